@@ -1,0 +1,27 @@
+# Libraries come from the distribution first and by FetchContent elsewhere.
+include(FetchContent)
+
+# flashlatent_dependency(<package> <target> <git url> <tag>): afterwards <target> exists.
+macro(flashlatent_dependency package target url tag)
+  find_package(${package} QUIET)
+  if(NOT TARGET ${target})
+    message(STATUS "${package} is not installed: fetching ${tag} from ${url}")
+    FetchContent_Declare(${package} GIT_REPOSITORY ${url} GIT_TAG ${tag} GIT_SHALLOW ON)
+    FetchContent_MakeAvailable(${package})
+  endif()
+endmacro()
+
+set(HWY_ENABLE_TESTS OFF)
+set(HWY_ENABLE_EXAMPLES OFF)
+set(HWY_ENABLE_CONTRIB OFF)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(PkgConfig QUIET)
+flashlatent_dependency(hwy hwy::hwy https://github.com/google/highway 1.2.0)
+if(FLASHLATENT_BUILD_TOOLS OR FLASHLATENT_BUILD_TESTS)
+  flashlatent_dependency(fmt fmt::fmt https://github.com/fmtlib/fmt 10.2.1)
+  flashlatent_dependency(nlohmann_json nlohmann_json::nlohmann_json https://github.com/nlohmann/json v3.11.3)
+  flashlatent_dependency(CLI11 CLI11::CLI11 https://github.com/CLIUtils/CLI11 v2.4.2)
+endif()
+if(FLASHLATENT_BUILD_TESTS)
+  flashlatent_dependency(GTest GTest::gtest_main https://github.com/google/googletest v1.14.0)
+endif()

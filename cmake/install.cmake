@@ -1,0 +1,1 @@
+# Installation: see cmake/flashlatentConfig.cmake.in

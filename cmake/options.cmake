@@ -1,0 +1,43 @@
+# What is built, and with which flags.
+option(FLASHLATENT_CUDA "Build the CUDA backend (sm_90a)" OFF)
+option(FLASHLATENT_BUILD_TOOLS "Build the command-line program" ${PROJECT_IS_TOP_LEVEL})
+option(FLASHLATENT_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(FLASHLATENT_FUZZ "Build the fuzz targets (clang)" OFF)
+option(FLASHLATENT_DEVICE_CHECKS "Check indices and bound waits inside kernels; slow" OFF)
+option(FLASHLATENT_STATIC_RUNTIME "Link programs so that they run on another machine" OFF)
+set(FLASHLATENT_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined")
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo)
+endif()
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+find_program(FLASHLATENT_CCACHE ccache)
+if(FLASHLATENT_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${FLASHLATENT_CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${FLASHLATENT_CCACHE})
+endif()
+
+add_library(flashlatent_build_flags INTERFACE)
+target_compile_options(flashlatent_build_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic>)
+if(FLASHLATENT_SANITIZE)
+  target_compile_options(flashlatent_build_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${FLASHLATENT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
+  target_link_options(flashlatent_build_flags INTERFACE -fsanitize=${FLASHLATENT_SANITIZE})
+endif()
+if(FLASHLATENT_STATIC_RUNTIME)
+  # A carried program finds no GoogleTest, fmt, hwy or new libstdc++ on the GPU machine.
+  set(CMAKE_FIND_LIBRARY_SUFFIXES .a)
+  set(BUILD_SHARED_LIBS OFF)
+  target_link_options(flashlatent_build_flags INTERFACE -static-libstdc++ -static-libgcc)
+endif()
+
+if(FLASHLATENT_CUDA)
+  set(CMAKE_CUDA_ARCHITECTURES 90a)
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+endif()

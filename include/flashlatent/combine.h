@@ -1,0 +1,22 @@
+// Merging attention over disjoint sets of tokens (Flash-Decoding).
+#pragma once
+
+#include "flashlatent/backend.h"
+#include "flashlatent/status.h"
+#include "flashlatent/tensor.h"
+
+namespace flashlatent {
+
+/// Merges `n` partial results of the same query rows by their lse:
+///   lse = ln sum_i exp lse_i;  out = sum_i exp(lse_i - lse) out_i.
+/// Parts with lse = -inf count for nothing, whatever their out holds; if all are, out = 0 and lse = -inf.
+///   partial_out  fp32 (n, batch, s_q, h_q, d_v), innermost stride 1
+///   partial_lse  fp32 (n, batch, h_q, s_q)
+///   attn_sink    fp32 (h_q) or absent; see DecodeInputs
+///   out          bf16, fp16 or fp32 (batch, s_q, h_q, d_v), innermost stride 1
+///   lse          fp32 (batch, h_q, s_q)
+Status combine(const ConstTensorView& partial_out, const ConstTensorView& partial_lse,
+               const ConstTensorView& attn_sink, const TensorView& out, const TensorView& lse,
+               const Executor& executor);
+
+}  // namespace flashlatent

@@ -1,0 +1,52 @@
+// Plan once a step, decode once a layer. The caller owns every byte; nothing here allocates device memory
+// or synchronises a stream.
+#pragma once
+
+#include <cstddef>
+
+#include "flashlatent/backend.h"
+#include "flashlatent/problem.h"
+#include "flashlatent/status.h"
+#include "flashlatent/tensor.h"
+
+namespace flashlatent {
+
+struct DecodeInputs {
+  ConstTensorView q;              ///< (batch, s_q, h_q, qk_dim), or ragged (total tokens, h_q, qk_dim).
+  ConstTensorView kv_cache;       ///< (pages, page_size, h_kv, qk_dim), q's dtype.
+  ConstTensorView block_table;    ///< int32 (batch, max_pages): the page table. Entries past a request's
+                                  ///< pages are never read; tokens behind an entry that is negative or not
+                                  ///< a page of kv_cache are skipped.
+  ConstTensorView cache_seqlens;  ///< int32 (batch): L. Negative counts as 0.
+  ConstTensorView cu_seqlens_q;   ///< int32 (batch + 1), only with Query::ragged.
+  ConstTensorView attn_sink;      ///< fp32 (h_q), only with Options::attn_sink: out is scaled by
+                                  ///< exp(lse) / (exp(lse) + exp(sink)); lse stays. +-inf are legal.
+};
+
+struct DecodeOutputs {
+  TensorView out;  ///< (batch, s_q, h_q, v_dim) or ragged (total tokens, h_q, v_dim), q's dtype. 0 for an
+                   ///< empty row.
+  TensorView lse;  ///< fp32 (batch, h_q, s_q), natural logarithm. -inf for an empty row.
+};
+
+/// The problem that these tensors pose, with `options`; kInvalidArgument if they do not fit together.
+Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
+                                    const DecodeProblem::Options& options);
+
+/// Upper bounds in bytes; they depend on shapes, the device and (CPU) the number of threads, never on
+/// lengths, so that they can be taken once at the largest batch. Align both buffers to 256 bytes.
+Result<std::size_t> plan_bytes(const DecodeProblem& problem, const Executor& executor);
+Result<std::size_t> workspace_bytes(const DecodeProblem& problem, const Executor& executor);
+
+/// Schedules one step into `plan`: which part does which blocks of which request, and where partial results
+/// go. On CUDA one kernel launch, which a CUDA graph can capture: replayed, it plans for the lengths then in
+/// `cache_seqlens`. A plan stays right, if not balanced, when lengths change after it was made (except with
+/// batch_invariant, which needs a fresh one).
+Status plan(const DecodeProblem& problem, const ConstTensorView& cache_seqlens, Memory plan,
+            const Executor& executor);
+
+/// Runs one layer of the step that `plan` was made for.
+Status decode(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs,
+              Memory plan, Memory workspace, const Executor& executor);
+
+}  // namespace flashlatent

@@ -1,0 +1,12 @@
+// Everything.
+#pragma once
+
+#include "flashlatent/backend.h"
+#include "flashlatent/combine.h"
+#include "flashlatent/decode.h"
+#include "flashlatent/page_pool.h"
+#include "flashlatent/plan.h"
+#include "flashlatent/problem.h"
+#include "flashlatent/status.h"
+#include "flashlatent/tensor.h"
+#include "flashlatent/version.h"

@@ -1,0 +1,54 @@
+// Reading a plan: the schedule as host data, to print, to draw and to test.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "flashlatent/backend.h"
+#include "flashlatent/problem.h"
+#include "flashlatent/status.h"
+#include "flashlatent/tensor.h"
+
+namespace flashlatent {
+
+/// A run of blocks of one request and one group of row tiles, done by one part.
+struct PlanSegment {
+  int request = 0;
+  int round = 0;  ///< Which group of row tiles, where there are more tiles than workers.
+  int block_begin = 0;
+  int block_end = 0;
+  int slot = -1;  ///< Where its partial result goes; -1: it is the whole request and writes `out` itself.
+};
+
+/// One worker's share. A worker is `lanes` SMs (or CPU threads) that take the row tiles of a segment.
+struct PlanPart {
+  std::vector<PlanSegment> segments;
+  std::int64_t cost = 0;  ///< segments * cost_per_split + blocks * cost_per_block
+};
+
+struct PlanDescription {
+  std::string kernel;
+  int lanes = 1;
+  int rounds = 1;
+  int block_tokens = 64;
+  std::int64_t cost_per_block = 0;
+  std::int64_t cost_per_split = 0;
+  std::vector<PlanPart> parts;
+  int merges = 0;  ///< Requests (times rounds) that the combine step merges.
+  int slots = 0;   ///< Partial results.
+
+  std::int64_t largest() const;  ///< The largest part's cost.
+  double ideal() const;          ///< Total cost without extra splits, over the number of parts.
+  double imbalance() const;      ///< largest / ideal.
+};
+
+/// Decodes `plan`, a host copy of what plan() wrote for this problem, executor and these lengths (on the
+/// host).
+Result<PlanDescription> describe_plan(const DecodeProblem& problem, const ConstTensorView& cache_seqlens,
+                                      Memory plan, const Executor& executor);
+
+/// A table, one line a part: load, splits, requests.
+std::string to_string(const PlanDescription& plan);
+
+}  // namespace flashlatent

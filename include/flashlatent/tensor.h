@@ -1,0 +1,93 @@
+// Views of memory that the caller owns: pointer, dtype, device, shape and strides.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+namespace flashlatent {
+
+enum class Dtype : std::uint8_t { kBF16, kF16, kF32, kI32, kU8 };
+
+/// Bytes of one element.
+std::size_t size_of(Dtype dtype);
+/// "bf16", "fp16", "fp32", "int32", "uint8".
+const char* to_string(Dtype dtype);
+
+enum class DeviceType : std::uint8_t { kCpu, kCuda };
+
+struct Device {
+  DeviceType type = DeviceType::kCpu;
+  int index = 0;
+
+  friend bool operator==(const Device&, const Device&) = default;
+};
+
+/// "cpu", "cuda:1".
+std::string to_string(Device device);
+
+inline constexpr int kMaxRank = 5;
+
+/// A view of `Pointer` = void* or const void*. Strides are in elements, may be any value that the callee
+/// accepts, and are 64-bit: pools beyond 2^31 elements are ordinary. A default view means "absent".
+template <class Pointer>
+struct BasicTensorView {
+  Pointer data = nullptr;
+  Dtype dtype = Dtype::kF32;
+  Device device;
+  int rank = 0;
+  std::array<std::int64_t, kMaxRank> shape{};
+  std::array<std::int64_t, kMaxRank> strides{};
+
+  BasicTensorView() = default;
+
+  /// A contiguous (row-major) view.
+  BasicTensorView(Pointer data_, Dtype dtype_, std::initializer_list<std::int64_t> shape_,
+                  Device device_ = {})
+      : data(data_), dtype(dtype_), device(device_) {
+    for (std::int64_t extent : shape_) {
+      if (rank < kMaxRank) shape[rank++] = extent;
+    }
+    std::int64_t stride = 1;
+    for (int i = rank - 1; i >= 0; --i) {
+      strides[i] = stride;
+      stride *= shape[i];
+    }
+  }
+
+  /// A mutable view is also a constant one.
+  operator BasicTensorView<const void*>() const {  // NOLINT(google-explicit-constructor)
+    BasicTensorView<const void*> view;
+    view.data = data;
+    view.dtype = dtype;
+    view.device = device;
+    view.rank = rank;
+    view.shape = shape;
+    view.strides = strides;
+    return view;
+  }
+
+  bool present() const { return rank > 0; }
+
+  std::int64_t elements() const {
+    std::int64_t n = 1;
+    for (int i = 0; i < rank; ++i) n *= shape[i];
+    return n;
+  }
+};
+
+using TensorView = BasicTensorView<void*>;
+using ConstTensorView = BasicTensorView<const void*>;
+
+/// "bf16 (8, 64, 1, 576) strides (36864, 576, 576, 1) on cuda:0".
+std::string to_string(const ConstTensorView& view);
+
+/// A buffer that the caller owns: plan storage, workspace.
+struct Memory {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+}  // namespace flashlatent

@@ -1,0 +1,36 @@
+// One-line messages from pieces, without a formatting library.
+#pragma once
+
+#include <sstream>
+#include <string>
+
+#include "flashlatent/status.h"
+
+namespace flashlatent {
+
+template <class... Pieces>
+std::string message(const Pieces&... pieces) {
+  std::ostringstream stream;
+  (stream << ... << pieces);
+  return stream.str();
+}
+
+template <class... Pieces>
+Status invalid_argument(const Pieces&... pieces) {
+  return {StatusCode::kInvalidArgument, message(pieces...)};
+}
+
+template <class... Pieces>
+Status unsupported(const Pieces&... pieces) {
+  return {StatusCode::kUnsupported, message(pieces...)};
+}
+
+}  // namespace flashlatent
+
+/// Returns a Status from the enclosing function unless it is ok.
+#define FLASHLATENT_RETURN_IF_ERROR(expression)                         \
+  do {                                                                  \
+    if (::flashlatent::Status status_ = (expression); !status_.ok()) {  \
+      return status_;                                                   \
+    }                                                                   \
+  } while (false)

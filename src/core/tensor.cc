@@ -1,0 +1,56 @@
+#include "flashlatent/tensor.h"
+
+#include "core/message.h"
+
+namespace flashlatent {
+
+std::size_t size_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kBF16:
+    case Dtype::kF16:
+      return 2;
+    case Dtype::kF32:
+    case Dtype::kI32:
+      return 4;
+    case Dtype::kU8:
+      return 1;
+  }
+  return 0;
+}
+
+const char* to_string(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kBF16:
+      return "bf16";
+    case Dtype::kF16:
+      return "fp16";
+    case Dtype::kF32:
+      return "fp32";
+    case Dtype::kI32:
+      return "int32";
+    case Dtype::kU8:
+      return "uint8";
+  }
+  return "unknown";
+}
+
+std::string to_string(Device device) {
+  return device.type == DeviceType::kCpu ? "cpu" : message("cuda:", device.index);
+}
+
+namespace {
+
+std::string tuple(const std::array<std::int64_t, kMaxRank>& values, int count) {
+  std::string text = "(";
+  for (int i = 0; i < count; ++i) text += (i ? ", " : "") + std::to_string(values[i]);
+  return text + ")";
+}
+
+}  // namespace
+
+std::string to_string(const ConstTensorView& view) {
+  return message(to_string(view.dtype), " ", tuple(view.shape, view.rank), " strides ",
+                 tuple(view.strides, view.rank), " on ", to_string(view.device));
+}
+
+}  // namespace flashlatent

@@ -1,0 +1,150 @@
+#include "core/validate.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "core/message.h"
+
+namespace flashlatent {
+
+namespace {
+
+// A tensor's name, view and the shape, dtype and device that the problem demands; -1 accepts any extent.
+Status expect(const char* name, const ConstTensorView& view, Dtype dtype, Device device,
+              const std::vector<std::int64_t>& shape) {
+  auto wanted = [&] {
+    std::string text = message(to_string(dtype), " (");
+    for (std::size_t i = 0; i < shape.size(); ++i) {
+      text += (i ? ", " : "") + (shape[i] < 0 ? std::string("any") : std::to_string(shape[i]));
+    }
+    return text + ") on " + to_string(device);
+  };
+  auto refuse = [&](const char* what) {
+    return invalid_argument(name, " is ", to_string(view), "; ", what, ": expected ", wanted());
+  };
+  if (!view.present()) return invalid_argument(name, " is missing; expected ", wanted());
+  if (view.rank != static_cast<int>(shape.size())) return refuse("wrong rank");
+  if (view.dtype != dtype) return refuse("wrong dtype");
+  for (int i = 0; i < view.rank; ++i) {
+    if (shape[i] >= 0 && view.shape[i] != shape[i]) return refuse("wrong shape");
+    if (view.shape[i] < 0) return refuse("negative extent");
+  }
+  if (view.device != device) return refuse("wrong device");
+  if (view.data == nullptr && view.elements() > 0) return refuse("null pointer");
+  if (view.data != nullptr && reinterpret_cast<std::uintptr_t>(view.data) % size_of(dtype) != 0) {
+    return refuse("pointer not aligned to its dtype");
+  }
+  return {};
+}
+
+Status innermost_contiguous(const char* name, const ConstTensorView& view) {
+  const int last = view.rank - 1;
+  if (view.strides[last] == 1 || view.shape[last] <= 1) return {};
+  return invalid_argument(name, " is ", to_string(view), "; its innermost stride must be 1");
+}
+
+Status absent_unless(bool wanted, const char* name, const ConstTensorView& view, const char* option) {
+  if (wanted || !view.present()) return {};
+  return invalid_argument(name, " is given, but the problem has ", option, " off");
+}
+
+}  // namespace
+
+Status validate_seqlens(const DecodeProblem& problem, const ConstTensorView& cache_seqlens, Device device) {
+  FLASHLATENT_RETURN_IF_ERROR(
+      expect("cache_seqlens", cache_seqlens, Dtype::kI32, device, {problem.query.batch}));
+  return innermost_contiguous("cache_seqlens", cache_seqlens);
+}
+
+Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs,
+                       Device device) {
+  const auto& [query, cache, options] = problem;
+  const Dtype dtype = cache.dtype;
+  if (query.ragged) {
+    FLASHLATENT_RETURN_IF_ERROR(expect("q", inputs.q, dtype, device, {-1, query.heads, cache.qk_dim}));
+    FLASHLATENT_RETURN_IF_ERROR(expect("out", outputs.out, dtype, device,
+                                       {inputs.q.shape[0], query.heads, cache.v_dim}));
+    FLASHLATENT_RETURN_IF_ERROR(
+        expect("cu_seqlens_q", inputs.cu_seqlens_q, Dtype::kI32, device, {query.batch + 1LL}));
+    FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("cu_seqlens_q", inputs.cu_seqlens_q));
+  } else {
+    FLASHLATENT_RETURN_IF_ERROR(
+        expect("q", inputs.q, dtype, device, {query.batch, query.tokens, query.heads, cache.qk_dim}));
+    FLASHLATENT_RETURN_IF_ERROR(
+        expect("out", outputs.out, dtype, device, {query.batch, query.tokens, query.heads, cache.v_dim}));
+    FLASHLATENT_RETURN_IF_ERROR(absent_unless(false, "cu_seqlens_q", inputs.cu_seqlens_q, "query.ragged"));
+  }
+  FLASHLATENT_RETURN_IF_ERROR(
+      expect("kv_cache", inputs.kv_cache, dtype, device, {-1, cache.page_size, cache.heads, cache.qk_dim}));
+  FLASHLATENT_RETURN_IF_ERROR(
+      expect("block_table", inputs.block_table, Dtype::kI32, device, {query.batch, cache.max_pages}));
+  FLASHLATENT_RETURN_IF_ERROR(
+      expect("lse", outputs.lse, Dtype::kF32, device, {query.batch, query.heads, query.tokens}));
+  FLASHLATENT_RETURN_IF_ERROR(validate_seqlens(problem, inputs.cache_seqlens, device));
+  for (const auto& [name, view] : {std::pair<const char*, ConstTensorView>{"q", inputs.q},
+                                   {"kv_cache", inputs.kv_cache},
+                                   {"block_table", inputs.block_table},
+                                   {"out", outputs.out}}) {
+    FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous(name, view));
+  }
+  if (options.attn_sink) {
+    FLASHLATENT_RETURN_IF_ERROR(
+        expect("attn_sink", inputs.attn_sink, Dtype::kF32, device, {query.heads}));
+    return innermost_contiguous("attn_sink", inputs.attn_sink);
+  }
+  return absent_unless(false, "attn_sink", inputs.attn_sink, "options.attn_sink");
+}
+
+Status validate_memory(const char* name, Memory memory, std::size_t bytes) {
+  if (bytes == 0) return {};
+  if (memory.data == nullptr || memory.bytes < bytes) {
+    return {StatusCode::kExhausted, message(name, " has ", memory.data == nullptr ? 0 : memory.bytes,
+                                            " bytes; this problem needs ", bytes)};
+  }
+  if (reinterpret_cast<std::uintptr_t>(memory.data) % 256 != 0) {
+    return invalid_argument(name, " is at ", memory.data, "; it must be aligned to 256 bytes");
+  }
+  return {};
+}
+
+Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
+                                    const DecodeProblem::Options& options) {
+  const bool ragged = inputs.cu_seqlens_q.present();
+  const int q_rank = ragged ? 3 : 4;
+  if (inputs.q.rank != q_rank) {
+    return invalid_argument("q is ", to_string(inputs.q), "; expected ",
+                            ragged ? "(total tokens, h_q, d) beside cu_seqlens_q" : "(batch, s_q, h_q, d)");
+  }
+  if (inputs.kv_cache.rank != 4) {
+    return invalid_argument("kv_cache is ", to_string(inputs.kv_cache),
+                            "; expected (pages, page_size, h_kv, d)");
+  }
+  if (inputs.block_table.rank != 2) {
+    return invalid_argument("block_table is ", to_string(inputs.block_table), "; expected (batch, max_pages)");
+  }
+  for (const ConstTensorView* view : {&inputs.q, &inputs.kv_cache, &inputs.block_table}) {
+    for (int i = 0; i < view->rank; ++i) {
+      if (view->shape[i] < 0 || view->shape[i] > (1LL << 30)) {
+        return invalid_argument("a tensor is ", to_string(*view), "; extents must be from 0 to 2^30");
+      }
+    }
+  }
+  DecodeProblem problem;
+  problem.query.batch = static_cast<int>(inputs.block_table.shape[0]);
+  problem.query.ragged = ragged;
+  // Without reading cu_seqlens_q (it may be on a device), the bound on a request's tokens is their total.
+  problem.query.tokens = static_cast<int>(ragged ? inputs.q.shape[0] : inputs.q.shape[1]);
+  problem.query.heads = static_cast<int>(inputs.q.shape[q_rank - 2]);
+  problem.cache.dtype = inputs.q.dtype;
+  problem.cache.heads = static_cast<int>(inputs.kv_cache.shape[2]);
+  problem.cache.qk_dim = static_cast<int>(inputs.q.shape[q_rank - 1]);
+  problem.cache.v_dim = v_dim;
+  problem.cache.page_size = static_cast<int>(inputs.kv_cache.shape[1]);
+  problem.cache.max_pages = static_cast<int>(inputs.block_table.shape[1]);
+  problem.options = options;
+  problem.options.attn_sink = inputs.attn_sink.present();
+  FLASHLATENT_RETURN_IF_ERROR(validate(problem));
+  return problem;
+}
+
+}  // namespace flashlatent

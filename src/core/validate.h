@@ -1,0 +1,18 @@
+// Do these tensors fit the problem? Shared by every backend, so that they refuse in the same words.
+#pragma once
+
+#include "flashlatent/decode.h"
+
+namespace flashlatent {
+
+/// Shapes, dtypes, device and innermost strides of a decode call. `device` is where all tensors must be.
+Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs,
+                       Device device);
+
+/// cache_seqlens alone, for plan().
+Status validate_seqlens(const DecodeProblem& problem, const ConstTensorView& cache_seqlens, Device device);
+
+/// `memory` holds at least `bytes` and is aligned to 256 bytes.
+Status validate_memory(const char* name, Memory memory, std::size_t bytes);
+
+}  // namespace flashlatent

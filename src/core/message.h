@@ -28,9 +28,9 @@ Status unsupported(const Pieces&... pieces) {
 }  // namespace flashlatent
 
 /// Returns a Status from the enclosing function unless it is ok.
-#define FLASHLATENT_RETURN_IF_ERROR(expression)                         \
-  do {                                                                  \
-    if (::flashlatent::Status status_ = (expression); !status_.ok()) {  \
-      return status_;                                                   \
-    }                                                                   \
+#define FLASHLATENT_RETURN_IF_ERROR(expression)                        \
+  do {                                                                 \
+    if (::flashlatent::Status status_ = (expression); !status_.ok()) { \
+      return status_;                                                  \
+    }                                                                  \
   } while (false)

@@ -62,8 +62,8 @@ Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs,
   const Dtype dtype = cache.dtype;
   if (query.ragged) {
     FLASHLATENT_RETURN_IF_ERROR(expect("q", inputs.q, dtype, device, {-1, query.heads, cache.qk_dim}));
-    FLASHLATENT_RETURN_IF_ERROR(expect("out", outputs.out, dtype, device,
-                                       {inputs.q.shape[0], query.heads, cache.v_dim}));
+    FLASHLATENT_RETURN_IF_ERROR(
+        expect("out", outputs.out, dtype, device, {inputs.q.shape[0], query.heads, cache.v_dim}));
     FLASHLATENT_RETURN_IF_ERROR(
         expect("cu_seqlens_q", inputs.cu_seqlens_q, Dtype::kI32, device, {query.batch + 1LL}));
     FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("cu_seqlens_q", inputs.cu_seqlens_q));
@@ -88,8 +88,7 @@ Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs,
     FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous(name, view));
   }
   if (options.attn_sink) {
-    FLASHLATENT_RETURN_IF_ERROR(
-        expect("attn_sink", inputs.attn_sink, Dtype::kF32, device, {query.heads}));
+    FLASHLATENT_RETURN_IF_ERROR(expect("attn_sink", inputs.attn_sink, Dtype::kF32, device, {query.heads}));
     return innermost_contiguous("attn_sink", inputs.attn_sink);
   }
   return absent_unless(false, "attn_sink", inputs.attn_sink, "options.attn_sink");
@@ -120,7 +119,8 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
                             "; expected (pages, page_size, h_kv, d)");
   }
   if (inputs.block_table.rank != 2) {
-    return invalid_argument("block_table is ", to_string(inputs.block_table), "; expected (batch, max_pages)");
+    return invalid_argument("block_table is ", to_string(inputs.block_table),
+                            "; expected (batch, max_pages)");
   }
   for (const ConstTensorView* view : {&inputs.q, &inputs.kv_cache, &inputs.block_table}) {
     for (int i = 0; i < view->rank; ++i) {

@@ -1,0 +1,23 @@
+// The CPU backend as the dispatcher sees it.
+#pragma once
+
+#include "dispatch/kernel.h"
+
+namespace flashlatent::cpu {
+
+/// The fast kernel: SIMD by Highway, threads by OpenMP.
+extern const DecodeKernel kDenseKernel;
+/// The float64 oracle as a kernel, to run only when asked for by name.
+extern const DecodeKernel kReferenceKernel;
+
+/// flashlatent::combine on host memory; arguments are already validated.
+Status combine(const ConstTensorView& partial_out, const ConstTensorView& partial_lse,
+               const ConstTensorView& attn_sink, const TensorView& out, const TensorView& lse,
+               const Executor& executor);
+
+/// Threads that OpenMP offers.
+int hardware_threads();
+/// The SIMD target that run-time dispatch picked, such as "AVX3".
+const char* simd_target();
+
+}  // namespace flashlatent::cpu

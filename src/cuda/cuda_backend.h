@@ -1,0 +1,28 @@
+// The CUDA backend as the dispatcher sees it. Plain C++: no CUDA header.
+#pragma once
+
+#include <vector>
+
+#include "dispatch/kernel.h"
+
+namespace flashlatent::cuda {
+
+/// 64 query rows a tile, two warpgroups, wgmma, KV pages by TMA.
+extern const DecodeKernel kSeesawKernel;
+
+/// Is there a driver and a device of compute capability 9.0?
+Status available();
+std::vector<DeviceInfo> devices();
+/// Multiprocessors of `device`, or why it can't be used.
+Result<int> multiprocessors(int device);
+
+/// One kernel launch on `executor.stream`: the plan of plan/schedule.h in device memory.
+Status build_plan(const schedule::Geometry& geometry, const ConstTensorView& cache_seqlens, Memory plan,
+                  const Executor& executor);
+
+/// flashlatent::combine on device memory; arguments are already validated.
+Status combine(const ConstTensorView& partial_out, const ConstTensorView& partial_lse,
+               const ConstTensorView& attn_sink, const TensorView& out, const TensorView& lse,
+               const Executor& executor);
+
+}  // namespace flashlatent::cuda

@@ -1,0 +1,61 @@
+#include "flashlatent/backend.h"
+
+#include <cstdlib>
+
+#include "core/message.h"
+#include "cpu/cpu_backend.h"
+#include "dispatch/kernel.h"
+#if FLASHLATENT_WITH_CUDA
+#include "cuda/cuda_backend.h"
+#endif
+
+namespace flashlatent {
+
+const char* to_string(Backend backend) {
+  return backend == Backend::kCpu ? "cpu" : "cuda";
+}
+
+Result<Backend> backend_from_name(std::string_view name) {
+  if (name == "cpu") return Backend::kCpu;
+  if (name == "cuda") return Backend::kCuda;
+  return invalid_argument("backend is '", name, "'; cpu and cuda are accepted");
+}
+
+Status available(Backend backend) {
+  if (backend == Backend::kCpu) return {};
+#if FLASHLATENT_WITH_CUDA
+  return cuda::available();
+#else
+  return {StatusCode::kUnavailable,
+          "backend cuda is not in this build; configure with -DFLASHLATENT_CUDA=ON"};
+#endif
+}
+
+Result<Backend> default_backend() {
+  if (const char* forced = std::getenv("FLASHLATENT_BACKEND"); forced != nullptr && *forced != '\0') {
+    Result<Backend> backend = backend_from_name(forced);
+    if (!backend.ok()) return invalid_argument("FLASHLATENT_BACKEND: ", backend.status().message());
+    return backend;
+  }
+  return available(Backend::kCuda).ok() ? Backend::kCuda : Backend::kCpu;
+}
+
+std::vector<DeviceInfo> devices(Backend backend) {
+  if (backend == Backend::kCpu) {
+    return {{Backend::kCpu, 0, cpu::simd_target(), cpu::hardware_threads(), 0, "OpenMP threads"}};
+  }
+#if FLASHLATENT_WITH_CUDA
+  return cuda::devices();
+#else
+  return {};
+#endif
+}
+
+std::vector<KernelInfo> kernels() {
+  std::vector<KernelInfo> list;
+  for (const DecodeKernel& kernel : decode_kernels())
+    list.push_back({kernel.name, kernel.backend, kernel.takes});
+  return list;
+}
+
+}  // namespace flashlatent

@@ -1,0 +1,52 @@
+#include "flashlatent/decode.h"
+
+#include "core/message.h"
+#include "core/validate.h"
+#include "dispatch/select.h"
+#include "plan/host_plan.h"
+#if FLASHLATENT_WITH_CUDA
+#include "cuda/cuda_backend.h"
+#endif
+
+namespace flashlatent {
+
+Result<std::size_t> plan_bytes(const DecodeProblem& problem, const Executor& executor) {
+  Result<Selection> selection = select(problem, executor);
+  if (!selection.ok()) return selection.status();
+  return static_cast<std::size_t>(schedule::plan_bytes(selection->geometry));
+}
+
+Result<std::size_t> workspace_bytes(const DecodeProblem& problem, const Executor& executor) {
+  Result<Selection> selection = select(problem, executor);
+  if (!selection.ok()) return selection.status();
+  return selection->kernel->workspace_bytes(problem, selection->geometry);
+}
+
+Status plan(const DecodeProblem& problem, const ConstTensorView& cache_seqlens, Memory plan,
+            const Executor& executor) {
+  Result<Selection> selection = select(problem, executor);
+  if (!selection.ok()) return selection.status();
+  const schedule::Geometry& geometry = selection->geometry;
+  FLASHLATENT_RETURN_IF_ERROR(validate_seqlens(problem, cache_seqlens, device_of(executor)));
+  FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, schedule::plan_bytes(geometry)));
+#if FLASHLATENT_WITH_CUDA
+  if (executor.backend == Backend::kCuda) return cuda::build_plan(geometry, cache_seqlens, plan, executor);
+#endif
+  schedule::build_on_host(geometry, static_cast<const std::int32_t*>(cache_seqlens.data), plan.data);
+  return {};
+}
+
+Status decode(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs,
+              Memory plan, Memory workspace, const Executor& executor) {
+  Result<Selection> selection = select(problem, executor);
+  if (!selection.ok()) return selection.status();
+  const schedule::Geometry& geometry = selection->geometry;
+  FLASHLATENT_RETURN_IF_ERROR(validate_decode(problem, inputs, outputs, device_of(executor)));
+  FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, schedule::plan_bytes(geometry)));
+  FLASHLATENT_RETURN_IF_ERROR(
+      validate_memory("workspace", workspace, selection->kernel->workspace_bytes(problem, geometry)));
+  if (problem.query.batch == 0) return {};
+  return selection->kernel->launch({problem, inputs, outputs, geometry, plan, workspace, executor});
+}
+
+}  // namespace flashlatent

@@ -1,0 +1,41 @@
+// Kernels as rows of data: what each takes, how it is scheduled, how it is launched.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "flashlatent/decode.h"
+#include "plan/schedule.h"
+
+namespace flashlatent {
+
+/// Everything a launch needs. Shapes, dtypes, devices and buffer sizes are already validated.
+struct DecodeCall {
+  const DecodeProblem& problem;
+  const DecodeInputs& inputs;
+  const DecodeOutputs& outputs;
+  const schedule::Geometry& geometry;
+  Memory plan;
+  Memory workspace;
+  const Executor& executor;
+};
+
+struct DecodeKernel {
+  const char* name;
+  Backend backend;
+  const char* takes;  ///< A sentence for `info`.
+  /// Why this kernel does not take the problem (a clause naming the argument, its value and what would
+  /// do); nothing if it does.
+  std::optional<std::string> (*declines)(const DecodeProblem&);
+  /// The schedule's fixed part. `workers`: SMs of the device, or threads.
+  schedule::Geometry (*geometry)(const DecodeProblem&, int workers);
+  std::size_t (*workspace_bytes)(const DecodeProblem&, const schedule::Geometry&);
+  Status (*launch)(const DecodeCall&);
+};
+
+/// All kernels, the preferred ones first.
+std::span<const DecodeKernel> decode_kernels();
+
+}  // namespace flashlatent

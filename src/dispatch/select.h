@@ -1,0 +1,23 @@
+// From a problem and an executor to a kernel and its schedule geometry.
+#pragma once
+
+#include "dispatch/kernel.h"
+
+namespace flashlatent {
+
+struct Selection {
+  const DecodeKernel* kernel = nullptr;
+  schedule::Geometry geometry;
+};
+
+/// The first kernel of the executor's backend that takes the problem, or the one that the executor names;
+/// otherwise kUnsupported with why each kernel declined.
+Result<Selection> select(const DecodeProblem& problem, const Executor& executor);
+
+/// Where an executor's tensors must be.
+Device device_of(const Executor& executor);
+
+/// Can this executor run here at all?
+Status validate(const Executor& executor);
+
+}  // namespace flashlatent

@@ -1,0 +1,75 @@
+#include "plan/host_plan.h"
+
+namespace flashlatent::schedule {
+
+namespace {
+
+void cut_fixed(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
+  plan.slot_prefix[0] = 0;
+  for (std::int32_t r = 0; r < g.requests; ++r) {
+    const std::int32_t splits = fixed_splits_of(g, blocks_of(g, lengths[r]));
+    plan.slot_prefix[r + 1] = plan.slot_prefix[r] + (splits > 1 ? splits : 0);
+  }
+  const std::int32_t round_slots = plan.slot_prefix[g.requests];
+  for (std::int32_t k = 0; k <= g.parts; ++k) {
+    Cut cut = cut_at(g, plan.cost_prefix, k, lengths);
+    cut.slot = cut.round * round_slots + plan.slot_prefix[cut.request] + cut.block / g.fixed_split;
+    plan.cuts[k] = cut;
+  }
+  std::int32_t merges = 0;
+  for (std::int32_t round = 0; round < g.rounds; ++round) {
+    for (std::int32_t r = 0; r < g.requests; ++r) {
+      if (plan.slot_prefix[r + 1] == plan.slot_prefix[r]) continue;
+      const std::int32_t base = round * round_slots;
+      plan.merges[merges++] = {round, r, base + plan.slot_prefix[r], base + plan.slot_prefix[r + 1]};
+    }
+  }
+  plan.header->merges = merges;
+  plan.header->slots = g.rounds * round_slots;
+}
+
+void cut_balanced(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
+  std::int32_t segments = 0;  // segments opened inside items, up to this cut
+  std::int32_t merges = 0;    // items cut, up to this cut
+  Cut before{0, 0, 0, 0};
+  for (std::int32_t k = 0; k <= g.parts; ++k) {
+    Cut cut = cut_at(g, plan.cost_prefix, k, lengths);
+    segments += opens_segment(cut, before);
+    merges += opens_merge(cut, before);
+    cut.slot = segments + merges - (cut.block > 0);
+    if (opens_merge(cut, before)) plan.merges[merges - 1] = {cut.round, cut.request, cut.slot - 1, 0};
+    if (cut.block > 0) plan.merges[merges - 1].slot_end = cut.slot + 1;
+    plan.cuts[k] = cut;
+    before = cut;
+  }
+  plan.header->merges = merges;
+  plan.header->slots = segments + merges;
+}
+
+}  // namespace
+
+void build_on_host(const Geometry& g, const std::int32_t* lengths, void* memory) {
+  PlanView plan = plan_view(g, memory);
+  *plan.header = {};
+  plan.cost_prefix[0] = 0;
+  for (std::int32_t r = 0; r < g.requests; ++r) {
+    plan.cost_prefix[r + 1] = plan.cost_prefix[r] + item_cost(g, blocks_of(g, lengths[r]));
+  }
+  plan.header->fingerprint = fingerprint(g);
+  plan.header->total_cost = plan.cost_prefix[g.requests] * g.rounds;
+  if (g.fixed_split > 0) {
+    cut_fixed(g, lengths, plan);
+  } else {
+    cut_balanced(g, lengths, plan);
+  }
+}
+
+void set_workers(Geometry& g, int tiles, int workers) {
+  int lanes = tiles < workers ? tiles : workers;
+  while (lanes > 1 && (tiles % lanes != 0 || 10 * (workers / lanes) * lanes < 9 * workers)) --lanes;
+  g.lanes = lanes > 0 ? lanes : 1;
+  g.rounds = tiles > 0 ? (tiles + g.lanes - 1) / g.lanes : 1;
+  g.parts = workers / g.lanes > 0 ? workers / g.lanes : 1;
+}
+
+}  // namespace flashlatent::schedule

@@ -1,0 +1,17 @@
+// The plan, built on the host.
+#pragma once
+
+#include "flashlatent/problem.h"
+#include "plan/schedule.h"
+
+namespace flashlatent::schedule {
+
+/// Writes the plan for these lengths (one a request) into `memory`, plan_bytes(geometry) long.
+void build_on_host(const Geometry& geometry, const std::int32_t* lengths, void* memory);
+
+/// Lanes, rounds and parts for `tiles` row tiles (of all KV heads) on `workers` SMs or threads: the most
+/// lanes that divide the tiles and keep nine tenths of the workers busy, since lanes read the same KV block
+/// at the same time and meet in the cache.
+void set_workers(Geometry& geometry, int tiles, int workers);
+
+}  // namespace flashlatent::schedule

@@ -1,0 +1,247 @@
+// The schedule as arithmetic, the same on host and device.
+//
+// A batch is a line of items: for each round (a group of row tiles), each request. An item of n blocks is
+// per_split + n * per_block long on that line. The line is cut into `parts` equal lengths; a cut that falls
+// inside an item is rounded to a block. A part is then at most one block and one per_split longer than the
+// ideal: half a block of rounding at each end, and per_split paid again for the item that its cut opens.
+//
+// Every cut is a closed form over prefix sums: no loop over requests depends on the one before.
+#pragma once
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define FLASHLATENT_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define FLASHLATENT_HOST_DEVICE inline
+#endif
+
+namespace flashlatent::schedule {
+
+/// Time of a segment = per_split + blocks * per_block, in any unit; measured for each kernel.
+struct CostModel {
+  std::int32_t per_block = 16;
+  std::int32_t per_split = 48;
+};
+
+/// What shapes and the device fix before any length is known.
+struct Geometry {
+  std::int32_t requests = 0;
+  std::int32_t parts = 1;
+  std::int32_t lanes = 1;       ///< Row tiles that the workers of one part do side by side.
+  std::int32_t rounds = 1;      ///< lanes * rounds >= row tiles of all KV heads.
+  std::int32_t tile_rows = 64;  ///< Query rows a tile.
+  std::int32_t block_tokens = 64;
+  std::int32_t max_tokens = 0;   ///< Lengths above the page table's reach count as this.
+  std::int32_t fixed_split = 0;  ///< batch_invariant: blocks a split; 0: cut where balance wants.
+  CostModel cost;
+};
+
+/// Where a part begins: its first block, and the slot of its first partial result.
+struct Cut {
+  std::int32_t round;
+  std::int32_t request;
+  std::int32_t block;
+  std::int32_t slot;
+
+  friend FLASHLATENT_HOST_DEVICE bool operator==(const Cut& a, const Cut& b) {
+    return a.round == b.round && a.request == b.request && a.block == b.block && a.slot == b.slot;
+  }
+};
+
+/// An item whose result lies in slots [slot_begin, slot_end) for the combine step.
+struct Merge {
+  std::int32_t round;
+  std::int32_t request;
+  std::int32_t slot_begin;
+  std::int32_t slot_end;
+};
+
+/// A run of blocks of one item. slot = -1: the whole item, which writes the output itself.
+struct Segment {
+  std::int32_t round;
+  std::int32_t request;
+  std::int32_t block_begin;
+  std::int32_t block_end;
+  std::int32_t slot;
+};
+
+/// First bytes of a plan.
+struct Header {
+  std::uint64_t fingerprint;  ///< Of the geometry: a plan of another problem is recognised.
+  std::int64_t total_cost;    ///< Length of the line.
+  std::int32_t merges;
+  std::int32_t slots;
+  std::int32_t reserved[10];
+};
+static_assert(sizeof(Header) == 64);
+
+FLASHLATENT_HOST_DEVICE std::int32_t blocks_of(const Geometry& g, std::int32_t length) {
+  const std::int32_t tokens = length < 0 ? 0 : length < g.max_tokens ? length : g.max_tokens;
+  return tokens / g.block_tokens + (tokens % g.block_tokens != 0);
+}
+
+FLASHLATENT_HOST_DEVICE std::int32_t fixed_splits_of(const Geometry& g, std::int32_t blocks) {
+  return blocks <= g.fixed_split ? 1 : (blocks + g.fixed_split - 1) / g.fixed_split;
+}
+
+FLASHLATENT_HOST_DEVICE std::int64_t item_cost(const Geometry& g, std::int32_t blocks) {
+  const std::int32_t splits = g.fixed_split > 0 ? fixed_splits_of(g, blocks) : 1;
+  return static_cast<std::int64_t>(splits) * g.cost.per_split +
+         static_cast<std::int64_t>(blocks) * g.cost.per_block;
+}
+
+FLASHLATENT_HOST_DEVICE std::int32_t max_blocks(const Geometry& g) {
+  return blocks_of(g, g.max_tokens);
+}
+
+/// Upper bound of Header::merges.
+FLASHLATENT_HOST_DEVICE std::int64_t max_merges(const Geometry& g) {
+  const std::int64_t items = static_cast<std::int64_t>(g.requests) * g.rounds;
+  if (g.fixed_split > 0) return max_blocks(g) > g.fixed_split ? items : 0;
+  return items < g.parts - 1 ? items : g.parts - 1;
+}
+
+/// Upper bound of Header::slots: each inner cut ends one segment and begins another.
+FLASHLATENT_HOST_DEVICE std::int64_t max_slots(const Geometry& g) {
+  if (g.fixed_split > 0) return max_merges(g) * fixed_splits_of(g, max_blocks(g));
+  return g.parts - 1 + max_merges(g);
+}
+
+/// The plan in memory: header | cuts[parts + 1] | merges[max_merges] | cost prefix[requests + 1] |
+/// slot prefix[requests + 1] (fixed_split only: partial slots before a request, within one round).
+struct PlanView {
+  Header* header;
+  Cut* cuts;
+  Merge* merges;
+  std::int64_t* cost_prefix;
+  std::int32_t* slot_prefix;
+};
+
+FLASHLATENT_HOST_DEVICE std::int64_t plan_bytes(const Geometry& g) {
+  return static_cast<std::int64_t>(sizeof(Header)) + (g.parts + 1LL) * sizeof(Cut) +
+         max_merges(g) * sizeof(Merge) + (g.requests + 1LL) * sizeof(std::int64_t) +
+         (g.fixed_split > 0 ? (g.requests + 1LL) * sizeof(std::int32_t) : 0);
+}
+
+FLASHLATENT_HOST_DEVICE PlanView plan_view(const Geometry& g, void* memory) {
+  PlanView view;
+  view.header = static_cast<Header*>(memory);
+  view.cuts = reinterpret_cast<Cut*>(view.header + 1);
+  view.merges = reinterpret_cast<Merge*>(view.cuts + g.parts + 1);
+  view.cost_prefix = reinterpret_cast<std::int64_t*>(view.merges + max_merges(g));
+  view.slot_prefix = reinterpret_cast<std::int32_t*>(view.cost_prefix + g.requests + 1);
+  return view;
+}
+
+/// FNV-1a over the geometry's fields.
+FLASHLATENT_HOST_DEVICE std::uint64_t fingerprint(const Geometry& g) {
+  const std::int32_t fields[] = {g.requests,       g.parts,         g.lanes,      g.rounds,
+                                 g.tile_rows,      g.block_tokens,  g.max_tokens, g.fixed_split,
+                                 g.cost.per_block, g.cost.per_split};
+  std::uint64_t hash = 0xcbf29ce484222325ULL;
+  for (std::int32_t field : fields) hash = (hash ^ static_cast<std::uint32_t>(field)) * 0x100000001b3ULL;
+  return hash;
+}
+
+/// Where cut k of `parts` falls, without its slot. cost_prefix has one entry a request and a last one.
+FLASHLATENT_HOST_DEVICE Cut cut_at(const Geometry& g, const std::int64_t* cost_prefix, std::int32_t k,
+                                   const std::int32_t* lengths) {
+  const std::int64_t round_cost = cost_prefix[g.requests];
+  if (k <= 0 || round_cost == 0) return {k <= 0 ? 0 : g.rounds, 0, 0, 0};
+  if (k >= g.parts) return {g.rounds, 0, 0, 0};
+  // total * k < 2^63: total < 2^20 requests * 2^26 blocks * 2^8 would not fit, but k / parts is split first.
+  const std::int64_t total = round_cost * g.rounds;
+  const std::int64_t x = total / g.parts * k + total % g.parts * k / g.parts;
+  Cut cut{static_cast<std::int32_t>(x / round_cost), 0, 0, 0};
+  const std::int64_t y = x % round_cost;
+  std::int32_t low = 0, high = g.requests;  // the last request whose item begins at or before y
+  while (high - low > 1) {
+    const std::int32_t middle = low + (high - low) / 2;
+    if (cost_prefix[middle] <= y) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  cut.request = low;
+  const std::int32_t blocks = blocks_of(g, lengths[low]);
+  const std::int64_t inside = y - cost_prefix[low];
+  if (g.fixed_split > 0) {
+    const std::int64_t split_cost =
+        g.cost.per_split + static_cast<std::int64_t>(g.fixed_split) * g.cost.per_block;
+    const std::int64_t block = (inside + split_cost / 2) / split_cost * g.fixed_split;
+    cut.block = block < blocks ? static_cast<std::int32_t>(block) : blocks;
+  } else if (inside >= g.cost.per_split) {
+    const std::int64_t block = (inside - g.cost.per_split + g.cost.per_block / 2) / g.cost.per_block;
+    cut.block = block < blocks ? static_cast<std::int32_t>(block) : blocks;
+  }
+  if (cut.block == blocks && blocks > 0) {  // nothing is left of this item: begin at the next
+    cut.block = 0;
+    if (++cut.request == g.requests) {
+      cut.request = 0;
+      ++cut.round;
+    }
+  }
+  return cut;
+}
+
+FLASHLATENT_HOST_DEVICE bool same_item(const Cut& a, const Cut& b) {
+  return a.round == b.round && a.request == b.request;
+}
+
+/// Does this cut split an item, at a place where the cut before it does not?
+FLASHLATENT_HOST_DEVICE bool opens_segment(const Cut& cut, const Cut& before) {
+  return cut.block > 0 && !(same_item(cut, before) && cut.block == before.block);
+}
+
+/// Is it the first to split its item?
+FLASHLATENT_HOST_DEVICE bool opens_merge(const Cut& cut, const Cut& before) {
+  return cut.block > 0 && !(same_item(cut, before) && before.block > 0);
+}
+
+/// Walks the segments of one part. Lengths are read again: a plan made for other lengths is still right,
+/// since only cuts decide what is partial (with fixed_split the lengths do, and must be the plan's).
+class PartWalker {
+ public:
+  FLASHLATENT_HOST_DEVICE PartWalker(const Geometry& geometry, const Cut& begin, const Cut& end)
+      : geometry_(geometry), at_(begin), end_(end) {}
+
+  FLASHLATENT_HOST_DEVICE bool next(const std::int32_t* lengths, Segment& segment) {
+    const bool in_last_item = same_item(at_, end_);
+    if (at_.round >= geometry_.rounds || (in_last_item && at_.block >= end_.block)) return false;
+    const std::int32_t blocks = blocks_of(geometry_, lengths[at_.request]);
+    std::int32_t stop = in_last_item ? end_.block : blocks;
+    bool partial = at_.block > 0 || in_last_item;
+    bool item_done = true;
+    if (geometry_.fixed_split > 0) {
+      partial = blocks > geometry_.fixed_split;
+      if (at_.block + geometry_.fixed_split < stop) {
+        stop = at_.block + geometry_.fixed_split;
+        item_done = false;
+      }
+    }
+    segment.round = at_.round;
+    segment.request = at_.request;
+    segment.block_begin = at_.block < blocks ? at_.block : blocks;
+    segment.block_end = stop < blocks ? stop : blocks;
+    segment.slot = partial ? at_.slot++ : -1;
+    if (!item_done || in_last_item) {
+      at_.block = stop;
+    } else {
+      at_.block = 0;
+      if (++at_.request == geometry_.requests) {
+        at_.request = 0;
+        ++at_.round;
+      }
+    }
+    return true;
+  }
+
+ private:
+  const Geometry& geometry_;
+  Cut at_;
+  Cut end_;
+};
+
+}  // namespace flashlatent::schedule

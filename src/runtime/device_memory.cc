@@ -1,0 +1,119 @@
+#include "runtime/device_memory.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "core/message.h"
+#if FLASHLATENT_WITH_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+namespace flashlatent::runtime {
+
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+
+#if FLASHLATENT_WITH_CUDA
+Status check(cudaError_t error, const char* call) {
+  if (error == cudaSuccess) return {};
+  return {StatusCode::kInternal, message(call, ": ", cudaGetErrorString(error))};
+}
+
+Status copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, const Executor& executor) {
+  auto* stream = static_cast<cudaStream_t>(executor.stream);
+  FLASHLATENT_RETURN_IF_ERROR(check(cudaMemcpyAsync(to, from, bytes, kind, stream), "cudaMemcpyAsync"));
+  return check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+}
+#endif
+
+Status not_built() {
+  return available(Backend::kCuda);
+}
+
+}  // namespace
+
+Result<Buffer> Buffer::allocate(const Executor& executor, std::size_t bytes) {
+  Buffer buffer;
+  buffer.backend_ = executor.backend;
+  buffer.bytes_ = bytes;
+  const std::size_t rounded =
+      (bytes + kAlignment - 1) / kAlignment * kAlignment + (bytes == 0 ? kAlignment : 0);
+  if (rounded < bytes) return Status(StatusCode::kExhausted, message("an allocation of ", bytes, " bytes"));
+  if (executor.backend == Backend::kCpu) {
+    buffer.data_ = std::aligned_alloc(kAlignment, rounded);
+    if (buffer.data_ == nullptr) {
+      return Status(StatusCode::kExhausted, message("cannot allocate ", bytes, " bytes of memory"));
+    }
+    return buffer;
+  }
+#if FLASHLATENT_WITH_CUDA
+  FLASHLATENT_RETURN_IF_ERROR(check(cudaSetDevice(executor.device), "cudaSetDevice"));
+  if (cudaError_t error = cudaMalloc(&buffer.data_, rounded); error != cudaSuccess) {
+    cudaGetLastError();
+    return Status(StatusCode::kExhausted, message("cannot allocate ", bytes, " bytes on cuda:",
+                                                  executor.device, ": ", cudaGetErrorString(error)));
+  }
+  return buffer;
+#else
+  return not_built();
+#endif
+}
+
+Buffer::~Buffer() {
+  if (data_ == nullptr) return;
+  if (backend_ == Backend::kCpu) std::free(data_);
+#if FLASHLATENT_WITH_CUDA
+  if (backend_ == Backend::kCuda) cudaFree(data_);
+#endif
+}
+
+Status copy_to_device(void* device, const void* host, std::size_t bytes, const Executor& executor) {
+  if (bytes == 0) return {};
+  if (executor.backend == Backend::kCpu) {
+    std::memcpy(device, host, bytes);
+    return {};
+  }
+#if FLASHLATENT_WITH_CUDA
+  return copy(device, host, bytes, cudaMemcpyHostToDevice, executor);
+#else
+  return not_built();
+#endif
+}
+
+Status copy_to_host(void* host, const void* device, std::size_t bytes, const Executor& executor) {
+  if (bytes == 0) return {};
+  if (executor.backend == Backend::kCpu) {
+    std::memcpy(host, device, bytes);
+    return {};
+  }
+#if FLASHLATENT_WITH_CUDA
+  return copy(host, device, bytes, cudaMemcpyDeviceToHost, executor);
+#else
+  return not_built();
+#endif
+}
+
+Status fill(void* device, int value, std::size_t bytes, const Executor& executor) {
+  if (executor.backend == Backend::kCpu) {
+    std::memset(device, value, bytes);
+    return {};
+  }
+#if FLASHLATENT_WITH_CUDA
+  return check(cudaMemsetAsync(device, value, bytes, static_cast<cudaStream_t>(executor.stream)),
+               "cudaMemsetAsync");
+#else
+  return not_built();
+#endif
+}
+
+Status synchronize(const Executor& executor) {
+  if (executor.backend == Backend::kCpu) return {};
+#if FLASHLATENT_WITH_CUDA
+  return check(cudaStreamSynchronize(static_cast<cudaStream_t>(executor.stream)), "cudaStreamSynchronize");
+#else
+  return not_built();
+#endif
+}
+
+}  // namespace flashlatent::runtime

@@ -20,10 +20,10 @@ Result<Backend> backend_from_name(std::string_view name);
 /// Where and how a call runs. Plan and decode of one step take the same one.
 struct Executor {
   Backend backend = Backend::kCpu;
-  int device = 0;           ///< CUDA: device ordinal.
-  void* stream = nullptr;   ///< CUDA: cudaStream_t; calls only enqueue work on it.
-  int threads = 0;          ///< CPU: number of threads; 0 means all that OpenMP offers.
-  std::string kernel;       ///< Empty: the library picks; otherwise this kernel or an error.
+  int device = 0;          ///< CUDA: device ordinal.
+  void* stream = nullptr;  ///< CUDA: cudaStream_t; calls only enqueue work on it.
+  int threads = 0;         ///< CPU: number of threads; 0 means all that OpenMP offers.
+  std::string kernel;      ///< Empty: the library picks; otherwise this kernel or an error.
 };
 
 /// Can this backend run here? If not, the message says why (not built, no driver, no device, wrong chip).

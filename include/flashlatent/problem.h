@@ -32,7 +32,7 @@ struct DecodeProblem {
   } cache;
 
   struct Options {
-    float softmax_scale = 1.0F;    ///< Finite. Often 1/sqrt(192) for DeepSeek-V3.
+    float softmax_scale = 1.0F;  ///< Finite. Often 1/sqrt(192) for DeepSeek-V3.
     bool causal = false;
     bool attn_sink = false;        ///< One extra fp32 logit a head, see DecodeInputs::attn_sink.
     bool batch_invariant = false;  ///< A request's bits do not depend on its batch-mates.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
+#include <type_traits>
 
 namespace flashlatent {
 
@@ -58,16 +59,15 @@ struct BasicTensorView {
   }
 
   /// A mutable view is also a constant one.
-  operator BasicTensorView<const void*>() const {  // NOLINT(google-explicit-constructor)
-    BasicTensorView<const void*> view;
-    view.data = data;
-    view.dtype = dtype;
-    view.device = device;
-    view.rank = rank;
-    view.shape = shape;
-    view.strides = strides;
-    return view;
-  }
+  template <class Other>
+  requires(std::is_same_v<Pointer, const void*>&& std::is_same_v<Other, void*>)
+      BasicTensorView(const BasicTensorView<Other>& other)  // NOLINT(google-explicit-constructor)
+      : data(other.data),
+        dtype(other.dtype),
+        device(other.device),
+        rank(other.rank),
+        shape(other.shape),
+        strides(other.strides) {}
 
   bool present() const { return rank > 0; }
 

@@ -1,0 +1,90 @@
+// Which CUDA devices there are, and whether they can run our kernels.
+#include <array>
+#include <atomic>
+
+#include "cuda/common/runtime.h"
+#include "cuda/cuda_backend.h"
+
+namespace flashlatent::cuda {
+
+namespace {
+
+Result<int> device_count() {
+  int count = 0;
+  if (cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
+    cudaGetLastError();
+    return Status(StatusCode::kUnavailable, message("backend cuda: ", cudaGetErrorString(error)));
+  }
+  if (count == 0) return Status(StatusCode::kUnavailable, "backend cuda: no device");
+  return count;
+}
+
+Result<int> attribute(cudaDeviceAttr which, int device) {
+  int value = 0;
+  FLASHLATENT_RETURN_IF_ERROR(
+      to_status(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute"));
+  return value;
+}
+
+Result<int> read_multiprocessors(int device) {
+  Result<int> count = device_count();
+  if (!count.ok()) return count.status();
+  if (device < 0 || device >= *count) {
+    return invalid_argument("device is ", device, "; there are CUDA devices 0 to ", *count - 1);
+  }
+  Result<int> major = attribute(cudaDevAttrComputeCapabilityMajor, device);
+  if (!major.ok()) return major.status();
+  Result<int> minor = attribute(cudaDevAttrComputeCapabilityMinor, device);
+  if (!minor.ok()) return minor.status();
+  if (*major != 9 || *minor != 0) {
+    return Status(StatusCode::kUnavailable, message("cuda:", device, " has compute capability ", *major, ".",
+                                                    *minor, "; the kernels are built for 9.0 (Hopper)"));
+  }
+  return attribute(cudaDevAttrMultiProcessorCount, device);
+}
+
+}  // namespace
+
+Result<int> multiprocessors(int device) {
+  constexpr int kCached = 64;
+  static std::array<std::atomic<int>, kCached> cache{};
+  if (device >= 0 && device < kCached) {
+    if (int count = cache[device].load(std::memory_order_relaxed); count > 0) return count;
+  }
+  Result<int> count = read_multiprocessors(device);
+  if (count.ok() && device < kCached) cache[device].store(*count, std::memory_order_relaxed);
+  return count;
+}
+
+Status available() {
+  Result<int> count = device_count();
+  if (!count.ok()) return count.status();
+  Status first;
+  for (int device = 0; device < *count; ++device) {
+    Result<int> units = multiprocessors(device);
+    if (units.ok()) return {};
+    if (device == 0) first = units.status();
+  }
+  return first;
+}
+
+std::vector<DeviceInfo> devices() {
+  std::vector<DeviceInfo> list;
+  Result<int> count = device_count();
+  if (!count.ok()) return list;
+  int driver = 0, runtime = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  for (int device = 0; device < *count; ++device) {
+    cudaDeviceProp properties;
+    if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) continue;
+    list.push_back({Backend::kCuda, device, properties.name, properties.multiProcessorCount,
+                    properties.totalGlobalMem,
+                    message("compute capability ", properties.major, ".", properties.minor, ", driver CUDA ",
+                            driver / 1000, ".", driver % 1000 / 10, ", runtime CUDA ", runtime / 1000, ".",
+                            runtime % 1000 / 10)});
+  }
+  return list;
+}
+
+}  // namespace flashlatent::cuda

@@ -1,0 +1,57 @@
+#include "cuda/common/tensor_map.h"
+
+#include "cuda/common/runtime.h"
+
+namespace flashlatent::cuda {
+
+namespace {
+
+using Encode = decltype(&cuTensorMapEncodeTiled);
+
+/// The driver's function, found at run time: the library links no libcuda.
+Result<Encode> find_encode() {
+  static const Result<Encode> found = []() -> Result<Encode> {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult query = cudaDriverEntryPointSymbolNotFound;
+    FLASHLATENT_RETURN_IF_ERROR(
+        to_status(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                                   cudaEnableDefault, &query),
+                  "cudaGetDriverEntryPointByVersion(cuTensorMapEncodeTiled)"));
+    if (query != cudaDriverEntryPointSuccess || function == nullptr) {
+      return Status(StatusCode::kUnavailable,
+                    "the CUDA driver has no cuTensorMapEncodeTiled; 12.0 or newer has");
+    }
+    return reinterpret_cast<Encode>(function);
+  }();
+  return found;
+}
+
+}  // namespace
+
+Status kv_tensor_map(const ConstTensorView& cache, int box_tokens, CUtensorMap& map) {
+  Result<Encode> encode = find_encode();
+  if (!encode.ok()) return encode.status();
+  const cuuint64_t element = size_of(cache.dtype);
+  // Dimensions from the innermost: element, token in the page, head, page. The stride of an extent of 1 is
+  // never used but still checked.
+  const int order[4] = {3, 1, 2, 0};
+  cuuint64_t extents[4];
+  cuuint64_t strides[3];
+  for (int i = 0; i < 4; ++i) {
+    extents[i] = cache.shape[order[i]];
+    if (i > 0) strides[i - 1] = extents[i] > 1 ? cache.strides[order[i]] * element : 16;
+  }
+  const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(box_tokens), 1, 1};
+  const cuuint32_t steps[4] = {1, 1, 1, 1};
+  const CUresult result = (*encode)(
+      &map, cache.dtype == Dtype::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+      4, const_cast<void*>(cache.data), extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    return invalid_argument("kv_cache is ", to_string(cache), "; TMA refuses it (driver error ",
+                            static_cast<int>(result), "): strides must be multiples of 16 bytes below 2^40");
+  }
+  return {};
+}
+
+}  // namespace flashlatent::cuda

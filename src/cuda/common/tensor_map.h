@@ -1,0 +1,15 @@
+// TMA descriptors.
+#pragma once
+
+#include <cuda.h>
+
+#include "flashlatent/status.h"
+#include "flashlatent/tensor.h"
+
+namespace flashlatent::cuda {
+
+/// A KV cache (pages, page_size, heads, dim) as boxes of `box_tokens` tokens by 64 elements of one head and
+/// page, 128-byte swizzled. Strides are the view's; they and the pointer must be multiples of 16 bytes.
+Status kv_tensor_map(const ConstTensorView& cache, int box_tokens, CUtensorMap& map);
+
+}  // namespace flashlatent::cuda

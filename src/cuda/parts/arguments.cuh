@@ -1,0 +1,90 @@
+// What a decode kernel is launched with, in small groups. Strides are in elements.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "plan/schedule.h"
+
+namespace flashlatent::parts {
+
+inline constexpr float kLn2 = 0.69314718055994531F;
+inline constexpr float kLog2E = 1.44269504088896341F;
+
+struct QueryArguments {
+  const void* data;
+  std::int64_t batch_stride, token_stride, head_stride;
+  int tokens;     // s_q
+  int heads;      // h_q
+  int group;      // query heads a KV head
+  int row_tiles;  // tiles of 64 query rows a KV head
+};
+
+struct CacheArguments {
+  const void* data;
+  std::int64_t page_stride, token_stride, head_stride;
+  const std::int32_t* block_table;
+  std::int64_t table_stride;
+  const std::int32_t* lengths;
+  int pages;
+  int page_size;
+  int box_tokens;  // rows of one TMA box: divides page_size and 64
+};
+
+struct OutputArguments {
+  void* out;
+  std::int64_t batch_stride, token_stride, head_stride;
+  float* lse;
+  std::int64_t lse_batch_stride, lse_head_stride, lse_token_stride;
+  const float* sink;  // one a query head, or null
+};
+
+/// Partial results: slot-major, then lane; 64 rows of d_v fp32 (normalised), and their lse.
+struct PartialArguments {
+  float* out;
+  float* lse;
+};
+
+struct DecodeArguments {
+  schedule::Geometry geometry;
+  const schedule::Header* plan_header;
+  const schedule::Cut* cuts;
+  const schedule::Merge* merges;
+  QueryArguments query;
+  CacheArguments cache;
+  OutputArguments output;
+  PartialArguments partial;
+  float scale_log2;  // softmax_scale * log2(e)
+  bool causal;
+};
+
+/// A tile of query rows of one request: row r of the tile is query token (first + r) / group and head
+/// kv_head * group + (first + r) % group.
+struct RowTile {
+  int request;
+  int kv_head;
+  int first;  // of the request's rows for this KV head
+  int rows;   // live ones, at most 64
+
+  __device__ __forceinline__ int token(const QueryArguments& query, int row) const {
+    return (first + row) / query.group;
+  }
+  __device__ __forceinline__ int head(const QueryArguments& query, int row) const {
+    return kv_head * query.group + (first + row) % query.group;
+  }
+};
+
+__device__ __forceinline__ RowTile row_tile(const DecodeArguments& args, int request, int round, int lane) {
+  const QueryArguments& query = args.query;
+  const int index = round * args.geometry.lanes + lane;
+  RowTile tile;
+  tile.request = request;
+  tile.kv_head = index / query.row_tiles;
+  tile.first = index % query.row_tiles * 64;
+  const int rows = query.tokens * query.group - tile.first;
+  tile.rows = rows < 64 ? rows : 64;
+  return tile;
+}
+
+}  // namespace flashlatent::parts

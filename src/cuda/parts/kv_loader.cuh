@@ -1,0 +1,172 @@
+// KV blocks from pages into shared memory: the producer's side. Two buffers of 64-column tiles; each tile has
+// a barrier that says it is full and one that says it may be overwritten, so that a buffer is refilled tile
+// by tile as its last reader finishes.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "cuda/parts/arguments.cuh"
+#include "cuda/parts/mask.cuh"
+#include "cuda/parts/tile.cuh"
+#include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/copy.cuh"
+
+namespace flashlatent::parts {
+
+template <int kChunks>
+struct KvBuffer {
+  Tile tiles[kChunks];
+};
+
+template <int kChunks>
+struct KvState {
+  ptx::Barrier full[kChunks];
+  ptx::Barrier empty[kChunks];
+  std::uint64_t live;  // which of the block's tokens count; written before any tile is full
+};
+
+/// One request's blocks, as a loader sees them.
+struct BlockRange {
+  const std::int32_t* pages;  // the request's row of the page table
+  int length;                 // tokens
+  int kv_head;
+  int begin, end;  // blocks
+};
+
+/// A page of the cache, or -1 where the table's entry names none.
+__device__ __forceinline__ int page_of(const CacheArguments& cache, const BlockRange& range, int token) {
+  if (token >= range.length) return -1;  // entries past the request's pages are never read
+  const int page = __ldg(range.pages + token / cache.page_size);
+  const bool valid = page >= 0 && page < cache.pages;
+#if FLASHLATENT_DEVICE_CHECKS
+  if (!valid) {
+    printf("flashlatent: seesaw: token %d of the request at table %p has page %d; pages are 0 to %d\n", token,
+           range.pages, page, cache.pages - 1);
+  }
+#endif
+  return valid ? page : -1;
+}
+
+// A loader's `parity` has a bit a buffer: the parity of its next use.
+
+/// Whole boxes of a page by TMA; one warp. Pages hold a multiple of `box_tokens` (16, 32 or 64).
+struct TmaLoader {
+  static constexpr int kThreads = 32;
+  static constexpr int kArrivals = 1;  // on a full barrier, beside the bytes
+
+  template <class Config>
+  __device__ __forceinline__ static void load(typename Config::Buffer* buffers,
+                                              typename Config::State* states, const CacheArguments& cache,
+                                              const CUtensorMap& map, const BlockRange& range,
+                                              std::uint32_t& parity, int thread) {
+    const int boxes = 64 / cache.box_tokens;  // a block
+    const int blocks_a_batch = 32 / boxes;
+    auto fetch = [&](int block) { return page_of(cache, range, block * 64 + thread * cache.box_tokens); };
+    // Each lane looks up one box's page, a batch ahead of its use.
+    int pages = fetch(range.begin), next_pages = 0;
+    for (int block = range.begin, in_batch = 0; block < range.end; ++block, ++in_batch) {
+      if (in_batch == blocks_a_batch) {
+        pages = next_pages;
+        in_batch = 0;
+      }
+      if (in_batch == 0) next_pages = fetch(block + blocks_a_batch);
+      int page[4];
+      std::uint64_t live = 0;
+      std::uint32_t row_bytes = 0;
+#pragma unroll
+      for (int box = 0; box < 4; ++box) {
+        page[box] = box < boxes ? __shfl_sync(0xffffffff, pages, in_batch * boxes + box) : -1;
+        if (page[box] < 0) continue;
+        live |= low_tokens(cache.box_tokens) << (box * cache.box_tokens);
+        row_bytes += cache.box_tokens * kRowBytes;
+      }
+      if (thread == 0) {
+        const int buffer = (block - range.begin) & 1;
+        typename Config::State& state = states[buffer];
+#pragma unroll 1
+        for (int i = 0; i < Config::kQkChunks; ++i) {
+          const int chunk = Config::chunk_order(buffer, i);
+          ptx::wait(state.empty[chunk], (parity >> buffer & 1) ^ 1);
+          if (i == 0) state.live = live & low_tokens(range.length - block * 64);
+          ptx::arrive_expecting(state.full[chunk], row_bytes);
+#pragma unroll
+          for (int box = 0; box < 4; ++box) {
+            if (page[box] < 0) continue;
+            const int token = block * 64 + box * cache.box_tokens;
+            ptx::copy_box(buffers[buffer].tiles[chunk].bytes + box * cache.box_tokens * kRowBytes, map,
+                          chunk * 64, token % cache.page_size, range.kv_head, page[box], state.full[chunk]);
+          }
+        }
+      }
+      parity ^= 1U << ((block - range.begin) & 1);
+      __syncwarp();
+    }
+  }
+};
+
+/// Token by token with cp.async, for pages of any size; four warps. Each thread copies the same 16-byte
+/// column of four rows of every tile.
+struct TokenLoader {
+  static constexpr int kThreads = 128;
+  static constexpr int kArrivals = 128;
+
+  template <class Config>
+  __device__ __forceinline__ static void load(typename Config::Buffer* buffers,
+                                              typename Config::State* states, const CacheArguments& cache,
+                                              const CUtensorMap&, const BlockRange& range,
+                                              std::uint32_t& parity, int thread) {
+    using Element = typename Config::Element;
+    const int unit = thread % 8;
+    for (int block = range.begin; block < range.end; ++block) {
+      const int buffer = (block - range.begin) & 1;
+      typename Config::State& state = states[buffer];
+      std::uint64_t live = 0;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const bool valid = page_of(cache, range, block * 64 + half * 32 + thread % 32) >= 0;
+        live |= static_cast<std::uint64_t>(__ballot_sync(0xffffffff, valid)) << (32 * half);
+      }
+      const Element* source[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = thread / 8 + 16 * i;
+        const int token = block * 64 + row;
+        source[i] = nullptr;
+        if (!(live >> row & 1)) continue;
+        source[i] =
+            static_cast<const Element*>(cache.data) + page_of(cache, range, token) * cache.page_stride +
+            token % cache.page_size * cache.token_stride + range.kv_head * cache.head_stride + unit * 8;
+      }
+      for (int i = 0; i < Config::kQkChunks; ++i) {
+        const int chunk = Config::chunk_order(buffer, i);
+        ptx::wait(state.empty[chunk], (parity >> buffer & 1) ^ 1);
+        if (i == 0 && thread == 0) state.live = live;
+        const std::uint32_t tile = ptx::shared_address(&buffers[buffer].tiles[chunk]);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          if (source[j] == nullptr) continue;
+          ptx::copy_16_bytes(tile + unit_offset(thread / 8 + 16 * j, unit), source[j] + chunk * 64);
+        }
+        ptx::copy_commit();
+      }
+      // In the order of issue, tile by tile: landed, visible to wgmma, full.
+      signal<Config>(state, buffer, std::make_integer_sequence<int, Config::kQkChunks>());
+      parity ^= 1U << buffer;
+    }
+  }
+
+ private:
+  template <class Config, int... kIndex>
+  __device__ __forceinline__ static void signal(typename Config::State& state, int buffer,
+                                                std::integer_sequence<int, kIndex...>) {
+    (signal_one<Config::kQkChunks - 1 - kIndex>(state.full[Config::chunk_order(buffer, kIndex)]), ...);
+  }
+  template <int kPending>
+  __device__ __forceinline__ static void signal_one(ptx::Barrier& full) {
+    ptx::copy_wait<kPending>();
+    ptx::fence_for_async_proxy();
+    ptx::arrive(full);
+  }
+};
+
+}  // namespace flashlatent::parts

@@ -1,0 +1,32 @@
+// O += P V for 64 query rows, a block of 64 tokens and kColumns columns of V.
+#pragma once
+
+#include "cuda/parts/tile.cuh"
+#include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/wgmma.cuh"
+
+namespace flashlatent::parts {
+
+/// P in registers as wgmma's A operand. `v` points at the first of kColumns / 64 tiles, one after another.
+template <class Element, int kColumns>
+__device__ __forceinline__ void pv(float (&o)[kColumns / 2], const std::uint32_t (&p)[4][4], const Tile* v) {
+  const std::uint64_t b = ptx::descriptor_n_major(ptx::shared_address(v), sizeof(Tile));
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    ptx::Wgmma<Element, kColumns>::template rs<true>(o, p[step], b + step * ptx::kStepAlongRows, true);
+  }
+}
+
+/// P in shared memory.
+template <class Element, int kColumns>
+__device__ __forceinline__ void pv(float (&o)[kColumns / 2], const Tile& p, const Tile* v) {
+  const std::uint64_t a = ptx::descriptor_k_major(ptx::shared_address(&p));
+  const std::uint64_t b = ptx::descriptor_n_major(ptx::shared_address(v), sizeof(Tile));
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    ptx::Wgmma<Element, kColumns>::template ss<true>(o, a + step * ptx::kStepAlongRow,
+                                                     b + step * ptx::kStepAlongRows, true);
+  }
+}
+
+}  // namespace flashlatent::parts

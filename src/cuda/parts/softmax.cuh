@@ -1,0 +1,110 @@
+// Online softmax (Milakov & Gimelshein 2018; FlashAttention) over blocks, in base 2, for the two rows that a
+// thread shares with the three others of its quad.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace flashlatent::parts {
+
+/// Two values, for rows row and row + 8 of the fragment.
+struct RowPair {
+  float low, high;
+};
+
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffff, x, 1);
+  return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+
+/// 2^x in one instruction, relative error 2^-22 (PTX ISA, ex2); P is rounded to 8 or 11 bits after it.
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// exp2(x - max) with an empty row's max of -inf giving 0, not NaN.
+__device__ __forceinline__ float finite_or_zero(float max) {
+  return max == -INFINITY ? 0.0F : max;
+}
+
+/// s *= scale, and the larger of `max` and the rows' maxima.
+__device__ __forceinline__ RowPair scale_and_max(float (&s)[32], float scale, RowPair max) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i) s[i] *= scale;
+  RowPair block{-INFINITY, -INFINITY};
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    block.low = fmaxf(block.low, fmaxf(s[4 * j], s[4 * j + 1]));
+    block.high = fmaxf(block.high, fmaxf(s[4 * j + 2], s[4 * j + 3]));
+  }
+  return {fmaxf(max.low, quad_max(block.low)), fmaxf(max.high, quad_max(block.high))};
+}
+
+/// By what sums and outputs shrink when the maximum grows.
+__device__ __forceinline__ RowPair shrink(RowPair before, RowPair after) {
+  return {exp2_fast(before.low - finite_or_zero(after.low)),
+          exp2_fast(before.high - finite_or_zero(after.high))};
+}
+
+/// s = exp2(s - max); returns this thread's share of the rows' sums.
+__device__ __forceinline__ RowPair exponentials(float (&s)[32], RowPair max) {
+  const RowPair base{finite_or_zero(max.low), finite_or_zero(max.high)};
+  RowPair sum{0, 0};
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      s[4 * j + i] = exp2_fast(s[4 * j + i] - base.low);
+      s[4 * j + 2 + i] = exp2_fast(s[4 * j + 2 + i] - base.high);
+      sum.low += s[4 * j + i];
+      sum.high += s[4 * j + 2 + i];
+    }
+  }
+  return sum;
+}
+
+template <class Element>
+__device__ __forceinline__ std::uint32_t pack(float first, float second);
+template <>
+__device__ __forceinline__ std::uint32_t pack<__nv_bfloat16>(float first, float second) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+  return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+template <>
+__device__ __forceinline__ std::uint32_t pack<__half>(float first, float second) {
+  const __half2 pair = __floats2half2_rn(first, second);
+  return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+
+/// An accumulator of 64 columns as four A operands of 16 columns: the two layouts agree.
+template <class Element>
+__device__ __forceinline__ void pack_probabilities(std::uint32_t (&p)[4][4], const float (&s)[32]) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) p[k][i] = pack<Element>(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
+  }
+}
+
+/// o *= factor, left out where no row of the warp needs it (the maximum settles after a few blocks).
+template <int kCount>
+__device__ __forceinline__ void rescale(float (&o)[kCount], RowPair factor) {
+  if (!__any_sync(0xffffffff, factor.low != 1.0F || factor.high != 1.0F)) return;
+#pragma unroll
+  for (int j = 0; j < kCount / 4; ++j) {
+    o[4 * j] *= factor.low;
+    o[4 * j + 1] *= factor.low;
+    o[4 * j + 2] *= factor.high;
+    o[4 * j + 3] *= factor.high;
+  }
+}
+
+}  // namespace flashlatent::parts

@@ -1,0 +1,33 @@
+// A tile in shared memory: 64 rows of 64 16-bit elements, 128 bytes a row, in the 128-byte swizzle that TMA
+// writes and wgmma reads: the 16-byte unit u of row r lies at unit u ^ (r % 8).
+#pragma once
+
+#include <cstdint>
+
+namespace flashlatent::parts {
+
+inline constexpr int kTileRows = 64;
+inline constexpr int kTileColumns = 64;
+inline constexpr int kRowBytes = 128;
+
+struct alignas(1024) Tile {
+  std::uint8_t bytes[kTileRows * kRowBytes];
+};
+
+/// Byte offset of 16-byte unit `unit` (0 to 7) of `row`.
+__device__ __forceinline__ std::uint32_t unit_offset(int row, int unit) {
+  return row * kRowBytes + ((unit ^ (row & 7)) << 4);
+}
+
+/// Where a thread's accumulators lie in a 64-row result of wgmma: rows row and row + 8, columns
+/// 8 j + column + {0, 1} for j = 0, 1, ... (registers 4 j + {0, 1} and 4 j + {2, 3}).
+struct Fragment {
+  int row;
+  int column;
+};
+__device__ __forceinline__ Fragment fragment_of(int thread_in_warpgroup) {
+  const int lane = thread_in_warpgroup % 32;
+  return {thread_in_warpgroup / 32 * 16 + lane / 4, lane % 4 * 2};
+}
+
+}  // namespace flashlatent::parts

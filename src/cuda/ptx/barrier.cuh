@@ -1,0 +1,64 @@
+// Barriers in shared memory (mbarrier) and named barriers of a CTA.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <cuda/ptx>
+
+namespace flashlatent::ptx {
+
+using Barrier = std::uint64_t;
+
+__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ __forceinline__ void init(Barrier& barrier, std::uint32_t arrivals) {
+  ::cuda::ptx::mbarrier_init(&barrier, arrivals);
+}
+/// After init, before any other thread or the copy engine uses the barriers.
+__device__ __forceinline__ void publish_barriers() {
+  ::cuda::ptx::fence_mbarrier_init(::cuda::ptx::sem_release, ::cuda::ptx::scope_cluster);
+}
+
+__device__ __forceinline__ void arrive(Barrier& barrier) {
+  ::cuda::ptx::mbarrier_arrive(&barrier);
+}
+
+/// Arrives and announces `bytes` of bulk copies that the phase also waits for.
+__device__ __forceinline__ void arrive_expecting(Barrier& barrier, std::uint32_t bytes) {
+  ::cuda::ptx::mbarrier_arrive_expect_tx(::cuda::ptx::sem_release, ::cuda::ptx::scope_cta,
+                                         ::cuda::ptx::space_shared, &barrier, bytes);
+}
+
+/// Waits until the phase of this parity is complete.
+__device__ __forceinline__ void wait(Barrier& barrier, std::uint32_t parity) {
+#if FLASHLATENT_DEVICE_CHECKS
+  // A wait of seconds is a lost arrival; a trap with a place beats a hang.
+  for (std::uint32_t tries = 0; !::cuda::ptx::mbarrier_try_wait_parity(&barrier, parity); ++tries) {
+    if (tries == 4000000) {
+      printf("flashlatent: block %d thread %d waits for ever on the barrier at %u, parity %u\n", blockIdx.x,
+             threadIdx.x, shared_address(&barrier), parity);
+      __trap();
+    }
+  }
+#else
+  while (!::cuda::ptx::mbarrier_try_wait_parity(&barrier, parity)) {
+  }
+#endif
+}
+
+/// Threads of a warp that arrive at or wait for named barrier `id` (1 to 15), `threads` in all.
+__device__ __forceinline__ void named_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void named_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// What this thread stored to shared memory by ordinary stores becomes visible to wgmma and bulk copies.
+__device__ __forceinline__ void fence_for_async_proxy() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+}  // namespace flashlatent::ptx

@@ -1,0 +1,43 @@
+// Data movement: bulk tensor copies (TMA), cp.async, stmatrix.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "cuda/ptx/barrier.cuh"
+
+namespace flashlatent::ptx {
+
+__device__ __forceinline__ void prefetch_descriptor(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+/// One box of a 4-dimensional tensor to shared memory; `barrier` counts its bytes.
+__device__ __forceinline__ void copy_box(void* shared, const CUtensorMap& map, int x0, int x1, int x2, int x3,
+                                         Barrier& barrier) {
+  const std::int32_t coordinates[4] = {x0, x1, x2, x3};
+  ::cuda::ptx::cp_async_bulk_tensor(::cuda::ptx::space_cluster, ::cuda::ptx::space_global, shared, &map,
+                                    coordinates, &barrier);
+}
+
+/// 16 bytes from global to shared memory, past L1.
+__device__ __forceinline__ void copy_16_bytes(std::uint32_t shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+__device__ __forceinline__ void copy_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int kPending>
+__device__ __forceinline__ void copy_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+/// Stores four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
+__device__ __forceinline__ void store_matrices(std::uint32_t shared, const std::uint32_t (&values)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared),
+               "r"(values[0]), "r"(values[1]), "r"(values[2]), "r"(values[3])
+               : "memory");
+}
+
+}  // namespace flashlatent::ptx

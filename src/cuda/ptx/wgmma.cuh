@@ -1,0 +1,70 @@
+// Warpgroup matrix products (PTX ISA, "wgmma"): D[64, N] += A[64, 16] B[16, N], issued by 128 threads.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace flashlatent::ptx {
+
+/// ss: A and B are matrix descriptors of shared memory. rs: A is in registers, four packed pairs a thread.
+/// kTransposeB: B's rows (the k dimension) are strided and its columns contiguous, as V's are.
+template <class Element, int kN>
+struct Wgmma;
+
+#include "cuda/ptx/wgmma_shapes.inc"
+
+/// Before the first product of a batch: registers and shared memory written so far are visible to it.
+__device__ __forceinline__ void wgmma_fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+/// Until at most kPending groups are in flight.
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+/// Keeps the compiler from moving uses of accumulators across a wait that does not name them.
+template <int kCount>
+__device__ __forceinline__ void pin_registers(float (&registers)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
+}
+
+/// Descriptor of a tile of rows of 128 bytes, swizzled in atoms of 8 rows (1,024 bytes, so aligned).
+/// Rows are M or N, 64 elements of k a row: advance by 16 elements of k with + kStepAlongRow.
+__device__ __forceinline__ std::uint64_t descriptor_k_major(std::uint32_t shared_address) {
+  constexpr std::uint64_t kSwizzle128 = 1ULL << 62;
+  constexpr std::uint64_t kAtomStride = (1024ULL >> 4) << 32;
+  constexpr std::uint64_t kUnused = 1ULL << 16;  // the leading offset has no meaning for this layout
+  return kSwizzle128 | kAtomStride | kUnused | ((shared_address & 0x3FFFF) >> 4);
+}
+
+/// The same tiles with rows as k and 64 elements of N a row (use with kTransposeB). Tiles of the next 64
+/// columns follow `tile_stride` bytes on. Advance by 16 rows of k with + kStepAlongRows.
+__device__ __forceinline__ std::uint64_t descriptor_n_major(std::uint32_t shared_address,
+                                                            std::uint32_t tile_stride) {
+  constexpr std::uint64_t kSwizzle128 = 1ULL << 62;
+  constexpr std::uint64_t kAtomStride = (1024ULL >> 4) << 32;
+  return kSwizzle128 | kAtomStride | (static_cast<std::uint64_t>(tile_stride >> 4) << 16) |
+         ((shared_address & 0x3FFFF) >> 4);
+}
+
+inline constexpr std::uint64_t kStepAlongRow = (16 * 2) >> 4;     // 16 elements
+inline constexpr std::uint64_t kStepAlongRows = (16 * 128) >> 4;  // 16 rows
+
+/// Registers move from warpgroups that wait to those that compute.
+template <int kRegisters>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+}  // namespace flashlatent::ptx

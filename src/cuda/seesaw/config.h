@@ -1,0 +1,41 @@
+// Compile-time shape of the seesaw kernel.
+#pragma once
+
+#include "cuda/parts/kv_loader.cuh"
+
+namespace flashlatent::seesaw {
+
+template <class Element_, int kQkDim_, int kVDim_>
+struct Config {
+  using Element = Element_;
+  static constexpr int kQkDim = kQkDim_;
+  static constexpr int kVDim = kVDim_;
+  static constexpr int kQkChunks = kQkDim / 64;
+  static constexpr int kVChunks = kVDim / 64;
+  static constexpr int kHalfChunks = kVChunks / 2;  // of the output that a warpgroup holds
+  static constexpr int kHalfDim = kVDim / 2;
+  // 576 columns of Q would leave no room for both P tiles: its last 64 stay in registers, 16 a thread.
+  static constexpr int kRegisterChunks = kQkChunks == 9 ? 1 : 0;
+  static constexpr int kSharedQChunks = kQkChunks - kRegisterChunks;
+
+  static constexpr int kThreads = 384;  // two warpgroups compute, one loads
+  static constexpr int kComputeThreads = 256;
+  static constexpr int kLoaderRegisters = 40;
+  static constexpr int kComputeRegisters = 232;
+
+  using Buffer = parts::KvBuffer<kQkChunks>;
+  using State = parts::KvState<kQkChunks>;
+
+  /// Tiles are filled in the order in which they come free: RoPE first (only QK^T reads it), then the half of
+  /// V whose warpgroup takes this buffer first.
+  __host__ __device__ static constexpr int chunk_order(int buffer, int i) {
+    constexpr int kRopeChunks = kQkChunks - kVChunks;
+    if (i < kRopeChunks) return kVChunks + i;
+    return (i - kRopeChunks + buffer * kHalfChunks) % kVChunks;
+  }
+
+  static_assert(kQkDim % 64 == 0 && kVDim % 128 == 0 && kVDim <= kQkDim && kVDim <= 512);
+  static_assert(128 * (2 * kComputeRegisters + kLoaderRegisters) <= 65536);
+};
+
+}  // namespace flashlatent::seesaw

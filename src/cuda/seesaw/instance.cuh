@@ -1,0 +1,31 @@
+// What a file of instances includes.
+#pragma once
+
+#include "cuda/common/launch.h"
+#include "cuda/seesaw/instances.h"
+#include "cuda/seesaw/kernel.cuh"
+
+namespace flashlatent::seesaw {
+
+template <class Config, class Loader>
+Status launch_instance(const parts::DecodeArguments& args, const CUtensorMap& map, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(
+      (cuda::allow_shared_memory<kernel<Config, Loader>>(sizeof(SharedMemory<Config>), executor.device)));
+  cuda::LaunchShape shape;
+  shape.blocks = args.geometry.parts * args.geometry.lanes;
+  shape.threads = Config::kThreads;
+  shape.shared_bytes = sizeof(SharedMemory<Config>);
+  return cuda::launch(kernel<Config, Loader>, shape, executor, args, map);
+}
+
+template <int kQkDim, int kVDim>
+constexpr ShapeInstances shape_instances() {
+  using Bf16 = Config<__nv_bfloat16, kQkDim, kVDim>;
+  using Fp16 = Config<__half, kQkDim, kVDim>;
+  return {{{Dtype::kBF16, kQkDim, kVDim, false, launch_instance<Bf16, parts::TmaLoader>},
+           {Dtype::kBF16, kQkDim, kVDim, true, launch_instance<Bf16, parts::TokenLoader>},
+           {Dtype::kF16, kQkDim, kVDim, false, launch_instance<Fp16, parts::TmaLoader>},
+           {Dtype::kF16, kQkDim, kVDim, true, launch_instance<Fp16, parts::TokenLoader>}}};
+}
+
+}  // namespace flashlatent::seesaw

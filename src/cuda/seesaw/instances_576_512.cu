@@ -1,0 +1,7 @@
+#include "cuda/seesaw/instance.cuh"
+
+namespace flashlatent::seesaw {
+
+constinit const ShapeInstances kInstances576x512 = shape_instances<576, 512>();
+
+}  // namespace flashlatent::seesaw

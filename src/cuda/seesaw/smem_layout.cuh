@@ -1,0 +1,22 @@
+// Every byte of shared memory of the seesaw kernel, once.
+#pragma once
+
+#include "cuda/parts/tile.cuh"
+#include "cuda/seesaw/config.h"
+
+namespace flashlatent::seesaw {
+
+template <class Config>
+struct alignas(1024) SharedMemory {
+  parts::Tile q[Config::kSharedQChunks];
+  typename Config::Buffer kv[2];
+  parts::Tile p[2];      // P of the even and of the odd block, for the other warpgroup
+  float row_max[2][64];  // after the even and after the odd block
+  float row_sum[2][64];  // of each warpgroup, at the end
+  typename Config::State state[2];
+};
+
+// DeepSeek's 576/512: 64 KB of Q, 2 x 72 KB of KV, 16 KB of P and about 1.5 KB.
+inline constexpr int kMaxSharedBytes = 227 * 1024;
+
+}  // namespace flashlatent::seesaw

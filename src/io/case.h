@@ -1,0 +1,50 @@
+// A case: one call's inputs, and optionally its expected outputs, as a safetensors file.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "flashlatent/decode.h"
+#include "flashlatent/problem.h"
+#include "flashlatent/status.h"
+#include "flashlatent/tensor.h"
+#include "io/safetensors.h"
+
+namespace flashlatent::io {
+
+enum class CaseKind { kDenseDecode, kSparseDecode, kPagedDecode, kSparsePrefill };
+
+/// "dense_decode", "sparse_decode", "paged_decode", "sparse_prefill".
+const char* to_string(CaseKind kind);
+
+/// A loaded case. Its tensors are on the CPU and fit its kind in dtype, shape and values: lengths are within
+/// the page table, cu_seqlens_q counts q's tokens. Page tables and indices may hold any number, as the
+/// kernels must skip entries out of range.
+struct DecodeCase {
+  CaseKind kind = CaseKind::kDenseDecode;
+  float softmax_scale = 1.0F;     ///< Finite.
+  bool causal = false;            ///< False where the file leaves it out, which it may with one query token.
+  std::optional<int> head_dim_v;  ///< Always there in a dense_decode case.
+  std::string kv_format;          ///< "fp8_656" when kv_cache is uint8, else empty.
+  SafetensorsFile file;           ///< Owns the tensors.
+
+  /// Optional expected outputs: fp32, out_ref of q's shape but last dimension d_v (fp32 or q's dtype),
+  /// lse_ref (batch, h_q, s_q), where either infinity marks an empty row.
+  ConstTensorView out_ref() const { return file.tensor("out_ref"); }
+  ConstTensorView lse_ref() const { return file.tensor("lse_ref"); }
+
+  /// For a dense_decode case; absent tensors stay absent views.
+  DecodeInputs inputs() const;
+  /// The problem that a dense_decode case poses; with cu_seqlens_q, query.tokens is the longest request's.
+  /// kUnsupported for the other kinds and for a uint8 cache, kInvalidArgument as infer_problem().
+  Result<DecodeProblem> problem() const;
+};
+
+/// Reads and checks a case. Every error is one line, kInvalidArgument, naming the file, the tensor or
+/// metadata key, what it holds and what is expected. Tensors with names that cases do not know are ignored.
+Result<DecodeCase> load_case(const std::string& path);
+/// The same from memory; `name` stands for the path in messages.
+Result<DecodeCase> parse_case(std::string_view bytes, std::string_view name);
+
+}  // namespace flashlatent::io

@@ -7,3 +7,4 @@ function(flashlatent_io_test name)
 endfunction()
 
 flashlatent_io_test(io_safetensors)
+flashlatent_io_test(io_case)

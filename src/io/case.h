@@ -29,8 +29,8 @@ struct DecodeCase {
   std::string kv_format;          ///< "fp8_656" when kv_cache is uint8, else empty.
   SafetensorsFile file;           ///< Owns the tensors.
 
-  /// Optional expected outputs: fp32, out_ref of q's shape but last dimension d_v (fp32 or q's dtype),
-  /// lse_ref (batch, h_q, s_q), where either infinity marks an empty row.
+  /// Optional expected outputs, fp32: out_ref of q's shape but last dimension d_v, lse_ref (batch, h_q, s_q),
+  /// where either infinity marks an empty row.
   ConstTensorView out_ref() const { return file.tensor("out_ref"); }
   ConstTensorView lse_ref() const { return file.tensor("lse_ref"); }
 

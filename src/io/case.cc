@@ -1,0 +1,170 @@
+#include "io/case.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "core/message.h"
+#include "io/case_check.h"
+#include "io/text.h"
+
+namespace flashlatent::io {
+
+namespace {
+
+constexpr std::array kKinds = {CaseKind::kDenseDecode, CaseKind::kSparseDecode, CaseKind::kPagedDecode,
+                               CaseKind::kSparsePrefill};
+constexpr int kMaxHeadDim = 4096;
+
+// The metadata of a case as typed values.
+class Metadata {
+ public:
+  explicit Metadata(const SafetensorsFile& file) : file_(file) {}
+
+  Status read(DecodeCase& out) const {
+    FLASHLATENT_RETURN_IF_ERROR(read_kind(out.kind));
+    FLASHLATENT_RETURN_IF_ERROR(read_softmax_scale(out.softmax_scale));
+    FLASHLATENT_RETURN_IF_ERROR(read_causal(out.kind, out.causal));
+    FLASHLATENT_RETURN_IF_ERROR(read_head_dim_v(out.kind, out.head_dim_v));
+    return read_kv_format(out.kv_format);
+  }
+
+ private:
+  Status read_kind(CaseKind& kind) const {
+    const std::string* text = find("kind");
+    for (CaseKind candidate : kKinds) {
+      if (text != nullptr && *text == to_string(candidate)) {
+        kind = candidate;
+        return {};
+      }
+    }
+    return refuse("kind", "dense_decode, sparse_decode, paged_decode or sparse_prefill");
+  }
+
+  Status read_softmax_scale(float& scale) const {
+    const std::string* text = find("softmax_scale");
+    const auto value = text == nullptr ? std::nullopt : parse_real(*text);
+    // Written so that NaN fails too.
+    if (!value || !(std::abs(*value) <= std::numeric_limits<float>::max())) {
+      return refuse("softmax_scale", "a finite decimal number");
+    }
+    scale = static_cast<float>(*value);
+    return {};
+  }
+
+  // A mask makes no difference to one query token, and indices take its place in sparse attention.
+  Status read_causal(CaseKind kind, bool& causal) const {
+    const std::string* text = find("causal");
+    const bool sparse = kind == CaseKind::kSparseDecode || kind == CaseKind::kSparsePrefill;
+    const ConstTensorView q = file_.tensor("q");
+    if (text == nullptr && (sparse || (q.rank == 4 && q.shape[1] <= 1))) return {};
+    if (text == nullptr || (*text != "true" && *text != "false")) return refuse("causal", "true or false");
+    causal = *text == "true";
+    return {};
+  }
+
+  Status read_head_dim_v(CaseKind kind, std::optional<int>& head_dim_v) const {
+    const std::string* text = find("head_dim_v");
+    if (text == nullptr && kind != CaseKind::kDenseDecode) return {};
+    const auto value = text == nullptr ? std::nullopt : parse_integer(*text);
+    if (!value || *value < 1 || *value > kMaxHeadDim) {
+      return refuse("head_dim_v", fmt::format("a whole number from 1 to {}", kMaxHeadDim));
+    }
+    head_dim_v = static_cast<int>(*value);
+    return {};
+  }
+
+  Status read_kv_format(std::string& format) const {
+    const std::string* text = find("kv_format");
+    if (text == nullptr) return {};
+    if (*text != "fp8_656") return refuse("kv_format", "fp8_656, or absent");
+    format = *text;
+    return {};
+  }
+
+  const std::string* find(const char* key) const {
+    const auto found = file_.metadata().find(key);
+    return found == file_.metadata().end() ? nullptr : &found->second;
+  }
+
+  Status refuse(const char* key, std::string_view expected) const {
+    const std::string* text = find(key);
+    return {StatusCode::kInvalidArgument,
+            fmt::format("{}: metadata \"{}\" is {}; expected {}", file_.name(), key,
+                        text == nullptr ? "missing" : in_quotes(*text), expected)};
+  }
+
+  const SafetensorsFile& file_;
+};
+
+Result<DecodeCase> make_case(Result<SafetensorsFile> file) {
+  if (!file.ok()) return file.status();
+  DecodeCase result;
+  result.file = std::move(*file);
+  FLASHLATENT_RETURN_IF_ERROR(Metadata(result.file).read(result));
+  FLASHLATENT_RETURN_IF_ERROR(check_tensors(result));
+  return result;
+}
+
+}  // namespace
+
+const char* to_string(CaseKind kind) {
+  switch (kind) {
+    case CaseKind::kDenseDecode:
+      return "dense_decode";
+    case CaseKind::kSparseDecode:
+      return "sparse_decode";
+    case CaseKind::kPagedDecode:
+      return "paged_decode";
+    case CaseKind::kSparsePrefill:
+      return "sparse_prefill";
+  }
+  return "";
+}
+
+DecodeInputs DecodeCase::inputs() const {
+  DecodeInputs inputs;
+  inputs.q = file.tensor("q");
+  inputs.kv_cache = file.tensor("kv_cache");
+  inputs.block_table = file.tensor("block_table");
+  inputs.cache_seqlens = file.tensor("cache_seqlens");
+  inputs.cu_seqlens_q = file.tensor("cu_seqlens_q");
+  inputs.attn_sink = file.tensor("attn_sink");
+  return inputs;
+}
+
+Result<DecodeProblem> DecodeCase::problem() const {
+  auto refuse = [&](StatusCode code, std::string_view why) {
+    return Status(code, fmt::format("{}: {}", file.name(), why));
+  };
+  if (kind != CaseKind::kDenseDecode) {
+    return refuse(StatusCode::kUnsupported,
+                  fmt::format("kind is {}; only dense_decode is served so far", to_string(kind)));
+  }
+  if (!kv_format.empty()) {
+    return refuse(StatusCode::kUnsupported,
+                  fmt::format("kv_format is {}; dense_decode takes bf16 and fp16 caches so far", kv_format));
+  }
+  const DecodeInputs tensors = inputs();
+  DecodeProblem::Options options;
+  options.softmax_scale = softmax_scale;
+  options.causal = causal;
+  auto problem = infer_problem(tensors, head_dim_v.value_or(0), options);
+  if (!problem.ok()) return refuse(problem.status().code(), problem.status().message());
+  // A request has at least one token to the library; with none at all there is nothing to run.
+  if (problem->query.ragged) problem->query.tokens = std::max(1, longest_query(tensors.cu_seqlens_q));
+  return problem;
+}
+
+Result<DecodeCase> load_case(const std::string& path) {
+  return make_case(SafetensorsFile::read(path));
+}
+
+Result<DecodeCase> parse_case(std::string_view bytes, std::string_view name) {
+  return make_case(SafetensorsFile::parse(bytes, name));
+}
+
+}  // namespace flashlatent::io

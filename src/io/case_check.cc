@@ -1,0 +1,287 @@
+#include "io/case_check.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/message.h"
+
+namespace flashlatent::io {
+
+namespace {
+
+constexpr std::int64_t kFp8TokenBytes = 656;
+
+// One dimension that a tensor should have: its name in the format's description and, if known, its extent.
+struct Extent {
+  const char* name;
+  std::int64_t value = -1;
+};
+
+std::string describe(const ConstTensorView& view) {
+  return fmt::format("{} ({})", to_string(view.dtype),
+                     fmt::join(view.shape.begin(), view.shape.begin() + view.rank, ", "));
+}
+
+std::span<const std::int32_t> int32_values(const ConstTensorView& view) {
+  return {static_cast<const std::int32_t*>(view.data), static_cast<std::size_t>(view.elements())};
+}
+
+class Checker {
+ public:
+  explicit Checker(const DecodeCase& decode_case) : case_(decode_case) {}
+
+  Status check() {
+    FLASHLATENT_RETURN_IF_ERROR(refuse_inapplicable());
+    switch (case_.kind) {
+      case CaseKind::kDenseDecode:
+        return dense_decode();
+      case CaseKind::kSparseDecode:
+        return sparse_decode();
+      case CaseKind::kPagedDecode:
+        return paged_decode();
+      case CaseKind::kSparsePrefill:
+        return sparse_prefill();
+    }
+    return {};
+  }
+
+ private:
+  Status dense_decode() {
+    FLASHLATENT_RETURN_IF_ERROR(query());
+    FLASHLATENT_RETURN_IF_ERROR(latent_cache());
+    FLASHLATENT_RETURN_IF_ERROR(lengths(extent("kv_cache", 1)));
+    return references(case_.head_dim_v.value_or(-1));
+  }
+
+  Status sparse_decode() {
+    FLASHLATENT_RETURN_IF_ERROR(query());
+    FLASHLATENT_RETURN_IF_ERROR(latent_cache());
+    FLASHLATENT_RETURN_IF_ERROR(
+        expect("indices", {Dtype::kI32}, {{"batch", batch_}, {"s_q", tokens_}, {"topk"}}));
+    FLASHLATENT_RETURN_IF_ERROR(expect_optional("topk_length", {Dtype::kI32}, {{"batch", batch_}}));
+    FLASHLATENT_RETURN_IF_ERROR(values_within("topk_length", extent("indices", 2), "topk"));
+    return references(case_.head_dim_v.value_or(-1));
+  }
+
+  // Keys and values as (pages, page_size, h_kv, d), or packed with x elements, 16 bytes, of a key together.
+  Status paged_decode() {
+    FLASHLATENT_RETURN_IF_ERROR(query());
+    const std::int64_t d = q_.shape[q_.rank - 1];
+    const std::initializer_list<Dtype> dtype = {q_.dtype};
+    const bool packed = tensor("key_cache").rank == 5;
+    if (packed) {
+      const auto x = static_cast<std::int64_t>(16 / size_of(q_.dtype));
+      FLASHLATENT_RETURN_IF_ERROR(
+          expect("key_cache", dtype,
+                 {{"pages"}, {"h_kv"}, {"d / x", d % x == 0 ? d / x : -1}, {"page_size"}, {"x", x}}));
+      if (d % x != 0) return error("q", fmt::format("a packed key_cache needs d to be a multiple of {}", x));
+      FLASHLATENT_RETURN_IF_ERROR(expect("value_cache", dtype,
+                                         {{"pages", extent("key_cache", 0)},
+                                          {"h_kv", extent("key_cache", 1)},
+                                          {"d_v"},
+                                          {"page_size", extent("key_cache", 3)}}));
+    } else {
+      FLASHLATENT_RETURN_IF_ERROR(expect("key_cache", dtype, {{"pages"}, {"page_size"}, {"h_kv"}, {"d", d}}));
+      FLASHLATENT_RETURN_IF_ERROR(expect("value_cache", dtype,
+                                         {{"pages", extent("key_cache", 0)},
+                                          {"page_size", extent("key_cache", 1)},
+                                          {"h_kv", extent("key_cache", 2)},
+                                          {"d_v"}}));
+    }
+    FLASHLATENT_RETURN_IF_ERROR(kv_format_absent());
+    FLASHLATENT_RETURN_IF_ERROR(expect_optional("alibi_slopes", {Dtype::kF32}, {{"h_q", heads_}}));
+    FLASHLATENT_RETURN_IF_ERROR(lengths(extent("key_cache", packed ? 3 : 1)));
+    const std::int64_t d_v = extent("value_cache", packed ? 2 : 3);
+    if (case_.head_dim_v && *case_.head_dim_v != d_v) {
+      return error("value_cache",
+                   fmt::format("its d_v is not the metadata's head_dim_v {}", *case_.head_dim_v));
+    }
+    return references(d_v);
+  }
+
+  Status sparse_prefill() {
+    FLASHLATENT_RETURN_IF_ERROR(expect("q", {Dtype::kBF16, Dtype::kF16}, {{"s_q"}, {"h_q"}, {"d"}}));
+    q_ = tensor("q");
+    FLASHLATENT_RETURN_IF_ERROR(expect("kv", {q_.dtype}, {{"s_kv"}, {"h_kv"}, {"d", q_.shape[2]}}));
+    FLASHLATENT_RETURN_IF_ERROR(kv_format_absent());
+    FLASHLATENT_RETURN_IF_ERROR(
+        expect("indices", {Dtype::kI32}, {{"s_q", q_.shape[0]}, {"h_kv", extent("kv", 1)}, {"topk"}}));
+    return expect_optional("attn_sink", {Dtype::kF32}, {{"h_q", q_.shape[1]}});
+  }
+
+  // q with, for decoding, what goes along with it: cu_seqlens_q and attn_sink.
+  Status query() {
+    const std::initializer_list<Dtype> dtypes = {Dtype::kBF16, Dtype::kF16};
+    ragged_ = tensor("cu_seqlens_q").present();
+    if (ragged_) {
+      FLASHLATENT_RETURN_IF_ERROR(expect("q", dtypes, {{"total tokens"}, {"h_q"}, {"d"}}));
+      FLASHLATENT_RETURN_IF_ERROR(expect("cu_seqlens_q", {Dtype::kI32}, {{"batch + 1"}}));
+      if (extent("cu_seqlens_q", 0) == 0) return error("cu_seqlens_q", "expected int32 (batch + 1)");
+      FLASHLATENT_RETURN_IF_ERROR(cumulative_lengths(extent("q", 0)));
+    } else {
+      FLASHLATENT_RETURN_IF_ERROR(expect("q", dtypes, {{"batch"}, {"s_q"}, {"h_q"}, {"d"}}));
+    }
+    q_ = tensor("q");
+    batch_ = ragged_ ? extent("cu_seqlens_q", 0) - 1 : q_.shape[0];
+    tokens_ = ragged_ ? longest_query(tensor("cu_seqlens_q")) : q_.shape[1];
+    heads_ = q_.shape[q_.rank - 2];
+    return expect_optional("attn_sink", {Dtype::kF32}, {{"h_q", heads_}});
+  }
+
+  Status cumulative_lengths(std::int64_t total) {
+    const auto ends = int32_values(tensor("cu_seqlens_q"));
+    if (ends.front() != 0)
+      return error("cu_seqlens_q", fmt::format("starts at {}; it must start at 0", ends[0]));
+    for (std::size_t i = 1; i < ends.size(); ++i) {
+      if (ends[i] < ends[i - 1]) {
+        return error("cu_seqlens_q",
+                     fmt::format("decreases from {} to {} at request {}; it must not decrease", ends[i - 1],
+                                 ends[i], i - 1));
+      }
+    }
+    if (ends.back() != total) {
+      return error("cu_seqlens_q",
+                   fmt::format("ends at {}; it must end at q's {} tokens", ends.back(), total));
+    }
+    return {};
+  }
+
+  Status latent_cache() {
+    const ConstTensorView cache = tensor("kv_cache");
+    if (cache.dtype == Dtype::kU8 && cache.present()) {
+      if (case_.kv_format.empty()) {
+        return error("kv_cache", "a uint8 cache needs the metadata kv_format fp8_656");
+      }
+      return expect("kv_cache", {Dtype::kU8},
+                    {{"pages"}, {"page_size"}, {"h_kv", 1}, {"bytes of a token", kFp8TokenBytes}});
+    }
+    FLASHLATENT_RETURN_IF_ERROR(
+        expect("kv_cache", {q_.dtype}, {{"pages"}, {"page_size"}, {"h_kv"}, {"d", q_.shape[q_.rank - 1]}}));
+    return kv_format_absent();
+  }
+
+  Status kv_format_absent() {
+    if (case_.kv_format.empty()) return {};
+    return refuse(
+        fmt::format("metadata \"kv_format\" is {}, but the cache is {}; it belongs to a uint8 cache",
+                    case_.kv_format, to_string(q_.dtype)));
+  }
+
+  Status lengths(std::int64_t page_size) {
+    FLASHLATENT_RETURN_IF_ERROR(expect("block_table", {Dtype::kI32}, {{"batch", batch_}, {"max_pages"}}));
+    FLASHLATENT_RETURN_IF_ERROR(expect("cache_seqlens", {Dtype::kI32}, {{"batch", batch_}}));
+    std::int64_t tokens = 0;
+    if (__builtin_mul_overflow(extent("block_table", 1), page_size, &tokens)) {
+      return error("block_table", fmt::format("with pages of {} tokens that is too many", page_size));
+    }
+    return values_within("cache_seqlens", tokens, "max_pages * page_size");
+  }
+
+  // Every value of an int32 (batch) tensor, if it is there, is from 0 to `most`.
+  Status values_within(const char* name, std::int64_t most, const char* what) {
+    const ConstTensorView view = tensor(name);
+    if (!view.present()) return {};
+    const auto values = int32_values(view);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (values[i] >= 0 && values[i] <= most) continue;
+      return refuse(fmt::format("tensor \"{}\": request {} has {}; it must be from 0 to {} ({})", name, i,
+                                values[i], most, what));
+    }
+    return {};
+  }
+
+  Status references(std::int64_t d_v) {
+    if (ragged_) {
+      FLASHLATENT_RETURN_IF_ERROR(expect_optional(
+          "out_ref", {Dtype::kF32}, {{"total tokens", q_.shape[0]}, {"h_q", heads_}, {"d_v", d_v}}));
+    } else {
+      FLASHLATENT_RETURN_IF_ERROR(expect_optional(
+          "out_ref", {Dtype::kF32}, {{"batch", batch_}, {"s_q", tokens_}, {"h_q", heads_}, {"d_v", d_v}}));
+    }
+    return expect_optional("lse_ref", {Dtype::kF32}, {{"batch", batch_}, {"h_q", heads_}, {"s_q", tokens_}});
+  }
+
+  // Inputs of other kinds would change the result if they counted: they are not silently dropped.
+  Status refuse_inapplicable() {
+    const bool sparse = case_.kind == CaseKind::kSparseDecode || case_.kind == CaseKind::kSparsePrefill;
+    const bool paged = case_.kind == CaseKind::kPagedDecode;
+    const bool prefill = case_.kind == CaseKind::kSparsePrefill;
+    for (const auto& [name, applies] :
+         std::initializer_list<std::pair<const char*, bool>>{{"kv_cache", !paged && !prefill},
+                                                             {"key_cache", paged},
+                                                             {"value_cache", paged},
+                                                             {"kv", prefill},
+                                                             {"indices", sparse},
+                                                             {"topk_length", sparse},
+                                                             {"alibi_slopes", paged},
+                                                             {"cu_seqlens_q", !sparse}}) {
+      if (applies || !tensor(name).present()) continue;
+      return refuse(
+          fmt::format("tensor \"{}\" does not belong in a case of kind {}", name, to_string(case_.kind)));
+    }
+    return {};
+  }
+
+  Status expect_optional(const char* name, std::initializer_list<Dtype> dtypes,
+                         std::initializer_list<Extent> shape) {
+    return tensor(name).present() ? expect(name, dtypes, shape) : Status();
+  }
+
+  Status expect(const char* name, std::initializer_list<Dtype> dtypes, std::initializer_list<Extent> shape) {
+    const ConstTensorView view = tensor(name);
+    bool fits = view.present() && std::ranges::count(dtypes, view.dtype) > 0 &&
+                view.rank == static_cast<int>(shape.size());
+    for (std::size_t i = 0; fits && i < shape.size(); ++i) {
+      const std::int64_t wanted = shape.begin()[i].value;
+      fits = wanted < 0 || view.shape[i] == wanted;
+    }
+    if (fits) return {};
+    std::vector<std::string> names;
+    for (Dtype dtype : dtypes) names.emplace_back(to_string(dtype));
+    std::vector<std::string> extents;
+    for (const auto& [label, value] : shape) {
+      extents.push_back(value < 0 ? label : fmt::format("{} = {}", label, value));
+    }
+    const auto expected = fmt::format("expected {} ({})", fmt::join(names, " or "), fmt::join(extents, ", "));
+    if (!view.present()) return refuse(fmt::format("tensor \"{}\" is missing; {}", name, expected));
+    return error(name, expected);
+  }
+
+  ConstTensorView tensor(const char* name) const { return case_.file.tensor(name); }
+  std::int64_t extent(const char* name, int dimension) const { return tensor(name).shape[dimension]; }
+
+  Status error(const char* name, const std::string& what) const {
+    return refuse(fmt::format("tensor \"{}\" is {}; {}", name, describe(tensor(name)), what));
+  }
+  Status refuse(const std::string& what) const {
+    return {StatusCode::kInvalidArgument, fmt::format("{}: {}", case_.file.name(), what)};
+  }
+
+  const DecodeCase& case_;
+  ConstTensorView q_;
+  bool ragged_ = false;
+  std::int64_t batch_ = 0;
+  std::int64_t tokens_ = 0;  // s_q; ragged: the longest request's.
+  std::int64_t heads_ = 0;
+};
+
+}  // namespace
+
+Status check_tensors(const DecodeCase& decode_case) {
+  return Checker(decode_case).check();
+}
+
+int longest_query(const ConstTensorView& cu_seqlens) {
+  const auto ends = int32_values(cu_seqlens);
+  int longest = 0;
+  for (std::size_t i = 1; i < ends.size(); ++i) longest = std::max(longest, ends[i] - ends[i - 1]);
+  return longest;
+}
+
+}  // namespace flashlatent::io

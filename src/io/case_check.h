@@ -1,0 +1,15 @@
+// Do a case's tensors fit its kind, and each other?
+#pragma once
+
+#include "flashlatent/status.h"
+#include "io/case.h"
+
+namespace flashlatent::io {
+
+/// Checks presence, dtypes, shapes and the values of lengths. `decode_case` has its metadata set.
+Status check_tensors(const DecodeCase& decode_case);
+
+/// The most query tokens of one request; `cu_seqlens` is int32 (batch + 1) on the CPU.
+int longest_query(const ConstTensorView& cu_seqlens);
+
+}  // namespace flashlatent::io

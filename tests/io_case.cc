@@ -1,0 +1,299 @@
+#include "io/case.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+
+#include "io_files.h"
+
+namespace flashlatent::io {
+namespace {
+
+// A case to bend: shapes and int32 contents by tensor name (all else is zero), and metadata.
+struct Draft {
+  struct Tensor {
+    Dtype dtype;
+    std::vector<std::int64_t> shape;
+    std::vector<std::int32_t> values;
+  };
+  std::map<std::string, std::string> metadata;
+  std::map<std::string, Tensor> tensors;
+
+  std::string bytes() const {
+    const TempDir dir;
+    std::vector<std::vector<std::int32_t>> storage;
+    std::vector<NamedTensor> named;
+    for (const auto& [name, tensor] : tensors) {
+      ConstTensorView view;
+      view.dtype = tensor.dtype;
+      view.rank = static_cast<int>(tensor.shape.size());
+      std::int64_t elements = 1;
+      for (int i = view.rank - 1; i >= 0; --i) {
+        view.shape[i] = tensor.shape[i];
+        view.strides[i] = elements;
+        elements *= tensor.shape[i];
+      }
+      storage.push_back(tensor.values);
+      storage.back().resize(static_cast<std::size_t>(elements));
+      view.data = storage.back().data();
+      named.push_back({name, view});
+    }
+    EXPECT_TRUE(write_safetensors(dir.path("case"), named, metadata).ok());
+    return read_bytes(dir.path("case"));
+  }
+};
+
+Draft dense() {
+  return {{{"kind", "dense_decode"}, {"softmax_scale", "0.125"}, {"causal", "true"}, {"head_dim_v", "32"}},
+          {{"q", {Dtype::kBF16, {2, 3, 4, 48}, {}}},
+           {"kv_cache", {Dtype::kBF16, {5, 16, 2, 48}, {}}},
+           {"block_table", {Dtype::kI32, {2, 3}, {0, 1, -1, 4, 99, 2}}},
+           {"cache_seqlens", {Dtype::kI32, {2}, {0, 48}}},
+           {"attn_sink", {Dtype::kF32, {4}, {}}},
+           {"out_ref", {Dtype::kF32, {2, 3, 4, 32}, {}}},
+           {"lse_ref", {Dtype::kF32, {2, 4, 3}, {}}}}};
+}
+
+Draft ragged() {
+  Draft draft = dense();
+  draft.tensors["q"].shape = {4, 4, 48};
+  draft.tensors["out_ref"].shape = {4, 4, 32};
+  draft.tensors["cu_seqlens_q"] = {Dtype::kI32, {3}, {0, 1, 4}};
+  return draft;
+}
+
+Draft sparse() {
+  return {
+      {{"kind", "sparse_decode"}, {"softmax_scale", "1"}, {"kv_format", "fp8_656"}, {"head_dim_v", "512"}},
+      {{"q", {Dtype::kBF16, {2, 1, 4, 576}, {}}},
+       {"kv_cache", {Dtype::kU8, {3, 4, 1, 656}, {}}},
+       {"indices", {Dtype::kI32, {2, 1, 5}, {-1, 999}}},
+       {"topk_length", {Dtype::kI32, {2}, {0, 5}}}}};
+}
+
+Draft paged() {
+  return {{{"kind", "paged_decode"}, {"softmax_scale", "1"}, {"causal", "false"}},
+          {{"q", {Dtype::kF16, {2, 1, 6, 80}, {}}},
+           {"key_cache", {Dtype::kF16, {6, 8, 3, 80}, {}}},
+           {"value_cache", {Dtype::kF16, {6, 8, 3, 64}, {}}},
+           {"block_table", {Dtype::kI32, {2, 3}, {}}},
+           {"cache_seqlens", {Dtype::kI32, {2}, {24, 1}}},
+           {"alibi_slopes", {Dtype::kF32, {6}, {}}},
+           {"out_ref", {Dtype::kF32, {2, 1, 6, 64}, {}}}}};
+}
+
+Draft packed() {
+  Draft draft = paged();
+  draft.tensors["key_cache"].shape = {6, 3, 10, 8, 8};
+  draft.tensors["value_cache"].shape = {6, 3, 64, 8};
+  return draft;
+}
+
+Draft prefill() {
+  return {{{"kind", "sparse_prefill"}, {"softmax_scale", "1"}},
+          {{"q", {Dtype::kBF16, {7, 4, 576}, {}}},
+           {"kv", {Dtype::kBF16, {9, 1, 576}, {}}},
+           {"indices", {Dtype::kI32, {7, 1, 3}, {}}}}};
+}
+
+TEST(Case, Dense) {
+  const auto loaded = parse_case(dense().bytes(), "x");
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  EXPECT_EQ(loaded->kind, CaseKind::kDenseDecode);
+  EXPECT_EQ(loaded->softmax_scale, 0.125F);
+  EXPECT_TRUE(loaded->out_ref().present());
+  EXPECT_TRUE(loaded->lse_ref().present());
+  const auto problem = loaded->problem();
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  EXPECT_EQ(to_string(*problem),
+            "decode b=2 s_q=3 h_q=4 h_kv=2 d=48/32 bf16 page=16x3 scale=0.125 causal sink");
+  const DecodeInputs inputs = loaded->inputs();
+  EXPECT_EQ(static_cast<const std::int32_t*>(inputs.block_table.data)[4], 99);
+  EXPECT_TRUE(inputs.attn_sink.present());
+  EXPECT_FALSE(inputs.cu_seqlens_q.present());
+}
+
+TEST(Case, Ragged) {
+  const auto loaded = parse_case(ragged().bytes(), "x");
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  const auto problem = loaded->problem();
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  EXPECT_TRUE(problem->query.ragged);
+  EXPECT_EQ(problem->query.tokens, 3);
+  EXPECT_EQ(problem->query.batch, 2);
+}
+
+TEST(Case, WithoutCausalWhereItMakesNoDifference) {
+  Draft draft = dense();
+  draft.metadata.erase("causal");
+  draft.tensors["q"].shape[1] = draft.tensors["out_ref"].shape[1] = draft.tensors["lse_ref"].shape[2] = 1;
+  const auto loaded = parse_case(draft.bytes(), "x");
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  EXPECT_FALSE(loaded->causal);
+}
+
+TEST(Case, OtherKindsLoadAndAreUnsupported) {
+  for (const Draft& draft : {sparse(), paged(), packed(), prefill()}) {
+    const auto loaded = parse_case(draft.bytes(), "x");
+    ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+    const auto problem = loaded->problem();
+    EXPECT_EQ(problem.status().code(), StatusCode::kUnsupported);
+    expect_message(problem.status().message(), "x",
+                   "kind is " + draft.metadata.at("kind") + "; only dense_decode");
+  }
+  Draft fp8 = dense();
+  fp8.metadata["kv_format"] = "fp8_656";
+  fp8.tensors["kv_cache"] = {Dtype::kU8, {5, 16, 1, 656}, {}};
+  const auto loaded = parse_case(fp8.bytes(), "x");
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  expect_message(loaded->problem().status().message(), "x", "kv_format is fp8_656; dense_decode takes");
+}
+
+TEST(Case, ProblemErrorsNameTheFile) {
+  Draft draft = dense();
+  draft.tensors["kv_cache"].shape[2] = 3;
+  const auto loaded = parse_case(draft.bytes(), "x");
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  expect_message(loaded->problem().status().message(), "x", "h_q is 4, which is not a multiple of h_kv 3");
+}
+
+TEST(Case, BadCasesAreNamed) {
+  using Change = std::function<void(Draft&)>;
+  auto meta = [](const char* key, const char* value) -> Change {
+    return [=](Draft& draft) { draft.metadata[key] = value; };
+  };
+  auto no_meta = [](const char* key) -> Change { return [=](Draft& draft) { draft.metadata.erase(key); }; };
+  auto no = [](const char* name) -> Change { return [=](Draft& draft) { draft.tensors.erase(name); }; };
+  auto shape = [](const char* name, std::vector<std::int64_t> extents) -> Change {
+    return [=](Draft& draft) { draft.tensors[name].shape = extents; };
+  };
+  auto dtype = [](const char* name, Dtype type) -> Change {
+    return [=](Draft& draft) { draft.tensors[name].dtype = type; };
+  };
+  auto values = [](const char* name, std::vector<std::int32_t> numbers) -> Change {
+    return [=](Draft& draft) { draft.tensors[name].values = numbers; };
+  };
+  auto add = [](const char* name, Draft::Tensor tensor) -> Change {
+    return [=](Draft& draft) { draft.tensors[name] = tensor; };
+  };
+  const struct {
+    Draft draft;
+    Change change;
+    const char* says;
+  } cases[] = {
+      {dense(), no_meta("kind"), "metadata \"kind\" is missing; expected dense_decode, sparse_decode"},
+      {dense(), meta("kind", "dense"), "metadata \"kind\" is \"dense\"; expected"},
+      {dense(), no_meta("softmax_scale"), "metadata \"softmax_scale\" is missing; expected a finite"},
+      {dense(), meta("softmax_scale", ""), "metadata \"softmax_scale\" is \"\"; expected"},
+      {dense(), meta("softmax_scale", "0.1x"), "metadata \"softmax_scale\" is \"0.1x\"; expected"},
+      {dense(), meta("softmax_scale", " 0.1"), "metadata \"softmax_scale\" is \" 0.1\"; expected"},
+      {dense(), meta("softmax_scale", "nan"), "metadata \"softmax_scale\" is \"nan\"; expected"},
+      {dense(), meta("softmax_scale", "-inf"), "metadata \"softmax_scale\" is \"-inf\"; expected"},
+      {dense(), meta("softmax_scale", "1e39"), "metadata \"softmax_scale\" is \"1e39\"; expected"},
+      {dense(), meta("softmax_scale", "1e999"), "metadata \"softmax_scale\" is \"1e999\"; expected"},
+      {dense(), no_meta("causal"), "metadata \"causal\" is missing; expected true or false"},
+      {dense(), meta("causal", "True"), "metadata \"causal\" is \"True\"; expected true or false"},
+      {dense(), no_meta("head_dim_v"), "metadata \"head_dim_v\" is missing; expected a whole number"},
+      {dense(), meta("head_dim_v", "32.0"), "metadata \"head_dim_v\" is \"32.0\"; expected"},
+      {dense(), meta("head_dim_v", "0"), "metadata \"head_dim_v\" is \"0\"; expected"},
+      {dense(), meta("head_dim_v", "99999999999999999999"), "expected a whole number from 1 to 4096"},
+      {dense(), meta("kv_format", "fp8"), "metadata \"kv_format\" is \"fp8\"; expected fp8_656"},
+      {dense(), meta("kv_format", "fp8_656"), "metadata \"kv_format\" is fp8_656, but the cache is bf16"},
+      {dense(), no("q"), "tensor \"q\" is missing; expected bf16 or fp16 (batch, s_q, h_q, d)"},
+      {dense(), dtype("q", Dtype::kF32), "tensor \"q\" is fp32 (2, 3, 4, 48); expected bf16 or fp16"},
+      {dense(), shape("q", {6, 4, 48}), "tensor \"q\" is bf16 (6, 4, 48); expected"},
+      {dense(), no("kv_cache"),
+       "tensor \"kv_cache\" is missing; expected bf16 (pages, page_size, h_kv, d = 48)"},
+      {dense(), dtype("kv_cache", Dtype::kF16), "tensor \"kv_cache\" is fp16 (5, 16, 2, 48); expected bf16"},
+      {dense(), dtype("kv_cache", Dtype::kU8),
+       "tensor \"kv_cache\" is uint8 (5, 16, 2, 48); a uint8 cache needs"},
+      {dense(), shape("kv_cache", {5, 16, 2, 47}), "tensor \"kv_cache\" is bf16 (5, 16, 2, 47); expected"},
+      {dense(), no("block_table"),
+       "tensor \"block_table\" is missing; expected int32 (batch = 2, max_pages)"},
+      {dense(), shape("block_table", {3, 3}),
+       "tensor \"block_table\" is int32 (3, 3); expected int32 (batch = 2"},
+      {dense(), dtype("block_table", Dtype::kF32), "tensor \"block_table\" is fp32 (2, 3); expected int32"},
+      {dense(), no("cache_seqlens"), "tensor \"cache_seqlens\" is missing; expected int32 (batch = 2)"},
+      {dense(), values("cache_seqlens", {1, 49}),
+       "tensor \"cache_seqlens\": request 1 has 49; it must be from 0 to 48 (max_pages * page_size)"},
+      {dense(), values("cache_seqlens", {-1, 4}), "tensor \"cache_seqlens\": request 0 has -1; it must be"},
+      {dense(), shape("attn_sink", {5}), "tensor \"attn_sink\" is fp32 (5); expected fp32 (h_q = 4)"},
+      {dense(), shape("out_ref", {2, 3, 4, 48}),
+       "tensor \"out_ref\" is fp32 (2, 3, 4, 48); expected fp32 (batch"},
+      {dense(), dtype("out_ref", Dtype::kBF16), "tensor \"out_ref\" is bf16"},
+      {dense(), shape("lse_ref", {2, 3, 4}),
+       "tensor \"lse_ref\" is fp32 (2, 3, 4); expected fp32 (batch = 2, h_q"},
+      {dense(), add("alibi_slopes", {Dtype::kF32, {4}, {}}),
+       "\"alibi_slopes\" does not belong in a case of kind"},
+      {ragged(), shape("q", {2, 2, 4, 48}),
+       "tensor \"q\" is bf16 (2, 2, 4, 48); expected bf16 or fp16 (total"},
+      {ragged(), values("cu_seqlens_q", {1, 2, 4}),
+       "tensor \"cu_seqlens_q\" is int32 (3); starts at 1; it must"},
+      {ragged(), values("cu_seqlens_q", {0, 5, 4}),
+       "decreases from 5 to 4 at request 1; it must not decrease"},
+      {ragged(), values("cu_seqlens_q", {0, 1, 3}), "ends at 3; it must end at q's 4 tokens"},
+      {ragged(), shape("cu_seqlens_q", {0}),
+       "tensor \"cu_seqlens_q\" is int32 (0); expected int32 (batch + 1)"},
+      {ragged(), dtype("cu_seqlens_q", Dtype::kF32), "tensor \"cu_seqlens_q\" is fp32 (3); expected int32"},
+      {ragged(), shape("cu_seqlens_q", {2}), "tensor \"cu_seqlens_q\" is int32 (2); ends at 1"},
+      {sparse(), no_meta("kv_format"), "tensor \"kv_cache\" is uint8 (3, 4, 1, 656); a uint8 cache needs"},
+      {sparse(), shape("kv_cache", {3, 4, 1, 640}),
+       "tensor \"kv_cache\" is uint8 (3, 4, 1, 640); expected uint8"},
+      {sparse(), no("indices"), "tensor \"indices\" is missing; expected int32 (batch = 2, s_q = 1, topk)"},
+      {sparse(), values("topk_length", {5, 6}),
+       "tensor \"topk_length\": request 1 has 6; it must be from 0 to 5"},
+      {paged(), no("key_cache"),
+       "tensor \"key_cache\" is missing; expected fp16 (pages, page_size, h_kv, d = 80)"},
+      {paged(), shape("value_cache", {6, 8, 2, 64}),
+       "tensor \"value_cache\" is fp16 (6, 8, 2, 64); expected"},
+      {paged(), meta("head_dim_v", "80"), "tensor \"value_cache\" is fp16 (6, 8, 3, 64); its d_v is not"},
+      {paged(), meta("kv_format", "fp8_656"), "metadata \"kv_format\" is fp8_656, but the cache is fp16"},
+      {paged(), values("cache_seqlens", {25, 0}), "tensor \"cache_seqlens\": request 0 has 25"},
+      {packed(), shape("key_cache", {6, 3, 20, 8, 4}),
+       "tensor \"key_cache\" is fp16 (6, 3, 20, 8, 4); expected"},
+      {packed(), shape("q", {2, 1, 6, 84}), "a packed key_cache needs d to be a multiple of 8"},
+      {prefill(), no("kv"), "tensor \"kv\" is missing; expected bf16 (s_kv, h_kv, d = 576)"},
+      {prefill(), shape("indices", {7, 2, 3}),
+       "tensor \"indices\" is int32 (7, 2, 3); expected int32 (s_q = 7"},
+  };
+  for (const auto& [original, change, says] : cases) {
+    ASSERT_TRUE(parse_case(original.bytes(), "x").ok());
+    Draft draft = original;
+    change(draft);
+    const auto loaded = parse_case(draft.bytes(), "bad.safetensors");
+    EXPECT_FALSE(loaded.ok()) << says;
+    EXPECT_EQ(loaded.status().code(), StatusCode::kInvalidArgument);
+    expect_message(loaded.status().message(), "bad.safetensors", says);
+  }
+}
+
+TEST(Case, BadFilesAreNamed) {
+  const TempDir dir;
+  expect_message(load_case(dir.path("none")).status().message(), dir.path("none"), "cannot be opened");
+  expect_message(load_case(dir.path()).status().message(), dir.path(), "is a directory");
+  expect_message(load_case(dir.write("empty", "")).status().message(), dir.path("empty"), "is empty");
+}
+
+TEST(Case, Golden) {
+  const std::map<std::string, CaseKind> files = {
+      {"golden/dense_bf16_page16.safetensors", CaseKind::kDenseDecode},
+      {"golden/sparse_h8.safetensors", CaseKind::kSparseDecode},
+      {"golden/paged_gqa_d80_p8.safetensors", CaseKind::kPagedDecode}};
+  for (const auto& [name, kind] : files) {
+    const std::string path = shared_file(name);
+    if (path.empty()) GTEST_SKIP() << "no " << FLASHLATENT_SHARED_DIR << "/" << name;
+    const auto loaded = load_case(path);
+    ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+    EXPECT_EQ(loaded->kind, kind);
+    EXPECT_TRUE(loaded->out_ref().present() && loaded->lse_ref().present());
+    if (kind != CaseKind::kDenseDecode) continue;
+    const auto problem = loaded->problem();
+    ASSERT_TRUE(problem.ok()) << problem.status().message();
+    EXPECT_EQ(problem->cache.page_size, 16);
+    EXPECT_EQ(problem->query.heads, 8);
+  }
+}
+
+}  // namespace
+}  // namespace flashlatent::io

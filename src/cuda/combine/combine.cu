@@ -50,8 +50,8 @@ __global__ void __launch_bounds__(kThreads)
     Element* out = static_cast<Element*>(output.out) + merge.request * output.batch_stride +
                    token * output.token_stride + head * output.head_stride;
     const float* sink = output.sink == nullptr ? nullptr : output.sink + head;
-    const float lse = parts::merge_row(parts, v_dim, sink,
-                                       [&](int column, float x) { out[column] = from_float<Element>(x); });
+    const float lse = parts::merge_row<kThreads>(
+        parts, v_dim, sink, [&](int column, float x) { out[column] = from_float<Element>(x); });
     if (threadIdx.x == 0) {
       output.lse[merge.request * output.lse_batch_stride + head * output.lse_head_stride +
                  token * output.lse_token_stride] = lse;
@@ -86,8 +86,9 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant
                                 args.count};
     Element* out = static_cast<Element*>(args.out) + batch * args.out_strides[0] +
                    token * args.out_strides[1] + head * args.out_strides[2];
-    const float lse = parts::merge_row(parts, args.v_dim, args.sink == nullptr ? nullptr : args.sink + head,
-                                       [&](int column, float x) { out[column] = from_float<Element>(x); });
+    const float lse =
+        parts::merge_row<kThreads>(parts, args.v_dim, args.sink == nullptr ? nullptr : args.sink + head,
+                                   [&](int column, float x) { out[column] = from_float<Element>(x); });
     if (threadIdx.x == 0) {
       args.lse[batch * args.lse_strides[0] + head * args.lse_strides[1] + token * args.lse_strides[2]] = lse;
     }

@@ -58,47 +58,77 @@ struct TmaLoader {
   __device__ __forceinline__ static void load(typename Config::Buffer* buffers,
                                               typename Config::State* states, const CacheArguments& cache,
                                               const CUtensorMap& map, const BlockRange& range,
-                                              std::uint32_t& parity, int thread) {
-    const int boxes = 64 / cache.box_tokens;  // a block
-    const int blocks_a_batch = 32 / boxes;
-    auto fetch = [&](int block) { return page_of(cache, range, block * 64 + thread * cache.box_tokens); };
-    // Each lane looks up one box's page, a batch ahead of its use.
-    int pages = fetch(range.begin), next_pages = 0;
+                                              std::uint32_t& parity, int lane) {
+    switch (cache.box_tokens) {
+      case 64:
+        return load_boxes<Config, 1>(buffers, states, cache, map, range, parity, lane);
+      case 32:
+        return load_boxes<Config, 2>(buffers, states, cache, map, range, parity, lane);
+      default:
+        return load_boxes<Config, 4>(buffers, states, cache, map, range, parity, lane);
+    }
+  }
+
+ private:
+  /// Where a box begins: a page, or -1, and a token in it.
+  struct Box {
+    int page;
+    int token;
+  };
+
+  // One thread issues nine tiles a block: a hundred instructions a tile would be the kernel's bottleneck (and
+  // were: 6,000 clocks a block), so that all arithmetic on pages is done by the lanes, one box each, a batch
+  // ahead of its use.
+  template <class Config, int kBoxes>
+  __device__ __forceinline__ static void load_boxes(typename Config::Buffer* buffers,
+                                                    typename Config::State* states,
+                                                    const CacheArguments& cache, const CUtensorMap& map,
+                                                    const BlockRange& range, std::uint32_t& parity,
+                                                    int lane) {
+    constexpr int kBoxTokens = 64 / kBoxes;
+    constexpr int kBlocksABatch = 32 / kBoxes;
+    auto look_up = [&](int block) -> Box {
+      const int token = block * 64 + lane * kBoxTokens;
+      return {page_of(cache, range, token), token % cache.page_size};
+    };
+    Box batch = look_up(range.begin), next_batch = {};
     for (int block = range.begin, in_batch = 0; block < range.end; ++block, ++in_batch) {
-      if (in_batch == blocks_a_batch) {
-        pages = next_pages;
+      if (in_batch == kBlocksABatch) {
+        batch = next_batch;
         in_batch = 0;
       }
-      if (in_batch == 0) next_pages = fetch(block + blocks_a_batch);
-      int page[4];
+      if (in_batch == 0) next_batch = look_up(block + kBlocksABatch);
+      Box boxes[kBoxes];
       std::uint64_t live = 0;
-      std::uint32_t row_bytes = 0;
+      std::uint32_t bytes = 0;  // of a tile
 #pragma unroll
-      for (int box = 0; box < 4; ++box) {
-        page[box] = box < boxes ? __shfl_sync(0xffffffff, pages, in_batch * boxes + box) : -1;
-        if (page[box] < 0) continue;
-        live |= low_tokens(cache.box_tokens) << (box * cache.box_tokens);
-        row_bytes += cache.box_tokens * kRowBytes;
+      for (int i = 0; i < kBoxes; ++i) {
+        boxes[i].page = __shfl_sync(0xffffffff, batch.page, in_batch * kBoxes + i);
+        boxes[i].token = __shfl_sync(0xffffffff, batch.token, in_batch * kBoxes + i);
+        if (boxes[i].page < 0) continue;
+        live |= low_tokens(kBoxTokens) << (i * kBoxTokens);
+        bytes += kBoxTokens * kRowBytes;
       }
-      if (thread == 0) {
-        const int buffer = (block - range.begin) & 1;
+      live &= low_tokens(range.length - block * 64);
+      const int buffer = (block - range.begin) & 1;
+      if (ptx::elect_one()) {
         typename Config::State& state = states[buffer];
-#pragma unroll 1
+        const std::uint32_t empty_parity = (parity >> buffer & 1) ^ 1;
+#pragma unroll
         for (int i = 0; i < Config::kQkChunks; ++i) {
           const int chunk = Config::chunk_order(buffer, i);
-          ptx::wait(state.empty[chunk], (parity >> buffer & 1) ^ 1);
-          if (i == 0) state.live = live & low_tokens(range.length - block * 64);
-          ptx::arrive_expecting(state.full[chunk], row_bytes);
+          ptx::wait(state.empty[chunk], empty_parity);
+          if (i == 0) state.live = live;
+          ptx::arrive_expecting(state.full[chunk], bytes);
 #pragma unroll
-          for (int box = 0; box < 4; ++box) {
-            if (page[box] < 0) continue;
-            const int token = block * 64 + box * cache.box_tokens;
-            ptx::copy_box(buffers[buffer].tiles[chunk].bytes + box * cache.box_tokens * kRowBytes, map,
-                          chunk * 64, token % cache.page_size, range.kv_head, page[box], state.full[chunk]);
+          for (int j = 0; j < kBoxes; ++j) {
+            if (boxes[j].page < 0) continue;
+            ptx::copy_box(buffers[buffer].tiles[chunk].bytes + j * kBoxTokens * kRowBytes, map, chunk * 64,
+                          boxes[j].token, range.kv_head, boxes[j].page, state.full[chunk]);
           }
         }
       }
-      parity ^= 1U << ((block - range.begin) & 1);
+      parity ^= 1U << buffer;
       __syncwarp();
     }
   }

@@ -17,12 +17,15 @@ struct RowParts {
   int count;
 };
 
-/// Called by a whole CTA; returns the merged lse and calls store(column, value) for each column. A part with
-/// lse = -inf counts for nothing, whatever its out holds. Parts are added in order: the same bits every run.
-/// `sink` is null or the head's.
-template <class Store>
+inline constexpr int kWeightsAtOnce = 128;
+
+/// Called by a whole CTA of kThreads; returns the merged lse and calls store(column, value) for each column.
+/// A part with lse = -inf counts for nothing, whatever its out holds. Parts are added in order: the same bits
+/// every run. `sink` is null or the head's.
+template <int kThreads, class Store>
 __device__ __forceinline__ float merge_row(const RowParts& parts, int columns, const float* sink,
                                            Store&& store) {
+  __shared__ float weights[kWeightsAtOnce];
   const int lane = threadIdx.x % 32;
   float max = -INFINITY;
   for (int i = lane; i < parts.count; i += 32) max = fmaxf(max, parts.lse[i * parts.lse_stride]);
@@ -38,15 +41,31 @@ __device__ __forceinline__ float merge_row(const RowParts& parts, int columns, c
   const float lse = sum == 0.0F ? -INFINITY : base + logf(sum);
   float factor = sum == 0.0F ? 0.0F : 1.0F / sum;
   if (sink != nullptr) factor *= sink_factor(lse, __ldg(sink));
-  for (int column = threadIdx.x; column < columns; column += blockDim.x) {
-    float value = 0;
+
+  constexpr int kColumns = 4;  // a thread, at once
+  for (int first = 0; first < columns; first += kColumns * kThreads) {
+    float value[kColumns] = {};
+    for (int begin = 0; begin < parts.count; begin += kWeightsAtOnce) {
+      const int count = min(kWeightsAtOnce, parts.count - begin);
+      __syncthreads();
+      for (int i = threadIdx.x; i < count; i += kThreads) weights[i] = weight(begin + i);
+      __syncthreads();
+      const float* out = parts.out + begin * parts.out_stride + first + threadIdx.x;
 #pragma unroll 8
-    for (int i = 0; i < parts.count; ++i) {
-      const float w = weight(i);
-      const float x = parts.out[i * parts.out_stride + column];
-      value += w == 0.0F ? 0.0F : w * x;
+      for (int i = 0; i < count; ++i, out += parts.out_stride) {
+        const float w = weights[i];
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+          const float x = first + c * kThreads + threadIdx.x < columns ? out[c * kThreads] : 0.0F;
+          value[c] += w == 0.0F ? 0.0F : w * x;
+        }
+      }
     }
-    store(column, value * factor);
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      const int column = first + c * kThreads + threadIdx.x;
+      if (column < columns) store(column, value[c] * factor);
+    }
   }
   return lse;
 }

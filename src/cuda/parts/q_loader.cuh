@@ -16,19 +16,33 @@ __device__ __forceinline__ const Element* query_row(const QueryArguments& query,
          tile.token(query, row) * query.token_stride + tile.head(query, row) * query.head_stride;
 }
 
-/// Columns [0, 64 * kChunks) of the tile's rows into `tiles`; rows past the last live one become 0. All
-/// `kThreads` threads take part; afterwards they must fence (done here) and meet at a barrier (not here).
+/// Columns [0, 64 * kChunks) of the tile's rows into `tiles`; rows past the last live one become 0. Called by
+/// `kThreads` threads, which must then meet at a barrier before wgmma reads (the fence is here).
 template <class Element, int kChunks, int kThreads>
 __device__ __forceinline__ void load_query(Tile* tiles, const QueryArguments& query, const RowTile& tile,
                                            int thread) {
-  constexpr int kUnits = kChunks * 8;  // 16-byte units a row
-  for (int i = thread; i < kTileRows * kUnits; i += kThreads) {
-    const int row = i / kUnits;
-    const int unit = i % kUnits;
-    uint4 value = make_uint4(0, 0, 0, 0);
-    if (row < tile.rows)
-      value = __ldg(reinterpret_cast<const uint4*>(query_row<Element>(query, tile, row)) + unit);
-    *reinterpret_cast<uint4*>(tiles[unit / 8].bytes + unit_offset(row, unit % 8)) = value;
+  constexpr int kRowThreads = kThreads / kTileRows;         // that share a row
+  constexpr int kUnitsAThread = kChunks * 8 / kRowThreads;  // of 16 bytes
+  static_assert(kThreads % kTileRows == 0 && kChunks * 8 % kRowThreads == 0);
+  const int row = thread / kRowThreads;
+  const bool live = row < tile.rows;
+  const auto* source = reinterpret_cast<const uint4*>(query_row<Element>(query, tile, live ? row : 0));
+  constexpr int kInFlight = 8;
+#pragma unroll 1
+  for (int first = 0; first < kUnitsAThread; first += kInFlight) {
+    uint4 values[kInFlight];
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      const bool wanted = live && first + i < kUnitsAThread;
+      values[i] =
+          wanted ? __ldg(source + (first + i) * kRowThreads + thread % kRowThreads) : make_uint4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      if (first + i >= kUnitsAThread) break;
+      const int unit = (first + i) * kRowThreads + thread % kRowThreads;
+      *reinterpret_cast<uint4*>(tiles[unit / 8].bytes + unit_offset(row, unit % 8)) = values[i];
+    }
   }
   ptx::fence_for_async_proxy();
 }

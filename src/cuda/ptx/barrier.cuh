@@ -48,6 +48,13 @@ __device__ __forceinline__ void wait(Barrier& barrier, std::uint32_t parity) {
 #endif
 }
 
+/// True in one thread of a converged warp, in a form that tells the compiler so.
+__device__ __forceinline__ bool elect_one() {
+  std::uint32_t elected;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
+  return elected != 0;
+}
+
 /// Threads of a warp that arrive at or wait for named barrier `id` (1 to 15), `threads` in all.
 __device__ __forceinline__ void named_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");

@@ -46,9 +46,9 @@ class Warpgroup {
   /// All of one segment, from loading Q to writing the result.
   __device__ __forceinline__ void run(const schedule::Segment& segment, const parts::RowTile& tile,
                                       int length, int lane) {
-    start(tile, length);
     const int blocks = segment.block_end - segment.block_begin;
     if (blocks > 0) load_query(tile);
+    start(tile, length);
     for (int i = 0; i < blocks; i += 2) {
       first_block_ = segment.block_begin + i;
       if constexpr (kMe == 0) {
@@ -129,6 +129,7 @@ class Warpgroup {
     for (int i = 0; i < Config::kQkChunks; ++i) {
       const int chunk = Config::chunk_order(kMe, i);
       ptx::wait(state.full[chunk], parity_);
+      if (i == 0) live_ = state.live;  // before any tile is given back: the loader then writes the next
       ptx::wgmma_fence();
       const parts::Tile& k = shared_.kv[kMe].tiles[chunk];
       if constexpr (Config::kRegisterChunks > 0) {
@@ -151,12 +152,11 @@ class Warpgroup {
   /// the output so far must shrink.
   __device__ __forceinline__ parts::RowPair softmax(parts::RowPair before) {
     const int block_start = (first_block_ + kMe) * 64;
-    const std::uint64_t live = shared_.state[kMe].live;
-    if (live != parts::kAllLive || least_limit_ < block_start + 64) {
-      parts::mask_scores(s_, live, limit_low_ - block_start, limit_high_ - block_start, fragment_);
+    if (live_ != parts::kAllLive || least_limit_ < block_start + 64) {
+      parts::mask_scores(s_, live_, limit_low_ - block_start, limit_high_ - block_start, fragment_);
     }
-    if (live != parts::kAllLive) {
-      parts::clear_dead_tokens<Config::kVChunks, 128>(shared_.kv[kMe].tiles, live, thread_);
+    if (live_ != parts::kAllLive) {
+      parts::clear_dead_tokens<Config::kVChunks, 128>(shared_.kv[kMe].tiles, live_, thread_);
       ptx::fence_for_async_proxy();
       ptx::named_sync(kAlone + kMe, 128);
     }
@@ -218,8 +218,9 @@ class Warpgroup {
     for (int i = 0; i < Config::kHalfChunks; ++i) release(block, kFirstTile + i);
   }
 
-  /// One arrival a warp.
+  /// One arrival a warp, once all its lanes are done.
   __device__ __forceinline__ void release(int block, int chunk) {
+    __syncwarp();
     if (thread_ % 32 == 0) ptx::arrive(shared_.state[block].empty[chunk]);
   }
 
@@ -241,7 +242,7 @@ class Warpgroup {
       const bool writes_lse = kMe == 0 && fragment_.column == 0;
       if (segment.slot < 0) {
         parts::write_output<Element>(o_, row, half, scale, args_, tile, column, writes_lse);
-      } else {
+      } else if (row < tile.rows) {
         const std::int64_t slot = static_cast<std::int64_t>(segment.slot) * args_.geometry.lanes + lane;
         parts::write_partial(o_, slot * 64 + row, half, scale, args_.partial, Config::kVDim, column,
                              writes_lse);
@@ -255,6 +256,7 @@ class Warpgroup {
   const parts::Fragment fragment_;
   std::uint32_t parity_ = 0;  // of this warpgroup's buffer
   int first_block_ = 0;
+  std::uint64_t live_ = 0;              // which tokens of this warpgroup's block count
   int limit_low_ = 0, limit_high_ = 0;  // tokens that the thread's rows attend to
   int least_limit_ = 0;                 // and the tile's first row
   parts::RowPair max_, sum_;            // base 2; sum_ is this thread's share

@@ -1,9 +1,11 @@
 // Which tokens of a block a row attends to.
 #pragma once
 
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/parts/tile.cuh"
 
@@ -32,14 +34,36 @@ __device__ __forceinline__ void mask_scores(float (&s)[32], std::uint64_t live, 
   }
 }
 
-/// Rows of dead tokens in V's tiles become 0: their weight is 0, but 0 * NaN is not.
-template <int kTiles, int kThreads>
-__device__ __forceinline__ void clear_dead_tokens(Tile* tiles, std::uint64_t live, int thread) {
+/// The 16-bit elements of a word that are Inf or NaN become 0.
+template <class Element>
+__device__ __forceinline__ std::uint32_t finite_or_zero_pair(std::uint32_t pair) {
+  constexpr std::uint32_t kExponent = std::is_same_v<Element, __half> ? 0x7C00 : 0x7F80;
+  if ((pair & kExponent) == kExponent) pair &= 0xFFFF0000;
+  if ((pair >> 16 & kExponent) == kExponent) pair &= 0x0000FFFF;
+  return pair;
+}
+
+/// A weight of 0 does not silence NaN: 0 * NaN is NaN. So V's rows of dead tokens become 0, and in rows that
+/// only some queries see (`partial`, by the causal mask) what is not finite does: the queries that see such a
+/// token have a weight of NaN for it already.
+template <class Element, int kTiles, int kThreads>
+__device__ __forceinline__ void silence_tokens(Tile* tiles, std::uint64_t live, std::uint64_t partial,
+                                               int thread) {
   for (int i = thread; i < kTileRows * 8; i += kThreads) {
     const int row = i / 8;
-    if (live >> row & 1) continue;
+    const bool dead = !(live >> row & 1);
+    if (!dead && !(partial >> row & 1)) continue;
     for (int tile = 0; tile < kTiles; ++tile) {
-      *reinterpret_cast<uint4*>(tiles[tile].bytes + unit_offset(row, i % 8)) = make_uint4(0, 0, 0, 0);
+      auto* unit = reinterpret_cast<uint4*>(tiles[tile].bytes + unit_offset(row, i % 8));
+      uint4 value = make_uint4(0, 0, 0, 0);
+      if (!dead) {
+        value = *unit;
+        value.x = finite_or_zero_pair<Element>(value.x);
+        value.y = finite_or_zero_pair<Element>(value.y);
+        value.z = finite_or_zero_pair<Element>(value.z);
+        value.w = finite_or_zero_pair<Element>(value.w);
+      }
+      *unit = value;
     }
   }
 }

@@ -152,11 +152,10 @@ class Warpgroup {
   /// the output so far must shrink.
   __device__ __forceinline__ parts::RowPair softmax(parts::RowPair before) {
     const int block_start = (first_block_ + kMe) * 64;
-    if (live_ != parts::kAllLive || least_limit_ < block_start + 64) {
+    const std::uint64_t partial = live_ & ~parts::low_tokens(least_limit_ - block_start);
+    if (live_ != parts::kAllLive || partial != 0) {
       parts::mask_scores(s_, live_, limit_low_ - block_start, limit_high_ - block_start, fragment_);
-    }
-    if (live_ != parts::kAllLive) {
-      parts::clear_dead_tokens<Config::kVChunks, 128>(shared_.kv[kMe].tiles, live_, thread_);
+      parts::silence_tokens<Element, Config::kVChunks, 128>(shared_.kv[kMe].tiles, live_, partial, thread_);
       ptx::fence_for_async_proxy();
       ptx::named_sync(kAlone + kMe, 128);
     }

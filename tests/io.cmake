@@ -8,3 +8,4 @@ endfunction()
 
 flashlatent_io_test(io_safetensors)
 flashlatent_io_test(io_case)
+flashlatent_io_test(io_trace)

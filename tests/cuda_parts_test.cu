@@ -1,0 +1,283 @@
+// The parts of the CUDA kernels alone, on one warpgroup: layouts and formulas, not speed.
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "cuda/parts/mask.cuh"
+#include "cuda/parts/pv_mma.cuh"
+#include "cuda/parts/qk_mma.cuh"
+#include "cuda/parts/softmax.cuh"
+#include "flashlatent/backend.h"
+
+namespace flashlatent::parts {
+namespace {
+
+template <class Element>
+Element from_float(float x);
+template <>
+__nv_bfloat16 from_float(float x) {
+  return __float2bfloat16(x);
+}
+template <>
+__half from_float(float x) {
+  return __float2half(x);
+}
+float to_float(__nv_bfloat16 x) {
+  return __bfloat162float(x);
+}
+float to_float(__half x) {
+  return __half2float(x);
+}
+
+/// Device memory of a test, freed with it.
+template <class T>
+class DeviceArray {
+ public:
+  explicit DeviceArray(const std::vector<T>& host) : size_(host.size()) {
+    EXPECT_EQ(cudaMalloc(&data_, size_ * sizeof(T)), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(data_, host.data(), size_ * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
+  }
+  ~DeviceArray() { cudaFree(data_); }
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+
+  T* data() const { return data_; }
+  std::vector<T> host() const {
+    std::vector<T> copy(size_);
+    EXPECT_EQ(cudaMemcpy(copy.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
+    return copy;
+  }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t size_;
+};
+
+/// A row-major (64, 64 * kTiles) matrix into swizzled tiles.
+template <class Element, int kTiles>
+__device__ void fill_tiles(Tile* tiles, const Element* matrix) {
+  for (int i = threadIdx.x; i < kTileRows * kTiles * 8; i += blockDim.x) {
+    const int row = i / (kTiles * 8);
+    const int unit = i % (kTiles * 8);
+    *reinterpret_cast<uint4*>(tiles[unit / 8].bytes + unit_offset(row, unit % 8)) =
+        reinterpret_cast<const uint4*>(matrix)[i];
+  }
+  ptx::fence_for_async_proxy();
+  __syncthreads();
+}
+
+template <int kColumns>
+__device__ void store_accumulators(float* result, const float (&d)[kColumns / 2]) {
+  const Fragment fragment = fragment_of(threadIdx.x);
+  for (int i = 0; i < kColumns / 2; ++i) {
+    const int row = fragment.row + (i & 2) * 4;
+    result[row * kColumns + i / 4 * 8 + fragment.column + (i & 1)] = d[i];
+  }
+}
+
+template <class Element>
+__global__ void qk_kernel(const Element* q, const Element* k, float* s) {
+  __shared__ Tile tiles[2];
+  fill_tiles<Element, 1>(&tiles[0], q);
+  fill_tiles<Element, 1>(&tiles[1], k);
+  float d[32] = {};
+  ptx::wgmma_fence();
+  qk_chunk<Element>(d, tiles[0], tiles[1], false);
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>();
+  ptx::pin_registers(d);
+  store_accumulators<64>(s, d);
+}
+
+/// O = P V with P in shared memory (mode 0) or as scores packed in registers (mode 1).
+template <class Element, int kColumns>
+__global__ void pv_kernel(const Element* p, const Element* v, float* o, int mode) {
+  extern __shared__ __align__(1024) std::uint8_t bytes[];
+  Tile* tiles = reinterpret_cast<Tile*>(bytes);
+  fill_tiles<Element, 1>(&tiles[0], p);
+  fill_tiles<Element, kColumns / 64>(&tiles[1], v);
+  float d[kColumns / 2] = {};
+  float s[32];
+  const Fragment fragment = fragment_of(threadIdx.x);
+  for (int i = 0; i < 32; ++i) {
+    const int row = fragment.row + (i & 2) * 4;
+    s[i] = static_cast<float>(p[row * 64 + i / 4 * 8 + fragment.column + (i & 1)]);
+  }
+  std::uint32_t packed[4][4];
+  pack_probabilities<Element>(packed, s);
+  ptx::pin_registers(d);
+  ptx::wgmma_fence();
+  if (mode == 0) {
+    pv<Element, kColumns>(d, tiles[0], &tiles[1]);
+  } else {
+    pv<Element, kColumns>(d, packed, &tiles[1]);
+  }
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>();
+  ptx::pin_registers(d);
+  store_accumulators<kColumns>(o, d);
+}
+
+/// Masked softmax of a 64 x 64 block; statistics are (row, {max, sum}).
+__global__ void softmax_kernel(const float* scores, float scale, std::uint64_t live, int limit, float* p,
+                               float* statistics) {
+  const Fragment fragment = fragment_of(threadIdx.x);
+  float s[32];
+  for (int i = 0; i < 32; ++i) {
+    const int row = fragment.row + (i & 2) * 4;
+    s[i] = scores[row * 64 + i / 4 * 8 + fragment.column + (i & 1)];
+  }
+  // Row r attends to `limit` + r tokens.
+  mask_scores(s, live, limit + fragment.row, limit + fragment.row + 8, fragment);
+  const RowPair max = scale_and_max(s, scale, {-INFINITY, -INFINITY});
+  RowPair sum = exponentials(s, max);
+  sum = {quad_sum(sum.low), quad_sum(sum.high)};
+  store_accumulators<64>(p, s);
+  if (fragment.column == 0) {
+    statistics[2 * fragment.row] = max.low;
+    statistics[2 * fragment.row + 1] = sum.low;
+    statistics[2 * fragment.row + 16] = max.high;
+    statistics[2 * fragment.row + 17] = sum.high;
+  }
+}
+
+template <class Element>
+__global__ void silence_kernel(const Element* v, std::uint64_t live, std::uint64_t partial, Element* result) {
+  __shared__ Tile tile;
+  fill_tiles<Element, 1>(&tile, v);
+  silence_tokens<Element, 1, 128>(&tile, live, partial, threadIdx.x);
+  __syncthreads();
+  for (int i = threadIdx.x; i < 64 * 8; i += blockDim.x) {
+    reinterpret_cast<uint4*>(result)[i] =
+        *reinterpret_cast<const uint4*>(tile.bytes + unit_offset(i / 8, i % 8));
+  }
+}
+
+template <class Element>
+class CudaParts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (Status status = available(Backend::kCuda); !status.ok()) GTEST_SKIP() << status.message();
+  }
+
+  std::vector<Element> random(int count) {
+    std::normal_distribution<float> normal;
+    std::vector<Element> values(count);
+    for (Element& x : values) x = from_float<Element>(normal(engine_));
+    return values;
+  }
+
+  std::mt19937 engine_{7};
+};
+using Elements = ::testing::Types<__nv_bfloat16, __half>;
+TYPED_TEST_SUITE(CudaParts, Elements);
+
+// Products of 16-bit numbers are exact in fp32; 64 of them are added in fp32 in some order.
+constexpr double kSumError = 64 * 6e-8 * 64;
+
+TYPED_TEST(CudaParts, ScoresOfOneChunk) {
+  const auto q = this->random(64 * 64);
+  const auto k = this->random(64 * 64);
+  DeviceArray<TypeParam> q_device(q), k_device(k);
+  DeviceArray<float> s_device(std::vector<float>(64 * 64, NAN));
+  qk_kernel<<<1, 128>>>(q_device.data(), k_device.data(), s_device.data());
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  const auto s = s_device.host();
+  for (int row = 0; row < 64; ++row) {
+    for (int token = 0; token < 64; ++token) {
+      double expected = 0;
+      for (int i = 0; i < 64; ++i) expected += 1.0 * to_float(q[row * 64 + i]) * to_float(k[token * 64 + i]);
+      ASSERT_NEAR(s[row * 64 + token], expected, kSumError) << "row " << row << " token " << token;
+    }
+  }
+}
+
+TYPED_TEST(CudaParts, OutputFromSharedAndRegisterProbabilities) {
+  constexpr int kColumns = 256;
+  const auto p = this->random(64 * 64);
+  const auto v = this->random(64 * kColumns);
+  DeviceArray<TypeParam> p_device(p), v_device(v);
+  constexpr int kBytes = sizeof(Tile) * (1 + kColumns / 64);
+  auto* kernel = pv_kernel<TypeParam, kColumns>;
+  ASSERT_EQ(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), cudaSuccess);
+  for (int mode : {0, 1}) {
+    DeviceArray<float> o_device(std::vector<float>(64 * kColumns, NAN));
+    kernel<<<1, 128, kBytes>>>(p_device.data(), v_device.data(), o_device.data(), mode);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    const auto o = o_device.host();
+    for (int row = 0; row < 64; ++row) {
+      for (int column = 0; column < kColumns; ++column) {
+        double expected = 0;
+        for (int i = 0; i < 64; ++i) {
+          expected += 1.0 * to_float(p[row * 64 + i]) * to_float(v[i * kColumns + column]);
+        }
+        ASSERT_NEAR(o[row * kColumns + column], expected, kSumError)
+            << "mode " << mode << " row " << row << " column " << column;
+      }
+    }
+  }
+}
+
+TYPED_TEST(CudaParts, SilencedTokens) {
+  auto v = this->random(64 * 64);
+  const TypeParam nan = from_float<TypeParam>(NAN);
+  const TypeParam infinity = from_float<TypeParam>(-INFINITY);
+  for (int row : {3, 40, 50}) {
+    v[row * 64 + 5] = nan;
+    v[row * 64 + 60] = infinity;
+  }
+  const std::uint64_t live = ~(1ULL << 3), partial = 1ULL << 40;
+  DeviceArray<TypeParam> v_device(v), result_device(v);
+  silence_kernel<<<1, 128>>>(v_device.data(), live, partial, result_device.data());
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  const auto result = result_device.host();
+  for (int i = 0; i < 64 * 64; ++i) {
+    const int row = i / 64;
+    const float before = to_float(v[i]);
+    const float expected = row == 3 || (row == 40 && !std::isfinite(before)) ? 0.0F : before;
+    const float after = to_float(result[i]);
+    ASSERT_TRUE(after == expected || (std::isnan(after) && std::isnan(expected))) << "row " << row;
+  }
+}
+
+TEST(CudaSoftmax, MaskMaximumSum) {
+  if (Status status = available(Backend::kCuda); !status.ok()) GTEST_SKIP() << status.message();
+  std::mt19937 engine(11);
+  std::normal_distribution<float> normal(0, 3);
+  std::vector<float> scores(64 * 64);
+  for (float& x : scores) x = normal(engine);
+  const std::uint64_t live = 0x7FFF'FFFF'FFFF'FFF5ULL;
+  const int limit = -1;  // row 0 sees nothing
+  const float scale = 0.7F;
+  scores[10 * 64 + 3] = NAN;  // token 3 is dead
+  DeviceArray<float> s_device(scores), p_device(scores), statistics_device(std::vector<float>(128, NAN));
+  softmax_kernel<<<1, 128>>>(s_device.data(), scale, live, limit, p_device.data(), statistics_device.data());
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  const auto p = p_device.host();
+  const auto statistics = statistics_device.host();
+  for (int row = 0; row < 64; ++row) {
+    double max = -INFINITY, sum = 0;
+    auto counts = [&](int token) { return (live >> token & 1) && token < limit + row; };
+    for (int token = 0; token < 64; ++token) {
+      if (counts(token)) max = std::max(max, 1.0 * scores[row * 64 + token] * scale);
+    }
+    for (int token = 0; token < 64; ++token) {
+      const double expected = counts(token) ? std::exp2(1.0 * scores[row * 64 + token] * scale - max) : 0;
+      sum += expected;
+      // ex2.approx is good to 2^-22; the rounding of the scaled score adds |s| 2^-24.
+      ASSERT_NEAR(p[row * 64 + token], expected, 2e-6) << "row " << row << " token " << token;
+    }
+    if (std::isinf(max)) {
+      EXPECT_EQ(statistics[2 * row], -INFINITY);
+    } else {
+      EXPECT_NEAR(statistics[2 * row], max, 1e-5);
+    }
+    EXPECT_NEAR(statistics[2 * row + 1], sum, 64 * 2e-6);
+  }
+}
+
+}  // namespace
+}  // namespace flashlatent::parts

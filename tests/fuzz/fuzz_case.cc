@@ -1,0 +1,41 @@
+// Cases. The input is a safetensors header, a line end, and the data: with the header's length filled in
+// here, most inputs get as far as the checks of a case.
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "check.h"
+#include "io/case.h"
+
+using namespace flashlatent;
+using namespace flashlatent::io;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view input(reinterpret_cast<const char*>(data), size);
+  const std::string_view header = input.substr(0, input.find('\n'));
+  std::string bytes;
+  for (int i = 0; i < 8; ++i)
+    bytes += static_cast<char>(static_cast<std::uint64_t>(header.size()) >> (8 * i));
+  bytes += header;
+  if (header.size() < input.size()) bytes += input.substr(header.size() + 1);
+
+  const auto loaded = parse_case(bytes, kInputName);
+  if (!loaded.ok()) {
+    check_error(loaded.status());
+    return 0;
+  }
+  const auto problem = loaded->problem();
+  if (!problem.ok()) {
+    check_error(problem.status());
+    return 0;
+  }
+  check(validate(*problem).ok());
+  const DecodeInputs inputs = loaded->inputs();
+  const std::int64_t capacity =
+      static_cast<std::int64_t>(problem->cache.max_pages) * problem->cache.page_size;
+  for (int i = 0; i < problem->query.batch; ++i) {
+    const std::int32_t length = static_cast<const std::int32_t*>(inputs.cache_seqlens.data)[i];
+    check(length >= 0 && length <= capacity);
+  }
+  return 0;
+}

@@ -6,9 +6,26 @@
 
 #include "check.h"
 #include "io/case.h"
+#include "mutate.h"
 
 using namespace flashlatent;
 using namespace flashlatent::io;
+
+// Half plain mutations; a quarter numbers of the header; a quarter bytes of the data, which are mostly
+// lengths.
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t max_size,
+                                               unsigned seed) {
+  std::minstd_rand random(seed);
+  const auto choice = random() % 4;
+  const auto header = static_cast<std::size_t>(std::find(data, data + size, '\n') - data);
+  if (choice == 0) return mutate_number(data, size, max_size, header, random);
+  if (choice == 1 && header + 1 < size) {
+    static constexpr std::array<std::uint8_t, 6> kBytes = {0, 1, 2, 0x7F, 0x80, 0xFF};
+    data[header + 1 + random() % (size - header - 1)] = kBytes[random() % kBytes.size()];
+    return size;
+  }
+  return LLVMFuzzerMutate(data, size, max_size);
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
@@ -24,6 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     check_error(loaded.status());
     return 0;
   }
+  check_tensors_readable(loaded->file);
   const auto problem = loaded->problem();
   if (!problem.ok()) {
     check_error(problem.status());

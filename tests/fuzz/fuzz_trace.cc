@@ -4,9 +4,17 @@
 
 #include "check.h"
 #include "io/trace.h"
+#include "mutate.h"
 
 using namespace flashlatent;
 using namespace flashlatent::io;
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t max_size,
+                                               unsigned seed) {
+  std::minstd_rand random(seed);
+  if (random() % 3 == 0) return mutate_number(data, size, max_size, size, random);
+  return LLVMFuzzerMutate(data, size, max_size);
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);

@@ -19,6 +19,8 @@ find_package(PkgConfig QUIET)
 flashlatent_dependency(hwy hwy::hwy https://github.com/google/highway 1.2.0)
 if(FLASHLATENT_BUILD_TOOLS OR FLASHLATENT_BUILD_TESTS)
   flashlatent_dependency(fmt fmt::fmt https://github.com/fmtlib/fmt 10.2.1)
+  # Distributions have fmt as a shared library only, which a carried program would not find.
+  set(FLASHLATENT_FMT $<IF:$<BOOL:${FLASHLATENT_STATIC_RUNTIME}>,fmt::fmt-header-only,fmt::fmt>)
   flashlatent_dependency(nlohmann_json nlohmann_json::nlohmann_json https://github.com/nlohmann/json v3.11.3)
   flashlatent_dependency(CLI11 CLI11::CLI11 https://github.com/CLIUtils/CLI11 v2.4.2)
 endif()

@@ -124,7 +124,9 @@ Status write_file(const std::string& path, std::span<const std::string_view> pie
 
   auto failed = [&] { return path_error(path, fmt::format("cannot be written: {}", system_message())); };
   const std::string temporary = fmt::format("{}.{}.tmp", target.string(), ::getpid());
-  Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  // A new file, never what somebody else put or linked there.
+  ::unlink(temporary.c_str());
+  Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (file.get() < 0) return failed();
   bool written = std::ranges::all_of(pieces, [&](auto piece) { return write_all(file.get(), piece); });
   // A full disk or a quota may be reported only when the file is closed.

@@ -253,6 +253,8 @@ TEST(Case, BadCasesAreNamed) {
       {packed(), shape("key_cache", {6, 3, 20, 8, 4}),
        "tensor \"key_cache\" is fp16 (6, 3, 20, 8, 4); expected"},
       {packed(), shape("q", {2, 1, 6, 84}), "a packed key_cache needs d to be a multiple of 8"},
+      {prefill(), add("out_ref", {Dtype::kF32, {7, 5, 512}, {}}),
+       "\"out_ref\" is fp32 (7, 5, 512); expected fp32 (s_q = 7"},
       {prefill(), no("kv"), "tensor \"kv\" is missing; expected bf16 (s_kv, h_kv, d = 576)"},
       {prefill(), shape("indices", {7, 2, 3}),
        "tensor \"indices\" is int32 (7, 2, 3); expected int32 (s_q = 7"},

@@ -112,6 +112,9 @@ class Checker {
     FLASHLATENT_RETURN_IF_ERROR(kv_format_absent());
     FLASHLATENT_RETURN_IF_ERROR(
         expect("indices", {Dtype::kI32}, {{"s_q", q_.shape[0]}, {"h_kv", extent("kv", 1)}, {"topk"}}));
+    FLASHLATENT_RETURN_IF_ERROR(expect_optional(
+        "out_ref", {Dtype::kF32},
+        {{"s_q", q_.shape[0]}, {"h_q", q_.shape[1]}, {"d_v", case_.head_dim_v.value_or(-1)}}));
     return expect_optional("attn_sink", {Dtype::kF32}, {{"h_q", q_.shape[1]}});
   }
 

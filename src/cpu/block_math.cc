@@ -1,0 +1,312 @@
+#include "cpu/block_math.h"
+
+#include <algorithm>
+#include <limits>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/block_math.cc"
+// Vectors of unknown size cannot be kept in arrays.
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <hwy/contrib/math/math-inl.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace flashlatent::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using Floats = hn::CappedTag<float, 16>;
+using Vector = hn::Vec<Floats>;
+
+constexpr Floats kFloats;
+HWY_INLINE int lanes() {
+  return static_cast<int>(hn::Lanes(kFloats));
+}
+
+/// `count` 16-bit elements as fp32; the rest up to a multiple of 16 becomes 0.
+template <class Element>
+void widen_row(const std::uint16_t* HWY_RESTRICT from, int count, float* HWY_RESTRICT to) {
+  const hn::Rebind<Element, Floats> narrow;
+  const auto* elements = reinterpret_cast<const Element*>(from);
+  const int n = lanes();
+  int i = 0;
+  for (; i + n <= count; i += n) {
+    hn::Store(hn::PromoteTo(kFloats, hn::LoadU(narrow, elements + i)), kFloats, to + i);
+  }
+  if (i < count) {
+    HWY_ALIGN std::uint16_t tail[16] = {};
+    std::copy(from + i, from + count, tail);
+    for (int j = 0; i + j < (count + 15) / 16 * 16; j += n) {
+      hn::Store(hn::PromoteTo(kFloats, hn::Load(narrow, reinterpret_cast<const Element*>(tail + j))), kFloats,
+                to + i + j);
+    }
+  }
+}
+
+void widen(Dtype dtype, const std::uint16_t* from, int count, float* to) {
+  if (dtype == Dtype::kBF16) {
+    widen_row<hwy::bfloat16_t>(from, count, to);
+  } else {
+    widen_row<hwy::float16_t>(from, count, to);
+  }
+}
+
+void load_query(const TileState& tile, const std::uint16_t* const* query_rows) {
+  if (tile.rows <= 4) {
+    for (int row = 0; row < tile.rows; ++row) {
+      widen(tile.dtype, query_rows[row], tile.qk_dim, tile.q + row * tile.kv_stride);
+    }
+    return;
+  }
+  float* row_values = tile.kv;  // free before the first block
+  std::fill_n(tile.q, tile.qk_dim * tile.row_stride, 0.0F);
+  for (int row = 0; row < tile.rows; ++row) {
+    widen(tile.dtype, query_rows[row], tile.qk_dim, row_values);
+    for (int d = 0; d < tile.qk_dim; ++d) tile.q[d * tile.row_stride + row] = row_values[d];
+  }
+}
+
+/// Scores of kTokens tokens by 16 * kRowBlocks rows: an outer product for each column of K. Accumulators stay
+/// in registers.
+template <int kTokens, int kVectors>
+void score_outer(const TileState& tile, int token, int row) {
+  Vector sums[kTokens][kVectors];
+  for (auto& token_sums : sums) {
+    for (Vector& sum : token_sums) sum = hn::Zero(kFloats);
+  }
+  const int n = lanes();
+  const float* HWY_RESTRICT q = tile.q + row;
+  const float* HWY_RESTRICT k = tile.kv + token * tile.kv_stride;
+  for (int d = 0; d < tile.qk_dim; ++d, q += tile.row_stride) {
+    Vector q_values[kVectors];
+    for (int v = 0; v < kVectors; ++v) q_values[v] = hn::Load(kFloats, q + v * n);
+    for (int t = 0; t < kTokens; ++t) {
+      const Vector k_value = hn::Set(kFloats, k[t * tile.kv_stride + d]);
+      for (int v = 0; v < kVectors; ++v) sums[t][v] = hn::MulAdd(k_value, q_values[v], sums[t][v]);
+    }
+  }
+  for (int t = 0; t < kTokens; ++t) {
+    for (int v = 0; v < kVectors; ++v) {
+      hn::Store(sums[t][v], kFloats, tile.scores + (token + t) * tile.row_stride + row + v * n);
+    }
+  }
+}
+
+/// All tokens for kVectors vectors of rows.
+template <int kTokens, int kVectors>
+void score_rows(const TileState& tile, int tokens, int row) {
+  int token = 0;
+  for (; token + kTokens <= tokens; token += kTokens) score_outer<kTokens, kVectors>(tile, token, row);
+  for (; token < tokens; ++token) score_outer<1, kVectors>(tile, token, row);
+}
+
+/// Scores of one row, column by column of vectors: for tiles with too few rows to fill a vector.
+void score_dot(const TileState& tile, int tokens, int row) {
+  const int n = lanes();
+  const float* HWY_RESTRICT q = tile.q + row * tile.kv_stride;
+  for (int token = 0; token < tokens; ++token) {
+    const float* HWY_RESTRICT k = tile.kv + token * tile.kv_stride;
+    Vector sums[4];
+    for (Vector& sum : sums) sum = hn::Zero(kFloats);
+    int d = 0;
+    for (; d + 4 * n <= tile.kv_stride; d += 4 * n) {
+      for (int i = 0; i < 4; ++i) {
+        sums[i] = hn::MulAdd(hn::Load(kFloats, q + d + i * n), hn::Load(kFloats, k + d + i * n), sums[i]);
+      }
+    }
+    for (; d < tile.kv_stride; d += n) {
+      sums[0] = hn::MulAdd(hn::Load(kFloats, q + d), hn::Load(kFloats, k + d), sums[0]);
+    }
+    const Vector sum = hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3]));
+    tile.scores[token * tile.row_stride + row] = hn::GetLane(hn::SumOfLanes(kFloats, sum));
+  }
+}
+
+void score(const TileState& tile, int tokens) {
+  if (tile.rows <= 4) {
+    for (int row = 0; row < tile.rows; ++row) score_dot(tile, tokens, row);
+    return;
+  }
+  const int n = lanes();
+  int row = 0;
+  for (; row + 4 * n <= tile.row_stride; row += 4 * n) score_rows<4, 4>(tile, tokens, row);
+  for (; row + 2 * n <= tile.row_stride; row += 2 * n) score_rows<8, 2>(tile, tokens, row);
+  for (; row < tile.row_stride; row += n) score_rows<8, 1>(tile, tokens, row);
+}
+
+/// scores = exp(scale * scores - max), with rows in the lanes; tokens that a row does not see get 0.
+void softmax(const TileState& tile, int tokens, const int* visible) {
+  const int n = lanes();
+  const Vector scale = hn::Set(kFloats, tile.scale);
+  const Vector minus_infinity = hn::Set(kFloats, -std::numeric_limits<float>::infinity());
+  for (int row = 0; row < tile.row_stride; row += n) {
+    HWY_ALIGN float limits[16];
+    for (int i = 0; i < n; ++i) limits[i] = row + i < tile.rows ? static_cast<float>(visible[row + i]) : 0.0F;
+    const Vector limit = hn::Load(kFloats, limits);
+    float* scores = tile.scores + row;
+    const Vector before = hn::Load(kFloats, tile.max + row);
+    Vector max = before;
+    for (int t = 0; t < tokens; ++t) {
+      float* score = scores + t * tile.row_stride;
+      const auto seen = hn::Lt(hn::Set(kFloats, static_cast<float>(t)), limit);
+      const Vector s = hn::IfThenElse(seen, hn::Mul(hn::Load(kFloats, score), scale), minus_infinity);
+      hn::Store(s, kFloats, score);
+      max = hn::IfThenElse(hn::Gt(s, max), s, max);  // NaN does not raise it
+    }
+    const Vector base = hn::IfThenElse(hn::Eq(max, minus_infinity), hn::Zero(kFloats), max);
+    const Vector shrink = hn::Exp(kFloats, hn::Sub(before, base));
+    Vector sum = hn::Mul(hn::Load(kFloats, tile.sum + row), shrink);
+    for (int t = 0; t < tokens; ++t) {
+      float* score = scores + t * tile.row_stride;
+      const Vector x = hn::Sub(hn::Load(kFloats, score), base);
+      // The library's Exp gives 0 for NaN.
+      const Vector p = hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(kFloats, x));
+      hn::Store(p, kFloats, score);
+      sum = hn::Add(sum, p);
+    }
+    hn::Store(max, kFloats, tile.max + row);
+    hn::Store(sum, kFloats, tile.sum + row);
+    hn::Store(shrink, kFloats, tile.shrink + row);
+  }
+}
+
+/// out = shrink * out + P V for kRows rows and kVectors vectors of columns.
+template <int kRows, int kVectors>
+void accumulate(const TileState& tile, int tokens, int row, int column) {
+  const int n = lanes();
+  Vector sums[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    const Vector shrink = hn::Set(kFloats, tile.shrink[row + r]);
+    for (int v = 0; v < kVectors; ++v) {
+      sums[r][v] =
+          hn::Mul(shrink, hn::Load(kFloats, tile.out + (row + r) * tile.out_stride + column + v * n));
+    }
+  }
+  const float* HWY_RESTRICT value = tile.kv + column;
+  const float* HWY_RESTRICT p = tile.scores + row;
+  for (int t = 0; t < tokens; ++t, value += tile.kv_stride, p += tile.row_stride) {
+    Vector values[kVectors];
+    for (int v = 0; v < kVectors; ++v) values[v] = hn::Load(kFloats, value + v * n);
+    for (int r = 0; r < kRows; ++r) {
+      const Vector weight = hn::Set(kFloats, p[r]);
+      for (int v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(weight, values[v], sums[r][v]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+      hn::Store(sums[r][v], kFloats, tile.out + (row + r) * tile.out_stride + column + v * n);
+    }
+  }
+}
+
+template <int kRows>
+void accumulate_rows(const TileState& tile, int tokens, int row) {
+  constexpr int kVectors = kRows == 4 ? 4 : 8;
+  const int n = lanes();
+  int column = 0;
+  for (; column + kVectors * n <= tile.out_stride; column += kVectors * n) {
+    accumulate<kRows, kVectors>(tile, tokens, row, column);
+  }
+  for (; column < tile.out_stride; column += n) accumulate<kRows, 1>(tile, tokens, row, column);
+}
+
+/// One token for one row that sees it, where not all rows do.
+void accumulate_one(const TileState& tile, int token, int row) {
+  const int n = lanes();
+  const Vector weight = hn::Set(kFloats, tile.scores[token * tile.row_stride + row]);
+  const float* value = tile.kv + token * tile.kv_stride;
+  float* out = tile.out + row * tile.out_stride;
+  for (int column = 0; column < tile.out_stride; column += n) {
+    hn::Store(hn::MulAdd(weight, hn::Load(kFloats, value + column), hn::Load(kFloats, out + column)), kFloats,
+              out + column);
+  }
+}
+
+void attend(const TileState& tile, const std::uint16_t* const* kv_rows, int tokens, const int* visible) {
+  for (int t = 0; t < tokens; ++t) widen(tile.dtype, kv_rows[t], tile.qk_dim, tile.kv + t * tile.kv_stride);
+  score(tile, tokens);
+  softmax(tile, tokens, visible);
+  // Tokens that all rows see go together; the rest row by row, since 0 * NaN is NaN.
+  const int common = std::min(tokens, *std::min_element(visible, visible + tile.rows));
+  int row = 0;
+  for (; row + 4 <= tile.rows; row += 4) accumulate_rows<4>(tile, common, row);
+  for (; row + 2 <= tile.rows; row += 2) accumulate_rows<2>(tile, common, row);
+  for (; row < tile.rows; ++row) accumulate_rows<1>(tile, common, row);
+  for (row = 0; row < tile.rows; ++row) {
+    for (int t = common; t < std::min(tokens, visible[row]); ++t) accumulate_one(tile, t, row);
+  }
+}
+
+const char* target_name() {
+  return hwy::TargetName(HWY_TARGET);
+}
+
+}  // namespace flashlatent::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include "cpu/cpu_backend.h"
+
+namespace flashlatent::cpu {
+
+HWY_EXPORT(load_query);
+HWY_EXPORT(attend);
+HWY_EXPORT(target_name);
+
+namespace {
+
+int round_up(int x) {
+  return (x + 15) / 16 * 16;
+}
+
+}  // namespace
+
+std::size_t tile_floats(int qk_dim, int v_dim) {
+  const std::size_t kv_stride = round_up(qk_dim), out_stride = round_up(v_dim);
+  return kTileRows * kv_stride + kBlockTokens * kv_stride + kBlockTokens * kTileRows +
+         kTileRows * out_stride + 3 * kTileRows;
+}
+
+TileState start_tile(float* memory, Dtype dtype, int qk_dim, int v_dim, float scale,
+                     const std::uint16_t* const* query_rows, int rows) {
+  TileState tile = {};
+  tile.dtype = dtype;
+  tile.rows = rows;
+  tile.row_stride = round_up(rows);
+  tile.qk_dim = qk_dim;
+  tile.v_dim = v_dim;
+  tile.kv_stride = round_up(qk_dim);
+  tile.out_stride = round_up(v_dim);
+  tile.scale = scale;
+  auto take = [&memory](std::size_t floats) {
+    float* begin = memory;
+    memory += floats;
+    return begin;
+  };
+  tile.q = take(std::size_t{kTileRows} * tile.kv_stride);
+  tile.kv = take(std::size_t{kBlockTokens} * tile.kv_stride);
+  tile.scores = take(std::size_t{kBlockTokens} * kTileRows);
+  tile.out = take(std::size_t{kTileRows} * tile.out_stride);
+  tile.max = take(kTileRows);
+  tile.sum = take(kTileRows);
+  tile.shrink = take(kTileRows);
+  std::fill_n(tile.scores, kBlockTokens * kTileRows, 0.0F);
+  std::fill_n(tile.out, rows * tile.out_stride, 0.0F);
+  std::fill_n(tile.max, kTileRows, -std::numeric_limits<float>::infinity());
+  std::fill_n(tile.sum, kTileRows, 0.0F);
+  HWY_DYNAMIC_DISPATCH(load_query)(tile, query_rows);
+  return tile;
+}
+
+void attend_block(const TileState& tile, const std::uint16_t* const* kv_rows, int tokens,
+                  const int* visible) {
+  HWY_DYNAMIC_DISPATCH(attend)(tile, kv_rows, tokens, visible);
+}
+
+const char* simd_target() {
+  return HWY_DYNAMIC_DISPATCH(target_name)();
+}
+
+}  // namespace flashlatent::cpu
+#endif

@@ -1,0 +1,45 @@
+// Attention of a tile of query rows over one block of tokens, in SIMD with run-time dispatch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "flashlatent/tensor.h"
+
+namespace flashlatent::cpu {
+
+inline constexpr int kTileRows = 64;
+inline constexpr int kBlockTokens = 64;
+
+/// The state of one tile of query rows, in memory that the caller owns. Rows are padded to `row_stride` and
+/// columns to multiples of 16 floats; padding holds zeros or numbers that nobody reads.
+struct TileState {
+  Dtype dtype;
+  int rows;        ///< Live query rows.
+  int row_stride;  ///< rows rounded up to 16.
+  int qk_dim, v_dim;
+  int kv_stride;   ///< qk_dim rounded up to 16.
+  int out_stride;  ///< v_dim rounded up to 16.
+  float scale;
+
+  float* q;       ///< Up to 4 rows: (rows, kv_stride). More: transposed, (qk_dim, row_stride).
+  float* kv;      ///< (kBlockTokens, kv_stride): the block in fp32.
+  float* scores;  ///< (kBlockTokens, row_stride): S, then P.
+  float* out;     ///< (rows, out_stride), not normalised.
+  float* max;     ///< (row_stride), of scaled scores.
+  float* sum;     ///< (row_stride)
+  float* shrink;  ///< (row_stride)
+};
+
+/// Floats that a TileState needs for these dimensions.
+std::size_t tile_floats(int qk_dim, int v_dim);
+
+/// Lays a state out in `memory` (64-byte aligned) and resets it; `query_rows` point at 16-bit elements.
+TileState start_tile(float* memory, Dtype dtype, int qk_dim, int v_dim, float scale,
+                     const std::uint16_t* const* query_rows, int rows);
+
+/// Adds one block: `kv_rows` are the block's live tokens in order, `visible[row]` how many of them a row
+/// sees.
+void attend_block(const TileState& tile, const std::uint16_t* const* kv_rows, int tokens, const int* visible);
+
+}  // namespace flashlatent::cpu

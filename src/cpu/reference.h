@@ -1,0 +1,30 @@
+// The oracle: float64, no tricks, one row at a time.
+#pragma once
+
+#include <vector>
+
+#include "flashlatent/decode.h"
+
+namespace flashlatent::cpu {
+
+/// One query row's result, and what it takes to judge a kernel's.
+struct ReferenceRow {
+  std::vector<double> out;  ///< v_dim; 0 for an empty row.
+  double lse;               ///< Natural; -inf for an empty row.
+  /// The same row by the plainest code in the working precision: fp32 sums, exp(S - max) rounded to the
+  /// cache's dtype before it meets V, the result rounded to that dtype.
+  std::vector<float> plain_out;
+  float plain_lse;
+  /// sqrt(sum p^2 |v|^2) over the tokens, p normalised: the size of what rounding P perturbs.
+  double value_spread;
+};
+
+/// Query token `token` and query head `head` of `request`. Tensors are on the CPU, fit the problem and may
+/// have any strides.
+ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token,
+                           int head);
+
+/// Query tokens of a request: s_q, or with ragged queries what cu_seqlens_q says.
+int query_tokens(const DecodeProblem& problem, const DecodeInputs& inputs, int request);
+
+}  // namespace flashlatent::cpu

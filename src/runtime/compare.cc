@@ -1,0 +1,215 @@
+#include "runtime/compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/element.h"
+#include "core/message.h"
+#include "cpu/reference.h"
+
+namespace flashlatent::runtime {
+
+namespace {
+
+struct Row {
+  int request, token, head;
+};
+
+/// Offset of a row in a tensor of out's kind: (batch, s_q, h_q, ...) or ragged (total, h_q, ...).
+std::int64_t out_offset(const DecodeProblem& problem, const DecodeInputs& inputs, Row row,
+                        const ConstTensorView& view) {
+  const auto& s = view.strides;
+  if (!problem.query.ragged) return row.request * s[0] + row.token * s[1] + row.head * s[2];
+  const auto* begins = static_cast<const std::int32_t*>(inputs.cu_seqlens_q.data);
+  return (begins[row.request] + std::int64_t{row.token}) * s[0] + row.head * s[1];
+}
+
+float lse_at(const ConstTensorView& lse, Row row) {
+  return static_cast<const float*>(
+      lse.data)[row.request * lse.strides[0] + row.head * lse.strides[1] + row.token * lse.strides[2]];
+}
+
+/// Squared distances of one row from its reference.
+struct Distance {
+  double error = 0, plain = 0, norm = 0;
+  int worst_column = 0;
+  bool finite = true;   // the reference
+  bool matches = true;  // non-finite values are where the reference has them
+};
+
+class RowJudge {
+ public:
+  RowJudge(const DecodeProblem& problem, const DecodeInputs& inputs, const ConstTensorView& out,
+           const ConstTensorView& lse, const ConstTensorView& out_ref, const ConstTensorView& lse_ref)
+      : problem_(problem), inputs_(inputs), out_(out), lse_(lse), out_ref_(out_ref), lse_ref_(lse_ref) {}
+
+  void judge(Row row, Comparison& total, double& error2, double& plain2, double& norm2) const {
+    ++total.rows;
+    if (row.token >= cpu::query_tokens(problem_, inputs_, row.request)) {
+      judge_lse(row, -std::numeric_limits<double>::infinity(), 0, total);
+      return;
+    }
+    cpu::ReferenceRow reference = cpu::reference_row(problem_, inputs_, row.request, row.token, row.head);
+    const double plain_lse_error = std::abs(reference.plain_lse - reference.lse);
+    if (out_ref_.present()) {
+      const auto* values =
+          static_cast<const float*>(out_ref_.data) + out_offset(problem_, inputs_, row, out_ref_);
+      std::copy_n(values, reference.out.size(), reference.out.begin());
+    }
+    if (lse_ref_.present()) {
+      reference.lse = lse_at(lse_ref_, row);
+      if (std::isinf(reference.lse))
+        reference.lse = -std::abs(reference.lse);  // either sign marks an empty row
+    }
+    const bool lse_right =
+        judge_lse(row, reference.lse, std::isfinite(plain_lse_error) ? plain_lse_error : 0, total);
+    judge_out(row, reference, lse_right, total, error2, plain2, norm2);
+  }
+
+ private:
+  bool judge_lse(Row row, double expected, double plain_error, Comparison& total) const {
+    const double got = lse_at(lse_, row);
+    double error = std::abs(got - expected);
+    double tolerance = 1.5 * plain_error + 1e-5 * (1 + std::abs(expected));
+    bool right = error <= tolerance;
+    if (!std::isfinite(expected)) {
+      right = std::isnan(expected) ? std::isnan(got) : got == expected;
+      error = right ? 0 : std::numeric_limits<double>::infinity();
+      tolerance = 0;
+    }
+    if (std::isfinite(error)) total.lse_error = std::max(total.lse_error, error);
+    if (!right) report(row, -1, got, expected, error, tolerance, total);
+    return right;
+  }
+
+  void judge_out(Row row, const cpu::ReferenceRow& reference, bool lse_right, Comparison& total,
+                 double& error2, double& plain2, double& norm2) const {
+    const auto* out = static_cast<const std::uint16_t*>(out_.data) + out_offset(problem_, inputs_, row, out_);
+    auto got = [&](int d) { return double{to_float(out[d], out_.dtype)}; };
+    Distance distance;
+    double farthest = -1;
+    for (int d = 0; d < problem_.cache.v_dim; ++d) {
+      const double expected = reference.out[d];
+      const double difference = got(d) - expected;
+      // A value that overflows the working dtype is as good as infinite.
+      const bool overflows =
+          std::isfinite(expected) &&
+          std::isinf(to_float(from_float(static_cast<float>(expected), out_.dtype), out_.dtype));
+      if (!std::isfinite(expected) || overflows) {
+        distance.finite = false;
+        const bool same =
+            std::isnan(expected) ? std::isnan(got(d)) : std::isinf(got(d)) && got(d) * expected > 0;
+        if (!same && distance.matches) {
+          distance.matches = false;
+          distance.worst_column = d;
+        }
+        continue;
+      }
+      if (!std::isfinite(difference) && distance.matches) {
+        distance.matches = false;
+        distance.worst_column = d;
+      }
+      distance.error += difference * difference;
+      distance.plain += (reference.plain_out[d] - expected) * (reference.plain_out[d] - expected);
+      distance.norm += expected * expected;
+      if (distance.matches && std::abs(difference) > farthest) {
+        farthest = std::abs(difference);
+        distance.worst_column = d;
+      }
+    }
+    const double eps = problem_.cache.dtype == Dtype::kBF16 ? 0x1p-9 : 0x1p-12;
+    const double spread2 = reference.value_spread * reference.value_spread;
+    const double expected_error =
+        0.4 * eps * std::sqrt(distance.norm + (std::isfinite(spread2) ? spread2 : 0));
+    const double plain = std::isfinite(distance.plain) ? std::sqrt(distance.plain) : 0;
+    // A few of the smallest subnormals an element, for rows close to 0.
+    const double tolerance = 1.5 * std::max(plain, expected_error) + 1e-7;
+    const double error = std::sqrt(distance.error);
+    const bool right = distance.matches && error <= tolerance;
+    if (distance.finite && distance.matches) {
+      error2 += distance.error;
+      plain2 += distance.plain;
+      norm2 += distance.norm;
+      total.worst_ratio = std::max(total.worst_ratio, error / tolerance);
+    }
+    if (!right) {
+      if (!lse_right) --total.wrong_rows;  // one row, counted once
+      const int d = distance.worst_column;
+      report(row, d, got(d), reference.out[d],
+             distance.matches ? error : std::numeric_limits<double>::infinity(), tolerance, total);
+    }
+  }
+
+  static void report(Row row, int column, double got, double expected, double error, double tolerance,
+                     Comparison& total) {
+    const bool farther =
+        total.wrong_rows == 0 || error / tolerance > total.worst.error / total.worst.tolerance;
+    ++total.wrong_rows;
+    if (farther) total.worst = {row.request, row.token, row.head, column, got, expected, error, tolerance};
+  }
+
+  const DecodeProblem& problem_;
+  const DecodeInputs& inputs_;
+  const ConstTensorView& out_;
+  const ConstTensorView& lse_;
+  const ConstTensorView& out_ref_;
+  const ConstTensorView& lse_ref_;
+};
+
+}  // namespace
+
+Comparison compare(const DecodeProblem& problem, const DecodeInputs& inputs, const ConstTensorView& out,
+                   const ConstTensorView& lse, const ConstTensorView& out_ref, const ConstTensorView& lse_ref,
+                   RowSample sample) {
+  const RowJudge judge(problem, inputs, out, lse, out_ref, lse_ref);
+  const std::int64_t rows = std::int64_t{problem.query.batch} * problem.query.tokens * problem.query.heads;
+  Comparison total;
+  double error2 = 0, plain2 = 0, norm2 = 0;
+#pragma omp parallel
+  {
+    Comparison mine;
+    double my_error2 = 0, my_plain2 = 0, my_norm2 = 0;
+#pragma omp for schedule(dynamic)
+    for (std::int64_t i = sample.first; i < rows; i += sample.stride) {
+      const Row row{static_cast<int>(i / problem.query.heads / problem.query.tokens),
+                    static_cast<int>(i / problem.query.heads % problem.query.tokens),
+                    static_cast<int>(i % problem.query.heads)};
+      judge.judge(row, mine, my_error2, my_plain2, my_norm2);
+    }
+#pragma omp critical
+    {
+      const bool farther =
+          mine.wrong_rows > 0 && (total.wrong_rows == 0 || mine.worst.error / mine.worst.tolerance >
+                                                               total.worst.error / total.worst.tolerance);
+      if (farther) total.worst = mine.worst;
+      total.rows += mine.rows;
+      total.wrong_rows += mine.wrong_rows;
+      total.lse_error = std::max(total.lse_error, mine.lse_error);
+      total.worst_ratio = std::max(total.worst_ratio, mine.worst_ratio);
+      error2 += my_error2;
+      plain2 += my_plain2;
+      norm2 += my_norm2;
+    }
+  }
+  if (norm2 > 0) {
+    total.relative_error = std::sqrt(error2 / norm2);
+    total.plain_relative_error = std::sqrt(plain2 / norm2);
+  }
+  return total;
+}
+
+std::string to_string(const Comparison& c) {
+  if (c.ok()) {
+    return message(c.rows, " rows right: relative error ", c.relative_error, " (plain computation ",
+                   c.plain_relative_error, "), largest lse error ", c.lse_error);
+  }
+  const RowReport& w = c.worst;
+  return message(c.wrong_rows, " of ", c.rows, " rows wrong: request ", w.request, ", query token ", w.token,
+                 ", query head ", w.head,
+                 w.column < 0 ? std::string(": lse") : message(", column ", w.column, ": out"), " is ", w.got,
+                 ", expected ", w.expected, "; the row's error is ", w.error, ", allowed ", w.tolerance);
+}
+
+}  // namespace flashlatent::runtime

@@ -1,0 +1,53 @@
+// Is a kernel's result right? Row by row against the float64 oracle.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "flashlatent/decode.h"
+
+namespace flashlatent::runtime {
+
+struct RowReport {
+  int request = 0, token = 0, head = 0;
+  int column = -1;  ///< Where out is farthest from the reference; -1: it is lse that is wrong.
+  double got = 0, expected = 0;
+  double error = 0;      ///< |out - ref| of the row, or |lse - ref|.
+  double tolerance = 0;  ///< What it may be.
+};
+
+struct Comparison {
+  std::int64_t rows = 0;
+  std::int64_t wrong_rows = 0;
+  double relative_error = 0;  ///< |out - ref| / |ref| over all rows; rows with non-finite values left out.
+  double plain_relative_error = 0;  ///< The same for the plain computation.
+  double lse_error = 0;             ///< Largest |lse - ref|.
+  double worst_ratio = 0;           ///< Largest error / tolerance of a row's out.
+  RowReport worst;                  ///< The wrong row farthest outside; of no meaning if all are right.
+
+  bool ok() const { return wrong_rows == 0; }
+};
+
+/// Rows to compare: all, or each `stride`-th (counted over request, token, head) beginning with `first`.
+struct RowSample {
+  std::int64_t first = 0;
+  std::int64_t stride = 1;
+};
+
+/// Compares `out` and `lse` (on the CPU, as DecodeOutputs) with the oracle, or with `out_ref` and `lse_ref`
+/// (fp32, out's and lse's shapes) where present.
+///
+/// A row's out passes if its error is at most 1.5 times the larger of two: the error of the plain computation
+/// in the working precision on this row, and the error that computation is expected to have,
+/// 0.4 eps sqrt(|ref|^2 + value_spread^2): a row of few tokens may round well by luck. 0.4 eps is the RMS of
+/// a relative rounding error, eps = 2^-9 (bf16) or 2^-12 (fp16). An lse passes within 1.5 times the plain
+/// one's error plus 1e-5 (1 + |lse|), a few fp32 roundings. Non-finite values must be where the reference has
+/// them.
+Comparison compare(const DecodeProblem& problem, const DecodeInputs& inputs, const ConstTensorView& out,
+                   const ConstTensorView& lse, const ConstTensorView& out_ref = {},
+                   const ConstTensorView& lse_ref = {}, RowSample sample = {});
+
+/// One line: what passed, or the worst row with its coordinates and both values.
+std::string to_string(const Comparison& comparison);
+
+}  // namespace flashlatent::runtime

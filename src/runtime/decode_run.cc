@@ -1,0 +1,110 @@
+#include "runtime/decode_run.h"
+
+#include "core/message.h"
+
+namespace flashlatent::runtime {
+
+namespace {
+
+/// Elements from the first to the last that the view reaches.
+std::int64_t span_of(const ConstTensorView& view) {
+  if (view.elements() == 0) return 0;
+  std::int64_t last = 0;
+  for (int i = 0; i < view.rank; ++i) last += (view.shape[i] - 1) * view.strides[i];
+  return last + 1;
+}
+
+}  // namespace
+
+Status DecodeRun::place(const ConstTensorView& host, ConstTensorView& device) {
+  device = host;
+  if (!host.present()) return {};
+  const std::size_t bytes = span_of(host) * size_of(host.dtype);
+  Result<Buffer> buffer = Buffer::allocate(executor_, bytes);
+  if (!buffer.ok()) return buffer.status();
+  FLASHLATENT_RETURN_IF_ERROR(copy_to_device(buffer->data(), host.data, bytes, executor_));
+  device.data = buffer->data();
+  device.device = executor_.backend == Backend::kCpu ? Device{} : Device{DeviceType::kCuda, executor_.device};
+  buffers_.push_back(std::move(*buffer));
+  return {};
+}
+
+Result<DecodeRun> DecodeRun::create(const DecodeProblem& problem, const DecodeInputs& inputs,
+                                    const Executor& executor) {
+  DecodeRun run;
+  run.problem_ = problem;
+  run.executor_ = executor;
+  Result<std::size_t> plan_size = plan_bytes(problem, executor);
+  if (!plan_size.ok()) return plan_size.status();
+  Result<std::size_t> workspace_size = workspace_bytes(problem, executor);
+  if (!workspace_size.ok()) return workspace_size.status();
+  for (auto [from, to] : {std::pair{&inputs.q, &run.inputs_.q},
+                          {&inputs.kv_cache, &run.inputs_.kv_cache},
+                          {&inputs.block_table, &run.inputs_.block_table},
+                          {&inputs.cache_seqlens, &run.inputs_.cache_seqlens},
+                          {&inputs.cu_seqlens_q, &run.inputs_.cu_seqlens_q},
+                          {&inputs.attn_sink, &run.inputs_.attn_sink}}) {
+    FLASHLATENT_RETURN_IF_ERROR(run.place(*from, *to));
+  }
+  const auto& [query, cache, options] = problem;
+  const Device device =
+      executor.backend == Backend::kCpu ? Device{} : Device{DeviceType::kCuda, executor.device};
+  TensorView out =
+      query.ragged
+          ? TensorView(nullptr, cache.dtype, {inputs.q.shape[0], query.heads, cache.v_dim}, device)
+          : TensorView(nullptr, cache.dtype, {query.batch, query.tokens, query.heads, cache.v_dim}, device);
+  TensorView lse(nullptr, Dtype::kF32, {query.batch, query.heads, query.tokens}, device);
+  run.host_out_.resize(out.elements() * size_of(out.dtype));
+  run.host_lse_.resize(lse.elements() * sizeof(float));
+  for (auto [buffer, bytes] : {std::pair{&run.out_, run.host_out_.size()},
+                               {&run.lse_, run.host_lse_.size()},
+                               {&run.plan_, *plan_size},
+                               {&run.workspace_, *workspace_size}}) {
+    Result<Buffer> made = Buffer::allocate(executor, bytes);
+    if (!made.ok()) return made.status();
+    *buffer = std::move(*made);
+  }
+  out.data = run.out_.data();
+  lse.data = run.lse_.data();
+  run.outputs_ = {out, lse};
+  FLASHLATENT_RETURN_IF_ERROR(run.poison());
+  return run;
+}
+
+Status DecodeRun::poison() {
+  for (const Buffer* buffer : {&out_, &lse_, &workspace_}) {
+    FLASHLATENT_RETURN_IF_ERROR(fill(buffer->data(), 0xFF, buffer->size(), executor_));
+  }
+  return {};
+}
+
+Status DecodeRun::plan() {
+  return flashlatent::plan(problem_, inputs_.cache_seqlens, plan_.memory(), executor_);
+}
+
+Status DecodeRun::decode() {
+  return flashlatent::decode(problem_, inputs_, outputs_, plan_.memory(), workspace_.memory(), executor_);
+}
+
+Status DecodeRun::run(int times) {
+  for (int i = 0; i < times; ++i) {
+    FLASHLATENT_RETURN_IF_ERROR(plan());
+    FLASHLATENT_RETURN_IF_ERROR(decode());
+  }
+  return {};
+}
+
+Status DecodeRun::fetch() {
+  FLASHLATENT_RETURN_IF_ERROR(synchronize(executor_));
+  FLASHLATENT_RETURN_IF_ERROR(copy_to_host(host_out_.data(), out_.data(), host_out_.size(), executor_));
+  FLASHLATENT_RETURN_IF_ERROR(copy_to_host(host_lse_.data(), lse_.data(), host_lse_.size(), executor_));
+  host_out_view_ = outputs_.out;
+  host_out_view_.data = host_out_.data();
+  host_out_view_.device = {};
+  host_lse_view_ = outputs_.lse;
+  host_lse_view_.data = host_lse_.data();
+  host_lse_view_.device = {};
+  return {};
+}
+
+}  // namespace flashlatent::runtime

@@ -1,0 +1,41 @@
+// Random decode problems with everything that may go wrong in them: for `check` and for tests.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "flashlatent/decode.h"
+
+namespace flashlatent::runtime {
+
+struct CaseSpec {
+  std::string name = {};
+  Dtype dtype = Dtype::kBF16;
+  int query_tokens = 1;
+  int heads = 16;
+  int kv_heads = 1;
+  int qk_dim = 576;
+  int v_dim = 512;
+  int page_size = 64;
+  std::vector<int> lengths = {100};
+  std::vector<int> ragged_tokens = {};  ///< Query tokens of each request; empty: query_tokens for all.
+  bool causal = false;
+  bool sink = false;  ///< Some of them infinite.
+  bool batch_invariant = false;
+  bool invalid_pages = false;  ///< Some live page table entries are -1 or out of range.
+  bool strided = false;        ///< q and kv_cache are slices of larger, poisoned tensors.
+  float logit_scale = 1.0F;    ///< Standard deviation of the scores.
+};
+
+/// A problem and its tensors on the CPU. Pages are permuted; the table has columns to spare, with garbage in
+/// every entry past a request's pages; unused pages and the tails of last pages hold NaN and Inf.
+struct RandomCase {
+  DecodeProblem problem;
+  DecodeInputs inputs;
+  std::vector<std::vector<std::uint8_t>> storage;
+};
+
+RandomCase make_case(const CaseSpec& spec, std::uint64_t seed);
+
+}  // namespace flashlatent::runtime

@@ -1,0 +1,1 @@
+flashlatent_test(contracts_test LIBS flashlatent_runtime)

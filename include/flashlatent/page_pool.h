@@ -1,0 +1,164 @@
+// Which page of a KV cache belongs to whom: reference counts, prefix sharing, copy-on-write, eviction.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "flashlatent/status.h"
+
+namespace flashlatent {
+
+/// Manages the page numbers of one KV cache (PagedAttention, arXiv 2309.06180); never touches its bytes. One
+/// pool serves all layers: page p of each layer's cache belongs to the same tokens.
+///
+/// A sequence is a list of pages and a length in tokens. Pages are shared in two ways:
+///  - by prefix: commit() registers full pages under the chain of their contents; create() finds the longest
+///    registered prefix and shares it. A registered page that no sequence holds stays cached, until a fresh
+///    page is needed and it is the least recently used; a page goes before those that precede it in its
+///    chain;
+///  - by fork(): both sequences hold all pages, a partly filled last one too; the first to append to that one
+///    gets its own copy.
+///
+/// Taking and giving back a page is O(1). A call that fails changes nothing, statistics included. Not
+/// thread-safe.
+class PagePool {
+ public:
+  /// Names the tokens of one full page: equal ids mean equal tokens. What comes before the page is no part of
+  /// it; the pool compares whole chains, and by the ids themselves, not only by a hash of them.
+  using ContentId = std::uint64_t;
+
+  static constexpr std::int32_t kMaxPages = 1 << 28;
+
+  /// A handle; one that was released is recognised and refused.
+  struct Sequence {
+    std::int32_t slot = -1;
+    std::uint32_t generation = 0;
+
+    friend bool operator==(const Sequence&, const Sequence&) = default;
+  };
+
+  struct Created {
+    Sequence sequence;
+    int cached_pages =
+        0;  ///< The first so many pages hold their tokens already; the caller fills the others.
+  };
+
+  /// The caller copies the first `tokens` tokens of page `from` to page `to`, in every layer, before it
+  /// writes to any page that a later call hands out. Nothing to do where tokens = 0.
+  struct Copy {
+    std::int32_t from = -1;
+    std::int32_t to = -1;
+    int tokens = 0;
+  };
+
+  struct Stats {
+    int pages = 0;   ///< used + cached + free.
+    int used = 0;    ///< Held by at least one sequence.
+    int cached = 0;  ///< Held by none, registered: found by create(), evicted when needed.
+    int free = 0;
+    int sequences = 0;
+    std::int64_t lookups = 0;    ///< Content ids that create() was given.
+    std::int64_t hits = 0;       ///< Those of them whose page was found.
+    std::int64_t evictions = 0;  ///< Cached pages that were taken for something else.
+  };
+
+  /// `pages`: 1 to kMaxPages; `page_size`: tokens a page, at least 1.
+  static Result<PagePool> create_pool(int pages, int page_size);
+
+  /// A sequence of `length` tokens, whose first full pages have these contents: shares the longest registered
+  /// prefix of them and takes fresh pages for the rest. kExhausted if there are too few.
+  Result<Created> create(std::span<const ContentId> contents, int length);
+
+  /// Makes room for `tokens` more tokens (0 or more). kExhausted if there are too few pages.
+  Result<Copy> append(Sequence sequence, int tokens);
+
+  /// A second sequence of the same pages. Takes no page.
+  Result<Sequence> fork(Sequence sequence);
+
+  /// Registers the sequence's first pages, which are full and hold these contents, for others to share. Where
+  /// another page is registered under the same chain, that one replaces the sequence's own, so pages() may
+  /// change; unless the sequence's own is forked: then it and what follows stay unregistered. Returns how
+  /// many pages of the sequence are now registered. kInvalidArgument if a page was registered with other
+  /// contents.
+  Result<int> commit(Sequence sequence, std::span<const ContentId> contents);
+
+  /// Gives up the sequence's hold on its pages and ends the handle.
+  Status release(Sequence sequence);
+
+  /// Tokens; kInvalidArgument for a handle that is not a live sequence's.
+  Result<int> length(Sequence sequence) const;
+  /// Page numbers in order of tokens; valid until the next change of this sequence.
+  Result<std::span<const std::int32_t>> pages(Sequence sequence) const;
+
+  /// The page table of a batch, ready to upload:
+  ///   block_table    (rows, max_pages), row-major: row i has the pages of batch[i], then -1
+  ///   cache_seqlens  (rows): their lengths
+  /// with rows = cache_seqlens.size() >= batch.size(); rows past the batch are padding: -1 and length 0.
+  Status write_page_table(std::span<const Sequence> batch, int max_pages, std::span<std::int32_t> block_table,
+                          std::span<std::int32_t> cache_seqlens) const;
+
+  Stats stats() const;
+  int page_size() const { return page_size_; }
+
+  /// Checks every count, list and link against the others, in time linear in the pool: kInternal and what is
+  /// wrong, were there a bug.
+  Status check_invariants() const;
+
+ private:
+  static constexpr std::int32_t kNone = -1;
+
+  struct Page {
+    std::int32_t references = 0;                  // sequences that hold it
+    std::int32_t previous = kNone, next = kNone;  // in the cached list; free pages use next alone
+    // Where registered:
+    bool registered = false;
+    std::int32_t parent = kNone;       // the page before it in the chain
+    std::int32_t bucket_next = kNone;  // the next page of its bucket
+    ContentId content = 0;
+    std::uint64_t hash = 0;  // of the chain that ends here
+  };
+
+  struct Slot {
+    std::vector<std::int32_t> pages;
+    std::int32_t length = 0;
+    std::uint32_t generation = 0;
+    bool live = false;
+  };
+
+  PagePool(int pages, int page_size);
+
+  const Slot* find_slot(Sequence sequence) const;
+  Slot* find_slot(Sequence sequence);
+  Sequence new_slot(std::vector<std::int32_t> pages, std::int32_t length);
+  int pages_for(std::int64_t tokens) const;
+  Status exhausted(const char* call, std::int64_t tokens, int needed, int available) const;
+
+  std::int32_t take();                // a fresh page, held once; there must be one
+  void hold(std::int32_t page);       // one more sequence holds it
+  void give_back(std::int32_t page);  // one fewer
+  void append_cached(std::int32_t page);
+  void remove_cached(std::int32_t page);
+
+  std::uint64_t chain_hash(std::int32_t parent, ContentId content) const;
+  std::int32_t find_registered(std::int32_t parent, ContentId content) const;
+  void register_page(std::int32_t page, std::int32_t parent, ContentId content);
+  void unregister_page(std::int32_t page);
+
+  Status check_lists() const;
+  Status check_sequences() const;
+  Status check_index() const;
+
+  int page_size_;
+  std::vector<Page> pages_;
+  std::vector<std::int32_t> buckets_;  // first page of each; a power of two of them
+  std::int32_t free_head_ = kNone;
+  // Least recently used first. A sequence gives back its last page first and whoever holds a page holds its
+  // parent, so that a page always stands before its parent here: the first is a leaf of its chain.
+  std::int32_t cached_head_ = kNone, cached_tail_ = kNone;
+  std::vector<Slot> slots_;
+  std::vector<std::int32_t> free_slots_;
+  Stats stats_;
+};
+
+}  // namespace flashlatent

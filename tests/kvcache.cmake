@@ -1,0 +1,2 @@
+flashlatent_test(page_pool_test)
+flashlatent_test(page_pool_random_test)

@@ -34,12 +34,13 @@ struct PlanDescription {
   int block_tokens = 64;
   std::int64_t cost_per_block = 0;
   std::int64_t cost_per_split = 0;
+  std::int64_t total_cost = 0;  ///< All segments' cost if nothing were split for balance.
   std::vector<PlanPart> parts;
   int merges = 0;  ///< Requests (times rounds) that the combine step merges.
   int slots = 0;   ///< Partial results.
 
   std::int64_t largest() const;  ///< The largest part's cost.
-  double ideal() const;          ///< Total cost without extra splits, over the number of parts.
+  double ideal() const;          ///< total_cost over the number of parts.
   double imbalance() const;      ///< largest / ideal.
 };
 
@@ -50,5 +51,8 @@ Result<PlanDescription> describe_plan(const DecodeProblem& problem, const ConstT
 
 /// A table, one line a part: load, splits, requests.
 std::string to_string(const PlanDescription& plan);
+
+/// A picture: a line a part, a box a segment, coloured by request, splits outlined.
+std::string to_svg(const PlanDescription& plan);
 
 }  // namespace flashlatent

@@ -1,0 +1,146 @@
+// A plan as data to read, print and draw.
+#include <algorithm>
+#include <cstdio>
+
+#include "core/message.h"
+#include "core/validate.h"
+#include "dispatch/select.h"
+#include "flashlatent/plan.h"
+
+namespace flashlatent {
+
+std::int64_t PlanDescription::largest() const {
+  std::int64_t most = 0;
+  for (const PlanPart& part : parts) most = std::max(most, part.cost);
+  return most;
+}
+
+double PlanDescription::ideal() const {
+  return parts.empty() ? 0 : static_cast<double>(total_cost) / static_cast<double>(parts.size());
+}
+
+double PlanDescription::imbalance() const {
+  return total_cost == 0 ? 1 : static_cast<double>(largest()) / ideal();
+}
+
+Result<PlanDescription> describe_plan(const DecodeProblem& problem, const ConstTensorView& cache_seqlens,
+                                      Memory plan, const Executor& executor) {
+  Result<Selection> selection = select(problem, executor);
+  if (!selection.ok()) return selection.status();
+  const schedule::Geometry& g = selection->geometry;
+  FLASHLATENT_RETURN_IF_ERROR(validate_seqlens(problem, cache_seqlens, Device{}));
+  FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, schedule::plan_bytes(g)));
+  return describe_plan(g, static_cast<const std::int32_t*>(cache_seqlens.data), plan,
+                       selection->kernel->name);
+}
+
+Result<PlanDescription> describe_plan(const schedule::Geometry& g, const std::int32_t* lengths, Memory plan,
+                                      const std::string& kernel) {
+  const schedule::PlanView view = schedule::plan_view(g, plan.data);
+  if (view.header->fingerprint != schedule::fingerprint(g)) {
+    return invalid_argument("plan was not made for this problem and executor");
+  }
+  PlanDescription description;
+  description.kernel = kernel;
+  description.lanes = g.lanes;
+  description.rounds = g.rounds;
+  description.block_tokens = g.block_tokens;
+  description.cost_per_block = g.cost.per_block;
+  description.cost_per_split = g.cost.per_split;
+  description.total_cost = view.header->total_cost;
+  description.merges = view.header->merges;
+  description.slots = view.header->slots;
+  for (std::int32_t p = 0; p < g.parts; ++p) {
+    PlanPart part;
+    schedule::PartWalker walker(g, view.cuts[p], view.cuts[p + 1]);
+    for (schedule::Segment s; walker.next(lengths, s);) {
+      part.segments.push_back({s.request, s.round, s.block_begin, s.block_end, s.slot});
+      part.cost += g.cost.per_split + std::int64_t{s.block_end - s.block_begin} * g.cost.per_block;
+    }
+    description.parts.push_back(std::move(part));
+  }
+  return description;
+}
+
+namespace {
+
+/// Text of a fixed width.
+template <class... Values>
+std::string format(const char* pattern, Values... values) {
+  char text[256];
+  std::snprintf(text, sizeof text, pattern, values...);
+  return text;
+}
+
+}  // namespace
+
+std::string to_string(const PlanDescription& plan) {
+  std::string text = message("kernel ", plan.kernel, ": ", plan.parts.size(), " parts x ", plan.lanes,
+                             " lanes, ", plan.rounds, " rounds, blocks of ", plan.block_tokens, " tokens\n");
+  text += message("cost: ", plan.cost_per_block, " a block, ", plan.cost_per_split,
+                  " a segment; largest part ", plan.largest(), ", ideal ", format("%.1f", plan.ideal()),
+                  ", imbalance ", format("%.3f", plan.imbalance()), "\n");
+  text += message("splits: ", plan.slots, " partial results, merged into ", plan.merges, "\n");
+  text += format("%5s %8s %8s %8s %8s  %s\n", "part", "segments", "blocks", "partial", "cost", "load");
+  constexpr int kBar = 40;
+  const double largest = static_cast<double>(std::max<std::int64_t>(plan.largest(), 1));
+  for (std::size_t p = 0; p < plan.parts.size(); ++p) {
+    const PlanPart& part = plan.parts[p];
+    long long blocks = 0, partial = 0;
+    for (const PlanSegment& segment : part.segments) {
+      blocks += segment.block_end - segment.block_begin;
+      partial += segment.slot >= 0;
+    }
+    const int filled = static_cast<int>(static_cast<double>(part.cost) / largest * kBar + 0.5);
+    text += format("%5zu %8zu %8lld %8lld %8lld  ", p, part.segments.size(), blocks, partial,
+                   static_cast<long long>(part.cost)) +
+            std::string(filled, '#') + "\n";
+  }
+  return text;
+}
+
+std::string to_svg(const PlanDescription& plan) {
+  constexpr double kWidth = 1000, kRow = 10, kTop = 40, kLeft = 50;
+  const double scale = kWidth / static_cast<double>(std::max<std::int64_t>(plan.largest(), 1));
+  const double height = kTop + kRow * static_cast<double>(plan.parts.size()) + 30;
+  std::string svg = format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" font-family=\"sans-serif\" "
+      "font-size=\"9\">\n",
+      kLeft + kWidth + 20, height);
+  svg += "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n";
+  svg += format(
+      "<text x=\"%.0f\" y=\"18\" font-size=\"13\">%s: %zu parts, largest %lld, ideal %.1f, %d "
+      "splits</text>\n",
+      kLeft, plan.kernel.c_str(), plan.parts.size(), static_cast<long long>(plan.largest()), plan.ideal(),
+      plan.slots);
+  for (std::size_t p = 0; p < plan.parts.size(); ++p) {
+    const double y = kTop + kRow * static_cast<double>(p);
+    svg += format("<text x=\"%.0f\" y=\"%.1f\" text-anchor=\"end\">%zu</text>\n", kLeft - 6, y + 8, p);
+    double x = kLeft;
+    for (const PlanSegment& s : plan.parts[p].segments) {
+      const double cost = static_cast<double>(
+          plan.cost_per_split + std::int64_t{s.block_end - s.block_begin} * plan.cost_per_block);
+      // The golden angle keeps neighbouring requests' hues apart.
+      const double hue = static_cast<double>(s.request) * 137.508;
+      svg += format(
+          "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"hsl(%.0f,60%%,%d%%)\" "
+          "stroke=\"%s\" stroke-width=\"0.7\">",
+          x, y, cost * scale, kRow - 2, hue - 360.0 * static_cast<int>(hue / 360), s.slot >= 0 ? 60 : 75,
+          s.slot >= 0 ? "black" : "none");
+      svg += format("<title>request %d, round %d, blocks %d to %d%s</title></rect>\n", s.request, s.round,
+                    s.block_begin, s.block_end, s.slot >= 0 ? ", partial" : "");
+      x += cost * scale;
+    }
+  }
+  const double ideal = kLeft + plan.ideal() * scale;
+  svg += format(
+      "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.0f\" y2=\"%.0f\" stroke=\"black\" stroke-dasharray=\"4 3\"/>\n",
+      ideal, ideal, kTop - 8, height - 25);
+  svg += format(
+      "<text x=\"%.0f\" y=\"%.0f\">cost of a part; the dashed line is the ideal; outlined segments are "
+      "splits</text>\n</svg>\n",
+      kLeft, height - 8);
+  return svg;
+}
+
+}  // namespace flashlatent

@@ -1,0 +1,1 @@
+flashlatent_test(plan_test)

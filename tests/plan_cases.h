@@ -1,0 +1,58 @@
+// Random batches for tests of the plan.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "plan/schedule.h"
+
+namespace flashlatent::schedule {
+
+struct Batch {
+  Geometry geometry;
+  std::vector<std::int32_t> lengths;
+};
+
+/// 1 to 4,096 requests of 0 to 2^20 tokens, uniform or skewed; 1 to 264 parts, 1 to 5 rounds, any costs.
+inline Batch random_batch(std::mt19937_64& engine, bool fixed_split) {
+  auto uniform = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(engine); };
+  auto log_uniform = [&](int high) {
+    return static_cast<int>(std::exp(std::uniform_real_distribution<>(0, std::log(high + 1.0))(engine))) - 1;
+  };
+  constexpr int kMaxTokens = 1 << 20;
+  Batch batch;
+  Geometry& g = batch.geometry;
+  g.requests = log_uniform(4095) + 1;
+  g.parts = uniform(0, 3) == 0 ? log_uniform(5000) + 1 : uniform(1, 264);
+  g.rounds = uniform(0, 2) == 0 ? uniform(1, 5) : 1;
+  g.max_tokens = kMaxTokens;
+  g.cost = {.per_block = uniform(1, 50), .per_split = uniform(1, 200)};
+  g.fixed_split = fixed_split ? uniform(1, 64) : 0;
+  batch.lengths.resize(g.requests);
+  const int kind = uniform(0, 4);
+  const int same = uniform(0, 10000);
+  for (std::int32_t& length : batch.lengths) {
+    switch (kind) {
+      case 0:
+        length = same;
+        break;
+      case 1:
+        length = uniform(0, 10000);
+        break;
+      case 2:
+        length = log_uniform(kMaxTokens);
+        break;
+      case 3:
+        length = uniform(0, 9) == 0 ? uniform(0, 200) : 0;
+        break;
+      default:
+        length = uniform(-5, 300);  // negative counts as 0
+    }
+  }
+  if (uniform(0, 3) == 0) batch.lengths[uniform(0, g.requests - 1)] = kMaxTokens + uniform(0, 1);
+  return batch;
+}
+
+}  // namespace flashlatent::schedule

@@ -1,0 +1,183 @@
+// What a plan promises, for random batches.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "dispatch/select.h"
+#include "plan/host_plan.h"
+#include "plan_cases.h"
+
+namespace flashlatent::schedule {
+namespace {
+
+class BuiltPlan {
+ public:
+  explicit BuiltPlan(const Batch& batch)
+      : batch_(batch), memory_(plan_bytes(batch.geometry) / 8 + 1, 0xAAAAAAAAAAAAAAAAULL) {
+    build_on_host(batch.geometry, batch.lengths.data(), memory_.data());
+  }
+
+  PlanView view() { return plan_view(batch_.geometry, memory_.data()); }
+
+  std::vector<std::vector<Segment>> parts(const std::vector<std::int32_t>& lengths) {
+    std::vector<std::vector<Segment>> parts(batch_.geometry.parts);
+    for (int p = 0; p < batch_.geometry.parts; ++p) {
+      PartWalker walker(batch_.geometry, view().cuts[p], view().cuts[p + 1]);
+      for (Segment segment; walker.next(lengths.data(), segment);) parts[p].push_back(segment);
+    }
+    return parts;
+  }
+
+ private:
+  const Batch& batch_;
+  std::vector<std::uint64_t> memory_;
+};
+
+/// Every block of every item exactly once and in order; partial results in their own slots, which the merges
+/// cover in order.
+void expect_complete(const Batch& batch, BuiltPlan& plan, const std::vector<std::int32_t>& lengths) {
+  const Geometry& g = batch.geometry;
+  const PlanView view = plan.view();
+  ASSERT_LE(view.header->slots, max_slots(g));
+  ASSERT_LE(view.header->merges, max_merges(g));
+  std::vector<int> done(std::size_t(g.requests) * g.rounds, 0);  // blocks
+  std::vector<int> seen(std::size_t(g.requests) * g.rounds, 0);  // segments
+  std::vector<std::int64_t> slot_item(view.header->slots, -1);
+  for (const auto& part : plan.parts(lengths)) {
+    for (const Segment& s : part) {
+      const std::int64_t item = std::int64_t{s.round} * g.requests + s.request;
+      ASSERT_LT(item, static_cast<std::int64_t>(done.size()));
+      ASSERT_EQ(s.block_begin, done[item]) << "request " << s.request;
+      ASSERT_LE(s.block_begin, s.block_end);
+      done[item] = s.block_end;
+      ++seen[item];
+      if (s.slot < 0) continue;
+      ASSERT_LT(s.slot, view.header->slots);
+      ASSERT_EQ(slot_item[s.slot], -1) << "slot " << s.slot << " twice";
+      slot_item[s.slot] = item;
+    }
+  }
+  for (int round = 0; round < g.rounds; ++round) {
+    for (int r = 0; r < g.requests; ++r) {
+      const std::size_t item = std::size_t(round) * g.requests + r;
+      ASSERT_EQ(done[item], blocks_of(g, lengths[r])) << "request " << r;
+      ASSERT_GE(seen[item], 1) << "request " << r << " would never be written";
+    }
+  }
+  std::int32_t slot = 0;
+  for (int m = 0; m < view.header->merges; ++m) {
+    const Merge& merge = view.merges[m];
+    ASSERT_EQ(merge.slot_begin, slot);
+    ASSERT_GT(merge.slot_end, merge.slot_begin + 1);
+    for (; slot < merge.slot_end; ++slot) {
+      ASSERT_EQ(slot_item[slot], std::int64_t{merge.round} * g.requests + merge.request) << "slot " << slot;
+    }
+  }
+  ASSERT_EQ(slot, view.header->slots);
+}
+
+TEST(Plan, EveryBlockOnce) {
+  std::mt19937_64 engine(1);
+  for (int i = 0; i < 4000; ++i) {
+    const Batch batch = random_batch(engine, i % 3 == 0);
+    BuiltPlan plan(batch);
+    expect_complete(batch, plan, batch.lengths);
+    if (HasFatalFailure()) FAIL() << "batch " << i;
+  }
+}
+
+TEST(Plan, LargestPartIsWithinABlockAndASplitOfTheIdeal) {
+  std::mt19937_64 engine(2);
+  for (int i = 0; i < 4000; ++i) {
+    const Batch batch = random_batch(engine, false);
+    const Geometry& g = batch.geometry;
+    BuiltPlan plan(batch);
+    const std::int64_t ideal = (plan.view().header->total_cost + g.parts - 1) / g.parts;
+    for (const auto& part : plan.parts(batch.lengths)) {
+      std::int64_t cost = 0;
+      for (const Segment& s : part) {
+        cost += g.cost.per_split + std::int64_t{s.block_end - s.block_begin} * g.cost.per_block;
+      }
+      ASSERT_LE(cost, ideal + g.cost.per_block + g.cost.per_split) << "batch " << i;
+    }
+  }
+}
+
+TEST(Plan, TotalCostIsThatOfUnsplitRequests) {
+  std::mt19937_64 engine(3);
+  const Batch batch = random_batch(engine, false);
+  BuiltPlan plan(batch);
+  std::int64_t cost = 0;
+  for (std::int32_t length : batch.lengths) {
+    const std::int64_t blocks = (std::clamp(length, 0, batch.geometry.max_tokens) + 63) / 64;
+    cost += batch.geometry.cost.per_split + blocks * batch.geometry.cost.per_block;
+  }
+  EXPECT_EQ(plan.view().header->total_cost, cost * batch.geometry.rounds);
+}
+
+// Lengths that changed after the plan was made lose or double nothing.
+TEST(Plan, StaleLengths) {
+  std::mt19937_64 engine(4);
+  for (int i = 0; i < 2000; ++i) {
+    const Batch batch = random_batch(engine, false);
+    BuiltPlan plan(batch);
+    std::vector<std::int32_t> lengths = batch.lengths;
+    for (std::int32_t& length : lengths) {
+      if (engine() % 2 == 0) length = static_cast<std::int32_t>(engine() % 5000);
+    }
+    expect_complete(batch, plan, lengths);
+    if (HasFatalFailure()) FAIL() << "batch " << i;
+  }
+}
+
+// With a fixed split, where a request is cut depends on its own length alone.
+TEST(Plan, FixedSplitsIgnoreTheBatch) {
+  std::mt19937_64 engine(5);
+  for (int i = 0; i < 1000; ++i) {
+    const Batch batch = random_batch(engine, true);
+    BuiltPlan plan(batch);
+    for (const auto& part : plan.parts(batch.lengths)) {
+      for (const Segment& s : part) {
+        const int blocks = blocks_of(batch.geometry, batch.lengths[s.request]);
+        ASSERT_EQ(s.block_begin % batch.geometry.fixed_split, 0);
+        ASSERT_EQ(s.block_end, std::min(blocks, s.block_begin + batch.geometry.fixed_split));
+        ASSERT_EQ(s.slot >= 0, blocks > batch.geometry.fixed_split);
+      }
+    }
+  }
+}
+
+TEST(Plan, WorkersServeAllTilesAndFewAreIdle) {
+  for (int workers : {1, 2, 16, 78, 132}) {
+    for (int tiles = 1; tiles <= 300; ++tiles) {
+      Geometry g;
+      set_workers(g, tiles, workers);
+      ASSERT_EQ(g.lanes * g.rounds, tiles);
+      ASSERT_LE(g.lanes * g.parts, workers);
+      ASSERT_GE(10 * g.lanes * g.parts, 9 * workers) << tiles << " tiles on " << workers;
+    }
+  }
+}
+
+TEST(Plan, DescriptionAndPicture) {
+  const Batch batch{{.requests = 3, .parts = 4, .max_tokens = 10000, .cost = {10, 40}}, {5000, 0, 64}};
+  BuiltPlan plan(batch);
+  const Memory memory{plan.view().header, static_cast<std::size_t>(plan_bytes(batch.geometry))};
+  Result<PlanDescription> description = describe_plan(batch.geometry, batch.lengths.data(), memory, "test");
+  ASSERT_TRUE(description.ok());
+  EXPECT_EQ(description->parts.size(), 4U);
+  EXPECT_EQ(description->merges, 1);
+  EXPECT_EQ(description->total_cost, 3 * 40 + 80 * 10);
+  EXPECT_LE(description->largest(), description->ideal() + 50);
+  EXPECT_NE(to_string(*description).find("imbalance"), std::string::npos);
+  const std::string svg = to_svg(*description);
+  EXPECT_EQ(svg.find("<svg"), 0U);
+  EXPECT_NE(svg.find("request 2, round 0, blocks 0 to 1<"), std::string::npos);
+  // The plan of another geometry is recognised.
+  Geometry other = batch.geometry;
+  other.cost.per_block = 11;
+  EXPECT_FALSE(describe_plan(other, batch.lengths.data(), memory, "test").ok());
+}
+
+}  // namespace
+}  // namespace flashlatent::schedule

@@ -1,0 +1,125 @@
+#include "runtime/cpu_roof.h"
+
+#include <cstddef>
+#include <cstdint>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "runtime/cpu_roof.cc"
+// Vectors of unknown size cannot be kept in arrays.
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace flashlatent::runtime::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Enough independent sums to hide 4 cycles of latency on 2 units; 16 registers hold them and 2 factors.
+constexpr int kSums = 12;
+
+/// `rounds` times kSums multiply-adds; returns the flops done. `sink` keeps the compiler honest.
+double multiply_add(std::int64_t rounds, float* sink) {
+  const hn::ScalableTag<float> floats;
+  hn::Vec<decltype(floats)> sums[kSums];
+  for (int i = 0; i < kSums; ++i) sums[i] = hn::Set(floats, sink[0] + static_cast<float>(i));
+  const auto factor = hn::Set(floats, sink[1]);
+  const auto term = hn::Set(floats, sink[2]);
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    for (auto& sum : sums) sum = hn::MulAdd(sum, factor, term);
+  }
+  for (const auto& sum : sums) sink[0] += hn::GetLane(hn::SumOfLanes(floats, sum));
+  return 2.0 * kSums * static_cast<double>(hn::Lanes(floats)) * static_cast<double>(rounds);
+}
+
+/// Reads `bytes` (a multiple of 1,024) from aligned memory.
+std::uint64_t read(const std::uint8_t* memory, std::size_t bytes) {
+  const hn::ScalableTag<std::uint64_t> words;
+  const std::size_t n = hn::Lanes(words);
+  const auto* at = reinterpret_cast<const std::uint64_t*>(memory);
+  hn::Vec<decltype(words)> sums[4];
+  for (auto& sum : sums) sum = hn::Zero(words);
+  for (std::size_t i = 0; i < bytes / sizeof(std::uint64_t); i += 4 * n) {
+    for (std::size_t j = 0; j < 4; ++j) sums[j] = hn::Add(sums[j], hn::Load(words, at + i + j * n));
+  }
+  return hn::GetLane(hn::SumOfLanes(words, hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3]))));
+}
+
+}  // namespace flashlatent::runtime::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/message.h"
+#include "runtime/device_memory.h"
+
+namespace flashlatent::runtime {
+
+HWY_EXPORT(multiply_add);
+HWY_EXPORT(read);
+
+namespace {
+
+constexpr int kTries = 7;
+constexpr std::int64_t kRounds = 4'000'000;       // some 20 ms
+constexpr std::size_t kReadBytes = 256ULL << 20;  // the largest caches are smaller
+
+double seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double fma_gflops(int threads) {
+  double best = 0;
+  for (int i = 0; i < kTries; ++i) {
+    double flops = 0;
+    const double begin = seconds();
+#pragma omp parallel num_threads(threads) reduction(+ : flops)
+    {
+      volatile float factors[] = {1.0F, 0.5F, 1.0F};  // unknown to the compiler
+      float sink[] = {factors[0], factors[1], factors[2]};
+      flops += HWY_DYNAMIC_DISPATCH(multiply_add)(kRounds, sink);
+      factors[0] = sink[0];
+    }
+    best = std::max(best, flops / (seconds() - begin) * 1e-9);
+  }
+  return best;
+}
+
+double read_gbps(const std::uint8_t* memory, int threads) {
+  const std::size_t share = kReadBytes / threads / 1024 * 1024;
+  double best = 0;
+  for (int i = 0; i < kTries; ++i) {
+    std::uint64_t sum = 0;
+    const double begin = seconds();
+#pragma omp parallel num_threads(threads) reduction(+ : sum)
+    sum += HWY_DYNAMIC_DISPATCH(read)(memory + omp_get_thread_num() * share, share);
+    const double end = seconds();
+    volatile std::uint64_t used = sum;
+    static_cast<void>(used);
+    best = std::max(best, static_cast<double>(share * threads) / (end - begin) * 1e-9);
+  }
+  return best;
+}
+
+}  // namespace
+
+Result<CpuRoof> measure_cpu_roof(int threads) {
+  if (threads < 0) return invalid_argument("threads is ", threads, "; 0 means all");
+  CpuRoof roof;
+  roof.threads = threads > 0 ? threads : omp_get_max_threads();
+  Result<Buffer> buffer = Buffer::allocate({}, kReadBytes);
+  if (!buffer.ok()) return buffer.status();
+  // Written, so that each page is really there; random enough not to be merged.
+  auto* words = static_cast<std::uint64_t*>(buffer->data());
+  for (std::size_t i = 0; i < kReadBytes / sizeof(*words); ++i) words[i] = i * 0x9E3779B97F4A7C15ULL;
+  roof.fma_gflops = fma_gflops(roof.threads);
+  roof.read_gbps = read_gbps(static_cast<const std::uint8_t*>(buffer->data()), roof.threads);
+  return roof;
+}
+
+}  // namespace flashlatent::runtime
+#endif

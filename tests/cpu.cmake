@@ -1,0 +1,1 @@
+flashlatent_test(cpu_roof_test LIBS flashlatent_runtime)

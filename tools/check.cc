@@ -1,0 +1,137 @@
+// flashlatent check: the correctness sweep.
+#include <fmt/core.h>
+
+#include "runtime/compare.h"
+#include "runtime/decode_run.h"
+#include "tools/check_cases.h"
+#include "tools/command.h"
+#include "tools/progress.h"
+
+namespace flashlatent::tools {
+
+namespace {
+
+struct CheckOptions {
+  std::string suite = "quick";
+  std::string filter;
+  std::uint64_t seed = 0;
+  bool list = false;
+  std::string json;
+  ExecutorOptions executor;
+};
+
+enum class Outcome { kRight, kWrong, kRefused };
+
+struct CheckResult {
+  Outcome outcome = Outcome::kRight;
+  std::string detail;
+  double relative_error = 0;
+};
+
+constexpr int kReruns = 3;
+
+/// Runs a case three times from poisoned outputs: the bits must agree, and the oracle with them.
+CheckResult check_case(const runtime::CaseSpec& spec, std::uint64_t seed, const Executor& executor) {
+  const runtime::RandomCase random_case = runtime::make_case(spec, seed);
+  Result<runtime::DecodeRun> run =
+      runtime::DecodeRun::create(random_case.problem, random_case.inputs, executor);
+  if (!run.ok()) {
+    const bool refused = run.status().code() == StatusCode::kUnsupported;
+    return {refused ? Outcome::kRefused : Outcome::kWrong, run.status().message()};
+  }
+  std::vector<std::uint8_t> out, lse;
+  for (int i = 0; i < kReruns; ++i) {
+    for (Status status : {run->poison(), run->run(), run->fetch()}) {
+      if (!status.ok()) return {Outcome::kWrong, status.message()};
+    }
+    if (i > 0 && (out != run->out_bytes() || lse != run->lse_bytes())) {
+      return {Outcome::kWrong, "two runs on the same inputs differ"};
+    }
+    out = run->out_bytes();
+    lse = run->lse_bytes();
+  }
+  const runtime::Comparison comparison =
+      runtime::compare(random_case.problem, random_case.inputs, run->out(), run->lse());
+  return {comparison.ok() ? Outcome::kRight : Outcome::kWrong, runtime::to_string(comparison),
+          comparison.relative_error};
+}
+
+int run_check(const CheckOptions& options) {
+  std::vector<runtime::CaseSpec> cases;
+  for (runtime::CaseSpec& spec : check_cases(options.suite)) {
+    if (spec.name.find(options.filter) != std::string::npos) cases.push_back(std::move(spec));
+  }
+  if (cases.empty()) {
+    return fail({StatusCode::kInvalidArgument,
+                 fmt::format("--filter '{}' matches no case of suite {}; --list shows them", options.filter,
+                             options.suite)});
+  }
+  if (options.list) {
+    for (const runtime::CaseSpec& spec : cases) fmt::print("{}\n", spec.name);
+    return kRight;
+  }
+  Result<Executor> executor = make_executor(options.executor);
+  if (!executor.ok()) return fail(executor.status());
+
+  nlohmann::ordered_json results = nlohmann::ordered_json::array();
+  std::int64_t right = 0, wrong = 0, refused = 0;
+  double worst_error[2] = {0, 0};
+  {
+    Progress progress("check", static_cast<std::int64_t>(cases.size()));
+    for (const runtime::CaseSpec& spec : cases) {
+      const CheckResult result = check_case(spec, options.seed, *executor);
+      const char* outcome = result.outcome == Outcome::kRight   ? "right"
+                            : result.outcome == Outcome::kWrong ? "wrong"
+                                                                : "refused";
+      if (result.outcome == Outcome::kWrong) {
+        fmt::print(
+            "WRONG {}: {}\n  again: flashlatent check --suite {} --backend {} --seed {} --filter '{}'\n",
+            spec.name, result.detail, options.suite, to_string(executor->backend), options.seed, spec.name);
+      } else if (result.outcome == Outcome::kRefused) {
+        fmt::print("refused {}: {}\n", spec.name, result.detail);
+      }
+      right += result.outcome == Outcome::kRight;
+      wrong += result.outcome == Outcome::kWrong;
+      refused += result.outcome == Outcome::kRefused;
+      double& worst = worst_error[spec.dtype == Dtype::kF16];
+      worst = std::max(worst, result.relative_error);
+      results.push_back({{"name", spec.name},
+                         {"outcome", outcome},
+                         {"relative_error", result.relative_error},
+                         {"detail", result.detail}});
+      progress.update(right + wrong + refused);
+    }
+  }
+  fmt::print(
+      "check {} on {}: {} right, {} wrong, {} refused; largest relative error bf16 {:.2e}, fp16 {:.2e}\n",
+      options.suite, to_string(executor->backend), right, wrong, refused, worst_error[0], worst_error[1]);
+  const nlohmann::ordered_json document = {
+      {"command", command_line()}, {"suite", options.suite}, {"backend", to_string(executor->backend)},
+      {"seed", options.seed},      {"right", right},         {"wrong", wrong},
+      {"refused", refused},        {"results", results}};
+  if (Status status = write_json(options.json, document); !status.ok()) return fail(status);
+  return wrong == 0 ? kRight : kWrongResult;
+}
+
+}  // namespace
+
+void add_check(CLI::App& app, Action& action) {
+  CLI::App* check =
+      app.add_subcommand("check", "Sweep over many cases and compare each with the float64 oracle");
+  auto options = std::make_shared<CheckOptions>();
+  check->add_option("--suite", options->suite, "small (seconds under a sanitizer), quick or full")
+      ->check(CLI::IsMember({"small", "quick", "full"}))
+      ->capture_default_str();
+  check->add_option("--filter", options->filter, "Only cases whose name contains this");
+  check->add_flag("--list", options->list, "Print the cases' names and stop");
+  add_executor_options(*check, options->executor);
+  add_seed_option(*check, options->seed);
+  add_json_option(*check, options->json);
+  check->footer(
+      "Each case runs three times on poisoned outputs; the three must agree bit for bit. Exit code 1 if "
+      "any case is wrong; what the backend refuses is listed with its reason.\n"
+      "Example: flashlatent check --suite full --backend cuda --json check.json");
+  check->callback([&action, options] { action = [options] { return run_check(*options); }; });
+}
+
+}  // namespace flashlatent::tools

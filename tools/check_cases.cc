@@ -1,0 +1,188 @@
+#include "tools/check_cases.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+namespace flashlatent::tools {
+
+namespace {
+
+using runtime::CaseSpec;
+
+/// Lengths around block and page boundaries, with padding.
+const std::vector<int> kBoundaries = {0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 200};
+const std::vector<int> kFew = {0, 1, 64, 130};
+const std::vector<int> kLong = {3000};
+std::vector<int> skewed() {
+  std::vector<int> lengths(150, 66);
+  lengths[40] = 2500;
+  return lengths;
+}
+
+std::string name_of(const CaseSpec& s) {
+  std::string name = fmt::format("{}/{}/d{}-{}/h{}-{}/sq{}/page{}", s.name, to_string(s.dtype), s.qk_dim,
+                                 s.v_dim, s.heads, s.kv_heads, s.query_tokens, s.page_size);
+  if (s.causal) name += "/causal";
+  if (s.sink) name += "/sink";
+  if (s.strided) name += "/strided";
+  if (s.invalid_pages) name += "/invalid_pages";
+  if (s.batch_invariant) name += "/batch_invariant";
+  if (!s.ragged_tokens.empty()) name += "/ragged";
+  return name;
+}
+
+/// What each contract needs, once.
+std::vector<CaseSpec> small_cases() {
+  return {
+      {.name = "boundaries", .heads = 16, .lengths = {0, 1, 64, 65}},
+      {.name = "two tiles", .heads = 80, .page_size = 32, .lengths = {130}, .causal = true},
+      {.name = "splits", .heads = 4, .page_size = 16, .lengths = {700, 20}, .sink = true},
+      {.name = "by token", .dtype = Dtype::kF16, .heads = 8, .page_size = 1, .lengths = {130, 1}},
+      {.name = "causal",
+       .dtype = Dtype::kF16,
+       .query_tokens = 3,
+       .heads = 8,
+       .kv_heads = 2,
+       .page_size = 64,
+       .lengths = {2, 129},
+       .causal = true,
+       .invalid_pages = true,
+       .strided = true},
+      {.name = "dims", .heads = 8, .qk_dim = 512, .v_dim = 512, .lengths = {70}},
+      {.name = "dims", .heads = 8, .qk_dim = 320, .v_dim = 256, .lengths = {70}},
+      {.name = "many", .heads = 4, .lengths = std::vector<int>(140, 65)},
+      {.name = "invariant", .heads = 4, .lengths = {2200, 3}, .batch_invariant = true},
+  };
+}
+
+std::vector<CaseSpec> quick_cases() {
+  std::vector<CaseSpec> cases;
+  for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+    for (auto [qk_dim, v_dim] : {std::pair{576, 512}, {512, 512}, {320, 256}}) {
+      for (int heads : {1, 16, 128}) {
+        cases.push_back({.name = "boundaries",
+                         .dtype = dtype,
+                         .heads = heads,
+                         .qk_dim = qk_dim,
+                         .v_dim = v_dim,
+                         .lengths = heads == 128 ? kFew : kBoundaries});
+      }
+    }
+    for (int page_size : {1, 16, 32, 48, 61, 128, 256}) {
+      cases.push_back({.name = "pages", .dtype = dtype, .heads = 8, .page_size = page_size, .lengths = kFew});
+    }
+    for (int tokens : {2, 3, 5}) {
+      cases.push_back({.name = "causal",
+                       .dtype = dtype,
+                       .query_tokens = tokens,
+                       .heads = 16,
+                       .lengths = kBoundaries,
+                       .causal = true});
+    }
+    cases.push_back({.name = "long", .dtype = dtype, .heads = 4, .lengths = kLong});
+    cases.push_back({.name = "skewed", .dtype = dtype, .heads = 2, .lengths = skewed()});
+    cases.push_back({.name = "sink", .dtype = dtype, .heads = 8, .lengths = {0, 1, 900}, .sink = true});
+    cases.push_back({.name = "invalid",
+                     .dtype = dtype,
+                     .query_tokens = 2,
+                     .heads = 8,
+                     .page_size = 16,
+                     .lengths = {500, 64},
+                     .causal = true,
+                     .invalid_pages = true});
+    cases.push_back(
+        {.name = "strided", .dtype = dtype, .heads = 8, .kv_heads = 2, .lengths = kFew, .strided = true});
+    cases.push_back({.name = "logits in the hundreds",
+                     .dtype = dtype,
+                     .heads = 8,
+                     .lengths = kFew,
+                     .logit_scale = 150.0F});
+    cases.push_back(
+        {.name = "invariant", .dtype = dtype, .heads = 4, .lengths = {2200, 3, 64}, .batch_invariant = true});
+    cases.push_back({.name = "ragged",
+                     .dtype = dtype,
+                     .heads = 8,
+                     .lengths = {10, 100, 64, 300},
+                     .ragged_tokens = {1, 3, 0, 2},
+                     .causal = true});
+  }
+  return cases;
+}
+
+/// The products of dtypes, page sizes, heads and query tokens, on top of the quick ones.
+std::vector<CaseSpec> full_cases() {
+  std::vector<CaseSpec> cases = quick_cases();
+  for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+    for (int page_size : {1, 16, 32, 64, 128, 256}) {
+      for (int heads : {1, 4, 8, 16, 32, 40, 64, 128, 200}) {
+        cases.push_back({.name = "sweep",
+                         .dtype = dtype,
+                         .heads = heads,
+                         .page_size = page_size,
+                         .lengths = heads > 64 ? kFew : kBoundaries});
+      }
+      for (auto [heads, kv_heads] : {std::pair{4, 2}, {8, 8}, {32, 2}, {12, 4}}) {
+        for (int tokens : {1, 3}) {
+          cases.push_back({.name = "kv heads",
+                           .dtype = dtype,
+                           .query_tokens = tokens,
+                           .heads = heads,
+                           .kv_heads = kv_heads,
+                           .page_size = page_size,
+                           .lengths = kFew,
+                           .causal = tokens > 1});
+        }
+      }
+      for (auto [qk_dim, v_dim] : {std::pair{576, 512}, {512, 512}, {320, 256}}) {
+        cases.push_back({.name = "everything",
+                         .dtype = dtype,
+                         .query_tokens = 2,
+                         .heads = 24,
+                         .kv_heads = 3,
+                         .qk_dim = qk_dim,
+                         .v_dim = v_dim,
+                         .page_size = page_size,
+                         .lengths = {0, 1, 2, 300, 64},
+                         .causal = true,
+                         .sink = true,
+                         .invalid_pages = true,
+                         .strided = true});
+        cases.push_back({.name = "splits",
+                         .dtype = dtype,
+                         .query_tokens = 2,
+                         .heads = 8,
+                         .qk_dim = qk_dim,
+                         .v_dim = v_dim,
+                         .page_size = page_size,
+                         .lengths = {4100, 65},
+                         .causal = true,
+                         .sink = true});
+      }
+    }
+    cases.push_back({.name = "many rounds",
+                     .dtype = dtype,
+                     .query_tokens = 3,
+                     .heads = 134,
+                     .kv_heads = 67,
+                     .page_size = 16,
+                     .lengths = {65, 20},
+                     .causal = true});
+    cases.push_back(
+        {.name = "many requests", .dtype = dtype, .heads = 1, .lengths = std::vector<int>(1000, 40)});
+    cases.push_back({.name = "very long", .dtype = dtype, .heads = 2, .lengths = {40000, 1}});
+    cases.push_back({.name = "only padding", .dtype = dtype, .heads = 16, .lengths = {0, 0, 0}});
+  }
+  return cases;
+}
+
+}  // namespace
+
+std::vector<CaseSpec> check_cases(const std::string& suite) {
+  std::vector<CaseSpec> cases = suite == "small"   ? small_cases()
+                                : suite == "quick" ? quick_cases()
+                                                   : full_cases();
+  for (CaseSpec& spec : cases) spec.name = name_of(spec);
+  return cases;
+}
+
+}  // namespace flashlatent::tools

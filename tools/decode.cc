@@ -1,0 +1,80 @@
+// flashlatent decode CASE
+#include <fmt/core.h>
+
+#include "io/case.h"
+#include "io/safetensors.h"
+#include "runtime/compare.h"
+#include "runtime/decode_run.h"
+#include "tools/command.h"
+
+namespace flashlatent::tools {
+
+namespace {
+
+struct DecodeOptions {
+  std::string path;
+  std::string output;
+  std::string json;
+  ExecutorOptions executor;
+};
+
+int run_decode(const DecodeOptions& options) {
+  Result<Executor> executor = make_executor(options.executor);
+  if (!executor.ok()) return fail(executor.status());
+  Result<io::DecodeCase> loaded = io::load_case(options.path);
+  if (!loaded.ok()) return fail(loaded.status());
+  const io::DecodeCase& decode_case = *loaded;
+  Result<DecodeProblem> problem = decode_case.problem();
+  if (!problem.ok()) return fail(problem.status());
+  const DecodeInputs inputs = decode_case.inputs();
+
+  Result<runtime::DecodeRun> run = runtime::DecodeRun::create(*problem, inputs, *executor);
+  if (!run.ok()) return fail(run.status());
+  if (Status status = run->run(); !status.ok()) return fail(status);
+  if (Status status = run->fetch(); !status.ok()) return fail(status);
+  if (!options.output.empty()) {
+    const Status status =
+        io::write_safetensors(options.output, {{"out", run->out()}, {"lse", run->lse()}}, {});
+    if (!status.ok()) return fail(status);
+  }
+
+  const bool has_reference = decode_case.out_ref().present() || decode_case.lse_ref().present();
+  const runtime::Comparison comparison = runtime::compare(*problem, inputs, run->out(), run->lse(),
+                                                          decode_case.out_ref(), decode_case.lse_ref());
+  fmt::print("{} on {}\n", to_string(*problem), to_string(executor->backend));
+  fmt::print("{}: {}\n",
+             has_reference ? "against the file's reference" : "the file has no reference; against the oracle",
+             runtime::to_string(comparison));
+  const nlohmann::ordered_json document = {{"case", options.path},
+                                           {"backend", to_string(executor->backend)},
+                                           {"problem", to_string(*problem)},
+                                           {"reference", has_reference ? "file" : "oracle"},
+                                           {"rows", comparison.rows},
+                                           {"wrong_rows", comparison.wrong_rows},
+                                           {"relative_error", comparison.relative_error},
+                                           {"plain_relative_error", comparison.plain_relative_error},
+                                           {"lse_error", comparison.lse_error},
+                                           {"ok", comparison.ok()}};
+  if (Status status = write_json(options.json, document); !status.ok()) return fail(status);
+  return comparison.ok() ? kRight : kWrongResult;
+}
+
+}  // namespace
+
+void add_decode(CLI::App& app, Action& action) {
+  CLI::App* decode = app.add_subcommand("decode", "Run one case file and compare with its reference");
+  auto options = std::make_shared<DecodeOptions>();
+  decode
+      ->add_option("CASE", options->path,
+                   "A safetensors file: the inputs of one call, and perhaps its outputs")
+      ->required();
+  decode->add_option("-o,--output", options->output, "Write out and lse to this safetensors file");
+  add_executor_options(*decode, options->executor);
+  add_json_option(*decode, options->json);
+  decode->footer(
+      "Without a reference in the file the result is compared with the float64 oracle.\n"
+      "Example: flashlatent decode case.safetensors --backend cpu -o result.safetensors");
+  decode->callback([&action, options] { action = [options] { return run_decode(*options); }; });
+}
+
+}  // namespace flashlatent::tools

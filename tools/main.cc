@@ -1,0 +1,51 @@
+// The command-line program.
+#include <fmt/core.h>
+
+#include <exception>
+
+#include "flashlatent/version.h"
+#include "tools/command.h"
+
+namespace {
+
+constexpr void (*kCommands[])(CLI::App&, flashlatent::tools::Action&) = {
+    flashlatent::tools::add_info,
+    flashlatent::tools::add_decode,
+    flashlatent::tools::add_check,
+};
+
+int run(int argc, char** argv) {
+  CLI::App app{
+      "Decode attention for latent (MLA) and paged KV caches.\n"
+      "Results go to stdout, progress and errors to stderr.\n"
+      "Exit codes: 0 right, 1 wrong result, 2 wrong usage or input."};
+  app.name("flashlatent");
+  app.set_version_flag("--version", FLASHLATENT_VERSION);
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(34);
+  flashlatent::tools::Action action;
+  for (auto* add : kCommands) add(app, action);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {  // --help, --version
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    fmt::print(stderr, "flashlatent: {} (try --help)\n", error.what());
+    return flashlatent::tools::kWrongInput;
+  }
+  return action();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  flashlatent::tools::set_command_line(argc, argv);
+  try {
+    return run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "flashlatent: out of memory\n");
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "flashlatent: {}\n", error.what());
+  }
+  return flashlatent::tools::kWrongInput;
+}

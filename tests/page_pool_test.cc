@@ -207,11 +207,14 @@ TEST_P(PagePoolSizes, FullPoolRefusesAndChangesNothing) {
   expect_error(refused, StatusCode::kExhausted, "pool's 4 only 1");
   expect_error(pool.create({}, 3 * size + 1), StatusCode::kExhausted, "needs 4 fresh pages");
   expect_error(pool.append(a->sequence, 3 * size + 1), StatusCode::kExhausted, "needs 4 fresh pages");
+  expect_error(pool.create({}, size, 3), StatusCode::kExhausted, "needs 4 fresh pages");
+  expect_error(pool.create(Ids{1, 2}, 2 * size, 2), StatusCode::kExhausted, "needs 2 fresh pages");
   expect_counts(pool, 1, 2, 1);
   EXPECT_EQ(*pool.length(a->sequence), size);
   EXPECT_EQ(pool.stats().evictions, 0);
   EXPECT_EQ(pool.stats().lookups, 2);
   EXPECT_EQ(pool.stats().sequences, 1);
+  ASSERT_TRUE(pool.release(pool.create(Ids{1, 2}, 2 * size, 1)->sequence).ok());
   EXPECT_EQ(pool.create(Ids{1, 2}, 3 * size)->cached_pages, 2);  // both are still there
 }
 
@@ -260,6 +263,7 @@ TEST(PagePool, BadArguments) {
 
   PagePool pool = *PagePool::create_pool(8, 16);
   expect_error(pool.create({}, -1), kBad, "length is -1");
+  expect_error(pool.create({}, 1, -1), kBad, "spare is -1");
   expect_error(pool.create(Ids{1, 2}, 31), kBad, "contents has 2 entries");
   const auto a = pool.create({}, 32);
   expect_error(pool.append(a->sequence, -1), kBad, "tokens is -1");

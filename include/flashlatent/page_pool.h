@@ -67,8 +67,9 @@ class PagePool {
   static Result<PagePool> create_pool(int pages, int page_size);
 
   /// A sequence of `length` tokens, whose first full pages have these contents: shares the longest registered
-  /// prefix of them and takes fresh pages for the rest. kExhausted if there are too few.
-  Result<Created> create(std::span<const ContentId> contents, int length);
+  /// prefix of them and takes fresh pages for the rest. kExhausted if there are too few, or if fewer than
+  /// `spare` would be left for others to grow.
+  Result<Created> create(std::span<const ContentId> contents, int length, int spare = 0);
 
   /// Makes room for `tokens` more tokens (0 or more). kExhausted if there are too few pages.
   Result<Copy> append(Sequence sequence, int tokens);
@@ -132,7 +133,7 @@ class PagePool {
   Slot* find_slot(Sequence sequence);
   Sequence new_slot(std::vector<std::int32_t> pages, std::int32_t length);
   int pages_for(std::int64_t tokens) const;
-  Status exhausted(const char* call, std::int64_t tokens, int needed, int available) const;
+  Status exhausted(const char* call, std::int64_t tokens, std::int64_t needed, int available) const;
 
   std::int32_t take();                // a fresh page, held once; there must be one
   void hold(std::int32_t page);       // one more sequence holds it

@@ -73,15 +73,16 @@ int PagePool::pages_for(std::int64_t tokens) const {
   return static_cast<int>((tokens + page_size_ - 1) / page_size_);
 }
 
-Status PagePool::exhausted(const char* call, std::int64_t tokens, int needed, int available) const {
+Status PagePool::exhausted(const char* call, std::int64_t tokens, std::int64_t needed, int available) const {
   return {StatusCode::kExhausted,
           message(call, " of ", tokens, " tokens needs ", needed, " fresh pages of ", page_size_,
                   " tokens, but of the pool's ", stats_.pages, " only ", available,
                   " are free or can be evicted: release a sequence or make the pool larger")};
 }
 
-Result<PagePool::Created> PagePool::create(std::span<const ContentId> contents, int length) {
+Result<PagePool::Created> PagePool::create(std::span<const ContentId> contents, int length, int spare) {
   if (length < 0) return invalid_argument("length is ", length, ", must be at least 0");
+  if (spare < 0) return invalid_argument("spare is ", spare, ", must be at least 0");
   if (contents.size() > static_cast<std::size_t>(length / page_size_)) {
     return invalid_argument("contents has ", contents.size(), " entries, but length ", length, " fills only ",
                             length / page_size_, " pages of ", page_size_, " tokens");
@@ -97,7 +98,9 @@ Result<PagePool::Created> PagePool::create(std::span<const ContentId> contents, 
   const int matched = static_cast<int>(table.size());
   const int needed = pages_for(length) - matched;
   const int available = stats_.free + stats_.cached - cached;
-  if (needed > available) return exhausted("create", length, needed, available);
+  if (std::int64_t{needed} + spare > available) {
+    return exhausted("create", length, std::int64_t{needed} + spare, available);
+  }
 
   table.reserve(matched + needed);
   for (std::int32_t page : table) hold(page);

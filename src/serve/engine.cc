@@ -1,0 +1,219 @@
+#include "serve/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+#include "core/message.h"
+#include "serve/content.h"
+#include "serve/latents.h"
+
+namespace flashlatent::serve {
+
+namespace {
+
+constexpr std::int64_t kRow = 576, kValue = 512;  // MLA: 512 latent + 64 RoPE
+constexpr float kCacheScale = 1.0F;
+constexpr float kQueryScale = 4.0F;  // makes scores of deviation 2.3: some tokens matter more than others
+constexpr int kStagedRows = 4096;
+constexpr int kPoison = 0xFF;  // bf16 and fp16: 0xFFFF is a NaN
+
+std::size_t row_bytes(std::int64_t rows) {
+  return static_cast<std::size_t>(rows) * kRow * sizeof(std::uint16_t);
+}
+
+}  // namespace
+
+Engine::Engine(std::span<const io::TraceRequest> trace, const Options& options)
+    : trace_(trace), options_(options) {
+  problem_.query = {.batch = options.batch, .tokens = 1, .heads = options.heads, .ragged = false};
+  problem_.cache = {.dtype = options.dtype,
+                    .heads = 1,
+                    .qk_dim = kRow,
+                    .v_dim = kValue,
+                    .page_size = options.page_size,
+                    .max_pages = options.max_pages};
+  problem_.options.softmax_scale = 1.0F / std::sqrt(192.0F);  // DeepSeek-V2: 128 + 64 before absorption
+  const bool cuda = options.executor.backend == Backend::kCuda;
+  device_ = {cuda ? DeviceType::kCuda : DeviceType::kCpu, cuda ? options.executor.device : 0};
+}
+
+std::size_t Engine::cache_bytes() const {
+  return row_bytes(std::int64_t{options_.pages} * options_.page_size);
+}
+
+Result<Engine> Engine::create(std::span<const io::TraceRequest> trace, const Options& options) {
+  if (options.layers < 1) return invalid_argument("layers is ", options.layers, ", must be at least 1");
+  Engine engine(trace, options);
+  FLASHLATENT_RETURN_IF_ERROR(available(options.executor.backend));
+  FLASHLATENT_RETURN_IF_ERROR(engine.allocate());
+  return engine;
+}
+
+Status Engine::allocate() {
+  const auto plan_size = plan_bytes(problem_, options_.executor);
+  if (!plan_size.ok()) return plan_size.status();
+  const auto workspace_size = workspace_bytes(problem_, options_.executor);
+  if (!workspace_size.ok()) return workspace_size.status();
+
+  const std::int64_t rows = std::int64_t{options_.batch} * options_.heads;
+  const std::size_t out_bytes = static_cast<std::size_t>(rows) * kValue * sizeof(std::uint16_t);
+  const std::size_t lse_bytes = static_cast<std::size_t>(rows) * sizeof(float);
+  host_q_.resize(static_cast<std::size_t>(rows) * kRow);
+  host_block_table_.resize(static_cast<std::size_t>(options_.batch) * options_.max_pages);
+  host_cache_seqlens_.resize(options_.batch);
+  if (device_.type == DeviceType::kCuda) staging_.resize(kStagedRows * kRow);
+
+  caches_.resize(options_.layers);
+  std::vector<std::pair<runtime::Buffer*, std::size_t>> wanted = {
+      {&q_, row_bytes(rows)},
+      {&out_, out_bytes},
+      {&kept_out_, out_bytes},
+      {&lse_, lse_bytes},
+      {&kept_lse_, lse_bytes},
+      {&block_table_, host_block_table_.size() * sizeof(std::int32_t)},
+      {&cache_seqlens_, host_cache_seqlens_.size() * sizeof(std::int32_t)},
+      {&plan_, *plan_size},
+      {&workspace_, *workspace_size}};
+  for (runtime::Buffer& cache : caches_) wanted.emplace_back(&cache, cache_bytes());
+  for (auto& [buffer, bytes] : wanted) {
+    auto allocated = runtime::Buffer::allocate(options_.executor, bytes);
+    if (!allocated.ok()) {
+      return {allocated.status().code(),
+              message(allocated.status().message(), "; caches take ", caches_.size(), " x ", cache_bytes(),
+                      " bytes: fewer pool tokens or layers need less")};
+    }
+    *buffer = std::move(*allocated);
+  }
+  for (const runtime::Buffer& cache : caches_) {
+    FLASHLATENT_RETURN_IF_ERROR(runtime::fill(cache.data(), kPoison, cache.size(), options_.executor));
+  }
+  return runtime::synchronize(options_.executor);
+}
+
+std::uint16_t* Engine::row_of(int layer, std::int64_t slot) const {
+  return static_cast<std::uint16_t*>(caches_[layer].data()) + slot * kRow;
+}
+
+void Engine::make_row(std::uint16_t* row, int request, int position, int layer) const {
+  RowName name = token_name(trace_[request], request, position);
+  name.layer = layer;
+  fill_random({row, kRow}, options_.dtype, kCacheScale, options_.seed, name);
+}
+
+Status Engine::fill(const Scheduler::Fill& fill, const PagePool& pool) {
+  const auto pages = pool.pages(fill.sequence);
+  if (!pages.ok()) return pages.status();
+  const int page_size = options_.page_size;
+  const auto slot_of = [&](int token) {
+    return std::int64_t{(*pages)[token / page_size]} * page_size + token % page_size;
+  };
+  for (int begin = fill.begin, end = begin; begin < fill.end; begin = end) {
+    // Tokens whose rows follow each other in the cache go in one piece.
+    const std::int64_t slot = slot_of(begin);
+    while (end < fill.end && end - begin < kStagedRows && slot_of(end) == slot + (end - begin)) ++end;
+    for (int layer = 0; layer < options_.layers; ++layer) {
+      std::uint16_t* target = row_of(layer, slot);
+      std::uint16_t* rows = staging_.empty() ? target : staging_.data();
+#pragma omp parallel for schedule(static) if (end - begin > 64)
+      for (int token = begin; token < end; ++token) {
+        make_row(rows + (token - begin) * kRow, fill.request, token, layer);
+      }
+      if (staging_.empty()) continue;
+      FLASHLATENT_RETURN_IF_ERROR(
+          runtime::copy_to_device(target, rows, row_bytes(end - begin), options_.executor));
+    }
+  }
+  return {};
+}
+
+void Engine::make_queries(const Scheduler::Step& step) {
+  const std::int64_t elements = options_.heads * kRow;
+#pragma omp parallel for schedule(static)
+  for (std::size_t i = 0; i < step.requests.size(); ++i) {
+    const RowName name{RowKind::kQuery, step.requests[i], host_cache_seqlens_[i], 0};
+    fill_random(
+        {host_q_.data() + static_cast<std::int64_t>(i) * elements, static_cast<std::size_t>(elements)},
+        options_.dtype, kQueryScale, options_.seed, name);
+  }
+}
+
+Result<double> Engine::step(const Scheduler::Step& step, const PagePool& pool, int kept_layer) {
+  const Executor& executor = options_.executor;
+  FLASHLATENT_RETURN_IF_ERROR(
+      pool.write_page_table(step.sequences, options_.max_pages, host_block_table_, host_cache_seqlens_));
+  make_queries(step);
+  // The model makes the queries: not timed.
+  FLASHLATENT_RETURN_IF_ERROR(
+      runtime::copy_to_device(q_.data(), host_q_.data(), host_q_.size() * sizeof(std::uint16_t), executor));
+  FLASHLATENT_RETURN_IF_ERROR(runtime::synchronize(executor));
+
+  const auto start = std::chrono::steady_clock::now();
+  const Dtype dtype = options_.dtype;
+  const std::int64_t batch = options_.batch, heads = options_.heads;
+  FLASHLATENT_RETURN_IF_ERROR(runtime::copy_to_device(block_table_.data(), host_block_table_.data(),
+                                                      host_block_table_.size() * sizeof(std::int32_t),
+                                                      executor));
+  FLASHLATENT_RETURN_IF_ERROR(runtime::copy_to_device(cache_seqlens_.data(), host_cache_seqlens_.data(),
+                                                      host_cache_seqlens_.size() * sizeof(std::int32_t),
+                                                      executor));
+  DecodeInputs inputs;
+  inputs.q = {q_.data(), dtype, {batch, 1, heads, kRow}, device_};
+  inputs.block_table = {block_table_.data(), Dtype::kI32, {batch, options_.max_pages}, device_};
+  inputs.cache_seqlens = {cache_seqlens_.data(), Dtype::kI32, {batch}, device_};
+  FLASHLATENT_RETURN_IF_ERROR(plan(problem_, inputs.cache_seqlens, plan_.memory(), executor));
+  for (int layer = 0; layer < options_.layers; ++layer) {
+    const bool kept = layer == kept_layer;
+    inputs.kv_cache = {caches_[layer].data(), dtype, {options_.pages, options_.page_size, 1, kRow}, device_};
+    DecodeOutputs outputs;
+    outputs.out = {(kept ? kept_out_ : out_).data(), dtype, {batch, 1, heads, kValue}, device_};
+    outputs.lse = {(kept ? kept_lse_ : lse_).data(), Dtype::kF32, {batch, heads, 1}, device_};
+    FLASHLATENT_RETURN_IF_ERROR(
+        decode(problem_, inputs, outputs, plan_.memory(), workspace_.memory(), executor));
+  }
+  FLASHLATENT_RETURN_IF_ERROR(runtime::synchronize(executor));
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::int64_t Engine::context() const {
+  return std::accumulate(host_cache_seqlens_.begin(), host_cache_seqlens_.end(), std::int64_t{0});
+}
+
+Result<runtime::Comparison> Engine::verify(const Scheduler::Step& step, int row, int kept_layer,
+                                           int heads) const {
+  const std::int64_t h_q = options_.heads, page_size = options_.page_size;
+  const std::int32_t length = host_cache_seqlens_[row];
+  const std::int64_t pages = (length + page_size - 1) / page_size;
+
+  std::vector<std::uint16_t> out(h_q * kValue);
+  std::vector<float> lse(h_q);
+  FLASHLATENT_RETURN_IF_ERROR(runtime::copy_to_host(
+      out.data(), static_cast<const std::uint16_t*>(kept_out_.data()) + row * h_q * kValue,
+      out.size() * sizeof(std::uint16_t), options_.executor));
+  FLASHLATENT_RETURN_IF_ERROR(runtime::copy_to_host(lse.data(),
+                                                    static_cast<const float*>(kept_lse_.data()) + row * h_q,
+                                                    lse.size() * sizeof(float), options_.executor));
+
+  // The request alone, its pages in order.
+  std::vector<std::uint16_t> cache(pages * page_size * kRow);
+  std::vector<std::int32_t> block_table(pages);
+  for (std::int64_t i = 0; i < pages; ++i) block_table[i] = static_cast<std::int32_t>(i);
+#pragma omp parallel for schedule(static)
+  for (int token = 0; token < length; ++token) {
+    make_row(cache.data() + token * kRow, step.requests[row], token, kept_layer);
+  }
+  DecodeProblem problem = problem_;
+  problem.query.batch = 1;
+  problem.cache.max_pages = static_cast<int>(pages);
+  DecodeInputs inputs;
+  inputs.q = {host_q_.data() + row * h_q * kRow, options_.dtype, {1, 1, h_q, kRow}};
+  inputs.kv_cache = {cache.data(), options_.dtype, {pages, page_size, 1, kRow}};
+  inputs.block_table = {block_table.data(), Dtype::kI32, {1, pages}};
+  inputs.cache_seqlens = {&length, Dtype::kI32, {1}};
+  const std::int64_t stride = std::max<std::int64_t>(1, h_q / heads);
+  return runtime::compare(problem, inputs, {out.data(), options_.dtype, {1, 1, h_q, kValue}},
+                          {lse.data(), Dtype::kF32, {1, h_q, 1}}, {}, {}, {length % stride, stride});
+}
+
+}  // namespace flashlatent::serve

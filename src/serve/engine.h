@@ -1,0 +1,68 @@
+// The attention of a model without the model: paged caches of random latents, one decode a layer.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "flashlatent/decode.h"
+#include "io/trace.h"
+#include "runtime/compare.h"
+#include "runtime/device_memory.h"
+#include "serve/scheduler.h"
+
+namespace flashlatent::serve {
+
+/// Owns the memory of either backend and everything that a step reads. All values come from `seed`, the trace
+/// and a position (latents.h), so that a check can make them again.
+class Engine {
+ public:
+  struct Options {
+    Executor executor;
+    Dtype dtype = Dtype::kBF16;
+    int layers = 1;
+    int heads = 16;  ///< h_q; MLA has one KV head.
+    int batch = 32;  ///< Rows of every step; those that nobody uses have length 0.
+    int pages = 0;   ///< Of each layer's cache.
+    int page_size = 64;
+    int max_pages = 0;  ///< The most that one request has.
+    std::uint64_t seed = 0;
+  };
+
+  /// `trace` must outlive the engine. Allocates everything that steps need; unwritten cache memory is NaN.
+  static Result<Engine> create(std::span<const io::TraceRequest> trace, const Options& options);
+
+  /// Writes the latents of these tokens into the caches of all layers, as prefill and the model would.
+  Status fill(const Scheduler::Fill& fill, const PagePool& pool);
+
+  /// One step: uploads page tables and lengths, plans, decodes every layer. Seconds that this took, the
+  /// making of the queries left out. The results of `kept_layer` stay until the next step.
+  Result<double> step(const Scheduler::Step& step, const PagePool& pool, int kept_layer);
+
+  /// Compares up to `heads` query heads of one row of the last step with the oracle, on latents made afresh.
+  Result<runtime::Comparison> verify(const Scheduler::Step& step, int row, int kept_layer, int heads) const;
+
+  /// Tokens that all rows of the last step attended to.
+  std::int64_t context() const;
+
+ private:
+  Engine(std::span<const io::TraceRequest> trace, const Options& options);
+
+  Status allocate();
+  std::size_t cache_bytes() const;  // of one layer
+  std::uint16_t* row_of(int layer, std::int64_t slot) const;
+  void make_row(std::uint16_t* row, int request, int position, int layer) const;
+  void make_queries(const Scheduler::Step& step);
+
+  std::span<const io::TraceRequest> trace_;
+  Options options_;
+  DecodeProblem problem_;
+  Device device_;
+  std::vector<runtime::Buffer> caches_;  // one a layer
+  runtime::Buffer q_, out_, kept_out_, lse_, kept_lse_, block_table_, cache_seqlens_, plan_, workspace_;
+  std::vector<std::uint16_t> host_q_;
+  std::vector<std::uint16_t> staging_;  // CUDA: rows on their way to the device
+  std::vector<std::int32_t> host_block_table_, host_cache_seqlens_;
+};
+
+}  // namespace flashlatent::serve

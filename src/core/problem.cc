@@ -28,6 +28,8 @@ Status validate(const DecodeProblem& p) {
   FLASHLATENT_RETURN_IF_ERROR(in_range("batch", p.query.batch, 0, kMany));
   FLASHLATENT_RETURN_IF_ERROR(in_range("s_q (query tokens)", p.query.tokens, 1, kMany));
   FLASHLATENT_RETURN_IF_ERROR(in_range("h_q (query heads)", p.query.heads, 1, 1 << 16));
+  FLASHLATENT_RETURN_IF_ERROR(
+      in_range("s_q x h_q", static_cast<std::int64_t>(p.query.tokens) * p.query.heads, 1, 1 << 30));
   FLASHLATENT_RETURN_IF_ERROR(in_range("h_kv (KV heads)", p.cache.heads, 1, p.query.heads));
   if (p.query.heads % p.cache.heads != 0) {
     return invalid_argument("h_q is ", p.query.heads, ", which is not a multiple of h_kv ", p.cache.heads);

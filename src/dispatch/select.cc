@@ -2,6 +2,7 @@
 
 #include "core/message.h"
 #include "cpu/cpu_backend.h"
+#include "plan/host_plan.h"
 #if FLASHLATENT_WITH_CUDA
 #include "cuda/cuda_backend.h"
 #endif
@@ -52,7 +53,11 @@ Result<Selection> select(const DecodeProblem& problem, const Executor& executor)
   for (const DecodeKernel& kernel : decode_kernels()) {
     if (kernel.backend != executor.backend) continue;
     const std::string reason = reason_to_decline(kernel, problem, executor);
-    if (reason.empty()) return Selection{&kernel, kernel.geometry(problem, *workers)};
+    if (reason.empty()) {
+      Selection selection{&kernel, kernel.geometry(problem, *workers)};
+      FLASHLATENT_RETURN_IF_ERROR(schedule::validate(selection.geometry));
+      return selection;
+    }
     reasons += message("; ", kernel.name, ": ", reason);
   }
   return unsupported("no ", to_string(executor.backend), " kernel takes ", to_string(problem), reasons);

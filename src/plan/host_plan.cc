@@ -1,5 +1,7 @@
 #include "plan/host_plan.h"
 
+#include "core/message.h"
+
 namespace flashlatent::schedule {
 
 namespace {
@@ -10,12 +12,12 @@ void cut_fixed(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
     const std::int32_t splits = fixed_splits_of(g, blocks_of(g, lengths[r]));
     plan.slot_prefix[r + 1] = plan.slot_prefix[r] + (splits > 1 ? splits : 0);
   }
-  const std::int32_t round_slots = plan.slot_prefix[g.requests];
   for (std::int32_t k = 0; k <= g.parts; ++k) {
     Cut cut = cut_at(g, plan.cost_prefix, k, lengths);
-    cut.slot = cut.round * round_slots + plan.slot_prefix[cut.request] + cut.block / g.fixed_split;
+    cut.slot = fixed_slot(g, plan.slot_prefix, cut);
     plan.cuts[k] = cut;
   }
+  const std::int32_t round_slots = plan.slot_prefix[g.requests];
   std::int32_t merges = 0;
   for (std::int32_t round = 0; round < g.rounds; ++round) {
     for (std::int32_t r = 0; r < g.requests; ++r) {
@@ -36,9 +38,9 @@ void cut_balanced(const Geometry& g, const std::int32_t* lengths, PlanView plan)
     Cut cut = cut_at(g, plan.cost_prefix, k, lengths);
     segments += opens_segment(cut, before);
     merges += opens_merge(cut, before);
-    cut.slot = segments + merges - (cut.block > 0);
+    cut.slot = balanced_slot(cut, segments, merges);
     if (opens_merge(cut, before)) plan.merges[merges - 1] = {cut.round, cut.request, cut.slot - 1, 0};
-    if (cut.block > 0) plan.merges[merges - 1].slot_end = cut.slot + 1;
+    if (cut.block > 0) plan.merges[merges - 1].slot_end = cut.slot + 1;  // until the item's last cut
     plan.cuts[k] = cut;
     before = cut;
   }
@@ -47,6 +49,22 @@ void cut_balanced(const Geometry& g, const std::int32_t* lengths, PlanView plan)
 }
 
 }  // namespace
+
+Status validate(const Geometry& g) {
+  if (g.requests < 0 || g.parts < 1 || g.lanes < 1 || g.rounds < 1 || g.block_tokens < 1 ||
+      g.max_tokens < 0 || g.fixed_split < 0 || g.cost.per_block < 1 || g.cost.per_split < 0) {
+    return {StatusCode::kInternal, "a kernel's schedule geometry is out of range"};
+  }
+  // In floating point: the integers are what might overflow.
+  const double items = static_cast<double>(g.requests) * g.rounds;
+  const double cost = items * static_cast<double>(item_cost(g, max_blocks(g)));
+  const double slots = g.fixed_split > 0 ? items * fixed_splits_of(g, max_blocks(g)) : 2.0 * g.parts;
+  if (cost >= 0x1p62 || slots * g.lanes * g.tile_rows >= 0x1p31) {
+    return unsupported("a plan of ", g.requests, " requests x ", g.rounds, " rounds x ", max_blocks(g),
+                       " blocks overflows; fewer requests, query rows or max_pages are accepted");
+  }
+  return {};
+}
 
 void build_on_host(const Geometry& g, const std::int32_t* lengths, void* memory) {
   PlanView plan = plan_view(g, memory);

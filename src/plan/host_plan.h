@@ -6,6 +6,10 @@
 
 namespace flashlatent::schedule {
 
+/// Do the fields make sense, and do the longest lengths fit the plan's integers (int64 costs, int32 partial
+/// rows)?
+Status validate(const Geometry& geometry);
+
 /// Writes the plan for these lengths (one a request) into `memory`, plan_bytes(geometry) long.
 void build_on_host(const Geometry& geometry, const std::int32_t* lengths, void* memory);
 

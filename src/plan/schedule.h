@@ -2,8 +2,10 @@
 //
 // A batch is a line of items: for each round (a group of row tiles), each request. An item of n blocks is
 // per_split + n * per_block long on that line. The line is cut into `parts` equal lengths; a cut that falls
-// inside an item is rounded to a block. A part is then at most one block and one per_split longer than the
-// ideal: half a block of rounding at each end, and per_split paid again for the item that its cut opens.
+// inside an item is rounded to a block. A part is then at most per_block + per_split longer than the ideal
+// (and 1 more: the line is cut in whole units): half a block of rounding at each end, and per_split paid
+// again for the item that its cut opens, or per_split moved to it by a cut that falls before an item's first
+// block. With fixed_split cuts are rounded to a split, and a part is at most one whole split longer.
 //
 // Every cut is a closed form over prefix sums: no loop over requests depends on the one before.
 #pragma once
@@ -24,7 +26,7 @@ struct CostModel {
   std::int32_t per_split = 48;
 };
 
-/// What shapes and the device fix before any length is known.
+/// What shapes and the device fix before any length is known. See validate() in host_plan.h for its range.
 struct Geometry {
   std::int32_t requests = 0;
   std::int32_t parts = 1;
@@ -82,7 +84,7 @@ FLASHLATENT_HOST_DEVICE std::int32_t blocks_of(const Geometry& g, std::int32_t l
 }
 
 FLASHLATENT_HOST_DEVICE std::int32_t fixed_splits_of(const Geometry& g, std::int32_t blocks) {
-  return blocks <= g.fixed_split ? 1 : (blocks + g.fixed_split - 1) / g.fixed_split;
+  return blocks <= g.fixed_split ? 1 : blocks / g.fixed_split + (blocks % g.fixed_split != 0);
 }
 
 FLASHLATENT_HOST_DEVICE std::int64_t item_cost(const Geometry& g, std::int32_t blocks) {
@@ -108,8 +110,9 @@ FLASHLATENT_HOST_DEVICE std::int64_t max_slots(const Geometry& g) {
   return g.parts - 1 + max_merges(g);
 }
 
-/// The plan in memory: header | cuts[parts + 1] | merges[max_merges] | cost prefix[requests + 1] |
-/// slot prefix[requests + 1] (fixed_split only: partial slots before a request, within one round).
+/// The plan in memory: header | cuts[parts + 1] | merges[max_merges], and what only its builder uses: cost
+/// prefix[requests + 1] | slot prefix[requests + 1] (fixed_split only). Prefixes are of one round: the cost
+/// and the partial slots before a request, and in all.
 struct PlanView {
   Header* header;
   Cut* cuts;
@@ -148,11 +151,10 @@ FLASHLATENT_HOST_DEVICE std::uint64_t fingerprint(const Geometry& g) {
 FLASHLATENT_HOST_DEVICE Cut cut_at(const Geometry& g, const std::int64_t* cost_prefix, std::int32_t k,
                                    const std::int32_t* lengths) {
   const std::int64_t round_cost = cost_prefix[g.requests];
-  if (k <= 0 || round_cost == 0) return {k <= 0 ? 0 : g.rounds, 0, 0, 0};
-  if (k >= g.parts) return {g.rounds, 0, 0, 0};
-  // total * k < 2^63: total < 2^20 requests * 2^26 blocks * 2^8 would not fit, but k / parts is split first.
+  if (k <= 0 && g.requests > 0) return {0, 0, 0, 0};
+  if (k >= g.parts || round_cost == 0) return {g.rounds, 0, 0, 0};  // the line's end
   const std::int64_t total = round_cost * g.rounds;
-  const std::int64_t x = total / g.parts * k + total % g.parts * k / g.parts;
+  const std::int64_t x = total / g.parts * k + total % g.parts * k / g.parts;  // total * k might overflow
   Cut cut{static_cast<std::int32_t>(x / round_cost), 0, 0, 0};
   const std::int64_t y = x % round_cost;
   std::int32_t low = 0, high = g.requests;  // the last request whose item begins at or before y
@@ -190,6 +192,9 @@ FLASHLATENT_HOST_DEVICE bool same_item(const Cut& a, const Cut& b) {
   return a.round == b.round && a.request == b.request;
 }
 
+/// Balanced cuts: slots are numbered along the line. Each place where an item is cut begins one segment, and
+/// an item's first such place also ends one, so a cut's slot follows from how many of each come before it.
+
 /// Does this cut split an item, at a place where the cut before it does not?
 FLASHLATENT_HOST_DEVICE bool opens_segment(const Cut& cut, const Cut& before) {
   return cut.block > 0 && !(same_item(cut, before) && cut.block == before.block);
@@ -198,6 +203,23 @@ FLASHLATENT_HOST_DEVICE bool opens_segment(const Cut& cut, const Cut& before) {
 /// Is it the first to split its item?
 FLASHLATENT_HOST_DEVICE bool opens_merge(const Cut& cut, const Cut& before) {
   return cut.block > 0 && !(same_item(cut, before) && before.block > 0);
+}
+
+/// Is it the last to split its item?
+FLASHLATENT_HOST_DEVICE bool closes_merge(const Cut& cut, const Cut& after) {
+  return cut.block > 0 && !same_item(cut, after);
+}
+
+/// The slot of a cut, from the segments and merges opened up to and by it.
+FLASHLATENT_HOST_DEVICE std::int32_t balanced_slot(const Cut& cut, std::int32_t segments,
+                                                   std::int32_t merges) {
+  return segments + merges - (cut.block > 0);
+}
+
+/// The slot of a cut with fixed_split.
+FLASHLATENT_HOST_DEVICE std::int32_t fixed_slot(const Geometry& g, const std::int32_t* slot_prefix,
+                                                const Cut& cut) {
+  return cut.round * slot_prefix[g.requests] + slot_prefix[cut.request] + cut.block / g.fixed_split;
 }
 
 /// Walks the segments of one part. Lengths are read again: a plan made for other lengths is still right,

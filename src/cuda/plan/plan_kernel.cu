@@ -1,9 +1,9 @@
-// The plan of plan/schedule.h on the device: one CTA, prefix sums instead of a loop over requests.
+// The plan, built on the device by one CTA: a parallel prefix sum of the requests' costs, then one thread a
+// cut. Header, cuts and merges are bit for bit those of plan/host_plan.cc; both call plan/schedule.h.
 #include <cub/block/block_scan.cuh>
 
 #include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
-#include "plan/schedule.h"
 
 namespace flashlatent::cuda {
 
@@ -11,133 +11,163 @@ namespace {
 
 using schedule::Cut;
 using schedule::Geometry;
+using schedule::Merge;
 using schedule::PlanView;
 
 constexpr int kThreads = 1024;
+constexpr int kEach = 4;  // requests a thread and pass
+// Costs of up to this many requests are searched in shared memory, of more in the plan's own memory.
+constexpr int kSharedRequests = 4096;
 
-using CostScan = cub::BlockScan<std::int64_t, kThreads>;
-using CountScan = cub::BlockScan<std::int32_t, kThreads>;
+using Scan = cub::BlockScan<std::int64_t, kThreads, cub::BLOCK_SCAN_WARP_SCANS>;
 
-union ScanStorage {
-  CostScan::TempStorage cost;
-  CountScan::TempStorage count;
+/// Two counts in one scan, both below 2^31.
+struct Pair {
+  std::int32_t low, high;
+};
+__device__ std::int64_t pack(Pair pair) {
+  return static_cast<std::int64_t>(pair.high) << 32 | pair.low;
+}
+__device__ Pair unpack(std::int64_t packed) {
+  return {static_cast<std::int32_t>(packed), static_cast<std::int32_t>(packed >> 32)};
+}
+
+struct Builder {
+  const Geometry& g;
+  const std::int32_t* lengths;
+  PlanView plan;
+  std::int64_t* cost_prefix;
+  Scan::TempStorage& scan_memory;
+
+  /// cost_prefix, requests + 1 long.
+  __device__ void scan_costs() const {
+    std::int64_t carry = 0;
+    for (std::int32_t start = 0; start < g.requests; start += kThreads * kEach) {
+      const std::int32_t first = start + threadIdx.x * kEach;
+      std::int64_t values[kEach];
+      for (int i = 0; i < kEach; ++i) {
+        values[i] =
+            first + i < g.requests ? schedule::item_cost(g, schedule::blocks_of(g, lengths[first + i])) : 0;
+      }
+      std::int64_t sum;
+      Scan(scan_memory).ExclusiveSum(values, values, sum);
+      for (int i = 0; i < kEach; ++i) {
+        if (first + i < g.requests) cost_prefix[first + i] = carry + values[i];
+      }
+      carry += sum;
+      __syncthreads();  // scan_memory is free again
+    }
+    if (threadIdx.x == 0) cost_prefix[g.requests] = carry;
+    __syncthreads();
+  }
+
+  /// With fixed_split: slot_prefix, and the merges of the first round. Returns how many those are.
+  __device__ std::int32_t scan_fixed_slots() const {
+    Pair carry{0, 0};  // slots, merges
+    for (std::int32_t start = 0; start < g.requests; start += kThreads * kEach) {
+      const std::int32_t first = start + threadIdx.x * kEach;
+      std::int32_t splits[kEach];
+      std::int64_t before[kEach];
+      for (int i = 0; i < kEach; ++i) {
+        splits[i] = first + i < g.requests
+                        ? schedule::fixed_splits_of(g, schedule::blocks_of(g, lengths[first + i]))
+                        : 1;
+        before[i] = splits[i] > 1 ? pack({splits[i], 1}) : 0;
+      }
+      std::int64_t sum;
+      Scan(scan_memory).ExclusiveSum(before, before, sum);
+      for (int i = 0; i < kEach; ++i) {
+        if (first + i >= g.requests) break;
+        const Pair here = unpack(before[i]);
+        const std::int32_t slot = carry.low + here.low;
+        plan.slot_prefix[first + i] = slot;
+        if (splits[i] > 1) plan.merges[carry.high + here.high] = {0, first + i, slot, slot + splits[i]};
+      }
+      carry.low += unpack(sum).low;
+      carry.high += unpack(sum).high;
+      __syncthreads();
+    }
+    if (threadIdx.x == 0) plan.slot_prefix[g.requests] = carry.low;
+    __syncthreads();
+    return carry.high;
+  }
+
+  __device__ void cut_fixed() const {
+    const std::int32_t round_merges = scan_fixed_slots();
+    const std::int32_t round_slots = plan.slot_prefix[g.requests];
+    for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) {
+      Cut cut = schedule::cut_at(g, cost_prefix, k, lengths);
+      cut.slot = schedule::fixed_slot(g, plan.slot_prefix, cut);
+      plan.cuts[k] = cut;
+    }
+    const std::int32_t merges = round_merges * g.rounds;
+    for (std::int32_t i = round_merges + threadIdx.x; i < merges; i += kThreads) {
+      const std::int32_t round = i / round_merges;
+      const Merge& like = plan.merges[i % round_merges];
+      const std::int32_t base = round * round_slots;
+      plan.merges[i] = {round, like.request, base + like.slot_begin, base + like.slot_end};
+    }
+    finish(merges, round_slots * g.rounds);
+  }
+
+  __device__ void cut_balanced() const {
+    for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) {
+      plan.cuts[k] = schedule::cut_at(g, cost_prefix, k, lengths);
+    }
+    __syncthreads();   // below, each cut looks at its neighbours
+    Pair carry{0, 0};  // segments, merges
+    for (std::int32_t start = 0; start <= g.parts; start += kThreads) {
+      const std::int32_t k = start + threadIdx.x;
+      const bool real = k <= g.parts;
+      const Cut cut = real ? plan.cuts[k] : Cut{0, 0, 0, 0};
+      const Cut before = real && k > 0 ? plan.cuts[k - 1] : Cut{0, 0, 0, 0};
+      const Cut after = real && k < g.parts ? plan.cuts[k + 1] : Cut{g.rounds, 0, 0, 0};
+      const bool opens = schedule::opens_merge(cut, before);
+      std::int64_t counts = pack({schedule::opens_segment(cut, before), opens});
+      std::int64_t sum;
+      Scan(scan_memory).InclusiveSum(counts, counts, sum);
+      const std::int32_t segments = carry.low + unpack(counts).low;
+      const std::int32_t merges = carry.high + unpack(counts).high;
+      if (real) {
+        const std::int32_t slot = schedule::balanced_slot(cut, segments, merges);
+        plan.cuts[k].slot = slot;
+        if (opens) {
+          plan.merges[merges - 1].round = cut.round;
+          plan.merges[merges - 1].request = cut.request;
+          plan.merges[merges - 1].slot_begin = slot - 1;
+        }
+        if (schedule::closes_merge(cut, after)) plan.merges[merges - 1].slot_end = slot + 1;
+      }
+      carry.low += unpack(sum).low;
+      carry.high += unpack(sum).high;
+      __syncthreads();
+    }
+    finish(carry.high, carry.low + carry.high);
+  }
+
+  __device__ void finish(std::int32_t merges, std::int32_t slots) const {
+    if (threadIdx.x != 0) return;
+    schedule::Header header = {};
+    header.fingerprint = schedule::fingerprint(g);
+    header.total_cost = cost_prefix[g.requests] * g.rounds;
+    header.merges = merges;
+    header.slots = slots;
+    *plan.header = header;
+  }
 };
 
-/// prefix[0] = 0, prefix[i + 1] = prefix[i] + value(i); returns prefix[count] in every thread.
-template <class Scan, class T, class Value>
-__device__ T prefix_sums(typename Scan::TempStorage& storage, T* prefix, int count, Value&& value) {
-  T carry = 0;
-  if (threadIdx.x == 0) prefix[0] = 0;
-  for (int begin = 0; begin < count; begin += kThreads) {
-    const int i = begin + threadIdx.x;
-    T inclusive, total;
-    Scan(storage).InclusiveSum(i < count ? value(i) : T{0}, inclusive, total);
-    if (i < count) prefix[i + 1] = carry + inclusive;
-    carry += total;
-    __syncthreads();  // the storage is used again
-  }
-  return carry;
-}
-
-/// Cuts where balance wants them; a merge for each item that is cut.
-__device__ void cut_balanced(const Geometry& g, const std::int32_t* lengths, const PlanView& plan,
-                             ScanStorage& storage) {
-  std::int32_t segments_carry = 0, merges_carry = 0;
-  for (int begin = 0; begin <= g.parts; begin += kThreads) {
-    const int k = begin + threadIdx.x;
-    const bool there = k <= g.parts;
-    Cut cut{}, before{}, after{};
-    if (there) {
-      cut = schedule::cut_at(g, plan.cost_prefix, k, lengths);
-      if (k > 0) before = schedule::cut_at(g, plan.cost_prefix, k - 1, lengths);
-      if (k < g.parts) after = schedule::cut_at(g, plan.cost_prefix, k + 1, lengths);
-    }
-    std::int32_t segments, merges, all_segments, all_merges;
-    CountScan(storage.count)
-        .InclusiveSum(there && schedule::opens_segment(cut, before), segments, all_segments);
-    __syncthreads();
-    CountScan(storage.count).InclusiveSum(there && schedule::opens_merge(cut, before), merges, all_merges);
-    __syncthreads();
-    segments += segments_carry;
-    merges += merges_carry;
-    segments_carry += all_segments;
-    merges_carry += all_merges;
-    if (!there) continue;
-    cut.slot = segments + merges - (cut.block > 0);
-    plan.cuts[k] = cut;
-    if (cut.block == 0) continue;
-    schedule::Merge& merge = plan.merges[merges - 1];
-    if (schedule::opens_merge(cut, before)) {
-      merge.round = cut.round;
-      merge.request = cut.request;
-      merge.slot_begin = cut.slot - 1;
-    }
-    const bool last = !(schedule::same_item(cut, after) && after.block > 0) || k == g.parts;
-    if (last) merge.slot_end = cut.slot + 1;
-  }
-  if (threadIdx.x == 0) {
-    plan.header->merges = merges_carry;
-    plan.header->slots = segments_carry + merges_carry;
-  }
-}
-
-/// Splits of a fixed size; a merge for each request longer than one, in every round.
-__device__ void cut_fixed(const Geometry& g, const std::int32_t* lengths, const PlanView& plan,
-                          ScanStorage& storage) {
-  auto splits = [&](int request) {
-    const std::int32_t n = schedule::fixed_splits_of(g, schedule::blocks_of(g, lengths[request]));
-    return n > 1 ? n : 0;
-  };
-  const std::int32_t round_slots =
-      prefix_sums<CountScan>(storage.count, plan.slot_prefix, g.requests, [&](int i) { return splits(i); });
-  __syncthreads();
-  for (int k = threadIdx.x; k <= g.parts; k += kThreads) {
-    Cut cut = schedule::cut_at(g, plan.cost_prefix, k, lengths);
-    cut.slot = cut.round * round_slots + plan.slot_prefix[cut.request] + cut.block / g.fixed_split;
-    plan.cuts[k] = cut;
-  }
-  std::int32_t carry = 0;
-  for (int begin = 0; begin < g.requests; begin += kThreads) {
-    const int i = begin + threadIdx.x;
-    const bool split = i < g.requests && splits(i) > 0;
-    std::int32_t before, total;
-    CountScan(storage.count).ExclusiveSum(split ? 1 : 0, before, total);
-    __syncthreads();
-    if (split) plan.merges[carry + before] = {0, i, plan.slot_prefix[i], plan.slot_prefix[i + 1]};
-    carry += total;
-  }
-  __syncthreads();
-  // The other rounds repeat the first, further on.
-  for (int i = carry + threadIdx.x; i < carry * g.rounds; i += kThreads) {
-    schedule::Merge merge = plan.merges[i % carry];
-    merge.round = i / carry;
-    merge.slot_begin += merge.round * round_slots;
-    merge.slot_end += merge.round * round_slots;
-    plan.merges[i] = merge;
-  }
-  if (threadIdx.x == 0) {
-    plan.header->merges = carry * g.rounds;
-    plan.header->slots = g.rounds * round_slots;
-  }
-}
-
-__global__ void __launch_bounds__(kThreads, 1)
-    plan_kernel(const __grid_constant__ Geometry g, const std::int32_t* lengths, void* memory) {
-  __shared__ ScanStorage storage;
-  const PlanView plan = schedule::plan_view(g, memory);
-  const std::int64_t round_cost = prefix_sums<CostScan>(
-      storage.cost, plan.cost_prefix, g.requests,
-      [&](int i) { return schedule::item_cost(g, schedule::blocks_of(g, lengths[i])); });
-  if (threadIdx.x == 0) {
-    *plan.header = {};
-    plan.header->fingerprint = schedule::fingerprint(g);
-    plan.header->total_cost = round_cost * g.rounds;
-  }
-  __syncthreads();
-  if (g.fixed_split > 0) {
-    cut_fixed(g, lengths, plan, storage);
+__global__ void __launch_bounds__(kThreads)
+    plan_kernel(const __grid_constant__ Geometry geometry, const std::int32_t* lengths, void* memory) {
+  __shared__ std::int64_t shared_prefix[kSharedRequests + 1];
+  __shared__ Scan::TempStorage scan_memory;
+  const PlanView plan = schedule::plan_view(geometry, memory);
+  std::int64_t* cost_prefix = geometry.requests <= kSharedRequests ? shared_prefix : plan.cost_prefix;
+  const Builder builder{geometry, lengths, plan, cost_prefix, scan_memory};
+  builder.scan_costs();
+  if (geometry.fixed_split > 0) {
+    builder.cut_fixed();
   } else {
-    cut_balanced(g, lengths, plan, storage);
+    builder.cut_balanced();
   }
 }
 

@@ -1,1 +1,23 @@
-# Installation: see cmake/flashlatentConfig.cmake.in
+# cmake --install: the library, its headers, the program, and a package for find_package(flashlatent).
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+set(FLASHLATENT_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/flashlatent)
+
+install(TARGETS flashlatent EXPORT flashlatentTargets)
+install(DIRECTORY include/flashlatent TYPE INCLUDE)
+install(FILES LICENSE README.md TYPE DOC)
+install(EXPORT flashlatentTargets NAMESPACE flashlatent:: DESTINATION ${FLASHLATENT_PACKAGE_DIR})
+if(TARGET flashlatent_program)
+  set_target_properties(flashlatent_program PROPERTIES INSTALL_RPATH $ORIGIN/../${CMAKE_INSTALL_LIBDIR})
+  install(TARGETS flashlatent_program)
+endif()
+
+# A static library leaves its own libraries to the program that links it.
+get_target_property(FLASHLATENT_LIBRARY_TYPE flashlatent TYPE)
+configure_package_config_file(cmake/flashlatentConfig.cmake.in flashlatentConfig.cmake
+  INSTALL_DESTINATION ${FLASHLATENT_PACKAGE_DIR})
+# Before 1.0 a minor version may break its users.
+write_basic_package_version_file(flashlatentConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashlatentConfig.cmake
+              ${CMAKE_CURRENT_BINARY_DIR}/flashlatentConfigVersion.cmake
+        DESTINATION ${FLASHLATENT_PACKAGE_DIR})

@@ -1,0 +1,1 @@
+flashlatent_test(core_test)

@@ -1,0 +1,247 @@
+// Status, tensor views, and the refusals that every backend shares: each must name the argument, its value
+// and what would do.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "core/validate.h"
+#include "flashlatent/flashlatent.h"
+
+namespace flashlatent {
+namespace {
+
+// Says which piece of the message is missing.
+testing::AssertionResult refuses(const Status& status, StatusCode code,
+                                 const std::vector<std::string>& pieces) {
+  if (status.code() != code) {
+    return testing::AssertionFailure() << to_string(status.code()) << ": " << status.message();
+  }
+  if (status.message().find('\n') != std::string::npos) {
+    return testing::AssertionFailure() << "more than one line: " << status.message();
+  }
+  for (const std::string& piece : pieces) {
+    if (status.message().find(piece) == std::string::npos) {
+      return testing::AssertionFailure() << "no '" << piece << "' in: " << status.message();
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+testing::AssertionResult is_invalid(const Status& status, const std::vector<std::string>& pieces) {
+  return refuses(status, StatusCode::kInvalidArgument, pieces);
+}
+
+TEST(Status, DefaultIsOk) {
+  const Status status;
+  EXPECT_TRUE(status.ok());
+  EXPECT_EQ(status.code(), StatusCode::kOk);
+  EXPECT_EQ(status.message(), "");
+}
+
+TEST(Status, CodesHaveNames) {
+  EXPECT_STREQ(to_string(StatusCode::kOk), "ok");
+  EXPECT_STREQ(to_string(StatusCode::kInvalidArgument), "invalid argument");
+  EXPECT_STREQ(to_string(StatusCode::kUnsupported), "unsupported");
+  EXPECT_STREQ(to_string(StatusCode::kUnavailable), "unavailable");
+  EXPECT_STREQ(to_string(StatusCode::kExhausted), "exhausted");
+  EXPECT_STREQ(to_string(StatusCode::kInternal), "internal error");
+}
+
+TEST(Result, HoldsAValueOrAStatus) {
+  const Result<int> seven(7);
+  ASSERT_TRUE(seven.ok());
+  EXPECT_EQ(*seven, 7);
+  EXPECT_TRUE(seven.status().ok());
+  const Result<int> none(Status(StatusCode::kExhausted, "the pool is full"));
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.status().code(), StatusCode::kExhausted);
+  EXPECT_EQ(none.status().message(), "the pool is full");
+}
+
+TEST(Tensor, ContiguousStrides) {
+  float data[24];
+  const TensorView view(data, Dtype::kF32, {2, 3, 4});
+  EXPECT_EQ(view.rank, 3);
+  EXPECT_EQ(view.strides[0], 12);
+  EXPECT_EQ(view.strides[1], 4);
+  EXPECT_EQ(view.strides[2], 1);
+  EXPECT_EQ(view.elements(), 24);
+  EXPECT_TRUE(view.present());
+  EXPECT_FALSE(TensorView().present());
+}
+
+TEST(Tensor, OffsetsAre64Bit) {
+  const ConstTensorView view(nullptr, Dtype::kBF16, {1 << 20, 64, 1, 576});
+  EXPECT_EQ(view.elements(), std::int64_t{1} * (1 << 20) * 64 * 576);
+  EXPECT_EQ(view.strides[0], 64 * 576);
+}
+
+TEST(Tensor, Prints) {
+  EXPECT_EQ(to_string(ConstTensorView(nullptr, Dtype::kBF16, {8, 64, 1, 576}, {DeviceType::kCuda, 1})),
+            "bf16 (8, 64, 1, 576) strides (36864, 576, 576, 1) on cuda:1");
+  EXPECT_EQ(to_string(ConstTensorView(nullptr, Dtype::kI32, {3})), "int32 (3) strides (1) on cpu");
+}
+
+TEST(Tensor, DtypeSizes) {
+  EXPECT_EQ(size_of(Dtype::kBF16), 2U);
+  EXPECT_EQ(size_of(Dtype::kF16), 2U);
+  EXPECT_EQ(size_of(Dtype::kF32), 4U);
+  EXPECT_EQ(size_of(Dtype::kI32), 4U);
+  EXPECT_EQ(size_of(Dtype::kU8), 1U);
+}
+
+TEST(Backend, NamesGoBothWays) {
+  for (const Backend backend : {Backend::kCpu, Backend::kCuda}) {
+    const Result<Backend> named = backend_from_name(to_string(backend));
+    ASSERT_TRUE(named.ok());
+    EXPECT_EQ(*named, backend);
+  }
+  EXPECT_TRUE(is_invalid(backend_from_name("tpu").status(), {"tpu", "cpu", "cuda"}));
+}
+
+// Each field out of its range in turn.
+TEST(Problem, RefusesFieldsOutOfRange) {
+  EXPECT_TRUE(validate(DecodeProblem()).ok());
+  struct Case {
+    void (*spoil)(DecodeProblem&);
+    std::vector<std::string> pieces;
+  };
+  const Case cases[] = {
+      {[](DecodeProblem& p) { p.query.batch = -1; }, {"batch is -1", "from 0"}},
+      {[](DecodeProblem& p) { p.query.tokens = 0; }, {"s_q", "is 0", "from 1"}},
+      {[](DecodeProblem& p) { p.query.heads = 0; }, {"h_q", "is 0", "from 1"}},
+      {[](DecodeProblem& p) { p.cache.heads = 0; }, {"h_kv", "is 0", "from 1"}},
+      {[](DecodeProblem& p) { p.cache.heads = 2; }, {"h_kv", "is 2", "to 1"}},
+      {[](DecodeProblem& p) { p.query.heads = 5, p.cache.heads = 2; }, {"h_q is 5", "multiple", "2"}},
+      {[](DecodeProblem& p) { p.cache.dtype = Dtype::kU8; }, {"dtype is uint8", "bf16", "fp16"}},
+      {[](DecodeProblem& p) { p.cache.qk_dim = 0; }, {"qk_dim is 0", "from 1"}},
+      {[](DecodeProblem& p) { p.cache.v_dim = 577; }, {"v_dim is 577", "to 576"}},
+      {[](DecodeProblem& p) { p.cache.page_size = 0; }, {"page_size is 0", "from 1"}},
+      {[](DecodeProblem& p) { p.cache.max_pages = -3; }, {"max_pages", "is -3", "from 0"}},
+      {[](DecodeProblem& p) { p.options.softmax_scale = std::numeric_limits<float>::quiet_NaN(); },
+       {"softmax_scale is nan", "finite"}},
+  };
+  for (const Case& bad : cases) {
+    DecodeProblem problem;
+    bad.spoil(problem);
+    EXPECT_TRUE(is_invalid(validate(problem), bad.pieces)) << to_string(problem);
+  }
+}
+
+TEST(Problem, Prints) {
+  DecodeProblem problem;
+  problem.query.batch = 128;
+  problem.query.heads = 16;
+  problem.cache.max_pages = 65;
+  problem.options.causal = true;
+  EXPECT_EQ(to_string(problem), "decode b=128 s_q=1 h_q=16 h_kv=1 d=576/512 bf16 page=64x65 scale=1 causal");
+}
+
+// A call that is right, to spoil one argument at a time. Nothing reads its memory.
+class DecodeArguments : public testing::Test {
+ protected:
+  DecodeArguments() {
+    problem_.query.batch = 3;
+    problem_.query.heads = 16;
+    problem_.cache.max_pages = 4;
+    inputs_.q = {memory_, Dtype::kBF16, {3, 1, 16, 576}};
+    inputs_.kv_cache = {memory_, Dtype::kBF16, {20, 64, 1, 576}};
+    inputs_.block_table = {memory_, Dtype::kI32, {3, 4}};
+    inputs_.cache_seqlens = {memory_, Dtype::kI32, {3}};
+    outputs_.out = {memory_, Dtype::kBF16, {3, 1, 16, 512}};
+    outputs_.lse = {memory_, Dtype::kF32, {3, 16, 1}};
+  }
+
+  Status check() const { return validate_decode(problem_, inputs_, outputs_, {}); }
+
+  alignas(256) char memory_[256] = {};
+  DecodeProblem problem_;
+  DecodeInputs inputs_;
+  DecodeOutputs outputs_;
+};
+
+TEST_F(DecodeArguments, Right) {
+  const Status status = check();
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
+TEST_F(DecodeArguments, Missing) {
+  inputs_.q = {};
+  EXPECT_TRUE(is_invalid(check(), {"q is missing", "bf16 (3, 1, 16, 576)"}));
+}
+
+TEST_F(DecodeArguments, WrongRank) {
+  inputs_.block_table = {memory_, Dtype::kI32, {12}};
+  EXPECT_TRUE(is_invalid(check(), {"block_table is int32 (12)", "int32 (3, 4)"}));
+}
+
+TEST_F(DecodeArguments, WrongShape) {
+  outputs_.lse = {memory_, Dtype::kF32, {3, 1, 16}};
+  EXPECT_TRUE(is_invalid(check(), {"lse is fp32 (3, 1, 16)", "fp32 (3, 16, 1)"}));
+}
+
+TEST_F(DecodeArguments, WrongDtype) {
+  inputs_.kv_cache.dtype = Dtype::kF16;
+  EXPECT_TRUE(is_invalid(check(), {"kv_cache is fp16", "expected bf16"}));
+}
+
+TEST_F(DecodeArguments, WrongDevice) {
+  inputs_.cache_seqlens.device = {DeviceType::kCuda, 2};
+  EXPECT_TRUE(is_invalid(check(), {"cache_seqlens", "on cuda:2", "on cpu"}));
+}
+
+TEST_F(DecodeArguments, NullAndMisaligned) {
+  outputs_.out.data = nullptr;
+  EXPECT_TRUE(is_invalid(check(), {"out is", "null"}));
+  outputs_.out.data = memory_ + 1;
+  EXPECT_TRUE(is_invalid(check(), {"out is", "aligned"}));
+}
+
+TEST_F(DecodeArguments, InnermostStride) {
+  inputs_.q.strides[3] = 2;
+  EXPECT_TRUE(is_invalid(check(), {"q is", "stride", "1"}));
+}
+
+TEST_F(DecodeArguments, OuterStridesAreFree) {
+  inputs_.q.strides[0] = 1 << 20;
+  inputs_.kv_cache.strides[0] = std::int64_t{1} << 40;
+  outputs_.out.strides[0] = 1 << 18;
+  EXPECT_TRUE(check().ok());
+}
+
+TEST_F(DecodeArguments, OptionsAndTensorsGoTogether) {
+  const ConstTensorView sink(memory_, Dtype::kF32, {16});
+  inputs_.attn_sink = sink;
+  EXPECT_TRUE(is_invalid(check(), {"attn_sink", "options.attn_sink"}));
+  problem_.options.attn_sink = true;
+  EXPECT_TRUE(check().ok());
+  inputs_.attn_sink = {};
+  EXPECT_TRUE(is_invalid(check(), {"attn_sink is missing", "fp32 (16)"}));
+  inputs_.attn_sink = sink;
+  inputs_.cu_seqlens_q = {memory_, Dtype::kI32, {4}};
+  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q", "query.ragged"}));
+}
+
+TEST_F(DecodeArguments, InferredProblem) {
+  const Result<DecodeProblem> problem = infer_problem(inputs_, 512, problem_.options);
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  EXPECT_EQ(to_string(*problem), to_string(problem_));
+  inputs_.q.rank = 3;
+  EXPECT_TRUE(is_invalid(infer_problem(inputs_, 512, problem_.options).status(), {"q is", "(batch, s_q"}));
+}
+
+TEST_F(DecodeArguments, Buffers) {
+  EXPECT_TRUE(validate_memory("plan", {memory_, 256}, 256).ok());
+  EXPECT_TRUE(validate_memory("plan", {}, 0).ok());
+  EXPECT_TRUE(refuses(validate_memory("plan", {memory_, 255}, 256), StatusCode::kExhausted,
+                      {"plan has 255 bytes", "256"}));
+  EXPECT_TRUE(
+      refuses(validate_memory("workspace", {}, 512), StatusCode::kExhausted, {"workspace has 0", "512"}));
+  EXPECT_TRUE(is_invalid(validate_memory("plan", {memory_ + 16, 240}, 64), {"plan", "aligned to 256"}));
+}
+
+}  // namespace
+}  // namespace flashlatent

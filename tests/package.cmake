@@ -1,0 +1,14 @@
+# The example against this build, and as an outside project against an installed copy.
+add_executable(example_decode ${PROJECT_SOURCE_DIR}/examples/decode.cc)
+target_link_libraries(example_decode PRIVATE flashlatent flashlatent_build_flags)
+add_test(NAME example_decode COMMAND example_decode)
+
+# A sanitized or carried library would need its flags in the outside project too.
+if(NOT FLASHLATENT_SANITIZE AND NOT FLASHLATENT_STATIC_RUNTIME)
+  add_test(NAME package COMMAND ${CMAKE_COMMAND}
+    -D BUILD_DIR=${PROJECT_BINARY_DIR} -D SOURCE_DIR=${PROJECT_SOURCE_DIR}
+    -D WORK_DIR=${CMAKE_CURRENT_BINARY_DIR}/package -D CXX=${CMAKE_CXX_COMPILER}
+    -D PROGRAM=$<TARGET_EXISTS:flashlatent_program>
+    -P ${CMAKE_CURRENT_SOURCE_DIR}/package_test.cmake)
+  set_tests_properties(package PROPERTIES TIMEOUT 300)
+endif()

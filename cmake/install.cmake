@@ -7,9 +7,9 @@ install(TARGETS flashlatent EXPORT flashlatentTargets)
 install(DIRECTORY include/flashlatent TYPE INCLUDE)
 install(FILES LICENSE README.md TYPE DOC)
 install(EXPORT flashlatentTargets NAMESPACE flashlatent:: DESTINATION ${FLASHLATENT_PACKAGE_DIR})
-if(TARGET flashlatent_program)
-  set_target_properties(flashlatent_program PROPERTIES INSTALL_RPATH $ORIGIN/../${CMAKE_INSTALL_LIBDIR})
-  install(TARGETS flashlatent_program)
+if(TARGET flashlatent_cli)
+  set_target_properties(flashlatent_cli PROPERTIES INSTALL_RPATH $ORIGIN/../${CMAKE_INSTALL_LIBDIR})
+  install(TARGETS flashlatent_cli)
 endif()
 
 # A static library leaves its own libraries to the program that links it.

@@ -27,17 +27,19 @@ if(FLASHLATENT_SANITIZE)
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${FLASHLATENT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
   target_link_options(flashlatent_build_flags INTERFACE -fsanitize=${FLASHLATENT_SANITIZE})
 endif()
-if(FLASHLATENT_STATIC_RUNTIME)
-  # A carried program finds no GoogleTest, fmt, hwy or new libstdc++ on the GPU machine.
-  set(CMAKE_FIND_LIBRARY_SUFFIXES .a)
-  set(BUILD_SHARED_LIBS OFF)
-  target_link_options(flashlatent_build_flags INTERFACE -static-libstdc++ -static-libgcc)
-endif()
-
 if(FLASHLATENT_CUDA)
-  set(CMAKE_CUDA_ARCHITECTURES 90a)
-  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+  # Named outright: CMake 3.25 knows no option of nvcc 13 for C++20.
+  string(APPEND CMAKE_CUDA_FLAGS " -std=c++20")
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
+endif()
+
+if(FLASHLATENT_STATIC_RUNTIME)
+  # A carried program finds no GoogleTest, fmt, hwy or new libstdc++ on the GPU machine. (Set after
+  # CUDAToolkit was found, which insists on seeing the shared runtime.)
+  set(CMAKE_FIND_LIBRARY_SUFFIXES .a)
+  set(BUILD_SHARED_LIBS OFF)
+  target_link_options(flashlatent_build_flags INTERFACE -static-libstdc++ -static-libgcc)
 endif()

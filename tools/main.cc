@@ -12,6 +12,7 @@ constexpr void (*kCommands[])(CLI::App&, flashlatent::tools::Action&) = {
     flashlatent::tools::add_info,
     flashlatent::tools::add_decode,
     flashlatent::tools::add_check,
+    flashlatent::tools::add_bench,
 };
 
 int run(int argc, char** argv) {

@@ -14,11 +14,15 @@ namespace flashlatent::tools {
 class Progress {
  public:
   Progress(std::string what, std::int64_t total) : what_(std::move(what)), total_(total > 0 ? total : 1) {}
-  ~Progress() {
-    if (terminal_ && drawn_) std::fprintf(stderr, "\r\033[K");
-  }
+  ~Progress() { clear(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
+
+  /// Before printing something else.
+  void clear() {
+    if (terminal_ && drawn_) std::fprintf(stderr, "\r\033[K");
+    drawn_ = false;
+  }
 
   void update(std::int64_t done) {
     const auto now = std::chrono::steady_clock::now();

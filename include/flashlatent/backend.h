@@ -54,6 +54,9 @@ struct KernelInfo {
 
 std::vector<KernelInfo> kernels();
 
+/// The name of the kernel that a problem gets on this executor; kUnsupported if none takes it.
+Result<std::string> picked_kernel(const DecodeProblem& problem, const Executor& executor);
+
 /// Which kernel a problem gets on this executor, and why each other one declined; one line a kernel.
 Result<std::string> explain(const DecodeProblem& problem, const Executor& executor);
 

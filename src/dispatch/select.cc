@@ -63,6 +63,12 @@ Result<Selection> select(const DecodeProblem& problem, const Executor& executor)
   return unsupported("no ", to_string(executor.backend), " kernel takes ", to_string(problem), reasons);
 }
 
+Result<std::string> picked_kernel(const DecodeProblem& problem, const Executor& executor) {
+  Result<Selection> selection = select(problem, executor);
+  if (!selection.ok()) return selection.status();
+  return std::string(selection->kernel->name);
+}
+
 Result<std::string> explain(const DecodeProblem& problem, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate(problem));
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));

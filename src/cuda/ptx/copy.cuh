@@ -21,6 +21,13 @@ __device__ __forceinline__ void copy_box(void* shared, const CUtensorMap& map, i
                                     coordinates, &barrier);
 }
 
+/// `bytes` (a multiple of 16) of contiguous memory to shared memory; `barrier` counts them.
+__device__ __forceinline__ void copy_bytes(void* shared, const void* global, std::uint32_t bytes,
+                                           Barrier& barrier) {
+  ::cuda::ptx::cp_async_bulk(::cuda::ptx::space_cluster, ::cuda::ptx::space_global, shared, global, bytes,
+                             &barrier);
+}
+
 /// 16 bytes from global to shared memory, past L1.
 __device__ __forceinline__ void copy_16_bytes(std::uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");

@@ -1,0 +1,34 @@
+// Inputs for benchmarks, made where they are used: caches of many GB that no host has to hold.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "flashlatent/decode.h"
+#include "runtime/device_memory.h"
+
+namespace flashlatent::runtime {
+
+/// Tensors on the executor's device: normal data times 1/10, pages permuted, lengths as given.
+struct BenchInput {
+  DecodeProblem problem;
+  DecodeInputs inputs;
+  DecodeOutputs outputs;
+  Buffer q, kv_cache, block_table, cache_seqlens, sink, cu_seqlens_q, out, lse, plan, workspace;
+};
+
+/// `problem` without max_pages, which the longest length gives.
+Result<BenchInput> make_bench_input(DecodeProblem problem, const std::vector<int>& lengths,
+                                    std::uint64_t seed, const Executor& executor);
+
+/// Fills `count` elements of bf16 or fp16 with normal values of deviation `scale`.
+Status fill_normal(void* data, std::int64_t count, Dtype dtype, float scale, std::uint64_t seed,
+                   const Executor& executor);
+
+#if FLASHLATENT_WITH_CUDA
+/// fill_normal() for CUDA.
+Status fill_normal_cuda(void* data, std::int64_t count, Dtype dtype, float scale, std::uint64_t seed,
+                        const Executor& executor);
+#endif
+
+}  // namespace flashlatent::runtime

@@ -1,0 +1,182 @@
+#include "runtime/timing.h"
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "core/message.h"
+#include "runtime/device_memory.h"
+#if FLASHLATENT_WITH_CUDA
+#include "cuda/common/runtime.h"
+#endif
+
+namespace flashlatent::runtime {
+
+namespace {
+
+constexpr int kWarmUps = 2;
+constexpr int kLeastRepeats = 3;
+constexpr int kGraphCalls = 20;
+constexpr std::size_t kFlushBytes = std::size_t{256} << 20;  // an H200 has 60 MB of L2
+
+Timing summarise(std::vector<double> times) {
+  std::sort(times.begin(), times.end());
+  return {times[times.size() / 2], times.front(), times.back(), static_cast<int>(times.size())};
+}
+
+/// Memory to overwrite before each call, if the options want that.
+class Flusher {
+ public:
+  static Result<Flusher> create(const TimingOptions& options, const Executor& executor) {
+    Flusher flusher;
+    flusher.executor_ = executor;
+    if (!options.cold) return flusher;
+    Result<Buffer> buffer = Buffer::allocate(executor, kFlushBytes);
+    if (!buffer.ok()) return buffer.status();
+    flusher.buffer_ = std::move(*buffer);
+    return flusher;
+  }
+  Status flush() {
+    return buffer_.size() == 0 ? Status{} : fill(buffer_.data(), 1, buffer_.size(), executor_);
+  }
+
+ private:
+  Buffer buffer_;
+  Executor executor_;
+};
+
+Result<Timing> time_on_cpu(const std::function<Status()>& call, const TimingOptions& options,
+                           Flusher& flusher) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> times;
+  const auto start = Clock::now();
+  auto too_long = [&] {
+    return std::chrono::duration<double>(Clock::now() - start).count() > options.max_seconds;
+  };
+  for (int i = -kWarmUps; i < options.repeats; ++i) {
+    if (i < 0 && too_long()) continue;
+    FLASHLATENT_RETURN_IF_ERROR(flusher.flush());
+    const auto begin = Clock::now();
+    FLASHLATENT_RETURN_IF_ERROR(call());
+    const std::chrono::duration<double, std::milli> time = Clock::now() - begin;
+    if (i >= 0) times.push_back(time.count());
+    if (static_cast<int>(times.size()) >= kLeastRepeats && too_long()) break;
+  }
+  return summarise(std::move(times));
+}
+
+#if FLASHLATENT_WITH_CUDA
+
+class Event {
+ public:
+  Event() { cudaEventCreate(&event_); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+/// A captured and instantiated graph.
+class Graph {
+ public:
+  Graph() = default;
+  ~Graph() {
+    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
+    if (graph_ != nullptr) cudaGraphDestroy(graph_);
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  Status capture(const std::function<Status()>& call, cudaStream_t stream) {
+    FLASHLATENT_RETURN_IF_ERROR(cuda::to_status(
+        cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture"));
+    Status status = call();
+    const cudaError_t error = cudaStreamEndCapture(stream, &graph_);
+    FLASHLATENT_RETURN_IF_ERROR(status);
+    FLASHLATENT_RETURN_IF_ERROR(cuda::to_status(error, "cudaStreamEndCapture"));
+    return cuda::to_status(cudaGraphInstantiate(&executable_, graph_, 0), "cudaGraphInstantiate");
+  }
+  Status launch(cudaStream_t stream) {
+    return cuda::to_status(cudaGraphLaunch(executable_, stream), "cudaGraphLaunch");
+  }
+
+ private:
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+/// All repeats are enqueued before any is waited for: the host's time is not measured.
+Result<Timing> time_on_cuda(const std::function<Status()>& call, const TimingOptions& options,
+                            Flusher& flusher, cudaStream_t stream) {
+  Graph graph;
+  std::function<Status()> timed = call;
+  const int calls = options.graph && !options.cold ? kGraphCalls : 1;
+  FLASHLATENT_RETURN_IF_ERROR(call());
+  if (options.graph) {
+    auto many = [&] {
+      for (int i = 0; i < calls; ++i) FLASHLATENT_RETURN_IF_ERROR(call());
+      return Status{};
+    };
+    FLASHLATENT_RETURN_IF_ERROR(graph.capture(many, stream));
+    timed = [&] { return graph.launch(stream); };
+  }
+  const std::vector<Event> begins(options.repeats), ends(options.repeats);
+  for (int i = -kWarmUps; i < options.repeats; ++i) {
+    FLASHLATENT_RETURN_IF_ERROR(flusher.flush());
+    if (i >= 0) cudaEventRecord(begins[i].get(), stream);
+    FLASHLATENT_RETURN_IF_ERROR(timed());
+    if (i >= 0) cudaEventRecord(ends[i].get(), stream);
+  }
+  FLASHLATENT_RETURN_IF_ERROR(cuda::to_status(cudaStreamSynchronize(stream), "cudaStreamSynchronize"));
+  std::vector<double> times;
+  for (int i = 0; i < options.repeats; ++i) {
+    float ms = 0;
+    FLASHLATENT_RETURN_IF_ERROR(
+        cuda::to_status(cudaEventElapsedTime(&ms, begins[i].get(), ends[i].get()), "cudaEventElapsedTime"));
+    times.push_back(ms / calls);
+  }
+  return summarise(std::move(times));
+}
+
+#endif
+
+}  // namespace
+
+Result<Stream> Stream::create(const Executor& executor) {
+  Stream stream;
+#if FLASHLATENT_WITH_CUDA
+  if (executor.backend == Backend::kCuda) {
+    FLASHLATENT_RETURN_IF_ERROR(cuda::to_status(cudaSetDevice(executor.device), "cudaSetDevice"));
+    cudaStream_t made = nullptr;
+    FLASHLATENT_RETURN_IF_ERROR(
+        cuda::to_status(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreate"));
+    stream.stream_ = made;
+  }
+#endif
+  (void)executor;
+  return stream;
+}
+
+Stream::~Stream() {
+#if FLASHLATENT_WITH_CUDA
+  if (stream_ != nullptr) cudaStreamDestroy(static_cast<cudaStream_t>(stream_));
+#endif
+}
+
+Result<Timing> time_calls(const std::function<Status()>& call, const TimingOptions& options,
+                          const Executor& executor) {
+  if (options.repeats < 1) return invalid_argument("repeats is ", options.repeats, "; at least 1 is needed");
+  Result<Flusher> flusher = Flusher::create(options, executor);
+  if (!flusher.ok()) return flusher.status();
+#if FLASHLATENT_WITH_CUDA
+  if (executor.backend == Backend::kCuda) {
+    return time_on_cuda(call, options, *flusher, static_cast<cudaStream_t>(executor.stream));
+  }
+#endif
+  return time_on_cpu(call, options, *flusher);
+}
+
+}  // namespace flashlatent::runtime

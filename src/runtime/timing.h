@@ -1,0 +1,48 @@
+// How long calls take on either backend.
+#pragma once
+
+#include <functional>
+
+#include "flashlatent/backend.h"
+#include "flashlatent/status.h"
+
+namespace flashlatent::runtime {
+
+/// A CUDA stream of our own, which unlike the default one can be captured; nothing on the CPU.
+class Stream {
+ public:
+  static Result<Stream> create(const Executor& executor);
+  Stream() = default;
+  Stream(Stream&& other) noexcept : stream_(other.stream_) { other.stream_ = nullptr; }
+  Stream& operator=(Stream&& other) noexcept {
+    std::swap(stream_, other.stream_);
+    return *this;
+  }
+  ~Stream();
+  void* get() const { return stream_; }
+
+ private:
+  void* stream_ = nullptr;
+};
+
+struct TimingOptions {
+  int repeats = 40;
+  bool graph = false;        ///< CUDA: time replays of a graph of many calls, so that launch gaps are out.
+  bool cold = false;         ///< Overwrite more memory than the caches hold before each call.
+  double max_seconds = 3.0;  ///< Stop repeating after this, but not before three.
+};
+
+/// Milliseconds of one call.
+struct Timing {
+  double median = 0;
+  double least = 0;
+  double most = 0;
+  int repeats = 0;
+};
+
+/// Times `call`, which enqueues work on the executor's stream, after two untimed ones. On CUDA between events
+/// around each call, or around each replay of a graph of 20 calls.
+Result<Timing> time_calls(const std::function<Status()>& call, const TimingOptions& options,
+                          const Executor& executor);
+
+}  // namespace flashlatent::runtime

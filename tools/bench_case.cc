@@ -1,0 +1,208 @@
+#include "tools/bench_case.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <tuple>
+
+namespace flashlatent::tools {
+
+namespace {
+
+/// x with P(standard normal < x) = p, by bisection.
+double normal_quantile(double p) {
+  double low = -8, high = 8;
+  for (int i = 0; i < 60; ++i) {
+    const double middle = (low + high) / 2;
+    (0.5 * std::erfc(-middle / std::sqrt(2.0)) < p ? low : high) = middle;
+  }
+  return low;
+}
+
+/// DeepSeek-V3's shape: one KV head of 576/512, bf16, pages of 64, causal.
+DecodeProblem deepseek(int query_tokens, int heads) {
+  DecodeProblem problem;
+  problem.query.tokens = query_tokens;
+  problem.query.heads = heads;
+  problem.options.softmax_scale = 1.0F / std::sqrt(576.0F);
+  problem.options.causal = true;
+  return problem;
+}
+
+BenchCase batch_case(int batch, int query_tokens, int heads, int mean, const std::string& distribution,
+                     bool graph = false) {
+  BenchCase result;
+  result.problem = deepseek(query_tokens, heads);
+  result.mean_length = mean;
+  result.distribution = distribution;
+  result.lengths = make_lengths(distribution, batch, mean, query_tokens);
+  result.graph = graph;
+  return result;
+}
+
+BenchCase list_case(std::string name, int heads, std::vector<int> lengths) {
+  BenchCase result;
+  result.name = std::move(name);
+  result.problem = deepseek(1, heads);
+  result.distribution = "list";
+  result.mean_length = static_cast<int>(std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}) /
+                                        static_cast<std::int64_t>(lengths.size()));
+  result.lengths = std::move(lengths);
+  result.graph = true;
+  return result;
+}
+
+std::vector<int> repeated(std::initializer_list<std::pair<int, int>> count_and_length) {
+  std::vector<int> lengths;
+  for (auto [count, length] : count_and_length) lengths.insert(lengths.end(), count, length);
+  return lengths;
+}
+
+/// The shapes that decode kernels for MLA publish.
+std::vector<BenchCase> peers() {
+  std::vector<BenchCase> cases;
+  for (auto [query_tokens, heads, mean] : {std::tuple{1, 16, 4096},
+                                           {1, 32, 4096},
+                                           {1, 64, 4096},
+                                           {1, 128, 4096},
+                                           {2, 128, 4096},
+                                           {1, 16, 8192},
+                                           {1, 64, 8192},
+                                           {1, 128, 8192},
+                                           {2, 128, 8192},
+                                           {2, 128, 32768}}) {
+    cases.push_back(batch_case(128, query_tokens, heads, mean, "uniform"));
+  }
+  for (auto [query_tokens, heads, mean] : {std::tuple{1, 16, 4096},
+                                           {1, 32, 4096},
+                                           {1, 64, 4096},
+                                           {1, 128, 4096},
+                                           {2, 128, 4096},
+                                           {1, 128, 8192}}) {
+    cases.push_back(batch_case(128, query_tokens, heads, mean, "normal"));
+  }
+  for (int heads : {16, 64, 128}) {
+    for (auto [batch, mean] : {std::pair{1, 1024},
+                               {1, 4096},
+                               {1, 16384},
+                               {1, 65536},
+                               {1, 131072},
+                               {4, 4096},
+                               {4, 16384},
+                               {4, 131072},
+                               {8, 1024},
+                               {8, 4096},
+                               {8, 16384},
+                               {16, 1024},
+                               {16, 65536}}) {
+      cases.push_back(batch_case(batch, 1, heads, mean, "uniform", true));
+    }
+  }
+  std::vector<int> ladder;
+  for (int i = 1; i <= 64; ++i) ladder.push_back(256 * i);
+  for (int heads : {16, 128}) {
+    cases.push_back(list_case("one of 131072, 31 of 512", heads, repeated({{1, 131072}, {31, 512}})));
+    cases.push_back(list_case("four of 32768, 124 of 256", heads, repeated({{4, 32768}, {124, 256}})));
+    cases.push_back(list_case("256 to 16384", heads, ladder));
+  }
+  return cases;
+}
+
+/// FlashMLA's table: 32 rows.
+std::vector<BenchCase> flashmla() {
+  std::vector<BenchCase> cases;
+  for (const char* distribution : {"uniform", "normal"}) {
+    for (int mean : {4096, 8192}) {
+      for (int query_tokens : {1, 2}) {
+        for (int heads : {16, 32, 64, 128}) {
+          cases.push_back(batch_case(128, query_tokens, heads, mean, distribution));
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+/// Seconds on a processor: compute-bound (128 heads), memory-bound (1 head), one long request.
+std::vector<BenchCase> cpu() {
+  std::vector<BenchCase> cases;
+  for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+    for (auto [batch, heads, mean] : {std::tuple{16, 1, 16384},
+                                      {4, 16, 4096},
+                                      {2, 128, 2048},
+                                      {1, 1, 262144},
+                                      {1, 16, 65536},
+                                      {1, 128, 8192}}) {
+      cases.push_back(batch_case(batch, 1, heads, mean, "uniform"));
+      cases.back().problem.cache.dtype = dtype;
+    }
+  }
+  return cases;
+}
+
+/// A handful, to see that benchmarks work.
+std::vector<BenchCase> small() {
+  return {batch_case(2, 1, 16, 256, "uniform"), batch_case(4, 2, 8, 200, "normal"),
+          list_case("skewed", 4, repeated({{1, 1024}, {3, 16}}))};
+}
+
+struct Suite {
+  const char* name;
+  const char* what;
+  std::vector<BenchCase> (*cases)();
+};
+
+constexpr Suite kSuites[] = {
+    {"peers", "the shapes that MLA decode kernels publish: large, varied, small and skewed batches", peers},
+    {"flashmla", "FlashMLA's table: batch 128, 16 to 128 heads, 1 and 2 query tokens, 4K and 8K", flashmla},
+    {"cpu", "seconds on a processor: arithmetic-bound, memory-bound, one long request", cpu},
+    {"small", "a handful of tiny shapes", small},
+};
+
+}  // namespace
+
+std::vector<int> make_lengths(const std::string& distribution, int batch, int mean, int least) {
+  std::vector<int> lengths(batch, mean);
+  if (distribution == "uniform") return lengths;
+  for (int i = 0; i < batch; ++i) {
+    const double z = normal_quantile((i + 0.5) / batch);
+    lengths[i] = std::max(least, static_cast<int>(mean + z * mean / 2));
+  }
+  std::shuffle(lengths.begin(), lengths.end(), std::mt19937(0));
+  return lengths;
+}
+
+const std::vector<std::string>& bench_suites() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> list;
+    for (const Suite& suite : kSuites) list.emplace_back(suite.name);
+    return list;
+  }();
+  return names;
+}
+
+std::string describe_bench_suites() {
+  std::string text;
+  for (const Suite& suite : kSuites) text += fmt::format("\n  {}: {}", suite.name, suite.what);
+  return text;
+}
+
+std::vector<BenchCase> bench_suite(const std::string& name) {
+  for (const Suite& suite : kSuites) {
+    if (name != suite.name) continue;
+    std::vector<BenchCase> cases = suite.cases();
+    for (BenchCase& c : cases) {
+      if (c.name.empty()) {
+        c.name = fmt::format("b{} s_q{} h{} s_k{} {}", c.lengths.size(), c.problem.query.tokens,
+                             c.problem.query.heads, c.mean_length, c.distribution);
+      }
+    }
+    return cases;
+  }
+  return {};
+}
+
+}  // namespace flashlatent::tools

@@ -1,0 +1,92 @@
+// flashlatent bench plan: how long planning a step takes.
+#include <fmt/core.h>
+
+#include "core/message.h"
+#include "runtime/bench_input.h"
+#include "runtime/timing.h"
+#include "tools/bench_case.h"
+#include "tools/command.h"
+#include "tools/machine.h"
+#include "tools/source_tree.h"
+
+namespace flashlatent::tools {
+
+namespace {
+
+struct BenchPlanOptions {
+  std::vector<int> batches = {1, 16, 128, 1024, 4096};
+  int heads = 128;
+  std::string json;
+  ExecutorOptions executor;
+};
+
+/// Plans need lengths and memory, no cache.
+Result<runtime::Timing> measure(int batch, int heads, const Executor& executor) {
+  DecodeProblem problem;
+  problem.query.batch = batch;
+  problem.query.heads = heads;
+  problem.cache.max_pages = 1 << 14;
+  const std::vector<int> lengths = make_lengths("normal", batch, 8192, 0);
+  Result<std::size_t> bytes = plan_bytes(problem, executor);
+  if (!bytes.ok()) return bytes.status();
+  Result<runtime::Buffer> memory = runtime::Buffer::allocate(executor, *bytes);
+  if (!memory.ok()) return memory.status();
+  Result<runtime::Buffer> device_lengths =
+      runtime::Buffer::allocate(executor, lengths.size() * sizeof(std::int32_t));
+  if (!device_lengths.ok()) return device_lengths.status();
+  FLASHLATENT_RETURN_IF_ERROR(runtime::copy_to_device(device_lengths->data(), lengths.data(),
+                                                      lengths.size() * sizeof(std::int32_t), executor));
+  Device device;
+  if (executor.backend == Backend::kCuda) device = {DeviceType::kCuda, executor.device};
+  const ConstTensorView view(device_lengths->data(), Dtype::kI32, {batch}, device);
+  return runtime::time_calls([&] { return plan(problem, view, memory->memory(), executor); }, {.graph = true},
+                             executor);
+}
+
+int run_bench_plan(const BenchPlanOptions& options) {
+  Result<Executor> made = make_executor(options.executor);
+  if (!made.ok()) return fail(made.status());
+  Executor executor = *made;
+  Result<runtime::Stream> stream = runtime::Stream::create(executor);
+  if (!stream.ok()) return fail(stream.status());
+  executor.stream = stream->get();
+  fmt::print("{:>8} {:>9} {:>9} {:>9}\n", "requests", "us", "least", "most");
+  nlohmann::ordered_json results = nlohmann::ordered_json::array();
+  for (int batch : options.batches) {
+    Result<runtime::Timing> timing = measure(batch, options.heads, executor);
+    if (!timing.ok()) return fail(timing.status());
+    fmt::print("{:>8} {:>9.2f} {:>9.2f} {:>9.2f}\n", batch, timing->median * 1e3, timing->least * 1e3,
+               timing->most * 1e3);
+    results.push_back({{"name", fmt::format("plan b{}", batch)},
+                       {"b", batch},
+                       {"h_q", options.heads},
+                       {"graph", executor.backend == Backend::kCuda},
+                       {"ms", timing->median},
+                       {"ms_min", timing->least},
+                       {"ms_max", timing->most}});
+  }
+  const nlohmann::ordered_json document = {{"machine", describe_machine(executor)},
+                                           {"source_tree", source_tree()},
+                                           {"command", command_line()},
+                                           {"results", results}};
+  if (Status status = write_json(options.json, document); !status.ok()) return fail(status);
+  return kRight;
+}
+
+}  // namespace
+
+void add_bench_plan(CLI::App& bench, Action& action) {
+  CLI::App* command = bench.add_subcommand("plan", "The plan of a step, for varied lengths around 8,192");
+  auto options = std::make_shared<BenchPlanOptions>();
+  command->add_option("--batch", options->batches, "Requests; several are separated by commas")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--heads", options->heads, "h_q")->check(CLI::Range(1, 1 << 16))->capture_default_str();
+  add_executor_options(*command, options->executor);
+  add_json_option(*command, options->json);
+  command->footer("On CUDA a graph of 20 plans is replayed. Example: flashlatent bench plan --backend cuda");
+  command->callback([&action, options] { action = [options] { return run_bench_plan(*options); }; });
+}
+
+}  // namespace flashlatent::tools

@@ -1,0 +1,59 @@
+#include "tools/machine.h"
+
+#include <fmt/core.h>
+
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <string>
+
+namespace flashlatent::tools {
+
+namespace {
+
+std::string trimmed(std::string text) {
+  const auto first = text.find_first_not_of(" \t\n");
+  if (first == std::string::npos) return "";
+  return text.substr(first, text.find_last_not_of(" \t\n") - first + 1);
+}
+
+std::string host() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("model name")) return trimmed(line.substr(line.find(':') + 1));
+  }
+  return "unknown";
+}
+
+/// What nvidia-smi says of clocks and power, in a line; it knows what CUDA does not tell.
+std::string clocks(int device) {
+  const std::string command = fmt::format(
+      "nvidia-smi -i {} --format=csv,noheader --query-gpu=clocks.sm,clocks.max.sm,clocks.mem,"
+      "power.limit 2>/dev/null",
+      device);
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
+  char line[256] = {};
+  if (pipe == nullptr || std::fgets(line, sizeof(line), pipe.get()) == nullptr) return "unknown";
+  return trimmed(line) + " (SM now, SM most, memory, power limit)";
+}
+
+}  // namespace
+
+nlohmann::ordered_json describe_machine(const Executor& executor) {
+  nlohmann::ordered_json machine = {{"gpu", nullptr}, {"driver", nullptr}, {"cuda", nullptr}};
+  machine["clocks"] = nullptr;
+  machine["host"] = host();
+  if (executor.backend != Backend::kCuda) return machine;
+  for (const DeviceInfo& device : devices(Backend::kCuda)) {
+    if (device.index != executor.device) continue;
+    machine["gpu"] = device.name;
+    // "driver 13.0, runtime 13.0"
+    const auto comma = device.detail.find(", ");
+    machine["driver"] = device.detail.substr(0, comma);
+    machine["cuda"] = comma == std::string::npos ? "" : device.detail.substr(comma + 2);
+  }
+  machine["clocks"] = clocks(executor.device);
+  return machine;
+}
+
+}  // namespace flashlatent::tools

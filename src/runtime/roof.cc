@@ -1,5 +1,6 @@
 #include "runtime/roof.h"
 
+#include "core/message.h"
 #include "runtime/bench_input.h"
 #include "runtime/cpu_roof.h"
 #include "runtime/device_memory.h"

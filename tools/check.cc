@@ -41,7 +41,7 @@ CheckResult check_case(const runtime::CaseSpec& spec, std::uint64_t seed, const 
   }
   std::vector<std::uint8_t> out, lse;
   for (int i = 0; i < kReruns; ++i) {
-    for (Status status : {run->poison(), run->run(), run->fetch()}) {
+    for (const Status& status : {run->poison(), run->run(), run->fetch()}) {
       if (!status.ok()) return {Outcome::kWrong, status.message()};
     }
     if (i > 0 && (out != run->out_bytes() || lse != run->lse_bytes())) {

@@ -120,12 +120,16 @@ namespace {
 
 /// The whole problem, rounded to the output's dtype.
 Status launch(const DecodeCall& call) {
-  const auto& [problem, inputs, outputs, geometry, plan, workspace, executor] = call;
-  const auto& [query, cache, options] = problem;
+  // Named one by one: structured bindings cannot be shared by OpenMP.
+  const DecodeProblem& problem = call.problem;
+  const DecodeInputs& inputs = call.inputs;
+  const DecodeOutputs& outputs = call.outputs;
+  const DecodeProblem::Query& query = problem.query;
+  const DecodeProblem::Cache& cache = problem.cache;
   const std::int64_t rows = std::int64_t{query.batch} * query.tokens * query.heads;
   auto* out = static_cast<std::uint16_t*>(outputs.out.data);
   auto* lse = static_cast<float*>(outputs.lse.data);
-  const int threads = executor.threads > 0 ? executor.threads : hardware_threads();
+  const int threads = call.executor.threads > 0 ? call.executor.threads : hardware_threads();
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
   for (std::int64_t i = 0; i < rows; ++i) {
     const int head = static_cast<int>(i % query.heads);

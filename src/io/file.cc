@@ -132,7 +132,7 @@ Status write_file(const std::string& path, std::span<const std::string_view> pie
   // A full disk or a quota may be reported only when the file is closed.
   written = written && file.close() && std::rename(temporary.c_str(), target.c_str()) == 0;
   if (written) return {};
-  const Status status = failed();
+  Status status = failed();
   ::unlink(temporary.c_str());
   return status;
 }

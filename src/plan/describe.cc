@@ -1,5 +1,6 @@
 // A plan as data to read, print and draw.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "core/message.h"
@@ -91,7 +92,7 @@ std::string to_string(const PlanDescription& plan) {
       blocks += segment.block_end - segment.block_begin;
       partial += segment.slot >= 0;
     }
-    const int filled = static_cast<int>(static_cast<double>(part.cost) / largest * kBar + 0.5);
+    const int filled = static_cast<int>(std::lround(static_cast<double>(part.cost) / largest * kBar));
     text += format("%5zu %8zu %8lld %8lld %8lld  ", p, part.segments.size(), blocks, partial,
                    static_cast<long long>(part.cost)) +
             std::string(filled, '#') + "\n";

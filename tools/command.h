@@ -25,6 +25,7 @@ void add_check(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 void add_plan(CLI::App& app, Action& action);
 void add_replay(CLI::App& app, Action& action);
+void add_make_case(CLI::App& app, Action& action);
 /// Below `bench`.
 void add_bench_dense(CLI::App& bench, Action& action);
 void add_bench_plan(CLI::App& bench, Action& action);

@@ -1,9 +1,12 @@
 #include "serve/engine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <numeric>
+#include <string_view>
 
 #include "core/message.h"
 #include "serve/content.h"
@@ -77,13 +80,18 @@ Status Engine::allocate() {
       {&plan_, *plan_size},
       {&workspace_, *workspace_size}};
   for (runtime::Buffer& cache : caches_) wanted.emplace_back(&cache, cache_bytes());
+  const auto too_much = [&](std::string_view why) -> Status {
+    return {StatusCode::kExhausted, message(why, "; caches take ", caches_.size(), " x ", cache_bytes(),
+                                            " bytes: fewer pool tokens or layers need less")};
+  };
+  // The system would promise more than it has, and end the program later.
+  const std::size_t memory = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  if (device_.type == DeviceType::kCpu && cache_bytes() > memory / caches_.size()) {
+    return too_much(message("this machine has ", memory, " bytes of memory"));
+  }
   for (auto& [buffer, bytes] : wanted) {
     auto allocated = runtime::Buffer::allocate(options_.executor, bytes);
-    if (!allocated.ok()) {
-      return {allocated.status().code(),
-              message(allocated.status().message(), "; caches take ", caches_.size(), " x ", cache_bytes(),
-                      " bytes: fewer pool tokens or layers need less")};
-    }
+    if (!allocated.ok()) return too_much(allocated.status().message());
     *buffer = std::move(*allocated);
   }
   for (const runtime::Buffer& cache : caches_) {
@@ -109,47 +117,56 @@ Status Engine::fill(const Scheduler::Fill& fill, const PagePool& pool) {
   const auto slot_of = [&](int token) {
     return std::int64_t{(*pages)[token / page_size]} * page_size + token % page_size;
   };
-  for (int begin = fill.begin, end = begin; begin < fill.end; begin = end) {
-    // Tokens whose rows follow each other in the cache go in one piece.
-    const std::int64_t slot = slot_of(begin);
-    while (end < fill.end && end - begin < kStagedRows && slot_of(end) == slot + (end - begin)) ++end;
+  const bool staged = !staging_.empty();
+  for (int begin = fill.begin; begin < fill.end; begin += kStagedRows) {
+    const int end = std::min(fill.end, begin + kStagedRows);
     for (int layer = 0; layer < options_.layers; ++layer) {
-      std::uint16_t* target = row_of(layer, slot);
-      std::uint16_t* rows = staging_.empty() ? target : staging_.data();
-#pragma omp parallel for schedule(static) if (end - begin > 64)
+#pragma omp parallel for schedule(static) if (end - begin > 16)
       for (int token = begin; token < end; ++token) {
-        make_row(rows + (token - begin) * kRow, fill.request, token, layer);
+        make_row(staged ? staging_.data() + (token - begin) * kRow : row_of(layer, slot_of(token)),
+                 fill.request, token, layer);
       }
-      if (staging_.empty()) continue;
-      FLASHLATENT_RETURN_IF_ERROR(
-          runtime::copy_to_device(target, rows, row_bytes(end - begin), options_.executor));
+      if (!staged) continue;
+      for (int from = begin, to = begin; from < end; from = to) {
+        // Tokens whose rows follow each other in the cache go in one piece.
+        const std::int64_t slot = slot_of(from);
+        while (to < end && slot_of(to) == slot + (to - from)) ++to;
+        FLASHLATENT_RETURN_IF_ERROR(runtime::copy_to_device(row_of(layer, slot),
+                                                            staging_.data() + (from - begin) * kRow,
+                                                            row_bytes(to - from), options_.executor));
+      }
     }
   }
   return {};
 }
 
-void Engine::make_queries(const Scheduler::Step& step) {
+Status Engine::make_queries(const Scheduler::Step& step, const PagePool& pool) {
   const std::int64_t elements = options_.heads * kRow;
+  std::vector<int> lengths;
+  for (PagePool::Sequence sequence : step.sequences) {
+    const auto length = pool.length(sequence);
+    if (!length.ok()) return length.status();
+    lengths.push_back(*length);
+  }
 #pragma omp parallel for schedule(static)
   for (std::size_t i = 0; i < step.requests.size(); ++i) {
-    const RowName name{RowKind::kQuery, step.requests[i], host_cache_seqlens_[i], 0};
+    const RowName name{RowKind::kQuery, step.requests[i], lengths[i], 0};
     fill_random(
         {host_q_.data() + static_cast<std::int64_t>(i) * elements, static_cast<std::size_t>(elements)},
         options_.dtype, kQueryScale, options_.seed, name);
   }
+  return runtime::copy_to_device(q_.data(), host_q_.data(), host_q_.size() * sizeof(std::uint16_t),
+                                 options_.executor);
 }
 
 Result<double> Engine::step(const Scheduler::Step& step, const PagePool& pool, int kept_layer) {
   const Executor& executor = options_.executor;
-  FLASHLATENT_RETURN_IF_ERROR(
-      pool.write_page_table(step.sequences, options_.max_pages, host_block_table_, host_cache_seqlens_));
-  make_queries(step);
-  // The model makes the queries: not timed.
-  FLASHLATENT_RETURN_IF_ERROR(
-      runtime::copy_to_device(q_.data(), host_q_.data(), host_q_.size() * sizeof(std::uint16_t), executor));
+  FLASHLATENT_RETURN_IF_ERROR(make_queries(step, pool));  // the model would: not timed
   FLASHLATENT_RETURN_IF_ERROR(runtime::synchronize(executor));
 
   const auto start = std::chrono::steady_clock::now();
+  FLASHLATENT_RETURN_IF_ERROR(
+      pool.write_page_table(step.sequences, options_.max_pages, host_block_table_, host_cache_seqlens_));
   const Dtype dtype = options_.dtype;
   const std::int64_t batch = options_.batch, heads = options_.heads;
   FLASHLATENT_RETURN_IF_ERROR(runtime::copy_to_device(block_table_.data(), host_block_table_.data(),

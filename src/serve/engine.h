@@ -35,11 +35,11 @@ class Engine {
   /// Writes the latents of these tokens into the caches of all layers, as prefill and the model would.
   Status fill(const Scheduler::Fill& fill, const PagePool& pool);
 
-  /// One step: uploads page tables and lengths, plans, decodes every layer. Seconds that this took, the
-  /// making of the queries left out. The results of `kept_layer` stay until the next step.
+  /// One step: writes and uploads page tables and lengths, plans, decodes every layer. Seconds that this
+  /// took, the making of the queries left out. The results of `kept_layer` stay until the next step.
   Result<double> step(const Scheduler::Step& step, const PagePool& pool, int kept_layer);
 
-  /// Compares up to `heads` query heads of one row of the last step with the oracle, on latents made afresh.
+  /// Compares about `heads` query heads of one row of the last step with the oracle, on latents made afresh.
   Result<runtime::Comparison> verify(const Scheduler::Step& step, int row, int kept_layer, int heads) const;
 
   /// Tokens that all rows of the last step attended to.
@@ -52,7 +52,7 @@ class Engine {
   std::size_t cache_bytes() const;  // of one layer
   std::uint16_t* row_of(int layer, std::int64_t slot) const;
   void make_row(std::uint16_t* row, int request, int position, int layer) const;
-  void make_queries(const Scheduler::Step& step);
+  Status make_queries(const Scheduler::Step& step, const PagePool& pool);
 
   std::span<const io::TraceRequest> trace_;
   Options options_;

@@ -51,8 +51,9 @@ class Tally {
     std::sort(step_ms_.begin(), step_ms_.end());
     const double steps = std::max<double>(1, static_cast<double>(step_ms_.size()));
     const PagePool::Stats pool = scheduler.pool().stats();
-    report.requests = scheduler.counts().completed;
-    report.tokens = scheduler.counts().generated;
+    const Scheduler::Counts& counts = scheduler.counts();
+    report.requests = counts.completed;
+    report.tokens = counts.generated;
     report.steps = static_cast<std::int64_t>(step_ms_.size());
     report.decode_seconds = seconds_;
     report.tokens_per_second = seconds_ > 0 ? static_cast<double>(report.tokens) / seconds_ : 0;
@@ -64,13 +65,14 @@ class Tally {
     report.pool_pages = pool.pages;
     report.pool_used_mean = used_ / steps / pool.pages;
     report.pool_used_peak = static_cast<double>(peak_) / pool.pages;
-    report.prefix_lookups = pool.lookups;
-    report.prefix_hits = pool.hits;
-    report.prefix_hit_rate =
-        pool.lookups > 0 ? static_cast<double>(pool.hits) / static_cast<double>(pool.lookups) : 0;
+    report.prefix_pages = counts.prefix_pages;
+    report.prefix_hits = counts.prefix_hits;
+    report.prefix_hit_rate = counts.prefix_pages > 0 ? static_cast<double>(counts.prefix_hits) /
+                                                           static_cast<double>(counts.prefix_pages)
+                                                     : 0;
     report.evictions = pool.evictions;
-    report.preemptions = scheduler.counts().preemptions;
-    report.recomputed_tokens = scheduler.counts().recomputed;
+    report.preemptions = counts.preemptions;
+    report.recomputed_tokens = counts.recomputed;
   }
 
  private:
@@ -88,9 +90,13 @@ Status verify(const Engine& engine, const Scheduler::Step& step, std::int64_t nu
   report.verified_rows += comparison->rows;
   report.verify_worst_ratio = std::max(report.verify_worst_ratio, comparison->worst_ratio);
   if (!comparison->ok()) {
-    report.mismatch =
-        message("step ", number, ", layer ", layer, ", request ", step.requests[row], " of the trace (row ",
-                row, " of the batch): ", runtime::to_string(*comparison));
+    const runtime::RowReport& worst = comparison->worst;
+    report.mismatch = message(
+        "step ", number, ", layer ", layer, ", request ", step.requests[row], " of the trace (row ", row,
+        " of the batch), query head ", worst.head,
+        worst.column < 0 ? std::string(": lse") : message(", column ", worst.column, ": out"), " is ",
+        worst.got, ", expected ", worst.expected, "; the row's error is ", worst.error, ", allowed ",
+        worst.tolerance, "; ", comparison->wrong_rows, " of ", comparison->rows, " rows checked are wrong");
   }
   return {};
 }
@@ -103,10 +109,9 @@ Result<ReplayReport> replay(std::span<const io::TraceRequest> trace, const Repla
   const int pages = static_cast<int>(options.pool_tokens / options.page_size);
   auto scheduler = Scheduler::create(trace, {options.batch, pages, options.page_size, options.immediate});
   if (!scheduler.ok()) return scheduler.status();
-  std::int64_t longest = 1, tokens = 0;
+  std::int64_t longest = 1;
   for (const io::TraceRequest& request : trace) {
     longest = std::max(longest, std::int64_t{request.input_length} + request.output_length);
-    tokens += request.output_length;
   }
   Engine::Options engine_options{options.executor, options.dtype, options.layers,    options.heads,
                                  options.batch,    pages,         options.page_size, 0,
@@ -137,7 +142,7 @@ Result<ReplayReport> replay(std::span<const io::TraceRequest> trace, const Repla
       FLASHLATENT_RETURN_IF_ERROR(verify(*engine, *step, number, layer, options.verify_heads, report));
     }
     FLASHLATENT_RETURN_IF_ERROR(scheduler->finish_step());
-    if (options.progress) options.progress(scheduler->counts().generated, tokens);
+    if (options.progress) options.progress(scheduler->counts().generated);
     ++number;
   }
   FLASHLATENT_RETURN_IF_ERROR(scheduler->pool().check_invariants());

@@ -24,8 +24,8 @@ struct ReplayOptions {
   int verify_every = 4;    ///< Steps from one sample to the next.
   int verify_heads = 2;    ///< Query heads of the sampled request.
   std::uint64_t seed = 0;
-  /// Called after each step with tokens generated so far and in all.
-  std::function<void(std::int64_t, std::int64_t)> progress;
+  /// Called after each step with the tokens generated so far.
+  std::function<void(std::int64_t)> progress;
 };
 
 struct ReplayReport {
@@ -41,8 +41,9 @@ struct ReplayReport {
   int pool_pages = 0;
   double pool_used_mean = 0;  ///< Of its pages, held by running requests; a fraction.
   double pool_used_peak = 0;
-  double prefix_hit_rate = 0;  ///< Shared prompt pages that were found / all that were looked for.
-  std::int64_t prefix_lookups = 0, prefix_hits = 0;
+  std::int64_t prefix_pages = 0;  ///< Whole prompt pages under hash ids, each request counted once.
+  std::int64_t prefix_hits = 0;   ///< Those of them that another request had left in the pool.
+  double prefix_hit_rate = 0;     ///< prefix_hits / prefix_pages
   std::int64_t evictions = 0;
   std::int64_t preemptions = 0;
   std::int64_t filled_tokens = 0;      ///< Tokens whose latents were made.

@@ -110,6 +110,10 @@ Status Scheduler::admit(Step& step) {
     const int begin = created->cached_pages * options_.page_size;
     step.fills.push_back({request.index, request.sequence, begin, length});
     counts_.recomputed += std::max(0, request.filled - begin);
+    if (request.filled == 0) {  // one that was preempted finds its own pages again
+      counts_.prefix_pages += static_cast<std::int64_t>(request.contents.size());
+      counts_.prefix_hits += created->cached_pages;
+    }
     request.filled = std::max(request.filled, length);
     running_.push_back(std::move(request));
     waiting_.pop_front();

@@ -46,6 +46,9 @@ class Scheduler {
     std::int64_t preemptions = 0;
     std::int64_t generated = 0;   ///< Tokens.
     std::int64_t recomputed = 0;  ///< Tokens filled a second time, after a preemption.
+    /// Whole pages under hash ids of requests admitted for the first time, and those of them that were found
+    /// in the pool.
+    std::int64_t prefix_pages = 0, prefix_hits = 0;
   };
 
   /// `trace` must outlive the scheduler. kInvalidArgument names a request that can never fit the pool.

@@ -1,0 +1,194 @@
+// flashlatent make-case OUT
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <map>
+
+#include "cpu/reference.h"
+#include "io/safetensors.h"
+#include "runtime/random_case.h"
+#include "tools/command.h"
+
+namespace flashlatent::tools {
+
+namespace {
+
+constexpr int kLongest = 1 << 24;
+
+struct MakeCaseOptions {
+  std::string path;
+  std::string dtype = "bf16";
+  std::string dims = "576/512";
+  int batch = 0;  // 0: as many as lengths
+  bool no_reference = false;
+  std::uint64_t seed = 0;
+  runtime::CaseSpec spec = {.lengths = {0, 1, 64, 200}};
+};
+
+Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
+  spec = options.spec;
+  spec.dtype = options.dtype == "fp16" ? Dtype::kF16 : Dtype::kBF16;
+  int end = 0;
+  const int numbers = std::sscanf(options.dims.c_str(), "%d/%d%n", &spec.qk_dim, &spec.v_dim, &end);
+  if (numbers != 2 || static_cast<std::size_t>(end) != options.dims.size() || spec.v_dim < 1 ||
+      spec.qk_dim < spec.v_dim || spec.qk_dim > 4096) {
+    return {StatusCode::kInvalidArgument,
+            fmt::format("--dims is '{}'; expected d_qk/d_v with 1 <= d_v <= d_qk <= 4096, such as 576/512",
+                        options.dims)};
+  }
+  if (options.batch > 0) {
+    const std::vector<int> pattern = spec.lengths;
+    spec.lengths.resize(options.batch);
+    for (int i = 0; i < options.batch; ++i) spec.lengths[i] = pattern[i % pattern.size()];
+  }
+  if (!spec.ragged_tokens.empty() && spec.ragged_tokens.size() != spec.lengths.size()) {
+    return {StatusCode::kInvalidArgument,
+            fmt::format("--ragged has {} numbers, but there are {} requests; expected one for each",
+                        spec.ragged_tokens.size(), spec.lengths.size())};
+  }
+  if (spec.heads % spec.kv_heads != 0) {
+    return {StatusCode::kInvalidArgument,
+            fmt::format("--heads is {}, must be a multiple of --kv-heads {}", spec.heads, spec.kv_heads)};
+  }
+  return {};
+}
+
+/// The page table as the format has it: -1 where unused.
+std::vector<std::int32_t> page_table(const runtime::RandomCase& random_case) {
+  const auto& [query, cache, options] = random_case.problem;
+  const auto* entries = static_cast<const std::int32_t*>(random_case.inputs.block_table.data);
+  const auto* lengths = static_cast<const std::int32_t*>(random_case.inputs.cache_seqlens.data);
+  std::vector<std::int32_t> table(entries, entries + std::int64_t{query.batch} * cache.max_pages);
+  for (int request = 0; request < query.batch; ++request) {
+    const int used = (lengths[request] + cache.page_size - 1) / cache.page_size;
+    const auto row = table.begin() + std::int64_t{request} * cache.max_pages;
+    std::fill(row + used, row + cache.max_pages, -1);
+  }
+  return table;
+}
+
+struct References {
+  std::vector<float> out;  // as q, with v_dim for the last dimension
+  std::vector<float> lse;  // (batch, heads, query tokens)
+};
+
+References make_references(const DecodeProblem& problem, const DecodeInputs& inputs) {
+  const auto& [query, cache, options] = problem;
+  const std::int64_t tokens = query.ragged ? inputs.q.shape[0] : std::int64_t{query.batch} * query.tokens;
+  References references;
+  references.out.resize(tokens * query.heads * cache.v_dim);
+  references.lse.assign(std::int64_t{query.batch} * query.heads * query.tokens,
+                        -std::numeric_limits<float>::infinity());
+  const auto* begins = static_cast<const std::int32_t*>(inputs.cu_seqlens_q.data);
+  const std::int64_t rows = std::int64_t{query.batch} * query.tokens * query.heads;
+#pragma omp parallel for schedule(dynamic)
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const int head = static_cast<int>(i % query.heads);
+    const int token = static_cast<int>(i / query.heads % query.tokens);
+    const int request = static_cast<int>(i / query.heads / query.tokens);
+    if (token >= cpu::query_tokens(problem, inputs, request)) continue;
+    const std::int64_t position = (query.ragged ? begins[request] : request * query.tokens) + token;
+    const cpu::ReferenceRow row = cpu::reference_row(problem, inputs, request, token, head);
+    std::transform(row.out.begin(), row.out.end(),
+                   references.out.begin() + (position * query.heads + head) * cache.v_dim,
+                   [](double value) { return static_cast<float>(value); });
+    references.lse[(std::int64_t{request} * query.heads + head) * query.tokens + token] =
+        static_cast<float>(row.lse);
+  }
+  return references;
+}
+
+int run_make_case(const MakeCaseOptions& options) {
+  runtime::CaseSpec spec;
+  if (Status status = finish_spec(options, spec); !status.ok()) return fail(status);
+  const runtime::RandomCase random_case = runtime::make_case(spec, options.seed);
+  const auto& [query, cache, _] = random_case.problem;
+  if (Status status = validate(random_case.problem); !status.ok()) return fail(status);
+
+  const DecodeInputs& inputs = random_case.inputs;
+  const std::vector<std::int32_t> table = page_table(random_case);
+  std::vector<io::NamedTensor> tensors = {
+      {"q", inputs.q},
+      {"kv_cache", inputs.kv_cache},
+      {"block_table", {table.data(), Dtype::kI32, {query.batch, cache.max_pages}}},
+      {"cache_seqlens", inputs.cache_seqlens}};
+  if (query.ragged) tensors.push_back({"cu_seqlens_q", inputs.cu_seqlens_q});
+  if (spec.sink) tensors.push_back({"attn_sink", inputs.attn_sink});
+  References references;
+  if (!options.no_reference) {
+    references = make_references(random_case.problem, inputs);
+    ConstTensorView out(references.out.data(), Dtype::kF32,
+                        {query.batch, query.tokens, query.heads, cache.v_dim});
+    if (query.ragged)
+      out = {references.out.data(), Dtype::kF32, {inputs.q.shape[0], query.heads, cache.v_dim}};
+    tensors.push_back({"out_ref", out});
+    tensors.push_back(
+        {"lse_ref", {references.lse.data(), Dtype::kF32, {query.batch, query.heads, query.tokens}}});
+  }
+  // 17 digits are enough for any double.
+  const std::map<std::string, std::string> metadata = {
+      {"kind", "dense_decode"},
+      {"softmax_scale", fmt::format("{:.17g}", random_case.problem.options.softmax_scale)},
+      {"causal", spec.causal ? "true" : "false"},
+      {"head_dim_v", fmt::format("{}", spec.v_dim)}};
+  if (Status status = io::write_safetensors(options.path, tensors, metadata); !status.ok()) {
+    return fail(status);
+  }
+  fmt::print("{}: {}, lengths {}{}\n", options.path, to_string(random_case.problem),
+             fmt::join(spec.lengths, ","), options.no_reference ? ", no reference" : "");
+  return kRight;
+}
+
+}  // namespace
+
+void add_make_case(CLI::App& app, Action& action) {
+  CLI::App* make =
+      app.add_subcommand("make-case", "Write a random dense decode case with its reference to a file");
+  auto options = std::make_shared<MakeCaseOptions>();
+  runtime::CaseSpec& spec = options->spec;
+  make->add_option("OUT", options->path, "The safetensors file to write")->required();
+  make->add_option("--dtype", options->dtype, "bf16 or fp16")
+      ->check(CLI::IsMember({"bf16", "fp16"}))
+      ->capture_default_str();
+  make->add_option("--lengths", spec.lengths, "Cached tokens of each request: a,b,c")
+      ->delimiter(',')
+      ->check(CLI::Range(0, kLongest))
+      ->capture_default_str();
+  make->add_option("--batch", options->batch,
+                   "Requests, whose lengths are --lengths over and over; left out: as many as lengths")
+      ->check(CLI::Range(1, 1 << 20));
+  make->add_option("--query-tokens", spec.query_tokens, "Query tokens of each request")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  make->add_option("--ragged", spec.ragged_tokens,
+                   "Query tokens request by request instead: a,b,c; q is then packed, with cu_seqlens_q")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 4096));
+  make->add_option("--heads", spec.heads, "Query heads")->check(CLI::Range(1, 4096))->capture_default_str();
+  make->add_option("--kv-heads", spec.kv_heads, "KV heads; --heads must be a multiple")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  make->add_option("--dims", options->dims, "d_qk/d_v")->capture_default_str();
+  make->add_option("--page-size", spec.page_size, "Tokens a page")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  make->add_flag("--causal", spec.causal, "Query token t of s_q sees tokens below L - s_q + t + 1");
+  make->add_flag("--sink", spec.sink, "With an attention sink a head, some of them infinite");
+  make->add_flag("--invalid-pages", spec.invalid_pages, "Some live entries of the page table are no pages");
+  make->add_option("--logit-scale", spec.logit_scale, "Standard deviation of the scores")
+      ->check(CLI::Range(0.0F, 1e6F))
+      ->capture_default_str();
+  make->add_flag("--no-reference", options->no_reference, "Leave out out_ref and lse_ref");
+  add_seed_option(*make, options->seed);
+  make->footer(
+      "Pages are permuted, and memory that no request uses holds NaN and Inf. The reference is the float64\n"
+      "oracle's.\n"
+      "Example: flashlatent make-case case.safetensors --lengths 0,1,300 --query-tokens 2 --causal\n"
+      "         flashlatent decode case.safetensors");
+  make->callback([&action, options] { action = [options] { return run_make_case(*options); }; });
+}
+
+}  // namespace flashlatent::tools

@@ -53,7 +53,12 @@ class Contracts : public ::testing::TestWithParam<Backend> {
   Executor executor_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Backends, Contracts, ::testing::Values(Backend::kCpu, Backend::kCuda),
+#if FLASHLATENT_WITH_CUDA
+const auto kBackends = ::testing::Values(Backend::kCpu, Backend::kCuda);
+#else
+const auto kBackends = ::testing::Values(Backend::kCpu);
+#endif
+INSTANTIATE_TEST_SUITE_P(Backends, Contracts, kBackends,
                          [](const auto& info) { return std::string(to_string(info.param)); });
 
 float lse_at(const DecodeRun& run, int request, int head, int token) {

@@ -20,7 +20,7 @@ int run(int argc, char** argv) {
       "Exit codes: 0 right, 1 wrong result, 2 wrong usage or input."};
   app.name("flashlatent");
   app.set_version_flag("--version", FLASHLATENT_VERSION);
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);  // so that an unknown one is named
   app.get_formatter()->column_width(34);
   flashlatent::tools::Action action;
   for (auto* add : kCommands) add(app, action);
@@ -30,6 +30,10 @@ int run(int argc, char** argv) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
     fmt::print(stderr, "flashlatent: {} (try --help)\n", error.what());
+    return flashlatent::tools::kWrongInput;
+  }
+  if (!action) {
+    fmt::print(stderr, "flashlatent: a subcommand is required (try --help)\n");
     return flashlatent::tools::kWrongInput;
   }
   return action();

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
-#include <string_view>
 
 #include "core/message.h"
 #include "serve/content.h"
@@ -50,8 +49,31 @@ Result<Engine> Engine::create(std::span<const io::TraceRequest> trace, const Opt
   if (options.layers < 1) return invalid_argument("layers is ", options.layers, ", must be at least 1");
   Engine engine(trace, options);
   FLASHLATENT_RETURN_IF_ERROR(available(options.executor.backend));
+  FLASHLATENT_RETURN_IF_ERROR(engine.check_host_memory());
   FLASHLATENT_RETURN_IF_ERROR(engine.allocate());
   return engine;
+}
+
+Status Engine::too_large(std::string_view why) const {
+  return {
+      StatusCode::kExhausted,
+      message(why, "; ", options_.layers, " layers' caches of ", cache_bytes(), " bytes and ", options_.batch,
+              " x ", options_.heads,
+              " query rows are wanted: fewer layers, pool tokens, requests in the batch or heads need less")};
+}
+
+// The system promises more than it has, and ends the program when it touches what is not there.
+Status Engine::check_host_memory() const {
+  const double memory =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  const double rows = static_cast<double>(options_.batch) * options_.heads;
+  double wanted = rows * static_cast<double>(row_bytes(1));
+  if (device_.type == DeviceType::kCpu) {
+    wanted += options_.layers * static_cast<double>(cache_bytes()) +
+              rows * static_cast<double>(row_bytes(1) + 2 * kValue * sizeof(std::uint16_t));
+  }
+  return wanted < memory ? Status()
+                         : too_large(message("this machine has ", memory * 0x1p-30, " GiB of memory"));
 }
 
 Status Engine::allocate() {
@@ -80,18 +102,9 @@ Status Engine::allocate() {
       {&plan_, *plan_size},
       {&workspace_, *workspace_size}};
   for (runtime::Buffer& cache : caches_) wanted.emplace_back(&cache, cache_bytes());
-  const auto too_much = [&](std::string_view why) -> Status {
-    return {StatusCode::kExhausted, message(why, "; caches take ", caches_.size(), " x ", cache_bytes(),
-                                            " bytes: fewer pool tokens or layers need less")};
-  };
-  // The system would promise more than it has, and end the program later.
-  const std::size_t memory = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  if (device_.type == DeviceType::kCpu && cache_bytes() > memory / caches_.size()) {
-    return too_much(message("this machine has ", memory, " bytes of memory"));
-  }
   for (auto& [buffer, bytes] : wanted) {
     auto allocated = runtime::Buffer::allocate(options_.executor, bytes);
-    if (!allocated.ok()) return too_much(allocated.status().message());
+    if (!allocated.ok()) return too_large(allocated.status().message());
     *buffer = std::move(*allocated);
   }
   for (const runtime::Buffer& cache : caches_) {

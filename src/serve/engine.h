@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "flashlatent/decode.h"
@@ -48,7 +49,9 @@ class Engine {
  private:
   Engine(std::span<const io::TraceRequest> trace, const Options& options);
 
+  Status check_host_memory() const;
   Status allocate();
+  Status too_large(std::string_view why) const;
   std::size_t cache_bytes() const;  // of one layer
   std::uint16_t* row_of(int layer, std::int64_t slot) const;
   void make_row(std::uint16_t* row, int request, int position, int layer) const;

@@ -1,0 +1,244 @@
+// The program as its users run it: exit codes, what it prints, what it writes.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "io/safetensors.h"
+#include "io_files.h"
+
+namespace flashlatent::io {
+namespace {
+
+struct Outcome {
+  int code = -1;  // exit code; 128 + signal if a signal ended it
+  std::string out, err;
+};
+
+class Program : public testing::Test {
+ protected:
+  /// Runs `flashlatent ARGUMENTS` through the shell, on the CPU. Sleeping threads are kind to a busy machine.
+  Outcome run(const std::string& arguments) const {
+    const std::string command = "FLASHLATENT_BACKEND=cpu OMP_WAIT_POLICY=passive '" FLASHLATENT_PROGRAM "' " +
+                                arguments + " >" + file("stdout") + " 2>" + file("stderr");
+    const int status = std::system(command.c_str());
+    Outcome outcome;
+    outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    outcome.out = read_bytes(file("stdout"));
+    outcome.err = read_bytes(file("stderr"));
+    return outcome;
+  }
+
+  /// Exit code 2, nothing on stdout, and one line on stderr that holds the pieces.
+  void expect_refused(const std::string& arguments, const std::vector<std::string>& pieces) const {
+    SCOPED_TRACE(arguments);
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_TRUE(outcome.err.starts_with("flashlatent: ")) << outcome.err;
+    EXPECT_EQ(outcome.err.find('\n'), outcome.err.size() - 1) << outcome.err;
+    for (const std::string& piece : pieces) {
+      EXPECT_NE(outcome.err.find(piece), std::string::npos) << outcome.err << "lacks: " << piece;
+    }
+  }
+
+  void expect_right(const std::string& arguments, const std::vector<std::string>& pieces = {}) const {
+    SCOPED_TRACE(arguments);
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+    for (const std::string& piece : pieces) {
+      EXPECT_NE(outcome.out.find(piece), std::string::npos) << outcome.out << "lacks: " << piece;
+    }
+  }
+
+  std::string file(const char* name) const { return directory_.path(name); }
+  std::string write(const char* name, std::string_view bytes) const { return directory_.write(name, bytes); }
+  nlohmann::json json(const char* name) const { return nlohmann::json::parse(read_bytes(file(name))); }
+
+  /// A copy of case `from` whose tensor has one fp32 element changed.
+  std::string change(const std::string& from, const char* tensor, std::size_t element, float value) const {
+    const auto loaded = SafetensorsFile::read(from);
+    EXPECT_TRUE(loaded.ok()) << loaded.status().message();
+    const ConstTensorView view = loaded->tensor(tensor);
+    const auto* begin = static_cast<const float*>(view.data);
+    std::vector<float> values(begin, begin + view.elements());
+    values.at(element) = value;
+    std::vector<NamedTensor> tensors;
+    for (const auto& [name, original] : loaded->tensors()) {
+      tensors.push_back({name, original});
+      if (name == tensor) tensors.back().view.data = values.data();
+    }
+    const std::string to = file("changed.safetensors");
+    const Status written = write_safetensors(to, tensors, loaded->metadata());
+    EXPECT_TRUE(written.ok()) << written.message();
+    return to;
+  }
+
+  TempDir directory_;
+};
+
+TEST_F(Program, ShowsHelpAndVersion) {
+  for (const char* command : {"", "info", "decode", "check", "bench", "replay", "make-case"}) {
+    expect_right(std::string(command) + " --help", {"Usage: flashlatent"});
+  }
+  expect_right("--version");
+}
+
+TEST_F(Program, RefusesWrongUsage) {
+  expect_refused("", {"subcommand"});
+  expect_refused("fly", {"fly"});
+  expect_refused("decode", {"CASE"});
+  expect_refused("decode case --fast", {"--fast"});
+  expect_refused("decode case --backend tpu", {"--backend", "tpu"});
+  expect_refused("check --suite huge", {"--suite", "huge"});
+  expect_refused("check --filter zzz", {"--filter", "zzz"});
+  expect_refused("replay --synthetic --heads 0", {"--heads", "0"});
+  expect_refused("make-case " + file("c") + " --dims 3/5", {"--dims", "3/5"});
+  expect_refused("make-case " + file("c") + " --heads 3 --kv-heads 2", {"--heads is 3"});
+  expect_refused("make-case " + file("no/such/folder"), {"no/such/folder"});
+}
+
+TEST_F(Program, Info) {
+  expect_right("info --json " + file("info.json"), {"backend cpu: available", "cpu_dense", "source tree"});
+  const auto info = json("info.json");
+  EXPECT_TRUE(info.at("backends").at("cpu").at("available"));
+  EXPECT_FALSE(info.at("backends").at("cpu").at("devices").empty());
+}
+
+TEST_F(Program, CheckSmall) {
+  expect_right("check --suite small --json " + file("check.json"), {" 0 wrong, 0 refused"});
+  const auto check = json("check.json");
+  EXPECT_EQ(check.at("wrong"), 0);
+  EXPECT_EQ(check.at("right"), check.at("results").size());
+}
+
+TEST_F(Program, DecodeIsRightOnMadeCases) {
+  const char* const cases[] = {
+      "",
+      "--dtype fp16 --dims 320/256 --lengths 2,129 --batch 5 --query-tokens 3 --causal --sink --heads 8 "
+      "--kv-heads 2 --page-size 16 --invalid-pages",
+      "--ragged 1,3,0,2 --causal --heads 4 --page-size 1",
+      "--lengths 0,0 --heads 5 --dims 512/512",
+      "--logit-scale 200 --heads 32 --lengths 700",
+      "--no-reference --heads 4 --lengths 65",
+  };
+  for (const char* options : cases) {
+    SCOPED_TRACE(options);
+    const std::string path = file("case.safetensors");
+    expect_right("make-case " + path + " --seed 3 " + options, {path});
+    expect_right("decode " + path + " --json " + file("decode.json") + " -o " + file("result.safetensors"),
+                 {" rows right"});
+    const auto decoded = json("decode.json");
+    EXPECT_EQ(decoded.at("ok"), true);
+    EXPECT_EQ(decoded.at("reference"),
+              std::string(options).starts_with("--no-reference") ? "oracle" : "file");
+    const auto inputs = SafetensorsFile::read(path),
+               result = SafetensorsFile::read(file("result.safetensors"));
+    ASSERT_TRUE(inputs.ok() && result.ok());
+    EXPECT_EQ(result->tensor("out").dtype, inputs->tensor("q").dtype);
+    EXPECT_EQ(result->tensor("lse").dtype, Dtype::kF32);
+    if (inputs->tensor("out_ref").present()) {
+      EXPECT_EQ(result->tensor("out").shape, inputs->tensor("out_ref").shape);
+      EXPECT_EQ(result->tensor("lse").shape, inputs->tensor("lse_ref").shape);
+    }
+  }
+}
+
+TEST_F(Program, DecodeFindsAWrongReference) {
+  const std::string path = file("case.safetensors");
+  expect_right("make-case " + path + " --lengths 70,80 --heads 4");
+  // out_ref is (2, 1, 4, 512), lse_ref (2, 4, 1).
+  const Outcome out = run("decode " + change(path, "out_ref", (1 * 4 + 2) * 512 + 7, 100));
+  EXPECT_EQ(out.code, 1);
+  EXPECT_NE(out.out.find("request 1, query token 0, query head 2, column 7: out is "), std::string::npos)
+      << out.out;
+  EXPECT_NE(out.out.find("expected 100;"), std::string::npos) << out.out;
+  const Outcome lse = run("decode " + change(path, "lse_ref", 3, -50) + " --json " + file("wrong.json"));
+  EXPECT_EQ(lse.code, 1);
+  EXPECT_NE(lse.out.find("request 0, query token 0, query head 3: lse is "), std::string::npos) << lse.out;
+  EXPECT_EQ(json("wrong.json").at("wrong_rows"), 1);
+}
+
+TEST_F(Program, DecodeRefusesBadFiles) {
+  expect_refused("decode " + file("absent.safetensors"), {"absent.safetensors", "No such file"});
+  expect_refused("decode " + directory_.path(), {directory_.path()});
+  expect_refused("decode " + write("empty.safetensors", ""), {"empty.safetensors"});
+  const std::string path = file("case.safetensors");
+  expect_right("make-case " + path + " --lengths 70 --heads 4");
+  const std::string bytes = read_bytes(path);
+  for (std::size_t size : {bytes.size() - 1, bytes.size() / 2, std::size_t{100}, std::size_t{5}}) {
+    expect_refused("decode " + write("cut.safetensors", bytes.substr(0, size)), {"cut.safetensors"});
+  }
+  expect_refused("decode " + write("text.safetensors", "hello, this is no tensor file at all"),
+                 {"text.safetensors"});
+  expect_refused("decode " + path + " -o " + file("no/such/folder"), {"no/such/folder"});
+}
+
+TEST_F(Program, DecodeIsRightOnGoldenCases) {
+  const std::string path = shared_file("golden/dense_bf16_page16.safetensors");
+  if (path.empty()) GTEST_SKIP() << "no golden case beside the project";
+  expect_right("decode " + path, {"against the file's reference", " rows right"});
+  const Outcome wrong = run("decode " + change(path, "out_ref", 5, 100));
+  EXPECT_EQ(wrong.code, 1) << wrong.out << wrong.err;
+}
+
+TEST_F(Program, ReplaysATraceThatItMadeUp) {
+  const std::string trace = file("trace.jsonl");
+  expect_right(
+      "replay --synthetic --requests 3 --heads 2 --verify --verify-every 50 --seed 1 --write-trace " + trace +
+          " --json " + file("first.json"),
+      {"tokens/s", "median", "p99", "pool", "prefix hit rate", "preemptions", "evictions", "verified"});
+  const auto first = json("first.json");
+  EXPECT_EQ(first.at("report").at("requests"), 3);
+  EXPECT_EQ(first.at("report").at("mismatch"), "");
+  EXPECT_GT(first.at("report").at("verified_rows"), 0);
+  EXPECT_EQ(first.at("options").at("trace"), "synthetic");
+  for (const char* key : {"machine", "source_tree", "command"}) EXPECT_TRUE(first.contains(key)) << key;
+  // The same requests from the file.
+  expect_right("replay " + trace + " --heads 2 --requests 2 --kv fp16 --page-size 16 --json " +
+               file("second.json"));
+  const auto second = json("second.json");
+  EXPECT_EQ(second.at("report").at("requests"), 2);
+  EXPECT_EQ(second.at("report").at("verified_rows"), 0);
+}
+
+TEST_F(Program, ReplayLosesNoRequestInASmallPool) {
+  const std::string trace = write("trace.jsonl", [] {
+    std::string lines;
+    for (int i = 0; i < 8; ++i) {
+      const std::string id = std::to_string(i % 3);
+      lines += R"({"timestamp": 0, "input_length": 520, "output_length": 120, "hash_ids": [)" + id + ", " +
+               std::to_string(10 + i) + "]}\n";
+    }
+    return lines;
+  }());
+  expect_right("replay " + trace + " --heads 2 --pool-tokens 1216 --page-size 16 --verify --json " +
+               file("small.json"));
+  const auto report = json("small.json").at("report");
+  EXPECT_EQ(report.at("requests"), 8);
+  EXPECT_EQ(report.at("tokens"), 8 * 120);
+  EXPECT_EQ(report.at("mismatch"), "");
+  EXPECT_GT(report.at("preemptions"), 0);
+  EXPECT_GT(report.at("evictions"), 0);
+  EXPECT_GT(report.at("prefix_hits"), 0);
+  expect_refused("replay " + trace + " --pool-tokens 600", {"request 0", "520 + 120", "at least 640"});
+}
+
+TEST_F(Program, ReplayRefusesBadInput) {
+  expect_refused("replay", {"TRACE", "--synthetic"});
+  expect_refused("replay trace --synthetic", {"TRACE", "--synthetic"});
+  expect_refused("replay " + file("absent.jsonl"), {"absent.jsonl", "No such file"});
+  expect_refused("replay " + directory_.path(), {directory_.path()});
+  expect_refused("replay " + write("empty.jsonl", ""), {"empty.jsonl", "empty"});
+  expect_refused("replay " + write("cut.jsonl", R"({"timestamp": 0, "input_len)"), {"cut.jsonl", "line 1"});
+  expect_refused("replay --synthetic --kv fp8_656", {"--kv fp8_656", "bf16"});
+  expect_refused("replay --synthetic --kv int4", {"--kv", "int4"});
+  expect_refused("replay --synthetic --layers 1000 --pool-tokens 1000000000", {"memory", "fewer layers"});
+  expect_refused("replay --synthetic --write-trace " + file("no/such/folder"), {"no/such/folder"});
+}
+
+}  // namespace
+}  // namespace flashlatent::io

@@ -10,27 +10,33 @@
 
 namespace flashlatent {
 
-enum class Backend { kCpu, kCuda };
+enum class Backend {
+  kCpu,   ///< Any processor; SIMD by run-time dispatch, OpenMP threads.
+  kCuda,  ///< NVIDIA GPUs of compute capability 9.0 (Hopper).
+};
 
 /// "cpu", "cuda".
 const char* to_string(Backend backend);
 /// The backend of that name, or kInvalidArgument.
 Result<Backend> backend_from_name(std::string_view name);
 
-/// Where and how a call runs. Plan and decode of one step take the same one.
+/// Where and how a call runs. Size queries, plan and decode of one step take the same one, since the device,
+/// the number of threads and the kernel decide how work is cut.
 struct Executor {
   Backend backend = Backend::kCpu;
   int device = 0;          ///< CUDA: device ordinal.
-  void* stream = nullptr;  ///< CUDA: cudaStream_t; calls only enqueue work on it.
+  void* stream = nullptr;  ///< CUDA: cudaStream_t of `device`; calls only enqueue work on it.
   int threads = 0;         ///< CPU: number of threads; 0 means all that OpenMP offers.
-  std::string kernel;      ///< Empty: the library picks; otherwise this kernel or an error.
+  std::string kernel;      ///< Empty: the library picks; otherwise the kernel of this name or kUnsupported.
 };
 
-/// Can this backend run here? If not, the message says why (not built, no driver, no device, wrong chip).
+/// Can this backend run here? kUnavailable if not; the message says why (not built, no driver, no device,
+/// wrong chip).
 Status available(Backend backend);
 
 /// CUDA if it is available, else the CPU. The environment variable FLASHLATENT_BACKEND (cpu or cuda), the
-/// only one that the library reads, overrides this choice.
+/// only one that the library reads, overrides this choice, whether that backend is available or not;
+/// kInvalidArgument if it names neither.
 Result<Backend> default_backend();
 
 struct DeviceInfo {
@@ -52,12 +58,14 @@ struct KernelInfo {
   std::string takes;  ///< A sentence: the problems it accepts.
 };
 
+/// All kernels of this build, of every backend, the preferred ones first.
 std::vector<KernelInfo> kernels();
 
 /// The name of the kernel that a problem gets on this executor; kUnsupported if none takes it.
 Result<std::string> picked_kernel(const DecodeProblem& problem, const Executor& executor);
 
-/// Which kernel a problem gets on this executor, and why each other one declined; one line a kernel.
+/// Which kernel a problem gets on this executor, and why each other one declined; one line a kernel of the
+/// backend. Errors as validate(problem), kUnavailable.
 Result<std::string> explain(const DecodeProblem& problem, const Executor& executor);
 
 }  // namespace flashlatent

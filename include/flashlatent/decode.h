@@ -11,22 +11,27 @@
 
 namespace flashlatent {
 
+/// Views of the caller's tensors, all on the executor's device; what is not used stays absent. The innermost
+/// stride is 1, others are free; on CUDA addresses and strides of q and kv_cache are multiples of 16 bytes
+/// and of out of 4 bytes, and not negative. Inputs and outputs do not overlap.
 struct DecodeInputs {
   ConstTensorView q;              ///< (batch, s_q, h_q, qk_dim), or ragged (total tokens, h_q, qk_dim).
   ConstTensorView kv_cache;       ///< (pages, page_size, h_kv, qk_dim), q's dtype.
   ConstTensorView block_table;    ///< int32 (batch, max_pages): the page table. Entries past a request's
                                   ///< pages are never read; tokens behind an entry that is negative or not
                                   ///< a page of kv_cache are skipped.
-  ConstTensorView cache_seqlens;  ///< int32 (batch): L. Negative counts as 0.
+  ConstTensorView cache_seqlens;  ///< int32 (batch): L. Negative counts as 0, more than
+                                  ///< max_pages * page_size as that.
   ConstTensorView cu_seqlens_q;   ///< int32 (batch + 1), only with Query::ragged.
   ConstTensorView attn_sink;      ///< fp32 (h_q), only with Options::attn_sink: out is scaled by
                                   ///< exp(lse) / (exp(lse) + exp(sink)); lse stays. +-inf are legal.
 };
 
+/// All rows of all query tokens are written; lse of query tokens that a ragged request does not have is -inf.
 struct DecodeOutputs {
   TensorView out;  ///< (batch, s_q, h_q, v_dim) or ragged (total tokens, h_q, v_dim), q's dtype. 0 for an
                    ///< empty row.
-  TensorView lse;  ///< fp32 (batch, h_q, s_q), natural logarithm. -inf for an empty row.
+  TensorView lse;  ///< fp32 (batch, h_q, s_q), any strides, natural logarithm. -inf for an empty row.
 };
 
 /// The problem that these tensors pose, with `options`; kInvalidArgument if they do not fit together.
@@ -34,18 +39,25 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
                                     const DecodeProblem::Options& options);
 
 /// Upper bounds in bytes; they depend on shapes, the device and (CPU) the number of threads, never on
-/// lengths, so that they can be taken once at the largest batch. Align both buffers to 256 bytes.
+/// lengths, so that they can be taken once at the largest batch. Align both buffers to 256 bytes. Errors:
+/// kInvalidArgument (a field of the problem out of its range), kUnsupported (no kernel takes it),
+/// kUnavailable.
 Result<std::size_t> plan_bytes(const DecodeProblem& problem, const Executor& executor);
 Result<std::size_t> workspace_bytes(const DecodeProblem& problem, const Executor& executor);
 
 /// Schedules one step into `plan`: which part does which blocks of which request, and where partial results
 /// go. On CUDA one kernel launch, which a CUDA graph can capture: replayed, it plans for the lengths then in
 /// `cache_seqlens`. A plan stays right, if not balanced, when lengths change after it was made (except with
-/// batch_invariant, which needs a fresh one).
+/// batch_invariant, which needs a fresh one). `cache_seqlens` is as in DecodeInputs. Errors: those of
+/// plan_bytes(), kInvalidArgument (cache_seqlens, alignment), kExhausted (`plan` is too small).
 Status plan(const DecodeProblem& problem, const ConstTensorView& cache_seqlens, Memory plan,
             const Executor& executor);
 
-/// Runs one layer of the step that `plan` was made for.
+/// Runs one layer of the step that `plan` was made for, with the same problem and executor. `plan` is only
+/// read; `workspace` holds nothing from one call to the next, but serves one call at a time. Errors: those of
+/// plan_bytes(), kInvalidArgument (a tensor that does not fit the problem, by name; alignment; on the CPU a
+/// plan of another problem), kExhausted (a buffer is too small), kInternal (a launch failed). After
+/// any other error than the last nothing was written.
 Status decode(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs,
               Memory plan, Memory workspace, const Executor& executor);
 

@@ -15,8 +15,8 @@ namespace flashlatent {
 /// A run of blocks of one request and one group of row tiles, done by one part.
 struct PlanSegment {
   int request = 0;
-  int round = 0;  ///< Which group of row tiles, where there are more tiles than workers.
-  int block_begin = 0;
+  int round = 0;        ///< Which group of row tiles, where there are more tiles than workers.
+  int block_begin = 0;  ///< Blocks [block_begin, block_end) of the request's tokens.
   int block_end = 0;
   int slot = -1;  ///< Where its partial result goes; -1: it is the whole request and writes `out` itself.
 };
@@ -29,10 +29,10 @@ struct PlanPart {
 
 struct PlanDescription {
   std::string kernel;
-  int lanes = 1;
-  int rounds = 1;
-  int block_tokens = 64;
-  std::int64_t cost_per_block = 0;
+  int lanes = 1;                    ///< Row tiles that a part's workers do side by side.
+  int rounds = 1;                   ///< Groups of so many row tiles.
+  int block_tokens = 64;            ///< Tokens a block.
+  std::int64_t cost_per_block = 0;  ///< Of the kernel, in a unit of its own.
   std::int64_t cost_per_split = 0;
   std::int64_t total_cost = 0;  ///< All segments' cost if nothing were split for balance.
   std::vector<PlanPart> parts;
@@ -45,7 +45,7 @@ struct PlanDescription {
 };
 
 /// Decodes `plan`, a host copy of what plan() wrote for this problem, executor and these lengths (on the
-/// host).
+/// host). kInvalidArgument if it is a plan of another problem; errors of plan_bytes() besides.
 Result<PlanDescription> describe_plan(const DecodeProblem& problem, const ConstTensorView& cache_seqlens,
                                       Memory plan, const Executor& executor);
 

@@ -10,6 +10,7 @@
 
 namespace flashlatent {
 
+/// Element types.
 enum class Dtype : std::uint8_t { kBF16, kF16, kF32, kI32, kU8 };
 
 /// Bytes of one element.
@@ -84,7 +85,7 @@ using ConstTensorView = BasicTensorView<const void*>;
 /// "bf16 (8, 64, 1, 576) strides (36864, 576, 576, 1) on cuda:0".
 std::string to_string(const ConstTensorView& view);
 
-/// A buffer that the caller owns: plan storage, workspace.
+/// A buffer that the caller owns: plan storage, workspace. On the executor's device, aligned to 256 bytes.
 struct Memory {
   void* data = nullptr;
   std::size_t bytes = 0;

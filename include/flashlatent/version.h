@@ -1,3 +1,4 @@
+// The version, for the preprocessor. find_package() knows it too.
 #pragma once
 
 #define FLASHLATENT_VERSION_MAJOR 0

@@ -76,14 +76,15 @@ struct References {
 };
 
 References make_references(const DecodeProblem& problem, const DecodeInputs& inputs) {
-  const auto& [query, cache, options] = problem;
+  // Copies: clang's OpenMP regions cannot use structured bindings.
+  const DecodeProblem::Query query = problem.query;
+  const int v_dim = problem.cache.v_dim;
   const std::int64_t tokens = query.ragged ? inputs.q.shape[0] : std::int64_t{query.batch} * query.tokens;
-  References references;
-  references.out.resize(tokens * query.heads * cache.v_dim);
-  references.lse.assign(std::int64_t{query.batch} * query.heads * query.tokens,
-                        -std::numeric_limits<float>::infinity());
-  const auto* begins = static_cast<const std::int32_t*>(inputs.cu_seqlens_q.data);
   const std::int64_t rows = std::int64_t{query.batch} * query.tokens * query.heads;
+  References references;
+  references.out.resize(tokens * query.heads * v_dim);
+  references.lse.assign(rows, -std::numeric_limits<float>::infinity());
+  const auto* begins = static_cast<const std::int32_t*>(inputs.cu_seqlens_q.data);
 #pragma omp parallel for schedule(dynamic)
   for (std::int64_t i = 0; i < rows; ++i) {
     const int head = static_cast<int>(i % query.heads);
@@ -93,7 +94,7 @@ References make_references(const DecodeProblem& problem, const DecodeInputs& inp
     const std::int64_t position = (query.ragged ? begins[request] : request * query.tokens) + token;
     const cpu::ReferenceRow row = cpu::reference_row(problem, inputs, request, token, head);
     std::transform(row.out.begin(), row.out.end(),
-                   references.out.begin() + (position * query.heads + head) * cache.v_dim,
+                   references.out.begin() + (position * query.heads + head) * v_dim,
                    [](double value) { return static_cast<float>(value); });
     references.lse[(std::int64_t{request} * query.heads + head) * query.tokens + token] =
         static_cast<float>(row.lse);

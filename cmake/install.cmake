@@ -12,8 +12,12 @@ if(TARGET flashlatent_cli)
   install(TARGETS flashlatent_cli)
 endif()
 
-# A static library leaves its own libraries to the program that links it.
+# A static library leaves its own libraries to the program that links it; Highway comes along if it was fetched.
 get_target_property(FLASHLATENT_LIBRARY_TYPE flashlatent TYPE)
+get_target_property(FLASHLATENT_FETCHED_HWY hwy::hwy ALIASED_TARGET)
+if(FLASHLATENT_FETCHED_HWY)
+  install(TARGETS ${FLASHLATENT_FETCHED_HWY} EXPORT flashlatentTargets)
+endif()
 configure_package_config_file(cmake/flashlatentConfig.cmake.in flashlatentConfig.cmake
   INSTALL_DESTINATION ${FLASHLATENT_PACKAGE_DIR})
 # Before 1.0 a minor version may break its users.

@@ -34,18 +34,28 @@ __device__ __forceinline__ void mask_scores(float (&s)[32], std::uint64_t live, 
   }
 }
 
-/// The 16-bit elements of a word that are Inf or NaN become 0.
+/// Inf or NaN: all bits of the exponent are set.
+template <class Element>
+inline constexpr std::uint32_t kExponent = std::is_same_v<Element, __half> ? 0x7C00 : 0x7F80;
+template <class Element>
+__device__ __forceinline__ bool low_is_poison(std::uint32_t pair) {
+  return (pair & kExponent<Element>) == kExponent<Element>;
+}
+template <class Element>
+__device__ __forceinline__ bool high_is_poison(std::uint32_t pair) {
+  return low_is_poison<Element>(pair >> 16);
+}
+
 template <class Element>
 __device__ __forceinline__ std::uint32_t finite_or_zero_pair(std::uint32_t pair) {
-  constexpr std::uint32_t kExponent = std::is_same_v<Element, __half> ? 0x7C00 : 0x7F80;
-  if ((pair & kExponent) == kExponent) pair &= 0xFFFF0000;
-  if ((pair >> 16 & kExponent) == kExponent) pair &= 0x0000FFFF;
+  if (low_is_poison<Element>(pair)) pair &= 0xFFFF0000;
+  if (high_is_poison<Element>(pair)) pair &= 0x0000FFFF;
   return pair;
 }
 
 /// A weight of 0 does not silence NaN: 0 * NaN is NaN. So V's rows of dead tokens become 0, and in rows that
-/// only some queries see (`partial`, by the causal mask) what is not finite does: the queries that see such a
-/// token have a weight of NaN for it already.
+/// only some queries see (`partial`, by the causal mask) what is not finite does; spread_poison() has put it
+/// into the outputs of those that see it before.
 template <class Element, int kTiles, int kThreads>
 __device__ __forceinline__ void silence_tokens(Tile* tiles, std::uint64_t live, std::uint64_t partial,
                                                int thread) {
@@ -64,6 +74,31 @@ __device__ __forceinline__ void silence_tokens(Tile* tiles, std::uint64_t live, 
         value.w = finite_or_zero_pair<Element>(value.w);
       }
       *unit = value;
+    }
+  }
+}
+
+/// Rows that see a token of `partial` get NaN where its V is not finite: the same element is in K, so that
+/// the score is NaN or infinite, and the weight NaN or 0. Limits as for mask_scores().
+template <class Element, int kCount>
+__device__ __forceinline__ void spread_poison(float (&o)[kCount], const Tile* tiles, std::uint64_t partial,
+                                              int limit_low, int limit_high, Fragment fragment) {
+  for (; partial != 0; partial &= partial - 1) {
+    const int token = __ffsll(static_cast<long long>(partial)) - 1;
+    const float low = token < limit_low ? NAN : 0.0F;
+    const float high = token < limit_high ? NAN : 0.0F;
+#pragma unroll
+    for (int j = 0; j < kCount / 4; ++j) {
+      const auto pair = *reinterpret_cast<const std::uint32_t*>(
+          tiles[j / 8].bytes + unit_offset(token, j % 8) + fragment.column * 2);
+      if (low_is_poison<Element>(pair)) {
+        o[4 * j] += low;
+        o[4 * j + 2] += high;
+      }
+      if (high_is_poison<Element>(pair)) {
+        o[4 * j + 1] += low;
+        o[4 * j + 3] += high;
+      }
     }
   }
 }

@@ -35,17 +35,15 @@ __device__ __forceinline__ float finite_or_zero(float max) {
   return max == -INFINITY ? 0.0F : max;
 }
 
-/// s *= scale, and the larger of `max` and the rows' maxima.
-__device__ __forceinline__ RowPair scale_and_max(float (&s)[32], float scale, RowPair max) {
-#pragma unroll
-  for (int i = 0; i < 32; ++i) s[i] *= scale;
+/// The larger of `max` and the rows' maxima of s * scale; scale > 0. Masked scores are -inf.
+__device__ __forceinline__ RowPair row_max(const float (&s)[32], float scale, RowPair max) {
   RowPair block{-INFINITY, -INFINITY};
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     block.low = fmaxf(block.low, fmaxf(s[4 * j], s[4 * j + 1]));
     block.high = fmaxf(block.high, fmaxf(s[4 * j + 2], s[4 * j + 3]));
   }
-  return {fmaxf(max.low, quad_max(block.low)), fmaxf(max.high, quad_max(block.high))};
+  return {fmaxf(max.low, quad_max(block.low) * scale), fmaxf(max.high, quad_max(block.high) * scale)};
 }
 
 /// By what sums and outputs shrink when the maximum grows.
@@ -54,21 +52,30 @@ __device__ __forceinline__ RowPair shrink(RowPair before, RowPair after) {
           exp2_fast(before.high - finite_or_zero(after.high))};
 }
 
-/// s = exp2(s - max); returns this thread's share of the rows' sums.
-__device__ __forceinline__ RowPair exponentials(float (&s)[32], RowPair max) {
+/// s = exp2(s * scale - max); returns this thread's share of the rows' sums.
+__device__ __forceinline__ RowPair exponentials(float (&s)[32], float scale, RowPair max) {
   const RowPair base{finite_or_zero(max.low), finite_or_zero(max.high)};
   RowPair sum{0, 0};
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      s[4 * j + i] = exp2_fast(s[4 * j + i] - base.low);
-      s[4 * j + 2 + i] = exp2_fast(s[4 * j + 2 + i] - base.high);
+      s[4 * j + i] = exp2_fast(fmaf(s[4 * j + i], scale, -base.low));
+      s[4 * j + 2 + i] = exp2_fast(fmaf(s[4 * j + 2 + i], scale, -base.high));
       sum.low += s[4 * j + i];
       sum.high += s[4 * j + 2 + i];
     }
   }
   return sum;
+}
+
+/// A scale of 0 or less would turn the order of scores and the -inf of masked ones around: such scores are
+/// scaled at once, and by 1 from then on. Returns the scale that is left.
+__device__ __forceinline__ float positive_scale(float (&s)[32], float scale) {
+  if (scale > 0) return scale;
+#pragma unroll
+  for (float& x : s) x *= scale;
+  return 1.0F;
 }
 
 template <class Element>

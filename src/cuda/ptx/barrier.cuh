@@ -56,9 +56,6 @@ __device__ __forceinline__ bool elect_one() {
 }
 
 /// Threads of a warp that arrive at or wait for named barrier `id` (1 to 15), `threads` in all.
-__device__ __forceinline__ void named_arrive(int id, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
 __device__ __forceinline__ void named_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

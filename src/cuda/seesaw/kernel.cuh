@@ -27,10 +27,8 @@ namespace flashlatent::seesaw {
 enum class Role { kLeft = 0, kRight = 1, kLoader = 2 };
 
 enum NamedBarrier : int {
-  kEvenReady = 1,  // P0 and its maximum are in shared memory
-  kOddReady = 2,   // P1 and its maximum
-  kSegment = 3,    // both warpgroups, between segments
-  kAlone = 4,      // + kMe: one warpgroup
+  kSegment = 1,  // both warpgroups, between segments
+  kAlone = 2,    // + kMe: one warpgroup
 };
 
 /// One of the two computing warpgroups: its half of the output and its rows' statistics. kMe = 0: even blocks
@@ -92,13 +90,13 @@ class Warpgroup {
     score();
     const parts::RowPair factor = softmax(max_);
     hand_over_probabilities();
-    ptx::named_arrive(kEvenReady, Config::kComputeThreads);
     parts::rescale(o_, factor);
+    silence(0);
     multiply_own();
     finish_products(0);
     if (!has_odd) return;
-    ptx::named_sync(kOddReady, Config::kComputeThreads);
-    take_maximum(1);
+    take_over(1);
+    silence(1);
     multiply_others(1);
     finish_products(1);
   }
@@ -106,8 +104,8 @@ class Warpgroup {
   /// The same from the right.
   __device__ __forceinline__ void attend_right(bool has_odd) {
     if (has_odd) score();
-    ptx::named_sync(kEvenReady, Config::kComputeThreads);
-    take_maximum(0);
+    take_over(0);
+    silence(0);
     multiply_others(0);  // runs while this warpgroup takes its exponentials
     if (!has_odd) {
       finish_products(0);
@@ -115,9 +113,9 @@ class Warpgroup {
     }
     const parts::RowPair factor = softmax(max_);
     hand_over_probabilities();
-    ptx::named_arrive(kOddReady, Config::kComputeThreads);
     finish_products(0);
     parts::rescale(o_, factor);
+    silence(1);
     multiply_own();
     finish_products(1);
   }
@@ -129,7 +127,7 @@ class Warpgroup {
     for (int i = 0; i < Config::kQkChunks; ++i) {
       const int chunk = Config::chunk_order(kMe, i);
       ptx::wait(state.full[chunk], parity_);
-      if (i == 0) live_ = state.live;  // before any tile is given back: the loader then writes the next
+      if (i == 0) take_live(state);
       ptx::wgmma_fence();
       const parts::Tile& k = shared_.kv[kMe].tiles[chunk];
       if constexpr (Config::kRegisterChunks > 0) {
@@ -151,24 +149,49 @@ class Warpgroup {
   /// From scores to probabilities (in s_ and, packed, p_); `before` is the maximum so far. Returns by what
   /// the output so far must shrink.
   __device__ __forceinline__ parts::RowPair softmax(parts::RowPair before) {
-    const int block_start = (first_block_ + kMe) * 64;
-    const std::uint64_t partial = live_ & ~parts::low_tokens(least_limit_ - block_start);
-    if (live_ != parts::kAllLive || partial != 0) {
-      parts::mask_scores(s_, live_, limit_low_ - block_start, limit_high_ - block_start, fragment_);
-      parts::silence_tokens<Element, Config::kVChunks, 128>(shared_.kv[kMe].tiles, live_, partial, thread_);
-      ptx::fence_for_async_proxy();
-      ptx::named_sync(kAlone + kMe, 128);
+    const float scale = parts::positive_scale(s_, args_.scale_log2);
+    const int start = (first_block_ + kMe) * 64;
+    if (live_[kMe] != parts::kAllLive || partial_tokens(kMe) != 0) {
+      parts::mask_scores(s_, live_[kMe], limit_low_ - start, limit_high_ - start, fragment_);
     }
-    max_ = parts::scale_and_max(s_, args_.scale_log2, before);
+    max_ = parts::row_max(s_, scale, before);
     const parts::RowPair factor = parts::shrink(before, max_);
-    const parts::RowPair sum = parts::exponentials(s_, max_);
+    const parts::RowPair sum = parts::exponentials(s_, scale, max_);
     sum_ = {sum_.low * factor.low + sum.low, sum_.high * factor.high + sum.high};
     parts::pack_probabilities<Element>(p_, s_);
     return factor;
   }
 
-  /// P and the maximum to shared memory. The other warpgroup has read the P before: this block's tiles could
-  /// not have been refilled otherwise.
+  /// Which tokens of the block count. Before any of its tiles is given back: the loader then writes the next.
+  /// One lane reads, the one that gives tiles back, so that its arrival orders the reading.
+  __device__ __forceinline__ void take_live(const typename Config::State& state) {
+    std::uint64_t live = 0;
+    if (thread_ % 32 == 0) live = state.live;
+    live_[kMe] = __shfl_sync(0xffffffff, live, 0);
+  }
+
+  /// Those that some rows of the tile attend to and others do not.
+  __device__ __forceinline__ std::uint64_t partial_tokens(int block) const {
+    return live_[block] & ~parts::low_tokens(least_limit_ - (first_block_ + block) * 64);
+  }
+
+  /// Before the product with `block`'s V: nothing of dead tokens may reach the output through this half.
+  __device__ __forceinline__ void silence(int block) {
+    const std::uint64_t partial = partial_tokens(block);
+    if (live_[block] == parts::kAllLive && partial == 0) return;
+    parts::Tile* tiles = shared_.kv[block].tiles + kFirstTile;
+    if (partial != 0) {
+      const int start = (first_block_ + block) * 64;
+      parts::spread_poison<Element>(o_, tiles, partial, limit_low_ - start, limit_high_ - start, fragment_);
+      ptx::named_sync(kAlone + kMe, 128);
+    }
+    parts::silence_tokens<Element, Config::kHalfChunks, 128>(tiles, live_[block], partial, thread_);
+    ptx::fence_for_async_proxy();
+    ptx::named_sync(kAlone + kMe, 128);
+  }
+
+  /// P, the maximum and the live tokens to shared memory. The other warpgroup has read the P before: this
+  /// block's tiles could not have been refilled otherwise.
   __device__ __forceinline__ void hand_over_probabilities() {
     const int lane = thread_ % 32;
     const int row = thread_ / 32 * 16 + lane % 16;
@@ -181,11 +204,17 @@ class Warpgroup {
       shared_.row_max[kMe][fragment_.row] = max_.low;
       shared_.row_max[kMe][fragment_.row + 8] = max_.high;
     }
+    if (thread_ == 0) shared_.live[kMe] = live_[kMe];
     ptx::fence_for_async_proxy();
+    ptx::arrive(shared_.handed_over[kMe]);
   }
 
-  /// The maximum after the other warpgroup's block; what is summed so far shrinks to it.
-  __device__ __forceinline__ void take_maximum(int block) {
+  /// The live tokens of the other warpgroup's block, and the maximum after it; what is summed so far shrinks
+  /// to that.
+  __device__ __forceinline__ void take_over(int block) {
+    ptx::wait(shared_.handed_over[block], handover_parity_);
+    handover_parity_ ^= 1;
+    live_[block] = shared_.live[block];
     const parts::RowPair max{shared_.row_max[block][fragment_.row],
                              shared_.row_max[block][fragment_.row + 8]};
     const parts::RowPair factor = parts::shrink(max_, max);
@@ -253,9 +282,10 @@ class Warpgroup {
   const parts::DecodeArguments& args_;
   const int thread_;
   const parts::Fragment fragment_;
-  std::uint32_t parity_ = 0;  // of this warpgroup's buffer
+  std::uint32_t parity_ = 0;           // of this warpgroup's buffer
+  std::uint32_t handover_parity_ = 0;  // of the other's probabilities
   int first_block_ = 0;
-  std::uint64_t live_ = 0;              // which tokens of this warpgroup's block count
+  std::uint64_t live_[2] = {};          // which tokens of the even and of the odd block count
   int limit_low_ = 0, limit_high_ = 0;  // tokens that the thread's rows attend to
   int least_limit_ = 0;                 // and the tile's first row
   parts::RowPair max_, sum_;            // base 2; sum_ is this thread's share
@@ -301,6 +331,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
 template <class Config, class Loader>
 __device__ __forceinline__ void set_up_barriers(SharedMemory<Config>& shared) {
   if (threadIdx.x == 0) {
+    for (ptx::Barrier& barrier : shared.handed_over) ptx::init(barrier, 128);
     for (auto& state : shared.state) {
       for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
         ptx::init(state.full[chunk], Loader::kArrivals);

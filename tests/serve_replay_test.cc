@@ -33,7 +33,7 @@ TEST(Replay, IsRightUnderPreemptionAndEviction) {
     options.dtype = dtype;
     options.layers = dtype == Dtype::kBF16 ? 2 : 1;
     options.pool_tokens = 1200;  // two run, until they have grown
-    options.verify_every = 3;
+    options.verify_every = 10;
     options.immediate = true;
     std::int64_t last = 0, calls = 0;
     options.progress = [&](std::int64_t generated) {
@@ -48,7 +48,7 @@ TEST(Replay, IsRightUnderPreemptionAndEviction) {
     EXPECT_EQ(report->tokens, output_tokens(trace));
     EXPECT_EQ(last, report->tokens);
     EXPECT_EQ(calls, report->steps);
-    EXPECT_GE(report->verified_rows, options.verify_heads * report->steps / 3);
+    EXPECT_GE(report->verified_rows, options.verify_heads * report->steps / 10);
     EXPECT_GT(report->preemptions, 0);
     EXPECT_GT(report->evictions, 0);
     EXPECT_GT(report->recomputed_tokens, 0);
@@ -65,7 +65,8 @@ TEST(Replay, ServesASyntheticTraceInItsOwnTime) {
   ReplayOptions options = small_options();
   options.pool_tokens = 65536;
   options.page_size = 64;
-  options.verify_every = 50;
+  options.heads = 1;
+  options.verify_every = 100;
   const auto report = replay(trace, options);
   ASSERT_TRUE(report.ok()) << report.status().message();
   EXPECT_EQ(report->mismatch, "");
@@ -100,10 +101,10 @@ void replay_real_trace(const char* name, std::size_t requests) {
 }
 
 TEST(Replay, ServesAMooncakeTrace) {
-  replay_real_trace("mooncake_conversation_4k.jsonl", 12);
+  replay_real_trace("mooncake_conversation_4k.jsonl", 6);
 }
 TEST(Replay, ServesAnAzureTrace) {
-  replay_real_trace("azure_code_2023.csv", 25);
+  replay_real_trace("azure_code_2023.csv", 20);
 }
 
 TEST(Replay, RefusesOptionsByName) {

@@ -14,9 +14,11 @@ endif()
 
 # A static library leaves its own libraries to the program that links it; Highway comes along if it was fetched.
 get_target_property(FLASHLATENT_LIBRARY_TYPE flashlatent TYPE)
-get_target_property(FLASHLATENT_FETCHED_HWY hwy::hwy ALIASED_TARGET)
-if(FLASHLATENT_FETCHED_HWY)
-  install(TARGETS ${FLASHLATENT_FETCHED_HWY} EXPORT flashlatentTargets)
+set(FLASHLATENT_NEEDS_HWY ON)
+get_target_property(fetched_hwy hwy::hwy ALIASED_TARGET)
+if(fetched_hwy)
+  install(TARGETS ${fetched_hwy} EXPORT flashlatentTargets)
+  set(FLASHLATENT_NEEDS_HWY OFF)
 endif()
 configure_package_config_file(cmake/flashlatentConfig.cmake.in flashlatentConfig.cmake
   INSTALL_DESTINATION ${FLASHLATENT_PACKAGE_DIR})

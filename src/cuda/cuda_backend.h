@@ -7,7 +7,9 @@
 
 namespace flashlatent::cuda {
 
-/// 64 query rows a tile, two warpgroups, wgmma, KV pages by TMA.
+/// Up to 32 query rows a KV head, transposed.
+extern const DecodeKernel kEtapKernel;
+/// 64 query rows a tile, two warpgroups that share each tile.
 extern const DecodeKernel kSeesawKernel;
 
 /// Is there a driver and a device of compute capability 9.0?

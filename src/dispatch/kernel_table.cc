@@ -9,6 +9,7 @@ namespace flashlatent {
 std::span<const DecodeKernel> decode_kernels() {
   static const DecodeKernel kTable[] = {
 #if FLASHLATENT_WITH_CUDA
+    cuda::kEtapKernel,
     cuda::kSeesawKernel,
 #endif
     cpu::kDenseKernel,

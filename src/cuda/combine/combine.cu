@@ -33,16 +33,18 @@ __global__ void __launch_bounds__(kThreads)
     combine_plan_kernel(const __grid_constant__ parts::DecodeArguments args, int v_dim) {
   cudaGridDependencySynchronize();
   const int lanes = args.geometry.lanes;
-  const int units = args.plan_header->merges * lanes * 64;
+  const int tile_rows = args.geometry.tile_rows;
+  const int units = args.plan_header->merges * lanes * tile_rows;
   for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
-    const schedule::Merge merge = args.merges[unit / (lanes * 64)];
-    const int lane = unit / 64 % lanes;
-    const int row = unit % 64;
+    const schedule::Merge merge = args.merges[unit / (lanes * tile_rows)];
+    const int lane = unit / tile_rows % lanes;
+    const int row = unit % tile_rows;
     const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, lane);
     if (row >= tile.rows) continue;
-    const std::int64_t first = (static_cast<std::int64_t>(merge.slot_begin) * lanes + lane) * 64 + row;
+    const std::int64_t first = (static_cast<std::int64_t>(merge.slot_begin) * lanes + lane) * tile_rows + row;
     const parts::RowParts parts{args.partial.out + first * v_dim, args.partial.lse + first,
-                                static_cast<std::int64_t>(lanes) * 64 * v_dim, lanes * 64LL,
+                                static_cast<std::int64_t>(lanes) * tile_rows * v_dim,
+                                static_cast<std::int64_t>(lanes) * tile_rows,
                                 merge.slot_end - merge.slot_begin};
     const parts::OutputArguments& output = args.output;
     const int token = tile.token(args.query, row);
@@ -99,7 +101,8 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant
 
 Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, int multiprocessors,
                     const Executor& executor) {
-  const std::int64_t rows = schedule::max_merges(args.geometry) * args.geometry.lanes * 64;
+  const std::int64_t rows =
+      schedule::max_merges(args.geometry) * args.geometry.lanes * args.geometry.tile_rows;
   if (rows == 0) return {};
   LaunchShape shape;
   shape.blocks = static_cast<int>(std::min<std::int64_t>(rows, multiprocessors * 16LL));

@@ -18,7 +18,7 @@ struct QueryArguments {
   int tokens;     // s_q
   int heads;      // h_q
   int group;      // query heads a KV head
-  int row_tiles;  // tiles of 64 query rows a KV head
+  int row_tiles;  // tiles of geometry.tile_rows query rows a KV head
 };
 
 struct CacheArguments {
@@ -40,7 +40,7 @@ struct OutputArguments {
   const float* sink;  // one a query head, or null
 };
 
-/// Partial results: slot-major, then lane; 64 rows of d_v fp32 (normalised), and their lse.
+/// Partial results: slot-major, then lane; tile_rows rows of d_v fp32 (normalised), and their lse.
 struct PartialArguments {
   float* out;
   float* lse;
@@ -65,7 +65,7 @@ struct RowTile {
   int request;
   int kv_head;
   int first;  // of the request's rows for this KV head
-  int rows;   // live ones, at most 64
+  int rows;   // live ones, at most geometry.tile_rows
 
   __device__ __forceinline__ int token(const QueryArguments& query, int row) const {
     return (first + row) / query.group;
@@ -81,9 +81,9 @@ __device__ __forceinline__ RowTile row_tile(const DecodeArguments& args, int req
   RowTile tile;
   tile.request = request;
   tile.kv_head = index / query.row_tiles;
-  tile.first = index % query.row_tiles * 64;
+  tile.first = index % query.row_tiles * args.geometry.tile_rows;
   const int rows = query.tokens * query.group - tile.first;
-  tile.rows = rows < 64 ? rows : 64;
+  tile.rows = min(rows, args.geometry.tile_rows);
   return tile;
 }
 

@@ -1,6 +1,15 @@
-// KV blocks from pages into shared memory: the producer's side. Two buffers of 64-column tiles; each tile has
-// a barrier that says it is full and one that says it may be overwritten, so that a buffer is refilled tile
-// by tile as its last reader finishes.
+// KV blocks from pages into tiles of shared memory: the producer's side. Each tile has a barrier that says it
+// is full and one that says it may be overwritten, so that memory is refilled tile by tile as last readers
+// finish.
+//
+// Where tiles lie and in which order they are filled is the kernel's matter; it gives a loader a Pipe:
+//   Element, kQkChunks          the cache's type; tiles of 64 columns a block
+//   begin_range()               before a segment's first block
+//   chunk(i)                    which 64 columns the block's i-th tile holds
+//   tile(i), full(i)            the tile and its barrier
+//   wait_empty(i)               until it may be overwritten
+//   live()                      which of the block's tokens count; written before tile 0 is full
+//   next_block()
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,18 +21,6 @@
 #include "cuda/ptx/copy.cuh"
 
 namespace flashlatent::parts {
-
-template <int kChunks>
-struct KvBuffer {
-  Tile tiles[kChunks];
-};
-
-template <int kChunks>
-struct KvState {
-  ptx::Barrier full[kChunks];
-  ptx::Barrier empty[kChunks];
-  std::uint64_t live;  // which of the block's tokens count; written before any tile is full
-};
 
 /// One request's blocks, as a loader sees them.
 struct BlockRange {
@@ -47,25 +44,21 @@ __device__ __forceinline__ int page_of(const CacheArguments& cache, const BlockR
   return valid ? page : -1;
 }
 
-// A loader's `parity` has a bit a buffer: the parity of its next use.
-
 /// Whole boxes of a page by TMA; one warp. Pages hold a multiple of `box_tokens` (16, 32 or 64).
 struct TmaLoader {
   static constexpr int kThreads = 32;
   static constexpr int kArrivals = 1;  // on a full barrier, beside the bytes
 
-  template <class Config>
-  __device__ __forceinline__ static void load(typename Config::Buffer* buffers,
-                                              typename Config::State* states, const CacheArguments& cache,
-                                              const CUtensorMap& map, const BlockRange& range,
-                                              std::uint32_t& parity, int lane) {
+  template <class Pipe>
+  __device__ __forceinline__ static void load(Pipe& pipe, const CacheArguments& cache, const CUtensorMap& map,
+                                              const BlockRange& range, int lane) {
     switch (cache.box_tokens) {
       case 64:
-        return load_boxes<Config, 1>(buffers, states, cache, map, range, parity, lane);
+        return load_boxes<1>(pipe, cache, map, range, lane);
       case 32:
-        return load_boxes<Config, 2>(buffers, states, cache, map, range, parity, lane);
+        return load_boxes<2>(pipe, cache, map, range, lane);
       default:
-        return load_boxes<Config, 4>(buffers, states, cache, map, range, parity, lane);
+        return load_boxes<4>(pipe, cache, map, range, lane);
     }
   }
 
@@ -79,11 +72,9 @@ struct TmaLoader {
   // One thread issues nine tiles a block: a hundred instructions a tile would be the kernel's bottleneck (and
   // were: 6,000 clocks a block), so that all arithmetic on pages is done by the lanes, one box each, a batch
   // ahead of its use.
-  template <class Config, int kBoxes>
-  __device__ __forceinline__ static void load_boxes(typename Config::Buffer* buffers,
-                                                    typename Config::State* states,
-                                                    const CacheArguments& cache, const CUtensorMap& map,
-                                                    const BlockRange& range, std::uint32_t& parity,
+  template <int kBoxes, class Pipe>
+  __device__ __forceinline__ static void load_boxes(Pipe& pipe, const CacheArguments& cache,
+                                                    const CUtensorMap& map, const BlockRange& range,
                                                     int lane) {
     constexpr int kBoxTokens = 64 / kBoxes;
     constexpr int kBlocksABatch = 32 / kBoxes;
@@ -91,6 +82,7 @@ struct TmaLoader {
       const int token = block * 64 + lane * kBoxTokens;
       return {page_of(cache, range, token), token % cache.page_size};
     };
+    pipe.begin_range();
     Box batch = look_up(range.begin), next_batch = {};
     for (int block = range.begin, in_batch = 0; block < range.end; ++block, ++in_batch) {
       if (in_batch == kBlocksABatch) {
@@ -110,25 +102,22 @@ struct TmaLoader {
         bytes += kBoxTokens * kRowBytes;
       }
       live &= low_tokens(range.length - block * 64);
-      const int buffer = (block - range.begin) & 1;
       if (ptx::elect_one()) {
-        typename Config::State& state = states[buffer];
-        const std::uint32_t empty_parity = (parity >> buffer & 1) ^ 1;
 #pragma unroll
-        for (int i = 0; i < Config::kQkChunks; ++i) {
-          const int chunk = Config::chunk_order(buffer, i);
-          ptx::wait(state.empty[chunk], empty_parity);
-          if (i == 0) state.live = live;
-          ptx::arrive_expecting(state.full[chunk], bytes);
+        for (int i = 0; i < Pipe::kQkChunks; ++i) {
+          pipe.wait_empty(i);
+          if (i == 0) pipe.live() = live;
+          ptx::arrive_expecting(pipe.full(i), bytes);
+          std::uint8_t* tile = pipe.tile(i).bytes;
 #pragma unroll
           for (int j = 0; j < kBoxes; ++j) {
             if (boxes[j].page < 0) continue;
-            ptx::copy_box(buffers[buffer].tiles[chunk].bytes + j * kBoxTokens * kRowBytes, map, chunk * 64,
-                          boxes[j].token, range.kv_head, boxes[j].page, state.full[chunk]);
+            ptx::copy_box(tile + j * kBoxTokens * kRowBytes, map, pipe.chunk(i) * 64, boxes[j].token,
+                          range.kv_head, boxes[j].page, pipe.full(i));
           }
         }
       }
-      parity ^= 1U << buffer;
+      pipe.next_block();
       __syncwarp();
     }
   }
@@ -140,16 +129,13 @@ struct TokenLoader {
   static constexpr int kThreads = 128;
   static constexpr int kArrivals = 128;
 
-  template <class Config>
-  __device__ __forceinline__ static void load(typename Config::Buffer* buffers,
-                                              typename Config::State* states, const CacheArguments& cache,
-                                              const CUtensorMap&, const BlockRange& range,
-                                              std::uint32_t& parity, int thread) {
-    using Element = typename Config::Element;
+  template <class Pipe>
+  __device__ __forceinline__ static void load(Pipe& pipe, const CacheArguments& cache, const CUtensorMap&,
+                                              const BlockRange& range, int thread) {
+    using Element = typename Pipe::Element;
     const int unit = thread % 8;
+    pipe.begin_range();
     for (int block = range.begin; block < range.end; ++block) {
-      const int buffer = (block - range.begin) & 1;
-      typename Config::State& state = states[buffer];
       std::uint64_t live = 0;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -167,29 +153,27 @@ struct TokenLoader {
             static_cast<const Element*>(cache.data) + page_of(cache, range, token) * cache.page_stride +
             token % cache.page_size * cache.token_stride + range.kv_head * cache.head_stride + unit * 8;
       }
-      for (int i = 0; i < Config::kQkChunks; ++i) {
-        const int chunk = Config::chunk_order(buffer, i);
-        ptx::wait(state.empty[chunk], (parity >> buffer & 1) ^ 1);
-        if (i == 0 && thread == 0) state.live = live;
-        const std::uint32_t tile = ptx::shared_address(&buffers[buffer].tiles[chunk]);
+      for (int i = 0; i < Pipe::kQkChunks; ++i) {
+        pipe.wait_empty(i);
+        if (i == 0 && thread == 0) pipe.live() = live;
+        const std::uint32_t tile = ptx::shared_address(&pipe.tile(i));
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           if (source[j] == nullptr) continue;
-          ptx::copy_16_bytes(tile + unit_offset(thread / 8 + 16 * j, unit), source[j] + chunk * 64);
+          ptx::copy_16_bytes(tile + unit_offset(thread / 8 + 16 * j, unit), source[j] + pipe.chunk(i) * 64);
         }
         ptx::copy_commit();
       }
       // In the order of issue, tile by tile: landed, visible to wgmma, full.
-      signal<Config>(state, buffer, std::make_integer_sequence<int, Config::kQkChunks>());
-      parity ^= 1U << buffer;
+      signal(pipe, std::make_integer_sequence<int, Pipe::kQkChunks>());
+      pipe.next_block();
     }
   }
 
  private:
-  template <class Config, int... kIndex>
-  __device__ __forceinline__ static void signal(typename Config::State& state, int buffer,
-                                                std::integer_sequence<int, kIndex...>) {
-    (signal_one<Config::kQkChunks - 1 - kIndex>(state.full[Config::chunk_order(buffer, kIndex)]), ...);
+  template <class Pipe, int... kIndex>
+  __device__ __forceinline__ static void signal(Pipe& pipe, std::integer_sequence<int, kIndex...>) {
+    (signal_one<Pipe::kQkChunks - 1 - kIndex>(pipe.full(kIndex)), ...);
   }
   template <int kPending>
   __device__ __forceinline__ static void signal_one(ptx::Barrier& full) {

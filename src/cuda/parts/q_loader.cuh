@@ -16,32 +16,36 @@ __device__ __forceinline__ const Element* query_row(const QueryArguments& query,
          tile.token(query, row) * query.token_stride + tile.head(query, row) * query.head_stride;
 }
 
-/// Columns [0, 64 * kChunks) of the tile's rows into `tiles`; rows past the last live one become 0. Called by
-/// `kThreads` threads, which must then meet at a barrier before wgmma reads (the fence is here).
-template <class Element, int kChunks, int kThreads>
-__device__ __forceinline__ void load_query(Tile* tiles, const QueryArguments& query, const RowTile& tile,
-                                           int thread) {
-  constexpr int kRowThreads = kThreads / kTileRows;         // that share a row
-  constexpr int kUnitsAThread = kChunks * 8 / kRowThreads;  // of 16 bytes
-  static_assert(kThreads % kTileRows == 0 && kChunks * 8 % kRowThreads == 0);
-  const int row = thread / kRowThreads;
-  const bool live = row < tile.rows;
-  const auto* source = reinterpret_cast<const uint4*>(query_row<Element>(query, tile, live ? row : 0));
+/// Columns [0, 64 * kChunks) of the tile's kRows rows into swizzled tiles of kRows x 64, one after another;
+/// rows past the last live one become 0. Called by `kThreads` threads, which must then meet at a barrier
+/// before wgmma reads (the fence is here).
+template <class Element, int kRows, int kChunks, int kThreads>
+__device__ __forceinline__ void load_query(std::uint8_t* tiles, const QueryArguments& query,
+                                           const RowTile& tile, int thread) {
+  constexpr int kRowUnits = kChunks * 8;  // of 16 bytes
+  constexpr int kUnits = kRows * kRowUnits;
   constexpr int kInFlight = 8;
 #pragma unroll 1
-  for (int first = 0; first < kUnitsAThread; first += kInFlight) {
+  for (int first = thread; first < kUnits; first += kInFlight * kThreads) {
     uint4 values[kInFlight];
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
-      const bool wanted = live && first + i < kUnitsAThread;
-      values[i] =
-          wanted ? __ldg(source + (first + i) * kRowThreads + thread % kRowThreads) : make_uint4(0, 0, 0, 0);
+      const int index = first + i * kThreads;
+      const int row = index / kRowUnits;
+      values[i] = make_uint4(0, 0, 0, 0);
+      if (index < kUnits && row < tile.rows) {
+        values[i] =
+            __ldg(reinterpret_cast<const uint4*>(query_row<Element>(query, tile, row)) + index % kRowUnits);
+      }
     }
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
-      if (first + i >= kUnitsAThread) break;
-      const int unit = (first + i) * kRowThreads + thread % kRowThreads;
-      *reinterpret_cast<uint4*>(tiles[unit / 8].bytes + unit_offset(row, unit % 8)) = values[i];
+      const int index = first + i * kThreads;
+      if (index >= kUnits) break;
+      const int row = index / kRowUnits;
+      const int unit = index % kRowUnits;
+      *reinterpret_cast<uint4*>(tiles + unit / 8 * kRows * kRowBytes + unit_offset(row, unit % 8)) =
+          values[i];
     }
   }
   ptx::fence_for_async_proxy();

@@ -71,7 +71,8 @@ __device__ __forceinline__ RowPair exponentials(float (&s)[32], float scale, Row
 
 /// A scale of 0 or less would turn the order of scores and the -inf of masked ones around: such scores are
 /// scaled at once, and by 1 from then on. Returns the scale that is left.
-__device__ __forceinline__ float positive_scale(float (&s)[32], float scale) {
+template <int kCount>
+__device__ __forceinline__ float positive_scale(float (&s)[kCount], float scale) {
   if (scale > 0) return scale;
 #pragma unroll
   for (float& x : s) x *= scale;

@@ -47,4 +47,18 @@ __device__ __forceinline__ void store_matrices(std::uint32_t shared, const std::
                : "memory");
 }
 
+/// Stores two or four 8x8 matrices transposed: a thread's row of the fragment becomes a column.
+__device__ __forceinline__ void store_matrices_transposed(std::uint32_t shared,
+                                                          const std::uint32_t (&values)[2]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(shared), "r"(values[0]),
+               "r"(values[1])
+               : "memory");
+}
+__device__ __forceinline__ void store_matrices_transposed(std::uint32_t shared,
+                                                          const std::uint32_t (&values)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared),
+               "r"(values[0]), "r"(values[1]), "r"(values[2]), "r"(values[3])
+               : "memory");
+}
+
 }  // namespace flashlatent::ptx

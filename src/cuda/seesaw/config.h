@@ -1,7 +1,7 @@
 // Compile-time shape of the seesaw kernel.
 #pragma once
 
-#include "cuda/parts/kv_loader.cuh"
+#include "cuda/seesaw/pipeline.cuh"
 
 namespace flashlatent::seesaw {
 
@@ -23,8 +23,8 @@ struct Config {
   static constexpr int kLoaderRegisters = 40;
   static constexpr int kComputeRegisters = 232;
 
-  using Buffer = parts::KvBuffer<kQkChunks>;
-  using State = parts::KvState<kQkChunks>;
+  using Buffer = KvBuffer<kQkChunks>;
+  using State = KvState<kQkChunks>;
 
   /// Tiles are filled in the order in which they come free: RoPE first (only QK^T reads it), then the half of
   /// V whose warpgroup takes this buffer first.

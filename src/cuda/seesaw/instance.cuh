@@ -22,10 +22,10 @@ template <int kQkDim, int kVDim>
 constexpr ShapeInstances shape_instances() {
   using Bf16 = Config<__nv_bfloat16, kQkDim, kVDim>;
   using Fp16 = Config<__half, kQkDim, kVDim>;
-  return {{{Dtype::kBF16, kQkDim, kVDim, false, launch_instance<Bf16, parts::TmaLoader>},
-           {Dtype::kBF16, kQkDim, kVDim, true, launch_instance<Bf16, parts::TokenLoader>},
-           {Dtype::kF16, kQkDim, kVDim, false, launch_instance<Fp16, parts::TmaLoader>},
-           {Dtype::kF16, kQkDim, kVDim, true, launch_instance<Fp16, parts::TokenLoader>}}};
+  return {{{Dtype::kBF16, kQkDim, kVDim, 64, false, launch_instance<Bf16, parts::TmaLoader>},
+           {Dtype::kBF16, kQkDim, kVDim, 64, true, launch_instance<Bf16, parts::TokenLoader>},
+           {Dtype::kF16, kQkDim, kVDim, 64, false, launch_instance<Fp16, parts::TmaLoader>},
+           {Dtype::kF16, kQkDim, kVDim, 64, true, launch_instance<Fp16, parts::TokenLoader>}}};
 }
 
 }  // namespace flashlatent::seesaw

@@ -3,20 +3,11 @@
 
 #include <array>
 
-#include "cuda/parts/arguments.cuh"
-#include "flashlatent/backend.h"
+#include "cuda/dense/dense.h"
 
 namespace flashlatent::seesaw {
 
-struct Instance {
-  Dtype dtype;
-  int qk_dim;
-  int v_dim;
-  bool by_token;  ///< Loads token by token (small or odd pages), not by TMA.
-  Status (*launch)(const parts::DecodeArguments&, const CUtensorMap&, const Executor&);
-};
-
-using ShapeInstances = std::array<Instance, 4>;  // two dtypes, two loaders
+using ShapeInstances = std::array<cuda::DenseInstance, 4>;  // two dtypes, two loaders
 
 // One file each, so that they compile side by side.
 extern const ShapeInstances kInstances576x512;

@@ -19,6 +19,7 @@
 #include "cuda/parts/pv_mma.cuh"
 #include "cuda/parts/q_loader.cuh"
 #include "cuda/parts/qk_mma.cuh"
+#include "cuda/parts/segments.cuh"
 #include "cuda/parts/softmax.cuh"
 #include "cuda/seesaw/smem_layout.cuh"
 
@@ -77,8 +78,8 @@ class Warpgroup {
 
   __device__ __forceinline__ void load_query(const parts::RowTile& tile) {
     ptx::named_sync(kSegment, Config::kComputeThreads);  // the segment before has read its Q and P
-    parts::load_query<Element, Config::kSharedQChunks, Config::kComputeThreads>(shared_.q, args_.query, tile,
-                                                                                threadIdx.x);
+    parts::load_query<Element, parts::kTileRows, Config::kSharedQChunks, Config::kComputeThreads>(
+        shared_.q[0].bytes, args_.query, tile, threadIdx.x);
     if constexpr (Config::kRegisterChunks > 0) {
       parts::load_query_fragment<Element, Config::kSharedQChunks>(q_fragment_, args_.query, tile, fragment_);
     }
@@ -185,7 +186,8 @@ class Warpgroup {
       parts::spread_poison<Element>(o_, tiles, partial, limit_low_ - start, limit_high_ - start, fragment_);
       ptx::named_sync(kAlone + kMe, 128);
     }
-    parts::silence_tokens<Element, Config::kHalfChunks, 128>(tiles, live_[block], partial, thread_);
+    parts::silence_tokens<Element, Config::kHalfChunks, 128>([&](int i) -> parts::Tile& { return tiles[i]; },
+                                                             live_[block], partial, thread_);
     ptx::fence_for_async_proxy();
     ptx::named_sync(kAlone + kMe, 128);
   }
@@ -295,24 +297,13 @@ class Warpgroup {
   float o_[Config::kHalfDim / 2];
 };
 
-/// Calls `body(segment, tile, length)` for each segment of this CTA's part.
-template <class Body>
-__device__ __forceinline__ void for_each_segment(const parts::DecodeArguments& args, Body&& body) {
-  const int part = blockIdx.x / args.geometry.lanes;
-  const int lane = blockIdx.x % args.geometry.lanes;
-  schedule::PartWalker walker(args.geometry, args.cuts[part], args.cuts[part + 1]);
-  for (schedule::Segment segment; walker.next(args.cache.lengths, segment);) {
-    const int length = min(max(args.cache.lengths[segment.request], 0), args.geometry.max_tokens);
-    body(segment, parts::row_tile(args, segment.request, segment.round, lane), length);
-  }
-}
-
 template <class Config, int kMe>
 __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
   Warpgroup<Config, kMe> warpgroup(shared, args);
-  for_each_segment(args, [&](const schedule::Segment& segment, const parts::RowTile& tile, int length) {
-    warpgroup.run(segment, tile, length, blockIdx.x % args.geometry.lanes);
-  });
+  parts::for_each_segment(args,
+                          [&](const schedule::Segment& segment, const parts::RowTile& tile, int length) {
+                            warpgroup.run(segment, tile, length, blockIdx.x % args.geometry.lanes);
+                          });
 }
 
 template <class Config, class Loader>
@@ -320,12 +311,13 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
                                      const CUtensorMap& map) {
   const int thread = threadIdx.x - Config::kComputeThreads;
   if (thread >= Loader::kThreads) return;
-  std::uint32_t parity = 0;
-  for_each_segment(args, [&](const schedule::Segment& segment, const parts::RowTile& tile, int length) {
-    const parts::BlockRange range{args.cache.block_table + segment.request * args.cache.table_stride, length,
-                                  tile.kv_head, segment.block_begin, segment.block_end};
-    Loader::template load<Config>(shared.kv, shared.state, args.cache, map, range, parity, thread);
-  });
+  Pipe<Config> pipe(shared.kv, shared.state);
+  parts::for_each_segment(
+      args, [&](const schedule::Segment& segment, const parts::RowTile& tile, int length) {
+        const parts::BlockRange range{args.cache.block_table + segment.request * args.cache.table_stride,
+                                      length, tile.kv_head, segment.block_begin, segment.block_end};
+        Loader::load(pipe, args.cache, map, range, thread);
+      });
 }
 
 template <class Config, class Loader>

@@ -1,0 +1,128 @@
+#include "cuda/dense/dense.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "cuda/combine/combine.h"
+#include "cuda/common/launch.h"
+#include "cuda/common/tensor_map.h"
+#include "cuda/cuda_backend.h"
+#include "plan/host_plan.h"
+
+namespace flashlatent::cuda {
+
+namespace {
+
+constexpr int kBlockTokens = 64;
+constexpr int kFixedSplitBlocks = 32;  // batch_invariant: 2,048 tokens a split
+
+/// Rows of one TMA box: the largest power of two that divides both a page and a block.
+int box_tokens_of(int page_size) {
+  return std::gcd(page_size, kBlockTokens);
+}
+
+std::int64_t partial_rows(const schedule::Geometry& g) {
+  return schedule::max_slots(g) * g.lanes * g.tile_rows;
+}
+
+/// The kernel moves 16 bytes of q and kv_cache and 4 bytes of out at a time.
+Status check_alignment(const char* name, const ConstTensorView& view, int bytes) {
+  bool fits = reinterpret_cast<std::uintptr_t>(view.data) % bytes == 0;
+  for (int i = 0; i + 1 < view.rank; ++i) {
+    const std::int64_t stride_bytes = view.strides[i] * static_cast<std::int64_t>(size_of(view.dtype));
+    fits = fits && (view.shape[i] <= 1 || (stride_bytes % bytes == 0 && stride_bytes >= 0));
+  }
+  if (fits) return {};
+  return invalid_argument(name, " at ", view.data, " is ", to_string(view),
+                          "; its address and strides must be multiples of ", bytes,
+                          " bytes and not negative");
+}
+
+parts::DecodeArguments arguments_of(const DecodeCall& call) {
+  const auto& [problem, inputs, outputs, g, plan, workspace, executor] = call;
+  const schedule::PlanView view = schedule::plan_view(g, plan.data);
+  parts::DecodeArguments args = {};
+  args.geometry = g;
+  args.plan_header = view.header;
+  args.cuts = view.cuts;
+  args.merges = view.merges;
+  const int group = problem.query.heads / problem.cache.heads;
+  args.query = {.data = inputs.q.data,
+                .batch_stride = inputs.q.strides[0],
+                .token_stride = inputs.q.strides[1],
+                .head_stride = inputs.q.strides[2],
+                .tokens = problem.query.tokens,
+                .group = group,
+                .row_tiles = (problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows};
+  args.cache = {.data = inputs.kv_cache.data,
+                .page_stride = inputs.kv_cache.strides[0],
+                .token_stride = inputs.kv_cache.strides[1],
+                .head_stride = inputs.kv_cache.strides[2],
+                .block_table = static_cast<const std::int32_t*>(inputs.block_table.data),
+                .table_stride = inputs.block_table.strides[0],
+                .lengths = static_cast<const std::int32_t*>(inputs.cache_seqlens.data),
+                .pages = static_cast<int>(inputs.kv_cache.shape[0]),
+                .page_size = problem.cache.page_size,
+                .box_tokens = box_tokens_of(problem.cache.page_size)};
+  args.output = {.out = outputs.out.data,
+                 .batch_stride = outputs.out.strides[0],
+                 .token_stride = outputs.out.strides[1],
+                 .head_stride = outputs.out.strides[2],
+                 .lse = static_cast<float*>(outputs.lse.data),
+                 .lse_batch_stride = outputs.lse.strides[0],
+                 .lse_head_stride = outputs.lse.strides[1],
+                 .lse_token_stride = outputs.lse.strides[2],
+                 .sink = static_cast<const float*>(inputs.attn_sink.data)};
+  args.partial.out = static_cast<float*>(workspace.data);
+  args.partial.lse = args.partial.out + partial_rows(g) * problem.cache.v_dim;
+  args.scale_log2 = problem.options.softmax_scale * parts::kLog2E;
+  args.causal = problem.options.causal;
+  return args;
+}
+
+}  // namespace
+
+schedule::Geometry dense_geometry(const DecodeProblem& problem, int workers, const DenseShape& shape) {
+  schedule::Geometry g;
+  g.requests = problem.query.batch;
+  g.tile_rows = shape.tile_rows;
+  g.block_tokens = kBlockTokens;
+  const std::int64_t reach = static_cast<std::int64_t>(problem.cache.max_pages) * problem.cache.page_size;
+  g.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(reach, (1LL << 31) - (1 << 14)));
+  g.fixed_split = problem.options.batch_invariant ? kFixedSplitBlocks : 0;
+  g.cost = shape.cost;
+  const int row_tiles = (problem.rows_per_kv_head() + shape.tile_rows - 1) / shape.tile_rows;
+  schedule::set_workers(g, row_tiles * problem.cache.heads, workers);
+  return g;
+}
+
+std::size_t dense_workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
+  return partial_rows(g) * (problem.cache.v_dim + 1) * sizeof(float);
+}
+
+Status launch_dense(const DecodeCall& call,
+                    const DenseInstance* (*find)(const DecodeCall& call, bool by_token)) {
+  const ConstTensorView& cache = call.inputs.kv_cache;
+  FLASHLATENT_RETURN_IF_ERROR(check_alignment("q", call.inputs.q, 16));
+  FLASHLATENT_RETURN_IF_ERROR(check_alignment("kv_cache", cache, 16));
+  FLASHLATENT_RETURN_IF_ERROR(check_alignment("out", call.outputs.out, 4));
+  if (cache.shape[0] > (1LL << 31) - 1) {
+    return invalid_argument("kv_cache has ", cache.shape[0],
+                            " pages; at most 2^31 - 1 can be named by int32");
+  }
+  DeviceGuard guard(call.executor.device);
+  FLASHLATENT_RETURN_IF_ERROR(guard.status());
+  Result<int> units = multiprocessors(call.executor.device);
+  if (!units.ok()) return units.status();
+
+  const parts::DecodeArguments args = arguments_of(call);
+  const bool by_token = args.cache.box_tokens < 16 || cache.shape[0] == 0;
+  CUtensorMap map = {};
+  if (!by_token) {
+    FLASHLATENT_RETURN_IF_ERROR(kv_tensor_map(cache, args.cache.box_tokens, map));
+  }
+  FLASHLATENT_RETURN_IF_ERROR(find(call, by_token)->launch(args, map, call.executor));
+  return combine_plan(args, call.problem.cache.dtype, call.problem.cache.v_dim, *units, call.executor);
+}
+
+}  // namespace flashlatent::cuda

@@ -1,0 +1,42 @@
+// Compile-time shape of the transposed kernel.
+#pragma once
+
+#include "cuda/parts/tile.cuh"
+
+namespace flashlatent::etap {
+
+/// kRows_ (8, 16 or 32): query rows a tile, wgmma's N.
+template <class Element_, int kQkDim_, int kVDim_, int kRows_>
+struct Config {
+  using Element = Element_;
+  static constexpr int kQkDim = kQkDim_;
+  static constexpr int kVDim = kVDim_;
+  static constexpr int kRows = kRows_;
+  static constexpr int kQkChunks = kQkDim / 64;
+  static constexpr int kVChunks = kVDim / 64;
+
+  static constexpr int kThreads = 384;  // two warpgroups compute, one loads
+  static constexpr int kComputeThreads = 256;
+  static constexpr int kLoaderRegisters = 40;
+  static constexpr int kComputeRegisters = 232;
+
+  // KV tiles in flight fill what Q, P and statistics leave of 227 KB: 2.6 to 2.9 blocks at 576 columns.
+  static constexpr int kQueryBytes = kRows * kQkDim * 2;
+  static constexpr int kProbabilityBytes = 2 * kRows * 128;
+  static constexpr int kReservedBytes = 4096;  // statistics, barriers, alignment
+  static constexpr int kRingTiles =
+      (227 * 1024 - kQueryBytes - kProbabilityBytes - kReservedBytes) / static_cast<int>(sizeof(parts::Tile));
+
+  /// RoPE first: only QK^T reads it, so that it comes free first.
+  __host__ __device__ static constexpr int chunk_order(int i) {
+    constexpr int kRopeChunks = kQkChunks - kVChunks;
+    return i < kRopeChunks ? kVChunks + i : i - kRopeChunks;
+  }
+
+  static_assert(kRows == 8 || kRows == 16 || kRows == 32);
+  static_assert(kQkDim % 64 == 0 && kVDim % 128 == 0 && kVDim <= kQkDim && kVDim <= 512);
+  static_assert(kRingTiles >= 2 * kQkChunks, "each warpgroup must be able to hold a block");
+  static_assert(128 * (2 * kComputeRegisters + kLoaderRegisters) <= 65536);
+};
+
+}  // namespace flashlatent::etap

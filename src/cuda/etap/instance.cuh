@@ -1,0 +1,41 @@
+// What a file of instances includes.
+#pragma once
+
+#include "cuda/common/launch.h"
+#include "cuda/etap/instances.h"
+#include "cuda/etap/kernel.cuh"
+
+namespace flashlatent::etap {
+
+template <class Config, class Loader>
+Status launch_instance(const parts::DecodeArguments& args, const CUtensorMap& map, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(
+      (cuda::allow_shared_memory<kernel<Config, Loader>>(sizeof(SharedMemory<Config>), executor.device)));
+  cuda::LaunchShape shape;
+  shape.blocks = args.geometry.parts * args.geometry.lanes;
+  shape.threads = Config::kThreads;
+  shape.shared_bytes = sizeof(SharedMemory<Config>);
+  return cuda::launch(kernel<Config, Loader>, shape, executor, args, map);
+}
+
+template <class Element, int kQkDim, int kVDim, int kRows, class Loader>
+constexpr cuda::DenseInstance instance(Dtype dtype, bool by_token) {
+  return {dtype, kQkDim,   kVDim,
+          kRows, by_token, launch_instance<Config<Element, kQkDim, kVDim, kRows>, Loader>};
+}
+
+template <int kQkDim, int kVDim>
+constexpr ShapeInstances shape_instances() {
+  using Bf16 = __nv_bfloat16;
+  using Fp16 = __half;
+  return {{instance<Bf16, kQkDim, kVDim, 16, parts::TmaLoader>(Dtype::kBF16, false),
+           instance<Bf16, kQkDim, kVDim, 16, parts::TokenLoader>(Dtype::kBF16, true),
+           instance<Bf16, kQkDim, kVDim, 32, parts::TmaLoader>(Dtype::kBF16, false),
+           instance<Bf16, kQkDim, kVDim, 32, parts::TokenLoader>(Dtype::kBF16, true),
+           instance<Fp16, kQkDim, kVDim, 16, parts::TmaLoader>(Dtype::kF16, false),
+           instance<Fp16, kQkDim, kVDim, 16, parts::TokenLoader>(Dtype::kF16, true),
+           instance<Fp16, kQkDim, kVDim, 32, parts::TmaLoader>(Dtype::kF16, false),
+           instance<Fp16, kQkDim, kVDim, 32, parts::TokenLoader>(Dtype::kF16, true)}};
+}
+
+}  // namespace flashlatent::etap

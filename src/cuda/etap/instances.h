@@ -1,0 +1,17 @@
+// The compiled shapes of the transposed kernel, as rows of data.
+#pragma once
+
+#include <array>
+
+#include "cuda/dense/dense.h"
+
+namespace flashlatent::etap {
+
+using ShapeInstances = std::array<cuda::DenseInstance, 8>;  // two dtypes, two heights, two loaders
+
+// One file each, so that they compile side by side.
+extern const ShapeInstances kInstances576x512;
+extern const ShapeInstances kInstances512x512;
+extern const ShapeInstances kInstances320x256;
+
+}  // namespace flashlatent::etap

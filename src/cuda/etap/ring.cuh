@@ -1,0 +1,51 @@
+// The KV tiles in shared memory as a ring: block after block, tile after tile, whatever segment they are of.
+#pragma once
+
+#include "cuda/etap/smem_layout.cuh"
+
+namespace flashlatent::etap {
+
+/// Where a block's tiles lie; loader and warpgroups each keep one and move it on block by block.
+template <class Config>
+class RingPosition {
+ public:
+  using Element = typename Config::Element;
+  static constexpr int kQkChunks = Config::kQkChunks;
+
+  __device__ __forceinline__ explicit RingPosition(SharedMemory<Config>& shared) : shared_(shared) {}
+
+  __device__ __forceinline__ void next_block() {
+    slot_ += kQkChunks;
+    if (slot_ >= Config::kRingTiles) {
+      slot_ -= Config::kRingTiles;
+      parity_ ^= 1;
+    }
+    live_slot_ = (live_slot_ + 1) % kLiveSlots;
+  }
+
+  __device__ __forceinline__ int chunk(int i) const { return Config::chunk_order(i); }
+  __device__ __forceinline__ parts::Tile& tile(int i) const { return shared_.ring[slot(i)]; }
+  __device__ __forceinline__ ptx::Barrier& full(int i) const { return shared_.full[slot(i)]; }
+  __device__ __forceinline__ ptx::Barrier& empty(int i) const { return shared_.empty[slot(i)]; }
+  __device__ __forceinline__ std::uint64_t& live() const { return shared_.live[live_slot_]; }
+  __device__ __forceinline__ void wait_full(int i) const { ptx::wait(full(i), parity(i)); }
+  __device__ __forceinline__ void wait_empty(int i) const { ptx::wait(empty(i), parity(i) ^ 1); }
+
+  __device__ __forceinline__ void begin_range() {}  // segments follow one another in the ring
+
+ private:
+  __device__ __forceinline__ int slot(int i) const {
+    const int s = slot_ + i;
+    return s < Config::kRingTiles ? s : s - Config::kRingTiles;
+  }
+  __device__ __forceinline__ std::uint32_t parity(int i) const {
+    return slot_ + i < Config::kRingTiles ? parity_ : parity_ ^ 1;
+  }
+
+  SharedMemory<Config>& shared_;
+  int slot_ = 0;
+  int live_slot_ = 0;
+  std::uint32_t parity_ = 0;
+};
+
+}  // namespace flashlatent::etap

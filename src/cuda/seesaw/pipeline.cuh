@@ -1,0 +1,51 @@
+// Two KV buffers, one a warpgroup: even blocks go into the first, odd ones into the second.
+#pragma once
+
+#include "cuda/parts/tile.cuh"
+#include "cuda/ptx/barrier.cuh"
+
+namespace flashlatent::seesaw {
+
+template <int kChunks>
+struct KvBuffer {
+  parts::Tile tiles[kChunks];
+};
+
+template <int kChunks>
+struct KvState {
+  ptx::Barrier full[kChunks];
+  ptx::Barrier empty[kChunks];
+  std::uint64_t live;  // which of the block's tokens count
+};
+
+/// The loader's side, as parts/kv_loader.cuh wants it.
+template <class Config>
+class Pipe {
+ public:
+  using Element = typename Config::Element;
+  static constexpr int kQkChunks = Config::kQkChunks;
+
+  __device__ __forceinline__ Pipe(KvBuffer<kQkChunks>* buffers, KvState<kQkChunks>* states)
+      : buffers_(buffers), states_(states) {}
+
+  __device__ __forceinline__ void begin_range() { buffer_ = 0; }
+  __device__ __forceinline__ int chunk(int i) const { return Config::chunk_order(buffer_, i); }
+  __device__ __forceinline__ parts::Tile& tile(int i) const { return buffers_[buffer_].tiles[chunk(i)]; }
+  __device__ __forceinline__ ptx::Barrier& full(int i) const { return states_[buffer_].full[chunk(i)]; }
+  __device__ __forceinline__ void wait_empty(int i) const {
+    ptx::wait(states_[buffer_].empty[chunk(i)], (parity_ >> buffer_ & 1) ^ 1);
+  }
+  __device__ __forceinline__ std::uint64_t& live() const { return states_[buffer_].live; }
+  __device__ __forceinline__ void next_block() {
+    parity_ ^= 1U << buffer_;
+    buffer_ ^= 1;
+  }
+
+ private:
+  KvBuffer<kQkChunks>* buffers_;
+  KvState<kQkChunks>* states_;
+  int buffer_ = 0;
+  std::uint32_t parity_ = 0;  // a bit a buffer
+};
+
+}  // namespace flashlatent::seesaw

@@ -176,12 +176,12 @@ std::vector<int> make_lengths(const std::string& distribution, int batch, int me
 }
 
 const std::vector<std::string>& bench_suites() {
-  static const std::vector<std::string> names = [] {
+  static const std::vector<std::string> kNames = [] {
     std::vector<std::string> list;
     for (const Suite& suite : kSuites) list.emplace_back(suite.name);
     return list;
   }();
-  return names;
+  return kNames;
 }
 
 std::string describe_bench_suites() {

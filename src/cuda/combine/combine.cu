@@ -27,36 +27,92 @@ __device__ float from_float(float x) {
   return x;
 }
 
-/// One CTA a row, striding over the rows of all merges; how many there are only the device knows.
+/// Eight warps and 128 columns of a merge at a time, four columns a lane. How many merges there are, and of
+/// how many parts, only the device knows.
+///   kSplitParts: one row; the warps share its parts and add up in shared memory. For few rows of many parts.
+///   otherwise:   eight rows, a warp each.
+constexpr int kWarps = 8;
+constexpr int kUnitColumns = 128;
+
+struct CombineUnit {
+  int columns;  // first column / kUnitColumns
+  int row;      // first row of the tile
+  int lane;
+  int merge;
+};
+
+__device__ __forceinline__ CombineUnit unit_at(const schedule::Geometry& g, int index, int column_units,
+                                               int rows_a_unit) {
+  CombineUnit unit;
+  unit.columns = index % column_units;
+  index /= column_units;
+  const int row_units = g.tile_rows / rows_a_unit;
+  unit.row = index % row_units * rows_a_unit;
+  index /= row_units;
+  unit.lane = index % g.lanes;
+  unit.merge = index / g.lanes;
+  return unit;
+}
+
 template <class Element>
-__global__ void __launch_bounds__(kThreads)
+__device__ __forceinline__ void write_row(const parts::DecodeArguments& args, const parts::RowTile& tile,
+                                          int row, int column, float4 sum, const parts::RowWeights& weights) {
+  const parts::OutputArguments& output = args.output;
+  const int token = tile.token(args.query, row);
+  const int head = tile.head(args.query, row);
+  float factor = weights.factor;
+  if (output.sink != nullptr) factor *= parts::sink_factor(weights.lse, __ldg(output.sink + head));
+  auto* out = reinterpret_cast<std::uint32_t*>(
+      static_cast<Element*>(output.out) + tile.request * output.batch_stride + token * output.token_stride +
+      head * output.head_stride + column);
+  out[0] = parts::pack<Element>(sum.x * factor, sum.y * factor);
+  out[1] = parts::pack<Element>(sum.z * factor, sum.w * factor);
+  if (column == 0) {
+    output.lse[tile.request * output.lse_batch_stride + head * output.lse_head_stride +
+               token * output.lse_token_stride] = weights.lse;
+  }
+}
+
+template <class Element, bool kSplitParts>
+__global__ void __launch_bounds__(kWarps * 32)
     combine_plan_kernel(const __grid_constant__ parts::DecodeArguments args, int v_dim) {
+  __shared__ float4 sums[kWarps][32];
+  const schedule::Geometry& g = args.geometry;
+  const int column_units = v_dim / kUnitColumns;
+  constexpr int kRows = kSplitParts ? 1 : kWarps;
+  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
   cudaGridDependencySynchronize();
-  const int lanes = args.geometry.lanes;
-  const int tile_rows = args.geometry.tile_rows;
-  const int units = args.plan_header->merges * lanes * tile_rows;
-  for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
-    const schedule::Merge merge = args.merges[unit / (lanes * tile_rows)];
-    const int lane = unit / tile_rows % lanes;
-    const int row = unit % tile_rows;
-    const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, lane);
+  const int units = args.plan_header->merges * g.lanes * (g.tile_rows / kRows) * column_units;
+  for (int index = blockIdx.x; index < units; index += gridDim.x) {
+    const CombineUnit unit = unit_at(g, index, column_units, kRows);
+    const schedule::Merge merge = args.merges[unit.merge];
+    const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, unit.lane);
+    const int row = kSplitParts ? unit.row : unit.row + warp;
     if (row >= tile.rows) continue;
-    const std::int64_t first = (static_cast<std::int64_t>(merge.slot_begin) * lanes + lane) * tile_rows + row;
-    const parts::RowParts parts{args.partial.out + first * v_dim, args.partial.lse + first,
-                                static_cast<std::int64_t>(lanes) * tile_rows * v_dim,
-                                static_cast<std::int64_t>(lanes) * tile_rows,
-                                merge.slot_end - merge.slot_begin};
-    const parts::OutputArguments& output = args.output;
-    const int token = tile.token(args.query, row);
-    const int head = tile.head(args.query, row);
-    Element* out = static_cast<Element*>(output.out) + merge.request * output.batch_stride +
-                   token * output.token_stride + head * output.head_stride;
-    const float* sink = output.sink == nullptr ? nullptr : output.sink + head;
-    const float lse = parts::merge_row<kThreads>(
-        parts, v_dim, sink, [&](int column, float x) { out[column] = from_float<Element>(x); });
-    if (threadIdx.x == 0) {
-      output.lse[merge.request * output.lse_batch_stride + head * output.lse_head_stride +
-                 token * output.lse_token_stride] = lse;
+    const int column = unit.columns * kUnitColumns + lane * 4;
+    const std::int64_t slot_rows = static_cast<std::int64_t>(g.lanes) * g.tile_rows;
+    const std::int64_t first = merge.slot_begin * slot_rows + unit.lane * g.tile_rows + row;
+    const parts::RowParts parts{args.partial.out + first * v_dim, args.partial.lse + first, slot_rows * v_dim,
+                                slot_rows, merge.slot_end - merge.slot_begin};
+    const parts::RowWeights weights = parts::warp_weights(parts);
+    if constexpr (kSplitParts) {
+      sums[warp][lane] = parts::add_parts<8>(parts, weights, column, warp, kWarps);
+      __syncthreads();
+      if (warp == 0) {
+        float4 sum = sums[0][lane];
+#pragma unroll
+        for (int i = 1; i < kWarps; ++i) {
+          sum.x += sums[i][lane].x;
+          sum.y += sums[i][lane].y;
+          sum.z += sums[i][lane].z;
+          sum.w += sums[i][lane].w;
+        }
+        write_row<Element>(args, tile, row, column, sum, weights);
+      }
+      __syncthreads();
+    } else {
+      write_row<Element>(args, tile, row, column, parts::add_parts<4>(parts, weights, column, 0, 1), weights);
     }
   }
 }
@@ -104,11 +160,18 @@ Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, 
   const std::int64_t rows =
       schedule::max_merges(args.geometry) * args.geometry.lanes * args.geometry.tile_rows;
   if (rows == 0) return {};
+  const std::int64_t resident = multiprocessors * (2048LL / (kWarps * 32));
+  // Not where a request must not feel its batch-mates: the two add in different orders.
+  const bool split_parts = args.geometry.fixed_split == 0 && rows * (v_dim / kUnitColumns) <= resident;
+  const std::int64_t units = rows * (v_dim / kUnitColumns) / (split_parts ? 1 : kWarps);
   LaunchShape shape;
-  shape.blocks = static_cast<int>(std::min<std::int64_t>(rows, multiprocessors * 16LL));
-  shape.threads = kThreads;
+  shape.blocks = static_cast<int>(std::min(units, resident));
+  shape.threads = kWarps * 32;
   shape.overlaps_previous = true;
-  auto* kernel = dtype == Dtype::kBF16 ? combine_plan_kernel<__nv_bfloat16> : combine_plan_kernel<__half>;
+  auto* kernel = dtype == Dtype::kBF16
+                     ? (split_parts ? combine_plan_kernel<__nv_bfloat16, true>
+                                    : combine_plan_kernel<__nv_bfloat16, false>)
+                     : (split_parts ? combine_plan_kernel<__half, true> : combine_plan_kernel<__half, false>);
   return launch(kernel, shape, executor, args, v_dim);
 }
 

@@ -21,10 +21,7 @@ namespace flashlatent::etap {
 
 enum class Role { kEven = 0, kOdd = 1, kLoader = 2 };
 
-enum NamedBarrier : int {
-  kSegment = 1,  // both warpgroups, between segments
-  kAlone = 2,    // + kMe: one warpgroup
-};
+inline constexpr int kAlone = 1;  // + kMe: the named barrier of one warpgroup
 
 /// One of the two computing warpgroups; kMe = 0 takes a segment's even blocks, 1 the odd ones.
 template <class Config, int kMe>
@@ -58,11 +55,18 @@ class Warpgroup {
   static constexpr int kFirstKept = kMe * kHalfChunks;  // of the output's chunks, which this one writes
   static constexpr int kFirstGiven = (1 - kMe) * kHalfChunks;  // and the other
 
+  /// Both warpgroups.
+  __device__ __forceinline__ void meet() {
+    ptx::arrive(shared_.segment);
+    ptx::wait(shared_.segment, segment_parity_);
+    segment_parity_ ^= 1;
+  }
+
   __device__ __forceinline__ void load_query(const parts::RowTile& tile) {
-    ptx::named_sync(kSegment, Config::kComputeThreads);  // the output of the segment before is out of q
+    meet();  // the output of the segment before is out of q
     parts::load_query<Element, kRows, Config::kQkChunks, Config::kComputeThreads>(shared_.q, args_.query,
                                                                                   tile, threadIdx.x);
-    ptx::named_sync(kSegment, Config::kComputeThreads);
+    meet();
   }
 
   __device__ __forceinline__ void start(const parts::RowTile& tile, int length) {
@@ -236,7 +240,7 @@ class Warpgroup {
   __device__ __forceinline__ void finish(const schedule::Segment& segment, const parts::RowTile& tile,
                                          int lane) {
     publish_statistics();
-    ptx::named_sync(kSegment, Config::kComputeThreads);  // and both have done with q
+    meet();  // and both have done with q
     ColumnValues<kRows> mine;
     parts::RowScale scale[ColumnValues<kRows>::kCount];
 #pragma unroll
@@ -282,13 +286,13 @@ class Warpgroup {
     const auto* others = reinterpret_cast<const float4*>(shared_.q + (1 - kMe) * (Config::kQueryBytes / 2));
 #pragma unroll
     for (int first = 0; first < kUnits; first += kAtOnce) {
-      if (first > 0) ptx::named_sync(kSegment, Config::kComputeThreads);
+      if (first > 0) meet();
 #pragma unroll
       for (int u = first; u < kUnits && u < first + kAtOnce; ++u) {
         const float* given = &o_[kFirstGiven + u / kUnitsAChunk][u % kUnitsAChunk * 4];
         mine[(u - first) * 128 + thread_] = make_float4(given[0], given[1], given[2], given[3]);
       }
-      ptx::named_sync(kSegment, Config::kComputeThreads);
+      meet();
 #pragma unroll
       for (int u = first; u < kUnits && u < first + kAtOnce; ++u) {
         const float4 value = others[(u - first) * 128 + thread_];
@@ -354,6 +358,7 @@ class Warpgroup {
   RingPosition<Config> ring_;
   parts::RowTile tile_;
   int length_ = 0;
+  std::uint32_t segment_parity_ = 0;
   std::uint64_t live_ = 0;         // which tokens of the block count
   ColumnValues<kRows> max_, sum_;  // base 2; sum_ is this thread's share
   float s_[kRows / 2];
@@ -390,6 +395,7 @@ __device__ __forceinline__ void set_up_barriers(SharedMemory<Config>& shared) {
       ptx::init(shared.full[i], Loader::kArrivals);
       ptx::init(shared.empty[i], 4);  // the four warps of the block's warpgroup
     }
+    ptx::init(shared.segment, Config::kComputeThreads);
     ptx::publish_barriers();
   }
   __syncthreads();

@@ -19,6 +19,7 @@ struct alignas(1024) SharedMemory {
   std::uint64_t live[kLiveSlots];
   ptx::Barrier full[Config::kRingTiles];
   ptx::Barrier empty[Config::kRingTiles];
+  ptx::Barrier segment;  // where both warpgroups meet
 };
 
 }  // namespace flashlatent::etap

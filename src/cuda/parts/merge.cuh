@@ -17,6 +17,70 @@ struct RowParts {
   int count;
 };
 
+/// What the parts of one row count: part i weighs exp(lse_i - base), all of them together 1 / factor.
+struct RowWeights {
+  float base;
+  float lse;  // of the row
+  float factor;
+
+  __device__ __forceinline__ float of(const RowParts& parts, int i) const {
+    return exp2_fast((parts.lse[i * parts.lse_stride] - base) * kLog2E);
+  }
+};
+
+__device__ __forceinline__ RowWeights finish_weights(float base, float sum) {
+  if (sum == 0.0F) return {base, -INFINITY, 0.0F};
+  return {base, base + logf(sum), 1.0F / sum};
+}
+
+/// By the lanes of a warp together.
+__device__ __forceinline__ RowWeights warp_weights(const RowParts& parts) {
+  const int lane = threadIdx.x % 32;
+  float max = -INFINITY;
+#pragma unroll 4
+  for (int i = lane; i < parts.count; i += 32) max = fmaxf(max, parts.lse[i * parts.lse_stride]);
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, step));
+  RowWeights weights{finite_or_zero(max), 0, 0};
+  float sum = 0;
+  for (int i = lane; i < parts.count; i += 32) sum += weights.of(parts, i);
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
+  return finish_weights(weights.base, sum);
+}
+
+/// Adds `columns` (four of them, aligned to 16 bytes) of parts first, first + step, ... of the row. Loads go
+/// out kAtOnce together, before any weight is known. A part of weight 0 counts for nothing, whatever it
+/// holds.
+template <int kAtOnce>
+__device__ __forceinline__ float4 add_parts(const RowParts& parts, const RowWeights& weights, int column,
+                                            int first, int step) {
+  float4 sum = {};
+  for (int begin = first; begin < parts.count; begin += kAtOnce * step) {
+    float4 values[kAtOnce];
+    float lse[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int part = begin + i * step;
+      lse[i] = -INFINITY;
+      if (part < parts.count) {
+        lse[i] = parts.lse[part * parts.lse_stride];
+        values[i] = *reinterpret_cast<const float4*>(parts.out + part * parts.out_stride + column);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const float weight = exp2_fast((lse[i] - weights.base) * kLog2E);
+      const bool counts = weight != 0.0F;
+      sum.x += counts ? weight * values[i].x : 0.0F;
+      sum.y += counts ? weight * values[i].y : 0.0F;
+      sum.z += counts ? weight * values[i].z : 0.0F;
+      sum.w += counts ? weight * values[i].w : 0.0F;
+    }
+  }
+  return sum;
+}
+
 inline constexpr int kWeightsAtOnce = 128;
 
 /// Called by a whole CTA of kThreads; returns the merged lse and calls store(column, value) for each column.
@@ -26,21 +90,9 @@ template <int kThreads, class Store>
 __device__ __forceinline__ float merge_row(const RowParts& parts, int columns, const float* sink,
                                            Store&& store) {
   __shared__ float weights[kWeightsAtOnce];
-  const int lane = threadIdx.x % 32;
-  float max = -INFINITY;
-  for (int i = lane; i < parts.count; i += 32) max = fmaxf(max, parts.lse[i * parts.lse_stride]);
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, step));
-  const float base = finite_or_zero(max);
-  auto weight = [&](int i) { return exp2f((parts.lse[i * parts.lse_stride] - base) * kLog2E); };
-  float sum = 0;
-  for (int i = lane; i < parts.count; i += 32) sum += weight(i);
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
-
-  const float lse = sum == 0.0F ? -INFINITY : base + logf(sum);
-  float factor = sum == 0.0F ? 0.0F : 1.0F / sum;
-  if (sink != nullptr) factor *= sink_factor(lse, __ldg(sink));
+  const RowWeights row = warp_weights(parts);
+  float factor = row.factor;
+  if (sink != nullptr) factor *= sink_factor(row.lse, __ldg(sink));
 
   constexpr int kColumns = 4;  // a thread, at once
   for (int first = 0; first < columns; first += kColumns * kThreads) {
@@ -48,7 +100,7 @@ __device__ __forceinline__ float merge_row(const RowParts& parts, int columns, c
     for (int begin = 0; begin < parts.count; begin += kWeightsAtOnce) {
       const int count = min(kWeightsAtOnce, parts.count - begin);
       __syncthreads();
-      for (int i = threadIdx.x; i < count; i += kThreads) weights[i] = weight(begin + i);
+      for (int i = threadIdx.x; i < count; i += kThreads) weights[i] = row.of(parts, begin + i);
       __syncthreads();
       const float* out = parts.out + begin * parts.out_stride + first + threadIdx.x;
 #pragma unroll 8
@@ -67,7 +119,7 @@ __device__ __forceinline__ float merge_row(const RowParts& parts, int columns, c
       if (column < columns) store(column, value[c] * factor);
     }
   }
-  return lse;
+  return row.lse;
 }
 
 }  // namespace flashlatent::parts

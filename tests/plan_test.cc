@@ -22,8 +22,8 @@ class BuiltPlan {
   std::vector<std::vector<Segment>> parts(const std::vector<std::int32_t>& lengths) {
     std::vector<std::vector<Segment>> parts(batch_.geometry.parts);
     for (int p = 0; p < batch_.geometry.parts; ++p) {
-      PartWalker walker(batch_.geometry, view().cuts[p], view().cuts[p + 1]);
-      for (Segment segment; walker.next(lengths.data(), segment);) parts[p].push_back(segment);
+      PartWalker walker(batch_.geometry, view().cuts[p], view().cuts[p + 1], lengths.data());
+      for (Segment segment; walker.next(segment);) parts[p].push_back(segment);
     }
     return parts;
   }

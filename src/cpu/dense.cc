@@ -218,8 +218,8 @@ Status launch(const DecodeCall& decode_call) {
   const Workspace workspace(problem, g, decode_call.workspace);
 #pragma omp parallel for schedule(static, 1) num_threads(g.parts)
   for (int part = 0; part < g.parts; ++part) {
-    schedule::PartWalker walker(g, plan.cuts[part], plan.cuts[part + 1]);
-    for (schedule::Segment segment; walker.next(call.lengths(), segment);) {
+    schedule::PartWalker walker(g, plan.cuts[part], plan.cuts[part + 1], call.lengths());
+    for (schedule::Segment segment; walker.next(segment);) {
       const int length = std::clamp(call.lengths()[segment.request], 0, g.max_tokens);
       run_segment(problem, call, workspace, part, segment, length);
     }

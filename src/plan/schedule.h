@@ -63,6 +63,7 @@ struct Merge {
 struct Segment {
   std::int32_t round;
   std::int32_t request;
+  std::int32_t length;  ///< The request's tokens, 0 to max_tokens.
   std::int32_t block_begin;
   std::int32_t block_end;
   std::int32_t slot;
@@ -78,8 +79,12 @@ struct Header {
 };
 static_assert(sizeof(Header) == 64);
 
+FLASHLATENT_HOST_DEVICE std::int32_t tokens_of(const Geometry& g, std::int32_t length) {
+  return length < 0 ? 0 : length < g.max_tokens ? length : g.max_tokens;
+}
+
 FLASHLATENT_HOST_DEVICE std::int32_t blocks_of(const Geometry& g, std::int32_t length) {
-  const std::int32_t tokens = length < 0 ? 0 : length < g.max_tokens ? length : g.max_tokens;
+  const std::int32_t tokens = tokens_of(g, length);
   return tokens / g.block_tokens + (tokens % g.block_tokens != 0);
 }
 
@@ -226,13 +231,17 @@ FLASHLATENT_HOST_DEVICE std::int32_t fixed_slot(const Geometry& g, const std::in
 /// since only cuts decide what is partial (with fixed_split the lengths do, and must be the plan's).
 class PartWalker {
  public:
-  FLASHLATENT_HOST_DEVICE PartWalker(const Geometry& geometry, const Cut& begin, const Cut& end)
-      : geometry_(geometry), at_(begin), end_(end) {}
+  FLASHLATENT_HOST_DEVICE PartWalker(const Geometry& geometry, const Cut& begin, const Cut& end,
+                                     const std::int32_t* lengths)
+      : geometry_(geometry), lengths_(lengths), at_(begin), end_(end) {
+    look_ahead();
+  }
 
-  FLASHLATENT_HOST_DEVICE bool next(const std::int32_t* lengths, Segment& segment) {
+  FLASHLATENT_HOST_DEVICE bool next(Segment& segment) {
     const bool in_last_item = same_item(at_, end_);
     if (at_.round >= geometry_.rounds || (in_last_item && at_.block >= end_.block)) return false;
-    const std::int32_t blocks = blocks_of(geometry_, lengths[at_.request]);
+    const std::int32_t length = tokens_of(geometry_, length_ahead_);
+    const std::int32_t blocks = blocks_of(geometry_, length);
     std::int32_t stop = in_last_item ? end_.block : blocks;
     bool partial = at_.block > 0 || in_last_item;
     bool item_done = true;
@@ -245,6 +254,7 @@ class PartWalker {
     }
     segment.round = at_.round;
     segment.request = at_.request;
+    segment.length = length;
     segment.block_begin = at_.block < blocks ? at_.block : blocks;
     segment.block_end = stop < blocks ? stop : blocks;
     segment.slot = partial ? at_.slot++ : -1;
@@ -257,11 +267,19 @@ class PartWalker {
         ++at_.round;
       }
     }
+    look_ahead();
     return true;
   }
 
  private:
+  /// Reads the next segment's length before it is needed: on a device nobody waits for it then.
+  FLASHLATENT_HOST_DEVICE void look_ahead() {
+    length_ahead_ = at_.round < geometry_.rounds ? lengths_[at_.request] : 0;
+  }
+
   const Geometry& geometry_;
+  const std::int32_t* lengths_;
+  std::int32_t length_ahead_ = 0;
   Cut at_;
   Cut end_;
 };

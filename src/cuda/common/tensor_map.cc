@@ -26,32 +26,42 @@ Result<Encode> find_encode() {
   return found;
 }
 
-}  // namespace
-
-Status kv_tensor_map(const ConstTensorView& cache, int box_tokens, CUtensorMap& map) {
+/// Dimension i of the map is dimension order[i] of the view, the innermost first.
+Status encode(const char* name, const ConstTensorView& view, const int (&order)[4],
+              const cuuint32_t (&box)[4], CUtensorMap& map) {
   Result<Encode> encode = find_encode();
   if (!encode.ok()) return encode.status();
-  const cuuint64_t element = size_of(cache.dtype);
-  // Dimensions from the innermost: element, token in the page, head, page. The stride of an extent of 1 is
-  // never used but still checked.
-  const int order[4] = {3, 1, 2, 0};
+  const cuuint64_t element = size_of(view.dtype);
   cuuint64_t extents[4];
   cuuint64_t strides[3];
   for (int i = 0; i < 4; ++i) {
-    extents[i] = cache.shape[order[i]];
-    if (i > 0) strides[i - 1] = extents[i] > 1 ? cache.strides[order[i]] * element : 16;
+    extents[i] = view.shape[order[i]];
+    // The stride of an extent of 1 is never used but still checked.
+    if (i > 0) strides[i - 1] = extents[i] > 1 ? view.strides[order[i]] * element : 16;
   }
-  const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(box_tokens), 1, 1};
   const cuuint32_t steps[4] = {1, 1, 1, 1};
   const CUresult result = (*encode)(
-      &map, cache.dtype == Dtype::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-      4, const_cast<void*>(cache.data), extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      &map, view.dtype == Dtype::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+      4, const_cast<void*>(view.data), extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
-    return invalid_argument("kv_cache is ", to_string(cache), "; TMA refuses it (driver error ",
+    return invalid_argument(name, " is ", to_string(view), "; TMA refuses it (driver error ",
                             static_cast<int>(result), "): strides must be multiples of 16 bytes below 2^40");
   }
   return {};
+}
+
+}  // namespace
+
+Status kv_tensor_map(const ConstTensorView& cache, int box_tokens, CUtensorMap& map) {
+  // element, token in the page, head, page
+  return encode("kv_cache", cache, {3, 1, 2, 0}, {64, static_cast<cuuint32_t>(box_tokens), 1, 1}, map);
+}
+
+Status query_tensor_map(const ConstTensorView& q, int group, CUtensorMap& map) {
+  // element, head, token, request
+  return encode("q", q, {3, 2, 1, 0},
+                {64, static_cast<cuuint32_t>(group), static_cast<cuuint32_t>(q.shape[1]), 1}, map);
 }
 
 }  // namespace flashlatent::cuda

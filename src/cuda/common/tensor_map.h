@@ -12,4 +12,7 @@ namespace flashlatent::cuda {
 /// page, 128-byte swizzled. Strides are the view's; they and the pointer must be multiples of 16 bytes.
 Status kv_tensor_map(const ConstTensorView& cache, int box_tokens, CUtensorMap& map);
 
+/// Queries (batch, tokens, heads, dim) as boxes of all tokens of a request, `group` heads and 64 elements.
+Status query_tensor_map(const ConstTensorView& q, int group, CUtensorMap& map);
+
 }  // namespace flashlatent::cuda

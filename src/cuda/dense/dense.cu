@@ -115,14 +115,17 @@ Status launch_dense(const DecodeCall& call,
   Result<int> units = multiprocessors(call.executor.device);
   if (!units.ok()) return units.status();
 
-  const parts::DecodeArguments args = arguments_of(call);
-  const bool by_token = args.cache.box_tokens < 16 || cache.shape[0] == 0;
-  CUtensorMap map = {};
+  DenseLaunch launch = {};
+  launch.args = arguments_of(call);
+  const bool by_token = launch.args.cache.box_tokens < 16 || cache.shape[0] == 0;
   if (!by_token) {
-    FLASHLATENT_RETURN_IF_ERROR(kv_tensor_map(cache, args.cache.box_tokens, map));
+    FLASHLATENT_RETURN_IF_ERROR(kv_tensor_map(cache, launch.args.cache.box_tokens, launch.kv));
   }
-  FLASHLATENT_RETURN_IF_ERROR(find(call, by_token)->launch(args, map, call.executor));
-  return combine_plan(args, call.problem.cache.dtype, call.problem.cache.v_dim, *units, call.executor);
+  if (launch.args.query.row_tiles == 1) {
+    FLASHLATENT_RETURN_IF_ERROR(query_tensor_map(call.inputs.q, launch.args.query.group, launch.query));
+  }
+  FLASHLATENT_RETURN_IF_ERROR(find(call, by_token)->launch(launch, call.executor));
+  return combine_plan(launch.args, call.problem.cache.dtype, call.problem.cache.v_dim, *units, call.executor);
 }
 
 }  // namespace flashlatent::cuda

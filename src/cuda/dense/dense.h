@@ -18,6 +18,13 @@ struct DenseShape {
 schedule::Geometry dense_geometry(const DecodeProblem& problem, int workers, const DenseShape& shape);
 std::size_t dense_workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& geometry);
 
+/// What a kernel is launched with.
+struct DenseLaunch {
+  parts::DecodeArguments args;
+  CUtensorMap kv;     ///< Unless the instance loads token by token.
+  CUtensorMap query;  ///< Where one tile holds all rows of a KV head.
+};
+
 /// A compiled kernel: what it is compiled for, and its launch.
 struct DenseInstance {
   Dtype dtype;
@@ -25,7 +32,7 @@ struct DenseInstance {
   int v_dim;
   int tile_rows;
   bool by_token;  ///< Loads token by token (small or odd pages), not by TMA.
-  Status (*launch)(const parts::DecodeArguments&, const CUtensorMap&, const Executor&);
+  Status (*launch)(const DenseLaunch&, const Executor&);
 };
 
 /// Launches the instance that `find(by_token)` names, then the combine step.

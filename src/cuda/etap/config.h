@@ -17,8 +17,8 @@ struct Config {
 
   static constexpr int kThreads = 384;  // two warpgroups compute, one loads
   static constexpr int kComputeThreads = 256;
-  static constexpr int kLoaderRegisters = 40;
-  static constexpr int kComputeRegisters = 232;
+  static constexpr int kLoaderRegisters = 72;
+  static constexpr int kComputeRegisters = 216;
 
   // KV tiles in flight fill what Q, P and statistics leave of 227 KB: 2.6 to 2.9 blocks at 576 columns.
   static constexpr int kQueryBytes = kRows * kQkDim * 2;
@@ -26,6 +26,12 @@ struct Config {
   static constexpr int kReservedBytes = 4096;  // statistics, barriers, alignment
   static constexpr int kRingTiles =
       (227 * 1024 - kQueryBytes - kProbabilityBytes - kReservedBytes) / static_cast<int>(sizeof(parts::Tile));
+
+  // The output goes out through q's memory, so many columns at a time, padded against bank conflicts.
+  static constexpr int kStagingPad = 4;
+  static constexpr int kStagingColumns =
+      kRows * (256 + kStagingPad) * 4 <= kQueryBytes && kVDim % 256 == 0 ? 256 : 128;
+  static_assert(kRows * (kStagingColumns + kStagingPad) * 4 <= kQueryBytes);
 
   /// RoPE first: only QK^T reads it, so that it comes free first.
   __host__ __device__ static constexpr int chunk_order(int i) {
@@ -36,7 +42,8 @@ struct Config {
   static_assert(kRows == 8 || kRows == 16 || kRows == 32);
   static_assert(kQkDim % 64 == 0 && kVDim % 128 == 0 && kVDim <= kQkDim && kVDim <= 512);
   static_assert(kRingTiles >= 2 * kQkChunks, "each warpgroup must be able to hold a block");
-  static_assert(128 * (2 * kComputeRegisters + kLoaderRegisters) <= 65536);
+  // What a launch of 384 threads gets, 168 registers each; asking for more would wait for ever.
+  static_assert(2 * kComputeRegisters + kLoaderRegisters <= 3 * 168);
 };
 
 }  // namespace flashlatent::etap

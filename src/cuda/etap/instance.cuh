@@ -8,14 +8,14 @@
 namespace flashlatent::etap {
 
 template <class Config, class Loader>
-Status launch_instance(const parts::DecodeArguments& args, const CUtensorMap& map, const Executor& executor) {
+Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(
       (cuda::allow_shared_memory<kernel<Config, Loader>>(sizeof(SharedMemory<Config>), executor.device)));
   cuda::LaunchShape shape;
-  shape.blocks = args.geometry.parts * args.geometry.lanes;
+  shape.blocks = launch.args.geometry.parts * launch.args.geometry.lanes;
   shape.threads = Config::kThreads;
   shape.shared_bytes = sizeof(SharedMemory<Config>);
-  return cuda::launch(kernel<Config, Loader>, shape, executor, args, map);
+  return cuda::launch(kernel<Config, Loader>, shape, executor, launch.args, launch.kv, launch.query);
 }
 
 template <class Element, int kQkDim, int kVDim, int kRows, class Loader>

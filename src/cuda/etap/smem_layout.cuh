@@ -11,7 +11,7 @@ inline constexpr int kLiveSlots = 4;  // blocks in the ring at most, rounded up
 template <class Config>
 struct alignas(1024) SharedMemory {
   parts::Tile ring[Config::kRingTiles];
-  std::uint8_t q[Config::kQueryBytes];               // kRows x 64 tiles; between segments: output on its way
+  std::uint8_t q[Config::kQueryBytes];               // kRows x 64 tiles; between segments: staging of output
   std::uint8_t p[2][Config::kProbabilityBytes / 2];  // P of each warpgroup, kRows x 64 tokens
   float warp_max[2][4][Config::kRows];
   float warp_sum[2][4][Config::kRows];
@@ -19,7 +19,8 @@ struct alignas(1024) SharedMemory {
   std::uint64_t live[kLiveSlots];
   ptx::Barrier full[Config::kRingTiles];
   ptx::Barrier empty[Config::kRingTiles];
-  ptx::Barrier segment;  // where both warpgroups meet
+  ptx::Barrier q_full;
+  ptx::Barrier meeting;  // of both warpgroups
 };
 
 }  // namespace flashlatent::etap

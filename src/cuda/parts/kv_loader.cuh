@@ -16,6 +16,7 @@
 
 #include "cuda/parts/arguments.cuh"
 #include "cuda/parts/mask.cuh"
+#include "cuda/parts/segments.cuh"
 #include "cuda/parts/tile.cuh"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/copy.cuh"
@@ -30,74 +31,94 @@ struct BlockRange {
   int begin, end;  // blocks
 };
 
-/// A page of the cache, or -1 where the table's entry names none.
-__device__ __forceinline__ int page_of(const CacheArguments& cache, const BlockRange& range, int token) {
-  if (token >= range.length) return -1;  // entries past the request's pages are never read
-  const int page = __ldg(range.pages + token / cache.page_size);
-  const bool valid = page >= 0 && page < cache.pages;
+__device__ __forceinline__ BlockRange block_range(const CacheArguments& cache,
+                                                  const schedule::Segment& segment, const RowTile& tile) {
+  return {cache.block_table + segment.request * cache.table_stride, segment.length, tile.kv_head,
+          segment.block_begin, segment.block_end};
+}
+
+/// The page table's entry for a token, or -1 past the end: those entries are never read.
+__device__ __forceinline__ int entry_of(const CacheArguments& cache, const BlockRange& range, int token) {
+  return token < range.length ? __ldg(range.pages + token / cache.page_size) : -1;
+}
+
+/// Does an entry name a page of the cache?
+__device__ __forceinline__ bool is_page(const CacheArguments& cache, int entry) {
 #if FLASHLATENT_DEVICE_CHECKS
-  if (!valid) {
-    printf("flashlatent: seesaw: token %d of the request at table %p has page %d; pages are 0 to %d\n", token,
-           range.pages, page, cache.pages - 1);
+  if (entry >= cache.pages || entry < -1) {
+    printf("flashlatent: block %d: the page table names page %d; pages are 0 to %d\n", blockIdx.x, entry,
+           cache.pages - 1);
   }
 #endif
-  return valid ? page : -1;
+  return entry >= 0 && entry < cache.pages;
 }
 
 /// Whole boxes of a page by TMA; one warp. Pages hold a multiple of `box_tokens` (16, 32 or 64).
-struct TmaLoader {
+class TmaLoader {
+ public:
   static constexpr int kThreads = 32;
   static constexpr int kArrivals = 1;  // on a full barrier, beside the bytes
 
-  template <class Pipe>
-  __device__ __forceinline__ static void load(Pipe& pipe, const CacheArguments& cache, const CUtensorMap& map,
-                                              const BlockRange& range, int lane) {
-    switch (cache.box_tokens) {
+  __device__ __forceinline__ TmaLoader(const CacheArguments& cache, const CUtensorMap& map, int lane)
+      : cache_(cache), map_(map), lane_(lane) {}
+
+  /// Asks for the first page table entries of the range that comes next, and does not wait for them.
+  __device__ __forceinline__ void look_ahead(const BlockRange& range) {
+    ahead_ = look_up(range, range.begin);
+  }
+
+  /// Loads the range that look_ahead() announced; `announce` is called once on the way, for the one after.
+  template <class Pipe, class Announce>
+  __device__ __forceinline__ void load(Pipe& pipe, const BlockRange& range, Announce announce) {
+    switch (cache_.box_tokens) {
       case 64:
-        return load_boxes<1>(pipe, cache, map, range, lane);
+        return load_boxes<1>(pipe, range, announce);
       case 32:
-        return load_boxes<2>(pipe, cache, map, range, lane);
+        return load_boxes<2>(pipe, range, announce);
       default:
-        return load_boxes<4>(pipe, cache, map, range, lane);
+        return load_boxes<4>(pipe, range, announce);
     }
   }
 
  private:
-  /// Where a box begins: a page, or -1, and a token in it.
+  /// Where a box begins: its page table entry, and a token in the page.
   struct Box {
-    int page;
+    int entry;
     int token;
   };
 
   // One thread issues nine tiles a block: a hundred instructions a tile would be the kernel's bottleneck (and
   // were: 6,000 clocks a block), so that all arithmetic on pages is done by the lanes, one box each, a batch
   // ahead of its use.
-  template <int kBoxes, class Pipe>
-  __device__ __forceinline__ static void load_boxes(Pipe& pipe, const CacheArguments& cache,
-                                                    const CUtensorMap& map, const BlockRange& range,
-                                                    int lane) {
+  __device__ __forceinline__ Box look_up(const BlockRange& range, int block) const {
+    const int token = block * 64 + lane_ * cache_.box_tokens;
+    return {entry_of(cache_, range, token), token % cache_.page_size};
+  }
+
+  template <int kBoxes, class Pipe, class Announce>
+  __device__ __forceinline__ void load_boxes(Pipe& pipe, const BlockRange& range, Announce announce) {
     constexpr int kBoxTokens = 64 / kBoxes;
     constexpr int kBlocksABatch = 32 / kBoxes;
-    auto look_up = [&](int block) -> Box {
-      const int token = block * 64 + lane * kBoxTokens;
-      return {page_of(cache, range, token), token % cache.page_size};
-    };
     pipe.begin_range();
-    Box batch = look_up(range.begin), next_batch = {};
+    Box batch = ahead_, next_batch = look_up(range, range.begin + kBlocksABatch);
+    announce();
     for (int block = range.begin, in_batch = 0; block < range.end; ++block, ++in_batch) {
       if (in_batch == kBlocksABatch) {
         batch = next_batch;
+        next_batch = look_up(range, block + kBlocksABatch);
         in_batch = 0;
       }
-      if (in_batch == 0) next_batch = look_up(block + kBlocksABatch);
       Box boxes[kBoxes];
       std::uint64_t live = 0;
       std::uint32_t bytes = 0;  // of a tile
 #pragma unroll
       for (int i = 0; i < kBoxes; ++i) {
-        boxes[i].page = __shfl_sync(0xffffffff, batch.page, in_batch * kBoxes + i);
+        boxes[i].entry = __shfl_sync(0xffffffff, batch.entry, in_batch * kBoxes + i);
         boxes[i].token = __shfl_sync(0xffffffff, batch.token, in_batch * kBoxes + i);
-        if (boxes[i].page < 0) continue;
+        if (!is_page(cache_, boxes[i].entry)) {
+          boxes[i].entry = -1;
+          continue;
+        }
         live |= low_tokens(kBoxTokens) << (i * kBoxTokens);
         bytes += kBoxTokens * kRowBytes;
       }
@@ -111,9 +132,9 @@ struct TmaLoader {
           std::uint8_t* tile = pipe.tile(i).bytes;
 #pragma unroll
           for (int j = 0; j < kBoxes; ++j) {
-            if (boxes[j].page < 0) continue;
-            ptx::copy_box(tile + j * kBoxTokens * kRowBytes, map, pipe.chunk(i) * 64, boxes[j].token,
-                          range.kv_head, boxes[j].page, pipe.full(i));
+            if (boxes[j].entry < 0) continue;
+            ptx::copy_box(tile + j * kBoxTokens * kRowBytes, map_, pipe.chunk(i) * 64, boxes[j].token,
+                          range.kv_head, boxes[j].entry, pipe.full(i));
           }
         }
       }
@@ -121,25 +142,38 @@ struct TmaLoader {
       __syncwarp();
     }
   }
+
+  const CacheArguments& cache_;
+  const CUtensorMap& map_;
+  const int lane_;
+  Box ahead_ = {};
 };
 
 /// Token by token with cp.async, for pages of any size; four warps. Each thread copies the same 16-byte
 /// column of four rows of every tile.
-struct TokenLoader {
+class TokenLoader {
+ public:
   static constexpr int kThreads = 128;
   static constexpr int kArrivals = 128;
 
-  template <class Pipe>
-  __device__ __forceinline__ static void load(Pipe& pipe, const CacheArguments& cache, const CUtensorMap&,
-                                              const BlockRange& range, int thread) {
+  __device__ __forceinline__ TokenLoader(const CacheArguments& cache, const CUtensorMap&, int thread)
+      : cache_(cache), thread_(thread) {}
+
+  __device__ __forceinline__ void look_ahead(const BlockRange&) {}
+
+  template <class Pipe, class Announce>
+  __device__ __forceinline__ void load(Pipe& pipe, const BlockRange& range, Announce announce) {
     using Element = typename Pipe::Element;
+    announce();
+    const CacheArguments& cache = cache_;
+    const int thread = thread_;
     const int unit = thread % 8;
     pipe.begin_range();
     for (int block = range.begin; block < range.end; ++block) {
       std::uint64_t live = 0;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const bool valid = page_of(cache, range, block * 64 + half * 32 + thread % 32) >= 0;
+        const bool valid = is_page(cache, entry_of(cache, range, block * 64 + half * 32 + thread % 32));
         live |= static_cast<std::uint64_t>(__ballot_sync(0xffffffff, valid)) << (32 * half);
       }
       const Element* source[4];
@@ -150,7 +184,7 @@ struct TokenLoader {
         source[i] = nullptr;
         if (!(live >> row & 1)) continue;
         source[i] =
-            static_cast<const Element*>(cache.data) + page_of(cache, range, token) * cache.page_stride +
+            static_cast<const Element*>(cache.data) + entry_of(cache, range, token) * cache.page_stride +
             token % cache.page_size * cache.token_stride + range.kv_head * cache.head_stride + unit * 8;
       }
       for (int i = 0; i < Pipe::kQkChunks; ++i) {
@@ -181,6 +215,24 @@ struct TokenLoader {
     ptx::fence_for_async_proxy();
     ptx::arrive(full);
   }
+
+  const CacheArguments& cache_;
+  const int thread_;
 };
+
+/// The loading role: this CTA's segments, one after another, into `pipe`.
+template <class Loader, class Pipe>
+__device__ __forceinline__ void load_segments(const DecodeArguments& args, Loader loader, Pipe pipe) {
+  Segments segments(args);
+  schedule::Segment segment, next;
+  if (!segments.next(segment)) return;
+  loader.look_ahead(block_range(args.cache, segment, segments.tile_of(segment)));
+  for (bool more = true; more; segment = next) {
+    loader.load(pipe, block_range(args.cache, segment, segments.tile_of(segment)), [&] {
+      more = segments.next(next);
+      if (more) loader.look_ahead(block_range(args.cache, next, segments.tile_of(next)));
+    });
+  }
+}
 
 }  // namespace flashlatent::parts

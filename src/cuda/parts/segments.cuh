@@ -5,16 +5,26 @@
 
 namespace flashlatent::parts {
 
-/// Calls `body(segment, tile, length)` for each segment of this CTA's part.
-template <class Body>
-__device__ __forceinline__ void for_each_segment(const DecodeArguments& args, Body&& body) {
-  const int part = blockIdx.x / args.geometry.lanes;
-  const int lane = blockIdx.x % args.geometry.lanes;
-  schedule::PartWalker walker(args.geometry, args.cuts[part], args.cuts[part + 1]);
-  for (schedule::Segment segment; walker.next(args.cache.lengths, segment);) {
-    const int length = min(max(args.cache.lengths[segment.request], 0), args.geometry.max_tokens);
-    body(segment, row_tile(args, segment.request, segment.round, lane), length);
+/// The segments of this CTA's part, one after another.
+class Segments {
+ public:
+  __device__ __forceinline__ explicit Segments(const DecodeArguments& args)
+      : args_(args),
+        walker_(args.geometry, args.cuts[blockIdx.x / args.geometry.lanes],
+                args.cuts[blockIdx.x / args.geometry.lanes + 1], args.cache.lengths) {}
+
+  __device__ __forceinline__ bool next(schedule::Segment& segment) { return walker_.next(segment); }
+
+  __device__ __forceinline__ RowTile tile_of(const schedule::Segment& segment) const {
+    return row_tile(args_, segment.request, segment.round, lane());
   }
-}
+
+  /// Which of the part's CTAs this is.
+  __device__ __forceinline__ int lane() const { return blockIdx.x % args_.geometry.lanes; }
+
+ private:
+  const DecodeArguments& args_;
+  schedule::PartWalker walker_;
+};
 
 }  // namespace flashlatent::parts

@@ -44,10 +44,10 @@ class Warpgroup {
 
   /// All of one segment, from loading Q to writing the result.
   __device__ __forceinline__ void run(const schedule::Segment& segment, const parts::RowTile& tile,
-                                      int length, int lane) {
+                                      int lane) {
     const int blocks = segment.block_end - segment.block_begin;
     if (blocks > 0) load_query(tile);
-    start(tile, length);
+    start(tile, segment.length);
     for (int i = 0; i < blocks; i += 2) {
       first_block_ = segment.block_begin + i;
       if constexpr (kMe == 0) {
@@ -208,7 +208,9 @@ class Warpgroup {
     }
     if (thread_ == 0) shared_.live[kMe] = live_[kMe];
     ptx::fence_for_async_proxy();
-    ptx::arrive(shared_.handed_over[kMe]);
+    __syncwarp();
+    if (fragment_.column == 0)
+      ptx::arrive(shared_.handed_over[kMe]);  // 32, where all 128 would take 300 clocks
   }
 
   /// The live tokens of the other warpgroup's block, and the maximum after it; what is summed so far shrinks
@@ -300,10 +302,10 @@ class Warpgroup {
 template <class Config, int kMe>
 __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
   Warpgroup<Config, kMe> warpgroup(shared, args);
-  parts::for_each_segment(args,
-                          [&](const schedule::Segment& segment, const parts::RowTile& tile, int length) {
-                            warpgroup.run(segment, tile, length, blockIdx.x % args.geometry.lanes);
-                          });
+  parts::Segments segments(args);
+  for (schedule::Segment segment; segments.next(segment);) {
+    warpgroup.run(segment, segments.tile_of(segment), segments.lane());
+  }
 }
 
 template <class Config, class Loader>
@@ -311,19 +313,13 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
                                      const CUtensorMap& map) {
   const int thread = threadIdx.x - Config::kComputeThreads;
   if (thread >= Loader::kThreads) return;
-  Pipe<Config> pipe(shared.kv, shared.state);
-  parts::for_each_segment(
-      args, [&](const schedule::Segment& segment, const parts::RowTile& tile, int length) {
-        const parts::BlockRange range{args.cache.block_table + segment.request * args.cache.table_stride,
-                                      length, tile.kv_head, segment.block_begin, segment.block_end};
-        Loader::load(pipe, args.cache, map, range, thread);
-      });
+  parts::load_segments(args, Loader(args.cache, map, thread), Pipe<Config>(shared.kv, shared.state));
 }
 
 template <class Config, class Loader>
 __device__ __forceinline__ void set_up_barriers(SharedMemory<Config>& shared) {
   if (threadIdx.x == 0) {
-    for (ptx::Barrier& barrier : shared.handed_over) ptx::init(barrier, 128);
+    for (ptx::Barrier& barrier : shared.handed_over) ptx::init(barrier, 32);
     for (auto& state : shared.state) {
       for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
         ptx::init(state.full[chunk], Loader::kArrivals);

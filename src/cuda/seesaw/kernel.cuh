@@ -208,9 +208,7 @@ class Warpgroup {
     }
     if (thread_ == 0) shared_.live[kMe] = live_[kMe];
     ptx::fence_for_async_proxy();
-    __syncwarp();
-    if (fragment_.column == 0)
-      ptx::arrive(shared_.handed_over[kMe]);  // 32, where all 128 would take 300 clocks
+    ptx::arrive(shared_.handed_over[kMe]);
   }
 
   /// The live tokens of the other warpgroup's block, and the maximum after it; what is summed so far shrinks
@@ -319,7 +317,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
 template <class Config, class Loader>
 __device__ __forceinline__ void set_up_barriers(SharedMemory<Config>& shared) {
   if (threadIdx.x == 0) {
-    for (ptx::Barrier& barrier : shared.handed_over) ptx::init(barrier, 32);
+    for (ptx::Barrier& barrier : shared.handed_over) ptx::init(barrier, 128);
     for (auto& state : shared.state) {
       for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
         ptx::init(state.full[chunk], Loader::kArrivals);

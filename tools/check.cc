@@ -5,7 +5,9 @@
 #include "runtime/decode_run.h"
 #include "tools/check_cases.h"
 #include "tools/command.h"
+#include "tools/machine.h"
 #include "tools/progress.h"
+#include "tools/source_tree.h"
 
 namespace flashlatent::tools {
 
@@ -105,10 +107,16 @@ int run_check(const CheckOptions& options) {
   fmt::print(
       "check {} on {}: {} right, {} wrong, {} refused; largest relative error bf16 {:.2e}, fp16 {:.2e}\n",
       options.suite, to_string(executor->backend), right, wrong, refused, worst_error[0], worst_error[1]);
-  const nlohmann::ordered_json document = {
-      {"command", command_line()}, {"suite", options.suite}, {"backend", to_string(executor->backend)},
-      {"seed", options.seed},      {"right", right},         {"wrong", wrong},
-      {"refused", refused},        {"results", results}};
+  const nlohmann::ordered_json document = {{"machine", describe_machine(*executor)},
+                                           {"source_tree", source_tree()},
+                                           {"command", command_line()},
+                                           {"suite", options.suite},
+                                           {"backend", to_string(executor->backend)},
+                                           {"seed", options.seed},
+                                           {"right", right},
+                                           {"wrong", wrong},
+                                           {"refused", refused},
+                                           {"results", results}};
   if (Status status = write_json(options.json, document); !status.ok()) return fail(status);
   return wrong == 0 ? kRight : kWrongResult;
 }

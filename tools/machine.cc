@@ -25,16 +25,14 @@ std::string host() {
   return "unknown";
 }
 
-/// What nvidia-smi says of clocks and power, in a line; it knows what CUDA does not tell.
-std::string clocks(int device) {
-  const std::string command = fmt::format(
-      "nvidia-smi -i {} --format=csv,noheader --query-gpu=clocks.sm,clocks.max.sm,clocks.mem,"
-      "power.limit 2>/dev/null",
-      device);
+/// What nvidia-smi says, in a line; it knows what CUDA does not tell.
+std::string ask_nvidia_smi(int device, const char* fields) {
+  const std::string command =
+      fmt::format("nvidia-smi -i {} --format=csv,noheader --query-gpu={} 2>/dev/null", device, fields);
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
   char line[256] = {};
   if (pipe == nullptr || std::fgets(line, sizeof(line), pipe.get()) == nullptr) return "unknown";
-  return trimmed(line) + " (SM now, SM most, memory, power limit)";
+  return trimmed(line);
 }
 
 }  // namespace
@@ -47,12 +45,13 @@ nlohmann::ordered_json describe_machine(const Executor& executor) {
   for (const DeviceInfo& device : devices(Backend::kCuda)) {
     if (device.index != executor.device) continue;
     machine["gpu"] = device.name;
-    // "driver 13.0, runtime 13.0"
-    const auto comma = device.detail.find(", ");
-    machine["driver"] = device.detail.substr(0, comma);
-    machine["cuda"] = comma == std::string::npos ? "" : device.detail.substr(comma + 2);
+    // "..., driver CUDA 13.0, runtime CUDA 13.0"
+    const auto at = device.detail.find("driver CUDA");
+    machine["cuda"] = at == std::string::npos ? device.detail : device.detail.substr(at);
   }
-  machine["clocks"] = clocks(executor.device);
+  machine["driver"] = ask_nvidia_smi(executor.device, "driver_version");
+  machine["clocks"] = ask_nvidia_smi(executor.device, "clocks.sm,clocks.max.sm,clocks.mem,power.limit") +
+                      " (SM now, SM most, memory, power limit)";
   return machine;
 }
 

@@ -1,3 +1,4 @@
+// Blocks against more rows than few_rows.h takes: widened once, then outer products with rows in the lanes.
 #include "cpu/block_math.h"
 
 #include <algorithm>
@@ -53,12 +54,6 @@ void widen(Dtype dtype, const std::uint16_t* from, int count, float* to) {
 }
 
 void load_query(const TileState& tile, const std::uint16_t* const* query_rows) {
-  if (tile.rows <= 4) {
-    for (int row = 0; row < tile.rows; ++row) {
-      widen(tile.dtype, query_rows[row], tile.qk_dim, tile.q + row * tile.kv_stride);
-    }
-    return;
-  }
   float* row_values = tile.kv;  // free before the first block
   std::fill_n(tile.q, tile.qk_dim * tile.row_stride, 0.0F);
   for (int row = 0; row < tile.rows; ++row) {
@@ -101,33 +96,7 @@ void score_rows(const TileState& tile, int tokens, int row) {
   for (; token < tokens; ++token) score_outer<1, kVectors>(tile, token, row);
 }
 
-/// Scores of one row, column by column of vectors: for tiles with too few rows to fill a vector.
-void score_dot(const TileState& tile, int tokens, int row) {
-  const int n = lanes();
-  const float* HWY_RESTRICT q = tile.q + row * tile.kv_stride;
-  for (int token = 0; token < tokens; ++token) {
-    const float* HWY_RESTRICT k = tile.kv + token * tile.kv_stride;
-    Vector sums[4];
-    for (Vector& sum : sums) sum = hn::Zero(kFloats);
-    int d = 0;
-    for (; d + 4 * n <= tile.kv_stride; d += 4 * n) {
-      for (int i = 0; i < 4; ++i) {
-        sums[i] = hn::MulAdd(hn::Load(kFloats, q + d + i * n), hn::Load(kFloats, k + d + i * n), sums[i]);
-      }
-    }
-    for (; d < tile.kv_stride; d += n) {
-      sums[0] = hn::MulAdd(hn::Load(kFloats, q + d), hn::Load(kFloats, k + d), sums[0]);
-    }
-    const Vector sum = hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3]));
-    tile.scores[token * tile.row_stride + row] = hn::GetLane(hn::SumOfLanes(kFloats, sum));
-  }
-}
-
 void score(const TileState& tile, int tokens) {
-  if (tile.rows <= 4) {
-    for (int row = 0; row < tile.rows; ++row) score_dot(tile, tokens, row);
-    return;
-  }
   const int n = lanes();
   int row = 0;
   for (; row + 4 * n <= tile.row_stride; row += 4 * n) score_rows<4, 4>(tile, tokens, row);
@@ -223,7 +192,8 @@ void accumulate_one(const TileState& tile, int token, int row) {
   }
 }
 
-void attend(const TileState& tile, const std::uint16_t* const* kv_rows, int tokens, const int* visible) {
+void attend(const TileState& tile, const Block& block) {
+  const auto& [kv_rows, tokens, visible] = block;
   for (int t = 0; t < tokens; ++t) widen(tile.dtype, kv_rows[t], tile.qk_dim, tile.kv + t * tile.kv_stride);
   score(tile, tokens);
   softmax(tile, tokens, visible);
@@ -247,6 +217,7 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include "cpu/cpu_backend.h"
+#include "cpu/few_rows.h"
 
 namespace flashlatent::cpu {
 
@@ -256,14 +227,14 @@ HWY_EXPORT(target_name);
 
 namespace {
 
-int round_up(int x) {
-  return (x + 15) / 16 * 16;
+int round_up(int x, int unit) {
+  return (x + unit - 1) / unit * unit;
 }
 
 }  // namespace
 
 std::size_t tile_floats(int qk_dim, int v_dim) {
-  const std::size_t kv_stride = round_up(qk_dim), out_stride = round_up(v_dim);
+  const std::size_t kv_stride = round_up(qk_dim, 32), out_stride = round_up(v_dim, 32);
   return kTileRows * kv_stride + kBlockTokens * kv_stride + kBlockTokens * kTileRows +
          kTileRows * out_stride + 3 * kTileRows;
 }
@@ -273,11 +244,11 @@ TileState start_tile(float* memory, Dtype dtype, int qk_dim, int v_dim, float sc
   TileState tile = {};
   tile.dtype = dtype;
   tile.rows = rows;
-  tile.row_stride = round_up(rows);
+  tile.row_stride = round_up(rows, 16);
   tile.qk_dim = qk_dim;
   tile.v_dim = v_dim;
-  tile.kv_stride = round_up(qk_dim);
-  tile.out_stride = round_up(v_dim);
+  tile.kv_stride = round_up(qk_dim, 32);
+  tile.out_stride = round_up(v_dim, 32);
   tile.scale = scale;
   auto take = [&memory](std::size_t floats) {
     float* begin = memory;
@@ -295,13 +266,20 @@ TileState start_tile(float* memory, Dtype dtype, int qk_dim, int v_dim, float sc
   std::fill_n(tile.out, rows * tile.out_stride, 0.0F);
   std::fill_n(tile.max, kTileRows, -std::numeric_limits<float>::infinity());
   std::fill_n(tile.sum, kTileRows, 0.0F);
-  HWY_DYNAMIC_DISPATCH(load_query)(tile, query_rows);
+  if (rows <= few_rows::kMaxRows) {
+    few_rows::load_queries(tile, query_rows);
+  } else {
+    HWY_DYNAMIC_DISPATCH(load_query)(tile, query_rows);
+  }
   return tile;
 }
 
-void attend_block(const TileState& tile, const std::uint16_t* const* kv_rows, int tokens,
-                  const int* visible) {
-  HWY_DYNAMIC_DISPATCH(attend)(tile, kv_rows, tokens, visible);
+void attend_block(const TileState& tile, const Block& block, const Block& next) {
+  if (tile.rows <= few_rows::kMaxRows) {
+    few_rows::attend_block(tile, block, next);
+  } else {
+    HWY_DYNAMIC_DISPATCH(attend)(tile, block);
+  }
 }
 
 const char* simd_target() {

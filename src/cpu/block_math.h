@@ -11,20 +11,27 @@ namespace flashlatent::cpu {
 inline constexpr int kTileRows = 64;
 inline constexpr int kBlockTokens = 64;
 
+/// The live tokens of a block, in order.
+struct Block {
+  const std::uint16_t* rows[kBlockTokens];  ///< Where each token's cached row starts.
+  int tokens;
+  int visible[kTileRows];  ///< How many of the tokens each query row sees.
+};
+
 /// The state of one tile of query rows, in memory that the caller owns. Rows are padded to `row_stride` and
-/// columns to multiples of 16 floats; padding holds zeros or numbers that nobody reads.
+/// columns to multiples of 32 floats; padding holds zeros or numbers that nobody reads.
 struct TileState {
   Dtype dtype;
   int rows;        ///< Live query rows.
   int row_stride;  ///< rows rounded up to 16.
   int qk_dim, v_dim;
-  int kv_stride;   ///< qk_dim rounded up to 16.
-  int out_stride;  ///< v_dim rounded up to 16.
+  int kv_stride;   ///< qk_dim rounded up to 32.
+  int out_stride;  ///< v_dim rounded up to 32.
   float scale;
 
-  float* q;       ///< Up to 4 rows: (rows, kv_stride). More: transposed, (qk_dim, row_stride).
+  float* q;       ///< Transposed, (qk_dim, row_stride); few rows: (rows, kv_stride), in their own order.
   float* kv;      ///< (kBlockTokens, kv_stride): the block in fp32.
-  float* scores;  ///< (kBlockTokens, row_stride): S, then P.
+  float* scores;  ///< (kBlockTokens, row_stride): S, then P; few rows: (rows, kBlockTokens).
   float* out;     ///< (rows, out_stride), not normalised.
   float* max;     ///< (row_stride), of scaled scores.
   float* sum;     ///< (row_stride)
@@ -38,8 +45,7 @@ std::size_t tile_floats(int qk_dim, int v_dim);
 TileState start_tile(float* memory, Dtype dtype, int qk_dim, int v_dim, float scale,
                      const std::uint16_t* const* query_rows, int rows);
 
-/// Adds one block: `kv_rows` are the block's live tokens in order, `visible[row]` how many of them a row
-/// sees.
-void attend_block(const TileState& tile, const std::uint16_t* const* kv_rows, int tokens, const int* visible);
+/// Adds one block. `next` is the block that will follow (no tokens: none): its rows may be fetched meanwhile.
+void attend_block(const TileState& tile, const Block& block, const Block& next);
 
 }  // namespace flashlatent::cpu

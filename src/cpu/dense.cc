@@ -52,28 +52,38 @@ class Call {
     return static_cast<const std::uint16_t*>(inputs_.q.data) + offset(tile, row, inputs_.q);
   }
 
-  /// The rows of the block's tokens that count, and how many of them each query row sees.
-  int live_tokens(const RowTile& tile, int length, int block, const std::uint16_t** kv_rows,
-                  int* visible) const {
+  /// Block number `index` of the tile's request: the tokens before `length` whose page exists.
+  Block block(const RowTile& tile, int length, int index) const {
     const auto& cache = problem_.cache;
     const ConstTensorView& kv = inputs_.kv_cache;
     const auto* pages = static_cast<const std::int32_t*>(inputs_.block_table.data) +
                         tile.request * inputs_.block_table.strides[0];
+    const auto* head =
+        static_cast<const std::uint16_t*>(kv.data) + static_cast<std::int64_t>(tile.kv_head) * kv.strides[2];
+    Block block;
+    block.tokens = 0;
     int positions[kBlockTokens];
-    int count = 0;
-    const int begin = block * kBlockTokens;
-    for (int t = begin; t < std::min(begin + kBlockTokens, length); ++t) {
+    const int end = std::min((index + 1) * kBlockTokens, length);
+    for (int t = index * kBlockTokens; t < end;) {
+      const int first = t % cache.page_size;
+      const int stop = std::min(end, t - first + cache.page_size);
       const std::int64_t page = pages[t / cache.page_size];
-      if (page < 0 || page >= kv.shape[0]) continue;
-      kv_rows[count] = static_cast<const std::uint16_t*>(kv.data) + page * kv.strides[0] +
-                       t % cache.page_size * kv.strides[1] + tile.kv_head * kv.strides[2];
-      positions[count++] = t;
+      if (page < 0 || page >= kv.shape[0]) {
+        t = stop;
+        continue;
+      }
+      const std::uint16_t* row = head + page * kv.strides[0] + first * kv.strides[1];
+      for (; t < stop; ++t, row += kv.strides[1]) {
+        block.rows[block.tokens] = row;
+        positions[block.tokens++] = t;
+      }
     }
     for (int row = 0; row < tile.rows; ++row) {
       const int limit = problem_.options.causal ? length - tile.tokens + token(tile, row) + 1 : length;
-      visible[row] = static_cast<int>(std::lower_bound(positions, positions + count, limit) - positions);
+      block.visible[row] =
+          static_cast<int>(std::lower_bound(positions, positions + block.tokens, limit) - positions);
     }
-    return count;
+    return block;
   }
 
   void write_lse(const RowTile& tile, int row, float value) const {
@@ -162,11 +172,13 @@ void run_segment(const DecodeProblem& problem, const Call& call, const Workspace
   const TileState state =
       start_tile(workspace.state(part), problem.cache.dtype, problem.cache.qk_dim, problem.cache.v_dim,
                  problem.options.softmax_scale, query_rows, tile.rows);
-  for (int block = segment.block_begin; block < segment.block_end; ++block) {
-    const std::uint16_t* kv_rows[kBlockTokens];
-    int visible[kTileRows];
-    const int tokens = call.live_tokens(tile, length, block, kv_rows, visible);
-    if (tokens > 0) attend_block(state, kv_rows, tokens, visible);
+  Block blocks[2];  // in turns the one at work and the next
+  blocks[0] = call.block(tile, length, segment.block_begin);
+  for (int i = 0; i < segment.block_end - segment.block_begin; ++i) {
+    Block& next = blocks[(i + 1) % 2];
+    // Past the segment's last block comes the next segment's; no tokens where the request ends.
+    next = call.block(tile, length, segment.block_begin + i + 1);
+    if (blocks[i % 2].tokens > 0) attend_block(state, blocks[i % 2], next);
   }
   for (int row = 0; row < tile.rows; ++row) {
     const RowScale scale = finish_row(state.max[row], state.sum[row]);

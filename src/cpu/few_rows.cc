@@ -1,0 +1,298 @@
+// Few query rows: each cached element is widened in registers where it is used, for a few operations a byte.
+#include "cpu/few_rows.h"
+
+#include <algorithm>
+#include <limits>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/few_rows.cc"
+// Vectors of unknown size cannot be kept in arrays.
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <hwy/cache_control.h>
+#include <hwy/contrib/math/math-inl.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace flashlatent::cpu::few_rows::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using Floats = hn::CappedTag<float, 16>;
+using Vector = hn::Vec<Floats>;
+
+constexpr Floats kFloats;
+HWY_INLINE int lanes() {
+  return static_cast<int>(hn::Lanes(kFloats));
+}
+
+// Scores and their product with V go by this many tokens: 18 KB of a 576-element cache, which stay in L1.
+constexpr int kStepTokens = 16;
+
+/// Two vectors of fp32 out of 2 n 16-bit elements, in the order that is cheapest to make.
+struct Pair {
+  Vector a, b;
+};
+
+/// In the elements' own order, by the target's conversion.
+template <class Narrow>
+struct Promoted {
+  static HWY_INLINE Pair load(const std::uint16_t* from) {
+    const hn::Rebind<Narrow, Floats> narrow;
+    const auto* elements = reinterpret_cast<const Narrow*>(from);
+    return {hn::PromoteTo(kFloats, hn::LoadU(narrow, elements)),
+            hn::PromoteTo(kFloats, hn::LoadU(narrow, elements + lanes()))};
+  }
+  static HWY_INLINE Pair load_floats(const float* from) {
+    return {hn::Load(kFloats, from), hn::Load(kFloats, from + lanes())};
+  }
+  static HWY_INLINE void store_floats(const Pair& pair, float* to) {
+    hn::Store(pair.a, kFloats, to);
+    hn::Store(pair.b, kFloats, to + lanes());
+  }
+};
+using Fp16 = Promoted<hwy::float16_t>;
+
+#if HWY_TARGET == HWY_SCALAR  // has no vector of two halves
+using Bf16 = Promoted<hwy::bfloat16_t>;
+#else
+/// bf16 is the upper half of fp32: a shift gives the even elements and a mask the odd ones.
+struct Bf16 {
+  static HWY_INLINE Pair load(const std::uint16_t* from) {
+    const hn::Repartition<std::uint16_t, Floats> halves;
+    const hn::RebindToUnsigned<Floats> words;
+    const auto both = hn::BitCast(words, hn::LoadU(halves, from));
+    return {hn::BitCast(kFloats, hn::ShiftLeft<16>(both)),
+            hn::BitCast(kFloats, hn::And(both, hn::Set(words, 0xFFFF0000U)))};
+  }
+  static HWY_INLINE Pair load_floats(const float* from) {
+    Pair pair;
+    hn::LoadInterleaved2(kFloats, from, pair.a, pair.b);
+    return pair;
+  }
+  static HWY_INLINE void store_floats(const Pair& pair, float* to) {
+    hn::StoreInterleaved2(pair.a, pair.b, kFloats, to);
+  }
+};
+#endif
+
+/// The pair at `column` of a row of `count` elements, with zeros for those past its end.
+template <class Element>
+HWY_INLINE Pair load_tail(const std::uint16_t* row, int column, int count) {
+  HWY_ALIGN std::uint16_t tail[32] = {};
+  std::copy(row + column, row + std::min(column + 2 * lanes(), count), tail);
+  return Element::load(tail);
+}
+
+/// Query rows in pair order, zeros past qk_dim.
+template <class Element>
+void load_rows(const TileState& tile, const std::uint16_t* const* query_rows) {
+  const int n = lanes();
+  for (int row = 0; row < tile.rows; ++row) {
+    for (int d = 0; d < tile.kv_stride; d += 2 * n) {
+      const Pair pair = load_tail<Element>(query_rows[row], std::min(d, tile.qk_dim), tile.qk_dim);
+      float* q = tile.q + row * tile.kv_stride + d;
+      hn::Store(pair.a, kFloats, q);
+      hn::Store(pair.b, kFloats, q + n);
+    }
+  }
+}
+
+/// Scores of kRows rows and kTokens tokens, whose rows start at k[0], k[1], ...; `ahead` are rows to fetch.
+template <class Element, int kRows, int kTokens>
+HWY_INLINE void score(const TileState& tile, const std::uint16_t* const* k, const std::uint16_t* const* ahead,
+                      int row, int token) {
+  const int n = lanes();
+  const float* HWY_RESTRICT q = tile.q + row * tile.kv_stride;
+  Vector sums[kTokens][kRows];
+  for (auto& token_sums : sums) {
+    for (Vector& sum : token_sums) sum = hn::Zero(kFloats);
+  }
+  auto add = [&](int t, int d, const Pair& pair) HWY_ATTR {
+    for (int r = 0; r < kRows; ++r) {
+      const float* HWY_RESTRICT values = q + r * tile.kv_stride + d;
+      sums[t][r] = hn::MulAdd(pair.a, hn::Load(kFloats, values), sums[t][r]);
+      sums[t][r] = hn::MulAdd(pair.b, hn::Load(kFloats, values + n), sums[t][r]);
+    }
+  };
+  int d = 0;
+  for (; d + 2 * n <= tile.qk_dim; d += 2 * n) {
+    for (int t = 0; t < kTokens; ++t) {
+      hwy::Prefetch(ahead[t] + d);
+      add(t, d, Element::load(k[t] + d));
+    }
+  }
+  if (d < tile.qk_dim) {
+    for (int t = 0; t < kTokens; ++t) add(t, d, load_tail<Element>(k[t], d, tile.qk_dim));
+  }
+  for (int t = 0; t < kTokens; ++t) {
+    for (int r = 0; r < kRows; ++r) {
+      tile.scores[(row + r) * kBlockTokens + token + t] = hn::GetLane(hn::SumOfLanes(kFloats, sums[t][r]));
+    }
+  }
+}
+
+/// P of one row and step in place of its scores, with tokens in the lanes; returns the factor that brings the
+/// row's earlier sums to the new maximum.
+float softmax(const TileState& tile, int row, int begin, int end, int visible) {
+  const int n = lanes();
+  const float infinity = std::numeric_limits<float>::infinity();
+  float* scores = tile.scores + row * kBlockTokens;
+  const Vector minus_infinity = hn::Set(kFloats, -infinity);
+  const Vector scale = hn::Set(kFloats, tile.scale);
+  const Vector limit = hn::Set(kFloats, static_cast<float>(std::min(end, visible)));
+  Vector maxima = hn::Set(kFloats, tile.max[row]);
+  for (int t = begin; t < end; t += n) {
+    const auto seen = hn::Lt(hn::Iota(kFloats, static_cast<float>(t)), limit);
+    const Vector s = hn::IfThenElse(seen, hn::Mul(hn::Load(kFloats, scores + t), scale), minus_infinity);
+    hn::Store(s, kFloats, scores + t);
+    maxima = hn::IfThenElse(hn::Gt(s, maxima), s, maxima);  // NaN does not raise it
+  }
+  const float max = hn::GetLane(hn::MaxOfLanes(kFloats, maxima));
+  const Vector base = hn::Set(kFloats, max == -infinity ? 0.0F : max);
+  const float shrink = hn::GetLane(hn::Exp(kFloats, hn::Sub(hn::Set(kFloats, tile.max[row]), base)));
+  Vector sums = hn::Zero(kFloats);
+  for (int t = begin; t < end; t += n) {
+    const Vector x = hn::Sub(hn::Load(kFloats, scores + t), base);
+    // The library's Exp gives 0 for NaN.
+    const Vector p = hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(kFloats, x));
+    hn::Store(p, kFloats, scores + t);
+    sums = hn::Add(sums, p);
+  }
+  tile.max[row] = max;
+  tile.sum[row] = tile.sum[row] * shrink + hn::GetLane(hn::SumOfLanes(kFloats, sums));
+  return shrink;
+}
+
+/// out = shrink * out + P V for kRows rows, kPairs pairs of columns and the tokens [begin, end).
+template <class Element, int kRows, int kPairs, bool kTail = false>
+HWY_INLINE void accumulate(const TileState& tile, const std::uint16_t* const* kv_rows, int row, int column,
+                           int begin, int end, const float* shrink) {
+  const int n = lanes();
+  Pair sums[kRows][kPairs];
+  for (int r = 0; r < kRows; ++r) {
+    const Vector factor = hn::Set(kFloats, shrink[row + r]);
+    for (int i = 0; i < kPairs; ++i) {
+      const Pair out = Element::load_floats(tile.out + (row + r) * tile.out_stride + column + i * 2 * n);
+      sums[r][i] = {hn::Mul(out.a, factor), hn::Mul(out.b, factor)};
+    }
+  }
+  const float* HWY_RESTRICT p = tile.scores + row * kBlockTokens;
+  for (int t = begin; t < end; ++t) {
+    for (int i = 0; i < kPairs; ++i) {
+      const Pair value = kTail ? load_tail<Element>(kv_rows[t], column, tile.qk_dim)
+                               : Element::load(kv_rows[t] + column + i * 2 * n);
+      for (int r = 0; r < kRows; ++r) {
+        const Vector weight = hn::Set(kFloats, p[r * kBlockTokens + t]);
+        sums[r][i].a = hn::MulAdd(weight, value.a, sums[r][i].a);
+        sums[r][i].b = hn::MulAdd(weight, value.b, sums[r][i].b);
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int i = 0; i < kPairs; ++i) {
+      Element::store_floats(sums[r][i], tile.out + (row + r) * tile.out_stride + column + i * 2 * n);
+    }
+  }
+}
+
+template <class Element, int kRows>
+void accumulate_columns(const TileState& tile, const std::uint16_t* const* kv_rows, int row, int begin,
+                        int end, const float* shrink) {
+  constexpr int kPairs = 4 / kRows;  // 8 sums hide the latency of 2 units and fit 16 registers
+  const int pair = 2 * lanes();
+  int column = 0;
+  for (; column + kPairs * pair <= tile.v_dim; column += kPairs * pair) {
+    accumulate<Element, kRows, kPairs>(tile, kv_rows, row, column, begin, end, shrink);
+  }
+  for (; column + pair <= tile.qk_dim && column < tile.v_dim; column += pair) {
+    accumulate<Element, kRows, 1>(tile, kv_rows, row, column, begin, end, shrink);
+  }
+  if (column < tile.v_dim) {
+    accumulate<Element, kRows, 1, true>(tile, kv_rows, row, column, begin, end, shrink);
+  }
+}
+
+/// One step for the rows [row, row + kRows).
+template <class Element, int kRows>
+void attend_rows(const TileState& tile, const std::uint16_t* const* kv_rows,
+                 const std::uint16_t* const* ahead, const int* visible, int row, int begin, int end) {
+  constexpr int kTokens = 8 / kRows;  // again 8 sums
+  int t = begin;
+  for (; t + kTokens <= end; t += kTokens) {
+    score<Element, kRows, kTokens>(tile, kv_rows + t, ahead + t, row, t);
+  }
+  for (; t < end; ++t) score<Element, kRows, 1>(tile, kv_rows + t, ahead + t, row, t);
+  float* shrink = tile.shrink;
+  for (int r = row; r < row + kRows; ++r) shrink[r] = softmax(tile, r, begin, end, visible[r]);
+  // Tokens that all rows see go together; the rest row by row, since 0 * NaN is NaN.
+  const int least = *std::min_element(visible + row, visible + row + kRows);
+  const int common = std::clamp(least, begin, end);
+  accumulate_columns<Element, kRows>(tile, kv_rows, row, begin, common, shrink);
+  for (int r = row; r < row + kRows; ++r) {
+    shrink[r] = 1;
+    const int seen = std::min(end, visible[r]);
+    if (common < seen) accumulate_columns<Element, 1>(tile, kv_rows, r, common, seen, shrink);
+  }
+}
+
+template <class Element>
+void attend_steps(const TileState& tile, const Block& block, const Block& next) {
+  // Rows to fetch while a token's score is computed: those of the token one step later.
+  const std::uint16_t* ahead[kBlockTokens];
+  for (int t = 0; t < block.tokens; ++t) {
+    const int later = t + kStepTokens;
+    ahead[t] = later < block.tokens                 ? block.rows[later]
+               : later - block.tokens < next.tokens ? next.rows[later - block.tokens]
+                                                    : block.rows[t];
+  }
+  for (int begin = 0; begin < block.tokens; begin += kStepTokens) {
+    const int end = std::min(begin + kStepTokens, block.tokens);
+    int row = 0;
+    for (; row + 4 <= tile.rows; row += 4) {
+      attend_rows<Element, 4>(tile, block.rows, ahead, block.visible, row, begin, end);
+    }
+    for (; row + 2 <= tile.rows; row += 2) {
+      attend_rows<Element, 2>(tile, block.rows, ahead, block.visible, row, begin, end);
+    }
+    if (row < tile.rows) {
+      attend_rows<Element, 1>(tile, block.rows, ahead, block.visible, row, begin, end);
+    }
+  }
+}
+
+void load_queries_of(const TileState& tile, const std::uint16_t* const* query_rows) {
+  if (tile.dtype == Dtype::kBF16) {
+    load_rows<Bf16>(tile, query_rows);
+  } else {
+    load_rows<Fp16>(tile, query_rows);
+  }
+}
+
+void attend_steps_of(const TileState& tile, const Block& block, const Block& next) {
+  if (tile.dtype == Dtype::kBF16) {
+    attend_steps<Bf16>(tile, block, next);
+  } else {
+    attend_steps<Fp16>(tile, block, next);
+  }
+}
+
+}  // namespace flashlatent::cpu::few_rows::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace flashlatent::cpu::few_rows {
+
+HWY_EXPORT(load_queries_of);
+HWY_EXPORT(attend_steps_of);
+
+void load_queries(const TileState& tile, const std::uint16_t* const* query_rows) {
+  HWY_DYNAMIC_DISPATCH(load_queries_of)(tile, query_rows);
+}
+
+void attend_block(const TileState& tile, const Block& block, const Block& next) {
+  HWY_DYNAMIC_DISPATCH(attend_steps_of)(tile, block, next);
+}
+
+}  // namespace flashlatent::cpu::few_rows
+#endif

@@ -192,9 +192,13 @@ void accumulate_one(const TileState& tile, int token, int row) {
   }
 }
 
-void attend(const TileState& tile, const Block& block) {
+void attend(const TileState& tile, const Block& block, const Block& next) {
   const auto& [kv_rows, tokens, visible] = block;
-  for (int t = 0; t < tokens; ++t) widen(tile.dtype, kv_rows[t], tile.qk_dim, tile.kv + t * tile.kv_stride);
+  constexpr int kLine = 64 / sizeof(std::uint16_t);
+  for (int t = 0; t < tokens; ++t) {
+    for (int d = 0; t < next.tokens && d < tile.qk_dim; d += kLine) fetch_ahead(next.rows[t] + d);
+    widen(tile.dtype, kv_rows[t], tile.qk_dim, tile.kv + t * tile.kv_stride);
+  }
   score(tile, tokens);
   softmax(tile, tokens, visible);
   // Tokens that all rows see go together; the rest row by row, since 0 * NaN is NaN.
@@ -278,7 +282,7 @@ void attend_block(const TileState& tile, const Block& block, const Block& next) 
   if (tile.rows <= few_rows::kMaxRows) {
     few_rows::attend_block(tile, block, next);
   } else {
-    HWY_DYNAMIC_DISPATCH(attend)(tile, block);
+    HWY_DYNAMIC_DISPATCH(attend)(tile, block, next);
   }
 }
 

@@ -11,7 +11,6 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include <hwy/cache_control.h>
 #include <hwy/contrib/math/math-inl.h>
 
 HWY_BEFORE_NAMESPACE();
@@ -25,9 +24,6 @@ constexpr Floats kFloats;
 HWY_INLINE int lanes() {
   return static_cast<int>(hn::Lanes(kFloats));
 }
-
-// Scores and their product with V go by this many tokens: 18 KB of a 576-element cache, which stay in L1.
-constexpr int kStepTokens = 16;
 
 /// Two vectors of fp32 out of 2 n 16-bit elements, in the order that is cheapest to make.
 struct Pair {
@@ -98,7 +94,7 @@ void load_rows(const TileState& tile, const std::uint16_t* const* query_rows) {
   }
 }
 
-/// Scores of kRows rows and kTokens tokens, whose rows start at k[0], k[1], ...; `ahead` are rows to fetch.
+/// Scores of kRows rows and kTokens tokens, whose cached rows are k[0], k[1], ...; meanwhile fetches `ahead`.
 template <class Element, int kRows, int kTokens>
 HWY_INLINE void score(const TileState& tile, const std::uint16_t* const* k, const std::uint16_t* const* ahead,
                       int row, int token) {
@@ -118,7 +114,7 @@ HWY_INLINE void score(const TileState& tile, const std::uint16_t* const* k, cons
   int d = 0;
   for (; d + 2 * n <= tile.qk_dim; d += 2 * n) {
     for (int t = 0; t < kTokens; ++t) {
-      hwy::Prefetch(ahead[t] + d);
+      fetch_ahead(ahead[t] + d);
       add(t, d, Element::load(k[t] + d));
     }
   }
@@ -132,17 +128,17 @@ HWY_INLINE void score(const TileState& tile, const std::uint16_t* const* k, cons
   }
 }
 
-/// P of one row and step in place of its scores, with tokens in the lanes; returns the factor that brings the
-/// row's earlier sums to the new maximum.
-float softmax(const TileState& tile, int row, int begin, int end, int visible) {
+/// P of one row in place of its scores, with tokens in the lanes; returns the factor that brings the row's
+/// earlier sums to the new maximum.
+float softmax(const TileState& tile, int row, int tokens, int visible) {
   const int n = lanes();
   const float infinity = std::numeric_limits<float>::infinity();
   float* scores = tile.scores + row * kBlockTokens;
   const Vector minus_infinity = hn::Set(kFloats, -infinity);
   const Vector scale = hn::Set(kFloats, tile.scale);
-  const Vector limit = hn::Set(kFloats, static_cast<float>(std::min(end, visible)));
+  const Vector limit = hn::Set(kFloats, static_cast<float>(std::min(tokens, visible)));
   Vector maxima = hn::Set(kFloats, tile.max[row]);
-  for (int t = begin; t < end; t += n) {
+  for (int t = 0; t < tokens; t += n) {
     const auto seen = hn::Lt(hn::Iota(kFloats, static_cast<float>(t)), limit);
     const Vector s = hn::IfThenElse(seen, hn::Mul(hn::Load(kFloats, scores + t), scale), minus_infinity);
     hn::Store(s, kFloats, scores + t);
@@ -152,7 +148,7 @@ float softmax(const TileState& tile, int row, int begin, int end, int visible) {
   const Vector base = hn::Set(kFloats, max == -infinity ? 0.0F : max);
   const float shrink = hn::GetLane(hn::Exp(kFloats, hn::Sub(hn::Set(kFloats, tile.max[row]), base)));
   Vector sums = hn::Zero(kFloats);
-  for (int t = begin; t < end; t += n) {
+  for (int t = 0; t < tokens; t += n) {
     const Vector x = hn::Sub(hn::Load(kFloats, scores + t), base);
     // The library's Exp gives 0 for NaN.
     const Vector p = hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(kFloats, x));
@@ -213,52 +209,36 @@ void accumulate_columns(const TileState& tile, const std::uint16_t* const* kv_ro
   }
 }
 
-/// One step for the rows [row, row + kRows).
+/// One block for the rows [row, row + kRows).
 template <class Element, int kRows>
-void attend_rows(const TileState& tile, const std::uint16_t* const* kv_rows,
-                 const std::uint16_t* const* ahead, const int* visible, int row, int begin, int end) {
+void attend_rows(const TileState& tile, const Block& block, const std::uint16_t* const* ahead, int row) {
   constexpr int kTokens = 8 / kRows;  // again 8 sums
-  int t = begin;
-  for (; t + kTokens <= end; t += kTokens) {
-    score<Element, kRows, kTokens>(tile, kv_rows + t, ahead + t, row, t);
+  int t = 0;
+  for (; t + kTokens <= block.tokens; t += kTokens) {
+    score<Element, kRows, kTokens>(tile, block.rows + t, ahead + t, row, t);
   }
-  for (; t < end; ++t) score<Element, kRows, 1>(tile, kv_rows + t, ahead + t, row, t);
+  for (; t < block.tokens; ++t) score<Element, kRows, 1>(tile, block.rows + t, ahead + t, row, t);
+  const int* visible = block.visible;
   float* shrink = tile.shrink;
-  for (int r = row; r < row + kRows; ++r) shrink[r] = softmax(tile, r, begin, end, visible[r]);
+  for (int r = row; r < row + kRows; ++r) shrink[r] = softmax(tile, r, block.tokens, visible[r]);
   // Tokens that all rows see go together; the rest row by row, since 0 * NaN is NaN.
-  const int least = *std::min_element(visible + row, visible + row + kRows);
-  const int common = std::clamp(least, begin, end);
-  accumulate_columns<Element, kRows>(tile, kv_rows, row, begin, common, shrink);
+  const int common = *std::min_element(visible + row, visible + row + kRows);
+  accumulate_columns<Element, kRows>(tile, block.rows, row, 0, common, shrink);
   for (int r = row; r < row + kRows; ++r) {
+    if (visible[r] == common) continue;
     shrink[r] = 1;
-    const int seen = std::min(end, visible[r]);
-    if (common < seen) accumulate_columns<Element, 1>(tile, kv_rows, r, common, seen, shrink);
+    accumulate_columns<Element, 1>(tile, block.rows, r, common, visible[r], shrink);
   }
 }
 
 template <class Element>
-void attend_steps(const TileState& tile, const Block& block, const Block& next) {
-  // Rows to fetch while a token's score is computed: those of the token one step later.
+void attend(const TileState& tile, const Block& block, const Block& next) {
   const std::uint16_t* ahead[kBlockTokens];
-  for (int t = 0; t < block.tokens; ++t) {
-    const int later = t + kStepTokens;
-    ahead[t] = later < block.tokens                 ? block.rows[later]
-               : later - block.tokens < next.tokens ? next.rows[later - block.tokens]
-                                                    : block.rows[t];
-  }
-  for (int begin = 0; begin < block.tokens; begin += kStepTokens) {
-    const int end = std::min(begin + kStepTokens, block.tokens);
-    int row = 0;
-    for (; row + 4 <= tile.rows; row += 4) {
-      attend_rows<Element, 4>(tile, block.rows, ahead, block.visible, row, begin, end);
-    }
-    for (; row + 2 <= tile.rows; row += 2) {
-      attend_rows<Element, 2>(tile, block.rows, ahead, block.visible, row, begin, end);
-    }
-    if (row < tile.rows) {
-      attend_rows<Element, 1>(tile, block.rows, ahead, block.visible, row, begin, end);
-    }
-  }
+  for (int t = 0; t < block.tokens; ++t) ahead[t] = t < next.tokens ? next.rows[t] : block.rows[t];
+  int row = 0;
+  for (; row + 4 <= tile.rows; row += 4) attend_rows<Element, 4>(tile, block, ahead, row);
+  for (; row + 2 <= tile.rows; row += 2) attend_rows<Element, 2>(tile, block, ahead, row);
+  if (row < tile.rows) attend_rows<Element, 1>(tile, block, ahead, row);
 }
 
 void load_queries_of(const TileState& tile, const std::uint16_t* const* query_rows) {
@@ -269,11 +249,11 @@ void load_queries_of(const TileState& tile, const std::uint16_t* const* query_ro
   }
 }
 
-void attend_steps_of(const TileState& tile, const Block& block, const Block& next) {
+void attend_of(const TileState& tile, const Block& block, const Block& next) {
   if (tile.dtype == Dtype::kBF16) {
-    attend_steps<Bf16>(tile, block, next);
+    attend<Bf16>(tile, block, next);
   } else {
-    attend_steps<Fp16>(tile, block, next);
+    attend<Fp16>(tile, block, next);
   }
 }
 
@@ -284,14 +264,14 @@ HWY_AFTER_NAMESPACE();
 namespace flashlatent::cpu::few_rows {
 
 HWY_EXPORT(load_queries_of);
-HWY_EXPORT(attend_steps_of);
+HWY_EXPORT(attend_of);
 
 void load_queries(const TileState& tile, const std::uint16_t* const* query_rows) {
   HWY_DYNAMIC_DISPATCH(load_queries_of)(tile, query_rows);
 }
 
 void attend_block(const TileState& tile, const Block& block, const Block& next) {
-  HWY_DYNAMIC_DISPATCH(attend_steps_of)(tile, block, next);
+  HWY_DYNAMIC_DISPATCH(attend_of)(tile, block, next);
 }
 
 }  // namespace flashlatent::cpu::few_rows

@@ -8,7 +8,7 @@
 namespace flashlatent::cpu::few_rows {
 
 /// From 9 rows on, vectors of 16 rows (block_math.cc) are faster.
-inline constexpr int kMaxRows = 8;
+inline constexpr int kMaxRows = 12;
 
 /// Fills tile.q, which attend_block alone reads.
 void load_queries(const TileState& tile, const std::uint16_t* const* query_rows);

@@ -1,4 +1,4 @@
-// Attention of up to 8 query rows over one block of tokens: bound by the cache's bytes, not by arithmetic.
+// Attention of up to 16 query rows over one block of tokens: bound by the cache's bytes, not by arithmetic.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace flashlatent::cpu::few_rows {
 
-/// From 9 rows on, vectors of 16 rows (block_math.cc) are faster.
-inline constexpr int kMaxRows = 12;
+/// From 17 rows on, whole vectors of rows (block_math.cc) are faster.
+inline constexpr int kMaxRows = 16;
 
 /// Fills tile.q, which attend_block alone reads.
 void load_queries(const TileState& tile, const std::uint16_t* const* query_rows);

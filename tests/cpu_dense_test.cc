@@ -1,0 +1,70 @@
+// The CPU kernel's paths: numbers of rows and dimensions of no round size, on every SIMD target there is.
+#include <gtest/gtest.h>
+#include <hwy/targets.h>
+
+#include "cpu/cpu_backend.h"
+#include "flashlatent/decode.h"
+#include "runtime/compare.h"
+#include "runtime/decode_run.h"
+#include "runtime/random_case.h"
+
+namespace flashlatent {
+namespace {
+
+/// Offers one target to run-time dispatch while it lives.
+class OnlyTarget {
+ public:
+  explicit OnlyTarget(std::int64_t target) { offer(target); }
+  ~OnlyTarget() { offer(0); }
+
+ private:
+  static void offer(std::int64_t targets) {
+    hwy::SetSupportedTargetsForTest(targets);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+};
+
+void expect_right(const runtime::CaseSpec& spec) {
+  const runtime::RandomCase c = runtime::make_case(spec, 1);
+  Result<runtime::DecodeRun> run =
+      runtime::DecodeRun::create(c.problem, c.inputs, {.backend = Backend::kCpu});
+  ASSERT_TRUE(run.ok()) << run.status().message();
+  ASSERT_TRUE(run->run().ok());
+  ASSERT_TRUE(run->fetch().ok());
+  const runtime::Comparison result = runtime::compare(c.problem, c.inputs, run->out(), run->lse());
+  EXPECT_TRUE(result.ok()) << to_string(c.problem) << ": " << runtime::to_string(result);
+}
+
+TEST(CpuDense, OddRowsAndDimensionsOnEveryTarget) {
+  const std::int64_t all = hwy::SupportedTargets() & HWY_TARGETS;
+  for (std::int64_t targets = all; targets != 0; targets &= targets - 1) {
+    const std::int64_t target = targets & -targets;
+    SCOPED_TRACE(hwy::TargetName(target));
+    const OnlyTarget only(target);
+    ASSERT_STREQ(cpu::simd_target(), hwy::TargetName(target));
+    for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+      for (int heads : {1, 2, 3, 7, 17}) {
+        for (auto [qk_dim, v_dim] : {std::pair{576, 512}, {100, 100}, {72, 40}, {33, 1}, {5, 5}}) {
+          // Two query tokens: one row more than the other sees.
+          expect_right({.name = "odd",
+                        .dtype = dtype,
+                        .query_tokens = 2,
+                        .heads = heads,
+                        .qk_dim = qk_dim,
+                        .v_dim = v_dim,
+                        .lengths = {3, 65, 130},
+                        .causal = true});
+          expect_right({.name = "odd",
+                        .dtype = dtype,
+                        .heads = heads,
+                        .qk_dim = qk_dim,
+                        .v_dim = v_dim,
+                        .lengths = {1, 77}});
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace flashlatent

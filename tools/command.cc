@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <string_view>
 
 #include "io/file.h"
 
@@ -66,7 +67,12 @@ const std::string& command_line() {
 void set_command_line(int argc, char** argv) {
   std::string& line = stored_command_line();
   line = "flashlatent";
-  for (int i = 1; i < argc; ++i) line += std::string(" ") + argv[i];
+  // Of paths only the last part: the report is read on other machines.
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    line += ' ';
+    line += argument.substr(argument.rfind('/') + 1);
+  }
 }
 
 }  // namespace flashlatent::tools

@@ -26,8 +26,9 @@ class OnlyTarget {
 
 void expect_right(const runtime::CaseSpec& spec) {
   const runtime::RandomCase c = runtime::make_case(spec, 1);
-  Result<runtime::DecodeRun> run =
-      runtime::DecodeRun::create(c.problem, c.inputs, {.backend = Backend::kCpu});
+  Executor executor;
+  executor.backend = Backend::kCpu;
+  Result<runtime::DecodeRun> run = runtime::DecodeRun::create(c.problem, c.inputs, executor);
   ASSERT_TRUE(run.ok()) << run.status().message();
   ASSERT_TRUE(run->run().ok());
   ASSERT_TRUE(run->fetch().ok());

@@ -54,8 +54,8 @@ __device__ __forceinline__ std::uint32_t finite_or_zero_pair(std::uint32_t pair)
 }
 
 /// A weight of 0 does not silence NaN: 0 * NaN is NaN. So V's rows of dead tokens become 0, and in rows that
-/// only some queries see (`partial`, by the causal mask) what is not finite does; spread_poison() has put it
-/// into the outputs of those that see it before.
+/// only some queries see (`partial`, by the causal mask) what is not finite does; record_poison() has
+/// noted it before for those that see it.
 /// `tile_of(i)`: the i-th of kTiles tiles.
 template <class Element, int kTiles, int kThreads, class TileOf>
 __device__ __forceinline__ void silence_tokens(TileOf tile_of, std::uint64_t live, std::uint64_t partial,
@@ -79,29 +79,29 @@ __device__ __forceinline__ void silence_tokens(TileOf tile_of, std::uint64_t liv
   }
 }
 
+inline constexpr std::uint8_t kNoPoison = 255;
+
 /// Rows that see a token of `partial` get NaN where its V is not finite: the same element is in K, so that
-/// the score is NaN or infinite, and the weight NaN or 0. Limits as for mask_scores().
-template <class Element, int kCount>
-__device__ __forceinline__ void spread_poison(float (&o)[kCount], const Tile* tiles, std::uint64_t partial,
-                                              int limit_low, int limit_high, Fragment fragment) {
+/// the score is NaN or infinite, and the weight NaN or 0. Queries see tokens in order: for each of kColumns
+/// columns the first row is enough, which `poison_from` keeps until the segment's end. `first_row(t)`: the
+/// first row that sees token t. A thread has two columns. Was there any?
+template <class Element, int kColumns, class FirstRow>
+__device__ __forceinline__ bool record_poison(std::uint8_t* poison_from, const Tile* tiles,
+                                              std::uint64_t partial, int thread, FirstRow first_row) {
+  const int column = 2 * thread;
+  if (column >= kColumns) return false;
+  bool found = false;
+#pragma unroll 1
   for (; partial != 0; partial &= partial - 1) {
     const int token = __ffsll(static_cast<long long>(partial)) - 1;
-    const float low = token < limit_low ? NAN : 0.0F;
-    const float high = token < limit_high ? NAN : 0.0F;
-#pragma unroll
-    for (int j = 0; j < kCount / 4; ++j) {
-      const auto pair = *reinterpret_cast<const std::uint32_t*>(
-          tiles[j / 8].bytes + unit_offset(token, j % 8) + fragment.column * 2);
-      if (low_is_poison<Element>(pair)) {
-        o[4 * j] += low;
-        o[4 * j + 2] += high;
-      }
-      if (high_is_poison<Element>(pair)) {
-        o[4 * j + 1] += low;
-        o[4 * j + 3] += high;
-      }
-    }
+    const auto pair = *reinterpret_cast<const std::uint32_t*>(
+        tiles[column / 64].bytes + unit_offset(token, column % 64 / 8) + column % 8 * 2);
+    const int row = max(first_row(token), 0);
+    if (low_is_poison<Element>(pair) && row < poison_from[column]) poison_from[column] = row;
+    if (high_is_poison<Element>(pair) && row < poison_from[column + 1]) poison_from[column + 1] = row;
+    found = found || low_is_poison<Element>(pair) || high_is_poison<Element>(pair);
   }
+  return found;
 }
 
 }  // namespace flashlatent::parts

@@ -74,10 +74,17 @@ class Warpgroup {
     limit_low_ = limit(fragment_.row);
     limit_high_ = limit(fragment_.row + 8);
     least_limit_ = limit(0);
+    length_ = length;
+    first_row_ = tile.first;
   }
 
   __device__ __forceinline__ void load_query(const parts::RowTile& tile) {
     ptx::named_sync(kSegment, Config::kComputeThreads);  // the segment before has read its Q and P
+    if (2 * thread_ < Config::kHalfDim) {
+      shared_.poison_from[kMe][2 * thread_] = parts::kNoPoison;
+      shared_.poison_from[kMe][2 * thread_ + 1] = parts::kNoPoison;
+    }
+    if (thread_ == 0) shared_.poisoned[kMe] = 0;
     parts::load_query<Element, parts::kTileRows, Config::kSharedQChunks, Config::kComputeThreads>(
         shared_.q[0].bytes, args_.query, tile, threadIdx.x);
     if constexpr (Config::kRegisterChunks > 0) {
@@ -182,8 +189,12 @@ class Warpgroup {
     if (live_[block] == parts::kAllLive && partial == 0) return;
     parts::Tile* tiles = shared_.kv[block].tiles + kFirstTile;
     if (partial != 0) {
-      const int start = (first_block_ + block) * 64;
-      parts::spread_poison<Element>(o_, tiles, partial, limit_low_ - start, limit_high_ - start, fragment_);
+      // The query token that sees token t of the block first, as a row of the tile.
+      const int offset = (first_block_ + block) * 64 - length_ + args_.query.tokens;
+      const bool found = parts::record_poison<Element, Config::kHalfDim>(
+          shared_.poison_from[kMe], tiles, partial, thread_,
+          [&](int token) { return (token + offset) * args_.query.group - first_row_; });
+      if (found) shared_.poisoned[kMe] = 1;
       ptx::named_sync(kAlone + kMe, 128);
     }
     parts::silence_tokens<Element, Config::kHalfChunks, 128>([&](int i) -> parts::Tile& { return tiles[i]; },
@@ -263,6 +274,7 @@ class Warpgroup {
       shared_.row_sum[kMe][fragment_.row + 8] = mine.high;
     }
     ptx::named_sync(kSegment, Config::kComputeThreads);
+    if (segment.block_end > segment.block_begin && shared_.poisoned[kMe] != 0) spread_poison();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = fragment_.row + 8 * half;
@@ -280,6 +292,16 @@ class Warpgroup {
     }
   }
 
+  /// What silence() found goes into the outputs, here and not there: the loop over blocks has no registers
+  /// and no time to spare for it (it took 14 % longer).
+  __device__ __forceinline__ void spread_poison() {
+#pragma unroll
+    for (int i = 0; i < Config::kHalfDim / 2; ++i) {
+      const int column = i / 4 * 8 + fragment_.column + i % 2;
+      if (fragment_.row + i % 4 / 2 * 8 >= shared_.poison_from[kMe][column]) o_[i] = NAN;
+    }
+  }
+
   SharedMemory<Config>& shared_;
   const parts::DecodeArguments& args_;
   const int thread_;
@@ -290,7 +312,9 @@ class Warpgroup {
   std::uint64_t live_[2] = {};          // which tokens of the even and of the odd block count
   int limit_low_ = 0, limit_high_ = 0;  // tokens that the thread's rows attend to
   int least_limit_ = 0;                 // and the tile's first row
-  parts::RowPair max_, sum_;            // base 2; sum_ is this thread's share
+  int length_ = 0;
+  int first_row_ = 0;
+  parts::RowPair max_, sum_;  // base 2; sum_ is this thread's share
   std::uint32_t q_fragment_[4][4];
   std::uint32_t p_[4][4];
   float s_[32];

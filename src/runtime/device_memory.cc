@@ -25,11 +25,11 @@ Status copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, 
   FLASHLATENT_RETURN_IF_ERROR(check(cudaMemcpyAsync(to, from, bytes, kind, stream), "cudaMemcpyAsync"));
   return check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
 }
-#endif
-
+#else
 Status not_built() {
   return available(Backend::kCuda);
 }
+#endif
 
 }  // namespace
 

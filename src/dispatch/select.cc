@@ -41,7 +41,14 @@ Device device_of(const Executor& executor) {
 
 Status validate(const Executor& executor) {
   if (executor.threads < 0) return invalid_argument("threads is ", executor.threads, "; 0 means all");
-  return available(executor.backend);
+  FLASHLATENT_RETURN_IF_ERROR(available(executor.backend));
+  std::string names;
+  for (const DecodeKernel& kernel : decode_kernels()) {
+    if (kernel.backend != executor.backend) continue;
+    if (executor.kernel.empty() || executor.kernel == kernel.name) return {};
+    names += message(names.empty() ? "" : ", ", kernel.name);
+  }
+  return invalid_argument("kernel is '", executor.kernel, "'; ", to_string(executor.backend), " has ", names);
 }
 
 Result<Selection> select(const DecodeProblem& problem, const Executor& executor) {

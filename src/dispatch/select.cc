@@ -48,7 +48,7 @@ Status validate(const Executor& executor) {
     if (executor.kernel.empty() || executor.kernel == kernel.name) return {};
     names += message(names.empty() ? "" : ", ", kernel.name);
   }
-  return invalid_argument("kernel is '", executor.kernel, "'; ", to_string(executor.backend), " has ", names);
+  return unsupported("kernel is '", executor.kernel, "'; ", to_string(executor.backend), " has ", names);
 }
 
 Result<Selection> select(const DecodeProblem& problem, const Executor& executor) {

@@ -256,7 +256,11 @@ class Warpgroup {
   __device__ __forceinline__ void finish(const schedule::Segment& segment, const parts::RowTile& tile,
                                          int lane) {
     const parts::RowPair mine{parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)};
-    ptx::named_sync(kSegment, Config::kComputeThreads);  // row_sum of the segment before is read
+    // row_sum of the segment before is read. Not a named barrier: racecheck loses sight of one that is waited
+    // for while another (kAlone, of the other warpgroup) completes.
+    ptx::arrive(shared_.meeting);
+    ptx::wait(shared_.meeting, meeting_parity_);
+    meeting_parity_ ^= 1;
     if (fragment_.column == 0) {
       shared_.row_sum[kMe][fragment_.row] = mine.low;
       shared_.row_sum[kMe][fragment_.row + 8] = mine.high;
@@ -294,7 +298,8 @@ class Warpgroup {
   const parts::DecodeArguments& args_;
   const int thread_;
   const parts::Fragment fragment_;
-  std::uint32_t parity_ = 0;           // of this warpgroup's buffer
+  std::uint32_t parity_ = 0;  // of this warpgroup's buffer
+  std::uint32_t meeting_parity_ = 0;
   std::uint32_t handover_parity_ = 0;  // of the other's probabilities
   int first_block_ = 0;
   std::uint64_t live_ = 0;              // which tokens of this warpgroup's block count
@@ -330,6 +335,7 @@ template <class Config, class Loader>
 __device__ __forceinline__ void set_up_barriers(SharedMemory<Config>& shared) {
   if (threadIdx.x == 0) {
     for (ptx::Barrier& barrier : shared.handed_over) ptx::init(barrier, 128);
+    ptx::init(shared.meeting, Config::kComputeThreads);
     for (auto& state : shared.state) {
       for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
         ptx::init(state.full[chunk], Loader::kArrivals);

@@ -16,6 +16,7 @@ struct alignas(1024) SharedMemory {
   std::uint8_t poison_from[Config::kVDim];  // of each column: parts::record_poison()
   int poisoned;                             // is there any?
   ptx::Barrier handed_over[2];              // P and row_max of the even and of the odd block are there
+  ptx::Barrier meeting;                     // of both warpgroups, at a segment's end
   typename Config::State state[2];
 };
 

@@ -27,10 +27,7 @@ namespace flashlatent::seesaw {
 
 enum class Role { kLeft = 0, kRight = 1, kLoader = 2 };
 
-enum NamedBarrier : int {
-  kSegment = 1,  // both warpgroups, between segments
-  kAlone = 2,    // + kMe: one warpgroup
-};
+inline constexpr int kAlone = 1;  // + kMe: the named barrier of one warpgroup
 
 /// One of the two computing warpgroups: its half of the output and its rows' statistics. kMe = 0: even blocks
 /// and the left half; kMe = 1: odd blocks and the right half.
@@ -78,8 +75,16 @@ class Warpgroup {
     first_row_ = tile.first;
   }
 
+  /// Both warpgroups. Not a named barrier: racecheck loses sight of one that is waited for while another
+  /// completes.
+  __device__ __forceinline__ void meet() {
+    ptx::arrive(shared_.meeting);
+    ptx::wait(shared_.meeting, meeting_parity_);
+    meeting_parity_ ^= 1;
+  }
+
   __device__ __forceinline__ void load_query(const parts::RowTile& tile) {
-    ptx::named_sync(kSegment, Config::kComputeThreads);  // the segment before has read its Q and P
+    meet();  // the segment before has read its Q and P
     for (int i = threadIdx.x; i < Config::kVDim; i += Config::kComputeThreads) {
       shared_.poison_from[i] = parts::kNoPoison;
     }
@@ -89,7 +94,7 @@ class Warpgroup {
     if constexpr (Config::kRegisterChunks > 0) {
       parts::load_query_fragment<Element, Config::kSharedQChunks>(q_fragment_, args_.query, tile, fragment_);
     }
-    ptx::named_sync(kSegment, Config::kComputeThreads);
+    meet();
   }
 
   /// Blocks first_block_ (even) and, where there is one, first_block_ + 1 (odd), seen from the left.
@@ -256,16 +261,12 @@ class Warpgroup {
   __device__ __forceinline__ void finish(const schedule::Segment& segment, const parts::RowTile& tile,
                                          int lane) {
     const parts::RowPair mine{parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)};
-    // row_sum of the segment before is read. Not a named barrier: racecheck loses sight of one that is waited
-    // for while another (kAlone, of the other warpgroup) completes.
-    ptx::arrive(shared_.meeting);
-    ptx::wait(shared_.meeting, meeting_parity_);
-    meeting_parity_ ^= 1;
+    meet();  // row_sum of the segment before is read
     if (fragment_.column == 0) {
       shared_.row_sum[kMe][fragment_.row] = mine.low;
       shared_.row_sum[kMe][fragment_.row + 8] = mine.high;
     }
-    ptx::named_sync(kSegment, Config::kComputeThreads);
+    meet();
     if (segment.block_end > segment.block_begin && shared_.poisoned != 0) spread_poison();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include "core/message.h"
+#include "dispatch/select.h"
 #include "runtime/bench_input.h"
 #include "runtime/timing.h"
 #include "tools/bench_case.h"
@@ -36,9 +37,7 @@ Result<runtime::Timing> measure(int batch, int heads, const Executor& executor) 
   if (!device_lengths.ok()) return device_lengths.status();
   FLASHLATENT_RETURN_IF_ERROR(runtime::copy_to_device(device_lengths->data(), lengths.data(),
                                                       lengths.size() * sizeof(std::int32_t), executor));
-  Device device;
-  if (executor.backend == Backend::kCuda) device = {DeviceType::kCuda, executor.device};
-  const ConstTensorView view(device_lengths->data(), Dtype::kI32, {batch}, device);
+  const ConstTensorView view(device_lengths->data(), Dtype::kI32, {batch}, device_of(executor));
   return runtime::time_calls([&] { return plan(problem, view, memory->memory(), executor); }, {.graph = true},
                              executor);
 }

@@ -5,6 +5,7 @@
 
 #include "core/element.h"
 #include "core/message.h"
+#include "dispatch/select.h"
 #include "runtime/random_value.h"
 
 namespace flashlatent::runtime {
@@ -14,9 +15,7 @@ namespace {
 class Maker {
  public:
   Maker(BenchInput& input, const std::vector<int>& lengths, std::uint64_t seed, const Executor& executor)
-      : input_(input), lengths_(lengths), seed_(seed), executor_(executor) {
-    if (executor.backend == Backend::kCuda) device_ = {DeviceType::kCuda, executor.device};
-  }
+      : input_(input), lengths_(lengths), seed_(seed), executor_(executor), device_(device_of(executor)) {}
 
   Status make() {
     make_problem();
@@ -91,35 +90,18 @@ class Maker {
   }
 
   Status make_query() {
-    const auto& [query, cache, options] = problem();
+    const auto& query = problem().query;
+    const auto& cache = problem().cache;
     DecodeInputs& inputs = input_.inputs;
     inputs.q = {nullptr, cache.dtype, {query.batch, query.tokens, query.heads, cache.qk_dim}, device_};
-    if (query.ragged) {
-      std::vector<std::int32_t> begins(query.batch + 1);
-      for (int i = 0; i <= query.batch; ++i) begins[i] = i * query.tokens;
-      inputs.q = {nullptr,
-                  cache.dtype,
-                  {static_cast<std::int64_t>(query.batch) * query.tokens, query.heads, cache.qk_dim},
-                  device_};
-      inputs.cu_seqlens_q = {nullptr, Dtype::kI32, {query.batch + 1}, device_};
-      FLASHLATENT_RETURN_IF_ERROR(upload(input_.cu_seqlens_q, inputs.cu_seqlens_q, begins));
-    }
-    if (options.attn_sink) {
-      inputs.attn_sink = {nullptr, Dtype::kF32, {query.heads}, device_};
-      FLASHLATENT_RETURN_IF_ERROR(allocate(input_.sink, inputs.attn_sink));
-      FLASHLATENT_RETURN_IF_ERROR(
-          runtime::fill(input_.sink.data(), 0, query.heads * sizeof(float), executor_));
-    }
     return fill(input_.q, inputs.q, 2);
   }
 
   Status make_outputs() {
-    const auto& [query, cache, options] = problem();
+    const auto& query = problem().query;
+    const auto& cache = problem().cache;
     TensorView& out = input_.outputs.out;
     out = {nullptr, cache.dtype, {query.batch, query.tokens, query.heads, cache.v_dim}, device_};
-    if (query.ragged) {
-      out = {nullptr, cache.dtype, {input_.inputs.q.shape[0], query.heads, cache.v_dim}, device_};
-    }
     input_.outputs.lse = {nullptr, Dtype::kF32, {query.batch, query.heads, query.tokens}, device_};
     FLASHLATENT_RETURN_IF_ERROR(allocate(input_.out, out));
     FLASHLATENT_RETURN_IF_ERROR(allocate(input_.lse, input_.outputs.lse));
@@ -131,7 +113,7 @@ class Maker {
   const std::vector<int>& lengths_;
   const std::uint64_t seed_;
   const Executor& executor_;
-  Device device_;
+  const Device device_;
 };
 
 }  // namespace

@@ -14,10 +14,10 @@ struct BenchInput {
   DecodeProblem problem;
   DecodeInputs inputs;
   DecodeOutputs outputs;
-  Buffer q, kv_cache, block_table, cache_seqlens, sink, cu_seqlens_q, out, lse, plan, workspace;
+  Buffer q, kv_cache, block_table, cache_seqlens, out, lse, plan, workspace;
 };
 
-/// `problem` without max_pages, which the longest length gives.
+/// `problem` without batch and max_pages, which the lengths give; no ragged queries, no attention sink.
 Result<BenchInput> make_bench_input(DecodeProblem problem, const std::vector<int>& lengths,
                                     std::uint64_t seed, const Executor& executor);
 

@@ -1,6 +1,7 @@
 #include "runtime/decode_run.h"
 
 #include "core/message.h"
+#include "dispatch/select.h"
 
 namespace flashlatent::runtime {
 
@@ -24,7 +25,7 @@ Status DecodeRun::place(const ConstTensorView& host, ConstTensorView& device) {
   if (!buffer.ok()) return buffer.status();
   FLASHLATENT_RETURN_IF_ERROR(copy_to_device(buffer->data(), host.data, bytes, executor_));
   device.data = buffer->data();
-  device.device = executor_.backend == Backend::kCpu ? Device{} : Device{DeviceType::kCuda, executor_.device};
+  device.device = device_of(executor_);
   buffers_.push_back(std::move(*buffer));
   return {};
 }
@@ -47,8 +48,7 @@ Result<DecodeRun> DecodeRun::create(const DecodeProblem& problem, const DecodeIn
     FLASHLATENT_RETURN_IF_ERROR(run.place(*from, *to));
   }
   const auto& [query, cache, options] = problem;
-  const Device device =
-      executor.backend == Backend::kCpu ? Device{} : Device{DeviceType::kCuda, executor.device};
+  const Device device = device_of(executor);
   TensorView out =
       query.ragged
           ? TensorView(nullptr, cache.dtype, {inputs.q.shape[0], query.heads, cache.v_dim}, device)

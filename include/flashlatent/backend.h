@@ -58,14 +58,15 @@ struct KernelInfo {
   std::string takes;  ///< A sentence: the problems it accepts.
 };
 
-/// All kernels of this build, of every backend, the preferred ones first.
+/// All kernels of this build, of every backend.
 std::vector<KernelInfo> kernels();
 
 /// The name of the kernel that a problem gets on this executor; kUnsupported if none takes it.
 Result<std::string> picked_kernel(const DecodeProblem& problem, const Executor& executor);
 
-/// Which kernel a problem gets on this executor, and why each other one declined; one line a kernel of the
-/// backend. Errors as validate(problem), kUnavailable.
+/// Which kernel a problem gets on this executor, and why no other: a line a kernel of the backend, "picked",
+/// "not picked" or "declines" with the reason, and where several take the problem what each is estimated to
+/// need for requests as long as max_pages allows. Errors as validate(problem), kUnavailable.
 Result<std::string> explain(const DecodeProblem& problem, const Executor& executor);
 
 }  // namespace flashlatent

@@ -11,15 +11,15 @@
 namespace flashlatent {
 
 Result<std::size_t> plan_bytes(const DecodeProblem& problem, const Executor& executor) {
-  Result<Selection> selection = select(problem, executor);
-  if (!selection.ok()) return selection.status();
-  return static_cast<std::size_t>(schedule::plan_bytes(selection->geometry));
+  Result<CallBytes> bytes = call_bytes(problem, executor);
+  if (!bytes.ok()) return bytes.status();
+  return bytes->plan;
 }
 
 Result<std::size_t> workspace_bytes(const DecodeProblem& problem, const Executor& executor) {
-  Result<Selection> selection = select(problem, executor);
-  if (!selection.ok()) return selection.status();
-  return selection->kernel->workspace_bytes(problem, selection->geometry);
+  Result<CallBytes> bytes = call_bytes(problem, executor);
+  if (!bytes.ok()) return bytes.status();
+  return bytes->workspace;
 }
 
 Status plan(const DecodeProblem& problem, const ConstTensorView& cache_seqlens, Memory plan,

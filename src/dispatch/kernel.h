@@ -29,13 +29,14 @@ struct DecodeKernel {
   /// Why this kernel does not take the problem (a clause naming the argument, its value and what would
   /// do); nothing if it does.
   std::optional<std::string> (*declines)(const DecodeProblem&);
-  /// The schedule's fixed part. `workers`: SMs of the device, or threads.
+  /// The schedule's fixed part, with the kernel's costs for this problem. `workers`: SMs of the device, or
+  /// threads.
   schedule::Geometry (*geometry)(const DecodeProblem&, int workers);
   std::size_t (*workspace_bytes)(const DecodeProblem&, const schedule::Geometry&);
   Status (*launch)(const DecodeCall&);
 };
 
-/// All kernels, the preferred ones first.
+/// All kernels; of two whose estimates are equal the first is preferred.
 std::span<const DecodeKernel> decode_kernels();
 
 }  // namespace flashlatent

@@ -1,5 +1,7 @@
 #include "dispatch/select.h"
 
+#include <algorithm>
+
 #include "core/message.h"
 #include "cpu/cpu_backend.h"
 #include "plan/host_plan.h"
@@ -51,23 +53,95 @@ Status validate(const Executor& executor) {
   return unsupported("kernel is '", executor.kernel, "'; ", to_string(executor.backend), " has ", names);
 }
 
-Result<Selection> select(const DecodeProblem& problem, const Executor& executor) {
+Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Executor& executor,
+                                          int workers) {
   FLASHLATENT_RETURN_IF_ERROR(validate(problem));
+  std::vector<Candidate> list;
+  for (const DecodeKernel& kernel : decode_kernels()) {
+    if (kernel.backend != executor.backend) continue;
+    Candidate candidate{.kernel = &kernel, .reason = reason_to_decline(kernel, problem, executor)};
+    if (candidate.reason.empty()) {
+      candidate.geometry = kernel.geometry(problem, workers);
+      FLASHLATENT_RETURN_IF_ERROR(schedule::validate(candidate.geometry));
+      candidate.estimate = schedule::estimate(candidate.geometry);
+    }
+    list.push_back(std::move(candidate));
+  }
+  return list;
+}
+
+const Candidate* cheapest(const std::vector<Candidate>& candidates) {
+  const Candidate* best = nullptr;
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.reason.empty()) continue;
+    if (best == nullptr || candidate.estimate < best->estimate) best = &candidate;
+  }
+  return best;
+}
+
+Status none_takes(const DecodeProblem& problem, const std::vector<Candidate>& candidates) {
+  std::string reasons;
+  for (const Candidate& candidate : candidates) {
+    reasons += message("; ", candidate.kernel->name, ": ", candidate.reason);
+  }
+  const Backend backend = candidates.front().kernel->backend;
+  return unsupported("no ", to_string(backend), " kernel takes ", to_string(problem), reasons);
+}
+
+std::string explain(const std::vector<Candidate>& candidates) {
+  const Candidate* best = cheapest(candidates);
+  const auto takers = std::count_if(candidates.begin(), candidates.end(),
+                                    [](const Candidate& candidate) { return candidate.reason.empty(); });
+  std::string text;
+  for (const Candidate& candidate : candidates) {
+    text += message(candidate.kernel->name, ": ");
+    if (!candidate.reason.empty()) {
+      text += "declines: " + candidate.reason;
+    } else {
+      text += &candidate == best ? "picked" : "not picked";
+      // A kernel without a rival needs no measured costs.
+      if (takers > 1)
+        text += message(", estimated at ", static_cast<double>(candidate.estimate) / 1000, " us");
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+namespace {
+
+/// candidates() on the executor's device; never without one that takes the problem.
+Result<std::vector<Candidate>> takers_and_others(const DecodeProblem& problem, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   Result<int> workers = workers_of(executor);
   if (!workers.ok()) return workers.status();
-  std::string reasons;
-  for (const DecodeKernel& kernel : decode_kernels()) {
-    if (kernel.backend != executor.backend) continue;
-    const std::string reason = reason_to_decline(kernel, problem, executor);
-    if (reason.empty()) {
-      Selection selection{&kernel, kernel.geometry(problem, *workers)};
-      FLASHLATENT_RETURN_IF_ERROR(schedule::validate(selection.geometry));
-      return selection;
-    }
-    reasons += message("; ", kernel.name, ": ", reason);
+  Result<std::vector<Candidate>> list = candidates(problem, executor, *workers);
+  if (!list.ok() || cheapest(*list) != nullptr) return list;
+  return none_takes(problem, *list);
+}
+
+}  // namespace
+
+Result<Selection> select(const DecodeProblem& problem, const Executor& executor) {
+  Result<std::vector<Candidate>> list = takers_and_others(problem, executor);
+  if (!list.ok()) return list.status();
+  const Candidate* best = cheapest(*list);
+  return Selection{best->kernel, best->geometry};
+}
+
+Result<CallBytes> call_bytes(const DecodeProblem& problem, const Executor& executor) {
+  Result<std::vector<Candidate>> list = takers_and_others(problem, executor);
+  if (!list.ok()) return list.status();
+  const Candidate* best = cheapest(*list);
+  CallBytes bytes;
+  for (const Candidate& candidate : *list) {
+    // With batch_invariant every batch gets the same kernel.
+    if (!candidate.reason.empty() || (problem.options.batch_invariant && &candidate != best)) continue;
+    bytes.plan = std::max(bytes.plan, static_cast<std::size_t>(schedule::plan_bytes(candidate.geometry)));
+    bytes.workspace =
+        std::max(bytes.workspace, candidate.kernel->workspace_bytes(problem, candidate.geometry));
   }
-  return unsupported("no ", to_string(executor.backend), " kernel takes ", to_string(problem), reasons);
+  return bytes;
 }
 
 Result<std::string> picked_kernel(const DecodeProblem& problem, const Executor& executor) {
@@ -77,18 +151,12 @@ Result<std::string> picked_kernel(const DecodeProblem& problem, const Executor& 
 }
 
 Result<std::string> explain(const DecodeProblem& problem, const Executor& executor) {
-  FLASHLATENT_RETURN_IF_ERROR(validate(problem));
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
-  std::string text;
-  bool picked = false;
-  for (const DecodeKernel& kernel : decode_kernels()) {
-    if (kernel.backend != executor.backend) continue;
-    std::string reason = reason_to_decline(kernel, problem, executor);
-    if (reason.empty()) reason = picked ? "takes it, but comes later" : "picked";
-    picked = picked || reason == "picked";
-    text += message(kernel.name, ": ", reason, "\n");
-  }
-  return text;
+  Result<int> workers = workers_of(executor);
+  if (!workers.ok()) return workers.status();
+  Result<std::vector<Candidate>> list = candidates(problem, executor, *workers);
+  if (!list.ok()) return list.status();
+  return explain(*list);
 }
 
 }  // namespace flashlatent

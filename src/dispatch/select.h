@@ -1,6 +1,8 @@
 // From a problem and an executor to a kernel and its schedule geometry.
 #pragma once
 
+#include <vector>
+
 #include "dispatch/kernel.h"
 #include "flashlatent/plan.h"
 
@@ -11,9 +13,39 @@ struct Selection {
   schedule::Geometry geometry;
 };
 
-/// The first kernel of the executor's backend that takes the problem, or the one that the executor names;
+/// One kernel's answer to a problem.
+struct Candidate {
+  const DecodeKernel* kernel = nullptr;
+  std::string reason = {};           ///< Why it does not take the problem; empty if it does.
+  schedule::Geometry geometry = {};  ///< If it does.
+  std::int64_t estimate = 0;         ///< Then schedule::estimate() of it.
+};
+
+/// All kernels of the executor's backend, in the table's order. Asks no device: `workers` are its SMs, or
+/// threads.
+Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Executor& executor,
+                                          int workers);
+
+/// The one of least estimate among those that take the problem, the first of equals; null if none does.
+const Candidate* cheapest(const std::vector<Candidate>& candidates);
+
+/// kUnsupported with why each kernel declined.
+Status none_takes(const DecodeProblem& problem, const std::vector<Candidate>& candidates);
+
+/// A line a kernel: picked, or why not.
+std::string explain(const std::vector<Candidate>& candidates);
+
+/// The cheapest kernel of the executor's backend that takes the problem, or the one that the executor names;
 /// otherwise kUnsupported with why each kernel declined.
 Result<Selection> select(const DecodeProblem& problem, const Executor& executor);
+
+/// workspace_bytes() and plan_bytes() of every kernel that might be picked for the problem at a smaller
+/// batch: callers take them once, at the largest.
+struct CallBytes {
+  std::size_t plan = 0;
+  std::size_t workspace = 0;
+};
+Result<CallBytes> call_bytes(const DecodeProblem& problem, const Executor& executor);
 
 /// describe_plan() for a geometry at hand; `plan` and `lengths` are on the host.
 Result<PlanDescription> describe_plan(const schedule::Geometry& geometry, const std::int32_t* lengths,

@@ -82,6 +82,12 @@ void build_on_host(const Geometry& g, const std::int32_t* lengths, void* memory)
   }
 }
 
+std::int64_t estimate(const Geometry& g) {
+  if (g.fixed_split > 0) return std::int64_t{g.rounds} * g.lanes * item_cost(g, g.fixed_split);
+  const std::int64_t total = item_cost(g, max_blocks(g)) * g.rounds * g.requests;
+  return g.cost.per_call + total / g.parts + g.cost.per_block + g.cost.per_split;
+}
+
 void set_workers(Geometry& g, int tiles, int workers) {
   int lanes = tiles < workers ? tiles : workers;
   while (lanes > 1 && (tiles % lanes != 0 || 10 * (workers / lanes) * lanes < 9 * workers)) --lanes;

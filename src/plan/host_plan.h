@@ -13,6 +13,12 @@ Status validate(const Geometry& geometry);
 /// Writes the plan for these lengths (one a request) into `memory`, plan_bytes(geometry) long.
 void build_on_host(const Geometry& geometry, const std::int32_t* lengths, void* memory);
 
+/// What the cost model makes of a call whose requests are all as long as the page table reaches (where a
+/// kernel is picked no length is known): per_call and the largest part. With fixed_split it is the workers'
+/// time for one split of every row tile: the batch must not change which kernel, and so which bits, a request
+/// gets.
+std::int64_t estimate(const Geometry& geometry);
+
 /// Lanes, rounds and parts for `tiles` row tiles (of all KV heads) on `workers` SMs or threads: the most
 /// lanes that divide the tiles and keep nine tenths of the workers busy, since lanes read the same KV block
 /// at the same time and meet in the cache.

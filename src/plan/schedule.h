@@ -20,10 +20,12 @@
 
 namespace flashlatent::schedule {
 
-/// Time of a segment = per_split + blocks * per_block, in any unit; measured for each kernel.
+/// Time of a segment = per_split + blocks * per_block, measured for each kernel. Nanoseconds where a backend
+/// has several kernels, since the one is picked whose estimate() is least; else any unit.
 struct CostModel {
   std::int32_t per_block = 16;
   std::int32_t per_split = 48;
+  std::int32_t per_call = 0;  ///< What a call takes beside its largest part: launches, combine.
 };
 
 /// What shapes and the device fix before any length is known. See validate() in host_plan.h for its range.

@@ -1,0 +1,1 @@
+flashlatent_test(dispatch_test)

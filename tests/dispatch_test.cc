@@ -1,0 +1,118 @@
+// Which kernel a problem gets, and what the program says about it. No device is asked.
+#include <gtest/gtest.h>
+
+#include "dispatch/select.h"
+#include "plan/host_plan.h"
+
+namespace flashlatent {
+namespace {
+
+DecodeProblem problem_of(int batch, int heads, int tokens) {
+  DecodeProblem problem;
+  problem.query.batch = batch;
+  problem.query.heads = heads;
+  problem.cache.max_pages = (tokens + 63) / 64;
+  return problem;
+}
+
+std::string picked(const DecodeProblem& problem, const Executor& executor, int workers) {
+  Result<std::vector<Candidate>> list = candidates(problem, executor, workers);
+  if (!list.ok()) return list.status().message();
+  const Candidate* best = cheapest(*list);
+  return best == nullptr ? none_takes(problem, *list).message() : best->kernel->name;
+}
+
+bool contains(const std::string& text, const std::string& piece) {
+  return text.find(piece) != std::string::npos;
+}
+
+constexpr DecodeKernel kA = {.name = "a",
+                             .backend = Backend::kCpu,
+                             .takes = "",
+                             .declines = nullptr,
+                             .geometry = nullptr,
+                             .workspace_bytes = nullptr,
+                             .launch = nullptr};
+constexpr DecodeKernel kB = {.name = "b",
+                             .backend = Backend::kCpu,
+                             .takes = "",
+                             .declines = nullptr,
+                             .geometry = nullptr,
+                             .workspace_bytes = nullptr,
+                             .launch = nullptr};
+
+TEST(Dispatch, TheCheapestIsPickedAndOfEqualsTheFirst) {
+  std::vector<Candidate> list = {{.kernel = &kA, .estimate = 3000}, {.kernel = &kB, .estimate = 2500}};
+  EXPECT_EQ(cheapest(list), &list[1]);
+  EXPECT_EQ(explain(list), "a: not picked, estimated at 3 us\nb: picked, estimated at 2.5 us\n");
+  list[0].estimate = 2500;
+  EXPECT_EQ(cheapest(list), &list[0]);
+  list[0].reason = "heads is 3";
+  EXPECT_EQ(cheapest(list), &list[1]);
+  EXPECT_EQ(explain(list), "a: declines: heads is 3\nb: picked\n");
+  list[1].reason = "heads is odd";
+  EXPECT_EQ(cheapest(list), nullptr);
+  const Status none = none_takes(problem_of(1, 3, 64), list);
+  EXPECT_EQ(none.code(), StatusCode::kUnsupported);
+  EXPECT_TRUE(contains(none.message(), "a: heads is 3; b: heads is odd")) << none.message();
+}
+
+TEST(Dispatch, TheOracleRunsOnlyByName) {
+  const DecodeProblem problem = problem_of(2, 16, 100);
+  EXPECT_EQ(picked(problem, {}, 4), "cpu_dense");
+  Executor executor;
+  executor.kernel = "reference";
+  EXPECT_EQ(picked(problem, executor, 4), "reference");
+  Result<std::string> why = explain(problem, Executor{});
+  ASSERT_TRUE(why.ok());
+  EXPECT_EQ(*why, "cpu_dense: picked\nreference: declines: runs only when asked for by name\n");
+}
+
+TEST(Dispatch, EstimateFollowsTheWork) {
+  schedule::Geometry g = {.requests = 264,
+                          .parts = 132,
+                          .max_tokens = 6400,
+                          .cost = {.per_block = 2000, .per_split = 9000, .per_call = 5000}};
+  // Two requests of 100 blocks a part, the block and the split that a cut may add, and the call.
+  EXPECT_EQ(schedule::estimate(g), 2 * (100 * 2000 + 9000) + 2000 + 9000 + 5000);
+  const std::int64_t before = schedule::estimate(g);
+  g.requests = 265;
+  EXPECT_GT(schedule::estimate(g), before);
+  g.requests = 0;
+  EXPECT_EQ(schedule::estimate(g), 2000 + 9000 + 5000);
+  // Batch-mates and the page table's width must not change what a request gets.
+  g.fixed_split = 32;
+  g.rounds = 3;
+  const std::int64_t fixed = schedule::estimate(g);
+  EXPECT_EQ(fixed, 3 * (32 * 2000 + 9000));
+  g.requests = 1000;
+  g.max_tokens = 64;
+  EXPECT_EQ(schedule::estimate(g), fixed);
+}
+
+#if FLASHLATENT_WITH_CUDA
+TEST(Dispatch, FewRowsAreTransposed) {
+  Executor executor;
+  executor.backend = Backend::kCuda;
+  for (bool batch_invariant : {false, true}) {
+    for (int batch : {1, 16, 128}) {
+      for (int tokens : {64, 4096, 131072}) {
+        for (int heads : {1, 8, 16, 32, 33, 64, 128}) {
+          DecodeProblem problem = problem_of(batch, heads, tokens);
+          problem.options.batch_invariant = batch_invariant;
+          EXPECT_EQ(picked(problem, executor, 132), heads <= 32 ? "etap" : "seesaw") << to_string(problem);
+        }
+      }
+    }
+  }
+  DecodeProblem problem = problem_of(4, 16, 1000);
+  executor.kernel = "seesaw";
+  EXPECT_EQ(picked(problem, executor, 132), "seesaw");
+  problem.cache.qk_dim = problem.cache.v_dim = 100;
+  executor.kernel.clear();
+  EXPECT_TRUE(contains(picked(problem, executor, 132), "seesaw: qk_dim/v_dim is 100/100"));
+}
+#endif
+
+}  // namespace
+}  // namespace flashlatent

@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "io/safetensors.h"
@@ -113,6 +115,52 @@ TEST_F(Program, CheckSmall) {
   const auto check = json("check.json");
   EXPECT_EQ(check.at("wrong"), 0);
   EXPECT_EQ(check.at("right"), check.at("results").size());
+}
+
+TEST_F(Program, BenchSuitesAreThePublishedTables) {
+  for (auto [suite, rows, name] : {std::tuple{"flashmla", 32, "b128 s_q2 h64 s_k8192 normal\n"},
+                                   {"etap", 16, "b32 s_q1 h16 s_k65536 uniform\n"}}) {
+    const Outcome list = run(std::string("bench dense --list --suite ") + suite);
+    EXPECT_EQ(list.code, 0) << list.err;
+    EXPECT_EQ(std::count(list.out.begin(), list.out.end(), '\n'), rows) << list.out;
+    EXPECT_NE(list.out.find(name), std::string::npos) << list.out;
+  }
+  expect_refused("bench dense --suite etap --filter b64", {"--filter", "b64"});
+}
+
+TEST_F(Program, BenchComparesWithFloat64AndPricesBatchInvariance) {
+  expect_right(
+      "bench dense --suite small --repeats 3 --rmse --batch-invariant --explain --json " + file("bench.json"),
+      {"rmse", "x variant", "cpu_dense: picked"});
+  const auto bench = json("bench.json");
+  EXPECT_EQ(bench.at("results").size(), 3U);
+  for (const auto& row : bench.at("results")) {
+    EXPECT_EQ(row.at("batch_invariant"), true);
+    EXPECT_DOUBLE_EQ(row.at("batch_invariant_cost").get<double>(),
+                     row.at("ms").get<double>() / row.at("ms_without_batch_invariant").get<double>());
+    EXPECT_GT(row.at("rmse"), 0);
+    EXPECT_LT(row.at("rmse"), 1e-3);
+    EXPECT_GT(row.at("rows_compared"), 0);
+    EXPECT_FLOAT_EQ(row.at("deviation"), 0.1F);
+  }
+  // The suite asks for it by itself; errors grow with the inputs.
+  expect_right("bench dense --suite etap --filter 'b16 s_q1 h16 s_k512 ' --repeats 3 --json " +
+               file("etap.json"));
+  const auto etap = json("etap.json").at("results").at(0);
+  EXPECT_EQ(etap.at("dtype"), "fp16");
+  EXPECT_EQ(etap.at("deviation"), 1.0);
+  EXPECT_EQ(etap.at("rows_compared"), 32);
+  EXPECT_GT(etap.at("rmse"), 1e-6);
+  EXPECT_FALSE(etap.contains("batch_invariant_cost"));
+}
+
+TEST_F(Program, PlanSaysWhyItsKernel) {
+  expect_right(
+      "plan --kernel cpu_dense --length-list 500,0,64 --workers 4 --brief --json " + file("plan.json"),
+      {"cpu_dense: picked", "reference: declines", "imbalance"});
+  EXPECT_EQ(json("plan.json").at("kernel"), "cpu_dense");
+  expect_refused("plan --kernel fast", {"--kernel", "'fast'", "cpu_dense"});
+  expect_refused("plan --heads 3 --kv-heads 2", {"h_q is 3"});
 }
 
 TEST_F(Program, DecodeIsRightOnMadeCases) {

@@ -126,6 +126,21 @@ std::vector<BenchCase> flashmla() {
   return cases;
 }
 
+/// The table of the FlashMLA-ETAP paper (arXiv 2506.01969): 16 heads, fp16, unit-normal inputs, whose error
+/// is published too.
+std::vector<BenchCase> etap() {
+  std::vector<BenchCase> cases;
+  for (int batch : {16, 32}) {
+    for (int tokens = 512; tokens <= 65536; tokens *= 2) {
+      cases.push_back(batch_case(batch, 1, 16, tokens, "uniform"));
+      cases.back().problem.cache.dtype = Dtype::kF16;
+      cases.back().deviation = 1;
+      cases.back().rmse = true;
+    }
+  }
+  return cases;
+}
+
 /// Seconds on a processor: compute-bound (128 heads), memory-bound (1 head), one long request.
 std::vector<BenchCase> cpu() {
   std::vector<BenchCase> cases;
@@ -158,6 +173,7 @@ struct Suite {
 constexpr Suite kSuites[] = {
     {"peers", "the shapes that MLA decode kernels publish: large, varied, small and skewed batches", peers},
     {"flashmla", "FlashMLA's table: batch 128, 16 to 128 heads, 1 and 2 query tokens, 4K and 8K", flashmla},
+    {"etap", "FlashMLA-ETAP's table: batch 16 and 32, 16 heads, 512 to 64K, fp16, with the RMSE", etap},
     {"cpu", "seconds on a processor: arithmetic-bound, memory-bound, one long request", cpu},
     {"small", "a handful of tiny shapes", small},
 };

@@ -15,6 +15,8 @@ struct BenchCase {
   std::string distribution = "uniform";  ///< "uniform", "normal" or "list".
   std::vector<int> lengths = {};
   bool graph = false;
+  float deviation = 0.1F;  ///< Of queries and cached rows, which are normal.
+  bool rmse = false;       ///< Compare a sample of rows with the oracle.
 };
 
 /// `batch` lengths: all `mean`, or "normal" with deviation mean / 2 and at least `least`. The normal ones are

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "core/message.h"
-#include "runtime/bench_input.h"
+#include "runtime/bench_check.h"
 #include "runtime/roof.h"
 #include "runtime/timing.h"
 #include "tools/bench_case.h"
@@ -27,7 +27,7 @@ struct ShapeOptions {
   std::vector<int> lengths;
   DecodeProblem problem;
   std::string dtype = "bf16";
-  bool graph = false;
+  float deviation = 0.1F;
 };
 
 struct BenchDenseOptions {
@@ -36,7 +36,9 @@ struct BenchDenseOptions {
   ShapeOptions shape;
   runtime::TimingOptions timing;
   bool oracle = false;
+  bool rmse = false;
   bool explain = false;
+  bool list = false;
   std::uint64_t seed = 0;
   std::string json;
   ExecutorOptions executor;
@@ -51,7 +53,12 @@ struct Measurement {
   double gbps = 0;
   double roof_pct = 0;
   double oracle_ms = 0;
+  double variant_ms = 0;       // with batch_invariant: the time without it
+  runtime::Comparison sample;  // with --rmse
+  std::string why;
 };
+
+constexpr int kSampleRows = 32;
 
 struct Work {
   double flops = 0;
@@ -69,44 +76,66 @@ Work work_of(const BenchCase& c) {
   return work;
 }
 
+/// Plans once, times decode. Leaves the call's result in the input's outputs.
+Result<runtime::Timing> time_decode(const runtime::BenchInput& input, const runtime::TimingOptions& options,
+                                    const Executor& executor) {
+  Result<std::size_t> plan_size = plan_bytes(input.problem, executor);
+  if (!plan_size.ok()) return plan_size.status();
+  Result<std::size_t> workspace_size = workspace_bytes(input.problem, executor);
+  if (!workspace_size.ok()) return workspace_size.status();
+  Result<runtime::Buffer> plan_memory = runtime::Buffer::allocate(executor, *plan_size);
+  if (!plan_memory.ok()) return plan_memory.status();
+  Result<runtime::Buffer> workspace = runtime::Buffer::allocate(executor, *workspace_size);
+  if (!workspace.ok()) return workspace.status();
+  FLASHLATENT_RETURN_IF_ERROR(
+      plan(input.problem, input.inputs.cache_seqlens, plan_memory->memory(), executor));
+  auto call = [&] {
+    return decode(input.problem, input.inputs, input.outputs, plan_memory->memory(), workspace->memory(),
+                  executor);
+  };
+  return runtime::time_calls(call, options, executor);
+}
+
 Result<Measurement> measure(const BenchCase& c, const BenchDenseOptions& options, const runtime::Roof& roof,
                             const Executor& executor) {
-  Result<runtime::BenchInput> input = runtime::make_bench_input(c.problem, c.lengths, options.seed, executor);
+  Result<runtime::BenchInput> input =
+      runtime::make_bench_input(c.problem, c.lengths, c.deviation, options.seed, executor);
   if (!input.ok()) return input.status();
-  auto plan_it = [&](const Executor& on) {
-    return plan(input->problem, input->inputs.cache_seqlens, input->plan.memory(), on);
-  };
-  FLASHLATENT_RETURN_IF_ERROR(plan_it(executor));
   runtime::TimingOptions timing_options = options.timing;
   timing_options.graph = (timing_options.graph || c.graph) && executor.backend == Backend::kCuda;
-  auto call = [&] {
-    return decode(input->problem, input->inputs, input->outputs, input->plan.memory(),
-                  input->workspace.memory(), executor);
-  };
-  Result<runtime::Timing> timing = runtime::time_calls(call, timing_options, executor);
+  Result<runtime::Timing> timing = time_decode(*input, timing_options, executor);
   if (!timing.ok()) return timing.status();
   Result<std::string> picked = picked_kernel(input->problem, executor);
   if (!picked.ok()) return picked.status();
+  Result<std::string> why = explain(input->problem, executor);
+  if (!why.ok()) return why.status();
 
   Measurement m;
   m.timing = *timing;
   m.kernel = *picked;
+  m.why = *why;
   m.graph = timing_options.graph;
   const Work work = work_of(c);
   m.tflops = work.flops / timing->median * 1e-9;
   m.gbps = work.bytes / timing->median * 1e-6;
   const double floor_ms = std::max(work.bytes / roof.read_tbps, work.flops / roof.matmul_tflops) * 1e-9;
   m.roof_pct = 100 * floor_ms / timing->median;
+  if (c.rmse) {
+    Result<runtime::Comparison> sample = runtime::compare_sample(*input, kSampleRows, executor);
+    if (!sample.ok()) return sample.status();
+    m.sample = *sample;
+  }
+  if (c.problem.options.batch_invariant) {
+    input->problem.options.batch_invariant = false;
+    Result<runtime::Timing> variant = time_decode(*input, timing_options, executor);
+    if (!variant.ok()) return variant.status();
+    input->problem.options.batch_invariant = true;
+    m.variant_ms = variant->median;
+  }
   if (options.oracle) {
     Executor oracle = executor;
     oracle.kernel = "reference";
-    FLASHLATENT_RETURN_IF_ERROR(plan_it(oracle));
-    Result<runtime::Timing> oracle_timing = runtime::time_calls(
-        [&] {
-          return decode(input->problem, input->inputs, input->outputs, input->plan.memory(),
-                        input->workspace.memory(), oracle);
-        },
-        {.repeats = 1}, oracle);
+    Result<runtime::Timing> oracle_timing = time_decode(*input, {.repeats = 1}, oracle);
     if (!oracle_timing.ok()) return oracle_timing.status();
     m.oracle_ms = oracle_timing->median;
   }
@@ -120,7 +149,7 @@ BenchCase case_of(const ShapeOptions& shape) {
   c.problem.options.softmax_scale = 1.0F / std::sqrt(static_cast<float>(c.problem.cache.qk_dim));
   c.distribution = shape.distribution;
   c.mean_length = shape.mean_length;
-  c.graph = shape.graph;
+  c.deviation = shape.deviation;
   c.lengths = make_lengths(shape.distribution, shape.batch, shape.mean_length, c.problem.query.tokens);
   if (!shape.lengths.empty()) {
     c.lengths = shape.lengths;
@@ -154,6 +183,7 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m,
                                 {"graph", m.graph},
                                 {"cold", timing.cold},
                                 {"batch_invariant", options.batch_invariant},
+                                {"deviation", c.deviation},
                                 {"ms", m.timing.median},
                                 {"ms_min", m.timing.least},
                                 {"ms_max", m.timing.most},
@@ -161,27 +191,70 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m,
                                 {"tflops", m.tflops},
                                 {"gbps", m.gbps},
                                 {"roof_pct", m.roof_pct}};
+  if (m.variant_ms > 0) {
+    row["ms_without_batch_invariant"] = m.variant_ms;
+    row["batch_invariant_cost"] = m.timing.median / m.variant_ms;
+  }
+  if (m.sample.rows > 0) {
+    row["rmse"] = m.sample.rmse;
+    row["relative_error"] = m.sample.relative_error;
+    row["rows_compared"] = m.sample.rows;
+  }
   if (m.oracle_ms > 0) row["oracle_ms"] = m.oracle_ms;
   return row;
 }
 
-int run_bench_dense(const BenchDenseOptions& options) {
-  Result<Executor> made = make_executor(options.executor);
-  if (!made.ok()) return fail(made.status());
-  Executor executor = *made;
-  if (options.oracle && executor.backend != Backend::kCpu) {
-    return fail({StatusCode::kInvalidArgument, "--oracle times the CPU's reference; add --backend cpu"});
-  }
+/// The columns that not every run has.
+struct Columns {
+  bool variant = false, rmse = false, oracle = false;
+};
+
+void print_head(const Columns& columns) {
+  fmt::print("{:<34} {:<12} {:<5} {:>9} {:>9} {:>9} {:>8} {:>7} {:>6}", "case", "kernel", "graph", "ms",
+             "least", "most", "TFLOP/s", "GB/s", "roof%");
+  if (columns.variant) fmt::print(" {:>9}", "x variant");
+  if (columns.rmse) fmt::print(" {:>9}", "rmse");
+  if (columns.oracle) fmt::print(" {:>9}", "x oracle");
+  fmt::print("\n");
+}
+
+void print_row(const BenchCase& c, const Measurement& m, const Columns& columns) {
+  fmt::print("{:<34} {:<12} {:<5} {:>9.4f} {:>9.4f} {:>9.4f} {:>8.2f} {:>7.0f} {:>6.1f}", c.name, m.kernel,
+             m.graph ? "yes" : "no", m.timing.median, m.timing.least, m.timing.most, m.tflops, m.gbps,
+             m.roof_pct);
+  if (columns.variant) fmt::print(" {:>9.3f}", m.timing.median / m.variant_ms);
+  if (columns.rmse) fmt::print(" {:>9.2e}", m.sample.rmse);
+  if (columns.oracle) fmt::print(" {:>9.1f}", m.oracle_ms / m.timing.median);
+  fmt::print("\n");
+}
+
+Result<std::vector<BenchCase>> cases_of(const BenchDenseOptions& options) {
   std::vector<BenchCase> cases;
   for (BenchCase& c :
        options.suite.empty() ? std::vector<BenchCase>{case_of(options.shape)} : bench_suite(options.suite)) {
     if (c.name.find(options.filter) == std::string::npos) continue;
     c.problem.options.batch_invariant |= options.shape.problem.options.batch_invariant;
+    c.rmse |= options.rmse;
     cases.push_back(std::move(c));
   }
-  if (cases.empty()) {
-    return fail({StatusCode::kInvalidArgument,
-                 fmt::format("--filter '{}' matches no case of suite {}", options.filter, options.suite)});
+  if (!cases.empty()) return cases;
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("--filter '{}' matches no case of suite {}; --list shows them", options.filter,
+                            options.suite));
+}
+
+int run_bench_dense(const BenchDenseOptions& options) {
+  Result<std::vector<BenchCase>> cases = cases_of(options);
+  if (!cases.ok()) return fail(cases.status());
+  if (options.list) {
+    for (const BenchCase& c : *cases) fmt::print("{}\n", c.name);
+    return kRight;
+  }
+  Result<Executor> made = make_executor(options.executor);
+  if (!made.ok()) return fail(made.status());
+  Executor executor = *made;
+  if (options.oracle && executor.backend != Backend::kCpu) {
+    return fail({StatusCode::kInvalidArgument, "--oracle times the CPU's reference; add --backend cpu"});
   }
   Result<runtime::Stream> stream = runtime::Stream::create(executor);
   if (!stream.ok()) return fail(stream.status());
@@ -191,26 +264,24 @@ int run_bench_dense(const BenchDenseOptions& options) {
   fmt::print("roof, measured now: read {:.3f} TB/s, {} {:.3f} TFLOP/s; source tree {}\n", roof->read_tbps,
              executor.backend == Backend::kCuda ? "wgmma bf16" : "fp32 multiply-add", roof->matmul_tflops,
              source_tree());
-  fmt::print("{:<34} {:<12} {:<5} {:>9} {:>9} {:>9} {:>8} {:>7} {:>6}{}\n", "case", "kernel", "graph", "ms",
-             "least", "most", "TFLOP/s", "GB/s", "roof%", options.oracle ? "  x oracle" : "");
+  const Columns columns{.variant = options.shape.problem.options.batch_invariant,
+                        .rmse = std::any_of(cases->begin(), cases->end(), [](auto& c) { return c.rmse; }),
+                        .oracle = options.oracle};
+  if (columns.rmse) fmt::print("rmse: against float64, up to {} rows a case\n", kSampleRows);
+  print_head(columns);
 
+  int exit_code = kRight;
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
-  Progress progress("bench dense", static_cast<std::int64_t>(cases.size()));
-  for (const BenchCase& c : cases) {
+  Progress progress("bench dense", static_cast<std::int64_t>(cases->size()));
+  for (const BenchCase& c : *cases) {
     Result<Measurement> m = measure(c, options, *roof, executor);
     if (!m.ok()) return fail(m.status());
     progress.clear();
-    fmt::print("{:<34} {:<12} {:<5} {:>9.4f} {:>9.4f} {:>9.4f} {:>8.2f} {:>7.0f} {:>6.1f}", c.name, m->kernel,
-               m->graph ? "yes" : "no", m->timing.median, m->timing.least, m->timing.most, m->tflops, m->gbps,
-               m->roof_pct);
-    if (m->oracle_ms > 0) fmt::print("  {:>8.1f}", m->oracle_ms / m->timing.median);
-    fmt::print("\n");
-    if (options.explain) {
-      DecodeProblem problem = c.problem;
-      problem.query.batch = static_cast<int>(c.lengths.size());
-      problem.cache.max_pages = 1;
-      Result<std::string> why = explain(problem, executor);
-      if (why.ok()) fmt::print("{}", *why);
+    print_row(c, *m, columns);
+    if (options.explain) fmt::print("{}", m->why);
+    if (!m->sample.ok()) {
+      fmt::print("{}\n", to_string(m->sample));
+      exit_code = kWrongResult;
     }
     std::fflush(stdout);
     results.push_back(to_json(c, *m, options.timing));
@@ -223,7 +294,7 @@ int run_bench_dense(const BenchDenseOptions& options) {
       {"roof", {{"read_tbps", roof->read_tbps}, {"matmul_tflops", roof->matmul_tflops}}},
       {"results", results}};
   if (Status status = write_json(options.json, document); !status.ok()) return fail(status);
-  return kRight;
+  return exit_code;
 }
 
 void add_shape_options(CLI::App& app, ShapeOptions& shape) {
@@ -252,6 +323,10 @@ void add_shape_options(CLI::App& app, ShapeOptions& shape) {
       ->check(CLI::IsMember({"bf16", "fp16"}))
       ->capture_default_str()
       ->group("Shape");
+  app.add_option("--deviation", shape.deviation, "Deviation of the normal inputs")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group("Shape");
   app.add_flag("--causal,!--no-causal", problem_options.causal, "Causal mask (suites: always)")
       ->group("Shape");
 }
@@ -269,7 +344,7 @@ void add_bench_dense(CLI::App& bench, Action& action) {
   dense->add_option("--filter", options->filter, "Only cases whose name contains this");
   add_shape_options(*dense, options->shape);
   dense->add_flag("--batch-invariant", options->shape.problem.options.batch_invariant,
-                  "With the option batch_invariant on");
+                  "With the option batch_invariant on, and what it costs: times each case without it, too");
   dense->add_flag(
       "--graph", options->timing.graph,
       "CUDA: replay a graph of 20 calls, so that launch gaps are out (suites: for small batches)");
@@ -278,7 +353,10 @@ void add_bench_dense(CLI::App& bench, Action& action) {
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   dense->add_flag("--oracle", options->oracle, "CPU: also time the float64 oracle");
+  dense->add_flag("--rmse", options->rmse,
+                  "Compare a sample of rows with the float64 oracle (suite etap: always)");
   dense->add_flag("--explain", options->explain, "Why this kernel, and why no other");
+  dense->add_flag("--list", options->list, "Print the cases' names and stop");
   add_executor_options(*dense, options->executor);
   add_seed_option(*dense, options->seed);
   add_json_option(*dense, options->json);

@@ -14,8 +14,14 @@ namespace {
 
 class Maker {
  public:
-  Maker(BenchInput& input, const std::vector<int>& lengths, std::uint64_t seed, const Executor& executor)
-      : input_(input), lengths_(lengths), seed_(seed), executor_(executor), device_(device_of(executor)) {}
+  Maker(BenchInput& input, const std::vector<int>& lengths, float deviation, std::uint64_t seed,
+        const Executor& executor)
+      : input_(input),
+        lengths_(lengths),
+        deviation_(deviation),
+        seed_(seed),
+        executor_(executor),
+        device_(device_of(executor)) {}
 
   Status make() {
     make_problem();
@@ -46,14 +52,6 @@ class Maker {
     return {};
   }
 
-  Status allocate(Buffer& buffer, Result<std::size_t> bytes) {
-    if (!bytes.ok()) return bytes.status();
-    Result<Buffer> made = Buffer::allocate(executor_, *bytes);
-    if (!made.ok()) return made.status();
-    buffer = std::move(*made);
-    return {};
-  }
-
   Status upload(Buffer& buffer, ConstTensorView& view, const std::vector<std::int32_t>& values) {
     FLASHLATENT_RETURN_IF_ERROR(allocate(buffer, view));
     return copy_to_device(buffer.data(), values.data(), values.size() * sizeof(std::int32_t), executor_);
@@ -61,7 +59,7 @@ class Maker {
 
   Status fill(Buffer& buffer, ConstTensorView& view, std::uint64_t stream) {
     FLASHLATENT_RETURN_IF_ERROR(allocate(buffer, view));
-    return fill_normal(buffer.data(), view.elements(), view.dtype, 0.1F, seed_ * 3 + stream, executor_);
+    return fill_normal(buffer.data(), view.elements(), view.dtype, deviation_, seed_ * 3 + stream, executor_);
   }
 
   Status make_cache() {
@@ -104,13 +102,12 @@ class Maker {
     out = {nullptr, cache.dtype, {query.batch, query.tokens, query.heads, cache.v_dim}, device_};
     input_.outputs.lse = {nullptr, Dtype::kF32, {query.batch, query.heads, query.tokens}, device_};
     FLASHLATENT_RETURN_IF_ERROR(allocate(input_.out, out));
-    FLASHLATENT_RETURN_IF_ERROR(allocate(input_.lse, input_.outputs.lse));
-    FLASHLATENT_RETURN_IF_ERROR(allocate(input_.plan, plan_bytes(problem(), executor_)));
-    return allocate(input_.workspace, workspace_bytes(problem(), executor_));
+    return allocate(input_.lse, input_.outputs.lse);
   }
 
   BenchInput& input_;
   const std::vector<int>& lengths_;
+  const float deviation_;
   const std::uint64_t seed_;
   const Executor& executor_;
   const Device device_;
@@ -118,11 +115,11 @@ class Maker {
 
 }  // namespace
 
-Result<BenchInput> make_bench_input(DecodeProblem problem, const std::vector<int>& lengths,
+Result<BenchInput> make_bench_input(DecodeProblem problem, const std::vector<int>& lengths, float deviation,
                                     std::uint64_t seed, const Executor& executor) {
   BenchInput input;
   input.problem = problem;
-  FLASHLATENT_RETURN_IF_ERROR(Maker(input, lengths, seed, executor).make());
+  FLASHLATENT_RETURN_IF_ERROR(Maker(input, lengths, deviation, seed, executor).make());
   return input;
 }
 

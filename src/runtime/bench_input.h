@@ -9,16 +9,17 @@
 
 namespace flashlatent::runtime {
 
-/// Tensors on the executor's device: normal data times 1/10, pages permuted, lengths as given.
+/// Tensors on the executor's device: normal data, pages permuted, lengths as given.
 struct BenchInput {
   DecodeProblem problem;
   DecodeInputs inputs;
   DecodeOutputs outputs;
-  Buffer q, kv_cache, block_table, cache_seqlens, out, lse, plan, workspace;
+  Buffer q, kv_cache, block_table, cache_seqlens, out, lse;
 };
 
 /// `problem` without batch and max_pages, which the lengths give; no ragged queries, no attention sink.
-Result<BenchInput> make_bench_input(DecodeProblem problem, const std::vector<int>& lengths,
+/// `deviation`: that of queries and cached rows.
+Result<BenchInput> make_bench_input(DecodeProblem problem, const std::vector<int>& lengths, float deviation,
                                     std::uint64_t seed, const Executor& executor);
 
 /// Fills `count` elements of bf16 or fp16 with normal values of deviation `scale`.

@@ -39,13 +39,19 @@ struct Distance {
   bool matches = true;  // non-finite values are where the reference has them
 };
 
+/// Over the rows that are finite where they should be.
+struct Sums {
+  double error2 = 0, plain2 = 0, norm2 = 0;
+  std::int64_t values = 0;
+};
+
 class RowJudge {
  public:
   RowJudge(const DecodeProblem& problem, const DecodeInputs& inputs, const ConstTensorView& out,
            const ConstTensorView& lse, const ConstTensorView& out_ref, const ConstTensorView& lse_ref)
       : problem_(problem), inputs_(inputs), out_(out), lse_(lse), out_ref_(out_ref), lse_ref_(lse_ref) {}
 
-  void judge(Row row, Comparison& total, double& error2, double& plain2, double& norm2) const {
+  void judge(Row row, Comparison& total, Sums& sums) const {
     ++total.rows;
     if (row.token >= cpu::query_tokens(problem_, inputs_, row.request)) {
       judge_lse(row, -std::numeric_limits<double>::infinity(), 0, total);
@@ -67,7 +73,7 @@ class RowJudge {
     }
     const bool lse_right =
         judge_lse(row, expected_lse, std::isfinite(plain_lse_error) ? plain_lse_error : 0, total);
-    judge_out(row, expected, oracle, lse_right, total, error2, plain2, norm2);
+    judge_out(row, expected, oracle, lse_right, total, sums);
   }
 
  private:
@@ -87,7 +93,7 @@ class RowJudge {
   }
 
   void judge_out(Row row, const std::vector<double>& reference, const cpu::ReferenceRow& oracle,
-                 bool lse_right, Comparison& total, double& error2, double& plain2, double& norm2) const {
+                 bool lse_right, Comparison& total, Sums& sums) const {
     const auto* out = static_cast<const std::uint16_t*>(out_.data) + out_offset(problem_, inputs_, row, out_);
     auto got = [&](int d) { return double{to_float(out[d], out_.dtype)}; };
     Distance distance;
@@ -133,9 +139,10 @@ class RowJudge {
     const double error = std::sqrt(distance.error);
     const bool right = distance.matches && error <= tolerance;
     if (distance.finite && distance.matches) {
-      error2 += distance.error;
-      plain2 += distance.plain;
-      norm2 += distance.norm;
+      sums.error2 += distance.error;
+      sums.plain2 += distance.plain;
+      sums.norm2 += distance.norm;
+      sums.values += problem_.cache.v_dim;
       total.worst_ratio = std::max(total.worst_ratio, error / tolerance);
     }
     if (!right) {
@@ -170,17 +177,17 @@ Comparison compare(const DecodeProblem& problem, const DecodeInputs& inputs, con
   const RowJudge judge(problem, inputs, out, lse, out_ref, lse_ref);
   const std::int64_t rows = std::int64_t{problem.query.batch} * problem.query.tokens * problem.query.heads;
   Comparison total;
-  double error2 = 0, plain2 = 0, norm2 = 0;
+  Sums sums;
 #pragma omp parallel
   {
     Comparison mine;
-    double my_error2 = 0, my_plain2 = 0, my_norm2 = 0;
+    Sums my_sums;
 #pragma omp for schedule(dynamic)
     for (std::int64_t i = sample.first; i < rows; i += sample.stride) {
       const Row row{static_cast<int>(i / problem.query.heads / problem.query.tokens),
                     static_cast<int>(i / problem.query.heads % problem.query.tokens),
                     static_cast<int>(i % problem.query.heads)};
-      judge.judge(row, mine, my_error2, my_plain2, my_norm2);
+      judge.judge(row, mine, my_sums);
     }
 #pragma omp critical
     {
@@ -192,15 +199,17 @@ Comparison compare(const DecodeProblem& problem, const DecodeInputs& inputs, con
       total.wrong_rows += mine.wrong_rows;
       total.lse_error = std::max(total.lse_error, mine.lse_error);
       total.worst_ratio = std::max(total.worst_ratio, mine.worst_ratio);
-      error2 += my_error2;
-      plain2 += my_plain2;
-      norm2 += my_norm2;
+      sums.error2 += my_sums.error2;
+      sums.plain2 += my_sums.plain2;
+      sums.norm2 += my_sums.norm2;
+      sums.values += my_sums.values;
     }
   }
-  if (norm2 > 0) {
-    total.relative_error = std::sqrt(error2 / norm2);
-    total.plain_relative_error = std::sqrt(plain2 / norm2);
+  if (sums.norm2 > 0) {
+    total.relative_error = std::sqrt(sums.error2 / sums.norm2);
+    total.plain_relative_error = std::sqrt(sums.plain2 / sums.norm2);
   }
+  if (sums.values > 0) total.rmse = std::sqrt(sums.error2 / static_cast<double>(sums.values));
   return total;
 }
 

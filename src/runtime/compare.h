@@ -21,6 +21,7 @@ struct Comparison {
   std::int64_t wrong_rows = 0;
   double relative_error = 0;  ///< |out - ref| / |ref| over all rows; rows with non-finite values left out.
   double plain_relative_error = 0;  ///< The same for the plain computation.
+  double rmse = 0;                  ///< Root mean square of out - ref over all elements of the same rows.
   double lse_error = 0;             ///< Largest |lse - ref|.
   double worst_ratio = 0;           ///< Largest error / tolerance of a row's out.
   RowReport worst;                  ///< The wrong row farthest outside; of no meaning if all are right.

@@ -1,0 +1,90 @@
+#include "runtime/bench_check.h"
+
+#include <algorithm>
+#include <set>
+
+#include "core/message.h"
+
+namespace flashlatent::runtime {
+
+namespace {
+
+/// Some requests of a benchmark's input as a problem of their own on the CPU, its pages in order.
+class Sample {
+ public:
+  Sample(const BenchInput& input, const Executor& executor) : input_(input), executor_(executor) {}
+
+  Status take(std::int64_t request) {
+    const DecodeInputs& from = input_.inputs;
+    std::int32_t length = 0;
+    FLASHLATENT_RETURN_IF_ERROR(fetch(&length, from.cache_seqlens, request, 1));
+    lengths_.push_back(length);
+    FLASHLATENT_RETURN_IF_ERROR(append(q_, from.q, request));
+    FLASHLATENT_RETURN_IF_ERROR(append(out_, input_.outputs.out, request));
+    FLASHLATENT_RETURN_IF_ERROR(append(lse_, input_.outputs.lse, request));
+    const int max_pages = input_.problem.cache.max_pages;
+    std::vector<std::int32_t> pages(max_pages);
+    FLASHLATENT_RETURN_IF_ERROR(fetch(pages.data(), from.block_table, request, max_pages));
+    for (std::int32_t& page : pages) {
+      if (page < 0) continue;
+      FLASHLATENT_RETURN_IF_ERROR(append(kv_, from.kv_cache, page));
+      page = pages_++;
+    }
+    table_.insert(table_.end(), pages.begin(), pages.end());
+    return {};
+  }
+
+  Comparison compare_rows(int rows) const {
+    DecodeProblem problem = input_.problem;
+    const auto& [query, cache, options] = problem;
+    problem.query.batch = static_cast<int>(lengths_.size());
+    DecodeInputs inputs;
+    inputs.q = {q_.data(), cache.dtype, {query.batch, query.tokens, query.heads, cache.qk_dim}};
+    inputs.kv_cache = {kv_.data(), cache.dtype, {pages_, cache.page_size, cache.heads, cache.qk_dim}};
+    inputs.block_table = {table_.data(), Dtype::kI32, {query.batch, cache.max_pages}};
+    inputs.cache_seqlens = {lengths_.data(), Dtype::kI32, {query.batch}};
+    const ConstTensorView out(out_.data(), cache.dtype,
+                              {query.batch, query.tokens, query.heads, cache.v_dim});
+    const ConstTensorView lse(lse_.data(), Dtype::kF32, {query.batch, query.heads, query.tokens});
+    const std::int64_t all = std::int64_t{query.batch} * query.tokens * query.heads;
+    // Odd, so that no head of a tile is always left out.
+    const std::int64_t stride = std::max<std::int64_t>(1, all / rows) | 1;
+    return compare(problem, inputs, out, lse, {}, {}, {.first = 0, .stride = all <= rows ? 1 : stride});
+  }
+
+ private:
+  /// `count` elements of the tensor's slice number `index`.
+  Status fetch(void* to, const ConstTensorView& view, std::int64_t index, std::int64_t count) const {
+    const std::size_t element = size_of(view.dtype);
+    const auto* from = static_cast<const char*>(view.data) + index * view.strides[0] * element;
+    return copy_to_host(to, from, count * element, executor_);
+  }
+
+  /// The tensor's whole slice number `index` behind what is there.
+  template <class T>
+  Status append(std::vector<T>& to, const ConstTensorView& view, std::int64_t index) const {
+    const std::int64_t count = view.elements() / view.shape[0];
+    to.resize(to.size() + count);
+    return fetch(to.data() + to.size() - count, view, index, count);
+  }
+
+  const BenchInput& input_;
+  const Executor& executor_;
+  std::vector<std::uint16_t> q_, kv_, out_;
+  std::vector<float> lse_;
+  std::vector<std::int32_t> lengths_, table_;
+  std::int32_t pages_ = 0;
+};
+
+}  // namespace
+
+Result<Comparison> compare_sample(const BenchInput& input, int rows, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(synchronize(executor));
+  Sample sample(input, executor);
+  for (std::int64_t request : std::set<std::int64_t>{0, input.problem.query.batch - 1}) {
+    FLASHLATENT_RETURN_IF_ERROR(sample.take(request));
+  }
+  return sample.compare_rows(rows);
+}
+
+}  // namespace flashlatent::runtime

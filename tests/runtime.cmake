@@ -1,0 +1,1 @@
+flashlatent_test(bench_check_test LIBS flashlatent_runtime)

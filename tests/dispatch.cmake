@@ -1,1 +1,1 @@
-flashlatent_test(dispatch_test)
+flashlatent_test(dispatch_test LIBS flashlatent_runtime)

@@ -28,7 +28,7 @@ inline Batch random_batch(std::mt19937_64& engine, bool fixed_split) {
   g.parts = uniform(0, 3) == 0 ? log_uniform(5000) + 1 : uniform(1, 264);
   g.rounds = uniform(0, 2) == 0 ? uniform(1, 5) : 1;
   g.max_tokens = kMaxTokens;
-  g.cost = {.per_block = uniform(1, 50), .per_split = uniform(1, 200)};
+  g.cost = {.per_block = uniform(1, 50), .per_split = uniform(1, 200), .per_merge = uniform(0, 100)};
   g.fixed_split = fixed_split ? uniform(1, 64) : 0;
   batch.lengths.resize(g.requests);
   const int kind = uniform(0, 4);

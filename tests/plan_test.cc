@@ -86,7 +86,7 @@ TEST(Plan, EveryBlockOnce) {
   }
 }
 
-TEST(Plan, LargestPartIsWithinABlockAndASplitOfTheIdeal) {
+TEST(Plan, LargestPartIsWithinASplitAndABlockOrMergeOfTheIdeal) {
   std::mt19937_64 engine(2);
   for (int i = 0; i < 4000; ++i) {
     const Batch batch = random_batch(engine, false);
@@ -98,9 +98,23 @@ TEST(Plan, LargestPartIsWithinABlockAndASplitOfTheIdeal) {
       for (const Segment& s : part) {
         cost += g.cost.per_split + std::int64_t{s.block_end - s.block_begin} * g.cost.per_block;
       }
-      ASSERT_LE(cost, ideal + g.cost.per_block + g.cost.per_split) << "batch " << i;
+      ASSERT_LE(cost, ideal + g.cost.per_split + std::max(g.cost.per_block, g.cost.per_merge))
+          << "batch " << i;
     }
   }
+}
+
+TEST(Plan, NothingIsSplitWhereWholeRequestsTakeNoLonger) {
+  auto merges = [](int requests, int parts, int length) {
+    const Batch batch{{.requests = requests, .parts = parts, .max_tokens = 10000, .cost = {10, 40, 40}},
+                      std::vector<std::int32_t>(requests, length)};
+    return BuiltPlan(batch).view().header->merges;
+  };
+  EXPECT_EQ(merges(128, 132, 4096), 0);
+  EXPECT_EQ(merges(128, 66, 4096), 0);
+  EXPECT_EQ(merges(40, 132, 64), 0);
+  EXPECT_GT(merges(100, 132, 8192), 0);
+  EXPECT_EQ(merges(1, 132, 10000), 1);
 }
 
 TEST(Plan, TotalCostIsThatOfUnsplitRequests) {

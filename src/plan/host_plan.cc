@@ -31,11 +31,13 @@ void cut_fixed(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
 }
 
 void cut_balanced(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
+  bool whole = true;
+  for (std::int32_t k = 0; k < g.parts; ++k) whole = whole && whole_part_fits(g, plan.cost_prefix, k);
   std::int32_t segments = 0;  // segments opened inside items, up to this cut
   std::int32_t merges = 0;    // items cut, up to this cut
   Cut before{0, 0, 0, 0};
   for (std::int32_t k = 0; k <= g.parts; ++k) {
-    Cut cut = cut_at(g, plan.cost_prefix, k, lengths);
+    Cut cut = whole ? whole_cut_at(g, plan.cost_prefix, k) : cut_at(g, plan.cost_prefix, k, lengths);
     segments += opens_segment(cut, before);
     merges += opens_merge(cut, before);
     cut.slot = balanced_slot(cut, segments, merges);
@@ -52,7 +54,8 @@ void cut_balanced(const Geometry& g, const std::int32_t* lengths, PlanView plan)
 
 Status validate(const Geometry& g) {
   if (g.requests < 0 || g.parts < 1 || g.lanes < 1 || g.rounds < 1 || g.block_tokens < 1 ||
-      g.max_tokens < 0 || g.fixed_split < 0 || g.cost.per_block < 1 || g.cost.per_split < 0) {
+      g.max_tokens < 0 || g.fixed_split < 0 || g.cost.per_block < 1 || g.cost.per_split < 0 ||
+      g.cost.per_merge < 0) {
     return {StatusCode::kInternal, "a kernel's schedule geometry is out of range"};
   }
   // In floating point: the integers are what might overflow.

@@ -7,6 +7,9 @@
 // again for the item that its cut opens, or per_split moved to it by a cut that falls before an item's first
 // block. With fixed_split cuts are rounded to a split, and a part is at most one whole split longer.
 //
+// Splits are left out altogether where cuts at the nearest ends of items make no part longer than splits and
+// the combine step would: 128 equal requests on 132 SMs are 128 parts, not 132 with two segments each.
+//
 // Every cut is a closed form over prefix sums: no loop over requests depends on the one before.
 #pragma once
 
@@ -26,6 +29,7 @@ struct CostModel {
   std::int32_t per_block = 16;
   std::int32_t per_split = 48;
   std::int32_t per_call = 0;  ///< What a call takes beside its largest part: launches, combine.
+  std::int32_t per_merge = 0;  ///< What having to combine adds to a call.
 };
 
 /// What shapes and the device fix before any length is known. See validate() in host_plan.h for its range.
@@ -148,21 +152,27 @@ FLASHLATENT_HOST_DEVICE PlanView plan_view(const Geometry& g, void* memory) {
 FLASHLATENT_HOST_DEVICE std::uint64_t fingerprint(const Geometry& g) {
   const std::int32_t fields[] = {g.requests,       g.parts,         g.lanes,      g.rounds,
                                  g.tile_rows,      g.block_tokens,  g.max_tokens, g.fixed_split,
-                                 g.cost.per_block, g.cost.per_split};
+                                 g.cost.per_block, g.cost.per_split, g.cost.per_merge};
   std::uint64_t hash = 0xcbf29ce484222325ULL;
   for (std::int32_t field : fields) hash = (hash ^ static_cast<std::uint32_t>(field)) * 0x100000001b3ULL;
   return hash;
 }
 
-/// Where cut k of `parts` falls, without its slot. cost_prefix has one entry a request and a last one.
-FLASHLATENT_HOST_DEVICE Cut cut_at(const Geometry& g, const std::int64_t* cost_prefix, std::int32_t k,
-                                   const std::int32_t* lengths) {
+/// A place on the line of items.
+struct LinePoint {
+  std::int32_t round;
+  std::int32_t request;
+  std::int64_t inside;  ///< From the item's begin, in units of cost.
+};
+
+/// Where the line's k-th of `parts` equal lengths begins. cost_prefix has one entry a request and a last one.
+FLASHLATENT_HOST_DEVICE LinePoint point_at(const Geometry& g, const std::int64_t* cost_prefix,
+                                           std::int32_t k) {
   const std::int64_t round_cost = cost_prefix[g.requests];
-  if (k <= 0 && g.requests > 0) return {0, 0, 0, 0};
-  if (k >= g.parts || round_cost == 0) return {g.rounds, 0, 0, 0};  // the line's end
+  if (k <= 0 && g.requests > 0) return {0, 0, 0};
+  if (k >= g.parts || round_cost == 0) return {g.rounds, 0, 0};  // the line's end
   const std::int64_t total = round_cost * g.rounds;
   const std::int64_t x = total / g.parts * k + total % g.parts * k / g.parts;  // total * k might overflow
-  Cut cut{static_cast<std::int32_t>(x / round_cost), 0, 0, 0};
   const std::int64_t y = x % round_cost;
   std::int32_t low = 0, high = g.requests;  // the last request whose item begins at or before y
   while (high - low > 1) {
@@ -173,26 +183,54 @@ FLASHLATENT_HOST_DEVICE Cut cut_at(const Geometry& g, const std::int64_t* cost_p
       high = middle;
     }
   }
-  cut.request = low;
-  const std::int32_t blocks = blocks_of(g, lengths[low]);
-  const std::int64_t inside = y - cost_prefix[low];
+  return {static_cast<std::int32_t>(x / round_cost), low, y - cost_prefix[low]};
+}
+
+/// The begin of the item after the cut's.
+FLASHLATENT_HOST_DEVICE Cut next_item(const Geometry& g, const Cut& cut) {
+  if (cut.request + 1 < g.requests) return {cut.round, cut.request + 1, 0, 0};
+  return {cut.round + 1, 0, 0, 0};
+}
+
+/// Where cut k falls, without its slot.
+FLASHLATENT_HOST_DEVICE Cut cut_at(const Geometry& g, const std::int64_t* cost_prefix, std::int32_t k,
+                                   const std::int32_t* lengths) {
+  const LinePoint point = point_at(g, cost_prefix, k);
+  Cut cut{point.round, point.request, 0, 0};
+  if (point.inside == 0) return cut;
+  const std::int32_t blocks = blocks_of(g, lengths[point.request]);
+  std::int64_t block = 0;
   if (g.fixed_split > 0) {
     const std::int64_t split_cost =
         g.cost.per_split + static_cast<std::int64_t>(g.fixed_split) * g.cost.per_block;
-    const std::int64_t block = (inside + split_cost / 2) / split_cost * g.fixed_split;
-    cut.block = block < blocks ? static_cast<std::int32_t>(block) : blocks;
-  } else if (inside >= g.cost.per_split) {
-    const std::int64_t block = (inside - g.cost.per_split + g.cost.per_block / 2) / g.cost.per_block;
-    cut.block = block < blocks ? static_cast<std::int32_t>(block) : blocks;
+    block = (point.inside + split_cost / 2) / split_cost * g.fixed_split;
+  } else if (point.inside >= g.cost.per_split) {
+    block = (point.inside - g.cost.per_split + g.cost.per_block / 2) / g.cost.per_block;
   }
-  if (cut.block == blocks && blocks > 0) {  // nothing is left of this item: begin at the next
-    cut.block = 0;
-    if (++cut.request == g.requests) {
-      cut.request = 0;
-      ++cut.round;
-    }
-  }
+  cut.block = block < blocks ? static_cast<std::int32_t>(block) : blocks;
+  if (cut.block == blocks && blocks > 0) return next_item(g, cut);  // nothing is left of this one
   return cut;
+}
+
+/// Where cut k falls if all items stay whole: at the nearest end of one.
+FLASHLATENT_HOST_DEVICE Cut whole_cut_at(const Geometry& g, const std::int64_t* cost_prefix, std::int32_t k) {
+  const LinePoint point = point_at(g, cost_prefix, k);
+  const Cut cut{point.round, point.request, 0, 0};
+  if (point.inside == 0) return cut;
+  const std::int64_t item = cost_prefix[point.request + 1] - cost_prefix[point.request];
+  return 2 * point.inside < item ? cut : next_item(g, cut);
+}
+
+/// Is part k, of whole items, no longer than it would be with splits and a combine step? If that is so of all
+/// parts, nothing is split.
+FLASHLATENT_HOST_DEVICE bool whole_part_fits(const Geometry& g, const std::int64_t* cost_prefix,
+                                             std::int32_t k) {
+  auto position = [&](const Cut& cut) {
+    return cost_prefix[g.requests] * cut.round + cost_prefix[cut.request];
+  };
+  const std::int64_t cost =
+      position(whole_cut_at(g, cost_prefix, k + 1)) - position(whole_cut_at(g, cost_prefix, k));
+  return cost <= cost_prefix[g.requests] * g.rounds / g.parts + g.cost.per_split + g.cost.per_merge;
 }
 
 FLASHLATENT_HOST_DEVICE bool same_item(const Cut& a, const Cut& b) {

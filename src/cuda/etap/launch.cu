@@ -9,7 +9,7 @@ namespace {
 constexpr int kMostRows = 32;  // above it the 64-row kernel wastes less than half of a tile
 // Measured inside the kernel at 16 heads: 2.2 us a block, 8 to 13 us from one segment's last block to the
 // next one's first, of which the ring of tiles hides some.
-constexpr schedule::CostModel kCost = {.per_block = 10, .per_split = 40};
+constexpr schedule::CostModel kCost = {.per_block = 10, .per_split = 40, .per_merge = 40};
 
 /// 8 rows cost the tensor cores as much as 16 (wgmma with N = 8 is limited by reading K), and memory nothing.
 int tile_rows_of(const DecodeProblem& problem) {

@@ -111,8 +111,14 @@ struct Builder {
   }
 
   __device__ void cut_balanced() const {
+    bool too_long = false;
+    for (std::int32_t k = threadIdx.x; k < g.parts; k += kThreads) {
+      too_long = too_long || !schedule::whole_part_fits(g, cost_prefix, k);
+    }
+    const bool whole = !__syncthreads_or(too_long);
     for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) {
-      plan.cuts[k] = schedule::cut_at(g, cost_prefix, k, lengths);
+      plan.cuts[k] = whole ? schedule::whole_cut_at(g, cost_prefix, k)
+                           : schedule::cut_at(g, cost_prefix, k, lengths);
     }
     __syncthreads();   // below, each cut looks at its neighbours
     Pair carry{0, 0};  // segments, merges

@@ -27,10 +27,7 @@ namespace flashlatent::seesaw {
 
 enum class Role { kLeft = 0, kRight = 1, kLoader = 2 };
 
-enum NamedBarrier : int {
-  kSegment = 1,  // both warpgroups, between segments
-  kAlone = 2,    // + kMe: one warpgroup
-};
+inline constexpr int kAlone = 1;  // + kMe: the named barrier of one warpgroup
 
 /// One of the two computing warpgroups: its half of the output and its rows' statistics. kMe = 0: even blocks
 /// and the left half; kMe = 1: odd blocks and the right half.
@@ -78,19 +75,26 @@ class Warpgroup {
     first_row_ = tile.first;
   }
 
+  /// Both warpgroups. Not a named barrier: racecheck loses sight of one that is waited for while another
+  /// completes.
+  __device__ __forceinline__ void meet() {
+    ptx::arrive(shared_.meeting);
+    ptx::wait(shared_.meeting, meeting_parity_);
+    meeting_parity_ ^= 1;
+  }
+
   __device__ __forceinline__ void load_query(const parts::RowTile& tile) {
-    ptx::named_sync(kSegment, Config::kComputeThreads);  // the segment before has read its Q and P
-    if (2 * thread_ < Config::kHalfDim) {
-      shared_.poison_from[kMe][2 * thread_] = parts::kNoPoison;
-      shared_.poison_from[kMe][2 * thread_ + 1] = parts::kNoPoison;
+    meet();  // the segment before has read its Q and P
+    for (int i = threadIdx.x; i < Config::kVDim; i += Config::kComputeThreads) {
+      shared_.poison_from[i] = parts::kNoPoison;
     }
-    if (thread_ == 0) shared_.poisoned[kMe] = 0;
+    if (threadIdx.x == 0) shared_.poisoned = 0;
     parts::load_query<Element, parts::kTileRows, Config::kSharedQChunks, Config::kComputeThreads>(
         shared_.q[0].bytes, args_.query, tile, threadIdx.x);
     if constexpr (Config::kRegisterChunks > 0) {
       parts::load_query_fragment<Element, Config::kSharedQChunks>(q_fragment_, args_.query, tile, fragment_);
     }
-    ptx::named_sync(kSegment, Config::kComputeThreads);
+    meet();
   }
 
   /// Blocks first_block_ (even) and, where there is one, first_block_ + 1 (odd), seen from the left.
@@ -99,12 +103,10 @@ class Warpgroup {
     const parts::RowPair factor = softmax(max_);
     hand_over_probabilities();
     parts::rescale(o_, factor);
-    silence(0);
     multiply_own();
     finish_products(0);
     if (!has_odd) return;
     take_over(1);
-    silence(1);
     multiply_others(1);
     finish_products(1);
   }
@@ -113,7 +115,6 @@ class Warpgroup {
   __device__ __forceinline__ void attend_right(bool has_odd) {
     if (has_odd) score();
     take_over(0);
-    silence(0);
     multiply_others(0);  // runs while this warpgroup takes its exponentials
     if (!has_odd) {
       finish_products(0);
@@ -123,7 +124,6 @@ class Warpgroup {
     hand_over_probabilities();
     finish_products(0);
     parts::rescale(o_, factor);
-    silence(1);
     multiply_own();
     finish_products(1);
   }
@@ -159,8 +159,11 @@ class Warpgroup {
   __device__ __forceinline__ parts::RowPair softmax(parts::RowPair before) {
     const float scale = parts::positive_scale(s_, args_.scale_log2);
     const int start = (first_block_ + kMe) * 64;
-    if (live_[kMe] != parts::kAllLive || partial_tokens(kMe) != 0) {
-      parts::mask_scores(s_, live_[kMe], limit_low_ - start, limit_high_ - start, fragment_);
+    // Those that some rows of the tile attend to and others do not.
+    const std::uint64_t partial = live_ & ~parts::low_tokens(least_limit_ - start);
+    if (live_ != parts::kAllLive || partial != 0) {
+      parts::mask_scores(s_, live_, limit_low_ - start, limit_high_ - start, fragment_);
+      silence(start, partial);
     }
     max_ = parts::row_max(s_, scale, before);
     const parts::RowPair factor = parts::shrink(before, max_);
@@ -175,35 +178,28 @@ class Warpgroup {
   __device__ __forceinline__ void take_live(const typename Config::State& state) {
     std::uint64_t live = 0;
     if (thread_ % 32 == 0) live = state.live;
-    live_[kMe] = __shfl_sync(0xffffffff, live, 0);
+    live_ = __shfl_sync(0xffffffff, live, 0);
   }
 
-  /// Those that some rows of the tile attend to and others do not.
-  __device__ __forceinline__ std::uint64_t partial_tokens(int block) const {
-    return live_[block] & ~parts::low_tokens(least_limit_ - (first_block_ + block) * 64);
-  }
-
-  /// Before the product with `block`'s V: nothing of dead tokens may reach the output through this half.
-  __device__ __forceinline__ void silence(int block) {
-    const std::uint64_t partial = partial_tokens(block);
-    if (live_[block] == parts::kAllLive && partial == 0) return;
-    parts::Tile* tiles = shared_.kv[block].tiles + kFirstTile;
+  /// Nothing of dead tokens may reach the output through V, whose block this is.
+  __device__ __forceinline__ void silence(int start, std::uint64_t partial) {
+    parts::Tile* tiles = shared_.kv[kMe].tiles;
     if (partial != 0) {
       // The query token that sees token t of the block first, as a row of the tile.
-      const int offset = (first_block_ + block) * 64 - length_ + args_.query.tokens;
-      const bool found = parts::record_poison<Element, Config::kHalfDim>(
-          shared_.poison_from[kMe], tiles, partial, thread_,
+      const int offset = start - length_ + args_.query.tokens;
+      const bool found = parts::record_poison<Element, Config::kVDim, 128>(
+          shared_.poison_from, tiles, partial, thread_,
           [&](int token) { return (token + offset) * args_.query.group - first_row_; });
-      if (found) shared_.poisoned[kMe] = 1;
+      if (found) shared_.poisoned = 1;
       ptx::named_sync(kAlone + kMe, 128);
     }
-    parts::silence_tokens<Element, Config::kHalfChunks, 128>([&](int i) -> parts::Tile& { return tiles[i]; },
-                                                             live_[block], partial, thread_);
+    parts::silence_tokens<Element, Config::kVChunks, 128>([&](int i) -> parts::Tile& { return tiles[i]; },
+                                                          live_, partial, thread_);
     ptx::fence_for_async_proxy();
     ptx::named_sync(kAlone + kMe, 128);
   }
 
-  /// P, the maximum and the live tokens to shared memory. The other warpgroup has read the P before: this
+  /// P and the maximum to shared memory. The other warpgroup has read the P before: this
   /// block's tiles could not have been refilled otherwise.
   __device__ __forceinline__ void hand_over_probabilities() {
     const int lane = thread_ % 32;
@@ -217,17 +213,14 @@ class Warpgroup {
       shared_.row_max[kMe][fragment_.row] = max_.low;
       shared_.row_max[kMe][fragment_.row + 8] = max_.high;
     }
-    if (thread_ == 0) shared_.live[kMe] = live_[kMe];
     ptx::fence_for_async_proxy();
     ptx::arrive(shared_.handed_over[kMe]);
   }
 
-  /// The live tokens of the other warpgroup's block, and the maximum after it; what is summed so far shrinks
-  /// to that.
+  /// The maximum after the other warpgroup's block; what is summed so far shrinks to it.
   __device__ __forceinline__ void take_over(int block) {
     ptx::wait(shared_.handed_over[block], handover_parity_);
     handover_parity_ ^= 1;
-    live_[block] = shared_.live[block];
     const parts::RowPair max{shared_.row_max[block][fragment_.row],
                              shared_.row_max[block][fragment_.row + 8]};
     const parts::RowPair factor = parts::shrink(max_, max);
@@ -268,13 +261,13 @@ class Warpgroup {
   __device__ __forceinline__ void finish(const schedule::Segment& segment, const parts::RowTile& tile,
                                          int lane) {
     const parts::RowPair mine{parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)};
-    ptx::named_sync(kSegment, Config::kComputeThreads);  // row_sum of the segment before is read
+    meet();  // row_sum of the segment before is read
     if (fragment_.column == 0) {
       shared_.row_sum[kMe][fragment_.row] = mine.low;
       shared_.row_sum[kMe][fragment_.row + 8] = mine.high;
     }
-    ptx::named_sync(kSegment, Config::kComputeThreads);
-    if (segment.block_end > segment.block_begin && shared_.poisoned[kMe] != 0) spread_poison();
+    meet();
+    if (segment.block_end > segment.block_begin && shared_.poisoned != 0) spread_poison();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = fragment_.row + 8 * half;
@@ -292,13 +285,13 @@ class Warpgroup {
     }
   }
 
-  /// What silence() found goes into the outputs, here and not there: in the loop over blocks it took 4 %
-  /// more.
+  /// What silence() found goes into the outputs, here and not there: the loop over blocks has no registers
+  /// and no time to spare for it (it took 14 % longer).
   __device__ __forceinline__ void spread_poison() {
 #pragma unroll
     for (int i = 0; i < Config::kHalfDim / 2; ++i) {
-      const int column = i / 4 * 8 + fragment_.column + i % 2;
-      if (fragment_.row + i % 4 / 2 * 8 >= shared_.poison_from[kMe][column]) o_[i] = NAN;
+      const int column = kFirstColumn + i / 4 * 8 + fragment_.column + i % 2;
+      if (fragment_.row + i % 4 / 2 * 8 >= shared_.poison_from[column]) o_[i] = NAN;
     }
   }
 
@@ -306,10 +299,11 @@ class Warpgroup {
   const parts::DecodeArguments& args_;
   const int thread_;
   const parts::Fragment fragment_;
-  std::uint32_t parity_ = 0;           // of this warpgroup's buffer
+  std::uint32_t parity_ = 0;  // of this warpgroup's buffer
+  std::uint32_t meeting_parity_ = 0;
   std::uint32_t handover_parity_ = 0;  // of the other's probabilities
   int first_block_ = 0;
-  std::uint64_t live_[2] = {};          // which tokens of the even and of the odd block count
+  std::uint64_t live_ = 0;              // which tokens of this warpgroup's block count
   int limit_low_ = 0, limit_high_ = 0;  // tokens that the thread's rows attend to
   int least_limit_ = 0;                 // and the tile's first row
   int length_ = 0;
@@ -342,6 +336,7 @@ template <class Config, class Loader>
 __device__ __forceinline__ void set_up_barriers(SharedMemory<Config>& shared) {
   if (threadIdx.x == 0) {
     for (ptx::Barrier& barrier : shared.handed_over) ptx::init(barrier, 128);
+    ptx::init(shared.meeting, Config::kComputeThreads);
     for (auto& state : shared.state) {
       for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
         ptx::init(state.full[chunk], Loader::kArrivals);

@@ -6,7 +6,7 @@ namespace flashlatent::cuda {
 
 namespace {
 
-constexpr DenseShape kShape = {.tile_rows = 64, .cost = {.per_block = 10, .per_split = 40}};
+constexpr DenseShape kShape = {.tile_rows = 64, .cost = {.per_block = 10, .per_split = 40, .per_merge = 40}};
 
 const DenseInstance* find_instance(const DecodeProblem& problem, bool by_token) {
   for (const auto* shape :

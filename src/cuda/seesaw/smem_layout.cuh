@@ -10,13 +10,13 @@ template <class Config>
 struct alignas(1024) SharedMemory {
   parts::Tile q[Config::kSharedQChunks];
   typename Config::Buffer kv[2];
-  parts::Tile p[2];       // P of the even and of the odd block, for the other warpgroup
-  float row_max[2][64];   // after the even and after the odd block
-  float row_sum[2][64];   // of each warpgroup, at the end
-  std::uint64_t live[2];  // which tokens of the even and of the odd block count
-  std::uint8_t poison_from[2][Config::kHalfDim];  // each half's columns: parts::record_poison()
-  int poisoned[2];                                // is there any?
-  ptx::Barrier handed_over[2];  // P, row_max and live of the even and of the odd block are there
+  parts::Tile p[2];                         // P of the even and of the odd block, for the other warpgroup
+  float row_max[2][64];                     // after the even and after the odd block
+  float row_sum[2][64];                     // of each warpgroup, at the end
+  std::uint8_t poison_from[Config::kVDim];  // of each column: parts::record_poison()
+  int poisoned;                             // is there any?
+  ptx::Barrier handed_over[2];              // P and row_max of the even and of the odd block are there
+  ptx::Barrier meeting;                     // of both warpgroups, at a segment's end
   typename Config::State state[2];
 };
 

@@ -150,8 +150,8 @@ FLASHLATENT_HOST_DEVICE PlanView plan_view(const Geometry& g, void* memory) {
 
 /// FNV-1a over the geometry's fields.
 FLASHLATENT_HOST_DEVICE std::uint64_t fingerprint(const Geometry& g) {
-  const std::int32_t fields[] = {g.requests,       g.parts,         g.lanes,      g.rounds,
-                                 g.tile_rows,      g.block_tokens,  g.max_tokens, g.fixed_split,
+  const std::int32_t fields[] = {g.requests,       g.parts,          g.lanes,         g.rounds,
+                                 g.tile_rows,      g.block_tokens,   g.max_tokens,    g.fixed_split,
                                  g.cost.per_block, g.cost.per_split, g.cost.per_merge};
   std::uint64_t hash = 0xcbf29ce484222325ULL;
   for (std::int32_t field : fields) hash = (hash ^ static_cast<std::uint32_t>(field)) * 0x100000001b3ULL;

@@ -64,4 +64,11 @@ Status query_tensor_map(const ConstTensorView& q, int group, CUtensorMap& map) {
                 {64, static_cast<cuuint32_t>(group), static_cast<cuuint32_t>(q.shape[1]), 1}, map);
 }
 
+Status query_rows_map(const ConstTensorView& q, int box_rows, CUtensorMap& map) {
+  ConstTensorView rows = q;  // element, row of the request, -, request
+  rows.shape[1] = 1;
+  rows.shape[2] = q.shape[1] * q.shape[2];
+  return encode("q", rows, {3, 2, 1, 0}, {64, static_cast<cuuint32_t>(box_rows), 1, 1}, map);
+}
+
 }  // namespace flashlatent::cuda

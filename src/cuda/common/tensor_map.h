@@ -15,4 +15,7 @@ Status kv_tensor_map(const ConstTensorView& cache, int box_tokens, CUtensorMap& 
 /// Queries (batch, tokens, heads, dim) as boxes of all tokens of a request, `group` heads and 64 elements.
 Status query_tensor_map(const ConstTensorView& q, int group, CUtensorMap& map);
 
+/// The same as boxes of `box_rows` rows, a request's tokens and heads taken as one line of rows.
+Status query_rows_map(const ConstTensorView& q, int box_rows, CUtensorMap& map);
+
 }  // namespace flashlatent::cuda

@@ -38,6 +38,12 @@ Status check_alignment(const char* name, const ConstTensorView& view, int bytes)
                           " bytes and not negative");
 }
 
+/// Are the rows of a tile, token by token and in each the heads of a group, at equal distances?
+bool rows_in_line(const DecodeProblem& problem, const ConstTensorView& q) {
+  if (problem.query.tokens == 1) return true;
+  return problem.cache.heads == 1 && q.strides[1] == problem.query.heads * q.strides[2];
+}
+
 parts::DecodeArguments arguments_of(const DecodeCall& call) {
   const auto& [problem, inputs, outputs, g, plan, workspace, executor] = call;
   const schedule::PlanView view = schedule::plan_view(g, plan.data);
@@ -53,7 +59,8 @@ parts::DecodeArguments arguments_of(const DecodeCall& call) {
                 .head_stride = inputs.q.strides[2],
                 .tokens = problem.query.tokens,
                 .group = group,
-                .row_tiles = (problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows};
+                .row_tiles = (problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows,
+                .rows_in_line = rows_in_line(problem, inputs.q)};
   args.cache = {.data = inputs.kv_cache.data,
                 .page_stride = inputs.kv_cache.strides[0],
                 .token_stride = inputs.kv_cache.strides[1],
@@ -123,6 +130,10 @@ Status launch_dense(const DecodeCall& call,
   }
   if (launch.args.query.row_tiles == 1) {
     FLASHLATENT_RETURN_IF_ERROR(query_tensor_map(call.inputs.q, launch.args.query.group, launch.query));
+  }
+  if (launch.args.query.rows_in_line) {
+    FLASHLATENT_RETURN_IF_ERROR(
+        query_rows_map(call.inputs.q, launch.args.geometry.tile_rows, launch.query_rows));
   }
   FLASHLATENT_RETURN_IF_ERROR(find(call, by_token)->launch(launch, call.executor));
   return combine_plan(launch.args, call.problem.cache.dtype, call.problem.cache.v_dim, *units, call.executor);

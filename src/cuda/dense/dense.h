@@ -21,8 +21,9 @@ std::size_t dense_workspace_bytes(const DecodeProblem& problem, const schedule::
 /// What a kernel is launched with.
 struct DenseLaunch {
   parts::DecodeArguments args;
-  CUtensorMap kv;     ///< Unless the instance loads token by token.
-  CUtensorMap query;  ///< Where one tile holds all rows of a KV head.
+  CUtensorMap kv;          ///< Unless the instance loads token by token.
+  CUtensorMap query;       ///< Where one tile holds all rows of a KV head.
+  CUtensorMap query_rows;  ///< Tiles of rows, where query.rows_in_line.
 };
 
 /// A compiled kernel: what it is compiled for, and its launch.

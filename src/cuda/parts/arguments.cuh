@@ -15,10 +15,10 @@ inline constexpr float kLog2E = 1.44269504088896341F;
 struct QueryArguments {
   const void* data;
   std::int64_t batch_stride, token_stride, head_stride;
-  int tokens;     // s_q
-  int heads;      // h_q
-  int group;      // query heads a KV head
-  int row_tiles;  // tiles of geometry.tile_rows query rows a KV head
+  int tokens;         // s_q
+  int group;          // query heads a KV head
+  int row_tiles;      // tiles of geometry.tile_rows query rows a KV head
+  bool rows_in_line;  // a request's rows lie head_stride apart, those of a tile one after another
 };
 
 struct CacheArguments {

@@ -18,6 +18,7 @@
 #include "cuda/parts/mask.cuh"
 #include "cuda/parts/segments.cuh"
 #include "cuda/parts/tile.cuh"
+#include "cuda/parts/work_queue.cuh"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/copy.cuh"
 
@@ -220,19 +221,26 @@ class TokenLoader {
   const int thread_;
 };
 
-/// The loading role: this CTA's segments, one after another, into `pipe`.
-template <class Loader, class Pipe>
-__device__ __forceinline__ void load_segments(const DecodeArguments& args, Loader loader, Pipe pipe) {
+/// The loading role: this CTA's segments, one after another, into `pipe`. `tell` gets each before its blocks.
+template <class Loader, class Pipe, class Tell>
+__device__ __forceinline__ void load_segments(const DecodeArguments& args, Loader loader, Pipe pipe,
+                                              Tell tell) {
   Segments segments(args);
   schedule::Segment segment, next;
   if (!segments.next(segment)) return;
   loader.look_ahead(block_range(args.cache, segment, segments.tile_of(segment)));
   for (bool more = true; more; segment = next) {
+    tell(Work{segment, segments.tile_of(segment)});
     loader.load(pipe, block_range(args.cache, segment, segments.tile_of(segment)), [&] {
       more = segments.next(next);
       if (more) loader.look_ahead(block_range(args.cache, next, segments.tile_of(next)));
     });
   }
+}
+
+template <class Loader, class Pipe>
+__device__ __forceinline__ void load_segments(const DecodeArguments& args, Loader loader, Pipe pipe) {
+  load_segments(args, loader, pipe, [](const Work&) {});
 }
 
 }  // namespace flashlatent::parts

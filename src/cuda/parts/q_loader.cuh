@@ -1,4 +1,4 @@
-// Query rows into swizzled tiles, and one chunk of 64 columns into registers.
+// Query rows into swizzled tiles, and a tile of them into registers.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -6,6 +6,7 @@
 #include "cuda/parts/arguments.cuh"
 #include "cuda/parts/tile.cuh"
 #include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/copy.cuh"
 
 namespace flashlatent::parts {
 
@@ -16,10 +17,10 @@ __device__ __forceinline__ const Element* query_row(const QueryArguments& query,
          tile.token(query, row) * query.token_stride + tile.head(query, row) * query.head_stride;
 }
 
-/// Columns [0, 64 * kChunks) of the tile's kRows rows into swizzled tiles of kRows x 64, one after another;
-/// rows past the last live one become 0. Called by `kThreads` threads, which must then meet at a barrier
-/// before wgmma reads (the fence is here).
-template <class Element, int kRows, int kChunks, int kThreads>
+/// kChunks times 64 columns of the tile's kRows rows, from chunk kFirst on, into swizzled tiles of kRows x
+/// 64, one after another; rows past the last live one become 0. Called by `kThreads` threads, which must then
+/// meet at a barrier before wgmma reads (the fence is here).
+template <class Element, int kRows, int kFirst, int kChunks, int kThreads>
 __device__ __forceinline__ void load_query(std::uint8_t* tiles, const QueryArguments& query,
                                            const RowTile& tile, int thread) {
   constexpr int kRowUnits = kChunks * 8;  // of 16 bytes
@@ -34,8 +35,8 @@ __device__ __forceinline__ void load_query(std::uint8_t* tiles, const QueryArgum
       const int row = index / kRowUnits;
       values[i] = make_uint4(0, 0, 0, 0);
       if (index < kUnits && row < tile.rows) {
-        values[i] =
-            __ldg(reinterpret_cast<const uint4*>(query_row<Element>(query, tile, row)) + index % kRowUnits);
+        values[i] = __ldg(reinterpret_cast<const uint4*>(query_row<Element>(query, tile, row) + kFirst * 64) +
+                          index % kRowUnits);
       }
     }
 #pragma unroll
@@ -51,24 +52,13 @@ __device__ __forceinline__ void load_query(std::uint8_t* tiles, const QueryArgum
   ptx::fence_for_async_proxy();
 }
 
-/// Columns [64 * kChunk, 64 * kChunk + 64) as wgmma's A operand: for each 16 columns, pairs at (row, column),
-/// (row + 8, column), (row, column + 8), (row + 8, column + 8).
-template <class Element, int kChunk>
-__device__ __forceinline__ void load_query_fragment(std::uint32_t (&a)[4][4], const QueryArguments& query,
-                                                    const RowTile& tile, Fragment fragment) {
+/// A tile of 64 rows as wgmma's A operand: four times 16 columns in registers.
+__device__ __forceinline__ void load_fragment(std::uint32_t (&a)[4][4], const Tile& tile, int thread) {
+  const int lane = thread % 32;
+  const int row = thread / 32 * 16 + lane % 16;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = fragment.row + 8 * half;
-    const Element* source = query_row<Element>(query, tile, row < tile.rows ? row : 0) + kChunk * 64;
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-#pragma unroll
-      for (int right = 0; right < 2; ++right) {
-        const int column = 16 * k + 8 * right + fragment.column;
-        a[k][half + 2 * right] =
-            row < tile.rows ? __ldg(reinterpret_cast<const std::uint32_t*>(source + column)) : 0;
-      }
-    }
+  for (int k = 0; k < 4; ++k) {
+    ptx::load_matrices(a[k], ptx::shared_address(&tile) + unit_offset(row, 2 * k + lane / 16));
   }
 }
 

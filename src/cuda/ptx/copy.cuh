@@ -47,6 +47,14 @@ __device__ __forceinline__ void store_matrices(std::uint32_t shared, const std::
                : "memory");
 }
 
+/// Loads them.
+__device__ __forceinline__ void load_matrices(std::uint32_t (&values)[4], std::uint32_t shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(values[0]), "=r"(values[1]), "=r"(values[2]), "=r"(values[3])
+               : "r"(shared)
+               : "memory");
+}
+
 /// Stores two or four 8x8 matrices transposed: a thread's row of the fragment becomes a column.
 __device__ __forceinline__ void store_matrices_transposed(std::uint32_t shared,
                                                           const std::uint32_t (&values)[2]) {

@@ -20,8 +20,8 @@ struct Config {
 
   static constexpr int kThreads = 384;  // two warpgroups compute, one loads
   static constexpr int kComputeThreads = 256;
-  static constexpr int kLoaderRegisters = 40;
-  static constexpr int kComputeRegisters = 232;
+  static constexpr int kLoaderRegisters = 56;
+  static constexpr int kComputeRegisters = 224;
 
   using Buffer = KvBuffer<kQkChunks>;
   using State = KvState<kQkChunks>;

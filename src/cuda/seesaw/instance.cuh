@@ -15,7 +15,7 @@ Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor
   shape.blocks = launch.args.geometry.parts * launch.args.geometry.lanes;
   shape.threads = Config::kThreads;
   shape.shared_bytes = sizeof(SharedMemory<Config>);
-  return cuda::launch(kernel<Config, Loader>, shape, executor, launch.args, launch.kv);
+  return cuda::launch(kernel<Config, Loader>, shape, executor, launch.args, launch.kv, launch.query_rows);
 }
 
 template <int kQkDim, int kVDim>

@@ -19,8 +19,8 @@
 #include "cuda/parts/pv_mma.cuh"
 #include "cuda/parts/q_loader.cuh"
 #include "cuda/parts/qk_mma.cuh"
-#include "cuda/parts/segments.cuh"
 #include "cuda/parts/softmax.cuh"
+#include "cuda/parts/work_queue.cuh"
 #include "cuda/seesaw/smem_layout.cuh"
 
 namespace flashlatent::seesaw {
@@ -29,6 +29,22 @@ enum class Role { kLeft = 0, kRight = 1, kLoader = 2 };
 
 inline constexpr int kAlone = 1;  // + kMe: the named barrier of one warpgroup
 
+/// Parities of the phases that a warpgroup waits for, in one register.
+enum Phase { kBlock, kHandOver, kQuery, kMeeting };
+class Parities {
+ public:
+  __device__ __forceinline__ std::uint32_t operator[](Phase phase) const { return bits_ >> phase & 1; }
+  /// This phase's parity; from now on it is the next one's.
+  __device__ __forceinline__ std::uint32_t next(Phase phase) {
+    const std::uint32_t parity = (*this)[phase];
+    bits_ ^= 1U << phase;
+    return parity;
+  }
+
+ private:
+  std::uint32_t bits_ = 0;
+};
+
 /// One of the two computing warpgroups: its half of the output and its rows' statistics. kMe = 0: even blocks
 /// and the left half; kMe = 1: odd blocks and the right half.
 template <class Config, int kMe>
@@ -36,71 +52,127 @@ class Warpgroup {
  public:
   using Element = typename Config::Element;
 
-  __device__ __forceinline__ Warpgroup(SharedMemory<Config>& shared, const parts::DecodeArguments& args)
-      : shared_(shared), args_(args), thread_(threadIdx.x % 128), fragment_(parts::fragment_of(thread_)) {}
+  __device__ __forceinline__ Warpgroup(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                       const CUtensorMap& query_map)
+      : shared_(shared),
+        args_(args),
+        query_map_(query_map),
+        thread_(threadIdx.x % 128),
+        fragment_(parts::fragment_of(thread_)) {}
 
-  /// All of one segment, from loading Q to writing the result.
-  __device__ __forceinline__ void run(const schedule::Segment& segment, const parts::RowTile& tile,
-                                      int lane) {
-    const int blocks = segment.block_end - segment.block_begin;
-    if (blocks > 0) load_query(tile);
-    start(tile, segment.length);
-    for (int i = 0; i < blocks; i += 2) {
-      first_block_ = segment.block_begin + i;
-      if constexpr (kMe == 0) {
-        attend_left(i + 1 < blocks);
-      } else {
-        attend_right(i + 1 < blocks);
+  /// Asks for Q of the segment that comes next, as soon as both warpgroups have done with the one before.
+  __device__ __forceinline__ void request_query(const parts::Work& next) {
+    if (next.is_end() || next.blocks() == 0 || !args_.query.rows_in_line) return;
+    if (ptx::elect_one()) {
+      ptx::wait(shared_.q_empty, parities_[kQuery] ^ 1);
+      ptx::arrive_expecting(shared_.q_full, Config::kQkChunks * sizeof(parts::Tile));
+      const int row = next.tile.kv_head * args_.query.group + next.tile.first;
+#pragma unroll 1
+      for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
+        ptx::copy_box(chunk < Config::kSharedQChunks ? &shared_.q[chunk] : &shared_.p[1], query_map_,
+                      chunk * 64, row, 0, next.tile.request, shared_.q_full);
       }
     }
-    finish(segment, tile, lane);
+    __syncwarp();
+  }
+
+  /// All blocks of one segment.
+  __device__ __forceinline__ void attend(const parts::Work& work) {
+    start(work);
+    const int blocks = work.blocks();
+    if (blocks == 0) return;
+    take_query(work.tile);
+    start_token_ = work.segment.block_begin * 64 + kMe * 64;
+    for (int left = blocks; left > 0; left -= 2, start_token_ += 128) {
+      if constexpr (kMe == 0) {
+        attend_left(work, left > 1);
+      } else {
+        attend_right(work, left > 1);
+      }
+    }
+    __syncwarp();
+    if (thread_ % 32 == 0) ptx::arrive(shared_.q_empty);
+  }
+
+  /// Writes the segment's result.
+  __device__ __forceinline__ void finish(const parts::Work& work) {
+    const parts::RowPair mine{parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)};
+    auto& row_sum = shared_.row_sum[parities_[kMeeting]];  // the other one may still be read
+    const int& poisoned = shared_.poisoned[parities_[kMeeting]];
+    if (fragment_.column == 0) {
+      row_sum[kMe][fragment_.row] = mine.low;
+      row_sum[kMe][fragment_.row + 8] = mine.high;
+    }
+    meet();
+    if (poisoned != 0) spread_poison();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = fragment_.row + 8 * half;
+      const float sum = row_sum[0][row] + row_sum[1][row];
+      const parts::RowScale scale = parts::finish_row(half ? max_.high : max_.low, sum);
+      const int column = kFirstColumn + fragment_.column;
+      const bool writes_lse = kMe == 0 && fragment_.column == 0;
+      if (work.segment.slot < 0) {
+        parts::write_output<Element>(o_, row, half, scale, args_, work.tile, column, writes_lse);
+      } else if (row < work.tile.rows) {
+        const schedule::Geometry& g = args_.geometry;
+        const std::int64_t slot =
+            static_cast<std::int64_t>(work.segment.slot) * g.lanes + blockIdx.x % g.lanes;
+        parts::write_partial(o_, slot * 64 + row, half, scale, args_.partial, Config::kVDim, column,
+                             writes_lse);
+      }
+    }
   }
 
  private:
   static constexpr int kFirstColumn = kMe * Config::kHalfDim;
   static constexpr int kFirstTile = kMe * Config::kHalfChunks;
 
-  __device__ __forceinline__ void start(const parts::RowTile& tile, int length) {
+  __device__ __forceinline__ void start(const parts::Work& work) {
 #pragma unroll
     for (float& x : o_) x = 0;
     max_ = {-INFINITY, -INFINITY};
     sum_ = {0, 0};
-    auto limit = [&](int row) {
-      return args_.causal ? length - args_.query.tokens + tile.token(args_.query, row) + 1 : length;
-    };
-    limit_low_ = limit(fragment_.row);
-    limit_high_ = limit(fragment_.row + 8);
-    least_limit_ = limit(0);
-    length_ = length;
-    first_row_ = tile.first;
+    least_limit_ = limit(work, 0);
+  }
+
+  /// How many tokens the tile's row attends to.
+  __device__ __forceinline__ int limit(const parts::Work& work, int row) const {
+    const int length = work.segment.length;
+    return args_.causal ? length - args_.query.tokens + work.tile.token(args_.query, row) + 1 : length;
   }
 
   /// Both warpgroups. Not a named barrier: racecheck loses sight of one that is waited for while another
   /// completes.
   __device__ __forceinline__ void meet() {
     ptx::arrive(shared_.meeting);
-    ptx::wait(shared_.meeting, meeting_parity_);
-    meeting_parity_ ^= 1;
+    ptx::wait(shared_.meeting, parities_.next(kMeeting));
   }
 
-  __device__ __forceinline__ void load_query(const parts::RowTile& tile) {
-    meet();  // the segment before has read its Q and P
-    for (int i = threadIdx.x; i < Config::kVDim; i += Config::kComputeThreads) {
-      shared_.poison_from[i] = parts::kNoPoison;
+  /// Q is in shared memory; its last columns, which come in p[1], go on to registers. The right warpgroup
+  /// writes its P there only after the left one has handed over its first, and so has read them.
+  __device__ __forceinline__ void take_query(const parts::RowTile& tile) {
+    constexpr int kShared = Config::kSharedQChunks, kThreads = Config::kComputeThreads;
+    if (args_.query.rows_in_line) {
+      ptx::wait(shared_.q_full, parities_[kQuery]);
+    } else {
+      meet();  // the segment before has read its Q and P
+      parts::load_query<Element, parts::kTileRows, 0, kShared, kThreads>(shared_.q[0].bytes, args_.query,
+                                                                         tile, threadIdx.x);
+      if constexpr (Config::kRegisterChunks > 0) {
+        parts::load_query<Element, parts::kTileRows, kShared, Config::kRegisterChunks, kThreads>(
+            shared_.p[1].bytes, args_.query, tile, threadIdx.x);
+      }
+      meet();
     }
-    if (threadIdx.x == 0) shared_.poisoned = 0;
-    parts::load_query<Element, parts::kTileRows, Config::kSharedQChunks, Config::kComputeThreads>(
-        shared_.q[0].bytes, args_.query, tile, threadIdx.x);
-    if constexpr (Config::kRegisterChunks > 0) {
-      parts::load_query_fragment<Element, Config::kSharedQChunks>(q_fragment_, args_.query, tile, fragment_);
-    }
-    meet();
+    parities_.next(kQuery);
+    if constexpr (Config::kRegisterChunks > 0) parts::load_fragment(q_fragment_, shared_.p[1], thread_);
   }
 
-  /// Blocks first_block_ (even) and, where there is one, first_block_ + 1 (odd), seen from the left.
-  __device__ __forceinline__ void attend_left(bool has_odd) {
+  /// An even block and, where there is one, the odd one after it, seen from the left.
+  __device__ __forceinline__ void attend_left(const parts::Work& work, bool has_odd) {
     score();
-    const parts::RowPair factor = softmax(max_);
+    const parts::RowPair factor = softmax(work, max_);
     hand_over_probabilities();
     parts::rescale(o_, factor);
     multiply_own();
@@ -112,7 +184,7 @@ class Warpgroup {
   }
 
   /// The same from the right.
-  __device__ __forceinline__ void attend_right(bool has_odd) {
+  __device__ __forceinline__ void attend_right(const parts::Work& work, bool has_odd) {
     if (has_odd) score();
     take_over(0);
     multiply_others(0);  // runs while this warpgroup takes its exponentials
@@ -120,7 +192,7 @@ class Warpgroup {
       finish_products(0);
       return;
     }
-    const parts::RowPair factor = softmax(max_);
+    const parts::RowPair factor = softmax(work, max_);
     hand_over_probabilities();
     finish_products(0);
     parts::rescale(o_, factor);
@@ -134,7 +206,7 @@ class Warpgroup {
 #pragma unroll
     for (int i = 0; i < Config::kQkChunks; ++i) {
       const int chunk = Config::chunk_order(kMe, i);
-      ptx::wait(state.full[chunk], parity_);
+      ptx::wait(state.full[chunk], parities_[kBlock]);
       if (i == 0) take_live(state);
       ptx::wgmma_fence();
       const parts::Tile& k = shared_.kv[kMe].tiles[chunk];
@@ -149,21 +221,21 @@ class Warpgroup {
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin_registers(s_);
-    parity_ ^= 1;
+    parities_.next(kBlock);
 #pragma unroll
     for (int chunk = Config::kVChunks; chunk < Config::kQkChunks; ++chunk) release(kMe, chunk);
   }
 
   /// From scores to probabilities (in s_ and, packed, p_); `before` is the maximum so far. Returns by what
   /// the output so far must shrink.
-  __device__ __forceinline__ parts::RowPair softmax(parts::RowPair before) {
+  __device__ __forceinline__ parts::RowPair softmax(const parts::Work& work, parts::RowPair before) {
     const float scale = parts::positive_scale(s_, args_.scale_log2);
-    const int start = (first_block_ + kMe) * 64;
     // Those that some rows of the tile attend to and others do not.
-    const std::uint64_t partial = live_ & ~parts::low_tokens(least_limit_ - start);
+    const std::uint64_t partial = live_ & ~parts::low_tokens(least_limit_ - start_token_);
     if (live_ != parts::kAllLive || partial != 0) {
-      parts::mask_scores(s_, live_, limit_low_ - start, limit_high_ - start, fragment_);
-      silence(start, partial);
+      parts::mask_scores(s_, live_, limit(work, fragment_.row) - start_token_,
+                         limit(work, fragment_.row + 8) - start_token_, fragment_);
+      silence(work, partial);
     }
     max_ = parts::row_max(s_, scale, before);
     const parts::RowPair factor = parts::shrink(before, max_);
@@ -182,15 +254,15 @@ class Warpgroup {
   }
 
   /// Nothing of dead tokens may reach the output through V, whose block this is.
-  __device__ __forceinline__ void silence(int start, std::uint64_t partial) {
+  __device__ __forceinline__ void silence(const parts::Work& work, std::uint64_t partial) {
     parts::Tile* tiles = shared_.kv[kMe].tiles;
     if (partial != 0) {
       // The query token that sees token t of the block first, as a row of the tile.
-      const int offset = start - length_ + args_.query.tokens;
+      const int offset = start_token_ - work.segment.length + args_.query.tokens;
       const bool found = parts::record_poison<Element, Config::kVDim, 128>(
           shared_.poison_from, tiles, partial, thread_,
-          [&](int token) { return (token + offset) * args_.query.group - first_row_; });
-      if (found) shared_.poisoned = 1;
+          [&](int token) { return (token + offset) * args_.query.group - work.tile.first; });
+      if (found) shared_.poisoned[parities_[kMeeting]] = 1;
       ptx::named_sync(kAlone + kMe, 128);
     }
     parts::silence_tokens<Element, Config::kVChunks, 128>([&](int i) -> parts::Tile& { return tiles[i]; },
@@ -219,8 +291,7 @@ class Warpgroup {
 
   /// The maximum after the other warpgroup's block; what is summed so far shrinks to it.
   __device__ __forceinline__ void take_over(int block) {
-    ptx::wait(shared_.handed_over[block], handover_parity_);
-    handover_parity_ ^= 1;
+    ptx::wait(shared_.handed_over[block], parities_.next(kHandOver));
     const parts::RowPair max{shared_.row_max[block][fragment_.row],
                              shared_.row_max[block][fragment_.row + 8]};
     const parts::RowPair factor = parts::shrink(max_, max);
@@ -258,33 +329,6 @@ class Warpgroup {
     if (thread_ % 32 == 0) ptx::arrive(shared_.state[block].empty[chunk]);
   }
 
-  __device__ __forceinline__ void finish(const schedule::Segment& segment, const parts::RowTile& tile,
-                                         int lane) {
-    const parts::RowPair mine{parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)};
-    meet();  // row_sum of the segment before is read
-    if (fragment_.column == 0) {
-      shared_.row_sum[kMe][fragment_.row] = mine.low;
-      shared_.row_sum[kMe][fragment_.row + 8] = mine.high;
-    }
-    meet();
-    if (segment.block_end > segment.block_begin && shared_.poisoned != 0) spread_poison();
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = fragment_.row + 8 * half;
-      const float sum = shared_.row_sum[0][row] + shared_.row_sum[1][row];
-      const parts::RowScale scale = parts::finish_row(half ? max_.high : max_.low, sum);
-      const int column = kFirstColumn + fragment_.column;
-      const bool writes_lse = kMe == 0 && fragment_.column == 0;
-      if (segment.slot < 0) {
-        parts::write_output<Element>(o_, row, half, scale, args_, tile, column, writes_lse);
-      } else if (row < tile.rows) {
-        const std::int64_t slot = static_cast<std::int64_t>(segment.slot) * args_.geometry.lanes + lane;
-        parts::write_partial(o_, slot * 64 + row, half, scale, args_.partial, Config::kVDim, column,
-                             writes_lse);
-      }
-    }
-  }
-
   /// What silence() found goes into the outputs, here and not there: the loop over blocks has no registers
   /// and no time to spare for it (it took 14 % longer).
   __device__ __forceinline__ void spread_poison() {
@@ -293,22 +337,24 @@ class Warpgroup {
       const int column = kFirstColumn + i / 4 * 8 + fragment_.column + i % 2;
       if (fragment_.row + i % 4 / 2 * 8 >= shared_.poison_from[column]) o_[i] = NAN;
     }
+    meet();  // all have read it
+    for (int i = threadIdx.x; i < Config::kVDim; i += Config::kComputeThreads) {
+      shared_.poison_from[i] = parts::kNoPoison;
+    }
+    if (threadIdx.x == 0) shared_.poisoned[parities_[kMeeting]] = 0;
+    meet();
   }
 
   SharedMemory<Config>& shared_;
   const parts::DecodeArguments& args_;
+  const CUtensorMap& query_map_;
   const int thread_;
   const parts::Fragment fragment_;
-  std::uint32_t parity_ = 0;  // of this warpgroup's buffer
-  std::uint32_t meeting_parity_ = 0;
-  std::uint32_t handover_parity_ = 0;  // of the other's probabilities
-  int first_block_ = 0;
-  std::uint64_t live_ = 0;              // which tokens of this warpgroup's block count
-  int limit_low_ = 0, limit_high_ = 0;  // tokens that the thread's rows attend to
-  int least_limit_ = 0;                 // and the tile's first row
-  int length_ = 0;
-  int first_row_ = 0;
-  parts::RowPair max_, sum_;  // base 2; sum_ is this thread's share
+  Parities parities_;
+  int start_token_ = 0;                // of this warpgroup's block
+  std::uint64_t live_ = 0;             // which of its tokens count
+  int least_limit_ = 0;                // tokens that the tile's first row attends to
+  parts::RowPair max_, sum_;           // base 2; sum_ is this thread's share
   std::uint32_t q_fragment_[4][4];
   std::uint32_t p_[4][4];
   float s_[32];
@@ -316,11 +362,16 @@ class Warpgroup {
 };
 
 template <class Config, int kMe>
-__device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
-  Warpgroup<Config, kMe> warpgroup(shared, args);
-  parts::Segments segments(args);
-  for (schedule::Segment segment; segments.next(segment);) {
-    warpgroup.run(segment, segments.tile_of(segment), segments.lane());
+__device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                        const CUtensorMap& query_map) {
+  Warpgroup<Config, kMe> warpgroup(shared, args, query_map);
+  parts::WorkPosition position(shared.work);
+  if (threadIdx.x < 32) warpgroup.request_query(position.get());
+  for (; !position.get().is_end(); position.next()) {
+    const parts::Work& work = position.get();
+    warpgroup.attend(work);
+    if (threadIdx.x < 32) warpgroup.request_query(position.ahead().get());
+    warpgroup.finish(work);
   }
 }
 
@@ -329,14 +380,28 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
                                      const CUtensorMap& map) {
   const int thread = threadIdx.x - Config::kComputeThreads;
   if (thread >= Loader::kThreads) return;
-  parts::load_segments(args, Loader(args.cache, map, thread), Pipe<Config>(shared.kv, shared.state));
+  parts::WorkPosition position(shared.work);
+  auto tell = [&](const parts::Work& work) {
+    if (thread == 0) position.put(work);
+  };
+  parts::load_segments(args, Loader(args.cache, map, thread), Pipe<Config>(shared.kv, shared.state), tell);
+  parts::Work end;
+  end.segment.request = -1;
+  tell(end);
 }
 
 template <class Config, class Loader>
-__device__ __forceinline__ void set_up_barriers(SharedMemory<Config>& shared) {
+__device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
+  for (int i = threadIdx.x; i < Config::kVDim; i += Config::kThreads) {
+    shared.poison_from[i] = parts::kNoPoison;
+  }
   if (threadIdx.x == 0) {
+    shared.poisoned[0] = shared.poisoned[1] = 0;
+    shared.work.init(Config::kComputeThreads / 32);
     for (ptx::Barrier& barrier : shared.handed_over) ptx::init(barrier, 128);
     ptx::init(shared.meeting, Config::kComputeThreads);
+    ptx::init(shared.q_full, 1);
+    ptx::init(shared.q_empty, Config::kComputeThreads / 32);
     for (auto& state : shared.state) {
       for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
         ptx::init(state.full[chunk], Loader::kArrivals);
@@ -350,23 +415,24 @@ __device__ __forceinline__ void set_up_barriers(SharedMemory<Config>& shared) {
 
 template <class Config, class Loader>
 __global__ void __launch_bounds__(Config::kThreads, 1)
-    kernel(const __grid_constant__ parts::DecodeArguments args, const __grid_constant__ CUtensorMap map) {
+    kernel(const __grid_constant__ parts::DecodeArguments args, const __grid_constant__ CUtensorMap kv_map,
+           const __grid_constant__ CUtensorMap query_map) {
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
-  set_up_barriers<Config, Loader>(shared);
+  set_up<Config, Loader>(shared);
   cudaTriggerProgrammaticLaunchCompletion();  // the combine step may take its place in the queue
 
   const Role role = static_cast<Role>(threadIdx.x / 128);
   if (role == Role::kLoader) {
     ptx::give_registers<Config::kLoaderRegisters>();
-    load<Config, Loader>(shared, args, map);
+    load<Config, Loader>(shared, args, kv_map);
   } else {
     ptx::take_registers<Config::kComputeRegisters>();
     if (role == Role::kLeft) {
-      compute<Config, 0>(shared, args);
+      compute<Config, 0>(shared, args, query_map);
     } else {
-      compute<Config, 1>(shared, args);
+      compute<Config, 1>(shared, args, query_map);
     }
   }
 }

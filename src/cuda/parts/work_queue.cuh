@@ -1,0 +1,73 @@
+// Segments from the loading role, which walks the plan, to the computing warpgroups: these then need neither
+// the code nor the registers of the walk.
+#pragma once
+
+#include "cuda/parts/arguments.cuh"
+#include "cuda/ptx/barrier.cuh"
+
+namespace flashlatent::parts {
+
+struct Work {
+  schedule::Segment segment;
+  RowTile tile;
+
+  __device__ __forceinline__ int blocks() const { return segment.block_end - segment.block_begin; }
+  /// After the last segment.
+  __device__ __forceinline__ bool is_end() const { return segment.request < 0; }
+};
+
+inline constexpr int kWorkSlots = 4;
+
+struct WorkQueue {
+  Work work[kWorkSlots];
+  ptx::Barrier full[kWorkSlots], empty[kWorkSlots];
+
+  /// One thread puts, `takers` arrivals free a slot.
+  __device__ __forceinline__ void init(int takers) {
+    for (int i = 0; i < kWorkSlots; ++i) {
+      ptx::init(full[i], 1);
+      ptx::init(empty[i], takers);
+    }
+  }
+};
+
+/// A place in the queue; putter and takers each move one on.
+class WorkPosition {
+ public:
+  __device__ __forceinline__ explicit WorkPosition(WorkQueue& queue) : queue_(queue) {}
+
+  __device__ __forceinline__ void put(const Work& work) {
+    ptx::wait(queue_.empty[slot()], parity() ^ 1);
+    queue_.work[slot()] = work;
+    ptx::arrive(queue_.full[slot()]);
+    ++index_;
+  }
+
+  /// The work here, once it is put.
+  __device__ __forceinline__ const Work& get() const {
+    ptx::wait(queue_.full[slot()], parity());
+    return queue_.work[slot()];
+  }
+
+  /// Frees this slot, which takes an arrival of one lane of every warp that takes, and goes to the next.
+  __device__ __forceinline__ void next() {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ptx::arrive(queue_.empty[slot()]);
+    ++index_;
+  }
+
+  __device__ __forceinline__ WorkPosition ahead() const {
+    WorkPosition position = *this;
+    ++position.index_;
+    return position;
+  }
+
+ private:
+  __device__ __forceinline__ int slot() const { return index_ % kWorkSlots; }
+  __device__ __forceinline__ std::uint32_t parity() const { return index_ / kWorkSlots % 2; }
+
+  WorkQueue& queue_;
+  std::uint32_t index_ = 0;
+};
+
+}  // namespace flashlatent::parts

@@ -106,7 +106,10 @@ TEST(Plan, LargestPartIsWithinASplitAndABlockOrMergeOfTheIdeal) {
 
 TEST(Plan, NothingIsSplitWhereWholeRequestsTakeNoLonger) {
   auto merges = [](int requests, int parts, int length) {
-    const Batch batch{{.requests = requests, .parts = parts, .max_tokens = 10000, .cost = {10, 40, 40}},
+    const Batch batch{{.requests = requests,
+                       .parts = parts,
+                       .max_tokens = 10000,
+                       .cost = {.per_block = 10, .per_split = 40, .per_merge = 40}},
                       std::vector<std::int32_t>(requests, length)};
     return BuiltPlan(batch).view().header->merges;
   };

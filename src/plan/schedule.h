@@ -28,7 +28,7 @@ namespace flashlatent::schedule {
 struct CostModel {
   std::int32_t per_block = 16;
   std::int32_t per_split = 48;
-  std::int32_t per_call = 0;  ///< What a call takes beside its largest part: launches, combine.
+  std::int32_t per_call = 0;   ///< What a call takes beside its largest part: launches, combine.
   std::int32_t per_merge = 0;  ///< What having to combine adds to a call.
 };
 

@@ -164,17 +164,46 @@ TEST_P(Contracts, CausalQueryTokens) {
                 .causal = true});
 }
 
-TEST_P(Contracts, RaggedQueriesAreServedOrRefused) {
-  const CaseSpec spec{.name = "ragged",
-                      .heads = 8,
-                      .lengths = {5, 100, 64, 300},
-                      .ragged_tokens = {1, 3, 0, 2},
-                      .causal = true};
-  const RandomCase c = runtime::make_case(spec, 3);
-  if (!on_gpu()) return expect_right(spec, 3);
-  const Status status = workspace_bytes(c.problem, executor_).status();
-  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  EXPECT_NE(status.message().find("ragged"), std::string::npos) << status.message();
+TEST_P(Contracts, RaggedQueries) {
+  const std::vector<int> lengths = {5, 100, 64, 2200, 0, 300};
+  const std::vector<int> tokens = {1, 3, 0, 2, 1, 3};
+  for (int heads : {8, 40, 128}) {  // tiles with rows to spare, and tiles that only some requests have
+    for (bool batch_invariant : {false, true}) {
+      expect_right({.name = "ragged",
+                    .heads = heads,
+                    .lengths = lengths,
+                    .ragged_tokens = tokens,
+                    .causal = true,
+                    .sink = true,
+                    .batch_invariant = batch_invariant});
+    }
+  }
+  expect_right({.name = "KV heads, by token, strided",
+                .dtype = Dtype::kF16,
+                .heads = 24,
+                .kv_heads = 3,
+                .page_size = 1,
+                .lengths = {130, 3, 65},
+                .ragged_tokens = {2, 0, 1},
+                .strided = true});
+  expect_right({.name = "no query token", .heads = 16, .lengths = {100, 7}, .ragged_tokens = {0, 0}});
+  // s_q is only a bound.
+  RandomCase c = runtime::make_case(
+      {.heads = 8, .lengths = {100, 7, 70}, .ragged_tokens = {1, 0, 1}, .causal = true}, 2);
+  c.problem.query.tokens = 4;
+  expect_right(c, "wide bound");
+}
+
+TEST_P(Contracts, RaggedRequestsDoNotFeelTheirNeighbours) {
+  for (int heads : {16, 128}) {
+    RandomCase c = runtime::make_case(
+        {.heads = heads, .lengths = {100, 200, 150}, .ragged_tokens = {1, 2, 1}, .causal = true}, 11);
+    // A query token of the request in the middle, which lies beside the others' tokens.
+    auto* q = reinterpret_cast<std::uint16_t*>(const_cast<void*>(c.inputs.q.data));
+    q[(1 * heads + 3) * 576 + 5] = from_float(std::numeric_limits<float>::quiet_NaN(), Dtype::kBF16);
+    q[(2 * heads + heads - 1) * 576] = from_float(std::numeric_limits<float>::infinity(), Dtype::kBF16);
+    expect_right(c, "NaN in a query");
+  }
 }
 
 TEST_P(Contracts, ManyRequestsAndLongOnes) {

@@ -225,6 +225,27 @@ TEST_F(DecodeArguments, OptionsAndTensorsGoTogether) {
   EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q", "query.ragged"}));
 }
 
+TEST_F(DecodeArguments, RaggedQueriesLieSideBySide) {
+  std::int32_t begins[] = {0, 2, 2, 3};
+  problem_.query.ragged = true;
+  problem_.query.tokens = 2;
+  inputs_.q = {memory_, Dtype::kBF16, {3, 16, 576}};
+  inputs_.cu_seqlens_q = {begins, Dtype::kI32, {4}};
+  outputs_.out = {memory_, Dtype::kBF16, {3, 16, 512}};
+  outputs_.lse = {memory_, Dtype::kF32, {3, 16, 2}};
+  EXPECT_TRUE(check().ok()) << check().message();
+  begins[0] = 1;
+  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q begins with 1", "0"}));
+  begins[0] = 0;
+  begins[2] = 1;
+  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q gives request 1 -1 query tokens", "s_q = 2"}));
+  begins[2] = 0;
+  begins[1] = 0;
+  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q gives request 2 3 query tokens", "s_q = 2"}));
+  begins[3] = 2;
+  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q ends at 2", "3 tokens"}));
+}
+
 TEST_F(DecodeArguments, InferredProblem) {
   const Result<DecodeProblem> problem = infer_problem(inputs_, 512, problem_.options);
   ASSERT_TRUE(problem.ok()) << problem.status().message();

@@ -52,6 +52,8 @@ std::vector<CaseSpec> small_cases() {
       {.name = "dims", .heads = 8, .qk_dim = 320, .v_dim = 256, .lengths = {70}},
       {.name = "many", .heads = 4, .lengths = std::vector<int>(140, 65)},
       {.name = "invariant", .heads = 4, .lengths = {2200, 3}, .batch_invariant = true},
+      {.name = "ragged", .heads = 8, .lengths = {700, 5, 66}, .ragged_tokens = {2, 0, 1}, .causal = true},
+      {.name = "ragged", .heads = 80, .lengths = {130, 64}, .ragged_tokens = {1, 2}, .causal = true},
   };
 }
 
@@ -157,6 +159,21 @@ std::vector<CaseSpec> full_cases() {
                          .lengths = {4100, 65},
                          .causal = true,
                          .sink = true});
+      }
+    }
+    for (int heads : {8, 16, 40, 128}) {
+      for (int page_size : {1, 16, 64}) {
+        cases.push_back({.name = "ragged",
+                         .dtype = dtype,
+                         .heads = heads,
+                         .kv_heads = heads == 16 ? 2 : 1,
+                         .page_size = page_size,
+                         .lengths = {300, 0, 65, 4100, 1, 128, 64},
+                         .ragged_tokens = {2, 1, 0, 2, 1, 0, 1},
+                         .causal = true,
+                         .sink = true,
+                         .invalid_pages = true,
+                         .strided = page_size == 16});
       }
     }
     cases.push_back({.name = "many rounds",

@@ -22,7 +22,10 @@ struct DecodeInputs {
                                   ///< a page of kv_cache are skipped.
   ConstTensorView cache_seqlens;  ///< int32 (batch): L. Negative counts as 0, more than
                                   ///< max_pages * page_size as that.
-  ConstTensorView cu_seqlens_q;   ///< int32 (batch + 1), only with Query::ragged.
+  ConstTensorView cu_seqlens_q;   ///< int32 (batch + 1), only with Query::ragged: request i has the tokens
+                                  ///< [cu_seqlens_q[i], cu_seqlens_q[i + 1]) of q, at most s_q. From 0 to
+                                  ///< the total, never falling; on the CPU anything else is refused, on
+                                  ///< CUDA tokens past s_q or the total are left out.
   ConstTensorView attn_sink;      ///< fp32 (h_q), only with Options::attn_sink: out is scaled by
                                   ///< exp(lse) / (exp(lse) + exp(sink)); lse stays. +-inf are legal.
 };

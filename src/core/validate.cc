@@ -48,6 +48,23 @@ Status absent_unless(bool wanted, const char* name, const ConstTensorView& view,
   return invalid_argument(name, " is given, but the problem has ", option, " off");
 }
 
+/// cu_seqlens_q on the CPU: from 0 to the total, no request with more than s_q tokens. On a device it is not
+/// read.
+Status validate_begins(const DecodeProblem& problem, const DecodeInputs& inputs) {
+  const auto* begins = static_cast<const std::int32_t*>(inputs.cu_seqlens_q.data);
+  const std::int64_t total = inputs.q.shape[0];
+  if (begins[0] != 0) return invalid_argument("cu_seqlens_q begins with ", begins[0], "; it must with 0");
+  for (int i = 0; i < problem.query.batch; ++i) {
+    const std::int64_t tokens = std::int64_t{begins[i + 1]} - begins[i];
+    if (tokens >= 0 && tokens <= problem.query.tokens) continue;
+    return invalid_argument("cu_seqlens_q gives request ", i, " ", tokens,
+                            " query tokens; 0 to s_q = ", problem.query.tokens, " are accepted");
+  }
+  if (begins[problem.query.batch] == total) return {};
+  return invalid_argument("cu_seqlens_q ends at ", begins[problem.query.batch],
+                          "; it must end at q's total of ", total, " tokens");
+}
+
 }  // namespace
 
 Status validate_seqlens(const DecodeProblem& problem, const ConstTensorView& cache_seqlens, Device device) {
@@ -67,6 +84,7 @@ Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs,
     FLASHLATENT_RETURN_IF_ERROR(
         expect("cu_seqlens_q", inputs.cu_seqlens_q, Dtype::kI32, device, {query.batch + 1LL}));
     FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("cu_seqlens_q", inputs.cu_seqlens_q));
+    if (device.type == DeviceType::kCpu) FLASHLATENT_RETURN_IF_ERROR(validate_begins(problem, inputs));
   } else {
     FLASHLATENT_RETURN_IF_ERROR(
         expect("q", inputs.q, dtype, device, {query.batch, query.tokens, query.heads, cache.qk_dim}));

@@ -58,10 +58,12 @@ Status kv_tensor_map(const ConstTensorView& cache, int box_tokens, CUtensorMap& 
   return encode("kv_cache", cache, {3, 1, 2, 0}, {64, static_cast<cuuint32_t>(box_tokens), 1, 1}, map);
 }
 
-Status query_tensor_map(const ConstTensorView& q, int group, CUtensorMap& map) {
+Status query_tensor_map(const ConstTensorView& q, int group, int tokens, int requests, CUtensorMap& map) {
   // element, head, token, request
   return encode("q", q, {3, 2, 1, 0},
-                {64, static_cast<cuuint32_t>(group), static_cast<cuuint32_t>(q.shape[1]), 1}, map);
+                {64, static_cast<cuuint32_t>(group), static_cast<cuuint32_t>(tokens),
+                 static_cast<cuuint32_t>(requests)},
+                map);
 }
 
 Status query_rows_map(const ConstTensorView& q, int box_rows, CUtensorMap& map) {

@@ -40,12 +40,30 @@ Status check_alignment(const char* name, const ConstTensorView& view, int bytes)
 
 /// Are the rows of a tile, token by token and in each the heads of a group, at equal distances?
 bool rows_in_line(const DecodeProblem& problem, const ConstTensorView& q) {
-  if (problem.query.tokens == 1) return true;
-  return problem.cache.heads == 1 && q.strides[1] == problem.query.heads * q.strides[2];
+  const auto& s = q.strides;
+  if (problem.query.ragged) {
+    return problem.cache.heads == 1 && s[0] == problem.query.heads * s[1] &&
+           q.shape[0] * problem.query.heads < 1LL << 31;
+  }
+  return problem.query.tokens == 1 || (problem.cache.heads == 1 && s[1] == problem.query.heads * s[2]);
+}
+
+/// q or out with four dimensions: ragged ones, (tokens, heads, dim), as a batch of single tokens, of which a
+/// request has several one after another.
+template <class View>
+View with_batch(const View& view) {
+  if (view.rank == 4) return view;
+  View batch = view;
+  batch.rank = 4;
+  batch.shape = {view.shape[0], 1, view.shape[1], view.shape[2]};
+  batch.strides = {view.strides[0], view.strides[0], view.strides[1], view.strides[2]};
+  return batch;
 }
 
 parts::DecodeArguments arguments_of(const DecodeCall& call) {
   const auto& [problem, inputs, outputs, g, plan, workspace, executor] = call;
+  const ConstTensorView q = with_batch(inputs.q);
+  const TensorView out = with_batch(outputs.out);
   const schedule::PlanView view = schedule::plan_view(g, plan.data);
   parts::DecodeArguments args = {};
   args.geometry = g;
@@ -54,9 +72,11 @@ parts::DecodeArguments arguments_of(const DecodeCall& call) {
   args.merges = view.merges;
   const int group = problem.query.heads / problem.cache.heads;
   args.query = {.data = inputs.q.data,
-                .batch_stride = inputs.q.strides[0],
-                .token_stride = inputs.q.strides[1],
-                .head_stride = inputs.q.strides[2],
+                .batch_stride = q.strides[0],
+                .token_stride = q.strides[1],
+                .head_stride = q.strides[2],
+                .begins = static_cast<const std::int32_t*>(inputs.cu_seqlens_q.data),
+                .total = static_cast<int>(std::min<std::int64_t>(q.shape[0], (1LL << 31) - 1)),
                 .tokens = problem.query.tokens,
                 .group = group,
                 .row_tiles = (problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows,
@@ -72,9 +92,9 @@ parts::DecodeArguments arguments_of(const DecodeCall& call) {
                 .page_size = problem.cache.page_size,
                 .box_tokens = box_tokens_of(problem.cache.page_size)};
   args.output = {.out = outputs.out.data,
-                 .batch_stride = outputs.out.strides[0],
-                 .token_stride = outputs.out.strides[1],
-                 .head_stride = outputs.out.strides[2],
+                 .batch_stride = out.strides[0],
+                 .token_stride = out.strides[1],
+                 .head_stride = out.strides[2],
                  .lse = static_cast<float*>(outputs.lse.data),
                  .lse_batch_stride = outputs.lse.strides[0],
                  .lse_head_stride = outputs.lse.strides[1],
@@ -85,6 +105,20 @@ parts::DecodeArguments arguments_of(const DecodeCall& call) {
   args.scale_log2 = problem.options.softmax_scale * parts::kLog2E;
   args.causal = problem.options.causal;
   return args;
+}
+
+/// The maps of q that the kernels may use. No kernel uses any where q is empty.
+Status query_maps(const DecodeCall& call, DenseLaunch& launch) {
+  const auto& query = call.problem.query;
+  ConstTensorView q = with_batch(call.inputs.q);
+  if (q.elements() == 0) return {};
+  if (launch.args.query.row_tiles == 1) {
+    FLASHLATENT_RETURN_IF_ERROR(query_tensor_map(q, launch.args.query.group, query.ragged ? 1 : query.tokens,
+                                                 query.ragged ? query.tokens : 1, launch.query));
+  }
+  if (!launch.args.query.rows_in_line) return {};
+  if (query.ragged) std::swap(q.shape[0], q.shape[1]);  // all rows are one request's
+  return query_rows_map(q, launch.args.geometry.tile_rows, launch.query_rows);
 }
 
 }  // namespace
@@ -128,13 +162,7 @@ Status launch_dense(const DecodeCall& call,
   if (!by_token) {
     FLASHLATENT_RETURN_IF_ERROR(kv_tensor_map(cache, launch.args.cache.box_tokens, launch.kv));
   }
-  if (launch.args.query.row_tiles == 1) {
-    FLASHLATENT_RETURN_IF_ERROR(query_tensor_map(call.inputs.q, launch.args.query.group, launch.query));
-  }
-  if (launch.args.query.rows_in_line) {
-    FLASHLATENT_RETURN_IF_ERROR(
-        query_rows_map(call.inputs.q, launch.args.geometry.tile_rows, launch.query_rows));
-  }
+  FLASHLATENT_RETURN_IF_ERROR(query_maps(call, launch));
   FLASHLATENT_RETURN_IF_ERROR(find(call, by_token)->launch(launch, call.executor));
   return combine_plan(launch.args, call.problem.cache.dtype, call.problem.cache.v_dim, *units, call.executor);
 }

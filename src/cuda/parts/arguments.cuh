@@ -15,6 +15,10 @@ inline constexpr float kLog2E = 1.44269504088896341F;
 struct QueryArguments {
   const void* data;
   std::int64_t batch_stride, token_stride, head_stride;
+  // Ragged: where each request's tokens begin among all (cu_seqlens_q), else null. batch_stride, here and of
+  // the output, is then a token's.
+  const std::int32_t* begins;
+  int total;          // ragged: tokens of all requests
   int tokens;         // s_q
   int group;          // query heads a KV head
   int row_tiles;      // tiles of geometry.tile_rows query rows a KV head
@@ -63,9 +67,11 @@ struct DecodeArguments {
 /// kv_head * group + (first + r) % group.
 struct RowTile {
   int request;
+  int origin;  // where its rows are: times batch_stride (the request, or ragged its first token)
+  int tokens;  // s_q of the request
   int kv_head;
   int first;  // of the request's rows for this KV head
-  int rows;   // live ones, at most geometry.tile_rows
+  int rows;   // live ones, 0 (ragged) to geometry.tile_rows
 
   __device__ __forceinline__ int token(const QueryArguments& query, int row) const {
     return (first + row) / query.group;
@@ -80,10 +86,25 @@ __device__ __forceinline__ RowTile row_tile(const DecodeArguments& args, int req
   const int index = round * args.geometry.lanes + lane;
   RowTile tile;
   tile.request = request;
+  tile.origin = request;
+  tile.tokens = query.tokens;
+  if (query.begins != nullptr) {
+    // Whatever cu_seqlens_q says, nothing outside q and out is read or written.
+    tile.origin = __ldg(query.begins + request);
+    const int end = min(__ldg(query.begins + request + 1), query.total);
+    tile.tokens = tile.origin < 0 ? 0 : max(0, min(end - tile.origin, query.tokens));
+#if FLASHLATENT_DEVICE_CHECKS
+    if (threadIdx.x == 0 && __ldg(query.begins + request + 1) != tile.origin + tile.tokens) {
+      printf(
+          "flashlatent: block %d: cu_seqlens_q gives request %d the tokens %d to %d; at most %d of %d are "
+          "there\n",
+          blockIdx.x, request, tile.origin, __ldg(query.begins + request + 1), query.tokens, query.total);
+    }
+#endif
+  }
   tile.kv_head = index / query.row_tiles;
   tile.first = index % query.row_tiles * args.geometry.tile_rows;
-  const int rows = query.tokens * query.group - tile.first;
-  tile.rows = min(rows, args.geometry.tile_rows);
+  tile.rows = max(0, min(tile.tokens * query.group - tile.first, args.geometry.tile_rows));
   return tile;
 }
 

@@ -13,7 +13,7 @@ namespace flashlatent::parts {
 template <class Element>
 __device__ __forceinline__ const Element* query_row(const QueryArguments& query, const RowTile& tile,
                                                     int row) {
-  return static_cast<const Element*>(query.data) + tile.request * query.batch_stride +
+  return static_cast<const Element*>(query.data) + tile.origin * query.batch_stride +
          tile.token(query, row) * query.token_stride + tile.head(query, row) * query.head_stride;
 }
 

@@ -13,7 +13,12 @@ class Segments {
         walker_(args.geometry, args.cuts[blockIdx.x / args.geometry.lanes],
                 args.cuts[blockIdx.x / args.geometry.lanes + 1], args.cache.lengths) {}
 
-  __device__ __forceinline__ bool next(schedule::Segment& segment) { return walker_.next(segment); }
+  /// A tile without rows (of a ragged request) has no blocks either: nothing is loaded for it.
+  __device__ __forceinline__ bool next(schedule::Segment& segment) {
+    if (!walker_.next(segment)) return false;
+    if (args_.query.begins != nullptr && tile_of(segment).rows == 0) segment.block_end = segment.block_begin;
+    return true;
+  }
 
   __device__ __forceinline__ RowTile tile_of(const schedule::Segment& segment) const {
     return row_tile(args_, segment.request, segment.round, lane());

@@ -66,11 +66,15 @@ class Warpgroup {
     if (ptx::elect_one()) {
       ptx::wait(shared_.q_empty, parities_[kQuery] ^ 1);
       ptx::arrive_expecting(shared_.q_full, Config::kQkChunks * sizeof(parts::Tile));
-      const int row = next.tile.kv_head * args_.query.group + next.tile.first;
+      // Ragged, all rows are one line.
+      const bool ragged = args_.query.begins != nullptr;
+      const int request = ragged ? 0 : next.tile.request;
+      const int row =
+          (next.tile.kv_head + (ragged ? next.tile.origin : 0)) * args_.query.group + next.tile.first;
 #pragma unroll 1
       for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
         ptx::copy_box(chunk < Config::kSharedQChunks ? &shared_.q[chunk] : &shared_.p[1], query_map_,
-                      chunk * 64, row, 0, next.tile.request, shared_.q_full);
+                      chunk * 64, row, 0, request, shared_.q_full);
       }
     }
     __syncwarp();
@@ -78,6 +82,7 @@ class Warpgroup {
 
   /// All blocks of one segment.
   __device__ __forceinline__ void attend(const parts::Work& work) {
+    parts::write_missing_rows<Config::kComputeThreads>(args_, work.segment, work.tile, threadIdx.x);
     start(work);
     const int blocks = work.blocks();
     if (blocks == 0) return;
@@ -139,7 +144,7 @@ class Warpgroup {
   /// How many tokens the tile's row attends to.
   __device__ __forceinline__ int limit(const parts::Work& work, int row) const {
     const int length = work.segment.length;
-    return args_.causal ? length - args_.query.tokens + work.tile.token(args_.query, row) + 1 : length;
+    return args_.causal ? length - work.tile.tokens + work.tile.token(args_.query, row) + 1 : length;
   }
 
   /// Both warpgroups. Not a named barrier: racecheck loses sight of one that is waited for while another
@@ -258,7 +263,7 @@ class Warpgroup {
     parts::Tile* tiles = shared_.kv[kMe].tiles;
     if (partial != 0) {
       // The query token that sees token t of the block first, as a row of the tile.
-      const int offset = start_token_ - work.segment.length + args_.query.tokens;
+      const int offset = start_token_ - work.segment.length + work.tile.tokens;
       const bool found = parts::record_poison<Element, Config::kVDim, 128>(
           shared_.poison_from, tiles, partial, thread_,
           [&](int token) { return (token + offset) * args_.query.group - work.tile.first; });
@@ -351,10 +356,10 @@ class Warpgroup {
   const int thread_;
   const parts::Fragment fragment_;
   Parities parities_;
-  int start_token_ = 0;                // of this warpgroup's block
-  std::uint64_t live_ = 0;             // which of its tokens count
-  int least_limit_ = 0;                // tokens that the tile's first row attends to
-  parts::RowPair max_, sum_;           // base 2; sum_ is this thread's share
+  int start_token_ = 0;       // of this warpgroup's block
+  std::uint64_t live_ = 0;    // which of its tokens count
+  int least_limit_ = 0;       // tokens that the tile's first row attends to
+  parts::RowPair max_, sum_;  // base 2; sum_ is this thread's share
   std::uint32_t q_fragment_[4][4];
   std::uint32_t p_[4][4];
   float s_[32];

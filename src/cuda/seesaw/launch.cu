@@ -26,9 +26,6 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
     return message("qk_dim/v_dim is ", problem.cache.qk_dim, "/", problem.cache.v_dim,
                    "; 576/512, 512/512 and 320/256 are accepted");
   }
-  if (problem.query.ragged) {
-    return "query.ragged is on; this kernel takes the same number of query tokens for every request";
-  }
   return std::nullopt;
 }
 

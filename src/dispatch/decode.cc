@@ -11,15 +11,15 @@
 namespace flashlatent {
 
 Result<std::size_t> plan_bytes(const DecodeProblem& problem, const Executor& executor) {
-  Result<CallBytes> bytes = call_bytes(problem, executor);
-  if (!bytes.ok()) return bytes.status();
-  return bytes->plan;
+  Result<Selection> selection = select(problem, executor);
+  if (!selection.ok()) return selection.status();
+  return selection->plan_bytes;
 }
 
 Result<std::size_t> workspace_bytes(const DecodeProblem& problem, const Executor& executor) {
-  Result<CallBytes> bytes = call_bytes(problem, executor);
-  if (!bytes.ok()) return bytes.status();
-  return bytes->workspace;
+  Result<Selection> selection = select(problem, executor);
+  if (!selection.ok()) return selection.status();
+  return selection->workspace_bytes;
 }
 
 Status plan(const DecodeProblem& problem, const ConstTensorView& cache_seqlens, Memory plan,
@@ -28,7 +28,7 @@ Status plan(const DecodeProblem& problem, const ConstTensorView& cache_seqlens, 
   if (!selection.ok()) return selection.status();
   const schedule::Geometry& geometry = selection->geometry;
   FLASHLATENT_RETURN_IF_ERROR(validate_seqlens(problem, cache_seqlens, device_of(executor)));
-  FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, schedule::plan_bytes(geometry)));
+  FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection->plan_bytes));
 #if FLASHLATENT_WITH_CUDA
   if (executor.backend == Backend::kCuda) return cuda::build_plan(geometry, cache_seqlens, plan, executor);
 #endif
@@ -42,9 +42,8 @@ Status decode(const DecodeProblem& problem, const DecodeInputs& inputs, const De
   if (!selection.ok()) return selection.status();
   const schedule::Geometry& geometry = selection->geometry;
   FLASHLATENT_RETURN_IF_ERROR(validate_decode(problem, inputs, outputs, device_of(executor)));
-  FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, schedule::plan_bytes(geometry)));
-  FLASHLATENT_RETURN_IF_ERROR(
-      validate_memory("workspace", workspace, selection->kernel->workspace_bytes(problem, geometry)));
+  FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection->plan_bytes));
+  FLASHLATENT_RETURN_IF_ERROR(validate_memory("workspace", workspace, selection->workspace_bytes));
   if (problem.query.batch == 0) return {};
   return selection->kernel->launch({problem, inputs, outputs, geometry, plan, workspace, executor});
 }

@@ -108,40 +108,24 @@ std::string explain(const std::vector<Candidate>& candidates) {
   return text;
 }
 
-namespace {
-
-/// candidates() on the executor's device; never without one that takes the problem.
-Result<std::vector<Candidate>> takers_and_others(const DecodeProblem& problem, const Executor& executor) {
+Result<Selection> select(const DecodeProblem& problem, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   Result<int> workers = workers_of(executor);
   if (!workers.ok()) return workers.status();
   Result<std::vector<Candidate>> list = candidates(problem, executor, *workers);
-  if (!list.ok() || cheapest(*list) != nullptr) return list;
-  return none_takes(problem, *list);
-}
-
-}  // namespace
-
-Result<Selection> select(const DecodeProblem& problem, const Executor& executor) {
-  Result<std::vector<Candidate>> list = takers_and_others(problem, executor);
   if (!list.ok()) return list.status();
   const Candidate* best = cheapest(*list);
-  return Selection{best->kernel, best->geometry};
-}
-
-Result<CallBytes> call_bytes(const DecodeProblem& problem, const Executor& executor) {
-  Result<std::vector<Candidate>> list = takers_and_others(problem, executor);
-  if (!list.ok()) return list.status();
-  const Candidate* best = cheapest(*list);
-  CallBytes bytes;
+  if (best == nullptr) return none_takes(problem, *list);
+  Selection selection{.kernel = best->kernel, .geometry = best->geometry};
   for (const Candidate& candidate : *list) {
     // With batch_invariant every batch gets the same kernel.
     if (!candidate.reason.empty() || (problem.options.batch_invariant && &candidate != best)) continue;
-    bytes.plan = std::max(bytes.plan, static_cast<std::size_t>(schedule::plan_bytes(candidate.geometry)));
-    bytes.workspace =
-        std::max(bytes.workspace, candidate.kernel->workspace_bytes(problem, candidate.geometry));
+    const auto plan_bytes = static_cast<std::size_t>(schedule::plan_bytes(candidate.geometry));
+    selection.plan_bytes = std::max(selection.plan_bytes, plan_bytes);
+    selection.workspace_bytes =
+        std::max(selection.workspace_bytes, candidate.kernel->workspace_bytes(problem, candidate.geometry));
   }
-  return bytes;
+  return selection;
 }
 
 Result<std::string> picked_kernel(const DecodeProblem& problem, const Executor& executor) {

@@ -8,9 +8,13 @@
 
 namespace flashlatent {
 
+/// The kernel that a problem gets. The sizes are what callers must bring: enough for any kernel that the
+/// problem might get at a smaller batch, since they are asked for once, at the largest.
 struct Selection {
   const DecodeKernel* kernel = nullptr;
-  schedule::Geometry geometry;
+  schedule::Geometry geometry = {};
+  std::size_t plan_bytes = 0;
+  std::size_t workspace_bytes = 0;
 };
 
 /// One kernel's answer to a problem.
@@ -38,14 +42,6 @@ std::string explain(const std::vector<Candidate>& candidates);
 /// The cheapest kernel of the executor's backend that takes the problem, or the one that the executor names;
 /// otherwise kUnsupported with why each kernel declined.
 Result<Selection> select(const DecodeProblem& problem, const Executor& executor);
-
-/// workspace_bytes() and plan_bytes() of every kernel that might be picked for the problem at a smaller
-/// batch: callers take them once, at the largest.
-struct CallBytes {
-  std::size_t plan = 0;
-  std::size_t workspace = 0;
-};
-Result<CallBytes> call_bytes(const DecodeProblem& problem, const Executor& executor);
 
 /// describe_plan() for a geometry at hand; `plan` and `lengths` are on the host.
 Result<PlanDescription> describe_plan(const schedule::Geometry& geometry, const std::int32_t* lengths,

@@ -30,7 +30,7 @@ Result<PlanDescription> describe_plan(const DecodeProblem& problem, const ConstT
   if (!selection.ok()) return selection.status();
   const schedule::Geometry& g = selection->geometry;
   FLASHLATENT_RETURN_IF_ERROR(validate_seqlens(problem, cache_seqlens, Device{}));
-  FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, schedule::plan_bytes(g)));
+  FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection->plan_bytes));
   return describe_plan(g, static_cast<const std::int32_t*>(cache_seqlens.data), plan,
                        selection->kernel->name);
 }

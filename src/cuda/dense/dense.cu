@@ -163,6 +163,9 @@ Status launch_dense(const DecodeCall& call,
     FLASHLATENT_RETURN_IF_ERROR(kv_tensor_map(cache, launch.args.cache.box_tokens, launch.kv));
   }
   FLASHLATENT_RETURN_IF_ERROR(query_maps(call, launch));
+  if (call.problem.query.ragged) {
+    FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(launch.args, call.problem.query.heads, call.executor));
+  }
   FLASHLATENT_RETURN_IF_ERROR(find(call, by_token)->launch(launch, call.executor));
   return combine_plan(launch.args, call.problem.cache.dtype, call.problem.cache.v_dim, *units, call.executor);
 }

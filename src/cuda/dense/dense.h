@@ -36,6 +36,9 @@ struct DenseInstance {
   Status (*launch)(const DenseLaunch&, const Executor&);
 };
 
+/// lse = -inf for the query tokens that ragged requests do not have.
+Status write_missing_rows(const parts::DecodeArguments& args, int heads, const Executor& executor);
+
 /// Launches the instance that `find(by_token)` names, then the combine step.
 Status launch_dense(const DecodeCall& call,
                     const DenseInstance* (*find)(const DecodeCall& call, bool by_token));

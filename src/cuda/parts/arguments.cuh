@@ -81,27 +81,27 @@ struct RowTile {
   }
 };
 
+/// Where a request's query tokens begin (times batch_stride), and how many there are.
+struct RequestTokens {
+  int origin, count;
+};
+
+__device__ __forceinline__ RequestTokens request_tokens(const QueryArguments& query, int request) {
+  if (query.begins == nullptr) return {request, query.tokens};
+  // Whatever cu_seqlens_q says, nothing outside q and out is read or written.
+  const int begin = __ldg(query.begins + request);
+  const int end = min(__ldg(query.begins + request + 1), query.total);
+  return {begin, begin < 0 ? 0 : max(0, min(end - begin, query.tokens))};
+}
+
 __device__ __forceinline__ RowTile row_tile(const DecodeArguments& args, int request, int round, int lane) {
   const QueryArguments& query = args.query;
   const int index = round * args.geometry.lanes + lane;
   RowTile tile;
   tile.request = request;
-  tile.origin = request;
-  tile.tokens = query.tokens;
-  if (query.begins != nullptr) {
-    // Whatever cu_seqlens_q says, nothing outside q and out is read or written.
-    tile.origin = __ldg(query.begins + request);
-    const int end = min(__ldg(query.begins + request + 1), query.total);
-    tile.tokens = tile.origin < 0 ? 0 : max(0, min(end - tile.origin, query.tokens));
-#if FLASHLATENT_DEVICE_CHECKS
-    if (threadIdx.x == 0 && __ldg(query.begins + request + 1) != tile.origin + tile.tokens) {
-      printf(
-          "flashlatent: block %d: cu_seqlens_q gives request %d the tokens %d to %d; at most %d of %d are "
-          "there\n",
-          blockIdx.x, request, tile.origin, __ldg(query.begins + request + 1), query.tokens, query.total);
-    }
-#endif
-  }
+  const RequestTokens own = request_tokens(query, request);
+  tile.origin = own.origin;
+  tile.tokens = own.count;
   tile.kv_head = index / query.row_tiles;
   tile.first = index % query.row_tiles * args.geometry.tile_rows;
   tile.rows = max(0, min(tile.tokens * query.group - tile.first, args.geometry.tile_rows));

@@ -25,21 +25,6 @@ __device__ __forceinline__ float sink_factor(float lse, float sink) {
   return lse == -INFINITY ? 0.0F : 1.0F / (1.0F + exp2f((sink - lse) * kLog2E));
 }
 
-/// lse of the tile's rows that other requests have and this one, ragged, has not. Called at a segment's begin
-/// by kThreads threads.
-template <int kThreads>
-__device__ __forceinline__ void write_missing_rows(const DecodeArguments& args,
-                                                   const schedule::Segment& segment, const RowTile& tile,
-                                                   int thread) {
-  if (args.query.begins == nullptr || segment.block_begin > 0) return;
-  const OutputArguments& output = args.output;
-  const int all = min(args.query.tokens * args.query.group - tile.first, args.geometry.tile_rows);
-  for (int row = tile.rows + thread; row < all; row += kThreads) {
-    output.lse[tile.request * output.lse_batch_stride + tile.head(args.query, row) * output.lse_head_stride +
-               tile.token(args.query, row) * output.lse_token_stride] = -INFINITY;
-  }
-}
-
 /// This thread's rows of o (columns first_column + 8 j + column + {0, 1}) as the final output.
 template <class Element, int kCount>
 __device__ __forceinline__ void write_output(const float (&o)[kCount], int row, bool high, RowScale scale,

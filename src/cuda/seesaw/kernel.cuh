@@ -82,7 +82,6 @@ class Warpgroup {
 
   /// All blocks of one segment.
   __device__ __forceinline__ void attend(const parts::Work& work) {
-    parts::write_missing_rows<Config::kComputeThreads>(args_, work.segment, work.tile, threadIdx.x);
     start(work);
     const int blocks = work.blocks();
     if (blocks == 0) return;

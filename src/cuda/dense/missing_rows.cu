@@ -1,0 +1,41 @@
+#include <algorithm>
+
+#include "cuda/common/launch.h"
+#include "cuda/dense/dense.h"
+
+namespace flashlatent::cuda {
+
+namespace {
+
+constexpr int kThreads = 128;
+
+/// A CTA a request.
+__global__ void __launch_bounds__(kThreads)
+    missing_rows_kernel(const __grid_constant__ parts::DecodeArguments args, int heads) {
+  for (int request = blockIdx.x; request < args.geometry.requests; request += gridDim.x) {
+    const parts::RequestTokens own = parts::request_tokens(args.query, request);
+#if FLASHLATENT_DEVICE_CHECKS
+    if (threadIdx.x == 0 && args.query.begins[request + 1] != own.origin + own.count) {
+      printf(
+          "flashlatent: cu_seqlens_q gives request %d the tokens %d to %d; at most %d, of %d in all, are "
+          "taken\n",
+          request, own.origin, args.query.begins[request + 1], args.query.tokens, args.query.total);
+    }
+#endif
+    const int missing = args.query.tokens - own.count;
+    for (int i = threadIdx.x; i < heads * missing; i += kThreads) {
+      const parts::OutputArguments& output = args.output;
+      output.lse[request * output.lse_batch_stride + i / missing * output.lse_head_stride +
+                 (own.count + i % missing) * output.lse_token_stride] = -INFINITY;
+    }
+  }
+}
+
+}  // namespace
+
+Status write_missing_rows(const parts::DecodeArguments& args, int heads, const Executor& executor) {
+  const LaunchShape shape{.blocks = std::min(args.geometry.requests, 1 << 16), .threads = kThreads};
+  return launch(missing_rows_kernel, shape, executor, args, heads);
+}
+
+}  // namespace flashlatent::cuda

@@ -62,9 +62,9 @@ __device__ __forceinline__ void write_row(const parts::DecodeArguments& args, co
   const int head = tile.head(args.query, row);
   float factor = weights.factor;
   if (output.sink != nullptr) factor *= parts::sink_factor(weights.lse, __ldg(output.sink + head));
-  auto* out = reinterpret_cast<std::uint32_t*>(
-      static_cast<Element*>(output.out) + tile.origin * output.batch_stride + token * output.token_stride +
-      head * output.head_stride + column);
+  auto* out =
+      reinterpret_cast<std::uint32_t*>(static_cast<Element*>(output.out) + tile.origin * output.batch_stride +
+                                       token * output.token_stride + head * output.head_stride + column);
   out[0] = parts::pack<Element>(sum.x * factor, sum.y * factor);
   out[1] = parts::pack<Element>(sum.z * factor, sum.w * factor);
   if (column == 0) {

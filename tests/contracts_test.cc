@@ -82,7 +82,7 @@ TEST_P(Contracts, SizesDependOnShapesOnlyAndAreEnforced) {
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   ASSERT_TRUE(run.plan().ok());
   Memory workspace = run.workspace_memory();
-  workspace.bytes /= 2;
+  workspace.bytes = 1;  // the bound is that of all kernels: half of it may do for the one that is picked
   status =
       flashlatent::decode(c.problem, run.inputs(), run.outputs(), run.plan_memory(), workspace, executor_);
   EXPECT_EQ(status.code(), StatusCode::kExhausted);

@@ -82,6 +82,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   constexpr int kRows = kSplitParts ? 1 : kWarps;
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
+  cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
   cudaGridDependencySynchronize();
   const int units = args.plan_header->merges * g.lanes * (g.tile_rows / kRows) * column_units;
   for (int index = blockIdx.x; index < units; index += gridDim.x) {

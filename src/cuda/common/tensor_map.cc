@@ -43,7 +43,7 @@ Status encode(const char* name, const ConstTensorView& view, const int (&order)[
   const CUresult result = (*encode)(
       &map, view.dtype == Dtype::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
       4, const_cast<void*>(view.data), extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     return invalid_argument(name, " is ", to_string(view), "; TMA refuses it (driver error ",
                             static_cast<int>(result), "): strides must be multiples of 16 bytes below 2^40");
@@ -56,14 +56,6 @@ Status encode(const char* name, const ConstTensorView& view, const int (&order)[
 Status kv_tensor_map(const ConstTensorView& cache, int box_tokens, CUtensorMap& map) {
   // element, token in the page, head, page
   return encode("kv_cache", cache, {3, 1, 2, 0}, {64, static_cast<cuuint32_t>(box_tokens), 1, 1}, map);
-}
-
-Status query_tensor_map(const ConstTensorView& q, int group, int tokens, int requests, CUtensorMap& map) {
-  // element, head, token, request
-  return encode("q", q, {3, 2, 1, 0},
-                {64, static_cast<cuuint32_t>(group), static_cast<cuuint32_t>(tokens),
-                 static_cast<cuuint32_t>(requests)},
-                map);
 }
 
 Status query_rows_map(const ConstTensorView& q, int box_rows, CUtensorMap& map) {

@@ -12,11 +12,8 @@ namespace flashlatent::cuda {
 /// page, 128-byte swizzled. Strides are the view's; they and the pointer must be multiples of 16 bytes.
 Status kv_tensor_map(const ConstTensorView& cache, int box_tokens, CUtensorMap& map);
 
-/// Queries (batch, tokens, heads, dim) as boxes of so many requests and tokens, `group` heads and 64
-/// elements. What a box has past the end comes as 0.
-Status query_tensor_map(const ConstTensorView& q, int group, int tokens, int requests, CUtensorMap& map);
-
-/// The same as boxes of `box_rows` rows, a request's tokens and heads taken as one line of rows.
+/// Queries (batch, tokens, heads, dim) as boxes of `box_rows` rows and 64 elements, a request's tokens and
+/// heads taken as one line of rows.
 Status query_rows_map(const ConstTensorView& q, int box_rows, CUtensorMap& map);
 
 }  // namespace flashlatent::cuda

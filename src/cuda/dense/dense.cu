@@ -107,17 +107,12 @@ parts::DecodeArguments arguments_of(const DecodeCall& call) {
   return args;
 }
 
-/// The maps of q that the kernels may use. No kernel uses any where q is empty.
-Status query_maps(const DecodeCall& call, DenseLaunch& launch) {
-  const auto& query = call.problem.query;
+/// The map of q, where its rows are in line. No kernel uses it where q is empty.
+Status query_map(const DecodeCall& call, DenseLaunch& launch) {
   ConstTensorView q = with_batch(call.inputs.q);
   if (q.elements() == 0) return {};
-  if (launch.args.query.row_tiles == 1) {
-    FLASHLATENT_RETURN_IF_ERROR(query_tensor_map(q, launch.args.query.group, query.ragged ? 1 : query.tokens,
-                                                 query.ragged ? query.tokens : 1, launch.query));
-  }
   if (!launch.args.query.rows_in_line) return {};
-  if (query.ragged) std::swap(q.shape[0], q.shape[1]);  // all rows are one request's
+  if (call.problem.query.ragged) std::swap(q.shape[0], q.shape[1]);  // all rows are one request's
   return query_rows_map(q, launch.args.geometry.tile_rows, launch.query_rows);
 }
 
@@ -162,7 +157,7 @@ Status launch_dense(const DecodeCall& call,
   if (!by_token) {
     FLASHLATENT_RETURN_IF_ERROR(kv_tensor_map(cache, launch.args.cache.box_tokens, launch.kv));
   }
-  FLASHLATENT_RETURN_IF_ERROR(query_maps(call, launch));
+  FLASHLATENT_RETURN_IF_ERROR(query_map(call, launch));
   if (call.problem.query.ragged) {
     FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(launch.args, call.problem.query.heads, call.executor));
   }

@@ -22,7 +22,6 @@ std::size_t dense_workspace_bytes(const DecodeProblem& problem, const schedule::
 struct DenseLaunch {
   parts::DecodeArguments args;
   CUtensorMap kv;          ///< Unless the instance loads token by token.
-  CUtensorMap query;       ///< Where one tile holds all rows of a KV head.
   CUtensorMap query_rows;  ///< Tiles of rows, where query.rows_in_line.
 };
 

@@ -27,11 +27,14 @@ struct Config {
   static constexpr int kRingTiles =
       (227 * 1024 - kQueryBytes - kProbabilityBytes - kReservedBytes) / static_cast<int>(sizeof(parts::Tile));
 
-  // The output goes out through q's memory, so many columns at a time, padded against bank conflicts.
-  static constexpr int kStagingPad = 4;
-  static constexpr int kStagingColumns =
-      kRows * (256 + kStagingPad) * 4 <= kQueryBytes && kVDim % 256 == 0 ? 256 : 128;
-  static_assert(kRows * (kStagingColumns + kStagingPad) * 4 <= kQueryBytes);
+  // At a segment's end one warpgroup hands its output (fp32) to the other in the last V tiles of its last
+  // block.
+  static constexpr int kHandedTiles = kVDim * kRows * 4 / static_cast<int>(sizeof(parts::Tile));
+  static_assert(kHandedTiles <= kVChunks && kVDim * kRows * 4 % sizeof(parts::Tile) == 0);
+
+  // Blocks with a tile in the ring: a loader that may fill a block's first tile knows that the one so many
+  // blocks before has been read.
+  static constexpr int kLiveSlots = (kRingTiles + kQkChunks - 1) / kQkChunks;
 
   /// RoPE first: only QK^T reads it, so that it comes free first.
   __host__ __device__ static constexpr int chunk_order(int i) {

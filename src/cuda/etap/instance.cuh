@@ -15,7 +15,8 @@ Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor
   shape.blocks = launch.args.geometry.parts * launch.args.geometry.lanes;
   shape.threads = Config::kThreads;
   shape.shared_bytes = sizeof(SharedMemory<Config>);
-  return cuda::launch(kernel<Config, Loader>, shape, executor, launch.args, launch.kv, launch.query);
+  shape.overlaps_previous = true;
+  return cuda::launch(kernel<Config, Loader>, shape, executor, launch.args, launch.kv);
 }
 
 template <class Element, int kQkDim, int kVDim, int kRows, class Loader>

@@ -5,11 +5,25 @@
 //   P^T = exp2(S^T - max)  the maximum over M: lanes, then warps through shared memory
 //   O^T += V^T P^T       d_v x kRows, all of it in one warpgroup
 //
-// The two warpgroups take blocks in turn, each with its own maximum, sums and output; they meet only at a
-// segment's end. Memory never waits for them: loader and readers share a ring of tiles. Code is kept short:
-// between segments instructions come from a memory that is busy with KV, at 1 to 2 us a miss.
+// The two warpgroups take blocks in turn, each with its own maximum, sums and output. At a segment's end the
+// one that is done first hands its share to the one with the last block, which writes the result, and begins
+// the next segment: nobody meets, and memory never waits. Code is kept short: between segments instructions
+// come from a memory that is busy with KV, at 1 to 2 us a miss.
+//
+// Barriers (arrivals), and why none is waited for with a wrong parity:
+// - full (loader), empty (4: a lane of each warp that computes the block): phase n of both is the slot's n-th
+//   tile. Tiles used to hand over are given back by the warpgroup that takes, with 4 arrivals too.
+// - q_full (128), q_empty (4): phase n of both is the n-th segment with blocks. Who has the first block of
+//   segment n + 1 did not have the last of segment n: it waits for the other's arrival at q_empty after the
+//   last score of n, stores Q, and arrives at q_full, for which all wait who have a block. None is ever two
+//   phases ahead: who has no block in n (it has one only) has the first of n + 1.
+// - has_handed[i] (128): the n-th segment of two or more blocks uses i = n % 2, phase n / 2, and handed[i].
+//   Who would hand over in segment n + 2 waits for its Q, which comes after an arrival of the other warpgroup
+//   in a segment after the n-th (at q_empty, or at q_full): with the n-th it is done.
 #pragma once
 
+#include "cuda/etap/output.cuh"
+#include "cuda/etap/query.cuh"
 #include "cuda/etap/ring.cuh"
 #include "cuda/etap/softmax.cuh"
 #include "cuda/parts/epilogue.cuh"
@@ -23,59 +37,58 @@ enum class Role { kEven = 0, kOdd = 1, kLoader = 2 };  // a warpgroup each
 
 inline constexpr int kAlone = 1;  // + which: the named barrier of one warpgroup
 
-/// One of the two computing warpgroups: the first takes a segment's even blocks, the second the odd ones.
+/// One of the two computing warpgroups: the first takes the CTA's even blocks, the second the odd ones,
+/// counted through all segments.
 template <class Config>
 class Warpgroup {
  public:
   using Element = typename Config::Element;
 
-  __device__ __forceinline__ Warpgroup(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                       const CUtensorMap& query_map)
+  __device__ __forceinline__ Warpgroup(SharedMemory<Config>& shared, const parts::DecodeArguments& args)
       : shared_(shared),
         args_(args),
-        query_map_(query_map),
         me_(threadIdx.x / 128),
         thread_(threadIdx.x % 128),
         fragment_(parts::fragment_of(thread_)),
         ring_(shared) {}
 
-  /// All of one segment, from loading Q to writing the result.
+  /// All of one segment, from waiting for Q to writing the result.
   __device__ __forceinline__ void run(const schedule::Segment& segment, const parts::RowTile& tile,
                                       int lane) {
-    if (segment.block_end > segment.block_begin) load_query(tile);
+    const int blocks = segment.block_end - segment.block_begin;
+    if (blocks > 0) take_query(tile, blocks);
     start(tile, segment.length);
     for (int block = segment.block_begin; block < segment.block_end; ++block) {
-      if ((block - segment.block_begin) % 2 == me_) attend(block);
+      if (turn_ == me_) attend(block, segment.block_end - block);
       ring_.next_block();
+      turn_ ^= 1;
     }
-    finish(segment, lane);
+    const bool has_last = turn_ != me_;
+    if (!has_last && blocks < 2) return;
+    publish_statistics(has_last ? shared_.own[me_] : shared_.handed[handing_ & 1]);
+    ptx::named_sync(kAlone + me_, 128);  // statistics are there; no product reads a tile
+    if (has_last) {
+      finish(segment, blocks > 1, lane);
+    } else {
+      hand_over();
+    }
+    handing_ += blocks > 1;
   }
 
  private:
   static constexpr int kRows = Config::kRows;
-  static constexpr int kFirstV = Config::kQkChunks - Config::kVChunks;  // in the order of loading
+  static constexpr int kFirstV = Config::kQkChunks - Config::kVChunks;          // in the order of loading
+  static constexpr int kFirstHanded = Config::kVChunks - Config::kHandedTiles;  // of V's tiles
 
-  /// Both warpgroups. Not a named barrier: racecheck reports hazards between accesses that one orders, it
-  /// seems where it is waited for while another completes.
-  __device__ __forceinline__ void meet() {
-    ptx::arrive(shared_.meeting);
-    ptx::wait(shared_.meeting, meeting_parity_);
-    meeting_parity_ ^= 1;
-  }
-
-  /// The tile's rows of Q by TMA: all tokens and heads of the KV head's group, so that rows are token-major.
-  __device__ __forceinline__ void load_query(const parts::RowTile& tile) {
-    ptx::fence_for_async_proxy();  // what was staged in q
-    meet();
-    if (threadIdx.x < 32 && ptx::elect_one()) {
-      ptx::arrive_expecting(shared_.q_full, tile.rows * Config::kQkDim * sizeof(Element));
-#pragma unroll 1
-      for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
-        ptx::copy_box(shared_.q + chunk * kRows * parts::kRowBytes, query_map_, chunk * 64,
-                      tile.kv_head * args_.query.group, 0, tile.request, shared_.q_full);
-      }
+  /// Until Q is there; the one with the first block brings it.
+  __device__ __forceinline__ void take_query(const parts::RowTile& tile, int blocks) {
+    if (turn_ == me_) {
+      const QueryShare<Config> share(args_.query, tile, thread_);
+      ptx::wait(shared_.q_empty, q_parity_ ^ 1);
+      share.store(shared_.q);
+      ptx::arrive(shared_.q_full);
     }
-    ptx::wait(shared_.q_full, q_parity_);
+    if (turn_ == me_ || blocks > 1) ptx::wait(shared_.q_full, q_parity_);
     q_parity_ ^= 1;
   }
 
@@ -100,13 +113,15 @@ class Warpgroup {
     return length_ - args_.query.tokens + tile_.token(args_.query, n) + 1 - start;
   }
 
-  __device__ __forceinline__ void attend(int block) {
+  /// `left`: blocks of the segment from this one on.
+  __device__ __forceinline__ void attend(int block, int left) {
     score();
+    if (left == 1) arrive_as_warp(shared_.q_empty);
     softmax(block * 64);
     silence(block * 64);
     ptx::fence_for_async_proxy();
     ptx::named_sync(kAlone + me_, 128);  // all of P is there
-    multiply();
+    multiply(left == 2);
   }
 
   /// s = K Q^T, tile by tile as they land; in two sums, so that a product need not wait for the one before
@@ -224,8 +239,8 @@ class Warpgroup {
     parts::silence_tokens<Element, Config::kVChunks, 128>(tile_of, live_, partial, thread_);
   }
 
-  /// o += V^T P^T; a tile is given back as soon as its product is done.
-  __device__ __forceinline__ void multiply() {
+  /// o += V^T P^T; a tile is given back as soon as its product is done, but for those to hand over in.
+  __device__ __forceinline__ void multiply(bool hands_over) {
     const std::uint64_t p = ptx::descriptor_k_major(ptx::shared_address(shared_.p[me_]));
 #pragma unroll
     for (auto& chunk : o_) ptx::pin_registers(chunk);
@@ -241,57 +256,132 @@ class Warpgroup {
       }
       ptx::wgmma_commit();
     }
-    release_in_order(std::make_integer_sequence<int, Config::kVChunks>());
+    release_in_order(hands_over, std::make_integer_sequence<int, Config::kVChunks>());
 #pragma unroll
     for (auto& chunk : o_) ptx::pin_registers(chunk);
   }
 
   template <int... kChunk>
-  __device__ __forceinline__ void release_in_order(std::integer_sequence<int, kChunk...>) {
-    ((ptx::wgmma_wait<Config::kVChunks - 1 - kChunk>(), release(kFirstV + kChunk)), ...);
+  __device__ __forceinline__ void release_in_order(bool hands_over, std::integer_sequence<int, kChunk...>) {
+    ((ptx::wgmma_wait<Config::kVChunks - 1 - kChunk>(),
+      kChunk >= kFirstHanded && hands_over ? void() : release(kFirstV + kChunk)),
+     ...);
   }
 
   /// One arrival a warp, once all its lanes are done.
   __device__ __forceinline__ void release(int i) {
+    arrive_as_warp(ring_.empty(i));
+  }
+  __device__ __forceinline__ void release_query() {
+    arrive_as_warp(shared_.q_empty[me_]);
+  }
+  __device__ __forceinline__ void arrive_as_warp(ptx::Barrier& barrier) {
     __syncwarp();
-    if (thread_ % 32 == 0) ptx::arrive(ring_.empty(i));
+    if (thread_ % 32 == 0) ptx::arrive(barrier);
   }
 
-  /// Brings the two warpgroups' results together and writes them.
-  __device__ __forceinline__ void finish(const schedule::Segment& segment, int lane) {
-    publish_statistics();
-    meet();  // statistics are there, and both have done with q
-    const std::int64_t slot = static_cast<std::int64_t>(segment.slot) * args_.geometry.lanes + lane;
-    ColumnValues<kRows> factor;
+  __device__ __forceinline__ void publish_statistics(Statistics<kRows>& statistics) {
+    ColumnValues<kRows> sum;
 #pragma unroll
     for (int i = 0; i < ColumnValues<kRows>::kCount; ++i) {
-      const int n = column(i);
-      const float max = fmaxf(shared_.row_max[0][n], shared_.row_max[1][n]);
-      const float base = parts::finite_or_zero(max);
-      float sum = 0;
+      sum[i] = across_token_lanes(sum_[i], [](float a, float b) { return a + b; });
+    }
+    if (thread_ % 32 < 4) {
+      put(statistics.warp_sum[thread_ / 32], sum);
+      if (thread_ < 4) put(statistics.max, max_);
+    }
+  }
+
+  /// This thread's i-th four values of what is handed over: as they lie in registers, which are the same in
+  /// both warpgroups.
+  __device__ __forceinline__ float4& handed(int i) {
+    constexpr int kTileValues = sizeof(parts::Tile) / (128 * sizeof(float4));
+    auto* tile =
+        reinterpret_cast<float4*>(ring_.tile_two_back(kFirstV + kFirstHanded + i / kTileValues).bytes);
+    return tile[i % kTileValues * 128 + thread_];
+  }
+
+  /// Raw sums of V into the last tiles of this warpgroup's last block, two back by now.
+  __device__ __forceinline__ void hand_over() {
 #pragma unroll
-      for (int group = 0; group < 2; ++group) {
-        float share = 0;
-#pragma unroll
-        for (int warp = 0; warp < 4; ++warp) share += shared_.warp_sum[group][warp][n];
-        sum += share * parts::exp2_fast(shared_.row_max[group][n] - base);
-      }
-      const parts::RowScale scale = parts::finish_row(max, sum);
-      factor[i] = scale.factor * parts::exp2_fast(max_[i] - base);
-      if (threadIdx.x < 4 && n < tile_.rows) write_lse(segment, slot, n, scale.lse);
-      if (segment.slot < 0 && args_.output.sink != nullptr && n < tile_.rows) {
-        factor[i] *= parts::sink_factor(scale.lse, __ldg(args_.output.sink + tile_.head(args_.query, n)));
+    for (int i = 0; i < Config::kVChunks * kRows / 8; ++i) {
+      const float* x = &o_[i / (kRows / 8)][i % (kRows / 8) * 4];
+      handed(i) = make_float4(x[0], x[1], x[2], x[3]);
+    }
+    ptx::fence_for_async_proxy();
+    ptx::arrive(shared_.has_handed[handing_ & 1]);
+  }
+
+  /// By what this warpgroup's share and the other's are multiplied.
+  struct Factors {
+    ColumnValues<kRows> mine, theirs;
+  };
+
+  /// A lane works out a row.
+  __device__ __forceinline__ Factors merge_statistics(const schedule::Segment& segment, bool takes,
+                                                      std::int64_t slot) {
+    const int n = thread_ % kRows;
+    auto sum_of = [&](const Statistics<kRows>& statistics) {
+      return (statistics.warp_sum[0][n] + statistics.warp_sum[1][n]) +
+             (statistics.warp_sum[2][n] + statistics.warp_sum[3][n]);
+    };
+    const Statistics<kRows>& own = shared_.own[me_];
+    const Statistics<kRows>& other = shared_.handed[handing_ & 1];
+    const float max = takes ? fmaxf(own.max[n], other.max[n]) : own.max[n];
+    const float base = parts::finite_or_zero(max);
+    float mine = parts::exp2_fast(own.max[n] - base);
+    float theirs = takes ? parts::exp2_fast(other.max[n] - base) : 0.0F;
+    float sum = sum_of(own) * mine;
+    if (takes) sum += sum_of(other) * theirs;
+    const parts::RowScale scale = parts::finish_row(max, sum);
+    float factor = scale.factor;
+    if (n < tile_.rows) {
+      if (thread_ < kRows) write_lse(segment, slot, n, scale.lse);
+      if (segment.slot < 0 && args_.output.sink != nullptr) {
+        factor *= parts::sink_factor(scale.lse, __ldg(args_.output.sink + tile_.head(args_.query, n)));
       }
     }
-    rescale(factor);
+    mine *= factor;
+    theirs *= factor;
+    Factors factors;
 #pragma unroll
-    for (int chunk = 0; chunk < Config::kVChunks; chunk += kRoundChunks) {
-      if (chunk > 0) meet();  // the columns before are out
-      if (me_ == 0) stage(chunk, [](float& staged, float x) { staged = x; });
-      meet();
-      if (me_ == 1) stage(chunk, [](float& staged, float x) { staged += x; });
-      meet();
-      write(segment, slot, chunk * 64);
+    for (int i = 0; i < ColumnValues<kRows>::kCount; ++i) {
+      factors.mine[i] = __shfl_sync(0xffffffff, mine, column(i));
+      factors.theirs[i] = __shfl_sync(0xffffffff, theirs, column(i));
+    }
+    return factors;
+  }
+
+  /// Takes what the other warpgroup hands over, if it has a share, and writes the result.
+  __device__ __forceinline__ void finish(const schedule::Segment& segment, bool takes, int lane) {
+    const std::int64_t slot = static_cast<std::int64_t>(segment.slot) * args_.geometry.lanes + lane;
+    if (takes) ptx::wait(shared_.has_handed[handing_ & 1], handing_ >> 1 & 1);
+    const Factors factors = merge_statistics(segment, takes, slot);
+    rescale(factors.mine);
+    if (takes) {
+#pragma unroll
+      for (int i = 0; i < Config::kVChunks * kRows / 8; ++i) {
+        const int j = i % (kRows / 8);
+        float* x = &o_[i / (kRows / 8)][j * 4];
+        const float4 y = handed(i);
+        x[0] += y.x * factors.theirs[2 * j];
+        x[1] += y.y * factors.theirs[2 * j + 1];
+        x[2] += y.z * factors.theirs[2 * j];
+        x[3] += y.w * factors.theirs[2 * j + 1];
+      }
+      ptx::fence_for_async_proxy();
+    }
+    ptx::named_sync(kAlone + me_, 128);  // all have read
+    if (takes) {
+#pragma unroll
+      for (int i = 0; i < Config::kHandedTiles; ++i) {
+        arrive_as_warp(ring_.empty_two_back(kFirstV + kFirstHanded + i));
+      }
+    }
+    if (segment.slot >= 0) {
+      write_partial<kRows>(o_, args_.partial.out + slot * kRows * Config::kVDim, tile_.rows, fragment_);
+    } else {
+      write_output<Element, kRows>(o_, args_, tile_, thread_);
     }
   }
 
@@ -307,71 +397,17 @@ class Warpgroup {
     }
   }
 
-  __device__ __forceinline__ void publish_statistics() {
-    ColumnValues<kRows> sum;
-#pragma unroll
-    for (int i = 0; i < ColumnValues<kRows>::kCount; ++i) {
-      sum[i] = across_token_lanes(sum_[i], [](float a, float b) { return a + b; });
-    }
-    if (thread_ % 32 < 4) {
-      put(shared_.warp_sum[me_][thread_ / 32], sum);
-      if (thread_ < 4) put(shared_.row_max[me_], max_);
-    }
-  }
-
-  static constexpr int kRoundChunks = Config::kStagingColumns / 64;
-  static constexpr int kStagingStride = Config::kStagingColumns + Config::kStagingPad;
-
-  /// Puts kRoundChunks chunks of o, transposed back, where both warpgroups can reach them.
-  template <class Store>
-  __device__ __forceinline__ void stage(int first_chunk, Store store) {
-    float* staging = reinterpret_cast<float*>(shared_.q);
-#pragma unroll
-    for (int chunk = 0; chunk < kRoundChunks; ++chunk) {
-#pragma unroll
-      for (int i = 0; i < kRows / 2; ++i) {
-        const int n = column(i / 4 * 2 + i % 2);
-        const int dim = chunk * 64 + fragment_.row + i % 4 / 2 * 8;
-        store(staging[n * kStagingStride + dim], o_[first_chunk + chunk][i]);
-      }
-    }
-  }
-
-  /// What is staged, which is columns from `first` on, to memory; four columns a thread at a time.
-  __device__ __forceinline__ void write(const schedule::Segment& segment, std::int64_t slot, int first) {
-    constexpr int kUnits = Config::kStagingColumns / 4;  // a row
-    const float* staging = reinterpret_cast<const float*>(shared_.q);
-#pragma unroll 1
-    for (int index = threadIdx.x; index < tile_.rows * kUnits; index += Config::kComputeThreads) {
-      const int n = index / kUnits;
-      const int unit = index % kUnits;
-      const float4 x = *reinterpret_cast<const float4*>(staging + n * kStagingStride + unit * 4);
-      const int dim = first + unit * 4;
-      if (segment.slot >= 0) {
-        *reinterpret_cast<float4*>(args_.partial.out + (slot * kRows + n) * Config::kVDim + dim) = x;
-        continue;
-      }
-      const parts::OutputArguments& output = args_.output;
-      auto* out = reinterpret_cast<std::uint32_t*>(static_cast<Element*>(output.out) +
-                                                   tile_.request * output.batch_stride +
-                                                   tile_.token(args_.query, n) * output.token_stride +
-                                                   tile_.head(args_.query, n) * output.head_stride + dim);
-      out[0] = parts::pack<Element>(x.x, x.y);
-      out[1] = parts::pack<Element>(x.z, x.w);
-    }
-  }
-
   SharedMemory<Config>& shared_;
   const parts::DecodeArguments& args_;
-  const CUtensorMap& query_map_;
   const int me_;
   const int thread_;
   const parts::Fragment fragment_;
   RingPosition<Config> ring_;
   parts::RowTile tile_;
   int length_ = 0;
-  std::uint32_t meeting_parity_ = 0;
-  std::uint32_t q_parity_ = 0;
+  int turn_ = 0;                   // whose block is the next
+  std::uint32_t q_parity_ = 0;     // segments with blocks so far, modulo 2
+  std::uint32_t handing_ = 0;      // segments of two or more blocks so far
   std::uint64_t live_ = 0;         // which tokens of the block count
   ColumnValues<kRows> max_, sum_;  // base 2; sum_ is this thread's share
   float s_[kRows / 2];
@@ -379,10 +415,10 @@ class Warpgroup {
 };
 
 template <class Config>
-__device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                        const CUtensorMap& query_map) {
-  Warpgroup<Config> warpgroup(shared, args, query_map);
+__device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
   parts::Segments segments(args);
+  __syncthreads();
+  Warpgroup<Config> warpgroup(shared, args);
   for (schedule::Segment segment; segments.next(segment);) {
     warpgroup.run(segment, segments.tile_of(segment), segments.lane());
   }
@@ -392,32 +428,36 @@ template <class Config, class Loader>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                      const CUtensorMap& kv_map) {
   const int thread = threadIdx.x - Config::kComputeThreads;
-  if (thread >= Loader::kThreads) return;
-  parts::load_segments(args, Loader(args.cache, kv_map, thread), RingPosition<Config>(shared));
+  auto set_up = [] { __syncthreads(); };
+  if (thread >= Loader::kThreads) return set_up();
+  parts::load_segments(args, Loader(args.cache, kv_map, thread), RingPosition<Config>(shared), set_up,
+                       [](const parts::Work&) {});
 }
 
+/// By a warp.
 template <class Config, class Loader>
 __device__ __forceinline__ void set_up_barriers(SharedMemory<Config>& shared) {
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < Config::kRingTiles; ++i) {
-      ptx::init(shared.full[i], Loader::kArrivals);
-      ptx::init(shared.empty[i], 4);  // the four warps of the block's warpgroup
-    }
-    ptx::init(shared.q_full, 1);
-    ptx::init(shared.meeting, Config::kComputeThreads);
-    ptx::publish_barriers();
+  static_assert(Config::kRingTiles <= 32);
+  if (threadIdx.x < Config::kRingTiles) {
+    ptx::init(shared.full[threadIdx.x], Loader::kArrivals);
+    ptx::init(shared.empty[threadIdx.x], 4);  // the four warps of the block's warpgroup
   }
-  __syncthreads();
+  if (threadIdx.x < 2) ptx::init(shared.has_handed[threadIdx.x], 128);
+  if (threadIdx.x == 0) {
+    ptx::init(shared.q_full, 128);
+    ptx::init(shared.q_empty, 4);
+  }
+  ptx::publish_barriers();
 }
 
 template <class Config, class Loader>
 __global__ void __launch_bounds__(Config::kThreads, 1)
-    kernel(const __grid_constant__ parts::DecodeArguments args, const __grid_constant__ CUtensorMap kv_map,
-           const __grid_constant__ CUtensorMap query_map) {
+    kernel(const __grid_constant__ parts::DecodeArguments args, const __grid_constant__ CUtensorMap kv_map) {
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= 227 * 1024);
-  set_up_barriers<Config, Loader>(shared);
+  if (threadIdx.x < 32) set_up_barriers<Config, Loader>(shared);
+  cudaGridDependencySynchronize();            // of what the launch before may still write
   cudaTriggerProgrammaticLaunchCompletion();  // the combine step may take its place in the queue
 
   if (threadIdx.x / 128 == static_cast<int>(Role::kLoader)) {
@@ -425,7 +465,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     load<Config, Loader>(shared, args, kv_map);
   } else {
     ptx::take_registers<Config::kComputeRegisters>();
-    compute<Config>(shared, args, query_map);
+    compute<Config>(shared, args);
   }
 }
 

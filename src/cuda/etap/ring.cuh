@@ -20,7 +20,7 @@ class RingPosition {
       slot_ -= Config::kRingTiles;
       parity_ ^= 1;
     }
-    live_slot_ = (live_slot_ + 1) % kLiveSlots;
+    live_slot_ = live_slot_ + 1 < Config::kLiveSlots ? live_slot_ + 1 : 0;
   }
 
   __device__ __forceinline__ int chunk(int i) const { return Config::chunk_order(i); }
@@ -31,12 +31,24 @@ class RingPosition {
   __device__ __forceinline__ void wait_full(int i) const { ptx::wait(full(i), parity(i)); }
   __device__ __forceinline__ void wait_empty(int i) const { ptx::wait(empty(i), parity(i) ^ 1); }
 
+  /// The i-th tile, and its barrier, of the block before the one before this.
+  __device__ __forceinline__ parts::Tile& tile_two_back(int i) const {
+    return shared_.ring[slot_two_back(i)];
+  }
+  __device__ __forceinline__ ptx::Barrier& empty_two_back(int i) const {
+    return shared_.empty[slot_two_back(i)];
+  }
+
   __device__ __forceinline__ void begin_range() {}  // segments follow one another in the ring
 
  private:
   __device__ __forceinline__ int slot(int i) const {
     const int s = slot_ + i;
     return s < Config::kRingTiles ? s : s - Config::kRingTiles;
+  }
+  __device__ __forceinline__ int slot_two_back(int i) const {
+    const int s = slot_ - 2 * kQkChunks + i;
+    return s >= 0 ? s : s + Config::kRingTiles;
   }
   __device__ __forceinline__ std::uint32_t parity(int i) const {
     return slot_ + i < Config::kRingTiles ? parity_ : parity_ ^ 1;

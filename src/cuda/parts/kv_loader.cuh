@@ -221,15 +221,17 @@ class TokenLoader {
   const int thread_;
 };
 
-/// The loading role: this CTA's segments, one after another, into `pipe`. `tell` gets each before its blocks.
-template <class Loader, class Pipe, class Tell>
+/// The loading role: this CTA's segments, one after another, into `pipe`. `set_up` returns when the pipe's
+/// barriers are ready; the plan is read meanwhile. `tell` gets each segment before its blocks.
+template <class Loader, class Pipe, class SetUp, class Tell>
 __device__ __forceinline__ void load_segments(const DecodeArguments& args, Loader loader, Pipe pipe,
-                                              Tell tell) {
+                                              SetUp set_up, Tell tell) {
   Segments segments(args);
   schedule::Segment segment, next;
-  if (!segments.next(segment)) return;
-  loader.look_ahead(block_range(args.cache, segment, segments.tile_of(segment)));
-  for (bool more = true; more; segment = next) {
+  bool more = segments.next(segment);
+  if (more) loader.look_ahead(block_range(args.cache, segment, segments.tile_of(segment)));
+  set_up();
+  for (; more; segment = next) {
     tell(Work{segment, segments.tile_of(segment)});
     loader.load(pipe, block_range(args.cache, segment, segments.tile_of(segment)), [&] {
       more = segments.next(next);
@@ -237,10 +239,11 @@ __device__ __forceinline__ void load_segments(const DecodeArguments& args, Loade
     });
   }
 }
-
-template <class Loader, class Pipe>
-__device__ __forceinline__ void load_segments(const DecodeArguments& args, Loader loader, Pipe pipe) {
-  load_segments(args, loader, pipe, [](const Work&) {});
+template <class Loader, class Pipe, class Tell>
+__device__ __forceinline__ void load_segments(const DecodeArguments& args, Loader loader, Pipe pipe,
+                                              Tell tell) {
+  load_segments(
+      args, loader, pipe, [] {}, tell);
 }
 
 }  // namespace flashlatent::parts

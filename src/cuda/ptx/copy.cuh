@@ -69,4 +69,11 @@ __device__ __forceinline__ void store_matrices_transposed(std::uint32_t shared,
                : "memory");
 }
 
+/// An 8x8 matrix of 16-bit elements, a pair a lane (row lane / 4, columns lane % 4 * 2 + {0, 1}), transposed.
+__device__ __forceinline__ std::uint32_t transpose_matrix(std::uint32_t pair) {
+  std::uint32_t transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
+  return transposed;
+}
+
 }  // namespace flashlatent::ptx

@@ -17,16 +17,4 @@ __device__ __forceinline__ void pv(float (&o)[kColumns / 2], const std::uint32_t
   }
 }
 
-/// P in shared memory.
-template <class Element, int kColumns>
-__device__ __forceinline__ void pv(float (&o)[kColumns / 2], const Tile& p, const Tile* v) {
-  const std::uint64_t a = ptx::descriptor_k_major(ptx::shared_address(&p));
-  const std::uint64_t b = ptx::descriptor_n_major(ptx::shared_address(v), sizeof(Tile));
-#pragma unroll
-  for (int step = 0; step < 4; ++step) {
-    ptx::Wgmma<Element, kColumns>::template ss<true>(o, a + step * ptx::kStepAlongRow,
-                                                     b + step * ptx::kStepAlongRows, true);
-  }
-}
-
 }  // namespace flashlatent::parts

@@ -1,4 +1,4 @@
-// Query rows into swizzled tiles, and a tile of them into registers.
+// Query rows into swizzled tiles.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -6,7 +6,6 @@
 #include "cuda/parts/arguments.cuh"
 #include "cuda/parts/tile.cuh"
 #include "cuda/ptx/barrier.cuh"
-#include "cuda/ptx/copy.cuh"
 
 namespace flashlatent::parts {
 
@@ -50,16 +49,6 @@ __device__ __forceinline__ void load_query(std::uint8_t* tiles, const QueryArgum
     }
   }
   ptx::fence_for_async_proxy();
-}
-
-/// A tile of 64 rows as wgmma's A operand: four times 16 columns in registers.
-__device__ __forceinline__ void load_fragment(std::uint32_t (&a)[4][4], const Tile& tile, int thread) {
-  const int lane = thread % 32;
-  const int row = thread / 32 * 16 + lane % 16;
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    ptx::load_matrices(a[k], ptx::shared_address(&tile) + unit_offset(row, 2 * k + lane / 16));
-  }
 }
 
 }  // namespace flashlatent::parts

@@ -102,10 +102,13 @@ __device__ __forceinline__ void pack_probabilities(std::uint32_t (&p)[4][4], con
   }
 }
 
-/// o *= factor, left out where no row of the warp needs it (the maximum settles after a few blocks).
+/// Does any row of the warp shrink? The maximum settles after a few blocks.
+__device__ __forceinline__ bool shrinks(RowPair factor) {
+  return __any_sync(0xffffffff, factor.low != 1.0F || factor.high != 1.0F);
+}
+
 template <int kCount>
 __device__ __forceinline__ void rescale(float (&o)[kCount], RowPair factor) {
-  if (!__any_sync(0xffffffff, factor.low != 1.0F || factor.high != 1.0F)) return;
 #pragma unroll
   for (int j = 0; j < kCount / 4; ++j) {
     o[4 * j] *= factor.low;

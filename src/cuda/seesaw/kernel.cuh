@@ -14,6 +14,7 @@
 
 #include "cuda/parts/arguments.cuh"
 #include "cuda/parts/epilogue.cuh"
+#include "cuda/parts/fragment.cuh"
 #include "cuda/parts/kv_loader.cuh"
 #include "cuda/parts/mask.cuh"
 #include "cuda/parts/pv_mma.cuh"
@@ -94,6 +95,7 @@ class Warpgroup {
         attend_right(work, left > 1);
       }
     }
+    ptx::fence_for_async_proxy();  // P, where the next Q comes
     __syncwarp();
     if (thread_ % 32 == 0) ptx::arrive(shared_.q_empty);
   }
@@ -114,14 +116,13 @@ class Warpgroup {
       const int row = fragment_.row + 8 * half;
       const float sum = row_sum[0][row] + row_sum[1][row];
       const parts::RowScale scale = parts::finish_row(half ? max_.high : max_.low, sum);
+      const schedule::Geometry& g = args_.geometry;
+      const std::int64_t slot = static_cast<std::int64_t>(work.segment.slot) * g.lanes + blockIdx.x % g.lanes;
       const int column = kFirstColumn + fragment_.column;
-      const bool writes_lse = kMe == 0 && fragment_.column == 0;
+      const bool writes_lse = column == 0;
       if (work.segment.slot < 0) {
         parts::write_output<Element>(o_, row, half, scale, args_, work.tile, column, writes_lse);
       } else if (row < work.tile.rows) {
-        const schedule::Geometry& g = args_.geometry;
-        const std::int64_t slot =
-            static_cast<std::int64_t>(work.segment.slot) * g.lanes + blockIdx.x % g.lanes;
         parts::write_partial(o_, slot * 64 + row, half, scale, args_.partial, Config::kVDim, column,
                              writes_lse);
       }
@@ -176,32 +177,34 @@ class Warpgroup {
   /// An even block and, where there is one, the odd one after it, seen from the left.
   __device__ __forceinline__ void attend_left(const parts::Work& work, bool has_odd) {
     score();
-    const parts::RowPair factor = softmax(work, max_);
+    const parts::RowPair factor = take_maximum(work);
+    take_exponentials(factor);
     hand_over_probabilities();
-    parts::rescale(o_, factor);
-    multiply_own();
-    finish_products(0);
+    rescale(factor);
+    multiply(0);
+    finish_product(0);
     if (!has_odd) return;
     take_over(1);
-    multiply_others(1);
-    finish_products(1);
+    multiply(1);
+    finish_product(1);
   }
 
-  /// The same from the right.
+  /// The same from the right. Its exponentials are taken while the even block's product runs.
   __device__ __forceinline__ void attend_right(const parts::Work& work, bool has_odd) {
     if (has_odd) score();
     take_over(0);
-    multiply_others(0);  // runs while this warpgroup takes its exponentials
+    multiply(0);
     if (!has_odd) {
-      finish_products(0);
+      finish_product(0);
       return;
     }
-    const parts::RowPair factor = softmax(work, max_);
+    const parts::RowPair factor = take_maximum(work);
+    finish_product(0);
+    take_exponentials(factor);
     hand_over_probabilities();
-    finish_products(0);
-    parts::rescale(o_, factor);
-    multiply_own();
-    finish_products(1);
+    rescale(factor);
+    multiply(1);
+    finish_product(1);
   }
 
   /// s = Q K^T of this warpgroup's block, chunk by chunk as tiles land.
@@ -230,9 +233,8 @@ class Warpgroup {
     for (int chunk = Config::kVChunks; chunk < Config::kQkChunks; ++chunk) release(kMe, chunk);
   }
 
-  /// From scores to probabilities (in s_ and, packed, p_); `before` is the maximum so far. Returns by what
-  /// the output so far must shrink.
-  __device__ __forceinline__ parts::RowPair softmax(const parts::Work& work, parts::RowPair before) {
+  /// Masks scores and takes their maximum. Returns by what the output so far must shrink.
+  __device__ __forceinline__ parts::RowPair take_maximum(const parts::Work& work) {
     const float scale = parts::positive_scale(s_, args_.scale_log2);
     // Those that some rows of the tile attend to and others do not.
     const std::uint64_t partial = live_ & ~parts::low_tokens(least_limit_ - start_token_);
@@ -241,12 +243,17 @@ class Warpgroup {
                          limit(work, fragment_.row + 8) - start_token_, fragment_);
       silence(work, partial);
     }
+    const parts::RowPair before = max_;
     max_ = parts::row_max(s_, scale, before);
-    const parts::RowPair factor = parts::shrink(before, max_);
+    return parts::shrink(before, max_);
+  }
+
+  /// From scores to probabilities, in p_; nothing may read p_ any more.
+  __device__ __forceinline__ void take_exponentials(parts::RowPair factor) {
+    const float scale = args_.scale_log2 > 0 ? args_.scale_log2 : 1.0F;  // as positive_scale() left it
     const parts::RowPair sum = parts::exponentials(s_, scale, max_);
     sum_ = {sum_.low * factor.low + sum.low, sum_.high * factor.high + sum.high};
     parts::pack_probabilities<Element>(p_, s_);
-    return factor;
   }
 
   /// Which tokens of the block count. Before any of its tiles is given back: the loader then writes the next.
@@ -278,53 +285,47 @@ class Warpgroup {
   /// P and the maximum to shared memory. The other warpgroup has read the P before: this
   /// block's tiles could not have been refilled otherwise.
   __device__ __forceinline__ void hand_over_probabilities() {
-    const int lane = thread_ % 32;
-    const int row = thread_ / 32 * 16 + lane % 16;
-    const std::uint32_t tile = ptx::shared_address(&shared_.p[kMe]);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      ptx::store_matrices(tile + parts::unit_offset(row, 2 * k + lane / 16), p_[k]);
-    }
+    parts::store_fragment(shared_.p[kMe], p_, thread_);
     if (fragment_.column == 0) {
       shared_.row_max[kMe][fragment_.row] = max_.low;
       shared_.row_max[kMe][fragment_.row + 8] = max_.high;
     }
-    ptx::fence_for_async_proxy();
     ptx::arrive(shared_.handed_over[kMe]);
   }
 
-  /// The maximum after the other warpgroup's block; what is summed so far shrinks to it.
+  /// The other warpgroup's probabilities and the maximum after its block; what is summed so far shrinks to
+  /// it.
   __device__ __forceinline__ void take_over(int block) {
     ptx::wait(shared_.handed_over[block], parities_.next(kHandOver));
+    parts::load_fragment(p_, shared_.p[block], thread_);
     const parts::RowPair max{shared_.row_max[block][fragment_.row],
                              shared_.row_max[block][fragment_.row + 8]};
     const parts::RowPair factor = parts::shrink(max_, max);
     max_ = max;
     sum_ = {sum_.low * factor.low, sum_.high * factor.high};
-    parts::rescale(o_, factor);
+    rescale(factor);
   }
 
-  __device__ __forceinline__ void multiply_own() {
+  /// o_ += p_ V, this half of `block`'s. P in registers: from shared memory wgmma would read it along with V,
+  /// and shared memory is as busy as the tensor cores.
+  __device__ __forceinline__ void multiply(int block) {
     ptx::pin_registers(o_);
     ptx::wgmma_fence();
-    parts::pv<Element, Config::kHalfDim>(o_, p_, shared_.kv[kMe].tiles + kFirstTile);
-    ptx::wgmma_commit();
-  }
-
-  __device__ __forceinline__ void multiply_others(int block) {
-    ptx::pin_registers(o_);
-    ptx::wgmma_fence();
-    parts::pv<Element, Config::kHalfDim>(o_, shared_.p[block], shared_.kv[block].tiles + kFirstTile);
+    parts::pv<Element, Config::kHalfDim>(o_, p_, shared_.kv[block].tiles + kFirstTile);
     ptx::wgmma_commit();
   }
 
   /// Waits for the product with `block`'s V and gives its tiles back: this half's last reader is this
   /// product.
-  __device__ __forceinline__ void finish_products(int block) {
+  __device__ __forceinline__ void finish_product(int block) {
     ptx::wgmma_wait<0>();
     ptx::pin_registers(o_);
 #pragma unroll
     for (int i = 0; i < Config::kHalfChunks; ++i) release(block, kFirstTile + i);
+  }
+
+  __device__ __forceinline__ void rescale(parts::RowPair factor) {
+    if (parts::shrinks(factor)) parts::rescale(o_, factor);
   }
 
   /// One arrival a warp, once all its lanes are done.

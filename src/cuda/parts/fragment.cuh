@@ -1,0 +1,27 @@
+// A tile of 64 x 64 as wgmma's A operand in registers: for each 16 columns, pairs at (row, column),
+// (row + 8, column), (row, column + 8), (row + 8, column + 8).
+#pragma once
+
+#include "cuda/parts/tile.cuh"
+#include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/copy.cuh"
+
+namespace flashlatent::parts {
+
+__device__ __forceinline__ std::uint32_t fragment_address(const Tile& tile, int thread, int k) {
+  const int lane = thread % 32;
+  const int row = thread / 32 * 16 + lane % 16;
+  return (ptx::shared_address(&tile) + unit_offset(row, lane / 16)) ^ (k * 32);  // unit 2 k + lane / 16
+}
+
+__device__ __forceinline__ void load_fragment(std::uint32_t (&a)[4][4], const Tile& tile, int thread) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) ptx::load_matrices(a[k], fragment_address(tile, thread, k));
+}
+
+__device__ __forceinline__ void store_fragment(Tile& tile, const std::uint32_t (&a)[4][4], int thread) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) ptx::store_matrices(fragment_address(tile, thread, k), a[k]);
+}
+
+}  // namespace flashlatent::parts

@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "cuda/parts/fragment.cuh"
 #include "cuda/parts/mask.cuh"
 #include "cuda/parts/pv_mma.cuh"
 #include "cuda/parts/qk_mma.cuh"
@@ -92,7 +93,7 @@ __global__ void qk_kernel(const Element* q, const Element* k, float* s) {
   store_accumulators<64>(s, d);
 }
 
-/// O = P V with P in shared memory (mode 0) or as scores packed in registers (mode 1).
+/// O = P V with P from a tile (mode 0) or from scores (mode 1).
 template <class Element, int kColumns>
 __global__ void pv_kernel(const Element* p, const Element* v, float* o, int mode) {
   extern __shared__ __align__(1024) std::uint8_t bytes[];
@@ -107,14 +108,14 @@ __global__ void pv_kernel(const Element* p, const Element* v, float* o, int mode
     s[i] = static_cast<float>(p[row * 64 + i / 4 * 8 + fragment.column + (i & 1)]);
   }
   std::uint32_t packed[4][4];
-  pack_probabilities<Element>(packed, s);
+  if (mode == 0) {
+    load_fragment(packed, tiles[0], threadIdx.x);
+  } else {
+    pack_probabilities<Element>(packed, s);
+  }
   ptx::pin_registers(d);
   ptx::wgmma_fence();
-  if (mode == 0) {
-    pv<Element, kColumns>(d, tiles[0], &tiles[1]);
-  } else {
-    pv<Element, kColumns>(d, packed, &tiles[1]);
-  }
+  pv<Element, kColumns>(d, packed, &tiles[1]);
   ptx::wgmma_commit();
   ptx::wgmma_wait<0>();
   ptx::pin_registers(d);

@@ -32,6 +32,7 @@ struct DenseInstance {
   int v_dim;
   int tile_rows;
   bool by_token;  ///< Loads token by token (small or odd pages), not by TMA.
+  int cluster;    ///< Row tiles, and CTAs, that share KV blocks.
   Status (*launch)(const DenseLaunch&, const Executor&);
 };
 

@@ -21,8 +21,13 @@ Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor
 
 template <class Element, int kQkDim, int kVDim, int kRows, class Loader>
 constexpr cuda::DenseInstance instance(Dtype dtype, bool by_token) {
-  return {dtype, kQkDim,   kVDim,
-          kRows, by_token, launch_instance<Config<Element, kQkDim, kVDim, kRows>, Loader>};
+  return {dtype,
+          kQkDim,
+          kVDim,
+          kRows,
+          by_token,
+          1,
+          launch_instance<Config<Element, kQkDim, kVDim, kRows>, Loader>};
 }
 
 template <int kQkDim, int kVDim>

@@ -11,6 +11,7 @@ class RingPosition {
  public:
   using Element = typename Config::Element;
   static constexpr int kQkChunks = Config::kQkChunks;
+  static constexpr int kCluster = 1;
 
   __device__ __forceinline__ explicit RingPosition(SharedMemory<Config>& shared) : shared_(shared) {}
 
@@ -38,6 +39,7 @@ class RingPosition {
   __device__ __forceinline__ ptx::Barrier& empty_two_back(int i) const {
     return shared_.empty[slot_two_back(i)];
   }
+  __device__ __forceinline__ bool mine(int) const { return true; }
 
   __device__ __forceinline__ void begin_range() {}  // segments follow one another in the ring
 

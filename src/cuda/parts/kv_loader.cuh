@@ -7,7 +7,8 @@
 //   begin_range()               before a segment's first block
 //   chunk(i)                    which 64 columns the block's i-th tile holds
 //   tile(i), full(i)            the tile and its barrier
-//   wait_empty(i)               until it may be overwritten
+//   wait_empty(i)               until it may be announced and, if mine(i), overwritten
+//   kCluster, mine(i)           CTAs that share blocks; whether this one loads the tile, for all of them
 //   live()                      which of the block's tokens count; written before tile 0 is full
 //   next_block()
 #pragma once
@@ -130,12 +131,19 @@ class TmaLoader {
           pipe.wait_empty(i);
           if (i == 0) pipe.live() = live;
           ptx::arrive_expecting(pipe.full(i), bytes);
+          if (!pipe.mine(i)) continue;
           std::uint8_t* tile = pipe.tile(i).bytes;
 #pragma unroll
           for (int j = 0; j < kBoxes; ++j) {
             if (boxes[j].entry < 0) continue;
-            ptx::copy_box(tile + j * kBoxTokens * kRowBytes, map_, pipe.chunk(i) * 64, boxes[j].token,
-                          range.kv_head, boxes[j].entry, pipe.full(i));
+            std::uint8_t* box = tile + j * kBoxTokens * kRowBytes;
+            if constexpr (Pipe::kCluster > 1) {
+              ptx::copy_box_to((1 << Pipe::kCluster) - 1, box, map_, pipe.chunk(i) * 64, boxes[j].token,
+                               range.kv_head, boxes[j].entry, pipe.full(i));
+            } else {
+              ptx::copy_box(box, map_, pipe.chunk(i) * 64, boxes[j].token, range.kv_head, boxes[j].entry,
+                            pipe.full(i));
+            }
           }
         }
       }

@@ -25,6 +25,25 @@ __device__ __forceinline__ void arrive(Barrier& barrier) {
   ::cuda::ptx::mbarrier_arrive(&barrier);
 }
 
+/// Arrives at the barrier at this place in another CTA of the cluster.
+__device__ __forceinline__ void arrive_at(std::uint32_t cta, Barrier& barrier) {
+  std::uint32_t address;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(address)
+               : "r"(shared_address(&barrier)), "r"(cta));
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address) : "memory");
+}
+
+__device__ __forceinline__ std::uint32_t rank_in_cluster() {
+  std::uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+/// All threads of all CTAs of the cluster.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 /// Arrives and announces `bytes` of bulk copies that the phase also waits for.
 __device__ __forceinline__ void arrive_expecting(Barrier& barrier, std::uint32_t bytes) {
   ::cuda::ptx::mbarrier_arrive_expect_tx(::cuda::ptx::sem_release, ::cuda::ptx::scope_cta,

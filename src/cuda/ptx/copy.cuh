@@ -21,6 +21,15 @@ __device__ __forceinline__ void copy_box(void* shared, const CUtensorMap& map, i
                                     coordinates, &barrier);
 }
 
+/// The same into every CTA of the cluster that `ctas` has a bit for: at the same place, counted by the
+/// barrier at the same place.
+__device__ __forceinline__ void copy_box_to(std::uint16_t ctas, void* shared, const CUtensorMap& map, int x0,
+                                            int x1, int x2, int x3, Barrier& barrier) {
+  const std::int32_t coordinates[4] = {x0, x1, x2, x3};
+  ::cuda::ptx::cp_async_bulk_tensor(::cuda::ptx::space_cluster, ::cuda::ptx::space_global, shared, &map,
+                                    coordinates, &barrier, ctas);
+}
+
 /// `bytes` (a multiple of 16) of contiguous memory to shared memory; `barrier` counts them.
 __device__ __forceinline__ void copy_bytes(void* shared, const void* global, std::uint32_t bytes,
                                            Barrier& barrier) {

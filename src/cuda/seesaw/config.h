@@ -5,9 +5,12 @@
 
 namespace flashlatent::seesaw {
 
-template <class Element_, int kQkDim_, int kVDim_>
+/// kCluster_ = 2: two CTAs that hold the two tiles of 128 query rows take the same KV blocks, each loading
+/// half of the tiles for both.
+template <class Element_, int kQkDim_, int kVDim_, int kCluster_ = 1>
 struct Config {
   using Element = Element_;
+  static constexpr int kCluster = kCluster_;
   static constexpr int kQkDim = kQkDim_;
   static constexpr int kVDim = kVDim_;
   static constexpr int kQkChunks = kQkDim / 64;
@@ -32,6 +35,14 @@ struct Config {
     constexpr int kRopeChunks = kQkChunks - kVChunks;
     if (i < kRopeChunks) return kVChunks + i;
     return (i - kRopeChunks + buffer * kHalfChunks) % kVChunks;
+  }
+
+  /// Which CTA of the cluster loads a chunk: they take turns in the order of loading.
+  __host__ __device__ static constexpr int loader_of(int buffer, int chunk) {
+    constexpr int kRopeChunks = kQkChunks - kVChunks;
+    const int i = chunk >= kVChunks ? chunk - kVChunks
+                                    : kRopeChunks + (chunk + kVChunks - buffer * kHalfChunks) % kVChunks;
+    return (i + buffer) % kCluster;
   }
 
   static_assert(kQkDim % 64 == 0 && kVDim % 128 == 0 && kVDim <= kQkDim && kVDim <= 512);

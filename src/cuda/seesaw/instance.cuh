@@ -15,17 +15,31 @@ Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor
   shape.blocks = launch.args.geometry.parts * launch.args.geometry.lanes;
   shape.threads = Config::kThreads;
   shape.shared_bytes = sizeof(SharedMemory<Config>);
+  shape.cluster = Config::kCluster;
   return cuda::launch(kernel<Config, Loader>, shape, executor, launch.args, launch.kv, launch.query_rows);
+}
+
+template <class Element, int kQkDim, int kVDim, int kCluster, class Loader>
+constexpr cuda::DenseInstance instance(Dtype dtype, bool by_token) {
+  return {dtype,
+          kQkDim,
+          kVDim,
+          64,
+          by_token,
+          kCluster,
+          launch_instance<Config<Element, kQkDim, kVDim, kCluster>, Loader>};
 }
 
 template <int kQkDim, int kVDim>
 constexpr ShapeInstances shape_instances() {
-  using Bf16 = Config<__nv_bfloat16, kQkDim, kVDim>;
-  using Fp16 = Config<__half, kQkDim, kVDim>;
-  return {{{Dtype::kBF16, kQkDim, kVDim, 64, false, launch_instance<Bf16, parts::TmaLoader>},
-           {Dtype::kBF16, kQkDim, kVDim, 64, true, launch_instance<Bf16, parts::TokenLoader>},
-           {Dtype::kF16, kQkDim, kVDim, 64, false, launch_instance<Fp16, parts::TmaLoader>},
-           {Dtype::kF16, kQkDim, kVDim, 64, true, launch_instance<Fp16, parts::TokenLoader>}}};
+  using Bf16 = __nv_bfloat16;
+  using Fp16 = __half;
+  return {{instance<Bf16, kQkDim, kVDim, 2, parts::TmaLoader>(Dtype::kBF16, false),
+           instance<Bf16, kQkDim, kVDim, 1, parts::TmaLoader>(Dtype::kBF16, false),
+           instance<Bf16, kQkDim, kVDim, 1, parts::TokenLoader>(Dtype::kBF16, true),
+           instance<Fp16, kQkDim, kVDim, 2, parts::TmaLoader>(Dtype::kF16, false),
+           instance<Fp16, kQkDim, kVDim, 1, parts::TmaLoader>(Dtype::kF16, false),
+           instance<Fp16, kQkDim, kVDim, 1, parts::TokenLoader>(Dtype::kF16, true)}};
 }
 
 }  // namespace flashlatent::seesaw

@@ -7,7 +7,7 @@
 
 namespace flashlatent::seesaw {
 
-using ShapeInstances = std::array<cuda::DenseInstance, 4>;  // two dtypes, two loaders
+using ShapeInstances = std::array<cuda::DenseInstance, 6>;  // two dtypes, three ways to load
 
 // One file each, so that they compile side by side.
 extern const ShapeInstances kInstances576x512;

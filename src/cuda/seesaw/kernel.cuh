@@ -260,7 +260,7 @@ class Warpgroup {
   /// One lane reads, the one that gives tiles back, so that its arrival orders the reading.
   __device__ __forceinline__ void take_live(const typename Config::State& state) {
     std::uint64_t live = 0;
-    if (thread_ % 32 == 0) live = state.live;
+    if (thread_ % 32 == 0) live = state.live[parities_[kBlock]];
     live_ = __shfl_sync(0xffffffff, live, 0);
   }
 
@@ -331,7 +331,13 @@ class Warpgroup {
   /// One arrival a warp, once all its lanes are done.
   __device__ __forceinline__ void release(int block, int chunk) {
     __syncwarp();
-    if (thread_ % 32 == 0) ptx::arrive(shared_.state[block].empty[chunk]);
+    if (thread_ % 32 != 0) return;
+    ptx::Barrier& empty = shared_.state[block].empty[chunk];
+    if constexpr (Config::kCluster > 1) {
+      ptx::arrive_at(Config::loader_of(block, chunk), empty);
+    } else {
+      ptx::arrive(empty);
+    }
   }
 
   /// What silence() found goes into the outputs, here and not there: the loop over blocks has no registers
@@ -395,6 +401,16 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
   tell(end);
 }
 
+/// All threads of the CTA, or of the cluster.
+template <class Config>
+__device__ __forceinline__ void meet_cluster() {
+  if constexpr (Config::kCluster > 1) {
+    ptx::cluster_sync();
+  } else {
+    __syncthreads();
+  }
+}
+
 template <class Config, class Loader>
 __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   for (int i = threadIdx.x; i < Config::kVDim; i += Config::kThreads) {
@@ -410,12 +426,12 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     for (auto& state : shared.state) {
       for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
         ptx::init(state.full[chunk], Loader::kArrivals);
-        ptx::init(state.empty[chunk], 4);  // the four warps of the warpgroup that reads it last
+        ptx::init(state.empty[chunk], 4 * Config::kCluster);  // the warps of those that read it last
       }
     }
     ptx::publish_barriers();
   }
-  __syncthreads();
+  meet_cluster<Config>();
 }
 
 template <class Config, class Loader>
@@ -439,6 +455,10 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     } else {
       compute<Config, 1>(shared, args, query_map);
     }
+  }
+  if constexpr (Config::kCluster > 1) {
+    __syncwarp();
+    ptx::cluster_sync();  // until then the other CTA may arrive here
   }
 }
 

@@ -8,12 +8,13 @@ namespace {
 
 constexpr DenseShape kShape = {.tile_rows = 64, .cost = {.per_block = 10, .per_split = 40, .per_merge = 40}};
 
-const DenseInstance* find_instance(const DecodeProblem& problem, bool by_token) {
+const DenseInstance* find_instance(const DecodeProblem& problem, bool by_token, int cluster) {
   for (const auto* shape :
        {&seesaw::kInstances576x512, &seesaw::kInstances512x512, &seesaw::kInstances320x256}) {
     for (const DenseInstance& instance : *shape) {
       if (instance.dtype == problem.cache.dtype && instance.qk_dim == problem.cache.qk_dim &&
-          instance.v_dim == problem.cache.v_dim && instance.by_token == by_token) {
+          instance.v_dim == problem.cache.v_dim && instance.by_token == by_token &&
+          instance.cluster == cluster) {
         return &instance;
       }
     }
@@ -21,8 +22,14 @@ const DenseInstance* find_instance(const DecodeProblem& problem, bool by_token) 
   return nullptr;
 }
 
+/// Neighbouring lanes share KV blocks if they are tiles of the same KV head.
+int cluster_of(const DecodeProblem& problem, const schedule::Geometry& g) {
+  const int row_tiles = (problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows;
+  return g.lanes % 2 == 0 && row_tiles % 2 == 0 ? 2 : 1;
+}
+
 std::optional<std::string> declines(const DecodeProblem& problem) {
-  if (find_instance(problem, false) == nullptr) {
+  if (find_instance(problem, false, 1) == nullptr) {
     return message("qk_dim/v_dim is ", problem.cache.qk_dim, "/", problem.cache.v_dim,
                    "; 576/512, 512/512 and 320/256 are accepted");
   }
@@ -34,8 +41,9 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
 }
 
 Status launch(const DecodeCall& call) {
-  return launch_dense(call,
-                      [](const DecodeCall& c, bool by_token) { return find_instance(c.problem, by_token); });
+  return launch_dense(call, [](const DecodeCall& c, bool by_token) {
+    return find_instance(c.problem, by_token, by_token ? 1 : cluster_of(c.problem, c.geometry));
+  });
 }
 
 }  // namespace

@@ -14,8 +14,8 @@ struct KvBuffer {
 template <int kChunks>
 struct KvState {
   ptx::Barrier full[kChunks];
-  ptx::Barrier empty[kChunks];
-  std::uint64_t live;  // which of the block's tokens count
+  ptx::Barrier empty[kChunks];  // of all CTAs of the cluster, at the one that loads the tile
+  std::uint64_t live[2];        // which of the block's tokens count; blocks take turns
 };
 
 /// The loader's side, as parts/kv_loader.cuh wants it.
@@ -24,6 +24,7 @@ class Pipe {
  public:
   using Element = typename Config::Element;
   static constexpr int kQkChunks = Config::kQkChunks;
+  static constexpr int kCluster = Config::kCluster;
 
   __device__ __forceinline__ Pipe(KvBuffer<kQkChunks>* buffers, KvState<kQkChunks>* states)
       : buffers_(buffers), states_(states) {}
@@ -32,16 +33,24 @@ class Pipe {
   __device__ __forceinline__ int chunk(int i) const { return Config::chunk_order(buffer_, i); }
   __device__ __forceinline__ parts::Tile& tile(int i) const { return buffers_[buffer_].tiles[chunk(i)]; }
   __device__ __forceinline__ ptx::Barrier& full(int i) const { return states_[buffer_].full[chunk(i)]; }
-  __device__ __forceinline__ void wait_empty(int i) const {
-    ptx::wait(states_[buffer_].empty[chunk(i)], (parity_ >> buffer_ & 1) ^ 1);
+  /// Does this CTA load the tile? Otherwise another one does, for all of the cluster.
+  __device__ __forceinline__ bool mine(int i) const {
+    return Config::kCluster == 1 || (i + buffer_) % Config::kCluster == ptx::rank_in_cluster();
   }
-  __device__ __forceinline__ std::uint64_t& live() const { return states_[buffer_].live; }
+  /// Another's tile is announced as soon as the block before has arrived: it comes when all have read that.
+  __device__ __forceinline__ void wait_empty(int i) const {
+    KvState<kQkChunks>& state = states_[buffer_];
+    ptx::wait(mine(i) ? state.empty[chunk(i)] : state.full[chunk(i)], parity() ^ 1);
+  }
+  __device__ __forceinline__ std::uint64_t& live() const { return states_[buffer_].live[parity()]; }
   __device__ __forceinline__ void next_block() {
     parity_ ^= 1U << buffer_;
     buffer_ ^= 1;
   }
 
  private:
+  __device__ __forceinline__ std::uint32_t parity() const { return parity_ >> buffer_ & 1; }
+
   KvBuffer<kQkChunks>* buffers_;
   KvState<kQkChunks>* states_;
   int buffer_ = 0;

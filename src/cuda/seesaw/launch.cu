@@ -22,10 +22,11 @@ const DenseInstance* find_instance(const DecodeProblem& problem, bool by_token, 
   return nullptr;
 }
 
-/// Neighbouring lanes share KV blocks if they are tiles of the same KV head.
+/// Neighbouring lanes share KV blocks if they are tiles of the same KV head. Not ragged ones: the second tile
+/// of a short request has no rows, and no blocks then.
 int cluster_of(const DecodeProblem& problem, const schedule::Geometry& g) {
   const int row_tiles = (problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows;
-  return g.lanes % 2 == 0 && row_tiles % 2 == 0 ? 2 : 1;
+  return g.lanes % 2 == 0 && row_tiles % 2 == 0 && !problem.query.ragged ? 2 : 1;
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {

@@ -69,17 +69,20 @@ TEST(Dispatch, TheOracleRunsOnlyByName) {
 }
 
 TEST(Dispatch, EstimateFollowsTheWork) {
-  schedule::Geometry g = {.requests = 264,
-                          .parts = 132,
-                          .max_tokens = 6400,
-                          .cost = {.per_block = 2000, .per_split = 9000, .per_call = 5000}};
-  // Two requests of 100 blocks a part, the block and the split that a cut may add, and the call.
-  EXPECT_EQ(schedule::estimate(g), 2 * (100 * 2000 + 9000) + 2000 + 9000 + 5000);
-  const std::int64_t before = schedule::estimate(g);
-  g.requests = 265;
-  EXPECT_GT(schedule::estimate(g), before);
+  schedule::Geometry g = {
+      .requests = 264,
+      .parts = 132,
+      .max_tokens = 6400,
+      .cost = {.per_block = 2000, .per_split = 9000, .per_call = 5000, .per_merge = 7000}};
+  const std::int64_t item = 100 * 2000 + 9000;
+  EXPECT_EQ(schedule::estimate(g), 5000 + 2 * item);  // two whole requests a part
+  // Cut: equal parts, the block and the split that a cut may add, and the combine step.
+  g.requests = 66;
+  EXPECT_EQ(schedule::estimate(g), 5000 + item / 2 + 2000 + 9000 + 7000);
+  g.requests = 130;
+  EXPECT_EQ(schedule::estimate(g), 5000 + item);
   g.requests = 0;
-  EXPECT_EQ(schedule::estimate(g), 2000 + 9000 + 5000);
+  EXPECT_EQ(schedule::estimate(g), 5000);
   // Batch-mates and the page table's width must not change what a request gets.
   g.fixed_split = 32;
   g.rounds = 3;

@@ -1,5 +1,7 @@
 #include "plan/host_plan.h"
 
+#include <algorithm>
+
 #include "core/message.h"
 
 namespace flashlatent::schedule {
@@ -87,8 +89,11 @@ void build_on_host(const Geometry& g, const std::int32_t* lengths, void* memory)
 
 std::int64_t estimate(const Geometry& g) {
   if (g.fixed_split > 0) return std::int64_t{g.rounds} * g.lanes * item_cost(g, g.fixed_split);
-  const std::int64_t total = item_cost(g, max_blocks(g)) * g.rounds * g.requests;
-  return g.cost.per_call + total / g.parts + g.cost.per_block + g.cost.per_split;
+  const std::int64_t items = std::int64_t{g.requests} * g.rounds;
+  const std::int64_t item = item_cost(g, max_blocks(g));
+  const std::int64_t whole = (items + g.parts - 1) / g.parts * item;
+  const std::int64_t split = items * item / g.parts + g.cost.per_block + g.cost.per_split + g.cost.per_merge;
+  return g.cost.per_call + std::min(whole, split);
 }
 
 void set_workers(Geometry& g, int tiles, int workers) {

@@ -14,7 +14,8 @@ Status validate(const Geometry& geometry);
 void build_on_host(const Geometry& geometry, const std::int32_t* lengths, void* memory);
 
 /// What the cost model makes of a call whose requests are all as long as the page table reaches (where a
-/// kernel is picked no length is known): per_call and the largest part. With fixed_split it is the workers'
+/// kernel is picked no length is known): per_call and the largest part, of whole
+/// requests or of equal shares, whichever is shorter. With fixed_split it is the workers'
 /// time for one split of every row tile: the batch must not change which kernel, and so which bits, a request
 /// gets.
 std::int64_t estimate(const Geometry& geometry);

@@ -110,7 +110,7 @@ class Warpgroup {
   /// How many tokens query row n attends to, counted from `start`.
   __device__ __forceinline__ int limit(int n, int start) const {
     if (!args_.causal) return length_ - start;
-    return length_ - args_.query.tokens + tile_.token(args_.query, n) + 1 - start;
+    return length_ - tile_.tokens + tile_.token(args_.query, n) + 1 - start;
   }
 
   /// `left`: blocks of the segment from this one on.

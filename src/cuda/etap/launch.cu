@@ -7,10 +7,10 @@ namespace flashlatent::cuda {
 namespace {
 
 constexpr int kMostRows = 32;  // above it the 64-row kernel wastes less than half of a tile
-// In 0.3 us, as the other CUDA kernels' costs: 2.1 us a block, the speed of memory. Of costs of a split from
+// Nanoseconds; a block at the speed of memory. Of costs of a split from
 // 0.8 to 4 blocks the smaller ones gave the fastest plans, by 1 to 3 %. 128 requests of 64 blocks take 6.5 us
 // longer on 132 parts than on 128.
-constexpr schedule::CostModel kCost = {.per_block = 7, .per_split = 10, .per_merge = 25};
+constexpr schedule::CostModel kCost = {.per_block = 2100, .per_split = 3000, .per_merge = 7500};
 
 /// 8 rows cost the tensor cores as much as 16 (wgmma with N = 8 is limited by reading K), and memory nothing.
 int tile_rows_of(const DecodeProblem& problem) {
@@ -38,9 +38,6 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   if (problem.rows_per_kv_head() > kMostRows) {
     return message("s_q * h_q / h_kv is ", problem.rows_per_kv_head(), "; at most ", kMostRows,
                    " query rows a KV head are accepted");
-  }
-  if (problem.query.ragged) {
-    return "query.ragged is on; this kernel takes the same number of query tokens for every request";
   }
   return std::nullopt;
 }

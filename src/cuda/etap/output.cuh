@@ -40,7 +40,7 @@ __device__ __forceinline__ void write_output(const float (&o)[kChunks][kRows / 2
 #pragma unroll
   for (int j = 0; j < kRows / 8; ++j) {
     const int n = 8 * j + thread % 32 / 4;
-    Element* out = static_cast<Element*>(output.out) + tile.request * output.batch_stride +
+    Element* out = static_cast<Element*>(output.out) + tile.origin * output.batch_stride +
                    tile.token(args.query, n) * output.token_stride +
                    tile.head(args.query, n) * output.head_stride + dim;
 #pragma unroll

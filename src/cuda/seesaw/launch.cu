@@ -6,7 +6,9 @@ namespace flashlatent::cuda {
 
 namespace {
 
-constexpr DenseShape kShape = {.tile_rows = 64, .cost = {.per_block = 10, .per_split = 40, .per_merge = 40}};
+// Costs in nanoseconds.
+constexpr DenseShape kShape = {.tile_rows = 64,
+                               .cost = {.per_block = 3000, .per_split = 12000, .per_merge = 12000}};
 
 const DenseInstance* find_instance(const DecodeProblem& problem, bool by_token, int cluster) {
   for (const auto* shape :

@@ -73,8 +73,9 @@ __device__ __forceinline__ void write_row(const parts::DecodeArguments& args, co
   }
 }
 
+/// At most 64 registers: four CTAs a multiprocessor do the 512 units of 128 rows in one wave, three need two.
 template <class Element, bool kSplitParts>
-__global__ void __launch_bounds__(kWarps * 32)
+__global__ void __launch_bounds__(kWarps * 32, 4)
     combine_plan_kernel(const __grid_constant__ parts::DecodeArguments args, int v_dim) {
   __shared__ float4 sums[kWarps][32];
   const schedule::Geometry& g = args.geometry;

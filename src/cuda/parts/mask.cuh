@@ -64,6 +64,7 @@ __device__ __forceinline__ void silence_tokens(TileOf tile_of, std::uint64_t liv
     const int row = i / 8;
     const bool dead = !(live >> row & 1);
     if (!dead && !(partial >> row & 1)) continue;
+#pragma unroll 1
     for (int tile = 0; tile < kTiles; ++tile) {
       auto* unit = reinterpret_cast<uint4*>(tile_of(tile).bytes + unit_offset(row, i % 8));
       uint4 value = make_uint4(0, 0, 0, 0);

@@ -35,15 +35,24 @@ __device__ __forceinline__ float finite_or_zero(float max) {
   return max == -INFINITY ? 0.0F : max;
 }
 
-/// The larger of `max` and the rows' maxima of s * scale; scale > 0. Masked scores are -inf.
-__device__ __forceinline__ RowPair row_max(const float (&s)[32], float scale, RowPair max) {
+/// What is subtracted from scores before exp2: the maximum so far, but not a new one that is only a little
+/// larger, so that outputs need not shrink for it (FlashAttention-4's lazy rescaling). Probabilities are then
+/// up to 2^8, which neither bf16, fp16 nor the fp32 sums mind.
+__device__ __forceinline__ float settle_max(float before, float now) {
+  constexpr float kSlack = 8;  // base 2
+  return now > before + kSlack ? now : before;
+}
+
+/// The maxima after these scores times `scale`, which is > 0. Masked scores are -inf.
+__device__ __forceinline__ RowPair row_max(const float (&s)[32], float scale, RowPair before) {
   RowPair block{-INFINITY, -INFINITY};
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     block.low = fmaxf(block.low, fmaxf(s[4 * j], s[4 * j + 1]));
     block.high = fmaxf(block.high, fmaxf(s[4 * j + 2], s[4 * j + 3]));
   }
-  return {fmaxf(max.low, quad_max(block.low) * scale), fmaxf(max.high, quad_max(block.high) * scale)};
+  return {settle_max(before.low, quad_max(block.low) * scale),
+          settle_max(before.high, quad_max(block.high) * scale)};
 }
 
 /// By what sums and outputs shrink when the maximum grows.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 #include <vector>
 
 #include "core/message.h"
@@ -15,8 +16,10 @@ namespace flashlatent::runtime {
 namespace {
 
 constexpr int kWarmUps = 2;
-// An idle H200 takes some 10 ms to raise its clock: the first calls are 15 % slower.
-constexpr std::chrono::milliseconds kWarmUpTime{30};
+// The chip's clock remembers: for tenths of a second after heavy products it stays low (1.6 of 1.98 GHz), and
+// an idle one takes some milliseconds to rise. So every case starts from rest, and with some calls untimed.
+constexpr std::chrono::milliseconds kRestTime{200};
+constexpr std::chrono::milliseconds kWarmUpTime{10};
 constexpr int kLeastRepeats = 3;
 constexpr int kGraphCalls = 20;
 constexpr std::size_t kFlushBytes = std::size_t{256} << 20;  // an H200 has 60 MB of L2
@@ -126,6 +129,7 @@ Result<Timing> time_on_cuda(const std::function<Status()>& call, const TimingOpt
     timed = [&] { return graph.launch(stream); };
   }
   const std::vector<Event> begins(options.repeats), ends(options.repeats);
+  std::this_thread::sleep_for(kRestTime);
   const auto start = std::chrono::steady_clock::now();
   while (std::chrono::steady_clock::now() - start < kWarmUpTime) {
     FLASHLATENT_RETURN_IF_ERROR(timed());

@@ -203,8 +203,8 @@ class Warpgroup {
       for (int warp = 0; warp < 4; ++warp) {
         const float2 pair =
             *reinterpret_cast<const float2*>(&shared_.warp_max[me_][warp][8 * j + fragment_.column]);
-        max_[2 * j] = parts::settle_max(max_[2 * j], pair.x * scale);
-        max_[2 * j + 1] = parts::settle_max(max_[2 * j + 1], pair.y * scale);
+        max_[2 * j] = parts::settle_base(max_[2 * j], pair.x * scale);
+        max_[2 * j + 1] = parts::settle_base(max_[2 * j + 1], pair.y * scale);
       }
     }
   }

@@ -35,27 +35,27 @@ __device__ __forceinline__ float finite_or_zero(float max) {
   return max == -INFINITY ? 0.0F : max;
 }
 
-/// What is subtracted from scores before exp2: the maximum so far, but not a new one that is only a little
-/// larger, so that outputs need not shrink for it (FlashAttention-4's lazy rescaling). Probabilities are then
-/// up to 2^8, which neither bf16, fp16 nor the fp32 sums mind.
-__device__ __forceinline__ float settle_max(float before, float now) {
+/// What is subtracted from scores before exp2: not always the maximum so far, but what it was when it last
+/// grew by much, so that outputs need not shrink for every new one (FlashAttention-4's lazy rescaling).
+/// Probabilities are then up to 2^8, which neither bf16, fp16 nor the fp32 sums mind.
+__device__ __forceinline__ float settle_base(float before, float max) {
   constexpr float kSlack = 8;  // base 2
-  return now > before + kSlack ? now : before;
+  return max > before + kSlack ? max : before;
 }
 
-/// The maxima after these scores times `scale`, which is > 0. Masked scores are -inf.
-__device__ __forceinline__ RowPair row_max(const float (&s)[32], float scale, RowPair before) {
+/// The rows' bases after these scores times `scale`, which is > 0. Masked scores are -inf.
+__device__ __forceinline__ RowPair row_base(const float (&s)[32], float scale, RowPair before) {
   RowPair block{-INFINITY, -INFINITY};
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     block.low = fmaxf(block.low, fmaxf(s[4 * j], s[4 * j + 1]));
     block.high = fmaxf(block.high, fmaxf(s[4 * j + 2], s[4 * j + 3]));
   }
-  return {settle_max(before.low, quad_max(block.low) * scale),
-          settle_max(before.high, quad_max(block.high) * scale)};
+  return {settle_base(before.low, quad_max(block.low) * scale),
+          settle_base(before.high, quad_max(block.high) * scale)};
 }
 
-/// By what sums and outputs shrink when the maximum grows.
+/// By what sums and outputs shrink when the base grows.
 __device__ __forceinline__ RowPair shrink(RowPair before, RowPair after) {
   return {exp2_fast(before.low - finite_or_zero(after.low)),
           exp2_fast(before.high - finite_or_zero(after.high))};
@@ -101,6 +101,17 @@ __device__ __forceinline__ std::uint32_t pack<__half>(float first, float second)
   return *reinterpret_cast<const std::uint32_t*>(&pair);
 }
 
+template <class Element>
+__device__ __forceinline__ float2 unpack(std::uint32_t pair);
+template <>
+__device__ __forceinline__ float2 unpack<__nv_bfloat16>(std::uint32_t pair) {
+  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
+}
+template <>
+__device__ __forceinline__ float2 unpack<__half>(std::uint32_t pair) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+}
+
 /// An accumulator of 64 columns as four A operands of 16 columns: the two layouts agree.
 template <class Element>
 __device__ __forceinline__ void pack_probabilities(std::uint32_t (&p)[4][4], const float (&s)[32]) {
@@ -111,7 +122,21 @@ __device__ __forceinline__ void pack_probabilities(std::uint32_t (&p)[4][4], con
   }
 }
 
-/// Does any row of the warp shrink? The maximum settles after a few blocks.
+/// Packed probabilities times a factor a row.
+template <class Element>
+__device__ __forceinline__ void scale_probabilities(std::uint32_t (&p)[4][4], RowPair factor) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair = unpack<Element>(p[k][i]);
+      const float f = i % 2 == 0 ? factor.low : factor.high;
+      p[k][i] = pack<Element>(pair.x * f, pair.y * f);
+    }
+  }
+}
+
+/// Does any row of the warp shrink? After the first block that is rare.
 __device__ __forceinline__ bool shrinks(RowPair factor) {
   return __any_sync(0xffffffff, factor.low != 1.0F || factor.high != 1.0F);
 }

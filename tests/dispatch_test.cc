@@ -103,7 +103,7 @@ TEST(Dispatch, FewRowsAreTransposed) {
         for (int heads : {1, 8, 16, 32, 33, 64, 128}) {
           DecodeProblem problem = problem_of(batch, heads, tokens);
           problem.options.batch_invariant = batch_invariant;
-          EXPECT_EQ(picked(problem, executor, 132), heads <= 32 ? "etap" : "seesaw") << to_string(problem);
+          EXPECT_EQ(picked(problem, executor, 132), heads <= 16 ? "etap" : "seesaw") << to_string(problem);
         }
       }
     }

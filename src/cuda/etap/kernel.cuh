@@ -192,7 +192,7 @@ class Warpgroup {
     if (__any_sync(0xffffffff, grew)) rescale(factor);
   }
 
-  /// max_ after the block's maxima, over all four warps.
+  /// max_ = the larger of it and the block's maxima, over all four warps.
   __device__ __forceinline__ void take_maximum(float scale) {
     const ColumnValues<kRows> mine = warp_max<kRows>(s_);
     if (thread_ % 32 < 4) put(shared_.warp_max[me_][thread_ / 32], mine);
@@ -203,8 +203,8 @@ class Warpgroup {
       for (int warp = 0; warp < 4; ++warp) {
         const float2 pair =
             *reinterpret_cast<const float2*>(&shared_.warp_max[me_][warp][8 * j + fragment_.column]);
-        max_[2 * j] = parts::settle_base(max_[2 * j], pair.x * scale);
-        max_[2 * j + 1] = parts::settle_base(max_[2 * j + 1], pair.y * scale);
+        max_[2 * j] = fmaxf(max_[2 * j], pair.x * scale);
+        max_[2 * j + 1] = fmaxf(max_[2 * j + 1], pair.y * scale);
       }
     }
   }

@@ -86,8 +86,8 @@ inline constexpr std::uint8_t kNoPoison = 255;
 /// the score is NaN or infinite, and the weight NaN or 0. Queries see tokens in order: for each of kColumns
 /// columns the first row is enough, which `poison_from` keeps until the segment's end. `first_row(t)`: the
 /// first row that sees token t. Each thread has columns of its own. Was there any?
-template <class Element, int kColumns, int kThreads, class TileOf, class FirstRow>
-__device__ __forceinline__ bool record_poison(std::uint8_t* poison_from, TileOf tile_of,
+template <class Element, int kColumns, int kThreads, class FirstRow>
+__device__ __forceinline__ bool record_poison(std::uint8_t* poison_from, const Tile* tiles,
                                               std::uint64_t partial, int thread, FirstRow first_row) {
   bool found = false;
 #pragma unroll 1
@@ -97,7 +97,7 @@ __device__ __forceinline__ bool record_poison(std::uint8_t* poison_from, TileOf 
 #pragma unroll 1
     for (int column = 2 * thread; column < kColumns; column += 2 * kThreads) {
       const auto pair = *reinterpret_cast<const std::uint32_t*>(
-          tile_of(column / 64).bytes + unit_offset(token, column % 64 / 8) + column % 8 * 2);
+          tiles[column / 64].bytes + unit_offset(token, column % 64 / 8) + column % 8 * 2);
       const bool low = low_is_poison<Element>(pair), high = high_is_poison<Element>(pair);
       if (low && row < poison_from[column]) poison_from[column] = row;
       if (high && row < poison_from[column + 1]) poison_from[column + 1] = row;

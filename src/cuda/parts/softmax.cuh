@@ -61,9 +61,9 @@ __device__ __forceinline__ RowPair shrink(RowPair before, RowPair after) {
           exp2_fast(before.high - finite_or_zero(after.high))};
 }
 
-/// s = exp2(s * scale - max); returns this thread's share of the rows' sums.
-__device__ __forceinline__ RowPair exponentials(float (&s)[32], float scale, RowPair max) {
-  const RowPair base{finite_or_zero(max.low), finite_or_zero(max.high)};
+/// s = exp2(s * scale - base); returns this thread's share of the rows' sums.
+__device__ __forceinline__ RowPair exponentials(float (&s)[32], float scale, RowPair row_base) {
+  const RowPair base{finite_or_zero(row_base.low), finite_or_zero(row_base.high)};
   RowPair sum{0, 0};
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
@@ -112,28 +112,27 @@ __device__ __forceinline__ float2 unpack<__half>(std::uint32_t pair) {
   return __half22float2(*reinterpret_cast<const __half2*>(&pair));
 }
 
-/// An accumulator of 64 columns as four A operands of 16 columns: the two layouts agree.
+/// An accumulator of 64 columns as four A operands of 16 columns: the two layouts agree. Returns this
+/// thread's share of the rows' sums of what is packed: outputs divided by these have weights that add up to
+/// 1, as they would not if a row's largest ones were rounded in the products alone.
 template <class Element>
-__device__ __forceinline__ void pack_probabilities(std::uint32_t (&p)[4][4], const float (&s)[32]) {
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) p[k][i] = pack<Element>(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
-  }
-}
-
-/// Packed probabilities times a factor a row.
-template <class Element>
-__device__ __forceinline__ void scale_probabilities(std::uint32_t (&p)[4][4], RowPair factor) {
+__device__ __forceinline__ RowPair pack_probabilities(std::uint32_t (&p)[4][4], const float (&s)[32]) {
+  RowPair sum{0, 0};
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
+      p[k][i] = pack<Element>(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
       const float2 pair = unpack<Element>(p[k][i]);
-      const float f = i % 2 == 0 ? factor.low : factor.high;
-      p[k][i] = pack<Element>(pair.x * f, pair.y * f);
+      (i % 2 == 0 ? sum.low : sum.high) += pair.x + pair.y;
     }
   }
+  return sum;
+}
+
+/// sum * factor + more.
+__device__ __forceinline__ RowPair add_scaled(RowPair sum, RowPair factor, RowPair more) {
+  return {fmaf(sum.low, factor.low, more.low), fmaf(sum.high, factor.high, more.high)};
 }
 
 /// Does any row of the warp shrink? After the first block that is rare.

@@ -29,20 +29,22 @@ struct Config {
   using Buffer = KvBuffer<kQkChunks>;
   using State = KvState<kQkChunks>;
 
-  static constexpr int kRopeChunks = kQkChunks - kVChunks;
-
-  /// Which columns the i-th tile of a buffer holds. Tiles lie and are filled in the order in which they come
-  /// free: RoPE first (only QK^T reads it), then the half of V whose warpgroup takes this buffer first.
+  /// Tiles are filled in the order in which they come free: RoPE first (only QK^T reads it), then the half of
+  /// V whose warpgroup takes this buffer first.
   __host__ __device__ static constexpr int chunk_order(int buffer, int i) {
-    return i < kRopeChunks ? kVChunks + i : v_slot(buffer, i - kRopeChunks);
+    constexpr int kRopeChunks = kQkChunks - kVChunks;
+    if (i < kRopeChunks) return kVChunks + i;
+    return (i - kRopeChunks + buffer * kHalfChunks) % kVChunks;
   }
-  /// Which of the buffer's V tiles, from its first, holds V's i-th 64 columns (and the other way round).
-  __host__ __device__ static constexpr int v_slot(int buffer, int i) { return i ^ (buffer * kHalfChunks); }
 
-  /// Which CTA of the cluster loads a tile: they take turns in the order of loading.
-  __host__ __device__ static constexpr int loader_of(int buffer, int i) { return (i + buffer) % kCluster; }
+  /// Which CTA of the cluster loads a chunk: they take turns in the order of loading.
+  __host__ __device__ static constexpr int loader_of(int buffer, int chunk) {
+    constexpr int kRopeChunks = kQkChunks - kVChunks;
+    const int i = chunk >= kVChunks ? chunk - kVChunks
+                                    : kRopeChunks + (chunk + kVChunks - buffer * kHalfChunks) % kVChunks;
+    return (i + buffer) % kCluster;
+  }
 
-  static_assert((kHalfChunks & (kHalfChunks - 1)) == 0, "v_slot()");
   static_assert(kQkDim % 64 == 0 && kVDim % 128 == 0 && kVDim <= kQkDim && kVDim <= 512);
   // What a launch of 384 threads gets, 168 registers each; asking for more would wait for ever.
   static_assert(2 * kComputeRegisters + kLoaderRegisters <= 3 * 168);

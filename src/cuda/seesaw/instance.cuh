@@ -16,6 +16,7 @@ Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor
   shape.threads = Config::kThreads;
   shape.shared_bytes = sizeof(SharedMemory<Config>);
   shape.cluster = Config::kCluster;
+  shape.overlaps_previous = true;
   return cuda::launch(kernel<Config, Loader>, shape, executor, launch.args, launch.kv, launch.query_rows);
 }
 

@@ -1,18 +1,15 @@
 // Dense decode, 64 query rows a tile, two KV blocks in flight ("seesaw").
 //
 // The 64 x d_v output is cut into a left and a right half, one a warpgroup, in registers. Warpgroup 0 scores
-// even blocks, warpgroup 1 odd ones; each multiplies its own P and then the other's with its half of V:
+// even blocks, warpgroup 1 odd ones; each multiplies its own P, from registers, and the other's P, from
+// shared memory, with its half of V:
 //
-//   warpgroup 0 (left)                      warpgroup 1 (right)
-//   S0 = Q K0^T, P0            --P0-->      S1 = Q K1^T, P1
-//   O_l += P0 V0_l             <--P1--      O_r += P1 V1_r
-//   O_l += P1 V1_l                          O_r += P0 V0_r
+//   warpgroup 0 (left)                          warpgroup 1 (right)
+//   S0 = Q K0^T, max, P0           --P0,max-->  S1 = Q K1^T
+//   O_l += P0 V0_l                              O_r += P0 V0_r, meanwhile max, P1
+//   O_l += P1 V1_l                 <--P1,max--  O_r += P1 V1_r
 //
-// Neither waits for the other before its P is made: each takes exponentials from the base that both had
-// before; only if a block's maximum is far above it does the base move, and the other side is told.
-// Own tiles come free first, so that a block is on its way again while the other's P is multiplied.
-//
-// Both warpgroups run the same code: two copies of it would not fit the instruction caches.
+// The running maximum passes from block to block, so that both halves have the same scale.
 #pragma once
 
 #include "cuda/parts/arguments.cuh"
@@ -31,7 +28,7 @@ namespace flashlatent::seesaw {
 
 enum class Role { kLeft = 0, kRight = 1, kLoader = 2 };
 
-inline constexpr int kAlone = 1;  // + which: the named barrier of one warpgroup
+inline constexpr int kAlone = 1;  // + kMe: the named barrier of one warpgroup
 
 /// Parities of the phases that a warpgroup waits for, in one register.
 enum Phase { kBlock, kHandOver, kQuery, kMeeting };
@@ -49,9 +46,9 @@ class Parities {
   std::uint32_t bits_ = 0;
 };
 
-/// One of the two computing warpgroups: its half of the output and its rows' statistics. The first one has
-/// even blocks and the left half, the second odd blocks and the right half.
-template <class Config>
+/// One of the two computing warpgroups: its half of the output and its rows' statistics. kMe = 0: even blocks
+/// and the left half; kMe = 1: odd blocks and the right half.
+template <class Config, int kMe>
 class Warpgroup {
  public:
   using Element = typename Config::Element;
@@ -61,7 +58,6 @@ class Warpgroup {
       : shared_(shared),
         args_(args),
         query_map_(query_map),
-        me_(__shfl_sync(0xffffffff, threadIdx.x / 128, 0)),
         thread_(threadIdx.x % 128),
         fragment_(parts::fragment_of(thread_)) {}
 
@@ -70,21 +66,16 @@ class Warpgroup {
     if (next.is_end() || next.blocks() == 0 || !args_.query.rows_in_line) return;
     if (ptx::elect_one()) {
       ptx::wait(shared_.q_empty, parities_[kQuery] ^ 1);
-      ptx::arrive_expecting(shared_.q_full,
-                            (Config::kSharedQChunks + 2 * Config::kRegisterChunks) * sizeof(parts::Tile));
+      ptx::arrive_expecting(shared_.q_full, Config::kQkChunks * sizeof(parts::Tile));
       // Ragged, all rows are one line.
       const bool ragged = args_.query.begins != nullptr;
       const int request = ragged ? 0 : next.tile.request;
       const int row =
           (next.tile.kv_head + (ragged ? next.tile.origin : 0)) * args_.query.group + next.tile.first;
 #pragma unroll 1
-      for (int chunk = 0; chunk < Config::kSharedQChunks; ++chunk) {
-        ptx::copy_box(&shared_.q[chunk], query_map_, chunk * 64, row, 0, request, shared_.q_full);
-      }
-      if constexpr (Config::kRegisterChunks > 0) {
-        for (parts::Tile& p : shared_.p) {
-          ptx::copy_box(&p, query_map_, Config::kSharedQChunks * 64, row, 0, request, shared_.q_full);
-        }
+      for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
+        ptx::copy_box(chunk < Config::kSharedQChunks ? &shared_.q[chunk] : &shared_.p[1], query_map_,
+                      chunk * 64, row, 0, request, shared_.q_full);
       }
     }
     __syncwarp();
@@ -96,11 +87,13 @@ class Warpgroup {
     const int blocks = work.blocks();
     if (blocks == 0) return;
     take_query(work.tile);
-    start_token_ = (work.segment.block_begin + me_) * 64;
+    start_token_ = work.segment.block_begin * 64 + kMe * 64;
     for (int left = blocks; left > 0; left -= 2, start_token_ += 128) {
-      const bool has_odd = left > 1;
-      if (me_ == 0 || has_odd) attend_own(work);
-      if (me_ == 1 || has_odd) attend_others();
+      if constexpr (kMe == 0) {
+        attend_left(work, left > 1);
+      } else {
+        attend_right(work, left > 1);
+      }
     }
     ptx::fence_for_async_proxy();  // P, where the next Q comes
     __syncwarp();
@@ -109,23 +102,22 @@ class Warpgroup {
 
   /// Writes the segment's result.
   __device__ __forceinline__ void finish(const parts::Work& work) {
-    const parts::RowPair mine{parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)};
-    auto& row_sum = shared_.row_sum[parities_[kMeeting]];  // the other one may still be read
+    auto& sums = shared_.row_sums[parities_[kMeeting]];  // the others may still be read
     const int& poisoned = shared_.poisoned[parities_[kMeeting]];
-    if (fragment_.column == 0) {
-      row_sum[me_][fragment_.row] = mine.low;
-      row_sum[me_][fragment_.row + 8] = mine.high;
-    }
+    const parts::RowPair mine{parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)};
+    if constexpr (kMe == 1) publish(sums.exact, mine);
+    publish(sums.packed[kMe], {parts::quad_sum(packed_sum_.low), parts::quad_sum(packed_sum_.high)});
     meet();
     if (poisoned != 0) spread_poison();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = fragment_.row + 8 * half;
-      const float sum = row_sum[0][row] + row_sum[1][row];
-      const parts::RowScale scale = parts::finish_row(half ? base_.high : base_.low, sum);
+      const parts::RowScale scale =
+          parts::finish_row(half ? base_.high : base_.low, (half ? mine.high : mine.low) + sums.exact[row],
+                            sums.packed[0][row] + sums.packed[1][row]);
       const schedule::Geometry& g = args_.geometry;
       const std::int64_t slot = static_cast<std::int64_t>(work.segment.slot) * g.lanes + blockIdx.x % g.lanes;
-      const int column = me_ * Config::kHalfDim + fragment_.column;
+      const int column = kFirstColumn + fragment_.column;
       const bool writes_lse = column == 0;
       if (work.segment.slot < 0) {
         parts::write_output<Element>(o_, row, half, scale, args_, work.tile, column, writes_lse);
@@ -137,15 +129,15 @@ class Warpgroup {
   }
 
  private:
-  // In every buffer: where the half lies that its own warpgroup multiplies, and then the other one's.
-  static constexpr int kOwnHalf = Config::kRopeChunks;
-  static constexpr int kOthersHalf = Config::kRopeChunks + Config::kHalfChunks;
+  static constexpr int kFirstColumn = kMe * Config::kHalfDim;
+  static constexpr int kFirstTile = kMe * Config::kHalfChunks;
 
   __device__ __forceinline__ void start(const parts::Work& work) {
 #pragma unroll
     for (float& x : o_) x = 0;
     base_ = {-INFINITY, -INFINITY};
     sum_ = {0, 0};
+    packed_sum_ = {0, 0};
     least_limit_ = limit(work, 0);
   }
 
@@ -162,7 +154,8 @@ class Warpgroup {
     ptx::wait(shared_.meeting, parities_.next(kMeeting));
   }
 
-  /// Q is in shared memory; its last columns, which come in place of P, go on to registers.
+  /// Q is in shared memory; its last columns, which come in p[1], go on to registers. The right warpgroup
+  /// writes its P there only after the left one has handed over its first, and so has read them.
   __device__ __forceinline__ void take_query(const parts::RowTile& tile) {
     constexpr int kShared = Config::kSharedQChunks, kThreads = Config::kComputeThreads;
     if (args_.query.rows_in_line) {
@@ -172,58 +165,76 @@ class Warpgroup {
       parts::load_query<Element, parts::kTileRows, 0, kShared, kThreads>(shared_.q[0].bytes, args_.query,
                                                                          tile, threadIdx.x);
       if constexpr (Config::kRegisterChunks > 0) {
-        parts::load_query<Element, parts::kTileRows, kShared, Config::kRegisterChunks, 128>(
-            shared_.p[me_].bytes, args_.query, tile, thread_);
+        parts::load_query<Element, parts::kTileRows, kShared, Config::kRegisterChunks, kThreads>(
+            shared_.p[1].bytes, args_.query, tile, threadIdx.x);
       }
       meet();
     }
     parities_.next(kQuery);
-    if constexpr (Config::kRegisterChunks > 0) parts::load_fragment(q_fragment_, shared_.p[me_], thread_);
+    if constexpr (Config::kRegisterChunks > 0) parts::load_fragment(q_fragment_, shared_.p[1], thread_);
   }
 
-  /// This warpgroup's block: scores, P, and its product with this half of V.
-  __device__ __forceinline__ void attend_own(const parts::Work& work) {
+  /// An even block and, where there is one, the odd one after it, seen from the left.
+  __device__ __forceinline__ void attend_left(const parts::Work& work, bool has_odd) {
     score();
-    const parts::RowPair factor = softmax(work);
-    hand_over();
+    const parts::RowPair factor = take_maximum(work);
+    take_exponentials(factor);
+    hand_over_probabilities();
     rescale(factor);
-    multiply(me_, kOwnHalf);
+    multiply(0);
+    finish_product(0);
+    if (!has_odd) return;
+    take_over(1);
+    multiply(1);
+    finish_product(1);
   }
 
-  /// The other's P.
-  __device__ __forceinline__ void attend_others() {
-    const parts::RowPair factor = take_over();
+  /// The same from the right. Its exponentials are taken while the even block's product runs.
+  __device__ __forceinline__ void attend_right(const parts::Work& work, bool has_odd) {
+    if (has_odd) score();
+    take_over(0);
+    multiply(0);
+    if (!has_odd) {
+      finish_product(0);
+      return;
+    }
+    const parts::RowPair factor = take_maximum(work);
+    finish_product(0);
+    take_exponentials(factor);
+    hand_over_probabilities();
     rescale(factor);
-    multiply(me_ ^ 1, kOthersHalf);
+    multiply(1);
+    finish_product(1);
   }
 
   /// s = Q K^T of this warpgroup's block, chunk by chunk as tiles land.
   __device__ __forceinline__ void score() {
-    typename Config::State& state = shared_.state[me_];
+    typename Config::State& state = shared_.state[kMe];
 #pragma unroll
     for (int i = 0; i < Config::kQkChunks; ++i) {
-      ptx::wait(state.full[i], parities_[kBlock]);
+      const int chunk = Config::chunk_order(kMe, i);
+      ptx::wait(state.full[chunk], parities_[kBlock]);
       if (i == 0) take_live(state);
       ptx::wgmma_fence();
-      const parts::Tile& k = shared_.kv[me_].tiles[i];
+      const parts::Tile& k = shared_.kv[kMe].tiles[chunk];
       if constexpr (Config::kRegisterChunks > 0) {
         if (i == 0) {  // the RoPE chunk
           parts::qk_chunk<Element>(s_, q_fragment_, k, false);
           continue;
         }
       }
-      parts::qk_chunk<Element>(s_, shared_.q[Config::chunk_order(me_, i)], k, i > 0);
+      parts::qk_chunk<Element>(s_, shared_.q[chunk], k, i > 0);
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin_registers(s_);
     parities_.next(kBlock);
 #pragma unroll
-    for (int i = 0; i < Config::kRopeChunks; ++i) release(me_, i);
+    for (int chunk = Config::kVChunks; chunk < Config::kQkChunks; ++chunk) release(kMe, chunk);
   }
 
-  /// From scores to probabilities, in p_. Returns by what the output so far must shrink.
-  __device__ __forceinline__ parts::RowPair softmax(const parts::Work& work) {
+  /// Masks scores and takes their maximum. Returns by what the output so far must shrink.
+  __device__ __forceinline__ parts::RowPair take_maximum(const parts::Work& work) {
     const float scale = parts::positive_scale(s_, args_.scale_log2);
     // Those that some rows of the tile attend to and others do not.
     const std::uint64_t partial = live_ & ~parts::low_tokens(least_limit_ - start_token_);
@@ -234,11 +245,15 @@ class Warpgroup {
     }
     const parts::RowPair before = base_;
     base_ = parts::row_base(s_, scale, before);
-    const parts::RowPair factor = parts::shrink(before, base_);
+    return parts::shrink(before, base_);
+  }
+
+  /// From scores to probabilities, in p_; nothing may read p_ any more.
+  __device__ __forceinline__ void take_exponentials(parts::RowPair factor) {
+    const float scale = args_.scale_log2 > 0 ? args_.scale_log2 : 1.0F;  // as positive_scale() left it
     const parts::RowPair sum = parts::exponentials(s_, scale, base_);
-    sum_ = {sum_.low * factor.low + sum.low, sum_.high * factor.high + sum.high};
-    parts::pack_probabilities<Element>(p_, s_);
-    return factor;
+    sum_ = parts::add_scaled(sum_, factor, sum);
+    packed_sum_ = parts::add_scaled(packed_sum_, factor, parts::pack_probabilities<Element>(p_, s_));
   }
 
   /// Which tokens of the block count. Before any of its tiles is given back: the loader then writes the next.
@@ -251,61 +266,63 @@ class Warpgroup {
 
   /// Nothing of dead tokens may reach the output through V, whose block this is.
   __device__ __forceinline__ void silence(const parts::Work& work, std::uint64_t partial) {
-    auto tile_of = [&](int i) -> parts::Tile& {
-      return shared_.kv[me_].tiles[Config::kRopeChunks + Config::v_slot(me_, i)];
-    };
+    parts::Tile* tiles = shared_.kv[kMe].tiles;
     if (partial != 0) {
       // The query token that sees token t of the block first, as a row of the tile.
       const int offset = start_token_ - work.segment.length + work.tile.tokens;
       const bool found = parts::record_poison<Element, Config::kVDim, 128>(
-          shared_.poison_from, tile_of, partial, thread_,
+          shared_.poison_from, tiles, partial, thread_,
           [&](int token) { return (token + offset) * args_.query.group - work.tile.first; });
       if (found) shared_.poisoned[parities_[kMeeting]] = 1;
-      ptx::named_sync(kAlone + me_, 128);
+      ptx::named_sync(kAlone + kMe, 128);
     }
-    parts::silence_tokens<Element, Config::kVChunks, 128>(tile_of, live_, partial, thread_);
+    parts::silence_tokens<Element, Config::kVChunks, 128>([&](int i) -> parts::Tile& { return tiles[i]; },
+                                                          live_, partial, thread_);
     ptx::fence_for_async_proxy();
-    ptx::named_sync(kAlone + me_, 128);
+    ptx::named_sync(kAlone + kMe, 128);
   }
 
-  /// P and its base to shared memory. The other warpgroup has read the P before: this block's tiles could not
-  /// have been refilled otherwise.
-  __device__ __forceinline__ void hand_over() {
-    parts::store_fragment(shared_.p[me_], p_, thread_);
+  /// P and the maximum to shared memory. The other warpgroup has read the P before: this
+  /// block's tiles could not have been refilled otherwise.
+  __device__ __forceinline__ void hand_over_probabilities() {
+    parts::store_fragment(shared_.p[kMe], p_, thread_);
     if (fragment_.column == 0) {
-      shared_.row_base[me_][fragment_.row] = base_.low;
-      shared_.row_base[me_][fragment_.row + 8] = base_.high;
+      shared_.row_base[kMe][fragment_.row] = base_.low;
+      shared_.row_base[kMe][fragment_.row + 8] = base_.high;
     }
-    ptx::arrive(shared_.handed_over[me_]);
+    ptx::arrive(shared_.handed_over[kMe]);
   }
 
-  /// The other's P, in p_, brought to the larger of the two bases. Returns by what the output must shrink.
-  __device__ __forceinline__ parts::RowPair take_over() {
-    const int other = me_ ^ 1;
-    ptx::wait(shared_.handed_over[other], parities_.next(kHandOver));
-    parts::load_fragment(p_, shared_.p[other], thread_);
-    const parts::RowPair before = base_;
-    const parts::RowPair theirs{shared_.row_base[other][fragment_.row],
-                                shared_.row_base[other][fragment_.row + 8]};
-    base_ = {fmaxf(before.low, theirs.low), fmaxf(before.high, theirs.high)};
-    const parts::RowPair factor = parts::shrink(before, base_);
-    sum_ = {sum_.low * factor.low, sum_.high * factor.high};
-    const parts::RowPair their_factor = parts::shrink(theirs, base_);
-    if (parts::shrinks(their_factor)) parts::scale_probabilities<Element>(p_, their_factor);
-    return factor;
+  /// The other warpgroup's probabilities and the maximum after its block; what is summed so far shrinks to
+  /// it.
+  __device__ __forceinline__ void take_over(int block) {
+    ptx::wait(shared_.handed_over[block], parities_.next(kHandOver));
+    parts::load_fragment(p_, shared_.p[block], thread_);
+    const parts::RowPair max{shared_.row_base[block][fragment_.row],
+                             shared_.row_base[block][fragment_.row + 8]};
+    const parts::RowPair factor = parts::shrink(base_, max);
+    base_ = max;
+    sum_ = parts::add_scaled(sum_, factor, {0, 0});
+    packed_sum_ = parts::add_scaled(packed_sum_, factor, {0, 0});
+    rescale(factor);
   }
 
-  /// o_ += p_ V, this half of `block`'s, of which this is the last reader: its tiles are given back. P is in
-  /// registers: from shared memory wgmma would read it along with V, and that is as busy as the tensor cores.
-  __device__ __forceinline__ void multiply(int block, int first_tile) {
+  /// o_ += p_ V, this half of `block`'s. P in registers: from shared memory wgmma would read it along with V,
+  /// and shared memory is as busy as the tensor cores.
+  __device__ __forceinline__ void multiply(int block) {
     ptx::pin_registers(o_);
     ptx::wgmma_fence();
-    parts::pv<Element, Config::kHalfDim>(o_, p_, shared_.kv[block].tiles + first_tile);
+    parts::pv<Element, Config::kHalfDim>(o_, p_, shared_.kv[block].tiles + kFirstTile);
     ptx::wgmma_commit();
+  }
+
+  /// Waits for the product with `block`'s V and gives its tiles back: this half's last reader is this
+  /// product.
+  __device__ __forceinline__ void finish_product(int block) {
     ptx::wgmma_wait<0>();
     ptx::pin_registers(o_);
 #pragma unroll
-    for (int i = 0; i < Config::kHalfChunks; ++i) release(block, first_tile + i);
+    for (int i = 0; i < Config::kHalfChunks; ++i) release(block, kFirstTile + i);
   }
 
   __device__ __forceinline__ void rescale(parts::RowPair factor) {
@@ -313,15 +330,21 @@ class Warpgroup {
   }
 
   /// One arrival a warp, once all its lanes are done.
-  __device__ __forceinline__ void release(int block, int i) {
+  __device__ __forceinline__ void release(int block, int chunk) {
     __syncwarp();
     if (thread_ % 32 != 0) return;
-    ptx::Barrier& empty = shared_.state[block].empty[i];
+    ptx::Barrier& empty = shared_.state[block].empty[chunk];
     if constexpr (Config::kCluster > 1) {
-      ptx::arrive_at(Config::loader_of(block, i), empty);
+      ptx::arrive_at(Config::loader_of(block, chunk), empty);
     } else {
       ptx::arrive(empty);
     }
+  }
+
+  __device__ __forceinline__ void publish(float (&rows)[64], parts::RowPair values) const {
+    if (fragment_.column != 0) return;
+    rows[fragment_.row] = values.low;
+    rows[fragment_.row + 8] = values.high;
   }
 
   /// What silence() found goes into the outputs, here and not there: the loop over blocks has no registers
@@ -329,7 +352,7 @@ class Warpgroup {
   __device__ __forceinline__ void spread_poison() {
 #pragma unroll
     for (int i = 0; i < Config::kHalfDim / 2; ++i) {
-      const int column = me_ * Config::kHalfDim + i / 4 * 8 + fragment_.column + i % 2;
+      const int column = kFirstColumn + i / 4 * 8 + fragment_.column + i % 2;
       if (fragment_.row + i % 4 / 2 * 8 >= shared_.poison_from[column]) o_[i] = NAN;
     }
     meet();  // all have read it
@@ -343,25 +366,24 @@ class Warpgroup {
   SharedMemory<Config>& shared_;
   const parts::DecodeArguments& args_;
   const CUtensorMap& query_map_;
-  const int me_;
   const int thread_;
   const parts::Fragment fragment_;
   Parities parities_;
-  int start_token_ = 0;     // of this warpgroup's block
-  std::uint64_t live_ = 0;  // which of its tokens count
-  int least_limit_ = 0;     // tokens that the tile's first row attends to
-  parts::RowPair base_;     // what is subtracted from scores, base 2
-  parts::RowPair sum_;      // this thread's share
+  int start_token_ = 0;              // of this warpgroup's block
+  std::uint64_t live_ = 0;           // which of its tokens count
+  int least_limit_ = 0;              // tokens that the tile's first row attends to
+  parts::RowPair base_;              // what is subtracted from scores, base 2
+  parts::RowPair sum_, packed_sum_;  // this thread's shares: of probabilities, and of these as packed
   std::uint32_t q_fragment_[4][4];
   std::uint32_t p_[4][4];
   float s_[32];
   float o_[Config::kHalfDim / 2];
 };
 
-template <class Config>
+template <class Config, int kMe>
 __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                         const CUtensorMap& query_map) {
-  Warpgroup<Config> warpgroup(shared, args, query_map);
+  Warpgroup<Config, kMe> warpgroup(shared, args, query_map);
   parts::WorkPosition position(shared.work);
   if (threadIdx.x < 32) warpgroup.request_query(position.get());
   for (; !position.get().is_end(); position.next()) {
@@ -428,6 +450,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
   set_up<Config, Loader>(shared);
+  cudaGridDependencySynchronize();            // of what the launch before may still write
   cudaTriggerProgrammaticLaunchCompletion();  // the combine step may take its place in the queue
 
   const Role role = static_cast<Role>(threadIdx.x / 128);
@@ -436,7 +459,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     load<Config, Loader>(shared, args, kv_map);
   } else {
     ptx::take_registers<Config::kComputeRegisters>();
-    compute<Config>(shared, args, query_map);
+    if (role == Role::kLeft) {
+      compute<Config, 0>(shared, args, query_map);
+    } else {
+      compute<Config, 1>(shared, args, query_map);
+    }
   }
   if constexpr (Config::kCluster > 1) {
     __syncwarp();

@@ -31,16 +31,16 @@ class Pipe {
 
   __device__ __forceinline__ void begin_range() { buffer_ = 0; }
   __device__ __forceinline__ int chunk(int i) const { return Config::chunk_order(buffer_, i); }
-  __device__ __forceinline__ parts::Tile& tile(int i) const { return buffers_[buffer_].tiles[i]; }
-  __device__ __forceinline__ ptx::Barrier& full(int i) const { return states_[buffer_].full[i]; }
+  __device__ __forceinline__ parts::Tile& tile(int i) const { return buffers_[buffer_].tiles[chunk(i)]; }
+  __device__ __forceinline__ ptx::Barrier& full(int i) const { return states_[buffer_].full[chunk(i)]; }
   /// Does this CTA load the tile? Otherwise another one does, for all of the cluster.
   __device__ __forceinline__ bool mine(int i) const {
-    return kCluster == 1 || Config::loader_of(buffer_, i) == static_cast<int>(ptx::rank_in_cluster());
+    return Config::kCluster == 1 || (i + buffer_) % Config::kCluster == ptx::rank_in_cluster();
   }
   /// Another's tile is announced as soon as the block before has arrived: it comes when all have read that.
   __device__ __forceinline__ void wait_empty(int i) const {
     KvState<kQkChunks>& state = states_[buffer_];
-    ptx::wait(mine(i) ? state.empty[i] : state.full[i], parity() ^ 1);
+    ptx::wait(mine(i) ? state.empty[chunk(i)] : state.full[chunk(i)], parity() ^ 1);
   }
   __device__ __forceinline__ std::uint64_t& live() const { return states_[buffer_].live[parity()]; }
   __device__ __forceinline__ void next_block() {

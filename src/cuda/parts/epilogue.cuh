@@ -14,14 +14,10 @@ struct RowScale {
   float lse;
 };
 
-/// `base` is in base 2. `packed_sum`: of the probabilities as they were multiplied. An empty row gives 0 and
-/// -inf; NaN stays NaN.
-__device__ __forceinline__ RowScale finish_row(float base, float sum, float packed_sum) {
-  if (packed_sum == 0.0F) return {0.0F, -INFINITY};
-  return {1.0F / packed_sum, (base + log2f(sum)) * kLn2};
-}
-__device__ __forceinline__ RowScale finish_row(float base, float sum) {
-  return finish_row(base, sum, sum);
+/// `max` is in base 2. An empty row gives 0 and -inf; NaN stays NaN.
+__device__ __forceinline__ RowScale finish_row(float max, float sum) {
+  if (sum == 0.0F) return {0.0F, -INFINITY};
+  return {1.0F / sum, (max + log2f(sum)) * kLn2};
 }
 
 /// exp(lse) / (exp(lse) + exp(sink)).

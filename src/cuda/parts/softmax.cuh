@@ -35,24 +35,31 @@ __device__ __forceinline__ float finite_or_zero(float max) {
   return max == -INFINITY ? 0.0F : max;
 }
 
-/// What is subtracted from scores before exp2: not always the maximum so far, but what it was when it last
-/// grew by much, so that outputs need not shrink for every new one (FlashAttention-4's lazy rescaling).
-/// Probabilities are then up to 2^8, which neither bf16, fp16 nor the fp32 sums mind.
-__device__ __forceinline__ float settle_base(float before, float max) {
-  constexpr float kSlack = 8;  // base 2
-  return max > before + kSlack ? max : before;
+/// What is subtracted from scores before exp2: the maximum so far, unless a new one is larger by no more than
+/// `slack`, so that outputs need not shrink for it (the idea of FlashAttention-4's lazy rescaling).
+__device__ __forceinline__ float settle_base(float before, float max, float slack) {
+  return max > before + slack ? max : before;
+}
+
+/// The slack for a row whose probabilities so far, relative to the base, have this sum: a new maximum then
+/// weighs at most 1/16 of it. A token that weighs much must have the probability 1, which rounding leaves
+/// alone: the tolerance is that of code without tricks. Probabilities are at most 2^8, which neither bf16 nor
+/// fp16 minds.
+__device__ __forceinline__ float slack_of(float sum) {
+  return fminf(fmaxf(__log2f(sum) - 4, 0.0F), 8.0F);
 }
 
 /// The rows' bases after these scores times `scale`, which is > 0. Masked scores are -inf.
-__device__ __forceinline__ RowPair row_base(const float (&s)[32], float scale, RowPair before) {
+__device__ __forceinline__ RowPair row_base(const float (&s)[32], float scale, RowPair before,
+                                            RowPair slack) {
   RowPair block{-INFINITY, -INFINITY};
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     block.low = fmaxf(block.low, fmaxf(s[4 * j], s[4 * j + 1]));
     block.high = fmaxf(block.high, fmaxf(s[4 * j + 2], s[4 * j + 3]));
   }
-  return {settle_base(before.low, quad_max(block.low) * scale),
-          settle_base(before.high, quad_max(block.high) * scale)};
+  return {settle_base(before.low, quad_max(block.low) * scale, slack.low),
+          settle_base(before.high, quad_max(block.high) * scale, slack.high)};
 }
 
 /// By what sums and outputs shrink when the base grows.
@@ -101,41 +108,17 @@ __device__ __forceinline__ std::uint32_t pack<__half>(float first, float second)
   return *reinterpret_cast<const std::uint32_t*>(&pair);
 }
 
+/// An accumulator of 64 columns as four A operands of 16 columns: the two layouts agree.
 template <class Element>
-__device__ __forceinline__ float2 unpack(std::uint32_t pair);
-template <>
-__device__ __forceinline__ float2 unpack<__nv_bfloat16>(std::uint32_t pair) {
-  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
-}
-template <>
-__device__ __forceinline__ float2 unpack<__half>(std::uint32_t pair) {
-  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
-}
-
-/// An accumulator of 64 columns as four A operands of 16 columns: the two layouts agree. Returns this
-/// thread's share of the rows' sums of what is packed: outputs divided by these have weights that add up to
-/// 1, as they would not if a row's largest ones were rounded in the products alone.
-template <class Element>
-__device__ __forceinline__ RowPair pack_probabilities(std::uint32_t (&p)[4][4], const float (&s)[32]) {
-  RowPair sum{0, 0};
+__device__ __forceinline__ void pack_probabilities(std::uint32_t (&p)[4][4], const float (&s)[32]) {
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      p[k][i] = pack<Element>(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
-      const float2 pair = unpack<Element>(p[k][i]);
-      (i % 2 == 0 ? sum.low : sum.high) += pair.x + pair.y;
-    }
+    for (int i = 0; i < 4; ++i) p[k][i] = pack<Element>(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
   }
-  return sum;
 }
 
-/// sum * factor + more.
-__device__ __forceinline__ RowPair add_scaled(RowPair sum, RowPair factor, RowPair more) {
-  return {fmaf(sum.low, factor.low, more.low), fmaf(sum.high, factor.high, more.high)};
-}
-
-/// Does any row of the warp shrink? After the first block that is rare.
+/// Does any row of the warp shrink? The base settles after a few blocks.
 __device__ __forceinline__ bool shrinks(RowPair factor) {
   return __any_sync(0xffffffff, factor.low != 1.0F || factor.high != 1.0F);
 }

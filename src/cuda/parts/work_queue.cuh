@@ -16,7 +16,7 @@ struct Work {
   __device__ __forceinline__ bool is_end() const { return segment.request < 0; }
 };
 
-inline constexpr int kWorkSlots = 2;  // the present segment and the next
+inline constexpr int kWorkSlots = 4;
 
 struct WorkQueue {
   Work work[kWorkSlots];

@@ -102,19 +102,20 @@ class Warpgroup {
 
   /// Writes the segment's result.
   __device__ __forceinline__ void finish(const parts::Work& work) {
-    auto& sums = shared_.row_sums[parities_[kMeeting]];  // the others may still be read
-    const int& poisoned = shared_.poisoned[parities_[kMeeting]];
     const parts::RowPair mine{parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)};
-    if constexpr (kMe == 1) publish(sums.exact, mine);
-    publish(sums.packed[kMe], {parts::quad_sum(packed_sum_.low), parts::quad_sum(packed_sum_.high)});
+    auto& row_sum = shared_.row_sum[parities_[kMeeting]];  // the other one may still be read
+    const int& poisoned = shared_.poisoned[parities_[kMeeting]];
+    if (fragment_.column == 0) {
+      row_sum[kMe][fragment_.row] = mine.low;
+      row_sum[kMe][fragment_.row + 8] = mine.high;
+    }
     meet();
     if (poisoned != 0) spread_poison();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = fragment_.row + 8 * half;
-      const parts::RowScale scale =
-          parts::finish_row(half ? base_.high : base_.low, (half ? mine.high : mine.low) + sums.exact[row],
-                            sums.packed[0][row] + sums.packed[1][row]);
+      const float sum = row_sum[0][row] + row_sum[1][row];
+      const parts::RowScale scale = parts::finish_row(half ? base_.high : base_.low, sum);
       const schedule::Geometry& g = args_.geometry;
       const std::int64_t slot = static_cast<std::int64_t>(work.segment.slot) * g.lanes + blockIdx.x % g.lanes;
       const int column = kFirstColumn + fragment_.column;
@@ -137,7 +138,7 @@ class Warpgroup {
     for (float& x : o_) x = 0;
     base_ = {-INFINITY, -INFINITY};
     sum_ = {0, 0};
-    packed_sum_ = {0, 0};
+    slack_ = {0, 0};
     least_limit_ = limit(work, 0);
   }
 
@@ -182,6 +183,7 @@ class Warpgroup {
     hand_over_probabilities();
     rescale(factor);
     multiply(0);
+    settle_slack();
     finish_product(0);
     if (!has_odd) return;
     take_over(1);
@@ -204,6 +206,7 @@ class Warpgroup {
     hand_over_probabilities();
     rescale(factor);
     multiply(1);
+    settle_slack();
     finish_product(1);
   }
 
@@ -244,7 +247,7 @@ class Warpgroup {
       silence(work, partial);
     }
     const parts::RowPair before = base_;
-    base_ = parts::row_base(s_, scale, before);
+    base_ = parts::row_base(s_, scale, before, slack_);
     return parts::shrink(before, base_);
   }
 
@@ -252,8 +255,13 @@ class Warpgroup {
   __device__ __forceinline__ void take_exponentials(parts::RowPair factor) {
     const float scale = args_.scale_log2 > 0 ? args_.scale_log2 : 1.0F;  // as positive_scale() left it
     const parts::RowPair sum = parts::exponentials(s_, scale, base_);
-    sum_ = parts::add_scaled(sum_, factor, sum);
-    packed_sum_ = parts::add_scaled(packed_sum_, factor, parts::pack_probabilities<Element>(p_, s_));
+    sum_ = {sum_.low * factor.low + sum.low, sum_.high * factor.high + sum.high};
+    parts::pack_probabilities<Element>(p_, s_);
+  }
+
+  /// For the next block; while a product runs. This warpgroup's half of the blocks stands for all.
+  __device__ __forceinline__ void settle_slack() {
+    slack_ = {parts::slack_of(parts::quad_sum(sum_.low)), parts::slack_of(parts::quad_sum(sum_.high))};
   }
 
   /// Which tokens of the block count. Before any of its tiles is given back: the loader then writes the next.
@@ -298,12 +306,12 @@ class Warpgroup {
   __device__ __forceinline__ void take_over(int block) {
     ptx::wait(shared_.handed_over[block], parities_.next(kHandOver));
     parts::load_fragment(p_, shared_.p[block], thread_);
-    const parts::RowPair max{shared_.row_base[block][fragment_.row],
-                             shared_.row_base[block][fragment_.row + 8]};
-    const parts::RowPair factor = parts::shrink(base_, max);
-    base_ = max;
-    sum_ = parts::add_scaled(sum_, factor, {0, 0});
-    packed_sum_ = parts::add_scaled(packed_sum_, factor, {0, 0});
+    const parts::RowPair before = base_;
+    base_ = {shared_.row_base[block][fragment_.row], shared_.row_base[block][fragment_.row + 8]};
+    const parts::RowPair factor = parts::shrink(before, base_);
+    slack_ = {fmaxf(slack_.low - (base_.low - before.low), 0.0F),
+              fmaxf(slack_.high - (base_.high - before.high), 0.0F)};
+    sum_ = {sum_.low * factor.low, sum_.high * factor.high};
     rescale(factor);
   }
 
@@ -341,12 +349,6 @@ class Warpgroup {
     }
   }
 
-  __device__ __forceinline__ void publish(float (&rows)[64], parts::RowPair values) const {
-    if (fragment_.column != 0) return;
-    rows[fragment_.row] = values.low;
-    rows[fragment_.row + 8] = values.high;
-  }
-
   /// What silence() found goes into the outputs, here and not there: the loop over blocks has no registers
   /// and no time to spare for it (it took 14 % longer).
   __device__ __forceinline__ void spread_poison() {
@@ -369,11 +371,12 @@ class Warpgroup {
   const int thread_;
   const parts::Fragment fragment_;
   Parities parities_;
-  int start_token_ = 0;              // of this warpgroup's block
-  std::uint64_t live_ = 0;           // which of its tokens count
-  int least_limit_ = 0;              // tokens that the tile's first row attends to
-  parts::RowPair base_;              // what is subtracted from scores, base 2
-  parts::RowPair sum_, packed_sum_;  // this thread's shares: of probabilities, and of these as packed
+  int start_token_ = 0;     // of this warpgroup's block
+  std::uint64_t live_ = 0;  // which of its tokens count
+  int least_limit_ = 0;     // tokens that the tile's first row attends to
+  parts::RowPair base_;     // what is subtracted from scores, base 2
+  parts::RowPair slack_;    // how far a score may be above it
+  parts::RowPair sum_;      // this thread's share
   std::uint32_t q_fragment_[4][4];
   std::uint32_t p_[4][4];
   float s_[32];

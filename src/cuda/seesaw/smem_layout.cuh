@@ -7,18 +7,13 @@
 
 namespace flashlatent::seesaw {
 
-/// Of the right warpgroup's probabilities, which the left one needs for lse, and of both's as packed.
-struct RowSums {
-  float exact[64], packed[2][64];
-};
-
 template <class Config>
 struct alignas(1024) SharedMemory {
   parts::Tile q[Config::kSharedQChunks];
   typename Config::Buffer kv[2];
   parts::Tile p[2];                         // P of the even and of the odd block, for the other warpgroup
   float row_base[2][64];                    // after the even and after the odd block
-  RowSums row_sums[2];                      // at the end; segments take turns
+  float row_sum[2][2][64];                  // of each warpgroup, at the end; segments take turns
   std::uint8_t poison_from[Config::kVDim];  // of each column: parts::record_poison()
   int poisoned[2];                          // is there any? Segments take turns
   ptx::Barrier handed_over[2];              // P and row_base of the even and of the odd block are there

@@ -27,12 +27,14 @@ __device__ float from_float(float x) {
   return x;
 }
 
-/// Eight warps and 128 columns of a merge at a time, four columns a lane. How many merges there are, and of
-/// how many parts, only the device knows.
-///   kSplitParts: one row; the warps share its parts and add up in shared memory. For few rows of many parts.
-///   otherwise:   eight rows, a warp each.
+/// Eight warps at a time. How many merges there are, and of how many parts, only the device knows.
+enum class Share {
+  kParts,    ///< 128 columns of one row; the warps share its parts and add up in shared memory. Few rows.
+  kColumns,  ///< 128 columns of eight rows, a warp each. Many parts a row.
+  kRows,     ///< All columns of eight rows, a warp each. Few parts a row.
+};
 constexpr int kWarps = 8;
-constexpr int kUnitColumns = 128;
+constexpr int kUnitColumns = 128;  // four a lane
 
 struct CombineUnit {
   int columns;  // first column / kUnitColumns
@@ -54,6 +56,16 @@ __device__ __forceinline__ CombineUnit unit_at(const schedule::Geometry& g, int 
   return unit;
 }
 
+__device__ __forceinline__ parts::RowParts parts_of(const parts::DecodeArguments& args,
+                                                    const schedule::Merge& merge, int lane, int row,
+                                                    int v_dim) {
+  const schedule::Geometry& g = args.geometry;
+  const std::int64_t slot_rows = static_cast<std::int64_t>(g.lanes) * g.tile_rows;
+  const std::int64_t first = merge.slot_begin * slot_rows + lane * g.tile_rows + row;
+  return {args.partial.out + first * v_dim, args.partial.lse + first, slot_rows * v_dim, slot_rows,
+          merge.slot_end - merge.slot_begin};
+}
+
 template <class Element>
 __device__ __forceinline__ void write_row(const parts::DecodeArguments& args, const parts::RowTile& tile,
                                           int row, int column, float4 sum, const parts::RowWeights& weights) {
@@ -73,32 +85,87 @@ __device__ __forceinline__ void write_row(const parts::DecodeArguments& args, co
   }
 }
 
-/// At most 64 registers: four CTAs a multiprocessor do the 512 units of 128 rows in one wave, three need two.
-template <class Element, bool kSplitParts>
-__global__ void __launch_bounds__(kWarps * 32, 4)
+/// kUnits times 128 columns of a row by one warp. Parts go kAtOnce at a time, the first ones before their
+/// weights are known: a row of that many parts takes one trip to memory.
+template <class Element, int kUnits, int kAtOnce>
+__device__ __forceinline__ void merge_by_warp(const parts::DecodeArguments& args, const parts::RowTile& tile,
+                                              int row, int first_column, const parts::RowParts& parts,
+                                              int v_dim) {
+  const int lane_column = first_column + threadIdx.x % 32 * 4;
+  float4 values[kAtOnce][kUnits];
+  auto load = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+#pragma unroll
+      for (int unit = 0; unit < kUnits; ++unit) {
+        const int column = unit * kUnitColumns + lane_column;
+        if (first + i >= parts.count || column >= v_dim) continue;
+        values[i][unit] =
+            *reinterpret_cast<const float4*>(parts.out + (first + i) * parts.out_stride + column);
+      }
+    }
+  };
+  load(0);
+  const parts::RowWeights weights = parts::warp_weights(parts);
+  float4 sums[kUnits] = {};
+  for (int first = 0; first < parts.count; first += kAtOnce) {
+    if (first > 0) load(first);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      // A part of weight 0 counts for nothing, whatever it holds.
+      const float weight = first + i < parts.count ? weights.of(parts, first + i) : 0;
+      if (weight == 0) continue;
+#pragma unroll
+      for (int unit = 0; unit < kUnits; ++unit) {
+        sums[unit].x += weight * values[i][unit].x;
+        sums[unit].y += weight * values[i][unit].y;
+        sums[unit].z += weight * values[i][unit].z;
+        sums[unit].w += weight * values[i][unit].w;
+      }
+    }
+  }
+#pragma unroll
+  for (int unit = 0; unit < kUnits; ++unit) {
+    const int column = unit * kUnitColumns + lane_column;
+    if (column < v_dim) write_row<Element>(args, tile, row, column, sums[unit], weights);
+  }
+}
+
+/// CTAs a multiprocessor, which limits registers: with shared parts four, that do the 512 units of 128 rows
+/// in one wave.
+constexpr int resident_ctas(Share share) {
+  return share == Share::kRows ? 3 : 4;
+}
+
+template <class Element, Share kShare>
+__global__ void __launch_bounds__(kWarps * 32, resident_ctas(kShare))
     combine_plan_kernel(const __grid_constant__ parts::DecodeArguments args, int v_dim) {
   __shared__ float4 sums[kWarps][32];
   const schedule::Geometry& g = args.geometry;
-  const int column_units = v_dim / kUnitColumns;
-  constexpr int kRows = kSplitParts ? 1 : kWarps;
+  const int column_units = kShare == Share::kRows ? 1 : v_dim / kUnitColumns;
+  constexpr int kRows = kShare == Share::kParts ? 1 : kWarps;
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
-  cudaGridDependencySynchronize();
+  // The plan was there before the launch that this one overlaps let it begin.
   const int units = args.plan_header->merges * g.lanes * (g.tile_rows / kRows) * column_units;
+  CombineUnit unit = unit_at(g, blockIdx.x, column_units, kRows);
+  schedule::Merge merge = {};
+  if (static_cast<int>(blockIdx.x) < units) merge = args.merges[unit.merge];
+  cudaGridDependencySynchronize();
   for (int index = blockIdx.x; index < units; index += gridDim.x) {
-    const CombineUnit unit = unit_at(g, index, column_units, kRows);
-    const schedule::Merge merge = args.merges[unit.merge];
+    if (index != static_cast<int>(blockIdx.x)) {
+      unit = unit_at(g, index, column_units, kRows);
+      merge = args.merges[unit.merge];
+    }
     const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, unit.lane);
-    const int row = kSplitParts ? unit.row : unit.row + warp;
+    const int row = kShare == Share::kParts ? unit.row : unit.row + warp;
     if (row >= tile.rows) continue;
-    const int column = unit.columns * kUnitColumns + lane * 4;
-    const std::int64_t slot_rows = static_cast<std::int64_t>(g.lanes) * g.tile_rows;
-    const std::int64_t first = merge.slot_begin * slot_rows + unit.lane * g.tile_rows + row;
-    const parts::RowParts parts{args.partial.out + first * v_dim, args.partial.lse + first, slot_rows * v_dim,
-                                slot_rows, merge.slot_end - merge.slot_begin};
-    const parts::RowWeights weights = parts::warp_weights(parts);
-    if constexpr (kSplitParts) {
+    const parts::RowParts parts = parts_of(args, merge, unit.lane, row, v_dim);
+    const int first_column = unit.columns * kUnitColumns;
+    if constexpr (kShare == Share::kParts) {
+      const int column = first_column + lane * 4;
+      const parts::RowWeights weights = parts::warp_weights(parts);
       sums[warp][lane] = parts::add_parts<8>(parts, weights, column, warp, kWarps);
       __syncthreads();
       if (warp == 0) {
@@ -113,10 +180,24 @@ __global__ void __launch_bounds__(kWarps * 32, 4)
         write_row<Element>(args, tile, row, column, sum, weights);
       }
       __syncthreads();
+    } else if constexpr (kShare == Share::kColumns) {
+      merge_by_warp<Element, 1, 8>(args, tile, row, first_column, parts, v_dim);
     } else {
-      write_row<Element>(args, tile, row, column, parts::add_parts<4>(parts, weights, column, 0, 1), weights);
+      merge_by_warp<Element, 4, 2>(args, tile, row, 0, parts, v_dim);
     }
   }
+}
+
+template <Share kShare>
+Status launch_combine(const parts::DecodeArguments& args, Dtype dtype, int v_dim, int blocks,
+                      const Executor& executor) {
+  LaunchShape shape;
+  shape.blocks = blocks;
+  shape.threads = kWarps * 32;
+  shape.overlaps_previous = true;
+  auto* kernel = dtype == Dtype::kBF16 ? combine_plan_kernel<__nv_bfloat16, kShare>
+                                       : combine_plan_kernel<__half, kShare>;
+  return launch(kernel, shape, executor, args, v_dim);
 }
 
 struct CombineArguments {
@@ -162,19 +243,19 @@ Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, 
   const std::int64_t rows =
       schedule::max_merges(args.geometry) * args.geometry.lanes * args.geometry.tile_rows;
   if (rows == 0) return {};
+  const schedule::Geometry& g = args.geometry;
   const std::int64_t resident = multiprocessors * (2048LL / (kWarps * 32));
-  // Not where a request must not feel its batch-mates: the two add in different orders.
-  const bool split_parts = args.geometry.fixed_split == 0 && rows * (v_dim / kUnitColumns) <= resident;
-  const std::int64_t units = rows * (v_dim / kUnitColumns) / (split_parts ? 1 : kWarps);
-  LaunchShape shape;
-  shape.blocks = static_cast<int>(std::min(units, resident));
-  shape.threads = kWarps * 32;
-  shape.overlaps_previous = true;
-  auto* kernel = dtype == Dtype::kBF16
-                     ? (split_parts ? combine_plan_kernel<__nv_bfloat16, true>
-                                    : combine_plan_kernel<__nv_bfloat16, false>)
-                     : (split_parts ? combine_plan_kernel<__half, true> : combine_plan_kernel<__half, false>);
-  return launch(kernel, shape, executor, args, v_dim);
+  const std::int64_t column_units = v_dim / kUnitColumns;
+  auto blocks = [&](std::int64_t units) { return static_cast<int>(std::min(units, resident)); };
+  // Not where a request must not feel its batch-mates: this adds in another order than the two below.
+  if (g.fixed_split == 0 && rows * column_units <= resident) {
+    return launch_combine<Share::kParts>(args, dtype, v_dim, blocks(rows * column_units), executor);
+  }
+  if (g.parts >= 4LL * g.requests * g.rounds) {
+    return launch_combine<Share::kColumns>(args, dtype, v_dim, blocks(rows / kWarps * column_units),
+                                           executor);
+  }
+  return launch_combine<Share::kRows>(args, dtype, v_dim, blocks(rows / kWarps), executor);
 }
 
 Status combine(const ConstTensorView& partial_out, const ConstTensorView& partial_lse,

@@ -149,15 +149,10 @@ __global__ void __launch_bounds__(kWarps * 32, resident_ctas(kShare))
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
   // The plan was there before the launch that this one overlaps let it begin.
   const int units = args.plan_header->merges * g.lanes * (g.tile_rows / kRows) * column_units;
-  CombineUnit unit = unit_at(g, blockIdx.x, column_units, kRows);
-  schedule::Merge merge = {};
-  if (static_cast<int>(blockIdx.x) < units) merge = args.merges[unit.merge];
   cudaGridDependencySynchronize();
   for (int index = blockIdx.x; index < units; index += gridDim.x) {
-    if (index != static_cast<int>(blockIdx.x)) {
-      unit = unit_at(g, index, column_units, kRows);
-      merge = args.merges[unit.merge];
-    }
+    const CombineUnit unit = unit_at(g, index, column_units, kRows);
+    const schedule::Merge merge = args.merges[unit.merge];
     const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, unit.lane);
     const int row = kShare == Share::kParts ? unit.row : unit.row + warp;
     if (row >= tile.rows) continue;
@@ -181,7 +176,7 @@ __global__ void __launch_bounds__(kWarps * 32, resident_ctas(kShare))
       }
       __syncthreads();
     } else if constexpr (kShare == Share::kColumns) {
-      merge_by_warp<Element, 1, 8>(args, tile, row, first_column, parts, v_dim);
+      merge_by_warp<Element, 1, 4>(args, tile, row, first_column, parts, v_dim);
     } else {
       merge_by_warp<Element, 4, 2>(args, tile, row, 0, parts, v_dim);
     }

@@ -139,10 +139,10 @@ class TmaLoader {
             std::uint8_t* box = tile + j * kBoxTokens * kRowBytes;
             if constexpr (Pipe::kCluster > 1) {
               ptx::copy_box_to((1 << Pipe::kCluster) - 1, box, map_, pipe.chunk(i) * 64, boxes[j].token,
-                               range.kv_head, boxes[j].entry, pipe.full(i));
+                               range.kv_head, boxes[j].entry, pipe.full(i), policy_);
             } else {
               ptx::copy_box(box, map_, pipe.chunk(i) * 64, boxes[j].token, range.kv_head, boxes[j].entry,
-                            pipe.full(i));
+                            pipe.full(i), policy_);
             }
           }
         }
@@ -155,6 +155,8 @@ class TmaLoader {
   const CacheArguments& cache_;
   const CUtensorMap& map_;
   const int lane_;
+  // KV is read once; what stays in L2 instead is Q, partial results and the other tile's half of a block.
+  const std::uint64_t policy_ = ptx::evict_first_policy();
   Box ahead_ = {};
 };
 

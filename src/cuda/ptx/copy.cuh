@@ -21,13 +21,31 @@ __device__ __forceinline__ void copy_box(void* shared, const CUtensorMap& map, i
                                     coordinates, &barrier);
 }
 
+/// An L2 policy for data that is read once.
+__device__ __forceinline__ std::uint64_t evict_first_policy() {
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+/// copy_box() with an L2 policy.
+__device__ __forceinline__ void copy_box(void* shared, const CUtensorMap& map, int x0, int x1, int x2, int x3,
+                                         Barrier& barrier, std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(shared_address(shared)),
+      "l"(&map), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(shared_address(&barrier)), "l"(policy)
+      : "memory");
+}
 /// The same into every CTA of the cluster that `ctas` has a bit for: at the same place, counted by the
 /// barrier at the same place.
 __device__ __forceinline__ void copy_box_to(std::uint16_t ctas, void* shared, const CUtensorMap& map, int x0,
-                                            int x1, int x2, int x3, Barrier& barrier) {
-  const std::int32_t coordinates[4] = {x0, x1, x2, x3};
-  ::cuda::ptx::cp_async_bulk_tensor(::cuda::ptx::space_cluster, ::cuda::ptx::space_global, shared, &map,
-                                    coordinates, &barrier, ctas);
+                                            int x1, int x2, int x3, Barrier& barrier, std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7, %8;" ::"r"(shared_address(shared)),
+      "l"(&map), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(shared_address(&barrier)), "h"(ctas), "l"(policy)
+      : "memory");
 }
 
 /// `bytes` (a multiple of 16) of contiguous memory to shared memory; `barrier` counts them.

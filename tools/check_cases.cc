@@ -38,6 +38,8 @@ std::vector<CaseSpec> small_cases() {
       {.name = "two tiles", .heads = 80, .page_size = 32, .lengths = {130}, .causal = true},
       {.name = "splits", .heads = 4, .page_size = 16, .lengths = {700, 20}, .sink = true},
       {.name = "by token", .dtype = Dtype::kF16, .heads = 8, .page_size = 1, .lengths = {130, 1}},
+      {.name = "by token", .heads = 40, .page_size = 1, .lengths = {130, 1}},
+      {.name = "one tile", .dtype = Dtype::kF16, .heads = 64, .lengths = {64, 193}},
       {.name = "causal",
        .dtype = Dtype::kF16,
        .query_tokens = 3,

@@ -1,15 +1,16 @@
 // Dense decode, 64 query rows a tile, two KV blocks in flight ("seesaw").
 //
 // The 64 x d_v output is cut into a left and a right half, one a warpgroup, in registers. Warpgroup 0 scores
-// even blocks, warpgroup 1 odd ones; each multiplies its own P, from registers, and the other's P, from
-// shared memory, with its half of V:
+// even blocks, warpgroup 1 odd ones; each multiplies its own P, and the other's, which comes through shared
+// memory, with its half of V:
 //
 //   warpgroup 0 (left)                          warpgroup 1 (right)
 //   S0 = Q K0^T, max, P0           --P0,max-->  S1 = Q K1^T
 //   O_l += P0 V0_l                              O_r += P0 V0_r, meanwhile max, P1
 //   O_l += P1 V1_l                 <--P1,max--  O_r += P1 V1_r
 //
-// The running maximum passes from block to block, so that both halves have the same scale.
+// What is subtracted from scores (the running maximum, parts/softmax.cuh) passes from block to block, so that
+// both halves have the same scale.
 #pragma once
 
 #include "cuda/parts/arguments.cuh"

@@ -9,10 +9,6 @@
 
 namespace flashlatent::ptx {
 
-__device__ __forceinline__ void prefetch_descriptor(const CUtensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
-
 /// One box of a 4-dimensional tensor to shared memory; `barrier` counts its bytes.
 __device__ __forceinline__ void copy_box(void* shared, const CUtensorMap& map, int x0, int x1, int x2, int x3,
                                          Barrier& barrier) {

@@ -26,20 +26,16 @@ bool contains(const std::string& text, const std::string& piece) {
   return text.find(piece) != std::string::npos;
 }
 
-constexpr DecodeKernel kA = {.name = "a",
-                             .backend = Backend::kCpu,
-                             .takes = "",
-                             .declines = nullptr,
-                             .geometry = nullptr,
-                             .workspace_bytes = nullptr,
-                             .launch = nullptr};
-constexpr DecodeKernel kB = {.name = "b",
-                             .backend = Backend::kCpu,
-                             .takes = "",
-                             .declines = nullptr,
-                             .geometry = nullptr,
-                             .workspace_bytes = nullptr,
-                             .launch = nullptr};
+constexpr DecodeKernel named(const char* name) {
+  return {.name = name,
+          .backend = Backend::kCpu,
+          .takes = "",
+          .declines = nullptr,
+          .geometry = nullptr,
+          .workspace_bytes = nullptr,
+          .launch = nullptr};
+}
+constexpr DecodeKernel kA = named("a"), kB = named("b");
 
 TEST(Dispatch, TheCheapestIsPickedAndOfEqualsTheFirst) {
   std::vector<Candidate> list = {{.kernel = &kA, .estimate = 3000}, {.kernel = &kB, .estimate = 2500}};

@@ -249,11 +249,5 @@ __device__ __forceinline__ void load_segments(const DecodeArguments& args, Loade
     });
   }
 }
-template <class Loader, class Pipe, class Tell>
-__device__ __forceinline__ void load_segments(const DecodeArguments& args, Loader loader, Pipe pipe,
-                                              Tell tell) {
-  load_segments(
-      args, loader, pipe, [] {}, tell);
-}
 
 }  // namespace flashlatent::parts

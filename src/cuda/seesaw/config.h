@@ -37,12 +37,15 @@ struct Config {
     return (i - kRopeChunks + buffer * kHalfChunks) % kVChunks;
   }
 
-  /// Which CTA of the cluster loads a chunk: they take turns in the order of loading.
-  __host__ __device__ static constexpr int loader_of(int buffer, int chunk) {
+  /// Which CTA of the cluster loads a buffer's i-th tile: they take turns.
+  __host__ __device__ static constexpr int loader_of_tile(int buffer, int i) {
+    return (i + buffer) % kCluster;
+  }
+  __host__ __device__ static constexpr int loader_of_chunk(int buffer, int chunk) {
     constexpr int kRopeChunks = kQkChunks - kVChunks;
     const int i = chunk >= kVChunks ? chunk - kVChunks
                                     : kRopeChunks + (chunk + kVChunks - buffer * kHalfChunks) % kVChunks;
-    return (i + buffer) % kCluster;
+    return loader_of_tile(buffer, i);
   }
 
   static_assert(kQkDim % 64 == 0 && kVDim % 128 == 0 && kVDim <= kQkDim && kVDim <= 512);

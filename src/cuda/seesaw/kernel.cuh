@@ -237,7 +237,7 @@ class Warpgroup {
     for (int chunk = Config::kVChunks; chunk < Config::kQkChunks; ++chunk) release(kMe, chunk);
   }
 
-  /// Masks scores and takes their maximum. Returns by what the output so far must shrink.
+  /// Masks scores and settles the base after their maximum. Returns by what the output so far must shrink.
   __device__ __forceinline__ parts::RowPair take_maximum(const parts::Work& work) {
     const float scale = parts::positive_scale(s_, args_.scale_log2);
     // Those that some rows of the tile attend to and others do not.
@@ -291,8 +291,8 @@ class Warpgroup {
     ptx::named_sync(kAlone + kMe, 128);
   }
 
-  /// P and the maximum to shared memory. The other warpgroup has read the P before: this
-  /// block's tiles could not have been refilled otherwise.
+  /// P and its base to shared memory. The other warpgroup has read the P before: this block's tiles could not
+  /// have been refilled otherwise.
   __device__ __forceinline__ void hand_over_probabilities() {
     parts::store_fragment(shared_.p[kMe], p_, thread_);
     if (fragment_.column == 0) {
@@ -302,8 +302,7 @@ class Warpgroup {
     ptx::arrive(shared_.handed_over[kMe]);
   }
 
-  /// The other warpgroup's probabilities and the maximum after its block; what is summed so far shrinks to
-  /// it.
+  /// The other warpgroup's probabilities and their base; what is summed so far shrinks to it.
   __device__ __forceinline__ void take_over(int block) {
     ptx::wait(shared_.handed_over[block], parities_.next(kHandOver));
     parts::load_fragment(p_, shared_.p[block], thread_);
@@ -344,7 +343,7 @@ class Warpgroup {
     if (thread_ % 32 != 0) return;
     ptx::Barrier& empty = shared_.state[block].empty[chunk];
     if constexpr (Config::kCluster > 1) {
-      ptx::arrive_at(Config::loader_of(block, chunk), empty);
+      ptx::arrive_at(Config::loader_of_chunk(block, chunk), empty);
     } else {
       ptx::arrive(empty);
     }
@@ -407,7 +406,8 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
   auto tell = [&](const parts::Work& work) {
     if (thread == 0) position.put(work);
   };
-  parts::load_segments(args, Loader(args.cache, map, thread), Pipe<Config>(shared.kv, shared.state), tell);
+  parts::load_segments(
+      args, Loader(args.cache, map, thread), Pipe<Config>(shared.kv, shared.state), [] {}, tell);
   parts::Work end;
   end.segment.request = -1;
   tell(end);

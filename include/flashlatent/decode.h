@@ -16,12 +16,17 @@ namespace flashlatent {
 /// and of out of 4 bytes, and not negative. Inputs and outputs do not overlap.
 struct DecodeInputs {
   ConstTensorView q;              ///< (batch, s_q, h_q, qk_dim), or ragged (total tokens, h_q, qk_dim).
-  ConstTensorView kv_cache;       ///< (pages, page_size, h_kv, qk_dim), q's dtype.
-  ConstTensorView block_table;    ///< int32 (batch, max_pages): the page table. Entries past a request's
+  ConstTensorView kv_cache;       ///< (pages, page_size, h_kv, qk_dim), q's dtype; kFp8_656: uint8
+                                  ///< (pages, page_size, 1, 656).
+  ConstTensorView block_table;    ///< int32 (batch, max_pages), not sparse: the page table. Entries past a request's
                                   ///< pages are never read; tokens behind an entry that is negative or not
                                   ///< a page of kv_cache are skipped.
   ConstTensorView cache_seqlens;  ///< int32 (batch): L. Negative counts as 0, more than
-                                  ///< max_pages * page_size as that.
+                                  ///< max_pages * page_size as that. Sparse: absent.
+  ConstTensorView indices;        ///< int32 (batch, s_q, topk), only sparse: index = page * page_size +
+                                  ///< offset in the page; skipped if negative or past the cache's end.
+  ConstTensorView topk_length;    ///< int32 (batch), only sparse, optional: only so many of a request's
+                                  ///< indices are read. Negative counts as 0, more than topk as that.
   ConstTensorView cu_seqlens_q;   ///< int32 (batch + 1), only with Query::ragged: request i has the tokens
                                   ///< [cu_seqlens_q[i], cu_seqlens_q[i + 1]) of q, at most s_q. From 0 to
                                   ///< the total, never falling; on the CPU anything else is refused, on
@@ -37,7 +42,8 @@ struct DecodeOutputs {
   TensorView lse;  ///< fp32 (batch, h_q, s_q), any strides, natural logarithm. -inf for an empty row.
 };
 
-/// The problem that these tensors pose, with `options`; kInvalidArgument if they do not fit together.
+/// The problem that these tensors pose, with `options`; kInvalidArgument if they do not fit together. A uint8
+/// kv_cache is kFp8_656; `indices` make it sparse.
 Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
                                     const DecodeProblem::Options& options);
 
@@ -50,10 +56,11 @@ Result<std::size_t> workspace_bytes(const DecodeProblem& problem, const Executor
 
 /// Schedules one step into `plan`: which part does which blocks of which request, and where partial results
 /// go. On CUDA one kernel launch, which a CUDA graph can capture: replayed, it plans for the lengths then in
-/// `cache_seqlens`. A plan stays right, if not balanced, when lengths change after it was made (except with
-/// batch_invariant, which needs a fresh one). `cache_seqlens` is as in DecodeInputs. Errors: those of
-/// plan_bytes(), kInvalidArgument (cache_seqlens, alignment), kExhausted (`plan` is too small).
-Status plan(const DecodeProblem& problem, const ConstTensorView& cache_seqlens, Memory plan,
+/// `lengths`. A plan stays right, if not balanced, when lengths change after it was made (except with
+/// batch_invariant, which needs a fresh one). `lengths` is DecodeInputs::cache_seqlens; sparse: topk_length,
+/// absent if that is. Errors: those of plan_bytes(), kInvalidArgument (lengths, alignment), kExhausted (`plan`
+/// is too small).
+Status plan(const DecodeProblem& problem, const ConstTensorView& lengths, Memory plan,
             const Executor& executor);
 
 /// Runs one layer of the step that `plan` was made for, with the same problem and executor. `plan` is only

@@ -4,6 +4,7 @@
 #include "flashlatent/backend.h"
 #include "flashlatent/combine.h"
 #include "flashlatent/decode.h"
+#include "flashlatent/kv_cache.h"
 #include "flashlatent/page_pool.h"
 #include "flashlatent/plan.h"
 #include "flashlatent/problem.h"

@@ -14,7 +14,7 @@ namespace flashlatent {
 
 /// A run of blocks of one request and one group of row tiles, done by one part.
 struct PlanSegment {
-  int request = 0;
+  int request = 0;      ///< Sparse: the query token, request * s_q + token.
   int round = 0;        ///< Which group of row tiles, where there are more tiles than workers.
   int block_begin = 0;  ///< Blocks [block_begin, block_end) of the request's tokens.
   int block_end = 0;
@@ -44,9 +44,9 @@ struct PlanDescription {
   double imbalance() const;      ///< largest / ideal.
 };
 
-/// Decodes `plan`, a host copy of what plan() wrote for this problem, executor and these lengths (on the
-/// host). kInvalidArgument if it is a plan of another problem; errors of plan_bytes() besides.
-Result<PlanDescription> describe_plan(const DecodeProblem& problem, const ConstTensorView& cache_seqlens,
+/// Decodes `plan`, a host copy of what plan() wrote for this problem, executor and these lengths (as for
+/// plan(), on the host). kInvalidArgument if it is a plan of another problem; errors of plan_bytes() besides.
+Result<PlanDescription> describe_plan(const DecodeProblem& problem, const ConstTensorView& lengths,
                                       Memory plan, const Executor& executor);
 
 /// A table, one line a part: load, splits, requests.

@@ -1,17 +1,33 @@
 // What one decode call computes, as shapes and options: all that size queries and kernel choice need.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "flashlatent/status.h"
 #include "flashlatent/tensor.h"
 
 namespace flashlatent {
 
-/// Dense decode of a batch out of a paged KV cache. For request i with L cached tokens, query token t and
+/// How a KV cache holds a token.
+enum class KvFormat : std::uint8_t {
+  kPlain,    ///< qk_dim elements of the cache's dtype for each KV head.
+  kFp8_656,  ///< 656 bytes: 512 e4m3, 4 fp32 scales (one for 128 elements), 64 bf16 that are not quantised
+             ///< (RoPE). qk_dim 576, one KV head. docs/kv-cache-formats.md has the bytes.
+};
+
+/// "plain", "fp8_656".
+const char* to_string(KvFormat format);
+/// The format of that name, or kInvalidArgument.
+Result<KvFormat> kv_format_from_name(std::string_view name);
+
+/// Decode of a batch out of a paged KV cache, dense or sparse. For request i with L cached tokens, query token t and
 /// query head h of KV head k = h / (heads / kv_heads):
 ///   S = softmax_scale * q . K^T over tokens [0, L), or with `causal` over [0, L - s_q + t + 1);
 ///   out = softmax(S) . V;  lse = ln sum exp S.
+/// Sparse, query token t attends to the tokens that its `topk` indices name instead (DeepSeek Sparse Attention,
+/// DeepSeek-V3.2, arXiv 2512.02556), and there is no page table.
 /// V is the first `v_dim` elements of the cached row (MLA, DeepSeek-V2, arXiv 2405.04434 after weight
 /// absorption).
 struct DecodeProblem {
@@ -23,26 +39,34 @@ struct DecodeProblem {
   } query;
 
   struct Cache {
-    Dtype dtype = Dtype::kBF16;  ///< kBF16 or kF16; q and out have the same.
+    KvFormat format = KvFormat::kPlain;
+    Dtype dtype = Dtype::kBF16;  ///< kBF16 or kF16: of q, out and a plain cache. With kFp8_656, kBF16.
     int heads = 1;               ///< h_kv.
     int qk_dim = 576;            ///< Elements of a cached row, all of which meet q; 1 to 4,096.
     int v_dim = 512;             ///< Its first elements that are the value; 1 to qk_dim.
     int page_size = 64;          ///< Tokens a page, 1 to 2^20.
     int max_pages = 0;           ///< Columns of the page table: the most pages that a request has; 0 to 2^30.
+                                 ///< Sparse: 0.
   } cache;
+
+  struct Sparse {
+    bool enabled = false;
+    int topk = 0;  ///< Indices of a query token, 0 to 2^30; batch * tokens is at most 2^30 then.
+  } sparse;
 
   struct Options {
     float softmax_scale = 1.0F;    ///< Finite. Often 1/sqrt(192) for DeepSeek-V3.
     bool causal = false;           ///< The last query token sees all L tokens, each one before it one less.
+                                   ///< Sparse: false, the indices decide.
     bool attn_sink = false;        ///< One extra fp32 logit a head, see DecodeInputs::attn_sink.
     bool batch_invariant = false;  ///< A request's bits do not depend on its batch-mates; costs some balance.
   } options;
 
-  /// Query rows (token x head) that share one KV head.
-  int rows_per_kv_head() const { return query.tokens * (query.heads / cache.heads); }
+  /// Query rows (token x head) that share one KV head and its tokens.
+  int rows_per_kv_head() const { return (sparse.enabled ? 1 : query.tokens) * (query.heads / cache.heads); }
 };
 
-/// "decode b=128 s_q=1 h_q=128 h_kv=1 d=576/512 bf16 page=64x65 causal".
+/// "decode b=128 s_q=1 h_q=128 h_kv=1 d=576/512 bf16 page=64x65 causal"; "sparse decode ... topk=2048".
 std::string to_string(const DecodeProblem& problem);
 
 /// Is every field in its range? kInvalidArgument names the field, its value and the range. Whether a kernel

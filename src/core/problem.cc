@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/fp8_656.h"
 #include "core/message.h"
 
 namespace flashlatent {
@@ -13,13 +14,44 @@ Status in_range(const char* field, std::int64_t value, std::int64_t low, std::in
   return invalid_argument(field, " is ", value, "; it must be from ", low, " to ", high);
 }
 
+Status validate_fp8_656(const DecodeProblem& p) {
+  if (p.cache.dtype != Dtype::kBF16) {
+    return invalid_argument("dtype is ", to_string(p.cache.dtype), "; with an fp8_656 cache q and out are bf16");
+  }
+  FLASHLATENT_RETURN_IF_ERROR(in_range("h_kv (KV heads) of an fp8_656 cache", p.cache.heads, 1, 1));
+  return in_range("qk_dim of an fp8_656 cache", p.cache.qk_dim, fp8_656::kDim, fp8_656::kDim);
+}
+
+Status validate_sparse(const DecodeProblem& p) {
+  if (p.query.ragged) return invalid_argument("query.ragged is set; sparse decode has s_q tokens a request");
+  if (p.options.causal) return invalid_argument("causal is set; in sparse decode the indices decide");
+  FLASHLATENT_RETURN_IF_ERROR(in_range("topk", p.sparse.topk, 0, 1 << 30));
+  FLASHLATENT_RETURN_IF_ERROR(in_range("max_pages of sparse decode", p.cache.max_pages, 0, 0));
+  return in_range("batch x s_q", std::int64_t{p.query.batch} * p.query.tokens, 0, 1 << 30);
+}
+
 }  // namespace
 
+const char* to_string(KvFormat format) {
+  return format == KvFormat::kPlain ? "plain" : "fp8_656";
+}
+
+Result<KvFormat> kv_format_from_name(std::string_view name) {
+  for (KvFormat format : {KvFormat::kPlain, KvFormat::kFp8_656}) {
+    if (name == to_string(format)) return format;
+  }
+  return invalid_argument("KV format is '", name, "'; plain and fp8_656 are accepted");
+}
+
 std::string to_string(const DecodeProblem& p) {
-  return message("decode b=", p.query.batch, " s_q=", p.query.tokens, p.query.ragged ? " (ragged)" : "",
-                 " h_q=", p.query.heads, " h_kv=", p.cache.heads, " d=", p.cache.qk_dim, "/", p.cache.v_dim,
-                 " ", to_string(p.cache.dtype), " page=", p.cache.page_size, "x", p.cache.max_pages,
-                 " scale=", p.options.softmax_scale, p.options.causal ? " causal" : "",
+  const bool plain = p.cache.format == KvFormat::kPlain;
+  const std::string tokens = p.sparse.enabled
+                                 ? message(" page=", p.cache.page_size, " topk=", p.sparse.topk)
+                                 : message(" page=", p.cache.page_size, "x", p.cache.max_pages);
+  return message(p.sparse.enabled ? "sparse " : "", "decode b=", p.query.batch, " s_q=", p.query.tokens,
+                 p.query.ragged ? " (ragged)" : "", " h_q=", p.query.heads, " h_kv=", p.cache.heads,
+                 " d=", p.cache.qk_dim, "/", p.cache.v_dim, " ",
+                 plain ? to_string(p.cache.dtype) : to_string(p.cache.format), tokens, " scale=", p.options.softmax_scale, p.options.causal ? " causal" : "",
                  p.options.attn_sink ? " sink" : "", p.options.batch_invariant ? " batch_invariant" : "");
 }
 
@@ -41,6 +73,8 @@ Status validate(const DecodeProblem& p) {
   FLASHLATENT_RETURN_IF_ERROR(in_range("v_dim", p.cache.v_dim, 1, p.cache.qk_dim));
   FLASHLATENT_RETURN_IF_ERROR(in_range("page_size", p.cache.page_size, 1, kMany));
   FLASHLATENT_RETURN_IF_ERROR(in_range("max_pages (block_table columns)", p.cache.max_pages, 0, 1LL << 30));
+  if (p.cache.format == KvFormat::kFp8_656) FLASHLATENT_RETURN_IF_ERROR(validate_fp8_656(p));
+  if (p.sparse.enabled) FLASHLATENT_RETURN_IF_ERROR(validate_sparse(p));
   // Lengths are int32: longer tables are legal, their last pages unreachable.
   if (!std::isfinite(p.options.softmax_scale)) {
     return invalid_argument("softmax_scale is ", p.options.softmax_scale, "; it must be finite");

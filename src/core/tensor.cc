@@ -14,6 +14,8 @@ std::size_t size_of(Dtype dtype) {
       return 4;
     case Dtype::kU8:
       return 1;
+    case Dtype::kI64:
+      return 8;
   }
   return 0;
 }
@@ -30,6 +32,8 @@ const char* to_string(Dtype dtype) {
       return "int32";
     case Dtype::kU8:
       return "uint8";
+    case Dtype::kI64:
+      return "int64";
   }
   return "unknown";
 }

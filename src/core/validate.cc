@@ -3,49 +3,17 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/expect.h"
+#include "core/fp8_656.h"
 #include "core/message.h"
 
 namespace flashlatent {
 
 namespace {
 
-// A tensor's name, view and the shape, dtype and device that the problem demands; -1 accepts any extent.
-Status expect(const char* name, const ConstTensorView& view, Dtype dtype, Device device,
-              const std::vector<std::int64_t>& shape) {
-  auto wanted = [&] {
-    std::string text = message(to_string(dtype), " (");
-    for (std::size_t i = 0; i < shape.size(); ++i) {
-      text += (i ? ", " : "") + (shape[i] < 0 ? std::string("any") : std::to_string(shape[i]));
-    }
-    return text + ") on " + to_string(device);
-  };
-  auto refuse = [&](const char* what) {
-    return invalid_argument(name, " is ", to_string(view), "; ", what, ": expected ", wanted());
-  };
-  if (!view.present()) return invalid_argument(name, " is missing; expected ", wanted());
-  if (view.rank != static_cast<int>(shape.size())) return refuse("wrong rank");
-  if (view.dtype != dtype) return refuse("wrong dtype");
-  for (int i = 0; i < view.rank; ++i) {
-    if (shape[i] >= 0 && view.shape[i] != shape[i]) return refuse("wrong shape");
-    if (view.shape[i] < 0) return refuse("negative extent");
-  }
-  if (view.device != device) return refuse("wrong device");
-  if (view.data == nullptr && view.elements() > 0) return refuse("null pointer");
-  if (view.data != nullptr && reinterpret_cast<std::uintptr_t>(view.data) % size_of(dtype) != 0) {
-    return refuse("pointer not aligned to its dtype");
-  }
-  return {};
-}
-
-Status innermost_contiguous(const char* name, const ConstTensorView& view) {
-  const int last = view.rank - 1;
-  if (view.strides[last] == 1 || view.shape[last] <= 1) return {};
-  return invalid_argument(name, " is ", to_string(view), "; its innermost stride must be 1");
-}
-
-Status absent_unless(bool wanted, const char* name, const ConstTensorView& view, const char* option) {
-  if (wanted || !view.present()) return {};
-  return invalid_argument(name, " is given, but the problem has ", option, " off");
+Status absent(const char* name, const ConstTensorView& view, const char* why) {
+  if (!view.present()) return {};
+  return invalid_argument(name, " is given, but ", why);
 }
 
 /// cu_seqlens_q on the CPU: from 0 to the total, no request with more than s_q tokens. On a device it is not
@@ -65,12 +33,32 @@ Status validate_begins(const DecodeProblem& problem, const DecodeInputs& inputs)
                           "; it must end at q's total of ", total, " tokens");
 }
 
+/// What says which tokens a query token attends to: a page table and lengths, or indices.
+Status validate_tokens(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
+  const auto& query = problem.query;
+  if (!problem.sparse.enabled) {
+    FLASHLATENT_RETURN_IF_ERROR(absent("indices", inputs.indices, "the problem has sparse.enabled off"));
+    FLASHLATENT_RETURN_IF_ERROR(absent("topk_length", inputs.topk_length, "the problem has sparse.enabled off"));
+    FLASHLATENT_RETURN_IF_ERROR(expect("block_table", inputs.block_table, Dtype::kI32, device,
+                                       {query.batch, problem.cache.max_pages}));
+    FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("block_table", inputs.block_table));
+    return validate_lengths(problem, inputs.cache_seqlens, device);
+  }
+  FLASHLATENT_RETURN_IF_ERROR(absent("block_table", inputs.block_table, "sparse decode goes by indices"));
+  FLASHLATENT_RETURN_IF_ERROR(absent("cache_seqlens", inputs.cache_seqlens, "sparse decode goes by indices"));
+  FLASHLATENT_RETURN_IF_ERROR(expect("indices", inputs.indices, Dtype::kI32, device,
+                                     {query.batch, query.tokens, problem.sparse.topk}));
+  FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("indices", inputs.indices));
+  return validate_lengths(problem, inputs.topk_length, device);
+}
+
 }  // namespace
 
-Status validate_seqlens(const DecodeProblem& problem, const ConstTensorView& cache_seqlens, Device device) {
-  FLASHLATENT_RETURN_IF_ERROR(
-      expect("cache_seqlens", cache_seqlens, Dtype::kI32, device, {problem.query.batch}));
-  return innermost_contiguous("cache_seqlens", cache_seqlens);
+Status validate_lengths(const DecodeProblem& problem, const ConstTensorView& lengths, Device device) {
+  const char* name = problem.sparse.enabled ? "topk_length" : "cache_seqlens";
+  if (problem.sparse.enabled && !lengths.present()) return {};
+  FLASHLATENT_RETURN_IF_ERROR(expect(name, lengths, Dtype::kI32, device, {problem.query.batch}));
+  return innermost_contiguous(name, lengths);
 }
 
 Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs,
@@ -90,18 +78,17 @@ Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs,
         expect("q", inputs.q, dtype, device, {query.batch, query.tokens, query.heads, cache.qk_dim}));
     FLASHLATENT_RETURN_IF_ERROR(
         expect("out", outputs.out, dtype, device, {query.batch, query.tokens, query.heads, cache.v_dim}));
-    FLASHLATENT_RETURN_IF_ERROR(absent_unless(false, "cu_seqlens_q", inputs.cu_seqlens_q, "query.ragged"));
+    FLASHLATENT_RETURN_IF_ERROR(absent("cu_seqlens_q", inputs.cu_seqlens_q, "the problem has query.ragged off"));
   }
+  const bool plain = cache.format == KvFormat::kPlain;
   FLASHLATENT_RETURN_IF_ERROR(
-      expect("kv_cache", inputs.kv_cache, dtype, device, {-1, cache.page_size, cache.heads, cache.qk_dim}));
-  FLASHLATENT_RETURN_IF_ERROR(
-      expect("block_table", inputs.block_table, Dtype::kI32, device, {query.batch, cache.max_pages}));
+      expect("kv_cache", inputs.kv_cache, plain ? dtype : Dtype::kU8, device,
+             {-1, cache.page_size, cache.heads, plain ? cache.qk_dim : fp8_656::kTokenBytes}));
+  FLASHLATENT_RETURN_IF_ERROR(validate_tokens(problem, inputs, device));
   FLASHLATENT_RETURN_IF_ERROR(
       expect("lse", outputs.lse, Dtype::kF32, device, {query.batch, query.heads, query.tokens}));
-  FLASHLATENT_RETURN_IF_ERROR(validate_seqlens(problem, inputs.cache_seqlens, device));
   for (const auto& [name, view] : {std::pair<const char*, ConstTensorView>{"q", inputs.q},
                                    {"kv_cache", inputs.kv_cache},
-                                   {"block_table", inputs.block_table},
                                    {"out", outputs.out}}) {
     FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous(name, view));
   }
@@ -109,7 +96,7 @@ Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs,
     FLASHLATENT_RETURN_IF_ERROR(expect("attn_sink", inputs.attn_sink, Dtype::kF32, device, {query.heads}));
     return innermost_contiguous("attn_sink", inputs.attn_sink);
   }
-  return absent_unless(false, "attn_sink", inputs.attn_sink, "options.attn_sink");
+  return absent("attn_sink", inputs.attn_sink, "the problem has options.attn_sink off");
 }
 
 Status validate_memory(const char* name, Memory memory, std::size_t bytes) {
@@ -136,11 +123,13 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
     return invalid_argument("kv_cache is ", to_string(inputs.kv_cache),
                             "; expected (pages, page_size, h_kv, d)");
   }
-  if (inputs.block_table.rank != 2) {
-    return invalid_argument("block_table is ", to_string(inputs.block_table),
-                            "; expected (batch, max_pages)");
+  const bool sparse = inputs.indices.present();
+  const ConstTensorView& tokens = sparse ? inputs.indices : inputs.block_table;
+  if (tokens.rank != (sparse ? 3 : 2)) {
+    return invalid_argument(sparse ? "indices is " : "block_table is ", to_string(tokens), "; expected ",
+                            sparse ? "(batch, s_q, topk)" : "(batch, max_pages)");
   }
-  for (const ConstTensorView* view : {&inputs.q, &inputs.kv_cache, &inputs.block_table}) {
+  for (const ConstTensorView* view : {&inputs.q, &inputs.kv_cache, &tokens}) {
     for (int i = 0; i < view->rank; ++i) {
       if (view->shape[i] < 0 || view->shape[i] > (1LL << 30)) {
         return invalid_argument("a tensor is ", to_string(*view), "; extents must be from 0 to 2^30");
@@ -148,17 +137,19 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
     }
   }
   DecodeProblem problem;
-  problem.query.batch = static_cast<int>(inputs.block_table.shape[0]);
+  problem.query.batch = static_cast<int>(tokens.shape[0]);
   problem.query.ragged = ragged;
   // Without reading cu_seqlens_q (it may be on a device), the bound on a request's tokens is their total.
   problem.query.tokens = static_cast<int>(ragged ? inputs.q.shape[0] : inputs.q.shape[1]);
   problem.query.heads = static_cast<int>(inputs.q.shape[q_rank - 2]);
+  problem.cache.format = inputs.kv_cache.dtype == Dtype::kU8 ? KvFormat::kFp8_656 : KvFormat::kPlain;
   problem.cache.dtype = inputs.q.dtype;
   problem.cache.heads = static_cast<int>(inputs.kv_cache.shape[2]);
   problem.cache.qk_dim = static_cast<int>(inputs.q.shape[q_rank - 1]);
   problem.cache.v_dim = v_dim;
   problem.cache.page_size = static_cast<int>(inputs.kv_cache.shape[1]);
-  problem.cache.max_pages = static_cast<int>(inputs.block_table.shape[1]);
+  problem.cache.max_pages = sparse ? 0 : static_cast<int>(inputs.block_table.shape[1]);
+  problem.sparse = {.enabled = sparse, .topk = sparse ? static_cast<int>(inputs.indices.shape[2]) : 0};
   problem.options = options;
   problem.options.attn_sink = inputs.attn_sink.present();
   FLASHLATENT_RETURN_IF_ERROR(validate(problem));

@@ -9,8 +9,8 @@ namespace flashlatent {
 Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs,
                        Device device);
 
-/// cache_seqlens alone, for plan().
-Status validate_seqlens(const DecodeProblem& problem, const ConstTensorView& cache_seqlens, Device device);
+/// What plan() gets: cache_seqlens, or sparse topk_length, which may be absent.
+Status validate_lengths(const DecodeProblem& problem, const ConstTensorView& lengths, Device device);
 
 /// `memory` holds at least `bytes` and is aligned to 256 bytes.
 Status validate_memory(const char* name, Memory memory, std::size_t bytes);

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "core/element.h"
+#include "core/fp8_656.h"
 #include "cpu/cpu_backend.h"
 
 namespace flashlatent::cpu {
@@ -20,6 +22,20 @@ float element(const ConstTensorView& view, std::int64_t offset) {
   return to_float(static_cast<const std::uint16_t*>(view.data)[offset], view.dtype);
 }
 
+/// Element `d` of a cached token that begins at `row`.
+double cached(const DecodeProblem& problem, const ConstTensorView& kv, std::int64_t row, int d) {
+  if (problem.cache.format == KvFormat::kPlain) return element(kv, row + d);
+  const std::uint8_t* token = static_cast<const std::uint8_t*>(kv.data) + row;
+  if (d < fp8_656::kLatentDim) {
+    float scale;
+    std::memcpy(&scale, token + fp8_656::kScaleOffset + d / fp8_656::kGroup * sizeof(scale), sizeof(scale));
+    return double{fp8_656::decode(token[d])} * scale;
+  }
+  std::uint16_t rope;
+  std::memcpy(&rope, token + fp8_656::kRopeOffset + (d - fp8_656::kLatentDim) * sizeof(rope), sizeof(rope));
+  return bf16_to_float(rope);
+}
+
 std::int64_t query_offset(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token,
                           int head, const ConstTensorView& view) {
   const auto& s = view.strides;
@@ -31,11 +47,56 @@ std::int64_t query_offset(const DecodeProblem& problem, const DecodeInputs& inpu
 /// How many of the request's tokens this query token may see.
 std::int64_t visible_tokens(const DecodeProblem& problem, const DecodeInputs& inputs, int request,
                             int token) {
-  const std::int64_t cached = static_cast<const std::int32_t*>(inputs.cache_seqlens.data)[request];
+  const std::int64_t stored = static_cast<const std::int32_t*>(inputs.cache_seqlens.data)[request];
   const std::int64_t reach = std::int64_t{problem.cache.max_pages} * problem.cache.page_size;
-  const std::int64_t length = std::clamp<std::int64_t>(cached, 0, reach);
+  const std::int64_t length = std::clamp<std::int64_t>(stored, 0, reach);
   if (!problem.options.causal) return length;
   return length - query_tokens(problem, inputs, request) + token + 1;
+}
+
+std::int64_t row_of(const ConstTensorView& kv, std::int64_t page, std::int64_t offset, int kv_head) {
+  return page * kv.strides[0] + offset * kv.strides[1] + kv_head * kv.strides[2];
+}
+
+/// Where the rows lie that this query token attends to by the page table.
+std::vector<std::int64_t> paged_rows(const DecodeProblem& problem, const DecodeInputs& inputs, int request,
+                                     int token, int kv_head) {
+  const ConstTensorView& kv = inputs.kv_cache;
+  const auto* pages =
+      static_cast<const std::int32_t*>(inputs.block_table.data) + request * inputs.block_table.strides[0];
+  const std::int64_t visible = visible_tokens(problem, inputs, request, token);
+  std::vector<std::int64_t> rows;
+  for (std::int64_t t = 0; t < visible; ++t) {
+    const std::int64_t page = pages[t / problem.cache.page_size];
+    if (page < 0 || page >= kv.shape[0]) continue;  // skipped
+    rows.push_back(row_of(kv, page, t % problem.cache.page_size, kv_head));
+  }
+  return rows;
+}
+
+/// And by its indices.
+std::vector<std::int64_t> indexed_rows(const DecodeProblem& problem, const DecodeInputs& inputs, int request,
+                                       int token, int kv_head) {
+  const ConstTensorView& kv = inputs.kv_cache;
+  const auto* indices = static_cast<const std::int32_t*>(inputs.indices.data) +
+                        request * inputs.indices.strides[0] + token * inputs.indices.strides[1];
+  std::int64_t count = problem.sparse.topk;
+  if (inputs.topk_length.present()) {
+    const std::int64_t given = static_cast<const std::int32_t*>(inputs.topk_length.data)[request];
+    count = std::clamp<std::int64_t>(given, 0, count);
+  }
+  std::vector<std::int64_t> rows;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t page_size = problem.cache.page_size;
+    if (indices[i] < 0 || indices[i] >= kv.shape[0] * page_size) continue;  // skipped
+    rows.push_back(row_of(kv, indices[i] / page_size, indices[i] % page_size, kv_head));
+  }
+  return rows;
+}
+
+/// What the working precision keeps of a number.
+float rounded(double x, Dtype dtype) {
+  return to_float(from_float(static_cast<float>(x), dtype), dtype);
 }
 
 }  // namespace
@@ -52,27 +113,21 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
   const ConstTensorView& kv = inputs.kv_cache;
   const int kv_head = head / (query.heads / cache.heads);
   const std::int64_t q = query_offset(problem, inputs, request, token, head, inputs.q);
-  const auto* pages =
-      static_cast<const std::int32_t*>(inputs.block_table.data) + request * inputs.block_table.strides[0];
-  const std::int64_t visible = visible_tokens(problem, inputs, request, token);
-
   // Where the rows of the tokens that count lie, and their scores.
-  std::vector<std::int64_t> rows;
+  const std::vector<std::int64_t> rows = problem.sparse.enabled
+                                             ? indexed_rows(problem, inputs, request, token, kv_head)
+                                             : paged_rows(problem, inputs, request, token, kv_head);
   std::vector<double> scores;
   std::vector<float> plain_scores;
-  for (std::int64_t t = 0; t < visible; ++t) {
-    const std::int64_t page = pages[t / cache.page_size];
-    if (page < 0 || page >= kv.shape[0]) continue;  // skipped
-    const std::int64_t row =
-        page * kv.strides[0] + t % cache.page_size * kv.strides[1] + kv_head * kv.strides[2];
+  for (const std::int64_t row : rows) {
     double score = 0;
     float plain_score = 0;
     for (int d = 0; d < cache.qk_dim; ++d) {
-      const float a = element(inputs.q, q + d), b = element(kv, row + d);
-      score += double{a} * b;
-      plain_score += a * b;
+      const float a = element(inputs.q, q + d);
+      const double b = cached(problem, kv, row, d);
+      score += a * b;
+      plain_score += a * rounded(b, cache.dtype);
     }
-    rows.push_back(row);
     scores.push_back(score * options.softmax_scale);
     plain_scores.push_back(plain_score * options.softmax_scale);
   }
@@ -90,13 +145,13 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const double p = std::exp(scores[i] - max);
     const float plain_p = std::exp(plain_scores[i] - plain_max);
-    const float rounded_p = to_float(from_float(plain_p, cache.dtype), cache.dtype);
+    const float rounded_p = rounded(plain_p, cache.dtype);
     sum += p;
     plain_sum += plain_p;
     for (int d = 0; d < cache.v_dim; ++d) {
-      const float v = element(kv, rows[i] + d);
+      const double v = cached(problem, kv, rows[i], d);
       result.out[d] += p * v;
-      result.plain_out[d] += rounded_p * v;
+      result.plain_out[d] += rounded_p * rounded(v, cache.dtype);
       spread += p * v * (p * v);
     }
   }
@@ -111,7 +166,7 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
   for (int d = 0; d < cache.v_dim; ++d) {
     result.out[d] *= keep / sum;
     const float plain = result.plain_out[d] / plain_sum * static_cast<float>(keep);
-    result.plain_out[d] = to_float(from_float(plain, cache.dtype), cache.dtype);
+    result.plain_out[d] = rounded(plain, cache.dtype);
   }
   return result;
 }

@@ -22,17 +22,17 @@ Result<std::size_t> workspace_bytes(const DecodeProblem& problem, const Executor
   return selection->workspace_bytes;
 }
 
-Status plan(const DecodeProblem& problem, const ConstTensorView& cache_seqlens, Memory plan,
+Status plan(const DecodeProblem& problem, const ConstTensorView& lengths, Memory plan,
             const Executor& executor) {
   Result<Selection> selection = select(problem, executor);
   if (!selection.ok()) return selection.status();
   const schedule::Geometry& geometry = selection->geometry;
-  FLASHLATENT_RETURN_IF_ERROR(validate_seqlens(problem, cache_seqlens, device_of(executor)));
+  FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, device_of(executor)));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection->plan_bytes));
 #if FLASHLATENT_WITH_CUDA
-  if (executor.backend == Backend::kCuda) return cuda::build_plan(geometry, cache_seqlens, plan, executor);
+  if (executor.backend == Backend::kCuda) return cuda::build_plan(geometry, lengths, plan, executor);
 #endif
-  schedule::build_on_host(geometry, static_cast<const std::int32_t*>(cache_seqlens.data), plan.data);
+  schedule::build_on_host(geometry, static_cast<const std::int32_t*>(lengths.data), plan.data);
   return {};
 }
 

@@ -24,14 +24,14 @@ double PlanDescription::imbalance() const {
   return total_cost == 0 ? 1 : static_cast<double>(largest()) / ideal();
 }
 
-Result<PlanDescription> describe_plan(const DecodeProblem& problem, const ConstTensorView& cache_seqlens,
+Result<PlanDescription> describe_plan(const DecodeProblem& problem, const ConstTensorView& lengths,
                                       Memory plan, const Executor& executor) {
   Result<Selection> selection = select(problem, executor);
   if (!selection.ok()) return selection.status();
   const schedule::Geometry& g = selection->geometry;
-  FLASHLATENT_RETURN_IF_ERROR(validate_seqlens(problem, cache_seqlens, Device{}));
+  FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, Device{}));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection->plan_bytes));
-  return describe_plan(g, static_cast<const std::int32_t*>(cache_seqlens.data), plan,
+  return describe_plan(g, static_cast<const std::int32_t*>(lengths.data), plan,
                        selection->kernel->name);
 }
 

@@ -11,7 +11,7 @@ namespace {
 void cut_fixed(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
   plan.slot_prefix[0] = 0;
   for (std::int32_t r = 0; r < g.requests; ++r) {
-    const std::int32_t splits = fixed_splits_of(g, blocks_of(g, lengths[r]));
+    const std::int32_t splits = fixed_splits_of(g, blocks_of(g, length_of(g, lengths, r)));
     plan.slot_prefix[r + 1] = plan.slot_prefix[r] + (splits > 1 ? splits : 0);
   }
   for (std::int32_t k = 0; k <= g.parts; ++k) {
@@ -56,7 +56,7 @@ void cut_balanced(const Geometry& g, const std::int32_t* lengths, PlanView plan)
 
 Status validate(const Geometry& g) {
   if (g.requests < 0 || g.parts < 1 || g.lanes < 1 || g.rounds < 1 || g.block_tokens < 1 ||
-      g.max_tokens < 0 || g.fixed_split < 0 || g.cost.per_block < 1 || g.cost.per_split < 0 ||
+      g.max_tokens < 0 || g.fixed_split < 0 || g.length_sharers < 1 || g.cost.per_block < 1 || g.cost.per_split < 0 ||
       g.cost.per_merge < 0) {
     return {StatusCode::kInternal, "a kernel's schedule geometry is out of range"};
   }
@@ -76,7 +76,7 @@ void build_on_host(const Geometry& g, const std::int32_t* lengths, void* memory)
   *plan.header = {};
   plan.cost_prefix[0] = 0;
   for (std::int32_t r = 0; r < g.requests; ++r) {
-    plan.cost_prefix[r + 1] = plan.cost_prefix[r] + item_cost(g, blocks_of(g, lengths[r]));
+    plan.cost_prefix[r + 1] = plan.cost_prefix[r] + item_cost(g, blocks_of(g, length_of(g, lengths, r)));
   }
   plan.header->fingerprint = fingerprint(g);
   plan.header->total_cost = plan.cost_prefix[g.requests] * g.rounds;

@@ -10,7 +10,8 @@ namespace flashlatent::schedule {
 /// rows)?
 Status validate(const Geometry& geometry);
 
-/// Writes the plan for these lengths (one a request) into `memory`, plan_bytes(geometry) long.
+/// Writes the plan for these lengths (one for length_sharers requests; null: all max_tokens) into `memory`,
+/// plan_bytes(geometry) long.
 void build_on_host(const Geometry& geometry, const std::int32_t* lengths, void* memory);
 
 /// What the cost model makes of a call whose requests are all as long as the page table reaches (where a

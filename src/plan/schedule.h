@@ -42,6 +42,7 @@ struct Geometry {
   std::int32_t block_tokens = 64;
   std::int32_t max_tokens = 0;   ///< Lengths above the page table's reach count as this.
   std::int32_t fixed_split = 0;  ///< batch_invariant: blocks a split; 0: cut where balance wants.
+  std::int32_t length_sharers = 1;  ///< Requests in a row that have one length: sparse query tokens.
   CostModel cost;
 };
 
@@ -87,6 +88,13 @@ static_assert(sizeof(Header) == 64);
 
 FLASHLATENT_HOST_DEVICE std::int32_t tokens_of(const Geometry& g, std::int32_t length) {
   return length < 0 ? 0 : length < g.max_tokens ? length : g.max_tokens;
+}
+
+/// The length of a request. Without lengths all are max_tokens long.
+FLASHLATENT_HOST_DEVICE std::int32_t length_of(const Geometry& g, const std::int32_t* lengths,
+                                               std::int32_t request) {
+  if (lengths == nullptr) return g.max_tokens;
+  return lengths[g.length_sharers == 1 ? request : request / g.length_sharers];
 }
 
 FLASHLATENT_HOST_DEVICE std::int32_t blocks_of(const Geometry& g, std::int32_t length) {
@@ -152,7 +160,7 @@ FLASHLATENT_HOST_DEVICE PlanView plan_view(const Geometry& g, void* memory) {
 FLASHLATENT_HOST_DEVICE std::uint64_t fingerprint(const Geometry& g) {
   const std::int32_t fields[] = {g.requests,       g.parts,          g.lanes,         g.rounds,
                                  g.tile_rows,      g.block_tokens,   g.max_tokens,    g.fixed_split,
-                                 g.cost.per_block, g.cost.per_split, g.cost.per_merge};
+                                 g.length_sharers, g.cost.per_block, g.cost.per_split, g.cost.per_merge};
   std::uint64_t hash = 0xcbf29ce484222325ULL;
   for (std::int32_t field : fields) hash = (hash ^ static_cast<std::uint32_t>(field)) * 0x100000001b3ULL;
   return hash;
@@ -198,7 +206,7 @@ FLASHLATENT_HOST_DEVICE Cut cut_at(const Geometry& g, const std::int64_t* cost_p
   const LinePoint point = point_at(g, cost_prefix, k);
   Cut cut{point.round, point.request, 0, 0};
   if (point.inside == 0) return cut;
-  const std::int32_t blocks = blocks_of(g, lengths[point.request]);
+  const std::int32_t blocks = blocks_of(g, length_of(g, lengths, point.request));
   std::int64_t block = 0;
   if (g.fixed_split > 0) {
     const std::int64_t split_cost =
@@ -314,7 +322,7 @@ class PartWalker {
  private:
   /// Reads the next segment's length before it is needed: on a device nobody waits for it then.
   FLASHLATENT_HOST_DEVICE void look_ahead() {
-    length_ahead_ = at_.round < geometry_.rounds ? lengths_[at_.request] : 0;
+    length_ahead_ = at_.round < geometry_.rounds ? length_of(geometry_, lengths_, at_.request) : 0;
   }
 
   const Geometry& geometry_;

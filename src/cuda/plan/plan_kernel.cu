@@ -39,6 +39,10 @@ struct Builder {
   std::int64_t* cost_prefix;
   Scan::TempStorage& scan_memory;
 
+  __device__ std::int32_t blocks_at(std::int32_t request) const {
+    return schedule::blocks_of(g, schedule::length_of(g, lengths, request));
+  }
+
   /// cost_prefix, requests + 1 long.
   __device__ void scan_costs() const {
     std::int64_t carry = 0;
@@ -46,8 +50,7 @@ struct Builder {
       const std::int32_t first = start + threadIdx.x * kEach;
       std::int64_t values[kEach];
       for (int i = 0; i < kEach; ++i) {
-        values[i] =
-            first + i < g.requests ? schedule::item_cost(g, schedule::blocks_of(g, lengths[first + i])) : 0;
+        values[i] = first + i < g.requests ? schedule::item_cost(g, blocks_at(first + i)) : 0;
       }
       std::int64_t sum;
       Scan(scan_memory).ExclusiveSum(values, values, sum);
@@ -69,9 +72,7 @@ struct Builder {
       std::int32_t splits[kEach];
       std::int64_t before[kEach];
       for (int i = 0; i < kEach; ++i) {
-        splits[i] = first + i < g.requests
-                        ? schedule::fixed_splits_of(g, schedule::blocks_of(g, lengths[first + i]))
-                        : 1;
+        splits[i] = first + i < g.requests ? schedule::fixed_splits_of(g, blocks_at(first + i)) : 1;
         before[i] = splits[i] > 1 ? pack({splits[i], 1}) : 0;
       }
       std::int64_t sum;

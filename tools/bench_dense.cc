@@ -67,7 +67,7 @@ struct Work {
 
 /// 2 (d_qk + d_v) operations a row and token; the cache read once, q read and out written once.
 Work work_of(const BenchCase& c) {
-  const auto& [query, cache, options] = c.problem;
+  const auto& [query, cache, sparse, options] = c.problem;
   const double tokens = std::accumulate(c.lengths.begin(), c.lengths.end(), 0.0);
   const double rows = static_cast<double>(c.lengths.size()) * query.tokens * query.heads;
   Work work;
@@ -164,7 +164,7 @@ BenchCase case_of(const ShapeOptions& shape) {
 
 nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m,
                                const runtime::TimingOptions& timing) {
-  const auto& [query, cache, options] = c.problem;
+  const auto& [query, cache, sparse, options] = c.problem;
   nlohmann::ordered_json lengths = c.distribution;
   if (c.distribution == "list") lengths = c.lengths;
   nlohmann::ordered_json row = {{"name", c.name},
@@ -301,7 +301,7 @@ void add_shape_options(CLI::App& app, ShapeOptions& shape) {
   auto add = [&](const char* flag, int& value, const char* help, int most) {
     app.add_option(flag, value, help)->check(CLI::Range(1, most))->capture_default_str()->group("Shape");
   };
-  auto& [query, cache, problem_options] = shape.problem;
+  auto& [query, cache, sparse, problem_options] = shape.problem;
   query.heads = 128;
   add("--batch", shape.batch, "Requests", 1 << 20);
   add("--tokens", shape.mean_length, "Mean length, s_k", 1 << 30);

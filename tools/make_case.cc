@@ -58,7 +58,7 @@ Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
 
 /// The page table as the format has it: -1 where unused.
 std::vector<std::int32_t> page_table(const runtime::RandomCase& random_case) {
-  const auto& [query, cache, options] = random_case.problem;
+  const auto& [query, cache, sparse, options] = random_case.problem;
   const auto* entries = static_cast<const std::int32_t*>(random_case.inputs.block_table.data);
   const auto* lengths = static_cast<const std::int32_t*>(random_case.inputs.cache_seqlens.data);
   std::vector<std::int32_t> table(entries, entries + std::int64_t{query.batch} * cache.max_pages);
@@ -106,7 +106,8 @@ int run_make_case(const MakeCaseOptions& options) {
   runtime::CaseSpec spec;
   if (Status status = finish_spec(options, spec); !status.ok()) return fail(status);
   const runtime::RandomCase random_case = runtime::make_case(spec, options.seed);
-  const auto& [query, cache, _] = random_case.problem;
+  const auto& query = random_case.problem.query;
+  const auto& cache = random_case.problem.cache;
   if (Status status = validate(random_case.problem); !status.ok()) return fail(status);
 
   const DecodeInputs& inputs = random_case.inputs;

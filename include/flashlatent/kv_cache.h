@@ -2,13 +2,14 @@
 // executor's stream; nothing is allocated.
 //
 // A cache is (pages, page_size, h_kv, d) in bf16 or fp16, or fp8_656: uint8 (pages, page_size, 1, 656); its
-// dtype tells which. Strides are free but for the innermost, which is 1; tensors are on the executor's device.
-// Errors: kInvalidArgument names the tensor that does not fit, with what would; kUnavailable; kInternal (a
-// launch failed).
+// dtype tells which. Strides are free but for the innermost, which is 1; tensors are on the executor's
+// device. Errors: kInvalidArgument names the tensor that does not fit, with what would; kUnavailable;
+// kInternal (a launch failed).
 //
 // fp8_656 is written in one way by every backend, bit for bit: a group of 128 elements has the scale
-// 2^ceil(log2(max(amax / 448, 1e-4))), amax being the largest magnitude among its finite elements; elements are
-// rounded to the nearest e4m3, ties to even. NaN and infinity become NaN (0x7F), since e4m3 has no infinity.
+// 2^ceil(log2(max(amax / 448, 1e-4))), amax being the largest magnitude among its finite elements; elements
+// are rounded to the nearest e4m3, ties to even. NaN and infinity become NaN (0x7F), since e4m3 has no
+// infinity.
 #pragma once
 
 #include "flashlatent/backend.h"
@@ -26,29 +27,33 @@ namespace flashlatent {
 /// slots are not read by the host. Two tokens for one slot: the cache gets one of them on CUDA, the later one
 /// on the CPU.
 Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
-                     const ConstTensorView& slot_mapping, const TensorView& kv_cache, const Executor& executor);
+                     const ConstTensorView& slot_mapping, const TensorView& kv_cache,
+                     const Executor& executor);
 
 /// Converts a whole cache into another of the same pages, page size and heads: quantises (bf16 or fp16 to
-/// fp8_656), dequantises (e4m3 * scale, rounded to the dtype) or changes the dtype. Between caches of one dtype
-/// tokens are copied. The two do not overlap.
+/// fp8_656), dequantises (e4m3 * scale, rounded to the dtype) or changes the dtype. Between caches of one
+/// dtype tokens are copied. The two do not overlap.
 Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor);
 
 /// Gathers requests into a contiguous buffer: request i's tokens [first_token_i, first_token_i + n_i), where
 /// n_i = cu_seqlens[i + 1] - cu_seqlens[i], become rows [cu_seqlens[i], cu_seqlens[i + 1]) of `out`.
 ///   block_table  int32 (batch, max_pages). Where it names no page, or ends, rows are 0.
-///   cu_seqlens   int32 (batch + 1), from 0 to out's rows, never falling; on the CPU anything else is refused,
+///   cu_seqlens   int32 (batch + 1), from 0 to out's rows, never falling; on the CPU anything else is
+///   refused,
 ///                on CUDA rows past out's end are left out.
 ///   first_token  int32 (batch) or absent (0); not negative
 ///   out          (rows, h_kv, d): the cache's dtype (copied; uint8 (rows, 1, 656)), or bf16 or fp16
 Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
-                    const ConstTensorView& cu_seqlens, const ConstTensorView& first_token, const TensorView& out,
-                    const Executor& executor);
+                    const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
+                    const TensorView& out, const Executor& executor);
 
-/// Copies pages, for copy-on-write and defragmentation: page pairs[i][0] of `from` to page pairs[i][1] of `to`.
-///   pairs  int32 or int64 (n, 2). A pair with a page that does not exist is refused on the CPU, before anything
+/// Copies pages, for copy-on-write and defragmentation: page pairs[i][0] of `from` to page pairs[i][1] of
+/// `to`.
+///   pairs  int32 or int64 (n, 2). A pair with a page that does not exist is refused on the CPU, before
+///   anything
 ///          is written, and skipped on CUDA.
-/// `from` and `to` have the same dtype and page shape and may be the same cache; then no page is a destination
-/// twice, or both a source and a destination.
+/// `from` and `to` have the same dtype and page shape and may be the same cache; then no page is a
+/// destination twice, or both a source and a destination.
 Status copy_pages(const ConstTensorView& from, const TensorView& to, const ConstTensorView& pairs,
                   const Executor& executor);
 

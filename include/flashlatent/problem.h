@@ -22,14 +22,13 @@ const char* to_string(KvFormat format);
 /// The format of that name, or kInvalidArgument.
 Result<KvFormat> kv_format_from_name(std::string_view name);
 
-/// Decode of a batch out of a paged KV cache, dense or sparse. For request i with L cached tokens, query token t and
-/// query head h of KV head k = h / (heads / kv_heads):
+/// Decode of a batch out of a paged KV cache, dense or sparse. For request i with L cached tokens, query
+/// token t and query head h of KV head k = h / (heads / kv_heads):
 ///   S = softmax_scale * q . K^T over tokens [0, L), or with `causal` over [0, L - s_q + t + 1);
 ///   out = softmax(S) . V;  lse = ln sum exp S.
-/// Sparse, query token t attends to the tokens that its `topk` indices name instead (DeepSeek Sparse Attention,
-/// DeepSeek-V3.2, arXiv 2512.02556), and there is no page table.
-/// V is the first `v_dim` elements of the cached row (MLA, DeepSeek-V2, arXiv 2405.04434 after weight
-/// absorption).
+/// Sparse, query token t attends to the tokens that its `topk` indices name instead (DeepSeek Sparse
+/// Attention, DeepSeek-V3.2, arXiv 2512.02556), and there is no page table. V is the first `v_dim` elements
+/// of the cached row (MLA, DeepSeek-V2, arXiv 2405.04434 after weight absorption).
 struct DecodeProblem {
   struct Query {
     int batch = 1;        ///< Requests, 0 to 2^20; a request of length 0 is legal padding.

@@ -8,8 +8,8 @@
 
 namespace flashlatent {
 
-/// Is `view` there, of this dtype, shape (-1 accepts any extent) and device, at an address aligned to its dtype?
-/// kInvalidArgument names it, what it is and what is expected.
+/// Is `view` there, of this dtype, shape (-1 accepts any extent) and device, at an address aligned to its
+/// dtype? kInvalidArgument names it, what it is and what is expected.
 Status expect(const char* name, const ConstTensorView& view, Dtype dtype, Device device,
               const std::vector<std::int64_t>& shape);
 

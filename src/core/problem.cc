@@ -16,7 +16,8 @@ Status in_range(const char* field, std::int64_t value, std::int64_t low, std::in
 
 Status validate_fp8_656(const DecodeProblem& p) {
   if (p.cache.dtype != Dtype::kBF16) {
-    return invalid_argument("dtype is ", to_string(p.cache.dtype), "; with an fp8_656 cache q and out are bf16");
+    return invalid_argument("dtype is ", to_string(p.cache.dtype),
+                            "; with an fp8_656 cache q and out are bf16");
   }
   FLASHLATENT_RETURN_IF_ERROR(in_range("h_kv (KV heads) of an fp8_656 cache", p.cache.heads, 1, 1));
   return in_range("qk_dim of an fp8_656 cache", p.cache.qk_dim, fp8_656::kDim, fp8_656::kDim);
@@ -45,13 +46,13 @@ Result<KvFormat> kv_format_from_name(std::string_view name) {
 
 std::string to_string(const DecodeProblem& p) {
   const bool plain = p.cache.format == KvFormat::kPlain;
-  const std::string tokens = p.sparse.enabled
-                                 ? message(" page=", p.cache.page_size, " topk=", p.sparse.topk)
-                                 : message(" page=", p.cache.page_size, "x", p.cache.max_pages);
+  const std::string tokens = p.sparse.enabled ? message(" page=", p.cache.page_size, " topk=", p.sparse.topk)
+                                              : message(" page=", p.cache.page_size, "x", p.cache.max_pages);
   return message(p.sparse.enabled ? "sparse " : "", "decode b=", p.query.batch, " s_q=", p.query.tokens,
                  p.query.ragged ? " (ragged)" : "", " h_q=", p.query.heads, " h_kv=", p.cache.heads,
                  " d=", p.cache.qk_dim, "/", p.cache.v_dim, " ",
-                 plain ? to_string(p.cache.dtype) : to_string(p.cache.format), tokens, " scale=", p.options.softmax_scale, p.options.causal ? " causal" : "",
+                 plain ? to_string(p.cache.dtype) : to_string(p.cache.format), tokens,
+                 " scale=", p.options.softmax_scale, p.options.causal ? " causal" : "",
                  p.options.attn_sink ? " sink" : "", p.options.batch_invariant ? " batch_invariant" : "");
 }
 

@@ -38,7 +38,8 @@ Status validate_tokens(const DecodeProblem& problem, const DecodeInputs& inputs,
   const auto& query = problem.query;
   if (!problem.sparse.enabled) {
     FLASHLATENT_RETURN_IF_ERROR(absent("indices", inputs.indices, "the problem has sparse.enabled off"));
-    FLASHLATENT_RETURN_IF_ERROR(absent("topk_length", inputs.topk_length, "the problem has sparse.enabled off"));
+    FLASHLATENT_RETURN_IF_ERROR(
+        absent("topk_length", inputs.topk_length, "the problem has sparse.enabled off"));
     FLASHLATENT_RETURN_IF_ERROR(expect("block_table", inputs.block_table, Dtype::kI32, device,
                                        {query.batch, problem.cache.max_pages}));
     FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("block_table", inputs.block_table));
@@ -63,7 +64,7 @@ Status validate_lengths(const DecodeProblem& problem, const ConstTensorView& len
 
 Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs,
                        Device device) {
-  const auto& [query, cache, options] = problem;
+  const auto& [query, cache, sparse, options] = problem;
   const Dtype dtype = cache.dtype;
   if (query.ragged) {
     FLASHLATENT_RETURN_IF_ERROR(expect("q", inputs.q, dtype, device, {-1, query.heads, cache.qk_dim}));
@@ -78,7 +79,8 @@ Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs,
         expect("q", inputs.q, dtype, device, {query.batch, query.tokens, query.heads, cache.qk_dim}));
     FLASHLATENT_RETURN_IF_ERROR(
         expect("out", outputs.out, dtype, device, {query.batch, query.tokens, query.heads, cache.v_dim}));
-    FLASHLATENT_RETURN_IF_ERROR(absent("cu_seqlens_q", inputs.cu_seqlens_q, "the problem has query.ragged off"));
+    FLASHLATENT_RETURN_IF_ERROR(
+        absent("cu_seqlens_q", inputs.cu_seqlens_q, "the problem has query.ragged off"));
   }
   const bool plain = cache.format == KvFormat::kPlain;
   FLASHLATENT_RETURN_IF_ERROR(

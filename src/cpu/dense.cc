@@ -246,6 +246,12 @@ Status launch(const DecodeCall& decode_call) {
   return {};
 }
 
+std::optional<std::string> declines(const DecodeProblem& problem) {
+  if (problem.sparse.enabled) return "sparse decode is not accepted";
+  if (problem.cache.format != KvFormat::kPlain) return "an fp8_656 cache is not accepted";
+  return std::nullopt;
+}
+
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   schedule::Geometry g;
   g.requests = problem.query.batch;
@@ -272,7 +278,7 @@ const DecodeKernel kDenseKernel = {
     .name = "cpu_dense",
     .backend = Backend::kCpu,
     .takes = "bf16 and fp16 caches, any dimensions, heads, query tokens (also ragged) and page size",
-    .declines = [](const DecodeProblem&) -> std::optional<std::string> { return std::nullopt; },
+    .declines = declines,
     .geometry = geometry,
     .workspace_bytes = Workspace::bytes,
     .launch = launch,

@@ -109,7 +109,7 @@ int query_tokens(const DecodeProblem& problem, const DecodeInputs& inputs, int r
 
 ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token,
                            int head) {
-  const auto& [query, cache, options] = problem;
+  const auto& [query, cache, sparse, options] = problem;
   const ConstTensorView& kv = inputs.kv_cache;
   const int kv_head = head / (query.heads / cache.heads);
   const std::int64_t q = query_offset(problem, inputs, request, token, head, inputs.q);

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::array kDtypes = {Dtype::kBF16, Dtype::kF16, Dtype::kF32, Dtype::kI32, Dtype::kU8};
+constexpr std::array kDtypes = {Dtype::kBF16, Dtype::kF16, Dtype::kF32, Dtype::kI32, Dtype::kU8, Dtype::kI64};
 
 // Builds the header from the parser's events, so that whatever does not belong stops the parse at once,
 // before it has taken memory, and so that repeated keys are seen. Each handler returns false to stop, with
@@ -252,6 +252,8 @@ const char* safetensors_name(Dtype dtype) {
       return "I32";
     case Dtype::kU8:
       return "U8";
+    case Dtype::kI64:
+      return "I64";
   }
   return "";
 }

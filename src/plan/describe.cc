@@ -31,8 +31,7 @@ Result<PlanDescription> describe_plan(const DecodeProblem& problem, const ConstT
   const schedule::Geometry& g = selection->geometry;
   FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, Device{}));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection->plan_bytes));
-  return describe_plan(g, static_cast<const std::int32_t*>(lengths.data), plan,
-                       selection->kernel->name);
+  return describe_plan(g, static_cast<const std::int32_t*>(lengths.data), plan, selection->kernel->name);
 }
 
 Result<PlanDescription> describe_plan(const schedule::Geometry& g, const std::int32_t* lengths, Memory plan,

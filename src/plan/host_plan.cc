@@ -56,8 +56,8 @@ void cut_balanced(const Geometry& g, const std::int32_t* lengths, PlanView plan)
 
 Status validate(const Geometry& g) {
   if (g.requests < 0 || g.parts < 1 || g.lanes < 1 || g.rounds < 1 || g.block_tokens < 1 ||
-      g.max_tokens < 0 || g.fixed_split < 0 || g.length_sharers < 1 || g.cost.per_block < 1 || g.cost.per_split < 0 ||
-      g.cost.per_merge < 0) {
+      g.max_tokens < 0 || g.fixed_split < 0 || g.length_sharers < 1 || g.cost.per_block < 1 ||
+      g.cost.per_split < 0 || g.cost.per_merge < 0) {
     return {StatusCode::kInternal, "a kernel's schedule geometry is out of range"};
   }
   // In floating point: the integers are what might overflow.

@@ -40,8 +40,8 @@ struct Geometry {
   std::int32_t rounds = 1;      ///< lanes * rounds >= row tiles of all KV heads.
   std::int32_t tile_rows = 64;  ///< Query rows a tile.
   std::int32_t block_tokens = 64;
-  std::int32_t max_tokens = 0;   ///< Lengths above the page table's reach count as this.
-  std::int32_t fixed_split = 0;  ///< batch_invariant: blocks a split; 0: cut where balance wants.
+  std::int32_t max_tokens = 0;      ///< Lengths above the page table's reach count as this.
+  std::int32_t fixed_split = 0;     ///< batch_invariant: blocks a split; 0: cut where balance wants.
   std::int32_t length_sharers = 1;  ///< Requests in a row that have one length: sparse query tokens.
   CostModel cost;
 };
@@ -158,8 +158,8 @@ FLASHLATENT_HOST_DEVICE PlanView plan_view(const Geometry& g, void* memory) {
 
 /// FNV-1a over the geometry's fields.
 FLASHLATENT_HOST_DEVICE std::uint64_t fingerprint(const Geometry& g) {
-  const std::int32_t fields[] = {g.requests,       g.parts,          g.lanes,         g.rounds,
-                                 g.tile_rows,      g.block_tokens,   g.max_tokens,    g.fixed_split,
+  const std::int32_t fields[] = {g.requests,       g.parts,          g.lanes,          g.rounds,
+                                 g.tile_rows,      g.block_tokens,   g.max_tokens,     g.fixed_split,
                                  g.length_sharers, g.cost.per_block, g.cost.per_split, g.cost.per_merge};
   std::uint64_t hash = 0xcbf29ce484222325ULL;
   for (std::int32_t field : fields) hash = (hash ^ static_cast<std::uint32_t>(field)) * 0x100000001b3ULL;

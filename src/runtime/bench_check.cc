@@ -36,7 +36,7 @@ class Sample {
 
   Comparison compare_rows(int rows) const {
     DecodeProblem problem = input_.problem;
-    const auto& [query, cache, options] = problem;
+    const auto& [query, cache, sparse, options] = problem;
     problem.query.batch = static_cast<int>(lengths_.size());
     DecodeInputs inputs;
     inputs.q = {q_.data(), cache.dtype, {query.batch, query.tokens, query.heads, cache.qk_dim}};

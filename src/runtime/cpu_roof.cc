@@ -32,8 +32,8 @@ double multiply_add(std::int64_t rounds, float* sink) {
   return 2.0 * kSums * static_cast<double>(hn::Lanes(floats)) * static_cast<double>(rounds);
 }
 
-/// Reads `bytes` (a multiple of 1,024) from aligned memory; returns all words combined by XOR. The lanes are combined one
-/// by one: GCC 12's AVX-512 header adds them up as signed numbers, and that sum may overflow.
+/// Reads `bytes` (a multiple of 1,024) from aligned memory; returns all words combined by XOR. The lanes are
+/// combined one by one: GCC 12's AVX-512 header adds them up as signed numbers, and that sum may overflow.
 std::uint64_t read(const std::uint8_t* memory, std::size_t bytes) {
   const hn::ScalableTag<std::uint64_t> words;
   const std::size_t n = hn::Lanes(words);

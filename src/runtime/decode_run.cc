@@ -47,7 +47,7 @@ Result<DecodeRun> DecodeRun::create(const DecodeProblem& problem, const DecodeIn
                           {&inputs.attn_sink, &run.inputs_.attn_sink}}) {
     FLASHLATENT_RETURN_IF_ERROR(run.place(*from, *to));
   }
-  const auto& [query, cache, options] = problem;
+  const auto& [query, cache, sparse, options] = problem;
   const Device device = device_of(executor);
   TensorView out =
       query.ragged

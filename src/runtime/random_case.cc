@@ -50,7 +50,7 @@ class Maker {
     if (p.query.ragged) {
       p.query.tokens = std::max(1, *std::max_element(spec_.ragged_tokens.begin(), spec_.ragged_tokens.end()));
     }
-    p.cache = {spec_.dtype, spec_.kv_heads, spec_.qk_dim, spec_.v_dim, spec_.page_size, 0};
+    p.cache = {KvFormat::kPlain, spec_.dtype, spec_.kv_heads, spec_.qk_dim, spec_.v_dim, spec_.page_size, 0};
     p.cache.max_pages = (longest + spec_.page_size - 1) / spec_.page_size + 2;
     p.options = {spec_.logit_scale / std::sqrt(static_cast<float>(spec_.qk_dim)), spec_.causal, spec_.sink,
                  spec_.batch_invariant};

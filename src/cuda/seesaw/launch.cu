@@ -33,6 +33,8 @@ int cluster_of(const DecodeProblem& problem, const schedule::Geometry& g) {
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
+  if (problem.sparse.enabled) return "sparse decode is not accepted";
+  if (problem.cache.format != KvFormat::kPlain) return "an fp8_656 cache is not accepted";
   if (find_instance(problem, false, 1) == nullptr) {
     return message("qk_dim/v_dim is ", problem.cache.qk_dim, "/", problem.cache.v_dim,
                    "; 576/512, 512/512 and 320/256 are accepted");

@@ -35,6 +35,8 @@ struct DecodeProblem {
     int tokens = 1;       ///< s_q, 1 to 2^20: query tokens a request; ragged: the most that any request has.
     int heads = 1;        ///< h_q, 1 to 65,536, a multiple of Cache::heads; tokens * heads is at most 2^30.
     bool ragged = false;  ///< q is packed (total tokens, heads, qk_dim) and cu_seqlens_q says where.
+
+    friend bool operator==(const Query&, const Query&) = default;
   } query;
 
   struct Cache {
@@ -46,11 +48,15 @@ struct DecodeProblem {
     int page_size = 64;          ///< Tokens a page, 1 to 2^20.
     int max_pages = 0;           ///< Columns of the page table: the most pages that a request has; 0 to 2^30.
                                  ///< Sparse: 0.
+
+    friend bool operator==(const Cache&, const Cache&) = default;
   } cache;
 
   struct Sparse {
     bool enabled = false;
     int topk = 0;  ///< Indices of a query token, 0 to 2^30; batch * tokens is at most 2^30 then.
+
+    friend bool operator==(const Sparse&, const Sparse&) = default;
   } sparse;
 
   struct Options {
@@ -59,10 +65,14 @@ struct DecodeProblem {
                                    ///< Sparse: false, the indices decide.
     bool attn_sink = false;        ///< One extra fp32 logit a head, see DecodeInputs::attn_sink.
     bool batch_invariant = false;  ///< A request's bits do not depend on its batch-mates; costs some balance.
+
+    friend bool operator==(const Options&, const Options&) = default;
   } options;
 
   /// Query rows (token x head) that share one KV head and its tokens.
   int rows_per_kv_head() const { return (sparse.enabled ? 1 : query.tokens) * (query.heads / cache.heads); }
+
+  friend bool operator==(const DecodeProblem&, const DecodeProblem&) = default;
 };
 
 /// "decode b=128 s_q=1 h_q=128 h_kv=1 d=576/512 bf16 page=64x65 causal"; "sparse decode ... topk=2048".

@@ -22,30 +22,40 @@ Result<std::size_t> workspace_bytes(const DecodeProblem& problem, const Executor
   return selection->workspace_bytes;
 }
 
+Status plan(const Selection& selection, const DecodeProblem& problem, const ConstTensorView& lengths,
+            Memory plan, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, device_of(executor)));
+  FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection.plan_bytes));
+#if FLASHLATENT_WITH_CUDA
+  if (executor.backend == Backend::kCuda) {
+    return cuda::build_plan(selection.geometry, lengths, plan, executor);
+  }
+#endif
+  schedule::build_on_host(selection.geometry, static_cast<const std::int32_t*>(lengths.data), plan.data);
+  return {};
+}
+
+Status decode(const Selection& selection, const DecodeProblem& problem, const DecodeInputs& inputs,
+              const DecodeOutputs& outputs, Memory plan, Memory workspace, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(validate_decode(problem, inputs, outputs, device_of(executor)));
+  FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection.plan_bytes));
+  FLASHLATENT_RETURN_IF_ERROR(validate_memory("workspace", workspace, selection.workspace_bytes));
+  if (problem.query.batch == 0) return {};
+  return selection.kernel->launch({problem, inputs, outputs, selection.geometry, plan, workspace, executor});
+}
+
 Status plan(const DecodeProblem& problem, const ConstTensorView& lengths, Memory plan,
             const Executor& executor) {
   Result<Selection> selection = select(problem, executor);
   if (!selection.ok()) return selection.status();
-  const schedule::Geometry& geometry = selection->geometry;
-  FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, device_of(executor)));
-  FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection->plan_bytes));
-#if FLASHLATENT_WITH_CUDA
-  if (executor.backend == Backend::kCuda) return cuda::build_plan(geometry, lengths, plan, executor);
-#endif
-  schedule::build_on_host(geometry, static_cast<const std::int32_t*>(lengths.data), plan.data);
-  return {};
+  return flashlatent::plan(*selection, problem, lengths, plan, executor);
 }
 
 Status decode(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs,
               Memory plan, Memory workspace, const Executor& executor) {
   Result<Selection> selection = select(problem, executor);
   if (!selection.ok()) return selection.status();
-  const schedule::Geometry& geometry = selection->geometry;
-  FLASHLATENT_RETURN_IF_ERROR(validate_decode(problem, inputs, outputs, device_of(executor)));
-  FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection->plan_bytes));
-  FLASHLATENT_RETURN_IF_ERROR(validate_memory("workspace", workspace, selection->workspace_bytes));
-  if (problem.query.batch == 0) return {};
-  return selection->kernel->launch({problem, inputs, outputs, geometry, plan, workspace, executor});
+  return decode(*selection, problem, inputs, outputs, plan, workspace, executor);
 }
 
 }  // namespace flashlatent

@@ -43,6 +43,13 @@ std::string explain(const std::vector<Candidate>& candidates);
 /// otherwise kUnsupported with why each kernel declined.
 Result<Selection> select(const DecodeProblem& problem, const Executor& executor);
 
+/// plan() and decode() with the selection at hand that select() makes of this problem and executor (the
+/// stream may be another): callers that keep it save choosing again in each call.
+Status plan(const Selection& selection, const DecodeProblem& problem, const ConstTensorView& lengths,
+            Memory plan, const Executor& executor);
+Status decode(const Selection& selection, const DecodeProblem& problem, const DecodeInputs& inputs,
+              const DecodeOutputs& outputs, Memory plan, Memory workspace, const Executor& executor);
+
 /// describe_plan() for a geometry at hand; `plan` and `lengths` are on the host.
 Result<PlanDescription> describe_plan(const schedule::Geometry& geometry, const std::int32_t* lengths,
                                       Memory plan, const std::string& kernel);

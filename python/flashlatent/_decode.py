@@ -1,0 +1,46 @@
+"""decode(): one call for everything, where nothing is kept between calls."""
+
+from ._native import Plan, Problem
+
+
+def decode(q, kv_cache, block_table=None, cache_seqlens=None, *, softmax_scale, v_dim=512, causal=False,
+           indices=None, topk_length=None, cu_seqlens_q=None, attn_sink=None, batch_invariant=False, dtype=None,
+           out=None, lse=None, workspace=None, stream=None, threads=0, kernel=""):
+    """Attention of a batch of query tokens over a paged KV cache; returns (out, lse).
+
+    For request i with L = cache_seqlens[i] cached tokens, query token t and query head h:
+    S = softmax_scale * q . K^T over tokens [0, L), or with causal over [0, L - s_q + t + 1);
+    out = softmax(S) . V with V the first v_dim elements of each cached row; lse = ln sum exp S.
+
+    q              bf16 or fp16 (batch, s_q, h_q, qk_dim), or with cu_seqlens_q (total tokens, h_q, qk_dim)
+    kv_cache       q's dtype (pages, page_size, h_kv, qk_dim), or uint8 (pages, page_size, 1, 656): format fp8_656
+    block_table    int32 (batch, max_pages): page numbers; entries past a request's pages are never read
+    cache_seqlens  int32 (batch): cached tokens; 0 is legal
+    softmax_scale  no default: for MLA it is that of the head before absorption, 192**-0.5 for DeepSeek-V3
+    indices        int32 (batch, s_q, topk), sparse decode, instead of block_table and cache_seqlens:
+                   page * page_size + offset; negative ones and those past the cache's end are skipped
+    topk_length    int32 (batch), sparse: only so many of a request's indices are read
+    cu_seqlens_q   int32 (batch + 1): request i has query tokens [cu_seqlens_q[i], cu_seqlens_q[i + 1])
+    attn_sink      fp32 (h_q): out is scaled by exp(lse) / (exp(lse) + exp(sink)); lse stays
+    batch_invariant  a request's bits do not depend on its batch-mates
+    dtype          'bf16': 16-bit integer arrays hold bf16 (NumPy has none of its own; ml_dtypes.bfloat16 needs no
+                   dtype)
+    out            q's dtype and shape, last dimension v_dim; made if not given. 0 for an empty row
+    lse            fp32 (batch, h_q, s_q), natural logarithm; made if not given. -inf for an empty row
+    workspace      uint8, contiguous, Plan.workspace_bytes long, on q's device; made if not given
+    stream         CUDA: an integer handle or a stream object; the current one of q's package if not given
+    threads        CPU: 0 means all
+    kernel         forces one of info()'s kernels
+
+    Runs on q's device; strides are free but for the innermost, which is 1. Raises InvalidArgumentError (a
+    ValueError) for arrays that don't fit, UnsupportedError (a NotImplementedError) with the reason where no
+    kernel takes the problem, UnavailableError where the device can't be used.
+    """
+    problem = Problem.of_arrays(q, kv_cache, block_table, softmax_scale=softmax_scale, v_dim=v_dim, causal=causal,
+                                indices=indices, cu_seqlens_q=cu_seqlens_q, attn_sink=attn_sink is not None,
+                                batch_invariant=batch_invariant, dtype=dtype)
+    plan = Plan.like(problem, q, threads=threads, kernel=kernel)
+    plan.schedule(cache_seqlens if indices is None else topk_length, like=q, stream=stream)
+    return plan.decode(q, kv_cache, block_table, cache_seqlens, indices=indices, topk_length=topk_length,
+                       cu_seqlens_q=cu_seqlens_q, attn_sink=attn_sink, out=out, lse=lse, workspace=workspace,
+                       stream=stream)

@@ -1,0 +1,67 @@
+// Arrays of other packages as views: NumPy by the buffer protocol, torch and all others by DLPack. Nothing is
+// copied.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+
+#include "flashlatent/backend.h"
+#include "flashlatent/tensor.h"
+#include "python/src/dlpack.h"
+
+namespace flashlatent::python {
+
+namespace nb = nanobind;
+
+/// How arrays of one Python type are read. There is one for each type that was seen, for ever.
+struct ArrayType {
+  PyTypeObject* type = nullptr;
+  const dlpack::ExchangeApi* exchange = nullptr;  ///< Null: read by buffer or __dlpack__.
+  bool buffer = false;                            ///< Has the buffer protocol.
+  bool torch = false;
+  bool cupy = false;
+};
+
+const ArrayType& array_type(nb::handle array);
+
+/// A caller's array for the time of one call.
+class Array {
+ public:
+  /// Reads `object`; None gives an absent view. `sixteen_bits` is what int16 and uint16 elements stand for.
+  /// Raises InvalidArgumentError, which calls the array `name`.
+  static Array read(const char* name, nb::handle object, std::optional<Dtype> sixteen_bits = {});
+  /// The same for an array that is written. A fresh one, made by empty_like(), may be: JAX calls its arrays
+  /// read-only.
+  static Array output(const char* name, nb::handle object, std::optional<Dtype> sixteen_bits = {},
+                      bool fresh = false);
+
+  const TensorView& view() const { return view_; }
+
+  Array(Array&& other) noexcept;
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+  ~Array();
+
+ private:
+  Array() = default;
+  void read_buffer(const char* name, nb::handle object, std::optional<Dtype> sixteen_bits);
+  void read_capsule(const char* name, nb::handle object, std::optional<Dtype> sixteen_bits);
+  void read_tensor(const char* name, const dlpack::Tensor& tensor, std::optional<Dtype> sixteen_bits);
+
+  TensorView view_;
+  bool read_only_ = false;
+  nb::object capsule_;  // frees the exported tensor
+  Py_buffer buffer_ = {};
+};
+
+/// The stream of `device` to work on: `stream` if it is given (an integer handle, or a stream object of
+/// torch, CuPy or another with __cuda_stream__), else the current one of the package that `like` is from.
+void* stream_for(nb::handle like, Device device, nb::handle stream);
+
+/// A new array of like's package on its device. `dtype` is like's own, or what is named.
+nb::object empty_like(nb::handle like, std::initializer_list<std::int64_t> shape,
+                      const char* dtype = nullptr);
+
+}  // namespace flashlatent::python

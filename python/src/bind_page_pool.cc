@@ -1,0 +1,127 @@
+// flashlatent.PagePool: which page of a KV cache belongs to whom.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+
+#include "flashlatent/page_pool.h"
+#include "python/src/array.h"
+#include "python/src/bindings.h"
+#include "python/src/errors.h"
+
+namespace flashlatent::python {
+
+namespace {
+
+using Sequence = PagePool::Sequence;
+using Contents = std::vector<PagePool::ContentId>;
+
+std::span<std::int32_t> writable(const char* name, const Array& array) {
+  const TensorView& view = array.view();
+  std::int64_t stride = 1;
+  for (int i = view.rank - 1; i >= 0; --i) {
+    if (view.dtype != Dtype::kI32 || view.device != Device{} ||
+        (view.shape[i] > 1 && view.strides[i] != stride)) {
+      refuse(name, " is ", to_string(view), "; a contiguous int32 array on the CPU is expected");
+    }
+    stride *= view.shape[i];
+  }
+  return {static_cast<std::int32_t*>(view.data), static_cast<std::size_t>(view.elements())};
+}
+
+nb::tuple write_page_table(const PagePool& pool, const std::vector<Sequence>& batch, int max_pages,
+                           std::optional<int> rows, nb::object block_table, nb::object cache_seqlens) {
+  const int row_count = rows.value_or(static_cast<int>(batch.size()));
+  if (max_pages < 0) refuse("max_pages is ", max_pages, "; it must be at least 0");
+  if (row_count < 0) refuse("rows is ", row_count, "; it must be at least 0");
+  const nb::object empty = nb::module_::import_("numpy").attr("empty");
+  if (block_table.is_none()) block_table = empty(nb::make_tuple(row_count, max_pages), "int32");
+  if (cache_seqlens.is_none()) cache_seqlens = empty(nb::make_tuple(row_count), "int32");
+  const Array table_array = Array::output("block_table", block_table);
+  const Array lengths_array = Array::output("cache_seqlens", cache_seqlens);
+  check(pool.write_page_table(batch, max_pages, writable("block_table", table_array),
+                              writable("cache_seqlens", lengths_array)));
+  return nb::make_tuple(block_table, cache_seqlens);
+}
+
+nb::dict stats_of(const PagePool& pool) {
+  const PagePool::Stats stats = pool.stats();
+  nb::dict result;
+  result["pages"] = stats.pages;
+  result["used"] = stats.used;
+  result["cached"] = stats.cached;
+  result["free"] = stats.free;
+  result["sequences"] = stats.sequences;
+  result["lookups"] = stats.lookups;
+  result["hits"] = stats.hits;
+  result["evictions"] = stats.evictions;
+  return result;
+}
+
+}  // namespace
+
+void bind_page_pool(nb::module_& module) {
+  using namespace nb::literals;
+  nb::class_<Sequence>(module, "Sequence", "A handle of a PagePool's sequence.")
+      .def("__eq__", [](Sequence a, Sequence b) { return a == b; })
+      .def("__hash__",
+           [](Sequence s) { return (std::size_t{s.generation} << 32) ^ static_cast<unsigned>(s.slot); })
+      .def("__repr__", [](Sequence s) { return message("<Sequence ", s.slot, ":", s.generation, ">"); });
+  nb::class_<PagePool>(module, "PagePool",
+                       "Manages the page numbers of one KV cache; never touches its bytes. See _native.pyi.")
+      .def(
+          "__init__",
+          [](PagePool* self, int pages, int page_size) {
+            new (self) PagePool(take(PagePool::create_pool(pages, page_size)));
+          },
+          "pages"_a, "page_size"_a)
+      .def(
+          "create",
+          [](PagePool& pool, const Contents& contents, int length, int spare) {
+            const PagePool::Created created = take(pool.create(contents, length, spare));
+            return nb::make_tuple(created.sequence, created.cached_pages);
+          },
+          "contents"_a, "length"_a, "spare"_a = 0, "Starts a sequence; returns (sequence, cached_pages).")
+      .def(
+          "append",
+          [](PagePool& pool, Sequence sequence, int tokens) -> nb::object {
+            const PagePool::Copy copy = take(pool.append(sequence, tokens));
+            if (copy.tokens == 0) return nb::none();
+            return nb::make_tuple(copy.from, copy.to, copy.tokens);
+          },
+          "sequence"_a, "tokens"_a = 1,
+          "Makes room for more tokens; returns None, or (from_page, to_page, tokens) to copy first.")
+      .def(
+          "fork", [](PagePool& pool, Sequence sequence) { return take(pool.fork(sequence)); }, "sequence"_a,
+          "A second sequence of the same pages.")
+      .def(
+          "commit",
+          [](PagePool& pool, Sequence sequence, const Contents& contents) {
+            return take(pool.commit(sequence, contents));
+          },
+          "sequence"_a, "contents"_a,
+          "Registers full pages for others to share; returns how many are registered.")
+      .def(
+          "release", [](PagePool& pool, Sequence sequence) { check(pool.release(sequence)); }, "sequence"_a,
+          "Gives up the sequence's pages and ends the handle.")
+      .def(
+          "length", [](const PagePool& pool, Sequence sequence) { return take(pool.length(sequence)); },
+          "sequence"_a, "Tokens of a sequence.")
+      .def(
+          "pages",
+          [](const PagePool& pool, Sequence sequence) {
+            const auto pages = take(pool.pages(sequence));
+            return std::vector<std::int32_t>(pages.begin(), pages.end());
+          },
+          "sequence"_a, "Page numbers in order of tokens.")
+      .def("write_page_table", &write_page_table, "batch"_a, "max_pages"_a, nb::kw_only(),
+           "rows"_a = nb::none(), "block_table"_a = nb::none(), "cache_seqlens"_a = nb::none(),
+           "The page table of a batch; returns (block_table, cache_seqlens).")
+      .def(
+          "check_invariants", [](const PagePool& pool) { check(pool.check_invariants()); },
+          "Checks every count and list against the others; raises InternalError.")
+      .def_prop_ro("stats", &stats_of)
+      .def_prop_ro("page_size", &PagePool::page_size);
+}
+
+}  // namespace flashlatent::python

@@ -1,0 +1,94 @@
+// What is there to run on: version, backends, devices, kernels; and what a problem gets.
+
+#include <charconv>
+
+#include "flashlatent/backend.h"
+#include "flashlatent/version.h"
+#include "python/src/bindings.h"
+#include "python/src/errors.h"
+
+namespace flashlatent::python {
+
+namespace {
+
+nb::dict device_entry(const DeviceInfo& device) {
+  nb::dict entry;
+  entry["index"] = device.index;
+  entry["name"] = device.name;
+  entry["units"] = device.units;
+  entry["memory"] = device.memory;
+  entry["detail"] = device.detail;
+  return entry;
+}
+
+nb::dict backend_entry(Backend backend) {
+  nb::dict entry;
+  const Status status = available(backend);
+  entry["available"] = status.ok();
+  entry["reason"] = status.message();
+  nb::list device_list;
+  for (const DeviceInfo& device : devices(backend)) device_list.append(device_entry(device));
+  entry["devices"] = device_list;
+  nb::dict kernel_entries;
+  for (const KernelInfo& kernel : kernels()) {
+    if (kernel.backend == backend) kernel_entries[kernel.name.c_str()] = kernel.takes;
+  }
+  entry["kernels"] = kernel_entries;
+  return entry;
+}
+
+nb::dict info() {
+  nb::dict backends;
+  for (Backend backend : {Backend::kCpu, Backend::kCuda})
+    backends[to_string(backend)] = backend_entry(backend);
+  nb::dict result;
+  result["version"] = FLASHLATENT_VERSION;
+  result["backends"] = backends;
+  return result;
+}
+
+}  // namespace
+
+Executor executor_on(Device device, int threads, const std::string& kernel) {
+  Executor executor;
+  executor.backend = device.type == DeviceType::kCpu ? Backend::kCpu : Backend::kCuda;
+  executor.device = device.index;
+  executor.threads = threads;
+  executor.kernel = kernel;
+  return executor;
+}
+
+Executor executor_on(std::string_view device, int threads, const std::string& kernel) {
+  if (device == "cpu") return executor_on(Device{}, threads, kernel);
+  constexpr std::string_view kCudaName = "cuda";
+  if (device.starts_with(kCudaName)) {
+    std::string_view rest = device.substr(kCudaName.size());
+    int index = 0;
+    if (rest.empty()) return executor_on(Device{DeviceType::kCuda, 0}, threads, kernel);
+    const auto parsed = std::from_chars(rest.data() + 1, rest.data() + rest.size(), index);
+    if (rest.front() == ':' && rest.size() > 1 && parsed.ec == std::errc() && index >= 0 &&
+        parsed.ptr == rest.data() + rest.size()) {
+      return executor_on(Device{DeviceType::kCuda, index}, threads, kernel);
+    }
+  }
+  refuse("device is '", device, "'; cpu, cuda and cuda:N are accepted");
+}
+
+void bind_query(nb::module_& module) {
+  using namespace nb::literals;
+  module.attr("__version__") = FLASHLATENT_VERSION;
+  module.def("info", &info,
+             "Version, backends (available or the reason why not), devices and kernels, as a dict.");
+  module.def(
+      "default_backend", [] { return std::string(to_string(take(default_backend()))); },
+      "'cuda' where it can run, else 'cpu'; the environment variable FLASHLATENT_BACKEND overrides it.");
+  module.def(
+      "explain",
+      [](const DecodeProblem& problem, const std::string& device, int threads, const std::string& kernel) {
+        return take(explain(problem, executor_on(device, threads, kernel)));
+      },
+      "problem"_a, nb::kw_only(), "device"_a = "cpu", "threads"_a = 0, "kernel"_a = "",
+      "Which kernel a problem gets and why no other: a line a kernel.");
+}
+
+}  // namespace flashlatent::python

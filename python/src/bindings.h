@@ -1,0 +1,32 @@
+// The parts of the extension module, each in its own file.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
+#include <string_view>
+
+#include "flashlatent/backend.h"
+#include "flashlatent/problem.h"
+
+namespace flashlatent::python {
+
+namespace nb = nanobind;
+
+void bind_problem(nb::module_& module);
+void bind_plan(nb::module_& module);
+void bind_combine(nb::module_& module);
+void bind_page_pool(nb::module_& module);
+void bind_query(nb::module_& module);
+
+/// "bf16", "fp16", ... as a Dtype.
+Dtype dtype_from_name(std::string_view name);
+
+/// "cpu", "cuda", "cuda:1" as where a call runs.
+Executor executor_on(std::string_view device, int threads, const std::string& kernel);
+
+/// Where tensors on `device` are worked on.
+Executor executor_on(Device device, int threads = 0, const std::string& kernel = "");
+
+}  // namespace flashlatent::python

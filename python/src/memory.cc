@@ -1,0 +1,52 @@
+#include "python/src/memory.h"
+
+#include <cstdlib>
+#include <new>
+
+#include "python/src/errors.h"
+
+namespace flashlatent::python {
+
+namespace {
+
+Memory aligned(void* data, std::size_t bytes) {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  const std::size_t skip = (kMemoryAlignment - address % kMemoryAlignment) % kMemoryAlignment;
+  if (skip > bytes) return {};
+  return {static_cast<std::byte*>(data) + skip, bytes - skip};
+}
+
+nb::object host_memory(std::size_t bytes, Memory& memory) {
+  const std::size_t rounded = (bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
+  void* data = std::aligned_alloc(kMemoryAlignment, rounded);
+  if (data == nullptr) throw std::bad_alloc();
+  memory = {data, rounded};
+  return nb::capsule(data, [](void* p) noexcept { std::free(p); });
+}
+
+}  // namespace
+
+Memory memory_of(const char* name, const Array& array) {
+  const TensorView& view = array.view();
+  std::int64_t stride = 1;
+  for (int i = view.rank - 1; i >= 0; --i) {
+    if (view.shape[i] > 1 && view.strides[i] != stride) {
+      refuse(name, " is ", to_string(view), "; a contiguous array is expected");
+    }
+    stride *= view.shape[i];
+  }
+  return aligned(view.data, static_cast<std::size_t>(view.elements()) * size_of(view.dtype));
+}
+
+Memory Buffer::at_least(std::size_t bytes, Device device, nb::handle like) {
+  if (bytes <= memory_.bytes) return memory_;
+  if (device.type == DeviceType::kCpu) {
+    array_ = host_memory(bytes, memory_);
+  } else {
+    array_ = empty_like(like, {static_cast<std::int64_t>(bytes + kMemoryAlignment)}, "uint8");
+    memory_ = memory_of("workspace", Array::output("workspace", array_, {}, true));
+  }
+  return memory_;
+}
+
+}  // namespace flashlatent::python

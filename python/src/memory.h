@@ -1,0 +1,26 @@
+// Plan storage and workspace: aligned buffers, on the CPU or from the allocator of the caller's package.
+#pragma once
+
+#include "flashlatent/tensor.h"
+#include "python/src/array.h"
+
+namespace flashlatent::python {
+
+inline constexpr std::size_t kMemoryAlignment = 256;
+
+/// The 256-byte aligned inside of an array of uint8 that the caller brought.
+Memory memory_of(const char* name, const Array& array);
+
+/// A buffer that grows and never shrinks.
+class Buffer {
+ public:
+  /// At least `bytes`, aligned, on `device`; what it held before is lost if it grows. A CUDA buffer comes
+  /// from the allocator of like's package.
+  Memory at_least(std::size_t bytes, Device device, nb::handle like);
+
+ private:
+  nb::object array_;  // owns the memory
+  Memory memory_;
+};
+
+}  // namespace flashlatent::python

@@ -1,0 +1,12 @@
+// The extension module flashlatent._native.
+#include "python/src/bindings.h"
+
+NB_MODULE(_native, module) {
+  using namespace flashlatent::python;
+  module.doc() = "FlashLatent's library. The package flashlatent is what to import.";
+  bind_problem(module);
+  bind_plan(module);
+  bind_combine(module);
+  bind_page_pool(module);
+  bind_query(module);
+}

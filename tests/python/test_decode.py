@@ -1,0 +1,126 @@
+"""Dense decode from NumPy against the float64 oracle."""
+
+import numpy as np
+import pytest
+
+import flashlatent
+from oracle import Case
+
+LENGTHS = [0, 1, 15, 16, 17, 200]
+
+
+def problem_of(case):
+    dtype = None if case.dtype == "fp16" else case.dtype
+    return flashlatent.Problem.of_arrays(*case.arguments()[:3], softmax_scale=case.scale, v_dim=case.v_dim,
+                                         dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("page_size", [1, 16, 61])
+def test_lengths(dtype, page_size):
+    case = Case(LENGTHS, page_size=page_size, dtype=dtype)
+    out, lse = flashlatent.decode(*case.arguments(), **case.options())
+    assert out.dtype == case.q.dtype and out.shape == (6, 1, 4, 64)
+    assert lse.dtype == np.float32 and lse.shape == (6, 4, 1)
+    case.check(out, lse)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_query_tokens(causal):
+    case = Case([2, 40, 3], tokens=3, heads=6, kv_heads=2)
+    out, lse = flashlatent.decode(*case.arguments(), causal=causal, **case.options())
+    case.check(out, lse, causal=causal)
+
+
+def test_attn_sink():
+    case = Case([0, 5, 70])
+    sink = np.array([-1.0, 0.0, 2.5, 1.0], np.float32)
+    case.check(*flashlatent.decode(*case.arguments(), attn_sink=sink, **case.options()), sink=sink)
+
+
+def test_ragged():
+    case = Case([30, 7, 12], tokens=2)
+    whole, whole_lse = flashlatent.decode(*case.arguments(), causal=True, **case.options())
+    # The second request has only its last query token.
+    q = np.concatenate([case.q[0], case.q[1, 1:], case.q[2]])
+    begins = np.array([0, 2, 3, 5], np.int32)
+    out, lse = flashlatent.decode(q, *case.arguments()[1:], cu_seqlens_q=begins, causal=True, **case.options())
+    np.testing.assert_allclose(out, np.concatenate([whole[0], whole[1, 1:], whole[2]]), atol=2**-10)
+    np.testing.assert_allclose(lse[1, :, 0], whole_lse[1, :, 1], rtol=1e-6)
+
+
+def test_dtypes_of_bf16():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    case = Case(LENGTHS, dtype="bf16")
+    bits, _ = flashlatent.decode(*case.arguments(), **case.options())
+    q, kv_cache = (array.view(ml_dtypes.bfloat16) for array in (case.q, case.kv_cache))
+    out, _ = flashlatent.decode(q, kv_cache, case.block_table, case.cache_seqlens, softmax_scale=case.scale,
+                                v_dim=case.v_dim)
+    assert out.dtype == ml_dtypes.bfloat16
+    np.testing.assert_array_equal(out.view(np.uint16), bits)
+
+
+def test_outputs_of_the_caller():
+    case = Case([33, 5])
+    wide = np.full((2, 1, 8, 64), np.nan, np.float16)
+    lse = np.zeros((1, 4, 2), np.float32).transpose(2, 1, 0)
+    out, same_lse = flashlatent.decode(*case.arguments(), out=wide[:, :, ::2], lse=lse, **case.options())
+    assert np.shares_memory(out, wide) and same_lse is lse
+    case.check(wide[:, :, ::2], lse)
+    assert np.isnan(wide[:, :, 1::2]).all()
+
+
+def test_strided_inputs():
+    case = Case([33, 5])
+    wide = np.full((*case.kv_cache.shape[:3], 128), np.nan, np.float16)
+    wide[..., 16:112] = case.kv_cache
+    every_other = np.repeat(case.q, 2, axis=0)[::2]
+    case.check(*flashlatent.decode(every_other, wide[..., 16:112], case.block_table, case.cache_seqlens,
+                                   **case.options()))
+
+
+def test_read_only_input():
+    case = Case([33])
+    case.q.flags.writeable = False
+    case.check(*flashlatent.decode(*case.arguments(), **case.options()))
+
+
+def test_plan_serves_layers_and_steps():
+    case = Case([100, 3])
+    plan = flashlatent.Plan(problem_of(case), threads=2)
+    plan.schedule(case.cache_seqlens)
+    workspace = np.empty(plan.workspace_bytes, np.uint8)
+    for seed in range(2):
+        layer = Case([100, 3], seed=seed)
+        layer.check(*plan.decode(*layer.arguments(), workspace=workspace))
+        layer.check(*plan.decode(*layer.arguments()))
+    # A plan stays right when lengths change.
+    case.cache_seqlens[:] = [50, 1]
+    case.check(*plan.decode(*case.arguments()))
+
+
+def test_plan_once():
+    case = Case([100, 3])
+    plan = flashlatent.Plan(problem_of(case), threads=2)
+    plan.schedule(case.cache_seqlens, once=True)
+    with_wrong_lengths = np.zeros(5, np.int32)
+    plan.schedule(with_wrong_lengths, once=True)  # not looked at: the plan is there
+    case.check(*plan.decode(*case.arguments()))
+    with pytest.raises(flashlatent.InvalidArgumentError, match="int32 \\(5\\)"):
+        plan.schedule(with_wrong_lengths)
+
+
+def test_batch_invariant():
+    case = Case([3000, 7])
+    both, _ = flashlatent.decode(*case.arguments(), batch_invariant=True, **case.options())
+    alone, _ = flashlatent.decode(case.q[:1], case.kv_cache, case.block_table[:1], case.cache_seqlens[:1],
+                                  batch_invariant=True, **case.options())
+    np.testing.assert_array_equal(both[:1], alone)
+
+
+def test_reference_kernel():
+    case = Case([40])
+    plan = flashlatent.Plan.like(problem_of(case), case.q, kernel="reference")
+    assert plan.kernel == "reference" and plan.device == "cpu"
+    plan.schedule(case.cache_seqlens)
+    case.check(*plan.decode(*case.arguments()))

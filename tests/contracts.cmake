@@ -1,1 +1,2 @@
 flashlatent_test(contracts_test LIBS flashlatent_runtime)
+flashlatent_test(contracts_fp8_sparse_test LIBS flashlatent_runtime)

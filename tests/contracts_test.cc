@@ -2,64 +2,21 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <numeric>
 
+#include "contracts.h"
 #include "core/element.h"
 #include "flashlatent/combine.h"
-#include "flashlatent/decode.h"
-#include "runtime/compare.h"
-#include "runtime/decode_run.h"
-#include "runtime/random_case.h"
 
 namespace flashlatent {
 namespace {
 
-using runtime::CaseSpec;
 using runtime::DecodeRun;
 using runtime::RandomCase;
 
-class Contracts : public ::testing::TestWithParam<Backend> {
- protected:
-  void SetUp() override {
-    executor_.backend = GetParam();
-    if (Status status = available(GetParam()); !status.ok()) GTEST_SKIP() << status.message();
-  }
-
-  bool on_gpu() const { return GetParam() == Backend::kCuda; }
-
-  static DecodeRun place(const RandomCase& c, const Executor& executor) {
-    Result<DecodeRun> run = DecodeRun::create(c.problem, c.inputs, executor);
-    if (!run.ok()) throw std::runtime_error(run.status().message());
-    return std::move(*run);
-  }
-
-  /// Runs the case and compares it with the oracle.
-  void expect_right(const CaseSpec& spec, std::uint64_t seed = 1) {
-    const RandomCase c = runtime::make_case(spec, seed);
-    expect_right(c, spec.name);
-  }
-  void expect_right(const RandomCase& c, const std::string& name) {
-    DecodeRun run = place(c, executor_);
-    ASSERT_TRUE(run.run().ok());
-    const Status fetched = run.fetch();
-    ASSERT_TRUE(fetched.ok()) << fetched.message();
-    const runtime::Comparison result = runtime::compare(c.problem, c.inputs, run.out(), run.lse());
-    EXPECT_TRUE(result.ok()) << name << " " << to_string(c.problem) << ": " << runtime::to_string(result);
-  }
-
-  Executor executor_;
-};
-
-#if FLASHLATENT_WITH_CUDA
-const auto kBackends = ::testing::Values(Backend::kCpu, Backend::kCuda);
-#else
-const auto kBackends = ::testing::Values(Backend::kCpu);
-#endif
-INSTANTIATE_TEST_SUITE_P(Backends, Contracts, kBackends,
-                         [](const auto& info) { return std::string(to_string(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Backends, Contracts, kBackends, backend_name);
 
 float lse_at(const DecodeRun& run, int request, int head, int token) {
   const ConstTensorView& lse = run.lse();
@@ -323,45 +280,12 @@ TEST_P(Contracts, OffsetsOf64Bits) {
 
 // 9. The same inputs give the same bits; with batch_invariant also among other requests.
 TEST_P(Contracts, RerunsAreIdentical) {
-  const RandomCase c =
-      runtime::make_case({.query_tokens = 2, .heads = 32, .lengths = {3000, 1, 0, 64, 500}}, 7);
-  DecodeRun run = place(c, executor_);
-  std::vector<std::uint8_t> out, lse;
-  for (int i = 0; i < 3; ++i) {
-    ASSERT_TRUE(run.poison().ok());
-    ASSERT_TRUE(run.run().ok());
-    ASSERT_TRUE(run.fetch().ok());
-    if (i > 0) {
-      EXPECT_EQ(run.out_bytes(), out);
-      EXPECT_EQ(run.lse_bytes(), lse);
-    }
-    out = run.out_bytes();
-    lse = run.lse_bytes();
-  }
+  expect_same_bits({.query_tokens = 2, .heads = 32, .lengths = {3000, 1, 0, 64, 500}});
 }
 
 TEST_P(Contracts, BatchInvariance) {
-  const CaseSpec spec{
-      .name = "batch", .heads = 16, .lengths = {5000, 64, 0, 2049, 300}, .batch_invariant = true};
-  const RandomCase batch = runtime::make_case(spec, 8);
-  expect_right(batch, spec.name);
-  DecodeRun together = place(batch, executor_);
-  ASSERT_TRUE(together.run().ok());
-  ASSERT_TRUE(together.fetch().ok());
-  for (int request = 0; request < 5; ++request) {
-    RandomCase alone = batch;
-    alone.problem.query.batch = 1;
-    for (ConstTensorView* view : {&alone.inputs.q, &alone.inputs.block_table, &alone.inputs.cache_seqlens}) {
-      view->data = static_cast<const char*>(view->data) + request * view->strides[0] * size_of(view->dtype);
-      view->shape[0] = 1;
-    }
-    DecodeRun run = place(alone, executor_);
-    ASSERT_TRUE(run.run().ok());
-    ASSERT_TRUE(run.fetch().ok());
-    const std::size_t bytes = run.out_bytes().size();
-    EXPECT_EQ(0, std::memcmp(run.out_bytes().data(), together.out_bytes().data() + request * bytes, bytes))
-        << "request " << request;
-  }
+  expect_batch_invariant(
+      {.name = "batch", .heads = 16, .lengths = {5000, 64, 0, 2049, 300}, .batch_invariant = true});
 }
 
 // 10. The attention sink.

@@ -1,1 +1,2 @@
 flashlatent_test(core_test)
+flashlatent_test(fp8_656_test)

@@ -1,28 +1,15 @@
 // The CPU kernel's paths: numbers of rows and dimensions of no round size, on every SIMD target there is.
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include "cpu/cpu_backend.h"
 #include "flashlatent/decode.h"
+#include "only_target.h"
 #include "runtime/compare.h"
 #include "runtime/decode_run.h"
 #include "runtime/random_case.h"
 
 namespace flashlatent {
 namespace {
-
-/// Offers one target to run-time dispatch while it lives.
-class OnlyTarget {
- public:
-  explicit OnlyTarget(std::int64_t target) { offer(target); }
-  ~OnlyTarget() { offer(0); }
-
- private:
-  static void offer(std::int64_t targets) {
-    hwy::SetSupportedTargetsForTest(targets);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-};
 
 void expect_right(const runtime::CaseSpec& spec) {
   const runtime::RandomCase c = runtime::make_case(spec, 1);
@@ -37,12 +24,13 @@ void expect_right(const runtime::CaseSpec& spec) {
 }
 
 TEST(CpuDense, OddRowsAndDimensionsOnEveryTarget) {
-  const std::int64_t all = hwy::SupportedTargets() & HWY_TARGETS;
-  for (std::int64_t targets = all; targets != 0; targets &= targets - 1) {
-    const std::int64_t target = targets & -targets;
+  for (const std::int64_t target : simd_targets()) {
     SCOPED_TRACE(hwy::TargetName(target));
     const OnlyTarget only(target);
     ASSERT_STREQ(cpu::simd_target(), hwy::TargetName(target));
+    for (int heads : {3, 17}) {
+      expect_right({.name = "fp8", .format = KvFormat::kFp8_656, .heads = heads, .lengths = {3, 130}});
+    }
     for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
       for (int heads : {1, 2, 3, 7, 17}) {
         for (auto [qk_dim, v_dim] : {std::pair{576, 512}, {100, 100}, {72, 40}, {33, 1}, {5, 5}}) {

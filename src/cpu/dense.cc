@@ -1,4 +1,4 @@
-// Dense decode on the CPU: the parts of a plan on threads, blocks of 64 tokens in SIMD.
+// Decode on the CPU: the parts of a plan on threads, blocks of 64 tokens in SIMD.
 #include <omp.h>
 
 #include <algorithm>
@@ -6,8 +6,11 @@
 #include <limits>
 
 #include "core/element.h"
+#include "core/fp8_656.h"
 #include "cpu/block_math.h"
 #include "cpu/cpu_backend.h"
+#include "cpu/rows.h"
+#include "cpu/tokens.h"
 #include "plan/host_plan.h"
 
 namespace flashlatent::cpu {
@@ -17,13 +20,25 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int kFixedSplitBlocks = 32;  // batch_invariant: 2,048 tokens a split
 
-/// The query rows of one request, KV head and tile.
+/// Room for a dequantised block, if there is something to dequantise.
+std::size_t block_floats(KvFormat format) {
+  return format == KvFormat::kPlain ? 0
+                                    : kBlockTokens * fp8_656::kDim * sizeof(std::uint16_t) / sizeof(float);
+}
+
+/// What the schedule calls a request: sparse, a query token, since each has tokens of its own.
+int items_of(const DecodeProblem& problem) {
+  return problem.sparse.enabled ? problem.query.batch * problem.query.tokens : problem.query.batch;
+}
+
+/// The query rows of one item, KV head and tile.
 struct RowTile {
   int request;
+  int first_token;  // of the item
+  int tokens;       // its query tokens
   int kv_head;
-  int first;  // of the request's rows for this KV head
+  int first;  // of the item's rows for this KV head
   int rows;
-  int tokens;  // the request's query tokens
 };
 
 /// A call's tensors with the index arithmetic on them.
@@ -33,57 +48,47 @@ class Call {
       : problem_(call.problem),
         inputs_(call.inputs),
         outputs_(call.outputs),
+        tokens_(problem_, inputs_),
         group_(problem_.query.heads / problem_.cache.heads),
         row_tiles_((problem_.rows_per_kv_head() + kTileRows - 1) / kTileRows) {}
 
-  const std::int32_t* lengths() const { return static_cast<const std::int32_t*>(inputs_.cache_seqlens.data); }
+  const std::int32_t* lengths() const {
+    const bool sparse = problem_.sparse.enabled;
+    return static_cast<const std::int32_t*>((sparse ? inputs_.topk_length : inputs_.cache_seqlens).data);
+  }
 
-  RowTile tile(int request, int round) const {
-    RowTile tile{request, round / row_tiles_, round % row_tiles_ * kTileRows, 0, problem_.query.tokens};
-    if (problem_.query.ragged) tile.tokens = begins()[request + 1] - begins()[request];
+  RowTile tile(int item, int round) const {
+    const int s_q = problem_.query.tokens;
+    RowTile tile{item, 0, s_q, round / row_tiles_, round % row_tiles_ * kTileRows, 0};
+    if (problem_.sparse.enabled) {
+      tile.request = item / s_q;
+      tile.first_token = item % s_q;
+      tile.tokens = 1;
+    }
+    if (problem_.query.ragged) tile.tokens = begins()[item + 1] - begins()[item];
     tile.rows = std::clamp(tile.tokens * group_ - tile.first, 0, kTileRows);
     return tile;
   }
 
-  int token(const RowTile& tile, int row) const { return (tile.first + row) / group_; }
+  int token(const RowTile& tile, int row) const { return tile.first_token + (tile.first + row) / group_; }
   int head(const RowTile& tile, int row) const { return tile.kv_head * group_ + (tile.first + row) % group_; }
 
   const std::uint16_t* query_row(const RowTile& tile, int row) const {
     return static_cast<const std::uint16_t*>(inputs_.q.data) + offset(tile, row, inputs_.q);
   }
 
-  /// Block number `index` of the tile's request: the tokens before `length` whose page exists.
-  Block block(const RowTile& tile, int length, int index) const {
-    const auto& cache = problem_.cache;
-    const ConstTensorView& kv = inputs_.kv_cache;
-    const auto* pages = static_cast<const std::int32_t*>(inputs_.block_table.data) +
-                        tile.request * inputs_.block_table.strides[0];
-    const auto* head =
-        static_cast<const std::uint16_t*>(kv.data) + static_cast<std::int64_t>(tile.kv_head) * kv.strides[2];
-    Block block;
-    block.tokens = 0;
-    int positions[kBlockTokens];
-    const int end = std::min((index + 1) * kBlockTokens, length);
-    for (int t = index * kBlockTokens; t < end;) {
-      const int first = t % cache.page_size;
-      const int stop = std::min(end, t - first + cache.page_size);
-      const std::int64_t page = pages[t / cache.page_size];
-      if (page < 0 || page >= kv.shape[0]) {
-        t = stop;
-        continue;
-      }
-      const std::uint16_t* row = head + page * kv.strides[0] + first * kv.strides[1];
-      for (; t < stop; ++t, row += kv.strides[1]) {
-        block.rows[block.tokens] = row;
-        positions[block.tokens++] = t;
-      }
-    }
+  /// Block number `index` of the tile's item.
+  Tokens tokens(const RowTile& tile, int length, int index) const {
+    return tokens_.block(tile.request, tile.first_token, tile.kv_head, length, index);
+  }
+
+  /// How many of these tokens each row sees.
+  void set_visible(const RowTile& tile, int length, const Tokens& tokens, Block& block) const {
     for (int row = 0; row < tile.rows; ++row) {
       const int limit = problem_.options.causal ? length - tile.tokens + token(tile, row) + 1 : length;
-      block.visible[row] =
-          static_cast<int>(std::lower_bound(positions, positions + block.tokens, limit) - positions);
+      block.visible[row] = static_cast<int>(
+          std::lower_bound(tokens.positions, tokens.positions + tokens.count, limit) - tokens.positions);
     }
-    return block;
   }
 
   void write_lse(const RowTile& tile, int row, float value) const {
@@ -122,36 +127,60 @@ class Call {
   const DecodeProblem& problem_;
   const DecodeInputs& inputs_;
   const DecodeOutputs& outputs_;
+  const TokenSource tokens_;
   const int group_;
   const int row_tiles_;
 };
 
-/// The caller's workspace: a tile's state for each part, then partial results by slot.
+/// The caller's workspace: a tile's state and a dequantised block for each part, then partial results by
+/// slot.
 class Workspace {
  public:
   Workspace(const DecodeProblem& problem, const schedule::Geometry& g, Memory memory)
       : state_floats_(tile_floats(problem.cache.qk_dim, problem.cache.v_dim)),
+        part_floats_(state_floats_ + block_floats(problem.cache.format)),
         row_floats_(problem.cache.v_dim + 1),
-        states_(static_cast<float*>(memory.data)),
-        partials_(states_ + g.parts * state_floats_) {}
+        parts_(static_cast<float*>(memory.data)),
+        partials_(parts_ + g.parts * part_floats_) {}
 
   static std::size_t bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
-    const std::size_t state = tile_floats(problem.cache.qk_dim, problem.cache.v_dim);
-    return (g.parts * state + schedule::max_slots(g) * kTileRows * (problem.cache.v_dim + 1)) * sizeof(float);
+    const DecodeProblem::Cache& cache = problem.cache;
+    const std::size_t part = tile_floats(cache.qk_dim, cache.v_dim) + block_floats(cache.format);
+    return (g.parts * part + schedule::max_slots(g) * kTileRows * (cache.v_dim + 1)) * sizeof(float);
   }
 
-  float* state(int part) const { return states_ + part * state_floats_; }
+  float* state(int part) const { return parts_ + part * part_floats_; }
+  std::uint16_t* block(int part) const {
+    return reinterpret_cast<std::uint16_t*>(state(part) + state_floats_);
+  }
   /// v_dim values and the lse.
   float* partial(int slot, int row) const {
     return partials_ + (std::size_t{static_cast<unsigned>(slot)} * kTileRows + row) * row_floats_;
   }
 
  private:
-  std::size_t state_floats_;
-  std::size_t row_floats_;
-  float* states_;
+  std::size_t state_floats_, part_floats_, row_floats_;
+  float* parts_;
   float* partials_;
 };
+
+/// Rows of a plain cache, where they lie.
+void set_rows(const Tokens& tokens, Block& block) {
+  block.tokens = tokens.count;
+  for (int t = 0; t < tokens.count; ++t)
+    block.rows[t] = reinterpret_cast<const std::uint16_t*>(tokens.rows[t]);
+}
+
+/// Rows of an fp8_656 cache as bf16 in `memory`; fetches what comes next.
+void dequantise(const Tokens& tokens, const Tokens& next, std::uint16_t* memory, Block& block) {
+  block.tokens = tokens.count;
+  for (int t = 0; t < tokens.count; ++t) {
+    for (int i = 0; t < next.count && i < fp8_656::kTokenBytes; i += 64) fetch_ahead(next.rows[t] + i);
+    std::uint16_t* row = memory + t * fp8_656::kDim;
+    dequantise_row(tokens.rows[t], Dtype::kBF16, row);
+    block.rows[t] = row;
+  }
+}
 
 /// An empty row has factor 0 and lse -inf.
 struct RowScale {
@@ -163,7 +192,7 @@ RowScale finish_row(float max, float sum) {
 }
 
 void run_segment(const DecodeProblem& problem, const Call& call, const Workspace& workspace, int part,
-                 const schedule::Segment& segment, int length) {
+                 const schedule::Segment& segment) {
   const RowTile tile = call.tile(segment.request, segment.round);
   call.write_missing_rows(tile);
   if (tile.rows == 0) return;
@@ -172,13 +201,24 @@ void run_segment(const DecodeProblem& problem, const Call& call, const Workspace
   const TileState state =
       start_tile(workspace.state(part), problem.cache.dtype, problem.cache.qk_dim, problem.cache.v_dim,
                  problem.options.softmax_scale, query_rows, tile.rows);
-  Block blocks[2];  // in turns the one at work and the next
-  blocks[0] = call.block(tile, length, segment.block_begin);
+  Tokens blocks[2];  // in turns the one at work and the next
+  blocks[0] = call.tokens(tile, segment.length, segment.block_begin);
   for (int i = 0; i < segment.block_end - segment.block_begin; ++i) {
-    Block& next = blocks[(i + 1) % 2];
+    const Tokens& tokens = blocks[i % 2];
+    Tokens& next = blocks[(i + 1) % 2];
     // Past the segment's last block comes the next segment's; no tokens where the request ends.
-    next = call.block(tile, length, segment.block_begin + i + 1);
-    if (blocks[i % 2].tokens > 0) attend_block(state, blocks[i % 2], next);
+    next = call.tokens(tile, segment.length, segment.block_begin + i + 1);
+    if (tokens.count == 0) continue;
+    Block block, ahead;
+    call.set_visible(tile, segment.length, tokens, block);
+    if (problem.cache.format == KvFormat::kPlain) {
+      set_rows(tokens, block);
+      set_rows(next, ahead);
+    } else {
+      dequantise(tokens, next, workspace.block(part), block);
+      ahead.tokens = 0;
+    }
+    attend_block(state, block, ahead);
   }
   for (int row = 0; row < tile.rows; ++row) {
     const RowScale scale = finish_row(state.max[row], state.sum[row]);
@@ -231,10 +271,8 @@ Status launch(const DecodeCall& decode_call) {
 #pragma omp parallel for schedule(static, 1) num_threads(g.parts)
   for (int part = 0; part < g.parts; ++part) {
     schedule::PartWalker walker(g, plan.cuts[part], plan.cuts[part + 1], call.lengths());
-    for (schedule::Segment segment; walker.next(segment);) {
-      const int length = std::clamp(call.lengths()[segment.request], 0, g.max_tokens);
-      run_segment(problem, call, workspace, part, segment, length);
-    }
+    for (schedule::Segment segment; walker.next(segment);)
+      run_segment(problem, call, workspace, part, segment);
   }
   const int merge_rows = plan.header->merges * kTileRows;
 #pragma omp parallel for schedule(static) num_threads(g.parts) if (merge_rows > 0)
@@ -246,18 +284,15 @@ Status launch(const DecodeCall& decode_call) {
   return {};
 }
 
-std::optional<std::string> declines(const DecodeProblem& problem) {
-  if (problem.sparse.enabled) return "sparse decode is not accepted";
-  if (problem.cache.format != KvFormat::kPlain) return "an fp8_656 cache is not accepted";
-  return std::nullopt;
-}
-
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   schedule::Geometry g;
-  g.requests = problem.query.batch;
+  g.requests = items_of(problem);
+  g.length_sharers = problem.sparse.enabled ? problem.query.tokens : 1;
   g.tile_rows = kTileRows;
   g.block_tokens = kBlockTokens;
-  const std::int64_t reach = static_cast<std::int64_t>(problem.cache.max_pages) * problem.cache.page_size;
+  const std::int64_t reach = problem.sparse.enabled
+                                 ? problem.sparse.topk
+                                 : std::int64_t{problem.cache.max_pages} * problem.cache.page_size;
   g.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(reach, (1LL << 31) - (1 << 14)));
   g.fixed_split = problem.options.batch_invariant ? kFixedSplitBlocks : 0;
   // Converting queries and writing a tile cost about as much as a block.
@@ -277,8 +312,11 @@ int hardware_threads() {
 const DecodeKernel kDenseKernel = {
     .name = "cpu_dense",
     .backend = Backend::kCpu,
-    .takes = "bf16 and fp16 caches, any dimensions, heads, query tokens (also ragged) and page size",
-    .declines = declines,
+    .takes =
+        "bf16, fp16 and fp8_656 caches, dense and sparse; any dimensions, heads, query tokens (also ragged), "
+        "page "
+        "size and topk",
+    .declines = [](const DecodeProblem&) -> std::optional<std::string> { return std::nullopt; },
     .geometry = geometry,
     .workspace_bytes = Workspace::bytes,
     .launch = launch,

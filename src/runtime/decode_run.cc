@@ -43,6 +43,8 @@ Result<DecodeRun> DecodeRun::create(const DecodeProblem& problem, const DecodeIn
                           {&inputs.kv_cache, &run.inputs_.kv_cache},
                           {&inputs.block_table, &run.inputs_.block_table},
                           {&inputs.cache_seqlens, &run.inputs_.cache_seqlens},
+                          {&inputs.indices, &run.inputs_.indices},
+                          {&inputs.topk_length, &run.inputs_.topk_length},
                           {&inputs.cu_seqlens_q, &run.inputs_.cu_seqlens_q},
                           {&inputs.attn_sink, &run.inputs_.attn_sink}}) {
     FLASHLATENT_RETURN_IF_ERROR(run.place(*from, *to));
@@ -79,7 +81,8 @@ Status DecodeRun::poison() {
 }
 
 Status DecodeRun::plan() {
-  return flashlatent::plan(problem_, inputs_.cache_seqlens, plan_.memory(), executor_);
+  const ConstTensorView& lengths = problem_.sparse.enabled ? inputs_.topk_length : inputs_.cache_seqlens;
+  return flashlatent::plan(problem_, lengths, plan_.memory(), executor_);
 }
 
 Status DecodeRun::decode() {

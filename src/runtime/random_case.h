@@ -12,6 +12,7 @@ namespace flashlatent::runtime {
 struct CaseSpec {
   std::string name = {};
   Dtype dtype = Dtype::kBF16;
+  KvFormat format = KvFormat::kPlain;  ///< kFp8_656: scales are powers of two or others.
   int query_tokens = 1;
   int heads = 16;
   int kv_heads = 1;
@@ -19,6 +20,11 @@ struct CaseSpec {
   int v_dim = 512;
   int page_size = 64;
   std::vector<int> lengths = {100};
+  bool sparse = false;  ///< Query tokens attend to `topk` random ones of their request's tokens.
+  int topk = 0;
+  std::vector<int> topk_lengths = {};  ///< One a request; empty: no topk_length.
+  double skipped_indices = 0;  ///< The part of the indices that is -1 or out of range; of each third query
+                               ///< token then all are.
   std::vector<int> ragged_tokens = {};  ///< Query tokens of each request; empty: query_tokens for all.
   bool causal = false;
   bool sink = false;  ///< Some of them infinite.
@@ -29,7 +35,8 @@ struct CaseSpec {
 };
 
 /// A problem and its tensors on the CPU. Pages are permuted; the table has columns to spare, with garbage in
-/// every entry past a request's pages; unused pages and the tails of last pages hold NaN and Inf.
+/// every entry past a request's pages; unused pages and the tails of last pages hold NaN and Inf, which
+/// fp8_656 has in scales, too. Indices past topk_length name such tokens, or none.
 struct RandomCase {
   DecodeProblem problem;
   DecodeInputs inputs;

@@ -1,0 +1,226 @@
+// Conversions of cached rows. All is done in fp32 and integers, without conversions that targets round in
+// their own ways.
+#include "cpu/rows.h"
+
+#include <cstring>
+
+#include "core/element.h"
+#include "core/fp8_656.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/rows.cc"
+// The same targets as the kernels have.
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace flashlatent::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using Floats = hn::CappedTag<float, 16>;
+using Ints = hn::RebindToSigned<Floats>;
+using Vector = hn::Vec<Floats>;
+using IntVector = hn::Vec<Ints>;
+
+constexpr Floats kFloats;
+constexpr Ints kInts;
+constexpr std::int32_t kMagnitude = 0x7FFFFFFF, kInfinity = 0x7F800000;
+
+HWY_INLINE IntVector ints(std::int32_t x) {
+  return hn::Set(kInts, x);
+}
+HWY_INLINE IntVector bits_of(Vector x) {
+  return hn::BitCast(kInts, x);
+}
+HWY_INLINE Vector float_of(IntVector bits) {
+  return hn::BitCast(kFloats, bits);
+}
+HWY_INLINE int lanes() {
+  return static_cast<int>(hn::Lanes(kFloats));
+}
+
+/// Unsigned numbers of 8 or 16 bits as 32-bit lanes.
+template <class Unsigned>
+HWY_INLINE IntVector load(const Unsigned* from) {
+  return hn::PromoteTo(kInts, hn::LoadU(hn::Rebind<Unsigned, Ints>(), from));
+}
+template <class Unsigned>
+HWY_INLINE void store(IntVector x, Unsigned* to) {
+  const hn::Rebind<Unsigned, Ints> narrow;
+  hn::StoreU(hn::DemoteTo(narrow, x), narrow, to);
+}
+
+struct Bf16 {
+  static HWY_INLINE Vector load(const std::uint16_t* from) {
+    return float_of(hn::ShiftLeft<16>(HWY_NAMESPACE::load(from)));
+  }
+  /// As float_to_bf16().
+  static HWY_INLINE void store(Vector x, std::uint16_t* to) {
+    const IntVector bits = bits_of(x);
+    const IntVector odd = hn::And(hn::ShiftRight<16>(bits), ints(1));
+    const IntVector rounded = hn::IfThenElse(hn::RebindMask(kInts, hn::IsNaN(x)), hn::Or(bits, ints(1 << 22)),
+                                             hn::Add(hn::Add(bits, ints(0x7FFF)), odd));
+    HWY_NAMESPACE::store(hn::And(hn::ShiftRight<16>(rounded), ints(0xFFFF)), to);
+  }
+};
+
+struct Fp16 {
+  static HWY_INLINE Vector load(const std::uint16_t* from) {
+    const IntVector half = HWY_NAMESPACE::load(from);
+    const IntVector sign = hn::ShiftLeft<16>(hn::And(half, ints(0x8000)));
+    const IntVector magnitude = hn::And(half, ints(0x7FFF));
+    const IntVector shifted = hn::ShiftLeft<13>(magnitude);
+    const IntVector special = hn::Or(shifted, ints(kInfinity));
+    const IntVector normal = hn::Add(shifted, ints(112 << 23));
+    const IntVector subnormal =
+        bits_of(hn::Mul(hn::ConvertTo(kFloats, magnitude), hn::Set(kFloats, 0x1p-24F)));
+    IntVector bits = hn::IfThenElse(hn::Lt(magnitude, ints(0x400)), subnormal, normal);
+    bits = hn::IfThenElse(hn::Gt(magnitude, ints(0x7BFF)), special, bits);
+    return float_of(hn::Or(bits, sign));
+  }
+  /// As float_to_fp16().
+  static HWY_INLINE void store(Vector x, std::uint16_t* to) {
+    const IntVector bits = bits_of(x);
+    const IntVector sign = hn::And(hn::ShiftRight<16>(bits), ints(0x8000));
+    const IntVector magnitude = hn::And(bits, ints(kMagnitude));
+    const IntVector odd = hn::And(hn::ShiftRight<13>(magnitude), ints(1));
+    const IntVector normal =
+        hn::ShiftRight<13>(hn::Sub(hn::Add(hn::Add(magnitude, ints(0xFFF)), odd), ints(112 << 23)));
+    const IntVector subnormal =
+        hn::Sub(bits_of(hn::Add(float_of(magnitude), hn::Set(kFloats, 0.5F))), ints(0x3F000000));
+    IntVector half = hn::IfThenElse(hn::Lt(magnitude, ints(113 << 23)), subnormal, normal);
+    half = hn::IfThenElse(hn::Lt(magnitude, ints(0x477FF000)), half, ints(0x7C00));  // 65,520 and beyond
+    half = hn::IfThenElse(hn::Gt(magnitude, ints(kInfinity)), ints(0x7E00), half);
+    HWY_NAMESPACE::store(hn::Or(half, sign), to);
+  }
+};
+
+/// fp8_656::decode().
+HWY_INLINE Vector decode(IntVector code) {
+  const IntVector magnitude = hn::And(code, ints(0x7F));
+  const IntVector normal = hn::Add(hn::ShiftLeft<20>(magnitude), ints(120 << 23));
+  // No fp32 subnormals on the way: they are slow on some processors.
+  const IntVector subnormal = bits_of(hn::Mul(hn::ConvertTo(kFloats, magnitude), hn::Set(kFloats, 0x1p-9F)));
+  IntVector bits = hn::IfThenElse(hn::Lt(magnitude, ints(8)), subnormal, normal);
+  bits = hn::IfThenElse(hn::Eq(magnitude, ints(0x7F)), ints(0x7FC00000), bits);
+  return float_of(hn::Or(bits, hn::ShiftLeft<24>(hn::And(code, ints(0x80)))));
+}
+
+/// fp8_656::encode(x * factor), for a finite product.
+HWY_INLINE IntVector encode(Vector x, Vector factor) {
+  const IntVector bits = bits_of(hn::Mul(x, factor));
+  const IntVector sign = hn::And(hn::ShiftRight<24>(bits), ints(0x80));
+  const IntVector magnitude = hn::And(bits, ints(kMagnitude));
+  const IntVector odd = hn::And(hn::ShiftRight<20>(magnitude), ints(1));
+  const IntVector normal =
+      hn::Sub(hn::ShiftRight<20>(hn::Add(hn::Add(magnitude, ints(0x7FFFF)), odd)), ints(120 << 3));
+  const Vector grid = hn::Set(kFloats, 0x1p14F);
+  const IntVector subnormal = hn::Sub(bits_of(hn::Add(float_of(magnitude), grid)), bits_of(grid));
+  const IntVector code = hn::IfThenElse(hn::Lt(magnitude, ints(121 << 23)), subnormal, normal);
+  const auto finite = hn::Lt(hn::And(bits_of(x), ints(kMagnitude)), ints(kInfinity));
+  return hn::IfThenElse(finite, hn::Or(sign, hn::Min(code, ints(0x7E))), ints(fp8_656::kNan));
+}
+
+/// The largest magnitude among the finite elements of a group.
+template <class Element>
+float largest(const std::uint16_t* from) {
+  const int n = lanes();
+  IntVector most = hn::Zero(kInts);
+  for (int i = 0; i < fp8_656::kGroup; i += n) {
+    const IntVector magnitude = hn::And(bits_of(Element::load(from + i)), ints(kMagnitude));
+    most = hn::Max(most, hn::IfThenElseZero(hn::Lt(magnitude, ints(kInfinity)), magnitude));
+  }
+  return fp8_656::float_of(static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(kInts, most))));
+}
+
+template <class From, class To>
+void convert(const std::uint16_t* HWY_RESTRICT from, int count, std::uint16_t* HWY_RESTRICT to) {
+  const int n = lanes();
+  int i = 0;
+  for (; i + n <= count; i += n) To::store(From::load(from + i), to + i);
+  if (i >= count) return;
+  const std::size_t rest = static_cast<std::size_t>(count - i) * sizeof(*from);
+  std::uint16_t tail[16] = {}, converted[16];
+  std::memcpy(tail, from + i, rest);
+  To::store(From::load(tail), converted);
+  std::memcpy(to + i, converted, rest);
+}
+
+void convert_any(const std::uint16_t* from, Dtype from_dtype, int count, std::uint16_t* to, Dtype to_dtype) {
+  if (from_dtype == to_dtype) {
+    std::memcpy(to, from, count * sizeof(*to));
+  } else if (from_dtype == Dtype::kBF16) {
+    convert<Bf16, Fp16>(from, count, to);
+  } else {
+    convert<Fp16, Bf16>(from, count, to);
+  }
+}
+
+template <class To>
+void dequantise(const std::uint8_t* HWY_RESTRICT token, std::uint16_t* HWY_RESTRICT row) {
+  const int n = lanes();
+  for (int group = 0; group < fp8_656::kGroups; ++group) {
+    float number;
+    std::memcpy(&number, token + fp8_656::kScaleOffset + group * sizeof(number), sizeof(number));
+    const Vector scale = hn::Set(kFloats, number);
+    const int begin = group * fp8_656::kGroup;
+    for (int i = begin; i < begin + fp8_656::kGroup; i += n) {
+      To::store(hn::Mul(decode(load(token + i)), scale), row + i);
+    }
+  }
+}
+
+void dequantise_any(const std::uint8_t* token, Dtype dtype, std::uint16_t* row) {
+  dtype == Dtype::kBF16 ? dequantise<Bf16>(token, row) : dequantise<Fp16>(token, row);
+  std::uint16_t rope[fp8_656::kRopeDim];  // in the token it may lie at any address
+  std::memcpy(rope, token + fp8_656::kRopeOffset, sizeof(rope));
+  convert_any(rope, Dtype::kBF16, fp8_656::kRopeDim, row + fp8_656::kLatentDim, dtype);
+}
+
+template <class From>
+void quantise(const std::uint16_t* HWY_RESTRICT latent, std::uint8_t* HWY_RESTRICT token) {
+  const int n = lanes();
+  for (int group = 0; group < fp8_656::kGroups; ++group) {
+    const int begin = group * fp8_656::kGroup;
+    const int exponent = fp8_656::scale_exponent(largest<From>(latent + begin));
+    const float scale = fp8_656::power_of_two(exponent);
+    std::memcpy(token + fp8_656::kScaleOffset + group * sizeof(scale), &scale, sizeof(scale));
+    const Vector factor = hn::Set(kFloats, fp8_656::power_of_two(-exponent));
+    for (int i = begin; i < begin + fp8_656::kGroup; i += n) {
+      store(encode(From::load(latent + i), factor), token + i);
+    }
+  }
+}
+
+void quantise_any(const std::uint16_t* latent, const std::uint16_t* rope, Dtype dtype, std::uint8_t* token) {
+  dtype == Dtype::kBF16 ? quantise<Bf16>(latent, token) : quantise<Fp16>(latent, token);
+  std::uint16_t converted[fp8_656::kRopeDim];
+  convert_any(rope, dtype, fp8_656::kRopeDim, converted, Dtype::kBF16);
+  std::memcpy(token + fp8_656::kRopeOffset, converted, sizeof(converted));
+}
+
+}  // namespace flashlatent::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace flashlatent::cpu {
+
+HWY_EXPORT(convert_any);
+HWY_EXPORT(dequantise_any);
+HWY_EXPORT(quantise_any);
+
+void dequantise_row(const std::uint8_t* token, Dtype dtype, std::uint16_t* row) {
+  HWY_DYNAMIC_DISPATCH(dequantise_any)(token, dtype, row);
+}
+
+void quantise_row(const std::uint16_t* latent, const std::uint16_t* rope, Dtype dtype, std::uint8_t* token) {
+  HWY_DYNAMIC_DISPATCH(quantise_any)(latent, rope, dtype, token);
+}
+
+void convert_row(const std::uint16_t* from, Dtype from_dtype, int count, std::uint16_t* to, Dtype to_dtype) {
+  HWY_DYNAMIC_DISPATCH(convert_any)(from, from_dtype, count, to, to_dtype);
+}
+
+}  // namespace flashlatent::cpu
+#endif

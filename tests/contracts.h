@@ -1,0 +1,99 @@
+// What the tests of contracts share: they run on every backend that is there.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "flashlatent/decode.h"
+#include "runtime/compare.h"
+#include "runtime/decode_run.h"
+#include "runtime/random_case.h"
+
+namespace flashlatent {
+
+class Contracts : public ::testing::TestWithParam<Backend> {
+ protected:
+  void SetUp() override {
+    executor_.backend = GetParam();
+    if (Status status = available(GetParam()); !status.ok()) GTEST_SKIP() << status.message();
+  }
+
+  bool on_gpu() const { return GetParam() == Backend::kCuda; }
+
+  static runtime::DecodeRun place(const runtime::RandomCase& c, const Executor& executor) {
+    Result<runtime::DecodeRun> run = runtime::DecodeRun::create(c.problem, c.inputs, executor);
+    if (!run.ok()) throw std::runtime_error(run.status().message());
+    return std::move(*run);
+  }
+
+  /// Runs the case and compares it with the oracle.
+  void expect_right(const runtime::CaseSpec& spec, std::uint64_t seed = 1) {
+    expect_right(runtime::make_case(spec, seed), spec.name);
+  }
+  void expect_right(const runtime::RandomCase& c, const std::string& name) {
+    runtime::DecodeRun run = place(c, executor_);
+    ASSERT_TRUE(run.run().ok());
+    const Status fetched = run.fetch();
+    ASSERT_TRUE(fetched.ok()) << fetched.message();
+    const runtime::Comparison result = runtime::compare(c.problem, c.inputs, run.out(), run.lse());
+    EXPECT_TRUE(result.ok()) << name << " " << to_string(c.problem) << ": " << runtime::to_string(result);
+  }
+
+  /// Three runs from poisoned memory give the same bits.
+  void expect_same_bits(const runtime::CaseSpec& spec) {
+    runtime::DecodeRun run = place(runtime::make_case(spec, 7), executor_);
+    std::vector<std::uint8_t> out, lse;
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_TRUE(run.poison().ok());
+      ASSERT_TRUE(run.run().ok());
+      ASSERT_TRUE(run.fetch().ok());
+      if (i > 0) {
+        EXPECT_EQ(run.out_bytes(), out);
+        EXPECT_EQ(run.lse_bytes(), lse);
+      }
+      out = run.out_bytes();
+      lse = run.lse_bytes();
+    }
+  }
+
+  /// Request by request the case (with batch_invariant) gives the bits that the whole batch gives.
+  void expect_batch_invariant(const runtime::CaseSpec& spec) {
+    const runtime::RandomCase batch = runtime::make_case(spec, 8);
+    expect_right(batch, spec.name);
+    runtime::DecodeRun together = place(batch, executor_);
+    ASSERT_TRUE(together.run().ok());
+    ASSERT_TRUE(together.fetch().ok());
+    for (int request = 0; request < batch.problem.query.batch; ++request) {
+      runtime::RandomCase alone = batch;
+      alone.problem.query.batch = 1;
+      for (ConstTensorView* view : {&alone.inputs.q, &alone.inputs.block_table, &alone.inputs.cache_seqlens,
+                                    &alone.inputs.indices, &alone.inputs.topk_length}) {
+        if (!view->present()) continue;
+        view->data = static_cast<const char*>(view->data) + request * view->strides[0] * size_of(view->dtype);
+        view->shape[0] = 1;
+      }
+      runtime::DecodeRun run = place(alone, executor_);
+      ASSERT_TRUE(run.run().ok());
+      ASSERT_TRUE(run.fetch().ok());
+      const auto begin = together.out_bytes().begin() + request * run.out_bytes().size();
+      EXPECT_TRUE(std::equal(run.out_bytes().begin(), run.out_bytes().end(), begin)) << "request " << request;
+    }
+  }
+
+  Executor executor_;
+};
+
+#if FLASHLATENT_WITH_CUDA
+inline const auto kBackends = ::testing::Values(Backend::kCpu, Backend::kCuda);
+#else
+inline const auto kBackends = ::testing::Values(Backend::kCpu);
+#endif
+inline std::string backend_name(const ::testing::TestParamInfo<Backend>& info) {
+  return to_string(info.param);
+}
+
+}  // namespace flashlatent

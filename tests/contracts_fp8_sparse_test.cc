@@ -1,0 +1,283 @@
+// The contracts of the fp8_656 cache and of sparse decode, on every backend that is there.
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include "contracts.h"
+#include "core/fp8_656.h"
+
+namespace flashlatent {
+namespace {
+
+using runtime::CaseSpec;
+using runtime::DecodeRun;
+using runtime::RandomCase;
+
+class Fp8AndSparse : public Contracts {
+ protected:
+  void SetUp() override {
+    Contracts::SetUp();
+    if (IsSkipped() || !on_gpu()) return;
+    // A GPU kernel may decline; a CPU has no excuse.
+    for (const CaseSpec& spec : {sparse(16, 64), fp8(16, {64})}) {
+      const Status taken = plan_bytes(runtime::make_case(spec, 1).problem, executor_).status();
+      if (taken.code() == StatusCode::kUnsupported) GTEST_SKIP() << taken.message();
+    }
+  }
+
+  static CaseSpec fp8(int heads, std::vector<int> lengths) {
+    return {.name = "fp8", .format = KvFormat::kFp8_656, .heads = heads, .lengths = std::move(lengths)};
+  }
+  /// Three requests, one without tokens; a third of the indices name no token.
+  static CaseSpec sparse(int heads, int topk, KvFormat format = KvFormat::kFp8_656) {
+    return {.name = "sparse",
+            .format = format,
+            .heads = heads,
+            .lengths = {200, 0, 77},
+            .sparse = true,
+            .topk = topk,
+            .skipped_indices = 0.3};
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, Fp8AndSparse, kBackends, backend_name);
+
+TEST_P(Fp8AndSparse, DenseLengthsAndHeads) {
+  expect_right(fp8(16, {0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 193}));
+  for (int heads : {1, 3, 8, 12, 40, 64, 65, 128}) expect_right(fp8(heads, {33, 130}));
+}
+
+TEST_P(Fp8AndSparse, DensePageSizesAndStrides) {
+  for (int page_size : {1, 16, 61, 64, 256}) {
+    CaseSpec spec = fp8(8, {1, 130, 257});
+    spec.page_size = page_size;
+    expect_right(spec);
+    spec.strided = spec.invalid_pages = true;
+    expect_right(spec);
+  }
+}
+
+TEST_P(Fp8AndSparse, DenseQueryTokensSplitsAndSinks) {
+  CaseSpec spec = fp8(12, {1, 2, 66, 300});
+  spec.query_tokens = 3;
+  spec.causal = spec.sink = true;
+  expect_right(spec);
+  spec = fp8(4, {9000, 20});
+  spec.sink = true;
+  expect_right(spec);
+  spec = fp8(16, {5, 100, 64, 700});
+  spec.ragged_tokens = {1, 3, 0, 2};
+  spec.causal = true;
+  expect_right(spec);
+}
+
+TEST_P(Fp8AndSparse, SparseTopkAndHeads) {
+  for (int topk : {0, 1, 63, 64, 65, 96, 500}) expect_right(sparse(8, topk));
+  for (int heads : {1, 3, 12, 16, 40, 64, 128, 130}) expect_right(sparse(heads, 70));
+}
+
+TEST_P(Fp8AndSparse, SparsePageSizesAndStrides) {
+  for (int page_size : {1, 16, 61, 64}) {
+    CaseSpec spec = sparse(8, 100);
+    spec.page_size = page_size;
+    spec.strided = true;
+    expect_right(spec);
+  }
+}
+
+TEST_P(Fp8AndSparse, SparseQueryTokensHaveTheirOwnIndices) {
+  for (int tokens : {2, 5}) {  // of each third one no index names a token
+    CaseSpec spec = sparse(16, 130);
+    spec.query_tokens = tokens;
+    spec.sink = true;
+    expect_right(spec);
+  }
+}
+
+TEST_P(Fp8AndSparse, SparseTopkLength) {
+  CaseSpec spec = sparse(8, 130);
+  spec.query_tokens = 2;
+  spec.lengths = {100, 100, 100, 100, 100, 100, 100};
+  spec.topk_lengths = {-5, 0, 1, 64, 65, 130, 1000};
+  expect_right(spec);
+}
+
+TEST_P(Fp8AndSparse, SparsePlainCaches) {
+  for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+    CaseSpec spec = sparse(16, 130, KvFormat::kPlain);
+    spec.dtype = dtype;
+    const RandomCase c = runtime::make_case(spec, 1);
+    if (on_gpu() && plan_bytes(c.problem, executor_).status().code() == StatusCode::kUnsupported) {
+      GTEST_SKIP() << plan_bytes(c.problem, executor_).status().message();
+    }
+    expect_right(c, spec.name);
+    if (on_gpu()) continue;
+    spec.heads = 24;
+    spec.kv_heads = 3;
+    spec.qk_dim = 100;
+    spec.v_dim = 72;
+    spec.strided = true;
+    expect_right(spec);
+  }
+}
+
+TEST_P(Fp8AndSparse, SparseSplits) {
+  CaseSpec spec = sparse(4, 9000);
+  spec.query_tokens = 2;
+  spec.lengths = {3000};
+  spec.sink = true;
+  expect_right(spec);
+  // Many query tokens, one of them with far more indices than the others.
+  spec = sparse(2, 2500);
+  spec.lengths.assign(150, 70);
+  spec.topk_lengths.assign(150, 66);
+  spec.topk_lengths[40] = 2500;
+  expect_right(spec);
+}
+
+TEST_P(Fp8AndSparse, APlanOutlivesItsTopkLengths) {
+  CaseSpec spec = sparse(8, 2100);
+  spec.lengths = {300, 100, 50};
+  spec.topk_lengths = {2100, 3, 700};
+  const RandomCase planned = runtime::make_case(spec, 2);
+  RandomCase used = planned;
+  const std::int32_t lengths[] = {0, 2000, 64};
+  used.inputs.topk_length.data = lengths;
+  DecodeRun plan_run = place(planned, executor_);
+  ASSERT_TRUE(plan_run.plan().ok());
+  // Indices past topk_length are poison in `planned`: make them skips.
+  auto* indices = static_cast<std::int32_t*>(const_cast<void*>(used.inputs.indices.data));
+  std::fill(indices + 2100 + 3, indices + 2 * 2100, -1);
+  DecodeRun run = place(used, executor_);
+  ASSERT_TRUE(flashlatent::decode(run.problem(), run.inputs(), run.outputs(), plan_run.plan_memory(),
+                                  run.workspace_memory(), executor_)
+                  .ok());
+  ASSERT_TRUE(run.fetch().ok());
+  const auto result = runtime::compare(used.problem, used.inputs, run.out(), run.lse());
+  EXPECT_TRUE(result.ok()) << runtime::to_string(result);
+}
+
+TEST_P(Fp8AndSparse, LiveNanReachesTheRowsThatSeeIt) {
+  // One place of request 0's token 3 at a time: its bytes, its scale, its RoPE part.
+  for (auto [offset, bytes] : {std::pair{7, 1}, {fp8_656::kScaleOffset + 4, 4}, {fp8_656::kRopeOffset, 2}}) {
+    RandomCase dense = runtime::make_case(fp8(8, {70, 130}), 4);
+    const auto* pages = static_cast<const std::int32_t*>(dense.inputs.block_table.data);
+    auto* kv = static_cast<std::uint8_t*>(const_cast<void*>(dense.inputs.kv_cache.data));
+    std::memset(kv + (std::int64_t{pages[0]} * 64 + 3) * fp8_656::kTokenBytes + offset, 0xFF, bytes);
+    expect_right(dense, "live NaN, dense");
+
+    CaseSpec spec = sparse(8, 70);
+    spec.query_tokens = 2;
+    RandomCase c = runtime::make_case(spec, 4);
+    const auto* indices = static_cast<const std::int32_t*>(c.inputs.indices.data);
+    const int live = *std::find_if(indices, indices + 70, [](int i) { return i >= 0 && i < 64 * 5; });
+    kv = static_cast<std::uint8_t*>(const_cast<void*>(c.inputs.kv_cache.data));
+    std::memset(kv + std::int64_t{live} * fp8_656::kTokenBytes + offset, 0xFF, bytes);
+    expect_right(c, "live NaN, sparse");
+  }
+}
+
+TEST_P(Fp8AndSparse, RerunsAreIdentical) {
+  CaseSpec spec = fp8(32, {3000, 1, 0, 64, 500});
+  spec.query_tokens = 2;
+  expect_same_bits(spec);
+  spec = sparse(32, 1500);
+  spec.query_tokens = 2;
+  expect_same_bits(spec);
+}
+
+TEST_P(Fp8AndSparse, BatchInvariance) {
+  CaseSpec spec = fp8(16, {2500, 64, 0, 300});
+  spec.batch_invariant = true;
+  expect_batch_invariant(spec);
+  spec = sparse(16, 2500);
+  spec.lengths = {300, 50, 0, 200};
+  spec.topk_lengths = {2500, 7, 3, 2100};
+  spec.query_tokens = 2;
+  spec.batch_invariant = true;
+  expect_batch_invariant(spec);
+}
+
+// Pools beyond 2^31 bytes.
+TEST_P(Fp8AndSparse, OffsetsOf64Bits) {
+  if (!on_gpu()) GTEST_SKIP() << "needs a device with 2.2 GB of memory to spare";
+  constexpr std::int64_t kPages = (1LL << 31) / (64 * fp8_656::kTokenBytes) + 100;
+  constexpr std::int64_t kPageBytes = 64 * fp8_656::kTokenBytes;
+  Result<runtime::Buffer> pool = runtime::Buffer::allocate(executor_, kPages * kPageBytes);
+  if (!pool.ok()) GTEST_SKIP() << pool.status().message();
+  const RandomCase c = runtime::make_case(sparse(16, 100), 6);
+  DecodeRun run = place(c, executor_);
+  const std::int64_t first = kPages - c.inputs.kv_cache.shape[0];  // the case's pages move to the end
+  ASSERT_TRUE(runtime::copy_to_device(static_cast<char*>(pool->data()) + first * kPageBytes,
+                                      c.inputs.kv_cache.data, c.inputs.kv_cache.elements(), executor_)
+                  .ok());
+  const auto* from = static_cast<const std::int32_t*>(c.inputs.indices.data);
+  std::vector<std::int32_t> indices(from, from + c.inputs.indices.elements());
+  for (std::int32_t& index : indices) {
+    const bool live = index >= 0 && index < c.inputs.kv_cache.shape[0] * 64;
+    index = live ? static_cast<std::int32_t>(index + first * 64) : -1;
+  }
+  ASSERT_TRUE(runtime::copy_to_device(const_cast<void*>(run.inputs().indices.data), indices.data(),
+                                      indices.size() * 4, executor_)
+                  .ok());
+  run.inputs().kv_cache.data = pool->data();
+  run.inputs().kv_cache.shape[0] = kPages;
+  ASSERT_TRUE(run.run().ok());
+  ASSERT_TRUE(run.fetch().ok());
+  const auto result = runtime::compare(c.problem, c.inputs, run.out(), run.lse());
+  EXPECT_TRUE(result.ok()) << runtime::to_string(result);
+}
+
+TEST_P(Fp8AndSparse, WrongArgumentsAreNamed) {
+  using Change = std::function<void(DecodeInputs&)>;
+  CaseSpec spec = sparse(8, 70);
+  spec.topk_lengths = {1, 2, 3};
+  const RandomCase sparse_case = runtime::make_case(spec, 9);
+  const RandomCase dense_case = runtime::make_case(fp8(8, {100}), 9);
+  const std::tuple<const char*, const RandomCase*, Change> changes[] = {
+      {"kv_cache", &sparse_case, [](auto& in) { in.kv_cache.shape[3] = 576; }},
+      {"kv_cache", &sparse_case, [](auto& in) { in.kv_cache.dtype = Dtype::kBF16; }},
+      {"indices", &sparse_case, [](auto& in) { in.indices = {}; }},
+      {"indices", &sparse_case, [](auto& in) { in.indices.shape[2] = 64; }},
+      {"indices", &sparse_case, [](auto& in) { in.indices.dtype = Dtype::kI64; }},
+      {"topk_length", &sparse_case, [](auto& in) { in.topk_length.shape[0] = 2; }},
+      {"block_table", &sparse_case, [](auto& in) { in.block_table = in.topk_length; }},
+      {"cache_seqlens", &sparse_case, [](auto& in) { in.cache_seqlens = in.topk_length; }},
+      {"kv_cache", &dense_case, [](auto& in) { in.kv_cache.shape[3] = 640; }},
+      {"indices", &dense_case, [](auto& in) { in.indices = in.block_table; }},
+      {"topk_length", &dense_case, [](auto& in) { in.topk_length = in.cache_seqlens; }},
+  };
+  for (const auto& [name, c, change] : changes) {
+    DecodeRun run = place(*c, executor_);
+    ASSERT_TRUE(run.plan().ok());
+    change(run.inputs());
+    const Status status = run.decode();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << name;
+    EXPECT_EQ(status.message().find(name), 0U) << status.message();
+  }
+}
+
+TEST_P(Fp8AndSparse, ImpossibleProblemsAreRefused) {
+  using Change = std::function<void(DecodeProblem&)>;
+  const std::pair<const char*, Change> changes[] = {
+      {"dtype is fp16", [](auto& p) { p.cache.dtype = Dtype::kF16; }},
+      {"h_kv", [](auto& p) { p.cache.heads = 2; }},
+      {"qk_dim", [](auto& p) { p.cache.qk_dim = 512; }},
+      {"causal", [](auto& p) { p.options.causal = true; }},
+      {"query.ragged", [](auto& p) { p.query.ragged = true; }},
+      {"topk", [](auto& p) { p.sparse.topk = -1; }},
+      {"max_pages", [](auto& p) { p.cache.max_pages = 3; }},
+  };
+  for (const auto& [name, change] : changes) {
+    DecodeProblem problem = runtime::make_case(sparse(8, 70), 1).problem;
+    ASSERT_TRUE(plan_bytes(problem, executor_).ok());
+    change(problem);
+    const Status status = plan_bytes(problem, executor_).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << name;
+    EXPECT_EQ(status.message().find(name), 0U) << status.message();
+  }
+}
+
+}  // namespace
+}  // namespace flashlatent

@@ -1,0 +1,134 @@
+// Conversions of cached rows on every SIMD target against the formulas of core/, bit for bit.
+#include "cpu/rows.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "core/element.h"
+#include "core/fp8_656.h"
+#include "only_target.h"
+
+namespace flashlatent {
+namespace {
+
+using Row = std::vector<std::uint16_t>;
+
+/// A NaN's payload is free.
+void expect_same(std::uint16_t got, std::uint16_t expected, Dtype dtype) {
+  if (std::isnan(to_float(expected, dtype)) && std::isnan(to_float(got, dtype))) return;
+  ASSERT_EQ(got, expected);
+}
+
+/// One token by the definition.
+std::vector<std::uint8_t> quantised(const std::uint16_t* latent, const std::uint16_t* rope, Dtype dtype) {
+  std::vector<std::uint8_t> token(fp8_656::kTokenBytes);
+  for (int group = 0; group < fp8_656::kGroups; ++group) {
+    const std::uint16_t* values = latent + group * fp8_656::kGroup;
+    float amax = 0;
+    for (int i = 0; i < fp8_656::kGroup; ++i) {
+      const float x = to_float(values[i], dtype);
+      if (std::isfinite(x)) amax = std::max(amax, std::abs(x));
+    }
+    const float scale = fp8_656::power_of_two(fp8_656::scale_exponent(amax));
+    std::memcpy(token.data() + fp8_656::kScaleOffset + group * sizeof(scale), &scale, sizeof(scale));
+    for (int i = 0; i < fp8_656::kGroup; ++i) {
+      token[group * fp8_656::kGroup + i] = fp8_656::encode(to_float(values[i], dtype) / scale);
+    }
+  }
+  for (int i = 0; i < fp8_656::kRopeDim; ++i) {
+    const std::uint16_t value = dtype == Dtype::kBF16 ? rope[i] : float_to_bf16(fp16_to_float(rope[i]));
+    std::memcpy(token.data() + fp8_656::kRopeOffset + i * sizeof(value), &value, sizeof(value));
+  }
+  return token;
+}
+
+TEST(CpuRows, AllNumbersBetweenDtypes) {
+  Row from(0x10000);
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::uint16_t>(i);
+  for (const std::int64_t target : simd_targets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    const OnlyTarget only(target);
+    for (auto [a, b] : {std::pair{Dtype::kBF16, Dtype::kF16}, {Dtype::kF16, Dtype::kBF16}}) {
+      Row to(from.size());
+      cpu::convert_row(from.data(), a, static_cast<int>(from.size()), to.data(), b);
+      for (std::size_t i = 0; i < from.size(); ++i) {
+        expect_same(to[i], from_float(to_float(from[i], a), b), b);
+      }
+    }
+    for (int count = 0; count < 40; ++count) {  // nothing past the end is read or written
+      Row to(count + 1, 0x1234);
+      const Row some(from.begin() + 0x3F80, from.begin() + 0x3F80 + count);
+      cpu::convert_row(some.data(), Dtype::kBF16, count, to.data(), Dtype::kF16);
+      for (int i = 0; i < count; ++i) ASSERT_EQ(to[i], float_to_fp16(bf16_to_float(some[i])));
+      ASSERT_EQ(to[count], 0x1234);
+    }
+  }
+}
+
+TEST(CpuRows, TokensAreQuantisedByTheDefinition) {
+  std::mt19937 engine(1);
+  std::normal_distribution<float> normal;
+  for (const std::int64_t target : simd_targets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    const OnlyTarget only(target);
+    for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+      for (int kind = 0; kind < 60; ++kind) {
+        Row row(fp8_656::kDim);
+        for (std::uint16_t& x : row) {
+          // Any bits, NaN and infinities among them; normal numbers, few of them huge; zeros and one number.
+          if (kind % 3 == 0) x = static_cast<std::uint16_t>(engine());
+          if (kind % 3 == 1) x = from_float(normal(engine) * (engine() % 100 == 0 ? 5000.0F : 1.0F), dtype);
+        }
+        if (kind % 3 == 2) row[kind * 8] = from_float(std::ldexp(448.0F, kind % 8 - 20), dtype);
+        std::vector<std::uint8_t> token(fp8_656::kTokenBytes);
+        cpu::quantise_row(row.data(), row.data() + fp8_656::kLatentDim, dtype, token.data());
+        const auto expected = quantised(row.data(), row.data() + fp8_656::kLatentDim, dtype);
+        ASSERT_EQ(std::memcmp(token.data(), expected.data(), fp8_656::kRopeOffset), 0) << kind;
+        for (int i = 0; i < fp8_656::kRopeDim; ++i) {
+          std::uint16_t got, wanted;
+          std::memcpy(&got, token.data() + fp8_656::kRopeOffset + 2 * i, 2);
+          std::memcpy(&wanted, expected.data() + fp8_656::kRopeOffset + 2 * i, 2);
+          expect_same(got, wanted, Dtype::kBF16);
+        }
+      }
+    }
+  }
+}
+
+TEST(CpuRows, TokensAreDequantisedWithAnyScale) {
+  std::mt19937 engine(2);
+  const float scales[] = {1, 0.3F, 0x1p-13F, 0x1p120F, 1e-30F, 0x1p-140F, 0, INFINITY, NAN};
+  for (const std::int64_t target : simd_targets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    const OnlyTarget only(target);
+    for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+      for (float first : scales) {
+        std::vector<std::uint8_t> bytes(fp8_656::kTokenBytes + 1);
+        std::uint8_t* token = bytes.data() + 1;  // at any address
+        for (int i = 0; i < fp8_656::kTokenBytes; ++i) token[i] = static_cast<std::uint8_t>(engine());
+        for (int i = 0; i < 256; ++i) token[i] = static_cast<std::uint8_t>(i);
+        const float group_scales[] = {first, first, 0.7F, -2};
+        std::memcpy(token + fp8_656::kScaleOffset, group_scales, sizeof(group_scales));
+        Row row(fp8_656::kDim);
+        cpu::dequantise_row(token, dtype, row.data());
+        for (int i = 0; i < fp8_656::kLatentDim; ++i) {
+          const float x = fp8_656::decode(token[i]) * group_scales[i / fp8_656::kGroup];
+          expect_same(row[i], from_float(x, dtype), dtype);
+        }
+        for (int i = 0; i < fp8_656::kRopeDim; ++i) {
+          std::uint16_t rope;
+          std::memcpy(&rope, token + fp8_656::kRopeOffset + 2 * i, 2);
+          expect_same(row[fp8_656::kLatentDim + i],
+                      dtype == Dtype::kBF16 ? rope : float_to_fp16(bf16_to_float(rope)), dtype);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace flashlatent

@@ -1,5 +1,5 @@
 // Operations on paged KV caches: append, convert (quantise, dequantise), gather, copy pages. Enqueued on the
-// executor's stream; nothing is allocated.
+// executor's stream; no device memory is allocated.
 //
 // A cache is (pages, page_size, h_kv, d) in bf16 or fp16, or fp8_656: uint8 (pages, page_size, 1, 656); its
 // dtype tells which. Strides are free but for the innermost, which is 1; tensors are on the executor's
@@ -39,8 +39,7 @@ Status convert_cache(const ConstTensorView& from, const TensorView& to, const Ex
 /// n_i = cu_seqlens[i + 1] - cu_seqlens[i], become rows [cu_seqlens[i], cu_seqlens[i + 1]) of `out`.
 ///   block_table  int32 (batch, max_pages). Where it names no page, or ends, rows are 0.
 ///   cu_seqlens   int32 (batch + 1), from 0 to out's rows, never falling; on the CPU anything else is
-///   refused,
-///                on CUDA rows past out's end are left out.
+///                refused, on CUDA rows past out's end are left out.
 ///   first_token  int32 (batch) or absent (0); not negative
 ///   out          (rows, h_kv, d): the cache's dtype (copied; uint8 (rows, 1, 656)), or bf16 or fp16
 Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
@@ -50,10 +49,10 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
 /// Copies pages, for copy-on-write and defragmentation: page pairs[i][0] of `from` to page pairs[i][1] of
 /// `to`.
 ///   pairs  int32 or int64 (n, 2). A pair with a page that does not exist is refused on the CPU, before
-///   anything
-///          is written, and skipped on CUDA.
-/// `from` and `to` have the same dtype and page shape and may be the same cache; then no page is a
-/// destination twice, or both a source and a destination.
+///          anything is written, and skipped on CUDA.
+/// `from` and `to` have the same dtype and page shape and may be the same cache. No page is a destination
+/// twice, or within one cache both a source and a destination: the CPU refuses that, CUDA leaves such pages
+/// with bytes of either.
 Status copy_pages(const ConstTensorView& from, const TensorView& to, const ConstTensorView& pairs,
                   const Executor& executor);
 

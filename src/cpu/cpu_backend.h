@@ -15,6 +15,18 @@ Status combine(const ConstTensorView& partial_out, const ConstTensorView& partia
                const ConstTensorView& attn_sink, const TensorView& out, const TensorView& lse,
                const Executor& executor);
 
+/// The operations of flashlatent/kv_cache.h on host memory; of their arguments all but the values of slots,
+/// pages and sequence lengths are already validated.
+Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
+                     const ConstTensorView& slot_mapping, const TensorView& kv_cache,
+                     const Executor& executor);
+Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor);
+Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
+                    const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
+                    const TensorView& out, const Executor& executor);
+Status copy_pages(const ConstTensorView& from, const TensorView& to, const ConstTensorView& pairs,
+                  const Executor& executor);
+
 /// Threads that OpenMP offers.
 int hardware_threads();
 /// The SIMD target that run-time dispatch picked, such as "AVX3".

@@ -1,0 +1,200 @@
+// Operations on caches: rows found by their strides, converted by rows.h, on threads.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "core/fp8_656.h"
+#include "core/message.h"
+#include "cpu/cpu_backend.h"
+#include "cpu/rows.h"
+
+namespace flashlatent::cpu {
+
+namespace {
+
+int threads_of(const Executor& executor) {
+  return executor.threads > 0 ? executor.threads : hardware_threads();
+}
+
+/// An element of an int32 or int64 tensor.
+std::int64_t integer(const ConstTensorView& view, std::int64_t offset) {
+  if (view.dtype == Dtype::kI64) return static_cast<const std::int64_t*>(view.data)[offset];
+  return static_cast<const std::int32_t*>(view.data)[offset];
+}
+
+/// A tensor's bytes, found by its strides.
+template <class Byte, class View>
+Byte* at(const View& view, std::int64_t i, std::int64_t j, std::int64_t k = 0) {
+  const std::int64_t offset = i * view.strides[0] + j * view.strides[1] + k * view.strides[2];
+  return static_cast<Byte*>(view.data) + offset * static_cast<std::int64_t>(size_of(view.dtype));
+}
+
+const std::uint16_t* halves(const std::uint8_t* bytes) {
+  return reinterpret_cast<const std::uint16_t*>(bytes);
+}
+std::uint16_t* halves(std::uint8_t* bytes) {
+  return reinterpret_cast<std::uint16_t*>(bytes);
+}
+
+/// One row of `last` elements (of `from`'s dtype) in any format.
+void copy_row(const std::uint8_t* from, Dtype from_dtype, std::int64_t last, std::uint8_t* to,
+              Dtype to_dtype) {
+  if (from_dtype == to_dtype) {
+    std::memcpy(to, from, last * size_of(from_dtype));
+  } else if (from_dtype == Dtype::kU8) {
+    dequantise_row(from, to_dtype, halves(to));
+  } else if (to_dtype == Dtype::kU8) {
+    quantise_row(halves(from), halves(from) + fp8_656::kLatentDim, from_dtype, to);
+  } else {
+    convert_row(halves(from), from_dtype, static_cast<int>(last), halves(to), to_dtype);
+  }
+}
+
+/// Every slot is a token of the cache, or negative.
+Status validate_slots(const ConstTensorView& slot_mapping, std::int64_t slots) {
+  for (std::int64_t i = 0; i < slot_mapping.shape[0]; ++i) {
+    const std::int64_t slot = integer(slot_mapping, i);
+    if (slot < slots) continue;
+    return invalid_argument("slot_mapping[", i, "] is ", slot, "; kv_cache has ", slots,
+                            " slots, and negative ones are skipped");
+  }
+  return {};
+}
+
+Status validate_rows(const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
+                     std::int64_t rows) {
+  const std::int64_t batch = cu_seqlens.shape[0] - 1;
+  std::int64_t before = 0;
+  for (std::int64_t i = 0; i <= batch; ++i) {
+    const std::int64_t end = integer(cu_seqlens, i);
+    if (end < before || (i == 0 && end != 0) || (i == batch && end != rows)) {
+      return invalid_argument("cu_seqlens[", i, "] is ", end,
+                              "; it must begin with 0, never fall, and end at ", "out's ", rows, " rows");
+    }
+    before = end;
+  }
+  for (std::int64_t i = 0; i < batch && first_token.present(); ++i) {
+    if (integer(first_token, i) >= 0) continue;
+    return invalid_argument("first_token[", i, "] is ", integer(first_token, i), "; 0 or more is accepted");
+  }
+  return {};
+}
+
+/// All pages exist; none is written twice, or read and written.
+Status validate_pairs(const ConstTensorView& pairs, const ConstTensorView& from, const ConstTensorView& to) {
+  std::vector<std::int64_t> sources, destinations;
+  for (std::int64_t i = 0; i < pairs.shape[0]; ++i) {
+    const std::int64_t offset = i * pairs.strides[0];
+    for (int side = 0; side < 2; ++side) {
+      const std::int64_t page = integer(pairs, offset + side);
+      const std::int64_t pages = (side == 0 ? from : to).shape[0];
+      if (page >= 0 && page < pages) continue;
+      return invalid_argument("pairs[", i, "][", side, "] is ", page, "; ", side == 0 ? "from" : "to",
+                              " has ", pages, " pages");
+    }
+    sources.push_back(integer(pairs, offset));
+    destinations.push_back(integer(pairs, offset + 1));
+  }
+  std::sort(destinations.begin(), destinations.end());
+  const auto twice = std::adjacent_find(destinations.begin(), destinations.end());
+  if (twice != destinations.end()) {
+    return invalid_argument("pairs has page ", *twice, " as a destination twice; once is accepted");
+  }
+  for (std::int64_t source : sources) {
+    if (from.data != to.data || !std::binary_search(destinations.begin(), destinations.end(), source))
+      continue;
+    return invalid_argument("pairs has page ", source,
+                            " both as a source and a destination of one cache; one of them is accepted");
+  }
+  return {};
+}
+
+}  // namespace
+
+Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
+                     const ConstTensorView& slot_mapping, const TensorView& kv_cache,
+                     const Executor& executor) {
+  const std::int64_t page_size = kv_cache.shape[1];
+  FLASHLATENT_RETURN_IF_ERROR(validate_slots(slot_mapping, kv_cache.shape[0] * page_size));
+  const std::int64_t tokens = slot_mapping.shape[0];
+  const int d_latent = static_cast<int>(latent.shape[1]);
+  const int d_rope = rope.present() ? static_cast<int>(rope.shape[1]) : 0;
+  const int threads = threads_of(executor);
+  // A slot belongs to one thread, which takes the tokens in order: of two for one slot the later one stays.
+  constexpr std::int64_t kNeighbours = 16;
+#pragma omp parallel for schedule(static, 1) num_threads(threads)
+  for (int thread = 0; thread < threads; ++thread) {
+    for (std::int64_t i = 0; i < tokens; ++i) {
+      const std::int64_t slot = integer(slot_mapping, i);
+      if (slot < 0 || slot / kNeighbours % threads != thread) continue;
+      auto* to = at<std::uint8_t>(kv_cache, slot / page_size, slot % page_size);
+      const std::uint16_t* nope = halves(at<const std::uint8_t>(latent, i, 0));
+      const std::uint16_t* rotated = d_rope > 0 ? halves(at<const std::uint8_t>(rope, i, 0)) : nullptr;
+      if (kv_cache.dtype == Dtype::kU8) {
+        quantise_row(nope, rotated, latent.dtype, to);
+        continue;
+      }
+      convert_row(nope, latent.dtype, d_latent, halves(to), kv_cache.dtype);
+      if (d_rope > 0) convert_row(rotated, latent.dtype, d_rope, halves(to) + d_latent, kv_cache.dtype);
+    }
+  }
+  return {};
+}
+
+Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor) {
+  const std::int64_t page_size = from.shape[1], heads = from.shape[2], tokens = from.shape[0] * page_size;
+#pragma omp parallel for schedule(static) num_threads(threads_of(executor))
+  for (std::int64_t slot = 0; slot < tokens; ++slot) {
+    const std::int64_t page = slot / page_size, offset = slot % page_size;
+    for (std::int64_t head = 0; head < heads; ++head) {
+      copy_row(at<const std::uint8_t>(from, page, offset, head), from.dtype, from.shape[3],
+               at<std::uint8_t>(to, page, offset, head), to.dtype);
+    }
+  }
+  return {};
+}
+
+Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
+                    const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
+                    const TensorView& out, const Executor& executor) {
+  const std::int64_t rows = out.shape[0], heads = out.shape[1], page_size = kv_cache.shape[1];
+  FLASHLATENT_RETURN_IF_ERROR(validate_rows(cu_seqlens, first_token, rows));
+  const auto* begins = static_cast<const std::int32_t*>(cu_seqlens.data);
+  const auto* ends = begins + cu_seqlens.shape[0];
+#pragma omp parallel for schedule(static) num_threads(threads_of(executor))
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::int64_t request = std::upper_bound(begins, ends, row) - begins - 1;
+    const std::int64_t first = first_token.present() ? integer(first_token, request) : 0;
+    const std::int64_t token = first + row - begins[request];
+    const std::int64_t column = token / page_size;
+    const std::int64_t page =
+        column < block_table.shape[1] ? integer(block_table, request * block_table.strides[0] + column) : -1;
+    for (std::int64_t head = 0; head < heads; ++head) {
+      auto* to = at<std::uint8_t>(out, row, head);
+      if (page < 0 || page >= kv_cache.shape[0]) {
+        std::memset(to, 0, out.shape[2] * size_of(out.dtype));
+      } else {
+        copy_row(at<const std::uint8_t>(kv_cache, page, token % page_size, head), kv_cache.dtype,
+                 kv_cache.shape[3], to, out.dtype);
+      }
+    }
+  }
+  return {};
+}
+
+Status copy_pages(const ConstTensorView& from, const TensorView& to, const ConstTensorView& pairs,
+                  const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(validate_pairs(pairs, from, to));
+  const std::int64_t page_size = from.shape[1], heads = from.shape[2];
+#pragma omp parallel for schedule(static) num_threads(threads_of(executor))
+  for (std::int64_t i = 0; i < pairs.shape[0] * page_size; ++i) {
+    const std::int64_t pair = i / page_size * pairs.strides[0], token = i % page_size;
+    for (std::int64_t head = 0; head < heads; ++head) {
+      copy_row(at<const std::uint8_t>(from, integer(pairs, pair), token, head), from.dtype, from.shape[3],
+               at<std::uint8_t>(to, integer(pairs, pair + 1), token, head), to.dtype);
+    }
+  }
+  return {};
+}
+
+}  // namespace flashlatent::cpu

@@ -1,0 +1,173 @@
+#include "flashlatent/kv_cache.h"
+
+#include "core/expect.h"
+#include "core/fp8_656.h"
+#include "core/message.h"
+#include "cpu/cpu_backend.h"
+#include "dispatch/select.h"
+
+namespace flashlatent {
+
+namespace {
+
+bool is_half(Dtype dtype) {
+  return dtype == Dtype::kBF16 || dtype == Dtype::kF16;
+}
+
+/// Elements of a token that a tensor with this last extent holds.
+std::int64_t elements_of(Dtype dtype, std::int64_t last) {
+  return dtype == Dtype::kU8 ? fp8_656::kDim : last;
+}
+
+/// The last extent of a tensor of `dtype` that holds `elements` of a token.
+std::int64_t last_extent(Dtype dtype, std::int64_t elements) {
+  return dtype == Dtype::kU8 ? fp8_656::kTokenBytes : elements;
+}
+
+Status expect_strided(const char* name, const ConstTensorView& view, Dtype dtype, Device device,
+                      const std::vector<std::int64_t>& shape) {
+  FLASHLATENT_RETURN_IF_ERROR(expect(name, view, dtype, device, shape));
+  return innermost_contiguous(name, view);
+}
+
+/// A cache in any format.
+Status expect_cache(const char* name, const ConstTensorView& view, Device device) {
+  if (view.rank != 4 || (!is_half(view.dtype) && view.dtype != Dtype::kU8)) {
+    return invalid_argument(name, " is ", view.present() ? to_string(view) : "missing",
+                            "; expected bf16 or fp16 (pages, page_size, h_kv, d), or uint8 (pages, "
+                            "page_size, 1, 656) on ",
+                            to_string(device));
+  }
+  const bool fp8 = view.dtype == Dtype::kU8;
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided(name, view, view.dtype, device,
+                                             {-1, -1, fp8 ? 1 : -1, fp8 ? fp8_656::kTokenBytes : -1}));
+  if (view.shape[1] > 0 && view.shape[2] > 0 && view.shape[3] > 0) return {};
+  return invalid_argument(name, " is ", to_string(view), "; page_size, h_kv and d must be at least 1");
+}
+
+/// Integers of 32 or 64 bits.
+Status expect_integers(const char* name, const ConstTensorView& view, Device device,
+                       const std::vector<std::int64_t>& shape) {
+  const bool wide = view.present() && view.dtype == Dtype::kI64;
+  return expect_strided(name, view, wide ? Dtype::kI64 : Dtype::kI32, device, shape);
+}
+
+/// fp8_656 holds 576 elements of one KV head.
+Status fits_fp8(const char* name, const ConstTensorView& view, const char* other) {
+  if (view.shape[2] == 1 && elements_of(view.dtype, view.shape[3]) == fp8_656::kDim) return {};
+  return invalid_argument(name, " is ", to_string(view), ", but ", other,
+                          " is fp8_656; one KV head of 576 elements would fit");
+}
+
+Status validate_append(const ConstTensorView& latent, const ConstTensorView& rope,
+                       const ConstTensorView& slot_mapping, const ConstTensorView& kv_cache, Device device) {
+  FLASHLATENT_RETURN_IF_ERROR(expect_cache("kv_cache", kv_cache, device));
+  if (kv_cache.shape[2] != 1) {
+    return invalid_argument("kv_cache is ", to_string(kv_cache), "; append_latent writes one KV head");
+  }
+  FLASHLATENT_RETURN_IF_ERROR(expect_integers("slot_mapping", slot_mapping, device, {-1}));
+  if (latent.present() && !is_half(latent.dtype)) {
+    return invalid_argument("latent is ", to_string(latent), "; bf16 and fp16 are accepted");
+  }
+  const bool fp8 = kv_cache.dtype == Dtype::kU8;
+  const std::int64_t n = slot_mapping.shape[0], d = elements_of(kv_cache.dtype, kv_cache.shape[3]);
+  const std::int64_t d_rope = fp8 ? fp8_656::kRopeDim : rope.present() && rope.rank == 2 ? rope.shape[1] : 0;
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("latent", latent, latent.present() ? latent.dtype : Dtype::kBF16,
+                                             device, {n, d - d_rope}));
+  if (d_rope == 0 && !rope.present()) return {};
+  return expect_strided("rope", rope, latent.dtype, device, {n, d_rope});
+}
+
+Status validate_convert(const ConstTensorView& from, const ConstTensorView& to, Device device) {
+  FLASHLATENT_RETURN_IF_ERROR(expect_cache("from", from, device));
+  FLASHLATENT_RETURN_IF_ERROR(expect_cache("to", to, device));
+  if (to.dtype == Dtype::kU8) FLASHLATENT_RETURN_IF_ERROR(fits_fp8("from", from, "to"));
+  const std::int64_t d = elements_of(from.dtype, from.shape[3]);
+  FLASHLATENT_RETURN_IF_ERROR(expect(
+      "to", to, to.dtype, device, {from.shape[0], from.shape[1], from.shape[2], last_extent(to.dtype, d)}));
+  if (from.data != to.data || from.shape[0] == 0) return {};
+  return invalid_argument("to is at ", to.data, ", where from is; the two caches must not overlap");
+}
+
+Status validate_gather(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
+                       const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
+                       const ConstTensorView& out, Device device) {
+  FLASHLATENT_RETURN_IF_ERROR(expect_cache("kv_cache", kv_cache, device));
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("block_table", block_table, Dtype::kI32, device, {-1, -1}));
+  const std::int64_t batch = block_table.shape[0];
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("cu_seqlens", cu_seqlens, Dtype::kI32, device, {batch + 1}));
+  if (first_token.present()) {
+    FLASHLATENT_RETURN_IF_ERROR(expect_strided("first_token", first_token, Dtype::kI32, device, {batch}));
+  }
+  if (out.present() && !is_half(out.dtype) && out.dtype != kv_cache.dtype) {
+    return invalid_argument("out is ", to_string(out), "; ", to_string(kv_cache.dtype),
+                            " (as it is in kv_cache), bf16 and fp16 are accepted");
+  }
+  const Dtype dtype = out.present() ? out.dtype : kv_cache.dtype;
+  const std::int64_t d = elements_of(kv_cache.dtype, kv_cache.shape[3]);
+  return expect_strided("out", out, dtype, device, {-1, kv_cache.shape[2], last_extent(dtype, d)});
+}
+
+Status validate_copy(const ConstTensorView& from, const ConstTensorView& to, const ConstTensorView& pairs,
+                     Device device) {
+  FLASHLATENT_RETURN_IF_ERROR(expect_cache("from", from, device));
+  FLASHLATENT_RETURN_IF_ERROR(expect_cache("to", to, device));
+  FLASHLATENT_RETURN_IF_ERROR(
+      expect("to", to, from.dtype, device, {-1, from.shape[1], from.shape[2], from.shape[3]}));
+  return expect_integers("pairs", pairs, device, {-1, 2});
+}
+
+#if FLASHLATENT_WITH_CUDA
+Status not_on_cuda(const char* operation) {
+  return unsupported(operation, " has no CUDA kernel; the cpu backend is accepted");
+}
+#endif
+
+}  // namespace
+
+Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
+                     const ConstTensorView& slot_mapping, const TensorView& kv_cache,
+                     const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
+  FLASHLATENT_RETURN_IF_ERROR(validate_append(latent, rope, slot_mapping, kv_cache, device_of(executor)));
+  if (slot_mapping.elements() == 0) return {};
+#if FLASHLATENT_WITH_CUDA
+  if (executor.backend == Backend::kCuda) return not_on_cuda("append_latent");
+#endif
+  return cpu::append_latent(latent, rope, slot_mapping, kv_cache, executor);
+}
+
+Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
+  FLASHLATENT_RETURN_IF_ERROR(validate_convert(from, to, device_of(executor)));
+  if (from.elements() == 0) return {};
+#if FLASHLATENT_WITH_CUDA
+  if (executor.backend == Backend::kCuda) return not_on_cuda("convert_cache");
+#endif
+  return cpu::convert_cache(from, to, executor);
+}
+
+Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
+                    const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
+                    const TensorView& out, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
+  FLASHLATENT_RETURN_IF_ERROR(
+      validate_gather(kv_cache, block_table, cu_seqlens, first_token, out, device_of(executor)));
+#if FLASHLATENT_WITH_CUDA
+  if (executor.backend == Backend::kCuda) return not_on_cuda("gather_cache");
+#endif
+  return cpu::gather_cache(kv_cache, block_table, cu_seqlens, first_token, out, executor);
+}
+
+Status copy_pages(const ConstTensorView& from, const TensorView& to, const ConstTensorView& pairs,
+                  const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
+  FLASHLATENT_RETURN_IF_ERROR(validate_copy(from, to, pairs, device_of(executor)));
+  if (pairs.elements() == 0) return {};
+#if FLASHLATENT_WITH_CUDA
+  if (executor.backend == Backend::kCuda) return not_on_cuda("copy_pages");
+#endif
+  return cpu::copy_pages(from, to, pairs, executor);
+}
+
+}  // namespace flashlatent

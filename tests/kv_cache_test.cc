@@ -1,0 +1,431 @@
+// Operations on KV caches, on every backend that is there, against conversions by the definition.
+#include "flashlatent/kv_cache.h"
+
+#include <functional>
+#include <numeric>
+#include <random>
+
+#include "contracts.h"
+#include "fp8_tokens.h"
+#include "runtime/device_memory.h"
+
+namespace flashlatent {
+namespace {
+
+constexpr std::uint8_t kUntouched = 0xA5;
+
+std::int64_t last_of(Dtype dtype, std::int64_t d) {
+  return dtype == Dtype::kU8 ? fp8_656::kTokenBytes : d;
+}
+
+/// A tensor on the executor's device with a copy on the host, where tests write and read it.
+class Tensor {
+ public:
+  Tensor(const Executor& executor, Dtype dtype, std::initializer_list<std::int64_t> shape, int padding = 0)
+      : executor_(executor), view_(nullptr, dtype, shape) {
+    // Padding: rows (the last two dimensions' strides) and whatever is above them are longer than needed.
+    if (padding > 0) {
+      std::int64_t stride = 1;
+      for (int i = view_.rank - 1; i >= 0; --i) {
+        view_.strides[i] = stride;
+        stride = stride * view_.shape[i] + (i == view_.rank - 1 || i == 1 ? padding : 0);
+      }
+    }
+    std::int64_t elements = view_.rank == 0 ? 0 : view_.shape[0] * view_.strides[0];
+    if (view_.elements() == 0) elements = 0;
+    bytes_.assign(elements * size_of(dtype), kUntouched);
+    Result<runtime::Buffer> made = runtime::Buffer::allocate(executor, bytes_.size());
+    if (!made.ok()) throw std::runtime_error(made.status().message());
+    buffer_ = std::move(*made);
+    view_.data = buffer_.data();
+    if (executor.backend == Backend::kCuda) view_.device = {DeviceType::kCuda, executor.device};
+  }
+
+  /// The host's copy of the row at these leading indices.
+  template <class T = std::uint8_t>
+  T* row(std::int64_t i, std::int64_t j = 0, std::int64_t k = 0) {
+    std::int64_t offset = i * view_.strides[0];
+    if (view_.rank > 2) offset += j * view_.strides[1];
+    if (view_.rank > 3) offset += k * view_.strides[2];
+    return reinterpret_cast<T*>(bytes_.data() + offset * size_of(view_.dtype));
+  }
+
+  template <class T>
+  void set(const std::vector<T>& values) {
+    bytes_.assign(reinterpret_cast<const std::uint8_t*>(values.data()),
+                  reinterpret_cast<const std::uint8_t*>(values.data() + values.size()));
+  }
+
+  TensorView upload() {
+    EXPECT_TRUE(runtime::copy_to_device(buffer_.data(), bytes_.data(), bytes_.size(), executor_).ok());
+    return view_;
+  }
+  void download() {
+    EXPECT_TRUE(runtime::synchronize(executor_).ok());
+    EXPECT_TRUE(runtime::copy_to_host(bytes_.data(), buffer_.data(), bytes_.size(), executor_).ok());
+  }
+
+  const Bytes& bytes() const { return bytes_; }
+  Dtype dtype() const { return view_.dtype; }
+  std::int64_t last() const { return view_.shape[view_.rank - 1]; }
+
+ private:
+  Executor executor_;
+  TensorView view_;
+  runtime::Buffer buffer_;
+  Bytes bytes_;
+};
+
+class KvCache : public Contracts {
+ protected:
+  void SetUp() override {
+    Contracts::SetUp();
+    if (IsSkipped()) return;
+    Tensor cache(executor_, Dtype::kBF16, {1, 1, 1, 8});
+    Tensor pairs(executor_, Dtype::kI32, {1, 2});
+    pairs.set<std::int32_t>({0, 0});
+    const Status status = copy_pages(cache.upload(), cache.upload(), pairs.upload(), executor_);
+    if (on_gpu() && status.code() == StatusCode::kUnsupported) GTEST_SKIP() << status.message();
+  }
+
+  /// Numbers of every kind: normal ones, zeros, huge ones, NaN and infinities.
+  void fill(std::uint16_t* row, std::int64_t count, Dtype dtype) {
+    std::normal_distribution<float> normal;
+    const int kind = static_cast<int>(engine_() % 5);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const bool rare = engine_() % 40 == 0;
+      row[i] = from_float(kind == 0 ? 0.0F : normal(engine_), dtype);
+      if (kind == 1 && rare) row[i] = static_cast<std::uint16_t>(engine_());
+      if (kind == 2 && rare) row[i] = from_float(1e4F * normal(engine_), dtype);
+      if (kind == 3) row[i] = from_float(1e-4F * normal(engine_), dtype);
+    }
+  }
+  /// A token of any format.
+  void fill_token(std::uint8_t* token, Dtype dtype, std::int64_t d) {
+    if (dtype != Dtype::kU8) return fill(reinterpret_cast<std::uint16_t*>(token), d, dtype);
+    Row row(fp8_656::kDim);
+    fill(row.data(), fp8_656::kDim, Dtype::kBF16);
+    const Bytes bytes = quantised(row.data(), row.data() + fp8_656::kLatentDim, Dtype::kBF16);
+    std::copy(bytes.begin(), bytes.end(), token);
+    const float other = 0.013F;  // a scale that is no power of two
+    std::memcpy(token + fp8_656::kScaleOffset + 4, &other, sizeof(other));
+  }
+  void fill_cache(Tensor& cache, std::int64_t pages, std::int64_t page_size, std::int64_t heads) {
+    for (std::int64_t slot = 0; slot < pages * page_size; ++slot) {
+      for (std::int64_t head = 0; head < heads; ++head) {
+        fill_token(cache.row(slot / page_size, slot % page_size, head), cache.dtype(), cache.last());
+      }
+    }
+  }
+
+  /// Is `got` the token `from`, converted by the definition?
+  static void expect_token(const std::uint8_t* got, Dtype dtype, const std::uint8_t* from, Dtype from_dtype,
+                           std::int64_t d) {
+    const auto* halves = reinterpret_cast<const std::uint16_t*>(got);
+    const auto* from_halves = reinterpret_cast<const std::uint16_t*>(from);
+    if (dtype == Dtype::kU8 && from_dtype == Dtype::kU8) {
+      ASSERT_TRUE(std::equal(got, got + fp8_656::kTokenBytes, from));
+    } else if (dtype == Dtype::kU8) {
+      expect_same_token(got, quantised(from_halves, from_halves + fp8_656::kLatentDim, from_dtype));
+    } else if (from_dtype == Dtype::kU8) {
+      expect_same(halves, dequantised(from, dtype).data(), fp8_656::kDim, dtype);
+    } else {
+      Row expected(d);
+      for (std::int64_t i = 0; i < d; ++i) expected[i] = converted(from_halves[i], from_dtype, dtype);
+      expect_same(halves, expected.data(), d, dtype);
+    }
+  }
+
+  void expect_refused(const Status& status, const std::string& name) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << name;
+    EXPECT_EQ(status.message().find(name), 0U) << status.message();
+    EXPECT_EQ(status.message().find('\n'), std::string::npos);
+  }
+
+  std::mt19937 engine_{3};
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, KvCache, kBackends, backend_name);
+
+constexpr Dtype kFormats[] = {Dtype::kBF16, Dtype::kF16, Dtype::kU8};
+
+TEST_P(KvCache, AppendWritesTheNamedSlotsAlone) {
+  constexpr std::int64_t kPages = 5, kPageSize = 7, kSlots = kPages * kPageSize, kTokens = 20;
+  for (Dtype from : {Dtype::kBF16, Dtype::kF16}) {
+    for (Dtype to : kFormats) {
+      for (Dtype integers : {Dtype::kI32, Dtype::kI64}) {
+        for (int padding : {0, 16}) {
+          Tensor latent(executor_, from, {kTokens, 512}, padding);
+          Tensor rope(executor_, from, {kTokens, 64}, padding);
+          Tensor cache(executor_, to, {kPages, kPageSize, 1, last_of(to, 576)}, padding);
+          for (int i = 0; i < kTokens; ++i) {
+            fill(latent.row<std::uint16_t>(i), 512, from);
+            fill(rope.row<std::uint16_t>(i), 64, from);
+          }
+          std::vector<std::int64_t> slots(kSlots);
+          std::iota(slots.begin(), slots.end(), 0);
+          std::shuffle(slots.begin(), slots.end(), engine_);
+          slots.resize(kTokens);
+          slots[3] = slots[11] = -1;
+          slots[4] = std::numeric_limits<std::int32_t>::min();
+          Tensor mapping(executor_, integers, {kTokens});
+          integers == Dtype::kI64 ? mapping.set(slots)
+                                  : mapping.set(std::vector<std::int32_t>(slots.begin(), slots.end()));
+          Bytes expected = cache.bytes();
+          const Status status =
+              append_latent(latent.upload(), rope.upload(), mapping.upload(), cache.upload(), executor_);
+          ASSERT_TRUE(status.ok()) << status.message();
+          cache.download();
+          for (int i = 0; i < kTokens; ++i) {
+            if (slots[i] < 0) continue;
+            Row row(latent.row<std::uint16_t>(i), latent.row<std::uint16_t>(i) + 512);
+            row.insert(row.end(), rope.row<std::uint16_t>(i), rope.row<std::uint16_t>(i) + 64);
+            std::uint8_t* token = cache.row(slots[i] / kPageSize, slots[i] % kPageSize);
+            expect_token(token, to, reinterpret_cast<const std::uint8_t*>(row.data()), from, 576);
+            std::fill_n(token, cache.last() * size_of(to), kUntouched);
+          }
+          EXPECT_EQ(cache.bytes(), expected) << "something else was written";
+        }
+      }
+    }
+  }
+}
+
+TEST_P(KvCache, AppendTakesOtherDimensions) {
+  Tensor latent(executor_, Dtype::kBF16, {3, 104});
+  Tensor cache(executor_, Dtype::kF16, {2, 4, 1, 104});
+  Tensor mapping(executor_, Dtype::kI32, {3});
+  mapping.set<std::int32_t>({7, 0, 2});
+  for (int i = 0; i < 3; ++i) fill(latent.row<std::uint16_t>(i), 104, Dtype::kBF16);
+  const Status status = append_latent(latent.upload(), {}, mapping.upload(), cache.upload(), executor_);
+  ASSERT_TRUE(status.ok()) << status.message();
+  cache.download();
+  expect_token(cache.row(1, 3), Dtype::kF16, latent.row(0), Dtype::kBF16, 104);
+  expect_token(cache.row(0, 2), Dtype::kF16, latent.row(2), Dtype::kBF16, 104);
+}
+
+TEST_P(KvCache, ConvertEveryPairOfFormats) {
+  constexpr std::int64_t kPages = 3, kPageSize = 5;
+  for (Dtype from : kFormats) {
+    for (Dtype to : kFormats) {
+      for (int padding : {0, 16}) {
+        const bool fp8 = from == Dtype::kU8 || to == Dtype::kU8;
+        const std::int64_t heads = fp8 ? 1 : 3, d = fp8 ? 576 : 104;
+        Tensor source(executor_, from, {kPages, kPageSize, heads, last_of(from, d)}, padding);
+        Tensor target(executor_, to, {kPages, kPageSize, heads, last_of(to, d)}, 2 * padding);
+        fill_cache(source, kPages, kPageSize, heads);
+        const Status status = convert_cache(source.upload(), target.upload(), executor_);
+        ASSERT_TRUE(status.ok()) << status.message();
+        target.download();
+        for (std::int64_t i = 0; i < kPages * kPageSize; ++i) {
+          for (std::int64_t head = 0; head < heads; ++head) {
+            expect_token(target.row(i / kPageSize, i % kPageSize, head), to,
+                         source.row(i / kPageSize, i % kPageSize, head), from, source.last());
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(KvCache, WhatWasReadOnceIsNeverRoundedAgain) {
+  Tensor plain(executor_, Dtype::kBF16, {2, 16, 1, 576}), fp8(executor_, Dtype::kU8, {2, 16, 1, 656});
+  Tensor once(executor_, Dtype::kBF16, {2, 16, 1, 576}), twice(executor_, Dtype::kBF16, {2, 16, 1, 576});
+  fill_cache(plain, 2, 16, 1);
+  const TensorView views[] = {plain.upload(), fp8.upload(), once.upload(), twice.upload()};
+  for (auto [from, to] : {std::pair{0, 1}, {1, 2}, {2, 1}, {1, 3}}) {
+    ASSERT_TRUE(convert_cache(views[from], views[to], executor_).ok());
+  }
+  once.download();
+  twice.download();
+  EXPECT_NE(once.bytes(), plain.bytes());
+  expect_same(twice.row<std::uint16_t>(0), once.row<std::uint16_t>(0), 2 * 16 * 576, Dtype::kBF16);
+}
+
+TEST_P(KvCache, GatherFollowsThePageTable) {
+  constexpr std::int64_t kPages = 6, kPageSize = 5;
+  const std::vector<std::int32_t> table = {4, 0, -1, 2, 99, 5, 1, 1, 3};  // 3 requests of 3 pages
+  const std::vector<std::int32_t> ends = {0, 12, 12, 31}, first = {2, 0, 1};
+  for (Dtype from : kFormats) {
+    for (Dtype to : kFormats) {
+      if (to == Dtype::kU8 && from != Dtype::kU8) continue;
+      for (bool from_zero : {true, false}) {
+        const std::int64_t heads = from == Dtype::kU8 ? 1 : 2, d = from == Dtype::kU8 ? 576 : 104;
+        Tensor cache(executor_, from, {kPages, kPageSize, heads, last_of(from, d)}, 16);
+        fill_cache(cache, kPages, kPageSize, heads);
+        Tensor pages(executor_, Dtype::kI32, {3, 3}), sums(executor_, Dtype::kI32, {4}),
+            begins(executor_, Dtype::kI32, {3}), out(executor_, to, {31, heads, last_of(to, d)}, 8);
+        pages.set(table);
+        sums.set(ends);
+        begins.set(first);
+        const Status status =
+            gather_cache(cache.upload(), pages.upload(), sums.upload(),
+                         from_zero ? ConstTensorView() : begins.upload(), out.upload(), executor_);
+        ASSERT_TRUE(status.ok()) << status.message();
+        out.download();
+        for (int row = 0; row < 31; ++row) {
+          const int request = row < 12 ? 0 : 2;
+          const int token = row - ends[request] + (from_zero ? 0 : first[request]);
+          const int page = token / kPageSize < 3 ? table[request * 3 + token / kPageSize] : -1;
+          for (std::int64_t head = 0; head < heads; ++head) {
+            if (page < 0 || page >= kPages) {
+              const Bytes zeros(out.last() * size_of(to));
+              ASSERT_TRUE(std::equal(zeros.begin(), zeros.end(), out.row(row, head))) << row;
+            } else {
+              expect_token(out.row(row, head), to, cache.row(page, token % kPageSize, head), from,
+                           cache.last());
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(KvCache, CopyPagesInOneCacheAndBetweenTwo) {
+  constexpr std::int64_t kPages = 7, kPageSize = 4;
+  for (Dtype dtype : kFormats) {
+    for (Dtype integers : {Dtype::kI32, Dtype::kI64}) {
+      const std::vector<std::int64_t> list = {3, 0, 6, 2, 3, 5};
+      Tensor pairs(executor_, integers, {3, 2});
+      integers == Dtype::kI64 ? pairs.set(list)
+                              : pairs.set(std::vector<std::int32_t>(list.begin(), list.end()));
+      const std::int64_t heads = dtype == Dtype::kU8 ? 1 : 2, last = last_of(dtype, 104);
+      Tensor cache(executor_, dtype, {kPages, kPageSize, heads, last}, 16);
+      fill_cache(cache, kPages, kPageSize, heads);
+      Tensor other(executor_, dtype, {6, kPageSize, heads, last}, 32);
+      const Bytes before = cache.bytes(), other_before = other.bytes();
+      const TensorView view = cache.upload(), other_view = other.upload();
+      ASSERT_TRUE(copy_pages(view, other_view, pairs.upload(), executor_).ok());
+      ASSERT_TRUE(copy_pages(view, view, pairs.upload(), executor_).ok());
+      other.download();
+      cache.download();
+      for (std::size_t i = 0; i < list.size(); i += 2) {
+        for (std::int64_t token = 0; token < kPageSize; ++token) {
+          for (std::int64_t head = 0; head < heads; ++head) {
+            const std::size_t bytes = last * size_of(dtype);
+            const std::uint8_t* source = cache.row(list[i], token, head);
+            for (Tensor* to : {&cache, &other}) {
+              std::uint8_t* row = to->row(list[i + 1], token, head);
+              ASSERT_TRUE(std::equal(row, row + bytes, source));
+              const auto offset = row - to->row(0);
+              std::copy_n((to == &cache ? before : other_before).begin() + offset, bytes, row);
+            }
+          }
+        }
+      }
+      EXPECT_EQ(cache.bytes(), before) << "something else was written";
+      EXPECT_EQ(other.bytes(), other_before) << "something else was written";
+    }
+  }
+}
+
+// What only a host that reads slots and pages can see.
+TEST_P(KvCache, CpuRefusesWrongSlotsBeforeItWrites) {
+  if (on_gpu()) GTEST_SKIP() << "slots and pages are not read by the host";
+  Tensor latent(executor_, Dtype::kBF16, {3, 512}), rope(executor_, Dtype::kBF16, {3, 64});
+  for (int i = 0; i < 3; ++i) fill(latent.row<std::uint16_t>(i), 512, Dtype::kBF16);
+  Tensor cache(executor_, Dtype::kU8, {2, 4, 1, 656});
+  Tensor mapping(executor_, Dtype::kI32, {3});
+  mapping.set<std::int32_t>({1, -1, 8});
+  const Bytes before = cache.bytes();
+  const Status refused =
+      append_latent(latent.upload(), rope.upload(), mapping.upload(), cache.upload(), executor_);
+  expect_refused(refused, "slot_mapping[2] is 8; kv_cache has 8 slots");
+  cache.download();
+  EXPECT_EQ(cache.bytes(), before);
+
+  mapping.set<std::int32_t>({5, 1, 5});  // the later one stays
+  ASSERT_TRUE(
+      append_latent(latent.upload(), rope.upload(), mapping.upload(), cache.upload(), executor_).ok());
+  cache.download();
+  expect_same_token(cache.row(1, 1),
+                    quantised(latent.row<std::uint16_t>(2), rope.row<std::uint16_t>(2), Dtype::kBF16));
+
+  Tensor pairs(executor_, Dtype::kI32, {2, 2});
+  const TensorView view = cache.upload();
+  const std::pair<std::vector<std::int32_t>, const char*> lists[] = {
+      {{0, 1, 2, 0}, "pairs[1][0] is 2; from has 2 pages"},
+      {{0, 1, 1, -1}, "pairs[1][1] is -1; to has 2 pages"},
+      {{0, 1, 0, 1}, "pairs has page 1 as a destination twice"},
+      {{0, 1, 1, 0}, "pairs has page 0 both as a source and a destination"}};
+  const Bytes filled = cache.bytes();
+  for (const auto& [list, message] : lists) {
+    pairs.set(list);
+    expect_refused(copy_pages(view, view, pairs.upload(), executor_), message);
+    cache.download();
+    EXPECT_EQ(cache.bytes(), filled);
+  }
+
+  Tensor table(executor_, Dtype::kI32, {2, 1}), sums(executor_, Dtype::kI32, {3}),
+      first(executor_, Dtype::kI32, {2}), out(executor_, Dtype::kU8, {4, 1, 656});
+  table.set<std::int32_t>({0, 1});
+  for (const auto& list :
+       std::vector<std::vector<std::int32_t>>{{1, 2, 4}, {0, 3, 2}, {0, 2, 3}, {0, 2, 5}}) {
+    sums.set(list);
+    expect_refused(gather_cache(view, table.upload(), sums.upload(), {}, out.upload(), executor_),
+                   "cu_seqlens[");
+  }
+  sums.set<std::int32_t>({0, 2, 4});
+  first.set<std::int32_t>({0, -1});
+  expect_refused(gather_cache(view, table.upload(), sums.upload(), first.upload(), out.upload(), executor_),
+                 "first_token[1] is -1");
+}
+
+TEST_P(KvCache, TensorsThatDoNotFitAreNamed) {
+  Tensor bf16_tensor(executor_, Dtype::kBF16, {2, 4, 1, 576}),
+      fp8_tensor(executor_, Dtype::kU8, {2, 4, 1, 656});
+  const TensorView bf16 = bf16_tensor.upload(), fp8 = fp8_tensor.upload();
+  const Device device = bf16.device;
+  auto like = [&](Dtype dtype, std::initializer_list<std::int64_t> shape) {
+    return TensorView(bf16.data, dtype, shape, device);  // large enough for all of these
+  };
+  const TensorView latent = like(Dtype::kBF16, {3, 512}), rope = like(Dtype::kBF16, {3, 64}),
+                   slots = like(Dtype::kI32, {3});
+  TensorView wrong_device = fp8, strided = bf16;
+  wrong_device.device = {DeviceType::kCuda, 7};
+  strided.strides[3] = 2;
+
+  expect_refused(append_latent(latent, rope, slots, {}, executor_), "kv_cache is missing");
+  expect_refused(append_latent(latent, rope, slots, wrong_device, executor_), "kv_cache");
+  expect_refused(append_latent(latent, rope, slots, strided, executor_), "kv_cache");
+  expect_refused(append_latent(latent, rope, slots, like(Dtype::kF32, {2, 4, 1, 576}), executor_),
+                 "kv_cache");
+  expect_refused(append_latent(latent, rope, slots, like(Dtype::kU8, {2, 4, 1, 640}), executor_), "kv_cache");
+  expect_refused(append_latent(latent, rope, slots, like(Dtype::kBF16, {2, 0, 1, 576}), executor_),
+                 "kv_cache");
+  expect_refused(append_latent(latent, rope, slots, like(Dtype::kBF16, {2, 1, 2, 576}), executor_),
+                 "kv_cache");
+  expect_refused(append_latent({}, rope, slots, fp8, executor_), "latent is missing");
+  expect_refused(append_latent(like(Dtype::kU8, {3, 512}), rope, slots, fp8, executor_), "latent");
+  expect_refused(append_latent(like(Dtype::kBF16, {2, 512}), rope, slots, fp8, executor_), "latent");
+  expect_refused(append_latent(like(Dtype::kBF16, {3, 576}), rope, slots, bf16, executor_), "latent");
+  expect_refused(append_latent(latent, {}, slots, fp8, executor_), "rope is missing");
+  expect_refused(append_latent(latent, like(Dtype::kF16, {3, 64}), slots, fp8, executor_), "rope");
+  expect_refused(append_latent(latent, rope, like(Dtype::kF32, {3}), fp8, executor_), "slot_mapping");
+
+  expect_refused(convert_cache({}, fp8, executor_), "from is missing");
+  expect_refused(convert_cache(bf16, bf16, executor_), "to");
+  expect_refused(convert_cache(bf16, like(Dtype::kU8, {2, 2, 1, 656}), executor_), "to");
+  expect_refused(convert_cache(like(Dtype::kBF16, {2, 4, 1, 512}), fp8, executor_), "from");
+  expect_refused(convert_cache(like(Dtype::kBF16, {2, 4, 2, 288}), fp8, executor_), "from");
+  expect_refused(convert_cache(fp8, like(Dtype::kBF16, {2, 4, 1, 512}), executor_), "to");
+
+  const TensorView table = like(Dtype::kI32, {1, 2}), sums = like(Dtype::kI32, {2}),
+                   rows = like(Dtype::kBF16, {2, 1, 576});
+  expect_refused(gather_cache(fp8, like(Dtype::kI64, {1, 2}), sums, {}, rows, executor_), "block_table");
+  expect_refused(gather_cache(fp8, table, like(Dtype::kI32, {1}), {}, rows, executor_), "cu_seqlens");
+  expect_refused(gather_cache(fp8, table, sums, like(Dtype::kI32, {2}), rows, executor_), "first_token");
+  expect_refused(gather_cache(fp8, table, sums, {}, {}, executor_), "out is missing");
+  expect_refused(gather_cache(fp8, table, sums, {}, like(Dtype::kF32, {2, 1, 576}), executor_), "out");
+  expect_refused(gather_cache(bf16, table, sums, {}, like(Dtype::kU8, {2, 1, 656}), executor_), "out");
+  expect_refused(gather_cache(fp8, table, sums, {}, like(Dtype::kBF16, {2, 1, 512}), executor_), "out");
+
+  const TensorView pairs = like(Dtype::kI32, {1, 2});
+  expect_refused(copy_pages(bf16, fp8, pairs, executor_), "to");
+  expect_refused(copy_pages(bf16, like(Dtype::kBF16, {2, 2, 1, 576}), pairs, executor_), "to");
+  expect_refused(copy_pages(bf16, bf16, like(Dtype::kI32, {1, 3}), executor_), "pairs");
+}
+
+}  // namespace
+}  // namespace flashlatent

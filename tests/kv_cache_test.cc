@@ -232,6 +232,10 @@ TEST_P(KvCache, WhatWasReadOnceIsNeverRoundedAgain) {
   Tensor plain(executor_, Dtype::kBF16, {2, 16, 1, 576}), fp8(executor_, Dtype::kU8, {2, 16, 1, 656});
   Tensor once(executor_, Dtype::kBF16, {2, 16, 1, 576}), twice(executor_, Dtype::kBF16, {2, 16, 1, 576});
   fill_cache(plain, 2, 16, 1);
+  for (int i = 0; i < 2 * 16 * 576; ++i) {  // from 2^127 on e4m3 * scale may overflow
+    std::uint16_t& x = plain.row<std::uint16_t>(0)[i];
+    if (std::isfinite(bf16_to_float(x)) && std::abs(bf16_to_float(x)) >= 0x1p127F) x = 0;
+  }
   const TensorView views[] = {plain.upload(), fp8.upload(), once.upload(), twice.upload()};
   for (auto [from, to] : {std::pair{0, 1}, {1, 2}, {2, 1}, {1, 3}}) {
     ASSERT_TRUE(convert_cache(views[from], views[to], executor_).ok());

@@ -1,11 +1,11 @@
 """decode(): one call for everything, where nothing is kept between calls."""
 
-from ._native import Plan, Problem
+from ._native import Step
 
 
 def decode(q, kv_cache, block_table=None, cache_seqlens=None, *, softmax_scale, v_dim=512, causal=False,
-           indices=None, topk_length=None, cu_seqlens_q=None, attn_sink=None, batch_invariant=False, dtype=None,
-           out=None, lse=None, workspace=None, stream=None, threads=0, kernel=""):
+           indices=None, topk_length=None, cu_seqlens_q=None, tokens=None, attn_sink=None, batch_invariant=False,
+           dtype=None, out=None, lse=None, workspace=None, stream=None, threads=0, kernel=""):
     """Attention of a batch of query tokens over a paged KV cache; returns (out, lse).
 
     For request i with L = cache_seqlens[i] cached tokens, query token t and query head h:
@@ -21,6 +21,7 @@ def decode(q, kv_cache, block_table=None, cache_seqlens=None, *, softmax_scale, 
                    page * page_size + offset; negative ones and those past the cache's end are skipped
     topk_length    int32 (batch), sparse: only so many of a request's indices are read
     cu_seqlens_q   int32 (batch + 1): request i has query tokens [cu_seqlens_q[i], cu_seqlens_q[i + 1])
+    tokens         with cu_seqlens_q: the most query tokens that any request has; all of them if not given
     attn_sink      fp32 (h_q): out is scaled by exp(lse) / (exp(lse) + exp(sink)); lse stays
     batch_invariant  a request's bits do not depend on its batch-mates
     dtype          'bf16': 16-bit integer arrays hold bf16 (NumPy has none of its own; ml_dtypes.bfloat16 needs no
@@ -36,11 +37,7 @@ def decode(q, kv_cache, block_table=None, cache_seqlens=None, *, softmax_scale, 
     ValueError) for arrays that don't fit, UnsupportedError (a NotImplementedError) with the reason where no
     kernel takes the problem, UnavailableError where the device can't be used.
     """
-    problem = Problem.of_arrays(q, kv_cache, block_table, softmax_scale=softmax_scale, v_dim=v_dim, causal=causal,
-                                indices=indices, cu_seqlens_q=cu_seqlens_q, attn_sink=attn_sink is not None,
-                                batch_invariant=batch_invariant, dtype=dtype)
-    plan = Plan.like(problem, q, threads=threads, kernel=kernel)
-    plan.schedule(cache_seqlens if indices is None else topk_length, like=q, stream=stream)
-    return plan.decode(q, kv_cache, block_table, cache_seqlens, indices=indices, topk_length=topk_length,
-                       cu_seqlens_q=cu_seqlens_q, attn_sink=attn_sink, out=out, lse=lse, workspace=workspace,
-                       stream=stream)
+    return Step(threads=threads, kernel=kernel).decode(
+        q, kv_cache, block_table, cache_seqlens, softmax_scale=softmax_scale, v_dim=v_dim, causal=causal,
+        indices=indices, topk_length=topk_length, cu_seqlens_q=cu_seqlens_q, tokens=tokens, attn_sink=attn_sink,
+        batch_invariant=batch_invariant, dtype=dtype, out=out, lse=lse, workspace=workspace, stream=stream)

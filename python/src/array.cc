@@ -245,10 +245,16 @@ void* stream_for(nb::handle like, Device device, nb::handle stream) {
 }
 
 nb::object empty_like(nb::handle like, std::initializer_list<std::int64_t> shape, const char* dtype) {
-  nb::list extents;
-  for (std::int64_t extent : shape) extents.append(extent);
+  const nb::object extents = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
+  Py_ssize_t i = 0;
+  for (std::int64_t extent : shape) PyTuple_SetItem(extents.ptr(), i++, PyLong_FromLongLong(extent));
+  if (array_type(like).torch) {  // without a detour through Python code: this is on every eager call's way
+    if (dtype == nullptr) return like.attr("new_empty")(extents);
+    static const nb::handle torch = nb::module_::import_("torch").release();
+    return like.attr("new_empty")(extents, nb::arg("dtype") = torch.attr(dtype));
+  }
   const nb::object function = nb::module_::import_("flashlatent._arrays").attr("empty_like");
-  return function(like, nb::tuple(extents), dtype == nullptr ? nb::none() : nb::object(nb::str(dtype)));
+  return function(like, extents, dtype == nullptr ? nb::none() : nb::object(nb::str(dtype)));
 }
 
 }  // namespace flashlatent::python

@@ -67,8 +67,13 @@ void bind_page_pool(nb::module_& module) {
       .def("__hash__",
            [](Sequence s) { return (std::size_t{s.generation} << 32) ^ static_cast<unsigned>(s.slot); })
       .def("__repr__", [](Sequence s) { return message("<Sequence ", s.slot, ":", s.generation, ">"); });
-  nb::class_<PagePool>(module, "PagePool",
-                       "Manages the page numbers of one KV cache; never touches its bytes. See _native.pyi.")
+  nb::class_<PagePool>(
+      module, "PagePool",
+      R"(Manages the page numbers of one KV cache; never touches its bytes. One pool serves all layers.
+
+Pages are shared by prefix (commit() registers full pages under the chain of their contents, create() finds them)
+and by fork(). A call that fails changes nothing. Not thread-safe. Raises ExhaustedError where pages run out,
+InvalidArgumentError for a handle that is not a live sequence's.)")
       .def(
           "__init__",
           [](PagePool* self, int pages, int page_size) {
@@ -81,7 +86,10 @@ void bind_page_pool(nb::module_& module) {
             const PagePool::Created created = take(pool.create(contents, length, spare));
             return nb::make_tuple(created.sequence, created.cached_pages);
           },
-          "contents"_a, "length"_a, "spare"_a = 0, "Starts a sequence; returns (sequence, cached_pages).")
+          "contents"_a, "length"_a, "spare"_a = 0,
+          R"(A sequence of `length` tokens whose first full pages have these contents (64-bit ids; equal ids, equal tokens).
+
+Returns it and how many pages hold their tokens already. At least `spare` pages stay free.)")
       .def(
           "append",
           [](PagePool& pool, Sequence sequence, int tokens) -> nb::object {
@@ -90,20 +98,26 @@ void bind_page_pool(nb::module_& module) {
             return nb::make_tuple(copy.from, copy.to, copy.tokens);
           },
           "sequence"_a, "tokens"_a = 1,
-          "Makes room for more tokens; returns None, or (from_page, to_page, tokens) to copy first.")
+          R"(Makes room for more tokens.
+
+Returns (from_page, to_page, tokens): copy so many tokens of one page to the other in every layer before writing;
+or None: nothing to copy.)")
       .def(
           "fork", [](PagePool& pool, Sequence sequence) { return take(pool.fork(sequence)); }, "sequence"_a,
-          "A second sequence of the same pages.")
+          "A second sequence of the same pages; the first to append to a partly filled one gets its own "
+          "copy.")
       .def(
           "commit",
           [](PagePool& pool, Sequence sequence, const Contents& contents) {
             return take(pool.commit(sequence, contents));
           },
           "sequence"_a, "contents"_a,
-          "Registers full pages for others to share; returns how many are registered.")
+          R"(Registers the first pages, which are full and hold these contents; returns how many are registered.
+
+pages() may change: a page that is registered already replaces the sequence's own.)")
       .def(
           "release", [](PagePool& pool, Sequence sequence) { check(pool.release(sequence)); }, "sequence"_a,
-          "Gives up the sequence's pages and ends the handle.")
+          "Gives up the sequence's pages and ends the handle. Registered pages stay cached until needed.")
       .def(
           "length", [](const PagePool& pool, Sequence sequence) { return take(pool.length(sequence)); },
           "sequence"_a, "Tokens of a sequence.")
@@ -114,9 +128,12 @@ void bind_page_pool(nb::module_& module) {
             return std::vector<std::int32_t>(pages.begin(), pages.end());
           },
           "sequence"_a, "Page numbers in order of tokens.")
-      .def("write_page_table", &write_page_table, "batch"_a, "max_pages"_a, nb::kw_only(),
-           "rows"_a = nb::none(), "block_table"_a = nb::none(), "cache_seqlens"_a = nb::none(),
-           "The page table of a batch; returns (block_table, cache_seqlens).")
+      .def(
+          "write_page_table", &write_page_table, "batch"_a, "max_pages"_a, nb::kw_only(),
+          "rows"_a = nb::none(), "block_table"_a = nb::none(), "cache_seqlens"_a = nb::none(),
+          R"(The page table of a batch: (block_table int32 (rows, max_pages), cache_seqlens int32 (rows)), on the CPU.
+
+NumPy arrays are made if none are given. Behind a request's pages are -1; rows past the batch have length 0.)")
       .def(
           "check_invariants", [](const PagePool& pool) { check(pool.check_invariants()); },
           "Checks every count and list against the others; raises InternalError.")

@@ -65,12 +65,49 @@ nb::dict describe(const DecodeProblem& problem, const std::vector<std::int32_t>&
                          picked->kernel->name)));
 }
 
+/// With room for the caller's memory not being aligned.
+std::size_t with_alignment(std::size_t bytes) {
+  return bytes == 0 ? 0 : bytes + kMemoryAlignment;
+}
+
+void schedule(Plan& plan, nb::handle lengths, nb::handle like, nb::handle storage, nb::handle stream,
+              bool once) {
+  if (like.is_none()) like = lengths;
+  void* handle = stream_for(like, plan.device(), stream);
+  if (once && plan.scheduled(handle)) return;
+  const Array array = Array::read(plan.problem().sparse.enabled ? "topk_length" : "cache_seqlens", lengths);
+  plan.schedule(array.view(), like, storage, handle);
+}
+
+nb::tuple decode(Plan& plan, nb::handle q, nb::handle kv_cache, nb::handle block_table,
+                 nb::handle cache_seqlens, nb::handle indices, nb::handle topk_length,
+                 nb::handle cu_seqlens_q, nb::handle attn_sink, nb::object out, nb::object lse,
+                 nb::handle storage, nb::handle workspace, nb::handle stream) {
+  const Dtype dtype = plan.problem().cache.dtype;
+  const InputArrays arrays(
+      {q, kv_cache, block_table, cache_seqlens, indices, topk_length, cu_seqlens_q, attn_sink},
+      dtype == Dtype::kBF16 ? std::optional(dtype) : std::nullopt);
+  return plan.decode(arrays.inputs(), q, {std::move(out), std::move(lse), storage, workspace},
+                     stream_for(q, plan.device(), stream));
+}
+
 }  // namespace
 
 void bind_plan(nb::module_& module) {
   using namespace nb::literals;
   nb::class_<Plan>(module, "Plan",
-                   "A problem on a device: schedule() once a step, decode() once a layer. See _native.pyi.")
+                   R"(A problem on a device: schedule() once a step, decode() once a layer.
+
+It holds the plan and, unless callers bring their own, a workspace, so it serves one call at a time (layers one
+after the other). On CUDA both calls only enqueue work and can be captured in a CUDA graph: a captured schedule()
+plans on replay for the lengths that are then in memory. Make one call before the capture, so that kernels are
+loaded and memory is there.
+
+device   'cpu', 'cuda' or 'cuda:N'
+threads  CPU: 0 means all
+kernel   forces one of info()'s kernels; '': the library picks
+Raises UnsupportedError with each kernel's reason if none takes the problem, UnavailableError where the device
+can't be used.)")
       .def(
           "__init__",
           [](Plan* self, const DecodeProblem& problem, const std::string& device, int threads,
@@ -84,14 +121,31 @@ void bind_plan(nb::module_& module) {
           },
           "problem"_a, "array"_a, nb::kw_only(), "threads"_a = 0, "kernel"_a = "",
           "A plan on the device of this array.")
-      .def("schedule", &Plan::schedule, "lengths"_a.none(), nb::kw_only(), "like"_a = nb::none(),
-           "stream"_a = nb::none(), "once"_a = false,
-           "Plans one step for these lengths: cache_seqlens, or topk_length where decode is sparse.")
-      .def("decode", &Plan::decode, "q"_a, "kv_cache"_a, "block_table"_a = nb::none(),
+      .def("schedule", &schedule, "lengths"_a.none(), nb::kw_only(), "like"_a = nb::none(),
+           "plan"_a = nb::none(), "stream"_a = nb::none(), "once"_a = false,
+           R"(Plans one step: which part does which blocks of which request.
+
+lengths  int32 (batch): cache_seqlens, or topk_length where decode is sparse (None: all have topk)
+like     an array of the package whose allocator and current stream are used; lengths if not given
+plan     uint8, contiguous, on the plan's device, plan_bytes long: where the plan goes; the object's own memory
+         if not given
+stream   CUDA: the stream to work on, an integer handle (cudaStream_t) or a stream object of torch or CuPy; the
+         current one of like's package if not given
+once     only if decode() would find no plan: outside of CUDA graphs if none was made, while a graph is captured
+         if none was made in the same capture
+
+A plan stays right, if not balanced, when lengths change after it was made; with batch_invariant it must be made
+again.)")
+      .def("decode", &decode, "q"_a, "kv_cache"_a, "block_table"_a = nb::none(),
            "cache_seqlens"_a = nb::none(), nb::kw_only(), "indices"_a = nb::none(),
            "topk_length"_a = nb::none(), "cu_seqlens_q"_a = nb::none(), "attn_sink"_a = nb::none(),
-           "out"_a = nb::none(), "lse"_a = nb::none(), "workspace"_a = nb::none(), "stream"_a = nb::none(),
-           "Runs one layer; returns (out, lse).")
+           "out"_a = nb::none(), "lse"_a = nb::none(), "plan"_a = nb::none(), "workspace"_a = nb::none(),
+           "stream"_a = nb::none(),
+           R"(Runs one layer; returns (out, lse).
+
+Shapes, dtypes and errors as in flashlatent.decode(); arrays must fit the problem and be on the plan's device.
+`plan` is what schedule() wrote to, if that was not the object's own. out, lse and
+workspace are made if not given.)")
       .def("__repr__",
            [](const Plan& plan) {
              return message("<flashlatent.Plan ", plan.selection().kernel->name, " on ",
@@ -100,15 +154,21 @@ void bind_plan(nb::module_& module) {
       .def_prop_ro("problem", [](const Plan& plan) { return plan.problem(); })
       .def_prop_ro("kernel", [](const Plan& plan) { return std::string(plan.selection().kernel->name); })
       .def_prop_ro("device", [](const Plan& plan) { return to_string(plan.device()); })
-      .def_prop_ro("plan_bytes", [](const Plan& plan) { return plan.selection().plan_bytes; })
-      .def_prop_ro("workspace_bytes", [](const Plan& plan) {
-        const std::size_t bytes = plan.selection().workspace_bytes;
-        return bytes == 0 ? 0 : bytes + kMemoryAlignment;
-      });
+      .def_prop_ro(
+          "plan_bytes", [](const Plan& plan) { return with_alignment(plan.selection().plan_bytes); },
+          "What a caller's plan storage must have. Depends on shapes, never on lengths.")
+      .def_prop_ro(
+          "workspace_bytes",
+          [](const Plan& plan) { return with_alignment(plan.selection().workspace_bytes); },
+          "What a caller's workspace must have. Depends on shapes, never on lengths.");
   module.def(
       "describe_plan", &describe, "problem"_a, "lengths"_a, nb::kw_only(), "device"_a = "cpu", "workers"_a,
       "kernel"_a = "",
-      "The schedule of a batch as a dict: parts, their segments and costs. Needs no GPU. See _native.pyi.");
+      R"(The schedule of a batch with these lengths on so many multiprocessors or threads; needs no GPU.
+
+Returns 'kernel', 'lanes', 'rounds', 'block_tokens', 'cost_per_block', 'cost_per_split', 'largest', 'ideal',
+'imbalance', 'slots', 'merges' and 'parts': each {'cost', 'segments': [{'request', 'round', 'blocks': (begin, end),
+'slot'}]}. A segment of slot -1 is a whole request, which is not merged.)");
 }
 
 }  // namespace flashlatent::python

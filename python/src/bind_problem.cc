@@ -1,10 +1,9 @@
 // flashlatent.Problem: shapes and options.
 #include <nanobind/stl/optional.h>
 
-#include "flashlatent/decode.h"
-#include "python/src/array.h"
 #include "python/src/bindings.h"
 #include "python/src/errors.h"
+#include "python/src/step.h"
 
 namespace flashlatent::python {
 
@@ -43,24 +42,23 @@ DecodeProblem of_arrays(nb::handle q, nb::handle kv_cache, nb::handle block_tabl
                         int v_dim, bool causal, nb::handle indices, nb::handle cu_seqlens_q, bool attn_sink,
                         bool batch_invariant, const std::optional<std::string>& dtype,
                         std::optional<int> tokens) {
-  std::optional<Dtype> bits;
-  if (dtype) bits = dtype_from_name(*dtype);
-  const Array q_array = Array::read("q", q, bits);
-  const Array cache_array = Array::read("kv_cache", kv_cache, bits);
-  const Array table_array = Array::read("block_table", block_table);
-  const Array indices_array = Array::read("indices", indices);
-  const Array begins_array = Array::read("cu_seqlens_q", cu_seqlens_q);
-  DecodeInputs inputs;
-  inputs.q = q_array.view();
-  inputs.kv_cache = cache_array.view();
-  inputs.block_table = table_array.view();
-  inputs.indices = indices_array.view();
-  inputs.cu_seqlens_q = begins_array.view();
-  DecodeProblem problem = take(infer_problem(
-      inputs, v_dim, {.softmax_scale = softmax_scale, .causal = causal, .batch_invariant = batch_invariant}));
+  StepOptions options;
+  options.options = {.softmax_scale = softmax_scale, .causal = causal, .batch_invariant = batch_invariant};
+  options.v_dim = v_dim;
+  options.tokens = tokens;
+  if (dtype) options.sixteen_bits = dtype_from_name(*dtype);
+  const nb::handle none = Py_None;
+  const InputArrays arrays({.q = q,
+                            .kv_cache = kv_cache,
+                            .block_table = block_table,
+                            .cache_seqlens = none,
+                            .indices = indices,
+                            .topk_length = none,
+                            .cu_seqlens_q = cu_seqlens_q,
+                            .attn_sink = none},
+                           options.sixteen_bits);
+  DecodeProblem problem = infer_problem(arrays.inputs(), options);
   problem.options.attn_sink = attn_sink;
-  if (tokens) problem.query.tokens = *tokens;
-  check(validate(problem));
   return problem;
 }
 
@@ -69,7 +67,24 @@ DecodeProblem of_arrays(nb::handle q, nb::handle kv_cache, nb::handle block_tabl
 void bind_problem(nb::module_& module) {
   using namespace nb::literals;
   nb::class_<DecodeProblem>(
-      module, "Problem", "What one decode call computes, as shapes and options; no arrays. See _native.pyi.")
+      module, "Problem",
+      R"(What one decode call computes, as shapes and options; no arrays. Compares by value.
+
+batch            requests; one of length 0 is legal padding
+heads            query heads h_q, a multiple of kv_heads
+softmax_scale    for MLA that of the head before absorption, 192**-0.5 for DeepSeek-V3
+max_pages        columns of the page table: the most pages that a request has; sparse: 0
+tokens           query tokens a request, s_q; ragged: the most that any request has
+qk_dim, v_dim    elements of a cached row, and how many of its first are the value
+page_size        tokens a page
+dtype            of q, out and a plain cache: 'bf16' or 'fp16'
+kv_format        'plain', or 'fp8_656': uint8 (pages, page_size, 1, 656)
+topk             sparse decode: indices of a query token; None: dense
+causal           query token t of s_q sees tokens < L - s_q + t + 1
+ragged           q is (total tokens, h_q, qk_dim) and cu_seqlens_q says where requests begin
+attn_sink        one extra fp32 logit a head
+batch_invariant  a request's bits do not depend on its batch-mates
+Raises InvalidArgumentError, which names the field, its value and the range.)")
       .def(
           "__init__",
           [](DecodeProblem* self, int batch, int heads, float softmax_scale, int max_pages, int tokens,
@@ -84,11 +99,15 @@ void bind_problem(nb::module_& module) {
           "kv_heads"_a = 1, "qk_dim"_a = 576, "v_dim"_a = 512, "page_size"_a = 64, "dtype"_a = "bf16",
           "kv_format"_a = "plain", "topk"_a = nb::none(), "causal"_a = false, "ragged"_a = false,
           "attn_sink"_a = false, "batch_invariant"_a = false)
-      .def_static("of_arrays", &of_arrays, "q"_a, "kv_cache"_a, "block_table"_a = nb::none(), nb::kw_only(),
-                  "softmax_scale"_a, "v_dim"_a = 512, "causal"_a = false, "indices"_a = nb::none(),
-                  "cu_seqlens_q"_a = nb::none(), "attn_sink"_a = false, "batch_invariant"_a = false,
-                  "dtype"_a = nb::none(), "tokens"_a = nb::none(), "The problem that these arrays pose.")
-      .def("__eq__", [](const DecodeProblem& a, const DecodeProblem& b) { return a == b; })
+      .def_static(
+          "of_arrays", &of_arrays, "q"_a, "kv_cache"_a, "block_table"_a = nb::none(), nb::kw_only(),
+          "softmax_scale"_a, "v_dim"_a = 512, "causal"_a = false, "indices"_a = nb::none(),
+          "cu_seqlens_q"_a = nb::none(), "attn_sink"_a = false, "batch_invariant"_a = false,
+          "dtype"_a = nb::none(), "tokens"_a = nb::none(),
+          R"(The problem that these arrays pose, shapes as in flashlatent.decode(). `tokens` is the most that any
+request of a ragged batch has (their total if not given); dtype 'bf16' says that 16-bit integers hold bf16.)")
+      .def(
+          "__eq__", [](const DecodeProblem& a, const DecodeProblem& b) { return a == b; }, nb::is_operator())
       .def("__repr__", [](const DecodeProblem& p) { return "<flashlatent.Problem " + to_string(p) + ">"; })
       .def("__str__", [](const DecodeProblem& p) { return to_string(p); })
       .def_prop_ro("batch", [](const DecodeProblem& p) { return p.query.batch; })

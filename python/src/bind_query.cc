@@ -78,7 +78,10 @@ void bind_query(nb::module_& module) {
   using namespace nb::literals;
   module.attr("__version__") = FLASHLATENT_VERSION;
   module.def("info", &info,
-             "Version, backends (available or the reason why not), devices and kernels, as a dict.");
+             R"(What there is to run on: {'version', 'backends': {'cpu' and 'cuda': {...}}}.
+
+A backend has 'available', 'reason' (why it is not), 'devices' and 'kernels' (name: what it takes); a device 'index',
+'name', 'units' (multiprocessors or threads), 'memory' (bytes) and 'detail'.)");
   module.def(
       "default_backend", [] { return std::string(to_string(take(default_backend()))); },
       "'cuda' where it can run, else 'cpu'; the environment variable FLASHLATENT_BACKEND overrides it.");

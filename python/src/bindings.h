@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@ namespace nb = nanobind;
 
 void bind_problem(nb::module_& module);
 void bind_plan(nb::module_& module);
+void bind_step(nb::module_& module);
 void bind_combine(nb::module_& module);
 void bind_page_pool(nb::module_& module);
 void bind_query(nb::module_& module);

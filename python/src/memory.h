@@ -18,6 +18,8 @@ class Buffer {
   /// from the allocator of like's package.
   Memory at_least(std::size_t bytes, Device device, nb::handle like);
 
+  Memory memory() const { return memory_; }
+
  private:
   nb::object array_;  // owns the memory
   Memory memory_;

@@ -6,6 +6,7 @@ NB_MODULE(_native, module) {
   module.doc() = "FlashLatent's library. The package flashlatent is what to import.";
   bind_problem(module);
   bind_plan(module);
+  bind_step(module);
   bind_combine(module);
   bind_page_pool(module);
   bind_query(module);

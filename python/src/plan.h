@@ -7,26 +7,45 @@
 
 namespace flashlatent::python {
 
+/// The inputs of one decode call as Python gave them; None where one is absent.
+struct InputHandles {
+  nb::handle q, kv_cache, block_table, cache_seqlens, indices, topk_length, cu_seqlens_q, attn_sink;
+};
+
+/// The same as arrays, for the time of the call. `sixteen_bits`: see Array::read().
+class InputArrays {
+ public:
+  InputArrays(const InputHandles& handles, std::optional<Dtype> sixteen_bits);
+  DecodeInputs inputs() const;
+
+ private:
+  Array q_, kv_cache_, block_table_, cache_seqlens_, indices_, topk_length_, cu_seqlens_q_, attn_sink_;
+};
+
+/// What a decode call may bring besides; None where the call is to make it.
+struct CallerHandles {
+  nb::object out, lse;
+  nb::handle plan, workspace;
+};
+
 class Plan {
  public:
   /// Raises what select() has to say.
   Plan(const DecodeProblem& problem, const Executor& executor);
 
   const DecodeProblem& problem() const { return problem_; }
-  const Executor& executor() const { return executor_; }
   const Selection& selection() const { return selection_; }
   Device device() const { return device_; }
 
-  /// Plans a step. `lengths` may be None where the problem has none; then `like` is an array of the package
-  /// whose stream and allocator are used. `once`: not if a plan was made that the next decode() finds:
-  /// outside of CUDA graphs any, in a graph being captured one made in the same graph (a plan stays right
-  /// when lengths change).
-  void schedule(nb::handle lengths, nb::handle like, nb::handle stream, bool once);
+  /// Plans a step on `stream` into the caller's `storage`, or its own, which like's package allocates.
+  void schedule(const ConstTensorView& lengths, nb::handle like, nb::handle storage, void* stream);
 
-  /// One layer.
-  nb::tuple decode(nb::handle q, nb::handle kv_cache, nb::handle block_table, nb::handle cache_seqlens,
-                   nb::handle indices, nb::handle topk_length, nb::handle cu_seqlens_q, nb::handle attn_sink,
-                   nb::object out, nb::object lse, nb::handle workspace, nb::handle stream);
+  /// Is there a plan that decode() finds: outside of CUDA graphs any that was made, in a graph being captured
+  /// one made in the same graph? (A plan stays right when lengths change.)
+  bool scheduled(void* stream) const;
+
+  /// One layer: (out, lse).
+  nb::tuple decode(const DecodeInputs& inputs, nb::handle q, CallerHandles caller, void* stream);
 
  private:
   DecodeProblem problem_;
@@ -35,7 +54,6 @@ class Plan {
   Selection selection_;
   Buffer plan_;
   Buffer workspace_;
-  Memory plan_memory_;
   bool scheduled_ = false;              // by a call that was executed
   unsigned long long captured_in_ = 0;  // the id of the last graph whose capture has a plan; 0: none
 };

@@ -1,0 +1,57 @@
+// flashlatent.Step: decode calls that plan when they need to.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+
+#include "python/src/bindings.h"
+#include "python/src/errors.h"
+#include "python/src/step.h"
+
+namespace flashlatent::python {
+
+namespace {
+
+nb::tuple decode(Step& step, nb::handle q, nb::handle kv_cache, nb::handle block_table,
+                 nb::handle cache_seqlens, float softmax_scale, int v_dim, bool causal, nb::handle indices,
+                 nb::handle topk_length, nb::handle cu_seqlens_q, std::optional<int> tokens,
+                 nb::handle attn_sink, bool batch_invariant, std::optional<std::string_view> dtype,
+                 nb::object out, nb::object lse, nb::handle plan, nb::handle workspace, nb::handle stream) {
+  StepOptions options;
+  options.options = {.softmax_scale = softmax_scale, .causal = causal, .batch_invariant = batch_invariant};
+  options.v_dim = v_dim;
+  options.tokens = tokens;
+  if (dtype) options.sixteen_bits = dtype_from_name(*dtype);
+  return step.decode({q, kv_cache, block_table, cache_seqlens, indices, topk_length, cu_seqlens_q, attn_sink},
+                     options, {std::move(out), std::move(lse), plan, workspace}, stream);
+}
+
+}  // namespace
+
+void bind_step(nb::module_& module) {
+  using namespace nb::literals;
+  nb::class_<Step>(module, "Step",
+                   R"(The plans of a step: one for each problem that its layers pose, made when first needed.
+
+An engine makes one a step and calls its decode() once a layer. Plans stay right, if not balanced, when lengths
+change, so that a step that is kept too long costs time only (but with batch_invariant, where it must be new).
+In a CUDA graph the first decode() also captures the plan, which follows the lengths at each replay. Serves one
+call at a time.
+
+threads  CPU: 0 means all
+kernel   forces one of info()'s kernels; '': the library picks)")
+      .def(nb::init<int, std::string>(), nb::kw_only(), "threads"_a = 0, "kernel"_a = "")
+      .def("decode", &decode, "q"_a, "kv_cache"_a, "block_table"_a = nb::none(),
+           "cache_seqlens"_a = nb::none(), nb::kw_only(), "softmax_scale"_a, "v_dim"_a = 512,
+           "causal"_a = false, "indices"_a = nb::none(), "topk_length"_a = nb::none(),
+           "cu_seqlens_q"_a = nb::none(), "tokens"_a = nb::none(), "attn_sink"_a = nb::none(),
+           "batch_invariant"_a = false, "dtype"_a = nb::none(), "out"_a = nb::none(), "lse"_a = nb::none(),
+           "plan"_a = nb::none(), "workspace"_a = nb::none(), "stream"_a = nb::none(),
+           "One layer; returns (out, lse). Arguments and errors are those of flashlatent.decode().")
+      .def(
+          "find",
+          [](Step& step, const DecodeProblem& problem, nb::handle array) {
+            return step.find(problem, Array::read("array", array, Dtype::kBF16).view().device);
+          },
+          "problem"_a, "array"_a, "The Plan for this problem on the device of this array.");
+}
+
+}  // namespace flashlatent::python

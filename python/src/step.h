@@ -1,0 +1,39 @@
+// The plans of a step, one for each problem that its layers pose.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "python/src/plan.h"
+
+namespace flashlatent::python {
+
+/// Options of a decode call that arrays don't tell.
+struct StepOptions {
+  DecodeProblem::Options options;
+  int v_dim = 512;
+  std::optional<int> tokens;          ///< Ragged: the most query tokens that a request has.
+  std::optional<Dtype> sixteen_bits;  ///< See Array::read().
+};
+
+/// The problem of these arrays.
+DecodeProblem infer_problem(const DecodeInputs& inputs, const StepOptions& options);
+
+class Step {
+ public:
+  Step(int threads, std::string kernel) : threads_(threads), kernel_(std::move(kernel)) {}
+
+  /// The plan for such a problem on such a device, made when it is first asked for.
+  std::shared_ptr<Plan> find(const DecodeProblem& problem, Device device);
+
+  /// Plans where there is no plan yet, then runs one layer: (out, lse).
+  nb::tuple decode(const InputHandles& handles, const StepOptions& options, const CallerHandles& caller,
+                   nb::handle stream);
+
+ private:
+  int threads_;
+  std::string kernel_;
+  std::vector<std::shared_ptr<Plan>> plans_;  // the last used one last
+};
+
+}  // namespace flashlatent::python

@@ -65,11 +65,6 @@ nb::dict describe(const DecodeProblem& problem, const std::vector<std::int32_t>&
                          picked->kernel->name)));
 }
 
-/// With room for the caller's memory not being aligned.
-std::size_t with_alignment(std::size_t bytes) {
-  return bytes == 0 ? 0 : bytes + kMemoryAlignment;
-}
-
 void schedule(Plan& plan, nb::handle lengths, nb::handle like, nb::handle storage, nb::handle stream,
               bool once) {
   if (like.is_none()) like = lengths;
@@ -155,7 +150,7 @@ workspace are made if not given.)")
       .def_prop_ro("kernel", [](const Plan& plan) { return std::string(plan.selection().kernel->name); })
       .def_prop_ro("device", [](const Plan& plan) { return to_string(plan.device()); })
       .def_prop_ro(
-          "plan_bytes", [](const Plan& plan) { return with_alignment(plan.selection().plan_bytes); },
+          "plan_bytes", [](const Plan& plan) { return plan.selection().plan_bytes; },
           "What a caller's plan storage must have. Depends on shapes, never on lengths.")
       .def_prop_ro(
           "workspace_bytes",

@@ -33,12 +33,14 @@ void bind_step(nb::module_& module) {
 
 An engine makes one a step and calls its decode() once a layer. Plans stay right, if not balanced, when lengths
 change, so that a step that is kept too long costs time only (but with batch_invariant, where it must be new).
-In a CUDA graph the first decode() also captures the plan, which follows the lengths at each replay. Serves one
-call at a time.
+In a CUDA graph the first decode() also captures the plan, which follows the lengths at each replay.
 
-threads  CPU: 0 means all
-kernel   forces one of info()'s kernels; '': the library picks)")
-      .def(nb::init<int, std::string>(), nb::kw_only(), "threads"_a = 0, "kernel"_a = "")
+threads    CPU: 0 means all
+kernel     forces one of info()'s kernels; '': the library picks
+stateless  plan and workspace are those of the call, or made for it alone: calls may come from several threads and
+           streams at once. Otherwise one call at a time.)")
+      .def(nb::init<int, std::string, bool>(), nb::kw_only(), "threads"_a = 0, "kernel"_a = "",
+           "stateless"_a = false)
       .def("decode", &decode, "q"_a, "kv_cache"_a, "block_table"_a = nb::none(),
            "cache_seqlens"_a = nb::none(), nb::kw_only(), "softmax_scale"_a, "v_dim"_a = 512,
            "causal"_a = false, "indices"_a = nb::none(), "topk_length"_a = nb::none(),

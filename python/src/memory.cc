@@ -9,13 +9,6 @@ namespace flashlatent::python {
 
 namespace {
 
-Memory aligned(void* data, std::size_t bytes) {
-  const auto address = reinterpret_cast<std::uintptr_t>(data);
-  const std::size_t skip = (kMemoryAlignment - address % kMemoryAlignment) % kMemoryAlignment;
-  if (skip > bytes) return {};
-  return {static_cast<std::byte*>(data) + skip, bytes - skip};
-}
-
 nb::object host_memory(std::size_t bytes, Memory& memory) {
   const std::size_t rounded = (bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
   void* data = std::aligned_alloc(kMemoryAlignment, rounded);
@@ -35,7 +28,19 @@ Memory memory_of(const char* name, const Array& array) {
     }
     stride *= view.shape[i];
   }
-  return aligned(view.data, static_cast<std::size_t>(view.elements()) * size_of(view.dtype));
+  return {view.data, static_cast<std::size_t>(view.elements()) * size_of(view.dtype)};
+}
+
+bool is_aligned(Memory memory) {
+  return reinterpret_cast<std::uintptr_t>(memory.data) % kMemoryAlignment == 0;
+}
+
+Memory aligned_inside(Memory memory) {
+  if (is_aligned(memory)) return memory;
+  const std::size_t skip =
+      kMemoryAlignment - reinterpret_cast<std::uintptr_t>(memory.data) % kMemoryAlignment;
+  if (skip > memory.bytes) return {};
+  return {static_cast<std::byte*>(memory.data) + skip, memory.bytes - skip};
 }
 
 Memory Buffer::at_least(std::size_t bytes, Device device, nb::handle like) {
@@ -43,8 +48,8 @@ Memory Buffer::at_least(std::size_t bytes, Device device, nb::handle like) {
   if (device.type == DeviceType::kCpu) {
     array_ = host_memory(bytes, memory_);
   } else {
-    array_ = empty_like(like, {static_cast<std::int64_t>(bytes + kMemoryAlignment)}, "uint8");
-    memory_ = memory_of("workspace", Array::output("workspace", array_, {}, true));
+    array_ = empty_like(like, {static_cast<std::int64_t>(with_alignment(bytes))}, "uint8");
+    memory_ = aligned_inside(memory_of("workspace", Array::output("workspace", array_, {}, true)));
   }
   return memory_;
 }

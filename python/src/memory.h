@@ -8,8 +8,18 @@ namespace flashlatent::python {
 
 inline constexpr std::size_t kMemoryAlignment = 256;
 
-/// The 256-byte aligned inside of an array of uint8 that the caller brought.
+/// With room for memory that is not aligned.
+inline std::size_t with_alignment(std::size_t bytes) {
+  return bytes == 0 ? 0 : bytes + kMemoryAlignment;
+}
+
+/// A contiguous array that the caller brought.
 Memory memory_of(const char* name, const Array& array);
+
+bool is_aligned(Memory memory);
+
+/// Its aligned inside, shorter by what lies before it.
+Memory aligned_inside(Memory memory);
 
 /// A buffer that grows and never shrinks.
 class Buffer {

@@ -1,5 +1,7 @@
 #include "python/src/plan.h"
 
+#include <cstring>
+
 #include "python/src/capture.h"
 #include "python/src/errors.h"
 
@@ -34,18 +36,33 @@ Plan::Plan(const DecodeProblem& problem, const Executor& executor)
       device_(device_of(executor)),
       selection_(take(select(problem, executor))) {}
 
+Executor Plan::executor_on_stream(void* stream) const {
+  Executor executor = executor_;
+  executor.stream = stream;
+  return executor;
+}
+
 bool Plan::scheduled(void* stream) const {
   const unsigned long long capture = capture_id(device_, stream);
   return capture == 0 ? scheduled_ : captured_in_ == capture;
 }
 
 void Plan::schedule(const ConstTensorView& lengths, nb::handle like, nb::handle storage, void* stream) {
-  executor_.stream = stream;
+  const Executor executor = executor_on_stream(stream);
   if (!storage.is_none()) {
-    check(plan(selection_, problem_, lengths, memory_of("plan", Array::output("plan", storage)), executor_));
+    const Memory memory = memory_of("plan", Array::output("plan", storage));
+    if (device_.type == DeviceType::kCpu && !is_aligned(memory) && memory.bytes >= selection_.plan_bytes) {
+      // A plan must not depend on where it lies: arrays are copied.
+      Buffer buffer;
+      const Memory aligned = buffer.at_least(selection_.plan_bytes, device_, like);
+      check(plan(selection_, problem_, lengths, aligned, executor));
+      std::memcpy(memory.data, aligned.data, selection_.plan_bytes);
+      return;
+    }
+    check(plan(selection_, problem_, lengths, memory, executor));
     return;
   }
-  check(plan(selection_, problem_, lengths, plan_.at_least(selection_.plan_bytes, device_, like), executor_));
+  check(plan(selection_, problem_, lengths, plan_.at_least(selection_.plan_bytes, device_, like), executor));
   if (const unsigned long long capture = capture_id(device_, stream); capture != 0) {
     captured_in_ = capture;
   } else {
@@ -68,18 +85,24 @@ nb::tuple Plan::decode(const DecodeInputs& inputs, nb::handle q, CallerHandles c
   const Array out = Array::output("out", caller.out, cache.dtype, new_out);
   const Array lse = Array::output("lse", caller.lse, {}, new_lse);
   const DecodeOutputs outputs{out.view(), lse.view()};
-  const Memory plan =
-      caller.plan.is_none() ? plan_.memory() : memory_of("plan", Array::read("plan", caller.plan));
-  const Memory workspace = caller.workspace.is_none()
-                               ? workspace_.at_least(selection_.workspace_bytes, device_, q)
-                               : memory_of("workspace", Array::output("workspace", caller.workspace));
-  executor_.stream = stream;
+  Memory plan = caller.plan.is_none() ? plan_.memory() : memory_of("plan", Array::read("plan", caller.plan));
+  Buffer aligned_plan;
+  if (device_.type == DeviceType::kCpu && !is_aligned(plan) && plan.bytes >= selection_.plan_bytes) {
+    const Memory aligned = aligned_plan.at_least(selection_.plan_bytes, device_, q);
+    std::memcpy(aligned.data, plan.data, selection_.plan_bytes);
+    plan = aligned;
+  }
+  const Memory workspace =
+      caller.workspace.is_none()
+          ? workspace_.at_least(selection_.workspace_bytes, device_, q)
+          : aligned_inside(memory_of("workspace", Array::output("workspace", caller.workspace)));
+  const Executor executor = executor_on_stream(stream);
   Status status;
   if (device_.type == DeviceType::kCpu) {
     nb::gil_scoped_release release;
-    status = flashlatent::decode(selection_, problem_, inputs, outputs, plan, workspace, executor_);
+    status = flashlatent::decode(selection_, problem_, inputs, outputs, plan, workspace, executor);
   } else {  // it only enqueues: shorter than a wait for the interpreter's lock
-    status = flashlatent::decode(selection_, problem_, inputs, outputs, plan, workspace, executor_);
+    status = flashlatent::decode(selection_, problem_, inputs, outputs, plan, workspace, executor);
   }
   check(status);
   return nb::make_tuple(std::move(caller.out), std::move(caller.lse));

@@ -48,6 +48,8 @@ class Plan {
   nb::tuple decode(const DecodeInputs& inputs, nb::handle q, CallerHandles caller, void* stream);
 
  private:
+  Executor executor_on_stream(void* stream) const;
+
   DecodeProblem problem_;
   Executor executor_;
   Device device_;

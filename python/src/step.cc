@@ -36,16 +36,26 @@ std::shared_ptr<Plan> Step::find(const DecodeProblem& problem, Device device) {
   return plans_.back();
 }
 
-nb::tuple Step::decode(const InputHandles& handles, const StepOptions& options, const CallerHandles& caller,
+nb::tuple Step::decode(const InputHandles& handles, const StepOptions& options, CallerHandles caller,
                        nb::handle stream) {
   const InputArrays arrays(handles, options.sixteen_bits);
   const DecodeInputs inputs = arrays.inputs();
   const std::shared_ptr<Plan> plan = find(infer_problem(inputs, options), inputs.q.device);
   void* handle = stream_for(handles.q, inputs.q.device, stream);
-  if (caller.plan.is_none() && !plan->scheduled(handle)) {
-    const bool sparse = plan->problem().sparse.enabled;
-    plan->schedule(sparse ? inputs.topk_length : inputs.cache_seqlens, handles.q, nb::none(), handle);
+  const ConstTensorView& lengths = plan->problem().sparse.enabled ? inputs.topk_length : inputs.cache_seqlens;
+  nb::object own_plan, own_workspace;  // of this call alone
+  auto own = [&](std::size_t bytes) {
+    return empty_like(handles.q, {static_cast<std::int64_t>(bytes)}, "uint8");
+  };
+  if (stateless_ && caller.workspace.is_none()) {
+    caller.workspace = own_workspace = own(with_alignment(plan->selection().workspace_bytes));
   }
+  if (stateless_ && caller.plan.is_none()) {
+    caller.plan = own_plan = own(plan->selection().plan_bytes);
+    plan->schedule(lengths, handles.q, caller.plan, handle);
+  }
+  if (caller.plan.is_none() && !plan->scheduled(handle))
+    plan->schedule(lengths, handles.q, nb::none(), handle);
   return plan->decode(inputs, handles.q, caller, handle);
 }
 

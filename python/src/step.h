@@ -21,18 +21,21 @@ DecodeProblem infer_problem(const DecodeInputs& inputs, const StepOptions& optio
 
 class Step {
  public:
-  Step(int threads, std::string kernel) : threads_(threads), kernel_(std::move(kernel)) {}
+  /// `stateless`: nothing is kept between calls but which kernel a problem gets.
+  Step(int threads, std::string kernel, bool stateless)
+      : threads_(threads), kernel_(std::move(kernel)), stateless_(stateless) {}
 
   /// The plan for such a problem on such a device, made when it is first asked for.
   std::shared_ptr<Plan> find(const DecodeProblem& problem, Device device);
 
   /// Plans where there is no plan yet, then runs one layer: (out, lse).
-  nb::tuple decode(const InputHandles& handles, const StepOptions& options, const CallerHandles& caller,
+  nb::tuple decode(const InputHandles& handles, const StepOptions& options, CallerHandles caller,
                    nb::handle stream);
 
  private:
   int threads_;
   std::string kernel_;
+  bool stateless_;
   std::vector<std::shared_ptr<Plan>> plans_;  // the last used one last
 };
 

@@ -99,6 +99,19 @@ def test_plan_serves_layers_and_steps():
     case.check(*plan.decode(*case.arguments()))
 
 
+def test_plan_of_the_caller():
+    case = Case([100, 3])
+    plan = flashlatent.Plan(problem_of(case), threads=2)
+    storage = np.empty(plan.plan_bytes + 300, np.uint8)
+    for offset in (0, 1, 256):  # a plan may be moved
+        plan.schedule(case.cache_seqlens, plan=storage[offset:])
+        case.check(*plan.decode(*case.arguments(), plan=storage[offset:].copy()))
+    with pytest.raises(flashlatent.InvalidArgumentError, match="plan"):
+        plan.decode(*case.arguments(), plan=np.zeros(plan.plan_bytes, np.uint8))
+    with pytest.raises(flashlatent.ExhaustedError, match="plan has 10 bytes"):
+        plan.decode(*case.arguments(), plan=storage[:10])
+
+
 def test_plan_once():
     case = Case([100, 3])
     plan = flashlatent.Plan(problem_of(case), threads=2)
@@ -124,3 +137,19 @@ def test_reference_kernel():
     assert plan.kernel == "reference" and plan.device == "cpu"
     plan.schedule(case.cache_seqlens)
     case.check(*plan.decode(*case.arguments()))
+
+
+def test_step_plans_for_each_problem():
+    step = flashlatent.Step(threads=2)
+    for _ in range(2):
+        for case in (Case([100, 3]), Case([5], heads=2, tokens=2)):
+            case.check(*step.decode(*case.arguments(), **case.options()))
+
+
+@pytest.mark.parametrize("stateless", [False, True])
+def test_step_follows_lengths(stateless):
+    step = flashlatent.Step(threads=2, stateless=stateless)
+    case = Case([100, 64])
+    for lengths in ([100, 64], [2, 0], [33, 50]):
+        case.cache_seqlens[:] = lengths
+        case.check(*step.decode(*case.arguments(), **case.options()))

@@ -1,0 +1,132 @@
+"""PyTorch operators: torch.ops.flashlatent.*, for torch.compile(fullgraph=True) and CUDA graphs.
+
+    plan = flashlatent.torch.plan(q, kv_cache, block_table, cache_seqlens)          # once a step
+    out, lse = flashlatent.torch.decode(q, kv_cache, block_table, cache_seqlens,
+                                        softmax_scale=192**-0.5, plan=plan)         # once a layer
+
+Tensors lie on one device, a GPU or the CPU; work goes to its current stream, memory comes from torch's allocator.
+Nothing is kept between calls, so that any threads and streams may call at once. Captured in a CUDA graph, plan()
+plans at each replay for the lengths that are then in memory. There is no gradient: decode is inference.
+"""
+
+from typing import Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from ._native import Problem, Step, combine as _combine_native
+
+__all__ = ["combine", "decode", "decode_out", "plan"]
+
+_step = Step(stateless=True)
+_library = torch.library.Library("flashlatent", "DEF")
+_TOKENS = ("Tensor? block_table=None, Tensor? cache_seqlens=None, *, int v_dim=512, bool causal=False, "
+           "Tensor? indices=None, Tensor? topk_length=None, Tensor? cu_seqlens_q=None, SymInt? tokens=None, "
+           "bool batch_invariant=False, ")
+_DECODE = _TOKENS + "float softmax_scale, Tensor? attn_sink=None, Tensor? plan=None"
+
+
+def _define(schema, real, fake):
+    """An operator for both devices, and what it makes of fake tensors."""
+    name = schema.partition("(")[0]
+    _library.define(schema)
+    for key in ("CPU", "CUDA"):
+        _library.impl(name, real, key)
+    torch.library.register_fake(f"flashlatent::{name}", fake, lib=_library)
+
+
+def _problem(q, kv_cache, block_table, v_dim, causal, indices, cu_seqlens_q, tokens, batch_invariant):
+    # No plan depends on softmax_scale or attn_sink.
+    return Problem.of_arrays(q, kv_cache, block_table, softmax_scale=1.0, v_dim=v_dim, causal=causal,
+                             indices=indices, cu_seqlens_q=cu_seqlens_q, tokens=tokens,
+                             batch_invariant=batch_invariant)
+
+
+def _plan(q, kv_cache, block_table=None, cache_seqlens=None, *, v_dim=512, causal=False, indices=None,
+          topk_length=None, cu_seqlens_q=None, tokens=None, batch_invariant=False):
+    problem = _problem(q, kv_cache, block_table, v_dim, causal, indices, cu_seqlens_q, tokens, batch_invariant)
+    planner = _step.find(problem, q)
+    storage = q.new_empty(planner.plan_bytes, dtype=torch.uint8)
+    planner.schedule(cache_seqlens if indices is None else topk_length, like=q, plan=storage)
+    return storage
+
+
+def _plan_fake(q, *args, **kwargs):
+    size = torch.library.get_ctx().new_dynamic_size()  # known where there are shapes and a device
+    return q.new_empty(size, dtype=torch.uint8)
+
+
+def _decode(q, kv_cache, block_table=None, cache_seqlens=None, **options):
+    return _step.decode(q, kv_cache, block_table, cache_seqlens, **options)
+
+
+def _decode_fake(q, kv_cache, block_table=None, cache_seqlens=None, *, v_dim=512, cu_seqlens_q=None, tokens=None,
+                 **options):
+    out = q.new_empty((*q.shape[:-1], v_dim))
+    if cu_seqlens_q is None:
+        batch, tokens, heads = q.shape[:3]
+    else:
+        batch, heads = cu_seqlens_q.shape[0] - 1, q.shape[1]
+        tokens = q.shape[0] if tokens is None else tokens
+    return out, q.new_empty((batch, heads, tokens), dtype=torch.float32)
+
+
+def _decode_out(q, kv_cache, block_table=None, cache_seqlens=None, *, out, lse, **options):
+    _step.decode(q, kv_cache, block_table, cache_seqlens, out=out, lse=lse, **options)
+
+
+def _combine(partial_out, partial_lse, attn_sink=None, dtype=None):
+    n, batch, tokens, heads, v_dim = partial_out.shape
+    out = partial_out.new_empty((batch, tokens, heads, v_dim), dtype=dtype)
+    return _combine_native(partial_out, partial_lse, attn_sink=attn_sink, out=out)
+
+
+def _combine_fake(partial_out, partial_lse, attn_sink=None, dtype=None):
+    n, batch, tokens, heads, v_dim = partial_out.shape
+    return (partial_out.new_empty((batch, tokens, heads, v_dim), dtype=dtype),
+            partial_out.new_empty((batch, heads, tokens)))
+
+
+_define(f"plan(Tensor q, Tensor kv_cache, {_TOKENS.rstrip(', ')}) -> Tensor", _plan, _plan_fake)
+_define(f"decode(Tensor q, Tensor kv_cache, {_DECODE}) -> (Tensor, Tensor)", _decode, _decode_fake)
+_define(f"decode_out(Tensor q, Tensor kv_cache, {_DECODE}, Tensor(a!) out, Tensor(b!) lse) -> ()", _decode_out,
+        lambda *args, **kwargs: None)
+_define("combine(Tensor partial_out, Tensor partial_lse, Tensor? attn_sink=None, ScalarType? dtype=None)"
+        " -> (Tensor, Tensor)", _combine, _combine_fake)
+
+
+def plan(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None, cache_seqlens: Optional[Tensor] = None,
+         **options) -> Tensor:
+    """The plan of a step, for decode() of tensors of these shapes: an opaque uint8 tensor.
+
+    Options are those of decode(), but for softmax_scale and attn_sink, on which no plan depends. It stays right,
+    if not balanced, when lengths change (not with batch_invariant, which needs a new one), but not for other
+    shapes, options or devices: the CPU refuses it then, a GPU does not look.
+    """
+    return torch.ops.flashlatent.plan(q, kv_cache, block_table, cache_seqlens, **options)
+
+
+def decode(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None,
+           cache_seqlens: Optional[Tensor] = None, *, softmax_scale: float, **options) -> Tuple[Tensor, Tensor]:
+    """One layer; returns (out, lse), new tensors. Shapes and meaning as in flashlatent.decode().
+
+    options  v_dim=512, causal=False, indices, topk_length, cu_seqlens_q, tokens, attn_sink, batch_invariant=False,
+             and plan, what plan() returned; without it the call plans for itself
+    """
+    return torch.ops.flashlatent.decode(q, kv_cache, block_table, cache_seqlens, softmax_scale=softmax_scale,
+                                        **options)
+
+
+def decode_out(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None,
+               cache_seqlens: Optional[Tensor] = None, *, softmax_scale: float, out: Tensor, lse: Tensor,
+               **options) -> None:
+    """decode() into tensors of the caller's: out like q with v_dim in the end, lse fp32 (batch, h_q, s_q)."""
+    torch.ops.flashlatent.decode_out(q, kv_cache, block_table, cache_seqlens, softmax_scale=softmax_scale, out=out,
+                                     lse=lse, **options)
+
+
+def combine(partial_out: Tensor, partial_lse: Tensor, attn_sink: Optional[Tensor] = None,
+            dtype: Optional[torch.dtype] = None) -> Tuple[Tensor, Tensor]:
+    """Merges partial results, fp32 (n, batch, s_q, h_q, d_v) and (n, batch, h_q, s_q), by their lse; returns (out,
+    lse), out in `dtype` (fp32 if not given). As flashlatent.combine()."""
+    return torch.ops.flashlatent.combine(partial_out, partial_lse, attn_sink, dtype)

@@ -1,0 +1,95 @@
+"""The drop-in for flash_mla, on every device there is."""
+
+import math
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import flashlatent
+from flashlatent import flash_mla
+from test_torch import DEVICES, TorchCase
+
+pytestmark = pytest.mark.parametrize("device", DEVICES)
+
+
+def check(case, out, lse, **options):
+    # Empty rows have +inf here.
+    empty = lse == math.inf
+    assert (out.transpose(1, 2)[empty] == 0).all()
+    case.check(out, torch.where(empty, -math.inf, lse), **options)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_against_oracle(device, causal):
+    case = TorchCase([0, 1, 100], device, dtype="bf16", tokens=2)
+    q, k_cache, block_table, cache_seqlens = case.tensors
+    metadata, num_splits = flash_mla.get_mla_metadata()
+    for _ in range(2):
+        out, lse = flash_mla.flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, 256, metadata, num_splits,
+                                                    softmax_scale=case.scale, causal=causal)
+        check(case, out, lse, causal=causal)
+    assert (lse[0] == math.inf).all()
+
+
+def test_old_call_and_default_scale(device):
+    case = TorchCase([12, 70], device)
+    q, k_cache, block_table, cache_seqlens = case.tensors
+    metadata, num_splits = flash_mla.get_mla_metadata(cache_seqlens, 4, 1, num_heads_q=4, is_fp8_kvcache=False)
+    check(case, *flash_mla.flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, 256, metadata, num_splits))
+    assert case.scale == 320**-0.5
+
+
+def test_stale_metadata(device):
+    metadata, num_splits = flash_mla.get_mla_metadata()
+    case = TorchCase([300, 70], device)
+    for lengths in ([300, 70], [1, 0], [77, 50]):
+        case.set_lengths(lengths)
+        check(case, *flash_mla.flash_mla_with_kvcache(*case.tensors, 256, metadata, num_splits))
+    other = TorchCase([9, 40, 7], device, heads=8)
+    check(other, *flash_mla.flash_mla_with_kvcache(*other.tensors, 256, metadata, num_splits))
+    case.set_lengths([300, 70])
+    check(case, *flash_mla.flash_mla_with_kvcache(*case.tensors, 256, metadata, num_splits))
+
+
+def test_cuda_graph(device):
+    if device == "cpu":
+        pytest.skip("needs a GPU")
+    case = TorchCase([40, 200, 3], device)
+    with torch.cuda.device(device):
+        metadata, num_splits = flash_mla.get_mla_metadata()
+        run = lambda: flash_mla.flash_mla_with_kvcache(*case.tensors, 256, metadata, num_splits)
+        run()
+        graphs = [torch.cuda.CUDAGraph() for _ in range(2)]
+        results = []
+        for graph in graphs:
+            with torch.cuda.graph(graph):
+                results.append(run())
+        for lengths in ([40, 200, 3], [1, 7, 0]):
+            case.set_lengths(lengths)
+            for graph, (out, lse) in zip(reversed(graphs), reversed(results)):
+                graph.replay()
+                check(case, out.clone(), lse.clone())
+
+
+@pytest.mark.parametrize("match, options", [
+    ("extra_k_cache is given.*None is accepted", {"extra_k_cache": 1}),
+    ("extra_indices_in_kvcache is given", {"extra_indices_in_kvcache": 1}),
+    ("extra_topk_length is given", {"extra_topk_length": 1}),
+    ("is_fp8_kvcache is True and k_cache is torch.float16", {"is_fp8_kvcache": True}),
+    ("tile_scheduler_metadata is a NoneType", {"tile_scheduler_metadata": None}),
+    ("v_dim is 512", {"head_dim_v": 512}),
+])
+def test_refusals(device, match, options):
+    case = TorchCase([3], device)
+    names = ["q", "k_cache", "block_table", "cache_seqlens"]
+    arguments = {**dict(zip(names, case.tensors)), "head_dim_v": 256,
+                 "tile_scheduler_metadata": flash_mla.get_mla_metadata()[0], **options}
+    with pytest.raises(flashlatent.FlashLatentError, match=match):
+        flash_mla.flash_mla_with_kvcache(**arguments)
+
+
+def test_sparse_prefill_is_refused(device):
+    with pytest.raises(NotImplementedError, match="sparse prefill"):
+        flash_mla.flash_mla_sparse_fwd(None, None, None, 1.0)

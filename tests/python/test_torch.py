@@ -1,0 +1,145 @@
+"""torch tensors and operators, on every device there is."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import flashlatent
+import flashlatent.torch
+from oracle import Case
+
+DEVICES = ["cpu"] + [f"cuda:{i}" for i in range(torch.cuda.device_count())
+                     if flashlatent.info()["backends"]["cuda"]["available"]]
+pytestmark = pytest.mark.parametrize("device", DEVICES)
+
+
+class TorchCase(Case):
+    """A case whose arrays are tensors; on a GPU of dimensions that its kernels take."""
+
+    def __init__(self, lengths, device, **options):
+        options.setdefault("d", 320)
+        super().__init__(lengths, v_dim=256, **options)
+        self.device = device
+        self.tensors = [torch.from_numpy(array) for array in Case.arguments(self)]
+        if self.dtype == "bf16":
+            self.tensors[:2] = [tensor.view(torch.bfloat16) for tensor in self.tensors[:2]]
+        self.tensors = [tensor.to(device) for tensor in self.tensors]
+
+    def options(self):
+        return {"softmax_scale": self.scale, "v_dim": self.v_dim}
+
+    def check(self, out, lse, **options):
+        assert out.device == lse.device == torch.device(self.device) and lse.dtype == torch.float32
+        super().check(out.float().cpu(), lse.cpu(), **options)
+
+    def set_lengths(self, lengths):
+        self.cache_seqlens[:] = lengths
+        self.tensors[3].copy_(torch.tensor(lengths, dtype=torch.int32))
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_native_call(device, dtype):
+    case = TorchCase([0, 1, 130], device, dtype=dtype, tokens=2)
+    out, lse = flashlatent.decode(*case.tensors, causal=True, **case.options())
+    assert out.dtype == case.tensors[0].dtype
+    case.check(out, lse, causal=True)
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_operator(device, planned):
+    case = TorchCase([5, 90], device, dtype="bf16")
+    plan = flashlatent.torch.plan(*case.tensors, v_dim=256) if planned else None
+    case.check(*flashlatent.torch.decode(*case.tensors, plan=plan, **case.options()))
+    out, lse = torch.empty(2, 1, 4, 256, dtype=torch.bfloat16, device=device), torch.empty(2, 4, 1, device=device)
+    flashlatent.torch.decode_out(*case.tensors, plan=plan, out=out, lse=lse, **case.options())
+    case.check(out, lse)
+
+
+def test_sink_and_ragged_queries(device):
+    case = TorchCase([30, 7], device, tokens=2)
+    sink = torch.tensor([-1.0, 0.0, 2.0, 1.0], device=device)
+    q, *others = case.tensors
+    begins = torch.tensor([0, 2, 4], dtype=torch.int32, device=device)
+    out, lse = flashlatent.torch.decode(q.flatten(0, 1), *others, cu_seqlens_q=begins, tokens=2, attn_sink=sink,
+                                        **case.options())
+    case.check(out.unflatten(0, (2, 2)), lse, sink=sink.cpu().numpy())
+
+
+@pytest.mark.parametrize("name", ["plan", "decode", "combine"])
+def test_fake_tensors(device, name):
+    case = TorchCase([5, 90], device)
+    if name == "combine":
+        arguments, options = (torch.rand(3, 2, 1, 4, 8, device=device), torch.rand(3, 2, 4, 1, device=device)), {}
+    else:
+        arguments, options = tuple(case.tensors), {"v_dim": 256}
+        if name == "decode":
+            options["softmax_scale"] = 0.1
+    operator = getattr(torch.ops.flashlatent, name).default
+    # A plan's bytes are not all written, and so not equal from call to call.
+    compare = () if name == "plan" else ("test_aot_dispatch_dynamic",)
+    torch.library.opcheck(operator, arguments, options, test_utils=("test_schema", "test_faketensor", *compare))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile(device, dynamic):
+    def layer(q, kv_cache, block_table, cache_seqlens):
+        plan = flashlatent.torch.plan(q * 1, kv_cache, block_table, cache_seqlens, v_dim=256)
+        out, lse = flashlatent.torch.decode(q * 1, kv_cache, block_table, cache_seqlens, softmax_scale=case.scale,
+                                            v_dim=256, plan=plan)
+        return out + 0, lse
+
+    compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for lengths in ([3, 70], [64, 1, 20]):
+        case = TorchCase(lengths, device)
+        case.check(*compiled(*case.tensors))
+
+
+def test_cuda_graph(device):
+    if device == "cpu":
+        pytest.skip("needs a GPU")
+    case = TorchCase([40, 200, 3], device)
+    with torch.cuda.device(device):
+        run = lambda: flashlatent.torch.decode(
+            *case.tensors, plan=flashlatent.torch.plan(*case.tensors, v_dim=256), **case.options())
+        run()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out, lse = run()
+        for lengths in ([40, 200, 3], [1, 7, 0]):
+            case.set_lengths(lengths)
+            graph.replay()
+            case.check(out, lse)
+
+
+def test_another_stream(device):
+    if device == "cpu":
+        pytest.skip("needs a GPU")
+    case = TorchCase([40, 200], device)
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        results = flashlatent.decode(*case.tensors, **case.options())
+    stream.synchronize()
+    case.check(*results)
+    results = flashlatent.decode(*case.tensors, stream=stream, **case.options())
+    stream.synchronize()
+    case.check(*results)
+
+
+def test_threads(device):
+    from concurrent.futures import ThreadPoolExecutor
+    cases = [TorchCase([5 + seed, 300], device, seed=seed) for seed in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda case: flashlatent.torch.decode(*case.tensors, **case.options()), cases))
+    for case, result in zip(cases, results):
+        case.check(*result)
+
+
+def test_combine(device):
+    partial_out = torch.randn(2, 1, 1, 2, 64, device=device)
+    partial_lse = torch.tensor([0.0, 1.0], device=device).reshape(2, 1, 1, 1).expand(2, 1, 2, 1)
+    out, lse = flashlatent.torch.combine(partial_out, partial_lse, dtype=torch.bfloat16)
+    weights = torch.softmax(torch.tensor([0.0, 1.0], device=device), 0).reshape(2, 1, 1, 1, 1)
+    torch.testing.assert_close(out.float(), (weights * partial_out).sum(0), rtol=2**-8, atol=2**-8)
+    np.testing.assert_allclose(lse.cpu(), np.full((1, 2, 1), np.log(1 + np.e)), rtol=1e-6)

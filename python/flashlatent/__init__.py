@@ -10,11 +10,11 @@ a drop-in for the package flash_mla in flashlatent.flash_mla.
 from ._decode import decode
 from ._errors import (ExhaustedError, FlashLatentError, InternalError, InvalidArgumentError, UnavailableError,
                       UnsupportedError)
-from ._native import (PagePool, Plan, Problem, Sequence, Step, __version__, combine, default_backend, describe_plan,
-                      explain, info)
+from ._native import (PagePool, Plan, Problem, Sequence, Step, __version__, append_latent, combine, convert_cache,
+                      copy_pages, default_backend, describe_plan, explain, gather_cache, info)
 
 __all__ = [
     "ExhaustedError", "FlashLatentError", "InternalError", "InvalidArgumentError", "PagePool", "Plan", "Problem",
-    "Sequence", "Step", "UnavailableError", "UnsupportedError", "__version__", "combine", "decode", "default_backend",
-    "describe_plan", "explain", "info",
+    "Sequence", "Step", "UnavailableError", "UnsupportedError", "__version__", "append_latent", "combine",
+    "convert_cache", "copy_pages", "decode", "default_backend", "describe_plan", "explain", "gather_cache", "info",
 ]

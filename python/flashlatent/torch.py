@@ -14,9 +14,10 @@ from typing import Optional, Tuple
 import torch
 from torch import Tensor
 
-from ._native import Problem, Step, combine as _combine_native
+from . import _native
+from ._native import Problem, Step
 
-__all__ = ["combine", "decode", "decode_out", "plan"]
+__all__ = ["append_latent", "combine", "convert_cache", "copy_pages", "decode", "decode_out", "gather_cache", "plan"]
 
 _step = Step(stateless=True)
 _library = torch.library.Library("flashlatent", "DEF")
@@ -78,7 +79,7 @@ def _decode_out(q, kv_cache, block_table=None, cache_seqlens=None, *, out, lse, 
 def _combine(partial_out, partial_lse, attn_sink=None, dtype=None):
     n, batch, tokens, heads, v_dim = partial_out.shape
     out = partial_out.new_empty((batch, tokens, heads, v_dim), dtype=dtype)
-    return _combine_native(partial_out, partial_lse, attn_sink=attn_sink, out=out)
+    return _native.combine(partial_out, partial_lse, attn_sink=attn_sink, out=out)
 
 
 def _combine_fake(partial_out, partial_lse, attn_sink=None, dtype=None):
@@ -87,12 +88,54 @@ def _combine_fake(partial_out, partial_lse, attn_sink=None, dtype=None):
             partial_out.new_empty((batch, heads, tokens)))
 
 
+def _append_latent(latent, rope, slot_mapping, kv_cache):
+    _native.append_latent(latent, rope, slot_mapping, kv_cache)
+
+
+def _extent(kv_cache, dtype):
+    """The last extent of an array of `dtype` that holds a token of this cache."""
+    elements = 576 if kv_cache.dtype == torch.uint8 else kv_cache.shape[-1]
+    return 656 if dtype == torch.uint8 else elements
+
+
+def _convert_cache_fake(kv_cache, dtype):
+    return kv_cache.new_empty((*kv_cache.shape[:-1], _extent(kv_cache, dtype)), dtype=dtype)
+
+
+def _convert_cache(kv_cache, dtype):
+    return _native.convert_cache(kv_cache, _convert_cache_fake(kv_cache, dtype))
+
+
+def _gather_cache_fake(kv_cache, block_table, cu_seqlens, rows, first_token=None, dtype=None):
+    dtype = kv_cache.dtype if dtype is None else dtype
+    return kv_cache.new_empty((rows, kv_cache.shape[2], _extent(kv_cache, dtype)), dtype=dtype)
+
+
+def _gather_cache(kv_cache, block_table, cu_seqlens, rows, first_token=None, dtype=None):
+    out = _gather_cache_fake(kv_cache, block_table, cu_seqlens, rows, first_token, dtype)
+    return _native.gather_cache(kv_cache, block_table, cu_seqlens, first_token, out=out)
+
+
+def _copy_pages(source, to, pairs):
+    _native.copy_pages(source, to, pairs)
+
+
+def _nothing(*args, **kwargs):
+    """What is made of fake tensors by an operator that only writes to its arguments."""
+
+
 _define(f"plan(Tensor q, Tensor kv_cache, {_TOKENS.rstrip(', ')}) -> Tensor", _plan, _plan_fake)
 _define(f"decode(Tensor q, Tensor kv_cache, {_DECODE}) -> (Tensor, Tensor)", _decode, _decode_fake)
 _define(f"decode_out(Tensor q, Tensor kv_cache, {_DECODE}, Tensor(a!) out, Tensor(b!) lse) -> ()", _decode_out,
-        lambda *args, **kwargs: None)
+        _nothing)
 _define("combine(Tensor partial_out, Tensor partial_lse, Tensor? attn_sink=None, ScalarType? dtype=None)"
         " -> (Tensor, Tensor)", _combine, _combine_fake)
+_define("append_latent(Tensor latent, Tensor? rope, Tensor slot_mapping, Tensor(a!) kv_cache) -> ()", _append_latent,
+        _nothing)
+_define("convert_cache(Tensor kv_cache, ScalarType dtype) -> Tensor", _convert_cache, _convert_cache_fake)
+_define("gather_cache(Tensor kv_cache, Tensor block_table, Tensor cu_seqlens, SymInt rows, Tensor? first_token=None, "
+        "ScalarType? dtype=None) -> Tensor", _gather_cache, _gather_cache_fake)
+_define("copy_pages(Tensor source, Tensor(a!) to, Tensor pairs) -> ()", _copy_pages, _nothing)
 
 
 def plan(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None, cache_seqlens: Optional[Tensor] = None,
@@ -130,3 +173,26 @@ def combine(partial_out: Tensor, partial_lse: Tensor, attn_sink: Optional[Tensor
     """Merges partial results, fp32 (n, batch, s_q, h_q, d_v) and (n, batch, h_q, s_q), by their lse; returns (out,
     lse), out in `dtype` (fp32 if not given). As flashlatent.combine()."""
     return torch.ops.flashlatent.combine(partial_out, partial_lse, attn_sink, dtype)
+
+
+def append_latent(latent: Tensor, rope: Optional[Tensor], slot_mapping: Tensor, kv_cache: Tensor) -> None:
+    """Writes new tokens into a cache; see flashlatent.append_latent()."""
+    torch.ops.flashlatent.append_latent(latent, rope, slot_mapping, kv_cache)
+
+
+def convert_cache(kv_cache: Tensor, dtype: torch.dtype) -> Tensor:
+    """The cache in another format: torch.uint8 is fp8_656; see flashlatent.convert_cache()."""
+    return torch.ops.flashlatent.convert_cache(kv_cache, dtype)
+
+
+def gather_cache(kv_cache: Tensor, block_table: Tensor, cu_seqlens: Tensor, rows: int,
+                 first_token: Optional[Tensor] = None, dtype: Optional[torch.dtype] = None) -> Tensor:
+    """Requests' tokens side by side, (rows, h_kv, d), in the cache's dtype or another; see
+    flashlatent.gather_cache()."""
+    return torch.ops.flashlatent.gather_cache(kv_cache, block_table, cu_seqlens, rows, first_token, dtype)
+
+
+def copy_pages(source: Tensor, to: Tensor, pairs: Tensor) -> None:
+    """Copies pages between two caches; see flashlatent.copy_pages(). Within one cache call that instead: operators
+    of torch may not be given a tensor twice that they write to."""
+    torch.ops.flashlatent.copy_pages(source, to, pairs)

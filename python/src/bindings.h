@@ -18,6 +18,7 @@ namespace nb = nanobind;
 void bind_problem(nb::module_& module);
 void bind_plan(nb::module_& module);
 void bind_step(nb::module_& module);
+void bind_kv_cache(nb::module_& module);
 void bind_combine(nb::module_& module);
 void bind_page_pool(nb::module_& module);
 void bind_query(nb::module_& module);

@@ -8,6 +8,7 @@ NB_MODULE(_native, module) {
   bind_plan(module);
   bind_step(module);
   bind_combine(module);
+  bind_kv_cache(module);
   bind_page_pool(module);
   bind_query(module);
 }

@@ -93,3 +93,32 @@ def test_refusals(device, match, options):
 def test_sparse_prefill_is_refused(device):
     with pytest.raises(NotImplementedError, match="sparse prefill"):
         flash_mla.flash_mla_sparse_fwd(None, None, None, 1.0)
+
+
+@pytest.mark.parametrize("cache_dtype", ["uint8", "int8", "float8_e4m3fn"])
+def test_sparse_fp8(device, cache_dtype):
+    torch.manual_seed(0)
+    q = torch.randn(2, 2, 8, 576).bfloat16().to(device)
+    plain = torch.randn(5, 64, 1, 576).bfloat16()
+    quantised = flashlatent.torch.convert_cache(plain, torch.uint8)
+    rows = flashlatent.torch.convert_cache(quantised, torch.bfloat16).reshape(-1, 576).double()
+    indices = torch.randint(0, 320, (2, 2, 40), dtype=torch.int32)
+    indices[:, :, ::3] = -1
+    indices[1, 1] = -1
+    topk_length = torch.tensor([40, 25], dtype=torch.int32)
+    k_cache = quantised.view(getattr(torch, cache_dtype)).to(device)
+    metadata, num_splits = flash_mla.get_mla_metadata()
+    try:
+        out, lse = flash_mla.flash_mla_with_kvcache(
+            q, k_cache, None, None, 512, metadata, num_splits, is_fp8_kvcache=True, indices=indices.to(device),
+            topk_length=topk_length.to(device))
+    except flashlatent.UnsupportedError:
+        assert device != "cpu"
+        pytest.skip("no kernel of this device takes it")
+    assert (lse[1, :, 1] == math.inf).all() and (out[1, 1] == 0).all()
+    for i, t in [(0, 0), (0, 1), (1, 0)]:
+        named = indices[i, t, :topk_length[i]]
+        seen = rows[named[named >= 0].long()]
+        scores = q[i, t].double().cpu() @ seen.T * 576**-0.5
+        np.testing.assert_allclose(lse[i, :, t].cpu(), scores.logsumexp(-1), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(out[i, t].float().cpu(), scores.softmax(-1) @ seen[:, :512], rtol=2**-7, atol=2**-7)

@@ -143,3 +143,30 @@ def test_combine(device):
     weights = torch.softmax(torch.tensor([0.0, 1.0], device=device), 0).reshape(2, 1, 1, 1, 1)
     torch.testing.assert_close(out.float(), (weights * partial_out).sum(0), rtol=2**-8, atol=2**-8)
     np.testing.assert_allclose(lse.cpu(), np.full((1, 2, 1), np.log(1 + np.e)), rtol=1e-6)
+
+
+def test_cache_operators(device):
+    if device != "cpu":
+        pytest.skip("cache operations run on the CPU")
+    latent, rope = torch.randn(6, 512).bfloat16(), torch.randn(6, 64).bfloat16()
+    slots = torch.tensor([3, 17, -1, 0, 1, 30])
+    table = torch.tensor([[1, 0]], dtype=torch.int32)
+    begins = torch.tensor([0, 32], dtype=torch.int32)
+
+    def fill(latent, rope):
+        kv_cache = torch.zeros(2, 16, 1, 576, dtype=torch.bfloat16)
+        flashlatent.torch.append_latent(latent, rope, slots, kv_cache)
+        quantised = flashlatent.torch.convert_cache(kv_cache, torch.uint8)
+        copied = torch.zeros_like(quantised)
+        flashlatent.torch.copy_pages(quantised, copied, torch.tensor([[0, 0], [1, 1]]))
+        return kv_cache, flashlatent.torch.gather_cache(copied, table, begins, 32, dtype=torch.bfloat16)
+
+    for call in (fill, torch.compile(fill, fullgraph=True, backend="aot_eager")):
+        kv_cache, rows = call(latent, rope)
+        tokens = torch.cat([latent, rope], -1)
+        kept = slots >= 0
+        assert (kv_cache.reshape(32, 576)[slots[kept]] == tokens[kept]).all()
+        expected = kv_cache.flip(0).reshape(32, 576)
+        assert (rows[:, 0, 512:] == expected[:, 512:]).all()
+        # e4m3: half a unit in the last of three bits.
+        torch.testing.assert_close(rows[:, 0].float(), expected.float(), rtol=2**-4, atol=2**-8)

@@ -1,0 +1,169 @@
+// Cache operations: append, convert, gather, copy pages.
+#include <nanobind/stl/optional.h>
+
+#include "core/fp8_656.h"
+#include "flashlatent/kv_cache.h"
+#include "python/src/array.h"
+#include "python/src/bindings.h"
+#include "python/src/errors.h"
+
+namespace flashlatent::python {
+
+namespace {
+
+std::optional<Dtype> sixteen_bits_of(std::optional<std::string_view> dtype) {
+  if (!dtype) return {};
+  return dtype_from_name(*dtype);
+}
+
+/// Where the operation runs. On the CPU it may take a while, and lets other threads of Python run.
+template <class Operation>
+void run(nb::handle like, Device device, nb::handle stream, int threads, Operation operation) {
+  Executor executor = executor_on(device, threads);
+  executor.stream = stream_for(like, device, stream);
+  Status status;
+  if (device.type == DeviceType::kCpu) {
+    nb::gil_scoped_release release;
+    status = operation(executor);
+  } else {
+    status = operation(executor);
+  }
+  check(status);
+}
+
+/// How arrays are made that hold tokens in a format, and the last extent of one.
+struct Format {
+  Dtype dtype;
+  const char* array_dtype;
+  std::int64_t extent;
+};
+
+Format format_from_name(std::string_view name, const TensorView& like) {
+  const std::int64_t elements = like.dtype == Dtype::kU8 ? fp8_656::kDim : like.shape[like.rank - 1];
+  if (name == "fp8_656") return {Dtype::kU8, "uint8", fp8_656::kTokenBytes};
+  if (name == "bf16") return {Dtype::kBF16, "bfloat16", elements};
+  if (name == "fp16") return {Dtype::kF16, "float16", elements};
+  refuse("format is '", name, "'; fp8_656, bf16 and fp16 are accepted");
+}
+
+void append_arrays(nb::handle latent, nb::handle rope, nb::handle slot_mapping, nb::handle kv_cache,
+                   std::optional<std::string_view> dtype, nb::handle stream, int threads) {
+  const std::optional<Dtype> bits = sixteen_bits_of(dtype);
+  const Array latent_array = Array::read("latent", latent, bits);
+  const Array rope_array = Array::read("rope", rope, bits);
+  const Array slots_array = Array::read("slot_mapping", slot_mapping);
+  const Array cache_array = Array::output("kv_cache", kv_cache, bits);
+  run(kv_cache, cache_array.view().device, stream, threads, [&](const Executor& executor) {
+    return append_latent(latent_array.view(), rope_array.view(), slots_array.view(), cache_array.view(),
+                         executor);
+  });
+}
+
+nb::object convert_arrays(nb::handle from, nb::object to, std::optional<std::string_view> format,
+                          std::optional<std::string_view> dtype, nb::handle stream, int threads) {
+  std::optional<Dtype> bits = sixteen_bits_of(dtype);
+  const Array from_array = Array::read("from_", from, bits);
+  const TensorView& view = from_array.view();
+  const bool make = to.is_none();
+  if (make) {
+    if (!format) refuse("to and format are missing; an array, or one of fp8_656, bf16 and fp16, is expected");
+    if (view.rank != 4) refuse("from is ", to_string(view), "; expected (pages, page_size, h_kv, d)");
+    const Format made = format_from_name(*format, view);
+    to = empty_like(from, {view.shape[0], view.shape[1], view.shape[2], made.extent}, made.array_dtype);
+    bits = made.dtype;
+  }
+  const Array to_array = Array::output("to", to, bits, make);
+  run(from, view.device, stream, threads,
+      [&](const Executor& executor) { return convert_cache(view, to_array.view(), executor); });
+  return to;
+}
+
+nb::object gather_arrays(nb::handle kv_cache, nb::handle block_table, nb::handle cu_seqlens,
+                         nb::handle first_token, std::optional<std::int64_t> rows, nb::object out,
+                         std::optional<std::string_view> format, std::optional<std::string_view> dtype,
+                         nb::handle stream, int threads) {
+  std::optional<Dtype> bits = sixteen_bits_of(dtype);
+  const Array cache_array = Array::read("kv_cache", kv_cache, bits);
+  const Array table_array = Array::read("block_table", block_table);
+  const Array begins_array = Array::read("cu_seqlens", cu_seqlens);
+  const Array first_array = Array::read("first_token", first_token);
+  const TensorView& view = cache_array.view();
+  const bool make = out.is_none();
+  if (make) {
+    if (!rows || *rows < 0)
+      refuse("out and rows are missing; an array, or how many rows it is to have, is expected");
+    if (view.rank != 4) refuse("kv_cache is ", to_string(view), "; expected (pages, page_size, h_kv, d)");
+    if (format) {
+      const Format made = format_from_name(*format, view);
+      out = empty_like(kv_cache, {*rows, view.shape[2], made.extent}, made.array_dtype);
+      bits = made.dtype;
+    } else {
+      out = empty_like(kv_cache, {*rows, view.shape[2], view.shape[3]});
+    }
+  }
+  const Array out_array = Array::output("out", out, bits, make);
+  run(kv_cache, view.device, stream, threads, [&](const Executor& executor) {
+    return gather_cache(view, table_array.view(), begins_array.view(), first_array.view(), out_array.view(),
+                        executor);
+  });
+  return out;
+}
+
+void copy_page_arrays(nb::handle from, nb::handle to, nb::handle pairs, nb::handle stream, int threads) {
+  // Pages are copied as bytes: any 16-bit type will do.
+  const Array from_array = Array::read("from_", from, Dtype::kBF16);
+  const Array to_array = Array::output("to", to, Dtype::kBF16);
+  const Array pairs_array = Array::read("pairs", pairs);
+  run(to, to_array.view().device, stream, threads, [&](const Executor& executor) {
+    return copy_pages(from_array.view(), to_array.view(), pairs_array.view(), executor);
+  });
+}
+
+}  // namespace
+
+void bind_kv_cache(nb::module_& module) {
+  using namespace nb::literals;
+  module.def("append_latent", &append_arrays, "latent"_a, "rope"_a.none(), "slot_mapping"_a, "kv_cache"_a,
+             nb::kw_only(), "dtype"_a = nb::none(), "stream"_a = nb::none(), "threads"_a = 0,
+             R"(Writes n new tokens into an MLA cache.
+
+latent        bf16 or fp16 (n, d - d_rope): the normalised latent (NoPE) part; fp8_656: (n, 512)
+rope          the same dtype (n, d_rope), rotated already; fp8_656: (n, 64). None: the cache has no RoPE part
+slot_mapping  int32 or int64 (n): page * page_size + offset in the page; negative: the token is skipped
+kv_cache      bf16 or fp16 (pages, page_size, 1, d), or fp8_656: uint8 (pages, page_size, 1, 656)
+dtype         'bf16': 16-bit integers hold bf16
+A slot past the cache's end is refused on the CPU, before anything is written, and skipped on CUDA.)");
+  module.def("convert_cache", &convert_arrays, "from_"_a, "to"_a = nb::none(), nb::kw_only(),
+             "format"_a = nb::none(), "dtype"_a = nb::none(), "stream"_a = nb::none(), "threads"_a = 0,
+             R"(Converts a whole cache: quantises, dequantises or changes the dtype; returns `to`.
+
+from_   bf16 or fp16 (pages, page_size, h_kv, d), or fp8_656: uint8 (pages, page_size, 1, 656)
+to      another cache of the same pages, page size and heads, which does not overlap
+format  if `to` is not given: 'fp8_656', 'bf16' (NumPy and CuPy get its bits as uint16) or 'fp16'
+dtype   'bf16': 16-bit integers hold bf16)");
+  module.def("gather_cache", &gather_arrays, "kv_cache"_a, "block_table"_a, "cu_seqlens"_a,
+             "first_token"_a = nb::none(), nb::kw_only(), "rows"_a = nb::none(), "out"_a = nb::none(),
+             "format"_a = nb::none(), "dtype"_a = nb::none(), "stream"_a = nb::none(), "threads"_a = 0,
+             R"(Gathers requests into a contiguous buffer; returns it.
+
+Request i's tokens [first_token[i], first_token[i] + n_i), where n_i = cu_seqlens[i + 1] - cu_seqlens[i], become
+rows [cu_seqlens[i], cu_seqlens[i + 1]).
+
+kv_cache     bf16 or fp16 (pages, page_size, h_kv, d), or fp8_656: uint8 (pages, page_size, 1, 656)
+block_table  int32 (batch, max_pages). Where it names no page, or ends, rows are 0
+cu_seqlens   int32 (batch + 1), from 0 to the number of rows, never falling
+first_token  int32 (batch); 0 if not given
+out          (rows, h_kv, d): the cache's dtype (fp8_656 is copied: uint8 (rows, 1, 656)), or bf16 or fp16
+rows         if `out` is not given: how many it has, and `format` which ('fp8_656', 'bf16', 'fp16'; the cache's)
+dtype        'bf16': 16-bit integers hold bf16)");
+  module.def("copy_pages", &copy_page_arrays, "from_"_a, "to"_a, "pairs"_a, nb::kw_only(),
+             "stream"_a = nb::none(), "threads"_a = 0,
+             R"(Copies pages: page pairs[i][0] of `from_` to page pairs[i][1] of `to`.
+
+pairs      int32 or int64 (n, 2). A pair with a page that does not exist is refused on the CPU, before anything is
+           written, and skipped on CUDA
+from_, to  caches of one dtype and page shape; they may be the same, then no page is a destination twice, or both
+           source and destination)");
+}
+
+}  // namespace flashlatent::python

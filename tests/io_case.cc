@@ -133,21 +133,41 @@ TEST(Case, WithoutCausalWhereItMakesNoDifference) {
   EXPECT_FALSE(loaded->causal);
 }
 
+TEST(Case, Sparse) {
+  const auto loaded = parse_case(sparse().bytes(), "x");
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  const auto problem = loaded->problem();
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  EXPECT_EQ(to_string(*problem),
+            "sparse decode b=2 s_q=1 h_q=4 h_kv=1 d=576/512 fp8_656 page=4 topk=5 scale=1");
+  EXPECT_EQ(static_cast<const std::int32_t*>(loaded->inputs().indices.data)[1], 999);
+  EXPECT_TRUE(loaded->inputs().topk_length.present());
+  Draft causal = sparse();
+  causal.metadata["causal"] = "true";
+  expect_message(parse_case(causal.bytes(), "x")->problem().status().message(), "x", "causal is set");
+}
+
+TEST(Case, DenseFp8) {
+  Draft fp8 = dense();
+  fp8.metadata["kv_format"] = "fp8_656";
+  fp8.tensors["kv_cache"] = {Dtype::kU8, {5, 16, 1, 656}, {}};
+  auto problem = parse_case(fp8.bytes(), "x")->problem();
+  expect_message(problem.status().message(), "x", "qk_dim of an fp8_656 cache is 48");
+  fp8.tensors["q"].shape[3] = 576;
+  problem = parse_case(fp8.bytes(), "x")->problem();
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  EXPECT_EQ(problem->cache.format, KvFormat::kFp8_656);
+}
+
 TEST(Case, OtherKindsLoadAndAreUnsupported) {
-  for (const Draft& draft : {sparse(), paged(), packed(), prefill()}) {
+  for (const Draft& draft : {paged(), packed(), prefill()}) {
     const auto loaded = parse_case(draft.bytes(), "x");
     ASSERT_TRUE(loaded.ok()) << loaded.status().message();
     const auto problem = loaded->problem();
     EXPECT_EQ(problem.status().code(), StatusCode::kUnsupported);
     expect_message(problem.status().message(), "x",
-                   "kind is " + draft.metadata.at("kind") + "; only dense_decode");
+                   "kind is " + draft.metadata.at("kind") + "; only dense_decode and sparse_decode");
   }
-  Draft fp8 = dense();
-  fp8.metadata["kv_format"] = "fp8_656";
-  fp8.tensors["kv_cache"] = {Dtype::kU8, {5, 16, 1, 656}, {}};
-  const auto loaded = parse_case(fp8.bytes(), "x");
-  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
-  expect_message(loaded->problem().status().message(), "x", "kv_format is fp8_656; dense_decode takes");
 }
 
 TEST(Case, ProblemErrorsNameTheFile) {
@@ -240,6 +260,7 @@ TEST(Case, BadCasesAreNamed) {
       {sparse(), no_meta("kv_format"), "tensor \"kv_cache\" is uint8 (3, 4, 1, 656); a uint8 cache needs"},
       {sparse(), shape("kv_cache", {3, 4, 1, 640}),
        "tensor \"kv_cache\" is uint8 (3, 4, 1, 640); expected uint8"},
+      {sparse(), no_meta("head_dim_v"), "metadata \"head_dim_v\" is missing; expected a whole number"},
       {sparse(), no("indices"), "tensor \"indices\" is missing; expected int32 (batch = 2, s_q = 1, topk)"},
       {sparse(), values("topk_length", {5, 6}),
        "tensor \"topk_length\": request 1 has 6; it must be from 0 to 5"},
@@ -289,10 +310,10 @@ TEST(Case, Golden) {
     ASSERT_TRUE(loaded.ok()) << loaded.status().message();
     EXPECT_EQ(loaded->kind, kind);
     EXPECT_TRUE(loaded->out_ref().present() && loaded->lse_ref().present());
-    if (kind != CaseKind::kDenseDecode) continue;
+    if (kind == CaseKind::kPagedDecode) continue;
     const auto problem = loaded->problem();
     ASSERT_TRUE(problem.ok()) << problem.status().message();
-    EXPECT_EQ(problem->cache.page_size, 16);
+    EXPECT_EQ(problem->cache.page_size, kind == CaseKind::kDenseDecode ? 16 : 64);
     EXPECT_EQ(problem->query.heads, 8);
   }
 }

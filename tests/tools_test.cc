@@ -100,6 +100,10 @@ TEST_F(Program, RefusesWrongUsage) {
   expect_refused("replay --synthetic --heads 0", {"--heads", "0"});
   expect_refused("make-case " + file("c") + " --dims 3/5", {"--dims", "3/5"});
   expect_refused("make-case " + file("c") + " --heads 3 --kv-heads 2", {"--heads is 3"});
+  expect_refused("make-case " + file("c") + " --kv fp8_656 --dtype fp16", {"dtype is fp16", "bf16"});
+  expect_refused("make-case " + file("c") + " --topk 5 --topk-lengths 1,2,3,9",
+                 {"--topk-lengths has 9", "5"});
+  expect_refused("make-case " + file("c") + " --skipped-indices 0.5", {"--topk"});
   expect_refused("make-case " + file("no/such/folder"), {"no/such/folder"});
 }
 
@@ -172,6 +176,10 @@ TEST_F(Program, DecodeIsRightOnMadeCases) {
       "--lengths 0,0 --heads 5 --dims 512/512",
       "--logit-scale 200 --heads 32 --lengths 700",
       "--no-reference --heads 4 --lengths 65",
+      "--kv fp8_656 --heads 12 --query-tokens 2 --causal --page-size 61 --invalid-pages",
+      "--kv fp8_656 --heads 12 --query-tokens 2 --page-size 61 --topk 96 --skipped-indices 0.3 --sink "
+      "--topk-lengths 96,0,5,70",
+      "--topk 65 --dtype fp16 --kv-heads 2 --dims 320/256",
   };
   for (const char* options : cases) {
     SCOPED_TRACE(options);
@@ -226,11 +234,13 @@ TEST_F(Program, DecodeRefusesBadFiles) {
 }
 
 TEST_F(Program, DecodeIsRightOnGoldenCases) {
-  const std::string path = shared_file("golden/dense_bf16_page16.safetensors");
-  if (path.empty()) GTEST_SKIP() << "no golden case beside the project";
-  expect_right("decode " + path, {"against the file's reference", " rows right"});
-  const Outcome wrong = run("decode " + change(path, "out_ref", 5, 100));
-  EXPECT_EQ(wrong.code, 1) << wrong.out << wrong.err;
+  for (const char* name : {"golden/dense_bf16_page16.safetensors", "golden/sparse_h8.safetensors"}) {
+    const std::string path = shared_file(name);
+    if (path.empty()) GTEST_SKIP() << "no golden case beside the project";
+    expect_right("decode " + path, {"against the file's reference", " rows right"});
+    const Outcome wrong = run("decode " + change(path, "out_ref", 5, 100));
+    EXPECT_EQ(wrong.code, 1) << wrong.out << wrong.err;
+  }
 }
 
 TEST_F(Program, ReplaysATraceThatItMadeUp) {

@@ -20,8 +20,11 @@ std::vector<int> skewed() {
 }
 
 std::string name_of(const CaseSpec& s) {
-  std::string name = fmt::format("{}/{}/d{}-{}/h{}-{}/sq{}/page{}", s.name, to_string(s.dtype), s.qk_dim,
-                                 s.v_dim, s.heads, s.kv_heads, s.query_tokens, s.page_size);
+  const char* kv = s.format == KvFormat::kPlain ? to_string(s.dtype) : to_string(s.format);
+  std::string name = fmt::format("{}/{}/d{}-{}/h{}-{}/sq{}/page{}", s.name, kv, s.qk_dim, s.v_dim, s.heads,
+                                 s.kv_heads, s.query_tokens, s.page_size);
+  if (s.sparse) name += fmt::format("/topk{}", s.topk);
+  if (!s.topk_lengths.empty()) name += "/topk_length";
   if (s.causal) name += "/causal";
   if (s.sink) name += "/sink";
   if (s.strided) name += "/strided";
@@ -200,6 +203,8 @@ std::vector<CaseSpec> check_cases(const std::string& suite) {
   std::vector<CaseSpec> cases = suite == "small"   ? small_cases()
                                 : suite == "quick" ? quick_cases()
                                                    : full_cases();
+  suite == "small" ? add_small_fp8_cases(cases) : add_quick_fp8_cases(cases);
+  if (suite == "full") add_full_fp8_cases(cases);
   for (CaseSpec& spec : cases) spec.name = name_of(spec);
   return cases;
 }

@@ -11,4 +11,9 @@ namespace flashlatent::tools {
 /// `suite` is small, quick or full; each name is unique and tells what is in the case.
 std::vector<runtime::CaseSpec> check_cases(const std::string& suite);
 
+/// Those of each suite with fp8_656 caches or indices; full has the quick ones, too.
+void add_small_fp8_cases(std::vector<runtime::CaseSpec>& cases);
+void add_quick_fp8_cases(std::vector<runtime::CaseSpec>& cases);
+void add_full_fp8_cases(std::vector<runtime::CaseSpec>& cases);
+
 }  // namespace flashlatent::tools

@@ -21,16 +21,19 @@ constexpr int kLongest = 1 << 24;
 struct MakeCaseOptions {
   std::string path;
   std::string dtype = "bf16";
+  std::string kv = "plain";
   std::string dims = "576/512";
   int batch = 0;  // 0: as many as lengths
   bool no_reference = false;
   std::uint64_t seed = 0;
-  runtime::CaseSpec spec = {.lengths = {0, 1, 64, 200}};
+  runtime::CaseSpec spec = {.lengths = {0, 1, 64, 200}, .topk = -1};
 };
 
 Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
   spec = options.spec;
   spec.dtype = options.dtype == "fp16" ? Dtype::kF16 : Dtype::kBF16;
+  spec.format = *kv_format_from_name(options.kv);
+  spec.sparse = spec.topk >= 0;
   int end = 0;
   const int numbers = std::sscanf(options.dims.c_str(), "%d/%d%n", &spec.qk_dim, &spec.v_dim, &end);
   if (numbers != 2 || static_cast<std::size_t>(end) != options.dims.size() || spec.v_dim < 1 ||
@@ -48,6 +51,16 @@ Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
     return {StatusCode::kInvalidArgument,
             fmt::format("--ragged has {} numbers, but there are {} requests; expected one for each",
                         spec.ragged_tokens.size(), spec.lengths.size())};
+  }
+  if (!spec.topk_lengths.empty() && spec.topk_lengths.size() != spec.lengths.size()) {
+    return {StatusCode::kInvalidArgument,
+            fmt::format("--topk-lengths has {} numbers, but there are {} requests; expected one for each",
+                        spec.topk_lengths.size(), spec.lengths.size())};
+  }
+  for (int length : spec.topk_lengths) {
+    if (length <= spec.topk) continue;
+    return {StatusCode::kInvalidArgument,
+            fmt::format("--topk-lengths has {}; 0 to --topk {} is accepted", length, std::max(spec.topk, 0))};
   }
   if (spec.heads % spec.kv_heads != 0) {
     return {StatusCode::kInvalidArgument,
@@ -105,18 +118,22 @@ References make_references(const DecodeProblem& problem, const DecodeInputs& inp
 int run_make_case(const MakeCaseOptions& options) {
   runtime::CaseSpec spec;
   if (Status status = finish_spec(options, spec); !status.ok()) return fail(status);
+  if (Status status = validate(runtime::problem_of(spec)); !status.ok()) return fail(status);
   const runtime::RandomCase random_case = runtime::make_case(spec, options.seed);
   const auto& query = random_case.problem.query;
   const auto& cache = random_case.problem.cache;
-  if (Status status = validate(random_case.problem); !status.ok()) return fail(status);
 
   const DecodeInputs& inputs = random_case.inputs;
-  const std::vector<std::int32_t> table = page_table(random_case);
-  std::vector<io::NamedTensor> tensors = {
-      {"q", inputs.q},
-      {"kv_cache", inputs.kv_cache},
-      {"block_table", {table.data(), Dtype::kI32, {query.batch, cache.max_pages}}},
-      {"cache_seqlens", inputs.cache_seqlens}};
+  std::vector<io::NamedTensor> tensors = {{"q", inputs.q}, {"kv_cache", inputs.kv_cache}};
+  std::vector<std::int32_t> table;
+  if (spec.sparse) {
+    tensors.push_back({"indices", inputs.indices});
+    if (inputs.topk_length.present()) tensors.push_back({"topk_length", inputs.topk_length});
+  } else {
+    table = page_table(random_case);
+    tensors.push_back({"block_table", {table.data(), Dtype::kI32, {query.batch, cache.max_pages}}});
+    tensors.push_back({"cache_seqlens", inputs.cache_seqlens});
+  }
   if (query.ragged) tensors.push_back({"cu_seqlens_q", inputs.cu_seqlens_q});
   if (spec.sink) tensors.push_back({"attn_sink", inputs.attn_sink});
   References references;
@@ -131,11 +148,12 @@ int run_make_case(const MakeCaseOptions& options) {
         {"lse_ref", {references.lse.data(), Dtype::kF32, {query.batch, query.heads, query.tokens}}});
   }
   // 17 digits are enough for any double.
-  const std::map<std::string, std::string> metadata = {
-      {"kind", "dense_decode"},
+  std::map<std::string, std::string> metadata = {
+      {"kind", spec.sparse ? "sparse_decode" : "dense_decode"},
       {"softmax_scale", fmt::format("{:.17g}", random_case.problem.options.softmax_scale)},
       {"causal", spec.causal ? "true" : "false"},
       {"head_dim_v", fmt::format("{}", spec.v_dim)}};
+  if (spec.format == KvFormat::kFp8_656) metadata["kv_format"] = to_string(spec.format);
   if (Status status = io::write_safetensors(options.path, tensors, metadata); !status.ok()) {
     return fail(status);
   }
@@ -147,14 +165,28 @@ int run_make_case(const MakeCaseOptions& options) {
 }  // namespace
 
 void add_make_case(CLI::App& app, Action& action) {
-  CLI::App* make =
-      app.add_subcommand("make-case", "Write a random dense decode case with its reference to a file");
+  CLI::App* make = app.add_subcommand("make-case", "Write a random decode case with its reference to a file");
   auto options = std::make_shared<MakeCaseOptions>();
   runtime::CaseSpec& spec = options->spec;
   make->add_option("OUT", options->path, "The safetensors file to write")->required();
   make->add_option("--dtype", options->dtype, "bf16 or fp16")
       ->check(CLI::IsMember({"bf16", "fp16"}))
       ->capture_default_str();
+  make->add_option("--kv", options->kv, "Cache format: plain (of the dtype) or fp8_656")
+      ->check(CLI::IsMember({"plain", "fp8_656"}))
+      ->capture_default_str();
+  make->add_option("--topk", spec.topk,
+                   "Make it sparse: each query token attends to so many random tokens of its request")
+      ->check(CLI::Range(0, 1 << 20));
+  make->add_option("--topk-lengths", spec.topk_lengths,
+                   "Sparse: only so many indices of each request count: a,b,c")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1 << 20))
+      ->needs("--topk");
+  make->add_option("--skipped-indices", spec.skipped_indices,
+                   "Sparse: this part of the indices is -1 or out of range, of each third query token all")
+      ->check(CLI::Range(0.0, 1.0))
+      ->needs("--topk");
   make->add_option("--lengths", spec.lengths, "Cached tokens of each request: a,b,c")
       ->delimiter(',')
       ->check(CLI::Range(0, kLongest))
@@ -188,8 +220,9 @@ void add_make_case(CLI::App& app, Action& action) {
   make->footer(
       "Pages are permuted, and memory that no request uses holds NaN and Inf. The reference is the float64\n"
       "oracle's.\n"
-      "Example: flashlatent make-case case.safetensors --lengths 0,1,300 --query-tokens 2 --causal\n"
-      "         flashlatent decode case.safetensors");
+      "Examples: flashlatent make-case case.safetensors --lengths 0,1,300 --query-tokens 2 --causal\n"
+      "          flashlatent make-case case.safetensors --kv fp8_656 --topk 96 --skipped-indices 0.3\n"
+      "          flashlatent decode case.safetensors");
   make->callback([&action, options] { action = [options] { return run_make_case(*options); }; });
 }
 

@@ -68,13 +68,18 @@ class Metadata {
 
   Status read_head_dim_v(CaseKind kind, std::optional<int>& head_dim_v) const {
     const std::string* text = find("head_dim_v");
-    if (text == nullptr && kind != CaseKind::kDenseDecode) return {};
+    if (text == nullptr && !needs_head_dim_v(kind)) return {};
     const auto value = text == nullptr ? std::nullopt : parse_integer(*text);
     if (!value || *value < 1 || *value > kMaxHeadDim) {
       return refuse("head_dim_v", fmt::format("a whole number from 1 to {}", kMaxHeadDim));
     }
     head_dim_v = static_cast<int>(*value);
     return {};
+  }
+
+  // Of the kinds that are served; paged_decode has it in value_cache's shape.
+  static bool needs_head_dim_v(CaseKind kind) {
+    return kind == CaseKind::kDenseDecode || kind == CaseKind::kSparseDecode;
   }
 
   Status read_kv_format(std::string& format) const {
@@ -131,6 +136,8 @@ DecodeInputs DecodeCase::inputs() const {
   inputs.kv_cache = file.tensor("kv_cache");
   inputs.block_table = file.tensor("block_table");
   inputs.cache_seqlens = file.tensor("cache_seqlens");
+  inputs.indices = file.tensor("indices");
+  inputs.topk_length = file.tensor("topk_length");
   inputs.cu_seqlens_q = file.tensor("cu_seqlens_q");
   inputs.attn_sink = file.tensor("attn_sink");
   return inputs;
@@ -140,19 +147,16 @@ Result<DecodeProblem> DecodeCase::problem() const {
   auto refuse = [&](StatusCode code, std::string_view why) {
     return Status(code, fmt::format("{}: {}", file.name(), why));
   };
-  if (kind != CaseKind::kDenseDecode) {
-    return refuse(StatusCode::kUnsupported,
-                  fmt::format("kind is {}; only dense_decode is served so far", to_string(kind)));
-  }
-  if (!kv_format.empty()) {
-    return refuse(StatusCode::kUnsupported,
-                  fmt::format("kv_format is {}; dense_decode takes bf16 and fp16 caches so far", kv_format));
+  if (kind != CaseKind::kDenseDecode && kind != CaseKind::kSparseDecode) {
+    return refuse(
+        StatusCode::kUnsupported,
+        fmt::format("kind is {}; only dense_decode and sparse_decode are served so far", to_string(kind)));
   }
   const DecodeInputs tensors = inputs();
   DecodeProblem::Options options;
   options.softmax_scale = softmax_scale;
   options.causal = causal;
-  auto problem = infer_problem(tensors, head_dim_v.value_or(0), options);
+  auto problem = infer_problem(tensors, *head_dim_v, options);
   if (!problem.ok()) return refuse(problem.status().code(), problem.status().message());
   // A request has at least one token to the library; with none at all there is nothing to run.
   if (problem->query.ragged) problem->query.tokens = std::max(1, longest_query(tensors.cu_seqlens_q));

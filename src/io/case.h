@@ -25,7 +25,7 @@ struct DecodeCase {
   CaseKind kind = CaseKind::kDenseDecode;
   float softmax_scale = 1.0F;     ///< Finite.
   bool causal = false;            ///< False where the file leaves it out, which it may with one query token.
-  std::optional<int> head_dim_v;  ///< Always there in a dense_decode case.
+  std::optional<int> head_dim_v;  ///< Always there in dense_decode and sparse_decode.
   std::string kv_format;          ///< "fp8_656" when kv_cache is uint8, else empty.
   SafetensorsFile file;           ///< Owns the tensors.
 
@@ -34,10 +34,10 @@ struct DecodeCase {
   ConstTensorView out_ref() const { return file.tensor("out_ref"); }
   ConstTensorView lse_ref() const { return file.tensor("lse_ref"); }
 
-  /// For a dense_decode case; absent tensors stay absent views.
+  /// Of a dense_decode or sparse_decode case; absent tensors stay absent views.
   DecodeInputs inputs() const;
-  /// The problem that a dense_decode case poses; with cu_seqlens_q, query.tokens is the longest request's.
-  /// kUnsupported for the other kinds and for a uint8 cache, kInvalidArgument as infer_problem().
+  /// The problem that such a case poses; with cu_seqlens_q, query.tokens is the longest request's.
+  /// kUnsupported for the other kinds, kInvalidArgument as infer_problem().
   Result<DecodeProblem> problem() const;
 };
 

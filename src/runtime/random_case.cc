@@ -18,12 +18,16 @@ constexpr int kPad = 16;       // bytes that a strided tensor's rows are longer 
 constexpr int kPagePad = 128;  // and its pages
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
+int pages(const CaseSpec& spec, int length) {
+  return (length + spec.page_size - 1) / spec.page_size;
+}
+
 class Maker {
  public:
   Maker(const CaseSpec& spec, std::uint64_t seed) : spec_(spec), engine_(seed) {}
 
   RandomCase make() {
-    set_problem();
+    case_.problem = problem_of(spec_);
     make_cache();
     spec_.sparse ? make_indices() : make_page_table();
     make_query();
@@ -33,7 +37,7 @@ class Maker {
 
  private:
   int batch() const { return static_cast<int>(spec_.lengths.size()); }
-  int pages_of(int length) const { return (length + spec_.page_size - 1) / spec_.page_size; }
+  int pages_of(int length) const { return pages(spec_, length); }
   std::uint16_t normal() { return from_float(normal_(engine_), spec_.dtype); }
 
   template <class T>
@@ -52,21 +56,6 @@ class Maker {
     const std::int32_t values[] = {-1, static_cast<std::int32_t>(count), std::numeric_limits<int>::max(),
                                    std::numeric_limits<int>::min()};
     return values[engine_() % 4];
-  }
-
-  void set_problem() {
-    DecodeProblem& p = case_.problem;
-    const int longest =
-        spec_.lengths.empty() ? 0 : *std::max_element(spec_.lengths.begin(), spec_.lengths.end());
-    p.query = {batch(), spec_.query_tokens, spec_.heads, !spec_.ragged_tokens.empty()};
-    if (p.query.ragged) {
-      p.query.tokens = std::max(1, *std::max_element(spec_.ragged_tokens.begin(), spec_.ragged_tokens.end()));
-    }
-    p.cache = {spec_.format, spec_.dtype, spec_.kv_heads, spec_.qk_dim, spec_.v_dim, spec_.page_size, 0};
-    p.cache.max_pages = spec_.sparse ? 0 : pages_of(longest) + 2;
-    p.sparse = {spec_.sparse, spec_.sparse ? spec_.topk : 0};
-    p.options = {spec_.logit_scale / std::sqrt(static_cast<float>(spec_.qk_dim)), spec_.causal, spec_.sink,
-                 spec_.batch_invariant};
   }
 
   /// A plain row.
@@ -254,6 +243,20 @@ class Maker {
 };
 
 }  // namespace
+
+DecodeProblem problem_of(const CaseSpec& spec) {
+  DecodeProblem p;
+  const int longest = spec.lengths.empty() ? 0 : *std::max_element(spec.lengths.begin(), spec.lengths.end());
+  const std::vector<int>& ragged = spec.ragged_tokens;
+  p.query = {static_cast<int>(spec.lengths.size()), spec.query_tokens, spec.heads, !ragged.empty()};
+  if (p.query.ragged) p.query.tokens = std::max(1, *std::max_element(ragged.begin(), ragged.end()));
+  p.cache = {spec.format, spec.dtype, spec.kv_heads, spec.qk_dim, spec.v_dim, spec.page_size, 0};
+  p.cache.max_pages = spec.sparse ? 0 : pages(spec, longest) + 2;
+  p.sparse = {spec.sparse, spec.sparse ? spec.topk : 0};
+  p.options = {spec.logit_scale / std::sqrt(static_cast<float>(spec.qk_dim)), spec.causal, spec.sink,
+               spec.batch_invariant};
+  return p;
+}
 
 RandomCase make_case(const CaseSpec& spec, std::uint64_t seed) {
   return Maker(spec, seed).make();

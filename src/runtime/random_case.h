@@ -20,11 +20,6 @@ struct CaseSpec {
   int v_dim = 512;
   int page_size = 64;
   std::vector<int> lengths = {100};
-  bool sparse = false;  ///< Query tokens attend to `topk` random ones of their request's tokens.
-  int topk = 0;
-  std::vector<int> topk_lengths = {};  ///< One a request; empty: no topk_length.
-  double skipped_indices = 0;  ///< The part of the indices that is -1 or out of range; of each third query
-                               ///< token then all are.
   std::vector<int> ragged_tokens = {};  ///< Query tokens of each request; empty: query_tokens for all.
   bool causal = false;
   bool sink = false;  ///< Some of them infinite.
@@ -32,6 +27,11 @@ struct CaseSpec {
   bool invalid_pages = false;  ///< Some live page table entries are -1 or out of range.
   bool strided = false;        ///< q and kv_cache are slices of larger, poisoned tensors.
   float logit_scale = 1.0F;    ///< Standard deviation of the scores.
+  bool sparse = false;         ///< Query tokens attend to `topk` random ones of their request's tokens.
+  int topk = 0;
+  std::vector<int> topk_lengths = {};  ///< One a request; empty: no topk_length.
+  double skipped_indices = 0;  ///< The part of the indices that is -1 or out of range; of each third query
+                               ///< token then all are.
 };
 
 /// A problem and its tensors on the CPU. Pages are permuted; the table has columns to spare, with garbage in
@@ -43,6 +43,10 @@ struct RandomCase {
   std::vector<std::vector<std::uint8_t>> storage;
 };
 
+/// The problem that a spec poses, for callers who want to validate it before they make its tensors.
+DecodeProblem problem_of(const CaseSpec& spec);
+
+/// The spec's problem is valid.
 RandomCase make_case(const CaseSpec& spec, std::uint64_t seed);
 
 }  // namespace flashlatent::runtime

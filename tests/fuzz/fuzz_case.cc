@@ -49,10 +49,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   check(validate(*problem).ok());
   const DecodeInputs inputs = loaded->inputs();
+  const bool sparse = problem->sparse.enabled;
   const std::int64_t capacity =
-      static_cast<std::int64_t>(problem->cache.max_pages) * problem->cache.page_size;
-  for (int i = 0; i < problem->query.batch; ++i) {
-    const std::int32_t length = static_cast<const std::int32_t*>(inputs.cache_seqlens.data)[i];
+      sparse ? problem->sparse.topk
+             : static_cast<std::int64_t>(problem->cache.max_pages) * problem->cache.page_size;
+  const ConstTensorView& lengths = sparse ? inputs.topk_length : inputs.cache_seqlens;
+  for (int i = 0; lengths.present() && i < problem->query.batch; ++i) {
+    const std::int32_t length = static_cast<const std::int32_t*>(lengths.data)[i];
     check(length >= 0 && length <= capacity);
   }
   return 0;

@@ -11,10 +11,6 @@ namespace flashlatent::python {
 
 namespace {
 
-std::string type_of(nb::handle object) {
-  return nb::cast<std::string>(nb::str(nb::type_name(object.type())));
-}
-
 ArrayType inspect(nb::handle array) {
   ArrayType result;
   result.type = reinterpret_cast<PyTypeObject*>(array.type().ptr());
@@ -57,6 +53,10 @@ std::optional<Dtype> dtype_of(int code, int bits, std::optional<Dtype> sixteen_b
 }
 
 }  // namespace
+
+std::string type_of(nb::handle object) {
+  return nb::cast<std::string>(nb::str(nb::type_name(object.type())));
+}
 
 const ArrayType& array_type(nb::handle array) {
   static auto& seen = *new std::vector<std::unique_ptr<ArrayType>>;
@@ -184,12 +184,10 @@ void Array::read_buffer(const char* name, nb::handle object, std::optional<Dtype
 void Array::read_capsule(const char* name, nb::handle object, std::optional<Dtype> sixteen_bits) {
   const nb::object device = object.attr("__dlpack_device__")();
   nb::dict arguments;
-  // The package makes its data ready on the stream that is named; 1 is CUDA's default one. CuPy's and torch's
-  // own current streams are used below, so that nothing needs to wait there (-1).
-  if (nb::cast<int>(device[0]) != dlpack::kCpu) {
-    const ArrayType& type = array_type(object);
-    arguments["stream"] = type.torch || type.cupy ? -1 : 1;
-  }
+  // torch and CuPy: the work goes to their current stream, so that nothing needs to wait (-1). Others make
+  // their data ready for CUDA's default stream.
+  const ArrayType& type = array_type(object);
+  if (nb::cast<int>(device[0]) != dlpack::kCpu && (type.torch || type.cupy)) arguments["stream"] = -1;
   const nb::object export_ = object.attr("__dlpack__");
   try {
     nb::dict versioned;
@@ -213,35 +211,6 @@ void Array::read_capsule(const char* name, nb::handle object, std::optional<Dtyp
   const auto* managed = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule_.ptr(), "dltensor"));
   if (managed == nullptr) throw nb::python_error();
   read_tensor(name, managed->tensor, sixteen_bits);
-}
-
-void* stream_for(nb::handle like, Device device, nb::handle stream) {
-  if (device.type == DeviceType::kCpu) return nullptr;
-  auto handle = [](nb::handle number) { return reinterpret_cast<void*>(nb::cast<std::uintptr_t>(number)); };
-  if (!stream.is_none()) {
-    if (nb::isinstance<nb::int_>(stream)) return handle(stream);
-    if (nb::hasattr(stream, "__cuda_stream__"))
-      return handle(nb::object(stream.attr("__cuda_stream__")()[1]));
-    for (const char* attribute : {"cuda_stream", "ptr"}) {
-      if (nb::hasattr(stream, attribute)) return handle(stream.attr(attribute));
-    }
-    refuse("stream is a ", type_of(stream),
-           "; an integer handle or a stream object of torch or CuPy is accepted");
-  }
-  const ArrayType& type = array_type(like);
-  if (type.exchange != nullptr) {
-    void* current = nullptr;
-    if (type.exchange->current_stream(dlpack::kCuda, device.index, &current) != 0) throw nb::python_error();
-    return current;
-  }
-  if (type.torch) {
-    return handle(
-        nb::module_::import_("torch.cuda").attr("current_stream")(device.index).attr("cuda_stream"));
-  }
-  if (type.cupy) {
-    return handle(nb::module_::import_("cupy.cuda").attr("get_current_stream")(device.index).attr("ptr"));
-  }
-  return nullptr;
 }
 
 nb::object empty_like(nb::handle like, std::initializer_list<std::int64_t> shape, const char* dtype) {

@@ -26,6 +26,9 @@ struct ArrayType {
 
 const ArrayType& array_type(nb::handle array);
 
+/// The name of an object's type, for messages.
+std::string type_of(nb::handle object);
+
 /// A caller's array for the time of one call.
 class Array {
  public:
@@ -55,10 +58,6 @@ class Array {
   nb::object capsule_;  // frees the exported tensor
   Py_buffer buffer_ = {};
 };
-
-/// The stream of `device` to work on: `stream` if it is given (an integer handle, or a stream object of
-/// torch, CuPy or another with __cuda_stream__), else the current one of the package that `like` is from.
-void* stream_for(nb::handle like, Device device, nb::handle stream);
 
 /// A new array of like's package on its device. `dtype` is like's own, or what is named.
 nb::object empty_like(nb::handle like, std::initializer_list<std::int64_t> shape,

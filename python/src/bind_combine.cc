@@ -4,6 +4,7 @@
 #include "flashlatent/combine.h"
 #include "python/src/array.h"
 #include "python/src/bindings.h"
+#include "python/src/cuda_stream.h"
 #include "python/src/errors.h"
 
 namespace flashlatent::python {
@@ -28,7 +29,8 @@ nb::tuple combine_arrays(nb::handle partial_out, nb::handle partial_lse, nb::han
   const Array out_array = Array::output("out", out, bits, new_out);
   const Array lse_array = Array::output("lse", lse, {}, new_lse);
   Executor executor = executor_on(view.device, threads);
-  executor.stream = stream_for(partial_out, view.device, stream);
+  const WorkStream work(partial_out, view.device, stream);
+  executor.stream = work.handle();
   Status status;
   {
     nb::gil_scoped_release release;
@@ -36,6 +38,7 @@ nb::tuple combine_arrays(nb::handle partial_out, nb::handle partial_lse, nb::han
                      executor);
   }
   check(status);
+  work.finish();
   return nb::make_tuple(out, lse);
 }
 

@@ -5,6 +5,7 @@
 #include "flashlatent/kv_cache.h"
 #include "python/src/array.h"
 #include "python/src/bindings.h"
+#include "python/src/cuda_stream.h"
 #include "python/src/errors.h"
 
 namespace flashlatent::python {
@@ -20,7 +21,8 @@ std::optional<Dtype> sixteen_bits_of(std::optional<std::string_view> dtype) {
 template <class Operation>
 void run(nb::handle like, Device device, nb::handle stream, int threads, Operation operation) {
   Executor executor = executor_on(device, threads);
-  executor.stream = stream_for(like, device, stream);
+  const WorkStream work(like, device, stream);
+  executor.stream = work.handle();
   Status status;
   if (device.type == DeviceType::kCpu) {
     nb::gil_scoped_release release;
@@ -29,6 +31,7 @@ void run(nb::handle like, Device device, nb::handle stream, int threads, Operati
     status = operation(executor);
   }
   check(status);
+  work.finish();
 }
 
 /// How arrays are made that hold tokens in a format, and the last extent of one.

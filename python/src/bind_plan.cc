@@ -4,6 +4,7 @@
 #include "flashlatent/plan.h"
 #include "plan/host_plan.h"
 #include "python/src/bindings.h"
+#include "python/src/cuda_stream.h"
 #include "python/src/errors.h"
 #include "python/src/plan.h"
 
@@ -68,10 +69,11 @@ nb::dict describe(const DecodeProblem& problem, const std::vector<std::int32_t>&
 void schedule(Plan& plan, nb::handle lengths, nb::handle like, nb::handle storage, nb::handle stream,
               bool once) {
   if (like.is_none()) like = lengths;
-  void* handle = stream_for(like, plan.device(), stream);
-  if (once && plan.scheduled(handle)) return;
+  const WorkStream work(like, plan.device(), stream);
+  if (once && plan.scheduled(work.handle())) return;
   const Array array = Array::read(plan.problem().sparse.enabled ? "topk_length" : "cache_seqlens", lengths);
-  plan.schedule(array.view(), like, storage, handle);
+  plan.schedule(array.view(), like, storage, work.handle());
+  work.finish();
 }
 
 nb::tuple decode(Plan& plan, nb::handle q, nb::handle kv_cache, nb::handle block_table,
@@ -82,8 +84,11 @@ nb::tuple decode(Plan& plan, nb::handle q, nb::handle kv_cache, nb::handle block
   const InputArrays arrays(
       {q, kv_cache, block_table, cache_seqlens, indices, topk_length, cu_seqlens_q, attn_sink},
       dtype == Dtype::kBF16 ? std::optional(dtype) : std::nullopt);
-  return plan.decode(arrays.inputs(), q, {std::move(out), std::move(lse), storage, workspace},
-                     stream_for(q, plan.device(), stream));
+  const WorkStream work(q, plan.device(), stream);
+  nb::tuple result =
+      plan.decode(arrays.inputs(), q, {std::move(out), std::move(lse), storage, workspace}, work.handle());
+  work.finish();
+  return result;
 }
 
 }  // namespace

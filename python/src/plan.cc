@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "python/src/capture.h"
+#include "python/src/cuda_stream.h"
 #include "python/src/errors.h"
 
 namespace flashlatent::python {

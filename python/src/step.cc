@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "python/src/bindings.h"
+#include "python/src/cuda_stream.h"
 #include "python/src/errors.h"
 
 namespace flashlatent::python {
@@ -41,7 +42,7 @@ nb::tuple Step::decode(const InputHandles& handles, const StepOptions& options, 
   const InputArrays arrays(handles, options.sixteen_bits);
   const DecodeInputs inputs = arrays.inputs();
   const std::shared_ptr<Plan> plan = find(infer_problem(inputs, options), inputs.q.device);
-  void* handle = stream_for(handles.q, inputs.q.device, stream);
+  const WorkStream work(handles.q, inputs.q.device, stream);
   const ConstTensorView& lengths = plan->problem().sparse.enabled ? inputs.topk_length : inputs.cache_seqlens;
   nb::object own_plan, own_workspace;  // of this call alone
   auto own = [&](std::size_t bytes) {
@@ -52,11 +53,14 @@ nb::tuple Step::decode(const InputHandles& handles, const StepOptions& options, 
   }
   if (stateless_ && caller.plan.is_none()) {
     caller.plan = own_plan = own(plan->selection().plan_bytes);
-    plan->schedule(lengths, handles.q, caller.plan, handle);
+    plan->schedule(lengths, handles.q, caller.plan, work.handle());
   }
-  if (caller.plan.is_none() && !plan->scheduled(handle))
-    plan->schedule(lengths, handles.q, nb::none(), handle);
-  return plan->decode(inputs, handles.q, caller, handle);
+  if (caller.plan.is_none() && !plan->scheduled(work.handle())) {
+    plan->schedule(lengths, handles.q, nb::none(), work.handle());
+  }
+  nb::tuple result = plan->decode(inputs, handles.q, caller, work.handle());
+  work.finish();
+  return result;
 }
 
 }  // namespace flashlatent::python

@@ -6,6 +6,7 @@
 #include "flashlatent/version.h"
 #include "python/src/bindings.h"
 #include "python/src/errors.h"
+#include "tools/source_tree.h"
 
 namespace flashlatent::python {
 
@@ -43,6 +44,7 @@ nb::dict info() {
     backends[to_string(backend)] = backend_entry(backend);
   nb::dict result;
   result["version"] = FLASHLATENT_VERSION;
+  result["source_tree"] = tools::source_tree();
   result["backends"] = backends;
   return result;
 }
@@ -78,7 +80,8 @@ void bind_query(nb::module_& module) {
   using namespace nb::literals;
   module.attr("__version__") = FLASHLATENT_VERSION;
   module.def("info", &info,
-             R"(What there is to run on: {'version', 'backends': {'cpu' and 'cuda': {...}}}.
+             R"(What there is to run on: {'version', 'source_tree' (the id of the git tree built),
+'backends': {'cpu' and 'cuda': {...}}}.
 
 A backend has 'available', 'reason' (why it is not), 'devices' and 'kernels' (name: what it takes); a device 'index',
 'name', 'units' (multiprocessors or threads), 'memory' (bytes) and 'detail'.)");

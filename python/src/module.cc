@@ -3,6 +3,8 @@
 
 NB_MODULE(_native, module) {
   using namespace flashlatent::python;
+  // torch keeps what its operators use for ever.
+  nanobind::set_leak_warnings(false);
   module.doc() = "FlashLatent's library. The package flashlatent is what to import.";
   bind_problem(module);
   bind_plan(module);

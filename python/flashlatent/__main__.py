@@ -1,0 +1,19 @@
+"""python -m flashlatent: what there is to run on."""
+
+from . import info
+
+
+def main():
+    found = info()
+    print(f"flashlatent {found['version']} (source tree {found['source_tree']})")
+    for name, backend in found["backends"].items():
+        print(f"\nbackend {name}: {'available' if backend['available'] else backend['reason']}")
+        for device in backend["devices"]:
+            units = "threads" if name == "cpu" else "multiprocessors"
+            print(f"  device {device['index']}: {device['name']}, {device['units']} {units}, {device['detail']}")
+        for kernel, takes in backend["kernels"].items():
+            print(f"  kernel {kernel}: {takes}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""python -m flashlatent.bench: host time of a call, that is, how long Python is busy with it.
+
+On a GPU calls only enqueue work: some are timed in a row, then the GPU is waited for, outside of the clock. On the
+CPU the computation is part of a call; a problem with next to nothing to compute is timed instead.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import time
+
+from . import Plan, Problem, Step, info
+from ._errors import FlashLatentError
+
+
+def host_microseconds(call, wait, repeats=30, calls=50):
+    """Least, median and most microseconds a call, of `repeats` runs of `calls` calls in a row."""
+    for _ in range(calls):
+        call()
+    wait()
+    samples = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        samples.append((time.perf_counter() - start) / calls * 1e6)
+        wait()
+    return min(samples), statistics.median(samples), max(samples)
+
+
+def numpy_case():
+    import numpy as np
+    q = np.ones((1, 1, 1, 64), np.float16)
+    return (q, np.ones((1, 1, 1, 64), np.float16), np.zeros((1, 1), np.int32), np.ones(1, np.int32)), \
+        np.empty_like(q), np.empty((1, 1, 1), np.float32), 64
+
+
+def torch_case(device):
+    import torch
+    if device == "cpu":
+        arrays, out, lse, v_dim = numpy_case()
+        return tuple(map(torch.from_numpy, arrays)), torch.from_numpy(out), torch.from_numpy(lse), v_dim
+    options = {"device": device, "dtype": torch.bfloat16}
+    q = torch.randn(1, 1, 16, 576, **options)
+    kv_cache = torch.randn(64, 64, 1, 576, **options)
+    block_table = torch.arange(64, dtype=torch.int32, device=device).reshape(1, 64)
+    cache_seqlens = torch.full((1,), 4096, dtype=torch.int32, device=device)
+    return ((q, kv_cache, block_table, cache_seqlens), torch.empty(1, 1, 16, 512, **options),
+            torch.empty(1, 16, 1, device=device), 512)
+
+
+def native_calls(case, threads):
+    """(name, call) of the package's own functions."""
+    arrays, out, lse, v_dim = case
+    plan = Plan.like(Problem.of_arrays(*arrays[:3], softmax_scale=0.1, v_dim=v_dim), arrays[0], threads=threads)
+    plan.schedule(arrays[3])
+    step = Step(threads=threads)
+    return [
+        ("Plan.schedule", lambda: plan.schedule(arrays[3])),
+        ("Plan.decode, out and lse given", lambda: plan.decode(*arrays, out=out, lse=lse)),
+        ("Plan.decode", lambda: plan.decode(*arrays)),
+        ("Step.decode, out and lse given",
+         lambda: step.decode(*arrays, softmax_scale=0.1, v_dim=v_dim, out=out, lse=lse)),
+        ("Step.decode", lambda: step.decode(*arrays, softmax_scale=0.1, v_dim=v_dim)),
+    ]
+
+
+def torch_calls(case, threads):
+    """(name, call) of the drop-in and the operators."""
+    from . import flash_mla, torch as operators
+    (q, kv_cache, block_table, cache_seqlens), out, lse, v_dim = case
+    arrays = (q, kv_cache, block_table, cache_seqlens)
+    metadata, num_splits = flash_mla.get_mla_metadata()
+    if threads:
+        metadata.decode = Step(threads=threads).decode
+    plan = operators.plan(*arrays, v_dim=v_dim)
+    return [
+        ("flash_mla_with_kvcache, metadata reused",
+         lambda: flash_mla.flash_mla_with_kvcache(*arrays, v_dim, metadata, num_splits)),
+        ("torch operator decode",
+         lambda: operators.decode(*arrays, softmax_scale=0.1, v_dim=v_dim, plan=plan)),
+        ("torch operator decode_out",
+         lambda: operators.decode_out(*arrays, softmax_scale=0.1, v_dim=v_dim, plan=plan, out=out, lse=lse)),
+    ]
+
+
+def measure(device, packages):
+    threads = 1 if device == "cpu" else 0  # of many threads the waking would be timed
+    results = []
+    for package in packages:
+        case = numpy_case() if package == "numpy" else torch_case(device)
+        calls = native_calls(case, threads) + (torch_calls(case, threads) if package == "torch" else [])
+        wait = lambda: None
+        if package == "torch" and device != "cpu":
+            import torch
+            wait = lambda: torch.cuda.synchronize(device)
+        for name, call in calls:
+            least, median, most = host_microseconds(call, wait)
+            results.append({"name": name, "package": package, "device": device, "us": median, "us_min": least,
+                            "us_max": most})
+            print(f"{package:6} {name:42} {median:8.2f} {least:8.2f} {most:8.2f}", flush=True)
+    return results
+
+
+def machine(device):
+    host = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo") as file:
+            host = next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    backend = info()["backends"]["cpu" if device == "cpu" else "cuda"]
+    index = int(device.partition(":")[2] or 0)
+    gpu = None if device == "cpu" else backend["devices"][index]["name"]
+    return {"gpu": gpu, "host": host, "python": platform.python_version()}
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python -m flashlatent.bench", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (the GPU needs torch); cpu if left out")
+    parser.add_argument("--package", action="append", choices=["numpy", "torch"],
+                        help="whose arrays; numpy, and torch where it is installed, if left out")
+    parser.add_argument("--json", metavar="FILE", help="also write the results there")
+    options = parser.parse_args(arguments)
+    packages = options.package or ["numpy"]
+    if options.package is None:
+        try:
+            import torch  # noqa: F401
+            packages.append("torch")
+        except ImportError:
+            print("torch is not installed: NumPy alone", file=sys.stderr)
+    if options.device != "cpu":
+        packages = ["torch"]
+    try:
+        print(f"{'':6} {'host time a call, us':42} {'median':>8} {'least':>8} {'most':>8}")
+        results = measure(options.device, packages)
+        document = {"machine": machine(options.device), "source_tree": info()["source_tree"],
+                    "command": " ".join(["python -m flashlatent.bench", *(arguments or sys.argv[1:])]),
+                    "results": results}
+    except (FlashLatentError, ImportError) as error:
+        print(f"flashlatent.bench: {error}", file=sys.stderr)
+        return 2
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump(document, file, indent=1)
+            file.write("\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

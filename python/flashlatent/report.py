@@ -1,0 +1,206 @@
+"""python -m flashlatent.report FILE...: pictures of benchmarks and plans, PNG and SVG.
+
+FILE is what `flashlatent bench ... --json` or `flashlatent plan ... --json` wrote. Of all bench files together it
+draws the roofline (those that measured their roof) and time against s_k (a line a library; a file may name its
+"library"), of each plan a Gantt chart. Needs matplotlib: pip install flashlatent[report].
+"""
+
+import argparse
+import json
+import math
+import os
+import sys
+from collections import defaultdict
+
+COLOURS = ["#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e",
+           "#9498a0"]
+MARKERS = "osD^vP*X"
+
+
+class ReportError(Exception):
+    """A file that can't be drawn; the message says which and why."""
+
+
+def read(path):
+    """A bench or plan document."""
+    try:
+        with open(path) as file:
+            document = json.load(file)
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise ReportError(f"{path}: {error}; a JSON file of flashlatent bench or plan is expected") from None
+    if not isinstance(document, dict) or not ("parts" in document or isinstance(document.get("results"), list)):
+        raise ReportError(f"{path}: has neither 'results' nor 'parts'; a JSON file of flashlatent bench or plan is "
+                          "expected")
+    return document
+
+
+def library_of(document):
+    return document.get("library", "FlashLatent")
+
+
+def axes(pyplot, width=7.0, height=4.5, **options):
+    figure, plots = pyplot.subplots(figsize=(width, height), layout="constrained", **options)
+    for plot in figure.axes:
+        plot.grid(True, which="major", color="#e3e3e3", linewidth=0.8)
+        plot.set_axisbelow(True)
+        plot.spines[["top", "right"]].set_visible(False)
+    return figure, plots
+
+
+def draw_roofline(pyplot, documents):
+    """TFLOP/s over FLOP a byte, below the roof that was measured in the same run; None if no file has one."""
+    documents = [document for document in documents if "roof" in document and
+                 any(row.get("gbps") and row.get("tflops") for row in document["results"])]
+    if not documents:
+        return None
+    figure, plot = axes(pyplot)
+    heads = sorted({row["h_q"] for document in documents for row in document["results"] if row.get("gbps")})
+    intensities = [row["tflops"] * 1000 / row["gbps"] for document in documents for row in document["results"]
+                   if row.get("gbps")]
+    low, high = min(intensities) / 1.5, max(intensities) * 1.5
+    for number, document in enumerate(documents):
+        read_tbps, matmul = document["roof"]["read_tbps"], document["roof"]["matmul_tflops"]
+        ridge = matmul / read_tbps
+        line = [x for x in (low, ridge, max(high, ridge * 1.2)) if x >= low]
+        gpu = (document.get("machine") or {}).get("gpu") or "CPU"
+        label = f"{gpu}: {read_tbps:.2f} TB/s, {matmul:.0f} TFLOP/s" if number == 0 else None
+        plot.plot(line, [min(matmul, read_tbps * x) for x in line], color="#404040", linewidth=1.2,
+                  alpha=1 if number == 0 else 0.3, label=label)
+    for index, h_q in enumerate(heads):
+        rows = [row for document in documents for row in document["results"] if row.get("gbps") and row["h_q"] == h_q]
+        plot.scatter([row["tflops"] * 1000 / row["gbps"] for row in rows], [row["tflops"] for row in rows],
+                     color=COLOURS[index % len(COLOURS)], marker=MARKERS[index % len(MARKERS)], s=22, alpha=0.85,
+                     linewidths=0, label=f"{h_q} heads")
+    plot.set(xscale="log", yscale="log", xlabel="FLOP a byte", ylabel="TFLOP/s")
+    plot.legend(frameon=False, fontsize=8)
+    plot.set_title("Decode below the roof measured in the same run", loc="left", fontsize=10)
+    return figure
+
+
+def length_series(documents):
+    """{(b, s_q, h_q): {library: [(s_k, ms)]}} of cases that were timed at three lengths or more."""
+    panels = defaultdict(lambda: defaultdict(dict))
+    for document in documents:
+        for row in document["results"]:
+            if row.get("lengths") == "uniform" and row.get("s_k") and not row.get("batch_invariant"):
+                series = panels[row["b"], row["s_q"], row["h_q"]][library_of(document)]
+                series.setdefault(row["s_k"], row["ms"])  # of several files the first that has it
+    chosen = {}
+    for key, libraries in panels.items():
+        libraries = {name: sorted(points.items()) for name, points in libraries.items() if len(points) >= 3}
+        if libraries:
+            chosen[key] = libraries
+    return chosen
+
+
+def draw_times(pyplot, documents, most=6):
+    """Milliseconds over s_k, a panel a batch and head count, those first that most libraries have; None if no case
+    was timed at three lengths."""
+    panels = sorted(length_series(documents).items(), key=lambda item: (-len(item[1]), item[0]))[:most]
+    if not panels:
+        return None
+    panels.sort()
+    columns = min(3, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure, plots = axes(pyplot, 3.6 * columns, 2.9 * rows, nrows=rows, ncols=columns, squeeze=False)
+    names = sorted({name for _, libraries in panels for name in libraries},
+                   key=lambda name: (name != "FlashLatent", name))
+    for plot in plots.flat[len(panels):]:
+        plot.remove()
+    for plot, ((b, s_q, h_q), libraries) in zip(plots.flat, panels):
+        for name, points in libraries.items():
+            index = names.index(name)
+            plot.plot(*zip(*points), color=COLOURS[index % len(COLOURS)], marker=MARKERS[index % len(MARKERS)],
+                      markersize=4, linewidth=1.6, label=name)
+        plot.set(xscale="log", yscale="log", xlabel="s_k", ylabel="ms")
+        plot.xaxis.set_major_locator(pyplot.matplotlib.ticker.LogLocator(base=4))
+        plot.xaxis.set_major_formatter(lambda x, _: f"{x / 1024:g}K" if x >= 1024 else f"{x:g}")
+        plot.xaxis.set_minor_locator(pyplot.matplotlib.ticker.NullLocator())
+        plot.set_title(f"batch {b}, s_q {s_q}, {h_q} heads", loc="left", fontsize=9)
+    handles = {}
+    for plot in figure.axes:
+        handles.update(zip(*reversed(plot.get_legend_handles_labels())))
+    figure.legend([handles[name] for name in names], names, loc="outside upper center", ncols=len(names),
+                  frameon=False, fontsize=9)
+    return figure
+
+
+def draw_plan(pyplot, plan):
+    """A Gantt chart: a row a part, a box a segment, coloured by request; splits are hatched."""
+    parts = plan["parts"]
+    figure, plot = axes(pyplot, 8, min(12, max(2.5, 1 + 0.07 * len(parts))))
+    plot.grid(False)
+    boxes = defaultdict(list)
+    for row, part in enumerate(parts):
+        at = 0
+        for segment in part["segments"]:
+            begin, end = segment["blocks"]
+            cost = plan["cost_per_split"] + (end - begin) * plan["cost_per_block"]
+            boxes[segment["request"] % len(COLOURS), segment["slot"] >= 0].append((row, at, cost))
+            at += cost
+    for (colour, split), members in boxes.items():
+        rows, begins, costs = zip(*members)
+        plot.barh(rows, costs, left=begins, height=0.86, color=COLOURS[colour], edgecolor="white", linewidth=0.3,
+                  hatch="////" if split else None)
+    plot.axvline(plan["ideal"], color="#404040", linewidth=1, linestyle="--")
+    plot.set(xlabel="load (ns on an H200; units of its own on the CPU)", ylabel="part", ylim=(len(parts) - 0.5, -0.5))
+    plot.set_title(f"{plan['kernel']}: {len(parts)} parts, {plan['slots']} partial results (hatched), largest "
+                   f"{plan['imbalance']:.3f} of the ideal (dashed)", loc="left", fontsize=10)
+    return figure
+
+
+def save(figure, folder, name, pyplot):
+    """Writes NAME.png and NAME.svg; returns their paths."""
+    paths = [os.path.join(folder, f"{name}.{ending}") for ending in ("png", "svg")]
+    for path in paths:
+        # Without a date in it the same data gives the same file.
+        figure.savefig(path, dpi=144, metadata={"Date": None} if path.endswith("svg") else None)
+    pyplot.close(figure)
+    return paths
+
+
+def report(paths, folder, prefix=""):
+    """Draws all that these files have to show into `folder`; returns the pictures' paths."""
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    import matplotlib.ticker
+    matplotlib.rcParams.update({"svg.hashsalt": "flashlatent", "font.size": 9, "hatch.color": "white",
+                                "hatch.linewidth": 0.5})
+    os.makedirs(folder, exist_ok=True)
+    documents = [(path, read(path)) for path in paths]
+    benches = [document for _, document in documents if "results" in document]
+    figures = [("roofline", draw_roofline(pyplot, benches)), ("time", draw_times(pyplot, benches))]
+    for path, document in documents:
+        if "parts" in document:
+            figures.append((os.path.splitext(os.path.basename(path))[0] + "_plan", draw_plan(pyplot, document)))
+    pictures = []
+    for name, figure in figures:
+        if figure is not None:
+            pictures += save(figure, folder, prefix + name, pyplot)
+    if not pictures:
+        raise ReportError(f"{', '.join(paths)}: nothing to draw: no roof, no case at three lengths, no plan")
+    return pictures
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python -m flashlatent.report", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", metavar="FILE", help="JSON of flashlatent bench or plan")
+    parser.add_argument("--out", default=".", metavar="FOLDER", help="where the pictures go; here if left out")
+    parser.add_argument("--prefix", default="", help="what their names begin with")
+    options = parser.parse_args(arguments)
+    try:
+        for picture in report(options.files, options.out, options.prefix):
+            print(picture)
+    except ImportError as error:
+        print(f"flashlatent.report: {error}; pip install flashlatent[report]", file=sys.stderr)
+        return 2
+    except (ReportError, OSError) as error:
+        print(f"flashlatent.report: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,6 +7,8 @@ makes a Plan, calls schedule() once a step and decode() once a layer. torch oper
 a drop-in for the package flash_mla in flashlatent.flash_mla.
 """
 
+import importlib
+
 from ._decode import decode
 from ._errors import (ExhaustedError, FlashLatentError, InternalError, InvalidArgumentError, UnavailableError,
                       UnsupportedError)
@@ -18,3 +20,10 @@ __all__ = [
     "Sequence", "Step", "UnavailableError", "UnsupportedError", "__version__", "append_latent", "combine",
     "convert_cache", "copy_pages", "decode", "default_backend", "describe_plan", "explain", "gather_cache", "info",
 ]
+
+
+def __getattr__(name):
+    """The modules that need torch are imported when they are first used."""
+    if name in ("flash_mla", "torch"):
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module 'flashlatent' has no attribute '{name}'")

@@ -132,8 +132,12 @@ def main(arguments=None):
             packages.append("torch")
         except ImportError:
             print("torch is not installed: NumPy alone", file=sys.stderr)
+    cuda = info()["backends"]["cuda"]
     if options.device != "cpu":
         packages = ["torch"]
+        if not cuda["available"]:
+            print(f"flashlatent.bench: --device is {options.device}; {cuda['reason']}", file=sys.stderr)
+            return 2
     try:
         print(f"{'':6} {'host time a call, us':42} {'median':>8} {'least':>8} {'most':>8}")
         results = measure(options.device, packages)

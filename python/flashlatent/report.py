@@ -47,6 +47,13 @@ def axes(pyplot, width=7.0, height=4.5, **options):
     return figure, plots
 
 
+def plain_ticks(axis, ticker):
+    """1, 2, 5, 10, ... as they are, where a log axis would write powers."""
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_locator(ticker.NullLocator())
+
+
 def draw_roofline(pyplot, documents):
     """TFLOP/s over FLOP a byte, below the roof that was measured in the same run; None if no file has one."""
     documents = [document for document in documents if "roof" in document and
@@ -72,6 +79,8 @@ def draw_roofline(pyplot, documents):
                      color=COLOURS[index % len(COLOURS)], marker=MARKERS[index % len(MARKERS)], s=22, alpha=0.85,
                      linewidths=0, label=f"{h_q} heads")
     plot.set(xscale="log", yscale="log", xlabel="FLOP a byte", ylabel="TFLOP/s")
+    for axis in (plot.xaxis, plot.yaxis):
+        plain_ticks(axis, pyplot.matplotlib.ticker)
     plot.legend(frameon=False, fontsize=8)
     plot.set_title("Decode below the roof measured in the same run", loc="left", fontsize=10)
     return figure
@@ -116,6 +125,7 @@ def draw_times(pyplot, documents, most=6):
         plot.xaxis.set_major_locator(pyplot.matplotlib.ticker.LogLocator(base=4))
         plot.xaxis.set_major_formatter(lambda x, _: f"{x / 1024:g}K" if x >= 1024 else f"{x:g}")
         plot.xaxis.set_minor_locator(pyplot.matplotlib.ticker.NullLocator())
+        plain_ticks(plot.yaxis, pyplot.matplotlib.ticker)
         plot.set_title(f"batch {b}, s_q {s_q}, {h_q} heads", loc="left", fontsize=9)
     handles = {}
     for plot in figure.axes:
@@ -126,9 +136,9 @@ def draw_times(pyplot, documents, most=6):
 
 
 def draw_plan(pyplot, plan):
-    """A Gantt chart: a row a part, a box a segment, coloured by request; splits are hatched."""
+    """A Gantt chart: a row a part, a box a segment, coloured by request, pale where it is a partial result."""
     parts = plan["parts"]
-    figure, plot = axes(pyplot, 8, min(12, max(2.5, 1 + 0.07 * len(parts))))
+    figure, plot = axes(pyplot, 8, min(8, max(2.5, 1 + 0.2 * len(parts))))
     plot.grid(False)
     boxes = defaultdict(list)
     for row, part in enumerate(parts):
@@ -141,11 +151,11 @@ def draw_plan(pyplot, plan):
     for (colour, split), members in boxes.items():
         rows, begins, costs = zip(*members)
         plot.barh(rows, costs, left=begins, height=0.86, color=COLOURS[colour], edgecolor="white", linewidth=0.3,
-                  hatch="////" if split else None)
+                  alpha=0.55 if split else 1)
     plot.axvline(plan["ideal"], color="#404040", linewidth=1, linestyle="--")
     plot.set(xlabel="load (ns on an H200; units of its own on the CPU)", ylabel="part", ylim=(len(parts) - 0.5, -0.5))
-    plot.set_title(f"{plan['kernel']}: {len(parts)} parts, {plan['slots']} partial results (hatched), largest "
-                   f"{plan['imbalance']:.3f} of the ideal (dashed)", loc="left", fontsize=10)
+    plot.set_title(f"{plan['kernel']}: {len(parts)} parts, {plan['slots']} partial results (pale), largest "
+                   f"{plan['imbalance']:.3f} times the ideal (dashed)", loc="left", fontsize=10)
     return figure
 
 
@@ -165,8 +175,7 @@ def report(paths, folder, prefix=""):
     matplotlib.use("Agg")
     from matplotlib import pyplot
     import matplotlib.ticker
-    matplotlib.rcParams.update({"svg.hashsalt": "flashlatent", "font.size": 9, "hatch.color": "white",
-                                "hatch.linewidth": 0.5})
+    matplotlib.rcParams.update({"svg.hashsalt": "flashlatent", "font.size": 9})
     os.makedirs(folder, exist_ok=True)
     documents = [(path, read(path)) for path in paths]
     benches = [document for _, document in documents if "results" in document]

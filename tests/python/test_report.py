@@ -1,0 +1,63 @@
+"""Pictures from bench and plan files; host times."""
+
+import json
+import pathlib
+
+import pytest
+
+import flashlatent
+from flashlatent import bench, report
+
+RESULTS = pathlib.Path(__file__).parents[2] / "bench" / "results"
+
+
+def is_picture(path):
+    text = pathlib.Path(path).read_bytes()
+    return text.startswith(b"\x89PNG") if path.endswith(".png") else b"<svg" in text[:2000]
+
+
+@pytest.mark.parametrize("prefix", ["", "h200_"])
+def test_bench_and_plan(tmp_path, prefix):
+    pytest.importorskip("matplotlib")
+    problem = flashlatent.Problem(batch=3, heads=16, max_pages=64, softmax_scale=1)
+    plan = tmp_path / "skewed.json"
+    plan.write_text(json.dumps(flashlatent.describe_plan(problem, [4096, 64, 0], workers=4)))
+    files = [RESULTS / "h200" / "dense.json", RESULTS / "peers" / "flashmla.json", plan]
+    pictures = report.report([str(file) for file in files], str(tmp_path / "out"), prefix)
+    names = [pathlib.Path(picture).name for picture in pictures]
+    assert names == [f"{prefix}{name}.{ending}" for name in ("roofline", "time", "skewed_plan")
+                     for ending in ("png", "svg")]
+    assert all(map(is_picture, pictures))
+
+
+def test_series_of_several_libraries():
+    documents = [report.read(RESULTS / "h200" / "dense.json"), report.read(RESULTS / "peers" / "flashmla.json")]
+    series = report.length_series(documents)
+    assert set(series[1, 1, 16]) == {"FlashLatent", "FlashMLA"}
+    assert dict(series[1, 1, 16]["FlashMLA"])[4096] == 0.0224
+
+
+@pytest.mark.parametrize("text, match", [("{", "bad.json: "), ("[]", "neither 'results' nor 'parts'"),
+                                         ('{"results": 1}', "neither 'results' nor 'parts'"),
+                                         ('{"results": []}', "nothing to draw")])
+def test_bad_files(tmp_path, capsys, text, match):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "bad.json").write_text(text)
+    assert report.main([str(tmp_path / "bad.json"), "--out", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert match in error and error.count("\n") == 1
+
+
+def test_host_time(tmp_path, capsys):
+    assert bench.main(["--package", "numpy", "--json", str(tmp_path / "host.json")]) == 0
+    assert "Plan.decode" in capsys.readouterr().out
+    document = json.loads((tmp_path / "host.json").read_text())
+    assert all(0 < row["us_min"] <= row["us"] <= row["us_max"] for row in document["results"])
+    assert document["source_tree"] == flashlatent.info()["source_tree"]
+
+
+def test_host_time_without_the_device(capsys):
+    if flashlatent.info()["backends"]["cuda"]["available"]:
+        pytest.skip("there is a GPU")
+    assert bench.main(["--device", "cuda"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

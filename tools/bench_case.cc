@@ -164,18 +164,53 @@ std::vector<BenchCase> small() {
           list_case("skewed", 4, repeated({{1, 1024}, {3, 16}}))};
 }
 
-struct Suite {
-  const char* name;
-  const char* what;
-  std::vector<BenchCase> (*cases)();
-};
+/// Dense decode out of an fp8_656 cache.
+std::vector<BenchCase> fp8() {
+  std::vector<BenchCase> cases;
+  for (int heads : {16, 64, 128}) cases.push_back(batch_case(128, 1, heads, 4096, "uniform"));
+  cases.push_back(batch_case(1, 1, 16, 131072, "uniform", true));
+  for (BenchCase& c : cases) c.problem.cache.format = KvFormat::kFp8_656;
+  return cases;
+}
 
-constexpr Suite kSuites[] = {
+BenchCase sparse_case(int batch, int query_tokens, int heads, int topk, int s_k, bool graph = false) {
+  BenchCase c = batch_case(batch, query_tokens, heads, s_k, "uniform", graph);
+  c.problem.cache.format = KvFormat::kFp8_656;
+  c.problem.sparse = {.enabled = true, .topk = topk};
+  c.problem.options.causal = false;
+  return c;
+}
+
+/// The published rows, and the head counts that tensor parallelism gives.
+std::vector<BenchCase> sparse_peers() {
+  return {sparse_case(128, 2, 128, 2048, 32768),  sparse_case(128, 1, 128, 2048, 32768),
+          sparse_case(128, 2, 64, 2048, 32768),   sparse_case(128, 1, 64, 2048, 32768),
+          sparse_case(148, 2, 128, 16384, 32768), sparse_case(2, 2, 128, 2048, 32768, true),
+          sparse_case(128, 1, 16, 2048, 32768),   sparse_case(128, 1, 8, 2048, 32768)};
+}
+
+std::vector<BenchCase> sparse_cpu() {
+  return {sparse_case(16, 1, 8, 2048, 8192), sparse_case(4, 1, 16, 2048, 8192),
+          sparse_case(2, 2, 128, 2048, 8192), sparse_case(1, 1, 16, 16384, 32768)};
+}
+
+std::vector<BenchCase> sparse_small() {
+  return {sparse_case(3, 2, 8, 100, 300), sparse_case(2, 1, 64, 65, 200), sparse_case(1, 1, 4, 1500, 700)};
+}
+
+constexpr BenchSuite kDenseSuites[] = {
     {"peers", "the shapes that MLA decode kernels publish: large, varied, small and skewed batches", peers},
     {"flashmla", "FlashMLA's table: batch 128, 16 to 128 heads, 1 and 2 query tokens, 4K and 8K", flashmla},
     {"etap", "FlashMLA-ETAP's table: batch 16 and 32, 16 heads, 512 to 64K, fp16, with the RMSE", etap},
+    {"fp8", "an fp8_656 cache: batch 128, 16 to 128 heads, 4K; one request of 128K", fp8},
     {"cpu", "seconds on a processor: arithmetic-bound, memory-bound, one long request", cpu},
     {"small", "a handful of tiny shapes", small},
+};
+
+constexpr BenchSuite kSparseSuites[] = {
+    {"peers", "FlashMLA's rows and 8 and 16 heads: topk 2,048 and 16,384 of 32,768 tokens", sparse_peers},
+    {"cpu", "seconds on a processor", sparse_cpu},
+    {"small", "a handful of tiny shapes", sparse_small},
 };
 
 }  // namespace
@@ -191,30 +226,39 @@ std::vector<int> make_lengths(const std::string& distribution, int batch, int me
   return lengths;
 }
 
-const std::vector<std::string>& bench_suites() {
-  static const std::vector<std::string> kNames = [] {
-    std::vector<std::string> list;
-    for (const Suite& suite : kSuites) list.emplace_back(suite.name);
-    return list;
-  }();
-  return kNames;
+std::string name_of(const BenchCase& c) {
+  const auto& [query, cache, sparse, options] = c.problem;
+  const std::string shape = fmt::format("b{} s_q{} h{} ", c.lengths.size(), query.tokens, query.heads);
+  return shape + (sparse.enabled ? fmt::format("topk{}", sparse.topk)
+                                 : fmt::format("s_k{} {}", c.mean_length, c.distribution));
 }
 
-std::string describe_bench_suites() {
+std::span<const BenchSuite> dense_suites() {
+  return kDenseSuites;
+}
+
+std::span<const BenchSuite> sparse_suites() {
+  return kSparseSuites;
+}
+
+std::vector<std::string> suite_names(std::span<const BenchSuite> suites) {
+  std::vector<std::string> list;
+  for (const BenchSuite& suite : suites) list.emplace_back(suite.name);
+  return list;
+}
+
+std::string describe_suites(std::span<const BenchSuite> suites) {
   std::string text;
-  for (const Suite& suite : kSuites) text += fmt::format("\n  {}: {}", suite.name, suite.what);
+  for (const BenchSuite& suite : suites) text += fmt::format("\n  {}: {}", suite.name, suite.what);
   return text;
 }
 
-std::vector<BenchCase> bench_suite(const std::string& name) {
-  for (const Suite& suite : kSuites) {
+std::vector<BenchCase> suite_cases(std::span<const BenchSuite> suites, const std::string& name) {
+  for (const BenchSuite& suite : suites) {
     if (name != suite.name) continue;
     std::vector<BenchCase> cases = suite.cases();
     for (BenchCase& c : cases) {
-      if (c.name.empty()) {
-        c.name = fmt::format("b{} s_q{} h{} s_k{} {}", c.lengths.size(), c.problem.query.tokens,
-                             c.problem.query.heads, c.mean_length, c.distribution);
-      }
+      if (c.name.empty()) c.name = name_of(c);
     }
     return cases;
   }

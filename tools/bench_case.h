@@ -1,6 +1,7 @@
-// What `bench dense` measures: shapes, one by one and in suites.
+// What `bench dense` and `bench sparse` measure: shapes, one by one and in suites.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,7 @@ namespace flashlatent::tools {
 
 struct BenchCase {
   std::string name = {};
-  DecodeProblem problem;  ///< batch and max_pages follow from the lengths.
+  DecodeProblem problem;  ///< batch and max_pages follow from the lengths; sparse: of each request's cache.
   int mean_length = 0;
   std::string distribution = "uniform";  ///< "uniform", "normal" or "list".
   std::vector<int> lengths = {};
@@ -23,9 +24,21 @@ struct BenchCase {
 /// the distribution's quantiles in random order, so that their sum is no matter of luck.
 std::vector<int> make_lengths(const std::string& distribution, int batch, int mean, int least);
 
-const std::vector<std::string>& bench_suites();
+/// "b128 s_q1 h16 s_k4096 uniform", "b128 s_q1 h16 topk2048".
+std::string name_of(const BenchCase& c);
+
+struct BenchSuite {
+  const char* name;
+  const char* what;
+  std::vector<BenchCase> (*cases)();
+};
+std::span<const BenchSuite> dense_suites();
+std::span<const BenchSuite> sparse_suites();
+
+std::vector<std::string> suite_names(std::span<const BenchSuite> suites);
 /// One line on each suite, for --help.
-std::string describe_bench_suites();
-std::vector<BenchCase> bench_suite(const std::string& name);
+std::string describe_suites(std::span<const BenchSuite> suites);
+/// The cases of the suite of that name.
+std::vector<BenchCase> suite_cases(std::span<const BenchSuite> suites, const std::string& name);
 
 }  // namespace flashlatent::tools

@@ -15,34 +15,30 @@ class Sample {
   Sample(const BenchInput& input, const Executor& executor) : input_(input), executor_(executor) {}
 
   Status take(std::int64_t request) {
-    const DecodeInputs& from = input_.inputs;
-    std::int32_t length = 0;
-    FLASHLATENT_RETURN_IF_ERROR(fetch(&length, from.cache_seqlens, request, 1));
-    lengths_.push_back(length);
-    FLASHLATENT_RETURN_IF_ERROR(append(q_, from.q, request));
+    ++batch_;
+    FLASHLATENT_RETURN_IF_ERROR(append(q_, input_.inputs.q, request));
     FLASHLATENT_RETURN_IF_ERROR(append(out_, input_.outputs.out, request));
     FLASHLATENT_RETURN_IF_ERROR(append(lse_, input_.outputs.lse, request));
-    const int max_pages = input_.problem.cache.max_pages;
-    std::vector<std::int32_t> pages(max_pages);
-    FLASHLATENT_RETURN_IF_ERROR(fetch(pages.data(), from.block_table, request, max_pages));
-    for (std::int32_t& page : pages) {
-      if (page < 0) continue;
-      FLASHLATENT_RETURN_IF_ERROR(append(kv_, from.kv_cache, page));
-      page = pages_++;
-    }
-    table_.insert(table_.end(), pages.begin(), pages.end());
-    return {};
+    return input_.problem.sparse.enabled ? take_indexed(request) : take_pages(request);
   }
 
   Comparison compare_rows(int rows) const {
     DecodeProblem problem = input_.problem;
     const auto& [query, cache, sparse, options] = problem;
-    problem.query.batch = static_cast<int>(lengths_.size());
+    problem.query.batch = batch_;
     DecodeInputs inputs;
     inputs.q = {q_.data(), cache.dtype, {query.batch, query.tokens, query.heads, cache.qk_dim}};
-    inputs.kv_cache = {kv_.data(), cache.dtype, {pages_, cache.page_size, cache.heads, cache.qk_dim}};
-    inputs.block_table = {table_.data(), Dtype::kI32, {query.batch, cache.max_pages}};
-    inputs.cache_seqlens = {lengths_.data(), Dtype::kI32, {query.batch}};
+    const ConstTensorView& kv = input_.inputs.kv_cache;
+    // Sparse: the tokens that indices name, one a page.
+    inputs.kv_cache = {
+        kv_.data(), kv.dtype, {pages_, sparse.enabled ? 1 : kv.shape[1], kv.shape[2], kv.shape[3]}};
+    if (sparse.enabled) {
+      problem.cache.page_size = 1;
+      inputs.indices = {table_.data(), Dtype::kI32, {query.batch, query.tokens, sparse.topk}};
+    } else {
+      inputs.block_table = {table_.data(), Dtype::kI32, {query.batch, cache.max_pages}};
+      inputs.cache_seqlens = {lengths_.data(), Dtype::kI32, {query.batch}};
+    }
     const ConstTensorView out(out_.data(), cache.dtype,
                               {query.batch, query.tokens, query.heads, cache.v_dim});
     const ConstTensorView lse(lse_.data(), Dtype::kF32, {query.batch, query.heads, query.tokens});
@@ -53,6 +49,38 @@ class Sample {
   }
 
  private:
+  Status take_pages(std::int64_t request) {
+    const DecodeInputs& from = input_.inputs;
+    std::int32_t length = 0;
+    FLASHLATENT_RETURN_IF_ERROR(fetch(&length, from.cache_seqlens, request, 1));
+    lengths_.push_back(length);
+    std::vector<std::int32_t> pages(input_.problem.cache.max_pages);
+    FLASHLATENT_RETURN_IF_ERROR(
+        fetch(pages.data(), from.block_table, request, static_cast<std::int64_t>(pages.size())));
+    for (std::int32_t& page : pages) {
+      if (page < 0) continue;
+      FLASHLATENT_RETURN_IF_ERROR(append(kv_, from.kv_cache, page));
+      page = pages_++;
+    }
+    table_.insert(table_.end(), pages.begin(), pages.end());
+    return {};
+  }
+
+  Status take_indexed(std::int64_t request) {
+    // The cache as pages of one token: its pages lie one after the other.
+    ConstTensorView tokens = input_.inputs.kv_cache;
+    tokens.shape[0] *= tokens.shape[1];
+    tokens.strides[0] = tokens.strides[1];
+    tokens.shape[1] = 1;
+    const std::size_t begin = table_.size();
+    FLASHLATENT_RETURN_IF_ERROR(append(table_, input_.inputs.indices, request));
+    for (std::size_t i = begin; i < table_.size(); ++i) {
+      FLASHLATENT_RETURN_IF_ERROR(append(kv_, tokens, table_[i]));
+      table_[i] = pages_++;
+    }
+    return {};
+  }
+
   /// `count` elements of the tensor's slice number `index`.
   Status fetch(void* to, const ConstTensorView& view, std::int64_t index, std::int64_t count) const {
     const std::size_t element = size_of(view.dtype);
@@ -64,13 +92,16 @@ class Sample {
   template <class T>
   Status append(std::vector<T>& to, const ConstTensorView& view, std::int64_t index) const {
     const std::int64_t count = view.elements() / view.shape[0];
-    to.resize(to.size() + count);
-    return fetch(to.data() + to.size() - count, view, index, count);
+    const std::size_t begin = to.size();
+    to.resize(begin + count * size_of(view.dtype) / sizeof(T));
+    return fetch(to.data() + begin, view, index, count);
   }
 
   const BenchInput& input_;
   const Executor& executor_;
-  std::vector<std::uint16_t> q_, kv_, out_;
+  int batch_ = 0;
+  std::vector<std::uint16_t> q_, out_;
+  std::vector<std::uint8_t> kv_;
   std::vector<float> lse_;
   std::vector<std::int32_t> lengths_, table_;
   std::int32_t pages_ = 0;

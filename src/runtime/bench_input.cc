@@ -4,8 +4,10 @@
 #include <numeric>
 
 #include "core/element.h"
+#include "core/fp8_656.h"
 #include "core/message.h"
 #include "dispatch/select.h"
+#include "flashlatent/kv_cache.h"
 #include "runtime/random_value.h"
 
 namespace flashlatent::runtime {
@@ -40,7 +42,7 @@ class Maker {
   void make_problem() {
     const int longest = *std::max_element(lengths_.begin(), lengths_.end());
     problem().query.batch = static_cast<int>(lengths_.size());
-    problem().cache.max_pages = std::max(1, pages_of(longest));
+    problem().cache.max_pages = problem().sparse.enabled ? 0 : std::max(1, pages_of(longest));
   }
 
   template <class View>
@@ -63,7 +65,6 @@ class Maker {
   }
 
   Status make_cache() {
-    const auto& cache = problem().cache;
     std::int64_t pages = 0;
     for (int length : lengths_) pages += pages_of(length);
     std::vector<std::int32_t> order(pages);
@@ -71,20 +72,65 @@ class Maker {
     for (std::int64_t i = pages - 1; i > 0; --i) {
       std::swap(order[i], order[random_bits(seed_, i) % (i + 1)]);
     }
-    const auto batch = static_cast<std::int64_t>(lengths_.size());
-    std::vector<std::int32_t> table(batch * cache.max_pages, -1);
-    std::int64_t next = 0;
+    FLASHLATENT_RETURN_IF_ERROR(fill_cache(pages));
+    return problem().sparse.enabled ? make_indices(order) : make_page_table(order);
+  }
+
+  Status fill_cache(std::int64_t pages) {
+    const auto& cache = problem().cache;
+    ConstTensorView& view = input_.inputs.kv_cache;
+    ConstTensorView plain(nullptr, cache.dtype, {pages, cache.page_size, cache.heads, cache.qk_dim}, device_);
+    if (cache.format == KvFormat::kPlain) {
+      view = plain;
+      return fill(input_.kv_cache, view, 1);
+    }
+    TensorView fp8(nullptr, Dtype::kU8, {pages, cache.page_size, 1, fp8_656::kTokenBytes}, device_);
+    Buffer unrounded;
+    FLASHLATENT_RETURN_IF_ERROR(fill(unrounded, plain, 1));
+    FLASHLATENT_RETURN_IF_ERROR(allocate(input_.kv_cache, fp8));
+    FLASHLATENT_RETURN_IF_ERROR(convert_cache(plain, fp8, executor_));
+    view = fp8;
+    return synchronize(executor_);  // before `unrounded` goes
+  }
+
+  Status make_page_table(const std::vector<std::int32_t>& order) {
+    const std::int64_t batch = problem().query.batch, columns = problem().cache.max_pages;
+    std::vector<std::int32_t> table(batch * columns, -1);
+    auto next = order.begin();
     for (std::int64_t i = 0; i < batch; ++i) {
-      for (int page = 0; page < pages_of(lengths_[i]); ++page)
-        table[i * cache.max_pages + page] = order[next++];
+      for (int page = 0; page < pages_of(lengths_[i]); ++page) table[i * columns + page] = *next++;
     }
     DecodeInputs& inputs = input_.inputs;
-    inputs.kv_cache = {nullptr, cache.dtype, {pages, cache.page_size, cache.heads, cache.qk_dim}, device_};
-    inputs.block_table = {nullptr, Dtype::kI32, {batch, cache.max_pages}, device_};
+    inputs.block_table = {nullptr, Dtype::kI32, {batch, columns}, device_};
     inputs.cache_seqlens = {nullptr, Dtype::kI32, {batch}, device_};
-    FLASHLATENT_RETURN_IF_ERROR(fill(input_.kv_cache, inputs.kv_cache, 1));
     FLASHLATENT_RETURN_IF_ERROR(upload(input_.block_table, inputs.block_table, table));
     return upload(input_.cache_seqlens, inputs.cache_seqlens, {lengths_.begin(), lengths_.end()});
+  }
+
+  Status make_indices(const std::vector<std::int32_t>& order) {
+    const std::int64_t batch = problem().query.batch, tokens = problem().query.tokens;
+    const std::int64_t topk = problem().sparse.topk, page_size = problem().cache.page_size;
+    std::vector<std::int32_t> indices;
+    indices.reserve(batch * tokens * topk);
+    auto pages = order.begin();
+    for (std::int64_t request = 0; request < batch; ++request) {
+      const int length = lengths_[request];
+      std::vector<std::int32_t> slots(length);
+      for (int t = 0; t < length; ++t) {
+        slots[t] = static_cast<std::int32_t>(pages[t / page_size] * page_size + t % page_size);
+      }
+      pages += pages_of(length);
+      for (std::int64_t token = 0; token < tokens; ++token) {
+        // The beginning of a random permutation, over and over if it is too short.
+        for (std::int64_t i = 0; i < topk; ++i) {
+          const std::int64_t at = i % length;
+          std::swap(slots[at], slots[at + random_bits(seed_ + 1, indices.size()) % (length - at)]);
+          indices.push_back(slots[at]);
+        }
+      }
+    }
+    input_.inputs.indices = {nullptr, Dtype::kI32, {batch, tokens, topk}, device_};
+    return upload(input_.indices, input_.inputs.indices, indices);
   }
 
   Status make_query() {

@@ -9,15 +9,17 @@
 
 namespace flashlatent::runtime {
 
-/// Tensors on the executor's device: normal data, pages permuted, lengths as given.
+/// Tensors on the executor's device: normal data, pages permuted, lengths as given. Sparse: each query
+/// token's indices name random tokens of its request, different ones as far as there are so many.
 struct BenchInput {
   DecodeProblem problem;
   DecodeInputs inputs;
   DecodeOutputs outputs;
-  Buffer q, kv_cache, block_table, cache_seqlens, out, lse;
+  Buffer q, kv_cache, block_table, cache_seqlens, indices, out, lse;
 };
 
-/// `problem` without batch and max_pages, which the lengths give; no ragged queries, no attention sink.
+/// `problem` without batch and max_pages, which the lengths give (sparse: from 1); no ragged queries, no
+/// attention sink. An fp8_656 cache is quantised from bf16 on the device, which needs memory for both.
 /// `deviation`: that of queries and cached rows.
 Result<BenchInput> make_bench_input(DecodeProblem problem, const std::vector<int>& lengths, float deviation,
                                     std::uint64_t seed, const Executor& executor);

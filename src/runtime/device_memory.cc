@@ -1,5 +1,8 @@
 #include "runtime/device_memory.h"
 
+#include <omp.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -13,6 +16,7 @@ namespace flashlatent::runtime {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kPiece = std::size_t{1} << 20;  // that a thread copies at a time
 
 #if FLASHLATENT_WITH_CUDA
 Status check(cudaError_t error, const char* call) {
@@ -89,6 +93,27 @@ Status copy_to_host(void* host, const void* device, std::size_t bytes, const Exe
   }
 #if FLASHLATENT_WITH_CUDA
   return copy(host, device, bytes, cudaMemcpyDeviceToHost, executor);
+#else
+  return not_built();
+#endif
+}
+
+Status copy_on_device(void* to, const void* from, std::size_t bytes, const Executor& executor) {
+  if (executor.backend == Backend::kCpu) {
+    const auto pieces = static_cast<std::int64_t>((bytes + kPiece - 1) / kPiece);
+    const int threads = executor.threads > 0 ? executor.threads : omp_get_max_threads();
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (std::int64_t i = 0; i < pieces; ++i) {
+      const std::size_t begin = i * kPiece;
+      std::memcpy(static_cast<char*>(to) + begin, static_cast<const char*>(from) + begin,
+                  std::min(kPiece, bytes - begin));
+    }
+    return {};
+  }
+#if FLASHLATENT_WITH_CUDA
+  return check(
+      cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(executor.stream)),
+      "cudaMemcpyAsync");
 #else
   return not_built();
 #endif

@@ -42,6 +42,8 @@ class Buffer {
 /// Ordered on the executor's stream; the host memory may be reused when the call returns.
 Status copy_to_device(void* device, const void* host, std::size_t bytes, const Executor& executor);
 Status copy_to_host(void* host, const void* device, std::size_t bytes, const Executor& executor);
+/// Within the executor's device; enqueued.
+Status copy_on_device(void* to, const void* from, std::size_t bytes, const Executor& executor);
 /// Every byte of [device, device + bytes) becomes `value`.
 Status fill(void* device, int value, std::size_t bytes, const Executor& executor);
 /// Waits for all work on the executor's stream; reports errors of kernels.

@@ -1,0 +1,291 @@
+// flashlatent bench dense, bench sparse: how long decode calls take, beside what the machine could do.
+#include "tools/bench_decode.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "core/fp8_656.h"
+#include "core/message.h"
+#include "runtime/bench_check.h"
+#include "runtime/roof.h"
+#include "tools/machine.h"
+#include "tools/progress.h"
+#include "tools/source_tree.h"
+
+namespace flashlatent::tools {
+
+namespace {
+
+/// A measured case.
+struct Measurement {
+  runtime::Timing timing;
+  std::string kernel;
+  bool graph = false;
+  double tflops = 0;
+  double gbps = 0;
+  double roof_pct = 0;
+  double oracle_ms = 0;
+  double variant_ms = 0;       // with batch_invariant: the time without it
+  runtime::Comparison sample;  // with --rmse
+  std::string why;
+};
+
+constexpr int kSampleRows = 32;
+
+struct Work {
+  double flops = 0;
+  double bytes = 0;
+};
+
+/// Bytes that the cache has of a token, of all KV heads.
+double token_bytes(const DecodeProblem::Cache& cache) {
+  if (cache.format == KvFormat::kFp8_656) return fp8_656::kTokenBytes;
+  return 2.0 * cache.heads * cache.qk_dim;
+}
+
+/// 2 (d_qk + d_v) operations a row and token. Dense: the cache read once, q read and out written once;
+/// sparse: each query token's tokens read once.
+Work work_of(const BenchCase& c) {
+  const auto& [query, cache, sparse, options] = c.problem;
+  const double requests = static_cast<double>(c.lengths.size());
+  const double row_tokens =
+      query.tokens *
+      (sparse.enabled ? requests * sparse.topk : std::accumulate(c.lengths.begin(), c.lengths.end(), 0.0));
+  Work work;
+  work.flops = 2.0 * row_tokens * query.heads * (cache.qk_dim + cache.v_dim);
+  if (sparse.enabled) {
+    work.bytes = row_tokens * token_bytes(cache);
+  } else {
+    const double rows = requests * query.tokens * query.heads;
+    work.bytes = row_tokens / query.tokens * token_bytes(cache) + 2.0 * rows * (cache.qk_dim + cache.v_dim);
+  }
+  return work;
+}
+
+/// Plans once, times decode. Leaves the call's result in the input's outputs.
+Result<runtime::Timing> time_decode(const runtime::BenchInput& input, const runtime::TimingOptions& options,
+                                    const Executor& executor) {
+  Result<std::size_t> plan_size = plan_bytes(input.problem, executor);
+  if (!plan_size.ok()) return plan_size.status();
+  Result<std::size_t> workspace_size = workspace_bytes(input.problem, executor);
+  if (!workspace_size.ok()) return workspace_size.status();
+  Result<runtime::Buffer> plan_memory = runtime::Buffer::allocate(executor, *plan_size);
+  if (!plan_memory.ok()) return plan_memory.status();
+  Result<runtime::Buffer> workspace = runtime::Buffer::allocate(executor, *workspace_size);
+  if (!workspace.ok()) return workspace.status();
+  // Sparse: without topk_length.
+  FLASHLATENT_RETURN_IF_ERROR(
+      plan(input.problem, input.inputs.cache_seqlens, plan_memory->memory(), executor));
+  auto call = [&] {
+    return decode(input.problem, input.inputs, input.outputs, plan_memory->memory(), workspace->memory(),
+                  executor);
+  };
+  return runtime::time_calls(call, options, executor);
+}
+
+Result<Measurement> measure(const BenchCase& c, const BenchOptions& options, const runtime::Roof& roof,
+                            const Executor& executor) {
+  Result<runtime::BenchInput> input =
+      runtime::make_bench_input(c.problem, c.lengths, c.deviation, options.seed, executor);
+  if (!input.ok()) return input.status();
+  runtime::TimingOptions timing_options = options.timing;
+  timing_options.graph = (timing_options.graph || c.graph) && executor.backend == Backend::kCuda;
+  Result<runtime::Timing> timing = time_decode(*input, timing_options, executor);
+  if (!timing.ok()) return timing.status();
+  Result<std::string> picked = picked_kernel(input->problem, executor);
+  if (!picked.ok()) return picked.status();
+  Result<std::string> why = explain(input->problem, executor);
+  if (!why.ok()) return why.status();
+
+  Measurement m;
+  m.timing = *timing;
+  m.kernel = *picked;
+  m.why = *why;
+  m.graph = timing_options.graph;
+  const Work work = work_of(c);
+  m.tflops = work.flops / timing->median * 1e-9;
+  m.gbps = work.bytes / timing->median * 1e-6;
+  const double floor_ms = std::max(work.bytes / roof.read_tbps, work.flops / roof.matmul_tflops) * 1e-9;
+  m.roof_pct = 100 * floor_ms / timing->median;
+  if (c.rmse) {
+    Result<runtime::Comparison> sample = runtime::compare_sample(*input, kSampleRows, executor);
+    if (!sample.ok()) return sample.status();
+    m.sample = *sample;
+  }
+  if (c.problem.options.batch_invariant) {
+    input->problem.options.batch_invariant = false;
+    Result<runtime::Timing> variant = time_decode(*input, timing_options, executor);
+    if (!variant.ok()) return variant.status();
+    input->problem.options.batch_invariant = true;
+    m.variant_ms = variant->median;
+  }
+  if (options.oracle) {
+    Executor oracle = executor;
+    oracle.kernel = "reference";
+    Result<runtime::Timing> oracle_timing = time_decode(*input, {.repeats = 1}, oracle);
+    if (!oracle_timing.ok()) return oracle_timing.status();
+    m.oracle_ms = oracle_timing->median;
+  }
+  return m;
+}
+
+nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m,
+                               const runtime::TimingOptions& timing) {
+  const auto& [query, cache, sparse, options] = c.problem;
+  const bool plain = cache.format == KvFormat::kPlain;
+  nlohmann::ordered_json lengths = c.distribution;
+  if (c.distribution == "list") lengths = c.lengths;
+  nlohmann::ordered_json row = {{"name", c.name},
+                                {"kernel", m.kernel},
+                                {"b", c.lengths.size()},
+                                {"s_q", query.tokens},
+                                {"h_q", query.heads},
+                                {"h_kv", cache.heads},
+                                {"d_qk", cache.qk_dim},
+                                {"d_v", cache.v_dim},
+                                {"s_k", c.mean_length},
+                                {"lengths", lengths},
+                                {"dtype", to_string(cache.dtype)},
+                                {"kv", plain ? to_string(cache.dtype) : to_string(cache.format)},
+                                {"page_size", cache.page_size},
+                                {"graph", m.graph},
+                                {"cold", timing.cold},
+                                {"batch_invariant", options.batch_invariant},
+                                {"deviation", c.deviation},
+                                {"ms", m.timing.median},
+                                {"ms_min", m.timing.least},
+                                {"ms_max", m.timing.most},
+                                {"repeats", m.timing.repeats},
+                                {"tflops", m.tflops},
+                                {"gbps", m.gbps},
+                                {"roof_pct", m.roof_pct}};
+  if (sparse.enabled) row["topk"] = sparse.topk;
+  if (m.variant_ms > 0) {
+    row["ms_without_batch_invariant"] = m.variant_ms;
+    row["batch_invariant_cost"] = m.timing.median / m.variant_ms;
+  }
+  if (m.sample.rows > 0) {
+    row["rmse"] = m.sample.rmse;
+    row["relative_error"] = m.sample.relative_error;
+    row["rows_compared"] = m.sample.rows;
+  }
+  if (m.oracle_ms > 0) row["oracle_ms"] = m.oracle_ms;
+  return row;
+}
+
+/// The columns that not every run has.
+struct Columns {
+  bool variant = false, rmse = false, oracle = false;
+};
+
+void print_head(const Columns& columns) {
+  fmt::print("{:<34} {:<12} {:<5} {:>9} {:>9} {:>9} {:>8} {:>7} {:>6}", "case", "kernel", "graph", "ms",
+             "least", "most", "TFLOP/s", "GB/s", "roof%");
+  if (columns.variant) fmt::print(" {:>9}", "x variant");
+  if (columns.rmse) fmt::print(" {:>9}", "rmse");
+  if (columns.oracle) fmt::print(" {:>9}", "x oracle");
+  fmt::print("\n");
+}
+
+void print_row(const BenchCase& c, const Measurement& m, const Columns& columns) {
+  fmt::print("{:<34} {:<12} {:<5} {:>9.4f} {:>9.4f} {:>9.4f} {:>8.2f} {:>7.0f} {:>6.1f}", c.name, m.kernel,
+             m.graph ? "yes" : "no", m.timing.median, m.timing.least, m.timing.most, m.tflops, m.gbps,
+             m.roof_pct);
+  if (columns.variant) fmt::print(" {:>9.3f}", m.timing.median / m.variant_ms);
+  if (columns.rmse) fmt::print(" {:>9.2e}", m.sample.rmse);
+  if (columns.oracle) fmt::print(" {:>9.1f}", m.oracle_ms / m.timing.median);
+  fmt::print("\n");
+}
+
+}  // namespace
+
+int run_bench_decode(const char* name, std::vector<BenchCase> all, const BenchOptions& options) {
+  std::vector<BenchCase> cases;
+  for (BenchCase& c : all) {
+    if (c.name.find(options.filter) == std::string::npos) continue;
+    c.problem.options.batch_invariant = options.batch_invariant;
+    c.rmse |= options.rmse;
+    cases.push_back(std::move(c));
+  }
+  if (cases.empty()) {
+    return fail({StatusCode::kInvalidArgument,
+                 fmt::format("--filter '{}' matches no case of suite {}; --list shows them", options.filter,
+                             options.suite)});
+  }
+  if (options.list) {
+    for (const BenchCase& c : cases) fmt::print("{}\n", c.name);
+    return kRight;
+  }
+  Result<Executor> made = make_executor(options.executor);
+  if (!made.ok()) return fail(made.status());
+  Executor executor = *made;
+  if (options.oracle && executor.backend != Backend::kCpu) {
+    return fail({StatusCode::kInvalidArgument, "--oracle times the CPU's reference; add --backend cpu"});
+  }
+  Result<runtime::Stream> stream = runtime::Stream::create(executor);
+  if (!stream.ok()) return fail(stream.status());
+  executor.stream = stream->get();
+  Result<runtime::Roof> roof = runtime::measure_roof(executor);
+  if (!roof.ok()) return fail(roof.status());
+  fmt::print("roof, measured now: read {:.3f} TB/s, {} {:.3f} TFLOP/s; source tree {}\n", roof->read_tbps,
+             executor.backend == Backend::kCuda ? "wgmma bf16" : "fp32 multiply-add", roof->matmul_tflops,
+             source_tree());
+  const Columns columns{.variant = options.batch_invariant,
+                        .rmse = std::any_of(cases.begin(), cases.end(), [](auto& c) { return c.rmse; }),
+                        .oracle = options.oracle};
+  if (columns.rmse) fmt::print("rmse: against float64, up to {} rows a case\n", kSampleRows);
+  print_head(columns);
+
+  int exit_code = kRight;
+  nlohmann::ordered_json results = nlohmann::ordered_json::array();
+  Progress progress(fmt::format("bench {}", name), static_cast<std::int64_t>(cases.size()));
+  for (const BenchCase& c : cases) {
+    Result<Measurement> m = measure(c, options, *roof, executor);
+    if (!m.ok()) return fail(m.status());
+    progress.clear();
+    print_row(c, *m, columns);
+    if (options.explain) fmt::print("{}", m->why);
+    if (!m->sample.ok()) {
+      fmt::print("{}\n", to_string(m->sample));
+      exit_code = kWrongResult;
+    }
+    std::fflush(stdout);
+    results.push_back(to_json(c, *m, options.timing));
+    progress.update(static_cast<std::int64_t>(results.size()));
+  }
+  const nlohmann::ordered_json document = {
+      {"machine", describe_machine(executor)},
+      {"source_tree", source_tree()},
+      {"command", command_line()},
+      {"roof", {{"read_tbps", roof->read_tbps}, {"matmul_tflops", roof->matmul_tflops}}},
+      {"results", results}};
+  if (Status status = write_json(options.json, document); !status.ok()) return fail(status);
+  return exit_code;
+}
+
+void add_bench_options(CLI::App& app, std::span<const BenchSuite> suites, BenchOptions& options) {
+  app.add_option("--suite", options.suite,
+                 "Many shapes, in place of the one below:" + describe_suites(suites))
+      ->check(CLI::IsMember(suite_names(suites)));
+  app.add_option("--filter", options.filter, "Only cases whose name contains this");
+  app.add_flag("--batch-invariant", options.batch_invariant,
+               "With the option batch_invariant on, and what it costs: times each case without it, too");
+  app.add_flag("--graph", options.timing.graph,
+               "CUDA: replay a graph of 20 calls, so that launch gaps are out (suites: for small batches)");
+  app.add_flag("--cold", options.timing.cold, "Empty the caches before each call");
+  app.add_option("--repeats", options.timing.repeats, "Timed calls; the median is reported")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app.add_flag("--oracle", options.oracle, "CPU: also time the float64 oracle");
+  app.add_flag("--rmse", options.rmse, "Compare a sample of rows with the float64 oracle");
+  app.add_flag("--explain", options.explain, "Why this kernel, and why no other");
+  app.add_flag("--list", options.list, "Print the cases' names and stop");
+  add_executor_options(app, options.executor);
+  add_seed_option(app, options.seed);
+  add_json_option(app, options.json);
+}
+
+}  // namespace flashlatent::tools

@@ -1,0 +1,34 @@
+// What `bench dense` and `bench sparse` share: their options, and measuring a list of cases.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/timing.h"
+#include "tools/bench_case.h"
+#include "tools/command.h"
+
+namespace flashlatent::tools {
+
+struct BenchOptions {
+  std::string suite;
+  std::string filter;
+  runtime::TimingOptions timing;
+  bool batch_invariant = false;
+  bool oracle = false;
+  bool rmse = false;
+  bool explain = false;
+  bool list = false;
+  std::uint64_t seed = 0;
+  std::string json;
+  ExecutorOptions executor;
+};
+
+void add_bench_options(CLI::App& app, std::span<const BenchSuite> suites, BenchOptions& options);
+
+/// Measures those of `cases` that the filter leaves and prints a line each; the exit code. `name` is the
+/// subcommand's.
+int run_bench_decode(const char* name, std::vector<BenchCase> cases, const BenchOptions& options);
+
+}  // namespace flashlatent::tools

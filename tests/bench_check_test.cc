@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "core/element.h"
 #include "runtime/bench_check.h"
@@ -14,11 +15,14 @@ class BenchCheck : public testing::Test {
   /// Decodes `lengths` with 2 query tokens of 8 heads.
   BenchInput decoded(const std::vector<int>& lengths, int page_size) {
     DecodeProblem problem;
+    problem.cache.dtype = Dtype::kF16;
+    problem.options.causal = true;
+    return decoded(problem, lengths, page_size);
+  }
+  BenchInput decoded(DecodeProblem problem, const std::vector<int>& lengths, int page_size) {
     problem.query.tokens = 2;
     problem.query.heads = 8;
-    problem.cache.dtype = Dtype::kF16;
     problem.cache.page_size = page_size;
-    problem.options.causal = true;
     problem.options.softmax_scale = 1.0F / 24;
     BenchInput input = std::move(*make_bench_input(problem, lengths, 1.0F, 3, executor_));
     const Buffer plan_memory = std::move(*Buffer::allocate(executor_, *plan_bytes(input.problem, executor_)));
@@ -50,6 +54,29 @@ TEST_F(BenchCheck, RightResultsPass) {
   const Result<Comparison> one = compare_sample(decoded({5}, 64), 1000, executor_);
   ASSERT_TRUE(one.ok());
   EXPECT_EQ(one->rows, 2 * 8);
+}
+
+TEST_F(BenchCheck, SparseAndFp8) {
+  for (KvFormat format : {KvFormat::kPlain, KvFormat::kFp8_656}) {
+    for (bool sparse : {true, false}) {
+      DecodeProblem problem;
+      problem.cache.format = format;
+      if (sparse) problem.sparse = {.enabled = true, .topk = 90};
+      const BenchInput input = decoded(problem, {130, 64, 257}, 61);
+      const Result<Comparison> all = compare_sample(input, 1000, executor_);
+      ASSERT_TRUE(all.ok()) << all.status().message();
+      EXPECT_TRUE(all->ok()) << to_string(*all);
+      EXPECT_EQ(all->rows, 2 * 2 * 8);
+      auto* out = static_cast<std::uint16_t*>(input.outputs.out.data);
+      out[input.outputs.out.elements() - 100] = 0x4000;  // 2 in the last row
+      EXPECT_EQ(compare_sample(input, 1000, executor_)->wrong_rows, 1);
+      if (!sparse) continue;
+      // A query token's indices are different as long as its request has tokens.
+      const auto* indices = static_cast<const std::int32_t*>(input.inputs.indices.data);
+      EXPECT_EQ(std::set<std::int32_t>(indices, indices + 90).size(), 90U);
+      EXPECT_EQ(std::set<std::int32_t>(indices + 2 * 90, indices + 3 * 90).size(), 64U);
+    }
+  }
 }
 
 TEST_F(BenchCheck, AWrongValueIsFoundAndCounted) {

@@ -158,6 +158,37 @@ TEST_F(Program, BenchComparesWithFloat64AndPricesBatchInvariance) {
   EXPECT_FALSE(etap.contains("batch_invariant_cost"));
 }
 
+TEST_F(Program, BenchSparseAndFp8) {
+  expect_right("bench sparse --suite small --repeats 3 --rmse --json " + file("sparse.json"));
+  const auto sparse = json("sparse.json").at("results");
+  ASSERT_EQ(sparse.size(), 3U);
+  EXPECT_EQ(sparse[0].at("name"), "b3 s_q2 h8 topk100");
+  EXPECT_EQ(sparse[0].at("topk"), 100);
+  EXPECT_EQ(sparse[0].at("kv"), "fp8_656");
+  const double bytes = 3 * 2 * 100 * 656;  // each query token's tokens, once
+  EXPECT_NEAR(sparse[0].at("gbps").get<double>() * sparse[0].at("ms").get<double>() * 1e6, bytes, 1);
+  for (const auto& row : sparse) {
+    EXPECT_GT(row.at("rmse"), 0);
+    EXPECT_LT(row.at("rmse"), 1e-3);
+  }
+  expect_right(
+      "bench sparse --kv plain --dtype fp16 --batch 2 --heads 4 --topk 70 --tokens 50 --repeats 3 --rmse");
+  expect_right("bench dense --kv fp8_656 --suite small --repeats 3 --rmse --json " + file("dense.json"));
+  for (const auto& row : json("dense.json").at("results")) EXPECT_EQ(row.at("kv"), "fp8_656");
+  expect_refused("bench dense --kv fp8_656 --kv-heads 2 --heads 4", {"h_kv", "2"});
+}
+
+TEST_F(Program, BenchCache) {
+  expect_right("bench cache --tokens 1000 --page-size 61 --repeats 3 --json " + file("cache.json"),
+               {"quantise", "append", "gather", "copy_pages"});
+  const auto cache = json("cache.json");
+  EXPECT_GT(cache.at("roof").at("copy_tbps"), 0);
+  EXPECT_EQ(cache.at("results")[0].at("name"), "copy");
+  EXPECT_EQ(cache.at("results")[0].at("tokens"), 17 * 61);
+  for (const auto& row : cache.at("results")) EXPECT_GT(row.at("gbps"), 0);
+  expect_refused("bench cache --tokens 0", {"--tokens", "0"});
+}
+
 TEST_F(Program, PlanSaysWhyItsKernel) {
   expect_right(
       "plan --kernel cpu_dense --length-list 500,0,64 --workers 4 --brief --json " + file("plan.json"),
@@ -258,6 +289,10 @@ TEST_F(Program, ReplaysATraceThatItMadeUp) {
   // The same requests from the file.
   expect_right("replay " + trace + " --heads 2 --requests 2 --kv fp16 --page-size 16 --json " +
                file("second.json"));
+  // Written through append_latent, verified against a cache quantised afresh.
+  expect_right("replay " + trace + " --heads 2 --requests 2 --kv fp8_656 --page-size 61 --verify --json " +
+               file("fp8.json"));
+  EXPECT_GT(json("fp8.json").at("report").at("verified_rows"), 0);
   const auto second = json("second.json");
   EXPECT_EQ(second.at("report").at("requests"), 2);
   EXPECT_EQ(second.at("report").at("verified_rows"), 0);
@@ -292,7 +327,6 @@ TEST_F(Program, ReplayRefusesBadInput) {
   expect_refused("replay " + directory_.path(), {directory_.path()});
   expect_refused("replay " + write("empty.jsonl", ""), {"empty.jsonl", "empty"});
   expect_refused("replay " + write("cut.jsonl", R"({"timestamp": 0, "input_len)"), {"cut.jsonl", "line 1"});
-  expect_refused("replay --synthetic --kv fp8_656", {"--kv fp8_656", "bf16"});
   expect_refused("replay --synthetic --kv int4", {"--kv", "int4"});
   expect_refused("replay --synthetic --layers 1000 --pool-tokens 1000000000", {"memory", "fewer layers"});
   expect_refused("replay --synthetic --write-trace " + file("no/such/folder"), {"no/such/folder"});

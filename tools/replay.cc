@@ -42,14 +42,6 @@ Result<std::vector<io::TraceRequest>> read_trace(const ReplayCommand& command) {
                              command.replay.seed);
 }
 
-Result<Dtype> cache_dtype(const std::string& kv) {
-  if (kv == "bf16") return Dtype::kBF16;
-  if (kv == "fp16") return Dtype::kF16;
-  return Status(
-      StatusCode::kInvalidArgument,
-      fmt::format("--kv {}: dense decode has no kernel for this cache format; bf16 and fp16 would do", kv));
-}
-
 nlohmann::ordered_json to_json(const ReplayCommand& command) {
   const serve::ReplayOptions& o = command.replay;
   nlohmann::ordered_json json = {{"trace", command.synthetic ? "synthetic" : command.trace},
@@ -123,9 +115,8 @@ void print_report(const ReplayCommand& command, const serve::ReplayReport& r) {
 }
 
 int run_replay(ReplayCommand command) {
-  const Result<Dtype> dtype = cache_dtype(command.kv);
-  if (!dtype.ok()) return fail(dtype.status());
-  command.replay.dtype = *dtype;
+  command.replay.dtype = command.kv == "fp16" ? Dtype::kF16 : Dtype::kBF16;
+  command.replay.format = command.kv == "fp8_656" ? KvFormat::kFp8_656 : KvFormat::kPlain;
   const Result<Executor> executor = make_executor(command.executor);
   if (!executor.ok()) return fail(executor.status());
   command.replay.executor = *executor;
@@ -188,7 +179,7 @@ void add_replay(CLI::App& app, Action& action) {
   replay->add_option("--page-size", options.page_size, "Tokens a page")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  replay->add_option("--kv", command->kv, "Cache format: bf16 or fp16")
+  replay->add_option("--kv", command->kv, "Cache format: bf16, fp16 or fp8_656")
       ->check(CLI::IsMember({"bf16", "fp16", "fp8_656"}))
       ->capture_default_str();
   replay->add_flag("--verify", options.verify,

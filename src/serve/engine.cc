@@ -7,7 +7,9 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/fp8_656.h"
 #include "core/message.h"
+#include "flashlatent/kv_cache.h"
 #include "serve/content.h"
 #include "serve/latents.h"
 
@@ -30,7 +32,8 @@ std::size_t row_bytes(std::int64_t rows) {
 Engine::Engine(std::span<const io::TraceRequest> trace, const Options& options)
     : trace_(trace), options_(options) {
   problem_.query = {.batch = options.batch, .tokens = 1, .heads = options.heads, .ragged = false};
-  problem_.cache = {.dtype = options.dtype,
+  problem_.cache = {.format = options.format,
+                    .dtype = options.dtype,
                     .heads = 1,
                     .qk_dim = kRow,
                     .v_dim = kValue,
@@ -42,7 +45,17 @@ Engine::Engine(std::span<const io::TraceRequest> trace, const Options& options)
 }
 
 std::size_t Engine::cache_bytes() const {
-  return row_bytes(std::int64_t{options_.pages} * options_.page_size);
+  const std::int64_t tokens = std::int64_t{options_.pages} * options_.page_size;
+  return options_.format == KvFormat::kPlain ? row_bytes(tokens) : tokens * fp8_656::kTokenBytes;
+}
+
+TensorView Engine::cache_view(int layer) const {
+  const bool plain = options_.format == KvFormat::kPlain;
+  const std::int64_t last = plain ? kRow : fp8_656::kTokenBytes;
+  return {caches_[layer].data(),
+          plain ? options_.dtype : Dtype::kU8,
+          {options_.pages, options_.page_size, 1, last},
+          device_};
 }
 
 Result<Engine> Engine::create(std::span<const io::TraceRequest> trace, const Options& options) {
@@ -88,7 +101,8 @@ Status Engine::allocate() {
   host_q_.resize(static_cast<std::size_t>(rows) * kRow);
   host_block_table_.resize(static_cast<std::size_t>(options_.batch) * options_.max_pages);
   host_cache_seqlens_.resize(options_.batch);
-  if (device_.type == DeviceType::kCuda) staging_.resize(kStagedRows * kRow);
+  const bool fp8 = options_.format == KvFormat::kFp8_656;
+  if (fp8 || device_.type == DeviceType::kCuda) staging_.resize(kStagedRows * kRow);
 
   caches_.resize(options_.layers);
   std::vector<std::pair<runtime::Buffer*, std::size_t>> wanted = {
@@ -100,7 +114,9 @@ Status Engine::allocate() {
       {&block_table_, host_block_table_.size() * sizeof(std::int32_t)},
       {&cache_seqlens_, host_cache_seqlens_.size() * sizeof(std::int32_t)},
       {&plan_, *plan_size},
-      {&workspace_, *workspace_size}};
+      {&workspace_, *workspace_size},
+      {&staged_rows_, fp8 ? row_bytes(kStagedRows) : 0},
+      {&staged_slots_, fp8 ? kStagedRows * sizeof(std::int32_t) : 0}};
   for (runtime::Buffer& cache : caches_) wanted.emplace_back(&cache, cache_bytes());
   for (auto& [buffer, bytes] : wanted) {
     auto allocated = runtime::Buffer::allocate(options_.executor, bytes);
@@ -140,17 +156,40 @@ Status Engine::fill(const Scheduler::Fill& fill, const PagePool& pool) {
                  fill.request, token, layer);
       }
       if (!staged) continue;
-      for (int from = begin, to = begin; from < end; from = to) {
-        // Tokens whose rows follow each other in the cache go in one piece.
-        const std::int64_t slot = slot_of(from);
-        while (to < end && slot_of(to) == slot + (to - from)) ++to;
-        FLASHLATENT_RETURN_IF_ERROR(runtime::copy_to_device(row_of(layer, slot),
-                                                            staging_.data() + (from - begin) * kRow,
-                                                            row_bytes(to - from), options_.executor));
-      }
+      std::vector<std::int32_t> slots;
+      for (int token = begin; token < end; ++token)
+        slots.push_back(static_cast<std::int32_t>(slot_of(token)));
+      FLASHLATENT_RETURN_IF_ERROR(options_.format == KvFormat::kPlain ? copy_staged(layer, slots)
+                                                                      : append_staged(layer, slots));
     }
   }
   return {};
+}
+
+Status Engine::copy_staged(int layer, const std::vector<std::int32_t>& slots) {
+  for (std::size_t from = 0, to = 0; from < slots.size(); from = to) {
+    // Tokens whose rows follow each other in the cache go in one piece.
+    while (to < slots.size() && slots[to] == slots[from] + static_cast<std::int64_t>(to - from)) ++to;
+    FLASHLATENT_RETURN_IF_ERROR(
+        runtime::copy_to_device(row_of(layer, slots[from]), staging_.data() + from * kRow,
+                                row_bytes(static_cast<std::int64_t>(to - from)), options_.executor));
+  }
+  return {};
+}
+
+Status Engine::append_staged(int layer, const std::vector<std::int32_t>& slots) {
+  const auto tokens = static_cast<std::int64_t>(slots.size());
+  const Executor& executor = options_.executor;
+  FLASHLATENT_RETURN_IF_ERROR(
+      runtime::copy_to_device(staged_rows_.data(), staging_.data(), row_bytes(tokens), executor));
+  FLASHLATENT_RETURN_IF_ERROR(
+      runtime::copy_to_device(staged_slots_.data(), slots.data(), tokens * sizeof(slots[0]), executor));
+  ConstTensorView latent(staged_rows_.data(), options_.dtype, {tokens, kValue}, device_);
+  ConstTensorView rope(static_cast<const std::uint16_t*>(staged_rows_.data()) + kValue, options_.dtype,
+                       {tokens, kRow - kValue}, device_);
+  latent.strides[0] = rope.strides[0] = kRow;
+  return append_latent(latent, rope, {staged_slots_.data(), Dtype::kI32, {tokens}, device_},
+                       cache_view(layer), executor);
 }
 
 Status Engine::make_queries(const Scheduler::Step& step, const PagePool& pool) {
@@ -195,7 +234,7 @@ Result<double> Engine::step(const Scheduler::Step& step, const PagePool& pool, i
   FLASHLATENT_RETURN_IF_ERROR(plan(problem_, inputs.cache_seqlens, plan_.memory(), executor));
   for (int layer = 0; layer < options_.layers; ++layer) {
     const bool kept = layer == kept_layer;
-    inputs.kv_cache = {caches_[layer].data(), dtype, {options_.pages, options_.page_size, 1, kRow}, device_};
+    inputs.kv_cache = cache_view(layer);
     DecodeOutputs outputs;
     outputs.out = {(kept ? kept_out_ : out_).data(), dtype, {batch, 1, heads, kValue}, device_};
     outputs.lse = {(kept ? kept_lse_ : lse_).data(), Dtype::kF32, {batch, heads, 1}, device_};
@@ -239,6 +278,13 @@ Result<runtime::Comparison> Engine::verify(const Scheduler::Step& step, int row,
   DecodeInputs inputs;
   inputs.q = {host_q_.data() + row * h_q * kRow, options_.dtype, {1, 1, h_q, kRow}};
   inputs.kv_cache = {cache.data(), options_.dtype, {pages, page_size, 1, kRow}};
+  std::vector<std::uint8_t> quantised;
+  if (options_.format == KvFormat::kFp8_656) {  // the bytes that append_latent must have written
+    quantised.resize(pages * page_size * fp8_656::kTokenBytes);
+    const TensorView fp8(quantised.data(), Dtype::kU8, {pages, page_size, 1, fp8_656::kTokenBytes});
+    FLASHLATENT_RETURN_IF_ERROR(convert_cache(inputs.kv_cache, fp8, Executor{}));
+    inputs.kv_cache = fp8;
+  }
   inputs.block_table = {block_table.data(), Dtype::kI32, {1, pages}};
   inputs.cache_seqlens = {&length, Dtype::kI32, {1}};
   const std::int64_t stride = std::max<std::int64_t>(1, h_q / heads);

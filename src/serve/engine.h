@@ -20,6 +20,7 @@ class Engine {
  public:
   struct Options {
     Executor executor;
+    KvFormat format = KvFormat::kPlain;
     Dtype dtype = Dtype::kBF16;
     int layers = 1;
     int heads = 16;  ///< h_q; MLA has one KV head.
@@ -54,7 +55,10 @@ class Engine {
   Status too_large(std::string_view why) const;
   std::size_t cache_bytes() const;  // of one layer
   std::uint16_t* row_of(int layer, std::int64_t slot) const;
+  TensorView cache_view(int layer) const;
   void make_row(std::uint16_t* row, int request, int position, int layer) const;
+  Status copy_staged(int layer, const std::vector<std::int32_t>& slots);
+  Status append_staged(int layer, const std::vector<std::int32_t>& slots);
   Status make_queries(const Scheduler::Step& step, const PagePool& pool);
 
   std::span<const io::TraceRequest> trace_;
@@ -63,8 +67,9 @@ class Engine {
   Device device_;
   std::vector<runtime::Buffer> caches_;  // one a layer
   runtime::Buffer q_, out_, kept_out_, lse_, kept_lse_, block_table_, cache_seqlens_, plan_, workspace_;
+  runtime::Buffer staged_rows_, staged_slots_;  // fp8_656: what is appended
   std::vector<std::uint16_t> host_q_;
-  std::vector<std::uint16_t> staging_;  // CUDA: rows on their way to the device
+  std::vector<std::uint16_t> staging_;  // CUDA or fp8_656: rows on their way into the cache
   std::vector<std::int32_t> host_block_table_, host_cache_seqlens_;
 };
 

@@ -113,8 +113,15 @@ Result<ReplayReport> replay(std::span<const io::TraceRequest> trace, const Repla
   for (const io::TraceRequest& request : trace) {
     longest = std::max(longest, std::int64_t{request.input_length} + request.output_length);
   }
-  Engine::Options engine_options{options.executor, options.dtype, options.layers,    options.heads,
-                                 options.batch,    pages,         options.page_size, 0,
+  Engine::Options engine_options{options.executor,
+                                 options.format,
+                                 options.dtype,
+                                 options.layers,
+                                 options.heads,
+                                 options.batch,
+                                 pages,
+                                 options.page_size,
+                                 0,
                                  options.seed};
   engine_options.max_pages = static_cast<int>((longest + options.page_size - 1) / options.page_size);
   auto engine = Engine::create(trace, engine_options);

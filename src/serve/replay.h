@@ -7,12 +7,14 @@
 #include <string>
 
 #include "flashlatent/backend.h"
+#include "flashlatent/problem.h"
 #include "io/trace.h"
 
 namespace flashlatent::serve {
 
 struct ReplayOptions {
   Executor executor;
+  KvFormat format = KvFormat::kPlain;
   Dtype dtype = Dtype::kBF16;
   int layers = 1;
   int heads = 16;

@@ -64,6 +64,9 @@ parts::DecodeArguments arguments_of(const DecodeCall& call) {
   const auto& [problem, inputs, outputs, g, plan, workspace, executor] = call;
   const ConstTensorView q = with_batch(inputs.q);
   const TensorView out = with_batch(outputs.out);
+  const bool sparse = problem.sparse.enabled;
+  const ConstTensorView& entries = sparse ? inputs.indices : inputs.block_table;
+  const ConstTensorView& lengths = sparse ? inputs.topk_length : inputs.cache_seqlens;
   const schedule::PlanView view = schedule::plan_view(g, plan.data);
   parts::DecodeArguments args = {};
   args.geometry = g;
@@ -77,7 +80,7 @@ parts::DecodeArguments arguments_of(const DecodeCall& call) {
                 .head_stride = q.strides[2],
                 .begins = static_cast<const std::int32_t*>(inputs.cu_seqlens_q.data),
                 .total = static_cast<int>(std::min<std::int64_t>(q.shape[0], (1LL << 31) - 1)),
-                .tokens = problem.query.tokens,
+                .tokens = sparse ? 1 : problem.query.tokens,
                 .group = group,
                 .row_tiles = (problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows,
                 .rows_in_line = rows_in_line(problem, inputs.q)};
@@ -85,11 +88,13 @@ parts::DecodeArguments arguments_of(const DecodeCall& call) {
                 .page_stride = inputs.kv_cache.strides[0],
                 .token_stride = inputs.kv_cache.strides[1],
                 .head_stride = inputs.kv_cache.strides[2],
-                .block_table = static_cast<const std::int32_t*>(inputs.block_table.data),
-                .table_stride = inputs.block_table.strides[0],
-                .lengths = static_cast<const std::int32_t*>(inputs.cache_seqlens.data),
+                .entries = static_cast<const std::int32_t*>(entries.data),
+                .entries_stride = entries.strides[0],
+                .entries_token_stride = sparse ? entries.strides[1] : 0,
+                .indexed = sparse,
+                .lengths = static_cast<const std::int32_t*>(lengths.data),
                 .pages = static_cast<int>(inputs.kv_cache.shape[0]),
-                .page_size = problem.cache.page_size,
+                .page_size = Divisor(problem.cache.page_size),
                 .box_tokens = box_tokens_of(problem.cache.page_size)};
   args.output = {.out = outputs.out.data,
                  .batch_stride = out.strides[0],
@@ -121,9 +126,14 @@ Status query_map(const DecodeCall& call, DenseLaunch& launch) {
 schedule::Geometry dense_geometry(const DecodeProblem& problem, int workers, const DenseShape& shape) {
   schedule::Geometry g;
   g.requests = problem.query.batch;
+  if (problem.sparse.enabled) {
+    g.length_sharers = problem.query.tokens;
+    g.requests *= g.length_sharers;
+  }
   g.tile_rows = shape.tile_rows;
   g.block_tokens = kBlockTokens;
-  const std::int64_t reach = static_cast<std::int64_t>(problem.cache.max_pages) * problem.cache.page_size;
+  const std::int64_t reach =
+      problem.sparse.enabled ? problem.sparse.topk : std::int64_t{problem.cache.max_pages} * problem.cache.page_size;
   g.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(reach, (1LL << 31) - (1 << 14)));
   g.fixed_split = problem.options.batch_invariant ? kFixedSplitBlocks : 0;
   g.cost = shape.cost;
@@ -136,8 +146,36 @@ std::size_t dense_workspace_bytes(const DecodeProblem& problem, const schedule::
   return partial_rows(g) * (problem.cache.v_dim + 1) * sizeof(float);
 }
 
+Loading loading_of(const DecodeProblem& problem) {
+  if (problem.cache.format == KvFormat::kFp8_656) return Loading::kFp8;
+  const bool boxes = !problem.sparse.enabled && box_tokens_of(problem.cache.page_size) >= 16;
+  return boxes ? Loading::kBoxes : Loading::kTokens;
+}
+
+Loading loading_of(const DecodeProblem& problem, const ConstTensorView& kv_cache) {
+  const Loading loading = loading_of(problem);
+  return loading == Loading::kBoxes && kv_cache.shape[0] == 0 ? Loading::kTokens : loading;
+}
+
+const DenseInstance* find_instance(std::initializer_list<std::span<const DenseInstance>> tables,
+                                   const InstanceKey& key) {
+  for (const auto& table : tables) {
+    for (const DenseInstance& instance : table) {
+      if (instance.key == key) return &instance;
+    }
+  }
+  return nullptr;
+}
+
+std::string unknown_dimensions(const DecodeProblem& problem) {
+  return message("qk_dim/v_dim is ", problem.cache.qk_dim, "/", problem.cache.v_dim,
+                 problem.cache.format == KvFormat::kFp8_656
+                     ? "; of an fp8_656 cache 576/512 is accepted"
+                     : "; 576/512, 512/512 and 320/256 are accepted");
+}
+
 Status launch_dense(const DecodeCall& call,
-                    const DenseInstance* (*find)(const DecodeCall& call, bool by_token)) {
+                    const DenseInstance* (*find)(const DecodeCall& call, Loading loading)) {
   const ConstTensorView& cache = call.inputs.kv_cache;
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("q", call.inputs.q, 16));
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("kv_cache", cache, 16));
@@ -153,15 +191,15 @@ Status launch_dense(const DecodeCall& call,
 
   DenseLaunch launch = {};
   launch.args = arguments_of(call);
-  const bool by_token = launch.args.cache.box_tokens < 16 || cache.shape[0] == 0;
-  if (!by_token) {
+  const Loading loading = loading_of(call.problem, cache);
+  if (loading == Loading::kBoxes) {
     FLASHLATENT_RETURN_IF_ERROR(kv_tensor_map(cache, launch.args.cache.box_tokens, launch.kv));
   }
   FLASHLATENT_RETURN_IF_ERROR(query_map(call, launch));
   if (call.problem.query.ragged) {
     FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(launch.args, call.problem.query.heads, call.executor));
   }
-  FLASHLATENT_RETURN_IF_ERROR(find(call, by_token)->launch(launch, call.executor));
+  FLASHLATENT_RETURN_IF_ERROR(find(call, loading)->launch(launch, call.executor));
   return combine_plan(launch.args, call.problem.cache.dtype, call.problem.cache.v_dim, *units, call.executor);
 }
 

@@ -1,7 +1,8 @@
 // What the dense decode kernels share on the host: schedule geometry, launch arguments, the combine step.
 #pragma once
 
-#include <optional>
+#include <initializer_list>
+#include <span>
 #include <string>
 
 #include "cuda/parts/arguments.cuh"
@@ -25,22 +26,47 @@ struct DenseLaunch {
   CUtensorMap query_rows;  ///< Tiles of rows, where query.rows_in_line.
 };
 
-/// A compiled kernel: what it is compiled for, and its launch.
-struct DenseInstance {
+/// How a kernel gets its KV blocks.
+enum class Loading {
+  kBoxes,   ///< Boxes of pages by TMA.
+  kTokens,  ///< Token by token: small or odd pages, indices.
+  kFp8,     ///< Token by token from an fp8_656 cache, dequantised.
+};
+/// What this call's kernel must do.
+Loading loading_of(const DecodeProblem& problem, const ConstTensorView& kv_cache);
+/// What a kernel must be able to do to take the problem, whatever the number of pages.
+Loading loading_of(const DecodeProblem& problem);
+
+/// What a kernel is compiled for.
+struct InstanceKey {
   Dtype dtype;
   int qk_dim;
   int v_dim;
   int tile_rows;
-  bool by_token;  ///< Loads token by token (small or odd pages), not by TMA.
-  int cluster;    ///< Row tiles, and CTAs, that share KV blocks.
+  Loading loading;
+  int cluster = 1;  ///< Row tiles, and CTAs, that share KV blocks.
+
+  friend bool operator==(const InstanceKey&, const InstanceKey&) = default;
+};
+
+/// A compiled kernel.
+struct DenseInstance {
+  InstanceKey key;
   Status (*launch)(const DenseLaunch&, const Executor&);
 };
+
+/// The one of this key, or null.
+const DenseInstance* find_instance(std::initializer_list<std::span<const DenseInstance>> tables,
+                                   const InstanceKey& key);
+
+/// Why no kernel of these dimensions is there.
+std::string unknown_dimensions(const DecodeProblem& problem);
 
 /// lse = -inf for the query tokens that ragged requests do not have.
 Status write_missing_rows(const parts::DecodeArguments& args, int heads, const Executor& executor);
 
-/// Launches the instance that `find(by_token)` names, then the combine step.
+/// Launches the instance that `find(call, loading)` names, then the combine step.
 Status launch_dense(const DecodeCall& call,
-                    const DenseInstance* (*find)(const DecodeCall& call, bool by_token));
+                    const DenseInstance* (*find)(const DecodeCall& call, Loading loading));
 
 }  // namespace flashlatent::cuda

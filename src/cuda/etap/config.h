@@ -6,19 +6,22 @@
 namespace flashlatent::etap {
 
 /// kRows_ (8, 16 or 32): query rows a tile, wgmma's N.
-template <class Element_, int kQkDim_, int kVDim_, int kRows_>
+template <class Element_, int kQkDim_, int kVDim_, int kRows_, class Loader_>
 struct Config {
   using Element = Element_;
+  using Loader = Loader_;
   static constexpr int kQkDim = kQkDim_;
   static constexpr int kVDim = kVDim_;
   static constexpr int kRows = kRows_;
   static constexpr int kQkChunks = kQkDim / 64;
   static constexpr int kVChunks = kVDim / 64;
 
-  static constexpr int kThreads = 384;  // two warpgroups compute, one loads
-  static constexpr int kComputeThreads = 256;
-  static constexpr int kLoaderRegisters = 72;
-  static constexpr int kComputeRegisters = 216;
+  static constexpr int kComputeThreads = 256;  // two warpgroups
+  static constexpr int kLoaderThreads = Loader::kThreads <= 128 ? 128 : 256;
+  static constexpr int kThreads = kComputeThreads + kLoaderThreads;
+  // Loaders that convert are twice as many for 16 rows, whose output leaves them the registers.
+  static constexpr int kLoaderRegisters = kLoaderThreads == 128 ? 72 : 120;
+  static constexpr int kComputeRegisters = kLoaderThreads == 128 ? 216 : 136;
 
   // KV tiles in flight fill what Q, P and statistics leave of 227 KB: 2.6 to 2.9 blocks at 576 columns.
   static constexpr int kQueryBytes = kRows * kQkDim * 2;
@@ -45,8 +48,10 @@ struct Config {
   static_assert(kRows == 8 || kRows == 16 || kRows == 32);
   static_assert(kQkDim % 64 == 0 && kVDim % 128 == 0 && kVDim <= kQkDim && kVDim <= 512);
   static_assert(kRingTiles >= 2 * kQkChunks, "each warpgroup must be able to hold a block");
-  // What a launch of 384 threads gets, 168 registers each; asking for more would wait for ever.
-  static_assert(2 * kComputeRegisters + kLoaderRegisters <= 3 * 168);
+  // What a launch gets, 168 registers for each of 384 threads or 128 for 512; asking for more would wait for
+  // ever.
+  static_assert(2 * kComputeRegisters + kLoaderThreads / 128 * kLoaderRegisters <=
+                (kThreads == 384 ? 3 * 168 : 4 * 128));
 };
 
 }  // namespace flashlatent::etap

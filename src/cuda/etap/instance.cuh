@@ -4,44 +4,41 @@
 #include "cuda/common/launch.h"
 #include "cuda/etap/instances.h"
 #include "cuda/etap/kernel.cuh"
+#include "cuda/parts/tma_loader.cuh"
+#include "cuda/parts/token_loader.cuh"
 
 namespace flashlatent::etap {
 
-template <class Config, class Loader>
+template <class Config>
 Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(
-      (cuda::allow_shared_memory<kernel<Config, Loader>>(sizeof(SharedMemory<Config>), executor.device)));
+      (cuda::allow_shared_memory<kernel<Config>>(sizeof(SharedMemory<Config>), executor.device)));
   cuda::LaunchShape shape;
   shape.blocks = launch.args.geometry.parts * launch.args.geometry.lanes;
   shape.threads = Config::kThreads;
   shape.shared_bytes = sizeof(SharedMemory<Config>);
   shape.overlaps_previous = true;
-  return cuda::launch(kernel<Config, Loader>, shape, executor, launch.args, launch.kv);
+  return cuda::launch(kernel<Config>, shape, executor, launch.args, launch.kv);
 }
 
 template <class Element, int kQkDim, int kVDim, int kRows, class Loader>
-constexpr cuda::DenseInstance instance(Dtype dtype, bool by_token) {
-  return {dtype,
-          kQkDim,
-          kVDim,
-          kRows,
-          by_token,
-          1,
-          launch_instance<Config<Element, kQkDim, kVDim, kRows>, Loader>};
+constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
+  return {{dtype, kQkDim, kVDim, kRows, loading},
+          launch_instance<Config<Element, kQkDim, kVDim, kRows, Loader>>};
 }
 
 template <int kQkDim, int kVDim>
 constexpr ShapeInstances shape_instances() {
   using Bf16 = __nv_bfloat16;
   using Fp16 = __half;
-  return {{instance<Bf16, kQkDim, kVDim, 16, parts::TmaLoader>(Dtype::kBF16, false),
-           instance<Bf16, kQkDim, kVDim, 16, parts::TokenLoader>(Dtype::kBF16, true),
-           instance<Bf16, kQkDim, kVDim, 32, parts::TmaLoader>(Dtype::kBF16, false),
-           instance<Bf16, kQkDim, kVDim, 32, parts::TokenLoader>(Dtype::kBF16, true),
-           instance<Fp16, kQkDim, kVDim, 16, parts::TmaLoader>(Dtype::kF16, false),
-           instance<Fp16, kQkDim, kVDim, 16, parts::TokenLoader>(Dtype::kF16, true),
-           instance<Fp16, kQkDim, kVDim, 32, parts::TmaLoader>(Dtype::kF16, false),
-           instance<Fp16, kQkDim, kVDim, 32, parts::TokenLoader>(Dtype::kF16, true)}};
+  return {{instance<Bf16, kQkDim, kVDim, 16, parts::TmaLoader>(Dtype::kBF16, cuda::Loading::kBoxes),
+           instance<Bf16, kQkDim, kVDim, 16, parts::TokenLoader>(Dtype::kBF16, cuda::Loading::kTokens),
+           instance<Bf16, kQkDim, kVDim, 32, parts::TmaLoader>(Dtype::kBF16, cuda::Loading::kBoxes),
+           instance<Bf16, kQkDim, kVDim, 32, parts::TokenLoader>(Dtype::kBF16, cuda::Loading::kTokens),
+           instance<Fp16, kQkDim, kVDim, 16, parts::TmaLoader>(Dtype::kF16, cuda::Loading::kBoxes),
+           instance<Fp16, kQkDim, kVDim, 16, parts::TokenLoader>(Dtype::kF16, cuda::Loading::kTokens),
+           instance<Fp16, kQkDim, kVDim, 32, parts::TmaLoader>(Dtype::kF16, cuda::Loading::kBoxes),
+           instance<Fp16, kQkDim, kVDim, 32, parts::TokenLoader>(Dtype::kF16, cuda::Loading::kTokens)}};
 }
 
 }  // namespace flashlatent::etap

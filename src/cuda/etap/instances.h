@@ -9,9 +9,12 @@ namespace flashlatent::etap {
 
 using ShapeInstances = std::array<cuda::DenseInstance, 8>;  // two dtypes, two heights, two loaders
 
+using Fp8Instances = std::array<cuda::DenseInstance, 1>;
+
 // One file each, so that they compile side by side.
 extern const ShapeInstances kInstances576x512;
 extern const ShapeInstances kInstances512x512;
 extern const ShapeInstances kInstances320x256;
+extern const Fp8Instances kInstancesFp8_656;
 
 }  // namespace flashlatent::etap

@@ -33,8 +33,6 @@
 
 namespace flashlatent::etap {
 
-enum class Role { kEven = 0, kOdd = 1, kLoader = 2 };  // a warpgroup each
-
 inline constexpr int kAlone = 1;  // + which: the named barrier of one warpgroup
 
 /// One of the two computing warpgroups: the first takes the CTA's even blocks, the second the odd ones,
@@ -229,7 +227,7 @@ class Warpgroup {
   /// Nothing of dead tokens may reach the output through V.
   __device__ __forceinline__ void silence(int start) {
     const std::uint64_t partial = partial_tokens(start);
-    if (live_ == parts::kAllLive && partial == 0) return;
+    if ((Config::Loader::kZeroesDead || live_ == parts::kAllLive) && partial == 0) return;
     auto tile_of = [&](int chunk) -> parts::Tile& { return ring_.tile(kFirstV + chunk); };
     if (partial != 0) {
       spread_poison<Element, kRows, Config::kVChunks>(o_, tile_of, partial, fragment_,
@@ -271,9 +269,6 @@ class Warpgroup {
   /// One arrival a warp, once all its lanes are done.
   __device__ __forceinline__ void release(int i) {
     arrive_as_warp(ring_.empty(i));
-  }
-  __device__ __forceinline__ void release_query() {
-    arrive_as_warp(shared_.q_empty[me_]);
   }
   __device__ __forceinline__ void arrive_as_warp(ptx::Barrier& barrier) {
     __syncwarp();
@@ -424,9 +419,10 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const part
   }
 }
 
-template <class Config, class Loader>
+template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                      const CUtensorMap& kv_map) {
+  using Loader = typename Config::Loader;
   const int thread = threadIdx.x - Config::kComputeThreads;
   auto set_up = [] { __syncthreads(); };
   if (thread >= Loader::kThreads) return set_up();
@@ -435,11 +431,11 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
 }
 
 /// By a warp.
-template <class Config, class Loader>
+template <class Config>
 __device__ __forceinline__ void set_up_barriers(SharedMemory<Config>& shared) {
   static_assert(Config::kRingTiles <= 32);
   if (threadIdx.x < Config::kRingTiles) {
-    ptx::init(shared.full[threadIdx.x], Loader::kArrivals);
+    ptx::init(shared.full[threadIdx.x], Config::Loader::kArrivals);
     ptx::init(shared.empty[threadIdx.x], 4);  // the four warps of the block's warpgroup
   }
   if (threadIdx.x < 2) ptx::init(shared.has_handed[threadIdx.x], 128);
@@ -450,19 +446,19 @@ __device__ __forceinline__ void set_up_barriers(SharedMemory<Config>& shared) {
   ptx::publish_barriers();
 }
 
-template <class Config, class Loader>
+template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     kernel(const __grid_constant__ parts::DecodeArguments args, const __grid_constant__ CUtensorMap kv_map) {
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= 227 * 1024);
-  if (threadIdx.x < 32) set_up_barriers<Config, Loader>(shared);
+  if (threadIdx.x < 32) set_up_barriers<Config>(shared);
   cudaGridDependencySynchronize();            // of what the launch before may still write
   cudaTriggerProgrammaticLaunchCompletion();  // the combine step may take its place in the queue
 
-  if (threadIdx.x / 128 == static_cast<int>(Role::kLoader)) {
+  if (threadIdx.x >= Config::kComputeThreads) {
     ptx::give_registers<Config::kLoaderRegisters>();
-    load<Config, Loader>(shared, args, kv_map);
+    load<Config>(shared, args, kv_map);
   } else {
     ptx::take_registers<Config::kComputeRegisters>();
     compute<Config>(shared, args);

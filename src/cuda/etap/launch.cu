@@ -6,7 +6,10 @@ namespace flashlatent::cuda {
 
 namespace {
 
-constexpr int kMostRows = 32;  // above it the 64-row kernel wastes less than half of a tile
+/// Above 32 rows the 64-row kernel wastes less than half of a tile.
+int most_rows(const DecodeProblem& problem) {
+  return problem.cache.format == KvFormat::kFp8_656 ? 16 : 32;
+}
 // Nanoseconds; a block at the speed of memory. Of costs of a split from
 // 0.8 to 4 blocks the smaller ones gave the fastest plans, by 1 to 3 %. 128 requests of 64 blocks take 6.5 us
 // longer on 132 parts than on 128.
@@ -19,30 +22,19 @@ int tile_rows_of(const DecodeProblem& problem) {
   return problem.rows_per_kv_head() <= 16 ? 16 : 32;
 }
 
-const DenseInstance* find_instance(const DecodeProblem& problem, bool by_token) {
-  for (const auto* shape : {&etap::kInstances576x512, &etap::kInstances512x512, &etap::kInstances320x256}) {
-    for (const DenseInstance& instance : *shape) {
-      if (instance.dtype == problem.cache.dtype && instance.qk_dim == problem.cache.qk_dim &&
-          instance.v_dim == problem.cache.v_dim && instance.tile_rows == tile_rows_of(problem) &&
-          instance.by_token == by_token) {
-        return &instance;
-      }
-    }
-  }
-  return nullptr;
+const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
+  const auto& cache = problem.cache;
+  return find_instance({etap::kInstances576x512, etap::kInstances512x512, etap::kInstances320x256,
+                        etap::kInstancesFp8_656},
+                       {cache.dtype, cache.qk_dim, cache.v_dim, tile_rows_of(problem), loading});
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
-  if (problem.sparse.enabled) return "sparse decode is not accepted";
-  if (problem.cache.format != KvFormat::kPlain) return "an fp8_656 cache is not accepted";
-  if (find_instance(problem, false) == nullptr) {
-    return message("qk_dim/v_dim is ", problem.cache.qk_dim, "/", problem.cache.v_dim,
-                   "; 576/512, 512/512 and 320/256 are accepted");
-  }
-  if (problem.rows_per_kv_head() > kMostRows) {
-    return message("s_q * h_q / h_kv is ", problem.rows_per_kv_head(), "; at most ", kMostRows,
+  if (problem.rows_per_kv_head() > most_rows(problem)) {
+    return message("s_q * h_q / h_kv is ", problem.rows_per_kv_head(), "; at most ", most_rows(problem),
                    " query rows a KV head are accepted");
   }
+  if (find(problem, loading_of(problem)) == nullptr) return unknown_dimensions(problem);
   return std::nullopt;
 }
 
@@ -54,7 +46,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
 
 Status launch(const DecodeCall& call) {
   return launch_dense(call,
-                      [](const DecodeCall& c, bool by_token) { return find_instance(c.problem, by_token); });
+                      [](const DecodeCall& c, Loading loading) { return find(c.problem, loading); });
 }
 
 }  // namespace
@@ -63,8 +55,8 @@ const DecodeKernel kEtapKernel = {
     .name = "etap",
     .backend = Backend::kCuda,
     .takes =
-        "bf16 and fp16 caches, qk_dim/v_dim 576/512, 512/512 or 320/256, up to 32 query rows a KV head, any "
-        "page size",
+        "bf16 and fp16 caches of qk_dim/v_dim 576/512, 512/512 or 320/256, up to 32 query rows a KV head, "
+        "fp8_656 up to 16; dense and sparse, any page size",
     .declines = declines,
     .geometry = geometry,
     .workspace_bytes = dense_workspace_bytes,

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "core/divisor.h"
 #include "plan/schedule.h"
 
 namespace flashlatent::parts {
@@ -19,7 +20,7 @@ struct QueryArguments {
   // the output, is then a token's.
   const std::int32_t* begins;
   int total;          // ragged: tokens of all requests
-  int tokens;         // s_q
+  int tokens;         // s_q; sparse: 1
   int group;          // query heads a KV head
   int row_tiles;      // tiles of geometry.tile_rows query rows a KV head
   bool rows_in_line;  // a request's rows lie head_stride apart, those of a tile one after another
@@ -28,11 +29,14 @@ struct QueryArguments {
 struct CacheArguments {
   const void* data;
   std::int64_t page_stride, token_stride, head_stride;
-  const std::int32_t* block_table;
-  std::int64_t table_stride;
-  const std::int32_t* lengths;
+  // Entries that say where tokens are: of the page table, or the indices of sparse decode, which name a token
+  // each. token_stride counts from one query token's indices to the next one's.
+  const std::int32_t* entries;
+  std::int64_t entries_stride, entries_token_stride;
+  bool indexed;
+  const std::int32_t* lengths;  // null: all are geometry.max_tokens
   int pages;
-  int page_size;
+  Divisor page_size;
   int box_tokens;  // rows of one TMA box: divides page_size and 64
 };
 
@@ -63,18 +67,19 @@ struct DecodeArguments {
   bool causal;
 };
 
-/// A tile of query rows of one request: row r of the tile is query token (first + r) / group and head
-/// kv_head * group + (first + r) % group.
+/// A tile of query rows of one request: row r of the tile is query token first_token + (first + r) / group and
+/// head kv_head * group + (first + r) % group. Each query token of sparse decode is a request to the plan.
 struct RowTile {
-  int request;
-  int origin;  // where its rows are: times batch_stride (the request, or ragged its first token)
-  int tokens;  // s_q of the request
+  int request;      // of the batch
+  int origin;       // where its rows are: times batch_stride (the request, or ragged its first token)
+  int first_token;  // sparse: the query token, else 0
+  int tokens;       // s_q of the request; sparse: 1
   int kv_head;
   int first;  // of the request's rows for this KV head
   int rows;   // live ones, 0 (ragged) to geometry.tile_rows
 
   __device__ __forceinline__ int token(const QueryArguments& query, int row) const {
-    return (first + row) / query.group;
+    return first_token + (first + row) / query.group;
   }
   __device__ __forceinline__ int head(const QueryArguments& query, int row) const {
     return kv_head * query.group + (first + row) % query.group;
@@ -98,8 +103,10 @@ __device__ __forceinline__ RowTile row_tile(const DecodeArguments& args, int req
   const QueryArguments& query = args.query;
   const int index = round * args.geometry.lanes + lane;
   RowTile tile;
-  tile.request = request;
-  const RequestTokens own = request_tokens(query, request);
+  const int sharers = args.geometry.length_sharers;
+  tile.request = sharers == 1 ? request : request / sharers;
+  tile.first_token = request - tile.request * sharers;
+  const RequestTokens own = request_tokens(query, tile.request);
   tile.origin = own.origin;
   tile.tokens = own.count;
   tile.kv_head = index / query.row_tiles;

@@ -51,6 +51,21 @@ __device__ __forceinline__ void copy_bytes(void* shared, const void* global, std
                              &barrier);
 }
 
+/// `bytes` (a multiple of 16) of shared memory to the same place in another CTA of the cluster, counted by the
+/// barrier at this place there.
+__device__ __forceinline__ void copy_to_cta(std::uint32_t cta, const void* shared, std::uint32_t bytes,
+                                            Barrier& barrier) {
+  const std::uint32_t source = shared_address(shared);
+  asm volatile(
+      "{\n.reg .b32 to, counter;\n"
+      "mapa.shared::cluster.u32 to, %0, %3;\n"
+      "mapa.shared::cluster.u32 counter, %1, %3;\n"
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [to], [%0], %2, [counter];\n}" ::"r"(
+          source),
+      "r"(shared_address(&barrier)), "r"(bytes), "r"(cta)
+      : "memory");
+}
+
 /// 16 bytes from global to shared memory, past L1.
 __device__ __forceinline__ void copy_16_bytes(std::uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
@@ -61,6 +76,12 @@ __device__ __forceinline__ void copy_commit() {
 template <int kPending>
 __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+__device__ __forceinline__ void store_16_bytes(std::uint32_t shared, uint4 value) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(value.x), "r"(value.y),
+               "r"(value.z), "r"(value.w)
+               : "memory");
 }
 
 /// Stores four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
@@ -90,6 +111,15 @@ __device__ __forceinline__ void store_matrices_transposed(std::uint32_t shared,
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared),
                "r"(values[0]), "r"(values[1]), "r"(values[2]), "r"(values[3])
                : "memory");
+}
+
+/// condition ? a : b, as one instruction: the compiler would make branches of many and run both sides.
+__device__ __forceinline__ std::uint32_t select(std::uint32_t condition, std::uint32_t a, std::uint32_t b) {
+  std::uint32_t result;
+  asm("{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\nselp.b32 %0, %1, %2, p;\n}"
+      : "=r"(result)
+      : "r"(a), "r"(b), "r"(condition));
+  return result;
 }
 
 /// An 8x8 matrix of 16-bit elements, a pair a lane (row lane / 4, columns lane % 4 * 2 + {0, 1}), transposed.

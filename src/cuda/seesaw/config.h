@@ -6,10 +6,11 @@
 namespace flashlatent::seesaw {
 
 /// kCluster_ = 2: two CTAs that hold the two tiles of 128 query rows take the same KV blocks, each loading
-/// half of the tiles for both.
-template <class Element_, int kQkDim_, int kVDim_, int kCluster_ = 1>
+/// half for both: of the tiles by TMA, of each tile's tokens from an fp8_656 cache.
+template <class Element_, int kQkDim_, int kVDim_, int kCluster_, class Loader_>
 struct Config {
   using Element = Element_;
+  using Loader = Loader_;
   static constexpr int kCluster = kCluster_;
   static constexpr int kQkDim = kQkDim_;
   static constexpr int kVDim = kVDim_;
@@ -23,8 +24,8 @@ struct Config {
 
   static constexpr int kThreads = 384;  // two warpgroups compute, one loads
   static constexpr int kComputeThreads = 256;
-  static constexpr int kLoaderRegisters = 56;
-  static constexpr int kComputeRegisters = 224;
+  static constexpr int kLoaderRegisters = Loader::kZeroesDead ? 88 : 56;  // one that converts needs more
+  static constexpr int kComputeRegisters = (3 * 168 - kLoaderRegisters) / 2;
 
   using Buffer = KvBuffer<kQkChunks>;
   using State = KvState<kQkChunks>;
@@ -50,7 +51,7 @@ struct Config {
 
   static_assert(kQkDim % 64 == 0 && kVDim % 128 == 0 && kVDim <= kQkDim && kVDim <= 512);
   // What a launch of 384 threads gets, 168 registers each; asking for more would wait for ever.
-  static_assert(2 * kComputeRegisters + kLoaderRegisters <= 3 * 168);
+  static_assert(2 * kComputeRegisters + kLoaderRegisters <= 3 * 168 && kComputeRegisters % 8 == 0);
 };
 
 }  // namespace flashlatent::seesaw

@@ -4,43 +4,40 @@
 #include "cuda/common/launch.h"
 #include "cuda/seesaw/instances.h"
 #include "cuda/seesaw/kernel.cuh"
+#include "cuda/parts/tma_loader.cuh"
+#include "cuda/parts/token_loader.cuh"
 
 namespace flashlatent::seesaw {
 
-template <class Config, class Loader>
+template <class Config>
 Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(
-      (cuda::allow_shared_memory<kernel<Config, Loader>>(sizeof(SharedMemory<Config>), executor.device)));
+      (cuda::allow_shared_memory<kernel<Config>>(sizeof(SharedMemory<Config>), executor.device)));
   cuda::LaunchShape shape;
   shape.blocks = launch.args.geometry.parts * launch.args.geometry.lanes;
   shape.threads = Config::kThreads;
   shape.shared_bytes = sizeof(SharedMemory<Config>);
   shape.cluster = Config::kCluster;
   shape.overlaps_previous = true;
-  return cuda::launch(kernel<Config, Loader>, shape, executor, launch.args, launch.kv, launch.query_rows);
+  return cuda::launch(kernel<Config>, shape, executor, launch.args, launch.kv, launch.query_rows);
 }
 
 template <class Element, int kQkDim, int kVDim, int kCluster, class Loader>
-constexpr cuda::DenseInstance instance(Dtype dtype, bool by_token) {
-  return {dtype,
-          kQkDim,
-          kVDim,
-          64,
-          by_token,
-          kCluster,
-          launch_instance<Config<Element, kQkDim, kVDim, kCluster>, Loader>};
+constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
+  return {{dtype, kQkDim, kVDim, 64, loading, kCluster},
+          launch_instance<Config<Element, kQkDim, kVDim, kCluster, Loader>>};
 }
 
 template <int kQkDim, int kVDim>
 constexpr ShapeInstances shape_instances() {
   using Bf16 = __nv_bfloat16;
   using Fp16 = __half;
-  return {{instance<Bf16, kQkDim, kVDim, 2, parts::TmaLoader>(Dtype::kBF16, false),
-           instance<Bf16, kQkDim, kVDim, 1, parts::TmaLoader>(Dtype::kBF16, false),
-           instance<Bf16, kQkDim, kVDim, 1, parts::TokenLoader>(Dtype::kBF16, true),
-           instance<Fp16, kQkDim, kVDim, 2, parts::TmaLoader>(Dtype::kF16, false),
-           instance<Fp16, kQkDim, kVDim, 1, parts::TmaLoader>(Dtype::kF16, false),
-           instance<Fp16, kQkDim, kVDim, 1, parts::TokenLoader>(Dtype::kF16, true)}};
+  return {{instance<Bf16, kQkDim, kVDim, 2, parts::TmaLoader>(Dtype::kBF16, cuda::Loading::kBoxes),
+           instance<Bf16, kQkDim, kVDim, 1, parts::TmaLoader>(Dtype::kBF16, cuda::Loading::kBoxes),
+           instance<Bf16, kQkDim, kVDim, 1, parts::TokenLoader>(Dtype::kBF16, cuda::Loading::kTokens),
+           instance<Fp16, kQkDim, kVDim, 2, parts::TmaLoader>(Dtype::kF16, cuda::Loading::kBoxes),
+           instance<Fp16, kQkDim, kVDim, 1, parts::TmaLoader>(Dtype::kF16, cuda::Loading::kBoxes),
+           instance<Fp16, kQkDim, kVDim, 1, parts::TokenLoader>(Dtype::kF16, cuda::Loading::kTokens)}};
 }
 
 }  // namespace flashlatent::seesaw

@@ -9,9 +9,12 @@ namespace flashlatent::seesaw {
 
 using ShapeInstances = std::array<cuda::DenseInstance, 6>;  // two dtypes, three ways to load
 
+using Fp8Instances = std::array<cuda::DenseInstance, 2>;  // alone, and as a cluster
+
 // One file each, so that they compile side by side.
 extern const ShapeInstances kInstances576x512;
 extern const ShapeInstances kInstances512x512;
 extern const ShapeInstances kInstances320x256;
+extern const Fp8Instances kInstancesFp8_656;
 
 }  // namespace flashlatent::seesaw

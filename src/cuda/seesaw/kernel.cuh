@@ -70,9 +70,9 @@ class Warpgroup {
       ptx::arrive_expecting(shared_.q_full, Config::kQkChunks * sizeof(parts::Tile));
       // Ragged, all rows are one line.
       const bool ragged = args_.query.begins != nullptr;
-      const int request = ragged ? 0 : next.tile.request;
-      const int row =
-          (next.tile.kv_head + (ragged ? next.tile.origin : 0)) * args_.query.group + next.tile.first;
+      const int request = ragged ? 0 : next.tile.origin;
+      const int token = ragged ? next.tile.origin : next.tile.first_token;
+      const int row = (next.tile.kv_head + token) * args_.query.group + next.tile.first;
 #pragma unroll 1
       for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
         ptx::copy_box(chunk < Config::kSharedQChunks ? &shared_.q[chunk] : &shared_.p[1], query_map_,
@@ -245,7 +245,7 @@ class Warpgroup {
     if (live_ != parts::kAllLive || partial != 0) {
       parts::mask_scores(s_, live_, limit(work, fragment_.row) - start_token_,
                          limit(work, fragment_.row + 8) - start_token_, fragment_);
-      silence(work, partial);
+      if (!Config::Loader::kZeroesDead || partial != 0) silence(work, partial);
     }
     const parts::RowPair before = base_;
     base_ = parts::row_base(s_, scale, before, slack_);
@@ -342,10 +342,13 @@ class Warpgroup {
     __syncwarp();
     if (thread_ % 32 != 0) return;
     ptx::Barrier& empty = shared_.state[block].empty[chunk];
-    if constexpr (Config::kCluster > 1) {
-      ptx::arrive_at(Config::loader_of_chunk(block, chunk), empty);
-    } else {
+    if constexpr (Config::kCluster == 1) {
       ptx::arrive(empty);
+    } else if constexpr (Config::Loader::kSharesTiles) {
+      ptx::arrive(empty);
+      ptx::arrive_at(ptx::rank_in_cluster() ^ 1, empty);
+    } else {
+      ptx::arrive_at(Config::loader_of_chunk(block, chunk), empty);
     }
   }
 
@@ -397,9 +400,10 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const part
   }
 }
 
-template <class Config, class Loader>
+template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                      const CUtensorMap& map) {
+  using Loader = typename Config::Loader;
   const int thread = threadIdx.x - Config::kComputeThreads;
   if (thread >= Loader::kThreads) return;
   parts::WorkPosition position(shared.work);
@@ -423,7 +427,7 @@ __device__ __forceinline__ void meet_cluster() {
   }
 }
 
-template <class Config, class Loader>
+template <class Config>
 __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   for (int i = threadIdx.x; i < Config::kVDim; i += Config::kThreads) {
     shared.poison_from[i] = parts::kNoPoison;
@@ -437,7 +441,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     ptx::init(shared.q_empty, Config::kComputeThreads / 32);
     for (auto& state : shared.state) {
       for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
-        ptx::init(state.full[chunk], Loader::kArrivals);
+        ptx::init(state.full[chunk], Config::Loader::kArrivals);
         ptx::init(state.empty[chunk], 4 * Config::kCluster);  // the warps of those that read it last
       }
     }
@@ -446,21 +450,21 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   meet_cluster<Config>();
 }
 
-template <class Config, class Loader>
+template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     kernel(const __grid_constant__ parts::DecodeArguments args, const __grid_constant__ CUtensorMap kv_map,
            const __grid_constant__ CUtensorMap query_map) {
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
-  set_up<Config, Loader>(shared);
+  set_up<Config>(shared);
   cudaGridDependencySynchronize();            // of what the launch before may still write
   cudaTriggerProgrammaticLaunchCompletion();  // the combine step may take its place in the queue
 
   const Role role = static_cast<Role>(threadIdx.x / 128);
   if (role == Role::kLoader) {
     ptx::give_registers<Config::kLoaderRegisters>();
-    load<Config, Loader>(shared, args, kv_map);
+    load<Config>(shared, args, kv_map);
   } else {
     ptx::take_registers<Config::kComputeRegisters>();
     if (role == Role::kLeft) {

@@ -11,18 +11,11 @@ namespace {
 constexpr DenseShape kShape = {
     .tile_rows = 64, .cost = {.per_block = 2200, .per_split = 7000, .per_call = 3500, .per_merge = 9000}};
 
-const DenseInstance* find_instance(const DecodeProblem& problem, bool by_token, int cluster) {
-  for (const auto* shape :
-       {&seesaw::kInstances576x512, &seesaw::kInstances512x512, &seesaw::kInstances320x256}) {
-    for (const DenseInstance& instance : *shape) {
-      if (instance.dtype == problem.cache.dtype && instance.qk_dim == problem.cache.qk_dim &&
-          instance.v_dim == problem.cache.v_dim && instance.by_token == by_token &&
-          instance.cluster == cluster) {
-        return &instance;
-      }
-    }
-  }
-  return nullptr;
+const DenseInstance* find(const DecodeProblem& problem, Loading loading, int cluster) {
+  const auto& cache = problem.cache;
+  return find_instance({seesaw::kInstances576x512, seesaw::kInstances512x512, seesaw::kInstances320x256,
+                        seesaw::kInstancesFp8_656},
+                       {cache.dtype, cache.qk_dim, cache.v_dim, kShape.tile_rows, loading, cluster});
 }
 
 /// Neighbouring lanes share KV blocks if they are tiles of the same KV head. Not ragged ones: the second tile
@@ -33,12 +26,7 @@ int cluster_of(const DecodeProblem& problem, const schedule::Geometry& g) {
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
-  if (problem.sparse.enabled) return "sparse decode is not accepted";
-  if (problem.cache.format != KvFormat::kPlain) return "an fp8_656 cache is not accepted";
-  if (find_instance(problem, false, 1) == nullptr) {
-    return message("qk_dim/v_dim is ", problem.cache.qk_dim, "/", problem.cache.v_dim,
-                   "; 576/512, 512/512 and 320/256 are accepted");
-  }
+  if (find(problem, loading_of(problem), 1) == nullptr) return unknown_dimensions(problem);
   return std::nullopt;
 }
 
@@ -47,8 +35,9 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
 }
 
 Status launch(const DecodeCall& call) {
-  return launch_dense(call, [](const DecodeCall& c, bool by_token) {
-    return find_instance(c.problem, by_token, by_token ? 1 : cluster_of(c.problem, c.geometry));
+  return launch_dense(call, [](const DecodeCall& c, Loading loading) {
+    const int cluster = loading == Loading::kTokens ? 1 : cluster_of(c.problem, c.geometry);
+    return find(c.problem, loading, cluster);
   });
 }
 
@@ -58,7 +47,8 @@ const DecodeKernel kSeesawKernel = {
     .name = "seesaw",
     .backend = Backend::kCuda,
     .takes =
-        "bf16 and fp16 caches, qk_dim/v_dim 576/512, 512/512 or 320/256, any heads, tokens and page size",
+        "bf16 and fp16 caches of qk_dim/v_dim 576/512, 512/512 or 320/256, fp8_656; dense and sparse, any "
+        "heads, tokens and page size",
     .declines = declines,
     .geometry = geometry,
     .workspace_bytes = dense_workspace_bytes,

@@ -35,7 +35,8 @@ class Pipe {
   __device__ __forceinline__ ptx::Barrier& full(int i) const { return states_[buffer_].full[chunk(i)]; }
   /// Does this CTA load the tile? Otherwise another one does, for all of the cluster.
   __device__ __forceinline__ bool mine(int i) const {
-    return kCluster == 1 || Config::loader_of_tile(buffer_, i) == static_cast<int>(ptx::rank_in_cluster());
+    return kCluster == 1 || Config::Loader::kSharesTiles ||
+           Config::loader_of_tile(buffer_, i) == static_cast<int>(ptx::rank_in_cluster());
   }
   /// Another's tile is announced as soon as the block before has arrived: it comes when all have read that.
   __device__ __forceinline__ void wait_empty(int i) const {

@@ -1,0 +1,117 @@
+// Whole boxes of a page by TMA.
+#pragma once
+
+#include "cuda/parts/kv_tokens.cuh"
+#include "cuda/parts/mask.cuh"
+#include "cuda/parts/tile.cuh"
+#include "cuda/ptx/copy.cuh"
+
+namespace flashlatent::parts {
+
+/// Whole boxes of a page by TMA; one warp. Pages hold a multiple of `box_tokens` (16, 32 or 64).
+class TmaLoader {
+ public:
+  static constexpr int kThreads = 32;
+  static constexpr int kArrivals = 1;
+  static constexpr bool kZeroesDead = false;
+  static constexpr bool kSharesTiles = false;
+
+  __device__ __forceinline__ TmaLoader(const CacheArguments& cache, const CUtensorMap& map, int lane)
+      : cache_(cache), map_(map), lane_(lane) {}
+
+  __device__ __forceinline__ void look_ahead(const BlockRange& range) {
+    ahead_ = look_up(range, range.begin);
+  }
+
+  /// Loads the range that look_ahead() announced; `announce` is called once on the way, for the one after.
+  template <class Pipe, class Announce>
+  __device__ __forceinline__ void load(Pipe& pipe, const BlockRange& range, Announce announce) {
+    switch (cache_.box_tokens) {
+      case 64:
+        return load_boxes<1>(pipe, range, announce);
+      case 32:
+        return load_boxes<2>(pipe, range, announce);
+      default:
+        return load_boxes<4>(pipe, range, announce);
+    }
+  }
+
+ private:
+  /// Where a box begins: its page table entry, and a token in the page.
+  struct Box {
+    int entry;
+    int token;
+  };
+
+  // One thread issues nine tiles a block: a hundred instructions a tile would be the kernel's bottleneck (and
+  // were: 6,000 clocks a block), so that all arithmetic on pages is done by the lanes, one box each, a batch
+  // ahead of its use.
+  __device__ __forceinline__ Box look_up(const BlockRange& range, int block) const {
+    const int token = block * 64 + lane_ * cache_.box_tokens;
+    return {entry_of(cache_, range, token), cache_.page_size.remainder(token)};
+  }
+
+  template <int kBoxes, class Pipe, class Announce>
+  __device__ __forceinline__ void load_boxes(Pipe& pipe, const BlockRange& range, Announce announce) {
+    constexpr int kBoxTokens = 64 / kBoxes;
+    constexpr int kBlocksABatch = 32 / kBoxes;
+    pipe.begin_range();
+    Box batch = ahead_, next_batch = look_up(range, range.begin + kBlocksABatch);
+    announce();
+    for (int block = range.begin, in_batch = 0; block < range.end; ++block, ++in_batch) {
+      if (in_batch == kBlocksABatch) {
+        batch = next_batch;
+        next_batch = look_up(range, block + kBlocksABatch);
+        in_batch = 0;
+      }
+      Box boxes[kBoxes];
+      std::uint64_t live = 0;
+      std::uint32_t bytes = 0;  // of a tile
+#pragma unroll
+      for (int i = 0; i < kBoxes; ++i) {
+        boxes[i].entry = __shfl_sync(0xffffffff, batch.entry, in_batch * kBoxes + i);
+        boxes[i].token = __shfl_sync(0xffffffff, batch.token, in_batch * kBoxes + i);
+        if (!is_page(cache_, boxes[i].entry)) {
+          boxes[i].entry = -1;
+          continue;
+        }
+        live |= low_tokens(kBoxTokens) << (i * kBoxTokens);
+        bytes += kBoxTokens * kRowBytes;
+      }
+      live &= low_tokens(range.length - block * 64);
+      if (ptx::elect_one()) {
+#pragma unroll
+        for (int i = 0; i < Pipe::kQkChunks; ++i) {
+          pipe.wait_empty(i);
+          if (i == 0) pipe.live() = live;
+          ptx::arrive_expecting(pipe.full(i), bytes);
+          if (!pipe.mine(i)) continue;
+          std::uint8_t* tile = pipe.tile(i).bytes;
+#pragma unroll
+          for (int j = 0; j < kBoxes; ++j) {
+            if (boxes[j].entry < 0) continue;
+            std::uint8_t* box = tile + j * kBoxTokens * kRowBytes;
+            if constexpr (Pipe::kCluster > 1) {
+              ptx::copy_box_to((1 << Pipe::kCluster) - 1, box, map_, pipe.chunk(i) * 64, boxes[j].token,
+                               range.kv_head, boxes[j].entry, pipe.full(i), policy_);
+            } else {
+              ptx::copy_box(box, map_, pipe.chunk(i) * 64, boxes[j].token, range.kv_head, boxes[j].entry,
+                            pipe.full(i), policy_);
+            }
+          }
+        }
+      }
+      pipe.next_block();
+      __syncwarp();
+    }
+  }
+
+  const CacheArguments& cache_;
+  const CUtensorMap& map_;
+  const int lane_;
+  // KV is read once; what stays in L2 instead is Q, partial results and the other tile's half of a block.
+  const std::uint64_t policy_ = ptx::evict_first_policy();
+  Box ahead_ = {};
+};
+
+}  // namespace flashlatent::parts

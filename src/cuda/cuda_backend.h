@@ -22,6 +22,17 @@ Result<int> multiprocessors(int device);
 Status build_plan(const schedule::Geometry& geometry, const ConstTensorView& cache_seqlens, Memory plan,
                   const Executor& executor);
 
+/// The operations of kv_cache.h on device memory, a kernel launch each; arguments are already validated.
+Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
+                     const ConstTensorView& slot_mapping, const TensorView& kv_cache,
+                     const Executor& executor);
+Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor);
+Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
+                    const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
+                    const TensorView& out, const Executor& executor);
+Status copy_pages(const ConstTensorView& from, const TensorView& to, const ConstTensorView& pairs,
+                  const Executor& executor);
+
 /// flashlatent::combine on device memory; arguments are already validated.
 Status combine(const ConstTensorView& partial_out, const ConstTensorView& partial_lse,
                const ConstTensorView& attn_sink, const TensorView& out, const TensorView& lse,

@@ -5,6 +5,9 @@
 #include "core/message.h"
 #include "cpu/cpu_backend.h"
 #include "dispatch/select.h"
+#if FLASHLATENT_WITH_CUDA
+#include "cuda/cuda_backend.h"
+#endif
 
 namespace flashlatent {
 
@@ -117,12 +120,6 @@ Status validate_copy(const ConstTensorView& from, const ConstTensorView& to, con
   return expect_integers("pairs", pairs, device, {-1, 2});
 }
 
-#if FLASHLATENT_WITH_CUDA
-Status not_on_cuda(const char* operation) {
-  return unsupported(operation, " has no CUDA kernel; the cpu backend is accepted");
-}
-#endif
-
 }  // namespace
 
 Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
@@ -132,7 +129,8 @@ Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
   FLASHLATENT_RETURN_IF_ERROR(validate_append(latent, rope, slot_mapping, kv_cache, device_of(executor)));
   if (slot_mapping.elements() == 0) return {};
 #if FLASHLATENT_WITH_CUDA
-  if (executor.backend == Backend::kCuda) return not_on_cuda("append_latent");
+  if (executor.backend == Backend::kCuda)
+    return cuda::append_latent(latent, rope, slot_mapping, kv_cache, executor);
 #endif
   return cpu::append_latent(latent, rope, slot_mapping, kv_cache, executor);
 }
@@ -142,7 +140,7 @@ Status convert_cache(const ConstTensorView& from, const TensorView& to, const Ex
   FLASHLATENT_RETURN_IF_ERROR(validate_convert(from, to, device_of(executor)));
   if (from.elements() == 0) return {};
 #if FLASHLATENT_WITH_CUDA
-  if (executor.backend == Backend::kCuda) return not_on_cuda("convert_cache");
+  if (executor.backend == Backend::kCuda) return cuda::convert_cache(from, to, executor);
 #endif
   return cpu::convert_cache(from, to, executor);
 }
@@ -154,7 +152,8 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
   FLASHLATENT_RETURN_IF_ERROR(
       validate_gather(kv_cache, block_table, cu_seqlens, first_token, out, device_of(executor)));
 #if FLASHLATENT_WITH_CUDA
-  if (executor.backend == Backend::kCuda) return not_on_cuda("gather_cache");
+  if (executor.backend == Backend::kCuda)
+    return cuda::gather_cache(kv_cache, block_table, cu_seqlens, first_token, out, executor);
 #endif
   return cpu::gather_cache(kv_cache, block_table, cu_seqlens, first_token, out, executor);
 }
@@ -165,7 +164,7 @@ Status copy_pages(const ConstTensorView& from, const TensorView& to, const Const
   FLASHLATENT_RETURN_IF_ERROR(validate_copy(from, to, pairs, device_of(executor)));
   if (pairs.elements() == 0) return {};
 #if FLASHLATENT_WITH_CUDA
-  if (executor.backend == Backend::kCuda) return not_on_cuda("copy_pages");
+  if (executor.backend == Backend::kCuda) return cuda::copy_pages(from, to, pairs, executor);
 #endif
   return cpu::copy_pages(from, to, pairs, executor);
 }

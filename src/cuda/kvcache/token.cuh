@@ -54,8 +54,8 @@ __device__ __forceinline__ std::uint32_t convert_pair(std::uint32_t pair) {
 
 /// `n` elements; 16 bytes a lane where addresses allow.
 template <class From, class To>
-__device__ __forceinline__ void convert_span(const std::uint16_t* from, std::uint16_t* to, int n, bool vectors,
-                                             int lane) {
+__device__ __forceinline__ void convert_span(const std::uint16_t* from, std::uint16_t* to, int n,
+                                             bool vectors, int lane) {
   if (!vectors || n % 8 != 0) {
     for (int i = lane; i < n; i += 32) to[i] = convert<From, To>(from[i]);
     return;
@@ -87,7 +87,8 @@ __device__ __forceinline__ void quantize(const std::uint16_t* latent, const std:
     *reinterpret_cast<uint4*>(&pairs[4]) = high;
   } else {
 #pragma unroll
-    for (int i = 0; i < LatentShare::kValues / 2; ++i) pairs[i] = own[2 * i] | std::uint32_t{own[2 * i + 1]} << 16;
+    for (int i = 0; i < LatentShare::kValues / 2; ++i)
+      pairs[i] = own[2 * i] | std::uint32_t{own[2 * i + 1]} << 16;
   }
   float values[LatentShare::kValues];
   std::uint32_t amax = 0;  // magnitudes of floats compare as integers
@@ -127,7 +128,8 @@ __device__ __forceinline__ void quantize(const std::uint16_t* latent, const std:
 
 /// Dequantises into 576 elements.
 template <class To>
-__device__ __forceinline__ void dequantize(const std::uint8_t* token, std::uint16_t* to, bool vectors, int lane) {
+__device__ __forceinline__ void dequantize(const std::uint8_t* token, std::uint16_t* to, bool vectors,
+                                           int lane) {
   const uint4 codes = reinterpret_cast<const uint4*>(token)[lane];
   const float scale =
       reinterpret_cast<const float*>(token + fp8_656::kScaleOffset)[lane / LatentShare::kLanes];
@@ -149,7 +151,8 @@ __device__ __forceinline__ void dequantize(const std::uint8_t* token, std::uint1
     reinterpret_cast<uint4*>(own)[1] = *reinterpret_cast<const uint4*>(&pairs[4]);
   } else {
 #pragma unroll
-    for (int i = 0; i < LatentShare::kValues; ++i) own[i] = static_cast<std::uint16_t>(pairs[i / 2] >> (i % 2 * 16));
+    for (int i = 0; i < LatentShare::kValues; ++i)
+      own[i] = static_cast<std::uint16_t>(pairs[i / 2] >> (i % 2 * 16));
   }
   convert_span<__nv_bfloat16, To>(reinterpret_cast<const std::uint16_t*>(token + fp8_656::kRopeOffset),
                                   to + fp8_656::kLatentDim, fp8_656::kRopeDim, vectors, lane);
@@ -172,11 +175,12 @@ __device__ __forceinline__ void move_token(TokenParts from, void* to, TokenDims 
       static_cast<uint4*>(to)[i] = static_cast<const uint4*>(from.latent)[i];
     }
   } else if constexpr (std::is_same_v<From, Fp8Token>) {
-    dequantize<To>(static_cast<const std::uint8_t*>(from.latent), static_cast<std::uint16_t*>(to), dims.vectors,
-                   lane);
+    dequantize<To>(static_cast<const std::uint8_t*>(from.latent), static_cast<std::uint16_t*>(to),
+                   dims.vectors, lane);
   } else if constexpr (std::is_same_v<To, Fp8Token>) {
-    quantize<From>(static_cast<const std::uint16_t*>(from.latent), static_cast<const std::uint16_t*>(from.rope),
-                   static_cast<std::uint8_t*>(to), dims.vectors, lane);
+    quantize<From>(static_cast<const std::uint16_t*>(from.latent),
+                   static_cast<const std::uint16_t*>(from.rope), static_cast<std::uint8_t*>(to), dims.vectors,
+                   lane);
   } else {
     convert_span<From, To>(static_cast<const std::uint16_t*>(from.latent), static_cast<std::uint16_t*>(to),
                            dims.latent, dims.vectors, lane);

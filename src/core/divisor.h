@@ -1,4 +1,5 @@
-// Division by a number that stays the same, as a product: an integer division takes a GPU some 20 instructions.
+// Division by a number that stays the same, as a product: an integer division takes a GPU some 20
+// instructions.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +12,9 @@
 
 namespace flashlatent {
 
-/// Divides numbers from 0 to 2^31 - 1. With 2^(s - 1) < d <= 2^s the multiplier floor(2^(31 + s) / d) + 1 exceeds
-/// 2^(31 + s) / d by at most 1, which a numerator below 2^31 cannot carry to the next whole quotient (Granlund
-/// and Montgomery, "Division by invariant integers using multiplication", 1994).
+/// Divides numbers from 0 to 2^31 - 1. With 2^(s - 1) < d <= 2^s the multiplier floor(2^(31 + s) / d) + 1
+/// exceeds 2^(31 + s) / d by at most 1, which a numerator below 2^31 cannot carry to the next whole quotient
+/// (Granlund and Montgomery, "Division by invariant integers using multiplication", 1994).
 struct Divisor {
   std::int32_t value = 1;
   std::uint32_t multiplier = (1U << 31) + 1;
@@ -32,7 +33,9 @@ struct Divisor {
     return static_cast<std::int32_t>(static_cast<std::uint64_t>(static_cast<std::uint32_t>(x)) * multiplier >>
                                      shift);
   }
-  FLASHLATENT_DIVISOR_FUNCTION std::int32_t remainder(std::int32_t x) const { return x - quotient(x) * value; }
+  FLASHLATENT_DIVISOR_FUNCTION std::int32_t remainder(std::int32_t x) const {
+    return x - quotient(x) * value;
+  }
 };
 
 }  // namespace flashlatent

@@ -132,8 +132,9 @@ schedule::Geometry dense_geometry(const DecodeProblem& problem, int workers, con
   }
   g.tile_rows = shape.tile_rows;
   g.block_tokens = kBlockTokens;
-  const std::int64_t reach =
-      problem.sparse.enabled ? problem.sparse.topk : std::int64_t{problem.cache.max_pages} * problem.cache.page_size;
+  const std::int64_t reach = problem.sparse.enabled
+                                 ? problem.sparse.topk
+                                 : std::int64_t{problem.cache.max_pages} * problem.cache.page_size;
   g.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(reach, (1LL << 31) - (1 << 14)));
   g.fixed_split = problem.options.batch_invariant ? kFixedSplitBlocks : 0;
   g.cost = shape.cost;
@@ -169,9 +170,8 @@ const DenseInstance* find_instance(std::initializer_list<std::span<const DenseIn
 
 std::string unknown_dimensions(const DecodeProblem& problem) {
   return message("qk_dim/v_dim is ", problem.cache.qk_dim, "/", problem.cache.v_dim,
-                 problem.cache.format == KvFormat::kFp8_656
-                     ? "; of an fp8_656 cache 576/512 is accepted"
-                     : "; 576/512, 512/512 and 320/256 are accepted");
+                 problem.cache.format == KvFormat::kFp8_656 ? "; of an fp8_656 cache 576/512 is accepted"
+                                                            : "; 576/512, 512/512 and 320/256 are accepted");
 }
 
 Status launch_dense(const DecodeCall& call,

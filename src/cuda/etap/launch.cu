@@ -24,9 +24,9 @@ int tile_rows_of(const DecodeProblem& problem) {
 
 const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
   const auto& cache = problem.cache;
-  return find_instance({etap::kInstances576x512, etap::kInstances512x512, etap::kInstances320x256,
-                        etap::kInstancesFp8_656},
-                       {cache.dtype, cache.qk_dim, cache.v_dim, tile_rows_of(problem), loading});
+  return find_instance(
+      {etap::kInstances576x512, etap::kInstances512x512, etap::kInstances320x256, etap::kInstancesFp8_656},
+      {cache.dtype, cache.qk_dim, cache.v_dim, tile_rows_of(problem), loading});
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
@@ -45,8 +45,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
 }
 
 Status launch(const DecodeCall& call) {
-  return launch_dense(call,
-                      [](const DecodeCall& c, Loading loading) { return find(c.problem, loading); });
+  return launch_dense(call, [](const DecodeCall& c, Loading loading) { return find(c.problem, loading); });
 }
 
 }  // namespace

@@ -67,8 +67,9 @@ struct DecodeArguments {
   bool causal;
 };
 
-/// A tile of query rows of one request: row r of the tile is query token first_token + (first + r) / group and
-/// head kv_head * group + (first + r) % group. Each query token of sparse decode is a request to the plan.
+/// A tile of query rows of one request: row r of the tile is query token first_token + (first + r) / group
+/// and head kv_head * group + (first + r) % group. Each query token of sparse decode is a request to the
+/// plan.
 struct RowTile {
   int request;      // of the batch
   int origin;       // where its rows are: times batch_stride (the request, or ragged its first token)

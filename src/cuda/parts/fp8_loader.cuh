@@ -1,8 +1,9 @@
-// Tokens of an fp8_656 cache, dequantised to bf16 on their way into tiles: through registers, 16 bytes a lane.
+// Tokens of an fp8_656 cache, dequantised to bf16 on their way into tiles: through registers, 16 bytes a
+// lane.
 //
-// A block comes in five units: the RoPE part, a tile as it is, then four groups of 128 elements, two tiles each.
-// Eight lanes (an octet) read a token's 128 bytes of a unit. A step is a unit of two tokens an octet. Five steps
-// are under way while one is converted, into the next block and segment: 20 KB with 128 threads.
+// A block comes in five units: the RoPE part, a tile as it is, then four groups of 128 elements, two tiles
+// each. Eight lanes (an octet) read a token's 128 bytes of a unit. A step is a unit of two tokens an octet.
+// Five steps are under way while one is converted, into the next block and segment: 20 KB with 128 threads.
 //
 // A value costs 3 instructions (docs/kernels/sparse_fp8.md): e4m3 to fp16 by pairs, fp16 to fp32, times the
 // scale, fp32 to bf16 by pairs. Any fp32 scale is right so, and NaN stays NaN.
@@ -34,8 +35,8 @@ __device__ __forceinline__ uint4 dequantize(uint2 values, float scale) {
                     dequantize_pair(low(values.y), scale), dequantize_pair(high(values.y), scale));
 }
 
-/// kWarps load. kCluster = 2: CTAs that hold two tiles of query rows of the same tokens each convert half of a
-/// block, and copy it to the other ("crossover"). kAlternates: every other block of a range begins with the
+/// kWarps load. kCluster = 2: CTAs that hold two tiles of query rows of the same tokens each convert half of
+/// a block, and copy it to the other ("crossover"). kAlternates: every other block of a range begins with the
 /// second half of its columns, as the pipe does.
 template <int kWarps, int kCluster, bool kAlternates>
 class Fp8Loader {
@@ -53,6 +54,7 @@ class Fp8Loader {
   __device__ __forceinline__ void look_ahead(const BlockRange& range) {
     next_ = range;
     has_next_ = range.begin < range.end;
+    has_next_entries_ = false;
   }
 
   template <class Pipe, class Announce>
@@ -99,17 +101,27 @@ class Fp8Loader {
     return {entry_of(cache_, range, token), entry_of(cache_, range, token + 32)};
   }
 
+  __device__ __forceinline__ void look_up_next() {
+    if (!has_next_) return;
+    entries_ = look_up(next_, next_.begin);
+    has_next_entries_ = true;
+  }
+
   /// Where the block's tokens are, and which count; its entries_ are there. Asks for the entries of the next.
   __device__ __forceinline__ void enter_block(const BlockRange& range, int block) {
     const int token = block * 64 + thread_ % 32;
     const TokenPlace first = place_of(cache_, entries_.first, token);
     const TokenPlace second = place_of(cache_, entries_.second, token + 32);
-    // Of the next range's first block, if that is known by now; load() asks again if not.
-    entries_ = block + 1 < range.end ? look_up(range, block + 1) : look_up(next_, next_.begin);
+    if (block + 1 < range.end) {
+      entries_ = look_up(range, block + 1);
+    } else {
+      look_up_next();
+    }
     live_ = __ballot_sync(0xffffffff, first.page >= 0) |
             static_cast<std::uint64_t>(__ballot_sync(0xffffffff, second.page >= 0)) << 32;
     const auto* cache = static_cast<const std::uint8_t*>(cache_.data);
-    const std::int64_t first_offset = offset_of(cache_, first, 0), second_offset = offset_of(cache_, second, 0);
+    const std::int64_t first_offset = offset_of(cache_, first, 0),
+                       second_offset = offset_of(cache_, second, 0);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int row = row_of(i);
@@ -119,7 +131,9 @@ class Fp8Loader {
     }
   }
 
-  __device__ __forceinline__ int row_of(int i) const { return first_row_ + i * kRowStep; }
+  __device__ __forceinline__ int row_of(int i) const {
+    return first_row_ + i * kRowStep;
+  }
 
   template <int... kStep>
   __device__ __forceinline__ void request_steps(int turn, std::integer_sequence<int, kStep...>) {
@@ -168,7 +182,11 @@ class Fp8Loader {
   __device__ __forceinline__ void enter_next(const BlockRange& range, int block) {
     if (block < range.end) return enter_block(range, block);
     under_way_ = has_next_;
-    if (has_next_) return enter_block(next_, next_.begin);
+    if (has_next_) {
+      if (!has_next_entries_) look_up_next();  // it was announced after this range's last block was entered
+      has_next_ = false;
+      return enter_block(next_, next_.begin);
+    }
 #pragma unroll
     for (const std::uint8_t*& row : rows_) row = nullptr;
   }
@@ -191,8 +209,8 @@ class Fp8Loader {
             step.bytes[i];
       }
     } else {
-      // An octet's first four lanes have 64 columns for one tile, the others for the next. Both write 32 bytes a
-      // lane in two stores; the others begin with the second 16, so that no two lanes meet in a bank.
+      // An octet's first four lanes have 64 columns for one tile, the others for the next. Both write 32
+      // bytes a lane in two stores; the others begin with the second 16, so that no two lanes meet in a bank.
       const int lane = thread_ % 8;
       const std::uint32_t swapped = lane / 4;
       const std::uint32_t tile = ptx::select(swapped, ptx::shared_address(&pipe.tile(kFirst + 1)),
@@ -236,7 +254,8 @@ class Fp8Loader {
   const int first_row_;
 
   BlockRange next_ = {};
-  bool has_next_ = false;                 // and it has blocks
+  bool has_next_ = false;                 // it has blocks, and none was entered
+  bool has_next_entries_ = false;         // entries_ are of its first block
   bool under_way_ = false;                // the first steps of the range that comes next have been asked for
   Entries entries_ = {};                  // of the block after the one entered last
   const std::uint8_t* rows_[kRows] = {};  // this thread's 16 bytes of each row; null: it does not count

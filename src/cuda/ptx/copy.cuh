@@ -51,8 +51,8 @@ __device__ __forceinline__ void copy_bytes(void* shared, const void* global, std
                              &barrier);
 }
 
-/// `bytes` (a multiple of 16) of shared memory to the same place in another CTA of the cluster, counted by the
-/// barrier at this place there.
+/// `bytes` (a multiple of 16) of shared memory to the same place in another CTA of the cluster, counted by
+/// the barrier at this place there.
 __device__ __forceinline__ void copy_to_cta(std::uint32_t cta, const void* shared, std::uint32_t bytes,
                                             Barrier& barrier) {
   const std::uint32_t source = shared_address(shared);
@@ -60,8 +60,8 @@ __device__ __forceinline__ void copy_to_cta(std::uint32_t cta, const void* share
       "{\n.reg .b32 to, counter;\n"
       "mapa.shared::cluster.u32 to, %0, %3;\n"
       "mapa.shared::cluster.u32 counter, %1, %3;\n"
-      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [to], [%0], %2, [counter];\n}" ::"r"(
-          source),
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [to], [%0], %2, "
+      "[counter];\n}" ::"r"(source),
       "r"(shared_address(&barrier)), "r"(bytes), "r"(cta)
       : "memory");
 }

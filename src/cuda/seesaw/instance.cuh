@@ -2,10 +2,10 @@
 #pragma once
 
 #include "cuda/common/launch.h"
-#include "cuda/seesaw/instances.h"
-#include "cuda/seesaw/kernel.cuh"
 #include "cuda/parts/tma_loader.cuh"
 #include "cuda/parts/token_loader.cuh"
+#include "cuda/seesaw/instances.h"
+#include "cuda/seesaw/kernel.cuh"
 
 namespace flashlatent::seesaw {
 

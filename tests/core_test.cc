@@ -4,9 +4,12 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
+#include "core/divisor.h"
 #include "core/validate.h"
 #include "flashlatent/flashlatent.h"
 
@@ -262,6 +265,27 @@ TEST_F(DecodeArguments, Buffers) {
   EXPECT_TRUE(
       refuses(validate_memory("workspace", {}, 512), StatusCode::kExhausted, {"workspace has 0", "512"}));
   EXPECT_TRUE(is_invalid(validate_memory("plan", {memory_ + 16, 240}, 64), {"plan", "aligned to 256"}));
+}
+
+TEST(Divisor, IsDivision) {
+  std::mt19937_64 engine(1);
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  std::vector<std::int64_t> divisors(2000);
+  std::iota(divisors.begin(), divisors.end(), 1);
+  for (std::int64_t d : {kMost, kMost - 1, std::int64_t{1} << 30, (std::int64_t{1} << 30) + 1})
+    divisors.push_back(d);
+  for (int i = 0; i < 2000; ++i) divisors.push_back(1 + engine() % kMost);
+  for (std::int64_t d : divisors) {
+    const Divisor divisor(static_cast<std::int32_t>(d));
+    for (int i = 0; i < 100; ++i) {
+      const std::int64_t multiple = static_cast<std::int64_t>(engine() % (std::uint64_t{1} << 31)) / d * d;
+      for (std::int64_t x : {multiple - 1, multiple, multiple + d - 1, kMost}) {
+        if (x < 0 || x > kMost) continue;
+        ASSERT_EQ(divisor.quotient(static_cast<std::int32_t>(x)), x / d) << x << " / " << d;
+        ASSERT_EQ(divisor.remainder(static_cast<std::int32_t>(x)), x % d) << x << " % " << d;
+      }
+    }
+  }
 }
 
 }  // namespace

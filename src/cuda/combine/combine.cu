@@ -29,7 +29,8 @@ __device__ float from_float(float x) {
 
 /// Eight warps at a time. How many merges there are, and of how many parts, only the device knows.
 enum class Share {
-  kParts,    ///< 128 columns of one row; the warps share its parts and add up in shared memory. Few rows.
+  kParts,    ///< 128 columns of one row; the warps share its parts and add up in shared memory. Few rows,
+             ///< and in any case rows of many parts.
   kColumns,  ///< 128 columns of eight rows, a warp each. Many parts a row.
   kRows,     ///< All columns of eight rows, a warp each. Few parts a row.
 };
@@ -131,6 +132,58 @@ __device__ __forceinline__ void merge_by_warp(const parts::DecodeArguments& args
   }
 }
 
+/// 128 columns of a row by a CTA, whose warps share the parts.
+template <class Element>
+__device__ __forceinline__ void merge_by_cta(const parts::DecodeArguments& args, const parts::RowTile& tile,
+                                             int row, int first_column, const parts::RowParts& parts,
+                                             float4 (&sums)[kWarps][32]) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int column = first_column + lane * 4;
+  const parts::RowWeights weights = parts::warp_weights(parts);
+  sums[warp][lane] = parts::add_parts<8>(parts, weights, column, warp, kWarps);
+  __syncthreads();
+  if (warp == 0) {
+    float4 sum = sums[0][lane];
+#pragma unroll
+    for (int i = 1; i < kWarps; ++i) {
+      sum.x += sums[i][lane].x;
+      sum.y += sums[i][lane].y;
+      sum.z += sums[i][lane].z;
+      sum.w += sums[i][lane].w;
+    }
+    write_row<Element>(args, tile, row, column, sum, weights);
+  }
+  __syncthreads();
+}
+
+/// Rows of more parts are merged by CTAs, however many rows there are: a warp adds four parts in a trip to
+/// memory, and one long request among short ones has 120 of them (20 us).
+constexpr int kManyParts = 16;
+
+/// Those merges of a plan. No more than two slots come of a part, so that there are few.
+struct LongMerges {
+  static constexpr int kMost = 256;
+  int count;
+  int merges[kMost];
+
+  __device__ __forceinline__ static bool is_long(const schedule::Merge& merge) {
+    return merge.slot_end - merge.slot_begin > kManyParts;
+  }
+  /// By all threads of the CTA.
+  __device__ __forceinline__ void find(const parts::DecodeArguments& args) {
+    if (threadIdx.x == 0) count = 0;
+    __syncthreads();
+    for (int i = threadIdx.x; i < args.plan_header->merges; i += kWarps * 32) {
+      if (!is_long(args.merges[i])) continue;
+      const int place = atomicAdd(&count, 1);
+      if (place < kMost) merges[place] = i;
+    }
+    __syncthreads();
+  }
+  /// Were there too many to be listed? Then warps merge them.
+  __device__ __forceinline__ bool listed() const { return count <= kMost; }
+};
+
 /// CTAs a multiprocessor, which limits registers: with shared parts four, that do the 512 units of 128 rows
 /// in one wave.
 constexpr int resident_ctas(Share share) {
@@ -141,44 +194,47 @@ template <class Element, Share kShare>
 __global__ void __launch_bounds__(kWarps * 32, resident_ctas(kShare))
     combine_plan_kernel(const __grid_constant__ parts::DecodeArguments args, int v_dim) {
   __shared__ float4 sums[kWarps][32];
+  __shared__ LongMerges long_merges;
   const schedule::Geometry& g = args.geometry;
-  const int column_units = kShare == Share::kRows ? 1 : v_dim / kUnitColumns;
-  constexpr int kRows = kShare == Share::kParts ? 1 : kWarps;
   const int warp = threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
   // The plan was there before the launch that this one overlaps let it begin.
-  const int units = args.plan_header->merges * g.lanes * (g.tile_rows / kRows) * column_units;
+  const int merges = args.plan_header->merges;
+  constexpr bool by_ctas = kShare == Share::kParts;
+  // Not where a request must not feel its batch-mates: CTAs add in another order, and take so many requests.
+  const bool finds_long = !by_ctas && g.fixed_split == 0;
+  if (finds_long) long_merges.find(args);
   cudaGridDependencySynchronize();
-  for (int index = blockIdx.x; index < units; index += gridDim.x) {
-    const CombineUnit unit = unit_at(g, index, column_units, kRows);
-    const schedule::Merge merge = args.merges[unit.merge];
+
+  // Rows by CTAs: all, or those of many parts.
+  const bool takes_long = finds_long && long_merges.listed();
+  const int all_columns = v_dim / kUnitColumns;
+  const int by_cta = by_ctas ? merges : takes_long ? long_merges.count : 0;
+  for (int index = blockIdx.x; index < by_cta * g.lanes * g.tile_rows * all_columns; index += gridDim.x) {
+    const CombineUnit unit = unit_at(g, index, all_columns, 1);
+    const schedule::Merge merge = args.merges[by_ctas ? unit.merge : long_merges.merges[unit.merge]];
     const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, unit.lane);
-    const int row = kShare == Share::kParts ? unit.row : unit.row + warp;
-    if (row >= tile.rows) continue;
-    const parts::RowParts parts = parts_of(args, merge, unit.lane, row, v_dim);
-    const int first_column = unit.columns * kUnitColumns;
-    if constexpr (kShare == Share::kParts) {
-      const int column = first_column + lane * 4;
-      const parts::RowWeights weights = parts::warp_weights(parts);
-      sums[warp][lane] = parts::add_parts<8>(parts, weights, column, warp, kWarps);
-      __syncthreads();
-      if (warp == 0) {
-        float4 sum = sums[0][lane];
-#pragma unroll
-        for (int i = 1; i < kWarps; ++i) {
-          sum.x += sums[i][lane].x;
-          sum.y += sums[i][lane].y;
-          sum.z += sums[i][lane].z;
-          sum.w += sums[i][lane].w;
-        }
-        write_row<Element>(args, tile, row, column, sum, weights);
+    if (unit.row >= tile.rows) continue;
+    merge_by_cta<Element>(args, tile, unit.row, unit.columns * kUnitColumns,
+                          parts_of(args, merge, unit.lane, unit.row, v_dim), sums);
+  }
+  if constexpr (!by_ctas) {
+    // The others by warps.
+    const int column_units = kShare == Share::kRows ? 1 : all_columns;
+    const int units = merges * g.lanes * (g.tile_rows / kWarps) * column_units;
+    for (int index = blockIdx.x; index < units; index += gridDim.x) {
+      const CombineUnit unit = unit_at(g, index, column_units, kWarps);
+      const schedule::Merge merge = args.merges[unit.merge];
+      if (takes_long && LongMerges::is_long(merge)) continue;
+      const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, unit.lane);
+      const int row = unit.row + warp;
+      if (row >= tile.rows) continue;
+      const parts::RowParts parts = parts_of(args, merge, unit.lane, row, v_dim);
+      if constexpr (kShare == Share::kColumns) {
+        merge_by_warp<Element, 1, 4>(args, tile, row, unit.columns * kUnitColumns, parts, v_dim);
+      } else {
+        merge_by_warp<Element, 4, 2>(args, tile, row, 0, parts, v_dim);
       }
-      __syncthreads();
-    } else if constexpr (kShare == Share::kColumns) {
-      merge_by_warp<Element, 1, 4>(args, tile, row, first_column, parts, v_dim);
-    } else {
-      merge_by_warp<Element, 4, 2>(args, tile, row, 0, parts, v_dim);
     }
   }
 }

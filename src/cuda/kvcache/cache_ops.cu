@@ -55,10 +55,12 @@ struct Move {
   std::uint8_t* to;
 };
 
-/// kTakes: the types that the operation is asked for.
+/// takes(): the types that the operation is asked for.
 struct AppendMap {
   template <class From, class To>
-  static constexpr bool kTakes = !std::is_same_v<From, Fp8Token>;
+  static constexpr bool takes() {
+    return !std::is_same_v<From, Fp8Token>;
+  }
   const std::uint8_t* latent;
   const std::uint8_t* rope;
   std::int64_t latent_stride, rope_stride;  // bytes
@@ -76,7 +78,9 @@ struct AppendMap {
 /// All of a cache.
 struct ConvertMap {
   template <class From, class To>
-  static constexpr bool kTakes = true;
+  static constexpr bool takes() {
+    return true;
+  }
   Pages from, to;
 
   __device__ __forceinline__ Move operator()(std::int64_t i) const {
@@ -88,7 +92,9 @@ struct ConvertMap {
 
 struct GatherMap {
   template <class From, class To>
-  static constexpr bool kTakes = !std::is_same_v<To, Fp8Token> || std::is_same_v<From, To>;
+  static constexpr bool takes() {
+    return !std::is_same_v<To, Fp8Token> || std::is_same_v<From, To>;
+  }
   Pages cache;
   const std::int32_t* table;
   std::int64_t table_stride, max_pages;
@@ -124,7 +130,9 @@ struct GatherMap {
 
 struct CopyMap {
   template <class From, class To>
-  static constexpr bool kTakes = std::is_same_v<From, To>;
+  static constexpr bool takes() {
+    return std::is_same_v<From, To>;
+  }
   Pages from, to;
   Integers pairs;
 
@@ -177,7 +185,7 @@ Status move_all(const Map& map, Dtype from, Dtype to, TokenDims dims, std::int64
     return with_type(to, [&](auto to_type) -> Status {
       using From = decltype(from_type);
       using To = decltype(to_type);
-      if constexpr (Map::template kTakes<From, To>) {
+      if constexpr (Map::template takes<From, To>()) {
         return launch(move_kernel<From, To, Map>, shape, executor, map, dims, items);
       } else {
         return {StatusCode::kInternal, "a cache operation was asked for types that it does not have"};

@@ -102,7 +102,7 @@ def length_series(documents):
     return chosen
 
 
-def draw_times(pyplot, documents, most=6):
+def draw_times(pyplot, documents, most=9):
     """Milliseconds over s_k, a panel a batch and head count, those first that most libraries have; None if no case
     was timed at three lengths."""
     panels = sorted(length_series(documents).items(), key=lambda item: (-len(item[1]), item[0]))[:most]

@@ -36,3 +36,12 @@ def test_cuda_graph_decode():
     else:
         assert done.returncode == 1 and done.stderr.startswith("cuda_graph_decode: it needs a GPU: ")
         assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_first_call_of_the_docs(page):
+    text = (EXAMPLES.parent / page).read_text(encoding="utf-8")
+    code = text.partition("```python\n")[2].partition("```")[0]
+    names = {}
+    exec(code, names)
+    assert names["out"].shape == (2, 1, 16, 512) and names["lse"].shape == (2, 16, 1)

@@ -146,19 +146,18 @@ def test_combine(device):
 
 
 def test_cache_operators(device):
-    if device != "cpu":
-        pytest.skip("cache operations run on the CPU")
-    latent, rope = torch.randn(6, 512).bfloat16(), torch.randn(6, 64).bfloat16()
-    slots = torch.tensor([3, 17, -1, 0, 1, 30])
-    table = torch.tensor([[1, 0]], dtype=torch.int32)
-    begins = torch.tensor([0, 32], dtype=torch.int32)
+    latent, rope = (torch.randn(6, d, device=device).bfloat16() for d in (512, 64))
+    slots = torch.tensor([3, 17, -1, 0, 1, 30], device=device)
+    table = torch.tensor([[1, 0]], dtype=torch.int32, device=device)
+    begins = torch.tensor([0, 32], dtype=torch.int32, device=device)
+    pairs = torch.tensor([[0, 0], [1, 1]], device=device)
 
     def fill(latent, rope):
-        kv_cache = torch.zeros(2, 16, 1, 576, dtype=torch.bfloat16)
+        kv_cache = torch.zeros(2, 16, 1, 576, dtype=torch.bfloat16, device=device)
         flashlatent.torch.append_latent(latent, rope, slots, kv_cache)
         quantised = flashlatent.torch.convert_cache(kv_cache, torch.uint8)
         copied = torch.zeros_like(quantised)
-        flashlatent.torch.copy_pages(quantised, copied, torch.tensor([[0, 0], [1, 1]]))
+        flashlatent.torch.copy_pages(quantised, copied, pairs)
         return kv_cache, flashlatent.torch.gather_cache(copied, table, begins, 32, dtype=torch.bfloat16)
 
     for call in (fill, torch.compile(fill, fullgraph=True, backend="aot_eager")):

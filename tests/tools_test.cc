@@ -189,6 +189,21 @@ TEST_F(Program, BenchCache) {
   expect_refused("bench cache --tokens 0", {"--tokens", "0"});
 }
 
+TEST_F(Program, BenchNumericsTellsCacheFromKernel) {
+  expect_right("bench numerics --batch 1 --heads 2 --tokens 300 --json " + file("numerics.json"),
+               {"outliers"});
+  const auto results = json("numerics.json").at("results");
+  EXPECT_EQ(results.size(), 6U);
+  for (const auto& row : results) {
+    // e4m3 has 3 bits of mantissa: the RMS of a relative rounding error is about 2^-4 * 0.42.
+    EXPECT_NEAR(row.at("element_error"), 0.027, 0.005);
+    EXPECT_GT(row.at("cache_error"), row.at("kernel_error"));
+    EXPECT_GE(row.at("total_error"), 0.9 * row.at("cache_error").get<double>());
+    EXPECT_LT(row.at("kernel_error"), 5e-3);
+    EXPECT_LE(row.at("worst_ratio"), 1);
+  }
+}
+
 TEST_F(Program, PlanSaysWhyItsKernel) {
   expect_right(
       "plan --kernel cpu_dense --length-list 500,0,64 --workers 4 --brief --json " + file("plan.json"),

@@ -14,6 +14,9 @@ captures the plan too, which follows the lengths at each replay.
 
 import math
 
+import torch
+
+from . import torch as operators
 from ._errors import InvalidArgumentError, UnsupportedError
 from ._native import Step
 
@@ -73,9 +76,10 @@ def flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, head_dim_v, t
         softmax_scale = q.shape[-1]**-0.5
     if indices is not None:
         block_table = cache_seqlens = None
-    out, lse = tile_scheduler_metadata.decode(
-        q, k_cache, block_table, cache_seqlens, softmax_scale=softmax_scale, v_dim=head_dim_v, causal=causal,
-        indices=indices, topk_length=topk_length, attn_sink=attn_sink)
+    # torch.compile traces through the operators, which need no metadata.
+    decode = operators.decode if torch.compiler.is_compiling() else tile_scheduler_metadata.decode
+    out, lse = decode(q, k_cache, block_table, cache_seqlens, softmax_scale=softmax_scale, v_dim=head_dim_v,
+                      causal=causal, indices=indices, topk_length=topk_length, attn_sink=attn_sink)
     return out, lse.nan_to_num_(math.nan, math.inf, math.inf)  # in one kernel: -inf becomes +inf
 
 

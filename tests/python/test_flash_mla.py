@@ -53,6 +53,19 @@ def test_stale_metadata(device):
     check(case, *flash_mla.flash_mla_with_kvcache(*case.tensors, 256, metadata, num_splits))
 
 
+def test_compile(device):
+    metadata, num_splits = flash_mla.get_mla_metadata()
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def layer(*tensors):
+        out, lse = flash_mla.flash_mla_with_kvcache(*tensors, 256, metadata, num_splits, causal=True)
+        return out * 1, lse
+
+    for lengths in ([70, 1, 0], [5, 200]):
+        case = TorchCase(lengths, device, tokens=2)
+        check(case, *layer(*case.tensors), causal=True)
+
+
 def test_cuda_graph(device):
     if device == "cpu":
         pytest.skip("needs a GPU")

@@ -1,11 +1,18 @@
 """decode(): one call for everything, where nothing is kept between calls."""
 
+from typing import Any, Optional, Tuple
+
 from ._native import Step
 
+Array = Any  # NumPy's, torch's, CuPy's, JAX's or any with DLPack
 
-def decode(q, kv_cache, block_table=None, cache_seqlens=None, *, softmax_scale, v_dim=512, causal=False,
-           indices=None, topk_length=None, cu_seqlens_q=None, tokens=None, attn_sink=None, batch_invariant=False,
-           dtype=None, out=None, lse=None, workspace=None, stream=None, threads=0, kernel=""):
+
+def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache_seqlens: Optional[Array] = None, *,
+           softmax_scale: float, v_dim: int = 512, causal: bool = False, indices: Optional[Array] = None,
+           topk_length: Optional[Array] = None, cu_seqlens_q: Optional[Array] = None, tokens: Optional[int] = None,
+           attn_sink: Optional[Array] = None, batch_invariant: bool = False, dtype: Optional[str] = None,
+           out: Optional[Array] = None, lse: Optional[Array] = None, workspace: Optional[Array] = None,
+           stream: Any = None, threads: int = 0, kernel: str = "") -> Tuple[Any, Any]:
     """Attention of a batch of query tokens over a paged KV cache; returns (out, lse).
 
     For request i with L = cache_seqlens[i] cached tokens, query token t and query head h:

@@ -5,6 +5,7 @@ CPU the computation is part of a call; a problem with next to nothing to compute
 """
 
 import argparse
+import importlib
 import json
 import platform
 import statistics
@@ -128,7 +129,7 @@ def main(arguments=None):
     packages = options.package or ["numpy"]
     if options.package is None:
         try:
-            import torch  # noqa: F401
+            importlib.import_module("torch")
             packages.append("torch")
         except ImportError:
             print("torch is not installed: NumPy alone", file=sys.stderr)

@@ -13,8 +13,10 @@ captures the plan too, which follows the lengths at each replay.
 """
 
 import math
+from typing import Any, NoReturn, Optional, Tuple
 
 import torch
+from torch import Tensor
 
 from . import torch as operators
 from ._errors import InvalidArgumentError, UnsupportedError
@@ -32,17 +34,20 @@ class MlaMetadata:
         self.decode = Step().decode
 
 
-def get_mla_metadata(*args, **kwargs):
+def get_mla_metadata(*args: Any, **kwargs: Any) -> Tuple[MlaMetadata, None]:
     """(metadata, None) for flash_mla_with_kvcache(). Arguments of older versions (cache_seqlens,
     num_q_tokens_per_head_k, num_heads_k, ...) are accepted and not needed: the first call that uses the metadata
     plans, from its own tensors."""
     return MlaMetadata(), None
 
 
-def flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, head_dim_v, tile_scheduler_metadata,
-                           num_splits=None, softmax_scale=None, causal=False, is_fp8_kvcache=False, indices=None,
-                           attn_sink=None, extra_k_cache=None, extra_indices_in_kvcache=None, topk_length=None,
-                           extra_topk_length=None):
+def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Tensor], cache_seqlens: Optional[Tensor],
+                           head_dim_v: int, tile_scheduler_metadata: MlaMetadata, num_splits: None = None,
+                           softmax_scale: Optional[float] = None, causal: bool = False, is_fp8_kvcache: bool = False,
+                           indices: Optional[Tensor] = None, attn_sink: Optional[Tensor] = None,
+                           extra_k_cache: Optional[Tensor] = None, extra_indices_in_kvcache: Optional[Tensor] = None,
+                           topk_length: Optional[Tensor] = None,
+                           extra_topk_length: Optional[Tensor] = None) -> Tuple[Tensor, Tensor]:
     """MLA decode over a paged cache; returns (out (b, s_q, h_q, head_dim_v), lse (b, h_q, s_q)).
 
     q              bf16 or fp16 (b, s_q, h_q, d)
@@ -83,7 +88,8 @@ def flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, head_dim_v, t
     return out, lse.nan_to_num_(math.nan, math.inf, math.inf)  # in one kernel: -inf becomes +inf
 
 
-def flash_mla_sparse_fwd(q, kv, indices, sm_scale, d_v=512, attn_sink=None, topk_length=None):
+def flash_mla_sparse_fwd(q: Tensor, kv: Tensor, indices: Tensor, sm_scale: float, d_v: int = 512,
+                         attn_sink: Optional[Tensor] = None, topk_length: Optional[Tensor] = None) -> NoReturn:
     """Sparse prefill, (out, max_logits, lse): there is no kernel for it yet."""
     raise UnsupportedError(
         "flash_mla_sparse_fwd (sparse prefill) is not built yet; flash_mla_with_kvcache() with indices does sparse "

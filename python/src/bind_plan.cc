@@ -66,11 +66,9 @@ nb::dict describe(const DecodeProblem& problem, const std::vector<std::int32_t>&
                          picked->kernel->name)));
 }
 
-void schedule(Plan& plan, nb::handle lengths, nb::handle like, nb::handle storage, nb::handle stream,
-              bool once) {
+void schedule(Plan& plan, nb::handle lengths, nb::handle like, nb::handle storage, nb::handle stream) {
   if (like.is_none()) like = lengths;
   const WorkStream work(like, plan.device(), stream);
-  if (once && plan.scheduled(work.handle())) return;
   const Array array = Array::read(plan.problem().sparse.enabled ? "topk_length" : "cache_seqlens", lengths);
   plan.schedule(array.view(), like, storage, work.handle());
   work.finish();
@@ -101,7 +99,7 @@ void bind_plan(nb::module_& module) {
 It holds the plan and, unless callers bring their own, a workspace, so it serves one call at a time (layers one
 after the other). On CUDA both calls only enqueue work and can be captured in a CUDA graph: a captured schedule()
 plans on replay for the lengths that are then in memory. Make one call before the capture, so that kernels are
-loaded and memory is there.
+loaded and memory is there, and keep the plan as long as the graph, which works in its memory.
 
 device   'cpu', 'cuda' or 'cuda:N'
 threads  CPU: 0 means all
@@ -122,7 +120,7 @@ can't be used.)")
           "problem"_a, "array"_a, nb::kw_only(), "threads"_a = 0, "kernel"_a = "",
           "A plan on the device of this array.")
       .def("schedule", &schedule, "lengths"_a.none(), nb::kw_only(), "like"_a = nb::none(),
-           "plan"_a = nb::none(), "stream"_a = nb::none(), "once"_a = false,
+           "plan"_a = nb::none(), "stream"_a = nb::none(),
            R"(Plans one step: which part does which blocks of which request.
 
 lengths  int32 (batch): cache_seqlens, or topk_length where decode is sparse (None: all have topk)
@@ -131,8 +129,6 @@ plan     uint8, contiguous, on the plan's device, plan_bytes long: where the pla
          if not given
 stream   CUDA: the stream to work on, an integer handle (cudaStream_t) or a stream object of torch or CuPy; the
          current one of like's package if not given
-once     only if decode() would find no plan: outside of CUDA graphs if none was made, while a graph is captured
-         if none was made in the same capture
 
 A plan stays right, if not balanced, when lengths change after it was made; with batch_invariant it must be made
 again.)")

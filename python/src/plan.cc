@@ -2,7 +2,6 @@
 
 #include <cstring>
 
-#include "python/src/cuda_stream.h"
 #include "python/src/errors.h"
 
 namespace flashlatent::python {
@@ -42,11 +41,6 @@ Executor Plan::executor_on_stream(void* stream) const {
   return executor;
 }
 
-bool Plan::scheduled(void* stream) const {
-  const unsigned long long capture = capture_id(device_, stream);
-  return capture == 0 ? scheduled_ : captured_in_ == capture;
-}
-
 void Plan::schedule(const ConstTensorView& lengths, nb::handle like, nb::handle storage, void* stream) {
   const Executor executor = executor_on_stream(stream);
   if (!storage.is_none()) {
@@ -63,15 +57,11 @@ void Plan::schedule(const ConstTensorView& lengths, nb::handle like, nb::handle 
     return;
   }
   check(plan(selection_, problem_, lengths, plan_.at_least(selection_.plan_bytes, device_, like), executor));
-  if (const unsigned long long capture = capture_id(device_, stream); capture != 0) {
-    captured_in_ = capture;
-  } else {
-    scheduled_ = true;
-  }
+  scheduled_ = true;
 }
 
 nb::tuple Plan::decode(const DecodeInputs& inputs, nb::handle q, CallerHandles caller, void* stream) {
-  if (caller.plan.is_none() && !scheduled_ && captured_in_ == 0) {
+  if (caller.plan.is_none() && !scheduled_) {
     refuse("the plan of ", to_string(problem_),
            " is not made yet; call schedule() before decode(), once a step");
   }

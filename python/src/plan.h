@@ -40,9 +40,7 @@ class Plan {
   /// Plans a step on `stream` into the caller's `storage`, or its own, which like's package allocates.
   void schedule(const ConstTensorView& lengths, nb::handle like, nb::handle storage, void* stream);
 
-  /// Is there a plan that decode() finds: outside of CUDA graphs any that was made, in a graph being captured
-  /// one made in the same graph? (A plan stays right when lengths change.)
-  bool scheduled(void* stream) const;
+  bool scheduled() const { return scheduled_; }
 
   /// One layer: (out, lse).
   nb::tuple decode(const DecodeInputs& inputs, nb::handle q, CallerHandles caller, void* stream);
@@ -56,8 +54,7 @@ class Plan {
   Selection selection_;
   Buffer plan_;
   Buffer workspace_;
-  bool scheduled_ = false;              // by a call that was executed
-  unsigned long long captured_in_ = 0;  // the id of the last graph whose capture has a plan; 0: none
+  bool scheduled_ = false;  // into plan_
 };
 
 }  // namespace flashlatent::python

@@ -37,12 +37,19 @@ std::shared_ptr<Plan> Step::find(const DecodeProblem& problem, Device device) {
   return plans_.back();
 }
 
+void Step::enter(unsigned long long capture) {
+  if (capture == capture_) return;
+  plans_.clear();
+  capture_ = capture;
+}
+
 nb::tuple Step::decode(const InputHandles& handles, const StepOptions& options, CallerHandles caller,
                        nb::handle stream) {
   const InputArrays arrays(handles, options.sixteen_bits);
   const DecodeInputs inputs = arrays.inputs();
-  const std::shared_ptr<Plan> plan = find(infer_problem(inputs, options), inputs.q.device);
   const WorkStream work(handles.q, inputs.q.device, stream);
+  if (!stateless_) enter(capture_id(inputs.q.device, work.handle()));
+  const std::shared_ptr<Plan> plan = find(infer_problem(inputs, options), inputs.q.device);
   const ConstTensorView& lengths = plan->problem().sparse.enabled ? inputs.topk_length : inputs.cache_seqlens;
   nb::object own_plan, own_workspace;  // of this call alone
   auto own = [&](std::size_t bytes) {
@@ -55,7 +62,8 @@ nb::tuple Step::decode(const InputHandles& handles, const StepOptions& options, 
     caller.plan = own_plan = own(plan->selection().plan_bytes);
     plan->schedule(lengths, handles.q, caller.plan, work.handle());
   }
-  if (caller.plan.is_none() && !plan->scheduled(work.handle())) {
+  // A plan stays right when lengths change, but not with batch_invariant.
+  if (caller.plan.is_none() && (!plan->scheduled() || options.options.batch_invariant)) {
     plan->schedule(lengths, handles.q, nb::none(), work.handle());
   }
   nb::tuple result = plan->decode(inputs, handles.q, caller, work.handle());

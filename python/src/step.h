@@ -33,9 +33,14 @@ class Step {
                    nb::handle stream);
 
  private:
+  /// Forgets plans of another CUDA graph, or of none: a graph makes its own, in memory of its own pool, which
+  /// lives as long as the graph and whose plan follows the lengths at each replay.
+  void enter(unsigned long long capture);
+
   int threads_;
   std::string kernel_;
   bool stateless_;
+  unsigned long long capture_ = 0;            // the CUDA graph that plans_ were made in; 0: none
   std::vector<std::shared_ptr<Plan>> plans_;  // the last used one last
 };
 

@@ -3,6 +3,7 @@
 #include "cpu/rows.h"
 
 #include <cstring>
+#include <type_traits>
 
 #include "core/element.h"
 #include "core/fp8_656.h"
@@ -157,14 +158,54 @@ void convert_any(const std::uint16_t* from, Dtype from_dtype, int count, std::ui
   }
 }
 
+#if HWY_TARGET == HWY_SCALAR  // has no bytes to look up
+HWY_INLINE bool dequantise_exactly(const std::uint8_t*, float, std::uint16_t*) {
+  return false;
+}
+#else
+/// A group in bf16 with integers of 16 bits, a quarter of the work, where nothing is rounded: the scale is a
+/// power of two that keeps all elements normal, and there is no NaN. False if that is not so.
+HWY_INLINE bool dequantise_exactly(const std::uint8_t* HWY_RESTRICT codes, float scale,
+                                   std::uint16_t* HWY_RESTRICT row) {
+  const std::uint32_t scale_bits = fp8_656::bits_of(scale);
+  const int exponent = static_cast<int>(scale_bits >> 23) - 127;
+  if ((scale_bits & 0x7FFFFFU) != 0 || exponent < -117 || exponent > 119) return false;
+  const hn::Repartition<std::uint16_t, Floats> words;
+  const hn::Repartition<std::uint8_t, Floats> bytes;
+  const hn::Rebind<std::uint8_t, decltype(words)> narrow;
+  const auto word = [&](int x) HWY_ATTR { return hn::Set(words, static_cast<std::uint16_t>(x)); };
+  // Subnormals by table: 1, 2 to 3 and 4 to 7 times 2^-9 have exponents of their own.
+  HWY_ALIGN constexpr std::uint16_t kFirst[8] = {0, 0, 128, 192, 256, 288, 320, 352};
+  HWY_ALIGN constexpr std::uint16_t kNonzero[8] = {0, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF};
+  const auto table = hn::And(hn::Add(hn::LoadDup128(words, kFirst), word((118 + exponent) << 7)),
+                             hn::LoadDup128(words, kNonzero));
+  const auto bias = word((120 + exponent) << 7);
+  auto most = hn::Zero(words);
+  for (int i = 0; i < fp8_656::kGroup; i += static_cast<int>(hn::Lanes(words))) {
+    const auto code = hn::PromoteTo(words, hn::LoadU(narrow, codes + i));
+    const auto magnitude = hn::And(code, word(0x7F));
+    most = hn::Max(most, magnitude);
+    const auto normal = hn::Add(hn::ShiftLeft<4>(magnitude), bias);
+    // Bytes 2 m and 2 m + 1 of the table.
+    const auto at = hn::Add(hn::Mul(hn::And(code, word(7)), word(0x0202)), word(0x0100));
+    const auto subnormal =
+        hn::BitCast(words, hn::TableLookupBytes(hn::BitCast(bytes, table), hn::BitCast(bytes, at)));
+    const auto value = hn::IfThenElse(hn::Lt(magnitude, word(8)), subnormal, normal);
+    hn::StoreU(hn::Or(value, hn::ShiftLeft<8>(hn::And(code, word(0x80)))), words, row + i);
+  }
+  return hn::AllTrue(words, hn::Lt(most, word(0x7F)));
+}
+#endif
+
 template <class To>
 void dequantise(const std::uint8_t* HWY_RESTRICT token, std::uint16_t* HWY_RESTRICT row) {
   const int n = lanes();
   for (int group = 0; group < fp8_656::kGroups; ++group) {
     float number;
     std::memcpy(&number, token + fp8_656::kScaleOffset + group * sizeof(number), sizeof(number));
-    const Vector scale = hn::Set(kFloats, number);
     const int begin = group * fp8_656::kGroup;
+    if (std::is_same_v<To, Bf16> && dequantise_exactly(token + begin, number, row + begin)) continue;
+    const Vector scale = hn::Set(kFloats, number);
     for (int i = begin; i < begin + fp8_656::kGroup; i += n) {
       To::store(hn::Mul(decode(load(token + i)), scale), row + i);
     }

@@ -70,6 +70,11 @@ __device__ __forceinline__ void copy_to_cta(std::uint32_t cta, const void* share
 __device__ __forceinline__ void copy_16_bytes(std::uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
+/// The same, or zeros where it is not `live`; then nothing is read.
+__device__ __forceinline__ void copy_16_bytes_or_zeros(std::uint32_t shared, const void* global, bool live) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(live ? 16 : 0)
+               : "memory");
+}
 __device__ __forceinline__ void copy_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -84,6 +89,12 @@ __device__ __forceinline__ void store_16_bytes(std::uint32_t shared, uint4 value
                : "memory");
 }
 
+__device__ __forceinline__ std::uint32_t load_2_bytes(std::uint32_t shared) {
+  std::uint16_t value;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(shared) : "memory");
+  return value;
+}
+
 /// Stores four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
 __device__ __forceinline__ void store_matrices(std::uint32_t shared, const std::uint32_t (&values)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared),
@@ -94,6 +105,14 @@ __device__ __forceinline__ void store_matrices(std::uint32_t shared, const std::
 /// Loads them.
 __device__ __forceinline__ void load_matrices(std::uint32_t (&values)[4], std::uint32_t shared) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(values[0]), "=r"(values[1]), "=r"(values[2]), "=r"(values[3])
+               : "r"(shared)
+               : "memory");
+}
+
+/// Loads them transposed: a lane's pair is of one column.
+__device__ __forceinline__ void load_matrices_transposed(std::uint32_t (&values)[4], std::uint32_t shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(values[0]), "=r"(values[1]), "=r"(values[2]), "=r"(values[3])
                : "r"(shared)
                : "memory");

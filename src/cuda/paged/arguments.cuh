@@ -1,0 +1,32 @@
+// What the paged kernel is launched with beside what every decode kernel is.
+#pragma once
+
+#include "cuda/parts/arguments.cuh"
+
+namespace flashlatent::paged {
+
+/// Keys, or values. Strides in bytes. `unit_stride`: from 16 bytes of a token to the next 16, or for packed
+/// values from one of their elements to the next.
+struct Plane {
+  const std::uint8_t* data;
+  std::int64_t page_stride, head_stride, token_stride, unit_stride;
+  const float* scale;  // fp8: one, or one a KV head; null: 1
+  int scale_stride;    // 0 or 1
+};
+
+/// How a score becomes one: s -> cap * tanh(s / cap), + slope * (t - (L - 1)).
+struct ScoreArguments {
+  const float* alibi_slopes;  // one a query head, or null
+  float soft_cap;             // 0: none
+  int window;                 // tokens that a query token sees, itself included; 0: all
+};
+
+struct Arguments {
+  parts::DecodeArguments decode;
+  Plane keys, values;
+  ScoreArguments score;
+  int dim;    // of keys and values: whole units of 16 bytes
+  int reach;  // tokens that a page table has room for
+};
+
+}  // namespace flashlatent::paged

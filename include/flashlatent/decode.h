@@ -33,6 +33,14 @@ struct DecodeInputs {
                                   ///< CUDA tokens past s_q or the total are left out.
   ConstTensorView attn_sink;      ///< fp32 (h_q), only with Options::attn_sink: out is scaled by
                                   ///< exp(lse) / (exp(lse) + exp(sink)); lse stays. +-inf are legal.
+  ConstTensorView key_cache;      ///< Instead of kv_cache: KvLayout::kSeparate (pages, page_size, h_kv,
+                              ///< qk_dim), kPacked (pages, h_kv, qk_dim / x, page_size, x). q's dtype; kE4m3:
+                              ///< uint8.
+  ConstTensorView
+      value_cache;            ///< (pages, page_size, h_kv, v_dim), or packed (pages, h_kv, v_dim, page_size).
+  ConstTensorView key_scale;  ///< fp32 (1) or (h_kv), only with kE4m3, optional: a key is e4m3 * scale.
+  ConstTensorView value_scale;   ///< The same of values.
+  ConstTensorView alibi_slopes;  ///< fp32 (h_q), only with Options::alibi.
 };
 
 /// All rows of all query tokens are written; lse of query tokens that a ragged request does not have is -inf.
@@ -43,7 +51,8 @@ struct DecodeOutputs {
 };
 
 /// The problem that these tensors pose, with `options`; kInvalidArgument if they do not fit together. A uint8
-/// kv_cache is kFp8_656; `indices` make it sparse.
+/// kv_cache is kFp8_656, a uint8 key_cache kE4m3, one of rank 5 kPacked; `indices` make it sparse. Beside
+/// key_cache `v_dim` is not read: value_cache says it.
 Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
                                     const DecodeProblem::Options& options);
 

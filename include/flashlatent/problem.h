@@ -15,12 +15,25 @@ enum class KvFormat : std::uint8_t {
   kPlain,    ///< qk_dim elements of the cache's dtype for each KV head.
   kFp8_656,  ///< 656 bytes: 512 e4m3, 4 fp32 scales (one for 128 elements), 64 bf16 that are not quantised
              ///< (RoPE). qk_dim 576, one KV head. docs/kv-cache-formats.md has the bytes.
+  kE4m3,     ///< e4m3 elements, times an fp32 scale that a tensor or a KV head has; not KvLayout::kLatent.
 };
 
-/// "plain", "fp8_656".
+/// "plain", "fp8_656", "e4m3".
 const char* to_string(KvFormat format);
 /// The format of that name, or kInvalidArgument.
 Result<KvFormat> kv_format_from_name(std::string_view name);
+
+/// Where the keys and values of a token are.
+enum class KvLayout : std::uint8_t {
+  kLatent,    ///< One cache (pages, page_size, h_kv, qk_dim): a key, whose first v_dim elements are the value
+              ///< (MLA).
+  kSeparate,  ///< Keys and values, each (pages, page_size, h_kv, d) (MHA, GQA, MQA).
+  kPacked,    ///< vLLM's: keys (pages, h_kv, d / x, page_size, x), x elements being 16 bytes, and values
+              ///< (pages, h_kv, d, page_size).
+};
+
+/// "latent", "separate", "packed".
+const char* to_string(KvLayout layout);
 
 /// Decode of a batch out of a paged KV cache, dense or sparse. For request i with L cached tokens, query
 /// token t and query head h of KV head k = h / (heads / kv_heads):
@@ -48,6 +61,8 @@ struct DecodeProblem {
     int page_size = 64;          ///< Tokens a page, 1 to 2^20.
     int max_pages = 0;           ///< Columns of the page table: the most pages that a request has; 0 to 2^30.
                                  ///< Sparse: 0.
+    KvLayout layout =
+        KvLayout::kLatent;  ///< With another one qk_dim and v_dim are the keys' and the values'.
 
     friend bool operator==(const Cache&, const Cache&) = default;
   } cache;
@@ -65,6 +80,12 @@ struct DecodeProblem {
                                    ///< Sparse: false, the indices decide.
     bool attn_sink = false;        ///< One extra fp32 logit a head, see DecodeInputs::attn_sink.
     bool batch_invariant = false;  ///< A request's bits do not depend on its batch-mates; costs some balance.
+    // The rest is for kSeparate and kPacked; scores change in this order.
+    float soft_cap =
+        0;  ///< s -> soft_cap * tanh(s / soft_cap) (Gemma 2, arXiv 2408.00118); 0: none. Not negative.
+    bool alibi = false;  ///< + slope * (t - (L - 1)) for token t (ALiBi, arXiv 2108.12409); see alibi_slopes.
+    int window =
+        0;  ///< A query token sees the last `window` of the tokens that it would see; 0: all of them.
 
     friend bool operator==(const Options&, const Options&) = default;
   } options;

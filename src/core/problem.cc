@@ -23,6 +23,36 @@ Status validate_fp8_656(const DecodeProblem& p) {
   return in_range("qk_dim of an fp8_656 cache", p.cache.qk_dim, fp8_656::kDim, fp8_656::kDim);
 }
 
+Status validate_separate(const DecodeProblem& p) {
+  if (p.cache.format == KvFormat::kFp8_656) {
+    return invalid_argument("the KV format is fp8_656, a latent cache's; with ", to_string(p.cache.layout),
+                            " keys and values plain and e4m3 are accepted");
+  }
+  if (p.sparse.enabled) return invalid_argument("sparse.enabled is set; sparse decode is for latent caches");
+  FLASHLATENT_RETURN_IF_ERROR(in_range("v_dim", p.cache.v_dim, 1, 4096));
+  FLASHLATENT_RETURN_IF_ERROR(in_range("window", p.options.window, 0, (1LL << 31) - 1));
+  if (!(p.options.soft_cap >= 0) || !std::isfinite(p.options.soft_cap)) {
+    return invalid_argument("soft_cap is ", p.options.soft_cap, "; it must be finite and not negative");
+  }
+  const int x = p.cache.format == KvFormat::kE4m3 ? 16 : 8;
+  if (p.cache.layout == KvLayout::kPacked && p.cache.qk_dim % x != 0) {
+    return invalid_argument("qk_dim is ", p.cache.qk_dim, "; of packed keys it must be a multiple of ", x);
+  }
+  return {};
+}
+
+Status validate_latent(const DecodeProblem& p) {
+  FLASHLATENT_RETURN_IF_ERROR(in_range("v_dim", p.cache.v_dim, 1, p.cache.qk_dim));
+  auto refuse = [](const char* what) {
+    return invalid_argument(what, "; that is for separate keys and values, and the cache is latent");
+  };
+  if (p.cache.format == KvFormat::kE4m3) return refuse("the KV format is e4m3");
+  if (p.options.soft_cap != 0) return refuse("soft_cap is set");
+  if (p.options.alibi) return refuse("alibi is set");
+  if (p.options.window != 0) return refuse("window is set");
+  return {};
+}
+
 Status validate_sparse(const DecodeProblem& p) {
   if (p.query.ragged) return invalid_argument("query.ragged is set; sparse decode has s_q tokens a request");
   if (p.options.causal) return invalid_argument("causal is set; in sparse decode the indices decide");
@@ -34,26 +64,50 @@ Status validate_sparse(const DecodeProblem& p) {
 }  // namespace
 
 const char* to_string(KvFormat format) {
-  return format == KvFormat::kPlain ? "plain" : "fp8_656";
+  switch (format) {
+    case KvFormat::kPlain:
+      return "plain";
+    case KvFormat::kFp8_656:
+      return "fp8_656";
+    case KvFormat::kE4m3:
+      return "e4m3";
+  }
+  return "unknown";
+}
+
+const char* to_string(KvLayout layout) {
+  switch (layout) {
+    case KvLayout::kLatent:
+      return "latent";
+    case KvLayout::kSeparate:
+      return "separate";
+    case KvLayout::kPacked:
+      return "packed";
+  }
+  return "unknown";
 }
 
 Result<KvFormat> kv_format_from_name(std::string_view name) {
-  for (KvFormat format : {KvFormat::kPlain, KvFormat::kFp8_656}) {
+  for (KvFormat format : {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kE4m3}) {
     if (name == to_string(format)) return format;
   }
-  return invalid_argument("KV format is '", name, "'; plain and fp8_656 are accepted");
+  return invalid_argument("KV format is '", name, "'; plain, fp8_656 and e4m3 are accepted");
 }
 
 std::string to_string(const DecodeProblem& p) {
   const bool plain = p.cache.format == KvFormat::kPlain;
   const std::string tokens = p.sparse.enabled ? message(" page=", p.cache.page_size, " topk=", p.sparse.topk)
                                               : message(" page=", p.cache.page_size, "x", p.cache.max_pages);
-  return message(p.sparse.enabled ? "sparse " : "", "decode b=", p.query.batch, " s_q=", p.query.tokens,
-                 p.query.ragged ? " (ragged)" : "", " h_q=", p.query.heads, " h_kv=", p.cache.heads,
-                 " d=", p.cache.qk_dim, "/", p.cache.v_dim, " ",
-                 plain ? to_string(p.cache.dtype) : to_string(p.cache.format), tokens,
-                 " scale=", p.options.softmax_scale, p.options.causal ? " causal" : "",
-                 p.options.attn_sink ? " sink" : "", p.options.batch_invariant ? " batch_invariant" : "");
+  const bool latent = p.cache.layout == KvLayout::kLatent;
+  return message(
+      p.sparse.enabled ? "sparse " : "", latent ? "" : to_string(p.cache.layout), latent ? "" : " ",
+      "decode b=", p.query.batch, " s_q=", p.query.tokens, p.query.ragged ? " (ragged)" : "",
+      " h_q=", p.query.heads, " h_kv=", p.cache.heads, " d=", p.cache.qk_dim, "/", p.cache.v_dim, " ",
+      plain ? to_string(p.cache.dtype) : to_string(p.cache.format), tokens,
+      " scale=", p.options.softmax_scale, p.options.causal ? " causal" : "",
+      p.options.soft_cap != 0 ? message(" cap=", p.options.soft_cap) : "", p.options.alibi ? " alibi" : "",
+      p.options.window != 0 ? message(" window=", p.options.window) : "", p.options.attn_sink ? " sink" : "",
+      p.options.batch_invariant ? " batch_invariant" : "");
 }
 
 Status validate(const DecodeProblem& p) {
@@ -71,7 +125,8 @@ Status validate(const DecodeProblem& p) {
     return invalid_argument("dtype is ", to_string(p.cache.dtype), "; bf16 and fp16 are accepted");
   }
   FLASHLATENT_RETURN_IF_ERROR(in_range("qk_dim", p.cache.qk_dim, 1, 4096));
-  FLASHLATENT_RETURN_IF_ERROR(in_range("v_dim", p.cache.v_dim, 1, p.cache.qk_dim));
+  FLASHLATENT_RETURN_IF_ERROR(p.cache.layout == KvLayout::kLatent ? validate_latent(p)
+                                                                  : validate_separate(p));
   FLASHLATENT_RETURN_IF_ERROR(in_range("page_size", p.cache.page_size, 1, kMany));
   FLASHLATENT_RETURN_IF_ERROR(in_range("max_pages (block_table columns)", p.cache.max_pages, 0, 1LL << 30));
   if (p.cache.format == KvFormat::kFp8_656) FLASHLATENT_RETURN_IF_ERROR(validate_fp8_656(p));

@@ -33,6 +33,63 @@ Status validate_begins(const DecodeProblem& problem, const DecodeInputs& inputs)
                           "; it must end at q's total of ", total, " tokens");
 }
 
+Status validate_latent_cache(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
+  const auto& cache = problem.cache;
+  const bool plain = cache.format == KvFormat::kPlain;
+  FLASHLATENT_RETURN_IF_ERROR(
+      expect("kv_cache", inputs.kv_cache, plain ? cache.dtype : Dtype::kU8, device,
+             {-1, cache.page_size, cache.heads, plain ? cache.qk_dim : fp8_656::kTokenBytes}));
+  FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("kv_cache", inputs.kv_cache));
+  for (const auto& [name, view] : {std::pair<const char*, ConstTensorView>{"key_cache", inputs.key_cache},
+                                   {"value_cache", inputs.value_cache},
+                                   {"key_scale", inputs.key_scale},
+                                   {"value_scale", inputs.value_scale},
+                                   {"alibi_slopes", inputs.alibi_slopes}}) {
+    FLASHLATENT_RETURN_IF_ERROR(absent(name, view, "the problem's cache is latent"));
+  }
+  return {};
+}
+
+Status validate_scale(const char* name, const ConstTensorView& scale, const DecodeProblem& problem,
+                      Device device) {
+  if (problem.cache.format != KvFormat::kE4m3) return absent(name, scale, "the KV format is not e4m3");
+  if (!scale.present()) return {};
+  const bool each = scale.rank == 1 && scale.shape[0] == problem.cache.heads;
+  FLASHLATENT_RETURN_IF_ERROR(expect(name, scale, Dtype::kF32, device, {each ? problem.cache.heads : 1}));
+  return innermost_contiguous(name, scale);
+}
+
+Status validate_separate_caches(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
+  const auto& cache = problem.cache;
+  const bool plain = cache.format == KvFormat::kPlain;
+  const Dtype dtype = plain ? cache.dtype : Dtype::kU8;
+  const std::int64_t pages = inputs.key_cache.present() ? inputs.key_cache.shape[0] : -1;
+  const std::int64_t x = plain ? 8 : 16;
+  if (cache.layout == KvLayout::kPacked) {
+    FLASHLATENT_RETURN_IF_ERROR(expect("key_cache", inputs.key_cache, dtype, device,
+                                       {-1, cache.heads, cache.qk_dim / x, cache.page_size, x}));
+    FLASHLATENT_RETURN_IF_ERROR(expect("value_cache", inputs.value_cache, dtype, device,
+                                       {pages, cache.heads, cache.v_dim, cache.page_size}));
+  } else {
+    FLASHLATENT_RETURN_IF_ERROR(expect("key_cache", inputs.key_cache, dtype, device,
+                                       {-1, cache.page_size, cache.heads, cache.qk_dim}));
+    FLASHLATENT_RETURN_IF_ERROR(expect("value_cache", inputs.value_cache, dtype, device,
+                                       {pages, cache.page_size, cache.heads, cache.v_dim}));
+  }
+  FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("key_cache", inputs.key_cache));
+  FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("value_cache", inputs.value_cache));
+  FLASHLATENT_RETURN_IF_ERROR(
+      absent("kv_cache", inputs.kv_cache, "the problem has separate keys and values"));
+  FLASHLATENT_RETURN_IF_ERROR(validate_scale("key_scale", inputs.key_scale, problem, device));
+  FLASHLATENT_RETURN_IF_ERROR(validate_scale("value_scale", inputs.value_scale, problem, device));
+  if (!problem.options.alibi) {
+    return absent("alibi_slopes", inputs.alibi_slopes, "the problem has options.alibi off");
+  }
+  FLASHLATENT_RETURN_IF_ERROR(
+      expect("alibi_slopes", inputs.alibi_slopes, Dtype::kF32, device, {problem.query.heads}));
+  return innermost_contiguous("alibi_slopes", inputs.alibi_slopes);
+}
+
 /// What says which tokens a query token attends to: a page table and lengths, or indices.
 Status validate_tokens(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
   const auto& query = problem.query;
@@ -82,16 +139,14 @@ Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs,
     FLASHLATENT_RETURN_IF_ERROR(
         absent("cu_seqlens_q", inputs.cu_seqlens_q, "the problem has query.ragged off"));
   }
-  const bool plain = cache.format == KvFormat::kPlain;
-  FLASHLATENT_RETURN_IF_ERROR(
-      expect("kv_cache", inputs.kv_cache, plain ? dtype : Dtype::kU8, device,
-             {-1, cache.page_size, cache.heads, plain ? cache.qk_dim : fp8_656::kTokenBytes}));
+  FLASHLATENT_RETURN_IF_ERROR(cache.layout == KvLayout::kLatent
+                                  ? validate_latent_cache(problem, inputs, device)
+                                  : validate_separate_caches(problem, inputs, device));
   FLASHLATENT_RETURN_IF_ERROR(validate_tokens(problem, inputs, device));
   FLASHLATENT_RETURN_IF_ERROR(
       expect("lse", outputs.lse, Dtype::kF32, device, {query.batch, query.heads, query.tokens}));
-  for (const auto& [name, view] : {std::pair<const char*, ConstTensorView>{"q", inputs.q},
-                                   {"kv_cache", inputs.kv_cache},
-                                   {"out", outputs.out}}) {
+  for (const auto& [name, view] :
+       {std::pair<const char*, ConstTensorView>{"q", inputs.q}, {"out", outputs.out}}) {
     FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous(name, view));
   }
   if (options.attn_sink) {
@@ -121,9 +176,18 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
     return invalid_argument("q is ", to_string(inputs.q), "; expected ",
                             ragged ? "(total tokens, h_q, d) beside cu_seqlens_q" : "(batch, s_q, h_q, d)");
   }
-  if (inputs.kv_cache.rank != 4) {
-    return invalid_argument("kv_cache is ", to_string(inputs.kv_cache),
-                            "; expected (pages, page_size, h_kv, d)");
+  const bool separate = inputs.key_cache.present();
+  const bool packed = inputs.key_cache.rank == 5;
+  const ConstTensorView& keys = separate ? inputs.key_cache : inputs.kv_cache;
+  const ConstTensorView& values = inputs.value_cache;
+  if (keys.rank != (packed ? 5 : 4)) {
+    return invalid_argument(separate ? "key_cache is " : "kv_cache is ", to_string(keys),
+                            "; expected (pages, page_size, h_kv, d)",
+                            separate ? " or (pages, h_kv, d / x, page_size, x)" : "");
+  }
+  if (separate && values.rank != 4) {
+    return invalid_argument("value_cache is ", to_string(values), "; expected ",
+                            packed ? "(pages, h_kv, d, page_size)" : "(pages, page_size, h_kv, d)");
   }
   const bool sparse = inputs.indices.present();
   const ConstTensorView& tokens = sparse ? inputs.indices : inputs.block_table;
@@ -131,7 +195,7 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
     return invalid_argument(sparse ? "indices is " : "block_table is ", to_string(tokens), "; expected ",
                             sparse ? "(batch, s_q, topk)" : "(batch, max_pages)");
   }
-  for (const ConstTensorView* view : {&inputs.q, &inputs.kv_cache, &tokens}) {
+  for (const ConstTensorView* view : {&inputs.q, &keys, &values, &tokens}) {
     for (int i = 0; i < view->rank; ++i) {
       if (view->shape[i] < 0 || view->shape[i] > (1LL << 30)) {
         return invalid_argument("a tensor is ", to_string(*view), "; extents must be from 0 to 2^30");
@@ -144,16 +208,19 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
   // Without reading cu_seqlens_q (it may be on a device), the bound on a request's tokens is their total.
   problem.query.tokens = static_cast<int>(ragged ? inputs.q.shape[0] : inputs.q.shape[1]);
   problem.query.heads = static_cast<int>(inputs.q.shape[q_rank - 2]);
-  problem.cache.format = inputs.kv_cache.dtype == Dtype::kU8 ? KvFormat::kFp8_656 : KvFormat::kPlain;
+  const KvFormat fp8 = separate ? KvFormat::kE4m3 : KvFormat::kFp8_656;
+  problem.cache.format = keys.dtype == Dtype::kU8 ? fp8 : KvFormat::kPlain;
+  problem.cache.layout = packed ? KvLayout::kPacked : separate ? KvLayout::kSeparate : KvLayout::kLatent;
   problem.cache.dtype = inputs.q.dtype;
-  problem.cache.heads = static_cast<int>(inputs.kv_cache.shape[2]);
+  problem.cache.heads = static_cast<int>(keys.shape[packed ? 1 : 2]);
   problem.cache.qk_dim = static_cast<int>(inputs.q.shape[q_rank - 1]);
-  problem.cache.v_dim = v_dim;
-  problem.cache.page_size = static_cast<int>(inputs.kv_cache.shape[1]);
+  problem.cache.v_dim = separate ? static_cast<int>(values.shape[packed ? 2 : 3]) : v_dim;
+  problem.cache.page_size = static_cast<int>(keys.shape[packed ? 3 : 1]);
   problem.cache.max_pages = sparse ? 0 : static_cast<int>(inputs.block_table.shape[1]);
   problem.sparse = {.enabled = sparse, .topk = sparse ? static_cast<int>(inputs.indices.shape[2]) : 0};
   problem.options = options;
   problem.options.attn_sink = inputs.attn_sink.present();
+  problem.options.alibi = inputs.alibi_slopes.present();
   FLASHLATENT_RETURN_IF_ERROR(validate(problem));
   return problem;
 }

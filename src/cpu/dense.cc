@@ -7,6 +7,7 @@
 
 #include "core/element.h"
 #include "core/fp8_656.h"
+#include "core/message.h"
 #include "cpu/block_math.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/rows.h"
@@ -284,6 +285,11 @@ Status launch(const DecodeCall& decode_call) {
   return {};
 }
 
+std::optional<std::string> declines(const DecodeProblem& problem) {
+  if (problem.cache.layout == KvLayout::kLatent) return std::nullopt;
+  return message("the cache is ", to_string(problem.cache.layout), "; a latent one is accepted");
+}
+
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   schedule::Geometry g;
   g.requests = items_of(problem);
@@ -316,7 +322,7 @@ const DecodeKernel kDenseKernel = {
         "bf16, fp16 and fp8_656 caches, dense and sparse; any dimensions, heads, query tokens (also ragged), "
         "page "
         "size and topk",
-    .declines = [](const DecodeProblem&) -> std::optional<std::string> { return std::nullopt; },
+    .declines = declines,
     .geometry = geometry,
     .workspace_bytes = Workspace::bytes,
     .launch = launch,

@@ -22,10 +22,13 @@ float element(const ConstTensorView& view, std::int64_t offset) {
   return to_float(static_cast<const std::uint16_t*>(view.data)[offset], view.dtype);
 }
 
-/// Element `d` of a cached token that begins at `row`.
-double cached(const DecodeProblem& problem, const ConstTensorView& kv, std::int64_t row, int d) {
-  if (problem.cache.format == KvFormat::kPlain) return element(kv, row + d);
-  const std::uint8_t* token = static_cast<const std::uint8_t*>(kv.data) + row;
+/// Where a cached token is.
+struct Place {
+  std::int64_t page, offset;
+};
+
+/// Element `d` of an fp8_656 token.
+double fp8_656_element(const std::uint8_t* token, int d) {
   if (d < fp8_656::kLatentDim) {
     float scale;
     std::memcpy(&scale, token + fp8_656::kScaleOffset + d / fp8_656::kGroup * sizeof(scale), sizeof(scale));
@@ -36,6 +39,48 @@ double cached(const DecodeProblem& problem, const ConstTensorView& kv, std::int6
   return bf16_to_float(rope);
 }
 
+/// Element at `offset` of separate keys or values.
+double separate_element(const ConstTensorView& cache, const ConstTensorView& scale, std::int64_t offset,
+                        int kv_head) {
+  if (cache.dtype != Dtype::kU8) return element(cache, offset);
+  const double factor =
+      scale.present() ? static_cast<const float*>(scale.data)[scale.shape[0] > 1 ? kv_head : 0] : 1.0;
+  return fp8_656::decode(static_cast<const std::uint8_t*>(cache.data)[offset]) * factor;
+}
+
+/// Element `d` of a cached row of 576 or so, which is a key and whose begin is the value.
+double latent_element(const DecodeProblem& problem, const DecodeInputs& inputs, Place place, int kv_head,
+                      int d) {
+  const auto& s = inputs.kv_cache.strides;
+  const std::int64_t row = place.page * s[0] + place.offset * s[1] + kv_head * s[2];
+  if (problem.cache.format == KvFormat::kPlain) return element(inputs.kv_cache, row + d);
+  return fp8_656_element(static_cast<const std::uint8_t*>(inputs.kv_cache.data) + row, d);
+}
+
+double key_element(const DecodeProblem& problem, const DecodeInputs& inputs, Place place, int kv_head,
+                   int d) {
+  if (problem.cache.layout == KvLayout::kLatent) return latent_element(problem, inputs, place, kv_head, d);
+  const ConstTensorView& keys = inputs.key_cache;
+  const auto& s = keys.strides;
+  const std::int64_t x = keys.shape[4];
+  const std::int64_t at =
+      problem.cache.layout == KvLayout::kSeparate
+          ? place.page * s[0] + place.offset * s[1] + kv_head * s[2] + d * s[3]
+          : place.page * s[0] + kv_head * s[1] + d / x * s[2] + place.offset * s[3] + d % x;
+  return separate_element(keys, inputs.key_scale, at, kv_head);
+}
+
+double value_element(const DecodeProblem& problem, const DecodeInputs& inputs, Place place, int kv_head,
+                     int d) {
+  if (problem.cache.layout == KvLayout::kLatent) return latent_element(problem, inputs, place, kv_head, d);
+  const ConstTensorView& values = inputs.value_cache;
+  const auto& s = values.strides;
+  const std::int64_t at = problem.cache.layout == KvLayout::kSeparate
+                              ? place.page * s[0] + place.offset * s[1] + kv_head * s[2] + d * s[3]
+                              : place.page * s[0] + kv_head * s[1] + d * s[2] + place.offset * s[3];
+  return separate_element(values, inputs.value_scale, at, kv_head);
+}
+
 std::int64_t query_offset(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token,
                           int head, const ConstTensorView& view) {
   const auto& s = view.strides;
@@ -44,40 +89,38 @@ std::int64_t query_offset(const DecodeProblem& problem, const DecodeInputs& inpu
   return (begins[request] + std::int64_t{token}) * s[0] + head * s[1];
 }
 
-/// How many of the request's tokens this query token may see.
-std::int64_t visible_tokens(const DecodeProblem& problem, const DecodeInputs& inputs, int request,
-                            int token) {
-  const std::int64_t stored = static_cast<const std::int32_t*>(inputs.cache_seqlens.data)[request];
-  const std::int64_t reach = std::int64_t{problem.cache.max_pages} * problem.cache.page_size;
-  const std::int64_t length = std::clamp<std::int64_t>(stored, 0, reach);
-  if (!problem.options.causal) return length;
-  return length - query_tokens(problem, inputs, request) + token + 1;
-}
+/// A token that a query token attends to, and what ALiBi counts: its distance from the request's last token.
+struct Seen {
+  Place place;
+  std::int64_t distance;  // not positive
+};
 
-std::int64_t row_of(const ConstTensorView& kv, std::int64_t page, std::int64_t offset, int kv_head) {
-  return page * kv.strides[0] + offset * kv.strides[1] + kv_head * kv.strides[2];
-}
-
-/// Where the rows lie that this query token attends to by the page table.
-std::vector<std::int64_t> paged_rows(const DecodeProblem& problem, const DecodeInputs& inputs, int request,
-                                     int token, int kv_head) {
-  const ConstTensorView& kv = inputs.kv_cache;
+/// By the page table.
+std::vector<Seen> seen_by_pages(const DecodeProblem& problem, const DecodeInputs& inputs, int request,
+                                int token) {
+  const auto& [query, cache, sparse, options] = problem;
   const auto* pages =
       static_cast<const std::int32_t*>(inputs.block_table.data) + request * inputs.block_table.strides[0];
-  const std::int64_t visible = visible_tokens(problem, inputs, request, token);
-  std::vector<std::int64_t> rows;
-  for (std::int64_t t = 0; t < visible; ++t) {
-    const std::int64_t page = pages[t / problem.cache.page_size];
-    if (page < 0 || page >= kv.shape[0]) continue;  // skipped
-    rows.push_back(row_of(kv, page, t % problem.cache.page_size, kv_head));
+  const std::int64_t cache_pages =
+      (cache.layout == KvLayout::kLatent ? inputs.kv_cache : inputs.key_cache).shape[0];
+  const std::int64_t stored = static_cast<const std::int32_t*>(inputs.cache_seqlens.data)[request];
+  const std::int64_t length =
+      std::clamp<std::int64_t>(stored, 0, std::int64_t{cache.max_pages} * cache.page_size);
+  const std::int64_t end =
+      options.causal ? length - query_tokens(problem, inputs, request) + token + 1 : length;
+  const std::int64_t begin = options.window > 0 ? std::max<std::int64_t>(end - options.window, 0) : 0;
+  std::vector<Seen> seen;
+  for (std::int64_t t = begin; t < end; ++t) {
+    const std::int64_t page = pages[t / cache.page_size];
+    if (page < 0 || page >= cache_pages) continue;  // skipped
+    seen.push_back({{page, t % cache.page_size}, t - (length - 1)});
   }
-  return rows;
+  return seen;
 }
 
-/// And by its indices.
-std::vector<std::int64_t> indexed_rows(const DecodeProblem& problem, const DecodeInputs& inputs, int request,
-                                       int token, int kv_head) {
-  const ConstTensorView& kv = inputs.kv_cache;
+/// By indices.
+std::vector<Seen> seen_by_indices(const DecodeProblem& problem, const DecodeInputs& inputs, int request,
+                                  int token) {
   const auto* indices = static_cast<const std::int32_t*>(inputs.indices.data) +
                         request * inputs.indices.strides[0] + token * inputs.indices.strides[1];
   std::int64_t count = problem.sparse.topk;
@@ -85,18 +128,28 @@ std::vector<std::int64_t> indexed_rows(const DecodeProblem& problem, const Decod
     const std::int64_t given = static_cast<const std::int32_t*>(inputs.topk_length.data)[request];
     count = std::clamp<std::int64_t>(given, 0, count);
   }
-  std::vector<std::int64_t> rows;
+  const std::int64_t page_size = problem.cache.page_size;
+  std::vector<Seen> seen;
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t page_size = problem.cache.page_size;
-    if (indices[i] < 0 || indices[i] >= kv.shape[0] * page_size) continue;  // skipped
-    rows.push_back(row_of(kv, indices[i] / page_size, indices[i] % page_size, kv_head));
+    if (indices[i] < 0 || indices[i] >= inputs.kv_cache.shape[0] * page_size) continue;  // skipped
+    seen.push_back({{indices[i] / page_size, indices[i] % page_size}, 0});
   }
-  return rows;
+  return seen;
 }
 
 /// What the working precision keeps of a number.
 float rounded(double x, Dtype dtype) {
   return to_float(from_float(static_cast<float>(x), dtype), dtype);
+}
+
+/// What soft cap and ALiBi make of a score.
+template <class Real>
+Real transformed(Real score, const DecodeProblem& problem, const DecodeInputs& inputs, int head,
+                 std::int64_t distance) {
+  const Real cap = problem.options.soft_cap;
+  if (cap != 0) score = cap * std::tanh(score / cap);
+  if (!problem.options.alibi) return score;
+  return score + static_cast<const float*>(inputs.alibi_slopes.data)[head] * static_cast<Real>(distance);
 }
 
 }  // namespace
@@ -110,26 +163,23 @@ int query_tokens(const DecodeProblem& problem, const DecodeInputs& inputs, int r
 ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token,
                            int head) {
   const auto& [query, cache, sparse, options] = problem;
-  const ConstTensorView& kv = inputs.kv_cache;
   const int kv_head = head / (query.heads / cache.heads);
   const std::int64_t q = query_offset(problem, inputs, request, token, head, inputs.q);
-  // Where the rows of the tokens that count lie, and their scores.
-  const std::vector<std::int64_t> rows = problem.sparse.enabled
-                                             ? indexed_rows(problem, inputs, request, token, kv_head)
-                                             : paged_rows(problem, inputs, request, token, kv_head);
+  const std::vector<Seen> seen = sparse.enabled ? seen_by_indices(problem, inputs, request, token)
+                                                : seen_by_pages(problem, inputs, request, token);
   std::vector<double> scores;
   std::vector<float> plain_scores;
-  for (const std::int64_t row : rows) {
+  for (const auto& [place, distance] : seen) {
     double score = 0;
     float plain_score = 0;
     for (int d = 0; d < cache.qk_dim; ++d) {
       const float a = element(inputs.q, q + d);
-      const double b = cached(problem, kv, row, d);
+      const double b = key_element(problem, inputs, place, kv_head, d);
       score += a * b;
       plain_score += a * rounded(b, cache.dtype);
     }
-    scores.push_back(score * options.softmax_scale);
-    plain_scores.push_back(plain_score * options.softmax_scale);
+    scores.push_back(transformed(score * options.softmax_scale, problem, inputs, head, distance));
+    plain_scores.push_back(transformed(plain_score * options.softmax_scale, problem, inputs, head, distance));
   }
 
   ReferenceRow result{std::vector<double>(cache.v_dim, 0.0), -kInfinity,
@@ -142,14 +192,14 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
   for (float score : plain_scores) plain_max = std::max(plain_max, score);
   double sum = 0, spread = 0;
   float plain_sum = 0;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
+  for (std::size_t i = 0; i < seen.size(); ++i) {
     const double p = std::exp(scores[i] - max);
     const float plain_p = std::exp(plain_scores[i] - plain_max);
     const float rounded_p = rounded(plain_p, cache.dtype);
     sum += p;
     plain_sum += plain_p;
     for (int d = 0; d < cache.v_dim; ++d) {
-      const double v = cached(problem, kv, rows[i], d);
+      const double v = value_element(problem, inputs, seen[i].place, kv_head, d);
       result.out[d] += p * v;
       result.plain_out[d] += rounded_p * rounded(v, cache.dtype);
       spread += p * v * (p * v);

@@ -168,6 +168,10 @@ const DenseInstance* find_instance(std::initializer_list<std::span<const DenseIn
   return nullptr;
 }
 
+std::string not_latent(const DecodeProblem& problem) {
+  return message("the cache is ", to_string(problem.cache.layout), "; a latent one is accepted");
+}
+
 std::string unknown_dimensions(const DecodeProblem& problem) {
   return message("qk_dim/v_dim is ", problem.cache.qk_dim, "/", problem.cache.v_dim,
                  problem.cache.format == KvFormat::kFp8_656 ? "; of an fp8_656 cache 576/512 is accepted"

@@ -59,6 +59,8 @@ struct DenseInstance {
 const DenseInstance* find_instance(std::initializer_list<std::span<const DenseInstance>> tables,
                                    const InstanceKey& key);
 
+/// Why a kernel for latent caches does not take another.
+std::string not_latent(const DecodeProblem& problem);
 /// Why no kernel of these dimensions is there.
 std::string unknown_dimensions(const DecodeProblem& problem);
 

@@ -30,6 +30,7 @@ const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
+  if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
   if (problem.rows_per_kv_head() > most_rows(problem)) {
     return message("s_q * h_q / h_kv is ", problem.rows_per_kv_head(), "; at most ", most_rows(problem),
                    " query rows a KV head are accepted");

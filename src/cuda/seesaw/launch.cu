@@ -26,6 +26,7 @@ int cluster_of(const DecodeProblem& problem, const schedule::Geometry& g) {
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
+  if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
   if (find(problem, loading_of(problem), 1) == nullptr) return unknown_dimensions(problem);
   return std::nullopt;
 }

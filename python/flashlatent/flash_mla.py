@@ -81,11 +81,14 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
         softmax_scale = q.shape[-1]**-0.5
     if indices is not None:
         block_table = cache_seqlens = None
-    # torch.compile traces through the operators, which need no metadata.
-    decode = operators.decode if torch.compiler.is_compiling() else tile_scheduler_metadata.decode
-    out, lse = decode(q, k_cache, block_table, cache_seqlens, softmax_scale=softmax_scale, v_dim=head_dim_v,
-                      causal=causal, indices=indices, topk_length=topk_length, attn_sink=attn_sink)
-    return out, lse.nan_to_num_(math.nan, math.inf, math.inf)  # in one kernel: -inf becomes +inf
+    if torch.compiler.is_compiling():  # traces through the operators, which need no metadata
+        out, lse = operators.decode(
+            q, k_cache, block_table, cache_seqlens, softmax_scale=softmax_scale, v_dim=head_dim_v, causal=causal,
+            indices=indices, topk_length=topk_length, attn_sink=attn_sink)
+        return out, torch.where(lse == -math.inf, math.inf, lse)
+    return tile_scheduler_metadata.decode(
+        q, k_cache, block_table, cache_seqlens, softmax_scale=softmax_scale, v_dim=head_dim_v, causal=causal,
+        indices=indices, topk_length=topk_length, attn_sink=attn_sink, empty_lse=math.inf)
 
 
 def flash_mla_sparse_fwd(q: Tensor, kv: Tensor, indices: Tensor, sm_scale: float, d_v: int = 512,

@@ -14,11 +14,13 @@ nb::tuple decode(Step& step, nb::handle q, nb::handle kv_cache, nb::handle block
                  nb::handle cache_seqlens, float softmax_scale, int v_dim, bool causal, nb::handle indices,
                  nb::handle topk_length, nb::handle cu_seqlens_q, std::optional<int> tokens,
                  nb::handle attn_sink, bool batch_invariant, std::optional<std::string_view> dtype,
-                 nb::object out, nb::object lse, nb::handle plan, nb::handle workspace, nb::handle stream) {
+                 nb::object out, nb::object lse, nb::handle plan, nb::handle workspace, nb::handle stream,
+                 float empty_lse) {
   StepOptions options;
   options.options = {.softmax_scale = softmax_scale, .causal = causal, .batch_invariant = batch_invariant};
   options.v_dim = v_dim;
   options.tokens = tokens;
+  options.empty_lse = empty_lse;
   if (dtype) options.sixteen_bits = dtype_from_name(*dtype);
   return step.decode({q, kv_cache, block_table, cache_seqlens, indices, topk_length, cu_seqlens_q, attn_sink},
                      options, {std::move(out), std::move(lse), plan, workspace}, stream);
@@ -48,7 +50,10 @@ stateless  plan and workspace are those of the call, or made for it alone: calls
            "cu_seqlens_q"_a = nb::none(), "tokens"_a = nb::none(), "attn_sink"_a = nb::none(),
            "batch_invariant"_a = false, "dtype"_a = nb::none(), "out"_a = nb::none(), "lse"_a = nb::none(),
            "plan"_a = nb::none(), "workspace"_a = nb::none(), "stream"_a = nb::none(),
-           "One layer; returns (out, lse). Arguments and errors are those of flashlatent.decode().")
+           "empty_lse"_a = -std::numeric_limits<float>::infinity(),
+           "One layer; returns (out, lse). Arguments and errors are those of flashlatent.decode(); empty_lse "
+           "is the lse "
+           "of rows that attend to nothing.")
       .def(
           "find",
           [](Step& step, const DecodeProblem& problem, nb::handle array) {

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "dispatch/empty_rows.h"
 #include "python/src/errors.h"
 
 namespace flashlatent::python {
@@ -96,6 +97,11 @@ nb::tuple Plan::decode(const DecodeInputs& inputs, nb::handle q, CallerHandles c
   }
   check(status);
   return nb::make_tuple(std::move(caller.out), std::move(caller.lse));
+}
+
+void Plan::replace_empty_lse(nb::handle lse, float value, void* stream) {
+  const Array array = Array::output("lse", lse, {}, true);
+  check(flashlatent::replace_empty_lse(array.view(), value, executor_on_stream(stream)));
 }
 
 }  // namespace flashlatent::python

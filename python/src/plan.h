@@ -45,6 +45,9 @@ class Plan {
   /// One layer: (out, lse).
   nb::tuple decode(const DecodeInputs& inputs, nb::handle q, CallerHandles caller, void* stream);
 
+  /// Another lse than -inf for the empty rows of what decode() returned.
+  void replace_empty_lse(nb::handle lse, float value, void* stream);
+
  private:
   Executor executor_on_stream(void* stream) const;
 

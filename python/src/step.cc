@@ -67,6 +67,9 @@ nb::tuple Step::decode(const InputHandles& handles, const StepOptions& options, 
     plan->schedule(lengths, handles.q, nb::none(), work.handle());
   }
   nb::tuple result = plan->decode(inputs, handles.q, caller, work.handle());
+  if (options.empty_lse != -std::numeric_limits<float>::infinity()) {
+    plan->replace_empty_lse(result[1], options.empty_lse, work.handle());
+  }
   work.finish();
   return result;
 }

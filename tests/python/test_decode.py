@@ -143,3 +143,11 @@ def test_step_follows_lengths(stateless, batch_invariant):
     for lengths in ([3, 64], [5000, 0], [33, 50]):
         case.cache_seqlens[:] = lengths
         case.check(*step.decode(*case.arguments(), batch_invariant=batch_invariant, **case.options()))
+
+
+def test_another_lse_for_empty_rows():
+    case = Case([0, 20, 1], tokens=2)
+    lse = np.zeros((2, 3, 4), np.float32).transpose(1, 2, 0)
+    out, _ = flashlatent.Step().decode(*case.arguments(), causal=True, lse=lse, empty_lse=np.inf, **case.options())
+    assert (lse[0] == np.inf).all() and (lse[2, :, 0] == np.inf).all()
+    case.check(out, np.where(lse == np.inf, -np.inf, lse), causal=True)

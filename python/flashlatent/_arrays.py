@@ -2,6 +2,8 @@
 
 import sys
 
+from ._errors import InvalidArgumentError
+
 
 def empty_like(like, shape, dtype=None):
     """An uninitialised array of like's package, on its device; like's dtype, or "float32", "uint8", ... ("bfloat16"
@@ -20,8 +22,11 @@ def empty_like(like, shape, dtype=None):
         return array.block_until_ready()  # its memory is written from outside of JAX
     import numpy
 
-    device = getattr(like, "__dlpack_device__", lambda: (1, 0))()
-    if device[0] != 1:
-        raise TypeError(f"q is a {type(like).__module__}.{type(like).__name__}, a package whose allocator is "
-                        "not known here; pass out=, lse= and workspace=")
-    return numpy.empty(shape, numpy.asarray(like).dtype if dtype is None else dtype)
+    has_dlpack = hasattr(like, "__dlpack_device__")
+    if has_dlpack and like.__dlpack_device__()[0] != 1:
+        raise InvalidArgumentError(
+            f"q is a {type(like).__module__}.{type(like).__name__}, of a package whose allocator is not known here; "
+            "out=, lse= and workspace= are expected")
+    if dtype is None:
+        dtype = (numpy.from_dlpack if has_dlpack and not isinstance(like, numpy.ndarray) else numpy.asarray)(like).dtype
+    return numpy.empty(shape, dtype)

@@ -188,15 +188,15 @@ void Array::read_capsule(const char* name, nb::handle object, std::optional<Dtyp
   // their data ready for CUDA's default stream.
   const ArrayType& type = array_type(object);
   if (nb::cast<int>(device[0]) != dlpack::kCpu && (type.torch || type.cupy)) arguments["stream"] = -1;
-  const nb::object export_ = object.attr("__dlpack__");
+  const nb::object exporter = object.attr("__dlpack__");
   try {
     nb::dict versioned;
     versioned.update(arguments);
     versioned["max_version"] = nb::make_tuple(1, 0);
-    capsule_ = export_(**versioned);
+    capsule_ = exporter(**versioned);
   } catch (nb::python_error& error) {
     if (!error.matches(PyExc_TypeError)) throw;
-    capsule_ = export_(**arguments);  // from before DLPack 1.0
+    capsule_ = exporter(**arguments);  // from before DLPack 1.0
   }
   if (PyCapsule_IsValid(capsule_.ptr(), "dltensor_versioned")) {
     const auto* managed = static_cast<dlpack::ManagedTensorVersioned*>(
@@ -219,8 +219,8 @@ nb::object empty_like(nb::handle like, std::initializer_list<std::int64_t> shape
   for (std::int64_t extent : shape) PyTuple_SetItem(extents.ptr(), i++, PyLong_FromLongLong(extent));
   if (array_type(like).torch) {  // without a detour through Python code: this is on every eager call's way
     if (dtype == nullptr) return like.attr("new_empty")(extents);
-    static const nb::handle torch = nb::module_::import_("torch").release();
-    return like.attr("new_empty")(extents, nb::arg("dtype") = torch.attr(dtype));
+    static const nb::handle kTorch = nb::module_::import_("torch").release();
+    return like.attr("new_empty")(extents, nb::arg("dtype") = kTorch.attr(dtype));
   }
   const nb::object function = nb::module_::import_("flashlatent._arrays").attr("empty_like");
   return function(like, extents, dtype == nullptr ? nb::none() : nb::object(nb::str(dtype)));

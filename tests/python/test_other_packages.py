@@ -57,3 +57,32 @@ def test_buffers_without_a_package():
     case = Case([5, 2])
     lengths = memoryview(case.cache_seqlens)
     case.check(*flashlatent.decode(*case.arguments()[:3], lengths, **case.options()))
+
+
+class Exporter:
+    """A package of which nothing is known but DLPack, with version 1 or from before."""
+
+    def __init__(self, array, version):
+        self.array, self.version = array, version
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, **options):
+        if self.version == 0 and options:
+            raise TypeError("__dlpack__() got an unexpected keyword argument 'max_version'")
+        return self.array.__dlpack__(**(options if self.version else {}))
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_dlpack_alone(version):
+    if version == 1 and int(np.__version__.split(".")[0]) < 2:
+        pytest.skip("NumPy 1 exports DLPack from before version 1")
+    case = Case([5, 40], tokens=2)
+    exported = [Exporter(array, version) for array in case.arguments()]
+    case.check(*flashlatent.decode(*exported, **case.options()))
+    target = np.empty((2, 2, 4, 64), np.float16)
+    out = Exporter(target, version)
+    result, lse = flashlatent.decode(*exported, out=out, **case.options())
+    assert result is out
+    case.check(target, lse)

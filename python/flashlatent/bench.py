@@ -5,7 +5,7 @@ CPU the computation is part of a call; a problem with next to nothing to compute
 """
 
 import argparse
-import importlib
+import importlib.util
 import json
 import platform
 import statistics
@@ -126,19 +126,17 @@ def main(arguments=None):
                         help="whose arrays; numpy, and torch where it is installed, if left out")
     parser.add_argument("--json", metavar="FILE", help="also write the results there")
     options = parser.parse_args(arguments)
-    packages = options.package or ["numpy"]
-    if options.package is None:
-        try:
-            importlib.import_module("torch")
-            packages.append("torch")
-        except ImportError:
-            print("torch is not installed: NumPy alone", file=sys.stderr)
-    cuda = info()["backends"]["cuda"]
     if options.device != "cpu":
         packages = ["torch"]
+        cuda = info()["backends"]["cuda"]
         if not cuda["available"]:
             print(f"flashlatent.bench: --device is {options.device}; {cuda['reason']}", file=sys.stderr)
             return 2
+    else:
+        packages = options.package or ["numpy", "torch"]
+        if options.package is None and importlib.util.find_spec("torch") is None:
+            print("torch is not installed: NumPy alone", file=sys.stderr)
+            packages = ["numpy"]
     try:
         print(f"{'':6} {'host time a call, us':42} {'median':>8} {'least':>8} {'most':>8}")
         results = measure(options.device, packages)

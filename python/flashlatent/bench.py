@@ -129,8 +129,10 @@ def main(arguments=None):
     if options.device != "cpu":
         packages = ["torch"]
         cuda = info()["backends"]["cuda"]
-        if not cuda["available"]:
-            print(f"flashlatent.bench: --device is {options.device}; {cuda['reason']}", file=sys.stderr)
+        names = ["cuda"] + [f"cuda:{device['index']}" for device in cuda["devices"]]
+        if not cuda["available"] or options.device not in names:
+            reason = f"cpu, {', '.join(names)} are accepted" if cuda["available"] else cuda["reason"]
+            print(f"flashlatent.bench: --device is {options.device}; {reason}", file=sys.stderr)
             return 2
     else:
         packages = options.package or ["numpy", "torch"]

@@ -10,6 +10,10 @@ Tensors are torch's, on a GPU or on the CPU. What is more than there: any head c
 fp16, empty rows. Metadata that is older than the lengths, or shared by layers of several shapes, gives right
 results; it only balances the work less well. Captured in a CUDA graph, the first call with a metadata object
 captures the plan too, which follows the lengths at each replay.
+
+    python -m flashlatent.flash_mla PROGRAM [ARGUMENT...]
+
+runs a Python program whose `import flash_mla` gets this module.
 """
 
 import math
@@ -97,3 +101,24 @@ def flash_mla_sparse_fwd(q: Tensor, kv: Tensor, indices: Tensor, sm_scale: float
     raise UnsupportedError(
         "flash_mla_sparse_fwd (sparse prefill) is not built yet; flash_mla_with_kvcache() with indices does sparse "
         "decode over a paged cache")
+
+
+def _run_program(arguments):
+    import os
+    import runpy
+    import sys
+
+    from flashlatent import flash_mla  # not __main__, which this file is now
+
+    if not arguments or not os.path.isfile(arguments[0]):
+        named = f"'{arguments[0]}', not a file" if arguments else "missing"
+        sys.exit(f"flashlatent.flash_mla: PROGRAM is {named}; a Python program that imports flash_mla is expected")
+    sys.modules["flash_mla"] = flash_mla
+    sys.argv = arguments
+    sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
+    runpy.run_path(arguments[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    import sys
+    _run_program(sys.argv[1:])

@@ -48,8 +48,7 @@ std::optional<Dtype> dtype_of(int code, int bits, std::optional<Dtype> sixteen_b
 [[noreturn]] void refuse_dtype(const char* name, const std::string& dtype) {
   refuse(name, " has elements of type ", dtype,
          "; bf16, fp16, fp32, int32, int64 and uint8 are accepted, and 16-bit integers as bf16 where "
-         "dtype='bf16' says "
-         "that they are");
+         "dtype='bf16' says that they are");
 }
 
 }  // namespace

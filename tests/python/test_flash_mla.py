@@ -1,6 +1,8 @@
 """The drop-in for flash_mla, on every device there is."""
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -135,3 +137,16 @@ def test_sparse_fp8(device, cache_dtype):
         scores = q[i, t].double().cpu() @ seen.T * 576**-0.5
         np.testing.assert_allclose(lse[i, :, t].cpu(), scores.logsumexp(-1), rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(out[i, t].float().cpu(), scores.softmax(-1) @ seen[:, :512], rtol=2**-7, atol=2**-7)
+
+
+def test_programs_that_import_flash_mla(device, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("import sys, flash_mla, helper\nfrom flash_mla import get_mla_metadata\n"
+                       "assert flash_mla.__name__ == 'flashlatent.flash_mla' and get_mla_metadata()[1] is None\n"
+                       "print(sys.argv[1:], helper.ANSWER)\n")
+    (tmp_path / "helper.py").write_text("ANSWER = 42\n")
+    run = lambda *arguments: subprocess.run([sys.executable, "-m", "flashlatent.flash_mla", *arguments],
+                                            capture_output=True, text=True)
+    done = run(str(program), "-x")
+    assert done.returncode == 0 and done.stdout == "['-x'] 42\n", done.stderr
+    assert "PROGRAM is 'nothing.py', not a file" in run("nothing.py").stderr

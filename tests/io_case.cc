@@ -90,6 +90,16 @@ Draft packed() {
   return draft;
 }
 
+Draft e4m3() {
+  Draft draft = packed();
+  draft.metadata["kv_format"] = "e4m3";
+  draft.tensors["key_cache"] = {Dtype::kU8, {6, 3, 5, 8, 16}, {}};
+  draft.tensors["value_cache"].dtype = Dtype::kU8;
+  draft.tensors["key_scale"] = {Dtype::kF32, {3}, {}};
+  draft.tensors["value_scale"] = {Dtype::kF32, {1}, {}};
+  return draft;
+}
+
 Draft prefill() {
   return {{{"kind", "sparse_prefill"}, {"softmax_scale", "1"}},
           {{"q", {Dtype::kBF16, {7, 4, 576}, {}}},
@@ -159,15 +169,42 @@ TEST(Case, DenseFp8) {
   EXPECT_EQ(problem->cache.format, KvFormat::kFp8_656);
 }
 
-TEST(Case, OtherKindsLoadAndAreUnsupported) {
-  for (const Draft& draft : {paged(), packed(), prefill()}) {
-    const auto loaded = parse_case(draft.bytes(), "x");
-    ASSERT_TRUE(loaded.ok()) << loaded.status().message();
-    const auto problem = loaded->problem();
-    EXPECT_EQ(problem.status().code(), StatusCode::kUnsupported);
-    expect_message(problem.status().message(), "x",
-                   "kind is " + draft.metadata.at("kind") + "; only dense_decode and sparse_decode");
-  }
+TEST(Case, Paged) {
+  auto loaded = parse_case(paged().bytes(), "x");
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  auto problem = loaded->problem();
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  EXPECT_EQ(to_string(*problem),
+            "separate decode b=2 s_q=1 h_q=6 h_kv=3 d=80/64 fp16 page=8x3 scale=1 alibi");
+  EXPECT_TRUE(loaded->inputs().value_cache.present());
+
+  Draft draft = packed();
+  draft.metadata["soft_cap"] = "30";
+  draft.metadata["window"] = "4";
+  problem = parse_case(draft.bytes(), "x")->problem();
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  EXPECT_EQ(problem->cache.layout, KvLayout::kPacked);
+  EXPECT_EQ(problem->cache.page_size, 8);
+  EXPECT_EQ(problem->options.soft_cap, 30);
+  EXPECT_EQ(problem->options.window, 4);
+}
+
+TEST(Case, PagedE4m3) {
+  const auto loaded = parse_case(e4m3().bytes(), "x");
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  const auto problem = loaded->problem();
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  EXPECT_EQ(problem->cache.format, KvFormat::kE4m3);
+  EXPECT_EQ(loaded->inputs().key_scale.shape[0], 3);
+  EXPECT_EQ(loaded->inputs().value_scale.shape[0], 1);
+}
+
+TEST(Case, PrefillLoadsAndIsUnsupported) {
+  const auto loaded = parse_case(prefill().bytes(), "x");
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  const auto problem = loaded->problem();
+  EXPECT_EQ(problem.status().code(), StatusCode::kUnsupported);
+  expect_message(problem.status().message(), "x", "kind is sparse_prefill; dense_decode, sparse_decode and");
 }
 
 TEST(Case, ProblemErrorsNameTheFile) {
@@ -274,6 +311,13 @@ TEST(Case, BadCasesAreNamed) {
       {packed(), shape("key_cache", {6, 3, 20, 8, 4}),
        "tensor \"key_cache\" is fp16 (6, 3, 20, 8, 4); expected"},
       {packed(), shape("q", {2, 1, 6, 84}), "a packed key_cache needs d to be a multiple of 8"},
+      {packed(), meta("soft_cap", "-1"), "metadata \"soft_cap\" is \"-1\"; expected a finite number"},
+      {packed(), meta("window", "1.5"), "metadata \"window\" is \"1.5\"; expected a whole number"},
+      {dense(), meta("window", "5"), "expected a whole number from 0 to 2^31 - 1 in a paged_decode case"},
+      {dense(), meta("kv_format", "e4m3"), "metadata \"kv_format\" is e4m3, but the cache is bf16"},
+      {paged(), add("key_scale", {Dtype::kF32, {1}, {}}), "\"key_scale\" is fp32 (1); it belongs to a cache"},
+      {e4m3(), no_meta("kv_format"), "tensor \"key_cache\" is uint8 (6, 3, 5, 8, 16); expected fp16"},
+      {e4m3(), shape("key_scale", {2}), "tensor \"key_scale\" is fp32 (2); expected fp32 (1 or h_kv = 1)"},
       {prefill(), add("out_ref", {Dtype::kF32, {7, 5, 512}, {}}),
        "\"out_ref\" is fp32 (7, 5, 512); expected fp32 (s_q = 7"},
       {prefill(), no("kv"), "tensor \"kv\" is missing; expected bf16 (s_kv, h_kv, d = 576)"},

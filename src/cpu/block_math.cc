@@ -13,6 +13,8 @@
 
 #include <hwy/contrib/math/math-inl.h>
 
+#include "cpu/score_transform-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace flashlatent::cpu::HWY_NAMESPACE {
 
@@ -55,10 +57,10 @@ void widen(Dtype dtype, const std::uint16_t* from, int count, float* to) {
 
 void load_query(const TileState& tile, const std::uint16_t* const* query_rows) {
   float* row_values = tile.kv;  // free before the first block
-  std::fill_n(tile.q, tile.qk_dim * tile.row_stride, 0.0F);
+  std::fill_n(tile.q, tile.spec.qk_dim * tile.row_stride, 0.0F);
   for (int row = 0; row < tile.rows; ++row) {
-    widen(tile.dtype, query_rows[row], tile.qk_dim, row_values);
-    for (int d = 0; d < tile.qk_dim; ++d) tile.q[d * tile.row_stride + row] = row_values[d];
+    widen(tile.spec.dtype, query_rows[row], tile.spec.qk_dim, row_values);
+    for (int d = 0; d < tile.spec.qk_dim; ++d) tile.q[d * tile.row_stride + row] = row_values[d];
   }
 }
 
@@ -73,7 +75,7 @@ void score_outer(const TileState& tile, int token, int row) {
   const int n = lanes();
   const float* HWY_RESTRICT q = tile.q + row;
   const float* HWY_RESTRICT k = tile.kv + token * tile.kv_stride;
-  for (int d = 0; d < tile.qk_dim; ++d, q += tile.row_stride) {
+  for (int d = 0; d < tile.spec.qk_dim; ++d, q += tile.row_stride) {
     Vector q_values[kVectors];
     for (int v = 0; v < kVectors; ++v) q_values[v] = hn::Load(kFloats, q + v * n);
     for (int t = 0; t < kTokens; ++t) {
@@ -104,21 +106,40 @@ void score(const TileState& tile, int tokens) {
   for (; row < tile.row_stride; row += n) score_rows<8, 1>(tile, tokens, row);
 }
 
+/// Scale, soft cap and ALiBi on all scores.
+void transform(const TileState& tile, const Block& block) {
+  const ScoreTransform<Floats> transform(tile.spec);
+  for (int row = 0; row < tile.row_stride; row += lanes()) {
+    const Vector slopes = tile.spec.alibi ? hn::Load(kFloats, tile.slopes + row) : hn::Zero(kFloats);
+    for (int t = 0; t < block.tokens; ++t) {
+      float* scores = tile.scores + t * tile.row_stride + row;
+      const Vector distance = hn::Set(kFloats, tile.spec.alibi ? block.distances[t] : 0.0F);
+      hn::Store(transform(hn::Load(kFloats, scores), slopes, distance), kFloats, scores);
+    }
+  }
+}
+
 /// scores = exp(scale * scores - max), with rows in the lanes; tokens that a row does not see get 0.
-void softmax(const TileState& tile, int tokens, const int* visible) {
+void softmax(const TileState& tile, const Block& block) {
   const int n = lanes();
-  const Vector scale = hn::Set(kFloats, tile.scale);
+  const int tokens = block.tokens;
+  const Vector scale = hn::Set(kFloats, tile.spec.transforms() ? 1.0F : tile.spec.scale);
   const Vector minus_infinity = hn::Set(kFloats, -std::numeric_limits<float>::infinity());
   for (int row = 0; row < tile.row_stride; row += n) {
-    HWY_ALIGN float limits[16];
-    for (int i = 0; i < n; ++i) limits[i] = row + i < tile.rows ? static_cast<float>(visible[row + i]) : 0.0F;
-    const Vector limit = hn::Load(kFloats, limits);
+    HWY_ALIGN float begins[16], ends[16];
+    for (int i = 0; i < n; ++i) {
+      const bool live = row + i < tile.rows;
+      begins[i] = live ? static_cast<float>(block.first[row + i]) : 0.0F;
+      ends[i] = live ? static_cast<float>(block.visible[row + i]) : 0.0F;
+    }
+    const Vector begin = hn::Load(kFloats, begins), end = hn::Load(kFloats, ends);
     float* scores = tile.scores + row;
     const Vector before = hn::Load(kFloats, tile.max + row);
     Vector max = before;
     for (int t = 0; t < tokens; ++t) {
       float* score = scores + t * tile.row_stride;
-      const auto seen = hn::Lt(hn::Set(kFloats, static_cast<float>(t)), limit);
+      const Vector token = hn::Set(kFloats, static_cast<float>(t));
+      const auto seen = hn::And(hn::Ge(token, begin), hn::Lt(token, end));
       const Vector s = hn::IfThenElse(seen, hn::Mul(hn::Load(kFloats, score), scale), minus_infinity);
       hn::Store(s, kFloats, score);
       max = hn::IfThenElse(hn::Gt(s, max), s, max);  // NaN does not raise it
@@ -140,9 +161,9 @@ void softmax(const TileState& tile, int tokens, const int* visible) {
   }
 }
 
-/// out = shrink * out + P V for kRows rows and kVectors vectors of columns.
+/// out = shrink * out + P V for the tokens [begin, end), kRows rows and kVectors vectors of columns.
 template <int kRows, int kVectors>
-void accumulate(const TileState& tile, int tokens, int row, int column) {
+void accumulate(const TileState& tile, int begin, int end, int row, int column) {
   const int n = lanes();
   Vector sums[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
@@ -152,9 +173,9 @@ void accumulate(const TileState& tile, int tokens, int row, int column) {
           hn::Mul(shrink, hn::Load(kFloats, tile.out + (row + r) * tile.out_stride + column + v * n));
     }
   }
-  const float* HWY_RESTRICT value = tile.kv + column;
-  const float* HWY_RESTRICT p = tile.scores + row;
-  for (int t = 0; t < tokens; ++t, value += tile.kv_stride, p += tile.row_stride) {
+  const float* HWY_RESTRICT value = tile.kv + begin * tile.kv_stride + column;
+  const float* HWY_RESTRICT p = tile.scores + begin * tile.row_stride + row;
+  for (int t = begin; t < end; ++t, value += tile.kv_stride, p += tile.row_stride) {
     Vector values[kVectors];
     for (int v = 0; v < kVectors; ++v) values[v] = hn::Load(kFloats, value + v * n);
     for (int r = 0; r < kRows; ++r) {
@@ -170,14 +191,14 @@ void accumulate(const TileState& tile, int tokens, int row, int column) {
 }
 
 template <int kRows>
-void accumulate_rows(const TileState& tile, int tokens, int row) {
+void accumulate_rows(const TileState& tile, int begin, int end, int row) {
   constexpr int kVectors = kRows == 4 ? 4 : 8;
   const int n = lanes();
   int column = 0;
   for (; column + kVectors * n <= tile.out_stride; column += kVectors * n) {
-    accumulate<kRows, kVectors>(tile, tokens, row, column);
+    accumulate<kRows, kVectors>(tile, begin, end, row, column);
   }
-  for (; column < tile.out_stride; column += n) accumulate<kRows, 1>(tile, tokens, row, column);
+  for (; column < tile.out_stride; column += n) accumulate<kRows, 1>(tile, begin, end, row, column);
 }
 
 /// One token for one row that sees it, where not all rows do.
@@ -192,23 +213,34 @@ void accumulate_one(const TileState& tile, int token, int row) {
   }
 }
 
-void attend(const TileState& tile, const Block& block, const Block& next) {
-  const auto& [kv_rows, tokens, visible] = block;
+/// A block's keys or values in fp32; asks for those of the next block.
+void widen_block(const TileState& tile, const std::uint16_t* const* rows, int tokens, int dim,
+                 const std::uint16_t* const* next_rows, int next_tokens) {
   constexpr int kLine = 64 / sizeof(std::uint16_t);
   for (int t = 0; t < tokens; ++t) {
-    for (int d = 0; t < next.tokens && d < tile.qk_dim; d += kLine) fetch_ahead(next.rows[t] + d);
-    widen(tile.dtype, kv_rows[t], tile.qk_dim, tile.kv + t * tile.kv_stride);
+    for (int d = 0; t < next_tokens && d < dim; d += kLine) fetch_ahead(next_rows[t] + d);
+    widen(tile.spec.dtype, rows[t], dim, tile.kv + t * tile.kv_stride);
   }
-  score(tile, tokens);
-  softmax(tile, tokens, visible);
+}
+
+void attend(const TileState& tile, const Block& block, const Block& next) {
+  const TileSpec& spec = tile.spec;
+  widen_block(tile, block.rows, block.tokens, spec.qk_dim, next.rows, next.tokens);
+  score(tile, block.tokens);
+  if (spec.transforms()) transform(tile, block);
+  softmax(tile, block);
+  if (!spec.latent) widen_block(tile, block.values, block.tokens, spec.v_dim, next.values, next.tokens);
   // Tokens that all rows see go together; the rest row by row, since 0 * NaN is NaN.
-  const int common = std::min(tokens, *std::min_element(visible, visible + tile.rows));
+  const int *first = block.first, *visible = block.visible;
+  const int begin = *std::max_element(first, first + tile.rows);
+  const int end = std::max(begin, *std::min_element(visible, visible + tile.rows));
   int row = 0;
-  for (; row + 4 <= tile.rows; row += 4) accumulate_rows<4>(tile, common, row);
-  for (; row + 2 <= tile.rows; row += 2) accumulate_rows<2>(tile, common, row);
-  for (; row < tile.rows; ++row) accumulate_rows<1>(tile, common, row);
+  for (; row + 4 <= tile.rows; row += 4) accumulate_rows<4>(tile, begin, end, row);
+  for (; row + 2 <= tile.rows; row += 2) accumulate_rows<2>(tile, begin, end, row);
+  for (; row < tile.rows; ++row) accumulate_rows<1>(tile, begin, end, row);
   for (row = 0; row < tile.rows; ++row) {
-    for (int t = common; t < std::min(tokens, visible[row]); ++t) accumulate_one(tile, t, row);
+    for (int t = first[row]; t < std::min(begin, visible[row]); ++t) accumulate_one(tile, t, row);
+    for (int t = end; t < visible[row]; ++t) accumulate_one(tile, t, row);
   }
 }
 
@@ -238,22 +270,18 @@ int round_up(int x, int unit) {
 }  // namespace
 
 std::size_t tile_floats(int qk_dim, int v_dim) {
-  const std::size_t kv_stride = round_up(qk_dim, 32), out_stride = round_up(v_dim, 32);
+  const std::size_t kv_stride = round_up(std::max(qk_dim, v_dim), 32), out_stride = round_up(v_dim, 32);
   return kTileRows * kv_stride + kBlockTokens * kv_stride + kBlockTokens * kTileRows +
-         kTileRows * out_stride + 3 * kTileRows;
+         kTileRows * out_stride + 4 * kTileRows;
 }
 
-TileState start_tile(float* memory, Dtype dtype, int qk_dim, int v_dim, float scale,
-                     const std::uint16_t* const* query_rows, int rows) {
+TileState start_tile(float* memory, const TileSpec& spec, const std::uint16_t* const* query_rows, int rows) {
   TileState tile = {};
-  tile.dtype = dtype;
+  tile.spec = spec;
   tile.rows = rows;
   tile.row_stride = round_up(rows, 16);
-  tile.qk_dim = qk_dim;
-  tile.v_dim = v_dim;
-  tile.kv_stride = round_up(qk_dim, 32);
-  tile.out_stride = round_up(v_dim, 32);
-  tile.scale = scale;
+  tile.kv_stride = round_up(std::max(spec.qk_dim, spec.v_dim), 32);
+  tile.out_stride = round_up(spec.v_dim, 32);
   auto take = [&memory](std::size_t floats) {
     float* begin = memory;
     memory += floats;
@@ -266,10 +294,12 @@ TileState start_tile(float* memory, Dtype dtype, int qk_dim, int v_dim, float sc
   tile.max = take(kTileRows);
   tile.sum = take(kTileRows);
   tile.shrink = take(kTileRows);
+  tile.slopes = take(kTileRows);
   std::fill_n(tile.scores, kBlockTokens * kTileRows, 0.0F);
   std::fill_n(tile.out, rows * tile.out_stride, 0.0F);
   std::fill_n(tile.max, kTileRows, -std::numeric_limits<float>::infinity());
   std::fill_n(tile.sum, kTileRows, 0.0F);
+  std::fill_n(tile.slopes, kTileRows, 0.0F);
   if (rows <= few_rows::kMaxRows) {
     few_rows::load_queries(tile, query_rows);
   } else {

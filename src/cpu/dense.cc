@@ -1,4 +1,4 @@
-// Decode on the CPU: the parts of a plan on threads, blocks of 64 tokens in SIMD.
+// Decode on the CPU, of any cache: the parts of a plan on threads, blocks of 64 tokens in SIMD.
 #include <omp.h>
 
 #include <algorithm>
@@ -6,11 +6,9 @@
 #include <limits>
 
 #include "core/element.h"
-#include "core/fp8_656.h"
-#include "core/message.h"
 #include "cpu/block_math.h"
 #include "cpu/cpu_backend.h"
-#include "cpu/rows.h"
+#include "cpu/kv_rows.h"
 #include "cpu/tokens.h"
 #include "plan/host_plan.h"
 
@@ -20,12 +18,6 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int kFixedSplitBlocks = 32;  // batch_invariant: 2,048 tokens a split
-
-/// Room for a dequantised block, if there is something to dequantise.
-std::size_t block_floats(KvFormat format) {
-  return format == KvFormat::kPlain ? 0
-                                    : kBlockTokens * fp8_656::kDim * sizeof(std::uint16_t) / sizeof(float);
-}
 
 /// What the schedule calls a request: sparse, a query token, since each has tokens of its own.
 int items_of(const DecodeProblem& problem) {
@@ -42,6 +34,21 @@ struct RowTile {
   int rows;
 };
 
+/// Tokens that a tile sees.
+struct Reach {
+  int length;      // of the request
+  int origin;      // where its block 0 begins
+  int begin, end;  // no row sees others
+};
+
+/// The longest that a request counts.
+int max_tokens(const DecodeProblem& problem) {
+  const std::int64_t reach = problem.sparse.enabled
+                                 ? problem.sparse.topk
+                                 : std::int64_t{problem.cache.max_pages} * problem.cache.page_size;
+  return static_cast<int>(std::min<std::int64_t>(reach, (1LL << 31) - (1 << 14)));
+}
+
 /// A call's tensors with the index arithmetic on them.
 class Call {
  public:
@@ -50,6 +57,7 @@ class Call {
         inputs_(call.inputs),
         outputs_(call.outputs),
         tokens_(problem_, inputs_),
+        rows_(problem_, inputs_),
         group_(problem_.query.heads / problem_.cache.heads),
         row_tiles_((problem_.rows_per_kv_head() + kTileRows - 1) / kTileRows) {}
 
@@ -78,18 +86,65 @@ class Call {
     return static_cast<const std::uint16_t*>(inputs_.q.data) + offset(tile, row, inputs_.q);
   }
 
-  /// Block number `index` of the tile's item.
-  Tokens tokens(const RowTile& tile, int length, int index) const {
-    return tokens_.block(tile.request, tile.first_token, tile.kv_head, length, index);
+  /// What all tiles share. An e4m3 key's scale goes to the scores.
+  TileSpec spec(const RowTile& tile) const {
+    const auto& [query, cache, sparse, options] = problem_;
+    return {.dtype = cache.dtype,
+            .qk_dim = cache.qk_dim,
+            .v_dim = cache.v_dim,
+            .latent = cache.layout == KvLayout::kLatent,
+            .scale = options.softmax_scale * scale_of(inputs_.key_scale, tile.kv_head),
+            .soft_cap = options.soft_cap,
+            .alibi = options.alibi};
   }
 
-  /// How many of these tokens each row sees.
+  void set_slopes(const RowTile& tile, const TileState& state) const {
+    if (!problem_.options.alibi) return;
+    const auto* slopes = static_cast<const float*>(inputs_.alibi_slopes.data);
+    for (int row = 0; row < tile.rows; ++row) state.slopes[row] = slopes[head(tile, row)];
+  }
+
+  /// The tokens of an item that a tile sees, and where its blocks begin.
+  Reach reach(const RowTile& tile, int planned) const {
+    if (problem_.options.window == 0) return {planned, 0, 0, limit(tile, planned, tile.rows - 1)};
+    // The plan's tokens are a request's last ones: no query token sees those before.
+    const int length = std::clamp(lengths()[tile.request], 0, max_tokens(problem_));
+    const std::int64_t begin = std::int64_t{limit(tile, length, 0)} - problem_.options.window;
+    return {length, length - planned, static_cast<int>(std::max<std::int64_t>(begin, 0)),
+            limit(tile, length, tile.rows - 1)};
+  }
+
+  /// Block number `index` of the tile's item.
+  Tokens tokens(const RowTile& tile, const Reach& reach, int index) const {
+    // In 64 bits: the block after the last one of the longest request may begin past 2^31.
+    const std::int64_t first = reach.origin + std::int64_t{index} * kBlockTokens;
+    const std::int64_t begin = std::max<std::int64_t>(first, reach.begin);
+    const std::int64_t end = std::min<std::int64_t>(first + kBlockTokens, reach.end);
+    if (begin >= end) return {};
+    return tokens_.block(tile.request, tile.first_token, tile.kv_head, static_cast<int>(begin),
+                         static_cast<int>(end));
+  }
+
+  /// Which of these tokens each row sees, and how far they are from the request's last.
   void set_visible(const RowTile& tile, int length, const Tokens& tokens, Block& block) const {
+    auto place_of = [&tokens](std::int64_t position) {
+      return static_cast<int>(std::lower_bound(tokens.positions, tokens.positions + tokens.count, position) -
+                              tokens.positions);
+    };
+    const std::int64_t window = problem_.options.window;
     for (int row = 0; row < tile.rows; ++row) {
-      const int limit = problem_.options.causal ? length - tile.tokens + token(tile, row) + 1 : length;
-      block.visible[row] = static_cast<int>(
-          std::lower_bound(tokens.positions, tokens.positions + tokens.count, limit) - tokens.positions);
+      const int end = limit(tile, length, row);
+      block.visible[row] = place_of(end);
+      block.first[row] = window == 0 ? 0 : place_of(end - window);
     }
+    for (int t = 0; problem_.options.alibi && t < tokens.count; ++t) {
+      block.distances[t] = static_cast<float>(tokens.positions[t] - (length - 1));
+    }
+  }
+
+  void fetch(const Tokens& tokens, const Tokens& next, std::uint8_t* scratch, Block& block,
+             Block& ahead) const {
+    rows_.fetch(tokens, next, scratch, block, ahead);
   }
 
   void write_lse(const RowTile& tile, int row, float value) const {
@@ -101,6 +156,7 @@ class Call {
   /// out = factor * values with the sink applied, and lse.
   void write_row(const RowTile& tile, int row, const float* values, float factor, float lse) const {
     write_lse(tile, row, lse);
+    factor *= scale_of(inputs_.value_scale, tile.kv_head);
     if (problem_.options.attn_sink && lse != -kInfinity) {
       factor /= 1 + std::exp(static_cast<const float*>(inputs_.attn_sink.data)[head(tile, row)] - lse);
     }
@@ -116,6 +172,17 @@ class Call {
   }
 
  private:
+  /// The tokens below which a row sees.
+  int limit(const RowTile& tile, int length, int row) const {
+    return problem_.options.causal ? length - tile.tokens + token(tile, row) + 1 : length;
+  }
+
+  /// Of an e4m3 cache; a tensor or each KV head has one.
+  static float scale_of(const ConstTensorView& scale, int kv_head) {
+    if (!scale.present()) return 1;
+    return static_cast<const float*>(scale.data)[scale.shape[0] > 1 ? kv_head : 0];
+  }
+
   const std::int32_t* begins() const { return static_cast<const std::int32_t*>(inputs_.cu_seqlens_q.data); }
 
   std::int64_t offset(const RowTile& tile, int row, const ConstTensorView& view) const {
@@ -129,30 +196,31 @@ class Call {
   const DecodeInputs& inputs_;
   const DecodeOutputs& outputs_;
   const TokenSource tokens_;
+  const KvRows rows_;
   const int group_;
   const int row_tiles_;
 };
 
-/// The caller's workspace: a tile's state and a dequantised block for each part, then partial results by
+/// The caller's workspace: a tile's state and a converted block for each part, then partial results by
 /// slot.
 class Workspace {
  public:
   Workspace(const DecodeProblem& problem, const schedule::Geometry& g, Memory memory)
       : state_floats_(tile_floats(problem.cache.qk_dim, problem.cache.v_dim)),
-        part_floats_(state_floats_ + block_floats(problem.cache.format)),
+        part_floats_(state_floats_ + scratch_floats(problem)),
         row_floats_(problem.cache.v_dim + 1),
         parts_(static_cast<float*>(memory.data)),
         partials_(parts_ + g.parts * part_floats_) {}
 
   static std::size_t bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
     const DecodeProblem::Cache& cache = problem.cache;
-    const std::size_t part = tile_floats(cache.qk_dim, cache.v_dim) + block_floats(cache.format);
+    const std::size_t part = tile_floats(cache.qk_dim, cache.v_dim) + scratch_floats(problem);
     return (g.parts * part + schedule::max_slots(g) * kTileRows * (cache.v_dim + 1)) * sizeof(float);
   }
 
   float* state(int part) const { return parts_ + part * part_floats_; }
-  std::uint16_t* block(int part) const {
-    return reinterpret_cast<std::uint16_t*>(state(part) + state_floats_);
+  std::uint8_t* scratch(int part) const {
+    return reinterpret_cast<std::uint8_t*>(state(part) + state_floats_);
   }
   /// v_dim values and the lse.
   float* partial(int slot, int row) const {
@@ -160,28 +228,14 @@ class Workspace {
   }
 
  private:
+  static std::size_t scratch_floats(const DecodeProblem& problem) {
+    return KvRows::scratch_bytes(problem.cache) / sizeof(float);
+  }
+
   std::size_t state_floats_, part_floats_, row_floats_;
   float* parts_;
   float* partials_;
 };
-
-/// Rows of a plain cache, where they lie.
-void set_rows(const Tokens& tokens, Block& block) {
-  block.tokens = tokens.count;
-  for (int t = 0; t < tokens.count; ++t)
-    block.rows[t] = reinterpret_cast<const std::uint16_t*>(tokens.rows[t]);
-}
-
-/// Rows of an fp8_656 cache as bf16 in `memory`; fetches what comes next.
-void dequantise(const Tokens& tokens, const Tokens& next, std::uint16_t* memory, Block& block) {
-  block.tokens = tokens.count;
-  for (int t = 0; t < tokens.count; ++t) {
-    for (int i = 0; t < next.count && i < fp8_656::kTokenBytes; i += 64) fetch_ahead(next.rows[t] + i);
-    std::uint16_t* row = memory + t * fp8_656::kDim;
-    dequantise_row(tokens.rows[t], Dtype::kBF16, row);
-    block.rows[t] = row;
-  }
-}
 
 /// An empty row has factor 0 and lse -inf.
 struct RowScale {
@@ -199,26 +253,20 @@ void run_segment(const DecodeProblem& problem, const Call& call, const Workspace
   if (tile.rows == 0) return;
   const std::uint16_t* query_rows[kTileRows];
   for (int row = 0; row < tile.rows; ++row) query_rows[row] = call.query_row(tile, row);
-  const TileState state =
-      start_tile(workspace.state(part), problem.cache.dtype, problem.cache.qk_dim, problem.cache.v_dim,
-                 problem.options.softmax_scale, query_rows, tile.rows);
+  const TileState state = start_tile(workspace.state(part), call.spec(tile), query_rows, tile.rows);
+  call.set_slopes(tile, state);
+  const Reach reach = call.reach(tile, segment.length);
   Tokens blocks[2];  // in turns the one at work and the next
-  blocks[0] = call.tokens(tile, segment.length, segment.block_begin);
+  blocks[0] = call.tokens(tile, reach, segment.block_begin);
   for (int i = 0; i < segment.block_end - segment.block_begin; ++i) {
     const Tokens& tokens = blocks[i % 2];
     Tokens& next = blocks[(i + 1) % 2];
     // Past the segment's last block comes the next segment's; no tokens where the request ends.
-    next = call.tokens(tile, segment.length, segment.block_begin + i + 1);
+    next = call.tokens(tile, reach, segment.block_begin + i + 1);
     if (tokens.count == 0) continue;
     Block block, ahead;
-    call.set_visible(tile, segment.length, tokens, block);
-    if (problem.cache.format == KvFormat::kPlain) {
-      set_rows(tokens, block);
-      set_rows(next, ahead);
-    } else {
-      dequantise(tokens, next, workspace.block(part), block);
-      ahead.tokens = 0;
-    }
+    call.set_visible(tile, reach.length, tokens, block);
+    call.fetch(tokens, next, workspace.scratch(part), block, ahead);
     attend_block(state, block, ahead);
   }
   for (int row = 0; row < tile.rows; ++row) {
@@ -285,21 +333,17 @@ Status launch(const DecodeCall& decode_call) {
   return {};
 }
 
-std::optional<std::string> declines(const DecodeProblem& problem) {
-  if (problem.cache.layout == KvLayout::kLatent) return std::nullopt;
-  return message("the cache is ", to_string(problem.cache.layout), "; a latent one is accepted");
-}
-
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   schedule::Geometry g;
   g.requests = items_of(problem);
   g.length_sharers = problem.sparse.enabled ? problem.query.tokens : 1;
   g.tile_rows = kTileRows;
   g.block_tokens = kBlockTokens;
-  const std::int64_t reach = problem.sparse.enabled
-                                 ? problem.sparse.topk
-                                 : std::int64_t{problem.cache.max_pages} * problem.cache.page_size;
-  g.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(reach, (1LL << 31) - (1 << 14)));
+  g.max_tokens = max_tokens(problem);
+  if (problem.options.window > 0) {  // what a request's query tokens see at most, all together
+    const std::int64_t seen = std::int64_t{problem.options.window} + problem.query.tokens - 1;
+    g.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(g.max_tokens, seen));
+  }
   g.fixed_split = problem.options.batch_invariant ? kFixedSplitBlocks : 0;
   // Converting queries and writing a tile cost about as much as a block.
   g.cost = {.per_block = 4, .per_split = 4};
@@ -319,10 +363,9 @@ const DecodeKernel kDenseKernel = {
     .name = "cpu_dense",
     .backend = Backend::kCpu,
     .takes =
-        "bf16, fp16 and fp8_656 caches, dense and sparse; any dimensions, heads, query tokens (also ragged), "
-        "page "
-        "size and topk",
-    .declines = declines,
+        "everything: latent, separate and packed caches in every format, dense and sparse; any "
+        "dimensions, heads, query tokens (also ragged), page size and topk",
+    .declines = [](const DecodeProblem&) -> std::optional<std::string> { return std::nullopt; },
     .geometry = geometry,
     .workspace_bytes = Workspace::bytes,
     .launch = launch,

@@ -13,6 +13,8 @@
 
 #include <hwy/contrib/math/math-inl.h>
 
+#include "cpu/score_transform-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace flashlatent::cpu::few_rows::HWY_NAMESPACE {
 
@@ -21,6 +23,7 @@ using Floats = hn::CappedTag<float, 16>;
 using Vector = hn::Vec<Floats>;
 
 constexpr Floats kFloats;
+using cpu::HWY_NAMESPACE::ScoreTransform;
 HWY_INLINE int lanes() {
   return static_cast<int>(hn::Lanes(kFloats));
 }
@@ -92,7 +95,7 @@ void load_rows(const TileState& tile, const std::uint16_t* const* query_rows) {
   const int n = lanes();
   for (int row = 0; row < tile.rows; ++row) {
     for (int d = 0; d < tile.kv_stride; d += 2 * n) {
-      const Pair pair = load_tail<Element>(query_rows[row], std::min(d, tile.qk_dim), tile.qk_dim);
+      const Pair pair = load_tail<Element>(query_rows[row], std::min(d, tile.spec.qk_dim), tile.spec.qk_dim);
       float* q = tile.q + row * tile.kv_stride + d;
       hn::Store(pair.a, kFloats, q);
       hn::Store(pair.b, kFloats, q + n);
@@ -118,14 +121,14 @@ HWY_INLINE void score(const TileState& tile, const std::uint16_t* const* k, cons
     }
   };
   int d = 0;
-  for (; d + 2 * n <= tile.qk_dim; d += 2 * n) {
+  for (; d + 2 * n <= tile.spec.qk_dim; d += 2 * n) {
     for (int t = 0; t < kTokens; ++t) {
       fetch_ahead(ahead[t] + d);
       add(t, d, Element::load(k[t] + d));
     }
   }
-  if (d < tile.qk_dim) {
-    for (int t = 0; t < kTokens; ++t) add(t, d, load_tail<Element>(k[t], d, tile.qk_dim));
+  if (d < tile.spec.qk_dim) {
+    for (int t = 0; t < kTokens; ++t) add(t, d, load_tail<Element>(k[t], d, tile.spec.qk_dim));
   }
   for (int t = 0; t < kTokens; ++t) {
     for (int r = 0; r < kRows; ++r) {
@@ -134,18 +137,32 @@ HWY_INLINE void score(const TileState& tile, const std::uint16_t* const* k, cons
   }
 }
 
+/// Scale, soft cap and ALiBi on one row's scores.
+void transform(const TileState& tile, const Block& block, int row) {
+  const ScoreTransform<Floats> transform(tile.spec);
+  const Vector slope = hn::Set(kFloats, tile.slopes[row]);
+  float* scores = tile.scores + row * kBlockTokens;
+  for (int t = 0; t < block.tokens; t += lanes()) {
+    const Vector distances = tile.spec.alibi ? hn::LoadU(kFloats, block.distances + t) : hn::Zero(kFloats);
+    hn::Store(transform(hn::Load(kFloats, scores + t), slope, distances), kFloats, scores + t);
+  }
+}
+
 /// P of one row in place of its scores, with tokens in the lanes; returns the factor that brings the row's
 /// earlier sums to the new maximum.
-float softmax(const TileState& tile, int row, int tokens, int visible) {
+float softmax(const TileState& tile, const Block& block, int row) {
   const int n = lanes();
   const float infinity = std::numeric_limits<float>::infinity();
   float* scores = tile.scores + row * kBlockTokens;
   const Vector minus_infinity = hn::Set(kFloats, -infinity);
-  const Vector scale = hn::Set(kFloats, tile.scale);
-  const Vector limit = hn::Set(kFloats, static_cast<float>(std::min(tokens, visible)));
+  const int tokens = block.tokens;
+  const Vector scale = hn::Set(kFloats, tile.spec.transforms() ? 1.0F : tile.spec.scale);
+  const Vector begin = hn::Set(kFloats, static_cast<float>(block.first[row]));
+  const Vector end = hn::Set(kFloats, static_cast<float>(block.visible[row]));
   Vector maxima = hn::Set(kFloats, tile.max[row]);
   for (int t = 0; t < tokens; t += n) {
-    const auto seen = hn::Lt(hn::Iota(kFloats, static_cast<float>(t)), limit);
+    const Vector token = hn::Iota(kFloats, static_cast<float>(t));
+    const auto seen = hn::And(hn::Ge(token, begin), hn::Lt(token, end));
     const Vector s = hn::IfThenElse(seen, hn::Mul(hn::Load(kFloats, scores + t), scale), minus_infinity);
     hn::Store(s, kFloats, scores + t);
     maxima = hn::IfThenElse(hn::Gt(s, maxima), s, maxima);  // NaN does not raise it
@@ -166,9 +183,14 @@ float softmax(const TileState& tile, int row, int tokens, int visible) {
   return shrink;
 }
 
+/// Elements that can be read where a value is.
+HWY_INLINE int value_row(const TileState& tile) {
+  return tile.spec.latent ? tile.spec.qk_dim : tile.spec.v_dim;
+}
+
 /// out = shrink * out + P V for kRows rows, kPairs pairs of columns and the tokens [begin, end).
 template <class Element, int kRows, int kPairs, bool kTail = false>
-HWY_INLINE void accumulate(const TileState& tile, const std::uint16_t* const* kv_rows, int row, int column,
+HWY_INLINE void accumulate(const TileState& tile, const std::uint16_t* const* values, int row, int column,
                            int begin, int end, const float* shrink) {
   const int n = lanes();
   Pair sums[kRows][kPairs];
@@ -182,8 +204,8 @@ HWY_INLINE void accumulate(const TileState& tile, const std::uint16_t* const* kv
   const float* HWY_RESTRICT p = tile.scores + row * kBlockTokens;
   for (int t = begin; t < end; ++t) {
     for (int i = 0; i < kPairs; ++i) {
-      const Pair value = kTail ? load_tail<Element>(kv_rows[t], column, tile.qk_dim)
-                               : Element::load(kv_rows[t] + column + i * 2 * n);
+      const Pair value = kTail ? load_tail<Element>(values[t], column, value_row(tile))
+                               : Element::load(values[t] + column + i * 2 * n);
       for (int r = 0; r < kRows; ++r) {
         const Vector weight = hn::Set(kFloats, p[r * kBlockTokens + t]);
         sums[r][i].a = hn::MulAdd(weight, value.a, sums[r][i].a);
@@ -199,19 +221,19 @@ HWY_INLINE void accumulate(const TileState& tile, const std::uint16_t* const* kv
 }
 
 template <class Element, int kRows>
-void accumulate_columns(const TileState& tile, const std::uint16_t* const* kv_rows, int row, int begin,
+void accumulate_columns(const TileState& tile, const std::uint16_t* const* values, int row, int begin,
                         int end, const float* shrink) {
   constexpr int kPairs = sums_of(kRows) / 2 / kRows;
   const int pair = 2 * lanes();
   int column = 0;
-  for (; column + kPairs * pair <= tile.v_dim; column += kPairs * pair) {
-    accumulate<Element, kRows, kPairs>(tile, kv_rows, row, column, begin, end, shrink);
+  for (; column + kPairs * pair <= tile.spec.v_dim; column += kPairs * pair) {
+    accumulate<Element, kRows, kPairs>(tile, values, row, column, begin, end, shrink);
   }
-  for (; column + pair <= tile.qk_dim && column < tile.v_dim; column += pair) {
-    accumulate<Element, kRows, 1>(tile, kv_rows, row, column, begin, end, shrink);
+  for (; column + pair <= value_row(tile) && column < tile.spec.v_dim; column += pair) {
+    accumulate<Element, kRows, 1>(tile, values, row, column, begin, end, shrink);
   }
-  if (column < tile.v_dim) {
-    accumulate<Element, kRows, 1, true>(tile, kv_rows, row, column, begin, end, shrink);
+  if (column < tile.spec.v_dim) {
+    accumulate<Element, kRows, 1, true>(tile, values, row, column, begin, end, shrink);
   }
 }
 
@@ -224,16 +246,21 @@ void attend_rows(const TileState& tile, const Block& block, const std::uint16_t*
     score<Element, kRows, kTokens>(tile, block.rows + t, ahead + t, row, t);
   }
   for (; t < block.tokens; ++t) score<Element, kRows, 1>(tile, block.rows + t, ahead + t, row, t);
-  const int* visible = block.visible;
+  const int *first = block.first, *visible = block.visible;
   float* shrink = tile.shrink;
-  for (int r = row; r < row + kRows; ++r) shrink[r] = softmax(tile, r, block.tokens, visible[r]);
-  // Tokens that all rows see go together; the rest row by row, since 0 * NaN is NaN.
-  const int common = *std::min_element(visible + row, visible + row + kRows);
-  accumulate_columns<Element, kRows>(tile, block.rows, row, 0, common, shrink);
   for (int r = row; r < row + kRows; ++r) {
-    if (visible[r] == common) continue;
+    if (tile.spec.transforms()) transform(tile, block, r);
+    shrink[r] = softmax(tile, block, r);
+  }
+  // Tokens that all rows see go together; the rest row by row, since 0 * NaN is NaN.
+  const int begin = *std::max_element(first + row, first + row + kRows);
+  const int end = std::max(begin, *std::min_element(visible + row, visible + row + kRows));
+  accumulate_columns<Element, kRows>(tile, block.values, row, begin, end, shrink);
+  for (int r = row; r < row + kRows; ++r) {
     shrink[r] = 1;
-    accumulate_columns<Element, 1>(tile, block.rows, r, common, visible[r], shrink);
+    const int before = std::min(begin, visible[r]);
+    if (first[r] < before) accumulate_columns<Element, 1>(tile, block.values, r, first[r], before, shrink);
+    if (end < visible[r]) accumulate_columns<Element, 1>(tile, block.values, r, end, visible[r], shrink);
   }
 }
 
@@ -248,7 +275,7 @@ void attend(const TileState& tile, const Block& block, const Block& next) {
 }
 
 void load_queries_of(const TileState& tile, const std::uint16_t* const* query_rows) {
-  if (tile.dtype == Dtype::kBF16) {
+  if (tile.spec.dtype == Dtype::kBF16) {
     load_rows<Bf16>(tile, query_rows);
   } else {
     load_rows<Fp16>(tile, query_rows);
@@ -256,7 +283,7 @@ void load_queries_of(const TileState& tile, const std::uint16_t* const* query_ro
 }
 
 void attend_of(const TileState& tile, const Block& block, const Block& next) {
-  if (tile.dtype == Dtype::kBF16) {
+  if (tile.spec.dtype == Dtype::kBF16) {
     attend<Bf16>(tile, block, next);
   } else {
     attend<Fp16>(tile, block, next);

@@ -219,6 +219,23 @@ void dequantise_any(const std::uint8_t* token, Dtype dtype, std::uint16_t* row) 
   convert_any(rope, Dtype::kBF16, fp8_656::kRopeDim, row + fp8_656::kLatentDim, dtype);
 }
 
+template <class To>
+void expand(const std::uint8_t* HWY_RESTRICT from, int count, std::uint16_t* HWY_RESTRICT to) {
+  const int n = lanes();
+  int i = 0;
+  for (; i + n <= count; i += n) To::store(decode(load(from + i)), to + i);
+  if (i >= count) return;
+  std::uint8_t tail[16] = {};
+  std::uint16_t expanded[16];
+  std::memcpy(tail, from + i, count - i);
+  To::store(decode(load(tail)), expanded);
+  std::memcpy(to + i, expanded, (count - i) * sizeof(*to));
+}
+
+void expand_any(const std::uint8_t* from, int count, Dtype dtype, std::uint16_t* to) {
+  dtype == Dtype::kBF16 ? expand<Bf16>(from, count, to) : expand<Fp16>(from, count, to);
+}
+
 template <class From>
 void quantise(const std::uint16_t* HWY_RESTRICT latent, std::uint8_t* HWY_RESTRICT token) {
   const int n = lanes();
@@ -249,10 +266,15 @@ namespace flashlatent::cpu {
 
 HWY_EXPORT(convert_any);
 HWY_EXPORT(dequantise_any);
+HWY_EXPORT(expand_any);
 HWY_EXPORT(quantise_any);
 
 void dequantise_row(const std::uint8_t* token, Dtype dtype, std::uint16_t* row) {
   HWY_DYNAMIC_DISPATCH(dequantise_any)(token, dtype, row);
+}
+
+void expand_e4m3(const std::uint8_t* from, int count, Dtype dtype, std::uint16_t* to) {
+  HWY_DYNAMIC_DISPATCH(expand_any)(from, count, dtype, to);
 }
 
 void quantise_row(const std::uint16_t* latent, const std::uint16_t* rope, Dtype dtype, std::uint8_t* token) {

@@ -18,4 +18,7 @@ void quantise_row(const std::uint16_t* latent, const std::uint16_t* rope, Dtype 
 /// `count` elements of bf16 or fp16 in the other dtype of the two, or copied.
 void convert_row(const std::uint16_t* from, Dtype from_dtype, int count, std::uint16_t* to, Dtype to_dtype);
 
+/// `count` e4m3 elements as bf16 or fp16, both of which have all their values.
+void expand_e4m3(const std::uint8_t* from, int count, Dtype dtype, std::uint16_t* to);
+
 }  // namespace flashlatent::cpu

@@ -18,6 +18,7 @@ namespace {
 constexpr std::array kKinds = {CaseKind::kDenseDecode, CaseKind::kSparseDecode, CaseKind::kPagedDecode,
                                CaseKind::kSparsePrefill};
 constexpr int kMaxHeadDim = 4096;
+constexpr double kLargest = std::numeric_limits<float>::max();
 
 // The metadata of a case as typed values.
 class Metadata {
@@ -29,7 +30,9 @@ class Metadata {
     FLASHLATENT_RETURN_IF_ERROR(read_softmax_scale(out.softmax_scale));
     FLASHLATENT_RETURN_IF_ERROR(read_causal(out.kind, out.causal));
     FLASHLATENT_RETURN_IF_ERROR(read_head_dim_v(out.kind, out.head_dim_v));
-    return read_kv_format(out.kv_format);
+    FLASHLATENT_RETURN_IF_ERROR(read_kv_format(out.kv_format));
+    FLASHLATENT_RETURN_IF_ERROR(read_soft_cap(out.kind, out.soft_cap));
+    return read_window(out.kind, out.window);
   }
 
  private:
@@ -48,7 +51,7 @@ class Metadata {
     const std::string* text = find("softmax_scale");
     const auto value = text == nullptr ? std::nullopt : parse_real(*text);
     // Written so that NaN fails too.
-    if (!value || !(std::abs(*value) <= std::numeric_limits<float>::max())) {
+    if (!value || !(std::abs(*value) <= kLargest)) {
       return refuse("softmax_scale", "a finite decimal number");
     }
     scale = static_cast<float>(*value);
@@ -85,8 +88,30 @@ class Metadata {
   Status read_kv_format(std::string& format) const {
     const std::string* text = find("kv_format");
     if (text == nullptr) return {};
-    if (*text != "fp8_656") return refuse("kv_format", "fp8_656, or absent");
+    if (*text != "fp8_656" && *text != "e4m3") return refuse("kv_format", "fp8_656, e4m3, or absent");
     format = *text;
+    return {};
+  }
+
+  Status read_soft_cap(CaseKind kind, float& soft_cap) const {
+    const std::string* text = find("soft_cap");
+    if (text == nullptr) return {};
+    const auto value = parse_real(*text);
+    if (kind != CaseKind::kPagedDecode || !value || !(*value >= 0 && *value <= kLargest)) {
+      return refuse("soft_cap", "a finite number of at least 0 in a paged_decode case, or absent");
+    }
+    soft_cap = static_cast<float>(*value);
+    return {};
+  }
+
+  Status read_window(CaseKind kind, int& window) const {
+    const std::string* text = find("window");
+    if (text == nullptr) return {};
+    const auto value = parse_integer(*text);
+    if (kind != CaseKind::kPagedDecode || !value || *value < 0 || *value > std::numeric_limits<int>::max()) {
+      return refuse("window", "a whole number from 0 to 2^31 - 1 in a paged_decode case, or absent");
+    }
+    window = static_cast<int>(*value);
     return {};
   }
 
@@ -140,6 +165,11 @@ DecodeInputs DecodeCase::inputs() const {
   inputs.topk_length = file.tensor("topk_length");
   inputs.cu_seqlens_q = file.tensor("cu_seqlens_q");
   inputs.attn_sink = file.tensor("attn_sink");
+  inputs.key_cache = file.tensor("key_cache");
+  inputs.value_cache = file.tensor("value_cache");
+  inputs.key_scale = file.tensor("key_scale");
+  inputs.value_scale = file.tensor("value_scale");
+  inputs.alibi_slopes = file.tensor("alibi_slopes");
   return inputs;
 }
 
@@ -147,16 +177,18 @@ Result<DecodeProblem> DecodeCase::problem() const {
   auto refuse = [&](StatusCode code, std::string_view why) {
     return Status(code, fmt::format("{}: {}", file.name(), why));
   };
-  if (kind != CaseKind::kDenseDecode && kind != CaseKind::kSparseDecode) {
+  if (kind == CaseKind::kSparsePrefill) {
     return refuse(
         StatusCode::kUnsupported,
-        fmt::format("kind is {}; only dense_decode and sparse_decode are served so far", to_string(kind)));
+        fmt::format("kind is {}; dense_decode, sparse_decode and paged_decode are served", to_string(kind)));
   }
   const DecodeInputs tensors = inputs();
   DecodeProblem::Options options;
   options.softmax_scale = softmax_scale;
   options.causal = causal;
-  auto problem = infer_problem(tensors, *head_dim_v, options);
+  options.soft_cap = soft_cap;
+  options.window = window;
+  auto problem = infer_problem(tensors, head_dim_v.value_or(0), options);
   if (!problem.ok()) return refuse(problem.status().code(), problem.status().message());
   // A request has at least one token to the library; with none at all there is nothing to run.
   if (problem->query.ragged) problem->query.tokens = std::max(1, longest_query(tensors.cu_seqlens_q));

@@ -26,18 +26,20 @@ struct DecodeCase {
   float softmax_scale = 1.0F;     ///< Finite.
   bool causal = false;            ///< False where the file leaves it out, which it may with one query token.
   std::optional<int> head_dim_v;  ///< Always there in dense_decode and sparse_decode.
-  std::string kv_format;          ///< "fp8_656" when kv_cache is uint8, else empty.
-  SafetensorsFile file;           ///< Owns the tensors.
+  std::string kv_format;          ///< "fp8_656" when kv_cache is uint8, "e4m3" when key_cache is, else empty.
+  float soft_cap = 0;             ///< Only in paged_decode, as in DecodeProblem::Options; 0: none.
+  int window = 0;
+  SafetensorsFile file;  ///< Owns the tensors.
 
   /// Optional expected outputs, fp32: out_ref of q's shape but last dimension d_v, lse_ref (batch, h_q, s_q),
   /// where either infinity marks an empty row.
   ConstTensorView out_ref() const { return file.tensor("out_ref"); }
   ConstTensorView lse_ref() const { return file.tensor("lse_ref"); }
 
-  /// Of a dense_decode or sparse_decode case; absent tensors stay absent views.
+  /// Of a dense_decode, sparse_decode or paged_decode case; absent tensors stay absent views.
   DecodeInputs inputs() const;
   /// The problem that such a case poses; with cu_seqlens_q, query.tokens is the longest request's.
-  /// kUnsupported for the other kinds, kInvalidArgument as infer_problem().
+  /// kUnsupported for sparse_prefill, kInvalidArgument as infer_problem().
   Result<DecodeProblem> problem() const;
 };
 

@@ -69,14 +69,17 @@ class Checker {
     return references(case_.head_dim_v.value_or(-1));
   }
 
-  // Keys and values as (pages, page_size, h_kv, d), or packed with x elements, 16 bytes, of a key together.
+  // Keys and values as (pages, page_size, h_kv, d), or packed with x elements, 16 bytes, of a key together;
+  // in e4m3 with a scale a tensor or a KV head.
   Status paged_decode() {
     FLASHLATENT_RETURN_IF_ERROR(query());
     const std::int64_t d = q_.shape[q_.rank - 1];
-    const std::initializer_list<Dtype> dtype = {q_.dtype};
+    const bool fp8 = case_.kv_format == "e4m3";
+    const Dtype element = fp8 ? Dtype::kU8 : q_.dtype;
+    const std::initializer_list<Dtype> dtype = {element};
     const bool packed = tensor("key_cache").rank == 5;
     if (packed) {
-      const auto x = static_cast<std::int64_t>(16 / size_of(q_.dtype));
+      const auto x = static_cast<std::int64_t>(16 / size_of(element));
       FLASHLATENT_RETURN_IF_ERROR(
           expect("key_cache", dtype,
                  {{"pages"}, {"h_kv"}, {"d / x", d % x == 0 ? d / x : -1}, {"page_size"}, {"x", x}}));
@@ -94,7 +97,14 @@ class Checker {
                                           {"h_kv", extent("key_cache", 2)},
                                           {"d_v"}}));
     }
-    FLASHLATENT_RETURN_IF_ERROR(kv_format_absent());
+    if (!fp8) FLASHLATENT_RETURN_IF_ERROR(kv_format_absent());
+    for (const char* name : {"key_scale", "value_scale"}) {
+      if (!fp8 && tensor(name).present()) return error(name, "it belongs to a cache of kv_format e4m3");
+      const std::int64_t h_kv = extent("key_cache", packed ? 1 : 2);
+      const bool each = tensor(name).rank == 1 && extent(name, 0) == h_kv;
+      FLASHLATENT_RETURN_IF_ERROR(
+          expect_optional(name, {Dtype::kF32}, {{each ? "h_kv" : "1 or h_kv", each ? h_kv : 1}}));
+    }
     FLASHLATENT_RETURN_IF_ERROR(expect_optional("alibi_slopes", {Dtype::kF32}, {{"h_q", heads_}}));
     FLASHLATENT_RETURN_IF_ERROR(lengths(extent("key_cache", packed ? 3 : 1)));
     const std::int64_t d_v = extent("value_cache", packed ? 2 : 3);
@@ -158,7 +168,7 @@ class Checker {
   Status latent_cache() {
     const ConstTensorView cache = tensor("kv_cache");
     if (cache.dtype == Dtype::kU8 && cache.present()) {
-      if (case_.kv_format.empty()) {
+      if (case_.kv_format != "fp8_656") {
         return error("kv_cache", "a uint8 cache needs the metadata kv_format fp8_656");
       }
       return expect("kv_cache", {Dtype::kU8},
@@ -219,6 +229,8 @@ class Checker {
          std::initializer_list<std::pair<const char*, bool>>{{"kv_cache", !paged && !prefill},
                                                              {"key_cache", paged},
                                                              {"value_cache", paged},
+                                                             {"key_scale", paged},
+                                                             {"value_scale", paged},
                                                              {"kv", prefill},
                                                              {"indices", sparse},
                                                              {"topk_length", sparse},

@@ -46,7 +46,12 @@ Result<DecodeRun> DecodeRun::create(const DecodeProblem& problem, const DecodeIn
                           {&inputs.indices, &run.inputs_.indices},
                           {&inputs.topk_length, &run.inputs_.topk_length},
                           {&inputs.cu_seqlens_q, &run.inputs_.cu_seqlens_q},
-                          {&inputs.attn_sink, &run.inputs_.attn_sink}}) {
+                          {&inputs.attn_sink, &run.inputs_.attn_sink},
+                          {&inputs.key_cache, &run.inputs_.key_cache},
+                          {&inputs.value_cache, &run.inputs_.value_cache},
+                          {&inputs.key_scale, &run.inputs_.key_scale},
+                          {&inputs.value_scale, &run.inputs_.value_scale},
+                          {&inputs.alibi_slopes, &run.inputs_.alibi_slopes}}) {
     FLASHLATENT_RETURN_IF_ERROR(run.place(*from, *to));
   }
   const auto& [query, cache, sparse, options] = problem;

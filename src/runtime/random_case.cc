@@ -28,10 +28,12 @@ class Maker {
 
   RandomCase make() {
     case_.problem = problem_of(spec_);
-    make_cache();
+    const std::int64_t pages = make_pages();
+    spec_.layout == KvLayout::kLatent ? make_cache(pages) : make_separate_caches(pages);
     spec_.sparse ? make_indices() : make_page_table();
     make_query();
     make_sink();
+    make_slopes();
     return std::move(case_);
   }
 
@@ -94,9 +96,8 @@ class Maker {
     }
   }
 
-  /// Gives each request its pages and writes its tokens; all else is poison.
-  void make_cache() {
-    const auto& cache = case_.problem.cache;
+  /// Gives each request its pages; how many pages the cache has.
+  std::int64_t make_pages() {
     std::int64_t used = 0;
     for (int length : spec_.lengths) used += pages_of(length);
     const std::int64_t pages = used + 3;
@@ -109,7 +110,12 @@ class Maker {
       next += pages_of(length);
     }
     spare_page_ = order.back();
+    return pages;
+  }
 
+  /// Writes the requests' tokens; all else is poison.
+  void make_cache(std::int64_t pages) {
+    const auto& cache = case_.problem.cache;
     const bool plain = spec_.format == KvFormat::kPlain;
     ConstTensorView& view = case_.inputs.kv_cache;
     const Dtype dtype = plain ? spec_.dtype : Dtype::kU8;
@@ -135,6 +141,80 @@ class Maker {
         }
       }
     }
+  }
+
+  /// The same of keys and values.
+  void make_separate_caches(std::int64_t pages) {
+    DecodeInputs& inputs = case_.inputs;
+    const bool packed = spec_.layout == KvLayout::kPacked;
+    const Dtype dtype = spec_.format == KvFormat::kE4m3 ? Dtype::kU8 : spec_.dtype;
+    inputs.key_scale = make_scale();
+    inputs.value_scale = make_scale();
+    const std::int64_t x = 16 / static_cast<std::int64_t>(size_of(dtype)), page_size = spec_.page_size;
+    if (packed) {
+      inputs.key_cache = make_poisoned(dtype, {pages, spec_.kv_heads, spec_.qk_dim / x, page_size, x});
+      inputs.value_cache = make_poisoned(dtype, {pages, spec_.kv_heads, spec_.v_dim, page_size});
+    } else {
+      inputs.key_cache = make_poisoned(dtype, {pages, page_size, spec_.kv_heads, spec_.qk_dim});
+      inputs.value_cache = make_poisoned(dtype, {pages, page_size, spec_.kv_heads, spec_.v_dim});
+    }
+    for (int request = 0; request < batch(); ++request) {
+      for (int t = 0; t < spec_.lengths[request]; ++t) {
+        const std::int64_t page = pages_[request][t / page_size], place = t % page_size;
+        for (int head = 0; head < spec_.kv_heads; ++head) {
+          for (int d = 0; d < spec_.qk_dim; ++d) {
+            packed ? write(inputs.key_cache, inputs.key_scale, head, {page, head, d / x, place, d % x})
+                   : write(inputs.key_cache, inputs.key_scale, head, {page, place, head, d});
+          }
+          for (int d = 0; d < spec_.v_dim; ++d) {
+            packed ? write(inputs.value_cache, inputs.value_scale, head, {page, head, d, place})
+                   : write(inputs.value_cache, inputs.value_scale, head, {page, place, head, d});
+          }
+        }
+      }
+    }
+  }
+
+  ConstTensorView make_scale() {
+    if (spec_.scales == 0) return {};
+    auto* scales = allocate<float>(spec_.scales);
+    std::generate_n(scales, spec_.scales,
+                    [this] { return static_cast<float>(0.01 + 0.02 * uniform_(engine_)); });
+    return {scales, Dtype::kF32, {spec_.scales}};
+  }
+
+  ConstTensorView make_poisoned(Dtype dtype, std::initializer_list<std::int64_t> shape) {
+    ConstTensorView view{nullptr, dtype, shape};
+    const auto element = static_cast<std::int64_t>(size_of(dtype));
+    if (spec_.strided) {  // rows and pages are longer
+      view.strides[2] += kPad / element;
+      view.strides[1] = view.strides[2] * view.shape[2];
+      view.strides[0] = view.strides[1] * view.shape[1] + kPagePad / element;
+    }
+    const std::int64_t elements = view.shape[0] * view.strides[0];
+    auto* memory = allocate<std::uint8_t>(elements * element);
+    if (dtype == Dtype::kU8) {
+      std::generate_n(memory, elements, [this] { return engine_() % 2 == 0 ? 0x7F : 0xFF; });
+    } else {
+      std::generate_n(reinterpret_cast<std::uint16_t*>(memory), elements, [this] { return poison(); });
+    }
+    view.data = memory;
+    return view;
+  }
+
+  /// A normal element; with e4m3 its code, which has no scale of its own where there is none.
+  void write(const ConstTensorView& view, const ConstTensorView& scale, int head,
+             std::initializer_list<std::int64_t> place) {
+    const std::int64_t offset =
+        std::inner_product(place.begin(), place.end(), view.strides.begin(), std::int64_t{0});
+    void* memory = const_cast<void*>(view.data);  // this case's own
+    if (view.dtype != Dtype::kU8) {
+      static_cast<std::uint16_t*>(memory)[offset] = normal();
+      return;
+    }
+    const auto* scales = static_cast<const float*>(scale.data);
+    const float factor = scale.present() ? scales[spec_.scales > 1 ? head : 0] : 1;
+    static_cast<std::uint8_t*>(memory)[offset] = fp8_656::encode(normal_(engine_) / factor);
   }
 
   /// Where the cache keeps a request's token.
@@ -163,7 +243,9 @@ class Maker {
         table[i] = static_cast<std::int32_t>(engine_());  // never read
       } else {
         const bool invalid = spec_.invalid_pages && engine_() % 3 == 0;
-        table[i] = invalid ? outside(case_.inputs.kv_cache.shape[0]) : pages[i % columns];
+        const ConstTensorView& cache =
+            spec_.layout == KvLayout::kLatent ? case_.inputs.kv_cache : case_.inputs.key_cache;
+        table[i] = invalid ? outside(cache.shape[0]) : pages[i % columns];
       }
     }
   }
@@ -233,6 +315,16 @@ class Maker {
     case_.inputs.attn_sink = {sink, Dtype::kF32, {spec_.heads}};
   }
 
+  /// As ALiBi has them: 2^(-8 (h + 1) / h_q).
+  void make_slopes() {
+    if (!spec_.alibi) return;
+    auto* slopes = allocate<float>(spec_.heads);
+    for (int head = 0; head < spec_.heads; ++head) {
+      slopes[head] = std::exp2(-8 * static_cast<float>(head + 1) / static_cast<float>(spec_.heads));
+    }
+    case_.inputs.alibi_slopes = {slopes, Dtype::kF32, {spec_.heads}};
+  }
+
   const CaseSpec& spec_;
   std::mt19937_64 engine_;
   std::normal_distribution<float> normal_;
@@ -250,11 +342,16 @@ DecodeProblem problem_of(const CaseSpec& spec) {
   const std::vector<int>& ragged = spec.ragged_tokens;
   p.query = {static_cast<int>(spec.lengths.size()), spec.query_tokens, spec.heads, !ragged.empty()};
   if (p.query.ragged) p.query.tokens = std::max(1, *std::max_element(ragged.begin(), ragged.end()));
-  p.cache = {spec.format, spec.dtype, spec.kv_heads, spec.qk_dim, spec.v_dim, spec.page_size, 0};
+  p.cache = {spec.format, spec.dtype, spec.kv_heads, spec.qk_dim, spec.v_dim, spec.page_size, 0, spec.layout};
   p.cache.max_pages = spec.sparse ? 0 : pages(spec, longest) + 2;
   p.sparse = {spec.sparse, spec.sparse ? spec.topk : 0};
-  p.options = {spec.logit_scale / std::sqrt(static_cast<float>(spec.qk_dim)), spec.causal, spec.sink,
-               spec.batch_invariant};
+  p.options = {spec.logit_scale / std::sqrt(static_cast<float>(spec.qk_dim)),
+               spec.causal,
+               spec.sink,
+               spec.batch_invariant,
+               spec.soft_cap,
+               spec.alibi,
+               spec.window};
   return p;
 }
 

@@ -13,6 +13,8 @@ struct CaseSpec {
   std::string name = {};
   Dtype dtype = Dtype::kBF16;
   KvFormat format = KvFormat::kPlain;  ///< kFp8_656: scales are powers of two or others.
+  KvLayout layout = KvLayout::kLatent;
+  int scales = 0;  ///< kE4m3: of keys and of values, 0 (absent), 1 or kv_heads each.
   int query_tokens = 1;
   int heads = 16;
   int kv_heads = 1;
@@ -27,7 +29,10 @@ struct CaseSpec {
   bool invalid_pages = false;  ///< Some live page table entries are -1 or out of range.
   bool strided = false;        ///< q and kv_cache are slices of larger, poisoned tensors.
   float logit_scale = 1.0F;    ///< Standard deviation of the scores.
-  bool sparse = false;         ///< Query tokens attend to `topk` random ones of their request's tokens.
+  float soft_cap = 0;
+  bool alibi = false;
+  int window = 0;
+  bool sparse = false;  ///< Query tokens attend to `topk` random ones of their request's tokens.
   int topk = 0;
   std::vector<int> topk_lengths = {};  ///< One a request; empty: no topk_length.
   double skipped_indices = 0;  ///< The part of the indices that is -1 or out of range; of each third query

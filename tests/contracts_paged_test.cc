@@ -1,0 +1,234 @@
+// The contracts of separate and packed keys and values (MHA, GQA, MQA), on every backend that is there. What
+// no kernel of a backend takes is skipped there, except on the CPU, which takes everything.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "contracts.h"
+#include "core/element.h"
+
+namespace flashlatent {
+namespace {
+
+using runtime::CaseSpec;
+using runtime::DecodeRun;
+using runtime::RandomCase;
+
+class Paged : public Contracts {
+ protected:
+  static CaseSpec gqa(int heads, int kv_heads, int d, std::vector<int> lengths) {
+    return {.name = "gqa",
+            .layout = KvLayout::kSeparate,
+            .heads = heads,
+            .kv_heads = kv_heads,
+            .qk_dim = d,
+            .v_dim = d,
+            .page_size = 16,
+            .lengths = std::move(lengths)};
+  }
+
+  bool taken(const CaseSpec& spec) const {
+    const Status status = plan_bytes(runtime::problem_of(spec), executor_).status();
+    return !on_gpu() || status.code() != StatusCode::kUnsupported;
+  }
+
+  void expect_right(const CaseSpec& spec) {
+    if (taken(spec)) Contracts::expect_right(spec);
+  }
+  /// In both layouts.
+  void expect_both(CaseSpec spec) {
+    for (KvLayout layout : {KvLayout::kSeparate, KvLayout::kPacked}) {
+      spec.layout = layout;
+      expect_right(spec);
+    }
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, Paged, kBackends, backend_name);
+
+TEST_P(Paged, LengthsAtBoundaries) {
+  expect_both(gqa(8, 2, 128, {0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 193}));
+}
+
+TEST_P(Paged, Dimensions) {
+  for (int d : {64, 80, 96, 112, 120, 128, 192, 256}) {
+    CaseSpec spec = gqa(8, 2, d, {1, 70, 130});
+    expect_both(spec);
+    spec.dtype = Dtype::kF16;
+    expect_right(spec);
+  }
+  for (auto [qk_dim, v_dim] : {std::pair{192, 128}, {64, 128}, {24, 5}}) {
+    CaseSpec spec = gqa(6, 2, qk_dim, {70});
+    spec.v_dim = v_dim;
+    expect_both(spec);
+    spec.heads = 40;  // more than 16 rows a KV head: other code on the CPU
+    expect_both(spec);
+  }
+}
+
+TEST_P(Paged, Groups) {
+  for (int group : {1, 2, 3, 4, 5, 7, 8, 16, 17, 70}) {
+    for (int kv_heads : {1, 3}) expect_both(gqa(group * kv_heads, kv_heads, 64, {33, 130}));
+  }
+}
+
+TEST_P(Paged, PageSizesStridesAndPagesThatAreNone) {
+  for (int page_size : {1, 8, 16, 32, 61, 64, 128, 256}) {
+    CaseSpec spec = gqa(4, 2, 80, {1, 130, 257});
+    spec.page_size = page_size;
+    expect_both(spec);
+    spec.strided = spec.invalid_pages = true;
+    spec.dtype = Dtype::kF16;
+    expect_both(spec);
+  }
+}
+
+TEST_P(Paged, Fp8ScalesOfTensorAndHead) {
+  for (int scales : {0, 1, 4}) {
+    for (int group : {1, 3, 20}) {
+      for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+        CaseSpec spec = gqa(4 * group, 4, 128, {0, 130, 65});
+        spec.format = KvFormat::kE4m3;
+        spec.scales = scales;
+        spec.dtype = dtype;
+        // Without scales elements reach 448: scores stay as they are with them.
+        expect_both(spec);
+        spec.strided = true;
+        spec.invalid_pages = true;
+        expect_both(spec);
+      }
+    }
+  }
+}
+
+TEST_P(Paged, ScoresCappedBiasedAndWindowed) {
+  for (int heads : {4, 40}) {
+    CaseSpec spec = gqa(heads, 2, 96, {0, 1, 200, 577});
+    spec.logit_scale = 20;
+    spec.soft_cap = 15;
+    expect_both(spec);
+    spec.soft_cap = 0;
+    spec.logit_scale = 1;
+    spec.alibi = true;
+    expect_both(spec);
+    spec.soft_cap = 30;
+    for (int window : {1, 7, 64, 100, 576, 1000, std::numeric_limits<int>::max()}) {
+      spec.window = window;
+      expect_both(spec);
+    }
+  }
+}
+
+TEST_P(Paged, CausalQueryTokensAndWindows) {
+  for (int tokens : {2, 3, 5, 100}) {
+    for (int window : {0, 1, 4, 65}) {
+      CaseSpec spec = gqa(6, 2, 64, {1, 2, 64, 65, 200});
+      spec.query_tokens = tokens;
+      spec.causal = true;
+      spec.window = window;
+      spec.alibi = true;
+      expect_both(spec);
+    }
+  }
+}
+
+TEST_P(Paged, RaggedQueries) {
+  CaseSpec spec = gqa(6, 2, 128, {300, 0, 65, 700, 1, 128, 64});
+  spec.ragged_tokens = {2, 1, 0, 9, 1, 30, 64};
+  spec.causal = true;
+  spec.sink = true;
+  expect_both(spec);
+  spec.window = 70;
+  expect_both(spec);
+  spec.format = KvFormat::kE4m3;
+  spec.scales = 2;
+  expect_both(spec);
+}
+
+TEST_P(Paged, SplitsMergeAndSinksScale) {
+  CaseSpec spec = gqa(8, 2, 128, {5000, 3});
+  spec.sink = true;
+  expect_both(spec);
+  spec.format = KvFormat::kE4m3;
+  spec.scales = 2;
+  expect_both(spec);
+  spec.lengths.assign(150, 66);
+  spec.lengths[40] = 2500;
+  expect_right(spec);
+}
+
+TEST_P(Paged, HugeScores) {
+  CaseSpec spec = gqa(8, 2, 64, {200, 65});
+  spec.logit_scale = 150;
+  expect_both(spec);
+}
+
+/// Pages that lie before every query token's window are not read: NaN in them changes nothing.
+TEST_P(Paged, TokensBeforeTheWindowAreNotRead) {
+  CaseSpec spec = gqa(4, 2, 64, {300});
+  spec.query_tokens = 3;
+  spec.causal = true;
+  spec.window = 40;
+  if (!taken(spec)) GTEST_SKIP() << "no kernel takes it";
+  RandomCase c = runtime::make_case(spec, 3);
+  Contracts::expect_right(c, "before");
+  DecodeRun clean = place(c, executor_);
+  ASSERT_TRUE(clean.run().ok() && clean.fetch().ok());
+  // The first of the three sees the tokens from 300 - 2 - 40 on.
+  const auto* pages = static_cast<const std::int32_t*>(c.inputs.block_table.data);
+  for (const ConstTensorView* view : {&c.inputs.key_cache, &c.inputs.value_cache}) {
+    auto* elements = static_cast<std::uint16_t*>(const_cast<void*>(view->data));
+    for (int t = 0; t < 300 - 2 - 40; ++t) {
+      auto* row = elements + pages[t / 16] * view->strides[0] + t % 16 * view->strides[1];
+      std::fill_n(row, view->strides[1], float_to_bf16(std::numeric_limits<float>::quiet_NaN()));
+    }
+  }
+  DecodeRun poisoned = place(c, executor_);
+  ASSERT_TRUE(poisoned.run().ok() && poisoned.fetch().ok());
+  EXPECT_EQ(clean.out_bytes(), poisoned.out_bytes());
+  EXPECT_EQ(clean.lse_bytes(), poisoned.lse_bytes());
+}
+
+/// NaN in a live key or value reaches the rows that see it, and no others.
+TEST_P(Paged, LiveNanReachesTheOutput) {
+  for (bool in_values : {false, true}) {
+    for (float cap : {0.0F, 20.0F}) {
+      for (int heads : {4, 40}) {
+        CaseSpec spec = gqa(heads, 2, 64, {130});
+        spec.query_tokens = 2;
+        spec.causal = true;
+        spec.soft_cap = cap;
+        spec.window = 100;
+        if (!taken(spec)) GTEST_SKIP() << "no kernel takes it";
+        for (int token : {29, 30, 100, 128, 129}) {  // 30: the second row's first; 129: unseen by the first
+          RandomCase c = runtime::make_case(spec, 4);
+          const ConstTensorView& view = in_values ? c.inputs.value_cache : c.inputs.key_cache;
+          const auto* pages = static_cast<const std::int32_t*>(c.inputs.block_table.data);
+          auto* elements = static_cast<std::uint16_t*>(const_cast<void*>(view.data));
+          elements[pages[token / 16] * view.strides[0] + token % 16 * view.strides[1]] =
+              float_to_bf16(std::numeric_limits<float>::quiet_NaN());
+          Contracts::expect_right(c, "nan");
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Paged, SameBits) {
+  CaseSpec spec = gqa(8, 2, 128, {3000, 1, 64});
+  spec.alibi = true;
+  if (!taken(spec)) GTEST_SKIP() << "no kernel takes it";
+  expect_same_bits(spec);
+}
+
+TEST_P(Paged, BatchInvariant) {
+  CaseSpec spec = gqa(8, 2, 128, {4500, 3, 64, 2100});
+  spec.batch_invariant = true;
+  if (!taken(spec)) GTEST_SKIP() << "no kernel takes it";
+  expect_batch_invariant(spec);
+  spec.window = 2200;
+  expect_batch_invariant(spec);
+}
+
+}  // namespace
+}  // namespace flashlatent

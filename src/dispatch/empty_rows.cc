@@ -8,7 +8,7 @@
 
 namespace flashlatent {
 
-Status replace_empty_lse(const TensorView& lse, float value, const Executor& executor) {
+Status replace_empty_lse(const TensorView& lse, float value, [[maybe_unused]] const Executor& executor) {
   if (lse.elements() == 0) return {};
 #if FLASHLATENT_WITH_CUDA
   if (executor.backend == Backend::kCuda) return cuda::replace_empty_lse(lse, value, executor);

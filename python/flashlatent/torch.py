@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from . import _native
-from ._native import Problem, Step
+from ._native import Plan, Problem, Step
 
 __all__ = ["append_latent", "combine", "convert_cache", "copy_pages", "decode", "decode_out", "gather_cache", "plan"]
 
@@ -52,8 +52,23 @@ def _plan(q, kv_cache, block_table=None, cache_seqlens=None, *, v_dim=512, causa
     return storage
 
 
-def _plan_fake(q, *args, **kwargs):
-    size = torch.library.get_ctx().new_dynamic_size()  # known where there are shapes and a device
+def _plan_fake(q, kv_cache, block_table=None, cache_seqlens=None, *, v_dim=512, causal=False, indices=None,
+               topk_length=None, cu_seqlens_q=None, tokens=None, batch_invariant=False):
+    where = block_table if indices is None else indices
+    shapes = {
+        "batch": where.shape[0], "heads": q.shape[-2], "qk_dim": q.shape[-1],
+        "tokens": tokens if tokens is not None else q.shape[0] if cu_seqlens_q is not None else q.shape[1],
+        "kv_heads": kv_cache.shape[2], "page_size": kv_cache.shape[1],
+        "max_pages": where.shape[1] if indices is None else 0, "topk": None if indices is None else where.shape[2],
+    }
+    if any(isinstance(extent, torch.SymInt) for extent in shapes.values()):
+        size = torch.library.get_ctx().new_dynamic_size()  # known when there are numbers
+    else:
+        problem = Problem(**shapes, softmax_scale=1.0, v_dim=v_dim, causal=causal, ragged=cu_seqlens_q is not None,
+                          dtype="bf16" if q.dtype == torch.bfloat16 else "fp16",
+                          kv_format="fp8_656" if kv_cache.element_size() == 1 else "plain",
+                          batch_invariant=batch_invariant)
+        size = Plan(problem, device=str(q.device)).plan_bytes
     return q.new_empty(size, dtype=torch.uint8)
 
 

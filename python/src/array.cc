@@ -187,7 +187,12 @@ void Array::read_capsule(const char* name, nb::handle object, std::optional<Dtyp
   // their data ready for CUDA's default stream.
   const ArrayType& type = array_type(object);
   if (nb::cast<int>(device[0]) != dlpack::kCpu && (type.torch || type.cupy)) arguments["stream"] = -1;
-  const nb::object exporter = object.attr("__dlpack__");
+  nb::object exported = nb::borrow(object);
+  if (type.torch &&
+      nb::cast<std::string>(nb::str(nb::object(object.attr("dtype")))).starts_with("torch.float8")) {
+    exported = object.attr("view")(nb::module_::import_("torch").attr("uint8"));  // old torch exports no FP8
+  }
+  const nb::object exporter = exported.attr("__dlpack__");
   try {
     nb::dict versioned;
     versioned.update(arguments);

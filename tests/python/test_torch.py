@@ -90,9 +90,11 @@ def test_compile(device, dynamic):
         return out + 0, lse
 
     compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic, backend="aot_eager")
-    for lengths in ([3, 70], [64, 1, 20]):
-        case = TorchCase(lengths, device)
-        case.check(*compiled(*case.tensors))
+    # A plan's size is not known where shapes are not; newer torch takes that by default.
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        for lengths in ([3, 70], [64, 1, 20]):
+            case = TorchCase(lengths, device)
+            case.check(*compiled(*case.tensors))
 
 
 def test_cuda_graph(device):

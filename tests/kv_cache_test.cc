@@ -335,7 +335,7 @@ TEST_P(KvCache, CpuRefusesWrongSlotsBeforeItWrites) {
   const Bytes before = cache.bytes();
   const Status refused =
       append_latent(latent.upload(), rope.upload(), mapping.upload(), cache.upload(), executor_);
-  expect_refused(refused, "slot_mapping[2] is 8; kv_cache has 8 slots");
+  expect_refused(refused, "slot_mapping[2] is 8; the cache has 8 slots");
   cache.download();
   EXPECT_EQ(cache.bytes(), before);
 

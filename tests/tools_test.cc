@@ -158,6 +158,38 @@ TEST_F(Program, BenchComparesWithFloat64AndPricesBatchInvariance) {
   EXPECT_FALSE(etap.contains("batch_invariant_cost"));
 }
 
+TEST_F(Program, BenchPaged) {
+  expect_right("bench paged --suite small --repeats 3 --rmse --json " + file("paged.json"), {"floor ms"});
+  const auto rows = json("paged.json").at("results");
+  ASSERT_EQ(rows.size(), 3U);
+  EXPECT_EQ(rows[2].at("name"), "b1 h8-2 d128 s_k300 uniform s_q2 e4m3 packed page16");
+  EXPECT_EQ(rows[2].at("layout"), "packed");
+  EXPECT_EQ(rows[2].at("kv"), "e4m3");
+  // Keys and values once, queries and outputs once.
+  const double bytes = 300 * 2 * 2 * 128 + 2 * 8 * 128 * 4;
+  EXPECT_NEAR(rows[2].at("gbps").get<double>() * rows[2].at("ms").get<double>() * 1e6, bytes, 1);
+  for (const auto& row : rows) {
+    EXPECT_GT(row.at("rmse"), 0);
+    EXPECT_LT(row.at("rmse"), 2e-3);
+    EXPECT_NEAR(row.at("roof_pct").get<double>(),
+                100 * row.at("floor_ms").get<double>() / row.at("ms").get<double>(), 1e-6);
+  }
+  expect_refused("bench paged --layout packed --dim 84", {"qk_dim is 84", "multiple of 8"});
+  const Outcome list = run("bench paged --list --suite peers");
+  EXPECT_EQ(std::count(list.out.begin(), list.out.end(), '\n'), 10) << list.out;
+}
+
+TEST_F(Program, MakesPagedCases) {
+  expect_right(
+      "make-case " + file("p") +
+      " --layout packed --kv e4m3 --scales 2 --heads 6 --kv-heads 2 --dims 64/32 --page-size 8 --alibi "
+      "--window 40 --soft-cap 20 --query-tokens 2 --causal");
+  expect_right("decode " + file("p"), {"packed decode", "cap=20 alibi window=40", " rows right"});
+  expect_refused("make-case " + file("p") + " --layout separate --scales 3 --heads 4 --kv-heads 2",
+                 {"--scales is 3", "2"});
+  expect_refused("make-case " + file("p") + " --window 5", {"window is set"});
+}
+
 TEST_F(Program, BenchSparseAndFp8) {
   expect_right("bench sparse --suite small --repeats 3 --rmse --json " + file("sparse.json"));
   const auto sparse = json("sparse.json").at("results");
@@ -282,7 +314,8 @@ TEST_F(Program, DecodeRefusesBadFiles) {
 }
 
 TEST_F(Program, DecodeIsRightOnGoldenCases) {
-  for (const char* name : {"golden/dense_bf16_page16.safetensors", "golden/sparse_h8.safetensors"}) {
+  for (const char* name : {"golden/dense_bf16_page16.safetensors", "golden/sparse_h8.safetensors",
+                           "golden/paged_gqa_d80_p8.safetensors"}) {
     const std::string path = shared_file(name);
     if (path.empty()) GTEST_SKIP() << "no golden case beside the project";
     expect_right("decode " + path, {"against the file's reference", " rows right"});

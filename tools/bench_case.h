@@ -1,4 +1,4 @@
-// What `bench dense` and `bench sparse` measure: shapes, one by one and in suites.
+// What `bench dense`, `bench sparse` and `bench paged` measure: shapes, one by one and in suites.
 #pragma once
 
 #include <span>

@@ -1,4 +1,5 @@
-// flashlatent bench dense, bench sparse: how long decode calls take, beside what the machine could do.
+// flashlatent bench dense, bench sparse, bench paged: how long decode calls take, beside what the machine
+// could do.
 #include "tools/bench_decode.h"
 
 #include <fmt/core.h>
@@ -26,6 +27,7 @@ struct Measurement {
   bool graph = false;
   double tflops = 0;
   double gbps = 0;
+  double floor_ms = 0;  // what bytes or operations need at the roof
   double roof_pct = 0;
   double oracle_ms = 0;
   double variant_ms = 0;       // with batch_invariant: the time without it
@@ -43,7 +45,8 @@ struct Work {
 /// Bytes that the cache has of a token, of all KV heads.
 double token_bytes(const DecodeProblem::Cache& cache) {
   if (cache.format == KvFormat::kFp8_656) return fp8_656::kTokenBytes;
-  return 2.0 * cache.heads * cache.qk_dim;
+  if (cache.layout == KvLayout::kLatent) return 2.0 * cache.heads * cache.qk_dim;
+  return (cache.format == KvFormat::kE4m3 ? 1.0 : 2.0) * cache.heads * (cache.qk_dim + cache.v_dim);
 }
 
 /// 2 (d_qk + d_v) operations a row and token. Dense: the cache read once, q read and out written once;
@@ -108,8 +111,8 @@ Result<Measurement> measure(const BenchCase& c, const BenchOptions& options, con
   const Work work = work_of(c);
   m.tflops = work.flops / timing->median * 1e-9;
   m.gbps = work.bytes / timing->median * 1e-6;
-  const double floor_ms = std::max(work.bytes / roof.read_tbps, work.flops / roof.matmul_tflops) * 1e-9;
-  m.roof_pct = 100 * floor_ms / timing->median;
+  m.floor_ms = std::max(work.bytes / roof.read_tbps, work.flops / roof.matmul_tflops) * 1e-9;
+  m.roof_pct = 100 * m.floor_ms / timing->median;
   if (c.rmse) {
     Result<runtime::Comparison> sample = runtime::compare_sample(*input, kSampleRows, executor);
     if (!sample.ok()) return sample.status();
@@ -161,7 +164,9 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m,
                                 {"repeats", m.timing.repeats},
                                 {"tflops", m.tflops},
                                 {"gbps", m.gbps},
+                                {"floor_ms", m.floor_ms},
                                 {"roof_pct", m.roof_pct}};
+  if (cache.layout != KvLayout::kLatent) row["layout"] = to_string(cache.layout);
   if (sparse.enabled) row["topk"] = sparse.topk;
   if (m.variant_ms > 0) {
     row["ms_without_batch_invariant"] = m.variant_ms;
@@ -178,12 +183,13 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m,
 
 /// The columns that not every run has.
 struct Columns {
-  bool variant = false, rmse = false, oracle = false;
+  bool floor = false, variant = false, rmse = false, oracle = false;
 };
 
 void print_head(const Columns& columns) {
   fmt::print("{:<34} {:<12} {:<5} {:>9} {:>9} {:>9} {:>8} {:>7} {:>6}", "case", "kernel", "graph", "ms",
              "least", "most", "TFLOP/s", "GB/s", "roof%");
+  if (columns.floor) fmt::print(" {:>9}", "floor ms");
   if (columns.variant) fmt::print(" {:>9}", "x variant");
   if (columns.rmse) fmt::print(" {:>9}", "rmse");
   if (columns.oracle) fmt::print(" {:>9}", "x oracle");
@@ -194,6 +200,7 @@ void print_row(const BenchCase& c, const Measurement& m, const Columns& columns)
   fmt::print("{:<34} {:<12} {:<5} {:>9.4f} {:>9.4f} {:>9.4f} {:>8.2f} {:>7.0f} {:>6.1f}", c.name, m.kernel,
              m.graph ? "yes" : "no", m.timing.median, m.timing.least, m.timing.most, m.tflops, m.gbps,
              m.roof_pct);
+  if (columns.floor) fmt::print(" {:>9.4f}", m.floor_ms);
   if (columns.variant) fmt::print(" {:>9.3f}", m.timing.median / m.variant_ms);
   if (columns.rmse) fmt::print(" {:>9.2e}", m.sample.rmse);
   if (columns.oracle) fmt::print(" {:>9.1f}", m.oracle_ms / m.timing.median);
@@ -233,7 +240,8 @@ int run_bench_decode(const char* name, std::vector<BenchCase> all, const BenchOp
   fmt::print("roof, measured now: read {:.3f} TB/s, {} {:.3f} TFLOP/s; source tree {}\n", roof->read_tbps,
              executor.backend == Backend::kCuda ? "wgmma bf16" : "fp32 multiply-add", roof->matmul_tflops,
              source_tree());
-  const Columns columns{.variant = options.batch_invariant,
+  const Columns columns{.floor = cases[0].problem.cache.layout != KvLayout::kLatent,
+                        .variant = options.batch_invariant,
                         .rmse = std::any_of(cases.begin(), cases.end(), [](auto& c) { return c.rmse; }),
                         .oracle = options.oracle};
   if (columns.rmse) fmt::print("rmse: against float64, up to {} rows a case\n", kSampleRows);

@@ -1,4 +1,4 @@
-// What `bench dense` and `bench sparse` share: their options, and measuring a list of cases.
+// What `bench dense`, `bench sparse` and `bench paged` share: their options, and measuring a list of cases.
 #pragma once
 
 #include <span>

@@ -23,6 +23,11 @@ std::string name_of(const CaseSpec& s) {
   const char* kv = s.format == KvFormat::kPlain ? to_string(s.dtype) : to_string(s.format);
   std::string name = fmt::format("{}/{}/d{}-{}/h{}-{}/sq{}/page{}", s.name, kv, s.qk_dim, s.v_dim, s.heads,
                                  s.kv_heads, s.query_tokens, s.page_size);
+  if (s.layout == KvLayout::kPacked) name += "/packed";
+  if (s.format == KvFormat::kE4m3) name += fmt::format("/{}/scales{}", to_string(s.dtype), s.scales);
+  if (s.soft_cap != 0) name += fmt::format("/cap{}", s.soft_cap);
+  if (s.alibi) name += "/alibi";
+  if (s.window != 0) name += fmt::format("/window{}", s.window);
   if (s.sparse) name += fmt::format("/topk{}", s.topk);
   if (!s.topk_lengths.empty()) name += "/topk_length";
   if (s.causal) name += "/causal";
@@ -204,7 +209,11 @@ std::vector<CaseSpec> check_cases(const std::string& suite) {
                                 : suite == "quick" ? quick_cases()
                                                    : full_cases();
   suite == "small" ? add_small_fp8_cases(cases) : add_quick_fp8_cases(cases);
-  if (suite == "full") add_full_fp8_cases(cases);
+  suite == "small" ? add_small_paged_cases(cases) : add_quick_paged_cases(cases);
+  if (suite == "full") {
+    add_full_fp8_cases(cases);
+    add_full_paged_cases(cases);
+  }
   for (CaseSpec& spec : cases) spec.name = name_of(spec);
   return cases;
 }

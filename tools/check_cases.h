@@ -16,4 +16,9 @@ void add_small_fp8_cases(std::vector<runtime::CaseSpec>& cases);
 void add_quick_fp8_cases(std::vector<runtime::CaseSpec>& cases);
 void add_full_fp8_cases(std::vector<runtime::CaseSpec>& cases);
 
+/// The same with separate or packed keys and values.
+void add_small_paged_cases(std::vector<runtime::CaseSpec>& cases);
+void add_quick_paged_cases(std::vector<runtime::CaseSpec>& cases);
+void add_full_paged_cases(std::vector<runtime::CaseSpec>& cases);
+
 }  // namespace flashlatent::tools

@@ -29,6 +29,7 @@ void add_make_case(CLI::App& app, Action& action);
 /// Below `bench`.
 void add_bench_dense(CLI::App& bench, Action& action);
 void add_bench_sparse(CLI::App& bench, Action& action);
+void add_bench_paged(CLI::App& bench, Action& action);
 void add_bench_cache(CLI::App& bench, Action& action);
 void add_bench_numerics(CLI::App& bench, Action& action);
 void add_bench_plan(CLI::App& bench, Action& action);

@@ -23,6 +23,7 @@ struct MakeCaseOptions {
   std::string dtype = "bf16";
   std::string kv = "plain";
   std::string dims = "576/512";
+  std::string layout = "latent";
   int batch = 0;  // 0: as many as lengths
   bool no_reference = false;
   std::uint64_t seed = 0;
@@ -33,13 +34,18 @@ Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
   spec = options.spec;
   spec.dtype = options.dtype == "fp16" ? Dtype::kF16 : Dtype::kBF16;
   spec.format = *kv_format_from_name(options.kv);
+  spec.layout = options.layout == "packed"     ? KvLayout::kPacked
+                : options.layout == "separate" ? KvLayout::kSeparate
+                                               : KvLayout::kLatent;
   spec.sparse = spec.topk >= 0;
   int end = 0;
   const int numbers = std::sscanf(options.dims.c_str(), "%d/%d%n", &spec.qk_dim, &spec.v_dim, &end);
-  if (numbers != 2 || static_cast<std::size_t>(end) != options.dims.size() || spec.v_dim < 1 ||
-      spec.qk_dim < spec.v_dim || spec.qk_dim > 4096) {
+  if (numbers != 2 || static_cast<std::size_t>(end) != options.dims.size() ||
+      std::min(spec.qk_dim, spec.v_dim) < 1 || std::max(spec.qk_dim, spec.v_dim) > 4096 ||
+      (spec.layout == KvLayout::kLatent && spec.v_dim > spec.qk_dim)) {
     return {StatusCode::kInvalidArgument,
-            fmt::format("--dims is '{}'; expected d_qk/d_v with 1 <= d_v <= d_qk <= 4096, such as 576/512",
+            fmt::format("--dims is '{}'; expected d_qk/d_v, each from 1 to 4096 and of a latent cache d_v <= "
+                        "d_qk, such as 576/512",
                         options.dims)};
   }
   if (options.batch > 0) {
@@ -61,6 +67,10 @@ Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
     if (length <= spec.topk) continue;
     return {StatusCode::kInvalidArgument,
             fmt::format("--topk-lengths has {}; 0 to --topk {} is accepted", length, std::max(spec.topk, 0))};
+  }
+  if (spec.scales > 1 && spec.scales != spec.kv_heads) {
+    return {StatusCode::kInvalidArgument,
+            fmt::format("--scales is {}; 0, 1 or --kv-heads {} is accepted", spec.scales, spec.kv_heads)};
   }
   if (spec.heads % spec.kv_heads != 0) {
     return {StatusCode::kInvalidArgument,
@@ -124,7 +134,15 @@ int run_make_case(const MakeCaseOptions& options) {
   const auto& cache = random_case.problem.cache;
 
   const DecodeInputs& inputs = random_case.inputs;
-  std::vector<io::NamedTensor> tensors = {{"q", inputs.q}, {"kv_cache", inputs.kv_cache}};
+  std::vector<io::NamedTensor> tensors = {{"q", inputs.q}};
+  for (const io::NamedTensor& tensor : {io::NamedTensor{"kv_cache", inputs.kv_cache},
+                                        {"key_cache", inputs.key_cache},
+                                        {"value_cache", inputs.value_cache},
+                                        {"key_scale", inputs.key_scale},
+                                        {"value_scale", inputs.value_scale},
+                                        {"alibi_slopes", inputs.alibi_slopes}}) {
+    if (tensor.view.present()) tensors.push_back(tensor);
+  }
   std::vector<std::int32_t> table;
   if (spec.sparse) {
     tensors.push_back({"indices", inputs.indices});
@@ -149,11 +167,15 @@ int run_make_case(const MakeCaseOptions& options) {
   }
   // 17 digits are enough for any double.
   std::map<std::string, std::string> metadata = {
-      {"kind", spec.sparse ? "sparse_decode" : "dense_decode"},
+      {"kind", spec.layout != KvLayout::kLatent ? "paged_decode"
+               : spec.sparse                    ? "sparse_decode"
+                                                : "dense_decode"},
       {"softmax_scale", fmt::format("{:.17g}", random_case.problem.options.softmax_scale)},
       {"causal", spec.causal ? "true" : "false"},
       {"head_dim_v", fmt::format("{}", spec.v_dim)}};
-  if (spec.format == KvFormat::kFp8_656) metadata["kv_format"] = to_string(spec.format);
+  if (spec.format != KvFormat::kPlain) metadata["kv_format"] = to_string(spec.format);
+  if (spec.soft_cap != 0) metadata["soft_cap"] = fmt::format("{:.9g}", spec.soft_cap);
+  if (spec.window != 0) metadata["window"] = fmt::format("{}", spec.window);
   if (Status status = io::write_safetensors(options.path, tensors, metadata); !status.ok()) {
     return fail(status);
   }
@@ -172,9 +194,20 @@ void add_make_case(CLI::App& app, Action& action) {
   make->add_option("--dtype", options->dtype, "bf16 or fp16")
       ->check(CLI::IsMember({"bf16", "fp16"}))
       ->capture_default_str();
-  make->add_option("--kv", options->kv, "Cache format: plain (of the dtype) or fp8_656")
-      ->check(CLI::IsMember({"plain", "fp8_656"}))
+  make->add_option("--kv", options->kv, "Cache format: plain (of the dtype), fp8_656, or e4m3 if not latent")
+      ->check(CLI::IsMember({"plain", "fp8_656", "e4m3"}))
       ->capture_default_str();
+  make->add_option("--layout", options->layout,
+                   "latent (MLA), or keys and values apart: separate, or packed as vLLM has them")
+      ->check(CLI::IsMember({"latent", "separate", "packed"}))
+      ->capture_default_str();
+  make->add_option("--scales", spec.scales, "e4m3: scales of keys and of values, none, 1 or one a KV head")
+      ->check(CLI::Range(0, 4096));
+  make->add_option("--soft-cap", spec.soft_cap, "Separate, packed: soft cap of scores; 0: none")
+      ->check(CLI::NonNegativeNumber);
+  make->add_flag("--alibi", spec.alibi, "Separate, packed: with ALiBi slopes");
+  make->add_option("--window", spec.window, "Separate, packed: tokens that a query token sees; 0: all")
+      ->check(CLI::NonNegativeNumber);
   make->add_option("--topk", spec.topk,
                    "Make it sparse: each query token attends to so many random tokens of its request")
       ->check(CLI::Range(0, 1 << 20));
@@ -222,6 +255,8 @@ void add_make_case(CLI::App& app, Action& action) {
       "oracle's.\n"
       "Examples: flashlatent make-case case.safetensors --lengths 0,1,300 --query-tokens 2 --causal\n"
       "          flashlatent make-case case.safetensors --kv fp8_656 --topk 96 --skipped-indices 0.3\n"
+      "          flashlatent make-case case.safetensors --layout separate --heads 32 --kv-heads 8 --dims "
+      "128/128 --alibi\n"
       "          flashlatent decode case.safetensors");
   make->callback([&action, options] { action = [options] { return run_make_case(*options); }; });
 }

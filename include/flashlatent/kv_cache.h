@@ -47,7 +47,7 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
                     const TensorView& out, const Executor& executor);
 
 /// Copies pages, for copy-on-write and defragmentation: page pairs[i][0] of `from` to page pairs[i][1] of
-/// `to`.
+/// `to`. On the CPU also of keys or of values in any layout and dtype, which is a call for each.
 ///   pairs  int32 or int64 (n, 2). A pair with a page that does not exist is refused on the CPU, before
 ///          anything is written, and skipped on CUDA.
 /// `from` and `to` have the same dtype and page shape and may be the same cache. No page is a destination
@@ -55,5 +55,38 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
 /// with bytes of either.
 Status copy_pages(const ConstTensorView& from, const TensorView& to, const ConstTensorView& pairs,
                   const Executor& executor);
+
+/// The cache of MHA, GQA or MQA, keys and values apart: (pages, page_size, h_kv, d) each, or packed, keys
+/// (pages, h_kv, d / x, page_size, x), x elements being 16 bytes, and values (pages, h_kv, d, page_size).
+/// bf16, fp16, or uint8: e4m3, times a scale, fp32 (1) or (h_kv), 1 where absent.
+template <class View>
+struct BasicKeyValueCache {
+  View keys, values;
+  ConstTensorView key_scale = {}, value_scale = {};
+};
+using ConstKeyValueCache = BasicKeyValueCache<ConstTensorView>;
+struct KeyValueCache : BasicKeyValueCache<TensorView> {
+  operator ConstKeyValueCache() const {  // NOLINT(google-explicit-constructor): adds const
+    return {keys, values, key_scale, value_scale};
+  }
+};
+
+// The operations on it run on the CPU; kUnsupported on CUDA. Elements are rounded to a cache's dtype; e4m3
+// ones are element / scale, rounded to the nearest, ties to even: 448 beyond the largest number, NaN for NaN
+// and infinity. Elements of the same dtype (and e4m3 scale) are copied.
+
+/// Writes n new tokens: keys (n, h_kv, d_qk) and values (n, h_kv, d_v), both bf16 or both fp16. slot_mapping
+/// is as in append_latent(); of two tokens for one slot the later one stays.
+Status append_kv(const ConstTensorView& keys, const ConstTensorView& values,
+                 const ConstTensorView& slot_mapping, const KeyValueCache& cache, const Executor& executor);
+
+/// As gather_cache(), into keys (rows, h_kv, d_qk) and values (rows, h_kv, d_v), both bf16 or both fp16.
+Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_table,
+                 const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
+                 const TensorView& keys, const TensorView& values, const Executor& executor);
+
+/// Converts a whole cache into another of the same pages, page size, heads and dimensions: from one layout to
+/// the other, from one dtype or scale to another. The two do not overlap.
+Status convert_kv(const ConstKeyValueCache& from, const KeyValueCache& to, const Executor& executor);
 
 }  // namespace flashlatent

@@ -40,4 +40,16 @@ Status innermost_contiguous(const char* name, const ConstTensorView& view) {
   return invalid_argument(name, " is ", to_string(view), "; its innermost stride must be 1");
 }
 
+Status expect_strided(const char* name, const ConstTensorView& view, Dtype dtype, Device device,
+                      const std::vector<std::int64_t>& shape) {
+  FLASHLATENT_RETURN_IF_ERROR(expect(name, view, dtype, device, shape));
+  return innermost_contiguous(name, view);
+}
+
+Status expect_integers(const char* name, const ConstTensorView& view, Device device,
+                       const std::vector<std::int64_t>& shape) {
+  const bool wide = view.present() && view.dtype == Dtype::kI64;
+  return expect_strided(name, view, wide ? Dtype::kI64 : Dtype::kI32, device, shape);
+}
+
 }  // namespace flashlatent

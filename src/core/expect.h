@@ -15,4 +15,12 @@ Status expect(const char* name, const ConstTensorView& view, Dtype dtype, Device
 
 Status innermost_contiguous(const char* name, const ConstTensorView& view);
 
+/// Both.
+Status expect_strided(const char* name, const ConstTensorView& view, Dtype dtype, Device device,
+                      const std::vector<std::int64_t>& shape);
+
+/// The same of int32 or int64.
+Status expect_integers(const char* name, const ConstTensorView& view, Device device,
+                       const std::vector<std::int64_t>& shape);
+
 }  // namespace flashlatent

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dispatch/kernel.h"
+#include "flashlatent/kv_cache.h"
 
 namespace flashlatent::cpu {
 
@@ -26,6 +27,13 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
                     const TensorView& out, const Executor& executor);
 Status copy_pages(const ConstTensorView& from, const TensorView& to, const ConstTensorView& pairs,
                   const Executor& executor);
+
+Status append_kv(const ConstTensorView& keys, const ConstTensorView& values,
+                 const ConstTensorView& slot_mapping, const KeyValueCache& cache, const Executor& executor);
+Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_table,
+                 const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
+                 const TensorView& keys, const TensorView& values, const Executor& executor);
+Status convert_kv(const ConstKeyValueCache& from, const KeyValueCache& to, const Executor& executor);
 
 /// Threads that OpenMP offers.
 int hardware_threads();

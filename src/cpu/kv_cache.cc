@@ -5,22 +5,13 @@
 
 #include "core/fp8_656.h"
 #include "core/message.h"
+#include "cpu/cache_arguments.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/rows.h"
 
 namespace flashlatent::cpu {
 
 namespace {
-
-int threads_of(const Executor& executor) {
-  return executor.threads > 0 ? executor.threads : hardware_threads();
-}
-
-/// An element of an int32 or int64 tensor.
-std::int64_t integer(const ConstTensorView& view, std::int64_t offset) {
-  if (view.dtype == Dtype::kI64) return static_cast<const std::int64_t*>(view.data)[offset];
-  return static_cast<const std::int32_t*>(view.data)[offset];
-}
 
 /// A tensor's bytes, found by its strides.
 template <class Byte, class View>
@@ -48,36 +39,6 @@ void copy_row(const std::uint8_t* from, Dtype from_dtype, std::int64_t last, std
   } else {
     convert_row(halves(from), from_dtype, static_cast<int>(last), halves(to), to_dtype);
   }
-}
-
-/// Every slot is a token of the cache, or negative.
-Status validate_slots(const ConstTensorView& slot_mapping, std::int64_t slots) {
-  for (std::int64_t i = 0; i < slot_mapping.shape[0]; ++i) {
-    const std::int64_t slot = integer(slot_mapping, i);
-    if (slot < slots) continue;
-    return invalid_argument("slot_mapping[", i, "] is ", slot, "; kv_cache has ", slots,
-                            " slots, and negative ones are skipped");
-  }
-  return {};
-}
-
-Status validate_rows(const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
-                     std::int64_t rows) {
-  const std::int64_t batch = cu_seqlens.shape[0] - 1;
-  std::int64_t before = 0;
-  for (std::int64_t i = 0; i <= batch; ++i) {
-    const std::int64_t end = integer(cu_seqlens, i);
-    if (end < before || (i == 0 && end != 0) || (i == batch && end != rows)) {
-      return invalid_argument("cu_seqlens[", i, "] is ", end,
-                              "; it must begin with 0, never fall, and end at ", "out's ", rows, " rows");
-    }
-    before = end;
-  }
-  for (std::int64_t i = 0; i < batch && first_token.present(); ++i) {
-    if (integer(first_token, i) >= 0) continue;
-    return invalid_argument("first_token[", i, "] is ", integer(first_token, i), "; 0 or more is accepted");
-  }
-  return {};
 }
 
 /// All pages exist; none is written twice, or read and written.
@@ -185,13 +146,20 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
 Status copy_pages(const ConstTensorView& from, const TensorView& to, const ConstTensorView& pairs,
                   const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate_pairs(pairs, from, to));
-  const std::int64_t page_size = from.shape[1], heads = from.shape[2];
+  // Rows of any rank: three dimensions between the page and the row, the last of which is often 1.
+  const int last = from.rank - 1;
+  const std::int64_t a = from.shape[1], b = from.shape[2], c = from.rank == 5 ? from.shape[3] : 1;
 #pragma omp parallel for schedule(static) num_threads(threads_of(executor))
-  for (std::int64_t i = 0; i < pairs.shape[0] * page_size; ++i) {
-    const std::int64_t pair = i / page_size * pairs.strides[0], token = i % page_size;
-    for (std::int64_t head = 0; head < heads; ++head) {
-      copy_row(at<const std::uint8_t>(from, integer(pairs, pair), token, head), from.dtype, from.shape[3],
-               at<std::uint8_t>(to, integer(pairs, pair + 1), token, head), to.dtype);
+  for (std::int64_t i = 0; i < pairs.shape[0] * a; ++i) {
+    const std::int64_t pair = i / a * pairs.strides[0];
+    for (std::int64_t row = 0; row < b * c; ++row) {
+      auto place = [&](const auto& view, std::int64_t page) {
+        return at<const std::uint8_t>(view, page, i % a, row / c) +
+               (from.rank == 5 ? row % c * view.strides[3] : 0) *
+                   static_cast<std::int64_t>(size_of(view.dtype));
+      };
+      std::memcpy(const_cast<std::uint8_t*>(place(to, integer(pairs, pair + 1))),
+                  place(from, integer(pairs, pair)), from.shape[last] * size_of(from.dtype));
     }
   }
   return {};

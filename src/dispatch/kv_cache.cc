@@ -27,12 +27,6 @@ std::int64_t last_extent(Dtype dtype, std::int64_t elements) {
   return dtype == Dtype::kU8 ? fp8_656::kTokenBytes : elements;
 }
 
-Status expect_strided(const char* name, const ConstTensorView& view, Dtype dtype, Device device,
-                      const std::vector<std::int64_t>& shape) {
-  FLASHLATENT_RETURN_IF_ERROR(expect(name, view, dtype, device, shape));
-  return innermost_contiguous(name, view);
-}
-
 /// A cache in any format.
 Status expect_cache(const char* name, const ConstTensorView& view, Device device) {
   if (view.rank != 4 || (!is_half(view.dtype) && view.dtype != Dtype::kU8)) {
@@ -46,13 +40,6 @@ Status expect_cache(const char* name, const ConstTensorView& view, Device device
                                              {-1, -1, fp8 ? 1 : -1, fp8 ? fp8_656::kTokenBytes : -1}));
   if (view.shape[1] > 0 && view.shape[2] > 0 && view.shape[3] > 0) return {};
   return invalid_argument(name, " is ", to_string(view), "; page_size, h_kv and d must be at least 1");
-}
-
-/// Integers of 32 or 64 bits.
-Status expect_integers(const char* name, const ConstTensorView& view, Device device,
-                       const std::vector<std::int64_t>& shape) {
-  const bool wide = view.present() && view.dtype == Dtype::kI64;
-  return expect_strided(name, view, wide ? Dtype::kI64 : Dtype::kI32, device, shape);
 }
 
 /// fp8_656 holds 576 elements of one KV head.
@@ -113,10 +100,15 @@ Status validate_gather(const ConstTensorView& kv_cache, const ConstTensorView& b
 
 Status validate_copy(const ConstTensorView& from, const ConstTensorView& to, const ConstTensorView& pairs,
                      Device device) {
-  FLASHLATENT_RETURN_IF_ERROR(expect_cache("from", from, device));
-  FLASHLATENT_RETURN_IF_ERROR(expect_cache("to", to, device));
-  FLASHLATENT_RETURN_IF_ERROR(
-      expect("to", to, from.dtype, device, {-1, from.shape[1], from.shape[2], from.shape[3]}));
+  if (device.type == DeviceType::kCpu && from.rank >= 4) {  // a page's bytes, whatever they are
+    const std::vector<std::int64_t> any(from.rank, -1);
+    FLASHLATENT_RETURN_IF_ERROR(expect_strided("from", from, from.dtype, device, any));
+  } else {
+    FLASHLATENT_RETURN_IF_ERROR(expect_cache("from", from, device));
+  }
+  std::vector<std::int64_t> shape(from.shape.begin(), from.shape.begin() + from.rank);
+  shape[0] = -1;
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("to", to, from.dtype, device, shape));
   return expect_integers("pairs", pairs, device, {-1, 2});
 }
 

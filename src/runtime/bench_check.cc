@@ -28,10 +28,17 @@ class Sample {
     problem.query.batch = batch_;
     DecodeInputs inputs;
     inputs.q = {q_.data(), cache.dtype, {query.batch, query.tokens, query.heads, cache.qk_dim}};
-    const ConstTensorView& kv = input_.inputs.kv_cache;
     // Sparse: the tokens that indices name, one a page.
-    inputs.kv_cache = {
-        kv_.data(), kv.dtype, {pages_, sparse.enabled ? 1 : kv.shape[1], kv.shape[2], kv.shape[3]}};
+    inputs.kv_cache = contiguous(input_.inputs.kv_cache, kv_);
+    if (sparse.enabled) {
+      inputs.kv_cache.shape[1] = 1;
+      inputs.kv_cache.strides[0] = inputs.kv_cache.strides[1];
+    }
+    inputs.key_cache = contiguous(input_.inputs.key_cache, kv_);
+    inputs.value_cache = contiguous(input_.inputs.value_cache, values_);
+    if (input_.inputs.key_scale.present()) {
+      inputs.key_scale = inputs.value_scale = {&scale_, Dtype::kF32, {1}};
+    }
     if (sparse.enabled) {
       problem.cache.page_size = 1;
       inputs.indices = {table_.data(), Dtype::kI32, {query.batch, query.tokens, sparse.topk}};
@@ -49,6 +56,15 @@ class Sample {
   }
 
  private:
+  /// The cache with the pages that were taken, in `memory`. (It was contiguous, so its strides stay.)
+  ConstTensorView contiguous(ConstTensorView cache, const std::vector<std::uint8_t>& memory) const {
+    if (!cache.present()) return cache;
+    cache.data = memory.data();
+    cache.shape[0] = pages_;
+    cache.device = {};
+    return cache;
+  }
+
   Status take_pages(std::int64_t request) {
     const DecodeInputs& from = input_.inputs;
     std::int32_t length = 0;
@@ -59,9 +75,15 @@ class Sample {
         fetch(pages.data(), from.block_table, request, static_cast<std::int64_t>(pages.size())));
     for (std::int32_t& page : pages) {
       if (page < 0) continue;
-      FLASHLATENT_RETURN_IF_ERROR(append(kv_, from.kv_cache, page));
+      if (from.kv_cache.present()) {
+        FLASHLATENT_RETURN_IF_ERROR(append(kv_, from.kv_cache, page));
+      } else {
+        FLASHLATENT_RETURN_IF_ERROR(append(kv_, from.key_cache, page));
+        FLASHLATENT_RETURN_IF_ERROR(append(values_, from.value_cache, page));
+      }
       page = pages_++;
     }
+    if (from.key_scale.present()) FLASHLATENT_RETURN_IF_ERROR(fetch(&scale_, from.key_scale, 0, 1));
     table_.insert(table_.end(), pages.begin(), pages.end());
     return {};
   }
@@ -101,7 +123,8 @@ class Sample {
   const Executor& executor_;
   int batch_ = 0;
   std::vector<std::uint16_t> q_, out_;
-  std::vector<std::uint8_t> kv_;
+  std::vector<std::uint8_t> kv_, values_;  // or keys and values
+  float scale_ = 1;
   std::vector<float> lse_;
   std::vector<std::int32_t> lengths_, table_;
   std::int32_t pages_ = 0;

@@ -72,7 +72,8 @@ class Maker {
     for (std::int64_t i = pages - 1; i > 0; --i) {
       std::swap(order[i], order[random_bits(seed_, i) % (i + 1)]);
     }
-    FLASHLATENT_RETURN_IF_ERROR(fill_cache(pages));
+    FLASHLATENT_RETURN_IF_ERROR(problem().cache.layout == KvLayout::kLatent ? fill_cache(pages)
+                                                                            : fill_separate(pages));
     return problem().sparse.enabled ? make_indices(order) : make_page_table(order);
   }
 
@@ -91,6 +92,48 @@ class Maker {
     FLASHLATENT_RETURN_IF_ERROR(convert_cache(plain, fp8, executor_));
     view = fp8;
     return synchronize(executor_);  // before `unrounded` goes
+  }
+
+  /// Keys and values in either layout.
+  Status fill_separate(std::int64_t pages) {
+    const auto& cache = problem().cache;
+    const bool fp8 = cache.format == KvFormat::kE4m3;
+    const Dtype dtype = fp8 ? Dtype::kU8 : cache.dtype;
+    const std::int64_t x = fp8 ? 16 : 8, page_size = cache.page_size;
+    ConstTensorView& keys = input_.inputs.key_cache;
+    ConstTensorView& values = input_.inputs.value_cache;
+    if (cache.layout == KvLayout::kPacked) {
+      keys = {nullptr, dtype, {pages, cache.heads, cache.qk_dim / x, page_size, x}, device_};
+      values = {nullptr, dtype, {pages, cache.heads, cache.v_dim, page_size}, device_};
+    } else {
+      keys = {nullptr, dtype, {pages, page_size, cache.heads, cache.qk_dim}, device_};
+      values = {nullptr, dtype, {pages, page_size, cache.heads, cache.v_dim}, device_};
+    }
+    if (!fp8) {
+      FLASHLATENT_RETURN_IF_ERROR(fill(input_.kv_cache, keys, 1));
+      return fill(input_.value_cache, values, 0);
+    }
+    ConstTensorView scale(nullptr, Dtype::kF32, {1}, device_);
+    FLASHLATENT_RETURN_IF_ERROR(allocate(input_.scale, scale));
+    FLASHLATENT_RETURN_IF_ERROR(
+        copy_to_device(input_.scale.data(), &deviation_, sizeof(deviation_), executor_));
+    input_.inputs.key_scale = input_.inputs.value_scale = scale;
+    FLASHLATENT_RETURN_IF_ERROR(fill_codes(input_.kv_cache, keys));
+    return fill_codes(input_.value_cache, values);
+  }
+
+  /// e4m3 of normal numbers, the same million over and over.
+  Status fill_codes(Buffer& buffer, ConstTensorView& view) {
+    FLASHLATENT_RETURN_IF_ERROR(allocate(buffer, view));
+    std::vector<std::uint8_t> codes((1 << 20) + 7);  // no multiple of a page
+    for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = fp8_656::encode(random_normal(seed_, i));
+    const auto size = static_cast<std::size_t>(view.elements());
+    for (std::size_t begin = 0; begin < size; begin += codes.size()) {
+      FLASHLATENT_RETURN_IF_ERROR(copy_to_device(static_cast<std::uint8_t*>(buffer.data()) + begin,
+                                                 codes.data(), std::min(codes.size(), size - begin),
+                                                 executor_));
+    }
+    return synchronize(executor_);  // before `codes` goes
   }
 
   Status make_page_table(const std::vector<std::int32_t>& order) {

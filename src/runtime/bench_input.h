@@ -15,12 +15,12 @@ struct BenchInput {
   DecodeProblem problem;
   DecodeInputs inputs;
   DecodeOutputs outputs;
-  Buffer q, kv_cache, block_table, cache_seqlens, indices, out, lse;
+  Buffer q, kv_cache, value_cache, scale, block_table, cache_seqlens, indices, out, lse;
 };
 
 /// `problem` without batch and max_pages, which the lengths give (sparse: from 1); no ragged queries, no
 /// attention sink. An fp8_656 cache is quantised from bf16 on the device, which needs memory for both.
-/// `deviation`: that of queries and cached rows.
+/// `deviation`: that of queries and cached rows; separate keys and values in e4m3 have it as their scale.
 Result<BenchInput> make_bench_input(DecodeProblem problem, const std::vector<int>& lengths, float deviation,
                                     std::uint64_t seed, const Executor& executor);
 

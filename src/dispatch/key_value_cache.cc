@@ -1,0 +1,130 @@
+// Operations on separate keys and values: arguments, then the backend.
+#include "core/expect.h"
+#include "core/message.h"
+#include "cpu/cpu_backend.h"
+#include "dispatch/select.h"
+#include "flashlatent/kv_cache.h"
+
+namespace flashlatent {
+
+namespace {
+
+bool is_half(Dtype dtype) {
+  return dtype == Dtype::kBF16 || dtype == Dtype::kF16;
+}
+
+/// What the tensors of a cache have in common.
+struct Shape {
+  std::int64_t pages, page_size, heads, qk_dim, v_dim;
+};
+
+Status check_scale(const std::string& name, const ConstTensorView& scale, Dtype dtype, std::int64_t heads,
+                   Device device) {
+  if (!scale.present()) return {};
+  if (dtype != Dtype::kU8) {
+    return invalid_argument(name, " is given, but the cache is ", to_string(dtype),
+                            "; e4m3 (uint8) has scales");
+  }
+  const bool each = scale.rank == 1 && scale.shape[0] == heads;
+  return expect_strided(name.c_str(), scale, Dtype::kF32, device, {each ? heads : 1});
+}
+
+/// `prefix` names the cache: "cache.".
+Result<Shape> check_cache(const std::string& prefix, const ConstKeyValueCache& cache, Device device) {
+  const ConstTensorView& keys = cache.keys;
+  const std::string key_name = prefix + "keys", value_name = prefix + "values";
+  const bool packed = keys.rank == 5;
+  if ((keys.rank != 4 && !packed) || (!is_half(keys.dtype) && keys.dtype != Dtype::kU8)) {
+    return invalid_argument(key_name, " is ", keys.present() ? to_string(keys) : "missing",
+                            "; expected bf16, fp16 or uint8 (pages, page_size, h_kv, d) or (pages, h_kv, d / "
+                            "x, page_size, x) on ",
+                            to_string(device));
+  }
+  const std::int64_t x = 16 / static_cast<std::int64_t>(size_of(keys.dtype));
+  const std::vector<std::int64_t> any =
+      packed ? std::vector<std::int64_t>{-1, -1, -1, -1, x} : std::vector<std::int64_t>(4, -1);
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided(key_name.c_str(), keys, keys.dtype, device, any));
+  Shape shape = {keys.shape[0], keys.shape[1], keys.shape[2], keys.shape[3], 0};
+  if (packed) shape = {keys.shape[0], keys.shape[3], keys.shape[1], keys.shape[2] * x, 0};
+  if (shape.page_size < 1 || shape.heads < 1 || shape.qk_dim < 1) {
+    return invalid_argument(key_name, " is ", to_string(keys), "; page_size, h_kv and d must be at least 1");
+  }
+  FLASHLATENT_RETURN_IF_ERROR(packed ? expect_strided(value_name.c_str(), cache.values, keys.dtype, device,
+                                                      {shape.pages, shape.heads, -1, shape.page_size})
+                                     : expect_strided(value_name.c_str(), cache.values, keys.dtype, device,
+                                                      {shape.pages, shape.page_size, shape.heads, -1}));
+  shape.v_dim = cache.values.shape[packed ? 2 : 3];
+  FLASHLATENT_RETURN_IF_ERROR(
+      check_scale(prefix + "key_scale", cache.key_scale, keys.dtype, shape.heads, device));
+  FLASHLATENT_RETURN_IF_ERROR(
+      check_scale(prefix + "value_scale", cache.value_scale, keys.dtype, shape.heads, device));
+  return shape;
+}
+
+/// Contiguous keys and values, (n, h_kv, d) of bf16 or fp16.
+Status check_rows(const ConstTensorView& keys, const ConstTensorView& values, std::int64_t n,
+                  const Shape& shape, Device device) {
+  if (keys.present() && !is_half(keys.dtype)) {
+    return invalid_argument("keys is ", to_string(keys), "; bf16 and fp16 are accepted");
+  }
+  const Dtype dtype = keys.present() ? keys.dtype : Dtype::kBF16;
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("keys", keys, dtype, device, {n, shape.heads, shape.qk_dim}));
+  return expect_strided("values", values, dtype, device, {keys.shape[0], shape.heads, shape.v_dim});
+}
+
+Status only_cpu(const char* operation, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
+  if (executor.backend == Backend::kCpu) return {};
+  return unsupported(operation, " has no kernel for ", to_string(executor.backend), " yet; cpu is accepted");
+}
+
+}  // namespace
+
+Status append_kv(const ConstTensorView& keys, const ConstTensorView& values,
+                 const ConstTensorView& slot_mapping, const KeyValueCache& cache, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(only_cpu("append_kv", executor));
+  const Device device = device_of(executor);
+  const Result<Shape> shape = check_cache("cache.", cache, device);
+  if (!shape.ok()) return shape.status();
+  FLASHLATENT_RETURN_IF_ERROR(expect_integers("slot_mapping", slot_mapping, device, {-1}));
+  FLASHLATENT_RETURN_IF_ERROR(check_rows(keys, values, slot_mapping.shape[0], *shape, device));
+  return cpu::append_kv(keys, values, slot_mapping, cache, executor);
+}
+
+Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_table,
+                 const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
+                 const TensorView& keys, const TensorView& values, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(only_cpu("gather_kv", executor));
+  const Device device = device_of(executor);
+  const Result<Shape> shape = check_cache("cache.", cache, device);
+  if (!shape.ok()) return shape.status();
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("block_table", block_table, Dtype::kI32, device, {-1, -1}));
+  const std::int64_t batch = block_table.shape[0];
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("cu_seqlens", cu_seqlens, Dtype::kI32, device, {batch + 1}));
+  if (first_token.present()) {
+    FLASHLATENT_RETURN_IF_ERROR(expect_strided("first_token", first_token, Dtype::kI32, device, {batch}));
+  }
+  FLASHLATENT_RETURN_IF_ERROR(check_rows(keys, values, -1, *shape, device));
+  return cpu::gather_kv(cache, block_table, cu_seqlens, first_token, keys, values, executor);
+}
+
+Status convert_kv(const ConstKeyValueCache& from, const KeyValueCache& to, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(only_cpu("convert_kv", executor));
+  const Device device = device_of(executor);
+  const Result<Shape> a = check_cache("from.", from, device);
+  if (!a.ok()) return a.status();
+  const Result<Shape> b = check_cache("to.", to, device);
+  if (!b.ok()) return b.status();
+  if (a->pages != b->pages || a->page_size != b->page_size || a->heads != b->heads ||
+      a->qk_dim != b->qk_dim || a->v_dim != b->v_dim) {
+    return invalid_argument("to.keys is ", to_string(to.keys), " and to.values ", to_string(to.values),
+                            "; pages, page size, heads and dimensions must be those of from.keys ",
+                            to_string(from.keys), " and from.values ", to_string(from.values));
+  }
+  if (a->pages > 0 && (from.keys.data == to.keys.data || from.values.data == to.values.data)) {
+    return invalid_argument("to is where from is; the two caches must not overlap");
+  }
+  return cpu::convert_kv(from, to, executor);
+}
+
+}  // namespace flashlatent

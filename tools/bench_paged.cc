@@ -1,0 +1,185 @@
+// flashlatent bench paged: decode from separate keys and values (MHA, GQA, MQA).
+#include <fmt/core.h>
+
+#include <cmath>
+
+#include "tools/bench_decode.h"
+
+namespace flashlatent::tools {
+
+namespace {
+
+/// One shape.
+struct PagedShape {
+  int batch = 64;
+  int mean_length = 4096;
+  std::string distribution = "uniform";
+  int query_tokens = 1;
+  int heads = 32;
+  int kv_heads = 8;
+  int dim = 128;
+  int page_size = 64;
+  KvLayout layout = KvLayout::kSeparate;
+  KvFormat format = KvFormat::kPlain;
+  Dtype dtype = Dtype::kBF16;
+};
+
+BenchCase case_of(const PagedShape& s) {
+  BenchCase c;
+  DecodeProblem& p = c.problem;
+  p.query.tokens = s.query_tokens;
+  p.query.heads = s.heads;
+  p.cache = {.format = s.format,
+             .dtype = s.dtype,
+             .heads = s.kv_heads,
+             .qk_dim = s.dim,
+             .v_dim = s.dim,
+             .page_size = s.page_size,
+             .max_pages = 0,
+             .layout = s.layout};
+  p.options.softmax_scale = 1.0F / std::sqrt(static_cast<float>(s.dim));
+  p.options.causal = true;
+  c.mean_length = s.mean_length;
+  c.distribution = s.distribution;
+  c.lengths = make_lengths(s.distribution, s.batch, s.mean_length, s.query_tokens);
+  c.graph = s.batch == 1;
+  c.name = fmt::format("b{} h{}-{} d{} s_k{} {}", s.batch, s.heads, s.kv_heads, s.dim, s.mean_length,
+                       s.distribution);
+  if (s.query_tokens > 1) c.name += fmt::format(" s_q{}", s.query_tokens);
+  if (s.format == KvFormat::kE4m3) c.name += " e4m3";
+  if (s.layout == KvLayout::kPacked) c.name += " packed";
+  if (s.page_size != 64) c.name += fmt::format(" page{}", s.page_size);
+  return c;
+}
+
+/// Batches of GQA, MHA and few KV heads, long and short requests, varied lengths, an FP8 cache.
+std::vector<BenchCase> table(int page_size, KvLayout layout) {
+  std::vector<PagedShape> shapes = {
+      {},
+      {.heads = 64},
+      {.mean_length = 2048, .kv_heads = 32},
+      {.batch = 128, .mean_length = 2048, .kv_heads = 4},
+      {.batch = 16, .kv_heads = 32, .dim = 64},
+      {.batch = 8, .mean_length = 16384, .heads = 64},
+      {.batch = 1, .mean_length = 32768},
+      {.batch = 1, .mean_length = 1024},
+      {.distribution = "normal"},
+      {.format = KvFormat::kE4m3},
+  };
+  std::vector<BenchCase> cases;
+  for (PagedShape& shape : shapes) {
+    shape.page_size = page_size;
+    shape.layout = layout;
+    cases.push_back(case_of(shape));
+  }
+  return cases;
+}
+
+/// The same in small, for seconds on a processor.
+std::vector<BenchCase> cpu() {
+  std::vector<BenchCase> cases;
+  for (KvLayout layout : {KvLayout::kSeparate, KvLayout::kPacked}) {
+    for (KvFormat format : {KvFormat::kPlain, KvFormat::kE4m3}) {
+      for (const PagedShape& shape : {PagedShape{.batch = 4},
+                                      {.batch = 4, .mean_length = 1024, .kv_heads = 32},
+                                      {.batch = 4, .kv_heads = 1},
+                                      {.batch = 1, .mean_length = 32768}}) {
+        PagedShape other = shape;
+        other.layout = layout;
+        other.format = format;
+        cases.push_back(case_of(other));
+      }
+    }
+  }
+  return cases;
+}
+
+std::vector<BenchCase> small() {
+  return {case_of({.batch = 2, .mean_length = 256, .heads = 8, .kv_heads = 2}),
+          case_of({.batch = 3,
+                   .mean_length = 200,
+                   .distribution = "normal",
+                   .heads = 4,
+                   .kv_heads = 4,
+                   .dim = 80,
+                   .page_size = 8}),
+          case_of({.batch = 1,
+                   .mean_length = 300,
+                   .query_tokens = 2,
+                   .heads = 8,
+                   .kv_heads = 2,
+                   .page_size = 16,
+                   .layout = KvLayout::kPacked,
+                   .format = KvFormat::kE4m3})};
+}
+
+constexpr BenchSuite kSuites[] = {
+    {"peers", "MHA, GQA and few KV heads, large, varied and small batches, FP8; pages of 64",
+     [] { return table(64, KvLayout::kSeparate); }},
+    {"page16", "the same with pages of 16", [] { return table(16, KvLayout::kSeparate); }},
+    {"packed", "the same in the packed layout, with pages of 16",
+     [] { return table(16, KvLayout::kPacked); }},
+    {"cpu", "seconds on a processor: both layouts, bf16 and e4m3", cpu},
+    {"small", "a handful of tiny shapes", small},
+};
+
+struct BenchPagedOptions {
+  BenchOptions bench;
+  PagedShape shape;
+  std::string layout = "separate", kv = "plain", dtype = "bf16";
+};
+
+int run_bench_paged(const BenchPagedOptions& options) {
+  PagedShape shape = options.shape;
+  shape.layout = options.layout == "packed" ? KvLayout::kPacked : KvLayout::kSeparate;
+  shape.format = *kv_format_from_name(options.kv);
+  shape.dtype = options.dtype == "fp16" ? Dtype::kF16 : Dtype::kBF16;
+  std::vector<BenchCase> cases = options.bench.suite.empty() ? std::vector<BenchCase>{case_of(shape)}
+                                                             : suite_cases(kSuites, options.bench.suite);
+  for (const BenchCase& c : cases) {
+    if (const Status status = validate(c.problem); !status.ok()) return fail(status);
+  }
+  return run_bench_decode("paged", std::move(cases), options.bench);
+}
+
+void add_shape_options(CLI::App& app, BenchPagedOptions& options) {
+  PagedShape& shape = options.shape;
+  auto add = [&](const char* flag, int& value, const char* help, int most) {
+    app.add_option(flag, value, help)->check(CLI::Range(1, most))->capture_default_str()->group("Shape");
+  };
+  auto choose = [&](const char* flag, std::string& value, const char* help, std::vector<std::string> from) {
+    app.add_option(flag, value, help)
+        ->check(CLI::IsMember(std::move(from)))
+        ->capture_default_str()
+        ->group("Shape");
+  };
+  add("--batch", shape.batch, "Requests", 1 << 20);
+  add("--tokens", shape.mean_length, "Mean length, s_k", 1 << 30);
+  choose("--lengths", shape.distribution, "uniform, or normal with deviation s_k/2", {"uniform", "normal"});
+  add("--query-tokens", shape.query_tokens, "s_q, causal", 1 << 16);
+  add("--heads", shape.heads, "h_q", 1 << 16);
+  add("--kv-heads", shape.kv_heads, "h_kv", 1 << 16);
+  add("--dim", shape.dim, "Elements of a key, and of a value", 4096);
+  add("--page-size", shape.page_size, "Tokens a page", 1 << 20);
+  choose("--layout", options.layout, "Keys and values separate, or packed as vLLM has them",
+         {"separate", "packed"});
+  choose("--kv", options.kv, "Cache format: plain (of the dtype) or e4m3", {"plain", "e4m3"});
+  choose("--dtype", options.dtype, "bf16 or fp16", {"bf16", "fp16"});
+}
+
+}  // namespace
+
+void add_bench_paged(CLI::App& bench, Action& action) {
+  CLI::App* paged =
+      bench.add_subcommand("paged", "Decode from separate keys and values: MHA, GQA and MQA models");
+  auto options = std::make_shared<BenchPagedOptions>();
+  add_bench_options(*paged, kSuites, options->bench);
+  add_shape_options(*paged, *options);
+  paged->footer(
+      "floor ms is the time that keys and values, read once, need at the measured roof; roof% is the floor "
+      "over the time taken.\n"
+      "Example: flashlatent bench paged --suite peers --backend cuda --cold --json paged.json");
+  paged->callback([&action, options] { action = [options] { return run_bench_paged(*options); }; });
+}
+
+}  // namespace flashlatent::tools

@@ -1,0 +1,172 @@
+// Separate and packed keys and values: MHA, GQA and MQA.
+#include "tools/check_cases.h"
+
+namespace flashlatent::tools {
+
+namespace {
+
+using runtime::CaseSpec;
+
+const std::vector<int> kBoundaries = {0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 200};
+
+CaseSpec paged(int heads, int kv_heads, int d, CaseSpec spec) {
+  if (spec.layout == KvLayout::kLatent) spec.layout = KvLayout::kSeparate;
+  spec.heads = heads;
+  spec.kv_heads = kv_heads;
+  spec.qk_dim = spec.v_dim = d;
+  return spec;
+}
+
+/// Each option once, in both layouts where the layout matters.
+std::vector<CaseSpec> options_of(KvLayout layout, Dtype dtype) {
+  std::vector<CaseSpec> cases = {
+      paged(8, 2, 128, {.name = "paged", .page_size = 16, .lengths = kBoundaries}),
+      paged(8, 8, 64, {.name = "paged mha", .page_size = 16, .lengths = {0, 1, 130, 700}}),
+      paged(8, 1, 128, {.name = "paged mqa", .page_size = 64, .lengths = {1, 130, 700}}),
+      paged(12, 3, 128, {.name = "paged", .page_size = 32, .lengths = {5, 300}, .alibi = true}),
+      paged(6, 3, 80, {.name = "paged", .page_size = 8, .lengths = {17, 200}}),
+      paged(6, 2, 128, {.name = "paged", .page_size = 16, .lengths = {40, 300}, .window = 100}),
+      paged(6, 2, 128,
+            {.name = "paged", .page_size = 16, .lengths = {300}, .logit_scale = 20, .soft_cap = 15}),
+      paged(8, 2, 128,
+            {.name = "paged",
+             .query_tokens = 3,
+             .page_size = 16,
+             .lengths = {2, 65, 300},
+             .causal = true,
+             .sink = true,
+             .invalid_pages = true,
+             .strided = true}),
+      paged(8, 2, 128,
+            {.name = "paged",
+             .page_size = 16,
+             .lengths = {700, 0, 66, 130},
+             .ragged_tokens = {2, 1, 0, 40},
+             .causal = true}),
+      paged(8, 2, 128, {.name = "paged invariant", .lengths = {2200, 3}, .batch_invariant = true}),
+      paged(8, 2, 64, {.name = "paged splits", .page_size = 16, .lengths = {5000, 3}, .sink = true}),
+  };
+  for (int scales : {0, 1, 4}) {
+    cases.push_back(paged(16, 4, 128,
+                          {.name = "paged",
+                           .format = KvFormat::kE4m3,
+                           .scales = scales,
+                           .page_size = 16,
+                           .lengths = {1, 130}}));
+  }
+  for (CaseSpec& spec : cases) {
+    spec.layout = layout;
+    spec.dtype = dtype;
+  }
+  return cases;
+}
+
+void append(std::vector<CaseSpec>& cases, std::vector<CaseSpec> more) {
+  cases.insert(cases.end(), more.begin(), more.end());
+}
+
+}  // namespace
+
+void add_small_paged_cases(std::vector<CaseSpec>& cases) {
+  append(cases, {paged(6, 2, 80, {.name = "paged", .page_size = 8, .lengths = {0, 1, 130}, .alibi = true}),
+                 paged(40, 1, 64,
+                       {.name = "paged",
+                        .dtype = Dtype::kF16,
+                        .layout = KvLayout::kPacked,
+                        .query_tokens = 2,
+                        .page_size = 16,
+                        .lengths = {2, 130},
+                        .causal = true,
+                        .soft_cap = 20}),
+                 paged(6, 2, 96,
+                       {.name = "paged",
+                        .format = KvFormat::kE4m3,
+                        .scales = 2,
+                        .page_size = 16,
+                        .lengths = {700, 64},
+                        .sink = true,
+                        .strided = true,
+                        .window = 300}),
+                 paged(6, 2, 64,
+                       {.name = "paged",
+                        .format = KvFormat::kE4m3,
+                        .layout = KvLayout::kPacked,
+                        .scales = 1,
+                        .page_size = 8,
+                        .lengths = {70, 64},
+                        .ragged_tokens = {3, 1},
+                        .causal = true})});
+}
+
+void add_quick_paged_cases(std::vector<CaseSpec>& cases) {
+  for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+    for (KvLayout layout : {KvLayout::kSeparate, KvLayout::kPacked}) append(cases, options_of(layout, dtype));
+    for (int d : {64, 80, 96, 112, 120, 128, 192, 256}) {
+      cases.push_back(
+          paged(8, 2, d, {.name = "paged dims", .dtype = dtype, .page_size = 16, .lengths = {1, 64, 130}}));
+    }
+    for (int group : {1, 2, 3, 4, 5, 8, 16}) {
+      cases.push_back(paged(2 * group, 2, 128,
+                            {.name = "paged groups", .dtype = dtype, .page_size = 16, .lengths = {33, 300}}));
+    }
+    for (int page_size : {1, 8, 16, 32, 64, 128, 256}) {
+      cases.push_back(paged(
+          8, 2, 128, {.name = "paged pages", .dtype = dtype, .page_size = page_size, .lengths = {65, 300}}));
+    }
+  }
+}
+
+void add_full_paged_cases(std::vector<CaseSpec>& cases) {
+  for (KvLayout layout : {KvLayout::kSeparate, KvLayout::kPacked}) {
+    for (int d : {64, 80, 96, 112, 120, 128, 192, 256}) {
+      for (int group : {1, 3, 4, 8, 16}) {
+        for (int page_size : {8, 16, 64}) {
+          const bool odd = (d + group + page_size) % 3 == 0;
+          cases.push_back(paged(2 * group, 2, d,
+                                {.name = "paged sweep",
+                                 .dtype = odd ? Dtype::kF16 : Dtype::kBF16,
+                                 .layout = layout,
+                                 .query_tokens = odd ? 3 : 1,
+                                 .page_size = page_size,
+                                 .lengths = kBoundaries,
+                                 .causal = odd,
+                                 .sink = odd,
+                                 .invalid_pages = group == 4,
+                                 .strided = group == 8}));
+          if (d % 16 != 0) continue;  // no packed e4m3
+          cases.push_back(paged(2 * group, 2, d,
+                                {.name = "paged sweep",
+                                 .format = KvFormat::kE4m3,
+                                 .layout = layout,
+                                 .scales = group == 1 ? 1 : 2,
+                                 .page_size = page_size,
+                                 .lengths = kBoundaries}));
+        }
+      }
+    }
+    for (int window : {1, 63, 64, 65, 1000}) {
+      for (int tokens : {1, 4}) {
+        cases.push_back(paged(8, 2, 128,
+                              {.name = "paged everything",
+                               .layout = layout,
+                               .query_tokens = tokens,
+                               .page_size = 16,
+                               .lengths = {4, 64, 300, 4100},
+                               .causal = true,
+                               .sink = true,
+                               .invalid_pages = true,
+                               .strided = true,
+                               .soft_cap = 30,
+                               .alibi = true,
+                               .window = window}));
+      }
+    }
+    cases.push_back(
+        paged(8, 2, 64, {.name = "paged long", .layout = layout, .page_size = 16, .lengths = {40000, 1}}));
+    cases.push_back(paged(
+        4, 2, 64,
+        {.name = "paged many", .layout = layout, .page_size = 16, .lengths = std::vector<int>(500, 40)}));
+  }
+}
+
+}  // namespace flashlatent::tools

@@ -11,6 +11,8 @@ namespace flashlatent::cuda {
 extern const DecodeKernel kEtapKernel;
 /// 64 query rows a tile, two warpgroups that share each tile.
 extern const DecodeKernel kSeesawKernel;
+/// Separate keys and values, a warp 16 tokens at a time.
+extern const DecodeKernel kPagedKernel;
 
 /// Is there a driver and a device of compute capability 9.0?
 Status available();

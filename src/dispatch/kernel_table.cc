@@ -11,6 +11,7 @@ std::span<const DecodeKernel> decode_kernels() {
 #if FLASHLATENT_WITH_CUDA
     cuda::kEtapKernel,
     cuda::kSeesawKernel,
+    cuda::kPagedKernel,
 #endif
     cpu::kDenseKernel,
     cpu::kReferenceKernel,

@@ -136,11 +136,11 @@ __device__ __forceinline__ void merge_by_warp(const parts::DecodeArguments& args
 template <class Element>
 __device__ __forceinline__ void merge_by_cta(const parts::DecodeArguments& args, const parts::RowTile& tile,
                                              int row, int first_column, const parts::RowParts& parts,
-                                             float4 (&sums)[kWarps][32]) {
+                                             int v_dim, float4 (&sums)[kWarps][32]) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int column = first_column + lane * 4;
   const parts::RowWeights weights = parts::warp_weights(parts);
-  sums[warp][lane] = parts::add_parts<8>(parts, weights, column, warp, kWarps);
+  sums[warp][lane] = parts::add_parts<8>(parts, weights, column < v_dim ? column : 0, warp, kWarps);
   __syncthreads();
   if (warp == 0) {
     float4 sum = sums[0][lane];
@@ -151,7 +151,7 @@ __device__ __forceinline__ void merge_by_cta(const parts::DecodeArguments& args,
       sum.z += sums[i][lane].z;
       sum.w += sums[i][lane].w;
     }
-    write_row<Element>(args, tile, row, column, sum, weights);
+    if (column < v_dim) write_row<Element>(args, tile, row, column, sum, weights);
   }
   __syncthreads();
 }
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(kWarps * 32, resident_ctas(kShare))
 
   // Rows by CTAs: all, or those of many parts.
   const bool takes_long = finds_long && long_merges.listed();
-  const int all_columns = v_dim / kUnitColumns;
+  const int all_columns = (v_dim + kUnitColumns - 1) / kUnitColumns;
   const int by_cta = by_ctas ? merges : takes_long ? long_merges.count : 0;
   for (int index = blockIdx.x; index < by_cta * g.lanes * g.tile_rows * all_columns; index += gridDim.x) {
     const CombineUnit unit = unit_at(g, index, all_columns, 1);
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(kWarps * 32, resident_ctas(kShare))
     const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, unit.lane);
     if (unit.row >= tile.rows) continue;
     merge_by_cta<Element>(args, tile, unit.row, unit.columns * kUnitColumns,
-                          parts_of(args, merge, unit.lane, unit.row, v_dim), sums);
+                          parts_of(args, merge, unit.lane, unit.row, v_dim), v_dim, sums);
   }
   if constexpr (!by_ctas) {
     // The others by warps.
@@ -296,7 +296,7 @@ Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, 
   if (rows == 0) return {};
   const schedule::Geometry& g = args.geometry;
   const std::int64_t resident = multiprocessors * (2048LL / (kWarps * 32));
-  const std::int64_t column_units = v_dim / kUnitColumns;
+  const std::int64_t column_units = (v_dim + kUnitColumns - 1) / kUnitColumns;
   auto blocks = [&](std::int64_t units) { return static_cast<int>(std::min(units, resident)); };
   // Not where a request must not feel its batch-mates: this adds in another order than the two below.
   if (g.fixed_split == 0 && rows * column_units <= resident) {

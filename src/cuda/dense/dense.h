@@ -5,8 +5,7 @@
 #include <span>
 #include <string>
 
-#include "cuda/parts/arguments.cuh"
-#include "dispatch/kernel.h"
+#include "cuda/common/decode_arguments.h"
 
 namespace flashlatent::cuda {
 
@@ -17,7 +16,6 @@ struct DenseShape {
 };
 
 schedule::Geometry dense_geometry(const DecodeProblem& problem, int workers, const DenseShape& shape);
-std::size_t dense_workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& geometry);
 
 /// What a kernel is launched with.
 struct DenseLaunch {
@@ -63,9 +61,6 @@ const DenseInstance* find_instance(std::initializer_list<std::span<const DenseIn
 std::string not_latent(const DecodeProblem& problem);
 /// Why no kernel of these dimensions is there.
 std::string unknown_dimensions(const DecodeProblem& problem);
-
-/// lse = -inf for the query tokens that ragged requests do not have.
-Status write_missing_rows(const parts::DecodeArguments& args, int heads, const Executor& executor);
 
 /// Launches the instance that `find(call, loading)` names, then the combine step.
 Status launch_dense(const DecodeCall& call,

@@ -59,7 +59,7 @@ const DecodeKernel kEtapKernel = {
         "fp8_656 up to 16; dense and sparse, any page size",
     .declines = declines,
     .geometry = geometry,
-    .workspace_bytes = dense_workspace_bytes,
+    .workspace_bytes = decode_workspace_bytes,
     .launch = launch,
 };
 

@@ -34,7 +34,7 @@ struct Config {
   static constexpr int kQueryRow = row_bytes(kDim * 2);
   static constexpr int kQueryBytes = kColumns * kQueryRow;
   static constexpr int kMostStages = (226 * 1024 - kQueryBytes) / (kWarps * kStageBytes);
-  static constexpr int kStages = kMostStages < 6 ? kMostStages : 6;
+  static constexpr int kStages = kMostStages < 5 ? kMostStages : 5;
   // At a segment's end warps lay down their outputs, fp32, where stages were.
   static constexpr int kOutputRow = kDim + 4;
   static constexpr int kOutputBytes = kColumns * kOutputRow * 4;

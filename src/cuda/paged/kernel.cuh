@@ -54,26 +54,27 @@ __device__ __forceinline__ void attend(Attention<Config>& attention, Loader<Conf
   int first = range.begin + static_cast<int>(threadIdx.x) / 32 * Config::kStepTokens;
   // With a window: steps that nobody sees are not read.
   while (first + Config::kStepTokens <= visible.begin) first += kStride;
-  std::uint32_t live[Config::kStages];
-#pragma unroll
+  // Which tokens count, of the steps that are under way: 16 bits each, the next one's lowest.
+  std::uint64_t live = 0;
   for (int i = 0; i < kAhead; ++i) {
-    if (first + i * kStride < end) loader.request(range, first + i * kStride, i, live[i]);
+    const int token = first + i * kStride;
+    if (token < end) live |= static_cast<std::uint64_t>(loader.request(range, token, i)) << (16 * i);
     ptx::copy_commit();
   }
-  for (int token = first; token < end;) {
-#pragma unroll
-    for (int stage = 0; stage < Config::kStages; ++stage) {
-      if (token >= end) break;
-      ptx::copy_wait<kAhead - 1>();
-      __syncwarp();  // all lanes' copies have landed, and the stage before has been read
-      constexpr int kLast = Config::kStages - 1;
-      const int free = stage == 0 ? kLast : stage - 1;
-      const int ahead = token + kAhead * kStride;
-      if (ahead < end) loader.request(range, ahead, free, live[free]);
-      ptx::copy_commit();
-      attention.attend(token, live[stage], stage);
-      token += kStride;
+#pragma unroll 1
+  for (int token = first, stage = 0, free = kAhead; token < end; token += kStride) {
+    ptx::copy_wait<kAhead - 1>();
+    __syncwarp();  // all lanes' copies have landed, and the stage before has been read
+    const auto now = static_cast<std::uint32_t>(live & 0xffff);
+    live >>= 16;
+    const int ahead = token + kAhead * kStride;
+    if (ahead < end) {
+      live |= static_cast<std::uint64_t>(loader.request(range, ahead, free)) << (16 * (kAhead - 1));
     }
+    ptx::copy_commit();
+    attention.attend(token, now, stage);
+    free = stage;
+    stage = stage + 1 < Config::kStages ? stage + 1 : 0;
   }
   ptx::copy_wait<0>();
 }

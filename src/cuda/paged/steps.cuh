@@ -22,14 +22,14 @@ class Loader {
   __device__ __forceinline__ Loader(const Arguments& args, std::uint8_t* stages)
       : args_(args), stages_(ptx::shared_address(stages)), lane_(threadIdx.x % 32) {}
 
-  /// Asks for the 16 tokens from `token` on, into a stage. Tokens that do not count become zeros. `live` gets
+  /// Asks for the 16 tokens from `token` on, into a stage. Tokens that do not count become zeros. Returns
   /// a bit for each that counts.
-  __device__ __forceinline__ void request(const StepRange& range, int token, int stage, std::uint32_t& live) {
+  __device__ __forceinline__ std::uint32_t request(const StepRange& range, int token, int stage) const {
     const parts::CacheArguments& cache = args_.decode.cache;
     const int own = token + lane_ % Config::kStepTokens;
     const int entry = own < range.end ? parts::entry_of(cache, range.tokens, own) : -1;
     const parts::TokenPlace place = parts::place_of(cache, entry, own);
-    live = __ballot_sync(0xffffffff, place.page >= 0) & 0xffff;
+    const std::uint32_t live = __ballot_sync(0xffffffff, place.page >= 0) & 0xffff;
     const std::uint32_t to = stages_ + stage * Config::kStageBytes;
     copy_rows(args_.keys, place, range.tokens.kv_head, live, to);
     if constexpr (Config::kPackedValues) {
@@ -37,6 +37,7 @@ class Loader {
     } else {
       copy_rows(args_.values, place, range.tokens.kv_head, live, to + Config::kKeyBytes);
     }
+    return live;
   }
 
  private:

@@ -52,7 +52,7 @@ const DecodeKernel kSeesawKernel = {
         "heads, tokens and page size",
     .declines = declines,
     .geometry = geometry,
-    .workspace_bytes = dense_workspace_bytes,
+    .workspace_bytes = decode_workspace_bytes,
     .launch = launch,
 };
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include "cuda/common/decode_arguments.h"
 #include "cuda/common/launch.h"
-#include "cuda/dense/dense.h"
 
 namespace flashlatent::cuda {
 

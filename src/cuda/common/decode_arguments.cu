@@ -1,0 +1,107 @@
+#include "cuda/common/decode_arguments.h"
+
+#include <algorithm>
+
+#include "core/message.h"
+
+namespace flashlatent::cuda {
+
+namespace {
+
+std::int64_t partial_rows(const schedule::Geometry& g) {
+  return schedule::max_slots(g) * g.lanes * g.tile_rows;
+}
+
+/// Are the rows of a tile, token by token and in each the heads of a group, at equal distances?
+bool rows_in_line(const DecodeProblem& problem, const ConstTensorView& q) {
+  const auto& s = q.strides;
+  if (problem.query.ragged) {
+    return problem.cache.heads == 1 && s[0] == problem.query.heads * s[1] &&
+           q.shape[0] * problem.query.heads < 1LL << 31;
+  }
+  return problem.query.tokens == 1 || (problem.cache.heads == 1 && s[1] == problem.query.heads * s[2]);
+}
+
+/// The cache, or the one of keys.
+const ConstTensorView& cache_of(const DecodeInputs& inputs) {
+  return inputs.key_cache.present() ? inputs.key_cache : inputs.kv_cache;
+}
+
+}  // namespace
+
+Status check_alignment(const char* name, const ConstTensorView& view, int bytes) {
+  bool fits = reinterpret_cast<std::uintptr_t>(view.data) % bytes == 0;
+  for (int i = 0; i + 1 < view.rank; ++i) {
+    const std::int64_t stride_bytes = view.strides[i] * static_cast<std::int64_t>(size_of(view.dtype));
+    fits = fits && (view.shape[i] <= 1 || (stride_bytes % bytes == 0 && stride_bytes >= 0));
+  }
+  if (fits) return {};
+  return invalid_argument(name, " at ", view.data, " is ", to_string(view),
+                          "; its address and strides must be multiples of ", bytes,
+                          " bytes and not negative");
+}
+
+Status check_pages(const char* name, const ConstTensorView& cache) {
+  if (cache.shape[0] <= (1LL << 31) - 1) return {};
+  return invalid_argument(name, " has ", cache.shape[0], " pages; at most 2^31 - 1 can be named by int32");
+}
+
+std::int32_t reach_of(const DecodeProblem& problem) {
+  const std::int64_t reach = problem.sparse.enabled
+                                 ? problem.sparse.topk
+                                 : std::int64_t{problem.cache.max_pages} * problem.cache.page_size;
+  return static_cast<std::int32_t>(std::min<std::int64_t>(reach, (1LL << 31) - (1 << 14)));
+}
+
+std::size_t decode_workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
+  return partial_rows(g) * (problem.cache.v_dim + 1) * sizeof(float);
+}
+
+parts::DecodeArguments decode_arguments(const DecodeCall& call) {
+  const auto& [problem, inputs, outputs, g, plan, workspace, executor] = call;
+  const ConstTensorView q = with_batch(inputs.q);
+  const TensorView out = with_batch(outputs.out);
+  const bool sparse = problem.sparse.enabled;
+  const ConstTensorView& entries = sparse ? inputs.indices : inputs.block_table;
+  const ConstTensorView& lengths = sparse ? inputs.topk_length : inputs.cache_seqlens;
+  const schedule::PlanView view = schedule::plan_view(g, plan.data);
+  parts::DecodeArguments args = {};
+  args.geometry = g;
+  args.plan_header = view.header;
+  args.cuts = view.cuts;
+  args.merges = view.merges;
+  const int group = problem.query.heads / problem.cache.heads;
+  args.query = {.data = inputs.q.data,
+                .batch_stride = q.strides[0],
+                .token_stride = q.strides[1],
+                .head_stride = q.strides[2],
+                .begins = static_cast<const std::int32_t*>(inputs.cu_seqlens_q.data),
+                .total = static_cast<int>(std::min<std::int64_t>(q.shape[0], (1LL << 31) - 1)),
+                .tokens = sparse ? 1 : problem.query.tokens,
+                .group = group,
+                .row_tiles = (problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows,
+                .rows_in_line = rows_in_line(problem, inputs.q)};
+  args.cache.entries = static_cast<const std::int32_t*>(entries.data);
+  args.cache.entries_stride = entries.strides[0];
+  args.cache.entries_token_stride = sparse ? entries.strides[1] : 0;
+  args.cache.indexed = sparse;
+  args.cache.lengths = static_cast<const std::int32_t*>(lengths.data);
+  args.cache.pages = static_cast<int>(cache_of(inputs).shape[0]);
+  args.cache.page_size = Divisor(problem.cache.page_size);
+  args.output = {.out = outputs.out.data,
+                 .batch_stride = out.strides[0],
+                 .token_stride = out.strides[1],
+                 .head_stride = out.strides[2],
+                 .lse = static_cast<float*>(outputs.lse.data),
+                 .lse_batch_stride = outputs.lse.strides[0],
+                 .lse_head_stride = outputs.lse.strides[1],
+                 .lse_token_stride = outputs.lse.strides[2],
+                 .sink = static_cast<const float*>(inputs.attn_sink.data)};
+  args.partial.out = static_cast<float*>(workspace.data);
+  args.partial.lse = args.partial.out + partial_rows(g) * problem.cache.v_dim;
+  args.scale_log2 = problem.options.softmax_scale * parts::kLog2E;
+  args.causal = problem.options.causal;
+  return args;
+}
+
+}  // namespace flashlatent::cuda

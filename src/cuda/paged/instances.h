@@ -1,0 +1,35 @@
+// The compiled shapes of the paged kernel, as rows of data.
+#pragma once
+
+#include <array>
+
+#include "cuda/paged/arguments.cuh"
+#include "flashlatent/backend.h"
+#include "flashlatent/status.h"
+#include "flashlatent/tensor.h"
+
+namespace flashlatent::paged {
+
+/// What a kernel is compiled for; Config says what the fields mean.
+struct InstanceKey {
+  Dtype dtype;
+  int dim;
+  int columns;
+  bool fp8;
+  bool packed;
+
+  friend bool operator==(const InstanceKey&, const InstanceKey&) = default;
+};
+
+struct Instance {
+  InstanceKey key;
+  int block_tokens;
+  Status (*launch)(const Arguments&, const Executor&);
+};
+
+using DimInstances = std::array<Instance, 8>;  // 8 and 16 columns; plain and e4m3; rows and packed values
+
+// One file each, so that they compile side by side.
+extern const DimInstances kBf16x64, kBf16x128, kBf16x256, kFp16x64, kFp16x128, kFp16x256;
+
+}  // namespace flashlatent::paged

@@ -1,0 +1,158 @@
+#include <algorithm>
+#include <span>
+
+#include "core/message.h"
+#include "cuda/combine/combine.h"
+#include "cuda/common/decode_arguments.h"
+#include "cuda/common/runtime.h"
+#include "cuda/cuda_backend.h"
+#include "cuda/paged/instances.h"
+#include "plan/host_plan.h"
+
+namespace flashlatent::cuda {
+
+namespace {
+
+constexpr int kFixedSplitTokens = 2048;  // batch_invariant
+constexpr int kDims[] = {64, 128, 256};  // of instances; smaller heads leave the rest of one out
+
+int element_bytes(const DecodeProblem& problem) {
+  return problem.cache.format == KvFormat::kE4m3 ? 1 : 2;
+}
+
+const paged::Instance* find(const DecodeProblem& problem) {
+  const auto& cache = problem.cache;
+  const auto* dim =
+      std::find_if(std::begin(kDims), std::end(kDims), [&](int d) { return d >= cache.qk_dim; });
+  if (dim == std::end(kDims)) return nullptr;
+  // Columns are what a row tile costs; more than 16 rows are several tiles, which meet in the cache.
+  const paged::InstanceKey key{cache.dtype, *dim, problem.rows_per_kv_head() <= 8 ? 8 : 16,
+                               cache.format == KvFormat::kE4m3, cache.layout == KvLayout::kPacked};
+  for (const auto* table : {&paged::kBf16x64, &paged::kBf16x128, &paged::kBf16x256, &paged::kFp16x64,
+                            &paged::kFp16x128, &paged::kFp16x256}) {
+    for (const paged::Instance& instance : *table) {
+      if (instance.key == key) return &instance;
+    }
+  }
+  return nullptr;
+}
+
+std::optional<std::string> declines(const DecodeProblem& problem) {
+  const auto& cache = problem.cache;
+  if (cache.layout == KvLayout::kLatent) return "the cache is latent; separate keys and values are accepted";
+  if (cache.qk_dim != cache.v_dim) {
+    return message("qk_dim is ", cache.qk_dim, " and v_dim ", cache.v_dim, "; equal ones are accepted");
+  }
+  const int unit = 16 / element_bytes(problem);
+  if (cache.qk_dim % unit != 0 || find(problem) == nullptr) {
+    return message("d is ", cache.qk_dim, "; multiples of ", unit, " up to 256 are accepted");
+  }
+  if (cache.layout == KvLayout::kPacked && cache.page_size % unit != 0) {
+    return message("page_size is ", cache.page_size, "; of packed values multiples of ", unit,
+                   " are accepted");
+  }
+  return std::nullopt;
+}
+
+schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+  const paged::Instance& instance = *find(problem);
+  schedule::Geometry g;
+  g.requests = problem.query.batch;
+  g.tile_rows = instance.key.columns;
+  g.block_tokens = instance.block_tokens;
+  g.max_tokens = reach_of(problem);
+  if (problem.options.window > 0) {
+    // The last tokens alone: what some query token sees, and what is left over in the first block.
+    const std::int64_t seen =
+        std::int64_t{problem.options.window} + problem.query.tokens - 1 + g.block_tokens;
+    g.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(g.max_tokens, seen));
+  }
+  g.fixed_split = problem.options.batch_invariant ? kFixedSplitTokens / g.block_tokens : 0;
+  // Nanoseconds: a block at a multiprocessor's share of the memory bandwidth, 34.8 bytes in each. Not yet
+  // measured.
+  const double bytes = 2.0 * g.block_tokens * problem.cache.qk_dim * element_bytes(problem);
+  g.cost = {.per_block = std::max(1, static_cast<int>(bytes / 34.8)), .per_split = 2000, .per_merge = 7500};
+  const int row_tiles = (problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows;
+  schedule::set_workers(g, row_tiles * problem.cache.heads, workers);
+  return g;
+}
+
+/// Strides in bytes, of keys or values as (pages, page_size, h_kv, d).
+paged::Plane rows(const ConstTensorView& cache, const ConstTensorView& scale) {
+  const auto bytes = static_cast<std::int64_t>(size_of(cache.dtype));
+  return {.data = static_cast<const std::uint8_t*>(cache.data),
+          .page_stride = cache.strides[0] * bytes,
+          .head_stride = cache.strides[2] * bytes,
+          .token_stride = cache.strides[1] * bytes,
+          .unit_stride = 16,
+          .scale = static_cast<const float*>(scale.data),
+          .scale_stride = scale.present() && scale.shape[0] > 1 ? 1 : 0};
+}
+
+/// Keys (pages, h_kv, d / x, page_size, x).
+paged::Plane packed_keys(const ConstTensorView& cache, const ConstTensorView& scale) {
+  const auto bytes = static_cast<std::int64_t>(size_of(cache.dtype));
+  paged::Plane plane = rows(cache, scale);
+  plane.head_stride = cache.strides[1] * bytes;
+  plane.unit_stride = cache.strides[2] * bytes;
+  plane.token_stride = cache.strides[3] * bytes;
+  return plane;
+}
+
+/// Values (pages, h_kv, d, page_size).
+paged::Plane packed_values(const ConstTensorView& cache, const ConstTensorView& scale) {
+  const auto bytes = static_cast<std::int64_t>(size_of(cache.dtype));
+  paged::Plane plane = rows(cache, scale);
+  plane.head_stride = cache.strides[1] * bytes;
+  plane.unit_stride = cache.strides[2] * bytes;
+  plane.token_stride = bytes;
+  return plane;
+}
+
+Status launch(const DecodeCall& call) {
+  const auto& [problem, inputs, outputs, g, plan, workspace, executor] = call;
+  FLASHLATENT_RETURN_IF_ERROR(check_alignment("q", inputs.q, 16));
+  FLASHLATENT_RETURN_IF_ERROR(check_alignment("key_cache", inputs.key_cache, 16));
+  FLASHLATENT_RETURN_IF_ERROR(check_alignment("value_cache", inputs.value_cache, 16));
+  FLASHLATENT_RETURN_IF_ERROR(check_alignment("out", outputs.out, 4));
+  FLASHLATENT_RETURN_IF_ERROR(check_pages("key_cache", inputs.key_cache));
+  DeviceGuard guard(executor.device);
+  FLASHLATENT_RETURN_IF_ERROR(guard.status());
+  Result<int> units = multiprocessors(executor.device);
+  if (!units.ok()) return units.status();
+
+  const bool packed = problem.cache.layout == KvLayout::kPacked;
+  paged::Arguments args = {};
+  args.decode = decode_arguments(call);
+  args.keys =
+      packed ? packed_keys(inputs.key_cache, inputs.key_scale) : rows(inputs.key_cache, inputs.key_scale);
+  args.values = packed ? packed_values(inputs.value_cache, inputs.value_scale)
+                       : rows(inputs.value_cache, inputs.value_scale);
+  args.score = {.alibi_slopes = static_cast<const float*>(inputs.alibi_slopes.data),
+                .soft_cap = problem.options.soft_cap,
+                .window = problem.options.window};
+  args.dim = problem.cache.qk_dim;
+  args.reach = reach_of(problem);
+  if (problem.query.ragged) {
+    FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(args.decode, problem.query.heads, executor));
+  }
+  FLASHLATENT_RETURN_IF_ERROR(find(problem)->launch(args, executor));
+  return combine_plan(args.decode, problem.cache.dtype, problem.cache.v_dim, *units, executor);
+}
+
+}  // namespace
+
+const DecodeKernel kPagedKernel = {
+    .name = "paged",
+    .backend = Backend::kCuda,
+    .takes =
+        "separate keys and values, also in vLLM's packed order: bf16, fp16 and e4m3, d up to 256, any heads, "
+        "tokens "
+        "and page size",
+    .declines = declines,
+    .geometry = geometry,
+    .workspace_bytes = decode_workspace_bytes,
+    .launch = launch,
+};
+
+}  // namespace flashlatent::cuda

@@ -2,7 +2,7 @@
 // lane.
 //
 // A block comes in five units: the RoPE part, a tile as it is, then four groups of 128 elements, two tiles
-// each. Eight lanes (an octet) read a token's 128 bytes of a unit. A step is a unit of two tokens an octet.
+// each. Eight lanes (an octet) read the 128 bytes of a unit that two neighbouring tokens have, in a step.
 // Five steps are under way while one is converted, into the next block and segment: 20 KB with 128 threads.
 //
 // A value costs 3 instructions (docs/kernels/sparse_fp8.md): e4m3 to fp16 by pairs, fp16 to fp32, times the
@@ -21,24 +21,27 @@
 
 namespace flashlatent::parts {
 
-/// Two e4m3 times `scale` as two bf16.
-__device__ __forceinline__ std::uint32_t dequantize_pair(std::uint16_t pair, float scale) {
-  const float2 values = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pair, __NV_E4M3)));
-  return pack<__nv_bfloat16>(values.x * scale, values.y * scale);
-}
+/// What tokens that do not count are read from: no load then depends on whether they do.
+__device__ constexpr uint4 kZeros[fp8_656::kTokenBytes / 16] = {};
 
-/// Eight of them.
-__device__ __forceinline__ uint4 dequantize(uint2 values, float scale) {
-  auto low = [](std::uint32_t x) { return static_cast<std::uint16_t>(x); };
-  auto high = [](std::uint32_t x) { return static_cast<std::uint16_t>(x >> 16); };
-  return make_uint4(dequantize_pair(low(values.x), scale), dequantize_pair(high(values.x), scale),
-                    dequantize_pair(low(values.y), scale), dequantize_pair(high(values.y), scale));
+/// Four e4m3 times `scale` as four bf16.
+__device__ __forceinline__ uint2 dequantize(std::uint32_t values, float scale) {
+  std::uint32_t low, high;  // fp16 pairs
+  asm("{\n.reg .b16 first, second;\nmov.b32 {first, second}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, first;\ncvt.rn.f16x2.e4m3x2 %1, second;\n}"
+      : "=r"(low), "=r"(high)
+      : "r"(values));
+  auto scaled = [&](std::uint32_t pair) {
+    const float2 two = __half22float2(*reinterpret_cast<const __half2*>(&pair));
+    return pack<__nv_bfloat16>(two.x * scale, two.y * scale);
+  };
+  return make_uint2(scaled(low), scaled(high));
 }
 
 /// kWarps load. kCluster = 2: CTAs that hold two tiles of query rows of the same tokens each convert half of
-/// a block, and copy it to the other ("crossover"). kAlternates: every other block of a range begins with the
-/// second half of its columns, as the pipe does.
-template <int kWarps, int kCluster, bool kAlternates>
+/// a block, and copy it to the other ("crossover"). The pipe takes a block's columns in their own order,
+/// after RoPE.
+template <int kWarps, int kCluster>
 class Fp8Loader {
  public:
   static constexpr int kThreads = 32 * kWarps;
@@ -49,7 +52,8 @@ class Fp8Loader {
   __device__ __forceinline__ Fp8Loader(const CacheArguments& cache, const CUtensorMap&, int thread)
       : cache_(cache),
         thread_(thread),
-        first_row_((kCluster == 1 ? 0 : ptx::rank_in_cluster() * kOwnRows) + thread / 8) {}
+        late_(thread % 8 / 4),
+        first_row_((kCluster == 1 ? 0 : ptx::rank_in_cluster() * kOwnRows) + thread / 8 * 2) {}
 
   __device__ __forceinline__ void look_ahead(const BlockRange& range) {
     next_ = range;
@@ -65,7 +69,7 @@ class Fp8Loader {
     if (!under_way_ && range.begin < range.end) {
       entries_ = look_up(range, range.begin);
       enter_block(range, range.begin);
-      request_steps(0, std::make_integer_sequence<int, kDepth>());
+      request_steps(std::make_integer_sequence<int, kDepth>());
     }
     under_way_ = false;
 #pragma unroll 1
@@ -78,18 +82,22 @@ class Fp8Loader {
  private:
   static constexpr int kUnits = 1 + fp8_656::kGroups;
   static constexpr int kOwnRows = kTileRows / kCluster;
-  static constexpr int kRowStep = kThreads / 8;
-  static constexpr int kRows = kOwnRows / kRowStep;  // of a thread
-  static constexpr int kPasses = kRows / 2;          // steps of a unit
-  static constexpr int kSteps = kUnits * kPasses;    // of a block
+  static constexpr int kRowStep = kThreads / 8 * 2;
+  static constexpr int kRows = kOwnRows / kRowStep * 2;  // of a thread
+  static constexpr int kPasses = kRows / 2;              // steps of a unit
+  static constexpr int kSteps = kUnits * kPasses;        // of a block
   static constexpr int kDepth = kUnits;
   static constexpr int kLoaderBarrier = 3;  // named
+
+  __device__ __forceinline__ static const std::uint8_t* zero_token() {
+    return reinterpret_cast<const std::uint8_t*>(kZeros);
+  }
   static_assert(kRows % 2 == 0 && kSteps % kDepth == 0);
 
   /// This thread's share of a step, as it is in the cache.
   struct Step {
     uint4 bytes[2];
-    float scale;  // of row lane % 2
+    float scale;  // of one of the two rows
   };
   /// The entries of a lane's two tokens of a block.
   struct Entries {
@@ -123,42 +131,51 @@ class Fp8Loader {
     const std::int64_t first_offset = offset_of(cache_, first, 0),
                        second_offset = offset_of(cache_, second, 0);
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int row = row_of(i);
-      // A warp's rows are all in the first 32 tokens, or all in the second.
-      const std::int64_t offset = __shfl_sync(0xffffffff, row < 32 ? first_offset : second_offset, row % 32);
-      rows_[i] = live_ >> row & 1 ? cache + offset + thread_ % 8 * 16 : nullptr;
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const std::uint8_t* begins[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int row = row_of(2 * pass + i);
+        // A warp's rows are all in the first 32 tokens, or all in the second.
+        const std::int64_t offset =
+            __shfl_sync(0xffffffff, row < 32 ? first_offset : second_offset, row % 32);
+        begins[i] = live_ >> row & 1 ? cache + offset : zero_token();
+        rows_[2 * pass + i] = begins[i] + thread_ % 8 * 16;
+      }
+      scales_[pass] =
+          reinterpret_cast<const float*>((thread_ % 2 == 0 ? begins[0] : begins[1]) + fp8_656::kScaleOffset);
     }
   }
 
+  /// Nothing comes after the range that is under way.
+  __device__ __forceinline__ void read_zeros() {
+#pragma unroll
+    for (const std::uint8_t*& row : rows_) row = zero_token();
+#pragma unroll
+    for (const float*& scales : scales_) scales = reinterpret_cast<const float*>(zero_token());
+  }
+
+  /// Neighbours; an octet's last four lanes take the second one first.
   __device__ __forceinline__ int row_of(int i) const {
-    return first_row_ + i * kRowStep;
+    return first_row_ + i / 2 * kRowStep + static_cast<int>(i % 2 ^ late_);
   }
 
   template <int... kStep>
-  __device__ __forceinline__ void request_steps(int turn, std::integer_sequence<int, kStep...>) {
-    (request<kStep>(turn), ...);
+  __device__ __forceinline__ void request_steps(std::integer_sequence<int, kStep...>) {
+    (request<kStep>(), ...);
   }
 
-  /// Asks for a step of the block entered last, the turn-th of its range.
+  /// Asks for a step of the block entered last.
   template <int kStep>
-  __device__ __forceinline__ void request(int turn) {
-    constexpr int kUnit = kStep / kPasses, kRow = kStep % kPasses * 2;
+  __device__ __forceinline__ void request() {
+    constexpr int kUnit = kStep / kPasses, kPass = kStep % kPasses;
+    constexpr int kOffset = kUnit == 0 ? fp8_656::kRopeOffset : (kUnit - 1) * fp8_656::kGroup;
     Step& step = steps_[kStep % kDepth];
-    const int shift = kAlternates && turn % 2 != 0 ? fp8_656::kGroups / 2 : 0;
-    const int group = (kUnit - 1 + shift) % fp8_656::kGroups;
-    const int offset = kUnit == 0 ? fp8_656::kRopeOffset : group * fp8_656::kGroup;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      step.bytes[i] = make_uint4(0, 0, 0, 0);
-      const std::uint8_t* row = rows_[kRow + i];
-      if (row != nullptr) step.bytes[i] = __ldg(reinterpret_cast<const uint4*>(row + offset));
+      step.bytes[i] = __ldg(reinterpret_cast<const uint4*>(rows_[2 * kPass + i] + kOffset));
     }
-    if constexpr (kUnit > 0) {
-      const std::uint8_t* row = thread_ % 2 == 0 ? rows_[kRow] : rows_[kRow + 1];
-      const int scales = fp8_656::kScaleOffset - thread_ % 8 * 16;
-      step.scale = row == nullptr ? 0 : __ldg(reinterpret_cast<const float*>(row + scales) + group);
-    }
+    if constexpr (kUnit > 0) step.scale = __ldg(scales_[kPass] + kUnit - 1);
   }
 
   template <class Pipe, int... kStep>
@@ -172,10 +189,7 @@ class Fp8Loader {
   __device__ __forceinline__ void convert_step(Pipe& pipe, const BlockRange& range, int block) {
     convert<kStep>(pipe);
     if constexpr (kStep == kSteps - kDepth) enter_next(range, block + 1);
-    constexpr int kLater = kStep + kDepth;
-    const bool into_next = kLater >= kSteps;
-    const int turn = block - range.begin + (into_next ? 1 : 0);
-    request<kLater % kSteps>(into_next && under_way_ ? 0 : turn);
+    request<(kStep + kDepth) % kSteps>();
   }
 
   /// Goes on to this block of the range, or past its end to the next range.
@@ -187,8 +201,7 @@ class Fp8Loader {
       has_next_ = false;
       return enter_block(next_, next_.begin);
     }
-#pragma unroll
-    for (const std::uint8_t*& row : rows_) row = nullptr;
+    read_zeros();
   }
 
   /// Into the block's tiles: waits until they are free, and says that they are full.
@@ -209,21 +222,19 @@ class Fp8Loader {
             step.bytes[i];
       }
     } else {
-      // An octet's first four lanes have 64 columns for one tile, the others for the next. Both write 32
-      // bytes a lane in two stores; the others begin with the second 16, so that no two lanes meet in a bank.
-      const int lane = thread_ % 8;
-      const std::uint32_t swapped = lane / 4;
-      const std::uint32_t tile = ptx::select(swapped, ptx::shared_address(&pipe.tile(kFirst + 1)),
+      // An octet's first four lanes have 64 columns for one tile, the others for the next, of the other row:
+      // so no two lanes meet in a bank.
+      const std::uint32_t tile = ptx::select(late_, ptx::shared_address(&pipe.tile(kFirst + 1)),
                                              ptx::shared_address(&pipe.tile(kFirst)));
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float scale = __shfl_sync(0xffffffff, step.scale, i, 8);
+        const float scale = __shfl_sync(0xffffffff, step.scale, late_ * 4 + i, 8);
         const uint4 x = step.bytes[i];
-        const uint2 one = make_uint2(ptx::select(swapped, x.z, x.x), ptx::select(swapped, x.w, x.y));
-        const uint2 two = make_uint2(ptx::select(swapped, x.x, x.z), ptx::select(swapped, x.y, x.w));
-        const int row = row_of(kRow + i), unit = lane % 4 * 2;
-        ptx::store_16_bytes(tile + unit_offset(row, unit + swapped), dequantize(one, scale));
-        ptx::store_16_bytes(tile + unit_offset(row, unit + 1 - swapped), dequantize(two, scale));
+        const int row = row_of(kRow + i), unit = thread_ % 4 * 2;
+        const uint2 a = dequantize(x.x, scale), b = dequantize(x.y, scale);
+        ptx::store_16_bytes(tile + unit_offset(row, unit), make_uint4(a.x, a.y, b.x, b.y));
+        const uint2 c = dequantize(x.z, scale), d = dequantize(x.w, scale);
+        ptx::store_16_bytes(tile + unit_offset(row, unit + 1), make_uint4(c.x, c.y, d.x, d.y));
       }
     }
     if constexpr (kRow + 2 == kRows) publish(pipe, kFirst, kTiles);
@@ -251,15 +262,17 @@ class Fp8Loader {
 
   const CacheArguments& cache_;
   const int thread_;
+  const std::uint32_t late_;  // 1: of the last four of an octet
   const int first_row_;
 
   BlockRange next_ = {};
-  bool has_next_ = false;                 // it has blocks, and none was entered
-  bool has_next_entries_ = false;         // entries_ are of its first block
-  bool under_way_ = false;                // the first steps of the range that comes next have been asked for
-  Entries entries_ = {};                  // of the block after the one entered last
-  const std::uint8_t* rows_[kRows] = {};  // this thread's 16 bytes of each row; null: it does not count
-  std::uint64_t live_ = 0;                // which tokens count, of the block entered last
+  bool has_next_ = false;            // it has blocks, and none was entered
+  bool has_next_entries_ = false;    // entries_ are of its first block
+  bool under_way_ = false;           // the first steps of the range that comes next have been asked for
+  Entries entries_ = {};             // of the block after the one entered last
+  const std::uint8_t* rows_[kRows];  // this thread's 16 bytes of each row
+  const float* scales_[kPasses];     // of the row whose scales this thread reads, of two
+  std::uint64_t live_ = 0;           // which tokens count, of the block entered last
   Step steps_[kDepth];
 };
 

@@ -31,11 +31,11 @@ struct Config {
   using State = KvState<kQkChunks>;
 
   /// Tiles are filled in the order in which they come free: RoPE first (only QK^T reads it), then the half of
-  /// V whose warpgroup takes this buffer first.
+  /// V whose warpgroup takes this buffer first; but in their own order by a loader that converts.
   __host__ __device__ static constexpr int chunk_order(int buffer, int i) {
     constexpr int kRopeChunks = kQkChunks - kVChunks;
     if (i < kRopeChunks) return kVChunks + i;
-    return (i - kRopeChunks + buffer * kHalfChunks) % kVChunks;
+    return (i - kRopeChunks + (Loader::kZeroesDead ? 0 : buffer * kHalfChunks)) % kVChunks;
   }
 
   /// Which CTA of the cluster loads a buffer's i-th tile: they take turns.

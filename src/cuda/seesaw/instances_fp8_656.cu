@@ -4,7 +4,7 @@
 namespace flashlatent::seesaw {
 
 constinit const Fp8Instances kInstancesFp8_656 = {
-    {instance<__nv_bfloat16, 576, 512, 2, parts::Fp8Loader<4, 2, true>>(Dtype::kBF16, cuda::Loading::kFp8),
-     instance<__nv_bfloat16, 576, 512, 1, parts::Fp8Loader<4, 1, true>>(Dtype::kBF16, cuda::Loading::kFp8)}};
+    {instance<__nv_bfloat16, 576, 512, 2, parts::Fp8Loader<4, 2>>(Dtype::kBF16, cuda::Loading::kFp8),
+     instance<__nv_bfloat16, 576, 512, 1, parts::Fp8Loader<4, 1>>(Dtype::kBF16, cuda::Loading::kFp8)}};
 
 }  // namespace flashlatent::seesaw

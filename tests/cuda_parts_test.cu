@@ -6,6 +6,8 @@
 #include <random>
 #include <vector>
 
+#include "core/element.h"
+#include "cuda/parts/fp8_loader.cuh"
 #include "cuda/parts/fragment.cuh"
 #include "cuda/parts/mask.cuh"
 #include "cuda/parts/pv_mma.cuh"
@@ -277,6 +279,37 @@ TEST(CudaSoftmax, MaskMaximumSum) {
       EXPECT_NEAR(statistics[2 * row], max, 1e-5);
     }
     EXPECT_NEAR(statistics[2 * row + 1], sum, 64 * 2e-6);
+  }
+}
+
+/// A thread four codes.
+__global__ void dequantize_kernel(const std::uint32_t* codes, const float* scales, uint2* values) {
+  values[threadIdx.x] = dequantize(codes[threadIdx.x], scales[blockIdx.x]);
+}
+
+TEST(CudaFp8, DequantizesEveryCodeAsTheCpuDoes) {
+  if (Status status = available(Backend::kCuda); !status.ok()) GTEST_SKIP() << status.message();
+  std::vector<std::uint32_t> codes(64);
+  for (std::uint32_t i = 0; i < 64; ++i) codes[i] = 0x03020100U + 0x04040404U * i;
+  DeviceArray<std::uint32_t> codes_device(codes);
+  for (float scale : {1.0F, 0x1p-13F, 0x1p119F, 0x1p-126F, 0.37F, 1e-4F, 3e38F}) {
+    DeviceArray<float> scale_device({scale});
+    DeviceArray<uint2> values_device(std::vector<uint2>(64));
+    dequantize_kernel<<<1, 64>>>(codes_device.data(), scale_device.data(), values_device.data());
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    const auto values = values_device.host();
+    for (int code = 0; code < 256; ++code) {
+      const uint2 four = values[code / 4];
+      const auto bits = static_cast<std::uint16_t>((code % 4 < 2 ? four.x : four.y) >> (code % 2 * 16));
+      const float expected =
+          bf16_to_float(float_to_bf16(fp8_656::decode(static_cast<std::uint8_t>(code)) * scale));
+      const float value = bf16_to_float(bits);
+      if (std::isnan(expected)) {
+        EXPECT_TRUE(std::isnan(value)) << "code " << code << " scale " << scale;
+      } else {
+        EXPECT_EQ(value, expected) << "code " << code << " scale " << scale;
+      }
+    }
   }
 }
 

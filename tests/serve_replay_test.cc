@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <set>
 
 #include "serve/engine.h"
 #include "serve_traces.h"
@@ -107,6 +108,52 @@ TEST(Replay, ServesAnAzureTrace) {
   replay_real_trace("azure_code_2023.csv", 20);
 }
 
+/// Of pages under hash ids, those whose ids up to there an earlier request has had, if nothing is evicted.
+std::int64_t implied_hits(const Trace& trace, int page_size) {
+  std::set<std::pair<std::vector<std::int64_t>, int>> seen;  // a page: its prefix of ids, its place
+  std::int64_t hits = 0;
+  for (const io::TraceRequest& r : trace) {
+    const int named = std::min(r.input_length, io::kTraceBlockTokens * static_cast<int>(r.hash_ids.size()));
+    bool prefix = true;
+    for (int page = 0; page < named / page_size; ++page) {
+      const auto blocks = r.hash_ids.begin() + page * page_size / io::kTraceBlockTokens + 1;
+      const bool is_new = seen.insert({{r.hash_ids.begin(), blocks}, page}).second;
+      prefix &= !is_new;
+      hits += prefix;
+    }
+  }
+  return hits;
+}
+
+TEST(Replay, ServesAGqaModelWithTheHitsThatHashIdsImply) {
+  const auto path = std::filesystem::path(FLASHLATENT_SHARED_DIR) / "data/mooncake_conversation_4k.jsonl";
+  Trace trace = {request(1500, 3, {1, 2, 3}), request(1300, 2, {1, 2, 4}), request(700, 2, {1, 5}),
+                 request(1024, 1, {2, 1})};
+  if (std::filesystem::exists(path)) {
+    auto loaded = io::load_trace(path.string(), 30);
+    ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+    trace = std::move(*loaded);
+  }
+  ReplayOptions options = small_options();
+  options.heads = 4;
+  options.kv_heads = 2;
+  options.kv_dim = 16;
+  options.page_size = 64;
+  options.verify_every = 20;
+  options.pool_tokens = 0;
+  for (io::TraceRequest& r : trace) {
+    r.output_length = std::min(r.output_length, 3);
+    options.pool_tokens += r.input_length + 128;
+  }
+  const auto report = replay(trace, options);
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_EQ(report->mismatch, "");
+  EXPECT_GT(report->verified_rows, 0);
+  EXPECT_EQ(report->evictions, 0);
+  EXPECT_GT(report->prefix_hits, 0);
+  EXPECT_EQ(report->prefix_hits, implied_hits(trace, options.page_size));
+}
+
 TEST(Replay, RefusesOptionsByName) {
   const Trace trace = {request(10, 2)};
   auto message_of = [&](auto change) {
@@ -130,8 +177,9 @@ TEST(Replay, RefusesOptionsByName) {
   expect_names(message_of([](ReplayOptions& o) { o.layers = 1 << 30; }), "fewer layers");
 }
 
-/// One step of two requests, in whose caches something may be changed before it runs.
-class EngineTest : public testing::Test {
+/// One step of two requests, in whose caches something may be changed before it runs; of MLA, and of GQA with
+/// that many elements a key.
+class EngineTest : public testing::TestWithParam<int> {
  protected:
   static constexpr int kPages = 40, kPageSize = 16, kLayers = 2;
 
@@ -142,6 +190,8 @@ class EngineTest : public testing::Test {
     Engine::Options options;
     options.layers = kLayers;
     options.heads = 8;
+    options.kv_dim = GetParam();
+    options.kv_heads = GetParam() > 0 ? 2 : 1;
     options.batch = 4;
     options.pages = kPages;
     options.page_size = kPageSize;
@@ -171,7 +221,9 @@ class EngineTest : public testing::Test {
   Scheduler::Step step_;
 };
 
-TEST_F(EngineTest, IsRight) {
+INSTANTIATE_TEST_SUITE_P(Models, EngineTest, testing::Values(0, 40));
+
+TEST_P(EngineTest, IsRight) {
   for (const auto& f : step_.fills) fill(f);
   for (int layer = 0; layer < kLayers; ++layer) {
     for (int row = 0; row < 2; ++row) {
@@ -183,7 +235,7 @@ TEST_F(EngineTest, IsRight) {
   EXPECT_EQ(engine_->context(), 151 + 201);
 }
 
-TEST_F(EngineTest, VerifyCatchesAnotherRequestsToken) {
+TEST_P(EngineTest, VerifyCatchesAnotherRequestsToken) {
   for (const auto& f : step_.fills) fill(f);
   fill({.request = 0, .sequence = step_.sequences[1], .begin = 77, .end = 78});
   EXPECT_TRUE(run_and_verify(0, 0).ok());
@@ -193,7 +245,7 @@ TEST_F(EngineTest, VerifyCatchesAnotherRequestsToken) {
   EXPECT_NE(wrong.worst.got, wrong.worst.expected);
 }
 
-TEST_F(EngineTest, VerifyCatchesATokenThatNobodyWrote) {
+TEST_P(EngineTest, VerifyCatchesATokenThatNobodyWrote) {
   fill(step_.fills[0]);
   Scheduler::Fill short_fill = step_.fills[1];
   --short_fill.end;

@@ -158,6 +158,14 @@ TEST_F(Program, BenchComparesWithFloat64AndPricesBatchInvariance) {
   EXPECT_FALSE(etap.contains("batch_invariant_cost"));
 }
 
+TEST_F(Program, ReplaysAGqaModel) {
+  expect_right("replay --synthetic --requests 2 --model gqa:6:2:40 --verify --verify-every 50",
+               {"gqa:6:2:40", "6 heads", "verified"});
+  expect_refused("replay --synthetic --model gqa:6:2", {"--model", "gqa:6:2"});
+  expect_refused("replay --synthetic --model gqa:6:4:64", {"h_q is 6", "h_kv 4"});
+  expect_refused("replay --synthetic --model gqa:6:2:64 --kv fp8_656", {"--kv is fp8_656"});
+}
+
 TEST_F(Program, BenchPaged) {
   expect_right("bench paged --suite small --repeats 3 --rmse --json " + file("paged.json"), {"floor ms"});
   const auto rows = json("paged.json").at("results");

@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <cstdio>
+
 #include "io/trace.h"
 #include "tools/command.h"
 #include "tools/machine.h"
@@ -22,6 +24,7 @@ struct ReplayCommand {
   std::string write_trace;
   int requests = 0;  // 0: not given
   std::string kv = "bf16";
+  std::string model = "mla";
   serve::ReplayOptions replay;
   ExecutorOptions executor;
   std::string json;
@@ -46,6 +49,7 @@ nlohmann::ordered_json to_json(const ReplayCommand& command) {
   const serve::ReplayOptions& o = command.replay;
   nlohmann::ordered_json json = {{"trace", command.synthetic ? "synthetic" : command.trace},
                                  {"layers", o.layers},
+                                 {"model", command.model},
                                  {"heads", o.heads},
                                  {"batch", o.batch},
                                  {"pool_tokens", o.pool_tokens},
@@ -89,8 +93,8 @@ nlohmann::ordered_json to_json(const serve::ReplayReport& r) {
 
 void print_report(const ReplayCommand& command, const serve::ReplayReport& r) {
   const serve::ReplayOptions& o = command.replay;
-  fmt::print("replay of {}: {} requests, {} layer{}, {} heads, {} cache, on {}\n",
-             command.synthetic ? "a synthetic trace" : command.trace, r.requests, o.layers,
+  fmt::print("replay of {}: {} requests, {}, {} layer{}, {} heads, {} cache, on {}\n",
+             command.synthetic ? "a synthetic trace" : command.trace, r.requests, command.model, o.layers,
              o.layers == 1 ? "" : "s", o.heads, command.kv, to_string(o.executor.backend));
   auto line = [](const char* name, const std::string& value) { fmt::print("  {:<18}{}\n", name, value); };
   line("throughput", fmt::format("{:.1f} tokens/s ({} tokens in {} steps, {:.2f} s of decoding)",
@@ -114,7 +118,26 @@ void print_report(const ReplayCommand& command, const serve::ReplayReport& r) {
        fmt::format("{:.1f} s, making latents{} included", r.wall_seconds, o.verify ? " and verifying" : ""));
 }
 
+/// "mla", or "gqa:H_Q:H_KV:D".
+Status read_model(ReplayCommand& command) {
+  serve::ReplayOptions& o = command.replay;
+  if (command.model == "mla") return {};
+  int end = 0;
+  const int numbers =
+      std::sscanf(command.model.c_str(), "gqa:%d:%d:%d%n", &o.heads, &o.kv_heads, &o.kv_dim, &end);
+  if (numbers != 3 || static_cast<std::size_t>(end) != command.model.size() || o.kv_dim < 1) {
+    return {
+        StatusCode::kInvalidArgument,
+        fmt::format("--model is '{}'; expected mla, or gqa:H_Q:H_KV:D such as gqa:32:8:128", command.model)};
+  }
+  if (command.kv != "fp8_656") return {};
+  return {StatusCode::kInvalidArgument,
+          fmt::format("--kv is fp8_656, a latent cache's; with --model {} bf16 and fp16 are accepted",
+                      command.model)};
+}
+
 int run_replay(ReplayCommand command) {
+  if (const Status status = read_model(command); !status.ok()) return fail(status);
   command.replay.dtype = command.kv == "fp16" ? Dtype::kF16 : Dtype::kBF16;
   command.replay.format = command.kv == "fp8_656" ? KvFormat::kFp8_656 : KvFormat::kPlain;
   const Result<Executor> executor = make_executor(command.executor);
@@ -167,7 +190,11 @@ void add_replay(CLI::App& app, Action& action) {
   replay->add_option("--layers", options.layers, "Layers of the model, each with a cache and a decode a step")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  replay->add_option("--heads", options.heads, "Query heads (MLA: all share one KV head)")
+  replay
+      ->add_option("--model", command->model,
+                   "mla, or gqa:H_Q:H_KV:D: so many query heads, KV heads, elements of a key and of a value")
+      ->capture_default_str();
+  replay->add_option("--heads", options.heads, "MLA: query heads, which all share one KV head")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   replay->add_option("--batch", options.batch, "Most requests that run at a time")
@@ -202,7 +229,8 @@ void add_replay(CLI::App& app, Action& action) {
       "Exit code 1 if a row is wrong; its coordinates and both values are printed.\n"
       "Examples: flashlatent replay --synthetic --verify\n"
       "          flashlatent replay conversation_trace.jsonl --requests 50 --heads 16 --verify --json "
-      "replay.json");
+      "replay.json\n"
+      "          flashlatent replay conversation_trace.jsonl --requests 50 --model gqa:32:8:128 --verify");
   replay->callback([&action, command] { action = [command] { return run_replay(*command); }; });
 }
 

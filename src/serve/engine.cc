@@ -9,7 +9,6 @@
 
 #include "core/fp8_656.h"
 #include "core/message.h"
-#include "flashlatent/kv_cache.h"
 #include "serve/content.h"
 #include "serve/latents.h"
 
@@ -23,8 +22,9 @@ constexpr float kQueryScale = 4.0F;  // makes scores of deviation 2.3: some toke
 constexpr int kStagedRows = 4096;
 constexpr int kPoison = 0xFF;  // bf16 and fp16: 0xFFFF is a NaN
 
-std::size_t row_bytes(std::int64_t rows) {
-  return static_cast<std::size_t>(rows) * kRow * sizeof(std::uint16_t);
+/// Of elements of 16 bits.
+std::size_t bytes_of(std::int64_t elements) {
+  return static_cast<std::size_t>(elements) * sizeof(std::uint16_t);
 }
 
 }  // namespace
@@ -40,13 +40,21 @@ Engine::Engine(std::span<const io::TraceRequest> trace, const Options& options)
                     .page_size = options.page_size,
                     .max_pages = options.max_pages};
   problem_.options.softmax_scale = 1.0F / std::sqrt(192.0F);  // DeepSeek-V2: 128 + 64 before absorption
+  row_ = kRow;
+  if (options.kv_dim > 0) {
+    problem_.cache.heads = options.kv_heads;
+    problem_.cache.qk_dim = problem_.cache.v_dim = options.kv_dim;
+    problem_.cache.layout = KvLayout::kSeparate;
+    problem_.options.softmax_scale = 1.0F / std::sqrt(static_cast<float>(options.kv_dim));
+    row_ = 2LL * options.kv_heads * options.kv_dim;
+  }
   const bool cuda = options.executor.backend == Backend::kCuda;
   device_ = {cuda ? DeviceType::kCuda : DeviceType::kCpu, cuda ? options.executor.device : 0};
 }
 
 std::size_t Engine::cache_bytes() const {
   const std::int64_t tokens = std::int64_t{options_.pages} * options_.page_size;
-  return options_.format == KvFormat::kPlain ? row_bytes(tokens) : tokens * fp8_656::kTokenBytes;
+  return options_.format == KvFormat::kPlain ? bytes_of(tokens * row_) : tokens * fp8_656::kTokenBytes;
 }
 
 TensorView Engine::cache_view(int layer) const {
@@ -58,9 +66,33 @@ TensorView Engine::cache_view(int layer) const {
           device_};
 }
 
+/// A layer's keys, and behind them its values.
+KeyValueCache Engine::key_value_cache(int layer) const {
+  auto* keys = static_cast<std::uint8_t*>(caches_[layer].data());
+  KeyValueCache cache;
+  cache.keys = {keys,
+                options_.dtype,
+                {options_.pages, options_.page_size, options_.kv_heads, options_.kv_dim},
+                device_};
+  cache.values = cache.keys;
+  cache.values.data = keys + cache_bytes() / 2;
+  return cache;
+}
+
+void Engine::set_cache(int layer, DecodeInputs& inputs) const {
+  if (latent()) {
+    inputs.kv_cache = cache_view(layer);
+    return;
+  }
+  const KeyValueCache cache = key_value_cache(layer);
+  inputs.key_cache = cache.keys;
+  inputs.value_cache = cache.values;
+}
+
 Result<Engine> Engine::create(std::span<const io::TraceRequest> trace, const Options& options) {
   if (options.layers < 1) return invalid_argument("layers is ", options.layers, ", must be at least 1");
   Engine engine(trace, options);
+  FLASHLATENT_RETURN_IF_ERROR(validate(engine.problem_));
   FLASHLATENT_RETURN_IF_ERROR(available(options.executor.backend));
   FLASHLATENT_RETURN_IF_ERROR(engine.check_host_memory());
   FLASHLATENT_RETURN_IF_ERROR(engine.allocate());
@@ -80,10 +112,11 @@ Status Engine::check_host_memory() const {
   const double memory =
       static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   const double rows = static_cast<double>(options_.batch) * options_.heads;
-  double wanted = rows * static_cast<double>(row_bytes(1));
+  const auto& cache = problem_.cache;
+  double wanted = rows * static_cast<double>(bytes_of(cache.qk_dim));
   if (device_.type == DeviceType::kCpu) {
     wanted += options_.layers * static_cast<double>(cache_bytes()) +
-              rows * static_cast<double>(row_bytes(1) + 2 * kValue * sizeof(std::uint16_t));
+              rows * static_cast<double>(bytes_of(cache.qk_dim + 2LL * cache.v_dim));
   }
   return wanted < memory ? Status()
                          : too_large(message("this machine has ", memory * 0x1p-30, " GiB of memory"));
@@ -96,17 +129,16 @@ Status Engine::allocate() {
   if (!workspace_size.ok()) return workspace_size.status();
 
   const std::int64_t rows = std::int64_t{options_.batch} * options_.heads;
-  const std::size_t out_bytes = static_cast<std::size_t>(rows) * kValue * sizeof(std::uint16_t);
+  const std::size_t out_bytes = bytes_of(rows * problem_.cache.v_dim);
   const std::size_t lse_bytes = static_cast<std::size_t>(rows) * sizeof(float);
-  host_q_.resize(static_cast<std::size_t>(rows) * kRow);
+  host_q_.resize(static_cast<std::size_t>(rows) * problem_.cache.qk_dim);
   host_block_table_.resize(static_cast<std::size_t>(options_.batch) * options_.max_pages);
   host_cache_seqlens_.resize(options_.batch);
-  const bool fp8 = options_.format == KvFormat::kFp8_656;
-  if (fp8 || device_.type == DeviceType::kCuda) staging_.resize(kStagedRows * kRow);
+  if (appends() || device_.type == DeviceType::kCuda) staging_.resize(kStagedRows * row_);
 
   caches_.resize(options_.layers);
   std::vector<std::pair<runtime::Buffer*, std::size_t>> wanted = {
-      {&q_, row_bytes(rows)},
+      {&q_, bytes_of(rows * problem_.cache.qk_dim)},
       {&out_, out_bytes},
       {&kept_out_, out_bytes},
       {&lse_, lse_bytes},
@@ -115,8 +147,8 @@ Status Engine::allocate() {
       {&cache_seqlens_, host_cache_seqlens_.size() * sizeof(std::int32_t)},
       {&plan_, *plan_size},
       {&workspace_, *workspace_size},
-      {&staged_rows_, fp8 ? row_bytes(kStagedRows) : 0},
-      {&staged_slots_, fp8 ? kStagedRows * sizeof(std::int32_t) : 0}};
+      {&staged_rows_, appends() ? bytes_of(kStagedRows * row_) : 0},
+      {&staged_slots_, appends() ? kStagedRows * sizeof(std::int32_t) : 0}};
   for (runtime::Buffer& cache : caches_) wanted.emplace_back(&cache, cache_bytes());
   for (auto& [buffer, bytes] : wanted) {
     auto allocated = runtime::Buffer::allocate(options_.executor, bytes);
@@ -130,13 +162,13 @@ Status Engine::allocate() {
 }
 
 std::uint16_t* Engine::row_of(int layer, std::int64_t slot) const {
-  return static_cast<std::uint16_t*>(caches_[layer].data()) + slot * kRow;
+  return static_cast<std::uint16_t*>(caches_[layer].data()) + slot * row_;
 }
 
 void Engine::make_row(std::uint16_t* row, int request, int position, int layer) const {
   RowName name = token_name(trace_[request], request, position);
   name.layer = layer;
-  fill_random({row, kRow}, options_.dtype, kCacheScale, options_.seed, name);
+  fill_random({row, static_cast<std::size_t>(row_)}, options_.dtype, kCacheScale, options_.seed, name);
 }
 
 Status Engine::fill(const Scheduler::Fill& fill, const PagePool& pool) {
@@ -152,15 +184,14 @@ Status Engine::fill(const Scheduler::Fill& fill, const PagePool& pool) {
     for (int layer = 0; layer < options_.layers; ++layer) {
 #pragma omp parallel for schedule(static) if (end - begin > 16)
       for (int token = begin; token < end; ++token) {
-        make_row(staged ? staging_.data() + (token - begin) * kRow : row_of(layer, slot_of(token)),
+        make_row(staged ? staging_.data() + (token - begin) * row_ : row_of(layer, slot_of(token)),
                  fill.request, token, layer);
       }
       if (!staged) continue;
       std::vector<std::int32_t> slots;
       for (int token = begin; token < end; ++token)
         slots.push_back(static_cast<std::int32_t>(slot_of(token)));
-      FLASHLATENT_RETURN_IF_ERROR(options_.format == KvFormat::kPlain ? copy_staged(layer, slots)
-                                                                      : append_staged(layer, slots));
+      FLASHLATENT_RETURN_IF_ERROR(appends() ? append_staged(layer, slots) : copy_staged(layer, slots));
     }
   }
   return {};
@@ -171,8 +202,8 @@ Status Engine::copy_staged(int layer, const std::vector<std::int32_t>& slots) {
     // Tokens whose rows follow each other in the cache go in one piece.
     while (to < slots.size() && slots[to] == slots[from] + static_cast<std::int64_t>(to - from)) ++to;
     FLASHLATENT_RETURN_IF_ERROR(
-        runtime::copy_to_device(row_of(layer, slots[from]), staging_.data() + from * kRow,
-                                row_bytes(static_cast<std::int64_t>(to - from)), options_.executor));
+        runtime::copy_to_device(row_of(layer, slots[from]), staging_.data() + from * row_,
+                                bytes_of(static_cast<std::int64_t>(to - from) * row_), options_.executor));
   }
   return {};
 }
@@ -181,19 +212,27 @@ Status Engine::append_staged(int layer, const std::vector<std::int32_t>& slots) 
   const auto tokens = static_cast<std::int64_t>(slots.size());
   const Executor& executor = options_.executor;
   FLASHLATENT_RETURN_IF_ERROR(
-      runtime::copy_to_device(staged_rows_.data(), staging_.data(), row_bytes(tokens), executor));
+      runtime::copy_to_device(staged_rows_.data(), staging_.data(), bytes_of(tokens * row_), executor));
   FLASHLATENT_RETURN_IF_ERROR(
       runtime::copy_to_device(staged_slots_.data(), slots.data(), tokens * sizeof(slots[0]), executor));
+  const ConstTensorView slot_mapping(staged_slots_.data(), Dtype::kI32, {tokens}, device_);
+  if (!this->latent()) {
+    ConstTensorView keys(staged_rows_.data(), options_.dtype, {tokens, options_.kv_heads, options_.kv_dim},
+                         device_);
+    keys.strides[0] = row_;
+    ConstTensorView values = keys;
+    values.data = static_cast<const std::uint16_t*>(staged_rows_.data()) + row_ / 2;
+    return append_kv(keys, values, slot_mapping, key_value_cache(layer), executor);
+  }
   ConstTensorView latent(staged_rows_.data(), options_.dtype, {tokens, kValue}, device_);
   ConstTensorView rope(static_cast<const std::uint16_t*>(staged_rows_.data()) + kValue, options_.dtype,
                        {tokens, kRow - kValue}, device_);
   latent.strides[0] = rope.strides[0] = kRow;
-  return append_latent(latent, rope, {staged_slots_.data(), Dtype::kI32, {tokens}, device_},
-                       cache_view(layer), executor);
+  return append_latent(latent, rope, slot_mapping, cache_view(layer), executor);
 }
 
 Status Engine::make_queries(const Scheduler::Step& step, const PagePool& pool) {
-  const std::int64_t elements = options_.heads * kRow;
+  const std::int64_t elements = std::int64_t{options_.heads} * problem_.cache.qk_dim;
   std::vector<int> lengths;
   for (PagePool::Sequence sequence : step.sequences) {
     const auto length = pool.length(sequence);
@@ -221,6 +260,7 @@ Result<double> Engine::step(const Scheduler::Step& step, const PagePool& pool, i
       pool.write_page_table(step.sequences, options_.max_pages, host_block_table_, host_cache_seqlens_));
   const Dtype dtype = options_.dtype;
   const std::int64_t batch = options_.batch, heads = options_.heads;
+  const std::int64_t qk_dim = problem_.cache.qk_dim, v_dim = problem_.cache.v_dim;
   FLASHLATENT_RETURN_IF_ERROR(runtime::copy_to_device(block_table_.data(), host_block_table_.data(),
                                                       host_block_table_.size() * sizeof(std::int32_t),
                                                       executor));
@@ -228,15 +268,15 @@ Result<double> Engine::step(const Scheduler::Step& step, const PagePool& pool, i
                                                       host_cache_seqlens_.size() * sizeof(std::int32_t),
                                                       executor));
   DecodeInputs inputs;
-  inputs.q = {q_.data(), dtype, {batch, 1, heads, kRow}, device_};
+  inputs.q = {q_.data(), dtype, {batch, 1, heads, qk_dim}, device_};
   inputs.block_table = {block_table_.data(), Dtype::kI32, {batch, options_.max_pages}, device_};
   inputs.cache_seqlens = {cache_seqlens_.data(), Dtype::kI32, {batch}, device_};
   FLASHLATENT_RETURN_IF_ERROR(plan(problem_, inputs.cache_seqlens, plan_.memory(), executor));
   for (int layer = 0; layer < options_.layers; ++layer) {
     const bool kept = layer == kept_layer;
-    inputs.kv_cache = cache_view(layer);
+    set_cache(layer, inputs);
     DecodeOutputs outputs;
-    outputs.out = {(kept ? kept_out_ : out_).data(), dtype, {batch, 1, heads, kValue}, device_};
+    outputs.out = {(kept ? kept_out_ : out_).data(), dtype, {batch, 1, heads, v_dim}, device_};
     outputs.lse = {(kept ? kept_lse_ : lse_).data(), Dtype::kF32, {batch, heads, 1}, device_};
     FLASHLATENT_RETURN_IF_ERROR(
         decode(problem_, inputs, outputs, plan_.memory(), workspace_.memory(), executor));
@@ -252,32 +292,41 @@ std::int64_t Engine::context() const {
 Result<runtime::Comparison> Engine::verify(const Scheduler::Step& step, int row, int kept_layer,
                                            int heads) const {
   const std::int64_t h_q = options_.heads, page_size = options_.page_size;
+  const std::int64_t qk_dim = problem_.cache.qk_dim, v_dim = problem_.cache.v_dim;
   const std::int32_t length = host_cache_seqlens_[row];
   const std::int64_t pages = (length + page_size - 1) / page_size;
 
-  std::vector<std::uint16_t> out(h_q * kValue);
+  std::vector<std::uint16_t> out(h_q * v_dim);
   std::vector<float> lse(h_q);
   FLASHLATENT_RETURN_IF_ERROR(runtime::copy_to_host(
-      out.data(), static_cast<const std::uint16_t*>(kept_out_.data()) + row * h_q * kValue,
+      out.data(), static_cast<const std::uint16_t*>(kept_out_.data()) + row * h_q * v_dim,
       out.size() * sizeof(std::uint16_t), options_.executor));
   FLASHLATENT_RETURN_IF_ERROR(runtime::copy_to_host(lse.data(),
                                                     static_cast<const float*>(kept_lse_.data()) + row * h_q,
                                                     lse.size() * sizeof(float), options_.executor));
 
   // The request alone, its pages in order.
-  std::vector<std::uint16_t> cache(pages * page_size * kRow);
+  std::vector<std::uint16_t> cache(pages * page_size * row_);
   std::vector<std::int32_t> block_table(pages);
   for (std::int64_t i = 0; i < pages; ++i) block_table[i] = static_cast<std::int32_t>(i);
 #pragma omp parallel for schedule(static)
   for (int token = 0; token < length; ++token) {
-    make_row(cache.data() + token * kRow, step.requests[row], token, kept_layer);
+    make_row(cache.data() + token * row_, step.requests[row], token, kept_layer);
   }
   DecodeProblem problem = problem_;
   problem.query.batch = 1;
   problem.cache.max_pages = static_cast<int>(pages);
   DecodeInputs inputs;
-  inputs.q = {host_q_.data() + row * h_q * kRow, options_.dtype, {1, 1, h_q, kRow}};
-  inputs.kv_cache = {cache.data(), options_.dtype, {pages, page_size, 1, kRow}};
+  inputs.q = {host_q_.data() + row * h_q * qk_dim, options_.dtype, {1, 1, h_q, qk_dim}};
+  if (latent()) {
+    inputs.kv_cache = {cache.data(), options_.dtype, {pages, page_size, 1, kRow}};
+  } else {  // a token's keys and values lie in one row
+    ConstTensorView& keys = inputs.key_cache;
+    keys = {cache.data(), options_.dtype, {pages, page_size, options_.kv_heads, qk_dim}};
+    keys.strides = {page_size * row_, row_, qk_dim, 1};
+    inputs.value_cache = keys;
+    inputs.value_cache.data = cache.data() + row_ / 2;
+  }
   std::vector<std::uint8_t> quantised;
   if (options_.format == KvFormat::kFp8_656) {  // the bytes that append_latent must have written
     quantised.resize(pages * page_size * fp8_656::kTokenBytes);
@@ -288,7 +337,7 @@ Result<runtime::Comparison> Engine::verify(const Scheduler::Step& step, int row,
   inputs.block_table = {block_table.data(), Dtype::kI32, {1, pages}};
   inputs.cache_seqlens = {&length, Dtype::kI32, {1}};
   const std::int64_t stride = std::max<std::int64_t>(1, h_q / heads);
-  return runtime::compare(problem, inputs, {out.data(), options_.dtype, {1, 1, h_q, kValue}},
+  return runtime::compare(problem, inputs, {out.data(), options_.dtype, {1, 1, h_q, v_dim}},
                           {lse.data(), Dtype::kF32, {1, h_q, 1}}, {}, {}, {length % stride, stride});
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "flashlatent/decode.h"
+#include "flashlatent/kv_cache.h"
 #include "io/trace.h"
 #include "runtime/compare.h"
 #include "runtime/device_memory.h"
@@ -23,7 +24,9 @@ class Engine {
     KvFormat format = KvFormat::kPlain;
     Dtype dtype = Dtype::kBF16;
     int layers = 1;
-    int heads = 16;  ///< h_q; MLA has one KV head.
+    int heads = 16;  ///< h_q.
+    int kv_heads = 1;
+    int kv_dim = 0;  ///< MHA, GQA, MQA: elements of a key, and of a value. 0: MLA, which has one KV head.
     int batch = 32;  ///< Rows of every step; those that nobody uses have length 0.
     int pages = 0;   ///< Of each layer's cache.
     int page_size = 64;
@@ -54,8 +57,13 @@ class Engine {
   Status allocate();
   Status too_large(std::string_view why) const;
   std::size_t cache_bytes() const;  // of one layer
+  bool latent() const { return problem_.cache.layout == KvLayout::kLatent; }
+  /// The library writes the cache, out of staged rows.
+  bool appends() const { return !latent() || options_.format != KvFormat::kPlain; }
+  void set_cache(int layer, DecodeInputs& inputs) const;
   std::uint16_t* row_of(int layer, std::int64_t slot) const;
   TensorView cache_view(int layer) const;
+  KeyValueCache key_value_cache(int layer) const;
   void make_row(std::uint16_t* row, int request, int position, int layer) const;
   Status copy_staged(int layer, const std::vector<std::int32_t>& slots);
   Status append_staged(int layer, const std::vector<std::int32_t>& slots);
@@ -64,12 +72,13 @@ class Engine {
   std::span<const io::TraceRequest> trace_;
   Options options_;
   DecodeProblem problem_;
+  std::int64_t row_;  // elements of a token: its latent row, or its keys and then its values
   Device device_;
   std::vector<runtime::Buffer> caches_;  // one a layer
   runtime::Buffer q_, out_, kept_out_, lse_, kept_lse_, block_table_, cache_seqlens_, plan_, workspace_;
-  runtime::Buffer staged_rows_, staged_slots_;  // fp8_656: what is appended
+  runtime::Buffer staged_rows_, staged_slots_;  // what is appended
   std::vector<std::uint16_t> host_q_;
-  std::vector<std::uint16_t> staging_;  // CUDA or fp8_656: rows on their way into the cache
+  std::vector<std::uint16_t> staging_;  // unless threads write the cache: rows on their way into it
   std::vector<std::int32_t> host_block_table_, host_cache_seqlens_;
 };
 

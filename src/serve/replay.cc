@@ -118,6 +118,8 @@ Result<ReplayReport> replay(std::span<const io::TraceRequest> trace, const Repla
                                  options.dtype,
                                  options.layers,
                                  options.heads,
+                                 options.kv_heads,
+                                 options.kv_dim,
                                  options.batch,
                                  pages,
                                  options.page_size,

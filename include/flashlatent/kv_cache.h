@@ -59,13 +59,14 @@ Status copy_pages(const ConstTensorView& from, const TensorView& to, const Const
 /// The cache of MHA, GQA or MQA, keys and values apart: (pages, page_size, h_kv, d) each, or packed, keys
 /// (pages, h_kv, d / x, page_size, x), x elements being 16 bytes, and values (pages, h_kv, d, page_size).
 /// bf16, fp16, or uint8: e4m3, times a scale, fp32 (1) or (h_kv), 1 where absent.
-template <class View>
-struct BasicKeyValueCache {
-  View keys, values;
+struct ConstKeyValueCache {
+  ConstTensorView keys, values;
   ConstTensorView key_scale = {}, value_scale = {};
 };
-using ConstKeyValueCache = BasicKeyValueCache<ConstTensorView>;
-struct KeyValueCache : BasicKeyValueCache<TensorView> {
+struct KeyValueCache {
+  TensorView keys, values;
+  ConstTensorView key_scale = {}, value_scale = {};
+
   operator ConstKeyValueCache() const {  // NOLINT(google-explicit-constructor): adds const
     return {keys, values, key_scale, value_scale};
   }

@@ -268,6 +268,12 @@ template <class Element>
 void attend(const TileState& tile, const Block& block, const Block& next) {
   const std::uint16_t* ahead[kBlockTokens];
   for (int t = 0; t < block.tokens; ++t) ahead[t] = t < next.tokens ? next.rows[t] : block.rows[t];
+  // Scores fetch the next keys, or latent rows.
+  for (int t = 0; !tile.spec.latent && t < next.tokens; ++t) {
+    for (int d = 0; d < tile.spec.v_dim; d += 64 / static_cast<int>(sizeof(std::uint16_t))) {
+      fetch_ahead(next.values[t] + d);
+    }
+  }
   int row = 0;
   for (; row + 4 <= tile.rows; row += 4) attend_rows<Element, 4>(tile, block, ahead, row);
   for (; row + 2 <= tile.rows; row += 2) attend_rows<Element, 2>(tile, block, ahead, row);

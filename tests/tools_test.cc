@@ -214,7 +214,8 @@ TEST_F(Program, BenchSparseAndFp8) {
   expect_right(
       "bench sparse --kv plain --dtype fp16 --batch 2 --heads 4 --topk 70 --tokens 50 --repeats 3 --rmse");
   expect_right("bench dense --kv fp8_656 --suite small --repeats 3 --rmse --json " + file("dense.json"));
-  for (const auto& row : json("dense.json").at("results")) EXPECT_EQ(row.at("kv"), "fp8_656");
+  const nlohmann::json dense = json("dense.json");
+  for (const auto& row : dense.at("results")) EXPECT_EQ(row.at("kv"), "fp8_656");
   expect_right("bench dense --kv fp8_656 --suite cpu --list", {"b16 s_q1 h1 s_k16384"});
   expect_refused("bench dense --kv fp8_656 --suite etap", {"--kv is fp8_656", "etap"});
   expect_refused("bench dense --kv fp8_656 --kv-heads 2 --heads 4", {"h_kv", "2"});

@@ -157,7 +157,7 @@ __device__ __forceinline__ void merge_by_cta(const parts::DecodeArguments& args,
 }
 
 /// Rows of more parts are merged by CTAs, however many rows there are: a warp adds four parts in a trip to
-/// memory, and one long request among short ones has 120 of them (20 us).
+/// memory, and one long request among short ones has 120 of them (some 30 trips).
 constexpr int kManyParts = 16;
 
 /// Those merges of a plan. No more than two slots come of a part, so that there are few.

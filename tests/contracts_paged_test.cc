@@ -50,6 +50,16 @@ TEST_P(Paged, LengthsAtBoundaries) {
   expect_both(gqa(8, 2, 128, {0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 193}));
 }
 
+TEST_P(Paged, AnotherLseForEmptyRows) {
+  CaseSpec spec = gqa(8, 2, 128, {0, 2, 5000});
+  spec.query_tokens = 3;
+  spec.causal = true;
+  if (!taken(spec)) GTEST_SKIP() << "no kernel takes it";
+  RandomCase c = runtime::make_case(spec, 5);
+  c.problem.options.empty_lse = std::numeric_limits<float>::infinity();
+  Contracts::expect_right(c, "+inf");
+}
+
 TEST_P(Paged, Dimensions) {
   for (int d : {64, 80, 96, 112, 120, 128, 192, 256}) {
     CaseSpec spec = gqa(8, 2, d, {1, 70, 130});

@@ -1,6 +1,7 @@
 // The contracts of dense decode, one test each, on every backend that is there.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -241,6 +242,36 @@ TEST_P(Contracts, EmptyRowsAndLse) {
     const auto* k = static_cast<const std::uint16_t*>(c.inputs.kv_cache.data) + std::int64_t{page} * 64 * 576;
     for (int d = 0; d < 576; ++d) score += double{bf16_to_float(q[d])} * bf16_to_float(k[d]);
     EXPECT_NEAR(lse_at(run, 1, head, 1), score * c.problem.options.softmax_scale, 1e-4);
+  }
+}
+
+// 6. Callers may want +inf instead, and get it from every kernel that writes a final lse: dense and sparse,
+// split and not, also for the query tokens that a ragged request does not have.
+TEST_P(Contracts, AnotherLseForEmptyRows) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (int heads : {4, 16, 64, 128}) {
+    for (const runtime::CaseSpec& spec :
+         {runtime::CaseSpec{.query_tokens = 3, .heads = heads, .lengths = {0, 2, 9000}, .causal = true},
+          {.query_tokens = 3, .heads = heads, .lengths = {5, 9000}, .ragged_tokens = {1, 3}},
+          {.format = KvFormat::kFp8_656,
+          .query_tokens = 3,
+          .heads = heads,
+          .lengths = {500, 9000},
+          .sink = true,
+          .sparse = true,
+          .topk = 5000,
+          .skipped_indices = 0.5}}) {
+      RandomCase c = runtime::make_case(spec, 13);
+      c.problem.options.empty_lse = kInfinity;
+      expect_right(c, "+inf");
+      DecodeRun run = place(c, executor_);
+      ASSERT_TRUE(run.run().ok());
+      ASSERT_TRUE(run.fetch().ok());
+      const auto* lse = static_cast<const float*>(run.lse().data);
+      const auto count = std::count(lse, lse + run.lse().elements(), kInfinity);
+      EXPECT_GE(count, heads) << to_string(c.problem);
+      EXPECT_EQ(std::count(lse, lse + run.lse().elements(), -kInfinity), 0) << to_string(c.problem);
+    }
   }
 }
 

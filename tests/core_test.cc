@@ -126,6 +126,7 @@ TEST(Problem, RefusesFieldsOutOfRange) {
       {[](DecodeProblem& p) { p.cache.max_pages = -3; }, {"max_pages", "is -3", "from 0"}},
       {[](DecodeProblem& p) { p.options.softmax_scale = std::numeric_limits<float>::quiet_NaN(); },
        {"softmax_scale is nan", "finite"}},
+      {[](DecodeProblem& p) { p.options.empty_lse = 0; }, {"empty_lse is 0", "-inf", "+inf"}},
   };
   for (const Case& bad : cases) {
     DecodeProblem problem;

@@ -43,11 +43,13 @@ struct DecodeInputs {
   ConstTensorView alibi_slopes;  ///< fp32 (h_q), only with Options::alibi.
 };
 
-/// All rows of all query tokens are written; lse of query tokens that a ragged request does not have is -inf.
+/// All rows of all query tokens are written; lse of query tokens that a ragged request does not have is
+/// that of empty rows.
 struct DecodeOutputs {
   TensorView out;  ///< (batch, s_q, h_q, v_dim) or ragged (total tokens, h_q, v_dim), q's dtype. 0 for an
                    ///< empty row.
-  TensorView lse;  ///< fp32 (batch, h_q, s_q), any strides, natural logarithm. -inf for an empty row.
+  TensorView lse;  ///< fp32 (batch, h_q, s_q), any strides, natural logarithm. Options::empty_lse for an
+                   ///< empty row.
 };
 
 /// The problem that these tensors pose, with `options`; kInvalidArgument if they do not fit together. A uint8

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -80,12 +81,16 @@ struct DecodeProblem {
                                    ///< Sparse: false, the indices decide.
     bool attn_sink = false;        ///< One extra fp32 logit a head, see DecodeInputs::attn_sink.
     bool batch_invariant = false;  ///< A request's bits do not depend on its batch-mates; costs some balance.
-    // The rest is for kSeparate and kPacked; scores change in this order.
+    // For kSeparate and kPacked; scores change in this order.
     float soft_cap =
         0;  ///< s -> soft_cap * tanh(s / soft_cap) (Gemma 2, arXiv 2408.00118); 0: none. Not negative.
     bool alibi = false;  ///< + slope * (t - (L - 1)) for token t (ALiBi, arXiv 2108.12409); see alibi_slopes.
     int window =
         0;  ///< A query token sees the last `window` of the tokens that it would see; 0: all of them.
+    // For all again.
+    float empty_lse =
+        -std::numeric_limits<float>::infinity();  ///< lse of rows that attend to nothing: -inf, which counts
+                                                  ///< for nothing when parts are merged, or +inf.
 
     friend bool operator==(const Options&, const Options&) = default;
   } options;

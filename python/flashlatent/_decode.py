@@ -10,9 +10,10 @@ Array = Any  # NumPy's, torch's, CuPy's, JAX's or any with DLPack
 def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache_seqlens: Optional[Array] = None, *,
            softmax_scale: float, v_dim: int = 512, causal: bool = False, indices: Optional[Array] = None,
            topk_length: Optional[Array] = None, cu_seqlens_q: Optional[Array] = None, tokens: Optional[int] = None,
-           attn_sink: Optional[Array] = None, batch_invariant: bool = False, dtype: Optional[str] = None,
-           out: Optional[Array] = None, lse: Optional[Array] = None, workspace: Optional[Array] = None,
-           stream: Any = None, threads: int = 0, kernel: str = "") -> Tuple[Any, Any]:
+           attn_sink: Optional[Array] = None, batch_invariant: bool = False, empty_lse: float = float("-inf"),
+           dtype: Optional[str] = None, out: Optional[Array] = None, lse: Optional[Array] = None,
+           workspace: Optional[Array] = None, stream: Any = None, threads: int = 0,
+           kernel: str = "") -> Tuple[Any, Any]:
     """Attention of a batch of query tokens over a paged KV cache; returns (out, lse).
 
     For request i with L = cache_seqlens[i] cached tokens, query token t and query head h:
@@ -31,10 +32,11 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
     tokens         with cu_seqlens_q: the most query tokens that any request has; all of them if not given
     attn_sink      fp32 (h_q): out is scaled by exp(lse) / (exp(lse) + exp(sink)); lse stays
     batch_invariant  a request's bits do not depend on its batch-mates
+    empty_lse      -inf, which combine() takes as nothing, or +inf
     dtype          'bf16': 16-bit integer arrays hold bf16 (NumPy has none of its own; ml_dtypes.bfloat16 needs no
                    dtype)
     out            q's dtype and shape, last dimension v_dim; made if not given. 0 for an empty row
-    lse            fp32 (batch, h_q, s_q), natural logarithm; made if not given. -inf for an empty row
+    lse            fp32 (batch, h_q, s_q), natural logarithm; made if not given. empty_lse for an empty row
     workspace      uint8, contiguous, Plan.workspace_bytes long, on q's device; made if not given
     stream         CUDA: an integer handle or a stream object; the current one of q's package if not given
     threads        CPU: 0 means all
@@ -47,4 +49,5 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
     return Step(threads=threads, kernel=kernel).decode(
         q, kv_cache, block_table, cache_seqlens, softmax_scale=softmax_scale, v_dim=v_dim, causal=causal,
         indices=indices, topk_length=topk_length, cu_seqlens_q=cu_seqlens_q, tokens=tokens, attn_sink=attn_sink,
-        batch_invariant=batch_invariant, dtype=dtype, out=out, lse=lse, workspace=workspace, stream=stream)
+        batch_invariant=batch_invariant, empty_lse=empty_lse, dtype=dtype, out=out,
+        lse=lse, workspace=workspace, stream=stream)

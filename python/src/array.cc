@@ -20,6 +20,7 @@ ArrayType inspect(nb::handle array) {
   const std::string module = nb::isinstance<nb::str>(name) ? nb::cast<std::string>(name) : "";
   result.torch = nb::hasattr(type, "new_empty");
   result.cupy = module.starts_with("cupy");
+  result.immutable = module.starts_with("jax");  // jax..., jaxlib...
   if (nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none()); !capsule.is_none()) {
     const auto* api =
         static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
@@ -100,7 +101,10 @@ Array Array::read(const char* name, nb::handle object, std::optional<Dtype> sixt
 
 Array Array::output(const char* name, nb::handle object, std::optional<Dtype> sixteen_bits, bool fresh) {
   Array array = read(name, object, sixteen_bits);
-  if (array.read_only_ && !fresh) refuse(name, " is read-only; an array that can be written is expected");
+  if (fresh || object.is_none()) return array;
+  if (array.read_only_ || array_type(object).immutable) {
+    refuse(name, " is read-only; an array that can be written is expected");
+  }
   return array;
 }
 

@@ -22,6 +22,8 @@ struct ArrayType {
   bool buffer = false;                            ///< Has the buffer protocol.
   bool torch = false;
   bool cupy = false;
+  bool immutable =
+      false;  ///< JAX's, whatever its export says: on a GPU it does not say that it is read-only.
 };
 
 const ArrayType& array_type(nb::handle array);

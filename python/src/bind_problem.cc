@@ -16,10 +16,12 @@ Dtype dtype_from_name(std::string_view name) {
 
 namespace {
 
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
 DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pages, int tokens, int kv_heads,
                            int qk_dim, int v_dim, int page_size, const std::string& dtype,
                            const std::string& kv_format, std::optional<int> topk, bool causal, bool ragged,
-                           bool attn_sink, bool batch_invariant) {
+                           bool attn_sink, bool batch_invariant, float empty_lse) {
   DecodeProblem problem;
   problem.query = {.batch = batch, .tokens = tokens, .heads = heads, .ragged = ragged};
   problem.cache = {.format = take(kv_format_from_name(kv_format)),
@@ -33,7 +35,8 @@ DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pa
   problem.options = {.softmax_scale = softmax_scale,
                      .causal = causal,
                      .attn_sink = attn_sink,
-                     .batch_invariant = batch_invariant};
+                     .batch_invariant = batch_invariant,
+                     .empty_lse = empty_lse};
   check(validate(problem));
   return problem;
 }
@@ -41,9 +44,12 @@ DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pa
 DecodeProblem of_arrays(nb::handle q, nb::handle kv_cache, nb::handle block_table, float softmax_scale,
                         int v_dim, bool causal, nb::handle indices, nb::handle cu_seqlens_q, bool attn_sink,
                         bool batch_invariant, const std::optional<std::string>& dtype,
-                        std::optional<int> tokens) {
+                        std::optional<int> tokens, float empty_lse) {
   StepOptions options;
-  options.options = {.softmax_scale = softmax_scale, .causal = causal, .batch_invariant = batch_invariant};
+  options.options = {.softmax_scale = softmax_scale,
+                     .causal = causal,
+                     .batch_invariant = batch_invariant,
+                     .empty_lse = empty_lse};
   options.v_dim = v_dim;
   options.tokens = tokens;
   if (dtype) options.sixteen_bits = dtype_from_name(*dtype);
@@ -84,26 +90,27 @@ causal           query token t of s_q sees tokens < L - s_q + t + 1
 ragged           q is (total tokens, h_q, qk_dim) and cu_seqlens_q says where requests begin
 attn_sink        one extra fp32 logit a head
 batch_invariant  a request's bits do not depend on its batch-mates
+empty_lse        lse of rows that attend to nothing: -inf, which merges as nothing, or +inf
 Raises InvalidArgumentError, which names the field, its value and the range.)")
       .def(
           "__init__",
           [](DecodeProblem* self, int batch, int heads, float softmax_scale, int max_pages, int tokens,
              int kv_heads, int qk_dim, int v_dim, int page_size, const std::string& dtype,
              const std::string& kv_format, std::optional<int> topk, bool causal, bool ragged, bool attn_sink,
-             bool batch_invariant) {
+             bool batch_invariant, float empty_lse) {
             new (self) DecodeProblem(make_problem(batch, heads, softmax_scale, max_pages, tokens, kv_heads,
                                                   qk_dim, v_dim, page_size, dtype, kv_format, topk, causal,
-                                                  ragged, attn_sink, batch_invariant));
+                                                  ragged, attn_sink, batch_invariant, empty_lse));
           },
           nb::kw_only(), "batch"_a, "heads"_a, "softmax_scale"_a, "max_pages"_a = 0, "tokens"_a = 1,
           "kv_heads"_a = 1, "qk_dim"_a = 576, "v_dim"_a = 512, "page_size"_a = 64, "dtype"_a = "bf16",
           "kv_format"_a = "plain", "topk"_a = nb::none(), "causal"_a = false, "ragged"_a = false,
-          "attn_sink"_a = false, "batch_invariant"_a = false)
+          "attn_sink"_a = false, "batch_invariant"_a = false, "empty_lse"_a = kMinusInfinity)
       .def_static(
           "of_arrays", &of_arrays, "q"_a, "kv_cache"_a, "block_table"_a = nb::none(), nb::kw_only(),
           "softmax_scale"_a, "v_dim"_a = 512, "causal"_a = false, "indices"_a = nb::none(),
           "cu_seqlens_q"_a = nb::none(), "attn_sink"_a = false, "batch_invariant"_a = false,
-          "dtype"_a = nb::none(), "tokens"_a = nb::none(),
+          "dtype"_a = nb::none(), "tokens"_a = nb::none(), "empty_lse"_a = kMinusInfinity,
           R"(The problem that these arrays pose, shapes as in flashlatent.decode(). `tokens` is the most that any
 request of a ragged batch has (their total if not given); dtype 'bf16' says that 16-bit integers hold bf16.)")
       .def(
@@ -129,7 +136,8 @@ request of a ragged batch has (their total if not given); dtype 'bf16' says that
       .def_prop_ro("softmax_scale", [](const DecodeProblem& p) { return p.options.softmax_scale; })
       .def_prop_ro("causal", [](const DecodeProblem& p) { return p.options.causal; })
       .def_prop_ro("attn_sink", [](const DecodeProblem& p) { return p.options.attn_sink; })
-      .def_prop_ro("batch_invariant", [](const DecodeProblem& p) { return p.options.batch_invariant; });
+      .def_prop_ro("batch_invariant", [](const DecodeProblem& p) { return p.options.batch_invariant; })
+      .def_prop_ro("empty_lse", [](const DecodeProblem& p) { return p.options.empty_lse; });
 }
 
 }  // namespace flashlatent::python

@@ -17,10 +17,12 @@ nb::tuple decode(Step& step, nb::handle q, nb::handle kv_cache, nb::handle block
                  nb::object out, nb::object lse, nb::handle plan, nb::handle workspace, nb::handle stream,
                  float empty_lse) {
   StepOptions options;
-  options.options = {.softmax_scale = softmax_scale, .causal = causal, .batch_invariant = batch_invariant};
+  options.options = {.softmax_scale = softmax_scale,
+                     .causal = causal,
+                     .batch_invariant = batch_invariant,
+                     .empty_lse = empty_lse};
   options.v_dim = v_dim;
   options.tokens = tokens;
-  options.empty_lse = empty_lse;
   if (dtype) options.sixteen_bits = dtype_from_name(*dtype);
   return step.decode({q, kv_cache, block_table, cache_seqlens, indices, topk_length, cu_seqlens_q, attn_sink},
                      options, {std::move(out), std::move(lse), plan, workspace}, stream);

@@ -2,7 +2,6 @@
 
 #include <cstring>
 
-#include "dispatch/empty_rows.h"
 #include "python/src/errors.h"
 
 namespace flashlatent::python {
@@ -42,10 +41,11 @@ Executor Plan::executor_on_stream(void* stream) const {
   return executor;
 }
 
-void Plan::schedule(const ConstTensorView& lengths, nb::handle like, nb::handle storage, void* stream) {
+void Plan::schedule(const ConstTensorView& lengths, nb::handle like, nb::handle storage, void* stream,
+                    bool fresh) {
   const Executor executor = executor_on_stream(stream);
   if (!storage.is_none()) {
-    const Memory memory = memory_of("plan", Array::output("plan", storage));
+    const Memory memory = memory_of("plan", Array::output("plan", storage, {}, fresh));
     if (device_.type == DeviceType::kCpu && !is_aligned(memory) && memory.bytes >= selection_.plan_bytes) {
       // A plan must not depend on where it lies: arrays are copied.
       Buffer buffer;
@@ -86,7 +86,8 @@ nb::tuple Plan::decode(const DecodeInputs& inputs, nb::handle q, CallerHandles c
   const Memory workspace =
       caller.workspace.is_none()
           ? workspace_.at_least(selection_.workspace_bytes, device_, q)
-          : aligned_inside(memory_of("workspace", Array::output("workspace", caller.workspace)));
+          : aligned_inside(memory_of(
+                "workspace", Array::output("workspace", caller.workspace, {}, caller.fresh_workspace)));
   const Executor executor = executor_on_stream(stream);
   Status status;
   if (device_.type == DeviceType::kCpu) {
@@ -97,11 +98,6 @@ nb::tuple Plan::decode(const DecodeInputs& inputs, nb::handle q, CallerHandles c
   }
   check(status);
   return nb::make_tuple(std::move(caller.out), std::move(caller.lse));
-}
-
-void Plan::replace_empty_lse(nb::handle lse, float value, void* stream) {
-  const Array array = Array::output("lse", lse, {}, true);
-  check(flashlatent::replace_empty_lse(array.view(), value, executor_on_stream(stream)));
 }
 
 }  // namespace flashlatent::python

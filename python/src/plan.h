@@ -26,6 +26,7 @@ class InputArrays {
 struct CallerHandles {
   nb::object out, lse;
   nb::handle plan, workspace;
+  bool fresh_workspace = false;  ///< It is the binding's, see Array::output().
 };
 
 class Plan {
@@ -37,16 +38,15 @@ class Plan {
   const Selection& selection() const { return selection_; }
   Device device() const { return device_; }
 
-  /// Plans a step on `stream` into the caller's `storage`, or its own, which like's package allocates.
-  void schedule(const ConstTensorView& lengths, nb::handle like, nb::handle storage, void* stream);
+  /// Plans a step on `stream` into `storage`, or its own, which like's package allocates. A `fresh` storage
+  /// is the binding's, not the caller's: see Array::output().
+  void schedule(const ConstTensorView& lengths, nb::handle like, nb::handle storage, void* stream,
+                bool fresh = false);
 
   bool scheduled() const { return scheduled_; }
 
   /// One layer: (out, lse).
   nb::tuple decode(const DecodeInputs& inputs, nb::handle q, CallerHandles caller, void* stream);
-
-  /// Another lse than -inf for the empty rows of what decode() returned.
-  void replace_empty_lse(nb::handle lse, float value, void* stream);
 
  private:
   Executor executor_on_stream(void* stream) const;

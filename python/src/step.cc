@@ -57,19 +57,17 @@ nb::tuple Step::decode(const InputHandles& handles, const StepOptions& options, 
   };
   if (stateless_ && caller.workspace.is_none()) {
     caller.workspace = own_workspace = own(with_alignment(plan->selection().workspace_bytes));
+    caller.fresh_workspace = true;
   }
   if (stateless_ && caller.plan.is_none()) {
     caller.plan = own_plan = own(plan->selection().plan_bytes);
-    plan->schedule(lengths, handles.q, caller.plan, work.handle());
+    plan->schedule(lengths, handles.q, caller.plan, work.handle(), true);
   }
   // A plan stays right when lengths change, but not with batch_invariant.
   if (caller.plan.is_none() && (!plan->scheduled() || options.options.batch_invariant)) {
     plan->schedule(lengths, handles.q, nb::none(), work.handle());
   }
   nb::tuple result = plan->decode(inputs, handles.q, caller, work.handle());
-  if (options.empty_lse != -std::numeric_limits<float>::infinity()) {
-    plan->replace_empty_lse(result[1], options.empty_lse, work.handle());
-  }
   work.finish();
   return result;
 }

@@ -1,7 +1,6 @@
 // The plans of a step, one for each problem that its layers pose.
 #pragma once
 
-#include <limits>
 #include <memory>
 #include <vector>
 
@@ -15,7 +14,6 @@ struct StepOptions {
   int v_dim = 512;
   std::optional<int> tokens;          ///< Ragged: the most query tokens that a request has.
   std::optional<Dtype> sixteen_bits;  ///< See Array::read().
-  float empty_lse = -std::numeric_limits<float>::infinity();
 };
 
 /// The problem of these arrays.

@@ -107,7 +107,7 @@ std::string to_string(const DecodeProblem& p) {
       " scale=", p.options.softmax_scale, p.options.causal ? " causal" : "",
       p.options.soft_cap != 0 ? message(" cap=", p.options.soft_cap) : "", p.options.alibi ? " alibi" : "",
       p.options.window != 0 ? message(" window=", p.options.window) : "", p.options.attn_sink ? " sink" : "",
-      p.options.batch_invariant ? " batch_invariant" : "");
+      p.options.batch_invariant ? " batch_invariant" : "", p.options.empty_lse > 0 ? " empty_lse=+inf" : "");
 }
 
 Status validate(const DecodeProblem& p) {
@@ -134,6 +134,9 @@ Status validate(const DecodeProblem& p) {
   // Lengths are int32: longer tables are legal, their last pages unreachable.
   if (!std::isfinite(p.options.softmax_scale)) {
     return invalid_argument("softmax_scale is ", p.options.softmax_scale, "; it must be finite");
+  }
+  if (!std::isinf(p.options.empty_lse)) {
+    return invalid_argument("empty_lse is ", p.options.empty_lse, "; -inf and +inf are accepted");
   }
   return {};
 }

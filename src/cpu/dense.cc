@@ -149,6 +149,7 @@ class Call {
 
   void write_lse(const RowTile& tile, int row, float value) const {
     const auto& s = outputs_.lse.strides;
+    if (value == -kInfinity) value = problem_.options.empty_lse;
     static_cast<float*>(
         outputs_.lse.data)[tile.request * s[0] + head(tile, row) * s[1] + token(tile, row) * s[2]] = value;
   }

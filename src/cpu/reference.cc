@@ -243,7 +243,7 @@ Status launch(const DecodeCall& call) {
     float& row_lse = lse[request * outputs.lse.strides[0] + head * outputs.lse.strides[1] +
                          token * outputs.lse.strides[2]];
     if (token >= query_tokens(problem, inputs, request)) {
-      row_lse = -std::numeric_limits<float>::infinity();
+      row_lse = problem.options.empty_lse;
       continue;
     }
     const ReferenceRow row = reference_row(problem, inputs, request, token, head);
@@ -251,7 +251,7 @@ Status launch(const DecodeCall& call) {
     for (int d = 0; d < cache.v_dim; ++d) {
       out[offset + d] = from_float(static_cast<float>(row.out[d]), cache.dtype);
     }
-    row_lse = static_cast<float>(row.lse);
+    row_lse = row.lse == -kInfinity ? problem.options.empty_lse : static_cast<float>(row.lse);
   }
   return {};
 }

@@ -40,7 +40,4 @@ Status combine(const ConstTensorView& partial_out, const ConstTensorView& partia
                const ConstTensorView& attn_sink, const TensorView& out, const TensorView& lse,
                const Executor& executor);
 
-/// flashlatent::replace_empty_lse on device memory.
-Status replace_empty_lse(const TensorView& lse, float value, const Executor& executor);
-
 }  // namespace flashlatent::cuda

@@ -79,6 +79,7 @@ class RowJudge {
  private:
   bool judge_lse(Row row, double expected, double plain_error, Comparison& total) const {
     const double got = lse_at(lse_, row);
+    if (expected == -std::numeric_limits<double>::infinity()) expected = problem_.options.empty_lse;
     double error = std::abs(got - expected);
     double tolerance = 1.5 * plain_error + 1e-5 * (1 + std::abs(expected));
     bool right = error <= tolerance;

@@ -151,3 +151,5 @@ def test_another_lse_for_empty_rows():
     out, _ = flashlatent.Step().decode(*case.arguments(), causal=True, lse=lse, empty_lse=np.inf, **case.options())
     assert (lse[0] == np.inf).all() and (lse[2, :, 0] == np.inf).all()
     case.check(out, np.where(lse == np.inf, -np.inf, lse), causal=True)
+    with pytest.raises(flashlatent.InvalidArgumentError, match="empty_lse is 0; -inf and [+]inf are accepted"):
+        flashlatent.decode(*case.arguments(), empty_lse=0, **case.options())

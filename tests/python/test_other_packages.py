@@ -26,6 +26,11 @@ def test_jax():
             assert out.devices() == {device}
             with pytest.raises(flashlatent.InvalidArgumentError, match="out is read-only"):
                 flashlatent.decode(*arrays, out=out, **case.options())
+            workspace = jax.numpy.zeros(1 << 20, "uint8", device=device)
+            with pytest.raises(flashlatent.InvalidArgumentError, match="workspace is read-only"):
+                flashlatent.decode(*arrays, workspace=workspace, **case.options())
+            out, lse = flashlatent.Step(stateless=True).decode(*arrays, **case.options())
+            case.check(np.asarray(out), np.asarray(lse))
 
 
 def test_jax_bf16():

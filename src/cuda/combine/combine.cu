@@ -80,10 +80,7 @@ __device__ __forceinline__ void write_row(const parts::DecodeArguments& args, co
                                        token * output.token_stride + head * output.head_stride + column);
   out[0] = parts::pack<Element>(sum.x * factor, sum.y * factor);
   out[1] = parts::pack<Element>(sum.z * factor, sum.w * factor);
-  if (column == 0) {
-    output.lse[tile.request * output.lse_batch_stride + head * output.lse_head_stride +
-               token * output.lse_token_stride] = weights.lse;
-  }
+  if (column == 0) parts::write_lse(output, tile, head, token, weights.lse);
 }
 
 /// kUnits times 128 columns of a row by one warp. Parts go kAtOnce at a time, the first ones before their

@@ -96,7 +96,8 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call) {
                  .lse_batch_stride = outputs.lse.strides[0],
                  .lse_head_stride = outputs.lse.strides[1],
                  .lse_token_stride = outputs.lse.strides[2],
-                 .sink = static_cast<const float*>(inputs.attn_sink.data)};
+                 .sink = static_cast<const float*>(inputs.attn_sink.data),
+                 .empty_lse = problem.options.empty_lse};
   args.partial.out = static_cast<float*>(workspace.data);
   args.partial.lse = args.partial.out + partial_rows(g) * problem.cache.v_dim;
   args.scale_log2 = problem.options.softmax_scale * parts::kLog2E;

@@ -33,7 +33,7 @@ View with_batch(const View& view) {
 /// All but where the cache's elements are.
 parts::DecodeArguments decode_arguments(const DecodeCall& call);
 
-/// lse = -inf for the query tokens that ragged requests do not have.
+/// lse of an empty row for the query tokens that ragged requests do not have.
 Status write_missing_rows(const parts::DecodeArguments& args, int heads, const Executor& executor);
 
 }  // namespace flashlatent::cuda

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = threadIdx.x; i < heads * missing; i += kThreads) {
       const parts::OutputArguments& output = args.output;
       output.lse[request * output.lse_batch_stride + i / missing * output.lse_head_stride +
-                 (own.count + i % missing) * output.lse_token_stride] = -INFINITY;
+                 (own.count + i % missing) * output.lse_token_stride] = output.empty_lse;
     }
   }
 }

@@ -382,11 +382,8 @@ class Warpgroup {
 
   __device__ __forceinline__ void write_lse(const schedule::Segment& segment, std::int64_t slot, int n,
                                             float lse) {
-    const parts::OutputArguments& output = args_.output;
     if (segment.slot < 0) {
-      output
-          .lse[tile_.request * output.lse_batch_stride + tile_.head(args_.query, n) * output.lse_head_stride +
-               tile_.token(args_.query, n) * output.lse_token_stride] = lse;
+      parts::write_lse(args_.output, tile_, tile_.head(args_.query, n), tile_.token(args_.query, n), lse);
     } else {
       args_.partial.lse[slot * kRows + n] = lse;
     }

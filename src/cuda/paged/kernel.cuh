@@ -120,10 +120,7 @@ __device__ __forceinline__ void merge(SharedMemory<Config>& shared, const Argume
     Element* out = static_cast<Element*>(output.out) + tile.origin * output.batch_stride +
                    token * output.token_stride + head * output.head_stride + column;
     *reinterpret_cast<std::uint32_t*>(out) = parts::pack<Element>(x * factor, y * factor);
-    if (column == 0) {
-      output.lse[tile.request * output.lse_batch_stride + head * output.lse_head_stride +
-                 token * output.lse_token_stride] = row_scale.lse;
-    }
+    if (column == 0) parts::write_lse(output, tile, head, token, row_scale.lse);
   }
 }
 

@@ -46,6 +46,7 @@ struct OutputArguments {
   float* lse;
   std::int64_t lse_batch_stride, lse_head_stride, lse_token_stride;
   const float* sink;  // one a query head, or null
+  float empty_lse;    // of a row that attends to nothing
 };
 
 /// Partial results: slot-major, then lane; tile_rows rows of d_v fp32 (normalised), and their lse.

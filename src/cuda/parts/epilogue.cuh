@@ -25,6 +25,13 @@ __device__ __forceinline__ float sink_factor(float lse, float sink) {
   return lse == -INFINITY ? 0.0F : 1.0F / (1.0F + exp2f((sink - lse) * kLog2E));
 }
 
+/// The final lse of a row.
+__device__ __forceinline__ void write_lse(const OutputArguments& output, const RowTile& tile, int head,
+                                          int token, float lse) {
+  output.lse[tile.request * output.lse_batch_stride + head * output.lse_head_stride +
+             token * output.lse_token_stride] = lse == -INFINITY ? output.empty_lse : lse;
+}
+
 /// This thread's rows of o (columns first_column + 8 j + column + {0, 1}) as the final output.
 template <class Element, int kCount>
 __device__ __forceinline__ void write_output(const float (&o)[kCount], int row, bool high, RowScale scale,
@@ -34,10 +41,7 @@ __device__ __forceinline__ void write_output(const float (&o)[kCount], int row, 
   const OutputArguments& output = args.output;
   const int token = tile.token(args.query, row);
   const int head = tile.head(args.query, row);
-  if (writes_lse) {
-    output.lse[tile.request * output.lse_batch_stride + head * output.lse_head_stride +
-               token * output.lse_token_stride] = scale.lse;
-  }
+  if (writes_lse) write_lse(output, tile, head, token, scale.lse);
   const float factor = output.sink == nullptr
                            ? scale.factor
                            : scale.factor * sink_factor(scale.lse, __ldg(output.sink + head));

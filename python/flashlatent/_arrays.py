@@ -1,4 +1,4 @@
-"""New arrays of the caller's own package, on the device of an array of the caller's. (torch's: array.cc.)"""
+"""New arrays of the caller's own package, on the device of an array of the caller's. (torch's: torch_empty.cc.)"""
 
 import sys
 
@@ -11,6 +11,9 @@ def empty_like(like, shape, dtype=None):
     package = type(like).__module__.partition(".")[0]
     if dtype == "bfloat16" and package not in ("jax", "jaxlib"):
         dtype = "uint16"
+    if hasattr(type(like), "new_empty"):  # torch before 2.10
+        torch = sys.modules["torch"]
+        return like.new_empty(shape, dtype=like.dtype if dtype is None else getattr(torch, dtype))
     if package == "cupy":
         cupy = sys.modules["cupy"]
         with like.device:

@@ -75,7 +75,7 @@ def torch_calls(case, threads):
     arrays = (q, kv_cache, block_table, cache_seqlens)
     metadata, num_splits = flash_mla.get_mla_metadata()
     if threads:
-        metadata.decode = Step(threads=threads).decode
+        metadata.decode = Step(threads=threads)._decode_as_flash_mla
     plan = operators.plan(*arrays, v_dim=v_dim)
     return [
         ("flash_mla_with_kvcache, metadata reused",

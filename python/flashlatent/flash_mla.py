@@ -35,7 +35,7 @@ class MlaMetadata:
     __slots__ = ("decode",)
 
     def __init__(self):
-        self.decode = Step().decode
+        self.decode = Step()._decode_as_flash_mla
 
 
 def get_mla_metadata(*args: Any, **kwargs: Any) -> Tuple[MlaMetadata, None]:
@@ -81,18 +81,17 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
     if (k_cache.element_size() == 1) is not bool(is_fp8_kvcache):
         raise InvalidArgumentError(f"is_fp8_kvcache is {is_fp8_kvcache} and k_cache is {k_cache.dtype}; an fp8 cache "
                                    "has elements of one byte, any other q's dtype")
-    if softmax_scale is None:
-        softmax_scale = q.shape[-1]**-0.5
-    if indices is not None:
-        block_table = cache_seqlens = None
     if torch.compiler.is_compiling():  # traces through the operators, which need no metadata
+        if softmax_scale is None:
+            softmax_scale = q.shape[-1]**-0.5
+        if indices is not None:
+            block_table = cache_seqlens = None
         out, lse = operators.decode(
             q, k_cache, block_table, cache_seqlens, softmax_scale=softmax_scale, v_dim=head_dim_v, causal=causal,
             indices=indices, topk_length=topk_length, attn_sink=attn_sink)
         return out, torch.where(lse == -math.inf, math.inf, lse)
-    return tile_scheduler_metadata.decode(
-        q, k_cache, block_table, cache_seqlens, softmax_scale=softmax_scale, v_dim=head_dim_v, causal=causal,
-        indices=indices, topk_length=topk_length, attn_sink=attn_sink, empty_lse=math.inf)
+    return tile_scheduler_metadata.decode(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, causal,
+                                          indices, attn_sink, topk_length)
 
 
 def flash_mla_sparse_fwd(q: Tensor, kv: Tensor, indices: Tensor, sm_scale: float, d_v: int = 512,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "python/src/errors.h"
+#include "python/src/torch_empty.h"
 
 namespace flashlatent::python {
 
@@ -222,15 +223,17 @@ void Array::read_capsule(const char* name, nb::handle object, std::optional<Dtyp
 }
 
 nb::object empty_like(nb::handle like, std::initializer_list<std::int64_t> shape, const char* dtype) {
+  const ArrayType& type = array_type(like);
+  dlpack::Tensor tensor;
+  if (type.torch && type.exchange != nullptr && type.exchange->borrow(like.ptr(), &tensor) == 0) {
+    const bool cpu = tensor.device.type == dlpack::kCpu;
+    const Device device = {cpu ? DeviceType::kCpu : DeviceType::kCuda, tensor.device.index};
+    return torch_empty(like, device, {shape.begin(), shape.size()}, dtype);
+  }
+  const nb::object function = nb::module_::import_("flashlatent._arrays").attr("empty_like");
   const nb::object extents = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
   Py_ssize_t i = 0;
   for (std::int64_t extent : shape) PyTuple_SetItem(extents.ptr(), i++, PyLong_FromLongLong(extent));
-  if (array_type(like).torch) {  // without a detour through Python code: this is on every eager call's way
-    if (dtype == nullptr) return like.attr("new_empty")(extents);
-    static const nb::handle kTorch = nb::module_::import_("torch").release();
-    return like.attr("new_empty")(extents, nb::arg("dtype") = kTorch.attr(dtype));
-  }
-  const nb::object function = nb::module_::import_("flashlatent._arrays").attr("empty_like");
   return function(like, extents, dtype == nullptr ? nb::none() : nb::object(nb::str(dtype)));
 }
 

@@ -28,6 +28,22 @@ nb::tuple decode(Step& step, nb::handle q, nb::handle kv_cache, nb::handle block
                      options, {std::move(out), std::move(lse), plan, workspace}, stream);
 }
 
+/// The drop-in's call, its arguments by position: fewer names to match, and defaults without Python code.
+nb::tuple decode_as_flash_mla(Step& step, nb::handle q, nb::handle k_cache, nb::handle block_table,
+                              nb::handle cache_seqlens, int head_dim_v, std::optional<float> softmax_scale,
+                              bool causal, nb::handle indices, nb::handle attn_sink, nb::handle topk_length) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  StepOptions options;
+  options.options = {.softmax_scale = softmax_scale.value_or(0), .causal = causal, .empty_lse = kInfinity};
+  options.default_scale = !softmax_scale.has_value();
+  options.v_dim = head_dim_v;
+  const nb::handle none = Py_None;
+  const bool sparse = !indices.is_none();
+  return step.decode({q, k_cache, sparse ? none : block_table, sparse ? none : cache_seqlens, indices,
+                      topk_length, none, attn_sink},
+                     options, {nb::none(), nb::none(), none, none}, none);
+}
+
 }  // namespace
 
 void bind_step(nb::module_& module) {
@@ -56,6 +72,9 @@ stateless  plan and workspace are those of the call, or made for it alone: calls
            "One layer; returns (out, lse). Arguments and errors are those of flashlatent.decode(); empty_lse "
            "is the lse "
            "of rows that attend to nothing.")
+      .def("_decode_as_flash_mla", &decode_as_flash_mla, "q"_a, "k_cache"_a, "block_table"_a.none(),
+           "cache_seqlens"_a.none(), "head_dim_v"_a, "softmax_scale"_a.none(), "causal"_a, "indices"_a.none(),
+           "attn_sink"_a.none(), "topk_length"_a.none(), "flashlatent.flash_mla's decode.")
       .def(
           "find",
           [](Step& step, const DecodeProblem& problem, nb::handle array) {

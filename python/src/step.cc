@@ -1,6 +1,7 @@
 #include "python/src/step.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "python/src/bindings.h"
 #include "python/src/cuda_stream.h"
@@ -17,6 +18,9 @@ constexpr std::size_t kMostPlans = 64;
 
 DecodeProblem infer_problem(const DecodeInputs& inputs, const StepOptions& options) {
   DecodeProblem problem = take(flashlatent::infer_problem(inputs, options.v_dim, options.options));
+  if (options.default_scale) {
+    problem.options.softmax_scale = 1 / std::sqrt(static_cast<float>(problem.cache.qk_dim));
+  }
   if (options.tokens) {
     problem.query.tokens = *options.tokens;
     check(validate(problem));

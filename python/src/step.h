@@ -11,6 +11,7 @@ namespace flashlatent::python {
 /// Options of a decode call that arrays don't tell.
 struct StepOptions {
   DecodeProblem::Options options;
+  bool default_scale = false;  ///< softmax_scale is 1 / sqrt(qk_dim).
   int v_dim = 512;
   std::optional<int> tokens;          ///< Ragged: the most query tokens that a request has.
   std::optional<Dtype> sixteen_bits;  ///< See Array::read().

@@ -27,6 +27,7 @@ struct Arguments {
   ScoreArguments score;
   int dim;    // of keys and values: whole units of 16 bytes
   int reach;  // tokens that a page table has room for
+  bool runs;  // pages hold a multiple of 8 tokens
 };
 
 }  // namespace flashlatent::paged

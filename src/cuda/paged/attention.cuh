@@ -38,6 +38,18 @@ struct Visible {
   int begin, end;
 };
 
+__device__ __forceinline__ Visible visible_by(const Arguments& args, const parts::RowTile& tile, int length,
+                                              int row) {
+  const parts::DecodeArguments& decode = args.decode;
+  const int end = decode.causal ? length - tile.tokens + tile.token(decode.query, row) + 1 : length;
+  return {args.score.window > 0 ? max(end - args.score.window, 0) : 0, end};
+}
+/// From the first token that any row of the tile attends to, to the last.
+__device__ __forceinline__ Visible visible_by_some(const Arguments& args, const parts::RowTile& tile,
+                                                   int length) {
+  return {visible_by(args, tile, length, 0).begin, visible_by(args, tile, length, max(tile.rows - 1, 0)).end};
+}
+
 template <class Config>
 class Attention {
  public:
@@ -75,15 +87,9 @@ class Attention {
     }
     const int last = max(tile_.rows - 1, 0);
     all_ = {visible(last).begin, visible(0).end};
-    any_ = {visible(0).begin, visible(last).end};
     const float* scale = args_.keys.scale;
     const float key_scale = scale == nullptr ? 1.0F : __ldg(scale + tile_.kv_head * args_.keys.scale_stride);
     scale_log2_ = args_.decode.scale_log2 * key_scale;
-  }
-
-  /// Tokens that some row of the tile attends to.
-  __device__ __forceinline__ Visible any_visible() const {
-    return any_;
   }
 
   /// The 16 tokens from `token` on, of which `live` count.
@@ -132,9 +138,7 @@ class Attention {
   }
 
   __device__ __forceinline__ Visible visible(int n) const {
-    const parts::DecodeArguments& decode = args_.decode;
-    const int end = decode.causal ? length_ - tile_.tokens + tile_.token(decode.query, n) + 1 : length_;
-    return {args_.score.window > 0 ? max(end - args_.score.window, 0) : 0, end};
+    return visible_by(args_, tile_, length_, n);
   }
 
   /// Over the lanes that have the same columns.
@@ -265,7 +269,8 @@ class Attention {
       } else {
         std::uint32_t a[4];
         if constexpr (Config::kPackedValues) {
-          ptx::load_matrices(a, values + (16 * m + lane_ % 16) * Config::kValueRow + lane_ / 16 * 16);
+          const int row = 16 * m + lane_ % 16;
+          ptx::load_matrices(a, values + row * Config::kValueRow + Config::packed_unit(row, lane_ / 16) * 16);
         } else {
           // Matrices of tokens by elements: (0, 0), (0, 8), (8, 0), (8, 8).
           const int token = lane_ % 8 + lane_ / 16 * 8, column = lane_ / 8 % 2 * 8;
@@ -320,8 +325,12 @@ class Attention {
 
   /// Where an element of V is, in its stage.
   __device__ __forceinline__ static std::uint8_t* value_at(std::uint8_t* values, int token, int element) {
-    return Config::kPackedValues ? values + element * Config::kValueRow + token * Config::kElementBytes
-                                 : values + token * Config::kValueRow + element * Config::kElementBytes;
+    if constexpr (Config::kPackedValues) {
+      const int byte = token * Config::kElementBytes;
+      return values + element * Config::kValueRow + Config::packed_unit(element, byte / 16) * 16 + byte % 16;
+    } else {
+      return values + token * Config::kValueRow + element * Config::kElementBytes;
+    }
   }
   __device__ __forceinline__ static void clear(std::uint8_t* value) {
     if constexpr (Config::kFp8) {
@@ -388,7 +397,7 @@ class Attention {
   const int column_;  // 2 t
   parts::RowTile tile_;
   int length_ = 0;
-  Visible all_ = {}, any_ = {};  // of all rows, and of at least one
+  Visible all_ = {};  // by all rows
   float scale_log2_ = 0;
   float o_[kTiles][kGroups][4];
   float max_[kGroups][2];  // base 2, of this warp's tokens

@@ -26,22 +26,26 @@ struct Config {
   static constexpr int row_bytes(int bytes) { return (bytes / 16 | 1) * 16; }
   static constexpr int kKeyRow = row_bytes(kDim * kElementBytes);
   static constexpr int kKeyBytes = kStepTokens * kKeyRow;
-  // Packed values: a row is one of kDim elements, for 16 tokens.
-  static constexpr int kValueRow = kPackedValues ? row_bytes(kStepTokens * kElementBytes) : kKeyRow;
+  // Packed values: a row is one of kDim elements, for 16 tokens; of two units, which change places every four
+  // rows, so that eight rows of a unit are in eight different banks.
+  static constexpr int kValueRow = kPackedValues ? kStepTokens * kElementBytes : kKeyRow;
+  static constexpr int packed_unit(int row, int unit) { return kFp8 ? unit : unit ^ (row >> 2 & 1); }
   static constexpr int kValueBytes = (kPackedValues ? kDim : kStepTokens) * kValueRow;
   static constexpr int kStageBytes = kKeyBytes + kValueBytes;
 
   static constexpr int kQueryRow = row_bytes(kDim * 2);
   static constexpr int kQueryBytes = kColumns * kQueryRow;
-  static constexpr int kMostStages = (226 * 1024 - kQueryBytes) / (kWarps * kStageBytes);
-  static constexpr int kStages = kMostStages < 5 ? kMostStages : 5;
-  // At a segment's end warps lay down their outputs, fp32, where stages were.
+  // At a segment's end warps lay down their outputs, fp32, in the stage that was used last, the others being
+  // filled for the next segment; in memory of its own where a stage is too small.
   static constexpr int kOutputRow = kDim + 4;
   static constexpr int kOutputBytes = kColumns * kOutputRow * 4;
+  static constexpr bool kOutputsApart = kOutputBytes > kStageBytes;
+  static constexpr int kMostStages =
+      (226 * 1024 - kQueryBytes - (kOutputsApart ? kWarps * kOutputBytes : 0)) / (kWarps * kStageBytes);
+  static constexpr int kStages = kMostStages < 5 ? kMostStages : 5;
 
   static_assert(kDim % 16 == 0 && kColumns % 8 == 0);
   static_assert(kStages >= 2, "a step must be on its way while one is used");
-  static_assert(kOutputBytes <= kStages * kStageBytes);
 };
 
 }  // namespace flashlatent::paged

@@ -22,6 +22,8 @@ template <class Config>
 struct SharedMemory {
   std::uint8_t query[Config::kQueryBytes];
   alignas(16) std::uint8_t stages[Config::kWarps][Config::kStages * Config::kStageBytes];
+  alignas(16) std::uint8_t outputs[Config::kWarps][Config::kOutputsApart ? Config::kOutputBytes : 16];
+  int output_of[Config::kWarps];  // where a warp's outputs are, from this struct's begin
   float maxima[Config::kWarps][Config::kColumns];
   float sums[Config::kWarps][Config::kColumns];
 };
@@ -43,41 +45,98 @@ __device__ __forceinline__ void load_query(SharedMemory<Config>& shared, const A
   }
 }
 
-/// This warp's steps of a segment.
+/// A segment, as a warp sees it.
+struct Job {
+  schedule::Segment segment;
+  parts::RowTile tile;
+  int length;  // of the request
+  StepRange range;
+  Visible visible;  // tokens that some row of the tile attends to
+};
+
 template <class Config>
-__device__ __forceinline__ void attend(Attention<Config>& attention, Loader<Config>& loader,
-                                       const StepRange& range) {
-  constexpr int kStride = Config::kBlockTokens;
-  constexpr int kAhead = Config::kStages - 1;
-  const Visible visible = attention.any_visible();
-  const int end = min(range.end, visible.end);
-  int first = range.begin + static_cast<int>(threadIdx.x) / 32 * Config::kStepTokens;
-  // With a window: steps that nobody sees are not read.
-  while (first + Config::kStepTokens <= visible.begin) first += kStride;
-  // Which tokens count, of the steps that are under way: 16 bits each, the next one's lowest.
-  std::uint64_t live = 0;
-  for (int i = 0; i < kAhead; ++i) {
-    const int token = first + i * kStride;
-    if (token < end) live |= static_cast<std::uint64_t>(loader.request(range, token, i)) << (16 * i);
-    ptx::copy_commit();
-  }
-#pragma unroll 1
-  for (int token = first, stage = 0, free = kAhead; token < end; token += kStride) {
-    ptx::copy_wait<kAhead - 1>();
-    __syncwarp();  // all lanes' copies have landed, and the stage before has been read
-    const auto now = static_cast<std::uint32_t>(live & 0xffff);
-    live >>= 16;
-    const int ahead = token + kAhead * kStride;
-    if (ahead < end) {
-      live |= static_cast<std::uint64_t>(loader.request(range, ahead, free)) << (16 * (kAhead - 1));
-    }
-    ptx::copy_commit();
-    attention.attend(token, now, stage);
-    free = stage;
-    stage = stage + 1 < Config::kStages ? stage + 1 : 0;
-  }
-  ptx::copy_wait<0>();
+__device__ __forceinline__ Job job_of(const Arguments& args, const schedule::Segment& segment,
+                                      const parts::RowTile& tile) {
+  // With a window the plan knows the last max_tokens tokens alone, whose blocks begin at `origin`.
+  const schedule::Geometry& g = args.decode.geometry;
+  const int stored = schedule::length_of(g, args.decode.cache.lengths, segment.request);
+  const int length = max(0, min(stored, args.reach));
+  const int skipped = (max(0, length - g.max_tokens) + Config::kBlockTokens - 1);
+  const int origin = skipped / Config::kBlockTokens * Config::kBlockTokens;
+  return {segment,
+          tile,
+          length,
+          {{args.decode.cache.entries + tile.request * args.decode.cache.entries_stride, length, tile.kv_head,
+            0, 0},
+           origin + segment.block_begin * Config::kBlockTokens,
+           min(origin + segment.block_end * Config::kBlockTokens, length)},
+          visible_by_some(args, tile, length)};
 }
+
+/// This warp's steps, segment after segment, through its ring of stages: those of the next segment are under
+/// way while this one's result is written.
+template <class Config>
+class Stream {
+ public:
+  __device__ __forceinline__ Stream(const Arguments& args, std::uint8_t* stages) : loader_(args, stages) {}
+
+  /// Asks for a segment's first steps; all stages but one, output_stage(), may be written.
+  __device__ __forceinline__ void begin(const Job& job) {
+    end_ = min(job.range.end, job.visible.end);
+    token_ = job.range.begin + static_cast<int>(threadIdx.x) / 32 * Config::kStepTokens;
+    // With a window: steps that nobody sees are not read.
+    while (token_ + Config::kStepTokens <= job.visible.begin) token_ += kStride;
+    live_ = 0;
+    loader_.look_up(job.range, token_);
+    for (int i = 0, to = stage_; i < kAhead; ++i, to = after(to)) {
+      const int token = token_ + i * kStride;
+      if (token < end_)
+        live_ |= static_cast<std::uint64_t>(loader_.request(job.range, token, to)) << (16 * i);
+      loader_.look_up(job.range, token + kStride);
+      ptx::copy_commit();
+    }
+  }
+
+  /// All steps of the segment that has begun.
+  __device__ __forceinline__ void run(Attention<Config>& attention, const Job& job) {
+#pragma unroll 1
+    for (; token_ < end_; token_ += kStride) {
+      ptx::copy_wait<kAhead - 1>();
+      __syncwarp();  // all lanes' copies have landed, and the stage before has been read
+      const auto now = static_cast<std::uint32_t>(live_ & 0xffff);
+      live_ >>= 16;
+      const int ahead = token_ + kAhead * kStride;
+      if (ahead < end_) {
+        live_ |= static_cast<std::uint64_t>(loader_.request(job.range, ahead, output_stage()))
+                 << (16 * (kAhead - 1));
+        loader_.look_up(job.range, ahead + kStride);
+      }
+      ptx::copy_commit();
+      attention.attend(token_, now, stage_);
+      stage_ = after(stage_);
+    }
+    ptx::copy_wait<0>();
+    __syncwarp();  // all lanes have read the last stage
+  }
+
+  /// The one that was used last.
+  __device__ __forceinline__ int output_stage() const {
+    return stage_ > 0 ? stage_ - 1 : Config::kStages - 1;
+  }
+
+ private:
+  static constexpr int kStride = Config::kBlockTokens;
+  static constexpr int kAhead = Config::kStages - 1;
+
+  __device__ __forceinline__ static int after(int stage) {
+    return stage + 1 < Config::kStages ? stage + 1 : 0;
+  }
+
+  Loader<Config> loader_;
+  int stage_ = 0;  // of the step to attend next
+  int token_ = 0, end_ = 0;
+  std::uint64_t live_ = 0;  // which tokens count, of the steps under way: 16 bits each, the next one's lowest
+};
 
 /// The warps' shares together, to the output or to a partial result. Threads take pairs of elements of a row.
 template <class Config>
@@ -100,8 +159,9 @@ __device__ __forceinline__ void merge(SharedMemory<Config>& shared, const Argume
 #pragma unroll
     for (int warp = 0; warp < Config::kWarps; ++warp) {
       const float weight = parts::exp2_fast(shared.maxima[warp][row] - base);
-      const auto* output =
-          reinterpret_cast<const float*>(shared.stages[warp]) + row * Config::kOutputRow + column;
+      const auto* output = reinterpret_cast<const float*>(reinterpret_cast<const std::uint8_t*>(&shared) +
+                                                          shared.output_of[warp]) +
+                           row * Config::kOutputRow + column;
       sum += weight * shared.sums[warp][row];
       x += weight * output[0];
       y += weight * output[1];
@@ -124,32 +184,17 @@ __device__ __forceinline__ void merge(SharedMemory<Config>& shared, const Argume
   }
 }
 
+/// The next segment that has rows.
 template <class Config>
-__device__ __forceinline__ void run_segment(SharedMemory<Config>& shared, const Arguments& args,
-                                            const schedule::Segment& segment, const parts::RowTile& tile,
-                                            int lane) {
-  const int warp = threadIdx.x / 32;
-  // With a window the plan knows the last max_tokens tokens alone, whose blocks begin at `origin`.
-  const int stored = schedule::length_of(args.decode.geometry, args.decode.cache.lengths, segment.request);
-  const int length = max(0, min(stored, args.reach));
-  const int skipped = (max(0, length - args.decode.geometry.max_tokens) + Config::kBlockTokens - 1);
-  const int origin = skipped / Config::kBlockTokens * Config::kBlockTokens;
-
-  __syncthreads();  // the segment before has been merged
-  load_query(shared, args, tile);
-  __syncthreads();
-  Attention<Config> attention(args, shared.query, shared.stages[warp]);
-  Loader<Config> loader(args, shared.stages[warp]);
-  attention.start(tile, length);
-  const StepRange range{{args.decode.cache.entries + tile.request * args.decode.cache.entries_stride, length,
-                         tile.kv_head, 0, 0},
-                        origin + segment.block_begin * Config::kBlockTokens,
-                        min(origin + segment.block_end * Config::kBlockTokens, length)};
-  attend(attention, loader, range);
-  __syncwarp();  // all lanes have read the last stage
-  attention.store(reinterpret_cast<float*>(shared.stages[warp]), shared.maxima[warp], shared.sums[warp]);
-  __syncthreads();
-  merge(shared, args, segment, tile, lane);
+__device__ __forceinline__ bool next_job(const Arguments& args, parts::Segments& segments, Job& job) {
+  schedule::Segment segment;
+  while (segments.next(segment)) {
+    const parts::RowTile tile = segments.tile_of(segment);
+    if (tile.rows == 0) continue;
+    job = job_of<Config>(args, segment, tile);
+    return true;
+  }
+  return false;
 }
 
 template <class Config>
@@ -159,10 +204,28 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
   cudaGridDependencySynchronize();            // of what the launch before may still write
   cudaTriggerProgrammaticLaunchCompletion();  // the combine step may take its place in the queue
+  const int warp = threadIdx.x / 32;
   parts::Segments segments(args.decode);
-  for (schedule::Segment segment; segments.next(segment);) {
-    const parts::RowTile tile = segments.tile_of(segment);
-    if (tile.rows > 0) run_segment(shared, args, segment, tile, segments.lane());
+  Stream<Config> stream(args, shared.stages[warp]);
+  Job job, next;
+  bool more = next_job<Config>(args, segments, job);
+  if (more) stream.begin(job);
+  for (; more; job = next) {
+    __syncthreads();  // the segment before has been merged
+    load_query(shared, args, job.tile);
+    __syncthreads();
+    Attention<Config> attention(args, shared.query, shared.stages[warp]);
+    attention.start(job.tile, job.length);
+    stream.run(attention, job);
+    const int output_stage = stream.output_stage();
+    more = next_job<Config>(args, segments, next);
+    if (more) stream.begin(next);
+    std::uint8_t* outputs = Config::kOutputsApart ? shared.outputs[warp]
+                                                  : shared.stages[warp] + output_stage * Config::kStageBytes;
+    if (threadIdx.x % 32 == 0) shared.output_of[warp] = static_cast<int>(outputs - shared_bytes);
+    attention.store(reinterpret_cast<float*>(outputs), shared.maxima[warp], shared.sums[warp]);
+    __syncthreads();
+    merge(shared, args, job.segment, job.tile, segments.lane());
   }
 }
 

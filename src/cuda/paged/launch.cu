@@ -133,6 +133,7 @@ Status launch(const DecodeCall& call) {
                 .window = problem.options.window};
   args.dim = problem.cache.qk_dim;
   args.reach = reach_of(problem);
+  args.runs = problem.cache.page_size % 8 == 0;
   if (problem.query.ragged) {
     FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(args.decode, problem.query.heads, executor));
   }

@@ -20,8 +20,8 @@ struct Config {
   static constexpr int kLoaderThreads = Loader::kThreads <= 128 ? 128 : 256;
   static constexpr int kThreads = kComputeThreads + kLoaderThreads;
   // Loaders that convert are twice as many for 16 rows, whose output leaves them the registers.
-  static constexpr int kLoaderRegisters = kLoaderThreads == 128 ? 72 : 120;
-  static constexpr int kComputeRegisters = kLoaderThreads == 128 ? 216 : 136;
+  static constexpr int kLoaderRegisters = kLoaderThreads == 128 ? 72 : 104;
+  static constexpr int kComputeRegisters = kLoaderThreads == 128 ? 216 : 152;
 
   // KV tiles in flight fill what Q, P and statistics leave of 227 KB: 2.6 to 2.9 blocks at 576 columns.
   static constexpr int kQueryBytes = kRows * kQkDim * 2;
@@ -45,6 +45,7 @@ struct Config {
     return i < kRopeChunks ? kVChunks + i : i - kRopeChunks;
   }
 
+  static_assert(!Loader::kPairs, "the ring gives each tile barriers of its own");
   static_assert(kRows == 8 || kRows == 16 || kRows == 32);
   static_assert(kQkDim % 64 == 0 && kVDim % 128 == 0 && kVDim <= kQkDim && kVDim <= 512);
   static_assert(kRingTiles >= 2 * kQkChunks, "each warpgroup must be able to hold a block");

@@ -130,6 +130,7 @@ class Warpgroup {
 #pragma unroll
     for (int i = 0; i < Config::kQkChunks; ++i) {
       ring_.wait_full(i);
+      if constexpr (Config::Loader::kReaderFences) ptx::fence_for_async_proxy();
       if (i == 0) take_live();
       ptx::wgmma_fence();
       const std::uint64_t a = ptx::descriptor_k_major(ptx::shared_address(&ring_.tile(i)));
@@ -423,8 +424,8 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
   const int thread = threadIdx.x - Config::kComputeThreads;
   auto set_up = [] { __syncthreads(); };
   if (thread >= Loader::kThreads) return set_up();
-  parts::load_segments(args, Loader(args.cache, kv_map, thread), RingPosition<Config>(shared), set_up,
-                       [](const parts::Work&) {});
+  parts::load_segments(args, Loader(args.cache, kv_map, thread, shared.loader), RingPosition<Config>(shared),
+                       set_up, [](const parts::Work&) {});
 }
 
 /// By a warp.

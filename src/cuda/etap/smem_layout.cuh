@@ -22,6 +22,7 @@ struct alignas(1024) SharedMemory {
   Statistics<Config::kRows> own[2];     // of each warpgroup
   Statistics<Config::kRows> handed[2];  // from one to the other, by turns
   std::uint64_t live[Config::kLiveSlots];
+  typename Config::Loader::Memory loader;
   ptx::Barrier full[Config::kRingTiles];
   ptx::Barrier empty[Config::kRingTiles];
   ptx::Barrier q_full;

@@ -15,8 +15,12 @@
 // A loader is one of tma_loader.cuh, token_loader.cuh, fp8_loader.cuh:
 //   kThreads, kArrivals         threads that call it; arrivals on a full barrier, beside the bytes of copies
 //   kZeroesDead                 whether tokens that do not count become rows of zeros
-//   kSharesTiles                whether CTAs of a cluster each load a part of every tile, or take tiles in
-//   turns look_ahead(range)           announces the range that load() gets next, and does not wait for memory
+//   kReaderFences               whether who waits for a tile must order its writes before wgmma
+//   kSharesTiles                CTAs of a cluster each load a part of every tile; or take tiles in turns
+//   kPairs                      tiles 2 i - 1 and 2 i are filled, and given back, together; the barriers of
+//                               tile 2 i stand for both
+//   Memory                      what it keeps in shared memory
+//   look_ahead(range)           announces the range that load() gets next; does not wait for memory
 //   load(pipe, range, announce) loads it; calls `announce` once on the way, for the one after
 #pragma once
 

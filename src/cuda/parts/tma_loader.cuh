@@ -14,9 +14,12 @@ class TmaLoader {
   static constexpr int kThreads = 32;
   static constexpr int kArrivals = 1;
   static constexpr bool kZeroesDead = false;
+  static constexpr bool kReaderFences = false;
   static constexpr bool kSharesTiles = false;
+  static constexpr bool kPairs = false;
+  struct Memory {};
 
-  __device__ __forceinline__ TmaLoader(const CacheArguments& cache, const CUtensorMap& map, int lane)
+  __device__ __forceinline__ TmaLoader(const CacheArguments& cache, const CUtensorMap& map, int lane, Memory&)
       : cache_(cache), map_(map), lane_(lane) {}
 
   __device__ __forceinline__ void look_ahead(const BlockRange& range) {

@@ -17,9 +17,12 @@ class TokenLoader {
   static constexpr int kThreads = 128;
   static constexpr int kArrivals = 128;
   static constexpr bool kZeroesDead = false;
+  static constexpr bool kReaderFences = false;
   static constexpr bool kSharesTiles = false;
+  static constexpr bool kPairs = false;
+  struct Memory {};
 
-  __device__ __forceinline__ TokenLoader(const CacheArguments& cache, const CUtensorMap&, int thread)
+  __device__ __forceinline__ TokenLoader(const CacheArguments& cache, const CUtensorMap&, int thread, Memory&)
       : cache_(cache), thread_(thread) {}
 
   __device__ __forceinline__ void look_ahead(const BlockRange&) {}

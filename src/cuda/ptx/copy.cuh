@@ -66,6 +66,41 @@ __device__ __forceinline__ void copy_to_cta(std::uint32_t cta, const void* share
       : "memory");
 }
 
+/// 4 bytes to this place in another CTA of the cluster, counted by its barrier at `barrier`.
+__device__ __forceinline__ void store_4_bytes_at(std::uint32_t cta, std::uint32_t shared, std::uint32_t value,
+                                                 std::uint32_t barrier) {
+  asm volatile(
+      "{\n.reg .b32 to, counter;\n"
+      "mapa.shared::cluster.u32 to, %0, %3;\n"
+      "mapa.shared::cluster.u32 counter, %1, %3;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [to], %2, [counter];\n}" ::"r"(shared),
+      "r"(barrier), "r"(value), "r"(cta)
+      : "memory");
+}
+
+/// 16 bytes so.
+__device__ __forceinline__ void store_16_bytes_at(std::uint32_t cta, std::uint32_t shared, uint4 value,
+                                                  std::uint32_t barrier) {
+  asm volatile(
+      "{\n.reg .b32 to, counter;\n"
+      "mapa.shared::cluster.u32 to, %0, %6;\n"
+      "mapa.shared::cluster.u32 counter, %1, %6;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [to], {%2, %3, %4, %5}, [counter];\n}" ::
+          "r"(shared),
+      "r"(barrier), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(cta)
+      : "memory");
+}
+
+/// `bytes` (a multiple of 16) of contiguous memory to L2.
+__device__ __forceinline__ void prefetch_to_l2(const void* global, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
+}
+
+/// The 128 bytes of memory around an address to L2.
+__device__ __forceinline__ void prefetch_line_to_l2(const void* global) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global) : "memory");
+}
+
 /// 16 bytes from global to shared memory, past L1.
 __device__ __forceinline__ void copy_16_bytes(std::uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
@@ -83,6 +118,15 @@ __device__ __forceinline__ void copy_commit() {
 template <int kPending>
 __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+/// 16 bytes that no kernel writes meanwhile; not moved behind what follows.
+__device__ __forceinline__ uint4 load_16_bytes(const void* global) {
+  uint4 value;
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(global));
+  return value;
 }
 
 __device__ __forceinline__ void store_16_bytes(std::uint32_t shared, uint4 value) {

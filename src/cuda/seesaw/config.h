@@ -24,7 +24,7 @@ struct Config {
 
   static constexpr int kThreads = 384;  // two warpgroups compute, one loads
   static constexpr int kComputeThreads = 256;
-  static constexpr int kLoaderRegisters = Loader::kZeroesDead ? 88 : 56;  // one that converts needs more
+  static constexpr int kLoaderRegisters = 56;
   static constexpr int kComputeRegisters = (3 * 168 - kLoaderRegisters) / 2;
 
   using Buffer = KvBuffer<kQkChunks>;
@@ -48,6 +48,12 @@ struct Config {
                                     : kRopeChunks + (chunk + kVChunks - buffer * kHalfChunks) % kVChunks;
     return loader_of_tile(buffer, i);
   }
+
+  /// Do a chunk's barriers stand for its tile?
+  __host__ __device__ static constexpr bool has_barriers(int chunk) {
+    return !Loader::kPairs || chunk >= kVChunks || chunk % 2 == 1;
+  }
+  static_assert(!Loader::kPairs || (kQkChunks - kVChunks == 1 && kHalfChunks % 2 == 0));
 
   static_assert(kQkDim % 64 == 0 && kVDim % 128 == 0 && kVDim <= kQkDim && kVDim <= 512);
   // What a launch of 384 threads gets, 168 registers each; asking for more would wait for ever.

@@ -217,7 +217,10 @@ class Warpgroup {
 #pragma unroll
     for (int i = 0; i < Config::kQkChunks; ++i) {
       const int chunk = Config::chunk_order(kMe, i);
-      ptx::wait(state.full[chunk], parities_[kBlock]);
+      if (!Config::Loader::kPairs || chunk >= Config::kVChunks || !Config::has_barriers(chunk)) {
+        ptx::wait(state.full[Config::has_barriers(chunk) ? chunk : chunk + 1], parities_[kBlock]);
+        if constexpr (Config::Loader::kReaderFences) ptx::fence_for_async_proxy();
+      }
       if (i == 0) take_live(state);
       ptx::wgmma_fence();
       const parts::Tile& k = shared_.kv[kMe].tiles[chunk];
@@ -339,6 +342,7 @@ class Warpgroup {
 
   /// One arrival a warp, once all its lanes are done.
   __device__ __forceinline__ void release(int block, int chunk) {
+    if (!Config::has_barriers(chunk)) return;
     __syncwarp();
     if (thread_ % 32 != 0) return;
     ptx::Barrier& empty = shared_.state[block].empty[chunk];
@@ -411,7 +415,8 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
     if (thread == 0) position.put(work);
   };
   parts::load_segments(
-      args, Loader(args.cache, map, thread), Pipe<Config>(shared.kv, shared.state), [] {}, tell);
+      args, Loader(args.cache, map, thread, shared.loader), Pipe<Config>(shared.kv, shared.state), [] {},
+      tell);
   parts::Work end;
   end.segment.request = -1;
   tell(end);

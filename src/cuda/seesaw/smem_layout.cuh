@@ -21,6 +21,7 @@ struct alignas(1024) SharedMemory {
   ptx::Barrier meeting;                     // of both warpgroups, at a segment's end
   typename Config::State state[2];
   parts::WorkQueue work;
+  typename Config::Loader::Memory loader;
 };
 
 // DeepSeek's 576/512: 64 KB of Q, 2 x 72 KB of KV, 16 KB of P and about 1.5 KB.

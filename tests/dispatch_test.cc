@@ -1,6 +1,8 @@
 // Which kernel a problem gets, and what the program says about it. No device is asked.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "dispatch/select.h"
 #include "plan/host_plan.h"
 
@@ -93,23 +95,52 @@ TEST(Dispatch, EstimateFollowsTheWork) {
 TEST(Dispatch, FewRowsAreTransposed) {
   Executor executor;
   executor.backend = Backend::kCuda;
-  for (bool batch_invariant : {false, true}) {
-    for (int batch : {1, 16, 128}) {
-      for (int tokens : {64, 4096, 131072}) {
-        for (int heads : {1, 8, 16, 32, 33, 64, 128}) {
-          DecodeProblem problem = problem_of(batch, heads, tokens);
-          problem.options.batch_invariant = batch_invariant;
-          EXPECT_EQ(picked(problem, executor, 132), heads <= 16 ? "etap" : "seesaw") << to_string(problem);
-        }
+  auto expect = [&](int batch, bool batch_invariant) {
+    for (int tokens : {64, 4096, 131072}) {
+      for (int heads : {1, 8, 16, 32, 33, 64, 128}) {
+        DecodeProblem problem = problem_of(batch, heads, tokens);
+        problem.options.batch_invariant = batch_invariant;
+        EXPECT_EQ(picked(problem, executor, 132), heads <= 16 ? "etap" : "seesaw") << to_string(problem);
       }
     }
-  }
+  };
+  expect(128, false);
+  // With batch_invariant the batch must not matter.
+  for (int batch : {1, 16, 128}) expect(batch, true);
   DecodeProblem problem = problem_of(4, 16, 1000);
   executor.kernel = "seesaw";
   EXPECT_EQ(picked(problem, executor, 132), "seesaw");
   problem.cache.qk_dim = problem.cache.v_dim = 100;
   executor.kernel.clear();
   EXPECT_TRUE(contains(picked(problem, executor, 132), "seesaw: qk_dim/v_dim is 100/100"));
+}
+
+TEST(Dispatch, TeamsTakeSmallBatches) {
+  Executor executor;
+  executor.backend = Backend::kCuda;
+  for (auto [batch, heads, tokens] :
+       {std::array{1, 16, 1024}, {1, 16, 131072}, {4, 16, 4096}, {1, 128, 1024}}) {
+    const DecodeProblem problem = problem_of(batch, heads, tokens);
+    EXPECT_TRUE(contains(picked(problem, executor, 132), "etap_team")) << to_string(problem);
+  }
+  // What the caller allocates does for any kernel, and nothing is needed where nothing can be merged.
+  auto geometry_of = [&](const char* kernel, const DecodeProblem& problem) {
+    executor.kernel = kernel;
+    Result<std::vector<Candidate>> list = candidates(problem, executor, 132);
+    EXPECT_TRUE(list.ok());
+    return cheapest(*list)->geometry;
+  };
+  for (const char* kernel : {"etap_team8", "etap_team16"}) {
+    const schedule::Geometry small = geometry_of(kernel, problem_of(2, 16, 64));
+    EXPECT_EQ(small.parts, 2);
+    EXPECT_EQ(schedule::max_slots(small), 0);
+    const schedule::Geometry large = geometry_of(kernel, problem_of(2, 16, 131072));
+    EXPECT_EQ(large.parts * large.lanes * large.team, 128);
+    EXPECT_GT(schedule::max_slots(large), 0);
+  }
+  DecodeProblem invariant = problem_of(1, 16, 1024);
+  invariant.options.batch_invariant = true;
+  EXPECT_TRUE(contains(picked(invariant, executor, 132), "batch_invariant is true"));
 }
 #endif
 

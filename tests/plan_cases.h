@@ -55,4 +55,12 @@ inline Batch random_batch(std::mt19937_64& engine, bool fixed_split) {
   return batch;
 }
 
+/// A batch of which each item is a part by shape.
+inline Batch random_whole_batch(std::mt19937_64& engine) {
+  Batch batch = random_batch(engine, false);
+  batch.geometry.parts = batch.geometry.requests * batch.geometry.rounds;
+  batch.geometry.whole = 1;
+  return batch;
+}
+
 }  // namespace flashlatent::schedule

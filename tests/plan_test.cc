@@ -147,6 +147,72 @@ TEST(Plan, StaleLengths) {
   }
 }
 
+// Where shapes make each item a part nothing is merged, and no plan need be read to know the cuts.
+TEST(Plan, WholeItems) {
+  std::mt19937_64 engine(6);
+  for (int i = 0; i < 300; ++i) {
+    const Batch batch = random_whole_batch(engine);
+    ASSERT_TRUE(validate(batch.geometry).ok());
+    EXPECT_EQ(max_merges(batch.geometry), 0);
+    EXPECT_EQ(max_slots(batch.geometry), 0);
+    BuiltPlan plan(batch);
+    expect_complete(batch, plan, batch.lengths);
+    for (int k = 0; k <= batch.geometry.parts; ++k) {
+      ASSERT_TRUE(plan.view().cuts[k] == item_cut(batch.geometry, k)) << k;
+    }
+    for (const auto& part : plan.parts(batch.lengths)) ASSERT_EQ(part.size(), 1U);
+    if (HasFatalFailure()) FAIL() << "batch " << i;
+  }
+}
+
+TEST(Plan, ItemsStayWholeWhereSplitsNeverPay) {
+  Geometry g{.requests = 4,
+             .parts = 16,
+             .rounds = 2,
+             .max_tokens = 256,
+             .cost = {.per_block = 1000, .per_split = 500, .per_merge = 3000}};
+  auto stays_whole = [&] { return never_gains_from_splits(g, whole_items(g).value()); };
+  ASSERT_TRUE(whole_items(g).has_value());
+  EXPECT_EQ(whole_items(g)->whole, 1);
+  EXPECT_EQ(whole_items(g)->parts, 8);
+  EXPECT_EQ(estimate(*whole_items(g)), 4500);
+  EXPECT_TRUE(stays_whole());  // 4,500 against 4,500 / 16 + 1,000 + 500 + 3,000
+  g.max_tokens = 320;
+  EXPECT_FALSE(stays_whole());
+  // A full batch of equal requests would take no longer, but one long request among short ones would.
+  g.requests = 8;
+  EXPECT_FALSE(stays_whole());
+  g.max_tokens = 64;
+  g.requests = 9;
+  EXPECT_FALSE(whole_items(g).has_value());  // more items than parts
+  g.requests = 0;
+  EXPECT_FALSE(whole_items(g).has_value());
+  g.requests = 4;
+  g.fixed_split = 32;
+  EXPECT_FALSE(whole_items(g).has_value());
+  g.whole = 1;
+  EXPECT_FALSE(validate(g).ok());
+}
+
+// A team's CTAs take all of a segment's blocks, none twice, and as many each as can be.
+TEST(Plan, TeamShares) {
+  for (int team : {1, 2, 8, 16}) {
+    for (int blocks = 0; blocks < 200; ++blocks) {
+      EXPECT_EQ(share_begin(blocks, team, 0), 0);
+      EXPECT_EQ(share_begin(blocks, team, team), blocks);
+      int with_blocks = 0;
+      for (int rank = 0; rank < team; ++rank) {
+        const int share = share_begin(blocks, team, rank + 1) - share_begin(blocks, team, rank);
+        EXPECT_GE(share, blocks / team);
+        EXPECT_LE(share, (blocks + team - 1) / team);
+        with_blocks += share > 0;
+      }
+      EXPECT_EQ(with_blocks, std::min(blocks, team));
+    }
+    EXPECT_EQ(share_begin(1 << 30, team, team), 1 << 30);
+  }
+}
+
 // With a fixed split, where a request is cut depends on its own length alone.
 TEST(Plan, FixedSplitsIgnoreTheBatch) {
   std::mt19937_64 engine(5);
@@ -187,6 +253,7 @@ TEST(Plan, DescriptionAndPicture) {
   EXPECT_EQ(description->total_cost, 3 * 40 + 80 * 10);
   EXPECT_LE(description->largest(), description->ideal() + 50);
   EXPECT_NE(to_string(*description).find("imbalance"), std::string::npos);
+  EXPECT_EQ(to_string(*description).find("teams"), std::string::npos);
   const std::string svg = to_svg(*description);
   EXPECT_EQ(svg.find("<svg"), 0U);
   EXPECT_NE(svg.find("request 2, round 0, blocks 0 to 1<"), std::string::npos);
@@ -194,6 +261,13 @@ TEST(Plan, DescriptionAndPicture) {
   Geometry other = batch.geometry;
   other.cost.per_block = 11;
   EXPECT_FALSE(describe_plan(other, batch.lengths.data(), memory, "test").ok());
+  other = batch.geometry;
+  other.team = 8;
+  EXPECT_FALSE(describe_plan(other, batch.lengths.data(), memory, "test").ok());
+  build_on_host(other, batch.lengths.data(), memory.data);
+  description = describe_plan(other, batch.lengths.data(), memory, "test");
+  ASSERT_TRUE(description.ok());
+  EXPECT_NE(to_string(*description).find("lanes x teams of 8, 1 rounds"), std::string::npos);
 }
 
 }  // namespace

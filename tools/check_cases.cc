@@ -62,6 +62,7 @@ std::vector<CaseSpec> small_cases() {
       {.name = "dims", .heads = 8, .qk_dim = 320, .v_dim = 256, .lengths = {70}},
       {.name = "many", .heads = 4, .lengths = std::vector<int>(140, 65)},
       {.name = "invariant", .heads = 4, .lengths = {2200, 3}, .batch_invariant = true},
+      {.name = "a part each", .heads = 20, .lengths = {400, 0, 1100}, .sink = true},
       {.name = "ragged", .heads = 8, .lengths = {700, 5, 66}, .ragged_tokens = {2, 0, 1}, .causal = true},
       {.name = "ragged", .heads = 80, .lengths = {130, 64}, .ragged_tokens = {1, 2}, .causal = true},
   };

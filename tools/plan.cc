@@ -91,6 +91,7 @@ nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengt
           {"lengths", lengths},
           {"lanes", plan.lanes},
           {"rounds", plan.rounds},
+          {"team", plan.team},
           {"block_tokens", plan.block_tokens},
           {"cost_per_block", plan.cost_per_block},
           {"cost_per_split", plan.cost_per_split},

@@ -21,7 +21,8 @@ struct PlanSegment {
   int slot = -1;  ///< Where its partial result goes; -1: it is the whole request and writes `out` itself.
 };
 
-/// One worker's share. A worker is `lanes` SMs (or CPU threads) that take the row tiles of a segment.
+/// One worker's share. A worker is `lanes` SMs (or CPU threads, or teams of `team` SMs each) that take the
+/// row tiles of a segment.
 struct PlanPart {
   std::vector<PlanSegment> segments;
   std::int64_t cost = 0;  ///< segments * cost_per_split + blocks * cost_per_block
@@ -31,6 +32,7 @@ struct PlanDescription {
   std::string kernel;
   int lanes = 1;                    ///< Row tiles that a part's workers do side by side.
   int rounds = 1;                   ///< Groups of so many row tiles.
+  int team = 1;                     ///< SMs that share the blocks of a segment.
   int block_tokens = 64;            ///< Tokens a block.
   std::int64_t cost_per_block = 0;  ///< Of the kernel, in a unit of its own.
   std::int64_t cost_per_split = 0;

@@ -32,6 +32,7 @@ nb::dict to_dict(const PlanDescription& plan) {
   nb::dict result;
   result["kernel"] = plan.kernel;
   result["lanes"] = plan.lanes;
+  result["team"] = plan.team;
   result["rounds"] = plan.rounds;
   result["block_tokens"] = plan.block_tokens;
   result["cost_per_block"] = plan.cost_per_block;

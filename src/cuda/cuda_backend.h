@@ -9,6 +9,10 @@ namespace flashlatent::cuda {
 
 /// Up to 32 query rows a KV head, transposed.
 extern const DecodeKernel kEtapKernel;
+/// The same by clusters, of 8 and 16, that share a request's blocks and merge what they have by themselves:
+/// small batches, of any rows.
+extern const DecodeKernel kEtapTeam8Kernel;
+extern const DecodeKernel kEtapTeam16Kernel;
 /// 64 query rows a tile, two warpgroups that share each tile.
 extern const DecodeKernel kSeesawKernel;
 /// Separate keys and values, a warp 16 tokens at a time.

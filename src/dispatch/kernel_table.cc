@@ -10,6 +10,8 @@ std::span<const DecodeKernel> decode_kernels() {
   static const DecodeKernel kTable[] = {
 #if FLASHLATENT_WITH_CUDA
     cuda::kEtapKernel,
+    cuda::kEtapTeam8Kernel,
+    cuda::kEtapTeam16Kernel,
     cuda::kSeesawKernel,
     cuda::kPagedKernel,
 #endif

@@ -44,6 +44,7 @@ Result<PlanDescription> describe_plan(const schedule::Geometry& g, const std::in
   description.kernel = kernel;
   description.lanes = g.lanes;
   description.rounds = g.rounds;
+  description.team = g.team;
   description.block_tokens = g.block_tokens;
   description.cost_per_block = g.cost.per_block;
   description.cost_per_split = g.cost.per_split;
@@ -76,7 +77,8 @@ std::string format(const char* pattern, Values... values) {
 
 std::string to_string(const PlanDescription& plan) {
   std::string text = message("kernel ", plan.kernel, ": ", plan.parts.size(), " parts x ", plan.lanes,
-                             " lanes, ", plan.rounds, " rounds, blocks of ", plan.block_tokens, " tokens\n");
+                             " lanes", plan.team > 1 ? message(" x teams of ", plan.team) : "", ", ",
+                             plan.rounds, " rounds, blocks of ", plan.block_tokens, " tokens\n");
   text += message("cost: ", plan.cost_per_block, " a block, ", plan.cost_per_split,
                   " a segment; largest part ", plan.largest(), ", ideal ", format("%.1f", plan.ideal()),
                   ", imbalance ", format("%.3f", plan.imbalance()), "\n");

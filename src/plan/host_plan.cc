@@ -33,13 +33,13 @@ void cut_fixed(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
 }
 
 void cut_balanced(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
-  bool whole = true;
+  bool whole = true;  // do all parts fit if items stay whole?
   for (std::int32_t k = 0; k < g.parts; ++k) whole = whole && whole_part_fits(g, plan.cost_prefix, k);
   std::int32_t segments = 0;  // segments opened inside items, up to this cut
   std::int32_t merges = 0;    // items cut, up to this cut
   Cut before{0, 0, 0, 0};
   for (std::int32_t k = 0; k <= g.parts; ++k) {
-    Cut cut = whole ? whole_cut_at(g, plan.cost_prefix, k) : cut_at(g, plan.cost_prefix, k, lengths);
+    Cut cut = balanced_cut(g, plan.cost_prefix, k, lengths, whole);
     segments += opens_segment(cut, before);
     merges += opens_merge(cut, before);
     cut.slot = balanced_slot(cut, segments, merges);
@@ -57,7 +57,8 @@ void cut_balanced(const Geometry& g, const std::int32_t* lengths, PlanView plan)
 Status validate(const Geometry& g) {
   if (g.requests < 0 || g.parts < 1 || g.lanes < 1 || g.rounds < 1 || g.block_tokens < 1 ||
       g.max_tokens < 0 || g.fixed_split < 0 || g.length_sharers < 1 || g.cost.per_block < 1 ||
-      g.cost.per_split < 0 || g.cost.per_merge < 0) {
+      g.cost.per_split < 0 || g.cost.per_merge < 0 || g.team < 1 || g.whole < 0 || g.whole > 1 ||
+      (g.whole == 1 && (g.fixed_split > 0 || std::int64_t{g.requests} * g.rounds != g.parts))) {
     return {StatusCode::kInternal, "a kernel's schedule geometry is out of range"};
   }
   // In floating point: the integers are what might overflow.
@@ -87,13 +88,36 @@ void build_on_host(const Geometry& g, const std::int32_t* lengths, void* memory)
   }
 }
 
+namespace {
+
+/// With items cut into equal shares.
+std::int64_t split_estimate(const Geometry& g) {
+  const std::int64_t items = std::int64_t{g.requests} * g.rounds;
+  return g.cost.per_call + items * item_cost(g, max_blocks(g)) / g.parts + g.cost.per_block +
+         g.cost.per_split + g.cost.per_merge;
+}
+
+}  // namespace
+
 std::int64_t estimate(const Geometry& g) {
   if (g.fixed_split > 0) return std::int64_t{g.rounds} * g.lanes * item_cost(g, g.fixed_split);
   const std::int64_t items = std::int64_t{g.requests} * g.rounds;
-  const std::int64_t item = item_cost(g, max_blocks(g));
-  const std::int64_t whole = (items + g.parts - 1) / g.parts * item;
-  const std::int64_t split = items * item / g.parts + g.cost.per_block + g.cost.per_split + g.cost.per_merge;
-  return g.cost.per_call + std::min(whole, split);
+  const std::int64_t whole = (items + g.parts - 1) / g.parts * item_cost(g, max_blocks(g));
+  return std::min(g.cost.per_call + whole, split_estimate(g));
+}
+
+std::optional<Geometry> whole_items(Geometry g) {
+  const std::int64_t items = std::int64_t{g.requests} * g.rounds;
+  if (items < 1 || items > g.parts || g.fixed_split > 0) return std::nullopt;
+  g.parts = static_cast<std::int32_t>(items);
+  g.whole = 1;
+  return g;
+}
+
+bool never_gains_from_splits(const Geometry& g, const Geometry& whole) {
+  Geometry lone = g;
+  lone.requests = lone.rounds = 1;
+  return estimate(whole) <= split_estimate(lone);
 }
 
 void set_workers(Geometry& g, int tiles, int workers) {

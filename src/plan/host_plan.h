@@ -1,6 +1,8 @@
 // The plan, built on the host.
 #pragma once
 
+#include <optional>
+
 #include "flashlatent/problem.h"
 #include "plan/schedule.h"
 
@@ -21,9 +23,18 @@ void build_on_host(const Geometry& geometry, const std::int32_t* lengths, void* 
 /// gets.
 std::int64_t estimate(const Geometry& geometry);
 
+/// The same with a part an item (Geometry::whole), if there are no more items than parts and splits are not
+/// fixed: no combine step and no workspace, but the longest request is one part's.
+std::optional<Geometry> whole_items(Geometry geometry);
+
+/// Would a lone request as long as the page table reaches, which is what gains most from splits, take no
+/// longer whole, as `whole` (of whole_items()) has it?
+bool never_gains_from_splits(const Geometry& geometry, const Geometry& whole);
+
 /// Lanes, rounds and parts for `tiles` row tiles (of all KV heads) on `workers` SMs or threads: the most
 /// lanes that divide the tiles and keep nine tenths of the workers busy, since lanes read the same KV block
 /// at the same time and meet in the cache.
+/// A worker may be a team.
 void set_workers(Geometry& geometry, int tiles, int workers);
 
 }  // namespace flashlatent::schedule

@@ -32,6 +32,9 @@ struct CostModel {
   std::int32_t per_merge = 0;  ///< What having to combine adds to a call.
 };
 
+/// A part may be worked by a team: CTAs that share each segment's blocks and merge what they have by
+/// themselves. A team's costs are per team: a block takes a CTA's time over the team's size.
+
 /// What shapes and the device fix before any length is known. See validate() in host_plan.h for its range.
 struct Geometry {
   std::int32_t requests = 0;
@@ -43,6 +46,8 @@ struct Geometry {
   std::int32_t max_tokens = 0;      ///< Lengths above the page table's reach count as this.
   std::int32_t fixed_split = 0;     ///< batch_invariant: blocks a split; 0: cut where balance wants.
   std::int32_t length_sharers = 1;  ///< Requests in a row that have one length: sparse query tokens.
+  std::int32_t team = 1;            ///< CTAs that share a segment's blocks.
+  std::int32_t whole = 0;           ///< 1: part k is item k, whatever the lengths; nothing is ever merged.
   CostModel cost;
 };
 
@@ -99,6 +104,7 @@ FLASHLATENT_HOST_DEVICE std::int32_t length_of(const Geometry& g, const std::int
 
 FLASHLATENT_HOST_DEVICE std::int32_t blocks_of(const Geometry& g, std::int32_t length) {
   const std::int32_t tokens = tokens_of(g, length);
+  if (g.block_tokens == 64) return (tokens >> 6) + ((tokens & 63) != 0);  // a device would divide for long
   return tokens / g.block_tokens + (tokens % g.block_tokens != 0);
 }
 
@@ -118,6 +124,7 @@ FLASHLATENT_HOST_DEVICE std::int32_t max_blocks(const Geometry& g) {
 
 /// Upper bound of Header::merges.
 FLASHLATENT_HOST_DEVICE std::int64_t max_merges(const Geometry& g) {
+  if (g.whole != 0) return 0;
   const std::int64_t items = static_cast<std::int64_t>(g.requests) * g.rounds;
   if (g.fixed_split > 0) return max_blocks(g) > g.fixed_split ? items : 0;
   return items < g.parts - 1 ? items : g.parts - 1;
@@ -125,6 +132,7 @@ FLASHLATENT_HOST_DEVICE std::int64_t max_merges(const Geometry& g) {
 
 /// Upper bound of Header::slots: each inner cut ends one segment and begins another.
 FLASHLATENT_HOST_DEVICE std::int64_t max_slots(const Geometry& g) {
+  if (g.whole != 0) return 0;
   if (g.fixed_split > 0) return max_merges(g) * fixed_splits_of(g, max_blocks(g));
   return g.parts - 1 + max_merges(g);
 }
@@ -160,7 +168,8 @@ FLASHLATENT_HOST_DEVICE PlanView plan_view(const Geometry& g, void* memory) {
 FLASHLATENT_HOST_DEVICE std::uint64_t fingerprint(const Geometry& g) {
   const std::int32_t fields[] = {g.requests,       g.parts,          g.lanes,          g.rounds,
                                  g.tile_rows,      g.block_tokens,   g.max_tokens,     g.fixed_split,
-                                 g.length_sharers, g.cost.per_block, g.cost.per_split, g.cost.per_merge};
+                                 g.length_sharers, g.cost.per_block, g.cost.per_split, g.cost.per_merge,
+                                 g.team,           g.whole};
   std::uint64_t hash = 0xcbf29ce484222325ULL;
   for (std::int32_t field : fields) hash = (hash ^ static_cast<std::uint32_t>(field)) * 0x100000001b3ULL;
   return hash;
@@ -241,6 +250,18 @@ FLASHLATENT_HOST_DEVICE bool whole_part_fits(const Geometry& g, const std::int64
   return cost <= cost_prefix[g.requests] * g.rounds / g.parts + g.cost.per_split + g.cost.per_merge;
 }
 
+/// With Geometry::whole: where part k begins.
+FLASHLATENT_HOST_DEVICE Cut item_cut(const Geometry& g, std::int32_t k) {
+  return {k / g.requests, k % g.requests, 0, 0};
+}
+
+/// Cut k without its slot, unless splits are fixed. `whole`: do all parts of whole items fit?
+FLASHLATENT_HOST_DEVICE Cut balanced_cut(const Geometry& g, const std::int64_t* cost_prefix, std::int32_t k,
+                                         const std::int32_t* lengths, bool whole) {
+  if (g.whole != 0) return item_cut(g, k);
+  return whole ? whole_cut_at(g, cost_prefix, k) : cut_at(g, cost_prefix, k, lengths);
+}
+
 FLASHLATENT_HOST_DEVICE bool same_item(const Cut& a, const Cut& b) {
   return a.round == b.round && a.request == b.request;
 }
@@ -273,6 +294,12 @@ FLASHLATENT_HOST_DEVICE std::int32_t balanced_slot(const Cut& cut, std::int32_t 
 FLASHLATENT_HOST_DEVICE std::int32_t fixed_slot(const Geometry& g, const std::int32_t* slot_prefix,
                                                 const Cut& cut) {
   return cut.round * slot_prefix[g.requests] + slot_prefix[cut.request] + cut.block / g.fixed_split;
+}
+
+/// Of a segment's blocks, counted from its first one, where the share of a team's CTA `rank` begins; of
+/// rank = team their end.
+FLASHLATENT_HOST_DEVICE std::int32_t share_begin(std::int32_t blocks, std::int32_t team, std::int32_t rank) {
+  return static_cast<std::int32_t>(static_cast<std::int64_t>(blocks) * rank / team);
 }
 
 /// Walks the segments of one part. Lengths are read again: a plan made for other lengths is still right,

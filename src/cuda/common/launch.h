@@ -32,6 +32,20 @@ Status allow_shared_memory(std::size_t bytes, int device) {
   return {};
 }
 
+/// Allows a kernel clusters of more than 8 CTAs, once a device.
+template <auto kKernel>
+Status allow_large_clusters(int device) {
+  static std::atomic<std::uint64_t> done{0};
+  const std::uint64_t bit = device < 64 ? 1ULL << device : 0;
+  if (done.load(std::memory_order_relaxed) & bit) return {};
+  FLASHLATENT_RETURN_IF_ERROR(
+      to_status(cudaFuncSetAttribute(reinterpret_cast<const void*>(kKernel),
+                                     cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+                "cudaFuncSetAttribute"));
+  done.fetch_or(bit, std::memory_order_relaxed);
+  return {};
+}
+
 template <class... Parameters, class... Arguments>
 Status launch(void (*kernel)(Parameters...), LaunchShape shape, const Executor& executor,
               const Arguments&... arguments) {

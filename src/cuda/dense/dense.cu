@@ -32,7 +32,7 @@ Status query_map(const DecodeCall& call, DenseLaunch& launch) {
 
 }  // namespace
 
-schedule::Geometry dense_geometry(const DecodeProblem& problem, int workers, const DenseShape& shape) {
+schedule::Geometry split_geometry(const DecodeProblem& problem, int workers, const DenseShape& shape) {
   schedule::Geometry g;
   g.requests = problem.query.batch;
   if (problem.sparse.enabled) {
@@ -45,8 +45,15 @@ schedule::Geometry dense_geometry(const DecodeProblem& problem, int workers, con
   g.fixed_split = problem.options.batch_invariant ? kFixedSplitBlocks : 0;
   g.cost = shape.cost;
   const int row_tiles = (problem.rows_per_kv_head() + shape.tile_rows - 1) / shape.tile_rows;
-  schedule::set_workers(g, row_tiles * problem.cache.heads, workers);
+  g.team = shape.team;
+  schedule::set_workers(g, row_tiles * problem.cache.heads, workers / g.team);
   return g;
+}
+
+schedule::Geometry dense_geometry(const DecodeProblem& problem, int workers, const DenseShape& shape) {
+  const schedule::Geometry g = split_geometry(problem, workers, shape);
+  const std::optional<schedule::Geometry> whole = schedule::whole_items(g);
+  return whole && schedule::never_gains_from_splits(g, *whole) ? *whole : g;
 }
 
 Loading loading_of(const DecodeProblem& problem) {

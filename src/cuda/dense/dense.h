@@ -13,8 +13,12 @@ namespace flashlatent::cuda {
 struct DenseShape {
   int tile_rows;
   schedule::CostModel cost;
+  int team = 1;  ///< CTAs that share the blocks of a segment.
 };
 
+/// The schedule on so many SMs.
+schedule::Geometry split_geometry(const DecodeProblem& problem, int workers, const DenseShape& shape);
+/// The same, but each request and group of row tiles is a part where splits never pay.
 schedule::Geometry dense_geometry(const DecodeProblem& problem, int workers, const DenseShape& shape);
 
 /// What a kernel is launched with.
@@ -43,6 +47,7 @@ struct InstanceKey {
   int tile_rows;
   Loading loading;
   int cluster = 1;  ///< Row tiles, and CTAs, that share KV blocks.
+  int team = 1;     ///< CTAs that share the blocks of a segment.
 
   friend bool operator==(const InstanceKey&, const InstanceKey&) = default;
 };

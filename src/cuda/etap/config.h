@@ -5,13 +5,15 @@
 
 namespace flashlatent::etap {
 
-/// kRows_ (8, 16 or 32): query rows a tile, wgmma's N.
-template <class Element_, int kQkDim_, int kVDim_, int kRows_, class Loader_>
+/// kRows_ (8, 16 or 32): query rows a tile, wgmma's N. kTeam_: CTAs of a cluster that share a segment's
+/// blocks.
+template <class Element_, int kQkDim_, int kVDim_, int kRows_, class Loader_, int kTeam_ = 1>
 struct Config {
   using Element = Element_;
   using Loader = Loader_;
   static constexpr int kQkDim = kQkDim_;
   static constexpr int kVDim = kVDim_;
+  static constexpr int kTeam = kTeam_;
   static constexpr int kRows = kRows_;
   static constexpr int kQkChunks = kQkDim / 64;
   static constexpr int kVChunks = kVDim / 64;
@@ -27,8 +29,18 @@ struct Config {
   static constexpr int kQueryBytes = kRows * kQkDim * 2;
   static constexpr int kProbabilityBytes = 2 * kRows * 128;
   static constexpr int kReservedBytes = 4096;  // statistics, barriers, alignment
+
+  // The output in units of 64 columns and 8 rows, four values a thread of a warpgroup. In a team each has an
+  // owner, to whom the others send theirs.
+  static constexpr int kUnits = kVChunks * kRows / 8;
+  static constexpr int kOwnedUnits = kUnits > kTeam ? kUnits / kTeam : 1;
+  static constexpr int kOwners = kUnits / kOwnedUnits;
+  static constexpr int kUnitBytes = 128 * 16;
+  static constexpr int kTeamBytes = kTeam == 1 ? 0 : kTeam * (kOwnedUnits * kUnitBytes + kRows * 8);
+
   static constexpr int kRingTiles =
-      (227 * 1024 - kQueryBytes - kProbabilityBytes - kReservedBytes) / static_cast<int>(sizeof(parts::Tile));
+      (227 * 1024 - kQueryBytes - kProbabilityBytes - kTeamBytes - kReservedBytes) /
+      static_cast<int>(sizeof(parts::Tile));
 
   // At a segment's end one warpgroup hands its output (fp32) to the other in the last V tiles of its last
   // block.
@@ -46,6 +58,7 @@ struct Config {
   }
 
   static_assert(!Loader::kPairs, "the ring gives each tile barriers of its own");
+  static_assert(kUnits % kOwnedUnits == 0 && kOwners <= kTeam || kTeam == 1);
   static_assert(kRows == 8 || kRows == 16 || kRows == 32);
   static_assert(kQkDim % 64 == 0 && kVDim % 128 == 0 && kVDim <= kQkDim && kVDim <= 512);
   static_assert(kRingTiles >= 2 * kQkChunks, "each warpgroup must be able to hold a block");

@@ -9,6 +9,8 @@ namespace flashlatent::etap {
 
 using ShapeInstances = std::array<cuda::DenseInstance, 8>;  // two dtypes, two heights, two loaders
 
+using TeamInstances = std::array<cuda::DenseInstance, 8>;  // two dtypes, two sizes of teams, two loaders
+
 using Fp8Instances = std::array<cuda::DenseInstance, 1>;
 
 // One file each, so that they compile side by side.
@@ -16,5 +18,8 @@ extern const ShapeInstances kInstances576x512;
 extern const ShapeInstances kInstances512x512;
 extern const ShapeInstances kInstances320x256;
 extern const Fp8Instances kInstancesFp8_656;
+extern const TeamInstances kTeams576x512;
+extern const TeamInstances kTeams512x512;
+extern const TeamInstances kTeams320x256;
 
 }  // namespace flashlatent::etap

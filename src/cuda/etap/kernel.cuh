@@ -26,6 +26,7 @@
 #include "cuda/etap/query.cuh"
 #include "cuda/etap/ring.cuh"
 #include "cuda/etap/softmax.cuh"
+#include "cuda/etap/team.cuh"
 #include "cuda/parts/epilogue.cuh"
 #include "cuda/parts/kv_loader.cuh"
 #include "cuda/parts/segments.cuh"
@@ -33,7 +34,8 @@
 
 namespace flashlatent::etap {
 
-inline constexpr int kAlone = 1;  // + which: the named barrier of one warpgroup
+inline constexpr int kAlone = 1;     // + which: the named barrier of one warpgroup
+inline constexpr int kTogether = 3;  // that of both
 
 /// One of the two computing warpgroups: the first takes the CTA's even blocks, the second the odd ones,
 /// counted through all segments.
@@ -50,9 +52,10 @@ class Warpgroup {
         fragment_(parts::fragment_of(thread_)),
         ring_(shared) {}
 
-  /// All of one segment, from waiting for Q to writing the result.
-  __device__ __forceinline__ void run(const schedule::Segment& segment, const parts::RowTile& tile,
-                                      int lane) {
+  /// All of one segment, from waiting for Q to writing the result. In a team `segment` is this CTA's share,
+  /// of team_blocks in all.
+  __device__ __forceinline__ void run(const schedule::Segment& segment, const parts::RowTile& tile, int lane,
+                                      int team_blocks) {
     const int blocks = segment.block_end - segment.block_begin;
     if (blocks > 0) take_query(tile, blocks);
     start(tile, segment.length);
@@ -62,15 +65,23 @@ class Warpgroup {
       turn_ ^= 1;
     }
     const bool has_last = turn_ != me_;
-    if (!has_last && blocks < 2) return;
-    publish_statistics(has_last ? shared_.own[me_] : shared_.handed[handing_ & 1]);
-    ptx::named_sync(kAlone + me_, 128);  // statistics are there; no product reads a tile
-    if (has_last) {
-      finish(segment, blocks > 1, lane);
-    } else {
-      hand_over();
+    if (has_last || blocks > 1) {
+      publish_statistics(has_last ? shared_.own[me_] : shared_.handed[handing_ & 1]);
+      ptx::named_sync(kAlone + me_, 128);  // statistics are there; no product reads a tile
+      if (!has_last) {
+        hand_over();
+      } else if constexpr (Config::kTeam > 1) {
+        finish_in_team(segment, blocks, lane, team_blocks);
+      } else {
+        finish(segment, blocks > 1, lane);
+      }
+      handing_ += blocks > 1;
     }
-    handing_ += blocks > 1;
+    if constexpr (Config::kTeam > 1) {
+      if (team_blocks == 0) return;
+      ++exchanges_;
+      ptx::named_sync(kTogether, Config::kComputeThreads);
+    }
   }
 
  private:
@@ -308,62 +319,65 @@ class Warpgroup {
     ptx::arrive(shared_.has_handed[handing_ & 1]);
   }
 
-  /// By what this warpgroup's share and the other's are multiplied.
-  struct Factors {
-    ColumnValues<kRows> mine, theirs;
+  /// Both warpgroups' shares of a row, and by what each is multiplied to be added up.
+  struct MergedRow {
+    RowStatistics row;
+    float mine, theirs;
   };
 
-  /// A lane works out a row.
-  __device__ __forceinline__ Factors merge_statistics(const schedule::Segment& segment, bool takes,
-                                                      std::int64_t slot) {
-    const int n = thread_ % kRows;
+  /// Of row n.
+  __device__ __forceinline__ MergedRow merge_statistics(int n, bool takes) const {
     auto sum_of = [&](const Statistics<kRows>& statistics) {
       return (statistics.warp_sum[0][n] + statistics.warp_sum[1][n]) +
              (statistics.warp_sum[2][n] + statistics.warp_sum[3][n]);
     };
     const Statistics<kRows>& own = shared_.own[me_];
     const Statistics<kRows>& other = shared_.handed[handing_ & 1];
-    const float max = takes ? fmaxf(own.max[n], other.max[n]) : own.max[n];
-    const float base = parts::finite_or_zero(max);
-    float mine = parts::exp2_fast(own.max[n] - base);
-    float theirs = takes ? parts::exp2_fast(other.max[n] - base) : 0.0F;
-    float sum = sum_of(own) * mine;
-    if (takes) sum += sum_of(other) * theirs;
-    const parts::RowScale scale = parts::finish_row(max, sum);
-    float factor = scale.factor;
-    if (n < tile_.rows) {
-      if (thread_ < kRows) write_lse(segment, slot, n, scale.lse);
-      if (segment.slot < 0 && args_.output.sink != nullptr) {
-        factor *= parts::sink_factor(scale.lse, __ldg(args_.output.sink + tile_.head(args_.query, n)));
-      }
-    }
-    mine *= factor;
-    theirs *= factor;
-    Factors factors;
-#pragma unroll
-    for (int i = 0; i < ColumnValues<kRows>::kCount; ++i) {
-      factors.mine[i] = __shfl_sync(0xffffffff, mine, column(i));
-      factors.theirs[i] = __shfl_sync(0xffffffff, theirs, column(i));
-    }
-    return factors;
+    MergedRow merged;
+    merged.row.max = takes ? fmaxf(own.max[n], other.max[n]) : own.max[n];
+    const float base = parts::finite_or_zero(merged.row.max);
+    merged.mine = parts::exp2_fast(own.max[n] - base);
+    merged.theirs = takes ? parts::exp2_fast(other.max[n] - base) : 0.0F;
+    merged.row.sum = sum_of(own) * merged.mine;
+    if (takes) merged.row.sum += sum_of(other) * merged.theirs;
+    return merged;
   }
 
-  /// Takes what the other warpgroup hands over, if it has a share, and writes the result.
-  __device__ __forceinline__ void finish(const schedule::Segment& segment, bool takes, int lane) {
-    const std::int64_t slot = static_cast<std::int64_t>(segment.slot) * args_.geometry.lanes + lane;
-    if (takes) ptx::wait(shared_.has_handed[handing_ & 1], handing_ >> 1 & 1);
-    const Factors factors = merge_statistics(segment, takes, slot);
-    rescale(factors.mine);
+  /// By what the sums of row n are multiplied in the end; `writes`: writes its lse.
+  __device__ __forceinline__ float finish_row(const schedule::Segment& segment, std::int64_t slot, int n,
+                                              RowStatistics row, bool writes) const {
+    const parts::RowScale scale = parts::finish_row(row.max, row.sum);
+    if (n >= tile_.rows) return scale.factor;
+    if (writes) write_lse(segment, slot, n, scale.lse);
+    if (segment.slot >= 0 || args_.output.sink == nullptr) return scale.factor;
+    return scale.factor *
+           parts::sink_factor(scale.lse, __ldg(args_.output.sink + tile_.head(args_.query, n)));
+  }
+
+  /// This thread's columns of what a lane has worked out a row.
+  __device__ __forceinline__ ColumnValues<kRows> spread(float of_row) const {
+    ColumnValues<kRows> values;
+#pragma unroll
+    for (int i = 0; i < ColumnValues<kRows>::kCount; ++i) {
+      values[i] = __shfl_sync(0xffffffff, of_row, column(i));
+    }
+    return values;
+  }
+
+  /// o = mine * o + theirs * what the other warpgroup has handed over.
+  __device__ __forceinline__ void add_handed(const ColumnValues<kRows>& mine,
+                                             const ColumnValues<kRows>& theirs, bool takes) {
+    rescale(mine);
     if (takes) {
 #pragma unroll
       for (int i = 0; i < Config::kVChunks * kRows / 8; ++i) {
         const int j = i % (kRows / 8);
         float* x = &o_[i / (kRows / 8)][j * 4];
         const float4 y = handed(i);
-        x[0] += y.x * factors.theirs[2 * j];
-        x[1] += y.y * factors.theirs[2 * j + 1];
-        x[2] += y.z * factors.theirs[2 * j];
-        x[3] += y.w * factors.theirs[2 * j + 1];
+        x[0] += y.x * theirs[2 * j];
+        x[1] += y.y * theirs[2 * j + 1];
+        x[2] += y.z * theirs[2 * j];
+        x[3] += y.w * theirs[2 * j + 1];
       }
       ptx::fence_for_async_proxy();
     }
@@ -374,15 +388,68 @@ class Warpgroup {
         arrive_as_warp(ring_.empty_two_back(kFirstV + kFirstHanded + i));
       }
     }
+  }
+
+  __device__ __forceinline__ void wait_handed() {
+    ptx::wait(shared_.has_handed[handing_ & 1], handing_ >> 1 & 1);
+  }
+
+  /// Where the segment's partial result lies.
+  __device__ __forceinline__ std::int64_t slot_of(const schedule::Segment& segment, int lane) const {
+    return static_cast<std::int64_t>(segment.slot) * args_.geometry.lanes + lane;
+  }
+  __device__ __forceinline__ float* partial_out(std::int64_t slot) const {
+    return args_.partial.out + slot * kRows * Config::kVDim;
+  }
+
+  /// Takes what the other warpgroup hands over, if it has a share, and writes the result.
+  __device__ __forceinline__ void finish(const schedule::Segment& segment, bool takes, int lane) {
+    const std::int64_t slot = slot_of(segment, lane);
+    if (takes) wait_handed();
+    const int n = thread_ % kRows;
+    const MergedRow merged = merge_statistics(n, takes);
+    const float factor = finish_row(segment, slot, n, merged.row, thread_ < kRows);
+    add_handed(spread(merged.mine * factor), spread(merged.theirs * factor), takes);
     if (segment.slot >= 0) {
-      write_partial<kRows>(o_, args_.partial.out + slot * kRows * Config::kVDim, tile_.rows, fragment_);
+      write_partial<kRows>(o_, partial_out(slot), tile_.rows, fragment_);
     } else {
       write_output<Element, kRows>(o_, args_, tile_, thread_);
     }
   }
 
+  /// The same in a team: sends the CTA's share to the owners, and writes what it owns.
+  __device__ __forceinline__ void finish_in_team(const schedule::Segment& segment, int blocks, int lane,
+                                                 int team_blocks) {
+    Exchange<Config> exchange(shared_, thread_, exchanges_, team_blocks);
+    exchange.open();
+    const int n = thread_ % kRows;
+    if (blocks > 0) {
+      const bool takes = blocks > 1;
+      if (takes) wait_handed();
+      const MergedRow merged = merge_statistics(n, takes);
+      add_handed(spread(merged.mine), spread(merged.theirs), takes);
+      exchange.send(o_, merged.row);
+    }
+    if (!exchange.is_owner()) return;
+    exchange.receive();
+    const std::int64_t slot = slot_of(segment, lane);
+    const auto weights = exchange.weights(n);
+    const float factor = finish_row(segment, slot, n, weights.row, thread_ < kRows && exchange.writes_lse(n));
+    float x[Config::kOwnedUnits][4];
+    exchange.add_up(x, weights, factor, fragment_);
+#pragma unroll
+    for (int i = 0; i < Config::kOwnedUnits; ++i) {
+      const int chunk = exchange.chunk(i), j = exchange.eight_rows(i);
+      if (segment.slot >= 0) {
+        write_partial_unit(x[i], chunk, j, partial_out(slot), Config::kVDim, tile_.rows, fragment_);
+      } else {
+        OutputRows<Element>(args_, tile_, j, thread_).write(x[i], chunk);
+      }
+    }
+  }
+
   __device__ __forceinline__ void write_lse(const schedule::Segment& segment, std::int64_t slot, int n,
-                                            float lse) {
+                                            float lse) const {
     if (segment.slot < 0) {
       parts::write_lse(args_.output, tile_, tile_.head(args_.query, n), tile_.token(args_.query, n), lse);
     } else {
@@ -401,6 +468,7 @@ class Warpgroup {
   int turn_ = 0;                   // whose block is the next
   std::uint32_t q_parity_ = 0;     // segments with blocks so far, modulo 2
   std::uint32_t handing_ = 0;      // segments of two or more blocks so far
+  std::uint32_t exchanges_ = 0;    // in a team: segments with blocks so far
   std::uint64_t live_ = 0;         // which tokens of the block count
   ColumnValues<kRows> max_, sum_;  // base 2; sum_ is this thread's share
   float s_[kRows / 2];
@@ -408,24 +476,33 @@ class Warpgroup {
 };
 
 template <class Config>
-__device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
-  parts::Segments segments(args);
+__device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                        const parts::PartPlace<Config::kTeam>& place) {
+  parts::Segments<Config::kTeam> segments(args, place);
   __syncthreads();
+  if constexpr (Config::kTeam > 1) ptx::cluster_wait();  // until the others' barriers are there, too
   Warpgroup<Config> warpgroup(shared, args);
   for (schedule::Segment segment; segments.next(segment);) {
-    warpgroup.run(segment, segments.tile_of(segment), segments.lane());
+    warpgroup.run(segment, segments.tile_of(segment), segments.lane(), segments.team_blocks());
   }
 }
 
 template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                     const CUtensorMap& kv_map) {
+                                     const CUtensorMap& kv_map,
+                                     const parts::PartPlace<Config::kTeam>& place) {
   using Loader = typename Config::Loader;
   const int thread = threadIdx.x - Config::kComputeThreads;
   auto set_up = [] { __syncthreads(); };
-  if (thread >= Loader::kThreads) return set_up();
-  parts::load_segments(args, Loader(args.cache, kv_map, thread, shared.loader), RingPosition<Config>(shared),
-                       set_up, [](const parts::Work&) {});
+  if (thread >= Loader::kThreads) {
+    set_up();
+  } else {
+    parts::load_segments<Config::kTeam>(args, Loader(args.cache, kv_map, thread, shared.loader),
+                                        RingPosition<Config>(shared), place, set_up,
+                                        [](const parts::Work&) {});
+  }
+  __syncwarp();
+  if constexpr (Config::kTeam > 1) ptx::cluster_wait();
 }
 
 /// By a warp.
@@ -440,6 +517,10 @@ __device__ __forceinline__ void set_up_barriers(SharedMemory<Config>& shared) {
   if (threadIdx.x == 0) {
     ptx::init(shared.q_full, 128);
     ptx::init(shared.q_empty, 4);
+    if constexpr (Config::kTeam > 1) {
+      ptx::init(shared.team.received, 1);
+      ptx::init(shared.team.may_send, Config::kTeam);
+    }
   }
   ptx::publish_barriers();
 }
@@ -451,15 +532,21 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= 227 * 1024);
   if (threadIdx.x < 32) set_up_barriers<Config>(shared);
+  if (threadIdx.x == Config::kComputeThreads) Config::Loader::prepare(kv_map);
+  if constexpr (Config::kTeam > 1) {
+    __syncwarp();
+    ptx::cluster_arrive();
+  }
+  const parts::PartPlace<Config::kTeam> place(args.geometry);
   cudaGridDependencySynchronize();            // of what the launch before may still write
   cudaTriggerProgrammaticLaunchCompletion();  // the combine step may take its place in the queue
 
   if (threadIdx.x >= Config::kComputeThreads) {
     ptx::give_registers<Config::kLoaderRegisters>();
-    load<Config>(shared, args, kv_map);
+    load<Config>(shared, args, kv_map, place);
   } else {
     ptx::take_registers<Config::kComputeRegisters>();
-    compute<Config>(shared, args);
+    compute<Config>(shared, args, place);
   }
 }
 

@@ -8,7 +8,20 @@
 
 namespace flashlatent::etap {
 
-/// Partial results: rows of kChunks * 64 fp32. A warp's store is four rows by 32 bytes.
+/// Partial results: rows of v_dim fp32. A warp's store is four rows by 32 bytes. `x`: the thread's four
+/// values of 64 columns (chunk) and 8 rows (j).
+__device__ __forceinline__ void write_partial_unit(const float (&x)[4], int chunk, int j, float* out,
+                                                   int v_dim, int live_rows, parts::Fragment fragment) {
+  out += chunk * 64 + fragment.row;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int n = 8 * j + fragment.column + i;
+    if (n >= live_rows) continue;
+    out[n * v_dim] = x[i];
+    out[n * v_dim + 8] = x[2 + i];
+  }
+}
+
 template <int kRows, int kChunks>
 __device__ __forceinline__ void write_partial(const float (&o)[kChunks][kRows / 2], float* out, int live_rows,
                                               parts::Fragment fragment) {
@@ -30,28 +43,44 @@ __device__ __forceinline__ void write_partial(const float (&o)[kChunks][kRows / 
   }
 }
 
-/// The output: 8x8 matrices are turned in registers, so that a warp's store is eight rows by 16 bytes.
+/// Eight rows (j) of the output: 8x8 matrices are turned in registers, so that a warp's store is eight rows
+/// by 16 bytes.
+template <class Element>
+class OutputRows {
+ public:
+  __device__ __forceinline__ OutputRows(const parts::DecodeArguments& args, const parts::RowTile& tile, int j,
+                                        int thread) {
+    const parts::OutputArguments& output = args.output;
+    const int n = 8 * j + thread % 32 / 4;
+    is_live_ = n < tile.rows;
+    out_ = static_cast<Element*>(output.out) + tile.origin * output.batch_stride +
+           tile.token(args.query, n) * output.token_stride + tile.head(args.query, n) * output.head_stride +
+           thread / 32 * 16 + thread % 4 * 2;
+  }
+
+  /// 64 columns, of which `x` points at the thread's four values.
+  __device__ __forceinline__ void write(const float* x, int chunk) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const std::uint32_t pair = ptx::transpose_matrix(parts::pack<Element>(x[2 * half], x[2 * half + 1]));
+      if (is_live_) *reinterpret_cast<std::uint32_t*>(out_ + chunk * 64 + half * 8) = pair;
+    }
+  }
+
+ private:
+  Element* out_;
+  bool is_live_;
+};
+
 template <class Element, int kRows, int kChunks>
 __device__ __forceinline__ void write_output(const float (&o)[kChunks][kRows / 2],
                                              const parts::DecodeArguments& args, const parts::RowTile& tile,
                                              int thread) {
-  const parts::OutputArguments& output = args.output;
-  const int dim = thread / 32 * 16 + thread % 4 * 2;
 #pragma unroll
   for (int j = 0; j < kRows / 8; ++j) {
-    const int n = 8 * j + thread % 32 / 4;
-    Element* out = static_cast<Element*>(output.out) + tile.origin * output.batch_stride +
-                   tile.token(args.query, n) * output.token_stride +
-                   tile.head(args.query, n) * output.head_stride + dim;
+    const OutputRows<Element> rows(args, tile, j, thread);
 #pragma unroll
-    for (int chunk = 0; chunk < kChunks; ++chunk) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float* x = &o[chunk][4 * j + 2 * half];
-        const std::uint32_t pair = ptx::transpose_matrix(parts::pack<Element>(x[0], x[1]));
-        if (n < tile.rows) *reinterpret_cast<std::uint32_t*>(out + chunk * 64 + half * 8) = pair;
-      }
-    }
+    for (int chunk = 0; chunk < kChunks; ++chunk) rows.write(&o[chunk][4 * j], chunk);
   }
 }
 

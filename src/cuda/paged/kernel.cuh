@@ -186,7 +186,7 @@ __device__ __forceinline__ void merge(SharedMemory<Config>& shared, const Argume
 
 /// The next segment that has rows.
 template <class Config>
-__device__ __forceinline__ bool next_job(const Arguments& args, parts::Segments& segments, Job& job) {
+__device__ __forceinline__ bool next_job(const Arguments& args, parts::Segments<>& segments, Job& job) {
   schedule::Segment segment;
   while (segments.next(segment)) {
     const parts::RowTile tile = segments.tile_of(segment);
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
   cudaGridDependencySynchronize();            // of what the launch before may still write
   cudaTriggerProgrammaticLaunchCompletion();  // the combine step may take its place in the queue
   const int warp = threadIdx.x / 32;
-  parts::Segments segments(args.decode);
+  parts::Segments<> segments(args.decode);
   Stream<Config> stream(args, shared.stages[warp]);
   Job job, next;
   bool more = next_job<Config>(args, segments, job);

@@ -39,35 +39,19 @@ __device__ __forceinline__ uint2 dequantize(std::uint32_t values, float scale) {
   return make_uint2(scaled(low), scaled(high));
 }
 
-/// How CTAs of a cluster give each other what they convert.
-enum class Crossover {
-  kBulk,   ///< A warp's rows of a tile by a bulk copy; one lane fences before it.
-  kAsync,  ///< By each lane's own asynchronous stores.
-};
-inline constexpr Crossover kCrossover = Crossover::kBulk;
-
-/// How L2 is asked for tokens a block ahead, where few steps are under way.
-enum class Prefetch {
-  kNone,
-  kBulk,   ///< A token at once: an instruction for a whole warp, which takes its lanes in turns.
-  kLines,  ///< 128 bytes a lane.
-};
-inline constexpr Prefetch kPrefetch = Prefetch::kLines;
-
 /// kWarps load. kCluster = 2: CTAs that hold two tiles of query rows of the same tokens each convert half of
 /// a block, and give it to the other ("crossover"). The pipe takes a block's columns in their own order,
 /// after RoPE.
 ///
-/// Where lanes do not fence, who waits for a tile does (kReaderFences): a fence here is a memory barrier,
-/// which waits for the loads that are under way.
+/// In a cluster one lane of a warp fences, then copies the warp's rows. Otherwise who waits for a tile fences
+/// (kReaderFences): a fence here is a memory barrier, which waits for the loads that are under way.
 template <int kWarps, int kCluster>
 class Fp8Loader {
  public:
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kArrivals = kWarps;
   static constexpr bool kZeroesDead = true;
-  static constexpr bool kCopies = kCluster > 1 && kCrossover == Crossover::kBulk;
-  static constexpr bool kReaderFences = !kCopies;
+  static constexpr bool kReaderFences = kCluster == 1;
   static constexpr bool kSharesTiles = true;
   // Not in a ring of tiles (`etap`): of a block's odd number of tiles a place is now the first of a pair, now
   // the second, and its barrier would miss phases.
@@ -81,6 +65,8 @@ class Fp8Loader {
       std::uint32_t live;  // which of its 32 tokens count, of the block located last
     } warps[kWarps];
   };
+
+  __device__ __forceinline__ static void prepare(const CUtensorMap&) {}
 
   __device__ __forceinline__ Fp8Loader(const CacheArguments& cache, const CUtensorMap&, int thread,
                                        Memory& memory)
@@ -179,12 +165,8 @@ class Fp8Loader {
     // This warp's tokens, of the 32 that it has located.
     if (kPrefetches && offset_ >= 0 && (lane() ^ row_in_half()) / kWarpRows == 0) {
       const std::uint8_t* token = static_cast<const std::uint8_t*>(cache_.data) + offset_;
-      if constexpr (kPrefetch == Prefetch::kBulk) {
-        ptx::prefetch_to_l2(token, fp8_656::kTokenBytes);
-      } else if constexpr (kPrefetch == Prefetch::kLines) {
 #pragma unroll
-        for (int i = 0; i < fp8_656::kTokenBytes; i += 128) ptx::prefetch_line_to_l2(token + i);
-      }
+      for (int i = 0; i < fp8_656::kTokenBytes; i += 128) ptx::prefetch_line_to_l2(token + i);
     }
     ++block_;
   }
@@ -289,26 +271,19 @@ class Fp8Loader {
     }
     const std::uint32_t tile = ptx::shared_address(&pipe.tile(kTile)) + kRow * 8 * kRowBytes;
     if constexpr (kUnit == 0) {
-      store(pipe.full(2 * kUnit), tile + (place_ ^ kHalf * 16), x);
+      ptx::store_16_bytes(tile + (place_ ^ kHalf * 16), x);
       last_ = x.w;
     } else {
       const float scale = scale_[kRow];
       const uint2 a = dequantize(x.x, scale), b = dequantize(x.y, scale);
-      store(pipe.full(2 * kUnit), tile + place_, make_uint4(a.x, a.y, b.x, b.y));
+      ptx::store_16_bytes(tile + place_, make_uint4(a.x, a.y, b.x, b.y));
       const uint2 c = dequantize(x.z, scale), d = dequantize(x.w, scale);
-      store(pipe.full(2 * kUnit), tile + (place_ ^ 16), make_uint4(c.x, c.y, d.x, d.y));
+      ptx::store_16_bytes(tile + (place_ ^ 16), make_uint4(c.x, c.y, d.x, d.y));
       last_ = d.y;
     }
     if constexpr (kRow == kRows - 1 && kHalf == 1) publish<kUnit>(pipe);
   }
 
-  /// Into a tile of this CTA, and into the other's, whose barrier `full` counts what comes from here.
-  __device__ __forceinline__ static void store(ptx::Barrier& full, std::uint32_t shared, uint4 value) {
-    ptx::store_16_bytes(shared, value);
-    if constexpr (kCluster > 1 && !kCopies) {
-      ptx::store_16_bytes_at(other(), shared, value, ptx::shared_address(&full));
-    }
-  }
   __device__ __forceinline__ static std::uint32_t other() {
     return ptx::rank_in_cluster() ^ 1;
   }
@@ -334,7 +309,7 @@ class Fp8Loader {
   __device__ __forceinline__ void publish(Pipe& pipe) {
     __syncwarp();
     if (!ptx::elect_one()) return;
-    if constexpr (kCopies) ptx::fence_for_async_proxy();
+    if constexpr (kCluster > 1) ptx::fence_for_async_proxy();
     ptx::Barrier& full = pipe.full(2 * kUnit);
     if constexpr (kCluster == 1) {
       if constexpr (!kPairs && kUnit > 0) ptx::arrive(pipe.full(2 * kUnit - 1));
@@ -343,11 +318,9 @@ class Fp8Loader {
       // What the other's same warp gives.
       constexpr std::uint32_t kBytes = kWarpRows * kRowBytes;
       ptx::arrive_expecting(full, kUnit > 0 ? 2 * kBytes : tells_live() ? kBytes + 4 : kBytes);
-      if constexpr (kCopies) {
 #pragma unroll
-        for (int i = kUnit == 0 ? 0 : 2 * kUnit - 1; i <= 2 * kUnit; ++i) {
-          ptx::copy_to_cta(other(), pipe.tile(i).bytes + place_ / kBytes * kBytes, kBytes, full);
-        }
+      for (int i = kUnit == 0 ? 0 : 2 * kUnit - 1; i <= 2 * kUnit; ++i) {
+        ptx::copy_to_cta(other(), pipe.tile(i).bytes + place_ / kBytes * kBytes, kBytes, full);
       }
     }
   }

@@ -13,6 +13,7 @@
 //   next_block()
 //
 // A loader is one of tma_loader.cuh, token_loader.cuh, fp8_loader.cuh:
+//   prepare(map)                what may be done before the launch before this one is done
 //   kThreads, kArrivals         threads that call it; arrivals on a full barrier, beside the bytes of copies
 //   kZeroesDead                 whether tokens that do not count become rows of zeros
 //   kReaderFences               whether who waits for a tile must order its writes before wgmma
@@ -32,10 +33,10 @@ namespace flashlatent::parts {
 
 /// The loading role: this CTA's segments, one after another, into `pipe`. `set_up` returns when the pipe's
 /// barriers are ready; the plan is read meanwhile. `tell` gets each segment before its blocks.
-template <class Loader, class Pipe, class SetUp, class Tell>
+template <int kTeam = 1, class Loader, class Pipe, class SetUp, class Tell>
 __device__ __forceinline__ void load_segments(const DecodeArguments& args, Loader loader, Pipe pipe,
-                                              SetUp set_up, Tell tell) {
-  Segments segments(args);
+                                              const PartPlace<kTeam>& place, SetUp set_up, Tell tell) {
+  Segments<kTeam> segments(args, place);
   schedule::Segment segment, next;
   bool more = segments.next(segment);
   if (more) loader.look_ahead(block_range(args.cache, segment, segments.tile_of(segment)));

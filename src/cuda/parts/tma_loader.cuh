@@ -19,6 +19,8 @@ class TmaLoader {
   static constexpr bool kPairs = false;
   struct Memory {};
 
+  __device__ __forceinline__ static void prepare(const CUtensorMap& map) { ptx::prefetch_map(map); }
+
   __device__ __forceinline__ TmaLoader(const CacheArguments& cache, const CUtensorMap& map, int lane, Memory&)
       : cache_(cache), map_(map), lane_(lane) {}
 

@@ -22,6 +22,8 @@ class TokenLoader {
   static constexpr bool kPairs = false;
   struct Memory {};
 
+  __device__ __forceinline__ static void prepare(const CUtensorMap&) {}
+
   __device__ __forceinline__ TokenLoader(const CacheArguments& cache, const CUtensorMap&, int thread, Memory&)
       : cache_(cache), thread_(thread) {}
 

@@ -118,8 +118,7 @@ struct Builder {
     }
     const bool whole = !__syncthreads_or(too_long);
     for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) {
-      plan.cuts[k] =
-          whole ? schedule::whole_cut_at(g, cost_prefix, k) : schedule::cut_at(g, cost_prefix, k, lengths);
+      plan.cuts[k] = schedule::balanced_cut(g, cost_prefix, k, lengths, whole);
     }
     __syncthreads();   // below, each cut looks at its neighbours
     Pair carry{0, 0};  // segments, merges

@@ -44,17 +44,40 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+/// The two halves of cluster_sync(), of which nothing is made visible but published barriers.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/// The address of the same place in another CTA of the cluster.
+__device__ __forceinline__ std::uint32_t address_in(std::uint32_t cta, const void* pointer) {
+  std::uint32_t address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(pointer)), "r"(cta));
+  return address;
+}
+
 /// Arrives and announces `bytes` of bulk copies that the phase also waits for.
 __device__ __forceinline__ void arrive_expecting(Barrier& barrier, std::uint32_t bytes) {
   ::cuda::ptx::mbarrier_arrive_expect_tx(::cuda::ptx::sem_release, ::cuda::ptx::scope_cta,
                                          ::cuda::ptx::space_shared, &barrier, bytes);
 }
 
-/// Waits until the phase of this parity is complete.
+/// Waits a while for the phase of this parity.
+template <::cuda::ptx::dot_scope kScope>
+__device__ __forceinline__ bool is_complete(Barrier& barrier, std::uint32_t parity) {
+  return ::cuda::ptx::mbarrier_try_wait_parity(::cuda::ptx::sem_acquire, ::cuda::ptx::scope_t<kScope>(),
+                                               &barrier, parity);
+}
+
+/// Waits until the phase of this parity is complete. kScope: who does what is waited for.
+template <::cuda::ptx::dot_scope kScope = ::cuda::ptx::dot_scope::cta>
 __device__ __forceinline__ void wait(Barrier& barrier, std::uint32_t parity) {
 #if FLASHLATENT_DEVICE_CHECKS
   // A wait of seconds is a lost arrival; a trap with a place beats a hang.
-  for (std::uint32_t tries = 0; !::cuda::ptx::mbarrier_try_wait_parity(&barrier, parity); ++tries) {
+  for (std::uint32_t tries = 0; !is_complete<kScope>(barrier, parity); ++tries) {
     if (tries == 4000000) {
       printf("flashlatent: block %d thread %d waits for ever on the barrier at %u, parity %u\n", blockIdx.x,
              threadIdx.x, shared_address(&barrier), parity);
@@ -62,9 +85,14 @@ __device__ __forceinline__ void wait(Barrier& barrier, std::uint32_t parity) {
     }
   }
 #else
-  while (!::cuda::ptx::mbarrier_try_wait_parity(&barrier, parity)) {
+  while (!is_complete<kScope>(barrier, parity)) {
   }
 #endif
+}
+
+/// The same for what other CTAs of the cluster do.
+__device__ __forceinline__ void wait_for_cluster(Barrier& barrier, std::uint32_t parity) {
+  wait<::cuda::ptx::dot_scope::cluster>(barrier, parity);
 }
 
 /// True in one thread of a converged warp, in a form that tells the compiler so.

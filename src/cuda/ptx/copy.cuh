@@ -78,27 +78,29 @@ __device__ __forceinline__ void store_4_bytes_at(std::uint32_t cta, std::uint32_
       : "memory");
 }
 
-/// 16 bytes so.
-__device__ __forceinline__ void store_16_bytes_at(std::uint32_t cta, std::uint32_t shared, uint4 value,
-                                                  std::uint32_t barrier) {
-  asm volatile(
-      "{\n.reg .b32 to, counter;\n"
-      "mapa.shared::cluster.u32 to, %0, %6;\n"
-      "mapa.shared::cluster.u32 counter, %1, %6;\n"
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [to], {%2, %3, %4, %5}, [counter];\n}" ::
-          "r"(shared),
-      "r"(barrier), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(cta)
-      : "memory");
-}
-
-/// `bytes` (a multiple of 16) of contiguous memory to L2.
-__device__ __forceinline__ void prefetch_to_l2(const void* global, std::uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
-}
-
 /// The 128 bytes of memory around an address to L2.
 __device__ __forceinline__ void prefetch_line_to_l2(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global) : "memory");
+}
+
+/// 16 or 8 bytes to another CTA's shared memory; its `barrier` counts them. Addresses are of address_in().
+__device__ __forceinline__ void send(std::uint32_t to, float4 value, std::uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+          to),
+      "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(barrier)
+      : "memory");
+}
+__device__ __forceinline__ void send(std::uint32_t to, float2 value, std::uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
+      "f"(value.x), "f"(value.y), "r"(barrier)
+      : "memory");
+}
+
+/// A tensor map is fetched before its first use.
+__device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
 /// 16 bytes from global to shared memory, past L1.

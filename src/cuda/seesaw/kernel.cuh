@@ -415,8 +415,8 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
     if (thread == 0) position.put(work);
   };
   parts::load_segments(
-      args, Loader(args.cache, map, thread, shared.loader), Pipe<Config>(shared.kv, shared.state), [] {},
-      tell);
+      args, Loader(args.cache, map, thread, shared.loader), Pipe<Config>(shared.kv, shared.state),
+      parts::PartPlace<>(args.geometry), [] {}, tell);
   parts::Work end;
   end.segment.request = -1;
   tell(end);

@@ -1,0 +1,107 @@
+// The transposed kernel by teams, for calls too small to fill the device: host side.
+#include <algorithm>
+
+#include "core/message.h"
+#include "cuda/cuda_backend.h"
+#include "cuda/etap/instances.h"
+#include "plan/host_plan.h"
+
+namespace flashlatent::cuda {
+
+namespace {
+
+constexpr int kTileRows = 16;
+
+// Nanoseconds. A CTA's time is
+//   kCall + segments * kSegment + blocks * (what a block takes)
+// and a block takes kBlockStreaming where all SMs read from memory, in proportion less where fewer do, but
+// never less than kBlockAlone (two warpgroups are at work).
+constexpr int kCall = 4300;     // launch, set-up, until the first tile is there
+constexpr int kSegment = 3200;  // scores of the first block, exchange, output
+constexpr int kMerge = 3000;    // the combine step, where a request is several parts
+constexpr int kBlockAlone = 1200;
+constexpr int kBlockStreaming = 2100;
+/// CTAs of teams that run at once: of 132 SMs a GPC's 16 or 18, less those that are switched off, hold 15
+/// clusters of 8 or 7 of 16 (an H200; others may hold one more or less).
+constexpr int resident(int team) {
+  return team == 8 ? 120 : 112;
+}
+/// A team of 16 meets a little later than one of 8.
+constexpr int kLargeTeam = 300;
+
+/// What a block takes a team of so many.
+int block_cost(int team, int ctas, int workers) {
+  const int streaming = kBlockStreaming * std::min(ctas, workers) / std::max(workers, 1);
+  return std::max(std::max(kBlockAlone, streaming) / team, 1);
+}
+
+/// The costs of a schedule of these parts.
+schedule::CostModel cost_of(const schedule::Geometry& g, int workers) {
+  const std::int64_t items = std::int64_t{g.requests} * g.rounds;
+  const int segments = static_cast<int>(std::min<std::int64_t>((items + g.parts - 1) / g.parts, 1 << 16));
+  const int block = block_cost(g.team, g.parts * g.lanes * g.team, workers);
+  // To the plan a segment costs less than half a block: each team gets as many blocks then, and none of its
+  // CTAs one more than the others.
+  return {.per_block = block,
+          .per_split = std::max(block / 4, 1),
+          .per_call = kCall + segments * (kSegment + (g.team > 8 ? kLargeTeam : 0)),
+          .per_merge = kMerge};
+}
+
+/// As many teams as there is room for, or one for each request and group of row tiles if splits never pay.
+template <int kTeam>
+schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+  schedule::Geometry g = split_geometry(problem, std::min(workers, resident(kTeam)),
+                                        {.tile_rows = kTileRows, .cost = {}, .team = kTeam});
+  g.cost = cost_of(g, workers);
+  std::optional<schedule::Geometry> whole = schedule::whole_items(g);
+  if (!whole) return g;
+  whole->cost = cost_of(*whole, workers);
+  return schedule::never_gains_from_splits(g, *whole) ? *whole : g;
+}
+
+template <int kTeam>
+const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
+  const auto& cache = problem.cache;
+  return find_instance({etap::kTeams576x512, etap::kTeams512x512, etap::kTeams320x256},
+                       {cache.dtype, cache.qk_dim, cache.v_dim, kTileRows, loading, 1, kTeam});
+}
+
+std::optional<std::string> declines(const DecodeProblem& problem) {
+  if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
+  if (problem.cache.format != KvFormat::kPlain) {
+    return message("the cache is ", to_string(problem.cache.format), "; bf16 and fp16 are accepted");
+  }
+  if (problem.options.batch_invariant) {
+    return "batch_invariant is true; false is accepted, since the batch decides how a request is shared out";
+  }
+  if (find<8>(problem, loading_of(problem)) == nullptr) return unknown_dimensions(problem);
+  return std::nullopt;
+}
+
+template <int kTeam>
+Status launch(const DecodeCall& call) {
+  return launch_dense(call,
+                      [](const DecodeCall& c, Loading loading) { return find<kTeam>(c.problem, loading); });
+}
+
+template <int kTeam>
+constexpr DecodeKernel kernel(const char* name) {
+  return {
+      .name = name,
+      .backend = Backend::kCuda,
+      .takes =
+          "bf16 and fp16 caches of qk_dim/v_dim 576/512, 512/512 or 320/256, any rows, for small batches; "
+          "dense and sparse, any page size; not with batch_invariant",
+      .declines = declines,
+      .geometry = geometry<kTeam>,
+      .workspace_bytes = decode_workspace_bytes,
+      .launch = launch<kTeam>};
+}
+
+}  // namespace
+
+const DecodeKernel kEtapTeam8Kernel = kernel<8>("etap_team8");
+const DecodeKernel kEtapTeam16Kernel = kernel<16>("etap_team16");
+
+}  // namespace flashlatent::cuda

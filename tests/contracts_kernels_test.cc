@@ -1,0 +1,166 @@
+// Contracts of the CUDA kernels that take the same latent problems, each by name: the dispatcher would pick
+// one of them.
+#include <gtest/gtest.h>
+
+#include "contracts.h"
+
+namespace flashlatent {
+namespace {
+
+using runtime::CaseSpec;
+
+constexpr const char* kKernels[] = {"etap", "etap_team8", "etap_team16", "seesaw"};
+
+class KernelContracts : public Contracts {
+ protected:
+  void expect_right_of_all(CaseSpec spec) {
+    for (const char* kernel : kKernels) {
+      executor_.kernel = kernel;
+      expect_right(spec);
+      if (HasFailure()) FAIL() << kernel << ": " << spec.name;
+    }
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, KernelContracts, ::testing::Values(Backend::kCuda), backend_name);
+
+// A team shares out 0 to 17 blocks and more, by itself and among other teams.
+TEST_P(KernelContracts, BlockCounts) {
+  std::vector<int> batch;
+  for (int blocks = 0; blocks <= 20; ++blocks) {
+    expect_right_of_all({.name = "one request", .heads = 4, .lengths = {64 * blocks}});
+    batch.push_back(64 * blocks + 1);
+  }
+  expect_right_of_all({.name = "one of each", .heads = 16, .lengths = batch, .sink = true});
+  expect_right_of_all({.name = "split", .heads = 4, .lengths = {9000}});
+  expect_right_of_all({.name = "split", .heads = 3, .lengths = {30000, 1, 0, 130}, .sink = true});
+}
+
+TEST_P(KernelContracts, DimensionsAndDtypes) {
+  for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+    for (auto [qk_dim, v_dim] : {std::pair{576, 512}, {512, 512}, {320, 256}}) {
+      for (int page_size : {1, 16, 64}) {
+        for (const std::vector<int>& lengths : {std::vector<int>{300, 5, 0}, {7000, 64}}) {
+          expect_right_of_all({.name = "dims",
+                               .dtype = dtype,
+                               .heads = 12,
+                               .qk_dim = qk_dim,
+                               .v_dim = v_dim,
+                               .page_size = page_size,
+                               .lengths = lengths,
+                               .invalid_pages = page_size != 16});
+        }
+      }
+    }
+  }
+}
+
+TEST_P(KernelContracts, RowTiles) {
+  for (const char* kernel : {"etap_team8", "etap_team16"}) {
+    executor_.kernel = kernel;
+    for (int heads : {1, 16, 17, 40, 128}) {
+      expect_right({.name = "heads", .heads = heads, .lengths = {33, 1100}});
+    }
+    expect_right({.name = "kv heads", .heads = 48, .kv_heads = 3, .lengths = {33, 700}, .strided = true});
+    expect_right({.name = "more than teams", .heads = 300, .lengths = {200, 0, 70}});
+  }
+}
+
+TEST_P(KernelContracts, QueryTokens) {
+  for (int tokens : {2, 5}) {
+    expect_right_of_all({.name = "causal",
+                         .query_tokens = tokens,
+                         .heads = 3,
+                         .lengths = {1, 2, 64, 66, 1000, 0, 1100},
+                         .causal = true,
+                         .sink = true});
+  }
+  expect_right_of_all({.name = "ragged",
+                       .heads = 5,
+                       .lengths = {5, 100, 64, 2200, 0, 300},
+                       .ragged_tokens = {1, 3, 0, 2, 1, 3},
+                       .causal = true,
+                       .sink = true});
+  expect_right_of_all({.name = "none", .heads = 16, .lengths = {100, 7}, .ragged_tokens = {0, 0}});
+}
+
+TEST_P(KernelContracts, Sparse) {
+  CaseSpec spec{.name = "sparse",
+                .query_tokens = 2,
+                .heads = 8,
+                .lengths = {3000, 100, 2000},
+                .sparse = true,
+                .topk = 500,
+                .topk_lengths = {500, 0, 65},
+                .skipped_indices = 0.2};
+  expect_right_of_all(spec);
+  spec.topk = 2048;
+  spec.topk_lengths = {};
+  expect_right_of_all(spec);
+}
+
+TEST_P(KernelContracts, HugeLogits) {
+  expect_right_of_all({.name = "hundreds", .heads = 16, .lengths = {1300, 5}, .logit_scale = 150.0F});
+  expect_right_of_all({.name = "negative", .heads = 16, .lengths = {1300, 5}, .logit_scale = -2.0F});
+}
+
+// Lengths that change after the plan was made: shares change, splits stay.
+TEST_P(KernelContracts, APlanOutlivesItsLengths) {
+  for (const std::vector<int>& lengths :
+       {std::vector<int>{1000, 0, 700}, std::vector<int>{20000, 10, 64, 900}}) {
+    runtime::RandomCase longer = runtime::make_case({.heads = 16, .lengths = lengths}, 2);
+    runtime::RandomCase shorter = longer;
+    std::vector<std::int32_t> fewer;
+    for (int length : lengths) fewer.push_back(length / 10);
+    shorter.inputs.cache_seqlens.data = fewer.data();
+    for (const char* kernel : kKernels) {
+      executor_.kernel = kernel;
+      for (const auto& [planned, used] : {std::pair{&longer, &shorter}, {&shorter, &longer}}) {
+        runtime::DecodeRun plan_run = place(*planned, executor_);
+        ASSERT_TRUE(plan_run.plan().ok());
+        runtime::DecodeRun run = place(*used, executor_);
+        ASSERT_TRUE(flashlatent::decode(run.problem(), run.inputs(), run.outputs(), plan_run.plan_memory(),
+                                        run.workspace_memory(), executor_)
+                        .ok());
+        ASSERT_TRUE(run.fetch().ok());
+        const auto result = runtime::compare(used->problem, used->inputs, run.out(), run.lse());
+        EXPECT_TRUE(result.ok()) << kernel << ": " << runtime::to_string(result);
+      }
+    }
+  }
+}
+
+// NaN and Inf in live data reach the rows that see them, and no others.
+TEST_P(KernelContracts, LivePoison) {
+  runtime::RandomCase c = runtime::make_case({.heads = 8, .page_size = 64, .lengths = {1100, 1100}}, 3);
+  const auto* table = static_cast<const std::int32_t*>(c.inputs.block_table.data);
+  const ConstTensorView& cache = c.inputs.kv_cache;
+  auto* elements = const_cast<std::uint16_t*>(static_cast<const std::uint16_t*>(cache.data));
+  for (std::uint16_t poison : {0x7FC0, 0x7F80, 0xFF80}) {
+    elements[table[9] * cache.strides[0] + 7 * cache.strides[1] + 33] = poison;  // of the first request
+    for (const char* kernel : kKernels) {
+      executor_.kernel = kernel;
+      expect_right(c, kernel);
+    }
+  }
+}
+
+TEST_P(KernelContracts, RerunsAreIdentical) {
+  for (const char* kernel : kKernels) {
+    executor_.kernel = kernel;
+    expect_same_bits({.name = "reruns", .heads = 16, .lengths = {1000, 3, 250}});
+    expect_same_bits({.name = "reruns", .heads = 16, .lengths = {20000, 3, 250}});
+  }
+}
+
+TEST_P(KernelContracts, TeamsRefuseWhatTheyCannotKeep) {
+  executor_.kernel = "etap_team8";
+  const DecodeProblem problem = runtime::make_case({.lengths = {100}, .batch_invariant = true}, 1).problem;
+  const Status status = plan_bytes(problem, executor_).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_NE(status.message().find("etap_team8: batch_invariant is true"), std::string::npos)
+      << status.message();
+}
+
+}  // namespace
+}  // namespace flashlatent

@@ -110,33 +110,48 @@ def test_sparse_prefill_is_refused(device):
         flash_mla.flash_mla_sparse_fwd(None, None, None, 1.0)
 
 
-@pytest.mark.parametrize("cache_dtype", ["uint8", "int8", "float8_e4m3fn"])
-def test_sparse_fp8(device, cache_dtype):
+def spaced(tensor, device):
+    """The same values among others, so that no dimension but the innermost is contiguous."""
+    wide = torch.full([extent + 1 for extent in tensor.shape[:-1]] + [tensor.shape[-1] + 128], 7, dtype=tensor.dtype,
+                      device=device)
+    view = wide[tuple(slice(extent) for extent in tensor.shape)]
+    view.copy_(tensor)
+    return view
+
+
+@pytest.mark.parametrize("sink", [False, True])
+@pytest.mark.parametrize("page_size, cache_dtype", [(64, "uint8"), (61, "int8"), (2, "float8_e4m3fn")])
+def test_sparse_fp8(device, page_size, cache_dtype, sink):
     torch.manual_seed(0)
-    q = torch.randn(2, 2, 8, 576).bfloat16().to(device)
-    plain = torch.randn(5, 64, 1, 576).bfloat16()
+    pages = 320 // page_size
+    q = spaced(torch.randn(3, 2, 64, 576).bfloat16(), device)
+    plain = torch.randn(pages, page_size, 1, 576).bfloat16()
     quantised = flashlatent.torch.convert_cache(plain, torch.uint8)
     rows = flashlatent.torch.convert_cache(quantised, torch.bfloat16).reshape(-1, 576).double()
-    indices = torch.randint(0, 320, (2, 2, 40), dtype=torch.int32)
+    indices = torch.randint(0, pages * page_size, (3, 2, 40), dtype=torch.int32)
     indices[:, :, ::3] = -1
     indices[1, 1] = -1
-    topk_length = torch.tensor([40, 25], dtype=torch.int32)
-    k_cache = quantised.view(getattr(torch, cache_dtype)).to(device)
+    topk_length = torch.tensor([40, 25, 0], dtype=torch.int32)
+    attn_sink = torch.randn(64)
+    attn_sink[:2] = torch.tensor([math.inf, -math.inf])
+    k_cache = torch.zeros(pages, page_size + 1, 1, 656, dtype=torch.uint8, device=device)[:, :page_size]
+    k_cache.copy_(quantised)  # its pages lie apart
+    k_cache = k_cache.view(getattr(torch, cache_dtype))
     metadata, num_splits = flash_mla.get_mla_metadata()
-    try:
-        out, lse = flash_mla.flash_mla_with_kvcache(
-            q, k_cache, None, None, 512, metadata, num_splits, is_fp8_kvcache=True, indices=indices.to(device),
-            topk_length=topk_length.to(device))
-    except flashlatent.UnsupportedError:
-        assert device != "cpu"
-        pytest.skip("no kernel of this device takes it")
+    out, lse = flash_mla.flash_mla_with_kvcache(
+        q, k_cache, None, None, 512, metadata, num_splits, is_fp8_kvcache=True, indices=spaced(indices, device),
+        topk_length=topk_length.to(device), attn_sink=attn_sink.to(device) if sink else None)
     assert (lse[1, :, 1] == math.inf).all() and (out[1, 1] == 0).all()
+    assert (lse[2] == math.inf).all() and (out[2] == 0).all()
     for i, t in [(0, 0), (0, 1), (1, 0)]:
         named = indices[i, t, :topk_length[i]]
         seen = rows[named[named >= 0].long()]
         scores = q[i, t].double().cpu() @ seen.T * 576**-0.5
         np.testing.assert_allclose(lse[i, :, t].cpu(), scores.logsumexp(-1), rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(out[i, t].float().cpu(), scores.softmax(-1) @ seen[:, :512], rtol=2**-7, atol=2**-7)
+        expected = scores.softmax(-1) @ seen[:, :512]
+        if sink:
+            expected *= (scores.logsumexp(-1) - attn_sink).sigmoid()[:, None]
+        np.testing.assert_allclose(out[i, t].float().cpu(), expected, rtol=2**-7, atol=2**-7)
 
 
 def test_programs_that_import_flash_mla(device, tmp_path):

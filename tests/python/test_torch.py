@@ -46,6 +46,21 @@ def test_native_call(device, dtype):
     case.check(out, lse, causal=True)
 
 
+def test_new_tensors(device):
+    case = TorchCase([5, 90], device)
+    step = flashlatent.Step()
+    with torch.inference_mode():
+        out, lse = step.decode(*case.tensors, **case.options())
+        assert out.is_inference() and out.is_contiguous() and lse.is_contiguous()
+    case.check(out, lse)
+    q = torch.nn.Parameter(case.tensors[0], requires_grad=False)
+    out, lse = step.decode(q, *case.tensors[1:], **case.options())
+    assert type(out) is torch.Tensor and not out.is_inference() and not out.requires_grad
+    case.check(out, lse)
+    out, lse = step.decode(*(tensor if i == 1 else tensor[:0] for i, tensor in enumerate(case.tensors)), **case.options())
+    assert out.shape == (0, 1, 4, 256) and lse.shape == (0, 4, 1)
+
+
 @pytest.mark.parametrize("planned", [False, True])
 def test_operator(device, planned):
     case = TorchCase([5, 90], device, dtype="bf16")

@@ -29,7 +29,9 @@ struct Config {
   // Packed values: a row is one of kDim elements, for 16 tokens; of two units, which change places every four
   // rows, so that eight rows of a unit are in eight different banks.
   static constexpr int kValueRow = kPackedValues ? kStepTokens * kElementBytes : kKeyRow;
-  static constexpr int packed_unit(int row, int unit) { return kFp8 ? unit : unit ^ (row >> 2 & 1); }
+  __host__ __device__ static constexpr int packed_unit(int row, int unit) {
+    return kFp8 ? unit : unit ^ (row >> 2 & 1);
+  }
   static constexpr int kValueBytes = (kPackedValues ? kDim : kStepTokens) * kValueRow;
   static constexpr int kStageBytes = kKeyBytes + kValueBytes;
 

@@ -12,14 +12,16 @@ namespace {
 
 constexpr int kTileRows = 16;
 
-// Nanoseconds. A CTA's time is
-//   kCall + segments * kSegment + blocks * (what a block takes)
+// Nanoseconds, from calls of 1 to 16 blocks a CTA. A CTA's time is
+//   kCall + kSegment + more segments * kNextSegment + blocks * (what a block takes)
 // and a block takes kBlockStreaming where all SMs read from memory, in proportion less where fewer do, but
 // never less than kBlockAlone (two warpgroups are at work).
 constexpr int kCall = 4300;     // launch, set-up, until the first tile is there
 constexpr int kSegment = 3200;  // scores of the first block, exchange, output
-constexpr int kMerge = 3000;    // the combine step, where a request is several parts
-constexpr int kBlockAlone = 1200;
+// Both warpgroups of all CTAs meet between two segments, and memory waits meanwhile.
+constexpr int kNextSegment = 6000;
+constexpr int kMerge = 3000;  // the combine step, where a request is several parts
+constexpr int kBlockAlone = 1350;
 constexpr int kBlockStreaming = 2100;
 /// CTAs of teams that run at once: of 132 SMs a GPC's 16 or 18, less those that are switched off, hold 15
 /// clusters of 8 or 7 of 16 (an H200; others may hold one more or less).
@@ -38,13 +40,15 @@ int block_cost(int team, int ctas, int workers) {
 /// The costs of a schedule of these parts.
 schedule::CostModel cost_of(const schedule::Geometry& g, int workers) {
   const std::int64_t items = std::int64_t{g.requests} * g.rounds;
-  const int segments = static_cast<int>(std::min<std::int64_t>((items + g.parts - 1) / g.parts, 1 << 16));
+  // A part of several items may begin inside one and end inside another.
+  const std::int64_t segments = g.whole != 0 || items == 1 ? 1 : (items + g.parts - 1) / g.parts + 1;
+  const int more = static_cast<int>(std::min<std::int64_t>(segments - 1, 1 << 16));
   const int block = block_cost(g.team, g.parts * g.lanes * g.team, workers);
   // To the plan a segment costs less than half a block: each team gets as many blocks then, and none of its
   // CTAs one more than the others.
   return {.per_block = block,
           .per_split = std::max(block / 4, 1),
-          .per_call = kCall + segments * (kSegment + (g.team > 8 ? kLargeTeam : 0)),
+          .per_call = kCall + kSegment + more * kNextSegment + (g.team > 8 ? kLargeTeam : 0),
           .per_merge = kMerge};
 }
 
@@ -53,6 +57,13 @@ template <int kTeam>
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   schedule::Geometry g = split_geometry(problem, std::min(workers, resident(kTeam)),
                                         {.tile_rows = kTileRows, .cost = {}, .team = kTeam});
+  // Row tiles side by side, if there is a team for each: one after another they would take a segment each.
+  const int tiles = g.lanes * g.rounds, teams = resident(kTeam) / kTeam;
+  if (tiles <= teams) {
+    g.lanes = tiles;
+    g.rounds = 1;
+    g.parts = teams / tiles;
+  }
   g.cost = cost_of(g, workers);
   std::optional<schedule::Geometry> whole = schedule::whole_items(g);
   if (!whole) return g;

@@ -153,8 +153,9 @@ __device__ __forceinline__ void merge_by_cta(const parts::DecodeArguments& args,
   __syncthreads();
 }
 
-/// Rows of more parts are merged by CTAs, however many rows there are: a warp adds four parts in a trip to
-/// memory, and one long request among short ones has 120 of them (some 30 trips).
+/// Rows of many more parts than others are merged by CTAs: a warp adds four parts in a trip to memory, and
+/// one long request among short ones has 120 of them (some 30 trips). Where all have as many, warps do the
+/// better work: 4 requests of 128 heads, 33 parts each, took 0.042 ms by CTAs and 0.027 by warps.
 constexpr int kManyParts = 16;
 
 /// Those merges of a plan. No more than two slots come of a part, so that there are few.
@@ -163,15 +164,16 @@ struct LongMerges {
   int count;
   int merges[kMost];
 
-  __device__ __forceinline__ static bool is_long(const schedule::Merge& merge) {
-    return merge.slot_end - merge.slot_begin > kManyParts;
+  __device__ __forceinline__ static bool is_long(const schedule::Geometry& g, const schedule::Merge& merge) {
+    const int usual = g.parts / max(g.requests, 1);
+    return merge.slot_end - merge.slot_begin > max(kManyParts, 4 * usual);
   }
   /// By all threads of the CTA.
   __device__ __forceinline__ void find(const parts::DecodeArguments& args) {
     if (threadIdx.x == 0) count = 0;
     __syncthreads();
     for (int i = threadIdx.x; i < args.plan_header->merges; i += kWarps * 32) {
-      if (!is_long(args.merges[i])) continue;
+      if (!is_long(args.geometry, args.merges[i])) continue;
       const int place = atomicAdd(&count, 1);
       if (place < kMost) merges[place] = i;
     }
@@ -222,7 +224,7 @@ __global__ void __launch_bounds__(kWarps * 32, resident_ctas(kShare))
     for (int index = blockIdx.x; index < units; index += gridDim.x) {
       const CombineUnit unit = unit_at(g, index, column_units, kWarps);
       const schedule::Merge merge = args.merges[unit.merge];
-      if (takes_long && LongMerges::is_long(merge)) continue;
+      if (takes_long && LongMerges::is_long(g, merge)) continue;
       const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, unit.lane);
       const int row = unit.row + warp;
       if (row >= tile.rows) continue;

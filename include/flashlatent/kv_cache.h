@@ -47,7 +47,7 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
                     const TensorView& out, const Executor& executor);
 
 /// Copies pages, for copy-on-write and defragmentation: page pairs[i][0] of `from` to page pairs[i][1] of
-/// `to`. On the CPU also of keys or of values in any layout and dtype, which is a call for each.
+/// `to`. Also of keys or of values in any layout and dtype, which is a call for each.
 ///   pairs  int32 or int64 (n, 2). A pair with a page that does not exist is refused on the CPU, before
 ///          anything is written, and skipped on CUDA.
 /// `from` and `to` have the same dtype and page shape and may be the same cache. No page is a destination
@@ -72,12 +72,13 @@ struct KeyValueCache {
   }
 };
 
-// The operations on it run on the CPU; kUnsupported on CUDA. Elements are rounded to a cache's dtype; e4m3
-// ones are element / scale, rounded to the nearest, ties to even: 448 beyond the largest number, NaN for NaN
-// and infinity. Elements of the same dtype (and e4m3 scale) are copied.
+// Elements are rounded to a cache's dtype; e4m3 ones are element / scale, rounded to the nearest, ties to
+// even: 448 beyond the largest number, NaN for NaN and infinity. Elements of the same dtype (and e4m3 scale)
+// are copied. Scales lie on the executor's device, as all tensors do.
 
 /// Writes n new tokens: keys (n, h_kv, d_qk) and values (n, h_kv, d_v), both bf16 or both fp16. slot_mapping
-/// is as in append_latent(); of two tokens for one slot the later one stays.
+/// is as in append_latent(). Of two tokens for one slot the later one stays on the CPU; on CUDA the slot may
+/// get elements of both.
 Status append_kv(const ConstTensorView& keys, const ConstTensorView& values,
                  const ConstTensorView& slot_mapping, const KeyValueCache& cache, const Executor& executor);
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "core/element.h"
-#include "core/fp8_656.h"
 #include "core/message.h"
+#include "core/scaled_e4m3.h"
 #include "cpu/cache_arguments.h"
 #include "cpu/cpu_backend.h"
 
@@ -83,7 +83,7 @@ class Rows {
     const float factor = scale(head);
     for (std::int64_t d = 0; d < dim_; ++d) {
       const std::uint8_t* from = at(page, token, head, d);
-      row[d] = dtype_ == Dtype::kU8 ? fp8_656::decode(*from) * factor
+      row[d] = dtype_ == Dtype::kU8 ? fp8_656::decode_scaled(*from, factor)
                                     : to_float(*reinterpret_cast<const std::uint16_t*>(from), dtype_);
     }
   }
@@ -93,18 +93,11 @@ class Rows {
     for (std::int64_t d = 0; d < dim_; ++d) {
       std::uint8_t* to = at(page, token, head, d);
       if (dtype_ == Dtype::kU8) {
-        *to = encode(row[d], factor);
+        *to = fp8_656::encode_scaled(row[d], factor);
       } else {
         *reinterpret_cast<std::uint16_t*>(to) = from_float(row[d], dtype_);
       }
     }
-  }
-
-  /// Of a finite element: a quotient that overflows is beyond 448, not infinite.
-  static std::uint8_t encode(float x, float factor) {
-    const float quotient = x / factor;
-    if (!fp8_656::is_finite(x) || fp8_656::is_finite(quotient)) return fp8_656::encode(quotient);
-    return quotient > 0 ? 0x7E : quotient < 0 ? 0xFE : fp8_656::kNan;
   }
 
   std::uint8_t* data_;

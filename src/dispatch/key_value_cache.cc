@@ -4,6 +4,9 @@
 #include "cpu/cpu_backend.h"
 #include "dispatch/select.h"
 #include "flashlatent/kv_cache.h"
+#if FLASHLATENT_WITH_CUDA
+#include "cuda/kvcache/key_value_cache.h"
+#endif
 
 namespace flashlatent {
 
@@ -72,29 +75,26 @@ Status check_rows(const ConstTensorView& keys, const ConstTensorView& values, st
   return expect_strided("values", values, dtype, device, {keys.shape[0], shape.heads, shape.v_dim});
 }
 
-Status only_cpu(const char* operation, const Executor& executor) {
-  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
-  if (executor.backend == Backend::kCpu) return {};
-  return unsupported(operation, " has no kernel for ", to_string(executor.backend), " yet; cpu is accepted");
-}
-
 }  // namespace
 
 Status append_kv(const ConstTensorView& keys, const ConstTensorView& values,
                  const ConstTensorView& slot_mapping, const KeyValueCache& cache, const Executor& executor) {
-  FLASHLATENT_RETURN_IF_ERROR(only_cpu("append_kv", executor));
+  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   const Device device = device_of(executor);
   const Result<Shape> shape = check_cache("cache.", cache, device);
   if (!shape.ok()) return shape.status();
   FLASHLATENT_RETURN_IF_ERROR(expect_integers("slot_mapping", slot_mapping, device, {-1}));
   FLASHLATENT_RETURN_IF_ERROR(check_rows(keys, values, slot_mapping.shape[0], *shape, device));
+#if FLASHLATENT_WITH_CUDA
+  if (executor.backend == Backend::kCuda) return cuda::append_kv(keys, values, slot_mapping, cache, executor);
+#endif
   return cpu::append_kv(keys, values, slot_mapping, cache, executor);
 }
 
 Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_table,
                  const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
                  const TensorView& keys, const TensorView& values, const Executor& executor) {
-  FLASHLATENT_RETURN_IF_ERROR(only_cpu("gather_kv", executor));
+  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   const Device device = device_of(executor);
   const Result<Shape> shape = check_cache("cache.", cache, device);
   if (!shape.ok()) return shape.status();
@@ -105,11 +105,15 @@ Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_t
     FLASHLATENT_RETURN_IF_ERROR(expect_strided("first_token", first_token, Dtype::kI32, device, {batch}));
   }
   FLASHLATENT_RETURN_IF_ERROR(check_rows(keys, values, -1, *shape, device));
+#if FLASHLATENT_WITH_CUDA
+  if (executor.backend == Backend::kCuda)
+    return cuda::gather_kv(cache, block_table, cu_seqlens, first_token, keys, values, executor);
+#endif
   return cpu::gather_kv(cache, block_table, cu_seqlens, first_token, keys, values, executor);
 }
 
 Status convert_kv(const ConstKeyValueCache& from, const KeyValueCache& to, const Executor& executor) {
-  FLASHLATENT_RETURN_IF_ERROR(only_cpu("convert_kv", executor));
+  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   const Device device = device_of(executor);
   const Result<Shape> a = check_cache("from.", from, device);
   if (!a.ok()) return a.status();
@@ -124,6 +128,9 @@ Status convert_kv(const ConstKeyValueCache& from, const KeyValueCache& to, const
   if (a->pages > 0 && (from.keys.data == to.keys.data || from.values.data == to.values.data)) {
     return invalid_argument("to is where from is; the two caches must not overlap");
   }
+#if FLASHLATENT_WITH_CUDA
+  if (executor.backend == Backend::kCuda) return cuda::convert_kv(from, to, executor);
+#endif
   return cpu::convert_kv(from, to, executor);
 }
 

@@ -100,7 +100,7 @@ Status validate_gather(const ConstTensorView& kv_cache, const ConstTensorView& b
 
 Status validate_copy(const ConstTensorView& from, const ConstTensorView& to, const ConstTensorView& pairs,
                      Device device) {
-  if (device.type == DeviceType::kCpu && from.rank >= 4) {  // a page's bytes, whatever they are
+  if (from.rank >= 4) {  // a page's bytes, whatever they are
     const std::vector<std::int64_t> any(from.rank, -1);
     FLASHLATENT_RETURN_IF_ERROR(expect_strided("from", from, from.dtype, device, any));
   } else {

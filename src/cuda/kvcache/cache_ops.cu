@@ -4,6 +4,7 @@
 
 #include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
+#include "cuda/kvcache/places.cuh"
 #include "cuda/kvcache/token.cuh"
 
 namespace flashlatent::cuda {
@@ -13,20 +14,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kResident = 6;  // CTAs of an SM: 48 warps with 1.1 KB of a token each in flight
-
-/// An int32 or int64 array.
-struct Integers {
-  const void* data;
-  std::int64_t stride;
-  bool wide;
-
-  explicit Integers(const ConstTensorView& view)
-      : data(view.data), stride(view.strides[0]), wide(view.dtype == Dtype::kI64) {}
-  __device__ __forceinline__ std::int64_t at(std::int64_t row, std::int64_t column = 0) const {
-    const std::int64_t i = row * stride + column;
-    return wide ? static_cast<const std::int64_t*>(data)[i] : static_cast<const std::int32_t*>(data)[i];
-  }
-};
 
 /// A cache, (pages, page_size, heads, d); strides in bytes.
 struct Pages {
@@ -96,52 +83,17 @@ struct GatherMap {
     return !std::is_same_v<To, Fp8Token> || std::is_same_v<From, To>;
   }
   Pages cache;
-  const std::int32_t* table;
-  std::int64_t table_stride, max_pages;
-  const std::int32_t* ends;         // cu_seqlens + 1
-  const std::int32_t* first_token;  // or null
-  int batch;
+  PageTable table;
   std::uint8_t* out;
   std::int64_t row_stride, head_stride;  // bytes
 
   __device__ __forceinline__ Move operator()(std::int64_t i) const {
     const std::int64_t head = i % cache.heads, row = i / cache.heads;
-    int request = 0;  // the first that ends past the row
-    for (int count = batch; count > 0;) {
-      const int step = count / 2;
-      if (ends[request + step] <= row) {
-        request += step + 1;
-        count -= step + 1;
-      } else {
-        count = step;
-      }
-    }
-    if (request == batch) return {};
-    const std::int64_t first = first_token == nullptr ? 0 : first_token[request];
-    const std::int64_t token = first + row - ends[request - 1];
+    const PageTable::Found found = table.find(row, cache.pages, cache.page_size);
+    if (!found.row) return {};
     std::uint8_t* to = out + row * row_stride + head * head_stride;
-    const std::int64_t column = token / cache.page_size;
-    if (token < 0 || column >= max_pages) return {nullptr, nullptr, to};
-    const std::int64_t page = table[request * table_stride + column];
-    if (page < 0 || page >= cache.pages) return {nullptr, nullptr, to};
-    return {cache.token(page, token % cache.page_size, head), nullptr, to};
-  }
-};
-
-struct CopyMap {
-  template <class From, class To>
-  static constexpr bool takes() {
-    return std::is_same_v<From, To>;
-  }
-  Pages from, to;
-  Integers pairs;
-
-  __device__ __forceinline__ Move operator()(std::int64_t i) const {
-    const std::int64_t head = i % from.heads, token = i / from.heads;
-    const std::int64_t pair = token / from.page_size, offset = token % from.page_size;
-    const std::int64_t source = pairs.at(pair, 0), destination = pairs.at(pair, 1);
-    if (source < 0 || source >= from.pages || destination < 0 || destination >= to.pages) return {};
-    return {from.token(source, offset, head), nullptr, to.token(destination, offset, head)};
+    if (found.page < 0) return {nullptr, nullptr, to};
+    return {cache.token(found.page, found.offset, head), nullptr, to};
   }
 };
 
@@ -194,16 +146,6 @@ Status move_all(const Map& map, Dtype from, Dtype to, TokenDims dims, std::int64
   });
 }
 
-/// Are the address and all strides but the last multiples of 16 bytes?
-bool in_vectors(const ConstTensorView& view) {
-  bool fits = reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0;
-  for (int i = 0; i + 1 < view.rank; ++i) {
-    fits = fits &&
-           (view.shape[i] <= 1 || view.strides[i] * static_cast<std::int64_t>(size_of(view.dtype)) % 16 == 0);
-  }
-  return fits;
-}
-
 /// Tokens of fp8_656 are always moved by vectors.
 Status check_fp8(const char* name, const ConstTensorView& view) {
   if (view.dtype != Dtype::kU8 || in_vectors(view)) return {};
@@ -253,27 +195,10 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
   FLASHLATENT_RETURN_IF_ERROR(check_fp8("kv_cache", kv_cache));
   FLASHLATENT_RETURN_IF_ERROR(check_fp8("out", out));
   const auto bytes = static_cast<std::int64_t>(size_of(out.dtype));
-  const GatherMap map{Pages(kv_cache),
-                      static_cast<const std::int32_t*>(block_table.data),
-                      block_table.strides[0],
-                      block_table.shape[1],
-                      static_cast<const std::int32_t*>(cu_seqlens.data) + 1,
-                      static_cast<const std::int32_t*>(first_token.data),
-                      static_cast<int>(block_table.shape[0]),
-                      static_cast<std::uint8_t*>(out.data),
-                      out.strides[0] * bytes,
-                      out.strides[1] * bytes};
+  const GatherMap map{Pages(kv_cache), PageTable(block_table, cu_seqlens, first_token),
+                      static_cast<std::uint8_t*>(out.data), out.strides[0] * bytes, out.strides[1] * bytes};
   return move_all(map, kv_cache.dtype, out.dtype, dims_of(kv_cache, in_vectors(kv_cache) && in_vectors(out)),
                   out.shape[0] * out.shape[1], executor);
-}
-
-Status copy_pages(const ConstTensorView& from, const TensorView& to, const ConstTensorView& pairs,
-                  const Executor& executor) {
-  FLASHLATENT_RETURN_IF_ERROR(check_fp8("from", from));
-  FLASHLATENT_RETURN_IF_ERROR(check_fp8("to", to));
-  return move_all(CopyMap{Pages(from), Pages(to), Integers(pairs)}, from.dtype, to.dtype,
-                  dims_of(from, in_vectors(from) && in_vectors(to)),
-                  pairs.shape[0] * from.shape[1] * from.shape[2], executor);
 }
 
 }  // namespace flashlatent::cuda

@@ -1,0 +1,21 @@
+// e4m3 that is times a scale of any size, as in caches of separate keys and values; for host and device.
+#pragma once
+
+#include "core/fp8_656.h"
+
+namespace flashlatent::fp8_656 {
+
+/// NaN codes stay as decode() gives them, whatever the scale.
+FLASHLATENT_FP8_FUNCTION float decode_scaled(std::uint8_t code, float scale) {
+  const float x = decode(code);
+  return (code & 0x7FU) == kNan ? x : x * scale;
+}
+
+/// x / scale as e4m3. Of a finite element a quotient that overflows is beyond 448, not infinite.
+FLASHLATENT_FP8_FUNCTION std::uint8_t encode_scaled(float x, float scale) {
+  const float quotient = x / scale;
+  if (!is_finite(x) || is_finite(quotient)) return encode(quotient);
+  return quotient > 0 ? 0x7E : quotient < 0 ? 0xFE : kNan;
+}
+
+}  // namespace flashlatent::fp8_656

@@ -1,0 +1,297 @@
+// Operations on separate keys and values, in rows or packed: chunks of a row's elements by lanes. What is
+// moved where is a map's matter, how it is converted element.cuh's.
+#include "cuda/kvcache/key_value_cache.h"
+
+#include <algorithm>
+
+#include "core/divisor.h"
+#include "cuda/common/launch.h"
+#include "cuda/cuda_backend.h"
+#include "cuda/kvcache/element.cuh"
+#include "cuda/kvcache/places.cuh"
+
+namespace flashlatent::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kResident = 4;  // CTAs of an SM
+
+/// Keys or values: of a cache, or contiguous rows (then a page is a row, and has one token). Of a row, runs
+/// of elements lie side by side: all of them, or where packed 16 bytes of a key and one element of a value.
+/// Strides in bytes.
+struct Tokens {
+  std::uint8_t* data;
+  const float* scale;  // of e4m3; null: 1
+  std::int64_t page_stride, token_stride, head_stride, run_stride, element_stride;
+  int scale_stride;
+  int run_shift;  // a run has 2^run_shift elements
+  bool vectors;   // a chunk is one aligned piece
+
+  __device__ __forceinline__ const std::uint8_t* token(std::int64_t page, std::int64_t token) const {
+    return data + page * page_stride + token * token_stride;
+  }
+  __device__ __forceinline__ std::int64_t offset(int head, int d) const {
+    return head * head_stride + (d >> run_shift) * run_stride + (d & ((1 << run_shift) - 1)) * element_stride;
+  }
+  template <class Element>
+  __device__ __forceinline__ float scale_of(int head) const {
+    return kIsE4m3<Element> && scale != nullptr ? __ldg(scale + head * scale_stride) : 1.0F;
+  }
+};
+
+constexpr int kWholeRow = 30;  // as run_shift
+
+/// `view` by its dimensions: `run` is where runs are counted, -1 where a row is one run.
+Tokens tokens_of(const ConstTensorView& view, const ConstTensorView& scale, int page, int token, int head,
+                 int run, int run_shift, int chunk) {
+  const auto bytes = static_cast<std::int64_t>(size_of(view.dtype));
+  auto stride = [&](int dimension) { return dimension < 0 ? 0 : view.strides[dimension] * bytes; };
+  Tokens tokens;
+  tokens.data = static_cast<std::uint8_t*>(const_cast<void*>(view.data));
+  tokens.scale = static_cast<const float*>(scale.data);
+  tokens.scale_stride = scale.present() && scale.shape[0] > 1 ? 1 : 0;
+  tokens.page_stride = stride(page);
+  tokens.token_stride = stride(token);
+  tokens.head_stride = stride(head);
+  tokens.run_stride = stride(run);
+  tokens.element_stride = run_shift == 0 ? stride(run) : bytes;
+  tokens.run_shift = run_shift;
+  tokens.vectors = run_shift > 0 && in_vectors(view, chunk * bytes);
+  return tokens;
+}
+
+/// A cache's keys and values, or rows of them.
+struct Pair {
+  Tokens keys, values;
+
+  Pair(const ConstTensorView& key_rows, const ConstTensorView& value_rows, int chunk)
+      : keys(tokens_of(key_rows, {}, 0, -1, 1, -1, kWholeRow, chunk)),
+        values(tokens_of(value_rows, {}, 0, -1, 1, -1, kWholeRow, chunk)) {}
+  Pair(const ConstKeyValueCache& cache, int chunk) {
+    const bool packed = cache.keys.rank == 5;
+    const int key_shift = cache.keys.dtype == Dtype::kU8 ? 4 : 3;  // 16 bytes
+    keys = packed ? tokens_of(cache.keys, cache.key_scale, 0, 3, 1, 2, key_shift, chunk)
+                  : tokens_of(cache.keys, cache.key_scale, 0, 1, 2, -1, kWholeRow, chunk);
+    values = packed ? tokens_of(cache.values, cache.value_scale, 0, 3, 1, 2, 0, chunk)
+                    : tokens_of(cache.values, cache.value_scale, 0, 1, 2, -1, kWholeRow, chunk);
+  }
+};
+
+/// What a cache of either layout has.
+struct CacheShape {
+  std::int64_t pages, page_size, heads, qk_dim, v_dim;
+
+  explicit CacheShape(const ConstKeyValueCache& cache) {
+    const auto& k = cache.keys.shape;
+    const auto& v = cache.values.shape;
+    if (cache.keys.rank == 5) {
+      *this = CacheShape{k[0], k[3], k[1], k[2] * k[4], v[2]};
+    } else {
+      *this = CacheShape{k[0], k[1], k[2], k[3], v[3]};
+    }
+  }
+
+ private:
+  CacheShape(std::int64_t p, std::int64_t s, std::int64_t h, std::int64_t q, std::int64_t v)
+      : pages(p), page_size(s), heads(h), qk_dim(q), v_dim(v) {}
+};
+
+struct Place {
+  std::int64_t page = -1, token = 0;
+};
+/// What becomes of a token. Without a place to go to it is skipped; without one to come from it becomes 0.
+struct Move {
+  Place from, to;
+};
+
+/// takes(): the types that the operation is asked for.
+struct AppendMap {
+  template <class From, class To>
+  static constexpr bool takes() {
+    return !kIsE4m3<From>;
+  }
+  Integers slots;
+  std::int64_t pages, page_size;
+
+  __device__ __forceinline__ Move operator()(std::int64_t i) const {
+    const std::int64_t slot = slots.at(i);
+    if (slot < 0 || slot >= pages * page_size) return {};
+    return {{i, 0}, {slot / page_size, slot % page_size}};
+  }
+};
+
+struct GatherMap {
+  template <class From, class To>
+  static constexpr bool takes() {
+    return !kIsE4m3<To>;
+  }
+  PageTable table;
+  std::int64_t pages, page_size;
+
+  __device__ __forceinline__ Move operator()(std::int64_t row) const {
+    const PageTable::Found found = table.find(row, pages, page_size);
+    if (!found.row) return {};
+    return {{found.page, found.offset}, {row, 0}};
+  }
+};
+
+/// All of a cache.
+struct ConvertMap {
+  template <class From, class To>
+  static constexpr bool takes() {
+    return true;
+  }
+  std::int64_t page_size;
+
+  __device__ __forceinline__ Move operator()(std::int64_t i) const {
+    const Place place = {i / page_size, i % page_size};
+    return {place, place};
+  }
+};
+
+/// Keys, or values.
+struct Side {
+  Tokens from, to;
+  int dim;
+  Divisor chunks;  // of a row
+};
+
+/// A warp takes 2^log_tokens tokens (1, or 32 of them, a lane each) and `heads` of their heads; it does so
+/// `shares` times for all heads.
+struct Work {
+  Side sides[2];
+  std::int64_t tokens, units;
+  int log_tokens, shares, heads;
+};
+
+template <class From, class To>
+__device__ __forceinline__ void move_side(const Side& side, const Move& move, int first_head, int heads,
+                                          int first, int step) {
+  constexpr int kCount = kChunk<From, To>;
+  const std::uint8_t* from = side.from.token(move.from.page, move.from.token);
+  auto* to = const_cast<std::uint8_t*>(side.to.token(move.to.page, move.to.token));
+  const int pieces = heads * side.chunks.value;
+#pragma unroll 2
+  for (int piece = first; piece < pieces; piece += step) {
+    const int head = first_head + side.chunks.quotient(piece), d = side.chunks.remainder(piece) * kCount;
+    const int count = min(kCount, side.dim - d);
+    Bits<From> in[kCount];
+    Bits<To> out[kCount];
+    if (move.from.page < 0) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) out[i] = 0;
+    } else {
+      const float from_scale = side.from.scale_of<From>(head), to_scale = side.to.scale_of<To>(head);
+      load_chunk(from + side.from.offset(head, d), side.from.element_stride, count, side.from.vectors, in);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) out[i] = convert_element<From, To>(in[i], from_scale, to_scale);
+    }
+    store_chunk(to + side.to.offset(head, d), side.to.element_stride, count, side.to.vectors, out);
+  }
+}
+
+template <class From, class To, class Map>
+__global__ void __launch_bounds__(kThreads, kResident)
+    move_kernel(const __grid_constant__ Map map, const __grid_constant__ Work work) {
+  const int lane = threadIdx.x % 32;
+  for (std::int64_t unit = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; unit < work.units;
+       unit += std::int64_t{gridDim.x} * kWarps) {
+    const std::int64_t group = unit / work.shares;
+    const std::int64_t token = (group << work.log_tokens) + (lane & ((1 << work.log_tokens) - 1));
+    if (token >= work.tokens) continue;
+    const Move move = map(token);
+    if (move.to.page < 0) continue;
+    const int head = static_cast<int>(unit % work.shares) * work.heads;
+    const int first = lane >> work.log_tokens, step = 32 >> work.log_tokens;
+    move_side<From, To>(work.sides[0], move, head, work.heads, first, step);
+    move_side<From, To>(work.sides[1], move, head, work.heads, first, step);
+  }
+}
+
+/// Calls f with a value of the type that a tensor's dtype names.
+template <class F>
+Status with_type(Dtype dtype, F f) {
+  if (dtype == Dtype::kBF16) return f(__nv_bfloat16{});
+  if (dtype == Dtype::kF16) return f(__half{});
+  return f(E4m3{});
+}
+
+int chunk_of(Dtype from, Dtype to) {
+  return from == Dtype::kU8 && to == Dtype::kU8 ? kChunk<E4m3, E4m3> : kChunk<__half, __half>;
+}
+
+template <class Map>
+Status move_all(const Map& map, const Pair& from, Dtype from_dtype, const Pair& to, Dtype to_dtype,
+                const CacheShape& shape, std::int64_t tokens, const Executor& executor) {
+  if (tokens == 0) return {};
+  DeviceGuard guard(executor.device);
+  FLASHLATENT_RETURN_IF_ERROR(guard.status());
+  Result<int> multiprocessor_count = multiprocessors(executor.device);
+  if (!multiprocessor_count.ok()) return multiprocessor_count.status();
+
+  const int chunk = chunk_of(from_dtype, to_dtype);
+  auto side = [&](const Tokens& a, const Tokens& b, std::int64_t dim) {
+    return Side{a, b, static_cast<int>(dim),
+                Divisor(static_cast<int>(std::max<std::int64_t>((dim + chunk - 1) / chunk, 1)))};
+  };
+  Work work = {{side(from.keys, to.keys, shape.qk_dim), side(from.values, to.values, shape.v_dim)},
+               tokens,
+               0,
+               0,
+               1,
+               static_cast<int>(shape.heads)};
+  // What is packed has tokens side by side: so go lanes, once there are tokens for all multiprocessors.
+  const bool packed = from.values.run_shift == 0 || to.values.run_shift == 0;
+  if (packed && tokens * shape.heads >= 32 * *multiprocessor_count) {
+    work.log_tokens = 5;
+    work.shares = work.heads;
+    work.heads = 1;
+  }
+  work.units = ((tokens - 1 >> work.log_tokens) + 1) * work.shares;
+  LaunchShape launch_shape;
+  launch_shape.blocks = static_cast<int>(std::min<std::int64_t>(
+      (work.units + kWarps - 1) / kWarps, std::int64_t{*multiprocessor_count} * kResident));
+  launch_shape.threads = kThreads;
+  return with_type(from_dtype, [&](auto from_type) {
+    return with_type(to_dtype, [&](auto to_type) -> Status {
+      using From = decltype(from_type);
+      using To = decltype(to_type);
+      if constexpr (Map::template takes<From, To>()) {
+        return launch(move_kernel<From, To, Map>, launch_shape, executor, map, work);
+      } else {
+        return {StatusCode::kInternal, "a cache operation was asked for types that it does not have"};
+      }
+    });
+  });
+}
+
+}  // namespace
+
+Status append_kv(const ConstTensorView& keys, const ConstTensorView& values,
+                 const ConstTensorView& slot_mapping, const KeyValueCache& cache, const Executor& executor) {
+  const CacheShape shape(cache);
+  const int chunk = chunk_of(keys.dtype, cache.keys.dtype);
+  return move_all(AppendMap{Integers(slot_mapping), shape.pages, shape.page_size}, Pair(keys, values, chunk),
+                  keys.dtype, Pair(cache, chunk), cache.keys.dtype, shape, slot_mapping.shape[0], executor);
+}
+
+Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_table,
+                 const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
+                 const TensorView& keys, const TensorView& values, const Executor& executor) {
+  const CacheShape shape(cache);
+  const int chunk = chunk_of(cache.keys.dtype, keys.dtype);
+  return move_all(GatherMap{PageTable(block_table, cu_seqlens, first_token), shape.pages, shape.page_size},
+                  Pair(cache, chunk), cache.keys.dtype, Pair(keys, values, chunk), keys.dtype, shape,
+                  keys.shape[0], executor);
+}
+
+Status convert_kv(const ConstKeyValueCache& from, const KeyValueCache& to, const Executor& executor) {
+  const CacheShape shape(from);
+  const int chunk = chunk_of(from.keys.dtype, to.keys.dtype);
+  return move_all(ConvertMap{shape.page_size}, Pair(from, chunk), from.keys.dtype, Pair(to, chunk),
+                  to.keys.dtype, shape, shape.pages * shape.page_size, executor);
+}
+
+}  // namespace flashlatent::cuda

@@ -1,0 +1,79 @@
+// Where tokens are, by numbers that only the device reads; and how whole tensors lie.
+#pragma once
+
+#include <cstdint>
+
+#include "flashlatent/tensor.h"
+
+namespace flashlatent::cuda {
+
+/// An int32 or int64 array.
+struct Integers {
+  const void* data;
+  std::int64_t stride;
+  bool wide;
+
+  explicit Integers(const ConstTensorView& view)
+      : data(view.data), stride(view.strides[0]), wide(view.dtype == Dtype::kI64) {}
+  __device__ __forceinline__ std::int64_t at(std::int64_t row, std::int64_t column = 0) const {
+    const std::int64_t i = row * stride + column;
+    return wide ? static_cast<const std::int64_t*>(data)[i] : static_cast<const std::int32_t*>(data)[i];
+  }
+};
+
+/// Requests' pages, and the rows of a contiguous buffer that their tokens become.
+struct PageTable {
+  const std::int32_t* table;
+  std::int64_t stride, max_pages;
+  const std::int32_t* ends;         // cu_seqlens + 1
+  const std::int32_t* first_token;  // or null
+  int batch;
+
+  PageTable(const ConstTensorView& block_table, const ConstTensorView& cu_seqlens,
+            const ConstTensorView& first)
+      : table(static_cast<const std::int32_t*>(block_table.data)),
+        stride(block_table.strides[0]),
+        max_pages(block_table.shape[1]),
+        ends(static_cast<const std::int32_t*>(cu_seqlens.data) + 1),
+        first_token(static_cast<const std::int32_t*>(first.data)),
+        batch(static_cast<int>(block_table.shape[0])) {}
+
+  struct Found {
+    bool row = false;        // is it a request's?
+    std::int64_t page = -1;  // negative: none, the row is 0
+    std::int64_t offset = 0;
+  };
+
+  __device__ __forceinline__ Found find(std::int64_t row, std::int64_t pages, std::int64_t page_size) const {
+    int request = 0;  // the first that ends past the row
+    for (int count = batch; count > 0;) {
+      const int step = count / 2;
+      if (ends[request + step] <= row) {
+        request += step + 1;
+        count -= step + 1;
+      } else {
+        count = step;
+      }
+    }
+    if (request == batch) return {};
+    const std::int64_t first = first_token == nullptr ? 0 : first_token[request];
+    const std::int64_t token = first + row - ends[request - 1];
+    const std::int64_t column = token / page_size;
+    if (token < 0 || column >= max_pages) return {true};
+    const std::int64_t page = table[request * stride + column];
+    if (page < 0 || page >= pages) return {true};
+    return {true, page, token % page_size};
+  }
+};
+
+/// Are the address and all strides but the last multiples of `bytes`?
+inline bool in_vectors(const ConstTensorView& view, std::int64_t bytes = 16) {
+  bool fits = reinterpret_cast<std::uintptr_t>(view.data) % static_cast<std::uintptr_t>(bytes) == 0;
+  for (int i = 0; i + 1 < view.rank; ++i) {
+    const std::int64_t stride = view.strides[i] * static_cast<std::int64_t>(size_of(view.dtype));
+    fits = fits && (view.shape[i] <= 1 || stride % bytes == 0);
+  }
+  return fits;
+}
+
+}  // namespace flashlatent::cuda

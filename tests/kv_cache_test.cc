@@ -6,75 +6,15 @@
 #include <random>
 
 #include "contracts.h"
+#include "device_tensor.h"
 #include "fp8_tokens.h"
-#include "runtime/device_memory.h"
 
 namespace flashlatent {
 namespace {
 
-constexpr std::uint8_t kUntouched = 0xA5;
-
 std::int64_t last_of(Dtype dtype, std::int64_t d) {
   return dtype == Dtype::kU8 ? fp8_656::kTokenBytes : d;
 }
-
-/// A tensor on the executor's device with a copy on the host, where tests write and read it.
-class Tensor {
- public:
-  Tensor(const Executor& executor, Dtype dtype, std::initializer_list<std::int64_t> shape, int padding = 0)
-      : executor_(executor), view_(nullptr, dtype, shape) {
-    // Padding: rows (the last two dimensions' strides) and whatever is above them are longer than needed.
-    if (padding > 0) {
-      std::int64_t stride = 1;
-      for (int i = view_.rank - 1; i >= 0; --i) {
-        view_.strides[i] = stride;
-        stride = stride * view_.shape[i] + (i == view_.rank - 1 || i == 1 ? padding : 0);
-      }
-    }
-    std::int64_t elements = view_.rank == 0 ? 0 : view_.shape[0] * view_.strides[0];
-    if (view_.elements() == 0) elements = 0;
-    bytes_.assign(elements * size_of(dtype), kUntouched);
-    Result<runtime::Buffer> made = runtime::Buffer::allocate(executor, bytes_.size());
-    if (!made.ok()) throw std::runtime_error(made.status().message());
-    buffer_ = std::move(*made);
-    view_.data = buffer_.data();
-    if (executor.backend == Backend::kCuda) view_.device = {DeviceType::kCuda, executor.device};
-  }
-
-  /// The host's copy of the row at these leading indices.
-  template <class T = std::uint8_t>
-  T* row(std::int64_t i, std::int64_t j = 0, std::int64_t k = 0) {
-    std::int64_t offset = i * view_.strides[0];
-    if (view_.rank > 2) offset += j * view_.strides[1];
-    if (view_.rank > 3) offset += k * view_.strides[2];
-    return reinterpret_cast<T*>(bytes_.data() + offset * size_of(view_.dtype));
-  }
-
-  template <class T>
-  void set(const std::vector<T>& values) {
-    bytes_.assign(reinterpret_cast<const std::uint8_t*>(values.data()),
-                  reinterpret_cast<const std::uint8_t*>(values.data() + values.size()));
-  }
-
-  TensorView upload() {
-    EXPECT_TRUE(runtime::copy_to_device(buffer_.data(), bytes_.data(), bytes_.size(), executor_).ok());
-    return view_;
-  }
-  void download() {
-    EXPECT_TRUE(runtime::synchronize(executor_).ok());
-    EXPECT_TRUE(runtime::copy_to_host(bytes_.data(), buffer_.data(), bytes_.size(), executor_).ok());
-  }
-
-  const Bytes& bytes() const { return bytes_; }
-  Dtype dtype() const { return view_.dtype; }
-  std::int64_t last() const { return view_.shape[view_.rank - 1]; }
-
- private:
-  Executor executor_;
-  TensorView view_;
-  runtime::Buffer buffer_;
-  Bytes bytes_;
-};
 
 class KvCache : public Contracts {
  protected:

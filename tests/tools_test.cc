@@ -223,7 +223,7 @@ TEST_F(Program, BenchSparseAndFp8) {
 
 TEST_F(Program, BenchCache) {
   expect_right("bench cache --tokens 1000 --page-size 61 --repeats 3 --json " + file("cache.json"),
-               {"quantise", "append", "gather", "copy_pages"});
+               {"quantise", "append", "gather", "copy_pages", "append_kv", "gather_kv", "convert_kv"});
   const auto cache = json("cache.json");
   EXPECT_GT(cache.at("roof").at("copy_tbps"), 0);
   EXPECT_EQ(cache.at("results")[0].at("name"), "copy");

@@ -37,7 +37,16 @@ struct Tensor {
   TensorView view;
 };
 
+/// Keys and values apart, of two KV heads of 128: about as many bytes as a latent.
+struct KeyValues {
+  Tensor keys, values;
+
+  KeyValueCache view() const { return {keys.view, values.view}; }
+};
+
 constexpr double kPlainBytes = 2.0 * fp8_656::kDim, kFp8Bytes = fp8_656::kTokenBytes;
+constexpr std::int64_t kKvHeads = 2, kKvDim = 128;
+constexpr double kKvBytes = 2.0 * 2 * kKvHeads * kKvDim, kKvFp8Bytes = kKvBytes / 2;
 
 struct Operation {
   const char* name;
@@ -81,7 +90,22 @@ class Bench {
     auto copy = [this](const Tensor& from, const Tensor& to) {
       return [this, &from, &to] { return copy_pages(from.view, to.view, pairs_.view, executor_); };
     };
-    const double plain = kPlainBytes, fp8 = kFp8Bytes;
+    auto append_kv = [this](const KeyValues& to) {
+      return [this, &to] {
+        return flashlatent::append_kv(kv_rows_.keys.view, kv_rows_.values.view, slots_.view, to.view(),
+                                      executor_);
+      };
+    };
+    auto gather_kv = [this](const KeyValues& from) {
+      return [this, &from] {
+        return flashlatent::gather_kv(from.view(), table_.view, ends_.view, {}, kv_rows_.keys.view,
+                                      kv_rows_.values.view, executor_);
+      };
+    };
+    auto convert_kv = [this](const KeyValues& from, const KeyValues& to) {
+      return [this, &from, &to] { return flashlatent::convert_kv(from.view(), to.view(), executor_); };
+    };
+    const double plain = kPlainBytes, fp8 = kFp8Bytes, kv = kKvBytes, kv_fp8 = kKvFp8Bytes;
     return {
         {"copy", "bf16", "bf16", 2 * plain,
          [this] {
@@ -98,6 +122,14 @@ class Bench {
         {"gather", "fp8_656", "bf16", plain + fp8, gather(fp8_, other_)},
         {"copy_pages", "bf16", "bf16", 2 * plain, copy(plain_, other_)},
         {"copy_pages", "fp8_656", "fp8_656", 2 * fp8, copy(fp8_, other_fp8_)},
+        {"append_kv", "rows", "separate", 2 * kv, append_kv(separate_)},
+        {"append_kv", "rows", "packed", 2 * kv, append_kv(packed_)},
+        {"append_kv", "rows", "packed e4m3", kv + kv_fp8, append_kv(packed_fp8_)},
+        {"gather_kv", "separate", "rows", 2 * kv, gather_kv(separate_)},
+        {"gather_kv", "packed", "rows", 2 * kv, gather_kv(packed_)},
+        {"gather_kv", "packed e4m3", "rows", kv + kv_fp8, gather_kv(packed_fp8_)},
+        {"convert_kv", "separate", "packed", 2 * kv, convert_kv(separate_, packed_)},
+        {"convert_kv", "packed", "packed e4m3", kv + kv_fp8, convert_kv(packed_, packed_fp8_)},
     };
   }
 
@@ -127,6 +159,7 @@ class Bench {
                                                        Dtype::kBF16, 1, options_.seed, executor_));
     }
     FLASHLATENT_RETURN_IF_ERROR(convert_cache(plain_.view, fp8_.view, executor_));
+    FLASHLATENT_RETURN_IF_ERROR(allocate_keys_and_values());
 
     std::mt19937_64 engine(options_.seed);
     std::vector<std::int32_t> pages(pages_), slots, pairs, ends;
@@ -157,6 +190,28 @@ class Bench {
     return runtime::synchronize(executor_);
   }
 
+  Status allocate_keys_and_values() {
+    const std::int64_t size = options_.page_size;
+    for (KeyValues* cache : {&separate_, &packed_, &packed_fp8_}) {
+      const bool fp8 = cache == &packed_fp8_;
+      const Dtype dtype = fp8 ? Dtype::kU8 : Dtype::kBF16;
+      const std::int64_t x = fp8 ? 16 : 8;  // 16 bytes of elements
+      if (cache == &separate_) {
+        FLASHLATENT_RETURN_IF_ERROR(make(cache->keys, dtype, {pages_, size, kKvHeads, kKvDim}));
+        FLASHLATENT_RETURN_IF_ERROR(make(cache->values, dtype, {pages_, size, kKvHeads, kKvDim}));
+      } else {
+        FLASHLATENT_RETURN_IF_ERROR(make(cache->keys, dtype, {pages_, kKvHeads, kKvDim / x, size, x}));
+        FLASHLATENT_RETURN_IF_ERROR(make(cache->values, dtype, {pages_, kKvHeads, kKvDim, size}));
+      }
+    }
+    for (Tensor* rows : {&kv_rows_.keys, &kv_rows_.values}) {
+      FLASHLATENT_RETURN_IF_ERROR(make(*rows, Dtype::kBF16, {tokens_, kKvHeads, kKvDim}));
+      FLASHLATENT_RETURN_IF_ERROR(runtime::fill_normal(rows->buffer.data(), rows->view.elements(),
+                                                       Dtype::kBF16, 1, options_.seed, executor_));
+    }
+    return {};
+  }
+
   Status make(Tensor& tensor, Dtype dtype, std::initializer_list<std::int64_t> shape) const {
     tensor.view = {nullptr, dtype, shape, device_of(executor_)};
     Result<runtime::Buffer> buffer =
@@ -178,6 +233,7 @@ class Bench {
   Executor executor_;
   std::int64_t pages_, tokens_;
   Tensor plain_, other_, fp16_, fp8_, other_fp8_, rows_, slots_, pairs_, ends_, table_;
+  KeyValues separate_, packed_, packed_fp8_, kv_rows_;
 };
 
 int run_bench_cache(const BenchCacheOptions& options) {
@@ -192,7 +248,7 @@ int run_bench_cache(const BenchCacheOptions& options) {
 
   fmt::print("{} tokens in pages of {}, on {}; source tree {}\n", bench->tokens(), options.page_size,
              to_string(executor.backend), source_tree());
-  fmt::print("{:<12} {:<8} {:<8} {:>9} {:>9} {:>9} {:>8} {:>6}\n", "operation", "from", "to", "ms", "least",
+  fmt::print("{:<12} {:<11} {:<11} {:>9} {:>9} {:>9} {:>8} {:>6}\n", "operation", "from", "to", "ms", "least",
              "most", "GB/s", "copy%");
   const std::vector<Operation> operations = bench->operations();
   Progress progress("bench cache", static_cast<std::int64_t>(operations.size()));

@@ -260,7 +260,7 @@ int run_bench_cache(const BenchCacheOptions& options) {
     const double gbps = operation.bytes * static_cast<double>(bench->tokens()) / timing->median * 1e-6;
     if (copy_gbps == 0) copy_gbps = gbps;
     progress.clear();
-    fmt::print("{:<12} {:<8} {:<8} {:>9.4f} {:>9.4f} {:>9.4f} {:>8.1f} {:>6.1f}\n", operation.name,
+    fmt::print("{:<12} {:<11} {:<11} {:>9.4f} {:>9.4f} {:>9.4f} {:>8.1f} {:>6.1f}\n", operation.name,
                operation.from, operation.to, timing->median, timing->least, timing->most, gbps,
                100 * gbps / copy_gbps);
     std::fflush(stdout);

@@ -99,6 +99,11 @@ TEST_P(KernelContracts, Sparse) {
   expect_right_of_all(spec);
 }
 
+TEST_P(KernelContracts, HugeLogits) {
+  expect_right_of_all({.name = "hundreds", .heads = 16, .lengths = {1300, 5}, .logit_scale = 150.0F});
+  expect_right_of_all({.name = "negative", .heads = 16, .lengths = {1300, 5}, .logit_scale = -2.0F});
+}
+
 // Lengths that change after the plan was made: shares change, splits stay.
 TEST_P(KernelContracts, APlanOutlivesItsLengths) {
   for (const std::vector<int>& lengths :

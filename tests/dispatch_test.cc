@@ -129,6 +129,8 @@ TEST(Dispatch, TeamsTakeSmallBatches) {
     const DecodeProblem problem = problem_of(batch, heads, tokens);
     EXPECT_EQ(picked(problem, executor, 132), "etap") << to_string(problem);
   }
+  // Nor on a slice of a device, which may not hold a team.
+  EXPECT_EQ(picked(problem_of(1, 16, 1024), executor, 16), "etap");
   // What the caller allocates does for any kernel, and nothing is needed where nothing can be merged.
   auto geometry_of = [&](const char* kernel, const DecodeProblem& problem) {
     executor.kernel = kernel;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "dispatch/kernel.h"
+#include "flashlatent/kv_cache.h"
 
 namespace flashlatent::cuda {
 
@@ -38,6 +39,14 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
                     const TensorView& out, const Executor& executor);
 Status copy_pages(const ConstTensorView& from, const TensorView& to, const ConstTensorView& pairs,
                   const Executor& executor);
+
+/// The same on separate keys and values.
+Status append_kv(const ConstTensorView& keys, const ConstTensorView& values,
+                 const ConstTensorView& slot_mapping, const KeyValueCache& cache, const Executor& executor);
+Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_table,
+                 const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
+                 const TensorView& keys, const TensorView& values, const Executor& executor);
+Status convert_kv(const ConstKeyValueCache& from, const KeyValueCache& to, const Executor& executor);
 
 /// flashlatent::combine on device memory; arguments are already validated.
 Status combine(const ConstTensorView& partial_out, const ConstTensorView& partial_lse,

@@ -5,7 +5,7 @@
 #include "dispatch/select.h"
 #include "flashlatent/kv_cache.h"
 #if FLASHLATENT_WITH_CUDA
-#include "cuda/kvcache/key_value_cache.h"
+#include "cuda/cuda_backend.h"
 #endif
 
 namespace flashlatent {

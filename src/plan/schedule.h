@@ -32,9 +32,6 @@ struct CostModel {
   std::int32_t per_merge = 0;  ///< What having to combine adds to a call.
 };
 
-/// A part may be worked by a team: CTAs that share each segment's blocks and merge what they have by
-/// themselves. A team's costs are per team: a block takes a CTA's time over the team's size.
-
 /// What shapes and the device fix before any length is known. See validate() in host_plan.h for its range.
 struct Geometry {
   std::int32_t requests = 0;
@@ -46,7 +43,8 @@ struct Geometry {
   std::int32_t max_tokens = 0;      ///< Lengths above the page table's reach count as this.
   std::int32_t fixed_split = 0;     ///< batch_invariant: blocks a split; 0: cut where balance wants.
   std::int32_t length_sharers = 1;  ///< Requests in a row that have one length: sparse query tokens.
-  std::int32_t team = 1;            ///< CTAs that share a segment's blocks.
+  std::int32_t team = 1;            ///< CTAs that share a segment's blocks, and merge what they have; a block
+                                    ///< costs a team a CTA's time over its size.
   std::int32_t whole = 0;           ///< 1: part k is item k, whatever the lengths; nothing is ever merged.
   CostModel cost;
 };

@@ -18,32 +18,29 @@ struct LaunchShape {
   bool overlaps_previous = false;  ///< Programmatic dependent launch: the kernel waits on the device itself.
 };
 
-/// Allows a kernel more than 48 KB of shared memory, once a device.
-template <auto kKernel>
-Status allow_shared_memory(std::size_t bytes, int device) {
+/// Sets a kernel's attribute to what is always the same value, once a device.
+template <auto kKernel, cudaFuncAttribute kAttribute>
+Status allow(int value, int device) {
   static std::atomic<std::uint64_t> done{0};
   const std::uint64_t bit = device < 64 ? 1ULL << device : 0;
   if (done.load(std::memory_order_relaxed) & bit) return {};
   FLASHLATENT_RETURN_IF_ERROR(
-      to_status(cudaFuncSetAttribute(reinterpret_cast<const void*>(kKernel),
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+      to_status(cudaFuncSetAttribute(reinterpret_cast<const void*>(kKernel), kAttribute, value),
                 "cudaFuncSetAttribute"));
   done.fetch_or(bit, std::memory_order_relaxed);
   return {};
 }
 
-/// Allows a kernel clusters of more than 8 CTAs, once a device.
+/// Allows a kernel more than 48 KB of shared memory.
+template <auto kKernel>
+Status allow_shared_memory(std::size_t bytes, int device) {
+  return allow<kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize>(static_cast<int>(bytes), device);
+}
+
+/// Allows a kernel clusters of more than 8 CTAs.
 template <auto kKernel>
 Status allow_large_clusters(int device) {
-  static std::atomic<std::uint64_t> done{0};
-  const std::uint64_t bit = device < 64 ? 1ULL << device : 0;
-  if (done.load(std::memory_order_relaxed) & bit) return {};
-  FLASHLATENT_RETURN_IF_ERROR(
-      to_status(cudaFuncSetAttribute(reinterpret_cast<const void*>(kKernel),
-                                     cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
-                "cudaFuncSetAttribute"));
-  done.fetch_or(bit, std::memory_order_relaxed);
-  return {};
+  return allow<kKernel, cudaFuncAttributeNonPortableClusterSizeAllowed>(1, device);
 }
 
 template <class... Parameters, class... Arguments>

@@ -7,12 +7,10 @@
 //
 // Barriers (arrivals) of each CTA, and why none is waited for with a wrong parity:
 // - received (1: this CTA's, which announces the bytes of all that send): phase n is the n-th exchange. Bytes
-// of
-//   exchange n + 1 come after this CTA has said that it has read those of the n-th (next).
+//   of exchange n + 1 come after this CTA has said that it has read those of the n-th (next).
 // - may_send (kTeam): phase n is complete when all CTAs have read what came in exchange n. Each CTA says so
-// when
-//   it begins exchange n + 1, and then waits for the others before it sends. It is not two phases ahead: the
-//   next one needs this CTA's own arrival.
+//   when it begins exchange n + 1, and then waits for the others before it sends. It is not two phases ahead:
+//   the next one needs this CTA's own arrival.
 // Within a CTA exchanges follow one another: both warpgroups meet after each. The cluster meets once, before
 // the first. Nobody need wait for others at the end: what is sent to a CTA it waits for, and arrivals at
 // may_send come only in exchanges that all take part in.

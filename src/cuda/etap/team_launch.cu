@@ -23,11 +23,14 @@ constexpr int kNextSegment = 6000;
 constexpr int kMerge = 3000;  // the combine step, where a request is several parts
 constexpr int kBlockAlone = 1350;
 constexpr int kBlockStreaming = 2100;
-/// CTAs of teams that run at once: of 132 SMs a GPC's 16 or 18, less those that are switched off, hold 15
-/// clusters of 8 or 7 of 16 (an H200; others may hold one more or less).
-constexpr int resident(int team) {
-  return team == 8 ? 120 : 112;
+/// Teams that run at once: on an H200, whose GPCs have 16 or 18 SMs each but for those that are switched off,
+/// 15 of 8 and 7 of 16. Other devices may run one more or less.
+constexpr int kUnusedSms = 12;
+constexpr int resident_teams(int team, int workers) {
+  return std::max(workers - kUnusedSms, 0) / team;
 }
+/// On a slice of a device that may not hold one team it is no choice.
+constexpr int kNoTeam = 1 << 30;
 /// A team of 16 meets a little later than one of 8.
 constexpr int kLargeTeam = 300;
 
@@ -55,10 +58,12 @@ schedule::CostModel cost_of(const schedule::Geometry& g, int workers) {
 /// As many teams as there is room for, or one for each request and group of row tiles if splits never pay.
 template <int kTeam>
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
-  schedule::Geometry g = split_geometry(problem, std::min(workers, resident(kTeam)),
-                                        {.tile_rows = kTileRows, .cost = {}, .team = kTeam});
+  const int teams = resident_teams(kTeam, workers);
+  schedule::Geometry g = split_geometry(
+      problem, teams * kTeam, {.tile_rows = kTileRows, .cost = {.per_call = kNoTeam}, .team = kTeam});
+  if (teams == 0) return g;
   // Row tiles side by side, if there is a team for each: one after another they would take a segment each.
-  const int tiles = g.lanes * g.rounds, teams = resident(kTeam) / kTeam;
+  const int tiles = g.lanes * g.rounds;
   if (tiles <= teams) {
     g.lanes = tiles;
     g.rounds = 1;

@@ -1,7 +1,5 @@
 // Operations on separate keys and values, in rows or packed: chunks of a row's elements by lanes. What is
 // moved where is a map's matter, how it is converted element.cuh's.
-#include "cuda/kvcache/key_value_cache.h"
-
 #include <algorithm>
 
 #include "core/divisor.h"

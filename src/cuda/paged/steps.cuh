@@ -80,17 +80,6 @@ class Loader {
     }
   }
 
-  /// kCopies, from_step and kToStep bytes apart.
-  template <int kCopies, int kToStep>
-  __device__ __forceinline__ static void walk(const std::uint8_t* from, std::int64_t from_step,
-                                              std::uint32_t to, bool reads) {
-#pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      ptx::copy_16_bytes_or_zeros(to + i * kToStep, from, reads);
-      from += from_step;
-    }
-  }
-
   /// A row a token. Neighbouring lanes copy neighbouring units.
   __device__ __forceinline__ void copy_run_rows(const Plane& plane, const std::int64_t (&runs)[2],
                                                 std::uint32_t to) const {
@@ -99,9 +88,13 @@ class Loader {
     to += row * Config::kKeyRow + unit * 16;
     const std::uint8_t* from = plane.data + row * plane.token_stride + unit * plane.unit_stride;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      walk<kRun / kRows, kRows * Config::kKeyRow>(from + runs[i], kRows * plane.token_stride,
-                                                  to + i * kRun * Config::kKeyRow, unit < units());
+    for (int run = 0; run < 2; ++run) {
+      const std::uint8_t* at = from + runs[run];
+#pragma unroll
+      for (int i = run * kRun; i < (run + 1) * kRun; i += kRows) {
+        ptx::copy_16_bytes_or_zeros(to + i * Config::kKeyRow, at, unit < units());
+        at += kRows * plane.token_stride;
+      }
     }
   }
 

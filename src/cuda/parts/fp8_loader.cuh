@@ -300,7 +300,7 @@ class Fp8Loader {
     auto& live = reinterpret_cast<std::uint32_t*>(&pipe.live())[opaque(token_) / 32U];
     live = memory_.live;
     if constexpr (kCluster > 1) {
-      ptx::store_4_bytes_at(other(), ptx::shared_address(&live), live, ptx::shared_address(&pipe.full(0)));
+      ptx::send(ptx::address_in(other(), &live), live, ptx::address_in(other(), &pipe.full(0)));
     }
   }
 

@@ -66,24 +66,12 @@ __device__ __forceinline__ void copy_to_cta(std::uint32_t cta, const void* share
       : "memory");
 }
 
-/// 4 bytes to this place in another CTA of the cluster, counted by its barrier at `barrier`.
-__device__ __forceinline__ void store_4_bytes_at(std::uint32_t cta, std::uint32_t shared, std::uint32_t value,
-                                                 std::uint32_t barrier) {
-  asm volatile(
-      "{\n.reg .b32 to, counter;\n"
-      "mapa.shared::cluster.u32 to, %0, %3;\n"
-      "mapa.shared::cluster.u32 counter, %1, %3;\n"
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [to], %2, [counter];\n}" ::"r"(shared),
-      "r"(barrier), "r"(value), "r"(cta)
-      : "memory");
-}
-
 /// The 128 bytes of memory around an address to L2.
 __device__ __forceinline__ void prefetch_line_to_l2(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global) : "memory");
 }
 
-/// 16 or 8 bytes to another CTA's shared memory; its `barrier` counts them. Addresses are of address_in().
+/// 16, 8 or 4 bytes to another CTA's shared memory; its `barrier` counts them. Addresses are of address_in().
 __device__ __forceinline__ void send(std::uint32_t to, float4 value, std::uint32_t barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
@@ -96,6 +84,11 @@ __device__ __forceinline__ void send(std::uint32_t to, float2 value, std::uint32
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
       "f"(value.x), "f"(value.y), "r"(barrier)
       : "memory");
+}
+__device__ __forceinline__ void send(std::uint32_t to, std::uint32_t value, std::uint32_t barrier) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to),
+               "r"(value), "r"(barrier)
+               : "memory");
 }
 
 /// A tensor map is fetched before its first use.

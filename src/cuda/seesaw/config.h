@@ -49,9 +49,9 @@ struct Config {
     return loader_of_tile(buffer, i);
   }
 
-  /// Do a chunk's barriers stand for its tile?
-  __host__ __device__ static constexpr bool has_barriers(int chunk) {
-    return !Loader::kPairs || chunk >= kVChunks || chunk % 2 == 1;
+  /// The chunk whose barriers stand for this one's tile: its own, or of a pair the second one's.
+  __host__ __device__ static constexpr int barrier_of(int chunk) {
+    return Loader::kPairs && chunk < kVChunks ? chunk | 1 : chunk;
   }
   static_assert(!Loader::kPairs || (kQkChunks - kVChunks == 1 && kHalfChunks % 2 == 0));
 

@@ -217,8 +217,9 @@ class Warpgroup {
 #pragma unroll
     for (int i = 0; i < Config::kQkChunks; ++i) {
       const int chunk = Config::chunk_order(kMe, i);
-      if (!Config::Loader::kPairs || chunk >= Config::kVChunks || !Config::has_barriers(chunk)) {
-        ptx::wait(state.full[Config::has_barriers(chunk) ? chunk : chunk + 1], parities_[kBlock]);
+      const int barrier = Config::barrier_of(chunk);
+      if (i == 0 || barrier != Config::barrier_of(Config::chunk_order(kMe, i - 1))) {
+        ptx::wait(state.full[barrier], parities_[kBlock]);
         if constexpr (Config::Loader::kReaderFences) ptx::fence_for_async_proxy();
       }
       if (i == 0) take_live(state);
@@ -342,7 +343,7 @@ class Warpgroup {
 
   /// One arrival a warp, once all its lanes are done.
   __device__ __forceinline__ void release(int block, int chunk) {
-    if (!Config::has_barriers(chunk)) return;
+    if (Config::barrier_of(chunk) != chunk) return;
     __syncwarp();
     if (thread_ % 32 != 0) return;
     ptx::Barrier& empty = shared_.state[block].empty[chunk];

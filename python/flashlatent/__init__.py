@@ -1,6 +1,7 @@
-"""Decode attention for latent (MLA) KV caches in pages, on NVIDIA Hopper and CPUs.
+"""Decode attention for KV caches in pages, latent (MLA) or of keys and values, on NVIDIA Hopper and CPUs.
 
     out, lse = flashlatent.decode(q, kv_cache, block_table, cache_seqlens, softmax_scale=192**-0.5)
+    out, lse = flashlatent.decode_kv(q, key_cache, value_cache, block_table, cache_seqlens, softmax_scale=128**-0.5)
 
 Arrays are NumPy's, torch's, CuPy's, JAX's or any with DLPack, read where they are, never copied. An engine
 makes a Plan, calls schedule() once a step and decode() once a layer. torch operators are in flashlatent.torch,
@@ -9,16 +10,19 @@ a drop-in for the package flash_mla in flashlatent.flash_mla.
 
 import importlib
 
-from ._decode import decode
+from ._decode import decode, decode_kv
 from ._errors import (ExhaustedError, FlashLatentError, InternalError, InvalidArgumentError, UnavailableError,
                       UnsupportedError)
-from ._native import (PagePool, Plan, Problem, Sequence, Step, __version__, append_latent, combine, convert_cache,
-                      copy_pages, default_backend, describe_plan, explain, gather_cache, info)
+from ._kv_cache import KeyValueCache
+from ._native import (PagePool, Plan, Problem, Sequence, Step, __version__, append_kv, append_latent, combine,
+                      convert_cache, convert_kv, copy_pages, default_backend, describe_plan, explain, gather_cache,
+                      gather_kv, info)
 
 __all__ = [
-    "ExhaustedError", "FlashLatentError", "InternalError", "InvalidArgumentError", "PagePool", "Plan", "Problem",
-    "Sequence", "Step", "UnavailableError", "UnsupportedError", "__version__", "append_latent", "combine",
-    "convert_cache", "copy_pages", "decode", "default_backend", "describe_plan", "explain", "gather_cache", "info",
+    "ExhaustedError", "FlashLatentError", "InternalError", "InvalidArgumentError", "KeyValueCache", "PagePool", "Plan",
+    "Problem", "Sequence", "Step", "UnavailableError", "UnsupportedError", "__version__", "append_kv", "append_latent",
+    "combine", "convert_cache", "convert_kv", "copy_pages", "decode", "decode_kv", "default_backend", "describe_plan",
+    "explain", "gather_cache", "gather_kv", "info",
 ]
 
 

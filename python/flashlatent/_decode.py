@@ -1,4 +1,4 @@
-"""decode(): one call for everything, where nothing is kept between calls."""
+"""decode() and decode_kv(): one call for everything, where nothing is kept between calls."""
 
 from typing import Any, Optional, Tuple
 
@@ -51,3 +51,44 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
         indices=indices, topk_length=topk_length, cu_seqlens_q=cu_seqlens_q, tokens=tokens, attn_sink=attn_sink,
         batch_invariant=batch_invariant, empty_lse=empty_lse, dtype=dtype, out=out,
         lse=lse, workspace=workspace, stream=stream)
+
+
+def decode_kv(q: Array, key_cache: Array, value_cache: Array, block_table: Array, cache_seqlens: Array, *,
+              softmax_scale: float, causal: bool = False, window: int = 0, soft_cap: float = 0.0,
+              alibi_slopes: Optional[Array] = None, key_scale: Optional[Array] = None,
+              value_scale: Optional[Array] = None, cu_seqlens_q: Optional[Array] = None, tokens: Optional[int] = None,
+              attn_sink: Optional[Array] = None, batch_invariant: bool = False, empty_lse: float = float("-inf"),
+              dtype: Optional[str] = None, out: Optional[Array] = None, lse: Optional[Array] = None,
+              workspace: Optional[Array] = None, stream: Any = None, threads: int = 0,
+              kernel: str = "") -> Tuple[Any, Any]:
+    """Attention over a paged cache of keys and values (MHA, GQA, MQA); returns (out, lse).
+
+    For request i with L = cache_seqlens[i] cached tokens, query token t and query head h of KV head h // (h_q / h_kv):
+    S = softmax_scale * q . K^T over tokens [0, L), or with causal over [0, L - s_q + t + 1); then, in this order,
+    soft_cap and alibi_slopes; out = softmax(S) . V; lse = ln sum exp S.
+
+    q              bf16 or fp16 (batch, s_q, h_q, d_qk), or with cu_seqlens_q (total tokens, h_q, d_qk)
+    key_cache      q's dtype, or bytes that are e4m3 numbers: separate (pages, page_size, h_kv, d_qk), or packed
+                   (pages, h_kv, d_qk / x, page_size, x), x elements being 16 bytes (vLLM's)
+    value_cache    the same dtype and layout: (pages, page_size, h_kv, d_v), or packed (pages, h_kv, d_v, page_size)
+    block_table    int32 (batch, max_pages): page numbers; entries past a request's pages are never read
+    cache_seqlens  int32 (batch): cached tokens; 0 is legal
+    softmax_scale  no default; 1 / sqrt(d_qk) in most models
+    window         a query token sees the last `window` of the tokens that it would see; 0: all of them
+    soft_cap       s becomes soft_cap * tanh(s / soft_cap); 0: none
+    alibi_slopes   fp32 (h_q): slope * (t - (L - 1)) is added to the score of token t
+    key_scale      fp32 (1) or (h_kv), e4m3: a key is e4m3 * scale; 1 if not given
+    value_scale    the same of values
+    cu_seqlens_q, tokens, attn_sink, batch_invariant, empty_lse, dtype, workspace, stream, threads, kernel: as in
+                   decode()
+    out            q's dtype and shape, last dimension d_v; made if not given. 0 for an empty row
+    lse            fp32 (batch, h_q, s_q), natural logarithm; made if not given. empty_lse for an empty row
+
+    Runs on q's device; strides are free but for the innermost, which is 1. Raises as decode() does; on a GPU d_qk
+    other than d_v or above 256 is unsupported, and packed values in pages that are no multiple of 16 bytes.
+    """
+    return Step(threads=threads, kernel=kernel).decode_kv(
+        q, key_cache, value_cache, block_table, cache_seqlens, softmax_scale=softmax_scale, causal=causal,
+        window=window, soft_cap=soft_cap, alibi_slopes=alibi_slopes, key_scale=key_scale, value_scale=value_scale,
+        cu_seqlens_q=cu_seqlens_q, tokens=tokens, attn_sink=attn_sink, batch_invariant=batch_invariant,
+        empty_lse=empty_lse, dtype=dtype, out=out, lse=lse, workspace=workspace, stream=stream)

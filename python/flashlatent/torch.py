@@ -15,9 +15,13 @@ import torch
 from torch import Tensor
 
 from . import _native
+from ._errors import InvalidArgumentError
 from ._native import Plan, Problem, Step
 
-__all__ = ["append_latent", "combine", "convert_cache", "copy_pages", "decode", "decode_out", "gather_cache", "plan"]
+__all__ = [
+    "append_kv", "append_latent", "combine", "convert_cache", "convert_kv", "copy_pages", "decode", "decode_kv",
+    "decode_kv_out", "decode_out", "gather_cache", "gather_kv", "plan", "plan_kv",
+]
 
 _step = Step(stateless=True)
 _library = torch.library.Library("flashlatent", "DEF")
@@ -25,6 +29,11 @@ _TOKENS = ("Tensor? block_table=None, Tensor? cache_seqlens=None, *, int v_dim=5
            "Tensor? indices=None, Tensor? topk_length=None, Tensor? cu_seqlens_q=None, SymInt? tokens=None, "
            "bool batch_invariant=False, ")
 _DECODE = _TOKENS + "float softmax_scale, Tensor? attn_sink=None, Tensor? plan=None"
+_KV = ("Tensor q, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor cache_seqlens, *, "
+       "bool causal=False, int window=0, Tensor? cu_seqlens_q=None, SymInt? tokens=None, "
+       "bool batch_invariant=False")
+_DECODE_KV = _KV + (", float softmax_scale, float soft_cap=0., Tensor? alibi_slopes=None, Tensor? key_scale=None, "
+                    "Tensor? value_scale=None, Tensor? attn_sink=None, Tensor? plan=None")
 
 
 def _define(schema, real, fake):
@@ -52,6 +61,15 @@ def _plan(q, kv_cache, block_table=None, cache_seqlens=None, *, v_dim=512, causa
     return storage
 
 
+def _plan_size(shapes, q, ragged, **options):
+    """The bytes of a plan; not known before there are numbers where extents are symbols."""
+    if any(isinstance(extent, torch.SymInt) for extent in shapes.values()):
+        return torch.library.get_ctx().new_dynamic_size()
+    problem = Problem(**shapes, softmax_scale=1.0, ragged=ragged,
+                      dtype="bf16" if q.dtype == torch.bfloat16 else "fp16", **options)
+    return Plan(problem, device=str(q.device)).plan_bytes
+
+
 def _plan_fake(q, kv_cache, block_table=None, cache_seqlens=None, *, v_dim=512, causal=False, indices=None,
                topk_length=None, cu_seqlens_q=None, tokens=None, batch_invariant=False):
     where = block_table if indices is None else indices
@@ -61,14 +79,8 @@ def _plan_fake(q, kv_cache, block_table=None, cache_seqlens=None, *, v_dim=512, 
         "kv_heads": kv_cache.shape[2], "page_size": kv_cache.shape[1],
         "max_pages": where.shape[1] if indices is None else 0, "topk": None if indices is None else where.shape[2],
     }
-    if any(isinstance(extent, torch.SymInt) for extent in shapes.values()):
-        size = torch.library.get_ctx().new_dynamic_size()  # known when there are numbers
-    else:
-        problem = Problem(**shapes, softmax_scale=1.0, v_dim=v_dim, causal=causal, ragged=cu_seqlens_q is not None,
-                          dtype="bf16" if q.dtype == torch.bfloat16 else "fp16",
-                          kv_format="fp8_656" if kv_cache.element_size() == 1 else "plain",
-                          batch_invariant=batch_invariant)
-        size = Plan(problem, device=str(q.device)).plan_bytes
+    size = _plan_size(shapes, q, cu_seqlens_q is not None, v_dim=v_dim, causal=causal,
+                      kv_format="fp8_656" if kv_cache.element_size() == 1 else "plain", batch_invariant=batch_invariant)
     return q.new_empty(size, dtype=torch.uint8)
 
 
@@ -89,6 +101,50 @@ def _decode_fake(q, kv_cache, block_table=None, cache_seqlens=None, *, v_dim=512
 
 def _decode_out(q, kv_cache, block_table=None, cache_seqlens=None, *, out, lse, **options):
     _step.decode(q, kv_cache, block_table, cache_seqlens, out=out, lse=lse, **options)
+
+
+def _plan_kv(q, key_cache, value_cache, block_table, cache_seqlens, **options):
+    problem = Problem.of_kv_arrays(q, key_cache, value_cache, block_table, softmax_scale=1.0, **options)
+    planner = _step.find(problem, q)
+    storage = q.new_empty(planner.plan_bytes, dtype=torch.uint8)
+    planner.schedule(cache_seqlens, like=q, plan=storage)
+    return storage
+
+
+def _kv_shape(key_cache, value_cache):
+    """(page_size, h_kv, d_qk, d_v) of a cache, separate or packed."""
+    if key_cache.dim() != 5:
+        return (*key_cache.shape[1:], value_cache.shape[3])
+    _, heads, units, page_size, x = key_cache.shape
+    return page_size, heads, units * x, value_cache.shape[2]
+
+
+def _plan_kv_fake(q, key_cache, value_cache, block_table, cache_seqlens, *, causal=False, window=0, cu_seqlens_q=None,
+                  tokens=None, batch_invariant=False):
+    page_size, kv_heads, qk_dim, v_dim = _kv_shape(key_cache, value_cache)
+    shapes = {
+        "batch": block_table.shape[0], "heads": q.shape[-2], "qk_dim": qk_dim, "v_dim": v_dim,
+        "tokens": tokens if tokens is not None else q.shape[0] if cu_seqlens_q is not None else q.shape[1],
+        "kv_heads": kv_heads, "page_size": page_size, "max_pages": block_table.shape[1],
+    }
+    size = _plan_size(shapes, q, cu_seqlens_q is not None, causal=causal, window=window,
+                      layout="packed" if key_cache.dim() == 5 else "separate",
+                      kv_format="e4m3" if key_cache.element_size() == 1 else "plain", batch_invariant=batch_invariant)
+    return q.new_empty(size, dtype=torch.uint8)
+
+
+def _decode_kv(*tensors, **options):
+    return _step.decode_kv(*tensors, **options)
+
+
+def _decode_kv_fake(q, key_cache, value_cache, block_table, cache_seqlens, *, cu_seqlens_q=None, tokens=None,
+                    **options):
+    return _decode_fake(q, key_cache, v_dim=_kv_shape(key_cache, value_cache)[3], cu_seqlens_q=cu_seqlens_q,
+                        tokens=tokens)
+
+
+def _decode_kv_out(*tensors, **options):
+    _step.decode_kv(*tensors, **options)
 
 
 def _combine(partial_out, partial_lse, attn_sink=None, dtype=None):
@@ -131,6 +187,49 @@ def _gather_cache(kv_cache, block_table, cu_seqlens, rows, first_token=None, dty
     return _native.gather_cache(kv_cache, block_table, cu_seqlens, first_token, out=out)
 
 
+def _append_kv(keys, values, slot_mapping, key_cache, value_cache, key_scale=None, value_scale=None):
+    _native.append_kv(keys, values, slot_mapping, (key_cache, value_cache, key_scale, value_scale))
+
+
+def _gather_kv_fake(key_cache, value_cache, block_table, cu_seqlens, rows, first_token=None, dtype=None,
+                    key_scale=None, value_scale=None):
+    _, heads, *dims = _kv_shape(key_cache, value_cache)
+    dtype = key_cache.dtype if dtype is None else dtype
+    return tuple(key_cache.new_empty((rows, heads, d), dtype=dtype) for d in dims)
+
+
+def _gather_kv(key_cache, value_cache, block_table, cu_seqlens, rows, first_token=None, dtype=None, key_scale=None,
+               value_scale=None):
+    keys, values = _gather_kv_fake(key_cache, value_cache, block_table, cu_seqlens, rows, first_token, dtype)
+    return _native.gather_kv((key_cache, value_cache, key_scale, value_scale), block_table, cu_seqlens, first_token,
+                             keys=keys, values=values)
+
+
+def _convert_kv_fake(key_cache, value_cache, layout=None, dtype=None, key_scale=None, value_scale=None,
+                     new_key_scale=None, new_value_scale=None):
+    pages = key_cache.shape[0]
+    page_size, heads, qk_dim, v_dim = _kv_shape(key_cache, value_cache)
+    dtype = key_cache.dtype if dtype is None else dtype
+    if layout is None:
+        layout = "packed" if key_cache.dim() == 5 else "separate"
+    if layout == "packed":
+        x = 16 // dtype.itemsize
+        shapes = (pages, heads, qk_dim // x, page_size, x), (pages, heads, v_dim, page_size)
+    elif layout == "separate":
+        shapes = (pages, page_size, heads, qk_dim), (pages, page_size, heads, v_dim)
+    else:
+        raise InvalidArgumentError(f"layout is '{layout}'; separate and packed are accepted")
+    return tuple(key_cache.new_empty(shape, dtype=dtype) for shape in shapes)
+
+
+def _convert_kv(key_cache, value_cache, layout=None, dtype=None, key_scale=None, value_scale=None, new_key_scale=None,
+                new_value_scale=None):
+    keys, values = _convert_kv_fake(key_cache, value_cache, layout, dtype)
+    _native.convert_kv((key_cache, value_cache, key_scale, value_scale),
+                       (keys, values, new_key_scale, new_value_scale))
+    return keys, values
+
+
 def _copy_pages(source, to, pairs):
     _native.copy_pages(source, to, pairs)
 
@@ -143,6 +242,9 @@ _define(f"plan(Tensor q, Tensor kv_cache, {_TOKENS.rstrip(', ')}) -> Tensor", _p
 _define(f"decode(Tensor q, Tensor kv_cache, {_DECODE}) -> (Tensor, Tensor)", _decode, _decode_fake)
 _define(f"decode_out(Tensor q, Tensor kv_cache, {_DECODE}, Tensor(a!) out, Tensor(b!) lse) -> ()", _decode_out,
         _nothing)
+_define(f"plan_kv({_KV}) -> Tensor", _plan_kv, _plan_kv_fake)
+_define(f"decode_kv({_DECODE_KV}) -> (Tensor, Tensor)", _decode_kv, _decode_kv_fake)
+_define(f"decode_kv_out({_DECODE_KV}, Tensor(a!) out, Tensor(b!) lse) -> ()", _decode_kv_out, _nothing)
 _define("combine(Tensor partial_out, Tensor partial_lse, Tensor? attn_sink=None, ScalarType? dtype=None)"
         " -> (Tensor, Tensor)", _combine, _combine_fake)
 _define("append_latent(Tensor latent, Tensor? rope, Tensor slot_mapping, Tensor(a!) kv_cache) -> ()", _append_latent,
@@ -150,6 +252,14 @@ _define("append_latent(Tensor latent, Tensor? rope, Tensor slot_mapping, Tensor(
 _define("convert_cache(Tensor kv_cache, ScalarType dtype) -> Tensor", _convert_cache, _convert_cache_fake)
 _define("gather_cache(Tensor kv_cache, Tensor block_table, Tensor cu_seqlens, SymInt rows, Tensor? first_token=None, "
         "ScalarType? dtype=None) -> Tensor", _gather_cache, _gather_cache_fake)
+_define("append_kv(Tensor keys, Tensor values, Tensor slot_mapping, Tensor(a!) key_cache, Tensor(b!) value_cache, "
+        "Tensor? key_scale=None, Tensor? value_scale=None) -> ()", _append_kv, _nothing)
+_define("gather_kv(Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor cu_seqlens, SymInt rows, "
+        "Tensor? first_token=None, ScalarType? dtype=None, Tensor? key_scale=None, Tensor? value_scale=None)"
+        " -> (Tensor, Tensor)", _gather_kv, _gather_kv_fake)
+_define("convert_kv(Tensor key_cache, Tensor value_cache, str? layout=None, ScalarType? dtype=None, "
+        "Tensor? key_scale=None, Tensor? value_scale=None, Tensor? new_key_scale=None, Tensor? new_value_scale=None)"
+        " -> (Tensor, Tensor)", _convert_kv, _convert_kv_fake)
 _define("copy_pages(Tensor source, Tensor(a!) to, Tensor pairs) -> ()", _copy_pages, _nothing)
 
 
@@ -183,6 +293,30 @@ def decode_out(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None
                                      lse=lse, **options)
 
 
+def plan_kv(q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor,
+            **options) -> Tensor:
+    """As plan(), for decode_kv(); options are causal=False, window=0, cu_seqlens_q, tokens, batch_invariant=False."""
+    return torch.ops.flashlatent.plan_kv(q, key_cache, value_cache, block_table, cache_seqlens, **options)
+
+
+def decode_kv(q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor, *,
+              softmax_scale: float, **options) -> Tuple[Tensor, Tensor]:
+    """One layer of keys and values; returns (out, lse), new tensors. Shapes and meaning as in flashlatent.decode_kv().
+
+    options  causal=False, window=0, soft_cap=0.0, alibi_slopes, key_scale, value_scale, cu_seqlens_q, tokens,
+             attn_sink, batch_invariant=False, and plan, what plan_kv() returned; without it the call plans for itself
+    """
+    return torch.ops.flashlatent.decode_kv(q, key_cache, value_cache, block_table, cache_seqlens,
+                                           softmax_scale=softmax_scale, **options)
+
+
+def decode_kv_out(q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor, *,
+                  softmax_scale: float, out: Tensor, lse: Tensor, **options) -> None:
+    """decode_kv() into tensors of the caller's: out like q with d_v in the end, lse fp32 (batch, h_q, s_q)."""
+    torch.ops.flashlatent.decode_kv_out(q, key_cache, value_cache, block_table, cache_seqlens,
+                                        softmax_scale=softmax_scale, out=out, lse=lse, **options)
+
+
 def combine(partial_out: Tensor, partial_lse: Tensor, attn_sink: Optional[Tensor] = None,
             dtype: Optional[torch.dtype] = None) -> Tuple[Tensor, Tensor]:
     """Merges partial results, fp32 (n, batch, s_q, h_q, d_v) and (n, batch, h_q, s_q), by their lse; returns (out,
@@ -205,6 +339,31 @@ def gather_cache(kv_cache: Tensor, block_table: Tensor, cu_seqlens: Tensor, rows
     """Requests' tokens side by side, (rows, h_kv, d), in the cache's dtype or another; see
     flashlatent.gather_cache()."""
     return torch.ops.flashlatent.gather_cache(kv_cache, block_table, cu_seqlens, rows, first_token, dtype)
+
+
+def append_kv(keys: Tensor, values: Tensor, slot_mapping: Tensor, key_cache: Tensor, value_cache: Tensor,
+              key_scale: Optional[Tensor] = None, value_scale: Optional[Tensor] = None) -> None:
+    """Writes new tokens into a cache of keys and values; see flashlatent.append_kv()."""
+    torch.ops.flashlatent.append_kv(keys, values, slot_mapping, key_cache, value_cache, key_scale, value_scale)
+
+
+def gather_kv(key_cache: Tensor, value_cache: Tensor, block_table: Tensor, cu_seqlens: Tensor, rows: int,
+              first_token: Optional[Tensor] = None, dtype: Optional[torch.dtype] = None,
+              key_scale: Optional[Tensor] = None, value_scale: Optional[Tensor] = None) -> Tuple[Tensor, Tensor]:
+    """Requests' keys and values side by side, (rows, h_kv, d_qk) and (rows, h_kv, d_v), in the cache's dtype or
+    another (an e4m3 cache's must be said); see flashlatent.gather_kv()."""
+    return torch.ops.flashlatent.gather_kv(key_cache, value_cache, block_table, cu_seqlens, rows, first_token, dtype,
+                                           key_scale, value_scale)
+
+
+def convert_kv(key_cache: Tensor, value_cache: Tensor, layout: Optional[str] = None,
+               dtype: Optional[torch.dtype] = None, key_scale: Optional[Tensor] = None,
+               value_scale: Optional[Tensor] = None, new_key_scale: Optional[Tensor] = None,
+               new_value_scale: Optional[Tensor] = None) -> Tuple[Tensor, Tensor]:
+    """New (keys, values) in another layout ('separate', 'packed') or dtype (torch.uint8 or float8_e4m3fn is e4m3, with
+    the new scales); see flashlatent.convert_kv()."""
+    return torch.ops.flashlatent.convert_kv(key_cache, value_cache, layout, dtype, key_scale, value_scale,
+                                            new_key_scale, new_value_scale)
 
 
 def copy_pages(source: Tensor, to: Tensor, pairs: Tensor) -> None:

@@ -3,36 +3,11 @@
 
 #include "core/fp8_656.h"
 #include "flashlatent/kv_cache.h"
-#include "python/src/array.h"
-#include "python/src/bindings.h"
-#include "python/src/cuda_stream.h"
-#include "python/src/errors.h"
+#include "python/src/cache_operation.h"
 
 namespace flashlatent::python {
 
 namespace {
-
-std::optional<Dtype> sixteen_bits_of(std::optional<std::string_view> dtype) {
-  if (!dtype) return {};
-  return dtype_from_name(*dtype);
-}
-
-/// Where the operation runs. On the CPU it may take a while, and lets other threads of Python run.
-template <class Operation>
-void run(nb::handle like, Device device, nb::handle stream, int threads, Operation operation) {
-  Executor executor = executor_on(device, threads);
-  const WorkStream work(like, device, stream);
-  executor.stream = work.handle();
-  Status status;
-  if (device.type == DeviceType::kCpu) {
-    nb::gil_scoped_release release;
-    status = operation(executor);
-  } else {
-    status = operation(executor);
-  }
-  check(status);
-  work.finish();
-}
 
 /// How arrays are made that hold tokens in a format, and the last extent of one.
 struct Format {
@@ -56,7 +31,7 @@ void append_arrays(nb::handle latent, nb::handle rope, nb::handle slot_mapping, 
   const Array rope_array = Array::read("rope", rope, bits);
   const Array slots_array = Array::read("slot_mapping", slot_mapping);
   const Array cache_array = Array::output("kv_cache", kv_cache, bits);
-  run(kv_cache, cache_array.view().device, stream, threads, [&](const Executor& executor) {
+  run_operation(kv_cache, cache_array.view().device, stream, threads, [&](const Executor& executor) {
     return append_latent(latent_array.view(), rope_array.view(), slots_array.view(), cache_array.view(),
                          executor);
   });
@@ -76,8 +51,8 @@ nb::object convert_arrays(nb::handle from, nb::object to, std::optional<std::str
     bits = made.dtype;
   }
   const Array to_array = Array::output("to", to, bits, make);
-  run(from, view.device, stream, threads,
-      [&](const Executor& executor) { return convert_cache(view, to_array.view(), executor); });
+  run_operation(from, view.device, stream, threads,
+                [&](const Executor& executor) { return convert_cache(view, to_array.view(), executor); });
   return to;
 }
 
@@ -105,7 +80,7 @@ nb::object gather_arrays(nb::handle kv_cache, nb::handle block_table, nb::handle
     }
   }
   const Array out_array = Array::output("out", out, bits, make);
-  run(kv_cache, view.device, stream, threads, [&](const Executor& executor) {
+  run_operation(kv_cache, view.device, stream, threads, [&](const Executor& executor) {
     return gather_cache(view, table_array.view(), begins_array.view(), first_array.view(), out_array.view(),
                         executor);
   });
@@ -117,7 +92,7 @@ void copy_page_arrays(nb::handle from, nb::handle to, nb::handle pairs, nb::hand
   const Array from_array = Array::read("from_", from, Dtype::kBF16);
   const Array to_array = Array::output("to", to, Dtype::kBF16);
   const Array pairs_array = Array::read("pairs", pairs);
-  run(to, to_array.view().device, stream, threads, [&](const Executor& executor) {
+  run_operation(to, to_array.view().device, stream, threads, [&](const Executor& executor) {
     return copy_pages(from_array.view(), to_array.view(), pairs_array.view(), executor);
   });
 }
@@ -165,7 +140,7 @@ dtype        'bf16': 16-bit integers hold bf16)");
 
 pairs      int32 or int64 (n, 2). A pair with a page that does not exist is refused on the CPU, before anything is
            written, and skipped on CUDA
-from_, to  caches of one dtype and page shape; they may be the same, then no page is a destination twice, or both
+from_, to  caches of one dtype and page shape, latent ones or keys or values of any layout (a call for each); they may be the same, then no page is a destination twice, or both
            source and destination)");
 }
 

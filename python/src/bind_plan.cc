@@ -90,6 +90,30 @@ nb::tuple decode(Plan& plan, nb::handle q, nb::handle kv_cache, nb::handle block
   return result;
 }
 
+nb::tuple decode_kv(Plan& plan, nb::handle q, nb::handle key_cache, nb::handle value_cache,
+                    nb::handle block_table, nb::handle cache_seqlens, nb::handle alibi_slopes,
+                    nb::handle key_scale, nb::handle value_scale, nb::handle cu_seqlens_q,
+                    nb::handle attn_sink, nb::object out, nb::object lse, nb::handle storage,
+                    nb::handle workspace, nb::handle stream) {
+  const Dtype dtype = plan.problem().cache.dtype;
+  const InputArrays arrays({.q = q,
+                            .block_table = block_table,
+                            .cache_seqlens = cache_seqlens,
+                            .cu_seqlens_q = cu_seqlens_q,
+                            .attn_sink = attn_sink,
+                            .key_cache = key_cache,
+                            .value_cache = value_cache,
+                            .key_scale = key_scale,
+                            .value_scale = value_scale,
+                            .alibi_slopes = alibi_slopes},
+                           dtype == Dtype::kBF16 ? std::optional(dtype) : std::nullopt);
+  const WorkStream work(q, plan.device(), stream);
+  nb::tuple result =
+      plan.decode(arrays.inputs(), q, {std::move(out), std::move(lse), storage, workspace}, work.handle());
+  work.finish();
+  return result;
+}
+
 }  // namespace
 
 void bind_plan(nb::module_& module) {
@@ -143,6 +167,14 @@ again.)")
 Shapes, dtypes and errors as in flashlatent.decode(); arrays must fit the problem and be on the plan's device.
 `plan` is what schedule() wrote to, if that was not the object's own. out, lse and
 workspace are made if not given.)")
+      .def("decode_kv", &decode_kv, "q"_a, "key_cache"_a, "value_cache"_a, "block_table"_a, "cache_seqlens"_a,
+           nb::kw_only(), "alibi_slopes"_a = nb::none(), "key_scale"_a = nb::none(),
+           "value_scale"_a = nb::none(), "cu_seqlens_q"_a = nb::none(), "attn_sink"_a = nb::none(),
+           "out"_a = nb::none(), "lse"_a = nb::none(), "plan"_a = nb::none(), "workspace"_a = nb::none(),
+           "stream"_a = nb::none(),
+           R"(Runs one layer of separate or packed keys and values; returns (out, lse).
+
+As decode(), with the arrays of flashlatent.decode_kv(); the problem has the options, `alibi` and `attn_sink` too.)")
       .def("__repr__",
            [](const Plan& plan) {
              return message("<flashlatent.Plan ", plan.selection().kernel->name, " on ",

@@ -18,10 +18,18 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
+KvLayout layout_from_name(std::string_view name) {
+  for (KvLayout layout : {KvLayout::kLatent, KvLayout::kSeparate, KvLayout::kPacked}) {
+    if (name == to_string(layout)) return layout;
+  }
+  refuse("layout is '", name, "'; latent, separate and packed are accepted");
+}
+
 DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pages, int tokens, int kv_heads,
                            int qk_dim, int v_dim, int page_size, const std::string& dtype,
-                           const std::string& kv_format, std::optional<int> topk, bool causal, bool ragged,
-                           bool attn_sink, bool batch_invariant, float empty_lse) {
+                           const std::string& kv_format, const std::string& layout, std::optional<int> topk,
+                           bool causal, bool ragged, bool attn_sink, bool batch_invariant, float soft_cap,
+                           bool alibi, int window, float empty_lse) {
   DecodeProblem problem;
   problem.query = {.batch = batch, .tokens = tokens, .heads = heads, .ragged = ragged};
   problem.cache = {.format = take(kv_format_from_name(kv_format)),
@@ -30,12 +38,16 @@ DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pa
                    .qk_dim = qk_dim,
                    .v_dim = v_dim,
                    .page_size = page_size,
-                   .max_pages = max_pages};
+                   .max_pages = max_pages,
+                   .layout = layout_from_name(layout)};
   problem.sparse = {.enabled = topk.has_value(), .topk = topk.value_or(0)};
   problem.options = {.softmax_scale = softmax_scale,
                      .causal = causal,
                      .attn_sink = attn_sink,
                      .batch_invariant = batch_invariant,
+                     .soft_cap = soft_cap,
+                     .alibi = alibi,
+                     .window = window,
                      .empty_lse = empty_lse};
   check(validate(problem));
   return problem;
@@ -53,18 +65,40 @@ DecodeProblem of_arrays(nb::handle q, nb::handle kv_cache, nb::handle block_tabl
   options.v_dim = v_dim;
   options.tokens = tokens;
   if (dtype) options.sixteen_bits = dtype_from_name(*dtype);
-  const nb::handle none = Py_None;
   const InputArrays arrays({.q = q,
                             .kv_cache = kv_cache,
                             .block_table = block_table,
-                            .cache_seqlens = none,
                             .indices = indices,
-                            .topk_length = none,
-                            .cu_seqlens_q = cu_seqlens_q,
-                            .attn_sink = none},
+                            .cu_seqlens_q = cu_seqlens_q},
                            options.sixteen_bits);
   DecodeProblem problem = infer_problem(arrays.inputs(), options);
   problem.options.attn_sink = attn_sink;
+  return problem;
+}
+
+DecodeProblem of_kv_arrays(nb::handle q, nb::handle key_cache, nb::handle value_cache, nb::handle block_table,
+                           float softmax_scale, bool causal, int window, float soft_cap, bool alibi,
+                           nb::handle cu_seqlens_q, bool attn_sink, bool batch_invariant,
+                           const std::optional<std::string>& dtype, std::optional<int> tokens,
+                           float empty_lse) {
+  StepOptions options;
+  options.options = {.softmax_scale = softmax_scale,
+                     .causal = causal,
+                     .batch_invariant = batch_invariant,
+                     .soft_cap = soft_cap,
+                     .window = window,
+                     .empty_lse = empty_lse};
+  options.tokens = tokens;
+  if (dtype) options.sixteen_bits = dtype_from_name(*dtype);
+  const InputArrays arrays({.q = q,
+                            .block_table = block_table,
+                            .cu_seqlens_q = cu_seqlens_q,
+                            .key_cache = key_cache,
+                            .value_cache = value_cache},
+                           options.sixteen_bits);
+  DecodeProblem problem = infer_problem(arrays.inputs(), options);
+  problem.options.attn_sink = attn_sink;
+  problem.options.alibi = alibi;
   return problem;
 }
 
@@ -81,31 +115,37 @@ heads            query heads h_q, a multiple of kv_heads
 softmax_scale    for MLA that of the head before absorption, 192**-0.5 for DeepSeek-V3
 max_pages        columns of the page table: the most pages that a request has; sparse: 0
 tokens           query tokens a request, s_q; ragged: the most that any request has
-qk_dim, v_dim    elements of a cached row, and how many of its first are the value
+qk_dim, v_dim    elements of a cached row, and how many of its first are the value; of other layouts those of
+                 keys and of values
 page_size        tokens a page
 dtype            of q, out and a plain cache: 'bf16' or 'fp16'
-kv_format        'plain', or 'fp8_656': uint8 (pages, page_size, 1, 656)
+kv_format        'plain', 'fp8_656': uint8 (pages, page_size, 1, 656), or 'e4m3': uint8 keys and values
+layout           'latent' (MLA), 'separate' or 'packed' keys and values (MHA, GQA, MQA), see flashlatent.decode_kv()
 topk             sparse decode: indices of a query token; None: dense
 causal           query token t of s_q sees tokens < L - s_q + t + 1
 ragged           q is (total tokens, h_q, qk_dim) and cu_seqlens_q says where requests begin
 attn_sink        one extra fp32 logit a head
 batch_invariant  a request's bits do not depend on its batch-mates
+soft_cap, alibi, window  of keys and values apart: options of flashlatent.decode_kv()
 empty_lse        lse of rows that attend to nothing: -inf, which merges as nothing, or +inf
 Raises InvalidArgumentError, which names the field, its value and the range.)")
       .def(
           "__init__",
           [](DecodeProblem* self, int batch, int heads, float softmax_scale, int max_pages, int tokens,
              int kv_heads, int qk_dim, int v_dim, int page_size, const std::string& dtype,
-             const std::string& kv_format, std::optional<int> topk, bool causal, bool ragged, bool attn_sink,
-             bool batch_invariant, float empty_lse) {
-            new (self) DecodeProblem(make_problem(batch, heads, softmax_scale, max_pages, tokens, kv_heads,
-                                                  qk_dim, v_dim, page_size, dtype, kv_format, topk, causal,
-                                                  ragged, attn_sink, batch_invariant, empty_lse));
+             const std::string& kv_format, const std::string& layout, std::optional<int> topk, bool causal,
+             bool ragged, bool attn_sink, bool batch_invariant, float soft_cap, bool alibi, int window,
+             float empty_lse) {
+            new (self)
+                DecodeProblem(make_problem(batch, heads, softmax_scale, max_pages, tokens, kv_heads, qk_dim,
+                                           v_dim, page_size, dtype, kv_format, layout, topk, causal, ragged,
+                                           attn_sink, batch_invariant, soft_cap, alibi, window, empty_lse));
           },
           nb::kw_only(), "batch"_a, "heads"_a, "softmax_scale"_a, "max_pages"_a = 0, "tokens"_a = 1,
           "kv_heads"_a = 1, "qk_dim"_a = 576, "v_dim"_a = 512, "page_size"_a = 64, "dtype"_a = "bf16",
-          "kv_format"_a = "plain", "topk"_a = nb::none(), "causal"_a = false, "ragged"_a = false,
-          "attn_sink"_a = false, "batch_invariant"_a = false, "empty_lse"_a = kMinusInfinity)
+          "kv_format"_a = "plain", "layout"_a = "latent", "topk"_a = nb::none(), "causal"_a = false,
+          "ragged"_a = false, "attn_sink"_a = false, "batch_invariant"_a = false, "soft_cap"_a = 0.0F,
+          "alibi"_a = false, "window"_a = 0, "empty_lse"_a = kMinusInfinity)
       .def_static(
           "of_arrays", &of_arrays, "q"_a, "kv_cache"_a, "block_table"_a = nb::none(), nb::kw_only(),
           "softmax_scale"_a, "v_dim"_a = 512, "causal"_a = false, "indices"_a = nb::none(),
@@ -113,6 +153,13 @@ Raises InvalidArgumentError, which names the field, its value and the range.)")
           "dtype"_a = nb::none(), "tokens"_a = nb::none(), "empty_lse"_a = kMinusInfinity,
           R"(The problem that these arrays pose, shapes as in flashlatent.decode(). `tokens` is the most that any
 request of a ragged batch has (their total if not given); dtype 'bf16' says that 16-bit integers hold bf16.)")
+      .def_static("of_kv_arrays", &of_kv_arrays, "q"_a, "key_cache"_a, "value_cache"_a, "block_table"_a,
+                  nb::kw_only(), "softmax_scale"_a, "causal"_a = false, "window"_a = 0, "soft_cap"_a = 0.0F,
+                  "alibi"_a = false, "cu_seqlens_q"_a = nb::none(), "attn_sink"_a = false,
+                  "batch_invariant"_a = false, "dtype"_a = nb::none(), "tokens"_a = nb::none(),
+                  "empty_lse"_a = kMinusInfinity,
+                  "The problem that these arrays pose, shapes as in flashlatent.decode_kv(); the rest as "
+                  "of_arrays().")
       .def(
           "__eq__", [](const DecodeProblem& a, const DecodeProblem& b) { return a == b; }, nb::is_operator())
       .def("__repr__", [](const DecodeProblem& p) { return "<flashlatent.Problem " + to_string(p) + ">"; })
@@ -128,6 +175,7 @@ request of a ragged batch has (their total if not given); dtype 'bf16' says that
       .def_prop_ro("page_size", [](const DecodeProblem& p) { return p.cache.page_size; })
       .def_prop_ro("max_pages", [](const DecodeProblem& p) { return p.cache.max_pages; })
       .def_prop_ro("kv_format", [](const DecodeProblem& p) { return to_string(p.cache.format); })
+      .def_prop_ro("layout", [](const DecodeProblem& p) { return to_string(p.cache.layout); })
       .def_prop_ro("topk",
                    [](const DecodeProblem& p) -> std::optional<int> {
                      if (!p.sparse.enabled) return {};
@@ -137,6 +185,9 @@ request of a ragged batch has (their total if not given); dtype 'bf16' says that
       .def_prop_ro("causal", [](const DecodeProblem& p) { return p.options.causal; })
       .def_prop_ro("attn_sink", [](const DecodeProblem& p) { return p.options.attn_sink; })
       .def_prop_ro("batch_invariant", [](const DecodeProblem& p) { return p.options.batch_invariant; })
+      .def_prop_ro("soft_cap", [](const DecodeProblem& p) { return p.options.soft_cap; })
+      .def_prop_ro("alibi", [](const DecodeProblem& p) { return p.options.alibi; })
+      .def_prop_ro("window", [](const DecodeProblem& p) { return p.options.window; })
       .def_prop_ro("empty_lse", [](const DecodeProblem& p) { return p.options.empty_lse; });
 }
 

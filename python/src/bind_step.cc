@@ -28,6 +28,35 @@ nb::tuple decode(Step& step, nb::handle q, nb::handle kv_cache, nb::handle block
                      options, {std::move(out), std::move(lse), plan, workspace}, stream);
 }
 
+nb::tuple decode_kv(Step& step, nb::handle q, nb::handle key_cache, nb::handle value_cache,
+                    nb::handle block_table, nb::handle cache_seqlens, float softmax_scale, bool causal,
+                    int window, float soft_cap, nb::handle alibi_slopes, nb::handle key_scale,
+                    nb::handle value_scale, nb::handle cu_seqlens_q, std::optional<int> tokens,
+                    nb::handle attn_sink, bool batch_invariant, std::optional<std::string_view> dtype,
+                    nb::object out, nb::object lse, nb::handle plan, nb::handle workspace, nb::handle stream,
+                    float empty_lse) {
+  StepOptions options;
+  options.options = {.softmax_scale = softmax_scale,
+                     .causal = causal,
+                     .batch_invariant = batch_invariant,
+                     .soft_cap = soft_cap,
+                     .window = window,
+                     .empty_lse = empty_lse};
+  options.tokens = tokens;
+  if (dtype) options.sixteen_bits = dtype_from_name(*dtype);
+  return step.decode({.q = q,
+                      .block_table = block_table,
+                      .cache_seqlens = cache_seqlens,
+                      .cu_seqlens_q = cu_seqlens_q,
+                      .attn_sink = attn_sink,
+                      .key_cache = key_cache,
+                      .value_cache = value_cache,
+                      .key_scale = key_scale,
+                      .value_scale = value_scale,
+                      .alibi_slopes = alibi_slopes},
+                     options, {std::move(out), std::move(lse), plan, workspace}, stream);
+}
+
 /// The drop-in's call, its arguments by position: fewer names to match, and defaults without Python code.
 nb::tuple decode_as_flash_mla(Step& step, nb::handle q, nb::handle k_cache, nb::handle block_table,
                               nb::handle cache_seqlens, int head_dim_v, std::optional<float> softmax_scale,
@@ -72,6 +101,15 @@ stateless  plan and workspace are those of the call, or made for it alone: calls
            "One layer; returns (out, lse). Arguments and errors are those of flashlatent.decode(); empty_lse "
            "is the lse "
            "of rows that attend to nothing.")
+      .def("decode_kv", &decode_kv, "q"_a, "key_cache"_a, "value_cache"_a, "block_table"_a, "cache_seqlens"_a,
+           nb::kw_only(), "softmax_scale"_a, "causal"_a = false, "window"_a = 0, "soft_cap"_a = 0.0F,
+           "alibi_slopes"_a = nb::none(), "key_scale"_a = nb::none(), "value_scale"_a = nb::none(),
+           "cu_seqlens_q"_a = nb::none(), "tokens"_a = nb::none(), "attn_sink"_a = nb::none(),
+           "batch_invariant"_a = false, "dtype"_a = nb::none(), "out"_a = nb::none(), "lse"_a = nb::none(),
+           "plan"_a = nb::none(), "workspace"_a = nb::none(), "stream"_a = nb::none(),
+           "empty_lse"_a = -std::numeric_limits<float>::infinity(),
+           "One layer of separate or packed keys and values; returns (out, lse). Arguments and errors are "
+           "those of flashlatent.decode_kv().")
       .def("_decode_as_flash_mla", &decode_as_flash_mla, "q"_a, "k_cache"_a, "block_table"_a.none(),
            "cache_seqlens"_a.none(), "head_dim_v"_a, "softmax_scale"_a.none(), "causal"_a, "indices"_a.none(),
            "attn_sink"_a.none(), "topk_length"_a.none(), "flashlatent.flash_mla's decode.")

@@ -19,6 +19,7 @@ void bind_problem(nb::module_& module);
 void bind_plan(nb::module_& module);
 void bind_step(nb::module_& module);
 void bind_kv_cache(nb::module_& module);
+void bind_key_value_cache(nb::module_& module);
 void bind_combine(nb::module_& module);
 void bind_page_pool(nb::module_& module);
 void bind_query(nb::module_& module);

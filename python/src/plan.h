@@ -9,7 +9,10 @@ namespace flashlatent::python {
 
 /// The inputs of one decode call as Python gave them; None where one is absent.
 struct InputHandles {
-  nb::handle q, kv_cache, block_table, cache_seqlens, indices, topk_length, cu_seqlens_q, attn_sink;
+  nb::handle q = Py_None, kv_cache = Py_None, block_table = Py_None, cache_seqlens = Py_None,
+             indices = Py_None, topk_length = Py_None, cu_seqlens_q = Py_None, attn_sink = Py_None;
+  nb::handle key_cache = Py_None, value_cache = Py_None, key_scale = Py_None, value_scale = Py_None,
+             alibi_slopes = Py_None;
 };
 
 /// The same as arrays, for the time of the call. `sixteen_bits`: see Array::read().
@@ -20,6 +23,7 @@ class InputArrays {
 
  private:
   Array q_, kv_cache_, block_table_, cache_seqlens_, indices_, topk_length_, cu_seqlens_q_, attn_sink_;
+  Array key_cache_, value_cache_, key_scale_, value_scale_, alibi_slopes_;
 };
 
 /// What a decode call may bring besides; None where the call is to make it.

@@ -17,18 +17,33 @@ def bf16_values(bits):
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
+def e4m3_values():
+    """All 256 numbers of OCP FP8 e4m3."""
+    codes = np.arange(256)
+    sign = np.where(codes & 0x80, -1.0, 1.0)
+    exponent, mantissa = codes >> 3 & 0xF, codes & 7
+    values = np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0**(exponent - 7.0))
+    return sign * np.where((codes & 0x7F) == 0x7F, np.nan, values)
+
+
+def weigh(scores, values, sink=None):
+    """Values by the softmax of their scores: (out, lse)."""
+    if len(scores) == 0:
+        return np.zeros(values.shape[-1]), -math.inf
+    largest = scores.max()
+    weights = np.exp(scores - largest)
+    lse = largest + math.log(weights.sum())
+    out = weights @ values.astype(np.float64) / weights.sum()
+    if sink is not None:
+        out /= 1 + math.exp(sink - lse)
+    return out, lse
+
+
 def attend(q, rows, v_dim, scale, sink=None):
     """One query row over the cached rows that it sees: (out, lse)."""
     if len(rows) == 0:
         return np.zeros(v_dim), -math.inf
-    scores = rows.astype(np.float64) @ q.astype(np.float64) * scale
-    largest = scores.max()
-    weights = np.exp(scores - largest)
-    lse = largest + math.log(weights.sum())
-    out = weights @ rows[:, :v_dim].astype(np.float64) / weights.sum()
-    if sink is not None:
-        out /= 1 + math.exp(sink - lse)
-    return out, lse
+    return weigh(rows.astype(np.float64) @ q.astype(np.float64) * scale, rows[:, :v_dim], sink)
 
 
 def decode(q, kv_cache, block_table, cache_seqlens, v_dim, scale, causal=False, sink=None):

@@ -6,16 +6,7 @@ import numpy as np
 import pytest
 
 import flashlatent
-from oracle import Case, attend, bf16_bits, bf16_values
-
-
-def e4m3_values():
-    """All 256 numbers of OCP FP8 e4m3."""
-    codes = np.arange(256)
-    sign = np.where(codes & 0x80, -1.0, 1.0)
-    exponent, mantissa = codes >> 3 & 0xF, codes & 7
-    values = np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0**(exponent - 7.0))
-    return sign * np.where((codes & 0x7F) == 0x7F, np.nan, values)
+from oracle import Case, attend, bf16_bits, bf16_values, e4m3_values
 
 
 def dequantise(cache):

@@ -7,11 +7,10 @@
 //
 // A lane has columns 8 c + 2 t + {0, 1} of rows g and g + 8 (ptx/mma.cuh): of S^T those rows are tokens, of
 // O^T elements of V. e4m3 comes by four bytes a lane, and the order of elements is what that gives: of 16
-// elements of K a lane has 4 t + {0, 1, 2, 3}, in place of 2 t + {0, 1, 8, 9}, and takes Q's accordingly;
-// rows g and g + 8 of O^T are elements 2 g and 2 g + 1.
+// elements of K a lane has 4 t + {0, 1, 2, 3}, in place of 2 t + {0, 1, 8, 9}, and takes Q's accordingly; of
+// V in rows, rows g and g + 8 of O^T are elements 2 g and 2 g + 1; of packed V a lane has tokens 4 t + {0, 1,
+// 2, 3}, and K's rows are taken in the order that makes P's the same.
 #pragma once
-
-#include <cuda_fp8.h>
 
 #include "cuda/paged/arguments.cuh"
 #include "cuda/paged/config.h"
@@ -19,19 +18,11 @@
 #include "cuda/parts/mask.cuh"
 #include "cuda/parts/softmax.cuh"
 #include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/convert.cuh"
 #include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/mma.cuh"
 
 namespace flashlatent::paged {
-
-/// Two e4m3 as a pair of Element: exact.
-template <class Element>
-__device__ __forceinline__ std::uint32_t widen(std::uint32_t pair) {
-  const __half2 halves(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3));
-  if constexpr (std::is_same_v<Element, __half>) return *reinterpret_cast<const std::uint32_t*>(&halves);
-  const float2 values = __half22float2(halves);
-  return parts::pack<Element>(values.x, values.y);
-}
 
 /// What a query row attends to: tokens [begin, end).
 struct Visible {
@@ -53,20 +44,18 @@ __device__ __forceinline__ Visible visible_by_some(const Arguments& args, const 
 template <class Config>
 class Attention {
  public:
-  using Element = typename Config::Element;
+  using Element = typename Config::Product;
   static constexpr int kGroups = Config::kColumns / 8;  // of 8 columns
   static constexpr int kTiles = Config::kDim / 16;      // of 16 elements
+  static_assert(kTiles % 2 == 0, "ldmatrix takes two tiles at once");
 
-  __device__ __forceinline__ Attention(const Arguments& args, std::uint8_t* query, std::uint8_t* stages)
-      : args_(args),
-        query_(query),
-        stages_(stages),
-        lane_(threadIdx.x % 32),
-        row_(lane_ / 4),
-        column_(lane_ % 4 * 2) {}
+  __device__ __forceinline__ Attention(const Arguments& args, std::uint8_t* stages)
+      : args_(args), stages_(stages), lane_(threadIdx.x % 32), row_(lane_ / 4), column_(lane_ % 4 * 2) {}
 
-  /// A segment of a request of `length` tokens. Q is in shared memory.
-  __device__ __forceinline__ void start(const parts::RowTile& tile, int length) {
+  /// A segment of a request of `length` tokens. Q is in shared memory; `row_scales`: what a row's scores are
+  /// multiplied by in the end (e4m3).
+  __device__ __forceinline__ void start(const parts::RowTile& tile, int length, const std::uint8_t* query,
+                                        const float* row_scales) {
     tile_ = tile;
     length_ = length;
 #pragma unroll
@@ -89,7 +78,15 @@ class Attention {
     all_ = {visible(last).begin, visible(0).end};
     const float* scale = args_.keys.scale;
     const float key_scale = scale == nullptr ? 1.0F : __ldg(scale + tile_.kv_head * args_.keys.scale_stride);
-    scale_log2_ = args_.decode.scale_log2 * key_scale;
+    load_query(query);
+#pragma unroll
+    for (int c = 0; c < kScaleGroups; ++c) {
+#pragma unroll
+      for (int i = 0; i < kScaleColumns; ++i) {
+        scale_log2_[c][i] = args_.decode.scale_log2 * key_scale;
+        if (Config::kFp8) scale_log2_[c][i] *= row_scales[8 * c + column_ + i];
+      }
+    }
   }
 
   /// The 16 tokens from `token` on, of which `live` count.
@@ -132,9 +129,56 @@ class Attention {
   }
 
  private:
+  static constexpr bool kInterleavedElements = Config::kFp8 && !Config::kPackedValues;
+  static constexpr bool kInterleavedTokens = Config::kFp8 && Config::kPackedValues;
+  static constexpr int kScaleGroups = Config::kFp8 ? kGroups : 1;
+  static constexpr int kScaleColumns = Config::kFp8 ? 2 : 1;
+  // A maximum moves once a score is above it by this much. fp16 rounds probabilities finer than bf16, whose
+  // tolerance applies, so that the one of a token that weighs most need not be 1.
+  static constexpr float kSlack = std::is_same_v<Element, typename Config::Element> ? 0.0F : 8.0F;
+
   /// Which element of V a lane's row `half` of tile m is.
   __device__ __forceinline__ int element(int m, int half) const {
-    return 16 * m + (Config::kFp8 ? 2 * row_ + half : row_ + 8 * half);
+    return 16 * m + (kInterleavedElements ? 2 * row_ + half : row_ + 8 * half);
+  }
+  /// Which of a step's tokens row `row` of S^T is, and of a lane's rows the one `half`.
+  __device__ __forceinline__ static int token_of(int row) {
+    return kInterleavedTokens ? row % 8 / 2 * 4 + row % 2 + row / 8 * 2 : row;
+  }
+  __device__ __forceinline__ int own_token(int half) const {
+    return kInterleavedTokens ? token_of(row_) + 2 * half : row_ + 8 * half;
+  }
+
+  __device__ __forceinline__ float scale_log2(int c, int i) const {
+    return Config::kFp8 ? scale_log2_[c % kScaleGroups][i % kScaleColumns] : scale_log2_[0][0];
+  }
+
+  /// Q as B operands of all tiles.
+  __device__ __forceinline__ void load_query(const std::uint8_t* query) {
+#pragma unroll
+    for (int c = 0; c < kGroups; ++c) {
+      const std::uint8_t* rows = query + 8 * c * Config::kQueryRow;
+#pragma unroll
+      for (int k = 0; k < kTiles; k += 2) {
+        if constexpr (Config::kFp8) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const auto pairs =
+                *reinterpret_cast<const uint2*>(rows + row_ * Config::kQueryRow + (k + i) * 32 + column_ * 4);
+            query_[k + i][c][0] = pairs.x;
+            query_[k + i][c][1] = pairs.y;
+          }
+        } else {
+          std::uint32_t b[4];
+          ptx::load_matrices(
+              b, ptx::shared_address(rows) + lane_ % 8 * Config::kQueryRow + lane_ / 8 * 16 + k * 32);
+          query_[k][c][0] = b[0];
+          query_[k][c][1] = b[1];
+          query_[k + 1][c][0] = b[2];
+          query_[k + 1][c][1] = b[3];
+        }
+      }
+    }
   }
 
   __device__ __forceinline__ Visible visible(int n) const {
@@ -150,44 +194,25 @@ class Attention {
   }
 
   __device__ __forceinline__ void score(float (&s)[kGroups][4], std::uint32_t keys) const {
-    const std::uint32_t row = keys + lane_ % 16 * Config::kKeyRow + lane_ / 16 * 16;
-    if constexpr (Config::kFp8) {
+    const std::uint32_t row = keys + token_of(lane_ % 16) * Config::kKeyRow + lane_ / 16 * 16;
 #pragma unroll
-      for (int k = 0; k < kTiles; k += 2) {  // 32 elements at once; past the last there are 16 of padding
-        std::uint32_t bytes[4];
+    for (int k = 0; k < kTiles; k += Config::kFp8 ? 2 : 1) {
+      std::uint32_t a[4];
+      if constexpr (Config::kFp8) {
+        std::uint32_t bytes[4];  // tokens 0 to 7 and 8 to 15 of tile k, then of k + 1
         ptx::load_matrices(bytes, row + k * 16);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          if (k + i >= kTiles) break;
-          const std::uint32_t low = bytes[2 * i], high = bytes[2 * i + 1];
-          const std::uint32_t a[4] = {widen<Element>(low & 0xffff), widen<Element>(high & 0xffff),
-                                      widen<Element>(low >> 16), widen<Element>(high >> 16)};
+          const ptx::HalfPairs low = ptx::widen_e4m3(bytes[2 * i]), high = ptx::widen_e4m3(bytes[2 * i + 1]);
+          const std::uint32_t wide[4] = {low.low, high.low, low.high, high.high};
 #pragma unroll
-          for (int c = 0; c < kGroups; ++c) {
-            const std::uint8_t* q = query_ + (8 * c + row_) * Config::kQueryRow + (k + i) * 32 + column_ * 4;
-            const uint2 b = *reinterpret_cast<const uint2*>(q);
-            ptx::mma<Element>(s[c], a, b.x, b.y);
-          }
+          for (int c = 0; c < kGroups; ++c)
+            ptx::mma<Element>(s[c], wide, query_[k + i][c][0], query_[k + i][c][1]);
         }
-      }
-    } else {
-      const std::uint32_t query =
-          ptx::shared_address(query_) + lane_ % 8 * Config::kQueryRow + lane_ / 8 * 16;
+      } else {
+        ptx::load_matrices(a, row + k * 32);
 #pragma unroll
-      for (int k = 0; k < kTiles; k += 2) {
-        std::uint32_t b[kGroups][4];
-#pragma unroll
-        for (int c = 0; c < kGroups; ++c) {
-          ptx::load_matrices(b[c], query + 8 * c * Config::kQueryRow + k * 32);
-        }
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          if (k + i >= kTiles) break;
-          std::uint32_t a[4];
-          ptx::load_matrices(a, row + (k + i) * 32);
-#pragma unroll
-          for (int c = 0; c < kGroups; ++c) ptx::mma<Element>(s[c], a, b[c][2 * i], b[c][2 * i + 1]);
-        }
+        for (int c = 0; c < kGroups; ++c) ptx::mma<Element>(s[c], a, query_[k][c][0], query_[k][c][1]);
       }
     }
   }
@@ -200,14 +225,14 @@ class Attention {
     for (int c = 0; c < kGroups; ++c) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        s[c][i] *= scale_log2_;
+        s[c][i] *= scale_log2(c, i % 2);
         if (plain) continue;
         float x = s[c][i] * parts::kLn2;
         if (score.soft_cap != 0) x = score.soft_cap * tanhf(x / score.soft_cap);
         if (score.alibi_slopes != nullptr) {
           const int n = min(8 * c + column_ + i % 2, max(tile_.rows - 1, 0));
           const float slope = __ldg(score.alibi_slopes + tile_.head(args_.decode.query, n));
-          x += slope * static_cast<float>(token + row_ + i / 2 * 8 - (length_ - 1));
+          x += slope * static_cast<float>(token + own_token(i / 2) - (length_ - 1));
         }
         s[c][i] = x * parts::kLog2E;
       }
@@ -219,7 +244,7 @@ class Attention {
     for (int c = 0; c < kGroups; ++c) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int t = row_ + i / 2 * 8;
+        const int t = own_token(i / 2);
         if (!(live >> t & 1) || !sees(8 * c + column_ + i % 2, token + t)) s[c][i] = -INFINITY;
       }
     }
@@ -232,26 +257,41 @@ class Attention {
 
   /// From scores to P^T as the B operand, rounded; the output so far shrinks to the new maximum.
   __device__ __forceinline__ void softmax(float (&s)[kGroups][4], std::uint32_t (&p)[kGroups][2]) {
+    bool above = false;
+#pragma unroll
+    for (int c = 0; c < kGroups; ++c) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) above = above || fmaxf(s[c][i], s[c][2 + i]) > max_[c][i] + kSlack;
+    }
+    if (__any_sync(0xffffffff, above)) raise(s);
+#pragma unroll
+    for (int c = 0; c < kGroups; ++c) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float base = parts::finite_or_zero(max_[c][i]);
+        s[c][i] = parts::exp2_fast(s[c][i] - base);
+        s[c][2 + i] = parts::exp2_fast(s[c][2 + i] - base);
+        sum_[c][i] += s[c][i] + s[c][2 + i];
+      }
+      p[c][0] = ptx::transpose_matrix(parts::pack<Element>(s[c][0], s[c][1]));
+      p[c][1] = ptx::transpose_matrix(parts::pack<Element>(s[c][2], s[c][3]));
+    }
+  }
+
+  /// The maxima become what they are with these scores.
+  __device__ __forceinline__ void raise(const float (&s)[kGroups][4]) {
 #pragma unroll
     for (int c = 0; c < kGroups; ++c) {
       float factor[2];
-      bool grew = false;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float block =
             over_tokens(fmaxf(s[c][i], s[c][2 + i]), [](float a, float b) { return fmaxf(a, b); });
         const float max = fmaxf(max_[c][i], block);
-        const float base = parts::finite_or_zero(max);
-        factor[i] = parts::exp2_fast(max_[c][i] - base);
-        grew = grew || factor[i] != 1.0F;
+        factor[i] = parts::exp2_fast(max_[c][i] - parts::finite_or_zero(max));
         max_[c][i] = max;
-        s[c][i] = parts::exp2_fast(s[c][i] - base);
-        s[c][2 + i] = parts::exp2_fast(s[c][2 + i] - base);
-        sum_[c][i] = sum_[c][i] * factor[i] + s[c][i] + s[c][2 + i];
+        sum_[c][i] *= factor[i];
       }
-      p[c][0] = ptx::transpose_matrix(parts::pack<Element>(s[c][0], s[c][1]));
-      p[c][1] = ptx::transpose_matrix(parts::pack<Element>(s[c][2], s[c][3]));
-      if (!__any_sync(0xffffffff, grew)) continue;
 #pragma unroll
       for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
@@ -287,39 +327,23 @@ class Attention {
                                                int m) {
     std::uint32_t bytes[4];
     if constexpr (Config::kPackedValues) {
-      // A row is 16 tokens of an element, 16 bytes. A lane gets tokens 4 t + {0, 1, 2, 3} of element lane / 4
-      // of each eight; what it needs are tokens 2 t + {0, 1, 8, 9}: it reads those itself.
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        // Elements 2 g + i % 2 of tile m + i / 2.
-        const std::uint32_t row =
-            values + (16 * (m + i / 2) + 2 * row_ + i % 2) * Config::kValueRow + column_;
-        bytes[i] = m + i / 2 < kTiles ? ptx::load_2_bytes(row) | ptx::load_2_bytes(row + 8) << 16 : 0;
-      }
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (m + i >= kTiles) break;
-        const std::uint32_t even = bytes[2 * i], odd = bytes[2 * i + 1];
-        const std::uint32_t a[4] = {widen<Element>(even & 0xffff), widen<Element>(odd & 0xffff),
-                                    widen<Element>(even >> 16), widen<Element>(odd >> 16)};
-#pragma unroll
-        for (int c = 0; c < kGroups; ++c) ptx::mma<Element>(o_[m + i][c], a, p[c][0], p[c][1]);
-      }
+      // A row is 16 tokens of an element, 16 bytes: elements 0 to 7 and 8 to 15 of tile m, then of m + 1.
+      ptx::load_matrices(bytes, values + (16 * m + lane_) * Config::kValueRow);
     } else {
       // Turned by pairs of elements: 2 g and 2 g + 1 of tokens 2 t and 2 t + 1 in four bytes.
       const int token = lane_ % 8 + lane_ / 8 % 2 * 8;
-      const int tile = min(m + lane_ / 16, kTiles - 1);
-      ptx::load_matrices_transposed(bytes, values + token * Config::kValueRow + 16 * tile);
+      ptx::load_matrices_transposed(bytes, values + token * Config::kValueRow + 16 * (m + lane_ / 16));
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (m + i >= kTiles) break;
-        const std::uint32_t low = bytes[2 * i], high = bytes[2 * i + 1];  // tokens 0 to 7, 8 to 15
-        const std::uint32_t a[4] = {
-            widen<Element>(__byte_perm(low, 0, 0x4420)), widen<Element>(__byte_perm(low, 0, 0x4431)),
-            widen<Element>(__byte_perm(high, 0, 0x4420)), widen<Element>(__byte_perm(high, 0, 0x4431))};
+      for (std::uint32_t& four : bytes) four = __byte_perm(four, 0, 0x3120);  // by elements
+    }
 #pragma unroll
-        for (int c = 0; c < kGroups; ++c) ptx::mma<Element>(o_[m + i][c], a, p[c][0], p[c][1]);
-      }
+    for (int i = 0; i < 2; ++i) {
+      const ptx::HalfPairs first = ptx::widen_e4m3(bytes[2 * i]), second = ptx::widen_e4m3(bytes[2 * i + 1]);
+      // Of rows g and g + 8: packed, a register each; else half of each, for tokens 0 to 7 and 8 to 15.
+      const std::uint32_t a[4] = {first.low, Config::kPackedValues ? second.low : first.high,
+                                  Config::kPackedValues ? first.high : second.low, second.high};
+#pragma unroll
+      for (int c = 0; c < kGroups; ++c) ptx::mma<Element>(o_[m + i][c], a, p[c][0], p[c][1]);
     }
   }
 
@@ -390,7 +414,6 @@ class Attention {
   }
 
   const Arguments& args_;
-  std::uint8_t* const query_;
   std::uint8_t* const stages_;
   const int lane_;
   const int row_;     // g
@@ -398,7 +421,8 @@ class Attention {
   parts::RowTile tile_;
   int length_ = 0;
   Visible all_ = {};  // by all rows
-  float scale_log2_ = 0;
+  float scale_log2_[kScaleGroups][kScaleColumns];
+  std::uint32_t query_[kTiles][kGroups][2];
   float o_[kTiles][kGroups][4];
   float max_[kGroups][2];  // base 2, of this warp's tokens
   float sum_[kGroups][2];  // this lane's share

@@ -23,10 +23,41 @@ struct SharedMemory {
   std::uint8_t query[Config::kQueryBytes];
   alignas(16) std::uint8_t stages[Config::kWarps][Config::kStages * Config::kStageBytes];
   alignas(16) std::uint8_t outputs[Config::kWarps][Config::kOutputsApart ? Config::kOutputBytes : 16];
-  int output_of[Config::kWarps];  // where a warp's outputs are, from this struct's begin
+  int output_of[Config::kWarps];       // where a warp's outputs are, from this struct's begin
+  float row_scales[Config::kColumns];  // e4m3: what a row's scores are multiplied by
   float maxima[Config::kWarps][Config::kColumns];
   float sums[Config::kWarps][Config::kColumns];
 };
+
+/// Q as fp16, for e4m3: bf16 reaches further, so that a row is multiplied by the power of two that brings its
+/// largest element between 2^14 and 2^15, and its scores by `inverse`. What underflows then is below 2^-38 of
+/// the largest. The lanes that have a row, kLanes in line, do this together.
+template <class Element, int kLanes>
+__device__ __forceinline__ uint4 query_as_half(uint4 value, float& inverse) {
+  std::uint32_t pairs[4] = {value.x, value.y, value.z, value.w};
+  float2 wide[4];
+  float largest = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (std::is_same_v<Element, __half>) {
+      wide[i] = __half22float2(*reinterpret_cast<const __half2*>(&pairs[i]));
+    } else {
+      wide[i] = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pairs[i]));
+    }
+    largest = fmaxf(largest, fmaxf(fabsf(wide[i].x), fabsf(wide[i].y)));
+  }
+#pragma unroll
+  for (int step = 1; step < kLanes; step *= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, step));
+  }
+  // Exponents are biased by 127; where all are 0 or one is infinite the power must still be a number.
+  const int up = min(14 + 127 - static_cast<int>(__float_as_uint(largest) >> 23), 113);
+  const float factor = __uint_as_float((127 + up) << 23);
+  inverse = __uint_as_float((127 - up) << 23);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) pairs[i] = parts::pack<__half>(wide[i].x * factor, wide[i].y * factor);
+  return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+}
 
 /// Q of a tile; rows past the last live one, and elements past the last, become 0.
 template <class Config>
@@ -40,6 +71,12 @@ __device__ __forceinline__ void load_query(SharedMemory<Config>& shared, const A
     if (row < tile.rows && unit * 8 < args.dim) {
       value = __ldg(reinterpret_cast<const uint4*>(parts::query_row<Element>(args.decode.query, tile, row)) +
                     unit);
+    }
+    if constexpr (Config::kFp8) {
+      static_assert(Config::kColumns * kUnits % 32 == 0, "whole warps take part");
+      float inverse;
+      value = query_as_half<Element, kUnits>(value, inverse);
+      if (unit == 0) shared.row_scales[row] = inverse;
     }
     *reinterpret_cast<uint4*>(shared.query + row * Config::kQueryRow + unit * 16) = value;
   }
@@ -214,8 +251,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
     __syncthreads();  // the segment before has been merged
     load_query(shared, args, job.tile);
     __syncthreads();
-    Attention<Config> attention(args, shared.query, shared.stages[warp]);
-    attention.start(job.tile, job.length);
+    Attention<Config> attention(args, shared.stages[warp]);
+    attention.start(job.tile, job.length, shared.query, shared.row_scales);
     stream.run(attention, job);
     const int output_stage = stream.output_stage();
     more = next_job<Config>(args, segments, next);

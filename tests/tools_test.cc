@@ -167,7 +167,8 @@ TEST_F(Program, ReplaysAGqaModel) {
 }
 
 TEST_F(Program, BenchPaged) {
-  expect_right("bench paged --suite small --repeats 3 --rmse --json " + file("paged.json"), {"floor ms"});
+  expect_right("bench paged --suite small --repeats 3 --rmse --with-cold --json " + file("paged.json"),
+               {"floor ms", "cold ms"});
   const auto rows = json("paged.json").at("results");
   ASSERT_EQ(rows.size(), 3U);
   EXPECT_EQ(rows[2].at("name"), "b1 h8-2 d128 s_k300 uniform s_q2 e4m3 packed page16");
@@ -181,7 +182,12 @@ TEST_F(Program, BenchPaged) {
     EXPECT_LT(row.at("rmse"), 2e-3);
     EXPECT_NEAR(row.at("roof_pct").get<double>(),
                 100 * row.at("floor_ms").get<double>() / row.at("ms").get<double>(), 1e-6);
+    EXPECT_EQ(row.at("cold"), false);
+    EXPECT_GT(row.at("ms_cold_min"), 0);
+    EXPECT_LE(row.at("ms_cold_min"), row.at("ms_cold"));
+    EXPECT_LE(row.at("ms_cold"), row.at("ms_cold_max"));
   }
+  expect_refused("bench paged --cold --with-cold", {"--cold", "--with-cold"});
   expect_refused("bench paged --layout packed --dim 84", {"qk_dim is 84", "multiple of 8"});
   const Outcome list = run("bench paged --list --suite peers");
   EXPECT_EQ(std::count(list.out.begin(), list.out.end(), '\n'), 10) << list.out;

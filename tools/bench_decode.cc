@@ -23,6 +23,7 @@ namespace {
 /// A measured case.
 struct Measurement {
   runtime::Timing timing;
+  runtime::Timing cold;  // with --with-cold
   std::string kernel;
   bool graph = false;
   double tflops = 0;
@@ -108,6 +109,14 @@ Result<Measurement> measure(const BenchCase& c, const BenchOptions& options, con
   m.kernel = *picked;
   m.why = *why;
   m.graph = timing_options.graph;
+  if (options.with_cold) {
+    runtime::TimingOptions cold_options = timing_options;
+    cold_options.cold = true;
+    cold_options.graph = false;  // one call between events: the emptying hides its launch from the clock
+    Result<runtime::Timing> cold = time_decode(*input, cold_options, executor);
+    if (!cold.ok()) return cold.status();
+    m.cold = *cold;
+  }
   const Work work = work_of(c);
   m.tflops = work.flops / timing->median * 1e-9;
   m.gbps = work.bytes / timing->median * 1e-6;
@@ -168,6 +177,11 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m,
                                 {"roof_pct", m.roof_pct}};
   if (cache.layout != KvLayout::kLatent) row["layout"] = to_string(cache.layout);
   if (sparse.enabled) row["topk"] = sparse.topk;
+  if (m.cold.repeats > 0) {
+    row["ms_cold"] = m.cold.median;
+    row["ms_cold_min"] = m.cold.least;
+    row["ms_cold_max"] = m.cold.most;
+  }
   if (m.variant_ms > 0) {
     row["ms_without_batch_invariant"] = m.variant_ms;
     row["batch_invariant_cost"] = m.timing.median / m.variant_ms;
@@ -183,12 +197,13 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m,
 
 /// The columns that not every run has.
 struct Columns {
-  bool floor = false, variant = false, rmse = false, oracle = false;
+  bool cold = false, floor = false, variant = false, rmse = false, oracle = false;
 };
 
 void print_head(const Columns& columns) {
   fmt::print("{:<34} {:<12} {:<5} {:>9} {:>9} {:>9} {:>8} {:>7} {:>6}", "case", "kernel", "graph", "ms",
              "least", "most", "TFLOP/s", "GB/s", "roof%");
+  if (columns.cold) fmt::print(" {:>9}", "cold ms");
   if (columns.floor) fmt::print(" {:>9}", "floor ms");
   if (columns.variant) fmt::print(" {:>9}", "x variant");
   if (columns.rmse) fmt::print(" {:>9}", "rmse");
@@ -200,6 +215,7 @@ void print_row(const BenchCase& c, const Measurement& m, const Columns& columns)
   fmt::print("{:<34} {:<12} {:<5} {:>9.4f} {:>9.4f} {:>9.4f} {:>8.2f} {:>7.0f} {:>6.1f}", c.name, m.kernel,
              m.graph ? "yes" : "no", m.timing.median, m.timing.least, m.timing.most, m.tflops, m.gbps,
              m.roof_pct);
+  if (columns.cold) fmt::print(" {:>9.4f}", m.cold.median);
   if (columns.floor) fmt::print(" {:>9.4f}", m.floor_ms);
   if (columns.variant) fmt::print(" {:>9.3f}", m.timing.median / m.variant_ms);
   if (columns.rmse) fmt::print(" {:>9.2e}", m.sample.rmse);
@@ -240,7 +256,8 @@ int run_bench_decode(const char* name, std::vector<BenchCase> all, const BenchOp
   fmt::print("roof, measured now: read {:.3f} TB/s, {} {:.3f} TFLOP/s; source tree {}\n", roof->read_tbps,
              executor.backend == Backend::kCuda ? "wgmma bf16" : "fp32 multiply-add", roof->matmul_tflops,
              source_tree());
-  const Columns columns{.floor = cases[0].problem.cache.layout != KvLayout::kLatent,
+  const Columns columns{.cold = options.with_cold,
+                        .floor = cases[0].problem.cache.layout != KvLayout::kLatent,
                         .variant = options.batch_invariant,
                         .rmse = std::any_of(cases.begin(), cases.end(), [](auto& c) { return c.rmse; }),
                         .oracle = options.oracle};
@@ -284,6 +301,10 @@ void add_bench_options(CLI::App& app, std::span<const BenchSuite> suites, BenchO
   app.add_flag("--graph", options.timing.graph,
                "CUDA: replay a graph of 20 calls, so that launch gaps are out (suites: for small batches)");
   app.add_flag("--cold", options.timing.cold, "Empty the caches before each call");
+  app.add_flag(
+         "--with-cold", options.with_cold,
+         "Also time calls before each of which the caches are emptied, by writing 256 MB: one more column")
+      ->excludes("--cold");
   app.add_option("--repeats", options.timing.repeats, "Timed calls; the median is reported")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();

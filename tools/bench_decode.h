@@ -15,6 +15,7 @@ struct BenchOptions {
   std::string suite;
   std::string filter;
   runtime::TimingOptions timing;
+  bool with_cold = false;
   bool batch_invariant = false;
   bool oracle = false;
   bool rmse = false;

@@ -178,7 +178,7 @@ void add_bench_paged(CLI::App& bench, Action& action) {
   paged->footer(
       "floor ms is the time that keys and values, read once, need at the measured roof; roof% is the floor "
       "over the time taken.\n"
-      "Example: flashlatent bench paged --suite peers --backend cuda --cold --json paged.json");
+      "Example: flashlatent bench paged --suite peers --backend cuda --with-cold --json paged.json");
   paged->callback([&action, options] { action = [options] { return run_bench_paged(*options); }; });
 }
 

@@ -8,7 +8,7 @@
 namespace flashlatent {
 
 Status expect(const char* name, const ConstTensorView& view, Dtype dtype, Device device,
-              const std::vector<std::int64_t>& shape) {
+              const Extents& shape) {
   auto wanted = [&] {
     std::string text = message(to_string(dtype), " (");
     for (std::size_t i = 0; i < shape.size(); ++i) {
@@ -41,13 +41,12 @@ Status innermost_contiguous(const char* name, const ConstTensorView& view) {
 }
 
 Status expect_strided(const char* name, const ConstTensorView& view, Dtype dtype, Device device,
-                      const std::vector<std::int64_t>& shape) {
+                      const Extents& shape) {
   FLASHLATENT_RETURN_IF_ERROR(expect(name, view, dtype, device, shape));
   return innermost_contiguous(name, view);
 }
 
-Status expect_integers(const char* name, const ConstTensorView& view, Device device,
-                       const std::vector<std::int64_t>& shape) {
+Status expect_integers(const char* name, const ConstTensorView& view, Device device, const Extents& shape) {
   const bool wide = view.present() && view.dtype == Dtype::kI64;
   return expect_strided(name, view, wide ? Dtype::kI64 : Dtype::kI32, device, shape);
 }

@@ -1,6 +1,8 @@
 // What a call demands of one tensor.
 #pragma once
 
+#include <initializer_list>
+#include <span>
 #include <vector>
 
 #include "flashlatent/status.h"
@@ -8,19 +10,32 @@
 
 namespace flashlatent {
 
-/// Is `view` there, of this dtype, shape (-1 accepts any extent) and device, at an address aligned to its
+/// The extents that a tensor must have; -1 accepts any. For the time of one call, which allocates nothing: a
+/// decode call checks ten tensors.
+class Extents {
+ public:
+  Extents(std::initializer_list<std::int64_t> list) : extents_(list.begin(), list.size()) {}
+  Extents(const std::vector<std::int64_t>& list) : extents_(list) {}
+
+  std::size_t size() const { return extents_.size(); }
+  std::int64_t operator[](std::size_t i) const { return extents_[i]; }
+
+ private:
+  std::span<const std::int64_t> extents_;
+};
+
+/// Is `view` there, of this dtype, shape and device, at an address aligned to its
 /// dtype? kInvalidArgument names it, what it is and what is expected.
 Status expect(const char* name, const ConstTensorView& view, Dtype dtype, Device device,
-              const std::vector<std::int64_t>& shape);
+              const Extents& shape);
 
 Status innermost_contiguous(const char* name, const ConstTensorView& view);
 
 /// Both.
 Status expect_strided(const char* name, const ConstTensorView& view, Dtype dtype, Device device,
-                      const std::vector<std::int64_t>& shape);
+                      const Extents& shape);
 
 /// The same of int32 or int64.
-Status expect_integers(const char* name, const ConstTensorView& view, Device device,
-                       const std::vector<std::int64_t>& shape);
+Status expect_integers(const char* name, const ConstTensorView& view, Device device, const Extents& shape);
 
 }  // namespace flashlatent

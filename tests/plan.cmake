@@ -1,1 +1,2 @@
 flashlatent_test(plan_test)
+flashlatent_test(prefix_groups_test)

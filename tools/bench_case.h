@@ -15,6 +15,7 @@ struct BenchCase {
   int mean_length = 0;
   std::string distribution = "uniform";  ///< "uniform", "normal" or "list".
   std::vector<int> lengths = {};
+  int shared_tokens = 0;  ///< At the begin of all requests.
   bool graph = false;
   float deviation = 0.1F;  ///< Of queries and cached rows, which are normal.
   bool rmse = false;       ///< Compare a sample of rows with the oracle.

@@ -64,7 +64,10 @@ Work work_of(const BenchCase& c) {
     work.bytes = row_tokens * token_bytes(cache);
   } else {
     const double rows = requests * query.tokens * query.heads;
-    work.bytes = row_tokens / query.tokens * token_bytes(cache) + 2.0 * rows * (cache.qk_dim + cache.v_dim);
+    // A prefix that groups attend to is read once.
+    const bool shares = options.prefix_sharing != PrefixSharing::kOff;
+    const double tokens = row_tokens / query.tokens - (shares ? (requests - 1) * c.shared_tokens : 0);
+    work.bytes = tokens * token_bytes(cache) + 2.0 * rows * (cache.qk_dim + cache.v_dim);
   }
   return work;
 }
@@ -81,8 +84,11 @@ Result<runtime::Timing> time_decode(const runtime::BenchInput& input, const runt
   Result<runtime::Buffer> workspace = runtime::Buffer::allocate(executor, *workspace_size);
   if (!workspace.ok()) return workspace.status();
   // Sparse: without topk_length.
+  const ConstTensorView& lengths = input.inputs.cache_seqlens;
+  const bool shares = input.problem.options.prefix_sharing != PrefixSharing::kOff;
   FLASHLATENT_RETURN_IF_ERROR(
-      plan(input.problem, input.inputs.cache_seqlens, plan_memory->memory(), executor));
+      shares ? plan(input.problem, lengths, input.pages(), plan_memory->memory(), executor)
+             : plan(input.problem, lengths, plan_memory->memory(), executor));
   auto call = [&] {
     return decode(input.problem, input.inputs, input.outputs, plan_memory->memory(), workspace->memory(),
                   executor);
@@ -93,7 +99,7 @@ Result<runtime::Timing> time_decode(const runtime::BenchInput& input, const runt
 Result<Measurement> measure(const BenchCase& c, const BenchOptions& options, const runtime::Roof& roof,
                             const Executor& executor) {
   Result<runtime::BenchInput> input =
-      runtime::make_bench_input(c.problem, c.lengths, c.deviation, options.seed, executor);
+      runtime::make_bench_input(c.problem, c.lengths, c.deviation, options.seed, executor, c.shared_tokens);
   if (!input.ok()) return input.status();
   runtime::TimingOptions timing_options = options.timing;
   timing_options.graph = (timing_options.graph || c.graph) && executor.backend == Backend::kCuda;
@@ -176,6 +182,10 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m,
                                 {"floor_ms", m.floor_ms},
                                 {"roof_pct", m.roof_pct}};
   if (cache.layout != KvLayout::kLatent) row["layout"] = to_string(cache.layout);
+  if (c.shared_tokens > 0) {
+    row["shared_tokens"] = c.shared_tokens;
+    row["prefix_sharing"] = to_string(options.prefix_sharing);
+  }
   if (sparse.enabled) row["topk"] = sparse.topk;
   if (m.cold.repeats > 0) {
     row["ms_cold"] = m.cold.median;

@@ -22,6 +22,8 @@ struct PagedShape {
   KvLayout layout = KvLayout::kSeparate;
   KvFormat format = KvFormat::kPlain;
   Dtype dtype = Dtype::kBF16;
+  int shared_tokens = 0;
+  PrefixSharing sharing = PrefixSharing::kAuto;  // of those
 };
 
 BenchCase case_of(const PagedShape& s) {
@@ -43,11 +45,17 @@ BenchCase case_of(const PagedShape& s) {
   c.distribution = s.distribution;
   c.lengths = make_lengths(s.distribution, s.batch, s.mean_length, s.query_tokens);
   c.graph = s.batch == 1;
+  c.shared_tokens = s.shared_tokens;
+  if (s.shared_tokens > 0) p.options.prefix_sharing = s.sharing;
   c.name = fmt::format("b{} h{}-{} d{} s_k{} {}", s.batch, s.heads, s.kv_heads, s.dim, s.mean_length,
                        s.distribution);
   if (s.query_tokens > 1) c.name += fmt::format(" s_q{}", s.query_tokens);
   if (s.format == KvFormat::kE4m3) c.name += " e4m3";
   if (s.layout == KvLayout::kPacked) c.name += " packed";
+  if (s.shared_tokens > 0) {
+    c.name += fmt::format(" shared {}", s.shared_tokens);
+    if (s.sharing != PrefixSharing::kAuto) c.name += fmt::format(" ({})", to_string(s.sharing));
+  }
   if (s.page_size != 64) c.name += fmt::format(" page{}", s.page_size);
   return c;
 }
@@ -71,6 +79,22 @@ std::vector<BenchCase> table(int page_size, KvLayout layout) {
     shape.page_size = page_size;
     shape.layout = layout;
     cases.push_back(case_of(shape));
+  }
+  return cases;
+}
+
+/// Requests that share a prefix, attended to by groups and without.
+std::vector<BenchCase> prefixes() {
+  std::vector<BenchCase> cases;
+  for (const PagedShape& shape : {PagedShape{.batch = 64, .mean_length = 8704, .shared_tokens = 8192},
+                                  {.batch = 16, .mean_length = 2560, .shared_tokens = 2048},
+                                  {.batch = 256, .mean_length = 1536, .shared_tokens = 1024},
+                                  {.batch = 64, .mean_length = 8704, .heads = 64, .shared_tokens = 8192}}) {
+    for (PrefixSharing sharing : {PrefixSharing::kAuto, PrefixSharing::kOff}) {
+      PagedShape other = shape;
+      other.sharing = sharing;
+      cases.push_back(case_of(other));
+    }
   }
   return cases;
 }
@@ -103,6 +127,12 @@ std::vector<BenchCase> small() {
                    .kv_heads = 4,
                    .dim = 80,
                    .page_size = 8}),
+          case_of({.batch = 5,
+                   .mean_length = 256,
+                   .heads = 8,
+                   .kv_heads = 2,
+                   .shared_tokens = 192,
+                   .sharing = PrefixSharing::kAlways}),
           case_of({.batch = 1,
                    .mean_length = 300,
                    .query_tokens = 2,
@@ -119,6 +149,7 @@ constexpr BenchSuite kSuites[] = {
     {"page16", "the same with pages of 16", [] { return table(16, KvLayout::kSeparate); }},
     {"packed", "the same in the packed layout, with pages of 16",
      [] { return table(16, KvLayout::kPacked); }},
+    {"prefix", "requests that share a prefix, attended to by groups (auto) and without (off)", prefixes},
     {"cpu", "seconds on a processor: both layouts, bf16 and e4m3", cpu},
     {"small", "a handful of tiny shapes", small},
 };
@@ -126,13 +157,14 @@ constexpr BenchSuite kSuites[] = {
 struct BenchPagedOptions {
   BenchOptions bench;
   PagedShape shape;
-  std::string layout = "separate", kv = "plain", dtype = "bf16";
+  std::string layout = "separate", kv = "plain", dtype = "bf16", sharing = "auto";
 };
 
 int run_bench_paged(const BenchPagedOptions& options) {
   PagedShape shape = options.shape;
   shape.layout = options.layout == "packed" ? KvLayout::kPacked : KvLayout::kSeparate;
   shape.format = *kv_format_from_name(options.kv);
+  shape.sharing = *prefix_sharing_from_name(options.sharing);
   shape.dtype = options.dtype == "fp16" ? Dtype::kF16 : Dtype::kBF16;
   std::vector<BenchCase> cases = options.bench.suite.empty() ? std::vector<BenchCase>{case_of(shape)}
                                                              : suite_cases(kSuites, options.bench.suite);
@@ -164,6 +196,11 @@ void add_shape_options(CLI::App& app, BenchPagedOptions& options) {
   choose("--layout", options.layout, "Keys and values separate, or packed as vLLM has them",
          {"separate", "packed"});
   choose("--kv", options.kv, "Cache format: plain (of the dtype) or e4m3", {"plain", "e4m3"});
+  app.add_option("--shared-tokens", shape.shared_tokens, "At the begin of all requests, on the same pages")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str()
+      ->group("Shape");
+  choose("--prefix-sharing", options.sharing, "Are those attended to by groups?", {"off", "auto", "always"});
   choose("--dtype", options.dtype, "bf16 or fp16", {"bf16", "fp16"});
 }
 

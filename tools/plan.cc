@@ -10,6 +10,7 @@
 #include "flashlatent/plan.h"
 #include "io/file.h"
 #include "plan/host_plan.h"
+#include "plan/prefix_plan.h"
 #include "tools/bench_case.h"
 #include "tools/command.h"
 
@@ -25,6 +26,9 @@ struct PlanOptions {
   std::string distribution = "normal";
   std::vector<int> lengths;
   DecodeProblem problem;
+  int dim = 0;
+  int shared_tokens = 0;
+  std::string sharing = "auto";
   bool brief = false;
   std::string svg;
   std::string json;
@@ -51,11 +55,34 @@ struct Shown {
   std::string why;  ///< A line a kernel.
 };
 
+/// Groups that plan() would find where all requests have their first tokens in common.
+std::vector<prefix::Group> make_groups(const PlanOptions& options, const DecodeProblem& problem,
+                                       const prefix::Shape& shape, const std::vector<int>& lengths) {
+  if (shape.requests == 0) return {};
+  const std::int64_t columns = problem.cache.max_pages;
+  const std::int64_t shared = options.shared_tokens / problem.cache.page_size;
+  std::vector<std::int32_t> table(lengths.size() * columns);
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    const auto column = static_cast<std::int64_t>(i) % columns;
+    table[i] = static_cast<std::int32_t>(column < shared ? column : static_cast<std::int64_t>(i) + columns);
+  }
+  return prefix::find_groups(
+      shape, {table.data(), columns, problem.cache.max_pages, problem.cache.page_size, lengths.data()},
+      problem.query.tokens, problem.options.prefix_sharing == PrefixSharing::kAlways);
+}
+
 Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& lengths) {
   Result<Executor> executor = executor_of(options.kernel);
   if (!executor.ok()) return executor.status();
   DecodeProblem problem = options.problem;
   problem.query.batch = static_cast<int>(lengths.size());
+  if (options.shared_tokens > 0) {
+    problem.options.prefix_sharing = *prefix_sharing_from_name(options.sharing);
+  }
+  if (options.dim > 0) {
+    problem.cache.qk_dim = problem.cache.v_dim = options.dim;
+    problem.cache.layout = KvLayout::kSeparate;
+  }
   const int longest = *std::max_element(lengths.begin(), lengths.end());
   problem.cache.max_pages = std::max(1, (longest - 1) / problem.cache.page_size + 1);
   Result<std::vector<Candidate>> list = candidates(problem, *executor, options.workers);
@@ -63,11 +90,13 @@ Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& leng
   const Candidate* picked = cheapest(*list);
   if (picked == nullptr) return none_takes(problem, *list);
   const schedule::Geometry& geometry = picked->geometry;
-  std::vector<std::max_align_t> memory(schedule::plan_bytes(geometry) / sizeof(std::max_align_t) + 1);
-  schedule::build_on_host(geometry, lengths.data(), memory.data());
+  const std::int64_t bytes = prefix::offset(geometry) + prefix::bytes(picked->prefix);
+  std::vector<std::max_align_t> memory(bytes / sizeof(std::max_align_t) + 1);
+  prefix::build_on_host(geometry, picked->prefix, make_groups(options, problem, picked->prefix, lengths),
+                        lengths.data(), memory.data());
   Result<PlanDescription> plan =
       describe_plan(geometry, lengths.data(), {memory.data(), memory.size() * sizeof(std::max_align_t)},
-                    picked->kernel->name);
+                    picked->kernel->name, picked->prefix);
   if (!plan.ok()) return plan.status();
   return Shown{*plan, explain(*list)};
 }
@@ -85,6 +114,13 @@ nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengt
     }
     parts.push_back({{"cost", part.cost}, {"segments", segments}});
   }
+  nlohmann::ordered_json groups = nlohmann::ordered_json::array();
+  for (const PlanGroup& group : plan.groups) {
+    groups.push_back({{"requests", group.requests},
+                      {"tokens", group.tokens},
+                      {"tiles", group.tiles},
+                      {"splits", group.splits}});
+  }
   return {{"command", command_line()},
           {"kernel", plan.kernel},
           {"explain", shown.why},
@@ -100,6 +136,7 @@ nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengt
           {"imbalance", plan.imbalance()},
           {"slots", plan.slots},
           {"merges", plan.merges},
+          {"groups", groups},
           {"parts", parts}};
 }
 
@@ -111,9 +148,9 @@ int run_plan(const PlanOptions& options) {
   Result<Shown> shown = make_plan(options, lengths);
   if (!shown.ok()) return fail(shown.status());
   const std::string text = to_string(shown->plan);
-  // The head is three lines; a line a part follows.
+  // The head is three lines and one a group; a line a part follows.
   std::size_t end = 0;
-  for (int line = 0; line < 3; ++line) end = text.find('\n', end) + 1;
+  for (std::size_t line = 0; line < 3 + shown->plan.groups.size(); ++line) end = text.find('\n', end) + 1;
   fmt::print("{}{}", shown->why, options.brief ? text.substr(0, end) : text);
   if (!options.svg.empty()) {
     const std::string picture = to_svg(shown->plan);
@@ -149,6 +186,17 @@ void add_plan(CLI::App& app, Action& action) {
   add("--heads", options->problem.query.heads, "h_q", 1 << 16);
   add("--kv-heads", options->problem.cache.heads, "h_kv", 1 << 16);
   add("--page-size", options->problem.cache.page_size, "Tokens a page", 1 << 20);
+  plan->add_option("--dim", options->dim,
+                   "Of separate keys and values (MHA, GQA); 0: a latent cache of 576, values 512")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  plan->add_option("--shared-tokens", options->shared_tokens,
+                   "All requests have so many tokens at their begin on the same pages")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  plan->add_option("--prefix-sharing", options->sharing, "Are those attended to by groups?")
+      ->check(CLI::IsMember({"off", "auto", "always"}))
+      ->capture_default_str();
   plan->add_flag("--batch-invariant", options->problem.options.batch_invariant, "Fixed splits");
   plan->add_flag("--brief", options->brief, "Without the line a part");
   plan->add_option("--svg", options->svg, "Also draw it into this file");
@@ -156,7 +204,10 @@ void add_plan(CLI::App& app, Action& action) {
   plan->footer(
       "The plan is made on the host and needs no GPU. Load is in nanoseconds, measured on an H200 "
       "(cpu_dense: in units of its own).\n"
-      "Example: flashlatent plan --length-list 131072,512,512,512 --heads 16 --svg plan.svg");
+      "Examples: flashlatent plan --length-list 131072,512,512,512 --heads 16 --svg plan.svg\n"
+      "          flashlatent plan --batch 64 --tokens 8704 --lengths uniform --heads 32 --kv-heads 8 --dim "
+      "128 "
+      "--shared-tokens 8192 --brief");
   plan->callback([&action, options] { action = [options] { return run_plan(*options); }; });
 }
 

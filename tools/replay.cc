@@ -24,7 +24,7 @@ struct ReplayCommand {
   std::string write_trace;
   int requests = 0;  // 0: not given
   std::string kv = "bf16";
-  std::string model = "mla";
+  std::string model = "mla", sharing = "auto";
   serve::ReplayOptions replay;
   ExecutorOptions executor;
   std::string json;
@@ -52,6 +52,7 @@ nlohmann::ordered_json to_json(const ReplayCommand& command) {
                                  {"model", command.model},
                                  {"heads", o.heads},
                                  {"batch", o.batch},
+                                 {"prefix_sharing", to_string(o.prefix_sharing)},
                                  {"pool_tokens", o.pool_tokens},
                                  {"page_size", o.page_size},
                                  {"kv", command.kv},
@@ -140,6 +141,7 @@ int run_replay(ReplayCommand command) {
   if (const Status status = read_model(command); !status.ok()) return fail(status);
   command.replay.dtype = command.kv == "fp16" ? Dtype::kF16 : Dtype::kBF16;
   command.replay.format = command.kv == "fp8_656" ? KvFormat::kFp8_656 : KvFormat::kPlain;
+  command.replay.prefix_sharing = *prefix_sharing_from_name(command.sharing);
   const Result<Executor> executor = make_executor(command.executor);
   if (!executor.ok()) return fail(executor.status());
   command.replay.executor = *executor;
@@ -208,6 +210,11 @@ void add_replay(CLI::App& app, Action& action) {
       ->capture_default_str();
   replay->add_option("--kv", command->kv, "Cache format: bf16, fp16 or fp8_656")
       ->check(CLI::IsMember({"bf16", "fp16", "fp8_656"}))
+      ->capture_default_str();
+  replay
+      ->add_option("--prefix-sharing", command->sharing,
+                   "Do requests with the same first pages attend to those by groups? auto: where it pays")
+      ->check(CLI::IsMember({"off", "auto", "always"}))
       ->capture_default_str();
   replay->add_flag("--verify", options.verify,
                    "Compare a sample of rows with the float64 oracle, which makes their caches afresh");

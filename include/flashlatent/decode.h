@@ -68,10 +68,26 @@ Result<std::size_t> workspace_bytes(const DecodeProblem& problem, const Executor
 /// Schedules one step into `plan`: which part does which blocks of which request, and where partial results
 /// go. On CUDA one kernel launch, which a CUDA graph can capture: replayed, it plans for the lengths then in
 /// `lengths`. A plan stays right, if not balanced, when lengths change after it was made (except with
-/// batch_invariant, which needs a fresh one). `lengths` is DecodeInputs::cache_seqlens; sparse: topk_length,
-/// absent if that is. Errors: those of plan_bytes(), kInvalidArgument (lengths, alignment), kExhausted
+/// batch_invariant or shared prefixes, which need a fresh one). `lengths` is DecodeInputs::cache_seqlens;
+/// sparse: topk_length, absent if that is. Errors: those of plan_bytes(), kInvalidArgument (lengths,
+/// alignment), kExhausted
 /// (`plan` is too small).
 Status plan(const DecodeProblem& problem, const ConstTensorView& lengths, Memory plan,
+            const Executor& executor);
+
+/// What the host knows of a step's requests, for prefixes that they share. All on the CPU.
+struct HostPages {
+  ConstTensorView block_table;    ///< int32 (batch, max_pages): what DecodeInputs::block_table will be.
+  ConstTensorView cache_seqlens;  ///< int32 (batch): what DecodeInputs::cache_seqlens is.
+};
+
+/// The same with Options::prefix_sharing: requests whose page tables begin alike are found (whole blocks of
+/// 64 tokens; the query tokens' own never), and where that pays they attend to those tokens together, as a
+/// group, in decode(). describe_plan() says which. Without `pages`, or with prefix_sharing off, none do. The
+/// plan keeps the groups: a graph that has captured this call replays with them and with the lengths then in
+/// `lengths`; it is right as long as these requests have those pages in common, and as many tokens. Errors:
+/// those of plan(), kInvalidArgument (pages, by name).
+Status plan(const DecodeProblem& problem, const ConstTensorView& lengths, const HostPages& pages, Memory plan,
             const Executor& executor);
 
 /// Runs one layer of the step that `plan` was made for, with the same problem and executor. `plan` is only

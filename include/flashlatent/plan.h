@@ -28,6 +28,14 @@ struct PlanPart {
   std::int64_t cost = 0;  ///< segments * cost_per_split + blocks * cost_per_block
 };
 
+/// Requests that attend to a prefix of their pages together.
+struct PlanGroup {
+  std::vector<int> requests;
+  int tokens = 0;  ///< Of the prefix.
+  int tiles = 0;   ///< Of query rows, of one KV head.
+  int splits = 0;  ///< So many parts the prefix is cut into.
+};
+
 struct PlanDescription {
   std::string kernel;
   int lanes = 1;                    ///< Row tiles that a part's workers do side by side.
@@ -38,8 +46,9 @@ struct PlanDescription {
   std::int64_t cost_per_split = 0;
   std::int64_t total_cost = 0;  ///< All segments' cost if nothing were split for balance.
   std::vector<PlanPart> parts;
-  int merges = 0;  ///< Requests (times rounds) that the combine step merges.
-  int slots = 0;   ///< Partial results.
+  int merges = 0;                 ///< Requests (times rounds) that the combine step merges.
+  int slots = 0;                  ///< Partial results.
+  std::vector<PlanGroup> groups;  ///< Parts and segments are of what each request has after its prefix.
 
   std::int64_t largest() const;  ///< The largest part's cost.
   double ideal() const;          ///< total_cost over the number of parts.

@@ -36,6 +36,19 @@ enum class KvLayout : std::uint8_t {
 /// "latent", "separate", "packed".
 const char* to_string(KvLayout layout);
 
+/// May requests that share their first pages attend to those together ("cascade")?
+enum class PrefixSharing : std::uint8_t {
+  kOff,     ///< No.
+  kAuto,    ///< Where plan() is given the page table on the host, the kernel can, and it is estimated to pay.
+  kAlways,  ///< The same wherever two requests share a block, whether it pays or not; a kernel that cannot
+            ///< declines the problem.
+};
+
+/// "off", "auto", "always".
+const char* to_string(PrefixSharing sharing);
+/// The choice of that name, or kInvalidArgument.
+Result<PrefixSharing> prefix_sharing_from_name(std::string_view name);
+
 /// Decode of a batch out of a paged KV cache, dense or sparse. For request i with L cached tokens, query
 /// token t and query head h of KV head k = h / (heads / kv_heads):
 ///   S = softmax_scale * q . K^T over tokens [0, L), or with `causal` over [0, L - s_q + t + 1);
@@ -81,6 +94,7 @@ struct DecodeProblem {
                                    ///< Sparse: false, the indices decide.
     bool attn_sink = false;        ///< One extra fp32 logit a head, see DecodeInputs::attn_sink.
     bool batch_invariant = false;  ///< A request's bits do not depend on its batch-mates; costs some balance.
+    PrefixSharing prefix_sharing = PrefixSharing::kOff;  ///< See plan(); not with batch_invariant.
     // For kSeparate and kPacked; scores change in this order.
     float soft_cap =
         0;  ///< s -> soft_cap * tanh(s / soft_cap) (Gemma 2, arXiv 2408.00118); 0: none. Not negative.

@@ -94,6 +94,25 @@ Result<KvFormat> kv_format_from_name(std::string_view name) {
   return invalid_argument("KV format is '", name, "'; plain, fp8_656 and e4m3 are accepted");
 }
 
+const char* to_string(PrefixSharing sharing) {
+  switch (sharing) {
+    case PrefixSharing::kOff:
+      return "off";
+    case PrefixSharing::kAuto:
+      return "auto";
+    case PrefixSharing::kAlways:
+      return "always";
+  }
+  return "unknown";
+}
+
+Result<PrefixSharing> prefix_sharing_from_name(std::string_view name) {
+  for (PrefixSharing sharing : {PrefixSharing::kOff, PrefixSharing::kAuto, PrefixSharing::kAlways}) {
+    if (name == to_string(sharing)) return sharing;
+  }
+  return invalid_argument("prefix sharing is '", name, "'; off, auto and always are accepted");
+}
+
 std::string to_string(const DecodeProblem& p) {
   const bool plain = p.cache.format == KvFormat::kPlain;
   const std::string tokens = p.sparse.enabled ? message(" page=", p.cache.page_size, " topk=", p.sparse.topk)
@@ -107,7 +126,11 @@ std::string to_string(const DecodeProblem& p) {
       " scale=", p.options.softmax_scale, p.options.causal ? " causal" : "",
       p.options.soft_cap != 0 ? message(" cap=", p.options.soft_cap) : "", p.options.alibi ? " alibi" : "",
       p.options.window != 0 ? message(" window=", p.options.window) : "", p.options.attn_sink ? " sink" : "",
-      p.options.batch_invariant ? " batch_invariant" : "", p.options.empty_lse > 0 ? " empty_lse=+inf" : "");
+      p.options.batch_invariant ? " batch_invariant" : "",
+      p.options.prefix_sharing == PrefixSharing::kOff
+          ? ""
+          : message(" prefix_sharing=", to_string(p.options.prefix_sharing)),
+      p.options.empty_lse > 0 ? " empty_lse=+inf" : "");
 }
 
 Status validate(const DecodeProblem& p) {

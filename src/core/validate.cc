@@ -119,6 +119,13 @@ Status validate_lengths(const DecodeProblem& problem, const ConstTensorView& len
   return innermost_contiguous(name, lengths);
 }
 
+Status validate_host_pages(const DecodeProblem& problem, const HostPages& pages) {
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("pages.block_table", pages.block_table, Dtype::kI32, Device{},
+                                             {problem.query.batch, problem.cache.max_pages}));
+  return expect_strided("pages.cache_seqlens", pages.cache_seqlens, Dtype::kI32, Device{},
+                        {problem.query.batch});
+}
+
 Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs,
                        Device device) {
   const auto& [query, cache, sparse, options] = problem;

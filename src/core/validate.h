@@ -12,6 +12,9 @@ Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs,
 /// What plan() gets: cache_seqlens, or sparse topk_length, which may be absent.
 Status validate_lengths(const DecodeProblem& problem, const ConstTensorView& lengths, Device device);
 
+/// What plan() gets of pages, on the CPU.
+Status validate_host_pages(const DecodeProblem& problem, const HostPages& pages);
+
 /// `memory` holds at least `bytes` and is aligned to 256 bytes.
 Status validate_memory(const char* name, Memory memory, std::size_t bytes);
 

@@ -6,11 +6,13 @@
 #include <limits>
 
 #include "core/element.h"
+#include "core/message.h"
 #include "cpu/block_math.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/kv_rows.h"
 #include "cpu/tokens.h"
 #include "plan/host_plan.h"
+#include "plan/prefix_plan.h"
 
 namespace flashlatent::cpu {
 
@@ -31,6 +33,13 @@ struct RowTile {
   int tokens;       // its query tokens
   int kv_head;
   int first;  // of the item's rows for this KV head
+  int rows;
+};
+
+/// Query rows of several requests that meet the prefix that these share.
+struct PrefixTile {
+  const std::int32_t* requests;
+  int kv_head;
   int rows;
 };
 
@@ -79,6 +88,11 @@ class Call {
     return tile;
   }
 
+  /// The rows of one request for a KV head, as a tile.
+  RowTile request_tile(int request, int kv_head) const {
+    return {request, 0, problem_.query.tokens, kv_head, 0, problem_.rows_per_kv_head()};
+  }
+
   int token(const RowTile& tile, int row) const { return tile.first_token + (tile.first + row) / group_; }
   int head(const RowTile& tile, int row) const { return tile.kv_head * group_ + (tile.first + row) % group_; }
 
@@ -86,14 +100,19 @@ class Call {
     return static_cast<const std::uint16_t*>(inputs_.q.data) + offset(tile, row, inputs_.q);
   }
 
+  const std::uint16_t* query_row(const PrefixTile& tile, int row) const {
+    const int each = problem_.rows_per_kv_head();
+    return query_row(request_tile(tile.requests[row / each], tile.kv_head), row % each);
+  }
+
   /// What all tiles share. An e4m3 key's scale goes to the scores.
-  TileSpec spec(const RowTile& tile) const {
+  TileSpec spec(int kv_head) const {
     const auto& [query, cache, sparse, options] = problem_;
     return {.dtype = cache.dtype,
             .qk_dim = cache.qk_dim,
             .v_dim = cache.v_dim,
             .latent = cache.layout == KvLayout::kLatent,
-            .scale = options.softmax_scale * scale_of(inputs_.key_scale, tile.kv_head),
+            .scale = options.softmax_scale * scale_of(inputs_.key_scale, kv_head),
             .soft_cap = options.soft_cap,
             .alibi = options.alibi};
   }
@@ -104,8 +123,12 @@ class Call {
     for (int row = 0; row < tile.rows; ++row) state.slopes[row] = slopes[head(tile, row)];
   }
 
-  /// The tokens of an item that a tile sees, and where its blocks begin.
-  Reach reach(const RowTile& tile, int planned) const {
+  /// The tokens of an item that a tile sees, and where its blocks begin: after `prefix` tokens.
+  Reach reach(const RowTile& tile, int planned, int prefix) const {
+    if (prefix > 0) {
+      const int length = prefix + planned;
+      return {length, prefix, prefix, limit(tile, length, tile.rows - 1)};
+    }
     if (problem_.options.window == 0) return {planned, 0, 0, limit(tile, planned, tile.rows - 1)};
     // The plan's tokens are a request's last ones: no query token sees those before.
     const int length = std::clamp(lengths()[tile.request], 0, max_tokens(problem_));
@@ -123,6 +146,11 @@ class Call {
     if (begin >= end) return {};
     return tokens_.block(tile.request, tile.first_token, tile.kv_head, static_cast<int>(begin),
                          static_cast<int>(end));
+  }
+
+  /// A block of a prefix: all of its rows see it.
+  Tokens prefix_tokens(const PrefixTile& tile, int block) const {
+    return tokens_.block(tile.requests[0], 0, tile.kv_head, block * kBlockTokens, (block + 1) * kBlockTokens);
   }
 
   /// Which of these tokens each row sees, and how far they are from the request's last.
@@ -203,7 +231,7 @@ class Call {
 };
 
 /// The caller's workspace: a tile's state and a converted block for each part, then partial results by
-/// slot.
+/// slot, and those of prefixes.
 class Workspace {
  public:
   Workspace(const DecodeProblem& problem, const schedule::Geometry& g, Memory memory)
@@ -223,6 +251,13 @@ class Workspace {
   std::uint8_t* scratch(int part) const {
     return reinterpret_cast<std::uint8_t*>(state(part) + state_floats_);
   }
+  /// A row of a shared prefix: v_dim values and the lse.
+  static float* prefix_row(const DecodeCall& call, std::int64_t row) {
+    const auto own = prefix::align(static_cast<std::int64_t>(bytes(call.problem, call.geometry)));
+    return reinterpret_cast<float*>(static_cast<std::uint8_t*>(call.workspace.data) + own) +
+           row * (call.problem.cache.v_dim + 1);
+  }
+
   /// v_dim values and the lse.
   float* partial(int slot, int row) const {
     return partials_ + (std::size_t{static_cast<unsigned>(slot)} * kTileRows + row) * row_floats_;
@@ -247,16 +282,90 @@ RowScale finish_row(float max, float sum) {
   return {1 / sum, max + std::log(sum)};
 }
 
+/// The prefixes of a call, if requests share some.
+struct Prefixes {
+  explicit Prefixes(const DecodeCall& call)
+      : call(call), shape(prefix_shape_of(kDenseKernel, call.problem, call.geometry.parts)) {
+    if (shape.requests == 0) return;
+    plan = prefix::view(shape, static_cast<std::uint8_t*>(call.plan.data) + prefix::offset(call.geometry));
+  }
+
+  bool shared() const { return shape.requests > 0; }
+  int tokens(int request) const { return shared() ? plan.shares[request].tokens : 0; }
+
+  const DecodeCall& call;
+  prefix::Shape shape;
+  prefix::View plan = {};
+};
+
+/// One unit of a prefix: its partial rows.
+void run_unit(const DecodeProblem& problem, const Call& call, const Workspace& workspace, int part,
+              const Prefixes& prefixes, int index) {
+  const prefix::View& plan = prefixes.plan;
+  const prefix::Unit unit =
+      unit_of(prefixes.shape, plan.tiles[tile_of_unit(*plan.header, plan.tiles, index)], index);
+  const PrefixTile tile{plan.members + unit.tile.member_begin, unit.kv_head,
+                        unit.tile.members * prefixes.shape.request_rows};
+  const std::uint16_t* query_rows[kTileRows];
+  for (int row = 0; row < tile.rows; ++row) query_rows[row] = call.query_row(tile, row);
+  const TileState state = start_tile(workspace.state(part), call.spec(tile.kv_head), query_rows, tile.rows);
+  Tokens blocks[2];  // in turns the one at work and the next
+  blocks[0] = call.prefix_tokens(tile, unit.block_begin);
+  for (int i = unit.block_begin; i < unit.block_end; ++i) {
+    const Tokens& tokens = blocks[(i - unit.block_begin) % 2];
+    Tokens& next = blocks[(i - unit.block_begin + 1) % 2];
+    next = i + 1 < unit.block_end ? call.prefix_tokens(tile, i + 1) : Tokens{};
+    if (tokens.count == 0) continue;
+    Block block, ahead;
+    std::fill_n(block.first, tile.rows, 0);
+    std::fill_n(block.visible, tile.rows, tokens.count);
+    call.fetch(tokens, next, workspace.scratch(part), block, ahead);
+    attend_block(state, block, ahead);
+  }
+  for (int row = 0; row < tile.rows; ++row) {
+    const RowScale scale = finish_row(state.max[row], state.sum[row]);
+    const float* out = state.out + row * state.out_stride;
+    float* partial = Workspace::prefix_row(prefixes.call, unit.row_begin + row);
+    for (int d = 0; d < problem.cache.v_dim; ++d) partial[d] = out[d] * scale.factor;
+    partial[problem.cache.v_dim] = scale.lse;
+  }
+}
+
+/// Adds what a prefix gave to a row of a request's first segment, in the order of splits. The row is
+/// normalised by scale.factor, which becomes that of both together.
+void add_prefix(const DecodeProblem& problem, const Prefixes& prefixes, const RowTile& tile, int row,
+                float* out, RowScale& scale) {
+  const prefix::Share& share = prefixes.plan.shares[tile.request];
+  const int v_dim = problem.cache.v_dim;
+  auto partial_of = [&](int split) {
+    const std::int64_t unit = std::int64_t{tile.kv_head} * share.splits + split;
+    return Workspace::prefix_row(prefixes.call, share.row_begin + unit * share.unit_rows + tile.first + row);
+  };
+  float max = scale.lse;
+  for (int split = 0; split < share.splits; ++split) max = std::max(max, partial_of(split)[v_dim]);
+  const float base = max == -kInfinity ? 0 : max;
+  float sum = std::exp(scale.lse - base);
+  for (int d = 0; d < v_dim; ++d) out[d] = sum == 0 ? 0 : sum * scale.factor * out[d];
+  for (int split = 0; split < share.splits; ++split) {
+    const float* partial = partial_of(split);
+    const float weight = std::exp(partial[v_dim] - base);
+    sum += weight;
+    for (int d = 0; d < v_dim && weight != 0; ++d) out[d] += weight * partial[d];
+  }
+  scale = finish_row(base, sum);
+}
+
 void run_segment(const DecodeProblem& problem, const Call& call, const Workspace& workspace, int part,
-                 const schedule::Segment& segment) {
+                 const Prefixes& prefixes, const schedule::Segment& segment) {
   const RowTile tile = call.tile(segment.request, segment.round);
   call.write_missing_rows(tile);
   if (tile.rows == 0) return;
   const std::uint16_t* query_rows[kTileRows];
   for (int row = 0; row < tile.rows; ++row) query_rows[row] = call.query_row(tile, row);
-  const TileState state = start_tile(workspace.state(part), call.spec(tile), query_rows, tile.rows);
+  const TileState state = start_tile(workspace.state(part), call.spec(tile.kv_head), query_rows, tile.rows);
   call.set_slopes(tile, state);
-  const Reach reach = call.reach(tile, segment.length);
+  const int prefix = prefixes.tokens(segment.request);
+  const Reach reach = call.reach(tile, segment.length, prefix);
   Tokens blocks[2];  // in turns the one at work and the next
   blocks[0] = call.tokens(tile, reach, segment.block_begin);
   for (int i = 0; i < segment.block_end - segment.block_begin; ++i) {
@@ -271,8 +380,9 @@ void run_segment(const DecodeProblem& problem, const Call& call, const Workspace
     attend_block(state, block, ahead);
   }
   for (int row = 0; row < tile.rows; ++row) {
-    const RowScale scale = finish_row(state.max[row], state.sum[row]);
-    const float* out = state.out + row * state.out_stride;
+    RowScale scale = finish_row(state.max[row], state.sum[row]);
+    float* out = state.out + row * state.out_stride;
+    if (prefix > 0 && segment.block_begin == 0) add_prefix(problem, prefixes, tile, row, out, scale);
     if (segment.slot < 0) {
       call.write_row(tile, row, out, scale.factor, scale.lse);
       continue;
@@ -308,21 +418,36 @@ void merge_row(const DecodeProblem& problem, const Call& call, const Workspace& 
   call.write_row(tile, row, merged, scale.factor, scale.lse);
 }
 
+Status other_plan() {
+  return invalid_argument("plan was not made for this problem and executor; call plan() with the same ones");
+}
+
 Status launch(const DecodeCall& decode_call) {
   const DecodeProblem& problem = decode_call.problem;
   const schedule::Geometry& g = decode_call.geometry;
   const schedule::PlanView plan = schedule::plan_view(g, decode_call.plan.data);
   if (plan.header->fingerprint != schedule::fingerprint(g)) {
-    return {StatusCode::kInvalidArgument,
-            "plan was not made for this problem and executor; call plan() with the same ones"};
+    return other_plan();
   }
   const Call call(decode_call);
   const Workspace workspace(problem, g, decode_call.workspace);
+  const Prefixes prefixes(decode_call);
+  if (prefixes.shared() && prefixes.plan.header->fingerprint != prefix::fingerprint(prefixes.shape)) {
+    return other_plan();
+  }
+  const std::int32_t* lengths = prefixes.shared() ? prefixes.plan.own_lengths : call.lengths();
+  const int units = prefixes.shared() ? prefixes.plan.header->units : 0;
+#pragma omp parallel for schedule(static, 1) num_threads(g.parts) if (units > 0)
+  for (int part = 0; part < g.parts; ++part) {
+    for (int unit = part; unit < units; unit += g.parts) {
+      run_unit(problem, call, workspace, part, prefixes, unit);
+    }
+  }
 #pragma omp parallel for schedule(static, 1) num_threads(g.parts)
   for (int part = 0; part < g.parts; ++part) {
-    schedule::PartWalker walker(g, plan.cuts[part], plan.cuts[part + 1], call.lengths());
+    schedule::PartWalker walker(g, plan.cuts[part], plan.cuts[part + 1], lengths);
     for (schedule::Segment segment; walker.next(segment);)
-      run_segment(problem, call, workspace, part, segment);
+      run_segment(problem, call, workspace, part, prefixes, segment);
   }
   const int merge_rows = plan.header->merges * kTileRows;
 #pragma omp parallel for schedule(static) num_threads(g.parts) if (merge_rows > 0)
@@ -354,6 +479,26 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   return g;
 }
 
+std::optional<std::string> declines_prefixes(const DecodeProblem& problem) {
+  const int rows = problem.rows_per_kv_head();
+  if (2 * rows <= kTileRows) return std::nullopt;
+  return message("a request has ", rows, " query rows a KV head; at most ", kTileRows / 2, " are accepted");
+}
+
+prefix::Shape prefix_shape(const DecodeProblem& problem, int workers) {
+  const int heads = problem.cache.heads;
+  return {.requests = problem.query.batch,
+          .request_rows = problem.rows_per_kv_head(),
+          .kv_heads = heads,
+          .max_tokens = max_tokens(problem),
+          .tile_rows = kTileRows,
+          .block_tokens = kBlockTokens,
+          .workers = workers,
+          // Up to 16 rows are as fast as memory; 64 take so many times as long.
+          .read_cost = 1000 * heads,
+          .tile_cost = 4000 * heads};
+}
+
 }  // namespace
 
 int hardware_threads() {
@@ -370,6 +515,8 @@ const DecodeKernel kDenseKernel = {
     .geometry = geometry,
     .workspace_bytes = Workspace::bytes,
     .launch = launch,
+    .declines_prefixes = declines_prefixes,
+    .prefix_shape = prefix_shape,
 };
 
 }  // namespace flashlatent::cpu

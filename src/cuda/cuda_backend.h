@@ -1,10 +1,12 @@
 // The CUDA backend as the dispatcher sees it. Plain C++: no CUDA header.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "dispatch/kernel.h"
 #include "flashlatent/kv_cache.h"
+#include "plan/prefix_groups.h"
 
 namespace flashlatent::cuda {
 
@@ -27,6 +29,11 @@ Result<int> multiprocessors(int device);
 
 /// One kernel launch on `executor.stream`: the plan of plan/schedule.h in device memory.
 Status build_plan(const schedule::Geometry& geometry, const ConstTensorView& cache_seqlens, Memory plan,
+                  const Executor& executor);
+
+/// The same where requests share prefixes, after one more launch for some 900 of their tiles and requests.
+Status build_plan(const schedule::Geometry& geometry, const prefix::Shape& shape,
+                  std::span<const prefix::Group> groups, const ConstTensorView& cache_seqlens, Memory plan,
                   const Executor& executor);
 
 /// The operations of kv_cache.h on device memory, a kernel launch each; arguments are already validated.

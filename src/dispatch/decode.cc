@@ -4,6 +4,7 @@
 #include "core/validate.h"
 #include "dispatch/select.h"
 #include "plan/host_plan.h"
+#include "plan/prefix_plan.h"
 #if FLASHLATENT_WITH_CUDA
 #include "cuda/cuda_backend.h"
 #endif
@@ -22,17 +23,46 @@ Result<std::size_t> workspace_bytes(const DecodeProblem& problem, const Executor
   return selection->workspace_bytes;
 }
 
+namespace {
+
+/// A plan for these groups; `lengths` are valid.
+Status build_plan(const Selection& selection, const ConstTensorView& lengths,
+                  const std::vector<prefix::Group>& groups, Memory plan,
+                  [[maybe_unused]] const Executor& executor) {
+#if FLASHLATENT_WITH_CUDA
+  if (executor.backend == Backend::kCuda) {
+    if (selection.prefix.requests == 0) return cuda::build_plan(selection.geometry, lengths, plan, executor);
+    return cuda::build_plan(selection.geometry, selection.prefix, groups, lengths, plan, executor);
+  }
+#endif
+  prefix::build_on_host(selection.geometry, selection.prefix, groups,
+                        static_cast<const std::int32_t*>(lengths.data), plan.data);
+  return {};
+}
+
+}  // namespace
+
 Status plan(const Selection& selection, const DecodeProblem& problem, const ConstTensorView& lengths,
             Memory plan, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, device_of(executor)));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection.plan_bytes));
-#if FLASHLATENT_WITH_CUDA
-  if (executor.backend == Backend::kCuda) {
-    return cuda::build_plan(selection.geometry, lengths, plan, executor);
-  }
-#endif
-  schedule::build_on_host(selection.geometry, static_cast<const std::int32_t*>(lengths.data), plan.data);
-  return {};
+  return build_plan(selection, lengths, {}, plan, executor);
+}
+
+Status plan(const Selection& selection, const DecodeProblem& problem, const ConstTensorView& lengths,
+            const HostPages& pages, Memory plan, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, device_of(executor)));
+  FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection.plan_bytes));
+  if (selection.prefix.requests == 0) return build_plan(selection, lengths, {}, plan, executor);
+  FLASHLATENT_RETURN_IF_ERROR(validate_host_pages(problem, pages));
+  const prefix::PageTable table{static_cast<const std::int32_t*>(pages.block_table.data),
+                                pages.block_table.strides[0], problem.cache.max_pages,
+                                problem.cache.page_size,
+                                static_cast<const std::int32_t*>(pages.cache_seqlens.data)};
+  const bool always = problem.options.prefix_sharing == PrefixSharing::kAlways;
+  return build_plan(selection, lengths,
+                    prefix::find_groups(selection.prefix, table, problem.query.tokens, always), plan,
+                    executor);
 }
 
 Status decode(const Selection& selection, const DecodeProblem& problem, const DecodeInputs& inputs,
@@ -49,6 +79,13 @@ Status plan(const DecodeProblem& problem, const ConstTensorView& lengths, Memory
   Result<Selection> selection = select(problem, executor);
   if (!selection.ok()) return selection.status();
   return flashlatent::plan(*selection, problem, lengths, plan, executor);
+}
+
+Status plan(const DecodeProblem& problem, const ConstTensorView& lengths, const HostPages& pages, Memory plan,
+            const Executor& executor) {
+  Result<Selection> selection = select(problem, executor);
+  if (!selection.ok()) return selection.status();
+  return flashlatent::plan(*selection, problem, lengths, pages, plan, executor);
 }
 
 Status decode(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs,

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "flashlatent/decode.h"
+#include "plan/prefix.h"
 #include "plan/schedule.h"
 
 namespace flashlatent {
@@ -34,9 +35,17 @@ struct DecodeKernel {
   schedule::Geometry (*geometry)(const DecodeProblem&, int workers);
   std::size_t (*workspace_bytes)(const DecodeProblem&, const schedule::Geometry&);
   Status (*launch)(const DecodeCall&);
+  /// Why prefixes that requests share cannot be attended to by groups; nothing if they can. Null: never.
+  std::optional<std::string> (*declines_prefixes)(const DecodeProblem&) = nullptr;
+  /// If they can, how. With Options::prefix_sharing off it is not asked.
+  prefix::Shape (*prefix_shape)(const DecodeProblem&, int workers) = nullptr;
 };
 
 /// All kernels; of two whose estimates are equal the first is preferred.
 std::span<const DecodeKernel> decode_kernels();
+
+/// How requests attend to shared prefixes by groups, as select() has it for this problem: without requests,
+/// if they don't.
+prefix::Shape prefix_shape_of(const DecodeKernel& kernel, const DecodeProblem& problem, int workers);
 
 }  // namespace flashlatent

@@ -5,6 +5,7 @@
 #include "core/message.h"
 #include "cpu/cpu_backend.h"
 #include "plan/host_plan.h"
+#include "plan/prefix_plan.h"
 #if FLASHLATENT_WITH_CUDA
 #include "cuda/cuda_backend.h"
 #endif
@@ -24,6 +25,18 @@ Result<int> workers_of(const Executor& executor) {
 #endif
 }
 
+/// Empty if requests may attend to shared prefixes by groups, else why not.
+std::string reason_against_prefixes(const DecodeKernel& kernel, const DecodeProblem& problem) {
+  const auto& [query, cache, sparse, options] = problem;
+  if (kernel.declines_prefixes == nullptr) return "this kernel does not take shared prefixes";
+  if (options.batch_invariant) return "batch_invariant is set";
+  if (sparse.enabled) return "the problem is sparse";
+  if (query.ragged) return "queries are ragged";
+  if (options.window != 0) return message("window is ", options.window);
+  if (options.alibi) return "alibi is set";
+  return kernel.declines_prefixes(problem).value_or("");
+}
+
 /// Empty if the kernel takes the problem on this executor, else why not.
 std::string reason_to_decline(const DecodeKernel& kernel, const DecodeProblem& problem,
                               const Executor& executor) {
@@ -31,10 +44,19 @@ std::string reason_to_decline(const DecodeKernel& kernel, const DecodeProblem& p
   // The oracle is a thousand times too slow to be picked by accident.
   if (&kernel == &decode_kernels().back() && executor.kernel.empty())
     return "runs only when asked for by name";
-  return kernel.declines(problem).value_or("");
+  const std::string reason = kernel.declines(problem).value_or("");
+  if (!reason.empty() || problem.options.prefix_sharing != PrefixSharing::kAlways) return reason;
+  const std::string no_prefixes = reason_against_prefixes(kernel, problem);
+  return no_prefixes.empty() ? "" : "prefix_sharing is always, but " + no_prefixes;
 }
 
 }  // namespace
+
+prefix::Shape prefix_shape_of(const DecodeKernel& kernel, const DecodeProblem& problem, int workers) {
+  if (problem.options.prefix_sharing == PrefixSharing::kOff) return {};
+  if (!reason_against_prefixes(kernel, problem).empty()) return {};
+  return kernel.prefix_shape(problem, workers);
+}
 
 Device device_of(const Executor& executor) {
   if (executor.backend == Backend::kCpu) return {};
@@ -63,6 +85,11 @@ Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Ex
     if (candidate.reason.empty()) {
       candidate.geometry = kernel.geometry(problem, workers);
       FLASHLATENT_RETURN_IF_ERROR(schedule::validate(candidate.geometry));
+      if (problem.options.prefix_sharing != PrefixSharing::kOff) {
+        candidate.no_prefixes = reason_against_prefixes(kernel, problem);
+        candidate.prefix = prefix_shape_of(kernel, problem, workers);
+        FLASHLATENT_RETURN_IF_ERROR(prefix::validate(candidate.prefix));
+      }
       candidate.estimate = schedule::estimate(candidate.geometry);
     }
     list.push_back(std::move(candidate));
@@ -102,11 +129,32 @@ std::string explain(const std::vector<Candidate>& candidates) {
       // A kernel without a rival needs no measured costs.
       if (takers > 1)
         text += message(", estimated at ", static_cast<double>(candidate.estimate) / 1000, " us");
+      if (candidate.prefix.requests > 0) text += ", shares prefixes";
+      if (!candidate.no_prefixes.empty()) text += ", shares no prefixes: " + candidate.no_prefixes;
     }
     text += "\n";
   }
   return text;
 }
+
+namespace {
+
+/// Prefixes, if they are shared, come after what else a plan has; so do their partial results.
+std::size_t plan_bytes_of(const Candidate& candidate) {
+  if (candidate.prefix.requests == 0) {
+    return static_cast<std::size_t>(schedule::plan_bytes(candidate.geometry));
+  }
+  return static_cast<std::size_t>(prefix::offset(candidate.geometry) + prefix::bytes(candidate.prefix));
+}
+
+std::size_t workspace_bytes_of(const DecodeProblem& problem, const Candidate& candidate) {
+  const std::size_t bytes = candidate.kernel->workspace_bytes(problem, candidate.geometry);
+  if (candidate.prefix.requests == 0) return bytes;
+  return prefix::align(static_cast<std::int64_t>(bytes)) +
+         prefix::max_partial_rows(candidate.prefix) * (problem.cache.v_dim + 1) * sizeof(float);
+}
+
+}  // namespace
 
 Result<Selection> select(const DecodeProblem& problem, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
@@ -116,14 +164,12 @@ Result<Selection> select(const DecodeProblem& problem, const Executor& executor)
   if (!list.ok()) return list.status();
   const Candidate* best = cheapest(*list);
   if (best == nullptr) return none_takes(problem, *list);
-  Selection selection{.kernel = best->kernel, .geometry = best->geometry};
+  Selection selection{.kernel = best->kernel, .geometry = best->geometry, .prefix = best->prefix};
   for (const Candidate& candidate : *list) {
     // With batch_invariant every batch gets the same kernel.
     if (!candidate.reason.empty() || (problem.options.batch_invariant && &candidate != best)) continue;
-    const auto plan_bytes = static_cast<std::size_t>(schedule::plan_bytes(candidate.geometry));
-    selection.plan_bytes = std::max(selection.plan_bytes, plan_bytes);
-    selection.workspace_bytes =
-        std::max(selection.workspace_bytes, candidate.kernel->workspace_bytes(problem, candidate.geometry));
+    selection.plan_bytes = std::max(selection.plan_bytes, plan_bytes_of(candidate));
+    selection.workspace_bytes = std::max(selection.workspace_bytes, workspace_bytes_of(problem, candidate));
   }
   return selection;
 }

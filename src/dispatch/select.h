@@ -13,6 +13,7 @@ namespace flashlatent {
 struct Selection {
   const DecodeKernel* kernel = nullptr;
   schedule::Geometry geometry = {};
+  prefix::Shape prefix = {};  ///< Without requests: they share no prefixes.
   std::size_t plan_bytes = 0;
   std::size_t workspace_bytes = 0;
 };
@@ -22,6 +23,8 @@ struct Candidate {
   const DecodeKernel* kernel = nullptr;
   std::string reason = {};           ///< Why it does not take the problem; empty if it does.
   schedule::Geometry geometry = {};  ///< If it does.
+  prefix::Shape prefix = {};         ///< Then of shared prefixes, if it takes those and they are wanted.
+  std::string no_prefixes = {};      ///< If they are wanted and it does not take them: why.
   std::int64_t estimate = 0;         ///< Then schedule::estimate() of it.
 };
 
@@ -47,12 +50,15 @@ Result<Selection> select(const DecodeProblem& problem, const Executor& executor)
 /// stream may be another): callers that keep it save choosing again in each call.
 Status plan(const Selection& selection, const DecodeProblem& problem, const ConstTensorView& lengths,
             Memory plan, const Executor& executor);
+Status plan(const Selection& selection, const DecodeProblem& problem, const ConstTensorView& lengths,
+            const HostPages& pages, Memory plan, const Executor& executor);
 Status decode(const Selection& selection, const DecodeProblem& problem, const DecodeInputs& inputs,
               const DecodeOutputs& outputs, Memory plan, Memory workspace, const Executor& executor);
 
 /// describe_plan() for a geometry at hand; `plan` and `lengths` are on the host.
 Result<PlanDescription> describe_plan(const schedule::Geometry& geometry, const std::int32_t* lengths,
-                                      Memory plan, const std::string& kernel);
+                                      Memory plan, const std::string& kernel,
+                                      const prefix::Shape& prefix = {});
 
 /// Where an executor's tensors must be.
 Device device_of(const Executor& executor);

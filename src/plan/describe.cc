@@ -7,6 +7,7 @@
 #include "core/validate.h"
 #include "dispatch/select.h"
 #include "flashlatent/plan.h"
+#include "plan/prefix.h"
 
 namespace flashlatent {
 
@@ -31,16 +32,44 @@ Result<PlanDescription> describe_plan(const DecodeProblem& problem, const ConstT
   const schedule::Geometry& g = selection->geometry;
   FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, Device{}));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection->plan_bytes));
-  return describe_plan(g, static_cast<const std::int32_t*>(lengths.data), plan, selection->kernel->name);
+  return describe_plan(g, static_cast<const std::int32_t*>(lengths.data), plan, selection->kernel->name,
+                       selection->prefix);
 }
 
+namespace {
+
+std::vector<PlanGroup> groups_of(const prefix::View& view) {
+  std::vector<PlanGroup> groups(view.header->groups);
+  for (std::int32_t t = 0; t < view.header->tiles; ++t) {
+    const prefix::Tile& tile = view.tiles[t];
+    PlanGroup& group = groups[tile.group];
+    group.tokens = tile.tokens;
+    group.splits = tile.splits;
+    ++group.tiles;
+    const std::int32_t* members = view.members + tile.member_begin;
+    group.requests.insert(group.requests.end(), members, members + tile.members);
+  }
+  return groups;
+}
+
+}  // namespace
+
 Result<PlanDescription> describe_plan(const schedule::Geometry& g, const std::int32_t* lengths, Memory plan,
-                                      const std::string& kernel) {
+                                      const std::string& kernel, const prefix::Shape& shape) {
   const schedule::PlanView view = schedule::plan_view(g, plan.data);
   if (view.header->fingerprint != schedule::fingerprint(g)) {
     return invalid_argument("plan was not made for this problem and executor");
   }
   PlanDescription description;
+  if (shape.requests > 0) {
+    const prefix::View prefixes =
+        prefix::view(shape, static_cast<std::uint8_t*>(plan.data) + prefix::offset(g));
+    if (prefixes.header->fingerprint != prefix::fingerprint(shape)) {
+      return invalid_argument("plan was not made for this problem and executor");
+    }
+    description.groups = groups_of(prefixes);
+    lengths = prefixes.own_lengths;
+  }
   description.kernel = kernel;
   description.lanes = g.lanes;
   description.rounds = g.rounds;
@@ -73,6 +102,19 @@ std::string format(const char* pattern, Values... values) {
   return text;
 }
 
+/// "0-3, 7".
+std::string list_of(const std::vector<int>& numbers) {
+  std::string text;
+  for (std::size_t i = 0; i < numbers.size();) {
+    std::size_t last = i;
+    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
+    text += message(i == 0 ? "" : ", ", numbers[i]);
+    if (last > i) text += message("-", numbers[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string to_string(const PlanDescription& plan) {
@@ -83,6 +125,11 @@ std::string to_string(const PlanDescription& plan) {
                   " a segment; largest part ", plan.largest(), ", ideal ", format("%.1f", plan.ideal()),
                   ", imbalance ", format("%.3f", plan.imbalance()), "\n");
   text += message("splits: ", plan.slots, " partial results, merged into ", plan.merges, "\n");
+  for (const PlanGroup& group : plan.groups) {
+    text +=
+        message("shared prefix: ", group.requests.size(), " requests (", list_of(group.requests), "), ",
+                group.tokens, " tokens, ", group.tiles, " row tiles a KV head, ", group.splits, " splits\n");
+  }
   text += format("%5s %8s %8s %8s %8s  %s\n", "part", "segments", "blocks", "partial", "cost", "load");
   constexpr int kBar = 40;
   const double largest = static_cast<double>(std::max<std::int64_t>(plan.largest(), 1));

@@ -17,12 +17,14 @@ namespace {
 class Maker {
  public:
   Maker(BenchInput& input, const std::vector<int>& lengths, float deviation, std::uint64_t seed,
-        const Executor& executor)
+        const Executor& executor, int shared_tokens)
       : input_(input),
         lengths_(lengths),
         deviation_(deviation),
         seed_(seed),
         executor_(executor),
+        shared_pages_(std::min(shared_tokens, *std::min_element(lengths.begin(), lengths.end())) /
+                      input.problem.cache.page_size),
         device_(device_of(executor)) {}
 
   Status make() {
@@ -66,7 +68,8 @@ class Maker {
 
   Status make_cache() {
     std::int64_t pages = 0;
-    for (int length : lengths_) pages += pages_of(length);
+    for (int length : lengths_) pages += pages_of(length) - shared_pages_;
+    pages += shared_pages_;
     std::vector<std::int32_t> order(pages);
     std::iota(order.begin(), order.end(), 0);
     for (std::int64_t i = pages - 1; i > 0; --i) {
@@ -139,10 +142,14 @@ class Maker {
   Status make_page_table(const std::vector<std::int32_t>& order) {
     const std::int64_t batch = problem().query.batch, columns = problem().cache.max_pages;
     std::vector<std::int32_t> table(batch * columns, -1);
-    auto next = order.begin();
+    auto next = order.begin() + shared_pages_;
     for (std::int64_t i = 0; i < batch; ++i) {
-      for (int page = 0; page < pages_of(lengths_[i]); ++page) table[i * columns + page] = *next++;
+      for (int page = 0; page < pages_of(lengths_[i]); ++page) {
+        table[i * columns + page] = page < shared_pages_ ? order[page] : *next++;
+      }
     }
+    input_.host_table = table;
+    input_.host_lengths = {lengths_.begin(), lengths_.end()};
     DecodeInputs& inputs = input_.inputs;
     inputs.block_table = {nullptr, Dtype::kI32, {batch, columns}, device_};
     inputs.cache_seqlens = {nullptr, Dtype::kI32, {batch}, device_};
@@ -199,16 +206,17 @@ class Maker {
   const float deviation_;
   const std::uint64_t seed_;
   const Executor& executor_;
+  const int shared_pages_;
   const Device device_;
 };
 
 }  // namespace
 
 Result<BenchInput> make_bench_input(DecodeProblem problem, const std::vector<int>& lengths, float deviation,
-                                    std::uint64_t seed, const Executor& executor) {
+                                    std::uint64_t seed, const Executor& executor, int shared_tokens) {
   BenchInput input;
   input.problem = problem;
-  FLASHLATENT_RETURN_IF_ERROR(Maker(input, lengths, deviation, seed, executor).make());
+  FLASHLATENT_RETURN_IF_ERROR(Maker(input, lengths, deviation, seed, executor, shared_tokens).make());
   return input;
 }
 

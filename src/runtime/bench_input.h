@@ -15,14 +15,20 @@ struct BenchInput {
   DecodeProblem problem;
   DecodeInputs inputs;
   DecodeOutputs outputs;
+  std::vector<std::int32_t> host_table, host_lengths;  // of what block_table and cache_seqlens have
+  HostPages pages() const {
+    return {{host_table.data(), Dtype::kI32, {problem.query.batch, problem.cache.max_pages}},
+            {host_lengths.data(), Dtype::kI32, {problem.query.batch}}};
+  }
   Buffer q, kv_cache, value_cache, scale, block_table, cache_seqlens, indices, out, lse;
 };
 
 /// `problem` without batch and max_pages, which the lengths give (sparse: from 1); no ragged queries, no
 /// attention sink. An fp8_656 cache is quantised from bf16 on the device, which needs memory for both.
+/// The requests have their first `shared_tokens` tokens in common, as far as these fill pages.
 /// `deviation`: that of queries and cached rows; separate keys and values in e4m3 have it as their scale.
 Result<BenchInput> make_bench_input(DecodeProblem problem, const std::vector<int>& lengths, float deviation,
-                                    std::uint64_t seed, const Executor& executor);
+                                    std::uint64_t seed, const Executor& executor, int shared_tokens = 0);
 
 /// Fills `count` elements of bf16 or fp16 with normal values of deviation `scale`.
 Status fill_normal(void* data, std::int64_t count, Dtype dtype, float scale, std::uint64_t seed,

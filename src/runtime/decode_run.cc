@@ -54,6 +54,9 @@ Result<DecodeRun> DecodeRun::create(const DecodeProblem& problem, const DecodeIn
                           {&inputs.alibi_slopes, &run.inputs_.alibi_slopes}}) {
     FLASHLATENT_RETURN_IF_ERROR(run.place(*from, *to));
   }
+  if (problem.options.prefix_sharing != PrefixSharing::kOff && !problem.sparse.enabled) {
+    run.keep_pages(inputs);
+  }
   const auto& [query, cache, sparse, options] = problem;
   const Device device = device_of(executor);
   TensorView out =
@@ -78,6 +81,15 @@ Result<DecodeRun> DecodeRun::create(const DecodeProblem& problem, const DecodeIn
   return run;
 }
 
+void DecodeRun::keep_pages(const DecodeInputs& inputs) {
+  const ConstTensorView& table = inputs.block_table;
+  for (std::int64_t request = 0; request < table.shape[0]; ++request) {
+    const auto* row = static_cast<const std::int32_t*>(table.data) + request * table.strides[0];
+    host_table_.insert(host_table_.end(), row, row + table.shape[1]);
+    host_lengths_.push_back(static_cast<const std::int32_t*>(inputs.cache_seqlens.data)[request]);
+  }
+}
+
 Status DecodeRun::poison() {
   for (const Buffer* buffer : {&out_, &lse_, &workspace_}) {
     FLASHLATENT_RETURN_IF_ERROR(fill(buffer->data(), 0xFF, buffer->size(), executor_));
@@ -87,7 +99,10 @@ Status DecodeRun::poison() {
 
 Status DecodeRun::plan() {
   const ConstTensorView& lengths = problem_.sparse.enabled ? inputs_.topk_length : inputs_.cache_seqlens;
-  return flashlatent::plan(problem_, lengths, plan_.memory(), executor_);
+  if (host_table_.empty()) return flashlatent::plan(problem_, lengths, plan_.memory(), executor_);
+  const HostPages pages{{host_table_.data(), Dtype::kI32, {problem_.query.batch, problem_.cache.max_pages}},
+                        {host_lengths_.data(), Dtype::kI32, {problem_.query.batch}}};
+  return flashlatent::plan(problem_, lengths, pages, plan_.memory(), executor_);
 }
 
 Status DecodeRun::decode() {

@@ -41,6 +41,8 @@ class DecodeRun {
 
  private:
   Status place(const ConstTensorView& host, ConstTensorView& device);
+  /// What plan() needs where prefixes may be shared.
+  void keep_pages(const DecodeInputs& inputs);
 
   DecodeProblem problem_;
   Executor executor_;
@@ -48,6 +50,7 @@ class DecodeRun {
   DecodeOutputs outputs_;
   std::vector<Buffer> buffers_;
   Buffer out_, lse_, plan_, workspace_;
+  std::vector<std::int32_t> host_table_, host_lengths_;
   std::vector<std::uint8_t> host_out_, host_lse_;
   ConstTensorView host_out_view_, host_lse_view_;
 };

@@ -40,6 +40,12 @@ class Maker {
  private:
   int batch() const { return static_cast<int>(spec_.lengths.size()); }
   int pages_of(int length) const { return pages(spec_, length); }
+  /// The request whose pages this one shares, and how many of them: those that both fill.
+  std::size_t leader_of(std::size_t request) const { return request - request % spec_.sharers; }
+  int shared_pages(std::size_t request) const {
+    const int shortest = std::min(spec_.lengths[request], spec_.lengths[leader_of(request)]);
+    return std::max(0, std::min(spec_.shared_tokens, shortest)) / spec_.page_size;
+  }
   std::uint16_t normal() { return from_float(normal_(engine_), spec_.dtype); }
 
   template <class T>
@@ -108,6 +114,8 @@ class Maker {
     for (int length : spec_.lengths) {
       pages_.emplace_back(next, next + pages_of(length));
       next += pages_of(length);
+      const std::size_t request = pages_.size() - 1;
+      std::copy_n(pages_[leader_of(request)].begin(), shared_pages(request), pages_[request].begin());
     }
     spare_page_ = order.back();
     return pages;
@@ -246,6 +254,8 @@ class Maker {
         const ConstTensorView& cache =
             spec_.layout == KvLayout::kLatent ? case_.inputs.kv_cache : case_.inputs.key_cache;
         table[i] = invalid ? outside(cache.shape[0]) : pages[i % columns];
+        const auto request = static_cast<std::size_t>(i / columns);
+        if (i % columns < shared_pages(request)) table[i] = table[leader_of(request) * columns + i % columns];
       }
     }
   }
@@ -349,6 +359,7 @@ DecodeProblem problem_of(const CaseSpec& spec) {
                spec.causal,
                spec.sink,
                spec.batch_invariant,
+               spec.prefix_sharing,
                spec.soft_cap,
                spec.alibi,
                spec.window};

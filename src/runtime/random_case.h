@@ -35,6 +35,9 @@ struct CaseSpec {
   bool sparse = false;  ///< Query tokens attend to `topk` random ones of their request's tokens.
   int topk = 0;
   std::vector<int> topk_lengths = {};  ///< One a request; empty: no topk_length.
+  PrefixSharing prefix_sharing = PrefixSharing::kOff;
+  int sharers = 1;             ///< So many requests, one after another, have the same
+  int shared_tokens = 0;       ///< first tokens, as far as these fill pages.
   double skipped_indices = 0;  ///< The part of the indices that is -1 or out of range; of each third query
                                ///< token then all are.
 };

@@ -40,6 +40,7 @@ Engine::Engine(std::span<const io::TraceRequest> trace, const Options& options)
                     .page_size = options.page_size,
                     .max_pages = options.max_pages};
   problem_.options.softmax_scale = 1.0F / std::sqrt(192.0F);  // DeepSeek-V2: 128 + 64 before absorption
+  problem_.options.prefix_sharing = options.prefix_sharing;
   row_ = kRow;
   if (options.kv_dim > 0) {
     problem_.cache.heads = options.kv_heads;
@@ -271,7 +272,9 @@ Result<double> Engine::step(const Scheduler::Step& step, const PagePool& pool, i
   inputs.q = {q_.data(), dtype, {batch, 1, heads, qk_dim}, device_};
   inputs.block_table = {block_table_.data(), Dtype::kI32, {batch, options_.max_pages}, device_};
   inputs.cache_seqlens = {cache_seqlens_.data(), Dtype::kI32, {batch}, device_};
-  FLASHLATENT_RETURN_IF_ERROR(plan(problem_, inputs.cache_seqlens, plan_.memory(), executor));
+  const HostPages pages{{host_block_table_.data(), Dtype::kI32, {batch, options_.max_pages}},
+                        {host_cache_seqlens_.data(), Dtype::kI32, {batch}}};
+  FLASHLATENT_RETURN_IF_ERROR(plan(problem_, inputs.cache_seqlens, pages, plan_.memory(), executor));
   for (int layer = 0; layer < options_.layers; ++layer) {
     const bool kept = layer == kept_layer;
     set_cache(layer, inputs);

@@ -32,6 +32,7 @@ class Engine {
     int page_size = 64;
     int max_pages = 0;  ///< The most that one request has.
     std::uint64_t seed = 0;
+    PrefixSharing prefix_sharing = PrefixSharing::kAuto;  ///< Of decode.
   };
 
   /// `trace` must outlive the engine. Allocates everything that steps need; unwritten cache memory is NaN.

@@ -124,7 +124,8 @@ Result<ReplayReport> replay(std::span<const io::TraceRequest> trace, const Repla
                                  pages,
                                  options.page_size,
                                  0,
-                                 options.seed};
+                                 options.seed,
+                                 options.prefix_sharing};
   engine_options.max_pages = static_cast<int>((longest + options.page_size - 1) / options.page_size);
   auto engine = Engine::create(trace, engine_options);
   if (!engine.ok()) return engine.status();

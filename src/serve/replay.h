@@ -19,6 +19,7 @@ struct ReplayOptions {
   int layers = 1;
   int heads = 16;
   int kv_heads = 1;
+  PrefixSharing prefix_sharing = PrefixSharing::kAuto;  ///< In decode, of the pages that prefix hits share.
   int kv_dim = 0;  ///< MHA, GQA, MQA: elements of a key, and of a value; 0: MLA, which has one KV head.
   int batch = 32;
   std::int64_t pool_tokens = 262144;  ///< Rounded down to whole pages.

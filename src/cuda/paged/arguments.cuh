@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/parts/arguments.cuh"
+#include "plan/prefix.h"
 
 namespace flashlatent::paged {
 
@@ -21,8 +22,17 @@ struct ScoreArguments {
   int window;                 // tokens that a query token sees, itself included; 0: all
 };
 
+/// Prefixes that requests share, which another launch attends to: the results are merged with those of a
+/// request's first segment.
+struct PrefixArguments {
+  const prefix::Share* shares;  // one a request; null: nothing is shared
+  const float* out;             // partial rows of `dim`
+  const float* lse;
+};
+
 struct Arguments {
-  parts::DecodeArguments decode;
+  parts::DecodeArguments decode;  // with prefixes, lengths are those of what comes after them
+  PrefixArguments prefix;
   Plane keys, values;
   ScoreArguments score;
   int dim;    // of keys and values: whole units of 16 bytes

@@ -1,0 +1,146 @@
+#include "plan/prefix_groups.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+namespace flashlatent::prefix {
+
+namespace {
+
+/// A request's row of the page table, as far as it may be shared: live pages without a hole.
+struct Row {
+  std::int32_t request;
+  const std::int32_t* pages;
+  std::int32_t count;
+};
+
+std::int32_t usable_pages(const PageTable& pages, std::int32_t request, std::int32_t query_tokens) {
+  const std::int64_t reach = std::int64_t{pages.columns} * pages.page_size;
+  const std::int64_t length = std::min<std::int64_t>(pages.lengths[request], reach) - query_tokens;
+  if (length <= 0) return 0;
+  const auto most = static_cast<std::int32_t>(length / pages.page_size);
+  const std::int32_t* row = pages.entries + request * pages.stride;
+  return static_cast<std::int32_t>(std::find_if(row, row + most, [](std::int32_t page) { return page < 0; }) -
+                                   row);
+}
+
+std::int32_t common_pages(const Row& a, const Row& b) {
+  const std::int32_t most = std::min(a.count, b.count);
+  return static_cast<std::int32_t>(std::mismatch(a.pages, a.pages + most, b.pages).first - a.pages);
+}
+
+bool before(const Row& a, const Row& b) {
+  const std::int32_t common = common_pages(a, b);
+  if (common < a.count && common < b.count) return a.pages[common] < b.pages[common];
+  return a.count != b.count ? a.count < b.count : a.request < b.request;
+}
+
+std::vector<Row> sorted_rows(const PageTable& pages, std::int32_t requests, std::int32_t query_tokens) {
+  std::vector<Row> rows;
+  for (std::int32_t r = 0; r < requests; ++r) {
+    const std::int32_t count = usable_pages(pages, r, query_tokens);
+    if (count > 0) rows.push_back({r, pages.entries + r * pages.stride, count});
+  }
+  std::sort(rows.begin(), rows.end(), before);
+  return rows;
+}
+
+/// Sorted rows [begin, end) have their first `tokens` tokens in common. `gain`: the most that they save, as
+/// one group or in the chosen ones among [chosen, ...) of the list.
+struct Interval {
+  std::int32_t begin;
+  std::int32_t tokens;
+  std::int64_t gain;  // of the groups chosen inside it so far
+  std::size_t chosen;
+};
+
+struct Range {
+  std::int32_t begin, end, tokens;
+};
+
+class Chooser {
+ public:
+  Chooser(const Shape& shape, bool always) : shape_(shape), always_(always) {}
+
+  /// Adjacent rows share `tokens[i]` = tokens of rows i and i + 1. The tree of intervals, children first, by
+  /// a stack of those that are still open.
+  std::vector<Range> choose(const std::vector<std::int32_t>& tokens) {
+    const auto rows = static_cast<std::int32_t>(tokens.size()) + 1;
+    std::vector<Interval> open{{0, 0, 0, 0}};
+    for (std::int32_t i = 0; i < rows; ++i) {
+      const std::int32_t shared = i + 1 < rows ? tokens[i] : 0;
+      std::int32_t begin = i;
+      std::int64_t gain = 0;
+      std::size_t chosen = ranges_.size();
+      while (open.back().tokens > shared) {
+        const Interval closed = open.back();
+        open.pop_back();
+        chosen = closed.chosen;
+        begin = closed.begin;
+        gain = close(closed, i + 1);
+        if (open.back().tokens >= shared) {  // the parent is open already
+          open.back().gain += gain;
+          gain = 0;
+        }
+      }
+      if (open.back().tokens < shared) open.push_back({begin, shared, gain, chosen});
+    }
+    total_ = open.front().gain;
+    return ranges_;
+  }
+
+  std::int64_t total() const { return total_; }
+
+ private:
+  /// What a group of so many requests saves.
+  std::int64_t gain_of(std::int64_t requests, std::int64_t tokens) const {
+    if (requests < 2) return -1;
+    const std::int64_t each = tile_requests(shape_);
+    const std::int64_t tiles = (requests + each - 1) / each;
+    const std::int64_t alone = requests * tokens * shape_.read_cost;
+    const std::int64_t together = tokens * (shape_.read_cost + tiles * shape_.tile_cost);
+    return always_ ? alone : alone - together - requests * shape_.member_cost;
+  }
+
+  std::int64_t close(const Interval& interval, std::int32_t end) {
+    const std::int64_t whole = gain_of(end - interval.begin, interval.tokens);
+    if (whole <= interval.gain) return interval.gain;
+    ranges_.resize(interval.chosen);
+    ranges_.push_back({interval.begin, end, interval.tokens});
+    return whole;
+  }
+
+  const Shape& shape_;
+  const bool always_;
+  std::vector<Range> ranges_;
+  std::int64_t total_ = 0;
+};
+
+}  // namespace
+
+std::vector<Group> find_groups(const Shape& shape, const PageTable& pages, std::int32_t query_tokens,
+                               bool always) {
+  const std::vector<Row> rows = sorted_rows(pages, shape.requests, query_tokens);
+  if (rows.size() < 2) return {};
+  std::vector<std::int32_t> tokens(rows.size() - 1);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const std::int64_t common = std::int64_t{common_pages(rows[i], rows[i + 1])} * pages.page_size;
+    tokens[i] = static_cast<std::int32_t>(common / shape.block_tokens * shape.block_tokens);
+  }
+  Chooser chooser(shape, always);
+  const std::vector<Range> ranges = chooser.choose(tokens);
+  if (!always && chooser.total() <= shape.call_cost) return {};
+  std::vector<Group> groups;
+  for (const Range& range : ranges) {
+    Group group{{}, range.tokens};
+    for (std::int32_t i = range.begin; i < range.end; ++i) group.requests.push_back(rows[i].request);
+    std::sort(group.requests.begin(), group.requests.end());
+    groups.push_back(std::move(group));
+  }
+  std::sort(groups.begin(), groups.end(),
+            [](const Group& a, const Group& b) { return a.requests.front() < b.requests.front(); });
+  return groups;
+}
+
+}  // namespace flashlatent::prefix

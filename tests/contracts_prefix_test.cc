@@ -1,0 +1,242 @@
+// Requests that attend to a shared prefix by groups, on every backend that is there: right, and right in all
+// that a plan without groups is.
+#include <algorithm>
+
+#include "contracts.h"
+#include "flashlatent/plan.h"
+#include "runtime/device_memory.h"
+
+namespace flashlatent {
+namespace {
+
+using runtime::CaseSpec;
+using runtime::DecodeRun;
+using runtime::RandomCase;
+
+class Prefix : public Contracts {
+ protected:
+  /// Five requests in a row share `shared` tokens.
+  static CaseSpec gqa(int heads, int kv_heads, int d, std::vector<int> lengths, int shared) {
+    return {.name = "shared prefix",
+            .layout = KvLayout::kSeparate,
+            .heads = heads,
+            .kv_heads = kv_heads,
+            .qk_dim = d,
+            .v_dim = d,
+            .page_size = 16,
+            .lengths = std::move(lengths),
+            .prefix_sharing = PrefixSharing::kAlways,
+            .sharers = 5,
+            .shared_tokens = shared};
+  }
+
+  bool taken(const CaseSpec& spec) const {
+    const Status status = plan_bytes(runtime::problem_of(spec), executor_).status();
+    return !on_gpu() || status.code() != StatusCode::kUnsupported;
+  }
+
+  /// What the plan of a run says of groups.
+  std::vector<PlanGroup> groups_of(const RandomCase& c, DecodeRun& run) {
+    const Memory plan_memory = run.plan_memory();
+    Result<runtime::Buffer> copy = runtime::Buffer::allocate(Executor{}, plan_memory.bytes);
+    EXPECT_TRUE(copy.ok() && runtime::synchronize(executor_).ok());
+    EXPECT_TRUE(runtime::copy_to_host(copy->data(), plan_memory.data, plan_memory.bytes, executor_).ok());
+    Result<PlanDescription> plan =
+        describe_plan(c.problem, c.inputs.cache_seqlens, copy->memory(), executor_);
+    EXPECT_TRUE(plan.ok()) << plan.status().message();
+    return plan.ok() ? plan->groups : std::vector<PlanGroup>{};
+  }
+
+  /// Right, in `groups` groups.
+  void expect_right(const CaseSpec& spec, std::size_t groups, std::uint64_t seed = 1) {
+    if (!taken(spec)) return;
+    const RandomCase c = runtime::make_case(spec, seed);
+    Contracts::expect_right(c, spec.name);
+    DecodeRun run = place(c, executor_);
+    ASSERT_TRUE(run.plan().ok());
+    EXPECT_EQ(groups_of(c, run).size(), groups) << to_string(c.problem);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, Prefix, kBackends, backend_name);
+
+TEST_P(Prefix, LengthsAtBoundaries) {
+  // Own tokens from none but the last on; blocks that are whole; a request that is shorter than the prefix.
+  expect_right(gqa(8, 2, 128, {129, 130, 191, 192, 193, 128, 300, 128, 0, 257}, 128), 2);
+  expect_right(gqa(8, 2, 128, {65, 66, 67, 68, 70, 1, 2, 3}, 64), 1);
+  expect_right(gqa(8, 2, 64, {5000, 700, 900, 640, 1100}, 640), 1);
+}
+
+TEST_P(Prefix, OnePrefixOfManyRequests) {
+  CaseSpec spec = gqa(8, 2, 128, {}, 1024);
+  spec.sharers = 70;
+  for (int i = 0; i < 70; ++i) spec.lengths.push_back(1024 + 1 + 7 * i);
+  expect_right(spec, 1);
+  spec.dtype = Dtype::kF16;
+  expect_right(spec, 1);
+}
+
+TEST_P(Prefix, DimensionsAndGroups) {
+  for (int d : {64, 80, 128, 256}) expect_right(gqa(8, 2, d, {200, 300, 400, 500, 600, 70}, 192), 1);
+  for (int group : {1, 2, 3, 5, 8, 16}) {
+    expect_right(gqa(group * 3, 3, 64, {200, 300, 400, 500, 600, 200, 300}, 192), 2);
+  }
+}
+
+TEST_P(Prefix, LayoutsAndFormats) {
+  CaseSpec spec = gqa(8, 2, 128, {200, 300, 400, 500, 600}, 192);
+  for (KvLayout layout : {KvLayout::kSeparate, KvLayout::kPacked}) {
+    spec.layout = layout;
+    spec.format = KvFormat::kPlain;
+    spec.scales = 0;
+    expect_right(spec, 1);
+    spec.format = KvFormat::kE4m3;
+    spec.scales = 2;
+    expect_right(spec, 1);
+  }
+  CaseSpec latent = gqa(8, 1, 576, {200, 300, 400, 500, 600}, 192);
+  latent.layout = KvLayout::kLatent;
+  latent.v_dim = 512;
+  expect_right(latent, 1);
+}
+
+TEST_P(Prefix, PageSizesStridesAndPagesThatAreNone) {
+  for (int page_size : {1, 8, 16, 48, 64, 256}) {
+    CaseSpec spec = gqa(8, 2, 128, {600, 700, 800, 900, 1000}, 520);
+    spec.page_size = page_size;
+    expect_right(spec, 1);
+    spec.strided = true;
+    expect_right(spec, 1);
+    spec.invalid_pages = true;  // a prefix ends before a negative page; how long it is depends on luck
+    for (std::uint64_t seed = 0; seed < 4; ++seed) {
+      if (taken(spec)) Contracts::expect_right(spec, seed);
+    }
+  }
+}
+
+TEST_P(Prefix, SeveralQueryTokens) {
+  for (int tokens : {2, 4}) {
+    CaseSpec spec = gqa(8, 2, 128, {192 + tokens, 300, 400, 191 + tokens, 600}, 192);
+    spec.query_tokens = tokens;
+    for (bool causal : {false, true}) {
+      spec.causal = causal;
+      expect_right(spec, 1);
+    }
+  }
+}
+
+TEST_P(Prefix, SinkAndSoftCap) {
+  CaseSpec spec = gqa(8, 2, 128, {200, 300, 400, 500, 600}, 192);
+  spec.sink = true;
+  expect_right(spec, 1);
+  spec.soft_cap = 3;
+  expect_right(spec, 1);
+}
+
+TEST_P(Prefix, HugeLogits) {
+  CaseSpec spec = gqa(8, 2, 128, {200, 300, 400, 500, 600, 1000, 1100}, 192);
+  spec.logit_scale = 100;
+  expect_right(spec, 2);
+}
+
+TEST_P(Prefix, SameBitsAndPoison) {
+  CaseSpec spec = gqa(8, 2, 128, {1000, 300, 400, 500, 600, 1000, 1100}, 192);
+  if (!taken(spec)) GTEST_SKIP() << "no kernel takes it";
+  expect_same_bits(spec);
+}
+
+TEST_P(Prefix, LiveNanReachesTheOutputsOfAllThatShareIt) {
+  const CaseSpec spec = gqa(8, 2, 128, {200, 300, 400, 500, 600, 250}, 192);
+  if (!taken(spec)) GTEST_SKIP() << "no kernel takes it";
+  for (const bool key : {false, true}) {
+    RandomCase c = runtime::make_case(spec, 5);
+    const ConstTensorView& cache = key ? c.inputs.key_cache : c.inputs.value_cache;
+    const auto* table = static_cast<const std::int32_t*>(c.inputs.block_table.data);
+    auto* element = static_cast<std::uint16_t*>(const_cast<void*>(cache.data)) + table[3] * cache.strides[0] +
+                    5 * cache.strides[1] + 7;
+    *element = 0x7FC0;
+    Contracts::expect_right(c, key ? "NaN in a key" : "NaN in a value");
+  }
+}
+
+TEST_P(Prefix, WithoutPagesOrOffNothingIsShared) {
+  CaseSpec spec = gqa(8, 2, 128, {200, 300, 400, 500, 600}, 192);
+  if (!taken(spec)) GTEST_SKIP() << "no kernel takes it";
+  const RandomCase c = runtime::make_case(spec, 3);
+  DecodeRun run = place(c, executor_);
+  ASSERT_TRUE(plan(c.problem, run.inputs().cache_seqlens, run.plan_memory(), executor_).ok());
+  EXPECT_TRUE(groups_of(c, run).empty());
+  ASSERT_TRUE(run.decode().ok());
+  ASSERT_TRUE(run.fetch().ok());
+  EXPECT_TRUE(runtime::compare(c.problem, c.inputs, run.out(), run.lse()).ok());
+  spec.prefix_sharing = PrefixSharing::kOff;
+  expect_right(spec, 0);
+}
+
+TEST_P(Prefix, AutoSharesWhatPaysAndNothingElse) {
+  CaseSpec spec = gqa(32, 8, 128, std::vector<int>(32, 2100), 2048);
+  spec.prefix_sharing = PrefixSharing::kAuto;
+  spec.sharers = 32;
+  if (!taken(spec)) GTEST_SKIP() << "no kernel takes it";
+  const RandomCase c = runtime::make_case(spec, 3);
+  DecodeRun run = place(c, executor_);
+  ASSERT_TRUE(run.plan().ok());
+  const std::vector<PlanGroup> groups = groups_of(c, run);
+  ASSERT_EQ(groups.size(), 1U);
+  EXPECT_EQ(groups[0].tokens, 2048);
+  EXPECT_EQ(groups[0].requests.size(), 32U);
+  spec.lengths = std::vector<int>(32, 100);
+  spec.sharers = 2;  // pairs with a block in common
+  spec.shared_tokens = 64;
+  expect_right(spec, 0);
+}
+
+TEST_P(Prefix, WhatCannotBeSharedIsNot) {
+  CaseSpec spec = gqa(8, 2, 128, {200, 300, 400, 500, 600}, 192);
+  auto check = [&](const CaseSpec& changed, const char* word) {
+    CaseSpec always = changed;
+    const Status status = plan_bytes(runtime::problem_of(always), executor_).status();
+    EXPECT_EQ(status.code(), StatusCode::kUnsupported) << word;
+    EXPECT_NE(status.message().find(word), std::string::npos) << status.message();
+    CaseSpec automatic = changed;
+    automatic.prefix_sharing = PrefixSharing::kAuto;
+    if (!taken(automatic)) return;
+    Result<std::string> why = explain(runtime::problem_of(automatic), executor_);
+    ASSERT_TRUE(why.ok());
+    EXPECT_NE(why->find("shares no prefixes"), std::string::npos) << *why;
+    expect_right(automatic, 0);
+  };
+  CaseSpec changed = spec;
+  changed.batch_invariant = true;
+  check(changed, "batch_invariant");
+  changed = spec;
+  changed.window = 100;
+  check(changed, "window");
+  changed = spec;
+  changed.alibi = true;
+  check(changed, "alibi");
+  changed = spec;
+  changed.ragged_tokens = {1, 2, 0, 1, 1};
+  check(changed, "ragged");
+  changed = spec;
+  changed.query_tokens = 40;
+  check(changed, "query rows");
+}
+
+TEST_P(Prefix, BadPagesAreNamed) {
+  const CaseSpec spec = gqa(8, 2, 128, {200, 300, 400, 500, 600}, 192);
+  if (!taken(spec)) GTEST_SKIP() << "no kernel takes it";
+  const RandomCase c = runtime::make_case(spec, 3);
+  DecodeRun run = place(c, executor_);
+  HostPages pages{c.inputs.block_table, c.inputs.cache_seqlens};
+  pages.block_table.shape[1] -= 1;
+  Status status = plan(c.problem, run.inputs().cache_seqlens, pages, run.plan_memory(), executor_);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("pages.block_table"), std::string::npos) << status.message();
+  pages = {c.inputs.block_table, {}};
+  status = plan(c.problem, run.inputs().cache_seqlens, pages, run.plan_memory(), executor_);
+  EXPECT_NE(status.message().find("pages.cache_seqlens"), std::string::npos) << status.message();
+}
+
+}  // namespace
+}  // namespace flashlatent

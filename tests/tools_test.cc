@@ -170,7 +170,9 @@ TEST_F(Program, BenchPaged) {
   expect_right("bench paged --suite small --repeats 3 --rmse --with-cold --json " + file("paged.json"),
                {"floor ms", "cold ms"});
   const auto rows = json("paged.json").at("results");
-  ASSERT_EQ(rows.size(), 3U);
+  ASSERT_EQ(rows.size(), 4U);
+  EXPECT_EQ(rows[3].at("shared_tokens"), 192);
+  EXPECT_EQ(rows[3].at("prefix_sharing"), "auto");
   EXPECT_EQ(rows[2].at("name"), "b1 h8-2 d128 s_k300 uniform s_q2 e4m3 packed page16");
   EXPECT_EQ(rows[2].at("layout"), "packed");
   EXPECT_EQ(rows[2].at("kv"), "e4m3");
@@ -260,6 +262,22 @@ TEST_F(Program, PlanSaysWhyItsKernel) {
   EXPECT_EQ(json("plan.json").at("kernel"), "cpu_dense");
   expect_refused("plan --kernel fast", {"--kernel", "'fast'", "cpu_dense"});
   expect_refused("plan --heads 3 --kv-heads 2", {"h_q is 3"});
+}
+
+TEST_F(Program, PlanShowsSharedPrefixes) {
+  const std::string shape =
+      "plan --kernel cpu_dense --batch 64 --tokens 8704 --lengths uniform --heads 32 --kv-heads 8 --dim 128 "
+      "--brief --shared-tokens 8192";
+  expect_right(shape + " --json " + file("plan.json"),
+               {"cpu_dense: picked, shares prefixes", "shared prefix: 64 requests (0-63), 8192 tokens"});
+  const auto group = json("plan.json").at("groups").at(0);
+  EXPECT_EQ(group.at("tokens"), 8192);
+  EXPECT_EQ(group.at("requests").size(), 64U);
+  const Outcome off = run(shape + " --prefix-sharing off");
+  EXPECT_EQ(off.out.find("shared prefix"), std::string::npos) << off.out;
+  const Outcome invariant = run(shape + " --batch-invariant");
+  EXPECT_NE(invariant.out.find("shares no prefixes: batch_invariant is set"), std::string::npos)
+      << invariant.out;
 }
 
 TEST_F(Program, DecodeIsRightOnMadeCases) {

@@ -89,8 +89,8 @@ def torch_calls(case, threads):
          lambda: operators.decode(q, kv_cache, block_table, cache_seqlens, softmax_scale=0.1, v_dim=v_dim,
                                   plan=plan)),
         ("torch operator decode_out",
-         lambda: operators.decode_out(q, kv_cache, block_table, cache_seqlens, softmax_scale=0.1, v_dim=v_dim, plan=plan,
-                                      out=out, lse=lse)),
+         lambda: operators.decode_out(q, kv_cache, block_table, cache_seqlens, softmax_scale=0.1, v_dim=v_dim,
+                                      plan=plan, out=out, lse=lse)),
     ]
 
 

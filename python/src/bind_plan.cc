@@ -67,11 +67,22 @@ nb::dict describe(const DecodeProblem& problem, const std::vector<std::int32_t>&
                          picked->kernel->name)));
 }
 
-void schedule(Plan& plan, nb::handle lengths, nb::handle like, nb::handle storage, nb::handle stream) {
+void schedule(Plan& plan, nb::handle lengths, nb::handle pages, nb::handle like, nb::handle storage,
+              nb::handle stream) {
   if (like.is_none()) like = lengths;
   const WorkStream work(like, plan.device(), stream);
   const Array array = Array::read(plan.problem().sparse.enabled ? "topk_length" : "cache_seqlens", lengths);
-  plan.schedule(array.view(), like, storage, work.handle());
+  if (pages.is_none()) {
+    plan.schedule(array.view(), like, storage, work.handle());
+  } else {
+    if (!nb::isinstance<nb::tuple>(pages) || nb::len(pages) != 2) {
+      refuse("pages is a ", type_of(pages), "; a tuple (block_table, cache_seqlens) on the CPU is expected");
+    }
+    const Array table = Array::read("pages.block_table", nb::object(pages[0]));
+    const Array host_lengths = Array::read("pages.cache_seqlens", nb::object(pages[1]));
+    const HostPages host{table.view(), host_lengths.view()};
+    plan.schedule(array.view(), like, storage, work.handle(), false, &host);
+  }
   work.finish();
 }
 
@@ -144,11 +155,14 @@ can't be used.)")
           },
           "problem"_a, "array"_a, nb::kw_only(), "threads"_a = 0, "kernel"_a = "",
           "A plan on the device of this array.")
-      .def("schedule", &schedule, "lengths"_a.none(), nb::kw_only(), "like"_a = nb::none(),
-           "plan"_a = nb::none(), "stream"_a = nb::none(),
+      .def("schedule", &schedule, "lengths"_a.none(), nb::kw_only(), "pages"_a = nb::none(),
+           "like"_a = nb::none(), "plan"_a = nb::none(), "stream"_a = nb::none(),
            R"(Plans one step: which part does which blocks of which request.
 
 lengths  int32 (batch): cache_seqlens, or topk_length where decode is sparse (None: all have topk)
+pages    with a Problem that has prefix_sharing: (block_table, cache_seqlens) on the CPU, int32 (batch, max_pages) and
+         (batch), as decode() will have them: requests whose page tables begin alike attend to those tokens together
+         where that pays. The plan is right as long as these requests have those pages in common
 like     an array of the package whose allocator and current stream are used; lengths if not given
 plan     uint8, contiguous, on the plan's device, plan_bytes long: where the plan goes; the object's own memory
          if not given

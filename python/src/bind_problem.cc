@@ -29,7 +29,7 @@ DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pa
                            int qk_dim, int v_dim, int page_size, const std::string& dtype,
                            const std::string& kv_format, const std::string& layout, std::optional<int> topk,
                            bool causal, bool ragged, bool attn_sink, bool batch_invariant, float soft_cap,
-                           bool alibi, int window, float empty_lse) {
+                           bool alibi, int window, const std::string& prefix_sharing, float empty_lse) {
   DecodeProblem problem;
   problem.query = {.batch = batch, .tokens = tokens, .heads = heads, .ragged = ragged};
   problem.cache = {.format = take(kv_format_from_name(kv_format)),
@@ -45,6 +45,7 @@ DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pa
                      .causal = causal,
                      .attn_sink = attn_sink,
                      .batch_invariant = batch_invariant,
+                     .prefix_sharing = take(prefix_sharing_from_name(prefix_sharing)),
                      .soft_cap = soft_cap,
                      .alibi = alibi,
                      .window = window,
@@ -79,12 +80,13 @@ DecodeProblem of_arrays(nb::handle q, nb::handle kv_cache, nb::handle block_tabl
 DecodeProblem of_kv_arrays(nb::handle q, nb::handle key_cache, nb::handle value_cache, nb::handle block_table,
                            float softmax_scale, bool causal, int window, float soft_cap, bool alibi,
                            nb::handle cu_seqlens_q, bool attn_sink, bool batch_invariant,
-                           const std::optional<std::string>& dtype, std::optional<int> tokens,
-                           float empty_lse) {
+                           const std::string& prefix_sharing, const std::optional<std::string>& dtype,
+                           std::optional<int> tokens, float empty_lse) {
   StepOptions options;
   options.options = {.softmax_scale = softmax_scale,
                      .causal = causal,
                      .batch_invariant = batch_invariant,
+                     .prefix_sharing = take(prefix_sharing_from_name(prefix_sharing)),
                      .soft_cap = soft_cap,
                      .window = window,
                      .empty_lse = empty_lse};
@@ -126,6 +128,8 @@ causal           query token t of s_q sees tokens < L - s_q + t + 1
 ragged           q is (total tokens, h_q, qk_dim) and cu_seqlens_q says where requests begin
 attn_sink        one extra fp32 logit a head
 batch_invariant  a request's bits do not depend on its batch-mates
+prefix_sharing   'auto': requests that share their first pages may attend to those together, see Plan.schedule();
+                 'always': wherever they share a block; 'off'
 soft_cap, alibi, window  of keys and values apart: options of flashlatent.decode_kv()
 empty_lse        lse of rows that attend to nothing: -inf, which merges as nothing, or +inf
 Raises InvalidArgumentError, which names the field, its value and the range.)")
@@ -135,17 +139,17 @@ Raises InvalidArgumentError, which names the field, its value and the range.)")
              int kv_heads, int qk_dim, int v_dim, int page_size, const std::string& dtype,
              const std::string& kv_format, const std::string& layout, std::optional<int> topk, bool causal,
              bool ragged, bool attn_sink, bool batch_invariant, float soft_cap, bool alibi, int window,
-             float empty_lse) {
-            new (self)
-                DecodeProblem(make_problem(batch, heads, softmax_scale, max_pages, tokens, kv_heads, qk_dim,
-                                           v_dim, page_size, dtype, kv_format, layout, topk, causal, ragged,
-                                           attn_sink, batch_invariant, soft_cap, alibi, window, empty_lse));
+             const std::string& prefix_sharing, float empty_lse) {
+            new (self) DecodeProblem(make_problem(batch, heads, softmax_scale, max_pages, tokens, kv_heads,
+                                                  qk_dim, v_dim, page_size, dtype, kv_format, layout, topk,
+                                                  causal, ragged, attn_sink, batch_invariant, soft_cap, alibi,
+                                                  window, prefix_sharing, empty_lse));
           },
           nb::kw_only(), "batch"_a, "heads"_a, "softmax_scale"_a, "max_pages"_a = 0, "tokens"_a = 1,
           "kv_heads"_a = 1, "qk_dim"_a = 576, "v_dim"_a = 512, "page_size"_a = 64, "dtype"_a = "bf16",
           "kv_format"_a = "plain", "layout"_a = "latent", "topk"_a = nb::none(), "causal"_a = false,
           "ragged"_a = false, "attn_sink"_a = false, "batch_invariant"_a = false, "soft_cap"_a = 0.0F,
-          "alibi"_a = false, "window"_a = 0, "empty_lse"_a = kMinusInfinity)
+          "alibi"_a = false, "window"_a = 0, "prefix_sharing"_a = "off", "empty_lse"_a = kMinusInfinity)
       .def_static(
           "of_arrays", &of_arrays, "q"_a, "kv_cache"_a, "block_table"_a = nb::none(), nb::kw_only(),
           "softmax_scale"_a, "v_dim"_a = 512, "causal"_a = false, "indices"_a = nb::none(),
@@ -156,8 +160,8 @@ request of a ragged batch has (their total if not given); dtype 'bf16' says that
       .def_static("of_kv_arrays", &of_kv_arrays, "q"_a, "key_cache"_a, "value_cache"_a, "block_table"_a,
                   nb::kw_only(), "softmax_scale"_a, "causal"_a = false, "window"_a = 0, "soft_cap"_a = 0.0F,
                   "alibi"_a = false, "cu_seqlens_q"_a = nb::none(), "attn_sink"_a = false,
-                  "batch_invariant"_a = false, "dtype"_a = nb::none(), "tokens"_a = nb::none(),
-                  "empty_lse"_a = kMinusInfinity,
+                  "batch_invariant"_a = false, "prefix_sharing"_a = "off", "dtype"_a = nb::none(),
+                  "tokens"_a = nb::none(), "empty_lse"_a = kMinusInfinity,
                   "The problem that these arrays pose, shapes as in flashlatent.decode_kv(); the rest as "
                   "of_arrays().")
       .def(
@@ -188,6 +192,8 @@ request of a ragged batch has (their total if not given); dtype 'bf16' says that
       .def_prop_ro("soft_cap", [](const DecodeProblem& p) { return p.options.soft_cap; })
       .def_prop_ro("alibi", [](const DecodeProblem& p) { return p.options.alibi; })
       .def_prop_ro("window", [](const DecodeProblem& p) { return p.options.window; })
+      .def_prop_ro("prefix_sharing",
+                   [](const DecodeProblem& p) { return to_string(p.options.prefix_sharing); })
       .def_prop_ro("empty_lse", [](const DecodeProblem& p) { return p.options.empty_lse; });
 }
 

@@ -51,8 +51,14 @@ Executor Plan::executor_on_stream(void* stream) const {
   return executor;
 }
 
+Status Plan::plan_into(Memory memory, const ConstTensorView& lengths, const HostPages* pages,
+                       const Executor& executor) const {
+  return pages == nullptr ? plan(selection_, problem_, lengths, memory, executor)
+                          : plan(selection_, problem_, lengths, *pages, memory, executor);
+}
+
 void Plan::schedule(const ConstTensorView& lengths, nb::handle like, nb::handle storage, void* stream,
-                    bool fresh) {
+                    bool fresh, const HostPages* pages) {
   const Executor executor = executor_on_stream(stream);
   if (!storage.is_none()) {
     const Memory memory = memory_of("plan", Array::output("plan", storage, {}, fresh));
@@ -60,14 +66,14 @@ void Plan::schedule(const ConstTensorView& lengths, nb::handle like, nb::handle 
       // A plan must not depend on where it lies: arrays are copied.
       Buffer buffer;
       const Memory aligned = buffer.at_least(selection_.plan_bytes, device_, like);
-      check(plan(selection_, problem_, lengths, aligned, executor));
+      check(plan_into(aligned, lengths, pages, executor));
       std::memcpy(memory.data, aligned.data, selection_.plan_bytes);
       return;
     }
-    check(plan(selection_, problem_, lengths, memory, executor));
+    check(plan_into(memory, lengths, pages, executor));
     return;
   }
-  check(plan(selection_, problem_, lengths, plan_.at_least(selection_.plan_bytes, device_, like), executor));
+  check(plan_into(plan_.at_least(selection_.plan_bytes, device_, like), lengths, pages, executor));
   scheduled_ = true;
 }
 

@@ -43,9 +43,9 @@ class Plan {
   Device device() const { return device_; }
 
   /// Plans a step on `stream` into `storage`, or its own, which like's package allocates. A `fresh` storage
-  /// is the binding's, not the caller's: see Array::output().
+  /// is the binding's, not the caller's: see Array::output(). `pages`: for prefixes that requests share.
   void schedule(const ConstTensorView& lengths, nb::handle like, nb::handle storage, void* stream,
-                bool fresh = false);
+                bool fresh = false, const HostPages* pages = nullptr);
 
   bool scheduled() const { return scheduled_; }
 
@@ -54,6 +54,8 @@ class Plan {
 
  private:
   Executor executor_on_stream(void* stream) const;
+  Status plan_into(Memory memory, const ConstTensorView& lengths, const HostPages* pages,
+                   const Executor& executor) const;
 
   DecodeProblem problem_;
   Executor executor_;

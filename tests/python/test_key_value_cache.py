@@ -141,6 +141,27 @@ def test_plan_and_step(place):
         case.check(to_numbers(place.back(out)), place.back(lse), **expected)
 
 
+@pytest.mark.parametrize("sharing", ["auto", "always"])
+def test_shared_prefixes(place, sharing):
+    if sharing == "always" and place.device != "cpu":
+        pytest.skip("always is refused where a kernel can't")
+    case = KvCase([300, 290, 310, 280, 40])
+    case.block_table[1:4, :16] = case.block_table[0, :16]  # 256 tokens
+    arrays = [place.array(array) for array in case.arrays()]
+    problem = flashlatent.Problem.of_kv_arrays(*arrays[:4], softmax_scale=case.scale, prefix_sharing=sharing)
+    assert problem.prefix_sharing == sharing
+    plan = flashlatent.Plan.like(problem, arrays[0])
+    for pages in (None, (case.block_table, case.cache_seqlens)):
+        plan.schedule(arrays[4], pages=pages)
+        out, lse = plan.decode_kv(*arrays)
+        case.check(place.back(out), place.back(lse))
+    with pytest.raises(flashlatent.InvalidArgumentError, match="pages is a list; a tuple"):
+        plan.schedule(arrays[4], pages=[1])
+    if sharing == "always":
+        with pytest.raises(flashlatent.InvalidArgumentError, match="pages.block_table is"):
+            plan.schedule(arrays[4], pages=(case.block_table[:2], case.cache_seqlens))
+
+
 def raw(place, array):
     """An array's bytes, whatever its dtype."""
     return np.ascontiguousarray(place.back(array)).view(np.uint8)
@@ -280,6 +301,8 @@ def call_gather(cache, **options):
         keys[0, :1], values[0, :1], np.array([0]), (np.broadcast_to(keys, keys.shape), values))),
     ("layout is 'flat'; latent, separate and packed",
      lambda keys, values: flashlatent.Problem(batch=1, heads=4, layout="flat", softmax_scale=1)),
+    ("prefix sharing is 'maybe'; off, auto and always",
+     lambda keys, values: flashlatent.Problem(batch=1, heads=4, max_pages=1, prefix_sharing="maybe", softmax_scale=1)),
     ("window is set; that is for separate keys and values",
      lambda keys, values: flashlatent.Problem(batch=1, heads=4, max_pages=1, window=3, softmax_scale=1)),
 ])

@@ -32,8 +32,15 @@ class Paged : public Contracts {
     return !on_gpu() || status.code() != StatusCode::kUnsupported;
   }
 
+  /// By every kernel that takes it, each by name: the dispatcher would pick one of them.
   void expect_right(const CaseSpec& spec) {
-    if (taken(spec)) Contracts::expect_right(spec);
+    if (!on_gpu()) return Contracts::expect_right(spec);
+    for (const char* kernel : {"paged", "prefill"}) {
+      executor_.kernel = kernel;
+      if (taken(spec)) Contracts::expect_right(spec);
+      if (HasFailure()) ADD_FAILURE() << kernel;
+    }
+    executor_.kernel.clear();
   }
   /// In both layouts.
   void expect_both(CaseSpec spec) {
@@ -218,8 +225,68 @@ TEST_P(Paged, LiveNanReachesTheOutput) {
           elements[pages[token / 16] * view.strides[0] + token % 16 * view.strides[1]] =
               float_to_bf16(std::numeric_limits<float>::quiet_NaN());
           Contracts::expect_right(c, "nan");
+          if (!on_gpu() || heads < 40 || cap > 0) continue;
+          executor_.kernel = "prefill";
+          Contracts::expect_right(c, "nan");
+          executor_.kernel.clear();
         }
       }
+    }
+  }
+}
+
+/// Many query tokens: whole prompts, chunks behind a cached prefix, more query tokens than tokens.
+TEST_P(Paged, Prompts) {
+  for (int d : {64, 72, 128, 192}) {
+    for (int group : {1, 3, 8}) {
+      CaseSpec spec = gqa(group, 1, d, {90, 0, 200});
+      spec.query_tokens = 90;
+      spec.causal = true;
+      spec.dtype = group == 3 ? Dtype::kF16 : Dtype::kBF16;
+      expect_right(spec);
+      if (group == 8) continue;
+      spec.causal = false;
+      expect_both(spec);
+    }
+  }
+}
+
+TEST_P(Paged, PromptsInPages) {
+  for (int page_size : {8, 24, 256}) {
+    CaseSpec spec = gqa(4, 2, 80, {300, 130});
+    spec.page_size = page_size;
+    spec.query_tokens = 70;
+    spec.causal = spec.sink = true;
+    spec.strided = spec.invalid_pages = true;
+    expect_right(spec);
+    spec.window = 50;
+    expect_right(spec);
+    spec.window = 0;
+    spec.query_tokens = 1;
+    spec.ragged_tokens = {70, 41};
+    expect_right(spec);
+  }
+}
+
+/// The same of values and keys that are not finite, seen by the first, the last and all query tokens.
+TEST_P(Paged, LiveNanAndInfinityInPrompts) {
+  if (on_gpu()) executor_.kernel = "prefill";
+  for (int token : {0, 60, 64, 199}) {
+    for (float poison : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                         -std::numeric_limits<float>::infinity()}) {
+      CaseSpec spec = gqa(2, 1, 64, {200});
+      spec.query_tokens = 140;
+      spec.causal = true;
+      spec.window = token == 60 ? 80 : 0;
+      if (!taken(spec)) GTEST_SKIP() << "no kernel takes it";
+      RandomCase c = runtime::make_case(spec, 4);
+      const ConstTensorView& view = c.inputs.value_cache;
+      const auto* pages = static_cast<const std::int32_t*>(c.inputs.block_table.data);
+      auto* elements = static_cast<std::uint16_t*>(const_cast<void*>(view.data));
+      elements[pages[token / 16] * view.strides[0] + token % 16 * view.strides[1] + 37] =
+          float_to_bf16(poison);
+      Contracts::expect_right(c, "prompt");
+      if (HasFailure()) return;
     }
   }
 }
@@ -229,6 +296,12 @@ TEST_P(Paged, SameBits) {
   spec.alibi = true;
   if (!taken(spec)) GTEST_SKIP() << "no kernel takes it";
   expect_same_bits(spec);
+  spec.alibi = false;
+  spec.lengths = {300, 40};
+  spec.query_tokens = 40;
+  spec.causal = true;
+  if (on_gpu()) executor_.kernel = "prefill";
+  expect_same_bits(spec);
 }
 
 TEST_P(Paged, BatchInvariant) {
@@ -237,6 +310,10 @@ TEST_P(Paged, BatchInvariant) {
   if (!taken(spec)) GTEST_SKIP() << "no kernel takes it";
   expect_batch_invariant(spec);
   spec.window = 2200;
+  expect_batch_invariant(spec);
+  spec.lengths = {300, 3, 40};
+  spec.query_tokens = 20;
+  spec.causal = true;
   expect_batch_invariant(spec);
 }
 

@@ -1,15 +1,18 @@
 // Prefill into pages is decode with many query tokens: prompts are appended, attended causally (varied
-// numbers of tokens a request, with and without a cached prefix), then decoded; against a dense computation
-// in float64.
+// numbers of tokens a request, with and without a cached prefix), then decoded; on every backend, against a
+// dense computation in float64.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <random>
+#include <tuple>
 
+#include "contracts.h"
 #include "core/element.h"
+#include "device_tensor.h"
 #include "flashlatent/kv_cache.h"
-#include "runtime/decode_run.h"
 
 namespace flashlatent {
 namespace {
@@ -61,17 +64,43 @@ struct Model {
   std::vector<std::uint16_t> q[kBatch], keys[kBatch], values[kBatch];
 };
 
-class Prefill : public ::testing::TestWithParam<KvLayout> {
+class Prefill : public ::testing::TestWithParam<std::tuple<Backend, KvLayout>> {
  protected:
-  Prefill() : key_memory_(kPages * kPageSize * kKvHeads * kDim, 0xFFFF), value_memory_(key_memory_) {
-    if (GetParam() == KvLayout::kPacked) {
-      cache_.keys = {key_memory_.data(), Dtype::kBF16, {kPages, kKvHeads, kDim / 8, kPageSize, 8}};
-      cache_.values = {value_memory_.data(), Dtype::kBF16, {kPages, kKvHeads, kDim, kPageSize}};
+  void SetUp() override {
+    executor_.backend = std::get<0>(GetParam());
+    if (Status status = available(executor_.backend); !status.ok()) GTEST_SKIP() << status.message();
+    if (std::get<1>(GetParam()) == KvLayout::kPacked) {
+      keys_.emplace(executor_, Dtype::kBF16,
+                    std::initializer_list<std::int64_t>{kPages, kKvHeads, kDim / 8, kPageSize, 8});
+      values_.emplace(executor_, Dtype::kBF16,
+                      std::initializer_list<std::int64_t>{kPages, kKvHeads, kDim, kPageSize});
     } else {
-      cache_.keys = {key_memory_.data(), Dtype::kBF16, {kPages, kPageSize, kKvHeads, kDim}};
-      cache_.values = {value_memory_.data(), Dtype::kBF16, {kPages, kPageSize, kKvHeads, kDim}};
+      for (auto* cache : {&keys_, &values_}) {
+        cache->emplace(executor_, Dtype::kBF16,
+                       std::initializer_list<std::int64_t>{kPages, kPageSize, kKvHeads, kDim});
+      }
+    }
+    for (auto* cache : {&keys_, &values_}) {
+      (*cache)->set(std::vector<std::uint16_t>(kPages * kPageSize * kKvHeads * kDim, 0xFFFF));
+      (*cache)->upload();
     }
     for (int i = 0; i < kPages; ++i) table_[i] = (i * 7 + 3) % kPages;  // pages in no order
+  }
+
+  template <class T>
+  TensorView on_device(std::optional<Tensor>& tensor, Dtype dtype, std::initializer_list<std::int64_t> shape,
+                       const std::vector<T>& values) {
+    tensor.emplace(executor_, dtype, shape);
+    tensor->set(values);
+    return tensor->upload();
+  }
+  /// What lies on the device now, in the host's memory.
+  static ConstTensorView on_host(Tensor& tensor) {
+    tensor.download();
+    ConstTensorView view = tensor.view();
+    view.data = tensor.bytes().data();
+    view.device = {};
+    return view;
   }
 
   /// Appends each request's next tokens and attends from them to all before.
@@ -94,15 +123,17 @@ class Prefill : public ::testing::TestWithParam<KvLayout> {
       begins.push_back(static_cast<std::int32_t>(slots.size()));
     }
     const auto n = static_cast<std::int64_t>(slots.size());
-    Status status = append_kv({keys.data(), Dtype::kBF16, {n, kKvHeads, kDim}},
-                              {values.data(), Dtype::kBF16, {n, kKvHeads, kDim}},
-                              {slots.data(), Dtype::kI32, {n}}, cache_, {});
+    std::optional<Tensor> new_keys, new_values, new_slots;
+    Status status =
+        append_kv(on_device(new_keys, Dtype::kBF16, {n, kKvHeads, kDim}, keys),
+                  on_device(new_values, Dtype::kBF16, {n, kKvHeads, kDim}, values),
+                  on_device(new_slots, Dtype::kI32, {n}, slots), {keys_->view(), values_->view()}, executor_);
     ASSERT_TRUE(status.ok()) << status.message();
 
     DecodeInputs inputs;
     inputs.q = {q.data(), Dtype::kBF16, {n, kHeads, kDim}};
-    inputs.key_cache = cache_.keys;
-    inputs.value_cache = cache_.values;
+    inputs.key_cache = on_host(*keys_);
+    inputs.value_cache = on_host(*values_);
     inputs.block_table = {table_, Dtype::kI32, {kBatch, kColumns}};
     inputs.cache_seqlens = {lengths_, Dtype::kI32, {kBatch}};
     inputs.cu_seqlens_q = {begins.data(), Dtype::kI32, {kBatch + 1}};
@@ -110,7 +141,7 @@ class Prefill : public ::testing::TestWithParam<KvLayout> {
         infer_problem(inputs, kDim, {.softmax_scale = 1 / std::sqrt(float{kDim}), .causal = true});
     ASSERT_TRUE(problem.ok()) << problem.status().message();
     problem->query.tokens = *std::max_element(counts.begin(), counts.end());
-    Result<runtime::DecodeRun> run = runtime::DecodeRun::create(*problem, inputs, {});
+    Result<runtime::DecodeRun> run = runtime::DecodeRun::create(*problem, inputs, executor_);
     ASSERT_TRUE(run.ok()) << run.status().message();
     ASSERT_TRUE(run->run().ok() && run->fetch().ok());
     const auto* out = static_cast<const std::uint16_t*>(run->out().data);
@@ -121,9 +152,11 @@ class Prefill : public ::testing::TestWithParam<KvLayout> {
           const std::vector<double> expected =
               model_.attend(i, lengths_[i] - counts[i] + t, head, problem->options.softmax_scale);
           const std::uint16_t* row = out + ((begins[i] + t) * kHeads + head) * kDim;
-          // out is rounded to bf16: half of the last of its 8 bits.
+          // out is rounded to bf16: half of the last of its 8 bits. On a GPU so are weights, to 9 bits: by no
+          // more than 1/512 of the largest value, 4.
+          const double weights = executor_.backend == Backend::kCpu ? 1e-5 : 4.0 / 512;
           for (int d = 0; d < kDim; ++d) {
-            ASSERT_NEAR(bf16_to_float(row[d]), expected[d], std::abs(expected[d]) / 256 + 1e-5)
+            ASSERT_NEAR(bf16_to_float(row[d]), expected[d], std::abs(expected[d]) / 256 + weights)
                 << "request " << i << " token " << t << " head " << head << " element " << d;
           }
           ASSERT_NEAR(lse[(i * kHeads + head) * problem->query.tokens + t], expected[kDim], 1e-5);
@@ -135,13 +168,18 @@ class Prefill : public ::testing::TestWithParam<KvLayout> {
  private:
   static constexpr int kPages = kBatch * kColumns;
   const Model model_;
-  std::vector<std::uint16_t> key_memory_, value_memory_;
-  KeyValueCache cache_;
+  Executor executor_;
+  std::optional<Tensor> keys_, values_;
   std::int32_t table_[kPages], lengths_[kBatch] = {0, 0};
 };
 
-INSTANTIATE_TEST_SUITE_P(Layouts, Prefill, ::testing::Values(KvLayout::kSeparate, KvLayout::kPacked),
-                         [](const auto& info) { return std::string(to_string(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Layouts, Prefill,
+                         ::testing::Combine(kBackends,
+                                            ::testing::Values(KvLayout::kSeparate, KvLayout::kPacked)),
+                         [](const auto& info) {
+                           return std::string(to_string(std::get<1>(info.param))) + "_" +
+                                  to_string(std::get<0>(info.param));
+                         });
 
 TEST_P(Prefill, PromptsThenDecode) {
   step({70, 41});

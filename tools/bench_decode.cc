@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "core/fp8_656.h"
 #include "core/message.h"
@@ -50,23 +49,33 @@ double token_bytes(const DecodeProblem::Cache& cache) {
   return (cache.format == KvFormat::kE4m3 ? 1.0 : 2.0) * cache.heads * (cache.qk_dim + cache.v_dim);
 }
 
-/// 2 (d_qk + d_v) operations a row and token. Dense: the cache read once, q read and out written once;
-/// sparse: each query token's tokens read once.
+/// What a request's query tokens attend to, all together: of a prompt half of the square.
+double pairs_of(const DecodeProblem& problem, int length) {
+  const double tokens = problem.query.tokens;
+  if (problem.sparse.enabled) return tokens * problem.sparse.topk;
+  if (!problem.options.causal) return tokens * length;
+  const double rows = std::min<double>(tokens, length);  // that see anything
+  return rows * length - rows * (rows - 1) / 2;
+}
+
+/// 2 (d_qk + d_v) operations a row and token that it attends to. Dense: the cache read once, q read and out
+/// written once; sparse: each query token's tokens read once.
 Work work_of(const BenchCase& c) {
   const auto& [query, cache, sparse, options] = c.problem;
   const double requests = static_cast<double>(c.lengths.size());
-  const double row_tokens =
-      query.tokens *
-      (sparse.enabled ? requests * sparse.topk : std::accumulate(c.lengths.begin(), c.lengths.end(), 0.0));
+  double pairs = 0, tokens = 0;
+  for (int length : c.lengths) {
+    pairs += pairs_of(c.problem, length);
+    tokens += length;
+  }
   Work work;
-  work.flops = 2.0 * row_tokens * query.heads * (cache.qk_dim + cache.v_dim);
+  work.flops = 2.0 * pairs * query.heads * (cache.qk_dim + cache.v_dim);
   if (sparse.enabled) {
-    work.bytes = row_tokens * token_bytes(cache);
+    work.bytes = pairs * token_bytes(cache);
   } else {
     const double rows = requests * query.tokens * query.heads;
     // A prefix that groups attend to is read once.
-    const bool shares = options.prefix_sharing != PrefixSharing::kOff;
-    const double tokens = row_tokens / query.tokens - (shares ? (requests - 1) * c.shared_tokens : 0);
+    if (options.prefix_sharing != PrefixSharing::kOff) tokens -= (requests - 1) * c.shared_tokens;
     work.bytes = tokens * token_bytes(cache) + 2.0 * rows * (cache.qk_dim + cache.v_dim);
   }
   return work;

@@ -118,6 +118,27 @@ std::vector<BenchCase> cpu() {
   return cases;
 }
 
+/// Prompts into pages: MHA and GQA, one long one to many short ones, and chunks behind a cached prefix.
+std::vector<BenchCase> prefill() {
+  std::vector<BenchCase> cases;
+  for (int dim : {128, 64}) {
+    for (auto [batch, tokens] : {std::pair{8, 1024}, {8, 2048}, {4, 4096}, {2, 8192}, {1, 16384}}) {
+      cases.push_back(case_of({.batch = batch, .mean_length = tokens, .query_tokens = tokens, .dim = dim}));
+    }
+    cases.push_back(
+        case_of({.batch = 4, .mean_length = 4096, .query_tokens = 4096, .kv_heads = 32, .dim = dim}));
+  }
+  for (int page_size : {16, 128}) {
+    cases.push_back(case_of({.batch = 4, .mean_length = 4096, .query_tokens = 4096, .page_size = page_size}));
+  }
+  cases.push_back(case_of({.batch = 8, .mean_length = 8192, .query_tokens = 512}));
+  cases.push_back(case_of({.batch = 1, .mean_length = 32768, .query_tokens = 2048}));
+  for (int dim : {80, 192, 256}) {
+    cases.push_back(case_of({.batch = 4, .mean_length = 4096, .query_tokens = 4096, .dim = dim}));
+  }
+  return cases;
+}
+
 std::vector<BenchCase> small() {
   return {case_of({.batch = 2, .mean_length = 256, .heads = 8, .kv_heads = 2}),
           case_of({.batch = 3,
@@ -145,6 +166,7 @@ constexpr BenchSuite kSuites[] = {
     {"packed", "the same in the packed layout, with pages of 16",
      [] { return table(16, KvLayout::kPacked); }},
     {"prefix", "requests that share a prefix, attended to by groups (auto) and without (off)", prefixes},
+    {"prefill", "prompts of 1K to 16K tokens, whole and in chunks, at d 64 and 128; other d", prefill},
     {"cpu", "seconds on a processor: both layouts, bf16 and e4m3", cpu},
     {"small", "a handful of tiny shapes", small},
 };
@@ -208,8 +230,8 @@ void add_bench_paged(CLI::App& bench, Action& action) {
   add_bench_options(*paged, kSuites, options->bench);
   add_shape_options(*paged, *options);
   paged->footer(
-      "floor ms is the time that keys and values, read once, need at the measured roof; roof% is the floor "
-      "over the time taken.\n"
+      "floor ms is the time that keys and values, read once, or operations (of a prompt those on tokens that "
+      "are attended to) need at the measured roof; roof% is the floor over the time taken.\n"
       "Example: flashlatent bench paged --suite peers --backend cuda --with-cold --json paged.json");
   paged->callback([&action, options] { action = [options] { return run_bench_paged(*options); }; });
 }

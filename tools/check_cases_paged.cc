@@ -61,6 +61,25 @@ std::vector<CaseSpec> options_of(KvLayout layout, Dtype dtype) {
   return cases;
 }
 
+/// Prompts, with and without a cached prefix.
+std::vector<CaseSpec> prompts(int d, int group, int page_size, Dtype dtype) {
+  CaseSpec spec = paged(2 * group, 2, d, {.name = "prefill", .dtype = dtype, .query_tokens = 80});
+  spec.page_size = page_size;
+  spec.lengths = {80, 0, 79, 261};
+  spec.causal = true;
+  CaseSpec odd = spec;
+  odd.lengths = {200, 90};
+  odd.sink = odd.invalid_pages = odd.strided = true;
+  odd.window = 70;
+  CaseSpec ragged = spec;
+  ragged.lengths = {300, 0, 129, 64};
+  ragged.ragged_tokens = {40, 0, 129, 63};
+  CaseSpec whole = spec;
+  whole.lengths = {128, 30};
+  whole.causal = false;
+  return {spec, odd, ragged, whole};
+}
+
 void append(std::vector<CaseSpec>& cases, std::vector<CaseSpec> more) {
   cases.insert(cases.end(), more.begin(), more.end());
 }
@@ -95,6 +114,12 @@ void add_small_paged_cases(std::vector<CaseSpec>& cases) {
                         .page_size = 8,
                         .lengths = {70, 64},
                         .ragged_tokens = {3, 1},
+                        .causal = true}),
+                 paged(4, 1, 128,
+                       {.name = "prefill",
+                        .page_size = 16,
+                        .lengths = {150, 64},
+                        .ragged_tokens = {70, 30},
                         .causal = true})});
 }
 
@@ -113,10 +138,16 @@ void add_quick_paged_cases(std::vector<CaseSpec>& cases) {
       cases.push_back(paged(
           8, 2, 128, {.name = "paged pages", .dtype = dtype, .page_size = page_size, .lengths = {65, 300}}));
     }
+    for (int d : {64, 128}) append(cases, prompts(d, 4, 16, dtype));
   }
 }
 
 void add_full_paged_cases(std::vector<CaseSpec>& cases) {
+  for (int d : {64, 80, 96, 112, 120, 128, 192, 256}) {
+    for (int group : {1, 3, 8})
+      append(cases, prompts(d, group, d == 96 ? 24 : group == 3 ? 128 : 64, Dtype::kBF16));
+    append(cases, prompts(d, 2, 8, Dtype::kF16));
+  }
   for (KvLayout layout : {KvLayout::kSeparate, KvLayout::kPacked}) {
     for (int d : {64, 80, 96, 112, 120, 128, 192, 256}) {
       for (int group : {1, 3, 4, 8, 16}) {

@@ -20,6 +20,8 @@ extern const DecodeKernel kEtapTeam16Kernel;
 extern const DecodeKernel kSeesawKernel;
 /// Separate keys and values, a warp 16 tokens at a time.
 extern const DecodeKernel kPagedKernel;
+/// The same for many query tokens, prompts above all: 128 query rows a tile.
+extern const DecodeKernel kPrefillKernel;
 
 /// Is there a driver and a device of compute capability 9.0?
 Status available();

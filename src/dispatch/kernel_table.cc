@@ -14,6 +14,7 @@ std::span<const DecodeKernel> decode_kernels() {
     cuda::kEtapTeam16Kernel,
     cuda::kSeesawKernel,
     cuda::kPagedKernel,
+    cuda::kPrefillKernel,
 #endif
     cpu::kDenseKernel,
     cpu::kReferenceKernel,

@@ -91,9 +91,9 @@ Status encode(const char* name, const ConstTensorView& view, const int (&order)[
 
 }  // namespace
 
-Status kv_tensor_map(const ConstTensorView& cache, int box_tokens, CUtensorMap& map) {
+Status kv_tensor_map(const char* name, const ConstTensorView& cache, int box_tokens, CUtensorMap& map) {
   // element, token in the page, head, page
-  return encode("kv_cache", cache, {3, 1, 2, 0}, {64, static_cast<cuuint32_t>(box_tokens), 1, 1}, map);
+  return encode(name, cache, {3, 1, 2, 0}, {64, static_cast<cuuint32_t>(box_tokens), 1, 1}, map);
 }
 
 Status query_rows_map(const ConstTensorView& q, int box_rows, CUtensorMap& map) {

@@ -10,7 +10,8 @@ namespace flashlatent::cuda {
 
 /// A KV cache (pages, page_size, heads, dim) as boxes of `box_tokens` tokens by 64 elements of one head and
 /// page, 128-byte swizzled. Strides are the view's; they and the pointer must be multiples of 16 bytes.
-Status kv_tensor_map(const ConstTensorView& cache, int box_tokens, CUtensorMap& map);
+/// `name` is the argument's, for errors.
+Status kv_tensor_map(const char* name, const ConstTensorView& cache, int box_tokens, CUtensorMap& map);
 
 /// Queries (batch, tokens, heads, dim) as boxes of `box_rows` rows and 64 elements, a request's tokens and
 /// heads taken as one line of rows.

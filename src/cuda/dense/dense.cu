@@ -108,7 +108,7 @@ Status launch_dense(const DecodeCall& call,
   launch.args.cache.box_tokens = box_tokens_of(call.problem.cache.page_size);
   const Loading loading = loading_of(call.problem, cache);
   if (loading == Loading::kBoxes) {
-    FLASHLATENT_RETURN_IF_ERROR(kv_tensor_map(cache, launch.args.cache.box_tokens, launch.kv));
+    FLASHLATENT_RETURN_IF_ERROR(kv_tensor_map("kv_cache", cache, launch.args.cache.box_tokens, launch.kv));
   }
   FLASHLATENT_RETURN_IF_ERROR(query_map(call, launch));
   if (call.problem.query.ragged) {

@@ -50,11 +50,12 @@ __device__ __forceinline__ float slack_of(float sum) {
 }
 
 /// The rows' bases after these scores times `scale`, which is > 0. Masked scores are -inf.
-__device__ __forceinline__ RowPair row_base(const float (&s)[32], float scale, RowPair before,
+template <int kCount>
+__device__ __forceinline__ RowPair row_base(const float (&s)[kCount], float scale, RowPair before,
                                             RowPair slack) {
   RowPair block{-INFINITY, -INFINITY};
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
+  for (int j = 0; j < kCount / 4; ++j) {
     block.low = fmaxf(block.low, fmaxf(s[4 * j], s[4 * j + 1]));
     block.high = fmaxf(block.high, fmaxf(s[4 * j + 2], s[4 * j + 3]));
   }
@@ -69,11 +70,12 @@ __device__ __forceinline__ RowPair shrink(RowPair before, RowPair after) {
 }
 
 /// s = exp2(s * scale - base); returns this thread's share of the rows' sums.
-__device__ __forceinline__ RowPair exponentials(float (&s)[32], float scale, RowPair row_base) {
+template <int kCount>
+__device__ __forceinline__ RowPair exponentials(float (&s)[kCount], float scale, RowPair row_base) {
   const RowPair base{finite_or_zero(row_base.low), finite_or_zero(row_base.high)};
   RowPair sum{0, 0};
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
+  for (int j = 0; j < kCount / 4; ++j) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       s[4 * j + i] = exp2_fast(fmaf(s[4 * j + i], scale, -base.low));
@@ -108,11 +110,12 @@ __device__ __forceinline__ std::uint32_t pack<__half>(float first, float second)
   return *reinterpret_cast<const std::uint32_t*>(&pair);
 }
 
-/// An accumulator of 64 columns as four A operands of 16 columns: the two layouts agree.
-template <class Element>
-__device__ __forceinline__ void pack_probabilities(std::uint32_t (&p)[4][4], const float (&s)[32]) {
+/// An accumulator as A operands of 16 columns: the two layouts agree.
+template <class Element, int kCount>
+__device__ __forceinline__ void pack_probabilities(std::uint32_t (&p)[kCount / 8][4],
+                                                   const float (&s)[kCount]) {
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
+  for (int k = 0; k < kCount / 8; ++k) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) p[k][i] = pack<Element>(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
   }

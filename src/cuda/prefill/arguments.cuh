@@ -1,0 +1,146 @@
+// What the prefill kernel is launched with, and which rows and tokens a CTA has.
+#pragma once
+
+#include "cuda/parts/arguments.cuh"
+#include "cuda/prefill/shared_runs.h"
+
+namespace flashlatent::prefill {
+
+struct Arguments {
+  parts::DecodeArguments decode;
+  int dim;     // of keys and values
+  int reach;   // tokens that a page table has room for
+  int window;  // tokens that a query token sees, itself included; 0: all
+  int kv_heads;
+  int sequences;            // requests times KV heads: each one's row tiles read the same tokens
+  int section;              // sequences whose tiles are done together, so that their tokens stay in L2
+  SharedRuns runs;          // shared
+  int max_tiles;            // shared: of all runs
+  SharedPartials partials;  // shared
+};
+
+/// Tokens [begin, end).
+struct Range {
+  int begin, end;
+};
+
+/// A CTA's work: a tile of query rows, and blocks of tokens.
+struct Job {
+  parts::RowTile tile;          // shared: request is whose tokens they are; the rest does not count
+  const std::int32_t* members;  // shared
+  const std::int32_t* entries;  // of the page table
+  int length;                   // of the request, or the run
+  int block_begin, block_end;
+  int split;  // shared
+};
+
+/// Where a row of the tile is.
+struct RowPlace {
+  int request;
+  int origin;  // times batch_stride
+  int token, head;
+};
+
+template <bool kShared>
+__device__ __forceinline__ RowPlace place_of(const Arguments& args, const Job& job, int row) {
+  const parts::QueryArguments& query = args.decode.query;
+  if constexpr (!kShared) {
+    return {job.tile.request, job.tile.origin, job.tile.token(query, row), job.tile.head(query, row)};
+  }
+  const int member_rows = query.tokens * query.group;
+  const int index = job.tile.first + row;
+  const int rest = index % member_rows;
+  const int request = __ldg(job.members + index / member_rows);
+  return {request, request, rest / query.group, job.tile.kv_head * query.group + rest % query.group};
+}
+
+/// What a row attends to.
+template <bool kShared>
+__device__ __forceinline__ Range seen_by(const Arguments& args, const Job& job, int row) {
+  if (kShared || (!args.decode.causal && args.window == 0)) return {0, job.length};
+  const int end = args.decode.causal
+                      ? job.length - job.tile.tokens + job.tile.token(args.decode.query, row) + 1
+                      : job.length;
+  return {args.window > 0 ? max(end - args.window, 0) : 0, end};
+}
+
+/// What all rows of the tile attend to.
+template <bool kShared>
+__device__ __forceinline__ Range seen_by_all(const Arguments& args, const Job& job) {
+  return {seen_by<kShared>(args, job, max(job.tile.rows - 1, 0)).begin, seen_by<kShared>(args, job, 0).end};
+}
+
+/// Tiles of long rows first, so that none is left for the end; `section` sequences at a time.
+template <int kBlockTokens>
+__device__ __forceinline__ Job request_job(const Arguments& args, int index) {
+  const parts::DecodeArguments& decode = args.decode;
+  const int section_tiles = args.section * decode.query.row_tiles;
+  const int first_sequence = index / section_tiles * args.section;
+  const int sequences = min(args.section, args.sequences - first_sequence);
+  const int in_section = index % section_tiles;
+  const int sequence = first_sequence + in_section % sequences;
+
+  Job job = {};
+  parts::RowTile& tile = job.tile;
+  tile.request = sequence / args.kv_heads;
+  tile.kv_head = sequence % args.kv_heads;
+  const parts::RequestTokens own = parts::request_tokens(decode.query, tile.request);
+  tile.origin = own.origin;
+  tile.tokens = own.count;
+  tile.first = (decode.query.row_tiles - 1 - in_section / sequences) * kTileRows;
+  tile.rows = max(0, min(tile.tokens * decode.query.group - tile.first, kTileRows));
+  if (tile.rows == 0) return job;
+  job.length = max(0, min(decode.cache.lengths[tile.request], args.reach));
+  job.entries = decode.cache.entries + tile.request * decode.cache.entries_stride;
+  const Range first = seen_by<false>(args, job, 0), last = seen_by<false>(args, job, tile.rows - 1);
+  job.block_begin = min(first.begin, max(last.end, 0)) / kBlockTokens;
+  job.block_end = (max(last.end, 0) + kBlockTokens - 1) / kBlockTokens;
+  return job;
+}
+
+/// Row tiles of a run, of one KV head.
+__device__ __forceinline__ int tiles_of(const Arguments& args, const SharedRun& run) {
+  const int member_rows = args.decode.query.tokens * args.decode.query.group;
+  if (run.tokens <= 0) return 0;
+  return (max(run.member_end - run.member_begin, 0) * member_rows + kTileRows - 1) / kTileRows;
+}
+
+template <int kBlockTokens>
+__device__ __forceinline__ Job shared_job(const Arguments& args, int index) {
+  const parts::DecodeArguments& decode = args.decode;
+  int tile_index = index % args.max_tiles;
+  Job job = {};
+  SharedRun run = {};
+  for (int i = 0; i < args.runs.count; ++i) {
+    run = args.runs.runs[i];
+    const int tiles = tiles_of(args, run);
+    if (tile_index < tiles) break;
+    tile_index -= tiles;
+    run.tokens = 0;
+  }
+  if (run.tokens <= 0) return job;
+  job.tile.request = run.request;
+  job.tile.kv_head = index / args.max_tiles % args.kv_heads;
+  job.tile.first = tile_index * kTileRows;
+  const int rows = (run.member_end - run.member_begin) * decode.query.tokens * decode.query.group;
+  job.tile.rows = min(rows - job.tile.first, kTileRows);
+  job.members = args.runs.members + run.member_begin;
+  job.entries = decode.cache.entries + run.request * decode.cache.entries_stride;
+  job.length = min(run.tokens, args.reach);
+  job.split = index / args.max_tiles / args.kv_heads;
+  const int blocks = (job.length + kBlockTokens - 1) / kBlockTokens;
+  job.block_begin = schedule::share_begin(blocks, args.runs.splits, job.split);
+  job.block_end = schedule::share_begin(blocks, args.runs.splits, job.split + 1);
+  return job;
+}
+
+template <class Config>
+__device__ __forceinline__ Job job_of(const Arguments& args, int index) {
+  if constexpr (Config::kShared) {
+    return shared_job<Config::kBlockTokens>(args, index);
+  } else {
+    return request_job<Config::kBlockTokens>(args, index);
+  }
+}
+
+}  // namespace flashlatent::prefill

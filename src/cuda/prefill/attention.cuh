@@ -1,0 +1,300 @@
+// A warpgroup's attention of 64 query rows over blocks of tokens (FlashAttention-2 and -3, arXiv 2307.08691
+// and 2407.08608): while O += P V of one block runs, S = Q K^T of the next does, and then its softmax.
+#pragma once
+
+#include "cuda/parts/epilogue.cuh"
+#include "cuda/parts/mask.cuh"
+#include "cuda/parts/softmax.cuh"
+#include "cuda/prefill/arguments.cuh"
+#include "cuda/prefill/smem_layout.cuh"
+#include "cuda/ptx/wgmma.cuh"
+
+namespace flashlatent::prefill {
+
+inline constexpr int kWarpgroupBarrier = 1;  // + warpgroup: named barrier of each
+
+template <class Config>
+class Attention {
+ public:
+  using Element = typename Config::Element;
+
+  __device__ __forceinline__ Attention(SharedMemory<Config>& shared, const Arguments& args, const Job& job)
+      : shared_(shared),
+        args_(args),
+        job_(job),
+        warpgroup_(threadIdx.x / 128),
+        thread_(threadIdx.x % 128),
+        fragment_(parts::fragment_of(thread_)),
+        row_(warpgroup_ * 64 + fragment_.row) {}
+
+  __device__ __forceinline__ void run() {
+#pragma unroll
+    for (float& x : o_) x = 0;
+    const int blocks = job_.block_end - job_.block_begin;
+    if (blocks > 0) {
+      load_query();
+      all_ = seen_by_all<Config::kShared>(args_, job_);
+      low_ = seen_by<Config::kShared>(args_, job_, row_);
+      high_ = seen_by<Config::kShared>(args_, job_, row_ + 8);
+      attend(blocks);
+    }
+    finish();
+  }
+
+ private:
+  static constexpr int kScores = Config::kBlockTokens / 2;  // registers of S
+  static constexpr int kOutputs = Config::kDim / 2;         // of O
+
+  /// A place in the ring of stages.
+  struct Position {
+    int stage = 0;
+    std::uint32_t parity = 0;
+
+    __device__ __forceinline__ void next() {
+      if (++stage == Config::kStages) {
+        stage = 0;
+        parity ^= 1;
+      }
+    }
+  };
+
+  __device__ __forceinline__ void attend(int blocks) {
+    Position keys, values;
+    int start = job_.block_begin * Config::kBlockTokens;
+    issue_scores(keys);
+    ptx::wgmma_wait<0>();
+    ptx::pin_registers(s_);
+    take_keys(keys);
+    take_exponentials(start);
+    parts::pack_probabilities<Element>(p_, s_);
+#pragma unroll 1
+    for (int left = blocks - 1; left > 0; --left) {
+      issue_scores(keys);
+      issue_outputs(values);
+      ptx::wgmma_wait<1>();
+      ptx::pin_registers(s_);
+      take_keys(keys);
+      const parts::RowPair factor = take_exponentials(start + Config::kBlockTokens);
+      ptx::wgmma_wait<0>();
+      ptx::pin_registers(o_);
+      take_values(values, start);
+      if (parts::shrinks(factor)) parts::rescale(o_, factor);
+      parts::pack_probabilities<Element>(p_, s_);
+      start += Config::kBlockTokens;
+    }
+    issue_outputs(values);
+    ptx::wgmma_wait<0>();
+    ptx::pin_registers(o_);
+    take_values(values, start);
+  }
+
+  /// Q into swizzled tiles of this warpgroup's own; rows and elements that are none are 0.
+  __device__ __forceinline__ void load_query() {
+    constexpr int kUnits = Config::kDim / 8;
+    const parts::QueryArguments& query = args_.decode.query;
+#pragma unroll 4
+    for (int i = thread_; i < 64 * kUnits; i += 128) {
+      const int row = i / kUnits, unit = i % kUnits;
+      uint4 value = make_uint4(0, 0, 0, 0);
+      if (warpgroup_ * 64 + row < job_.tile.rows && unit * 8 < args_.dim) {
+        const RowPlace place = place_of<Config::kShared>(args_, job_, warpgroup_ * 64 + row);
+        const auto* q = static_cast<const Element*>(query.data) + place.origin * query.batch_stride +
+                        place.token * query.token_stride + place.head * query.head_stride;
+        value = __ldg(reinterpret_cast<const uint4*>(q) + unit);
+      }
+      parts::Tile& tile = shared_.query[warpgroup_][unit / 8];
+      *reinterpret_cast<uint4*>(tile.bytes + parts::unit_offset(row, unit % 8)) = value;
+    }
+    ptx::fence_for_async_proxy();
+    ptx::named_sync(kWarpgroupBarrier + warpgroup_, 128);
+  }
+
+  /// s = Q K^T.
+  __device__ __forceinline__ void issue_scores(Position at) {
+    ptx::wait(shared_.stages[at.stage].keys_full, at.parity);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int chunk = 0; chunk < Config::kChunks; ++chunk) {
+      const std::uint64_t a = ptx::descriptor_k_major(ptx::shared_address(&shared_.query[warpgroup_][chunk]));
+      const std::uint64_t b =
+          ptx::descriptor_k_major(ptx::shared_address(shared_.keys[at.stage].chunks[chunk]));
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        ptx::Wgmma<Element, Config::kBlockTokens>::template ss<false>(
+            s_, a + step * ptx::kStepAlongRow, b + step * ptx::kStepAlongRow, chunk + step > 0);
+      }
+    }
+    ptx::wgmma_commit();
+  }
+
+  /// o += P V.
+  __device__ __forceinline__ void issue_outputs(Position at) {
+    ptx::wait(shared_.stages[at.stage].values_full, at.parity);
+    ptx::pin_registers(o_);
+    ptx::wgmma_fence();
+    const std::uint64_t b =
+        ptx::descriptor_n_major(ptx::shared_address(&shared_.values[at.stage]), Block<Config>::kChunkBytes);
+#pragma unroll
+    for (int step = 0; step < Config::kBlockTokens / 16; ++step) {
+      ptx::Wgmma<Element, Config::kDim>::template rs<true>(o_, p_[step], b + step * ptx::kStepAlongRows,
+                                                           true);
+    }
+    ptx::wgmma_commit();
+  }
+
+  /// One lane reads, the one that gives the block back, so that its arrival orders the reading.
+  template <class Word>
+  __device__ __forceinline__ Word read_by_one(const Word& word) const {
+    Word value = 0;
+    if (thread_ % 32 == 0) value = word;
+    return __shfl_sync(0xffffffff, value, 0);
+  }
+
+  /// Scores have been made: which tokens count, and the keys are given back.
+  __device__ __forceinline__ void take_keys(Position& at) {
+    Stage<Config>& stage = shared_.stages[at.stage];
+#pragma unroll
+    for (int i = 0; i < Config::kWords; ++i) live_[i] = read_by_one(stage.live[i]);
+    give_back(stage.keys_empty);
+    at.next();
+  }
+
+  /// The block's product has been added: so is what in it was not finite, and the values are given back.
+  __device__ __forceinline__ void take_values(Position& at, int start) {
+    Stage<Config>& stage = shared_.stages[at.stage];
+    if (start < all_.begin || start + Config::kBlockTokens > all_.end) {
+#pragma unroll 1
+      for (int quarter = 0; quarter < 4; ++quarter) {
+        const std::uint32_t poisoned = read_by_one(stage.poisoned[quarter]);
+        if (poisoned != 0) add_not_finite(at.stage, quarter, poisoned, start);
+      }
+    }
+    give_back(stage.values_empty);
+    at.next();
+  }
+
+  __device__ __forceinline__ void give_back(ptx::Barrier& empty) const {
+    __syncwarp();
+    if (thread_ % 32 == 0) ptx::arrive(empty);
+  }
+
+  __device__ __forceinline__ void add_not_finite(int stage, int quarter, std::uint32_t poisoned, int start) {
+#pragma unroll 1
+    for (; poisoned != 0; poisoned &= poisoned - 1) {
+      const int token = quarter * (Config::kBlockTokens / 4) + __ffs(static_cast<int>(poisoned)) - 1;
+      const int place = start + token;
+      const bool by_low = place >= low_.begin && place < low_.end;
+      const bool by_high = place >= high_.begin && place < high_.end;
+#pragma unroll
+      for (int j = 0; j < kOutputs / 4; ++j) {
+        const NotFinite noted = shared_.not_finite[stage][token][j];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float extra = 0;
+          if (noted.plus >> (fragment_.column + i) & 1) extra += INFINITY;
+          if (noted.minus >> (fragment_.column + i) & 1) extra -= INFINITY;
+          if (by_low) o_[4 * j + i] += extra;
+          if (by_high) o_[4 * j + 2 + i] += extra;
+        }
+      }
+    }
+  }
+
+  /// Of 64 tokens of the block from its 64 `word`-th on, those that a row attends to, from this thread's
+  /// column on.
+  __device__ __forceinline__ std::uint64_t mask(int word, int start, Range seen) const {
+    const int first = start + 64 * word;
+    return (live_[word] & parts::low_tokens(seen.end - first) & ~parts::low_tokens(seen.begin - first)) >>
+           fragment_.column;
+  }
+
+  /// Scores of tokens that do not count or are not seen become -inf.
+  __device__ __forceinline__ void mask_scores(int start) {
+#pragma unroll
+    for (int word = 0; word < Config::kWords; ++word) {
+      const std::uint64_t low = mask(word, start, low_), high = mask(word, start, high_);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float* s = s_ + 32 * word + 4 * j + i;
+          if (!(low >> (8 * j + i) & 1)) s[0] = -INFINITY;
+          if (!(high >> (8 * j + i) & 1)) s[2] = -INFINITY;
+        }
+      }
+    }
+  }
+
+  /// From scores to probabilities. Returns by what the output so far must shrink.
+  __device__ __forceinline__ parts::RowPair take_exponentials(int start) {
+    const float scale = parts::positive_scale(s_, args_.decode.scale_log2);
+    bool whole = start >= all_.begin && start + Config::kBlockTokens <= all_.end;
+#pragma unroll
+    for (std::uint64_t word : live_) whole = whole && word == parts::kAllLive;
+    if (!whole) mask_scores(start);
+    const parts::RowPair before = base_;
+    base_ = parts::row_base(s_, scale, before, {0, 0});
+    const parts::RowPair factor = parts::shrink(before, base_);
+    const parts::RowPair sum = parts::exponentials(s_, scale, base_);
+    sum_ = {sum_.low * factor.low + sum.low, sum_.high * factor.high + sum.high};
+    return factor;
+  }
+
+  __device__ __forceinline__ void finish() const {
+    write(row_, false, parts::finish_row(base_.low, parts::quad_sum(sum_.low)));
+    write(row_ + 8, true, parts::finish_row(base_.high, parts::quad_sum(sum_.high)));
+  }
+
+  __device__ __forceinline__ void write(int row, bool high, parts::RowScale scale) const {
+    if (row >= job_.tile.rows) return;
+    const RowPlace place = place_of<Config::kShared>(args_, job_, row);
+    if constexpr (Config::kShared) {
+      const SharedPartials& to = args_.partials;
+      if (fragment_.column == 0) {
+        to.lse[job_.split * to.lse_split_stride + place.request * to.lse_request_stride +
+               place.token * to.lse_token_stride + place.head * to.lse_head_stride] = scale.lse;
+      }
+      float* out = to.out + job_.split * to.out_split_stride + place.request * to.out_request_stride +
+                   place.token * to.out_token_stride + place.head * to.out_head_stride + fragment_.column;
+#pragma unroll
+      for (int j = 0; j < kOutputs / 4; ++j) {
+        const int i = 4 * j + (high ? 2 : 0);
+        if (8 * j < args_.dim) {
+          *reinterpret_cast<float2*>(out + 8 * j) =
+              make_float2(o_[i] * scale.factor, o_[i + 1] * scale.factor);
+        }
+      }
+    } else {
+      const parts::OutputArguments& to = args_.decode.output;
+      if (fragment_.column == 0) parts::write_lse(to, job_.tile, place.head, place.token, scale.lse);
+      float factor = scale.factor;
+      if (to.sink != nullptr) factor *= parts::sink_factor(scale.lse, __ldg(to.sink + place.head));
+      Element* out = static_cast<Element*>(to.out) + place.origin * to.batch_stride +
+                     place.token * to.token_stride + place.head * to.head_stride + fragment_.column;
+#pragma unroll
+      for (int j = 0; j < kOutputs / 4; ++j) {
+        const int i = 4 * j + (high ? 2 : 0);
+        if (8 * j < args_.dim) {
+          *reinterpret_cast<std::uint32_t*>(out + 8 * j) =
+              parts::pack<Element>(o_[i] * factor, o_[i + 1] * factor);
+        }
+      }
+    }
+  }
+
+  SharedMemory<Config>& shared_;
+  const Arguments& args_;
+  const Job& job_;
+  const int warpgroup_, thread_;
+  const parts::Fragment fragment_;
+  const int row_;                          // of the tile: this thread's are row_ and row_ + 8
+  Range all_ = {}, low_ = {}, high_ = {};  // what all rows attend to, and these two
+  std::uint64_t live_[Config::kWords];     // which tokens of the block count
+  parts::RowPair base_ = {-INFINITY, -INFINITY};
+  parts::RowPair sum_ = {0, 0};
+  std::uint32_t p_[Config::kBlockTokens / 16][4];
+  float s_[kScores];
+  float o_[kOutputs];
+};
+
+}  // namespace flashlatent::prefill

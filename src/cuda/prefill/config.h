@@ -1,0 +1,31 @@
+// Compile-time shape of the prefill kernel.
+#pragma once
+
+namespace flashlatent::prefill {
+
+/// kDim_: elements of a key and of a value, rounded up to 64, 128 or 256: TMA fills the rest of a row with
+/// zeros. kShared_: rows are of several requests, against a run that they share (shared_runs.h).
+template <class Element_, int kDim_, bool kShared_>
+struct Config {
+  using Element = Element_;
+  static constexpr int kDim = kDim_;
+  static constexpr bool kShared = kShared_;
+
+  static constexpr int kChunks = kDim / 64;  // of 64 columns, 128 bytes a row
+  static constexpr int kBlockTokens = kDim <= 128 ? 128 : 64;
+  static constexpr int kWords = kBlockTokens / 64;  // of 64 tokens' bits
+  static constexpr int kWarpgroups = 2;             // that compute, 64 rows each
+  static constexpr int kRows = 64 * kWarpgroups;
+  static constexpr int kStages = kDim == 64 ? 4 : 2;
+
+  static constexpr int kComputeThreads = 128 * kWarpgroups;
+  static constexpr int kThreads = kComputeThreads + 128;  // and a warpgroup loads
+  static constexpr int kLoaderRegisters = 40;
+  static constexpr int kComputeRegisters = (3 * 168 - kLoaderRegisters) / 2;
+
+  static_assert(kDim == 64 || kDim == 128 || kDim == 256);
+  // What a launch of 384 threads gets, 168 registers each; asking for more would wait for ever.
+  static_assert(kThreads == 384 && kComputeRegisters % 8 == 0);
+};
+
+}  // namespace flashlatent::prefill

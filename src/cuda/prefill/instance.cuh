@@ -1,0 +1,35 @@
+// What a file of instances includes.
+#pragma once
+
+#include "cuda/common/launch.h"
+#include "cuda/prefill/instances.h"
+#include "cuda/prefill/kernel.cuh"
+
+namespace flashlatent::prefill {
+
+template <class Config>
+Status launch_instance(const Launch& launch, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(
+      (cuda::allow_shared_memory<kernel<Config>>(sizeof(SharedMemory<Config>), executor.device)));
+  cuda::LaunchShape shape;
+  shape.blocks = launch.ctas;
+  shape.threads = Config::kThreads;
+  shape.shared_bytes = sizeof(SharedMemory<Config>);
+  shape.overlaps_previous = true;
+  return cuda::launch(kernel<Config>, shape, executor, launch.args, launch.keys, launch.values);
+}
+
+template <class Element, int kDim, bool kShared>
+constexpr Instance instance(Dtype dtype) {
+  using Shape = Config<Element, kDim, kShared>;
+  return {{dtype, kDim, kShared}, Shape::kBlockTokens, launch_instance<Shape>};
+}
+
+template <class Element>
+constexpr DtypeInstances dtype_instances(Dtype dtype) {
+  return {{instance<Element, 64, false>(dtype), instance<Element, 64, true>(dtype),
+           instance<Element, 128, false>(dtype), instance<Element, 128, true>(dtype),
+           instance<Element, 256, false>(dtype), instance<Element, 256, true>(dtype)}};
+}
+
+}  // namespace flashlatent::prefill

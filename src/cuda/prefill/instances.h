@@ -1,0 +1,40 @@
+// The compiled shapes of the prefill kernel, as rows of data.
+#pragma once
+
+#include <array>
+
+#include "cuda/prefill/arguments.cuh"
+#include "flashlatent/backend.h"
+#include "flashlatent/status.h"
+#include "flashlatent/tensor.h"
+
+namespace flashlatent::prefill {
+
+/// What a kernel is compiled for; Config says what the fields mean.
+struct InstanceKey {
+  Dtype dtype;
+  int dim;
+  bool shared;
+
+  friend bool operator==(const InstanceKey&, const InstanceKey&) = default;
+};
+
+/// What a kernel is launched with.
+struct Launch {
+  Arguments args;
+  CUtensorMap keys, values;
+  int ctas;
+};
+
+struct Instance {
+  InstanceKey key;
+  int block_tokens;
+  Status (*launch)(const Launch&, const Executor&);
+};
+
+using DtypeInstances = std::array<Instance, 6>;  // d up to 64, 128, 256; own and shared tokens
+
+// One file each, so that they compile side by side.
+extern const DtypeInstances kBf16, kFp16;
+
+}  // namespace flashlatent::prefill

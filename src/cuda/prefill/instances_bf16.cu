@@ -1,0 +1,7 @@
+#include "cuda/prefill/instance.cuh"
+
+namespace flashlatent::prefill {
+
+constinit const DtypeInstances kBf16 = dtype_instances<__nv_bfloat16>(Dtype::kBF16);
+
+}  // namespace flashlatent::prefill

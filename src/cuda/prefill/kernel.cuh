@@ -1,0 +1,52 @@
+// Attention of many query tokens over separate keys and values in pages: prompts (prefill), with or without a
+// cached prefix, and requests that share a run of tokens. A CTA has a tile of 128 query rows, tokens by heads
+// of a group, so that a group shares its keys and values:
+//
+//   loading warpgroup      K and V of a block by TMA through the page table, in a ring of stages; cleans the
+//                          values of blocks that not every row sees
+//   two warpgroups         64 rows each: S = Q K^T, softmax, O += P V with P in registers (attention.cuh)
+#pragma once
+
+#include "cuda/prefill/attention.cuh"
+#include "cuda/prefill/loader.cuh"
+
+namespace flashlatent::prefill {
+
+template <class Config>
+__device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
+  if (threadIdx.x == 0) {
+    for (Stage<Config>& stage : shared.stages) {
+      ptx::init(stage.keys_full, 1);
+      ptx::init(stage.values_full, 1);
+      ptx::init(stage.keys_empty, Config::kComputeThreads / 32);
+      ptx::init(stage.values_empty, Config::kComputeThreads / 32);
+    }
+    ptx::init(shared.landed, 1);
+    ptx::publish_barriers();
+  }
+  __syncthreads();
+}
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, 1)
+    kernel(const __grid_constant__ Arguments args, const __grid_constant__ CUtensorMap keys,
+           const __grid_constant__ CUtensorMap values) {
+  extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
+  auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
+  static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
+  set_up<Config>(shared);
+  cudaGridDependencySynchronize();            // of what the launch before may still write
+  cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
+
+  const Job job = job_of<Config>(args, blockIdx.x);
+  if (job.tile.rows == 0) return;
+  if (threadIdx.x >= Config::kComputeThreads) {
+    ptx::give_registers<Config::kLoaderRegisters>();
+    Loader<Config>(shared, args, keys, values).run(job);
+  } else {
+    ptx::take_registers<Config::kComputeRegisters>();
+    Attention<Config>(shared, args, job).run();
+  }
+}
+
+}  // namespace flashlatent::prefill

@@ -1,0 +1,216 @@
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "core/message.h"
+#include "cuda/common/decode_arguments.h"
+#include "cuda/common/runtime.h"
+#include "cuda/common/tensor_map.h"
+#include "cuda/cuda_backend.h"
+#include "cuda/prefill/instances.h"
+#include "plan/host_plan.h"
+
+namespace flashlatent::cuda {
+
+namespace {
+
+using prefill::kTileRows;
+
+constexpr int kLeastRows = 17;  // of a KV head: `paged` has 16 in a tile, and reads its tokens once then
+constexpr std::int64_t kMostTiles = 1 << 22;
+constexpr int kDims[] = {64, 128, 256};  // of instances
+constexpr int kLeastBoxTokens = 8;       // eight rows are an atom of the swizzle
+// Nanoseconds a block of 128 rows, in proportion to d; a tile's begin and end.
+constexpr int kBlockCost64 = 1200;
+constexpr int kTileCost = 8000;
+// Keys and values that the tiles under way read should stay in L2.
+constexpr std::int64_t kSectionBytes = 16 << 20;
+
+const prefill::Instance* find(const DecodeProblem& problem, bool shared) {
+  const auto* dim =
+      std::find_if(std::begin(kDims), std::end(kDims), [&](int d) { return d >= problem.cache.qk_dim; });
+  if (dim == std::end(kDims)) return nullptr;
+  const prefill::InstanceKey key{problem.cache.dtype, *dim, shared};
+  for (const auto* table : {&prefill::kBf16, &prefill::kFp16}) {
+    for (const prefill::Instance& instance : *table) {
+      if (instance.key == key) return &instance;
+    }
+  }
+  return nullptr;
+}
+
+/// Rows of one TMA box: whole parts of a page and of a block.
+int box_tokens_of(const DecodeProblem& problem, int block_tokens) {
+  return std::gcd(problem.cache.page_size, block_tokens);
+}
+
+/// Of the cache and the scores.
+std::optional<std::string> declines_cache(const DecodeProblem& problem) {
+  const auto& cache = problem.cache;
+  if (cache.layout != KvLayout::kSeparate) {
+    return message("the cache is ", to_string(cache.layout), "; separate keys and values are accepted");
+  }
+  if (cache.format != KvFormat::kPlain) {
+    return message("the cache is ", to_string(cache.format), "; bf16 and fp16 are accepted");
+  }
+  if (cache.qk_dim != cache.v_dim) {
+    return message("qk_dim is ", cache.qk_dim, " and v_dim ", cache.v_dim, "; equal ones are accepted");
+  }
+  if (cache.qk_dim % 8 != 0 || find(problem, false) == nullptr) {
+    return message("d is ", cache.qk_dim, "; multiples of 8 up to 256 are accepted");
+  }
+  if (cache.page_size % kLeastBoxTokens != 0) {
+    return message("page_size is ", cache.page_size, "; multiples of ", kLeastBoxTokens, " are accepted");
+  }
+  if (problem.options.soft_cap != 0) {
+    return message("soft_cap is ", problem.options.soft_cap, "; 0 is accepted");
+  }
+  if (problem.options.alibi) return "alibi is true; false is accepted";
+  return std::nullopt;
+}
+
+int row_tiles_of(const DecodeProblem& problem) {
+  return (problem.rows_per_kv_head() + kTileRows - 1) / kTileRows;
+}
+
+std::optional<std::string> declines(const DecodeProblem& problem) {
+  if (std::optional<std::string> reason = declines_cache(problem)) return reason;
+  if (problem.rows_per_kv_head() < kLeastRows) {
+    return message("a KV head has ", problem.rows_per_kv_head(), " query rows; at least ", kLeastRows,
+                   " are accepted");
+  }
+  const std::int64_t tiles = std::int64_t{row_tiles_of(problem)} * problem.cache.heads;
+  if (tiles * problem.query.batch > kMostTiles) {
+    return message("q has ", tiles * problem.query.batch, " tiles of ", kTileRows, " rows; at most ",
+                   kMostTiles, " are accepted");
+  }
+  return std::nullopt;
+}
+
+/// The kernel walks tiles by itself and splits nothing: to the plan there is one part. The estimate is what
+/// counts, of whole waves of tiles.
+schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+  const prefill::Instance& instance = *find(problem, false);
+  schedule::Geometry g;
+  g.requests = problem.query.batch;
+  g.tile_rows = kTileRows;
+  g.block_tokens = instance.block_tokens;
+  g.max_tokens = reach_of(problem);
+  g.lanes = row_tiles_of(problem) * problem.cache.heads;
+  int block_cost = kBlockCost64 * instance.key.dim / 64 * instance.block_tokens / 128;
+  int tile_cost = kTileCost;
+  if (problem.options.batch_invariant) {
+    // One split is all of a request, whatever the batch.
+    g.fixed_split = std::max(schedule::max_blocks(g), 1);
+    // What `paged` compares it with is one of its splits, 2,048 tokens.
+    block_cost = std::max(block_cost * (2048 / g.block_tokens) / g.fixed_split, 1);
+  } else if (g.requests > 0) {
+    const double tiles = static_cast<double>(g.requests) * g.lanes;
+    const double waves = std::ceil(tiles / std::max(workers, 1)) / g.requests;
+    auto share = [&](int cost) { return std::max(static_cast<int>(std::min(cost * waves, 1e9)), 1); };
+    block_cost = share(block_cost);
+    tile_cost = share(tile_cost);
+  }
+  g.cost = {.per_block = block_cost, .per_split = tile_cost};
+  return g;
+}
+
+/// What both launches have in common. `call` of a shared run has no outputs.
+Status common_launch(const DecodeCall& call, const prefill::Instance& instance, prefill::Launch& launch) {
+  const auto& [problem, inputs, outputs, g, plan, workspace, executor] = call;
+  FLASHLATENT_RETURN_IF_ERROR(check_alignment("q", inputs.q, 16));
+  FLASHLATENT_RETURN_IF_ERROR(check_alignment("key_cache", inputs.key_cache, 16));
+  FLASHLATENT_RETURN_IF_ERROR(check_alignment("value_cache", inputs.value_cache, 16));
+  FLASHLATENT_RETURN_IF_ERROR(check_pages("key_cache", inputs.key_cache));
+  prefill::Arguments& args = launch.args;
+  args.decode = decode_arguments(call);
+  const int box_tokens = box_tokens_of(problem, instance.block_tokens);
+  args.decode.cache.box_tokens = box_tokens;
+  args.dim = problem.cache.qk_dim;
+  args.reach = reach_of(problem);
+  args.window = problem.options.window;
+  args.kv_heads = problem.cache.heads;
+  args.sequences = problem.query.batch * problem.cache.heads;
+  args.section = 1;
+  if (inputs.key_cache.shape[0] == 0) return {};  // no page is ever one
+  FLASHLATENT_RETURN_IF_ERROR(kv_tensor_map("key_cache", inputs.key_cache, box_tokens, launch.keys));
+  return kv_tensor_map("value_cache", inputs.value_cache, box_tokens, launch.values);
+}
+
+Status launch(const DecodeCall& call) {
+  const auto& [problem, inputs, outputs, g, plan, workspace, executor] = call;
+  FLASHLATENT_RETURN_IF_ERROR(check_alignment("out", outputs.out, 4));
+  DeviceGuard guard(executor.device);
+  FLASHLATENT_RETURN_IF_ERROR(guard.status());
+  const prefill::Instance& instance = *find(problem, false);
+  prefill::Launch launch = {};
+  FLASHLATENT_RETURN_IF_ERROR(common_launch(call, instance, launch));
+  prefill::Arguments& args = launch.args;
+  // How long requests are is not known here; of a prompt without a prefix as long as its query.
+  const std::int64_t sequence_bytes = 4LL * problem.query.tokens * problem.cache.qk_dim;
+  args.section =
+      static_cast<int>(std::clamp<std::int64_t>(kSectionBytes / sequence_bytes, 1, args.sequences));
+  launch.ctas = args.sequences * args.decode.query.row_tiles;
+  if (problem.query.ragged) {
+    FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(args.decode, problem.query.heads, executor));
+  }
+  return instance.launch(launch, executor);
+}
+
+}  // namespace
+
+const DecodeKernel kPrefillKernel = {
+    .name = "prefill",
+    .backend = Backend::kCuda,
+    .takes =
+        "separate keys and values of bf16 or fp16, d up to 256, pages of a multiple of 8 tokens, more "
+        "than 16 query rows a KV head; windows, but no soft cap and no ALiBi",
+    .declines = declines,
+    .geometry = geometry,
+    .workspace_bytes = decode_workspace_bytes,
+    .launch = launch,
+};
+
+}  // namespace flashlatent::cuda
+
+namespace flashlatent::prefill {
+
+Status takes_shared_runs(const DecodeProblem& problem) {
+  std::optional<std::string> reason = cuda::declines_cache(problem);
+  if (!reason && problem.query.ragged) reason = "the query is ragged; one that is not is accepted";
+  if (!reason && problem.options.window > 0) {
+    reason = message("window is ", problem.options.window, "; 0 is accepted");
+  }
+  if (!reason) return {};
+  return unsupported("shared runs of tokens: ", *reason);
+}
+
+Status launch_shared_runs(const DecodeProblem& problem, const DecodeInputs& inputs, const SharedRuns& runs,
+                          int max_tiles, const SharedPartials& partials, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(takes_shared_runs(problem));
+  cuda::DeviceGuard guard(executor.device);
+  FLASHLATENT_RETURN_IF_ERROR(guard.status());
+  const Instance& instance = *cuda::find(problem, true);
+  schedule::Geometry g;
+  g.requests = problem.query.batch;
+  g.tile_rows = kTileRows;
+  g.block_tokens = instance.block_tokens;
+  Launch launch = {};
+  FLASHLATENT_RETURN_IF_ERROR(
+      cuda::common_launch({problem, inputs, {}, g, {}, {}, executor}, instance, launch));
+  launch.args.runs = runs;
+  launch.args.max_tiles = max_tiles;
+  launch.args.partials = partials;
+  launch.ctas = max_tiles * problem.cache.heads * runs.splits;
+  if (launch.ctas == 0) return {};
+  return instance.launch(launch, executor);
+}
+
+int splits_for(const DecodeProblem& problem, int tiles, std::int64_t tokens, int multiprocessors) {
+  const int block_tokens = cuda::find(problem, true)->block_tokens;
+  const std::int64_t blocks = std::max<std::int64_t>((tokens + block_tokens - 1) / block_tokens, 1);
+  const int ctas = std::max(tiles * problem.cache.heads, 1);
+  return static_cast<int>(std::min<std::int64_t>(std::max(multiprocessors / ctas, 1), blocks));
+}
+
+}  // namespace flashlatent::prefill

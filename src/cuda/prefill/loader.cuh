@@ -1,0 +1,192 @@
+// The loading warpgroup: keys and values of a CTA's blocks, by TMA.
+//
+// A weight of 0 does not silence NaN, so that values which some row must not see are cleaned before they are
+// multiplied: those of dead tokens (tails, pages that are none) become 0, and of tokens that some rows of the
+// tile attend to and others do not what is not finite does, and is noted for those that do. This takes
+// all four warps, and only blocks at the edge of what is seen.
+#pragma once
+
+#include "cuda/parts/kv_tokens.cuh"
+#include "cuda/parts/mask.cuh"
+#include "cuda/prefill/arguments.cuh"
+#include "cuda/prefill/smem_layout.cuh"
+#include "cuda/ptx/copy.cuh"
+
+namespace flashlatent::prefill {
+
+inline constexpr int kLoaderBarrier = 3;  // named barrier of the loading warpgroup
+
+/// A block's tokens as bits.
+template <class Config>
+struct Tokens {
+  std::uint64_t bits[Config::kWords];
+
+  __device__ __forceinline__ bool has(int token) const {
+    std::uint64_t word = bits[0];
+#pragma unroll
+    for (int i = 1; i < Config::kWords; ++i) word = token / 64 == i ? bits[i] : word;  // no stack for bits
+    return word >> token % 64 & 1;
+  }
+  __device__ __forceinline__ bool all() const {
+    std::uint64_t common = parts::kAllLive;
+#pragma unroll
+    for (std::uint64_t word : bits) common &= word;
+    return common == parts::kAllLive;
+  }
+};
+
+template <class Config>
+class Loader {
+ public:
+  __device__ __forceinline__ Loader(SharedMemory<Config>& shared, const Arguments& args,
+                                    const CUtensorMap& keys, const CUtensorMap& values)
+      : shared_(shared),
+        args_(args),
+        keys_(keys),
+        values_(values),
+        warp_(static_cast<int>(threadIdx.x - Config::kComputeThreads) / 32),
+        lane_(threadIdx.x % 32),
+        box_tokens_(args.decode.cache.box_tokens),
+        boxes_(Config::kBlockTokens / box_tokens_) {}
+
+  __device__ __forceinline__ void run(const Job& job) {
+    all_ = seen_by_all<Config::kShared>(args_, job);
+    int entry = look_up(job, job.block_begin);
+    for (int block = job.block_begin; block < job.block_end; ++block) {
+      const int next_entry = look_up(job, block + 1);
+      load(job, block, entry);
+      entry = next_entry;
+      if (++stage_ == Config::kStages) {
+        stage_ = 0;
+        parity_ ^= 1;
+      }
+    }
+  }
+
+ private:
+  /// The page that this lane's box of the block is in; -1: none.
+  __device__ __forceinline__ int look_up(const Job& job, int block) const {
+    const int token = block * Config::kBlockTokens + lane_ * box_tokens_;
+    if (lane_ >= boxes_ || block >= job.block_end || token >= job.length) return -1;
+    const int entry = __ldg(job.entries + args_.decode.cache.page_size.quotient(token));
+    return parts::is_page(args_.decode.cache, entry) ? entry : -1;
+  }
+
+  __device__ __forceinline__ void load(const Job& job, int block, int entry) {
+    Stage<Config>& stage = shared_.stages[stage_];
+    const int start = block * Config::kBlockTokens;
+    const std::uint32_t valid = __ballot_sync(0xffffffff, entry >= 0);
+    const Tokens<Config> live = live_tokens(valid, job.length - start);
+    // Seen by some rows only, or dead.
+    const bool edge = !live.all() || start < all_.begin || start + Config::kBlockTokens > all_.end;
+    if (warp_ == 0) {
+      ptx::wait(stage.keys_empty, parity_ ^ 1);
+      if (lane_ == 0) {
+#pragma unroll
+        for (int i = 0; i < Config::kWords; ++i) stage.live[i] = live.bits[i];
+      }
+      copy(shared_.keys[stage_], keys_, job, start, entry, valid, stage.keys_full);
+      ptx::wait(stage.values_empty, parity_ ^ 1);
+      copy(shared_.values[stage_], values_, job, start, entry, valid,
+           edge ? shared_.landed : stage.values_full);
+    }
+    if (!edge) return;
+    ptx::wait(shared_.landed, landed_parity_);
+    landed_parity_ ^= 1;
+    clean(live, start);
+    ptx::fence_for_async_proxy();
+    ptx::named_sync(kLoaderBarrier, 128);
+    if (warp_ == 0 && lane_ == 0) ptx::arrive(stage.values_full);
+  }
+
+  __device__ __forceinline__ Tokens<Config> live_tokens(std::uint32_t valid, int count) const {
+    Tokens<Config> live;
+#pragma unroll
+    for (int i = 0; i < Config::kWords; ++i) live.bits[i] = parts::low_tokens(count - 64 * i);
+    if (valid == 0xffffffff >> (32 - boxes_)) return live;
+    for (int box = 0; box < boxes_; ++box) {
+      if (valid >> box & 1) continue;
+#pragma unroll
+      for (int i = 0; i < Config::kWords; ++i) {
+        const int first = box * box_tokens_ - 64 * i;
+        live.bits[i] &= ~(parts::low_tokens(first + box_tokens_) & ~parts::low_tokens(first));
+      }
+    }
+    return live;
+  }
+
+  /// By one warp, each lane its box.
+  __device__ __forceinline__ void copy(Block<Config>& to, const CUtensorMap& map, const Job& job, int start,
+                                       int entry, std::uint32_t valid, ptx::Barrier& full) {
+    const int box_bytes = box_tokens_ * parts::kRowBytes;
+    if (lane_ == 0) ptx::arrive_expecting(full, __popc(valid) * Config::kChunks * box_bytes);
+    __syncwarp();
+    if (entry < 0) return;
+    const int token = args_.decode.cache.page_size.remainder(start + lane_ * box_tokens_);
+#pragma unroll
+    for (int chunk = 0; chunk < Config::kChunks; ++chunk) {
+      ptx::copy_box(to.chunks[chunk] + lane_ * box_bytes, map, chunk * 64, token, job.tile.kv_head, entry,
+                    full);
+    }
+  }
+
+  /// This warp's quarter of the tokens.
+  __device__ __forceinline__ void clean(const Tokens<Config>& live, int start) {
+    using Element = typename Config::Element;
+    constexpr int kUnits = Config::kDim / 8;
+    constexpr int kTokens = Config::kBlockTokens / 4;
+    std::uint32_t poisoned = 0;
+#pragma unroll 1
+    for (int i = lane_; i < kTokens * kUnits; i += 32) {
+      const int mine = i / kUnits, unit = i % kUnits;
+      const int token = warp_ * kTokens + mine;
+      const bool dead = !live.has(token);
+      if (!dead && start + token >= all_.begin && start + token < all_.end) continue;
+      uint4* place = shared_.values[stage_].unit(token, unit);
+      if (dead) {
+        *place = make_uint4(0, 0, 0, 0);
+        continue;
+      }
+      uint4 value = *place;
+      NotFinite noted = {0, 0};
+      note<Element>(value.x, 0, noted);
+      note<Element>(value.y, 2, noted);
+      note<Element>(value.z, 4, noted);
+      note<Element>(value.w, 6, noted);
+      shared_.not_finite[stage_][token][unit] = noted;
+      if ((noted.plus | noted.minus) == 0) continue;
+      poisoned |= 1U << mine;
+      *place = value;
+    }
+    poisoned = __reduce_or_sync(0xffffffff, poisoned);
+    if (lane_ == 0) shared_.stages[stage_].poisoned[warp_] = poisoned;
+  }
+
+  /// What of two elements is not finite becomes 0.
+  template <class Element>
+  __device__ __forceinline__ static void note(std::uint32_t& pair, int index, NotFinite& noted) {
+    constexpr std::uint32_t kExponent = parts::kExponent<Element>;
+    if (!parts::low_is_poison<Element>(pair) && !parts::high_is_poison<Element>(pair)) return;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const std::uint32_t element = pair >> (16 * i) & 0xffff;
+      if ((element & kExponent) != kExponent) continue;
+      const bool nan = (element & 0x7fff) != kExponent;
+      if (nan || element < 0x8000) noted.plus |= 1 << (index + i);
+      if (nan || element >= 0x8000) noted.minus |= 1 << (index + i);
+      pair &= i == 0 ? 0xffff0000 : 0x0000ffff;
+    }
+  }
+
+  SharedMemory<Config>& shared_;
+  const Arguments& args_;
+  const CUtensorMap& keys_;
+  const CUtensorMap& values_;
+  const int warp_, lane_;
+  const int box_tokens_, boxes_;
+  Range all_ = {};
+  int stage_ = 0;
+  std::uint32_t parity_ = 0, landed_parity_ = 0;
+};
+
+}  // namespace flashlatent::prefill

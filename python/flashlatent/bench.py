@@ -52,6 +52,18 @@ def torch_case(device):
             torch.empty(1, 16, 1, device=device), 512)
 
 
+def kv_calls(case, threads):
+    """(name, call) for keys and values apart, as many query heads as in `case`, one KV head of 64."""
+    (q, kv_cache, block_table, cache_seqlens), out, lse, _ = case
+    q, out = q[..., :64], out[..., :64]
+    keys, values = kv_cache[..., :64], kv_cache[..., -64:]
+    problem = Problem.of_kv_arrays(q, keys, values, block_table, softmax_scale=0.1)
+    plan = Plan.like(problem, q, threads=threads)
+    plan.schedule(cache_seqlens)
+    return [("Plan.decode_kv, out and lse given",
+             lambda: plan.decode_kv(q, keys, values, block_table, cache_seqlens, out=out, lse=lse))]
+
+
 def native_calls(case, threads):
     """(name, call) of the package's own functions. Arguments are written out, as an engine has them: to unpack a
     tuple costs some tenths of a microsecond."""
@@ -99,7 +111,9 @@ def measure(device, packages):
     results = []
     for package in packages:
         case = numpy_case() if package == "numpy" else torch_case(device)
-        calls = native_calls(case, threads) + (torch_calls(case, threads) if package == "torch" else [])
+        calls = native_calls(case, threads) + kv_calls(case, threads)
+        if package == "torch":
+            calls += torch_calls(case, threads)
         wait = lambda: None
         if package == "torch" and device != "cpu":
             import torch

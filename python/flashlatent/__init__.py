@@ -14,9 +14,9 @@ from ._decode import decode, decode_kv
 from ._errors import (ExhaustedError, FlashLatentError, InternalError, InvalidArgumentError, UnavailableError,
                       UnsupportedError)
 from ._kv_cache import KeyValueCache
-from ._native import (PagePool, Plan, Problem, Sequence, Step, __version__, append_kv, append_latent, combine,
-                      convert_cache, convert_kv, copy_pages, default_backend, describe_plan, explain, gather_cache,
-                      gather_kv, info)
+from ._native import VERSION as __version__
+from ._native import (PagePool, Plan, Problem, Sequence, Step, append_kv, append_latent, combine, convert_cache,
+                      convert_kv, copy_pages, default_backend, describe_plan, explain, gather_cache, gather_kv, info)
 
 __all__ = [
     "ExhaustedError", "FlashLatentError", "InternalError", "InvalidArgumentError", "KeyValueCache", "PagePool", "Plan",

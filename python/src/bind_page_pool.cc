@@ -63,7 +63,9 @@ nb::dict stats_of(const PagePool& pool) {
 void bind_page_pool(nb::module_& module) {
   using namespace nb::literals;
   nb::class_<Sequence>(module, "Sequence", "A handle of a PagePool's sequence.")
-      .def("__eq__", [](Sequence a, Sequence b) { return a == b; })
+      .def(
+          "__eq__", [](Sequence a, Sequence b) { return a == b; }, nb::is_operator(),
+          nb::sig("def __eq__(self, other: object, /) -> bool"))
       .def("__hash__",
            [](Sequence s) { return (std::size_t{s.generation} << 32) ^ static_cast<unsigned>(s.slot); })
       .def("__repr__", [](Sequence s) { return message("<Sequence ", s.slot, ":", s.generation, ">"); });

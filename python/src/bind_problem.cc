@@ -165,7 +165,8 @@ request of a ragged batch has (their total if not given); dtype 'bf16' says that
                   "The problem that these arrays pose, shapes as in flashlatent.decode_kv(); the rest as "
                   "of_arrays().")
       .def(
-          "__eq__", [](const DecodeProblem& a, const DecodeProblem& b) { return a == b; }, nb::is_operator())
+          "__eq__", [](const DecodeProblem& a, const DecodeProblem& b) { return a == b; }, nb::is_operator(),
+          nb::sig("def __eq__(self, other: object, /) -> bool"))
       .def("__repr__", [](const DecodeProblem& p) { return "<flashlatent.Problem " + to_string(p) + ">"; })
       .def("__str__", [](const DecodeProblem& p) { return to_string(p); })
       .def_prop_ro("batch", [](const DecodeProblem& p) { return p.query.batch; })

@@ -78,7 +78,7 @@ Executor executor_on(std::string_view device, int threads, const std::string& ke
 
 void bind_query(nb::module_& module) {
   using namespace nb::literals;
-  module.attr("__version__") = FLASHLATENT_VERSION;
+  module.attr("VERSION") = FLASHLATENT_VERSION;
   module.def("info", &info,
              R"(What there is to run on: {'version', 'source_tree' (the id of the git tree built),
 'backends': {'cpu' and 'cuda': {...}}}.

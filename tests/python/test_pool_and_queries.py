@@ -29,7 +29,7 @@ def test_page_pool_copies_on_write():
     pool = flashlatent.PagePool(4, 4)
     parent, _ = pool.create([], length=6)
     child = pool.fork(parent)
-    assert child != parent
+    assert child != parent and child != 3
     source, target, tokens = pool.append(child, 1)
     assert source == pool.pages(parent)[1] and target == pool.pages(child)[1] and tokens == 2
     with pytest.raises(flashlatent.ExhaustedError, match="append"):

@@ -14,12 +14,13 @@ InputArrays::InputArrays(const InputHandles& h, std::optional<Dtype> sixteen_bit
       indices_(Array::read("indices", h.indices)),
       topk_length_(Array::read("topk_length", h.topk_length)),
       cu_seqlens_q_(Array::read("cu_seqlens_q", h.cu_seqlens_q)),
-      attn_sink_(Array::read("attn_sink", h.attn_sink)),
-      key_cache_(Array::read("key_cache", h.key_cache, sixteen_bits)),
-      value_cache_(Array::read("value_cache", h.value_cache, sixteen_bits)),
-      key_scale_(Array::read("key_scale", h.key_scale)),
-      value_scale_(Array::read("value_scale", h.value_scale)),
-      alibi_slopes_(Array::read("alibi_slopes", h.alibi_slopes)) {}
+      attn_sink_(Array::read("attn_sink", h.attn_sink)) {
+  if (h.key_cache.is_none()) return;
+  separate_.emplace(KeysAndValues{
+      Array::read("key_cache", h.key_cache, sixteen_bits),
+      Array::read("value_cache", h.value_cache, sixteen_bits), Array::read("key_scale", h.key_scale),
+      Array::read("value_scale", h.value_scale), Array::read("alibi_slopes", h.alibi_slopes)});
+}
 
 DecodeInputs InputArrays::inputs() const {
   DecodeInputs inputs;
@@ -31,11 +32,13 @@ DecodeInputs InputArrays::inputs() const {
   inputs.topk_length = topk_length_.view();
   inputs.cu_seqlens_q = cu_seqlens_q_.view();
   inputs.attn_sink = attn_sink_.view();
-  inputs.key_cache = key_cache_.view();
-  inputs.value_cache = value_cache_.view();
-  inputs.key_scale = key_scale_.view();
-  inputs.value_scale = value_scale_.view();
-  inputs.alibi_slopes = alibi_slopes_.view();
+  if (separate_) {
+    inputs.key_cache = separate_->key_cache.view();
+    inputs.value_cache = separate_->value_cache.view();
+    inputs.key_scale = separate_->key_scale.view();
+    inputs.value_scale = separate_->value_scale.view();
+    inputs.alibi_slopes = separate_->alibi_slopes.view();
+  }
   return inputs;
 }
 

@@ -23,7 +23,10 @@ class InputArrays {
 
  private:
   Array q_, kv_cache_, block_table_, cache_seqlens_, indices_, topk_length_, cu_seqlens_q_, attn_sink_;
-  Array key_cache_, value_cache_, key_scale_, value_scale_, alibi_slopes_;
+  struct KeysAndValues {
+    Array key_cache, value_cache, key_scale, value_scale, alibi_slopes;
+  };
+  std::optional<KeysAndValues> separate_;  // not made for latent caches: that takes time
 };
 
 /// What a decode call may bring besides; None where the call is to make it.

@@ -9,11 +9,11 @@ def empty_like(like, shape, dtype=None):
     """An uninitialised array of like's package, on its device; like's dtype, or "float32", "uint8", ... ("bfloat16"
     as its bits, uint16, where the package has none)."""
     package = type(like).__module__.partition(".")[0]
-    if dtype == "bfloat16" and package not in ("jax", "jaxlib"):
-        dtype = "uint16"
     if hasattr(type(like), "new_empty"):  # torch before 2.10
         torch = sys.modules["torch"]
         return like.new_empty(shape, dtype=like.dtype if dtype is None else getattr(torch, dtype))
+    if dtype == "bfloat16" and package not in ("jax", "jaxlib"):
+        dtype = "uint16"
     if package == "cupy":
         cupy = sys.modules["cupy"]
         with like.device:

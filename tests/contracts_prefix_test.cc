@@ -63,7 +63,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, Prefix, kBackends, backend_name);
 TEST_P(Prefix, LengthsAtBoundaries) {
   // Own tokens from none but the last on; blocks that are whole; a request that is shorter than the prefix.
   expect_right(gqa(8, 2, 128, {129, 130, 191, 192, 193, 128, 300, 128, 0, 257}, 128), 2);
-  expect_right(gqa(8, 2, 128, {65, 66, 67, 68, 70, 1, 2, 3}, 64), 1);
+  expect_right(gqa(8, 2, 128, {65, 66, 67, 68, 70, 1, 2, 3}, 64), on_gpu() ? 0 : 1);  // blocks of 128 there
   expect_right(gqa(8, 2, 64, {5000, 700, 900, 640, 1100}, 640), 1);
 }
 

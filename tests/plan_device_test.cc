@@ -6,6 +6,7 @@
 
 #include "cuda/cuda_backend.h"
 #include "plan/host_plan.h"
+#include "plan/prefix_plan.h"
 #include "plan_cases.h"
 #include "runtime/device_memory.h"
 
@@ -56,6 +57,63 @@ TEST_F(DevicePlan, EqualsTheHosts) {
     ASSERT_TRUE(cuda::build_plan(batch.geometry, view, plan.memory(), executor_).ok());
     expect_equal(batch, plan);
     if (HasFatalFailure()) FAIL() << "batch " << i;
+  }
+}
+
+TEST_F(DevicePlan, OfSharedPrefixesEqualsTheHosts) {
+  std::mt19937 engine(5);
+  for (int i = 0; i < 40; ++i) {
+    const int requests = i % 8 == 0 ? 3000 : 2 + static_cast<int>(engine() % 200);
+    Batch batch{{.requests = requests, .parts = 16, .lanes = 8, .max_tokens = 1 << 20, .cost = {1883, 2000}},
+                std::vector<std::int32_t>(requests, 0)};
+    for (std::int32_t& length : batch.lengths) length = 6000 + static_cast<std::int32_t>(engine() % 3000);
+    const prefix::Shape shape{.requests = requests,
+                              .request_rows = 4,
+                              .kv_heads = 8,
+                              .max_tokens = 1 << 20,
+                              .tile_rows = 128,
+                              .block_tokens = 128,
+                              .workers = 132,
+                              .read_cost = 1,
+                              .unit_block_cost = 2460,
+                              .own_block_cost = 1008,
+                              .own_split_cost = 1000};
+    std::vector<prefix::Group> groups;
+    for (std::int32_t first = 0; first + 2 < requests && i % 5 != 0;) {
+      prefix::Group group{{}, 128 * static_cast<std::int32_t>(1 + engine() % 40)};
+      const auto count = static_cast<std::int32_t>(2 + engine() % 60);
+      for (std::int32_t r = first; r < std::min(first + count, requests); ++r) group.requests.push_back(r);
+      first += count + static_cast<std::int32_t>(engine() % 3);
+      groups.push_back(group);
+    }
+    const std::int64_t bytes = prefix::offset(batch.geometry) + prefix::bytes(shape);
+    std::vector<std::uint64_t> host(bytes / 8 + 1), fetched(bytes / 8 + 1);
+    prefix::build_on_host(batch.geometry, shape, groups, batch.lengths.data(), host.data());
+    const runtime::Buffer lengths = allocate(batch.lengths.size() * 4);
+    const runtime::Buffer plan = allocate(bytes);
+    upload(lengths, batch.lengths);
+    ASSERT_TRUE(runtime::fill(plan.data(), 0xFF, plan.size(), executor_).ok());
+    const ConstTensorView view(lengths.data(), Dtype::kI32, {requests}, {DeviceType::kCuda, 0});
+    ASSERT_TRUE(
+        cuda::build_plan(batch.geometry, shape, groups, batch.lengths.data(), view, plan.memory(), executor_)
+            .ok());
+    ASSERT_TRUE(runtime::copy_to_host(fetched.data(), plan.data(), bytes, executor_).ok());
+    auto prefixes_of = [&](std::vector<std::uint64_t>& memory) {
+      return prefix::view(shape,
+                          reinterpret_cast<std::uint8_t*>(memory.data()) + prefix::offset(batch.geometry));
+    };
+    const prefix::View a = prefixes_of(host), b = prefixes_of(fetched);
+    ASSERT_EQ(0, std::memcmp(a.header, b.header, sizeof(prefix::Header)));
+    EXPECT_EQ(0, std::memcmp(a.tiles, b.tiles, a.header->tiles * sizeof(prefix::Tile)));
+    EXPECT_EQ(0, std::memcmp(a.members, b.members, a.header->members * sizeof(std::int32_t)));
+    EXPECT_EQ(0, std::memcmp(a.shares, b.shares, requests * sizeof(prefix::Share)));
+    EXPECT_EQ(0, std::memcmp(a.own_lengths, b.own_lengths, requests * sizeof(std::int32_t)));
+    const PlanView of_host = plan_view(batch.geometry, host.data());
+    const PlanView of_device = plan_view(batch.geometry, fetched.data());
+    ASSERT_EQ(0, std::memcmp(of_host.header, of_device.header, sizeof(Header)));
+    for (int k = 0; k <= batch.geometry.parts; ++k) {
+      EXPECT_TRUE(of_host.cuts[k] == of_device.cuts[k]) << "cut " << k;
+    }
   }
 }
 

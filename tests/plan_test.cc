@@ -12,9 +12,10 @@ namespace {
 
 class BuiltPlan {
  public:
-  explicit BuiltPlan(const Batch& batch)
+  explicit BuiltPlan(const Batch& batch) : BuiltPlan(batch, batch.geometry.parts) {}
+  BuiltPlan(const Batch& batch, std::int32_t used_parts)
       : batch_(batch), memory_(plan_bytes(batch.geometry) / 8 + 1, 0xAAAAAAAAAAAAAAAAULL) {
-    build_on_host(batch.geometry, batch.lengths.data(), memory_.data());
+    build_on_host(batch.geometry, batch.lengths.data(), memory_.data(), used_parts);
   }
 
   PlanView view() { return plan_view(batch_.geometry, memory_.data()); }
@@ -268,6 +269,19 @@ TEST(Plan, DescriptionAndPicture) {
   description = describe_plan(other, batch.lengths.data(), memory, "test");
   ASSERT_TRUE(description.ok());
   EXPECT_NE(to_string(*description).find("lanes x teams of 8, 1 rounds"), std::string::npos);
+}
+
+TEST(Plan, OfSomePartsLeavesTheOthersEmpty) {
+  std::mt19937_64 engine(9);
+  for (int i = 0; i < 200; ++i) {
+    const Batch batch = random_batch(engine, false);
+    const std::int32_t used = 1 + static_cast<std::int32_t>(engine() % batch.geometry.parts);
+    BuiltPlan plan(batch, used);
+    expect_complete(batch, plan, batch.lengths);
+    if (::testing::Test::HasFatalFailure()) FAIL() << "batch " << i;
+    const auto parts = plan.parts(batch.lengths);
+    for (std::size_t p = used; p < parts.size(); ++p) EXPECT_TRUE(parts[p].empty()) << "part " << p;
+  }
 }
 
 }  // namespace

@@ -194,7 +194,11 @@ TEST(PrefixGroups, RandomTreesAgainstExhaustiveChoice) {
 struct Built {
   Built(const Shape& s, const std::vector<Group>& groups, const std::vector<std::int32_t>& lengths)
       : shape(s), memory(bytes(s) / 8 + 1, 0xAAAAAAAAAAAAAAAAULL), plan(view(s, memory.data())) {
-    build_tiles(s, groups, memory.data());
+    schedule::Geometry geometry;
+    geometry.requests = s.requests;
+    geometry.parts = s.workers;
+    geometry.max_tokens = s.max_tokens;
+    build_tiles(s, geometry, groups, lengths.data(), memory.data());
     build_shares(s, lengths.data(), memory.data());
   }
   Shape shape;

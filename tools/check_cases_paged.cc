@@ -84,6 +84,21 @@ void append(std::vector<CaseSpec>& cases, std::vector<CaseSpec> more) {
   cases.insert(cases.end(), more.begin(), more.end());
 }
 
+/// Groups of five requests that share a prefix.
+std::vector<CaseSpec> shared_prefixes(int d, Dtype dtype) {
+  const CaseSpec plain = {.name = "paged prefix",
+                          .dtype = dtype,
+                          .page_size = 16,
+                          .lengths = {300, 129, 700, 400, 256, 500, 800, 3},
+                          .prefix_sharing = PrefixSharing::kAlways,
+                          .sharers = 5,
+                          .shared_tokens = 256};
+  CaseSpec other = plain;
+  other.query_tokens = 3;
+  other.causal = other.sink = other.strided = true;
+  return {paged(8, 2, d, plain), paged(6, 2, d, other), paged(16, 1, d, plain)};
+}
+
 }  // namespace
 
 void add_small_paged_cases(std::vector<CaseSpec>& cases) {
@@ -115,6 +130,13 @@ void add_small_paged_cases(std::vector<CaseSpec>& cases) {
                         .lengths = {70, 64},
                         .ragged_tokens = {3, 1},
                         .causal = true}),
+                 paged(8, 2, 64,
+                       {.name = "paged prefix",
+                        .page_size = 16,
+                        .lengths = {300, 400, 256},
+                        .prefix_sharing = PrefixSharing::kAlways,
+                        .sharers = 3,
+                        .shared_tokens = 256}),
                  paged(4, 1, 128,
                        {.name = "prefill",
                         .page_size = 16,
@@ -139,6 +161,7 @@ void add_quick_paged_cases(std::vector<CaseSpec>& cases) {
           8, 2, 128, {.name = "paged pages", .dtype = dtype, .page_size = page_size, .lengths = {65, 300}}));
     }
     for (int d : {64, 128}) append(cases, prompts(d, 4, 16, dtype));
+    for (int d : {64, 80, 128, 256}) append(cases, shared_prefixes(d, dtype));
   }
 }
 

@@ -15,6 +15,7 @@ struct DecodeOptions {
   std::string path;
   std::string output;
   std::string json;
+  std::string sharing = "off";
   ExecutorOptions executor;
 };
 
@@ -27,6 +28,7 @@ int run_decode(const DecodeOptions& options) {
   Result<DecodeProblem> problem = decode_case.problem();
   if (!problem.ok()) return fail(problem.status());
   const DecodeInputs inputs = decode_case.inputs();
+  problem->options.prefix_sharing = *prefix_sharing_from_name(options.sharing);
 
   Result<runtime::DecodeRun> run = runtime::DecodeRun::create(*problem, inputs, *executor);
   if (!run.ok()) return fail(run.status());
@@ -69,6 +71,11 @@ void add_decode(CLI::App& app, Action& action) {
                    "A safetensors file: the inputs of one call, and perhaps its outputs")
       ->required();
   decode->add_option("-o,--output", options->output, "Write out and lse to this safetensors file");
+  decode
+      ->add_option("--prefix-sharing", options->sharing,
+                   "Do requests with the same first pages attend to those by groups? auto: where it pays")
+      ->check(CLI::IsMember({"off", "auto", "always"}))
+      ->capture_default_str();
   add_executor_options(*decode, options->executor);
   add_json_option(*decode, options->json);
   decode->footer(

@@ -33,10 +33,14 @@ Result<int> multiprocessors(int device);
 Status build_plan(const schedule::Geometry& geometry, const ConstTensorView& cache_seqlens, Memory plan,
                   const Executor& executor);
 
+/// The same, of which only the first parts get any work.
+Status build_plan(const schedule::Geometry& geometry, std::int32_t used_parts,
+                  const ConstTensorView& cache_seqlens, Memory plan, const Executor& executor);
 /// The same where requests share prefixes, after one more launch for some 900 of their tiles and requests.
+/// `host_lengths`: where there are groups, what cache_seqlens are.
 Status build_plan(const schedule::Geometry& geometry, const prefix::Shape& shape,
-                  std::span<const prefix::Group> groups, const ConstTensorView& cache_seqlens, Memory plan,
-                  const Executor& executor);
+                  std::span<const prefix::Group> groups, const std::int32_t* host_lengths,
+                  const ConstTensorView& cache_seqlens, Memory plan, const Executor& executor);
 
 /// The operations of kv_cache.h on device memory, a kernel launch each; arguments are already validated.
 Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,

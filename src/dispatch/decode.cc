@@ -25,14 +25,16 @@ Result<std::size_t> workspace_bytes(const DecodeProblem& problem, const Executor
 
 namespace {
 
-/// A plan for these groups; `lengths` are valid.
+/// A plan for these groups; `lengths` are valid. `host_lengths`: where there are groups, the same on the
+/// host.
 Status build_plan(const Selection& selection, const ConstTensorView& lengths,
-                  const std::vector<prefix::Group>& groups, Memory plan,
-                  [[maybe_unused]] const Executor& executor) {
+                  const std::vector<prefix::Group>& groups, [[maybe_unused]] const std::int32_t* host_lengths,
+                  Memory plan, [[maybe_unused]] const Executor& executor) {
 #if FLASHLATENT_WITH_CUDA
   if (executor.backend == Backend::kCuda) {
     if (selection.prefix.requests == 0) return cuda::build_plan(selection.geometry, lengths, plan, executor);
-    return cuda::build_plan(selection.geometry, selection.prefix, groups, lengths, plan, executor);
+    return cuda::build_plan(selection.geometry, selection.prefix, groups, host_lengths, lengths, plan,
+                            executor);
   }
 #endif
   prefix::build_on_host(selection.geometry, selection.prefix, groups,
@@ -46,14 +48,14 @@ Status plan(const Selection& selection, const DecodeProblem& problem, const Cons
             Memory plan, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, device_of(executor)));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection.plan_bytes));
-  return build_plan(selection, lengths, {}, plan, executor);
+  return build_plan(selection, lengths, {}, nullptr, plan, executor);
 }
 
 Status plan(const Selection& selection, const DecodeProblem& problem, const ConstTensorView& lengths,
             const HostPages& pages, Memory plan, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, device_of(executor)));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection.plan_bytes));
-  if (selection.prefix.requests == 0) return build_plan(selection, lengths, {}, plan, executor);
+  if (selection.prefix.requests == 0) return build_plan(selection, lengths, {}, nullptr, plan, executor);
   FLASHLATENT_RETURN_IF_ERROR(validate_host_pages(problem, pages));
   const prefix::PageTable table{static_cast<const std::int32_t*>(pages.block_table.data),
                                 pages.block_table.strides[0], problem.cache.max_pages,
@@ -61,8 +63,8 @@ Status plan(const Selection& selection, const DecodeProblem& problem, const Cons
                                 static_cast<const std::int32_t*>(pages.cache_seqlens.data)};
   const bool always = problem.options.prefix_sharing == PrefixSharing::kAlways;
   return build_plan(selection, lengths,
-                    prefix::find_groups(selection.prefix, table, problem.query.tokens, always), plan,
-                    executor);
+                    prefix::find_groups(selection.prefix, table, problem.query.tokens, always), table.lengths,
+                    plan, executor);
 }
 
 Status decode(const Selection& selection, const DecodeProblem& problem, const DecodeInputs& inputs,

@@ -151,7 +151,7 @@ std::size_t workspace_bytes_of(const DecodeProblem& problem, const Candidate& ca
   const std::size_t bytes = candidate.kernel->workspace_bytes(problem, candidate.geometry);
   if (candidate.prefix.requests == 0) return bytes;
   return prefix::align(static_cast<std::int64_t>(bytes)) +
-         prefix::max_partial_rows(candidate.prefix) * (problem.cache.v_dim + 1) * sizeof(float);
+         prefix::workspace_rows(candidate.prefix) * (problem.cache.v_dim + 1) * sizeof(float);
 }
 
 }  // namespace

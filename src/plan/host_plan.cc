@@ -73,19 +73,26 @@ Status validate(const Geometry& g) {
 }
 
 void build_on_host(const Geometry& g, const std::int32_t* lengths, void* memory) {
-  PlanView plan = plan_view(g, memory);
+  build_on_host(g, lengths, memory, g.parts);
+}
+
+void build_on_host(const Geometry& whole, const std::int32_t* lengths, void* memory,
+                   std::int32_t used_parts) {
+  const PlanView plan = plan_view(whole, memory);
+  const Geometry g = with_parts(whole, used_parts);
   *plan.header = {};
   plan.cost_prefix[0] = 0;
   for (std::int32_t r = 0; r < g.requests; ++r) {
     plan.cost_prefix[r + 1] = plan.cost_prefix[r] + item_cost(g, blocks_of(g, length_of(g, lengths, r)));
   }
-  plan.header->fingerprint = fingerprint(g);
+  plan.header->fingerprint = fingerprint(whole);
   plan.header->total_cost = plan.cost_prefix[g.requests] * g.rounds;
   if (g.fixed_split > 0) {
     cut_fixed(g, lengths, plan);
   } else {
     cut_balanced(g, lengths, plan);
   }
+  for (std::int32_t k = used_parts + 1; k <= whole.parts; ++k) plan.cuts[k] = plan.cuts[used_parts];
 }
 
 namespace {

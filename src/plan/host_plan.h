@@ -13,8 +13,10 @@ namespace flashlatent::schedule {
 Status validate(const Geometry& geometry);
 
 /// Writes the plan for these lengths (one for length_sharers requests; null: all max_tokens) into `memory`,
-/// plan_bytes(geometry) long.
+/// plan_bytes(geometry) long. With `used_parts`, only the first so many get any work.
 void build_on_host(const Geometry& geometry, const std::int32_t* lengths, void* memory);
+void build_on_host(const Geometry& geometry, const std::int32_t* lengths, void* memory,
+                   std::int32_t used_parts);
 
 /// What the cost model makes of a call whose requests are all as long as the page table reaches (where a
 /// kernel is picked no length is known): per_call and the largest part, of whole

@@ -29,6 +29,11 @@ struct Shape {
   std::int32_t tile_cost = 0;    ///< A tile's token, for all KV heads.
   std::int32_t member_cost = 0;  ///< What a request pays to be in a group.
   std::int32_t call_cost = 0;    ///< What a call pays for having groups.
+  // Where prefixes and requests' own tokens go side by side, each on some of the workers; nanoseconds of one
+  // worker. 0: one after the other, each on all of them.
+  std::int32_t unit_block_cost = 0;  ///< A block of a unit.
+  std::int32_t own_block_cost = 0;   ///< A block of a request's own, as fast as one worker can.
+  std::int32_t own_split_cost = 0;   ///< What a segment of those takes beside.
 };
 
 /// Requests of a tile: whole ones.
@@ -42,7 +47,9 @@ struct Header {
   std::int32_t groups;
   std::int32_t tiles;
   std::int32_t units;
-  std::int32_t members;  ///< Requests that are in a group.
+  std::int32_t members;     ///< Requests that are in a group.
+  std::int32_t workers;     ///< That do the units: unit u is worker u % workers'.
+  std::int32_t used_parts;  ///< Of the plan's parts, those that have any work.
 };
 
 /// Query rows of some requests of a group.
@@ -132,11 +139,20 @@ FLASHLATENT_HOST_DEVICE std::int64_t offset(const schedule::Geometry& geometry) 
   return align(schedule::plan_bytes(geometry));
 }
 
+/// All query rows.
+FLASHLATENT_HOST_DEVICE std::int64_t all_rows(const Shape& shape) {
+  return static_cast<std::int64_t>(shape.requests) * shape.request_rows * shape.kv_heads;
+}
+
 /// Upper bound of the units' partial rows: each query row once, and a tile for every unit beyond that.
 FLASHLATENT_HOST_DEVICE std::int64_t max_partial_rows(const Shape& shape) {
   if (shape.requests == 0) return 0;
-  return static_cast<std::int64_t>(shape.requests) * shape.request_rows * shape.kv_heads +
-         static_cast<std::int64_t>(shape.workers) * shape.tile_rows;
+  return all_rows(shape) + static_cast<std::int64_t>(shape.workers) * shape.tile_rows;
+}
+
+/// Rows in the workspace: those, and each query row's own result, which a kernel may have to keep.
+FLASHLATENT_HOST_DEVICE std::int64_t workspace_rows(const Shape& shape) {
+  return max_partial_rows(shape) + all_rows(shape);
 }
 
 /// FNV-1a over the shape's fields.

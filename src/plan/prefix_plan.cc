@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "core/message.h"
 #include "plan/host_plan.h"
@@ -25,27 +26,80 @@ std::int64_t units_of(const Shape& shape, std::span<const Tile> tiles, std::int6
   return units;
 }
 
-/// The most blocks that a unit should have: the least that give so many waves of units as make the shortest
-/// time together. Splits beyond a tile's first are never more than workers, see max_partial_rows().
-std::int64_t longest_unit(const Shape& shape, std::span<const Tile> tiles) {
+/// How long units may be, and what all of them take, in blocks.
+struct Units {
+  std::int64_t longest;
+  std::int64_t time;
+};
+
+/// The least length that gives so many waves of units as make the shortest time together. Splits beyond a
+/// tile's first are never more than workers, see max_partial_rows().
+Units units_for(const Shape& shape, std::span<const Tile> tiles, std::int64_t workers) {
   std::int64_t longest = 1;
   for (const Tile& tile : tiles) longest = std::max<std::int64_t>(longest, tile.tokens / shape.block_tokens);
   const std::int64_t whole = units_of(shape, tiles, longest);
-  std::int64_t best = longest;
-  std::int64_t best_time = ceil_divide(whole, shape.workers) * (longest + kSplitBlocks);
-  for (std::int64_t waves = 1; waves * shape.workers <= whole + shape.workers; ++waves) {
+  Units best{longest, ceil_divide(whole, workers) * (longest + kSplitBlocks)};
+  for (std::int64_t waves = 1; waves * workers <= whole + workers; ++waves) {
+    const std::int64_t most = std::min(waves * workers, whole + workers);
     std::int64_t low = 1, high = longest;  // the least length that fits into so many waves
     while (low < high) {
       const std::int64_t middle = (low + high) / 2;
-      const bool fits =
-          units_of(shape, tiles, middle) <= std::min(waves * shape.workers, whole + shape.workers);
+      const bool fits = units_of(shape, tiles, middle) <= most;
       (fits ? high : low) = fits ? middle : middle + 1;
     }
-    if (units_of(shape, tiles, low) > waves * shape.workers) continue;
+    if (units_of(shape, tiles, low) > most) continue;
     const std::int64_t time = waves * (low + kSplitBlocks);
+    if (time < best.time) best = {low, time};
+  }
+  return best;
+}
+
+/// Who does what.
+struct Division {
+  std::int32_t workers;     // of prefixes
+  std::int32_t used_parts;  // of requests' own tokens
+};
+
+/// What requests have of their own, for all workers.
+struct OwnWork {
+  std::int64_t blocks = 0, segments = 0;
+};
+
+OwnWork own_work(const schedule::Geometry& g, std::span<const Group> groups, const std::int32_t* lengths) {
+  std::vector<std::int32_t> own(lengths, lengths + g.requests);
+  for (const Group& group : groups) {
+    for (std::int32_t request : group.requests) own[request] -= group.tokens;
+  }
+  OwnWork work;
+  const std::int64_t copies = std::int64_t{g.rounds} * g.lanes;
+  for (std::int32_t length : own) work.blocks += copies * schedule::blocks_of(g, length);
+  work.segments = copies * g.requests;
+  return work;
+}
+
+/// Products keep few bytes moving and a request's own tokens few products: side by side both get on. Fewer
+/// workers than all can have all of the memory's bandwidth.
+Division divide(const Shape& shape, const schedule::Geometry& g, std::span<const Tile> tiles,
+                std::span<const Group> groups, const std::int32_t* lengths) {
+  Division best{shape.workers, g.parts};
+  if (shape.own_block_cost == 0 || groups.empty()) return best;
+  const OwnWork own = own_work(g, groups, lengths);
+  const std::int64_t alone = own.blocks * shape.own_block_cost + own.segments * shape.own_split_cost;
+  const std::int64_t by_memory = own.blocks * g.cost.per_block / shape.workers;
+  auto prefix_time = [&](std::int32_t workers) {
+    return units_for(shape, tiles, workers).time * shape.unit_block_cost;
+  };
+  auto own_time = [&](std::int32_t parts) {
+    return std::max(alone / (std::int64_t{parts} * g.lanes), by_memory);
+  };
+  std::int64_t best_time = prefix_time(shape.workers) + own_time(g.parts);
+  for (std::int32_t parts = g.parts; parts > 0; --parts) {
+    const std::int32_t workers = shape.workers - parts * g.lanes;
+    if (workers < 1) continue;
+    const std::int64_t time = std::max(prefix_time(workers), own_time(parts));
     if (time < best_time) {
-      best = low;
       best_time = time;
+      best = {workers, parts};
     }
   }
   return best;
@@ -67,9 +121,16 @@ Status validate(const Shape& s) {
   return {};
 }
 
-void build_tiles(const Shape& shape, std::span<const Group> groups, void* memory) {
+void build_tiles(const Shape& shape, const schedule::Geometry& geometry, std::span<const Group> groups,
+                 const std::int32_t* lengths, void* memory) {
   const View plan = view(shape, memory);
-  Header header{fingerprint(shape), static_cast<std::int32_t>(groups.size()), 0, 0, 0};
+  Header header{.fingerprint = fingerprint(shape),
+                .groups = static_cast<std::int32_t>(groups.size()),
+                .tiles = 0,
+                .units = 0,
+                .members = 0,
+                .workers = 0,
+                .used_parts = 0};
   const auto each = static_cast<std::size_t>(tile_requests(shape));
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const Group& group = groups[g];
@@ -88,7 +149,10 @@ void build_tiles(const Shape& shape, std::span<const Group> groups, void* memory
     }
   }
   const std::span<Tile> tiles(plan.tiles, header.tiles);
-  const std::int64_t most = longest_unit(shape, tiles);
+  const Division division = divide(shape, geometry, tiles, groups, lengths);
+  header.workers = division.workers;
+  header.used_parts = division.used_parts;
+  const std::int64_t most = units_for(shape, tiles, division.workers).longest;
   std::int32_t rows = 0;
   for (Tile& tile : tiles) {
     tile.splits = static_cast<std::int32_t>(ceil_divide(tile.tokens / shape.block_tokens, most));
@@ -119,9 +183,10 @@ void build_on_host(const schedule::Geometry& geometry, const Shape& shape, std::
                    const std::int32_t* lengths, void* memory) {
   if (shape.requests == 0) return schedule::build_on_host(geometry, lengths, memory);
   void* prefixes = static_cast<std::uint8_t*>(memory) + offset(geometry);
-  build_tiles(shape, groups, prefixes);
+  build_tiles(shape, geometry, groups, lengths, prefixes);
   build_shares(shape, lengths, prefixes);
-  schedule::build_on_host(geometry, view(shape, prefixes).own_lengths, memory);
+  const View plan = view(shape, prefixes);
+  schedule::build_on_host(geometry, plan.own_lengths, memory, plan.header->used_parts);
 }
 
 }  // namespace flashlatent::prefix

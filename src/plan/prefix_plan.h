@@ -12,8 +12,10 @@ namespace flashlatent::prefix {
 Status validate(const Shape& shape);
 
 /// Writes header, tiles and members into `memory`, bytes(shape) long: each group in tiles of whole requests,
-/// their prefix cut so that all workers are busy. What build_shares() writes is left alone.
-void build_tiles(const Shape& shape, std::span<const Group> groups, void* memory);
+/// their prefix cut so that all workers are busy that it has. `geometry` and `lengths` (of the requests, with
+/// their prefix) say what else there is to do, side by side. What build_shares() writes is left alone.
+void build_tiles(const Shape& shape, const schedule::Geometry& geometry, std::span<const Group> groups,
+                 const std::int32_t* lengths, void* memory);
 
 /// Writes what requests have to know, for these lengths.
 void build_shares(const Shape& shape, const std::int32_t* lengths, void* memory);

@@ -146,6 +146,13 @@ struct PlanView {
   std::int32_t* slot_prefix;
 };
 
+/// The geometry by which a plan is cut if only the first `parts` get any work: those after them begin and end
+/// where the last one of these does.
+FLASHLATENT_HOST_DEVICE Geometry with_parts(Geometry g, std::int32_t parts) {
+  g.parts = parts;
+  return g;
+}
+
 FLASHLATENT_HOST_DEVICE std::int64_t plan_bytes(const Geometry& g) {
   return static_cast<std::int64_t>(sizeof(Header)) + (g.parts + 1LL) * sizeof(Cut) +
          max_merges(g) * sizeof(Merge) + (g.requests + 1LL) * sizeof(std::int64_t) +

@@ -22,12 +22,19 @@ struct ScoreArguments {
   int window;                 // tokens that a query token sees, itself included; 0: all
 };
 
+/// Partial rows of `dim`, normalised, and their lse.
+struct PartialRows {
+  float* out;
+  float* lse;
+};
+
 /// Prefixes that requests share, which another launch attends to: the results are merged with those of a
-/// request's first segment.
+/// request's first segment, which are kept until both are there.
 struct PrefixArguments {
   const prefix::Share* shares;  // one a request; null: nothing is shared
-  const float* out;             // partial rows of `dim`
-  const float* lse;
+  PartialRows results;          // of prefixes
+  PartialRows kept;             // (requests, kv_heads, request_rows)
+  int kv_heads, request_rows;
 };
 
 struct Arguments {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "cuda/paged/attention.cuh"
+#include "cuda/paged/prefix.cuh"
 #include "cuda/paged/steps.cuh"
 #include "cuda/parts/epilogue.cuh"
 #include "cuda/parts/q_loader.cuh"
@@ -180,48 +181,6 @@ class Stream {
   std::uint64_t live_ = 0;  // which tokens count, of the steps under way: 16 bits each, the next one's lowest
 };
 
-/// A row's sums as far as they are known: two elements of the output, not normalised, relative to the
-/// maximum (base 2).
-struct RowSums {
-  float max, sum, x, y;
-};
-
-/// Adds what the prefix gave to a row, in the order of its splits. Loads go out together.
-__device__ __forceinline__ void add_prefix(RowSums& sums, const Arguments& args, const prefix::Share& share,
-                                           const parts::RowTile& tile, int row, int column) {
-  constexpr int kAtOnce = 8;
-  const std::int64_t first = share.row_begin +
-                             static_cast<std::int64_t>(tile.kv_head) * share.splits * share.unit_rows +
-                             tile.first + row;
-  for (int split = 0; split < share.splits; split += kAtOnce) {
-    float lse[kAtOnce];
-    float2 values[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      lse[i] = -INFINITY;
-      values[i] = make_float2(0, 0);
-      if (split + i >= share.splits) continue;
-      const std::int64_t at = first + static_cast<std::int64_t>(split + i) * share.unit_rows;
-      lse[i] = args.prefix.lse[at] * parts::kLog2E;
-      values[i] = *reinterpret_cast<const float2*>(args.prefix.out + at * args.dim + column);
-    }
-    float max = sums.max;
-#pragma unroll
-    for (float x : lse) max = fmaxf(max, x);
-    const float base = parts::finite_or_zero(max);
-    const float shrink = parts::exp2_fast(sums.max - base);
-    sums = {max, sums.sum * shrink, sums.x * shrink, sums.y * shrink};
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const float weight = parts::exp2_fast(lse[i] - base);
-      const bool counts = weight != 0.0F;  // whatever it holds
-      sums.sum += weight;
-      sums.x += counts ? weight * values[i].x : 0.0F;
-      sums.y += counts ? weight * values[i].y : 0.0F;
-    }
-  }
-}
-
 /// The warps' shares together, to the output or to a partial result. Threads take pairs of elements of a row.
 template <class Config>
 __device__ __forceinline__ void merge(SharedMemory<Config>& shared, const Arguments& args, const Job& job,
@@ -230,10 +189,9 @@ __device__ __forceinline__ void merge(SharedMemory<Config>& shared, const Argume
   const parts::DecodeArguments& decode = args.decode;
   const schedule::Segment& segment = job.segment;
   const parts::RowTile& tile = job.tile;
-  const bool has_prefix = job.prefix.splits > 0 && segment.block_begin == 0;
+  const bool kept = job.prefix.splits > 0 && segment.block_begin == 0;
   const float* scale = args.values.scale;
   const float value_scale = scale == nullptr ? 1.0F : __ldg(scale + tile.kv_head * args.values.scale_stride);
-  const std::int64_t slot = static_cast<std::int64_t>(segment.slot) * decode.geometry.lanes + lane;
   const int pairs = args.dim / 2;
   for (int i = threadIdx.x; i < tile.rows * pairs; i += Config::kThreads) {
     const int row = i / pairs, column = i % pairs * 2;
@@ -252,14 +210,12 @@ __device__ __forceinline__ void merge(SharedMemory<Config>& shared, const Argume
       x += weight * output[0];
       y += weight * output[1];
     }
-    RowSums sums{max, sum, x, y};
-    if (has_prefix) add_prefix(sums, args, job.prefix, tile, row, column);
-    const parts::RowScale row_scale = parts::finish_row(sums.max, sums.sum);
+    const parts::RowScale row_scale = parts::finish_row(max, sum);
     float factor = row_scale.factor * value_scale;
-    if (segment.slot >= 0) {
-      float* out = decode.partial.out + (slot * Config::kColumns + row) * args.dim + column;
-      *reinterpret_cast<float2*>(out) = make_float2(sums.x * factor, sums.y * factor);
-      if (column == 0) decode.partial.lse[slot * Config::kColumns + row] = row_scale.lse;
+    if (segment.slot >= 0 || kept) {
+      const PartialRows partial = partial_row<Config>(args, segment, tile, lane, row);
+      *reinterpret_cast<float2*>(partial.out + column) = make_float2(x * factor, y * factor);
+      if (column == 0) *partial.lse = row_scale.lse;
       continue;
     }
     const parts::OutputArguments& output = decode.output;
@@ -267,7 +223,7 @@ __device__ __forceinline__ void merge(SharedMemory<Config>& shared, const Argume
     if (output.sink != nullptr) factor *= parts::sink_factor(row_scale.lse, __ldg(output.sink + head));
     Element* out = static_cast<Element*>(output.out) + tile.origin * output.batch_stride +
                    token * output.token_stride + head * output.head_stride + column;
-    *reinterpret_cast<std::uint32_t*>(out) = parts::pack<Element>(sums.x * factor, sums.y * factor);
+    *reinterpret_cast<std::uint32_t*>(out) = parts::pack<Element>(x * factor, y * factor);
     if (column == 0) parts::write_lse(output, tile, head, token, row_scale.lse);
   }
 }
@@ -290,10 +246,10 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
   extern __shared__ __align__(16) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
-  // What the launch before may still write is waited for; where that is results of prefixes, not before they
-  // are merged: it has waited itself for what came before it, and let this launch begin then.
-  bool prefixes_pending = args.prefix.shares != nullptr;
-  if (!prefixes_pending) cudaGridDependencySynchronize();
+  // What the launch before may still write is waited for; where that is results of prefixes, at the end: it
+  // has waited itself for what came before it, and let this launch begin then.
+  const bool shares_prefixes = args.prefix.shares != nullptr;
+  if (!shares_prefixes) cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();  // the combine step may take its place in the queue
   const int warp = threadIdx.x / 32;
   parts::Segments<> segments(args.decode);
@@ -316,10 +272,12 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
     if (threadIdx.x % 32 == 0) shared.output_of[warp] = static_cast<int>(outputs - shared_bytes);
     attention.store(reinterpret_cast<float*>(outputs), shared.maxima[warp], shared.sums[warp]);
     __syncthreads();
-    if (prefixes_pending) cudaGridDependencySynchronize();
-    prefixes_pending = false;
     merge(shared, args, job, segments.lane());
   }
+  if (!shares_prefixes) return;
+  __syncthreads();  // all that is kept is written
+  cudaGridDependencySynchronize();
+  add_prefixes<Config>(args);
 }
 
 }  // namespace flashlatent::paged

@@ -7,6 +7,7 @@
 #include "cuda/common/runtime.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/paged/instances.h"
+#include "cuda/prefill/prefix_units.h"
 #include "plan/host_plan.h"
 
 namespace flashlatent::cuda {
@@ -109,6 +110,33 @@ paged::Plane packed_values(const ConstTensorView& cache, const ConstTensorView& 
   return plane;
 }
 
+prefix::Shape prefix_shape(const DecodeProblem& problem, int workers) {
+  prefix::Shape shape = prefix_units_shape(problem, workers);
+  // A multiprocessor can read some 65 bytes in a nanosecond.
+  shape.own_block_cost = std::max(1, 4 * find(problem)->block_tokens * problem.cache.qk_dim / 65);
+  shape.own_split_cost = 7000;  // a segment of four blocks takes 11 us, wherever it runs
+  return shape;
+}
+
+/// Where requests may share prefixes: launches what attends to those, and leaves the rest to `args`.
+Status share_prefixes(const DecodeCall& call, int units, paged::Arguments& args) {
+  const prefix::Shape shape = prefix_shape_of(kPagedKernel, call.problem, units);
+  if (shape.requests == 0) return {};
+  const prefix::View plan =
+      prefix::view(shape, static_cast<std::uint8_t*>(call.plan.data) + prefix::offset(call.geometry));
+  const auto own = static_cast<std::int64_t>(decode_workspace_bytes(call.problem, call.geometry));
+  auto* out = reinterpret_cast<float*>(static_cast<std::uint8_t*>(call.workspace.data) + prefix::align(own));
+  const std::int64_t kept = prefix::max_partial_rows(shape);
+  float* lse = out + prefix::workspace_rows(shape) * call.problem.cache.v_dim;
+  args.decode.cache.lengths = plan.own_lengths;
+  args.prefix = {.shares = plan.shares,
+                 .results = {out, lse},
+                 .kept = {out + kept * call.problem.cache.v_dim, lse + kept},
+                 .kv_heads = shape.kv_heads,
+                 .request_rows = shape.request_rows};
+  return launch_prefix_units(call, shape, plan, out, lse);
+}
+
 Status launch(const DecodeCall& call) {
   const auto& [problem, inputs, outputs, g, plan, workspace, executor] = call;
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("q", inputs.q, 16));
@@ -137,6 +165,7 @@ Status launch(const DecodeCall& call) {
   if (problem.query.ragged) {
     FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(args.decode, problem.query.heads, executor));
   }
+  FLASHLATENT_RETURN_IF_ERROR(share_prefixes(call, *units, args));
   FLASHLATENT_RETURN_IF_ERROR(find(problem)->launch(args, executor));
   return combine_plan(args.decode, problem.cache.dtype, problem.cache.v_dim, *units, executor);
 }
@@ -154,6 +183,8 @@ const DecodeKernel kPagedKernel = {
     .geometry = geometry,
     .workspace_bytes = decode_workspace_bytes,
     .launch = launch,
+    .declines_prefixes = declines_prefix_units,
+    .prefix_shape = prefix_shape,
 };
 
 }  // namespace flashlatent::cuda

@@ -34,6 +34,7 @@ __device__ Pair unpack(std::int64_t packed) {
 
 struct Builder {
   const Geometry& g;
+  std::uint64_t fingerprint;
   const std::int32_t* lengths;
   PlanView plan;
   std::int64_t* cost_prefix;
@@ -154,7 +155,7 @@ struct Builder {
   __device__ void finish(std::int32_t merges, std::int32_t slots) const {
     if (threadIdx.x != 0) return;
     schedule::Header header = {};
-    header.fingerprint = schedule::fingerprint(g);
+    header.fingerprint = fingerprint;
     header.total_cost = cost_prefix[g.requests] * g.rounds;
     header.merges = merges;
     header.slots = slots;
@@ -163,30 +164,39 @@ struct Builder {
 };
 
 __global__ void __launch_bounds__(kThreads)
-    plan_kernel(const __grid_constant__ Geometry geometry, const std::int32_t* lengths, void* memory) {
+    plan_kernel(const __grid_constant__ Geometry geometry, const __grid_constant__ Geometry used,
+                const std::int32_t* lengths, void* memory) {
   __shared__ std::int64_t shared_prefix[kSharedRequests + 1];
   __shared__ Scan::TempStorage scan_memory;
   const PlanView plan = schedule::plan_view(geometry, memory);
   std::int64_t* cost_prefix = geometry.requests <= kSharedRequests ? shared_prefix : plan.cost_prefix;
-  const Builder builder{geometry, lengths, plan, cost_prefix, scan_memory};
+  const Builder builder{used, schedule::fingerprint(geometry), lengths, plan, cost_prefix, scan_memory};
   builder.scan_costs();
   if (geometry.fixed_split > 0) {
     builder.cut_fixed();
   } else {
     builder.cut_balanced();
   }
+  __syncthreads();
+  const Cut end = plan.cuts[used.parts];
+  for (std::int32_t k = used.parts + 1 + threadIdx.x; k <= geometry.parts; k += kThreads) plan.cuts[k] = end;
 }
 
 }  // namespace
 
 Status build_plan(const Geometry& geometry, const ConstTensorView& cache_seqlens, Memory plan,
                   const Executor& executor) {
+  return build_plan(geometry, geometry.parts, cache_seqlens, plan, executor);
+}
+
+Status build_plan(const Geometry& geometry, std::int32_t used_parts, const ConstTensorView& cache_seqlens,
+                  Memory plan, const Executor& executor) {
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   LaunchShape shape;
   shape.threads = kThreads;
-  return launch(plan_kernel, shape, executor, geometry, static_cast<const std::int32_t*>(cache_seqlens.data),
-                plan.data);
+  return launch(plan_kernel, shape, executor, geometry, schedule::with_parts(geometry, used_parts),
+                static_cast<const std::int32_t*>(cache_seqlens.data), plan.data);
 }
 
 }  // namespace flashlatent::cuda

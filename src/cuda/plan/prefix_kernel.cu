@@ -52,12 +52,12 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 Status build_plan(const schedule::Geometry& geometry, const prefix::Shape& shape,
-                  std::span<const prefix::Group> groups, const ConstTensorView& cache_seqlens, Memory plan,
-                  const Executor& executor) {
+                  std::span<const prefix::Group> groups, const std::int32_t* host_lengths,
+                  const ConstTensorView& cache_seqlens, Memory plan, const Executor& executor) {
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   std::vector<std::int64_t> host(prefix::bytes(shape) / 8 + 1);
-  prefix::build_tiles(shape, groups, host.data());
+  prefix::build_tiles(shape, geometry, groups, host_lengths, host.data());
   const prefix::View view = prefix::view(shape, host.data());
   const auto words_of = [](std::size_t bytes) {
     return static_cast<std::int32_t>(bytes / sizeof(std::int32_t));
@@ -80,7 +80,7 @@ Status build_plan(const schedule::Geometry& geometry, const prefix::Shape& shape
   }
   ConstTensorView own = cache_seqlens;
   own.data = prefix::view(shape, memory).own_lengths;
-  return build_plan(geometry, own, plan, executor);
+  return build_plan(geometry, view.header->used_parts, own, plan, executor);
 }
 
 }  // namespace flashlatent::cuda

@@ -2,9 +2,21 @@
 #pragma once
 
 #include "cuda/parts/arguments.cuh"
-#include "cuda/prefill/shared_runs.h"
+#include "plan/prefix.h"
 
 namespace flashlatent::prefill {
+
+inline constexpr int kTileRows = 128;
+
+/// Shared prefixes: whose rows meet which tokens the plan says, results are partial ones.
+struct PrefixArguments {
+  prefix::Shape shape;
+  const prefix::Header* header;
+  const prefix::Tile* tiles;
+  const std::int32_t* members;
+  float* out;  // partial rows of `dim`, normalised
+  float* lse;
+};
 
 struct Arguments {
   parts::DecodeArguments decode;
@@ -12,11 +24,9 @@ struct Arguments {
   int reach;   // tokens that a page table has room for
   int window;  // tokens that a query token sees, itself included; 0: all
   int kv_heads;
-  int sequences;            // requests times KV heads: each one's row tiles read the same tokens
-  int section;              // sequences whose tiles are done together, so that their tokens stay in L2
-  SharedRuns runs;          // shared
-  int max_tiles;            // shared: of all runs
-  SharedPartials partials;  // shared
+  int sequences;           // requests times KV heads: each one's row tiles read the same tokens
+  int section;             // sequences whose tiles are done together, so that their tokens stay in L2
+  PrefixArguments prefix;  // shared
 };
 
 /// Tokens [begin, end).
@@ -29,9 +39,9 @@ struct Job {
   parts::RowTile tile;          // shared: request is whose tokens they are; the rest does not count
   const std::int32_t* members;  // shared
   const std::int32_t* entries;  // of the page table
-  int length;                   // of the request, or the run
+  int length;                   // of the request, or the prefix
   int block_begin, block_end;
-  int split;  // shared
+  std::int64_t partial_row;  // shared: of the tile's first row
 };
 
 /// Where a row of the tile is.
@@ -98,46 +108,44 @@ __device__ __forceinline__ Job request_job(const Arguments& args, int index) {
   return job;
 }
 
-/// Row tiles of a run, of one KV head.
-__device__ __forceinline__ int tiles_of(const Arguments& args, const SharedRun& run) {
-  const int member_rows = args.decode.query.tokens * args.decode.query.group;
-  if (run.tokens <= 0) return 0;
-  return (max(run.member_end - run.member_begin, 0) * member_rows + kTileRows - 1) / kTileRows;
+/// Unit `index` of the plan's.
+__device__ __forceinline__ Job shared_job(const Arguments& args, int index) {
+  const PrefixArguments& plan = args.prefix;
+  const prefix::Unit unit =
+      prefix::unit_of(plan.shape, plan.tiles[prefix::tile_of_unit(*plan.header, plan.tiles, index)], index);
+  Job job = {};
+  job.members = plan.members + unit.tile.member_begin;
+  job.tile.request = __ldg(job.members);
+  job.tile.kv_head = unit.kv_head;
+  job.tile.rows = unit.tile.members * plan.shape.request_rows;
+  job.entries = args.decode.cache.entries + job.tile.request * args.decode.cache.entries_stride;
+  job.length = min(unit.tile.tokens, args.reach);
+  job.block_begin = unit.block_begin;
+  job.block_end = unit.block_end;
+  job.partial_row = unit.row_begin;
+  return job;
 }
 
-template <int kBlockTokens>
-__device__ __forceinline__ Job shared_job(const Arguments& args, int index) {
-  const parts::DecodeArguments& decode = args.decode;
-  int tile_index = index % args.max_tiles;
-  Job job = {};
-  SharedRun run = {};
-  for (int i = 0; i < args.runs.count; ++i) {
-    run = args.runs.runs[i];
-    const int tiles = tiles_of(args, run);
-    if (tile_index < tiles) break;
-    tile_index -= tiles;
-    run.tokens = 0;
+/// A CTA's jobs: [blockIdx.x, end), `step` apart.
+struct Jobs {
+  int end, step;
+};
+
+template <class Config>
+__device__ __forceinline__ Jobs jobs_of(const Arguments& args) {
+  if constexpr (Config::kShared) {
+    const prefix::Header& plan = *args.prefix.header;
+    const int workers = plan.workers;
+    return {static_cast<int>(blockIdx.x) < workers ? plan.units : 0, workers};
+  } else {
+    return {args.sequences * args.decode.query.row_tiles, static_cast<int>(gridDim.x)};
   }
-  if (run.tokens <= 0) return job;
-  job.tile.request = run.request;
-  job.tile.kv_head = index / args.max_tiles % args.kv_heads;
-  job.tile.first = tile_index * kTileRows;
-  const int rows = (run.member_end - run.member_begin) * decode.query.tokens * decode.query.group;
-  job.tile.rows = min(rows - job.tile.first, kTileRows);
-  job.members = args.runs.members + run.member_begin;
-  job.entries = decode.cache.entries + run.request * decode.cache.entries_stride;
-  job.length = min(run.tokens, args.reach);
-  job.split = index / args.max_tiles / args.kv_heads;
-  const int blocks = (job.length + kBlockTokens - 1) / kBlockTokens;
-  job.block_begin = schedule::share_begin(blocks, args.runs.splits, job.split);
-  job.block_end = schedule::share_begin(blocks, args.runs.splits, job.split + 1);
-  return job;
 }
 
 template <class Config>
 __device__ __forceinline__ Job job_of(const Arguments& args, int index) {
   if constexpr (Config::kShared) {
-    return shared_job<Config::kBlockTokens>(args, index);
+    return shared_job(args, index);
   } else {
     return request_job<Config::kBlockTokens>(args, index);
   }

@@ -13,14 +13,31 @@ namespace flashlatent::prefill {
 
 inline constexpr int kWarpgroupBarrier = 1;  // + warpgroup: named barrier of each
 
+/// A place in the ring of stages.
+template <class Config>
+struct Position {
+  int stage = 0;
+  std::uint32_t parity = 0;
+
+  __device__ __forceinline__ void next() {
+    if (++stage == Config::kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+/// One job. `at`: where its blocks begin in the ring, and then where the next job's do.
 template <class Config>
 class Attention {
  public:
   using Element = typename Config::Element;
 
-  __device__ __forceinline__ Attention(SharedMemory<Config>& shared, const Arguments& args, const Job& job)
+  __device__ __forceinline__ Attention(SharedMemory<Config>& shared, const Arguments& args,
+                                       Position<Config>& at, const Job& job)
       : shared_(shared),
         args_(args),
+        at_(at),
         job_(job),
         warpgroup_(threadIdx.x / 128),
         thread_(threadIdx.x % 128),
@@ -45,21 +62,8 @@ class Attention {
   static constexpr int kScores = Config::kBlockTokens / 2;  // registers of S
   static constexpr int kOutputs = Config::kDim / 2;         // of O
 
-  /// A place in the ring of stages.
-  struct Position {
-    int stage = 0;
-    std::uint32_t parity = 0;
-
-    __device__ __forceinline__ void next() {
-      if (++stage == Config::kStages) {
-        stage = 0;
-        parity ^= 1;
-      }
-    }
-  };
-
   __device__ __forceinline__ void attend(int blocks) {
-    Position keys, values;
+    Position<Config> keys = at_, values = at_;
     int start = job_.block_begin * Config::kBlockTokens;
     issue_scores(keys);
     ptx::wgmma_wait<0>();
@@ -86,12 +90,14 @@ class Attention {
     ptx::wgmma_wait<0>();
     ptx::pin_registers(o_);
     take_values(values, start);
+    at_ = values;
   }
 
   /// Q into swizzled tiles of this warpgroup's own; rows and elements that are none are 0.
   __device__ __forceinline__ void load_query() {
     constexpr int kUnits = Config::kDim / 8;
     const parts::QueryArguments& query = args_.decode.query;
+    ptx::named_sync(kWarpgroupBarrier + warpgroup_, 128);  // the job before has been done with its own
 #pragma unroll 4
     for (int i = thread_; i < 64 * kUnits; i += 128) {
       const int row = i / kUnits, unit = i % kUnits;
@@ -110,7 +116,7 @@ class Attention {
   }
 
   /// s = Q K^T.
-  __device__ __forceinline__ void issue_scores(Position at) {
+  __device__ __forceinline__ void issue_scores(Position<Config> at) {
     ptx::wait(shared_.stages[at.stage].keys_full, at.parity);
     ptx::wgmma_fence();
 #pragma unroll
@@ -128,7 +134,7 @@ class Attention {
   }
 
   /// o += P V.
-  __device__ __forceinline__ void issue_outputs(Position at) {
+  __device__ __forceinline__ void issue_outputs(Position<Config> at) {
     ptx::wait(shared_.stages[at.stage].values_full, at.parity);
     ptx::pin_registers(o_);
     ptx::wgmma_fence();
@@ -151,7 +157,7 @@ class Attention {
   }
 
   /// Scores have been made: which tokens count, and the keys are given back.
-  __device__ __forceinline__ void take_keys(Position& at) {
+  __device__ __forceinline__ void take_keys(Position<Config>& at) {
     Stage<Config>& stage = shared_.stages[at.stage];
 #pragma unroll
     for (int i = 0; i < Config::kWords; ++i) live_[i] = read_by_one(stage.live[i]);
@@ -160,7 +166,7 @@ class Attention {
   }
 
   /// The block's product has been added: so is what in it was not finite, and the values are given back.
-  __device__ __forceinline__ void take_values(Position& at, int start) {
+  __device__ __forceinline__ void take_values(Position<Config>& at, int start) {
     Stage<Config>& stage = shared_.stages[at.stage];
     if (start < all_.begin || start + Config::kBlockTokens > all_.end) {
 #pragma unroll 1
@@ -247,15 +253,10 @@ class Attention {
 
   __device__ __forceinline__ void write(int row, bool high, parts::RowScale scale) const {
     if (row >= job_.tile.rows) return;
-    const RowPlace place = place_of<Config::kShared>(args_, job_, row);
     if constexpr (Config::kShared) {
-      const SharedPartials& to = args_.partials;
-      if (fragment_.column == 0) {
-        to.lse[job_.split * to.lse_split_stride + place.request * to.lse_request_stride +
-               place.token * to.lse_token_stride + place.head * to.lse_head_stride] = scale.lse;
-      }
-      float* out = to.out + job_.split * to.out_split_stride + place.request * to.out_request_stride +
-                   place.token * to.out_token_stride + place.head * to.out_head_stride + fragment_.column;
+      const std::int64_t partial = job_.partial_row + row;
+      if (fragment_.column == 0) args_.prefix.lse[partial] = scale.lse;
+      float* out = args_.prefix.out + partial * args_.dim + fragment_.column;
 #pragma unroll
       for (int j = 0; j < kOutputs / 4; ++j) {
         const int i = 4 * j + (high ? 2 : 0);
@@ -265,6 +266,7 @@ class Attention {
         }
       }
     } else {
+      const RowPlace place = place_of<Config::kShared>(args_, job_, row);
       const parts::OutputArguments& to = args_.decode.output;
       if (fragment_.column == 0) parts::write_lse(to, job_.tile, place.head, place.token, scale.lse);
       float factor = scale.factor;
@@ -284,6 +286,7 @@ class Attention {
 
   SharedMemory<Config>& shared_;
   const Arguments& args_;
+  Position<Config>& at_;
   const Job& job_;
   const int warpgroup_, thread_;
   const parts::Fragment fragment_;

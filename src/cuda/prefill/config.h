@@ -4,7 +4,7 @@
 namespace flashlatent::prefill {
 
 /// kDim_: elements of a key and of a value, rounded up to 64, 128 or 256: TMA fills the rest of a row with
-/// zeros. kShared_: rows are of several requests, against a run that they share (shared_runs.h).
+/// zeros. kShared_: rows are of several requests, against a prefix that they share (prefix_units.h).
 template <class Element_, int kDim_, bool kShared_>
 struct Config {
   using Element = Element_;

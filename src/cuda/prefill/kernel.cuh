@@ -38,14 +38,21 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   cudaGridDependencySynchronize();            // of what the launch before may still write
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
 
-  const Job job = job_of<Config>(args, blockIdx.x);
-  if (job.tile.rows == 0) return;
+  const Jobs jobs = jobs_of<Config>(args);
   if (threadIdx.x >= Config::kComputeThreads) {
     ptx::give_registers<Config::kLoaderRegisters>();
-    Loader<Config>(shared, args, keys, values).run(job);
+    Loader<Config> loader(shared, args, keys, values);
+    for (int i = blockIdx.x; i < jobs.end; i += jobs.step) {
+      const Job job = job_of<Config>(args, i);
+      if (job.tile.rows > 0) loader.run(job);
+    }
   } else {
     ptx::take_registers<Config::kComputeRegisters>();
-    Attention<Config>(shared, args, job).run();
+    Position<Config> at;
+    for (int i = blockIdx.x; i < jobs.end; i += jobs.step) {
+      const Job job = job_of<Config>(args, i);
+      if (job.tile.rows > 0) Attention<Config>(shared, args, at, job).run();
+    }
   }
 }
 

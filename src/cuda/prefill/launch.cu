@@ -8,6 +8,7 @@
 #include "cuda/common/tensor_map.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/prefill/instances.h"
+#include "cuda/prefill/prefix_units.h"
 #include "plan/host_plan.h"
 
 namespace flashlatent::cuda {
@@ -23,6 +24,8 @@ constexpr int kLeastBoxTokens = 8;       // eight rows are an atom of the swizzl
 // Nanoseconds a block of 128 rows, in proportion to d; a tile's begin and end.
 constexpr int kBlockCost64 = 1200;
 constexpr int kTileCost = 8000;
+// The same without a mask, of 128 rows that share a prefix.
+constexpr int kSharedBlockCost64 = 1230;
 // Keys and values that the tiles under way read should stay in L2.
 constexpr std::int64_t kSectionBytes = 16 << 20;
 
@@ -115,7 +118,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   return g;
 }
 
-/// What both launches have in common. `call` of a shared run has no outputs.
+/// What both launches have in common.
 Status common_launch(const DecodeCall& call, const prefill::Instance& instance, prefill::Launch& launch) {
   const auto& [problem, inputs, outputs, g, plan, workspace, executor] = call;
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("q", inputs.q, 16));
@@ -173,44 +176,41 @@ const DecodeKernel kPrefillKernel = {
 
 }  // namespace flashlatent::cuda
 
-namespace flashlatent::prefill {
+namespace flashlatent::cuda {
 
-Status takes_shared_runs(const DecodeProblem& problem) {
-  std::optional<std::string> reason = cuda::declines_cache(problem);
-  if (!reason && problem.query.ragged) reason = "the query is ragged; one that is not is accepted";
-  if (!reason && problem.options.window > 0) {
-    reason = message("window is ", problem.options.window, "; 0 is accepted");
-  }
-  if (!reason) return {};
-  return unsupported("shared runs of tokens: ", *reason);
+std::optional<std::string> declines_prefix_units(const DecodeProblem& problem) {
+  if (std::optional<std::string> reason = declines_cache(problem)) return reason;
+  const int rows = problem.rows_per_kv_head();
+  if (2 * rows <= kTileRows) return std::nullopt;
+  return message("a request has ", rows, " query rows a KV head; at most ", kTileRows / 2, " are accepted");
 }
 
-Status launch_shared_runs(const DecodeProblem& problem, const DecodeInputs& inputs, const SharedRuns& runs,
-                          int max_tiles, const SharedPartials& partials, const Executor& executor) {
-  FLASHLATENT_RETURN_IF_ERROR(takes_shared_runs(problem));
-  cuda::DeviceGuard guard(executor.device);
-  FLASHLATENT_RETURN_IF_ERROR(guard.status());
-  const Instance& instance = *cuda::find(problem, true);
-  schedule::Geometry g;
-  g.requests = problem.query.batch;
-  g.tile_rows = kTileRows;
-  g.block_tokens = instance.block_tokens;
-  Launch launch = {};
-  FLASHLATENT_RETURN_IF_ERROR(
-      cuda::common_launch({problem, inputs, {}, g, {}, {}, executor}, instance, launch));
-  launch.args.runs = runs;
-  launch.args.max_tiles = max_tiles;
-  launch.args.partials = partials;
-  launch.ctas = max_tiles * problem.cache.heads * runs.splits;
-  if (launch.ctas == 0) return {};
-  return instance.launch(launch, executor);
+prefix::Shape prefix_units_shape(const DecodeProblem& problem, int workers) {
+  const prefill::Instance& instance = *find(problem, true);
+  const double head_elements = static_cast<double>(problem.cache.heads) * problem.cache.qk_dim;
+  return {.requests = problem.query.batch,
+          .request_rows = problem.rows_per_kv_head(),
+          .kv_heads = problem.cache.heads,
+          .max_tokens = reach_of(problem),
+          .tile_rows = kTileRows,
+          .block_tokens = instance.block_tokens,
+          .workers = workers,
+          // Keys and values by memory, 4.59 TB/s; a tile's products at 450 TFLOP/s.
+          .read_cost = std::max(1, static_cast<int>(4 * head_elements / 4.59)),
+          .tile_cost = std::max(1, static_cast<int>(4 * kTileRows * head_elements / 450)),
+          .member_cost = 50'000,
+          .call_cost = 6'000'000,
+          .unit_block_cost = kSharedBlockCost64 * instance.key.dim / 64 * instance.block_tokens / 128};
 }
 
-int splits_for(const DecodeProblem& problem, int tiles, std::int64_t tokens, int multiprocessors) {
-  const int block_tokens = cuda::find(problem, true)->block_tokens;
-  const std::int64_t blocks = std::max<std::int64_t>((tokens + block_tokens - 1) / block_tokens, 1);
-  const int ctas = std::max(tiles * problem.cache.heads, 1);
-  return static_cast<int>(std::min<std::int64_t>(std::max(multiprocessors / ctas, 1), blocks));
+Status launch_prefix_units(const DecodeCall& call, const prefix::Shape& shape, const prefix::View& plan,
+                           float* out, float* lse) {
+  const prefill::Instance& instance = *find(call.problem, true);
+  prefill::Launch launch = {};
+  FLASHLATENT_RETURN_IF_ERROR(common_launch(call, instance, launch));
+  launch.args.prefix = {shape, plan.header, plan.tiles, plan.members, out, lse};
+  launch.ctas = shape.workers;
+  return instance.launch(launch, call.executor);
 }
 
-}  // namespace flashlatent::prefill
+}  // namespace flashlatent::cuda

@@ -10,16 +10,19 @@ InputArrays::InputArrays(const InputHandles& h, std::optional<Dtype> sixteen_bit
     : q_(Array::read("q", h.q, sixteen_bits)),
       kv_cache_(Array::read("kv_cache", h.kv_cache, sixteen_bits)),
       block_table_(Array::read("block_table", h.block_table)),
-      cache_seqlens_(Array::read("cache_seqlens", h.cache_seqlens)),
-      indices_(Array::read("indices", h.indices)),
-      topk_length_(Array::read("topk_length", h.topk_length)),
-      cu_seqlens_q_(Array::read("cu_seqlens_q", h.cu_seqlens_q)),
-      attn_sink_(Array::read("attn_sink", h.attn_sink)) {
-  if (h.key_cache.is_none()) return;
-  separate_.emplace(KeysAndValues{
-      Array::read("key_cache", h.key_cache, sixteen_bits),
-      Array::read("value_cache", h.value_cache, sixteen_bits), Array::read("key_scale", h.key_scale),
-      Array::read("value_scale", h.value_scale), Array::read("alibi_slopes", h.alibi_slopes)});
+      cache_seqlens_(Array::read("cache_seqlens", h.cache_seqlens)) {
+  const bool rare =
+      !h.indices.is_none() || !h.topk_length.is_none() || !h.cu_seqlens_q.is_none() || !h.attn_sink.is_none();
+  if (rare) {
+    rare_.emplace(Rare{Array::read("indices", h.indices), Array::read("topk_length", h.topk_length),
+                       Array::read("cu_seqlens_q", h.cu_seqlens_q), Array::read("attn_sink", h.attn_sink)});
+  }
+  if (!h.key_cache.is_none()) {
+    separate_.emplace(KeysAndValues{
+        Array::read("key_cache", h.key_cache, sixteen_bits),
+        Array::read("value_cache", h.value_cache, sixteen_bits), Array::read("key_scale", h.key_scale),
+        Array::read("value_scale", h.value_scale), Array::read("alibi_slopes", h.alibi_slopes)});
+  }
 }
 
 DecodeInputs InputArrays::inputs() const {
@@ -28,10 +31,12 @@ DecodeInputs InputArrays::inputs() const {
   inputs.kv_cache = kv_cache_.view();
   inputs.block_table = block_table_.view();
   inputs.cache_seqlens = cache_seqlens_.view();
-  inputs.indices = indices_.view();
-  inputs.topk_length = topk_length_.view();
-  inputs.cu_seqlens_q = cu_seqlens_q_.view();
-  inputs.attn_sink = attn_sink_.view();
+  if (rare_) {
+    inputs.indices = rare_->indices.view();
+    inputs.topk_length = rare_->topk_length.view();
+    inputs.cu_seqlens_q = rare_->cu_seqlens_q.view();
+    inputs.attn_sink = rare_->attn_sink.view();
+  }
   if (separate_) {
     inputs.key_cache = separate_->key_cache.view();
     inputs.value_cache = separate_->value_cache.view();

@@ -22,11 +22,17 @@ class InputArrays {
   DecodeInputs inputs() const;
 
  private:
-  Array q_, kv_cache_, block_table_, cache_seqlens_, indices_, topk_length_, cu_seqlens_q_, attn_sink_;
+  /// Arrays that most calls have none of: to make even absent ones takes time.
+  struct Rare {
+    Array indices, topk_length, cu_seqlens_q, attn_sink;
+  };
   struct KeysAndValues {
     Array key_cache, value_cache, key_scale, value_scale, alibi_slopes;
   };
-  std::optional<KeysAndValues> separate_;  // not made for latent caches: that takes time
+
+  Array q_, kv_cache_, block_table_, cache_seqlens_;
+  std::optional<Rare> rare_;
+  std::optional<KeysAndValues> separate_;
 };
 
 /// What a decode call may bring besides; None where the call is to make it.

@@ -17,4 +17,7 @@ Status kv_tensor_map(const char* name, const ConstTensorView& cache, int box_tok
 /// heads taken as one line of rows.
 Status query_rows_map(const ConstTensorView& q, int box_rows, CUtensorMap& map);
 
+/// The same as boxes of `box_tokens` tokens, each with `box_heads` heads in a row.
+Status query_group_map(const ConstTensorView& q, int box_tokens, int box_heads, CUtensorMap& map);
+
 }  // namespace flashlatent::cuda

@@ -6,7 +6,8 @@
 
 namespace flashlatent::prefill {
 
-inline constexpr int kTileRows = 128;
+/// Rows of a tile that share a prefix.
+inline constexpr int kSharedTileRows = 128;
 
 /// Shared prefixes: whose rows meet which tokens the plan says, results are partial ones.
 struct PrefixArguments {
@@ -26,6 +27,10 @@ struct Arguments {
   int kv_heads;
   int sequences;           // requests times KV heads: each one's row tiles read the same tokens
   int section;             // sequences whose tiles are done together, so that their tokens stay in L2
+  int jobs;                // of all CTAs; shared: the plan says
+  std::int32_t* next_job;  // 0 at first; null where each CTA has one at most
+  bool query_boxes;        // Q comes by TMA
+  bool wide_output;        // rows of out are aligned to 16 bytes
   PrefixArguments prefix;  // shared
 };
 
@@ -34,7 +39,7 @@ struct Range {
   int begin, end;
 };
 
-/// A CTA's work: a tile of query rows, and blocks of tokens.
+/// A piece of a CTA's work: a tile of query rows, and blocks of tokens.
 struct Job {
   parts::RowTile tile;          // shared: request is whose tokens they are; the rest does not count
   const std::int32_t* members;  // shared
@@ -97,8 +102,9 @@ __device__ __forceinline__ Job request_job(const Arguments& args, int index) {
   const parts::RequestTokens own = parts::request_tokens(decode.query, tile.request);
   tile.origin = own.origin;
   tile.tokens = own.count;
-  tile.first = (decode.query.row_tiles - 1 - in_section / sequences) * kTileRows;
-  tile.rows = max(0, min(tile.tokens * decode.query.group - tile.first, kTileRows));
+  const int tile_rows = decode.geometry.tile_rows;
+  tile.first = (decode.query.row_tiles - 1 - in_section / sequences) * tile_rows;
+  tile.rows = max(0, min(tile.tokens * decode.query.group - tile.first, tile_rows));
   if (tile.rows == 0) return job;
   job.length = max(0, min(decode.cache.lengths[tile.request], args.reach));
   job.entries = decode.cache.entries + tile.request * decode.cache.entries_stride;
@@ -126,22 +132,6 @@ __device__ __forceinline__ Job shared_job(const Arguments& args, int index) {
   return job;
 }
 
-/// A CTA's jobs: [blockIdx.x, end), `step` apart.
-struct Jobs {
-  int end, step;
-};
-
-template <class Config>
-__device__ __forceinline__ Jobs jobs_of(const Arguments& args) {
-  if constexpr (Config::kShared) {
-    const prefix::Header& plan = *args.prefix.header;
-    const int workers = plan.workers;
-    return {static_cast<int>(blockIdx.x) < workers ? plan.units : 0, workers};
-  } else {
-    return {args.sequences * args.decode.query.row_tiles, static_cast<int>(gridDim.x)};
-  }
-}
-
 template <class Config>
 __device__ __forceinline__ Job job_of(const Arguments& args, int index) {
   if constexpr (Config::kShared) {
@@ -150,5 +140,45 @@ __device__ __forceinline__ Job job_of(const Arguments& args, int index) {
     return request_job<Config::kBlockTokens>(args, index);
   }
 }
+
+/// The jobs of a CTA, for one warp: whoever is ready takes the next one, which it asks for one ahead; of a
+/// plan for prefixes every header->workers-th.
+template <class Config>
+class Jobs {
+ public:
+  __device__ __forceinline__ explicit Jobs(const Arguments& args)
+      : args_(args), end_(args.jobs), index_(blockIdx.x) {
+    if constexpr (Config::kShared) {
+      const prefix::Header& plan = *args.prefix.header;
+      end_ = index_ < plan.workers ? plan.units : 0;
+    }
+  }
+
+  /// The next one that has rows; without any when there is none.
+  __device__ __forceinline__ Job next() {
+    for (;;) {
+      const int index = __shfl_sync(0xffffffff, index_, 0);
+      if (index >= end_) return {};
+      advance();
+      const Job job = job_of<Config>(args_, index);
+      if (job.tile.rows > 0) return job;
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void advance() {
+    if constexpr (Config::kShared) {
+      index_ += args_.prefix.header->workers;
+    } else if (args_.next_job == nullptr) {
+      index_ = end_;
+    } else if (threadIdx.x % 32 == 0) {
+      index_ = gridDim.x + atomicAdd(args_.next_job, 1);
+    }
+  }
+
+  const Arguments& args_;
+  int end_;
+  int index_;  // of the first lane
+};
 
 }  // namespace flashlatent::prefill

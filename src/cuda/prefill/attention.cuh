@@ -13,97 +13,123 @@ namespace flashlatent::prefill {
 
 inline constexpr int kWarpgroupBarrier = 1;  // + warpgroup: named barrier of each
 
-/// A place in the ring of stages.
-template <class Config>
-struct Position {
-  int stage = 0;
-  std::uint32_t parity = 0;
+/// What is the same in all lanes, so that the compiler knows.
+__device__ __forceinline__ int uniform(int value) {
+  return __shfl_sync(0xffffffff, value, 0);
+}
 
-  __device__ __forceinline__ void next() {
-    if (++stage == Config::kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
-/// One job. `at`: where its blocks begin in the ring, and then where the next job's do.
 template <class Config>
 class Attention {
  public:
   using Element = typename Config::Element;
 
-  __device__ __forceinline__ Attention(SharedMemory<Config>& shared, const Arguments& args,
-                                       Position<Config>& at, const Job& job)
+  __device__ __forceinline__ Attention(SharedMemory<Config>& shared, const Arguments& args)
       : shared_(shared),
         args_(args),
-        at_(at),
-        job_(job),
-        warpgroup_(threadIdx.x / 128),
+        warpgroup_(uniform(threadIdx.x / 128)),
         thread_(threadIdx.x % 128),
         fragment_(parts::fragment_of(thread_)),
         row_(warpgroup_ * 64 + fragment_.row) {}
 
+  /// All jobs that come.
   __device__ __forceinline__ void run() {
-#pragma unroll
-    for (float& x : o_) x = 0;
-    const int blocks = job_.block_end - job_.block_begin;
-    if (blocks > 0) {
-      load_query();
-      all_ = seen_by_all<Config::kShared>(args_, job_);
-      low_ = seen_by<Config::kShared>(args_, job_, row_);
-      high_ = seen_by<Config::kShared>(args_, job_, row_ + 8);
-      attend(blocks);
+    for (std::uint32_t i = 0;; ++i) {
+      const std::uint32_t slot = i % kJobSlots;
+      ptx::wait(shared_.jobs_full[slot], i / kJobSlots % 2);
+      const Job& job = shared_.jobs[slot];
+      if (uniform(job.tile.rows) == 0) return;
+      start(job, i);
+      const int first = uniform(job.block_begin), blocks = uniform(job.block_end) - first;
+      if (blocks > 0) {
+        attend(first * Config::kBlockTokens, blocks);
+      } else {
+        give_back_query();
+      }
+      finish(job);
+      give_back(shared_.jobs_empty[slot]);
     }
-    finish();
   }
 
  private:
   static constexpr int kScores = Config::kBlockTokens / 2;  // registers of S
   static constexpr int kOutputs = Config::kDim / 2;         // of O
 
-  __device__ __forceinline__ void attend(int blocks) {
-    Position<Config> keys = at_, values = at_;
-    int start = job_.block_begin * Config::kBlockTokens;
-    issue_scores(keys);
+  /// A place in the ring of stages.
+  struct Position {
+    int stage = 0;
+    std::uint32_t parity = 0;
+
+    __device__ __forceinline__ void next() {
+      if (++stage == Config::kStages) {
+        stage = 0;
+        parity ^= 1;
+      }
+    }
+  };
+
+  __device__ __forceinline__ void start(const Job& job, std::uint32_t index) {
+#pragma unroll
+    for (float& x : o_) x = 0;
+    base_ = {-INFINITY, -INFINITY};
+    sum_ = {0, 0};
+    all_ = seen_by_all<Config::kShared>(args_, job);
+    all_ = {uniform(all_.begin), uniform(all_.end)};
+    low_ = seen_by<Config::kShared>(args_, job, row_);
+    high_ = seen_by<Config::kShared>(args_, job, row_ + 8);
+    if (args_.query_boxes) {
+      ptx::wait(shared_.query_full[warpgroup_], index % 2);
+    } else {
+      load_query(job);
+    }
+  }
+
+  /// `blocks` blocks from token `start` on.
+  __device__ __forceinline__ void attend(int start, int blocks) {
+    issue_scores(keys_);
     ptx::wgmma_wait<0>();
     ptx::pin_registers(s_);
-    take_keys(keys);
+    take_keys(keys_);
+    if (blocks == 1) give_back_query();
     take_exponentials(start);
     parts::pack_probabilities<Element>(p_, s_);
 #pragma unroll 1
     for (int left = blocks - 1; left > 0; --left) {
-      issue_scores(keys);
-      issue_outputs(values);
+      issue_scores(keys_);
+      issue_outputs(values_);
       ptx::wgmma_wait<1>();
       ptx::pin_registers(s_);
-      take_keys(keys);
+      take_keys(keys_);
+      if (left == 1) give_back_query();
       const parts::RowPair factor = take_exponentials(start + Config::kBlockTokens);
       ptx::wgmma_wait<0>();
       ptx::pin_registers(o_);
-      take_values(values, start);
+      take_values(values_, start);
       if (parts::shrinks(factor)) parts::rescale(o_, factor);
       parts::pack_probabilities<Element>(p_, s_);
       start += Config::kBlockTokens;
     }
-    issue_outputs(values);
+    issue_outputs(values_);
     ptx::wgmma_wait<0>();
     ptx::pin_registers(o_);
-    take_values(values, start);
-    at_ = values;
+    take_values(values_, start);
+  }
+
+  /// All scores of the job have been made: the next one's query may come.
+  __device__ __forceinline__ void give_back_query() const {
+    if (args_.query_boxes) give_back(shared_.query_empty[warpgroup_]);
   }
 
   /// Q into swizzled tiles of this warpgroup's own; rows and elements that are none are 0.
-  __device__ __forceinline__ void load_query() {
+  __device__ __forceinline__ void load_query(const Job& job) const {
+    ptx::named_sync(kWarpgroupBarrier + warpgroup_, 128);  // the job before has used its query
     constexpr int kUnits = Config::kDim / 8;
     const parts::QueryArguments& query = args_.decode.query;
-    ptx::named_sync(kWarpgroupBarrier + warpgroup_, 128);  // the job before has been done with its own
 #pragma unroll 4
     for (int i = thread_; i < 64 * kUnits; i += 128) {
       const int row = i / kUnits, unit = i % kUnits;
       uint4 value = make_uint4(0, 0, 0, 0);
-      if (warpgroup_ * 64 + row < job_.tile.rows && unit * 8 < args_.dim) {
-        const RowPlace place = place_of<Config::kShared>(args_, job_, warpgroup_ * 64 + row);
+      if (warpgroup_ * 64 + row < job.tile.rows && unit * 8 < args_.dim) {
+        const RowPlace place = place_of<Config::kShared>(args_, job, warpgroup_ * 64 + row);
         const auto* q = static_cast<const Element*>(query.data) + place.origin * query.batch_stride +
                         place.token * query.token_stride + place.head * query.head_stride;
         value = __ldg(reinterpret_cast<const uint4*>(q) + unit);
@@ -116,7 +142,7 @@ class Attention {
   }
 
   /// s = Q K^T.
-  __device__ __forceinline__ void issue_scores(Position<Config> at) {
+  __device__ __forceinline__ void issue_scores(Position at) {
     ptx::wait(shared_.stages[at.stage].keys_full, at.parity);
     ptx::wgmma_fence();
 #pragma unroll
@@ -134,7 +160,7 @@ class Attention {
   }
 
   /// o += P V.
-  __device__ __forceinline__ void issue_outputs(Position<Config> at) {
+  __device__ __forceinline__ void issue_outputs(Position at) {
     ptx::wait(shared_.stages[at.stage].values_full, at.parity);
     ptx::pin_registers(o_);
     ptx::wgmma_fence();
@@ -157,7 +183,7 @@ class Attention {
   }
 
   /// Scores have been made: which tokens count, and the keys are given back.
-  __device__ __forceinline__ void take_keys(Position<Config>& at) {
+  __device__ __forceinline__ void take_keys(Position& at) {
     Stage<Config>& stage = shared_.stages[at.stage];
 #pragma unroll
     for (int i = 0; i < Config::kWords; ++i) live_[i] = read_by_one(stage.live[i]);
@@ -166,7 +192,7 @@ class Attention {
   }
 
   /// The block's product has been added: so is what in it was not finite, and the values are given back.
-  __device__ __forceinline__ void take_values(Position<Config>& at, int start) {
+  __device__ __forceinline__ void take_values(Position& at, int start) {
     Stage<Config>& stage = shared_.stages[at.stage];
     if (start < all_.begin || start + Config::kBlockTokens > all_.end) {
 #pragma unroll 1
@@ -246,39 +272,87 @@ class Attention {
     return factor;
   }
 
-  __device__ __forceinline__ void finish() const {
-    write(row_, false, parts::finish_row(base_.low, parts::quad_sum(sum_.low)));
-    write(row_ + 8, true, parts::finish_row(base_.high, parts::quad_sum(sum_.high)));
+  __device__ __forceinline__ void finish(const Job& job) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = row_ + 8 * half;
+      const parts::RowScale scale =
+          parts::finish_row(half ? base_.high : base_.low, parts::quad_sum(half ? sum_.high : sum_.low));
+      if constexpr (Config::kShared) {
+        if (row < job.tile.rows) write_partial(job, row, half, scale);
+      } else {
+        write_output(job, row, half, scale);
+      }
+    }
   }
 
-  __device__ __forceinline__ void write(int row, bool high, parts::RowScale scale) const {
-    if (row >= job_.tile.rows) return;
-    if constexpr (Config::kShared) {
-      const std::int64_t partial = job_.partial_row + row;
-      if (fragment_.column == 0) args_.prefix.lse[partial] = scale.lse;
-      float* out = args_.prefix.out + partial * args_.dim + fragment_.column;
+  __device__ __forceinline__ void write_partial(const Job& job, int row, int half,
+                                                parts::RowScale scale) const {
+    const std::int64_t partial = job.partial_row + row;
+    if (fragment_.column == 0) args_.prefix.lse[partial] = scale.lse;
+    float* out = args_.prefix.out + partial * args_.dim + fragment_.column;
 #pragma unroll
-      for (int j = 0; j < kOutputs / 4; ++j) {
-        const int i = 4 * j + (high ? 2 : 0);
-        if (8 * j < args_.dim) {
-          *reinterpret_cast<float2*>(out + 8 * j) =
-              make_float2(o_[i] * scale.factor, o_[i + 1] * scale.factor);
+    for (int j = 0; j < kOutputs / 4; ++j) {
+      const int i = 4 * j + 2 * half;
+      if (8 * j < args_.dim) {
+        *reinterpret_cast<float2*>(out + 8 * j) = make_float2(o_[i] * scale.factor, o_[i + 1] * scale.factor);
+      }
+    }
+  }
+
+  /// By all lanes, since those of a row change their elements: four times four pairs become four times 16
+  /// bytes.
+  __device__ __forceinline__ void write_output(const Job& job, int row, int half,
+                                               parts::RowScale scale) const {
+    const bool live = row < job.tile.rows;
+    const RowPlace place = place_of<Config::kShared>(args_, job, live ? row : 0);
+    const parts::OutputArguments& to = args_.decode.output;
+    if (live && fragment_.column == 0) {
+      parts::write_lse(to, job.tile, place.head, place.token, scale.lse);
+    }
+    float factor = scale.factor;
+    if (to.sink != nullptr) factor *= parts::sink_factor(scale.lse, __ldg(to.sink + place.head));
+    Element* out = static_cast<Element*>(to.out) + place.origin * to.batch_stride +
+                   place.token * to.token_stride + place.head * to.head_stride;
+#pragma unroll
+    for (int first = 0; first < kOutputs / 4; first += 4) {
+      std::uint32_t pairs[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int i = 4 * (first + j) + 2 * half;
+        pairs[j] = parts::pack<Element>(o_[i] * factor, o_[i + 1] * factor);
+      }
+      if (args_.wide_output) {
+        transpose(pairs);
+        const int column = 8 * first + 4 * fragment_.column;
+        if (live && column < args_.dim) {
+          *reinterpret_cast<uint4*>(out + column) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+        }
+        continue;
+      }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int column = 8 * (first + j);
+        if (live && column < args_.dim) {
+          *reinterpret_cast<std::uint32_t*>(out + column + fragment_.column) = pairs[j];
         }
       }
-    } else {
-      const RowPlace place = place_of<Config::kShared>(args_, job_, row);
-      const parts::OutputArguments& to = args_.decode.output;
-      if (fragment_.column == 0) parts::write_lse(to, job_.tile, place.head, place.token, scale.lse);
-      float factor = scale.factor;
-      if (to.sink != nullptr) factor *= parts::sink_factor(scale.lse, __ldg(to.sink + place.head));
-      Element* out = static_cast<Element*>(to.out) + place.origin * to.batch_stride +
-                     place.token * to.token_stride + place.head * to.head_stride + fragment_.column;
+    }
+  }
+
+  /// Lane i of four gets the others' pairs[i].
+  __device__ __forceinline__ void transpose(std::uint32_t (&pairs)[4]) const {
 #pragma unroll
-      for (int j = 0; j < kOutputs / 4; ++j) {
-        const int i = 4 * j + (high ? 2 : 0);
-        if (8 * j < args_.dim) {
-          *reinterpret_cast<std::uint32_t*>(out + 8 * j) =
-              parts::pack<Element>(o_[i] * factor, o_[i + 1] * factor);
+    for (int step = 1; step <= 2; step *= 2) {
+      const bool upper = fragment_.column / 2 & step;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (i & step) continue;
+        const std::uint32_t other = __shfl_xor_sync(0xffffffff, upper ? pairs[i] : pairs[i + step], step);
+        if (upper) {
+          pairs[i] = other;
+        } else {
+          pairs[i + step] = other;
         }
       }
     }
@@ -286,15 +360,13 @@ class Attention {
 
   SharedMemory<Config>& shared_;
   const Arguments& args_;
-  Position<Config>& at_;
-  const Job& job_;
   const int warpgroup_, thread_;
   const parts::Fragment fragment_;
-  const int row_;                          // of the tile: this thread's are row_ and row_ + 8
+  const int row_;  // of the tile: this thread's are row_ and row_ + 8
+  Position keys_, values_;
   Range all_ = {}, low_ = {}, high_ = {};  // what all rows attend to, and these two
   std::uint64_t live_[Config::kWords];     // which tokens of the block count
-  parts::RowPair base_ = {-INFINITY, -INFINITY};
-  parts::RowPair sum_ = {0, 0};
+  parts::RowPair base_, sum_;
   std::uint32_t p_[Config::kBlockTokens / 16][4];
   float s_[kScores];
   float o_[kOutputs];

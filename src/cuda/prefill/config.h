@@ -13,19 +13,19 @@ struct Config {
 
   static constexpr int kChunks = kDim / 64;  // of 64 columns, 128 bytes a row
   static constexpr int kBlockTokens = kDim <= 128 ? 128 : 64;
-  static constexpr int kWords = kBlockTokens / 64;  // of 64 tokens' bits
-  static constexpr int kWarpgroups = 2;             // that compute, 64 rows each
+  static constexpr int kWords = kBlockTokens / 64;                    // of 64 tokens' bits
+  static constexpr int kWarpgroups = kDim == 64 && !kShared ? 3 : 2;  // that compute, 64 rows each
   static constexpr int kRows = 64 * kWarpgroups;
   static constexpr int kStages = kDim == 64 ? 4 : 2;
 
   static constexpr int kComputeThreads = 128 * kWarpgroups;
   static constexpr int kThreads = kComputeThreads + 128;  // and a warpgroup loads
-  static constexpr int kLoaderRegisters = 40;
-  static constexpr int kComputeRegisters = (3 * 168 - kLoaderRegisters) / 2;
+  static constexpr int kLoaderRegisters = kWarpgroups == 3 ? 32 : 56;
+  static constexpr int kComputeRegisters = kWarpgroups == 3 ? 160 : 224;
 
   static_assert(kDim == 64 || kDim == 128 || kDim == 256);
   // What a launch of 384 threads gets, 168 registers each; asking for more would wait for ever.
-  static_assert(kThreads == 384 && kComputeRegisters % 8 == 0);
+  static_assert(kWarpgroups * kComputeRegisters + kLoaderRegisters <= (kWarpgroups == 3 ? 4 * 128 : 3 * 168));
 };
 
 }  // namespace flashlatent::prefill

@@ -16,13 +16,14 @@ Status launch_instance(const Launch& launch, const Executor& executor) {
   shape.threads = Config::kThreads;
   shape.shared_bytes = sizeof(SharedMemory<Config>);
   shape.overlaps_previous = true;
-  return cuda::launch(kernel<Config>, shape, executor, launch.args, launch.keys, launch.values);
+  return cuda::launch(kernel<Config>, shape, executor, launch.args, launch.keys, launch.values, launch.query);
 }
 
 template <class Element, int kDim, bool kShared>
 constexpr Instance instance(Dtype dtype) {
   using Shape = Config<Element, kDim, kShared>;
-  return {{dtype, kDim, kShared}, Shape::kBlockTokens, launch_instance<Shape>};
+  static_assert(!kShared || Shape::kRows == kSharedTileRows);
+  return {{dtype, kDim, kShared}, Shape::kRows, Shape::kBlockTokens, launch_instance<Shape>};
 }
 
 template <class Element>

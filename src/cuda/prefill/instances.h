@@ -23,11 +23,13 @@ struct InstanceKey {
 struct Launch {
   Arguments args;
   CUtensorMap keys, values;
+  CUtensorMap query;  // where args.query_boxes
   int ctas;
 };
 
 struct Instance {
   InstanceKey key;
+  int tile_rows;
   int block_tokens;
   Status (*launch)(const Launch&, const Executor&);
 };

@@ -1,8 +1,9 @@
 // Attention of many query tokens over separate keys and values in pages: prompts (prefill), with or without a
-// cached prefix, and requests that share a run of tokens. A CTA has a tile of 128 query rows, tokens by heads
-// of a group, so that a group shares its keys and values:
+// cached prefix, and requests that share a run of tokens. A job of a CTA is a tile of 128 query rows, tokens
+// by heads of a group, so that a group shares its keys and values:
 //
-//   loading warpgroup      K and V of a block by TMA through the page table, in a ring of stages; cleans the
+//   loading warpgroup      the job, Q and K and V of a block by TMA through the page table, in a ring of
+//   stages; cleans the
 //                          values of blocks that not every row sees
 //   two warpgroups         64 rows each: S = Q K^T, softmax, O += P V with P in registers (attention.cuh)
 #pragma once
@@ -22,6 +23,14 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
       ptx::init(stage.values_empty, Config::kComputeThreads / 32);
     }
     ptx::init(shared.landed, 1);
+    for (int i = 0; i < kJobSlots; ++i) {
+      ptx::init(shared.jobs_full[i], 1);
+      ptx::init(shared.jobs_empty[i], Config::kComputeThreads / 32 + 3);  // and three that load
+    }
+    for (int i = 0; i < Config::kWarpgroups; ++i) {
+      ptx::init(shared.query_full[i], 1);
+      ptx::init(shared.query_empty[i], 4);
+    }
     ptx::publish_barriers();
   }
   __syncthreads();
@@ -30,7 +39,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     kernel(const __grid_constant__ Arguments args, const __grid_constant__ CUtensorMap keys,
-           const __grid_constant__ CUtensorMap values) {
+           const __grid_constant__ CUtensorMap values, const __grid_constant__ CUtensorMap query) {
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
@@ -38,21 +47,12 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   cudaGridDependencySynchronize();            // of what the launch before may still write
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
 
-  const Jobs jobs = jobs_of<Config>(args);
   if (threadIdx.x >= Config::kComputeThreads) {
     ptx::give_registers<Config::kLoaderRegisters>();
-    Loader<Config> loader(shared, args, keys, values);
-    for (int i = blockIdx.x; i < jobs.end; i += jobs.step) {
-      const Job job = job_of<Config>(args, i);
-      if (job.tile.rows > 0) loader.run(job);
-    }
+    Loader<Config>(shared, args, keys, values, query).run();
   } else {
     ptx::take_registers<Config::kComputeRegisters>();
-    Position<Config> at;
-    for (int i = blockIdx.x; i < jobs.end; i += jobs.step) {
-      const Job job = job_of<Config>(args, i);
-      if (job.tile.rows > 0) Attention<Config>(shared, args, at, job).run();
-    }
+    Attention<Config>(shared, args).run();
   }
 }
 

@@ -15,13 +15,13 @@ namespace flashlatent::cuda {
 
 namespace {
 
-using prefill::kTileRows;
+using prefill::kSharedTileRows;
 
 constexpr int kLeastRows = 17;  // of a KV head: `paged` has 16 in a tile, and reads its tokens once then
 constexpr std::int64_t kMostTiles = 1 << 22;
 constexpr int kDims[] = {64, 128, 256};  // of instances
 constexpr int kLeastBoxTokens = 8;       // eight rows are an atom of the swizzle
-// Nanoseconds a block of 128 rows, in proportion to d; a tile's begin and end.
+// Nanoseconds a block, in proportion to d; a tile's begin and end.
 constexpr int kBlockCost64 = 1200;
 constexpr int kTileCost = 8000;
 // The same without a mask, of 128 rows that share a prefix.
@@ -73,7 +73,8 @@ std::optional<std::string> declines_cache(const DecodeProblem& problem) {
 }
 
 int row_tiles_of(const DecodeProblem& problem) {
-  return (problem.rows_per_kv_head() + kTileRows - 1) / kTileRows;
+  const int rows = find(problem, false)->tile_rows;
+  return (problem.rows_per_kv_head() + rows - 1) / rows;
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
@@ -84,8 +85,8 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   }
   const std::int64_t tiles = std::int64_t{row_tiles_of(problem)} * problem.cache.heads;
   if (tiles * problem.query.batch > kMostTiles) {
-    return message("q has ", tiles * problem.query.batch, " tiles of ", kTileRows, " rows; at most ",
-                   kMostTiles, " are accepted");
+    return message("q has ", tiles * problem.query.batch, " tiles of ", find(problem, false)->tile_rows,
+                   " rows; at most ", kMostTiles, " are accepted");
   }
   return std::nullopt;
 }
@@ -96,7 +97,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   const prefill::Instance& instance = *find(problem, false);
   schedule::Geometry g;
   g.requests = problem.query.batch;
-  g.tile_rows = kTileRows;
+  g.tile_rows = instance.tile_rows;
   g.block_tokens = instance.block_tokens;
   g.max_tokens = reach_of(problem);
   g.lanes = row_tiles_of(problem) * problem.cache.heads;
@@ -140,11 +141,31 @@ Status common_launch(const DecodeCall& call, const prefill::Instance& instance, 
   return kv_tensor_map("value_cache", inputs.value_cache, box_tokens, launch.values);
 }
 
+/// What the CTAs count their jobs in.
+std::size_t workspace_bytes(const DecodeProblem&, const schedule::Geometry&) {
+  return sizeof(std::int32_t);
+}
+
+/// Q by TMA, if 64 rows are whole tokens.
+Status query_map(const DecodeProblem& problem, const ConstTensorView& view, prefill::Launch& launch) {
+  const int group = launch.args.decode.query.group;
+  launch.args.query_boxes = 64 % group == 0 && view.elements() > 0;
+  if (!launch.args.query_boxes) return {};
+  ConstTensorView q = with_batch(view);
+  if (problem.query.ragged) {  // all tokens are one request's
+    std::swap(q.shape[0], q.shape[1]);
+    std::swap(q.strides[0], q.strides[1]);
+  }
+  return query_group_map(q, 64 / group, group, launch.query);
+}
+
 Status launch(const DecodeCall& call) {
   const auto& [problem, inputs, outputs, g, plan, workspace, executor] = call;
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("out", outputs.out, 4));
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
+  Result<int> units = multiprocessors(executor.device);
+  if (!units.ok()) return units.status();
   const prefill::Instance& instance = *find(problem, false);
   prefill::Launch launch = {};
   FLASHLATENT_RETURN_IF_ERROR(common_launch(call, instance, launch));
@@ -153,7 +174,16 @@ Status launch(const DecodeCall& call) {
   const std::int64_t sequence_bytes = 4LL * problem.query.tokens * problem.cache.qk_dim;
   args.section =
       static_cast<int>(std::clamp<std::int64_t>(kSectionBytes / sequence_bytes, 1, args.sequences));
-  launch.ctas = args.sequences * args.decode.query.row_tiles;
+  args.jobs = args.sequences * args.decode.query.row_tiles;
+  args.wide_output = check_alignment("out", outputs.out, 16).ok();
+  FLASHLATENT_RETURN_IF_ERROR(query_map(problem, inputs.q, launch));
+  launch.ctas = std::min(args.jobs, *units);
+  if (args.jobs > launch.ctas) {
+    args.next_job = static_cast<std::int32_t*>(workspace.data);
+    FLASHLATENT_RETURN_IF_ERROR(to_status(
+        cudaMemsetAsync(args.next_job, 0, sizeof(*args.next_job), static_cast<cudaStream_t>(executor.stream)),
+        "cudaMemsetAsync"));
+  }
   if (problem.query.ragged) {
     FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(args.decode, problem.query.heads, executor));
   }
@@ -170,7 +200,7 @@ const DecodeKernel kPrefillKernel = {
         "than 16 query rows a KV head; windows, but no soft cap and no ALiBi",
     .declines = declines,
     .geometry = geometry,
-    .workspace_bytes = decode_workspace_bytes,
+    .workspace_bytes = workspace_bytes,
     .launch = launch,
 };
 
@@ -181,8 +211,9 @@ namespace flashlatent::cuda {
 std::optional<std::string> declines_prefix_units(const DecodeProblem& problem) {
   if (std::optional<std::string> reason = declines_cache(problem)) return reason;
   const int rows = problem.rows_per_kv_head();
-  if (2 * rows <= kTileRows) return std::nullopt;
-  return message("a request has ", rows, " query rows a KV head; at most ", kTileRows / 2, " are accepted");
+  if (2 * rows <= kSharedTileRows) return std::nullopt;
+  return message("a request has ", rows, " query rows a KV head; at most ", kSharedTileRows / 2,
+                 " are accepted");
 }
 
 prefix::Shape prefix_units_shape(const DecodeProblem& problem, int workers) {
@@ -192,12 +223,12 @@ prefix::Shape prefix_units_shape(const DecodeProblem& problem, int workers) {
           .request_rows = problem.rows_per_kv_head(),
           .kv_heads = problem.cache.heads,
           .max_tokens = reach_of(problem),
-          .tile_rows = kTileRows,
+          .tile_rows = kSharedTileRows,
           .block_tokens = instance.block_tokens,
           .workers = workers,
           // Keys and values by memory, 4.59 TB/s; a tile's products at 450 TFLOP/s.
           .read_cost = std::max(1, static_cast<int>(4 * head_elements / 4.59)),
-          .tile_cost = std::max(1, static_cast<int>(4 * kTileRows * head_elements / 450)),
+          .tile_cost = std::max(1, static_cast<int>(4 * kSharedTileRows * head_elements / 450)),
           .member_cost = 50'000,
           .call_cost = 6'000'000,
           .unit_block_cost = kSharedBlockCost64 * instance.key.dim / 64 * instance.block_tokens / 128};

@@ -14,7 +14,7 @@
 
 namespace flashlatent::prefill {
 
-inline constexpr int kLoaderBarrier = 3;  // named barrier of the loading warpgroup
+inline constexpr int kLoaderBarrier = 8;  // named barrier of the loading warpgroup
 
 /// A block's tokens as bits.
 template <class Config>
@@ -39,17 +39,67 @@ template <class Config>
 class Loader {
  public:
   __device__ __forceinline__ Loader(SharedMemory<Config>& shared, const Arguments& args,
-                                    const CUtensorMap& keys, const CUtensorMap& values)
+                                    const CUtensorMap& keys, const CUtensorMap& values,
+                                    const CUtensorMap& query)
       : shared_(shared),
         args_(args),
         keys_(keys),
         values_(values),
+        query_(query),
         warp_(static_cast<int>(threadIdx.x - Config::kComputeThreads) / 32),
         lane_(threadIdx.x % 32),
         box_tokens_(args.decode.cache.box_tokens),
         boxes_(Config::kBlockTokens / box_tokens_) {}
 
-  __device__ __forceinline__ void run(const Job& job) {
+  __device__ __forceinline__ void run() {
+    Jobs<Config> jobs(args_);
+    for (std::uint32_t i = 0;; ++i) {
+      const std::uint32_t slot = i % kJobSlots, parity = i / kJobSlots % 2;
+      if (warp_ == 0) put(jobs.next(), slot, parity);
+      ptx::wait(shared_.jobs_full[slot], parity);
+      const Job job = shared_.jobs[slot];
+      __syncwarp();
+      if (warp_ != 0 && lane_ == 0) ptx::arrive(shared_.jobs_empty[slot]);
+      if (job.tile.rows == 0) return;
+      if (warp_ == 1 && args_.query_boxes) ask_for_query(job, i % 2);
+      load_blocks(job);
+    }
+  }
+
+ private:
+  /// Gives a job to those that compute, and to the other loading warps.
+  __device__ __forceinline__ void put(const Job& job, std::uint32_t slot, std::uint32_t parity) {
+    ptx::wait(shared_.jobs_empty[slot], parity ^ 1);
+    if (lane_ == 0) {
+      shared_.jobs[slot] = job;
+      ptx::arrive(shared_.jobs_full[slot]);
+    }
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ void ask_for_query(const Job& job, std::uint32_t parity) {
+    for (int warpgroup = 0; warpgroup < Config::kWarpgroups; ++warpgroup) {
+      ptx::wait(shared_.query_empty[warpgroup], parity ^ 1);
+      if (lane_ == 0) copy_query(job, warpgroup);
+      __syncwarp();
+    }
+  }
+
+  /// 64 rows: whole query tokens, each with the heads of the group.
+  __device__ __forceinline__ void copy_query(const Job& job, int warpgroup) {
+    const parts::QueryArguments& query = args_.decode.query;
+    const bool ragged = query.begins != nullptr;  // then all tokens are one request's
+    const int token = (job.tile.first + warpgroup * 64) / query.group + (ragged ? job.tile.origin : 0);
+    ptx::Barrier& full = shared_.query_full[warpgroup];
+    ptx::arrive_expecting(full, Config::kChunks * sizeof(parts::Tile));
+#pragma unroll
+    for (int chunk = 0; chunk < Config::kChunks; ++chunk) {
+      ptx::copy_box(shared_.query[warpgroup][chunk].bytes, query_, chunk * 64, job.tile.kv_head * query.group,
+                    token, ragged ? 0 : job.tile.origin, full);
+    }
+  }
+
+  __device__ __forceinline__ void load_blocks(const Job& job) {
     all_ = seen_by_all<Config::kShared>(args_, job);
     int entry = look_up(job, job.block_begin);
     for (int block = job.block_begin; block < job.block_end; ++block) {
@@ -63,7 +113,6 @@ class Loader {
     }
   }
 
- private:
   /// The page that this lane's box of the block is in; -1: none.
   __device__ __forceinline__ int look_up(const Job& job, int block) const {
     const int token = block * Config::kBlockTokens + lane_ * box_tokens_;
@@ -182,6 +231,7 @@ class Loader {
   const Arguments& args_;
   const CUtensorMap& keys_;
   const CUtensorMap& values_;
+  const CUtensorMap& query_;
   const int warp_, lane_;
   const int box_tokens_, boxes_;
   Range all_ = {};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/parts/tile.cuh"
+#include "cuda/prefill/arguments.cuh"
 #include "cuda/prefill/config.h"
 #include "cuda/ptx/barrier.cuh"
 
@@ -33,6 +34,9 @@ struct Stage {
   std::uint32_t poisoned[4];
 };
 
+/// Jobs on their way from the loading to the computing warpgroups.
+inline constexpr int kJobSlots = 2;
+
 template <class Config>
 struct alignas(1024) SharedMemory {
   parts::Tile query[Config::kWarpgroups][Config::kChunks];
@@ -41,6 +45,9 @@ struct alignas(1024) SharedMemory {
   NotFinite not_finite[Config::kStages][Config::kBlockTokens][Config::kDim / 8];
   Stage<Config> stages[Config::kStages];
   ptx::Barrier landed;  // values that the loading warps clean before anybody may use them
+  Job jobs[kJobSlots];
+  ptx::Barrier jobs_full[kJobSlots], jobs_empty[kJobSlots];
+  ptx::Barrier query_full[Config::kWarpgroups], query_empty[Config::kWarpgroups];
 };
 
 // d 128: 32 KB of Q, 2 x 64 KB of keys and values, 8 KB of notes.

@@ -15,9 +15,11 @@ import time
 from . import Plan, Problem, Step, info
 from ._errors import FlashLatentError
 
+ROUNDS = 5  # over all calls, so that no call alone has a slow moment of the machine
 
-def host_microseconds(call, wait, repeats=30, calls=50):
-    """Least, median and most microseconds a call, of `repeats` runs of `calls` calls in a row."""
+
+def host_microseconds(call, wait, repeats=10, calls=50):
+    """Microseconds a call, of each of `repeats` runs of `calls` calls in a row."""
     for _ in range(calls):
         call()
     wait()
@@ -28,7 +30,7 @@ def host_microseconds(call, wait, repeats=30, calls=50):
             call()
         samples.append((time.perf_counter() - start) / calls * 1e6)
         wait()
-    return min(samples), statistics.median(samples), max(samples)
+    return samples
 
 
 def numpy_case():
@@ -118,8 +120,12 @@ def measure(device, packages):
         if package == "torch" and device != "cpu":
             import torch
             wait = lambda: torch.cuda.synchronize(device)
-        for name, call in calls:
-            least, median, most = host_microseconds(call, wait)
+        samples = {name: [] for name, _ in calls}
+        for _ in range(ROUNDS):
+            for name, call in calls:
+                samples[name] += host_microseconds(call, wait)
+        for name, times in samples.items():
+            least, median, most = min(times), statistics.median(times), max(times)
             results.append({"name": name, "package": package, "device": device, "us": median, "us_min": least,
                             "us_max": most})
             print(f"{package:6} {name:42} {median:8.2f} {least:8.2f} {most:8.2f}", flush=True)

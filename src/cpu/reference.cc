@@ -169,28 +169,33 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
                                                 : seen_by_pages(problem, inputs, request, token);
   std::vector<double> scores;
   std::vector<float> plain_scores;
+  std::vector<double> roundings;  // of plain scores, RMS
   for (const auto& [place, distance] : seen) {
     double score = 0;
     float plain_score = 0;
+    double partial_sums2 = 0;
     for (int d = 0; d < cache.qk_dim; ++d) {
       const float a = element(inputs.q, q + d);
       const double b = key_element(problem, inputs, place, kv_head, d);
       score += a * b;
       plain_score += a * rounded(b, cache.dtype);
+      partial_sums2 += double{plain_score} * plain_score;
     }
+    roundings.push_back(0.4 * 0x1p-24 * std::abs(options.softmax_scale) * std::sqrt(partial_sums2));
     scores.push_back(transformed(score * options.softmax_scale, problem, inputs, head, distance));
     plain_scores.push_back(transformed(plain_score * options.softmax_scale, problem, inputs, head, distance));
   }
 
-  ReferenceRow result{std::vector<double>(cache.v_dim, 0.0), -kInfinity,
-                      std::vector<float>(cache.v_dim, 0.0F), -std::numeric_limits<float>::infinity(), 0.0};
+  ReferenceRow result{
+      std::vector<double>(cache.v_dim, 0.0),   -kInfinity, std::vector<float>(cache.v_dim, 0.0F),
+      -std::numeric_limits<float>::infinity(), 0.0,        0.0};
   // A row without any token, or whose tokens all have a score of -inf, is empty.
   if (std::all_of(scores.begin(), scores.end(), [](double s) { return s == -kInfinity; })) return result;
   double max = -kInfinity;
   float plain_max = -std::numeric_limits<float>::infinity();
   for (double score : scores) max = std::max(max, score);
   for (float score : plain_scores) plain_max = std::max(plain_max, score);
-  double sum = 0, spread = 0;
+  double sum = 0, spread = 0, rounding2 = 0;
   float plain_sum = 0;
   for (std::size_t i = 0; i < seen.size(); ++i) {
     const double p = std::exp(scores[i] - max);
@@ -198,6 +203,7 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
     const float rounded_p = rounded(plain_p, cache.dtype);
     sum += p;
     plain_sum += plain_p;
+    rounding2 += p * roundings[i] * (p * roundings[i]);
     for (int d = 0; d < cache.v_dim; ++d) {
       const double v = value_element(problem, inputs, seen[i].place, kv_head, d);
       result.out[d] += p * v;
@@ -207,6 +213,7 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
   }
   result.lse = max + std::log(sum);
   result.plain_lse = plain_max + std::log(plain_sum);
+  result.lse_rounding = std::sqrt(rounding2) / sum;
   result.value_spread = std::sqrt(spread) / sum;
   double keep = 1;  // what the sink leaves
   if (options.attn_sink) {

@@ -15,6 +15,9 @@ struct ReferenceRow {
   /// cache's dtype before it meets V, the result rounded to that dtype.
   std::vector<float> plain_out;
   float plain_lse;
+  /// What plain_lse's error is expected to be: the RMS of what rounding each fp32 sum of a score's products
+  /// loses, 0.4 2^-24 of the sum so far, weighed with the tokens' probabilities.
+  double lse_rounding;
   /// sqrt(sum p^2 |v|^2) over the tokens, p normalised: the size of what rounding P perturbs.
   double value_spread;
 };

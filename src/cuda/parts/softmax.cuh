@@ -59,8 +59,14 @@ __device__ __forceinline__ RowPair row_base(const float (&s)[kCount], float scal
     block.low = fmaxf(block.low, fmaxf(s[4 * j], s[4 * j + 1]));
     block.high = fmaxf(block.high, fmaxf(s[4 * j + 2], s[4 * j + 3]));
   }
-  return {settle_base(before.low, quad_max(block.low) * scale, slack.low),
-          settle_base(before.high, quad_max(block.high) * scale, slack.high)};
+#pragma unroll
+  for (int lane = 1; lane <= 2; lane *= 2) {  // both rows' shuffles are under way together
+    const float low = __shfl_xor_sync(0xffffffff, block.low, lane);
+    const float high = __shfl_xor_sync(0xffffffff, block.high, lane);
+    block = {fmaxf(block.low, low), fmaxf(block.high, high)};
+  }
+  return {settle_base(before.low, block.low * scale, slack.low),
+          settle_base(before.high, block.high * scale, slack.high)};
 }
 
 /// By what sums and outputs shrink when the base grows.

@@ -18,9 +18,6 @@ struct Config {
   static constexpr int kVChunks = kVDim / 64;
   static constexpr int kHalfChunks = kVChunks / 2;  // of the output that a warpgroup holds
   static constexpr int kHalfDim = kVDim / 2;
-  // 576 columns of Q would leave no room for both P tiles: its last 64 stay in registers, 16 a thread.
-  static constexpr int kRegisterChunks = kQkChunks == 9 ? 1 : 0;
-  static constexpr int kSharedQChunks = kQkChunks - kRegisterChunks;
 
   static constexpr int kThreads = 384;  // two warpgroups compute, one loads
   static constexpr int kComputeThreads = 256;

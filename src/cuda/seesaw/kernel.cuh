@@ -5,8 +5,9 @@
 // memory, with its half of V:
 //
 //   warpgroup 0 (left)                          warpgroup 1 (right)
-//   S0 = Q K0^T, max, P0           --P0,max-->  S1 = Q K1^T
-//   O_l += P0 V0_l                              O_r += P0 V0_r, meanwhile max, P1
+//   S0 = Q K0^T                    --turn-->
+//   max, P0                        --P0,max-->  S1 = Q K1^T
+//   O_l += P0 V0_l                              O_r += P0 V0_r, meanwhile max, exponentials of S1
 //   O_l += P1 V1_l                 <--P1,max--  O_r += P1 V1_r
 //
 // What is subtracted from scores (the running maximum, parts/softmax.cuh) passes from block to block, so that
@@ -32,7 +33,7 @@ enum class Role { kLeft = 0, kRight = 1, kLoader = 2 };
 inline constexpr int kAlone = 1;  // + kMe: the named barrier of one warpgroup
 
 /// Parities of the phases that a warpgroup waits for, in one register.
-enum Phase { kBlock, kHandOver, kQuery, kMeeting };
+enum Phase { kBlock, kTurn, kHandOver, kQuery, kMeeting };
 class Parities {
  public:
   __device__ __forceinline__ std::uint32_t operator[](Phase phase) const { return bits_ >> phase & 1; }
@@ -75,8 +76,7 @@ class Warpgroup {
       const int row = (next.tile.kv_head + token) * args_.query.group + next.tile.first;
 #pragma unroll 1
       for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
-        ptx::copy_box(chunk < Config::kSharedQChunks ? &shared_.q[chunk] : &shared_.p[1], query_map_,
-                      chunk * 64, row, 0, request, shared_.q_full);
+        ptx::copy_box(&shared_.q[chunk], query_map_, chunk * 64, row, 0, request, shared_.q_full);
       }
     }
     __syncwarp();
@@ -96,7 +96,6 @@ class Warpgroup {
         attend_right(work, left > 1);
       }
     }
-    ptx::fence_for_async_proxy();  // P, where the next Q comes
     __syncwarp();
     if (thread_ % 32 == 0) ptx::arrive(shared_.q_empty);
   }
@@ -156,24 +155,17 @@ class Warpgroup {
     ptx::wait(shared_.meeting, parities_.next(kMeeting));
   }
 
-  /// Q is in shared memory; its last columns, which come in p[1], go on to registers. The right warpgroup
-  /// writes its P there only after the left one has handed over its first, and so has read them.
+  /// Q is in shared memory.
   __device__ __forceinline__ void take_query(const parts::RowTile& tile) {
-    constexpr int kShared = Config::kSharedQChunks, kThreads = Config::kComputeThreads;
     if (args_.query.rows_in_line) {
       ptx::wait(shared_.q_full, parities_[kQuery]);
     } else {
-      meet();  // the segment before has read its Q and P
-      parts::load_query<Element, parts::kTileRows, 0, kShared, kThreads>(shared_.q[0].bytes, args_.query,
-                                                                         tile, threadIdx.x);
-      if constexpr (Config::kRegisterChunks > 0) {
-        parts::load_query<Element, parts::kTileRows, kShared, Config::kRegisterChunks, kThreads>(
-            shared_.p[1].bytes, args_.query, tile, threadIdx.x);
-      }
+      meet();  // the segment before has read its Q
+      parts::load_query<Element, parts::kTileRows, 0, Config::kQkChunks, Config::kComputeThreads>(
+          shared_.q[0].bytes, args_.query, tile, threadIdx.x);
       meet();
     }
     parities_.next(kQuery);
-    if constexpr (Config::kRegisterChunks > 0) parts::load_fragment(q_fragment_, shared_.p[1], thread_);
   }
 
   /// An even block and, where there is one, the odd one after it, seen from the left.
@@ -192,8 +184,10 @@ class Warpgroup {
     finish_product(1);
   }
 
-  /// The same from the right. Its exponentials are taken while the even block's product runs.
+  /// The same from the right. It scores while the left one takes exponentials, and takes its own while the
+  /// even block's product runs.
   __device__ __forceinline__ void attend_right(const parts::Work& work, bool has_odd) {
+    take_turn();
     if (has_odd) score();
     take_over(0);
     multiply(0);
@@ -202,13 +196,22 @@ class Warpgroup {
       return;
     }
     const parts::RowPair factor = take_maximum(work);
-    finish_product(0);
     take_exponentials(factor);
+    finish_product(0);
     hand_over_probabilities();
     rescale(factor);
     multiply(1);
     settle_slack();
     finish_product(1);
+  }
+
+  /// The right warpgroup's QK^T follows the left one's, as soon as that is under way: one of them then has
+  /// products for the tensor cores while the other takes exponentials.
+  __device__ __forceinline__ void give_turn() {
+    if (thread_ % 32 == 0) ptx::arrive(shared_.scored);
+  }
+  __device__ __forceinline__ void take_turn() {
+    ptx::wait(shared_.scored, parities_.next(kTurn));
   }
 
   /// s = Q K^T of this warpgroup's block, chunk by chunk as tiles land.
@@ -224,16 +227,10 @@ class Warpgroup {
       }
       if (i == 0) take_live(state);
       ptx::wgmma_fence();
-      const parts::Tile& k = shared_.kv[kMe].tiles[chunk];
-      if constexpr (Config::kRegisterChunks > 0) {
-        if (i == 0) {  // the RoPE chunk
-          parts::qk_chunk<Element>(s_, q_fragment_, k, false);
-          continue;
-        }
-      }
-      parts::qk_chunk<Element>(s_, shared_.q[chunk], k, i > 0);
+      parts::qk_chunk<Element>(s_, shared_.q[chunk], shared_.kv[kMe].tiles[chunk], i > 0);
     }
     ptx::wgmma_commit();
+    if constexpr (kMe == 0) give_turn();
     ptx::wgmma_wait<0>();
     ptx::pin_registers(s_);
     parities_.next(kBlock);
@@ -256,12 +253,11 @@ class Warpgroup {
     return parts::shrink(before, base_);
   }
 
-  /// From scores to probabilities, in p_; nothing may read p_ any more.
+  /// From scores to probabilities, in s_.
   __device__ __forceinline__ void take_exponentials(parts::RowPair factor) {
     const float scale = args_.scale_log2 > 0 ? args_.scale_log2 : 1.0F;  // as positive_scale() left it
     const parts::RowPair sum = parts::exponentials(s_, scale, base_);
     sum_ = {sum_.low * factor.low + sum.low, sum_.high * factor.high + sum.high};
-    parts::pack_probabilities<Element>(p_, s_);
   }
 
   /// For the next block; while a product runs. This warpgroup's half of the blocks stands for all.
@@ -295,10 +291,12 @@ class Warpgroup {
     ptx::named_sync(kAlone + kMe, 128);
   }
 
-  /// P and its base to shared memory. The other warpgroup has read the P before: this block's tiles could not
-  /// have been refilled otherwise.
+  /// P, in p_ from now on, and its base to shared memory. Each warp hands its 16 rows to one of the other
+  /// warpgroup, and has itself read the P that stands there, or seen its block's tiles refilled.
   __device__ __forceinline__ void hand_over_probabilities() {
-    parts::store_fragment(shared_.p[kMe], p_, thread_);
+    parts::pack_probabilities<Element>(p_, s_);
+    __syncwarp();
+    parts::store_fragment(shared_.p, p_, thread_);
     if (fragment_.column == 0) {
       shared_.row_base[kMe][fragment_.row] = base_.low;
       shared_.row_base[kMe][fragment_.row + 8] = base_.high;
@@ -309,7 +307,7 @@ class Warpgroup {
   /// The other warpgroup's probabilities and their base; what is summed so far shrinks to it.
   __device__ __forceinline__ void take_over(int block) {
     ptx::wait(shared_.handed_over[block], parities_.next(kHandOver));
-    parts::load_fragment(p_, shared_.p[block], thread_);
+    parts::load_fragment(p_, shared_.p, thread_);
     const parts::RowPair before = base_;
     base_ = {shared_.row_base[block][fragment_.row], shared_.row_base[block][fragment_.row + 8]};
     const parts::RowPair factor = parts::shrink(before, base_);
@@ -385,7 +383,6 @@ class Warpgroup {
   parts::RowPair base_;     // what is subtracted from scores, base 2
   parts::RowPair slack_;    // how far a score may be above it
   parts::RowPair sum_;      // this thread's share
-  std::uint32_t q_fragment_[4][4];
   std::uint32_t p_[4][4];
   float s_[32];
   float o_[Config::kHalfDim / 2];
@@ -443,6 +440,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     shared.work.init(Config::kComputeThreads / 32);
     for (ptx::Barrier& barrier : shared.handed_over) ptx::init(barrier, 128);
     ptx::init(shared.meeting, Config::kComputeThreads);
+    ptx::init(shared.scored, 4);
     ptx::init(shared.q_full, 1);
     ptx::init(shared.q_empty, Config::kComputeThreads / 32);
     for (auto& state : shared.state) {

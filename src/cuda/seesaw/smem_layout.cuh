@@ -9,22 +9,23 @@ namespace flashlatent::seesaw {
 
 template <class Config>
 struct alignas(1024) SharedMemory {
-  parts::Tile q[Config::kSharedQChunks];
+  parts::Tile q[Config::kQkChunks];
   typename Config::Buffer kv[2];
-  parts::Tile p[2];                         // P of the even and of the odd block, for the other warpgroup
+  parts::Tile p;                            // for the other warpgroup, of the even and the odd block in turns
   float row_base[2][64];                    // after the even and after the odd block
   float row_sum[2][2][64];                  // of each warpgroup, at the end; segments take turns
   std::uint8_t poison_from[Config::kVDim];  // of each column: parts::record_poison()
   int poisoned[2];                          // is there any? Segments take turns
   ptx::Barrier handed_over[2];              // P and row_base of the even and of the odd block are there
-  ptx::Barrier q_full, q_empty;             // Q, its last columns in p[1]
-  ptx::Barrier meeting;                     // of both warpgroups, at a segment's end
+  ptx::Barrier scored;  // the left warpgroup's QK^T is under way: it is the right one's turn
+  ptx::Barrier q_full, q_empty;
+  ptx::Barrier meeting;  // of both warpgroups, at a segment's end
   typename Config::State state[2];
   parts::WorkQueue work;
   typename Config::Loader::Memory loader;
 };
 
-// DeepSeek's 576/512: 64 KB of Q, 2 x 72 KB of KV, 16 KB of P and about 1.5 KB.
+// DeepSeek's 576/512: 72 KB of Q, 2 x 72 KB of KV, 8 KB of P and about 1.5 KB.
 inline constexpr int kMaxSharedBytes = 227 * 1024;
 
 }  // namespace flashlatent::seesaw

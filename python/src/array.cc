@@ -228,7 +228,9 @@ nb::object empty_like(nb::handle like, std::initializer_list<std::int64_t> shape
   if (type.torch && type.exchange != nullptr && type.exchange->borrow(like.ptr(), &tensor) == 0) {
     const bool cpu = tensor.device.type == dlpack::kCpu;
     const Device device = {cpu ? DeviceType::kCpu : DeviceType::kCuda, tensor.device.index};
-    return torch_empty(like, device, {shape.begin(), shape.size()}, dtype);
+    const DtypeKey key = dtype != nullptr ? DtypeKey{.name = dtype}
+                                          : DtypeKey{.code = tensor.dtype.code, .bits = tensor.dtype.bits};
+    return torch_empty(like, device, {shape.begin(), shape.size()}, key);
   }
   const nb::object function = nb::module_::import_("flashlatent._arrays").attr("empty_like");
   const nb::object extents = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));

@@ -11,9 +11,16 @@ namespace flashlatent::python {
 
 namespace nb = nanobind;
 
-/// An uninitialised contiguous tensor beside `like`, a tensor on `device`. `dtype` is like's own if null,
-/// else a name in torch ("float32").
+/// A dtype of torch: a name in it ("float32"), or like's own.
+struct DtypeKey {
+  const char* name = nullptr;       ///< A literal. Null: like's own, which
+  std::uint8_t code = 0, bits = 0;  ///< is this in DLPack.
+
+  friend bool operator==(const DtypeKey&, const DtypeKey&) = default;
+};
+
+/// An uninitialised contiguous tensor beside `like`, a tensor on `device`.
 nb::object torch_empty(nb::handle like, Device device, std::span<const std::int64_t> shape,
-                       const char* dtype);
+                       const DtypeKey& dtype);
 
 }  // namespace flashlatent::python

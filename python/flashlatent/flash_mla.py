@@ -26,6 +26,8 @@ from . import torch as operators
 from ._errors import InvalidArgumentError, UnsupportedError
 from ._native import Step
 
+_is_compiling = torch.compiler.is_compiling  # each step of Python counts here
+
 __all__ = ["flash_mla_sparse_fwd", "flash_mla_with_kvcache", "get_mla_metadata"]
 
 
@@ -78,10 +80,10 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
         raise InvalidArgumentError(
             f"tile_scheduler_metadata is a {type(tile_scheduler_metadata).__name__}; what get_mla_metadata() of "
             "flashlatent.flash_mla returns is expected")
-    if (k_cache.element_size() == 1) is not bool(is_fp8_kvcache):
-        raise InvalidArgumentError(f"is_fp8_kvcache is {is_fp8_kvcache} and k_cache is {k_cache.dtype}; an fp8 cache "
-                                   "has elements of one byte, any other q's dtype")
-    if torch.compiler.is_compiling():  # traces through the operators, which need no metadata
+    if _is_compiling():  # traces through the operators, which need no metadata
+        if (k_cache.element_size() == 1) is not bool(is_fp8_kvcache):
+            raise InvalidArgumentError(f"is_fp8_kvcache is {is_fp8_kvcache} and k_cache is {k_cache.dtype}; an fp8 "
+                                       "cache has elements of one byte, any other q's dtype")
         if softmax_scale is None:
             softmax_scale = q.shape[-1]**-0.5
         if indices is not None:
@@ -91,7 +93,7 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
             indices=indices, topk_length=topk_length, attn_sink=attn_sink)
         return out, torch.where(lse == -math.inf, math.inf, lse)
     return tile_scheduler_metadata.decode(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, causal,
-                                          indices, attn_sink, topk_length)
+                                          is_fp8_kvcache, indices, attn_sink, topk_length)
 
 
 def flash_mla_sparse_fwd(q: Tensor, kv: Tensor, indices: Tensor, sm_scale: float, d_v: int = 512,

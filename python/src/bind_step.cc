@@ -60,12 +60,14 @@ nb::tuple decode_kv(Step& step, nb::handle q, nb::handle key_cache, nb::handle v
 /// The drop-in's call, its arguments by position: fewer names to match, and defaults without Python code.
 nb::tuple decode_as_flash_mla(Step& step, nb::handle q, nb::handle k_cache, nb::handle block_table,
                               nb::handle cache_seqlens, int head_dim_v, std::optional<float> softmax_scale,
-                              bool causal, nb::handle indices, nb::handle attn_sink, nb::handle topk_length) {
+                              bool causal, bool is_fp8, nb::handle indices, nb::handle attn_sink,
+                              nb::handle topk_length) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   StepOptions options;
   options.options = {.softmax_scale = softmax_scale.value_or(0), .causal = causal, .empty_lse = kInfinity};
   options.default_scale = !softmax_scale.has_value();
   options.v_dim = head_dim_v;
+  options.is_fp8 = is_fp8;
   const nb::handle none = Py_None;
   const bool sparse = !indices.is_none();
   return step.decode({q, k_cache, sparse ? none : block_table, sparse ? none : cache_seqlens, indices,
@@ -111,8 +113,9 @@ stateless  plan and workspace are those of the call, or made for it alone: calls
            "One layer of separate or packed keys and values; returns (out, lse). Arguments and errors are "
            "those of flashlatent.decode_kv().")
       .def("_decode_as_flash_mla", &decode_as_flash_mla, "q"_a, "k_cache"_a, "block_table"_a.none(),
-           "cache_seqlens"_a.none(), "head_dim_v"_a, "softmax_scale"_a.none(), "causal"_a, "indices"_a.none(),
-           "attn_sink"_a.none(), "topk_length"_a.none(), "flashlatent.flash_mla's decode.")
+           "cache_seqlens"_a.none(), "head_dim_v"_a, "softmax_scale"_a.none(), "causal"_a, "is_fp8_kvcache"_a,
+           "indices"_a.none(), "attn_sink"_a.none(), "topk_length"_a.none(),
+           "flashlatent.flash_mla's decode.")
       .def(
           "find",
           [](Step& step, const DecodeProblem& problem, nb::handle array) {

@@ -51,6 +51,11 @@ nb::tuple Step::decode(const InputHandles& handles, const StepOptions& options, 
                        nb::handle stream) {
   const InputArrays arrays(handles, options.sixteen_bits);
   const DecodeInputs inputs = arrays.inputs();
+  if (options.is_fp8 && *options.is_fp8 != (inputs.kv_cache.dtype == Dtype::kU8)) {
+    refuse("is_fp8_kvcache is ", *options.is_fp8 ? "True" : "False", " and k_cache is ",
+           nb::cast<std::string>(nb::str(nb::object(handles.kv_cache.attr("dtype")))),
+           "; an fp8 cache has elements of one byte, any other q's dtype");
+  }
   const WorkStream work(handles.q, inputs.q.device, stream);
   if (!stateless_) enter(capture_id(inputs.q.device, work.handle()));
   const std::shared_ptr<Plan> plan = find(infer_problem(inputs, options), inputs.q.device);

@@ -15,6 +15,7 @@ struct StepOptions {
   int v_dim = 512;
   std::optional<int> tokens;          ///< Ragged: the most query tokens that a request has.
   std::optional<Dtype> sixteen_bits;  ///< See Array::read().
+  std::optional<bool> is_fp8;         ///< What the drop-in's caller says of kv_cache.
 };
 
 /// The problem of these arrays.

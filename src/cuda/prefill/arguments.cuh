@@ -21,9 +21,11 @@ struct PrefixArguments {
 
 struct Arguments {
   parts::DecodeArguments decode;
-  int dim;     // of keys and values
-  int reach;   // tokens that a page table has room for
-  int window;  // tokens that a query token sees, itself included; 0: all
+  int dim;                    // of keys and values
+  int reach;                  // tokens that a page table has room for
+  int window;                 // tokens that a query token sees, itself included; 0: all
+  float soft_cap;             // 0: none
+  const float* alibi_slopes;  // one a query head, or null
   int kv_heads;
   int sequences;           // requests times KV heads: each one's row tiles read the same tokens
   int section;             // sequences whose tiles are done together, so that their tokens stay in L2

@@ -76,11 +76,21 @@ class Attention {
     all_ = {uniform(all_.begin), uniform(all_.end)};
     low_ = seen_by<Config::kShared>(args_, job, row_);
     high_ = seen_by<Config::kShared>(args_, job, row_ + 8);
+    if (Config::kTransforms && args_.alibi_slopes != nullptr) {
+      last_token_ = job.length - 1;
+      slope_ = {slope_of(job, row_), slope_of(job, row_ + 8)};
+    }
     if (args_.query_boxes) {
       ptx::wait(shared_.query_full[warpgroup_], index % 2);
     } else {
       load_query(job);
     }
+  }
+
+  /// In base 2.
+  __device__ __forceinline__ float slope_of(const Job& job, int row) const {
+    const RowPlace place = place_of<Config::kShared>(args_, job, min(row, job.tile.rows - 1));
+    return __ldg(args_.alibi_slopes + place.head) * parts::kLog2E;
   }
 
   /// `blocks` blocks from token `start` on.
@@ -101,6 +111,7 @@ class Attention {
       take_keys(keys_);
       if (left == 1) give_back_query();
       const parts::RowPair factor = take_exponentials(start + Config::kBlockTokens);
+      ptx::keep_before_wait(sum_.low + sum_.high);
       ptx::wgmma_wait<0>();
       ptx::pin_registers(o_);
       take_values(values_, start);
@@ -257,9 +268,34 @@ class Attention {
     }
   }
 
+  /// From products to scores in base 2, by the soft cap and ALiBi.
+  __device__ __forceinline__ void transform(int start) {
+    const float cap = args_.soft_cap;
+    const float to_exponent = cap != 0 ? 2 * args_.decode.scale_log2 / cap : 0;
+#pragma unroll
+    for (int j = 0; j < kScores / 4; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float x = s_[4 * j + i] * args_.decode.scale_log2;
+        // tanh(y) = 1 - 2 / (e^2y + 1): beside a cap of tens, 1e-7 of it is what that loses.
+        if (cap != 0) {
+          const float power = parts::exp2_fast(s_[4 * j + i] * to_exponent);
+          x = cap * parts::kLog2E * (1 - __fdividef(2, power + 1));
+        }
+        const int token = start + 8 * j + fragment_.column + i % 2;
+        s_[4 * j + i] = fmaf(i < 2 ? slope_.low : slope_.high, static_cast<float>(token - last_token_), x);
+      }
+    }
+  }
+
   /// From scores to probabilities. Returns by what the output so far must shrink.
   __device__ __forceinline__ parts::RowPair take_exponentials(int start) {
-    const float scale = parts::positive_scale(s_, args_.decode.scale_log2);
+    float scale = 1;
+    if constexpr (Config::kTransforms) {
+      transform(start);
+    } else {
+      scale = parts::positive_scale(s_, args_.decode.scale_log2);
+    }
     bool whole = start >= all_.begin && start + Config::kBlockTokens <= all_.end;
 #pragma unroll
     for (std::uint64_t word : live_) whole = whole && word == parts::kAllLive;
@@ -367,6 +403,8 @@ class Attention {
   Range all_ = {}, low_ = {}, high_ = {};  // what all rows attend to, and these two
   std::uint64_t live_[Config::kWords];     // which tokens of the block count
   parts::RowPair base_, sum_;
+  parts::RowPair slope_ = {0, 0};  // ALiBi, base 2
+  int last_token_ = 0;
   std::uint32_t p_[Config::kBlockTokens / 16][4];
   float s_[kScores];
   float o_[kOutputs];

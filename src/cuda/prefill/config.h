@@ -3,18 +3,27 @@
 
 namespace flashlatent::prefill {
 
+/// What rows attend to, and how.
+enum class Kind {
+  kPlain,
+  kTransforms,  ///< With a soft cap or ALiBi.
+  kShared,      ///< Rows are of several requests, against a prefix that they share (prefix_units.h).
+};
+
 /// kDim_: elements of a key and of a value, rounded up to 64, 128 or 256: TMA fills the rest of a row with
-/// zeros. kShared_: rows are of several requests, against a prefix that they share (prefix_units.h).
-template <class Element_, int kDim_, bool kShared_>
+/// zeros.
+template <class Element_, int kDim_, Kind kKind_>
 struct Config {
   using Element = Element_;
   static constexpr int kDim = kDim_;
-  static constexpr bool kShared = kShared_;
+  static constexpr bool kShared = kKind_ == Kind::kShared;
+  static constexpr bool kTransforms = kKind_ == Kind::kTransforms;
 
   static constexpr int kChunks = kDim / 64;  // of 64 columns, 128 bytes a row
   static constexpr int kBlockTokens = kDim <= 128 ? 128 : 64;
-  static constexpr int kWords = kBlockTokens / 64;                    // of 64 tokens' bits
-  static constexpr int kWarpgroups = kDim == 64 && !kShared ? 3 : 2;  // that compute, 64 rows each
+  static constexpr int kWords = kBlockTokens / 64;  // of 64 tokens' bits
+  static constexpr int kWarpgroups =
+      kDim == 64 && kKind_ == Kind::kPlain ? 3 : 2;  // that compute, 64 rows each
   static constexpr int kRows = 64 * kWarpgroups;
   static constexpr int kStages = kDim == 64 ? 4 : 2;
 

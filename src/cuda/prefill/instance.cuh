@@ -19,18 +19,20 @@ Status launch_instance(const Launch& launch, const Executor& executor) {
   return cuda::launch(kernel<Config>, shape, executor, launch.args, launch.keys, launch.values, launch.query);
 }
 
-template <class Element, int kDim, bool kShared>
+template <class Element, int kDim, Kind kKind>
 constexpr Instance instance(Dtype dtype) {
-  using Shape = Config<Element, kDim, kShared>;
-  static_assert(!kShared || Shape::kRows == kSharedTileRows);
-  return {{dtype, kDim, kShared}, Shape::kRows, Shape::kBlockTokens, launch_instance<Shape>};
+  using Shape = Config<Element, kDim, kKind>;
+  static_assert(!Shape::kShared || Shape::kRows == kSharedTileRows);
+  return {{dtype, kDim, kKind}, Shape::kRows, Shape::kBlockTokens, launch_instance<Shape>};
 }
 
 template <class Element>
 constexpr DtypeInstances dtype_instances(Dtype dtype) {
-  return {{instance<Element, 64, false>(dtype), instance<Element, 64, true>(dtype),
-           instance<Element, 128, false>(dtype), instance<Element, 128, true>(dtype),
-           instance<Element, 256, false>(dtype), instance<Element, 256, true>(dtype)}};
+  return {{instance<Element, 64, Kind::kPlain>(dtype), instance<Element, 64, Kind::kTransforms>(dtype),
+           instance<Element, 64, Kind::kShared>(dtype), instance<Element, 128, Kind::kPlain>(dtype),
+           instance<Element, 128, Kind::kTransforms>(dtype), instance<Element, 128, Kind::kShared>(dtype),
+           instance<Element, 256, Kind::kPlain>(dtype), instance<Element, 256, Kind::kTransforms>(dtype),
+           instance<Element, 256, Kind::kShared>(dtype)}};
 }
 
 }  // namespace flashlatent::prefill

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "cuda/prefill/arguments.cuh"
+#include "cuda/prefill/config.h"
 #include "flashlatent/backend.h"
 #include "flashlatent/status.h"
 #include "flashlatent/tensor.h"
@@ -14,7 +15,7 @@ namespace flashlatent::prefill {
 struct InstanceKey {
   Dtype dtype;
   int dim;
-  bool shared;
+  Kind kind;
 
   friend bool operator==(const InstanceKey&, const InstanceKey&) = default;
 };
@@ -34,7 +35,7 @@ struct Instance {
   Status (*launch)(const Launch&, const Executor&);
 };
 
-using DtypeInstances = std::array<Instance, 6>;  // d up to 64, 128, 256; own and shared tokens
+using DtypeInstances = std::array<Instance, 9>;  // d up to 64, 128, 256, each of three kinds
 
 // One file each, so that they compile side by side.
 extern const DtypeInstances kBf16, kFp16;

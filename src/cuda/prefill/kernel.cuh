@@ -23,6 +23,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
       ptx::init(stage.values_empty, Config::kComputeThreads / 32);
     }
     ptx::init(shared.landed, 1);
+    ptx::init(shared.cleaned, 4);
     for (int i = 0; i < kJobSlots; ++i) {
       ptx::init(shared.jobs_full[i], 1);
       ptx::init(shared.jobs_empty[i], Config::kComputeThreads / 32 + 3);  // and three that load

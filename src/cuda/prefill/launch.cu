@@ -15,6 +15,7 @@ namespace flashlatent::cuda {
 
 namespace {
 
+using prefill::Kind;
 using prefill::kSharedTileRows;
 
 constexpr int kLeastRows = 17;  // of a KV head: `paged` has 16 in a tile, and reads its tokens once then
@@ -29,17 +30,23 @@ constexpr int kSharedBlockCost64 = 1230;
 // Keys and values that the tiles under way read should stay in L2.
 constexpr std::int64_t kSectionBytes = 16 << 20;
 
-const prefill::Instance* find(const DecodeProblem& problem, bool shared) {
+const prefill::Instance* find(const DecodeProblem& problem, Kind kind) {
   const auto* dim =
       std::find_if(std::begin(kDims), std::end(kDims), [&](int d) { return d >= problem.cache.qk_dim; });
   if (dim == std::end(kDims)) return nullptr;
-  const prefill::InstanceKey key{problem.cache.dtype, *dim, shared};
+  const prefill::InstanceKey key{problem.cache.dtype, *dim, kind};
   for (const auto* table : {&prefill::kBf16, &prefill::kFp16}) {
     for (const prefill::Instance& instance : *table) {
       if (instance.key == key) return &instance;
     }
   }
   return nullptr;
+}
+
+/// Of requests' own tokens.
+const prefill::Instance* find(const DecodeProblem& problem) {
+  const auto& options = problem.options;
+  return find(problem, options.soft_cap != 0 || options.alibi ? Kind::kTransforms : Kind::kPlain);
 }
 
 /// Rows of one TMA box: whole parts of a page and of a block.
@@ -59,21 +66,17 @@ std::optional<std::string> declines_cache(const DecodeProblem& problem) {
   if (cache.qk_dim != cache.v_dim) {
     return message("qk_dim is ", cache.qk_dim, " and v_dim ", cache.v_dim, "; equal ones are accepted");
   }
-  if (cache.qk_dim % 8 != 0 || find(problem, false) == nullptr) {
+  if (cache.qk_dim % 8 != 0 || find(problem) == nullptr) {
     return message("d is ", cache.qk_dim, "; multiples of 8 up to 256 are accepted");
   }
   if (cache.page_size % kLeastBoxTokens != 0) {
     return message("page_size is ", cache.page_size, "; multiples of ", kLeastBoxTokens, " are accepted");
   }
-  if (problem.options.soft_cap != 0) {
-    return message("soft_cap is ", problem.options.soft_cap, "; 0 is accepted");
-  }
-  if (problem.options.alibi) return "alibi is true; false is accepted";
   return std::nullopt;
 }
 
 int row_tiles_of(const DecodeProblem& problem) {
-  const int rows = find(problem, false)->tile_rows;
+  const int rows = find(problem)->tile_rows;
   return (problem.rows_per_kv_head() + rows - 1) / rows;
 }
 
@@ -85,7 +88,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   }
   const std::int64_t tiles = std::int64_t{row_tiles_of(problem)} * problem.cache.heads;
   if (tiles * problem.query.batch > kMostTiles) {
-    return message("q has ", tiles * problem.query.batch, " tiles of ", find(problem, false)->tile_rows,
+    return message("q has ", tiles * problem.query.batch, " tiles of ", find(problem)->tile_rows,
                    " rows; at most ", kMostTiles, " are accepted");
   }
   return std::nullopt;
@@ -94,7 +97,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 /// The kernel walks tiles by itself and splits nothing: to the plan there is one part. The estimate is what
 /// counts, of whole waves of tiles.
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
-  const prefill::Instance& instance = *find(problem, false);
+  const prefill::Instance& instance = *find(problem);
   schedule::Geometry g;
   g.requests = problem.query.batch;
   g.tile_rows = instance.tile_rows;
@@ -133,6 +136,8 @@ Status common_launch(const DecodeCall& call, const prefill::Instance& instance, 
   args.dim = problem.cache.qk_dim;
   args.reach = reach_of(problem);
   args.window = problem.options.window;
+  args.soft_cap = problem.options.soft_cap;
+  args.alibi_slopes = static_cast<const float*>(inputs.alibi_slopes.data);
   args.kv_heads = problem.cache.heads;
   args.sequences = problem.query.batch * problem.cache.heads;
   args.section = 1;
@@ -166,7 +171,7 @@ Status launch(const DecodeCall& call) {
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   Result<int> units = multiprocessors(executor.device);
   if (!units.ok()) return units.status();
-  const prefill::Instance& instance = *find(problem, false);
+  const prefill::Instance& instance = *find(problem);
   prefill::Launch launch = {};
   FLASHLATENT_RETURN_IF_ERROR(common_launch(call, instance, launch));
   prefill::Arguments& args = launch.args;
@@ -197,7 +202,7 @@ const DecodeKernel kPrefillKernel = {
     .backend = Backend::kCuda,
     .takes =
         "separate keys and values of bf16 or fp16, d up to 256, pages of a multiple of 8 tokens, more "
-        "than 16 query rows a KV head; windows, but no soft cap and no ALiBi",
+        "than 16 query rows a KV head",
     .declines = declines,
     .geometry = geometry,
     .workspace_bytes = workspace_bytes,
@@ -210,6 +215,10 @@ namespace flashlatent::cuda {
 
 std::optional<std::string> declines_prefix_units(const DecodeProblem& problem) {
   if (std::optional<std::string> reason = declines_cache(problem)) return reason;
+  if (problem.options.soft_cap != 0) {
+    return message("soft_cap is ", problem.options.soft_cap, "; 0 is accepted");
+  }
+  if (problem.options.alibi) return "alibi is true; false is accepted";
   const int rows = problem.rows_per_kv_head();
   if (2 * rows <= kSharedTileRows) return std::nullopt;
   return message("a request has ", rows, " query rows a KV head; at most ", kSharedTileRows / 2,
@@ -217,7 +226,7 @@ std::optional<std::string> declines_prefix_units(const DecodeProblem& problem) {
 }
 
 prefix::Shape prefix_units_shape(const DecodeProblem& problem, int workers) {
-  const prefill::Instance& instance = *find(problem, true);
+  const prefill::Instance& instance = *find(problem, Kind::kShared);
   const double head_elements = static_cast<double>(problem.cache.heads) * problem.cache.qk_dim;
   return {.requests = problem.query.batch,
           .request_rows = problem.rows_per_kv_head(),
@@ -236,7 +245,7 @@ prefix::Shape prefix_units_shape(const DecodeProblem& problem, int workers) {
 
 Status launch_prefix_units(const DecodeCall& call, const prefix::Shape& shape, const prefix::View& plan,
                            float* out, float* lse) {
-  const prefill::Instance& instance = *find(call.problem, true);
+  const prefill::Instance& instance = *find(call.problem, Kind::kShared);
   prefill::Launch launch = {};
   FLASHLATENT_RETURN_IF_ERROR(common_launch(call, instance, launch));
   launch.args.prefix = {shape, plan.header, plan.tiles, plan.members, out, lse};

@@ -14,8 +14,6 @@
 
 namespace flashlatent::prefill {
 
-inline constexpr int kLoaderBarrier = 8;  // named barrier of the loading warpgroup
-
 /// A block's tokens as bits.
 template <class Config>
 struct Tokens {
@@ -140,12 +138,16 @@ class Loader {
            edge ? shared_.landed : stage.values_full);
     }
     if (!edge) return;
-    ptx::wait(shared_.landed, landed_parity_);
-    landed_parity_ ^= 1;
+    ptx::wait(shared_.landed, edge_parity_);
     clean(live, start);
     ptx::fence_for_async_proxy();
-    ptx::named_sync(kLoaderBarrier, 128);
-    if (warp_ == 0 && lane_ == 0) ptx::arrive(stage.values_full);
+    __syncwarp();
+    if (lane_ == 0) ptx::arrive(shared_.cleaned);
+    if (warp_ == 0) {
+      ptx::wait(shared_.cleaned, edge_parity_);
+      if (lane_ == 0) ptx::arrive(stage.values_full);
+    }
+    edge_parity_ ^= 1;
   }
 
   __device__ __forceinline__ Tokens<Config> live_tokens(std::uint32_t valid, int count) const {
@@ -236,7 +238,7 @@ class Loader {
   const int box_tokens_, boxes_;
   Range all_ = {};
   int stage_ = 0;
-  std::uint32_t parity_ = 0, landed_parity_ = 0;
+  std::uint32_t parity_ = 0, edge_parity_ = 0;
 };
 
 }  // namespace flashlatent::prefill

@@ -44,7 +44,8 @@ struct alignas(1024) SharedMemory {
   Block<Config> values[Config::kStages];
   NotFinite not_finite[Config::kStages][Config::kBlockTokens][Config::kDim / 8];
   Stage<Config> stages[Config::kStages];
-  ptx::Barrier landed;  // values that the loading warps clean before anybody may use them
+  ptx::Barrier landed;   // values that the loading warps clean before anybody may use them
+  ptx::Barrier cleaned;  // by all four
   Job jobs[kJobSlots];
   ptx::Barrier jobs_full[kJobSlots], jobs_empty[kJobSlots];
   ptx::Barrier query_full[Config::kWarpgroups], query_empty[Config::kWarpgroups];

@@ -28,6 +28,13 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+/// The compiler moves a wait in front of what does not need it, which then no longer runs beside products: it
+/// leaves in front of it what may sleep, and so what that depends on. `sum` is never negative.
+__device__ __forceinline__ void keep_before_wait(float sum) {
+  asm volatile("{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p nanosleep.u32 20;\n}" ::"f"(sum)
+               : "memory");
+}
+
 /// Keeps the compiler from moving uses of accumulators across a wait that does not name them.
 template <int kCount>
 __device__ __forceinline__ void pin_registers(float (&registers)[kCount]) {

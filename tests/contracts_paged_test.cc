@@ -89,6 +89,37 @@ TEST_P(Paged, Groups) {
   }
 }
 
+TEST_P(Paged, ManyHeadsAndRequests) {
+  // Enough that a CTA has several KV heads, or several tiles of one, side by side; 40 rows a head are 3
+  // tiles.
+  const std::vector<int> lengths = {0, 1, 17, 64, 130, 193, 300, 31, 32};
+  for (int d : {64, 128, 192}) expect_both(gqa(64, 64, d, lengths));
+  CaseSpec spec = gqa(64, 32, 128, lengths);
+  spec.query_tokens = 10;
+  spec.causal = spec.sink = spec.strided = spec.invalid_pages = true;
+  expect_both(spec);
+  spec.query_tokens = 20;
+  expect_both(spec);
+  spec.format = KvFormat::kE4m3;
+  spec.query_tokens = 3;
+  expect_both(spec);
+  spec.format = KvFormat::kPlain;
+  spec.ragged_tokens = {2, 0, 1, 3, 12, 7, 1, 1, 1};
+  expect_both(spec);
+}
+
+TEST_P(Paged, OneRequest) {
+  for (int length : {0, 1, 130, 1000, 5000}) {
+    CaseSpec spec = gqa(8, 2, 128, {length});
+    expect_both(spec);
+    spec.query_tokens = 3;
+    spec.causal = spec.sink = true;
+    expect_both(spec);
+    spec.format = KvFormat::kE4m3;
+    expect_both(spec);
+  }
+}
+
 TEST_P(Paged, PageSizesStridesAndPagesThatAreNone) {
   for (int page_size : {1, 8, 16, 32, 61, 64, 128, 256}) {
     CaseSpec spec = gqa(4, 2, 80, {1, 130, 257});

@@ -43,6 +43,7 @@ std::vector<CaseSpec> options_of(KvLayout layout, Dtype dtype) {
              .lengths = {700, 0, 66, 130},
              .ragged_tokens = {2, 1, 0, 40},
              .causal = true}),
+      paged(64, 64, 64, {.name = "paged many", .page_size = 16, .lengths = kBoundaries}),
       paged(8, 2, 128, {.name = "paged invariant", .lengths = {2200, 3}, .batch_invariant = true}),
       paged(8, 2, 64, {.name = "paged splits", .page_size = 16, .lengths = {5000, 3}, .sink = true}),
   };

@@ -103,6 +103,11 @@ FLASHLATENT_HOST_DEVICE std::int32_t length_of(const Geometry& g, const std::int
 FLASHLATENT_HOST_DEVICE std::int32_t blocks_of(const Geometry& g, std::int32_t length) {
   const std::int32_t tokens = tokens_of(g, length);
   if (g.block_tokens == 64) return (tokens >> 6) + ((tokens & 63) != 0);  // a device would divide for long
+#ifdef __CUDA_ARCH__
+  if ((g.block_tokens & (g.block_tokens - 1)) == 0) {
+    return (tokens >> (__ffs(g.block_tokens) - 1)) + ((tokens & (g.block_tokens - 1)) != 0);
+  }
+#endif
   return tokens / g.block_tokens + (tokens % g.block_tokens != 0);
 }
 

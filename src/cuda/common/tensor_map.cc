@@ -36,7 +36,7 @@ struct Key {
   cuuint64_t extents[4];
   cuuint64_t strides[3];
   cuuint32_t box[4];
-  std::uint64_t dtype;
+  std::uint32_t dtype, swizzle;
 };
 static_assert(std::has_unique_object_representations_v<Key>);
 
@@ -54,12 +54,26 @@ Slot& slot_of(const Key& key) {
   return slots[hash >> (64 - kSlotBits)];
 }
 
-/// Dimension i of the map is dimension order[i] of the view, the innermost first.
-Status encode(const char* name, const ConstTensorView& view, const int (&order)[4],
-              const cuuint32_t (&box)[4], CUtensorMap& map) {
+CUtensorMapDataType type_of(Dtype dtype) {
+  return dtype == Dtype::kU8     ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+         : dtype == Dtype::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+}
+
+CUtensorMapSwizzle swizzle_of(int bytes) {
+  return bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+         : bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                       : CU_TENSOR_MAP_SWIZZLE_NONE;
+}
+
+}  // namespace
+
+Status box_map(const char* name, const ConstTensorView& view, const int (&order)[4],
+               const std::uint32_t (&box)[4], int swizzle, CUtensorMap& map) {
   Key key = {};
   key.data = view.data;
-  key.dtype = static_cast<std::uint64_t>(view.dtype);
+  key.dtype = static_cast<std::uint32_t>(view.dtype);
+  key.swizzle = static_cast<std::uint32_t>(swizzle);
   const cuuint64_t element = size_of(view.dtype);
   for (int i = 0; i < 4; ++i) {
     key.extents[i] = view.shape[order[i]];
@@ -73,11 +87,10 @@ Status encode(const char* name, const ConstTensorView& view, const int (&order)[
     if (!encode.ok()) return encode.status();
     const cuuint32_t steps[4] = {1, 1, 1, 1};
     slot.key = {};
-    const CUresult result = (*encode)(
-        &slot.map,
-        view.dtype == Dtype::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
-        const_cast<void*>(view.data), key.extents, key.strides, key.box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult result =
+        (*encode)(&slot.map, type_of(view.dtype), 4, const_cast<void*>(view.data), key.extents, key.strides,
+                  key.box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(swizzle),
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS) {
       return invalid_argument(name, " is ", to_string(view), "; TMA refuses it (driver error ",
                               static_cast<int>(result),
@@ -89,18 +102,16 @@ Status encode(const char* name, const ConstTensorView& view, const int (&order)[
   return {};
 }
 
-}  // namespace
-
 Status kv_tensor_map(const char* name, const ConstTensorView& cache, int box_tokens, CUtensorMap& map) {
   // element, token in the page, head, page
-  return encode(name, cache, {3, 1, 2, 0}, {64, static_cast<cuuint32_t>(box_tokens), 1, 1}, map);
+  return box_map(name, cache, {3, 1, 2, 0}, {64, static_cast<std::uint32_t>(box_tokens), 1, 1}, 128, map);
 }
 
 Status query_rows_map(const ConstTensorView& q, int box_rows, CUtensorMap& map) {
   ConstTensorView rows = q;  // element, row of the request, -, request
   rows.shape[1] = 1;
   rows.shape[2] = q.shape[1] * q.shape[2];
-  return encode("q", rows, {3, 2, 1, 0}, {64, static_cast<cuuint32_t>(box_rows), 1, 1}, map);
+  return box_map("q", rows, {3, 2, 1, 0}, {64, static_cast<std::uint32_t>(box_rows), 1, 1}, 128, map);
 }
 
 Status query_group_map(const ConstTensorView& q, int box_tokens, int box_heads, CUtensorMap& map) {

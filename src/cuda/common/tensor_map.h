@@ -8,6 +8,12 @@
 
 namespace flashlatent::cuda {
 
+/// Four dimensions of a view as boxes: dimension i of the map, the innermost first, is dimension order[i] of
+/// the view. Rows of `swizzle` bytes, 64 or 128, are swizzled; 0: as they are. Strides but the innermost, and
+/// the pointer, must be multiples of 16 bytes.
+Status box_map(const char* name, const ConstTensorView& view, const int (&order)[4],
+               const std::uint32_t (&box)[4], int swizzle, CUtensorMap& map);
+
 /// A KV cache (pages, page_size, heads, dim) as boxes of `box_tokens` tokens by 64 elements of one head and
 /// page, 128-byte swizzled. Strides are the view's; they and the pointer must be multiples of 16 bytes.
 /// `name` is the argument's, for errors.

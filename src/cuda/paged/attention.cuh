@@ -1,7 +1,8 @@
-// A warp's attention over 16 tokens at a time, transposed: tokens on mma's M side, query rows on N, which
+// A warp's attention over 16 tokens at a time (e4m3: twice 16, so that one waits for its operands while the
+// other is multiplied), transposed: tokens on mma's M side, query rows on N, which
 // is 8.
 //
-//   S^T = K Q^T       16 tokens x kColumns, K from shared memory by ldmatrix
+//   S^T = K Q^T       16 tokens x kColumns, K from shared memory by ldmatrix, Q in registers
 //   P^T               the maximum over tokens: lanes of a column; each warp has its own
 //   O^T += V^T P^T    kDim x kColumns; ldmatrix turns V, movmatrix P
 //
@@ -31,8 +32,7 @@ struct Visible {
 
 __device__ __forceinline__ Visible visible_by(const Arguments& args, const parts::RowTile& tile, int length,
                                               int row) {
-  const parts::DecodeArguments& decode = args.decode;
-  const int end = decode.causal ? length - tile.tokens + tile.token(decode.query, row) + 1 : length;
+  const int end = args.decode.causal ? length - tile.tokens + token_of(args, tile, row) + 1 : length;
   return {args.score.window > 0 ? max(end - args.score.window, 0) : 0, end};
 }
 /// From the first token that any row of the tile attends to, to the last.
@@ -47,15 +47,14 @@ class Attention {
   using Element = typename Config::Product;
   static constexpr int kGroups = Config::kColumns / 8;  // of 8 columns
   static constexpr int kTiles = Config::kDim / 16;      // of 16 elements
+  static constexpr int kTokenTiles = Config::kTokenTiles;
   static_assert(kTiles % 2 == 0, "ldmatrix takes two tiles at once");
 
   __device__ __forceinline__ Attention(const Arguments& args, std::uint8_t* stages)
       : args_(args), stages_(stages), lane_(threadIdx.x % 32), row_(lane_ / 4), column_(lane_ % 4 * 2) {}
 
-  /// A segment of a request of `length` tokens. Q is in shared memory; `row_scales`: what a row's scores are
-  /// multiplied by in the end (e4m3).
-  __device__ __forceinline__ void start(const parts::RowTile& tile, int length, const std::uint8_t* query,
-                                        const float* row_scales) {
+  /// A segment of a request of `length` tokens.
+  __device__ __forceinline__ void start(const parts::RowTile& tile, int length) {
     tile_ = tile;
     length_ = length;
 #pragma unroll
@@ -78,36 +77,32 @@ class Attention {
     all_ = {visible(last).begin, visible(0).end};
     const float* scale = args_.keys.scale;
     const float key_scale = scale == nullptr ? 1.0F : __ldg(scale + tile_.kv_head * args_.keys.scale_stride);
-    load_query(query);
 #pragma unroll
-    for (int c = 0; c < kScaleGroups; ++c) {
+    for (auto& columns : scale_log2_) {
 #pragma unroll
-      for (int i = 0; i < kScaleColumns; ++i) {
-        scale_log2_[c][i] = args_.decode.scale_log2 * key_scale;
-        if (Config::kFp8) scale_log2_[c][i] *= row_scales[8 * c + column_ + i];
-      }
+      for (float& x : columns) x = args_.decode.scale_log2 * key_scale;
     }
+    load_query();
   }
 
-  /// The 16 tokens from `token` on, of which `live` count.
+  /// A step's tokens, from `token` on, of which `live` count.
   __device__ __forceinline__ void attend(int token, std::uint32_t live, int stage) {
-    std::uint8_t* keys = stages_ + stage * Config::kStageBytes;
-    std::uint8_t* values = keys + Config::kKeyBytes;
-    if (Config::kPackedValues && live != 0xffff) clear_dead(values, live);
-    float s[kGroups][4] = {};
-    score(s, ptx::shared_address(keys));
+    std::uint8_t* planes = stages_ + stage * Config::kStageBytes;
+    if (live != Config::kAllLive) clear_dead(planes, live);
+    float s[kTokenTiles][kGroups][4] = {};
+    score(s, ptx::shared_address(planes));
     transform(s, token);
     const bool seen_by_all = token >= all_.begin && token + Config::kStepTokens <= all_.end;
-    if (live != 0xffff || !seen_by_all) {
+    if (live != Config::kAllLive || !seen_by_all) {
       mask(s, token, live);
-      if (!seen_by_all) spread_poison(values, token, live);
+      if (!seen_by_all) spread_poison(planes, token, live);
     }
-    std::uint32_t p[kGroups][2];
+    std::uint32_t p[kTokenTiles][kGroups][2];
     softmax(s, p);
-    multiply(p, ptx::shared_address(values));
+    multiply(p, ptx::shared_address(planes) + Config::kPlaneBytes);
   }
 
-  /// This warp's share into shared memory: outputs row by row (kOutputRow floats each), then maxima and sums.
+  /// This warp's share into shared memory: outputs (Config::output_at), then maxima and sums.
   __device__ __forceinline__ void store(float* outputs, float* maxima, float* sums) const {
 #pragma unroll
     for (int c = 0; c < kGroups; ++c) {
@@ -121,16 +116,16 @@ class Attention {
         }
 #pragma unroll
         for (int m = 0; m < kTiles; ++m) {
-          outputs[n * Config::kOutputRow + element(m, 0)] = o_[m][c][i];
-          outputs[n * Config::kOutputRow + element(m, 1)] = o_[m][c][2 + i];
+          outputs[Config::output_at(n, element(m, 0))] = o_[m][c][i];
+          outputs[Config::output_at(n, element(m, 1))] = o_[m][c][2 + i];
         }
       }
     }
   }
 
  private:
-  static constexpr bool kInterleavedElements = Config::kFp8 && !Config::kPackedValues;
-  static constexpr bool kInterleavedTokens = Config::kFp8 && Config::kPackedValues;
+  static constexpr bool kInterleavedElements = Config::kFp8 && !Config::kPacked;
+  static constexpr bool kInterleavedTokens = Config::kFp8 && Config::kPacked;
   static constexpr int kScaleGroups = Config::kFp8 ? kGroups : 1;
   static constexpr int kScaleColumns = Config::kFp8 ? 2 : 1;
   // A maximum moves once a score is above it by this much. fp16 rounds probabilities finer than bf16, whose
@@ -141,43 +136,74 @@ class Attention {
   __device__ __forceinline__ int element(int m, int half) const {
     return 16 * m + (kInterleavedElements ? 2 * row_ + half : row_ + 8 * half);
   }
-  /// Which of a step's tokens row `row` of S^T is, and of a lane's rows the one `half`.
-  __device__ __forceinline__ static int token_of(int row) {
+  /// Which of 16 tokens row `row` of S^T is; and which of a step's tokens a lane's rows are, two of each 16.
+  __device__ __forceinline__ static int row_token(int row) {
     return kInterleavedTokens ? row % 8 / 2 * 4 + row % 2 + row / 8 * 2 : row;
   }
-  __device__ __forceinline__ int own_token(int half) const {
-    return kInterleavedTokens ? token_of(row_) + 2 * half : row_ + 8 * half;
+  __device__ __forceinline__ int own_token(int i) const {
+    return i / 2 * 16 + (kInterleavedTokens ? row_token(row_) + 2 * (i % 2) : row_ + 8 * (i % 2));
   }
 
   __device__ __forceinline__ float scale_log2(int c, int i) const {
     return Config::kFp8 ? scale_log2_[c % kScaleGroups][i % kScaleColumns] : scale_log2_[0][0];
   }
 
-  /// Q as B operands of all tiles.
-  __device__ __forceinline__ void load_query(const std::uint8_t* query) {
+  /// Q as B operands of all tiles: pairs of elements of the lane's row of each eight, 0 past the last.
+  __device__ __forceinline__ void load_query() {
+    using Given = typename Config::Element;
+    const int column = Config::kFp8 ? 2 * column_ : column_;
 #pragma unroll
     for (int c = 0; c < kGroups; ++c) {
-      const std::uint8_t* rows = query + 8 * c * Config::kQueryRow;
+      const int row = 8 * c + row_;
+      const int elements = row < tile_.rows ? args_.dim - column : 0;
+      const parts::QueryArguments& query = args_.decode.query;
+      const int near = min(row, max(tile_.rows - 1, 0));
+      const Given* from = static_cast<const Given*>(query.data) + tile_.origin * query.batch_stride +
+                          token_of(args_, tile_, near) * query.token_stride +
+                          head_of(args_, tile_, near) * query.head_stride + column;
 #pragma unroll
-      for (int k = 0; k < kTiles; k += 2) {
-        if constexpr (Config::kFp8) {
+      for (int k = 0; k < kTiles; ++k) {
 #pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const auto pairs =
-                *reinterpret_cast<const uint2*>(rows + row_ * Config::kQueryRow + (k + i) * 32 + column_ * 4);
-            query_[k + i][c][0] = pairs.x;
-            query_[k + i][c][1] = pairs.y;
-          }
-        } else {
-          std::uint32_t b[4];
-          ptx::load_matrices(
-              b, ptx::shared_address(rows) + lane_ % 8 * Config::kQueryRow + lane_ / 8 * 16 + k * 32);
-          query_[k][c][0] = b[0];
-          query_[k][c][1] = b[1];
-          query_[k + 1][c][0] = b[2];
-          query_[k + 1][c][1] = b[3];
+        for (int i = 0; i < 2; ++i) {
+          const int element = 16 * k + i * (Config::kFp8 ? 2 : 8);
+          query_[k][c][i] =
+              element < elements ? __ldg(reinterpret_cast<const std::uint32_t*>(from + element)) : 0;
         }
       }
+      if constexpr (Config::kFp8) query_to_half(c);
+    }
+  }
+
+  /// Q as fp16. bf16 reaches further, so that a row is multiplied by the power of two that brings its largest
+  /// element between 2^14 and 2^15, and its scores by the inverse. What underflows is below 2^-38 of the
+  /// largest.
+  __device__ __forceinline__ void query_to_half(int c) {
+    using Given = typename Config::Element;
+    float largest = 0;
+#pragma unroll
+    for (int k = 0; k < kTiles; ++k) {
+#pragma unroll
+      for (std::uint32_t pair : query_[k][c]) {
+        const float2 wide = parts::unpack<Given>(pair);
+        largest = fmaxf(largest, fmaxf(fabsf(wide.x), fabsf(wide.y)));
+      }
+    }
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));
+    // Exponents are biased by 127; where all are 0 or one is infinite the power must still be a number.
+    const int up = min(14 + 127 - static_cast<int>(__float_as_uint(largest) >> 23), 113);
+    const float factor = __uint_as_float((127 + up) << 23), inverse = __uint_as_float((127 - up) << 23);
+#pragma unroll
+    for (int k = 0; k < kTiles; ++k) {
+#pragma unroll
+      for (std::uint32_t& pair : query_[k][c]) {
+        const float2 wide = parts::unpack<Given>(pair);
+        pair = parts::pack<Element>(wide.x * factor, wide.y * factor);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      scale_log2_[c % kScaleGroups][i % kScaleColumns] *= __shfl_sync(0xffffffff, inverse, (column_ + i) * 4);
     }
   }
 
@@ -193,100 +219,130 @@ class Attention {
     return x;
   }
 
-  __device__ __forceinline__ void score(float (&s)[kGroups][4], std::uint32_t keys) const {
-    const std::uint32_t row = keys + token_of(lane_ % 16) * Config::kKeyRow + lane_ / 16 * 16;
+  __device__ __forceinline__ void score(float (&s)[kTokenTiles][kGroups][4], std::uint32_t keys) const {
+    const std::uint32_t first = keys + Config::key_unit(row_token(lane_ % 16), lane_ / 16);
 #pragma unroll
     for (int k = 0; k < kTiles; k += Config::kFp8 ? 2 : 1) {
-      std::uint32_t a[4];
-      if constexpr (Config::kFp8) {
-        std::uint32_t bytes[4];  // tokens 0 to 7 and 8 to 15 of tile k, then of k + 1
-        ptx::load_matrices(bytes, row + k * 16);
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const ptx::HalfPairs low = ptx::widen_e4m3(bytes[2 * i]), high = ptx::widen_e4m3(bytes[2 * i + 1]);
-          const std::uint32_t wide[4] = {low.low, high.low, low.high, high.high};
+      for (int h = 0; h < kTokenTiles; ++h) {
+        const std::uint32_t at = first + h * Config::kTileBytes;
+        if constexpr (Config::kFp8) {
+          std::uint32_t bytes[4];  // tokens 0 to 7 and 8 to 15 of tile k, then of k + 1
+          ptx::load_matrices(bytes, Config::pair_of_units(at, k / 2));
 #pragma unroll
-          for (int c = 0; c < kGroups; ++c)
-            ptx::mma<Element>(s[c], wide, query_[k + i][c][0], query_[k + i][c][1]);
+          for (int i = 0; i < 2; ++i) {
+            const ptx::HalfPairs low = ptx::widen_e4m3(bytes[2 * i]),
+                                 high = ptx::widen_e4m3(bytes[2 * i + 1]);
+            const std::uint32_t a[4] = {low.low, high.low, low.high, high.high};
+#pragma unroll
+            for (int c = 0; c < kGroups; ++c) {
+              ptx::mma<Element>(s[h][c], a, query_[k + i][c][0], query_[k + i][c][1]);
+            }
+          }
+        } else {
+          std::uint32_t a[4];
+          ptx::load_matrices(a, Config::pair_of_units(at, k));
+#pragma unroll
+          for (int c = 0; c < kGroups; ++c) ptx::mma<Element>(s[h][c], a, query_[k][c][0], query_[k][c][1]);
         }
-      } else {
-        ptx::load_matrices(a, row + k * 32);
-#pragma unroll
-        for (int c = 0; c < kGroups; ++c) ptx::mma<Element>(s[c], a, query_[k][c][0], query_[k][c][1]);
       }
     }
   }
 
   /// From products to scores in base 2.
-  __device__ __forceinline__ void transform(float (&s)[kGroups][4], int token) const {
+  __device__ __forceinline__ void transform(float (&s)[kTokenTiles][kGroups][4], int token) const {
     const ScoreArguments& score = args_.score;
     const bool plain = score.soft_cap == 0 && score.alibi_slopes == nullptr;
 #pragma unroll
-    for (int c = 0; c < kGroups; ++c) {
+    for (int h = 0; h < kTokenTiles; ++h) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        s[c][i] *= scale_log2(c, i % 2);
-        if (plain) continue;
-        float x = s[c][i] * parts::kLn2;
-        if (score.soft_cap != 0) x = score.soft_cap * tanhf(x / score.soft_cap);
-        if (score.alibi_slopes != nullptr) {
-          const int n = min(8 * c + column_ + i % 2, max(tile_.rows - 1, 0));
-          const float slope = __ldg(score.alibi_slopes + tile_.head(args_.decode.query, n));
-          x += slope * static_cast<float>(token + own_token(i / 2) - (length_ - 1));
-        }
-        s[c][i] = x * parts::kLog2E;
+      for (int c = 0; c < kGroups; ++c) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[h][c][i] *= scale_log2(c, i % 2);
       }
     }
-  }
-
-  __device__ __forceinline__ void mask(float (&s)[kGroups][4], int token, std::uint32_t live) const {
-#pragma unroll
-    for (int c = 0; c < kGroups; ++c) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int t = own_token(i / 2);
-        if (!(live >> t & 1) || !sees(8 * c + column_ + i % 2, token + t)) s[c][i] = -INFINITY;
-      }
-    }
-  }
-
-  __device__ __forceinline__ bool sees(int n, int token) const {
-    const Visible range = visible(n);
-    return token >= range.begin && token < range.end;
-  }
-
-  /// From scores to P^T as the B operand, rounded; the output so far shrinks to the new maximum.
-  __device__ __forceinline__ void softmax(float (&s)[kGroups][4], std::uint32_t (&p)[kGroups][2]) {
-    bool above = false;
-#pragma unroll
-    for (int c = 0; c < kGroups; ++c) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) above = above || fmaxf(s[c][i], s[c][2 + i]) > max_[c][i] + kSlack;
-    }
-    if (__any_sync(0xffffffff, above)) raise(s);
+    if (plain) return;
 #pragma unroll
     for (int c = 0; c < kGroups; ++c) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float base = parts::finite_or_zero(max_[c][i]);
-        s[c][i] = parts::exp2_fast(s[c][i] - base);
-        s[c][2 + i] = parts::exp2_fast(s[c][2 + i] - base);
-        sum_[c][i] += s[c][i] + s[c][2 + i];
+        float slope = 0;
+        if (score.alibi_slopes != nullptr) {
+          const int n = min(8 * c + column_ + i, max(tile_.rows - 1, 0));
+          slope = __ldg(score.alibi_slopes + head_of(args_, tile_, n));
+        }
+#pragma unroll
+        for (int t = 0; t < 2 * kTokenTiles; ++t) {
+          float& x = s[t / 2][c][t % 2 * 2 + i];
+          if (score.soft_cap != 0) {
+            x = score.soft_cap * parts::kLog2E * tanhf(x * parts::kLn2 / score.soft_cap);
+          }
+          const int distance = token + own_token(t) - (length_ - 1);
+          x += slope * parts::kLog2E * static_cast<float>(distance);
+        }
       }
-      p[c][0] = ptx::transpose_matrix(parts::pack<Element>(s[c][0], s[c][1]));
-      p[c][1] = ptx::transpose_matrix(parts::pack<Element>(s[c][2], s[c][3]));
     }
   }
 
-  /// The maxima become what they are with these scores.
-  __device__ __forceinline__ void raise(const float (&s)[kGroups][4]) {
+  __device__ __forceinline__ void mask(float (&s)[kTokenTiles][kGroups][4], int token,
+                                       std::uint32_t live) const {
+#pragma unroll
+    for (int c = 0; c < kGroups; ++c) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const Visible range = visible(8 * c + column_ + i);
+#pragma unroll
+        for (int half = 0; half < 2 * kTokenTiles; ++half) {
+          const int t = own_token(half);
+          if (!(live >> t & 1) || token + t < range.begin || token + t >= range.end) {
+            s[half / 2][c][half % 2 * 2 + i] = -INFINITY;
+          }
+        }
+      }
+    }
+  }
+
+  /// From scores to P^T as the B operand, rounded.
+  __device__ __forceinline__ void softmax(float (&s)[kTokenTiles][kGroups][4],
+                                          std::uint32_t (&p)[kTokenTiles][kGroups][2]) {
+    bool above = false;
+#pragma unroll
+    for (int c = 0; c < kGroups; ++c) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) above = above || own_max(s, c, i) > max_[c][i] + kSlack;
+    }
+    if (__any_sync(0xffffffff, above)) raise(s);
+#pragma unroll
+    for (int h = 0; h < kTokenTiles; ++h) {
+#pragma unroll
+      for (int c = 0; c < kGroups; ++c) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          s[h][c][i] = parts::exp2_fast(s[h][c][i] - parts::finite_or_zero(max_[c][i % 2]));
+          sum_[c][i % 2] += s[h][c][i];
+        }
+        p[h][c][0] = ptx::transpose_matrix(parts::pack<Element>(s[h][c][0], s[h][c][1]));
+        p[h][c][1] = ptx::transpose_matrix(parts::pack<Element>(s[h][c][2], s[h][c][3]));
+      }
+    }
+  }
+
+  /// Of this lane's scores of a column.
+  __device__ __forceinline__ static float own_max(const float (&s)[kTokenTiles][kGroups][4], int c, int i) {
+    float max = fmaxf(s[0][c][i], s[0][c][2 + i]);
+#pragma unroll
+    for (int h = 1; h < kTokenTiles; ++h) max = fmaxf(max, fmaxf(s[h][c][i], s[h][c][2 + i]));
+    return max;
+  }
+
+  /// The maxima become what they are with these scores; the output so far shrinks.
+  __device__ __forceinline__ void raise(const float (&s)[kTokenTiles][kGroups][4]) {
 #pragma unroll
     for (int c = 0; c < kGroups; ++c) {
       float factor[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float block =
-            over_tokens(fmaxf(s[c][i], s[c][2 + i]), [](float a, float b) { return fmaxf(a, b); });
+        const float block = over_tokens(own_max(s, c, i), [](float a, float b) { return fmaxf(a, b); });
         const float max = fmaxf(max_[c][i], block);
         factor[i] = parts::exp2_fast(max_[c][i] - parts::finite_or_zero(max));
         max_[c][i] = max;
@@ -301,38 +357,46 @@ class Attention {
   }
 
   /// O^T += V^T P^T.
-  __device__ __forceinline__ void multiply(const std::uint32_t (&p)[kGroups][2], std::uint32_t values) {
+  __device__ __forceinline__ void multiply(const std::uint32_t (&p)[kTokenTiles][kGroups][2],
+                                           std::uint32_t values) {
+    // In rows, lanes give matrices of tokens by units: bf16 (0, 0), (0, 1), (8, 0), (8, 1), and e4m3, whose
+    // unit is a tile, (0, 0), (8, 0), (0, 1), (8, 1).
+    const int upper = Config::kFp8 ? lane_ / 8 % 2 : lane_ / 16;
+    const int unit = Config::kFp8 ? lane_ / 16 : lane_ / 8 % 2;
+    const std::uint32_t first = values + (!Config::kPacked ? Config::row_unit(lane_ % 8 + 8 * upper, unit)
+                                          : Config::kFp8   ? lane_ * Config::kValueRow
+                                                         : lane_ % 16 * Config::kValueRow + lane_ / 16 * 16);
 #pragma unroll
     for (int m = 0; m < kTiles; m += Config::kFp8 ? 2 : 1) {
-      if constexpr (Config::kFp8) {
-        multiply_fp8(p, values, m);
-      } else {
-        std::uint32_t a[4];
-        if constexpr (Config::kPackedValues) {
-          const int row = 16 * m + lane_ % 16;
-          ptx::load_matrices(a, values + row * Config::kValueRow + Config::packed_unit(row, lane_ / 16) * 16);
-        } else {
-          // Matrices of tokens by elements: (0, 0), (0, 8), (8, 0), (8, 8).
-          const int token = lane_ % 8 + lane_ / 16 * 8, column = lane_ / 8 % 2 * 8;
-          ptx::load_matrices_transposed(a, values + token * Config::kValueRow + (16 * m + column) * 2);
-        }
 #pragma unroll
-        for (int c = 0; c < kGroups; ++c) ptx::mma<Element>(o_[m][c], a, p[c][0], p[c][1]);
+      for (int h = 0; h < kTokenTiles; ++h) {
+        const std::uint32_t at = first + h * Config::kTileBytes;
+        if constexpr (Config::kFp8) {
+          multiply_fp8(p[h], at, m);
+        } else {
+          std::uint32_t a[4];
+          if constexpr (Config::kPacked) {
+            ptx::load_matrices(a, at + 16 * m * Config::kValueRow);
+          } else {
+            ptx::load_matrices_transposed(a, Config::pair_of_units(at, m));
+          }
+#pragma unroll
+          for (int c = 0; c < kGroups; ++c) ptx::mma<Element>(o_[m][c], a, p[h][c][0], p[h][c][1]);
+        }
       }
     }
   }
 
   /// Tiles m and m + 1.
-  __device__ __forceinline__ void multiply_fp8(const std::uint32_t (&p)[kGroups][2], std::uint32_t values,
+  __device__ __forceinline__ void multiply_fp8(const std::uint32_t (&p)[kGroups][2], std::uint32_t first,
                                                int m) {
     std::uint32_t bytes[4];
-    if constexpr (Config::kPackedValues) {
+    if constexpr (Config::kPacked) {
       // A row is 16 tokens of an element, 16 bytes: elements 0 to 7 and 8 to 15 of tile m, then of m + 1.
-      ptx::load_matrices(bytes, values + (16 * m + lane_) * Config::kValueRow);
+      ptx::load_matrices(bytes, first + 16 * m * Config::kValueRow);
     } else {
       // Turned by pairs of elements: 2 g and 2 g + 1 of tokens 2 t and 2 t + 1 in four bytes.
-      const int token = lane_ % 8 + lane_ / 8 % 2 * 8;
-      ptx::load_matrices_transposed(bytes, values + token * Config::kValueRow + 16 * (m + lane_ / 16));
+      ptx::load_matrices_transposed(bytes, Config::pair_of_units(first, m / 2));
 #pragma unroll
       for (std::uint32_t& four : bytes) four = __byte_perm(four, 0, 0x3120);  // by elements
     }
@@ -340,20 +404,21 @@ class Attention {
     for (int i = 0; i < 2; ++i) {
       const ptx::HalfPairs first = ptx::widen_e4m3(bytes[2 * i]), second = ptx::widen_e4m3(bytes[2 * i + 1]);
       // Of rows g and g + 8: packed, a register each; else half of each, for tokens 0 to 7 and 8 to 15.
-      const std::uint32_t a[4] = {first.low, Config::kPackedValues ? second.low : first.high,
-                                  Config::kPackedValues ? first.high : second.low, second.high};
+      const std::uint32_t a[4] = {first.low, Config::kPacked ? second.low : first.high,
+                                  Config::kPacked ? first.high : second.low, second.high};
 #pragma unroll
       for (int c = 0; c < kGroups; ++c) ptx::mma<Element>(o_[m + i][c], a, p[c][0], p[c][1]);
     }
   }
 
   /// Where an element of V is, in its stage.
-  __device__ __forceinline__ static std::uint8_t* value_at(std::uint8_t* values, int token, int element) {
-    if constexpr (Config::kPackedValues) {
-      const int byte = token * Config::kElementBytes;
-      return values + element * Config::kValueRow + Config::packed_unit(element, byte / 16) * 16 + byte % 16;
+  __device__ __forceinline__ static std::uint8_t* value_at(std::uint8_t* planes, int token, int element) {
+    std::uint8_t* values = planes + token / 16 * Config::kTileBytes + Config::kPlaneBytes;
+    const int byte = element * Config::kElementBytes;
+    if constexpr (Config::kPacked) {
+      return values + element * Config::kValueRow + token % 16 * Config::kElementBytes;
     } else {
-      return values + token * Config::kValueRow + element * Config::kElementBytes;
+      return values + Config::row_unit(token % 16, byte / 16) + byte % 16;
     }
   }
   __device__ __forceinline__ static void clear(std::uint8_t* value) {
@@ -371,25 +436,36 @@ class Attention {
     }
   }
 
-  /// Packed values come by eight tokens or more: those that do not count become zeros here.
-  __device__ __forceinline__ void clear_dead(std::uint8_t* values, std::uint32_t live) const {
+  /// What lies in a stage for values that do not count becomes zeros: 0 * NaN is NaN.
+  __device__ __forceinline__ void clear_dead(std::uint8_t* planes, std::uint32_t live) const {
+#pragma unroll 1
     for (int element = lane_; element < Config::kDim; element += 32) {
       for (int t = 0; t < Config::kStepTokens; ++t) {
-        if (!(live >> t & 1)) clear(value_at(values, t, element));
+        if (!(live >> t & 1)) clear(value_at(planes, t, element));
       }
     }
+    ptx::fence_for_async_proxy();  // the next copy into this stage comes after it
     __syncwarp();
   }
 
   /// Tokens that some rows attend to and others do not: what is not finite in their V (0 * NaN is NaN) goes
   /// into the outputs of those that do here, and becomes 0.
-  __device__ __forceinline__ void spread_poison(std::uint8_t* values, int token, std::uint32_t live) {
+  __device__ __forceinline__ void spread_poison(std::uint8_t* planes, int token, std::uint32_t live) {
 #pragma unroll 1
     for (int t = 0; t < Config::kStepTokens; ++t) {
       if (!(live >> t & 1)) continue;
+      bool sees_token[kGroups][2];
+#pragma unroll
+      for (int c = 0; c < kGroups; ++c) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const Visible range = visible(8 * c + column_ + i);
+          sees_token[c][i] = token + t >= range.begin && token + t < range.end;
+        }
+      }
 #pragma unroll 1
       for (int first = 0; first < Config::kDim; first += 32) {
-        std::uint8_t* value = value_at(values, t, first + lane_);
+        std::uint8_t* value = value_at(planes, t, first + lane_);
         const bool inside = first + lane_ < Config::kDim;
         const bool found = inside && is_poison(value);
         if (found) clear(value);
@@ -397,19 +473,21 @@ class Attention {
         for (std::uint32_t all = __ballot_sync(0xffffffff, found); all != 0; all &= all - 1) {
           const int poisoned = first + __ffs(static_cast<int>(all)) - 1;
 #pragma unroll
-          for (int m = 0; m < kTiles; ++m) {
+          for (int c = 0; c < kGroups; ++c) {
 #pragma unroll
-            for (int c = 0; c < kGroups; ++c) {
+            for (int i = 0; i < 4; ++i) {
+              // The lane's tile whose element it is, if there is one.
+              const bool own = sees_token[c][i % 2] && element(poisoned / 16, i / 2) == poisoned;
 #pragma unroll
-              for (int i = 0; i < 4; ++i) {
-                if (element(m, i / 2) == poisoned && sees(8 * c + column_ + i % 2, token + t))
-                  o_[m][c][i] = NAN;
+              for (int m = 0; m < kTiles; ++m) {
+                if (own && m == poisoned / 16) o_[m][c][i] = NAN;
               }
             }
           }
         }
       }
     }
+    ptx::fence_for_async_proxy();
     __syncwarp();
   }
 

@@ -8,9 +8,9 @@
 
 namespace flashlatent::paged {
 
-/// kDim_: elements of a key and of a value, rounded up to 16. kColumns_: query rows a tile, a multiple of 8.
-/// kFp8_: cached elements are e4m3. kPackedValues_: values lie (d, tokens), as in vLLM's cache.
-template <class Element_, int kDim_, int kColumns_, bool kFp8_, bool kPackedValues_>
+/// kDim_: elements of a key and of a value, rounded up. kColumns_: query rows a tile, a multiple of 8. kFp8_:
+/// cached elements are e4m3. kPacked_: keys and values lie as in vLLM's cache.
+template <class Element_, int kDim_, int kColumns_, bool kFp8_, bool kPacked_>
 struct Config {
   using Element = Element_;
   // What is multiplied: e4m3 is fp16 in one instruction, bf16 in four.
@@ -18,40 +18,64 @@ struct Config {
   static constexpr int kDim = kDim_;
   static constexpr int kColumns = kColumns_;
   static constexpr bool kFp8 = kFp8_;
-  static constexpr bool kPackedValues = kPackedValues_;
+  static constexpr bool kPacked = kPacked_;
 
-  static constexpr int kStepTokens = 16;  // a warp's share of a block, mma's M
+  // A warp's step: once or twice mma's M. e4m3 is slowed by the latency of what it does, not by memory, and
+  // has half the bytes.
+  static constexpr int kTokenTiles = kFp8 ? 2 : 1;
+  static constexpr int kStepTokens = 16 * kTokenTiles;
+  static constexpr std::uint32_t kAllLive = kFp8 ? 0xffffffff : 0xffff;
   static constexpr int kWarps = kDim <= 128 ? 8 : 4;
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kBlockTokens = kStepTokens * kWarps;
 
+  // A stage: 16 tokens' keys, then their values (twice), where TMA puts them.
   static constexpr int kElementBytes = kFp8 ? 1 : 2;
   static constexpr int kUnitElements = 16 / kElementBytes;
-  // Rows are an odd number of 16-byte units, so that eight of them are in eight different banks.
-  static constexpr int row_bytes(int bytes) { return (bytes / 16 | 1) * 16; }
-  static constexpr int kKeyRow = row_bytes(kDim * kElementBytes);
-  static constexpr int kKeyBytes = kStepTokens * kKeyRow;
-  // Packed values: a row is one of kDim elements, for 16 tokens; of two units, which change places every four
-  // rows, so that eight rows of a unit are in eight different banks.
-  static constexpr int kValueRow = kPackedValues ? kStepTokens * kElementBytes : kKeyRow;
-  __host__ __device__ static constexpr int packed_unit(int row, int unit) {
-    return kFp8 ? unit : unit ^ (row >> 2 & 1);
-  }
-  static constexpr int kValueBytes = (kPackedValues ? kDim : kStepTokens) * kValueRow;
-  static constexpr int kStageBytes = kKeyBytes + kValueBytes;
+  static constexpr int kRowBytes = kDim * kElementBytes;
+  static constexpr int kUnits = kRowBytes / 16;  // of a token
+  static constexpr int kPlaneBytes = 16 * kRowBytes;
+  static constexpr int kTileBytes = 2 * kPlaneBytes;
+  static constexpr int kStageBytes = kTokenTiles * kTileBytes;
 
-  static constexpr int kQueryRow = row_bytes(kDim * 2);
-  static constexpr int kQueryBytes = kColumns * kQueryRow;
+  // In rows: boxes of 16 tokens by 128 bytes (64, if a row has no more), in which units change places so that
+  // those of eight tokens in a row are in eight different banks.
+  static constexpr int kBoxBytes = kRowBytes < 128 ? kRowBytes : 128;
+  static constexpr int kBoxes = kRowBytes / kBoxBytes;
+  static constexpr int kBoxUnits = kBoxBytes / 16;
+  __host__ __device__ static constexpr int row_unit(int token, int unit) {
+    const int swizzle = kBoxBytes == 128 ? token % 8 : token / 2 % 4;
+    return unit / kBoxUnits * 16 * kBoxBytes + token * kBoxBytes + (unit % kBoxUnits ^ swizzle) * 16;
+  }
+
+  /// Where a unit of a token's key is in its plane. Packed: unit by unit, all tokens' of each.
+  __host__ __device__ static constexpr int key_unit(int token, int unit) {
+    return kPacked ? (unit * 16 + token) * 16 : row_unit(token, unit);
+  }
+  /// From two units of keys, or of values in rows, to the next two: what this gives for the first pair's
+  /// place is the pair's.
+  __host__ __device__ static constexpr std::uint32_t pair_of_units(std::uint32_t first, int pair) {
+    if (kPacked) return first + pair * 2 * 16 * 16;
+    return (first ^ pair % (kBoxUnits / 2) * 32) + pair / (kBoxUnits / 2) * 16 * kBoxBytes;
+  }
+  /// Packed values: a row an element, of 16 tokens.
+  static constexpr int kValueRow = 16 * kElementBytes;
+
   // At a segment's end warps lay down their outputs, fp32, in the stage that was used last, the others being
   // filled for the next segment; in memory of its own where a stage is too small.
-  static constexpr int kOutputRow = kDim + 4;
-  static constexpr int kOutputBytes = kColumns * kOutputRow * 4;
+  static constexpr int kOutputBytes = kColumns * kDim * 4;
+  /// Eight rows are in eight different banks or pairs of them.
+  __host__ __device__ static constexpr int output_at(int row, int element) {
+    return row * kDim + (element ^ row / 2 % 4 * 8);
+  }
   static constexpr bool kOutputsApart = kOutputBytes > kStageBytes;
+  // kernel.cuh keeps a bit for each token under way, in 64.
+  static constexpr int kUsefulStages = 64 / kStepTokens + 1;
   static constexpr int kMostStages =
-      (226 * 1024 - kQueryBytes - (kOutputsApart ? kWarps * kOutputBytes : 0)) / (kWarps * kStageBytes);
-  static constexpr int kStages = kMostStages < 5 ? kMostStages : 5;
+      (226 * 1024 - (kOutputsApart ? kWarps * kOutputBytes : 0)) / (kWarps * kStageBytes);
+  static constexpr int kStages = kMostStages < kUsefulStages ? kMostStages : kUsefulStages;
 
-  static_assert(kDim % 16 == 0 && kColumns % 8 == 0);
+  static_assert(kDim % 64 == 0 && kColumns % 8 == 0);
+  static_assert(kPlaneBytes % 1024 == 0, "the pattern of swizzled boxes");
   static_assert(kStages >= 2, "a step must be on its way while one is used");
 };
 

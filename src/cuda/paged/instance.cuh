@@ -12,7 +12,8 @@ Status launch_instance(const Arguments& args, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(
       (cuda::allow_shared_memory<kernel<Config>>(sizeof(SharedMemory<Config>), executor.device)));
   cuda::LaunchShape shape;
-  shape.blocks = args.decode.geometry.parts * args.decode.geometry.lanes;
+  shape.blocks = args.decode.geometry.parts * (args.decode.geometry.lanes / args.tiles_a_cta) * args.team;
+  shape.cluster = args.team;
   shape.threads = Config::kThreads;
   shape.shared_bytes = sizeof(SharedMemory<Config>);
   shape.overlaps_previous = true;
@@ -22,7 +23,7 @@ Status launch_instance(const Arguments& args, const Executor& executor) {
 template <class Element, int kDim, int kColumns, bool kFp8, bool kPacked>
 constexpr Instance instance(Dtype dtype) {
   using Shape = Config<Element, kDim, kColumns, kFp8, kPacked>;
-  return {{dtype, kDim, kColumns, kFp8, kPacked}, Shape::kBlockTokens, launch_instance<Shape>};
+  return {{dtype, kDim, kColumns, kFp8, kPacked}, Shape::kWarps, Shape::kStepTokens, launch_instance<Shape>};
 }
 
 template <class Element, int kDim>

@@ -23,7 +23,8 @@ struct InstanceKey {
 
 struct Instance {
   InstanceKey key;
-  int block_tokens;
+  int warps;  // which take steps of so many tokens
+  int step_tokens;
   Status (*launch)(const Arguments&, const Executor&);
 };
 

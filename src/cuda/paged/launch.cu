@@ -1,10 +1,11 @@
 #include <algorithm>
-#include <span>
+#include <optional>
 
 #include "core/message.h"
 #include "cuda/combine/combine.h"
 #include "cuda/common/decode_arguments.h"
 #include "cuda/common/runtime.h"
+#include "cuda/common/tensor_map.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/paged/instances.h"
 #include "cuda/prefill/prefix_units.h"
@@ -55,12 +56,20 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   return std::nullopt;
 }
 
-schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+/// What a CTA's warps take of a tile at once is a block: the fewer warps a tile has, the more tiles the CTA
+/// has side by side.
+int tiles_a_cta(const DecodeProblem& problem, const schedule::Geometry& g) {
+  const paged::Instance& instance = *find(problem);
+  return instance.warps * instance.step_tokens / g.block_tokens;
+}
+
+/// The schedule with so many tiles a CTA, if they are whole KV heads or parts of one.
+std::optional<schedule::Geometry> geometry(const DecodeProblem& problem, int workers, int tiles) {
   const paged::Instance& instance = *find(problem);
   schedule::Geometry g;
   g.requests = problem.query.batch;
   g.tile_rows = instance.key.columns;
-  g.block_tokens = instance.block_tokens;
+  g.block_tokens = instance.warps * instance.step_tokens / tiles;
   g.max_tokens = reach_of(problem);
   if (problem.options.window > 0) {
     // The last tokens alone: what some query token sees, and what is left over in the first block.
@@ -69,13 +78,55 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
     g.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(g.max_tokens, seen));
   }
   g.fixed_split = problem.options.batch_invariant ? kFixedSplitTokens / g.block_tokens : 0;
-  // Nanoseconds: a block at a multiprocessor's share of the memory bandwidth, 34.8 bytes in each. Not yet
-  // measured.
-  const double bytes = 2.0 * g.block_tokens * problem.cache.qk_dim * element_bytes(problem);
-  g.cost = {.per_block = std::max(1, static_cast<int>(bytes / 34.8)), .per_split = 2000, .per_merge = 7500};
+  // Nanoseconds: a block at a multiprocessor's share of the memory bandwidth, 34.8 bytes in each. What splits
+  // cost is from calls of 64 requests, split and not.
+  const double bytes = 2.0 * g.block_tokens * tiles * problem.cache.qk_dim * element_bytes(problem);
+  g.cost = {.per_block = std::max(1, static_cast<int>(bytes / 34.8)), .per_split = 4000, .per_merge = 15000};
   const int row_tiles = (problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows;
-  schedule::set_workers(g, row_tiles * problem.cache.heads, workers);
-  return g;
+  schedule::set_workers(g, row_tiles * problem.cache.heads, workers * tiles);
+  const bool fits = g.lanes % tiles == 0 && (row_tiles % tiles == 0 || tiles % row_tiles == 0);
+  return fits ? std::optional(g) : std::nullopt;
+}
+
+// Teams: a cluster of 8 finds room in any GPC; other devices may hold a few less at once.
+constexpr int kMostTeam = 8;
+constexpr int kUnusedSms = 12;
+
+/// A team for each request and tile, for few of them: no combine step, and the plan needs no reading. Where a
+/// request as long as the page table would rather have all multiprocessors, there are none.
+std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem, int workers) {
+  const schedule::Geometry split = *geometry(problem, workers, 1);
+  const std::int64_t items = std::int64_t{split.requests} * split.rounds;
+  for (int team = kMostTeam; team > 1; team /= 2) {
+    if (items < 1 || split.rounds > 1 || items * split.lanes * team > workers - kUnusedSms) continue;
+    const std::int64_t blocks = schedule::max_blocks(split);
+    const std::int64_t by_team = (blocks + team - 1) / team * split.cost.per_block;
+    const std::int64_t by_parts = blocks * split.cost.per_block / split.parts + split.cost.per_merge;
+    if (by_team > by_parts) return std::nullopt;
+    auto whole = schedule::whole_items(split);
+    if (!whole) return std::nullopt;
+    whole->team = team;
+    whole->cost.per_block = std::max(1, split.cost.per_block / team);
+    return whole;
+  }
+  return std::nullopt;
+}
+
+// 4 take 1 % longer where lengths are equal, and 2 % less where they vary; 8, a warp each, longer always.
+constexpr int kMostTiles = 2;
+
+/// As many tiles a CTA as leave a request, or a round of one, for every part: memory is faster so, and splits
+/// are not. One, where a request must not feel its batch-mates, or may share prefixes.
+schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+  if (problem.options.batch_invariant || problem.options.prefix_sharing != PrefixSharing::kOff) {
+    return *geometry(problem, workers, 1);
+  }
+  if (const auto team = team_geometry(problem, workers)) return *team;
+  for (int tiles = kMostTiles; tiles > 1; tiles /= 2) {
+    const auto g = geometry(problem, workers, tiles);
+    if (g && 10 * std::int64_t{g->requests} * g->rounds >= 9LL * g->parts) return *g;
+  }
+  return *geometry(problem, workers, 1);
 }
 
 /// Strides in bytes, of keys or values as (pages, page_size, h_kv, d).
@@ -111,9 +162,10 @@ paged::Plane packed_values(const ConstTensorView& cache, const ConstTensorView& 
 }
 
 prefix::Shape prefix_shape(const DecodeProblem& problem, int workers) {
+  const paged::Instance& instance = *find(problem);
   prefix::Shape shape = prefix_units_shape(problem, workers);
   // A multiprocessor can read some 65 bytes in a nanosecond.
-  shape.own_block_cost = std::max(1, 4 * find(problem)->block_tokens * problem.cache.qk_dim / 65);
+  shape.own_block_cost = std::max(1, 4 * instance.warps * instance.step_tokens * problem.cache.qk_dim / 65);
   shape.own_split_cost = 7000;  // a segment of four blocks takes 11 us, wherever it runs
   return shape;
 }
@@ -135,6 +187,46 @@ Status share_prefixes(const DecodeCall& call, int units, paged::Arguments& args)
                  .kv_heads = shape.kv_heads,
                  .request_rows = shape.request_rows};
   return launch_prefix_units(call, shape, plan, out, lse);
+}
+
+/// Boxes of TMA for keys and values, if pages and strides allow: their tokens, else 0.
+int make_maps(const DecodeProblem& problem, const DecodeInputs& inputs, paged::Arguments& args) {
+  const int page_size = problem.cache.page_size;
+  const auto dim = static_cast<std::uint32_t>(find(problem)->key.dim);
+  const auto element = static_cast<std::uint32_t>(element_bytes(problem));
+  const std::uint32_t unit = 16 / element;
+  if (problem.cache.layout != KvLayout::kPacked) {
+    const int tokens = page_size % 16 == 0 ? 16 : page_size % 8 == 0 ? 8 : 0;
+    if (tokens == 0) return 0;
+    const std::uint32_t bytes = std::min(dim * element, 128U);
+    const int order[] = {3, 1, 2, 0};
+    const std::uint32_t box[] = {bytes / element, static_cast<std::uint32_t>(tokens), 1, 1};
+    const int swizzle = static_cast<int>(bytes);
+    const bool made = box_map("key_cache", inputs.key_cache, order, box, swizzle, args.key_map).ok() &&
+                      box_map("value_cache", inputs.value_cache, order, box, swizzle, args.value_map).ok();
+    return made ? tokens : 0;
+  }
+  const ConstTensorView& given = inputs.key_cache;
+  if (page_size % 16 != 0 || given.strides[3] != unit || given.strides[4] != 1) return 0;
+  const int order[] = {3, 2, 1, 0};
+  // Keys: a unit of 16 tokens is one line.
+  ConstTensorView keys = given;
+  keys.rank = 4;
+  keys.shape[3] = page_size * unit;
+  keys.strides[3] = 1;
+  if (!box_map("key_cache", keys, order, {16 * unit, dim / unit, 1, 1}, 0, args.key_map).ok()) return 0;
+  // Values: lines of 16 tokens, or eight of these where they are all there is of a page.
+  ConstTensorView values = inputs.value_cache;
+  const bool in_line = page_size == 16 && values.strides[2] == 16;
+  if (in_line) {
+    values.shape[2] /= 8;
+    values.shape[3] *= 8;
+    values.strides[2] *= 8;
+  }
+  const std::uint32_t lines = in_line ? 8 : 1;
+  const bool made =
+      box_map("value_cache", values, order, {16 * lines, dim / lines, 1, 1}, 0, args.value_map).ok();
+  return made ? 16 : 0;
 }
 
 Status launch(const DecodeCall& call) {
@@ -161,7 +253,12 @@ Status launch(const DecodeCall& call) {
                 .window = problem.options.window};
   args.dim = problem.cache.qk_dim;
   args.reach = reach_of(problem);
-  args.runs = problem.cache.page_size % 8 == 0;
+  args.tiles_a_cta = tiles_a_cta(problem, g);
+  args.team = g.team;
+  args.ctas_a_part = Divisor(g.lanes / args.tiles_a_cta);
+  args.row_tiles = Divisor(args.decode.query.row_tiles);
+  args.group = Divisor(args.decode.query.group);
+  args.box_tokens = make_maps(problem, inputs, args);
   if (problem.query.ragged) {
     FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(args.decode, problem.query.heads, executor));
   }

@@ -10,17 +10,18 @@ namespace flashlatent::parts {
 template <int kTeam = 1>
 class PartPlace {
  public:
-  __device__ __forceinline__ explicit PartPlace(const schedule::Geometry& g) {
-    const int worker = blockIdx.x / kTeam;
-    part_ = worker / g.lanes;
-    lane_ = worker % g.lanes;
+  __device__ __forceinline__ explicit PartPlace(const schedule::Geometry& g)
+      : PartPlace(g, blockIdx.x / kTeam / g.lanes, blockIdx.x / kTeam % g.lanes) {}
+  /// CTAs that are numbered otherwise: one of part `part`, with lane `lane` or several lanes from there on.
+  __device__ __forceinline__ PartPlace(const schedule::Geometry& g, int part, int lane)
+      : part_(part), lane_(lane) {
     if (g.whole != 0) {
       begin_ = schedule::item_cut(g, part_);
       end_ = schedule::next_item(g, begin_);
     }
   }
 
-  /// Which of the part's row tiles of each segment.
+  /// Which of the part's row tiles of each segment, the first of them.
   __device__ __forceinline__ int lane() const { return lane_; }
   __device__ __forceinline__ schedule::Cut begin(const DecodeArguments& args) const {
     return args.geometry.whole != 0 ? begin_ : args.cuts[part_];

@@ -6,6 +6,7 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace flashlatent::parts {
 
@@ -114,6 +115,15 @@ template <>
 __device__ __forceinline__ std::uint32_t pack<__half>(float first, float second) {
   const __half2 pair = __floats2half2_rn(first, second);
   return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+
+template <class Element>
+__device__ __forceinline__ float2 unpack(std::uint32_t pair) {
+  if constexpr (std::is_same_v<Element, __half>) {
+    return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+  } else {
+    return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
+  }
 }
 
 /// An accumulator as A operands of 16 columns: the two layouts agree.

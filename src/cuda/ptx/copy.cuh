@@ -91,6 +91,21 @@ __device__ __forceinline__ void send(std::uint32_t to, std::uint32_t value, std:
                : "memory");
 }
 
+/// From another CTA's shared memory; addresses are of address_in().
+__device__ __forceinline__ float2 load_2_floats(std::uint32_t from) {
+  float2 x;
+  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(from) : "memory");
+  return x;
+}
+__device__ __forceinline__ float4 load_4_floats(std::uint32_t from) {
+  float4 x;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "r"(from)
+               : "memory");
+  return x;
+}
+
 /// A tensor map is fetched before its first use.
 __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
@@ -100,8 +115,8 @@ __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
 __device__ __forceinline__ void copy_16_bytes(std::uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
-/// The same, or zeros where it is not `live`; then nothing is read. L2 fetches 128 bytes: rows of 256 bytes
-/// all over memory come 2.5 % faster so than by 32 or by 256.
+/// The same, or zeros where it is not `live`; then nothing is read. L2 fetches 128 bytes. Where 32 bytes
+/// of memory do not lie together in shared memory, aligned, they are fetched twice.
 __device__ __forceinline__ void copy_16_bytes_or_zeros(std::uint32_t shared, const void* global, bool live) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
                "r"(live ? 16 : 0)
@@ -113,6 +128,11 @@ __device__ __forceinline__ void copy_commit() {
 template <int kPending>
 __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+/// Arrives at the barrier when all copies that this thread has asked for have landed.
+__device__ __forceinline__ void copy_arrive(Barrier& barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&barrier))
+               : "memory");
 }
 
 /// 16 bytes that no kernel writes meanwhile; not moved behind what follows.

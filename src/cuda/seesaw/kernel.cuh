@@ -307,6 +307,7 @@ class Warpgroup {
   /// The other warpgroup's probabilities and their base; what is summed so far shrinks to it.
   __device__ __forceinline__ void take_over(int block) {
     ptx::wait(shared_.handed_over[block], parities_.next(kHandOver));
+    __syncwarp();  // for racecheck, which sees this warp's own P there before
     parts::load_fragment(p_, shared_.p, thread_);
     const parts::RowPair before = base_;
     base_ = {shared_.row_base[block][fragment_.row], shared_.row_base[block][fragment_.row + 8]};

@@ -116,8 +116,9 @@ Status query_rows_map(const ConstTensorView& q, int box_rows, CUtensorMap& map) 
 
 Status query_group_map(const ConstTensorView& q, int box_tokens, int box_heads, CUtensorMap& map) {
   // element, head, token, request
-  return encode("q", q, {3, 2, 1, 0},
-                {64, static_cast<cuuint32_t>(box_heads), static_cast<cuuint32_t>(box_tokens), 1}, map);
+  return box_map("q", q, {3, 2, 1, 0},
+                 {64, static_cast<std::uint32_t>(box_heads), static_cast<std::uint32_t>(box_tokens), 1}, 128,
+                 map);
 }
 
 }  // namespace flashlatent::cuda

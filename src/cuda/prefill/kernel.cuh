@@ -1,11 +1,11 @@
 // Attention of many query tokens over separate keys and values in pages: prompts (prefill), with or without a
-// cached prefix, and requests that share a run of tokens. A job of a CTA is a tile of 128 query rows, tokens
-// by heads of a group, so that a group shares its keys and values:
+// cached prefix, and requests that share a run of tokens. A job of a CTA is a tile of 128 query rows (d 64:
+// 192), tokens by heads of a group, so that a group shares its keys and values:
 //
-//   loading warpgroup      the job, Q and K and V of a block by TMA through the page table, in a ring of
-//   stages; cleans the
-//                          values of blocks that not every row sees
-//   two warpgroups         64 rows each: S = Q K^T, softmax, O += P V with P in registers (attention.cuh)
+//   loading warpgroup      the job, Q, and K and V of a block by TMA through the page table, in a ring of
+//                          stages; cleans the values of blocks that not every row sees
+//   two warpgroups (d 64: three)
+//                          64 rows each: S = Q K^T, softmax, O += P V with P in registers (attention.cuh)
 #pragma once
 
 #include "cuda/prefill/attention.cuh"

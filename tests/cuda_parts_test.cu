@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/element.h"
-#include "cuda/parts/fp8_loader.cuh"
+#include "cuda/parts/fp8_tokens.cuh"
 #include "cuda/parts/fragment.cuh"
 #include "cuda/parts/mask.cuh"
 #include "cuda/parts/pv_mma.cuh"

@@ -38,9 +38,13 @@ struct Config {
   static constexpr int kUnitBytes = 128 * 16;
   static constexpr int kTeamBytes = kTeam == 1 ? 0 : kTeam * (kOwnedUnits * kUnitBytes + kRows * 8);
 
-  static constexpr int kRingTiles =
-      (227 * 1024 - kQueryBytes - kProbabilityBytes - kTeamBytes - kReservedBytes) /
+  static constexpr int kLoaderBytes = static_cast<int>(sizeof(typename Loader::Memory));
+  static constexpr int kMostTiles =
+      (227 * 1024 - kQueryBytes - kProbabilityBytes - kTeamBytes - kLoaderBytes - kReservedBytes) /
       static_cast<int>(sizeof(parts::Tile));
+  // Pairs need whole blocks: in a ring of others a place would be now the first of a pair, now the second,
+  // and its barrier miss phases.
+  static constexpr int kRingTiles = Loader::kPairs ? kMostTiles / kQkChunks * kQkChunks : kMostTiles;
 
   // At a segment's end one warpgroup hands its output (fp32) to the other in the last V tiles of its last
   // block.
@@ -57,7 +61,11 @@ struct Config {
     return i < kRopeChunks ? kVChunks + i : i - kRopeChunks;
   }
 
-  static_assert(!Loader::kPairs, "the ring gives each tile barriers of its own");
+  /// The tile, in the order of loading, whose barriers stand for the i-th: its own, or of a pair the
+  /// second's.
+  __host__ __device__ static constexpr int barrier_of(int i) { return Loader::kPairs ? i + i % 2 : i; }
+  static_assert(!Loader::kPairs || (kQkChunks - kVChunks == 1 && kHandedTiles % 2 == 0));
+
   static_assert(kUnits % kOwnedUnits == 0 && kOwners <= kTeam || kTeam == 1);
   static_assert(kRows == 8 || kRows == 16 || kRows == 32);
   static_assert(kQkDim % 64 == 0 && kVDim % 128 == 0 && kVDim <= kQkDim && kVDim <= 512);

@@ -137,14 +137,17 @@ class Warpgroup {
   /// (1.0 us a block instead of 1.6).
   __device__ __forceinline__ void score() {
     const std::uint32_t q = ptx::shared_address(shared_.q);
+    const typename RingPosition<Config>::Addresses tiles(ring_);
     float odd[kRows / 2];
 #pragma unroll
     for (int i = 0; i < Config::kQkChunks; ++i) {
-      ring_.wait_full(i);
-      if constexpr (Config::Loader::kReaderFences) ptx::fence_for_async_proxy();
+      if (i == 0 || Config::barrier_of(i) != Config::barrier_of(i - 1)) {
+        ring_.wait_full(Config::barrier_of(i));
+        if constexpr (Config::Loader::kReaderFences) ptx::fence_for_async_proxy();
+      }
       if (i == 0) take_live();
       ptx::wgmma_fence();
-      const std::uint64_t a = ptx::descriptor_k_major(ptx::shared_address(&ring_.tile(i)));
+      const std::uint64_t a = ptx::descriptor_k_major(tiles[i]);
       const std::uint64_t b = ptx::descriptor_k_major(q + ring_.chunk(i) * kRows * parts::kRowBytes);
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
@@ -251,14 +254,15 @@ class Warpgroup {
 
   /// o += V^T P^T; a tile is given back as soon as its product is done, but for those to hand over in.
   __device__ __forceinline__ void multiply(bool hands_over) {
-    const std::uint64_t p = ptx::descriptor_k_major(ptx::shared_address(shared_.p[me_]));
+    const std::uint32_t probabilities = __shfl_sync(0xffffffff, ptx::shared_address(shared_.p[me_]), 0);
+    const std::uint64_t p = ptx::descriptor_k_major(probabilities);
+    const typename RingPosition<Config>::Addresses tiles(ring_);
 #pragma unroll
     for (auto& chunk : o_) ptx::pin_registers(chunk);
     ptx::wgmma_fence();
 #pragma unroll
     for (int chunk = 0; chunk < Config::kVChunks; ++chunk) {
-      const std::uint64_t v =
-          ptx::descriptor_n_major(ptx::shared_address(&ring_.tile(kFirstV + chunk)), sizeof(parts::Tile));
+      const std::uint64_t v = ptx::descriptor_n_major(tiles[kFirstV + chunk], sizeof(parts::Tile));
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
         ptx::Wgmma<Element, kRows>::template ss<false, true>(o_[chunk], v + step * ptx::kStepAlongRows,
@@ -273,14 +277,19 @@ class Warpgroup {
 
   template <int... kChunk>
   __device__ __forceinline__ void release_in_order(bool hands_over, std::integer_sequence<int, kChunk...>) {
-    ((ptx::wgmma_wait<Config::kVChunks - 1 - kChunk>(),
-      kChunk >= kFirstHanded && hands_over ? void() : release(kFirstV + kChunk)),
-     ...);
+    (finish_product<kChunk>(hands_over), ...);
+  }
+  template <int kChunk>
+  __device__ __forceinline__ void finish_product(bool hands_over) {
+    if constexpr (Config::barrier_of(kFirstV + kChunk) == kFirstV + kChunk) {
+      ptx::wgmma_wait<Config::kVChunks - 1 - kChunk>();
+      if (kChunk < kFirstHanded || !hands_over) release(kFirstV + kChunk);
+    }
   }
 
   /// One arrival a warp, once all its lanes are done.
   __device__ __forceinline__ void release(int i) {
-    arrive_as_warp(ring_.empty(i));
+    if (Config::barrier_of(i) == i) arrive_as_warp(ring_.empty(i));
   }
   __device__ __forceinline__ void arrive_as_warp(ptx::Barrier& barrier) {
     __syncwarp();
@@ -385,7 +394,8 @@ class Warpgroup {
     if (takes) {
 #pragma unroll
       for (int i = 0; i < Config::kHandedTiles; ++i) {
-        arrive_as_warp(ring_.empty_two_back(kFirstV + kFirstHanded + i));
+        const int tile = kFirstV + kFirstHanded + i;
+        if (Config::barrier_of(tile) == tile) arrive_as_warp(ring_.empty_two_back(tile));
       }
     }
   }

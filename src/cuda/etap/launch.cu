@@ -18,6 +18,10 @@ constexpr schedule::CostModel kCost = {
 // With 32 rows arithmetic shows; the 64-row kernel is 8 to 16 % faster.
 constexpr schedule::CostModel kCost32 = {.per_block = 2500, .per_split = 10500, .per_merge = 10000};
 
+// From an fp8_656 cache conversion is what takes time.
+constexpr schedule::CostModel kCostFp8 = {
+    .per_block = 2400, .per_split = 3000, .per_call = 3000, .per_merge = 7500};
+
 /// 8 rows cost the tensor cores as much as 16 (wgmma with N = 8 is limited by reading K), and memory nothing.
 int tile_rows_of(const DecodeProblem& problem) {
   return problem.rows_per_kv_head() <= 16 ? 16 : 32;
@@ -42,8 +46,12 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   const int tile_rows = tile_rows_of(problem);
+  const bool fp8 = problem.cache.format == KvFormat::kFp8_656;
   return dense_geometry(problem, workers,
-                        {.tile_rows = tile_rows, .cost = tile_rows == 16 ? kCost : kCost32});
+                        {.tile_rows = tile_rows,
+                         .cost = fp8               ? kCostFp8
+                                 : tile_rows == 16 ? kCost
+                                                   : kCost32});
 }
 
 Status launch(const DecodeCall& call) {

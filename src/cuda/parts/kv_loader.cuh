@@ -12,7 +12,8 @@
 //   live()                      which of the block's tokens count; written before tile 0 is full
 //   next_block()
 //
-// A loader is one of tma_loader.cuh, token_loader.cuh, fp8_loader.cuh:
+// A loader is one of tma_loader.cuh, token_loader.cuh, or, from an fp8_656 cache, fp8_staged_loader.cuh,
+// fp8_in_place_loader.cuh, fp8_cluster_loader.cuh:
 //   prepare(map)                what may be done before the launch before this one is done
 //   kThreads, kArrivals         threads that call it; arrivals on a full barrier, beside the bytes of copies
 //   kZeroesDead                 whether tokens that do not count become rows of zeros
@@ -20,6 +21,7 @@
 //   kSharesTiles                CTAs of a cluster each load a part of every tile; or take tiles in turns
 //   kPairs                      tiles 2 i - 1 and 2 i are filled, and given back, together; the barriers of
 //                               tile 2 i stand for both
+//   kSparesRegisters            whether registers are short: what is not used a block is kept in memory
 //   Memory                      what it keeps in shared memory
 //   look_ahead(range)           announces the range that load() gets next; does not wait for memory
 //   load(pipe, range, announce) loads it; calls `announce` once on the way, for the one after
@@ -31,6 +33,12 @@
 
 namespace flashlatent::parts {
 
+/// A variable for which no register is kept while it is not used.
+template <class T>
+__device__ __forceinline__ void keep_in_memory(T& x) {
+  asm volatile("" ::"l"(&x) : "memory");
+}
+
 /// The loading role: this CTA's segments, one after another, into `pipe`. `set_up` returns when the pipe's
 /// barriers are ready; the plan is read meanwhile. `tell` gets each segment before its blocks.
 template <int kTeam = 1, class Loader, class Pipe, class SetUp, class Tell>
@@ -38,6 +46,11 @@ __device__ __forceinline__ void load_segments(const DecodeArguments& args, Loade
                                               const PartPlace<kTeam>& place, SetUp set_up, Tell tell) {
   Segments<kTeam> segments(args, place);
   schedule::Segment segment, next;
+  if constexpr (Loader::kSparesRegisters) {
+    keep_in_memory(segments);
+    keep_in_memory(segment);
+    keep_in_memory(next);
+  }
   bool more = segments.next(segment);
   if (more) loader.look_ahead(block_range(args.cache, segment, segments.tile_of(segment)));
   set_up();

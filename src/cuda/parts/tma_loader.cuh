@@ -17,6 +17,7 @@ class TmaLoader {
   static constexpr bool kReaderFences = false;
   static constexpr bool kSharesTiles = false;
   static constexpr bool kPairs = false;
+  static constexpr bool kSparesRegisters = false;
   struct Memory {};
 
   __device__ __forceinline__ static void prepare(const CUtensorMap& map) { ptx::prefetch_map(map); }

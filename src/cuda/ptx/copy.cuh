@@ -115,8 +115,12 @@ __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
 __device__ __forceinline__ void copy_16_bytes(std::uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
-/// The same, or zeros where it is not `live`; then nothing is read. L2 fetches 128 bytes. Where 32 bytes
-/// of memory do not lie together in shared memory, aligned, they are fetched twice.
+/// 4 bytes.
+__device__ __forceinline__ void copy_4_bytes(std::uint32_t shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
+}
+/// copy_16_bytes(), or zeros where it is not `live`; then nothing is read. L2 fetches 128 bytes. Where 32
+/// bytes of memory do not lie together in shared memory, aligned, they are fetched twice.
 __device__ __forceinline__ void copy_16_bytes_or_zeros(std::uint32_t shared, const void* global, bool live) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
                "r"(live ? 16 : 0)
@@ -150,6 +154,19 @@ __device__ __forceinline__ void store_16_bytes(std::uint32_t shared, uint4 value
                : "memory");
 }
 
+__device__ __forceinline__ uint4 load_shared_16_bytes(std::uint32_t shared) {
+  uint4 value;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(shared)
+               : "memory");
+  return value;
+}
+__device__ __forceinline__ float load_float(std::uint32_t shared) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(shared) : "memory");
+  return value;
+}
 __device__ __forceinline__ std::uint32_t load_2_bytes(std::uint32_t shared) {
   std::uint16_t value;
   asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(shared) : "memory");

@@ -11,6 +11,10 @@ namespace {
 constexpr DenseShape kShape = {
     .tile_rows = 64, .cost = {.per_block = 2200, .per_split = 7000, .per_call = 3500, .per_merge = 9000}};
 
+// From an fp8_656 cache conversion is what takes time.
+constexpr DenseShape kShapeFp8 = {
+    .tile_rows = 64, .cost = {.per_block = 3400, .per_split = 7000, .per_call = 3500, .per_merge = 9000}};
+
 const DenseInstance* find(const DecodeProblem& problem, Loading loading, int cluster) {
   const auto& cache = problem.cache;
   return find_instance({seesaw::kInstances576x512, seesaw::kInstances512x512, seesaw::kInstances320x256,
@@ -36,7 +40,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 }
 
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
-  return dense_geometry(problem, workers, kShape);
+  return dense_geometry(problem, workers, problem.cache.format == KvFormat::kFp8_656 ? kShapeFp8 : kShape);
 }
 
 Status launch(const DecodeCall& call) {

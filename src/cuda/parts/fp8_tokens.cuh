@@ -1,0 +1,218 @@
+// What loaders of an fp8_656 cache share: which tokens a block has, how values become bf16, and how tiles are
+// announced.
+//
+// A block comes in five units: the RoPE part, a tile as it is, then four groups of 128 elements, two tiles
+// each. Four lanes (a quad) load a token: half a unit in a step, 16 bytes a lane. Nothing in a loop over
+// blocks may spill: a reload would wait for the loads of KV that are under way.
+//
+// A value costs 3 instructions (docs/kernels/sparse_fp8.md): e4m3 to fp16 by pairs, fp16 to fp32, times the
+// scale, fp32 to bf16 by pairs. Any fp32 scale is right so, and NaN stays NaN.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include <type_traits>
+#include <utility>
+
+#include "core/fp8_656.h"
+#include "cuda/parts/kv_tokens.cuh"
+#include "cuda/parts/softmax.cuh"
+#include "cuda/parts/tile.cuh"
+#include "cuda/ptx/copy.cuh"
+
+namespace flashlatent::parts {
+
+/// What tokens that do not count are read from: no load then depends on whether they do.
+__device__ constexpr uint4 kZeros[fp8_656::kTokenBytes / 16] = {};
+
+/// Four e4m3 times `scale` as four bf16.
+__device__ __forceinline__ uint2 dequantize(std::uint32_t values, float scale) {
+  std::uint32_t low, high;  // fp16 pairs
+  asm("{\n.reg .b16 first, second;\nmov.b32 {first, second}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, first;\ncvt.rn.f16x2.e4m3x2 %1, second;\n}"
+      : "=r"(low), "=r"(high)
+      : "r"(values));
+  auto scaled = [&](std::uint32_t pair) {
+    const float2 two = __half22float2(*reinterpret_cast<const __half2*>(&pair));
+    return pack<__nv_bfloat16>(two.x * scale, two.y * scale);
+  };
+  return make_uint2(scaled(low), scaled(high));
+}
+
+/// kWarps load. kCluster = 2: CTAs that hold two tiles of query rows of the same tokens each convert half of
+/// a block, and give it to the other ("crossover"). The pipe takes a block's columns in their own order,
+/// after RoPE.
+///
+/// In a cluster one lane of a warp fences, then copies the warp's rows. Otherwise who waits for a tile fences
+/// (kReaderFences): a fence here is a memory barrier, which waits for the loads that are under way.
+///
+/// Places come in three stages, each of a block after the other: look_up() asks for a block's entries,
+/// locate() makes places of them, a lane a token; then a loader hands them to the lanes that load the rows.
+template <int kWarps, int kCluster>
+class Fp8Tokens {
+ public:
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kArrivals = kWarps;
+  static constexpr bool kZeroesDead = true;
+  static constexpr bool kReaderFences = kCluster == 1;
+  static constexpr bool kSharesTiles = true;
+  static constexpr bool kPairs = true;
+
+  __device__ __forceinline__ static void prepare(const CUtensorMap&) {}
+
+  __device__ __forceinline__ void look_ahead(const BlockRange& range) {
+    keep(kept_.next, range);
+    __syncwarp();
+    if (block_ == end_) look_up();
+  }
+
+ protected:
+  static constexpr int kUnits = 1 + fp8_656::kGroups;
+  static constexpr int kOwnRows = kTileRows / kCluster;
+  static constexpr int kWarpRows = kOwnRows / kWarps;
+  static constexpr int kRows = kWarpRows / 8;  // of a thread, 8 apart
+  static_assert(kRows >= 1);
+
+  /// Of each warp: what it needs once a block. In shared memory where registers are short.
+  static constexpr bool kHasRegisters = kWarps == 8;
+  struct Kept {
+    BlockRange ahead;    // being located
+    BlockRange next;     // the range after it, if it is announced and was not looked up
+    std::uint32_t live;  // which of its 32 tokens count, of the block located last
+  };
+
+  __device__ __forceinline__ Fp8Tokens(const CacheArguments& cache, int thread, Kept& kept)
+      : cache_(cache), kept_(kept) {
+    const int first_row = (kCluster == 1 ? 0 : ptx::rank_in_cluster() * kOwnRows) + thread / 32 * kWarpRows;
+    const int lane = thread % 32;
+    token_ = first_row / 32 * 32 + lane;
+    place_ = unit_offset(first_row + lane / 4, lane % 4 * 2);
+  }
+
+  /// Not known to be what it was before: what is worked out of it is no candidate for a register of its own.
+  template <class T>
+  __device__ __forceinline__ static T opaque(T x) {
+    if constexpr (!kHasRegisters) asm volatile("" : "+r"(x));
+    return x;
+  }
+  __device__ __forceinline__ int lane() const { return opaque(token_) % 32U; }
+  /// Of its half of the block, the row that this thread loads first.
+  __device__ __forceinline__ int row_in_half() const { return opaque(place_) / kRowBytes % 32U; }
+
+  /// to = from, by all lanes into registers or by one into shared memory.
+  template <class T>
+  __device__ __forceinline__ void keep(T& to, const T& from) {
+    if (kHasRegisters || lane() == 0) to = from;
+  }
+
+  /// Asks for the entries of the block after the one located last, if one is announced.
+  __device__ __forceinline__ void look_up() {
+    if (block_ == end_) {
+      __syncwarp();
+      keep(kept_.ahead, kept_.next);
+      keep(kept_.next.end, kept_.next.begin);
+      __syncwarp();
+      block_ = kept_.ahead.begin;
+      end_ = kept_.ahead.end;
+    }
+    if (block_ < end_) entry_ = entry_of(cache_, kept_.ahead, block_ * 64 + token_);
+  }
+
+  /// The next block, if there is one. kPrefetches: brings its tokens to L2.
+  template <bool kPrefetches>
+  __device__ __forceinline__ void locate() {
+    offset_ = -1;
+    under_way_ = block_ < end_;
+    if (!under_way_) return;
+    const TokenPlace place = place_of(cache_, entry_, block_ * 64 + token_);
+    if (place.page >= 0) offset_ = offset_of(cache_, place, 0);
+    keep(kept_.live, __ballot_sync(0xffffffff, offset_ >= 0));
+    // This warp's tokens, of the 32 that it has located.
+    if (kPrefetches && offset_ >= 0 && (lane() ^ row_in_half()) / kWarpRows == 0) {
+      const std::uint8_t* token = static_cast<const std::uint8_t*>(cache_.data) + offset_;
+#pragma unroll
+      for (int i = 0; i < fp8_656::kTokenBytes; i += 128) ptx::prefetch_line_to_l2(token + i);
+    }
+    ++block_;
+  }
+
+  /// The token of this thread's i-th row, of the block located last; `zero` is 0.
+  __device__ __forceinline__ const std::uint8_t* token_of_row(int i, std::uint32_t zero = 0) const {
+    const std::int64_t offset = __shfl_sync(0xffffffff, offset_, (row_in_half() + i * 8) | zero);
+    return offset < 0 ? reinterpret_cast<const std::uint8_t*>(kZeros)
+                      : static_cast<const std::uint8_t*>(cache_.data) + offset;
+  }
+
+  /// Where a step's 16 bytes of a lane begin, but for what its place in the quad adds. Of RoPE a lane has the
+  /// two 16-byte units that its converted values have in a tile, so that they are stored to the same places;
+  /// of a group, 16 bytes in each half.
+  __host__ __device__ static constexpr int from(int unit, int half) {
+    return unit == 0 ? fp8_656::kRopeOffset + half * 16 : (unit - 1) * fp8_656::kGroup + half * 64;
+  }
+
+  /// The tile of half a unit, from the first of the thread's row-th eight rows.
+  template <int kUnit, class Pipe>
+  __device__ __forceinline__ static std::uint32_t tile(const Pipe& pipe, int half, int row) {
+    return ptx::shared_address(&pipe.tile(kUnit == 0 ? 0 : 2 * kUnit - 1 + half)) + row * 8 * kRowBytes;
+  }
+
+  /// Sixteen e4m3 into a tile.
+  __device__ __forceinline__ void store_converted(std::uint32_t tile, const uint4& raw, float scale) const {
+    const uint2 a = dequantize(raw.x, scale), b = dequantize(raw.y, scale);
+    ptx::store_16_bytes(tile + place_, make_uint4(a.x, a.y, b.x, b.y));
+    const uint2 c = dequantize(raw.z, scale), d = dequantize(raw.w, scale);
+    ptx::store_16_bytes(tile + (place_ ^ 16), make_uint4(c.x, c.y, d.x, d.y));
+  }
+
+  __device__ __forceinline__ static std::uint32_t other() {
+    return ptx::rank_in_cluster() ^ 1;
+  }
+
+  /// Does this warp say for its 32 tokens which count?
+  __device__ __forceinline__ bool tells_live() const {
+    return row_in_half() < kWarpRows;
+  }
+
+  /// Which of 32 tokens count, with tile 0.
+  template <class Pipe>
+  __device__ __forceinline__ void publish_live(Pipe& pipe, std::uint32_t of_32) {
+    if (!tells_live() || lane() != 0) return;
+    auto& live = reinterpret_cast<std::uint32_t*>(&pipe.live())[opaque(token_) / 32U];
+    live = of_32;
+    if constexpr (kCluster > 1) {
+      ptx::send(ptx::address_in(other(), &live), of_32, ptx::address_in(other(), &pipe.full(0)));
+    }
+  }
+
+  /// This warp's rows of a unit's tiles are written.
+  template <int kUnit, class Pipe>
+  __device__ __forceinline__ void publish(Pipe& pipe) {
+    __syncwarp();
+    if (!ptx::elect_one()) return;
+    ptx::Barrier& full = pipe.full(2 * kUnit);
+    if constexpr (kCluster == 1) {
+      ptx::arrive(full);
+    } else {
+      ptx::fence_for_async_proxy();
+      // What the other's same warp gives.
+      constexpr std::uint32_t kBytes = kWarpRows * kRowBytes;
+      ptx::arrive_expecting(full, kUnit > 0 ? 2 * kBytes : tells_live() ? kBytes + 4 : kBytes);
+#pragma unroll
+      for (int i = kUnit == 0 ? 0 : 2 * kUnit - 1; i <= 2 * kUnit; ++i) {
+        ptx::copy_to_cta(other(), pipe.tile(i).bytes + place_ / kBytes * kBytes, kBytes, full);
+      }
+    }
+  }
+
+  const CacheArguments& cache_;
+  int token_;            // of a block: what this lane locates
+  std::uint32_t place_;  // in a tile: unit 2 (lane % 4) of this thread's first row
+
+  std::conditional_t<kHasRegisters, Kept, Kept&> kept_;
+  int block_ = 0, end_ = 0;   // what is left to locate of kept_.ahead
+  bool under_way_ = false;    // is there a block located last, not yet converted?
+  int entry_ = 0;             // of this lane's token in the block after it
+  std::int64_t offset_ = -1;  // of this lane's token; negative: it does not count
+};
+
+}  // namespace flashlatent::parts

@@ -254,7 +254,9 @@ class Warpgroup {
 
   /// o += V^T P^T; a tile is given back as soon as its product is done, but for those to hand over in.
   __device__ __forceinline__ void multiply(bool hands_over) {
-    const std::uint32_t probabilities = __shfl_sync(0xffffffff, ptx::shared_address(shared_.p[me_]), 0);
+    std::uint32_t probabilities = ptx::shared_address(shared_.p[me_]);
+    if constexpr (RingPosition<Config>::kWholeBlocks)
+      probabilities = __shfl_sync(0xffffffff, probabilities, 0);
     const std::uint64_t p = ptx::descriptor_k_major(probabilities);
     const typename RingPosition<Config>::Addresses tiles(ring_);
 #pragma unroll

@@ -12,6 +12,8 @@ class RingPosition {
   using Element = typename Config::Element;
   static constexpr int kQkChunks = Config::kQkChunks;
   static constexpr int kCluster = 1;
+  static constexpr bool kWholeBlocks =
+      Config::kRingTiles % kQkChunks == 0;  // none lies across the ring's end
 
   __device__ __forceinline__ explicit RingPosition(SharedMemory<Config>& shared) : shared_(shared) {}
 
@@ -32,10 +34,10 @@ class RingPosition {
   class Addresses {
    public:
     __device__ __forceinline__ explicit Addresses(const RingPosition& ring) : ring_(ring) {
-      if constexpr (!kWraps) first_ = __shfl_sync(0xffffffff, ptx::shared_address(&ring.tile(0)), 0);
+      if constexpr (kWholeBlocks) first_ = __shfl_sync(0xffffffff, ptx::shared_address(&ring.tile(0)), 0);
     }
     __device__ __forceinline__ std::uint32_t operator[](int i) const {
-      if constexpr (kWraps) return ptx::shared_address(&ring_.tile(i));
+      if constexpr (!kWholeBlocks) return ptx::shared_address(&ring_.tile(i));
       return first_ + i * static_cast<std::uint32_t>(sizeof(parts::Tile));
     }
 
@@ -61,11 +63,9 @@ class RingPosition {
   __device__ __forceinline__ void begin_range() {}  // segments follow one another in the ring
 
  private:
-  static constexpr bool kWraps = Config::kRingTiles % kQkChunks != 0;  // within a block
-
   __device__ __forceinline__ int slot(int i) const {
     const int s = slot_ + i;
-    return kWraps && s >= Config::kRingTiles ? s - Config::kRingTiles : s;
+    return !kWholeBlocks && s >= Config::kRingTiles ? s - Config::kRingTiles : s;
   }
   __device__ __forceinline__ int slot_two_back(int i) const {
     if constexpr (Config::kRingTiles == 2 * kQkChunks) return slot_ + i;
@@ -73,7 +73,7 @@ class RingPosition {
     return s >= 0 ? s : s + Config::kRingTiles;
   }
   __device__ __forceinline__ std::uint32_t parity(int i) const {
-    return kWraps && slot_ + i >= Config::kRingTiles ? parity_ ^ 1 : parity_;
+    return !kWholeBlocks && slot_ + i >= Config::kRingTiles ? parity_ ^ 1 : parity_;
   }
 
   SharedMemory<Config>& shared_;

@@ -65,7 +65,7 @@ class RingPosition {
  private:
   __device__ __forceinline__ int slot(int i) const {
     const int s = slot_ + i;
-    return !kWholeBlocks && s >= Config::kRingTiles ? s - Config::kRingTiles : s;
+    return kWholeBlocks || s < Config::kRingTiles ? s : s - Config::kRingTiles;
   }
   __device__ __forceinline__ int slot_two_back(int i) const {
     if constexpr (Config::kRingTiles == 2 * kQkChunks) return slot_ + i;
@@ -73,7 +73,7 @@ class RingPosition {
     return s >= 0 ? s : s + Config::kRingTiles;
   }
   __device__ __forceinline__ std::uint32_t parity(int i) const {
-    return !kWholeBlocks && slot_ + i >= Config::kRingTiles ? parity_ ^ 1 : parity_;
+    return kWholeBlocks || slot_ + i < Config::kRingTiles ? parity_ : parity_ ^ 1;
   }
 
   SharedMemory<Config>& shared_;

@@ -9,7 +9,7 @@ namespace flashlatent::parts {
 /// By four warps of each of two CTAs.
 class Fp8ClusterLoader : public Fp8Tokens<4, 2> {
  public:
-  static constexpr bool kSparesRegisters = false;
+  static constexpr bool kSparesRegisters = true;
   struct Memory {
     Kept warps[kThreads / 32];
   };

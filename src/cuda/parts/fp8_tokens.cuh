@@ -156,12 +156,14 @@ class Fp8Tokens {
     return ptx::shared_address(&pipe.tile(kUnit == 0 ? 0 : 2 * kUnit - 1 + half)) + row * 8 * kRowBytes;
   }
 
-  /// Sixteen e4m3 into a tile.
-  __device__ __forceinline__ void store_converted(std::uint32_t tile, const uint4& raw, float scale) const {
+  /// Sixteen e4m3 into a tile. Returns the last two.
+  __device__ __forceinline__ std::uint32_t store_converted(std::uint32_t tile, const uint4& raw,
+                                                           float scale) const {
     const uint2 a = dequantize(raw.x, scale), b = dequantize(raw.y, scale);
     ptx::store_16_bytes(tile + place_, make_uint4(a.x, a.y, b.x, b.y));
     const uint2 c = dequantize(raw.z, scale), d = dequantize(raw.w, scale);
     ptx::store_16_bytes(tile + (place_ ^ 16), make_uint4(c.x, c.y, d.x, d.y));
+    return d.y;
   }
 
   __device__ __forceinline__ static std::uint32_t other() {

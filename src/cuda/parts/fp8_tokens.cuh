@@ -175,9 +175,9 @@ class Fp8Tokens {
     return row_in_half() < kWarpRows;
   }
 
-  /// Which of 32 tokens count, with tile 0.
+  /// Which of 32 tokens count, with tile 0; read by one lane only, which may have written it.
   template <class Pipe>
-  __device__ __forceinline__ void publish_live(Pipe& pipe, std::uint32_t of_32) {
+  __device__ __forceinline__ void publish_live(Pipe& pipe, const std::uint32_t& of_32) {
     if (!tells_live() || lane() != 0) return;
     auto& live = reinterpret_cast<std::uint32_t*>(&pipe.live())[opaque(token_) / 32U];
     live = of_32;

@@ -34,6 +34,7 @@ struct Shape {
   std::int32_t unit_block_cost = 0;  ///< A block of a unit.
   std::int32_t own_block_cost = 0;   ///< A block of a request's own, as fast as one worker can.
   std::int32_t own_split_cost = 0;   ///< What a segment of those takes beside.
+  std::int32_t lanes_a_worker = 1;   ///< Row tiles that one worker has side by side in those.
 };
 
 /// Requests of a tile: whole ones.
@@ -61,6 +62,7 @@ struct Tile {
   std::int32_t unit_begin;  ///< Unit (KV head k, split s) is unit_begin + k * splits + s.
   std::int32_t row_begin;   ///< Its first row among the partial ones; each unit has members * request_rows.
   std::int32_t group;
+  std::int32_t request;  ///< Its first one, whose pages are read.
 };
 
 /// What one request has to know.

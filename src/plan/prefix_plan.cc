@@ -65,13 +65,14 @@ struct OwnWork {
   std::int64_t blocks = 0, segments = 0;
 };
 
-OwnWork own_work(const schedule::Geometry& g, std::span<const Group> groups, const std::int32_t* lengths) {
+OwnWork own_work(const Shape& shape, const schedule::Geometry& g, std::span<const Group> groups,
+                 const std::int32_t* lengths) {
   std::vector<std::int32_t> own(lengths, lengths + g.requests);
   for (const Group& group : groups) {
     for (std::int32_t request : group.requests) own[request] -= group.tokens;
   }
   OwnWork work;
-  const std::int64_t copies = std::int64_t{g.rounds} * g.lanes;
+  const std::int64_t copies = std::int64_t{g.rounds} * g.lanes / shape.lanes_a_worker;
   for (std::int32_t length : own) work.blocks += copies * schedule::blocks_of(g, length);
   work.segments = copies * g.requests;
   return work;
@@ -83,18 +84,19 @@ Division divide(const Shape& shape, const schedule::Geometry& g, std::span<const
                 std::span<const Group> groups, const std::int32_t* lengths) {
   Division best{shape.workers, g.parts};
   if (shape.own_block_cost == 0 || groups.empty()) return best;
-  const OwnWork own = own_work(g, groups, lengths);
+  const std::int32_t workers_a_part = g.lanes / shape.lanes_a_worker;
+  const OwnWork own = own_work(shape, g, groups, lengths);
   const std::int64_t alone = own.blocks * shape.own_block_cost + own.segments * shape.own_split_cost;
   const std::int64_t by_memory = own.blocks * g.cost.per_block / shape.workers;
   auto prefix_time = [&](std::int32_t workers) {
     return units_for(shape, tiles, workers).time * shape.unit_block_cost;
   };
   auto own_time = [&](std::int32_t parts) {
-    return std::max(alone / (std::int64_t{parts} * g.lanes), by_memory);
+    return std::max(alone / (std::int64_t{parts} * workers_a_part), by_memory);
   };
   std::int64_t best_time = prefix_time(shape.workers) + own_time(g.parts);
   for (std::int32_t parts = g.parts; parts > 0; --parts) {
-    const std::int32_t workers = shape.workers - parts * g.lanes;
+    const std::int32_t workers = shape.workers - parts * workers_a_part;
     if (workers < 1) continue;
     const std::int64_t time = std::max(prefix_time(workers), own_time(parts));
     if (time < best_time) {
@@ -142,7 +144,8 @@ void build_tiles(const Shape& shape, const schedule::Geometry& geometry, std::sp
                                     1,
                                     0,
                                     0,
-                                    static_cast<std::int32_t>(g)};
+                                    static_cast<std::int32_t>(g),
+                                    group.requests[first]};
       std::copy_n(group.requests.begin() + static_cast<std::ptrdiff_t>(first), count,
                   plan.members + header.members);
       header.members += static_cast<std::int32_t>(count);

@@ -116,14 +116,27 @@ __device__ __forceinline__ Job request_job(const Arguments& args, int index) {
   return job;
 }
 
+/// The tile that has a unit, by all lanes of a warp: a trip to memory for 32 tiles.
+__device__ __forceinline__ int tile_of_unit(const PrefixArguments& plan, int unit) {
+  const int tiles = plan.header->tiles, lane = threadIdx.x % 32;
+  int found = 0;
+  for (int first = 0; first < tiles; first += 32) {
+    // Reads past the last one are of the plan's own memory.
+    const bool begun = plan.tiles[min(first + lane, plan.shape.requests - 1)].unit_begin <= unit;
+    const std::uint32_t before = __ballot_sync(0xffffffff, begun && first + lane < tiles);
+    if (before == 0) break;
+    found = first + 31 - __clz(static_cast<int>(before));
+  }
+  return found;
+}
+
 /// Unit `index` of the plan's.
 __device__ __forceinline__ Job shared_job(const Arguments& args, int index) {
   const PrefixArguments& plan = args.prefix;
-  const prefix::Unit unit =
-      prefix::unit_of(plan.shape, plan.tiles[prefix::tile_of_unit(*plan.header, plan.tiles, index)], index);
+  const prefix::Unit unit = prefix::unit_of(plan.shape, plan.tiles[tile_of_unit(plan, index)], index);
   Job job = {};
   job.members = plan.members + unit.tile.member_begin;
-  job.tile.request = __ldg(job.members);
+  job.tile.request = unit.tile.request;
   job.tile.kv_head = unit.kv_head;
   job.tile.rows = unit.tile.members * plan.shape.request_rows;
   job.entries = args.decode.cache.entries + job.tile.request * args.decode.cache.entries_stride;

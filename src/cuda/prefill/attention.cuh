@@ -135,7 +135,7 @@ class Attention {
     ptx::named_sync(kWarpgroupBarrier + warpgroup_, 128);  // the job before has used its query
     constexpr int kUnits = Config::kDim / 8;
     const parts::QueryArguments& query = args_.decode.query;
-#pragma unroll 4
+#pragma unroll 8
     for (int i = thread_; i < 64 * kUnits; i += 128) {
       const int row = i / kUnits, unit = i % kUnits;
       uint4 value = make_uint4(0, 0, 0, 0);

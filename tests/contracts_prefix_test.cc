@@ -76,6 +76,13 @@ TEST_P(Prefix, OnePrefixOfManyRequests) {
   expect_right(spec, 1);
 }
 
+TEST_P(Prefix, ManyGroups) {
+  CaseSpec spec = gqa(8, 2, 64, {}, 128);
+  spec.sharers = 2;
+  for (int i = 0; i < 150; ++i) spec.lengths.push_back(129 + i % 7);
+  expect_right(spec, 75);
+}
+
 TEST_P(Prefix, DimensionsAndGroups) {
   for (int d : {64, 80, 128, 256}) expect_right(gqa(8, 2, d, {200, 300, 400, 500, 600, 70}, 192), 1);
   for (int group : {1, 2, 3, 5, 8, 16}) {

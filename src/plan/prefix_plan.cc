@@ -12,7 +12,7 @@ namespace flashlatent::prefix {
 namespace {
 
 /// A split costs as much as so many blocks, for its queries and its result.
-constexpr std::int64_t kSplitBlocks = 2;
+constexpr std::int64_t kSplitBlocks = 4;
 
 std::int64_t ceil_divide(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;

@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
   }
   if (!shares_prefixes) return;
   cudaGridDependencySynchronize();
-  add_prefixes<Config>(args);
+  add_prefixes<Config>(args, place, role.tile, role.turn, role.turns);
 }
 
 }  // namespace flashlatent::paged

@@ -114,15 +114,20 @@ std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem, in
 
 // 4 take 1 % longer where lengths are equal, and 2 % less where they vary; 8, a warp each, longer always.
 constexpr int kMostTiles = 2;
+// What comes after a shared prefix is short: a CTA has few segments so (64 x 512 tokens: 0.070 ms with the
+// prefix, 0.075 with 2).
+constexpr int kMostTilesSharing = 4;
 
 /// As many tiles a CTA as leave a request, or a round of one, for every part: memory is faster so, and splits
-/// are not. One, where a request must not feel its batch-mates, or may share prefixes.
+/// are not. One, where a request must not feel its batch-mates; no team, where it may share a prefix.
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
-  if (problem.options.batch_invariant || problem.options.prefix_sharing != PrefixSharing::kOff) {
-    return *geometry(problem, workers, 1);
+  if (problem.options.batch_invariant) return *geometry(problem, workers, 1);
+  const bool sharing = problem.options.prefix_sharing != PrefixSharing::kOff;
+  if (!sharing) {
+    if (const auto team = team_geometry(problem, workers)) return *team;
   }
-  if (const auto team = team_geometry(problem, workers)) return *team;
-  for (int tiles = kMostTiles; tiles > 1; tiles /= 2) {
+  for (int tiles = std::min(sharing ? kMostTilesSharing : kMostTiles, find(problem)->warps); tiles > 1;
+       tiles /= 2) {
     const auto g = geometry(problem, workers, tiles);
     if (g && 10 * std::int64_t{g->requests} * g->rounds >= 9LL * g->parts) return *g;
   }
@@ -162,11 +167,12 @@ paged::Plane packed_values(const ConstTensorView& cache, const ConstTensorView& 
 }
 
 prefix::Shape prefix_shape(const DecodeProblem& problem, int workers) {
-  const paged::Instance& instance = *find(problem);
+  const schedule::Geometry g = geometry(problem, workers);
   prefix::Shape shape = prefix_units_shape(problem, workers);
-  // A multiprocessor can read some 65 bytes in a nanosecond.
-  shape.own_block_cost = std::max(1, 4 * instance.warps * instance.step_tokens * problem.cache.qk_dim / 65);
-  shape.own_split_cost = 7000;  // a segment of four blocks takes 11 us, wherever it runs
+  // A multiprocessor can read some 65 bytes in a nanosecond, its share of the bandwidth is 34.8.
+  shape.own_block_cost = std::max(1, g.cost.per_block * 348 / 650);
+  shape.own_split_cost = g.cost.per_split;
+  shape.lanes_a_worker = tiles_a_cta(problem, g);
   return shape;
 }
 

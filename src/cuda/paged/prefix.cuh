@@ -87,22 +87,25 @@ __device__ __forceinline__ RowPiece merge_prefix(const Arguments& args, const pr
           make_float4(values.x * factor, values.y * factor, values.z * factor, values.w * factor)};
 }
 
-/// Once prefixes are done: the segments of this CTA that were kept for them, a warp each.
+/// Once prefixes are done: the segments of this CTA that were kept for them, of the tile of this warp, which
+/// is number `turn` of `turns` that take its rows in turn.
 template <class Config>
-__device__ __forceinline__ void add_prefixes(const Arguments& args) {
+__device__ __forceinline__ void add_prefixes(const Arguments& args, const parts::PartPlace<>& place,
+                                             int of_lane, int turn, int turns) {
   using Element = typename Config::Element;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  parts::Segments<> segments(args.decode);
+  const int lane = threadIdx.x % 32;
+  parts::Segments<> segments(args.decode, place);
   schedule::Segment segment;
-  for (int turn = 0; segments.next(segment);) {
+  for (int rows = 0; segments.next(segment);) {
     if (segment.block_begin > 0) continue;
     const prefix::Share share = args.prefix.shares[segment.request];
-    if (share.splits == 0 || turn++ % Config::kWarps != warp) continue;
-    const parts::RowTile tile = segments.tile_of(segment);
+    if (share.splits == 0) continue;
+    const parts::RowTile tile = tile_at(args, segment, place.lane() + of_lane);
     for (int row = 0; row < tile.rows; ++row) {
-      const PartialRows own = partial_row<Config>(args, segment, tile, segments.lane(), row);
+      if (rows++ % turns != turn) continue;
+      const PartialRows own = partial_row<Config>(args, segment, tile, place.lane() + of_lane, row);
       const parts::OutputArguments& output = args.decode.output;
-      const int token = tile.token(args.decode.query, row), head = tile.head(args.decode.query, row);
+      const int token = token_of(args, tile, row), head = head_of(args, tile, row);
       auto* out = static_cast<Element*>(output.out) + tile.origin * output.batch_stride +
                   token * output.token_stride + head * output.head_stride;
       RowPiece merged = {*own.lse, {}};

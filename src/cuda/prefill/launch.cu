@@ -26,7 +26,7 @@ constexpr int kLeastBoxTokens = 8;       // eight rows are an atom of the swizzl
 constexpr int kBlockCost64 = 1200;
 constexpr int kTileCost = 8000;
 // The same without a mask, of 128 rows that share a prefix.
-constexpr int kSharedBlockCost64 = 1230;
+constexpr int kSharedBlockCost64 = 1000;
 // Keys and values that the tiles under way read should stay in L2.
 constexpr std::int64_t kSectionBytes = 16 << 20;
 

@@ -125,6 +125,19 @@ __device__ __forceinline__ bool next_job(const Arguments& args, parts::Segments<
   return false;
 }
 
+/// Merges what is kept with what prefixes gave, as soon as that is there.
+template <class Config>
+__device__ __forceinline__ void add_prefixes(SharedMemory<Config>& shared, const Arguments& args,
+                                             const Role& role, int lane, int& kept) {
+  cudaGridDependencySynchronize();
+  for (int i = 0; i < kept; ++i) {
+    const KeptSegment segment = shared.kept[i];
+    add_prefix<Config>(args, segment, tile_at(args, segment.segment, lane), lane, role.turn, role.turns);
+  }
+  kept = 0;
+  __syncthreads();
+}
+
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_constant__ Arguments args) {
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
@@ -142,6 +155,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
   const parts::PartPlace<> place(args.decode.geometry, args.ctas_a_part.quotient(worker),
                                  args.ctas_a_part.remainder(worker) * role.tiles);
   parts::Segments<> segments(args.decode, place);
+  int kept = 0;  // segments that wait for their prefix
   Job job, next;
   bool more = next_job(args, segments, role.tile, job);
   if (more) stream.begin(job);
@@ -165,11 +179,15 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
     } else {
       merge(shared, args, job, role, segments.lane() + role.tile);
     }
+    if (keeps(job)) {
+      if (threadIdx.x == 0) shared.kept[kept] = {job.segment, job.prefix};
+      ++kept;
+    }
     __syncthreads();  // before the stages are filled again; and all that is kept is written
+    if (kept == kMostKept || (shares_prefixes && !more)) {
+      add_prefixes(shared, args, role, segments.lane() + role.tile, kept);
+    }
   }
-  if (!shares_prefixes) return;
-  cudaGridDependencySynchronize();
-  add_prefixes<Config>(args, place, role.tile, role.turn, role.turns);
 }
 
 }  // namespace flashlatent::paged

@@ -23,6 +23,7 @@ struct SharedMemory {
   int output_of[Config::kWarps];  // where a warp's outputs are, from this struct's begin
   float maxima[Config::kWarps][Config::kColumns];
   float sums[Config::kWarps][Config::kColumns];
+  KeptSegment kept[kMostKept];
   float2 team_statistics[Config::kWarps][Config::kColumns];  // a tile each: maxima and sums of this CTA
 };
 
@@ -46,6 +47,11 @@ struct Job {
   StepRange range;
   Visible visible;  // tokens that some row of the tile attends to
 };
+
+/// Is its result kept for the prefix of its request?
+__device__ __forceinline__ bool keeps(const Job& job) {
+  return job.prefix.splits > 0 && job.segment.block_begin == 0;
+}
 
 /// Four elements of a row, not normalised, and the row's statistics, relative to its maximum (base 2).
 struct RowSums {
@@ -85,7 +91,7 @@ __device__ __forceinline__ void write(const Arguments& args, const Job& job, int
   const parts::RowScale row_scale = parts::finish_row(sums.max, sums.sum);
   float factor = row_scale.factor;
   if (scale != nullptr) factor *= __ldg(scale + tile.kv_head * args.values.scale_stride);
-  if (job.segment.slot >= 0 || (job.prefix.splits > 0 && job.segment.block_begin == 0)) {
+  if (job.segment.slot >= 0 || keeps(job)) {
     const PartialRows partial = partial_row<Config>(args, job.segment, tile, lane, row);
     *reinterpret_cast<float4*>(partial.out + column) =
         make_float4(sums.x.x * factor, sums.x.y * factor, sums.x.z * factor, sums.x.w * factor);

@@ -24,111 +24,119 @@ __device__ __forceinline__ PartialRows partial_row(const Arguments& args, const 
   return {args.prefix.kept.out + at * args.dim, args.prefix.kept.lse + at};
 }
 
-/// Four elements of a row and its lse.
+/// A segment whose result is kept, and the prefix that it is kept for.
+struct KeptSegment {
+  schedule::Segment segment;
+  prefix::Share share;
+};
+inline constexpr int kMostKept = 16;  // at a time
+
+/// Four elements of a row, normalised by `sum`, relative to `base`, an lse.
 struct RowPiece {
-  float lse;
+  float base, sum;
   float4 values;
 };
 
+/// Both together. A piece of weight 0 counts for nothing, whatever it holds.
+__device__ __forceinline__ void add_piece(RowPiece& to, const RowPiece& from) {
+  const float base = fmaxf(to.base, from.base);
+  auto weight_of = [&](float lse) {
+    return parts::exp2_fast((lse - parts::finite_or_zero(base)) * parts::kLog2E);
+  };
+  const float kept = weight_of(to.base), added = weight_of(from.base);
+  auto sum = [&](float a, float b) { return (kept == 0 ? 0 : kept * a) + (added == 0 ? 0 : added * b); };
+  to.values = make_float4(sum(to.values.x, from.values.x), sum(to.values.y, from.values.y),
+                          sum(to.values.z, from.values.z), sum(to.values.w, from.values.w));
+  to.sum = sum(to.sum, from.sum);
+  to.base = base;
+}
+
 __device__ __forceinline__ RowPiece load_piece(const PartialRows& rows, std::int64_t row, int dim,
                                                int column) {
-  return {rows.lse[row], *reinterpret_cast<const float4*>(rows.out + row * dim + column)};
+  const float lse = rows.lse[row];
+  return {lse, lse == -INFINITY ? 0.0F : 1.0F,
+          *reinterpret_cast<const float4*>(rows.out + row * dim + column)};
 }
 
-/// A row's own result and those of its prefix, in the order of splits. Loads go out together.
-__device__ __forceinline__ RowPiece merge_prefix(const Arguments& args, const prefix::Share& share,
-                                                 const parts::RowTile& tile, int row, int column,
-                                                 const RowPiece& own) {
-  constexpr int kAtOnce = 8;
-  const std::int64_t first = share.row_begin +
-                             static_cast<std::int64_t>(tile.kv_head) * share.splits * share.unit_rows +
-                             tile.first + row;
-  float base = own.lse, sum = own.lse == -INFINITY ? 0 : 1;
-  float4 values = own.values;
-  for (int split = 0; split < share.splits; split += kAtOnce) {
-    RowPiece pieces[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      pieces[i] = {-INFINITY, make_float4(0, 0, 0, 0)};
-      if (split + i >= share.splits) continue;
-      pieces[i] =
-          load_piece(args.prefix.results, first + static_cast<std::int64_t>(split + i) * share.unit_rows,
-                     args.dim, column);
-    }
-    float max = base;
-#pragma unroll
-    for (const RowPiece& piece : pieces) max = fmaxf(max, piece.lse);
-    auto weight_of = [&](float lse) {
-      return parts::exp2_fast((lse - parts::finite_or_zero(max)) * parts::kLog2E);
-    };
-    auto add = [&](float weight, const float4& from, float4& to) {
-      if (weight == 0.0F) return;  // whatever it holds
-      to.x += weight * from.x;
-      to.y += weight * from.y;
-      to.z += weight * from.z;
-      to.w += weight * from.w;
-    };
-    const float shrink = weight_of(base);
-    float4 merged = make_float4(0, 0, 0, 0);
-    add(shrink, values, merged);
-    sum *= shrink;
-#pragma unroll
-    for (const RowPiece& piece : pieces) {
-      const float weight = weight_of(piece.lse);
-      sum += weight;
-      add(weight, piece.values, merged);
-    }
-    values = merged;
-    base = max;
-  }
-  if (sum == 0.0F) return {-INFINITY, make_float4(0, 0, 0, 0)};
-  const float factor = 1.0F / sum;
-  return {base + logf(sum),
-          make_float4(values.x * factor, values.y * factor, values.z * factor, values.w * factor)};
-}
-
-/// Once prefixes are done: the segments of this CTA that were kept for them, of the tile of this warp, which
-/// is number `turn` of `turns` that take its rows in turn.
+/// Four elements of a finished row, to the segment's slot or to the output; and its lse, returned.
 template <class Config>
-__device__ __forceinline__ void add_prefixes(const Arguments& args, const parts::PartPlace<>& place,
-                                             int of_lane, int turn, int turns) {
+__device__ __forceinline__ float write_piece(const Arguments& args, const KeptSegment& kept,
+                                             const parts::RowTile& tile, int lane, int row, int column,
+                                             const RowPiece& piece) {
   using Element = typename Config::Element;
-  const int lane = threadIdx.x % 32;
-  parts::Segments<> segments(args.decode, place);
-  schedule::Segment segment;
-  for (int rows = 0; segments.next(segment);) {
-    if (segment.block_begin > 0) continue;
-    const prefix::Share share = args.prefix.shares[segment.request];
-    if (share.splits == 0) continue;
-    const parts::RowTile tile = tile_at(args, segment, place.lane() + of_lane);
-    for (int row = 0; row < tile.rows; ++row) {
-      if (rows++ % turns != turn) continue;
-      const PartialRows own = partial_row<Config>(args, segment, tile, place.lane() + of_lane, row);
-      const parts::OutputArguments& output = args.decode.output;
-      const int token = token_of(args, tile, row), head = head_of(args, tile, row);
-      auto* out = static_cast<Element*>(output.out) + tile.origin * output.batch_stride +
-                  token * output.token_stride + head * output.head_stride;
-      RowPiece merged = {*own.lse, {}};
-      const float own_lse = merged.lse;
-      for (int column = lane * 4; column < args.dim; column += 128) {
-        merged.values = *reinterpret_cast<const float4*>(own.out + column);
-        merged = merge_prefix(args, share, tile, row, column, {own_lse, merged.values});
-        if (segment.slot >= 0) {
-          *reinterpret_cast<float4*>(own.out + column) = merged.values;
-          continue;
+  float factor = piece.sum == 0 ? 0 : 1 / piece.sum;
+  const float lse = piece.sum == 0 ? -INFINITY : piece.base + logf(piece.sum);
+  const float4& x = piece.values;
+  if (kept.segment.slot >= 0) {
+    const PartialRows to = partial_row<Config>(args, kept.segment, tile, lane, row);
+    *reinterpret_cast<float4*>(to.out + column) =
+        make_float4(x.x * factor, x.y * factor, x.z * factor, x.w * factor);
+    return lse;
+  }
+  const parts::OutputArguments& output = args.decode.output;
+  const int token = token_of(args, tile, row), head = head_of(args, tile, row);
+  if (output.sink != nullptr) factor *= parts::sink_factor(lse, __ldg(output.sink + head));
+  auto* out =
+      reinterpret_cast<std::uint32_t*>(static_cast<Element*>(output.out) + tile.origin * output.batch_stride +
+                                       token * output.token_stride + head * output.head_stride + column);
+  out[0] = parts::pack<Element>(x.x * factor, x.y * factor);
+  out[1] = parts::pack<Element>(x.z * factor, x.w * factor);
+  return lse;
+}
+
+/// Once prefixes are done: what they gave to the rows of a segment, in the order of splits. This warp is
+/// number `turn` of `turns` that take the rows of `tile` in turn, two at a time, whose loads go out together.
+template <class Config>
+__device__ __forceinline__ void add_prefix(const Arguments& args, const KeptSegment& kept,
+                                           const parts::RowTile& tile, int lane, int turn, int turns) {
+  constexpr int kRows = Config::kColumns == 8 ? 2 : 1, kAtOnce = 4;  // as registers allow
+  const prefix::Share& share = kept.share;
+  const std::int64_t first =
+      share.row_begin + static_cast<std::int64_t>(tile.kv_head) * share.splits * share.unit_rows + tile.first;
+  for (int begin = turn; begin < tile.rows; begin += kRows * turns) {
+    float lse[kRows];
+    for (int column = threadIdx.x % 32 * 4; column < args.dim; column += 128) {
+      RowPiece rows[kRows];
+      for (int split = 0; split < share.splits; split += kAtOnce) {
+        RowPiece pieces[kRows][kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+          const int row = min(begin + i * turns, tile.rows - 1);
+          if (split == 0) {
+            rows[i] =
+                load_piece(partial_row<Config>(args, kept.segment, tile, lane, row), 0, args.dim, column);
+          }
+#pragma unroll
+          for (int j = 0; j < kAtOnce; ++j) {
+            pieces[i][j] = {-INFINITY, 0, make_float4(0, 0, 0, 0)};
+            if (split + j >= share.splits) continue;
+            const std::int64_t at = first + row + static_cast<std::int64_t>(split + j) * share.unit_rows;
+            pieces[i][j] = load_piece(args.prefix.results, at, args.dim, column);
+          }
         }
-        const float factor =
-            output.sink == nullptr ? 1.0F : parts::sink_factor(merged.lse, __ldg(output.sink + head));
-        auto* words = reinterpret_cast<std::uint32_t*>(out + column);
-        words[0] = parts::pack<Element>(merged.values.x * factor, merged.values.y * factor);
-        words[1] = parts::pack<Element>(merged.values.z * factor, merged.values.w * factor);
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+          for (int j = 0; j < kAtOnce; ++j) add_piece(rows[i], pieces[i][j]);
+        }
       }
-      __syncwarp();  // all have read the lse
-      if (lane > 0) continue;
-      if (segment.slot >= 0) {
-        *own.lse = merged.lse;
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        const int row = begin + i * turns;
+        if (row < tile.rows) lse[i] = write_piece<Config>(args, kept, tile, lane, row, column, rows[i]);
+      }
+    }
+    __syncwarp();  // all have read the lse of the row, which may be where it goes
+    if (threadIdx.x % 32 > 0) continue;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int row = begin + i * turns;
+      if (row >= tile.rows) continue;
+      if (kept.segment.slot >= 0) {
+        *partial_row<Config>(args, kept.segment, tile, lane, row).lse = lse[i];
       } else {
-        parts::write_lse(output, tile, head, token, merged.lse);
+        parts::write_lse(args.decode.output, tile, head_of(args, tile, row), token_of(args, tile, row),
+                         lse[i]);
       }
     }
   }

@@ -14,7 +14,10 @@ namespace flashlatent {
 /// decode call checks ten tensors.
 class Extents {
  public:
+  // As a list of numbers is written.
+  // NOLINTNEXTLINE(google-explicit-constructor)
   Extents(std::initializer_list<std::int64_t> list) : extents_(list.begin(), list.size()) {}
+  // NOLINTNEXTLINE(google-explicit-constructor)
   Extents(const std::vector<std::int64_t>& list) : extents_(list) {}
 
   std::size_t size() const { return extents_.size(); }

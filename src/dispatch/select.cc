@@ -44,7 +44,7 @@ std::string reason_to_decline(const DecodeKernel& kernel, const DecodeProblem& p
   // The oracle is a thousand times too slow to be picked by accident.
   if (&kernel == &decode_kernels().back() && executor.kernel.empty())
     return "runs only when asked for by name";
-  const std::string reason = kernel.declines(problem).value_or("");
+  std::string reason = kernel.declines(problem).value_or("");
   if (!reason.empty() || problem.options.prefix_sharing != PrefixSharing::kAlways) return reason;
   const std::string no_prefixes = reason_against_prefixes(kernel, problem);
   return no_prefixes.empty() ? "" : "prefix_sharing is always, but " + no_prefixes;

@@ -30,7 +30,6 @@ constexpr int kSharedBlockCost64 = 1000;
 // Prefixes that are shared: 75 groups, two units a CTA, have been seen to give wrong results once (and right
 // ones before); until it is known why, no CTA has more than one unit.
 constexpr int kMostSharedTiles = 32;
-constexpr int kMostSharingHeads = 64;
 // Keys and values that the tiles under way read should stay in L2.
 constexpr std::int64_t kSectionBytes = 16 << 20;
 
@@ -223,9 +222,6 @@ std::optional<std::string> declines_prefix_units(const DecodeProblem& problem) {
     return message("soft_cap is ", problem.options.soft_cap, "; 0 is accepted");
   }
   if (problem.options.alibi) return "alibi is true; false is accepted";
-  if (problem.cache.heads > kMostSharingHeads) {
-    return message("h_kv is ", problem.cache.heads, "; at most ", kMostSharingHeads, " are accepted");
-  }
   const int rows = problem.rows_per_kv_head();
   if (2 * rows <= kSharedTileRows) return std::nullopt;
   return message("a request has ", rows, " query rows a KV head; at most ", kSharedTileRows / 2,
@@ -233,6 +229,7 @@ std::optional<std::string> declines_prefix_units(const DecodeProblem& problem) {
 }
 
 prefix::Shape prefix_units_shape(const DecodeProblem& problem, int workers) {
+  if (workers < problem.cache.heads) return {};  // a unit a head would already be too many
   const prefill::Instance& instance = *find(problem, Kind::kShared);
   const double head_elements = static_cast<double>(problem.cache.heads) * problem.cache.qk_dim;
   return {.requests = problem.query.batch,

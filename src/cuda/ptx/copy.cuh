@@ -167,11 +167,6 @@ __device__ __forceinline__ float load_float(std::uint32_t shared) {
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(shared) : "memory");
   return value;
 }
-__device__ __forceinline__ std::uint32_t load_2_bytes(std::uint32_t shared) {
-  std::uint16_t value;
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(shared) : "memory");
-  return value;
-}
 
 /// Stores four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
 __device__ __forceinline__ void store_matrices(std::uint32_t shared, const std::uint32_t (&values)[4]) {

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import flashlatent
 from flashlatent import flash_mla
-from test_torch import DEVICES, TorchCase
+from test_torch import DEVICES, TorchCase, capture
 
 pytestmark = pytest.mark.parametrize("device", DEVICES)
 
@@ -79,7 +79,7 @@ def test_cuda_graph(device):
         graphs = [torch.cuda.CUDAGraph() for _ in range(2)]
         results = []
         for graph in graphs:
-            with torch.cuda.graph(graph):
+            with capture(graph, device):
                 results.append(run())
         for lengths in ([40, 200, 3], [1, 7, 0]):
             case.set_lengths(lengths)

@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 import flashlatent.torch as operators
 from kv_oracle import KvCase
-from test_torch import DEVICES
+from test_torch import DEVICES, capture
 
 pytestmark = pytest.mark.parametrize("device", DEVICES)
 
@@ -98,7 +98,7 @@ def test_cuda_graph(device):
         run = lambda: operators.decode_kv(*case.tensors, softmax_scale=case.scale, plan=operators.plan_kv(*case.tensors))
         run()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with capture(graph, device):
             out, lse = run()
         for lengths in ([40, 200, 3], [1, 7, 0]):
             case.cache_seqlens[:] = lengths

@@ -14,6 +14,11 @@ DEVICES = ["cpu"] + [f"cuda:{i}" for i in range(torch.cuda.device_count())
 pytestmark = pytest.mark.parametrize("device", DEVICES)
 
 
+def capture(graph, device):
+    """torch's own stream for capturing is on the device that it was first used on."""
+    return torch.cuda.graph(graph, stream=torch.cuda.Stream(device))
+
+
 class TorchCase(Case):
     """A case whose arrays are tensors; on a GPU of dimensions that its kernels take."""
 
@@ -121,7 +126,7 @@ def test_cuda_graph(device):
             *case.tensors, plan=flashlatent.torch.plan(*case.tensors, v_dim=256), **case.options())
         run()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with capture(graph, device):
             out, lse = run()
         for lengths in ([40, 200, 3], [1, 7, 0]):
             case.set_lengths(lengths)

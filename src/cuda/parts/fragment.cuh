@@ -14,14 +14,17 @@ __device__ __forceinline__ std::uint32_t fragment_address(const Tile& tile, int 
   return (ptx::shared_address(&tile) + unit_offset(row, lane / 16)) ^ (k * 32);  // unit 2 k + lane / 16
 }
 
+/// Columns [16 kBegin, 16 kEnd) of it.
+template <int kBegin = 0, int kEnd = 4>
 __device__ __forceinline__ void load_fragment(std::uint32_t (&a)[4][4], const Tile& tile, int thread) {
 #pragma unroll
-  for (int k = 0; k < 4; ++k) ptx::load_matrices(a[k], fragment_address(tile, thread, k));
+  for (int k = kBegin; k < kEnd; ++k) ptx::load_matrices(a[k], fragment_address(tile, thread, k));
 }
 
+template <int kBegin = 0, int kEnd = 4>
 __device__ __forceinline__ void store_fragment(Tile& tile, const std::uint32_t (&a)[4][4], int thread) {
 #pragma unroll
-  for (int k = 0; k < 4; ++k) ptx::store_matrices(fragment_address(tile, thread, k), a[k]);
+  for (int k = kBegin; k < kEnd; ++k) ptx::store_matrices(fragment_address(tile, thread, k), a[k]);
 }
 
 }  // namespace flashlatent::parts

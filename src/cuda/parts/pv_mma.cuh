@@ -7,12 +7,13 @@
 
 namespace flashlatent::parts {
 
-/// P in registers as wgmma's A operand. `v` points at the first of kColumns / 64 tiles, one after another.
-template <class Element, int kColumns>
+/// P in registers as wgmma's A operand. `v` points at the first of kColumns / 64 tiles, one after another. Of
+/// the block's tokens [16 kBegin, 16 kEnd).
+template <class Element, int kColumns, int kBegin = 0, int kEnd = 4>
 __device__ __forceinline__ void pv(float (&o)[kColumns / 2], const std::uint32_t (&p)[4][4], const Tile* v) {
   const std::uint64_t b = ptx::descriptor_n_major(ptx::shared_address(v), sizeof(Tile));
 #pragma unroll
-  for (int step = 0; step < 4; ++step) {
+  for (int step = kBegin; step < kEnd; ++step) {
     ptx::Wgmma<Element, kColumns>::template rs<true>(o, p[step], b + step * ptx::kStepAlongRows, true);
   }
 }

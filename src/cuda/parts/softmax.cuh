@@ -123,11 +123,11 @@ __device__ __forceinline__ float2 unpack(std::uint32_t pair) {
 }
 
 /// An accumulator as A operands of 16 columns: the two layouts agree.
-template <class Element, int kCount>
+template <class Element, int kBegin, int kEnd, int kCount>
 __device__ __forceinline__ void pack_probabilities(std::uint32_t (&p)[kCount / 8][4],
                                                    const float (&s)[kCount]) {
 #pragma unroll
-  for (int k = 0; k < kCount / 8; ++k) {
+  for (int k = kBegin; k < kEnd; ++k) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) p[k][i] = pack<Element>(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
   }

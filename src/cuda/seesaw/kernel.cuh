@@ -10,6 +10,9 @@
 //   O_l += P0 V0_l                              O_r += P0 V0_r, meanwhile max, exponentials of S1
 //   O_l += P1 V1_l                 <--P1,max--  O_r += P1 V1_r
 //
+// The odd block's P comes in halves of 32 tokens: products with the first run while the second's exponentials
+// are taken.
+//
 // What is subtracted from scores (the running maximum, parts/softmax.cuh) passes from block to block, so that
 // both halves have the same scale.
 #pragma once
@@ -30,10 +33,13 @@ namespace flashlatent::seesaw {
 
 enum class Role { kLeft = 0, kRight = 1, kLoader = 2 };
 
+/// What the warpgroups hand over: P of the even block, that of the odd one in two halves.
+enum HandOver { kEven = 0, kOddFirst = 1, kOddSecond = 2 };
+
 inline constexpr int kAlone = 1;  // + kMe: the named barrier of one warpgroup
 
 /// Parities of the phases that a warpgroup waits for, in one register.
-enum Phase { kBlock, kTurn, kHandOver, kQuery, kMeeting };
+enum Phase { kBlock, kTurn, kHandOver, kSecondHalf, kQuery, kMeeting };
 class Parities {
  public:
   __device__ __forceinline__ std::uint32_t operator[](Phase phase) const { return bits_ >> phase & 1; }
@@ -172,15 +178,21 @@ class Warpgroup {
   __device__ __forceinline__ void attend_left(const parts::Work& work, bool has_odd) {
     score();
     const parts::RowPair factor = take_maximum(work);
-    take_exponentials(factor);
-    hand_over_probabilities();
+    shrink_sum(factor);
+    take_exponentials<0, 4>();
+    hand_over_base();
+    hand_over_probabilities<0, 4>(kEven);
     rescale(factor);
-    multiply(0);
+    multiply<0, 4>(0);
     settle_slack();
     finish_product(0);
     if (!has_odd) return;
-    take_over(1);
-    multiply(1);
+    take_over_base(1);
+    take_over_probabilities<0, 2>();
+    multiply<0, 2>(1);
+    ptx::wait(shared_.handed_over[kOddSecond], parities_.next(kSecondHalf));
+    take_over_probabilities<2, 4>();
+    multiply<2, 4>(1);
     finish_product(1);
   }
 
@@ -189,18 +201,24 @@ class Warpgroup {
   __device__ __forceinline__ void attend_right(const parts::Work& work, bool has_odd) {
     take_turn();
     if (has_odd) score();
-    take_over(0);
-    multiply(0);
+    take_over_base(0);
+    take_over_probabilities<0, 4>();
+    multiply<0, 4>(0);
     if (!has_odd) {
       finish_product(0);
       return;
     }
     const parts::RowPair factor = take_maximum(work);
-    take_exponentials(factor);
+    shrink_sum(factor);
+    take_exponentials<0, 2>();
     finish_product(0);
-    hand_over_probabilities();
+    hand_over_base();
+    hand_over_probabilities<0, 2>(kOddFirst);
     rescale(factor);
-    multiply(1);
+    multiply<0, 2>(1);
+    take_exponentials<2, 4>();
+    hand_over_probabilities<2, 4>(kOddSecond);
+    multiply<2, 4>(1);
     settle_slack();
     finish_product(1);
   }
@@ -253,11 +271,17 @@ class Warpgroup {
     return parts::shrink(before, base_);
   }
 
-  /// From scores to probabilities, in s_.
-  __device__ __forceinline__ void take_exponentials(parts::RowPair factor) {
+  __device__ __forceinline__ void shrink_sum(parts::RowPair factor) {
+    sum_ = {sum_.low * factor.low, sum_.high * factor.high};
+  }
+
+  /// From scores to probabilities, in s_, of tokens [16 kBegin, 16 kEnd).
+  template <int kBegin, int kEnd>
+  __device__ __forceinline__ void take_exponentials() {
     const float scale = args_.scale_log2 > 0 ? args_.scale_log2 : 1.0F;  // as positive_scale() left it
-    const parts::RowPair sum = parts::exponentials(s_, scale, base_);
-    sum_ = {sum_.low * factor.low + sum.low, sum_.high * factor.high + sum.high};
+    auto& s = reinterpret_cast<float(&)[8 * (kEnd - kBegin)]>(s_[8 * kBegin]);
+    const parts::RowPair sum = parts::exponentials(s, scale, base_);
+    sum_ = {sum_.low + sum.low, sum_.high + sum.high};
   }
 
   /// For the next block; while a product runs. This warpgroup's half of the blocks stands for all.
@@ -291,39 +315,49 @@ class Warpgroup {
     ptx::named_sync(kAlone + kMe, 128);
   }
 
-  /// P, in p_ from now on, and its base to shared memory. Each warp hands its 16 rows to one of the other
-  /// warpgroup, and has itself read the P that stands there, or seen its block's tiles refilled.
-  __device__ __forceinline__ void hand_over_probabilities() {
-    parts::pack_probabilities<Element>(p_, s_);
-    __syncwarp();
-    parts::store_fragment(shared_.p, p_, thread_);
+  __device__ __forceinline__ void hand_over_base() {
     if (fragment_.column == 0) {
       shared_.row_base[kMe][fragment_.row] = base_.low;
       shared_.row_base[kMe][fragment_.row + 8] = base_.high;
     }
-    ptx::arrive(shared_.handed_over[kMe]);
   }
 
-  /// The other warpgroup's probabilities and their base; what is summed so far shrinks to it.
-  __device__ __forceinline__ void take_over(int block) {
-    ptx::wait(shared_.handed_over[block], parities_.next(kHandOver));
+  /// P of tokens [16 kBegin, 16 kEnd), in p_ from now on, to shared memory. Each warp hands its 16 rows to
+  /// one of the other warpgroup, and has itself read the P that stands there, or seen its block's tiles
+  /// refilled.
+  template <int kBegin, int kEnd>
+  __device__ __forceinline__ void hand_over_probabilities(HandOver part) {
+    parts::pack_probabilities<Element, kBegin, kEnd>(p_, s_);
+    __syncwarp();
+    parts::store_fragment<kBegin, kEnd>(shared_.p, p_, thread_);
+    ptx::arrive(shared_.handed_over[part]);
+  }
+
+  template <int kBegin, int kEnd>
+  __device__ __forceinline__ void take_over_probabilities() {
     __syncwarp();  // for racecheck, which sees this warp's own P there before
-    parts::load_fragment(p_, shared_.p, thread_);
+    parts::load_fragment<kBegin, kEnd>(p_, shared_.p, thread_);
+  }
+
+  /// When the other warpgroup's probabilities are there: their base; what is summed so far shrinks to it.
+  __device__ __forceinline__ void take_over_base(int block) {
+    ptx::wait(shared_.handed_over[block], parities_.next(kHandOver));
     const parts::RowPair before = base_;
     base_ = {shared_.row_base[block][fragment_.row], shared_.row_base[block][fragment_.row + 8]};
     const parts::RowPair factor = parts::shrink(before, base_);
     slack_ = {fmaxf(slack_.low - (base_.low - before.low), 0.0F),
               fmaxf(slack_.high - (base_.high - before.high), 0.0F)};
-    sum_ = {sum_.low * factor.low, sum_.high * factor.high};
+    shrink_sum(factor);
     rescale(factor);
   }
 
   /// o_ += p_ V, this half of `block`'s. P in registers: from shared memory wgmma would read it along with V,
   /// and shared memory is as busy as the tensor cores.
+  template <int kBegin, int kEnd>
   __device__ __forceinline__ void multiply(int block) {
-    ptx::pin_registers(o_);
+    if (kBegin == 0) ptx::pin_registers(o_);
     ptx::wgmma_fence();
-    parts::pv<Element, Config::kHalfDim>(o_, p_, shared_.kv[block].tiles + kFirstTile);
+    parts::pv<Element, Config::kHalfDim, kBegin, kEnd>(o_, p_, shared_.kv[block].tiles + kFirstTile);
     ptx::wgmma_commit();
   }
 

@@ -16,7 +16,7 @@ struct alignas(1024) SharedMemory {
   float row_sum[2][2][64];                  // of each warpgroup, at the end; segments take turns
   std::uint8_t poison_from[Config::kVDim];  // of each column: parts::record_poison()
   int poisoned[2];                          // is there any? Segments take turns
-  ptx::Barrier handed_over[2];              // P and row_base of the even and of the odd block are there
+  ptx::Barrier handed_over[3];              // P (enum HandOver) and row_base are there
   ptx::Barrier scored;  // the left warpgroup's QK^T is under way: it is the right one's turn
   ptx::Barrier q_full, q_empty;
   ptx::Barrier meeting;  // of both warpgroups, at a segment's end

@@ -237,9 +237,13 @@ TEST_P(Paged, TokensBeforeTheWindowAreNotRead) {
   EXPECT_EQ(clean.lse_bytes(), poisoned.lse_bytes());
 }
 
-/// NaN in a live key or value reaches the rows that see it, and no others.
-TEST_P(Paged, LiveNanReachesTheOutput) {
-  for (bool in_values : {false, true}) {
+/// What is not finite in a live key or value reaches the rows that see it, as what it is, and no others.
+TEST_P(Paged, LiveNanAndInfinityReachTheOutput) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::vector<std::pair<bool, float>> poisons = {
+      {false, kNan}, {true, kNan}, {true, kInfinity}, {true, -kInfinity}};  // in values?
+  for (const auto& [in_values, poison] : poisons) {
     for (float cap : {0.0F, 20.0F}) {
       for (int heads : {4, 40}) {
         CaseSpec spec = gqa(heads, 2, 64, {130});
@@ -254,13 +258,14 @@ TEST_P(Paged, LiveNanReachesTheOutput) {
           const auto* pages = static_cast<const std::int32_t*>(c.inputs.block_table.data);
           auto* elements = static_cast<std::uint16_t*>(const_cast<void*>(view.data));
           elements[pages[token / 16] * view.strides[0] + token % 16 * view.strides[1]] =
-              float_to_bf16(std::numeric_limits<float>::quiet_NaN());
-          Contracts::expect_right(c, "nan");
-          if (!on_gpu() || heads < 40 || cap > 0) continue;
+              float_to_bf16(poison);
+          if (on_gpu()) executor_.kernel = "paged";
+          Contracts::expect_right(c, "not finite");
+          if (!on_gpu() || heads < 40) continue;
           executor_.kernel = "prefill";
-          Contracts::expect_right(c, "nan");
-          executor_.kernel.clear();
+          Contracts::expect_right(c, "not finite");
         }
+        executor_.kernel.clear();
       }
     }
   }

@@ -198,6 +198,27 @@ TEST_P(Prefix, AutoSharesWhatPaysAndNothingElse) {
   expect_right(spec, 0);
 }
 
+/// Where no page table could make sharing pay, auto is off to the last bit: the same plan, kernel and grid.
+TEST_P(Prefix, AutoIsOffWhereNothingCanBeGained) {
+  for (int batch : {1, 2, 16}) {
+    CaseSpec spec = gqa(32, 8, 128, std::vector<int>(batch, batch == 1 ? 5000 : 700), 512);
+    spec.sharers = batch;
+    const DecodeProblem off = [&] {
+      spec.prefix_sharing = PrefixSharing::kOff;
+      return runtime::problem_of(spec);
+    }();
+    spec.prefix_sharing = PrefixSharing::kAuto;
+    const DecodeProblem problem = runtime::problem_of(spec);
+    Result<std::string> why = explain(problem, executor_);
+    ASSERT_TRUE(why.ok());
+    if (batch > 1 && !on_gpu()) continue;  // there it pays
+    EXPECT_NE(why->find("nothing would be gained"), std::string::npos) << *why;
+    EXPECT_EQ(*plan_bytes(problem, executor_), *plan_bytes(off, executor_));
+    EXPECT_EQ(*workspace_bytes(problem, executor_), *workspace_bytes(off, executor_));
+    expect_right(spec, 0);
+  }
+}
+
 TEST_P(Prefix, WhatCannotBeSharedIsNot) {
   CaseSpec spec = gqa(8, 2, 128, {200, 300, 400, 500, 600}, 192);
   auto check = [&](const CaseSpec& changed, const char* word) {

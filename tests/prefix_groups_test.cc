@@ -57,6 +57,46 @@ Shape shape_of(std::int32_t requests) {
           .call_cost = 0};
 }
 
+TEST(PrefixGroups, WhatCannotPayIsKnownFromShapes) {
+  Shape shape = shape_of(20);  // 16 requests a tile
+  shape.max_tokens = 1000;     // 960 in whole blocks
+  const std::int64_t of_20 = 960 * (20 * 100 - 100 - 2 * 150), of_16 = 960 * (16 * 100 - 100 - 150);
+  shape.call_cost = static_cast<std::int32_t>(of_20 - 1);
+  EXPECT_TRUE(may_pay(shape));
+  shape.call_cost = static_cast<std::int32_t>(of_20);
+  EXPECT_FALSE(may_pay(shape));
+  shape.requests = 17;  // the last one's tile would cost more than it saves
+  shape.call_cost = static_cast<std::int32_t>(of_16 - 1);
+  EXPECT_TRUE(may_pay(shape));
+  shape.requests = 1;
+  shape.call_cost = 0;
+  EXPECT_FALSE(may_pay(shape));
+}
+
+/// No table of a shape that cannot pay gives groups, and the best one of any other does.
+TEST(PrefixGroups, MayPayIsWhatTablesDo) {
+  std::mt19937 random(3);
+  for (int i = 0; i < 300; ++i) {
+    Shape shape = shape_of(static_cast<std::int32_t>(2 + random() % 40));
+    shape.member_cost = static_cast<std::int32_t>(random() % 20000);
+    shape.call_cost = static_cast<std::int32_t>(random() % 2000000);
+    const int blocks = 1 + static_cast<int>(random() % 20);
+    shape.max_tokens = 64 * blocks + 16;
+    Pages same{std::vector<std::vector<std::int32_t>>(shape.requests, row(1, 4 * blocks, 900, 1)), 16, {}};
+    Pages mixed{{}, 16, {}};
+    for (std::int32_t r = 0; r < shape.requests; ++r) {
+      mixed.rows.push_back(row(static_cast<std::int32_t>(random() % 2) * 100, 4 * blocks, 1000 + r, 1));
+    }
+    const bool found = !same.groups(shape, false).empty();
+    if (!may_pay(shape)) {
+      EXPECT_FALSE(found);
+      EXPECT_TRUE(mixed.groups(shape, false).empty());
+    } else if (shape.requests % 16 == 0) {
+      EXPECT_TRUE(found);
+    }
+  }
+}
+
 TEST(PrefixGroups, WholeBlocksOfCommonPages) {
   Pages pages{{row(0, 13, 100, 3), row(500, 9, 200, 3), row(0, 13, 300, 9), row(0, 13, 400, 1)}};
   const std::vector<Group> groups = pages.groups(shape_of(4), false);

@@ -5,6 +5,7 @@
 #include "core/message.h"
 #include "cpu/cpu_backend.h"
 #include "plan/host_plan.h"
+#include "plan/prefix_groups.h"
 #include "plan/prefix_plan.h"
 #if FLASHLATENT_WITH_CUDA
 #include "cuda/cuda_backend.h"
@@ -55,7 +56,9 @@ std::string reason_to_decline(const DecodeKernel& kernel, const DecodeProblem& p
 prefix::Shape prefix_shape_of(const DecodeKernel& kernel, const DecodeProblem& problem, int workers) {
   if (problem.options.prefix_sharing == PrefixSharing::kOff) return {};
   if (!reason_against_prefixes(kernel, problem).empty()) return {};
-  return kernel.prefix_shape(problem, workers);
+  const prefix::Shape shape = kernel.prefix_shape(problem, workers);
+  const bool always = problem.options.prefix_sharing == PrefixSharing::kAlways;
+  return always || prefix::may_pay(shape) ? shape : prefix::Shape{};
 }
 
 Device device_of(const Executor& executor) {
@@ -89,6 +92,10 @@ Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Ex
         candidate.no_prefixes = reason_against_prefixes(kernel, problem);
         candidate.prefix = prefix_shape_of(kernel, problem, workers);
         FLASHLATENT_RETURN_IF_ERROR(prefix::validate(candidate.prefix));
+        if (candidate.no_prefixes.empty() && candidate.prefix.requests == 0) {
+          candidate.no_prefixes = message("with batch ", problem.query.batch, " and max_pages ",
+                                          problem.cache.max_pages, " nothing would be gained");
+        }
       }
       candidate.estimate = schedule::estimate(candidate.geometry);
     }

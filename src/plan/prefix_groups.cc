@@ -59,6 +59,15 @@ struct Range {
   std::int32_t begin, end, tokens;
 };
 
+/// What a group of so many requests saves.
+std::int64_t gain_of(const Shape& shape, std::int64_t requests, std::int64_t tokens) {
+  const std::int64_t each = tile_requests(shape);
+  const std::int64_t tiles = (requests + each - 1) / each;
+  const std::int64_t alone = requests * tokens * shape.read_cost;
+  const std::int64_t together = tokens * (shape.read_cost + tiles * shape.tile_cost);
+  return alone - together - requests * shape.member_cost;
+}
+
 class Chooser {
  public:
   Chooser(const Shape& shape, bool always) : shape_(shape), always_(always) {}
@@ -93,18 +102,13 @@ class Chooser {
   std::int64_t total() const { return total_; }
 
  private:
-  /// What a group of so many requests saves.
-  std::int64_t gain_of(std::int64_t requests, std::int64_t tokens) const {
+  std::int64_t gain_of_group(std::int64_t requests, std::int64_t tokens) const {
     if (requests < 2) return -1;
-    const std::int64_t each = tile_requests(shape_);
-    const std::int64_t tiles = (requests + each - 1) / each;
-    const std::int64_t alone = requests * tokens * shape_.read_cost;
-    const std::int64_t together = tokens * (shape_.read_cost + tiles * shape_.tile_cost);
-    return always_ ? alone : alone - together - requests * shape_.member_cost;
+    return always_ ? requests * tokens * shape_.read_cost : gain_of(shape_, requests, tokens);
   }
 
   std::int64_t close(const Interval& interval, std::int32_t end) {
-    const std::int64_t whole = gain_of(end - interval.begin, interval.tokens);
+    const std::int64_t whole = gain_of_group(end - interval.begin, interval.tokens);
     if (whole <= interval.gain) return interval.gain;
     ranges_.resize(interval.chosen);
     ranges_.push_back({interval.begin, end, interval.tokens});
@@ -133,6 +137,14 @@ void keep_largest(std::vector<Group>& groups, const Shape& shape) {
 }
 
 }  // namespace
+
+bool may_pay(const Shape& shape) {
+  const std::int64_t tokens = shape.max_tokens / shape.block_tokens * shape.block_tokens;
+  // Several groups have no fewer tiles than one of them all; one tile may not be worth its last requests.
+  const std::int64_t whole_tiles = shape.requests / tile_requests(shape) * tile_requests(shape);
+  return std::max(gain_of(shape, shape.requests, tokens), gain_of(shape, whole_tiles, tokens)) >
+         shape.call_cost;
+}
 
 std::vector<Group> find_groups(const Shape& shape, const PageTable& pages, std::int32_t query_tokens,
                                bool always) {

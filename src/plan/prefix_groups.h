@@ -30,4 +30,8 @@ struct Group {
 std::vector<Group> find_groups(const Shape& shape, const PageTable& pages, std::int32_t query_tokens,
                                bool always);
 
+/// Is there any page table of which find_groups() would take groups, without `always`? Where it is not so of
+/// a batch, it is not of a smaller one.
+bool may_pay(const Shape& shape);
+
 }  // namespace flashlatent::prefix

@@ -93,12 +93,10 @@ class Attention {
     score(s, ptx::shared_address(planes));
     transform(s, token);
     const bool seen_by_all = token >= all_.begin && token + Config::kStepTokens <= all_.end;
-    if (live != Config::kAllLive || !seen_by_all) {
-      mask(s, token, live);
-      if (!seen_by_all) spread_poison(planes, token, live);
-    }
+    if (live != Config::kAllLive || !seen_by_all) mask(s, token, live);
     std::uint32_t p[kTokenTiles][kGroups][2];
     softmax(s, p);
+    if (!seen_by_all) add_not_finite(planes, token, live);  // after what shrinks the outputs: 0 * inf is NaN
     multiply(p, ptx::shared_address(planes) + Config::kPlaneBytes);
   }
 
@@ -428,11 +426,13 @@ class Attention {
       *reinterpret_cast<std::uint16_t*>(value) = 0;
     }
   }
-  __device__ __forceinline__ static bool is_poison(const std::uint8_t* value) {
+  /// What is not finite of a value, else 0.
+  __device__ __forceinline__ static float not_finite(const std::uint8_t* value) {
     if constexpr (Config::kFp8) {
-      return (*value & 0x7f) == 0x7f;
+      return (*value & 0x7f) == 0x7f ? NAN : 0.0F;  // e4m3 has no infinity
     } else {
-      return parts::low_is_poison<Element>(*reinterpret_cast<const std::uint16_t*>(value));
+      const std::uint16_t bits = *reinterpret_cast<const std::uint16_t*>(value);
+      return parts::low_is_poison<Element>(bits) ? parts::unpack<Element>(bits).x : 0.0F;
     }
   }
 
@@ -448,9 +448,9 @@ class Attention {
     __syncwarp();
   }
 
-  /// Tokens that some rows attend to and others do not: what is not finite in their V (0 * NaN is NaN) goes
-  /// into the outputs of those that do here, and becomes 0.
-  __device__ __forceinline__ void spread_poison(std::uint8_t* planes, int token, std::uint32_t live) {
+  /// Tokens that some rows attend to and others do not: what is not finite in their V (0 * NaN is NaN) is
+  /// added to the outputs of those that do here, and becomes 0.
+  __device__ __forceinline__ void add_not_finite(std::uint8_t* planes, int token, std::uint32_t live) {
 #pragma unroll 1
     for (int t = 0; t < Config::kStepTokens; ++t) {
       if (!(live >> t & 1)) continue;
@@ -467,11 +467,13 @@ class Attention {
       for (int first = 0; first < Config::kDim; first += 32) {
         std::uint8_t* value = value_at(planes, t, first + lane_);
         const bool inside = first + lane_ < Config::kDim;
-        const bool found = inside && is_poison(value);
-        if (found) clear(value);
+        const float own_extra = inside ? not_finite(value) : 0.0F;
+        if (own_extra != 0) clear(value);
 #pragma unroll 1
-        for (std::uint32_t all = __ballot_sync(0xffffffff, found); all != 0; all &= all - 1) {
-          const int poisoned = first + __ffs(static_cast<int>(all)) - 1;
+        for (std::uint32_t all = __ballot_sync(0xffffffff, own_extra != 0); all != 0; all &= all - 1) {
+          const int lane = __ffs(static_cast<int>(all)) - 1;
+          const int poisoned = first + lane;
+          const float extra = __shfl_sync(0xffffffff, own_extra, lane);
 #pragma unroll
           for (int c = 0; c < kGroups; ++c) {
 #pragma unroll
@@ -480,7 +482,7 @@ class Attention {
               const bool own = sees_token[c][i % 2] && element(poisoned / 16, i / 2) == poisoned;
 #pragma unroll
               for (int m = 0; m < kTiles; ++m) {
-                if (own && m == poisoned / 16) o_[m][c][i] = NAN;
+                if (own && m == poisoned / 16) o_[m][c][i] += extra;
               }
             }
           }

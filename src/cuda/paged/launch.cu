@@ -118,20 +118,27 @@ constexpr int kMostTiles = 2;
 // prefix, 0.075 with 2).
 constexpr int kMostTilesSharing = 4;
 
-/// As many tiles a CTA as leave a request, or a round of one, for every part: memory is faster so, and splits
-/// are not. One, where a request must not feel its batch-mates; no team, where it may share a prefix.
-schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
-  if (problem.options.batch_invariant) return *geometry(problem, workers, 1);
-  const bool sharing = problem.options.prefix_sharing != PrefixSharing::kOff;
-  if (!sharing) {
-    if (const auto team = team_geometry(problem, workers)) return *team;
-  }
-  for (int tiles = std::min(sharing ? kMostTilesSharing : kMostTiles, find(problem)->warps); tiles > 1;
-       tiles /= 2) {
+/// As many tiles a CTA, up to `most`, as leave a request, or a round of one, for every part: memory is faster
+/// so, and splits are not.
+schedule::Geometry geometry_of_tiles(const DecodeProblem& problem, int workers, int most) {
+  for (int tiles = std::min(most, find(problem)->warps); tiles > 1; tiles /= 2) {
     const auto g = geometry(problem, workers, tiles);
     if (g && 10 * std::int64_t{g->requests} * g->rounds >= 9LL * g->parts) return *g;
   }
   return *geometry(problem, workers, 1);
+}
+
+/// Where prefixes may be shared: no teams.
+schedule::Geometry sharing_geometry(const DecodeProblem& problem, int workers) {
+  return geometry_of_tiles(problem, workers, kMostTilesSharing);
+}
+
+/// One tile a CTA, where a request must not feel its batch-mates.
+schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+  if (problem.options.batch_invariant) return *geometry(problem, workers, 1);
+  if (prefix_shape_of(kPagedKernel, problem, workers).requests > 0) return sharing_geometry(problem, workers);
+  if (const auto team = team_geometry(problem, workers)) return *team;
+  return geometry_of_tiles(problem, workers, kMostTiles);
 }
 
 /// Strides in bytes, of keys or values as (pages, page_size, h_kv, d).
@@ -167,7 +174,7 @@ paged::Plane packed_values(const ConstTensorView& cache, const ConstTensorView& 
 }
 
 prefix::Shape prefix_shape(const DecodeProblem& problem, int workers) {
-  const schedule::Geometry g = geometry(problem, workers);
+  const schedule::Geometry g = sharing_geometry(problem, workers);
   prefix::Shape shape = prefix_units_shape(problem, workers);
   // A multiprocessor can read some 65 bytes in a nanosecond, its share of the bandwidth is 34.8.
   shape.own_block_cost = std::max(1, g.cost.per_block * 348 / 650);

@@ -40,6 +40,7 @@ class Loader {
 
   /// Announces steps, the first at `token`, every `stride` tokens.
   __device__ __forceinline__ void announce(const StepRange& range, int token, int stride) {
+    if (clearing_ == kUnknown) begin_to_clear((range.end - token) / 2 >= Config::kClearingSteps * stride);
     range_ = range;
     token_ = token;
     stride_ = stride;
@@ -53,6 +54,7 @@ class Loader {
     std::uint32_t live;
     if (args_.box_tokens > 0) {
       live = request_boxes(stage);
+      if (--clearing_ == 0) policy_ = ptx::evict_first_policy();
       token_ += stride_;
       if (++step_ == batch_steps()) {
         entry_ = entry_ahead_;
@@ -73,6 +75,13 @@ class Loader {
 
  private:
   static constexpr int kMostLines = Config::kStepTokens / 8;
+  static constexpr int kUnknown = 1 << 30;
+
+  /// With the first segment: does L2 have to be cleared?
+  __device__ __forceinline__ void begin_to_clear(bool clears) {
+    clearing_ = clears ? Config::kClearingSteps : 0;
+    policy_ = clears ? ptx::evict_unchanged_policy() : ptx::evict_first_policy();
+  }
 
   /// A step's tokens are 2^this lines of boxes.
   __device__ __forceinline__ int line_bits() const {
@@ -207,8 +216,11 @@ class Loader {
   std::uint8_t* const stages_;
   ptx::Barrier* const full_;
   const int lane_;
-  // Keys and values are read once; what stays in L2 instead is the plan, the page table and the program.
-  const std::uint64_t policy_ = ptx::evict_first_policy();
+  // Keys and values are read once; what stays in L2 instead is the plan, the page table and the program. But
+  // what other programs have written stays, too, and leaves little room for what is on its way: where much is
+  // to be read, the first steps push that out.
+  std::uint64_t policy_ = 0;
+  int clearing_ = kUnknown;  // steps that still do
   StepRange range_ = {};
   int token_ = 0, stride_ = 0;  // of the next request
   int step_ = 0;                // its place in the batch

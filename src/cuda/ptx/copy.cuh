@@ -24,6 +24,13 @@ __device__ __forceinline__ std::uint64_t evict_first_policy() {
   return policy;
 }
 
+/// One that leaves a line's priority as it is: it takes the place of what was used longest ago.
+__device__ __forceinline__ std::uint64_t evict_unchanged_policy() {
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_unchanged.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 /// copy_box() with an L2 policy.
 __device__ __forceinline__ void copy_box(void* shared, const CUtensorMap& map, int x0, int x1, int x2, int x3,
                                          Barrier& barrier, std::uint64_t policy) {

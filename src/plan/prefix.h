@@ -35,7 +35,6 @@ struct Shape {
   std::int32_t own_block_cost = 0;   ///< A block of a request's own, as fast as one worker can.
   std::int32_t own_split_cost = 0;   ///< What a segment of those takes beside.
   std::int32_t lanes_a_worker = 1;   ///< Row tiles that one worker has side by side in those.
-  std::int32_t most_tiles = 0;  ///< Groups have no more tiles, and a worker no more than one unit. 0: any.
 };
 
 /// Requests of a tile: whole ones.

@@ -121,21 +121,6 @@ class Chooser {
   std::int64_t total_ = 0;
 };
 
-/// Of more groups than may be, those that share most tokens.
-void keep_largest(std::vector<Group>& groups, const Shape& shape) {
-  const auto each = static_cast<std::size_t>(tile_requests(shape));
-  auto saved = [](const Group& g) { return static_cast<std::int64_t>(g.requests.size() - 1) * g.tokens; };
-  std::stable_sort(groups.begin(), groups.end(),
-                   [&](const Group& a, const Group& b) { return saved(a) > saved(b); });
-  auto left = static_cast<std::size_t>(shape.most_tiles);
-  std::erase_if(groups, [&](const Group& group) {
-    const std::size_t tiles = (group.requests.size() + each - 1) / each;
-    if (tiles > left) return true;
-    left -= tiles;
-    return false;
-  });
-}
-
 }  // namespace
 
 bool may_pay(const Shape& shape) {
@@ -165,7 +150,6 @@ std::vector<Group> find_groups(const Shape& shape, const PageTable& pages, std::
     std::sort(group.requests.begin(), group.requests.end());
     groups.push_back(std::move(group));
   }
-  if (shape.most_tiles > 0) keep_largest(groups, shape);
   std::sort(groups.begin(), groups.end(),
             [](const Group& a, const Group& b) { return a.requests.front() < b.requests.front(); });
   return groups;

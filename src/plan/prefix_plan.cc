@@ -39,8 +39,7 @@ Units units_for(const Shape& shape, std::span<const Tile> tiles, std::int64_t wo
   for (const Tile& tile : tiles) longest = std::max<std::int64_t>(longest, tile.tokens / shape.block_tokens);
   const std::int64_t whole = units_of(shape, tiles, longest);
   Units best{longest, ceil_divide(whole, workers) * (longest + kSplitBlocks)};
-  const std::int64_t most_waves = shape.most_tiles > 0 ? 1 : whole / workers + 1;
-  for (std::int64_t waves = 1; waves <= most_waves; ++waves) {
+  for (std::int64_t waves = 1; waves * workers <= whole + workers; ++waves) {
     const std::int64_t most = std::min(waves * workers, whole + workers);
     std::int64_t low = 1, high = longest;  // the least length that fits into so many waves
     while (low < high) {
@@ -89,7 +88,6 @@ Division divide(const Shape& shape, const schedule::Geometry& g, std::span<const
   const OwnWork own = own_work(shape, g, groups, lengths);
   const std::int64_t alone = own.blocks * shape.own_block_cost + own.segments * shape.own_split_cost;
   const std::int64_t by_memory = own.blocks * g.cost.per_block / shape.workers;
-  const std::int64_t whole = units_of(shape, tiles, std::numeric_limits<std::int32_t>::max());
   auto prefix_time = [&](std::int32_t workers) {
     return units_for(shape, tiles, workers).time * shape.unit_block_cost;
   };
@@ -99,7 +97,7 @@ Division divide(const Shape& shape, const schedule::Geometry& g, std::span<const
   std::int64_t best_time = prefix_time(shape.workers) + own_time(g.parts);
   for (std::int32_t parts = g.parts; parts > 0; --parts) {
     const std::int32_t workers = shape.workers - parts * workers_a_part;
-    if (workers < 1 || (shape.most_tiles > 0 && workers < whole)) continue;
+    if (workers < 1) continue;
     const std::int64_t time = std::max(prefix_time(workers), own_time(parts));
     if (time < best_time) {
       best_time = time;

@@ -74,8 +74,8 @@ struct Config {
       (226 * 1024 - (kOutputsApart ? kWarps * kOutputBytes : 0)) / (kWarps * kStageBytes);
   static constexpr int kStages = kMostStages < kUsefulStages ? kMostStages : kUsefulStages;
 
-  // A warp's first steps, if it has twice as many, clear L2 (steps.cuh): on 132 multiprocessors twice the 60 MB
-  // that L2 holds.
+  // A warp's first steps, if it has twice as many, clear L2 (steps.cuh): on 132 multiprocessors twice the 60
+  // MB that L2 holds.
   static constexpr int kClearingSteps = (1 << 20) / (kWarps * kStageBytes);
 
   static_assert(kDim % 64 == 0 && kColumns % 8 == 0);

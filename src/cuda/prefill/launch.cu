@@ -27,9 +27,6 @@ constexpr int kBlockCost64 = 1200;
 constexpr int kTileCost = 8000;
 // The same without a mask, of 128 rows that share a prefix.
 constexpr int kSharedBlockCost64 = 1000;
-// Prefixes that are shared: 75 groups, two units a CTA, have been seen to give wrong results once (and right
-// ones before); until it is known why, no CTA has more than one unit.
-constexpr int kMostSharedTiles = 32;
 // Keys and values that the tiles under way read should stay in L2.
 constexpr std::int64_t kSectionBytes = 16 << 20;
 
@@ -229,7 +226,6 @@ std::optional<std::string> declines_prefix_units(const DecodeProblem& problem) {
 }
 
 prefix::Shape prefix_units_shape(const DecodeProblem& problem, int workers) {
-  if (workers < problem.cache.heads) return {};  // a unit a head would already be too many
   const prefill::Instance& instance = *find(problem, Kind::kShared);
   const double head_elements = static_cast<double>(problem.cache.heads) * problem.cache.qk_dim;
   return {.requests = problem.query.batch,
@@ -246,8 +242,7 @@ prefix::Shape prefix_units_shape(const DecodeProblem& problem, int workers) {
           .tile_cost = std::max(1, static_cast<int>(4 * kSharedTileRows * head_elements / 450)),
           .member_cost = 200'000,
           .call_cost = 16'000'000,
-          .unit_block_cost = kSharedBlockCost64 * instance.key.dim / 64 * instance.block_tokens / 128,
-          .most_tiles = std::min(kMostSharedTiles, workers / problem.cache.heads)};
+          .unit_block_cost = kSharedBlockCost64 * instance.key.dim / 64 * instance.block_tokens / 128};
 }
 
 Status launch_prefix_units(const DecodeCall& call, const prefix::Shape& shape, const prefix::View& plan,

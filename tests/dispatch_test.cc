@@ -119,13 +119,13 @@ TEST(Dispatch, TeamsTakeSmallBatches) {
   Executor executor;
   executor.backend = Backend::kCuda;
   for (auto [batch, heads, tokens] :
-       {std::array{1, 16, 1024}, {1, 16, 131072}, {4, 16, 4096}, {1, 128, 1024}}) {
+       {std::array{1, 16, 1024}, {1, 16, 131072}, {4, 16, 4096}, {4, 16, 16384}, {1, 128, 1024}}) {
     const DecodeProblem problem = problem_of(batch, heads, tokens);
     EXPECT_TRUE(contains(picked(problem, executor, 132), "etap_team")) << to_string(problem);
   }
-  // Not where a team would do several requests one after another.
+  // Not where a team would do several requests one after another, or memory is what binds.
   for (auto [batch, heads, tokens] :
-       {std::array{4, 16, 16384}, {8, 16, 4096}, {16, 16, 1024}, {32, 16, 131072}}) {
+       {std::array{4, 16, 131072}, {8, 16, 4096}, {16, 16, 1024}, {32, 16, 131072}}) {
     const DecodeProblem problem = problem_of(batch, heads, tokens);
     EXPECT_EQ(picked(problem, executor, 132), "etap") << to_string(problem);
   }
@@ -145,6 +145,7 @@ TEST(Dispatch, TeamsTakeSmallBatches) {
     const schedule::Geometry large = geometry_of(kernel, problem_of(2, 16, 131072));
     EXPECT_EQ(large.parts * large.lanes * large.team, large.team == 8 ? 120 : 112);  // that run at once
     EXPECT_GT(schedule::max_slots(large), 0);
+    EXPECT_EQ(schedule::max_merges(large), 0);  // in the kernel
   }
   DecodeProblem invariant = problem_of(1, 16, 1024);
   invariant.options.batch_invariant = true;

@@ -59,7 +59,16 @@ inline Batch random_batch(std::mt19937_64& engine, bool fixed_split) {
 inline Batch random_whole_batch(std::mt19937_64& engine) {
   Batch batch = random_batch(engine, false);
   batch.geometry.parts = batch.geometry.requests * batch.geometry.rounds;
-  batch.geometry.whole = 1;
+  batch.geometry.whole = kWhole;
+  return batch;
+}
+
+/// A batch of which each part is of one item.
+inline Batch random_shared_batch(std::mt19937_64& engine) {
+  Batch batch = random_batch(engine, false);
+  batch.geometry.rounds = 1;
+  batch.geometry.parts = batch.geometry.requests + static_cast<int>(engine() % 200);
+  batch.geometry.whole = kShared;
   return batch;
 }
 

@@ -47,7 +47,9 @@ class DevicePlan : public ::testing::Test {
 TEST_F(DevicePlan, EqualsTheHosts) {
   std::mt19937_64 engine(1);
   for (int i = 0; i < 200; ++i) {
-    const Batch batch = i % 10 == 0 ? random_whole_batch(engine) : random_batch(engine, i % 3 == 0);
+    const Batch batch = i % 10 == 0   ? random_whole_batch(engine)
+                        : i % 10 == 1 ? random_shared_batch(engine)
+                                      : random_batch(engine, i % 3 == 0);
     const runtime::Buffer lengths = allocate(batch.lengths.size() * 4);
     const runtime::Buffer plan = allocate(plan_bytes(batch.geometry));
     upload(lengths, batch.lengths);

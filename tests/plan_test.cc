@@ -166,6 +166,52 @@ TEST(Plan, WholeItems) {
   }
 }
 
+// Where each part is of one item, all its blocks are shared out among its parts, also with lengths that came
+// later, and long items have more parts.
+TEST(Plan, SharedItems) {
+  std::mt19937_64 engine(8);
+  for (int i = 0; i < 300; ++i) {
+    const Batch batch = random_shared_batch(engine);
+    const Geometry& g = batch.geometry;
+    ASSERT_TRUE(validate(g).ok());
+    EXPECT_EQ(max_merges(g), 0);
+    EXPECT_EQ(max_slots(g), g.parts);
+    BuiltPlan plan(batch);
+    std::vector<std::int32_t> lengths = batch.lengths;
+    if (i % 2 == 0) lengths[engine() % lengths.size()] = static_cast<std::int32_t>(engine() % 5000);
+    std::vector<int> done(g.requests, 0), parts(g.requests, 0);
+    int k = 0;
+    for (const auto& part : plan.parts(lengths)) {
+      ASSERT_EQ(part.size(), 1U);
+      const Segment& s = part.front();
+      const Cut& cut = plan.view().cuts[k];
+      ASSERT_EQ(cut.block, parts[s.request]++) << "part " << k;
+      ASSERT_EQ(s.slot, cut.round > 1 ? k : -1);
+      ASSERT_EQ(s.block_begin, done[s.request]);
+      ASSERT_LE(s.block_begin, s.block_end);
+      done[s.request] = s.block_end;
+      ++k;
+    }
+    k = 0;
+    for (int r = 0; r < g.requests; ++r) {
+      ASSERT_EQ(done[r], blocks_of(g, lengths[r])) << "request " << r;
+      ASSERT_GE(parts[r], 1) << "request " << r << " would never be written";
+      ASSERT_EQ(plan.view().cuts[k].round, parts[r]);
+      k += parts[r];
+    }
+  }
+  // Parts by length; a single request has all of them, whatever the plan.
+  const Batch skewed{{.requests = 3, .parts = 15, .max_tokens = 100000, .whole = kShared, .cost = {10, 1}},
+                     {64 * 100, 64, 0}};
+  BuiltPlan plan(skewed);
+  EXPECT_EQ(plan.view().cuts[0].round, 12);
+  EXPECT_EQ(plan.view().cuts[14].request, 2);
+  const Batch single{{.requests = 1, .parts = 7, .max_tokens = 100000, .whole = kShared, .cost = {10, 1}},
+                     {0}};
+  BuiltPlan of_single(single);
+  for (int k = 0; k < 7; ++k) EXPECT_EQ(of_single.view().cuts[k], (Cut{7, 0, k, k}));
+}
+
 TEST(Plan, ItemsStayWholeWhereSplitsNeverPay) {
   Geometry g{.requests = 4,
              .parts = 16,
@@ -191,8 +237,12 @@ TEST(Plan, ItemsStayWholeWhereSplitsNeverPay) {
   g.requests = 4;
   g.fixed_split = 32;
   EXPECT_FALSE(whole_items(g).has_value());
-  g.whole = 1;
+  g.whole = kWhole;
   EXPECT_FALSE(validate(g).ok());
+  g.whole = kShared;
+  g.fixed_split = 0;
+  g.parts = 3;
+  EXPECT_FALSE(validate(g).ok());  // fewer parts than requests
 }
 
 // A team's CTAs take all of a segment's blocks, none twice, and as many each as can be.

@@ -32,6 +32,11 @@ void cut_fixed(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
   plan.header->slots = g.rounds * round_slots;
 }
 
+void cut_into_shares(const Geometry& g, PlanView plan) {
+  for (std::int32_t k = 0; k <= g.parts; ++k) plan.cuts[k] = shared_cut(g, plan.cost_prefix, k);
+  plan.header->slots = g.parts;
+}
+
 void cut_balanced(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
   bool whole = true;  // do all parts fit if items stay whole?
   for (std::int32_t k = 0; k < g.parts; ++k) whole = whole && whole_part_fits(g, plan.cost_prefix, k);
@@ -57,8 +62,10 @@ void cut_balanced(const Geometry& g, const std::int32_t* lengths, PlanView plan)
 Status validate(const Geometry& g) {
   if (g.requests < 0 || g.parts < 1 || g.lanes < 1 || g.rounds < 1 || g.block_tokens < 1 ||
       g.max_tokens < 0 || g.fixed_split < 0 || g.length_sharers < 1 || g.cost.per_block < 1 ||
-      g.cost.per_split < 0 || g.cost.per_merge < 0 || g.team < 1 || g.whole < 0 || g.whole > 1 ||
-      (g.whole == 1 && (g.fixed_split > 0 || std::int64_t{g.requests} * g.rounds != g.parts))) {
+      g.cost.per_split < 0 || g.cost.per_merge < 0 || g.team < 1 || g.whole < kCutLine || g.whole > kShared ||
+      (g.whole != kCutLine && g.fixed_split > 0) ||
+      (g.whole == kWhole && std::int64_t{g.requests} * g.rounds != g.parts) ||
+      (g.whole == kShared && (g.rounds != 1 || g.requests < 1 || g.requests > g.parts))) {
     return {StatusCode::kInternal, "a kernel's schedule geometry is out of range"};
   }
   // In floating point: the integers are what might overflow.
@@ -89,6 +96,8 @@ void build_on_host(const Geometry& whole, const std::int32_t* lengths, void* mem
   plan.header->total_cost = plan.cost_prefix[g.requests] * g.rounds;
   if (g.fixed_split > 0) {
     cut_fixed(g, lengths, plan);
+  } else if (g.whole == kShared) {
+    cut_into_shares(g, plan);
   } else {
     cut_balanced(g, lengths, plan);
   }
@@ -104,10 +113,23 @@ std::int64_t split_estimate(const Geometry& g) {
          g.cost.per_split + g.cost.per_merge;
 }
 
+std::int64_t over(std::int64_t x, std::int64_t y) {
+  return (x + y - 1) / y;
+}
+
+/// Where shapes make the parts: with the longest share of a CTA.
+std::int64_t share_estimate(const Geometry& g) {
+  const std::int64_t items = std::int64_t{g.requests} * g.rounds;
+  const std::int64_t blocks = over(over(max_blocks(g), g.parts / items), g.team);
+  return g.cost.per_call + g.cost.per_split + blocks * g.cost.per_block * g.team +
+         (g.parts > items ? g.cost.per_merge : 0);
+}
+
 }  // namespace
 
 std::int64_t estimate(const Geometry& g) {
   if (g.fixed_split > 0) return std::int64_t{g.rounds} * g.lanes * item_cost(g, g.fixed_split);
+  if (g.whole == kShared || (g.whole == kWhole && g.team > 1)) return share_estimate(g);
   const std::int64_t items = std::int64_t{g.requests} * g.rounds;
   const std::int64_t whole = (items + g.parts - 1) / g.parts * item_cost(g, max_blocks(g));
   return std::min(g.cost.per_call + whole, split_estimate(g));
@@ -117,7 +139,7 @@ std::optional<Geometry> whole_items(Geometry g) {
   const std::int64_t items = std::int64_t{g.requests} * g.rounds;
   if (items < 1 || items > g.parts || g.fixed_split > 0) return std::nullopt;
   g.parts = static_cast<std::int32_t>(items);
-  g.whole = 1;
+  g.whole = kWhole;
   return g;
 }
 

@@ -32,6 +32,14 @@ struct CostModel {
   std::int32_t per_merge = 0;  ///< What having to combine adds to a call.
 };
 
+/// How items become parts.
+inline constexpr std::int32_t kCutLine = 0;  ///< The line of items is cut where balance wants.
+inline constexpr std::int32_t kWhole =
+    1;  ///< Part k is item k, whatever the lengths; nothing is ever merged.
+/// A part is of one item. Each item has one, and more by its share of the cost; those of an item take equal
+/// shares of its blocks, and merge what they have themselves: no combine step. One round.
+inline constexpr std::int32_t kShared = 2;
+
 /// What shapes and the device fix before any length is known. See validate() in host_plan.h for its range.
 struct Geometry {
   std::int32_t requests = 0;
@@ -45,11 +53,12 @@ struct Geometry {
   std::int32_t length_sharers = 1;  ///< Requests in a row that have one length: sparse query tokens.
   std::int32_t team = 1;            ///< CTAs that share a segment's blocks, and merge what they have; a block
                                     ///< costs a team a CTA's time over its size.
-  std::int32_t whole = 0;           ///< 1: part k is item k, whatever the lengths; nothing is ever merged.
+  std::int32_t whole = 0;           ///< kCutLine, kWhole or kShared.
   CostModel cost;
 };
 
-/// Where a part begins: its first block, and the slot of its first partial result.
+/// Where a part begins: its first block, and the slot of its first partial result. With kShared: `round`
+/// parts share the request's blocks, of which this is the one of number `block`; its slot is its own number.
 struct Cut {
   std::int32_t round;
   std::int32_t request;
@@ -127,7 +136,7 @@ FLASHLATENT_HOST_DEVICE std::int32_t max_blocks(const Geometry& g) {
 
 /// Upper bound of Header::merges.
 FLASHLATENT_HOST_DEVICE std::int64_t max_merges(const Geometry& g) {
-  if (g.whole != 0) return 0;
+  if (g.whole != kCutLine) return 0;
   const std::int64_t items = static_cast<std::int64_t>(g.requests) * g.rounds;
   if (g.fixed_split > 0) return max_blocks(g) > g.fixed_split ? items : 0;
   return items < g.parts - 1 ? items : g.parts - 1;
@@ -135,7 +144,7 @@ FLASHLATENT_HOST_DEVICE std::int64_t max_merges(const Geometry& g) {
 
 /// Upper bound of Header::slots: each inner cut ends one segment and begins another.
 FLASHLATENT_HOST_DEVICE std::int64_t max_slots(const Geometry& g) {
-  if (g.whole != 0) return 0;
+  if (g.whole != kCutLine) return g.whole == kShared ? g.parts : 0;
   if (g.fixed_split > 0) return max_merges(g) * fixed_splits_of(g, max_blocks(g));
   return g.parts - 1 + max_merges(g);
 }
@@ -260,7 +269,33 @@ FLASHLATENT_HOST_DEVICE bool whole_part_fits(const Geometry& g, const std::int64
   return cost <= cost_prefix[g.requests] * g.rounds / g.parts + g.cost.per_split + g.cost.per_merge;
 }
 
-/// With Geometry::whole: where part k begins.
+/// With kShared: the parts of the requests before `request`. Each has one; of the others it has its share.
+FLASHLATENT_HOST_DEVICE std::int32_t parts_before(const Geometry& g, const std::int64_t* cost_prefix,
+                                                  std::int32_t request) {
+  const std::int64_t total = cost_prefix[g.requests], before = cost_prefix[request];
+  const int shift = total >> 40 != 0 ? 24 : 0;  // the product might overflow
+  const std::int64_t others = g.parts - g.requests;
+  if (total == 0) return static_cast<std::int32_t>(request + others * request / g.requests);
+  return static_cast<std::int32_t>(request + others * (before >> shift) / (total >> shift));
+}
+
+/// With kShared: part k.
+FLASHLATENT_HOST_DEVICE Cut shared_cut(const Geometry& g, const std::int64_t* cost_prefix, std::int32_t k) {
+  if (k >= g.parts) return {0, g.requests, 0, g.parts};
+  std::int32_t low = 0, high = g.requests;  // the last request with no more parts before it
+  while (high - low > 1) {
+    const std::int32_t middle = low + (high - low) / 2;
+    if (parts_before(g, cost_prefix, middle) <= k) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  const std::int32_t first = parts_before(g, cost_prefix, low);
+  return {parts_before(g, cost_prefix, low + 1) - first, low, k - first, k};
+}
+
+/// With kWhole: where part k begins.
 FLASHLATENT_HOST_DEVICE Cut item_cut(const Geometry& g, std::int32_t k) {
   return {k / g.requests, k % g.requests, 0, 0};
 }
@@ -268,7 +303,7 @@ FLASHLATENT_HOST_DEVICE Cut item_cut(const Geometry& g, std::int32_t k) {
 /// Cut k without its slot, unless splits are fixed. `whole`: do all parts of whole items fit?
 FLASHLATENT_HOST_DEVICE Cut balanced_cut(const Geometry& g, const std::int64_t* cost_prefix, std::int32_t k,
                                          const std::int32_t* lengths, bool whole) {
-  if (g.whole != 0) return item_cut(g, k);
+  if (g.whole == kWhole) return item_cut(g, k);
   return whole ? whole_cut_at(g, cost_prefix, k) : cut_at(g, cost_prefix, k, lengths);
 }
 
@@ -307,22 +342,31 @@ FLASHLATENT_HOST_DEVICE std::int32_t fixed_slot(const Geometry& g, const std::in
 }
 
 /// Of a segment's blocks, counted from its first one, where the share of a team's CTA `rank` begins; of
-/// rank = team their end.
+/// rank = team their end. Likewise of a request's blocks, with kShared, where a part's share begins.
 FLASHLATENT_HOST_DEVICE std::int32_t share_begin(std::int32_t blocks, std::int32_t team, std::int32_t rank) {
-  return static_cast<std::int32_t>(static_cast<std::int64_t>(blocks) * rank / team);
+  // blocks * rank / team; a device would divide 64 bits for long.
+  return blocks / team * rank + blocks % team * rank / team;
 }
 
 /// Walks the segments of one part. Lengths are read again: a plan made for other lengths is still right,
 /// since only cuts decide what is partial (with fixed_split the lengths do, and must be the plan's).
-class PartWalker {
+/// kMayShare: whether there may be kShared, for which other kernels have no code then.
+template <bool kMayShare>
+class Walker {
  public:
-  FLASHLATENT_HOST_DEVICE PartWalker(const Geometry& geometry, const Cut& begin, const Cut& end,
-                                     const std::int32_t* lengths)
+  FLASHLATENT_HOST_DEVICE Walker(const Geometry& geometry, const Cut& begin, const Cut& end,
+                                 const std::int32_t* lengths)
       : geometry_(geometry), lengths_(lengths), at_(begin), end_(end) {
     look_ahead();
   }
 
   FLASHLATENT_HOST_DEVICE bool next(Segment& segment) {
+    if (shares()) {
+      if (at_.round == 0) return false;
+      segment = share();
+      at_.round = 0;
+      return true;
+    }
     const bool in_last_item = same_item(at_, end_);
     if (at_.round >= geometry_.rounds || (in_last_item && at_.block >= end_.block)) return false;
     const std::int32_t length = tokens_of(geometry_, length_ahead_);
@@ -356,10 +400,32 @@ class PartWalker {
     return true;
   }
 
+  /// The only segment of a part by shape (kWhole, or kShared with one request), which next() would give.
+  FLASHLATENT_HOST_DEVICE Segment only() const {
+    if (shares()) return share();
+    const std::int32_t length = tokens_of(geometry_, length_ahead_);
+    return {at_.round, at_.request, length, 0, blocks_of(geometry_, length), -1};
+  }
+
  private:
+  FLASHLATENT_HOST_DEVICE bool shares() const { return kMayShare && geometry_.whole == kShared; }
+
+  /// With kShared a part is one segment.
+  FLASHLATENT_HOST_DEVICE Segment share() const {
+    const std::int32_t length = tokens_of(geometry_, length_ahead_);
+    const std::int32_t blocks = blocks_of(geometry_, length);
+    return {0,
+            at_.request,
+            length,
+            share_begin(blocks, at_.round, at_.block),
+            share_begin(blocks, at_.round, at_.block + 1),
+            at_.round > 1 ? at_.slot : -1};
+  }
+
   /// Reads the next segment's length before it is needed: on a device nobody waits for it then.
   FLASHLATENT_HOST_DEVICE void look_ahead() {
-    length_ahead_ = at_.round < geometry_.rounds ? length_of(geometry_, lengths_, at_.request) : 0;
+    const bool more = shares() ? at_.round > 0 : at_.round < geometry_.rounds;
+    length_ahead_ = more ? length_of(geometry_, lengths_, at_.request) : 0;
   }
 
   const Geometry& geometry_;
@@ -368,5 +434,6 @@ class PartWalker {
   Cut at_;
   Cut end_;
 };
+using PartWalker = Walker<true>;
 
 }  // namespace flashlatent::schedule

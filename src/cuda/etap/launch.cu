@@ -14,7 +14,7 @@ int most_rows(const DecodeProblem& problem) {
 // 0.8 to 4 blocks the smaller ones gave the fastest plans, by 1 to 3 %. 128 requests of 64 blocks take 6.5 us
 // longer on 132 parts than on 128.
 constexpr schedule::CostModel kCost = {
-    .per_block = 2100, .per_split = 3000, .per_call = 3000, .per_merge = 7500};
+    .per_block = 2100, .per_split = 3000, .per_call = 1000, .per_merge = 7500};
 // With 32 rows arithmetic shows; the 64-row kernel is 8 to 16 % faster.
 constexpr schedule::CostModel kCost32 = {.per_block = 2500, .per_split = 10500, .per_merge = 10000};
 

@@ -59,11 +59,15 @@ class OutputRows {
   }
 
   /// 64 columns, of which `x` points at the thread's four values.
-  __device__ __forceinline__ void write(const float* x, int chunk) const {
+  __device__ __forceinline__ void write(const float* x, int chunk) const { write(at(chunk), x); }
+
+  /// Where they go, or null.
+  __device__ __forceinline__ Element* at(int chunk) const { return is_live_ ? out_ + chunk * 64 : nullptr; }
+  __device__ __forceinline__ static void write(Element* out, const float* x) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const std::uint32_t pair = ptx::transpose_matrix(parts::pack<Element>(x[2 * half], x[2 * half + 1]));
-      if (is_live_) *reinterpret_cast<std::uint32_t*>(out_ + chunk * 64 + half * 8) = pair;
+      if (out != nullptr) *reinterpret_cast<std::uint32_t*>(out + half * 8) = pair;
     }
   }
 

@@ -22,6 +22,10 @@ struct TeamMemory {
   float2 statistics[Config::kTeam][Config::kRows];  // maximum in base 2, sum
   ptx::Barrier received;
   ptx::Barrier may_send;
+  float4 scores[2][128];        // from each warpgroup, of the other's eight rows
+  float factor[Config::kRows];  // by which rows shrink
+  bool next_is_here[2];         // of the blocks, by warpgroup
+  bool is_last[2];              // of the teams that share a request, by warpgroup
 };
 struct NoTeam {};
 

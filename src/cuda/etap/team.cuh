@@ -16,59 +16,76 @@
 // may_send come only in exchanges that all take part in.
 #pragma once
 
-#include "cuda/etap/output.cuh"
-#include "cuda/etap/smem_layout.cuh"
-#include "cuda/etap/softmax.cuh"
+#include "cuda/etap/attention.cuh"
 #include "cuda/parts/segments.cuh"
 #include "cuda/ptx/copy.cuh"
 
 namespace flashlatent::etap {
 
-/// A query row's maximum, in base 2, and its sum.
-struct RowStatistics {
-  float max, sum;
-};
+/// x += a thread's values of a unit, by the weights of its rows, which lanes `at` and at + 1 have.
+__device__ __forceinline__ void add_weighted(float (&x)[4], float4 theirs, float weight, int at) {
+  const float even = __shfl_sync(0xffffffff, weight, at), odd = __shfl_sync(0xffffffff, weight, at + 1);
+  x[0] += theirs.x * even;
+  x[1] += theirs.y * odd;
+  x[2] += theirs.z * even;
+  x[3] += theirs.w * odd;
+}
+/// The values of a unit times what lanes `at` and at + 1 have for its rows.
+__device__ __forceinline__ void scale_unit(float (&x)[4], float factor, int at) {
+  const float even = __shfl_sync(0xffffffff, factor, at), odd = __shfl_sync(0xffffffff, factor, at + 1);
+  x[0] *= even;
+  x[1] *= odd;
+  x[2] *= even;
+  x[3] *= odd;
+}
 
-/// One CTA's side of an exchange, by one warpgroup.
+/// One CTA's side of an exchange, by one of its warpgroups, which has half of the columns.
 template <class Config>
 class Exchange {
  public:
-  /// `number`: exchanges before this one. `blocks`: of the segment, all CTAs' together.
-  __device__ __forceinline__ Exchange(SharedMemory<Config>& shared, int thread, std::uint32_t number,
+  /// `me`: which warpgroup. `number`: exchanges before this one. `blocks`: of the segment, all CTAs'
+  /// together.
+  __device__ __forceinline__ Exchange(SharedMemory<Config>& shared, int me, int thread, std::uint32_t number,
                                       int blocks)
-      : team_(shared.team), thread_(thread), number_(number), blocks_(blocks), rank_(blockIdx.x % kTeam) {}
+      : team_(shared.team), me_(me), thread_(thread), number_(number), blocks_(blocks), rank_(rank()) {
+    const int of = threadIdx.x % 32 % kTeam;
+    const bool has =
+        schedule::share_begin(blocks_, kTeam, of) < schedule::share_begin(blocks_, kTeam, of + 1);
+    sharers_ = __ballot_sync(0xffffffff, has);
+  }
 
-  /// Announces what this CTA will get; afterwards it may send.
+  /// Announces what this CTA will get (the first warpgroup does); afterwards it may send.
   __device__ __forceinline__ void open() {
     if (blocks_ == 0) return;
-    if (thread_ == 0) ptx::arrive_expecting(team_.received, is_owner() ? senders() * kBytesASender : 0);
+    if (me_ == 0 && thread_ == 0)
+      ptx::arrive_expecting(team_.received, is_owner() ? senders() * kBytesASender : 0);
     if (number_ == 0) return;
-    if (thread_ < kTeam) ptx::arrive_at(thread_, team_.may_send);
+    if (me_ == 0 && thread_ < kTeam) ptx::arrive_at(thread_, team_.may_send);
     ptx::wait(team_.may_send, (number_ - 1) & 1);
   }
 
-  /// `row`: of this thread's row, thread % kRows.
-  __device__ __forceinline__ void send(const float (&o)[Config::kVChunks][Config::kRows / 2],
+  /// This warpgroup's half of the columns, and of the rows' statistics. `row`: row 8 me + thread % 8.
+  __device__ __forceinline__ void send(const float (&o)[Config::kVChunks / 2][Config::kRows / 2],
                                        RowStatistics row) {
-    constexpr int kAtOnce = 128 / kRows;
-#pragma unroll
-    for (int first = 0; first < Config::kOwners; first += kAtOnce) {
-      const int owner = first + thread_ / kRows;
-      if (Config::kOwners % kAtOnce != 0 && owner >= Config::kOwners) break;
-      ptx::send(ptx::address_in(owner, &team_.statistics[rank_][thread_ % kRows]),
+    static_assert(kRows == 16 && Config::kOwners <= 16);
+    if (const int owner = thread_ / 8; owner < Config::kOwners) {
+      ptx::send(ptx::address_in(owner, &team_.statistics[rank_][8 * me_ + thread_ % 8]),
                 make_float2(row.max, row.sum), ptx::address_in(owner, &team_.received));
     }
 #pragma unroll
-    for (int owner = 0; owner < Config::kOwners; ++owner) {
-      const std::uint32_t to = ptx::address_in(owner, &team_.units[rank_][0][thread_]);
-      const std::uint32_t counter = ptx::address_in(owner, &team_.received);
-#pragma unroll
-      for (int i = 0; i < Config::kOwnedUnits; ++i) {
-        const int unit = owner * Config::kOwnedUnits + i;
-        const float* x = &o[unit / kUnitsAChunk][unit % kUnitsAChunk * 4];
-        ptx::send(to + i * Config::kUnitBytes, make_float4(x[0], x[1], x[2], x[3]), counter);
-      }
+    for (int i = 0; i < Config::kUnits / 2; ++i) {
+      const int unit = me_ * (Config::kUnits / 2) + i;
+      const int owner = unit / Config::kOwnedUnits;
+      const float* x = &o[i / kUnitsAChunk][i % kUnitsAChunk * 4];
+      ptx::send(ptx::address_in(owner, &team_.units[rank_][unit % Config::kOwnedUnits][thread_]),
+                make_float4(x[0], x[1], x[2], x[3]), ptx::address_in(owner, &team_.received));
     }
+  }
+
+  /// The unit of the output that this warpgroup adds up, or -1.
+  __device__ __forceinline__ static int own_unit(int me) {
+    if (rank() >= Config::kOwners || me >= Config::kOwnedUnits) return -1;
+    return rank() * Config::kOwnedUnits + me;
   }
 
   /// Has this CTA units of the output?
@@ -78,7 +95,7 @@ class Exchange {
 
   /// Has the CTA of this rank blocks of the segment?
   __device__ __forceinline__ bool has_share(int rank) const {
-    return schedule::share_begin(blocks_, kTeam, rank) < schedule::share_begin(blocks_, kTeam, rank + 1);
+    return sharers_ >> rank & 1;
   }
 
   /// Waits until all that others send is here.
@@ -86,65 +103,40 @@ class Exchange {
     if (blocks_ > 0) ptx::wait_for_cluster(team_.received, number_ & 1);
   }
 
-  /// A row's weights, one a rank, and its statistics.
-  struct Weights {
-    RowStatistics row;
-    float of[Config::kTeam];
-  };
-
-  /// Of row n.
-  __device__ __forceinline__ Weights weights(int n) const {
-    Weights weights{{-INFINITY, 0}, {}};
-    float sums[kTeam];
-#pragma unroll
+  /// own_unit(me) of all CTAs together, in the order of ranks, unnormalised: the thread's four values; and
+  /// row n, thread % kRows.
+  __device__ __forceinline__ RowStatistics add_up(float (&x)[4], int n, int column) const {
+    return blocks_ >= kTeam ? add_up<true>(x, n, column) : add_up<false>(x, n, column);
+  }
+  /// kAll: all CTAs have a share, so that there is nothing to ask, and loads go together.
+  template <bool kAll>
+  __device__ __forceinline__ RowStatistics add_up(float (&x)[4], int n, int column) const {
+    constexpr int kAtOnce = kAll ? 8 : 1;
+    RowStatistics all{-INFINITY, 0};
+#pragma unroll kAtOnce
     for (int rank = 0; rank < kTeam; ++rank) {
-      const float2 theirs = has_share(rank) ? team_.statistics[rank][n] : make_float2(-INFINITY, 0.0F);
-      weights.of[rank] = theirs.x;
-      sums[rank] = theirs.y;
-      weights.row.max = fmaxf(weights.row.max, theirs.x);
+      if (kAll || has_share(rank)) all.max = fmaxf(all.max, team_.statistics[rank][n].x);
     }
-    const float base = parts::finite_or_zero(weights.row.max);
-#pragma unroll
+    const float base = parts::finite_or_zero(all.max);
+    const int at = 8 * eight_rows(own_unit(me_)) + column;
+    x[0] = x[1] = x[2] = x[3] = 0;
+#pragma unroll kAtOnce
     for (int rank = 0; rank < kTeam; ++rank) {
-      weights.of[rank] = parts::exp2_fast(weights.of[rank] - base);
-      weights.row.sum += sums[rank] * weights.of[rank];
+      if (!kAll && !has_share(rank)) continue;
+      const float2 row = team_.statistics[rank][n];
+      const float weight = parts::exp2_fast(row.x - base);
+      all.sum += row.y * weight;
+      add_weighted(x, team_.units[rank][me_][thread_], weight, at);
     }
-    return weights;
+    return all;
   }
 
-  /// This CTA's units, the thread's four values of each; of row n, thread % kRows, the sum times `factor`.
-  __device__ __forceinline__ void add_up(float (&x)[Config::kOwnedUnits][4], const Weights& weights,
-                                         float factor, parts::Fragment fragment) const {
-#pragma unroll
-    for (auto& values : x) values[0] = values[1] = values[2] = values[3] = 0;
-#pragma unroll
-    for (int rank = 0; rank < kTeam; ++rank) {
-      if (!has_share(rank)) continue;
-      const float mine = weights.of[rank] * factor;
-#pragma unroll
-      for (int i = 0; i < Config::kOwnedUnits; ++i) {
-        const int row = 8 * eight_rows(i) + fragment.column;
-        const float even = __shfl_sync(0xffffffff, mine, row), odd = __shfl_sync(0xffffffff, mine, row + 1);
-        const float4 theirs = team_.units[rank][i][thread_];
-        x[i][0] += theirs.x * even;
-        x[i][1] += theirs.y * odd;
-        x[i][2] += theirs.z * even;
-        x[i][3] += theirs.w * odd;
-      }
-    }
+  /// Which 64 columns and which 8 rows a unit is.
+  __device__ __forceinline__ static int chunk(int unit) {
+    return unit / kUnitsAChunk;
   }
-
-  /// Which 64 columns and which 8 rows this CTA's i-th unit is.
-  __device__ __forceinline__ int chunk(int i) const {
-    return unit(i) / kUnitsAChunk;
-  }
-  __device__ __forceinline__ int eight_rows(int i) const {
-    return unit(i) % kUnitsAChunk;
-  }
-
-  /// Does this CTA write the lse of row n? The owner of its first columns does.
-  __device__ __forceinline__ bool writes_lse(int n) const {
-    return n / 8 / Config::kOwnedUnits == rank_;
+  __device__ __forceinline__ static int eight_rows(int unit) {
+    return unit % kUnitsAChunk;
   }
 
  private:
@@ -153,18 +145,19 @@ class Exchange {
   static constexpr int kUnitsAChunk = kRows / 8;
   static constexpr int kBytesASender = Config::kOwnedUnits * Config::kUnitBytes + kRows * sizeof(float2);
 
-  __device__ __forceinline__ int unit(int i) const {
-    return rank_ * Config::kOwnedUnits + i;
+  __device__ __forceinline__ static int rank() {
+    return blockIdx.x % kTeam;
   }
   __device__ __forceinline__ int senders() const {
     return min(blocks_, kTeam);
   }
 
   TeamMemory<Config>& team_;
-  const int thread_;
+  const int me_, thread_;
   const std::uint32_t number_;
   const int blocks_;
   const int rank_;
+  unsigned sharers_;  // a bit a rank
 };
 
 }  // namespace flashlatent::etap

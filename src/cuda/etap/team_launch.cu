@@ -12,50 +12,71 @@ namespace {
 
 constexpr int kTileRows = 16;
 
-// Nanoseconds, from calls of 1 to 16 blocks a CTA. A CTA's time is
-//   kCall + kSegment + more segments * kNextSegment + blocks * (what a block takes)
+// Nanoseconds, from calls of 1 to 18 blocks a CTA. A CTA's time is
+//   kCall + more segments * kNextSegment + blocks * (what a block takes)
 // and a block takes kBlockStreaming where all SMs read from memory, in proportion less where fewer do, but
-// never less than kBlockAlone (two warpgroups are at work).
-constexpr int kCall = 4300;     // launch, set-up, until the first tile is there
-constexpr int kSegment = 3200;  // scores of the first block, exchange, output
+// never less than kBlockAlone. The first few are on their way before any is needed.
+constexpr int kCall = 4300;  // launch, until the first tile is there, exchange, output
+constexpr int kFewBlocks = 4;
 // Both warpgroups of all CTAs meet between two segments, and memory waits meanwhile.
 constexpr int kNextSegment = 6000;
-constexpr int kMerge = 3000;  // the combine step, where a request is several parts
-constexpr int kBlockAlone = 1350;
-constexpr int kBlockStreaming = 2100;
+constexpr int kMerge = 3000;        // the combine step, where a request is several parts
+constexpr int kSharedMerge = 2400;  // teams that share a request merge in the kernel
+constexpr int kBlockAlone = 1750;
+constexpr int kBlockStreaming = 2250;
 /// Teams that run at once: on an H200, whose GPCs have 16 or 18 SMs each but for those that are switched off,
 /// 15 of 8 and 7 of 16. Other devices may run one more or less.
 constexpr int kUnusedSms = 12;
+constexpr int kMostTeams = 16;  // what the workspace and TeamMerge have room for
+constexpr int kMostUnits = 16;
 constexpr int resident_teams(int team, int workers) {
-  return std::max(workers - kUnusedSms, 0) / team;
+  return std::min(std::max(workers - kUnusedSms, 0), kMostTeams * 8) / team;
 }
 /// On a slice of a device that may not hold one team it is no choice.
 constexpr int kNoTeam = 1 << 30;
-/// A team of 16 meets a little later than one of 8.
-constexpr int kLargeTeam = 300;
+/// A team of 16 meets later than one of 8, and only one warpgroup adds up what it has.
+constexpr int kLargeTeam = 1000;
 
-/// What a block takes a team of so many.
-int block_cost(int team, int ctas, int workers) {
-  const int streaming = kBlockStreaming * std::min(ctas, workers) / std::max(workers, 1);
-  return std::max(std::max(kBlockAlone, streaming) / team, 1);
+/// What a block takes a team, of which each CTA has so many.
+int block_cost(const schedule::Geometry& g, std::int64_t blocks, int workers) {
+  const int ctas = std::min(g.parts * g.lanes * g.team, workers);
+  const int streaming = blocks > kFewBlocks ? kBlockStreaming * ctas / std::max(workers, 1) : 0;
+  return std::max(std::max(kBlockAlone, streaming) / g.team, 1);
 }
 
 /// The costs of a schedule of these parts.
 schedule::CostModel cost_of(const schedule::Geometry& g, int workers) {
   const std::int64_t items = std::int64_t{g.requests} * g.rounds;
   // A part of several items may begin inside one and end inside another.
-  const std::int64_t segments = g.whole != 0 || items == 1 ? 1 : (items + g.parts - 1) / g.parts + 1;
+  const std::int64_t segments =
+      g.whole != schedule::kCutLine || items == 1 ? 1 : (items + g.parts - 1) / g.parts + 1;
   const int more = static_cast<int>(std::min<std::int64_t>(segments - 1, 1 << 16));
-  const int block = block_cost(g.team, g.parts * g.lanes * g.team, workers);
+  const std::int64_t blocks = schedule::max_blocks(g) /
+                              std::max<std::int64_t>(g.parts / std::max<std::int64_t>(items, 1), 1) / g.team;
+  const int block = block_cost(g, blocks, workers);
   // To the plan a segment costs less than half a block: each team gets as many blocks then, and none of its
   // CTAs one more than the others.
   return {.per_block = block,
           .per_split = std::max(block / 4, 1),
-          .per_call = kCall + kSegment + more * kNextSegment + (g.team > 8 ? kLargeTeam : 0),
-          .per_merge = kMerge};
+          .per_call = kCall + more * kNextSegment + (g.team > 8 ? kLargeTeam : 0),
+          .per_merge = g.whole == schedule::kShared ? kSharedMerge : kMerge};
 }
 
-/// As many teams as there is room for, or one for each request and group of row tiles if splits never pay.
+/// Each request is the work of one team, or of several that merge in the kernel. A lone one is that of as
+/// many as make the longest share of a CTA shortest, by the page table's reach; of others lengths decide.
+schedule::Geometry shared_items(schedule::Geometry g, int workers) {
+  g.whole = schedule::kShared;
+  g.cost = cost_of(g, workers);
+  schedule::Geometry fewer = g;
+  for (int parts = g.parts - 1; parts > 0 && g.requests == 1; --parts) {
+    fewer.parts = parts;
+    fewer.cost = cost_of(fewer, workers);
+    if (schedule::estimate(fewer) <= schedule::estimate(g)) g = fewer;
+  }
+  return g;
+}
+
+/// Teams as there is room for, or one for each request and group of row tiles if splits never pay.
 template <int kTeam>
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   const int teams = resident_teams(kTeam, workers);
@@ -71,9 +92,22 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   }
   g.cost = cost_of(g, workers);
   std::optional<schedule::Geometry> whole = schedule::whole_items(g);
-  if (!whole) return g;
+  if (!whole || g.rounds > 1) return g;
   whole->cost = cost_of(*whole, workers);
-  return schedule::never_gains_from_splits(g, *whole) ? *whole : g;
+  // A lone request gains most from being shared.
+  schedule::Geometry lone = g;
+  lone.parts -= g.requests - 1;
+  lone.requests = 1;
+  if (schedule::estimate(*whole) <= schedule::estimate(shared_items(lone, workers))) return *whole;
+  return shared_items(g, workers);
+}
+
+/// Partial results of teams that share a request, and their tickets, at most. Smaller batches than the
+/// problem's need no more: callers ask at the largest.
+std::size_t workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
+  const std::size_t partial = kTileRows * problem.cache.v_dim * sizeof(float) +  // as UnitPartial has them
+                              kMostUnits * (kTileRows * 2 * sizeof(float) + sizeof(std::uint64_t));
+  return std::max(decode_workspace_bytes(problem, g), kMostTeams * partial);
 }
 
 template <int kTeam>
@@ -111,7 +145,7 @@ constexpr DecodeKernel kernel(const char* name) {
           "dense and sparse, any page size; not with batch_invariant",
       .declines = declines,
       .geometry = geometry<kTeam>,
-      .workspace_bytes = decode_workspace_bytes,
+      .workspace_bytes = workspace_bytes,
       .launch = launch<kTeam>};
 }
 

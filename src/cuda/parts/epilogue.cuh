@@ -25,11 +25,18 @@ __device__ __forceinline__ float sink_factor(float lse, float sink) {
   return lse == -INFINITY ? 0.0F : 1.0F / (1.0F + exp2f((sink - lse) * kLog2E));
 }
 
-/// The final lse of a row.
+/// The final lse of a row, and its place.
+__device__ __forceinline__ float final_lse(const OutputArguments& output, float lse) {
+  return lse == -INFINITY ? output.empty_lse : lse;
+}
+__device__ __forceinline__ float* lse_place(const OutputArguments& output, const RowTile& tile, int head,
+                                            int token) {
+  return output.lse + tile.request * output.lse_batch_stride + head * output.lse_head_stride +
+         token * output.lse_token_stride;
+}
 __device__ __forceinline__ void write_lse(const OutputArguments& output, const RowTile& tile, int head,
                                           int token, float lse) {
-  output.lse[tile.request * output.lse_batch_stride + head * output.lse_head_stride +
-             token * output.lse_token_stride] = lse == -INFINITY ? output.empty_lse : lse;
+  *lse_place(output, tile, head, token) = final_lse(output, lse);
 }
 
 /// This thread's rows of o (columns first_column + 8 j + column + {0, 1}) as the final output.

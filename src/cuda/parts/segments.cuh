@@ -15,24 +15,33 @@ class PartPlace {
   /// CTAs that are numbered otherwise: one of part `part`, with lane `lane` or several lanes from there on.
   __device__ __forceinline__ PartPlace(const schedule::Geometry& g, int part, int lane)
       : part_(part), lane_(lane) {
-    if (g.whole != 0) {
-      begin_ = schedule::item_cut(g, part_);
-      end_ = schedule::next_item(g, begin_);
-    }
+    if (g.whole == schedule::kWhole) begin_ = schedule::item_cut(g, part_);
+    if (shares_one_request(g)) begin_ = {g.parts, 0, part_, part_};
   }
 
+  /// Can begin() and end() be called before the plan is there?
+  __device__ __forceinline__ static bool by_shape(const schedule::Geometry& g) {
+    return g.whole == schedule::kWhole || shares_one_request(g);
+  }
+  /// The row tile of the only segment of a part by shape, which must not be ragged.
+  __device__ __forceinline__ RowTile only_tile(const DecodeArguments& args) const {
+    return row_tile(args, begin_.request, args.geometry.whole == schedule::kWhole ? begin_.round : 0, lane_);
+  }
   /// Which of the part's row tiles of each segment, the first of them.
   __device__ __forceinline__ int lane() const { return lane_; }
   __device__ __forceinline__ schedule::Cut begin(const DecodeArguments& args) const {
-    return args.geometry.whole != 0 ? begin_ : args.cuts[part_];
+    return by_shape(args.geometry) ? begin_ : args.cuts[part_];
   }
   __device__ __forceinline__ schedule::Cut end(const DecodeArguments& args) const {
-    return args.geometry.whole != 0 ? end_ : args.cuts[part_ + 1];
+    return by_shape(args.geometry) ? schedule::next_item(args.geometry, begin_) : args.cuts[part_ + 1];
   }
 
  private:
+  __device__ __forceinline__ static bool shares_one_request(const schedule::Geometry& g) {
+    return kTeam > 1 && g.whole == schedule::kShared && g.requests == 1;
+  }
   int part_, lane_;
-  schedule::Cut begin_, end_;
+  schedule::Cut begin_;
 };
 
 /// The segments of this CTA's part, one after another; with teams, of kTeam CTAs, the share of each.
@@ -44,19 +53,22 @@ class Segments {
   __device__ __forceinline__ Segments(const DecodeArguments& args, const PartPlace<kTeam>& place)
       : args_(args),
         lane_(place.lane()),
-        walker_(args.geometry, place.begin(args), place.end(args), args.cache.lengths) {}
+        begin_(place.begin(args)),
+        walker_(args.geometry, begin_, place.end(args), args.cache.lengths) {}
 
   /// A tile without rows (of a ragged request) has no blocks either: nothing is loaded for it.
   __device__ __forceinline__ bool next(schedule::Segment& segment) {
     if (!walker_.next(segment)) return false;
     if (args_.query.begins != nullptr && tile_of(segment).rows == 0) segment.block_end = segment.block_begin;
-    team_blocks_ = segment.block_end - segment.block_begin;
-    if constexpr (kTeam > 1) {
-      const int rank = blockIdx.x % kTeam;
-      segment.block_end = segment.block_begin + schedule::share_begin(team_blocks_, kTeam, rank + 1);
-      segment.block_begin += schedule::share_begin(team_blocks_, kTeam, rank);
-    }
+    take_share(segment);
     return true;
+  }
+
+  /// The only segment of a part by shape, with rows, in fewer steps.
+  __device__ __forceinline__ schedule::Segment only() {
+    schedule::Segment segment = walker_.only();
+    take_share(segment);
+    return segment;
   }
 
   /// Blocks of the segment that next() gave, all CTAs' shares together.
@@ -69,10 +81,24 @@ class Segments {
   /// Which of the part's row tiles this is.
   __device__ __forceinline__ int lane() const { return lane_; }
 
+  /// With kShared: the parts that share the segment's request, of which this is the one of number `share`.
+  __device__ __forceinline__ int shares() const { return begin_.round; }
+  __device__ __forceinline__ int share() const { return begin_.block; }
+
  private:
+  __device__ __forceinline__ void take_share(schedule::Segment& segment) {
+    team_blocks_ = segment.block_end - segment.block_begin;
+    if constexpr (kTeam > 1) {
+      const int rank = blockIdx.x % kTeam;
+      segment.block_end = segment.block_begin + schedule::share_begin(team_blocks_, kTeam, rank + 1);
+      segment.block_begin += schedule::share_begin(team_blocks_, kTeam, rank);
+    }
+  }
+
   const DecodeArguments& args_;
   const int lane_;
-  schedule::PartWalker walker_;
+  const schedule::Cut begin_;
+  schedule::Walker<(kTeam > 1)> walker_;
   int team_blocks_ = 0;
 };
 

@@ -112,6 +112,13 @@ struct Builder {
     finish(merges, round_slots * g.rounds);
   }
 
+  __device__ void cut_into_shares() const {
+    for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) {
+      plan.cuts[k] = schedule::shared_cut(g, cost_prefix, k);
+    }
+    finish(0, g.parts);
+  }
+
   __device__ void cut_balanced() const {
     bool too_long = false;
     for (std::int32_t k = threadIdx.x; k < g.parts; k += kThreads) {
@@ -174,6 +181,8 @@ __global__ void __launch_bounds__(kThreads)
   builder.scan_costs();
   if (geometry.fixed_split > 0) {
     builder.cut_fixed();
+  } else if (geometry.whole == schedule::kShared) {
+    builder.cut_into_shares();
   } else {
     builder.cut_balanced();
   }

@@ -113,6 +113,17 @@ __device__ __forceinline__ float4 load_4_floats(std::uint32_t from) {
   return x;
 }
 
+/// An atomic addition that other CTAs' threads synchronise by: what this thread knows of is known to who adds
+/// later, and the other way round. Returns what was there before.
+__device__ __forceinline__ unsigned long long add_at_gpu(unsigned long long* global, unsigned long long x) {
+  unsigned long long before;
+  asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;"
+               : "=l"(before)
+               : "l"(global), "l"(x)
+               : "memory");
+  return before;
+}
+
 /// A tensor map is fetched before its first use.
 __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");

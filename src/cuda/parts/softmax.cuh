@@ -122,15 +122,22 @@ __device__ __forceinline__ float2 unpack(std::uint32_t pair) {
   }
 }
 
-/// An accumulator as A operands of 16 columns: the two layouts agree.
+/// An accumulator as A operands of 16 columns each: the two layouts agree. Of the operands [kBegin, kEnd).
 template <class Element, int kBegin, int kEnd, int kCount>
 __device__ __forceinline__ void pack_probabilities(std::uint32_t (&p)[kCount / 8][4],
                                                    const float (&s)[kCount]) {
+  static_assert(kEnd <= kCount / 8);
 #pragma unroll
   for (int k = kBegin; k < kEnd; ++k) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) p[k][i] = pack<Element>(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
   }
+}
+/// All of them.
+template <class Element, int kCount>
+__device__ __forceinline__ void pack_probabilities(std::uint32_t (&p)[kCount / 8][4],
+                                                   const float (&s)[kCount]) {
+  pack_probabilities<Element, 0, kCount / 8>(p, s);
 }
 
 /// Does any row of the warp shrink? The base settles after a few blocks.

@@ -101,7 +101,7 @@ class Attention {
     take_keys(keys_);
     if (blocks == 1) give_back_query();
     take_exponentials(start);
-    parts::pack_probabilities<Element, 0, 4>(p_, s_);
+    parts::pack_probabilities<Element>(p_, s_);
 #pragma unroll 1
     for (int left = blocks - 1; left > 0; --left) {
       issue_scores(keys_);
@@ -116,7 +116,7 @@ class Attention {
       ptx::pin_registers(o_);
       take_values(values_, start);
       if (parts::shrinks(factor)) parts::rescale(o_, factor);
-      parts::pack_probabilities<Element, 0, 4>(p_, s_);
+      parts::pack_probabilities<Element>(p_, s_);
       start += Config::kBlockTokens;
     }
     issue_outputs(values_);

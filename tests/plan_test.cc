@@ -206,6 +206,12 @@ TEST(Plan, SharedItems) {
   BuiltPlan plan(skewed);
   EXPECT_EQ(plan.view().cuts[0].round, 12);
   EXPECT_EQ(plan.view().cuts[14].request, 2);
+  Result<PlanDescription> description =
+      describe_plan(skewed.geometry, skewed.lengths.data(),
+                    {plan.view().header, static_cast<std::size_t>(plan_bytes(skewed.geometry))}, "teams");
+  ASSERT_TRUE(description.ok());
+  EXPECT_EQ(description->merges, 2);
+  EXPECT_EQ(description->slots, 14);
   const Batch single{{.requests = 1, .parts = 7, .max_tokens = 100000, .whole = kShared, .cost = {10, 1}},
                      {0}};
   BuiltPlan of_single(single);

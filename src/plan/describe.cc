@@ -80,6 +80,14 @@ Result<PlanDescription> describe_plan(const schedule::Geometry& g, const std::in
   description.total_cost = view.header->total_cost;
   description.merges = view.header->merges;
   description.slots = view.header->slots;
+  if (g.whole == schedule::kShared) {  // merged in the kernel: no combine step is told of it
+    description.slots = 0;
+    for (std::int32_t p = 0; p < g.parts; ++p) {
+      const schedule::Cut& cut = view.cuts[p];
+      description.slots += cut.round > 1;
+      description.merges += cut.round > 1 && cut.block == 0;
+    }
+  }
   for (std::int32_t p = 0; p < g.parts; ++p) {
     PlanPart part;
     schedule::PartWalker walker(g, view.cuts[p], view.cuts[p + 1], lengths);

@@ -40,7 +40,10 @@ class Loader {
 
   /// Announces steps, the first at `token`, every `stride` tokens.
   __device__ __forceinline__ void announce(const StepRange& range, int token, int stride) {
-    if (clearing_ == kUnknown) begin_to_clear((range.end - token) / 2 >= Config::kClearingSteps * stride);
+    if (clearing_ == kUnknown) {
+      clearing_ = 0;
+      if ((range.end - token) / 2 >= Config::kClearingSteps * stride) begin_to_clear();
+    }
     range_ = range;
     token_ = token;
     stride_ = stride;
@@ -77,10 +80,9 @@ class Loader {
   static constexpr int kMostLines = Config::kStepTokens / 8;
   static constexpr int kUnknown = 1 << 30;
 
-  /// With the first segment: does L2 have to be cleared?
-  __device__ __forceinline__ void begin_to_clear(bool clears) {
-    clearing_ = clears ? Config::kClearingSteps : 0;
-    policy_ = clears ? ptx::evict_unchanged_policy() : ptx::evict_first_policy();
+  __device__ __forceinline__ void begin_to_clear() {
+    clearing_ = Config::kClearingSteps;
+    policy_ = ptx::evict_unchanged_policy();
   }
 
   /// A step's tokens are 2^this lines of boxes.
@@ -219,7 +221,7 @@ class Loader {
   // Keys and values are read once; what stays in L2 instead is the plan, the page table and the program. But
   // what other programs have written stays, too, and leaves little room for what is on its way: where much is
   // to be read, the first steps push that out.
-  std::uint64_t policy_ = 0;
+  std::uint64_t policy_ = ptx::evict_first_policy();
   int clearing_ = kUnknown;  // steps that still do
   StepRange range_ = {};
   int token_ = 0, stride_ = 0;  // of the next request

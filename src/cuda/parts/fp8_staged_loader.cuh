@@ -9,7 +9,7 @@
 namespace flashlatent::parts {
 
 /// By eight warps.
-class Fp8StagedLoader : public Fp8Tokens<8, 1> {
+class Fp8StagedLoader : public Fp8Tokens<8, 1, true> {
  public:
   static constexpr bool kSparesRegisters = false;
 
@@ -45,11 +45,9 @@ class Fp8StagedLoader : public Fp8Tokens<8, 1> {
   }
 
  private:
-  static_assert(kRows == 1);
-
   /// From now on requests are of the block located last.
   __device__ __forceinline__ void enter() {
-    const std::uint8_t* token = token_of_row(0);
+    const std::uint8_t* token = token_of_quad();
     // A lane takes the scale of one group.
     ptx::copy_4_bytes(staged_scale_, token + fp8_656::kScaleOffset + lane() % 4 * 4);
     row_ = token + lane() % 4 * 32;
@@ -96,12 +94,12 @@ class Fp8StagedLoader : public Fp8Tokens<8, 1> {
     pipe.wait_empty(2 * kUnit);
     if constexpr (kUnit == 0) {
       publish_live(pipe, live);
-      ptx::store_16_bytes(tile<0>(pipe, 0, 0) + place_, first);
-      ptx::store_16_bytes(tile<0>(pipe, 0, 0) + (place_ ^ 16), second);
+      ptx::store_16_bytes(tile<0>(pipe, 0) + place_, first);
+      ptx::store_16_bytes(tile<0>(pipe, 0) + (place_ ^ 16), second);
     } else {
       const float scale = __shfl_sync(0xffffffff, scales_, kUnit - 1, 4);
-      store_converted(tile<kUnit>(pipe, 0, 0), first, scale);
-      store_converted(tile<kUnit>(pipe, 1, 0), second, scale);
+      store_converted(tile<kUnit>(pipe, 0), first, scale);
+      store_converted(tile<kUnit>(pipe, 1), second, scale);
     }
     publish<kUnit>(pipe);
   }

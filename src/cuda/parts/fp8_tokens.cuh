@@ -48,7 +48,8 @@ __device__ __forceinline__ uint2 dequantize(std::uint32_t values, float scale) {
 ///
 /// Places come in three stages, each of a block after the other: look_up() asks for a block's entries,
 /// locate() makes places of them, a lane a token; then a loader hands them to the lanes that load the rows.
-template <int kWarps, int kCluster>
+/// kHasRegisters: what is needed once a block is kept in registers.
+template <int kWarps, int kCluster, bool kHasRegisters>
 class Fp8Tokens {
  public:
   static constexpr int kThreads = 32 * kWarps;
@@ -61,7 +62,10 @@ class Fp8Tokens {
   __device__ __forceinline__ static void prepare(const CUtensorMap&) {}
 
   __device__ __forceinline__ void look_ahead(const BlockRange& range) {
-    keep(kept_.next, range);
+    keep(kept_.next_entries, range.entries);
+    keep(kept_.next_length, range.length);
+    keep(kept_.next_begin, range.begin);
+    keep(kept_.next_end, range.end);
     __syncwarp();
     if (block_ == end_) look_up();
   }
@@ -70,15 +74,14 @@ class Fp8Tokens {
   static constexpr int kUnits = 1 + fp8_656::kGroups;
   static constexpr int kOwnRows = kTileRows / kCluster;
   static constexpr int kWarpRows = kOwnRows / kWarps;
-  static constexpr int kRows = kWarpRows / 8;  // of a thread, 8 apart
-  static_assert(kRows >= 1);
+  static_assert(kWarpRows == 8, "a quad a token");
 
-  /// Of each warp: what it needs once a block. In shared memory where registers are short.
-  static constexpr bool kHasRegisters = kWarps == 8;
+  /// Of each warp: what it needs once a block.
   struct Kept {
-    BlockRange ahead;    // being located
-    BlockRange next;     // the range after it, if it is announced and was not looked up
-    std::uint32_t live;  // which of its 32 tokens count, of the block located last
+    const std::int32_t *entries, *next_entries;  // of the range that is being located, and the one after it
+    int length, next_length;
+    int next_begin, next_end;  // equal: none is announced that was not looked up
+    std::uint32_t live;        // which of its 32 tokens count, of the block located last
   };
 
   __device__ __forceinline__ Fp8Tokens(const CacheArguments& cache, int thread, Kept& kept)
@@ -96,7 +99,7 @@ class Fp8Tokens {
     return x;
   }
   __device__ __forceinline__ int lane() const { return opaque(token_) % 32U; }
-  /// Of its half of the block, the row that this thread loads first.
+  /// Of its half of the block, the row that this thread loads.
   __device__ __forceinline__ int row_in_half() const { return opaque(place_) / kRowBytes % 32U; }
 
   /// to = from, by all lanes into registers or by one into shared memory.
@@ -109,13 +112,17 @@ class Fp8Tokens {
   __device__ __forceinline__ void look_up() {
     if (block_ == end_) {
       __syncwarp();
-      keep(kept_.ahead, kept_.next);
-      keep(kept_.next.end, kept_.next.begin);
+      block_ = kept_.next_begin;
+      end_ = kept_.next_end;
       __syncwarp();
-      block_ = kept_.ahead.begin;
-      end_ = kept_.ahead.end;
+      keep(kept_.entries, kept_.next_entries);
+      keep(kept_.length, kept_.next_length);
+      keep(kept_.next_end, kept_.next_begin);
+      __syncwarp();
     }
-    if (block_ < end_) entry_ = entry_of(cache_, kept_.ahead, block_ * 64 + token_);
+    if (block_ < end_) {
+      entry_ = entry_of(cache_, {kept_.entries, kept_.length, 0, 0, 0}, block_ * 64 + token_);
+    }
   }
 
   /// The next block, if there is one. kPrefetches: brings its tokens to L2.
@@ -136,9 +143,9 @@ class Fp8Tokens {
     ++block_;
   }
 
-  /// The token of this thread's i-th row, of the block located last; `zero` is 0.
-  __device__ __forceinline__ const std::uint8_t* token_of_row(int i, std::uint32_t zero = 0) const {
-    const std::int64_t offset = __shfl_sync(0xffffffff, offset_, (row_in_half() + i * 8) | zero);
+  /// The token that this thread's quad loads, of the block located last; `zero` is 0.
+  __device__ __forceinline__ const std::uint8_t* token_of_quad(std::uint32_t zero = 0) const {
+    const std::int64_t offset = __shfl_sync(0xffffffff, offset_, row_in_half() | zero);
     return offset < 0 ? reinterpret_cast<const std::uint8_t*>(kZeros)
                       : static_cast<const std::uint8_t*>(cache_.data) + offset;
   }
@@ -150,10 +157,10 @@ class Fp8Tokens {
     return unit == 0 ? fp8_656::kRopeOffset + half * 16 : (unit - 1) * fp8_656::kGroup + half * 64;
   }
 
-  /// The tile of half a unit, from the first of the thread's row-th eight rows.
+  /// The tile of half a unit.
   template <int kUnit, class Pipe>
-  __device__ __forceinline__ static std::uint32_t tile(const Pipe& pipe, int half, int row) {
-    return ptx::shared_address(&pipe.tile(kUnit == 0 ? 0 : 2 * kUnit - 1 + half)) + row * 8 * kRowBytes;
+  __device__ __forceinline__ static std::uint32_t tile(const Pipe& pipe, int half) {
+    return ptx::shared_address(&pipe.tile(kUnit == 0 ? 0 : 2 * kUnit - 1 + half));
   }
 
   /// Sixteen e4m3 into a tile. Returns the last two.
@@ -208,7 +215,7 @@ class Fp8Tokens {
 
   const CacheArguments& cache_;
   int token_;            // of a block: what this lane locates
-  std::uint32_t place_;  // in a tile: unit 2 (lane % 4) of this thread's first row
+  std::uint32_t place_;  // in a tile: unit 2 (lane % 4) of this thread's row
 
   std::conditional_t<kHasRegisters, Kept, Kept&> kept_;
   int block_ = 0, end_ = 0;   // what is left to locate of kept_.ahead

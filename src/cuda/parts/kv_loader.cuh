@@ -12,8 +12,8 @@
 //   live()                      which of the block's tokens count; written before tile 0 is full
 //   next_block()
 //
-// A loader is one of tma_loader.cuh, token_loader.cuh, or, from an fp8_656 cache, fp8_staged_loader.cuh,
-// fp8_in_place_loader.cuh, fp8_cluster_loader.cuh:
+// A loader is one of tma_loader.cuh, token_loader.cuh, or, from an fp8_656 cache, fp8_staged_loader.cuh and
+// fp8_register_loader.cuh:
 //   prepare(map)                what may be done before the launch before this one is done
 //   kThreads, kArrivals         threads that call it; arrivals on a full barrier, beside the bytes of copies
 //   kZeroesDead                 whether tokens that do not count become rows of zeros

@@ -19,10 +19,14 @@ struct Config {
   static constexpr int kHalfChunks = kVChunks / 2;  // of the output that a warpgroup holds
   static constexpr int kHalfDim = kVDim / 2;
 
-  static constexpr int kThreads = 384;  // two warpgroups compute, one loads
-  static constexpr int kComputeThreads = 256;
-  static constexpr int kLoaderRegisters = 56;
-  static constexpr int kComputeRegisters = (3 * 168 - kLoaderRegisters) / 2;
+  static constexpr int kComputeThreads = 256;  // two warpgroups
+  static constexpr int kLoaderThreads = Loader::kThreads <= 128 ? 128 : 256;
+  static constexpr int kThreads = kComputeThreads + kLoaderThreads;
+  static constexpr int kLoaderRegisters = kLoaderThreads == 128 ? 56 : 48;
+  static constexpr int kComputeRegisters = kLoaderThreads == 128 ? 224 : 208;
+
+  /// Of V in a product: ptxas takes no more registers for one than a thread has at launch.
+  static constexpr int kPvColumns = kThreads == 384 || kHalfDim < 128 ? kHalfDim : 128;
 
   using Buffer = KvBuffer<kQkChunks>;
   using State = KvState<kQkChunks>;
@@ -53,8 +57,10 @@ struct Config {
   static_assert(!Loader::kPairs || (kQkChunks - kVChunks == 1 && kHalfChunks % 2 == 0));
 
   static_assert(kQkDim % 64 == 0 && kVDim % 128 == 0 && kVDim <= kQkDim && kVDim <= 512);
-  // What a launch of 384 threads gets, 168 registers each; asking for more would wait for ever.
-  static_assert(2 * kComputeRegisters + kLoaderRegisters <= 3 * 168 && kComputeRegisters % 8 == 0);
+  // What a launch gets, 168 registers for each of 384 threads or 128 for 512; asking for more would wait for
+  // ever.
+  static_assert(2 * kComputeRegisters + kLoaderThreads / 128 * kLoaderRegisters <=
+                (kThreads == 384 ? 3 * 168 : 4 * 128));
 };
 
 }  // namespace flashlatent::seesaw

@@ -357,7 +357,8 @@ class Warpgroup {
   __device__ __forceinline__ void multiply(int block) {
     if (kBegin == 0) ptx::pin_registers(o_);
     ptx::wgmma_fence();
-    parts::pv<Element, Config::kHalfDim, kBegin, kEnd>(o_, p_, shared_.kv[block].tiles + kFirstTile);
+    parts::pv<Element, Config::kHalfDim, kBegin, kEnd, Config::kPvColumns>(
+        o_, p_, shared_.kv[block].tiles + kFirstTile);
     ptx::wgmma_commit();
   }
 
@@ -500,7 +501,9 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   cudaGridDependencySynchronize();            // of what the launch before may still write
   cudaTriggerProgrammaticLaunchCompletion();  // the combine step may take its place in the queue
 
-  const Role role = static_cast<Role>(threadIdx.x / 128);
+  const Role role = Config::kLoaderThreads == 128 || threadIdx.x < Config::kComputeThreads
+                        ? static_cast<Role>(threadIdx.x / 128)
+                        : Role::kLoader;
   if (role == Role::kLoader) {
     ptx::give_registers<Config::kLoaderRegisters>();
     load<Config>(shared, args, kv_map);

@@ -43,10 +43,6 @@ class Pipe {
     KvState<kQkChunks>& state = states_[buffer_];
     ptx::wait(mine(i) ? state.empty[chunk(i)] : state.full[chunk(i)], parity() ^ 1);
   }
-  /// Would wait_empty() return at once? Of a tile that this CTA loads.
-  __device__ __forceinline__ bool is_empty(int i) const {
-    return __all_sync(0xffffffff, ptx::is_complete_now(states_[buffer_].empty[chunk(i)], parity() ^ 1));
-  }
   __device__ __forceinline__ std::uint64_t& live() const { return states_[buffer_].live[parity()]; }
   __device__ __forceinline__ void next_block() {
     parity_ ^= 1U << buffer_;

@@ -1,28 +1,34 @@
-// Tokens of an fp8_656 cache by way of registers, for clusters: a unit is under way while the one before is
-// converted.
+// Tokens of an fp8_656 cache by way of registers: a unit is under way while the one before is converted, or
+// waits for its tiles. The block after is brought to L2 meanwhile.
 #pragma once
 
 #include "cuda/parts/fp8_tokens.cuh"
 
 namespace flashlatent::parts {
 
-/// By four warps of each of two CTAs.
-class Fp8ClusterLoader : public Fp8Tokens<4, 2> {
+/// By eight warps, in a cluster of two by four of each CTA.
+template <int kCluster>
+class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false> {
+  using Base = Fp8Tokens<8 / kCluster, kCluster, false>;
+  using Base::block_, Base::kept_, Base::kUnits, Base::lane, Base::look_up, Base::place_, Base::publish_live,
+      Base::store_converted, Base::token_of_quad, Base::under_way_;
+
  public:
+  using Base::kThreads;
   static constexpr bool kSparesRegisters = true;
   struct Memory {
-    Kept warps[kThreads / 32];
+    typename Base::Kept warps[kThreads / 32];
   };
 
-  __device__ __forceinline__ Fp8ClusterLoader(const CacheArguments& cache, const CUtensorMap&, int thread,
-                                              Memory& memory)
-      : Fp8Tokens(cache, thread, memory.warps[thread / 32]) {}
+  __device__ __forceinline__ Fp8RegisterLoader(const CacheArguments& cache, const CUtensorMap&, int thread,
+                                               Memory& memory)
+      : Base(cache, thread, memory.warps[thread / 32]) {}
 
   template <class Pipe, class Announce>
   __device__ __forceinline__ void load(Pipe& pipe, const BlockRange& range, Announce announce) {
     int left = range.end - range.begin;
     if (left > 0 && !under_way_) {
-      locate<true>();
+      this->template locate<true>();
       look_up();
       enter(0);
       request<0>(bytes_[buffer_of(0)]);
@@ -37,14 +43,13 @@ class Fp8ClusterLoader : public Fp8Tokens<4, 2> {
   }
 
  private:
-  static_assert(kRows == 1);
   // While a unit is converted, the next one is under way: no more than one, because ptxas gives all these
   // loads the same scoreboard, and who waits for one of them waits for all.
   using Bytes = uint4[2];
 
   /// From now on requests are of the block located last; of zeros, if none came after the one before.
   __device__ __forceinline__ void enter(std::uint32_t zero) {
-    const std::uint8_t* token = token_of_row(0, zero);
+    const std::uint8_t* token = token_of_quad(zero);
     // A lane takes the scale of one group.
     scales_ = __ldg(reinterpret_cast<const float*>(token + fp8_656::kScaleOffset) + lane() % 4);
     row_ = token + lane() % 4 * 32;
@@ -54,8 +59,8 @@ class Fp8ClusterLoader : public Fp8Tokens<4, 2> {
   template <int kUnit>
   __device__ __forceinline__ void request(Bytes& to) {
     if constexpr (kUnit == 1) row_ -= lane() % 4 * 16;
-    to[0] = ptx::load_16_bytes(row_ + from(kUnit, 0));
-    to[1] = ptx::load_16_bytes(row_ + from(kUnit, 1));
+    to[0] = ptx::load_16_bytes(row_ + Base::from(kUnit, 0));
+    to[1] = ptx::load_16_bytes(row_ + Base::from(kUnit, 1));
   }
 
   template <class Pipe, int... kUnit>
@@ -71,7 +76,7 @@ class Fp8ClusterLoader : public Fp8Tokens<4, 2> {
   template <int kUnit, class Pipe>
   __device__ __forceinline__ void convert_unit(Pipe& pipe) {
     constexpr int kNext = (kUnit + 1) % kUnits;
-    if constexpr (kUnit == 1) locate<true>();  // RoPE's tile has gone, live with it
+    if constexpr (kUnit == 1) this->template locate<true>();  // RoPE's tile has gone, live with it
     if constexpr (kUnit == kUnits - 1) take_scale<kUnit>();
     // Nothing is asked for before this unit is there: its values, made to 0 by what ptxas does not know to be
     // 0, go into addresses.
@@ -102,14 +107,14 @@ class Fp8ClusterLoader : public Fp8Tokens<4, 2> {
     pipe.wait_empty(2 * kUnit);
     if constexpr (kUnit == 0) {
       publish_live(pipe, kept_.live);
-      ptx::store_16_bytes(tile<0>(pipe, 0, 0) + place_, bytes[0]);
-      ptx::store_16_bytes(tile<0>(pipe, 0, 0) + (place_ ^ 16), bytes[1]);
+      ptx::store_16_bytes(Base::template tile<0>(pipe, 0) + place_, bytes[0]);
+      ptx::store_16_bytes(Base::template tile<0>(pipe, 0) + (place_ ^ 16), bytes[1]);
       last_ = bytes[1].w;
     } else {
-      store_converted(tile<kUnit>(pipe, 0, 0), bytes[0], scale_);
-      last_ = store_converted(tile<kUnit>(pipe, 1, 0), bytes[1], scale_);
+      store_converted(Base::template tile<kUnit>(pipe, 0), bytes[0], scale_);
+      last_ = store_converted(Base::template tile<kUnit>(pipe, 1), bytes[1], scale_);
     }
-    publish<kUnit>(pipe);
+    this->template publish<kUnit>(pipe);
   }
 
   const std::uint8_t* row_ = nullptr;  // 16 bytes of the token that this thread loads

@@ -34,8 +34,8 @@ struct CostModel {
 
 /// How items become parts.
 inline constexpr std::int32_t kCutLine = 0;  ///< The line of items is cut where balance wants.
-inline constexpr std::int32_t kWhole =
-    1;  ///< Part k is item k, whatever the lengths; nothing is ever merged.
+/// Part k is item k, whatever the lengths; nothing is ever merged.
+inline constexpr std::int32_t kWhole = 1;
 /// A part is of one item. Each item has one, and more by its share of the cost; those of an item take equal
 /// shares of its blocks, and merge what they have themselves: no combine step. One round.
 inline constexpr std::int32_t kShared = 2;
@@ -53,7 +53,7 @@ struct Geometry {
   std::int32_t length_sharers = 1;  ///< Requests in a row that have one length: sparse query tokens.
   std::int32_t team = 1;            ///< CTAs that share a segment's blocks, and merge what they have; a block
                                     ///< costs a team a CTA's time over its size.
-  std::int32_t whole = 0;           ///< kCutLine, kWhole or kShared.
+  std::int32_t whole = kCutLine;    ///< kCutLine, kWhole or kShared.
   CostModel cost;
 };
 

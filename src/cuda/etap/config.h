@@ -47,7 +47,7 @@ struct Config {
   // Pairs need whole blocks: in a ring of others a place would be now the first of a pair, now the second,
   // and its barrier miss phases. So do teams, where a tile's place says whose it is.
   static constexpr int kRingTiles =
-      Loader::kPairs || kTeam > 1 ? kMostTiles / kQkChunks* kQkChunks : kMostTiles;
+      (Loader::kPairs || kTeam > 1) ? kMostTiles / kQkChunks * kQkChunks : kMostTiles;
 
   // At a segment's end one warpgroup hands its output (fp32) to the other in the last V tiles of its last
   // block.

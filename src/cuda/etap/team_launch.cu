@@ -27,10 +27,8 @@ constexpr int kBlockStreaming = 2250;
 /// Teams that run at once: on an H200, whose GPCs have 16 or 18 SMs each but for those that are switched off,
 /// 15 of 8 and 7 of 16. Other devices may run one more or less.
 constexpr int kUnusedSms = 12;
-constexpr int kMostTeams = 16;  // what the workspace and TeamMerge have room for
-constexpr int kMostUnits = 16;
 constexpr int resident_teams(int team, int workers) {
-  return std::min(std::max(workers - kUnusedSms, 0), kMostTeams * 8) / team;
+  return std::min(std::max(workers - kUnusedSms, 0), etap::kMostTeams * 8) / team;
 }
 /// On a slice of a device that may not hold one team it is no choice.
 constexpr int kNoTeam = 1 << 30;
@@ -106,8 +104,8 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
 /// problem's need no more: callers ask at the largest.
 std::size_t workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
   const std::size_t partial = kTileRows * problem.cache.v_dim * sizeof(float) +  // as UnitPartial has them
-                              kMostUnits * (kTileRows * 2 * sizeof(float) + sizeof(std::uint64_t));
-  return std::max(decode_workspace_bytes(problem, g), kMostTeams * partial);
+                              etap::kMostUnits * (kTileRows * 2 * sizeof(float) + sizeof(std::uint64_t));
+  return std::max(decode_workspace_bytes(problem, g), etap::kMostTeams * partial);
 }
 
 template <int kTeam>

@@ -6,6 +6,7 @@
 // and any call leaves its tickets at 0: only where that word does not stand is a ticket begun anew.
 #pragma once
 
+#include "cuda/etap/instances.h"
 #include "cuda/etap/team.cuh"
 
 namespace flashlatent::etap {
@@ -36,8 +37,6 @@ __device__ __forceinline__ bool take_ticket(Ticket* ticket, int count) {
   return last;
 }
 
-inline constexpr int kMostShares = 16;
-
 /// One unit, by one warpgroup.
 template <class Config>
 class TeamMerge {
@@ -66,10 +65,10 @@ class TeamMerge {
 
   /// All teams' together in their order, unnormalised, and row n, thread % kRows, in one trip to memory.
   __device__ __forceinline__ RowStatistics add_up(float (&x)[4], int n, int column) const {
-    float2 rows[kMostShares];
-    float4 units[kMostShares];
+    float2 rows[kMostTeams];
+    float4 units[kMostTeams];
 #pragma unroll
-    for (int i = 0; i < kMostShares; ++i) {
+    for (int i = 0; i < kMostTeams; ++i) {
       rows[i] = make_float2(-INFINITY, 0.0F);
       units[i] = make_float4(0, 0, 0, 0);
       if (i >= shares_) continue;
@@ -83,7 +82,7 @@ class TeamMerge {
     const int at = 8 * Exchange<Config>::eight_rows(unit_) + column;
     x[0] = x[1] = x[2] = x[3] = 0;
 #pragma unroll
-    for (int i = 0; i < kMostShares; ++i) {
+    for (int i = 0; i < kMostTeams; ++i) {
       if (i >= shares_) break;
       const float weight = parts::exp2_fast(rows[i].x - base);
       all.sum += rows[i].y * weight;
@@ -93,6 +92,11 @@ class TeamMerge {
   }
 
  private:
+  // As the workspace is reckoned on the host (team_launch.cu).
+  static_assert(Config::kUnits <= kMostUnits);
+  static_assert(Config::kUnits * sizeof(UnitPartial<Config>) ==
+                Config::kRows * (Config::kVDim * sizeof(float) + Config::kUnits * sizeof(RowStatistics)));
+
   UnitPartial<Config>* const partials_;
   Ticket* const ticket_;
   const int shares_, unit_, thread_;

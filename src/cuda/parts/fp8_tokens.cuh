@@ -218,7 +218,7 @@ class Fp8Tokens {
   std::uint32_t place_;  // in a tile: unit 2 (lane % 4) of this thread's row
 
   std::conditional_t<kHasRegisters, Kept, Kept&> kept_;
-  int block_ = 0, end_ = 0;   // what is left to locate of kept_.ahead
+  int block_ = 0, end_ = 0;   // what is left to locate of the range of kept_.entries
   bool under_way_ = false;    // is there a block located last, not yet converted?
   int entry_ = 0;             // of this lane's token in the block after it
   std::int64_t offset_ = -1;  // of this lane's token; negative: it does not count

@@ -125,6 +125,7 @@ def test_cache_operators(device):
         rows = operators.gather_kv(*copied, table, begins, 32, dtype=torch.bfloat16, key_scale=scale)
         return *caches, *rows
 
+    torch.compiler.reset()  # all parameters compile one code object, and so many versions it may not have
     for call in (fill, torch.compile(fill, fullgraph=True, backend="aot_eager")):
         *caches, gathered_keys, gathered_values = call(keys, values)
         for tokens, cache, rows in zip((keys, values), caches, (gathered_keys, gathered_values)):

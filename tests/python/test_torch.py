@@ -109,6 +109,7 @@ def test_compile(device, dynamic):
                                             v_dim=256, plan=plan)
         return out + 0, lse
 
+    torch.compiler.reset()  # all parameters compile one code object, and so many versions it may not have
     compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic, backend="aot_eager")
     # A plan's size is not known where shapes are not; newer torch takes that by default.
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
@@ -182,6 +183,7 @@ def test_cache_operators(device):
         flashlatent.torch.copy_pages(quantised, copied, pairs)
         return kv_cache, flashlatent.torch.gather_cache(copied, table, begins, 32, dtype=torch.bfloat16)
 
+    torch.compiler.reset()  # all parameters compile one code object, and so many versions it may not have
     for call in (fill, torch.compile(fill, fullgraph=True, backend="aot_eager")):
         kv_cache, rows = call(latent, rope)
         tokens = torch.cat([latent, rope], -1)

@@ -32,7 +32,7 @@ enum class Share {
   kParts,    ///< 128 columns of one row; the warps share its parts and add up in shared memory. Few rows,
              ///< and in any case rows of many parts.
   kColumns,  ///< 128 columns of eight rows, a warp each. Many parts a row.
-  kRows,     ///< All columns of eight rows, a warp each. Few parts a row.
+  kRows,     ///< 256 columns of eight rows, a warp each. Few parts a row.
 };
 constexpr int kWarps = 8;
 constexpr int kUnitColumns = 128;  // four a lane
@@ -83,72 +83,49 @@ __device__ __forceinline__ void write_row(const parts::DecodeArguments& args, co
   if (column == 0) parts::write_lse(output, tile, head, token, weights.lse);
 }
 
-/// kUnits times 128 columns of a row by one warp. Parts go kAtOnce at a time, the first ones before their
-/// weights are known: a row of that many parts takes one trip to memory.
+/// kUnits times 128 columns of a row by one warp, kAtOnce parts in one trip to memory.
 template <class Element, int kUnits, int kAtOnce>
 __device__ __forceinline__ void merge_by_warp(const parts::DecodeArguments& args, const parts::RowTile& tile,
                                               int row, int first_column, const parts::RowParts& parts,
                                               int v_dim) {
   const int lane_column = first_column + threadIdx.x % 32 * 4;
-  float4 values[kAtOnce][kUnits];
-  auto load = [&](int first) {
+  const auto merged = parts::merge_parts<kUnits, kUnitColumns, kAtOnce>(parts, lane_column, v_dim, 0, 1);
+  const parts::RowWeights weights = parts::finish_weights(parts::finite_or_zero(merged.base), merged.sum);
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-#pragma unroll
-      for (int unit = 0; unit < kUnits; ++unit) {
-        const int column = unit * kUnitColumns + lane_column;
-        if (first + i >= parts.count || column >= v_dim) continue;
-        values[i][unit] =
-            *reinterpret_cast<const float4*>(parts.out + (first + i) * parts.out_stride + column);
-      }
-    }
-  };
-  load(0);
-  const parts::RowWeights weights = parts::warp_weights(parts);
-  float4 sums[kUnits] = {};
-  for (int first = 0; first < parts.count; first += kAtOnce) {
-    if (first > 0) load(first);
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      // A part of weight 0 counts for nothing, whatever it holds.
-      const float weight = first + i < parts.count ? weights.of(parts, first + i) : 0;
-      if (weight == 0) continue;
-#pragma unroll
-      for (int unit = 0; unit < kUnits; ++unit) {
-        sums[unit].x += weight * values[i][unit].x;
-        sums[unit].y += weight * values[i][unit].y;
-        sums[unit].z += weight * values[i][unit].z;
-        sums[unit].w += weight * values[i][unit].w;
-      }
-    }
-  }
-#pragma unroll
-  for (int unit = 0; unit < kUnits; ++unit) {
-    const int column = unit * kUnitColumns + lane_column;
-    if (column < v_dim) write_row<Element>(args, tile, row, column, sums[unit], weights);
+  for (int i = 0; i < kUnits; ++i) {
+    const int column = lane_column + i * kUnitColumns;
+    if (column < v_dim) write_row<Element>(args, tile, row, column, merged.out[i], weights);
   }
 }
+
+/// What the warps of a CTA have merged of one row.
+using WarpMerges = parts::MergedParts<1>[kWarps][32];
 
 /// 128 columns of a row by a CTA, whose warps share the parts.
 template <class Element>
 __device__ __forceinline__ void merge_by_cta(const parts::DecodeArguments& args, const parts::RowTile& tile,
                                              int row, int first_column, const parts::RowParts& parts,
-                                             int v_dim, float4 (&sums)[kWarps][32]) {
+                                             int v_dim, WarpMerges& merges) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int column = first_column + lane * 4;
-  const parts::RowWeights weights = parts::warp_weights(parts);
-  sums[warp][lane] = parts::add_parts<8>(parts, weights, column < v_dim ? column : 0, warp, kWarps);
+  merges[warp][lane] = parts::merge_parts<1, kUnitColumns, 8>(parts, column, v_dim, warp, kWarps);
   __syncthreads();
   if (warp == 0) {
-    float4 sum = sums[0][lane];
+    float max = -INFINITY;
 #pragma unroll
-    for (int i = 1; i < kWarps; ++i) {
-      sum.x += sums[i][lane].x;
-      sum.y += sums[i][lane].y;
-      sum.z += sums[i][lane].z;
-      sum.w += sums[i][lane].w;
+    for (int i = 0; i < kWarps; ++i) max = fmaxf(max, merges[i][lane].base);
+    const float base = parts::finite_or_zero(max);
+    float4 out = make_float4(0, 0, 0, 0);
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kWarps; ++i) {
+      const parts::MergedParts<1>& merged = merges[i][lane];
+      const float weight = parts::exp2_fast((merged.base - base) * parts::kLog2E);
+      sum += weight * merged.sum;
+      parts::add_weighted(out, weight, merged.out[0]);
     }
-    if (column < v_dim) write_row<Element>(args, tile, row, column, sum, weights);
+    const parts::RowWeights weights = parts::finish_weights(base, sum);
+    if (column < v_dim) write_row<Element>(args, tile, row, column, out, weights);
   }
   __syncthreads();
 }
@@ -183,16 +160,18 @@ struct LongMerges {
   __device__ __forceinline__ bool listed() const { return count <= kMost; }
 };
 
-/// CTAs a multiprocessor, which limits registers: with shared parts four, that do the 512 units of 128 rows
-/// in one wave.
-constexpr int resident_ctas(Share share) {
-  return share == Share::kRows ? 3 : 4;
+/// CTAs a multiprocessor, which limits registers: the 512 units of 128 rows are done in one wave.
+constexpr int kResidentCtas = 4;
+
+/// How many times 128 columns a warp merges at once.
+constexpr int column_units_a_warp(Share share) {
+  return share == Share::kRows ? 2 : 1;
 }
 
 template <class Element, Share kShare>
-__global__ void __launch_bounds__(kWarps * 32, resident_ctas(kShare))
+__global__ void __launch_bounds__(kWarps * 32, kResidentCtas)
     combine_plan_kernel(const __grid_constant__ parts::DecodeArguments args, int v_dim) {
-  __shared__ float4 sums[kWarps][32];
+  __shared__ WarpMerges warp_merges;
   __shared__ LongMerges long_merges;
   const schedule::Geometry& g = args.geometry;
   const int warp = threadIdx.x / 32;
@@ -215,11 +194,12 @@ __global__ void __launch_bounds__(kWarps * 32, resident_ctas(kShare))
     const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, unit.lane);
     if (unit.row >= tile.rows) continue;
     merge_by_cta<Element>(args, tile, unit.row, unit.columns * kUnitColumns,
-                          parts_of(args, merge, unit.lane, unit.row, v_dim), v_dim, sums);
+                          parts_of(args, merge, unit.lane, unit.row, v_dim), v_dim, warp_merges);
   }
   if constexpr (!by_ctas) {
     // The others by warps.
-    const int column_units = kShare == Share::kRows ? 1 : all_columns;
+    constexpr int kUnits = column_units_a_warp(kShare);
+    const int column_units = (all_columns + kUnits - 1) / kUnits;
     const int units = merges * g.lanes * (g.tile_rows / kWarps) * column_units;
     for (int index = blockIdx.x; index < units; index += gridDim.x) {
       const CombineUnit unit = unit_at(g, index, column_units, kWarps);
@@ -229,11 +209,8 @@ __global__ void __launch_bounds__(kWarps * 32, resident_ctas(kShare))
       const int row = unit.row + warp;
       if (row >= tile.rows) continue;
       const parts::RowParts parts = parts_of(args, merge, unit.lane, row, v_dim);
-      if constexpr (kShare == Share::kColumns) {
-        merge_by_warp<Element, 1, 4>(args, tile, row, unit.columns * kUnitColumns, parts, v_dim);
-      } else {
-        merge_by_warp<Element, 4, 2>(args, tile, row, 0, parts, v_dim);
-      }
+      merge_by_warp<Element, kUnits, kShare == Share::kRows ? 3 : 8>(
+          args, tile, row, unit.columns * kUnits * kUnitColumns, parts, v_dim);
     }
   }
 }
@@ -294,19 +271,21 @@ Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, 
       schedule::max_merges(args.geometry) * args.geometry.lanes * args.geometry.tile_rows;
   if (rows == 0) return {};
   const schedule::Geometry& g = args.geometry;
-  const std::int64_t resident = multiprocessors * (2048LL / (kWarps * 32));
-  const std::int64_t column_units = (v_dim + kUnitColumns - 1) / kUnitColumns;
+  const std::int64_t resident = std::int64_t{multiprocessors} * kResidentCtas;
+  const std::int64_t columns = (v_dim + kUnitColumns - 1) / kUnitColumns;
+  // More CTAs than that would begin when others end, and wait for memory all over again.
   auto blocks = [&](std::int64_t units) { return static_cast<int>(std::min(units, resident)); };
   // Not where a request must not feel its batch-mates: this adds in another order than the two below.
-  if (g.fixed_split == 0 && rows * column_units <= resident) {
-    return launch_combine<Share::kParts>(args, dtype, v_dim, blocks(rows * column_units), executor);
+  if (g.fixed_split == 0 && rows * columns <= 2 * resident) {
+    return launch_combine<Share::kParts>(args, dtype, v_dim, blocks(rows * columns), executor);
   }
   // Few requests have many parts each: 8 at 128 heads take 0.037 ms so, and 0.041 by rows.
   if (g.parts >= 4LL * g.requests * g.rounds) {
-    return launch_combine<Share::kColumns>(args, dtype, v_dim, blocks(rows / kWarps * column_units),
-                                           executor);
+    return launch_combine<Share::kColumns>(args, dtype, v_dim, blocks(rows / kWarps * columns), executor);
   }
-  return launch_combine<Share::kRows>(args, dtype, v_dim, blocks(rows / kWarps), executor);
+  constexpr int kUnits = column_units_a_warp(Share::kRows);
+  return launch_combine<Share::kRows>(args, dtype, v_dim,
+                                      blocks(rows / kWarps * ((columns + kUnits - 1) / kUnits)), executor);
 }
 
 Status combine(const ConstTensorView& partial_out, const ConstTensorView& partial_lse,

@@ -39,39 +39,84 @@ __device__ __forceinline__ void write_lse(const OutputArguments& output, const R
   *lse_place(output, tile, head, token) = final_lse(output, lse);
 }
 
-/// This thread's rows of o (columns first_column + 8 j + column + {0, 1}) as the final output.
+/// Lanes kLane apart change one of two words: the lower one gets both first words, the other both second
+/// ones.
+template <int kLane>
+__device__ __forceinline__ void exchange(std::uint32_t& first, std::uint32_t& second) {
+  const bool upper = threadIdx.x & kLane;
+  const std::uint32_t theirs = __shfl_xor_sync(0xffffffff, upper ? first : second, kLane);
+  first = upper ? theirs : first;
+  second = upper ? second : theirs;
+}
+
+/// This thread's rows of o (columns first_column + 8 j + column + {0, 1}) as the final output. All lanes of a
+/// warp. A row's four lanes put 64 bytes together: of 16 a store half a sector would be empty, and what
+/// counts is how many places a store goes to.
 template <class Element, int kCount>
 __device__ __forceinline__ void write_output(const float (&o)[kCount], int row, bool high, RowScale scale,
                                              const DecodeArguments& args, const RowTile& tile, int column,
                                              bool writes_lse) {
-  if (row >= tile.rows) return;
+  static_assert(kCount % 16 == 0);
   const OutputArguments& output = args.output;
-  const int token = tile.token(args.query, row);
-  const int head = tile.head(args.query, row);
-  if (writes_lse) write_lse(output, tile, head, token, scale.lse);
-  const float factor = output.sink == nullptr
+  const bool live = row < tile.rows;
+  const int token = tile.token(args.query, live ? row : 0);
+  const int head = tile.head(args.query, live ? row : 0);
+  if (live && writes_lse) write_lse(output, tile, head, token, scale.lse);
+  const float factor = output.sink == nullptr || !live
                            ? scale.factor
                            : scale.factor * sink_factor(scale.lse, __ldg(output.sink + head));
+  const int lane = threadIdx.x % 4;
   Element* out = static_cast<Element*>(output.out) + tile.origin * output.batch_stride +
-                 token * output.token_stride + head * output.head_stride + column;
+                 token * output.token_stride + head * output.head_stride + column - 2 * lane + 8 * lane;
+  const bool aligned = reinterpret_cast<std::uintptr_t>(out) % 16 == 0;
 #pragma unroll
-  for (int j = 0; j < kCount / 4; ++j) {
-    const int i = 4 * j + (high ? 2 : 0);
-    *reinterpret_cast<std::uint32_t*>(out + 8 * j) = pack<Element>(o[i] * factor, o[i + 1] * factor);
+  for (int j = 0; j < kCount / 4; j += 4) {
+    std::uint32_t words[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int i = 4 * (j + k) + (high ? 2 : 0);
+      words[k] = pack<Element>(o[i] * factor, o[i + 1] * factor);
+    }
+    // Words k of lanes l become words l of lane k.
+    exchange<1>(words[0], words[1]);
+    exchange<1>(words[2], words[3]);
+    exchange<2>(words[0], words[2]);
+    exchange<2>(words[1], words[3]);
+    if (!live) continue;
+    auto* at = reinterpret_cast<std::uint32_t*>(out + 8 * j);
+    if (aligned) {
+      *reinterpret_cast<uint4*>(at) = make_uint4(words[0], words[1], words[2], words[3]);
+    } else {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) at[k] = words[k];
+    }
   }
 }
 
 /// The same as a partial result. `row` counts in all rows of the slots: (slot * lanes + lane) * 64 + row.
 template <int kCount>
-__device__ __forceinline__ void write_partial(const float (&o)[kCount], std::int64_t row, bool high,
-                                              RowScale scale, const PartialArguments& partial, int v_dim,
-                                              int column, bool writes_lse) {
-  if (writes_lse) partial.lse[row] = scale.lse;
-  float* out = partial.out + row * v_dim + column;
+__device__ __forceinline__ void write_partial(const float (&o)[kCount], std::int64_t row, bool live,
+                                              bool high, RowScale scale, const PartialArguments& partial,
+                                              int v_dim, int column, bool writes_lse) {
+  static_assert(kCount % 8 == 0);
+  if (live && writes_lse) partial.lse[row] = scale.lse;
+  const int lane = threadIdx.x % 4;
+  float* out = partial.out + row * v_dim + column - 2 * lane + lane % 2 * 8 + lane / 2 * 4;
 #pragma unroll
-  for (int j = 0; j < kCount / 4; ++j) {
-    const int i = 4 * j + (high ? 2 : 0);
-    *reinterpret_cast<float2*>(out + 8 * j) = make_float2(o[i] * scale.factor, o[i + 1] * scale.factor);
+  for (int j = 0; j < kCount / 4; j += 2) {
+    std::uint32_t words[2][2];
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const int i = 4 * (j + k) + (high ? 2 : 0);
+      words[k][0] = __float_as_uint(o[i] * scale.factor);
+      words[k][1] = __float_as_uint(o[i + 1] * scale.factor);
+    }
+    // Lanes 0 and 1 get the first four columns of j and of j + 1, lanes 2 and 3 the others.
+    exchange<1>(words[0][0], words[1][0]);
+    exchange<1>(words[0][1], words[1][1]);
+    if (live) {
+      *reinterpret_cast<uint4*>(out + 8 * j) = make_uint4(words[0][0], words[0][1], words[1][0], words[1][1]);
+    }
   }
 }
 

@@ -49,36 +49,75 @@ __device__ __forceinline__ RowWeights warp_weights(const RowParts& parts) {
   return finish_weights(weights.base, sum);
 }
 
-/// Adds `columns` (four of them, aligned to 16 bytes) of parts first, first + step, ... of the row. Loads go
-/// out kAtOnce together, before any weight is known. A part of weight 0 counts for nothing, whatever it
-/// holds.
-template <int kAtOnce>
-__device__ __forceinline__ float4 add_parts(const RowParts& parts, const RowWeights& weights, int column,
-                                            int first, int step) {
-  float4 sum = {};
+/// Some parts of one row: their outputs, each by its weight exp(lse - base), and the weights' sum. Not yet
+/// divided by it.
+template <int kUnits>
+struct MergedParts {
+  float4 out[kUnits];  // four columns each
+  float base = -INFINITY;
+  float sum = 0;
+
+  __device__ __forceinline__ void scale(float factor) {
+    sum *= factor;
+#pragma unroll
+    for (float4& x : out) x = make_float4(x.x * factor, x.y * factor, x.z * factor, x.w * factor);
+  }
+};
+
+__device__ __forceinline__ void add_weighted(float4& sum, float weight, float4 x) {
+  sum.x += weight * x.x;
+  sum.y += weight * x.y;
+  sum.z += weight * x.z;
+  sum.w += weight * x.w;
+}
+
+/// Parts first, first + step, ... of the row: four columns (aligned to 16 bytes) at `column` and every kApart
+/// from there on that are below v_dim. kAtOnce parts in one trip to memory: nothing of a part waits for its
+/// lse. A part of weight 0 counts for nothing, whatever it holds.
+template <int kUnits, int kApart, int kAtOnce>
+__device__ __forceinline__ MergedParts<kUnits> merge_parts(const RowParts& parts, int column, int v_dim,
+                                                           int first, int step) {
+  MergedParts<kUnits> merged;
+  const float* out = parts.out + first * parts.out_stride + column;
+  const float* part_lse = parts.lse + first * parts.lse_stride;
+  const std::int64_t out_step = step * parts.out_stride, lse_step = step * parts.lse_stride;
+#pragma unroll
+  for (float4& x : merged.out) x = make_float4(0, 0, 0, 0);
+#pragma unroll 1
   for (int begin = first; begin < parts.count; begin += kAtOnce * step) {
-    float4 values[kAtOnce];
+    float4 values[kAtOnce][kUnits];
     float lse[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int part = begin + i * step;
       lse[i] = -INFINITY;
-      if (part < parts.count) {
-        lse[i] = parts.lse[part * parts.lse_stride];
-        values[i] = *reinterpret_cast<const float4*>(parts.out + part * parts.out_stride + column);
+      if (begin + i * step < parts.count) {
+        lse[i] = *part_lse;
+#pragma unroll
+        for (int unit = 0; unit < kUnits; ++unit) {
+          if (column + unit * kApart < v_dim) {
+            values[i][unit] = *reinterpret_cast<const float4*>(out + unit * kApart);
+          }
+        }
       }
+      out += out_step;
+      part_lse += lse_step;
     }
+    float max = merged.base;
+#pragma unroll
+    for (float x : lse) max = fmaxf(max, x);
+    const float base = finite_or_zero(max);
+    if (begin > first) merged.scale(exp2_fast((merged.base - base) * kLog2E));
+    merged.base = max;
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const float weight = exp2_fast((lse[i] - weights.base) * kLog2E);
-      const bool counts = weight != 0.0F;
-      sum.x += counts ? weight * values[i].x : 0.0F;
-      sum.y += counts ? weight * values[i].y : 0.0F;
-      sum.z += counts ? weight * values[i].z : 0.0F;
-      sum.w += counts ? weight * values[i].w : 0.0F;
+      const float weight = exp2_fast((lse[i] - base) * kLog2E);
+      if (weight == 0.0F) continue;
+      merged.sum += weight;
+#pragma unroll
+      for (int unit = 0; unit < kUnits; ++unit) add_weighted(merged.out[unit], weight, values[i][unit]);
     }
   }
-  return sum;
+  return merged;
 }
 
 inline constexpr int kWeightsAtOnce = 128;

@@ -128,9 +128,9 @@ class Warpgroup {
       const bool writes_lse = column == 0;
       if (work.segment.slot < 0) {
         parts::write_output<Element>(o_, row, half, scale, args_, work.tile, column, writes_lse);
-      } else if (row < work.tile.rows) {
-        parts::write_partial(o_, slot * 64 + row, half, scale, args_.partial, Config::kVDim, column,
-                             writes_lse);
+      } else {
+        parts::write_partial(o_, slot * 64 + row, row < work.tile.rows, half, scale, args_.partial,
+                             Config::kVDim, column, writes_lse);
       }
     }
   }
@@ -424,9 +424,16 @@ class Warpgroup {
   float o_[Config::kHalfDim / 2];
 };
 
+/// Set-up and what shapes tell run while the launch before this one ends; nothing of memory is read.
+__device__ __forceinline__ void wait_for_launch_before() {
+  cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();  // the combine step may take its place in the queue
+}
+
 template <class Config, int kMe>
 __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                         const CUtensorMap& query_map) {
+  wait_for_launch_before();
   Warpgroup<Config, kMe> warpgroup(shared, args, query_map);
   parts::WorkPosition position(shared.work);
   if (threadIdx.x < 32) warpgroup.request_query(position.get());
@@ -443,14 +450,16 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
                                      const CUtensorMap& map) {
   using Loader = typename Config::Loader;
   const int thread = threadIdx.x - Config::kComputeThreads;
+  const parts::PartPlace<> place(args.geometry);
+  wait_for_launch_before();
   if (thread >= Loader::kThreads) return;
   parts::WorkPosition position(shared.work);
   auto tell = [&](const parts::Work& work) {
     if (thread == 0) position.put(work);
   };
   parts::load_segments(
-      args, Loader(args.cache, map, thread, shared.loader), Pipe<Config>(shared.kv, shared.state),
-      parts::PartPlace<>(args.geometry), [] {}, tell);
+      args, Loader(args.cache, map, thread, shared.loader), Pipe<Config>(shared.kv, shared.state), place,
+      [] {}, tell);
   parts::Work end;
   end.segment.request = -1;
   tell(end);
@@ -466,26 +475,37 @@ __device__ __forceinline__ void meet_cluster() {
   }
 }
 
+/// By a thread each of some warps: one alone takes long, and so do lanes of one, one after another.
 template <class Config>
 __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
-  for (int i = threadIdx.x; i < Config::kVDim; i += Config::kThreads) {
-    shared.poison_from[i] = parts::kNoPoison;
-  }
+  static_assert(Config::kVDim % 4 == 0 && Config::kVDim / 4 <= 128);
+  auto init_buffer = [&](int buffer) {
+    typename Config::State& state = shared.state[buffer];
+#pragma unroll
+    for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
+      ptx::init(state.full[chunk], Config::Loader::kArrivals);
+      ptx::init(state.empty[chunk], 4 * Config::kCluster);  // the warps of those that read it last
+    }
+    ptx::publish_barriers();
+  };
   if (threadIdx.x == 0) {
-    shared.poisoned[0] = shared.poisoned[1] = 0;
+    init_buffer(0);
+  } else if (threadIdx.x == 32) {
+    init_buffer(1);
+  } else if (threadIdx.x == 64) {
     shared.work.init(Config::kComputeThreads / 32);
+    ptx::publish_barriers();
+  } else if (threadIdx.x == 96) {
+    shared.poisoned[0] = shared.poisoned[1] = 0;
     for (ptx::Barrier& barrier : shared.handed_over) ptx::init(barrier, 128);
     ptx::init(shared.meeting, Config::kComputeThreads);
     ptx::init(shared.scored, 4);
     ptx::init(shared.q_full, 1);
     ptx::init(shared.q_empty, Config::kComputeThreads / 32);
-    for (auto& state : shared.state) {
-      for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
-        ptx::init(state.full[chunk], Config::Loader::kArrivals);
-        ptx::init(state.empty[chunk], 4 * Config::kCluster);  // the warps of those that read it last
-      }
-    }
     ptx::publish_barriers();
+  } else if (const int i = static_cast<int>(threadIdx.x) - 128; i >= 0 && i < Config::kVDim / 4) {
+    static_assert(parts::kNoPoison == 0xFF);
+    reinterpret_cast<std::uint32_t*>(shared.poison_from)[i] = ~0U;
   }
   meet_cluster<Config>();
 }
@@ -497,9 +517,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
+  if (threadIdx.x == Config::kComputeThreads) {
+    Config::Loader::prepare(kv_map);
+    if (args.query.rows_in_line) ptx::prefetch_map(query_map);
+  }
   set_up<Config>(shared);
-  cudaGridDependencySynchronize();            // of what the launch before may still write
-  cudaTriggerProgrammaticLaunchCompletion();  // the combine step may take its place in the queue
 
   const Role role = Config::kLoaderThreads == 128 || threadIdx.x < Config::kComputeThreads
                         ? static_cast<Role>(threadIdx.x / 128)

@@ -9,7 +9,7 @@ namespace {
 // Costs in nanoseconds: a block at 32 to 64 heads, 5 us from the last block to the last byte, 2 from Q to the
 // first scores.
 constexpr DenseShape kShape = {
-    .tile_rows = 64, .cost = {.per_block = 2200, .per_split = 7000, .per_call = 3500, .per_merge = 9000}};
+    .tile_rows = 64, .cost = {.per_block = 2200, .per_split = 7000, .per_call = 1500, .per_merge = 12000}};
 
 // From an fp8_656 cache conversion is what takes time.
 constexpr DenseShape kShapeFp8 = {

@@ -1,13 +1,11 @@
 // The results of several teams that share a request (schedule::kShared), merged without a launch: the owner
 // of a unit leaves what its team has of it in the workspace, and takes a ticket; who gets the last one adds
-// up all teams' in their order, and writes. Each unit has tickets of its own: nobody waits for anybody.
-//
-// A ticket is a count below a word that says that it is one. The workspace may hold anything before a call,
-// and any call leaves its tickets at 0: only where that word does not stand is a ticket begun anew.
+// up all teams' in their order, and writes. Each unit has tickets of its own (parts/ticket.cuh).
 #pragma once
 
 #include "cuda/etap/instances.h"
 #include "cuda/etap/team.cuh"
+#include "cuda/parts/ticket.cuh"
 
 namespace flashlatent::etap {
 
@@ -18,24 +16,7 @@ struct UnitPartial {
   RowStatistics rows[Config::kRows];
 };
 
-using Ticket = unsigned long long;
-
-/// Takes one of `count` tickets; true for the last of them. Everything that the CTA's threads wrote before a
-/// barrier that this thread passed is there for who reads after the last ticket.
-__device__ __forceinline__ bool take_ticket(Ticket* ticket, int count) {
-  constexpr Ticket kName = 0x7E4A5C0D1F3B0000;  // the count is below it
-  Ticket before = ptx::add_at_gpu(ticket, 1);
-  // Not a ticket yet. What was added to it until it is one counts for nothing.
-  while ((before & ~0xFFFFULL) != kName) {
-    const Ticket found = ptx::add_at_gpu(ticket, 0);
-    const bool is_one = (found & ~0xFFFFULL) == kName;
-    const Ticket counted = (is_one ? found : kName) + 1;
-    if (atomicCAS(ticket, found, counted) == found) before = counted - 1;
-  }
-  const bool last = before - kName == static_cast<Ticket>(count - 1);
-  if (last) *ticket = kName;
-  return last;
-}
+using parts::Ticket;
 
 /// One unit, by one warpgroup.
 template <class Config>
@@ -61,7 +42,7 @@ class TeamMerge {
   }
 
   /// By one thread, after all have stored.
-  __device__ __forceinline__ bool is_last() const { return take_ticket(ticket_, shares_); }
+  __device__ __forceinline__ bool is_last() const { return parts::take_ticket(ticket_, shares_); }
 
   /// All teams' together in their order, unnormalised, and row n, thread % kRows, in one trip to memory.
   __device__ __forceinline__ RowStatistics add_up(float (&x)[4], int n, int column) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/parts/arguments.cuh"
+#include "cuda/parts/ticket.cuh"
 #include "plan/prefix.h"
 
 namespace flashlatent::paged {
@@ -41,6 +42,7 @@ struct Arguments {
   CUtensorMap key_map, value_map;
   parts::DecodeArguments decode;  // with prefixes, lengths are those of what comes after them
   PrefixArguments prefix;
+  parts::Ticket* tickets;  // of those who split a request (splits.cuh); null: a combine step comes after
   Plane keys, values;
   ScoreArguments score;
   // What is divided by on the way to the first copy.

@@ -53,9 +53,15 @@ class Attention {
   __device__ __forceinline__ Attention(const Arguments& args, std::uint8_t* stages)
       : args_(args), stages_(stages), lane_(threadIdx.x % 32), row_(lane_ / 4), column_(lane_ % 4 * 2) {}
 
-  /// A segment of a request of `length` tokens.
-  __device__ __forceinline__ void start(const parts::RowTile& tile, int length) {
+  /// Asks for a tile's Q. The segment before has been attended to, but need not be stored.
+  __device__ __forceinline__ void ask_query(const parts::RowTile& tile) {
     tile_ = tile;
+#pragma unroll
+    for (int c = 0; c < kGroups; ++c) load_query(c);
+  }
+
+  /// A segment of that tile, of a request of `length` tokens.
+  __device__ __forceinline__ void start(int length) {
     length_ = length;
 #pragma unroll
     for (auto& tile_values : o_) {
@@ -82,7 +88,10 @@ class Attention {
 #pragma unroll
       for (float& x : columns) x = args_.decode.scale_log2 * key_scale;
     }
-    load_query();
+    if constexpr (Config::kFp8) {
+#pragma unroll
+      for (int c = 0; c < kGroups; ++c) query_to_half(c);
+    }
   }
 
   /// A step's tokens, from `token` on, of which `live` count.
@@ -92,8 +101,10 @@ class Attention {
     float s[kTokenTiles][kGroups][4] = {};
     score(s, ptx::shared_address(planes));
     transform(s, token);
-    const bool seen_by_all = token >= all_.begin && token + Config::kStepTokens <= all_.end;
-    if (live != Config::kAllLive || !seen_by_all) mask(s, token, live);
+    // Up to the last one that counts: a request's last tokens are seen by all if it has one query token.
+    const bool seen_by_all = token >= all_.begin && token + 32 - __clz(static_cast<int>(live)) <= all_.end;
+    if (live != Config::kAllLive) mask_dead(s, live);
+    if (!seen_by_all) mask_unseen(s, token);
     std::uint32_t p[kTokenTiles][kGroups][2];
     softmax(s, p);
     if (!seen_by_all) add_not_finite(planes, token, live);  // after what shrinks the outputs: 0 * inf is NaN
@@ -146,29 +157,26 @@ class Attention {
     return Config::kFp8 ? scale_log2_[c % kScaleGroups][i % kScaleColumns] : scale_log2_[0][0];
   }
 
-  /// Q as B operands of all tiles: pairs of elements of the lane's row of each eight, 0 past the last.
-  __device__ __forceinline__ void load_query() {
+  /// Q as B operands of all tiles, of eight columns: pairs of elements of the lane's row of each eight, 0
+  /// past the last.
+  __device__ __forceinline__ void load_query(int c) {
     using Given = typename Config::Element;
     const int column = Config::kFp8 ? 2 * column_ : column_;
+    const int row = 8 * c + row_;
+    const int elements = row < tile_.rows ? args_.dim - column : 0;
+    const parts::QueryArguments& query = args_.decode.query;
+    const int near = min(row, max(tile_.rows - 1, 0));
+    const Given* from = static_cast<const Given*>(query.data) + tile_.origin * query.batch_stride +
+                        token_of(args_, tile_, near) * query.token_stride +
+                        head_of(args_, tile_, near) * query.head_stride + column;
 #pragma unroll
-    for (int c = 0; c < kGroups; ++c) {
-      const int row = 8 * c + row_;
-      const int elements = row < tile_.rows ? args_.dim - column : 0;
-      const parts::QueryArguments& query = args_.decode.query;
-      const int near = min(row, max(tile_.rows - 1, 0));
-      const Given* from = static_cast<const Given*>(query.data) + tile_.origin * query.batch_stride +
-                          token_of(args_, tile_, near) * query.token_stride +
-                          head_of(args_, tile_, near) * query.head_stride + column;
+    for (int k = 0; k < kTiles; ++k) {
 #pragma unroll
-      for (int k = 0; k < kTiles; ++k) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int element = 16 * k + i * (Config::kFp8 ? 2 : 8);
-          query_[k][c][i] =
-              element < elements ? __ldg(reinterpret_cast<const std::uint32_t*>(from + element)) : 0;
-        }
+      for (int i = 0; i < 2; ++i) {
+        const int element = 16 * k + i * (Config::kFp8 ? 2 : 8);
+        query_[k][c][i] =
+            element < elements ? __ldg(reinterpret_cast<const std::uint32_t*>(from + element)) : 0;
       }
-      if constexpr (Config::kFp8) query_to_half(c);
     }
   }
 
@@ -282,8 +290,20 @@ class Attention {
     }
   }
 
-  __device__ __forceinline__ void mask(float (&s)[kTokenTiles][kGroups][4], int token,
-                                       std::uint32_t live) const {
+  /// Tokens that do not count weigh nothing.
+  __device__ __forceinline__ void mask_dead(float (&s)[kTokenTiles][kGroups][4], std::uint32_t live) const {
+#pragma unroll
+    for (int half = 0; half < 2 * kTokenTiles; ++half) {
+      if ((live >> own_token(half) & 1) != 0) continue;
+#pragma unroll
+      for (int c = 0; c < kGroups; ++c) {
+        s[half / 2][c][half % 2 * 2] = -INFINITY;
+        s[half / 2][c][half % 2 * 2 + 1] = -INFINITY;
+      }
+    }
+  }
+  /// Nor do those that a row does not attend to.
+  __device__ __forceinline__ void mask_unseen(float (&s)[kTokenTiles][kGroups][4], int token) const {
 #pragma unroll
     for (int c = 0; c < kGroups; ++c) {
 #pragma unroll
@@ -292,9 +312,7 @@ class Attention {
 #pragma unroll
         for (int half = 0; half < 2 * kTokenTiles; ++half) {
           const int t = own_token(half);
-          if (!(live >> t & 1) || token + t < range.begin || token + t >= range.end) {
-            s[half / 2][c][half % 2 * 2 + i] = -INFINITY;
-          }
+          if (token + t < range.begin || token + t >= range.end) s[half / 2][c][half % 2 * 2 + i] = -INFINITY;
         }
       }
     }
@@ -439,9 +457,16 @@ class Attention {
   /// What lies in a stage for values that do not count becomes zeros: 0 * NaN is NaN.
   __device__ __forceinline__ void clear_dead(std::uint8_t* planes, std::uint32_t live) const {
 #pragma unroll 1
-    for (int element = lane_; element < Config::kDim; element += 32) {
-      for (int t = 0; t < Config::kStepTokens; ++t) {
-        if (!(live >> t & 1)) clear(value_at(planes, t, element));
+    for (std::uint32_t dead = ~live & Config::kAllLive; dead != 0; dead &= dead - 1) {
+      const int token = __ffs(static_cast<int>(dead)) - 1;
+      if constexpr (Config::kPacked) {  // a token's elements lie apart
+        for (int element = lane_; element < Config::kDim; element += 32)
+          clear(value_at(planes, token, element));
+      } else {
+        constexpr int kWord = 4 / Config::kElementBytes;  // elements
+        for (int element = lane_ * kWord; element < Config::kDim; element += 32 * kWord) {
+          *reinterpret_cast<std::uint32_t*>(value_at(planes, token, element)) = 0;
+        }
       }
     }
     ptx::fence_for_async_proxy();  // the next copy into this stage comes after it

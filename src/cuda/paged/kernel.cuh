@@ -13,6 +13,7 @@
 #include "cuda/paged/attention.cuh"
 #include "cuda/paged/output.cuh"
 #include "cuda/paged/prefix.cuh"
+#include "cuda/paged/splits.cuh"
 #include "cuda/paged/steps.cuh"
 #include "cuda/parts/segments.cuh"
 
@@ -22,7 +23,10 @@ __device__ __forceinline__ Job job_of(const Arguments& args, const schedule::Seg
                                       const parts::RowTile& tile) {
   // With a window the plan knows the last max_tokens tokens alone, whose blocks begin at `origin`.
   const schedule::Geometry& g = args.decode.geometry;
-  const int stored = schedule::length_of(g, args.decode.cache.lengths, segment.request);
+  // Without a window what the plan knows is all: a trip to memory less.
+  const int stored = g.max_tokens == args.reach
+                         ? segment.length
+                         : schedule::length_of(g, args.decode.cache.lengths, segment.request);
   const prefix::Share prefix =
       args.prefix.shares == nullptr ? prefix::Share{} : args.prefix.shares[segment.request];
   const int own = max(0, min(stored, args.reach));
@@ -105,9 +109,11 @@ class Stream {
   std::uint64_t live_ = 0;  // which tokens count, of the steps under way, the next one's lowest
 };
 
-/// The next segment that has rows: if the CTA's first tile has none, no other has.
-__device__ __forceinline__ bool next_job(const Arguments& args, parts::Segments<>& segments, int tile,
-                                         Job& job) {
+using Segments = parts::Segments<1, true>;
+
+/// The next segment that has rows: if the CTA's first tile has none, no other has. By all lanes of a warp.
+__device__ __forceinline__ bool next_job(const Arguments& args, Segments& segments, int tile, Job& job,
+                                         MergePlace& place) {
   schedule::Segment segment;
   while (segments.next(segment)) {
     if (tile_at(args, segment, segments.lane()).rows == 0) continue;
@@ -119,7 +125,11 @@ __device__ __forceinline__ bool next_job(const Arguments& args, parts::Segments<
       segment.block_end = segment.block_begin + (blocks * (rank + 1) >> bits);
       segment.block_begin += blocks * rank >> bits;
     }
-    job = job_of(args, segment, own);
+    if (merges(args, segment)) place = merge_place(args, segment.slot);
+    const Job found = job_of(args, segment, own);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) job = found;
+    __syncwarp();
     return true;
   }
   return false;
@@ -132,7 +142,12 @@ __device__ __forceinline__ void add_prefixes(SharedMemory<Config>& shared, const
   cudaGridDependencySynchronize();
   for (int i = 0; i < kept; ++i) {
     const KeptSegment segment = shared.kept[i];
-    add_prefix<Config>(args, segment, tile_at(args, segment.segment, lane), lane, role.turn, role.turns);
+    const parts::RowTile tile = tile_at(args, segment.segment, lane);
+    add_prefix<Config>(args, segment, tile, lane, role.turn, role.turns);
+    if (merges(args, segment.segment)) {
+      const MergePlace place = merge_place(args, segment.segment.slot);
+      merge_splits<Config>(args, segment.segment, tile, place, lane, role.turn, role.turns);
+    }
   }
   kept = 0;
   __syncthreads();
@@ -144,6 +159,14 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
   const Role role = role_of<Config>(args);
+  if (args.team > 1) {
+    if (threadIdx.x == 0) {
+      ptx::init(shared.inbox_full, 1);
+      ptx::publish_barriers();
+    }
+    __syncwarp();
+    ptx::cluster_arrive();  // merge_team() waits
+  }
   Stream<Config> stream(args, shared, role);
   // What the launch before may still write is waited for; where that is results of prefixes, at the end: it
   // has waited itself for what came before it, and let this launch begin then.
@@ -152,21 +175,28 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
   cudaTriggerProgrammaticLaunchCompletion();  // the combine step may take its place in the queue
   __syncwarp();                               // the warp's barriers are ready
   const int worker = static_cast<int>(args.team == 1 ? blockIdx.x : blockIdx.x >> (__ffs(args.team) - 1));
-  const parts::PartPlace<> place(args.decode.geometry, args.ctas_a_part.quotient(worker),
-                                 args.ctas_a_part.remainder(worker) * role.tiles);
-  parts::Segments<> segments(args.decode, place);
-  int kept = 0;  // segments that wait for their prefix
-  Job job, next;
-  bool more = next_job(args, segments, role.tile, job);
-  if (more) stream.begin(job);
-  for (; more; job = next) {
-    Attention<Config> attention(args, shared.stages[role.warp]);
-    attention.start(job.tile, job.length);
-    more = next_job(args, segments, role.tile, next);  // early: it reads from memory
+  const parts::PartPlace<1, true> part(args.decode.geometry, args.ctas_a_part.quotient(worker),
+                                       args.ctas_a_part.remainder(worker) * role.tiles);
+  Segments segments(args.decode, part);
+  int kept = 0;                              // segments that wait for their prefix
+  Job* const jobs = shared.jobs[role.warp];  // the one under way, and the next one
+  MergePlace place = {}, next_place = {};
+  Attention<Config> attention(args, shared.stages[role.warp]);
+  // Q before keys: behind all that the device has asked for it would come late.
+  auto begin = [&](const Job& job) {
+    attention.ask_query(job.tile);
+    stream.begin(job);
+  };
+  bool more = next_job(args, segments, role.tile, jobs[0], place);
+  if (more) begin(jobs[0]);
+  if (args.team > 1 && !more) ptx::cluster_wait();
+  for (int at = 0; more; at ^= 1) {
+    const Job &job = jobs[at], &next = jobs[at ^ 1];
+    attention.start(job.length);
+    more = next_job(args, segments, role.tile, jobs[at ^ 1], next_place);  // early: it reads from memory
     stream.run(attention);
-    // A team's CTA has one segment: outputs go to one place in all.
-    const int output_stage = args.team > 1 ? 0 : stream.output_stage();
-    if (more) stream.begin(next);
+    const int output_stage = stream.output_stage();
+    if (more) begin(next);
     std::uint8_t* outputs = Config::kOutputsApart
                                 ? shared.outputs[role.warp]
                                 : shared.stages[role.warp] + output_stage * Config::kStageBytes;
@@ -184,6 +214,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
       ++kept;
     }
     __syncthreads();  // before the stages are filled again; and all that is kept is written
+    if (merges(args, job.segment) && !keeps(job)) {
+      merge_splits<Config>(args, job.segment, job.tile, place, segments.lane() + role.tile, role.turn,
+                           role.turns);
+    }
+    place = next_place;
     if (kept == kMostKept || (shares_prefixes && !more)) {
       add_prefixes(shared, args, role, segments.lane() + role.tile, kept);
     }

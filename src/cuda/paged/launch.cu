@@ -112,6 +112,22 @@ std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem, in
   return std::nullopt;
 }
 
+// More parts of a request than this are merged by a launch of their own: many thread blocks do then what one
+// would.
+constexpr int kMostMergingParts = 72;
+
+/// Do the warps that split a request merge it themselves? With batch_invariant they might be any number.
+bool merges_splits(const schedule::Geometry& g) {
+  if (g.whole == schedule::kShared) return true;
+  return schedule::max_merges(g) > 0 && g.fixed_split == 0 && g.parts <= kMostMergingParts;
+}
+
+/// A lone request's parts know their shares by its length: they need not read the plan.
+schedule::Geometry without_plan(schedule::Geometry g) {
+  if (g.requests == 1 && g.rounds == 1 && merges_splits(g)) g.whole = schedule::kShared;
+  return g;
+}
+
 // 4 take 1 % longer where lengths are equal, and 2 % less where they vary; 8, a warp each, longer always.
 constexpr int kMostTiles = 2;
 // What comes after a shared prefix is short: a CTA has few segments so (64 x 512 tokens: 0.070 ms with the
@@ -138,7 +154,16 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   if (problem.options.batch_invariant) return *geometry(problem, workers, 1);
   if (prefix_shape_of(kPagedKernel, problem, workers).requests > 0) return sharing_geometry(problem, workers);
   if (const auto team = team_geometry(problem, workers)) return *team;
-  return geometry_of_tiles(problem, workers, kMostTiles);
+  return without_plan(geometry_of_tiles(problem, workers, kMostTiles));
+}
+
+/// Of partial results; tickets come after them, one a warp for each of fewer merges than parts.
+std::size_t partial_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
+  return prefix::align(static_cast<std::int64_t>(decode_workspace_bytes(problem, g)));
+}
+std::size_t workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
+  const std::size_t warps = std::size_t{1} * g.parts * g.lanes * find(problem)->warps;
+  return partial_bytes(problem, g) + (merges_splits(g) ? warps * sizeof(parts::Ticket) : 0);
 }
 
 /// Strides in bytes, of keys or values as (pages, page_size, h_kv, d).
@@ -189,7 +214,7 @@ Status share_prefixes(const DecodeCall& call, int units, paged::Arguments& args)
   if (shape.requests == 0) return {};
   const prefix::View plan =
       prefix::view(shape, static_cast<std::uint8_t*>(call.plan.data) + prefix::offset(call.geometry));
-  const auto own = static_cast<std::int64_t>(decode_workspace_bytes(call.problem, call.geometry));
+  const auto own = static_cast<std::int64_t>(workspace_bytes(call.problem, call.geometry));
   auto* out = reinterpret_cast<float*>(static_cast<std::uint8_t*>(call.workspace.data) + prefix::align(own));
   const std::int64_t kept = prefix::max_partial_rows(shape);
   float* lse = out + prefix::workspace_rows(shape) * call.problem.cache.v_dim;
@@ -272,11 +297,16 @@ Status launch(const DecodeCall& call) {
   args.row_tiles = Divisor(args.decode.query.row_tiles);
   args.group = Divisor(args.decode.query.group);
   args.box_tokens = make_maps(problem, inputs, args);
+  if (merges_splits(g)) {
+    args.tickets = reinterpret_cast<parts::Ticket*>(static_cast<std::uint8_t*>(workspace.data) +
+                                                    partial_bytes(problem, g));
+  }
   if (problem.query.ragged) {
     FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(args.decode, problem.query.heads, executor));
   }
   FLASHLATENT_RETURN_IF_ERROR(share_prefixes(call, *units, args));
   FLASHLATENT_RETURN_IF_ERROR(find(problem)->launch(args, executor));
+  if (args.tickets != nullptr) return {};
   return combine_plan(args.decode, problem.cache.dtype, problem.cache.v_dim, *units, executor);
 }
 
@@ -291,7 +321,7 @@ const DecodeKernel kPagedKernel = {
         "and page size",
     .declines = declines,
     .geometry = geometry,
-    .workspace_bytes = decode_workspace_bytes,
+    .workspace_bytes = workspace_bytes,
     .launch = launch,
     .declines_prefixes = declines_prefix_units,
     .prefix_shape = prefix_shape,

@@ -1,12 +1,15 @@
 // From the warps' shares of a tile to the output or to a partial result. A warp takes a row, a lane four
 // elements of it.
 //
-// A team, the CTAs of a cluster that share a segment's blocks, merges without a trip to memory: each CTA lays
-// down what its own warps have together, and rows are added up from all of these, by the CTAs in turn.
+// A team, the CTAs of a cluster that share a segment's blocks, merges without a trip to memory: rows belong
+// to the CTAs in turn, and each CTA sends what its own warps have together of a row to the owner's shared
+// memory, whose barrier counts the bytes. One way through the cluster's network; nobody asks, and nobody
+// meets at the end.
 #pragma once
 
 #include "cuda/paged/attention.cuh"
 #include "cuda/paged/prefix.cuh"
+#include "cuda/paged/splits.cuh"
 #include "cuda/paged/steps.cuh"
 #include "cuda/parts/epilogue.cuh"
 #include "cuda/parts/segments.cuh"
@@ -14,6 +17,17 @@
 namespace flashlatent::paged {
 
 inline constexpr int kMaxSharedBytes = 227 * 1024;
+
+/// A segment, as a warp sees it. In shared memory: it is needed at its begin and its end, and registers
+/// between them.
+struct Job {
+  schedule::Segment segment;
+  parts::RowTile tile;
+  int length;  // of the request
+  prefix::Share prefix;
+  StepRange range;
+  Visible visible;  // tokens that some row of the tile attends to
+};
 
 template <class Config>
 struct SharedMemory {
@@ -23,8 +37,12 @@ struct SharedMemory {
   int output_of[Config::kWarps];  // where a warp's outputs are, from this struct's begin
   float maxima[Config::kWarps][Config::kColumns];
   float sums[Config::kWarps][Config::kColumns];
+  Job jobs[Config::kWarps][2];  // the one under way, and the next one
   KeptSegment kept[kMostKept];
-  float2 team_statistics[Config::kWarps][Config::kColumns];  // a tile each: maxima and sums of this CTA
+  // A team's: what came for the rows that are this CTA's, of each rank, and their maxima and sums.
+  alignas(16) float inbox[Config::kColumns * Config::kDim];
+  float2 inbox_statistics[Config::kColumns];
+  ptx::Barrier inbox_full;
 };
 
 /// What a warp does in a CTA: its tile, and its turn among the warps of the tile.
@@ -37,16 +55,6 @@ __device__ __forceinline__ Role role_of(const Arguments& args) {
   const int warp = threadIdx.x / 32, tiles = args.tiles_a_cta, bits = __ffs(tiles) - 1;
   return {warp, warp & (tiles - 1), warp >> bits, tiles, Config::kWarps >> bits};
 }
-
-/// A segment, as a warp sees it.
-struct Job {
-  schedule::Segment segment;
-  parts::RowTile tile;
-  int length;  // of the request
-  prefix::Share prefix;
-  StepRange range;
-  Visible visible;  // tokens that some row of the tile attends to
-};
 
 /// Is its result kept for the prefix of its request?
 __device__ __forceinline__ bool keeps(const Job& job) {
@@ -143,30 +151,43 @@ __device__ __forceinline__ void merge(const SharedMemory<Config>& shared, const 
   });
 }
 
-/// The same by a team; all its CTAs call this, and none has copies under way.
+/// Where a share of a team's CTA `rank` for a row is in the inbox of its owner, CTA row % team. A tile's rows
+/// are in all no more than there is room for.
+__device__ __forceinline__ int inbox_place(int team, int row, int rank) {
+  return row / team * team + rank;
+}
+
+/// The same by a team, of one tile and one segment.
 template <class Config>
 __device__ __forceinline__ void merge_team(SharedMemory<Config>& shared, const Arguments& args,
                                            const Job& job, const Role& role, int lane) {
-  // Where no warp has laid down outputs.
-  auto* own =
-      reinterpret_cast<float*>(shared.stages[role.tile] + (Config::kOutputsApart ? 0 : Config::kStageBytes));
+  const int team = args.team, rank = static_cast<int>(ptx::rank_in_cluster());
+  ptx::cluster_wait();  // for all CTAs to have begun
   for_own_elements(args, job, role, 0, 1, [&](int row, int column) {
     const RowSums sums = merge_warps(shared, role, row, column);
-    *reinterpret_cast<float4*>(own + Config::output_at(row, column)) = sums.x;
-    if (column == 0) shared.team_statistics[role.tile][row] = make_float2(sums.max, sums.sum);
+    const int place = inbox_place(team, row, rank), owner = row & (team - 1);
+    const std::uint32_t full = ptx::address_in(owner, &shared.inbox_full);
+    ptx::send(ptx::address_in(owner, &shared.inbox[place * Config::kDim + column]), sums.x, full);
+    if (column == 0) {
+      ptx::send(ptx::address_in(owner, &shared.inbox_statistics[place]), make_float2(sums.max, sums.sum),
+                full);
+    }
   });
-  ptx::cluster_sync();
-  const int rank = static_cast<int>(ptx::rank_in_cluster());
-  for_own_elements(args, job, role, rank, args.team, [&](int row, int column) {
+  const int rows = (max(job.tile.rows - rank, 0) + team - 1) / team;
+  if (rows == 0) return;
+  if (threadIdx.x == 0) {
+    ptx::arrive_expecting(shared.inbox_full, rows * team * (args.dim * sizeof(float) + sizeof(float2)));
+  }
+  ptx::wait_for_cluster(shared.inbox_full, 0);
+  for_own_elements(args, job, role, rank, team, [&](int row, int column) {
+    const int first = inbox_place(team, row, 0);
     const RowSums sums = add_up(
-        args.team,
+        team, [&](int i) { return shared.inbox_statistics[first + i]; },
         [&](int i) {
-          return ptx::load_2_floats(ptx::address_in(i, &shared.team_statistics[role.tile][row]));
-        },
-        [&](int i) { return ptx::load_4_floats(ptx::address_in(i, own + Config::output_at(row, column))); });
+          return *reinterpret_cast<const float4*>(&shared.inbox[(first + i) * Config::kDim + column]);
+        });
     write<Config>(args, job, lane, row, column, sums);
   });
-  ptx::cluster_sync();  // nobody leaves while others read
 }
 
 }  // namespace flashlatent::paged

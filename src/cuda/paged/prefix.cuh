@@ -31,31 +31,66 @@ struct KeptSegment {
 };
 inline constexpr int kMostKept = 16;  // at a time
 
-/// Four elements of a row, normalised by `sum`, relative to `base`, an lse.
+/// Four elements of a row, relative to `base`, an lse; without a sum there is nothing.
 struct RowPiece {
   float base, sum;
   float4 values;
 };
 
-/// Both together. A piece of weight 0 counts for nothing, whatever it holds.
-__device__ __forceinline__ void add_piece(RowPiece& to, const RowPiece& from) {
-  const float base = fmaxf(to.base, from.base);
-  auto weight_of = [&](float lse) {
-    return parts::exp2_fast((lse - parts::finite_or_zero(base)) * parts::kLog2E);
-  };
-  const float kept = weight_of(to.base), added = weight_of(from.base);
-  auto sum = [&](float a, float b) { return (kept == 0 ? 0 : kept * a) + (added == 0 ? 0 : added * b); };
-  to.values = make_float4(sum(to.values.x, from.values.x), sum(to.values.y, from.values.y),
-                          sum(to.values.z, from.values.z), sum(to.values.w, from.values.w));
-  to.sum = sum(to.sum, from.sum);
-  to.base = base;
+/// What one trip to memory brings; as registers allow.
+template <class Config>
+inline constexpr int kPiecesAtOnce = Config::kColumns == 8 ? 8 : 4;
+
+/// Adds four elements of a row of `count` partial results, in their order, `stride` rows from one to the
+/// next; of kRows rows at once, row i from first[i] on. Short code: it runs once or twice, and its
+/// instructions come from memory, too.
+template <int kAtOnce, int kRows>
+__device__ __forceinline__ void add_pieces(RowPiece (&rows)[kRows], const PartialRows (&first)[kRows],
+                                           std::int64_t stride, int count, int dim, int column) {
+  for (int begin = 0; begin < count; begin += kAtOnce) {
+    float lse[kRows][kAtOnce];
+    float4 values[kRows][kAtOnce];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        lse[r][i] = -INFINITY;
+        if (begin + i >= count) continue;
+        const std::int64_t row = (begin + i) * stride;
+        lse[r][i] = __ldcg(first[r].lse + row);
+        values[r][i] = __ldcg(reinterpret_cast<const float4*>(first[r].out + row * dim + column));
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const RowPiece before = rows[r];
+      float max = before.sum == 0 ? -INFINITY : before.base;
+#pragma unroll
+      for (float x : lse[r]) max = fmaxf(max, x);
+      const float base = parts::finite_or_zero(max);
+      RowPiece all{base, 0, make_float4(0, 0, 0, 0)};
+      auto add = [&](float weight, float sum, const float4& x) {
+        if (weight == 0) return;  // it counts for nothing, whatever it holds
+        all.sum += weight * sum;
+        all.values.x += weight * x.x;
+        all.values.y += weight * x.y;
+        all.values.z += weight * x.z;
+        all.values.w += weight * x.w;
+      };
+      add(before.sum == 0 ? 0 : parts::exp2_fast((before.base - base) * parts::kLog2E), before.sum,
+          before.values);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        add(parts::exp2_fast((lse[r][i] - base) * parts::kLog2E), 1, values[r][i]);
+      }
+      rows[r] = all;
+    }
+  }
 }
 
-__device__ __forceinline__ RowPiece load_piece(const PartialRows& rows, std::int64_t row, int dim,
-                                               int column) {
-  const float lse = rows.lse[row];
-  return {lse, lse == -INFINITY ? 0.0F : 1.0F,
-          *reinterpret_cast<const float4*>(rows.out + row * dim + column)};
+__device__ __forceinline__ RowPiece load_piece(const PartialRows& row, int column) {
+  const float lse = *row.lse;
+  return {lse, lse == -INFINITY ? 0.0F : 1.0F, *reinterpret_cast<const float4*>(row.out + column)};
 }
 
 /// Four elements of a finished row, to the segment's slot or to the output; and its lse, returned.
@@ -89,51 +124,38 @@ __device__ __forceinline__ float write_piece(const Arguments& args, const KeptSe
 template <class Config>
 __device__ __forceinline__ void add_prefix(const Arguments& args, const KeptSegment& kept,
                                            const parts::RowTile& tile, int lane, int turn, int turns) {
-  constexpr int kRows = Config::kColumns == 8 ? 2 : 1, kAtOnce = 4;  // as registers allow
+  constexpr int kRows = Config::kColumns == 8 ? 2 : 1;  // as registers allow
   const prefix::Share& share = kept.share;
   const std::int64_t first =
       share.row_begin + static_cast<std::int64_t>(tile.kv_head) * share.splits * share.unit_rows + tile.first;
   for (int begin = turn; begin < tile.rows; begin += kRows * turns) {
-    float lse[kRows];
+    PartialRows own[kRows], shared[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int row = min(begin + i * turns, tile.rows - 1);
+      own[i] = partial_row<Config>(args, kept.segment, tile, lane, row);
+      shared[i] = {args.prefix.results.out + (first + row) * args.dim, args.prefix.results.lse + first + row};
+    }
+    float lse[kRows] = {};
     for (int column = threadIdx.x % 32 * 4; column < args.dim; column += 128) {
       RowPiece rows[kRows];
-      for (int split = 0; split < share.splits; split += kAtOnce) {
-        RowPiece pieces[kRows][kAtOnce];
 #pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-          const int row = min(begin + i * turns, tile.rows - 1);
-          if (split == 0) {
-            rows[i] =
-                load_piece(partial_row<Config>(args, kept.segment, tile, lane, row), 0, args.dim, column);
-          }
-#pragma unroll
-          for (int j = 0; j < kAtOnce; ++j) {
-            pieces[i][j] = {-INFINITY, 0, make_float4(0, 0, 0, 0)};
-            if (split + j >= share.splits) continue;
-            const std::int64_t at = first + row + static_cast<std::int64_t>(split + j) * share.unit_rows;
-            pieces[i][j] = load_piece(args.prefix.results, at, args.dim, column);
-          }
-        }
-#pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-          for (int j = 0; j < kAtOnce; ++j) add_piece(rows[i], pieces[i][j]);
-        }
-      }
+      for (int i = 0; i < kRows; ++i) rows[i] = load_piece(own[i], column);
+      add_pieces<4>(rows, shared, share.unit_rows, share.splits, args.dim, column);
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
         const int row = begin + i * turns;
         if (row < tile.rows) lse[i] = write_piece<Config>(args, kept, tile, lane, row, column, rows[i]);
       }
     }
-    __syncwarp();  // all have read the lse of the row, which may be where it goes
+    __syncwarp();  // all have read the lse of the rows, which may be where it goes
     if (threadIdx.x % 32 > 0) continue;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int row = begin + i * turns;
       if (row >= tile.rows) continue;
       if (kept.segment.slot >= 0) {
-        *partial_row<Config>(args, kept.segment, tile, lane, row).lse = lse[i];
+        *own[i].lse = lse[i];
       } else {
         parts::write_lse(args.decode.output, tile, head_of(args, tile, row), token_of(args, tile, row),
                          lse[i]);

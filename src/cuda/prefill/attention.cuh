@@ -130,26 +130,44 @@ class Attention {
     if (args_.query_boxes) give_back(shared_.query_empty[warpgroup_]);
   }
 
-  /// Q into swizzled tiles of this warpgroup's own; rows and elements that are none are 0.
+  /// Q into swizzled tiles of this warpgroup's own; rows and elements that are none are 0. A warp copies 16
+  /// rows, of which each lane finds one.
   __device__ __forceinline__ void load_query(const Job& job) const {
-    ptx::named_sync(kWarpgroupBarrier + warpgroup_, 128);  // the job before has used its query
-    constexpr int kUnits = Config::kDim / 8;
-    const parts::QueryArguments& query = args_.decode.query;
-#pragma unroll 8
-    for (int i = thread_; i < 64 * kUnits; i += 128) {
-      const int row = i / kUnits, unit = i % kUnits;
-      uint4 value = make_uint4(0, 0, 0, 0);
-      if (warpgroup_ * 64 + row < job.tile.rows && unit * 8 < args_.dim) {
-        const RowPlace place = place_of<Config::kShared>(args_, job, warpgroup_ * 64 + row);
-        const auto* q = static_cast<const Element*>(query.data) + place.origin * query.batch_stride +
-                        place.token * query.token_stride + place.head * query.head_stride;
-        value = __ldg(reinterpret_cast<const uint4*>(q) + unit);
+    ptx::named_sync(kWarpgroupBarrier + warpgroup_, 128);          // the job before has used its query
+    constexpr int kUnits = Config::kDim / 8, kRows = 32 / kUnits;  // of a warp's access
+    constexpr int kTimes = 16 / kRows, kAtOnce = kTimes < 8 ? kTimes : 8;
+    const int warp = thread_ / 32, lane = thread_ % 32, unit = lane % kUnits;
+    auto row_at = [&](int time, int place) { return (time * 4 + warp) * kRows + place; };
+    const std::int64_t found = query_offset(job, row_at(lane % 16 / kRows, lane % kRows));
+#pragma unroll
+    for (int first = 0; first < kTimes; first += kAtOnce) {
+      uint4 values[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const std::int64_t offset = __shfl_sync(0xffffffff, found, (first + i) * kRows + lane / kUnits);
+        values[i] = make_uint4(0, 0, 0, 0);
+        if (offset < 0 || unit * 8 >= args_.dim) continue;
+        const auto* q = static_cast<const Element*>(args_.decode.query.data) + offset;
+        values[i] = __ldg(reinterpret_cast<const uint4*>(q) + unit);
       }
-      parts::Tile& tile = shared_.query[warpgroup_][unit / 8];
-      *reinterpret_cast<uint4*>(tile.bytes + parts::unit_offset(row, unit % 8)) = value;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        parts::Tile& tile = shared_.query[warpgroup_][unit / 8];
+        const int row = row_at(first + i, lane / kUnits);
+        *reinterpret_cast<uint4*>(tile.bytes + parts::unit_offset(row, unit % 8)) = values[i];
+      }
     }
     ptx::fence_for_async_proxy();
     ptx::named_sync(kWarpgroupBarrier + warpgroup_, 128);
+  }
+
+  /// Where a row of this warpgroup's is in Q, in elements; -1: it is none.
+  __device__ __forceinline__ std::int64_t query_offset(const Job& job, int row) const {
+    if (warpgroup_ * 64 + row >= job.tile.rows) return -1;
+    const parts::QueryArguments& query = args_.decode.query;
+    const RowPlace place = place_of<Config::kShared>(args_, job, warpgroup_ * 64 + row);
+    return place.origin * query.batch_stride + place.token * query.token_stride +
+           place.head * query.head_stride;
   }
 
   /// s = Q K^T.

@@ -98,21 +98,6 @@ __device__ __forceinline__ void send(std::uint32_t to, std::uint32_t value, std:
                : "memory");
 }
 
-/// From another CTA's shared memory; addresses are of address_in().
-__device__ __forceinline__ float2 load_2_floats(std::uint32_t from) {
-  float2 x;
-  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(from) : "memory");
-  return x;
-}
-__device__ __forceinline__ float4 load_4_floats(std::uint32_t from) {
-  float4 x;
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-               : "r"(from)
-               : "memory");
-  return x;
-}
-
 /// An atomic addition that other CTAs' threads synchronise by: what this thread knows of is known to who adds
 /// later, and the other way round. Returns what was there before.
 __device__ __forceinline__ unsigned long long add_at_gpu(unsigned long long* global, unsigned long long x) {

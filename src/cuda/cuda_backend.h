@@ -18,6 +18,8 @@ extern const DecodeKernel kEtapTeam8Kernel;
 extern const DecodeKernel kEtapTeam16Kernel;
 /// 64 query rows a tile, two warpgroups that share each tile.
 extern const DecodeKernel kSeesawKernel;
+/// fp8_656 caches, bytes straight to the tensor cores.
+extern const DecodeKernel kDirectKernel;
 /// Separate keys and values, a warp 16 tokens at a time.
 extern const DecodeKernel kPagedKernel;
 /// The same for many query tokens, prompts above all: 128 query rows a tile.

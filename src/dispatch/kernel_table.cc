@@ -13,6 +13,7 @@ std::span<const DecodeKernel> decode_kernels() {
     cuda::kEtapTeam8Kernel,
     cuda::kEtapTeam16Kernel,
     cuda::kSeesawKernel,
+    cuda::kDirectKernel,
     cuda::kPagedKernel,
     cuda::kPrefillKernel,
 #endif

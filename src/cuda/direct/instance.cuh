@@ -1,0 +1,28 @@
+// What a file of instances includes.
+#pragma once
+
+#include "cuda/common/launch.h"
+#include "cuda/direct/instances.h"
+#include "cuda/direct/kernel.cuh"
+
+namespace flashlatent::direct {
+
+template <class Config>
+Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(
+      (cuda::allow_shared_memory<kernel<Config>>(sizeof(SharedMemory<Config>), executor.device)));
+  cuda::LaunchShape shape;
+  shape.blocks = launch.args.geometry.parts * launch.args.geometry.lanes;
+  shape.threads = Config::kThreads;
+  shape.shared_bytes = sizeof(SharedMemory<Config>);
+  shape.overlaps_previous = true;
+  return cuda::launch(kernel<Config>, shape, executor, launch.args);
+}
+
+template <int kRows>
+constexpr Instances instances() {
+  return {{{{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, kRows, cuda::Loading::kFp8},
+            launch_instance<Config<kRows>>}}};
+}
+
+}  // namespace flashlatent::direct

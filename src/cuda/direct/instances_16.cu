@@ -1,0 +1,7 @@
+#include "cuda/direct/instance.cuh"
+
+namespace flashlatent::direct {
+
+constinit const Instances kInstances16 = instances<16>();
+
+}  // namespace flashlatent::direct

@@ -1,0 +1,7 @@
+#include "cuda/direct/instance.cuh"
+
+namespace flashlatent::direct {
+
+constinit const Instances kInstances64 = instances<64>();
+
+}  // namespace flashlatent::direct

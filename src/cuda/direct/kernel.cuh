@@ -1,0 +1,489 @@
+// Decode from an fp8_656 cache, dense and sparse, with the tokens' bytes straight from the cache to the tensor
+// cores: nothing but the bytes lies in shared memory, and registers turn them into fp16 as A operands of
+//
+//   S^T = K Q^T        64 tokens x kRows, by the warpgroup whose block it is
+//   O^T += V^T P^T     256 of d_v x kRows, by each warpgroup for all blocks
+//
+// Warpgroup 0 has a segment's even blocks and the left half of the output, warpgroup 1 the odd ones and the
+// right half:
+//
+//   warpgroup 0                                 warpgroup 1
+//   S0, P0                         --P0,max-->  S1
+//   O_l += V0_l P0                              P1
+//   O_l += V1_l P1                 <--P1,max--  O_r += V0_r P0, V1_r P1
+//
+// Barriers: full and empty of a block's slot (four loading warps and their bytes; eight warps that have read
+// it). has_p[b] (128) and had_p[b] (the other warpgroup's four warps) of P, statistics and ratios of even and
+// odd blocks: who writes the next has waited for its own products itself.
+#pragma once
+
+#include "cuda/direct/columns.cuh"
+#include "cuda/direct/loader.cuh"
+#include "cuda/direct/poison.cuh"
+#include "cuda/direct/products.cuh"
+#include "cuda/direct/query.cuh"
+#include "cuda/etap/softmax.cuh"
+#include "cuda/parts/epilogue.cuh"
+
+namespace flashlatent::direct {
+
+inline constexpr int kAlone = 1;  // + which: the named barrier of one warpgroup
+
+/// P is brought to at most 2^15, which leaves fp16 39 binades below.
+inline constexpr float kLargestP = 0x1p15F;
+
+template <class Config>
+class Warpgroup {
+ public:
+  __device__ __forceinline__ Warpgroup(SharedMemory<Config>& shared, const parts::DecodeArguments& args)
+      : shared_(shared),
+        args_(args),
+        me_(threadIdx.x / 128) {}
+
+  /// All blocks of one segment.
+  __device__ __forceinline__ void attend(const parts::Work& work) {
+    work_ = &work;
+    const int blocks = work.blocks();
+    if (blocks > 0) take_query();
+    start();
+    begin_ = work.segment.block_begin * 64;
+    is_first_ = true;
+#pragma unroll 1
+    for (int left = blocks; left > 0; left -= 2, begin_ += 128) attend_pair(left > 1);
+  }
+
+  /// Writes the segment's result.
+  __device__ __forceinline__ void finish() {
+    const parts::Work& work = *work_;
+    put(shared_.warp_sum[me_][thread() / 32], sum_);
+    meet();
+    const std::int64_t slot =
+        static_cast<std::int64_t>(work.segment.slot) * args_.geometry.lanes + blockIdx.x % args_.geometry.lanes;
+    if (threadIdx.x < kRows) finish_row(slot, threadIdx.x);
+    meet();
+    const auto factor = columns_of(shared_.row_factor);
+    rescale(factor);
+    if (work.segment.slot >= 0) {
+      write(args_.partial.out + slot * kRows * Config::kVDim);
+    } else {
+      write();
+    }
+  }
+
+ private:
+  static constexpr int kRows = Config::kRows;
+  static constexpr int kColumns = kRows / 4;  // of S^T and O^T, a thread's
+  using Columns = etap::ColumnValues<kRows>;
+
+  /// Of this warpgroup. Whatever is made of it is made anew: registers are short.
+  __device__ __forceinline__ static int thread() {
+    int thread = threadIdx.x % 128;
+    asm volatile("" : "+r"(thread));
+    return thread;
+  }
+  __device__ __forceinline__ static parts::Fragment fragment() { return parts::fragment_of(thread()); }
+  __device__ __forceinline__ const parts::RowTile& tile() const { return work_->tile; }
+  __device__ __forceinline__ int length() const { return work_->segment.length; }
+
+  __device__ __forceinline__ void start() {
+#pragma unroll
+    for (auto& chunk : o_) {
+#pragma unroll
+      for (float& x : chunk) x = 0;
+    }
+    sum_ = make_float2(0, 0);
+    least_limit_ = limit(0, 0);
+  }
+
+  /// How many tokens query row n attends to, counted from `start`.
+  __device__ __forceinline__ int limit(int n, int start) const {
+    if (!args_.causal) return length() - start;
+    return length() - tile().tokens + tile().token(args_.query, n) + 1 - start;
+  }
+
+  __device__ __forceinline__ void meet_alone() const { ptx::named_sync(kAlone + me_, 128); }
+  __device__ __forceinline__ void meet() {
+    ptx::arrive(shared_.meeting);
+    ptx::wait(shared_.meeting, meeting_);
+    meeting_ ^= 1;
+  }
+  __device__ __forceinline__ void arrive_as_warp(ptx::Barrier& barrier) const {
+    __syncwarp();
+    if (thread() % 32 == 0) ptx::arrive(barrier);
+  }
+
+  /// All have done with the Q before: they have met since.
+  __device__ __forceinline__ void take_query() {
+    const QueryShare<Config> share(args_.query, tile());
+    const int warp_max = share.warp_max();
+    if (thread() % 32 == 0) shared_.query_max[threadIdx.x / 32] = warp_max;
+    meet();
+    int max = 0;
+#pragma unroll
+    for (const int x : shared_.query_max) max = ::max(max, x);
+    const int exponent = ::min(141 - (max >> 7), 126);  // so that it becomes 2^14 to 2^15
+    share.store(shared_, __int_as_float((127 + exponent) << 23));
+    scale_ = args_.scale_log2 * __int_as_float((127 - exponent) << 23);
+    meet();
+  }
+
+  /// An even block and, where there is one, the odd one after it.
+  __device__ __forceinline__ void attend_pair(bool has_odd) {
+    const bool has_own = me_ == 0 || has_odd;
+    if (has_own) score(place_.ahead(me_));
+    if (me_ == 1) take_over(0);
+    if (has_own) softmax();
+#pragma unroll 1
+    for (int b = 0; b <= static_cast<int>(has_odd); ++b) {
+      if (b == 1 && me_ == 0) take_over(1);
+      add_product(b);
+      place_.next();
+    }
+    parities_ ^= has_odd ? 3 : 1;
+    is_first_ = false;
+  }
+
+  __device__ __forceinline__ std::uint32_t parity_of(int b) const { return parities_ >> b & 1; }
+
+  __device__ __forceinline__ std::uint32_t block_address(int slot) const {
+    return ptx::shared_address(shared_.blocks[slot]);
+  }
+
+  /// s_ = K Q^T of this warpgroup's block, in base 2. In units of the tokens, which RoPE is brought to.
+  __device__ __forceinline__ void score(const Place<Config>& place) {
+    ptx::wait(shared_.full[place.slot()], place.parity());
+    live_ = live_of(place.slot());
+    const std::uint32_t low = block_address(place.slot()) + fragment().row * fp8_656::kTokenBytes;
+    const std::uint32_t row = low + fragment().column * 16;  // 32 bytes a lane of the quad
+    const std::uint64_t q = ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0));
+    Operands a[2];
+    take_rope(a[0], KeyBytes::at(row + fp8_656::kRopeOffset), KeyBytes::at(row + fp8_656::kRopeOffset + 16));
+    ptx::wgmma_fence();
+    multiply<__nv_bfloat16, kRows>(s_, a[0], q + 8 * kTileStep, false);
+    ptx::wgmma_commit();
+    low_ = unit_of(low);
+    high_ = unit_of(low + 8 * fp8_656::kTokenBytes);
+    KeyBytes next = KeyBytes::at(row);
+    ptx::wgmma_wait<0>();
+    ptx::pin_registers(s_);
+#pragma unroll
+    for (int i = 0; i < kRows / 2; ++i) s_[i] *= i % 4 < 2 ? low_.inverse() : high_.inverse();
+    float odd[kRows / 2];  // for few rows: a product need not wait for the one before
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const KeyBytes bytes = next;
+      if (i + 1 < 8) next = KeyBytes::at(row + (i + 1) / 2 * fp8_656::kGroup + (i + 1) % 2 * 16);
+      if (i >= 2) ptx::wgmma_wait<1>();
+      widen_keys(a[i % 2], bytes, twice(low_.ratio[i / 2]), twice(high_.ratio[i / 2]));
+      ptx::wgmma_fence();
+      if (kTwoSums && i % 2 == 1) {
+        multiply<__half, kRows>(odd, a[i % 2], q + i * kTileStep, i > 1);
+      } else {
+        multiply<__half, kRows>(s_, a[i % 2], q + i * kTileStep, true);
+      }
+      ptx::wgmma_commit();
+    }
+    ptx::wgmma_wait<0>();
+    ptx::pin_registers(s_);
+    if (kTwoSums) {
+      ptx::pin_registers(odd);
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) s_[i] += odd[i];
+    }
+#pragma unroll
+    for (int i = 0; i < kRows / 2; ++i) s_[i] *= (i % 4 < 2 ? low_.unit() : high_.unit()) * scale_;
+  }
+
+  /// One lane reads, the one that gives the slot back, so that its arrival orders the reading.
+  __device__ __forceinline__ std::uint64_t live_of(int slot) const {
+    std::uint64_t live = 0;
+    if (thread() % 32 == 0) live = shared_.live[slot];
+    return __shfl_sync(0xffffffff, live, 0);
+  }
+
+  /// Those that some rows of the tile attend to and others do not.
+  __device__ __forceinline__ std::uint64_t partial_tokens(std::uint64_t live, int start) const {
+    return live & ~parts::low_tokens(least_limit_ - start);
+  }
+
+  /// From scores to P in shared memory, times the tokens' units. The base is the maximum of scores and units
+  /// together, so that no P is above kLargestP.
+  __device__ __forceinline__ void softmax() {
+    const int start = begin_ + me_ * 64;
+    if (live_ != parts::kAllLive || partial_tokens(live_, start) != 0) {
+      etap::mask_columns<kRows>(s_, live_, fragment(), [&](int n) { return limit(n, start); });
+    }
+    Columns max;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      const int at = i / 2 * 4 + i % 2;
+      max[i] = fmaxf(s_[at] + low_.log2(), s_[at + 2] + high_.log2());
+    }
+    put(shared_.warp_max[me_][thread() / 32],
+        over_tokens<kRows>(max, thread() % 32, [](float a, float b) { return fmaxf(a, b); }));
+    ptx::wait(shared_.had_p[me_], parity_of(me_) ^ 1);
+    meet_alone();
+    if (thread() < kBaseThreads) settle_base(thread() % kRows);
+    meet_alone();
+    if (shrinks(me_)) shrink_sum(me_);
+    Columns sum = {};
+    etap::exponentials<kRows>(s_, 1.0F, columns_of(shared_.base[me_]), sum);
+    const float2 of_warp = over_tokens<kRows>(sum, thread() % 32, [](float a, float b) { return a + b; });
+    sum_ = make_float2(sum_.x + of_warp.x, sum_.y + of_warp.y);
+#pragma unroll
+    for (int i = 0; i < kRows / 2; ++i) s_[i] *= (i % 4 < 2 ? low_.unit() : high_.unit()) * kLargestP;
+    etap::store_probabilities<__half, kRows>(ptx::shared_address(shared_.p[me_]), s_, thread());
+    if (thread() % 4 == 0) {
+#pragma unroll
+      for (int i = 0; i < fp8_656::kGroups; ++i) {
+        shared_.ratio[me_][i][fragment().row] = __half_as_ushort(low_.ratio[i]);
+        shared_.ratio[me_][i][fragment().row + 8] = __half_as_ushort(high_.ratio[i]);
+      }
+    }
+    ptx::fence_for_async_proxy();
+    ptx::arrive(shared_.has_p[me_]);
+    meet_alone();  // all of P is there
+  }
+
+  /// Row n's base after this block, from the one after the block before.
+  __device__ __forceinline__ void settle_base(int n) {
+    const float before = is_first_ && me_ == 0 ? -INFINITY : shared_.base[me_ ^ 1][n];
+    const auto& of_warp = shared_.warp_max[me_];
+    const float base = fmaxf(fmaxf(fmaxf(of_warp[0][n], of_warp[1][n]), fmaxf(of_warp[2][n], of_warp[3][n])),
+                             before);
+    const float factor = before == -INFINITY ? 1.0F : parts::exp2_fast(before - base);
+    const bool shrinks = __any_sync(0xffffffff, factor != 1.0F && n < tile().rows);
+    if (thread() % 32 == 0) shared_.shrinks[me_][thread() / 32] = shrinks;
+    shared_.base[me_][n] = base;
+    shared_.factor[me_][n] = factor;
+  }
+
+  /// P of the other warpgroup's block `b` is there: what is summed so far shrinks to its base.
+  __device__ __forceinline__ void take_over(int b) {
+    ptx::wait(shared_.has_p[b], parity_of(b));
+    if (shrinks(b)) shrink_sum(b);
+  }
+  __device__ __forceinline__ bool shrinks(int b) const {
+    return (shared_.shrinks[b][0] | (kBaseThreads > 32 ? shared_.shrinks[b][1] : 0)) != 0;
+  }
+  __device__ __forceinline__ void shrink_sum(int b) {
+    const float2 factor = *reinterpret_cast<const float2*>(&shared_.factor[b][first_of_lane<kRows>(thread() % 32)]);
+    sum_ = make_float2(sum_.x * factor.x, sum_.y * factor.y);
+  }
+
+  /// o_ += V^T P^T, this half of block b's, which is at place_.
+  __device__ __forceinline__ void add_product(int b) {
+    if (shrinks(b)) rescale(columns_of(shared_.factor[b]));
+    const int slot = place_.slot();
+    const int start = begin_ + b * 64;
+    if (least_limit_ < start + 64 && args_.causal) keep_from_poison(b, slot, start);
+    const std::uint32_t row = block_address(slot) + thread() % 32 * fp8_656::kTokenBytes +
+                              me_ * Config::kHalfDim + thread() / 32 * 16;
+    const std::uint64_t p =
+        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p[b]), 0));
+    Operands a[2];
+    std::uint32_t ratio[8];
+#pragma unroll
+    for (auto& chunk : o_) ptx::pin_registers(chunk);
+#pragma unroll
+    for (int i = 0; i < Config::kHalfChunks; ++i) {
+      if (i % 2 == 0) load_ratios(ratio, shared_.ratio[b][2 * me_ + i / 2]);
+      if (i >= 2) ptx::wgmma_wait<1>();
+      widen_values(a[i % 2], row + i * 64, ratio);
+      ptx::wgmma_fence();
+      multiply<__half, kRows>(o_[i], a[i % 2], p, true);
+      ptx::wgmma_commit();
+    }
+    arrive_as_warp(shared_.empty[slot]);
+    ptx::wgmma_wait<0>();
+#pragma unroll
+    for (auto& chunk : o_) ptx::pin_registers(chunk);
+    if (b != me_) arrive_as_warp(shared_.had_p[b]);
+  }
+
+  /// Pairs of tokens 8 i + lane % 4 * 2 + {0, 1}.
+  __device__ __forceinline__ void load_ratios(std::uint32_t (&ratio)[8], const std::uint16_t (&of)[64]) const {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      ratio[i] = *reinterpret_cast<const std::uint32_t*>(&of[8 * i + fragment().column]);
+    }
+  }
+
+  __device__ __forceinline__ void keep_from_poison(int b, int slot, int start) {
+    const std::uint64_t partial = partial_tokens(live_of(slot), start);
+    if (partial == 0) return;
+    const HalfOfV v{shared_.blocks[slot] + me_ * Config::kHalfDim, shared_.ratio[b] + 2 * me_};
+    spread_poison<kRows>(o_, v, partial, thread(), [&](int n) { return limit(n, start); });
+    meet_alone();
+    silence(v, partial, thread());
+    meet_alone();
+  }
+
+  __device__ __forceinline__ void rescale(const Columns& factor) {
+#pragma unroll
+    for (auto& chunk : o_) {
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) chunk[i] *= factor[i / 4 * 2 + i % 2];
+    }
+  }
+
+  /// This thread's columns of a row of kRows values.
+  __device__ __forceinline__ Columns columns_of(const float (&row)[kRows]) const {
+    Columns values;
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j) {
+      const float2 pair = *reinterpret_cast<const float2*>(&row[8 * j + fragment().column]);
+      values[2 * j] = pair.x;
+      values[2 * j + 1] = pair.y;
+    }
+    return values;
+  }
+  /// The two columns that over_tokens() leaves to this lane.
+  __device__ __forceinline__ void put(float (&row)[kRows], float2 values) const {
+    *reinterpret_cast<float2*>(&row[first_of_lane<kRows>(thread() % 32)]) = values;
+  }
+
+  /// By what row n's sums are multiplied in the end; writes its lse.
+  __device__ __forceinline__ void finish_row(std::int64_t slot, int n) {
+    const int blocks = work_->blocks();
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum += shared_.warp_sum[i / 4][i % 4][n];
+    const float base = blocks == 0 ? -INFINITY : shared_.base[blocks % 2 ^ 1][n];
+    const parts::RowScale scale = parts::finish_row(base, sum);
+    float factor = scale.factor / kLargestP;
+    if (n < tile().rows) {
+      if (work_->segment.slot >= 0) {
+        args_.partial.lse[slot * kRows + n] = scale.lse;
+      } else {
+        const int head = tile().head(args_.query, n);
+        parts::write_lse(args_.output, tile(), head, tile().token(args_.query, n), scale.lse);
+        if (args_.output.sink != nullptr) {
+          factor *= parts::sink_factor(scale.lse, __ldg(args_.output.sink + head));
+        }
+      }
+    }
+    shared_.row_factor[n] = factor;
+  }
+
+  /// Of the output's columns, this thread's first; they come in pairs, 64 apart.
+  __device__ __forceinline__ int first_column() const {
+    return me_ * Config::kHalfDim + thread() / 32 * 16 + thread() % 32 / 4 * 2;
+  }
+
+  /// The final output.
+  __device__ __forceinline__ void write() const {
+    const parts::OutputArguments& output = args_.output;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      const int n = i / 2 * 8 + fragment().column + i % 2;
+      if (n >= tile().rows) continue;
+      auto* out = static_cast<__nv_bfloat16*>(output.out) + tile().origin * output.batch_stride +
+                  tile().token(args_.query, n) * output.token_stride +
+                  tile().head(args_.query, n) * output.head_stride + first_column();
+#pragma unroll
+      for (int chunk = 0; chunk < Config::kHalfChunks; ++chunk) {
+        const float* x = &o_[chunk][i / 2 * 4 + i % 2];
+        *reinterpret_cast<std::uint32_t*>(out + chunk * 64) = parts::pack<__nv_bfloat16>(x[0], x[2]);
+      }
+    }
+  }
+  /// A partial result.
+  __device__ __forceinline__ void write(float* partial) const {
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      const int n = i / 2 * 8 + fragment().column + i % 2;
+      if (n >= tile().rows) continue;
+#pragma unroll
+      for (int chunk = 0; chunk < Config::kHalfChunks; ++chunk) {
+        const float* x = &o_[chunk][i / 2 * 4 + i % 2];
+        *reinterpret_cast<float2*>(partial + n * Config::kVDim + first_column() + chunk * 64) =
+            make_float2(x[0], x[2]);
+      }
+    }
+  }
+
+  static constexpr bool kTwoSums = kRows <= 16;
+  static constexpr int kBaseThreads = kRows < 32 ? 32 : kRows;  // whole warps
+  static constexpr std::uint64_t kTileStep = Config::kTileBytes >> 4;
+
+  SharedMemory<Config>& shared_;
+  const parts::DecodeArguments& args_;
+  const int me_;
+  const parts::Work* work_ = nullptr;
+  Place<Config> place_;        // of the next block whose V is to be read
+  std::uint32_t parities_ = 0;  // of the next even and the next odd block
+  std::uint32_t meeting_ = 0;  // of the next one
+  int least_limit_ = 0;  // tokens that the tile's first row attends to
+  int begin_ = 0;        // the pair's first token
+  bool is_first_ = true;
+  float scale_ = 0;         // of scores, to base 2
+  std::uint64_t live_ = 0;  // which tokens of this warpgroup's block count
+  TokenUnit low_, high_;    // of its tokens fragment().row and eight rows on
+  float2 sum_;              // of the warp's tokens, of two columns
+  float s_[kRows / 2];
+  float o_[Config::kHalfChunks][kRows / 2];
+};
+
+template <class Config>
+__device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
+  Warpgroup<Config> warpgroup(shared, args);
+  for (parts::WorkPosition position(shared.work); !position.get().is_end(); position.next()) {
+    warpgroup.attend(position.get());
+    warpgroup.finish();
+  }
+}
+
+template <class Config>
+__device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
+  const int thread = threadIdx.x - Config::kComputeThreads;
+  parts::WorkPosition position(shared.work);
+  auto tell = [&](const parts::Work& work) {
+    if (thread == 0) position.put(work);
+  };
+  struct NoPipe {};
+  parts::load_segments(
+      args, Loader<Config>(args.cache, shared, thread), NoPipe(), parts::PartPlace<>(args.geometry), [] {},
+      tell);
+  parts::Work end;
+  end.segment.request = -1;
+  tell(end);
+}
+
+template <class Config>
+__device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
+  if (threadIdx.x == 0) {
+    shared.work.init(Config::kComputeThreads / 32);
+    ptx::init(shared.meeting, Config::kComputeThreads);
+    for (int i = 0; i < 2; ++i) {
+      ptx::init(shared.has_p[i], 128);
+      ptx::init(shared.had_p[i], 4);
+    }
+    for (int i = 0; i < Config::kSlots; ++i) {
+      ptx::init(shared.full[i], 4);
+      ptx::init(shared.empty[i], Config::kComputeThreads / 32);
+    }
+    ptx::publish_barriers();
+  }
+  __syncthreads();
+}
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, 1)
+    kernel(const __grid_constant__ parts::DecodeArguments args) {
+  extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
+  auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
+  static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
+  set_up<Config>(shared);
+  cudaGridDependencySynchronize();            // of what the launch before may still write
+  cudaTriggerProgrammaticLaunchCompletion();  // the combine step may take its place in the queue
+  if (threadIdx.x >= Config::kComputeThreads) {
+    ptx::give_registers<Config::kLoaderRegisters>();
+    load<Config>(shared, args);
+  } else {
+    ptx::take_registers<Config::kComputeRegisters>();
+    compute<Config>(shared, args);
+  }
+}
+
+}  // namespace flashlatent::direct

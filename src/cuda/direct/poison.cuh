@@ -1,0 +1,64 @@
+// Values that are not finite, in tokens that some rows of the tile see and others do not (by the causal mask).
+#pragma once
+
+#include "cuda/direct/smem_layout.cuh"
+#include "cuda/parts/tile.cuh"
+
+namespace flashlatent::direct {
+
+__device__ __forceinline__ bool is_nan_e4m3(std::uint32_t byte) {
+  return (byte & 0x7f) == fp8_656::kNan;
+}
+__device__ __forceinline__ bool is_poison_fp16(std::uint32_t bits) {
+  return (bits & 0x7c00) == 0x7c00;
+}
+
+/// A warpgroup's half of V in a block of tokens at `block`, and the ratios of its two groups.
+struct HalfOfV {
+  std::uint8_t* tokens;     // its first column in the first token
+  std::uint16_t (*ratio)[64];
+
+  __device__ __forceinline__ bool is_poison(int token, int column) const {
+    return is_nan_e4m3(tokens[token * fp8_656::kTokenBytes + column]) ||
+           is_poison_fp16(ratio[column / fp8_656::kGroup][token]);
+  }
+};
+
+/// Outputs of rows that see a token of `partial` get NaN where its V is not finite: its K is not either, so
+/// that the score is NaN or infinite. `limit(n)`: tokens of the block that row n sees.
+template <int kRows, int kChunks, class Limit>
+__device__ __forceinline__ void spread_poison(float (&o)[kChunks][kRows / 2], const HalfOfV& v,
+                                              std::uint64_t partial, int thread, Limit limit) {
+  const int lane = thread % 32;
+#pragma unroll 1
+  for (; partial != 0; partial &= partial - 1) {
+    const int token = __ffsll(static_cast<long long>(partial)) - 1;
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (!v.is_poison(token, chunk * 64 + thread / 32 * 16 + lane / 4 * 2 + half)) continue;
+#pragma unroll
+        for (int i = 0; i < kRows / 4; ++i) {
+          if (token < limit(i / 2 * 8 + lane % 4 * 2 + i % 2)) o[chunk][i / 2 * 4 + half * 2 + i % 2] = NAN;
+        }
+      }
+    }
+  }
+}
+
+/// What is not finite becomes 0, for those rows that do not see it: their weight is 0, and 0 * NaN is NaN.
+/// Each of the 128 threads has columns of its own; between its last look at `ratio` and this all must meet.
+__device__ __forceinline__ void silence(const HalfOfV& v, std::uint64_t partial, int thread) {
+#pragma unroll 1
+  for (; partial != 0; partial &= partial - 1) {
+    const int token = __ffsll(static_cast<long long>(partial)) - 1;
+    for (int column = thread; column < 256; column += 128) {
+      std::uint8_t& value = v.tokens[token * fp8_656::kTokenBytes + column];
+      if (is_nan_e4m3(value)) value = 0;
+    }
+    if (thread < 2 && is_poison_fp16(v.ratio[thread][token])) v.ratio[thread][token] = 0;
+  }
+}
+
+}  // namespace flashlatent::direct

@@ -1,0 +1,77 @@
+// The two products of a block, with the tokens' bytes as A operand in registers: converted there, and never
+// written back. Both take 1 instruction for two values from e4m3 to fp16 and 1 for the ratio; V another for
+// four, to bring two tokens' bytes of a column together.
+#pragma once
+
+#include "cuda/direct/units.cuh"
+#include "cuda/ptx/convert.cuh"
+#include "cuda/ptx/wgmma.cuh"
+
+namespace flashlatent::direct {
+
+/// A operands of four products of 16 along k.
+using Operands = std::uint32_t[4][4];
+
+/// d += A B over 64 of k; B is a tile of kRows rows.
+template <class Element, int kRows>
+__device__ __forceinline__ void multiply(float (&d)[kRows / 2], const Operands& a, std::uint64_t b,
+                                         bool accumulate) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    ptx::Wgmma<Element, kRows>::template rs<false>(d, a[k], b + k * ptx::kStepAlongRow, accumulate || k > 0);
+  }
+}
+
+/// A thread's bytes of its two tokens, `row` and eight rows on: 16 columns of K of each, or 8 of RoPE.
+struct KeyBytes {
+  uint4 low, high;
+
+  __device__ __forceinline__ static KeyBytes at(std::uint32_t row) {
+    return {ptx::load_shared_16_bytes(row), ptx::load_shared_16_bytes(row + 8 * fp8_656::kTokenBytes)};
+  }
+};
+
+/// Sixteen columns times the tokens' ratios.
+__device__ __forceinline__ void widen_keys(Operands& a, const KeyBytes& bytes, std::uint32_t low_ratio,
+                                           std::uint32_t high_ratio) {
+  const std::uint32_t low[4] = {bytes.low.x, bytes.low.y, bytes.low.z, bytes.low.w};
+  const std::uint32_t high[4] = {bytes.high.x, bytes.high.y, bytes.high.z, bytes.high.w};
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const ptx::HalfPairs first = ptx::widen_e4m3(low[k]), second = ptx::widen_e4m3(high[k]);
+    a[k][0] = times(first.low, low_ratio);
+    a[k][1] = times(second.low, high_ratio);
+    a[k][2] = times(first.high, low_ratio);
+    a[k][3] = times(second.high, high_ratio);
+  }
+}
+
+/// RoPE's as they are: two products of 16 from each of the two KeyBytes.
+__device__ __forceinline__ void take_rope(Operands& a, const KeyBytes& first, const KeyBytes& second) {
+  auto put = [&](int k, std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3) {
+    a[k][0] = a0, a[k][1] = a1, a[k][2] = a2, a[k][3] = a3;
+  };
+  put(0, first.low.x, first.high.x, first.low.y, first.high.y);
+  put(1, first.low.z, first.high.z, first.low.w, first.high.w);
+  put(2, second.low.x, second.high.x, second.low.y, second.high.y);
+  put(3, second.low.z, second.high.z, second.low.w, second.high.w);
+}
+
+/// 16 columns of V, as M, of 64 tokens, as k: columns 2 i and 2 i + 1 become rows i and i + 8. `row`: this
+/// lane's token of the first 32, at the warp's columns; `ratio[i]` is of tokens 8 i + lane % 4 * 2 + {0, 1}.
+__device__ __forceinline__ void widen_values(Operands& a, std::uint32_t row,
+                                             const std::uint32_t (&ratio)[8]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    std::uint32_t pairs[4];  // of columns, of two tokens
+    ptx::load_matrices_transposed(pairs, row + half * 32 * fp8_656::kTokenBytes);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const ptx::HalfPairs columns = ptx::widen_e4m3(__byte_perm(pairs[i], 0, 0x3120));
+      a[2 * half + i / 2][i % 2 * 2] = times(columns.low, ratio[4 * half + i]);
+      a[2 * half + i / 2][i % 2 * 2 + 1] = times(columns.high, ratio[4 * half + i]);
+    }
+  }
+}
+
+}  // namespace flashlatent::direct

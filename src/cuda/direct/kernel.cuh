@@ -149,49 +149,96 @@ class Warpgroup {
     return ptx::shared_address(shared_.blocks[slot]);
   }
 
-  /// s_ = K Q^T of this warpgroup's block, in base 2. In units of the tokens, which RoPE is brought to.
+  /// s_ = K Q^T of this warpgroup's block, in base 2. Scales of K's groups are left to the sums, in fp32: they
+  /// need not be powers of two, and an lse shows 2^-12 of a group's share.
   __device__ __forceinline__ void score(const Place<Config>& place) {
     ptx::wait(shared_.full[place.slot()], place.parity());
     live_ = live_of(place.slot());
     const std::uint32_t low = block_address(place.slot()) + fragment().row * fp8_656::kTokenBytes;
     const std::uint32_t row = low + fragment().column * 16;  // 32 bytes a lane of the quad
-    const std::uint64_t q = ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0));
+    const std::uint64_t q =
+        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0));
+    if constexpr (kRows <= 16) {
+      score_groups_apart(low, row, q);
+    } else {
+      score_groups_in_turn(low, row, q);
+    }
+    const std::uint32_t high = low + 8 * fp8_656::kTokenBytes;
+    low_ = unit_of(scales_at(low));
+    high_ = unit_of(scales_at(high));
+  }
+
+  /// Few rows: a sum for each group.
+  __device__ __forceinline__ void score_groups_apart(std::uint32_t low, std::uint32_t row, std::uint64_t q) {
+    float sums[fp8_656::kGroups][kRows / 2];
     Operands a[2];
-    take_rope(a[0], KeyBytes::at(row + fp8_656::kRopeOffset), KeyBytes::at(row + fp8_656::kRopeOffset + 16));
+    take_rope(a[1], KeyBytes::at(row + fp8_656::kRopeOffset), KeyBytes::at(row + fp8_656::kRopeOffset + 16));
     ptx::wgmma_fence();
-    multiply<__nv_bfloat16, kRows>(s_, a[0], q + 8 * kTileStep, false);
+    multiply<__nv_bfloat16, kRows>(s_, a[1], q + 8 * kTileStep, false);
     ptx::wgmma_commit();
-    low_ = unit_of(low);
-    high_ = unit_of(low + 8 * fp8_656::kTokenBytes);
     KeyBytes next = KeyBytes::at(row);
-    ptx::wgmma_wait<0>();
-    ptx::pin_registers(s_);
-#pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) s_[i] *= i % 4 < 2 ? low_.inverse() : high_.inverse();
-    float odd[kRows / 2];  // for few rows: a product need not wait for the one before
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const KeyBytes bytes = next;
-      if (i + 1 < 8) next = KeyBytes::at(row + (i + 1) / 2 * fp8_656::kGroup + (i + 1) % 2 * 16);
-      if (i >= 2) ptx::wgmma_wait<1>();
-      widen_keys(a[i % 2], bytes, twice(low_.ratio[i / 2]), twice(high_.ratio[i / 2]));
+      if (i + 1 < 8) next = KeyBytes::at(row + key_offset(i + 1));
+      if (i >= 1) ptx::wgmma_wait<1>();
+      widen_keys(a[i % 2], bytes);
       ptx::wgmma_fence();
-      if (kTwoSums && i % 2 == 1) {
-        multiply<__half, kRows>(odd, a[i % 2], q + i * kTileStep, i > 1);
-      } else {
-        multiply<__half, kRows>(s_, a[i % 2], q + i * kTileStep, true);
+      multiply<__half, kRows>(sums[i / 2], a[i % 2], q + i * kTileStep, i % 2 == 1);
+      ptx::wgmma_commit();
+    }
+    const Scales low_scales = scales_at(low), high_scales = scales_at(low + 8 * fp8_656::kTokenBytes);
+    ptx::wgmma_wait<0>();
+    ptx::pin_registers(s_);
+#pragma unroll
+    for (auto& sum : sums) ptx::pin_registers(sum);
+#pragma unroll
+    for (int i = 0; i < kRows / 2; ++i) {
+#pragma unroll
+      for (int g = 0; g < fp8_656::kGroups; ++g) {
+        s_[i] = fmaf(sums[g][i], (i % 4 < 2 ? low_scales : high_scales).of[g], s_[i]);
       }
+      s_[i] *= scale_;
+    }
+  }
+
+  /// Many: one sum, brought to the scale of each group before it is added to.
+  __device__ __forceinline__ void score_groups_in_turn(std::uint32_t low, std::uint32_t row,
+                                                       std::uint64_t q) {
+    Operands a[2];
+    take_rope(a[1], KeyBytes::at(row + fp8_656::kRopeOffset), KeyBytes::at(row + fp8_656::kRopeOffset + 16));
+    ptx::wgmma_fence();
+    multiply<__nv_bfloat16, kRows>(s_, a[1], q + 8 * kTileStep, false);
+    ptx::wgmma_commit();
+    RunningScale low_scale, high_scale;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (i >= 1) ptx::wgmma_wait<1>();
+      widen_keys(a[i % 2], KeyBytes::at(row + key_offset(i)));
+      if (i % 2 == 0) {
+        const std::uint32_t at = fp8_656::kScaleOffset + i / 2 * 4;
+        const float low_factor = low_scale.turn_to(ptx::load_float(low + at));
+        const float high_factor =
+            high_scale.turn_to(ptx::load_float(low + 8 * fp8_656::kTokenBytes + at));
+        ptx::wgmma_wait<0>();
+        ptx::pin_registers(s_);
+#pragma unroll
+        for (int j = 0; j < kRows / 2; ++j) s_[j] *= j % 4 < 2 ? low_factor : high_factor;
+      }
+      ptx::wgmma_fence();
+      multiply<__half, kRows>(s_, a[i % 2], q + i * kTileStep, true);
       ptx::wgmma_commit();
     }
     ptx::wgmma_wait<0>();
     ptx::pin_registers(s_);
-    if (kTwoSums) {
-      ptx::pin_registers(odd);
+    const float low_factor = low_scale.last() * scale_, high_factor = high_scale.last() * scale_;
 #pragma unroll
-      for (int i = 0; i < kRows / 2; ++i) s_[i] += odd[i];
-    }
-#pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) s_[i] *= (i % 4 < 2 ? low_.unit() : high_.unit()) * scale_;
+    for (int j = 0; j < kRows / 2; ++j) s_[j] *= j % 4 < 2 ? low_factor : high_factor;
+  }
+
+  /// Of the i-th 16 columns that a lane has of its 128 bytes of K.
+  __device__ __forceinline__ static constexpr int key_offset(int i) {
+    return i / 2 * fp8_656::kGroup + i % 2 * 16;
   }
 
   /// One lane reads, the one that gives the slot back, so that its arrival orders the reading.
@@ -403,7 +450,6 @@ class Warpgroup {
     }
   }
 
-  static constexpr bool kTwoSums = kRows <= 16;
   static constexpr int kBaseThreads = kRows < 32 ? 32 : kRows;  // whole warps
   static constexpr std::uint64_t kTileStep = Config::kTileBytes >> 4;
 

@@ -1,6 +1,6 @@
 // The two products of a block, with the tokens' bytes as A operand in registers: converted there, and never
-// written back. Both take 1 instruction for two values from e4m3 to fp16 and 1 for the ratio; V another for
-// four, to bring two tokens' bytes of a column together.
+// written back. Both take 1 instruction for two values from e4m3 to fp16; V 1 more for its ratio, and one for four,
+// to bring two tokens' bytes of a column together.
 #pragma once
 
 #include "cuda/direct/units.cuh"
@@ -31,18 +31,17 @@ struct KeyBytes {
   }
 };
 
-/// Sixteen columns times the tokens' ratios.
-__device__ __forceinline__ void widen_keys(Operands& a, const KeyBytes& bytes, std::uint32_t low_ratio,
-                                           std::uint32_t high_ratio) {
+/// Sixteen columns.
+__device__ __forceinline__ void widen_keys(Operands& a, const KeyBytes& bytes) {
   const std::uint32_t low[4] = {bytes.low.x, bytes.low.y, bytes.low.z, bytes.low.w};
   const std::uint32_t high[4] = {bytes.high.x, bytes.high.y, bytes.high.z, bytes.high.w};
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     const ptx::HalfPairs first = ptx::widen_e4m3(low[k]), second = ptx::widen_e4m3(high[k]);
-    a[k][0] = times(first.low, low_ratio);
-    a[k][1] = times(second.low, high_ratio);
-    a[k][2] = times(first.high, low_ratio);
-    a[k][3] = times(second.high, high_ratio);
+    a[k][0] = first.low;
+    a[k][1] = second.low;
+    a[k][2] = first.high;
+    a[k][3] = second.high;
   }
 }
 

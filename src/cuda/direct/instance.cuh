@@ -19,10 +19,10 @@ Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor
   return cuda::launch(kernel<Config>, shape, executor, launch.args);
 }
 
-template <int kRows>
+template <int kRows, int kWarpgroups>
 constexpr Instances instances() {
   return {{{{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, kRows, cuda::Loading::kFp8},
-            launch_instance<Config<kRows>>}}};
+            launch_instance<Config<kRows, kWarpgroups>>}}};
 }
 
 }  // namespace flashlatent::direct

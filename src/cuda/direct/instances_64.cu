@@ -2,6 +2,6 @@
 
 namespace flashlatent::direct {
 
-constinit const Instances kInstances64 = instances<64>();
+constinit const Instances kInstances64 = instances<64, 2>();
 
 }  // namespace flashlatent::direct

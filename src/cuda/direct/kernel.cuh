@@ -2,19 +2,19 @@
 // cores: nothing but the bytes lies in shared memory, and registers turn them into fp16 as A operands of
 //
 //   S^T = K Q^T        64 tokens x kRows, by the warpgroup whose block it is
-//   O^T += V^T P^T     256 of d_v x kRows, by each warpgroup for all blocks
+//   O^T += V^T P^T     its part of d_v x kRows, by each warpgroup for all blocks
 //
-// Warpgroup 0 has a segment's even blocks and the left half of the output, warpgroup 1 the odd ones and the
-// right half:
+// Two or four warpgroups take a segment's blocks in turn for S and P, and have a part of the output each, for
+// which they need everybody's P. Of two:
 //
 //   warpgroup 0                                 warpgroup 1
 //   S0, P0                         --P0,max-->  S1
 //   O_l += V0_l P0                              P1
 //   O_l += V1_l P1                 <--P1,max--  O_r += V0_r P0, V1_r P1
 //
-// Barriers: full and empty of a block's slot (four loading warps and their bytes; eight warps that have read
-// it). has_p[b] (128) and had_p[b] (the other warpgroup's four warps) of P, statistics and ratios of even and
-// odd blocks: who writes the next has waited for its own products itself.
+// Barriers: full and empty of a block's slot (four loading warps and their bytes; all computing warps, that
+// have read it). has_p[b] (128) and had_p[b] (the other warpgroups' warps) of P, statistics and ratios of
+// warpgroup b's blocks: who writes the next has waited for its own products itself.
 #pragma once
 
 #include "cuda/direct/columns.cuh"
@@ -29,8 +29,10 @@ namespace flashlatent::direct {
 
 inline constexpr int kAlone = 1;  // + which: the named barrier of one warpgroup
 
-/// P is brought to at most 2^15, which leaves fp16 39 binades below.
-inline constexpr float kLargestP = 0x1p15F;
+/// P is brought to at most 2^9, until a later maximum is larger by no more than 2^6, for which outputs need
+/// not shrink. Below fp16 has 33 binades left, and 11 bits where a kernel in bf16 has 8.
+inline constexpr float kLargestP = 0x1p9F;
+inline constexpr float kSlack = 6;
 
 template <class Config>
 class Warpgroup {
@@ -49,7 +51,9 @@ class Warpgroup {
     begin_ = work.segment.block_begin * 64;
     is_first_ = true;
 #pragma unroll 1
-    for (int left = blocks; left > 0; left -= 2, begin_ += 128) attend_pair(left > 1);
+    for (int left = blocks; left > 0; left -= kWarpgroups, begin_ += kWarpgroups * 64) {
+      attend_round(::min(left, kWarpgroups));
+    }
   }
 
   /// Writes the segment's result.
@@ -72,6 +76,7 @@ class Warpgroup {
 
  private:
   static constexpr int kRows = Config::kRows;
+  static constexpr int kWarpgroups = Config::kWarpgroups;
   static constexpr int kColumns = kRows / 4;  // of S^T and O^T, a thread's
   using Columns = etap::ColumnValues<kRows>;
 
@@ -127,19 +132,27 @@ class Warpgroup {
     meet();
   }
 
-  /// An even block and, where there is one, the odd one after it.
-  __device__ __forceinline__ void attend_pair(bool has_odd) {
-    const bool has_own = me_ == 0 || has_odd;
+  /// `count` blocks, the first of which is of warpgroup 0. Its own P comes first for each but what must be
+  /// waited for anyway.
+  __device__ __forceinline__ void attend_round(int count) {
+    const bool has_own = me_ < count;
     if (has_own) score(place_.ahead(me_));
-    if (me_ == 1) take_over(0);
-    if (has_own) softmax();
+    int added = 0;
 #pragma unroll 1
-    for (int b = 0; b <= static_cast<int>(has_odd); ++b) {
-      if (b == 1 && me_ == 0) take_over(1);
-      add_product(b);
-      place_.next();
+    for (int b = 0; b < count; ++b) {
+      if (b == me_) {
+        softmax();
+      } else {
+        take_over(b);
+      }
+      // The one before this warpgroup's own block waits for that.
+      if (b + 1 == me_ && has_own) continue;
+      for (; added <= b; ++added) {
+        add_product(added);
+        place_.next();
+      }
     }
-    parities_ ^= has_odd ? 3 : 1;
+    parities_ ^= (1U << count) - 1;
     is_first_ = false;
   }
 
@@ -168,37 +181,44 @@ class Warpgroup {
     high_ = unit_of(scales_at(high));
   }
 
-  /// Few rows: a sum for each group.
+  /// Few rows: a sum for each group, of two at a time.
   __device__ __forceinline__ void score_groups_apart(std::uint32_t low, std::uint32_t row, std::uint64_t q) {
-    float sums[fp8_656::kGroups][kRows / 2];
+    float sums[2][kRows / 2];
     Operands a[2];
     take_rope(a[1], KeyBytes::at(row + fp8_656::kRopeOffset), KeyBytes::at(row + fp8_656::kRopeOffset + 16));
     ptx::wgmma_fence();
     multiply<__nv_bfloat16, kRows>(s_, a[1], q + 8 * kTileStep, false);
     ptx::wgmma_commit();
-    KeyBytes next = KeyBytes::at(row);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const KeyBytes bytes = next;
-      if (i + 1 < 8) next = KeyBytes::at(row + key_offset(i + 1));
+      const KeyBytes bytes = KeyBytes::at(row + key_offset(i));
       if (i >= 1) ptx::wgmma_wait<1>();
       widen_keys(a[i % 2], bytes);
+      if (i == 4) add_groups(sums, low, 0);
       ptx::wgmma_fence();
-      multiply<__half, kRows>(sums[i / 2], a[i % 2], q + i * kTileStep, i % 2 == 1);
+      multiply<__half, kRows>(sums[i / 2 % 2], a[i % 2], q + i * kTileStep, i % 2 == 1);
       ptx::wgmma_commit();
     }
-    const Scales low_scales = scales_at(low), high_scales = scales_at(low + 8 * fp8_656::kTokenBytes);
+    add_groups(sums, low, 2);
+#pragma unroll
+    for (float& x : s_) x *= scale_;
+  }
+
+  /// s_ += sums of two groups from `first` on, times their scales.
+  __device__ __forceinline__ void add_groups(float (&sums)[2][kRows / 2], std::uint32_t low, int first) {
+    float scales[2][2];  // of the low and the high token
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      scales[i / 2][i % 2] = ptx::load_float(low + i / 2 * 8 * fp8_656::kTokenBytes + fp8_656::kScaleOffset +
+                                             (first + i % 2) * 4);
+    }
     ptx::wgmma_wait<0>();
     ptx::pin_registers(s_);
 #pragma unroll
-    for (auto& sum : sums) ptx::pin_registers(sum);
+    for (int g = 0; g < 2; ++g) {
+      ptx::pin_registers(sums[g]);
 #pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) {
-#pragma unroll
-      for (int g = 0; g < fp8_656::kGroups; ++g) {
-        s_[i] = fmaf(sums[g][i], (i % 4 < 2 ? low_scales : high_scales).of[g], s_[i]);
-      }
-      s_[i] *= scale_;
+      for (int i = 0; i < kRows / 2; ++i) s_[i] = fmaf(sums[g][i], scales[i % 4 / 2][g], s_[i]);
     }
   }
 
@@ -257,7 +277,7 @@ class Warpgroup {
   /// together, so that no P is above kLargestP.
   __device__ __forceinline__ void softmax() {
     const int start = begin_ + me_ * 64;
-    if (live_ != parts::kAllLive || partial_tokens(live_, start) != 0) {
+    if (live_ != parts::kAllLive || partial_tokens(live_, start) != 0) [[unlikely]] {
       etap::mask_columns<kRows>(s_, live_, fragment(), [&](int n) { return limit(n, start); });
     }
     Columns max;
@@ -272,7 +292,7 @@ class Warpgroup {
     meet_alone();
     if (thread() < kBaseThreads) settle_base(thread() % kRows);
     meet_alone();
-    if (shrinks(me_)) shrink_sum(me_);
+    if (shrinks(me_)) [[unlikely]] shrink_sum(me_);
     Columns sum = {};
     etap::exponentials<kRows>(s_, 1.0F, columns_of(shared_.base[me_]), sum);
     const float2 of_warp = over_tokens<kRows>(sum, thread() % 32, [](float a, float b) { return a + b; });
@@ -294,10 +314,11 @@ class Warpgroup {
 
   /// Row n's base after this block, from the one after the block before.
   __device__ __forceinline__ void settle_base(int n) {
-    const float before = is_first_ && me_ == 0 ? -INFINITY : shared_.base[me_ ^ 1][n];
+    const float before = is_first_ && me_ == 0 ? -INFINITY : shared_.base[(me_ + kWarpgroups - 1) % kWarpgroups][n];
     const auto& of_warp = shared_.warp_max[me_];
-    const float base = fmaxf(fmaxf(fmaxf(of_warp[0][n], of_warp[1][n]), fmaxf(of_warp[2][n], of_warp[3][n])),
-                             before);
+    const float max =
+        fmaxf(fmaxf(of_warp[0][n], of_warp[1][n]), fmaxf(of_warp[2][n], of_warp[3][n]));
+    const float base = parts::settle_base(before, max, kSlack);
     const float factor = before == -INFINITY ? 1.0F : parts::exp2_fast(before - base);
     const bool shrinks = __any_sync(0xffffffff, factor != 1.0F && n < tile().rows);
     if (thread() % 32 == 0) shared_.shrinks[me_][thread() / 32] = shrinks;
@@ -308,7 +329,7 @@ class Warpgroup {
   /// P of the other warpgroup's block `b` is there: what is summed so far shrinks to its base.
   __device__ __forceinline__ void take_over(int b) {
     ptx::wait(shared_.has_p[b], parity_of(b));
-    if (shrinks(b)) shrink_sum(b);
+    if (shrinks(b)) [[unlikely]] shrink_sum(b);
   }
   __device__ __forceinline__ bool shrinks(int b) const {
     return (shared_.shrinks[b][0] | (kBaseThreads > 32 ? shared_.shrinks[b][1] : 0)) != 0;
@@ -320,12 +341,12 @@ class Warpgroup {
 
   /// o_ += V^T P^T, this half of block b's, which is at place_.
   __device__ __forceinline__ void add_product(int b) {
-    if (shrinks(b)) rescale(columns_of(shared_.factor[b]));
+    if (shrinks(b)) [[unlikely]] rescale(columns_of(shared_.factor[b]));
     const int slot = place_.slot();
     const int start = begin_ + b * 64;
-    if (least_limit_ < start + 64 && args_.causal) keep_from_poison(b, slot, start);
+    if (least_limit_ < start + 64 && args_.causal) [[unlikely]] keep_from_poison(b, slot, start);
     const std::uint32_t row = block_address(slot) + thread() % 32 * fp8_656::kTokenBytes +
-                              me_ * Config::kHalfDim + thread() / 32 * 16;
+                              me_ * Config::kPartDim + thread() / 32 * 16;
     const std::uint64_t p =
         ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p[b]), 0));
     Operands a[2];
@@ -333,8 +354,8 @@ class Warpgroup {
 #pragma unroll
     for (auto& chunk : o_) ptx::pin_registers(chunk);
 #pragma unroll
-    for (int i = 0; i < Config::kHalfChunks; ++i) {
-      if (i % 2 == 0) load_ratios(ratio, shared_.ratio[b][2 * me_ + i / 2]);
+    for (int i = 0; i < Config::kPartChunks; ++i) {
+      if (i % 2 == 0) load_ratios(ratio, shared_.ratio[b][me_ * Config::kPartGroups + i / 2]);
       if (i >= 2) ptx::wgmma_wait<1>();
       widen_values(a[i % 2], row + i * 64, ratio);
       ptx::wgmma_fence();
@@ -359,10 +380,10 @@ class Warpgroup {
   __device__ __forceinline__ void keep_from_poison(int b, int slot, int start) {
     const std::uint64_t partial = partial_tokens(live_of(slot), start);
     if (partial == 0) return;
-    const HalfOfV v{shared_.blocks[slot] + me_ * Config::kHalfDim, shared_.ratio[b] + 2 * me_};
+    const PartOfV v{shared_.blocks[slot] + me_ * Config::kPartDim, shared_.ratio[b] + me_ * Config::kPartGroups};
     spread_poison<kRows>(o_, v, partial, thread(), [&](int n) { return limit(n, start); });
     meet_alone();
-    silence(v, partial, thread());
+    silence<Config::kPartDim>(v, partial, thread());
     meet_alone();
   }
 
@@ -395,8 +416,8 @@ class Warpgroup {
     const int blocks = work_->blocks();
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) sum += shared_.warp_sum[i / 4][i % 4][n];
-    const float base = blocks == 0 ? -INFINITY : shared_.base[blocks % 2 ^ 1][n];
+    for (int i = 0; i < kWarpgroups * 4; ++i) sum += shared_.warp_sum[i / 4][i % 4][n];
+    const float base = blocks == 0 ? -INFINITY : shared_.base[(blocks - 1) % kWarpgroups][n];
     const parts::RowScale scale = parts::finish_row(base, sum);
     float factor = scale.factor / kLargestP;
     if (n < tile().rows) {
@@ -415,7 +436,7 @@ class Warpgroup {
 
   /// Of the output's columns, this thread's first; they come in pairs, 64 apart.
   __device__ __forceinline__ int first_column() const {
-    return me_ * Config::kHalfDim + thread() / 32 * 16 + thread() % 32 / 4 * 2;
+    return me_ * Config::kPartDim + thread() / 32 * 16 + thread() % 32 / 4 * 2;
   }
 
   /// The final output.
@@ -429,7 +450,7 @@ class Warpgroup {
                   tile().token(args_.query, n) * output.token_stride +
                   tile().head(args_.query, n) * output.head_stride + first_column();
 #pragma unroll
-      for (int chunk = 0; chunk < Config::kHalfChunks; ++chunk) {
+      for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
         const float* x = &o_[chunk][i / 2 * 4 + i % 2];
         *reinterpret_cast<std::uint32_t*>(out + chunk * 64) = parts::pack<__nv_bfloat16>(x[0], x[2]);
       }
@@ -442,7 +463,7 @@ class Warpgroup {
       const int n = i / 2 * 8 + fragment().column + i % 2;
       if (n >= tile().rows) continue;
 #pragma unroll
-      for (int chunk = 0; chunk < Config::kHalfChunks; ++chunk) {
+      for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
         const float* x = &o_[chunk][i / 2 * 4 + i % 2];
         *reinterpret_cast<float2*>(partial + n * Config::kVDim + first_column() + chunk * 64) =
             make_float2(x[0], x[2]);
@@ -461,14 +482,14 @@ class Warpgroup {
   std::uint32_t parities_ = 0;  // of the next even and the next odd block
   std::uint32_t meeting_ = 0;  // of the next one
   int least_limit_ = 0;  // tokens that the tile's first row attends to
-  int begin_ = 0;        // the pair's first token
+  int begin_ = 0;        // the round's first token
   bool is_first_ = true;
   float scale_ = 0;         // of scores, to base 2
   std::uint64_t live_ = 0;  // which tokens of this warpgroup's block count
   TokenUnit low_, high_;    // of its tokens fragment().row and eight rows on
   float2 sum_;              // of the warp's tokens, of two columns
   float s_[kRows / 2];
-  float o_[Config::kHalfChunks][kRows / 2];
+  float o_[Config::kPartChunks][kRows / 2];
 };
 
 template <class Config>
@@ -501,9 +522,9 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   if (threadIdx.x == 0) {
     shared.work.init(Config::kComputeThreads / 32);
     ptx::init(shared.meeting, Config::kComputeThreads);
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < Config::kWarpgroups; ++i) {
       ptx::init(shared.has_p[i], 128);
-      ptx::init(shared.had_p[i], 4);
+      ptx::init(shared.had_p[i], (Config::kWarpgroups - 1) * 4);
     }
     for (int i = 0; i < Config::kSlots; ++i) {
       ptx::init(shared.full[i], 4);

@@ -13,8 +13,8 @@ __device__ __forceinline__ bool is_poison_fp16(std::uint32_t bits) {
   return (bits & 0x7c00) == 0x7c00;
 }
 
-/// A warpgroup's half of V in a block of tokens at `block`, and the ratios of its two groups.
-struct HalfOfV {
+/// A warpgroup's part of V in a block of tokens, and the ratios of its groups.
+struct PartOfV {
   std::uint8_t* tokens;     // its first column in the first token
   std::uint16_t (*ratio)[64];
 
@@ -27,7 +27,7 @@ struct HalfOfV {
 /// Outputs of rows that see a token of `partial` get NaN where its V is not finite: its K is not either, so
 /// that the score is NaN or infinite. `limit(n)`: tokens of the block that row n sees.
 template <int kRows, int kChunks, class Limit>
-__device__ __forceinline__ void spread_poison(float (&o)[kChunks][kRows / 2], const HalfOfV& v,
+__device__ __forceinline__ void spread_poison(float (&o)[kChunks][kRows / 2], const PartOfV& v,
                                               std::uint64_t partial, int thread, Limit limit) {
   const int lane = thread % 32;
 #pragma unroll 1
@@ -49,15 +49,16 @@ __device__ __forceinline__ void spread_poison(float (&o)[kChunks][kRows / 2], co
 
 /// What is not finite becomes 0, for those rows that do not see it: their weight is 0, and 0 * NaN is NaN.
 /// Each of the 128 threads has columns of its own; between its last look at `ratio` and this all must meet.
-__device__ __forceinline__ void silence(const HalfOfV& v, std::uint64_t partial, int thread) {
+template <int kPartDim>
+__device__ __forceinline__ void silence(const PartOfV& v, std::uint64_t partial, int thread) {
 #pragma unroll 1
   for (; partial != 0; partial &= partial - 1) {
     const int token = __ffsll(static_cast<long long>(partial)) - 1;
-    for (int column = thread; column < 256; column += 128) {
+    for (int column = thread; column < kPartDim; column += 128) {
       std::uint8_t& value = v.tokens[token * fp8_656::kTokenBytes + column];
       if (is_nan_e4m3(value)) value = 0;
     }
-    if (thread < 2 && is_poison_fp16(v.ratio[thread][token])) v.ratio[thread][token] = 0;
+    if (thread < kPartDim / fp8_656::kGroup && is_poison_fp16(v.ratio[thread][token])) v.ratio[thread][token] = 0;
   }
 }
 

@@ -9,20 +9,21 @@ namespace flashlatent::direct {
 template <class Config>
 struct alignas(1024) SharedMemory {
   std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];  // fp16, and RoPE in bf16 last
-  std::uint8_t p[2][Config::kTileBytes];                    // of the even and the odd block
+  std::uint8_t p[Config::kWarpgroups][Config::kTileBytes];   // of each warpgroup's block
   std::uint8_t blocks[Config::kSlots][Config::kBlockBytes];  // tokens as they are in the cache
-  std::uint16_t ratio[2][fp8_656::kGroups][64];              // of the even and the odd block (units.cuh)
-  float warp_max[2][4][Config::kRows];  // of each warpgroup
-  float base[2][Config::kRows];         // after the even and after the odd block
-  float factor[2][Config::kRows];       // by which sums and outputs shrink for it
-  int shrinks[2][2];                    // does any row? Of two warps' rows
-  float warp_sum[2][4][Config::kRows];
+  std::uint16_t ratio[Config::kWarpgroups][fp8_656::kGroups][64];  // units.cuh
+  float warp_max[Config::kWarpgroups][4][Config::kRows];
+  float base[Config::kWarpgroups][Config::kRows];    // after each warpgroup's block
+  float factor[Config::kWarpgroups][Config::kRows];  // by which sums and outputs shrink for it
+  int shrinks[Config::kWarpgroups][2];               // does any row? Of two warps' rows
+  float warp_sum[Config::kWarpgroups][4][Config::kRows];
   float row_factor[Config::kRows];
-  int query_max[8];  // of each warp
-  std::uint64_t live[Config::kSlots];  // which tokens of a block count
+  int query_max[Config::kWarpgroups * 4];  // of each warp
+  std::uint64_t live[Config::kSlots];      // which tokens of a block count
   ptx::Barrier full[Config::kSlots], empty[Config::kSlots];
-  ptx::Barrier has_p[2], had_p[2];  // P and what goes with it is there; the other warpgroup has used it
-  ptx::Barrier meeting;             // of both warpgroups
+  // P and what goes with it is there; the other warpgroups have used it.
+  ptx::Barrier has_p[Config::kWarpgroups], had_p[Config::kWarpgroups];
+  ptx::Barrier meeting;  // of all warpgroups
   parts::WorkQueue work;
 };
 
@@ -34,14 +35,15 @@ class Place {
  public:
   __device__ __forceinline__ int slot() const { return slot_; }
   __device__ __forceinline__ std::uint32_t parity() const { return parity_; }
-  __device__ __forceinline__ void next() {
-    if (++slot_ < Config::kSlots) return;
-    slot_ = 0;
-    parity_ ^= 1;
-  }
+  __device__ __forceinline__ void next() { *this = ahead(1); }
+  /// So many blocks on, at most kSlots.
   __device__ __forceinline__ Place ahead(int blocks) const {
     Place place = *this;
-    if (blocks == 1) place.next();
+    place.slot_ += blocks;
+    if (place.slot_ >= Config::kSlots) {
+      place.slot_ -= Config::kSlots;
+      place.parity_ ^= 1;
+    }
     return place;
   }
 

@@ -46,6 +46,7 @@ class Warpgroup {
   __device__ __forceinline__ void attend(const parts::Work& work) {
     work_ = &work;
     const int blocks = work.blocks();
+    if (threadIdx.x < kRows) shared_.row_limit[threadIdx.x] = limit(threadIdx.x);
     if (blocks > 0) take_query();
     start();
     begin_ = work.segment.block_begin * 64;
@@ -64,7 +65,15 @@ class Warpgroup {
     const std::int64_t slot =
         static_cast<std::int64_t>(work.segment.slot) * args_.geometry.lanes + blockIdx.x % args_.geometry.lanes;
     if (threadIdx.x < kRows) finish_row(slot, threadIdx.x);
+    const bool poisoned = shared_.poisoned[me_] != 0;
+    if (poisoned) spread_poison();
     meet();
+    if (poisoned) {
+      for (int i = thread(); i < Config::kPartDim; i += 128) {
+        shared_.poison_from[me_ * Config::kPartDim + i] = parts::kNoPoison;
+      }
+      shared_.poisoned[me_] = 0;
+    }
     const auto factor = columns_of(shared_.row_factor);
     rescale(factor);
     if (work.segment.slot >= 0) {
@@ -97,13 +106,13 @@ class Warpgroup {
       for (float& x : chunk) x = 0;
     }
     sum_ = make_float2(0, 0);
-    least_limit_ = limit(0, 0);
+    least_limit_ = limit(0);
   }
 
-  /// How many tokens query row n attends to, counted from `start`.
-  __device__ __forceinline__ int limit(int n, int start) const {
-    if (!args_.causal) return length() - start;
-    return length() - tile().tokens + tile().token(args_.query, n) + 1 - start;
+  /// How many tokens query row n attends to.
+  __device__ __forceinline__ int limit(int n) const {
+    if (!args_.causal) return length();
+    return length() - tile().tokens + tile().token(args_.query, n) + 1;
   }
 
   __device__ __forceinline__ void meet_alone() const { ptx::named_sync(kAlone + me_, 128); }
@@ -136,12 +145,13 @@ class Warpgroup {
   /// waited for anyway.
   __device__ __forceinline__ void attend_round(int count) {
     const bool has_own = me_ < count;
-    if (has_own) score(place_.ahead(me_));
+    const Place<Config> own = place_.ahead(me_);
+    if (has_own) score(own);
     int added = 0;
 #pragma unroll 1
     for (int b = 0; b < count; ++b) {
       if (b == me_) {
-        softmax();
+        softmax(own.slot());
       } else {
         take_over(b);
       }
@@ -176,9 +186,6 @@ class Warpgroup {
     } else {
       score_groups_in_turn(low, row, q);
     }
-    const std::uint32_t high = low + 8 * fp8_656::kTokenBytes;
-    low_ = unit_of(scales_at(low));
-    high_ = unit_of(scales_at(high));
   }
 
   /// Few rows: a sum for each group, of two at a time.
@@ -275,16 +282,19 @@ class Warpgroup {
 
   /// From scores to P in shared memory, times the tokens' units. The base is the maximum of scores and units
   /// together, so that no P is above kLargestP.
-  __device__ __forceinline__ void softmax() {
+  __device__ __forceinline__ void softmax(int slot) {
     const int start = begin_ + me_ * 64;
+    const std::uint32_t token = block_address(slot) + fragment().row * fp8_656::kTokenBytes;
+    const std::uint32_t low = unit_exponent(scales_at(token));
+    const std::uint32_t high = unit_exponent(scales_at(token + 8 * fp8_656::kTokenBytes));
     if (live_ != parts::kAllLive || partial_tokens(live_, start) != 0) [[unlikely]] {
-      etap::mask_columns<kRows>(s_, live_, fragment(), [&](int n) { return limit(n, start); });
+      etap::mask_columns<kRows>(s_, live_, fragment(), [&](int n) { return shared_.row_limit[n] - start; });
     }
     Columns max;
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       const int at = i / 2 * 4 + i % 2;
-      max[i] = fmaxf(s_[at] + low_.log2(), s_[at + 2] + high_.log2());
+      max[i] = fmaxf(s_[at] + log2_of(low), s_[at + 2] + log2_of(high));
     }
     put(shared_.warp_max[me_][thread() / 32],
         over_tokens<kRows>(max, thread() % 32, [](float a, float b) { return fmaxf(a, b); }));
@@ -298,18 +308,20 @@ class Warpgroup {
     const float2 of_warp = over_tokens<kRows>(sum, thread() % 32, [](float a, float b) { return a + b; });
     sum_ = make_float2(sum_.x + of_warp.x, sum_.y + of_warp.y);
 #pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) s_[i] *= (i % 4 < 2 ? low_.unit() : high_.unit()) * kLargestP;
+    for (int i = 0; i < kRows / 2; ++i) s_[i] *= power_of_two(i % 4 < 2 ? low : high) * kLargestP;
     etap::store_probabilities<__half, kRows>(ptx::shared_address(shared_.p[me_]), s_, thread());
-    if (thread() % 4 == 0) {
-#pragma unroll
-      for (int i = 0; i < fp8_656::kGroups; ++i) {
-        shared_.ratio[me_][i][fragment().row] = __half_as_ushort(low_.ratio[i]);
-        shared_.ratio[me_][i][fragment().row + 8] = __half_as_ushort(high_.ratio[i]);
-      }
-    }
+    store_ratios(token, low, fragment().row);
+    store_ratios(token + 8 * fp8_656::kTokenBytes, high, fragment().row + 8);
     ptx::fence_for_async_proxy();
     ptx::arrive(shared_.has_p[me_]);
     meet_alone();  // all of P is there
+  }
+
+  /// A lane of the quad a group, of a token of this warpgroup's block.
+  __device__ __forceinline__ void store_ratios(std::uint32_t token, std::uint32_t exponent, int row) {
+    const int group = thread() % 4;
+    const float scale = ptx::load_float(token + fp8_656::kScaleOffset + group * 4);
+    shared_.ratio[me_][group][row] = __half_as_ushort(ratio_to_unit(scale, exponent));
   }
 
   /// Row n's base after this block, from the one after the block before.
@@ -377,14 +389,32 @@ class Warpgroup {
     }
   }
 
+  /// Of the block whose V is next.
   __device__ __forceinline__ void keep_from_poison(int b, int slot, int start) {
     const std::uint64_t partial = partial_tokens(live_of(slot), start);
     if (partial == 0) return;
     const PartOfV v{shared_.blocks[slot] + me_ * Config::kPartDim, shared_.ratio[b] + me_ * Config::kPartGroups};
-    spread_poison<kRows>(o_, v, partial, thread(), [&](int n) { return limit(n, start); });
+    const bool found = record_poison<Config::kPartDim>(
+        shared_.poison_from + me_ * Config::kPartDim, v, partial, thread(),
+        [&](int token) {
+          int row = 0;
+          while (row < kRows && shared_.row_limit[row] - start <= token) ++row;
+          return row;
+        });
+    if (found) shared_.poisoned[me_] = 1;
     meet_alone();
     silence<Config::kPartDim>(v, partial, thread());
     meet_alone();
+  }
+
+  /// What that found goes into the outputs.
+  __device__ __forceinline__ void spread_poison() {
+#pragma unroll
+    for (int i = 0; i < Config::kPartChunks * kRows / 2; ++i) {
+      const int column = first_column() + i / (kRows / 2) * 64 + i % 4 / 2;
+      const int row = i % (kRows / 2) / 4 * 8 + fragment().column + i % 2;
+      if (row >= shared_.poison_from[column]) o_[i / (kRows / 2)][i % (kRows / 2)] = NAN;
+    }
   }
 
   __device__ __forceinline__ void rescale(const Columns& factor) {
@@ -486,7 +516,6 @@ class Warpgroup {
   bool is_first_ = true;
   float scale_ = 0;         // of scores, to base 2
   std::uint64_t live_ = 0;  // which tokens of this warpgroup's block count
-  TokenUnit low_, high_;    // of its tokens fragment().row and eight rows on
   float2 sum_;              // of the warp's tokens, of two columns
   float s_[kRows / 2];
   float o_[Config::kPartChunks][kRows / 2];
@@ -519,7 +548,11 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
 
 template <class Config>
 __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
+  for (int i = threadIdx.x; i < Config::kVDim; i += Config::kThreads) {
+    shared.poison_from[i] = parts::kNoPoison;
+  }
   if (threadIdx.x == 0) {
+    for (int& poisoned : shared.poisoned) poisoned = 0;
     shared.work.init(Config::kComputeThreads / 32);
     ptx::init(shared.meeting, Config::kComputeThreads);
     for (int i = 0; i < Config::kWarpgroups; ++i) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/direct/smem_layout.cuh"
-#include "cuda/parts/tile.cuh"
+#include "cuda/parts/mask.cuh"
 
 namespace flashlatent::direct {
 
@@ -25,26 +25,24 @@ struct PartOfV {
 };
 
 /// Outputs of rows that see a token of `partial` get NaN where its V is not finite: its K is not either, so
-/// that the score is NaN or infinite. `limit(n)`: tokens of the block that row n sees.
-template <int kRows, int kChunks, class Limit>
-__device__ __forceinline__ void spread_poison(float (&o)[kChunks][kRows / 2], const PartOfV& v,
-                                              std::uint64_t partial, int thread, Limit limit) {
-  const int lane = thread % 32;
+/// that the score is NaN or infinite. Queries see tokens in order: the first row, `first_row(token)`, is
+/// enough, which `poison_from` keeps for each column until the segment's end. Was there any?
+template <int kPartDim, class FirstRow>
+__device__ __forceinline__ bool record_poison(std::uint8_t* poison_from, const PartOfV& v,
+                                              std::uint64_t partial, int thread, FirstRow first_row) {
+  bool found = false;
 #pragma unroll 1
   for (; partial != 0; partial &= partial - 1) {
     const int token = __ffsll(static_cast<long long>(partial)) - 1;
-#pragma unroll
-    for (int chunk = 0; chunk < kChunks; ++chunk) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (!v.is_poison(token, chunk * 64 + thread / 32 * 16 + lane / 4 * 2 + half)) continue;
-#pragma unroll
-        for (int i = 0; i < kRows / 4; ++i) {
-          if (token < limit(i / 2 * 8 + lane % 4 * 2 + i % 2)) o[chunk][i / 2 * 4 + half * 2 + i % 2] = NAN;
-        }
-      }
+#pragma unroll 1
+    for (int column = thread; column < kPartDim; column += 128) {
+      if (!v.is_poison(token, column)) continue;
+      const int row = first_row(token);
+      if (row < poison_from[column]) poison_from[column] = static_cast<std::uint8_t>(row);
+      found = true;
     }
   }
+  return found;
 }
 
 /// What is not finite becomes 0, for those rows that do not see it: their weight is 0, and 0 * NaN is NaN.

@@ -18,6 +18,9 @@ struct alignas(1024) SharedMemory {
   int shrinks[Config::kWarpgroups][2];               // does any row? Of two warps' rows
   float warp_sum[Config::kWarpgroups][4][Config::kRows];
   float row_factor[Config::kRows];
+  int row_limit[Config::kRows];             // tokens that it attends to
+  std::uint8_t poison_from[Config::kVDim];  // of each column (poison.cuh)
+  int poisoned[Config::kWarpgroups];        // is there any in its columns?
   int query_max[Config::kWarpgroups * 4];  // of each warp
   std::uint64_t live[Config::kSlots];      // which tokens of a block count
   ptx::Barrier full[Config::kSlots], empty[Config::kSlots];

@@ -25,26 +25,20 @@ __device__ __forceinline__ Scales scales_at(std::uint32_t token) {
   return {{__uint_as_float(raw.x), __uint_as_float(raw.y), __uint_as_float(raw.z), __uint_as_float(raw.w)}};
 }
 
-struct TokenUnit {
-  std::uint32_t exponent;  // of the unit, as in an fp32
-  __half ratio[fp8_656::kGroups];
-
-  __device__ __forceinline__ float unit() const { return __uint_as_float(exponent << 23); }
-  __device__ __forceinline__ float log2() const {
-    return static_cast<float>(static_cast<int>(exponent) - 127);
-  }
-};
-
-/// Finite whatever the scales are; ratios are as they are.
-__device__ __forceinline__ TokenUnit unit_of(const Scales& scales) {
-  float largest = fmaxf(fmaxf(scales.of[0], scales.of[1]), fmaxf(scales.of[2], scales.of[3]));
-  largest = fminf(fmaxf(largest, 0x1p-100F), 0x1p100F);
-  TokenUnit unit;
-  unit.exponent = (__float_as_uint(largest) >> 23) - 6;
-  const float inverse = __uint_as_float((254 - unit.exponent) << 23);
-#pragma unroll
-  for (int i = 0; i < fp8_656::kGroups; ++i) unit.ratio[i] = __float2half_rn(scales.of[i] * inverse);
-  return unit;
+/// The exponent of a token's unit as in an fp32; finite whatever the scales are.
+__device__ __forceinline__ std::uint32_t unit_exponent(const Scales& scales) {
+  const float largest = fmaxf(fmaxf(scales.of[0], scales.of[1]), fmaxf(scales.of[2], scales.of[3]));
+  return (__float_as_uint(fminf(fmaxf(largest, 0x1p-100F), 0x1p100F)) >> 23) - 6;
+}
+__device__ __forceinline__ float power_of_two(std::uint32_t exponent) {
+  return __uint_as_float(exponent << 23);
+}
+__device__ __forceinline__ float log2_of(std::uint32_t exponent) {
+  return static_cast<float>(static_cast<int>(exponent) - 127);
+}
+/// Of a group's scale; not finite where that is not.
+__device__ __forceinline__ __half ratio_to_unit(float scale, std::uint32_t exponent) {
+  return __float2half_rn(scale * power_of_two(254 - exponent));
 }
 
 /// The scale of a sum that each group in turn is added to, from 1 on. A step is at most 2^60: what is smaller

@@ -50,10 +50,28 @@ class Warpgroup {
     if (blocks > 0) take_query();
     start();
     begin_ = work.segment.block_begin * 64;
-    is_first_ = true;
+    if (me_ < blocks) score(place_.ahead(me_));
+    int added = 0;
 #pragma unroll 1
-    for (int left = blocks; left > 0; left -= kWarpgroups, begin_ += kWarpgroups * 64) {
-      attend_round(::min(left, kWarpgroups));
+    for (int block = 0; block < blocks; ++block) {
+      const int owner = block % kWarpgroups;
+      if (owner == me_) {
+        softmax(block, place_.ahead(block - added).slot());
+      } else {
+        take_over(owner);
+      }
+      parities_ ^= 1U << owner;
+      // Its own P comes first where the next is for many to wait for.
+      if (kWarpgroups > 2 && (block + 1) % kWarpgroups == me_ && block + 1 < blocks) continue;
+#pragma unroll 1
+      for (; added <= block; ++added) {
+        add_product(added);
+        place_.next();
+      }
+      // Late enough for it to be there, early enough for nobody to wait for its scores.
+      if ((block + 2) % kWarpgroups == me_ && block + 2 < blocks && block + 2 >= kWarpgroups) {
+        score(place_.ahead(1));
+      }
     }
   }
 
@@ -139,31 +157,6 @@ class Warpgroup {
     share.store(shared_, __int_as_float((127 + exponent) << 23));
     scale_ = args_.scale_log2 * __int_as_float((127 - exponent) << 23);
     meet();
-  }
-
-  /// `count` blocks, the first of which is of warpgroup 0. Its own P comes first for each but what must be
-  /// waited for anyway.
-  __device__ __forceinline__ void attend_round(int count) {
-    const bool has_own = me_ < count;
-    const Place<Config> own = place_.ahead(me_);
-    if (has_own) score(own);
-    int added = 0;
-#pragma unroll 1
-    for (int b = 0; b < count; ++b) {
-      if (b == me_) {
-        softmax(own.slot());
-      } else {
-        take_over(b);
-      }
-      // The one before this warpgroup's own block waits for that.
-      if (b + 1 == me_ && has_own) continue;
-      for (; added <= b; ++added) {
-        add_product(added);
-        place_.next();
-      }
-    }
-    parities_ ^= (1U << count) - 1;
-    is_first_ = false;
   }
 
   __device__ __forceinline__ std::uint32_t parity_of(int b) const { return parities_ >> b & 1; }
@@ -282,8 +275,8 @@ class Warpgroup {
 
   /// From scores to P in shared memory, times the tokens' units. The base is the maximum of scores and units
   /// together, so that no P is above kLargestP.
-  __device__ __forceinline__ void softmax(int slot) {
-    const int start = begin_ + me_ * 64;
+  __device__ __forceinline__ void softmax(int block, int slot) {
+    const int start = begin_ + block * 64;
     const std::uint32_t token = block_address(slot) + fragment().row * fp8_656::kTokenBytes;
     const std::uint32_t low = unit_exponent(scales_at(token));
     const std::uint32_t high = unit_exponent(scales_at(token + 8 * fp8_656::kTokenBytes));
@@ -300,7 +293,7 @@ class Warpgroup {
         over_tokens<kRows>(max, thread() % 32, [](float a, float b) { return fmaxf(a, b); }));
     ptx::wait(shared_.had_p[me_], parity_of(me_) ^ 1);
     meet_alone();
-    if (thread() < kBaseThreads) settle_base(thread() % kRows);
+    if (thread() < kBaseThreads) settle_base(thread() % kRows, block == 0);
     meet_alone();
     if (shrinks(me_)) [[unlikely]] shrink_sum(me_);
     Columns sum = {};
@@ -325,8 +318,8 @@ class Warpgroup {
   }
 
   /// Row n's base after this block, from the one after the block before.
-  __device__ __forceinline__ void settle_base(int n) {
-    const float before = is_first_ && me_ == 0 ? -INFINITY : shared_.base[(me_ + kWarpgroups - 1) % kWarpgroups][n];
+  __device__ __forceinline__ void settle_base(int n, bool is_first) {
+    const float before = is_first ? -INFINITY : shared_.base[(me_ + kWarpgroups - 1) % kWarpgroups][n];
     const auto& of_warp = shared_.warp_max[me_];
     const float max =
         fmaxf(fmaxf(of_warp[0][n], of_warp[1][n]), fmaxf(of_warp[2][n], of_warp[3][n]));
@@ -351,11 +344,12 @@ class Warpgroup {
     sum_ = make_float2(sum_.x * factor.x, sum_.y * factor.y);
   }
 
-  /// o_ += V^T P^T, this half of block b's, which is at place_.
-  __device__ __forceinline__ void add_product(int b) {
+  /// o_ += V^T P^T, this part of a block's, which is at place_.
+  __device__ __forceinline__ void add_product(int block) {
+    const int b = block % kWarpgroups;
     if (shrinks(b)) [[unlikely]] rescale(columns_of(shared_.factor[b]));
     const int slot = place_.slot();
-    const int start = begin_ + b * 64;
+    const int start = begin_ + block * 64;
     if (least_limit_ < start + 64 && args_.causal) [[unlikely]] keep_from_poison(b, slot, start);
     const std::uint32_t row = block_address(slot) + thread() % 32 * fp8_656::kTokenBytes +
                               me_ * Config::kPartDim + thread() / 32 * 16;
@@ -512,8 +506,7 @@ class Warpgroup {
   std::uint32_t parities_ = 0;  // of the next even and the next odd block
   std::uint32_t meeting_ = 0;  // of the next one
   int least_limit_ = 0;  // tokens that the tile's first row attends to
-  int begin_ = 0;        // the round's first token
-  bool is_first_ = true;
+  int begin_ = 0;        // the segment's first token
   float scale_ = 0;         // of scores, to base 2
   std::uint64_t live_ = 0;  // which tokens of this warpgroup's block count
   float2 sum_;              // of the warp's tokens, of two columns

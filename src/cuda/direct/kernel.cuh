@@ -46,7 +46,8 @@ class Warpgroup {
   __device__ __forceinline__ void attend(const parts::Work& work) {
     work_ = &work;
     const int blocks = work.blocks();
-    if (threadIdx.x < kRows) shared_.row_limit[threadIdx.x] = limit(threadIdx.x);
+    if (threadIdx.x < kRows) locate_row(threadIdx.x);
+    meet();
     if (blocks > 0) take_query();
     start();
     begin_ = work.segment.block_begin * 64;
@@ -93,11 +94,10 @@ class Warpgroup {
       shared_.poisoned[me_] = 0;
     }
     const auto factor = columns_of(shared_.row_factor);
-    rescale(factor);
     if (work.segment.slot >= 0) {
-      write(args_.partial.out + slot * kRows * Config::kVDim);
+      write(factor, args_.partial.out + slot * kRows * Config::kVDim);
     } else {
-      write();
+      write(factor);
     }
   }
 
@@ -144,9 +144,23 @@ class Warpgroup {
     if (thread() % 32 == 0) ptx::arrive(barrier);
   }
 
+  /// What takes divisions, once a row and segment.
+  __device__ __forceinline__ void locate_row(int n) {
+    shared_.row_limit[n] = limit(n);
+    shared_.row_query[n] = nullptr;
+    shared_.row_out[n] = nullptr;
+    if (n >= tile().rows) return;
+    shared_.row_query[n] =
+        reinterpret_cast<const uint4*>(parts::query_row<__nv_bfloat16>(args_.query, tile(), n));
+    const parts::OutputArguments& output = args_.output;
+    shared_.row_out[n] = static_cast<__nv_bfloat16*>(output.out) + tile().origin * output.batch_stride +
+                         tile().token(args_.query, n) * output.token_stride +
+                         tile().head(args_.query, n) * output.head_stride;
+  }
+
   /// All have done with the Q before: they have met since.
   __device__ __forceinline__ void take_query() {
-    const QueryShare<Config> share(args_.query, tile());
+    const QueryShare<Config> share(shared_);
     const int warp_max = share.warp_max();
     if (thread() % 32 == 0) shared_.query_max[threadIdx.x / 32] = warp_max;
     meet();
@@ -464,33 +478,31 @@ class Warpgroup {
   }
 
   /// The final output.
-  __device__ __forceinline__ void write() const {
-    const parts::OutputArguments& output = args_.output;
+  __device__ __forceinline__ void write(const Columns& factor) const {
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
-      const int n = i / 2 * 8 + fragment().column + i % 2;
-      if (n >= tile().rows) continue;
-      auto* out = static_cast<__nv_bfloat16*>(output.out) + tile().origin * output.batch_stride +
-                  tile().token(args_.query, n) * output.token_stride +
-                  tile().head(args_.query, n) * output.head_stride + first_column();
+      __nv_bfloat16* out = shared_.row_out[i / 2 * 8 + fragment().column + i % 2];
+      if (out == nullptr) continue;
 #pragma unroll
       for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
         const float* x = &o_[chunk][i / 2 * 4 + i % 2];
-        *reinterpret_cast<std::uint32_t*>(out + chunk * 64) = parts::pack<__nv_bfloat16>(x[0], x[2]);
+        *reinterpret_cast<std::uint32_t*>(out + first_column() + chunk * 64) =
+            parts::pack<__nv_bfloat16>(x[0] * factor[i], x[2] * factor[i]);
       }
     }
   }
   /// A partial result.
-  __device__ __forceinline__ void write(float* partial) const {
+  __device__ __forceinline__ void write(const Columns& factor, float* partial) const {
+    partial += fragment().column * Config::kVDim + first_column();
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
-      const int n = i / 2 * 8 + fragment().column + i % 2;
-      if (n >= tile().rows) continue;
+      const int n = i / 2 * 8 + i % 2;
+      if (n + fragment().column >= tile().rows) continue;
 #pragma unroll
       for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
         const float* x = &o_[chunk][i / 2 * 4 + i % 2];
-        *reinterpret_cast<float2*>(partial + n * Config::kVDim + first_column() + chunk * 64) =
-            make_float2(x[0], x[2]);
+        *reinterpret_cast<float2*>(partial + n * Config::kVDim + chunk * 64) =
+            make_float2(x[0] * factor[i], x[2] * factor[i]);
       }
     }
   }

@@ -15,17 +15,15 @@ namespace flashlatent::direct {
 template <class Config>
 class QueryShare {
  public:
-  __device__ __forceinline__ QueryShare(const parts::QueryArguments& query, const parts::RowTile& tile) {
+  /// Rows are where shared.row_query says.
+  __device__ __forceinline__ explicit QueryShare(const SharedMemory<Config>& shared) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int unit = thread() + i * Config::kComputeThreads;
       const int row = unit / kRowUnits;
       values_[i] = make_uint4(0, 0, 0, 0);
-      if (row < tile.rows) {
-        values_[i] = __ldg(reinterpret_cast<const uint4*>(
-                               parts::query_row<__nv_bfloat16>(query, tile, row)) +
-                           unit % kRowUnits);
-      }
+      const uint4* query = row < Config::kRows ? shared.row_query[row] : nullptr;
+      if (query != nullptr) values_[i] = __ldg(query + unit % kRowUnits);
     }
   }
 

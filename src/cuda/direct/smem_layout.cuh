@@ -1,6 +1,8 @@
 // Every byte of shared memory of the direct kernel, once.
 #pragma once
 
+#include <cuda_bf16.h>
+
 #include "cuda/direct/config.h"
 #include "cuda/parts/work_queue.cuh"
 
@@ -19,6 +21,8 @@ struct alignas(1024) SharedMemory {
   float warp_sum[Config::kWarpgroups][4][Config::kRows];
   float row_factor[Config::kRows];
   int row_limit[Config::kRows];             // tokens that it attends to
+  const uint4* row_query[Config::kRows];    // null: there is no such row
+  __nv_bfloat16* row_out[Config::kRows];    // the same
   std::uint8_t poison_from[Config::kVDim];  // of each column (poison.cuh)
   int poisoned[Config::kWarpgroups];        // is there any in its columns?
   int query_max[Config::kWarpgroups * 4];  // of each warp

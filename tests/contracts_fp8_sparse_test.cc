@@ -178,6 +178,46 @@ TEST_P(Fp8AndSparse, LiveNanReachesTheRowsThatSeeIt) {
   }
 }
 
+// Of request 0's last three tokens the first is seen by all three query tokens, the last by one.
+TEST_P(Fp8AndSparse, LiveNanThatSomeRowsSee) {
+  for (int heads : {4, 8, 40}) {
+    for (int back : {1, 2, 3}) {
+      for (auto [offset, bytes] :
+           {std::pair{7, 1}, {511, 1}, {fp8_656::kScaleOffset + 4, 4}, {fp8_656::kRopeOffset, 2}}) {
+        CaseSpec spec = fp8(heads, {60, 130});
+        spec.query_tokens = 3;
+        spec.causal = true;
+        RandomCase c = runtime::make_case(spec, 4);
+        const auto* pages = static_cast<const std::int32_t*>(c.inputs.block_table.data);
+        auto* kv = static_cast<std::uint8_t*>(const_cast<void*>(c.inputs.kv_cache.data));
+        std::memset(kv + (std::int64_t{pages[0]} * 64 + 60 - back) * fp8_656::kTokenBytes + offset, 0xFF,
+                    bytes);
+        expect_right(c, "live NaN under a causal mask");
+      }
+    }
+  }
+}
+
+// The dispatcher would pick one of them.
+TEST_P(Fp8AndSparse, KernelsByName) {
+  if (!on_gpu()) GTEST_SKIP() << "one kernel";
+  for (const char* kernel : {"etap", "seesaw", "direct"}) {
+    executor_.kernel = kernel;
+    for (int heads : {1, 5, 16, 17, 64, 130}) {
+      if (heads > 16 && executor_.kernel == "etap") continue;
+      expect_right(fp8(heads, {33, 0, 130, 64, 1, 700}));
+      expect_right(sparse(heads, 130));
+    }
+    CaseSpec spec = fp8(5, {9000, 1, 20, 300, 0});
+    spec.query_tokens = 3;
+    spec.causal = spec.sink = true;
+    expect_right(spec);
+    spec.page_size = 61;
+    expect_right(spec);
+    if (HasFailure()) FAIL() << kernel;
+  }
+}
+
 TEST_P(Fp8AndSparse, RerunsAreIdentical) {
   CaseSpec spec = fp8(32, {3000, 1, 0, 64, 500});
   spec.query_tokens = 2;

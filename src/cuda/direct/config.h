@@ -23,8 +23,7 @@ struct Config {
   static constexpr int kLaunchRegisters = kWarpgroups == 2 ? 168 : 96;  // what a launch gets
   static constexpr int kLoaderRegisters = kWarpgroups == 2 ? 40 : 32;
   static constexpr int kComputeRegisters = kWarpgroups == 2 ? 232 : 112;
-  static_assert(kWarpgroups * kComputeRegisters + kLoaderRegisters ==
-                (kWarpgroups + 1) * kLaunchRegisters);
+  static_assert(kWarpgroups * kComputeRegisters + kLoaderRegisters == (kWarpgroups + 1) * kLaunchRegisters);
 
   static constexpr int kBlockBytes = 64 * fp8_656::kTokenBytes;
   static constexpr int kTileBytes = kRows * 128;  // 64 columns of Q, or 64 tokens of P

@@ -1,5 +1,6 @@
-// Decode from an fp8_656 cache, dense and sparse, with the tokens' bytes straight from the cache to the tensor
-// cores: nothing but the bytes lies in shared memory, and registers turn them into fp16 as A operands of
+// Decode from an fp8_656 cache, dense and sparse, with the tokens' bytes straight from the cache to the
+// tensor cores: nothing but the bytes lies in shared memory, and registers turn them into fp16 as A operands
+// of
 //
 //   S^T = K Q^T        64 tokens x kRows, by the warpgroup whose block it is
 //   O^T += V^T P^T     its part of d_v x kRows, by each warpgroup for all blocks
@@ -38,9 +39,7 @@ template <class Config>
 class Warpgroup {
  public:
   __device__ __forceinline__ Warpgroup(SharedMemory<Config>& shared, const parts::DecodeArguments& args)
-      : shared_(shared),
-        args_(args),
-        me_(threadIdx.x / 128) {}
+      : shared_(shared), args_(args), me_(threadIdx.x / 128) {}
 
   /// All blocks of one segment.
   __device__ __forceinline__ void attend(const parts::Work& work) {
@@ -81,8 +80,8 @@ class Warpgroup {
     const parts::Work& work = *work_;
     put(shared_.warp_sum[me_][thread() / 32], sum_);
     meet();
-    const std::int64_t slot =
-        static_cast<std::int64_t>(work.segment.slot) * args_.geometry.lanes + blockIdx.x % args_.geometry.lanes;
+    const std::int64_t slot = static_cast<std::int64_t>(work.segment.slot) * args_.geometry.lanes +
+                              blockIdx.x % args_.geometry.lanes;
     if (threadIdx.x < kRows) finish_row(slot, threadIdx.x);
     const bool poisoned = shared_.poisoned[me_] != 0;
     if (poisoned) spread_poison();
@@ -113,9 +112,15 @@ class Warpgroup {
     asm volatile("" : "+r"(thread));
     return thread;
   }
-  __device__ __forceinline__ static parts::Fragment fragment() { return parts::fragment_of(thread()); }
-  __device__ __forceinline__ const parts::RowTile& tile() const { return work_->tile; }
-  __device__ __forceinline__ int length() const { return work_->segment.length; }
+  __device__ __forceinline__ static parts::Fragment fragment() {
+    return parts::fragment_of(thread());
+  }
+  __device__ __forceinline__ const parts::RowTile& tile() const {
+    return work_->tile;
+  }
+  __device__ __forceinline__ int length() const {
+    return work_->segment.length;
+  }
 
   __device__ __forceinline__ void start() {
 #pragma unroll
@@ -133,7 +138,9 @@ class Warpgroup {
     return length() - tile().tokens + tile().token(args_.query, n) + 1;
   }
 
-  __device__ __forceinline__ void meet_alone() const { ptx::named_sync(kAlone + me_, 128); }
+  __device__ __forceinline__ void meet_alone() const {
+    ptx::named_sync(kAlone + me_, 128);
+  }
   __device__ __forceinline__ void meet() {
     ptx::arrive(shared_.meeting);
     ptx::wait(shared_.meeting, meeting_);
@@ -173,14 +180,16 @@ class Warpgroup {
     meet();
   }
 
-  __device__ __forceinline__ std::uint32_t parity_of(int b) const { return parities_ >> b & 1; }
+  __device__ __forceinline__ std::uint32_t parity_of(int b) const {
+    return parities_ >> b & 1;
+  }
 
   __device__ __forceinline__ std::uint32_t block_address(int slot) const {
     return ptx::shared_address(shared_.blocks[slot]);
   }
 
-  /// s_ = K Q^T of this warpgroup's block, in base 2. Scales of K's groups are left to the sums, in fp32: they
-  /// need not be powers of two, and an lse shows 2^-12 of a group's share.
+  /// s_ = K Q^T of this warpgroup's block, in base 2. Scales of K's groups are left to the sums, in fp32:
+  /// they need not be powers of two, and an lse shows 2^-12 of a group's share.
   __device__ __forceinline__ void score(const Place<Config>& place) {
     ptx::wait(shared_.full[place.slot()], place.parity());
     live_ = live_of(place.slot());
@@ -252,8 +261,7 @@ class Warpgroup {
       if (i % 2 == 0) {
         const std::uint32_t at = fp8_656::kScaleOffset + i / 2 * 4;
         const float low_factor = low_scale.turn_to(ptx::load_float(low + at));
-        const float high_factor =
-            high_scale.turn_to(ptx::load_float(low + 8 * fp8_656::kTokenBytes + at));
+        const float high_factor = high_scale.turn_to(ptx::load_float(low + 8 * fp8_656::kTokenBytes + at));
         ptx::wgmma_wait<0>();
         ptx::pin_registers(s_);
 #pragma unroll
@@ -309,7 +317,8 @@ class Warpgroup {
     meet_alone();
     if (thread() < kBaseThreads) settle_base(thread() % kRows, block == 0);
     meet_alone();
-    if (shrinks(me_)) [[unlikely]] shrink_sum(me_);
+    if (shrinks(me_)) [[unlikely]]
+      shrink_sum(me_);
     Columns sum = {};
     etap::exponentials<kRows>(s_, 1.0F, columns_of(shared_.base[me_]), sum);
     const float2 of_warp = over_tokens<kRows>(sum, thread() % 32, [](float a, float b) { return a + b; });
@@ -335,8 +344,7 @@ class Warpgroup {
   __device__ __forceinline__ void settle_base(int n, bool is_first) {
     const float before = is_first ? -INFINITY : shared_.base[(me_ + kWarpgroups - 1) % kWarpgroups][n];
     const auto& of_warp = shared_.warp_max[me_];
-    const float max =
-        fmaxf(fmaxf(of_warp[0][n], of_warp[1][n]), fmaxf(of_warp[2][n], of_warp[3][n]));
+    const float max = fmaxf(fmaxf(of_warp[0][n], of_warp[1][n]), fmaxf(of_warp[2][n], of_warp[3][n]));
     const float base = parts::settle_base(before, max, kSlack);
     const float factor = before == -INFINITY ? 1.0F : parts::exp2_fast(before - base);
     const bool shrinks = __any_sync(0xffffffff, factor != 1.0F && n < tile().rows);
@@ -348,23 +356,27 @@ class Warpgroup {
   /// P of the other warpgroup's block `b` is there: what is summed so far shrinks to its base.
   __device__ __forceinline__ void take_over(int b) {
     ptx::wait(shared_.has_p[b], parity_of(b));
-    if (shrinks(b)) [[unlikely]] shrink_sum(b);
+    if (shrinks(b)) [[unlikely]]
+      shrink_sum(b);
   }
   __device__ __forceinline__ bool shrinks(int b) const {
     return (shared_.shrinks[b][0] | (kBaseThreads > 32 ? shared_.shrinks[b][1] : 0)) != 0;
   }
   __device__ __forceinline__ void shrink_sum(int b) {
-    const float2 factor = *reinterpret_cast<const float2*>(&shared_.factor[b][first_of_lane<kRows>(thread() % 32)]);
+    const float2 factor =
+        *reinterpret_cast<const float2*>(&shared_.factor[b][first_of_lane<kRows>(thread() % 32)]);
     sum_ = make_float2(sum_.x * factor.x, sum_.y * factor.y);
   }
 
   /// o_ += V^T P^T, this part of a block's, which is at place_.
   __device__ __forceinline__ void add_product(int block) {
     const int b = block % kWarpgroups;
-    if (shrinks(b)) [[unlikely]] rescale(columns_of(shared_.factor[b]));
+    if (shrinks(b)) [[unlikely]]
+      rescale(columns_of(shared_.factor[b]));
     const int slot = place_.slot();
     const int start = begin_ + block * 64;
-    if (least_limit_ < start + 64 && args_.causal) [[unlikely]] keep_from_poison(b, slot, start);
+    if (least_limit_ < start + 64 && args_.causal) [[unlikely]]
+      keep_from_poison(b, slot, start);
     const std::uint32_t row = block_address(slot) + thread() % 32 * fp8_656::kTokenBytes +
                               me_ * Config::kPartDim + thread() / 32 * 16;
     const std::uint64_t p =
@@ -390,7 +402,8 @@ class Warpgroup {
   }
 
   /// Pairs of tokens 8 i + lane % 4 * 2 + {0, 1}.
-  __device__ __forceinline__ void load_ratios(std::uint32_t (&ratio)[8], const std::uint16_t (&of)[64]) const {
+  __device__ __forceinline__ void load_ratios(std::uint32_t (&ratio)[8],
+                                              const std::uint16_t (&of)[64]) const {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       ratio[i] = *reinterpret_cast<const std::uint32_t*>(&of[8 * i + fragment().column]);
@@ -401,10 +414,10 @@ class Warpgroup {
   __device__ __forceinline__ void keep_from_poison(int b, int slot, int start) {
     const std::uint64_t partial = partial_tokens(live_of(slot), start);
     if (partial == 0) return;
-    const PartOfV v{shared_.blocks[slot] + me_ * Config::kPartDim, shared_.ratio[b] + me_ * Config::kPartGroups};
+    const PartOfV v{shared_.blocks[slot] + me_ * Config::kPartDim,
+                    shared_.ratio[b] + me_ * Config::kPartGroups};
     const bool found = record_poison<Config::kPartDim>(
-        shared_.poison_from + me_ * Config::kPartDim, v, partial, thread(),
-        [&](int token) {
+        shared_.poison_from + me_ * Config::kPartDim, v, partial, thread(), [&](int token) {
           int row = 0;
           while (row < kRows && shared_.row_limit[row] - start <= token) ++row;
           return row;
@@ -514,14 +527,14 @@ class Warpgroup {
   const parts::DecodeArguments& args_;
   const int me_;
   const parts::Work* work_ = nullptr;
-  Place<Config> place_;        // of the next block whose V is to be read
+  Place<Config> place_;         // of the next block whose V is to be read
   std::uint32_t parities_ = 0;  // of the next even and the next odd block
-  std::uint32_t meeting_ = 0;  // of the next one
-  int least_limit_ = 0;  // tokens that the tile's first row attends to
-  int begin_ = 0;        // the segment's first token
-  float scale_ = 0;         // of scores, to base 2
-  std::uint64_t live_ = 0;  // which tokens of this warpgroup's block count
-  float2 sum_;              // of the warp's tokens, of two columns
+  std::uint32_t meeting_ = 0;   // of the next one
+  int least_limit_ = 0;         // tokens that the tile's first row attends to
+  int begin_ = 0;               // the segment's first token
+  float scale_ = 0;             // of scores, to base 2
+  std::uint64_t live_ = 0;      // which tokens of this warpgroup's block count
+  float2 sum_;                  // of the warp's tokens, of two columns
   float s_[kRows / 2];
   float o_[Config::kPartChunks][kRows / 2];
 };

@@ -64,8 +64,7 @@ class Loader {
     if (token == nullptr) token = reinterpret_cast<const std::uint8_t*>(kZeroToken);
     const std::uint8_t* first = reinterpret_cast<const std::uint8_t*>(
         __shfl_sync(0xffffffff, reinterpret_cast<std::uint64_t>(token), 0));
-    const bool in_line =
-        __all_sync(0xffffffff, token == first + lane_ % kWarpTokens * fp8_656::kTokenBytes);
+    const bool in_line = __all_sync(0xffffffff, token == first + lane_ % kWarpTokens * fp8_656::kTokenBytes);
     const int slot = place_.slot();
     std::uint8_t* to = shared_.blocks[slot] + first_ * fp8_656::kTokenBytes;
     ptx::wait(shared_.empty[slot], place_.parity() ^ 1);

@@ -1,4 +1,5 @@
-// Values that are not finite, in tokens that some rows of the tile see and others do not (by the causal mask).
+// Values that are not finite, in tokens that some rows of the tile see and others do not (by the causal
+// mask).
 #pragma once
 
 #include "cuda/direct/smem_layout.cuh"
@@ -15,7 +16,7 @@ __device__ __forceinline__ bool is_poison_fp16(std::uint32_t bits) {
 
 /// A warpgroup's part of V in a block of tokens, and the ratios of its groups.
 struct PartOfV {
-  std::uint8_t* tokens;     // its first column in the first token
+  std::uint8_t* tokens;  // its first column in the first token
   std::uint16_t (*ratio)[64];
 
   __device__ __forceinline__ bool is_poison(int token, int column) const {
@@ -56,7 +57,8 @@ __device__ __forceinline__ void silence(const PartOfV& v, std::uint64_t partial,
       std::uint8_t& value = v.tokens[token * fp8_656::kTokenBytes + column];
       if (is_nan_e4m3(value)) value = 0;
     }
-    if (thread < kPartDim / fp8_656::kGroup && is_poison_fp16(v.ratio[thread][token])) v.ratio[thread][token] = 0;
+    if (thread < kPartDim / fp8_656::kGroup && is_poison_fp16(v.ratio[thread][token]))
+      v.ratio[thread][token] = 0;
   }
 }
 

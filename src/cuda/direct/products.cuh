@@ -1,6 +1,6 @@
 // The two products of a block, with the tokens' bytes as A operand in registers: converted there, and never
-// written back. Both take 1 instruction for two values from e4m3 to fp16; V 1 more for its ratio, and one for four,
-// to bring two tokens' bytes of a column together.
+// written back. Both take 1 instruction for two values from e4m3 to fp16; V 1 more for its ratio, and one for
+// four, to bring two tokens' bytes of a column together.
 #pragma once
 
 #include "cuda/direct/units.cuh"

@@ -54,8 +54,8 @@ class QueryShare {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const float2 two = parts::unpack<__nv_bfloat16>(pairs[j]);
-        *reinterpret_cast<std::uint32_t*>(shared.q[tile] +
-                                          parts::unit_offset(row, unit % 2 * 4 + j) + quad_lane * 4) =
+        *reinterpret_cast<std::uint32_t*>(shared.q[tile] + parts::unit_offset(row, unit % 2 * 4 + j) +
+                                          quad_lane * 4) =
             rope ? parts::pack<__nv_bfloat16>(two.x * scale, two.y * scale)
                  : parts::pack<__half>(two.x * scale, two.y * scale);
       }

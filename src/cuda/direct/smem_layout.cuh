@@ -10,9 +10,9 @@ namespace flashlatent::direct {
 
 template <class Config>
 struct alignas(1024) SharedMemory {
-  std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];  // fp16, and RoPE in bf16 last
-  std::uint8_t p[Config::kWarpgroups][Config::kTileBytes];   // of each warpgroup's block
-  std::uint8_t blocks[Config::kSlots][Config::kBlockBytes];  // tokens as they are in the cache
+  std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];         // fp16, and RoPE in bf16 last
+  std::uint8_t p[Config::kWarpgroups][Config::kTileBytes];         // of each warpgroup's block
+  std::uint8_t blocks[Config::kSlots][Config::kBlockBytes];        // tokens as they are in the cache
   std::uint16_t ratio[Config::kWarpgroups][fp8_656::kGroups][64];  // units.cuh
   float warp_max[Config::kWarpgroups][4][Config::kRows];
   float base[Config::kWarpgroups][Config::kRows];    // after each warpgroup's block
@@ -25,8 +25,8 @@ struct alignas(1024) SharedMemory {
   __nv_bfloat16* row_out[Config::kRows];    // the same
   std::uint8_t poison_from[Config::kVDim];  // of each column (poison.cuh)
   int poisoned[Config::kWarpgroups];        // is there any in its columns?
-  int query_max[Config::kWarpgroups * 4];  // of each warp
-  std::uint64_t live[Config::kSlots];      // which tokens of a block count
+  int query_max[Config::kWarpgroups * 4];   // of each warp
+  std::uint64_t live[Config::kSlots];       // which tokens of a block count
   ptx::Barrier full[Config::kSlots], empty[Config::kSlots];
   // P and what goes with it is there; the other warpgroups have used it.
   ptx::Barrier has_p[Config::kWarpgroups], had_p[Config::kWarpgroups];

@@ -204,7 +204,7 @@ TEST_P(Fp8AndSparse, KernelsByName) {
   for (const char* kernel : {"etap", "seesaw", "direct"}) {
     executor_.kernel = kernel;
     for (int heads : {1, 5, 16, 17, 64, 130}) {
-      if (heads > 16 && executor_.kernel == "etap") continue;
+      if (heads > 16 && executor_.kernel != "seesaw") continue;
       expect_right(fp8(heads, {33, 0, 130, 64, 1, 700}));
       expect_right(sparse(heads, 130));
     }

@@ -115,6 +115,18 @@ TEST(Dispatch, FewRowsAreTransposed) {
   EXPECT_TRUE(contains(picked(problem, executor, 132), "seesaw: qk_dim/v_dim is 100/100"));
 }
 
+TEST(Dispatch, FewRowsOfAnFp8CacheComeDirectly) {
+  Executor executor;
+  executor.backend = Backend::kCuda;
+  for (int batch : {1, 4, 128}) {
+    for (int heads : {1, 16, 17, 128}) {
+      DecodeProblem problem = problem_of(batch, heads, 4096);
+      problem.cache.format = KvFormat::kFp8_656;
+      EXPECT_EQ(picked(problem, executor, 132), heads <= 16 ? "direct" : "seesaw") << to_string(problem);
+    }
+  }
+}
+
 TEST(Dispatch, TeamsTakeSmallBatches) {
   Executor executor;
   executor.backend = Backend::kCuda;

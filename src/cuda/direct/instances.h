@@ -9,8 +9,6 @@ namespace flashlatent::direct {
 
 using Instances = std::array<cuda::DenseInstance, 1>;
 
-// One file each, so that they compile side by side.
 extern const Instances kInstances16;
-extern const Instances kInstances64;
 
 }  // namespace flashlatent::direct

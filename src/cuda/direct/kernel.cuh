@@ -254,10 +254,12 @@ class Warpgroup {
     multiply<__nv_bfloat16, kRows>(s_, a[1], q + 8 * kTileStep, false);
     ptx::wgmma_commit();
     RunningScale low_scale, high_scale;
+    KeyBytes bytes = KeyBytes::at(row);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       if (i >= 1) ptx::wgmma_wait<1>();
-      widen_keys(a[i % 2], KeyBytes::at(row + key_offset(i)));
+      widen_keys(a[i % 2], bytes);
+      if (i + 1 < 8) bytes = KeyBytes::at(row + key_offset(i + 1));
       if (i % 2 == 0) {
         const std::uint32_t at = fp8_656::kScaleOffset + i / 2 * 4;
         const float low_factor = low_scale.turn_to(ptx::load_float(low + at));
@@ -383,13 +385,15 @@ class Warpgroup {
         ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p[b]), 0));
     Operands a[2];
     std::uint32_t ratio[8];
+    ValueBytes bytes = ValueBytes::at(row);
 #pragma unroll
     for (auto& chunk : o_) ptx::pin_registers(chunk);
 #pragma unroll
     for (int i = 0; i < Config::kPartChunks; ++i) {
       if (i % 2 == 0) load_ratios(ratio, shared_.ratio[b][me_ * Config::kPartGroups + i / 2]);
       if (i >= 2) ptx::wgmma_wait<1>();
-      widen_values(a[i % 2], row + i * 64, ratio);
+      widen_values(a[i % 2], bytes, ratio);
+      if (i + 1 < Config::kPartChunks) bytes = ValueBytes::at(row + (i + 1) * 64);
       ptx::wgmma_fence();
       multiply<__half, kRows>(o_[i], a[i % 2], p, true);
       ptx::wgmma_commit();

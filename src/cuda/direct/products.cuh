@@ -56,20 +56,28 @@ __device__ __forceinline__ void take_rope(Operands& a, const KeyBytes& first, co
   put(3, second.low.z, second.high.z, second.low.w, second.high.w);
 }
 
-/// 16 columns of V, as M, of 64 tokens, as k: columns 2 i and 2 i + 1 become rows i and i + 8. `row`: this
-/// lane's token of the first 32, at the warp's columns; `ratio[i]` is of tokens 8 i + lane % 4 * 2 + {0, 1}.
-__device__ __forceinline__ void widen_values(Operands& a, std::uint32_t row,
+/// Bytes of 16 columns of V of 64 tokens: of two tokens two columns a register. `row`: this lane's token of
+/// the first 32, at the warp's columns.
+struct ValueBytes {
+  std::uint32_t pairs[2][4];
+
+  __device__ __forceinline__ static ValueBytes at(std::uint32_t row) {
+    ValueBytes bytes;
+    ptx::load_matrices_transposed(bytes.pairs[0], row);
+    ptx::load_matrices_transposed(bytes.pairs[1], row + 32 * fp8_656::kTokenBytes);
+    return bytes;
+  }
+};
+
+/// These columns as M, tokens as k: columns 2 i and 2 i + 1 become rows i and i + 8. `ratio[i]` is of tokens
+/// 8 i + lane % 4 * 2 + {0, 1}.
+__device__ __forceinline__ void widen_values(Operands& a, const ValueBytes& bytes,
                                              const std::uint32_t (&ratio)[8]) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    std::uint32_t pairs[4];  // of columns, of two tokens
-    ptx::load_matrices_transposed(pairs, row + half * 32 * fp8_656::kTokenBytes);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const ptx::HalfPairs columns = ptx::widen_e4m3(__byte_perm(pairs[i], 0, 0x3120));
-      a[2 * half + i / 2][i % 2 * 2] = times(columns.low, ratio[4 * half + i]);
-      a[2 * half + i / 2][i % 2 * 2 + 1] = times(columns.high, ratio[4 * half + i]);
-    }
+  for (int i = 0; i < 8; ++i) {
+    const ptx::HalfPairs columns = ptx::widen_e4m3(__byte_perm(bytes.pairs[i / 4][i % 4], 0, 0x3120));
+    a[i / 2][i % 2 * 2] = times(columns.low, ratio[i]);
+    a[i / 2][i % 2 * 2 + 1] = times(columns.high, ratio[i]);
   }
 }
 

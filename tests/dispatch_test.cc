@@ -163,6 +163,33 @@ TEST(Dispatch, TeamsTakeSmallBatches) {
   invariant.options.batch_invariant = true;
   EXPECT_TRUE(contains(picked(invariant, executor, 132), "batch_invariant is true"));
 }
+
+TEST(Dispatch, SeesawTakesSmallBatchesByTeams) {
+  Executor executor;
+  executor.backend = Backend::kCuda;
+  executor.kernel = "seesaw";
+  auto team_of = [&](const DecodeProblem& problem, int workers) {
+    Result<std::vector<Candidate>> list = candidates(problem, executor, workers);
+    EXPECT_TRUE(list.ok());
+    const schedule::Geometry& g = cheapest(*list)->geometry;
+    if (g.team > 1) {
+      EXPECT_LE(g.parts * g.lanes * g.team, 120);  // that run at once
+      EXPECT_EQ(schedule::max_slots(g), 0);        // nothing is left to combine
+    }
+    return g.team;
+  };
+  EXPECT_EQ(team_of(problem_of(8, 64, 1024), 132), 8);
+  EXPECT_EQ(team_of(problem_of(8, 128, 1024), 132), 4);
+  EXPECT_EQ(team_of(problem_of(16, 128, 1024), 132), 2);
+  // Not where more SMs than teams have are needed, on a slice of a device, or by the batch with
+  // batch_invariant.
+  EXPECT_EQ(team_of(problem_of(1, 128, 65536), 132), 1);
+  EXPECT_EQ(team_of(problem_of(128, 64, 4096), 132), 1);
+  EXPECT_EQ(team_of(problem_of(8, 64, 1024), 12), 1);
+  DecodeProblem invariant = problem_of(8, 64, 1024);
+  invariant.options.batch_invariant = true;
+  EXPECT_EQ(team_of(invariant, 132), 1);
+}
 #endif
 
 }  // namespace

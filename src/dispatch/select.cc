@@ -146,10 +146,14 @@ std::string explain(const std::vector<Candidate>& candidates) {
 
 namespace {
 
+/// What callers allocate for the largest batch does for smaller ones, too, which may be cut into more parts: a
+/// plan of 144 parts with few requests takes less.
+constexpr std::size_t kLeastPlanBytes = 8192;
+
 /// Prefixes, if they are shared, come after what else a plan has; so do their partial results.
 std::size_t plan_bytes_of(const Candidate& candidate) {
   if (candidate.prefix.requests == 0) {
-    return static_cast<std::size_t>(schedule::plan_bytes(candidate.geometry));
+    return std::max(static_cast<std::size_t>(schedule::plan_bytes(candidate.geometry)), kLeastPlanBytes);
   }
   return static_cast<std::size_t>(prefix::offset(candidate.geometry) + prefix::bytes(candidate.prefix));
 }

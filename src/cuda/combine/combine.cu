@@ -102,13 +102,13 @@ __device__ __forceinline__ void merge_by_warp(const parts::DecodeArguments& args
 using WarpMerges = parts::MergedParts<1>[kWarps][32];
 
 /// 128 columns of a row by a CTA, whose warps share the parts.
-template <class Element>
+template <class Element, int kAtOnce>
 __device__ __forceinline__ void merge_by_cta(const parts::DecodeArguments& args, const parts::RowTile& tile,
                                              int row, int first_column, const parts::RowParts& parts,
                                              int v_dim, WarpMerges& merges) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int column = first_column + lane * 4;
-  merges[warp][lane] = parts::merge_parts<1, kUnitColumns, 8>(parts, column, v_dim, warp, kWarps);
+  merges[warp][lane] = parts::merge_parts<1, kUnitColumns, kAtOnce>(parts, column, v_dim, warp, kWarps);
   __syncthreads();
   if (warp == 0) {
     float max = -INFINITY;
@@ -163,6 +163,10 @@ struct LongMerges {
 /// CTAs a multiprocessor, which limits registers: the 512 units of 128 rows are done in one wave.
 constexpr int kResidentCtas = 4;
 
+/// Parts of a row that a warp of a CTA has under way: of 66 parts eight warps have 9 at most. (A warp alone
+/// takes 8 at once: with 9, which 8 requests have, they take 0.5 us longer.)
+constexpr int kPartsAtOnce = 9;
+
 /// How many times 128 columns a warp merges at once.
 constexpr int column_units_a_warp(Share share) {
   return share == Share::kRows ? 2 : 1;
@@ -182,28 +186,37 @@ __global__ void __launch_bounds__(kWarps * 32, kResidentCtas)
   // Not where a request must not feel its batch-mates: CTAs add in another order, and take so many requests.
   const bool finds_long = !by_ctas && g.fixed_split == 0;
   if (finds_long) long_merges.find(args);
+
+  const bool takes_long = finds_long && long_merges.listed();
+  const int all_columns = (v_dim + kUnitColumns - 1) / kUnitColumns;
+  constexpr int kUnits = column_units_a_warp(kShare);
+  const int column_units = (all_columns + kUnits - 1) / kUnits;
+  // The first unit's item is looked up before that launch is done.
+  const int begin = blockIdx.x;
+  const int first =
+      by_ctas ? unit_at(g, begin, all_columns, 1).merge : unit_at(g, begin, column_units, kWarps).merge;
+  const schedule::Merge first_merge = first < merges ? args.merges[first] : schedule::Merge{};
   cudaGridDependencySynchronize();
 
   // Rows by CTAs: all, or those of many parts.
-  const bool takes_long = finds_long && long_merges.listed();
-  const int all_columns = (v_dim + kUnitColumns - 1) / kUnitColumns;
   const int by_cta = by_ctas ? merges : takes_long ? long_merges.count : 0;
   for (int index = blockIdx.x; index < by_cta * g.lanes * g.tile_rows * all_columns; index += gridDim.x) {
     const CombineUnit unit = unit_at(g, index, all_columns, 1);
-    const schedule::Merge merge = args.merges[by_ctas ? unit.merge : long_merges.merges[unit.merge]];
+    const schedule::Merge merge = !by_ctas         ? args.merges[long_merges.merges[unit.merge]]
+                                  : index == begin ? first_merge
+                                                   : args.merges[unit.merge];
     const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, unit.lane);
     if (unit.row >= tile.rows) continue;
-    merge_by_cta<Element>(args, tile, unit.row, unit.columns * kUnitColumns,
-                          parts_of(args, merge, unit.lane, unit.row, v_dim), v_dim, warp_merges);
+    merge_by_cta<Element, by_ctas ? kPartsAtOnce : 8>(args, tile, unit.row, unit.columns * kUnitColumns,
+                                                      parts_of(args, merge, unit.lane, unit.row, v_dim),
+                                                      v_dim, warp_merges);
   }
   if constexpr (!by_ctas) {
     // The others by warps.
-    constexpr int kUnits = column_units_a_warp(kShare);
-    const int column_units = (all_columns + kUnits - 1) / kUnits;
     const int units = merges * g.lanes * (g.tile_rows / kWarps) * column_units;
     for (int index = blockIdx.x; index < units; index += gridDim.x) {
       const CombineUnit unit = unit_at(g, index, column_units, kWarps);
-      const schedule::Merge merge = args.merges[unit.merge];
+      const schedule::Merge merge = index == begin ? first_merge : args.merges[unit.merge];
       if (takes_long && LongMerges::is_long(g, merge)) continue;
       const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, unit.lane);
       const int row = unit.row + warp;

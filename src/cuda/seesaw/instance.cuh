@@ -14,18 +14,24 @@ Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor
   FLASHLATENT_RETURN_IF_ERROR(
       (cuda::allow_shared_memory<kernel<Config>>(sizeof(SharedMemory<Config>), executor.device)));
   cuda::LaunchShape shape;
-  shape.blocks = launch.args.geometry.parts * launch.args.geometry.lanes;
+  shape.blocks = launch.args.geometry.parts * launch.args.geometry.lanes * Config::kTeam;
   shape.threads = Config::kThreads;
   shape.shared_bytes = sizeof(SharedMemory<Config>);
-  shape.cluster = Config::kCluster;
+  shape.cluster = Config::kCluster * Config::kTeam;
   shape.overlaps_previous = true;
   return cuda::launch(kernel<Config>, shape, executor, launch.args, launch.kv, launch.query_rows);
 }
 
-template <class Element, int kQkDim, int kVDim, int kCluster, class Loader>
+template <class Element, int kQkDim, int kVDim, int kCluster, class Loader, int kTeam = 1>
 constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
-  return {{dtype, kQkDim, kVDim, 64, loading, kCluster},
-          launch_instance<Config<Element, kQkDim, kVDim, kCluster, Loader>>};
+  return {{dtype, kQkDim, kVDim, 64, loading, kCluster, kTeam},
+          launch_instance<Config<Element, kQkDim, kVDim, kCluster, Loader, kTeam>>};
+}
+
+template <class Element, int kQkDim, int kVDim, int kTeam>
+constexpr std::array<cuda::DenseInstance, 2> team_instances(Dtype dtype) {
+  return {{instance<Element, kQkDim, kVDim, 1, parts::TmaLoader, kTeam>(dtype, cuda::Loading::kBoxes),
+           instance<Element, kQkDim, kVDim, 1, parts::TokenLoader, kTeam>(dtype, cuda::Loading::kTokens)}};
 }
 
 template <int kQkDim, int kVDim>

@@ -28,6 +28,7 @@
 #include "cuda/parts/softmax.cuh"
 #include "cuda/parts/work_queue.cuh"
 #include "cuda/seesaw/smem_layout.cuh"
+#include "cuda/seesaw/team.cuh"
 
 namespace flashlatent::seesaw {
 
@@ -104,6 +105,17 @@ class Warpgroup {
     }
     __syncwarp();
     if (thread_ % 32 == 0) ptx::arrive(shared_.q_empty);
+  }
+
+  /// The team's result of its only segment.
+  __device__ __forceinline__ void finish_in_team(const parts::Work& work) {
+    const TeamMerge<Config> merge(shared_, args_, work);
+    ptx::cluster_sync();  // all have read their KV
+    if (work.blocks() > 0) {
+      if (shared_.poisoned[parities_[kMeeting]] != 0) spread_poison();
+      merge.template send<kMe>(o_, base_, {parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)});
+    }
+    merge.finish();
   }
 
   /// Writes the segment's result.
@@ -441,7 +453,11 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const part
     const parts::Work& work = position.get();
     warpgroup.attend(work);
     if (threadIdx.x < 32) warpgroup.request_query(position.ahead().get());
-    warpgroup.finish(work);
+    if constexpr (Config::kTeam > 1) {
+      warpgroup.finish_in_team(work);
+    } else {
+      warpgroup.finish(work);
+    }
   }
 }
 
@@ -450,14 +466,14 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
                                      const CUtensorMap& map) {
   using Loader = typename Config::Loader;
   const int thread = threadIdx.x - Config::kComputeThreads;
-  const parts::PartPlace<> place(args.geometry);
+  const parts::PartPlace<Config::kTeam> place(args.geometry);
   wait_for_launch_before();
   if (thread >= Loader::kThreads) return;
   parts::WorkPosition position(shared.work);
   auto tell = [&](const parts::Work& work) {
     if (thread == 0) position.put(work);
   };
-  parts::load_segments(
+  parts::load_segments<Config::kTeam>(
       args, Loader(args.cache, map, thread, shared.loader), Pipe<Config>(shared.kv, shared.state), place,
       [] {}, tell);
   parts::Work end;
@@ -500,6 +516,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     for (ptx::Barrier& barrier : shared.handed_over) ptx::init(barrier, 128);
     ptx::init(shared.meeting, Config::kComputeThreads);
     ptx::init(shared.scored, 4);
+    if constexpr (Config::kTeam > 1) ptx::init(shared.team.received, 1);
     ptx::init(shared.q_full, 1);
     ptx::init(shared.q_empty, Config::kComputeThreads / 32);
     ptx::publish_barriers();

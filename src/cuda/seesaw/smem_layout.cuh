@@ -1,11 +1,18 @@
 // Every byte of shared memory of the seesaw kernel, once.
 #pragma once
 
+#include <type_traits>
+
 #include "cuda/parts/tile.cuh"
 #include "cuda/parts/work_queue.cuh"
 #include "cuda/seesaw/config.h"
 
 namespace flashlatent::seesaw {
+
+struct TeamMemory {
+  ptx::Barrier received;  // what others send to this CTA (team.cuh)
+};
+struct NoTeam {};
 
 template <class Config>
 struct alignas(1024) SharedMemory {
@@ -23,6 +30,7 @@ struct alignas(1024) SharedMemory {
   typename Config::State state[2];
   parts::WorkQueue work;
   typename Config::Loader::Memory loader;
+  std::conditional_t<(Config::kTeam > 1), TeamMemory, NoTeam> team;
 };
 
 // DeepSeek's 576/512: 72 KB of Q, 2 x 72 KB of KV, 8 KB of P and about 1.5 KB.

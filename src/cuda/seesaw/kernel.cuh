@@ -111,10 +111,8 @@ class Warpgroup {
   __device__ __forceinline__ void finish_in_team(const parts::Work& work) {
     const TeamMerge<Config> merge(shared_, args_, work);
     ptx::cluster_sync();  // all have read their KV
-    if (work.blocks() > 0) {
-      if (shared_.poisoned[parities_[kMeeting]] != 0) spread_poison();
-      merge.template send<kMe>(o_, base_, {parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)});
-    }
+    if (shared_.poisoned[parities_[kMeeting]] != 0) spread_poison();
+    merge.template send<kMe>(o_, base_, {parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)});
     merge.finish();
   }
 
@@ -516,7 +514,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     for (ptx::Barrier& barrier : shared.handed_over) ptx::init(barrier, 128);
     ptx::init(shared.meeting, Config::kComputeThreads);
     ptx::init(shared.scored, 4);
-    if constexpr (Config::kTeam > 1) ptx::init(shared.team.received, 1);
+    if constexpr (Config::kTeam > 1) ptx::init(shared.team.received, TeamMerge<Config>::kArrivals);
     ptx::init(shared.q_full, 1);
     ptx::init(shared.q_empty, Config::kComputeThreads / 32);
     ptx::publish_barriers();

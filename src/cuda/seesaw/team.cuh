@@ -1,8 +1,9 @@
 // A team: the kTeam CTAs of a cluster, each with a share of the blocks of one row tile, for batches too small
 // to fill the device. What they have is merged without a trip to memory: every CTA sends each eight rows of
 // its output (unnormalised fp32), and these rows' statistics, to the rows' owner by asynchronous stores that
-// the owner's barrier counts; the owner adds them up in the order of ranks and writes. They are received
-// where blocks of KV and P stood: nobody sends before all have read theirs.
+// the owner's barrier counts, or where it owns them itself by plain ones; the owner adds them up in the order
+// of ranks and writes. They are received where blocks of KV and P stood: nobody sends before all have read
+// theirs.
 //
 // A part is one segment (schedule::kWhole): nothing is sent after a CTA's own exchange, and nobody need wait
 // for others at the end, since what is sent to a CTA it waits for.
@@ -24,18 +25,41 @@ class TeamMerge {
                                        const parts::Work& work)
       : shared_(shared), args_(args), tile_(work.tile), rank_(blockIdx.x % kTeam) {
     blocks_ = tile_.rows == 0 ? 0 : schedule::blocks_of(args.geometry, work.segment.length);
-    if (threadIdx.x == 0) ptx::arrive_expecting(shared_.team.received, senders() * kBytesASender);
+    const int others = min(blocks_, kTeam) - sends(rank_);
+    if (threadIdx.x == 0) ptx::arrive_expecting(shared_.team.received, others * kBytesASender);
   }
 
+  /// Arrivals at the barrier: of who announces what others send, and of warps for what this CTA itself has.
+  static constexpr int kArrivals = 1 + 2 * (8 / Config::kTeam);
+
   /// One warpgroup's half of the output, and its share of the rows' sums. After all CTAs have read their KV.
+  /// By CTAs without blocks, too.
   template <int kMe>
   __device__ __forceinline__ void send(const float (&o)[Config::kHalfDim / 2], parts::RowPair base,
                                        parts::RowPair sum) const {
     const int lane = threadIdx.x % 32;
+    const bool has = sends(rank_);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int eight = threadIdx.x % 128 / 32 * 2 + half;  // which of the tile's rows
       const int owner = eight / kOwned, place = eight % kOwned;
+      if (owner == rank_) {
+        if (has) {
+#pragma unroll
+          for (int i = 0; i < Config::kHalfDim / 16; ++i) {
+            const float* low = &o[8 * i + 2 * half];
+            incoming()[rank_][place][kMe][i][lane] = make_float4(low[0], low[1], low[4], low[5]);
+          }
+          if (lane % 4 == 0) {
+            rows()[rank_][8 * place + lane / 4][kMe] =
+                make_float2(half ? base.high : base.low, half ? sum.high : sum.low);
+          }
+        }
+        __syncwarp();
+        if (lane == 0) ptx::arrive(shared_.team.received);
+        continue;
+      }
+      if (!has) continue;
       const std::uint32_t received = ptx::address_in(owner, &shared_.team.received);
       const std::uint32_t to = ptx::address_in(owner, &incoming()[rank_][place][kMe][0][lane]);
 #pragma unroll
@@ -79,10 +103,7 @@ class TeamMerge {
     return reinterpret_cast<Rows*>(shared_.p.bytes);
   }
 
-  /// CTAs that have blocks: the first ones do not, if there are fewer than CTAs.
-  __device__ __forceinline__ int senders() const {
-    return min(blocks_, kTeam);
-  }
+  /// Has this CTA blocks?
   __device__ __forceinline__ bool sends(int rank) const {
     return schedule::share_begin(blocks_, kTeam, rank) < schedule::share_begin(blocks_, kTeam, rank + 1);
   }

@@ -109,11 +109,9 @@ class Stream {
   std::uint64_t live_ = 0;  // which tokens count, of the steps under way, the next one's lowest
 };
 
-using Segments = parts::Segments<1, true>;
-
-/// The next segment that has rows: if the CTA's first tile has none, no other has. By all lanes of a warp.
-__device__ __forceinline__ bool next_job(const Arguments& args, Segments& segments, int tile, Job& job,
-                                         MergePlace& place) {
+/// The next segment that has rows: if the CTA's first tile has none, no other has.
+__device__ __forceinline__ bool next_job(const Arguments& args, parts::Segments<>& segments, int tile,
+                                         Job& job) {
   schedule::Segment segment;
   while (segments.next(segment)) {
     if (tile_at(args, segment, segments.lane()).rows == 0) continue;
@@ -125,11 +123,7 @@ __device__ __forceinline__ bool next_job(const Arguments& args, Segments& segmen
       segment.block_end = segment.block_begin + (blocks * (rank + 1) >> bits);
       segment.block_begin += blocks * rank >> bits;
     }
-    if (merges(args, segment)) place = merge_place(args, segment.slot);
-    const Job found = job_of(args, segment, own);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) job = found;
-    __syncwarp();
+    job = job_of(args, segment, own);
     return true;
   }
   return false;
@@ -145,12 +139,32 @@ __device__ __forceinline__ void add_prefixes(SharedMemory<Config>& shared, const
     const parts::RowTile tile = tile_at(args, segment.segment, lane);
     add_prefix<Config>(args, segment, tile, lane, role.turn, role.turns);
     if (merges(args, segment.segment)) {
-      const MergePlace place = merge_place(args, segment.segment.slot);
-      merge_splits<Config>(args, segment.segment, tile, place, lane, role.turn, role.turns);
+      merge_splits<Config>(args, segment.segment, tile, lane, role.turn, role.turns);
     }
   }
   kept = 0;
   __syncthreads();
+}
+
+/// A segment's result: all warps lay down what they have of it, and it is written.
+template <class Config>
+__device__ __forceinline__ void finish(SharedMemory<Config>& shared, const Arguments& args, const Role& role,
+                                       const Attention<Config>& attention, const Job& job, int lane,
+                                       int output_stage) {
+  std::uint8_t* outputs = Config::kOutputsApart
+                              ? shared.outputs[role.warp]
+                              : shared.stages[role.warp] + output_stage * Config::kStageBytes;
+  if (threadIdx.x % 32 == 0) {
+    shared.output_of[role.warp] = static_cast<int>(outputs - reinterpret_cast<std::uint8_t*>(&shared));
+  }
+  attention.store(reinterpret_cast<float*>(outputs), shared.maxima[role.warp], shared.sums[role.warp]);
+  ptx::fence_for_async_proxy();  // the next copy into this stage comes after it
+  __syncthreads();
+  if (args.team > 1) {
+    merge_team(shared, args, job, role, lane);
+  } else {
+    merge(shared, args, job, role, lane);
+  }
 }
 
 template <class Config>
@@ -175,53 +189,42 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
   cudaTriggerProgrammaticLaunchCompletion();  // the combine step may take its place in the queue
   __syncwarp();                               // the warp's barriers are ready
   const int worker = static_cast<int>(args.team == 1 ? blockIdx.x : blockIdx.x >> (__ffs(args.team) - 1));
-  const parts::PartPlace<1, true> part(args.decode.geometry, args.ctas_a_part.quotient(worker),
-                                       args.ctas_a_part.remainder(worker) * role.tiles);
-  Segments segments(args.decode, part);
-  int kept = 0;                              // segments that wait for their prefix
-  Job* const jobs = shared.jobs[role.warp];  // the one under way, and the next one
-  MergePlace place = {}, next_place = {};
+  const parts::PartPlace<> part(args.decode.geometry, args.ctas_a_part.quotient(worker),
+                                args.ctas_a_part.remainder(worker) * role.tiles);
+  parts::Segments<> segments(args.decode, part);
   Attention<Config> attention(args, shared.stages[role.warp]);
-  // Q before keys: behind all that the device has asked for it would come late.
-  auto begin = [&](const Job& job) {
-    attention.ask_query(job.tile);
-    stream.begin(job);
-  };
-  bool more = next_job(args, segments, role.tile, jobs[0], place);
-  if (more) begin(jobs[0]);
-  if (args.team > 1 && !more) ptx::cluster_wait();
-  for (int at = 0; more; at ^= 1) {
-    const Job &job = jobs[at], &next = jobs[at ^ 1];
-    attention.start(job.length);
-    more = next_job(args, segments, role.tile, jobs[at ^ 1], next_place);  // early: it reads from memory
-    stream.run(attention);
+  int kept = 0;  // segments that wait for their prefix
+  // One place for each thing to do, though a segment's begin comes between the last steps of the one before
+  // and its result: instructions come from memory, too.
+  Job job, next;
+  for (bool begun = false;; begun = true) {
+    const bool more = next_job(args, segments, role.tile, next);  // early: it reads from memory
+    if (begun) stream.run(attention);
     const int output_stage = stream.output_stage();
-    if (more) begin(next);
-    std::uint8_t* outputs = Config::kOutputsApart
-                                ? shared.outputs[role.warp]
-                                : shared.stages[role.warp] + output_stage * Config::kStageBytes;
-    if (threadIdx.x % 32 == 0) shared.output_of[role.warp] = static_cast<int>(outputs - shared_bytes);
-    attention.store(reinterpret_cast<float*>(outputs), shared.maxima[role.warp], shared.sums[role.warp]);
-    ptx::fence_for_async_proxy();  // the next copy into this stage comes after it
-    __syncthreads();
-    if (args.team > 1) {
-      merge_team(shared, args, job, role, segments.lane() + role.tile);
-    } else {
-      merge(shared, args, job, role, segments.lane() + role.tile);
+    if (more) {
+      attention.ask_query(
+          next.tile);  // before keys: behind all that the device has asked for it would be late
+      stream.begin(next);
     }
-    if (keeps(job)) {
-      if (threadIdx.x == 0) shared.kept[kept] = {job.segment, job.prefix};
-      ++kept;
+    if (begun) {
+      finish<Config>(shared, args, role, attention, job, segments.lane() + role.tile, output_stage);
+      if (keeps(job)) {
+        if (threadIdx.x == 0) shared.kept[kept] = {job.segment, job.prefix};
+        ++kept;
+      }
+      __syncthreads();  // before the stages are filled again; and all that is kept is written
+      if (merges(args, job.segment) && !keeps(job)) {
+        merge_splits<Config>(args, job.segment, job.tile, segments.lane() + role.tile, role.turn, role.turns);
+      }
+      if (kept == kMostKept || (shares_prefixes && !more)) {
+        add_prefixes(shared, args, role, segments.lane() + role.tile, kept);
+      }
+    } else if (args.team > 1 && !more) {
+      ptx::cluster_wait();
     }
-    __syncthreads();  // before the stages are filled again; and all that is kept is written
-    if (merges(args, job.segment) && !keeps(job)) {
-      merge_splits<Config>(args, job.segment, job.tile, place, segments.lane() + role.tile, role.turn,
-                           role.turns);
-    }
-    place = next_place;
-    if (kept == kMostKept || (shares_prefixes && !more)) {
-      add_prefixes(shared, args, role, segments.lane() + role.tile, kept);
-    }
+    if (!more) break;
+    job = next;
+    attention.start(job.length);
   }
 }
 

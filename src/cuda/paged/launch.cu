@@ -118,14 +118,7 @@ constexpr int kMostMergingParts = 72;
 
 /// Do the warps that split a request merge it themselves? With batch_invariant they might be any number.
 bool merges_splits(const schedule::Geometry& g) {
-  if (g.whole == schedule::kShared) return true;
   return schedule::max_merges(g) > 0 && g.fixed_split == 0 && g.parts <= kMostMergingParts;
-}
-
-/// A lone request's parts know their shares by its length: they need not read the plan.
-schedule::Geometry without_plan(schedule::Geometry g) {
-  if (g.requests == 1 && g.rounds == 1 && merges_splits(g)) g.whole = schedule::kShared;
-  return g;
 }
 
 // 4 take 1 % longer where lengths are equal, and 2 % less where they vary; 8, a warp each, longer always.
@@ -154,7 +147,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   if (problem.options.batch_invariant) return *geometry(problem, workers, 1);
   if (prefix_shape_of(kPagedKernel, problem, workers).requests > 0) return sharing_geometry(problem, workers);
   if (const auto team = team_geometry(problem, workers)) return *team;
-  return without_plan(geometry_of_tiles(problem, workers, kMostTiles));
+  return geometry_of_tiles(problem, workers, kMostTiles);
 }
 
 /// Of partial results; tickets come after them, one a warp for each of fewer merges than parts.

@@ -18,8 +18,7 @@ namespace flashlatent::paged {
 
 inline constexpr int kMaxSharedBytes = 227 * 1024;
 
-/// A segment, as a warp sees it. In shared memory: it is needed at its begin and its end, and registers
-/// between them.
+/// A segment, as a warp sees it.
 struct Job {
   schedule::Segment segment;
   parts::RowTile tile;
@@ -37,7 +36,6 @@ struct SharedMemory {
   int output_of[Config::kWarps];  // where a warp's outputs are, from this struct's begin
   float maxima[Config::kWarps][Config::kColumns];
   float sums[Config::kWarps][Config::kColumns];
-  Job jobs[Config::kWarps][2];  // the one under way, and the next one
   KeptSegment kept[kMostKept];
   // A team's: what came for the rows that are this CTA's, of each rank, and their maxima and sums.
   alignas(16) float inbox[Config::kColumns * Config::kDim];

@@ -42,50 +42,43 @@ template <class Config>
 inline constexpr int kPiecesAtOnce = Config::kColumns == 8 ? 8 : 4;
 
 /// Adds four elements of a row of `count` partial results, in their order, `stride` rows from one to the
-/// next; of kRows rows at once, row i from first[i] on. Short code: it runs once or twice, and its
-/// instructions come from memory, too.
-template <int kAtOnce, int kRows>
-__device__ __forceinline__ void add_pieces(RowPiece (&rows)[kRows], const PartialRows (&first)[kRows],
-                                           std::int64_t stride, int count, int dim, int column) {
+/// next. Short code: it runs once or twice, and its instructions come from memory, too.
+template <int kAtOnce>
+__device__ __forceinline__ RowPiece add_pieces(RowPiece all, const PartialRows& first, std::int64_t stride,
+                                               int count, int dim, int column) {
   for (int begin = 0; begin < count; begin += kAtOnce) {
-    float lse[kRows][kAtOnce];
-    float4 values[kRows][kAtOnce];
+    float lse[kAtOnce];
+    float4 values[kAtOnce];
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        lse[r][i] = -INFINITY;
-        if (begin + i >= count) continue;
-        const std::int64_t row = (begin + i) * stride;
-        lse[r][i] = __ldcg(first[r].lse + row);
-        values[r][i] = __ldcg(reinterpret_cast<const float4*>(first[r].out + row * dim + column));
-      }
+    for (int i = 0; i < kAtOnce; ++i) {
+      lse[i] = -INFINITY;
+      if (begin + i >= count) continue;
+      const std::int64_t row = (begin + i) * stride;
+      lse[i] = __ldcg(first.lse + row);
+      values[i] = __ldcg(reinterpret_cast<const float4*>(first.out + row * dim + column));
     }
+    float max = all.sum == 0 ? -INFINITY : all.base;
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const RowPiece before = rows[r];
-      float max = before.sum == 0 ? -INFINITY : before.base;
+    for (float x : lse) max = fmaxf(max, x);
+    const float base = parts::finite_or_zero(max);
+    const RowPiece before = all;
+    all = {base, 0, make_float4(0, 0, 0, 0)};
+    auto add = [&](float weight, float sum, const float4& x) {
+      if (weight == 0) return;  // it counts for nothing, whatever it holds
+      all.sum += weight * sum;
+      all.values.x += weight * x.x;
+      all.values.y += weight * x.y;
+      all.values.z += weight * x.z;
+      all.values.w += weight * x.w;
+    };
+    add(before.sum == 0 ? 0 : parts::exp2_fast((before.base - base) * parts::kLog2E), before.sum,
+        before.values);
 #pragma unroll
-      for (float x : lse[r]) max = fmaxf(max, x);
-      const float base = parts::finite_or_zero(max);
-      RowPiece all{base, 0, make_float4(0, 0, 0, 0)};
-      auto add = [&](float weight, float sum, const float4& x) {
-        if (weight == 0) return;  // it counts for nothing, whatever it holds
-        all.sum += weight * sum;
-        all.values.x += weight * x.x;
-        all.values.y += weight * x.y;
-        all.values.z += weight * x.z;
-        all.values.w += weight * x.w;
-      };
-      add(before.sum == 0 ? 0 : parts::exp2_fast((before.base - base) * parts::kLog2E), before.sum,
-          before.values);
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        add(parts::exp2_fast((lse[r][i] - base) * parts::kLog2E), 1, values[r][i]);
-      }
-      rows[r] = all;
+    for (int i = 0; i < kAtOnce; ++i) {
+      add(parts::exp2_fast((lse[i] - base) * parts::kLog2E), 1, values[i]);
     }
   }
+  return all;
 }
 
 __device__ __forceinline__ RowPiece load_piece(const PartialRows& row, int column) {
@@ -120,46 +113,29 @@ __device__ __forceinline__ float write_piece(const Arguments& args, const KeptSe
 }
 
 /// Once prefixes are done: what they gave to the rows of a segment, in the order of splits. This warp is
-/// number `turn` of `turns` that take the rows of `tile` in turn, two at a time, whose loads go out together.
+/// number `turn` of `turns` that take the rows of `tile` in turn.
 template <class Config>
 __device__ __forceinline__ void add_prefix(const Arguments& args, const KeptSegment& kept,
                                            const parts::RowTile& tile, int lane, int turn, int turns) {
-  constexpr int kRows = Config::kColumns == 8 ? 2 : 1;  // as registers allow
   const prefix::Share& share = kept.share;
   const std::int64_t first =
       share.row_begin + static_cast<std::int64_t>(tile.kv_head) * share.splits * share.unit_rows + tile.first;
-  for (int begin = turn; begin < tile.rows; begin += kRows * turns) {
-    PartialRows own[kRows], shared[kRows];
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int row = min(begin + i * turns, tile.rows - 1);
-      own[i] = partial_row<Config>(args, kept.segment, tile, lane, row);
-      shared[i] = {args.prefix.results.out + (first + row) * args.dim, args.prefix.results.lse + first + row};
-    }
-    float lse[kRows] = {};
+  for (int row = turn; row < tile.rows; row += turns) {
+    const PartialRows own = partial_row<Config>(args, kept.segment, tile, lane, row);
+    const PartialRows shared{args.prefix.results.out + (first + row) * args.dim,
+                             args.prefix.results.lse + first + row};
+    float lse = 0;
     for (int column = threadIdx.x % 32 * 4; column < args.dim; column += 128) {
-      RowPiece rows[kRows];
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) rows[i] = load_piece(own[i], column);
-      add_pieces<4>(rows, shared, share.unit_rows, share.splits, args.dim, column);
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-        const int row = begin + i * turns;
-        if (row < tile.rows) lse[i] = write_piece<Config>(args, kept, tile, lane, row, column, rows[i]);
-      }
+      const RowPiece sum = add_pieces<kPiecesAtOnce<Config>>(load_piece(own, column), shared, share.unit_rows,
+                                                             share.splits, args.dim, column);
+      lse = write_piece<Config>(args, kept, tile, lane, row, column, sum);
     }
-    __syncwarp();  // all have read the lse of the rows, which may be where it goes
+    __syncwarp();  // all have read the lse of the row, which may be where it goes
     if (threadIdx.x % 32 > 0) continue;
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int row = begin + i * turns;
-      if (row >= tile.rows) continue;
-      if (kept.segment.slot >= 0) {
-        *own[i].lse = lse[i];
-      } else {
-        parts::write_lse(args.decode.output, tile, head_of(args, tile, row), token_of(args, tile, row),
-                         lse[i]);
-      }
+    if (kept.segment.slot >= 0) {
+      *own.lse = lse;
+    } else {
+      parts::write_lse(args.decode.output, tile, head_of(args, tile, row), token_of(args, tile, row), lse);
     }
   }
 }

@@ -6,9 +6,8 @@
 
 namespace flashlatent::parts {
 
-/// Where this CTA's share begins and ends, as far as shapes tell: nothing is read from memory. kMayShare: may
-/// the geometry be kShared?
-template <int kTeam = 1, bool kMayShare = (kTeam > 1)>
+/// Where this CTA's share begins and ends, as far as shapes tell: nothing is read from memory.
+template <int kTeam = 1>
 class PartPlace {
  public:
   __device__ __forceinline__ explicit PartPlace(const schedule::Geometry& g)
@@ -39,19 +38,19 @@ class PartPlace {
 
  private:
   __device__ __forceinline__ static bool shares_one_request(const schedule::Geometry& g) {
-    return kMayShare && g.whole == schedule::kShared && g.requests == 1;
+    return kTeam > 1 && g.whole == schedule::kShared && g.requests == 1;
   }
   int part_, lane_;
   schedule::Cut begin_;
 };
 
 /// The segments of this CTA's part, one after another; with teams, of kTeam CTAs, the share of each.
-template <int kTeam = 1, bool kMayShare = (kTeam > 1)>
+template <int kTeam = 1>
 class Segments {
  public:
   __device__ __forceinline__ explicit Segments(const DecodeArguments& args)
-      : Segments(args, PartPlace<kTeam, kMayShare>(args.geometry)) {}
-  __device__ __forceinline__ Segments(const DecodeArguments& args, const PartPlace<kTeam, kMayShare>& place)
+      : Segments(args, PartPlace<kTeam>(args.geometry)) {}
+  __device__ __forceinline__ Segments(const DecodeArguments& args, const PartPlace<kTeam>& place)
       : args_(args),
         lane_(place.lane()),
         begin_(place.begin(args)),
@@ -99,7 +98,7 @@ class Segments {
   const DecodeArguments& args_;
   const int lane_;
   const schedule::Cut begin_;
-  schedule::Walker<kMayShare> walker_;
+  schedule::Walker<(kTeam > 1)> walker_;
   int team_blocks_ = 0;
 };
 

@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
   // has waited itself for what came before it, and let this launch begin then.
   const bool shares_prefixes = args.prefix.shares != nullptr;
   if (!shares_prefixes) cudaGridDependencySynchronize();
-  cudaTriggerProgrammaticLaunchCompletion();  // the combine step may take its place in the queue
+  cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
   __syncwarp();                               // the warp's barriers are ready
   const int worker = static_cast<int>(args.team == 1 ? blockIdx.x : blockIdx.x >> (__ffs(args.team) - 1));
   const parts::PartPlace<> part(args.decode.geometry, args.ctas_a_part.quotient(worker),
@@ -202,8 +202,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
     if (begun) stream.run(attention);
     const int output_stage = stream.output_stage();
     if (more) {
-      attention.ask_query(
-          next.tile);  // before keys: behind all that the device has asked for it would be late
+      // Q before keys: behind all that the device has asked for it would come late.
+      attention.ask_query(next.tile);
       stream.begin(next);
     }
     if (begun) {

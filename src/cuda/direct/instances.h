@@ -9,6 +9,6 @@ namespace flashlatent::direct {
 
 using Instances = std::array<cuda::DenseInstance, 1>;
 
-extern const Instances kInstances16;
+extern const Instances kInstances;
 
 }  // namespace flashlatent::direct

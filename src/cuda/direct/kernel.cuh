@@ -5,8 +5,8 @@
 //   S^T = K Q^T        64 tokens x kRows, by the warpgroup whose block it is
 //   O^T += V^T P^T     its part of d_v x kRows, by each warpgroup for all blocks
 //
-// Two or four warpgroups take a segment's blocks in turn for S and P, and have a part of the output each, for
-// which they need everybody's P. Of two:
+// Four warpgroups, or two, take a segment's blocks in turn for S and P, and have a part of the output each,
+// for which they need everybody's P. Of two:
 //
 //   warpgroup 0                                 warpgroup 1
 //   S0, P0                         --P0,max-->  S1
@@ -197,16 +197,7 @@ class Warpgroup {
     const std::uint32_t row = low + fragment().column * 16;  // 32 bytes a lane of the quad
     const std::uint64_t q =
         ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0));
-    if constexpr (kRows <= 16) {
-      score_groups_apart(low, row, q);
-    } else {
-      score_groups_in_turn(low, row, q);
-    }
-  }
-
-  /// Few rows: a sum for each group, of two at a time.
-  __device__ __forceinline__ void score_groups_apart(std::uint32_t low, std::uint32_t row, std::uint64_t q) {
-    float sums[2][kRows / 2];
+    float sums[2][kRows / 2];  // of two groups at a time
     Operands a[2];
     take_rope(a[1], KeyBytes::at(row + fp8_656::kRopeOffset), KeyBytes::at(row + fp8_656::kRopeOffset + 16));
     ptx::wgmma_fence();
@@ -245,41 +236,6 @@ class Warpgroup {
     }
   }
 
-  /// Many: one sum, brought to the scale of each group before it is added to.
-  __device__ __forceinline__ void score_groups_in_turn(std::uint32_t low, std::uint32_t row,
-                                                       std::uint64_t q) {
-    Operands a[2];
-    take_rope(a[1], KeyBytes::at(row + fp8_656::kRopeOffset), KeyBytes::at(row + fp8_656::kRopeOffset + 16));
-    ptx::wgmma_fence();
-    multiply<__nv_bfloat16, kRows>(s_, a[1], q + 8 * kTileStep, false);
-    ptx::wgmma_commit();
-    RunningScale low_scale, high_scale;
-    KeyBytes bytes = KeyBytes::at(row);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (i >= 1) ptx::wgmma_wait<1>();
-      widen_keys(a[i % 2], bytes);
-      if (i + 1 < 8) bytes = KeyBytes::at(row + key_offset(i + 1));
-      if (i % 2 == 0) {
-        const std::uint32_t at = fp8_656::kScaleOffset + i / 2 * 4;
-        const float low_factor = low_scale.turn_to(ptx::load_float(low + at));
-        const float high_factor = high_scale.turn_to(ptx::load_float(low + 8 * fp8_656::kTokenBytes + at));
-        ptx::wgmma_wait<0>();
-        ptx::pin_registers(s_);
-#pragma unroll
-        for (int j = 0; j < kRows / 2; ++j) s_[j] *= j % 4 < 2 ? low_factor : high_factor;
-      }
-      ptx::wgmma_fence();
-      multiply<__half, kRows>(s_, a[i % 2], q + i * kTileStep, true);
-      ptx::wgmma_commit();
-    }
-    ptx::wgmma_wait<0>();
-    ptx::pin_registers(s_);
-    const float low_factor = low_scale.last() * scale_, high_factor = high_scale.last() * scale_;
-#pragma unroll
-    for (int j = 0; j < kRows / 2; ++j) s_[j] *= j % 4 < 2 ? low_factor : high_factor;
-  }
-
   /// Of the i-th 16 columns that a lane has of its 128 bytes of K.
   __device__ __forceinline__ static constexpr int key_offset(int i) {
     return i / 2 * fp8_656::kGroup + i % 2 * 16;
@@ -302,8 +258,8 @@ class Warpgroup {
   __device__ __forceinline__ void softmax(int block, int slot) {
     const int start = begin_ + block * 64;
     const std::uint32_t token = block_address(slot) + fragment().row * fp8_656::kTokenBytes;
-    const std::uint32_t low = unit_exponent(scales_at(token));
-    const std::uint32_t high = unit_exponent(scales_at(token + 8 * fp8_656::kTokenBytes));
+    const std::uint32_t low = unit_exponent(token);
+    const std::uint32_t high = unit_exponent(token + 8 * fp8_656::kTokenBytes);
     if (live_ != parts::kAllLive || partial_tokens(live_, start) != 0) [[unlikely]] {
       etap::mask_columns<kRows>(s_, live_, fragment(), [&](int n) { return shared_.row_limit[n] - start; });
     }
@@ -314,16 +270,16 @@ class Warpgroup {
       max[i] = fmaxf(s_[at] + log2_of(low), s_[at + 2] + log2_of(high));
     }
     put(shared_.warp_max[me_][thread() / 32],
-        over_tokens<kRows>(max, thread() % 32, [](float a, float b) { return fmaxf(a, b); }));
+        over_tokens(max, thread() % 32, [](float a, float b) { return fmaxf(a, b); }));
     ptx::wait(shared_.had_p[me_], parity_of(me_) ^ 1);
     meet_alone();
-    if (thread() < kBaseThreads) settle_base(thread() % kRows, block == 0);
+    if (thread() < 32) settle_base(thread() % kRows, block == 0);
     meet_alone();
     if (shrinks(me_)) [[unlikely]]
       shrink_sum(me_);
     Columns sum = {};
     etap::exponentials<kRows>(s_, 1.0F, columns_of(shared_.base[me_]), sum);
-    const float2 of_warp = over_tokens<kRows>(sum, thread() % 32, [](float a, float b) { return a + b; });
+    const float2 of_warp = over_tokens(sum, thread() % 32, [](float a, float b) { return a + b; });
     sum_ = make_float2(sum_.x + of_warp.x, sum_.y + of_warp.y);
 #pragma unroll
     for (int i = 0; i < kRows / 2; ++i) s_[i] *= power_of_two(i % 4 < 2 ? low : high) * kLargestP;
@@ -342,7 +298,7 @@ class Warpgroup {
     shared_.ratio[me_][group][row] = __half_as_ushort(ratio_to_unit(scale, exponent));
   }
 
-  /// Row n's base after this block, from the one after the block before.
+  /// By a warp. Row n's base after this block, from the one after the block before.
   __device__ __forceinline__ void settle_base(int n, bool is_first) {
     const float before = is_first ? -INFINITY : shared_.base[(me_ + kWarpgroups - 1) % kWarpgroups][n];
     const auto& of_warp = shared_.warp_max[me_];
@@ -350,7 +306,7 @@ class Warpgroup {
     const float base = parts::settle_base(before, max, kSlack);
     const float factor = before == -INFINITY ? 1.0F : parts::exp2_fast(before - base);
     const bool shrinks = __any_sync(0xffffffff, factor != 1.0F && n < tile().rows);
-    if (thread() % 32 == 0) shared_.shrinks[me_][thread() / 32] = shrinks;
+    if (thread() == 0) shared_.shrinks[me_] = shrinks;
     shared_.base[me_][n] = base;
     shared_.factor[me_][n] = factor;
   }
@@ -362,11 +318,10 @@ class Warpgroup {
       shrink_sum(b);
   }
   __device__ __forceinline__ bool shrinks(int b) const {
-    return (shared_.shrinks[b][0] | (kBaseThreads > 32 ? shared_.shrinks[b][1] : 0)) != 0;
+    return shared_.shrinks[b] != 0;
   }
   __device__ __forceinline__ void shrink_sum(int b) {
-    const float2 factor =
-        *reinterpret_cast<const float2*>(&shared_.factor[b][first_of_lane<kRows>(thread() % 32)]);
+    const float2 factor = *reinterpret_cast<const float2*>(&shared_.factor[b][first_of_lane(thread() % 32)]);
     sum_ = make_float2(sum_.x * factor.x, sum_.y * factor.y);
   }
 
@@ -463,7 +418,7 @@ class Warpgroup {
   }
   /// The two columns that over_tokens() leaves to this lane.
   __device__ __forceinline__ void put(float (&row)[kRows], float2 values) const {
-    *reinterpret_cast<float2*>(&row[first_of_lane<kRows>(thread() % 32)]) = values;
+    *reinterpret_cast<float2*>(&row[first_of_lane(thread() % 32)]) = values;
   }
 
   /// By what row n's sums are multiplied in the end; writes its lse.
@@ -524,7 +479,6 @@ class Warpgroup {
     }
   }
 
-  static constexpr int kBaseThreads = kRows < 32 ? 32 : kRows;  // whole warps
   static constexpr std::uint64_t kTileStep = Config::kTileBytes >> 4;
 
   SharedMemory<Config>& shared_;

@@ -14,7 +14,7 @@ constexpr schedule::CostModel kCost = {
 
 const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
   const auto& cache = problem.cache;
-  return find_instance({direct::kInstances16}, {cache.dtype, cache.qk_dim, cache.v_dim, kRows, loading});
+  return find_instance({direct::kInstances}, {cache.dtype, cache.qk_dim, cache.v_dim, kRows, loading});
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {

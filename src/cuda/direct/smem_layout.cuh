@@ -17,7 +17,7 @@ struct alignas(1024) SharedMemory {
   float warp_max[Config::kWarpgroups][4][Config::kRows];
   float base[Config::kWarpgroups][Config::kRows];    // after each warpgroup's block
   float factor[Config::kWarpgroups][Config::kRows];  // by which sums and outputs shrink for it
-  int shrinks[Config::kWarpgroups][2];               // does any row? Of two warps' rows
+  int shrinks[Config::kWarpgroups];                  // does any row?
   float warp_sum[Config::kWarpgroups][4][Config::kRows];
   float row_factor[Config::kRows];
   int row_limit[Config::kRows];             // tokens that it attends to

@@ -15,19 +15,11 @@
 
 namespace flashlatent::direct {
 
-struct Scales {
-  float of[fp8_656::kGroups];
-};
-
-/// Of a token in shared memory.
-__device__ __forceinline__ Scales scales_at(std::uint32_t token) {
-  const uint4 raw = ptx::load_shared_16_bytes(token + fp8_656::kScaleOffset);
-  return {{__uint_as_float(raw.x), __uint_as_float(raw.y), __uint_as_float(raw.z), __uint_as_float(raw.w)}};
-}
-
-/// The exponent of a token's unit as in an fp32; finite whatever the scales are.
-__device__ __forceinline__ std::uint32_t unit_exponent(const Scales& scales) {
-  const float largest = fmaxf(fmaxf(scales.of[0], scales.of[1]), fmaxf(scales.of[2], scales.of[3]));
+/// The exponent, as in an fp32, of the unit of a token in shared memory; finite whatever its scales are.
+__device__ __forceinline__ std::uint32_t unit_exponent(std::uint32_t token) {
+  const uint4 scales = ptx::load_shared_16_bytes(token + fp8_656::kScaleOffset);
+  const float largest = fmaxf(fmaxf(__uint_as_float(scales.x), __uint_as_float(scales.y)),
+                              fmaxf(__uint_as_float(scales.z), __uint_as_float(scales.w)));
   return (__float_as_uint(fminf(fmaxf(largest, 0x1p-100F), 0x1p100F)) >> 23) - 6;
 }
 __device__ __forceinline__ float power_of_two(std::uint32_t exponent) {
@@ -40,24 +32,6 @@ __device__ __forceinline__ float log2_of(std::uint32_t exponent) {
 __device__ __forceinline__ __half ratio_to_unit(float scale, std::uint32_t exponent) {
   return __float2half_rn(scale * power_of_two(254 - exponent));
 }
-
-/// The scale of a sum that each group in turn is added to, from 1 on. A step is at most 2^60: what is smaller
-/// than that beside the rest does not count.
-class RunningScale {
- public:
-  /// By what the sum is to be multiplied.
-  __device__ __forceinline__ float turn_to(float scale) {
-    poison_ = fmaf(scale, 0.0F, poison_);
-    const float factor = fmaxf(fminf(__fdividef(scale_, scale), 0x1p60F), 0x1p-60F);
-    scale_ = fmaxf(scale, scale_ * 0x1p-60F);
-    return factor;
-  }
-  /// NaN if any scale was not finite.
-  __device__ __forceinline__ float last() const { return scale_ + poison_; }
-
- private:
-  float scale_ = 1, poison_ = 0;
-};
 
 /// Two fp16 times two.
 __device__ __forceinline__ std::uint32_t times(std::uint32_t pair, std::uint32_t factor) {

@@ -168,9 +168,8 @@ constexpr int kResidentCtas = 4;
 constexpr int kPartsAtOnce = 9;
 
 /// How many times 128 columns a warp merges at once.
-constexpr int column_units_a_warp(Share share) {
-  return share == Share::kRows ? 2 : 1;
-}
+template <Share kShare>
+constexpr int kColumnUnitsAWarp = kShare == Share::kRows ? 2 : 1;
 
 template <class Element, Share kShare>
 __global__ void __launch_bounds__(kWarps * 32, kResidentCtas)
@@ -189,7 +188,7 @@ __global__ void __launch_bounds__(kWarps * 32, kResidentCtas)
 
   const bool takes_long = finds_long && long_merges.listed();
   const int all_columns = (v_dim + kUnitColumns - 1) / kUnitColumns;
-  constexpr int kUnits = column_units_a_warp(kShare);
+  constexpr int kUnits = kColumnUnitsAWarp<kShare>;
   const int column_units = (all_columns + kUnits - 1) / kUnits;
   // The first unit's item is looked up before that launch is done.
   const int begin = blockIdx.x;
@@ -296,7 +295,7 @@ Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, 
   if (g.parts >= 4LL * g.requests * g.rounds) {
     return launch_combine<Share::kColumns>(args, dtype, v_dim, blocks(rows / kWarps * columns), executor);
   }
-  constexpr int kUnits = column_units_a_warp(Share::kRows);
+  constexpr int kUnits = kColumnUnitsAWarp<Share::kRows>;
   return launch_combine<Share::kRows>(args, dtype, v_dim,
                                       blocks(rows / kWarps * ((columns + kUnits - 1) / kUnits)), executor);
 }

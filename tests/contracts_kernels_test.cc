@@ -9,7 +9,7 @@ namespace {
 
 using runtime::CaseSpec;
 
-constexpr const char* kKernels[] = {"etap", "mma16_team8", "mma16_team16", "mma16", "seesaw"};
+constexpr const char* kKernels[] = {"etap", "etap_team8", "etap_team16", "seesaw"};
 
 class KernelContracts : public Contracts {
  protected:
@@ -56,7 +56,7 @@ TEST_P(KernelContracts, DimensionsAndDtypes) {
 }
 
 TEST_P(KernelContracts, RowTiles) {
-  for (const char* kernel : {"mma16_team8", "mma16_team16"}) {
+  for (const char* kernel : {"etap_team8", "etap_team16"}) {
     executor_.kernel = kernel;
     for (int heads : {1, 16, 17, 40, 128}) {
       expect_right({.name = "heads", .heads = heads, .lengths = {33, 1100}});
@@ -154,11 +154,11 @@ TEST_P(KernelContracts, RerunsAreIdentical) {
 }
 
 TEST_P(KernelContracts, TeamsRefuseWhatTheyCannotKeep) {
-  executor_.kernel = "mma16_team8";
+  executor_.kernel = "etap_team8";
   const DecodeProblem problem = runtime::make_case({.lengths = {100}, .batch_invariant = true}, 1).problem;
   const Status status = plan_bytes(problem, executor_).status();
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  EXPECT_NE(status.message().find("mma16_team8: batch_invariant is true"), std::string::npos)
+  EXPECT_NE(status.message().find("etap_team8: batch_invariant is true"), std::string::npos)
       << status.message();
 }
 

@@ -10,9 +10,8 @@ std::span<const DecodeKernel> decode_kernels() {
   static const DecodeKernel kTable[] = {
 #if FLASHLATENT_WITH_CUDA
     cuda::kEtapKernel,
-    cuda::kMma16Team8Kernel,
-    cuda::kMma16Team16Kernel,
-    cuda::kMma16Kernel,
+    cuda::kEtapTeam8Kernel,
+    cuda::kEtapTeam16Kernel,
     cuda::kSeesawKernel,
     cuda::kDirectKernel,
     cuda::kPagedKernel,

@@ -9,7 +9,8 @@
 
 namespace flashlatent::etap {
 
-inline constexpr int kAlone = 1;  // + which: the named barrier of one warpgroup
+inline constexpr int kAlone = 1;     // + which: the named barrier of one warpgroup
+inline constexpr int kTogether = 3;  // that of both
 
 /// A query row's maximum, in base 2, and its sum.
 struct RowStatistics {

@@ -146,8 +146,8 @@ std::string explain(const std::vector<Candidate>& candidates) {
 
 namespace {
 
-/// What callers allocate for the largest batch does for smaller ones, too, which may be cut into more parts: a
-/// plan of 144 parts with few requests takes less.
+/// What callers allocate for the largest batch does for smaller ones, too, which may be cut into more parts:
+/// a plan of 144 parts with few requests takes less.
 constexpr std::size_t kLeastPlanBytes = 8192;
 
 /// Prefixes, if they are shared, come after what else a plan has; so do their partial results.

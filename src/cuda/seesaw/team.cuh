@@ -29,8 +29,8 @@ class TeamMerge {
     if (threadIdx.x == 0) ptx::arrive_expecting(shared_.team.received, others * kBytesASender);
   }
 
-  /// Arrivals at the barrier: of who announces what others send, and of all lanes for what this CTA itself has
-  /// (racecheck does not see that one arrival a warp is enough).
+  /// Arrivals at the barrier: of who announces what others send, and of all lanes for what this CTA itself
+  /// has (racecheck does not see that one arrival a warp is enough).
   static constexpr int kArrivals = 1 + 2 * (8 / Config::kTeam) * 32;
 
   /// One warpgroup's half of the output, and its share of the rows' sums. After all CTAs have read their KV.

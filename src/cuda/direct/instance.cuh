@@ -19,11 +19,9 @@ Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor
   return cuda::launch(kernel<Config>, shape, executor, launch.args);
 }
 
-template <int kWarpgroups>
 constexpr Instances instances() {
-  return {
-      {{{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, Config<kWarpgroups>::kRows, cuda::Loading::kFp8},
-        launch_instance<Config<kWarpgroups>>}}};
+  return {{{{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, Config::kRows, cuda::Loading::kFp8},
+            launch_instance<Config>}}};
 }
 
 }  // namespace flashlatent::direct

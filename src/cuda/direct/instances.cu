@@ -2,6 +2,6 @@
 
 namespace flashlatent::direct {
 
-constinit const Instances kInstances = instances<4>();
+constinit const Instances kInstances = instances();
 
 }  // namespace flashlatent::direct

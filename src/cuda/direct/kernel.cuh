@@ -5,8 +5,8 @@
 //   S^T = K Q^T        64 tokens x kRows, by the warpgroup whose block it is
 //   O^T += V^T P^T     its part of d_v x kRows, by each warpgroup for all blocks
 //
-// Four warpgroups, or two, take a segment's blocks in turn for S and P, and have a part of the output each,
-// for which they need everybody's P. Of two:
+// Four warpgroups take a segment's blocks in turn for S and P, and have a part of the output each, for which
+// they need everybody's P. As if there were two:
 //
 //   warpgroup 0                                 warpgroup 1
 //   S0, P0                         --P0,max-->  S1
@@ -62,7 +62,7 @@ class Warpgroup {
       }
       parities_ ^= 1U << owner;
       // Its own P comes first where the next is for many to wait for.
-      if (kWarpgroups > 2 && (block + 1) % kWarpgroups == me_ && block + 1 < blocks) continue;
+      if ((block + 1) % kWarpgroups == me_ && block + 1 < blocks) continue;
 #pragma unroll 1
       for (; added <= block; ++added) {
         add_product(added);
@@ -311,7 +311,7 @@ class Warpgroup {
     shared_.factor[me_][n] = factor;
   }
 
-  /// P of the other warpgroup's block `b` is there: what is summed so far shrinks to its base.
+  /// P of warpgroup b's block is there: what is summed so far shrinks to its base.
   __device__ __forceinline__ void take_over(int b) {
     ptx::wait(shared_.has_p[b], parity_of(b));
     if (shrinks(b)) [[unlikely]]
@@ -486,7 +486,7 @@ class Warpgroup {
   const int me_;
   const parts::Work* work_ = nullptr;
   Place<Config> place_;         // of the next block whose V is to be read
-  std::uint32_t parities_ = 0;  // of the next even and the next odd block
+  std::uint32_t parities_ = 0;  // of each warpgroup's next block
   std::uint32_t meeting_ = 0;   // of the next one
   int least_limit_ = 0;         // tokens that the tile's first row attends to
   int begin_ = 0;               // the segment's first token

@@ -1,8 +1,9 @@
 // Q into shared memory: fp16, its RoPE part bf16, all times a power of two that brings the tile's largest
 // value to 2^14, so that bf16 values down to 2^-28 of it are exact.
 //
-// Columns are in the order in which K's come to registers (attention.cuh): of a token's 128 columns lane t of
-// a quad reads 32 bytes, of which four are its columns 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of a product's 16.
+// Columns are in the order in which K's come to registers (kernel.cuh, key_offset()): of a token's 128
+// columns lane t of a quad reads 32 bytes, of which four are its columns 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of a
+// product's 16.
 #pragma once
 
 #include "cuda/direct/smem_layout.cuh"
@@ -11,7 +12,7 @@
 
 namespace flashlatent::direct {
 
-/// A thread's share, of 256 threads.
+/// A computing thread's share.
 template <class Config>
 class QueryShare {
  public:

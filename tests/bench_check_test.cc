@@ -6,6 +6,7 @@
 
 #include "core/element.h"
 #include "runtime/bench_check.h"
+#include "runtime/read_cache.h"
 
 namespace flashlatent::runtime {
 namespace {
@@ -94,6 +95,53 @@ TEST_F(BenchCheck, AWrongValueIsFoundAndCounted) {
   // Requests between the first and the last are not looked at.
   out[input.outputs.out.elements() / 2] = 0x7E00;
   EXPECT_EQ(compare_sample(input, 1000, executor_)->wrong_rows, 1);
+}
+
+/// Bytes of all pieces, none of which lies outside of the caches or is there twice.
+std::uint64_t bytes_of(const std::vector<Piece>& pieces, const BenchInput& input) {
+  std::uint64_t bytes = 0;
+  std::set<std::uint64_t> begins;
+  for (const Piece& piece : pieces) {
+    auto lies_in = [&](const Buffer& buffer) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(buffer.data());
+      return piece.address >= begin && piece.address + piece.bytes <= begin + buffer.size();
+    };
+    EXPECT_TRUE(lies_in(input.kv_cache) || lies_in(input.value_cache));
+    EXPECT_TRUE(begins.insert(piece.address).second);
+    EXPECT_LE(piece.bytes, std::uint64_t{Piece::kMostBytes});
+    bytes += piece.bytes;
+  }
+  return bytes;
+}
+
+TEST(CachePieces, AreWhatACallReads) {
+  const Executor executor;
+  auto pieces_of = [&](const DecodeProblem& problem, const std::vector<int>& lengths, int shared_tokens = 0) {
+    const BenchInput input = std::move(*make_bench_input(problem, lengths, 1.0F, 3, executor, shared_tokens));
+    Result<std::vector<Piece>> pieces = cache_pieces(input);
+    EXPECT_TRUE(pieces.ok()) << pieces.status().message();
+    return bytes_of(*pieces, input);
+  };
+  DecodeProblem latent;
+  EXPECT_EQ(pieces_of(latent, {130, 0, 64, 257}), (130 + 64 + 257) * 1152U);
+  // Two shared pages once; a page's part that any request has.
+  EXPECT_EQ(pieces_of(latent, {130, 200, 128}, 128), (128 + 2 + 72) * 1152U);
+  DecodeProblem sparse = latent;
+  sparse.cache.format = KvFormat::kFp8_656;
+  sparse.sparse = {.enabled = true, .topk = 90};
+  EXPECT_EQ(pieces_of(sparse, {130, 164}), 2 * 90 * 656U);
+  DecodeProblem packed;
+  packed.cache.layout = KvLayout::kPacked;
+  packed.cache.format = KvFormat::kE4m3;
+  packed.cache.heads = 2;
+  packed.cache.qk_dim = packed.cache.v_dim = 128;
+  packed.cache.page_size = 16;
+  EXPECT_EQ(pieces_of(packed, {17, 16}), 3 * 16 * 2 * 2 * 128U);  // whole pages
+  DecodeProblem odd;
+  odd.cache.qk_dim = 9;
+  odd.cache.v_dim = 8;
+  const BenchInput input = std::move(*make_bench_input(odd, {3}, 1.0F, 3, executor));
+  EXPECT_EQ(cache_pieces(input).status().code(), StatusCode::kUnsupported);
 }
 
 }  // namespace

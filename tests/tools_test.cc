@@ -189,6 +189,7 @@ TEST_F(Program, BenchPaged) {
     EXPECT_LE(row.at("ms_cold_min"), row.at("ms_cold"));
     EXPECT_LE(row.at("ms_cold"), row.at("ms_cold_max"));
   }
+  expect_refused("bench paged --suite small --backend cpu --with-read", {"--with-read", "--backend cuda"});
   expect_refused("bench paged --cold --with-cold", {"--cold", "--with-cold"});
   expect_refused("bench paged --layout packed --dim 84", {"qk_dim is 84", "multiple of 8"});
   const Outcome list = run("bench paged --list --suite peers");

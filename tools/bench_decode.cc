@@ -10,6 +10,7 @@
 #include "core/fp8_656.h"
 #include "core/message.h"
 #include "runtime/bench_check.h"
+#include "runtime/read_cache.h"
 #include "runtime/roof.h"
 #include "tools/machine.h"
 #include "tools/progress.h"
@@ -22,7 +23,8 @@ namespace {
 /// A measured case.
 struct Measurement {
   runtime::Timing timing;
-  runtime::Timing cold;  // with --with-cold
+  runtime::Timing cold;                   // with --with-cold
+  runtime::Timing reading, cold_reading;  // with --with-read
   std::string kernel;
   bool graph = false;
   double tflops = 0;
@@ -105,6 +107,13 @@ Result<runtime::Timing> time_decode(const runtime::BenchInput& input, const runt
   return runtime::time_calls(call, options, executor);
 }
 
+/// One call between events: the emptying hides its launch from the clock.
+runtime::TimingOptions cold(runtime::TimingOptions options) {
+  options.cold = true;
+  options.graph = false;
+  return options;
+}
+
 Result<Measurement> measure(const BenchCase& c, const BenchOptions& options, const runtime::Roof& roof,
                             const Executor& executor) {
   Result<runtime::BenchInput> input =
@@ -125,12 +134,21 @@ Result<Measurement> measure(const BenchCase& c, const BenchOptions& options, con
   m.why = *why;
   m.graph = timing_options.graph;
   if (options.with_cold) {
-    runtime::TimingOptions cold_options = timing_options;
-    cold_options.cold = true;
-    cold_options.graph = false;  // one call between events: the emptying hides its launch from the clock
-    Result<runtime::Timing> cold = time_decode(*input, cold_options, executor);
-    if (!cold.ok()) return cold.status();
-    m.cold = *cold;
+    Result<runtime::Timing> cold_timing = time_decode(*input, cold(timing_options), executor);
+    if (!cold_timing.ok()) return cold_timing.status();
+    m.cold = *cold_timing;
+  }
+  if (options.with_read) {
+    Result<std::vector<runtime::Piece>> pieces = runtime::cache_pieces(*input);
+    if (!pieces.ok()) return pieces.status();
+    Result<runtime::Timing> reading = runtime::time_reading(*pieces, timing_options, executor);
+    if (!reading.ok()) return reading.status();
+    m.reading = *reading;
+    if (options.with_cold) {
+      reading = runtime::time_reading(*pieces, cold(timing_options), executor);
+      if (!reading.ok()) return reading.status();
+      m.cold_reading = *reading;
+    }
   }
   const Work work = work_of(c);
   m.tflops = work.flops / timing->median * 1e-9;
@@ -201,6 +219,8 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m,
     row["ms_cold_min"] = m.cold.least;
     row["ms_cold_max"] = m.cold.most;
   }
+  if (m.reading.repeats > 0) row["ms_reading"] = m.reading.median;
+  if (m.cold_reading.repeats > 0) row["ms_cold_reading"] = m.cold_reading.median;
   if (m.variant_ms > 0) {
     row["ms_without_batch_invariant"] = m.variant_ms;
     row["batch_invariant_cost"] = m.timing.median / m.variant_ms;
@@ -216,13 +236,15 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m,
 
 /// The columns that not every run has.
 struct Columns {
-  bool cold = false, floor = false, variant = false, rmse = false, oracle = false;
+  bool cold = false, read = false, floor = false, variant = false, rmse = false, oracle = false;
 };
 
 void print_head(const Columns& columns) {
   fmt::print("{:<34} {:<12} {:<5} {:>9} {:>9} {:>9} {:>8} {:>7} {:>6}", "case", "kernel", "graph", "ms",
              "least", "most", "TFLOP/s", "GB/s", "roof%");
   if (columns.cold) fmt::print(" {:>9}", "cold ms");
+  if (columns.read) fmt::print(" {:>9}", "read ms");
+  if (columns.read && columns.cold) fmt::print(" {:>9}", "cold read");
   if (columns.floor) fmt::print(" {:>9}", "floor ms");
   if (columns.variant) fmt::print(" {:>9}", "x variant");
   if (columns.rmse) fmt::print(" {:>9}", "rmse");
@@ -235,6 +257,8 @@ void print_row(const BenchCase& c, const Measurement& m, const Columns& columns)
              m.graph ? "yes" : "no", m.timing.median, m.timing.least, m.timing.most, m.tflops, m.gbps,
              m.roof_pct);
   if (columns.cold) fmt::print(" {:>9.4f}", m.cold.median);
+  if (columns.read) fmt::print(" {:>9.4f}", m.reading.median);
+  if (columns.read && columns.cold) fmt::print(" {:>9.4f}", m.cold_reading.median);
   if (columns.floor) fmt::print(" {:>9.4f}", m.floor_ms);
   if (columns.variant) fmt::print(" {:>9.3f}", m.timing.median / m.variant_ms);
   if (columns.rmse) fmt::print(" {:>9.2e}", m.sample.rmse);
@@ -267,6 +291,9 @@ int run_bench_decode(const char* name, std::vector<BenchCase> all, const BenchOp
   if (options.oracle && executor.backend != Backend::kCpu) {
     return fail({StatusCode::kInvalidArgument, "--oracle times the CPU's reference; add --backend cpu"});
   }
+  if (options.with_read && executor.backend != Backend::kCuda) {
+    return fail({StatusCode::kInvalidArgument, "--with-read times a CUDA kernel; add --backend cuda"});
+  }
   Result<runtime::Stream> stream = runtime::Stream::create(executor);
   if (!stream.ok()) return fail(stream.status());
   executor.stream = stream->get();
@@ -276,6 +303,7 @@ int run_bench_decode(const char* name, std::vector<BenchCase> all, const BenchOp
              executor.backend == Backend::kCuda ? "wgmma bf16" : "fp32 multiply-add", roof->matmul_tflops,
              source_tree());
   const Columns columns{.cold = options.with_cold,
+                        .read = options.with_read,
                         .floor = cases[0].problem.cache.layout != KvLayout::kLatent,
                         .variant = options.batch_invariant,
                         .rmse = std::any_of(cases.begin(), cases.end(), [](auto& c) { return c.rmse; }),
@@ -324,6 +352,8 @@ void add_bench_options(CLI::App& app, std::span<const BenchSuite> suites, BenchO
          "--with-cold", options.with_cold,
          "Also time calls before each of which the caches are emptied, by writing 256 MB: one more column")
       ->excludes("--cold");
+  app.add_flag("--with-read", options.with_read,
+               "CUDA: also time a kernel that only reads the same tokens of the cache: one more column");
   app.add_option("--repeats", options.timing.repeats, "Timed calls; the median is reported")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();

@@ -16,6 +16,7 @@ struct BenchOptions {
   std::string filter;
   runtime::TimingOptions timing;
   bool with_cold = false;
+  bool with_read = false;
   bool batch_invariant = false;
   bool oracle = false;
   bool rmse = false;

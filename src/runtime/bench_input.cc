@@ -180,7 +180,8 @@ class Maker {
       }
     }
     input_.inputs.indices = {nullptr, Dtype::kI32, {batch, tokens, topk}, device_};
-    return upload(input_.indices, input_.inputs.indices, indices);
+    input_.host_indices = std::move(indices);
+    return upload(input_.indices, input_.inputs.indices, input_.host_indices);
   }
 
   Status make_query() {

@@ -15,7 +15,7 @@ struct BenchInput {
   DecodeProblem problem;
   DecodeInputs inputs;
   DecodeOutputs outputs;
-  std::vector<std::int32_t> host_table, host_lengths;  // of what block_table and cache_seqlens have
+  std::vector<std::int32_t> host_table, host_lengths, host_indices;  // what the tensors have
   HostPages pages() const {
     return {{host_table.data(), Dtype::kI32, {problem.query.batch, problem.cache.max_pages}},
             {host_lengths.data(), Dtype::kI32, {problem.query.batch}}};

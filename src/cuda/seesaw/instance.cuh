@@ -28,10 +28,10 @@ constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
           launch_instance<Config<Element, kQkDim, kVDim, kCluster, Loader, kTeam>>};
 }
 
-template <class Element, int kQkDim, int kVDim, int kTeam>
-constexpr std::array<cuda::DenseInstance, 2> team_instances(Dtype dtype) {
-  return {{instance<Element, kQkDim, kVDim, 1, parts::TmaLoader, kTeam>(dtype, cuda::Loading::kBoxes),
-           instance<Element, kQkDim, kVDim, 1, parts::TokenLoader, kTeam>(dtype, cuda::Loading::kTokens)}};
+/// A team's blocks come by boxes only.
+template <class Element, int kTeam>
+constexpr cuda::DenseInstance team_instance(Dtype dtype) {
+  return instance<Element, 576, 512, 1, parts::TmaLoader, kTeam>(dtype, cuda::Loading::kBoxes);
 }
 
 template <int kQkDim, int kVDim>

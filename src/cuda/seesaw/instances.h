@@ -9,7 +9,7 @@ namespace flashlatent::seesaw {
 
 using ShapeInstances = std::array<cuda::DenseInstance, 6>;  // two dtypes, three ways to load
 
-using TeamInstances = std::array<cuda::DenseInstance, 2>;  // two ways to load
+using TeamInstances = std::array<cuda::DenseInstance, 6>;  // two dtypes, three sizes
 
 using Fp8Instances = std::array<cuda::DenseInstance, 2>;  // alone, and as a cluster
 
@@ -18,7 +18,6 @@ extern const ShapeInstances kInstances576x512;
 extern const ShapeInstances kInstances512x512;
 extern const ShapeInstances kInstances320x256;
 extern const Fp8Instances kInstancesFp8_656;
-// Of 576/512.
-extern const TeamInstances kTeams2Bf16, kTeams2Fp16, kTeams4Bf16, kTeams4Fp16, kTeams8Bf16, kTeams8Fp16;
+extern const TeamInstances kTeams576x512;
 
 }  // namespace flashlatent::seesaw

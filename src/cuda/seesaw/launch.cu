@@ -21,8 +21,7 @@ constexpr DenseShape kShapeFp8 = {
 const DenseInstance* find(const DecodeProblem& problem, Loading loading, int cluster, int team = 1) {
   const auto& cache = problem.cache;
   return find_instance({seesaw::kInstances576x512, seesaw::kInstances512x512, seesaw::kInstances320x256,
-                        seesaw::kInstancesFp8_656, seesaw::kTeams2Bf16, seesaw::kTeams2Fp16,
-                        seesaw::kTeams4Bf16, seesaw::kTeams4Fp16, seesaw::kTeams8Bf16, seesaw::kTeams8Fp16},
+                        seesaw::kInstancesFp8_656, seesaw::kTeams576x512},
                        {cache.dtype, cache.qk_dim, cache.v_dim, kShape.tile_rows, loading, cluster, team});
 }
 
@@ -89,7 +88,9 @@ std::size_t workspace_bytes(const DecodeProblem& problem, const schedule::Geomet
 Status launch(const DecodeCall& call) {
   return launch_dense(call, [](const DecodeCall& c, Loading loading) {
     const int team = c.geometry.team;
-    return find(c.problem, loading, team > 1 ? 1 : cluster_of(c.problem, c.geometry, loading), team);
+    if (team == 1) return find(c.problem, loading, cluster_of(c.problem, c.geometry, loading));
+    // Of no pages there are no boxes: a CTA alone takes what was a team's part.
+    return find(c.problem, loading, 1, loading == Loading::kBoxes ? team : 1);
   });
 }
 

@@ -145,6 +145,19 @@ TEST_P(KernelContracts, LivePoison) {
   }
 }
 
+// Without pages there are no tokens, whatever the page table and the lengths say.
+TEST_P(KernelContracts, NoPages) {
+  for (int heads : {8, 64, 128}) {
+    runtime::RandomCase c = runtime::make_case({.heads = heads, .lengths = {300, 0, 700, 64}}, 4);
+    c.inputs.kv_cache.shape[0] = 0;
+    for (const char* kernel : kKernels) {
+      executor_.kernel = kernel;
+      if (heads > 32 && executor_.kernel == "etap") continue;
+      expect_right(c, kernel);
+    }
+  }
+}
+
 TEST_P(KernelContracts, RerunsAreIdentical) {
   for (const char* kernel : kKernels) {
     executor_.kernel = kernel;

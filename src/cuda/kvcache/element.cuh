@@ -18,18 +18,23 @@ inline constexpr bool kIsE4m3 = std::is_same_v<Element, E4m3>;
 template <class Element>
 using Bits = std::conditional_t<kIsE4m3<Element>, std::uint8_t, std::uint16_t>;
 
-/// Elements that a lane moves at once: 16 bytes of the wider type.
+/// Elements that a lane moves at once: what it writes is 16 bytes, since memory takes parts of 32 bytes
+/// slowly.
+template <class To>
+inline constexpr int kChunk = 16 / sizeof(Bits<To>);
+/// Those of them that lie side by side where they come from: 16 bytes at most.
 template <class From, class To>
-inline constexpr int kChunk = kIsE4m3<From>&& kIsE4m3<To> ? 16 : 8;
+inline constexpr int kPiece = kIsE4m3<To> && !kIsE4m3<From> ? kChunk<To> / 2 : kChunk<To>;
 
 /// `count` elements, `stride` bytes apart; a whole chunk that lies in one aligned piece is one access.
 template <int kCount, class T>
 __device__ __forceinline__ void load_chunk(const std::uint8_t* from, std::int64_t stride, int count,
-                                           bool vector, T (&bits)[kCount]) {
-  using Vector = std::conditional_t<sizeof(bits) == 16, uint4, uint2>;
-  if (vector && count == kCount) {
+                                           bool vector, T* bits) {
+  constexpr int kBytes = kCount * sizeof(T);
+  using Vector = std::conditional_t<kBytes == 16, uint4, uint2>;
+  if (vector && count >= kCount) {
     const Vector x = __ldg(reinterpret_cast<const Vector*>(from));
-    memcpy(bits, &x, sizeof(x));
+    memcpy(bits, &x, kBytes);
     return;
   }
 #pragma unroll
@@ -40,11 +45,11 @@ __device__ __forceinline__ void load_chunk(const std::uint8_t* from, std::int64_
 template <int kCount, class T>
 __device__ __forceinline__ void store_chunk(std::uint8_t* to, std::int64_t stride, int count, bool vector,
                                             const T (&bits)[kCount]) {
-  using Vector = std::conditional_t<sizeof(bits) == 16, uint4, uint2>;
   if (vector && count == kCount) {
-    Vector x;
+    static_assert(sizeof(bits) == 16);
+    uint4 x;
     memcpy(&x, bits, sizeof(x));
-    *reinterpret_cast<Vector*>(to) = x;
+    *reinterpret_cast<uint4*>(to) = x;
     return;
   }
 #pragma unroll
@@ -53,22 +58,39 @@ __device__ __forceinline__ void store_chunk(std::uint8_t* to, std::int64_t strid
   }
 }
 
+/// x / scale, but NaN where x is not finite: e4m3 has no infinity.
+__device__ __forceinline__ float e4m3_quotient(float x, float scale) {
+  return fp8_656::is_finite(x) ? x / scale : NAN;
+}
+
 /// By way of fp32 where the types, or e4m3's scales, differ.
-template <class From, class To>
-__device__ __forceinline__ Bits<To> convert_element(Bits<From> x, float from_scale, float to_scale) {
+template <class From, class To, int kCount>
+__device__ __forceinline__ void convert_chunk(const Bits<From> (&from)[kCount], float from_scale,
+                                              float to_scale, Bits<To> (&to)[kCount]) {
   if constexpr (std::is_same_v<From, To>) {
-    if (!kIsE4m3<From> || from_scale == to_scale) return x;
+    if (!kIsE4m3<From> || from_scale == to_scale) {
+      memcpy(to, from, sizeof(to));
+      return;
+    }
   }
-  float value;
-  if constexpr (kIsE4m3<From>) {
-    value = fp8_656::decode_scaled(x, from_scale);
-  } else {
-    value = to_float<From>(x);
-  }
+  auto value = [&](int i) {
+    if constexpr (kIsE4m3<From>) {
+      return fp8_656::decode_scaled(from[i], from_scale);
+    } else {
+      return to_float<From>(from[i]);
+    }
+  };
   if constexpr (kIsE4m3<To>) {
-    return fp8_656::encode_scaled(value, to_scale);
+#pragma unroll
+    for (int i = 0; i < kCount; i += 2) {
+      const float2 two =
+          make_float2(e4m3_quotient(value(i), to_scale), e4m3_quotient(value(i + 1), to_scale));
+      const std::uint16_t codes = __nv_cvt_float2_to_fp8x2(two, __NV_SATFINITE, __NV_E4M3);
+      memcpy(&to[i], &codes, sizeof(codes));
+    }
   } else {
-    return from_float<To>(value);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) to[i] = from_float<To>(value(i));
   }
 }
 

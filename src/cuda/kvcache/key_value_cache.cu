@@ -56,7 +56,7 @@ Tokens tokens_of(const ConstTensorView& view, const ConstTensorView& scale, int 
   tokens.run_stride = stride(run);
   tokens.element_stride = run_shift == 0 ? stride(run) : bytes;
   tokens.run_shift = run_shift;
-  tokens.vectors = run_shift > 0 && in_vectors(view, chunk * bytes);
+  tokens.vectors = run_shift > 0 && in_vectors(view, std::min<std::int64_t>(chunk * bytes, 16));
   return tokens;
 }
 
@@ -156,8 +156,8 @@ struct Side {
   Divisor chunks;  // of a row
 };
 
-/// A warp takes 2^log_tokens tokens (1, or 32 of them, a lane each) and `heads` of their heads; it does so
-/// `shares` times for all heads.
+/// A warp takes 2^log_tokens tokens (1, 16 or 32) and `heads` of their heads; it does so `shares` times for
+/// all heads.
 struct Work {
   Side sides[2];
   std::int64_t tokens, units;
@@ -167,7 +167,7 @@ struct Work {
 template <class From, class To>
 __device__ __forceinline__ void move_side(const Side& side, const Move& move, int first_head, int heads,
                                           int first, int step) {
-  constexpr int kCount = kChunk<From, To>;
+  constexpr int kCount = kChunk<To>;
   const std::uint8_t* from = side.from.token(move.from.page, move.from.token);
   auto* to = const_cast<std::uint8_t*>(side.to.token(move.to.page, move.to.token));
   const int pieces = heads * side.chunks.value;
@@ -182,9 +182,12 @@ __device__ __forceinline__ void move_side(const Side& side, const Move& move, in
       for (int i = 0; i < kCount; ++i) out[i] = 0;
     } else {
       const float from_scale = side.from.scale_of<From>(head), to_scale = side.to.scale_of<To>(head);
-      load_chunk(from + side.from.offset(head, d), side.from.element_stride, count, side.from.vectors, in);
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) out[i] = convert_element<From, To>(in[i], from_scale, to_scale);
+      for (int i = 0; i < kCount; i += kPiece<From, To>) {
+        load_chunk<kPiece<From, To>>(from + side.from.offset(head, d + i), side.from.element_stride,
+                                     count - i, side.from.vectors, in + i);
+      }
+      convert_chunk<From, To>(in, from_scale, to_scale, out);
     }
     store_chunk(to + side.to.offset(head, d), side.to.element_stride, count, side.to.vectors, out);
   }
@@ -216,8 +219,8 @@ Status with_type(Dtype dtype, F f) {
   return f(E4m3{});
 }
 
-int chunk_of(Dtype from, Dtype to) {
-  return from == Dtype::kU8 && to == Dtype::kU8 ? kChunk<E4m3, E4m3> : kChunk<__half, __half>;
+int chunk_of(Dtype to) {
+  return to == Dtype::kU8 ? kChunk<E4m3> : kChunk<__half>;
 }
 
 template <class Map>
@@ -229,7 +232,7 @@ Status move_all(const Map& map, const Pair& from, Dtype from_dtype, const Pair& 
   Result<int> multiprocessor_count = multiprocessors(executor.device);
   if (!multiprocessor_count.ok()) return multiprocessor_count.status();
 
-  const int chunk = chunk_of(from_dtype, to_dtype);
+  const int chunk = chunk_of(to_dtype);
   auto side = [&](const Tokens& a, const Tokens& b, std::int64_t dim) {
     return Side{a, b, static_cast<int>(dim),
                 Divisor(static_cast<int>(std::max<std::int64_t>((dim + chunk - 1) / chunk, 1)))};
@@ -240,10 +243,12 @@ Status move_all(const Map& map, const Pair& from, Dtype from_dtype, const Pair& 
                0,
                1,
                static_cast<int>(shape.heads)};
-  // What is packed has tokens side by side: so go lanes, once there are tokens for all multiprocessors.
+  // What is packed has tokens side by side: so go lanes, once there are tokens for all multiprocessors. Two
+  // of a token's chunks, and 16 tokens, are 32 bytes or more of rows and of packed elements; of packed e4m3
+  // 32 tokens.
   const bool packed = from.values.run_shift == 0 || to.values.run_shift == 0;
   if (packed && tokens * shape.heads >= 32 * *multiprocessor_count) {
-    work.log_tokens = 5;
+    work.log_tokens = to.values.run_shift == 0 && to_dtype == Dtype::kU8 ? 5 : 4;
     work.shares = work.heads;
     work.heads = 1;
   }
@@ -270,7 +275,7 @@ Status move_all(const Map& map, const Pair& from, Dtype from_dtype, const Pair& 
 Status append_kv(const ConstTensorView& keys, const ConstTensorView& values,
                  const ConstTensorView& slot_mapping, const KeyValueCache& cache, const Executor& executor) {
   const CacheShape shape(cache);
-  const int chunk = chunk_of(keys.dtype, cache.keys.dtype);
+  const int chunk = chunk_of(cache.keys.dtype);
   return move_all(AppendMap{Integers(slot_mapping), shape.pages, shape.page_size}, Pair(keys, values, chunk),
                   keys.dtype, Pair(cache, chunk), cache.keys.dtype, shape, slot_mapping.shape[0], executor);
 }
@@ -279,7 +284,7 @@ Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_t
                  const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
                  const TensorView& keys, const TensorView& values, const Executor& executor) {
   const CacheShape shape(cache);
-  const int chunk = chunk_of(cache.keys.dtype, keys.dtype);
+  const int chunk = chunk_of(keys.dtype);
   return move_all(GatherMap{PageTable(block_table, cu_seqlens, first_token), shape.pages, shape.page_size},
                   Pair(cache, chunk), cache.keys.dtype, Pair(keys, values, chunk), keys.dtype, shape,
                   keys.shape[0], executor);
@@ -287,7 +292,7 @@ Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_t
 
 Status convert_kv(const ConstKeyValueCache& from, const KeyValueCache& to, const Executor& executor) {
   const CacheShape shape(from);
-  const int chunk = chunk_of(from.keys.dtype, to.keys.dtype);
+  const int chunk = chunk_of(to.keys.dtype);
   return move_all(ConvertMap{shape.page_size}, Pair(from, chunk), from.keys.dtype, Pair(to, chunk),
                   to.keys.dtype, shape, shape.pages * shape.page_size, executor);
 }

@@ -153,8 +153,10 @@ TEST_P(Paged, ScoresCappedBiasedAndWindowed) {
   for (int heads : {4, 40}) {
     CaseSpec spec = gqa(heads, 2, 96, {0, 1, 200, 577});
     spec.logit_scale = 20;
-    spec.soft_cap = 15;
-    expect_both(spec);
+    for (float cap : {1e-30F, 15.0F, 1e4F, 3e38F}) {
+      spec.soft_cap = cap;
+      expect_both(spec);
+    }
     spec.soft_cap = 0;
     spec.logit_scale = 1;
     spec.alibi = true;

@@ -281,7 +281,7 @@ class Attention {
         for (int t = 0; t < 2 * kTokenTiles; ++t) {
           float& x = s[t / 2][c][t % 2 * 2 + i];
           if (score.soft_cap != 0) {
-            x = score.soft_cap * parts::kLog2E * tanhf(x * parts::kLn2 / score.soft_cap);
+            x = score.soft_cap * tanhf(x * parts::kLn2 / score.soft_cap) * parts::kLog2E;
           }
           const int distance = token + own_token(t) - (length_ - 1);
           x += slope * parts::kLog2E * static_cast<float>(distance);

@@ -295,10 +295,15 @@ class Attention {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float x = s_[4 * j + i] * args_.decode.scale_log2;
-        // tanh(y) = 1 - 2 / (e^2y + 1): beside a cap of tens, 1e-7 of it is what that loses.
+        // tanh(y) = 1 - 2 / (e^2y + 1) loses 1e-7 of the cap; where that is much beside y, by its series.
         if (cap != 0) {
-          const float power = parts::exp2_fast(s_[4 * j + i] * to_exponent);
-          x = cap * parts::kLog2E * (1 - __fdividef(2, power + 1));
+          const float exponent = s_[4 * j + i] * to_exponent, y = exponent * (parts::kLn2 / 2);
+          const float power = parts::exp2_fast(exponent);
+          if (fabsf(y) < 0.125F) {
+            x *= 1 - y * y * (1.0F / 3 - 2.0F / 15 * y * y);
+          } else {
+            x = cap * parts::kLog2E * (1 - __fdividef(2, power + 1));
+          }
         }
         const int token = start + 8 * j + fragment_.column + i % 2;
         s_[4 * j + i] = fmaf(i < 2 ? slope_.low : slope_.high, static_cast<float>(token - last_token_), x);

@@ -202,8 +202,11 @@ TEST_F(Program, MakesPagedCases) {
       " --layout packed --kv e4m3 --scales 2 --heads 6 --kv-heads 2 --dims 64/32 --page-size 8 --alibi "
       "--window 40 --soft-cap 20 --query-tokens 2 --causal");
   expect_right("decode " + file("p"), {"packed decode", "cap=20 alibi window=40", " rows right"});
-  expect_refused("make-case " + file("p") + " --layout separate --scales 3 --heads 4 --kv-heads 2",
+  expect_refused("make-case " + file("p") + " --layout separate --kv e4m3 --scales 3 --heads 4 --kv-heads 2",
                  {"--scales is 3", "2"});
+  expect_refused("make-case " + file("p") + " --layout separate --scales 1", {"--scales is 1", "e4m3"});
+  expect_refused("make-case " + file("p") + " --layout separate --window -1",
+                 {"--window", "0 to 2147483647"});
   expect_refused("make-case " + file("p") + " --window 5", {"window is set"});
 }
 

@@ -13,7 +13,7 @@ void add_executor_options(CLI::App& app, ExecutorOptions& options) {
   app.add_option("--backend", options.backend,
                  "cpu or cuda; left out: FLASHLATENT_BACKEND if set, else cuda where it can run, else cpu")
       ->check(CLI::IsMember({"cpu", "cuda"}));
-  app.add_option("--device", options.device, "CUDA device")->check(CLI::NonNegativeNumber);
+  app.add_option("--device", options.device, "CUDA device")->check(CLI::Range(0, 1023));
   app.add_option("--threads", options.threads, "CPU threads; 0: all")->check(CLI::Range(0, 4096));
   app.add_option("--kernel", options.kernel, "Run this kernel or fail (see `flashlatent info`)");
 }

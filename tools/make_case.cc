@@ -68,6 +68,10 @@ Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
     return {StatusCode::kInvalidArgument,
             fmt::format("--topk-lengths has {}; 0 to --topk {} is accepted", length, std::max(spec.topk, 0))};
   }
+  if (spec.scales > 0 && spec.format != KvFormat::kE4m3) {
+    return {StatusCode::kInvalidArgument,
+            fmt::format("--scales is {}; those are for --kv e4m3, and --kv is {}", spec.scales, options.kv)};
+  }
   if (spec.scales > 1 && spec.scales != spec.kv_heads) {
     return {StatusCode::kInvalidArgument,
             fmt::format("--scales is {}; 0, 1 or --kv-heads {} is accepted", spec.scales, spec.kv_heads)};
@@ -204,10 +208,10 @@ void add_make_case(CLI::App& app, Action& action) {
   make->add_option("--scales", spec.scales, "e4m3: scales of keys and of values, none, 1 or one a KV head")
       ->check(CLI::Range(0, 4096));
   make->add_option("--soft-cap", spec.soft_cap, "Separate, packed: soft cap of scores; 0: none")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0.0, 1e9));
   make->add_flag("--alibi", spec.alibi, "Separate, packed: with ALiBi slopes");
   make->add_option("--window", spec.window, "Separate, packed: tokens that a query token sees; 0: all")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, std::numeric_limits<int>::max()));
   make->add_option("--topk", spec.topk,
                    "Make it sparse: each query token attends to so many random tokens of its request")
       ->check(CLI::Range(0, 1 << 20));

@@ -203,7 +203,7 @@ void add_replay(CLI::App& app, Action& action) {
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   replay->add_option("--pool-tokens", options.pool_tokens, "Tokens that each layer's cache has room for")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
   replay->add_option("--page-size", options.page_size, "Tokens a page")
       ->check(CLI::Range(1, 1 << 20))
@@ -219,7 +219,7 @@ void add_replay(CLI::App& app, Action& action) {
   replay->add_flag("--verify", options.verify,
                    "Compare a sample of rows with the float64 oracle, which makes their caches afresh");
   replay->add_option("--verify-every", options.verify_every, "Steps from one sample to the next")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
   replay->add_flag("--immediate", options.immediate,
                    "Take all requests as there from the start; else each waits for its arrival time");

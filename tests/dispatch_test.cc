@@ -92,7 +92,7 @@ TEST(Dispatch, EstimateFollowsTheWork) {
 }
 
 #if FLASHLATENT_WITH_CUDA
-TEST(Dispatch, FewRowsAreTransposed) {
+TEST(Dispatch, RowsDecide) {
   Executor executor;
   executor.backend = Backend::kCuda;
   auto expect = [&](int batch, bool batch_invariant) {
@@ -100,7 +100,11 @@ TEST(Dispatch, FewRowsAreTransposed) {
       for (int heads : {1, 8, 16, 32, 33, 64, 128}) {
         DecodeProblem problem = problem_of(batch, heads, tokens);
         problem.options.batch_invariant = batch_invariant;
-        EXPECT_EQ(picked(problem, executor, 132), heads <= 16 ? "etap" : "seesaw") << to_string(problem);
+        const bool many_blocks = batch_invariant || tokens > 64;
+        EXPECT_EQ(picked(problem, executor, 132), heads > 16                 ? "seesaw"
+                                                  : heads > 8 && many_blocks ? "mma16"
+                                                                             : "etap")
+            << to_string(problem);
       }
     }
   };
@@ -131,16 +135,19 @@ TEST(Dispatch, FewRowsOfAnFp8CacheComeDirectly) {
 TEST(Dispatch, TeamsTakeSmallBatches) {
   Executor executor;
   executor.backend = Backend::kCuda;
-  for (auto [batch, heads, tokens] :
-       {std::array{1, 16, 1024}, {1, 16, 131072}, {4, 16, 4096}, {4, 16, 16384}, {1, 128, 1024}}) {
+  for (auto [batch, heads, tokens] : {std::array{1, 16, 1024},
+                                      {1, 16, 131072},
+                                      {4, 16, 4096},
+                                      {4, 16, 16384},
+                                      {8, 16, 4096},
+                                      {1, 128, 1024}}) {
     const DecodeProblem problem = problem_of(batch, heads, tokens);
-    EXPECT_TRUE(contains(picked(problem, executor, 132), "etap_team")) << to_string(problem);
+    EXPECT_TRUE(contains(picked(problem, executor, 132), "mma16_team")) << to_string(problem);
   }
   // Not where a team would do several requests one after another, or memory is what binds.
-  for (auto [batch, heads, tokens] :
-       {std::array{4, 16, 131072}, {8, 16, 4096}, {16, 16, 1024}, {32, 16, 131072}}) {
+  for (auto [batch, heads, tokens] : {std::array{4, 16, 131072}, {16, 16, 1024}, {32, 16, 131072}}) {
     const DecodeProblem problem = problem_of(batch, heads, tokens);
-    EXPECT_EQ(picked(problem, executor, 132), "etap") << to_string(problem);
+    EXPECT_EQ(picked(problem, executor, 132), tokens > 1024 ? "mma16" : "etap") << to_string(problem);
   }
   // Nor on a slice of a device, which may not hold a team.
   EXPECT_EQ(picked(problem_of(1, 16, 1024), executor, 16), "etap");
@@ -151,7 +158,7 @@ TEST(Dispatch, TeamsTakeSmallBatches) {
     EXPECT_TRUE(list.ok());
     return cheapest(*list)->geometry;
   };
-  for (const char* kernel : {"etap_team8", "etap_team16"}) {
+  for (const char* kernel : {"mma16_team8", "mma16_team16"}) {
     const schedule::Geometry small = geometry_of(kernel, problem_of(2, 16, 64));
     EXPECT_EQ(small.parts, 2);
     EXPECT_EQ(schedule::max_slots(small), 0);

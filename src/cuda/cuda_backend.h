@@ -14,8 +14,10 @@ namespace flashlatent::cuda {
 extern const DecodeKernel kEtapKernel;
 /// The same by clusters, of 8 and 16, that share a request's blocks and merge what they have by themselves:
 /// small batches, of any rows.
-extern const DecodeKernel kEtapTeam8Kernel;
-extern const DecodeKernel kEtapTeam16Kernel;
+extern const DecodeKernel kMma16Team8Kernel;
+extern const DecodeKernel kMma16Team16Kernel;
+/// Up to 16 query rows a KV head, as they are.
+extern const DecodeKernel kMma16Kernel;
 /// 64 query rows a tile, two warpgroups that share each tile.
 extern const DecodeKernel kSeesawKernel;
 /// fp8_656 caches, bytes straight to the tensor cores.

@@ -10,8 +10,9 @@ std::span<const DecodeKernel> decode_kernels() {
   static const DecodeKernel kTable[] = {
 #if FLASHLATENT_WITH_CUDA
     cuda::kEtapKernel,
-    cuda::kEtapTeam8Kernel,
-    cuda::kEtapTeam16Kernel,
+    cuda::kMma16Team8Kernel,
+    cuda::kMma16Team16Kernel,
+    cuda::kMma16Kernel,
     cuda::kSeesawKernel,
     cuda::kDirectKernel,
     cuda::kPagedKernel,

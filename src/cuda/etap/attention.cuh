@@ -9,8 +9,7 @@
 
 namespace flashlatent::etap {
 
-inline constexpr int kAlone = 1;     // + which: the named barrier of one warpgroup
-inline constexpr int kTogether = 3;  // that of both
+inline constexpr int kAlone = 1;  // + which: the named barrier of one warpgroup
 
 /// A query row's maximum, in base 2, and its sum.
 struct RowStatistics {

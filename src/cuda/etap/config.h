@@ -5,15 +5,13 @@
 
 namespace flashlatent::etap {
 
-/// kRows_ (8, 16 or 32): query rows a tile, wgmma's N. kTeam_: CTAs of a cluster that share a segment's
-/// blocks.
-template <class Element_, int kQkDim_, int kVDim_, int kRows_, class Loader_, int kTeam_ = 1>
+/// kRows_ (8, 16 or 32): query rows a tile, wgmma's N.
+template <class Element_, int kQkDim_, int kVDim_, int kRows_, class Loader_>
 struct Config {
   using Element = Element_;
   using Loader = Loader_;
   static constexpr int kQkDim = kQkDim_;
   static constexpr int kVDim = kVDim_;
-  static constexpr int kTeam = kTeam_;
   static constexpr int kRows = kRows_;
   static constexpr int kQkChunks = kQkDim / 64;
   static constexpr int kVChunks = kVDim / 64;
@@ -30,24 +28,13 @@ struct Config {
   static constexpr int kProbabilityBytes = 2 * kRows * 128;
   static constexpr int kReservedBytes = 4096;  // statistics, barriers, alignment
 
-  // The output in units of 64 columns and 8 rows, four values a thread of a warpgroup. In a team each has an
-  // owner, to whom the others send theirs.
-  static constexpr int kUnits = kVChunks * kRows / 8;
-  static constexpr int kOwnedUnits = kUnits > kTeam ? kUnits / kTeam : 1;
-  static constexpr int kOwners = kUnits / kOwnedUnits;
-  static constexpr int kUnitBytes = 128 * 16;
-  static constexpr int kScoreBytes = 2 * 128 * 16;
-  static constexpr int kTeamBytes =
-      kTeam == 1 ? 0 : kTeam * (kOwnedUnits * kUnitBytes + kRows * 8) + kScoreBytes;
-
   static constexpr int kLoaderBytes = static_cast<int>(sizeof(typename Loader::Memory));
   static constexpr int kMostTiles =
-      (227 * 1024 - kQueryBytes - kProbabilityBytes - kTeamBytes - kLoaderBytes - kReservedBytes) /
+      (227 * 1024 - kQueryBytes - kProbabilityBytes - kLoaderBytes - kReservedBytes) /
       static_cast<int>(sizeof(parts::Tile));
   // Pairs need whole blocks: in a ring of others a place would be now the first of a pair, now the second,
-  // and its barrier miss phases. So do teams, where a tile's place says whose it is.
-  static constexpr int kRingTiles =
-      (Loader::kPairs || kTeam > 1) ? kMostTiles / kQkChunks * kQkChunks : kMostTiles;
+  // and its barrier miss phases.
+  static constexpr int kRingTiles = Loader::kPairs ? kMostTiles / kQkChunks * kQkChunks : kMostTiles;
 
   // At a segment's end one warpgroup hands its output (fp32) to the other in the last V tiles of its last
   // block.
@@ -55,13 +42,8 @@ struct Config {
   static_assert(kHandedTiles <= kVChunks && kVDim * kRows * 4 % sizeof(parts::Tile) == 0);
 
   // Blocks with a tile in the ring: a loader that may fill a block's first tile knows that the one so many
-  // blocks before has been read. In a team one warpgroup may have read its first tile and the other not.
-  static constexpr int kLiveSlots = (kRingTiles + kQkChunks - 1) / kQkChunks + (kTeam > 1);
-
-  /// Arrivals that give back the tile at a place of the ring: of the warps that read it.
-  __host__ __device__ static constexpr int readers_of(int tile) {
-    return kTeam > 1 && tile % kQkChunks < kQkChunks - kVChunks ? 8 : 4;
-  }
+  // blocks before has been read.
+  static constexpr int kLiveSlots = (kRingTiles + kQkChunks - 1) / kQkChunks;
 
   /// RoPE first: only QK^T reads it, so that it comes free first.
   __host__ __device__ static constexpr int chunk_order(int i) {
@@ -74,7 +56,6 @@ struct Config {
   __host__ __device__ static constexpr int barrier_of(int i) { return Loader::kPairs ? i + i % 2 : i; }
   static_assert(!Loader::kPairs || (kQkChunks - kVChunks == 1 && kHandedTiles % 2 == 0));
 
-  static_assert(kUnits % kOwnedUnits == 0 && kOwners <= kTeam && kOwnedUnits <= 2 || kTeam == 1);
   static_assert(kRows == 8 || kRows == 16 || kRows == 32);
   static_assert(kQkDim % 64 == 0 && kVDim % 128 == 0 && kVDim <= kQkDim && kVDim <= 512);
   static_assert(kRingTiles >= 2 * kQkChunks, "each warpgroup must be able to hold a block");

@@ -13,22 +13,18 @@ template <class Config>
 Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(
       (cuda::allow_shared_memory<kernel<Config>>(sizeof(SharedMemory<Config>), executor.device)));
-  if constexpr (Config::kTeam > 8) {
-    FLASHLATENT_RETURN_IF_ERROR(cuda::allow_large_clusters<kernel<Config>>(executor.device));
-  }
   cuda::LaunchShape shape;
-  shape.blocks = launch.args.geometry.parts * launch.args.geometry.lanes * Config::kTeam;
-  shape.cluster = Config::kTeam;
+  shape.blocks = launch.args.geometry.parts * launch.args.geometry.lanes;
   shape.threads = Config::kThreads;
   shape.shared_bytes = sizeof(SharedMemory<Config>);
   shape.overlaps_previous = true;
   return cuda::launch(kernel<Config>, shape, executor, launch.args, launch.kv);
 }
 
-template <class Element, int kQkDim, int kVDim, int kRows, class Loader, int kTeam = 1>
+template <class Element, int kQkDim, int kVDim, int kRows, class Loader>
 constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
-  return {{dtype, kQkDim, kVDim, kRows, loading, 1, kTeam},
-          launch_instance<Config<Element, kQkDim, kVDim, kRows, Loader, kTeam>>};
+  return {{dtype, kQkDim, kVDim, kRows, loading},
+          launch_instance<Config<Element, kQkDim, kVDim, kRows, Loader>>};
 }
 
 template <int kQkDim, int kVDim>
@@ -46,17 +42,13 @@ constexpr ShapeInstances shape_instances() {
 }
 
 template <int kQkDim, int kVDim>
-constexpr TeamInstances team_instances() {
+constexpr LowInstances low_instances() {
   using Bf16 = __nv_bfloat16;
   using Fp16 = __half;
-  return {{instance<Bf16, kQkDim, kVDim, 16, parts::TmaLoader, 8>(Dtype::kBF16, cuda::Loading::kBoxes),
-           instance<Bf16, kQkDim, kVDim, 16, parts::TokenLoader, 8>(Dtype::kBF16, cuda::Loading::kTokens),
-           instance<Bf16, kQkDim, kVDim, 16, parts::TmaLoader, 16>(Dtype::kBF16, cuda::Loading::kBoxes),
-           instance<Bf16, kQkDim, kVDim, 16, parts::TokenLoader, 16>(Dtype::kBF16, cuda::Loading::kTokens),
-           instance<Fp16, kQkDim, kVDim, 16, parts::TmaLoader, 8>(Dtype::kF16, cuda::Loading::kBoxes),
-           instance<Fp16, kQkDim, kVDim, 16, parts::TokenLoader, 8>(Dtype::kF16, cuda::Loading::kTokens),
-           instance<Fp16, kQkDim, kVDim, 16, parts::TmaLoader, 16>(Dtype::kF16, cuda::Loading::kBoxes),
-           instance<Fp16, kQkDim, kVDim, 16, parts::TokenLoader, 16>(Dtype::kF16, cuda::Loading::kTokens)}};
+  return {{instance<Bf16, kQkDim, kVDim, 8, parts::TmaLoader>(Dtype::kBF16, cuda::Loading::kBoxes),
+           instance<Bf16, kQkDim, kVDim, 8, parts::TokenLoader>(Dtype::kBF16, cuda::Loading::kTokens),
+           instance<Fp16, kQkDim, kVDim, 8, parts::TmaLoader>(Dtype::kF16, cuda::Loading::kBoxes),
+           instance<Fp16, kQkDim, kVDim, 8, parts::TokenLoader>(Dtype::kF16, cuda::Loading::kTokens)}};
 }
 
 }  // namespace flashlatent::etap

@@ -9,22 +9,15 @@ namespace flashlatent::etap {
 
 using ShapeInstances = std::array<cuda::DenseInstance, 8>;  // two dtypes, two heights, two loaders
 
-using TeamInstances = std::array<cuda::DenseInstance, 8>;  // two dtypes, two sizes of teams, two loaders
+using LowInstances = std::array<cuda::DenseInstance, 4>;  // of 8 rows: two dtypes, two loaders
 
 using Fp8Instances = std::array<cuda::DenseInstance, 1>;
-
-// What teams that share requests have room for, in the workspace and where one adds up what all have: so many
-// teams at once, and units (Config::kUnits) of a tile.
-inline constexpr int kMostTeams = 16;
-inline constexpr int kMostUnits = 16;
 
 // One file each, so that they compile side by side.
 extern const ShapeInstances kInstances576x512;
 extern const ShapeInstances kInstances512x512;
 extern const ShapeInstances kInstances320x256;
+extern const LowInstances kLowInstances576x512;
 extern const Fp8Instances kInstancesFp8_656;
-extern const TeamInstances kTeams576x512;
-extern const TeamInstances kTeams512x512;
-extern const TeamInstances kTeams320x256;
 
 }  // namespace flashlatent::etap

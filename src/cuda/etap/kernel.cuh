@@ -25,7 +25,6 @@
 #include "cuda/etap/attention.cuh"
 #include "cuda/etap/output.cuh"
 #include "cuda/etap/query.cuh"
-#include "cuda/etap/team_warpgroup.cuh"
 #include "cuda/parts/epilogue.cuh"
 #include "cuda/parts/kv_loader.cuh"
 #include "cuda/parts/segments.cuh"
@@ -290,7 +289,7 @@ __device__ __forceinline__ void wait_for_launch_before() {
 
 template <class Config>
 __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                        const parts::PartPlace<Config::kTeam>& place) {
+                                        const parts::PartPlace<>& place) {
   wait_for_launch_before();
   parts::Segments<> segments(args, place);
   __syncthreads();
@@ -300,76 +299,9 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const part
   }
 }
 
-/// Has a part one segment, that can be known before the launch before this one is done?
-template <int kTeam>
-__device__ __forceinline__ bool known_ahead(const parts::DecodeArguments& args) {
-  return parts::PartPlace<kTeam>::by_shape(args.geometry) && args.query.begins == nullptr;
-}
-
-/// The same by teams.
-template <class Config>
-__device__ __forceinline__ void compute_in_team(SharedMemory<Config>& shared,
-                                                const parts::DecodeArguments& args,
-                                                const parts::PartPlace<Config::kTeam>& place) {
-  TeamWarpgroup<Config> warpgroup(shared, args);
-  const bool known = known_ahead<Config::kTeam>(args);
-  if (known) warpgroup.prepare(place.only_tile(args));
-  wait_for_launch_before();
-  if (known) warpgroup.begin();
-  parts::Segments<Config::kTeam> segments(args, place);
-  schedule::Segment segment;
-  if (known) segment = segments.only();
-  while (known || segments.next(segment)) {
-    if (!known) {
-      warpgroup.begin(segments.tile_of(segment), segment.block_end > segment.block_begin);
-    }
-    warpgroup.run(segment, segments);
-    if (known) break;
-  }
-}
-
-template <class Config>
-__device__ __forceinline__ void load_in_team(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                             const CUtensorMap& kv_map,
-                                             const parts::PartPlace<Config::kTeam>& place) {
-  using Loader = typename Config::Loader;
-  const int thread = threadIdx.x - Config::kComputeThreads;
-  const bool known = known_ahead<Config::kTeam>(args);
-  parts::RowTile tile;
-  if (known) tile = place.only_tile(args);
-  wait_for_launch_before();
-  if (thread >= Loader::kThreads) return;
-  parts::Segments<Config::kTeam> segments(args, place);
-  Loader loader(args.cache, kv_map, thread, shared.loader);
-  RingPosition<Config> ring(shared);
-  schedule::Segment segment;
-  bool more = known;
-  auto find = [&](parts::BlockRange& range) {
-    more = segments.next(segment);
-    if (more) range = parts::block_range(args.cache, segment, segments.tile_of(segment));
-  };
-  parts::BlockRange range, next;
-  if (known) {
-    range = parts::block_range(args.cache, segments.only(), tile);
-  } else {
-    find(range);
-  }
-  if (more) loader.look_ahead(range);
-  while (more) {
-    loader.load(ring, range, [&] {
-      more = false;
-      if (known) return;
-      find(next);
-      if (more) loader.look_ahead(next);
-    });
-    range = next;
-  }
-}
-
 template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                     const CUtensorMap& kv_map,
-                                     const parts::PartPlace<Config::kTeam>& place) {
+                                     const CUtensorMap& kv_map, const parts::PartPlace<>& place) {
   using Loader = typename Config::Loader;
   const int thread = threadIdx.x - Config::kComputeThreads;
   auto set_up = [] { __syncthreads(); };
@@ -377,9 +309,8 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
   if (thread >= Loader::kThreads) {
     set_up();
   } else {
-    parts::load_segments<Config::kTeam>(args, Loader(args.cache, kv_map, thread, shared.loader),
-                                        RingPosition<Config>(shared), place, set_up,
-                                        [](const parts::Work&) {});
+    parts::load_segments(args, Loader(args.cache, kv_map, thread, shared.loader),
+                         RingPosition<Config>(shared), place, set_up, [](const parts::Work&) {});
   }
 }
 
@@ -392,17 +323,12 @@ __device__ __forceinline__ void set_up_barriers(SharedMemory<Config>& shared) {
     ptx::publish_barriers();
   } else if (threadIdx.x == 32) {
 #pragma unroll
-    for (int i = 0; i < Config::kRingTiles; ++i) ptx::init(shared.empty[i], Config::readers_of(i));
+    for (ptx::Barrier& barrier : shared.empty) ptx::init(barrier, 4);
     ptx::publish_barriers();
   } else if (threadIdx.x == 64) {
-    if constexpr (Config::kTeam > 1) {
-      ptx::init(shared.team.received, 1);
-      ptx::init(shared.team.may_send, Config::kTeam);
-    } else {
-      ptx::init(shared.q_full, 128);
-      ptx::init(shared.q_empty, 4);
-      for (ptx::Barrier& barrier : shared.has_handed) ptx::init(barrier, 128);
-    }
+    ptx::init(shared.q_full, 128);
+    ptx::init(shared.q_empty, 4);
+    for (ptx::Barrier& barrier : shared.has_handed) ptx::init(barrier, 128);
     ptx::publish_barriers();
   }
 }
@@ -415,27 +341,14 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   static_assert(sizeof(SharedMemory<Config>) <= 227 * 1024);
   set_up_barriers<Config>(shared);
   if (threadIdx.x == Config::kComputeThreads) Config::Loader::prepare(kv_map);
-  if constexpr (Config::kTeam > 1) {
-    __syncwarp();
-    ptx::cluster_arrive();
-  }
-  const parts::PartPlace<Config::kTeam> place(args.geometry);
-  if constexpr (Config::kTeam > 1) ptx::cluster_wait();  // all CTAs' barriers are there
+  const parts::PartPlace<> place(args.geometry);
 
   if (threadIdx.x >= Config::kComputeThreads) {
     ptx::give_registers<Config::kLoaderRegisters>();
-    if constexpr (Config::kTeam > 1) {
-      load_in_team<Config>(shared, args, kv_map, place);
-    } else {
-      load<Config>(shared, args, kv_map, place);
-    }
+    load<Config>(shared, args, kv_map, place);
   } else {
     ptx::take_registers<Config::kComputeRegisters>();
-    if constexpr (Config::kTeam > 1) {
-      compute_in_team<Config>(shared, args, place);
-    } else {
-      compute<Config>(shared, args, place);
-    }
+    compute<Config>(shared, args, place);
   }
 }
 

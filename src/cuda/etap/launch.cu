@@ -15,6 +15,8 @@ int most_rows(const DecodeProblem& problem) {
 // longer on 132 parts than on 128.
 constexpr schedule::CostModel kCost = {
     .per_block = 2100, .per_split = 3000, .per_call = 1000, .per_merge = 7500};
+// With 8 rows a block takes less time, which shows at a call's begin and end.
+constexpr schedule::CostModel kCost8 = {.per_block = 2070, .per_split = 3000, .per_merge = 7500};
 // With 32 rows arithmetic shows; the 64-row kernel is 8 to 16 % faster.
 constexpr schedule::CostModel kCost32 = {.per_block = 2500, .per_split = 10500, .per_merge = 10000};
 
@@ -22,16 +24,19 @@ constexpr schedule::CostModel kCost32 = {.per_block = 2500, .per_split = 10500, 
 constexpr schedule::CostModel kCostFp8 = {
     .per_block = 2400, .per_split = 3000, .per_call = 3000, .per_merge = 7500};
 
-/// 8 rows cost the tensor cores as much as 16 (wgmma with N = 8 is limited by reading K), and memory nothing.
+/// Where there are tiles of 8 rows: what tensor parallelism leaves of 64 or 128 heads.
 int tile_rows_of(const DecodeProblem& problem) {
+  const auto& cache = problem.cache;
+  const bool low = cache.format == KvFormat::kPlain && cache.qk_dim == 576 && cache.v_dim == 512;
+  if (low && problem.rows_per_kv_head() <= 8) return 8;
   return problem.rows_per_kv_head() <= 16 ? 16 : 32;
 }
 
 const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
   const auto& cache = problem.cache;
-  return find_instance(
-      {etap::kInstances576x512, etap::kInstances512x512, etap::kInstances320x256, etap::kInstancesFp8_656},
-      {cache.dtype, cache.qk_dim, cache.v_dim, tile_rows_of(problem), loading});
+  return find_instance({etap::kInstances576x512, etap::kInstances512x512, etap::kInstances320x256,
+                        etap::kLowInstances576x512, etap::kInstancesFp8_656},
+                       {cache.dtype, cache.qk_dim, cache.v_dim, tile_rows_of(problem), loading});
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
@@ -50,6 +55,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   return dense_geometry(problem, workers,
                         {.tile_rows = tile_rows,
                          .cost = fp8               ? kCostFp8
+                                 : tile_rows == 8  ? kCost8
                                  : tile_rows == 16 ? kCost
                                                    : kCost32});
 }

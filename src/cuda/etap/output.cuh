@@ -8,20 +8,7 @@
 
 namespace flashlatent::etap {
 
-/// Partial results: rows of v_dim fp32. A warp's store is four rows by 32 bytes. `x`: the thread's four
-/// values of 64 columns (chunk) and 8 rows (j).
-__device__ __forceinline__ void write_partial_unit(const float (&x)[4], int chunk, int j, float* out,
-                                                   int v_dim, int live_rows, parts::Fragment fragment) {
-  out += chunk * 64 + fragment.row;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int n = 8 * j + fragment.column + i;
-    if (n >= live_rows) continue;
-    out[n * v_dim] = x[i];
-    out[n * v_dim + 8] = x[2 + i];
-  }
-}
-
+/// Partial results: rows of v_dim fp32. A warp's store is four rows by 32 bytes.
 template <int kRows, int kChunks>
 __device__ __forceinline__ void write_partial(const float (&o)[kChunks][kRows / 2], float* out, int live_rows,
                                               parts::Fragment fragment) {
@@ -59,11 +46,8 @@ class OutputRows {
   }
 
   /// 64 columns, of which `x` points at the thread's four values.
-  __device__ __forceinline__ void write(const float* x, int chunk) const { write(at(chunk), x); }
-
-  /// Where they go, or null.
-  __device__ __forceinline__ Element* at(int chunk) const { return is_live_ ? out_ + chunk * 64 : nullptr; }
-  __device__ __forceinline__ static void write(Element* out, const float* x) {
+  __device__ __forceinline__ void write(const float* x, int chunk) const {
+    Element* const out = is_live_ ? out_ + chunk * 64 : nullptr;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const std::uint32_t pair = ptx::transpose_matrix(parts::pack<Element>(x[2 * half], x[2 * half + 1]));

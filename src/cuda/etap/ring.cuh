@@ -49,8 +49,6 @@ class RingPosition {
   __device__ __forceinline__ ptx::Barrier& empty(int i) const { return shared_.empty[slot(i)]; }
   __device__ __forceinline__ std::uint64_t& live() const { return shared_.live[live_slot_]; }
   __device__ __forceinline__ void wait_full(int i) const { ptx::wait(full(i), parity(i)); }
-  /// Would wait_full() return at once?
-  __device__ __forceinline__ bool is_full(int i) const { return ptx::is_complete_now(full(i), parity(i)); }
   __device__ __forceinline__ void wait_empty(int i) const { ptx::wait(empty(i), parity(i) ^ 1); }
 
   /// The i-th tile, and its barrier, of the block before the one before this.

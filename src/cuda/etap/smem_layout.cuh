@@ -1,8 +1,6 @@
 // Every byte of shared memory of the transposed kernel, once.
 #pragma once
 
-#include <type_traits>
-
 #include "cuda/etap/config.h"
 #include "cuda/ptx/barrier.cuh"
 
@@ -14,20 +12,6 @@ struct Statistics {
   float max[kRows];
   float warp_sum[4][kRows];
 };
-
-/// What the CTAs of a team send the owner of some units of the output, in the order of ranks.
-template <class Config>
-struct TeamMemory {
-  float4 units[Config::kTeam][Config::kOwnedUnits][128];
-  float2 statistics[Config::kTeam][Config::kRows];  // maximum in base 2, sum
-  ptx::Barrier received;
-  ptx::Barrier may_send;
-  float4 scores[2][128];        // from each warpgroup, of the other's eight rows
-  float factor[Config::kRows];  // by which rows shrink
-  bool next_is_here[2];         // of the blocks, by warpgroup
-  bool is_last[2];              // of the teams that share a request, by warpgroup
-};
-struct NoTeam {};
 
 template <class Config>
 struct alignas(1024) SharedMemory {
@@ -44,7 +28,6 @@ struct alignas(1024) SharedMemory {
   ptx::Barrier q_full;
   ptx::Barrier q_empty;
   ptx::Barrier has_handed[2];
-  std::conditional_t<(Config::kTeam > 1), TeamMemory<Config>, NoTeam> team;
 };
 
 }  // namespace flashlatent::etap

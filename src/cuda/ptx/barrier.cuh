@@ -72,11 +72,6 @@ __device__ __forceinline__ bool is_complete(Barrier& barrier, std::uint32_t pari
                                                &barrier, parity);
 }
 
-/// Is the phase of this parity complete? Does not wait.
-__device__ __forceinline__ bool is_complete_now(Barrier& barrier, std::uint32_t parity) {
-  return ::cuda::ptx::mbarrier_test_wait_parity(&barrier, parity);
-}
-
 /// Waits until the phase of this parity is complete. kScope: who does what is waited for.
 template <::cuda::ptx::dot_scope kScope = ::cuda::ptx::dot_scope::cta>
 __device__ __forceinline__ void wait(Barrier& barrier, std::uint32_t parity) {

@@ -2,6 +2,6 @@
 
 namespace flashlatent::etap {
 
-constinit const TeamInstances kTeams320x256 = team_instances<320, 256>();
+constinit const LowInstances kLowInstances576x512 = low_instances<576, 512>();
 
 }  // namespace flashlatent::etap

@@ -1,0 +1,58 @@
+// What a file of instances includes.
+#pragma once
+
+#include "cuda/common/launch.h"
+#include "cuda/mma16/instances.h"
+#include "cuda/mma16/kernel.cuh"
+#include "cuda/parts/tma_loader.cuh"
+#include "cuda/parts/token_loader.cuh"
+
+namespace flashlatent::mma16 {
+
+template <class Config>
+Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(
+      (cuda::allow_shared_memory<kernel<Config>>(sizeof(SharedMemory<Config>), executor.device)));
+  if constexpr (Config::kTeam > 8) {
+    FLASHLATENT_RETURN_IF_ERROR(cuda::allow_large_clusters<kernel<Config>>(executor.device));
+  }
+  cuda::LaunchShape shape;
+  shape.blocks = launch.args.geometry.parts * launch.args.geometry.lanes * Config::kTeam;
+  shape.cluster = Config::kTeam;
+  shape.threads = Config::kThreads;
+  shape.shared_bytes = sizeof(SharedMemory<Config>);
+  shape.overlaps_previous = true;
+  return cuda::launch(kernel<Config>, shape, executor, launch.args, launch.kv);
+}
+
+template <class Element, int kQkDim, int kVDim, class Loader, int kTeam = 1>
+constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
+  return {{dtype, kQkDim, kVDim, kRows, loading, 1, kTeam},
+          launch_instance<Config<Element, kQkDim, kVDim, Loader, kTeam>>};
+}
+
+template <int kQkDim, int kVDim>
+constexpr ShapeInstances shape_instances() {
+  using Bf16 = __nv_bfloat16;
+  using Fp16 = __half;
+  return {{instance<Bf16, kQkDim, kVDim, parts::TmaLoader>(Dtype::kBF16, cuda::Loading::kBoxes),
+           instance<Bf16, kQkDim, kVDim, parts::TokenLoader>(Dtype::kBF16, cuda::Loading::kTokens),
+           instance<Fp16, kQkDim, kVDim, parts::TmaLoader>(Dtype::kF16, cuda::Loading::kBoxes),
+           instance<Fp16, kQkDim, kVDim, parts::TokenLoader>(Dtype::kF16, cuda::Loading::kTokens)}};
+}
+
+template <int kQkDim, int kVDim>
+constexpr TeamInstances team_instances() {
+  using Bf16 = __nv_bfloat16;
+  using Fp16 = __half;
+  return {{instance<Bf16, kQkDim, kVDim, parts::TmaLoader, 8>(Dtype::kBF16, cuda::Loading::kBoxes),
+           instance<Bf16, kQkDim, kVDim, parts::TokenLoader, 8>(Dtype::kBF16, cuda::Loading::kTokens),
+           instance<Bf16, kQkDim, kVDim, parts::TmaLoader, 16>(Dtype::kBF16, cuda::Loading::kBoxes),
+           instance<Bf16, kQkDim, kVDim, parts::TokenLoader, 16>(Dtype::kBF16, cuda::Loading::kTokens),
+           instance<Fp16, kQkDim, kVDim, parts::TmaLoader, 8>(Dtype::kF16, cuda::Loading::kBoxes),
+           instance<Fp16, kQkDim, kVDim, parts::TokenLoader, 8>(Dtype::kF16, cuda::Loading::kTokens),
+           instance<Fp16, kQkDim, kVDim, parts::TmaLoader, 16>(Dtype::kF16, cuda::Loading::kBoxes),
+           instance<Fp16, kQkDim, kVDim, parts::TokenLoader, 16>(Dtype::kF16, cuda::Loading::kTokens)}};
+}
+
+}  // namespace flashlatent::mma16

@@ -1,0 +1,55 @@
+#include "core/message.h"
+#include "cuda/cuda_backend.h"
+#include "cuda/mma16/config.h"
+#include "cuda/mma16/instances.h"
+
+namespace flashlatent::cuda {
+
+namespace {
+
+// Nanoseconds. Beside etap with 16 rows: 0.7 us behind with 2 blocks a CTA, even at 8 to 16, 1 to 3 us ahead
+// with 60 to 128.
+constexpr schedule::CostModel kCost = {
+    .per_block = 2070, .per_split = 3000, .per_call = 1500, .per_merge = 7500};
+
+const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
+  const auto& cache = problem.cache;
+  return find_instance({mma16::kInstances576x512, mma16::kInstances512x512, mma16::kInstances320x256},
+                       {cache.dtype, cache.qk_dim, cache.v_dim, mma16::kRows, loading});
+}
+
+std::optional<std::string> declines(const DecodeProblem& problem) {
+  if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
+  if (problem.cache.format != KvFormat::kPlain)
+    return message("the cache is fp8_656; a plain one is accepted");
+  if (problem.rows_per_kv_head() > mma16::kRows) {
+    return message("s_q * h_q / h_kv is ", problem.rows_per_kv_head(), "; at most ", mma16::kRows,
+                   " query rows a KV head are accepted");
+  }
+  if (find(problem, loading_of(problem)) == nullptr) return unknown_dimensions(problem);
+  return std::nullopt;
+}
+
+schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+  return dense_geometry(problem, workers, {.tile_rows = mma16::kRows, .cost = kCost});
+}
+
+Status launch(const DecodeCall& call) {
+  return launch_dense(call, [](const DecodeCall& c, Loading loading) { return find(c.problem, loading); });
+}
+
+}  // namespace
+
+const DecodeKernel kMma16Kernel = {
+    .name = "mma16",
+    .backend = Backend::kCuda,
+    .takes =
+        "bf16 and fp16 caches of qk_dim/v_dim 576/512, 512/512 or 320/256, up to 16 query rows a KV head; "
+        "dense and sparse, any page size",
+    .declines = declines,
+    .geometry = geometry,
+    .workspace_bytes = decode_workspace_bytes,
+    .launch = launch,
+};
+
+}  // namespace flashlatent::cuda

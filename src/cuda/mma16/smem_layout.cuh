@@ -1,0 +1,78 @@
+// Every byte of shared memory of the 16-row kernel, once.
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/mma16/config.h"
+#include "cuda/parts/work_queue.cuh"
+#include "cuda/ptx/barrier.cuh"
+
+namespace flashlatent::mma16 {
+
+/// A query row's maximum, in base 2, and its sum.
+struct RowStatistics {
+  float max, sum;
+};
+
+/// What the CTAs of a team send the owner of some units of the output, in the order of ranks.
+template <class Config>
+struct TeamMemory {
+  float4 units[Config::kTeam][Config::kOwnedUnits][128];
+  float2 statistics[Config::kTeam][kRows];  // maximum in base 2, sum
+  ptx::Barrier received;
+  ptx::Barrier may_send;
+  float row_max[kRows];               // this CTA's
+  bool is_last[Config::kOwnedUnits];  // of the teams that share a request, by unit
+};
+struct NoTeam {};
+
+template <class Config>
+struct alignas(1024) SharedMemory {
+  parts::Tile ring[Config::kRingTiles];
+  alignas(128) std::uint8_t p[kRows * parts::kRowBytes];  // P, kRows x 64 tokens
+  float4 scores[Config::kPairedWarps ? kWarps : 1][32];   // from each warp to the other of its pair
+  alignas(16) float warp_max[kRows][kWarps];              // of a block's scores
+  alignas(16) float warp_sum[kRows][kWarps];              // at a segment's end
+  std::uint64_t live[Config::kRingBlocks];
+  typename Config::Loader::Memory loader;
+  parts::WorkQueue work;
+  ptx::Barrier full[Config::kRingTiles];
+  ptx::Barrier empty[Config::kRingTiles];
+  std::conditional_t<(Config::kTeam > 1), TeamMemory<Config>, NoTeam> team;
+};
+
+/// Where a block lies in the ring; loader and warps each keep one and move it on.
+template <class Config>
+class RingPosition {
+ public:
+  using Element = typename Config::Element;
+  static constexpr int kQkChunks = Config::kQkChunks;
+  static constexpr int kCluster = 1;
+
+  __device__ __forceinline__ explicit RingPosition(SharedMemory<Config>& shared) : shared_(shared) {}
+
+  __device__ __forceinline__ void next_block() {
+    if (++block_ < Config::kRingBlocks) return;
+    block_ = 0;
+    parity_ ^= 1;
+  }
+
+  __device__ __forceinline__ void begin_range() {}  // segments follow one another in the ring
+  __device__ __forceinline__ bool mine(int) const { return true; }
+  __device__ __forceinline__ int chunk(int i) const { return Config::chunk_order(i); }
+  __device__ __forceinline__ parts::Tile& tile(int i) const { return shared_.ring[first() + i]; }
+  __device__ __forceinline__ ptx::Barrier& full(int i) const { return shared_.full[first() + i]; }
+  __device__ __forceinline__ ptx::Barrier& empty(int i) const { return shared_.empty[first() + i]; }
+  __device__ __forceinline__ std::uint64_t& live() const { return shared_.live[block_]; }
+  __device__ __forceinline__ void wait_full(int i) const { ptx::wait(full(i), parity_); }
+  __device__ __forceinline__ void wait_empty(int i) const { ptx::wait(empty(i), parity_ ^ 1); }
+
+ private:
+  __device__ __forceinline__ int first() const { return block_ * Config::kQkChunks; }
+
+  SharedMemory<Config>& shared_;
+  int block_ = 0;
+  std::uint32_t parity_ = 0;
+};
+
+}  // namespace flashlatent::mma16

@@ -10,7 +10,7 @@
 
 namespace flashlatent::cuda {
 
-/// Up to 32 query rows a KV head, transposed.
+/// Up to 16 query rows a KV head, transposed.
 extern const DecodeKernel kEtapKernel;
 /// The same by clusters, of 8 and 16, that share a request's blocks and merge what they have by themselves:
 /// small batches, of any rows.

@@ -5,7 +5,7 @@
 
 namespace flashlatent::etap {
 
-/// kRows_ (8, 16 or 32): query rows a tile, wgmma's N.
+/// kRows_ (8 or 16): query rows a tile, wgmma's N.
 template <class Element_, int kQkDim_, int kVDim_, int kRows_, class Loader_>
 struct Config {
   using Element = Element_;
@@ -56,7 +56,7 @@ struct Config {
   __host__ __device__ static constexpr int barrier_of(int i) { return Loader::kPairs ? i + i % 2 : i; }
   static_assert(!Loader::kPairs || (kQkChunks - kVChunks == 1 && kHandedTiles % 2 == 0));
 
-  static_assert(kRows == 8 || kRows == 16 || kRows == 32);
+  static_assert(kRows == 8 || kRows == 16);
   static_assert(kQkDim % 64 == 0 && kVDim % 128 == 0 && kVDim <= kQkDim && kVDim <= 512);
   static_assert(kRingTiles >= 2 * kQkChunks, "each warpgroup must be able to hold a block");
   // What a launch gets, 168 registers for each of 384 threads or 128 for 512; asking for more would wait for

@@ -27,28 +27,14 @@ constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
           launch_instance<Config<Element, kQkDim, kVDim, kRows, Loader>>};
 }
 
-template <int kQkDim, int kVDim>
+template <int kQkDim, int kVDim, int kRows = 16>
 constexpr ShapeInstances shape_instances() {
   using Bf16 = __nv_bfloat16;
   using Fp16 = __half;
-  return {{instance<Bf16, kQkDim, kVDim, 16, parts::TmaLoader>(Dtype::kBF16, cuda::Loading::kBoxes),
-           instance<Bf16, kQkDim, kVDim, 16, parts::TokenLoader>(Dtype::kBF16, cuda::Loading::kTokens),
-           instance<Bf16, kQkDim, kVDim, 32, parts::TmaLoader>(Dtype::kBF16, cuda::Loading::kBoxes),
-           instance<Bf16, kQkDim, kVDim, 32, parts::TokenLoader>(Dtype::kBF16, cuda::Loading::kTokens),
-           instance<Fp16, kQkDim, kVDim, 16, parts::TmaLoader>(Dtype::kF16, cuda::Loading::kBoxes),
-           instance<Fp16, kQkDim, kVDim, 16, parts::TokenLoader>(Dtype::kF16, cuda::Loading::kTokens),
-           instance<Fp16, kQkDim, kVDim, 32, parts::TmaLoader>(Dtype::kF16, cuda::Loading::kBoxes),
-           instance<Fp16, kQkDim, kVDim, 32, parts::TokenLoader>(Dtype::kF16, cuda::Loading::kTokens)}};
-}
-
-template <int kQkDim, int kVDim>
-constexpr LowInstances low_instances() {
-  using Bf16 = __nv_bfloat16;
-  using Fp16 = __half;
-  return {{instance<Bf16, kQkDim, kVDim, 8, parts::TmaLoader>(Dtype::kBF16, cuda::Loading::kBoxes),
-           instance<Bf16, kQkDim, kVDim, 8, parts::TokenLoader>(Dtype::kBF16, cuda::Loading::kTokens),
-           instance<Fp16, kQkDim, kVDim, 8, parts::TmaLoader>(Dtype::kF16, cuda::Loading::kBoxes),
-           instance<Fp16, kQkDim, kVDim, 8, parts::TokenLoader>(Dtype::kF16, cuda::Loading::kTokens)}};
+  return {{instance<Bf16, kQkDim, kVDim, kRows, parts::TmaLoader>(Dtype::kBF16, cuda::Loading::kBoxes),
+           instance<Bf16, kQkDim, kVDim, kRows, parts::TokenLoader>(Dtype::kBF16, cuda::Loading::kTokens),
+           instance<Fp16, kQkDim, kVDim, kRows, parts::TmaLoader>(Dtype::kF16, cuda::Loading::kBoxes),
+           instance<Fp16, kQkDim, kVDim, kRows, parts::TokenLoader>(Dtype::kF16, cuda::Loading::kTokens)}};
 }
 
 }  // namespace flashlatent::etap

@@ -7,9 +7,7 @@
 
 namespace flashlatent::etap {
 
-using ShapeInstances = std::array<cuda::DenseInstance, 8>;  // two dtypes, two heights, two loaders
-
-using LowInstances = std::array<cuda::DenseInstance, 4>;  // of 8 rows: two dtypes, two loaders
+using ShapeInstances = std::array<cuda::DenseInstance, 4>;  // two dtypes, two loaders
 
 using Fp8Instances = std::array<cuda::DenseInstance, 1>;
 
@@ -17,7 +15,7 @@ using Fp8Instances = std::array<cuda::DenseInstance, 1>;
 extern const ShapeInstances kInstances576x512;
 extern const ShapeInstances kInstances512x512;
 extern const ShapeInstances kInstances320x256;
-extern const LowInstances kLowInstances576x512;
+extern const ShapeInstances kLowInstances576x512;  // of 8 rows, not 16
 extern const Fp8Instances kInstancesFp8_656;
 
 }  // namespace flashlatent::etap

@@ -3,7 +3,6 @@
 
 namespace flashlatent::etap {
 
-// 32 rows leave their loaders too few registers to convert in; the 64-row kernel takes those.
 constinit const Fp8Instances kInstancesFp8_656 = {
     {instance<__nv_bfloat16, 576, 512, 16, parts::Fp8StagedLoader>(Dtype::kBF16, cuda::Loading::kFp8)}};
 

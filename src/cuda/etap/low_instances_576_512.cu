@@ -2,6 +2,6 @@
 
 namespace flashlatent::etap {
 
-constinit const LowInstances kLowInstances576x512 = low_instances<576, 512>();
+constinit const ShapeInstances kLowInstances576x512 = shape_instances<576, 512, 8>();
 
 }  // namespace flashlatent::etap

@@ -100,7 +100,7 @@ TEST(Dispatch, RowsDecide) {
       for (int heads : {1, 8, 16, 32, 33, 64, 128}) {
         DecodeProblem problem = problem_of(batch, heads, tokens);
         problem.options.batch_invariant = batch_invariant;
-        const bool many_blocks = batch_invariant || tokens > 64;
+        const bool many_blocks = !batch_invariant && tokens > 64;
         EXPECT_EQ(picked(problem, executor, 132), heads > 16                 ? "seesaw"
                                                   : heads > 8 && many_blocks ? "mma16"
                                                                              : "etap")

@@ -2,6 +2,8 @@
 // one of them.
 #include <gtest/gtest.h>
 
+#include <span>
+
 #include "contracts.h"
 #include "runtime/bench_check.h"
 
@@ -11,9 +13,34 @@ namespace {
 using runtime::CaseSpec;
 
 constexpr const char* kKernels[] = {"etap", "mma16", "mma16_team8", "mma16_team16", "seesaw"};
+constexpr const char* kOfFp8[] = {"direct", "etap", "seesaw"};
+constexpr const char* kOfSeparate[] = {"paged"};
 
 class KernelContracts : public Contracts {
  protected:
+  static std::vector<int> many_lengths() {
+    std::vector<int> lengths(300);
+    for (int i = 0; i < 300; ++i) lengths[i] = 64 * (5 + i * 7 % 23) + i % 3;
+    return lengths;
+  }
+
+  /// By each kernel: bits of reruns, and some rows against the oracle.
+  void expect_long_parts_right(DecodeProblem problem, const std::vector<int>& lengths,
+                               std::span<const char* const> kernels) {
+    problem.cache.page_size = 64;
+    problem.options.softmax_scale = 1.0F / 24;
+    Result<runtime::BenchInput> input = runtime::make_bench_input(problem, lengths, 1, 1, executor_);
+    ASSERT_TRUE(input.ok()) << input.status().message();
+    for (const char* kernel : kernels) {
+      executor_.kernel = kernel;
+      expect_same_runs(*input, 4);
+      Result<runtime::Comparison> sample = runtime::compare_sample(*input, 32, executor_);
+      ASSERT_TRUE(sample.ok()) << sample.status().message();
+      EXPECT_TRUE(sample->ok()) << kernel << " " << to_string(input->problem) << ": "
+                                << runtime::to_string(*sample);
+    }
+  }
+
   /// `runs` calls one after another give the same bits, the last of which it leaves in the outputs.
   void expect_same_runs(const runtime::BenchInput& input, int runs) {
     const DecodeProblem& problem = input.problem;
@@ -195,28 +222,32 @@ TEST_P(KernelContracts, RerunsAreIdentical) {
 // request's Q stand in line for memory. What is read while its place is filled again comes out otherwise
 // each time.
 TEST_P(KernelContracts, LongPartsOfManyRequests) {
-  constexpr int kRuns = 4;
-  std::vector<int> many(300);
-  for (int i = 0; i < 300; ++i) many[i] = 64 * (5 + i * 7 % 23) + i % 3;
   for (const auto& [dtype, lengths] : {std::pair{Dtype::kF16, std::vector<int>(16, 16384)},
                                        {Dtype::kBF16, std::vector<int>(32, 8192)},
                                        {Dtype::kF16, std::vector<int>{30000, 5000, 70, 40000, 64, 20000}},
-                                       {Dtype::kBF16, many}}) {
+                                       {Dtype::kBF16, many_lengths()}}) {
     DecodeProblem problem;
     problem.query.heads = 16;
     problem.cache.dtype = dtype;
-    problem.cache.page_size = 64;
-    problem.options.softmax_scale = 1.0F / 24;
-    Result<runtime::BenchInput> input = runtime::make_bench_input(problem, lengths, 1, 1, executor_);
-    ASSERT_TRUE(input.ok()) << input.status().message();
-    for (const char* kernel : kKernels) {
-      executor_.kernel = kernel;
-      expect_same_runs(*input, kRuns);
-      Result<runtime::Comparison> sample = runtime::compare_sample(*input, 32, executor_);
-      ASSERT_TRUE(sample.ok()) << sample.status().message();
-      EXPECT_TRUE(sample->ok()) << kernel << " " << to_string(input->problem) << ": "
-                                << runtime::to_string(*sample);
-    }
+    expect_long_parts_right(problem, lengths, kKernels);
+  }
+}
+TEST_P(KernelContracts, LongPartsOfAnFp8Cache) {
+  for (const std::vector<int>& lengths : {std::vector<int>(16, 16384), many_lengths()}) {
+    DecodeProblem problem;
+    problem.query.heads = 16;
+    problem.cache.format = KvFormat::kFp8_656;
+    expect_long_parts_right(problem, lengths, kOfFp8);
+  }
+}
+TEST_P(KernelContracts, LongPartsOfSeparateKeysAndValues) {
+  for (const std::vector<int>& lengths : {std::vector<int>(16, 16384), many_lengths()}) {
+    DecodeProblem problem;
+    problem.query.heads = 16;
+    problem.cache.layout = KvLayout::kSeparate;
+    problem.cache.heads = 4;
+    problem.cache.qk_dim = problem.cache.v_dim = 128;
+    expect_long_parts_right(problem, lengths, kOfSeparate);
   }
 }
 

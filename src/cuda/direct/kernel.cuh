@@ -85,6 +85,7 @@ class Warpgroup {
     if (threadIdx.x < kRows) finish_row(slot, threadIdx.x);
     const bool poisoned = shared_.poisoned[me_] != 0;
     if (poisoned) spread_poison();
+    const OutputRows rows = output_rows();  // once all have met, the next segment's take their place
     meet();
     if (poisoned) {
       for (int i = thread(); i < Config::kPartDim; i += 128) {
@@ -96,7 +97,7 @@ class Warpgroup {
     if (work.segment.slot >= 0) {
       write(factor, args_.partial.out + slot * kRows * Config::kVDim);
     } else {
-      write(factor);
+      write(factor, rows);
     }
   }
 
@@ -105,6 +106,9 @@ class Warpgroup {
   static constexpr int kWarpgroups = Config::kWarpgroups;
   static constexpr int kColumns = kRows / 4;  // of S^T and O^T, a thread's
   using Columns = etap::ColumnValues<kRows>;
+  struct OutputRows {
+    __nv_bfloat16* of_column[kColumns];  // null: no such row
+  };
 
   /// Of this warpgroup. Whatever is made of it is made anew: registers are short.
   __device__ __forceinline__ static int thread() {
@@ -449,11 +453,20 @@ class Warpgroup {
     return me_ * Config::kPartDim + thread() / 32 * 16 + thread() % 32 / 4 * 2;
   }
 
-  /// The final output.
-  __device__ __forceinline__ void write(const Columns& factor) const {
+  __device__ __forceinline__ OutputRows output_rows() const {
+    OutputRows rows;
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
-      __nv_bfloat16* out = shared_.row_out[i / 2 * 8 + fragment().column + i % 2];
+      rows.of_column[i] = shared_.row_out[i / 2 * 8 + fragment().column + i % 2];
+    }
+    return rows;
+  }
+
+  /// The final output.
+  __device__ __forceinline__ void write(const Columns& factor, const OutputRows& rows) const {
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      __nv_bfloat16* out = rows.of_column[i];
       if (out == nullptr) continue;
 #pragma unroll
       for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {

@@ -207,6 +207,15 @@ TEST(Case, PrefillLoadsAndIsUnsupported) {
   expect_message(problem.status().message(), "x", "kind is sparse_prefill; dense_decode, sparse_decode and");
 }
 
+TEST(Case, UnknownNamesAreTold) {
+  Draft draft = dense();
+  EXPECT_EQ(parse_case(draft.bytes(), "x")->unknown_names(), std::vector<std::string>{});
+  draft.metadata["windw"] = "4";
+  draft.tensors["attn_sinks"] = {Dtype::kF32, {4}, {}};
+  EXPECT_EQ(parse_case(draft.bytes(), "x")->unknown_names(),
+            (std::vector<std::string>{"windw", "attn_sinks"}));
+}
+
 TEST(Case, ProblemErrorsNameTheFile) {
   Draft draft = dense();
   draft.tensors["kv_cache"].shape[2] = 3;

@@ -3,6 +3,7 @@
 
 #include "io/case.h"
 #include "io/safetensors.h"
+#include "io/text.h"
 #include "runtime/compare.h"
 #include "runtime/decode_run.h"
 #include "tools/command.h"
@@ -25,6 +26,10 @@ int run_decode(const DecodeOptions& options) {
   Result<io::DecodeCase> loaded = io::load_case(options.path);
   if (!loaded.ok()) return fail(loaded.status());
   const io::DecodeCase& decode_case = *loaded;
+  for (const std::string& name : decode_case.unknown_names()) {
+    fmt::print(stderr, "flashlatent: {}: {} is no part of a case, and is left out\n", options.path,
+               io::in_quotes(name));
+  }
   Result<DecodeProblem> problem = decode_case.problem();
   if (!problem.ok()) return fail(problem.status());
   const DecodeInputs inputs = decode_case.inputs();

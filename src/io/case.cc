@@ -17,6 +17,12 @@ namespace {
 
 constexpr std::array kKinds = {CaseKind::kDenseDecode, CaseKind::kSparseDecode, CaseKind::kPagedDecode,
                                CaseKind::kSparsePrefill};
+constexpr std::array<std::string_view, 7> kMetadata = {"kind",      "softmax_scale", "causal", "head_dim_v",
+                                                       "kv_format", "soft_cap",      "window"};
+constexpr std::array<std::string_view, 16> kTensors = {
+    "q",       "kv_cache", "key_cache",   "value_cache", "key_scale",    "value_scale",   "block_table",
+    "indices", "kv",       "topk_length", "attn_sink",   "alibi_slopes", "cache_seqlens", "cu_seqlens_q",
+    "out_ref", "lse_ref"};
 constexpr int kMaxHeadDim = 4096;
 constexpr double kLargest = std::numeric_limits<float>::max();
 
@@ -153,6 +159,18 @@ const char* to_string(CaseKind kind) {
       return "sparse_prefill";
   }
   return "";
+}
+
+std::vector<std::string> DecodeCase::unknown_names() const {
+  std::vector<std::string> names;
+  auto add = [&](const auto& map, const auto& known) {
+    for (const auto& [name, value] : map) {
+      if (std::find(known.begin(), known.end(), name) == known.end()) names.push_back(name);
+    }
+  };
+  add(file.metadata(), kMetadata);
+  add(file.tensors(), kTensors);
+  return names;
 }
 
 DecodeInputs DecodeCase::inputs() const {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "flashlatent/decode.h"
 #include "flashlatent/problem.h"
@@ -36,6 +37,10 @@ struct DecodeCase {
   ConstTensorView out_ref() const { return file.tensor("out_ref"); }
   ConstTensorView lse_ref() const { return file.tensor("lse_ref"); }
 
+  /// Names of tensors and metadata that the file has and cases do not know, which are left out: a misspelt
+  /// one is among them.
+  std::vector<std::string> unknown_names() const;
+
   /// Of a dense_decode, sparse_decode or paged_decode case; absent tensors stay absent views.
   DecodeInputs inputs() const;
   /// The problem that such a case poses; with cu_seqlens_q, query.tokens is the longest request's.
@@ -44,7 +49,8 @@ struct DecodeCase {
 };
 
 /// Reads and checks a case. Every error is one line, kInvalidArgument, naming the file, the tensor or
-/// metadata key, what it holds and what is expected. Tensors with names that cases do not know are ignored.
+/// metadata key, what it holds and what is expected. What cases do not know is no error; see
+/// unknown_names().
 Result<DecodeCase> load_case(const std::string& path);
 /// The same from memory; `name` stands for the path in messages.
 Result<DecodeCase> parse_case(std::string_view bytes, std::string_view name);

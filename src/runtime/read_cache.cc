@@ -13,7 +13,7 @@ namespace {
 struct Pages {
   const void* data;
   std::int64_t token_bytes;
-  bool tokens_apart;  ///< The first tokens of a page are its first bytes.
+  bool in_rows;  ///< A page's first tokens are its first bytes; else they are all over it.
 };
 
 std::vector<Pages> caches_of(const BenchInput& input) {
@@ -68,7 +68,7 @@ Result<std::vector<Piece>> cache_pieces(const BenchInput& input) {
   }
   for (const std::int32_t entry : order) {
     for (const Pages& cache : caches) {
-      const std::int64_t tokens = cache.tokens_apart ? live[entry] : page_size;
+      const std::int64_t tokens = cache.in_rows ? live[entry] : page_size;
       cutter.add(cache, entry * page_size, tokens * cache.token_bytes);
     }
   }

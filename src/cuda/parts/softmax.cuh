@@ -66,10 +66,13 @@ __device__ __forceinline__ RowPair row_base(const float (&s)[kCount], float scal
           settle_base(before.high, block.high * scale, slack.high)};
 }
 
-/// By what sums and outputs shrink when the base grows.
+/// By what a row's sums and outputs shrink when the base grows. Nothing has been summed as long as it is
+/// -inf: outputs, which are 0 then, are left alone.
+__device__ __forceinline__ float shrink(float before, float after) {
+  return before == -INFINITY ? 1.0F : exp2_fast(before - after);
+}
 __device__ __forceinline__ RowPair shrink(RowPair before, RowPair after) {
-  return {exp2_fast(before.low - finite_or_zero(after.low)),
-          exp2_fast(before.high - finite_or_zero(after.high))};
+  return {shrink(before.low, after.low), shrink(before.high, after.high)};
 }
 
 /// s = exp2(s * scale - base); returns this thread's share of the rows' sums.

@@ -180,8 +180,8 @@ TEST_P(Fp8AndSparse, LiveNanReachesTheRowsThatSeeIt) {
 
 // Of request 0's last three tokens the first is seen by all three query tokens, the last by one.
 TEST_P(Fp8AndSparse, LiveNanThatSomeRowsSee) {
-  for (int heads : {4, 8, 40}) {
-    executor_.kernel = on_gpu() && heads == 4 ? "direct" : "";
+  for (const auto& [heads, kernel] : {std::pair{4, "direct"}, {4, "direct_team8"}, {8, ""}, {40, ""}}) {
+    if (on_gpu()) executor_.kernel = kernel;
     for (int back : {1, 2, 3}) {
       for (auto [offset, bytes] :
            {std::pair{7, 1}, {511, 1}, {fp8_656::kScaleOffset + 4, 4}, {fp8_656::kRopeOffset, 2}}) {
@@ -202,7 +202,7 @@ TEST_P(Fp8AndSparse, LiveNanThatSomeRowsSee) {
 // The dispatcher would pick one of them.
 TEST_P(Fp8AndSparse, KernelsByName) {
   if (!on_gpu()) GTEST_SKIP() << "one kernel";
-  for (const char* kernel : {"etap", "seesaw", "direct"}) {
+  for (const char* kernel : {"etap", "seesaw", "direct", "direct_team8"}) {
     executor_.kernel = kernel;
     for (int heads : {1, 5, 16, 17, 64, 130}) {
       if (heads > 16 && executor_.kernel != "seesaw") continue;

@@ -13,7 +13,7 @@ namespace {
 using runtime::CaseSpec;
 
 constexpr const char* kKernels[] = {"etap", "mma16", "mma16_team8", "mma16_team16", "seesaw"};
-constexpr const char* kOfFp8[] = {"direct", "etap", "seesaw"};
+constexpr const char* kOfFp8[] = {"direct", "direct_team8", "etap", "seesaw"};
 constexpr const char* kOfSeparate[] = {"paged"};
 
 class KernelContracts : public Contracts {
@@ -65,27 +65,49 @@ class KernelContracts : public Contracts {
     EXPECT_EQ(different, 0) << executor_.kernel << " " << to_string(problem);
   }
 
-  void expect_right_of_all(CaseSpec spec) {
-    for (const char* kernel : kKernels) {
+  static std::span<const char* const> kernels_of(KvFormat format) {
+    if (format == KvFormat::kFp8_656) return kOfFp8;
+    return kKernels;
+  }
+
+  /// By each kernel that takes the cache.
+  void expect_right_of_all(const CaseSpec& spec) {
+    for (const char* kernel : kernels_of(spec.format)) {
       executor_.kernel = kernel;
       expect_right(spec);
       if (HasFailure()) FAIL() << kernel << ": " << spec.name;
     }
   }
+  /// A team shares out 0 to 17 blocks and more, by itself and among other teams.
+  void expect_block_counts_right(KvFormat format) {
+    auto expect = [&](CaseSpec spec) {
+      spec.format = format;
+      expect_right_of_all(spec);
+    };
+    std::vector<int> batch;
+    for (int blocks = 0; blocks <= 20; ++blocks) {
+      expect({.name = "one request", .heads = 4, .lengths = {64 * blocks}});
+      batch.push_back(64 * blocks + 1);
+    }
+    expect({.name = "one of each", .heads = 16, .lengths = batch, .sink = true});
+    expect({.name = "split", .heads = 4, .lengths = {9000}});
+    expect({.name = "split", .heads = 3, .lengths = {30000, 1, 0, 130}, .sink = true});
+  }
+  /// From a plain cache and from an fp8_656 one.
+  void expect_right_of_both(CaseSpec spec) {
+    expect_right_of_all(spec);
+    spec.format = KvFormat::kFp8_656;
+    expect_right_of_all(spec);
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(Backends, KernelContracts, ::testing::Values(Backend::kCuda), backend_name);
 
-// A team shares out 0 to 17 blocks and more, by itself and among other teams.
 TEST_P(KernelContracts, BlockCounts) {
-  std::vector<int> batch;
-  for (int blocks = 0; blocks <= 20; ++blocks) {
-    expect_right_of_all({.name = "one request", .heads = 4, .lengths = {64 * blocks}});
-    batch.push_back(64 * blocks + 1);
-  }
-  expect_right_of_all({.name = "one of each", .heads = 16, .lengths = batch, .sink = true});
-  expect_right_of_all({.name = "split", .heads = 4, .lengths = {9000}});
-  expect_right_of_all({.name = "split", .heads = 3, .lengths = {30000, 1, 0, 130}, .sink = true});
+  expect_block_counts_right(KvFormat::kPlain);
+}
+TEST_P(KernelContracts, BlockCountsOfAnFp8Cache) {
+  expect_block_counts_right(KvFormat::kFp8_656);
 }
 
 TEST_P(KernelContracts, DimensionsAndDtypes) {
@@ -120,20 +142,20 @@ TEST_P(KernelContracts, RowTiles) {
 
 TEST_P(KernelContracts, QueryTokens) {
   for (int tokens : {2, 5}) {
-    expect_right_of_all({.name = "causal",
-                         .query_tokens = tokens,
-                         .heads = 3,
-                         .lengths = {1, 2, 64, 66, 1000, 0, 1100},
-                         .causal = true,
-                         .sink = true});
+    expect_right_of_both({.name = "causal",
+                          .query_tokens = tokens,
+                          .heads = 3,
+                          .lengths = {1, 2, 64, 66, 1000, 0, 1100},
+                          .causal = true,
+                          .sink = true});
   }
-  expect_right_of_all({.name = "ragged",
-                       .heads = 5,
-                       .lengths = {5, 100, 64, 2200, 0, 300},
-                       .ragged_tokens = {1, 3, 0, 2, 1, 3},
-                       .causal = true,
-                       .sink = true});
-  expect_right_of_all({.name = "none", .heads = 16, .lengths = {100, 7}, .ragged_tokens = {0, 0}});
+  expect_right_of_both({.name = "ragged",
+                        .heads = 5,
+                        .lengths = {5, 100, 64, 2200, 0, 300},
+                        .ragged_tokens = {1, 3, 0, 2, 1, 3},
+                        .causal = true,
+                        .sink = true});
+  expect_right_of_both({.name = "none", .heads = 16, .lengths = {100, 7}, .ragged_tokens = {0, 0}});
 }
 
 TEST_P(KernelContracts, Sparse) {
@@ -145,10 +167,10 @@ TEST_P(KernelContracts, Sparse) {
                 .topk = 500,
                 .topk_lengths = {500, 0, 65},
                 .skipped_indices = 0.2};
-  expect_right_of_all(spec);
+  expect_right_of_both(spec);
   spec.topk = 2048;
   spec.topk_lengths = {};
-  expect_right_of_all(spec);
+  expect_right_of_both(spec);
 }
 
 TEST_P(KernelContracts, HugeLogits) {
@@ -158,25 +180,27 @@ TEST_P(KernelContracts, HugeLogits) {
 
 // Lengths that change after the plan was made: shares change, splits stay.
 TEST_P(KernelContracts, APlanOutlivesItsLengths) {
-  for (const std::vector<int>& lengths :
-       {std::vector<int>{1000, 0, 700}, std::vector<int>{20000, 10, 64, 900}}) {
-    runtime::RandomCase longer = runtime::make_case({.heads = 16, .lengths = lengths}, 2);
-    runtime::RandomCase shorter = longer;
-    std::vector<std::int32_t> fewer;
-    for (int length : lengths) fewer.push_back(length / 10);
-    shorter.inputs.cache_seqlens.data = fewer.data();
-    for (const char* kernel : kKernels) {
-      executor_.kernel = kernel;
-      for (const auto& [planned, used] : {std::pair{&longer, &shorter}, {&shorter, &longer}}) {
-        runtime::DecodeRun plan_run = place(*planned, executor_);
-        ASSERT_TRUE(plan_run.plan().ok());
-        runtime::DecodeRun run = place(*used, executor_);
-        ASSERT_TRUE(flashlatent::decode(run.problem(), run.inputs(), run.outputs(), plan_run.plan_memory(),
-                                        run.workspace_memory(), executor_)
-                        .ok());
-        ASSERT_TRUE(run.fetch().ok());
-        const auto result = runtime::compare(used->problem, used->inputs, run.out(), run.lse());
-        EXPECT_TRUE(result.ok()) << kernel << ": " << runtime::to_string(result);
+  for (KvFormat format : {KvFormat::kPlain, KvFormat::kFp8_656}) {
+    for (const std::vector<int>& lengths :
+         {std::vector<int>{1000, 0, 700}, std::vector<int>{20000, 10, 64, 900}}) {
+      runtime::RandomCase longer = runtime::make_case({.format = format, .heads = 16, .lengths = lengths}, 2);
+      runtime::RandomCase shorter = longer;
+      std::vector<std::int32_t> fewer;
+      for (int length : lengths) fewer.push_back(length / 10);
+      shorter.inputs.cache_seqlens.data = fewer.data();
+      for (const char* kernel : kernels_of(format)) {
+        executor_.kernel = kernel;
+        for (const auto& [planned, used] : {std::pair{&longer, &shorter}, {&shorter, &longer}}) {
+          runtime::DecodeRun plan_run = place(*planned, executor_);
+          ASSERT_TRUE(plan_run.plan().ok());
+          runtime::DecodeRun run = place(*used, executor_);
+          ASSERT_TRUE(flashlatent::decode(run.problem(), run.inputs(), run.outputs(), plan_run.plan_memory(),
+                                          run.workspace_memory(), executor_)
+                          .ok());
+          ASSERT_TRUE(run.fetch().ok());
+          const auto result = runtime::compare(used->problem, used->inputs, run.out(), run.lse());
+          EXPECT_TRUE(result.ok()) << kernel << ": " << runtime::to_string(result);
+        }
       }
     }
   }
@@ -211,10 +235,12 @@ TEST_P(KernelContracts, NoPages) {
 }
 
 TEST_P(KernelContracts, RerunsAreIdentical) {
-  for (const char* kernel : kKernels) {
-    executor_.kernel = kernel;
-    expect_same_bits({.name = "reruns", .heads = 16, .lengths = {1000, 3, 250}});
-    expect_same_bits({.name = "reruns", .heads = 16, .lengths = {20000, 3, 250}});
+  for (KvFormat format : {KvFormat::kPlain, KvFormat::kFp8_656}) {
+    for (const char* kernel : kernels_of(format)) {
+      executor_.kernel = kernel;
+      expect_same_bits({.name = "reruns", .format = format, .heads = 16, .lengths = {1000, 3, 250}});
+      expect_same_bits({.name = "reruns", .format = format, .heads = 16, .lengths = {20000, 3, 250}});
+    }
   }
 }
 
@@ -252,12 +278,15 @@ TEST_P(KernelContracts, LongPartsOfSeparateKeysAndValues) {
 }
 
 TEST_P(KernelContracts, TeamsRefuseWhatTheyCannotKeep) {
-  executor_.kernel = "mma16_team8";
-  const DecodeProblem problem = runtime::make_case({.lengths = {100}, .batch_invariant = true}, 1).problem;
-  const Status status = plan_bytes(problem, executor_).status();
-  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  EXPECT_NE(status.message().find("mma16_team8: batch_invariant is true"), std::string::npos)
-      << status.message();
+  for (const auto& [kernel, format] :
+       {std::pair{"mma16_team8", KvFormat::kPlain}, {"direct_team8", KvFormat::kFp8_656}}) {
+    executor_.kernel = kernel;
+    const CaseSpec spec{.format = format, .heads = 16, .lengths = {100}, .batch_invariant = true};
+    const Status status = plan_bytes(runtime::make_case(spec, 1).problem, executor_).status();
+    EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+    EXPECT_NE(status.message().find(std::string(kernel) + ": batch_invariant is true"), std::string::npos)
+        << status.message();
+  }
 }
 
 }  // namespace

@@ -128,8 +128,12 @@ TEST(Dispatch, FewRowsOfAnFp8CacheComeDirectly) {
     return picked(problem, executor, 132);
   };
   for (int heads : {1, 16, 17, 128}) EXPECT_EQ(pick(128, heads, 4096), heads <= 16 ? "direct" : "seesaw");
-  EXPECT_EQ(pick(1, 16, 131072), "direct");
-  EXPECT_EQ(pick(1, 16, 4096), "etap");  // a block or two a part: a call costs more than blocks save
+  // Few requests by teams, unless these have many blocks of several requests.
+  for (int tokens : {1024, 4096, 131072}) EXPECT_EQ(pick(1, 16, tokens), "direct_team8");
+  EXPECT_EQ(pick(4, 16, 4096), "direct_team8");
+  EXPECT_EQ(pick(4, 16, 131072), "direct");
+  EXPECT_EQ(pick(8, 16, 4096), "direct");
+  EXPECT_EQ(pick(16, 16, 1024), "etap");  // a block or two a part: a call costs more than blocks save
 }
 
 TEST(Dispatch, TeamsTakeSmallBatches) {

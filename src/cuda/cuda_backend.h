@@ -22,6 +22,8 @@ extern const DecodeKernel kMma16Kernel;
 extern const DecodeKernel kSeesawKernel;
 /// fp8_656 caches, bytes straight to the tensor cores.
 extern const DecodeKernel kDirectKernel;
+/// The same by clusters of 8, as mma16's.
+extern const DecodeKernel kDirectTeam8Kernel;
 /// Separate keys and values, a warp 16 tokens at a time.
 extern const DecodeKernel kPagedKernel;
 /// The same for many query tokens, prompts above all: 128 query rows a tile.

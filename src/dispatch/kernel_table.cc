@@ -15,6 +15,7 @@ std::span<const DecodeKernel> decode_kernels() {
     cuda::kMma16Kernel,
     cuda::kSeesawKernel,
     cuda::kDirectKernel,
+    cuda::kDirectTeam8Kernel,
     cuda::kPagedKernel,
     cuda::kPrefillKernel,
 #endif

@@ -1,13 +1,19 @@
 // Compile-time shape of the direct kernel.
 #pragma once
 
+#include <cuda_bf16.h>
+
 #include <cstdint>
 
 #include "core/fp8_656.h"
 
 namespace flashlatent::direct {
 
+/// kTeam_: CTAs of a cluster that share a segment's blocks.
+template <int kTeam_ = 1>
 struct Config {
+  using Element = __nv_bfloat16;
+  static constexpr int kTeam = kTeam_;
   static constexpr int kRows = 16;  // query rows a tile, wgmma's N
   // Those that compute: each scores a block in turn, and has a part of the output of all. Two take 0.122 ms
   // where four take 0.111 (dense, b 128, 16 heads, 4,096 tokens).
@@ -16,6 +22,11 @@ struct Config {
   static constexpr int kPartDim = kVDim / kWarpgroups;
   static constexpr int kPartChunks = kPartDim / 64;  // products with M = 64
   static constexpr int kPartGroups = fp8_656::kGroups / kWarpgroups;
+
+  // P is brought to at most 2^9, until a later maximum is larger by no more than 2^6, for which outputs need
+  // not shrink. Below fp16 has 33 binades left, and 11 bits where a kernel in bf16 has 8.
+  static constexpr float kLargestP = 0x1p9F;
+  static constexpr float kSlack = 6;
 
   static constexpr int kComputeThreads = kWarpgroups * 128;
   static constexpr int kThreads = kComputeThreads + 128;
@@ -27,10 +38,28 @@ struct Config {
   static constexpr int kBlockBytes = 64 * fp8_656::kTokenBytes;
   static constexpr int kTileBytes = kRows * 128;  // 64 columns of Q, or 64 tokens of P
   static constexpr int kQueryTiles = kVDim / 64 + 1;
+
+  // In a team the output's units are a warpgroup's 128 columns of one of a thread's four rows. What an owner
+  // has of them itself it receives where P was: there is room for seven others' (28 KB) and not for eight.
+  static constexpr int kUnits = kWarpgroups * 4;
+  static constexpr int kOwnedUnits = kUnits / kTeam;
+  static constexpr int kOwners = kTeam;
+  static constexpr int kUnitBytes = 128 * 16;
+  static constexpr int kPairApart = 64;
+  static constexpr int kTeamsAtOnce = 8;  // for more there are no registers
+  __host__ __device__ static constexpr int unit_row(int unit, int thread) {
+    return unit % 4 / 2 * 8 + unit % 2 + thread % 4 * 2;
+  }
+  __host__ __device__ static constexpr int unit_column(int unit, int thread) {
+    return unit / 4 * kPartDim + thread / 32 * 16 + thread % 32 / 4 * 2;
+  }
+
   static constexpr int kReservedBytes = 9 * 1024;  // statistics, barriers
+  static constexpr int kTeamBytes = (kTeam - 1) * kOwnedUnits * kUnitBytes;
   static constexpr int kSlots =
-      (227 * 1024 - (kQueryTiles + kWarpgroups) * kTileBytes - kReservedBytes) / kBlockBytes;
+      (227 * 1024 - (kQueryTiles + kWarpgroups) * kTileBytes - kReservedBytes - kTeamBytes) / kBlockBytes;
   static_assert(kSlots >= 4, "four blocks may be worked on");
+  static_assert(kTeam == 1 || kOwnedUnits * kUnitBytes <= kWarpgroups * kTileBytes);
 };
 
 }  // namespace flashlatent::direct

@@ -12,15 +12,18 @@ Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor
   FLASHLATENT_RETURN_IF_ERROR(
       (cuda::allow_shared_memory<kernel<Config>>(sizeof(SharedMemory<Config>), executor.device)));
   cuda::LaunchShape shape;
-  shape.blocks = launch.args.geometry.parts * launch.args.geometry.lanes;
+  shape.blocks = launch.args.geometry.parts * launch.args.geometry.lanes * Config::kTeam;
+  shape.cluster = Config::kTeam;
   shape.threads = Config::kThreads;
   shape.shared_bytes = sizeof(SharedMemory<Config>);
   shape.overlaps_previous = true;
   return cuda::launch(kernel<Config>, shape, executor, launch.args);
 }
 
+template <int kTeam = 1>
 constexpr Instances instances() {
-  return {{{{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, Config::kRows, cuda::Loading::kFp8},
+  using Config = Config<kTeam>;
+  return {{{{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, Config::kRows, cuda::Loading::kFp8, 1, kTeam},
             launch_instance<Config>}}};
 }
 

@@ -9,6 +9,8 @@ namespace flashlatent::direct {
 
 using Instances = std::array<cuda::DenseInstance, 1>;
 
+// One file each, so that they compile side by side.
 extern const Instances kInstances;
+extern const Instances kTeams;  // of 8
 
 }  // namespace flashlatent::direct

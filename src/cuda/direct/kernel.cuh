@@ -1,520 +1,22 @@
-// Decode from an fp8_656 cache, dense and sparse, with the tokens' bytes straight from the cache to the
-// tensor cores: nothing but the bytes lies in shared memory, and registers turn them into fp16 as A operands
-// of
-//
-//   S^T = K Q^T        64 tokens x kRows, by the warpgroup whose block it is
-//   O^T += V^T P^T     its part of d_v x kRows, by each warpgroup for all blocks
-//
-// Four warpgroups take a segment's blocks in turn for S and P, and have a part of the output each, for which
-// they need everybody's P. As if there were two:
-//
-//   warpgroup 0                                 warpgroup 1
-//   S0, P0                         --P0,max-->  S1
-//   O_l += V0_l P0                              P1
-//   O_l += V1_l P1                 <--P1,max--  O_r += V0_r P0, V1_r P1
-//
-// Barriers: full and empty of a block's slot (four loading warps and their bytes; all computing warps, that
-// have read it). has_p[b] (128) and had_p[b] (the other warpgroups' warps) of P, statistics and ratios of
-// warpgroup b's blocks: who writes the next has waited for its own products itself.
+// Decode from an fp8_656 cache, dense and sparse: a warpgroup loads, four compute (warpgroup.cuh), each CTA
+// by itself or in a team.
 #pragma once
 
-#include "cuda/direct/columns.cuh"
 #include "cuda/direct/loader.cuh"
-#include "cuda/direct/poison.cuh"
-#include "cuda/direct/products.cuh"
-#include "cuda/direct/query.cuh"
-#include "cuda/etap/softmax.cuh"
-#include "cuda/parts/epilogue.cuh"
+#include "cuda/direct/team.cuh"
+#include "cuda/direct/warpgroup.cuh"
+#include "cuda/parts/kv_loader.cuh"
 
 namespace flashlatent::direct {
-
-inline constexpr int kAlone = 1;  // + which: the named barrier of one warpgroup
-
-/// P is brought to at most 2^9, until a later maximum is larger by no more than 2^6, for which outputs need
-/// not shrink. Below fp16 has 33 binades left, and 11 bits where a kernel in bf16 has 8.
-inline constexpr float kLargestP = 0x1p9F;
-inline constexpr float kSlack = 6;
-
-template <class Config>
-class Warpgroup {
- public:
-  __device__ __forceinline__ Warpgroup(SharedMemory<Config>& shared, const parts::DecodeArguments& args)
-      : shared_(shared), args_(args), me_(threadIdx.x / 128) {}
-
-  /// All blocks of one segment.
-  __device__ __forceinline__ void attend(const parts::Work& work) {
-    work_ = &work;
-    const int blocks = work.blocks();
-    if (threadIdx.x < kRows) locate_row(threadIdx.x);
-    meet();
-    if (blocks > 0) take_query();
-    start();
-    begin_ = work.segment.block_begin * 64;
-    if (me_ < blocks) score(place_.ahead(me_));
-    int added = 0;
-#pragma unroll 1
-    for (int block = 0; block < blocks; ++block) {
-      const int owner = block % kWarpgroups;
-      if (owner == me_) {
-        softmax(block, place_.ahead(block - added).slot());
-      } else {
-        take_over(owner);
-      }
-      parities_ ^= 1U << owner;
-      // Its own P comes first where the next is for many to wait for.
-      if ((block + 1) % kWarpgroups == me_ && block + 1 < blocks) continue;
-#pragma unroll 1
-      for (; added <= block; ++added) {
-        add_product(added);
-        place_.next();
-      }
-      // Late enough for it to be there, early enough for nobody to wait for its scores.
-      if ((block + 2) % kWarpgroups == me_ && block + 2 < blocks && block + 2 >= kWarpgroups) {
-        score(place_.ahead(1));
-      }
-    }
-  }
-
-  /// Writes the segment's result.
-  __device__ __forceinline__ void finish() {
-    const parts::Work& work = *work_;
-    put(shared_.warp_sum[me_][thread() / 32], sum_);
-    meet();
-    const std::int64_t slot = static_cast<std::int64_t>(work.segment.slot) * args_.geometry.lanes +
-                              blockIdx.x % args_.geometry.lanes;
-    if (threadIdx.x < kRows) finish_row(slot, threadIdx.x);
-    const bool poisoned = shared_.poisoned[me_] != 0;
-    if (poisoned) spread_poison();
-    const OutputRows rows = output_rows();  // once all have met, the next segment's take their place
-    meet();
-    if (poisoned) {
-      for (int i = thread(); i < Config::kPartDim; i += 128) {
-        shared_.poison_from[me_ * Config::kPartDim + i] = parts::kNoPoison;
-      }
-      shared_.poisoned[me_] = 0;
-    }
-    const auto factor = columns_of(shared_.row_factor);
-    if (work.segment.slot >= 0) {
-      write(factor, args_.partial.out + slot * kRows * Config::kVDim);
-    } else {
-      write(factor, rows);
-    }
-  }
-
- private:
-  static constexpr int kRows = Config::kRows;
-  static constexpr int kWarpgroups = Config::kWarpgroups;
-  static constexpr int kColumns = kRows / 4;  // of S^T and O^T, a thread's
-  using Columns = etap::ColumnValues<kRows>;
-  struct OutputRows {
-    __nv_bfloat16* of_column[kColumns];  // null: no such row
-  };
-
-  /// Of this warpgroup. Whatever is made of it is made anew: registers are short.
-  __device__ __forceinline__ static int thread() {
-    int thread = threadIdx.x % 128;
-    asm volatile("" : "+r"(thread));
-    return thread;
-  }
-  __device__ __forceinline__ static parts::Fragment fragment() {
-    return parts::fragment_of(thread());
-  }
-  __device__ __forceinline__ const parts::RowTile& tile() const {
-    return work_->tile;
-  }
-  __device__ __forceinline__ int length() const {
-    return work_->segment.length;
-  }
-
-  __device__ __forceinline__ void start() {
-#pragma unroll
-    for (auto& chunk : o_) {
-#pragma unroll
-      for (float& x : chunk) x = 0;
-    }
-    sum_ = make_float2(0, 0);
-    least_limit_ = limit(0);
-  }
-
-  /// How many tokens query row n attends to.
-  __device__ __forceinline__ int limit(int n) const {
-    if (!args_.causal) return length();
-    return length() - tile().tokens + tile().token(args_.query, n) + 1;
-  }
-
-  __device__ __forceinline__ void meet_alone() const {
-    ptx::named_sync(kAlone + me_, 128);
-  }
-  __device__ __forceinline__ void meet() {
-    ptx::arrive(shared_.meeting);
-    ptx::wait(shared_.meeting, meeting_);
-    meeting_ ^= 1;
-  }
-  __device__ __forceinline__ void arrive_as_warp(ptx::Barrier& barrier) const {
-    __syncwarp();
-    if (thread() % 32 == 0) ptx::arrive(barrier);
-  }
-
-  /// What takes divisions, once a row and segment.
-  __device__ __forceinline__ void locate_row(int n) {
-    shared_.row_limit[n] = limit(n);
-    shared_.row_query[n] = nullptr;
-    shared_.row_out[n] = nullptr;
-    if (n >= tile().rows) return;
-    shared_.row_query[n] =
-        reinterpret_cast<const uint4*>(parts::query_row<__nv_bfloat16>(args_.query, tile(), n));
-    const parts::OutputArguments& output = args_.output;
-    shared_.row_out[n] = static_cast<__nv_bfloat16*>(output.out) + tile().origin * output.batch_stride +
-                         tile().token(args_.query, n) * output.token_stride +
-                         tile().head(args_.query, n) * output.head_stride;
-  }
-
-  /// All have done with the Q before: they have met since.
-  __device__ __forceinline__ void take_query() {
-    const QueryShare<Config> share(shared_);
-    const int warp_max = share.warp_max();
-    if (thread() % 32 == 0) shared_.query_max[threadIdx.x / 32] = warp_max;
-    meet();
-    int max = 0;
-#pragma unroll
-    for (const int x : shared_.query_max) max = ::max(max, x);
-    const int exponent = ::min(141 - (max >> 7), 126);  // so that it becomes 2^14 to 2^15
-    share.store(shared_, __int_as_float((127 + exponent) << 23));
-    scale_ = args_.scale_log2 * __int_as_float((127 - exponent) << 23);
-    meet();
-  }
-
-  __device__ __forceinline__ std::uint32_t parity_of(int b) const {
-    return parities_ >> b & 1;
-  }
-
-  __device__ __forceinline__ std::uint32_t block_address(int slot) const {
-    return ptx::shared_address(shared_.blocks[slot]);
-  }
-
-  /// s_ = K Q^T of this warpgroup's block, in base 2. Scales of K's groups are left to the sums, in fp32:
-  /// they need not be powers of two, and an lse shows 2^-12 of a group's share.
-  __device__ __forceinline__ void score(const Place<Config>& place) {
-    ptx::wait(shared_.full[place.slot()], place.parity());
-    live_ = live_of(place.slot());
-    const std::uint32_t low = block_address(place.slot()) + fragment().row * fp8_656::kTokenBytes;
-    const std::uint32_t row = low + fragment().column * 16;  // 32 bytes a lane of the quad
-    const std::uint64_t q =
-        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0));
-    float sums[2][kRows / 2];  // of two groups at a time
-    Operands a[2];
-    take_rope(a[1], KeyBytes::at(row + fp8_656::kRopeOffset), KeyBytes::at(row + fp8_656::kRopeOffset + 16));
-    ptx::wgmma_fence();
-    multiply<__nv_bfloat16, kRows>(s_, a[1], q + 8 * kTileStep, false);
-    ptx::wgmma_commit();
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const KeyBytes bytes = KeyBytes::at(row + key_offset(i));
-      if (i >= 1) ptx::wgmma_wait<1>();
-      widen_keys(a[i % 2], bytes);
-      if (i == 4) add_groups(sums, low, 0);
-      ptx::wgmma_fence();
-      multiply<__half, kRows>(sums[i / 2 % 2], a[i % 2], q + i * kTileStep, i % 2 == 1);
-      ptx::wgmma_commit();
-    }
-    add_groups(sums, low, 2);
-#pragma unroll
-    for (float& x : s_) x *= scale_;
-  }
-
-  /// s_ += sums of two groups from `first` on, times their scales.
-  __device__ __forceinline__ void add_groups(float (&sums)[2][kRows / 2], std::uint32_t low, int first) {
-    float scales[2][2];  // of the low and the high token
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      scales[i / 2][i % 2] = ptx::load_float(low + i / 2 * 8 * fp8_656::kTokenBytes + fp8_656::kScaleOffset +
-                                             (first + i % 2) * 4);
-    }
-    ptx::wgmma_wait<0>();
-    ptx::pin_registers(s_);
-#pragma unroll
-    for (int g = 0; g < 2; ++g) {
-      ptx::pin_registers(sums[g]);
-#pragma unroll
-      for (int i = 0; i < kRows / 2; ++i) s_[i] = fmaf(sums[g][i], scales[i % 4 / 2][g], s_[i]);
-    }
-  }
-
-  /// Of the i-th 16 columns that a lane has of its 128 bytes of K.
-  __device__ __forceinline__ static constexpr int key_offset(int i) {
-    return i / 2 * fp8_656::kGroup + i % 2 * 16;
-  }
-
-  /// One lane reads, the one that gives the slot back, so that its arrival orders the reading.
-  __device__ __forceinline__ std::uint64_t live_of(int slot) const {
-    std::uint64_t live = 0;
-    if (thread() % 32 == 0) live = shared_.live[slot];
-    return __shfl_sync(0xffffffff, live, 0);
-  }
-
-  /// Those that some rows of the tile attend to and others do not.
-  __device__ __forceinline__ std::uint64_t partial_tokens(std::uint64_t live, int start) const {
-    return live & ~parts::low_tokens(least_limit_ - start);
-  }
-
-  /// From scores to P in shared memory, times the tokens' units. The base is the maximum of scores and units
-  /// together, so that no P is above kLargestP.
-  __device__ __forceinline__ void softmax(int block, int slot) {
-    const int start = begin_ + block * 64;
-    const std::uint32_t token = block_address(slot) + fragment().row * fp8_656::kTokenBytes;
-    const std::uint32_t low = unit_exponent(token);
-    const std::uint32_t high = unit_exponent(token + 8 * fp8_656::kTokenBytes);
-    if (live_ != parts::kAllLive || partial_tokens(live_, start) != 0) [[unlikely]] {
-      etap::mask_columns<kRows>(s_, live_, fragment(), [&](int n) { return shared_.row_limit[n] - start; });
-    }
-    Columns max;
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      const int at = i / 2 * 4 + i % 2;
-      max[i] = fmaxf(s_[at] + log2_of(low), s_[at + 2] + log2_of(high));
-    }
-    put(shared_.warp_max[me_][thread() / 32],
-        over_tokens(max, thread() % 32, [](float a, float b) { return fmaxf(a, b); }));
-    ptx::wait(shared_.had_p[me_], parity_of(me_) ^ 1);
-    meet_alone();
-    if (thread() < 32) settle_base(thread() % kRows, block == 0);
-    meet_alone();
-    if (shrinks(me_)) [[unlikely]]
-      shrink_sum(me_);
-    Columns sum = {};
-    etap::exponentials<kRows>(s_, 1.0F, columns_of(shared_.base[me_]), sum);
-    const float2 of_warp = over_tokens(sum, thread() % 32, [](float a, float b) { return a + b; });
-    sum_ = make_float2(sum_.x + of_warp.x, sum_.y + of_warp.y);
-#pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) s_[i] *= power_of_two(i % 4 < 2 ? low : high) * kLargestP;
-    etap::store_probabilities<__half, kRows>(ptx::shared_address(shared_.p[me_]), s_, thread());
-    store_ratios(token, low, fragment().row);
-    store_ratios(token + 8 * fp8_656::kTokenBytes, high, fragment().row + 8);
-    ptx::fence_for_async_proxy();
-    ptx::arrive(shared_.has_p[me_]);
-    meet_alone();  // all of P is there
-  }
-
-  /// A lane of the quad a group, of a token of this warpgroup's block.
-  __device__ __forceinline__ void store_ratios(std::uint32_t token, std::uint32_t exponent, int row) {
-    const int group = thread() % 4;
-    const float scale = ptx::load_float(token + fp8_656::kScaleOffset + group * 4);
-    shared_.ratio[me_][group][row] = __half_as_ushort(ratio_to_unit(scale, exponent));
-  }
-
-  /// By a warp. Row n's base after this block, from the one after the block before.
-  __device__ __forceinline__ void settle_base(int n, bool is_first) {
-    const float before = is_first ? -INFINITY : shared_.base[(me_ + kWarpgroups - 1) % kWarpgroups][n];
-    const auto& of_warp = shared_.warp_max[me_];
-    const float max = fmaxf(fmaxf(of_warp[0][n], of_warp[1][n]), fmaxf(of_warp[2][n], of_warp[3][n]));
-    const float base = parts::settle_base(before, max, kSlack);
-    const float factor = before == -INFINITY ? 1.0F : parts::exp2_fast(before - base);
-    const bool shrinks = __any_sync(0xffffffff, factor != 1.0F && n < tile().rows);
-    if (thread() == 0) shared_.shrinks[me_] = shrinks;
-    shared_.base[me_][n] = base;
-    shared_.factor[me_][n] = factor;
-  }
-
-  /// P of warpgroup b's block is there: what is summed so far shrinks to its base.
-  __device__ __forceinline__ void take_over(int b) {
-    ptx::wait(shared_.has_p[b], parity_of(b));
-    if (shrinks(b)) [[unlikely]]
-      shrink_sum(b);
-  }
-  __device__ __forceinline__ bool shrinks(int b) const {
-    return shared_.shrinks[b] != 0;
-  }
-  __device__ __forceinline__ void shrink_sum(int b) {
-    const float2 factor = *reinterpret_cast<const float2*>(&shared_.factor[b][first_of_lane(thread() % 32)]);
-    sum_ = make_float2(sum_.x * factor.x, sum_.y * factor.y);
-  }
-
-  /// o_ += V^T P^T, this part of a block's, which is at place_.
-  __device__ __forceinline__ void add_product(int block) {
-    const int b = block % kWarpgroups;
-    if (shrinks(b)) [[unlikely]]
-      rescale(columns_of(shared_.factor[b]));
-    const int slot = place_.slot();
-    const int start = begin_ + block * 64;
-    if (least_limit_ < start + 64 && args_.causal) [[unlikely]]
-      keep_from_poison(b, slot, start);
-    const std::uint32_t row = block_address(slot) + thread() % 32 * fp8_656::kTokenBytes +
-                              me_ * Config::kPartDim + thread() / 32 * 16;
-    const std::uint64_t p =
-        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p[b]), 0));
-    Operands a[2];
-    std::uint32_t ratio[8];
-    ValueBytes bytes = ValueBytes::at(row);
-#pragma unroll
-    for (auto& chunk : o_) ptx::pin_registers(chunk);
-#pragma unroll
-    for (int i = 0; i < Config::kPartChunks; ++i) {
-      if (i % 2 == 0) load_ratios(ratio, shared_.ratio[b][me_ * Config::kPartGroups + i / 2]);
-      if (i >= 2) ptx::wgmma_wait<1>();
-      widen_values(a[i % 2], bytes, ratio);
-      if (i + 1 < Config::kPartChunks) bytes = ValueBytes::at(row + (i + 1) * 64);
-      ptx::wgmma_fence();
-      multiply<__half, kRows>(o_[i], a[i % 2], p, true);
-      ptx::wgmma_commit();
-    }
-    arrive_as_warp(shared_.empty[slot]);
-    ptx::wgmma_wait<0>();
-#pragma unroll
-    for (auto& chunk : o_) ptx::pin_registers(chunk);
-    if (b != me_) arrive_as_warp(shared_.had_p[b]);
-  }
-
-  /// Pairs of tokens 8 i + lane % 4 * 2 + {0, 1}.
-  __device__ __forceinline__ void load_ratios(std::uint32_t (&ratio)[8],
-                                              const std::uint16_t (&of)[64]) const {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      ratio[i] = *reinterpret_cast<const std::uint32_t*>(&of[8 * i + fragment().column]);
-    }
-  }
-
-  /// Of the block whose V is next.
-  __device__ __forceinline__ void keep_from_poison(int b, int slot, int start) {
-    const std::uint64_t partial = partial_tokens(live_of(slot), start);
-    if (partial == 0) return;
-    const PartOfV v{shared_.blocks[slot] + me_ * Config::kPartDim,
-                    shared_.ratio[b] + me_ * Config::kPartGroups};
-    const bool found = record_poison<Config::kPartDim>(
-        shared_.poison_from + me_ * Config::kPartDim, v, partial, thread(), [&](int token) {
-          int row = 0;
-          while (row < kRows && shared_.row_limit[row] - start <= token) ++row;
-          return row;
-        });
-    if (found) shared_.poisoned[me_] = 1;
-    meet_alone();
-    silence<Config::kPartDim>(v, partial, thread());
-    meet_alone();
-  }
-
-  /// What that found goes into the outputs.
-  __device__ __forceinline__ void spread_poison() {
-#pragma unroll
-    for (int i = 0; i < Config::kPartChunks * kRows / 2; ++i) {
-      const int column = first_column() + i / (kRows / 2) * 64 + i % 4 / 2;
-      const int row = i % (kRows / 2) / 4 * 8 + fragment().column + i % 2;
-      if (row >= shared_.poison_from[column]) o_[i / (kRows / 2)][i % (kRows / 2)] = NAN;
-    }
-  }
-
-  __device__ __forceinline__ void rescale(const Columns& factor) {
-#pragma unroll
-    for (auto& chunk : o_) {
-#pragma unroll
-      for (int i = 0; i < kRows / 2; ++i) chunk[i] *= factor[i / 4 * 2 + i % 2];
-    }
-  }
-
-  /// This thread's columns of a row of kRows values.
-  __device__ __forceinline__ Columns columns_of(const float (&row)[kRows]) const {
-    Columns values;
-#pragma unroll
-    for (int j = 0; j < kRows / 8; ++j) {
-      const float2 pair = *reinterpret_cast<const float2*>(&row[8 * j + fragment().column]);
-      values[2 * j] = pair.x;
-      values[2 * j + 1] = pair.y;
-    }
-    return values;
-  }
-  /// The two columns that over_tokens() leaves to this lane.
-  __device__ __forceinline__ void put(float (&row)[kRows], float2 values) const {
-    *reinterpret_cast<float2*>(&row[first_of_lane(thread() % 32)]) = values;
-  }
-
-  /// By what row n's sums are multiplied in the end; writes its lse.
-  __device__ __forceinline__ void finish_row(std::int64_t slot, int n) {
-    const int blocks = work_->blocks();
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < kWarpgroups * 4; ++i) sum += shared_.warp_sum[i / 4][i % 4][n];
-    const float base = blocks == 0 ? -INFINITY : shared_.base[(blocks - 1) % kWarpgroups][n];
-    const parts::RowScale scale = parts::finish_row(base, sum);
-    float factor = scale.factor / kLargestP;
-    if (n < tile().rows) {
-      if (work_->segment.slot >= 0) {
-        args_.partial.lse[slot * kRows + n] = scale.lse;
-      } else {
-        const int head = tile().head(args_.query, n);
-        parts::write_lse(args_.output, tile(), head, tile().token(args_.query, n), scale.lse);
-        if (args_.output.sink != nullptr) {
-          factor *= parts::sink_factor(scale.lse, __ldg(args_.output.sink + head));
-        }
-      }
-    }
-    shared_.row_factor[n] = factor;
-  }
-
-  /// Of the output's columns, this thread's first; they come in pairs, 64 apart.
-  __device__ __forceinline__ int first_column() const {
-    return me_ * Config::kPartDim + thread() / 32 * 16 + thread() % 32 / 4 * 2;
-  }
-
-  __device__ __forceinline__ OutputRows output_rows() const {
-    OutputRows rows;
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      rows.of_column[i] = shared_.row_out[i / 2 * 8 + fragment().column + i % 2];
-    }
-    return rows;
-  }
-
-  /// The final output.
-  __device__ __forceinline__ void write(const Columns& factor, const OutputRows& rows) const {
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      __nv_bfloat16* out = rows.of_column[i];
-      if (out == nullptr) continue;
-#pragma unroll
-      for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
-        const float* x = &o_[chunk][i / 2 * 4 + i % 2];
-        *reinterpret_cast<std::uint32_t*>(out + first_column() + chunk * 64) =
-            parts::pack<__nv_bfloat16>(x[0] * factor[i], x[2] * factor[i]);
-      }
-    }
-  }
-  /// A partial result.
-  __device__ __forceinline__ void write(const Columns& factor, float* partial) const {
-    partial += fragment().column * Config::kVDim + first_column();
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      const int n = i / 2 * 8 + i % 2;
-      if (n + fragment().column >= tile().rows) continue;
-#pragma unroll
-      for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
-        const float* x = &o_[chunk][i / 2 * 4 + i % 2];
-        *reinterpret_cast<float2*>(partial + n * Config::kVDim + chunk * 64) =
-            make_float2(x[0] * factor[i], x[2] * factor[i]);
-      }
-    }
-  }
-
-  static constexpr std::uint64_t kTileStep = Config::kTileBytes >> 4;
-
-  SharedMemory<Config>& shared_;
-  const parts::DecodeArguments& args_;
-  const int me_;
-  const parts::Work* work_ = nullptr;
-  Place<Config> place_;         // of the next block whose V is to be read
-  std::uint32_t parities_ = 0;  // of each warpgroup's next block
-  std::uint32_t meeting_ = 0;   // of the next one
-  int least_limit_ = 0;         // tokens that the tile's first row attends to
-  int begin_ = 0;               // the segment's first token
-  float scale_ = 0;             // of scores, to base 2
-  std::uint64_t live_ = 0;      // which tokens of this warpgroup's block count
-  float2 sum_;                  // of the warp's tokens, of two columns
-  float s_[kRows / 2];
-  float o_[Config::kPartChunks][kRows / 2];
-};
 
 template <class Config>
 __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
   Warpgroup<Config> warpgroup(shared, args);
   for (parts::WorkPosition position(shared.work); !position.get().is_end(); position.next()) {
-    warpgroup.attend(position.get());
+    const parts::Work& work = position.get();
+    warpgroup.prepare(work.tile);
+    warpgroup.begin(work.blocks() > 0);
+    warpgroup.attend(work);
     warpgroup.finish();
   }
 }
@@ -542,6 +44,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   }
   if (threadIdx.x == 0) {
     for (int& poisoned : shared.poisoned) poisoned = 0;
+    if constexpr (Config::kTeam > 1) shared.team.init();
     shared.work.init(Config::kComputeThreads / 32);
     ptx::init(shared.meeting, Config::kComputeThreads);
     for (int i = 0; i < Config::kWarpgroups; ++i) {
@@ -564,14 +67,27 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
   set_up<Config>(shared);
-  cudaGridDependencySynchronize();            // of what the launch before may still write
-  cudaTriggerProgrammaticLaunchCompletion();  // the combine step may take its place in the queue
-  if (threadIdx.x >= Config::kComputeThreads) {
-    ptx::give_registers<Config::kLoaderRegisters>();
-    load<Config>(shared, args);
+  const bool loads = threadIdx.x >= Config::kComputeThreads;
+  if constexpr (Config::kTeam > 1) {
+    ptx::cluster_arrive();
+    const parts::PartPlace<Config::kTeam> place(args.geometry);
+    ptx::cluster_wait();  // all CTAs' barriers are there
+    if (loads) {
+      ptx::give_registers<Config::kLoaderRegisters>();
+      load_in_team<Config>(shared, args, place);
+    } else {
+      ptx::take_registers<Config::kComputeRegisters>();
+      compute_in_team<Config>(shared, args, place);
+    }
   } else {
-    ptx::take_registers<Config::kComputeRegisters>();
-    compute<Config>(shared, args);
+    parts::wait_for_launch_before();
+    if (loads) {
+      ptx::give_registers<Config::kLoaderRegisters>();
+      load<Config>(shared, args);
+    } else {
+      ptx::take_registers<Config::kComputeRegisters>();
+      compute<Config>(shared, args);
+    }
   }
 }
 

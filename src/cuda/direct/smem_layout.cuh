@@ -1,15 +1,39 @@
 // Every byte of shared memory of the direct kernel, once.
 #pragma once
 
-#include <cuda_bf16.h>
+#include <type_traits>
 
 #include "cuda/direct/config.h"
+#include "cuda/parts/team_unit.cuh"
 #include "cuda/parts/work_queue.cuh"
 
 namespace flashlatent::direct {
 
+/// With what comes from the other ranks, in their order.
 template <class Config>
+struct TeamMemory : parts::TeamMemory<Config> {
+  parts::TeamUnits<Config> units[Config::kTeam - 1];
+};
+struct NoTeam {};
+
+/// A team's segment, of which `segment` is this CTA's share.
+struct TeamWork : parts::Work {
+  int team_blocks;  // of all CTAs together
+  int exchanges;    // segments with any before this one
+  int part, parts_of_request, row_lane;
+  bool is_only;   // no other comes
+  bool is_known;  // computing threads know its tile, and have begun
+
+  // As parts::Segments has them.
+  __device__ __forceinline__ int share() const { return part; }
+  __device__ __forceinline__ int shares() const { return parts_of_request; }
+  __device__ __forceinline__ int lane() const { return row_lane; }
+};
+
+template <class Config_>
 struct alignas(1024) SharedMemory {
+  using Config = Config_;
+
   std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];         // fp16, and RoPE in bf16 last
   std::uint8_t p[Config::kWarpgroups][Config::kTileBytes];         // of each warpgroup's block
   std::uint8_t blocks[Config::kSlots][Config::kBlockBytes];        // tokens as they are in the cache
@@ -20,9 +44,9 @@ struct alignas(1024) SharedMemory {
   int shrinks[Config::kWarpgroups];                  // does any row?
   float warp_sum[Config::kWarpgroups][4][Config::kRows];
   float row_factor[Config::kRows];
-  int row_limit[Config::kRows];             // tokens that it attends to
-  const uint4* row_query[Config::kRows];    // null: there is no such row
-  __nv_bfloat16* row_out[Config::kRows];    // the same
+  int row_behind[Config::kRows];          // of the request's tokens those that it does not attend to
+  const uint4* row_query[Config::kRows];  // null: there is no such row
+  parts::RowPlace<typename Config::Element> row_place[Config::kRows];
   std::uint8_t poison_from[Config::kVDim];  // of each column (poison.cuh)
   int poisoned[Config::kWarpgroups];        // is there any in its columns?
   int query_max[Config::kWarpgroups * 4];   // of each warp
@@ -31,7 +55,14 @@ struct alignas(1024) SharedMemory {
   // P and what goes with it is there; the other warpgroups have used it.
   ptx::Barrier has_p[Config::kWarpgroups], had_p[Config::kWarpgroups];
   ptx::Barrier meeting;  // of all warpgroups
-  parts::WorkQueue work;
+  parts::WorkQueueOf<std::conditional_t<(Config::kTeam > 1), TeamWork, parts::Work>> work;
+  std::conditional_t<(Config::kTeam > 1), TeamMemory<Config>, NoTeam> team;
+
+  /// What a CTA has itself takes the place of P.
+  __device__ __forceinline__ parts::TeamUnits<Config>& incoming(int sender, int owner) {
+    if (sender == owner) return reinterpret_cast<parts::TeamUnits<Config>&>(p);
+    return team.units[sender - (sender > owner)];
+  }
 };
 
 inline constexpr int kMaxSharedBytes = 227 * 1024;

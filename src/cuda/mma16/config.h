@@ -16,6 +16,7 @@ template <class Element_, int kQkDim_, int kVDim_, class Loader_, int kTeam_ = 1
 struct Config {
   using Element = Element_;
   using Loader = Loader_;
+  static constexpr int kRows = mma16::kRows;
   static constexpr int kTeam = kTeam_;
   static constexpr bool kPairedWarps = kTeam > 1;  // warps that share tokens, each with half of the columns
   static constexpr int kQkDim = kQkDim_;
@@ -42,6 +43,15 @@ struct Config {
   static constexpr int kOwnedUnits = kUnits > kTeam ? kUnits / kTeam : 1;
   static constexpr int kOwners = kUnits / kOwnedUnits;
   static constexpr int kUnitBytes = 128 * 16;
+  static constexpr int kPairApart = 8;
+  static constexpr int kTeamsAtOnce = 16;
+  static constexpr float kLargestP = 1;
+  __host__ __device__ static constexpr int unit_row(int unit, int thread) {
+    return unit % 2 * 8 + thread % 32 / 4;
+  }
+  __host__ __device__ static constexpr int unit_column(int unit, int thread) {
+    return unit / 2 * 64 + thread / 32 * 16 + thread % 4 * 2;
+  }
   static constexpr int kTeamBytes = kTeam == 1 ? 0 : kTeam * (kOwnedUnits * kUnitBytes + kRows * 8);
 
   // Whole blocks, so that a tile's address follows from the block's: 3 of 576 or 512 columns, 5 of 320.

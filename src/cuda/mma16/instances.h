@@ -11,11 +11,6 @@ using ShapeInstances = std::array<cuda::DenseInstance, 4>;  // two dtypes, two l
 
 using TeamInstances = std::array<cuda::DenseInstance, 8>;  // two dtypes, two sizes of teams, two loaders
 
-// What teams that share requests have room for, in the workspace and where one adds up what all have: so many
-// teams at once, and units (Config::kUnits) of a tile.
-inline constexpr int kMostTeams = 16;
-inline constexpr int kMostUnits = 16;
-
 // One file each, so that they compile side by side.
 extern const ShapeInstances kInstances576x512;
 extern const ShapeInstances kInstances512x512;

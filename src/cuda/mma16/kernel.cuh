@@ -131,8 +131,7 @@ __device__ __forceinline__ void set_up_barriers(SharedMemory<Config>& shared) {
     ptx::publish_barriers();
   } else if (threadIdx.x == 64) {
     if constexpr (Config::kTeam > 1) {
-      ptx::init(shared.team.received, 1);
-      ptx::init(shared.team.may_send, Config::kTeam);
+      shared.team.init();
     } else {
       shared.work.init(kWarps);
     }
@@ -163,7 +162,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     }
   } else {
     __syncthreads();
-    wait_for_launch_before();
+    parts::wait_for_launch_before();
     if (loads) {
       ptx::give_registers<Config::kLoaderRegisters>();
       load<Config>(shared, args, kv_map);

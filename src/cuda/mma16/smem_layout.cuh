@@ -4,30 +4,24 @@
 #include <type_traits>
 
 #include "cuda/mma16/config.h"
+#include "cuda/parts/team.cuh"
 #include "cuda/parts/work_queue.cuh"
 #include "cuda/ptx/barrier.cuh"
 
 namespace flashlatent::mma16 {
 
-/// A query row's maximum, in base 2, and its sum.
-struct RowStatistics {
-  float max, sum;
-};
-
-/// What the CTAs of a team send the owner of some units of the output, in the order of ranks.
+/// With what comes from each rank.
 template <class Config>
-struct TeamMemory {
-  float4 units[Config::kTeam][Config::kOwnedUnits][128];
-  float2 statistics[Config::kTeam][kRows];  // maximum in base 2, sum
-  ptx::Barrier received;
-  ptx::Barrier may_send;
-  float row_max[kRows];               // this CTA's
-  bool is_last[Config::kOwnedUnits];  // of the teams that share a request, by unit
+struct TeamMemory : parts::TeamMemory<Config> {
+  parts::TeamUnits<Config> units[Config::kTeam];
+  float row_max[kRows];  // this CTA's, at a segment's end
 };
 struct NoTeam {};
 
-template <class Config>
+template <class Config_>
 struct alignas(1024) SharedMemory {
+  using Config = Config_;
+
   parts::Tile ring[Config::kRingTiles];
   alignas(128) std::uint8_t p[kRows * parts::kRowBytes];  // P, kRows x 64 tokens
   float4 scores[Config::kPairedWarps ? kWarps : 1][32];   // from each warp to the other of its pair
@@ -39,6 +33,10 @@ struct alignas(1024) SharedMemory {
   ptx::Barrier full[Config::kRingTiles];
   ptx::Barrier empty[Config::kRingTiles];
   std::conditional_t<(Config::kTeam > 1), TeamMemory<Config>, NoTeam> team;
+
+  __device__ __forceinline__ parts::TeamUnits<Config>& incoming(int sender, int) {
+    return team.units[sender];
+  }
 };
 
 /// Where a block lies in the ring; loader and warps each keep one and move it on.

@@ -18,8 +18,10 @@ struct Work {
 
 inline constexpr int kWorkSlots = 4;
 
-struct WorkQueue {
-  Work work[kWorkSlots];
+/// Of Work, or what begins with it.
+template <class T>
+struct WorkQueueOf {
+  T work[kWorkSlots];
   ptx::Barrier full[kWorkSlots], empty[kWorkSlots];
 
   /// One thread puts, `takers` arrivals free a slot.
@@ -31,12 +33,15 @@ struct WorkQueue {
   }
 };
 
-/// A place in the queue; putter and takers each move one on.
-class WorkPosition {
- public:
-  __device__ __forceinline__ explicit WorkPosition(WorkQueue& queue) : queue_(queue) {}
+using WorkQueue = WorkQueueOf<Work>;
 
-  __device__ __forceinline__ void put(const Work& work) {
+/// A place in the queue; putter and takers each move one on.
+template <class T>
+class WorkPositionOf {
+ public:
+  __device__ __forceinline__ explicit WorkPositionOf(WorkQueueOf<T>& queue) : queue_(queue) {}
+
+  __device__ __forceinline__ void put(const T& work) {
     ptx::wait(queue_.empty[slot()], parity() ^ 1);
     queue_.work[slot()] = work;
     ptx::arrive(queue_.full[slot()]);
@@ -44,7 +49,7 @@ class WorkPosition {
   }
 
   /// The work here, once it is put.
-  __device__ __forceinline__ const Work& get() const {
+  __device__ __forceinline__ const T& get() const {
     ptx::wait(queue_.full[slot()], parity());
     return queue_.work[slot()];
   }
@@ -56,8 +61,8 @@ class WorkPosition {
     ++index_;
   }
 
-  __device__ __forceinline__ WorkPosition ahead() const {
-    WorkPosition position = *this;
+  __device__ __forceinline__ WorkPositionOf ahead() const {
+    WorkPositionOf position = *this;
     ++position.index_;
     return position;
   }
@@ -66,8 +71,9 @@ class WorkPosition {
   __device__ __forceinline__ int slot() const { return index_ % kWorkSlots; }
   __device__ __forceinline__ std::uint32_t parity() const { return index_ / kWorkSlots % 2; }
 
-  WorkQueue& queue_;
+  WorkQueueOf<T>& queue_;
   std::uint32_t index_ = 0;
 };
+using WorkPosition = WorkPositionOf<Work>;
 
 }  // namespace flashlatent::parts

@@ -1,0 +1,103 @@
+#include "cuda/dense/teams.h"
+
+#include <algorithm>
+
+#include "cuda/parts/team_room.h"
+#include "plan/host_plan.h"
+
+namespace flashlatent::cuda {
+
+namespace {
+
+/// Teams that run at once: on an H200, whose GPCs have 16 or 18 SMs each but for those that are switched off,
+/// 15 of 8 and 7 of 16. Other devices may run one more or less.
+constexpr int kUnusedSms = 12;
+constexpr int resident_teams(int team, int workers) {
+  return std::min(std::max(workers - kUnusedSms, 0), parts::kMostTeams * 8) / team;
+}
+/// On a slice of a device that may not hold one team it is no choice.
+constexpr int kNoTeam = 1 << 30;
+constexpr int kFewBlocks = 4;
+
+/// What a block takes a team, of which a CTA has at most `blocks`, of `items` requests and rounds.
+int block_cost(const schedule::Geometry& g, const TeamCosts& costs, std::int64_t blocks, std::int64_t items,
+               int workers) {
+  // Who has fewer than the most is done earlier: so many are busy all the time, or as good as.
+  const std::int64_t busy = items * schedule::max_blocks(g) * g.lanes / std::max<std::int64_t>(blocks, 1);
+  const int ctas = static_cast<int>(std::min<std::int64_t>({busy, g.parts * g.lanes * g.team, workers}));
+  const int streaming = std::max(costs.block_alone, costs.block_streaming * ctas / std::max(workers, 1));
+  return std::max((blocks > kFewBlocks && g.lanes == 1 ? streaming : costs.block_here) / g.team, 1);
+}
+
+/// The costs of a schedule of these parts.
+schedule::CostModel cost_of(const schedule::Geometry& g, const TeamCosts& costs, int workers) {
+  const std::int64_t items = std::int64_t{g.requests} * g.rounds;
+  // A part of several items may begin inside one and end inside another.
+  const std::int64_t segments =
+      g.whole != schedule::kCutLine || items == 1 ? 1 : (items + g.parts - 1) / g.parts + 1;
+  const int more = static_cast<int>(std::min<std::int64_t>(segments - 1, 1 << 16));
+  const std::int64_t blocks = schedule::max_blocks(g) /
+                              std::max<std::int64_t>(g.parts / std::max<std::int64_t>(items, 1), 1) / g.team;
+  const int block = block_cost(g, costs, blocks, items, workers);
+  // To the plan a segment costs less than half a block: each team gets as many blocks then, and none of its
+  // CTAs one more than the others.
+  return {.per_block = block,
+          .per_split = std::max(block / 4, 1),
+          .per_call = costs.call + more * costs.next_segment,
+          .per_merge = g.whole == schedule::kShared ? costs.shared_merge : costs.merge};
+}
+
+/// Each request is the work of one team, or of several that merge in the kernel. A lone one is that of as
+/// many as make the longest share of a CTA shortest, by the page table's reach; of others lengths decide.
+schedule::Geometry shared_items(schedule::Geometry g, const TeamCosts& costs, int workers) {
+  g.whole = schedule::kShared;
+  g.cost = cost_of(g, costs, workers);
+  schedule::Geometry fewer = g;
+  for (int parts = g.parts - 1; parts > 0 && g.requests == 1; --parts) {
+    fewer.parts = parts;
+    fewer.cost = cost_of(fewer, costs, workers);
+    if (schedule::estimate(fewer) <= schedule::estimate(g)) g = fewer;
+  }
+  return g;
+}
+
+}  // namespace
+
+schedule::Geometry team_geometry(const DecodeProblem& problem, int workers, const TeamShape& shape) {
+  const TeamCosts& costs = shape.costs;
+  const int teams = resident_teams(shape.team, workers);
+  schedule::Geometry g =
+      split_geometry(problem, teams * shape.team,
+                     {.tile_rows = shape.tile_rows, .cost = {.per_call = kNoTeam}, .team = shape.team});
+  if (teams == 0) return g;
+  // Row tiles side by side, if there is a team for each: one after another they would take a segment each.
+  const int tiles = g.lanes * g.rounds;
+  if (tiles <= teams) {
+    g.lanes = tiles;
+    g.rounds = 1;
+    g.parts = teams / tiles;
+  }
+  g.cost = cost_of(g, costs, workers);
+  std::optional<schedule::Geometry> whole = schedule::whole_items(g);
+  if (!whole || g.rounds > 1) return g;
+  whole->cost = cost_of(*whole, costs, workers);
+  // A lone request gains most from being shared.
+  schedule::Geometry lone = g;
+  lone.parts -= g.requests - 1;
+  lone.requests = 1;
+  if (schedule::estimate(*whole) <= schedule::estimate(shared_items(lone, costs, workers))) return *whole;
+  return shared_items(g, costs, workers);
+}
+
+std::size_t team_workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
+  const std::size_t rows = g.tile_rows;
+  const std::size_t partial = rows * problem.cache.v_dim * sizeof(float) +  // as UnitPartial has them
+                              parts::kMostUnits * (rows * 2 * sizeof(float) + sizeof(std::uint64_t));
+  return std::max(decode_workspace_bytes(problem, g), parts::kMostTeams * partial);
+}
+
+std::string not_invariant() {
+  return "batch_invariant is true; false is accepted, since the batch decides how a request is shared out";
+}
+
+}  // namespace flashlatent::cuda

@@ -1,0 +1,39 @@
+// What kernels by teams share on the host: clusters of CTAs that share a segment's blocks, for calls too
+// small to fill the device.
+#pragma once
+
+#include "cuda/dense/dense.h"
+
+namespace flashlatent::cuda {
+
+/// Nanoseconds. A CTA's time is
+///   call + more segments * next_segment + blocks * (what a block takes)
+/// and a block takes block_streaming where all SMs read from memory, in proportion less where fewer do, but
+/// never less than block_alone; but block_here if it need not be waited for: one of the first few, which are
+/// on their way before any is needed, or of several row tiles', which find it in L2.
+struct TeamCosts {
+  int call;          ///< Launch, until the first block is there, exchange, output.
+  int next_segment;  ///< All of all CTAs meet between two segments, and memory waits meanwhile.
+  int merge;         ///< The combine step, where a request is several parts.
+  int shared_merge;  ///< Teams that share a request merge in the kernel.
+  int block_here, block_alone, block_streaming;
+};
+
+/// One kernel's.
+struct TeamShape {
+  int tile_rows;
+  int team;
+  TeamCosts costs;
+};
+
+/// Teams as there is room for, or one for each request and group of row tiles if splits never pay.
+schedule::Geometry team_geometry(const DecodeProblem& problem, int workers, const TeamShape& shape);
+
+/// With room for partial results of teams that share a request, and their tickets, at most. Smaller batches
+/// than the problem's need no more: callers ask at the largest.
+std::size_t team_workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& geometry);
+
+/// Why teams do not take what they cannot keep.
+std::string not_invariant();
+
+}  // namespace flashlatent::cuda

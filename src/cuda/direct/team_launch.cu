@@ -1,0 +1,59 @@
+// The direct kernel by teams, for calls too small to fill the device: host side.
+#include "cuda/cuda_backend.h"
+#include "cuda/dense/teams.h"
+#include "cuda/direct/config.h"
+#include "cuda/direct/instances.h"
+
+namespace flashlatent::cuda {
+
+namespace {
+
+constexpr int kTeam = 8;
+
+// From calls of 1 to 18 blocks a CTA, which take 6 us beside them; 5 more, since so much is what the other
+// kernels are estimated at above what small calls from this cache take them.
+constexpr TeamShape kShape = {.tile_rows = direct::Config<kTeam>::kRows,
+                              .team = kTeam,
+                              .costs = {.call = 11000,
+                                        .next_segment = 6000,
+                                        .merge = 3000,
+                                        .shared_merge = 2800,
+                                        .block_here = 1500,
+                                        .block_alone = 1650,
+                                        .block_streaming = 1650}};
+
+const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
+  const auto& cache = problem.cache;
+  return find_instance({direct::kTeams},
+                       {cache.dtype, cache.qk_dim, cache.v_dim, kShape.tile_rows, loading, 1, kTeam});
+}
+
+std::optional<std::string> declines(const DecodeProblem& problem) {
+  if (std::optional<std::string> reason = kDirectKernel.declines(problem)) return reason;
+  if (problem.options.batch_invariant) return not_invariant();
+  return std::nullopt;
+}
+
+schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+  return team_geometry(problem, workers, kShape);
+}
+
+Status launch(const DecodeCall& call) {
+  return launch_dense(call, [](const DecodeCall& c, Loading loading) { return find(c.problem, loading); });
+}
+
+}  // namespace
+
+const DecodeKernel kDirectTeam8Kernel = {
+    .name = "direct_team8",
+    .backend = Backend::kCuda,
+    .takes =
+        "fp8_656 caches, up to 16 query rows a KV head, for small batches; dense and sparse, any page "
+        "size; not with batch_invariant",
+    .declines = declines,
+    .geometry = geometry,
+    .workspace_bytes = team_workspace_bytes,
+    .launch = launch,
+};
+
+}  // namespace flashlatent::cuda

@@ -1,0 +1,7 @@
+#include "cuda/direct/instance.cuh"
+
+namespace flashlatent::direct {
+
+constinit const Instances kTeams = instances<8>();
+
+}  // namespace flashlatent::direct

@@ -1,0 +1,185 @@
+// A team: the kTeam CTAs of a cluster, each with a share of a segment's blocks. What they have is merged
+// without a trip to memory: the output (unnormalised fp32) is cut into units, 16 bytes of each of 128
+// threads; every CTA sends each unit to the unit's owner, and its rows' statistics to all owners, by
+// asynchronous stores that the owner's barrier counts; the owner adds them up in the order of ranks and
+// writes. All CTAs of a team walk the same segments. A segment with blocks is an exchange; a CTA without any
+// of them sends nothing, which everybody can work out.
+//
+// Barriers (arrivals) of each CTA, and why none is waited for with a wrong parity:
+// - received (1: this CTA's, which announces the bytes of all that send): phase n is the n-th exchange. Bytes
+//   of exchange n + 1 come after this CTA has said that it has read those of the n-th (next).
+// - may_send (kTeam): phase n is complete when all CTAs have read what came in exchange n. Each CTA says so
+//   when it begins exchange n + 1, and then waits for the others before it sends. It is not two phases ahead:
+//   the next one needs this CTA's own arrival.
+// Within a CTA exchanges follow one another: all computing threads meet after each. The cluster meets once,
+// before the first. Nobody need wait for others at the end: what is sent to a CTA it waits for, and arrivals
+// at may_send come only in exchanges that all take part in.
+//
+// A kernel's Config says how its output is cut:
+//   kUnits, kOwnedUnits, kOwners     units of a tile, those of an owner, and how many own any
+//   unit_row(), unit_column()        of (unit, thread): where the first of the thread's values is
+//   kPairApart                       they are columns column + {0, 1} + {0, kPairApart}
+//   kLargestP                        by which outputs are too large for their sums
+//   kTeamsAtOnce                     that a thread adds up, of those that share a request (team_merge.cuh)
+// and its SharedMemory has `team`, a TeamMemory, and incoming(sender, owner), where the owner gets what
+// `sender` has of its units.
+#pragma once
+
+#include "cuda/parts/arguments.cuh"
+#include "cuda/parts/softmax.cuh"
+#include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/copy.cuh"
+
+namespace flashlatent::parts {
+
+/// A query row's maximum, in base 2, and its sum.
+struct RowStatistics {
+  float max, sum;
+};
+
+template <class Config>
+struct TeamMemory {
+  float2 statistics[Config::kTeam][Config::kRows];  // from each rank: maximum in base 2, sum
+  ptx::Barrier received;
+  ptx::Barrier may_send;
+  bool is_last[Config::kOwnedUnits];  // of the teams that share a request, by unit
+
+  /// One thread, before the cluster meets.
+  __device__ __forceinline__ void init() {
+    ptx::init(received, 1);
+    ptx::init(may_send, Config::kTeam);
+  }
+};
+
+/// What the owner of units gets from one CTA.
+template <class Config>
+using TeamUnits = float4[Config::kOwnedUnits][128];
+
+/// Where a computing thread's 16 bytes of a unit are.
+struct UnitPlace {
+  int unit;  // or -1: this thread has none
+  int n;     // row
+  int column;
+
+  /// Is it the one that keeps its row's statistics?
+  __device__ __forceinline__ bool begins_row() const { return column % 64 == 0; }
+};
+
+__device__ __forceinline__ void add_weighted(float (&x)[4], float4 theirs, float weight) {
+  x[0] += theirs.x * weight;
+  x[1] += theirs.y * weight;
+  x[2] += theirs.z * weight;
+  x[3] += theirs.w * weight;
+}
+
+/// One CTA's side of an exchange.
+template <class Shared>
+class Exchange {
+ public:
+  using Config = typename Shared::Config;
+
+  /// `number`: exchanges before this one. `blocks`: of the segment, all CTAs' together.
+  __device__ __forceinline__ Exchange(Shared& shared, std::uint32_t number, int blocks)
+      : shared_(shared), team_(shared.team), number_(number), blocks_(blocks), rank_(rank()) {
+    const int of = threadIdx.x % 32 % kTeam;
+    const bool has =
+        schedule::share_begin(blocks_, kTeam, of) < schedule::share_begin(blocks_, kTeam, of + 1);
+    sharers_ = __ballot_sync(0xffffffff, has);
+  }
+
+  /// What this thread adds up.
+  __device__ __forceinline__ static UnitPlace own_place() {
+    const int slot = threadIdx.x / 128, thread = threadIdx.x % 128;
+    if (rank() >= Config::kOwners || slot >= Config::kOwnedUnits) return {-1, 0, 0};
+    const int unit = rank() * Config::kOwnedUnits + slot;
+    return {unit, Config::unit_row(unit, thread), Config::unit_column(unit, thread)};
+  }
+
+  /// Announces what this CTA will get; afterwards it may send.
+  __device__ __forceinline__ void open() {
+    if (blocks_ == 0) return;
+    if (threadIdx.x == 0) {
+      ptx::arrive_expecting(team_.received,
+                            rank_ < Config::kOwners ? min(blocks_, kTeam) * kBytesASender : 0);
+    }
+    if (number_ == 0) return;
+    if (threadIdx.x < kTeam) ptx::arrive_at(threadIdx.x, team_.may_send);
+    ptx::wait(team_.may_send, (number_ - 1) & 1);
+  }
+
+  /// Rows' statistics to all owners; `row_of(n)` is asked by one thread for each.
+  template <class RowOf>
+  __device__ __forceinline__ void send_statistics(RowOf row_of) const {
+    static_assert(Config::kOwners <= Config::kComputeThreads / Config::kRows);
+    const int owner = threadIdx.x / Config::kRows, n = threadIdx.x % Config::kRows;
+    if (owner >= Config::kOwners) return;
+    const RowStatistics row = row_of(n);
+    ptx::send(ptx::address_in(owner, &team_.statistics[rank_][n]), make_float2(row.max, row.sum),
+              ptx::address_in(owner, &team_.received));
+  }
+
+  /// The way of a unit's values to its owner.
+  struct Route {
+    std::uint32_t to, received;
+
+    /// Those of the thread `on` places on.
+    __device__ __forceinline__ void send(int on, float4 values) const {
+      ptx::send(to + on * static_cast<std::uint32_t>(sizeof(float4)), values, received);
+    }
+  };
+  /// Of the thread at place `thread` of the unit's 128.
+  __device__ __forceinline__ Route route(int unit, int thread) const {
+    const int owner = unit / Config::kOwnedUnits;
+    return {ptx::address_in(owner, &shared_.incoming(rank_, owner)[unit % Config::kOwnedUnits][thread]),
+            ptx::address_in(owner, &team_.received)};
+  }
+
+  /// Waits until all that others send is here.
+  __device__ __forceinline__ void receive() {
+    if (blocks_ > 0) ptx::wait_for_cluster(team_.received, number_ & 1);
+  }
+
+  /// The thread's values of all CTAs together, in the order of ranks, unnormalised, and their row.
+  __device__ __forceinline__ RowStatistics add_up(float (&x)[4], int n) const {
+    return blocks_ >= kTeam ? add_up<true>(x, n) : add_up<false>(x, n);
+  }
+
+ private:
+  static constexpr int kTeam = Config::kTeam;
+  static constexpr int kBytesASender =
+      Config::kOwnedUnits * Config::kUnitBytes + Config::kRows * static_cast<int>(sizeof(float2));
+
+  __device__ __forceinline__ static int rank() { return blockIdx.x % kTeam; }
+
+  /// kAll: all CTAs have a share, so that there is nothing to ask, and loads go together.
+  template <bool kAll>
+  __device__ __forceinline__ RowStatistics add_up(float (&x)[4], int n) const {
+    constexpr int kAtOnce = kAll ? 8 : 1;
+    const int slot = threadIdx.x / 128, thread = threadIdx.x % 128;
+    RowStatistics all{-INFINITY, 0};
+#pragma unroll kAtOnce
+    for (int rank = 0; rank < kTeam; ++rank) {
+      if (kAll || sharers_ >> rank & 1) all.max = fmaxf(all.max, team_.statistics[rank][n].x);
+    }
+    const float base = finite_or_zero(all.max);
+    x[0] = x[1] = x[2] = x[3] = 0;
+#pragma unroll kAtOnce
+    for (int rank = 0; rank < kTeam; ++rank) {
+      if (!kAll && !(sharers_ >> rank & 1)) continue;
+      const float2 row = team_.statistics[rank][n];
+      const float weight = exp2_fast(row.x - base);
+      all.sum += row.y * weight;
+      add_weighted(x, shared_.incoming(rank, rank_)[slot][thread], weight);
+    }
+    return all;
+  }
+
+  Shared& shared_;
+  TeamMemory<Config>& team_;
+  const std::uint32_t number_;
+  const int blocks_;
+  const int rank_;
+  unsigned sharers_;  // a bit a rank
+};
+
+}  // namespace flashlatent::parts

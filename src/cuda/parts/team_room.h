@@ -1,0 +1,9 @@
+// What teams that share requests have room for, in the workspace and where one adds up what all have.
+#pragma once
+
+namespace flashlatent::parts {
+
+inline constexpr int kMostTeams = 16;  // at once
+inline constexpr int kMostUnits = 16;  // of a tile (team.cuh)
+
+}  // namespace flashlatent::parts

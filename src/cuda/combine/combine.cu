@@ -145,15 +145,26 @@ struct LongMerges {
     const int usual = g.parts / max(g.requests, 1);
     return merge.slot_end - merge.slot_begin > max(kManyParts, 4 * usual);
   }
-  /// By all threads of the CTA.
+  /// By all threads of the CTA. In the plan's order: CTAs share them out by their places here.
   __device__ __forceinline__ void find(const parts::DecodeArguments& args) {
-    if (threadIdx.x == 0) count = 0;
-    __syncthreads();
-    for (int i = threadIdx.x; i < args.plan_header->merges; i += kWarps * 32) {
-      if (!is_long(args.geometry, args.merges[i])) continue;
-      const int place = atomicAdd(&count, 1);
-      if (place < kMost) merges[place] = i;
+    __shared__ int found[kWarps];  // by each warp
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int before = 0;
+    for (int begin = 0; begin < args.plan_header->merges; begin += kWarps * 32) {
+      const int i = begin + static_cast<int>(threadIdx.x);
+      const bool mine = i < args.plan_header->merges && is_long(args.geometry, args.merges[i]);
+      const std::uint32_t lanes = __ballot_sync(0xffffffff, mine);
+      if (lane == 0) found[warp] = __popc(lanes);
+      __syncthreads();
+      int place = before + __popc(lanes & ((1U << lane) - 1));
+      for (int other = 0; other < kWarps; ++other) {
+        if (other < warp) place += found[other];
+        before += found[other];
+      }
+      if (mine && place < kMost) merges[place] = i;
+      __syncthreads();
     }
+    if (threadIdx.x == 0) count = before;
     __syncthreads();
   }
   /// Were there too many to be listed? Then warps merge them.

@@ -35,8 +35,7 @@ class TeamMerge {
 
   /// One warpgroup's half of the output, and its share of the rows' sums. After all CTAs have read their KV.
   /// By CTAs without blocks, too.
-  template <int kMe>
-  __device__ __forceinline__ void send(const float (&o)[Config::kHalfDim / 2], parts::RowPair base,
+  __device__ __forceinline__ void send(int me, const float (&o)[Config::kHalfDim / 2], parts::RowPair base,
                                        parts::RowPair sum) const {
     const int lane = threadIdx.x % 32;
     const bool has = sends(rank_);
@@ -49,10 +48,10 @@ class TeamMerge {
 #pragma unroll
           for (int i = 0; i < Config::kHalfDim / 16; ++i) {
             const float* low = &o[8 * i + 2 * half];
-            incoming()[rank_][place][kMe][i][lane] = make_float4(low[0], low[1], low[4], low[5]);
+            incoming()[rank_][place][me][i][lane] = make_float4(low[0], low[1], low[4], low[5]);
           }
           if (lane % 4 == 0) {
-            rows()[rank_][8 * place + lane / 4][kMe] =
+            rows()[rank_][8 * place + lane / 4][me] =
                 make_float2(half ? base.high : base.low, half ? sum.high : sum.low);
           }
         }
@@ -61,7 +60,7 @@ class TeamMerge {
       }
       if (!has) continue;
       const std::uint32_t received = ptx::address_in(owner, &shared_.team.received);
-      const std::uint32_t to = ptx::address_in(owner, &incoming()[rank_][place][kMe][0][lane]);
+      const std::uint32_t to = ptx::address_in(owner, &incoming()[rank_][place][me][0][lane]);
 #pragma unroll
       for (int i = 0; i < Config::kHalfDim / 16; ++i) {
         const float* low = &o[8 * i + 2 * half];
@@ -69,7 +68,7 @@ class TeamMerge {
                   make_float4(low[0], low[1], low[4], low[5]), received);
       }
       if (lane % 4 == 0) {
-        ptx::send(ptx::address_in(owner, &rows()[rank_][8 * place + lane / 4][kMe]),
+        ptx::send(ptx::address_in(owner, &rows()[rank_][8 * place + lane / 4][me]),
                   make_float2(half ? base.high : base.low, half ? sum.high : sum.low), received);
       }
     }

@@ -39,6 +39,7 @@ class DevicePlan : public ::testing::Test {
     ASSERT_EQ(0, std::memcmp(a.header, b.header, sizeof(Header)));
     for (int k = 0; k <= g.parts; ++k) ASSERT_TRUE(a.cuts[k] == b.cuts[k]) << "cut " << k;
     ASSERT_EQ(0, std::memcmp(a.merges, b.merges, a.header->merges * sizeof(Merge)));
+    for (int r = 0; r < g.requests && has_order(g); ++r) ASSERT_EQ(a.successors[r], b.successors[r]) << r;
   }
 
   Executor executor_;
@@ -116,6 +117,7 @@ TEST_F(DevicePlan, OfSharedPrefixesEqualsTheHosts) {
     for (int k = 0; k <= batch.geometry.parts; ++k) {
       EXPECT_TRUE(of_host.cuts[k] == of_device.cuts[k]) << "cut " << k;
     }
+    for (int r = 0; r < requests; ++r) EXPECT_EQ(of_host.successors[r], of_device.successors[r]) << r;
   }
 }
 

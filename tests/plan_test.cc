@@ -23,7 +23,8 @@ class BuiltPlan {
   std::vector<std::vector<Segment>> parts(const std::vector<std::int32_t>& lengths) {
     std::vector<std::vector<Segment>> parts(batch_.geometry.parts);
     for (int p = 0; p < batch_.geometry.parts; ++p) {
-      PartWalker walker(batch_.geometry, view().cuts[p], view().cuts[p + 1], lengths.data());
+      PartWalker walker(batch_.geometry, view().cuts[p], view().cuts[p + 1], view().successors,
+                        lengths.data());
       for (Segment segment; walker.next(segment);) parts[p].push_back(segment);
     }
     return parts;
@@ -119,6 +120,48 @@ TEST(Plan, NothingIsSplitWhereWholeRequestsTakeNoLonger) {
   EXPECT_EQ(merges(40, 132, 64), 0);
   EXPECT_GT(merges(100, 132, 8192), 0);
   EXPECT_EQ(merges(1, 132, 10000), 1);
+}
+
+// Short requests fill up what long ones leave, whatever the order they come in.
+TEST(Plan, FewRequestsArePacked) {
+  const CostModel cost{.per_block = 10, .per_split = 40, .per_merge = 40};
+  Batch pairs{{.requests = 10, .parts = 5, .max_tokens = 10000, .cost = cost}, {}};
+  for (int blocks = 100; blocks > 0; blocks -= 10) pairs.lengths.push_back(64 * blocks);
+  BuiltPlan of_pairs(pairs);
+  EXPECT_EQ(of_pairs.view().header->merges, 0);
+  for (const auto& part : of_pairs.parts(pairs.lengths)) {
+    ASSERT_EQ(part.size(), 2U);
+    EXPECT_EQ(part[0].block_end + part[1].block_end, 110);
+  }
+  // 128 requests of 1 to 128 blocks. Cuts at equal distances would split 99 of them on 132 parts, 64 on 66.
+  for (auto [parts, most_merges] : {std::pair{132, 66}, {66, 4}}) {
+    Batch batch{{.requests = 128, .parts = parts, .max_tokens = 10000, .cost = cost}, {}};
+    for (int i = 0; i < 128; ++i) batch.lengths.push_back(64 * (1 + i * 37 % 128));
+    BuiltPlan plan(batch);
+    EXPECT_LE(plan.view().header->merges, most_merges);
+    expect_complete(batch, plan, batch.lengths);
+  }
+}
+
+TEST(Plan, PiecesOfPackedRequestsAreNotShort) {
+  std::mt19937_64 engine(10);
+  int packed = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const Batch batch = random_batch(engine, false);
+    const Geometry& g = batch.geometry;
+    BuiltPlan plan(batch);
+    bool in_order = true;
+    for (int r = 0; r + 1 < g.requests; ++r) in_order = in_order && plan.view().successors[r] == r + 1;
+    EXPECT_TRUE(in_order || may_pack(g, plan.view().cost_prefix[g.requests]));
+    if (in_order) continue;
+    ++packed;
+    for (const auto& part : plan.parts(batch.lengths)) {
+      for (const Segment& s : part) {
+        ASSERT_TRUE(s.slot < 0 || s.block_end - s.block_begin >= kLeastPiece) << "batch " << i;
+      }
+    }
+  }
+  EXPECT_GT(packed, 100);
 }
 
 TEST(Plan, TotalCostIsThatOfUnsplitRequests) {

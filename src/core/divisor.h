@@ -20,9 +20,9 @@ struct Divisor {
   std::uint32_t multiplier = (1U << 31) + 1;
   std::uint32_t shift = 31;
 
-  Divisor() = default;
+  FLASHLATENT_DIVISOR_FUNCTION Divisor() {}
   /// `divisor` is from 1 to 2^31 - 1.
-  explicit Divisor(std::int32_t divisor) : value(divisor) {
+  FLASHLATENT_DIVISOR_FUNCTION explicit Divisor(std::int32_t divisor) : value(divisor) {
     std::uint32_t log = 0;
     while ((1LL << log) < divisor) ++log;
     shift = 31 + log;

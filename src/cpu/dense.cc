@@ -445,7 +445,7 @@ Status launch(const DecodeCall& decode_call) {
   }
 #pragma omp parallel for schedule(static, 1) num_threads(g.parts)
   for (int part = 0; part < g.parts; ++part) {
-    schedule::PartWalker walker(g, plan.cuts[part], plan.cuts[part + 1], lengths);
+    schedule::PartWalker walker(g, plan.cuts[part], plan.cuts[part + 1], plan.successors, lengths);
     for (schedule::Segment segment; walker.next(segment);)
       run_segment(problem, call, workspace, part, prefixes, segment);
   }

@@ -90,7 +90,7 @@ Result<PlanDescription> describe_plan(const schedule::Geometry& g, const std::in
   }
   for (std::int32_t p = 0; p < g.parts; ++p) {
     PlanPart part;
-    schedule::PartWalker walker(g, view.cuts[p], view.cuts[p + 1], lengths);
+    schedule::PartWalker walker(g, view.cuts[p], view.cuts[p + 1], view.successors, lengths);
     for (schedule::Segment s; walker.next(s);) {
       part.segments.push_back({s.request, s.round, s.block_begin, s.block_end, s.slot});
       part.cost += g.cost.per_split + std::int64_t{s.block_end - s.block_begin} * g.cost.per_block;

@@ -1,6 +1,10 @@
 #include "plan/host_plan.h"
 
 #include <algorithm>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <vector>
 
 #include "core/message.h"
 
@@ -37,14 +41,98 @@ void cut_into_shares(const Geometry& g, PlanView plan) {
   plan.header->slots = g.parts;
 }
 
+/// Items for pack_parts(), those that cost most first.
+class Items {
+ public:
+  Items(const Geometry& g, const std::int64_t* cost_prefix) : order_(g.requests) {
+    auto cost = [&](std::int32_t r) {
+      return static_cast<std::int32_t>(cost_prefix[r + 1] - cost_prefix[r]);
+    };
+    std::iota(order_.begin(), order_.end(), 0);
+    std::stable_sort(order_.begin(), order_.end(),
+                     [&](std::int32_t a, std::int32_t b) { return cost(a) > cost(b); });
+    for (std::int32_t r : order_) costs_.push_back(cost(r));
+    put_back();
+  }
+
+  void put_back() {
+    taken_.assign(order_.size(), false);
+    requests_.clear();
+  }
+
+  Unpacked longest() const { return longest_within(std::numeric_limits<std::int32_t>::max()); }
+  Unpacked longest_within(std::int32_t cost) const {
+    auto i = std::lower_bound(costs_.begin(), costs_.end(), cost, std::greater<>()) - costs_.begin();
+    while (i < std::ssize(costs_) && taken_[i]) ++i;
+    return i < std::ssize(costs_) ? item(i) : kNone;
+  }
+  Unpacked shortest() const {
+    auto i = std::ssize(costs_) - 1;
+    while (i >= 0 && taken_[i]) --i;
+    return i >= 0 ? item(i) : kNone;
+  }
+  void take(Unpacked item) {
+    taken_[item.place] = true;
+    requests_.push_back(order_[item.place]);
+  }
+
+  /// In the order of takes.
+  const std::vector<std::int32_t>& requests() const { return requests_; }
+
+ private:
+  static constexpr Unpacked kNone{-1, -1};
+  Unpacked item(std::ptrdiff_t place) const { return {static_cast<std::int32_t>(place), costs_[place]}; }
+
+  std::vector<std::int32_t> order_, costs_, requests_;
+  std::vector<bool> taken_;
+};
+
+/// Partial results of these cuts.
+std::int32_t slots_of(const Geometry& g, const Cut* cuts) {
+  std::int32_t slots = 0;
+  for (std::int32_t k = 1; k <= g.parts; ++k) {
+    slots += opens_segment(cuts[k], cuts[k - 1]) + opens_merge(cuts[k], cuts[k - 1]);
+  }
+  return slots;
+}
+
+/// Other cuts, without slots, and successors, if packing leaves fewer partial results than the cuts there
+/// are.
+void pack_items(const Geometry& g, PlanView plan) {
+  const std::int64_t round_cost = plan.cost_prefix[g.requests];
+  if (!may_pack(g, round_cost)) return;
+  Items items(g, plan.cost_prefix);
+  std::vector<Cut> cuts(g.parts + 1);  // with the item's place in the order as request
+  auto cut = [&](std::int32_t k, std::int32_t item, std::int32_t block) { cuts[k] = {0, item, block, 0}; };
+  bool fits = false;
+  for (std::int32_t i = 0; i < kPackings && !fits; ++i) {
+    items.put_back();
+    fits = pack_parts(g, packing_bound(g, round_cost, i), items, cut);
+  }
+  if (!fits) return;
+  const std::vector<std::int32_t>& order = items.requests();
+  for (Cut& c : cuts) c = packed_cut(g, c.request, c.block, order.data());
+  if (slots_of(g, cuts.data()) >= slots_of(g, plan.cuts)) return;
+  std::copy(cuts.begin(), cuts.end(), plan.cuts);
+  for (std::int32_t i = 0; i < g.requests; ++i)
+    plan.successors[order[i]] = packed_successor(g, i, order.data());
+}
+
 void cut_balanced(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
   bool whole = true;  // do all parts fit if items stay whole?
   for (std::int32_t k = 0; k < g.parts; ++k) whole = whole && whole_part_fits(g, plan.cost_prefix, k);
+  for (std::int32_t k = 0; k <= g.parts; ++k) {
+    plan.cuts[k] = balanced_cut(g, plan.cost_prefix, k, lengths, whole);
+  }
+  for (std::int32_t r = 0; r < g.requests && plan.successors != nullptr; ++r) {
+    plan.successors[r] = r + 1 < g.requests ? r + 1 : ~0;
+  }
+  if (!whole) pack_items(g, plan);
   std::int32_t segments = 0;  // segments opened inside items, up to this cut
   std::int32_t merges = 0;    // items cut, up to this cut
   Cut before{0, 0, 0, 0};
   for (std::int32_t k = 0; k <= g.parts; ++k) {
-    Cut cut = balanced_cut(g, plan.cost_prefix, k, lengths, whole);
+    Cut cut = plan.cuts[k];
     segments += opens_segment(cut, before);
     merges += opens_merge(cut, before);
     cut.slot = balanced_slot(cut, segments, merges);

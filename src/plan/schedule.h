@@ -10,10 +10,15 @@
 // Splits are left out altogether where cuts at the nearest ends of items make no part longer than splits and
 // the combine step would: 128 equal requests on 132 SMs are 128 parts, not 132 with two segments each.
 //
-// Every cut is a closed form over prefix sums: no loop over requests depends on the one before.
+// Every cut is a closed form over prefix sums: no loop over requests depends on the one before. Of this there
+// is one exception. Equal cuts split nearly every one of a few hundred requests of varied lengths; up to
+// kMostPacked of them are therefore packed (pack_parts() below), which puts them on the line in another
+// order.
 #pragma once
 
 #include <cstdint>
+
+#include "core/divisor.h"
 
 #ifdef __CUDACC__
 #define FLASHLATENT_HOST_DEVICE __host__ __device__ __forceinline__
@@ -149,15 +154,21 @@ FLASHLATENT_HOST_DEVICE std::int64_t max_slots(const Geometry& g) {
   return g.parts - 1 + max_merges(g);
 }
 
-/// The plan in memory: header | cuts[parts + 1] | merges[max_merges], and what only its builder uses: cost
-/// prefix[requests + 1] | slot prefix[requests + 1] (fixed_split only). Prefixes are of one round: the cost
-/// and the partial slots before a request, and in all.
+/// Are items on the line in an order of the plan's own? Else they are in that of requests.
+FLASHLATENT_HOST_DEVICE bool has_order(const Geometry& g) {
+  return g.whole == kCutLine && g.fixed_split == 0;
+}
+
+/// The plan in memory: header | cuts[parts + 1] | merges[max_merges] | cost prefix[requests + 1] |
+/// successors[requests] (has_order()) or slot prefix[requests + 1] (fixed_split). Prefixes are of one round:
+/// the cost and the partial slots before a request, and in all; only the builder uses them.
 struct PlanView {
   Header* header;
   Cut* cuts;
   Merge* merges;
   std::int64_t* cost_prefix;
   std::int32_t* slot_prefix;
+  std::int32_t* successors;  ///< The request after each on the line; of the last, ~ the first. Null: + 1.
 };
 
 /// The geometry by which a plan is cut if only the first `parts` get any work: those after them begin and end
@@ -170,7 +181,7 @@ FLASHLATENT_HOST_DEVICE Geometry with_parts(Geometry g, std::int32_t parts) {
 FLASHLATENT_HOST_DEVICE std::int64_t plan_bytes(const Geometry& g) {
   return static_cast<std::int64_t>(sizeof(Header)) + (g.parts + 1LL) * sizeof(Cut) +
          max_merges(g) * sizeof(Merge) + (g.requests + 1LL) * sizeof(std::int64_t) +
-         (g.fixed_split > 0 ? (g.requests + 1LL) * sizeof(std::int32_t) : 0);
+         (g.whole == kCutLine ? (g.requests + 1LL) * sizeof(std::int32_t) : 0);
 }
 
 FLASHLATENT_HOST_DEVICE PlanView plan_view(const Geometry& g, void* memory) {
@@ -180,6 +191,7 @@ FLASHLATENT_HOST_DEVICE PlanView plan_view(const Geometry& g, void* memory) {
   view.merges = reinterpret_cast<Merge*>(view.cuts + g.parts + 1);
   view.cost_prefix = reinterpret_cast<std::int64_t*>(view.merges + max_merges(g));
   view.slot_prefix = reinterpret_cast<std::int32_t*>(view.cost_prefix + g.requests + 1);
+  view.successors = has_order(g) ? view.slot_prefix : nullptr;
   return view;
 }
 
@@ -269,6 +281,110 @@ FLASHLATENT_HOST_DEVICE bool whole_part_fits(const Geometry& g, const std::int64
   return cost <= cost_prefix[g.requests] * g.rounds / g.parts + g.cost.per_split + g.cost.per_merge;
 }
 
+/// The most requests that are packed, and the most parts they are packed into: that takes a device a step
+/// each.
+inline constexpr std::int32_t kMostPacked = 256;
+inline constexpr std::int32_t kMostPackedParts = 160;
+/// No piece of a packed item is shorter: so many blocks hardly cover what a segment takes to begin and to
+/// write.
+inline constexpr std::int32_t kLeastPiece = 4;
+/// How many bounds of a part packing tries, from the ideal to what cuts at equal distances keep.
+inline constexpr std::int32_t kPackings = 8;
+static_assert(kPackings >= 2 * kLeastPiece, "may_pack() keeps what pack_parts() adds to costs far from 2^31");
+
+/// Are items packed if they do not stay whole in their order? Costs must be far from 32 bits' end.
+FLASHLATENT_HOST_DEVICE bool may_pack(const Geometry& g, std::int64_t round_cost) {
+  return has_order(g) && g.rounds == 1 && g.requests > 1 && g.requests <= kMostPacked && g.parts > 1 &&
+         g.parts <= kMostPackedParts &&
+         round_cost + kPackings * (std::int64_t{g.cost.per_split} + g.cost.per_block) < 1 << 30;
+}
+
+/// The bound of a part's cost in packing number `index`: the least one that all items fit into is taken.
+FLASHLATENT_HOST_DEVICE std::int32_t packing_bound(const Geometry& g, std::int64_t round_cost,
+                                                   std::int32_t index) {
+  const auto total = static_cast<std::int32_t>(round_cost);
+  return total / g.parts + (total % g.parts != 0) +
+         (g.cost.per_split + g.cost.per_block) * (index + 1) / kPackings;
+}
+
+/// An item that is not yet in a part.
+struct Unpacked {
+  std::int32_t place;  ///< Among those of one packing.
+  std::int32_t cost;   ///< -1: there is none.
+};
+
+/// Fills parts one after another, up to `bound`: with the longest item that fits if little is left over then
+/// or another one fits as well, else with a piece of the longest there is, whose rest opens the next part (as
+/// in McNaughton's rule). So pieces are few, and short items fill up what long ones leave. Does it all fit?
+///
+/// `items` has longest(), longest_within(cost) and shortest() of those that are left, and take(Unpacked).
+/// `cut(k, item, block)` is told that part k begins there; items are numbered in the order of takes.
+#ifdef __CUDACC__
+#pragma nv_exec_check_disable
+#endif
+template <class Items, class Cuts>
+FLASHLATENT_HOST_DEVICE bool pack_parts(const Geometry& g, std::int32_t bound, Items& items, Cuts&& cut) {
+  const Divisor per_block(g.cost.per_block);
+  const std::int32_t least_blocks = kLeastPiece * g.cost.per_block;
+  const std::int32_t least_piece = g.cost.per_split + least_blocks;
+  // Blocks of a piece, of an item that would cost `cost`: not so many that its rest is short.
+  auto piece = [&](std::int32_t room, std::int32_t cost) {
+    const std::int32_t most = cost - least_blocks;
+    return per_block.quotient((room < most ? room : most) - g.cost.per_split);
+  };
+  if (bound < least_piece) return false;
+  std::int32_t taken = 0;   // items
+  std::int32_t rest = 0;    // cost of what is left of the last one
+  std::int32_t before = 0;  // its blocks in earlier parts
+  for (std::int32_t k = 0; k < g.parts; ++k) {
+    cut(k, before > 0 ? taken - 1 : taken, before);
+    if (rest > bound) {
+      const std::int32_t blocks = piece(bound, rest);
+      if (blocks < kLeastPiece) return false;
+      rest -= blocks * per_block.value;
+      before += blocks;
+      continue;
+    }
+    std::int32_t room = bound - rest;
+    rest = before = 0;
+    for (;;) {
+      const Unpacked longest = items.longest();
+      if (longest.cost < 0) break;
+      const Unpacked fitting = longest.cost <= room ? longest : items.longest_within(room);
+      const std::int32_t left = room - fitting.cost;
+      // Without branches: a device takes some 300 clocks a step, all of them for one thing after another.
+      const bool fits = fitting.cost >= 0, leaves_little = left < least_piece;
+      const bool leaves_room = left >= items.shortest().cost, is_longest = fitting.place == longest.place;
+      const bool can_split = (room >= least_piece) & (longest.cost >= least_piece + least_blocks);
+      const bool splits = can_split & !(fits & (leaves_little | leaves_room | is_longest));
+      if (!(splits | fits)) break;
+      items.take(splits ? longest : fitting);
+      ++taken;
+      if (splits) {
+        before = piece(room, longest.cost);
+        rest = longest.cost - before * per_block.value;
+        break;
+      }
+      room = left;
+    }
+  }
+  cut(g.parts, taken, 0);
+  return before == 0 && items.longest().cost < 0;
+}
+
+/// A cut of packed items, at a block of item number `item` of `order`.
+FLASHLATENT_HOST_DEVICE Cut packed_cut(const Geometry& g, std::int32_t item, std::int32_t block,
+                                       const std::int32_t* order) {
+  if (item == g.requests) return {g.rounds, 0, 0, 0};
+  return {0, order[item], block, 0};
+}
+
+/// The successor of item number `item` of `order`.
+FLASHLATENT_HOST_DEVICE std::int32_t packed_successor(const Geometry& g, std::int32_t item,
+                                                      const std::int32_t* order) {
+  return item + 1 < g.requests ? order[item + 1] : ~order[0];
+}
+
 /// With kShared: the parts of the requests before `request`. Each has one; of the others it has its share.
 FLASHLATENT_HOST_DEVICE std::int32_t parts_before(const Geometry& g, const std::int64_t* cost_prefix,
                                                   std::int32_t request) {
@@ -350,13 +466,14 @@ FLASHLATENT_HOST_DEVICE std::int32_t share_begin(std::int32_t blocks, std::int32
 
 /// Walks the segments of one part. Lengths are read again: a plan made for other lengths is still right,
 /// since only cuts decide what is partial (with fixed_split the lengths do, and must be the plan's).
+/// `successors`: the plan's, or null.
 /// kMayShare: whether there may be kShared, for which other kernels have no code then.
 template <bool kMayShare>
 class Walker {
  public:
   FLASHLATENT_HOST_DEVICE Walker(const Geometry& geometry, const Cut& begin, const Cut& end,
-                                 const std::int32_t* lengths)
-      : geometry_(geometry), lengths_(lengths), at_(begin), end_(end) {
+                                 const std::int32_t* successors, const std::int32_t* lengths)
+      : geometry_(geometry), successors_(successors), lengths_(lengths), at_(begin), end_(end) {
     look_ahead();
   }
 
@@ -391,8 +508,9 @@ class Walker {
       at_.block = stop;
     } else {
       at_.block = 0;
-      if (++at_.request == geometry_.requests) {
-        at_.request = 0;
+      at_.request = successor_ahead_;
+      if (at_.request < 0) {
+        at_.request = ~at_.request;
         ++at_.round;
       }
     }
@@ -422,15 +540,23 @@ class Walker {
             at_.round > 1 ? at_.slot : -1};
   }
 
-  /// Reads the next segment's length before it is needed: on a device nobody waits for it then.
+  /// Reads the next segment's length, and which request comes after it, before they are needed: on a device
+  /// nobody waits for them then.
   FLASHLATENT_HOST_DEVICE void look_ahead() {
     const bool more = shares() ? at_.round > 0 : at_.round < geometry_.rounds;
     length_ahead_ = more ? length_of(geometry_, lengths_, at_.request) : 0;
+    if (successors_ == nullptr) {
+      successor_ahead_ = at_.request + 1 < geometry_.requests ? at_.request + 1 : ~0;
+    } else if (more && !same_item(at_, end_)) {
+      successor_ahead_ = successors_[at_.request];
+    }
   }
 
   const Geometry& geometry_;
+  const std::int32_t* successors_;
   const std::int32_t* lengths_;
   std::int32_t length_ahead_ = 0;
+  std::int32_t successor_ahead_ = 0;
   Cut at_;
   Cut end_;
 };

@@ -70,6 +70,7 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call) {
   args.plan_header = view.header;
   args.cuts = view.cuts;
   args.merges = view.merges;
+  args.successors = view.successors;
   const int group = problem.query.heads / problem.cache.heads;
   args.query = {.data = inputs.q.data,
                 .batch_stride = q.strides[0],

@@ -60,6 +60,7 @@ struct DecodeArguments {
   const schedule::Header* plan_header;
   const schedule::Cut* cuts;
   const schedule::Merge* merges;
+  const std::int32_t* successors;  // the request after each in the plan's order, or null
   QueryArguments query;
   CacheArguments cache;
   OutputArguments output;

@@ -54,7 +54,7 @@ class Segments {
       : args_(args),
         lane_(place.lane()),
         begin_(place.begin(args)),
-        walker_(args.geometry, begin_, place.end(args), args.cache.lengths) {}
+        walker_(args.geometry, begin_, place.end(args), args.successors, args.cache.lengths) {}
 
   /// A tile without rows (of a ragged request) has no blocks either: nothing is loaded for it.
   __device__ __forceinline__ bool next(schedule::Segment& segment) {

@@ -460,8 +460,10 @@ FLASHLATENT_HOST_DEVICE std::int32_t fixed_slot(const Geometry& g, const std::in
 /// Of a segment's blocks, counted from its first one, where the share of a team's CTA `rank` begins; of
 /// rank = team their end. Likewise of a request's blocks, with kShared, where a part's share begins.
 FLASHLATENT_HOST_DEVICE std::int32_t share_begin(std::int32_t blocks, std::int32_t team, std::int32_t rank) {
-  // blocks * rank / team; a device would divide 64 bits for long.
-  return blocks / team * rank + blocks % team * rank / team;
+  // blocks * rank / team; a device would divide 64 bits for long, and signed numbers for longer than these.
+  const std::uint32_t b = static_cast<std::uint32_t>(blocks), t = static_cast<std::uint32_t>(team),
+                      r = static_cast<std::uint32_t>(rank);
+  return static_cast<std::int32_t>(b / t * r + b % t * r / t);
 }
 
 /// Walks the segments of one part. Lengths are read again: a plan made for other lengths is still right,

@@ -115,7 +115,7 @@ __device__ __forceinline__ void compute_in_team(SharedMemory<Config>& shared,
   if (known) warp.prepare(place.only_tile(args));
   parts::wait_for_launch_before();
   if (known) warp.begin();
-  parts::Segments<Config::kTeam> segments(args, place);
+  parts::Segments<Config::kTeam> segments = parts::find_segments(args, place, known);
   schedule::Segment segment;
   if (known) segment = segments.only();
   while (known || segments.next(segment)) {
@@ -136,7 +136,7 @@ __device__ __forceinline__ void load_in_team(SharedMemory<Config>& shared, const
   if (known) tile = place.only_tile(args);
   parts::wait_for_launch_before();
   if (thread >= Loader::kThreads) return;
-  parts::Segments<Config::kTeam> segments(args, place);
+  parts::Segments<Config::kTeam> segments = parts::find_segments(args, place, known);
   Loader loader(args.cache, kv_map, thread, shared.loader);
   RingPosition<Config> ring(shared);
   schedule::Segment segment;

@@ -27,6 +27,8 @@ class PartPlace {
   __device__ __forceinline__ RowTile only_tile(const DecodeArguments& args) const {
     return row_tile(args, begin_.request, args.geometry.whole == schedule::kWhole ? begin_.round : 0, lane_);
   }
+  /// begin() of a part by shape; else nothing.
+  __device__ __forceinline__ const schedule::Cut& begin_by_shape() const { return begin_; }
   /// Which of the part's row tiles of each segment, the first of them.
   __device__ __forceinline__ int lane() const { return lane_; }
   __device__ __forceinline__ schedule::Cut begin(const DecodeArguments& args) const {
@@ -51,10 +53,14 @@ class Segments {
   __device__ __forceinline__ explicit Segments(const DecodeArguments& args)
       : Segments(args, PartPlace<kTeam>(args.geometry)) {}
   __device__ __forceinline__ Segments(const DecodeArguments& args, const PartPlace<kTeam>& place)
+      : Segments(args, place.lane(), place.begin(args), place.end(args)) {}
+  /// `end` is not asked for by only().
+  __device__ __forceinline__ Segments(const DecodeArguments& args, int lane, const schedule::Cut& begin,
+                                      const schedule::Cut& end)
       : args_(args),
-        lane_(place.lane()),
-        begin_(place.begin(args)),
-        walker_(args.geometry, begin_, place.end(args), args.successors, args.cache.lengths) {}
+        lane_(lane),
+        begin_(begin),
+        walker_(args.geometry, begin_, end, args.successors, args.cache.lengths) {}
 
   /// A tile without rows (of a ragged request) has no blocks either: nothing is loaded for it.
   __device__ __forceinline__ bool next(schedule::Segment& segment) {

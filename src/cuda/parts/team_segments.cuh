@@ -16,4 +16,20 @@ __device__ __forceinline__ void wait_for_launch_before() {
   cudaTriggerProgrammaticLaunchCompletion();  // the combine step may take its place in the queue
 }
 
+/// Reads the plan if the part is not known ahead. The branch, which __syncwarp() keeps one, spares who knows
+/// it the wait for reads that are only not taken: they would share a scoreboard with those of Q.
+template <int kTeam>
+__device__ __forceinline__ Segments<kTeam> find_segments(const DecodeArguments& args,
+                                                         const PartPlace<kTeam>& place, bool known) {
+  schedule::Cut begin, end{};
+  if (known) {
+    begin = place.begin_by_shape();
+  } else {
+    begin = place.begin(args);
+    end = place.end(args);
+    __syncwarp();
+  }
+  return {args, place.lane(), begin, end};
+}
+
 }  // namespace flashlatent::parts

@@ -282,15 +282,10 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
   std::uint32_t handing_ = 0;   // segments of two or more blocks so far
 };
 
-__device__ __forceinline__ void wait_for_launch_before() {
-  cudaGridDependencySynchronize();            // of what it may still write
-  cudaTriggerProgrammaticLaunchCompletion();  // the combine step may take its place in the queue
-}
-
 template <class Config>
 __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                         const parts::PartPlace<>& place) {
-  wait_for_launch_before();
+  parts::wait_for_launch_before();
   parts::Segments<> segments(args, place);
   __syncthreads();
   Warpgroup<Config> warpgroup(shared, args);
@@ -305,7 +300,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
   using Loader = typename Config::Loader;
   const int thread = threadIdx.x - Config::kComputeThreads;
   auto set_up = [] { __syncthreads(); };
-  wait_for_launch_before();
+  parts::wait_for_launch_before();
   if (thread >= Loader::kThreads) {
     set_up();
   } else {

@@ -6,6 +6,13 @@
 
 namespace flashlatent::parts {
 
+/// Set-up and what shapes tell run before this, while the launch before this one ends; nothing of memory is
+/// read.
+__device__ __forceinline__ void wait_for_launch_before() {
+  cudaGridDependencySynchronize();            // of what it may still write
+  cudaTriggerProgrammaticLaunchCompletion();  // the combine step may take its place in the queue
+}
+
 /// Where this CTA's share begins and ends, as far as shapes tell: nothing is read from memory.
 template <int kTeam = 1>
 class PartPlace {

@@ -11,11 +11,6 @@ __device__ __forceinline__ bool known_ahead(const DecodeArguments& args) {
   return PartPlace<kTeam>::by_shape(args.geometry) && args.query.begins == nullptr;
 }
 
-__device__ __forceinline__ void wait_for_launch_before() {
-  cudaGridDependencySynchronize();            // of what it may still write
-  cudaTriggerProgrammaticLaunchCompletion();  // the combine step may take its place in the queue
-}
-
 /// Reads the plan if the part is not known ahead. The branch, which __syncwarp() keeps one, spares who knows
 /// it the wait for reads that are only not taken: they would share a scoreboard with those of Q.
 template <int kTeam>

@@ -192,6 +192,9 @@ __global__ void __launch_bounds__(kWarps * 32, kResidentCtas)
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
   // The plan was there before the launch that this one overlaps let it begin.
   const int merges = args.plan_header->merges;
+  // Where nothing was split one CTA waits for the launch before, so that this one ends after it. If all did,
+  // a call would take 0.5 to 1.1 us longer.
+  if (merges == 0 && blockIdx.x > 0) return;
   constexpr bool by_ctas = kShare == Share::kParts;
   // Not where a request must not feel its batch-mates: CTAs add in another order, and take so many requests.
   const bool finds_long = !by_ctas && g.fixed_split == 0;

@@ -88,7 +88,7 @@ __global__ void qk_kernel(const Element* q, const Element* k, float* s) {
   fill_tiles<Element, 1>(&tiles[1], k);
   float d[32] = {};
   ptx::wgmma_fence();
-  qk_chunk<Element>(d, tiles[0], tiles[1], false);
+  qk_chunk<Element>(d, ptx::Descriptors<false>(tiles), tiles[0], tiles[1], false);
   ptx::wgmma_commit();
   ptx::wgmma_wait<0>();
   ptx::pin_registers(d);
@@ -117,7 +117,7 @@ __global__ void pv_kernel(const Element* p, const Element* v, float* o, int mode
   }
   ptx::pin_registers(d);
   ptx::wgmma_fence();
-  pv<Element, kColumns>(d, packed, &tiles[1]);
+  pv<Element, kColumns>(d, packed, ptx::Descriptors<true>(tiles), &tiles[1]);
   ptx::wgmma_commit();
   ptx::wgmma_wait<0>();
   ptx::pin_registers(d);

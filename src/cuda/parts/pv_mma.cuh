@@ -9,9 +9,10 @@ namespace flashlatent::parts {
 
 /// P in registers as wgmma's A operand. `v` points at the first of kColumns / 64 tiles, one after another. Of
 /// the block's tokens [16 kBegin, 16 kEnd), kPiece columns a product.
-template <class Element, int kColumns, int kBegin = 0, int kEnd = 4, int kPiece = kColumns>
-__device__ __forceinline__ void pv(float (&o)[kColumns / 2], const std::uint32_t (&p)[4][4], const Tile* v) {
-  const std::uint64_t b = ptx::descriptor_n_major(ptx::shared_address(v), sizeof(Tile));
+template <class Element, int kColumns, int kBegin = 0, int kEnd = 4, int kPiece = kColumns, class Descriptors>
+__device__ __forceinline__ void pv(float (&o)[kColumns / 2], const std::uint32_t (&p)[4][4],
+                                   const Descriptors& descriptors, const Tile* v) {
+  const std::uint64_t b = descriptors.n_major(v, sizeof(Tile));
 #pragma unroll
   for (int piece = 0; piece < kColumns / kPiece; ++piece) {
     auto& part = reinterpret_cast<float(&)[kPiece / 2]>(o[piece * kPiece / 2]);

@@ -258,7 +258,7 @@ class Warpgroup {
       }
       if (i == 0) take_live(state);
       ptx::wgmma_fence();
-      parts::qk_chunk<Element>(s_, shared_.q[chunk], shared_.kv[kMe].tiles[chunk], i > 0);
+      parts::qk_chunk<Element>(s_, descriptors_, shared_.q[chunk], shared_.kv[kMe].tiles[chunk], i > 0);
     }
     ptx::wgmma_commit();
     if constexpr (kMe == 0) give_turn();
@@ -374,7 +374,7 @@ class Warpgroup {
     if (kBegin == 0) ptx::pin_registers(o_);
     ptx::wgmma_fence();
     parts::pv<Element, Config::kHalfDim, kBegin, kEnd, Config::kPvColumns>(
-        o_, p_, shared_.kv[block].tiles + kMe * Config::kHalfChunks);
+        o_, p_, descriptors_, shared_.kv[block].tiles + kMe * Config::kHalfChunks);
     ptx::wgmma_commit();
   }
 
@@ -427,6 +427,7 @@ class Warpgroup {
   SharedMemory<Config>& shared_;
   const parts::DecodeArguments& args_;
   const CUtensorMap& query_map_;
+  const ptx::Descriptors<(Config::kCluster * Config::kTeam > 1)> descriptors_{&shared_};
   const int thread_;
   const int me_;
   const parts::Fragment fragment_;

@@ -302,7 +302,7 @@ void add_bench_cache(CLI::App& bench, Action& action) {
   cache->add_option("--batch", options->batch, "Requests to gather")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  cache->add_flag("--graph", options->timing.graph, "CUDA: replay a graph of 20 calls");
+  cache->add_flag("--graph", options->timing.graph, "CUDA: replay a graph of up to 20 calls");
   cache->add_flag("--cold", options->timing.cold, "Empty the caches before each call");
   cache->add_option("--repeats", options->timing.repeats, "Timed calls; the median is reported")
       ->check(CLI::Range(1, 100000))

@@ -84,7 +84,8 @@ void add_bench_plan(CLI::App& bench, Action& action) {
   command->add_option("--heads", options->heads, "h_q")->check(CLI::Range(1, 1 << 16))->capture_default_str();
   add_executor_options(*command, options->executor);
   add_json_option(*command, options->json);
-  command->footer("On CUDA a graph of 20 plans is replayed. Example: flashlatent bench plan --backend cuda");
+  command->footer(
+      "On CUDA a graph of up to 20 plans is replayed. Example: flashlatent bench plan --backend cuda");
   command->callback([&action, options] { action = [options] { return run_bench_plan(*options); }; });
 }
 

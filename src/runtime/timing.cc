@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <thread>
 #include <vector>
 
@@ -21,7 +22,11 @@ constexpr int kWarmUps = 2;
 constexpr std::chrono::milliseconds kRestTime{200};
 constexpr std::chrono::milliseconds kWarmUpTime{10};
 constexpr int kLeastRepeats = 3;
+// A graph has so many calls, or fewer where they would take longer than this: 40 replays then end before the
+// chip lowers its clock, 50 ms after heavy products begin, as 40 calls without a graph do.
 constexpr int kGraphCalls = 20;
+constexpr int kLeastGraphCalls = 4;
+constexpr double kGraphMs = 1.0;
 constexpr std::size_t kFlushBytes = std::size_t{256} << 20;  // an H200 has 60 MB of L2
 
 Timing summarise(std::vector<double> times) {
@@ -113,14 +118,37 @@ class Graph {
   cudaGraphExec_t executable_ = nullptr;
 };
 
+/// Milliseconds of a call, with what a launch costs, once the clock has risen.
+Result<double> try_calls(const std::function<Status()>& call, cudaStream_t stream) {
+  const Event begin, end;
+  double least = std::numeric_limits<double>::infinity();
+  const auto start = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - start < kWarmUpTime) {
+    cudaEventRecord(begin.get(), stream);
+    FLASHLATENT_RETURN_IF_ERROR(call());
+    cudaEventRecord(end.get(), stream);
+    FLASHLATENT_RETURN_IF_ERROR(cuda::to_status(cudaStreamSynchronize(stream), "cudaStreamSynchronize"));
+    float ms = 0;
+    FLASHLATENT_RETURN_IF_ERROR(
+        cuda::to_status(cudaEventElapsedTime(&ms, begin.get(), end.get()), "cudaEventElapsedTime"));
+    least = std::min<double>(least, ms);
+  }
+  return least;
+}
+
 /// All repeats are enqueued before any is waited for: the host's time is not measured.
 Result<Timing> time_on_cuda(const std::function<Status()>& call, const TimingOptions& options,
                             Flusher& flusher, cudaStream_t stream) {
   Graph graph;
   std::function<Status()> timed = call;
-  const int calls = options.graph && !options.cold ? kGraphCalls : 1;
+  int calls = 1;
   FLASHLATENT_RETURN_IF_ERROR(call());
   if (options.graph) {
+    if (!options.cold) {
+      Result<double> ms = try_calls(call, stream);
+      if (!ms.ok()) return ms.status();
+      calls = static_cast<int>(std::clamp<double>(kGraphMs / *ms, kLeastGraphCalls, kGraphCalls));
+    }
     auto many = [&] {
       for (int i = 0; i < calls; ++i) FLASHLATENT_RETURN_IF_ERROR(call());
       return Status{};

@@ -41,7 +41,8 @@ struct Timing {
 };
 
 /// Times `call`, which enqueues work on the executor's stream, after two untimed ones. On CUDA between events
-/// around each call, or around each replay of a graph of 20 calls.
+/// around each call, or around each replay of a graph of 20 calls (fewer, at least 4, if they take above 1
+/// ms).
 Result<Timing> time_calls(const std::function<Status()>& call, const TimingOptions& options,
                           const Executor& executor);
 

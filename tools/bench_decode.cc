@@ -345,8 +345,9 @@ void add_bench_options(CLI::App& app, std::span<const BenchSuite> suites, BenchO
   app.add_option("--filter", options.filter, "Only cases whose name contains this");
   app.add_flag("--batch-invariant", options.batch_invariant,
                "With the option batch_invariant on, and what it costs: times each case without it, too");
-  app.add_flag("--graph", options.timing.graph,
-               "CUDA: replay a graph of up to 20 calls, so that launch gaps are out (suites: for small batches)");
+  app.add_flag(
+      "--graph", options.timing.graph,
+      "CUDA: replay a graph of up to 20 calls, so that launch gaps are out (suites: for small batches)");
   app.add_flag("--cold", options.timing.cold, "Empty the caches before each call");
   app.add_flag(
          "--with-cold", options.with_cold,

@@ -91,9 +91,9 @@ class Attention {
     ColumnValues<kRows> factor;
 #pragma unroll
     for (int i = 0; i < ColumnValues<kRows>::kCount; ++i) {
-      factor[i] = parts::exp2_fast(before[i] - parts::finite_or_zero(max_[i]));
+      factor[i] = parts::shrink(before[i], max_[i]);
       sum_[i] *= factor[i];
-      grew = grew || (factor[i] != 1.0F && column(i) < tile_.rows);
+      grew |= (factor[i] != 1.0F) & (column(i) < tile_.rows);
     }
     exponentials<kRows>(s_, scale, max_, sum_);
     store_probabilities<Element, kRows>(ptx::shared_address(shared_.p[me_]), s_, thread_);

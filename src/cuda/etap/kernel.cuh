@@ -110,8 +110,8 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
   /// s = K Q^T, tile by tile as they land; in two sums, so that a product need not wait for the one before
   /// (1.0 us a block instead of 1.6).
   __device__ __forceinline__ void score() {
-    const std::uint32_t q = ptx::shared_address(shared_.q);
-    const typename RingPosition<Config>::Addresses tiles(ring_);
+    const std::uint64_t q = ptx::descriptor_k_major(ptx::shared_address(shared_.q));
+    const typename RingPosition<Config>::TileDescriptors tiles(ring_, ptx::descriptor_k_major);
     float odd[kRows / 2];
 #pragma unroll
     for (int i = 0; i < Config::kQkChunks; ++i) {
@@ -119,10 +119,9 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
         ring_.wait_full(Config::barrier_of(i));
         if constexpr (Config::Loader::kReaderFences) ptx::fence_for_async_proxy();
       }
-      if (i == 0) this->take_live();
       ptx::wgmma_fence();
-      const std::uint64_t a = ptx::descriptor_k_major(tiles[i]);
-      const std::uint64_t b = ptx::descriptor_k_major(q + ring_.chunk(i) * kRows * parts::kRowBytes);
+      const std::uint64_t a = tiles[i];
+      const std::uint64_t b = q + ring_.chunk(i) * kRows * parts::kRowBytes / 16;
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
         ptx::Wgmma<Element, kRows>::template ss<false>(step % 2 == 0 ? s_ : odd,
@@ -131,6 +130,7 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
       }
     }
     ptx::wgmma_commit();
+    this->take_live();  // meanwhile
     ptx::wgmma_wait<0>();
     ptx::pin_registers(s_);
     ptx::pin_registers(odd);
@@ -142,17 +142,16 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
 
   /// o += V^T P^T; a tile is given back as soon as its product is done, but for those to hand over in.
   __device__ __forceinline__ void multiply(bool hands_over) {
-    std::uint32_t probabilities = ptx::shared_address(shared_.p[me_]);
-    if constexpr (RingPosition<Config>::kWholeBlocks)
-      probabilities = __shfl_sync(0xffffffff, probabilities, 0);
-    const std::uint64_t p = ptx::descriptor_k_major(probabilities);
-    const typename RingPosition<Config>::Addresses tiles(ring_);
+    const std::uint64_t p =
+        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p[me_]), 0));
+    const typename RingPosition<Config>::TileDescriptors tiles(
+        ring_, [](std::uint32_t address) { return ptx::descriptor_n_major(address, sizeof(parts::Tile)); });
 #pragma unroll
     for (auto& chunk : o_) ptx::pin_registers(chunk);
     ptx::wgmma_fence();
 #pragma unroll
     for (int chunk = 0; chunk < Config::kVChunks; ++chunk) {
-      const std::uint64_t v = ptx::descriptor_n_major(tiles[kFirstV + chunk], sizeof(parts::Tile));
+      const std::uint64_t v = tiles[kFirstV + chunk];
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
         ptx::Wgmma<Element, kRows>::template ss<false, true>(o_[chunk], v + step * ptx::kStepAlongRows,

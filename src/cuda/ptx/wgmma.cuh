@@ -91,6 +91,11 @@ class Descriptors {
   const void* shared_;
 };
 
+/// The descriptor with another low word, in which addresses are counted: + bytes / 16 is bytes further on.
+__device__ __forceinline__ std::uint64_t with_low_word(std::uint64_t descriptor, std::uint32_t low) {
+  return (descriptor & 0xFFFFFFFF00000000ULL) | low;
+}
+
 inline constexpr std::uint64_t kStepAlongRow = (16 * 2) >> 4;     // 16 elements
 inline constexpr std::uint64_t kStepAlongRows = (16 * 128) >> 4;  // 16 rows
 

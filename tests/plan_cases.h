@@ -72,4 +72,13 @@ inline Batch random_shared_batch(std::mt19937_64& engine) {
   return batch;
 }
 
+/// A batch of which each item has as many parts.
+inline Batch random_even_batch(std::mt19937_64& engine) {
+  Batch batch = random_batch(engine, false);
+  batch.geometry.rounds = 1;
+  batch.geometry.parts = batch.geometry.requests * 2 + static_cast<int>(engine() % 2000);
+  batch.geometry.whole = kEven;
+  return batch;
+}
+
 }  // namespace flashlatent::schedule

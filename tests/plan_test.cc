@@ -261,6 +261,38 @@ TEST(Plan, SharedItems) {
   for (int k = 0; k < 7; ++k) EXPECT_EQ(of_single.view().cuts[k], (Cut{7, 0, k, k}));
 }
 
+// Even parts do not depend on lengths, and all are merged, also those without blocks.
+TEST(Plan, EvenParts) {
+  std::mt19937_64 engine(9);
+  for (int i = 0; i < 300; ++i) {
+    const Batch batch = random_even_batch(engine);
+    const Geometry& g = batch.geometry;
+    ASSERT_TRUE(validate(g).ok());
+    EXPECT_EQ(max_merges(g), g.requests);
+    EXPECT_GE(max_slots(g), g.parts);
+    BuiltPlan plan(batch);
+    std::vector<std::int32_t> lengths = batch.lengths;
+    if (i % 2 == 0) lengths[engine() % lengths.size()] = static_cast<std::int32_t>(engine() % 5000);
+    expect_complete(batch, plan, lengths);
+    for (int k = 0; k <= g.parts; ++k) ASSERT_TRUE(plan.view().cuts[k] == even_cut(g, k)) << k;
+    if (HasFatalFailure()) FAIL() << "batch " << i;
+  }
+  Geometry g{.requests = 4, .parts = 66, .max_tokens = 2048, .cost = {}};
+  ASSERT_TRUE(even_items(g).has_value());
+  EXPECT_EQ(even_shares(*even_items(g)), 16);
+  EXPECT_EQ(even_cut(*even_items(g), 64).round, 0);  // nothing is left for the last two parts
+  g.requests = 34;
+  EXPECT_FALSE(even_items(g).has_value());  // not two parts each
+  g.requests = 4;
+  g.fixed_split = 32;
+  EXPECT_FALSE(even_items(g).has_value());
+  g.fixed_split = 0;
+  g.whole = kEven;
+  EXPECT_TRUE(validate(g).ok());
+  g.requests = 34;
+  EXPECT_FALSE(validate(g).ok());
+}
+
 TEST(Plan, ItemsStayWholeWhereSplitsNeverPay) {
   Geometry g{.requests = 4,
              .parts = 16,

@@ -41,6 +41,13 @@ void cut_into_shares(const Geometry& g, PlanView plan) {
   plan.header->slots = g.parts;
 }
 
+void cut_evenly(const Geometry& g, PlanView plan) {
+  for (std::int32_t k = 0; k <= g.parts; ++k) plan.cuts[k] = even_cut(g, k);
+  for (std::int32_t r = 0; r < g.requests; ++r) plan.merges[r] = even_merge(g, r);
+  plan.header->merges = g.requests;
+  plan.header->slots = g.requests * even_shares(g);
+}
+
 /// Items for pack_parts(), those that cost most first.
 class Items {
  public:
@@ -150,10 +157,11 @@ void cut_balanced(const Geometry& g, const std::int32_t* lengths, PlanView plan)
 Status validate(const Geometry& g) {
   if (g.requests < 0 || g.parts < 1 || g.lanes < 1 || g.rounds < 1 || g.block_tokens < 1 ||
       g.max_tokens < 0 || g.fixed_split < 0 || g.length_sharers < 1 || g.cost.per_block < 1 ||
-      g.cost.per_split < 0 || g.cost.per_merge < 0 || g.team < 1 || g.whole < kCutLine || g.whole > kShared ||
+      g.cost.per_split < 0 || g.cost.per_merge < 0 || g.team < 1 || g.whole < kCutLine || g.whole > kEven ||
       (g.whole != kCutLine && g.fixed_split > 0) ||
       (g.whole == kWhole && std::int64_t{g.requests} * g.rounds != g.parts) ||
-      (g.whole == kShared && (g.rounds != 1 || g.requests < 1 || g.requests > g.parts))) {
+      (g.whole >= kShared && (g.rounds != 1 || g.requests < 1 || g.requests > g.parts)) ||
+      (g.whole == kEven && g.parts < 2 * g.requests)) {
     return {StatusCode::kInternal, "a kernel's schedule geometry is out of range"};
   }
   // In floating point: the integers are what might overflow.
@@ -186,6 +194,8 @@ void build_on_host(const Geometry& whole, const std::int32_t* lengths, void* mem
     cut_fixed(g, lengths, plan);
   } else if (g.whole == kShared) {
     cut_into_shares(g, plan);
+  } else if (g.whole == kEven) {
+    cut_evenly(g, plan);
   } else {
     cut_balanced(g, lengths, plan);
   }
@@ -217,7 +227,7 @@ std::int64_t share_estimate(const Geometry& g) {
 
 std::int64_t estimate(const Geometry& g) {
   if (g.fixed_split > 0) return std::int64_t{g.rounds} * g.lanes * item_cost(g, g.fixed_split);
-  if (g.whole == kShared || (g.whole == kWhole && g.team > 1)) return share_estimate(g);
+  if (g.whole >= kShared || (g.whole == kWhole && g.team > 1)) return share_estimate(g);
   const std::int64_t items = std::int64_t{g.requests} * g.rounds;
   const std::int64_t whole = (items + g.parts - 1) / g.parts * item_cost(g, max_blocks(g));
   return std::min(g.cost.per_call + whole, split_estimate(g));
@@ -228,6 +238,13 @@ std::optional<Geometry> whole_items(Geometry g) {
   if (items < 1 || items > g.parts || g.fixed_split > 0) return std::nullopt;
   g.parts = static_cast<std::int32_t>(items);
   g.whole = kWhole;
+  return g;
+}
+
+std::optional<Geometry> even_items(Geometry g) {
+  if (g.whole != kCutLine || g.fixed_split > 0 || g.rounds != 1 || g.requests < 1 || 2 * g.requests > g.parts)
+    return std::nullopt;
+  g.whole = kEven;
   return g;
 }
 

@@ -29,6 +29,10 @@ std::int64_t estimate(const Geometry& geometry);
 /// fixed: no combine step and no workspace, but the longest request is one part's.
 std::optional<Geometry> whole_items(Geometry geometry);
 
+/// The same with as many parts an item (kEven), if that is at least two and splits are not fixed. For items
+/// that are as long as each other, or nearly.
+std::optional<Geometry> even_items(Geometry geometry);
+
 /// Would a lone request as long as the page table reaches, which is what gains most from splits, take no
 /// longer whole, as `whole` (of whole_items()) has it?
 bool never_gains_from_splits(const Geometry& geometry, const Geometry& whole);

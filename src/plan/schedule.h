@@ -44,6 +44,9 @@ inline constexpr std::int32_t kWhole = 1;
 /// A part is of one item. Each item has one, and more by its share of the cost; those of an item take equal
 /// shares of its blocks, and merge what they have themselves: no combine step. One round.
 inline constexpr std::int32_t kShared = 2;
+/// The same with as many parts an item (at least two), whatever the lengths, and a combine step: kernels need
+/// not read the plan.
+inline constexpr std::int32_t kEven = 3;
 
 /// What shapes and the device fix before any length is known. See validate() in host_plan.h for its range.
 struct Geometry {
@@ -58,12 +61,13 @@ struct Geometry {
   std::int32_t length_sharers = 1;  ///< Requests in a row that have one length: sparse query tokens.
   std::int32_t team = 1;            ///< CTAs that share a segment's blocks, and merge what they have; a block
                                     ///< costs a team a CTA's time over its size.
-  std::int32_t whole = kCutLine;    ///< kCutLine, kWhole or kShared.
+  std::int32_t whole = kCutLine;    ///< kCutLine, kWhole, kShared or kEven.
   CostModel cost;
 };
 
-/// Where a part begins: its first block, and the slot of its first partial result. With kShared: `round`
-/// parts share the request's blocks, of which this is the one of number `block`; its slot is its own number.
+/// Where a part begins: its first block, and the slot of its first partial result. With kShared and kEven:
+/// `round` parts share the request's blocks, of which this is the one of number `block`; its slot is its own
+/// number.
 struct Cut {
   std::int32_t round;
   std::int32_t request;
@@ -141,15 +145,18 @@ FLASHLATENT_HOST_DEVICE std::int32_t max_blocks(const Geometry& g) {
 
 /// Upper bound of Header::merges.
 FLASHLATENT_HOST_DEVICE std::int64_t max_merges(const Geometry& g) {
+  if (g.whole == kEven) return g.requests;
   if (g.whole != kCutLine) return 0;
   const std::int64_t items = static_cast<std::int64_t>(g.requests) * g.rounds;
   if (g.fixed_split > 0) return max_blocks(g) > g.fixed_split ? items : 0;
   return items < g.parts - 1 ? items : g.parts - 1;
 }
 
-/// Upper bound of Header::slots: each inner cut ends one segment and begins another.
+/// Upper bound of Header::slots: each inner cut ends one segment and begins another. With kEven it might be
+/// less, but a smaller batch must not need more than a larger one.
 FLASHLATENT_HOST_DEVICE std::int64_t max_slots(const Geometry& g) {
-  if (g.whole != kCutLine) return g.whole == kShared ? g.parts : 0;
+  if (g.whole == kWhole) return 0;
+  if (g.whole == kShared) return g.parts;
   if (g.fixed_split > 0) return max_merges(g) * fixed_splits_of(g, max_blocks(g));
   return g.parts - 1 + max_merges(g);
 }
@@ -395,6 +402,20 @@ FLASHLATENT_HOST_DEVICE std::int32_t parts_before(const Geometry& g, const std::
   return static_cast<std::int32_t>(request + others * (before >> shift) / (total >> shift));
 }
 
+/// With kEven: the parts of an item, part k, and what is merged. Parts that are left over have nothing to do.
+FLASHLATENT_HOST_DEVICE std::int32_t even_shares(const Geometry& g) {
+  return g.parts / g.requests;
+}
+FLASHLATENT_HOST_DEVICE Cut even_cut(const Geometry& g, std::int32_t k) {
+  const std::int32_t shares = even_shares(g);
+  if (k >= g.requests * shares) return {0, g.requests, 0, g.requests * shares};
+  return {shares, k / shares, k % shares, k};
+}
+FLASHLATENT_HOST_DEVICE Merge even_merge(const Geometry& g, std::int32_t request) {
+  const std::int32_t shares = even_shares(g);
+  return {0, request, request * shares, (request + 1) * shares};
+}
+
 /// With kShared: part k.
 FLASHLATENT_HOST_DEVICE Cut shared_cut(const Geometry& g, const std::int64_t* cost_prefix, std::int32_t k) {
   if (k >= g.parts) return {0, g.requests, 0, g.parts};
@@ -458,7 +479,8 @@ FLASHLATENT_HOST_DEVICE std::int32_t fixed_slot(const Geometry& g, const std::in
 }
 
 /// Of a segment's blocks, counted from its first one, where the share of a team's CTA `rank` begins; of
-/// rank = team their end. Likewise of a request's blocks, with kShared, where a part's share begins.
+/// rank = team their end. Likewise of a request's blocks, with kShared and kEven, where a part's share
+/// begins.
 FLASHLATENT_HOST_DEVICE std::int32_t share_begin(std::int32_t blocks, std::int32_t team, std::int32_t rank) {
   // blocks * rank / team; a device would divide 64 bits for long, and signed numbers for longer than these.
   const std::uint32_t b = static_cast<std::uint32_t>(blocks), t = static_cast<std::uint32_t>(team),
@@ -469,7 +491,7 @@ FLASHLATENT_HOST_DEVICE std::int32_t share_begin(std::int32_t blocks, std::int32
 /// Walks the segments of one part. Lengths are read again: a plan made for other lengths is still right,
 /// since only cuts decide what is partial (with fixed_split the lengths do, and must be the plan's).
 /// `successors`: the plan's, or null.
-/// kMayShare: whether there may be kShared, for which other kernels have no code then.
+/// kMayShare: whether there may be kShared or kEven, for which other kernels have no code then.
 template <bool kMayShare>
 class Walker {
  public:
@@ -528,9 +550,9 @@ class Walker {
   }
 
  private:
-  FLASHLATENT_HOST_DEVICE bool shares() const { return kMayShare && geometry_.whole == kShared; }
+  FLASHLATENT_HOST_DEVICE bool shares() const { return kMayShare && geometry_.whole >= kShared; }
 
-  /// With kShared a part is one segment.
+  /// A part is one segment then.
   FLASHLATENT_HOST_DEVICE Segment share() const {
     const std::int32_t length = tokens_of(geometry_, length_ahead_);
     const std::int32_t blocks = blocks_of(geometry_, length);

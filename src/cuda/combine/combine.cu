@@ -32,6 +32,7 @@ enum class Share {
   kParts,    ///< 128 columns of one row; the warps share its parts and add up in shared memory. Few rows,
              ///< and in any case rows of many parts.
   kColumns,  ///< 128 columns of eight rows, a warp each. Many parts a row.
+  kAtOnce,   ///< The same for few rows: registers for twice as many parts in one trip to memory.
   kRows,     ///< 256 columns of eight rows, a warp each. Few parts a row.
 };
 constexpr int kWarps = 8;
@@ -173,6 +174,14 @@ struct LongMerges {
 
 /// CTAs a multiprocessor, which limits registers: the 512 units of 128 rows are done in one wave.
 constexpr int kResidentCtas = 4;
+template <Share kShare>
+constexpr int kResident = kShare == Share::kAtOnce ? 2 : kResidentCtas;
+
+/// Parts that a warp adds in one trip to memory.
+template <Share kShare>
+constexpr int kPartsAWarp = kShare == Share::kRows     ? 3
+                            : kShare == Share::kAtOnce ? 16
+                                                       : 8;
 
 /// Parts of a row that a warp of a CTA has under way: of 66 parts eight warps have 9 at most. (A warp alone
 /// takes 8 at once: with 9, which 8 requests have, they take 0.5 us longer.)
@@ -182,8 +191,9 @@ constexpr int kPartsAtOnce = 9;
 template <Share kShare>
 constexpr int kColumnUnitsAWarp = kShare == Share::kRows ? 2 : 1;
 
-template <class Element, Share kShare>
-__global__ void __launch_bounds__(kWarps * 32, kResidentCtas)
+/// kEven: parts are even (schedule::kEven), and shapes tell all that is merged.
+template <class Element, Share kShare, bool kEven>
+__global__ void __launch_bounds__(kWarps * 32, kResident<kShare>)
     combine_plan_kernel(const __grid_constant__ parts::DecodeArguments args, int v_dim) {
   __shared__ WarpMerges warp_merges;
   __shared__ LongMerges long_merges;
@@ -191,13 +201,14 @@ __global__ void __launch_bounds__(kWarps * 32, kResidentCtas)
   const int warp = threadIdx.x / 32;
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
   // The plan was there before the launch that this one overlaps let it begin.
-  const int merges = args.plan_header->merges;
+  const int merges = kEven ? g.requests : args.plan_header->merges;
+  auto merge_at = [&](int i) { return kEven ? schedule::even_merge(g, i) : args.merges[i]; };
   // Where nothing was split one CTA waits for the launch before, so that this one ends after it. If all did,
   // a call would take 0.5 to 1.1 us longer.
   if (merges == 0 && blockIdx.x > 0) return;
   constexpr bool by_ctas = kShare == Share::kParts;
   // Not where a request must not feel its batch-mates: CTAs add in another order, and take so many requests.
-  const bool finds_long = !by_ctas && g.fixed_split == 0;
+  const bool finds_long = !by_ctas && !kEven && g.fixed_split == 0;
   if (finds_long) long_merges.find(args);
 
   const bool takes_long = finds_long && long_merges.listed();
@@ -208,7 +219,7 @@ __global__ void __launch_bounds__(kWarps * 32, kResidentCtas)
   const int begin = blockIdx.x;
   const int first =
       by_ctas ? unit_at(g, begin, all_columns, 1).merge : unit_at(g, begin, column_units, kWarps).merge;
-  const schedule::Merge first_merge = first < merges ? args.merges[first] : schedule::Merge{};
+  const schedule::Merge first_merge = first < merges ? merge_at(first) : schedule::Merge{};
   cudaGridDependencySynchronize();
 
   // Rows by CTAs: all, or those of many parts.
@@ -217,7 +228,7 @@ __global__ void __launch_bounds__(kWarps * 32, kResidentCtas)
     const CombineUnit unit = unit_at(g, index, all_columns, 1);
     const schedule::Merge merge = !by_ctas         ? args.merges[long_merges.merges[unit.merge]]
                                   : index == begin ? first_merge
-                                                   : args.merges[unit.merge];
+                                                   : merge_at(unit.merge);
     const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, unit.lane);
     if (unit.row >= tile.rows) continue;
     merge_by_cta<Element, by_ctas ? kPartsAtOnce : 8>(args, tile, unit.row, unit.columns * kUnitColumns,
@@ -229,28 +240,36 @@ __global__ void __launch_bounds__(kWarps * 32, kResidentCtas)
     const int units = merges * g.lanes * (g.tile_rows / kWarps) * column_units;
     for (int index = blockIdx.x; index < units; index += gridDim.x) {
       const CombineUnit unit = unit_at(g, index, column_units, kWarps);
-      const schedule::Merge merge = index == begin ? first_merge : args.merges[unit.merge];
+      const schedule::Merge merge = index == begin ? first_merge : merge_at(unit.merge);
       if (takes_long && LongMerges::is_long(g, merge)) continue;
       const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, unit.lane);
       const int row = unit.row + warp;
       if (row >= tile.rows) continue;
       const parts::RowParts parts = parts_of(args, merge, unit.lane, row, v_dim);
-      merge_by_warp<Element, kUnits, kShare == Share::kRows ? 3 : 8>(
-          args, tile, row, unit.columns * kUnits * kUnitColumns, parts, v_dim);
+      merge_by_warp<Element, kUnits, kPartsAWarp<kShare>>(args, tile, row,
+                                                          unit.columns * kUnits * kUnitColumns, parts, v_dim);
     }
   }
 }
 
-template <Share kShare>
+template <Share kShare, bool kEven>
 Status launch_combine(const parts::DecodeArguments& args, Dtype dtype, int v_dim, int blocks,
                       const Executor& executor) {
   LaunchShape shape;
   shape.blocks = blocks;
   shape.threads = kWarps * 32;
   shape.overlaps_previous = true;
-  auto* kernel = dtype == Dtype::kBF16 ? combine_plan_kernel<__nv_bfloat16, kShare>
-                                       : combine_plan_kernel<__half, kShare>;
+  auto* kernel = dtype == Dtype::kBF16 ? combine_plan_kernel<__nv_bfloat16, kShare, kEven>
+                                       : combine_plan_kernel<__half, kShare, kEven>;
   return launch(kernel, shape, executor, args, v_dim);
+}
+template <Share kShare>
+Status launch_combine(const parts::DecodeArguments& args, Dtype dtype, int v_dim, int blocks,
+                      const Executor& executor) {
+  if (args.geometry.whole == schedule::kEven) {
+    return launch_combine<kShare, true>(args, dtype, v_dim, blocks, executor);
+  }
+  return launch_combine<kShare, false>(args, dtype, v_dim, blocks, executor);
 }
 
 struct CombineArguments {
@@ -304,6 +323,12 @@ Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, 
   // Not where a request must not feel its batch-mates: this adds in another order than the two below.
   if (g.fixed_split == 0 && rows * columns <= 2 * resident) {
     return launch_combine<Share::kParts>(args, dtype, v_dim, blocks(rows * columns), executor);
+  }
+  // As few as that may have twice the registers: all their parts come in one trip.
+  if (g.whole == schedule::kEven && rows / kWarps * columns <= 2LL * multiprocessors &&
+      g.parts > 8LL * g.requests) {
+    return launch_combine<Share::kAtOnce, true>(args, dtype, v_dim, blocks(rows / kWarps * columns),
+                                                executor);
   }
   // Few requests have many parts each: 8 at 128 heads take 0.037 ms so, and 0.041 by rows.
   if (g.parts >= 4LL * g.requests * g.rounds) {

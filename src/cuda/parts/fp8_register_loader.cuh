@@ -6,6 +6,56 @@
 
 namespace flashlatent::parts {
 
+/// A CTA's first block, by warps that will compute and have nothing to do yet, nor anything in their
+/// registers: all of it is under way at once. Its tiles are free.
+template <int kCluster>
+class Fp8FirstBlock : public Fp8Tokens<8 / kCluster, kCluster, true> {
+  using Base = Fp8Tokens<8 / kCluster, kCluster, true>;
+  using Base::kept_, Base::kUnits, Base::lane, Base::place_, Base::store_converted;
+
+ public:
+  __device__ __forceinline__ Fp8FirstBlock(const CacheArguments& cache, int thread)
+      : Base(cache, thread, typename Base::Kept{}) {}
+
+  template <class Pipe>
+  __device__ __forceinline__ void load(Pipe& pipe, const BlockRange& range) {
+    this->look_ahead(range);
+    this->template locate<false>();
+    const std::uint8_t* token = this->token_of_quad();
+    const float scales = __ldg(reinterpret_cast<const float*>(token + fp8_656::kScaleOffset) + lane() % 4);
+    uint4 bytes[kUnits][2];
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit) {
+      const std::uint8_t* row = token + lane() % 4 * (unit == 0 ? 32 : 16);
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        bytes[unit][half] = ptx::load_16_bytes(row + Base::from(unit, half));
+    }
+    this->publish_live(pipe, kept_.live);
+    store(pipe, bytes, scales, std::make_integer_sequence<int, kUnits>());
+  }
+
+ private:
+  template <class Pipe, int... kUnit>
+  __device__ __forceinline__ void store(Pipe& pipe, const uint4 (&bytes)[kUnits][2], float scales,
+                                        std::integer_sequence<int, kUnit...>) {
+    (store_unit<kUnit>(pipe, bytes[kUnit], scales), ...);
+  }
+
+  template <int kUnit, class Pipe>
+  __device__ __forceinline__ void store_unit(Pipe& pipe, const uint4 (&bytes)[2], float scales) {
+    if constexpr (kUnit == 0) {
+      ptx::store_16_bytes(Base::template tile<0>(pipe, 0) + place_, bytes[0]);
+      ptx::store_16_bytes(Base::template tile<0>(pipe, 0) + (place_ ^ 16), bytes[1]);
+    } else {
+      const float scale = __shfl_sync(0xffffffff, scales, kUnit - 1, 4);
+      store_converted(Base::template tile<kUnit>(pipe, 0), bytes[0], scale);
+      store_converted(Base::template tile<kUnit>(pipe, 1), bytes[1], scale);
+    }
+    this->template publish<kUnit>(pipe);
+  }
+};
+
 /// By eight warps, in a cluster of two by four of each CTA.
 template <int kCluster>
 class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false> {
@@ -16,6 +66,7 @@ class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false> {
  public:
   using Base::kThreads;
   static constexpr bool kSparesRegisters = true;
+  using FirstBlock = Fp8FirstBlock<kCluster>;
   struct Memory {
     typename Base::Kept warps[kThreads / 32];
   };

@@ -84,7 +84,8 @@ class Fp8Tokens {
     std::uint32_t live;        // which of its 32 tokens count, of the block located last
   };
 
-  __device__ __forceinline__ Fp8Tokens(const CacheArguments& cache, int thread, Kept& kept)
+  using KeptOrPlace = std::conditional_t<kHasRegisters, const Kept&, Kept&>;
+  __device__ __forceinline__ Fp8Tokens(const CacheArguments& cache, int thread, KeptOrPlace kept)
       : cache_(cache), kept_(kept) {
     const int first_row = (kCluster == 1 ? 0 : ptx::rank_in_cluster() * kOwnRows) + thread / 32 * kWarpRows;
     const int lane = thread % 32;

@@ -203,6 +203,14 @@ struct Builder {
     finish(0, g.parts);
   }
 
+  __device__ void cut_evenly() const {
+    for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) plan.cuts[k] = schedule::even_cut(g, k);
+    for (std::int32_t r = threadIdx.x; r < g.requests; r += kThreads) {
+      plan.merges[r] = schedule::even_merge(g, r);
+    }
+    finish(g.requests, g.requests * schedule::even_shares(g));
+  }
+
   /// Ranks of items by their cost, the shortest first and of equal ones the last: how many come before each.
   __device__ void rank_costs() const {
     auto cost = [&](int r) { return static_cast<std::int32_t>(cost_prefix[r + 1] - cost_prefix[r]); };
@@ -353,6 +361,8 @@ __global__ void __launch_bounds__(kThreads)
     builder.cut_fixed();
   } else if (geometry.whole == schedule::kShared) {
     builder.cut_into_shares();
+  } else if (geometry.whole == schedule::kEven) {
+    builder.cut_evenly();
   } else {
     builder.cut_balanced();
   }

@@ -73,6 +73,16 @@ __device__ __forceinline__ void copy_to_cta(std::uint32_t cta, const void* share
       : "memory");
 }
 
+/// `bytes` (a multiple of 16) of shared memory, after fence_for_async_proxy(), to memory. Who asks for some
+/// waits for them before it ends.
+__device__ __forceinline__ void copy_to_memory(void* global, const void* shared, std::uint32_t bytes) {
+  ::cuda::ptx::cp_async_bulk(::cuda::ptx::space_global, ::cuda::ptx::space_shared, global, shared, bytes);
+}
+__device__ __forceinline__ void wait_for_copies_to_memory() {
+  ::cuda::ptx::cp_async_bulk_commit_group();
+  ::cuda::ptx::cp_async_bulk_wait_group(::cuda::ptx::n32_t<0>());
+}
+
 /// The 128 bytes of memory around an address to L2.
 __device__ __forceinline__ void prefetch_line_to_l2(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global) : "memory");

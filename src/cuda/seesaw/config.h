@@ -8,12 +8,16 @@ namespace flashlatent::seesaw {
 /// kCluster_ = 2: two CTAs that hold the two tiles of 128 query rows take the same KV blocks, each loading
 /// half for both: of the tiles by TMA, of each tile's tokens from an fp8_656 cache.
 /// kTeam_ > 1: so many CTAs of a cluster share a row tile's blocks, and merge what they have (team.cuh).
-template <class Element_, int kQkDim_, int kVDim_, int kCluster_, class Loader_, int kTeam_ = 1>
+/// kEven_: parts are even (even.cuh), of an fp8_656 cache.
+template <class Element_, int kQkDim_, int kVDim_, int kCluster_, class Loader_, int kTeam_ = 1,
+          bool kEven_ = false>
 struct Config {
   using Element = Element_;
   using Loader = Loader_;
   static constexpr int kCluster = kCluster_;
   static constexpr int kTeam = kTeam_;
+  static constexpr bool kEven = kEven_;
+  static_assert(!kEven || kCluster == 2);
   static_assert(kTeam == 1 || (kCluster == 1 && 8 % kTeam == 0));
   static constexpr int kQkDim = kQkDim_;
   static constexpr int kVDim = kVDim_;

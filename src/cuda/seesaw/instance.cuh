@@ -22,10 +22,10 @@ Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor
   return cuda::launch(kernel<Config>, shape, executor, launch.args, launch.kv, launch.query_rows);
 }
 
-template <class Element, int kQkDim, int kVDim, int kCluster, class Loader, int kTeam = 1>
+template <class Element, int kQkDim, int kVDim, int kCluster, class Loader, int kTeam = 1, bool kEven = false>
 constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
   return {{dtype, kQkDim, kVDim, 64, loading, kCluster, kTeam},
-          launch_instance<Config<Element, kQkDim, kVDim, kCluster, Loader, kTeam>>};
+          launch_instance<Config<Element, kQkDim, kVDim, kCluster, Loader, kTeam, kEven>>};
 }
 
 /// A team's blocks come by boxes only.

@@ -13,11 +13,14 @@ using TeamInstances = std::array<cuda::DenseInstance, 6>;  // two dtypes, three 
 
 using Fp8Instances = std::array<cuda::DenseInstance, 2>;  // alone, and as a cluster
 
+using EvenInstances = std::array<cuda::DenseInstance, 1>;  // of even parts
+
 // One file each, so that they compile side by side.
 extern const ShapeInstances kInstances576x512;
 extern const ShapeInstances kInstances512x512;
 extern const ShapeInstances kInstances320x256;
 extern const Fp8Instances kInstancesFp8_656;
 extern const TeamInstances kTeams576x512;
+extern const EvenInstances kEvenFp8_656;
 
 }  // namespace flashlatent::seesaw

@@ -27,6 +27,7 @@
 #include "cuda/parts/qk_mma.cuh"
 #include "cuda/parts/softmax.cuh"
 #include "cuda/parts/work_queue.cuh"
+#include "cuda/seesaw/even.cuh"
 #include "cuda/seesaw/smem_layout.cuh"
 #include "cuda/seesaw/team.cuh"
 
@@ -55,6 +56,22 @@ class Parities {
   std::uint32_t bits_ = 0;
 };
 
+/// Q of a tile whose rows are in line, by one thread.
+template <class Config>
+__device__ __forceinline__ void copy_query(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                           const CUtensorMap& map, const parts::RowTile& tile) {
+  ptx::arrive_expecting(shared.q_full, Config::kQkChunks * sizeof(parts::Tile));
+  // Ragged, all rows are one line.
+  const bool ragged = args.query.begins != nullptr;
+  const int request = ragged ? 0 : tile.origin;
+  const int token = ragged ? tile.origin : tile.first_token;
+  const int row = (tile.kv_head + token) * args.query.group + tile.first;
+#pragma unroll 1
+  for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
+    ptx::copy_box(&shared.q[chunk], map, chunk * 64, row, 0, request, shared.q_full);
+  }
+}
+
 /// One of the two computing warpgroups: its half of the output and its rows' statistics. kMe = 0: even blocks
 /// and the left half; kMe = 1: odd blocks and the right half. Only the loop over blocks is compiled for each
 /// (Config::kSharesCode).
@@ -77,18 +94,21 @@ class Warpgroup {
     if (next.is_end() || next.blocks() == 0 || !args_.query.rows_in_line) return;
     if (ptx::elect_one()) {
       ptx::wait(shared_.q_empty, parities_[kQuery] ^ 1);
-      ptx::arrive_expecting(shared_.q_full, Config::kQkChunks * sizeof(parts::Tile));
-      // Ragged, all rows are one line.
-      const bool ragged = args_.query.begins != nullptr;
-      const int request = ragged ? 0 : next.tile.origin;
-      const int token = ragged ? next.tile.origin : next.tile.first_token;
-      const int row = (next.tile.kv_head + token) * args_.query.group + next.tile.first;
-#pragma unroll 1
-      for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
-        ptx::copy_box(&shared_.q[chunk], query_map_, chunk * 64, row, 0, request, shared_.q_full);
-      }
+      copy_query(shared_, args_, query_map_, next.tile);
     }
     __syncwarp();
+  }
+
+  /// This warpgroup's first block of an even part; its same one of the cluster's other CTA loads the other
+  /// half.
+  __device__ __forceinline__ void load_first_block(const parts::Work& work) {
+    if (me_ >= work.blocks()) return;
+    Pipe<Config> pipe(shared_.kv, shared_.state);
+    if (me_ == 1) pipe.next_block();
+    parts::BlockRange range = parts::block_range(args_.cache, work.segment, work.tile);
+    range.begin += me_;
+    range.end = range.begin + 1;
+    typename Config::Loader::FirstBlock(args_.cache, thread_).load(pipe, range);
   }
 
   /// All blocks of one segment.
@@ -118,22 +138,13 @@ class Warpgroup {
 
   /// Writes the segment's result.
   __device__ __forceinline__ void finish(const parts::Work& work) {
-    const parts::RowPair mine{parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)};
-    auto& row_sum = shared_.row_sum[parities_[kMeeting]];  // the other one may still be read
-    const int& poisoned = shared_.poisoned[parities_[kMeeting]];
-    if (fragment_.column == 0) {
-      row_sum[me_][fragment_.row] = mine.low;
-      row_sum[me_][fragment_.row + 8] = mine.high;
-    }
-    meet();
-    if (poisoned != 0) spread_poison();
+    const auto& row_sum = add_up_rows();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = fragment_.row + 8 * half;
       const float sum = row_sum[0][row] + row_sum[1][row];
       const parts::RowScale scale = parts::finish_row(half ? base_.high : base_.low, sum);
-      const schedule::Geometry& g = args_.geometry;
-      const std::int64_t slot = static_cast<std::int64_t>(work.segment.slot) * g.lanes + blockIdx.x % g.lanes;
+      const std::int64_t slot = slot_of(work);
       const int column = me_ * Config::kHalfDim + fragment_.column;
       const bool writes_lse = column == 0;
       if (work.segment.slot < 0) {
@@ -145,7 +156,69 @@ class Warpgroup {
     }
   }
 
+  /// The same of this CTA's only segment, a part of its request, when all CTAs of the cluster have read their
+  /// KV: by way of the place where that was, from which the copy engine takes rows as a whole. What a warp
+  /// stores itself goes to memory in 4.6 us.
+  __device__ __forceinline__ void finish_even(const parts::Work& work) {
+    constexpr int kRowBytes = Config::kHalfDim * sizeof(float);
+    constexpr int kPitch = kRowBytes + 32;  // so that no two rows of a store meet in a bank
+    static_assert(8 * 16 * kPitch <= sizeof(SharedMemory<Config>::kv));
+    __syncwarp();
+    ptx::cluster_arrive();
+    const auto& row_sum = add_up_rows();
+    __syncwarp();
+    ptx::cluster_wait();
+    const int lane = thread_ % 32;
+    std::uint8_t* rows = reinterpret_cast<std::uint8_t*>(shared_.kv) + threadIdx.x / 32 * 16 * kPitch;
+    const std::int64_t first_row = slot_of(work) * 64;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = fragment_.row + 8 * half;
+      const float sum = row_sum[0][row] + row_sum[1][row];
+      const parts::RowScale scale = parts::finish_row(half ? base_.high : base_.low, sum);
+      if (me_ == 0 && fragment_.column == 0 && row < work.tile.rows) {
+        args_.partial.lse[first_row + row] = scale.lse;
+      }
+      auto* to = reinterpret_cast<float2*>(rows + (lane / 4 + 8 * half) * kPitch + lane % 4 * sizeof(float2));
+#pragma unroll
+      for (int j = 0; j < Config::kHalfDim / 8; ++j) {
+        const float* o = &o_[4 * j + 2 * half];
+        to[4 * j] = make_float2(o[0] * scale.factor, o[1] * scale.factor);
+      }
+      ptx::fence_for_async_proxy();
+      __syncwarp();
+      const int first = thread_ / 32 * 16 + 8 * half;  // of the eight rows that the warp has stored
+      if (lane < 8 && first + lane < work.tile.rows) {
+        ptx::copy_to_memory(
+            args_.partial.out + (first_row + first + lane) * Config::kVDim + me_ * Config::kHalfDim,
+            rows + (8 * half + lane) * kPitch, kRowBytes);
+      }
+    }
+    ptx::wait_for_copies_to_memory();
+  }
+
  private:
+  /// The rows' sums of each warpgroup, when both have done with all blocks.
+  using RowSums = float[2][64];
+  __device__ __forceinline__ const RowSums& add_up_rows() {
+    const parts::RowPair mine{parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)};
+    auto& row_sum = shared_.row_sum[parities_[kMeeting]];  // the other one may still be read
+    const int& poisoned = shared_.poisoned[parities_[kMeeting]];
+    if (fragment_.column == 0) {
+      row_sum[me_][fragment_.row] = mine.low;
+      row_sum[me_][fragment_.row + 8] = mine.high;
+    }
+    meet();
+    if (poisoned != 0) spread_poison();
+    return row_sum;
+  }
+
+  /// Of partial results, among those of all row tiles.
+  __device__ __forceinline__ std::int64_t slot_of(const parts::Work& work) const {
+    const schedule::Geometry& g = args_.geometry;
+    return static_cast<std::int64_t>(work.segment.slot) * g.lanes + blockIdx.x % g.lanes;
+  }
+
   /// By a vote ptxas puts the left one's loop first: 128 heads take 0.235 ms so, and 0.236 otherwise.
   __device__ __forceinline__ bool is_left() const {
     return Config::kSharesCode ? !__any_sync(0xffffffff, me_ != 0) : me_ == 0;
@@ -482,6 +555,47 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
   tell(end);
 }
 
+/// The roles of even parts' CTAs: both know their part, and begin with it when the launch before is done. The
+/// computing warps load the first blocks and take their segment from the queue after that, as others do.
+template <class Config>
+__device__ __forceinline__ void compute_even(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                             const CUtensorMap& query_map, int me) {
+  parts::Work part = even_part(args);
+  Warpgroup<Config> warpgroup(shared, args, query_map, me);
+  parts::wait_for_launch_before();
+  if (part.is_end()) return leave_cluster();
+  find_blocks(args, part);
+  warpgroup.load_first_block(part);
+  const parts::Work& work = parts::WorkPosition(shared.work).get();
+  warpgroup.attend(work);
+  warpgroup.finish_even(work);
+}
+
+template <class Config>
+__device__ __forceinline__ void load_even(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                          const CUtensorMap& map, const CUtensorMap& query_map) {
+  using Loader = typename Config::Loader;
+  const int thread = threadIdx.x - Config::kComputeThreads;
+  static_assert(Loader::kThreads == Config::kLoaderThreads);
+  parts::Work part = even_part(args);
+  parts::wait_for_launch_before();
+  if (!part.is_end()) {
+    find_blocks(args, part);
+    if (thread == 0) parts::WorkPosition(shared.work).put(part);
+    if (thread / 32 == 1 && part.blocks() > 0 && args.query.rows_in_line && ptx::elect_one()) {
+      copy_query(shared, args, query_map, part.tile);
+    }
+    __syncwarp();
+    Pipe<Config> pipe(shared.kv, shared.state);
+    parts::BlockRange range = parts::block_range(args.cache, part.segment, part.tile);
+    for (int i = 0; i < kFirstBlocks && range.begin < range.end; ++i, ++range.begin) pipe.next_block();
+    Loader loader(args.cache, map, thread, shared.loader);
+    loader.look_ahead(range);
+    loader.load(pipe, range, [] {});
+  }
+  leave_cluster();
+}
+
 /// All threads of the CTA, or of the cluster.
 template <class Config>
 __device__ __forceinline__ void meet_cluster() {
@@ -546,9 +660,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
                         : Role::kLoader;
   if (role == Role::kLoader) {
     ptx::give_registers<Config::kLoaderRegisters>();
+    if constexpr (Config::kEven) return load_even<Config>(shared, args, kv_map, query_map);
     load<Config>(shared, args, kv_map);
   } else {
     ptx::take_registers<Config::kComputeRegisters>();
+    if constexpr (Config::kEven) return compute_even<Config>(shared, args, query_map, threadIdx.x / 128);
     if constexpr (Config::kSharesCode) {
       compute<Config>(shared, args, query_map, threadIdx.x / 128);
     } else if (role == Role::kLeft) {

@@ -66,9 +66,17 @@ std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem, in
   return schedule::whole_items(g);
 }
 
+/// Of few sparse requests, which have mostly as many tokens as each other, parts are even: seesaw/even.cuh.
+schedule::Geometry fp8_geometry(const DecodeProblem& problem, int workers) {
+  const schedule::Geometry g = dense_geometry(problem, workers, kShapeFp8);
+  if (!problem.sparse.enabled || cluster_of(problem, g, Loading::kFp8) == 1) return g;
+  const std::optional<schedule::Geometry> even = schedule::even_items(g);
+  return even && schedule::estimate(*even) <= schedule::estimate(g) ? *even : g;
+}
+
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
-  schedule::Geometry best =
-      dense_geometry(problem, workers, problem.cache.format == KvFormat::kFp8_656 ? kShapeFp8 : kShape);
+  if (problem.cache.format == KvFormat::kFp8_656) return fp8_geometry(problem, workers);
+  schedule::Geometry best = dense_geometry(problem, workers, kShape);
   for (int team : {8, 4, 2}) {
     const std::optional<schedule::Geometry> g = team_geometry(problem, workers, team);
     if (!g) continue;
@@ -87,6 +95,11 @@ std::size_t workspace_bytes(const DecodeProblem& problem, const schedule::Geomet
 
 Status launch(const DecodeCall& call) {
   return launch_dense(call, [](const DecodeCall& c, Loading loading) {
+    const DecodeProblem& p = c.problem;
+    if (c.geometry.whole == schedule::kEven) {
+      return find_instance({seesaw::kEvenFp8_656},
+                           {p.cache.dtype, p.cache.qk_dim, p.cache.v_dim, kShape.tile_rows, loading, 2, 1});
+    }
     const int team = c.geometry.team;
     if (team == 1) return find(c.problem, loading, cluster_of(c.problem, c.geometry, loading));
     // Of no pages there are no boxes: a CTA alone takes what was a team's part.

@@ -1,0 +1,10 @@
+#include "cuda/parts/fp8_register_loader.cuh"
+#include "cuda/seesaw/instance.cuh"
+
+namespace flashlatent::seesaw {
+
+constinit const EvenInstances kEvenFp8_656 = {
+    {instance<__nv_bfloat16, 576, 512, 2, parts::Fp8RegisterLoader<2>, 1, true>(Dtype::kBF16,
+                                                                                cuda::Loading::kFp8)}};
+
+}  // namespace flashlatent::seesaw

@@ -12,7 +12,7 @@ namespace {
 
 using runtime::CaseSpec;
 
-constexpr const char* kKernels[] = {"etap", "mma16", "mma16_team8", "mma16_team16", "seesaw"};
+constexpr const char* kKernels[] = {"etap", "mma16", "mma16_team4", "mma16_team8", "mma16_team16", "seesaw"};
 constexpr const char* kOfFp8[] = {"direct", "direct_team8", "etap", "seesaw"};
 constexpr const char* kOfSeparate[] = {"paged"};
 
@@ -130,7 +130,7 @@ TEST_P(KernelContracts, DimensionsAndDtypes) {
 }
 
 TEST_P(KernelContracts, RowTiles) {
-  for (const char* kernel : {"mma16_team8", "mma16_team16"}) {
+  for (const char* kernel : {"mma16_team4", "mma16_team8", "mma16_team16"}) {
     executor_.kernel = kernel;
     for (int heads : {1, 16, 17, 40, 128}) {
       expect_right({.name = "heads", .heads = heads, .lengths = {33, 1100}});

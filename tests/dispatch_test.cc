@@ -148,13 +148,15 @@ TEST(Dispatch, TeamsTakeSmallBatches) {
     const DecodeProblem problem = problem_of(batch, heads, tokens);
     EXPECT_TRUE(contains(picked(problem, executor, 132), "mma16_team")) << to_string(problem);
   }
+  // More requests than there are teams of 8.
+  EXPECT_EQ(picked(problem_of(16, 16, 1024), executor, 132), "mma16_team4");
   // Not where a team would do several requests one after another, or memory is what binds.
-  for (auto [batch, heads, tokens] : {std::array{4, 16, 131072}, {16, 16, 1024}, {32, 16, 131072}}) {
+  for (auto [batch, heads, tokens] : {std::array{4, 16, 131072}, {32, 16, 1024}, {32, 16, 131072}}) {
     const DecodeProblem problem = problem_of(batch, heads, tokens);
     EXPECT_EQ(picked(problem, executor, 132), tokens > 1024 ? "mma16" : "etap") << to_string(problem);
   }
   // Nor on a slice of a device, which may not hold a team.
-  EXPECT_EQ(picked(problem_of(1, 16, 1024), executor, 16), "etap");
+  EXPECT_EQ(picked(problem_of(1, 16, 1024), executor, 12), "etap");
   // What the caller allocates does for any kernel, and nothing is needed where nothing can be merged.
   auto geometry_of = [&](const char* kernel, const DecodeProblem& problem) {
     executor.kernel = kernel;
@@ -162,12 +164,12 @@ TEST(Dispatch, TeamsTakeSmallBatches) {
     EXPECT_TRUE(list.ok());
     return cheapest(*list)->geometry;
   };
-  for (const char* kernel : {"mma16_team8", "mma16_team16"}) {
+  for (const char* kernel : {"mma16_team4", "mma16_team8", "mma16_team16"}) {
     const schedule::Geometry small = geometry_of(kernel, problem_of(2, 16, 64));
     EXPECT_EQ(small.parts, 2);
     EXPECT_EQ(schedule::max_slots(small), 0);
     const schedule::Geometry large = geometry_of(kernel, problem_of(2, 16, 131072));
-    EXPECT_EQ(large.parts * large.lanes * large.team, large.team == 8 ? 120 : 112);  // that run at once
+    EXPECT_EQ(large.parts * large.lanes * large.team, large.team == 16 ? 112 : 120);  // that run at once
     EXPECT_GT(schedule::max_slots(large), 0);
     EXPECT_EQ(schedule::max_merges(large), 0);  // in the kernel
   }

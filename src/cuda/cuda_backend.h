@@ -14,6 +14,7 @@ namespace flashlatent::cuda {
 extern const DecodeKernel kEtapKernel;
 /// The same by clusters, of 8 and 16, that share a request's blocks and merge what they have by themselves:
 /// small batches, of any rows.
+extern const DecodeKernel kMma16Team4Kernel;
 extern const DecodeKernel kMma16Team8Kernel;
 extern const DecodeKernel kMma16Team16Kernel;
 /// Up to 16 query rows a KV head, as they are.

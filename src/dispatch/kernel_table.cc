@@ -10,6 +10,7 @@ std::span<const DecodeKernel> decode_kernels() {
   static const DecodeKernel kTable[] = {
 #if FLASHLATENT_WITH_CUDA
     cuda::kEtapKernel,
+    cuda::kMma16Team4Kernel,
     cuda::kMma16Team8Kernel,
     cuda::kMma16Team16Kernel,
     cuda::kMma16Kernel,

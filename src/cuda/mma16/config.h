@@ -73,7 +73,7 @@ struct Config {
   static_assert(kRingBlocks >= 2 && kRopeChunks <= 1);
   // What a launch gets, 168 registers for each of 384 threads; asking for more would wait for ever.
   static_assert(2 * kComputeRegisters + kLoaderRegisters <= 3 * 168);
-  static_assert(kTeam == 1 || (kUnits % kOwnedUnits == 0 && kOwners <= kTeam && kOwnedUnits <= 2));
+  static_assert(kTeam == 1 || (kUnits % kOwnedUnits == 0 && kOwners <= kTeam && kOwnedUnits <= 4));
 };
 
 }  // namespace flashlatent::mma16

@@ -45,10 +45,14 @@ template <int kQkDim, int kVDim>
 constexpr TeamInstances team_instances() {
   using Bf16 = __nv_bfloat16;
   using Fp16 = __half;
-  return {{instance<Bf16, kQkDim, kVDim, parts::TmaLoader, 8>(Dtype::kBF16, cuda::Loading::kBoxes),
+  return {{instance<Bf16, kQkDim, kVDim, parts::TmaLoader, 4>(Dtype::kBF16, cuda::Loading::kBoxes),
+           instance<Bf16, kQkDim, kVDim, parts::TokenLoader, 4>(Dtype::kBF16, cuda::Loading::kTokens),
+           instance<Bf16, kQkDim, kVDim, parts::TmaLoader, 8>(Dtype::kBF16, cuda::Loading::kBoxes),
            instance<Bf16, kQkDim, kVDim, parts::TokenLoader, 8>(Dtype::kBF16, cuda::Loading::kTokens),
            instance<Bf16, kQkDim, kVDim, parts::TmaLoader, 16>(Dtype::kBF16, cuda::Loading::kBoxes),
            instance<Bf16, kQkDim, kVDim, parts::TokenLoader, 16>(Dtype::kBF16, cuda::Loading::kTokens),
+           instance<Fp16, kQkDim, kVDim, parts::TmaLoader, 4>(Dtype::kF16, cuda::Loading::kBoxes),
+           instance<Fp16, kQkDim, kVDim, parts::TokenLoader, 4>(Dtype::kF16, cuda::Loading::kTokens),
            instance<Fp16, kQkDim, kVDim, parts::TmaLoader, 8>(Dtype::kF16, cuda::Loading::kBoxes),
            instance<Fp16, kQkDim, kVDim, parts::TokenLoader, 8>(Dtype::kF16, cuda::Loading::kTokens),
            instance<Fp16, kQkDim, kVDim, parts::TmaLoader, 16>(Dtype::kF16, cuda::Loading::kBoxes),

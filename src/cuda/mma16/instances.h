@@ -9,7 +9,7 @@ namespace flashlatent::mma16 {
 
 using ShapeInstances = std::array<cuda::DenseInstance, 4>;  // two dtypes, two loaders
 
-using TeamInstances = std::array<cuda::DenseInstance, 8>;  // two dtypes, two sizes of teams, two loaders
+using TeamInstances = std::array<cuda::DenseInstance, 12>;  // two dtypes, three sizes of teams, two loaders
 
 // One file each, so that they compile side by side.
 extern const ShapeInstances kInstances576x512;

@@ -20,6 +20,8 @@ constexpr TeamCosts kCosts = {.call = 4200,
                               .block_streaming = 2250};
 /// A team of 16 meets later than one of 8, and only half of its warps add up what it has.
 constexpr int kLargeTeam = 700;
+/// In one of 4 each thread adds up two units, one after the other, and merges those of more teams.
+constexpr int kSmallTeam = 1000, kSmallTeamMerge = 3000;
 
 template <int kTeam>
 const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
@@ -42,6 +44,10 @@ template <int kTeam>
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   TeamCosts costs = kCosts;
   if (kTeam > 8) costs.call += kLargeTeam;
+  if (kTeam < 8) {
+    costs.call += kSmallTeam;
+    costs.shared_merge += kSmallTeamMerge;
+  }
   return team_geometry(problem, workers, {.tile_rows = mma16::kRows, .team = kTeam, .costs = costs});
 }
 
@@ -67,6 +73,7 @@ constexpr DecodeKernel kernel(const char* name) {
 
 }  // namespace
 
+const DecodeKernel kMma16Team4Kernel = kernel<4>("mma16_team4");
 const DecodeKernel kMma16Team8Kernel = kernel<8>("mma16_team8");
 const DecodeKernel kMma16Team16Kernel = kernel<16>("mma16_team16");
 

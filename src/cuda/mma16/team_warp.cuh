@@ -53,6 +53,11 @@ class TeamWarp : Attention<Config> {
       send(exchange);
     }
     unit_.finish(shared_, args_, segment, segments, to_, exchange);
+#pragma unroll
+    for (int turn = 1; turn < Exchange::kTurns; ++turn) {  // of the same row
+      const parts::TeamUnit<SharedMemory<Config>> unit(turn);
+      unit.finish(shared_, args_, segment, segments, to_.at(unit.column() - unit_.column()), exchange);
+    }
     if (segments.team_blocks() == 0) return;
     ++exchanges_;
     this->meet();

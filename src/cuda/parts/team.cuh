@@ -87,9 +87,13 @@ class Exchange {
     sharers_ = __ballot_sync(0xffffffff, has);
   }
 
+  /// Which of the owned units this thread adds up; of teams of 4 two, one after another.
+  static constexpr int kTurns = (Config::kOwnedUnits + 1) / 2;
+  __device__ __forceinline__ static int slot_of(int turn) { return threadIdx.x / 128 + 2 * turn; }
+
   /// What this thread adds up.
-  __device__ __forceinline__ static UnitPlace own_place() {
-    const int slot = threadIdx.x / 128, thread = threadIdx.x % 128;
+  __device__ __forceinline__ static UnitPlace own_place(int turn = 0) {
+    const int slot = slot_of(turn), thread = threadIdx.x % 128;
     if (rank() >= Config::kOwners || slot >= Config::kOwnedUnits) return {-1, 0, 0};
     const int unit = rank() * Config::kOwnedUnits + slot;
     return {unit, Config::unit_row(unit, thread), Config::unit_column(unit, thread)};
@@ -140,8 +144,8 @@ class Exchange {
   }
 
   /// The thread's values of all CTAs together, in the order of ranks, unnormalised, and their row.
-  __device__ __forceinline__ RowStatistics add_up(float (&x)[4], int n) const {
-    return blocks_ >= kTeam ? add_up<true>(x, n) : add_up<false>(x, n);
+  __device__ __forceinline__ RowStatistics add_up(float (&x)[4], int n, int turn) const {
+    return blocks_ >= kTeam ? add_up<true>(x, n, turn) : add_up<false>(x, n, turn);
   }
 
  private:
@@ -153,9 +157,9 @@ class Exchange {
 
   /// kAll: all CTAs have a share, so that there is nothing to ask, and loads go together.
   template <bool kAll>
-  __device__ __forceinline__ RowStatistics add_up(float (&x)[4], int n) const {
+  __device__ __forceinline__ RowStatistics add_up(float (&x)[4], int n, int turn) const {
     constexpr int kAtOnce = kAll ? 8 : 1;
-    const int slot = threadIdx.x / 128, thread = threadIdx.x % 128;
+    const int slot = slot_of(turn), thread = threadIdx.x % 128;
     RowStatistics all{-INFINITY, 0};
 #pragma unroll kAtOnce
     for (int rank = 0; rank < kTeam; ++rank) {

@@ -45,7 +45,7 @@ class TeamMerge {
   __device__ __forceinline__ RowStatistics add_up(float (&x)[4]) const {
     RowStatistics all;
     add<true>(0, x, all);
-    if constexpr (Config::kTeamsAtOnce < kMostTeams) {
+    if constexpr (Config::kTeamsAtOnce * Config::kTeam < kMostTeamCtas) {
 #pragma unroll 1
       for (int i = Config::kTeamsAtOnce; i < shares_; i += Config::kTeamsAtOnce) add<false>(i, x, all);
     }

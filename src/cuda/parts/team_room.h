@@ -3,7 +3,7 @@
 
 namespace flashlatent::parts {
 
-inline constexpr int kMostTeams = 16;  // at once
-inline constexpr int kMostUnits = 16;  // of a tile (team.cuh)
+inline constexpr int kMostTeamCtas = 128;  // at once, of all teams
+inline constexpr int kMostUnits = 16;      // of a tile (team.cuh)
 
 }  // namespace flashlatent::parts

@@ -42,7 +42,8 @@ class TeamUnit {
   using Config = typename Shared::Config;
   using Element = typename Config::Element;
 
-  __device__ __forceinline__ TeamUnit() : place_(Exchange<Shared>::own_place()) {}
+  __device__ __forceinline__ explicit TeamUnit(int turn = 0)
+      : turn_(turn), place_(Exchange<Shared>::own_place(turn)) {}
 
   /// Of this thread's values.
   __device__ __forceinline__ int row() const { return place_.n; }
@@ -57,7 +58,7 @@ class TeamUnit {
     if (place_.unit < 0) return;
     exchange.receive();
     float x[4];
-    RowStatistics row = exchange.add_up(x, place_.n);
+    RowStatistics row = exchange.add_up(x, place_.n, turn_);
     bool partial = segment.slot >= 0;
     if (partial && args.geometry.whole == schedule::kShared) {
       if (!merge_teams(shared, args, x, row, segment, segments)) return;
@@ -91,16 +92,17 @@ class TeamUnit {
                                               const Segments& segments) const {
     const TeamMerge<Config> merge(args, segment.request, segment.slot - segments.share(), segments.shares(),
                                   segments.lane(), place_);
-    const int slot = threadIdx.x / 128;
+    const int slot = Exchange<Shared>::slot_of(turn_);
     merge.store(segments.share(), x, row);
-    ptx::named_sync(kUnitBarrier + slot, 128);  // all have
+    ptx::named_sync(kUnitBarrier + slot % 2, 128);  // all have
     bool& is_last = shared.team.is_last[slot];
     if (threadIdx.x % 128 == 0) is_last = merge.is_last();
-    ptx::named_sync(kUnitBarrier + slot, 128);
+    ptx::named_sync(kUnitBarrier + slot % 2, 128);
     if (is_last) row = merge.add_up(x);
     return is_last;
   }
 
+  const int turn_;
   const UnitPlace place_;
 };
 

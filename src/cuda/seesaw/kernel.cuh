@@ -163,11 +163,8 @@ class Warpgroup {
     constexpr int kRowBytes = Config::kHalfDim * sizeof(float);
     constexpr int kPitch = kRowBytes + 32;  // so that no two rows of a store meet in a bank
     static_assert(8 * 16 * kPitch <= sizeof(SharedMemory<Config>::kv));
-    __syncwarp();
-    ptx::cluster_arrive();
+    leave_cluster();
     const auto& row_sum = add_up_rows();
-    __syncwarp();
-    ptx::cluster_wait();
     const int lane = thread_ % 32;
     std::uint8_t* rows = reinterpret_cast<std::uint8_t*>(shared_.kv) + threadIdx.x / 32 * 16 * kPitch;
     const std::int64_t first_row = slot_of(work) * 64;

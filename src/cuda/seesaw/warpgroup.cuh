@@ -1,0 +1,514 @@
+// What a computing warpgroup does with a segment, and hands to the other one.
+//
+// The 64 x d_v output is cut into a left and a right half, one a warpgroup, in registers. Warpgroup 0 scores
+// even blocks, warpgroup 1 odd ones; each multiplies its own P, and the other's, which comes through shared
+// memory, with its half of V:
+//
+//   warpgroup 0 (left)                          warpgroup 1 (right)
+//   S0 = Q K0^T                    --turn-->
+//   max, P0                        --P0,max-->  S1 = Q K1^T
+//   O_l += P0 V0_l                              O_r += P0 V0_r, meanwhile max, exponentials of S1
+//   O_l += P1 V1_l                 <--P1,max--  O_r += P1 V1_r
+//
+// The odd block's P comes in halves of 32 tokens: products with the first run while the second's exponentials
+// are taken.
+//
+// What is subtracted from scores (the running maximum, parts/softmax.cuh) passes from block to block, so that
+// both halves have the same scale.
+#pragma once
+
+#include "cuda/parts/arguments.cuh"
+#include "cuda/parts/epilogue.cuh"
+#include "cuda/parts/fragment.cuh"
+#include "cuda/parts/kv_tokens.cuh"
+#include "cuda/parts/mask.cuh"
+#include "cuda/parts/pv_mma.cuh"
+#include "cuda/parts/q_loader.cuh"
+#include "cuda/parts/qk_mma.cuh"
+#include "cuda/parts/softmax.cuh"
+#include "cuda/parts/work_queue.cuh"
+#include "cuda/seesaw/even.cuh"
+#include "cuda/seesaw/smem_layout.cuh"
+#include "cuda/seesaw/team.cuh"
+
+namespace flashlatent::seesaw {
+
+/// What the warpgroups hand over: P of the even block, that of the odd one in two halves.
+enum HandOver { kEven = 0, kOddFirst = 1, kOddSecond = 2 };
+
+inline constexpr int kAlone = 1;  // + kMe: the named barrier of one warpgroup
+
+/// Parities of the phases that a warpgroup waits for, in one register.
+enum Phase { kBlock, kTurn, kHandOver, kSecondHalf, kQuery, kMeeting };
+class Parities {
+ public:
+  __device__ __forceinline__ std::uint32_t operator[](Phase phase) const { return bits_ >> phase & 1; }
+  /// This phase's parity; from now on it is the next one's.
+  __device__ __forceinline__ std::uint32_t next(Phase phase) {
+    const std::uint32_t parity = (*this)[phase];
+    bits_ ^= 1U << phase;
+    return parity;
+  }
+
+ private:
+  std::uint32_t bits_ = 0;
+};
+
+/// Q of a tile whose rows are in line, by one thread.
+template <class Config>
+__device__ __forceinline__ void copy_query(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                           const CUtensorMap& map, const parts::RowTile& tile) {
+  ptx::arrive_expecting(shared.q_full, Config::kQkChunks * sizeof(parts::Tile));
+  // Ragged, all rows are one line.
+  const bool ragged = args.query.begins != nullptr;
+  const int request = ragged ? 0 : tile.origin;
+  const int token = ragged ? tile.origin : tile.first_token;
+  const int row = (tile.kv_head + token) * args.query.group + tile.first;
+#pragma unroll 1
+  for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
+    ptx::copy_box(&shared.q[chunk], map, chunk * 64, row, 0, request, shared.q_full);
+  }
+}
+
+/// One of the two computing warpgroups: its half of the output and its rows' statistics. kMe = 0: even blocks
+/// and the left half; kMe = 1: odd blocks and the right half. Only the loop over blocks is compiled for each
+/// (Config::kSharesCode).
+template <class Config>
+class Warpgroup {
+ public:
+  using Element = typename Config::Element;
+
+  __device__ __forceinline__ Warpgroup(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                       const CUtensorMap& query_map, int me)
+      : shared_(shared),
+        args_(args),
+        query_map_(query_map),
+        thread_(threadIdx.x % 128),
+        me_(me),
+        fragment_(parts::fragment_of(thread_)) {}
+
+  /// Asks for Q of the segment that comes next, as soon as both warpgroups have done with the one before.
+  __device__ __forceinline__ void request_query(const parts::Work& next) {
+    if (next.is_end() || next.blocks() == 0 || !args_.query.rows_in_line) return;
+    if (ptx::elect_one()) {
+      ptx::wait(shared_.q_empty, parities_[kQuery] ^ 1);
+      copy_query(shared_, args_, query_map_, next.tile);
+    }
+    __syncwarp();
+  }
+
+  /// This warpgroup's first block of an even part; its same one of the cluster's other CTA loads the other
+  /// half.
+  __device__ __forceinline__ void load_first_block(const parts::Work& work) {
+    if (me_ >= work.blocks()) return;
+    Pipe<Config> pipe(shared_.kv, shared_.state);
+    if (me_ == 1) pipe.next_block();
+    parts::BlockRange range = parts::block_range(args_.cache, work.segment, work.tile);
+    range.begin += me_;
+    range.end = range.begin + 1;
+    typename Config::Loader::FirstBlock(args_.cache, thread_).load(pipe, range);
+  }
+
+  /// All blocks of one segment.
+  __device__ __forceinline__ void attend(const parts::Work& work) {
+    start(work);
+    const int blocks = work.blocks();
+    if (blocks == 0) return;
+    take_query(work.tile);
+    start_token_ = work.segment.block_begin * 64 + me_ * 64;
+    if (is_left()) {
+      for (int left = blocks; left > 0; left -= 2, start_token_ += 128) attend_left(work, left > 1);
+    } else {
+      for (int left = blocks; left > 0; left -= 2, start_token_ += 128) attend_right(work, left > 1);
+    }
+    __syncwarp();
+    if (thread_ % 32 == 0) ptx::arrive(shared_.q_empty);
+  }
+
+  /// The team's result of its only segment.
+  __device__ __forceinline__ void finish_in_team(const parts::Work& work) {
+    const TeamMerge<Config> merge(shared_, args_, work);
+    ptx::cluster_sync();  // all have read their KV
+    if (shared_.poisoned[parities_[kMeeting]] != 0) spread_poison();
+    merge.send(me_, o_, base_, {parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)});
+    merge.finish();
+  }
+
+  /// Writes the segment's result.
+  __device__ __forceinline__ void finish(const parts::Work& work) {
+    const auto& row_sum = add_up_rows();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = fragment_.row + 8 * half;
+      const float sum = row_sum[0][row] + row_sum[1][row];
+      const parts::RowScale scale = parts::finish_row(half ? base_.high : base_.low, sum);
+      const std::int64_t slot = slot_of(work);
+      const int column = me_ * Config::kHalfDim + fragment_.column;
+      const bool writes_lse = column == 0;
+      if (work.segment.slot < 0) {
+        parts::write_output<Element>(o_, row, half, scale, args_, work.tile, column, writes_lse);
+      } else {
+        parts::write_partial(o_, slot * 64 + row, row < work.tile.rows, half, scale, args_.partial,
+                             Config::kVDim, column, writes_lse);
+      }
+    }
+  }
+
+  /// The same of this CTA's only segment, a part of its request, when all CTAs of the cluster have read their
+  /// KV: by way of the place where that was, from which the copy engine takes rows as a whole. What a warp
+  /// stores itself goes to memory in 4.6 us.
+  __device__ __forceinline__ void finish_even(const parts::Work& work) {
+    constexpr int kRowBytes = Config::kHalfDim * sizeof(float);
+    constexpr int kPitch = kRowBytes + 32;  // so that no two rows of a store meet in a bank
+    static_assert(8 * 16 * kPitch <= sizeof(SharedMemory<Config>::kv));
+    leave_cluster();
+    const auto& row_sum = add_up_rows();
+    const int lane = thread_ % 32;
+    std::uint8_t* rows = reinterpret_cast<std::uint8_t*>(shared_.kv) + threadIdx.x / 32 * 16 * kPitch;
+    const std::int64_t first_row = slot_of(work) * 64;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = fragment_.row + 8 * half;
+      const float sum = row_sum[0][row] + row_sum[1][row];
+      const parts::RowScale scale = parts::finish_row(half ? base_.high : base_.low, sum);
+      if (me_ == 0 && fragment_.column == 0 && row < work.tile.rows) {
+        args_.partial.lse[first_row + row] = scale.lse;
+      }
+      auto* to = reinterpret_cast<float2*>(rows + (lane / 4 + 8 * half) * kPitch + lane % 4 * sizeof(float2));
+#pragma unroll
+      for (int j = 0; j < Config::kHalfDim / 8; ++j) {
+        const float* o = &o_[4 * j + 2 * half];
+        to[4 * j] = make_float2(o[0] * scale.factor, o[1] * scale.factor);
+      }
+      ptx::fence_for_async_proxy();
+      __syncwarp();
+      const int first = thread_ / 32 * 16 + 8 * half;  // of the eight rows that the warp has stored
+      if (lane < 8 && first + lane < work.tile.rows) {
+        ptx::copy_to_memory(
+            args_.partial.out + (first_row + first + lane) * Config::kVDim + me_ * Config::kHalfDim,
+            rows + (8 * half + lane) * kPitch, kRowBytes);
+      }
+    }
+    ptx::wait_for_copies_to_memory();
+  }
+
+ private:
+  /// The rows' sums of each warpgroup, when both have done with all blocks.
+  using RowSums = float[2][64];
+  __device__ __forceinline__ const RowSums& add_up_rows() {
+    const parts::RowPair mine{parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)};
+    auto& row_sum = shared_.row_sum[parities_[kMeeting]];  // the other one may still be read
+    const int& poisoned = shared_.poisoned[parities_[kMeeting]];
+    if (fragment_.column == 0) {
+      row_sum[me_][fragment_.row] = mine.low;
+      row_sum[me_][fragment_.row + 8] = mine.high;
+    }
+    meet();
+    if (poisoned != 0) spread_poison();
+    return row_sum;
+  }
+
+  /// Of partial results, among those of all row tiles.
+  __device__ __forceinline__ std::int64_t slot_of(const parts::Work& work) const {
+    const schedule::Geometry& g = args_.geometry;
+    return static_cast<std::int64_t>(work.segment.slot) * g.lanes + blockIdx.x % g.lanes;
+  }
+
+  /// By a vote ptxas puts the left one's loop first: 128 heads take 0.235 ms so, and 0.236 otherwise.
+  __device__ __forceinline__ bool is_left() const {
+    return Config::kSharesCode ? !__any_sync(0xffffffff, me_ != 0) : me_ == 0;
+  }
+
+  __device__ __forceinline__ void start(const parts::Work& work) {
+#pragma unroll
+    for (float& x : o_) x = 0;
+    base_ = {-INFINITY, -INFINITY};
+    sum_ = {0, 0};
+    slack_ = {0, 0};
+    least_limit_ = limit(work, 0);
+  }
+
+  /// How many tokens the tile's row attends to.
+  __device__ __forceinline__ int limit(const parts::Work& work, int row) const {
+    const int length = work.segment.length;
+    return args_.causal ? length - work.tile.tokens + work.tile.token(args_.query, row) + 1 : length;
+  }
+
+  /// Both warpgroups. Not a named barrier: racecheck loses sight of one that is waited for while another
+  /// completes.
+  __device__ __forceinline__ void meet() {
+    ptx::arrive(shared_.meeting);
+    ptx::wait(shared_.meeting, parities_.next(kMeeting));
+  }
+
+  /// Q is in shared memory.
+  __device__ __forceinline__ void take_query(const parts::RowTile& tile) {
+    if (args_.query.rows_in_line) {
+      ptx::wait(shared_.q_full, parities_[kQuery]);
+    } else {
+      meet();  // the segment before has read its Q
+      parts::load_query<Element, parts::kTileRows, 0, Config::kQkChunks, Config::kComputeThreads>(
+          shared_.q[0].bytes, args_.query, tile, threadIdx.x);
+      meet();
+    }
+    parities_.next(kQuery);
+  }
+
+  /// An even block and, where there is one, the odd one after it, seen from the left.
+  __device__ __forceinline__ void attend_left(const parts::Work& work, bool has_odd) {
+    score<0>();
+    const parts::RowPair factor = take_maximum<0>(work);
+    shrink_sum(factor);
+    take_exponentials<0, 4>();
+    hand_over_base<0>();
+    hand_over_probabilities<0, 4>(kEven);
+    rescale(factor);
+    multiply<0, 0, 4>(0);
+    settle_slack();
+    finish_product<0>(0);
+    if (!has_odd) return;
+    take_over_base(1);
+    take_over_probabilities<0, 2>();
+    multiply<0, 0, 2>(1);
+    ptx::wait(shared_.handed_over[kOddSecond], parities_.next(kSecondHalf));
+    take_over_probabilities<2, 4>();
+    multiply<0, 2, 4>(1);
+    finish_product<0>(1);
+  }
+
+  /// The same from the right. It scores while the left one takes exponentials, and takes its own while the
+  /// even block's product runs.
+  __device__ __forceinline__ void attend_right(const parts::Work& work, bool has_odd) {
+    settle_slack();
+    take_turn();
+    if (has_odd) score<1>();
+    take_over_base(0);
+    take_over_probabilities<0, 4>();
+    multiply<1, 0, 4>(0);
+    if (!has_odd) {
+      finish_product<1>(0);
+      return;
+    }
+    const parts::RowPair factor = take_maximum<1>(work);
+    shrink_sum(factor);
+    take_exponentials<0, 2>();
+    finish_product<1>(0);
+    hand_over_base<1>();
+    hand_over_probabilities<0, 2>(kOddFirst);
+    rescale(factor);
+    multiply<1, 0, 2>(1);
+    take_exponentials<2, 4>();
+    hand_over_probabilities<2, 4>(kOddSecond);
+    multiply<1, 2, 4>(1);
+    finish_product<1>(1);
+  }
+
+  /// The right warpgroup's QK^T follows the left one's, as soon as that is under way: one of them then has
+  /// products for the tensor cores while the other takes exponentials.
+  __device__ __forceinline__ void give_turn() {
+    if (thread_ % 32 == 0) ptx::arrive(shared_.scored);
+  }
+  __device__ __forceinline__ void take_turn() {
+    ptx::wait(shared_.scored, parities_.next(kTurn));
+  }
+
+  /// s = Q K^T of this warpgroup's block, chunk by chunk as tiles land.
+  template <int kMe>
+  __device__ __forceinline__ void score() {
+    typename Config::State& state = shared_.state[kMe];
+#pragma unroll
+    for (int i = 0; i < Config::kQkChunks; ++i) {
+      const int chunk = Config::chunk_order(kMe, i);
+      const int barrier = Config::barrier_of(chunk);
+      if (i == 0 || barrier != Config::barrier_of(Config::chunk_order(kMe, i - 1))) {
+        ptx::wait(state.full[barrier], parities_[kBlock]);
+        if constexpr (Config::Loader::kReaderFences) ptx::fence_for_async_proxy();
+      }
+      if (i == 0) take_live(state);
+      ptx::wgmma_fence();
+      parts::qk_chunk<Element>(s_, descriptors_, shared_.q[chunk], shared_.kv[kMe].tiles[chunk], i > 0);
+    }
+    ptx::wgmma_commit();
+    if constexpr (kMe == 0) give_turn();
+    ptx::wgmma_wait<0>();
+    ptx::pin_registers(s_);
+    parities_.next(kBlock);
+#pragma unroll
+    for (int chunk = Config::kVChunks; chunk < Config::kQkChunks; ++chunk) release(kMe, chunk);
+  }
+
+  /// Masks scores and settles the base after their maximum. Returns by what the output so far must shrink.
+  template <int kMe>
+  __device__ __forceinline__ parts::RowPair take_maximum(const parts::Work& work) {
+    const float scale = parts::positive_scale(s_, args_.scale_log2);
+    // Those that some rows of the tile attend to and others do not.
+    const std::uint64_t partial = live_ & ~parts::low_tokens(least_limit_ - start_token_);
+    if (live_ != parts::kAllLive || partial != 0) {
+      parts::mask_scores(s_, live_, limit(work, fragment_.row) - start_token_,
+                         limit(work, fragment_.row + 8) - start_token_, fragment_);
+      if (!Config::Loader::kZeroesDead || partial != 0) silence<kMe>(work, partial);
+    }
+    const parts::RowPair before = base_;
+    base_ = parts::row_base(s_, scale, before, slack_);
+    return parts::shrink(before, base_);
+  }
+
+  __device__ __forceinline__ void shrink_sum(parts::RowPair factor) {
+    sum_ = {sum_.low * factor.low, sum_.high * factor.high};
+  }
+
+  /// From scores to probabilities, in s_, of tokens [16 kBegin, 16 kEnd).
+  template <int kBegin, int kEnd>
+  __device__ __forceinline__ void take_exponentials() {
+    const float scale = args_.scale_log2 > 0 ? args_.scale_log2 : 1.0F;  // as positive_scale() left it
+    auto& s = reinterpret_cast<float(&)[8 * (kEnd - kBegin)]>(s_[8 * kBegin]);
+    const parts::RowPair sum = parts::exponentials(s, scale, base_);
+    sum_ = {sum_.low + sum.low, sum_.high + sum.high};
+  }
+
+  /// For the next block; while a product runs. This warpgroup's half of the blocks stands for all.
+  __device__ __forceinline__ void settle_slack() {
+    slack_ = {parts::slack_of(parts::quad_sum(sum_.low)), parts::slack_of(parts::quad_sum(sum_.high))};
+  }
+
+  /// Which tokens of the block count. Before any of its tiles is given back: the loader then writes the next.
+  /// One lane reads, the one that gives tiles back, so that its arrival orders the reading.
+  __device__ __forceinline__ void take_live(const typename Config::State& state) {
+    std::uint64_t live = 0;
+    if (thread_ % 32 == 0) live = state.live[parities_[kBlock]];
+    live_ = __shfl_sync(0xffffffff, live, 0);
+  }
+
+  /// Nothing of dead tokens may reach the output through V, whose block this is.
+  template <int kMe>
+  __device__ __forceinline__ void silence(const parts::Work& work, std::uint64_t partial) {
+    parts::Tile* tiles = shared_.kv[kMe].tiles;
+    if (partial != 0) {
+      // The query token that sees token t of the block first, as a row of the tile.
+      const int offset = start_token_ - work.segment.length + work.tile.tokens;
+      const bool found = parts::record_poison<Element, Config::kVDim, 128>(
+          shared_.poison_from, tiles, partial, thread_,
+          [&](int token) { return (token + offset) * args_.query.group - work.tile.first; });
+      if (found) shared_.poisoned[parities_[kMeeting]] = 1;
+      ptx::named_sync(kAlone + kMe, 128);
+    }
+    parts::silence_tokens<Element, Config::kVChunks, 128>([&](int i) -> parts::Tile& { return tiles[i]; },
+                                                          live_, partial, thread_);
+    ptx::fence_for_async_proxy();
+    ptx::named_sync(kAlone + kMe, 128);
+  }
+
+  template <int kMe>
+  __device__ __forceinline__ void hand_over_base() {
+    if (fragment_.column == 0) {
+      shared_.row_base[kMe][fragment_.row] = base_.low;
+      shared_.row_base[kMe][fragment_.row + 8] = base_.high;
+    }
+  }
+
+  /// P of tokens [16 kBegin, 16 kEnd), in p_ from now on, to shared memory. Each warp hands its 16 rows to
+  /// one of the other warpgroup, and has itself read the P that stands there, or seen its block's tiles
+  /// refilled.
+  template <int kBegin, int kEnd>
+  __device__ __forceinline__ void hand_over_probabilities(HandOver part) {
+    parts::pack_probabilities<Element, kBegin, kEnd>(p_, s_);
+    __syncwarp();
+    parts::store_fragment<kBegin, kEnd>(shared_.p, p_, thread_);
+    ptx::arrive(shared_.handed_over[part]);
+  }
+
+  template <int kBegin, int kEnd>
+  __device__ __forceinline__ void take_over_probabilities() {
+    __syncwarp();  // for racecheck, which sees this warp's own P there before
+    parts::load_fragment<kBegin, kEnd>(p_, shared_.p, thread_);
+  }
+
+  /// When the other warpgroup's probabilities are there: their base; what is summed so far shrinks to it.
+  __device__ __forceinline__ void take_over_base(int block) {
+    ptx::wait(shared_.handed_over[block], parities_.next(kHandOver));
+    const parts::RowPair before = base_;
+    base_ = {shared_.row_base[block][fragment_.row], shared_.row_base[block][fragment_.row + 8]};
+    const parts::RowPair factor = parts::shrink(before, base_);
+    slack_ = {fmaxf(slack_.low - (base_.low - before.low), 0.0F),
+              fmaxf(slack_.high - (base_.high - before.high), 0.0F)};
+    shrink_sum(factor);
+    rescale(factor);
+  }
+
+  /// o_ += p_ V, this half of `block`'s. P in registers: from shared memory wgmma would read it along with V,
+  /// and shared memory is as busy as the tensor cores.
+  template <int kMe, int kBegin, int kEnd>
+  __device__ __forceinline__ void multiply(int block) {
+    if (kBegin == 0) ptx::pin_registers(o_);
+    ptx::wgmma_fence();
+    parts::pv<Element, Config::kHalfDim, kBegin, kEnd, Config::kPvColumns>(
+        o_, p_, descriptors_, shared_.kv[block].tiles + kMe * Config::kHalfChunks);
+    ptx::wgmma_commit();
+  }
+
+  /// Waits for the product with `block`'s V and gives its tiles back: this half's last reader is this
+  /// product.
+  template <int kMe>
+  __device__ __forceinline__ void finish_product(int block) {
+    ptx::wgmma_wait<0>();
+    ptx::pin_registers(o_);
+#pragma unroll
+    for (int i = 0; i < Config::kHalfChunks; ++i) release(block, kMe * Config::kHalfChunks + i);
+  }
+
+  __device__ __forceinline__ void rescale(parts::RowPair factor) {
+    if (parts::shrinks(factor)) parts::rescale(o_, factor);
+  }
+
+  /// One arrival a warp, once all its lanes are done.
+  __device__ __forceinline__ void release(int block, int chunk) {
+    if (Config::barrier_of(chunk) != chunk) return;
+    __syncwarp();
+    if (thread_ % 32 != 0) return;
+    ptx::Barrier& empty = shared_.state[block].empty[chunk];
+    if constexpr (Config::kCluster == 1) {
+      ptx::arrive(empty);
+    } else if constexpr (Config::Loader::kSharesTiles) {
+      ptx::arrive(empty);
+      ptx::arrive_at(ptx::rank_in_cluster() ^ 1, empty);
+    } else {
+      ptx::arrive_at(Config::loader_of_chunk(block, chunk), empty);
+    }
+  }
+
+  /// What silence() found goes into the outputs, here and not there: the loop over blocks has no registers
+  /// and no time to spare for it (it took 14 % longer).
+  __device__ __forceinline__ void spread_poison() {
+#pragma unroll
+    for (int i = 0; i < Config::kHalfDim / 2; ++i) {
+      const int column = me_ * Config::kHalfDim + i / 4 * 8 + fragment_.column + i % 2;
+      if (fragment_.row + i % 4 / 2 * 8 >= shared_.poison_from[column]) o_[i] = NAN;
+    }
+    meet();  // all have read it
+    for (int i = threadIdx.x; i < Config::kVDim; i += Config::kComputeThreads) {
+      shared_.poison_from[i] = parts::kNoPoison;
+    }
+    if (threadIdx.x == 0) shared_.poisoned[parities_[kMeeting]] = 0;
+    meet();
+  }
+
+  SharedMemory<Config>& shared_;
+  const parts::DecodeArguments& args_;
+  const CUtensorMap& query_map_;
+  const ptx::Descriptors<(Config::kCluster * Config::kTeam > 1)> descriptors_{&shared_};
+  const int thread_;
+  const int me_;
+  const parts::Fragment fragment_;
+  Parities parities_;
+  int start_token_ = 0;     // of this warpgroup's block
+  std::uint64_t live_ = 0;  // which of its tokens count
+  int least_limit_ = 0;     // tokens that the tile's first row attends to
+  parts::RowPair base_;     // what is subtracted from scores, base 2
+  parts::RowPair slack_;    // how far a score may be above it
+  parts::RowPair sum_;      // this thread's share
+  std::uint32_t p_[4][4];
+  float s_[32];
+  float o_[Config::kHalfDim / 2];
+};
+
+}  // namespace flashlatent::seesaw

@@ -4,7 +4,7 @@
 
 #include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/parts/merge.cuh"
+#include "cuda/parts/merge_units.cuh"
 
 namespace flashlatent::cuda {
 
@@ -36,141 +36,8 @@ enum class Share {
   kRows,     ///< 256 columns of eight rows, a warp each. Few parts a row.
 };
 constexpr int kWarps = 8;
-constexpr int kUnitColumns = 128;  // four a lane
-
-struct CombineUnit {
-  int columns;  // first column / kUnitColumns
-  int row;      // first row of the tile
-  int lane;
-  int merge;
-};
-
-__device__ __forceinline__ CombineUnit unit_at(const schedule::Geometry& g, int index, int column_units,
-                                               int rows_a_unit) {
-  CombineUnit unit;
-  unit.columns = index % column_units;
-  index /= column_units;
-  const int row_units = g.tile_rows / rows_a_unit;
-  unit.row = index % row_units * rows_a_unit;
-  index /= row_units;
-  unit.lane = index % g.lanes;
-  unit.merge = index / g.lanes;
-  return unit;
-}
-
-__device__ __forceinline__ parts::RowParts parts_of(const parts::DecodeArguments& args,
-                                                    const schedule::Merge& merge, int lane, int row,
-                                                    int v_dim) {
-  const schedule::Geometry& g = args.geometry;
-  const std::int64_t slot_rows = static_cast<std::int64_t>(g.lanes) * g.tile_rows;
-  const std::int64_t first = merge.slot_begin * slot_rows + lane * g.tile_rows + row;
-  return {args.partial.out + first * v_dim, args.partial.lse + first, slot_rows * v_dim, slot_rows,
-          merge.slot_end - merge.slot_begin};
-}
-
-template <class Element>
-__device__ __forceinline__ void write_row(const parts::DecodeArguments& args, const parts::RowTile& tile,
-                                          int row, int column, float4 sum, const parts::RowWeights& weights) {
-  const parts::OutputArguments& output = args.output;
-  const int token = tile.token(args.query, row);
-  const int head = tile.head(args.query, row);
-  float factor = weights.factor;
-  if (output.sink != nullptr) factor *= parts::sink_factor(weights.lse, __ldg(output.sink + head));
-  auto* out =
-      reinterpret_cast<std::uint32_t*>(static_cast<Element*>(output.out) + tile.origin * output.batch_stride +
-                                       token * output.token_stride + head * output.head_stride + column);
-  out[0] = parts::pack<Element>(sum.x * factor, sum.y * factor);
-  out[1] = parts::pack<Element>(sum.z * factor, sum.w * factor);
-  if (column == 0) parts::write_lse(output, tile, head, token, weights.lse);
-}
-
-/// kUnits times 128 columns of a row by one warp, kAtOnce parts in one trip to memory.
-template <class Element, int kUnits, int kAtOnce>
-__device__ __forceinline__ void merge_by_warp(const parts::DecodeArguments& args, const parts::RowTile& tile,
-                                              int row, int first_column, const parts::RowParts& parts,
-                                              int v_dim) {
-  const int lane_column = first_column + threadIdx.x % 32 * 4;
-  const auto merged = parts::merge_parts<kUnits, kUnitColumns, kAtOnce>(parts, lane_column, v_dim, 0, 1);
-  const parts::RowWeights weights = parts::finish_weights(parts::finite_or_zero(merged.base), merged.sum);
-#pragma unroll
-  for (int i = 0; i < kUnits; ++i) {
-    const int column = lane_column + i * kUnitColumns;
-    if (column < v_dim) write_row<Element>(args, tile, row, column, merged.out[i], weights);
-  }
-}
-
-/// What the warps of a CTA have merged of one row.
-using WarpMerges = parts::MergedParts<1>[kWarps][32];
-
-/// 128 columns of a row by a CTA, whose warps share the parts.
-template <class Element, int kAtOnce>
-__device__ __forceinline__ void merge_by_cta(const parts::DecodeArguments& args, const parts::RowTile& tile,
-                                             int row, int first_column, const parts::RowParts& parts,
-                                             int v_dim, WarpMerges& merges) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int column = first_column + lane * 4;
-  merges[warp][lane] = parts::merge_parts<1, kUnitColumns, kAtOnce>(parts, column, v_dim, warp, kWarps);
-  __syncthreads();
-  if (warp == 0) {
-    float max = -INFINITY;
-#pragma unroll
-    for (int i = 0; i < kWarps; ++i) max = fmaxf(max, merges[i][lane].base);
-    const float base = parts::finite_or_zero(max);
-    float4 out = make_float4(0, 0, 0, 0);
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < kWarps; ++i) {
-      const parts::MergedParts<1>& merged = merges[i][lane];
-      const float weight = parts::exp2_fast((merged.base - base) * parts::kLog2E);
-      sum += weight * merged.sum;
-      parts::add_weighted(out, weight, merged.out[0]);
-    }
-    const parts::RowWeights weights = parts::finish_weights(base, sum);
-    if (column < v_dim) write_row<Element>(args, tile, row, column, out, weights);
-  }
-  __syncthreads();
-}
-
-/// Rows of many more parts than others are merged by CTAs: a warp adds four parts in a trip to memory, and
-/// one long request among short ones has 120 of them (some 30 trips). Where all have as many, warps do it:
-/// calls of 4 requests of 128 heads, 33 parts each, took 0.027 ms before CTAs did any and 0.042 with them.
-constexpr int kManyParts = 16;
-
-/// Those merges of a plan. No more than two slots come of a part, so that there are few.
-struct LongMerges {
-  static constexpr int kMost = 256;
-  int count;
-  int merges[kMost];
-
-  __device__ __forceinline__ static bool is_long(const schedule::Geometry& g, const schedule::Merge& merge) {
-    const int usual = g.parts / max(g.requests, 1);
-    return merge.slot_end - merge.slot_begin > max(kManyParts, 4 * usual);
-  }
-  /// By all threads of the CTA. In the plan's order: CTAs share them out by their places here.
-  __device__ __forceinline__ void find(const parts::DecodeArguments& args) {
-    __shared__ int found[kWarps];  // by each warp
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    int before = 0;
-    for (int begin = 0; begin < args.plan_header->merges; begin += kWarps * 32) {
-      const int i = begin + static_cast<int>(threadIdx.x);
-      const bool mine = i < args.plan_header->merges && is_long(args.geometry, args.merges[i]);
-      const std::uint32_t lanes = __ballot_sync(0xffffffff, mine);
-      if (lane == 0) found[warp] = __popc(lanes);
-      __syncthreads();
-      int place = before + __popc(lanes & ((1U << lane) - 1));
-      for (int other = 0; other < kWarps; ++other) {
-        if (other < warp) place += found[other];
-        before += found[other];
-      }
-      if (mine && place < kMost) merges[place] = i;
-      __syncthreads();
-    }
-    if (threadIdx.x == 0) count = before;
-    __syncthreads();
-  }
-  /// Were there too many to be listed? Then warps merge them.
-  __device__ __forceinline__ bool listed() const { return count <= kMost; }
-};
+using parts::kUnitColumns;
+using LongMerges = parts::LongMerges<kWarps>;
 
 /// CTAs a multiprocessor, which limits registers: the 512 units of 128 rows are done in one wave.
 constexpr int kResidentCtas = 4;
@@ -195,7 +62,7 @@ constexpr int kColumnUnitsAWarp = kShare == Share::kRows ? 2 : 1;
 template <class Element, Share kShare, bool kEven>
 __global__ void __launch_bounds__(kWarps * 32, kResident<kShare>)
     combine_plan_kernel(const __grid_constant__ parts::DecodeArguments args, int v_dim) {
-  __shared__ WarpMerges warp_merges;
+  __shared__ parts::WarpMerges<kWarps, 1> warp_merges;
   __shared__ LongMerges long_merges;
   const schedule::Geometry& g = args.geometry;
   const int warp = threadIdx.x / 32;
@@ -209,7 +76,8 @@ __global__ void __launch_bounds__(kWarps * 32, kResident<kShare>)
   constexpr bool by_ctas = kShare == Share::kParts;
   // Not where a request must not feel its batch-mates: CTAs add in another order, and take so many requests.
   const bool finds_long = !by_ctas && !kEven && g.fixed_split == 0;
-  if (finds_long) long_merges.find(args);
+  auto meet = [] { __syncthreads(); };
+  if (finds_long) long_merges.find(args, meet);
 
   const bool takes_long = finds_long && long_merges.listed();
   const int all_columns = (v_dim + kUnitColumns - 1) / kUnitColumns;
@@ -217,37 +85,37 @@ __global__ void __launch_bounds__(kWarps * 32, kResident<kShare>)
   const int column_units = (all_columns + kUnits - 1) / kUnits;
   // The first unit's item is looked up before that launch is done.
   const int begin = blockIdx.x;
-  const int first =
-      by_ctas ? unit_at(g, begin, all_columns, 1).merge : unit_at(g, begin, column_units, kWarps).merge;
+  const int first = by_ctas ? parts::merge_unit(g, begin, all_columns, 1).merge
+                            : parts::merge_unit(g, begin, column_units, kWarps).merge;
   const schedule::Merge first_merge = first < merges ? merge_at(first) : schedule::Merge{};
   cudaGridDependencySynchronize();
 
   // Rows by CTAs: all, or those of many parts.
   const int by_cta = by_ctas ? merges : takes_long ? long_merges.count : 0;
   for (int index = blockIdx.x; index < by_cta * g.lanes * g.tile_rows * all_columns; index += gridDim.x) {
-    const CombineUnit unit = unit_at(g, index, all_columns, 1);
+    const parts::MergeUnit unit = parts::merge_unit(g, index, all_columns, 1);
     const schedule::Merge merge = !by_ctas         ? args.merges[long_merges.merges[unit.merge]]
                                   : index == begin ? first_merge
                                                    : merge_at(unit.merge);
     const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, unit.lane);
     if (unit.row >= tile.rows) continue;
-    merge_by_cta<Element, by_ctas ? kPartsAtOnce : 8>(args, tile, unit.row, unit.columns * kUnitColumns,
-                                                      parts_of(args, merge, unit.lane, unit.row, v_dim),
-                                                      v_dim, warp_merges);
+    parts::merge_by_cta<Element, kWarps, 1, by_ctas ? kPartsAtOnce : 8>(
+        args, tile, unit.row, unit.columns * kUnitColumns,
+        parts::parts_of(args, merge, unit.lane, unit.row, v_dim), v_dim, warp_merges, meet);
   }
   if constexpr (!by_ctas) {
     // The others by warps.
     const int units = merges * g.lanes * (g.tile_rows / kWarps) * column_units;
     for (int index = blockIdx.x; index < units; index += gridDim.x) {
-      const CombineUnit unit = unit_at(g, index, column_units, kWarps);
+      const parts::MergeUnit unit = parts::merge_unit(g, index, column_units, kWarps);
       const schedule::Merge merge = index == begin ? first_merge : merge_at(unit.merge);
       if (takes_long && LongMerges::is_long(g, merge)) continue;
       const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, unit.lane);
       const int row = unit.row + warp;
       if (row >= tile.rows) continue;
-      const parts::RowParts parts = parts_of(args, merge, unit.lane, row, v_dim);
-      merge_by_warp<Element, kUnits, kPartsAWarp<kShare>>(args, tile, row,
-                                                          unit.columns * kUnits * kUnitColumns, parts, v_dim);
+      const parts::RowParts parts = parts::parts_of(args, merge, unit.lane, row, v_dim);
+      parts::merge_by_warp<Element, kUnits, kPartsAWarp<kShare>>(
+          args, tile, row, unit.columns * kUnits * kUnitColumns, parts, v_dim);
     }
   }
 }
@@ -330,8 +198,9 @@ Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, 
     return launch_combine<Share::kAtOnce, true>(args, dtype, v_dim, blocks(rows / kWarps * columns),
                                                 executor);
   }
-  // Few requests have many parts each: 8 at 128 heads take 0.037 ms so, and 0.041 by rows.
-  if (g.parts >= 4LL * g.requests * g.rounds) {
+  // Few requests have many parts each: 8 at 128 heads take 0.037 ms so, and 0.041 by rows. Where a request
+  // must not feel its batch-mates all are merged so: by rows sums are in another order.
+  if (g.fixed_split > 0 || g.parts >= 4LL * g.requests * g.rounds) {
     return launch_combine<Share::kColumns>(args, dtype, v_dim, blocks(rows / kWarps * columns), executor);
   }
   constexpr int kUnits = kColumnUnitsAWarp<Share::kRows>;

@@ -54,7 +54,8 @@ std::int32_t reach_of(const DecodeProblem& problem) {
 }
 
 std::size_t decode_workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
-  return partial_rows(g) * (problem.cache.v_dim + 1) * sizeof(float);
+  const std::int64_t rows = partial_rows(g);
+  return rows == 0 ? 0 : parts::kMergeStateBytes + rows * (problem.cache.v_dim + 1) * sizeof(float);
 }
 
 parts::DecodeArguments decode_arguments(const DecodeCall& call) {
@@ -99,7 +100,8 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call) {
                  .lse_token_stride = outputs.lse.strides[2],
                  .sink = static_cast<const float*>(inputs.attn_sink.data),
                  .empty_lse = problem.options.empty_lse};
-  args.partial.out = static_cast<float*>(workspace.data);
+  args.partial.out =
+      reinterpret_cast<float*>(static_cast<std::uint8_t*>(workspace.data) + parts::kMergeStateBytes);
   args.partial.lse = args.partial.out + partial_rows(g) * problem.cache.v_dim;
   args.scale_log2 = problem.options.softmax_scale * parts::kLog2E;
   args.causal = problem.options.causal;

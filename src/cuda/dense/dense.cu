@@ -87,6 +87,12 @@ std::string unknown_dimensions(const DecodeProblem& problem) {
                                                             : "; 576/512, 512/512 and 320/256 are accepted");
 }
 
+bool merges_in_kernel(const schedule::Geometry& g) {
+  const std::int64_t items = std::int64_t{g.requests} * g.rounds;
+  return schedule::max_merges(g) > 0 && 2 * items >= g.parts && g.lanes <= 2 && g.fixed_split == 0 &&
+         g.parts * g.lanes <= parts::kMostMergingCtas;
+}
+
 Status launch_dense(const DecodeCall& call,
                     const DenseInstance* (*find)(const DecodeCall& call, Loading loading)) {
   const ConstTensorView& cache = call.inputs.kv_cache;
@@ -114,7 +120,10 @@ Status launch_dense(const DecodeCall& call,
   if (call.problem.query.ragged) {
     FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(launch.args, call.problem.query.heads, call.executor));
   }
-  FLASHLATENT_RETURN_IF_ERROR(find(call, loading)->launch(launch, call.executor));
+  const DenseInstance& instance = *find(call, loading);
+  launch.args.merge_state = static_cast<parts::MergeState*>(call.workspace.data);
+  FLASHLATENT_RETURN_IF_ERROR(instance.launch(launch, call.executor));
+  if (instance.key.merges) return {};
   return combine_plan(launch.args, call.problem.cache.dtype, call.problem.cache.v_dim, *units, call.executor);
 }
 

@@ -46,8 +46,9 @@ struct InstanceKey {
   int v_dim;
   int tile_rows;
   Loading loading;
-  int cluster = 1;  ///< Row tiles, and CTAs, that share KV blocks.
-  int team = 1;     ///< CTAs that share the blocks of a segment.
+  int cluster = 1;      ///< Row tiles, and CTAs, that share KV blocks.
+  int team = 1;         ///< CTAs that share the blocks of a segment.
+  bool merges = false;  ///< CTAs do the combine step (parts/merge_step.cuh).
 
   friend bool operator==(const InstanceKey&, const InstanceKey&) = default;
 };
@@ -67,7 +68,12 @@ std::string not_latent(const DecodeProblem& problem);
 /// Why no kernel of these dimensions is there.
 std::string unknown_dimensions(const DecodeProblem& problem);
 
-/// Launches the instance that `find(call, loading)` names, then the combine step.
+/// Is the combine step left to a kernel that can do it? Not where most requests are split: four CTAs of a
+/// launch of its own run on a multiprocessor at once. With four row tiles side by side calls took up to 3 %
+/// longer so.
+bool merges_in_kernel(const schedule::Geometry& geometry);
+
+/// Launches the instance that `find(call, loading)` names, then the combine step unless that has done it.
 Status launch_dense(const DecodeCall& call,
                     const DenseInstance* (*find)(const DecodeCall& call, Loading loading));
 

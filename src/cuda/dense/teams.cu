@@ -98,7 +98,8 @@ std::size_t team_workspace_bytes(const DecodeProblem& problem, const schedule::G
   const std::size_t rows = g.tile_rows;
   const std::size_t partial = rows * problem.cache.v_dim * sizeof(float) +  // as UnitPartial has them
                               parts::kMostUnits * (rows * 2 * sizeof(float) + sizeof(std::uint64_t));
-  return std::max(decode_workspace_bytes(problem, g), parts::kMostTeamCtas / g.team * partial);
+  return std::max(decode_workspace_bytes(problem, g),
+                  parts::kMergeStateBytes + parts::kMostTeamCtas / g.team * partial);
 }
 
 std::string not_invariant() {

@@ -10,10 +10,13 @@
 namespace flashlatent::direct {
 
 /// kTeam_: CTAs of a cluster that share a segment's blocks.
-template <int kTeam_ = 1>
+/// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh).
+template <int kTeam_ = 1, bool kMerges_ = false>
 struct Config {
   using Element = __nv_bfloat16;
   static constexpr int kTeam = kTeam_;
+  static constexpr bool kMerges = kMerges_;
+  static_assert(!kMerges || kTeam == 1);
   static constexpr int kRows = 16;  // query rows a tile, wgmma's N
   // Those that compute: each scores a block in turn, and has a part of the output of all. Two take 0.122 ms
   // where four take 0.111 (dense, b 128, 16 heads, 4,096 tokens).

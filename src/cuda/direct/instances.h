@@ -11,6 +11,7 @@ using Instances = std::array<cuda::DenseInstance, 1>;
 
 // One file each, so that they compile side by side.
 extern const Instances kInstances;
+extern const Instances kMerging;
 extern const Instances kTeams;  // of 8
 
 }  // namespace flashlatent::direct

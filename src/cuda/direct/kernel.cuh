@@ -6,11 +6,19 @@
 #include "cuda/direct/team.cuh"
 #include "cuda/direct/warpgroup.cuh"
 #include "cuda/parts/kv_loader.cuh"
+#include "cuda/parts/merge_step.cuh"
 
 namespace flashlatent::direct {
 
 template <class Config>
+using MergeStep =
+    parts::MergeStep<typename Config::Element, Config::kComputeThreads, Config::kRows, Config::kVDim>;
+
+template <class Config>
 __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
+  if constexpr (Config::kMerges) {
+    if (threadIdx.x >= Config::kComputeThreads - 32) MergeStep<Config>::begin(args, shared.merge);
+  }
   Warpgroup<Config> warpgroup(shared, args);
   for (parts::WorkPosition position(shared.work); !position.get().is_end(); position.next()) {
     const parts::Work& work = position.get();
@@ -19,6 +27,7 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const part
     warpgroup.attend(work);
     warpgroup.finish();
   }
+  if constexpr (Config::kMerges) MergeStep<Config>(args, shared.blocks).run(shared.merge);
 }
 
 template <class Config>

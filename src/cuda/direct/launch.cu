@@ -12,9 +12,10 @@ constexpr int kRows = 16;
 constexpr schedule::CostModel kCost = {
     .per_block = 1700, .per_split = 4000, .per_call = 5000, .per_merge = 7500};
 
-const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
+const DenseInstance* find(const DecodeProblem& problem, Loading loading, bool merges = false) {
   const auto& cache = problem.cache;
-  return find_instance({direct::kInstances}, {cache.dtype, cache.qk_dim, cache.v_dim, kRows, loading});
+  return find_instance({direct::kInstances, direct::kMerging},
+                       {cache.dtype, cache.qk_dim, cache.v_dim, kRows, loading, 1, 1, merges});
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
@@ -35,7 +36,9 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
 }
 
 Status launch(const DecodeCall& call) {
-  return launch_dense(call, [](const DecodeCall& c, Loading loading) { return find(c.problem, loading); });
+  return launch_dense(call, [](const DecodeCall& c, Loading loading) {
+    return find(c.problem, loading, merges_in_kernel(c.geometry));
+  });
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "cuda/direct/config.h"
+#include "cuda/parts/merge_step.cuh"
 #include "cuda/parts/team_unit.cuh"
 #include "cuda/parts/work_queue.cuh"
 
@@ -15,6 +16,7 @@ struct TeamMemory : parts::TeamMemory<Config> {
   parts::TeamUnits<Config> units[Config::kTeam - 1];
 };
 struct NoTeam {};
+struct NoMerge {};
 
 /// A team's segment, of which `segment` is this CTA's share.
 struct TeamWork : parts::Work {
@@ -57,6 +59,7 @@ struct alignas(1024) SharedMemory {
   ptx::Barrier meeting;  // of all warpgroups
   parts::WorkQueueOf<std::conditional_t<(Config::kTeam > 1), TeamWork, parts::Work>> work;
   std::conditional_t<(Config::kTeam > 1), TeamMemory<Config>, NoTeam> team;
+  std::conditional_t<Config::kMerges, parts::MergeBegun, NoMerge> merge;
 
   /// What a CTA has itself takes the place of P.
   __device__ __forceinline__ parts::TeamUnits<Config>& incoming(int sender, int owner) {

@@ -55,6 +55,10 @@ struct PartialArguments {
   float* lse;
 };
 
+/// Of kernels that do the combine step themselves (parts/merge_step.cuh).
+struct MergeState;
+inline constexpr int kMergeStateBytes = 256;
+inline constexpr int kMostMergingCtas = 4095;  // it counts them
 struct DecodeArguments {
   schedule::Geometry geometry;
   const schedule::Header* plan_header;
@@ -65,6 +69,7 @@ struct DecodeArguments {
   CacheArguments cache;
   OutputArguments output;
   PartialArguments partial;
+  MergeState* merge_state;
   float scale_log2;  // softmax_scale * log2(e)
   bool causal;
 };

@@ -43,8 +43,10 @@ __device__ __forceinline__ uint2 dequantize(std::uint32_t values, float scale) {
 /// a block, and give it to the other ("crossover"). The pipe takes a block's columns in their own order,
 /// after RoPE.
 ///
-/// In a cluster one lane of a warp fences, then copies the warp's rows. Otherwise who waits for a tile fences
-/// (kReaderFences): a fence here is a memory barrier, which waits for the loads that are under way.
+/// In a cluster one lane of a warp fences, then copies the warp's rows. Otherwise all lanes arrive, which
+/// costs no time that could be measured and lets racecheck see whose writes a barrier orders, and who waits
+/// for a tile fences (kReaderFences): a fence here is a memory barrier, which waits for the loads that are
+/// under way.
 ///
 /// Places come in three stages, each of a block after the other: look_up() asks for a block's entries,
 /// locate() makes places of them, a lane a token; then a loader hands them to the lanes that load the rows.
@@ -53,7 +55,7 @@ template <int kWarps, int kCluster, bool kHasRegisters>
 class Fp8Tokens {
  public:
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kArrivals = kWarps;
+  static constexpr int kArrivals = kCluster == 1 ? kThreads : kWarps;
   static constexpr bool kZeroesDead = true;
   static constexpr bool kReaderFences = kCluster == 1;
   static constexpr bool kSharesTiles = true;
@@ -197,12 +199,12 @@ class Fp8Tokens {
   /// This warp's rows of a unit's tiles are written.
   template <int kUnit, class Pipe>
   __device__ __forceinline__ void publish(Pipe& pipe) {
-    __syncwarp();
-    if (!ptx::elect_one()) return;
     ptx::Barrier& full = pipe.full(2 * kUnit);
     if constexpr (kCluster == 1) {
       ptx::arrive(full);
     } else {
+      __syncwarp();
+      if (!ptx::elect_one()) return;
       ptx::fence_for_async_proxy();
       // What the other's same warp gives.
       constexpr std::uint32_t kBytes = kWarpRows * kRowBytes;

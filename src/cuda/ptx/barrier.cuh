@@ -72,22 +72,24 @@ __device__ __forceinline__ bool is_complete(Barrier& barrier, std::uint32_t pari
                                                &barrier, parity);
 }
 
+/// In builds with device checks: a wait of seconds is for what was lost; a trap with a place beats a hang.
+__device__ __forceinline__ void check_tries(std::uint32_t tries, const char* what, std::uint32_t place,
+                                            std::uint32_t state) {
+#if FLASHLATENT_DEVICE_CHECKS
+  if (tries == 4000000) {
+    printf("flashlatent: block %d thread %d waits for ever for %s %u, now %u\n", blockIdx.x, threadIdx.x,
+           what, place, state);
+    __trap();
+  }
+#endif
+}
+
 /// Waits until the phase of this parity is complete. kScope: who does what is waited for.
 template <::cuda::ptx::dot_scope kScope = ::cuda::ptx::dot_scope::cta>
 __device__ __forceinline__ void wait(Barrier& barrier, std::uint32_t parity) {
-#if FLASHLATENT_DEVICE_CHECKS
-  // A wait of seconds is a lost arrival; a trap with a place beats a hang.
   for (std::uint32_t tries = 0; !is_complete<kScope>(barrier, parity); ++tries) {
-    if (tries == 4000000) {
-      printf("flashlatent: block %d thread %d waits for ever on the barrier at %u, parity %u\n", blockIdx.x,
-             threadIdx.x, shared_address(&barrier), parity);
-      __trap();
-    }
+    check_tries(tries, "the barrier at", shared_address(&barrier), parity);
   }
-#else
-  while (!is_complete<kScope>(barrier, parity)) {
-  }
-#endif
 }
 
 /// The same for what other CTAs of the cluster do.

@@ -22,10 +22,17 @@ Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor
   return cuda::launch(kernel<Config>, shape, executor, launch.args, launch.kv, launch.query_rows);
 }
 
-template <class Element, int kQkDim, int kVDim, int kCluster, class Loader, int kTeam = 1, bool kEven = false>
+template <class Element, int kQkDim, int kVDim, int kCluster, class Loader, int kTeam = 1, bool kEven = false,
+          bool kMerges = false>
 constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
-  return {{dtype, kQkDim, kVDim, 64, loading, kCluster, kTeam},
-          launch_instance<Config<Element, kQkDim, kVDim, kCluster, Loader, kTeam, kEven>>};
+  return {{dtype, kQkDim, kVDim, 64, loading, kCluster, kTeam, kMerges},
+          launch_instance<Config<Element, kQkDim, kVDim, kCluster, Loader, kTeam, kEven, kMerges>>};
+}
+
+/// The combine step is theirs.
+template <class Element, int kCluster, class Loader>
+constexpr cuda::DenseInstance merging_instance(Dtype dtype, cuda::Loading loading) {
+  return instance<Element, 576, 512, kCluster, Loader, 1, false, true>(dtype, loading);
 }
 
 /// A team's blocks come by boxes only.

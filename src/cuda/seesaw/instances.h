@@ -11,6 +11,8 @@ using ShapeInstances = std::array<cuda::DenseInstance, 6>;  // two dtypes, three
 
 using TeamInstances = std::array<cuda::DenseInstance, 6>;  // two dtypes, three sizes
 
+using MergingInstances = std::array<cuda::DenseInstance, 4>;  // two dtypes, by boxes and by tokens
+
 using Fp8Instances = std::array<cuda::DenseInstance, 2>;  // alone, and as a cluster
 
 using EvenInstances = std::array<cuda::DenseInstance, 1>;  // of even parts
@@ -22,5 +24,7 @@ extern const ShapeInstances kInstances320x256;
 extern const Fp8Instances kInstancesFp8_656;
 extern const TeamInstances kTeams576x512;
 extern const EvenInstances kEvenFp8_656;
+extern const MergingInstances kMerging576x512;
+extern const Fp8Instances kMergingFp8_656;
 
 }  // namespace flashlatent::seesaw

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/parts/kv_loader.cuh"
+#include "cuda/parts/merge_step.cuh"
 #include "cuda/parts/work_queue.cuh"
 #include "cuda/seesaw/even.cuh"
 #include "cuda/seesaw/smem_layout.cuh"
@@ -12,12 +13,19 @@
 
 namespace flashlatent::seesaw {
 
+template <class Config>
+using MergeStep =
+    parts::MergeStep<typename Config::Element, Config::kComputeThreads, parts::kTileRows, Config::kVDim>;
+
 enum class Role { kLeft = 0, kRight = 1, kLoader = 2 };
 
 template <class Config>
 __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                         const CUtensorMap& query_map, int me) {
   parts::wait_for_launch_before();
+  if constexpr (Config::kMerges) {
+    if (threadIdx.x >= Config::kComputeThreads - 32) MergeStep<Config>::begin(args, shared.merge);
+  }
   Warpgroup<Config> warpgroup(shared, args, query_map, me);
   parts::WorkPosition position(shared.work);
   if (threadIdx.x < 32) warpgroup.request_query(position.get());
@@ -170,6 +178,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     } else {
       compute<Config>(shared, args, query_map, 1);
     }
+    if constexpr (Config::kMerges) MergeStep<Config>(args, shared.kv).run(shared.merge);
   }
   if constexpr (Config::kCluster > 1) {
     __syncwarp();

@@ -18,11 +18,13 @@ constexpr DenseShape kShape = {
 constexpr DenseShape kShapeFp8 = {
     .tile_rows = 64, .cost = {.per_block = 3400, .per_split = 7000, .per_call = 3500, .per_merge = 9000}};
 
-const DenseInstance* find(const DecodeProblem& problem, Loading loading, int cluster, int team = 1) {
+const DenseInstance* find(const DecodeProblem& problem, Loading loading, int cluster, int team = 1,
+                          bool merges = false) {
   const auto& cache = problem.cache;
-  return find_instance({seesaw::kInstances576x512, seesaw::kInstances512x512, seesaw::kInstances320x256,
-                        seesaw::kInstancesFp8_656, seesaw::kTeams576x512},
-                       {cache.dtype, cache.qk_dim, cache.v_dim, kShape.tile_rows, loading, cluster, team});
+  return find_instance(
+      {seesaw::kInstances576x512, seesaw::kInstances512x512, seesaw::kInstances320x256,
+       seesaw::kInstancesFp8_656, seesaw::kTeams576x512, seesaw::kMerging576x512, seesaw::kMergingFp8_656},
+      {cache.dtype, cache.qk_dim, cache.v_dim, kShape.tile_rows, loading, cluster, team, merges});
 }
 
 /// Neighbouring lanes may share KV blocks if they are tiles of the same KV head, and do where loading is what
@@ -90,7 +92,8 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
 std::size_t workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
   if (g.team == 1) return decode_workspace_bytes(problem, g);
   constexpr std::size_t kMostSms = 144;  // two partial results each
-  return 2 * kMostSms * kShape.tile_rows * (problem.cache.v_dim + 1) * sizeof(float);
+  return parts::kMergeStateBytes +
+         2 * kMostSms * kShape.tile_rows * (problem.cache.v_dim + 1) * sizeof(float);
 }
 
 Status launch(const DecodeCall& call) {
@@ -101,7 +104,12 @@ Status launch(const DecodeCall& call) {
                            {p.cache.dtype, p.cache.qk_dim, p.cache.v_dim, kShape.tile_rows, loading, 2, 1});
     }
     const int team = c.geometry.team;
-    if (team == 1) return find(c.problem, loading, cluster_of(c.problem, c.geometry, loading));
+    if (team == 1) {
+      const int cluster = cluster_of(c.problem, c.geometry, loading);
+      const bool merges = merges_in_kernel(c.geometry);
+      const DenseInstance* merging = merges ? find(p, loading, cluster, 1, true) : nullptr;
+      return merging != nullptr ? merging : find(p, loading, cluster);
+    }
     // Of no pages there are no boxes: a CTA alone takes what was a team's part.
     return find(c.problem, loading, 1, loading == Loading::kBoxes ? team : 1);
   });

@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "cuda/parts/merge_step.cuh"
 #include "cuda/parts/tile.cuh"
 #include "cuda/parts/work_queue.cuh"
 #include "cuda/seesaw/config.h"
@@ -13,6 +14,7 @@ struct TeamMemory {
   ptx::Barrier received;  // what others send to this CTA (team.cuh)
 };
 struct NoTeam {};
+struct NoMerge {};
 
 template <class Config>
 struct alignas(1024) SharedMemory {
@@ -31,6 +33,7 @@ struct alignas(1024) SharedMemory {
   parts::WorkQueue work;
   typename Config::Loader::Memory loader;
   std::conditional_t<(Config::kTeam > 1), TeamMemory, NoTeam> team;
+  std::conditional_t<Config::kMerges, parts::MergeBegun, NoMerge> merge;
 };
 
 // DeepSeek's 576/512: 72 KB of Q, 2 x 72 KB of KV, 8 KB of P and about 1.5 KB.

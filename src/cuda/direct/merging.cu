@@ -1,0 +1,7 @@
+#include "cuda/direct/instance.cuh"
+
+namespace flashlatent::direct {
+
+constinit const Instances kMerging = instances<1, true>();
+
+}  // namespace flashlatent::direct

@@ -1,0 +1,175 @@
+// The combine step by the CTAs that decode, in place of a launch after theirs, which takes 1 to 3 us where
+// nothing was split: for batches of about as many requests as parts, or more, of which few are. A CTA that
+// has written its results says so and waits until all have; then they share out what is to be merged.
+//
+// Who waits must not keep another from beginning: a CTA waits only if all have begun by then, so that whom it
+// waits for is running. Where something else holds a multiprocessor it may leave instead, and those that stay
+// do its share: at least the one that began last stays.
+#pragma once
+
+#include "cuda/parts/merge_units.cuh"
+#include "cuda/parts/ticket.cuh"
+
+namespace flashlatent::parts {
+
+/// At the begin of the workspace, at the same place for all calls: left as it was found, all counts 0.
+struct MergeState {
+  alignas(128) Ticket begun;  // CTAs that have begun, and that are done with this state
+  alignas(128) Ticket done;   // CTAs that have written their results, and of those the ones that do not merge
+};
+static_assert(sizeof(MergeState) == kMergeStateBytes);
+
+/// In shared memory from the begin on.
+struct MergeBegun {
+  int merges;  // of the plan
+};
+
+/// A named barrier that no kernel has another use for.
+inline constexpr int kMergeBarrier = 15;
+
+/// kThreads: those that compute, from thread 0 on. A warp of them calls begin(), and later all call run().
+template <class Element, int kThreads, int kRows, int kVDim>
+class MergeStep {
+  static constexpr int kWarps = kThreads / 32;
+  static constexpr int kAllUnits = kVDim / kUnitColumns;
+  // How many times 128 columns a warp merges at once, and of how many parts; of a row whose many parts the
+  // warps share, and of others. More warps have fewer registers each.
+  static constexpr int kCtaUnits = 2, kCtaParts = 72 / kWarps;
+  static constexpr int kRowParts = 32 / kWarps;
+  // Of a row, and of a tile.
+  static constexpr int kColumnUnits = kAllUnits / kCtaUnits;
+  static constexpr int kCtaUnitsATile = kRows * kColumnUnits, kRowUnitsATile = kRows / kWarps;
+  static_assert(kAllUnits % kCtaUnits == 0 && kRows % kWarps == 0);
+
+ public:
+  /// After the launch before is done and before anything is computed.
+  __device__ __forceinline__ static void begin(const DecodeArguments& args, MergeBegun& begun) {
+    if (threadIdx.x % 32 == 0) {
+      begun.merges = args.plan_header->merges;
+      if (begun.merges > 0) {
+        Pair::prepare(&args.merge_state->done);
+        Pair::add(&args.merge_state->begun, kUpper);
+      }
+    }
+    __syncwarp();
+  }
+
+  /// `room`: what of shared memory nobody uses any more.
+  template <class Room>
+  __device__ __forceinline__ MergeStep(const DecodeArguments& args, Room& room)
+      : args_(args), memory_(reinterpret_cast<Memory&>(room)) {
+    static_assert(sizeof(Memory) <= sizeof(Room));
+  }
+
+  /// After all segments.
+  __device__ __forceinline__ void run(const MergeBegun& begun) {
+    meet();  // all results are written, and this CTA is counted among those that have begun
+    if (begun.merges == 0) return;
+    if (threadIdx.x == 0) memory_.rank = say_done();
+    memory_.long_merges.find(args_, meet);
+    const schedule::Geometry& g = args_.geometry;
+    const bool listed = memory_.long_merges.listed();
+    const int cta_units = listed ? memory_.long_merges.count * g.lanes * kCtaUnitsATile : 0;
+    const int warp_units = begun.merges * g.lanes * kRowUnitsATile;
+    schedule::Merge merge = {};  // of the unit that comes next: looked up meanwhile
+    auto look_up = [&](int unit) {
+      if (unit >= cta_units + warp_units) return;
+      merge = args_.merges[unit < cta_units ? memory_.long_merges.merges[unit / (g.lanes * kCtaUnitsATile)]
+                                            : (unit - cta_units) / (g.lanes * kRowUnitsATile)];
+    };
+    int index = memory_.rank;
+    const bool merges = index >= 0 && index < cta_units + warp_units;
+    Ticket left = 0;
+    if (merges) look_up(index);
+    if (threadIdx.x == 0) {
+      if (merges) memory_.sharers = wait_for_all();
+      left = ptx::add_relaxed_at_gpu(&args_.merge_state->begun, 1);
+    }
+    if (merges) {
+      meet();
+      for (const int step = memory_.sharers; index < cta_units + warp_units; index += step) {
+        const schedule::Merge here = merge;
+        look_up(index + step);
+        if (index < cta_units) {
+          merge_long(index, here);
+        } else if (!listed || !LongMerges<kWarps>::is_long(g, here)) {
+          merge_rows(index - cta_units, here);
+        }
+      }
+    }
+    // The last one leaves the state as it was found.
+    if (threadIdx.x == 0 && lower(left) == static_cast<int>(gridDim.x) - 1) {
+      args_.merge_state->done = Pair::kNone;
+      args_.merge_state->begun = Pair::kNone;
+    }
+  }
+
+ private:
+  struct Memory {
+    WarpMerges<kWarps, kCtaUnits> warp_merges;
+    LongMerges<kWarps> long_merges;
+    int rank;     // among those that merge; -1: not among them
+    int sharers;  // how many those are
+  };
+
+  // Two counts a word.
+  static constexpr int kCountBits = 12;
+  static constexpr Ticket kUpper = 1ULL << kCountBits;
+  static_assert(kMostMergingCtas < kUpper);
+  using Pair = Counts<2 * kCountBits>;
+  __device__ __forceinline__ static int upper(Ticket counts) {
+    return static_cast<int>(counts >> kCountBits & (kUpper - 1));
+  }
+  __device__ __forceinline__ static int lower(Ticket counts) {
+    return static_cast<int>(counts & (kUpper - 1));
+  }
+
+  __device__ __forceinline__ static void meet() { ptx::named_sync(kMergeBarrier, kThreads); }
+
+  /// This CTA's results are there. It merges if all CTAs have begun; returns its rank then.
+  __device__ __forceinline__ int say_done() const {
+    MergeState& state = *args_.merge_state;
+    const Ticket begun = ptx::load_relaxed_at_gpu(&state.begun);  // comes while the fence waits
+    __threadfence();
+    const bool stays = upper(begun) == static_cast<int>(gridDim.x);
+    const Ticket before = ptx::add_relaxed_at_gpu(&state.done, kUpper + (stays ? 0 : 1));
+    return stays ? upper(before) - lower(before) : -1;
+  }
+
+  /// Returns how many merge.
+  __device__ __forceinline__ int wait_for_all() const {
+    const Ticket* done = &args_.merge_state->done;
+    Ticket counts = ptx::load_acquire_at_gpu(done);
+    for (std::uint32_t tries = 0; upper(counts) != static_cast<int>(gridDim.x); ++tries) {
+      ptx::check_tries(tries, "results of blocks,", gridDim.x, upper(counts));
+      counts = ptx::load_acquire_at_gpu(done);
+    }
+    return static_cast<int>(gridDim.x) - lower(counts);
+  }
+
+  /// Some columns of one row of many parts, which the warps share.
+  __device__ __forceinline__ void merge_long(int index, const schedule::Merge& merge) {
+    const int column = index % kColumnUnits * kCtaUnits * kUnitColumns;
+    const int row = index / kColumnUnits % kRows;
+    const int lane = index / kCtaUnitsATile % args_.geometry.lanes;
+    const RowTile tile = row_tile(args_, merge.request, merge.round, lane);
+    if (row >= tile.rows) return;
+    merge_by_cta<Element, kWarps, kCtaUnits, kCtaParts>(
+        args_, tile, row, column, parts_of(args_, merge, lane, row, kVDim), kVDim, memory_.warp_merges, meet);
+  }
+
+  /// A row for each warp.
+  __device__ __forceinline__ void merge_rows(int index, const schedule::Merge& merge) {
+    const int row = index % kRowUnitsATile * kWarps + static_cast<int>(threadIdx.x) / 32;
+    const int lane = index / kRowUnitsATile % args_.geometry.lanes;
+    const RowTile tile = row_tile(args_, merge.request, merge.round, lane);
+    if (row >= tile.rows) return;
+    merge_by_warp<Element, kAllUnits, kRowParts>(args_, tile, row, 0,
+                                                 parts_of(args_, merge, lane, row, kVDim), kVDim);
+  }
+
+  const DecodeArguments& args_;
+  Memory& memory_;
+};
+
+}  // namespace flashlatent::parts

@@ -100,10 +100,9 @@ TEST(Dispatch, RowsDecide) {
       for (int heads : {1, 8, 16, 32, 33, 64, 128}) {
         DecodeProblem problem = problem_of(batch, heads, tokens);
         problem.options.batch_invariant = batch_invariant;
-        const bool many_blocks = !batch_invariant && tokens > 64;
-        EXPECT_EQ(picked(problem, executor, 132), heads > 16                 ? "seesaw"
-                                                  : heads > 8 && many_blocks ? "mma16"
-                                                                             : "etap")
+        EXPECT_EQ(picked(problem, executor, 132), heads > 16                      ? "seesaw"
+                                                  : heads > 8 && !batch_invariant ? "mma16"
+                                                                                  : "etap")
             << to_string(problem);
       }
     }
@@ -149,14 +148,16 @@ TEST(Dispatch, TeamsTakeSmallBatches) {
     EXPECT_TRUE(contains(picked(problem, executor, 132), "mma16_team")) << to_string(problem);
   }
   // More requests than there are teams of 8.
-  EXPECT_EQ(picked(problem_of(16, 16, 1024), executor, 132), "mma16_team4");
+  for (auto [batch, tokens] : {std::array{16, 1024}, {16, 2048}, {24, 2048}, {24, 4096}}) {
+    EXPECT_EQ(picked(problem_of(batch, 16, tokens), executor, 132), "mma16_team4") << batch << ", " << tokens;
+  }
   // Not where a team would do several requests one after another, or memory is what binds.
   for (auto [batch, heads, tokens] : {std::array{4, 16, 131072}, {32, 16, 1024}, {32, 16, 131072}}) {
     const DecodeProblem problem = problem_of(batch, heads, tokens);
-    EXPECT_EQ(picked(problem, executor, 132), tokens > 1024 ? "mma16" : "etap") << to_string(problem);
+    EXPECT_EQ(picked(problem, executor, 132), "mma16") << to_string(problem);
   }
   // Nor on a slice of a device, which may not hold a team.
-  EXPECT_EQ(picked(problem_of(1, 16, 1024), executor, 12), "etap");
+  EXPECT_EQ(picked(problem_of(1, 16, 1024), executor, 12), "mma16");
   // What the caller allocates does for any kernel, and nothing is needed where nothing can be merged.
   auto geometry_of = [&](const char* kernel, const DecodeProblem& problem) {
     executor.kernel = kernel;

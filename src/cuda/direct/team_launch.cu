@@ -18,6 +18,7 @@ constexpr TeamShape kShape = {.tile_rows = direct::Config<kTeam>::kRows,
                                         .next_segment = 6000,
                                         .merge = 3000,
                                         .shared_merge = 2800,
+                                        .lone_merge = 2800,
                                         .block_here = 1500,
                                         .block_alone = 1650,
                                         .block_streaming = 1650}};

@@ -44,9 +44,9 @@ schedule::CostModel cost_of(const schedule::Geometry& g, const TeamCosts& costs,
   return {.per_block = block,
           .per_split = std::max(block / 4, 1),
           .per_call = costs.call + more * costs.next_segment,
-          .per_merge = g.whole != schedule::kShared ? costs.merge
-                       : g.parts < 2 * items        ? costs.lone_merge
-                                                    : costs.shared_merge};
+          .per_merge = g.whole != schedule::kShared          ? costs.merge
+                       : g.lanes == 1 && g.parts < 2 * items ? costs.lone_merge
+                                                             : costs.shared_merge};
 }
 
 /// Each request is the work of one team, or of several that merge in the kernel. A lone one is that of as

@@ -16,7 +16,9 @@ struct TeamCosts {
   int next_segment;  ///< All of all CTAs meet between two segments, and memory waits meanwhile.
   int merge;         ///< The combine step, where a request is several parts.
   int shared_merge;  ///< Teams that share a request merge in the kernel.
-  int lone_merge;    ///< The same where most requests have one team: what those with the longest share wait.
+  /// The same, of one row tile, where most requests have one team: what those with the longest share wait. Of
+  /// several it is not counted less: it is seesaw that is beside them then, and estimated too high.
+  int lone_merge;
   int block_here, block_alone, block_streaming;
 };
 

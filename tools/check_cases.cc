@@ -39,6 +39,17 @@ std::string name_of(const CaseSpec& s) {
   return name;
 }
 
+}  // namespace
+
+std::vector<int> one_long_of_many() {
+  std::vector<int> lengths;
+  for (int i = 0; i < 70; ++i) lengths.push_back(i * 7 % 64);
+  lengths[40] = 2000;
+  return lengths;
+}
+
+namespace {
+
 /// What each contract needs, once.
 std::vector<CaseSpec> small_cases() {
   return {
@@ -61,6 +72,7 @@ std::vector<CaseSpec> small_cases() {
       {.name = "dims", .heads = 8, .qk_dim = 512, .v_dim = 512, .lengths = {70}},
       {.name = "dims", .heads = 8, .qk_dim = 320, .v_dim = 256, .lengths = {70}},
       {.name = "many", .heads = 4, .lengths = std::vector<int>(140, 65)},
+      {.name = "one long of many", .heads = 20, .lengths = one_long_of_many(), .sink = true},
       {.name = "invariant", .heads = 4, .lengths = {2200, 3}, .batch_invariant = true},
       {.name = "a part each", .heads = 20, .lengths = {400, 0, 1100}, .sink = true},
       {.name = "ragged", .heads = 8, .lengths = {700, 5, 66}, .ragged_tokens = {2, 0, 1}, .causal = true},

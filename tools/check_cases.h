@@ -21,4 +21,7 @@ void add_small_paged_cases(std::vector<runtime::CaseSpec>& cases);
 void add_quick_paged_cases(std::vector<runtime::CaseSpec>& cases);
 void add_full_paged_cases(std::vector<runtime::CaseSpec>& cases);
 
+/// Lengths of which large batches' kernels split one, and merge it themselves.
+std::vector<int> one_long_of_many();
+
 }  // namespace flashlatent::tools

@@ -42,8 +42,8 @@ std::string name_of(const CaseSpec& s) {
 }  // namespace
 
 std::vector<int> one_long_of_many() {
-  std::vector<int> lengths;
-  for (int i = 0; i < 70; ++i) lengths.push_back(i * 7 % 64);
+  std::vector<int> lengths(70);
+  for (int i = 0; i < 70; ++i) lengths[i] = i * 7 % 64;
   lengths[40] = 2000;
   return lengths;
 }

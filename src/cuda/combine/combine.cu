@@ -39,6 +39,26 @@ constexpr int kWarps = 8;
 using parts::kUnitColumns;
 using LongMerges = parts::LongMerges<kWarps>;
 
+struct CombineUnit {
+  int columns;  // the first, counted in those of a unit
+  int row;      // first row of the tile
+  int lane;
+  int merge;
+};
+
+__device__ __forceinline__ CombineUnit unit_at(const schedule::Geometry& g, int index, int column_units,
+                                               int rows_a_unit) {
+  CombineUnit unit;
+  unit.columns = index % column_units;
+  index /= column_units;
+  const int row_units = g.tile_rows / rows_a_unit;
+  unit.row = index % row_units * rows_a_unit;
+  index /= row_units;
+  unit.lane = index % g.lanes;
+  unit.merge = index / g.lanes;
+  return unit;
+}
+
 /// CTAs a multiprocessor, which limits registers: the 512 units of 128 rows are done in one wave.
 constexpr int kResidentCtas = 4;
 template <Share kShare>
@@ -85,15 +105,15 @@ __global__ void __launch_bounds__(kWarps * 32, kResident<kShare>)
   const int column_units = (all_columns + kUnits - 1) / kUnits;
   // The first unit's item is looked up before that launch is done.
   const int begin = blockIdx.x;
-  const int first = by_ctas ? parts::merge_unit(g, begin, all_columns, 1).merge
-                            : parts::merge_unit(g, begin, column_units, kWarps).merge;
+  const int first =
+      by_ctas ? unit_at(g, begin, all_columns, 1).merge : unit_at(g, begin, column_units, kWarps).merge;
   const schedule::Merge first_merge = first < merges ? merge_at(first) : schedule::Merge{};
   cudaGridDependencySynchronize();
 
   // Rows by CTAs: all, or those of many parts.
   const int by_cta = by_ctas ? merges : takes_long ? long_merges.count : 0;
   for (int index = blockIdx.x; index < by_cta * g.lanes * g.tile_rows * all_columns; index += gridDim.x) {
-    const parts::MergeUnit unit = parts::merge_unit(g, index, all_columns, 1);
+    const CombineUnit unit = unit_at(g, index, all_columns, 1);
     const schedule::Merge merge = !by_ctas         ? args.merges[long_merges.merges[unit.merge]]
                                   : index == begin ? first_merge
                                                    : merge_at(unit.merge);
@@ -107,7 +127,7 @@ __global__ void __launch_bounds__(kWarps * 32, kResident<kShare>)
     // The others by warps.
     const int units = merges * g.lanes * (g.tile_rows / kWarps) * column_units;
     for (int index = blockIdx.x; index < units; index += gridDim.x) {
-      const parts::MergeUnit unit = parts::merge_unit(g, index, column_units, kWarps);
+      const CombineUnit unit = unit_at(g, index, column_units, kWarps);
       const schedule::Merge merge = index == begin ? first_merge : merge_at(unit.merge);
       if (takes_long && LongMerges::is_long(g, merge)) continue;
       const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, unit.lane);

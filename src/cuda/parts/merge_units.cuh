@@ -1,6 +1,5 @@
-// How a combine step shares out its work: by units of a few rows and columns, each done by the warps of a CTA
-// (the combine kernel's, or those that computed: merge_step.cuh). The order of a row's sums depends on shapes
-// and the plan alone, never on who adds.
+// What combine steps do (combine/combine.cu, merge_step.cuh): rows of a plan's merges, by a warp or by the
+// warps of a CTA. The order of a row's sums depends on shapes and the plan alone, never on who adds.
 #pragma once
 
 #include "cuda/parts/merge.cuh"
@@ -8,26 +7,6 @@
 namespace flashlatent::parts {
 
 inline constexpr int kUnitColumns = 128;  // four a lane
-
-struct MergeUnit {
-  int columns;  // the first, counted in those of a unit
-  int row;      // first row of the tile
-  int lane;
-  int merge;
-};
-
-__device__ __forceinline__ MergeUnit merge_unit(const schedule::Geometry& g, int index, int column_units,
-                                                int rows_a_unit) {
-  MergeUnit unit;
-  unit.columns = index % column_units;
-  index /= column_units;
-  const int row_units = g.tile_rows / rows_a_unit;
-  unit.row = index % row_units * rows_a_unit;
-  index /= row_units;
-  unit.lane = index % g.lanes;
-  unit.merge = index / g.lanes;
-  return unit;
-}
 
 __device__ __forceinline__ RowParts parts_of(const DecodeArguments& args, const schedule::Merge& merge,
                                              int lane, int row, int v_dim) {

@@ -317,6 +317,10 @@ TEST_P(Contracts, RerunsAreIdentical) {
 TEST_P(Contracts, BatchInvariance) {
   expect_batch_invariant(
       {.name = "batch", .heads = 16, .lengths = {5000, 64, 0, 2049, 300}, .batch_invariant = true});
+  // More splits than a trip to memory merges, among more requests than would each have some parts.
+  std::vector<int> lengths(40, 3);
+  lengths[7] = 11000;
+  expect_batch_invariant({.name = "large batch", .heads = 4, .lengths = lengths, .batch_invariant = true});
 }
 
 // 10. The attention sink.

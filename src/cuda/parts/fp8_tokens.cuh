@@ -44,9 +44,9 @@ __device__ __forceinline__ uint2 dequantize(std::uint32_t values, float scale) {
 /// after RoPE.
 ///
 /// In a cluster one lane of a warp fences, then copies the warp's rows. Otherwise all lanes arrive, which
-/// costs no time that could be measured and lets racecheck see whose writes a barrier orders, and who waits
-/// for a tile fences (kReaderFences): a fence here is a memory barrier, which waits for the loads that are
-/// under way.
+/// costs `seesaw` no time that could be measured and lets racecheck see whose writes a barrier orders, and
+/// who waits for a tile fences (kReaderFences): a fence here is a memory barrier, which waits for the loads
+/// that are under way.
 ///
 /// Places come in three stages, each of a block after the other: look_up() asks for a block's entries,
 /// locate() makes places of them, a lane a token; then a loader hands them to the lanes that load the rows.

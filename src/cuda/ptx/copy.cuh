@@ -119,24 +119,13 @@ __device__ __forceinline__ unsigned long long add_at_gpu(unsigned long long* glo
   return before;
 }
 
-/// The same by which nobody synchronises.
-__device__ __forceinline__ unsigned long long add_relaxed_at_gpu(unsigned long long* global,
-                                                                 unsigned long long x) {
-  unsigned long long before;
-  asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;"
-               : "=l"(before)
-               : "l"(global), "l"(x)
-               : "memory");
-  return before;
-}
-
 /// What is there now; what who put it there knew of is known to this thread.
 __device__ __forceinline__ unsigned long long load_acquire_at_gpu(const unsigned long long* global) {
   unsigned long long x;
   asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(x) : "l"(global) : "memory");
   return x;
 }
-/// The same and nothing else.
+/// What is there now, and nothing else.
 __device__ __forceinline__ unsigned long long load_relaxed_at_gpu(const unsigned long long* global) {
   unsigned long long x;
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(x) : "l"(global) : "memory");

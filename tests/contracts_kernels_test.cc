@@ -2,6 +2,7 @@
 // one of them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <span>
 
 #include "contracts.h"
@@ -214,6 +215,40 @@ TEST_P(KernelContracts, LivePoison) {
   auto* elements = const_cast<std::uint16_t*>(static_cast<const std::uint16_t*>(cache.data));
   for (std::uint16_t poison : {0x7FC0, 0x7F80, 0xFF80}) {
     elements[table[9] * cache.strides[0] + 7 * cache.strides[1] + 33] = poison;  // of the first request
+    for (const char* kernel : kKernels) {
+      executor_.kernel = kernel;
+      expect_right(c, kernel);
+    }
+  }
+}
+
+// Values of all magnitudes in columns that no score sees: what shares a row with a huge value is right as far
+// as the row's tolerance goes, and rows beside it, of nothing but tiny ones or of zeros, are themselves.
+TEST_P(KernelContracts, Magnitudes) {
+  const std::vector<int> lengths = {1, 400, 1100, 130};
+  for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+    runtime::RandomCase c =
+        runtime::make_case({.dtype = dtype, .heads = 16, .page_size = 64, .lengths = lengths}, 5);
+    constexpr int kUnseen = 448;  // columns
+    auto elements = [](const ConstTensorView& view) {
+      return const_cast<std::uint16_t*>(static_cast<const std::uint16_t*>(view.data));
+    };
+    const ConstTensorView &q = c.inputs.q, &cache = c.inputs.kv_cache, &table = c.inputs.block_table;
+    for (int i = 0; i < 4 * 16; ++i) std::fill_n(elements(q) + i * q.strides[2], kUnseen, 0);
+    // The last bf16 that is finite, one some thousandth of the largest, a subnormal, 0; of fp16 likewise.
+    const bool bf16 = dtype == Dtype::kBF16;
+    const std::uint16_t values[] = {static_cast<std::uint16_t>(bf16 ? 0x7F7F : 0x7BFF),
+                                    static_cast<std::uint16_t>(bf16 ? 0x7980 : 0x5000), 0x0010, 0};
+    for (int request = 0; request < 4; ++request) {
+      for (int token = 0; token < lengths[request]; ++token) {
+        const int page =
+            static_cast<const std::int32_t*>(table.data)[request * table.strides[0] + token / 64];
+        std::uint16_t* row = elements(cache) + page * cache.strides[0] + token % 64 * cache.strides[1];
+        for (int column = 0; column < kUnseen; column += request == 1 ? 7 : 1) {
+          row[column] = static_cast<std::uint16_t>(values[request] | (column % 3 == 0 ? 0x8000 : 0));
+        }
+      }
+    }
     for (const char* kernel : kKernels) {
       executor_.kernel = kernel;
       expect_right(c, kernel);

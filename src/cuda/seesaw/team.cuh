@@ -1,9 +1,9 @@
 // A team: the kTeam CTAs of a cluster, each with a share of the blocks of one row tile, for batches too small
 // to fill the device. What they have is merged without a trip to memory: every CTA sends each eight rows of
-// its output (unnormalised fp32), and these rows' statistics, to the rows' owner by asynchronous stores that
-// the owner's barrier counts, or where it owns them itself by plain ones; the owner adds them up in the order
-// of ranks and writes. They are received where blocks of KV and P stood: nobody sends before all have read
-// theirs.
+// its output (unnormalised; packed_row.cuh), and these rows' statistics, to the rows' owner by asynchronous
+// stores that the owner's barrier counts, or where it owns them itself by plain ones; the owner adds them up
+// in the order of ranks and writes. They are received where blocks of KV and P stood: nobody sends before all
+// have read theirs.
 //
 // A part is one segment (schedule::kWhole): nothing is sent after a CTA's own exchange, and nobody need wait
 // for others at the end, since what is sent to a CTA it waits for.
@@ -12,6 +12,7 @@
 #include "cuda/parts/epilogue.cuh"
 #include "cuda/parts/work_queue.cuh"
 #include "cuda/ptx/copy.cuh"
+#include "cuda/seesaw/packed_row.cuh"
 #include "cuda/seesaw/smem_layout.cuh"
 
 namespace flashlatent::seesaw {
@@ -42,34 +43,30 @@ class TeamMerge {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int eight = threadIdx.x % 128 / 32 * 2 + half;  // which of the tile's rows
-      const int owner = eight / kOwned, place = eight % kOwned;
+      const int owner = eight / kOwned, place = eight % kOwned, row = 8 * place + lane / 4;
+      if (!has) {
+        if (owner == rank_) ptx::arrive(shared_.team.received);
+        continue;
+      }
+      const Row packed(o, half);
+      const float4 statistics =
+          make_float4(half ? base.high : base.low, half ? sum.high : sum.low, packed.unit, 0);
       if (owner == rank_) {
-        if (has) {
 #pragma unroll
-          for (int i = 0; i < Config::kHalfDim / 16; ++i) {
-            const float* low = &o[8 * i + 2 * half];
-            incoming()[rank_][place][me][i][lane] = make_float4(low[0], low[1], low[4], low[5]);
-          }
-          if (lane % 4 == 0) {
-            rows()[rank_][8 * place + lane / 4][me] =
-                make_float2(half ? base.high : base.low, half ? sum.high : sum.low);
-          }
-        }
+        for (int i = 0; i < kPackets; ++i) incoming()[rank_][place][me][i][lane] = packed.packets[i];
+        if (lane % 4 == 0) rows()[rank_][row][me] = statistics;
         ptx::arrive(shared_.team.received);
         continue;
       }
-      if (!has) continue;
       const std::uint32_t received = ptx::address_in(owner, &shared_.team.received);
       const std::uint32_t to = ptx::address_in(owner, &incoming()[rank_][place][me][0][lane]);
 #pragma unroll
-      for (int i = 0; i < Config::kHalfDim / 16; ++i) {
-        const float* low = &o[8 * i + 2 * half];
-        ptx::send(to + i * static_cast<std::uint32_t>(sizeof(incoming()[0][0][0][0])),
-                  make_float4(low[0], low[1], low[4], low[5]), received);
+      for (int i = 0; i < kPackets; ++i) {
+        ptx::send(to + i * static_cast<std::uint32_t>(sizeof(incoming()[0][0][0][0])), packed.packets[i],
+                  received);
       }
       if (lane % 4 == 0) {
-        ptx::send(ptx::address_in(owner, &rows()[rank_][8 * place + lane / 4][me]),
-                  make_float2(half ? base.high : base.low, half ? sum.high : sum.low), received);
+        ptx::send(ptx::address_in(owner, &rows()[rank_][row][me]), statistics, received);
       }
     }
   }
@@ -84,19 +81,20 @@ class TeamMerge {
  private:
   static constexpr int kTeam = Config::kTeam;
   static constexpr int kOwned = 8 / kTeam;  // times eight rows
+  using Row = PackedRow<Element, Config::kHalfDim / 2>;
+  static constexpr int kPackets = Row::kPackets;
   static constexpr int kBytesASender =
-      kOwned * 8 * (Config::kVDim * static_cast<int>(sizeof(float)) + 2 * static_cast<int>(sizeof(float2)));
+      kOwned * 2 * static_cast<int>(kPackets * 32 * sizeof(uint4) + 8 * sizeof(float4));
 
-  /// From each rank, of each eight rows that are owned, of each warpgroup: columns 16 i + {0, 1, 8, 9} and on
-  /// with the lane, as a thread's fragment has them.
-  using Incoming = float4[kOwned][2][Config::kHalfDim / 16][32];
+  /// From each rank, of each eight rows that are owned, of each warpgroup.
+  using Incoming = uint4[kOwned][2][kPackets][32];
   static_assert(kTeam * sizeof(Incoming) <= sizeof(SharedMemory<Config>::kv));
   __device__ __forceinline__ Incoming* incoming() const {
     return reinterpret_cast<Incoming*>(shared_.kv);
   }
 
-  /// Maximum and sum of the rows, from each rank's two warpgroups.
-  using Rows = float2[8 * kOwned][2];
+  /// Maximum and sum of the rows, and the packed values' unit, from each rank's two warpgroups.
+  using Rows = float4[8 * kOwned][2];
   static_assert(kTeam * sizeof(Rows) <= sizeof(parts::Tile));
   __device__ __forceinline__ Rows* rows() const {
     return reinterpret_cast<Rows*>(shared_.p.bytes);
@@ -108,17 +106,20 @@ class TeamMerge {
   }
 
   __device__ __forceinline__ void write_rows(int place) const {
-    const int lane = threadIdx.x % 32;
+    const int me = threadIdx.x / 128, lane = threadIdx.x % 32;  // each warpgroup has half of the columns
     const int owned_row = 8 * place + lane / 4, row = 8 * kOwned * rank_ + owned_row;
     float2 own[kTeam];
+    float units[kTeam];
     float max = -INFINITY;
 #pragma unroll
     for (int rank = 0; rank < kTeam; ++rank) {
       own[rank] = make_float2(-INFINITY, 0.0F);
+      units[rank] = 0;
       if (!sends(rank)) continue;
-      const float2 left = rows()[rank][owned_row][0], right = rows()[rank][owned_row][1];
-      own[rank] = make_float2(left.x, left.y + right.y);
-      max = fmaxf(max, left.x);
+      const float4(&both)[2] = rows()[rank][owned_row];
+      own[rank] = make_float2(both[0].x, both[0].y + both[1].y);
+      units[rank] = both[me].z;
+      max = fmaxf(max, own[rank].x);
     }
     const float base = parts::finite_or_zero(max);
     float sum = 0;
@@ -127,35 +128,32 @@ class TeamMerge {
     for (int rank = 0; rank < kTeam; ++rank) {
       weights[rank] = parts::exp2_fast(own[rank].x - base);
       sum += own[rank].y * weights[rank];
+      weights[rank] *= units[rank];
     }
     if (row >= tile_.rows) return;
     const parts::RowScale scale = parts::finish_row(max, sum);
     const parts::OutputArguments& output = args_.output;
     const int token = tile_.token(args_.query, row), head = tile_.head(args_.query, row);
-    if (threadIdx.x % 128 < 32 && threadIdx.x < 32 && lane % 4 == 0) {
-      parts::write_lse(output, tile_, head, token, scale.lse);
-    }
+    if (threadIdx.x < 32 && lane % 4 == 0) parts::write_lse(output, tile_, head, token, scale.lse);
     const float factor = output.sink == nullptr
                              ? scale.factor
                              : scale.factor * parts::sink_factor(scale.lse, __ldg(output.sink + head));
     Element* out = static_cast<Element*>(output.out) + tile_.origin * output.batch_stride +
-                   token * output.token_stride + head * output.head_stride + lane % 4 * 2;
-    constexpr int kUnits = 2 * (Config::kHalfDim / 16);  // of 16 columns
-#pragma unroll 2
-    for (int unit = threadIdx.x / 32; unit < kUnits; unit += Config::kComputeThreads / 32) {
-      float4 x = make_float4(0, 0, 0, 0);
+                   token * output.token_stride + head * output.head_stride + me * Config::kHalfDim +
+                   lane % 4 * 2;
+    constexpr int kValues = kPacketValues<Element>;
+#pragma unroll 1
+    for (int i = threadIdx.x % 128 / 32; i < kPackets; i += 4) {
+      float x[kValues] = {};
 #pragma unroll
       for (int rank = 0; rank < kTeam; ++rank) {
-        if (!sends(rank)) continue;
-        const float4 theirs = incoming()[rank][place][unit / (kUnits / 2)][unit % (kUnits / 2)][lane];
-        x.x += theirs.x * weights[rank];
-        x.y += theirs.y * weights[rank];
-        x.z += theirs.z * weights[rank];
-        x.w += theirs.w * weights[rank];
+        if (sends(rank)) add_packet(x, incoming()[rank][place][me][i][lane], weights[rank]);
       }
-      auto* at = reinterpret_cast<std::uint32_t*>(out + 16 * unit);
-      at[0] = parts::pack<Element>(x.x * factor, x.y * factor);
-      at[4] = parts::pack<Element>(x.z * factor, x.w * factor);
+      auto* at = reinterpret_cast<std::uint32_t*>(out + 4 * kValues * i);
+#pragma unroll
+      for (int j = 0; j < kValues / 2; ++j) {
+        at[4 * j] = parts::pack<Element>(x[2 * j] * factor, x[2 * j + 1] * factor);
+      }
     }
   }
 

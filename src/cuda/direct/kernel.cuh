@@ -27,7 +27,7 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const part
     warpgroup.attend(work);
     warpgroup.finish();
   }
-  if constexpr (Config::kMerges) MergeStep<Config>(args, shared.blocks).run(shared.merge);
+  if constexpr (Config::kMerges) MergeStep<Config>(args, shared.merge, shared.blocks).run();
 }
 
 template <class Config>
@@ -55,6 +55,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     for (int& poisoned : shared.poisoned) poisoned = 0;
     if constexpr (Config::kTeam > 1) shared.team.init();
     shared.work.init(Config::kComputeThreads / 32);
+    if constexpr (Config::kMerges) MergeStep<Config>::init(shared.merge);
     ptx::init(shared.meeting, Config::kComputeThreads);
     for (int i = 0; i < Config::kWarpgroups; ++i) {
       ptx::init(shared.has_p[i], 128);

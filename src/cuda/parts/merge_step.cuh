@@ -23,12 +23,11 @@ static_assert(sizeof(MergeState) == kMergeStateBytes);
 /// In shared memory from the begin on.
 struct MergeBegun {
   int merges;  // of the plan
+  ptx::Barrier meeting;
 };
 
-/// A named barrier that no kernel has another use for.
-inline constexpr int kMergeBarrier = 15;
-
 /// kThreads: those that compute, from thread 0 on. A warp of them calls begin(), and later all call run().
+/// They meet at a barrier in memory: racecheck loses sight of a named one.
 template <class Element, int kThreads, int kRows, int kVDim>
 class MergeStep {
   static constexpr int kWarps = kThreads / 32;
@@ -43,6 +42,9 @@ class MergeStep {
   static_assert(kAllUnits % kCtaUnits == 0 && kRows % kWarps == 0);
 
  public:
+  /// One thread, while the CTA is set up.
+  __device__ __forceinline__ static void init(MergeBegun& begun) { ptx::init(begun.meeting, kThreads); }
+
   /// After the launch before is done and before anything is computed.
   __device__ __forceinline__ static void begin(const DecodeArguments& args, MergeBegun& begun) {
     if (threadIdx.x % 32 == 0) {
@@ -57,21 +59,22 @@ class MergeStep {
 
   /// `room`: what of shared memory nobody uses any more.
   template <class Room>
-  __device__ __forceinline__ MergeStep(const DecodeArguments& args, Room& room)
-      : args_(args), memory_(reinterpret_cast<Memory&>(room)) {
+  __device__ __forceinline__ MergeStep(const DecodeArguments& args, MergeBegun& begun, Room& room)
+      : args_(args), begun_(begun), memory_(reinterpret_cast<Memory&>(room)) {
     static_assert(sizeof(Memory) <= sizeof(Room));
   }
 
   /// After all segments.
-  __device__ __forceinline__ void run(const MergeBegun& begun) {
+  __device__ __forceinline__ void run() {
     meet();  // all results are written, and this CTA is counted among those that have begun
-    if (begun.merges == 0) return;
+    const int merges_in_all = begun_.merges;
+    if (merges_in_all == 0) return;
     if (threadIdx.x == 0) memory_.rank = say_done();
-    memory_.long_merges.find(args_, meet);
+    memory_.long_merges.find(args_, [this] { meet(); });
     const schedule::Geometry& g = args_.geometry;
     const bool listed = memory_.long_merges.listed();
     const int cta_units = listed ? memory_.long_merges.count * g.lanes * kCtaUnitsATile : 0;
-    const int warp_units = begun.merges * g.lanes * kRowUnitsATile;
+    const int warp_units = merges_in_all * g.lanes * kRowUnitsATile;
     schedule::Merge merge = {};  // of the unit that comes next: looked up meanwhile
     auto look_up = [&](int unit) {
       if (unit >= cta_units + warp_units) return;
@@ -125,7 +128,11 @@ class MergeStep {
     return static_cast<int>(counts & (kUpper - 1));
   }
 
-  __device__ __forceinline__ static void meet() { ptx::named_sync(kMergeBarrier, kThreads); }
+  __device__ __forceinline__ void meet() {
+    ptx::arrive(begun_.meeting);
+    ptx::wait(begun_.meeting, parity_);
+    parity_ ^= 1;
+  }
 
   /// This CTA's results are there. It merges if all CTAs have begun; returns its rank then.
   __device__ __forceinline__ int say_done() const {
@@ -155,8 +162,9 @@ class MergeStep {
     const int lane = index / kCtaUnitsATile % args_.geometry.lanes;
     const RowTile tile = row_tile(args_, merge.request, merge.round, lane);
     if (row >= tile.rows) return;
-    merge_by_cta<Element, kWarps, kCtaUnits, kCtaParts>(
-        args_, tile, row, column, parts_of(args_, merge, lane, row, kVDim), kVDim, memory_.warp_merges, meet);
+    merge_by_cta<Element, kWarps, kCtaUnits, kCtaParts>(args_, tile, row, column,
+                                                        parts_of(args_, merge, lane, row, kVDim), kVDim,
+                                                        memory_.warp_merges, [this] { meet(); });
   }
 
   /// A row for each warp.
@@ -170,7 +178,9 @@ class MergeStep {
   }
 
   const DecodeArguments& args_;
+  MergeBegun& begun_;
   Memory& memory_;
+  std::uint32_t parity_ = 0;
 };
 
 }  // namespace flashlatent::parts

@@ -136,6 +136,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     shared.poisoned[0] = shared.poisoned[1] = 0;
     for (ptx::Barrier& barrier : shared.handed_over) ptx::init(barrier, 128);
     ptx::init(shared.meeting, Config::kComputeThreads);
+    if constexpr (Config::kMerges) MergeStep<Config>::init(shared.merge);
     ptx::init(shared.scored, 4);
     if constexpr (Config::kTeam > 1) ptx::init(shared.team.received, TeamMerge<Config>::kArrivals);
     ptx::init(shared.q_full, 1);
@@ -178,7 +179,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     } else {
       compute<Config>(shared, args, query_map, 1);
     }
-    if constexpr (Config::kMerges) MergeStep<Config>(args, shared.kv).run(shared.merge);
+    if constexpr (Config::kMerges) MergeStep<Config>(args, shared.merge, shared.q).run();
   }
   if constexpr (Config::kCluster > 1) {
     __syncwarp();

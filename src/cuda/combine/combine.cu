@@ -208,13 +208,15 @@ Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, 
   const std::int64_t columns = (v_dim + kUnitColumns - 1) / kUnitColumns;
   // More CTAs than that would begin when others end, and wait for memory all over again.
   auto blocks = [&](std::int64_t units) { return static_cast<int>(std::min(units, resident)); };
+  // As few as that may have twice the registers: all their parts come in one trip.
+  const bool at_once = g.whole == schedule::kEven && rows / kWarps * columns <= 2LL * multiprocessors &&
+                       g.parts > 8LL * g.requests;
+  const bool in_one_trip = at_once && schedule::even_shares(g) <= kPartsAWarp<Share::kAtOnce>;
   // Not where a request must not feel its batch-mates: this adds in another order than the two below.
-  if (g.fixed_split == 0 && rows * columns <= 2 * resident) {
+  if (g.fixed_split == 0 && rows * columns <= 2 * resident && !in_one_trip) {
     return launch_combine<Share::kParts>(args, dtype, v_dim, blocks(rows * columns), executor);
   }
-  // As few as that may have twice the registers: all their parts come in one trip.
-  if (g.whole == schedule::kEven && rows / kWarps * columns <= 2LL * multiprocessors &&
-      g.parts > 8LL * g.requests) {
+  if (at_once) {
     return launch_combine<Share::kAtOnce, true>(args, dtype, v_dim, blocks(rows / kWarps * columns),
                                                 executor);
   }

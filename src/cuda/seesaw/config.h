@@ -8,7 +8,7 @@ namespace flashlatent::seesaw {
 /// kCluster_ = 2: two CTAs that hold the two tiles of 128 query rows take the same KV blocks, each loading
 /// half for both: of the tiles by TMA, of each tile's tokens from an fp8_656 cache.
 /// kTeam_ > 1: so many CTAs of a cluster share a row tile's blocks, and merge what they have (team.cuh).
-/// kEven_: parts are even (even.cuh), of an fp8_656 cache.
+/// kEven_: parts are even (even.cuh), of an fp8_656 cache, or of teams.
 /// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh). Where that has a launch of its own they
 /// are faster without: 0.3 to 0.5 us.
 template <class Element_, int kQkDim_, int kVDim_, int kCluster_, class Loader_, int kTeam_ = 1,
@@ -19,7 +19,7 @@ struct Config {
   static constexpr int kCluster = kCluster_;
   static constexpr int kTeam = kTeam_;
   static constexpr bool kEven = kEven_;
-  static_assert(!kEven || kCluster == 2);
+  static_assert(!kEven || kCluster == 2 || kTeam > 1);
   static constexpr bool kMerges = kMerges_;
   static_assert(!kMerges || (!kEven && kTeam_ == 1));
   static_assert(kTeam == 1 || (kCluster == 1 && 8 % kTeam == 0));

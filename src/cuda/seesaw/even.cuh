@@ -1,6 +1,6 @@
-// Even parts (schedule::kEven): a CTA has one segment, a share of its request's blocks, and shapes tell
-// which, so that nobody reads the plan or walks it. A walk is in local memory, of which each trip is one to
-// L2: with one the computing warps knew of their segment 3.3 us after the launch before.
+// Even parts (schedule::kEven): a CTA, or a team of them, has one segment, a share of its request's blocks,
+// and shapes tell which, so that nobody reads the plan or walks it. A walk is in local memory, of which each
+// trip is one to L2: with one the computing warps knew of their segment 3.3 us after the launch before.
 #pragma once
 
 #include "cuda/parts/work_queue.cuh"
@@ -10,14 +10,15 @@ namespace flashlatent::seesaw {
 /// How many of its blocks the computing warps load themselves, one a warpgroup.
 inline constexpr int kFirstBlocks = 2;
 
-/// This CTA's part: nothing is read from memory. What stands for its blocks is which share it has, and of how
-/// many. A part that is left over is an end.
+/// The part of this CTA or its team: nothing is read from memory, unless queries are ragged. What stands for
+/// its blocks is which share it has, and of how many. A part that is left over is an end.
+template <int kTeam = 1>
 __device__ __forceinline__ parts::Work even_part(const parts::DecodeArguments& args) {
   const schedule::Geometry& g = args.geometry;
-  const schedule::Cut cut = schedule::even_cut(g, blockIdx.x / g.lanes);
+  const schedule::Cut cut = schedule::even_cut(g, blockIdx.x / kTeam / g.lanes);
   parts::Work work;
   work.segment = {0, cut.round > 0 ? cut.request : -1, 0, cut.block, cut.round, cut.slot};
-  if (!work.is_end()) work.tile = parts::row_tile(args, cut.request, 0, blockIdx.x % g.lanes);
+  if (!work.is_end()) work.tile = parts::row_tile(args, cut.request, 0, blockIdx.x / kTeam % g.lanes);
   return work;
 }
 
@@ -30,6 +31,21 @@ __device__ __forceinline__ void find_blocks(const parts::DecodeArguments& args, 
   const int blocks = schedule::blocks_of(g, segment.length);
   segment.block_begin = schedule::share_begin(blocks, shares, share);
   segment.block_end = schedule::share_begin(blocks, shares, share + 1);
+}
+
+/// A CTA's share of its team's part.
+struct TeamWork : parts::Work {
+  int team_blocks;  // of all CTAs together
+};
+
+/// From the team's part, with its blocks in place.
+template <int kTeam>
+__device__ __forceinline__ TeamWork take_share(const parts::Work& part) {
+  TeamWork work{part, part.tile.rows == 0 ? 0 : part.blocks()};
+  const int rank = blockIdx.x % kTeam, begin = part.segment.block_begin;
+  work.segment.block_begin = begin + schedule::share_begin(work.team_blocks, kTeam, rank);
+  work.segment.block_end = begin + schedule::share_begin(work.team_blocks, kTeam, rank + 1);
+  return work;
 }
 
 /// When all that the other CTA of the cluster has to do here is done, and it has all that it takes from here.

@@ -36,9 +36,9 @@ constexpr cuda::DenseInstance merging_instance(Dtype dtype, cuda::Loading loadin
 }
 
 /// A team's blocks come by boxes only.
-template <class Element, int kTeam>
+template <class Element, int kTeam, bool kEven = false>
 constexpr cuda::DenseInstance team_instance(Dtype dtype) {
-  return instance<Element, 576, 512, 1, parts::TmaLoader, kTeam>(dtype, cuda::Loading::kBoxes);
+  return instance<Element, 576, 512, 1, parts::TmaLoader, kTeam, kEven>(dtype, cuda::Loading::kBoxes);
 }
 
 template <int kQkDim, int kVDim>

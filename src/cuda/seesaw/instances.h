@@ -17,6 +17,8 @@ using Fp8Instances = std::array<cuda::DenseInstance, 2>;  // alone, and as a clu
 
 using EvenInstances = std::array<cuda::DenseInstance, 1>;  // of even parts
 
+using EvenTeamInstances = std::array<cuda::DenseInstance, 1>;  // of even parts by teams of 2
+
 // One file each, so that they compile side by side.
 extern const ShapeInstances kInstances576x512;
 extern const ShapeInstances kInstances512x512;
@@ -24,6 +26,7 @@ extern const ShapeInstances kInstances320x256;
 extern const Fp8Instances kInstancesFp8_656;
 extern const TeamInstances kTeams576x512;
 extern const EvenInstances kEvenFp8_656;
+extern const EvenTeamInstances kEvenTeams576x512;
 extern const MergingInstances kMerging576x512;
 extern const Fp8Instances kMergingFp8_656;
 

@@ -102,6 +102,53 @@ __device__ __forceinline__ void load_even(SharedMemory<Config>& shared, const pa
   leave_cluster();
 }
 
+/// The roles of even parts' teams.
+template <class Config>
+__device__ __forceinline__ void compute_even_in_team(SharedMemory<Config>& shared,
+                                                     const parts::DecodeArguments& args,
+                                                     const CUtensorMap& query_map, int me) {
+  parts::wait_for_launch_before();
+  Warpgroup<Config> warpgroup(shared, args, query_map, me);
+  parts::WorkPositionOf<TeamWork> position(shared.work);
+  if (threadIdx.x < 32) warpgroup.request_query(position.get());
+  // A loop of one turn: without it ptxas makes descriptors' addresses anew for each product (316 R2UR).
+  for (; !position.get().is_end(); position.next()) {
+    warpgroup.attend(position.get());
+    warpgroup.finish_in_team(position.get());
+  }
+}
+
+template <class Config>
+__device__ __forceinline__ void load_even_in_team(SharedMemory<Config>& shared,
+                                                  const parts::DecodeArguments& args,
+                                                  const CUtensorMap& map) {
+  using Loader = typename Config::Loader;
+  const int thread = threadIdx.x - Config::kComputeThreads;
+  const bool ragged = args.query.begins != nullptr;
+  parts::Work part;
+  if (!ragged) part = even_part<Config::kTeam>(args);
+  parts::wait_for_launch_before();
+  if (thread >= Loader::kThreads) return;
+  if (ragged) part = even_part<Config::kTeam>(args);
+  parts::WorkPositionOf<TeamWork> position(shared.work);
+  auto tell = [&](const TeamWork& work) {
+    if (thread == 0) position.put(work);
+  };
+  if (!part.is_end()) {
+    find_blocks(args, part);
+    const TeamWork work = take_share<Config::kTeam>(part);
+    tell(work);
+    const parts::BlockRange range = parts::block_range(args.cache, work.segment, work.tile);
+    Pipe<Config> pipe(shared.kv, shared.state);
+    Loader loader(args.cache, map, thread, shared.loader);
+    loader.look_ahead(range);
+    loader.load(pipe, range, [] {});
+  }
+  TeamWork end;
+  end.segment.request = -1;
+  tell(end);
+}
+
 /// All threads of the CTA, or of the cluster.
 template <class Config>
 __device__ __forceinline__ void meet_cluster() {
@@ -167,12 +214,20 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
                         : Role::kLoader;
   if (role == Role::kLoader) {
     ptx::give_registers<Config::kLoaderRegisters>();
-    if constexpr (Config::kEven) return load_even<Config>(shared, args, kv_map, query_map);
-    load<Config>(shared, args, kv_map);
+    if constexpr (Config::kEven && Config::kTeam > 1) {
+      return load_even_in_team<Config>(shared, args, kv_map);
+    } else if constexpr (Config::kEven) {
+      return load_even<Config>(shared, args, kv_map, query_map);
+    } else {
+      load<Config>(shared, args, kv_map);
+    }
   } else {
     ptx::take_registers<Config::kComputeRegisters>();
-    if constexpr (Config::kEven) return compute_even<Config>(shared, args, query_map, threadIdx.x / 128);
-    if constexpr (Config::kSharesCode) {
+    if constexpr (Config::kEven && Config::kTeam > 1) {
+      return compute_even_in_team<Config>(shared, args, query_map, threadIdx.x / 128);
+    } else if constexpr (Config::kEven) {
+      return compute_even<Config>(shared, args, query_map, threadIdx.x / 128);
+    } else if constexpr (Config::kSharesCode) {
       compute<Config>(shared, args, query_map, threadIdx.x / 128);
     } else if (role == Role::kLeft) {
       compute<Config>(shared, args, query_map, 0);

@@ -47,8 +47,9 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 /// Of a team's CTA, from calls of 2 to 8 blocks a CTA: 1,024 tokens of 8 requests take 16.3 us at 64 heads (2
 /// blocks) and 17.6 at 128 (4), 4,096 at 64 heads 26.6 (8).
 constexpr schedule::CostModel kTeamCost = {.per_block = 1700, .per_split = 9000, .per_call = 3000};
-/// What a small batch takes less than kShape's costs have it, which are those of large ones.
+/// What a small batch takes less than kShape's costs have it, which are those of large ones, and than those.
 constexpr int kOverestimate = 5000;
+constexpr int kTeamOverestimate = 4000;
 /// SMs that are left over, since clusters lie within GPCs.
 constexpr int kUnusedSms = 12;
 
@@ -68,6 +69,39 @@ std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem, in
   return schedule::whole_items(g);
 }
 
+/// Of a CTA of a team that has an even share of a request, from one request of 16,384 to 131,072 tokens, 64
+/// heads: 2, 8 and 16 blocks take 17.0, 31.8 and 49.2 us.
+constexpr schedule::CostModel kEvenTeamCost = {.per_block = 2300, .per_split = 10000, .per_merge = 3000};
+constexpr int kEvenTeam = 2;
+/// Up to so many rows other kernels are faster, and estimated too high.
+constexpr int kFewEvenRows = 32;
+/// Of several requests no CTA may have more blocks: lengths do not decide who gets how many.
+constexpr int kMostEvenBlocks = 8;
+
+const DenseInstance* find_even_team(const DecodeProblem& problem) {
+  const auto& cache = problem.cache;
+  return find_instance({seesaw::kEvenTeams576x512}, {cache.dtype, cache.qk_dim, cache.v_dim, kShape.tile_rows,
+                                                     Loading::kBoxes, 1, kEvenTeam});
+}
+
+/// Teams of two, on all SMs, that have as many shares of each request, of one row tile, and a combine step:
+/// half as many partial results as CTAs alone leave. With two row tiles that gained nothing. `alone` is how
+/// these would do it.
+std::optional<schedule::Geometry> even_team_geometry(const DecodeProblem& problem, int workers,
+                                                     const schedule::Geometry& alone) {
+  // Where CTAs alone never split, a workspace for larger batches may have no room for partial results.
+  if (alone.whole != schedule::kCutLine || loading_of(problem) != Loading::kBoxes ||
+      find_even_team(problem) == nullptr)
+    return std::nullopt;
+  std::optional<schedule::Geometry> g = schedule::even_items(split_geometry(
+      problem, workers, {.tile_rows = kShape.tile_rows, .cost = kEvenTeamCost, .team = kEvenTeam}));
+  if (!g || g->lanes > 1 || problem.rows_per_kv_head() <= kFewEvenRows) return std::nullopt;
+  g->cost.per_block /= kEvenTeam;
+  const int shares = schedule::even_shares(*g) * kEvenTeam;
+  if (g->requests > 1 && schedule::max_blocks(*g) > kMostEvenBlocks * shares) return std::nullopt;
+  return g;
+}
+
 /// Of few sparse requests, which have mostly as many tokens as each other, parts are even: seesaw/even.cuh.
 schedule::Geometry fp8_geometry(const DecodeProblem& problem, int workers) {
   const schedule::Geometry g = dense_geometry(problem, workers, kShapeFp8);
@@ -79,13 +113,16 @@ schedule::Geometry fp8_geometry(const DecodeProblem& problem, int workers) {
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   if (problem.cache.format == KvFormat::kFp8_656) return fp8_geometry(problem, workers);
   schedule::Geometry best = dense_geometry(problem, workers, kShape);
+  const std::optional<schedule::Geometry> even = even_team_geometry(problem, workers, best);
   for (int team : {8, 4, 2}) {
     const std::optional<schedule::Geometry> g = team_geometry(problem, workers, team);
     if (!g) continue;
     const std::int64_t other = schedule::estimate(best) - (best.team > 1 ? 0 : kOverestimate);
     if (schedule::estimate(*g) < other) best = *g;
   }
-  return best;
+  if (!even) return best;
+  const std::int64_t other = schedule::estimate(best) - (best.team > 1 ? kTeamOverestimate : kOverestimate);
+  return schedule::estimate(*even) < other ? *even : best;
 }
 
 /// Teams need none, but smaller batches may be split: callers ask at the largest.
@@ -96,9 +133,26 @@ std::size_t workspace_bytes(const DecodeProblem& problem, const schedule::Geomet
          2 * kMostSms * kShape.tile_rows * (problem.cache.v_dim + 1) * sizeof(float);
 }
 
+/// Of no pages there are no boxes, and nothing to share out: CTAs alone take what was even teams'.
+Status launch_without_pages(const DecodeCall& call) {
+  schedule::Geometry g = call.geometry;
+  g.parts = g.requests;
+  g.team = 1;
+  g.whole = schedule::kWhole;
+  const DecodeCall alone{call.problem, call.inputs,    call.outputs, g,
+                         call.plan,    call.workspace, call.executor};
+  return launch_dense(alone,
+                      [](const DecodeCall& c, Loading loading) { return find(c.problem, loading, 1); });
+}
+
 Status launch(const DecodeCall& call) {
+  if (call.geometry.whole == schedule::kEven && call.geometry.team > 1 &&
+      call.inputs.kv_cache.shape[0] == 0) {
+    return launch_without_pages(call);
+  }
   return launch_dense(call, [](const DecodeCall& c, Loading loading) {
     const DecodeProblem& p = c.problem;
+    if (c.geometry.whole == schedule::kEven && c.geometry.team > 1) return find_even_team(p);
     if (c.geometry.whole == schedule::kEven) {
       return find_instance({seesaw::kEvenFp8_656},
                            {p.cache.dtype, p.cache.qk_dim, p.cache.v_dim, kShape.tile_rows, loading, 2, 1});

@@ -5,7 +5,8 @@
 // in the order of ranks and writes. They are received where blocks of KV and P stood: nobody sends before all
 // have read theirs.
 //
-// A part is one segment (schedule::kWhole): nothing is sent after a CTA's own exchange, and nobody need wait
+// A part is one segment, a whole request (schedule::kWhole) or an even share of one (even.cuh), of which each
+// CTA writes its rows as partial results: nothing is sent after a CTA's own exchange, and nobody need wait
 // for others at the end, since what is sent to a CTA it waits for.
 #pragma once
 
@@ -23,9 +24,13 @@ class TeamMerge {
   using Element = typename Config::Element;
 
   __device__ __forceinline__ TeamMerge(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                       const parts::Work& work)
-      : shared_(shared), args_(args), tile_(work.tile), rank_(blockIdx.x % kTeam) {
-    blocks_ = tile_.rows == 0 ? 0 : schedule::blocks_of(args.geometry, work.segment.length);
+                                       const WorkOf<Config>& work)
+      : shared_(shared), args_(args), work_(work), tile_(work.tile), rank_(blockIdx.x % kTeam) {
+    if constexpr (Config::kEven) {
+      blocks_ = work.team_blocks;
+    } else {
+      blocks_ = tile_.rows == 0 ? 0 : schedule::blocks_of(args.geometry, work.segment.length);
+    }
     const int others = min(blocks_, kTeam) - sends(rank_);
     if (threadIdx.x == 0) ptx::arrive_expecting(shared_.team.received, others * kBytesASender);
   }
@@ -132,16 +137,39 @@ class TeamMerge {
     }
     if (row >= tile_.rows) return;
     const parts::RowScale scale = parts::finish_row(max, sum);
-    const parts::OutputArguments& output = args_.output;
-    const int token = tile_.token(args_.query, row), head = tile_.head(args_.query, row);
-    if (threadIdx.x < 32 && lane % 4 == 0) parts::write_lse(output, tile_, head, token, scale.lse);
-    const float factor = output.sink == nullptr
-                             ? scale.factor
-                             : scale.factor * parts::sink_factor(scale.lse, __ldg(output.sink + head));
-    Element* out = static_cast<Element*>(output.out) + tile_.origin * output.batch_stride +
-                   token * output.token_stride + head * output.head_stride + me * Config::kHalfDim +
-                   lane % 4 * 2;
+    const bool writes_lse = threadIdx.x < 32 && lane % 4 == 0;
+    const int column = me * Config::kHalfDim + lane % 4 * 2;
+    if constexpr (Config::kEven) {
+      const int lanes = args_.geometry.lanes;
+      const std::int64_t slot =
+          static_cast<std::int64_t>(work_.segment.slot) * lanes + blockIdx.x / kTeam % lanes;
+      if (writes_lse) args_.partial.lse[slot * 64 + row] = scale.lse;
+      float* out = args_.partial.out + (slot * 64 + row) * Config::kVDim + column;
+      add_up(place, weights, scale.factor, [&](int i, float first, float second) {
+        *reinterpret_cast<float2*>(out + i) = make_float2(first, second);
+      });
+    } else {
+      const parts::OutputArguments& output = args_.output;
+      const int token = tile_.token(args_.query, row), head = tile_.head(args_.query, row);
+      if (writes_lse) parts::write_lse(output, tile_, head, token, scale.lse);
+      const float factor = output.sink == nullptr
+                               ? scale.factor
+                               : scale.factor * parts::sink_factor(scale.lse, __ldg(output.sink + head));
+      Element* out = static_cast<Element*>(output.out) + tile_.origin * output.batch_stride +
+                     token * output.token_stride + head * output.head_stride + column;
+      add_up(place, weights, factor, [&](int i, float first, float second) {
+        *reinterpret_cast<std::uint32_t*>(out + i) = parts::pack<Element>(first, second);
+      });
+    }
+  }
+
+  /// What this warp adds up of eight rows, by their weights and factors in its lanes. `put` gets two columns
+  /// at a time, and how far they are from the lane's first one.
+  template <class Put>
+  __device__ __forceinline__ void add_up(int place, const float (&weights)[kTeam], float factor,
+                                         Put put) const {
     constexpr int kValues = kPacketValues<Element>;
+    const int me = threadIdx.x / 128, lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int i = threadIdx.x % 128 / 32; i < kPackets; i += 4) {
       float x[kValues] = {};
@@ -149,16 +177,16 @@ class TeamMerge {
       for (int rank = 0; rank < kTeam; ++rank) {
         if (sends(rank)) add_packet(x, incoming()[rank][place][me][i][lane], weights[rank]);
       }
-      auto* at = reinterpret_cast<std::uint32_t*>(out + 4 * kValues * i);
 #pragma unroll
       for (int j = 0; j < kValues / 2; ++j) {
-        at[4 * j] = parts::pack<Element>(x[2 * j] * factor, x[2 * j + 1] * factor);
+        put(4 * kValues * i + 8 * j, x[2 * j] * factor, x[2 * j + 1] * factor);
       }
     }
   }
 
   SharedMemory<Config>& shared_;
   const parts::DecodeArguments& args_;
+  const WorkOf<Config>& work_;
   const parts::RowTile& tile_;
   const int rank_;
   int blocks_;  // of all CTAs together

@@ -364,8 +364,9 @@ TEST_P(KeyValue, CopiesPagesTensorByTensor) {
 /// bytes that one thread of the CPU writes, and nothing between rows.
 class KeyValueBytes : public KeyValue {
  protected:
-  // More tokens than a GPU's multiprocessors take one by one; rows that do and do not end with a chunk.
-  static constexpr Dimensions kLarge[] = {{150, 16, 48, 40}, {90, 29, 32, 37}};
+  // More tokens than a GPU's multiprocessors take one by one; rows that do and do not end with a chunk; more
+  // than there are warps for keys and values apart.
+  static constexpr Dimensions kLarge[] = {{150, 16, 48, 40}, {90, 29, 32, 37}, {1250, 29, 16, 9}};
 
   /// `written` makes the bytes with an executor.
   template <class Written>

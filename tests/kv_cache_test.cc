@@ -226,6 +226,105 @@ TEST_P(KvCache, GatherFollowsThePageTable) {
   }
 }
 
+/// More tokens than a GPU has warps, and not a multiple of four.
+TEST_P(KvCache, OfManyTokens) {
+  constexpr std::int64_t kPages = 197, kPageSize = 31, kSlots = kPages * kPageSize, kColumns = 70;
+  std::vector<std::int64_t> slots(kSlots);
+  std::iota(slots.begin(), slots.end(), 0);
+  std::shuffle(slots.begin() + kSlots / 2, slots.end(), engine_);
+  for (std::int64_t i = 0; i < kSlots; i += 37) slots[i] = -1 - i;
+  Tensor mapping(executor_, Dtype::kI64, {kSlots});
+  mapping.set(slots);
+  // Three requests; the last one goes on behind its pages.
+  std::vector<std::int32_t> table(3 * kColumns);
+  for (std::int32_t& page : table) page = static_cast<std::int32_t>(engine_() % (kPages + 2)) - 1;
+  const std::vector<std::int32_t> ends = {0, 2101, 2101, 2101 + kColumns * kPageSize + 9};
+  Tensor pages(executor_, Dtype::kI32, {3, kColumns}), sums(executor_, Dtype::kI32, {4});
+  pages.set(table);
+  sums.set(ends);
+
+  for (Dtype from : kFormats) {
+    const std::int64_t last = last_of(from, 576);
+    Tensor source(executor_, from, {kPages, kPageSize, 1, last});
+    fill_cache(source, kPages, kPageSize, 1);
+    auto at = [](Tensor& cache, std::int64_t slot) { return cache.row(slot / kPageSize, slot % kPageSize); };
+    for (Dtype to : kFormats) {
+      SCOPED_TRACE(std::string(to_string(from)) + " to " + to_string(to));
+      Tensor converted(executor_, to, {kPages, kPageSize, 1, last_of(to, 576)}, 16);
+      Status status = convert_cache(source.upload(), converted.upload(), executor_);
+      ASSERT_TRUE(status.ok()) << status.message();
+      converted.download();
+      for (std::int64_t slot = 0; slot < kSlots; ++slot) {
+        expect_token(at(converted, slot), to, at(source, slot), from, last);
+      }
+
+      if (from != Dtype::kU8) {  // the source's rows as new tokens
+        Tensor cache(executor_, to, {kPages, kPageSize, 1, last_of(to, 576)}, 16);
+        TensorView latent = source.view();
+        latent.rank = 2;
+        latent.shape[0] = kSlots;
+        latent.shape[1] = 512;
+        latent.strides[0] = 576;
+        latent.strides[1] = 1;
+        TensorView rope = latent;
+        rope.shape[1] = 64;
+        rope.data = static_cast<std::uint16_t*>(latent.data) + 512;
+        const Bytes untouched(last_of(to, 576) * size_of(to), kUntouched);
+        status = append_latent(latent, rope, mapping.upload(), cache.upload(), executor_);
+        ASSERT_TRUE(status.ok()) << status.message();
+        cache.download();
+        std::vector<std::int64_t> token_of(kSlots, -1);
+        for (std::int64_t i = 0; i < kSlots; ++i) {
+          if (slots[i] >= 0) token_of[slots[i]] = i;
+        }
+        for (std::int64_t slot = 0; slot < kSlots; ++slot) {
+          if (token_of[slot] < 0) {
+            ASSERT_TRUE(std::equal(untouched.begin(), untouched.end(), at(cache, slot))) << slot;
+          } else {
+            expect_token(at(cache, slot), to, at(source, token_of[slot]), from, last);
+          }
+        }
+      }
+
+      if (to == Dtype::kU8 && from != Dtype::kU8) continue;
+      Tensor rows(executor_, to, {ends.back(), 1, last_of(to, 576)}, 8);
+      status = gather_cache(source.upload(), pages.upload(), sums.upload(), {}, rows.upload(), executor_);
+      ASSERT_TRUE(status.ok()) << status.message();
+      rows.download();
+      const Bytes zeros(rows.last() * size_of(to));
+      for (int row = 0; row < ends.back(); ++row) {
+        const int request = row < ends[1] ? 0 : 2, token = row - ends[request];
+        const int column = token / static_cast<int>(kPageSize);
+        const int page = column < kColumns ? table[request * kColumns + column] : -1;
+        if (page < 0 || page >= kPages) {
+          ASSERT_TRUE(std::equal(zeros.begin(), zeros.end(), rows.row(row))) << row;
+        } else {
+          expect_token(rows.row(row), to, source.row(page, token % kPageSize), from, last);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(KvCache, OfManyTokensOfOtherDimensions) {
+  constexpr std::int64_t kPages = 101, kPageSize = 17, kHeads = 2;
+  for (std::int64_t d : {104, 100, 1160}) {  // 100 is not a multiple of 16 bytes
+    for (Dtype to : {Dtype::kBF16, Dtype::kF16}) {
+      Tensor source(executor_, Dtype::kBF16, {kPages, kPageSize, kHeads, d});
+      Tensor target(executor_, to, {kPages, kPageSize, kHeads, d}, 8);
+      fill_cache(source, kPages, kPageSize, kHeads);
+      const Status status = convert_cache(source.upload(), target.upload(), executor_);
+      ASSERT_TRUE(status.ok()) << status.message();
+      target.download();
+      for (std::int64_t i = 0; i < kPages * kPageSize * kHeads; ++i) {
+        const std::int64_t slot = i / kHeads, page = slot / kPageSize, offset = slot % kPageSize;
+        expect_token(target.row(page, offset, i % kHeads), to, source.row(page, offset, i % kHeads),
+                     Dtype::kBF16, d);
+      }
+    }
+  }
+}
+
 TEST_P(KvCache, CopyPagesInOneCacheAndBetweenTwo) {
   constexpr std::int64_t kPages = 7, kPageSize = 4;
   for (Dtype dtype : kFormats) {

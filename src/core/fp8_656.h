@@ -30,7 +30,6 @@ inline constexpr int kTokenBytes = kRopeOffset + kRopeDim * 2;
 static_assert(kTokenBytes == 656);
 
 inline constexpr float kLargest = 448.0F;
-inline constexpr float kLeastAmax = 1e-4F;  // of amax / 448: a group of zeros has a scale of 2^-13
 inline constexpr std::uint8_t kNan = 0x7F;
 
 FLASHLATENT_FP8_FUNCTION std::uint32_t bits_of(float x) {
@@ -73,11 +72,12 @@ FLASHLATENT_FP8_FUNCTION std::uint8_t encode(float x) {
 }
 
 /// The exponent of a group's scale, 2^ceil(log2(max(amax / 448, 1e-4))), where amax is the largest magnitude
-/// of its finite elements: a power of two, so that no reader rounds.
+/// of its finite elements: a power of two, so that no reader rounds. 448 is 1.75 2^8: a larger fraction than
+/// 1.75 carries into the exponent. 1e-4 is below 2^-13.
 FLASHLATENT_FP8_FUNCTION int scale_exponent(float amax) {
-  const float least = amax / kLargest;
-  const std::uint32_t bits = bits_of(least > kLeastAmax ? least : kLeastAmax);
-  return static_cast<int>(bits >> 23) - 127 + ((bits & 0x7FFFFFU) != 0 ? 1 : 0);
+  constexpr std::uint32_t kCarry = 0x7FFFFF - 0x600000;
+  const int exponent = static_cast<int>((bits_of(amax) + kCarry) >> 23) - 127 - 8;
+  return exponent > -13 ? exponent : -13;
 }
 
 /// 2^exponent, for -126 to 127.

@@ -1,4 +1,4 @@
-// Operations on caches: a warp a token. What is moved where is a map's matter, how it is converted
+// Operations on caches: a few tokens a warp. What is moved where is a map's matter, how it is converted
 // token.cuh's.
 #include <algorithm>
 
@@ -11,9 +11,12 @@ namespace flashlatent::cuda {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
-constexpr int kResident = 6;  // CTAs of an SM: 48 warps with 1.1 KB of a token each in flight
+constexpr int kResident = 6;  // CTAs of an SM: 24 warps with up to 4.5 KB of tokens each in flight
+/// A warp's tokens: of 4, neighbours of 656 bytes are whole sectors of 32, and one word a lane is their RoPE
+/// parts. While there are warps for all tokens it has one.
+constexpr int kManyTokens = 4;
 
 /// A cache, (pages, page_size, heads, d); strides in bytes.
 struct Pages {
@@ -35,26 +38,21 @@ struct Pages {
   }
 };
 
-/// What becomes of one item. Without a place to go to it is skipped; without one to come from it becomes 0.
-struct Move {
-  const std::uint8_t* from;
-  const std::uint8_t* rope;  // null: behind what is at `from`
-  std::uint8_t* to;
-};
-
-/// takes(): the types that the operation is asked for.
+/// takes(): the types that the operation is asked for. near(): what a warp finds out once, for its first
+/// item.
 struct AppendMap {
   template <class From, class To>
   static constexpr bool takes() {
     return !std::is_same_v<From, Fp8Token>;
   }
   const std::uint8_t* latent;
-  const std::uint8_t* rope;
+  const std::uint8_t* rope;                 // as in Move
   std::int64_t latent_stride, rope_stride;  // bytes
   Integers slots;
   Pages cache;
 
-  __device__ __forceinline__ Move operator()(std::int64_t i) const {
+  __device__ __forceinline__ int near(std::int64_t) const { return 0; }
+  __device__ __forceinline__ Move operator()(std::int64_t i, int) const {
     const std::int64_t slot = slots.at(i);
     if (slot < 0 || slot >= cache.pages * cache.page_size) return {};
     return {latent + i * latent_stride, rope + i * rope_stride,
@@ -70,10 +68,12 @@ struct ConvertMap {
   }
   Pages from, to;
 
-  __device__ __forceinline__ Move operator()(std::int64_t i) const {
+  __device__ __forceinline__ int near(std::int64_t) const { return 0; }
+  __device__ __forceinline__ Move operator()(std::int64_t i, int) const {
     const std::int64_t head = i % from.heads, token = i / from.heads;
     const std::int64_t page = token / from.page_size, offset = token % from.page_size;
-    return {from.token(page, offset, head), nullptr, to.token(page, offset, head)};
+    const std::uint8_t* token_from = from.token(page, offset, head);
+    return {token_from, token_from, to.token(page, offset, head)};
   }
 };
 
@@ -87,30 +87,38 @@ struct GatherMap {
   std::uint8_t* out;
   std::int64_t row_stride, head_stride;  // bytes
 
-  __device__ __forceinline__ Move operator()(std::int64_t i) const {
+  __device__ __forceinline__ int near(std::int64_t i) const { return table.request_of(i / cache.heads); }
+  __device__ __forceinline__ Move operator()(std::int64_t i, int request) const {
     const std::int64_t head = i % cache.heads, row = i / cache.heads;
-    const PageTable::Found found = table.find(row, cache.pages, cache.page_size);
+    const PageTable::Found found = table.find(row, request, cache.pages, cache.page_size);
     if (!found.row) return {};
     std::uint8_t* to = out + row * row_stride + head * head_stride;
     if (found.page < 0) return {nullptr, nullptr, to};
-    return {cache.token(found.page, found.offset, head), nullptr, to};
+    const std::uint8_t* from = cache.token(found.page, found.offset, head);
+    return {from, from, to};
   }
 };
 
-template <class From, class To, class Map>
+template <class From, class To, int kTokens, class Map>
 __global__ void __launch_bounds__(kThreads, kResident)
-    move_kernel(const __grid_constant__ Map map, TokenDims dims, std::int64_t items) {
-  const int lane = threadIdx.x % 32;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; i < items;
-       i += std::int64_t{gridDim.x} * kWarps) {
-    const Move move = map(i);
-    if (move.to == nullptr) continue;
-    if (move.from == nullptr) {
-      clear_token<To>(move.to, dims, lane);
-      continue;
-    }
-    const void* rope = move.rope == nullptr ? move.from + dims.latent * 2 : move.rope;
-    move_token<From, To>({move.from, rope}, move.to, dims, lane);
+    move_kernel(const __grid_constant__ Map map, const __grid_constant__ TokenDims dims, std::int64_t items) {
+  constexpr bool kFromFp8 = std::is_same_v<From, Fp8Token>, kToFp8 = std::is_same_v<To, Fp8Token>;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  __shared__ Move all_moves[kWarps][kTokens];
+  Move(&moves)[kTokens] = all_moves[warp];
+  const std::int64_t first = (std::int64_t{blockIdx.x} * kWarps + warp) * kTokens;
+  const int near = map.near(first);
+  if (lane < kTokens) moves[lane] = first + lane < items ? map(first + lane, near) : Move{};
+  __syncwarp();
+  if constexpr (kToFp8 && !kFromFp8) {
+    __shared__ __align__(16) std::uint8_t staged[kWarps][kTokens][fp8_656::kTokenBytes];
+    quantize_tokens<From>(moves, dims.vectors, staged[warp], lane);
+  } else if constexpr (kFromFp8 && !kToFp8) {
+    dequantize_tokens<To>(moves, dims.vectors, lane);
+  } else if (kFromFp8 || dims.vectors) {
+    move_words<From, To>(moves, dims, lane);
+  } else if constexpr (!kFromFp8) {
+    for (const Move& move : moves) move_elements<From, To>(move, dims, lane);
   }
 }
 
@@ -130,15 +138,17 @@ Status move_all(const Map& map, Dtype from, Dtype to, TokenDims dims, std::int64
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   Result<int> units = multiprocessors(executor.device);
   if (!units.ok()) return units.status();
+  const bool many = items > *units * kResident * kWarps;
   LaunchShape shape;
-  shape.blocks = static_cast<int>(std::min<std::int64_t>((items + kWarps - 1) / kWarps, *units * kResident));
+  shape.blocks = static_cast<int>((items - 1) / (kWarps * (many ? kManyTokens : 1)) + 1);
   shape.threads = kThreads;
   return with_type(from, [&](auto from_type) {
     return with_type(to, [&](auto to_type) -> Status {
       using From = decltype(from_type);
       using To = decltype(to_type);
       if constexpr (Map::template takes<From, To>()) {
-        return launch(move_kernel<From, To, Map>, shape, executor, map, dims, items);
+        return launch(many ? move_kernel<From, To, kManyTokens, Map> : move_kernel<From, To, 1, Map>, shape,
+                      executor, map, dims, items);
       } else {
         return {StatusCode::kInternal, "a cache operation was asked for types that it does not have"};
       }
@@ -153,13 +163,15 @@ Status check_fp8(const char* name, const ConstTensorView& view) {
                           "; the address and strides of an fp8_656 cache must be multiples of 16 bytes");
 }
 
-/// The parts of a token that is all in one place.
-TokenDims dims_of(const ConstTensorView& from, bool vectors) {
-  const bool fp8 = from.dtype == Dtype::kU8;
-  const int d = fp8 ? fp8_656::kDim : static_cast<int>(from.shape[from.rank - 1]);
-  // Quantised tokens have their RoPE part apart; others may be cut anywhere.
-  return d == fp8_656::kDim ? TokenDims{fp8_656::kLatentDim, fp8_656::kRopeDim, vectors}
-                            : TokenDims{d, 0, vectors};
+/// Tokens with `latent` and `rope` elements apart, or in one piece; `aligned` to 16 bytes.
+TokenDims dims_of(std::int64_t latent, std::int64_t rope, bool aligned) {
+  const bool vectors = aligned && latent % 8 == 0 && rope % 8 == 0;
+  const auto words = static_cast<int>(std::max<std::int64_t>((latent + rope) / 8, 1));
+  return {static_cast<int>(latent), static_cast<int>(rope), vectors, Divisor(words)};
+}
+TokenDims dims_of(const ConstTensorView& from, bool aligned) {
+  if (from.dtype != Dtype::kU8) return dims_of(from.shape[from.rank - 1], 0, aligned);
+  return {fp8_656::kLatentDim, fp8_656::kRopeDim, aligned, Divisor(fp8_656::kTokenBytes / 16)};
 }
 
 }  // namespace
@@ -168,16 +180,16 @@ Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
                      const ConstTensorView& slot_mapping, const TensorView& kv_cache,
                      const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(check_fp8("kv_cache", kv_cache));
-  const int d_rope = rope.present() ? static_cast<int>(rope.shape[1]) : 0;
-  const bool vectors = in_vectors(latent) && in_vectors(kv_cache) && (d_rope == 0 || in_vectors(rope)) &&
-                       latent.shape[1] % 8 == 0;
-  const AppendMap map{static_cast<const std::uint8_t*>(latent.data),
-                      static_cast<const std::uint8_t*>(rope.data),
-                      latent.strides[0] * 2,
-                      d_rope > 0 ? rope.strides[0] * 2 : 0,
-                      Integers(slot_mapping),
-                      Pages(kv_cache)};
-  return move_all(map, latent.dtype, kv_cache.dtype, {static_cast<int>(latent.shape[1]), d_rope, vectors},
+  const std::int64_t d_rope = rope.present() ? rope.shape[1] : 0;
+  const bool aligned = in_vectors(latent) && in_vectors(kv_cache) && (d_rope == 0 || in_vectors(rope));
+  const AppendMap map{
+      static_cast<const std::uint8_t*>(latent.data),
+      d_rope > 0 ? static_cast<const std::uint8_t*>(rope.data) - latent.shape[1] * 2 : nullptr,
+      latent.strides[0] * 2,
+      d_rope > 0 ? rope.strides[0] * 2 : 0,
+      Integers(slot_mapping),
+      Pages(kv_cache)};
+  return move_all(map, latent.dtype, kv_cache.dtype, dims_of(latent.shape[1], d_rope, aligned),
                   slot_mapping.shape[0], executor);
 }
 

@@ -33,32 +33,30 @@ struct Pages {
 template <class Word>
 __global__ void __launch_bounds__(kThreads, kResident) copy_kernel(const __grid_constant__ Pages pages) {
   const int lane = threadIdx.x % 32;
-  for (std::int64_t item = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; item < pages.items;
-       item += std::int64_t{gridDim.x} * kWarps) {
-    const std::int64_t first = item % pages.segments * kSegment + lane;
-    std::int64_t rest = item / pages.segments, from_offset = 0, to_offset = 0;
+  const std::int64_t item = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (item >= pages.items) return;
+  const std::int64_t first = item % pages.segments * kSegment + lane;
+  std::int64_t rest = item / pages.segments, from_offset = 0, to_offset = 0;
 #pragma unroll
-    for (const Dimension& dimension : pages.rows) {
-      const std::int64_t index = rest % dimension.extent;
-      rest /= dimension.extent;
-      from_offset += index * dimension.from_stride;
-      to_offset += index * dimension.to_stride;
-    }
-    const std::int64_t source = pages.pairs.at(rest, 0), destination = pages.pairs.at(rest, 1);
-    if (source < 0 || source >= pages.from_pages || destination < 0 || destination >= pages.to_pages)
-      continue;
-    const auto* from =
-        reinterpret_cast<const Word*>(pages.from + source * pages.from_stride + from_offset) + first;
-    auto* to = reinterpret_cast<Word*>(pages.to + destination * pages.to_stride + to_offset) + first;
-    Word words[kLaneWords];
+  for (const Dimension& dimension : pages.rows) {
+    const std::int64_t index = rest % dimension.extent;
+    rest /= dimension.extent;
+    from_offset += index * dimension.from_stride;
+    to_offset += index * dimension.to_stride;
+  }
+  const std::int64_t source = pages.pairs.at(rest, 0), destination = pages.pairs.at(rest, 1);
+  if (source < 0 || source >= pages.from_pages || destination < 0 || destination >= pages.to_pages) return;
+  const auto* from =
+      reinterpret_cast<const Word*>(pages.from + source * pages.from_stride + from_offset) + first;
+  auto* to = reinterpret_cast<Word*>(pages.to + destination * pages.to_stride + to_offset) + first;
+  Word words[kLaneWords];
 #pragma unroll
-    for (int i = 0; i < kLaneWords; ++i) {
-      if (first + 32 * i < pages.words) words[i] = from[32 * i];
-    }
+  for (int i = 0; i < kLaneWords; ++i) {
+    if (first + 32 * i < pages.words) words[i] = from[32 * i];
+  }
 #pragma unroll
-    for (int i = 0; i < kLaneWords; ++i) {
-      if (first + 32 * i < pages.words) to[32 * i] = words[i];
-    }
+  for (int i = 0; i < kLaneWords; ++i) {
+    if (first + 32 * i < pages.words) to[32 * i] = words[i];
   }
 }
 
@@ -71,11 +69,8 @@ Status copy_words(Pages pages, std::int64_t row_bytes, std::int64_t pairs, const
   if (pages.items == 0) return {};
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
-  Result<int> units = multiprocessors(executor.device);
-  if (!units.ok()) return units.status();
   LaunchShape shape;
-  shape.blocks = static_cast<int>(
-      std::min<std::int64_t>((pages.items + kWarps - 1) / kWarps, std::int64_t{*units} * kResident));
+  shape.blocks = static_cast<int>((pages.items - 1) / kWarps + 1);
   shape.threads = kThreads;
   return launch(copy_kernel<Word>, shape, executor, pages);
 }

@@ -12,9 +12,9 @@ namespace flashlatent::cuda {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
-constexpr int kResident = 4;  // CTAs of an SM
+constexpr int kResident = 8;  // CTAs of an SM
 
 /// Keys or values: of a cache, or contiguous rows (then a page is a row, and has one token). Of a row, runs
 /// of elements lie side by side: all of them, or where packed 16 bytes of a key and one element of a value.
@@ -104,7 +104,8 @@ struct Move {
   Place from, to;
 };
 
-/// takes(): the types that the operation is asked for.
+/// takes(): the types that the operation is asked for. near(): what a warp finds out once, for its first
+/// token.
 struct AppendMap {
   template <class From, class To>
   static constexpr bool takes() {
@@ -113,7 +114,8 @@ struct AppendMap {
   Integers slots;
   std::int64_t pages, page_size;
 
-  __device__ __forceinline__ Move operator()(std::int64_t i) const {
+  __device__ __forceinline__ int near(std::int64_t) const { return 0; }
+  __device__ __forceinline__ Move operator()(std::int64_t i, int) const {
     const std::int64_t slot = slots.at(i);
     if (slot < 0 || slot >= pages * page_size) return {};
     return {{i, 0}, {slot / page_size, slot % page_size}};
@@ -128,8 +130,9 @@ struct GatherMap {
   PageTable table;
   std::int64_t pages, page_size;
 
-  __device__ __forceinline__ Move operator()(std::int64_t row) const {
-    const PageTable::Found found = table.find(row, pages, page_size);
+  __device__ __forceinline__ int near(std::int64_t row) const { return table.request_of(row); }
+  __device__ __forceinline__ Move operator()(std::int64_t row, int request) const {
+    const PageTable::Found found = table.find(row, request, pages, page_size);
     if (!found.row) return {};
     return {{found.page, found.offset}, {row, 0}};
   }
@@ -143,7 +146,8 @@ struct ConvertMap {
   }
   std::int64_t page_size;
 
-  __device__ __forceinline__ Move operator()(std::int64_t i) const {
+  __device__ __forceinline__ int near(std::int64_t) const { return 0; }
+  __device__ __forceinline__ Move operator()(std::int64_t i, int) const {
     const Place place = {i / page_size, i % page_size};
     return {place, place};
   }
@@ -156,40 +160,49 @@ struct Side {
   Divisor chunks;  // of a row
 };
 
-/// A warp takes 2^log_tokens tokens (1, 16 or 32) and `heads` of their heads; it does so `shares` times for
-/// all heads.
+/// A warp takes 2^log_tokens tokens (1, 4, 16 or 32), of `heads` of their heads, keys and values, or one of
+/// these where they are `apart`; `shares` warps take all heads.
 struct Work {
   Side sides[2];
   std::int64_t tokens, units;
   int log_tokens, shares, heads;
+  bool apart;
 };
 
 template <class From, class To>
 __device__ __forceinline__ void move_side(const Side& side, const Move& move, int first_head, int heads,
                                           int first, int step) {
   constexpr int kCount = kChunk<To>;
+  constexpr int kBatch = 32 / kCount;  // chunks of a lane in flight
   const std::uint8_t* from = side.from.token(move.from.page, move.from.token);
   auto* to = const_cast<std::uint8_t*>(side.to.token(move.to.page, move.to.token));
   const int pieces = heads * side.chunks.value;
-#pragma unroll 2
-  for (int piece = first; piece < pieces; piece += step) {
-    const int head = first_head + side.chunks.quotient(piece), d = side.chunks.remainder(piece) * kCount;
-    const int count = min(kCount, side.dim - d);
-    Bits<From> in[kCount];
-    Bits<To> out[kCount];
-    if (move.from.page < 0) {
+  for (; first < pieces; first += kBatch * step) {
+    Bits<From> in[kBatch][kCount] = {};
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) out[i] = 0;
-    } else {
-      const float from_scale = side.from.scale_of<From>(head), to_scale = side.to.scale_of<To>(head);
+    for (int i = 0; i < kBatch; ++i) {
+      const int piece = first + i * step;
+      if (piece >= pieces || move.from.page < 0) continue;
+      const int head = first_head + side.chunks.quotient(piece), d = side.chunks.remainder(piece) * kCount;
+      const int count = min(kCount, side.dim - d);
 #pragma unroll
-      for (int i = 0; i < kCount; i += kPiece<From, To>) {
-        load_chunk<kPiece<From, To>>(from + side.from.offset(head, d + i), side.from.element_stride,
-                                     count - i, side.from.vectors, in + i);
+      for (int j = 0; j < kCount; j += kPiece<From, To>) {
+        load_chunk<kPiece<From, To>>(from + side.from.offset(head, d + j), side.from.element_stride,
+                                     count - j, side.from.vectors, in[i] + j);
       }
-      convert_chunk<From, To>(in, from_scale, to_scale, out);
     }
-    store_chunk(to + side.to.offset(head, d), side.to.element_stride, count, side.to.vectors, out);
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int piece = first + i * step;
+      if (piece >= pieces) continue;
+      const int head = first_head + side.chunks.quotient(piece), d = side.chunks.remainder(piece) * kCount;
+      const int count = min(kCount, side.dim - d);
+      Bits<To> out[kCount] = {};
+      if (move.from.page >= 0) {
+        convert_chunk<From, To>(in[i], side.from.scale_of<From>(head), side.to.scale_of<To>(head), out);
+      }
+      store_chunk(to + side.to.offset(head, d), side.to.element_stride, count, side.to.vectors, out);
+    }
   }
 }
 
@@ -197,17 +210,21 @@ template <class From, class To, class Map>
 __global__ void __launch_bounds__(kThreads, kResident)
     move_kernel(const __grid_constant__ Map map, const __grid_constant__ Work work) {
   const int lane = threadIdx.x % 32;
-  for (std::int64_t unit = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; unit < work.units;
-       unit += std::int64_t{gridDim.x} * kWarps) {
-    const std::int64_t group = unit / work.shares;
-    const std::int64_t token = (group << work.log_tokens) + (lane & ((1 << work.log_tokens) - 1));
-    if (token >= work.tokens) continue;
-    const Move move = map(token);
-    if (move.to.page < 0) continue;
-    const int head = static_cast<int>(unit % work.shares) * work.heads;
-    const int first = lane >> work.log_tokens, step = 32 >> work.log_tokens;
-    move_side<From, To>(work.sides[0], move, head, work.heads, first, step);
-    move_side<From, To>(work.sides[1], move, head, work.heads, first, step);
+  const std::int64_t unit = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (unit >= work.units) return;
+  const std::int64_t share = work.apart ? unit / 2 : unit;
+  const std::int64_t first_token = share / work.shares << work.log_tokens;
+  const int near = map.near(first_token);
+  const std::int64_t token = first_token + (lane & ((1 << work.log_tokens) - 1));
+  if (token >= work.tokens) return;
+  const Move move = map(token, near);
+  if (move.to.page < 0) return;
+  const int head = static_cast<int>(share % work.shares) * work.heads;
+  const int first = lane >> work.log_tokens, step = 32 >> work.log_tokens;
+  const int first_side = work.apart ? static_cast<int>(unit % 2) : 0;
+#pragma unroll 1  // less code for few tokens to wait for
+  for (int side = first_side; side < (work.apart ? first_side + 1 : 2); ++side) {
+    move_side<From, To>(work.sides[side], move, head, work.heads, first, step);
   }
 }
 
@@ -242,20 +259,27 @@ Status move_all(const Map& map, const Pair& from, Dtype from_dtype, const Pair& 
                0,
                0,
                1,
-               static_cast<int>(shape.heads)};
-  // What is packed has tokens side by side: so go lanes, once there are tokens for all multiprocessors. Two
-  // of a token's chunks, and 16 tokens, are 32 bytes or more of rows and of packed elements; of packed e4m3
-  // 32 tokens.
-  const bool packed = from.values.run_shift == 0 || to.values.run_shift == 0;
-  if (packed && tokens * shape.heads >= 32 * *multiprocessor_count) {
-    work.log_tokens = to.values.run_shift == 0 && to_dtype == Dtype::kU8 ? 5 : 4;
+               static_cast<int>(shape.heads),
+               false};
+  // What is packed has tokens side by side: so go lanes, once there are tokens for all multiprocessors, or
+  // to be written for a quarter of them. Two of a token's chunks, and 16 tokens, are 32 bytes or more of rows
+  // and of packed elements; of packed e4m3 32 tokens.
+  const bool from_packed = from.values.run_shift == 0, to_packed = to.values.run_shift == 0;
+  if (tokens * shape.heads < (to_packed ? 8 : 32) * *multiprocessor_count) {
+    work.log_tokens = 0;
+  } else if (!from_packed && !to_packed) {
+    work.log_tokens = 2;
+  } else {
+    work.log_tokens = to_packed && to_dtype == Dtype::kU8 ? 5 : 4;
     work.shares = work.heads;
     work.heads = 1;
   }
   work.units = ((tokens - 1 >> work.log_tokens) + 1) * work.shares;
+  // While there are warps for it, keys and values need not wait for each other.
+  work.apart = 2 * work.units <= *multiprocessor_count * kResident * kWarps;
+  if (work.apart) work.units *= 2;
   LaunchShape launch_shape;
-  launch_shape.blocks = static_cast<int>(std::min<std::int64_t>(
-      (work.units + kWarps - 1) / kWarps, std::int64_t{*multiprocessor_count} * kResident));
+  launch_shape.blocks = static_cast<int>((work.units - 1) / kWarps + 1);
   launch_shape.threads = kThreads;
   return with_type(from_dtype, [&](auto from_type) {
     return with_type(to_dtype, [&](auto to_type) -> Status {

@@ -44,17 +44,26 @@ struct PageTable {
     std::int64_t offset = 0;
   };
 
-  __device__ __forceinline__ Found find(std::int64_t row, std::int64_t pages, std::int64_t page_size) const {
-    int request = 0;  // the first that ends past the row
+  /// The first request that ends past the row, by a warp: 32 probes at once, so that few loads wait for
+  /// others.
+  __device__ __forceinline__ int request_of(std::int64_t row) const {
+    const int lane = threadIdx.x % 32;
+    int first = 0;
     for (int count = batch; count > 0;) {
-      const int step = count / 2;
-      if (ends[request + step] <= row) {
-        request += step + 1;
-        count -= step + 1;
-      } else {
-        count = step;
-      }
+      const int step = (count + 31) / 32, probe = min((lane + 1) * step, count) - 1;
+      const unsigned past = __ballot_sync(0xffffffff, ends[first + probe] > row);
+      if (past == 0) return batch;
+      const int skipped = (__ffs(past) - 1) * step;
+      count = min(step, count - skipped) - 1;
+      first += skipped;
     }
+    return first;
+  }
+
+  /// `request`: of a row before this one, or of this one.
+  __device__ __forceinline__ Found find(std::int64_t row, int request, std::int64_t pages,
+                                        std::int64_t page_size) const {
+    while (request < batch && ends[request] <= row) ++request;
     if (request == batch) return {};
     const std::int64_t first = first_token == nullptr ? 0 : first_token[request];
     const std::int64_t token = first + row - ends[request - 1];

@@ -1,5 +1,5 @@
-// One cached token from one format to another, by a warp. Bits are those of the CPU backend (core/element.h,
-// core/fp8_656.h), NaN included.
+// Cached tokens from one format to another, a few by a warp. Bits are those of the CPU backend
+// (core/element.h, core/fp8_656.h), NaN included.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "core/divisor.h"
 #include "core/fp8_656.h"
 
 namespace flashlatent::cuda {
@@ -52,152 +53,277 @@ __device__ __forceinline__ std::uint32_t convert_pair(std::uint32_t pair) {
          std::uint32_t{convert<From, To>(static_cast<std::uint16_t>(pair >> 16))} << 16;
 }
 
-/// `n` elements; 16 bytes a lane where addresses allow.
+/// The type's infinity; as integers NaNs are above it, all finite magnitudes below.
+template <class Element>
+inline constexpr std::uint32_t kInfinity = std::is_same_v<Element, __half> ? 0x7C00 : 0x7F80;
+constexpr std::uint32_t kBothHalves = 0x10001;
+
+/// The greater magnitudes of a word's first and second elements.
+__device__ __forceinline__ std::uint32_t largest_magnitudes(const uint4& word) {
+  constexpr std::uint32_t kMagnitudes = 0x7FFF * kBothHalves;
+  return __vmaxu2(__vmaxu2(word.x & kMagnitudes, word.y & kMagnitudes),
+                  __vmaxu2(word.z & kMagnitudes, word.w & kMagnitudes));
+}
+/// Is one of two magnitudes `least` or more?
+__device__ __forceinline__ bool reach(std::uint32_t magnitudes, std::uint32_t least) {
+  return (magnitudes + (0x8000 - least) * kBothHalves & 0x8000 * kBothHalves) != 0;
+}
+
+/// Elements that are no NaN, or whose NaN's bits do not matter.
+template <class Element>
+__device__ __forceinline__ float2 to_floats(std::uint32_t pair) {
+  if constexpr (std::is_same_v<Element, __half>) {
+    return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+  } else {
+    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000));
+  }
+}
+template <class Element>
+__device__ __forceinline__ std::uint32_t from_floats(float2 x) {
+  if constexpr (std::is_same_v<Element, __half>) {
+    const __half2 pair = __float22half2_rn(x);
+    return *reinterpret_cast<const std::uint32_t*>(&pair);
+  } else {
+    const __nv_bfloat162 pair = __float22bfloat162_rn(x);
+    return *reinterpret_cast<const std::uint32_t*>(&pair);
+  }
+}
+
+/// Eight elements.
 template <class From, class To>
-__device__ __forceinline__ void convert_span(const std::uint16_t* from, std::uint16_t* to, int n,
-                                             bool vectors, int lane) {
-  if (!vectors || n % 8 != 0) {
-    for (int i = lane; i < n; i += 32) to[i] = convert<From, To>(from[i]);
+__device__ __forceinline__ uint4 convert_word(uint4 x) {
+  if constexpr (std::is_same_v<From, To>) {
+    return x;
+  } else if (reach(largest_magnitudes(x), kInfinity<From> + 1)) {
+    return make_uint4(convert_pair<From, To>(x.x), convert_pair<From, To>(x.y), convert_pair<From, To>(x.z),
+                      convert_pair<From, To>(x.w));
+  } else {
+    auto pair = [](std::uint32_t two) { return from_floats<To>(to_floats<From>(two)); };
+    return make_uint4(pair(x.x), pair(x.y), pair(x.z), pair(x.w));
+  }
+}
+
+/// A pointer that came by way of shared memory: of it the compiler does not know that it is to global memory.
+template <class T>
+__device__ __forceinline__ T* global(T* pointer) {
+  __builtin_assume(__isGlobal(pointer));
+  return pointer;
+}
+
+/// Words are 16 bytes, in one piece if `vectors`; 0 from nowhere.
+__device__ __forceinline__ uint4 load_word(const std::uint8_t* token, int word, bool vectors) {
+  if (token == nullptr) return make_uint4(0, 0, 0, 0);
+  token = global(token + 16 * word);
+  if (vectors) return *reinterpret_cast<const uint4*>(token);
+  uint4 x;
+  std::uint16_t halves[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) halves[i] = reinterpret_cast<const std::uint16_t*>(token)[i];
+  memcpy(&x, halves, sizeof(x));
+  return x;
+}
+__device__ __forceinline__ void store_word(std::uint8_t* token, int word, bool vectors, uint4 x) {
+  token = global(token + 16 * word);
+  if (vectors) {
+    *reinterpret_cast<uint4*>(token) = x;
     return;
   }
-#pragma unroll 4
-  for (int i = lane; i < n / 8; i += 32) {
-    uint4 x = reinterpret_cast<const uint4*>(from)[i];
-    x = make_uint4(convert_pair<From, To>(x.x), convert_pair<From, To>(x.y), convert_pair<From, To>(x.z),
-                   convert_pair<From, To>(x.w));
-    reinterpret_cast<uint4*>(to)[i] = x;
-  }
+  std::uint16_t halves[8];
+  memcpy(halves, &x, sizeof(x));
+#pragma unroll
+  for (int i = 0; i < 8; ++i) reinterpret_cast<std::uint16_t*>(token)[i] = halves[i];
 }
 
-/// 16 elements a lane of a 512-element latent: a group of 128 is 8 lanes.
-struct LatentShare {
-  static constexpr int kValues = fp8_656::kLatentDim / 32;
-  static constexpr int kLanes = fp8_656::kGroup / kValues;  // of a group
+/// What becomes of a token. Without a place to go to it is skipped; without one to come from it becomes 0.
+struct Move {
+  const std::uint8_t* from;
+  const std::uint8_t* rope;  // where it would begin, were it one piece with its RoPE part
+  std::uint8_t* to;
 };
 
-/// Quantises a latent and its RoPE part.
-template <class From>
-__device__ __forceinline__ void quantize(const std::uint16_t* latent, const std::uint16_t* rope,
-                                         std::uint8_t* token, bool vectors, int lane) {
-  std::uint32_t pairs[LatentShare::kValues / 2];
-  const std::uint16_t* own = latent + lane * LatentShare::kValues;
-  if (vectors) {
-    const uint4 low = reinterpret_cast<const uint4*>(own)[0], high = reinterpret_cast<const uint4*>(own)[1];
-    *reinterpret_cast<uint4*>(&pairs[0]) = low;
-    *reinterpret_cast<uint4*>(&pairs[4]) = high;
-  } else {
-#pragma unroll
-    for (int i = 0; i < LatentShare::kValues / 2; ++i)
-      pairs[i] = own[2 * i] | std::uint32_t{own[2 * i + 1]} << 16;
-  }
-  float values[LatentShare::kValues];
-  std::uint32_t amax = 0;  // magnitudes of floats compare as integers
-#pragma unroll
-  for (int i = 0; i < LatentShare::kValues; ++i) {
-    values[i] = to_float<From>(static_cast<std::uint16_t>(pairs[i / 2] >> (i % 2 * 16)));
-    if (fp8_656::is_finite(values[i])) amax = max(amax, __float_as_uint(values[i]) & 0x7FFFFFFFU);
-  }
-#pragma unroll
-  for (int lanes = 1; lanes < LatentShare::kLanes; lanes *= 2) {
-    amax = max(amax, __shfl_xor_sync(0xffffffff, amax, lanes));
-  }
-  const int exponent = fp8_656::scale_exponent(__uint_as_float(amax));
-  const float inverse = fp8_656::power_of_two(-exponent);
-  std::uint32_t codes[LatentShare::kValues / 4];
-#pragma unroll
-  for (int i = 0; i < LatentShare::kValues / 4; ++i) {
-    std::uint32_t half[2];
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const float x = values[4 * i + 2 * j], y = values[4 * i + 2 * j + 1];
-      // x - x is 0, or NaN where x is not finite: e4m3 has no infinity.
-      half[j] = __nv_cvt_float2_to_fp8x2(make_float2(x * (inverse + (x - x)), y * (inverse + (y - y))),
-                                         __NV_SATFINITE, __NV_E4M3);
-    }
-    codes[i] = half[0] | half[1] << 16;
-  }
-  // A token is a multiple of 16 bytes, and so are strides.
-  reinterpret_cast<uint4*>(token)[lane] = make_uint4(codes[0], codes[1], codes[2], codes[3]);
-  if (lane % LatentShare::kLanes == 0) {
-    reinterpret_cast<float*>(token + fp8_656::kScaleOffset)[lane / LatentShare::kLanes] =
-        fp8_656::power_of_two(exponent);
-  }
-  convert_span<From, __nv_bfloat16>(rope, reinterpret_cast<std::uint16_t*>(token + fp8_656::kRopeOffset),
-                                    fp8_656::kRopeDim, vectors, lane);
-}
-
-/// Dequantises into 576 elements.
-template <class To>
-__device__ __forceinline__ void dequantize(const std::uint8_t* token, std::uint16_t* to, bool vectors,
-                                           int lane) {
-  const uint4 codes = reinterpret_cast<const uint4*>(token)[lane];
-  const float scale =
-      reinterpret_cast<const float*>(token + fp8_656::kScaleOffset)[lane / LatentShare::kLanes];
-  const std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-  std::uint32_t pairs[LatentShare::kValues / 2];
-#pragma unroll
-  for (int i = 0; i < LatentShare::kValues / 2; ++i) {
-    std::uint32_t bits[2];
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const auto code = static_cast<std::uint8_t>(words[i / 2] >> (i % 2 * 16 + j * 8));
-      bits[j] = from_float<To>(fp8_656::decode(code) * scale);
-    }
-    pairs[i] = bits[0] | bits[1] << 16;
-  }
-  std::uint16_t* own = to + lane * LatentShare::kValues;
-  if (vectors) {
-    reinterpret_cast<uint4*>(own)[0] = *reinterpret_cast<const uint4*>(&pairs[0]);
-    reinterpret_cast<uint4*>(own)[1] = *reinterpret_cast<const uint4*>(&pairs[4]);
-  } else {
-#pragma unroll
-    for (int i = 0; i < LatentShare::kValues; ++i)
-      own[i] = static_cast<std::uint16_t>(pairs[i / 2] >> (i % 2 * 16));
-  }
-  convert_span<__nv_bfloat16, To>(reinterpret_cast<const std::uint16_t*>(token + fp8_656::kRopeOffset),
-                                  to + fp8_656::kLatentDim, fp8_656::kRopeDim, vectors, lane);
-}
-
-/// Where a token comes from, and how long its two parts are: `rope` may be elsewhere than behind `latent`.
-struct TokenParts {
-  const void* latent;  // of an fp8_656 token: its begin
-  const void* rope;
-};
+/// Of a token that is not quantised.
 struct TokenDims {
-  int latent, rope;
-  bool vectors;  // all addresses are multiples of 16 bytes
+  int latent, rope;  // elements
+  bool vectors;      // addresses and both lengths are multiples of 16 bytes
+  Divisor words;     // of a token of either kind
 };
 
-template <class From, class To>
-__device__ __forceinline__ void move_token(TokenParts from, void* to, TokenDims dims, int lane) {
-  if constexpr (std::is_same_v<From, Fp8Token> && std::is_same_v<To, Fp8Token>) {
-    for (int i = lane; i < fp8_656::kTokenBytes / 16; i += 32) {
-      static_cast<uint4*>(to)[i] = static_cast<const uint4*>(from.latent)[i];
+/// Tokens from one plain format to another, or unchanged ones.
+template <class From, class To, int kTokens>
+__device__ __forceinline__ void move_words(const Move (&moves)[kTokens], const TokenDims& dims, int lane) {
+  constexpr bool kPlain = !std::is_same_v<From, Fp8Token>;
+  // Tokens of 576 elements, or of 656 bytes, at once.
+  constexpr int kBatch = (kTokens * (kPlain ? fp8_656::kDim * 2 : fp8_656::kTokenBytes) / 16 + 31) / 32;
+  const int words = dims.words.value;
+  for (int first = lane; first < kTokens * words; first += kBatch * 32) {
+    uint4 batch[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int at = first + 32 * i, token = dims.words.quotient(at), word = at - token * words;
+      if (token >= kTokens || moves[token].to == nullptr) continue;
+      const bool rope = kPlain && word >= dims.latent / 8;
+      batch[i] = load_word(rope ? moves[token].rope : moves[token].from, word, true);
     }
-  } else if constexpr (std::is_same_v<From, Fp8Token>) {
-    dequantize<To>(static_cast<const std::uint8_t*>(from.latent), static_cast<std::uint16_t*>(to),
-                   dims.vectors, lane);
-  } else if constexpr (std::is_same_v<To, Fp8Token>) {
-    quantize<From>(static_cast<const std::uint16_t*>(from.latent),
-                   static_cast<const std::uint16_t*>(from.rope), static_cast<std::uint8_t*>(to), dims.vectors,
-                   lane);
-  } else {
-    convert_span<From, To>(static_cast<const std::uint16_t*>(from.latent), static_cast<std::uint16_t*>(to),
-                           dims.latent, dims.vectors, lane);
-    convert_span<From, To>(static_cast<const std::uint16_t*>(from.rope),
-                           static_cast<std::uint16_t*>(to) + dims.latent, dims.rope, dims.vectors, lane);
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int at = first + 32 * i, token = dims.words.quotient(at), word = at - token * words;
+      if (token >= kTokens || moves[token].to == nullptr) continue;
+      if constexpr (kPlain) {
+        store_word(moves[token].to, word, true, convert_word<From, To>(batch[i]));
+      } else {
+        store_word(moves[token].to, word, true, batch[i]);
+      }
+    }
   }
 }
 
-/// A row of zeros in its place.
-template <class To>
-__device__ __forceinline__ void clear_token(void* to, TokenDims dims, int lane) {
-  if constexpr (std::is_same_v<To, Fp8Token>) {
-    for (int i = lane; i < fp8_656::kTokenBytes / 16; i += 32) {
-      static_cast<uint4*>(to)[i] = make_uint4(0, 0, 0, 0);
+/// The same where addresses are those of elements.
+template <class From, class To>
+__device__ __forceinline__ void move_elements(const Move& move, const TokenDims& dims, int lane) {
+  if (move.to == nullptr) return;
+  for (int i = lane; i < dims.latent + dims.rope; i += 32) {
+    const std::uint8_t* from = i < dims.latent ? move.from : move.rope;
+    reinterpret_cast<std::uint16_t*>(move.to)[i] =
+        from == nullptr ? 0 : convert<From, To>(reinterpret_cast<const std::uint16_t*>(from)[i]);
+  }
+}
+
+/// A latent is 64 words of elements, of which a lane has words `lane` and `lane + 32`: 16 lanes have a group,
+/// and memory is read and written without gaps. Words 64 to 71 are the RoPE part: one a lane of 4 tokens.
+constexpr int kHalfLatent = fp8_656::kLatentDim / 2;
+constexpr int kGroupLanes = fp8_656::kGroup / 8;
+constexpr int kRopeWord = fp8_656::kLatentDim / 8, kRopeWords = fp8_656::kRopeDim / 8;
+static_assert(kHalfLatent == 32 * 8);
+
+/// Four elements, of NaN ones too, as e4m3.
+template <class From>
+__device__ __forceinline__ std::uint32_t encode(std::uint32_t low, std::uint32_t high, float inverse) {
+  auto two = [&](std::uint32_t pair) -> std::uint32_t {
+    const float2 x = to_floats<From>(pair);
+    return __nv_cvt_float2_to_fp8x2(make_float2(x.x * inverse, x.y * inverse), __NV_SATFINITE, __NV_E4M3);
+  };
+  return two(low) | two(high) << 16;
+}
+
+/// Quantises a latent: its codes and scales.
+template <class From>
+__device__ __forceinline__ void quantize(uint4 (&latent)[2], std::uint8_t* token, int lane) {
+  auto amax_of = [](const uint4& low, const uint4& high) {  // of either group, in the halves of a register
+    const std::uint32_t a = largest_magnitudes(low), b = largest_magnitudes(high);
+    std::uint32_t amax = __vmaxu2(__byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632));
+#pragma unroll
+    for (int lanes = 1; lanes < kGroupLanes; lanes *= 2) {
+      amax = __vmaxu2(amax, __shfl_xor_sync(0xffffffff, amax, lanes));
     }
-  } else {
-    for (int i = lane; i < dims.latent + dims.rope; i += 32) static_cast<std::uint16_t*>(to)[i] = 0;
+    return amax;
+  };
+  std::uint32_t amax = amax_of(latent[0], latent[1]);
+  if (__any_sync(0xffffffff, reach(amax, kInfinity<From>))) {
+    // What is not finite becomes NaN, as e4m3 has no infinity, and does not count.
+    uint4 finite[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      auto hide = [](std::uint32_t& pair) {
+        const std::uint32_t nan = __vcmpgeu2(pair & 0x7FFF * kBothHalves, kInfinity<From> * kBothHalves);
+        pair |= nan & 0x7FFF * kBothHalves;
+        return pair & ~nan;
+      };
+      finite[i] = make_uint4(hide(latent[i].x), hide(latent[i].y), hide(latent[i].z), hide(latent[i].w));
+    }
+    amax = amax_of(finite[0], finite[1]);
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float2 both = to_floats<From>(amax);
+    const int exponent = fp8_656::scale_exponent(i == 0 ? both.x : both.y);
+    const float inverse = fp8_656::power_of_two(-exponent);
+    const uint4 x = latent[i];
+    *reinterpret_cast<uint2*>(token + i * kHalfLatent + lane * 8) =
+        make_uint2(encode<From>(x.x, x.y, inverse), encode<From>(x.z, x.w, inverse));
+    if (lane % kGroupLanes == 0) {
+      const int group = i * fp8_656::kGroups / 2 + lane / kGroupLanes;
+      reinterpret_cast<float*>(token + fp8_656::kScaleOffset)[group] = fp8_656::power_of_two(exponent);
+    }
+  }
+}
+
+/// Quantises tokens, by way of `staged`: written out word by word, whole sectors are.
+template <class From, int kTokens>
+__device__ __forceinline__ void quantize_tokens(const Move (&moves)[kTokens], bool vectors,
+                                                std::uint8_t (&staged)[kTokens][fp8_656::kTokenBytes],
+                                                int lane) {
+  uint4 latents[kTokens][2];
+#pragma unroll
+  for (int i = 0; i < kTokens; ++i) {
+    latents[i][0] = load_word(moves[i].from, lane, vectors);
+    latents[i][1] = load_word(moves[i].from, lane + 32, vectors);
+  }
+  const int rope_token = lane / kRopeWords, rope_word = lane % kRopeWords;
+  uint4 rope = make_uint4(0, 0, 0, 0);
+  if (rope_token < kTokens) rope = load_word(moves[rope_token].rope, kRopeWord + rope_word, vectors);
+#pragma unroll
+  for (int i = 0; i < kTokens; ++i) quantize<From>(latents[i], staged[i], lane);
+  if (rope_token < kTokens) {
+    reinterpret_cast<uint4*>(staged[rope_token] + fp8_656::kRopeOffset)[rope_word] =
+        convert_word<From, __nv_bfloat16>(rope);
+  }
+  __syncwarp();
+  constexpr int kWords = fp8_656::kTokenBytes / 16;
+#pragma unroll
+  for (int i = 0; i < (kTokens * kWords + 31) / 32; ++i) {
+    const int at = lane + 32 * i, token = at / kWords, word = at % kWords;
+    if (token < kTokens && moves[token].to != nullptr) {
+      store_word(moves[token].to, word, true, reinterpret_cast<const uint4*>(staged[token])[word]);
+    }
+  }
+}
+
+/// Eight codes as elements.
+template <class To>
+__device__ __forceinline__ uint4 decode_word(uint2 codes, float scale) {
+  auto two = [&](std::uint32_t pair) {
+    const __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3);
+    const float2 x = __half22float2(halves);
+    if constexpr (std::is_same_v<To, __half>) {  // its NaN is another than the instruction's
+      return from_float<To>(x.x * scale) | std::uint32_t{from_float<To>(x.y * scale)} << 16;
+    } else {
+      return from_floats<To>(make_float2(x.x * scale, x.y * scale));
+    }
+  };
+  return make_uint4(two(codes.x & 0xFFFF), two(codes.x >> 16), two(codes.y & 0xFFFF), two(codes.y >> 16));
+}
+
+/// Dequantises tokens.
+template <class To, int kTokens>
+__device__ __forceinline__ void dequantize_tokens(const Move (&moves)[kTokens], bool vectors, int lane) {
+  uint2 codes[kTokens][2] = {};
+  float scales[kTokens][2] = {};
+#pragma unroll
+  for (int i = 0; i < kTokens; ++i) {
+    if (moves[i].from == nullptr) continue;
+    const std::uint8_t* from = global(moves[i].from);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const auto* token_scales = reinterpret_cast<const float*>(from + fp8_656::kScaleOffset);
+      codes[i][half] = reinterpret_cast<const uint2*>(from + half * kHalfLatent)[lane];
+      scales[i][half] = token_scales[half * fp8_656::kGroups / 2 + lane / kGroupLanes];
+    }
+  }
+  const int rope_token = lane / kRopeWords, rope_word = lane % kRopeWords;
+  uint4 rope = make_uint4(0, 0, 0, 0);
+  if (rope_token < kTokens) {
+    rope = load_word(moves[rope_token].from, fp8_656::kRopeOffset / 16 + rope_word, true);
+  }
+#pragma unroll
+  for (int i = 0; i < kTokens; ++i) {
+    if (moves[i].to == nullptr) continue;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      store_word(moves[i].to, lane + 32 * half, vectors, decode_word<To>(codes[i][half], scales[i][half]));
+    }
+  }
+  if (rope_token < kTokens && moves[rope_token].to != nullptr) {
+    store_word(moves[rope_token].to, kRopeWord + rope_word, vectors, convert_word<__nv_bfloat16, To>(rope));
   }
 }
 

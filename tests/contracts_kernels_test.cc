@@ -126,12 +126,17 @@ TEST_P(KernelContracts, EvenSharesOfTeams) {
                   .invalid_pages = true,
                   .strided = true});
   }
+  for (const std::vector<int>& lengths : {std::vector<int>{2100, 1900}, {8000, 1, 0, 130}}) {
+    expect_right({.name = "two tiles", .heads = 80, .lengths = lengths, .sink = true});
+    expect_right({.name = "two tiles", .query_tokens = 2, .heads = 64, .lengths = lengths, .causal = true});
+  }
   expect_right({.name = "ragged",
                 .heads = 20,
                 .lengths = {9000, 5, 5000},
                 .ragged_tokens = {2, 0, 1},
                 .causal = true});
   expect_same_bits({.name = "reruns", .heads = 64, .lengths = {9000, 300}});
+  expect_same_bits({.name = "reruns", .heads = 128, .lengths = {2000, 300}});
 }
 
 TEST_P(KernelContracts, DimensionsAndDtypes) {

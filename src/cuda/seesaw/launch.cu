@@ -73,6 +73,7 @@ std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem, in
 /// heads: 2, 8 and 16 blocks take 17.0, 31.8 and 49.2 us.
 constexpr schedule::CostModel kEvenTeamCost = {.per_block = 2300, .per_split = 10000, .per_merge = 3000};
 constexpr int kEvenTeam = 2;
+constexpr int kEvenBlockOfTwoTiles = 1700;
 /// Up to so many rows other kernels are faster, and estimated too high.
 constexpr int kFewEvenRows = 32;
 /// Of several requests no CTA may have more blocks: lengths do not decide who gets how many.
@@ -84,9 +85,9 @@ const DenseInstance* find_even_team(const DecodeProblem& problem) {
                                                      Loading::kBoxes, 1, kEvenTeam});
 }
 
-/// Teams of two, on all SMs, that have as many shares of each request, of one row tile, and a combine step:
-/// half as many partial results as CTAs alone leave. With two row tiles that gained nothing. `alone` is how
-/// these would do it.
+/// Teams of two, on all SMs, that have as many shares of each request, of one or two row tiles, and a combine
+/// step: half as many partial results as CTAs alone leave. One request of two row tiles gained nothing.
+/// `alone` is how these would do it.
 std::optional<schedule::Geometry> even_team_geometry(const DecodeProblem& problem, int workers,
                                                      const schedule::Geometry& alone) {
   // Where CTAs alone never split, a workspace for larger batches may have no room for partial results.
@@ -95,8 +96,9 @@ std::optional<schedule::Geometry> even_team_geometry(const DecodeProblem& proble
     return std::nullopt;
   std::optional<schedule::Geometry> g = schedule::even_items(split_geometry(
       problem, workers, {.tile_rows = kShape.tile_rows, .cost = kEvenTeamCost, .team = kEvenTeam}));
-  if (!g || g->lanes > 1 || problem.rows_per_kv_head() <= kFewEvenRows) return std::nullopt;
-  g->cost.per_block /= kEvenTeam;
+  if (!g || g->lanes > 2 || (g->lanes == 2 && g->requests == 1) || problem.rows_per_kv_head() <= kFewEvenRows)
+    return std::nullopt;
+  g->cost.per_block = (g->lanes == 1 ? kEvenTeamCost.per_block : kEvenBlockOfTwoTiles) / kEvenTeam;
   const int shares = schedule::even_shares(*g) * kEvenTeam;
   if (g->requests > 1 && schedule::max_blocks(*g) > kMostEvenBlocks * shares) return std::nullopt;
   return g;

@@ -226,6 +226,37 @@ TEST_P(KvCache, GatherFollowsThePageTable) {
   }
 }
 
+/// Requests enough for a search of several steps, some without rows.
+TEST_P(KvCache, GathersOfManyRequests) {
+  constexpr int kPages = 40, kPageSize = 3, kColumns = 4;
+  Tensor source(executor_, Dtype::kBF16, {kPages, kPageSize, 1, 576});
+  fill_cache(source, kPages, kPageSize, 1);
+  for (int requests : {32, 33, 150, 1100}) {
+    SCOPED_TRACE(requests);
+    std::vector<std::int32_t> table(requests * kColumns), ends = {0};
+    for (std::int32_t& page : table) page = static_cast<std::int32_t>(engine_() % kPages);
+    for (int i = 0; i < requests; ++i) {
+      ends.push_back(ends.back() + static_cast<std::int32_t>(engine_() % (kColumns * kPageSize)));
+    }
+    Tensor pages(executor_, Dtype::kI32, {requests, kColumns}), sums(executor_, Dtype::kI32, {requests + 1});
+    pages.set(table);
+    sums.set(ends);
+    Tensor rows(executor_, Dtype::kBF16, {ends.back(), 1, 576}, 8);
+    const Status status =
+        gather_cache(source.upload(), pages.upload(), sums.upload(), {}, rows.upload(), executor_);
+    ASSERT_TRUE(status.ok()) << status.message();
+    rows.download();
+    for (int request = 0; request < requests; ++request) {
+      for (int row = ends[request]; row < ends[request + 1]; ++row) {
+        SCOPED_TRACE(row);
+        const int token = row - ends[request];
+        const int page = table[request * kColumns + token / kPageSize];
+        expect_token(rows.row(row), Dtype::kBF16, source.row(page, token % kPageSize), Dtype::kBF16, 576);
+      }
+    }
+  }
+}
+
 /// More tokens than a GPU has warps, and not a multiple of four.
 TEST_P(KvCache, OfManyTokens) {
   constexpr std::int64_t kPages = 197, kPageSize = 31, kSlots = kPages * kPageSize, kColumns = 70;

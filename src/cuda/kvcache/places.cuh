@@ -52,7 +52,7 @@ struct PageTable {
     for (int count = batch; count > 0;) {
       const int step = (count + 31) / 32, probe = min((lane + 1) * step, count) - 1;
       const unsigned past = __ballot_sync(0xffffffff, ends[first + probe] > row);
-      if (past == 0) return batch;
+      if (past == 0) return first + count;  // the one behind those, or none
       const int skipped = (__ffs(past) - 1) * step;
       count = min(step, count - skipped) - 1;
       first += skipped;

@@ -149,6 +149,15 @@ class Warpgroup {
     if (thread() % 32 == 0) ptx::arrive(barrier);
   }
 
+  /// In a team by all lanes: in clusters racecheck sees an order only between who arrives and who waits.
+  __device__ __forceinline__ void release(int slot) const {
+    if constexpr (Config::kTeam > 1) {
+      ptx::arrive(shared_.empty[slot]);
+    } else {
+      arrive_as_warp(shared_.empty[slot]);
+    }
+  }
+
   __device__ __forceinline__ void locate_row(const parts::RowTile& tile, int n) {
     shared_.row_behind[n] = args_.causal ? tile.tokens - 1 - tile.token(args_.query, n) : 0;
     shared_.row_query[n] = nullptr;
@@ -346,7 +355,7 @@ class Warpgroup {
       multiply<__half, kRows>(o_[i], a[i % 2], p, true);
       ptx::wgmma_commit();
     }
-    arrive_as_warp(shared_.empty[slot]);
+    release(slot);
     ptx::wgmma_wait<0>();
 #pragma unroll
     for (auto& chunk : o_) ptx::pin_registers(chunk);

@@ -20,9 +20,11 @@ constexpr TeamCosts kCosts = {.call = 4200,
                               .block_alone = 1850,
                               .block_streaming = 2250};
 /// A team of 16 meets later than one of 8, and only half of its warps add up what it has.
-constexpr int kLargeTeam = 700;
+constexpr int kLargeTeam = 1370;
 /// In one of 4 each thread adds up two units, one after the other, and merges those of more teams.
-constexpr int kSmallTeam = 1000, kSmallTeamMerge = 3000;
+constexpr int kSmallTeam = 1000, kSmallTeamMerge = 3500;
+/// The teams of a lone request merge sooner.
+constexpr int kLoneRequest = -750;
 
 template <int kTeam>
 const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
@@ -52,7 +54,10 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
     costs.call += kSmallTeam;
     costs.shared_merge += kSmallTeamMerge;
   }
-  return team_geometry(problem, workers, {.tile_rows = mma16::kRows, .team = kTeam, .costs = costs});
+  schedule::Geometry g =
+      team_geometry(problem, workers, {.tile_rows = mma16::kRows, .team = kTeam, .costs = costs});
+  if (g.whole == schedule::kShared && g.requests == 1) g.cost.per_merge += kLoneRequest;
+  return g;
 }
 
 template <int kTeam>

@@ -10,9 +10,12 @@ namespace flashlatent::cuda {
 namespace {
 
 // Costs in nanoseconds: a block at 32 to 64 heads, 5 us from the last block to the last byte, 2 from Q to the
-// first scores.
+// first scores. per_call leaves a call of a few blocks a CTA, all of them split, at 18 us beside its blocks.
 constexpr DenseShape kShape = {
-    .tile_rows = 64, .cost = {.per_block = 2200, .per_split = 7000, .per_call = 1500, .per_merge = 12000}};
+    .tile_rows = 64, .cost = {.per_block = 2200, .per_split = 7000, .per_call = -3000, .per_merge = 12000}};
+// Two row tiles find a block of each other's in L2.
+constexpr DenseShape kShapeOfTiles = {
+    .tile_rows = 64, .cost = {.per_block = 1750, .per_split = 7000, .per_call = -3000, .per_merge = 12000}};
 
 // From an fp8_656 cache conversion is what takes time.
 constexpr DenseShape kShapeFp8 = {
@@ -44,12 +47,9 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   return std::nullopt;
 }
 
-/// Of a team's CTA, from calls of 2 to 8 blocks a CTA: 1,024 tokens of 8 requests take 16.3 us at 64 heads (2
-/// blocks) and 17.6 at 128 (4), 4,096 at 64 heads 26.6 (8).
-constexpr schedule::CostModel kTeamCost = {.per_block = 1700, .per_split = 9000, .per_call = 3000};
-/// What a small batch takes less than kShape's costs have it, which are those of large ones, and than those.
-constexpr int kOverestimate = 5000;
-constexpr int kTeamOverestimate = 4000;
+/// Of a team's CTA, from calls of 1 to 32 blocks a CTA: a block takes 1.6 us where 32 CTAs have one, 1.9 to
+/// 2.2 where 96 have.
+constexpr schedule::CostModel kTeamCost = {.per_block = 1950, .per_split = 8000};
 /// SMs that are left over, since clusters lie within GPCs.
 constexpr int kUnusedSms = 12;
 
@@ -72,10 +72,9 @@ std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem, in
 /// Of a CTA of a team that has an even share of a request, from one request of 16,384 to 131,072 tokens, 64
 /// heads: 2, 8 and 16 blocks take 17.0, 31.8 and 49.2 us.
 constexpr schedule::CostModel kEvenTeamCost = {.per_block = 2300, .per_split = 10000, .per_merge = 3000};
+constexpr schedule::CostModel kEvenTeamCostOfTwoTiles = {
+    .per_block = 1700, .per_split = 10750, .per_merge = 3000};
 constexpr int kEvenTeam = 2;
-constexpr int kEvenBlockOfTwoTiles = 1700;
-/// Up to so many rows other kernels are faster, and estimated too high.
-constexpr int kFewEvenRows = 32;
 /// Of several requests no CTA may have more blocks: lengths do not decide who gets how many.
 constexpr int kMostEvenBlocks = 8;
 
@@ -94,11 +93,11 @@ std::optional<schedule::Geometry> even_team_geometry(const DecodeProblem& proble
   if (alone.whole != schedule::kCutLine || loading_of(problem) != Loading::kBoxes ||
       find_even_team(problem) == nullptr)
     return std::nullopt;
-  std::optional<schedule::Geometry> g = schedule::even_items(split_geometry(
-      problem, workers, {.tile_rows = kShape.tile_rows, .cost = kEvenTeamCost, .team = kEvenTeam}));
-  if (!g || g->lanes > 2 || (g->lanes == 2 && g->requests == 1) || problem.rows_per_kv_head() <= kFewEvenRows)
-    return std::nullopt;
-  g->cost.per_block = (g->lanes == 1 ? kEvenTeamCost.per_block : kEvenBlockOfTwoTiles) / kEvenTeam;
+  std::optional<schedule::Geometry> g = schedule::even_items(
+      split_geometry(problem, workers, {.tile_rows = kShape.tile_rows, .team = kEvenTeam}));
+  if (!g || g->lanes > 2 || (g->lanes == 2 && g->requests == 1)) return std::nullopt;
+  g->cost = g->lanes == 1 ? kEvenTeamCost : kEvenTeamCostOfTwoTiles;
+  g->cost.per_block /= kEvenTeam;
   const int shares = schedule::even_shares(*g) * kEvenTeam;
   if (g->requests > 1 && schedule::max_blocks(*g) > kMostEvenBlocks * shares) return std::nullopt;
   return g;
@@ -114,17 +113,15 @@ schedule::Geometry fp8_geometry(const DecodeProblem& problem, int workers) {
 
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   if (problem.cache.format == KvFormat::kFp8_656) return fp8_geometry(problem, workers);
-  schedule::Geometry best = dense_geometry(problem, workers, kShape);
+  const bool one_tile = problem.rows_per_kv_head() <= kShape.tile_rows;
+  schedule::Geometry best = dense_geometry(problem, workers, one_tile ? kShape : kShapeOfTiles);
   const std::optional<schedule::Geometry> even = even_team_geometry(problem, workers, best);
-  for (int team : {8, 4, 2}) {
-    const std::optional<schedule::Geometry> g = team_geometry(problem, workers, team);
-    if (!g) continue;
-    const std::int64_t other = schedule::estimate(best) - (best.team > 1 ? 0 : kOverestimate);
-    if (schedule::estimate(*g) < other) best = *g;
-  }
-  if (!even) return best;
-  const std::int64_t other = schedule::estimate(best) - (best.team > 1 ? kTeamOverestimate : kOverestimate);
-  return schedule::estimate(*even) < other ? *even : best;
+  const auto take_faster = [&](const std::optional<schedule::Geometry>& g) {
+    if (g && schedule::estimate(*g) < schedule::estimate(best)) best = *g;
+  };
+  for (int team : {8, 4, 2}) take_faster(team_geometry(problem, workers, team));
+  take_faster(even);
+  return best;
 }
 
 /// Teams need none, but smaller batches may be split: callers ask at the largest.

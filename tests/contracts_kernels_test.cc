@@ -135,6 +135,12 @@ TEST_P(KernelContracts, EvenSharesOfTeams) {
                 .lengths = {9000, 5, 5000},
                 .ragged_tokens = {2, 0, 1},
                 .causal = true});
+  // As many requests as there may be, of which most are short.
+  std::vector<int> many(32, 70);
+  many[3] = 2000;
+  many[31] = 0;
+  expect_right({.name = "many", .heads = 64, .lengths = many, .sink = true});
+  expect_right({.name = "empty", .heads = 64, .lengths = {0, 0, 0}});
   expect_same_bits({.name = "reruns", .heads = 64, .lengths = {9000, 300}});
   expect_same_bits({.name = "reruns", .heads = 128, .lengths = {2000, 300}});
 }

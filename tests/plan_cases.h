@@ -81,4 +81,16 @@ inline Batch random_even_batch(std::mt19937_64& engine) {
   return batch;
 }
 
+/// A batch of which each item has parts by its length.
+inline Batch random_batch_by_length(std::mt19937_64& engine) {
+  Batch batch = random_batch(engine, false);
+  Geometry& g = batch.geometry;
+  g.requests = std::min(g.requests, kMostByLength);
+  batch.lengths.resize(g.requests);
+  g.rounds = 1;
+  g.parts = g.requests * 2 + static_cast<int>(engine() % 200);
+  g.whole = kByLength;
+  return batch;
+}
+
 }  // namespace flashlatent::schedule

@@ -51,6 +51,7 @@ TEST_F(DevicePlan, EqualsTheHosts) {
     const Batch batch = i % 10 == 0   ? random_whole_batch(engine)
                         : i % 10 == 1 ? random_shared_batch(engine)
                         : i % 10 == 2 ? random_even_batch(engine)
+                        : i % 10 == 3 ? random_batch_by_length(engine)
                                       : random_batch(engine, i % 3 == 0);
     const runtime::Buffer lengths = allocate(batch.lengths.size() * 4);
     const runtime::Buffer plan = allocate(plan_bytes(batch.geometry));

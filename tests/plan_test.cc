@@ -70,7 +70,7 @@ void expect_complete(const Batch& batch, BuiltPlan& plan, const std::vector<std:
   for (int m = 0; m < view.header->merges; ++m) {
     const Merge& merge = view.merges[m];
     ASSERT_EQ(merge.slot_begin, slot);
-    ASSERT_GT(merge.slot_end, merge.slot_begin + 1);
+    ASSERT_GT(merge.slot_end, merge.slot_begin + (g.whole == kByLength ? 0 : 1));
     for (; slot < merge.slot_end; ++slot) {
       ASSERT_EQ(slot_item[slot], std::int64_t{merge.round} * g.requests + merge.request) << "slot " << slot;
     }
@@ -290,6 +290,55 @@ TEST(Plan, EvenParts) {
   g.whole = kEven;
   EXPECT_TRUE(validate(g).ok());
   g.requests = 34;
+  EXPECT_FALSE(validate(g).ok());
+}
+
+// The longest part is as short as it can be, and each item has a part, also one without blocks.
+TEST(Plan, PartsByLength) {
+  std::mt19937_64 engine(10);
+  for (int i = 0; i < 300; ++i) {
+    const Batch batch = random_batch_by_length(engine);
+    const Geometry& g = batch.geometry;
+    ASSERT_TRUE(validate(g).ok());
+    BuiltPlan plan(batch);
+    EXPECT_EQ(plan.view().header->merges, g.requests);
+    ASSERT_LE(plan.view().header->slots, std::min<std::int64_t>(g.parts, max_slots(g)));
+    expect_complete(batch, plan, batch.lengths);
+    std::vector<int> shares(g.requests);
+    for (int k = 0; k < g.parts; ++k) {
+      const Cut& cut = plan.view().cuts[k];
+      if (cut.round == 0) continue;
+      ASSERT_EQ(cut.block, shares[cut.request]++);
+      ASSERT_EQ(cut.slot, k);
+    }
+    auto parts_within = [&](int most) {
+      std::int64_t parts = 0;
+      for (int length : batch.lengths) parts += std::max(1, (turns_of(g, length) + most - 1) / most);
+      return parts;
+    };
+    int longest = 1;
+    for (int r = 0; r < g.requests; ++r) {
+      ASSERT_GE(shares[r], 1) << "request " << r << " would never be written";
+      longest = std::max(longest, (turns_of(g, batch.lengths[r]) + shares[r] - 1) / shares[r]);
+    }
+    if (longest > 1) {
+      EXPECT_GT(parts_within(longest - 1), g.parts);
+    }
+    if (HasFatalFailure()) FAIL() << "batch " << i;
+  }
+  Geometry g{.requests = 4, .parts = 66, .max_tokens = 1 << 20, .cost = {}};
+  ASSERT_TRUE(items_by_length(g).has_value());
+  g.team = 2;
+  const Batch of_teams{*items_by_length(g), {64 * 64, 64 * 11, 0, 0}};
+  EXPECT_EQ(BuiltPlan(of_teams).view().header->slots, 32 + 6 + 2);  // of a block a CTA
+  g.team = 1;
+  const Batch skewed{*items_by_length(g), {64 * 600, 64 * 100, 64 * 5, 0}};
+  BuiltPlan plan(skewed);
+  EXPECT_EQ(plan.view().cuts[0], (Cut{50, 0, 0, 0}));  // of 12 blocks or less
+  EXPECT_EQ(plan.view().cuts[50 + 9 + 1 + 1], (Cut{0, 4, 0, 61}));
+  g.requests = 33;
+  EXPECT_FALSE(items_by_length(g).has_value());  // more than a warp has lanes
+  g.whole = kByLength;
   EXPECT_FALSE(validate(g).ok());
 }
 

@@ -50,6 +50,13 @@ std::vector<int> one_long_of_many() {
 
 namespace {
 
+/// So many, and one so long, that teams share them by length.
+std::vector<int> one_long_of_few() {
+  std::vector<int> lengths(16, 60);
+  lengths[2] = 2600;
+  return lengths;
+}
+
 /// What each contract needs, once.
 std::vector<CaseSpec> small_cases() {
   return {
@@ -75,6 +82,7 @@ std::vector<CaseSpec> small_cases() {
       {.name = "one long of many", .heads = 20, .lengths = one_long_of_many(), .sink = true},
       {.name = "invariant", .heads = 4, .lengths = {2200, 3}, .batch_invariant = true},
       {.name = "evenly shared", .heads = 40, .lengths = {2600}, .sink = true},
+      {.name = "shared by length", .heads = 40, .lengths = one_long_of_few(), .sink = true},
       {.name = "a part each", .heads = 20, .lengths = {400, 0, 1100}, .sink = true},
       {.name = "ragged", .heads = 8, .lengths = {700, 5, 66}, .ragged_tokens = {2, 0, 1}, .causal = true},
       {.name = "ragged", .heads = 80, .lengths = {130, 64}, .ragged_tokens = {1, 2}, .causal = true},

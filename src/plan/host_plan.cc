@@ -48,6 +48,26 @@ void cut_evenly(const Geometry& g, PlanView plan) {
   plan.header->slots = g.requests * even_shares(g);
 }
 
+void cut_by_length(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
+  auto turns_at = [&](std::int32_t r) { return turns_of(g, length_of(g, lengths, r)); };
+  std::int32_t turns = 0;
+  for (std::int32_t r = 0; r < g.requests; ++r) turns += turns_at(r);
+  const std::int32_t most = least_longest_share(g, turns, [&](std::int32_t m) {
+    std::int32_t shares = 0;
+    for (std::int32_t r = 0; r < g.requests; ++r) shares += shares_within(turns_at(r), m);
+    return shares;
+  });
+  std::int32_t k = 0;
+  for (std::int32_t r = 0; r < g.requests; ++r) {
+    const std::int32_t shares = shares_within(turns_at(r), most);
+    plan.merges[r] = {0, r, k, k + shares};
+    for (std::int32_t share = 0; share < shares; ++share, ++k) plan.cuts[k] = {shares, r, share, k};
+  }
+  plan.header->merges = g.requests;
+  plan.header->slots = k;
+  for (; k <= g.parts; ++k) plan.cuts[k] = no_part(g, plan.header->slots);
+}
+
 /// Items for pack_parts(), those that cost most first.
 class Items {
  public:
@@ -157,11 +177,12 @@ void cut_balanced(const Geometry& g, const std::int32_t* lengths, PlanView plan)
 Status validate(const Geometry& g) {
   if (g.requests < 0 || g.parts < 1 || g.lanes < 1 || g.rounds < 1 || g.block_tokens < 1 ||
       g.max_tokens < 0 || g.fixed_split < 0 || g.length_sharers < 1 || g.cost.per_block < 1 ||
-      g.cost.per_split < 0 || g.cost.per_merge < 0 || g.team < 1 || g.whole < kCutLine || g.whole > kEven ||
-      (g.whole != kCutLine && g.fixed_split > 0) ||
+      g.cost.per_split < 0 || g.cost.per_merge < 0 || g.team < 1 || g.whole < kCutLine ||
+      g.whole > kByLength || (g.whole != kCutLine && g.fixed_split > 0) ||
       (g.whole == kWhole && std::int64_t{g.requests} * g.rounds != g.parts) ||
       (g.whole >= kShared && (g.rounds != 1 || g.requests < 1 || g.requests > g.parts)) ||
-      (g.whole == kEven && g.parts < 2 * g.requests)) {
+      (g.whole >= kEven && g.parts < 2 * g.requests) ||
+      (g.whole == kByLength && (g.requests > kMostByLength || g.length_sharers > 1))) {
     return {StatusCode::kInternal, "a kernel's schedule geometry is out of range"};
   }
   // In floating point: the integers are what might overflow.
@@ -196,6 +217,8 @@ void build_on_host(const Geometry& whole, const std::int32_t* lengths, void* mem
     cut_into_shares(g, plan);
   } else if (g.whole == kEven) {
     cut_evenly(g, plan);
+  } else if (g.whole == kByLength) {
+    cut_by_length(g, lengths, plan);
   } else {
     cut_balanced(g, lengths, plan);
   }
@@ -246,6 +269,13 @@ std::optional<Geometry> even_items(Geometry g) {
     return std::nullopt;
   g.whole = kEven;
   return g;
+}
+
+std::optional<Geometry> items_by_length(Geometry g) {
+  std::optional<Geometry> even = even_items(g);
+  if (!even || g.requests > kMostByLength || g.length_sharers > 1) return std::nullopt;
+  even->whole = kByLength;
+  return even;
 }
 
 bool never_gains_from_splits(const Geometry& g, const Geometry& whole) {

@@ -33,6 +33,9 @@ std::optional<Geometry> whole_items(Geometry geometry);
 /// that are as long as each other, or nearly.
 std::optional<Geometry> even_items(Geometry geometry);
 
+/// The same with parts by length (kByLength), of which there must be two an item, too.
+std::optional<Geometry> items_by_length(Geometry geometry);
+
 /// Would a lone request as long as the page table reaches, which is what gains most from splits, take no
 /// longer whole, as `whole` (of whole_items()) has it?
 bool never_gains_from_splits(const Geometry& geometry, const Geometry& whole);

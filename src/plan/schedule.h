@@ -47,6 +47,10 @@ inline constexpr std::int32_t kShared = 2;
 /// The same with as many parts an item (at least two), whatever the lengths, and a combine step: kernels need
 /// not read the plan.
 inline constexpr std::int32_t kEven = 3;
+/// The same, but with as many parts an item as make the longest part shortest. Of so few requests that each
+/// lane of a warp can have one.
+inline constexpr std::int32_t kByLength = 4;
+inline constexpr std::int32_t kMostByLength = 32;
 
 /// What shapes and the device fix before any length is known. See validate() in host_plan.h for its range.
 struct Geometry {
@@ -61,13 +65,13 @@ struct Geometry {
   std::int32_t length_sharers = 1;  ///< Requests in a row that have one length: sparse query tokens.
   std::int32_t team = 1;            ///< CTAs that share a segment's blocks, and merge what they have; a block
                                     ///< costs a team a CTA's time over its size.
-  std::int32_t whole = kCutLine;    ///< kCutLine, kWhole, kShared or kEven.
+  std::int32_t whole = kCutLine;    ///< kCutLine, kWhole, kShared, kEven or kByLength.
   CostModel cost;
 };
 
-/// Where a part begins: its first block, and the slot of its first partial result. With kShared and kEven:
-/// `round` parts share the request's blocks, of which this is the one of number `block`; its slot is its own
-/// number.
+/// Where a part begins: its first block, and the slot of its first partial result. With kShared, kEven and
+/// kByLength: `round` parts share the request's blocks, of which this is the one of number `block`; its slot
+/// is its own number.
 struct Cut {
   std::int32_t round;
   std::int32_t request;
@@ -145,7 +149,7 @@ FLASHLATENT_HOST_DEVICE std::int32_t max_blocks(const Geometry& g) {
 
 /// Upper bound of Header::merges.
 FLASHLATENT_HOST_DEVICE std::int64_t max_merges(const Geometry& g) {
-  if (g.whole == kEven) return g.requests;
+  if (g.whole >= kEven) return g.requests;
   if (g.whole != kCutLine) return 0;
   const std::int64_t items = static_cast<std::int64_t>(g.requests) * g.rounds;
   if (g.fixed_split > 0) return max_blocks(g) > g.fixed_split ? items : 0;
@@ -406,14 +410,48 @@ FLASHLATENT_HOST_DEVICE std::int32_t parts_before(const Geometry& g, const std::
 FLASHLATENT_HOST_DEVICE std::int32_t even_shares(const Geometry& g) {
   return g.parts / g.requests;
 }
+/// One that is left over, after `used` others.
+FLASHLATENT_HOST_DEVICE Cut no_part(const Geometry& g, std::int32_t used) {
+  return {0, g.requests, 0, used};
+}
 FLASHLATENT_HOST_DEVICE Cut even_cut(const Geometry& g, std::int32_t k) {
   const std::int32_t shares = even_shares(g);
-  if (k >= g.requests * shares) return {0, g.requests, 0, g.requests * shares};
+  if (k >= g.requests * shares) return no_part(g, g.requests * shares);
   return {shares, k / shares, k % shares, k};
 }
 FLASHLATENT_HOST_DEVICE Merge even_merge(const Geometry& g, std::int32_t request) {
   const std::int32_t shares = even_shares(g);
   return {0, request, request * shares, (request + 1) * shares};
+}
+
+/// With kByLength: how many times a team takes a block each for those of an item. It takes as long for fewer
+/// blocks.
+FLASHLATENT_HOST_DEVICE std::int32_t turns_of(const Geometry& g, std::int32_t length) {
+  return (blocks_of(g, length) + g.team - 1) / g.team;
+}
+/// The shares of an item, of `most` turns or less.
+FLASHLATENT_HOST_DEVICE std::int32_t shares_within(std::int32_t turns, std::int32_t most) {
+  if (turns <= most) return 1;
+  return static_cast<std::int32_t>((static_cast<std::uint32_t>(turns) + most - 1) /
+                                   static_cast<std::uint32_t>(most));
+}
+/// The least number of turns of the longest share for which there are enough parts. `turns`: of all items;
+/// `shares_at(most)`: how many shares of `most` turns or less these take.
+template <class SharesAt>
+FLASHLATENT_HOST_DEVICE std::int32_t least_longest_share(const Geometry& g, std::int32_t turns,
+                                                         SharesAt&& shares_at) {
+  // Each item's last share may be nearly empty, but no other.
+  std::int32_t low = shares_within(turns, g.parts);
+  std::int32_t high = shares_within(turns, g.parts - g.requests);
+  while (low < high) {
+    const std::int32_t middle = low + (high - low) / 2;
+    if (shares_at(middle) <= g.parts) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
 }
 
 /// With kShared: part k.
@@ -479,8 +517,8 @@ FLASHLATENT_HOST_DEVICE std::int32_t fixed_slot(const Geometry& g, const std::in
 }
 
 /// Of a segment's blocks, counted from its first one, where the share of a team's CTA `rank` begins; of
-/// rank = team their end. Likewise of a request's blocks, with kShared and kEven, where a part's share
-/// begins.
+/// rank = team their end. Likewise of a request's blocks, with kShared, kEven and kByLength, where
+/// a part's share begins.
 FLASHLATENT_HOST_DEVICE std::int32_t share_begin(std::int32_t blocks, std::int32_t team, std::int32_t rank) {
   // blocks * rank / team; a device would divide 64 bits for long, and signed numbers for longer than these.
   const std::uint32_t b = static_cast<std::uint32_t>(blocks), t = static_cast<std::uint32_t>(team),
@@ -491,8 +529,9 @@ FLASHLATENT_HOST_DEVICE std::int32_t share_begin(std::int32_t blocks, std::int32
 /// Walks the segments of one part. Lengths are read again: a plan made for other lengths is still right,
 /// since only cuts decide what is partial (with fixed_split the lengths do, and must be the plan's).
 /// `successors`: the plan's, or null.
-/// kMayShare: whether there may be kShared or kEven, for which other kernels have no code then.
-template <bool kMayShare>
+/// kMayShare: whether there may be kShared or kEven, for which other kernels have no code then. No kernel
+/// walks what is kByLength.
+template <bool kMayShare, bool kMayBeByLength = false>
 class Walker {
  public:
   FLASHLATENT_HOST_DEVICE Walker(const Geometry& geometry, const Cut& begin, const Cut& end,
@@ -552,6 +591,9 @@ class Walker {
  private:
   FLASHLATENT_HOST_DEVICE bool shares() const { return kMayShare && geometry_.whole >= kShared; }
 
+  /// Then a lone share is merged, too.
+  FLASHLATENT_HOST_DEVICE bool is_by_length() const { return kMayBeByLength && geometry_.whole == kByLength; }
+
   /// A part is one segment then.
   FLASHLATENT_HOST_DEVICE Segment share() const {
     const std::int32_t length = tokens_of(geometry_, length_ahead_);
@@ -561,7 +603,7 @@ class Walker {
             length,
             share_begin(blocks, at_.round, at_.block),
             share_begin(blocks, at_.round, at_.block + 1),
-            at_.round > 1 ? at_.slot : -1};
+            at_.round > 1 || is_by_length() ? at_.slot : -1};
   }
 
   /// Reads the next segment's length, and which request comes after it, before they are needed: on a device
@@ -584,6 +626,6 @@ class Walker {
   Cut at_;
   Cut end_;
 };
-using PartWalker = Walker<true>;
+using PartWalker = Walker<true, true>;
 
 }  // namespace flashlatent::schedule

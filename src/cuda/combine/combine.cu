@@ -78,7 +78,8 @@ constexpr int kPartsAtOnce = 9;
 template <Share kShare>
 constexpr int kColumnUnitsAWarp = kShare == Share::kRows ? 2 : 1;
 
-/// kEven: parts are even (schedule::kEven), and shapes tell all that is merged.
+/// kEven: parts are even (schedule::kEven), and shapes tell all that is merged; or they are by length, of all
+/// requests (schedule::kByLength).
 template <class Element, Share kShare, bool kEven>
 __global__ void __launch_bounds__(kWarps * 32, kResident<kShare>)
     combine_plan_kernel(const __grid_constant__ parts::DecodeArguments args, int v_dim) {
@@ -89,7 +90,8 @@ __global__ void __launch_bounds__(kWarps * 32, kResident<kShare>)
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
   // The plan was there before the launch that this one overlaps let it begin.
   const int merges = kEven ? g.requests : args.plan_header->merges;
-  auto merge_at = [&](int i) { return kEven ? schedule::even_merge(g, i) : args.merges[i]; };
+  const bool by_shapes = kEven && g.whole == schedule::kEven;
+  auto merge_at = [&](int i) { return by_shapes ? schedule::even_merge(g, i) : args.merges[i]; };
   // Where nothing was split one CTA waits for the launch before, so that this one ends after it. If all did,
   // a call would take 0.5 to 1.1 us longer.
   if (merges == 0 && blockIdx.x > 0) return;
@@ -154,7 +156,7 @@ Status launch_combine(const parts::DecodeArguments& args, Dtype dtype, int v_dim
 template <Share kShare>
 Status launch_combine(const parts::DecodeArguments& args, Dtype dtype, int v_dim, int blocks,
                       const Executor& executor) {
-  if (args.geometry.whole == schedule::kEven) {
+  if (args.geometry.whole >= schedule::kEven) {
     return launch_combine<kShare, true>(args, dtype, v_dim, blocks, executor);
   }
   return launch_combine<kShare, false>(args, dtype, v_dim, blocks, executor);
@@ -209,11 +211,12 @@ Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, 
   // More CTAs than that would begin when others end, and wait for memory all over again.
   auto blocks = [&](std::int64_t units) { return static_cast<int>(std::min(units, resident)); };
   // As few as that may have twice the registers: all their parts come in one trip.
-  const bool at_once = g.whole == schedule::kEven && rows / kWarps * columns <= 2LL * multiprocessors &&
+  const bool at_once = g.whole >= schedule::kEven && rows / kWarps * columns <= 2LL * multiprocessors &&
                        g.parts > 8LL * g.requests;
   const bool in_one_trip = at_once && schedule::even_shares(g) <= kPartsAWarp<Share::kAtOnce>;
   // Not where a request must not feel its batch-mates: this adds in another order than the two below.
-  if (g.fixed_split == 0 && rows * columns <= 2 * resident && !in_one_trip) {
+  // Two waves of CTAs take longer than two trips of a warp.
+  if (g.fixed_split == 0 && rows * columns <= (at_once ? 1 : 2) * resident && !in_one_trip) {
     return launch_combine<Share::kParts>(args, dtype, v_dim, blocks(rows * columns), executor);
   }
   if (at_once) {

@@ -211,6 +211,30 @@ struct Builder {
     finish(g.requests, g.requests * schedule::even_shares(g));
   }
 
+  /// By a warp, a request a lane.
+  __device__ void cut_by_length() const {
+    if (threadIdx.x >= 32) return;
+    constexpr unsigned kAll = 0xffffffff;
+    const int r = threadIdx.x;
+    const bool is_request = r < g.requests;
+    const int turns = is_request ? schedule::turns_of(g, schedule::length_of(g, lengths, r)) : 0;
+    const int most = schedule::least_longest_share(g, __reduce_add_sync(kAll, turns), [&](std::int32_t m) {
+      return __reduce_add_sync(kAll, is_request ? schedule::shares_within(turns, m) : 0);
+    });
+    const int shares = is_request ? schedule::shares_within(turns, most) : 0;
+    int end = shares;  // of this request's and all before
+    for (int step = 1; step < 32; step *= 2) {
+      const int before = __shfl_up_sync(kAll, end, step);
+      if (r >= step) end += before;
+    }
+    const int begin = end - shares;
+    for (int i = 0; i < shares; ++i) plan.cuts[begin + i] = {shares, r, i, begin + i};
+    if (is_request) plan.merges[r] = {0, r, begin, end};
+    const int used = __shfl_sync(kAll, end, 31);
+    for (int k = used + r; k <= g.parts; k += 32) plan.cuts[k] = schedule::no_part(g, used);
+    finish(g.requests, used);
+  }
+
   /// Ranks of items by their cost, the shortest first and of equal ones the last: how many come before each.
   __device__ void rank_costs() const {
     auto cost = [&](int r) { return static_cast<std::int32_t>(cost_prefix[r + 1] - cost_prefix[r]); };
@@ -363,6 +387,8 @@ __global__ void __launch_bounds__(kThreads)
     builder.cut_into_shares();
   } else if (geometry.whole == schedule::kEven) {
     builder.cut_evenly();
+  } else if (geometry.whole == schedule::kByLength) {
+    builder.cut_by_length();
   } else {
     builder.cut_balanced();
   }

@@ -124,18 +124,24 @@ __device__ __forceinline__ void load_even_in_team(SharedMemory<Config>& shared,
                                                   const CUtensorMap& map) {
   using Loader = typename Config::Loader;
   const int thread = threadIdx.x - Config::kComputeThreads;
-  const bool ragged = args.query.begins != nullptr;
+  static_assert(Loader::kThreads == 32);
+  const bool is_planned = args.geometry.whole == schedule::kByLength;
+  const bool by_shapes = !is_planned && args.query.begins == nullptr;
   parts::Work part;
-  if (!ragged) part = even_part<Config::kTeam>(args);
+  if (by_shapes) part = even_part<Config::kTeam>(args);
   parts::wait_for_launch_before();
   if (thread >= Loader::kThreads) return;
-  if (ragged) part = even_part<Config::kTeam>(args);
+  if (is_planned) {
+    part = planned_part<Config::kTeam>(args);
+  } else if (!by_shapes) {
+    part = even_part<Config::kTeam>(args);
+  }
   parts::WorkPositionOf<TeamWork> position(shared.work);
   auto tell = [&](const TeamWork& work) {
     if (thread == 0) position.put(work);
   };
   if (!part.is_end()) {
-    find_blocks(args, part);
+    if (!is_planned) find_blocks(args, part);
     const TeamWork work = take_share<Config::kTeam>(part);
     tell(work);
     const parts::BlockRange range = parts::block_range(args.cache, work.segment, work.tile);

@@ -71,12 +71,18 @@ std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem, in
 
 /// Of a CTA of a team that has an even share of a request, from one request of 16,384 to 131,072 tokens, 64
 /// heads: 2, 8 and 16 blocks take 17.0, 31.8 and 49.2 us.
-constexpr schedule::CostModel kEvenTeamCost = {.per_block = 2300, .per_split = 10000, .per_merge = 3000};
+constexpr schedule::CostModel kEvenTeamCost = {.per_block = 2150, .per_split = 10700, .per_merge = 3000};
 constexpr schedule::CostModel kEvenTeamCostOfTwoTiles = {
-    .per_block = 1700, .per_split = 10750, .per_merge = 3000};
+    .per_block = 1750, .per_split = 10750, .per_merge = 3000};
 constexpr int kEvenTeam = 2;
-/// Of several requests no CTA may have more blocks: lengths do not decide who gets how many.
-constexpr int kMostEvenBlocks = 8;
+/// Of several requests, with up to so many blocks a CTA as many parts each are faster, even where they differ
+/// in length: by 0.7 us, since nobody reads the plan.
+constexpr int kFewBlocks = 5;
+constexpr int kReadsPlan = 700;
+/// With more than so many blocks a CTA a request must have so many parts, of which one is half empty: varied
+/// lengths are shared out better on a line otherwise.
+constexpr int kManyBlocks = 8;
+constexpr int kManyParts = 6;
 
 const DenseInstance* find_even_team(const DecodeProblem& problem) {
   const auto& cache = problem.cache;
@@ -84,23 +90,30 @@ const DenseInstance* find_even_team(const DecodeProblem& problem) {
                                                      Loading::kBoxes, 1, kEvenTeam});
 }
 
-/// Teams of two, on all SMs, that have as many shares of each request, of one or two row tiles, and a combine
-/// step: half as many partial results as CTAs alone leave. One request of two row tiles gained nothing.
-/// `alone` is how these would do it.
+/// Teams of two, on all SMs, that have equal shares of each request, of one or two row tiles, as many as its
+/// length asks for, and a combine step: half as many partial results as CTAs alone leave. One request of two
+/// row tiles gained nothing. `alone` is how these would do it.
 std::optional<schedule::Geometry> even_team_geometry(const DecodeProblem& problem, int workers,
                                                      const schedule::Geometry& alone) {
   // Where CTAs alone never split, a workspace for larger batches may have no room for partial results.
   if (alone.whole != schedule::kCutLine || loading_of(problem) != Loading::kBoxes ||
       find_even_team(problem) == nullptr)
     return std::nullopt;
-  std::optional<schedule::Geometry> g = schedule::even_items(
-      split_geometry(problem, workers, {.tile_rows = kShape.tile_rows, .team = kEvenTeam}));
-  if (!g || g->lanes > 2 || (g->lanes == 2 && g->requests == 1)) return std::nullopt;
-  g->cost = g->lanes == 1 ? kEvenTeamCost : kEvenTeamCostOfTwoTiles;
-  g->cost.per_block /= kEvenTeam;
-  const int shares = schedule::even_shares(*g) * kEvenTeam;
-  if (g->requests > 1 && schedule::max_blocks(*g) > kMostEvenBlocks * shares) return std::nullopt;
-  return g;
+  schedule::Geometry split =
+      split_geometry(problem, workers, {.tile_rows = kShape.tile_rows, .team = kEvenTeam});
+  if (split.lanes > 2 || (split.lanes == 2 && split.requests == 1)) return std::nullopt;
+  split.cost = split.lanes == 1 ? kEvenTeamCost : kEvenTeamCostOfTwoTiles;
+  split.cost.per_block /= kEvenTeam;
+  std::optional<schedule::Geometry> even = schedule::even_items(split);
+  if (!even) return std::nullopt;
+  const int parts = schedule::even_shares(*even);
+  const auto has_up_to = [&](int blocks) {
+    return schedule::max_blocks(split) <= blocks * parts * kEvenTeam;
+  };
+  if (split.requests == 1 || has_up_to(kFewBlocks)) return even;
+  if (!has_up_to(kManyBlocks) && parts < kManyParts) return std::nullopt;
+  split.cost.per_call += kReadsPlan;
+  return schedule::items_by_length(split);
 }
 
 /// Of few sparse requests, which have mostly as many tokens as each other, parts are even: seesaw/even.cuh.
@@ -132,6 +145,10 @@ std::size_t workspace_bytes(const DecodeProblem& problem, const schedule::Geomet
          2 * kMostSms * kShape.tile_rows * (problem.cache.v_dim + 1) * sizeof(float);
 }
 
+bool has_even_teams(const schedule::Geometry& g) {
+  return g.whole >= schedule::kEven && g.team > 1;
+}
+
 /// Of no pages there are no boxes, and nothing to share out: CTAs alone take what was even teams'.
 Status launch_without_pages(const DecodeCall& call) {
   schedule::Geometry g = call.geometry;
@@ -145,13 +162,12 @@ Status launch_without_pages(const DecodeCall& call) {
 }
 
 Status launch(const DecodeCall& call) {
-  if (call.geometry.whole == schedule::kEven && call.geometry.team > 1 &&
-      call.inputs.kv_cache.shape[0] == 0) {
+  if (has_even_teams(call.geometry) && call.inputs.kv_cache.shape[0] == 0) {
     return launch_without_pages(call);
   }
   return launch_dense(call, [](const DecodeCall& c, Loading loading) {
     const DecodeProblem& p = c.problem;
-    if (c.geometry.whole == schedule::kEven && c.geometry.team > 1) return find_even_team(p);
+    if (has_even_teams(c.geometry)) return find_even_team(p);
     if (c.geometry.whole == schedule::kEven) {
       return find_instance({seesaw::kEvenFp8_656},
                            {p.cache.dtype, p.cache.qk_dim, p.cache.v_dim, kShape.tile_rows, loading, 2, 1});

@@ -591,8 +591,13 @@ class Walker {
  private:
   FLASHLATENT_HOST_DEVICE bool shares() const { return kMayShare && geometry_.whole >= kShared; }
 
-  /// Then a lone share is merged, too.
-  FLASHLATENT_HOST_DEVICE bool is_by_length() const { return kMayBeByLength && geometry_.whole == kByLength; }
+  /// By length a share that is all of its request is merged, too.
+  FLASHLATENT_HOST_DEVICE std::int32_t slot_of_share() const {
+    if constexpr (kMayBeByLength) {
+      if (geometry_.whole == kByLength) return at_.slot;
+    }
+    return at_.round > 1 ? at_.slot : -1;
+  }
 
   /// A part is one segment then.
   FLASHLATENT_HOST_DEVICE Segment share() const {
@@ -603,7 +608,7 @@ class Walker {
             length,
             share_begin(blocks, at_.round, at_.block),
             share_begin(blocks, at_.round, at_.block + 1),
-            at_.round > 1 || is_by_length() ? at_.slot : -1};
+            slot_of_share()};
   }
 
   /// Reads the next segment's length, and which request comes after it, before they are needed: on a device

@@ -78,9 +78,14 @@ constexpr int kPartsAtOnce = 9;
 template <Share kShare>
 constexpr int kColumnUnitsAWarp = kShare == Share::kRows ? 2 : 1;
 
-/// kEven: parts are even (schedule::kEven), and shapes tell all that is merged; or they are by length, of all
-/// requests (schedule::kByLength).
-template <class Element, Share kShare, bool kEven>
+/// What tells what is merged.
+enum class Told {
+  kByPlan,
+  kByShapes,    ///< Parts are even (schedule::kEven).
+  kByRequests,  ///< Each has a merge in the plan (schedule::kByLength).
+};
+
+template <class Element, Share kShare, Told kTold>
 __global__ void __launch_bounds__(kWarps * 32, kResident<kShare>)
     combine_plan_kernel(const __grid_constant__ parts::DecodeArguments args, int v_dim) {
   __shared__ parts::WarpMerges<kWarps, 1> warp_merges;
@@ -89,15 +94,16 @@ __global__ void __launch_bounds__(kWarps * 32, kResident<kShare>)
   const int warp = threadIdx.x / 32;
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
   // The plan was there before the launch that this one overlaps let it begin.
-  const int merges = kEven ? g.requests : args.plan_header->merges;
-  const bool by_shapes = kEven && g.whole == schedule::kEven;
-  auto merge_at = [&](int i) { return by_shapes ? schedule::even_merge(g, i) : args.merges[i]; };
+  const int merges = kTold != Told::kByPlan ? g.requests : args.plan_header->merges;
+  auto merge_at = [&](int i) {
+    return kTold == Told::kByShapes ? schedule::even_merge(g, i) : args.merges[i];
+  };
   // Where nothing was split one CTA waits for the launch before, so that this one ends after it. If all did,
   // a call would take 0.5 to 1.1 us longer.
   if (merges == 0 && blockIdx.x > 0) return;
   constexpr bool by_ctas = kShare == Share::kParts;
   // Not where a request must not feel its batch-mates: CTAs add in another order, and take so many requests.
-  const bool finds_long = !by_ctas && !kEven && g.fixed_split == 0;
+  const bool finds_long = !by_ctas && kTold == Told::kByPlan && g.fixed_split == 0;
   auto meet = [] { __syncthreads(); };
   if (finds_long) long_merges.find(args, meet);
 
@@ -142,24 +148,29 @@ __global__ void __launch_bounds__(kWarps * 32, kResident<kShare>)
   }
 }
 
-template <Share kShare, bool kEven>
+template <Share kShare, Told kTold>
 Status launch_combine(const parts::DecodeArguments& args, Dtype dtype, int v_dim, int blocks,
                       const Executor& executor) {
   LaunchShape shape;
   shape.blocks = blocks;
   shape.threads = kWarps * 32;
   shape.overlaps_previous = true;
-  auto* kernel = dtype == Dtype::kBF16 ? combine_plan_kernel<__nv_bfloat16, kShare, kEven>
-                                       : combine_plan_kernel<__half, kShare, kEven>;
+  auto* kernel = dtype == Dtype::kBF16 ? combine_plan_kernel<__nv_bfloat16, kShare, kTold>
+                                       : combine_plan_kernel<__half, kShare, kTold>;
   return launch(kernel, shape, executor, args, v_dim);
 }
 template <Share kShare>
 Status launch_combine(const parts::DecodeArguments& args, Dtype dtype, int v_dim, int blocks,
                       const Executor& executor) {
-  if (args.geometry.whole >= schedule::kEven) {
-    return launch_combine<kShare, true>(args, dtype, v_dim, blocks, executor);
+  const std::int32_t whole = args.geometry.whole;
+  if (whole == schedule::kByLength) {
+    return launch_combine<kShare, Told::kByRequests>(args, dtype, v_dim, blocks, executor);
   }
-  return launch_combine<kShare, false>(args, dtype, v_dim, blocks, executor);
+  if constexpr (kShare != Share::kAtOnce) {  // which is for even parts, and those by length
+    if (whole != schedule::kEven)
+      return launch_combine<kShare, Told::kByPlan>(args, dtype, v_dim, blocks, executor);
+  }
+  return launch_combine<kShare, Told::kByShapes>(args, dtype, v_dim, blocks, executor);
 }
 
 struct CombineArguments {
@@ -220,8 +231,7 @@ Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, 
     return launch_combine<Share::kParts>(args, dtype, v_dim, blocks(rows * columns), executor);
   }
   if (at_once) {
-    return launch_combine<Share::kAtOnce, true>(args, dtype, v_dim, blocks(rows / kWarps * columns),
-                                                executor);
+    return launch_combine<Share::kAtOnce>(args, dtype, v_dim, blocks(rows / kWarps * columns), executor);
   }
   // Few requests have many parts each: 8 at 128 heads take 0.037 ms so, and 0.041 by rows. Where a request
   // must not feel its batch-mates all are merged so: by rows sums are in another order.

@@ -97,6 +97,10 @@ TEST_F(Program, RefusesWrongUsage) {
   expect_refused("decode case --backend tpu", {"--backend", "tpu"});
   expect_refused("check --suite huge", {"--suite", "huge"});
   expect_refused("check --filter zzz", {"--filter", "zzz"});
+  for (const char* shard : {"0/2", "3/2", "2", "1/2x", "1/0"}) {
+    expect_refused(std::string("check --shard ") + shard, {"--shard is", shard, "I from 1 to N"});
+  }
+  expect_refused("check --suite small --shard 1/1000", {"--shard is '1/1000'", "cases"});
   expect_refused("replay --synthetic --heads 0", {"--heads", "0"});
   expect_refused("make-case " + file("c") + " --dims 3/5", {"--dims", "3/5"});
   expect_refused("make-case " + file("c") + " --heads 3 --kv-heads 2", {"--heads is 3"});

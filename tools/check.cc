@@ -1,6 +1,9 @@
 // flashlatent check: the correctness sweep.
 #include <fmt/core.h>
 
+#include <cstdio>
+#include <optional>
+
 #include "runtime/compare.h"
 #include "runtime/decode_run.h"
 #include "tools/check_cases.h"
@@ -16,6 +19,7 @@ namespace {
 struct CheckOptions {
   std::string suite = "quick";
   std::string filter;
+  std::string shard = "1/1";
   std::uint64_t seed = 0;
   bool list = false;
   std::string json;
@@ -58,7 +62,25 @@ CheckResult check_case(const runtime::CaseSpec& spec, std::uint64_t seed, const 
           comparison.relative_error};
 }
 
+/// Of "I/N" every N-th case from the I-th on.
+struct Shard {
+  std::size_t first = 0, of = 1;
+};
+std::optional<Shard> parse_shard(const std::string& text) {
+  unsigned first = 0, of = 0;
+  int end = 0;
+  const bool parsed = std::sscanf(text.c_str(), "%u/%u%n", &first, &of, &end) == 2 &&
+                      text.size() == static_cast<std::size_t>(end);
+  if (!parsed || first < 1 || first > of) return std::nullopt;
+  return Shard{first - 1, of};
+}
+
 int run_check(const CheckOptions& options) {
+  const std::optional<Shard> shard = parse_shard(options.shard);
+  if (!shard) {
+    return fail({StatusCode::kInvalidArgument,
+                 fmt::format("--shard is '{}'; I/N with I from 1 to N is accepted", options.shard)});
+  }
   std::vector<runtime::CaseSpec> cases;
   for (runtime::CaseSpec& spec : check_cases(options.suite)) {
     if (spec.name.find(options.filter) != std::string::npos) cases.push_back(std::move(spec));
@@ -68,6 +90,12 @@ int run_check(const CheckOptions& options) {
                  fmt::format("--filter '{}' matches no case of suite {}; --list shows them", options.filter,
                              options.suite)});
   }
+  if (cases.size() < shard->of) {
+    return fail({StatusCode::kInvalidArgument,
+                 fmt::format("--shard is '{}', but there are {} cases", options.shard, cases.size())});
+  }
+  std::size_t place = 0;
+  std::erase_if(cases, [&](const auto&) { return place++ % shard->of != shard->first; });
   if (options.list) {
     for (const runtime::CaseSpec& spec : cases) fmt::print("{}\n", spec.name);
     return kRight;
@@ -131,6 +159,8 @@ void add_check(CLI::App& app, Action& action) {
       ->check(CLI::IsMember({"small", "quick", "full"}))
       ->capture_default_str();
   check->add_option("--filter", options->filter, "Only cases whose name contains this");
+  check->add_option("--shard", options->shard, "I/N: only every N-th of them from the I-th on")
+      ->capture_default_str();
   check->add_flag("--list", options->list, "Print the cases' names and stop");
   add_executor_options(*check, options->executor);
   add_seed_option(*check, options->seed);

@@ -79,8 +79,9 @@ constexpr int kEvenTeam = 2;
 /// in length: by 0.7 us, since nobody reads the plan.
 constexpr int kFewBlocks = 5;
 constexpr int kReadsPlan = 700;
-/// With more than so many blocks a CTA a request must have so many parts, of which one is half empty: varied
-/// lengths are shared out better on a line otherwise.
+/// With more than so many blocks a CTA a request must have so many parts, of which one is half empty, unless
+/// it fills one row tile: others take a line's CTAs less for each segment, and varied lengths are shared out
+/// better there.
 constexpr int kManyBlocks = 8;
 constexpr int kManyParts = 6;
 
@@ -111,7 +112,8 @@ std::optional<schedule::Geometry> even_team_geometry(const DecodeProblem& proble
     return schedule::max_blocks(split) <= blocks * parts * kEvenTeam;
   };
   if (split.requests == 1 || has_up_to(kFewBlocks)) return even;
-  if (!has_up_to(kManyBlocks) && parts < kManyParts) return std::nullopt;
+  const bool fills_tile = split.lanes == 1 && problem.rows_per_kv_head() > kShape.tile_rows / 2;
+  if (!has_up_to(kManyBlocks) && parts < kManyParts && !fills_tile) return std::nullopt;
   split.cost.per_call += kReadsPlan;
   return schedule::items_by_length(split);
 }

@@ -135,6 +135,21 @@ TEST_P(KernelContracts, EvenSharesOfTeams) {
                 .lengths = {9000, 5, 5000},
                 .ragged_tokens = {2, 0, 1},
                 .causal = true});
+  // By length.
+  for (const auto& [heads, query_tokens] : {std::pair{16, 3}, {80, 1}}) {
+    expect_right({.name = "by length",
+                  .query_tokens = query_tokens,
+                  .heads = heads,
+                  .lengths = {130, 0, 24000},
+                  .causal = true,
+                  .invalid_pages = true});
+  }
+  expect_right({.name = "by length, ragged",
+                .heads = 20,
+                .lengths = {20000, 5, 9000},
+                .ragged_tokens = {2, 0, 1},
+                .causal = true});
+  expect_same_bits({.name = "reruns", .heads = 64, .lengths = {24000, 300}});
   // As many requests as there may be, of which most are short.
   std::vector<int> many(32, 70);
   many[3] = 2000;

@@ -5,6 +5,9 @@
 
 #include "dispatch/select.h"
 #include "plan/host_plan.h"
+#include "plan/packing.h"
+#include "plan/shares.h"
+#include "plan/walker.h"
 #include "plan_cases.h"
 
 namespace flashlatent::schedule {

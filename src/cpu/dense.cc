@@ -13,6 +13,7 @@
 #include "cpu/tokens.h"
 #include "plan/host_plan.h"
 #include "plan/prefix_plan.h"
+#include "plan/walker.h"
 
 namespace flashlatent::cpu {
 

@@ -8,6 +8,7 @@
 #include "dispatch/select.h"
 #include "flashlatent/plan.h"
 #include "plan/prefix.h"
+#include "plan/walker.h"
 
 namespace flashlatent {
 

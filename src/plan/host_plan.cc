@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "core/message.h"
+#include "plan/packing.h"
+#include "plan/shares.h"
 
 namespace flashlatent::schedule {
 

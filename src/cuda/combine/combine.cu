@@ -5,6 +5,7 @@
 #include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/parts/merge_units.cuh"
+#include "plan/shares.h"
 
 namespace flashlatent::cuda {
 
@@ -221,7 +222,7 @@ Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, 
   const std::int64_t columns = (v_dim + kUnitColumns - 1) / kUnitColumns;
   // More CTAs than that would begin when others end, and wait for memory all over again.
   auto blocks = [&](std::int64_t units) { return static_cast<int>(std::min(units, resident)); };
-  // As few as that may have twice the registers: all their parts come in one trip.
+  // As few as that may have twice the registers: all their parts come in one trip, or by length in few.
   const bool at_once = g.whole >= schedule::kEven && rows / kWarps * columns <= 2LL * multiprocessors &&
                        g.parts > 8LL * g.requests;
   const bool in_one_trip = at_once && schedule::even_shares(g) <= kPartsAWarp<Share::kAtOnce>;

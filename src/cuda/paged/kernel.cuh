@@ -16,6 +16,7 @@
 #include "cuda/paged/splits.cuh"
 #include "cuda/paged/steps.cuh"
 #include "cuda/parts/segments.cuh"
+#include "plan/shares.h"
 
 namespace flashlatent::paged {
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/parts/arguments.cuh"
+#include "plan/walker.h"
 
 namespace flashlatent::parts {
 

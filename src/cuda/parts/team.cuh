@@ -29,6 +29,7 @@
 #include "cuda/parts/softmax.cuh"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/copy.cuh"
+#include "plan/shares.h"
 
 namespace flashlatent::parts {
 

@@ -5,6 +5,8 @@
 
 #include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
+#include "plan/packing.h"
+#include "plan/shares.h"
 
 namespace flashlatent::cuda {
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cuda/parts/work_queue.cuh"
+#include "plan/shares.h"
 
 namespace flashlatent::seesaw {
 

@@ -4,6 +4,7 @@
 #include "cuda/cuda_backend.h"
 #include "cuda/seesaw/instances.h"
 #include "plan/host_plan.h"
+#include "plan/shares.h"
 
 namespace flashlatent::cuda {
 
@@ -79,9 +80,9 @@ constexpr int kEvenTeam = 2;
 /// in length: by 0.7 us, since nobody reads the plan.
 constexpr int kFewBlocks = 5;
 constexpr int kReadsPlan = 700;
-/// With more than so many blocks a CTA a request must have so many parts, of which one is half empty, unless
-/// it fills one row tile: others take a line's CTAs less for each segment, and varied lengths are shared out
-/// better there.
+/// With more than so many blocks a CTA, a request must have so many parts, of which one is half empty, or
+/// varied lengths are shared out better on a line; not one that fills one row tile, since others' segments
+/// cost a line's CTAs less.
 constexpr int kManyBlocks = 8;
 constexpr int kManyParts = 6;
 

@@ -15,6 +15,7 @@
 #include "cuda/ptx/copy.cuh"
 #include "cuda/seesaw/packed_row.cuh"
 #include "cuda/seesaw/smem_layout.cuh"
+#include "plan/shares.h"
 
 namespace flashlatent::seesaw {
 

@@ -350,6 +350,9 @@ TEST_P(KernelContracts, LongPartsOfAnFp8Cache) {
     problem.query.heads = 16;
     problem.cache.format = KvFormat::kFp8_656;
     expect_long_parts_right(problem, lengths, kOfFp8);
+    problem.query.heads = 32;
+    constexpr const char* kOfMoreRows[] = {"direct", "seesaw"};
+    expect_long_parts_right(problem, lengths, kOfMoreRows);
   }
 }
 TEST_P(KernelContracts, LongPartsOfSeparateKeysAndValues) {

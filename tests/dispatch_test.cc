@@ -126,7 +126,10 @@ TEST(Dispatch, FewRowsOfAnFp8CacheComeDirectly) {
     problem.cache.format = KvFormat::kFp8_656;
     return picked(problem, executor, 132);
   };
-  for (int heads : {1, 16, 17, 128}) EXPECT_EQ(pick(128, heads, 4096), heads <= 16 ? "direct" : "seesaw");
+  for (int heads : {1, 16, 17, 32, 33, 128}) {
+    EXPECT_EQ(pick(128, heads, 4096), heads <= 32 ? "direct" : "seesaw");
+  }
+  for (int tokens : {256, 131072}) EXPECT_EQ(pick(1, 32, tokens), "direct");
   // Few requests by teams, unless these have many blocks of several requests.
   for (int tokens : {1024, 4096, 131072}) EXPECT_EQ(pick(1, 16, tokens), "direct_team8");
   EXPECT_EQ(pick(4, 16, 4096), "direct_team8");

@@ -167,8 +167,8 @@ std::vector<BenchCase> small() {
 /// Dense decode out of an fp8_656 cache.
 std::vector<BenchCase> fp8() {
   std::vector<BenchCase> cases;
-  for (int heads : {16, 64, 128}) cases.push_back(batch_case(128, 1, heads, 4096, "uniform"));
-  cases.push_back(batch_case(1, 1, 16, 131072, "uniform", true));
+  for (int heads : {16, 32, 64, 128}) cases.push_back(batch_case(128, 1, heads, 4096, "uniform"));
+  for (int heads : {16, 32}) cases.push_back(batch_case(1, 1, heads, 131072, "uniform", true));
   for (BenchCase& c : cases) c.problem.cache.format = KvFormat::kFp8_656;
   return cases;
 }
@@ -186,7 +186,8 @@ std::vector<BenchCase> sparse_peers() {
   return {sparse_case(128, 2, 128, 2048, 32768),  sparse_case(128, 1, 128, 2048, 32768),
           sparse_case(128, 2, 64, 2048, 32768),   sparse_case(128, 1, 64, 2048, 32768),
           sparse_case(148, 2, 128, 16384, 32768), sparse_case(2, 2, 128, 2048, 32768, true),
-          sparse_case(128, 1, 16, 2048, 32768),   sparse_case(128, 1, 8, 2048, 32768)};
+          sparse_case(128, 1, 32, 2048, 32768),   sparse_case(128, 1, 16, 2048, 32768),
+          sparse_case(128, 1, 8, 2048, 32768)};
 }
 
 std::vector<BenchCase> sparse_cpu() {

@@ -27,13 +27,16 @@ CaseSpec sparse(int topk, CaseSpec spec) {
 void add_small_fp8_cases(std::vector<CaseSpec>& cases) {
   for (CaseSpec& spec : std::vector<CaseSpec>{
            fp8({.name = "fp8", .query_tokens = 2, .heads = 8, .lengths = {0, 1, 700}, .causal = true}),
+           fp8({.name = "fp8", .query_tokens = 3, .heads = 7, .lengths = {0, 1, 700}, .causal = true}),
            fp8({.name = "fp8", .heads = 80, .page_size = 61, .lengths = {130}, .strided = true}),
            fp8({.name = "fp8 one long of many", .heads = 4, .lengths = one_long_of_many()}),
+           fp8({.name = "fp8 one long of many", .heads = 32, .lengths = one_long_of_many()}),
            fp8({.name = "fp8 one long of many", .heads = 66, .lengths = one_long_of_many()}),
            sparse(96, {.name = "sparse", .heads = 8, .page_size = 61, .sink = true}),
            sparse(130, {.name = "sparse", .query_tokens = 2, .heads = 64, .strided = true}),
            sparse(65, {.name = "sparse", .heads = 128, .topk_lengths = {65, 1, 0, 33}}),
-           sparse(700, {.name = "sparse splits", .heads = 4})}) {
+           sparse(700, {.name = "sparse splits", .heads = 4}),
+           sparse(700, {.name = "sparse splits", .heads = 24})}) {
     cases.push_back(std::move(spec));
   }
 }

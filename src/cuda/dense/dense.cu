@@ -81,6 +81,11 @@ std::string not_latent(const DecodeProblem& problem) {
   return message("the cache is ", to_string(problem.cache.layout), "; a latent one is accepted");
 }
 
+std::string too_many_rows(const DecodeProblem& problem, int most) {
+  return message("s_q * h_q / h_kv is ", problem.rows_per_kv_head(), "; at most ", most,
+                 " query rows a KV head are accepted");
+}
+
 std::string unknown_dimensions(const DecodeProblem& problem) {
   return message("qk_dim/v_dim is ", problem.cache.qk_dim, "/", problem.cache.v_dim,
                  problem.cache.format == KvFormat::kFp8_656 ? "; of an fp8_656 cache 576/512 is accepted"

@@ -65,6 +65,8 @@ const DenseInstance* find_instance(std::initializer_list<std::span<const DenseIn
 
 /// Why a kernel for latent caches does not take another.
 std::string not_latent(const DecodeProblem& problem);
+/// Why a kernel does not take so many query rows a KV head.
+std::string too_many_rows(const DecodeProblem& problem, int most);
 /// Why no kernel of these dimensions is there.
 std::string unknown_dimensions(const DecodeProblem& problem);
 

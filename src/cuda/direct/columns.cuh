@@ -5,24 +5,39 @@
 
 namespace flashlatent::direct {
 
-/// Two of a lane's four columns, of 16 rows: first_of_lane() and the next. Lanes that lie four apart take
-/// different ones, the others have the same.
+/// Lanes exchange halves of their columns until each is left with two: 10 shuffles for 32 rows, 6 for 16, in
+/// place of 24 and 12. Those two are first_of_lane() and the next; where there are more lanes than columns
+/// several have the same.
+template <int kRows>
 __device__ __forceinline__ int first_of_lane(int lane) {
-  return lane / 4 % 2 * 8 + lane % 4 * 2;
+  const int pair = kRows == 32 ? lane / 4 % 2 * 2 + lane / 8 % 2 : lane / 4 % 2;
+  return pair * 8 + lane % 4 * 2;
 }
 
-/// Those two over all tokens, in 6 shuffles instead of 12.
-template <class Combine>
-__device__ __forceinline__ float2 over_tokens(const etap::ColumnValues<16>& values, int lane,
-                                              Combine combine) {
-  const bool upper = lane / 4 % 2 != 0;
-  float x[2];
+/// One exchange, of kCount values, with the lane at a distance of kStep.
+template <int kCount, int kStep, class Combine>
+__device__ __forceinline__ void exchange(float* x, int lane, Combine combine) {
+  const bool upper = lane / kStep % 2 != 0;
+#pragma unroll
+  for (int i = 0; i < kCount / 2; ++i) {
+    const float mine = upper ? x[kCount / 2 + i] : x[i], theirs = upper ? x[i] : x[kCount / 2 + i];
+    x[i] = combine(mine, __shfl_xor_sync(0xffffffff, theirs, kStep));
+  }
+}
+
+/// Those two columns over all tokens.
+template <int kRows, class Combine>
+__device__ __forceinline__ float2 over_tokens(etap::ColumnValues<kRows> values, int lane, Combine combine) {
+  static_assert(kRows == 16 || kRows == 32);
+  float* x = values.value;
+  exchange<kRows / 4, 4>(x, lane, combine);
+  if constexpr (kRows == 32) exchange<4, 8>(x, lane, combine);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const float mine = upper ? values[2 + i] : values[i], theirs = upper ? values[i] : values[2 + i];
-    x[i] = combine(mine, __shfl_xor_sync(0xffffffff, theirs, 4));
 #pragma unroll
-    for (int step = 8; step <= 16; step *= 2) x[i] = combine(x[i], __shfl_xor_sync(0xffffffff, x[i], step));
+    for (int step = kRows / 2; step <= 16; step *= 2) {
+      x[i] = combine(x[i], __shfl_xor_sync(0xffffffff, x[i], step));
+    }
   }
   return make_float2(x[0], x[1]);
 }

@@ -11,16 +11,19 @@ namespace flashlatent::direct {
 
 /// kTeam_: CTAs of a cluster that share a segment's blocks.
 /// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh).
-template <int kTeam_ = 1, bool kMerges_ = false>
+/// kRows_: query rows a tile, wgmma's N: 16 or 32.
+template <int kTeam_ = 1, bool kMerges_ = false, int kRows_ = 16>
 struct Config {
   using Element = __nv_bfloat16;
   static constexpr int kTeam = kTeam_;
   static constexpr bool kMerges = kMerges_;
   static_assert(!kMerges || kTeam == 1);
-  static constexpr int kRows = 16;  // query rows a tile, wgmma's N
-  // Those that compute: each scores a block in turn, and has a part of the output of all. Two take 0.122 ms
-  // where four take 0.111 (dense, b 128, 16 heads, 4,096 tokens).
-  static constexpr int kWarpgroups = 4;
+  static constexpr int kRows = kRows_;
+  static_assert(kRows == 16 || (kRows == 32 && kTeam == 1));
+  // Those that compute: each scores a block in turn, and has a part of the output of all. With 16 rows two
+  // take 0.122 ms where four take 0.111 (dense, b 128, 4,096 tokens); with 32 rows two take 0.132, and four,
+  // which spill, 0.146.
+  static constexpr int kWarpgroups = kRows == 16 ? 4 : 2;
   static constexpr int kVDim = fp8_656::kLatentDim;
   static constexpr int kPartDim = kVDim / kWarpgroups;
   static constexpr int kPartChunks = kPartDim / 64;  // products with M = 64
@@ -33,9 +36,9 @@ struct Config {
 
   static constexpr int kComputeThreads = kWarpgroups * 128;
   static constexpr int kThreads = kComputeThreads + 128;
-  static constexpr int kLaunchRegisters = 96;  // what a launch gets
-  static constexpr int kLoaderRegisters = 32;
-  static constexpr int kComputeRegisters = 112;
+  static constexpr int kLaunchRegisters = kWarpgroups == 4 ? 96 : 168;  // what a launch gets
+  static constexpr int kLoaderRegisters = kWarpgroups == 4 ? 32 : 40;
+  static constexpr int kComputeRegisters = kWarpgroups == 4 ? 112 : 232;
   static_assert(kWarpgroups * kComputeRegisters + kLoaderRegisters == (kWarpgroups + 1) * kLaunchRegisters);
 
   static constexpr int kBlockBytes = 64 * fp8_656::kTokenBytes;

@@ -20,9 +20,9 @@ Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor
   return cuda::launch(kernel<Config>, shape, executor, launch.args);
 }
 
-template <int kTeam = 1, bool kMerges = false>
+template <int kTeam = 1, bool kMerges = false, int kRows = 16>
 constexpr Instances instances() {
-  using Config = Config<kTeam, kMerges>;
+  using Config = Config<kTeam, kMerges, kRows>;
   return {{{{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, Config::kRows, cuda::Loading::kFp8, 1, kTeam,
              kMerges},
             launch_instance<Config>}}};

@@ -6,16 +6,24 @@ namespace flashlatent::cuda {
 
 namespace {
 
-// A tile of 64 rows is slower than the 64-row kernel's.
-constexpr int kRows = 16;
-// Nanoseconds. Against etap a call takes 3 us longer and a block 0.67 less: more than four blocks a part pay.
-constexpr schedule::CostModel kCost = {
-    .per_block = 1700, .per_split = 4000, .per_call = 5000, .per_merge = 7500};
+// Costs in nanoseconds. Against etap a call takes 3 us longer and a block 0.67 less: more than four blocks a
+// part pay.
+constexpr DenseShape kShape = {
+    .tile_rows = 16, .cost = {.per_block = 1700, .per_split = 4000, .per_call = 5000, .per_merge = 7500}};
+constexpr DenseShape kShape32 = {
+    .tile_rows = 32, .cost = {.per_block = 2000, .per_split = 4500, .per_call = 5000, .per_merge = 7500}};
+// By two tiles of 32 rows 64 would take longer than by the 64-row kernel.
+constexpr int kMostRows = kShape32.tile_rows;
+
+const DenseShape& shape_of(const DecodeProblem& problem) {
+  return problem.rows_per_kv_head() <= kShape.tile_rows ? kShape : kShape32;
+}
 
 const DenseInstance* find(const DecodeProblem& problem, Loading loading, bool merges = false) {
   const auto& cache = problem.cache;
-  return find_instance({direct::kInstances, direct::kMerging},
-                       {cache.dtype, cache.qk_dim, cache.v_dim, kRows, loading, 1, 1, merges});
+  return find_instance(
+      {direct::kInstances, direct::kMerging, direct::kInstances32, direct::kMerging32},
+      {cache.dtype, cache.qk_dim, cache.v_dim, shape_of(problem).tile_rows, loading, 1, 1, merges});
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
@@ -23,16 +31,13 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   if (problem.cache.format != KvFormat::kFp8_656) {
     return message("the cache is of ", to_string(problem.cache.dtype), "; fp8_656 is accepted");
   }
-  if (problem.rows_per_kv_head() > kRows) {
-    return message("s_q * h_q / h_kv is ", problem.rows_per_kv_head(), "; at most ", kRows,
-                   " query rows a KV head are accepted");
-  }
+  if (problem.rows_per_kv_head() > kMostRows) return too_many_rows(problem, kMostRows);
   if (find(problem, loading_of(problem)) == nullptr) return unknown_dimensions(problem);
   return std::nullopt;
 }
 
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
-  return dense_geometry(problem, workers, {.tile_rows = kRows, .cost = kCost});
+  return dense_geometry(problem, workers, shape_of(problem));
 }
 
 Status launch(const DecodeCall& call) {
@@ -46,7 +51,7 @@ Status launch(const DecodeCall& call) {
 const DecodeKernel kDirectKernel = {
     .name = "direct",
     .backend = Backend::kCuda,
-    .takes = "fp8_656 caches, dense and sparse, up to 16 query rows a KV head, any page size",
+    .takes = "fp8_656 caches, dense and sparse, up to 32 query rows a KV head, any page size",
     .declines = declines,
     .geometry = geometry,
     .workspace_bytes = decode_workspace_bytes,

@@ -31,6 +31,7 @@ const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (std::optional<std::string> reason = kDirectKernel.declines(problem)) return reason;
+  if (problem.rows_per_kv_head() > kShape.tile_rows) return too_many_rows(problem, kShape.tile_rows);
   if (problem.options.batch_invariant) return not_invariant();
   return std::nullopt;
 }

@@ -5,8 +5,8 @@
 //   S^T = K Q^T        64 tokens x kRows, by the warpgroup whose block it is
 //   O^T += V^T P^T     its part of d_v x kRows, by each warpgroup for all blocks
 //
-// Four warpgroups take a segment's blocks in turn for S and P, and have a part of the output each, for which
-// they need everybody's P. As if there were two:
+// Warpgroups, four of them with 16 rows and two with 32, take a segment's blocks in turn for S and P, and
+// have a part of the output each, for which they need everybody's P. Of two:
 //
 //   warpgroup 0                                 warpgroup 1
 //   S0, P0                         --P0,max-->  S1
@@ -272,7 +272,7 @@ class Warpgroup {
       max[i] = fmaxf(s_[at] + log2_of(low), s_[at + 2] + log2_of(high));
     }
     put(shared_.warp_max[me_][thread() / 32],
-        over_tokens(max, thread() % 32, [](float a, float b) { return fmaxf(a, b); }));
+        over_tokens<kRows>(max, thread() % 32, [](float a, float b) { return fmaxf(a, b); }));
     ptx::wait(shared_.had_p[me_], parity_of(me_) ^ 1);
     meet_alone();
     if (thread() < 32) settle_base(thread() % kRows, block == 0);
@@ -281,7 +281,7 @@ class Warpgroup {
       shrink_sum(me_);
     Columns sum = {};
     etap::exponentials<kRows>(s_, 1.0F, columns_of(shared_.base[me_]), sum);
-    const float2 of_warp = over_tokens(sum, thread() % 32, [](float a, float b) { return a + b; });
+    const float2 of_warp = over_tokens<kRows>(sum, thread() % 32, [](float a, float b) { return a + b; });
     sum_ = make_float2(sum_.x + of_warp.x, sum_.y + of_warp.y);
 #pragma unroll
     for (int i = 0; i < kRows / 2; ++i) s_[i] *= power_of_two(i % 4 < 2 ? low : high) * Config::kLargestP;
@@ -323,7 +323,8 @@ class Warpgroup {
     return shared_.shrinks[b] != 0;
   }
   __device__ __forceinline__ void shrink_sum(int b) {
-    const float2 factor = *reinterpret_cast<const float2*>(&shared_.factor[b][first_of_lane(thread() % 32)]);
+    const float2 factor =
+        *reinterpret_cast<const float2*>(&shared_.factor[b][first_of_lane<kRows>(thread() % 32)]);
     sum_ = make_float2(sum_.x * factor.x, sum_.y * factor.y);
   }
 
@@ -430,7 +431,7 @@ class Warpgroup {
   }
   /// The two columns that over_tokens() leaves to this lane.
   __device__ __forceinline__ void put(float (&row)[kRows], float2 values) const {
-    *reinterpret_cast<float2*>(&row[first_of_lane(thread() % 32)]) = values;
+    *reinterpret_cast<float2*>(&row[first_of_lane<kRows>(thread() % 32)]) = values;
   }
 
   __device__ __forceinline__ void publish_sum() {

@@ -37,10 +37,7 @@ const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
-  if (problem.rows_per_kv_head() > kMostRows) {
-    return message("s_q * h_q / h_kv is ", problem.rows_per_kv_head(), "; at most ", kMostRows,
-                   " query rows a KV head are accepted");
-  }
+  if (problem.rows_per_kv_head() > kMostRows) return too_many_rows(problem, kMostRows);
   if (find(problem, loading_of(problem)) == nullptr) return unknown_dimensions(problem);
   return std::nullopt;
 }

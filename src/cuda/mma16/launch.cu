@@ -23,10 +23,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
   if (problem.cache.format != KvFormat::kPlain)
     return message("the cache is fp8_656; a plain one is accepted");
-  if (problem.rows_per_kv_head() > mma16::kRows) {
-    return message("s_q * h_q / h_kv is ", problem.rows_per_kv_head(), "; at most ", mma16::kRows,
-                   " query rows a KV head are accepted");
-  }
+  if (problem.rows_per_kv_head() > mma16::kRows) return too_many_rows(problem, mma16::kRows);
   if (find(problem, loading_of(problem)) == nullptr) return unknown_dimensions(problem);
   return std::nullopt;
 }

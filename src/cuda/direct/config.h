@@ -20,10 +20,8 @@ struct Config {
   static_assert(!kMerges || kTeam == 1);
   static constexpr int kRows = kRows_;
   static_assert(kRows == 16 || (kRows == 32 && kTeam == 1));
-  // Those that compute: each scores a block in turn, and has a part of the output of all. With 16 rows two
-  // take 0.122 ms where four take 0.111 (dense, b 128, 4,096 tokens); with 32 rows two take 0.132, and four,
-  // which spill, 0.146.
-  static constexpr int kWarpgroups = kRows == 16 ? 4 : 2;
+  // Those that compute: each scores a block in turn, and has a part of the output of all.
+  static constexpr int kWarpgroups = kTeam == 1 ? 2 : 4;
   static constexpr int kVDim = fp8_656::kLatentDim;
   static constexpr int kPartDim = kVDim / kWarpgroups;
   static constexpr int kPartChunks = kPartDim / 64;  // products with M = 64

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "cuda/direct/loader.cuh"
+#include "cuda/direct/pair.cuh"
 #include "cuda/direct/team.cuh"
-#include "cuda/direct/warpgroup.cuh"
 #include "cuda/parts/kv_loader.cuh"
 #include "cuda/parts/merge_step.cuh"
 
@@ -19,7 +19,7 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const part
   if constexpr (Config::kMerges) {
     if (threadIdx.x >= Config::kComputeThreads - 32) MergeStep<Config>::begin(args, shared.merge);
   }
-  Warpgroup<Config> warpgroup(shared, args);
+  PairedWarpgroup<Config> warpgroup(shared, args);
   for (parts::WorkPosition position(shared.work); !position.get().is_end(); position.next()) {
     const parts::Work& work = position.get();
     warpgroup.prepare(work.tile);

@@ -5,8 +5,8 @@
 //   S^T = K Q^T        64 tokens x kRows, by the warpgroup whose block it is
 //   O^T += V^T P^T     its part of d_v x kRows, by each warpgroup for all blocks
 //
-// Warpgroups, four of them with 16 rows and two with 32, take a segment's blocks in turn for S and P, and
-// have a part of the output each, for which they need everybody's P. Of two:
+// Warpgroups, four in a team's CTA and two in one alone (pair.cuh), take a segment's blocks in turn for S and
+// P, and have a part of the output each, for which they need everybody's P. Of four, as if there were two:
 //
 //   warpgroup 0                                 warpgroup 1
 //   S0, P0                         --P0,max-->  S1
@@ -14,8 +14,8 @@
 //   O_l += V1_l P1                 <--P1,max--  O_r += V0_r P0, V1_r P1
 //
 // Barriers: full and empty of a block's slot (four loading warps and their bytes; all computing warps, that
-// have read it). has_p[b] (128) and had_p[b] (the other warpgroups' warps) of P, statistics and ratios of
-// warpgroup b's blocks: who writes the next has waited for its own products itself.
+// have read it). has_p[b] (128) and, of four warpgroups, had_p[b] (the others' warps) of P, statistics and
+// ratios of warpgroup b's blocks: who writes the next has waited for its own products itself.
 #pragma once
 
 #include "cuda/direct/columns.cuh"
@@ -99,16 +99,17 @@ class Warpgroup {
  protected:
   static constexpr int kRows = Config::kRows;
   static constexpr int kWarpgroups = Config::kWarpgroups;
+  static constexpr bool kIsPair = kWarpgroups == 2;
   static constexpr int kColumns = kRows / 4;  // of S^T and O^T, a thread's
   using Columns = etap::ColumnValues<kRows>;
   struct OutputRows {
     __nv_bfloat16* of_column[kColumns];  // null: no such row
   };
 
-  /// Of this warpgroup. Whatever is made of it is made anew: registers are short.
+  /// Of this warpgroup. Where registers are short whatever is made of it is made anew.
   __device__ __forceinline__ static int thread() {
     int thread = threadIdx.x % 128;
-    asm volatile("" : "+r"(thread));
+    if constexpr (!kIsPair || kRows > 16) asm volatile("" : "+r"(thread));
     return thread;
   }
   __device__ __forceinline__ static parts::Fragment fragment() {
@@ -201,15 +202,20 @@ class Warpgroup {
         ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0));
     float sums[2][kRows / 2];  // of two groups at a time
     Operands a[2];
-    take_rope(a[1], KeyBytes::at(row + fp8_656::kRopeOffset), KeyBytes::at(row + fp8_656::kRopeOffset + 16));
+    const KeyBytes rope = KeyBytes::at(row + fp8_656::kRopeOffset),
+                   more_rope = KeyBytes::at(row + fp8_656::kRopeOffset + 16);
+    finish_products();
+    take_rope(a[1], rope, more_rope);
     ptx::wgmma_fence();
     multiply<__nv_bfloat16, kRows>(s_, a[1], q + 8 * kTileStep, false);
     ptx::wgmma_commit();
+    KeyBytes bytes = KeyBytes::at(row);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const KeyBytes bytes = KeyBytes::at(row + key_offset(i));
+      if (!kIsPair && i >= 1) bytes = KeyBytes::at(row + key_offset(i));
       if (i >= 1) ptx::wgmma_wait<1>();
       widen_keys(a[i % 2], bytes);
+      if (kIsPair && i + 1 < 8) bytes = KeyBytes::at(row + key_offset(i + 1));  // registers are there
       if (i == 4) add_groups(sums, low, 0);
       ptx::wgmma_fence();
       multiply<__half, kRows>(sums[i / 2 % 2], a[i % 2], q + i * kTileStep, i % 2 == 1);
@@ -303,14 +309,18 @@ class Warpgroup {
   /// By a warp. Row n's base after this block, from the one after the block before.
   __device__ __forceinline__ void settle_base(int n, bool is_first) {
     const float before = is_first ? -INFINITY : shared_.base[(me_ + kWarpgroups - 1) % kWarpgroups][n];
-    const auto& of_warp = shared_.warp_max[me_];
-    const float max = fmaxf(fmaxf(of_warp[0][n], of_warp[1][n]), fmaxf(of_warp[2][n], of_warp[3][n]));
-    const float base = parts::settle_base(before, max, Config::kSlack);
+    const float base = parts::settle_base(before, block_max(n), Config::kSlack);
     const float factor = before == -INFINITY ? 1.0F : parts::exp2_fast(before - base);
     const bool shrinks = __any_sync(0xffffffff, factor != 1.0F && n < tile().rows);
     if (thread() == 0) shared_.shrinks[me_] = shrinks;
     shared_.base[me_][n] = base;
     shared_.factor[me_][n] = factor;
+  }
+
+  /// Row n's largest score of this warpgroup's block.
+  __device__ __forceinline__ float block_max(int n) const {
+    const auto& of_warp = shared_.warp_max[me_];
+    return fmaxf(fmaxf(of_warp[0][n], of_warp[1][n]), fmaxf(of_warp[2][n], of_warp[3][n]));
   }
 
   /// P of warpgroup b's block is there: what is summed so far shrinks to its base.
@@ -331,8 +341,10 @@ class Warpgroup {
   /// o_ += V^T P^T, this part of a block's, which is at place_.
   __device__ __forceinline__ void add_product(int block) {
     const int b = block % kWarpgroups;
-    if (shrinks(b)) [[unlikely]]
+    if (shrinks(b)) [[unlikely]] {
+      finish_products();
       rescale(columns_of(shared_.factor[b]));
+    }
     const int slot = place_.slot();
     const int start = begin_ + block * 64;
     if (least_limit_ < start + 64 && args_.causal) [[unlikely]]
@@ -349,6 +361,7 @@ class Warpgroup {
 #pragma unroll
     for (int i = 0; i < Config::kPartChunks; ++i) {
       if (i % 2 == 0) load_ratios(ratio, shared_.ratio[b][me_ * Config::kPartGroups + i / 2]);
+      if (i == 0) finish_products();
       if (i >= 2) ptx::wgmma_wait<1>();
       widen_values(a[i % 2], bytes, ratio);
       if (i + 1 < Config::kPartChunks) bytes = ValueBytes::at(row + (i + 1) * 64);
@@ -357,10 +370,19 @@ class Warpgroup {
       ptx::wgmma_commit();
     }
     release(slot);
+    if constexpr (!kIsPair) {
+      wait_for_products();
+      if (b != me_) arrive_as_warp(shared_.had_p[b]);
+    }
+  }
+  __device__ __forceinline__ void wait_for_products() {
     ptx::wgmma_wait<0>();
 #pragma unroll
     for (auto& chunk : o_) ptx::pin_registers(chunk);
-    if (b != me_) arrive_as_warp(shared_.had_p[b]);
+  }
+  /// Of a pair a block's are under way until somebody needs them, or their operands' registers.
+  __device__ __forceinline__ void finish_products() {
+    if constexpr (kIsPair) wait_for_products();
   }
 
   /// Pairs of tokens 8 i + lane % 4 * 2 + {0, 1}.
@@ -444,7 +466,7 @@ class Warpgroup {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < kWarpgroups * 4; ++i) sum += shared_.warp_sum[i / 4][i % 4][n];
-    return {blocks == 0 ? -INFINITY : shared_.base[(blocks - 1) % kWarpgroups][n], sum};
+    return {blocks == 0 ? -INFINITY : shared_.base[kIsPair ? 0 : (blocks - 1) % kWarpgroups][n], sum};
   }
 
   /// By what row n's sums are multiplied in the end; writes its lse.

@@ -109,6 +109,18 @@ __device__ __forceinline__ void named_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/// The same. Is `mine` true of any of them?
+__device__ __forceinline__ bool named_any(int id, int threads, bool mine) {
+  std::uint32_t any;
+  asm volatile(
+      "{\n.reg .pred p, q;\nsetp.ne.u32 p, %3, 0;\nbarrier.cta.red.or.pred q, %1, %2, p;\n"
+      "selp.u32 %0, 1, 0, q;\n}"
+      : "=r"(any)
+      : "r"(id), "r"(threads), "r"(static_cast<std::uint32_t>(mine))
+      : "memory");
+  return any != 0;
+}
+
 /// What this thread stored to shared memory by ordinary stores becomes visible to wgmma and bulk copies.
 __device__ __forceinline__ void fence_for_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

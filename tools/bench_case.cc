@@ -209,7 +209,7 @@ constexpr BenchSuite kDenseSuites[] = {
 };
 
 constexpr BenchSuite kSparseSuites[] = {
-    {"peers", "FlashMLA's rows and 8 and 16 heads: topk 2,048 and 16,384 of 32,768 tokens", sparse_peers},
+    {"peers", "FlashMLA's rows and 8, 16 and 32 heads: topk 2,048 and 16,384 of 32,768 tokens", sparse_peers},
     {"cpu", "seconds on a processor", sparse_cpu},
     {"small", "a handful of tiny shapes", sparse_small},
 };

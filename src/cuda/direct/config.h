@@ -21,7 +21,7 @@ struct Config {
   static constexpr int kRows = kRows_;
   static_assert(kRows == 16 || (kRows == 32 && kTeam == 1));
   // Those that compute: each scores a block in turn, and has a part of the output of all.
-  static constexpr int kWarpgroups = kTeam == 1 ? 2 : 4;
+  static constexpr int kWarpgroups = 2;
   static constexpr int kVDim = fp8_656::kLatentDim;
   static constexpr int kPartDim = kVDim / kWarpgroups;
   static constexpr int kPartChunks = kPartDim / 64;  // products with M = 64
@@ -34,18 +34,18 @@ struct Config {
 
   static constexpr int kComputeThreads = kWarpgroups * 128;
   static constexpr int kThreads = kComputeThreads + 128;
-  static constexpr int kLaunchRegisters = kWarpgroups == 4 ? 96 : 168;  // what a launch gets
-  static constexpr int kLoaderRegisters = kWarpgroups == 4 ? 32 : 40;
-  static constexpr int kComputeRegisters = kWarpgroups == 4 ? 112 : 232;
+  static constexpr int kLaunchRegisters = 168;  // what a launch gets
+  static constexpr int kLoaderRegisters = 40;
+  static constexpr int kComputeRegisters = 232;
   static_assert(kWarpgroups * kComputeRegisters + kLoaderRegisters == (kWarpgroups + 1) * kLaunchRegisters);
 
   static constexpr int kBlockBytes = 64 * fp8_656::kTokenBytes;
   static constexpr int kTileBytes = kRows * 128;  // 64 columns of Q, or 64 tokens of P
   static constexpr int kQueryTiles = kVDim / 64 + 1;
 
-  // In a team the output's units are a warpgroup's 128 columns of one of a thread's four rows. What an owner
+  // In a team the output's units are 128 columns of one of a thread's four rows. What an owner
   // has of them itself it receives where P was: there is room for seven others' (28 KB) and not for eight.
-  static constexpr int kUnits = kWarpgroups * 4;
+  static constexpr int kUnits = kVDim / 128 * 4;
   static constexpr int kOwnedUnits = kUnits / kTeam;
   static constexpr int kOwners = kTeam;
   static constexpr int kUnitBytes = 128 * 16;
@@ -55,7 +55,7 @@ struct Config {
     return unit % 4 / 2 * 8 + unit % 2 + thread % 4 * 2;
   }
   __host__ __device__ static constexpr int unit_column(int unit, int thread) {
-    return unit / 4 * kPartDim + thread / 32 * 16 + thread % 32 / 4 * 2;
+    return unit / 4 * 128 + thread / 32 * 16 + thread % 32 / 4 * 2;
   }
 
   static constexpr int kReservedBytes = 9 * 1024;  // statistics, barriers

@@ -1,10 +1,10 @@
-// Decode from an fp8_656 cache, dense and sparse: a warpgroup loads, four compute (warpgroup.cuh), each CTA
+// Decode from an fp8_656 cache, dense and sparse: a warpgroup loads, two compute (warpgroup.cuh), each CTA
 // by itself or in a team.
 #pragma once
 
 #include "cuda/direct/loader.cuh"
-#include "cuda/direct/pair.cuh"
 #include "cuda/direct/team.cuh"
+#include "cuda/direct/warpgroup.cuh"
 #include "cuda/parts/kv_loader.cuh"
 #include "cuda/parts/merge_step.cuh"
 
@@ -19,7 +19,7 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const part
   if constexpr (Config::kMerges) {
     if (threadIdx.x >= Config::kComputeThreads - 32) MergeStep<Config>::begin(args, shared.merge);
   }
-  PairedWarpgroup<Config> warpgroup(shared, args);
+  Warpgroup<Config> warpgroup(shared, args);
   for (parts::WorkPosition position(shared.work); !position.get().is_end(); position.next()) {
     const parts::Work& work = position.get();
     warpgroup.prepare(work.tile);
@@ -59,7 +59,6 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     ptx::init(shared.meeting, Config::kComputeThreads);
     for (int i = 0; i < Config::kWarpgroups; ++i) {
       ptx::init(shared.has_p[i], 128);
-      ptx::init(shared.had_p[i], (Config::kWarpgroups - 1) * 4);
     }
     for (int i = 0; i < Config::kSlots; ++i) {
       ptx::init(shared.full[i], 4);

@@ -41,7 +41,8 @@ struct alignas(1024) SharedMemory {
   std::uint8_t blocks[Config::kSlots][Config::kBlockBytes];        // tokens as they are in the cache
   std::uint16_t ratio[Config::kWarpgroups][fp8_656::kGroups][64];  // units.cuh
   float warp_max[Config::kWarpgroups][4][Config::kRows];
-  float base[Config::kWarpgroups][Config::kRows];    // after each warpgroup's block
+  float base[Config::kRows];                         // -inf: there is none yet
+  float finite_base[Config::kRows];                  // what scores are taken relative to
   float factor[Config::kWarpgroups][Config::kRows];  // by which sums and outputs shrink for it
   int shrinks[Config::kWarpgroups];                  // does any row?
   float warp_sum[Config::kWarpgroups][4][Config::kRows];
@@ -54,9 +55,8 @@ struct alignas(1024) SharedMemory {
   int query_max[Config::kWarpgroups * 4];   // of each warp
   std::uint64_t live[Config::kSlots];       // which tokens of a block count
   ptx::Barrier full[Config::kSlots], empty[Config::kSlots];
-  // P and what goes with it is there; the other warpgroups have used it.
-  ptx::Barrier has_p[Config::kWarpgroups], had_p[Config::kWarpgroups];
-  ptx::Barrier meeting;  // of all warpgroups
+  ptx::Barrier has_p[Config::kWarpgroups];  // P and what goes with it is there
+  ptx::Barrier meeting;                     // of all warpgroups
   parts::WorkQueueOf<std::conditional_t<(Config::kTeam > 1), TeamWork, parts::Work>> work;
   std::conditional_t<(Config::kTeam > 1), TeamMemory<Config>, NoTeam> team;
   std::conditional_t<Config::kMerges, parts::MergeBegun, NoMerge> merge;

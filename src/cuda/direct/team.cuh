@@ -43,10 +43,10 @@ class TeamWarpgroup : public Warpgroup<Config> {
   __device__ __forceinline__ void send(const Exchange& exchange) const {
     exchange.send_statistics([&](int n) { return this->statistics(n); });
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int at = i / 2 * 4 + i % 2;
-      exchange.route(me_ * 4 + i, this->thread())
-          .send(0, make_float4(o_[0][at], o_[0][at + 2], o_[1][at], o_[1][at + 2]));
+    for (int i = 0; i < Config::kUnits / 2; ++i) {
+      const int at = i % 4 / 2 * 4 + i % 2, chunk = i / 4 * 2;
+      exchange.route(me_ * (Config::kUnits / 2) + i, this->thread())
+          .send(0, make_float4(o_[chunk][at], o_[chunk][at + 2], o_[chunk + 1][at], o_[chunk + 1][at + 2]));
     }
   }
 };

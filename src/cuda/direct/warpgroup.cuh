@@ -5,17 +5,19 @@
 //   S^T = K Q^T        64 tokens x kRows, by the warpgroup whose block it is
 //   O^T += V^T P^T     its part of d_v x kRows, by each warpgroup for all blocks
 //
-// Warpgroups, four in a team's CTA and two in one alone (pair.cuh), take a segment's blocks in turn for S and
-// P, and have a part of the output each, for which they need everybody's P. Of four, as if there were two:
+// Two warpgroups, of the even and of the odd blocks of a segment, make S and P of theirs, and have a half of
+// the output's columns each, for which they need both's P.
 //
-//   warpgroup 0                                 warpgroup 1
-//   S0, P0                         --P0,max-->  S1
-//   O_l += V0_l P0                              P1
-//   O_l += V1_l P1                 <--P1,max--  O_r += V0_r P0, V1_r P1
+//   even    S0       P0  O_l += V0^T P0    S2  O_l += V1^T P1    P2  O_l += V2^T P2    S4 ...
+//   odd     S1       O_r += V0^T P0    P1  O_r += V1^T P1    S3  O_r += V2^T P2    P3 ...
+//
+// The base that a row's probabilities are relative to is seldom moved, and so not looked for: they are made
+// with the one that there is, and again if any comes out too large. What that takes is the largest of a
+// thread's own, and one vote.
 //
 // Barriers: full and empty of a block's slot (four loading warps and their bytes; all computing warps, that
-// have read it). has_p[b] (128) and, of four warpgroups, had_p[b] (the others' warps) of P, statistics and
-// ratios of warpgroup b's blocks: who writes the next has waited for its own products itself.
+// have read it). has_p[b] (128) of P, statistics and ratios of warpgroup b's blocks: who writes the next has
+// waited for the other's next, which has used this one before.
 #pragma once
 
 #include "cuda/direct/columns.cuh"
@@ -37,7 +39,10 @@ class Warpgroup {
 
   /// What takes divisions, once a row and segment.
   __device__ __forceinline__ void prepare(const parts::RowTile& tile) {
-    if (threadIdx.x < kRows) locate_row(tile, threadIdx.x);
+    if (threadIdx.x >= kRows) return;
+    shared_.base[threadIdx.x] = -INFINITY;
+    shared_.finite_base[threadIdx.x] = kNoBase;
+    locate_row(tile, threadIdx.x);
   }
   /// Q of that tile.
   __device__ __forceinline__ void begin(bool has_blocks) {
@@ -51,29 +56,24 @@ class Warpgroup {
     const int blocks = work.blocks();
     start();
     begin_ = work.segment.block_begin * 64;
-    if (me_ < blocks) score(place_.ahead(me_));
-    int added = 0;
 #pragma unroll 1
-    for (int block = 0; block < blocks; ++block) {
-      const int owner = block % kWarpgroups;
-      if (owner == me_) {
-        softmax(block, place_.ahead(block - added).slot());
-      } else {
-        take_over(owner);
-      }
-      parities_ ^= 1U << owner;
-      // Its own P comes first where the next is for many to wait for.
-      if ((block + 1) % kWarpgroups == me_ && block + 1 < blocks) continue;
+    for (int mine = me_;; mine += 2) {
+      const bool has_one = mine < blocks;
+      if (has_one) score(place_.ahead(mine > 0));
 #pragma unroll 1
-      for (; added <= block; ++added) {
-        add_product(added);
+      for (int block = mine - 1; block <= mine; ++block) {  // the other's, and its own
+        if (block < 0 || block >= blocks) continue;
+        if (block == mine) {
+          softmax(block);
+        } else {
+          take_over();
+        }
+        add_product(block);
         place_.next();
       }
-      // Late enough for it to be there, early enough for nobody to wait for its scores.
-      if ((block + 2) % kWarpgroups == me_ && block + 2 < blocks && block + 2 >= kWarpgroups) {
-        score(place_.ahead(1));
-      }
+      if (!has_one) break;
     }
+    finish_products();
   }
 
   /// Writes the segment's result.
@@ -98,10 +98,13 @@ class Warpgroup {
 
  protected:
   static constexpr int kRows = Config::kRows;
-  static constexpr int kWarpgroups = Config::kWarpgroups;
-  static constexpr bool kIsPair = kWarpgroups == 2;
+  static constexpr float kNoBase = -3e38F;    // any finite score exceeds it
   static constexpr int kColumns = kRows / 4;  // of S^T and O^T, a thread's
   using Columns = etap::ColumnValues<kRows>;
+  /// Of two tokens that a thread has: the exponents of their units.
+  struct Units {
+    std::uint32_t low, high;
+  };
   struct OutputRows {
     __nv_bfloat16* of_column[kColumns];  // null: no such row
   };
@@ -109,7 +112,7 @@ class Warpgroup {
   /// Of this warpgroup. Where registers are short whatever is made of it is made anew.
   __device__ __forceinline__ static int thread() {
     int thread = threadIdx.x % 128;
-    if constexpr (!kIsPair || kRows > 16) asm volatile("" : "+r"(thread));
+    if constexpr (kRows > 16) asm volatile("" : "+r"(thread));
     return thread;
   }
   __device__ __forceinline__ static parts::Fragment fragment() {
@@ -128,7 +131,7 @@ class Warpgroup {
 #pragma unroll
       for (float& x : chunk) x = 0;
     }
-    sum_ = make_float2(0, 0);
+    sums_ = {};
     least_limit_ = limit(0);
   }
 
@@ -212,10 +215,9 @@ class Warpgroup {
     KeyBytes bytes = KeyBytes::at(row);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      if (!kIsPair && i >= 1) bytes = KeyBytes::at(row + key_offset(i));
       if (i >= 1) ptx::wgmma_wait<1>();
       widen_keys(a[i % 2], bytes);
-      if (kIsPair && i + 1 < 8) bytes = KeyBytes::at(row + key_offset(i + 1));  // registers are there
+      if (i + 1 < 8) bytes = KeyBytes::at(row + key_offset(i + 1));
       if (i == 4) add_groups(sums, low, 0);
       ptx::wgmma_fence();
       multiply<__half, kRows>(sums[i / 2 % 2], a[i % 2], q + i * kTileStep, i % 2 == 1);
@@ -261,42 +263,43 @@ class Warpgroup {
     return live & ~parts::low_tokens(least_limit_ - start);
   }
 
-  /// From scores to P in shared memory, times the tokens' units. The base is the maximum of scores and units
-  /// together, so that no P is above kLargestP.
-  __device__ __forceinline__ void softmax(int block, int slot) {
+  /// From scores to P in shared memory, times the tokens' units. Nobody reads what is overwritten: the other
+  /// warpgroup, whose P of the block before is there, has used this one's P before that.
+  __device__ __forceinline__ void softmax(int block) {
     const int start = begin_ + block * 64;
-    const std::uint32_t token = block_address(slot) + fragment().row * fp8_656::kTokenBytes;
-    const std::uint32_t low = unit_exponent(token);
-    const std::uint32_t high = unit_exponent(token + 8 * fp8_656::kTokenBytes);
+    const std::uint32_t token = block_address(place_.slot()) + fragment().row * fp8_656::kTokenBytes;
+    const Units units = {unit_exponent(token), unit_exponent(token + 8 * fp8_656::kTokenBytes)};
     if (live_ != parts::kAllLive || partial_tokens(live_, start) != 0) [[unlikely]] {
       etap::mask_columns<kRows>(s_, live_, fragment(), [&](int n) { return limit(n) - start; });
     }
-    Columns max;
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      const int at = i / 2 * 4 + i % 2;
-      max[i] = fmaxf(s_[at] + log2_of(low), s_[at + 2] + log2_of(high));
-    }
-    put(shared_.warp_max[me_][thread() / 32],
-        over_tokens<kRows>(max, thread() % 32, [](float a, float b) { return fmaxf(a, b); }));
-    ptx::wait(shared_.had_p[me_], parity_of(me_) ^ 1);
-    meet_alone();
-    if (thread() < 32) settle_base(thread() % kRows, block == 0);
-    meet_alone();
-    if (shrinks(me_)) [[unlikely]]
-      shrink_sum(me_);
-    Columns sum = {};
-    etap::exponentials<kRows>(s_, 1.0F, columns_of(shared_.base[me_]), sum);
-    const float2 of_warp = over_tokens<kRows>(sum, thread() % 32, [](float a, float b) { return a + b; });
-    sum_ = make_float2(sum_.x + of_warp.x, sum_.y + of_warp.y);
-#pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) s_[i] *= power_of_two(i % 4 < 2 ? low : high) * Config::kLargestP;
-    etap::store_probabilities<__half, kRows>(ptx::shared_address(shared_.p[me_]), s_, thread());
-    store_ratios(token, low, fragment().row);
-    store_ratios(token + 8 * fp8_656::kTokenBytes, high, fragment().row + 8);
-    ptx::fence_for_async_proxy();
+    store_ratios(token, units.low, fragment().row);
+    store_ratios(token + 8 * fp8_656::kTokenBytes, units.high, fragment().row + 8);
+    if (thread() == 0) shared_.shrinks[me_] = 0;
+    Columns sums;
+    const bool exceeds = take_exponentials(units, sums);
+    if (ptx::named_any(kAlone + me_, 128, exceeds)) [[unlikely]]
+      rebase(units, sums);
+    finish_products();  // with the other's P: it may make its next one
     ptx::arrive(shared_.has_p[me_]);
-    meet_alone();  // all of P is there
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) sums_[i] += sums[i];
+  }
+
+  /// The other's P is there: what is summed so far shrinks to its base.
+  __device__ __forceinline__ void take_over() {
+    const int other = me_ ^ 1;
+    ptx::wait(shared_.has_p[other], parity_of(other));
+    parities_ ^= 1U << other;
+    if (shrinks(other)) [[unlikely]]
+      shrink_sums(other);
+  }
+  __device__ __forceinline__ bool shrinks(int b) const {
+    return shared_.shrinks[b] != 0;
+  }
+  __device__ __forceinline__ void shrink_sums(int b) {
+    const Columns factor = columns_of(shared_.factor[b]);
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) sums_[i] *= factor[i];
   }
 
   /// A lane of the quad a group, of a token of this warpgroup's block.
@@ -306,41 +309,64 @@ class Warpgroup {
     shared_.ratio[me_][group][row] = __half_as_ushort(ratio_to_unit(scale, exponent));
   }
 
-  /// By a warp. Row n's base after this block, from the one after the block before.
-  __device__ __forceinline__ void settle_base(int n, bool is_first) {
-    const float before = is_first ? -INFINITY : shared_.base[(me_ + kWarpgroups - 1) % kWarpgroups][n];
-    const float base = parts::settle_base(before, block_max(n), Config::kSlack);
-    const float factor = before == -INFINITY ? 1.0F : parts::exp2_fast(before - base);
-    const bool shrinks = __any_sync(0xffffffff, factor != 1.0F && n < tile().rows);
-    if (thread() == 0) shared_.shrinks[me_] = shrinks;
-    shared_.base[me_][n] = base;
-    shared_.factor[me_][n] = factor;
+  /// P, relative to the bases that there are, and the sums of this thread's columns. Is any larger than it
+  /// may be?
+  __device__ __forceinline__ bool take_exponentials(Units units, Columns& sums) const {
+    constexpr int kLargest = 9;
+    static_assert(Config::kLargestP == 1 << kLargest);
+    const float low_unit = log2_of(units.low) + kLargest, high_unit = log2_of(units.high) + kLargest;
+    const float low_share = power_of_two(254 - kLargest - units.low),
+                high_share = power_of_two(254 - kLargest - units.high);
+    const Columns base = columns_of(shared_.finite_base);
+    float p[kRows / 2];
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      const int at = i / 2 * 4 + i % 2;
+      p[at] = parts::exp2_fast(s_[at] + (low_unit - base[i]));
+      p[at + 2] = parts::exp2_fast(s_[at + 2] + (high_unit - base[i]));
+      sums[i] = fmaf(p[at], low_share, p[at + 2] * high_share);
+      largest = fmaxf(largest, fmaxf(p[at], p[at + 2]));
+    }
+    etap::store_probabilities<__half, kRows>(ptx::shared_address(shared_.p[me_]), p, thread());
+    ptx::fence_for_async_proxy();
+    return largest > Config::kLargestP * (1 << static_cast<int>(Config::kSlack));
   }
 
-  /// Row n's largest score of this warpgroup's block.
-  __device__ __forceinline__ float block_max(int n) const {
+  /// Larger bases, and P again.
+  __device__ __forceinline__ void rebase(Units units, Columns& sums) {
+    Columns max;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      const int at = i / 2 * 4 + i % 2;
+      max[i] = fmaxf(s_[at] + log2_of(units.low), s_[at + 2] + log2_of(units.high));
+    }
+    put(shared_.warp_max[me_][thread() / 32],
+        over_tokens<kRows>(max, thread() % 32, [](float a, float b) { return fmaxf(a, b); }));
+    meet_alone();
+    if (thread() < kRows) settle_base(thread());
+    meet_alone();
+    if (shrinks(me_)) shrink_sums(me_);
+    take_exponentials(units, sums);
+    meet_alone();
+  }
+
+  /// Row n's.
+  __device__ __forceinline__ void settle_base(int n) {
+    const float before = shared_.base[n];
     const auto& of_warp = shared_.warp_max[me_];
-    return fmaxf(fmaxf(of_warp[0][n], of_warp[1][n]), fmaxf(of_warp[2][n], of_warp[3][n]));
-  }
-
-  /// P of warpgroup b's block is there: what is summed so far shrinks to its base.
-  __device__ __forceinline__ void take_over(int b) {
-    ptx::wait(shared_.has_p[b], parity_of(b));
-    if (shrinks(b)) [[unlikely]]
-      shrink_sum(b);
-  }
-  __device__ __forceinline__ bool shrinks(int b) const {
-    return shared_.shrinks[b] != 0;
-  }
-  __device__ __forceinline__ void shrink_sum(int b) {
-    const float2 factor =
-        *reinterpret_cast<const float2*>(&shared_.factor[b][first_of_lane<kRows>(thread() % 32)]);
-    sum_ = make_float2(sum_.x * factor.x, sum_.y * factor.y);
+    const float max = fmaxf(fmaxf(of_warp[0][n], of_warp[1][n]), fmaxf(of_warp[2][n], of_warp[3][n]));
+    const float base = parts::settle_base(before, max, Config::kSlack);
+    const float factor = before == -INFINITY ? 1.0F : parts::exp2_fast(before - base);
+    if (factor != 1.0F && n < tile().rows) shared_.shrinks[me_] = 1;
+    shared_.base[n] = base;
+    shared_.finite_base[n] = base == -INFINITY ? kNoBase : parts::finite_or_zero(base);
+    shared_.factor[me_][n] = factor;
   }
 
   /// o_ += V^T P^T, this part of a block's, which is at place_.
   __device__ __forceinline__ void add_product(int block) {
-    const int b = block % kWarpgroups;
+    const int b = block % 2;
     if (shrinks(b)) [[unlikely]] {
       finish_products();
       rescale(columns_of(shared_.factor[b]));
@@ -370,19 +396,12 @@ class Warpgroup {
       ptx::wgmma_commit();
     }
     release(slot);
-    if constexpr (!kIsPair) {
-      wait_for_products();
-      if (b != me_) arrive_as_warp(shared_.had_p[b]);
-    }
   }
-  __device__ __forceinline__ void wait_for_products() {
+  /// They are under way until somebody needs them, or their operands' registers.
+  __device__ __forceinline__ void finish_products() {
     ptx::wgmma_wait<0>();
 #pragma unroll
     for (auto& chunk : o_) ptx::pin_registers(chunk);
-  }
-  /// Of a pair a block's are under way until somebody needs them, or their operands' registers.
-  __device__ __forceinline__ void finish_products() {
-    if constexpr (kIsPair) wait_for_products();
   }
 
   /// Pairs of tokens 8 i + lane % 4 * 2 + {0, 1}.
@@ -457,16 +476,16 @@ class Warpgroup {
   }
 
   __device__ __forceinline__ void publish_sum() {
-    put(shared_.warp_sum[me_][thread() / 32], sum_);
+    put(shared_.warp_sum[me_][thread() / 32],
+        over_tokens<kRows>(sums_, thread() % 32, [](float a, float b) { return a + b; }));
   }
 
   /// Row n's, once all have published.
   __device__ __forceinline__ parts::RowStatistics statistics(int n) const {
-    const int blocks = work_->blocks();
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < kWarpgroups * 4; ++i) sum += shared_.warp_sum[i / 4][i % 4][n];
-    return {blocks == 0 ? -INFINITY : shared_.base[kIsPair ? 0 : (blocks - 1) % kWarpgroups][n], sum};
+    for (int i = 0; i < 2 * 4; ++i) sum += shared_.warp_sum[i / 4][i % 4][n];
+    return {shared_.base[n], sum};
   }
 
   /// By what row n's sums are multiplied in the end; writes its lse.
@@ -545,7 +564,7 @@ class Warpgroup {
   int begin_ = 0;               // the segment's first token
   float scale_ = 0;             // of scores, to base 2
   std::uint64_t live_ = 0;      // which tokens of this warpgroup's block count
-  float2 sum_;                  // of the warp's tokens, of two columns
+  Columns sums_;                // of this thread's tokens
   float s_[kRows / 2];
   float o_[Config::kPartChunks][kRows / 2];
 };

@@ -10,16 +10,19 @@ namespace flashlatent::schedule {
 /// `successors`: the plan's, or null.
 /// kMayShare: whether there may be kShared or kEven, for which other kernels have no code then. No kernel
 /// walks what is kByLength.
-template <bool kMayShare, bool kMayBeByLength = false>
+/// kLooksAhead: whether next() reads what the one after it needs. Who keeps a walker in memory waits for what
+/// it reads.
+template <bool kMayShare, bool kMayBeByLength = false, bool kLooksAhead = true>
 class Walker {
  public:
   FLASHLATENT_HOST_DEVICE Walker(const Geometry& geometry, const Cut& begin, const Cut& end,
                                  const std::int32_t* successors, const std::int32_t* lengths)
       : geometry_(geometry), successors_(successors), lengths_(lengths), at_(begin), end_(end) {
-    look_ahead();
+    if constexpr (kLooksAhead) look_ahead();
   }
 
   FLASHLATENT_HOST_DEVICE bool next(Segment& segment) {
+    if constexpr (!kLooksAhead) look_ahead();
     if (shares()) {
       if (at_.round == 0) return false;
       segment = share();
@@ -56,12 +59,13 @@ class Walker {
         ++at_.round;
       }
     }
-    look_ahead();
+    if constexpr (kLooksAhead) look_ahead();
     return true;
   }
 
   /// The only segment of a part by shape (kWhole, or kShared with one request), which next() would give.
   FLASHLATENT_HOST_DEVICE Segment only() const {
+    static_assert(kLooksAhead);
     if (shares()) return share();
     const std::int32_t length = tokens_of(geometry_, length_ahead_);
     return {at_.round, at_.request, length, 0, blocks_of(geometry_, length), -1};

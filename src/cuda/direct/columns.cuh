@@ -5,12 +5,12 @@
 
 namespace flashlatent::direct {
 
-/// Lanes exchange halves of their columns until each is left with two: 10 shuffles for 32 rows, 6 for 16, in
-/// place of 24 and 12. Those two are first_of_lane() and the next; where there are more lanes than columns
-/// several have the same.
+/// Lanes exchange halves of their columns until each is left with two, which it has from the begin where rows
+/// are 8: 10 shuffles for 32 rows, 6 for 16, in place of 24 and 12. Those two are first_of_lane() and the
+/// next; where there are more lanes than columns several have the same.
 template <int kRows>
 __device__ __forceinline__ int first_of_lane(int lane) {
-  const int pair = kRows == 32 ? lane / 4 % 2 * 2 + lane / 8 % 2 : lane / 4 % 2;
+  const int pair = kRows == 32 ? lane / 4 % 2 * 2 + lane / 8 % 2 : kRows == 16 ? lane / 4 % 2 : 0;
   return pair * 8 + lane % 4 * 2;
 }
 
@@ -28,9 +28,9 @@ __device__ __forceinline__ void exchange(float* x, int lane, Combine combine) {
 /// Those two columns over all tokens.
 template <int kRows, class Combine>
 __device__ __forceinline__ float2 over_tokens(etap::ColumnValues<kRows> values, int lane, Combine combine) {
-  static_assert(kRows == 16 || kRows == 32);
+  static_assert(kRows == 8 || kRows == 16 || kRows == 32);
   float* x = values.value;
-  exchange<kRows / 4, 4>(x, lane, combine);
+  if constexpr (kRows >= 16) exchange<kRows / 4, 4>(x, lane, combine);
   if constexpr (kRows == 32) exchange<4, 8>(x, lane, combine);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {

@@ -11,7 +11,7 @@ namespace flashlatent::direct {
 
 /// kTeam_: CTAs of a cluster that share a segment's blocks.
 /// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh).
-/// kRows_: query rows a tile, wgmma's N: 16 or 32.
+/// kRows_: query rows a tile, wgmma's N: 8, 16 or 32.
 template <int kTeam_ = 1, bool kMerges_ = false, int kRows_ = 16>
 struct Config {
   using Element = __nv_bfloat16;
@@ -19,7 +19,7 @@ struct Config {
   static constexpr bool kMerges = kMerges_;
   static_assert(!kMerges || kTeam == 1);
   static constexpr int kRows = kRows_;
-  static_assert(kRows == 16 || (kRows == 32 && kTeam == 1));
+  static_assert(kRows == 16 || ((kRows == 8 || kRows == 32) && kTeam == 1));
   // Those that compute: each scores a block in turn, and has a part of the output of all.
   static constexpr int kWarpgroups = 2;
   static constexpr int kVDim = fp8_656::kLatentDim;
@@ -35,34 +35,36 @@ struct Config {
   static constexpr int kComputeThreads = kWarpgroups * 128;
   static constexpr int kThreads = kComputeThreads + 128;
   static constexpr int kLaunchRegisters = 168;  // what a launch gets
-  static constexpr int kLoaderRegisters = 40;
-  static constexpr int kComputeRegisters = 232;
+  static constexpr int kLoaderRegisters = kTeam > 1 ? 56 : 40;
+  static constexpr int kComputeRegisters = kTeam > 1 ? 224 : 232;
   static_assert(kWarpgroups * kComputeRegisters + kLoaderRegisters == (kWarpgroups + 1) * kLaunchRegisters);
 
   static constexpr int kBlockBytes = 64 * fp8_656::kTokenBytes;
   static constexpr int kTileBytes = kRows * 128;  // 64 columns of Q, or 64 tokens of P
   static constexpr int kQueryTiles = kVDim / 64 + 1;
 
-  // In a team the output's units are 128 columns of one of a thread's four rows. What an owner
+  // In a team the output's units are kUnitColumns of one of a thread's four rows. What an owner
   // has of them itself it receives where P was: there is room for seven others' (28 KB) and not for eight.
-  static constexpr int kUnits = kVDim / 128 * 4;
+  static constexpr int kUnitColumns = 128;
+  static constexpr int kUnits = kVDim / kUnitColumns * 4;
   static constexpr int kOwnedUnits = kUnits / kTeam;
   static constexpr int kOwners = kTeam;
-  static constexpr int kUnitBytes = 128 * 16;
+  static constexpr int kUnitBytes = 128 * 16;  // of a warpgroup's threads
   static constexpr int kPairApart = 64;
   static constexpr int kTeamsAtOnce = 8;  // for more there are no registers
   __host__ __device__ static constexpr int unit_row(int unit, int thread) {
     return unit % 4 / 2 * 8 + unit % 2 + thread % 4 * 2;
   }
   __host__ __device__ static constexpr int unit_column(int unit, int thread) {
-    return unit / 4 * 128 + thread / 32 * 16 + thread % 32 / 4 * 2;
+    return unit / 4 * kUnitColumns + thread / 32 * 16 + thread % 32 / 4 * 2;
   }
 
   static constexpr int kReservedBytes = 9 * 1024;  // statistics, barriers
   static constexpr int kTeamBytes = (kTeam - 1) * kOwnedUnits * kUnitBytes;
-  static constexpr int kSlots =
-      (227 * 1024 - (kQueryTiles + kWarpgroups) * kTileBytes - kReservedBytes - kTeamBytes) / kBlockBytes;
-  static_assert(kSlots >= 4, "four blocks may be worked on");
+  // Four blocks may be worked on. A fifth, for which 8 rows leave room, costs 2 to 5 %: Q comes later.
+  static constexpr int kSlots = 4;
+  static constexpr int kBytes = (kQueryTiles + kWarpgroups) * kTileBytes + kSlots * kBlockBytes;
+  static_assert(kBytes + kReservedBytes + kTeamBytes <= 227 * 1024);
   static_assert(kTeam == 1 || kOwnedUnits * kUnitBytes <= kWarpgroups * kTileBytes);
 };
 

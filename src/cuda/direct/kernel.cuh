@@ -38,7 +38,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
     if (thread == 0) position.put(work);
   };
   struct NoPipe {};
-  parts::load_segments(
+  parts::load_segments<1, false>(
       args, Loader<Config>(args.cache, shared, thread), NoPipe(), parts::PartPlace<>(args.geometry), [] {},
       tell);
   parts::Work end;
@@ -56,6 +56,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     if constexpr (Config::kTeam > 1) shared.team.init();
     shared.work.init(Config::kComputeThreads / 32);
     if constexpr (Config::kMerges) MergeStep<Config>::init(shared.merge);
+    ptx::init(shared.has_query, Config::kComputeThreads);
     ptx::init(shared.meeting, Config::kComputeThreads);
     for (int i = 0; i < Config::kWarpgroups; ++i) {
       ptx::init(shared.has_p[i], 128);

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "core/message.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/direct/instances.h"
@@ -8,21 +10,25 @@ namespace {
 
 // Costs in nanoseconds. Against etap a call takes 3 us longer and a block 0.67 less: more than four blocks a
 // part pay.
-constexpr DenseShape kShape = {
-    .tile_rows = 16, .cost = {.per_block = 1700, .per_split = 4000, .per_call = 5000, .per_merge = 7500}};
-constexpr DenseShape kShape32 = {
-    .tile_rows = 32, .cost = {.per_block = 2000, .per_split = 4500, .per_call = 5000, .per_merge = 7500}};
+constexpr DenseShape kShapes[] = {
+    {.tile_rows = 8, .cost = {.per_block = 1600, .per_split = 4000, .per_call = 5000, .per_merge = 7500}},
+    {.tile_rows = 16, .cost = {.per_block = 1700, .per_split = 4000, .per_call = 5000, .per_merge = 7500}},
+    {.tile_rows = 32, .cost = {.per_block = 2000, .per_split = 4500, .per_call = 5000, .per_merge = 7500}}};
 // By two tiles of 32 rows 64 would take longer than by the 64-row kernel.
-constexpr int kMostRows = kShape32.tile_rows;
+constexpr int kMostRows = 32;
 
+/// The smallest tile for the problem's rows.
 const DenseShape& shape_of(const DecodeProblem& problem) {
-  return problem.rows_per_kv_head() <= kShape.tile_rows ? kShape : kShape32;
+  const auto* shape = kShapes;
+  while (shape->tile_rows < std::min(problem.rows_per_kv_head(), kMostRows)) ++shape;
+  return *shape;
 }
 
 const DenseInstance* find(const DecodeProblem& problem, Loading loading, bool merges = false) {
   const auto& cache = problem.cache;
   return find_instance(
-      {direct::kInstances, direct::kMerging, direct::kInstances32, direct::kMerging32},
+      {direct::kInstances8, direct::kMerging8, direct::kInstances, direct::kMerging, direct::kInstances32,
+       direct::kMerging32},
       {cache.dtype, cache.qk_dim, cache.v_dim, shape_of(problem).tile_rows, loading, 1, 1, merges});
 }
 

@@ -56,6 +56,7 @@ struct alignas(1024) SharedMemory {
   std::uint64_t live[Config::kSlots];       // which tokens of a block count
   ptx::Barrier full[Config::kSlots], empty[Config::kSlots];
   ptx::Barrier has_p[Config::kWarpgroups];  // P and what goes with it is there
+  ptx::Barrier has_query;                   // Q has come from memory
   ptx::Barrier meeting;                     // of all warpgroups
   parts::WorkQueueOf<std::conditional_t<(Config::kTeam > 1), TeamWork, parts::Work>> work;
   std::conditional_t<(Config::kTeam > 1), TeamMemory<Config>, NoTeam> team;

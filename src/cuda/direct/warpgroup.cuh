@@ -175,6 +175,7 @@ class Warpgroup {
   __device__ __forceinline__ void take_query() {
     const QueryShare<Config> share(shared_);
     const int warp_max = share.warp_max();
+    ptx::arrive(shared_.has_query);
     if (thread() % 32 == 0) shared_.query_max[threadIdx.x / 32] = warp_max;
     meet();
     int max = 0;
@@ -184,10 +185,6 @@ class Warpgroup {
     share.store(shared_, __int_as_float((127 + exponent) << 23));
     scale_ = args_.scale_log2 * __int_as_float((127 - exponent) << 23);
     meet();
-  }
-
-  __device__ __forceinline__ std::uint32_t parity_of(int b) const {
-    return parities_ >> b & 1;
   }
 
   __device__ __forceinline__ std::uint32_t block_address(int slot) const {
@@ -288,8 +285,8 @@ class Warpgroup {
   /// The other's P is there: what is summed so far shrinks to its base.
   __device__ __forceinline__ void take_over() {
     const int other = me_ ^ 1;
-    ptx::wait(shared_.has_p[other], parity_of(other));
-    parities_ ^= 1U << other;
+    ptx::wait(shared_.has_p[other], other_parity_);
+    other_parity_ ^= 1;
     if (shrinks(other)) [[unlikely]]
       shrink_sums(other);
   }
@@ -484,7 +481,7 @@ class Warpgroup {
   __device__ __forceinline__ parts::RowStatistics statistics(int n) const {
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < 2 * 4; ++i) sum += shared_.warp_sum[i / 4][i % 4][n];
+    for (int i = 0; i < Config::kWarpgroups * 4; ++i) sum += shared_.warp_sum[i / 4][i % 4][n];
     return {shared_.base[n], sum};
   }
 
@@ -557,14 +554,14 @@ class Warpgroup {
   const parts::DecodeArguments& args_;
   const int me_;
   const parts::Work* work_ = nullptr;
-  Place<Config> place_;         // of the next block whose V is to be read
-  std::uint32_t parities_ = 0;  // of each warpgroup's next block
-  std::uint32_t meeting_ = 0;   // of the next one
-  int least_limit_ = 0;         // tokens that the tile's first row attends to
-  int begin_ = 0;               // the segment's first token
-  float scale_ = 0;             // of scores, to base 2
-  std::uint64_t live_ = 0;      // which tokens of this warpgroup's block count
-  Columns sums_;                // of this thread's tokens
+  Place<Config> place_;             // of the next block whose V is to be read
+  std::uint32_t other_parity_ = 0;  // of the other warpgroup's next P
+  std::uint32_t meeting_ = 0;       // of the next one
+  int least_limit_ = 0;             // tokens that the tile's first row attends to
+  int begin_ = 0;                   // the segment's first token
+  float scale_ = 0;                 // of scores, to base 2
+  std::uint64_t live_ = 0;          // which tokens of this warpgroup's block count
+  Columns sums_;                    // of this thread's tokens
   float s_[kRows / 2];
   float o_[Config::kPartChunks][kRows / 2];
 };

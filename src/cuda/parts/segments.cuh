@@ -55,7 +55,8 @@ class PartPlace {
 };
 
 /// The segments of this CTA's part, one after another; with teams, of kTeam CTAs, the share of each.
-template <int kTeam = 1>
+/// kLooksAhead: the walker's.
+template <int kTeam = 1, bool kLooksAhead = true>
 class Segments {
  public:
   __device__ __forceinline__ explicit Segments(const DecodeArguments& args)
@@ -112,7 +113,7 @@ class Segments {
   const DecodeArguments& args_;
   const int lane_;
   const schedule::Cut begin_;
-  schedule::Walker<(kTeam > 1)> walker_;
+  schedule::Walker<(kTeam > 1), false, kLooksAhead> walker_;
   int team_blocks_ = 0;
 };
 

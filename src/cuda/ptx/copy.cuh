@@ -57,6 +57,15 @@ __device__ __forceinline__ void copy_bytes(void* shared, const void* global, std
   ::cuda::ptx::cp_async_bulk(::cuda::ptx::space_cluster, ::cuda::ptx::space_global, shared, global, bytes,
                              &barrier);
 }
+/// The same with an L2 policy.
+__device__ __forceinline__ void copy_bytes(void* shared, const void* global, std::uint32_t bytes,
+                                           Barrier& barrier, std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1], %2, [%3], %4;" ::"r"(shared_address(shared)),
+      "l"(global), "r"(bytes), "r"(shared_address(&barrier)), "l"(policy)
+      : "memory");
+}
 
 /// `bytes` (a multiple of 16) of shared memory to the same place in another CTA of the cluster, counted by
 /// the barrier at this place there.

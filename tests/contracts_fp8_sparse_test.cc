@@ -72,6 +72,18 @@ TEST_P(Fp8AndSparse, DenseQueryTokensSplitsAndSinks) {
   expect_right(spec);
 }
 
+TEST_P(Fp8AndSparse, RisingAndFallingScores) {
+  for (const auto& [name, steps] : hard_score_steps()) {
+    for (int heads : {4, 32}) {
+      CaseSpec spec = fp8(heads, {1500, 300});
+      spec.name = name;
+      spec.score_steps = steps;
+      spec.step_tokens = ScoreSteps::kTokens;
+      expect_right(spec);
+    }
+  }
+}
+
 TEST_P(Fp8AndSparse, SparseTopkAndHeads) {
   for (int topk : {0, 1, 63, 64, 65, 96, 500}) expect_right(sparse(8, topk));
   for (int heads : {1, 3, 12, 16, 40, 64, 128, 130}) expect_right(sparse(heads, 70));

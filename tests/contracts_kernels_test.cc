@@ -80,6 +80,60 @@ class KernelContracts : public Contracts {
       if (HasFailure()) FAIL() << kernel << ": " << spec.name;
     }
   }
+
+  /// By each kernel that takes the case, with all its heads and with fewer; some rows.
+  void expect_heads_right(const CaseSpec& spec) {
+    runtime::RandomCase c = runtime::make_case(spec, 1);
+    if (spec.sparse) sort_indices(c);
+    for (int heads : {spec.heads, spec.heads / 2, spec.heads / 4}) {
+      c.problem.query.heads = heads;
+      c.inputs.q.shape[2] = heads;
+      int taken = 0;
+      for (const char* kernel : kernels_of(spec.format)) {
+        executor_.kernel = kernel;
+        if (plan_bytes(c.problem, executor_).status().code() == StatusCode::kUnsupported) continue;
+        ++taken;
+        expect_right(c, spec.name, {.first = 0, .stride = 29});
+        if (HasFailure()) FAIL() << kernel << ": " << spec.name;
+      }
+      EXPECT_GE(taken, 2);
+    }
+  }
+  /// By each kernel that takes them: a few requests, of which each CTA of a team of 8 has some blocks, and so
+  /// many that they stay whole.
+  void expect_rising_scores_right(bool sparse) {
+    std::vector<int> many(140);
+    for (int i = 0; i < 140; ++i) many[i] = 130 + i * 37 % 200;
+    for (const auto& [name, steps] : hard_score_steps()) {
+      for (const std::vector<int>& lengths : {std::vector<int>(12, 3000), many}) {
+        for (KvFormat format : {KvFormat::kPlain, KvFormat::kFp8_656}) {
+          if (sparse && format == KvFormat::kPlain) continue;
+          CaseSpec spec{.name = name,
+                        .format = format,
+                        .heads = 32,
+                        .lengths = lengths,
+                        .score_steps = steps,
+                        .step_tokens = ScoreSteps::kTokens};
+          if (sparse) {
+            spec.page_size = *std::max_element(lengths.begin(), lengths.end());
+            spec.sparse = true;
+            spec.topk = spec.page_size;
+          }
+          expect_heads_right(spec);
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+  /// In the order of tokens, of requests of one page each.
+  static void sort_indices(runtime::RandomCase& c) {
+    const ConstTensorView& view = c.inputs.indices;
+    auto* indices = const_cast<std::int32_t*>(static_cast<const std::int32_t*>(view.data));  // c's own
+    const std::int64_t rows = view.shape[0] * view.shape[1], topk = view.shape[2];
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::sort(indices + row * topk, indices + (row + 1) * topk);
+    }
+  }
   /// A team shares out 0 to 17 blocks and more, by itself and among other teams.
   void expect_block_counts_right(KvFormat format) {
     auto expect = [&](CaseSpec spec) {
@@ -226,6 +280,14 @@ TEST_P(KernelContracts, Sparse) {
 TEST_P(KernelContracts, HugeLogits) {
   expect_right_of_all({.name = "hundreds", .heads = 16, .lengths = {1300, 5}, .logit_scale = 150.0F});
   expect_right_of_all({.name = "negative", .heads = 16, .lengths = {1300, 5}, .logit_scale = -2.0F});
+}
+
+// Rows' probabilities are relative to a base that is left alone as long as it does.
+TEST_P(KernelContracts, RisingAndFallingScores) {
+  expect_rising_scores_right(false);
+}
+TEST_P(KernelContracts, RisingAndFallingScoresOfSparse) {
+  expect_rising_scores_right(true);
 }
 
 // Lengths that change after the plan was made: shares change, splits stay.

@@ -108,6 +108,23 @@ TEST_P(Paged, ManyHeadsAndRequests) {
   expect_both(spec);
 }
 
+TEST_P(Paged, RisingAndFallingScores) {
+  for (const auto& [name, steps] : hard_score_steps()) {
+    for (KvFormat format : {KvFormat::kPlain, KvFormat::kE4m3}) {
+      for (int query_tokens : {1, 20}) {
+        CaseSpec spec = gqa(8, 2, 128, {1500, 300});
+        spec.name = name;
+        spec.format = format;
+        spec.query_tokens = query_tokens;
+        spec.causal = true;
+        spec.score_steps = steps;
+        spec.step_tokens = ScoreSteps::kTokens;
+        expect_both(spec);
+      }
+    }
+  }
+}
+
 TEST_P(Paged, OneRequest) {
   for (int length : {0, 1, 130, 1000, 5000}) {
     CaseSpec spec = gqa(8, 2, 128, {length});

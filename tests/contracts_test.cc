@@ -410,6 +410,21 @@ TEST_P(Contracts, HugeLogits) {
   }
 }
 
+TEST_P(Contracts, RisingAndFallingScores) {
+  for (const auto& [name, steps] : hard_score_steps()) {
+    for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+      for (int heads : {4, 32}) {
+        expect_right({.name = name,
+                      .dtype = dtype,
+                      .heads = heads,
+                      .lengths = {1500, 300},
+                      .score_steps = steps,
+                      .step_tokens = ScoreSteps::kTokens});
+      }
+    }
+  }
+}
+
 // combine(): merging the halves of a context gives the whole; parts of lse -inf count for nothing.
 TEST_P(Contracts, CombineMergesDisjointParts) {
   constexpr int kParts = 3, kBatch = 2, kTokens = 2, kHeads = 5, kDim = 37;

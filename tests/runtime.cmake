@@ -1,1 +1,2 @@
 flashlatent_test(bench_check_test LIBS flashlatent_runtime)
+flashlatent_test(random_case_test LIBS flashlatent_runtime)

@@ -46,7 +46,19 @@ class Maker {
     const int shortest = std::min(spec_.lengths[request], spec_.lengths[leader_of(request)]);
     return std::max(0, std::min(spec_.shared_tokens, shortest)) / spec_.page_size;
   }
-  std::uint16_t normal() { return from_float(normal_(engine_), spec_.dtype); }
+  std::uint16_t normal(float mean = 0) { return from_float(normal_(engine_) + mean, spec_.dtype); }
+
+  /// What score_steps adds to each element of a token's key, and of a query row: qk_dim times their product
+  /// is scaled to the row's share of the token's step.
+  float key_mean(int token) const {
+    const std::vector<float>& steps = spec_.score_steps;
+    if (steps.empty()) return 0;
+    return steps[token / spec_.step_tokens % steps.size()] /
+           (spec_.logit_scale * std::sqrt(static_cast<float>(spec_.qk_dim)));
+  }
+  float query_mean(std::int64_t row) const {
+    return spec_.score_steps.empty() ? 0 : 1 - static_cast<float>(row % 4) / 4;
+  }
 
   template <class T>
   T* allocate(std::int64_t count) {
@@ -67,16 +79,16 @@ class Maker {
   }
 
   /// A plain row.
-  void write_row(std::uint16_t* row) {
-    std::generate_n(row, spec_.qk_dim, [this] { return normal(); });
+  void write_row(std::uint16_t* row, float mean) {
+    std::generate_n(row, spec_.qk_dim, [&] { return normal(mean); });
   }
 
   /// An fp8_656 token of normal elements. Half of the groups have the writer's scale, the others any that
   /// leaves no element out of range.
-  void write_token(std::uint8_t* token) {
+  void write_token(std::uint8_t* token, float mean) {
     for (int group = 0; group < fp8_656::kGroups; ++group) {
       float values[fp8_656::kGroup], amax = 0;
-      for (float& value : values) amax = std::max(amax, std::abs(value = normal_(engine_)));
+      for (float& value : values) amax = std::max(amax, std::abs(value = normal_(engine_) + mean));
       float scale = fp8_656::power_of_two(fp8_656::scale_exponent(amax));
       if (engine_() % 2 == 0)
         scale = amax / fp8_656::kLargest * (1 + static_cast<float>(engine_() % 100) / 50);
@@ -86,7 +98,7 @@ class Maker {
       }
     }
     for (int i = 0; i < fp8_656::kRopeDim; ++i) {
-      const std::uint16_t value = normal();
+      const std::uint16_t value = normal(mean);
       std::memcpy(token + fp8_656::kRopeOffset + i * sizeof(value), &value, sizeof(value));
     }
   }
@@ -144,8 +156,9 @@ class Maker {
     for (int i = 0; i < batch(); ++i) {
       for (int t = 0; t < spec_.lengths[i]; ++t) {
         std::uint8_t* token = at(slot_of(i, t));
+        const float mean = key_mean(t);
         for (int head = 0; head < cache.heads; ++head, token += row * element) {
-          plain ? write_row(reinterpret_cast<std::uint16_t*>(token)) : write_token(token);
+          plain ? write_row(reinterpret_cast<std::uint16_t*>(token), mean) : write_token(token, mean);
         }
       }
     }
@@ -169,10 +182,11 @@ class Maker {
     for (int request = 0; request < batch(); ++request) {
       for (int t = 0; t < spec_.lengths[request]; ++t) {
         const std::int64_t page = pages_[request][t / page_size], place = t % page_size;
+        const float mean = key_mean(t);
         for (int head = 0; head < spec_.kv_heads; ++head) {
           for (int d = 0; d < spec_.qk_dim; ++d) {
-            packed ? write(inputs.key_cache, inputs.key_scale, head, {page, head, d / x, place, d % x})
-                   : write(inputs.key_cache, inputs.key_scale, head, {page, place, head, d});
+            packed ? write(inputs.key_cache, inputs.key_scale, head, {page, head, d / x, place, d % x}, mean)
+                   : write(inputs.key_cache, inputs.key_scale, head, {page, place, head, d}, mean);
           }
           for (int d = 0; d < spec_.v_dim; ++d) {
             packed ? write(inputs.value_cache, inputs.value_scale, head, {page, head, d, place})
@@ -212,17 +226,17 @@ class Maker {
 
   /// A normal element; with e4m3 its code, which has no scale of its own where there is none.
   void write(const ConstTensorView& view, const ConstTensorView& scale, int head,
-             std::initializer_list<std::int64_t> place) {
+             std::initializer_list<std::int64_t> place, float mean = 0) {
     const std::int64_t offset =
         std::inner_product(place.begin(), place.end(), view.strides.begin(), std::int64_t{0});
     void* memory = const_cast<void*>(view.data);  // this case's own
     if (view.dtype != Dtype::kU8) {
-      static_cast<std::uint16_t*>(memory)[offset] = normal();
+      static_cast<std::uint16_t*>(memory)[offset] = normal(mean);
       return;
     }
     const auto* scales = static_cast<const float*>(scale.data);
     const float factor = scale.present() ? scales[spec_.scales > 1 ? head : 0] : 1;
-    static_cast<std::uint8_t*>(memory)[offset] = fp8_656::encode(normal_(engine_) / factor);
+    static_cast<std::uint8_t*>(memory)[offset] = fp8_656::encode((normal_(engine_) + mean) / factor);
   }
 
   /// Where the cache keeps a request's token.
@@ -302,7 +316,7 @@ class Maker {
     auto* q = allocate<std::uint16_t>(tokens * query.heads * dim);
     std::generate_n(q, tokens * query.heads * dim, [this] { return poison(); });
     for (std::int64_t row = 0; row < tokens * query.heads; ++row) {
-      std::generate_n(q + row * dim, spec_.qk_dim, [this] { return normal(); });
+      std::generate_n(q + row * dim, spec_.qk_dim, [&] { return normal(query_mean(row)); });
     }
     ConstTensorView& view = case_.inputs.q;
     if (query.ragged) {

@@ -29,6 +29,12 @@ struct CaseSpec {
   bool invalid_pages = false;  ///< Some live page table entries are -1 or out of range.
   bool strided = false;        ///< q and kv_cache are slices of larger, poisoned tensors.
   float logit_scale = 1.0F;    ///< Standard deviation of the scores.
+  /// Added to the scores of a request's tokens: the first to those of the first `step_tokens`, the second to
+  /// those of as many that follow, and so on, after the last the first again. Query row (request, token,
+  /// head) number r gets 1 - r % 4 / 4 of it: queries have a direction in common, and keys more or less of
+  /// it, so that scores vary a little more than logit_scale says (which is not 0). An e4m3 cache saturates.
+  std::vector<float> score_steps = {};
+  int step_tokens = 64;
   float soft_cap = 0;
   bool alibi = false;
   int window = 0;

@@ -135,7 +135,8 @@ TEST(Dispatch, FewRowsOfAnFp8CacheComeDirectly) {
   EXPECT_EQ(pick(4, 16, 4096), "direct_team8");
   EXPECT_EQ(pick(4, 16, 131072), "direct");
   EXPECT_EQ(pick(8, 16, 4096), "direct");
-  EXPECT_EQ(pick(16, 16, 1024), "etap");  // a block or two a part: a call costs more than blocks save
+  EXPECT_EQ(pick(16, 8, 1024), "direct");
+  EXPECT_EQ(pick(16, 16, 512), "etap");  // a block a part: a call costs more than blocks save
 }
 
 TEST(Dispatch, TeamsTakeSmallBatches) {

@@ -26,10 +26,12 @@ CaseSpec sparse(int topk, CaseSpec spec) {
 
 void add_small_fp8_cases(std::vector<CaseSpec>& cases) {
   for (CaseSpec& spec : std::vector<CaseSpec>{
+           fp8({.name = "fp8", .query_tokens = 2, .heads = 4, .lengths = {0, 1, 700}, .causal = true}),
            fp8({.name = "fp8", .query_tokens = 2, .heads = 8, .lengths = {0, 1, 700}, .causal = true}),
            fp8({.name = "fp8", .query_tokens = 3, .heads = 7, .lengths = {0, 1, 700}, .causal = true}),
            fp8({.name = "fp8", .heads = 80, .page_size = 61, .lengths = {130}, .strided = true}),
            fp8({.name = "fp8 one long of many", .heads = 4, .lengths = one_long_of_many()}),
+           fp8({.name = "fp8 one long of many", .heads = 16, .lengths = one_long_of_many()}),
            fp8({.name = "fp8 one long of many", .heads = 32, .lengths = one_long_of_many()}),
            fp8({.name = "fp8 one long of many", .heads = 66, .lengths = one_long_of_many()}),
            sparse(96, {.name = "sparse", .heads = 8, .page_size = 61, .sink = true}),

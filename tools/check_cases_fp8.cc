@@ -34,6 +34,10 @@ void add_small_fp8_cases(std::vector<CaseSpec>& cases) {
            fp8({.name = "fp8 one long of many", .heads = 16, .lengths = one_long_of_many()}),
            fp8({.name = "fp8 one long of many", .heads = 32, .lengths = one_long_of_many()}),
            fp8({.name = "fp8 one long of many", .heads = 66, .lengths = one_long_of_many()}),
+           // Parts of several blocks, by every tile of `direct`.
+           fp8({.name = "fp8 invariant", .heads = 8, .lengths = {300, 3}, .batch_invariant = true}),
+           fp8({.name = "fp8 invariant", .heads = 16, .lengths = {300, 3}, .batch_invariant = true}),
+           fp8({.name = "fp8 invariant", .heads = 32, .lengths = {300, 3}, .batch_invariant = true}),
            sparse(96, {.name = "sparse", .heads = 8, .page_size = 61, .sink = true}),
            sparse(130, {.name = "sparse", .query_tokens = 2, .heads = 64, .strided = true}),
            sparse(65, {.name = "sparse", .heads = 128, .topk_lengths = {65, 1, 0, 33}}),

@@ -17,7 +17,8 @@
 //
 // Barriers: full and empty of a block's slot (four loading warps and their bytes; all computing warps, that
 // have read it). has_p[b] (128) of P, statistics and ratios of warpgroup b's blocks: who writes the next has
-// waited for the other's next, which has used this one before.
+// waited for the other's next, which has used this one before. Slow warps of its own warpgroup only products
+// hold up, which no warp begins alone: racecheck names the ratios (docs/roadmap.md, known faults).
 #pragma once
 
 #include "cuda/direct/columns.cuh"

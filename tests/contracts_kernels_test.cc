@@ -282,7 +282,7 @@ TEST_P(KernelContracts, HugeLogits) {
   expect_right_of_all({.name = "negative", .heads = 16, .lengths = {1300, 5}, .logit_scale = -2.0F});
 }
 
-// Rows' probabilities are relative to a base that is left alone as long as it does.
+// Some kernels leave the base of a row's probabilities alone until it is too small.
 TEST_P(KernelContracts, RisingAndFallingScores) {
   expect_rising_scores_right(false);
 }

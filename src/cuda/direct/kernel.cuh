@@ -38,6 +38,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
     if (thread == 0) position.put(work);
   };
   struct NoPipe {};
+  // Where the walker looks ahead 24 bytes of the loader's registers spill.
   parts::load_segments<1, false>(
       args, Loader<Config>(args.cache, shared, thread), NoPipe(), parts::PartPlace<>(args.geometry), [] {},
       tell);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 
 #include "core/message.h"
 #include "cuda/cuda_backend.h"
@@ -14,7 +15,7 @@ constexpr DenseShape kShapes[] = {
     {.tile_rows = 16, .cost = {.per_block = 1700, .per_split = 4000, .per_call = 3750, .per_merge = 7500}},
     {.tile_rows = 32, .cost = {.per_block = 2000, .per_split = 4500, .per_call = 5000, .per_merge = 7500}}};
 // By two tiles of 32 rows 64 would take longer than by the 64-row kernel.
-constexpr int kMostRows = 32;
+constexpr int kMostRows = std::end(kShapes)[-1].tile_rows;
 
 /// The smallest tile for the problem's rows.
 const DenseShape& shape_of(const DecodeProblem& problem) {

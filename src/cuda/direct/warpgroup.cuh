@@ -17,8 +17,8 @@
 //
 // Barriers: full and empty of a block's slot (four loading warps and their bytes; all computing warps, that
 // have read it). has_p[b] (128) of P, statistics and ratios of warpgroup b's blocks: who writes the next has
-// waited for the other's next, which has used this one before. Slow warps of its own warpgroup only products
-// hold up, which no warp begins alone: racecheck names the ratios (docs/roadmap.md, known faults).
+// waited for the other's next, which has used this one before. Between it and slow warps of its own warpgroup
+// are only products, which presumably no warp begins alone: racecheck names the ratios (docs/roadmap.md).
 #pragma once
 
 #include "cuda/direct/columns.cuh"
@@ -261,8 +261,8 @@ class Warpgroup {
     return live & ~parts::low_tokens(least_limit_ - start);
   }
 
-  /// From scores to P in shared memory, times the tokens' units. Nobody reads what is overwritten: the other
-  /// warpgroup, whose P of the block before is there, has used this one's P before that.
+  /// From scores to P in shared memory, times the tokens' units. The other warpgroup, whose P of the
+  /// block before is there, has used what is overwritten before that.
   __device__ __forceinline__ void softmax(int block) {
     const int start = begin_ + block * 64;
     const std::uint32_t token = block_address(place_.slot()) + fragment().row * fp8_656::kTokenBytes;

@@ -41,6 +41,7 @@ __device__ __forceinline__ void keep_in_memory(T& x) {
 
 /// The loading role: this CTA's segments, one after another, into `pipe`. `set_up` returns when the pipe's
 /// barriers are ready; the plan is read meanwhile. `tell` gets each segment before its blocks.
+/// kLooksAhead: the walker's.
 template <int kTeam = 1, bool kLooksAhead = true, class Loader, class Pipe, class SetUp, class Tell>
 __device__ __forceinline__ void load_segments(const DecodeArguments& args, Loader loader, Pipe pipe,
                                               const PartPlace<kTeam>& place, SetUp set_up, Tell tell) {

@@ -170,6 +170,35 @@ TEST_P(Fp8AndSparse, APlanOutlivesItsTopkLengths) {
   EXPECT_TRUE(result.ok()) << runtime::to_string(result);
 }
 
+// Without topk_length requests that stay whole need no plan, whatever was planned.
+TEST_P(Fp8AndSparse, TopkLengthComesAndGoesAfterThePlan) {
+  for (const auto& [format, heads] : {std::pair{KvFormat::kFp8_656, 8},
+                                      {KvFormat::kFp8_656, 64},
+                                      {KvFormat::kPlain, 16},
+                                      {KvFormat::kPlain, 128}}) {
+    CaseSpec spec = sparse(heads, 200);
+    spec.format = format;
+    spec.lengths.assign(30, 70);
+    const RandomCase all = runtime::make_case(spec, 2);
+    std::vector<std::int32_t> lengths(30, 1);
+    lengths[0] = 200;
+    RandomCase given = all;
+    given.inputs.topk_length = {lengths.data(), Dtype::kI32, {30}};
+    const RandomCase& some = given;
+    for (const auto& [planned, used] : {std::pair{&some, &all}, {&all, &some}, {&all, &all}}) {
+      DecodeRun plan_run = place(*planned, executor_);
+      ASSERT_TRUE(plan_run.plan().ok());
+      DecodeRun run = place(*used, executor_);
+      ASSERT_TRUE(flashlatent::decode(run.problem(), run.inputs(), run.outputs(), plan_run.plan_memory(),
+                                      run.workspace_memory(), executor_)
+                      .ok());
+      ASSERT_TRUE(run.fetch().ok());
+      const auto result = runtime::compare(used->problem, used->inputs, run.out(), run.lse());
+      EXPECT_TRUE(result.ok()) << heads << " heads: " << runtime::to_string(result);
+    }
+  }
+}
+
 TEST_P(Fp8AndSparse, LiveNanReachesTheRowsThatSeeIt) {
   // One place of request 0's token 3 at a time: its bytes, its scale, its RoPE part.
   for (auto [offset, bytes] : {std::pair{7, 1}, {fp8_656::kScaleOffset + 4, 4}, {fp8_656::kRopeOffset, 2}}) {

@@ -125,6 +125,35 @@ TEST(Plan, NothingIsSplitWhereWholeRequestsTakeNoLonger) {
   EXPECT_EQ(merges(1, 132, 10000), 1);
 }
 
+// What a kernel that does not walk such a part takes for its only segment.
+TEST(Plan, PartsOfOneItemAreToldByTheirCuts) {
+  std::mt19937_64 engine(9);
+  int found = 0;
+  for (int i = 0; i < 3000; ++i) {
+    const Batch batch = i % 3 == 0 ? random_whole_batch(engine) : random_batch(engine, i % 7 == 0);
+    const Geometry& g = batch.geometry;
+    if (std::int64_t{g.requests} * g.rounds > 20000) continue;
+    BuiltPlan plan(batch);
+    const PlanView view = plan.view();
+    const auto parts = plan.parts(batch.lengths);
+    for (int p = 0; p < g.parts; ++p) {
+      const Cut begin = g.whole == kWhole ? item_cut(g, p) : view.cuts[p];
+      const Cut end = g.whole == kWhole ? next_item(g, begin) : view.cuts[p + 1];
+      const bool one =
+          may_be_one_item(g, begin, end) && same_item(item_after(g, begin, view.successors), end);
+      if (!one) continue;
+      ++found;
+      ASSERT_EQ(parts[p].size(), 1U) << "batch " << i;
+      ASSERT_EQ(parts[p][0].round, begin.round);
+      ASSERT_EQ(parts[p][0].request, begin.request);
+      ASSERT_EQ(parts[p][0].block_begin, 0);
+      ASSERT_EQ(parts[p][0].block_end, blocks_of(g, batch.lengths[begin.request]));
+      ASSERT_LT(parts[p][0].slot, 0);
+    }
+  }
+  EXPECT_GT(found, 10000);
+}
+
 // Short requests fill up what long ones leave, whatever the order they come in.
 TEST(Plan, FewRequestsArePacked) {
   const CostModel cost{.per_block = 10, .per_split = 40, .per_merge = 40};

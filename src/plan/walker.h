@@ -116,4 +116,17 @@ class Walker {
 };
 using PartWalker = Walker<true, true>;
 
+/// May a part, from `begin` to `end`, be one item and all of it (which it is if item_after() is where it
+/// ends)? Then nobody need walk it.
+FLASHLATENT_HOST_DEVICE bool may_be_one_item(const Geometry& g, const Cut& begin, const Cut& end) {
+  return g.fixed_split == 0 && begin.round < g.rounds && begin.block == 0 && end.block == 0;
+}
+
+/// The begin of the item after the cut's, in the plan's order.
+FLASHLATENT_HOST_DEVICE Cut item_after(const Geometry& g, const Cut& cut, const std::int32_t* successors) {
+  if (successors == nullptr) return next_item(g, cut);
+  const std::int32_t request = successors[cut.request];
+  return request < 0 ? Cut{cut.round + 1, ~request, 0, 0} : Cut{cut.round, request, 0, 0};
+}
+
 }  // namespace flashlatent::schedule

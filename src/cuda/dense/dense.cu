@@ -30,6 +30,16 @@ Status query_map(const DecodeCall& call, DenseLaunch& launch) {
   return query_rows_map(q, launch.args.geometry.tile_rows, launch.query_rows);
 }
 
+/// Without topk_length sparse requests are all as long as each other. If they stay whole, each is a part by
+/// its number then, whatever the plan has: nobody waits for that to be read, 1.5 us.
+schedule::Geometry geometry_of(const DecodeCall& call) {
+  const schedule::Geometry& g = call.geometry;
+  if (!call.problem.sparse.enabled || call.inputs.topk_length.present() || g.whole != schedule::kCutLine)
+    return g;
+  const std::optional<schedule::Geometry> whole = schedule::whole_items(g);
+  return whole && schedule::estimate(*whole) <= schedule::estimate(g) ? *whole : g;
+}
+
 }  // namespace
 
 schedule::Geometry split_geometry(const DecodeProblem& problem, int workers, const DenseShape& shape) {
@@ -98,8 +108,11 @@ bool merges_in_kernel(const schedule::Geometry& g) {
          g.parts * g.lanes <= parts::kMostMergingCtas;
 }
 
-Status launch_dense(const DecodeCall& call,
+Status launch_dense(const DecodeCall& planned,
                     const DenseInstance* (*find)(const DecodeCall& call, Loading loading)) {
+  const schedule::Geometry geometry = geometry_of(planned);
+  const DecodeCall call = {planned.problem, planned.inputs,    planned.outputs, geometry,
+                           planned.plan,    planned.workspace, planned.executor};
   const ConstTensorView& cache = call.inputs.kv_cache;
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("q", call.inputs.q, 16));
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("kv_cache", cache, 16));

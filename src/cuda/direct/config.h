@@ -22,6 +22,9 @@ struct Config {
   static_assert(kRows == 16 || ((kRows == 8 || kRows == 32) && kTeam == 1));
   // Those that compute: each scores a block in turn, and has a part of the output of all.
   static constexpr int kWarpgroups = 2;
+  // P and what goes with it are there for two blocks of each warpgroup: slow warps may still read those of
+  // the block before last; when its place comes next, the vote of the block between has been taken.
+  static constexpr int kPlaces = 2 * kWarpgroups;
   static constexpr int kVDim = fp8_656::kLatentDim;
   static constexpr int kPartDim = kVDim / kWarpgroups;
   static constexpr int kPartChunks = kPartDim / 64;  // products with M = 64
@@ -64,9 +67,9 @@ struct Config {
   // Four blocks may be worked on. A fifth, for which 8 rows leave room, cost 2 to 5 % before the loader
   // waited for Q; not measured since.
   static constexpr int kSlots = 4;
-  static constexpr int kBytes = (kQueryTiles + kWarpgroups) * kTileBytes + kSlots * kBlockBytes;
+  static constexpr int kBytes = (kQueryTiles + kPlaces) * kTileBytes + kSlots * kBlockBytes;
   static_assert(kBytes + kReservedBytes + kTeamBytes <= 227 * 1024);
-  static_assert(kTeam == 1 || kOwnedUnits * kUnitBytes <= kWarpgroups * kTileBytes);
+  static_assert(kTeam == 1 || kOwnedUnits * kUnitBytes <= kPlaces * kTileBytes);
 };
 
 }  // namespace flashlatent::direct

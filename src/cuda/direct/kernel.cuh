@@ -64,7 +64,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     }
     for (int i = 0; i < Config::kSlots; ++i) {
       ptx::init(shared.full[i], 4);
-      ptx::init(shared.empty[i], Config::kTeam > 1 ? Config::kComputeThreads : Config::kComputeThreads / 32);
+      ptx::init(shared.empty[i], Config::kComputeThreads);
     }
     ptx::publish_barriers();
   }

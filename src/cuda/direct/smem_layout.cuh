@@ -36,15 +36,15 @@ template <class Config_>
 struct alignas(1024) SharedMemory {
   using Config = Config_;
 
-  std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];         // fp16, and RoPE in bf16 last
-  std::uint8_t p[Config::kWarpgroups][Config::kTileBytes];         // of each warpgroup's block
-  std::uint8_t blocks[Config::kSlots][Config::kBlockBytes];        // tokens as they are in the cache
-  std::uint16_t ratio[Config::kWarpgroups][fp8_656::kGroups][64];  // units.cuh
+  std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];     // fp16, and RoPE in bf16 last
+  std::uint8_t p[Config::kPlaces][Config::kTileBytes];         // of a block
+  std::uint8_t blocks[Config::kSlots][Config::kBlockBytes];    // tokens as they are in the cache
+  std::uint16_t ratio[Config::kPlaces][fp8_656::kGroups][64];  // units.cuh
   float warp_max[Config::kWarpgroups][4][Config::kRows];
-  float base[Config::kRows];                         // -inf: there is none yet
-  float finite_base[Config::kRows];                  // what scores are taken relative to
-  float factor[Config::kWarpgroups][Config::kRows];  // by which sums and outputs shrink for it
-  int shrinks[Config::kWarpgroups];                  // does any row?
+  float base[Config::kRows];                     // -inf: there is none yet
+  float finite_base[Config::kRows];              // what scores are taken relative to
+  float factor[Config::kPlaces][Config::kRows];  // by which sums and outputs shrink for it
+  int shrinks[Config::kPlaces];                  // does any row?
   float warp_sum[Config::kWarpgroups][4][Config::kRows];
   float row_factor[Config::kRows];
   int row_behind[Config::kRows];          // of the request's tokens those that it does not attend to

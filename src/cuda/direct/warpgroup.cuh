@@ -15,10 +15,10 @@
 // with the one that there is, and again if any comes out too large. What that takes is the largest of a
 // thread's own, and one vote.
 //
-// Barriers: full and empty of a block's slot (four loading warps and their bytes; all computing warps, that
-// have read it). has_p[b] (128) of P, statistics and ratios of warpgroup b's blocks: who writes the next has
-// waited for the other's next, which has used this one before. Between it and slow warps of its own warpgroup
-// are only products, which presumably no warp begins alone: racecheck names the ratios (docs/roadmap.md).
+// Barriers: full and empty of a block's slot (four loading warps and their bytes; all computing threads, that
+// have read it). has_p[b] (128) of P, statistics and ratios of warpgroup b's blocks. Who writes where those
+// of its block before last were has waited for the other's since, which has used them, and has voted with its
+// own warps since (Config::kPlaces).
 #pragma once
 
 #include "cuda/direct/columns.cuh"
@@ -67,7 +67,7 @@ class Warpgroup {
         if (block == mine) {
           softmax(block);
         } else {
-          take_over();
+          take_over(place_of(block));
         }
         add_product(block);
         place_.next();
@@ -149,18 +149,10 @@ class Warpgroup {
     ptx::wait(shared_.meeting, meeting_);
     meeting_ ^= 1;
   }
-  __device__ __forceinline__ void arrive_as_warp(ptx::Barrier& barrier) const {
-    __syncwarp();
-    if (thread() % 32 == 0) ptx::arrive(barrier);
-  }
 
-  /// In a team by all lanes: in clusters racecheck sees an order only between who arrives and who waits.
+  /// By all lanes: racecheck sees an order only between who arrives and who waits.
   __device__ __forceinline__ void release(int slot) const {
-    if constexpr (Config::kTeam > 1) {
-      ptx::arrive(shared_.empty[slot]);
-    } else {
-      arrive_as_warp(shared_.empty[slot]);
-    }
+    ptx::arrive(shared_.empty[slot]);
   }
 
   __device__ __forceinline__ void locate_row(const parts::RowTile& tile, int n) {
@@ -261,8 +253,7 @@ class Warpgroup {
     return live & ~parts::low_tokens(least_limit_ - start);
   }
 
-  /// From scores to P in shared memory, times the tokens' units. The other warpgroup, whose P of the
-  /// block before is there, has used what is overwritten before that.
+  /// From scores to P in shared memory, times the tokens' units. Nobody reads what is overwritten.
   __device__ __forceinline__ void softmax(int block) {
     const int start = begin_ + block * 64;
     const std::uint32_t token = block_address(place_.slot()) + fragment().row * fp8_656::kTokenBytes;
@@ -270,46 +261,52 @@ class Warpgroup {
     if (live_ != parts::kAllLive || partial_tokens(live_, start) != 0) [[unlikely]] {
       etap::mask_columns<kRows>(s_, live_, fragment(), [&](int n) { return limit(n) - start; });
     }
-    store_ratios(token, units.low, fragment().row);
-    store_ratios(token + 8 * fp8_656::kTokenBytes, units.high, fragment().row + 8);
-    if (thread() == 0) shared_.shrinks[me_] = 0;
+    const int place = place_of(block);
+    store_ratios(place, token, units.low, fragment().row);
+    store_ratios(place, token + 8 * fp8_656::kTokenBytes, units.high, fragment().row + 8);
+    if (thread() == 0) shared_.shrinks[place] = 0;
     Columns sums;
-    const bool exceeds = take_exponentials(units, sums);
+    const bool exceeds = take_exponentials(place, units, sums);
     if (ptx::named_any(kAlone + me_, 128, exceeds)) [[unlikely]]
-      rebase(units, sums);
+      rebase(place, units, sums);
     finish_products();  // with the other's P: it may make its next one
     ptx::arrive(shared_.has_p[me_]);
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) sums_[i] += sums[i];
   }
 
+  /// Where P of a block is, and what goes with it.
+  __device__ __forceinline__ static int place_of(int block) {
+    return block % Config::kPlaces;
+  }
+
   /// The other's P is there: what is summed so far shrinks to its base.
-  __device__ __forceinline__ void take_over() {
-    const int other = me_ ^ 1;
-    ptx::wait(shared_.has_p[other], other_parity_);
+  __device__ __forceinline__ void take_over(int place) {
+    ptx::wait(shared_.has_p[me_ ^ 1], other_parity_);
     other_parity_ ^= 1;
-    if (shrinks(other)) [[unlikely]]
-      shrink_sums(other);
+    if (shrinks(place)) [[unlikely]]
+      shrink_sums(place);
   }
-  __device__ __forceinline__ bool shrinks(int b) const {
-    return shared_.shrinks[b] != 0;
+  __device__ __forceinline__ bool shrinks(int place) const {
+    return shared_.shrinks[place] != 0;
   }
-  __device__ __forceinline__ void shrink_sums(int b) {
-    const Columns factor = columns_of(shared_.factor[b]);
+  __device__ __forceinline__ void shrink_sums(int place) {
+    const Columns factor = columns_of(shared_.factor[place]);
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) sums_[i] *= factor[i];
   }
 
   /// A lane of the quad a group, of a token of this warpgroup's block.
-  __device__ __forceinline__ void store_ratios(std::uint32_t token, std::uint32_t exponent, int row) {
+  __device__ __forceinline__ void store_ratios(int place, std::uint32_t token, std::uint32_t exponent,
+                                               int row) {
     const int group = thread() % 4;
     const float scale = ptx::load_float(token + fp8_656::kScaleOffset + group * 4);
-    shared_.ratio[me_][group][row] = __half_as_ushort(ratio_to_unit(scale, exponent));
+    shared_.ratio[place][group][row] = __half_as_ushort(ratio_to_unit(scale, exponent));
   }
 
   /// P, relative to the bases that there are, and the sums of this thread's columns. Is any larger than it
   /// may be?
-  __device__ __forceinline__ bool take_exponentials(Units units, Columns& sums) const {
+  __device__ __forceinline__ bool take_exponentials(int place, Units units, Columns& sums) const {
     constexpr int kLargest = 9;
     static_assert(Config::kLargestP == 1 << kLargest);
     const float low_unit = log2_of(units.low) + kLargest, high_unit = log2_of(units.high) + kLargest;
@@ -326,13 +323,13 @@ class Warpgroup {
       sums[i] = fmaf(p[at], low_share, p[at + 2] * high_share);
       largest = fmaxf(largest, fmaxf(p[at], p[at + 2]));
     }
-    etap::store_probabilities<__half, kRows>(ptx::shared_address(shared_.p[me_]), p, thread());
+    etap::store_probabilities<__half, kRows>(ptx::shared_address(shared_.p[place]), p, thread());
     ptx::fence_for_async_proxy();
     return largest > Config::kLargestP * (1 << static_cast<int>(Config::kSlack));
   }
 
   /// Larger bases, and P again.
-  __device__ __forceinline__ void rebase(Units units, Columns& sums) {
+  __device__ __forceinline__ void rebase(int place, Units units, Columns& sums) {
     Columns max;
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
@@ -342,41 +339,41 @@ class Warpgroup {
     put(shared_.warp_max[me_][thread() / 32],
         over_tokens<kRows>(max, thread() % 32, [](float a, float b) { return fmaxf(a, b); }));
     meet_alone();
-    if (thread() < kRows) settle_base(thread());
+    if (thread() < kRows) settle_base(place, thread());
     meet_alone();
-    if (shrinks(me_)) shrink_sums(me_);
-    take_exponentials(units, sums);
+    if (shrinks(place)) shrink_sums(place);
+    take_exponentials(place, units, sums);
     meet_alone();
   }
 
   /// Row n's.
-  __device__ __forceinline__ void settle_base(int n) {
+  __device__ __forceinline__ void settle_base(int place, int n) {
     const float before = shared_.base[n];
     const auto& of_warp = shared_.warp_max[me_];
     const float max = fmaxf(fmaxf(of_warp[0][n], of_warp[1][n]), fmaxf(of_warp[2][n], of_warp[3][n]));
     const float base = parts::settle_base(before, max, Config::kSlack);
     const float factor = before == -INFINITY ? 1.0F : parts::exp2_fast(before - base);
-    if (factor != 1.0F && n < tile().rows) shared_.shrinks[me_] = 1;
+    if (factor != 1.0F && n < tile().rows) shared_.shrinks[place] = 1;
     shared_.base[n] = base;
     shared_.finite_base[n] = base == -INFINITY ? kNoBase : parts::finite_or_zero(base);
-    shared_.factor[me_][n] = factor;
+    shared_.factor[place][n] = factor;
   }
 
   /// o_ += V^T P^T, this part of a block's, which is at place_.
   __device__ __forceinline__ void add_product(int block) {
-    const int b = block % 2;
-    if (shrinks(b)) [[unlikely]] {
+    const int place = place_of(block);
+    if (shrinks(place)) [[unlikely]] {
       finish_products();
-      rescale(columns_of(shared_.factor[b]));
+      rescale(columns_of(shared_.factor[place]));
     }
     const int slot = place_.slot();
     const int start = begin_ + block * 64;
     if (least_limit_ < start + 64 && args_.causal) [[unlikely]]
-      keep_from_poison(b, slot, start);
+      keep_from_poison(place, slot, start);
     const std::uint32_t row = block_address(slot) + thread() % 32 * fp8_656::kTokenBytes +
                               me_ * Config::kPartDim + thread() / 32 * 16;
     const std::uint64_t p =
-        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p[b]), 0));
+        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p[place]), 0));
     Operands a[2];
     std::uint32_t ratio[8];
     ValueBytes bytes = ValueBytes::at(row);
@@ -384,7 +381,7 @@ class Warpgroup {
     for (auto& chunk : o_) ptx::pin_registers(chunk);
 #pragma unroll
     for (int i = 0; i < Config::kPartChunks; ++i) {
-      if (i % 2 == 0) load_ratios(ratio, shared_.ratio[b][me_ * Config::kPartGroups + i / 2]);
+      if (i % 2 == 0) load_ratios(ratio, shared_.ratio[place][me_ * Config::kPartGroups + i / 2]);
       if (i == 0) finish_products();
       if (i >= 2) ptx::wgmma_wait<1>();
       widen_values(a[i % 2], bytes, ratio);
@@ -412,11 +409,11 @@ class Warpgroup {
   }
 
   /// Of the block whose V is next.
-  __device__ __forceinline__ void keep_from_poison(int b, int slot, int start) {
+  __device__ __forceinline__ void keep_from_poison(int place, int slot, int start) {
     const std::uint64_t partial = partial_tokens(live_of(slot), start);
     if (partial == 0) return;
     const PartOfV v{shared_.blocks[slot] + me_ * Config::kPartDim,
-                    shared_.ratio[b] + me_ * Config::kPartGroups};
+                    shared_.ratio[place] + me_ * Config::kPartGroups};
     const bool found = record_poison<Config::kPartDim>(shared_.poison_from + me_ * Config::kPartDim, v,
                                                        partial, thread(), [&](int token) {
                                                          int row = 0;

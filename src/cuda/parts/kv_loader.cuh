@@ -39,12 +39,39 @@ __device__ __forceinline__ void keep_in_memory(T& x) {
   asm volatile("" ::"l"(&x) : "memory");
 }
 
+/// A part that is one item, all of it, as most are where requests are about as many as CTAs: without the
+/// walk. Returns whether it is one.
+template <class Loader, class Pipe, class SetUp, class Tell>
+__device__ __forceinline__ bool load_one_item(const DecodeArguments& args, Loader& loader, Pipe& pipe,
+                                              const PartPlace<>& place, SetUp set_up, Tell tell) {
+  const schedule::Geometry& g = args.geometry;
+  const schedule::Cut begin = place.begin(args), end = place.end(args);
+  if (args.query.begins != nullptr || !schedule::may_be_one_item(g, begin, end)) return false;
+  const std::int32_t given =
+      schedule::length_of(g, args.cache.lengths, begin.request);  // beside the successor
+  if (!schedule::same_item(schedule::item_after(g, begin, args.successors), end)) return false;
+  const std::int32_t length = schedule::tokens_of(g, given);
+  const int blocks = schedule::blocks_of(g, length);
+  const schedule::Segment segment = {begin.round, begin.request, length, 0, blocks, -1};
+  const RowTile tile = row_tile(args, segment.request, segment.round, place.lane());
+  const BlockRange range = block_range(args.cache, segment, tile);
+  loader.look_ahead(range);
+  set_up();
+  tell(Work{segment, tile});
+  loader.load(pipe, range, [] {});
+  return true;
+}
+
 /// The loading role: this CTA's segments, one after another, into `pipe`. `set_up` returns when the pipe's
 /// barriers are ready; the plan is read meanwhile. `tell` gets each segment before its blocks.
 /// kLooksAhead: the walker's.
 template <int kTeam = 1, bool kLooksAhead = true, class Loader, class Pipe, class SetUp, class Tell>
 __device__ __forceinline__ void load_segments(const DecodeArguments& args, Loader loader, Pipe pipe,
                                               const PartPlace<kTeam>& place, SetUp set_up, Tell tell) {
+  // Where the walk is in memory it takes 2 us; in registers too little for code of its own.
+  if constexpr (kTeam == 1 && Loader::kSparesRegisters) {
+    if (load_one_item(args, loader, pipe, place, set_up, tell)) return;
+  }
   Segments<kTeam, kLooksAhead> segments(args, place);
   schedule::Segment segment, next;
   if constexpr (Loader::kSparesRegisters) {

@@ -75,7 +75,8 @@ std::string unknown_dimensions(const DecodeProblem& problem);
 /// longer so.
 bool merges_in_kernel(const schedule::Geometry& geometry);
 
-/// Launches the instance that `find(call, loading)` names, then the combine step unless that has done it.
+/// Launches the instance that `find(call, loading)` names, then the combine step unless that has done it. The
+/// call that `find` gets may have another geometry: of sparse requests that need no plan.
 Status launch_dense(const DecodeCall& call,
                     const DenseInstance* (*find)(const DecodeCall& call, Loading loading));
 

@@ -20,11 +20,14 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const part
     if (threadIdx.x >= Config::kComputeThreads - 32) MergeStep<Config>::begin(args, shared.merge);
   }
   Warpgroup<Config> warpgroup(shared, args);
-  for (parts::WorkPosition position(shared.work); !position.get().is_end(); position.next()) {
-    const parts::Work& work = position.get();
-    warpgroup.prepare(work.tile);
-    warpgroup.begin(work.blocks() > 0);
-    warpgroup.attend(work);
+  parts::WorkPosition position(shared.work);
+  // Q of a part by shape is asked for before the loader tells of it.
+  const parts::PartPlace<> place(args.geometry);
+  for (bool known = parts::known_ahead<1>(args); known || !position.get().is_end(); position.next()) {
+    warpgroup.prepare(known ? place.only_tile(args) : position.get().tile);
+    warpgroup.begin(known || position.get().blocks() > 0);
+    known = false;
+    warpgroup.attend(position.get());
     warpgroup.finish();
   }
   if constexpr (Config::kMerges) MergeStep<Config>(args, shared.merge, shared.blocks).run();

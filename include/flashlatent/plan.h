@@ -56,7 +56,9 @@ struct PlanDescription {
 };
 
 /// Decodes `plan`, a host copy of what plan() wrote for this problem, executor and these lengths (as for
-/// plan(), on the host). kInvalidArgument if it is a plan of another problem; errors of plan_bytes() besides.
+/// plan(), on the host). Sparse calls without topk_length whose requests stay whole do not read their plan on
+/// CUDA, and do not split what it splits. kInvalidArgument if it is a plan of another problem; errors of
+/// plan_bytes() besides.
 Result<PlanDescription> describe_plan(const DecodeProblem& problem, const ConstTensorView& lengths,
                                       Memory plan, const Executor& executor);
 

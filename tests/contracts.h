@@ -58,6 +58,20 @@ class Contracts : public ::testing::TestWithParam<Backend> {
     EXPECT_TRUE(result.ok()) << name << " " << to_string(c.problem) << ": " << runtime::to_string(result);
   }
 
+  /// The same with the plan of another case, of the same shapes.
+  void expect_right_with_plan_of(const runtime::RandomCase& planned, const runtime::RandomCase& used,
+                                 const std::string& name) {
+    runtime::DecodeRun plan_run = place(planned, executor_);
+    ASSERT_TRUE(plan_run.plan().ok());
+    runtime::DecodeRun run = place(used, executor_);
+    ASSERT_TRUE(flashlatent::decode(run.problem(), run.inputs(), run.outputs(), plan_run.plan_memory(),
+                                    run.workspace_memory(), executor_)
+                    .ok());
+    ASSERT_TRUE(run.fetch().ok());
+    const auto result = runtime::compare(used.problem, used.inputs, run.out(), run.lse());
+    EXPECT_TRUE(result.ok()) << name << ": " << runtime::to_string(result);
+  }
+
   /// Three runs from poisoned memory give the same bits.
   void expect_same_bits(const runtime::CaseSpec& spec) {
     runtime::DecodeRun run = place(runtime::make_case(spec, 7), executor_);

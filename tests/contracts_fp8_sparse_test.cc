@@ -156,18 +156,10 @@ TEST_P(Fp8AndSparse, APlanOutlivesItsTopkLengths) {
   RandomCase used = planned;
   const std::int32_t lengths[] = {0, 2000, 64};
   used.inputs.topk_length.data = lengths;
-  DecodeRun plan_run = place(planned, executor_);
-  ASSERT_TRUE(plan_run.plan().ok());
   // Indices past topk_length are poison in `planned`: make them skips.
   auto* indices = static_cast<std::int32_t*>(const_cast<void*>(used.inputs.indices.data));
   std::fill(indices + 2100 + 3, indices + 2 * 2100, -1);
-  DecodeRun run = place(used, executor_);
-  ASSERT_TRUE(flashlatent::decode(run.problem(), run.inputs(), run.outputs(), plan_run.plan_memory(),
-                                  run.workspace_memory(), executor_)
-                  .ok());
-  ASSERT_TRUE(run.fetch().ok());
-  const auto result = runtime::compare(used.problem, used.inputs, run.out(), run.lse());
-  EXPECT_TRUE(result.ok()) << runtime::to_string(result);
+  expect_right_with_plan_of(planned, used, "other lengths");
 }
 
 // Without topk_length requests that stay whole need no plan, whatever was planned.
@@ -176,26 +168,17 @@ TEST_P(Fp8AndSparse, TopkLengthComesAndGoesAfterThePlan) {
                                       {KvFormat::kFp8_656, 64},
                                       {KvFormat::kPlain, 16},
                                       {KvFormat::kPlain, 128}}) {
-    CaseSpec spec = sparse(heads, 200);
-    spec.format = format;
+    CaseSpec spec = sparse(heads, 200, format);
     spec.lengths.assign(30, 70);
     const RandomCase all = runtime::make_case(spec, 2);
     std::vector<std::int32_t> lengths(30, 1);
     lengths[0] = 200;
-    RandomCase given = all;
-    given.inputs.topk_length = {lengths.data(), Dtype::kI32, {30}};
-    const RandomCase& some = given;
-    for (const auto& [planned, used] : {std::pair{&some, &all}, {&all, &some}, {&all, &all}}) {
-      DecodeRun plan_run = place(*planned, executor_);
-      ASSERT_TRUE(plan_run.plan().ok());
-      DecodeRun run = place(*used, executor_);
-      ASSERT_TRUE(flashlatent::decode(run.problem(), run.inputs(), run.outputs(), plan_run.plan_memory(),
-                                      run.workspace_memory(), executor_)
-                      .ok());
-      ASSERT_TRUE(run.fetch().ok());
-      const auto result = runtime::compare(used->problem, used->inputs, run.out(), run.lse());
-      EXPECT_TRUE(result.ok()) << heads << " heads: " << runtime::to_string(result);
-    }
+    RandomCase some = all;
+    some.inputs.topk_length = {lengths.data(), Dtype::kI32, {30}};
+    const std::string name = std::to_string(heads) + " heads, ";
+    expect_right_with_plan_of(some, all, name + "no topk_length");
+    expect_right_with_plan_of(all, some, name + "topk_length");
+    expect_right_with_plan_of(all, all, name + "neither");
   }
 }
 

@@ -302,17 +302,8 @@ TEST_P(KernelContracts, APlanOutlivesItsLengths) {
       shorter.inputs.cache_seqlens.data = fewer.data();
       for (const char* kernel : kernels_of(format)) {
         executor_.kernel = kernel;
-        for (const auto& [planned, used] : {std::pair{&longer, &shorter}, {&shorter, &longer}}) {
-          runtime::DecodeRun plan_run = place(*planned, executor_);
-          ASSERT_TRUE(plan_run.plan().ok());
-          runtime::DecodeRun run = place(*used, executor_);
-          ASSERT_TRUE(flashlatent::decode(run.problem(), run.inputs(), run.outputs(), plan_run.plan_memory(),
-                                          run.workspace_memory(), executor_)
-                          .ok());
-          ASSERT_TRUE(run.fetch().ok());
-          const auto result = runtime::compare(used->problem, used->inputs, run.out(), run.lse());
-          EXPECT_TRUE(result.ok()) << kernel << ": " << runtime::to_string(result);
-        }
+        expect_right_with_plan_of(longer, shorter, kernel);
+        expect_right_with_plan_of(shorter, longer, kernel);
       }
     }
   }

@@ -21,6 +21,11 @@ struct DecodeCall {
   Memory plan;
   Memory workspace;
   const Executor& executor;
+
+  /// The same with another geometry, which must outlive it.
+  DecodeCall with(const schedule::Geometry& other) const {
+    return {problem, inputs, outputs, other, plan, workspace, executor};
+  }
 };
 
 struct DecodeKernel {

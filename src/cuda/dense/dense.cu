@@ -111,8 +111,7 @@ bool merges_in_kernel(const schedule::Geometry& g) {
 Status launch_dense(const DecodeCall& planned,
                     const DenseInstance* (*find)(const DecodeCall& call, Loading loading)) {
   const schedule::Geometry geometry = geometry_of(planned);
-  const DecodeCall call = {planned.problem, planned.inputs,    planned.outputs, geometry,
-                           planned.plan,    planned.workspace, planned.executor};
+  const DecodeCall call = planned.with(geometry);
   const ConstTensorView& cache = call.inputs.kv_cache;
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("q", call.inputs.q, 16));
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("kv_cache", cache, 16));

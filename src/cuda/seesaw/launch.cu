@@ -158,9 +158,7 @@ Status launch_without_pages(const DecodeCall& call) {
   g.parts = g.requests;
   g.team = 1;
   g.whole = schedule::kWhole;
-  const DecodeCall alone{call.problem, call.inputs,    call.outputs, g,
-                         call.plan,    call.workspace, call.executor};
-  return launch_dense(alone,
+  return launch_dense(call.with(g),
                       [](const DecodeCall& c, Loading loading) { return find(c.problem, loading, 1); });
 }
 

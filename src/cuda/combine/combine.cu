@@ -47,18 +47,29 @@ struct CombineUnit {
   int merge;
 };
 
-__device__ __forceinline__ CombineUnit unit_at(const schedule::Geometry& g, int index, int column_units,
-                                               int rows_a_unit) {
-  CombineUnit unit;
-  unit.columns = index % column_units;
-  index /= column_units;
-  const int row_units = g.tile_rows / rows_a_unit;
-  unit.row = index % row_units * rows_a_unit;
-  index /= row_units;
-  unit.lane = index % g.lanes;
-  unit.merge = index / g.lanes;
-  return unit;
-}
+/// The units of a tile, of so many columns and rows each.
+struct UnitsOfTile {
+  Divisor columns, rows;  // how many there are
+  int unit_rows;
+
+  UnitsOfTile(int v_dim, int tile_rows, int unit_columns, int unit_rows)
+      : columns((v_dim + unit_columns - 1) / unit_columns),
+        rows(tile_rows / unit_rows),
+        unit_rows(unit_rows) {}
+
+  __device__ __forceinline__ int count() const { return columns.value * rows.value; }
+  __device__ __forceinline__ CombineUnit at(const Divisor& lanes, int index) const {
+    const int row_index = columns.quotient(index), lane_index = rows.quotient(row_index);
+    return {columns.remainder(index), rows.remainder(row_index) * unit_rows, lanes.remainder(lane_index),
+            lanes.quotient(lane_index)};
+  }
+};
+
+/// How the kernel shares out its work.
+struct CombineShape {
+  int v_dim;
+  UnitsOfTile by_cta, by_warps;
+};
 
 /// CTAs a multiprocessor, which limits registers: the 512 units of 128 rows are done in one wave.
 constexpr int kResidentCtas = 4;
@@ -88,7 +99,8 @@ enum class Told {
 
 template <class Element, Share kShare, Told kTold>
 __global__ void __launch_bounds__(kWarps * 32, kResident<kShare>)
-    combine_plan_kernel(const __grid_constant__ parts::DecodeArguments args, int v_dim) {
+    combine_plan_kernel(const __grid_constant__ parts::DecodeArguments args,
+                        const __grid_constant__ CombineShape shape) {
   __shared__ parts::WarpMerges<kWarps, 1> warp_merges;
   __shared__ LongMerges long_merges;
   const schedule::Geometry& g = args.geometry;
@@ -109,20 +121,18 @@ __global__ void __launch_bounds__(kWarps * 32, kResident<kShare>)
   if (finds_long) long_merges.find(args, meet);
 
   const bool takes_long = finds_long && long_merges.listed();
-  const int all_columns = (v_dim + kUnitColumns - 1) / kUnitColumns;
+  const int v_dim = shape.v_dim;
   constexpr int kUnits = kColumnUnitsAWarp<kShare>;
-  const int column_units = (all_columns + kUnits - 1) / kUnits;
   // The first unit's item is looked up before that launch is done.
   const int begin = blockIdx.x;
-  const int first =
-      by_ctas ? unit_at(g, begin, all_columns, 1).merge : unit_at(g, begin, column_units, kWarps).merge;
+  const int first = (by_ctas ? shape.by_cta : shape.by_warps).at(args.lanes, begin).merge;
   const schedule::Merge first_merge = first < merges ? merge_at(first) : schedule::Merge{};
   cudaGridDependencySynchronize();
 
   // Rows by CTAs: all, or those of many parts.
   const int by_cta = by_ctas ? merges : takes_long ? long_merges.count : 0;
-  for (int index = blockIdx.x; index < by_cta * g.lanes * g.tile_rows * all_columns; index += gridDim.x) {
-    const CombineUnit unit = unit_at(g, index, all_columns, 1);
+  for (int index = blockIdx.x; index < by_cta * g.lanes * shape.by_cta.count(); index += gridDim.x) {
+    const CombineUnit unit = shape.by_cta.at(args.lanes, index);
     const schedule::Merge merge = !by_ctas         ? args.merges[long_merges.merges[unit.merge]]
                                   : index == begin ? first_merge
                                                    : merge_at(unit.merge);
@@ -134,9 +144,9 @@ __global__ void __launch_bounds__(kWarps * 32, kResident<kShare>)
   }
   if constexpr (!by_ctas) {
     // The others by warps.
-    const int units = merges * g.lanes * (g.tile_rows / kWarps) * column_units;
+    const int units = merges * g.lanes * shape.by_warps.count();
     for (int index = blockIdx.x; index < units; index += gridDim.x) {
-      const CombineUnit unit = unit_at(g, index, column_units, kWarps);
+      const CombineUnit unit = shape.by_warps.at(args.lanes, index);
       const schedule::Merge merge = index == begin ? first_merge : merge_at(unit.merge);
       if (takes_long && LongMerges::is_long(g, merge)) continue;
       const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, unit.lane);
@@ -158,7 +168,11 @@ Status launch_combine(const parts::DecodeArguments& args, Dtype dtype, int v_dim
   shape.overlaps_previous = true;
   auto* kernel = dtype == Dtype::kBF16 ? combine_plan_kernel<__nv_bfloat16, kShare, kTold>
                                        : combine_plan_kernel<__half, kShare, kTold>;
-  return launch(kernel, shape, executor, args, v_dim);
+  const int tile_rows = args.geometry.tile_rows;
+  const CombineShape units = {
+      v_dim, UnitsOfTile(v_dim, tile_rows, kUnitColumns, 1),
+      UnitsOfTile(v_dim, tile_rows, kUnitColumns * kColumnUnitsAWarp<kShare>, kWarps)};
+  return launch(kernel, shape, executor, args, units);
 }
 template <Share kShare>
 Status launch_combine(const parts::DecodeArguments& args, Dtype dtype, int v_dim, int blocks,

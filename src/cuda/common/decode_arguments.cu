@@ -68,6 +68,8 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call) {
   const schedule::PlanView view = schedule::plan_view(g, plan.data);
   parts::DecodeArguments args = {};
   args.geometry = g;
+  args.lanes = Divisor(g.lanes);
+  args.sharers = Divisor(g.length_sharers);
   args.plan_header = view.header;
   args.cuts = view.cuts;
   args.merges = view.merges;
@@ -80,8 +82,8 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call) {
                 .begins = static_cast<const std::int32_t*>(inputs.cu_seqlens_q.data),
                 .total = static_cast<int>(std::min<std::int64_t>(q.shape[0], (1LL << 31) - 1)),
                 .tokens = sparse ? 1 : problem.query.tokens,
-                .group = group,
-                .row_tiles = (problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows,
+                .group = Divisor(group),
+                .row_tiles = Divisor((problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows),
                 .rows_in_line = rows_in_line(problem, inputs.q)};
   args.cache.entries = static_cast<const std::int32_t*>(entries.data);
   args.cache.entries_stride = entries.strides[0];

@@ -22,7 +22,7 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const part
   Warpgroup<Config> warpgroup(shared, args);
   parts::WorkPosition position(shared.work);
   // Q of a part by shape is asked for before the loader tells of it.
-  const parts::PartPlace<> place(args.geometry);
+  const parts::PartPlace<> place(args);
   for (bool known = parts::known_ahead<1>(args); known || !position.get().is_end(); position.next()) {
     warpgroup.prepare(known ? place.only_tile(args) : position.get().tile);
     warpgroup.begin(known || position.get().blocks() > 0);
@@ -43,8 +43,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
   struct NoPipe {};
   // Where the walker looks ahead 24 bytes of the loader's registers spill.
   parts::load_segments<1, false>(
-      args, Loader<Config>(args.cache, shared, thread), NoPipe(), parts::PartPlace<>(args.geometry), [] {},
-      tell);
+      args, Loader<Config>(args.cache, shared, thread), NoPipe(), parts::PartPlace<>(args), [] {}, tell);
   parts::Work end;
   end.segment.request = -1;
   tell(end);
@@ -84,7 +83,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   const bool loads = threadIdx.x >= Config::kComputeThreads;
   if constexpr (Config::kTeam > 1) {
     ptx::cluster_arrive();
-    const parts::PartPlace<Config::kTeam> place(args.geometry);
+    const parts::PartPlace<Config::kTeam> place(args);
     ptx::cluster_wait();  // all CTAs' barriers are there
     if (loads) {
       ptx::give_registers<Config::kLoaderRegisters>();

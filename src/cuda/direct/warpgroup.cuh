@@ -83,7 +83,7 @@ class Warpgroup {
     publish_sum();
     meet();
     const std::int64_t slot = static_cast<std::int64_t>(work.segment.slot) * args_.geometry.lanes +
-                              blockIdx.x % args_.geometry.lanes;
+                              args_.lanes.remainder(blockIdx.x);
     if (threadIdx.x < kRows) finish_row(slot, threadIdx.x);
     if (is_poisoned()) [[unlikely]]
       spread_poison();

@@ -335,7 +335,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   static_assert(sizeof(SharedMemory<Config>) <= 227 * 1024);
   set_up_barriers<Config>(shared);
   if (threadIdx.x == Config::kComputeThreads) Config::Loader::prepare(kv_map);
-  const parts::PartPlace<> place(args.geometry);
+  const parts::PartPlace<> place(args);
 
   if (threadIdx.x >= Config::kComputeThreads) {
     ptx::give_registers<Config::kLoaderRegisters>();

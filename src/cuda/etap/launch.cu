@@ -13,13 +13,13 @@ constexpr int kMostRows = 16;
 // 0.8 to 4 blocks the smaller ones gave the fastest plans, by 1 to 3 %. 128 requests of 64 blocks take 6.5 us
 // longer on 132 parts than on 128.
 constexpr schedule::CostModel kCost = {
-    .per_block = 2100, .per_split = 3000, .per_call = 500, .per_merge = 7500};
+    .per_block = 2100, .per_split = 3000, .per_call = 500, .per_merge = 6800};
 // With 8 rows a block takes less time, which shows at a call's begin and end.
 constexpr schedule::CostModel kCost8 = {
-    .per_block = 2070, .per_split = 3000, .per_call = -500, .per_merge = 7500};
+    .per_block = 2070, .per_split = 3000, .per_call = -500, .per_merge = 6800};
 // From an fp8_656 cache conversion is what takes time.
 constexpr schedule::CostModel kCostFp8 = {
-    .per_block = 2400, .per_split = 3000, .per_call = 3000, .per_merge = 7500};
+    .per_block = 2400, .per_split = 3000, .per_call = 3000, .per_merge = 6800};
 
 /// Where there are tiles of 8 rows: what tensor parallelism leaves of 64 or 128 heads.
 int tile_rows_of(const DecodeProblem& problem) {

@@ -275,7 +275,7 @@ class Attention {
 
   /// 0, which the compiler does not know.
   __device__ __forceinline__ std::uint32_t hidden_zero() const {
-    return static_cast<std::uint32_t>(args_.query.row_tiles) >> 31;
+    return static_cast<std::uint32_t>(args_.query.row_tiles.value) >> 31;
   }
 
   /// 16 x 8 of o_.

@@ -71,7 +71,8 @@ class Warp : Attention<Config> {
   __device__ __forceinline__ void finish(const parts::Work& work, bool has_blocks) {
     const parts::RowPair sum = has_blocks ? this->row_sums() : parts::RowPair{0, 0};
     const schedule::Geometry& g = args_.geometry;
-    const std::int64_t slot = static_cast<std::int64_t>(work.segment.slot) * g.lanes + blockIdx.x % g.lanes;
+    const std::int64_t slot =
+        static_cast<std::int64_t>(work.segment.slot) * g.lanes + args_.lanes.remainder(blockIdx.x);
     const int column = me_ * Config::kWarpColumns + lane_ % 4 * 2;
     const bool writes_lse = column == 0;
 #pragma unroll
@@ -110,7 +111,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
   };
   parts::load_segments(
       args, Loader(args.cache, kv_map, thread, shared.loader), RingPosition<Config>(shared),
-      parts::PartPlace<>(args.geometry), [] {}, tell);
+      parts::PartPlace<>(args), [] {}, tell);
   parts::Work end;
   end.segment.request = -1;
   tell(end);
@@ -151,7 +152,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   if constexpr (Config::kTeam > 1) {
     __syncwarp();
     ptx::cluster_arrive();
-    const parts::PartPlace<Config::kTeam> place(args.geometry);
+    const parts::PartPlace<Config::kTeam> place(args);
     ptx::cluster_wait();  // all CTAs' barriers are there
     if (loads) {
       ptx::give_registers<Config::kLoaderRegisters>();

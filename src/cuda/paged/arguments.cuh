@@ -45,36 +45,12 @@ struct Arguments {
   parts::Ticket* tickets;  // of those who split a request (splits.cuh); null: a combine step comes after
   Plane keys, values;
   ScoreArguments score;
-  // What is divided by on the way to the first copy.
-  Divisor ctas_a_part, row_tiles, group;
+  Divisor ctas_a_part;
   int box_tokens;   // of a box of the maps, 16 or 8; 0: there are none, 16 bytes are copied at a time
   int tiles_a_cta;  // row tiles side by side: 1, 2, 4 or 8, no more than warps
   int team;         // CTAs that share a segment's blocks, or 1; then a CTA has one segment
   int dim;          // of keys and values: whole units of 16 bytes
   int reach;        // tokens that a page table has room for
 };
-
-/// parts::row_tile(), RowTile::token() and head(), without divisions.
-__device__ __forceinline__ parts::RowTile tile_at(const Arguments& args, const schedule::Segment& segment,
-                                                  int lane) {
-  const parts::QueryArguments& query = args.decode.query;
-  const int index = segment.round * args.decode.geometry.lanes + lane;
-  const parts::RequestTokens own = parts::request_tokens(query, segment.request);
-  parts::RowTile tile;
-  tile.request = segment.request;
-  tile.origin = own.origin;
-  tile.first_token = 0;
-  tile.tokens = own.count;
-  tile.kv_head = args.row_tiles.quotient(index);
-  tile.first = args.row_tiles.remainder(index) * args.decode.geometry.tile_rows;
-  tile.rows = max(0, min(tile.tokens * query.group - tile.first, args.decode.geometry.tile_rows));
-  return tile;
-}
-__device__ __forceinline__ int token_of(const Arguments& args, const parts::RowTile& tile, int row) {
-  return args.group.quotient(tile.first + row);
-}
-__device__ __forceinline__ int head_of(const Arguments& args, const parts::RowTile& tile, int row) {
-  return tile.kv_head * args.group.value + args.group.remainder(tile.first + row);
-}
 
 }  // namespace flashlatent::paged

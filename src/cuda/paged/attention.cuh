@@ -32,7 +32,7 @@ struct Visible {
 
 __device__ __forceinline__ Visible visible_by(const Arguments& args, const parts::RowTile& tile, int length,
                                               int row) {
-  const int end = args.decode.causal ? length - tile.tokens + token_of(args, tile, row) + 1 : length;
+  const int end = args.decode.causal ? length - tile.tokens + tile.token(args.decode.query, row) + 1 : length;
   return {args.score.window > 0 ? max(end - args.score.window, 0) : 0, end};
 }
 /// From the first token that any row of the tile attends to, to the last.
@@ -167,8 +167,8 @@ class Attention {
     const parts::QueryArguments& query = args_.decode.query;
     const int near = min(row, max(tile_.rows - 1, 0));
     const Given* from = static_cast<const Given*>(query.data) + tile_.origin * query.batch_stride +
-                        token_of(args_, tile_, near) * query.token_stride +
-                        head_of(args_, tile_, near) * query.head_stride + column;
+                        tile_.token(args_.decode.query, near) * query.token_stride +
+                        tile_.head(args_.decode.query, near) * query.head_stride + column;
 #pragma unroll
     for (int k = 0; k < kTiles; ++k) {
 #pragma unroll
@@ -275,7 +275,7 @@ class Attention {
         float slope = 0;
         if (score.alibi_slopes != nullptr) {
           const int n = min(8 * c + column_ + i, max(tile_.rows - 1, 0));
-          slope = __ldg(score.alibi_slopes + head_of(args_, tile_, n));
+          slope = __ldg(score.alibi_slopes + tile_.head(args_.decode.query, n));
         }
 #pragma unroll
         for (int t = 0; t < 2 * kTokenTiles; ++t) {

@@ -115,8 +115,9 @@ __device__ __forceinline__ bool next_job(const Arguments& args, parts::Segments<
                                          Job& job) {
   schedule::Segment segment;
   while (segments.next(segment)) {
-    if (tile_at(args, segment, segments.lane()).rows == 0) continue;
-    const parts::RowTile own = tile_at(args, segment, segments.lane() + tile);
+    if (parts::row_tile(args.decode, segment.request, segment.round, segments.lane()).rows == 0) continue;
+    const parts::RowTile own =
+        parts::row_tile(args.decode, segment.request, segment.round, segments.lane() + tile);
     if (args.team > 1) {
       // schedule::share_begin(), of a power of two.
       const int rank = static_cast<int>(ptx::rank_in_cluster()), bits = __ffs(args.team) - 1;
@@ -137,7 +138,8 @@ __device__ __forceinline__ void add_prefixes(SharedMemory<Config>& shared, const
   cudaGridDependencySynchronize();
   for (int i = 0; i < kept; ++i) {
     const KeptSegment segment = shared.kept[i];
-    const parts::RowTile tile = tile_at(args, segment.segment, lane);
+    const parts::RowTile tile =
+        parts::row_tile(args.decode, segment.segment.request, segment.segment.round, lane);
     add_prefix<Config>(args, segment, tile, lane, role.turn, role.turns);
     if (merges(args, segment.segment)) {
       merge_splits<Config>(args, segment.segment, tile, lane, role.turn, role.turns);

@@ -287,8 +287,6 @@ Status launch(const DecodeCall& call) {
   args.tiles_a_cta = tiles_a_cta(problem, g);
   args.team = g.team;
   args.ctas_a_part = Divisor(g.lanes / args.tiles_a_cta);
-  args.row_tiles = Divisor(args.decode.query.row_tiles);
-  args.group = Divisor(args.decode.query.group);
   args.box_tokens = make_maps(problem, inputs, args);
   if (merges_splits(g)) {
     args.tickets = reinterpret_cast<parts::Ticket*>(static_cast<std::uint8_t*>(workspace.data) +

@@ -102,7 +102,7 @@ __device__ __forceinline__ float write_piece(const Arguments& args, const KeptSe
     return lse;
   }
   const parts::OutputArguments& output = args.decode.output;
-  const int token = token_of(args, tile, row), head = head_of(args, tile, row);
+  const int token = tile.token(args.decode.query, row), head = tile.head(args.decode.query, row);
   if (output.sink != nullptr) factor *= parts::sink_factor(lse, __ldg(output.sink + head));
   auto* out =
       reinterpret_cast<std::uint32_t*>(static_cast<Element*>(output.out) + tile.origin * output.batch_stride +
@@ -135,7 +135,8 @@ __device__ __forceinline__ void add_prefix(const Arguments& args, const KeptSegm
     if (kept.segment.slot >= 0) {
       *own.lse = lse;
     } else {
-      parts::write_lse(args.decode.output, tile, head_of(args, tile, row), token_of(args, tile, row), lse);
+      parts::write_lse(args.decode.output, tile, tile.head(args.decode.query, row),
+                       tile.token(args.decode.query, row), lse);
     }
   }
 }

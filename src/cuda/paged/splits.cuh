@@ -58,7 +58,8 @@ __device__ __forceinline__ void merge_splits(const Arguments& args, const schedu
                                                              count, args.dim, column);
       const float lse = write_piece<Config>(args, {whole, {}}, tile, lane, row, column, sum);
       if (column == 0) {
-        parts::write_lse(args.decode.output, tile, head_of(args, tile, row), token_of(args, tile, row), lse);
+        parts::write_lse(args.decode.output, tile, tile.head(args.decode.query, row),
+                         tile.token(args.decode.query, row), lse);
       }
     }
   }

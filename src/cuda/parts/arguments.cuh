@@ -21,8 +21,8 @@ struct QueryArguments {
   const std::int32_t* begins;
   int total;          // ragged: tokens of all requests
   int tokens;         // s_q; sparse: 1
-  int group;          // query heads a KV head
-  int row_tiles;      // tiles of geometry.tile_rows query rows a KV head
+  Divisor group;      // query heads a KV head
+  Divisor row_tiles;  // tiles of geometry.tile_rows query rows a KV head
   bool rows_in_line;  // a request's rows lie head_stride apart, those of a tile one after another
 };
 
@@ -61,6 +61,7 @@ inline constexpr int kMergeStateBytes = 256;
 inline constexpr int kMostMergingCtas = 4095;  // it counts them
 struct DecodeArguments {
   schedule::Geometry geometry;
+  Divisor lanes, sharers;  // geometry.lanes, geometry.length_sharers
   const schedule::Header* plan_header;
   const schedule::Cut* cuts;
   const schedule::Merge* merges;
@@ -87,10 +88,10 @@ struct RowTile {
   int rows;   // live ones, 0 (ragged) to geometry.tile_rows
 
   __device__ __forceinline__ int token(const QueryArguments& query, int row) const {
-    return first_token + (first + row) / query.group;
+    return first_token + query.group.quotient(first + row);
   }
   __device__ __forceinline__ int head(const QueryArguments& query, int row) const {
-    return kv_head * query.group + (first + row) % query.group;
+    return kv_head * query.group.value + query.group.remainder(first + row);
   }
 };
 
@@ -111,15 +112,14 @@ __device__ __forceinline__ RowTile row_tile(const DecodeArguments& args, int req
   const QueryArguments& query = args.query;
   const int index = round * args.geometry.lanes + lane;
   RowTile tile;
-  const int sharers = args.geometry.length_sharers;
-  tile.request = sharers == 1 ? request : request / sharers;
-  tile.first_token = request - tile.request * sharers;
+  tile.request = args.sharers.quotient(request);
+  tile.first_token = args.sharers.remainder(request);
   const RequestTokens own = request_tokens(query, tile.request);
   tile.origin = own.origin;
   tile.tokens = own.count;
-  tile.kv_head = index / query.row_tiles;
-  tile.first = index % query.row_tiles * args.geometry.tile_rows;
-  tile.rows = max(0, min(tile.tokens * query.group - tile.first, args.geometry.tile_rows));
+  tile.kv_head = query.row_tiles.quotient(index);
+  tile.first = query.row_tiles.remainder(index) * args.geometry.tile_rows;
+  tile.rows = max(0, min(tile.tokens * query.group.value - tile.first, args.geometry.tile_rows));
   return tile;
 }
 

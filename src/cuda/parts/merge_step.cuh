@@ -78,8 +78,9 @@ class MergeStep {
     schedule::Merge merge = {};  // of the unit that comes next: looked up meanwhile
     auto look_up = [&](int unit) {
       if (unit >= cta_units + warp_units) return;
-      merge = args_.merges[unit < cta_units ? memory_.long_merges.merges[unit / (g.lanes * kCtaUnitsATile)]
-                                            : (unit - cta_units) / (g.lanes * kRowUnitsATile)];
+      merge = args_.merges[unit < cta_units
+                               ? memory_.long_merges.merges[args_.lanes.quotient(unit / kCtaUnitsATile)]
+                               : args_.lanes.quotient((unit - cta_units) / kRowUnitsATile)];
     };
     int index = memory_.rank;
     const bool merges = index >= 0 && index < cta_units + warp_units;
@@ -159,7 +160,7 @@ class MergeStep {
   __device__ __forceinline__ void merge_long(int index, const schedule::Merge& merge) {
     const int column = index % kColumnUnits * kCtaUnits * kUnitColumns;
     const int row = index / kColumnUnits % kRows;
-    const int lane = index / kCtaUnitsATile % args_.geometry.lanes;
+    const int lane = args_.lanes.remainder(index / kCtaUnitsATile);
     const RowTile tile = row_tile(args_, merge.request, merge.round, lane);
     if (row >= tile.rows) return;
     merge_by_cta<Element, kWarps, kCtaUnits, kCtaParts>(args_, tile, row, column,
@@ -170,7 +171,7 @@ class MergeStep {
   /// A row for each warp.
   __device__ __forceinline__ void merge_rows(int index, const schedule::Merge& merge) {
     const int row = index % kRowUnitsATile * kWarps + static_cast<int>(threadIdx.x) / 32;
-    const int lane = index / kRowUnitsATile % args_.geometry.lanes;
+    const int lane = args_.lanes.remainder(index / kRowUnitsATile);
     const RowTile tile = row_tile(args_, merge.request, merge.round, lane);
     if (row >= tile.rows) return;
     merge_by_warp<Element, kAllUnits, kRowParts>(args_, tile, row, 0,

@@ -18,8 +18,9 @@ __device__ __forceinline__ void wait_for_launch_before() {
 template <int kTeam = 1>
 class PartPlace {
  public:
-  __device__ __forceinline__ explicit PartPlace(const schedule::Geometry& g)
-      : PartPlace(g, blockIdx.x / kTeam / g.lanes, blockIdx.x / kTeam % g.lanes) {}
+  __device__ __forceinline__ explicit PartPlace(const DecodeArguments& args)
+      : PartPlace(args.geometry, args.lanes.quotient(blockIdx.x / kTeam),
+                  args.lanes.remainder(blockIdx.x / kTeam)) {}
   /// CTAs that are numbered otherwise: one of part `part`, with lane `lane` or several lanes from there on.
   __device__ __forceinline__ PartPlace(const schedule::Geometry& g, int part, int lane)
       : part_(part), lane_(lane) {
@@ -60,7 +61,7 @@ template <int kTeam = 1, bool kLooksAhead = true>
 class Segments {
  public:
   __device__ __forceinline__ explicit Segments(const DecodeArguments& args)
-      : Segments(args, PartPlace<kTeam>(args.geometry)) {}
+      : Segments(args, PartPlace<kTeam>(args)) {}
   __device__ __forceinline__ Segments(const DecodeArguments& args, const PartPlace<kTeam>& place)
       : Segments(args, place.lane(), place.begin(args), place.end(args)) {}
   /// `end` is not asked for by only().

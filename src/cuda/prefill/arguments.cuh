@@ -64,11 +64,12 @@ __device__ __forceinline__ RowPlace place_of(const Arguments& args, const Job& j
   if constexpr (!kShared) {
     return {job.tile.request, job.tile.origin, job.tile.token(query, row), job.tile.head(query, row)};
   }
-  const int member_rows = query.tokens * query.group;
+  const int member_rows = query.tokens * query.group.value;
   const int index = job.tile.first + row;
   const int rest = index % member_rows;
   const int request = __ldg(job.members + index / member_rows);
-  return {request, request, rest / query.group, job.tile.kv_head * query.group + rest % query.group};
+  return {request, request, query.group.quotient(rest),
+          job.tile.kv_head * query.group.value + query.group.remainder(rest)};
 }
 
 /// What a row attends to.
@@ -91,7 +92,7 @@ __device__ __forceinline__ Range seen_by_all(const Arguments& args, const Job& j
 template <int kBlockTokens>
 __device__ __forceinline__ Job request_job(const Arguments& args, int index) {
   const parts::DecodeArguments& decode = args.decode;
-  const int section_tiles = args.section * decode.query.row_tiles;
+  const int section_tiles = args.section * decode.query.row_tiles.value;
   const int first_sequence = index / section_tiles * args.section;
   const int sequences = min(args.section, args.sequences - first_sequence);
   const int in_section = index % section_tiles;
@@ -105,8 +106,8 @@ __device__ __forceinline__ Job request_job(const Arguments& args, int index) {
   tile.origin = own.origin;
   tile.tokens = own.count;
   const int tile_rows = decode.geometry.tile_rows;
-  tile.first = (decode.query.row_tiles - 1 - in_section / sequences) * tile_rows;
-  tile.rows = max(0, min(tile.tokens * decode.query.group - tile.first, tile_rows));
+  tile.first = (decode.query.row_tiles.value - 1 - in_section / sequences) * tile_rows;
+  tile.rows = max(0, min(tile.tokens * decode.query.group.value - tile.first, tile_rows));
   if (tile.rows == 0) return job;
   job.length = max(0, min(decode.cache.lengths[tile.request], args.reach));
   job.entries = decode.cache.entries + tile.request * decode.cache.entries_stride;

@@ -153,7 +153,7 @@ std::size_t workspace_bytes(const DecodeProblem&, const schedule::Geometry&) {
 
 /// Q by TMA, if 64 rows are whole tokens.
 Status query_map(const DecodeProblem& problem, const ConstTensorView& view, prefill::Launch& launch) {
-  const int group = launch.args.decode.query.group;
+  const int group = launch.args.decode.query.group.value;
   launch.args.query_boxes = 64 % group == 0 && view.elements() > 0;
   if (!launch.args.query_boxes) return {};
   ConstTensorView q = with_batch(view);
@@ -179,7 +179,7 @@ Status launch(const DecodeCall& call) {
   const std::int64_t sequence_bytes = 4LL * problem.query.tokens * problem.cache.qk_dim;
   args.section =
       static_cast<int>(std::clamp<std::int64_t>(kSectionBytes / sequence_bytes, 1, args.sequences));
-  args.jobs = args.sequences * args.decode.query.row_tiles;
+  args.jobs = args.sequences * args.decode.query.row_tiles.value;
   args.wide_output = check_alignment("out", outputs.out, 16).ok();
   FLASHLATENT_RETURN_IF_ERROR(query_map(problem, inputs.q, launch));
   launch.ctas = std::min(args.jobs, *units);

@@ -87,13 +87,13 @@ class Loader {
   __device__ __forceinline__ void copy_query(const Job& job, int warpgroup) {
     const parts::QueryArguments& query = args_.decode.query;
     const bool ragged = query.begins != nullptr;  // then all tokens are one request's
-    const int token = (job.tile.first + warpgroup * 64) / query.group + (ragged ? job.tile.origin : 0);
+    const int token = query.group.quotient(job.tile.first + warpgroup * 64) + (ragged ? job.tile.origin : 0);
     ptx::Barrier& full = shared_.query_full[warpgroup];
     ptx::arrive_expecting(full, Config::kChunks * sizeof(parts::Tile));
 #pragma unroll
     for (int chunk = 0; chunk < Config::kChunks; ++chunk) {
-      ptx::copy_box(shared_.query[warpgroup][chunk].bytes, query_, chunk * 64, job.tile.kv_head * query.group,
-                    token, ragged ? 0 : job.tile.origin, full);
+      ptx::copy_box(shared_.query[warpgroup][chunk].bytes, query_, chunk * 64,
+                    job.tile.kv_head * query.group.value, token, ragged ? 0 : job.tile.origin, full);
     }
   }
 

@@ -19,7 +19,8 @@ __device__ __forceinline__ parts::Work part_of(const parts::DecodeArguments& arg
   const schedule::Geometry& g = args.geometry;
   parts::Work work;
   work.segment = {0, cut.round > 0 ? cut.request : -1, 0, cut.block, cut.round, cut.slot};
-  if (!work.is_end()) work.tile = parts::row_tile(args, cut.request, 0, blockIdx.x / kTeam % g.lanes);
+  if (!work.is_end())
+    work.tile = parts::row_tile(args, cut.request, 0, args.lanes.remainder(blockIdx.x / kTeam));
   return work;
 }
 
@@ -27,7 +28,7 @@ __device__ __forceinline__ parts::Work part_of(const parts::DecodeArguments& arg
 template <int kTeam = 1>
 __device__ __forceinline__ parts::Work even_part(const parts::DecodeArguments& args) {
   const schedule::Geometry& g = args.geometry;
-  return part_of<kTeam>(args, schedule::even_cut(g, blockIdx.x / kTeam / g.lanes));
+  return part_of<kTeam>(args, schedule::even_cut(g, args.lanes.quotient(blockIdx.x / kTeam)));
 }
 
 /// Puts the blocks in their place.
@@ -53,7 +54,7 @@ __device__ __forceinline__ parts::Work planned_part(const parts::DecodeArguments
   const schedule::Geometry& g = args.geometry;
   const int lane = threadIdx.x % 32;
   const int length = lane < g.requests ? schedule::length_of(g, args.cache.lengths, lane) : 0;
-  parts::Work work = part_of<kTeam>(args, args.cuts[blockIdx.x / kTeam / g.lanes]);
+  parts::Work work = part_of<kTeam>(args, args.cuts[args.lanes.quotient(blockIdx.x / kTeam)]);
   const int of_request = __shfl_sync(0xffffffff, length, max(work.segment.request, 0));
   if (!work.is_end()) place_blocks(g, work, of_request);
   return work;

@@ -46,7 +46,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
                                      const CUtensorMap& map) {
   using Loader = typename Config::Loader;
   const int thread = threadIdx.x - Config::kComputeThreads;
-  const parts::PartPlace<Config::kTeam> place(args.geometry);
+  const parts::PartPlace<Config::kTeam> place(args);
   parts::wait_for_launch_before();
   if (thread >= Loader::kThreads) return;
   parts::WorkPosition position(shared.work);

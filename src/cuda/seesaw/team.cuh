@@ -141,9 +141,8 @@ class TeamMerge {
     const bool writes_lse = threadIdx.x < 32 && lane % 4 == 0;
     const int column = me * Config::kHalfDim + lane % 4 * 2;
     if constexpr (Config::kEven) {
-      const int lanes = args_.geometry.lanes;
-      const std::int64_t slot =
-          static_cast<std::int64_t>(work_.segment.slot) * lanes + blockIdx.x / kTeam % lanes;
+      const std::int64_t slot = static_cast<std::int64_t>(work_.segment.slot) * args_.lanes.value +
+                                args_.lanes.remainder(blockIdx.x / kTeam);
       if (writes_lse) args_.partial.lse[slot * 64 + row] = scale.lse;
       float* out = args_.partial.out + (slot * 64 + row) * Config::kVDim + column;
       add_up(place, weights, scale.factor, [&](int i, float first, float second) {

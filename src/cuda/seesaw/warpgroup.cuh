@@ -63,7 +63,7 @@ __device__ __forceinline__ void copy_query(SharedMemory<Config>& shared, const p
   const bool ragged = args.query.begins != nullptr;
   const int request = ragged ? 0 : tile.origin;
   const int token = ragged ? tile.origin : tile.first_token;
-  const int row = (tile.kv_head + token) * args.query.group + tile.first;
+  const int row = (tile.kv_head + token) * args.query.group.value + tile.first;
 #pragma unroll 1
   for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
     ptx::copy_box(&shared.q[chunk], map, chunk * 64, row, 0, request, shared.q_full);
@@ -211,7 +211,7 @@ class Warpgroup {
   /// Of partial results, among those of all row tiles.
   __device__ __forceinline__ std::int64_t slot_of(const parts::Work& work) const {
     const schedule::Geometry& g = args_.geometry;
-    return static_cast<std::int64_t>(work.segment.slot) * g.lanes + blockIdx.x % g.lanes;
+    return static_cast<std::int64_t>(work.segment.slot) * g.lanes + args_.lanes.remainder(blockIdx.x);
   }
 
   /// By a vote ptxas puts the left one's loop first: 128 heads take 0.235 ms so, and 0.236 otherwise.
@@ -388,7 +388,7 @@ class Warpgroup {
       const int offset = start_token_ - work.segment.length + work.tile.tokens;
       const bool found = parts::record_poison<Element, Config::kVDim, 128>(
           shared_.poison_from, tiles, partial, thread_,
-          [&](int token) { return (token + offset) * args_.query.group - work.tile.first; });
+          [&](int token) { return (token + offset) * args_.query.group.value - work.tile.first; });
       if (found) shared_.poisoned[parities_[kMeeting]] = 1;
       ptx::named_sync(kAlone + kMe, 128);
     }

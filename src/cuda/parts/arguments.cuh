@@ -112,8 +112,9 @@ __device__ __forceinline__ RowTile row_tile(const DecodeArguments& args, int req
   const QueryArguments& query = args.query;
   const int index = round * args.geometry.lanes + lane;
   RowTile tile;
-  tile.request = args.sharers.quotient(request);
-  tile.first_token = args.sharers.remainder(request);
+  // By the quotient alone ptxas takes the warps of mma16's loop for divergent (0.1471 -> 0.1479 ms).
+  tile.request = args.sharers.value == 1 ? request : args.sharers.quotient(request);
+  tile.first_token = request - tile.request * args.sharers.value;
   const RequestTokens own = request_tokens(query, tile.request);
   tile.origin = own.origin;
   tile.tokens = own.count;

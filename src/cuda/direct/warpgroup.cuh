@@ -38,7 +38,7 @@ class Warpgroup {
   __device__ __forceinline__ Warpgroup(SharedMemory<Config>& shared, const parts::DecodeArguments& args)
       : shared_(shared), args_(args), me_(threadIdx.x / 128) {}
 
-  /// What takes divisions, once a row and segment.
+  /// What takes many instructions, once a row and segment.
   __device__ __forceinline__ void prepare(const parts::RowTile& tile) {
     if (threadIdx.x >= kRows) return;
     shared_.base[threadIdx.x] = -INFINITY;

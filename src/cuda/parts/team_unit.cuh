@@ -16,7 +16,6 @@ struct RowPlace {
   float* lse = nullptr;    // of column 0, with whose values it is written
   int head = 0;
 
-  /// Takes divisions.
   __device__ __forceinline__ static RowPlace find(const DecodeArguments& args, const RowTile& tile, int n,
                                                   int column = 0) {
     RowPlace place;

@@ -387,7 +387,9 @@ TEST(Plan, ItemsStayWholeWhereSplitsNeverPay) {
   EXPECT_EQ(estimate(*whole_items(g)), 4500);
   EXPECT_TRUE(stays_whole());  // 4,500 against 4,500 / 16 + 1,000 + 500 + 3,000
   g.max_tokens = 320;
-  EXPECT_FALSE(stays_whole());
+  EXPECT_FALSE(stays_whole());  // 5,500 against 5,500 / 16 + 4,500
+  EXPECT_FALSE(never_gains_from_splits(g, whole_items(g).value(), 600));
+  EXPECT_TRUE(never_gains_from_splits(g, whole_items(g).value(), 700));
   // A full batch of equal requests would take no longer, but one long request among short ones would.
   g.requests = 8;
   EXPECT_FALSE(stays_whole());

@@ -280,10 +280,10 @@ std::optional<Geometry> items_by_length(Geometry g) {
   return even;
 }
 
-bool never_gains_from_splits(const Geometry& g, const Geometry& whole) {
+bool never_gains_from_splits(const Geometry& g, const Geometry& whole, std::int64_t saved) {
   Geometry lone = g;
   lone.requests = lone.rounds = 1;
-  return estimate(whole) <= split_estimate(lone);
+  return estimate(whole) <= split_estimate(lone) + saved;
 }
 
 void set_workers(Geometry& g, int tiles, int workers) {

@@ -37,8 +37,8 @@ std::optional<Geometry> even_items(Geometry geometry);
 std::optional<Geometry> items_by_length(Geometry geometry);
 
 /// Would a lone request as long as the page table reaches, which is what gains most from splits, take no
-/// longer whole, as `whole` (of whole_items()) has it?
-bool never_gains_from_splits(const Geometry& geometry, const Geometry& whole);
+/// longer whole, as `whole` (of whole_items()) has it? `saved`: what that spares a call, beside its costs.
+bool never_gains_from_splits(const Geometry& geometry, const Geometry& whole, std::int64_t saved = 0);
 
 /// Lanes, rounds and parts for `tiles` row tiles (of all KV heads) on `workers` SMs or threads: the most
 /// lanes that divide the tiles and keep nine tenths of the workers busy, since lanes read the same KV block

@@ -167,8 +167,8 @@ class Attention {
     const parts::QueryArguments& query = args_.decode.query;
     const int near = min(row, max(tile_.rows - 1, 0));
     const Given* from = static_cast<const Given*>(query.data) + tile_.origin * query.batch_stride +
-                        tile_.token(args_.decode.query, near) * query.token_stride +
-                        tile_.head(args_.decode.query, near) * query.head_stride + column;
+                        tile_.token(query, near) * query.token_stride +
+                        tile_.head(query, near) * query.head_stride + column;
 #pragma unroll
     for (int k = 0; k < kTiles; ++k) {
 #pragma unroll

@@ -105,7 +105,7 @@ __device__ __forceinline__ void write(const Arguments& args, const Job& job, int
     return;
   }
   const parts::OutputArguments& output = decode.output;
-  const int token = tile.token(args.decode.query, row), head = tile.head(args.decode.query, row);
+  const int token = tile.token(decode.query, row), head = tile.head(decode.query, row);
   if (output.sink != nullptr) factor *= parts::sink_factor(row_scale.lse, __ldg(output.sink + head));
   Element* to = static_cast<Element*>(output.out) + tile.origin * output.batch_stride +
                 token * output.token_stride + head * output.head_stride + column;

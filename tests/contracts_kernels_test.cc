@@ -233,13 +233,31 @@ TEST_P(KernelContracts, DimensionsAndDtypes) {
   }
 }
 
+// Blocks come by one copy, by one for each page that they lie in, or token by token; heads begin at whole
+// chunks of 128 bytes, or not.
+TEST_P(KernelContracts, PagesAndBoxes) {
+  for (int page_size : {16, 32, 48, 64, 80, 192}) {
+    for (int kv_heads : {1, 3}) {
+      CaseSpec spec{.name = "pages", .heads = 16 * kv_heads, .kv_heads = kv_heads, .page_size = page_size};
+      spec.lengths = {1, 17, 900};
+      spec.invalid_pages = true;
+      expect_right_of_all(spec);
+      spec.strided = true;
+      expect_right_of_all(spec);
+    }
+  }
+}
+
 TEST_P(KernelContracts, RowTiles) {
   for (const char* kernel : {"mma16_team4", "mma16_team8", "mma16_team16"}) {
     executor_.kernel = kernel;
     for (int heads : {1, 16, 17, 40, 128}) {
       expect_right({.name = "heads", .heads = heads, .lengths = {33, 1100}});
     }
-    expect_right({.name = "kv heads", .heads = 48, .kv_heads = 3, .lengths = {33, 700}, .strided = true});
+    for (bool strided : {false, true}) {
+      expect_right(
+          {.name = "kv heads", .heads = 48, .kv_heads = 3, .lengths = {33, 700}, .strided = strided});
+    }
     expect_right({.name = "more than teams", .heads = 300, .lengths = {200, 0, 70}});
   }
 }

@@ -151,7 +151,8 @@ template <class Element>
 __global__ void silence_kernel(const Element* v, std::uint64_t live, std::uint64_t partial, Element* result) {
   __shared__ Tile tile;
   fill_tiles<Element, 1>(&tile, v);
-  silence_tokens<Element, 1, 128>([&](int) -> Tile& { return tile; }, live, partial, threadIdx.x);
+  silence_tokens<Element, 1, 128>([&](int, int token) { return tile.bytes + token * kRowBytes; }, live,
+                                  partial, threadIdx.x);
   __syncthreads();
   for (int i = threadIdx.x; i < 64 * 8; i += blockDim.x) {
     reinterpret_cast<uint4*>(result)[i] =

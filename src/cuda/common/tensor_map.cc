@@ -31,11 +31,13 @@ Result<Encode> find_encode() {
 }
 
 /// All that a map is made from. No padding: keys are compared as bytes.
+constexpr int kMostDimensions = 5;
 struct Key {
   const void* data;
-  cuuint64_t extents[4];
-  cuuint64_t strides[3];
-  cuuint32_t box[4];
+  cuuint64_t extents[kMostDimensions];
+  cuuint64_t strides[kMostDimensions - 1];  // bytes; of all dimensions but the innermost
+  cuuint32_t box[kMostDimensions];
+  std::uint32_t dimensions;
   std::uint32_t dtype, swizzle;
 };
 static_assert(std::has_unique_object_representations_v<Key>);
@@ -50,7 +52,8 @@ constexpr int kSlotBits = 7;
 
 Slot& slot_of(const Key& key) {
   thread_local std::array<Slot, 1 << kSlotBits> slots{};
-  const std::uint64_t hash = reinterpret_cast<std::uintptr_t>(key.data) * 0x9E3779B97F4A7C15ULL;
+  const std::uint64_t hash =
+      (reinterpret_cast<std::uintptr_t>(key.data) + key.dimensions) * 0x9E3779B97F4A7C15ULL;
   return slots[hash >> (64 - kSlotBits)];
 }
 
@@ -66,31 +69,23 @@ CUtensorMapSwizzle swizzle_of(int bytes) {
                        : CU_TENSOR_MAP_SWIZZLE_NONE;
 }
 
-}  // namespace
-
-Status box_map(const char* name, const ConstTensorView& view, const int (&order)[4],
-               const std::uint32_t (&box)[4], int swizzle, CUtensorMap& map) {
-  Key key = {};
+/// The map of `key` but for its data and type, which are the view's; `name` is the argument's, for errors.
+Status map_of(Key key, const char* name, const ConstTensorView& view, CUtensorMap& map) {
   key.data = view.data;
   key.dtype = static_cast<std::uint32_t>(view.dtype);
-  key.swizzle = static_cast<std::uint32_t>(swizzle);
-  const cuuint64_t element = size_of(view.dtype);
-  for (int i = 0; i < 4; ++i) {
-    key.extents[i] = view.shape[order[i]];
-    key.box[i] = box[i];
-    // The stride of an extent of 1 is never used but still checked.
-    if (i > 0) key.strides[i - 1] = key.extents[i] > 1 ? view.strides[order[i]] * element : 16;
+  for (std::uint32_t i = 1; i < key.dimensions; ++i) {
+    if (key.extents[i] == 1) key.strides[i - 1] = 16;  // never used but still checked
   }
   Slot& slot = slot_of(key);
   if (std::memcmp(&slot.key, &key, sizeof(key)) != 0) {
     Result<Encode> encode = find_encode();
     if (!encode.ok()) return encode.status();
-    const cuuint32_t steps[4] = {1, 1, 1, 1};
+    const cuuint32_t steps[kMostDimensions] = {1, 1, 1, 1, 1};
     slot.key = {};
-    const CUresult result =
-        (*encode)(&slot.map, type_of(view.dtype), 4, const_cast<void*>(view.data), key.extents, key.strides,
-                  key.box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(swizzle),
-                  CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult result = (*encode)(
+        &slot.map, type_of(view.dtype), key.dimensions, const_cast<void*>(view.data), key.extents,
+        key.strides, key.box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(static_cast<int>(key.swizzle)),
+        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS) {
       return invalid_argument(name, " is ", to_string(view), "; TMA refuses it (driver error ",
                               static_cast<int>(result),
@@ -102,9 +97,47 @@ Status box_map(const char* name, const ConstTensorView& view, const int (&order)
   return {};
 }
 
+}  // namespace
+
+Status box_map(const char* name, const ConstTensorView& view, const int (&order)[4],
+               const std::uint32_t (&box)[4], int swizzle, CUtensorMap& map) {
+  Key key = {.dimensions = 4, .swizzle = static_cast<std::uint32_t>(swizzle)};
+  const cuuint64_t element = size_of(view.dtype);
+  for (int i = 0; i < 4; ++i) {
+    key.extents[i] = view.shape[order[i]];
+    key.box[i] = box[i];
+    if (i > 0) key.strides[i - 1] = view.strides[order[i]] * element;
+  }
+  return map_of(key, name, view, map);
+}
+
 Status kv_tensor_map(const char* name, const ConstTensorView& cache, int box_tokens, CUtensorMap& map) {
   // element, token in the page, head, page
   return box_map(name, cache, {3, 1, 2, 0}, {64, static_cast<std::uint32_t>(box_tokens), 1, 1}, 128, map);
+}
+
+Status kv_block_map(const char* name, const ConstTensorView& cache, int box_tokens, CUtensorMap& map) {
+  constexpr int kTokens = 16;
+  const std::int64_t element = size_of(cache.dtype), chunk = 128 / element;
+  const std::int64_t pages = cache.shape[0], page_size = cache.shape[1], heads = cache.shape[2];
+  const std::int64_t page_stride = cache.strides[0], token_stride = cache.strides[1], dim = cache.shape[3];
+  const std::int64_t columns = (heads - 1) * cache.strides[2] + dim;  // of all heads
+  // Column, token, chunk, 16 tokens, page.
+  const std::int64_t extents[] = {chunk, kTokens, columns / chunk, page_size / kTokens, pages};
+  const std::int64_t strides[] = {token_stride, chunk, kTokens * token_stride, page_stride};
+  const std::int64_t box[] = {chunk, kTokens, dim / chunk, box_tokens / kTokens, 1};
+  Key key = {.dimensions = kMostDimensions, .swizzle = 128};
+  for (int i = 0; i < kMostDimensions; ++i) {
+    key.extents[i] = extents[i];
+    key.box[i] = static_cast<cuuint32_t>(box[i]);
+    if (i > 0) key.strides[i - 1] = strides[i - 1] * element;
+  }
+  return map_of(key, name, cache, map);
+}
+
+bool heads_in_chunks(const ConstTensorView& cache) {
+  const std::int64_t chunk = 128 / size_of(cache.dtype);
+  return cache.shape[3] % chunk == 0 && (cache.shape[2] == 1 || cache.strides[2] % chunk == 0);
 }
 
 Status query_rows_map(const ConstTensorView& q, int box_rows, CUtensorMap& map) {

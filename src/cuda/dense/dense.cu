@@ -14,6 +14,7 @@ namespace flashlatent::cuda {
 namespace {
 
 constexpr int kBlockTokens = 64;
+constexpr int kLeastBoxTokens = 16;
 constexpr int kFixedSplitBlocks = 32;  // batch_invariant: 2,048 tokens a split
 
 /// Rows of one TMA box: the largest power of two that divides both a page and a block.
@@ -71,13 +72,14 @@ schedule::Geometry dense_geometry(const DecodeProblem& problem, int workers, con
 
 Loading loading_of(const DecodeProblem& problem) {
   if (problem.cache.format == KvFormat::kFp8_656) return Loading::kFp8;
-  const bool boxes = !problem.sparse.enabled && box_tokens_of(problem.cache.page_size) >= 16;
+  const bool boxes = !problem.sparse.enabled && box_tokens_of(problem.cache.page_size) >= kLeastBoxTokens;
   return boxes ? Loading::kBoxes : Loading::kTokens;
 }
 
 Loading loading_of(const DecodeProblem& problem, const ConstTensorView& kv_cache) {
   const Loading loading = loading_of(problem);
-  return loading == Loading::kBoxes && kv_cache.shape[0] == 0 ? Loading::kTokens : loading;
+  const bool boxes = kv_cache.shape[0] > 0 && heads_in_chunks(kv_cache);
+  return loading == Loading::kBoxes && !boxes ? Loading::kTokens : loading;
 }
 
 const DenseInstance* find_instance(std::initializer_list<std::span<const DenseInstance>> tables,
@@ -133,14 +135,15 @@ Status launch_dense(const DecodeCall& planned,
   launch.args.cache.head_stride = cache.strides[2];
   launch.args.cache.box_tokens = box_tokens_of(call.problem.cache.page_size);
   const Loading loading = loading_of(call.problem, cache);
+  const DenseInstance& instance = *find(call, loading);
   if (loading == Loading::kBoxes) {
-    FLASHLATENT_RETURN_IF_ERROR(kv_tensor_map("kv_cache", cache, launch.args.cache.box_tokens, launch.kv));
+    const auto make_map = instance.loads_blocks ? kv_block_map : kv_tensor_map;
+    FLASHLATENT_RETURN_IF_ERROR(make_map("kv_cache", cache, launch.args.cache.box_tokens, launch.kv));
   }
   FLASHLATENT_RETURN_IF_ERROR(query_map(call, launch));
   if (call.problem.query.ragged) {
     FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(launch.args, call.problem.query.heads, call.executor));
   }
-  const DenseInstance& instance = *find(call, loading);
   launch.args.merge_state = static_cast<parts::MergeState*>(call.workspace.data);
   FLASHLATENT_RETURN_IF_ERROR(instance.launch(launch, call.executor));
   if (instance.key.merges) return {};

@@ -57,6 +57,7 @@ struct InstanceKey {
 struct DenseInstance {
   InstanceKey key;
   Status (*launch)(const DenseLaunch&, const Executor&);
+  bool loads_blocks = false;  ///< Its boxes are kv_block_map()'s.
 };
 
 /// The one of this key, or null.

@@ -145,7 +145,9 @@ class Attention {
                                              [&](int n) { return limit(n, start); });
       meet_alone();
     }
-    parts::silence_tokens<Element, kChunks, 128>(tile_of, live_, partial, thread_);
+    parts::silence_tokens<Element, kChunks, 128>(
+        [&](int i, int token) { return tile_of(i).bytes + token * parts::kRowBytes; }, live_, partial,
+        thread_);
   }
 
   __device__ __forceinline__ void arrive_as_warp(ptx::Barrier& barrier) {

@@ -79,9 +79,10 @@ class Attention {
     float more[Config::kPairedWarps ? 1 : 2][4] = {};  // alone, four sums, so that no product waits
     uint4 columns[2][kEights];
     auto read = [&](int i) {
-      if (Strips::begins_tile(i)) ring_.wait_full(Strips::tile(i, half_));
-      const std::uint32_t k = ptx::shared_address(&ring_.tile(Strips::tile(i, half_))) +
-                              parts::unit_offset(token, Strips::unit(i, half_) + lane_ % 4);
+      if (Config::kWholeBlocks ? i == 0 : Strips::begins_tile(i))
+        ring_.wait_full(Config::kWholeBlocks ? 0 : Strips::tile(i, half_));
+      const std::uint32_t k =
+          ring_.unit_address(Strips::tile(i, half_), token, Strips::unit(i, half_) + lane_ % 4);
 #pragma unroll
       for (int j = 0; j < kEights; ++j) {
         columns[i % 2][j] = ptx::load_shared_16_bytes(k + j * 8 * parts::kRowBytes);
@@ -174,7 +175,7 @@ class Attention {
     const parts::RowPair mine{quad_max(fmaxf(s_[0], s_[1])), quad_max(fmaxf(s_[2], s_[3]))};
     put(shared_.warp_max, mine);
     meet();  // nobody reads K any more
-    if (v_tile() != 0 && lane_ == 0) ptx::arrive(ring_.empty(0));
+    if (!Config::kWholeBlocks && v_tile() != 0 && lane_ == 0) ptx::arrive(ring_.empty(0));
     auto larger = [](float a, float b) { return fmaxf(a, b); };
     max_.low = fmaxf(max_.low, over_warps(shared_.warp_max[lane_ / 4], larger) * scale);
     max_.high = fmaxf(max_.high, over_warps(shared_.warp_max[lane_ / 4 + 8], larger) * scale);
@@ -216,7 +217,7 @@ class Attention {
       spread_poison(work, partial);
       meet();
     }
-    parts::silence_tokens<Element, 1, 32>([&](int) -> parts::Tile& { return ring_.tile(v_tile()); }, live_,
+    parts::silence_tokens<Element, 1, 32>([&](int, int token) { return ring_.row(v_tile(), token); }, live_,
                                           partial, lane_);
     ptx::fence_for_async_proxy();  // the loader's next writing comes after these
   }
@@ -230,7 +231,7 @@ class Attention {
 #pragma unroll
       for (int j = 0; j < kTiles; ++j) {
         const auto pair = *reinterpret_cast<const std::uint32_t*>(
-            ring_.tile(v_tile()).bytes + parts::unit_offset(token, v_unit() + j) + lane_ % 4 * 4);
+            ring_.row(v_tile(), token) + parts::unit_in_row(token, v_unit() + j) + lane_ % 4 * 4);
         const bool first = parts::low_is_poison<Element>(pair), second = parts::high_is_poison<Element>(pair);
         if (first && token < low_end) o_[4 * j] = NAN;
         if (second && token < low_end) o_[4 * j + 1] = NAN;
@@ -245,8 +246,7 @@ class Attention {
     const std::uint32_t p =
         ptx::shared_address(shared_.p) + parts::unit_offset(lane_ % 16, lane_ / 16);  // unit 2 step + it
     const int token = lane_ / 8 % 2 * 8 + token_of(lane_ % 8);
-    const std::uint32_t v =
-        ptx::shared_address(&ring_.tile(v_tile())) + parts::unit_offset(token, v_unit() + lane_ / 16);
+    const std::uint32_t v = ring_.unit_address(v_tile(), token, v_unit() + lane_ / 16);
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       std::uint32_t a[4];
@@ -254,12 +254,12 @@ class Attention {
 #pragma unroll
       for (int j = 0; j < kTiles; j += 2) {
         std::uint32_t b[4];
-        ptx::load_matrices_transposed(b, (v ^ (j * 16)) + step * 16 * parts::kRowBytes);
+        ptx::load_matrices_transposed(b, (v ^ (j * 16)) + step * Config::kStepBytes);
         ptx::mma<Element>(tile_of_output(j), a, b[0], b[1]);
         ptx::mma<Element>(tile_of_output(j + 1), a, b[2], b[3]);
       }
     }
-    ptx::Barrier* empty = &ring_.empty(v_tile()) + zero_after_products();
+    ptx::Barrier* empty = &ring_.empty(Config::kWholeBlocks ? 0 : v_tile()) + zero_after_products();
     if (lane_ == 0) ptx::arrive(*empty);
   }
 

@@ -60,12 +60,19 @@ struct Config {
       (227 * 1024 - kReservedBytes - kTeamBytes) / (kQkChunks * static_cast<int>(sizeof(parts::Tile)));
   static constexpr int kRingTiles = kRingBlocks * kQkChunks;
 
+  // A block is announced and given back as one where it comes so, else tile by tile.
+  static constexpr bool kWholeBlocks = Loader::kWholeBlocks;
+  static constexpr int kBarriers = kWholeBlocks ? 1 : kQkChunks;  // of a block, full as empty
+  // From a token's row to the one's of 16 tokens on.
+  static constexpr int kStepBytes = (kWholeBlocks ? kQkChunks : 1) * parts::kBoxRows * parts::kRowBytes;
+
   /// RoPE first: only QK^T reads it, so that it comes free first.
   __host__ __device__ static constexpr int chunk_order(int i) {
     return i < kRopeChunks ? kVChunks + i : i - kRopeChunks;
   }
 
   /// Arrivals that give back a block's i-th tile, after all have scored: of who reads V there, or of all.
+  /// What comes as one is given back by all.
   __host__ __device__ static constexpr int readers_of(int i) { return i == 0 ? kWarps : kWarpsAChunk; }
 
   static_assert(Loader::kThreads <= kLoaderThreads && !Loader::kPairs && !Loader::kReaderFences);

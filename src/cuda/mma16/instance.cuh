@@ -4,6 +4,7 @@
 #include "cuda/common/launch.h"
 #include "cuda/mma16/instances.h"
 #include "cuda/mma16/kernel.cuh"
+#include "cuda/parts/block_loader.cuh"
 #include "cuda/parts/tma_loader.cuh"
 #include "cuda/parts/token_loader.cuh"
 
@@ -28,16 +29,17 @@ Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor
 template <class Element, int kQkDim, int kVDim, class Loader, int kTeam = 1>
 constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
   return {{dtype, kQkDim, kVDim, kRows, loading, 1, kTeam},
-          launch_instance<Config<Element, kQkDim, kVDim, Loader, kTeam>>};
+          launch_instance<Config<Element, kQkDim, kVDim, Loader, kTeam>>,
+          Loader::kWholeBlocks};
 }
 
 template <int kQkDim, int kVDim>
 constexpr ShapeInstances shape_instances() {
   using Bf16 = __nv_bfloat16;
   using Fp16 = __half;
-  return {{instance<Bf16, kQkDim, kVDim, parts::TmaLoader>(Dtype::kBF16, cuda::Loading::kBoxes),
+  return {{instance<Bf16, kQkDim, kVDim, parts::BlockLoader>(Dtype::kBF16, cuda::Loading::kBoxes),
            instance<Bf16, kQkDim, kVDim, parts::TokenLoader>(Dtype::kBF16, cuda::Loading::kTokens),
-           instance<Fp16, kQkDim, kVDim, parts::TmaLoader>(Dtype::kF16, cuda::Loading::kBoxes),
+           instance<Fp16, kQkDim, kVDim, parts::BlockLoader>(Dtype::kF16, cuda::Loading::kBoxes),
            instance<Fp16, kQkDim, kVDim, parts::TokenLoader>(Dtype::kF16, cuda::Loading::kTokens)}};
 }
 

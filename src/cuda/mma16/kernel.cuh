@@ -14,6 +14,7 @@
 // Barriers (arrivals): full (loader) and empty: phase n of both is the slot's n-th tile. At the first meeting
 // all have read K: RoPE's tile is given back by all warps then, V's tiles by those that have its columns
 // after their products. Tile 0 stands for the word of live tokens, too: it takes an arrival of every warp.
+// Blocks that come whole have one of each, and are given back by all warps after their products.
 #pragma once
 
 #include "cuda/mma16/attention.cuh"
@@ -126,8 +127,8 @@ __device__ __forceinline__ void set_up_barriers(SharedMemory<Config>& shared) {
     ptx::publish_barriers();
   } else if (threadIdx.x == 32) {
 #pragma unroll
-    for (int i = 0; i < Config::kRingTiles; ++i) {
-      ptx::init(shared.empty[i], Config::readers_of(i % Config::kQkChunks));
+    for (int i = 0; i < Config::kRingBlocks * Config::kBarriers; ++i) {
+      ptx::init(shared.empty[i], Config::readers_of(i % Config::kBarriers));
     }
     ptx::publish_barriers();
   } else if (threadIdx.x == 64) {

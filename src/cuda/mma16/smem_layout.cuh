@@ -30,8 +30,8 @@ struct alignas(1024) SharedMemory {
   std::uint64_t live[Config::kRingBlocks];
   typename Config::Loader::Memory loader;
   parts::WorkQueue work;
-  ptx::Barrier full[Config::kRingTiles];
-  ptx::Barrier empty[Config::kRingTiles];
+  ptx::Barrier full[Config::kRingBlocks * Config::kBarriers];
+  ptx::Barrier empty[Config::kRingBlocks * Config::kBarriers];
   std::conditional_t<(Config::kTeam > 1), TeamMemory<Config>, NoTeam> team;
 
   __device__ __forceinline__ parts::TeamUnits<Config>& incoming(int sender, int) {
@@ -58,16 +58,29 @@ class RingPosition {
   __device__ __forceinline__ void begin_range() {}  // segments follow one another in the ring
   __device__ __forceinline__ bool mine(int) const { return true; }
   __device__ __forceinline__ int chunk(int i) const { return Config::chunk_order(i); }
-  __device__ __forceinline__ parts::Tile& tile(int i) const { return shared_.ring[first() + i]; }
-  __device__ __forceinline__ ptx::Barrier& full(int i) const { return shared_.full[first() + i]; }
-  __device__ __forceinline__ ptx::Barrier& empty(int i) const { return shared_.empty[first() + i]; }
+  __device__ __forceinline__ parts::Tile& tile(int i) const { return shared_.ring[block_ * kQkChunks + i]; }
+  __device__ __forceinline__ std::uint8_t* block() const { return shared_.ring[block_ * kQkChunks].bytes; }
+  /// The token's row of the block's i-th tile, and the address of 16 bytes of it.
+  __device__ __forceinline__ std::uint8_t* row(int i, int token) const {
+    if constexpr (!Config::kWholeBlocks) return tile(i).bytes + token * parts::kRowBytes;
+    return block() + parts::block_row_offset<kQkChunks>(chunk(i), token);
+  }
+  __device__ __forceinline__ std::uint32_t unit_address(int i, int token, int unit) const {
+    if constexpr (!Config::kWholeBlocks)
+      return ptx::shared_address(&tile(i)) + parts::unit_offset(token, unit);
+    return ptx::shared_address(row(i, token)) + parts::unit_in_row(token, unit);
+  }
+  __device__ __forceinline__ ptx::Barrier& full(int i) const {
+    return shared_.full[block_ * Config::kBarriers + i];
+  }
+  __device__ __forceinline__ ptx::Barrier& empty(int i) const {
+    return shared_.empty[block_ * Config::kBarriers + i];
+  }
   __device__ __forceinline__ std::uint64_t& live() const { return shared_.live[block_]; }
   __device__ __forceinline__ void wait_full(int i) const { ptx::wait(full(i), parity_); }
   __device__ __forceinline__ void wait_empty(int i) const { ptx::wait(empty(i), parity_ ^ 1); }
 
  private:
-  __device__ __forceinline__ int first() const { return block_ * Config::kQkChunks; }
-
   SharedMemory<Config>& shared_;
   int block_ = 0;
   std::uint32_t parity_ = 0;

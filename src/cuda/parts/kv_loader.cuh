@@ -12,8 +12,8 @@
 //   live()                      which of the block's tokens count; written before tile 0 is full
 //   next_block()
 //
-// A loader is one of tma_loader.cuh, token_loader.cuh, or, from an fp8_656 cache, fp8_staged_loader.cuh and
-// fp8_register_loader.cuh:
+// A loader is one of tma_loader.cuh, block_loader.cuh, token_loader.cuh, or, from an fp8_656 cache,
+// fp8_staged_loader.cuh and fp8_register_loader.cuh:
 //   prepare(map)                what may be done before the launch before this one is done
 //   kThreads, kArrivals         threads that call it; arrivals on a full barrier, beside the bytes of copies
 //   kZeroesDead                 whether tokens that do not count become rows of zeros
@@ -21,6 +21,7 @@
 //   kSharesTiles                CTAs of a cluster each load a part of every tile; or take tiles in turns
 //   kPairs                      tiles 2 i - 1 and 2 i are filled, and given back, together; the barriers of
 //                               tile 2 i stand for both
+//   kWholeBlocks                a block is filled, and given back, as one
 //   kSparesRegisters            whether registers are short: what is not used a block is kept in memory
 //   Memory                      what it keeps in shared memory
 //   look_ahead(range)           announces the range that load() gets next; does not wait for memory

@@ -56,9 +56,9 @@ __device__ __forceinline__ std::uint32_t finite_or_zero_pair(std::uint32_t pair)
 /// A weight of 0 does not silence NaN: 0 * NaN is NaN. So V's rows of dead tokens become 0, and in rows that
 /// only some queries see (`partial`, by the causal mask) what is not finite does; record_poison() has
 /// noted it before for those that see it.
-/// `tile_of(i)`: the i-th of kTiles tiles.
-template <class Element, int kTiles, int kThreads, class TileOf>
-__device__ __forceinline__ void silence_tokens(TileOf tile_of, std::uint64_t live, std::uint64_t partial,
+/// `row_of(i, token)`: the token's row of the i-th of kTiles tiles.
+template <class Element, int kTiles, int kThreads, class RowOf>
+__device__ __forceinline__ void silence_tokens(RowOf row_of, std::uint64_t live, std::uint64_t partial,
                                                int thread) {
   for (int i = thread; i < kTileRows * 8; i += kThreads) {
     const int row = i / 8;
@@ -66,7 +66,7 @@ __device__ __forceinline__ void silence_tokens(TileOf tile_of, std::uint64_t liv
     if (!dead && !(partial >> row & 1)) continue;
 #pragma unroll 1
     for (int tile = 0; tile < kTiles; ++tile) {
-      auto* unit = reinterpret_cast<uint4*>(tile_of(tile).bytes + unit_offset(row, i % 8));
+      auto* unit = reinterpret_cast<uint4*>(row_of(tile, row) + unit_in_row(row, i % 8));
       uint4 value = make_uint4(0, 0, 0, 0);
       if (!dead) {
         value = *unit;

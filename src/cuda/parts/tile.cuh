@@ -14,9 +14,20 @@ struct alignas(1024) Tile {
   std::uint8_t bytes[kTileRows * kRowBytes];
 };
 
-/// Byte offset of 16-byte unit `unit` (0 to 7) of `row`.
+/// Byte offset of 16-byte unit `unit` (0 to 7) of `row`: in the row, and in the tile.
+__device__ __forceinline__ std::uint32_t unit_in_row(int row, int unit) {
+  return (unit ^ (row & 7)) << 4;
+}
 __device__ __forceinline__ std::uint32_t unit_offset(int row, int unit) {
-  return row * kRowBytes + ((unit ^ (row & 7)) << 4);
+  return row * kRowBytes + unit_in_row(row, unit);
+}
+
+/// Of a block of kChunks times 64 columns that has come by whole boxes (block_loader.cuh): 16 tokens' rows of
+/// 64 columns follow one another as in a tile, then those of the next 64 columns; 16 more tokens follow.
+inline constexpr int kBoxRows = 16;
+template <int kChunks>
+__host__ __device__ constexpr int block_row_offset(int chunk, int token) {
+  return ((token / kBoxRows * kChunks + chunk) * kBoxRows + token % kBoxRows) * kRowBytes;
 }
 
 /// Where a thread's accumulators lie in a 64-row result of wgmma: rows row and row + 8, columns

@@ -17,6 +17,7 @@ class TmaLoader {
   static constexpr bool kReaderFences = false;
   static constexpr bool kSharesTiles = false;
   static constexpr bool kPairs = false;
+  static constexpr bool kWholeBlocks = false;
   static constexpr bool kSparesRegisters = false;
   struct Memory {};
 
@@ -43,18 +44,10 @@ class TmaLoader {
   }
 
  private:
-  /// Where a box begins: its page table entry, and a token in the page.
-  struct Box {
-    int entry;
-    int token;
-  };
-
-  // One thread issues nine tiles a block: a hundred instructions a tile would be the kernel's bottleneck (and
-  // were: 6,000 clocks a block), so that all arithmetic on pages is done by the lanes, one box each, a batch
-  // ahead of its use.
-  __device__ __forceinline__ Box look_up(const BlockRange& range, int block) const {
-    const int token = block * 64 + lane_ * cache_.box_tokens;
-    return {entry_of(cache_, range, token), cache_.page_size.remainder(token)};
+  // One thread issues nine tiles a block: a hundred instructions a tile would be the kernel's bottleneck, so
+  // that places are looked up by the lanes, a batch ahead of their use.
+  __device__ __forceinline__ PageBox look_up(const BlockRange& range, int block) const {
+    return look_up_box(cache_, range, block, lane_);
   }
 
   template <int kBoxes, class Pipe, class Announce>
@@ -62,7 +55,7 @@ class TmaLoader {
     constexpr int kBoxTokens = 64 / kBoxes;
     constexpr int kBlocksABatch = 32 / kBoxes;
     pipe.begin_range();
-    Box batch = ahead_, next_batch = look_up(range, range.begin + kBlocksABatch);
+    PageBox batch = ahead_, next_batch = look_up(range, range.begin + kBlocksABatch);
     announce();
     for (int block = range.begin, in_batch = 0; block < range.end; ++block, ++in_batch) {
       if (in_batch == kBlocksABatch) {
@@ -70,7 +63,7 @@ class TmaLoader {
         next_batch = look_up(range, block + kBlocksABatch);
         in_batch = 0;
       }
-      Box boxes[kBoxes];
+      PageBox boxes[kBoxes];
       std::uint64_t live = 0;
       std::uint32_t bytes = 0;  // of a tile
 #pragma unroll
@@ -117,7 +110,7 @@ class TmaLoader {
   const int lane_;
   // KV is read once; what stays in L2 instead is Q, partial results and the other tile's half of a block.
   const std::uint64_t policy_ = ptx::evict_first_policy();
-  Box ahead_ = {};
+  PageBox ahead_ = {};
 };
 
 }  // namespace flashlatent::parts

@@ -20,6 +20,7 @@ class TokenLoader {
   static constexpr bool kReaderFences = false;
   static constexpr bool kSharesTiles = false;
   static constexpr bool kPairs = false;
+  static constexpr bool kWholeBlocks = false;
   static constexpr bool kSparesRegisters = false;
   struct Memory {};
 

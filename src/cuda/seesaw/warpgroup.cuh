@@ -392,8 +392,8 @@ class Warpgroup {
       if (found) shared_.poisoned[parities_[kMeeting]] = 1;
       ptx::named_sync(kAlone + kMe, 128);
     }
-    parts::silence_tokens<Element, Config::kVChunks, 128>([&](int i) -> parts::Tile& { return tiles[i]; },
-                                                          live_, partial, thread_);
+    parts::silence_tokens<Element, Config::kVChunks, 128>(
+        [&](int i, int token) { return tiles[i].bytes + token * parts::kRowBytes; }, live_, partial, thread_);
     ptx::fence_for_async_proxy();
     ptx::named_sync(kAlone + kMe, 128);
   }

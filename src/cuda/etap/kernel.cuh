@@ -300,7 +300,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
   const int thread = threadIdx.x - Config::kComputeThreads;
   auto set_up = [] { __syncthreads(); };
   parts::wait_for_launch_before();
-  if (thread >= Loader::kThreads) {
+  if (thread >= Loader::threads(args.cache)) {
     set_up();
   } else {
     parts::load_segments(args, Loader(args.cache, kv_map, thread, shared.loader),

@@ -105,7 +105,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
                                      const CUtensorMap& kv_map) {
   using Loader = typename Config::Loader;
   const int thread = threadIdx.x - Config::kComputeThreads;
-  if (thread >= Loader::kThreads) return;
+  if (thread >= Loader::threads(args.cache)) return;
   parts::WorkPosition position(shared.work);
   auto tell = [&](const parts::Work& work) {
     if (thread == 0) position.put(work);

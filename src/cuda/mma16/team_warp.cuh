@@ -140,7 +140,7 @@ __device__ __forceinline__ void load_in_team(SharedMemory<Config>& shared, const
   parts::RowTile tile;
   if (known) tile = place.only_tile(args);
   parts::wait_for_launch_before();
-  if (thread >= Loader::kThreads) return;
+  if (thread >= Loader::threads(args.cache)) return;
   parts::Segments<Config::kTeam> segments = parts::find_segments(args, place, known);
   Loader loader(args.cache, kv_map, thread, shared.loader);
   RingPosition<Config> ring(shared);

@@ -16,6 +16,7 @@ namespace flashlatent::parts {
 class BlockLoader {
  public:
   static constexpr int kThreads = 32;
+  __device__ __forceinline__ static int threads(const CacheArguments&) { return kThreads; }
   static constexpr int kArrivals = 1;
   static constexpr bool kReaderFences = false;
   static constexpr bool kPairs = false;

@@ -55,6 +55,7 @@ template <int kWarps, int kCluster, bool kHasRegisters>
 class Fp8Tokens {
  public:
   static constexpr int kThreads = 32 * kWarps;
+  __device__ __forceinline__ static int threads(const CacheArguments&) { return kThreads; }
   static constexpr int kArrivals = kCluster == 1 ? kThreads : kWarps;
   static constexpr bool kZeroesDead = true;
   static constexpr bool kReaderFences = kCluster == 1;

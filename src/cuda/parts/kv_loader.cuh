@@ -15,7 +15,8 @@
 // A loader is one of tma_loader.cuh, block_loader.cuh, token_loader.cuh, or, from an fp8_656 cache,
 // fp8_staged_loader.cuh and fp8_register_loader.cuh:
 //   prepare(map)                what may be done before the launch before this one is done
-//   kThreads, kArrivals         threads that call it; arrivals on a full barrier, beside the bytes of copies
+//   threads(cache), kThreads    how many call it, and at the most
+//   kArrivals                   arrivals on a full barrier, beside the bytes of copies
 //   kZeroesDead                 whether tokens that do not count become rows of zeros
 //   kReaderFences               whether who waits for a tile must order its writes before wgmma
 //   kSharesTiles                CTAs of a cluster each load a part of every tile; or take tiles in turns

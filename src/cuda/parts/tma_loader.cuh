@@ -8,10 +8,17 @@
 
 namespace flashlatent::parts {
 
-/// Whole boxes of a page by TMA; one warp. Pages hold a multiple of `box_tokens` (16, 32 or 64).
+/// Whole boxes of a page by TMA. Pages hold a multiple of `box_tokens` (16, 32 or 64). One warp, or where a
+/// tile takes several boxes three, with every third tile each: 36 copies a block are more than one thread
+/// asks for in time.
 class TmaLoader {
+  static constexpr int kWarps = 3;
+
  public:
-  static constexpr int kThreads = 32;
+  static constexpr int kThreads = 32 * kWarps;
+  __device__ __forceinline__ static int threads(const CacheArguments& cache) {
+    return cache.box_tokens == 64 ? 32 : kThreads;
+  }
   static constexpr int kArrivals = 1;
   static constexpr bool kZeroesDead = false;
   static constexpr bool kReaderFences = false;
@@ -23,8 +30,9 @@ class TmaLoader {
 
   __device__ __forceinline__ static void prepare(const CUtensorMap& map) { ptx::prefetch_map(map); }
 
-  __device__ __forceinline__ TmaLoader(const CacheArguments& cache, const CUtensorMap& map, int lane, Memory&)
-      : cache_(cache), map_(map), lane_(lane) {}
+  __device__ __forceinline__ TmaLoader(const CacheArguments& cache, const CUtensorMap& map, int thread,
+                                       Memory&)
+      : cache_(cache), map_(map), lane_(thread % 32), warp_(thread / 32) {}
 
   __device__ __forceinline__ void look_ahead(const BlockRange& range) {
     ahead_ = look_up(range, range.begin);
@@ -81,6 +89,7 @@ class TmaLoader {
       if (ptx::elect_one()) {
 #pragma unroll
         for (int i = 0; i < Pipe::kQkChunks; ++i) {
+          if (kBoxes > 1 && i % kWarps != warp_) continue;
           pipe.wait_empty(i);
           if (i == 0) pipe.live() = live;
           ptx::arrive_expecting(pipe.full(i), bytes);
@@ -107,7 +116,7 @@ class TmaLoader {
 
   const CacheArguments& cache_;
   const CUtensorMap& map_;
-  const int lane_;
+  const int lane_, warp_;
   // KV is read once; what stays in L2 instead is Q, partial results and the other tile's half of a block.
   const std::uint64_t policy_ = ptx::evict_first_policy();
   PageBox ahead_ = {};

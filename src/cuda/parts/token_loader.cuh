@@ -15,6 +15,7 @@ namespace flashlatent::parts {
 class TokenLoader {
  public:
   static constexpr int kThreads = 128;
+  __device__ __forceinline__ static int threads(const CacheArguments&) { return kThreads; }
   static constexpr int kArrivals = 128;
   static constexpr bool kZeroesDead = false;
   static constexpr bool kReaderFences = false;

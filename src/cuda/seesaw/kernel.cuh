@@ -48,7 +48,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
   const int thread = threadIdx.x - Config::kComputeThreads;
   const parts::PartPlace<Config::kTeam> place(args);
   parts::wait_for_launch_before();
-  if (thread >= Loader::kThreads) return;
+  if (thread >= Loader::threads(args.cache)) return;
   parts::WorkPosition position(shared.work);
   auto tell = [&](const parts::Work& work) {
     if (thread == 0) position.put(work);
@@ -124,13 +124,12 @@ __device__ __forceinline__ void load_even_in_team(SharedMemory<Config>& shared,
                                                   const CUtensorMap& map) {
   using Loader = typename Config::Loader;
   const int thread = threadIdx.x - Config::kComputeThreads;
-  static_assert(Loader::kThreads == 32);
   const bool is_planned = args.geometry.whole == schedule::kByLength;
   const bool by_shapes = !is_planned && args.query.begins == nullptr;
   parts::Work part;
   if (by_shapes) part = even_part<Config::kTeam>(args);
   parts::wait_for_launch_before();
-  if (thread >= Loader::kThreads) return;
+  if (thread >= Loader::threads(args.cache)) return;
   if (is_planned) {
     part = planned_part<Config::kTeam>(args);
   } else if (!by_shapes) {

@@ -248,6 +248,20 @@ TEST_P(KernelContracts, PagesAndBoxes) {
   }
 }
 
+// The same where requests are split, or shared by teams.
+TEST_P(KernelContracts, LongPartsOfStridedHeads) {
+  for (const std::vector<int>& lengths : {std::vector<int>{9000}, std::vector<int>{3000, 2500}}) {
+    for (int rows : {8, 16, 64}) {
+      CaseSpec spec{.name = "strided heads", .heads = 2 * rows, .kv_heads = 2, .lengths = lengths};
+      spec.strided = true;
+      for (const char* kernel : {"seesaw", "mma16", "mma16_team8"}) {
+        executor_.kernel = kernel;
+        expect_right(spec);
+      }
+    }
+  }
+}
+
 TEST_P(KernelContracts, RowTiles) {
   for (const char* kernel : {"mma16_team4", "mma16_team8", "mma16_team16"}) {
     executor_.kernel = kernel;

@@ -78,8 +78,7 @@ Loading loading_of(const DecodeProblem& problem) {
 
 Loading loading_of(const DecodeProblem& problem, const ConstTensorView& kv_cache) {
   const Loading loading = loading_of(problem);
-  const bool boxes = kv_cache.shape[0] > 0 && heads_in_chunks(kv_cache);
-  return loading == Loading::kBoxes && !boxes ? Loading::kTokens : loading;
+  return loading == Loading::kBoxes && kv_cache.shape[0] == 0 ? Loading::kTokens : loading;
 }
 
 const DenseInstance* find_instance(std::initializer_list<std::span<const DenseInstance>> tables,
@@ -134,10 +133,14 @@ Status launch_dense(const DecodeCall& planned,
   launch.args.cache.token_stride = cache.strides[1];
   launch.args.cache.head_stride = cache.strides[2];
   launch.args.cache.box_tokens = box_tokens_of(call.problem.cache.page_size);
-  const Loading loading = loading_of(call.problem, cache);
-  const DenseInstance& instance = *find(call, loading);
+  Loading loading = loading_of(call.problem, cache);
+  const DenseInstance* instance = find(call, loading);
+  if (instance->loads_blocks && !heads_in_chunks(cache)) {
+    loading = Loading::kTokens;
+    instance = find(call, loading);
+  }
   if (loading == Loading::kBoxes) {
-    const auto make_map = instance.loads_blocks ? kv_block_map : kv_tensor_map;
+    const auto make_map = instance->loads_blocks ? kv_block_map : kv_tensor_map;
     FLASHLATENT_RETURN_IF_ERROR(make_map("kv_cache", cache, launch.args.cache.box_tokens, launch.kv));
   }
   FLASHLATENT_RETURN_IF_ERROR(query_map(call, launch));
@@ -145,8 +148,8 @@ Status launch_dense(const DecodeCall& planned,
     FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(launch.args, call.problem.query.heads, call.executor));
   }
   launch.args.merge_state = static_cast<parts::MergeState*>(call.workspace.data);
-  FLASHLATENT_RETURN_IF_ERROR(instance.launch(launch, call.executor));
-  if (instance.key.merges) return {};
+  FLASHLATENT_RETURN_IF_ERROR(instance->launch(launch, call.executor));
+  if (instance->key.merges) return {};
   return combine_plan(launch.args, call.problem.cache.dtype, call.problem.cache.v_dim, *units, call.executor);
 }
 

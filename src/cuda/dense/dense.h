@@ -57,7 +57,7 @@ struct InstanceKey {
 struct DenseInstance {
   InstanceKey key;
   Status (*launch)(const DenseLaunch&, const Executor&);
-  bool loads_blocks = false;  ///< Its boxes are kv_block_map()'s.
+  bool loads_blocks = false;  ///< Its boxes are kv_block_map()'s; what these cannot take goes token by token.
 };
 
 /// The one of this key, or null.

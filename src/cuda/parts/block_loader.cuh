@@ -1,8 +1,7 @@
 // Whole blocks by TMA: one copy for all of a block's columns, or one for each page where pages are shorter.
 #pragma once
 
-#include "cuda/parts/kv_tokens.cuh"
-#include "cuda/parts/mask.cuh"
+#include "cuda/parts/page_boxes.cuh"
 #include "cuda/parts/tile.cuh"
 #include "cuda/ptx/copy.cuh"
 
@@ -28,73 +27,35 @@ class BlockLoader {
 
   __device__ __forceinline__ BlockLoader(const CacheArguments& cache, const CUtensorMap& map, int lane,
                                          Memory&)
-      : cache_(cache), map_(map), lane_(lane) {}
+      : pages_(cache, lane), map_(map), chunks_a_head_(static_cast<int>(cache.head_stride / 64)) {}
 
-  __device__ __forceinline__ void look_ahead(const BlockRange& range) {
-    ahead_ = look_up_box(cache_, range, range.begin, lane_);
-  }
+  __device__ __forceinline__ void look_ahead(const BlockRange& range) { pages_.look_ahead(range); }
 
   template <class Pipe, class Announce>
   __device__ __forceinline__ void load(Pipe& pipe, const BlockRange& range, Announce announce) {
-    switch (cache_.box_tokens) {
-      case 64:
-        return load_boxes<1>(pipe, range, announce);
-      case 32:
-        return load_boxes<2>(pipe, range, announce);
-      default:
-        return load_boxes<4>(pipe, range, announce);
-    }
-  }
-
- private:
-  template <int kBoxes, class Pipe, class Announce>
-  __device__ __forceinline__ void load_boxes(Pipe& pipe, const BlockRange& range, Announce announce) {
-    constexpr int kBoxTokens = 64 / kBoxes, kBlocksABatch = 32 / kBoxes;
-    const int chunk = range.kv_head * static_cast<int>(cache_.head_stride / 64);
-    PageBox batch = ahead_, next_batch = look_up_box(cache_, range, range.begin + kBlocksABatch, lane_);
-    announce();
-    for (int block = range.begin, in_batch = 0; block < range.end; ++block, ++in_batch) {
-      if (in_batch == kBlocksABatch) {
-        batch = next_batch;
-        next_batch = look_up_box(cache_, range, block + kBlocksABatch, lane_);
-        in_batch = 0;
-      }
-      PageBox boxes[kBoxes];
-      std::uint64_t live = 0;
-      std::uint32_t bytes = 0;
-#pragma unroll
-      for (int i = 0; i < kBoxes; ++i) {
-        boxes[i].entry = __shfl_sync(0xffffffff, batch.entry, in_batch * kBoxes + i);
-        boxes[i].token = __shfl_sync(0xffffffff, batch.token, in_batch * kBoxes + i);
-        if (!is_page(cache_, boxes[i].entry)) {
-          boxes[i].entry = -1;
-          continue;
-        }
-        live |= low_tokens(kBoxTokens) << (i * kBoxTokens);
-        bytes += Pipe::kQkChunks * kBoxTokens * kRowBytes;
-      }
-      live &= low_tokens(range.length - block * 64);
+    const int chunk = range.kv_head * chunks_a_head_;
+    pages_.for_each_block(range, announce, [&](const auto& boxes) {
       if (ptx::elect_one()) {
         pipe.wait_empty(0);
-        pipe.live() = live;
-        ptx::arrive_expecting(pipe.full(0), bytes);
+        pipe.live() = boxes.live;
+        ptx::arrive_expecting(pipe.full(0), boxes.bytes * Pipe::kQkChunks);
 #pragma unroll
-        for (int i = 0; i < kBoxes; ++i) {
-          if (boxes[i].entry < 0) continue;
-          ptx::copy_box(pipe.block() + block_row_offset<Pipe::kQkChunks>(0, i * kBoxTokens), map_, 0, 0,
-                        chunk, boxes[i].token / 16, boxes[i].entry, pipe.full(0), policy_);
+        for (int i = 0; i < boxes.kCount; ++i) {
+          if (boxes.box[i].entry < 0) continue;
+          ptx::copy_box(pipe.block() + block_row_offset<Pipe::kQkChunks>(0, i * boxes.kTokens), map_, 0, 0,
+                        chunk, boxes.box[i].token / 16, boxes.box[i].entry, pipe.full(0), policy_);
         }
       }
       pipe.next_block();
       __syncwarp();
-    }
+    });
   }
 
-  const CacheArguments& cache_;
+ private:
+  PageBoxes pages_;
   const CUtensorMap& map_;
-  const int lane_;
+  const int chunks_a_head_;
   const std::uint64_t policy_ = ptx::evict_first_policy();  // as TmaLoader's
-  PageBox ahead_ = {};
 };
 
 }  // namespace flashlatent::parts

@@ -29,20 +29,6 @@ __device__ __forceinline__ int entry_of(const CacheArguments& cache, const Block
   return __ldg(range.entries + (cache.indexed ? token : cache.page_size.quotient(token)));
 }
 
-/// Where a box of cache.box_tokens tokens begins: its page table entry, and a token in the page.
-struct PageBox {
-  int entry;
-  int token;
-};
-
-/// The range's box of number `lane`, counted from `block`'s first. All arithmetic on pages is the lanes', one
-/// box each: by the thread that asks for copies it took 6,000 clocks a block.
-__device__ __forceinline__ PageBox look_up_box(const CacheArguments& cache, const BlockRange& range,
-                                               int block, int lane) {
-  const int token = block * 64 + lane * cache.box_tokens;
-  return {entry_of(cache, range, token), cache.page_size.remainder(token)};
-}
-
 /// Does an entry name a page of the cache?
 __device__ __forceinline__ bool is_page(const CacheArguments& cache, int entry) {
 #if FLASHLATENT_DEVICE_CHECKS

@@ -16,7 +16,6 @@ inline constexpr int kFirstBlocks = 2;
 /// left over is an end.
 template <int kTeam>
 __device__ __forceinline__ parts::Work part_of(const parts::DecodeArguments& args, const schedule::Cut& cut) {
-  const schedule::Geometry& g = args.geometry;
   parts::Work work;
   work.segment = {0, cut.round > 0 ? cut.request : -1, 0, cut.block, cut.round, cut.slot};
   if (!work.is_end())

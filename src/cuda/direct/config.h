@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/fp8_656.h"
+#include "cuda/parts/sent_unit.cuh"
 
 namespace flashlatent::direct {
 
@@ -52,7 +53,7 @@ struct Config {
   static constexpr int kUnits = kVDim / kUnitColumns * 4;
   static constexpr int kOwnedUnits = kUnits / kTeam;
   static constexpr int kOwners = kTeam;
-  static constexpr int kUnitBytes = 128 * 16;  // of a warpgroup's threads
+  using SentUnit = parts::SentUnit;  // of a warpgroup's threads
   static constexpr int kPairApart = 64;
   static constexpr int kTeamsAtOnce = 8;  // for more there are no registers
   __host__ __device__ static constexpr int unit_row(int unit, int thread) {
@@ -63,12 +64,12 @@ struct Config {
   }
 
   static constexpr int kReservedBytes = 9 * 1024;  // statistics, barriers
-  static constexpr int kTeamBytes = (kTeam - 1) * kOwnedUnits * kUnitBytes;
+  static constexpr int kTeamBytes = (kTeam - 1) * kOwnedUnits * int{sizeof(SentUnit)};
   // Four blocks may be worked on. A fifth, for which 8 rows leave room, gains nothing.
   static constexpr int kSlots = 4;
   static constexpr int kBytes = (kQueryTiles + kPlaces) * kTileBytes + kSlots * kBlockBytes;
   static_assert(kBytes + kReservedBytes + kTeamBytes <= 227 * 1024);
-  static_assert(kTeam == 1 || kOwnedUnits * kUnitBytes <= kPlaces * kTileBytes);
+  static_assert(kTeam == 1 || kOwnedUnits * int{sizeof(SentUnit)} <= kPlaces * kTileBytes);
 };
 
 }  // namespace flashlatent::direct

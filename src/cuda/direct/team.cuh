@@ -45,8 +45,9 @@ class TeamWarpgroup : public Warpgroup<Config> {
 #pragma unroll
     for (int i = 0; i < Config::kUnits / 2; ++i) {
       const int at = i % 4 / 2 * 4 + i % 2, chunk = i / 4 * 2;
-      exchange.route(me_ * (Config::kUnits / 2) + i, this->thread())
-          .send(0, make_float4(o_[chunk][at], o_[chunk][at + 2], o_[chunk + 1][at], o_[chunk + 1][at + 2]));
+      exchange.route(me_ * (Config::kUnits / 2) + i)
+          .send(this->thread() * 16,
+                make_float4(o_[chunk][at], o_[chunk][at + 2], o_[chunk + 1][at], o_[chunk + 1][at + 2]));
     }
   }
 };

@@ -1,6 +1,11 @@
 // Compile-time shape of the 16-row kernel.
 #pragma once
 
+#include <cuda_bf16.h>
+
+#include <type_traits>
+
+#include "cuda/parts/sent_unit.cuh"
 #include "cuda/parts/tile.cuh"
 
 namespace flashlatent::mma16 {
@@ -37,12 +42,13 @@ struct Config {
   static constexpr int kWarpColumns = kVDim / kWarps;
   static constexpr int kWarpsAChunk = 64 / kWarpColumns;
 
-  // The output in units of 64 columns and 8 rows: 16 bytes for each of 128 threads. In a team each has an
-  // owner, to whom the others send theirs.
+  // The output in units of 64 columns and 8 rows. In a team each has an owner, to whom the others send
+  // theirs.
   static constexpr int kUnits = kVChunks * kRows / 8;
   static constexpr int kOwnedUnits = kUnits > kTeam ? kUnits / kTeam : 1;
   static constexpr int kOwners = kUnits / kOwnedUnits;
-  static constexpr int kUnitBytes = 128 * 16;
+  static constexpr bool kPacksSums = std::is_same_v<Element, __nv_bfloat16>;
+  using SentUnit = std::conditional_t<kPacksSums, parts::PackedSentUnit<kWarpsAChunk>, parts::SentUnit>;
   static constexpr int kPairApart = 8;
   static constexpr int kTeamsAtOnce = 16;
   static constexpr float kLargestP = 1;
@@ -52,7 +58,8 @@ struct Config {
   __host__ __device__ static constexpr int unit_column(int unit, int thread) {
     return unit / 2 * 64 + thread / 32 * 16 + thread % 4 * 2;
   }
-  static constexpr int kTeamBytes = kTeam == 1 ? 0 : kTeam * (kOwnedUnits * kUnitBytes + kRows * 8);
+  static constexpr int kTeamBytes =
+      kTeam == 1 ? 0 : kTeam * (kOwnedUnits * int{sizeof(SentUnit)} + kRows * 8);
 
   // Whole blocks, so that a tile's address follows from the block's: 3 of 576 or 512 columns, 5 of 320.
   static constexpr int kReservedBytes = 8192;  // P, statistics, barriers

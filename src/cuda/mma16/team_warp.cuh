@@ -4,6 +4,7 @@
 
 #include "cuda/mma16/attention.cuh"
 #include "cuda/parts/kv_loader.cuh"
+#include "cuda/parts/packed_row.cuh"
 #include "cuda/parts/team_segments.cuh"
 #include "cuda/parts/team_unit.cuh"
 
@@ -49,8 +50,9 @@ class TeamWarp : Attention<Config> {
     exchange.open();
     if (blocks > 0) {
       publish_statistics();
+      send_columns(exchange);
       this->meet();
-      send(exchange);
+      send_statistics(exchange);
     }
     unit_.finish(shared_, args_, segment, segments, to_, exchange);
 #pragma unroll
@@ -66,6 +68,7 @@ class TeamWarp : Attention<Config> {
  private:
   using Base = Attention<Config>;
   using Exchange = parts::Exchange<SharedMemory<Config>>;
+  using SentUnit = typename Config::SentUnit;
   using Base::args_;
   using Base::half_;
   using Base::lane_;
@@ -83,23 +86,31 @@ class TeamWarp : Attention<Config> {
     shared_.team.row_max[lane_ / 4 + 8] = max_.high;
   }
 
-  /// Rows' statistics, which are in shared memory, and this warp's columns.
-  __device__ __forceinline__ void send(const Exchange& exchange) const {
+  /// Which are in shared memory, all warps'.
+  __device__ __forceinline__ void send_statistics(const Exchange& exchange) const {
     exchange.send_statistics([&](int n) {
       float sum = 0;
 #pragma unroll
       for (float of_warp : shared_.warp_sum[n]) sum += of_warp;
       return parts::RowStatistics{shared_.team.row_max[n], sum};
     });
-    constexpr int kPieces = Config::kWarpColumns / 16;
+  }
+
+  __device__ __forceinline__ void send_columns(const Exchange& exchange) const {
+    using Row = parts::PackedRow<Element, Config::kWarpColumns / 2>;
+    const int warp = me_ % Config::kWarpsAChunk;
+    const parts::RowPair bounds = Row::lane_bounds(o_);
 #pragma unroll
     for (int eight = 0; eight < 2; ++eight) {
-      const auto route = exchange.route(me_ / Config::kWarpsAChunk * 2 + eight,
-                                        me_ % Config::kWarpsAChunk * kPieces * 32 + lane_);
+      const int unit = me_ / Config::kWarpsAChunk * 2 + eight;
+      const Row row(o_, eight, eight ? bounds.high : bounds.low);
+      const auto route = exchange.route(unit);
 #pragma unroll
-      for (int i = 0; i < kPieces; ++i) {
-        const float* x = &o_[8 * i + 2 * eight];
-        route.send(i * 32, make_float4(x[0], x[1], x[4], x[5]));
+      for (int i = 0; i < Row::kPackets; ++i) {
+        route.send(((warp * Row::kPackets + i) * 32 + lane_) * 16, row.packets[i]);
+      }
+      if constexpr (Config::kPacksSums) {
+        route.send(offsetof(SentUnit, scale) + (warp * 32 + lane_) * 4, __float_as_uint(row.unit));
       }
     }
   }

@@ -1,8 +1,8 @@
 // A team: the kTeam CTAs of a cluster, each with a share of a segment's blocks. What they have is merged
-// without a trip to memory: the output (unnormalised fp32) is cut into units, 16 bytes of each of 128
-// threads; every CTA sends each unit to the unit's owner, and its rows' statistics to all owners, by
-// asynchronous stores that the owner's barrier counts; the owner adds them up in the order of ranks and
-// writes. All CTAs of a team walk the same segments. A segment with blocks is an exchange; a CTA without any
+// without a trip to memory: the output (unnormalised) is cut into units, four values of each of 128 threads;
+// every CTA sends each unit to the unit's owner, and its rows' statistics to all owners, by asynchronous
+// stores that the owner's barrier counts; the owner adds them up in the order of ranks and writes. All CTAs
+// of a team walk the same segments. A segment with blocks is an exchange; a CTA without any
 // of them sends nothing, which everybody can work out.
 //
 // Barriers (arrivals) of each CTA, and why none is waited for with a wrong parity:
@@ -19,6 +19,7 @@
 //   kUnits, kOwnedUnits, kOwners     units of a tile, those of an owner, and how many own any
 //   unit_row(), unit_column()        of (unit, thread): where the first of the thread's values is
 //   kPairApart                       they are columns column + {0, 1} + {0, kPairApart}
+//   SentUnit                         what is sent of a unit (sent_unit.cuh)
 //   kLargestP                        by which outputs are too large for their sums
 //   kTeamsAtOnce                     that a thread adds up, of those that share a request (team_merge.cuh)
 // and its SharedMemory has `team`, a TeamMemory, and incoming(sender, owner), where the owner gets what
@@ -26,6 +27,7 @@
 #pragma once
 
 #include "cuda/parts/arguments.cuh"
+#include "cuda/parts/sent_unit.cuh"
 #include "cuda/parts/softmax.cuh"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/copy.cuh"
@@ -54,9 +56,9 @@ struct TeamMemory {
 
 /// What the owner of units gets from one CTA.
 template <class Config>
-using TeamUnits = float4[Config::kOwnedUnits][128];
+using TeamUnits = typename Config::SentUnit[Config::kOwnedUnits];
 
-/// Where a computing thread's 16 bytes of a unit are.
+/// Where a computing thread's four of a unit are.
 struct UnitPlace {
   int unit;  // or -1: this thread has none
   int n;     // row
@@ -65,13 +67,6 @@ struct UnitPlace {
   /// Is it the one that keeps its row's statistics?
   __device__ __forceinline__ bool begins_row() const { return column % 64 == 0; }
 };
-
-__device__ __forceinline__ void add_weighted(float (&x)[4], float4 theirs, float weight) {
-  x[0] += theirs.x * weight;
-  x[1] += theirs.y * weight;
-  x[2] += theirs.z * weight;
-  x[3] += theirs.w * weight;
-}
 
 /// One CTA's side of an exchange.
 template <class Shared>
@@ -123,19 +118,19 @@ class Exchange {
               ptx::address_in(owner, &team_.received));
   }
 
-  /// The way of a unit's values to its owner.
+  /// The way of a unit to its owner.
   struct Route {
     std::uint32_t to, received;
 
-    /// Those of the thread `on` places on.
-    __device__ __forceinline__ void send(int on, float4 values) const {
-      ptx::send(to + on * static_cast<std::uint32_t>(sizeof(float4)), values, received);
+    /// What belongs so many bytes from its begin.
+    template <class Value>
+    __device__ __forceinline__ void send(int at, Value value) const {
+      ptx::send(to + at, value, received);
     }
   };
-  /// Of the thread at place `thread` of the unit's 128.
-  __device__ __forceinline__ Route route(int unit, int thread) const {
+  __device__ __forceinline__ Route route(int unit) const {
     const int owner = unit / Config::kOwnedUnits;
-    return {ptx::address_in(owner, &shared_.incoming(rank_, owner)[unit % Config::kOwnedUnits][thread]),
+    return {ptx::address_in(owner, &shared_.incoming(rank_, owner)[unit % Config::kOwnedUnits]),
             ptx::address_in(owner, &team_.received)};
   }
 
@@ -152,7 +147,7 @@ class Exchange {
  private:
   static constexpr int kTeam = Config::kTeam;
   static constexpr int kBytesASender =
-      Config::kOwnedUnits * Config::kUnitBytes + Config::kRows * static_cast<int>(sizeof(float2));
+      static_cast<int>(sizeof(TeamUnits<Config>) + Config::kRows * sizeof(float2));
 
   __device__ __forceinline__ static int rank() { return blockIdx.x % kTeam; }
 
@@ -174,7 +169,7 @@ class Exchange {
       const float2 row = team_.statistics[rank][n];
       const float weight = exp2_fast(row.x - base);
       all.sum += row.y * weight;
-      add_weighted(x, shared_.incoming(rank, rank_)[slot][thread], weight);
+      shared_.incoming(rank, rank_)[slot].add_to(x, thread, weight);
     }
     return all;
   }

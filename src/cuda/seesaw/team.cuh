@@ -11,9 +11,9 @@
 #pragma once
 
 #include "cuda/parts/epilogue.cuh"
+#include "cuda/parts/packed_row.cuh"
 #include "cuda/parts/work_queue.cuh"
 #include "cuda/ptx/copy.cuh"
-#include "cuda/seesaw/packed_row.cuh"
 #include "cuda/seesaw/smem_layout.cuh"
 #include "plan/shares.h"
 
@@ -54,7 +54,7 @@ class TeamMerge {
         if (owner == rank_) ptx::arrive(shared_.team.received);
         continue;
       }
-      const Row packed(o, half);
+      const Row packed(o, half, Row::quad_bound(o, half));
       const float4 statistics =
           make_float4(half ? base.high : base.low, half ? sum.high : sum.low, packed.unit, 0);
       if (owner == rank_) {
@@ -87,7 +87,7 @@ class TeamMerge {
  private:
   static constexpr int kTeam = Config::kTeam;
   static constexpr int kOwned = 8 / kTeam;  // times eight rows
-  using Row = PackedRow<Element, Config::kHalfDim / 2>;
+  using Row = parts::PackedRow<Element, Config::kHalfDim / 2>;
   static constexpr int kPackets = Row::kPackets;
   static constexpr int kBytesASender =
       kOwned * 2 * static_cast<int>(kPackets * 32 * sizeof(uint4) + 8 * sizeof(float4));
@@ -168,14 +168,14 @@ class TeamMerge {
   template <class Put>
   __device__ __forceinline__ void add_up(int place, const float (&weights)[kTeam], float factor,
                                          Put put) const {
-    constexpr int kValues = kPacketValues<Element>;
+    constexpr int kValues = parts::kPacketValues<Element>;
     const int me = threadIdx.x / 128, lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int i = threadIdx.x % 128 / 32; i < kPackets; i += 4) {
       float x[kValues] = {};
 #pragma unroll
       for (int rank = 0; rank < kTeam; ++rank) {
-        if (sends(rank)) add_packet(x, incoming()[rank][place][me][i][lane], weights[rank]);
+        if (sends(rank)) parts::add_packet(x, incoming()[rank][place][me][i][lane], weights[rank]);
       }
 #pragma unroll
       for (int j = 0; j < kValues / 2; ++j) {

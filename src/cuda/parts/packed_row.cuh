@@ -1,0 +1,111 @@
+// What a thread of a team sends of one row, 16 bytes at a time: its values in the order in which the fragment
+// has them, columns 16 i + {0, 1, 8, 9} and on with the lane.
+//
+// Of bf16 they go as fp16, relative to a power of two of the row's values, which a quad shares or each lane
+// has for its own, since bytes are what an exchange takes: in `seesaw` 4 to 6 us by fp32. Of their 11 bits an
+// output of 8 shows nothing. Those of fp16 go as fp32.
+#pragma once
+
+#include "cuda/parts/softmax.cuh"
+
+namespace flashlatent::parts {
+
+/// Values in 16 bytes.
+template <class Element>
+inline constexpr int kPacketValues = std::is_same_v<Element, __nv_bfloat16> ? 8 : 4;
+
+/// kCount: of two rows.
+template <class Element, int kCount>
+struct PackedRow {
+  static constexpr int kPackets = kCount / 2 / kPacketValues<Element>;
+  static constexpr bool kScales = kPacketValues<Element> == 8;
+  uint4 packets[kPackets];
+  float unit;  // what a 1 of these stands for
+
+  /// `bound`: no finite value of the row is larger.
+  __device__ __forceinline__ PackedRow(const float (&o)[kCount], bool high, float bound) {
+    auto value = [&](int i) { return value_of(o, high, i); };
+    if constexpr (!kScales) {
+      unit = 1.0F;
+#pragma unroll
+      for (int i = 0; i < kPackets; ++i) {
+        packets[i] = make_uint4(__float_as_uint(value(4 * i)), __float_as_uint(value(4 * i + 1)),
+                                __float_as_uint(value(4 * i + 2)), __float_as_uint(value(4 * i + 3)));
+      }
+    } else {
+      // Below 2^15, and the unit no subnormal. Exponents are where fp32 has them.
+      const std::uint32_t exponent = __float_as_uint(bound) & 0xFFU << 23;
+      const std::uint32_t scale = min((127U + 127 + 14 << 23) - exponent, 253U << 23);
+      unit = __uint_as_float((254U << 23) - scale);
+      auto pair = [&](int i) {
+        return pack<__half>(value(2 * i) * __uint_as_float(scale), value(2 * i + 1) * __uint_as_float(scale));
+      };
+#pragma unroll
+      for (int i = 0; i < kPackets; ++i) {
+        packets[i] = make_uint4(pair(4 * i), pair(4 * i + 1), pair(4 * i + 2), pair(4 * i + 3));
+      }
+    }
+  }
+
+  /// Of what this lane's quad has of the row.
+  __device__ __forceinline__ static float quad_bound(const float (&o)[kCount], bool high) {
+    if constexpr (!kScales) return 0;
+    float bound = quad_sum(sum(o, high));
+    if (__any_sync(0xffffffff, !(bound < INFINITY))) {
+      float finite = largest(o, high);
+      finite = fmaxf(finite, __shfl_xor_sync(0xffffffff, finite, 1));
+      finite = fmaxf(finite, __shfl_xor_sync(0xffffffff, finite, 2));
+      if (!(bound < INFINITY)) bound = finite;
+    }
+    return bound;
+  }
+
+  /// Of what this lane has of both rows.
+  __device__ __forceinline__ static RowPair lane_bounds(const float (&o)[kCount]) {
+    if constexpr (!kScales) return {0, 0};
+    RowPair bounds{sum(o, false), sum(o, true)};
+    if (!(bounds.low + bounds.high < INFINITY)) [[unlikely]]
+      bounds = {largest(o, false), largest(o, true)};
+    return bounds;
+  }
+
+ private:
+  __device__ __forceinline__ static float value_of(const float (&o)[kCount], bool high, int i) {
+    return o[i / 2 * 4 + high * 2 + i % 2];
+  }
+  /// Of all magnitudes: a bound in half the time that their maximum takes.
+  __device__ __forceinline__ static float sum(const float (&o)[kCount], bool high) {
+    float sums[4] = {};
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) sums[i % 4] += fabsf(value_of(o, high, i));
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  }
+  /// Of those that are finite: x * 0 + x is NaN of others, which fmaxf passes over.
+  __device__ __forceinline__ static float largest(const float (&o)[kCount], bool high) {
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) {
+      const float x = value_of(o, high, i);
+      largest = fmaxf(largest, fabsf(fmaf(x, 0.0F, x)));
+    }
+    return largest;
+  }
+};
+
+/// x += the packet's values, each so often.
+template <int kValues>
+__device__ __forceinline__ void add_packet(float (&x)[kValues], uint4 packet, float weight) {
+  const std::uint32_t words[4] = {packet.x, packet.y, packet.z, packet.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (kValues == 4) {
+      x[i] += __uint_as_float(words[i]) * weight;
+    } else {
+      const float2 pair = unpack<__half>(words[i]);
+      x[2 * i] += pair.x * weight;
+      x[2 * i + 1] += pair.y * weight;
+    }
+  }
+}
+
+}  // namespace flashlatent::parts

@@ -12,7 +12,6 @@ class RingPosition {
  public:
   using Element = typename Config::Element;
   static constexpr int kQkChunks = Config::kQkChunks;
-  static constexpr int kCluster = 1;
   static constexpr bool kWholeBlocks =
       Config::kRingTiles % kQkChunks == 0;  // none lies across the ring's end
 
@@ -64,7 +63,6 @@ class RingPosition {
   __device__ __forceinline__ ptx::Barrier& empty_two_back(int i) const {
     return shared_.empty[slot_two_back(i)];
   }
-  __device__ __forceinline__ bool mine(int) const { return true; }
 
   __device__ __forceinline__ void begin_range() {}  // segments follow one another in the ring
 

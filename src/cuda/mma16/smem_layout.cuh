@@ -45,7 +45,6 @@ class RingPosition {
  public:
   using Element = typename Config::Element;
   static constexpr int kQkChunks = Config::kQkChunks;
-  static constexpr int kCluster = 1;
 
   __device__ __forceinline__ explicit RingPosition(SharedMemory<Config>& shared) : shared_(shared) {}
 
@@ -56,7 +55,6 @@ class RingPosition {
   }
 
   __device__ __forceinline__ void begin_range() {}  // segments follow one another in the ring
-  __device__ __forceinline__ bool mine(int) const { return true; }
   __device__ __forceinline__ int chunk(int i) const { return Config::chunk_order(i); }
   __device__ __forceinline__ parts::Tile& tile(int i) const { return shared_.ring[block_ * kQkChunks + i]; }
   __device__ __forceinline__ std::uint8_t* block() const { return shared_.ring[block_ * kQkChunks].bytes; }

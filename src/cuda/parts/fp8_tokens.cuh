@@ -59,7 +59,6 @@ class Fp8Tokens {
   static constexpr int kArrivals = kCluster == 1 ? kThreads : kWarps;
   static constexpr bool kZeroesDead = true;
   static constexpr bool kReaderFences = kCluster == 1;
-  static constexpr bool kSharesTiles = true;
   static constexpr bool kPairs = true;
 
   __device__ __forceinline__ static void prepare(const CUtensorMap&) {}

@@ -7,8 +7,7 @@
 //   begin_range()               before a segment's first block
 //   chunk(i)                    which 64 columns the block's i-th tile holds
 //   tile(i), full(i)            the tile and its barrier
-//   wait_empty(i)               until it may be announced and, if mine(i), overwritten
-//   kCluster, mine(i)           CTAs that share blocks; whether this one loads the tile, for all of them
+//   wait_empty(i)               until it may be announced and overwritten
 //   live()                      which of the block's tokens count; written before tile 0 is full
 //   next_block()
 //
@@ -19,7 +18,6 @@
 //   kArrivals                   arrivals on a full barrier, beside the bytes of copies
 //   kZeroesDead                 whether tokens that do not count become rows of zeros
 //   kReaderFences               whether who waits for a tile must order its writes before wgmma
-//   kSharesTiles                CTAs of a cluster each load a part of every tile; or take tiles in turns
 //   kPairs                      tiles 2 i - 1 and 2 i are filled, and given back, together; the barriers of
 //                               tile 2 i stand for both
 //   kWholeBlocks                a block is filled, and given back, as one

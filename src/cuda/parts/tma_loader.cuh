@@ -21,7 +21,6 @@ class TmaLoader {
   static constexpr int kArrivals = 1;
   static constexpr bool kZeroesDead = false;
   static constexpr bool kReaderFences = false;
-  static constexpr bool kSharesTiles = false;
   static constexpr bool kPairs = false;
   static constexpr bool kWholeBlocks = false;
   static constexpr bool kSparesRegisters = false;
@@ -47,20 +46,14 @@ class TmaLoader {
           pipe.wait_empty(i);
           if (i == 0) pipe.live() = boxes.live;
           ptx::arrive_expecting(pipe.full(i), boxes.bytes);
-          if (!pipe.mine(i)) continue;
           std::uint8_t* tile = pipe.tile(i).bytes;
 #pragma unroll
           for (int j = 0; j < boxes.kCount; ++j) {
             const PageBox& at = boxes.box[j];
             if (at.entry < 0) continue;
             std::uint8_t* box = tile + j * boxes.kTokens * kRowBytes;
-            if constexpr (Pipe::kCluster > 1) {
-              ptx::copy_box_to((1 << Pipe::kCluster) - 1, box, map_, pipe.chunk(i) * 64, at.token,
-                               range.kv_head, at.entry, pipe.full(i), policy_);
-            } else {
-              ptx::copy_box(box, map_, pipe.chunk(i) * 64, at.token, range.kv_head, at.entry, pipe.full(i),
-                            policy_);
-            }
+            ptx::copy_box(box, map_, pipe.chunk(i) * 64, at.token, range.kv_head, at.entry, pipe.full(i),
+                          policy_);
           }
         }
       }

@@ -49,16 +49,6 @@ __device__ __forceinline__ void copy_box(void* shared, const CUtensorMap& map, i
       "l"(&map), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(shared_address(&barrier)), "l"(policy)
       : "memory");
 }
-/// That of four dimensions into every CTA of the cluster that `ctas` has a bit for: at the same place,
-/// counted by the barrier at the same place.
-__device__ __forceinline__ void copy_box_to(std::uint16_t ctas, void* shared, const CUtensorMap& map, int x0,
-                                            int x1, int x2, int x3, Barrier& barrier, std::uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-      ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7, %8;" ::"r"(shared_address(shared)),
-      "l"(&map), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(shared_address(&barrier)), "h"(ctas), "l"(policy)
-      : "memory");
-}
 
 /// `bytes` (a multiple of 16) of contiguous memory to shared memory; `barrier` counts them.
 __device__ __forceinline__ void copy_bytes(void* shared, const void* global, std::uint32_t bytes,

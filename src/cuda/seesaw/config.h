@@ -5,8 +5,8 @@
 
 namespace flashlatent::seesaw {
 
-/// kCluster_ = 2: two CTAs that hold the two tiles of 128 query rows take the same KV blocks, each loading
-/// half for both: of the tiles by TMA, of each tile's tokens from an fp8_656 cache.
+/// kCluster_ = 2: two CTAs that hold the two tiles of 128 query rows take the same KV blocks from an fp8_656
+/// cache, each loading half of each tile's tokens for both.
 /// kTeam_ > 1: so many CTAs of a cluster share a row tile's blocks, and merge what they have (team.cuh).
 /// kEven_: parts are even (even.cuh), of an fp8_656 cache, or of teams.
 /// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh). Where that has a launch of its own they
@@ -54,17 +54,6 @@ struct Config {
     constexpr int kRopeChunks = kQkChunks - kVChunks;
     if (i < kRopeChunks) return kVChunks + i;
     return (i - kRopeChunks + (Loader::kZeroesDead ? 0 : buffer * kHalfChunks)) % kVChunks;
-  }
-
-  /// Which CTA of the cluster loads a buffer's i-th tile: they take turns.
-  __host__ __device__ static constexpr int loader_of_tile(int buffer, int i) {
-    return (i + buffer) % kCluster;
-  }
-  __host__ __device__ static constexpr int loader_of_chunk(int buffer, int chunk) {
-    constexpr int kRopeChunks = kQkChunks - kVChunks;
-    const int i = chunk >= kVChunks ? chunk - kVChunks
-                                    : kRopeChunks + (chunk + kVChunks - buffer * kHalfChunks) % kVChunks;
-    return loader_of_tile(buffer, i);
   }
 
   /// The chunk whose barriers stand for this one's tile: its own, or of a pair the second one's.

@@ -45,10 +45,8 @@ template <int kQkDim, int kVDim>
 constexpr ShapeInstances shape_instances() {
   using Bf16 = __nv_bfloat16;
   using Fp16 = __half;
-  return {{instance<Bf16, kQkDim, kVDim, 2, parts::TmaLoader>(Dtype::kBF16, cuda::Loading::kBoxes),
-           instance<Bf16, kQkDim, kVDim, 1, parts::TmaLoader>(Dtype::kBF16, cuda::Loading::kBoxes),
+  return {{instance<Bf16, kQkDim, kVDim, 1, parts::TmaLoader>(Dtype::kBF16, cuda::Loading::kBoxes),
            instance<Bf16, kQkDim, kVDim, 1, parts::TokenLoader>(Dtype::kBF16, cuda::Loading::kTokens),
-           instance<Fp16, kQkDim, kVDim, 2, parts::TmaLoader>(Dtype::kF16, cuda::Loading::kBoxes),
            instance<Fp16, kQkDim, kVDim, 1, parts::TmaLoader>(Dtype::kF16, cuda::Loading::kBoxes),
            instance<Fp16, kQkDim, kVDim, 1, parts::TokenLoader>(Dtype::kF16, cuda::Loading::kTokens)}};
 }

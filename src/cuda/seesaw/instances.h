@@ -7,11 +7,9 @@
 
 namespace flashlatent::seesaw {
 
-using ShapeInstances = std::array<cuda::DenseInstance, 6>;  // two dtypes, three ways to load
+using ShapeInstances = std::array<cuda::DenseInstance, 4>;  // two dtypes, by boxes and by tokens
 
 using TeamInstances = std::array<cuda::DenseInstance, 6>;  // two dtypes, three sizes
-
-using MergingInstances = std::array<cuda::DenseInstance, 4>;  // two dtypes, by boxes and by tokens
 
 using Fp8Instances = std::array<cuda::DenseInstance, 2>;  // alone, and as a cluster
 
@@ -27,7 +25,7 @@ extern const Fp8Instances kInstancesFp8_656;
 extern const TeamInstances kTeams576x512;
 extern const EvenInstances kEvenFp8_656;
 extern const EvenTeamInstances kEvenTeams576x512;
-extern const MergingInstances kMerging576x512;
+extern const ShapeInstances kMerging576x512;
 extern const Fp8Instances kMergingFp8_656;
 
 }  // namespace flashlatent::seesaw

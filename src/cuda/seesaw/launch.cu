@@ -35,12 +35,10 @@ const DenseInstance* find(const DecodeProblem& problem, Loading loading, int clu
 }
 
 /// Neighbouring lanes may share KV blocks if they are tiles of the same KV head, and do where loading is what
-/// binds: token by token from an fp8_656 cache, and by boxes of less than 64 tokens (page 16: 0.287 ms
-/// against 0.302 alone). By whole tiles each loads its own: 0.233 against 0.246 in step with another CTA.
+/// binds, from an fp8_656 cache. By TMA each loads its own: 0.233 ms against 0.246 in step with another CTA.
 /// Not ragged ones: the second tile of a short request has no rows, and no blocks then.
 int cluster_of(const DecodeProblem& problem, const schedule::Geometry& g, Loading loading) {
-  if (loading == Loading::kTokens || (loading == Loading::kBoxes && problem.cache.page_size % 64 == 0))
-    return 1;
+  if (loading != Loading::kFp8) return 1;
   const int row_tiles = (problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows;
   return g.lanes % 2 == 0 && row_tiles % 2 == 0 && !problem.query.ragged ? 2 : 1;
 }

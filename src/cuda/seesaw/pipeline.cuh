@@ -14,7 +14,7 @@ struct KvBuffer {
 template <int kChunks>
 struct KvState {
   ptx::Barrier full[kChunks];
-  ptx::Barrier empty[kChunks];  // of all CTAs of the cluster, at the one that loads the tile
+  ptx::Barrier empty[kChunks];  // of all CTAs of a cluster that load tiles together
   std::uint64_t live[2];        // which of the block's tokens count; blocks take turns
 };
 
@@ -24,7 +24,6 @@ class Pipe {
  public:
   using Element = typename Config::Element;
   static constexpr int kQkChunks = Config::kQkChunks;
-  static constexpr int kCluster = Config::kCluster;
 
   __device__ __forceinline__ Pipe(KvBuffer<kQkChunks>* buffers, KvState<kQkChunks>* states)
       : buffers_(buffers), states_(states) {}
@@ -33,15 +32,8 @@ class Pipe {
   __device__ __forceinline__ int chunk(int i) const { return Config::chunk_order(buffer_, i); }
   __device__ __forceinline__ parts::Tile& tile(int i) const { return buffers_[buffer_].tiles[chunk(i)]; }
   __device__ __forceinline__ ptx::Barrier& full(int i) const { return states_[buffer_].full[chunk(i)]; }
-  /// Does this CTA load the tile? Otherwise another one does, for all of the cluster.
-  __device__ __forceinline__ bool mine(int i) const {
-    return kCluster == 1 || Config::Loader::kSharesTiles ||
-           Config::loader_of_tile(buffer_, i) == static_cast<int>(ptx::rank_in_cluster());
-  }
-  /// Another's tile is announced as soon as the block before has arrived: it comes when all have read that.
   __device__ __forceinline__ void wait_empty(int i) const {
-    KvState<kQkChunks>& state = states_[buffer_];
-    ptx::wait(mine(i) ? state.empty[chunk(i)] : state.full[chunk(i)], parity() ^ 1);
+    ptx::wait(states_[buffer_].empty[chunk(i)], parity() ^ 1);
   }
   __device__ __forceinline__ std::uint64_t& live() const { return states_[buffer_].live[parity()]; }
   __device__ __forceinline__ void next_block() {

@@ -466,14 +466,8 @@ class Warpgroup {
     __syncwarp();
     if (thread_ % 32 != 0) return;
     ptx::Barrier& empty = shared_.state[block].empty[chunk];
-    if constexpr (Config::kCluster == 1) {
-      ptx::arrive(empty);
-    } else if constexpr (Config::Loader::kSharesTiles) {
-      ptx::arrive(empty);
-      ptx::arrive_at(ptx::rank_in_cluster() ^ 1, empty);
-    } else {
-      ptx::arrive_at(Config::loader_of_chunk(block, chunk), empty);
-    }
+    ptx::arrive(empty);
+    if constexpr (Config::kCluster > 1) ptx::arrive_at(ptx::rank_in_cluster() ^ 1, empty);
   }
 
   /// What silence() found goes into the outputs, here and not there: the loop over blocks has no registers

@@ -20,8 +20,7 @@ struct NoMerge {};
 
 /// A team's segment, of which `segment` is this CTA's share.
 struct TeamWork : parts::Work {
-  int team_blocks;  // of all CTAs together
-  int exchanges;    // segments with any before this one
+  int exchanges;  // segments before this one
   int part, parts_of_request, row_lane;
   bool is_only;   // no other comes
   bool is_known;  // computing threads know its tile, and have begun

@@ -16,15 +16,13 @@ class TeamWarpgroup : public Warpgroup<Config> {
   /// All of this CTA's share of a segment that has begun, to writing the result.
   __device__ __forceinline__ void run(const TeamWork& work) {
     this->attend(work);
-    Exchange exchange(shared_, work.exchanges, work.team_blocks);
+    Exchange exchange(shared_, work.exchanges);
     exchange.open();
-    if (work.blocks() > 0) {
-      this->publish_sum();
-      if (this->is_poisoned()) [[unlikely]]
-        this->spread_poison();
-      this->meet();  // P has been read, too
-      send(exchange);
-    }
+    this->publish_sum();
+    if (this->is_poisoned()) [[unlikely]]
+      this->spread_poison();
+    this->meet();  // P has been read, too
+    send(exchange);
     const parts::TeamUnit<SharedMemory<Config>> unit;
     unit.finish(shared_, args_, work.segment, work, shared_.row_place[unit.row()].at(unit.column()),
                 exchange);
@@ -85,14 +83,13 @@ class Teller {
                                        bool is_known = false) {
     if (!tells_) return;
     position_.put({{segment, tile},
-                   segments.team_blocks(),
                    exchanges_,
                    segments.share(),
                    segments.shares(),
                    segments.lane(),
                    is_only,
                    is_known});
-    exchanges_ += segments.team_blocks() > 0;
+    ++exchanges_;
   }
 
  private:

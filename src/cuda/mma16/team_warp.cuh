@@ -41,26 +41,23 @@ class TeamWarp : Attention<Config> {
     const parts::Work work{segment, tile_};
     this->start(work);
     const int blocks = work.blocks();
-    Exchange exchange(shared_, exchanges_, segments.team_blocks());
+    Exchange exchange(shared_, exchanges_);
     if (blocks > 0) this->arrange_query();
     for (int left = blocks; left > 0; --left) {
       this->score();
       this->attend(work);
     }
     exchange.open();
-    if (blocks > 0) {
-      publish_statistics();
-      send_columns(exchange);
-      this->meet();
-      send_statistics(exchange);
-    }
+    publish_statistics();
+    send_columns(exchange);
+    this->meet();
+    send_statistics(exchange);
     unit_.finish(shared_, args_, segment, segments, to_, exchange);
 #pragma unroll
     for (int turn = 1; turn < Exchange::kTurns; ++turn) {  // of the same row
       const parts::TeamUnit<SharedMemory<Config>> unit(turn);
       unit.finish(shared_, args_, segment, segments, to_.at(unit.column() - unit_.column()), exchange);
     }
-    if (segments.team_blocks() == 0) return;
     ++exchanges_;
     this->meet();
   }
@@ -119,7 +116,7 @@ class TeamWarp : Attention<Config> {
   parts::RowTile tile_;
   parts::RowPlace<Element> to_;
   typename Query<Config>::Place query_at_;
-  std::uint32_t exchanges_ = 0;  // segments with blocks so far
+  std::uint32_t exchanges_ = 0;  // so far
 };
 
 template <class Config>

@@ -87,9 +87,6 @@ class Segments {
     return segment;
   }
 
-  /// Blocks of the segment that next() gave, all CTAs' shares together.
-  __device__ __forceinline__ int team_blocks() const { return team_blocks_; }
-
   __device__ __forceinline__ RowTile tile_of(const schedule::Segment& segment) const {
     return row_tile(args_, segment.request, segment.round, lane());
   }
@@ -102,12 +99,11 @@ class Segments {
   __device__ __forceinline__ int share() const { return begin_.block; }
 
  private:
-  __device__ __forceinline__ void take_share(schedule::Segment& segment) {
-    team_blocks_ = segment.block_end - segment.block_begin;
+  __device__ __forceinline__ void take_share(schedule::Segment& segment) const {
     if constexpr (kTeam > 1) {
-      const int rank = blockIdx.x % kTeam;
-      segment.block_end = segment.block_begin + schedule::share_begin(team_blocks_, kTeam, rank + 1);
-      segment.block_begin += schedule::share_begin(team_blocks_, kTeam, rank);
+      const int blocks = segment.block_end - segment.block_begin, rank = blockIdx.x % kTeam;
+      segment.block_end = segment.block_begin + schedule::share_begin(blocks, kTeam, rank + 1);
+      segment.block_begin += schedule::share_begin(blocks, kTeam, rank);
     }
   }
 
@@ -115,7 +111,6 @@ class Segments {
   const int lane_;
   const schedule::Cut begin_;
   schedule::Walker<(kTeam > 1), false, kLooksAhead> walker_;
-  int team_blocks_ = 0;
 };
 
 }  // namespace flashlatent::parts

@@ -2,8 +2,7 @@
 // without a trip to memory: the output (unnormalised) is cut into units, four values of each of 128 threads;
 // every CTA sends each unit to the unit's owner, and its rows' statistics to all owners, by asynchronous
 // stores that the owner's barrier counts; the owner adds them up in the order of ranks and writes. All CTAs
-// of a team walk the same segments. A segment with blocks is an exchange; a CTA without any
-// of them sends nothing, which everybody can work out.
+// of a team walk the same segments, and each is an exchange; a CTA without blocks sends zeros.
 //
 // Barriers (arrivals) of each CTA, and why none is waited for with a wrong parity:
 // - received (1: this CTA's, which announces the bytes of all that send): phase n is the n-th exchange. Bytes
@@ -31,7 +30,6 @@
 #include "cuda/parts/softmax.cuh"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/copy.cuh"
-#include "plan/shares.h"
 
 namespace flashlatent::parts {
 
@@ -74,14 +72,9 @@ class Exchange {
  public:
   using Config = typename Shared::Config;
 
-  /// `number`: exchanges before this one. `blocks`: of the segment, all CTAs' together.
-  __device__ __forceinline__ Exchange(Shared& shared, std::uint32_t number, int blocks)
-      : shared_(shared), team_(shared.team), number_(number), blocks_(blocks), rank_(rank()) {
-    const int of = threadIdx.x % 32 % kTeam;
-    const bool has =
-        schedule::share_begin(blocks_, kTeam, of) < schedule::share_begin(blocks_, kTeam, of + 1);
-    sharers_ = __ballot_sync(0xffffffff, has);
-  }
+  /// `number`: exchanges before this one.
+  __device__ __forceinline__ Exchange(Shared& shared, std::uint32_t number)
+      : shared_(shared), team_(shared.team), number_(number), rank_(rank()) {}
 
   /// Which of the owned units this thread adds up; of teams of 4 two, one after another.
   static constexpr int kTurns = (Config::kOwnedUnits + 1) / 2;
@@ -97,10 +90,8 @@ class Exchange {
 
   /// Announces what this CTA will get; afterwards it may send.
   __device__ __forceinline__ void open() {
-    if (blocks_ == 0) return;
     if (threadIdx.x == 0) {
-      ptx::arrive_expecting(team_.received,
-                            rank_ < Config::kOwners ? min(blocks_, kTeam) * kBytesASender : 0);
+      ptx::arrive_expecting(team_.received, rank_ < Config::kOwners ? kTeam * kBytesASender : 0);
     }
     if (number_ == 0) return;
     if (threadIdx.x < kTeam) ptx::arrive_at(threadIdx.x, team_.may_send);
@@ -135,37 +126,19 @@ class Exchange {
   }
 
   /// Waits until all that others send is here.
-  __device__ __forceinline__ void receive() {
-    if (blocks_ > 0) ptx::wait_for_cluster(team_.received, number_ & 1);
-  }
+  __device__ __forceinline__ void receive() { ptx::wait_for_cluster(team_.received, number_ & 1); }
 
   /// The thread's values of all CTAs together, in the order of ranks, unnormalised, and their row.
   __device__ __forceinline__ RowStatistics add_up(float (&x)[4], int n, int turn) const {
-    return blocks_ >= kTeam ? add_up<true>(x, n, turn) : add_up<false>(x, n, turn);
-  }
-
- private:
-  static constexpr int kTeam = Config::kTeam;
-  static constexpr int kBytesASender =
-      static_cast<int>(sizeof(TeamUnits<Config>) + Config::kRows * sizeof(float2));
-
-  __device__ __forceinline__ static int rank() { return blockIdx.x % kTeam; }
-
-  /// kAll: all CTAs have a share, so that there is nothing to ask, and loads go together.
-  template <bool kAll>
-  __device__ __forceinline__ RowStatistics add_up(float (&x)[4], int n, int turn) const {
-    constexpr int kAtOnce = kAll ? 8 : 1;
+    constexpr int kAtOnce = 8;
     const int slot = slot_of(turn), thread = threadIdx.x % 128;
     RowStatistics all{-INFINITY, 0};
 #pragma unroll kAtOnce
-    for (int rank = 0; rank < kTeam; ++rank) {
-      if (kAll || sharers_ >> rank & 1) all.max = fmaxf(all.max, team_.statistics[rank][n].x);
-    }
+    for (int rank = 0; rank < kTeam; ++rank) all.max = fmaxf(all.max, team_.statistics[rank][n].x);
     const float base = finite_or_zero(all.max);
     x[0] = x[1] = x[2] = x[3] = 0;
 #pragma unroll kAtOnce
     for (int rank = 0; rank < kTeam; ++rank) {
-      if (!kAll && !(sharers_ >> rank & 1)) continue;
       const float2 row = team_.statistics[rank][n];
       const float weight = exp2_fast(row.x - base);
       all.sum += row.y * weight;
@@ -174,12 +147,19 @@ class Exchange {
     return all;
   }
 
+ private:
+  static constexpr int kTeam = Config::kTeam;
+  static constexpr int kBytesASender =
+      static_cast<int>(sizeof(TeamUnits<Config>) + Config::kRows * sizeof(float2));
+
+  __device__ __forceinline__ static int rank() {
+    return blockIdx.x % kTeam;
+  }
+
   Shared& shared_;
   TeamMemory<Config>& team_;
   const std::uint32_t number_;
-  const int blocks_;
   const int rank_;
-  unsigned sharers_;  // a bit a rank
 };
 
 }  // namespace flashlatent::parts

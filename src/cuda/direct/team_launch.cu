@@ -14,7 +14,7 @@ constexpr int kTeam = 8;
 // estimated above what small calls from this cache take them.
 constexpr TeamShape kShape = {.tile_rows = direct::Config<kTeam>::kRows,
                               .team = kTeam,
-                              .costs = {.call = 7800,
+                              .costs = {.call = 7450,
                                         .next_segment = 6000,
                                         .merge = 3000,
                                         .shared_merge = 2800,

@@ -11,7 +11,7 @@ namespace {
 
 // From calls of 1 to 18 blocks a CTA. At 131,072 tokens 10 teams instead of 13 took 18 % longer, 13 instead
 // of 14 1.5 %.
-constexpr TeamCosts kCosts = {.call = 4200,
+constexpr TeamCosts kCosts = {.call = 3850,
                               .next_segment = 6000,
                               .merge = 3000,
                               .shared_merge = 2700,
@@ -20,9 +20,9 @@ constexpr TeamCosts kCosts = {.call = 4200,
                               .block_alone = 1850,
                               .block_streaming = 2250};
 /// A team of 16 meets later than one of 8, and only half of its warps add up what it has.
-constexpr int kLargeTeam = 1370;
+constexpr int kLargeTeam = 1000;
 /// In one of 4 each thread adds up two units, one after the other, and merges those of more teams.
-constexpr int kSmallTeam = 1000, kSmallTeamMerge = 3500;
+constexpr int kSmallTeam = 700, kSmallTeamMerge = 3500;
 /// The teams of a lone request merge sooner.
 constexpr int kLoneRequest = -750;
 

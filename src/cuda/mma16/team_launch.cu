@@ -22,7 +22,7 @@ constexpr TeamCosts kCosts = {.call = 3850,
 /// A team of 16 meets later than one of 8, and only half of its warps add up what it has.
 constexpr int kLargeTeam = 1000;
 /// In one of 4 each thread adds up two units, one after the other, and merges those of more teams.
-constexpr int kSmallTeam = 700, kSmallTeamMerge = 3500;
+constexpr int kSmallTeam = 1350, kSmallTeamMerge = 3500;
 /// The teams of a lone request merge sooner.
 constexpr int kLoneRequest = -750;
 

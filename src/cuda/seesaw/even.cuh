@@ -59,18 +59,14 @@ __device__ __forceinline__ parts::Work planned_part(const parts::DecodeArguments
   return work;
 }
 
-/// A CTA's share of its team's part.
-struct TeamWork : parts::Work {
-  int team_blocks;  // of all CTAs together
-};
-
-/// From the team's part, with its blocks in place.
+/// A CTA's share of its team's part, whose blocks are in place.
 template <int kTeam>
-__device__ __forceinline__ TeamWork take_share(const parts::Work& part) {
-  TeamWork work{part, part.tile.rows == 0 ? 0 : part.blocks()};
+__device__ __forceinline__ parts::Work take_share(const parts::Work& part) {
+  parts::Work work = part;
+  const int blocks = part.tile.rows == 0 ? 0 : part.blocks();
   const int rank = blockIdx.x % kTeam, begin = part.segment.block_begin;
-  work.segment.block_begin = begin + schedule::share_begin(work.team_blocks, kTeam, rank);
-  work.segment.block_end = begin + schedule::share_begin(work.team_blocks, kTeam, rank + 1);
+  work.segment.block_begin = begin + schedule::share_begin(blocks, kTeam, rank);
+  work.segment.block_end = begin + schedule::share_begin(blocks, kTeam, rank + 1);
   return work;
 }
 

@@ -109,7 +109,7 @@ __device__ __forceinline__ void compute_even_in_team(SharedMemory<Config>& share
                                                      const CUtensorMap& query_map, int me) {
   parts::wait_for_launch_before();
   Warpgroup<Config> warpgroup(shared, args, query_map, me);
-  parts::WorkPositionOf<TeamWork> position(shared.work);
+  parts::WorkPosition position(shared.work);
   if (threadIdx.x < 32) warpgroup.request_query(position.get());
   // A loop of one turn: without it ptxas makes descriptors' addresses anew for each product (316 R2UR).
   for (; !position.get().is_end(); position.next()) {
@@ -135,13 +135,13 @@ __device__ __forceinline__ void load_even_in_team(SharedMemory<Config>& shared,
   } else if (!by_shapes) {
     part = even_part<Config::kTeam>(args);
   }
-  parts::WorkPositionOf<TeamWork> position(shared.work);
-  auto tell = [&](const TeamWork& work) {
+  parts::WorkPosition position(shared.work);
+  auto tell = [&](const parts::Work& work) {
     if (thread == 0) position.put(work);
   };
   if (!part.is_end()) {
     if (!is_planned) find_blocks(args, part);
-    const TeamWork work = take_share<Config::kTeam>(part);
+    const parts::Work work = take_share<Config::kTeam>(part);
     tell(work);
     const parts::BlockRange range = parts::block_range(args.cache, work.segment, work.tile);
     Pipe<Config> pipe(shared.kv, shared.state);
@@ -149,7 +149,7 @@ __device__ __forceinline__ void load_even_in_team(SharedMemory<Config>& shared,
     loader.look_ahead(range);
     loader.load(pipe, range, [] {});
   }
-  TeamWork end;
+  parts::Work end;
   end.segment.request = -1;
   tell(end);
 }

@@ -7,7 +7,6 @@
 #include "cuda/parts/tile.cuh"
 #include "cuda/parts/work_queue.cuh"
 #include "cuda/seesaw/config.h"
-#include "cuda/seesaw/even.cuh"
 
 namespace flashlatent::seesaw {
 
@@ -16,9 +15,6 @@ struct TeamMemory {
 };
 struct NoTeam {};
 struct NoMerge {};
-
-template <class Config>
-using WorkOf = std::conditional_t<Config::kEven && (Config::kTeam > 1), TeamWork, parts::Work>;
 
 template <class Config>
 struct alignas(1024) SharedMemory {
@@ -34,7 +30,7 @@ struct alignas(1024) SharedMemory {
   ptx::Barrier q_full, q_empty;
   ptx::Barrier meeting;  // of both warpgroups, at a segment's end
   typename Config::State state[2];
-  parts::WorkQueueOf<WorkOf<Config>> work;
+  parts::WorkQueue work;
   typename Config::Loader::Memory loader;
   std::conditional_t<(Config::kTeam > 1), TeamMemory, NoTeam> team;
   std::conditional_t<Config::kMerges, parts::MergeBegun, NoMerge> merge;

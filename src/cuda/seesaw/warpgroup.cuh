@@ -126,7 +126,7 @@ class Warpgroup {
   }
 
   /// The team's result of its only segment.
-  __device__ __forceinline__ void finish_in_team(const WorkOf<Config>& work) {
+  __device__ __forceinline__ void finish_in_team(const parts::Work& work) {
     const TeamMerge<Config> merge(shared_, args_, work);
     ptx::cluster_sync();  // all have read their KV
     if (shared_.poisoned[parities_[kMeeting]] != 0) spread_poison();

@@ -254,7 +254,8 @@ TEST_P(KernelContracts, LongPartsOfStridedHeads) {
     for (int rows : {8, 16, 64}) {
       CaseSpec spec{.name = "strided heads", .heads = 2 * rows, .kv_heads = 2, .lengths = lengths};
       spec.strided = true;
-      for (const char* kernel : {"seesaw", "mma16", "mma16_team8"}) {
+      for (const char* kernel : {"seesaw", "mma16_team8", "mma16"}) {
+        if (rows > 16 && kernel == std::string_view("mma16")) continue;  // takes 16 rows
         executor_.kernel = kernel;
         expect_right(spec);
       }

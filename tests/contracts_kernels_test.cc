@@ -360,9 +360,18 @@ TEST_P(KernelContracts, LivePoison) {
 // Values of all magnitudes in columns that no score sees: what shares a row with a huge value is right as far
 // as the row's tolerance goes, and rows beside it, of nothing but tiny ones or of zeros, are themselves.
 TEST_P(KernelContracts, Magnitudes) {
-  for (const auto& [dtype, heads, longest] :
-       {std::tuple{Dtype::kBF16, 16, 1100}, {Dtype::kF16, 16, 1100}, {Dtype::kBF16, 40, 9000}}) {
-    const std::vector<int> lengths = {1, 400, longest, 130};
+  struct Shape {
+    Dtype dtype;
+    int heads;
+    std::vector<int> lengths;
+    int first = 0;  // of `values` below, one a request
+  };
+  for (const auto& [dtype, heads, lengths, first] : {Shape{Dtype::kBF16, 16, {1, 400, 1100, 130}},
+                                                     {Dtype::kF16, 16, {1, 400, 1100, 130}},
+                                                     {Dtype::kBF16, 40, {1, 400, 9000, 130}},
+                                                     {Dtype::kBF16, 128, {5000}, 2},
+                                                     {Dtype::kBF16, 128, {5000}, 4}}) {
+    const int requests = static_cast<int>(lengths.size());
     runtime::RandomCase c =
         runtime::make_case({.dtype = dtype, .heads = heads, .page_size = 64, .lengths = lengths}, 5);
     constexpr int kUnseen = 448;  // columns
@@ -370,18 +379,19 @@ TEST_P(KernelContracts, Magnitudes) {
       return const_cast<std::uint16_t*>(static_cast<const std::uint16_t*>(view.data));
     };
     const ConstTensorView &q = c.inputs.q, &cache = c.inputs.kv_cache, &table = c.inputs.block_table;
-    for (int i = 0; i < 4 * heads; ++i) std::fill_n(elements(q) + i * q.strides[2], kUnseen, 0);
-    // The last bf16 that is finite, one some thousandth of the largest, a subnormal, 0; of fp16 likewise.
+    for (int i = 0; i < requests * heads; ++i) std::fill_n(elements(q) + i * q.strides[2], kUnseen, 0);
+    // The last bf16 that is finite, one some thousandth of the largest, a subnormal, 0; of fp16 likewise. And
+    // one of which 256 are too many for fp32.
     const bool bf16 = dtype == Dtype::kBF16;
     const std::uint16_t values[] = {static_cast<std::uint16_t>(bf16 ? 0x7F7F : 0x7BFF),
-                                    static_cast<std::uint16_t>(bf16 ? 0x7980 : 0x5000), 0x0010, 0};
-    for (int request = 0; request < 4; ++request) {
+                                    static_cast<std::uint16_t>(bf16 ? 0x7980 : 0x5000), 0x0010, 0, 0x7B00};
+    for (int request = 0; request < requests; ++request) {
       for (int token = 0; token < lengths[request]; ++token) {
         const int page =
             static_cast<const std::int32_t*>(table.data)[request * table.strides[0] + token / 64];
         std::uint16_t* row = elements(cache) + page * cache.strides[0] + token % 64 * cache.strides[1];
         for (int column = 0; column < kUnseen; column += request == 1 ? 7 : 1) {
-          row[column] = static_cast<std::uint16_t>(values[request] | (column % 3 == 0 ? 0x8000 : 0));
+          row[column] = static_cast<std::uint16_t>(values[first + request] | (column % 3 == 0 ? 0x8000 : 0));
         }
       }
     }

@@ -28,14 +28,28 @@ __device__ float from_float(float x) {
   return x;
 }
 
-/// Eight warps at a time. How many merges there are, and of how many parts, only the device knows.
-enum class Share {
-  kParts,    ///< 128 columns of one row; the warps share its parts and add up in shared memory. Few rows,
-             ///< and in any case rows of many parts.
-  kColumns,  ///< 128 columns of eight rows, a warp each. Many parts a row.
-  kAtOnce,   ///< The same for few rows: registers for twice as many parts in one trip to memory.
-  kRows,     ///< 256 columns of eight rows, a warp each. Few parts a row.
+/// How a CTA of eight warps shares out rows: so many warps add up a row's parts, in shared memory if they are
+/// several, each some units of columns. How many merges there are, and of how many parts, only the device
+/// knows.
+template <int kWarpsARow_, int kUnits_, int kParts_, int kResident_>
+struct Share {
+  static constexpr int kWarpsARow = kWarpsARow_;
+  static constexpr int kUnits = kUnits_;        // of columns, a warp
+  static constexpr int kParts = kParts_;        // that a warp has under way in one trip to memory
+  static constexpr int kResident = kResident_;  // CTAs a multiprocessor, which limits registers
 };
+// Of 66 parts, which one request has, eight warps have 9 at most. A warp alone takes 8: with 9, which 8
+// requests have, they take 0.5 us longer.
+using RowByAll = Share<8, 1, 9, 4>;
+using RowByWarp = Share<1, 1, 8, 4>;
+using FewPartsByWarp = Share<1, 2, 3, 4>;
+// From fp16, a unit of which is twice as many columns: 128 rows are done in one wave by half as many CTAs.
+using HalvesByAll = Share<8, 1, 9, 2>;
+using HalvesByFour = Share<4, 1, 9, 2>;
+using HalvesByTwo = Share<2, 1, 9, 2>;
+using HalvesByWarp = Share<1, 1, 8, 2>;
+using FewHalvesByWarp = Share<1, 1, 3, 4>;
+
 constexpr int kWarps = 8;
 using parts::kUnitColumns;
 using LongMerges = parts::LongMerges<kWarps>;
@@ -68,27 +82,8 @@ struct UnitsOfTile {
 /// How the kernel shares out its work.
 struct CombineShape {
   int v_dim;
-  UnitsOfTile by_cta, by_warps;
+  UnitsOfTile units, units_of_rows;  // the latter by all warps
 };
-
-/// CTAs a multiprocessor, which limits registers: the 512 units of 128 rows are done in one wave.
-constexpr int kResidentCtas = 4;
-template <Share kShare>
-constexpr int kResident = kShare == Share::kAtOnce ? 2 : kResidentCtas;
-
-/// Parts that a warp adds in one trip to memory.
-template <Share kShare>
-constexpr int kPartsAWarp = kShare == Share::kRows     ? 3
-                            : kShare == Share::kAtOnce ? 16
-                                                       : 8;
-
-/// Parts of a row that a warp of a CTA has under way: of 66 parts eight warps have 9 at most. (A warp alone
-/// takes 8 at once: with 9, which 8 requests have, they take 0.5 us longer.)
-constexpr int kPartsAtOnce = 9;
-
-/// How many times 128 columns a warp merges at once.
-template <Share kShare>
-constexpr int kColumnUnitsAWarp = kShare == Share::kRows ? 2 : 1;
 
 /// What tells what is merged.
 enum class Told {
@@ -97,11 +92,11 @@ enum class Told {
   kByRequests,  ///< Each has a merge in the plan (schedule::kByLength).
 };
 
-template <class Element, Share kShare, Told kTold>
-__global__ void __launch_bounds__(kWarps * 32, kResident<kShare>)
+template <class Element, class Stored, class Share, Told kTold>
+__global__ void __launch_bounds__(kWarps * 32, Share::kResident)
     combine_plan_kernel(const __grid_constant__ parts::DecodeArguments args,
                         const __grid_constant__ CombineShape shape) {
-  __shared__ parts::WarpMerges<kWarps, 1> warp_merges;
+  __shared__ parts::WarpMerges<kWarps, 1, Stored> warp_merges;
   __shared__ LongMerges long_merges;
   const schedule::Geometry& g = args.geometry;
   const int warp = threadIdx.x / 32;
@@ -114,78 +109,133 @@ __global__ void __launch_bounds__(kWarps * 32, kResident<kShare>)
   // Where nothing was split one CTA waits for the launch before, so that this one ends after it. If all did,
   // a call would take 0.5 to 1.1 us longer.
   if (merges == 0 && blockIdx.x > 0) return;
-  constexpr bool by_ctas = kShare == Share::kParts;
   // Not where a request must not feel its batch-mates: CTAs add in another order, and take so many requests.
-  const bool finds_long = !by_ctas && kTold == Told::kByPlan && g.fixed_split == 0;
+  const bool finds_long = Share::kWarpsARow == 1 && kTold == Told::kByPlan && g.fixed_split == 0;
   auto meet = [] { __syncthreads(); };
   if (finds_long) long_merges.find(args, meet);
 
   const bool takes_long = finds_long && long_merges.listed();
   const int v_dim = shape.v_dim;
-  constexpr int kUnits = kColumnUnitsAWarp<kShare>;
   // The first unit's item is looked up before that launch is done.
   const int begin = blockIdx.x;
-  const int first = (by_ctas ? shape.by_cta : shape.by_warps).at(args.lanes, begin).merge;
+  const int first = shape.units.at(args.lanes, begin).merge;
   const schedule::Merge first_merge = first < merges ? merge_at(first) : schedule::Merge{};
   cudaGridDependencySynchronize();
 
-  // Rows by CTAs: all, or those of many parts.
+  // Rows by all warps: those of many parts, or all.
+  constexpr bool by_ctas = Share::kWarpsARow == kWarps;
   const int by_cta = by_ctas ? merges : takes_long ? long_merges.count : 0;
-  for (int index = blockIdx.x; index < by_cta * g.lanes * shape.by_cta.count(); index += gridDim.x) {
-    const CombineUnit unit = shape.by_cta.at(args.lanes, index);
+  for (int index = begin; index < by_cta * g.lanes * shape.units_of_rows.count(); index += gridDim.x) {
+    const CombineUnit unit = shape.units_of_rows.at(args.lanes, index);
     const schedule::Merge merge = !by_ctas         ? args.merges[long_merges.merges[unit.merge]]
                                   : index == begin ? first_merge
                                                    : merge_at(unit.merge);
     const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, unit.lane);
     if (unit.row >= tile.rows) continue;
-    parts::merge_by_cta<Element, kWarps, 1, by_ctas ? kPartsAtOnce : 8>(
-        args, tile, unit.row, unit.columns * kUnitColumns,
-        parts::parts_of(args, merge, unit.lane, unit.row, v_dim), v_dim, warp_merges, meet);
+    parts::merge_by_sharers<Element, kWarps, 1, Share::kParts>(
+        args, tile, unit.row, unit.columns * kUnitColumns<Stored>,
+        parts::parts_of<Stored>(args, merge, unit.lane, unit.row, v_dim), v_dim, warp_merges, meet);
   }
   if constexpr (!by_ctas) {
-    // The others by warps.
-    const int units = merges * g.lanes * shape.by_warps.count();
-    for (int index = blockIdx.x; index < units; index += gridDim.x) {
-      const CombineUnit unit = shape.by_warps.at(args.lanes, index);
+    // The others by fewer.
+    const int units = merges * g.lanes * shape.units.count();
+    for (int index = begin; index < units; index += gridDim.x) {
+      const CombineUnit unit = shape.units.at(args.lanes, index);
       const schedule::Merge merge = index == begin ? first_merge : merge_at(unit.merge);
       if (takes_long && LongMerges::is_long(g, merge)) continue;
       const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, unit.lane);
-      const int row = unit.row + warp;
-      if (row >= tile.rows) continue;
-      const parts::RowParts parts = parts::parts_of(args, merge, unit.lane, row, v_dim);
-      parts::merge_by_warp<Element, kUnits, kPartsAWarp<kShare>>(
-          args, tile, row, unit.columns * kUnits * kUnitColumns, parts, v_dim);
+      if (unit.row >= tile.rows) continue;
+      const int row = unit.row + warp / Share::kWarpsARow;
+      const int column = unit.columns * Share::kUnits * kUnitColumns<Stored>;
+      parts::RowParts<Stored> parts = parts::parts_of<Stored>(args, merge, unit.lane, row, v_dim);
+      if constexpr (Share::kWarpsARow > 1) {
+        if (row >= tile.rows) parts.count = 0;
+        parts::merge_by_sharers<Element, Share::kWarpsARow, Share::kUnits, Share::kParts>(
+            args, tile, row, column, parts, v_dim, warp_merges, meet);
+      } else if (row < tile.rows) {
+        parts::merge_by_warp<Element, Share::kUnits, Share::kParts>(args, tile, row, column, parts, v_dim);
+      }
     }
   }
 }
 
-template <Share kShare, Told kTold>
-Status launch_combine(const parts::DecodeArguments& args, Dtype dtype, int v_dim, int blocks,
-                      const Executor& executor) {
+/// What is to be merged at most.
+struct RowsToMerge {
+  std::int64_t rows;  // of all tiles
+  int v_dim;
+  int multiprocessors;
+
+  template <class Stored, class Share>
+  std::int64_t ctas() const {
+    constexpr int kColumns = Share::kUnits * kUnitColumns<Stored>;
+    return rows * Share::kWarpsARow / kWarps * ((v_dim + kColumns - 1) / kColumns);
+  }
+  template <class Share>
+  std::int64_t resident() const {
+    return std::int64_t{multiprocessors} * Share::kResident;
+  }
+  /// In so many waves.
+  template <class Stored, class Share>
+  bool fits(int waves) const {
+    return ctas<Stored, Share>() <= waves * resident<Share>();
+  }
+};
+
+template <class Element, class Stored, class Share, Told kTold>
+Status launch_combine(const parts::DecodeArguments& args, const RowsToMerge& work, const Executor& executor) {
   LaunchShape shape;
-  shape.blocks = blocks;
+  // More CTAs would begin when others end, and wait for memory all over again.
+  shape.blocks = static_cast<int>(std::min(work.ctas<Stored, Share>(), work.resident<Share>()));
   shape.threads = kWarps * 32;
   shape.overlaps_previous = true;
-  auto* kernel = dtype == Dtype::kBF16 ? combine_plan_kernel<__nv_bfloat16, kShare, kTold>
-                                       : combine_plan_kernel<__half, kShare, kTold>;
   const int tile_rows = args.geometry.tile_rows;
+  constexpr int kColumns = kUnitColumns<Stored>;
   const CombineShape units = {
-      v_dim, UnitsOfTile(v_dim, tile_rows, kUnitColumns, 1),
-      UnitsOfTile(v_dim, tile_rows, kUnitColumns * kColumnUnitsAWarp<kShare>, kWarps)};
-  return launch(kernel, shape, executor, args, units);
+      work.v_dim, UnitsOfTile(work.v_dim, tile_rows, Share::kUnits * kColumns, kWarps / Share::kWarpsARow),
+      UnitsOfTile(work.v_dim, tile_rows, kColumns, 1)};
+  return launch(combine_plan_kernel<Element, Stored, Share, kTold>, shape, executor, args, units);
 }
-template <Share kShare>
-Status launch_combine(const parts::DecodeArguments& args, Dtype dtype, int v_dim, int blocks,
-                      const Executor& executor) {
-  const std::int32_t whole = args.geometry.whole;
-  if (whole == schedule::kByLength) {
-    return launch_combine<kShare, Told::kByRequests>(args, dtype, v_dim, blocks, executor);
+
+// Where a request must not feel its batch-mates a warp adds all parts of a row, whatever the batch: how many
+// share them decides in what order they are added.
+
+template <class Element>
+Status combine_fp32(const parts::DecodeArguments& args, const RowsToMerge& work, const Executor& executor) {
+  const schedule::Geometry& g = args.geometry;
+  if (g.fixed_split == 0 && work.fits<float, RowByAll>(2)) {
+    return launch_combine<Element, float, RowByAll, Told::kByPlan>(args, work, executor);
   }
-  if constexpr (kShare != Share::kAtOnce) {  // which is for even parts, and those by length
-    if (whole != schedule::kEven)
-      return launch_combine<kShare, Told::kByPlan>(args, dtype, v_dim, blocks, executor);
+  if (g.fixed_split > 0 || g.parts >= 4LL * g.requests * g.rounds) {
+    return launch_combine<Element, float, RowByWarp, Told::kByPlan>(args, work, executor);
   }
-  return launch_combine<kShare, Told::kByShapes>(args, dtype, v_dim, blocks, executor);
+  return launch_combine<Element, float, FewPartsByWarp, Told::kByPlan>(args, work, executor);
+}
+
+template <class Share>
+Status combine_fp16(const parts::DecodeArguments& args, const RowsToMerge& work, const Executor& executor) {
+  using Bf16 = __nv_bfloat16;
+  switch (args.geometry.whole) {
+    case schedule::kEven:
+      return launch_combine<Bf16, __half, Share, Told::kByShapes>(args, work, executor);
+    case schedule::kByLength:
+      return launch_combine<Bf16, __half, Share, Told::kByRequests>(args, work, executor);
+    default:
+      return launch_combine<Bf16, __half, Share, Told::kByPlan>(args, work, executor);
+  }
+}
+
+/// By as many warps a row as there is room for in one wave.
+Status combine_fp16(const parts::DecodeArguments& args, const RowsToMerge& work, const Executor& executor) {
+  const schedule::Geometry& g = args.geometry;
+  if (g.fixed_split == 0) {
+    if (work.fits<__half, HalvesByAll>(1)) return combine_fp16<HalvesByAll>(args, work, executor);
+    if (work.fits<__half, HalvesByFour>(1)) return combine_fp16<HalvesByFour>(args, work, executor);
+    if (work.fits<__half, HalvesByTwo>(1)) return combine_fp16<HalvesByTwo>(args, work, executor);
+  }
+  if (g.fixed_split > 0 || g.parts >= 4LL * g.requests * g.rounds) {
+    return combine_fp16<HalvesByWarp>(args, work, executor);
+  }
+  return combine_fp16<FewHalvesByWarp>(args, work, executor);
 }
 
 struct CombineArguments {
@@ -210,9 +260,12 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant
     const std::int64_t batch = i / args.heads / args.tokens;
     const auto& po = args.partial_out_strides;
     const auto& pl = args.partial_lse_strides;
-    const parts::RowParts parts{args.partial_out + batch * po[1] + token * po[2] + head * po[3],
-                                args.partial_lse + batch * pl[1] + head * pl[2] + token * pl[3], po[0], pl[0],
-                                args.count};
+    const parts::RowParts<> parts{args.partial_out + batch * po[1] + token * po[2] + head * po[3],
+                                  args.partial_lse + batch * pl[1] + head * pl[2] + token * pl[3],
+                                  nullptr,
+                                  po[0],
+                                  pl[0],
+                                  args.count};
     Element* out = static_cast<Element*>(args.out) + batch * args.out_strides[0] +
                    token * args.out_strides[1] + head * args.out_strides[2];
     const float lse =
@@ -231,31 +284,12 @@ Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, 
   const std::int64_t rows =
       schedule::max_merges(args.geometry) * args.geometry.lanes * args.geometry.tile_rows;
   if (rows == 0) return {};
-  const schedule::Geometry& g = args.geometry;
-  const std::int64_t resident = std::int64_t{multiprocessors} * kResidentCtas;
-  const std::int64_t columns = (v_dim + kUnitColumns - 1) / kUnitColumns;
-  // More CTAs than that would begin when others end, and wait for memory all over again.
-  auto blocks = [&](std::int64_t units) { return static_cast<int>(std::min(units, resident)); };
-  // As few as that may have twice the registers: all their parts come in one trip, or by length in few.
-  const bool at_once = g.whole >= schedule::kEven && rows / kWarps * columns <= 2LL * multiprocessors &&
-                       g.parts > 8LL * g.requests;
-  const bool in_one_trip = at_once && schedule::even_shares(g) <= kPartsAWarp<Share::kAtOnce>;
-  // Not where a request must not feel its batch-mates: this adds in another order than the two below.
-  // Two waves of CTAs take longer than two trips of a warp.
-  if (g.fixed_split == 0 && rows * columns <= (at_once ? 1 : 2) * resident && !in_one_trip) {
-    return launch_combine<Share::kParts>(args, dtype, v_dim, blocks(rows * columns), executor);
-  }
-  if (at_once) {
-    return launch_combine<Share::kAtOnce>(args, dtype, v_dim, blocks(rows / kWarps * columns), executor);
-  }
-  // Few requests have many parts each: 8 at 128 heads take 0.037 ms so, and 0.041 by rows. Where a request
-  // must not feel its batch-mates all are merged so: by rows sums are in another order.
-  if (g.fixed_split > 0 || g.parts >= 4LL * g.requests * g.rounds) {
-    return launch_combine<Share::kColumns>(args, dtype, v_dim, blocks(rows / kWarps * columns), executor);
-  }
-  constexpr int kUnits = kColumnUnitsAWarp<Share::kRows>;
-  return launch_combine<Share::kRows>(args, dtype, v_dim,
-                                      blocks(rows / kWarps * ((columns + kUnits - 1) / kUnits)), executor);
+  const RowsToMerge work = {rows, v_dim, multiprocessors};
+  using Bf16 = __nv_bfloat16;
+  if (dtype == Dtype::kF16) return combine_fp32<__half>(args, work, executor);
+  static_assert(std::is_same_v<parts::StoredPartial<Bf16, 64>, __half>);
+  return args.geometry.tile_rows == 64 ? combine_fp16(args, work, executor)
+                                       : combine_fp32<Bf16>(args, work, executor);
 }
 
 Status combine(const ConstTensorView& partial_out, const ConstTensorView& partial_lse,

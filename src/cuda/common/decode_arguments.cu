@@ -105,6 +105,8 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call) {
   args.partial.out =
       reinterpret_cast<float*>(static_cast<std::uint8_t*>(workspace.data) + parts::kMergeStateBytes);
   args.partial.lse = args.partial.out + partial_rows(g) * problem.cache.v_dim;
+  args.partial.units =
+      reinterpret_cast<float2*>(args.partial.out + partial_rows(g) * problem.cache.v_dim / 2);
   args.scale_log2 = problem.options.softmax_scale * parts::kLog2E;
   args.causal = problem.options.causal;
   return args;

@@ -84,8 +84,9 @@ class Warp : Attention<Config> {
       if (work.segment.slot < 0) {
         parts::write_output<Element>(o_, row, half, scale, args_, work.tile, column, writes_lse);
       } else {
-        parts::write_partial(o_, slot * kRows + row, row < work.tile.rows, half, scale, args_.partial,
-                             Config::kVDim, column, writes_lse);
+        parts::write_partial<parts::StoredPartial<Element, kRows>>(
+            o_, slot * kRows + row, row < work.tile.rows, half, scale, args_.partial, Config::kVDim, column,
+            writes_lse);
       }
     }
   }

@@ -49,10 +49,11 @@ struct OutputArguments {
   float empty_lse;    // of a row that attends to nothing
 };
 
-/// Partial results: slot-major, then lane; tile_rows rows of d_v fp32 (normalised), and their lse.
+/// Partial results: slot-major, then lane; tile_rows rows of d_v (partial.cuh), and their lse.
 struct PartialArguments {
   float* out;
   float* lse;
+  float2* units;  // of fp16, of each row: behind all values, in the room that fp32 would take
 };
 
 /// Of kernels that do the combine step themselves (parts/merge_step.cuh).

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/parts/arguments.cuh"
+#include "cuda/parts/partial.cuh"
 #include "cuda/parts/softmax.cuh"
 
 namespace flashlatent::parts {
@@ -49,9 +50,31 @@ __device__ __forceinline__ void exchange(std::uint32_t& first, std::uint32_t& se
   second = upper ? second : theirs;
 }
 
-/// This thread's rows of o (columns first_column + 8 j + column + {0, 1}) as the final output. All lanes of a
-/// warp. A row's four lanes put 64 bytes together: of 16 a store half a sector would be empty, and what
-/// counts is how many places a store goes to.
+/// Word k of each lane of a quad is of column 8 k + 2 lane of a row, two columns a word: stores them, 16
+/// bytes a lane. All lanes of a warp. 64 bytes of a row together: of 16 a store half a sector would be empty,
+/// and what counts is how many places a store goes to.
+__device__ __forceinline__ void store_words(void* columns, std::uint32_t (&words)[4], bool live,
+                                            bool aligned) {
+  // Words k of lanes l become words l of lane k.
+  exchange<1>(words[0], words[1]);
+  exchange<1>(words[2], words[3]);
+  exchange<2>(words[0], words[2]);
+  exchange<2>(words[1], words[3]);
+  if (!live) return;
+  auto* at = static_cast<std::uint32_t*>(columns) + threadIdx.x % 4 * 4;
+  if (aligned) {
+    *reinterpret_cast<uint4*>(at) = make_uint4(words[0], words[1], words[2], words[3]);
+  } else {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) at[k] = words[k];
+  }
+}
+
+__device__ __forceinline__ bool is_aligned(const void* place) {
+  return reinterpret_cast<std::uintptr_t>(place) % 16 == 0;
+}
+
+/// This thread's rows of o (columns first_column + 8 j + column + {0, 1}) as the final output.
 template <class Element, int kCount>
 __device__ __forceinline__ void write_output(const float (&o)[kCount], int row, bool high, RowScale scale,
                                              const DecodeArguments& args, const RowTile& tile, int column,
@@ -65,10 +88,9 @@ __device__ __forceinline__ void write_output(const float (&o)[kCount], int row, 
   const float factor = output.sink == nullptr || !live
                            ? scale.factor
                            : scale.factor * sink_factor(scale.lse, __ldg(output.sink + head));
-  const int lane = threadIdx.x % 4;
   Element* out = static_cast<Element*>(output.out) + tile.origin * output.batch_stride +
-                 token * output.token_stride + head * output.head_stride + column - 2 * lane + 8 * lane;
-  const bool aligned = reinterpret_cast<std::uintptr_t>(out) % 16 == 0;
+                 token * output.token_stride + head * output.head_stride + column - threadIdx.x % 4 * 2;
+  const bool aligned = is_aligned(out);
 #pragma unroll
   for (int j = 0; j < kCount / 4; j += 4) {
     std::uint32_t words[4];
@@ -77,29 +99,27 @@ __device__ __forceinline__ void write_output(const float (&o)[kCount], int row, 
       const int i = 4 * (j + k) + (high ? 2 : 0);
       words[k] = pack<Element>(o[i] * factor, o[i + 1] * factor);
     }
-    // Words k of lanes l become words l of lane k.
-    exchange<1>(words[0], words[1]);
-    exchange<1>(words[2], words[3]);
-    exchange<2>(words[0], words[2]);
-    exchange<2>(words[1], words[3]);
-    if (!live) continue;
-    auto* at = reinterpret_cast<std::uint32_t*>(out + 8 * j);
-    if (aligned) {
-      *reinterpret_cast<uint4*>(at) = make_uint4(words[0], words[1], words[2], words[3]);
-    } else {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) at[k] = words[k];
-    }
+    store_words(out + 8 * j, words, live, aligned);
   }
 }
 
 /// The same as a partial result. `row` counts in all rows of the slots: (slot * lanes + lane) * 64 + row.
-template <int kCount>
+template <class Stored, int kCount>
 __device__ __forceinline__ void write_partial(const float (&o)[kCount], std::int64_t row, bool live,
                                               bool high, RowScale scale, const PartialArguments& partial,
                                               int v_dim, int column, bool writes_lse) {
   static_assert(kCount % 8 == 0);
   if (live && writes_lse) partial.lse[row] = scale.lse;
+  if constexpr (std::is_same_v<Stored, __half>) {
+    const PackedRow<__nv_bfloat16, kCount> packed(o, high, quad_bound(o, high));
+    if (!live) return;
+    const int half = column >= v_dim / 2;
+    if (threadIdx.x % 4 == 0) partial_unit(partial, row, half) = scale.factor * packed.unit;
+    uint4* to = packets_of(partial, row, v_dim, half) + threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < packed.kPackets; ++i) to[4 * i] = packed.packets[i];
+    return;
+  }
   const int lane = threadIdx.x % 4;
   float* out = partial.out + row * v_dim + column - 2 * lane + lane % 2 * 8 + lane / 2 * 4;
 #pragma unroll

@@ -6,13 +6,16 @@
 #include <cstdint>
 
 #include "cuda/parts/epilogue.cuh"
+#include "cuda/parts/partial.cuh"
 
 namespace flashlatent::parts {
 
-/// The parts of one row: part i lies `*_stride` floats after part i - 1.
+/// The parts of one row: part i lies `*_stride` elements after part i - 1.
+template <class Stored = float>
 struct RowParts {
-  const float* out;
+  const Stored* out;
   const float* lse;
+  const float2* units;  // as far apart as lse
   std::int64_t out_stride, lse_stride;
   int count;
 };
@@ -23,7 +26,7 @@ struct RowWeights {
   float lse;  // of the row
   float factor;
 
-  __device__ __forceinline__ float of(const RowParts& parts, int i) const {
+  __device__ __forceinline__ float of(const RowParts<>& parts, int i) const {
     return exp2_fast((parts.lse[i * parts.lse_stride] - base) * kLog2E);
   }
 };
@@ -34,7 +37,7 @@ __device__ __forceinline__ RowWeights finish_weights(float base, float sum) {
 }
 
 /// By the lanes of a warp together.
-__device__ __forceinline__ RowWeights warp_weights(const RowParts& parts) {
+__device__ __forceinline__ RowWeights warp_weights(const RowParts<>& parts) {
   const int lane = threadIdx.x % 32;
   float max = -INFINITY;
 #pragma unroll 4
@@ -51,11 +54,11 @@ __device__ __forceinline__ RowWeights warp_weights(const RowParts& parts) {
 
 /// Some parts of one row: their outputs, each by its weight exp(lse - base), and the weights' sum. Not yet
 /// divided by it.
-template <int kUnits>
+template <int kFours>
 struct MergedParts {
-  float4 out[kUnits];  // four columns each
-  float base = -INFINITY;
-  float sum = 0;
+  float4 out[kFours];
+  float base;
+  float sum;
 
   __device__ __forceinline__ void scale(float factor) {
     sum *= factor;
@@ -71,36 +74,46 @@ __device__ __forceinline__ void add_weighted(float4& sum, float weight, float4 x
   sum.w += weight * x.w;
 }
 
-/// Parts first, first + step, ... of the row: four columns (aligned to 16 bytes) at `column` and every kApart
-/// from there on that are below v_dim. kAtOnce parts in one trip to memory: nothing of a part waits for its
-/// lse. A part of weight 0 counts for nothing, whatever it holds.
-template <int kUnits, int kApart, int kAtOnce>
-__device__ __forceinline__ MergedParts<kUnits> merge_parts(const RowParts& parts, int column, int v_dim,
-                                                           int first, int step) {
-  MergedParts<kUnits> merged;
-  const float* out = parts.out + first * parts.out_stride + column;
+/// Parts first, first + step, ... of the row: 16 bytes at `column` and every kApart columns from there on
+/// that are below v_dim, kPieces of them. kAtOnce parts in one trip to memory: nothing of a part waits for
+/// its lse. A part of weight 0 counts for nothing, whatever it holds.
+template <int kPieces, int kApart, int kAtOnce, class Stored>
+__device__ __forceinline__ auto merge_parts(const RowParts<Stored>& parts, int column, int v_dim, int first,
+                                            int step) {
+  constexpr bool kHasUnits = !std::is_same_v<Stored, float>;
+  constexpr int kFours = kPieceFours<Stored>;
+  using Piece = StoredPiece<Stored>;
+  MergedParts<kPieces * kFours> merged;
+  const Stored* out = parts.out + first * parts.out_stride + column;
   const float* part_lse = parts.lse + first * parts.lse_stride;
+  const float2* part_units = parts.units + first * parts.lse_stride;
+  auto is_right = [&](int piece) { return column + piece * kApart >= v_dim / 2; };
   const std::int64_t out_step = step * parts.out_stride, lse_step = step * parts.lse_stride;
+  merged.base = -INFINITY;
+  merged.sum = 0;
 #pragma unroll
   for (float4& x : merged.out) x = make_float4(0, 0, 0, 0);
 #pragma unroll 1
   for (int begin = first; begin < parts.count; begin += kAtOnce * step) {
-    float4 values[kAtOnce][kUnits];
+    Piece values[kAtOnce][kPieces];
     float lse[kAtOnce];
+    float units[kAtOnce][kPieces];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       lse[i] = -INFINITY;
       if (begin + i * step < parts.count) {
         lse[i] = *part_lse;
 #pragma unroll
-        for (int unit = 0; unit < kUnits; ++unit) {
-          if (column + unit * kApart < v_dim) {
-            values[i][unit] = *reinterpret_cast<const float4*>(out + unit * kApart);
-          }
+        for (int piece = 0; piece < kPieces; ++piece) {
+          if (column + piece * kApart >= v_dim) continue;
+          values[i][piece] = *reinterpret_cast<const Piece*>(out + piece * kApart);
+          if constexpr (kHasUnits)
+            units[i][piece] = reinterpret_cast<const float*>(part_units)[is_right(piece)];
         }
       }
       out += out_step;
       part_lse += lse_step;
+      part_units += lse_step;
     }
     float max = merged.base;
 #pragma unroll
@@ -114,7 +127,13 @@ __device__ __forceinline__ MergedParts<kUnits> merge_parts(const RowParts& parts
       if (weight == 0.0F) continue;
       merged.sum += weight;
 #pragma unroll
-      for (int unit = 0; unit < kUnits; ++unit) add_weighted(merged.out[unit], weight, values[i][unit]);
+      for (int piece = 0; piece < kPieces; ++piece) {
+        float4 fours[kFours];
+        unpack_piece(fours, values[i][piece]);
+        const float unit = kHasUnits ? weight * units[i][piece] : weight;
+#pragma unroll
+        for (int k = 0; k < kFours; ++k) add_weighted(merged.out[piece * kFours + k], unit, fours[k]);
+      }
     }
   }
   return merged;
@@ -126,7 +145,7 @@ inline constexpr int kWeightsAtOnce = 128;
 /// A part with lse = -inf counts for nothing, whatever its out holds. Parts are added in order: the same bits
 /// every run. `sink` is null or the head's.
 template <int kThreads, class Store>
-__device__ __forceinline__ float merge_row(const RowParts& parts, int columns, const float* sink,
+__device__ __forceinline__ float merge_row(const RowParts<>& parts, int columns, const float* sink,
                                            Store&& store) {
   __shared__ float weights[kWeightsAtOnce];
   const RowWeights row = warp_weights(parts);

@@ -30,11 +30,12 @@ struct MergeBegun {
 /// They meet at a barrier in memory: racecheck loses sight of a named one.
 template <class Element, int kThreads, int kRows, int kVDim>
 class MergeStep {
+  using Stored = StoredPartial<Element, kRows>;
   static constexpr int kWarps = kThreads / 32;
-  static constexpr int kAllUnits = kVDim / kUnitColumns;
-  // How many times 128 columns a warp merges at once, and of how many parts; of a row whose many parts the
+  static constexpr int kAllUnits = kVDim / kUnitColumns<Stored>;
+  // How many units of columns a warp merges at once, and of how many parts; of a row whose many parts the
   // warps share, and of others. More warps have fewer registers each.
-  static constexpr int kCtaUnits = 2, kCtaParts = 72 / kWarps;
+  static constexpr int kCtaUnits = 256 / kUnitColumns<Stored>, kCtaParts = 72 / kWarps;
   static constexpr int kRowParts = 32 / kWarps;
   // Of a row, and of a tile.
   static constexpr int kColumnUnits = kAllUnits / kCtaUnits;
@@ -111,7 +112,7 @@ class MergeStep {
 
  private:
   struct Memory {
-    WarpMerges<kWarps, kCtaUnits> warp_merges;
+    WarpMerges<kWarps, kCtaUnits, Stored> warp_merges;
     LongMerges<kWarps> long_merges;
     int rank;     // among those that merge; -1: not among them
     int sharers;  // how many those are
@@ -158,14 +159,14 @@ class MergeStep {
 
   /// Some columns of one row of many parts, which the warps share.
   __device__ __forceinline__ void merge_long(int index, const schedule::Merge& merge) {
-    const int column = index % kColumnUnits * kCtaUnits * kUnitColumns;
+    const int column = index % kColumnUnits * kCtaUnits * kUnitColumns<Stored>;
     const int row = index / kColumnUnits % kRows;
     const int lane = args_.lanes.remainder(index / kCtaUnitsATile);
     const RowTile tile = row_tile(args_, merge.request, merge.round, lane);
     if (row >= tile.rows) return;
-    merge_by_cta<Element, kWarps, kCtaUnits, kCtaParts>(args_, tile, row, column,
-                                                        parts_of(args_, merge, lane, row, kVDim), kVDim,
-                                                        memory_.warp_merges, [this] { meet(); });
+    merge_by_sharers<Element, kWarps, kCtaUnits, kCtaParts>(args_, tile, row, column,
+                                                            parts_of<Stored>(args_, merge, lane, row, kVDim),
+                                                            kVDim, memory_.warp_merges, [this] { meet(); });
   }
 
   /// A row for each warp.
@@ -175,7 +176,7 @@ class MergeStep {
     const RowTile tile = row_tile(args_, merge.request, merge.round, lane);
     if (row >= tile.rows) return;
     merge_by_warp<Element, kAllUnits, kRowParts>(args_, tile, row, 0,
-                                                 parts_of(args_, merge, lane, row, kVDim), kVDim);
+                                                 parts_of<Stored>(args_, merge, lane, row, kVDim), kVDim);
   }
 
   const DecodeArguments& args_;

@@ -6,76 +6,116 @@
 
 namespace flashlatent::parts {
 
-inline constexpr int kUnitColumns = 128;  // four a lane
+/// Of a row, what the lanes of a warp read at once.
+template <class Stored>
+inline constexpr int kUnitColumns = 32 * kPieceValues<Stored>;
 
-__device__ __forceinline__ RowParts parts_of(const DecodeArguments& args, const schedule::Merge& merge,
-                                             int lane, int row, int v_dim) {
+template <class Stored>
+__device__ __forceinline__ RowParts<Stored> parts_of(const DecodeArguments& args,
+                                                     const schedule::Merge& merge, int lane, int row,
+                                                     int v_dim) {
   const schedule::Geometry& g = args.geometry;
   const std::int64_t slot_rows = static_cast<std::int64_t>(g.lanes) * g.tile_rows;
   const std::int64_t first = merge.slot_begin * slot_rows + lane * g.tile_rows + row;
-  return {args.partial.out + first * v_dim, args.partial.lse + first, slot_rows * v_dim, slot_rows,
+  const PartialArguments& partial = args.partial;
+  return {partial_out<Stored>(partial) + first * v_dim,
+          partial.lse + first,
+          partial.units + first,
+          slot_rows * v_dim,
+          slot_rows,
           merge.slot_end - merge.slot_begin};
 }
 
-template <class Element>
+/// The sums of a lane's piece, which is stored at `column`. All lanes of a warp.
+template <class Element, class Stored>
 __device__ __forceinline__ void write_merged(const DecodeArguments& args, const RowTile& tile, int row,
-                                             int column, float4 sum, const RowWeights& weights) {
+                                             int column, const float4 (&sums)[kPieceFours<Stored>],
+                                             const RowWeights& weights) {
   const OutputArguments& output = args.output;
   const int token = tile.token(args.query, row);
   const int head = tile.head(args.query, row);
   float factor = weights.factor;
   if (output.sink != nullptr) factor *= sink_factor(weights.lse, __ldg(output.sink + head));
-  auto* out =
-      reinterpret_cast<std::uint32_t*>(static_cast<Element*>(output.out) + tile.origin * output.batch_stride +
-                                       token * output.token_stride + head * output.head_stride + column);
-  out[0] = pack<Element>(sum.x * factor, sum.y * factor);
-  out[1] = pack<Element>(sum.z * factor, sum.w * factor);
+  Element* out = static_cast<Element*>(output.out) + tile.origin * output.batch_stride +
+                 token * output.token_stride + head * output.head_stride + column;
+  constexpr int kWords = 2 * kPieceFours<Stored>;
+  std::uint32_t words[kWords];
+#pragma unroll
+  for (int i = 0; i < kWords; i += 2) {
+    const float4 four = sums[i / 2];
+    words[i] = pack<Element>(four.x * factor, four.y * factor);
+    words[i + 1] = pack<Element>(four.z * factor, four.w * factor);
+  }
+  if constexpr (std::is_same_v<Stored, float>) {
+    reinterpret_cast<std::uint32_t*>(out)[0] = words[0];
+    reinterpret_cast<std::uint32_t*>(out)[1] = words[1];
+  } else {
+    out -= column % 32;  // a quad's packets are its 32 columns, in the order of fragments
+    store_words(out, words, true, is_aligned(out));
+  }
   if (column == 0) write_lse(output, tile, head, token, weights.lse);
 }
 
-/// kUnits times 128 columns of a row by one warp, kAtOnce parts in one trip to memory.
-template <class Element, int kUnits, int kAtOnce>
+/// What a warp has of one of kUnits units.
+template <int kFours, int kAll>
+__device__ __forceinline__ void copy_fours(float4 (&to)[kFours], const float4 (&all)[kAll], int unit) {
+#pragma unroll
+  for (int k = 0; k < kFours; ++k) to[k] = all[unit * kFours + k];
+}
+
+/// kUnits units of a row by one warp, kAtOnce parts in one trip to memory.
+template <class Element, int kUnits, int kAtOnce, class Stored>
 __device__ __forceinline__ void merge_by_warp(const DecodeArguments& args, const RowTile& tile, int row,
-                                              int first_column, const RowParts& parts, int v_dim) {
-  const int lane_column = first_column + threadIdx.x % 32 * 4;
-  const auto merged = merge_parts<kUnits, kUnitColumns, kAtOnce>(parts, lane_column, v_dim, 0, 1);
+                                              int first_column, const RowParts<Stored>& parts, int v_dim) {
+  constexpr int kApart = kUnitColumns<Stored>;
+  const int lane_column = first_column + threadIdx.x % 32 * kPieceValues<Stored>;
+  const auto merged = merge_parts<kUnits, kApart, kAtOnce>(parts, lane_column, v_dim, 0, 1);
   const RowWeights weights = finish_weights(finite_or_zero(merged.base), merged.sum);
 #pragma unroll
   for (int i = 0; i < kUnits; ++i) {
-    const int column = lane_column + i * kUnitColumns;
-    if (column < v_dim) write_merged<Element>(args, tile, row, column, merged.out[i], weights);
+    const int column = lane_column + i * kApart;
+    float4 sums[kPieceFours<Stored>];
+    copy_fours(sums, merged.out, i);
+    if (column < v_dim) write_merged<Element, Stored>(args, tile, row, column, sums, weights);
   }
 }
 
-/// What the warps of a CTA have merged of one row.
-template <int kWarps, int kUnits>
-using WarpMerges = MergedParts<kUnits>[kWarps][32];
+/// What the warps of a CTA have merged.
+template <int kWarps, int kUnits, class Stored>
+using WarpMerges = MergedParts<kUnits * kPieceFours<Stored>>[kWarps][32];
 
-/// kUnits times 128 columns of a row by kWarps warps, who share the parts. `meet`: all of them.
-template <class Element, int kWarps, int kUnits, int kAtOnce, class Meet>
-__device__ __forceinline__ void merge_by_cta(const DecodeArguments& args, const RowTile& tile, int row,
-                                             int first_column, const RowParts& parts, int v_dim,
-                                             WarpMerges<kWarps, kUnits>& merges, Meet meet) {
+/// kUnits units of a row by kSharers warps side by side, each a share of the parts; a row of its own for each
+/// of these groups, or one of no parts. `meet`: all warps.
+template <class Element, int kSharers, int kUnits, int kAtOnce, class Stored, class Merges, class Meet>
+__device__ __forceinline__ void merge_by_sharers(const DecodeArguments& args, const RowTile& tile, int row,
+                                                 int first_column, const RowParts<Stored>& parts, int v_dim,
+                                                 Merges& merges, Meet meet) {
+  constexpr int kFours = kPieceFours<Stored>;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int share = kSharers == std::extent_v<Merges> ? warp : warp % kSharers;
+  const int lane_column = first_column + lane * kPieceValues<Stored>;
   merges[warp][lane] =
-      merge_parts<kUnits, kUnitColumns, kAtOnce>(parts, first_column + lane * 4, v_dim, warp, kWarps);
+      merge_parts<kUnits, kUnitColumns<Stored>, kAtOnce>(parts, lane_column, v_dim, share, kSharers);
   meet();
-  if (warp < kUnits) {
+  if (share < kUnits && parts.count > 0) {  // who adds up a unit
+    const int first = warp - share;
     float max = -INFINITY;
 #pragma unroll
-    for (int i = 0; i < kWarps; ++i) max = fmaxf(max, merges[i][lane].base);
+    for (int i = 0; i < kSharers; ++i) max = fmaxf(max, merges[first + i][lane].base);
     const float base = finite_or_zero(max);
-    float4 out = make_float4(0, 0, 0, 0);
+    float4 sums[kFours] = {};
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < kWarps; ++i) {
-      const MergedParts<kUnits>& merged = merges[i][lane];
+    for (int i = 0; i < kSharers; ++i) {
+      const auto& merged = merges[first + i][lane];
       const float weight = exp2_fast((merged.base - base) * kLog2E);
       sum += weight * merged.sum;
-      add_weighted(out, weight, merged.out[warp]);
+#pragma unroll
+      for (int k = 0; k < kFours; ++k) add_weighted(sums[k], weight, merged.out[share * kFours + k]);
     }
-    const int column = first_column + warp * kUnitColumns + lane * 4;
-    if (column < v_dim) write_merged<Element>(args, tile, row, column, out, finish_weights(base, sum));
+    const int column = lane_column + share * kUnitColumns<Stored>;
+    if (column < v_dim)
+      write_merged<Element, Stored>(args, tile, row, column, sums, finish_weights(base, sum));
   }
   meet();
 }

@@ -14,6 +14,65 @@ namespace flashlatent::parts {
 template <class Element>
 inline constexpr int kPacketValues = std::is_same_v<Element, __nv_bfloat16> ? 8 : 4;
 
+/// A power of two by which values fit fp16, and what a 1 of them then stands for.
+struct Fp16Scale {
+  float scale, unit;
+
+  /// `bound`: no finite value is larger. They come to less than 2^15, and the unit is no subnormal.
+  __device__ __forceinline__ explicit Fp16Scale(float bound) {
+    const std::uint32_t exponent = __float_as_uint(bound) & 0xFFU << 23;  // as fp32 has them
+    const std::uint32_t bits = min((127U + 127 + 14 << 23) - exponent, 253U << 23);
+    scale = __uint_as_float(bits);
+    unit = __uint_as_float((254U << 23) - bits);
+  }
+};
+
+/// Value i of a lane's share of one of its two rows.
+template <int kCount>
+__device__ __forceinline__ float value_of_row(const float (&o)[kCount], bool high, int i) {
+  return o[i / 2 * 4 + high * 2 + i % 2];
+}
+
+/// Of a lane's values of a row: a bound in half the time that their maximum takes.
+template <int kCount>
+__device__ __forceinline__ float sum_of_magnitudes(const float (&o)[kCount], bool high) {
+  float sums[4] = {};
+#pragma unroll
+  for (int i = 0; i < kCount / 2; ++i) sums[i % 4] += fabsf(value_of_row(o, high, i));
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+/// x * 0 + x is NaN of those that are not finite, which fmaxf passes over.
+template <int kCount>
+__device__ __forceinline__ float largest_finite(const float (&o)[kCount], bool high) {
+  float largest = 0;
+#pragma unroll
+  for (int i = 0; i < kCount / 2; ++i) {
+    const float x = value_of_row(o, high, i);
+    largest = fmaxf(largest, fabsf(fmaf(x, 0.0F, x)));
+  }
+  return largest;
+}
+
+/// What no finite value exceeds of those that this lane's quad has of a row. All lanes of a warp.
+template <int kCount>
+__device__ __forceinline__ float quad_bound(const float (&o)[kCount], bool high) {
+  float bound = quad_sum(sum_of_magnitudes(o, high));
+  if (__any_sync(0xffffffff, !(bound < INFINITY))) {
+    float finite = largest_finite(o, high);
+    finite = fmaxf(finite, __shfl_xor_sync(0xffffffff, finite, 1));
+    finite = fmaxf(finite, __shfl_xor_sync(0xffffffff, finite, 2));
+    if (!(bound < INFINITY)) bound = finite;
+  }
+  return bound;
+}
+
+/// Eight values as fp16, each times `factor`.
+__device__ __forceinline__ uint4 pack_packet(const float (&x)[8], float factor) {
+  auto pair = [&](int i) { return pack<__half>(x[2 * i] * factor, x[2 * i + 1] * factor); };
+  return make_uint4(pair(0), pair(1), pair(2), pair(3));
+}
+
 /// kCount: of two rows.
 template <class Element, int kCount>
 struct PackedRow {
@@ -24,7 +83,7 @@ struct PackedRow {
 
   /// `bound`: no finite value of the row is larger.
   __device__ __forceinline__ PackedRow(const float (&o)[kCount], bool high, float bound) {
-    auto value = [&](int i) { return value_of(o, high, i); };
+    auto value = [&](int i) { return value_of_row(o, high, i); };
     if constexpr (!kScales) {
       unit = 1.0F;
 #pragma unroll
@@ -33,12 +92,10 @@ struct PackedRow {
                                 __float_as_uint(value(4 * i + 2)), __float_as_uint(value(4 * i + 3)));
       }
     } else {
-      // Below 2^15, and the unit no subnormal. Exponents are where fp32 has them.
-      const std::uint32_t exponent = __float_as_uint(bound) & 0xFFU << 23;
-      const std::uint32_t scale = min((127U + 127 + 14 << 23) - exponent, 253U << 23);
-      unit = __uint_as_float((254U << 23) - scale);
+      const Fp16Scale fp16(bound);
+      unit = fp16.unit;
       auto pair = [&](int i) {
-        return pack<__half>(value(2 * i) * __uint_as_float(scale), value(2 * i + 1) * __uint_as_float(scale));
+        return pack<__half>(value(2 * i) * fp16.scale, value(2 * i + 1) * fp16.scale);
       };
 #pragma unroll
       for (int i = 0; i < kPackets; ++i) {
@@ -50,45 +107,16 @@ struct PackedRow {
   /// Of what this lane's quad has of the row.
   __device__ __forceinline__ static float quad_bound(const float (&o)[kCount], bool high) {
     if constexpr (!kScales) return 0;
-    float bound = quad_sum(sum(o, high));
-    if (__any_sync(0xffffffff, !(bound < INFINITY))) {
-      float finite = largest(o, high);
-      finite = fmaxf(finite, __shfl_xor_sync(0xffffffff, finite, 1));
-      finite = fmaxf(finite, __shfl_xor_sync(0xffffffff, finite, 2));
-      if (!(bound < INFINITY)) bound = finite;
-    }
-    return bound;
+    return parts::quad_bound(o, high);
   }
 
   /// Of what this lane has of both rows.
   __device__ __forceinline__ static RowPair lane_bounds(const float (&o)[kCount]) {
     if constexpr (!kScales) return {0, 0};
-    RowPair bounds{sum(o, false), sum(o, true)};
+    RowPair bounds{sum_of_magnitudes(o, false), sum_of_magnitudes(o, true)};
     if (!(bounds.low + bounds.high < INFINITY)) [[unlikely]]
-      bounds = {largest(o, false), largest(o, true)};
+      bounds = {largest_finite(o, false), largest_finite(o, true)};
     return bounds;
-  }
-
- private:
-  __device__ __forceinline__ static float value_of(const float (&o)[kCount], bool high, int i) {
-    return o[i / 2 * 4 + high * 2 + i % 2];
-  }
-  /// Of all magnitudes: a bound in half the time that their maximum takes.
-  __device__ __forceinline__ static float sum(const float (&o)[kCount], bool high) {
-    float sums[4] = {};
-#pragma unroll
-    for (int i = 0; i < kCount / 2; ++i) sums[i % 4] += fabsf(value_of(o, high, i));
-    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
-  }
-  /// Of those that are finite: x * 0 + x is NaN of others, which fmaxf passes over.
-  __device__ __forceinline__ static float largest(const float (&o)[kCount], bool high) {
-    float largest = 0;
-#pragma unroll
-    for (int i = 0; i < kCount / 2; ++i) {
-      const float x = value_of(o, high, i);
-      largest = fmaxf(largest, fabsf(fmaf(x, 0.0F, x)));
-    }
-    return largest;
   }
 };
 

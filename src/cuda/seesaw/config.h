@@ -1,6 +1,7 @@
 // Compile-time shape of the seesaw kernel.
 #pragma once
 
+#include "cuda/parts/partial.cuh"
 #include "cuda/seesaw/pipeline.cuh"
 
 namespace flashlatent::seesaw {
@@ -23,6 +24,8 @@ struct Config {
   static constexpr bool kMerges = kMerges_;
   static_assert(!kMerges || (!kEven && kTeam_ == 1));
   static_assert(kTeam == 1 || (kCluster == 1 && 8 % kTeam == 0));
+  /// What partial results are stored as (parts/partial.cuh).
+  using Stored = parts::StoredPartial<Element, parts::kTileRows>;
   static constexpr int kQkDim = kQkDim_;
   static constexpr int kVDim = kVDim_;
   static constexpr int kQkChunks = kQkDim / 64;

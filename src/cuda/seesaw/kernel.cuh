@@ -72,9 +72,12 @@ __device__ __forceinline__ void compute_even(SharedMemory<Config>& shared, const
   if (part.is_end()) return leave_cluster();
   find_blocks(args, part);
   warpgroup.load_first_block(part);
-  const parts::Work& work = parts::WorkPosition(shared.work).get();
-  warpgroup.attend(work);
-  warpgroup.finish_even(work);
+  parts::WorkPosition position(shared.work);
+  // A loop of one turn, as below.
+  for (; !position.get().is_end(); position.next()) {
+    warpgroup.attend(position.get());
+    warpgroup.finish_even(position.get());
+  }
 }
 
 template <class Config>
@@ -87,7 +90,13 @@ __device__ __forceinline__ void load_even(SharedMemory<Config>& shared, const pa
   parts::wait_for_launch_before();
   if (!part.is_end()) {
     find_blocks(args, part);
-    if (thread == 0) parts::WorkPosition(shared.work).put(part);
+    if (thread == 0) {
+      parts::WorkPosition position(shared.work);
+      position.put(part);
+      parts::Work end;
+      end.segment.request = -1;
+      position.put(end);
+    }
     if (thread / 32 == 1 && part.blocks() > 0 && args.query.rows_in_line && ptx::elect_one()) {
       copy_query(shared, args, query_map, part.tile);
     }

@@ -18,8 +18,10 @@ constexpr DenseShape kShape = {
 constexpr DenseShape kShapeOfTiles = {
     .tile_rows = 64, .cost = {.per_block = 1750, .per_split = 7000, .per_call = -3000, .per_merge = 11300}};
 
-/// By which a call of one request and two row tiles is faster: 4,096 to 16,384 tokens take 15 to 20 us.
+/// By which a call of one request and two row tiles is faster: 4,096 to 16,384 tokens take 15 to 20 us, and
+/// of bf16, whose partial results are half as many bytes, 13 to 18.
 constexpr int kLoneRequest = 3000;
+constexpr int kLoneRequestOfBf16 = 5500;
 
 // From an fp8_656 cache conversion is what takes time.
 constexpr DenseShape kShapeFp8 = {
@@ -133,7 +135,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   const bool one_tile = problem.rows_per_kv_head() <= kShape.tile_rows;
   schedule::Geometry best = dense_geometry(problem, workers, one_tile ? kShape : kShapeOfTiles);
   if (best.whole == schedule::kCutLine && best.requests == 1 && best.lanes == 2) {
-    best.cost.per_call -= kLoneRequest;
+    best.cost.per_call -= problem.cache.dtype == Dtype::kBF16 ? kLoneRequestOfBf16 : kLoneRequest;
   }
   const std::optional<schedule::Geometry> even = even_team_geometry(problem, workers, best);
   const auto take_faster = [&](const std::optional<schedule::Geometry>& g) {

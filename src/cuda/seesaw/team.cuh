@@ -87,6 +87,7 @@ class TeamMerge {
   static constexpr int kOwned = 8 / kTeam;  // times eight rows
   using Row = parts::PackedRow<Element, Config::kHalfDim / 2>;
   static constexpr int kPackets = Row::kPackets;
+  static constexpr int kValues = parts::kPacketValues<Element>;  // of one
   static constexpr int kBytesASender =
       kOwned * 2 * static_cast<int>(kPackets * 32 * sizeof(uint4) + 8 * sizeof(float4));
 
@@ -144,39 +145,57 @@ class TeamMerge {
       sum += own[rank].y * weights[rank];
       weights[rank] *= units[rank];
     }
-    if (row >= tile_.rows) return;
+    const bool live = row < tile_.rows;
     const parts::RowScale scale = parts::finish_row(max, sum);
-    const bool writes_lse = threadIdx.x < 32 && lane % 4 == 0;
-    const int column = me * Config::kHalfDim + lane % 4 * 2;
+    const bool writes_lse = live && threadIdx.x < 32 && lane % 4 == 0;
     if constexpr (Config::kEven) {
       const std::int64_t slot = static_cast<std::int64_t>(work_.segment.slot) * args_.lanes.value +
                                 args_.lanes.remainder(blockIdx.x / kTeam);
       if (writes_lse) args_.partial.lse[slot * 64 + row] = scale.lse;
-      float* out = args_.partial.out + (slot * 64 + row) * Config::kVDim + column;
-      add_up<kAll>(place, weights, scale.factor, [&](int i, float first, float second) {
-        *reinterpret_cast<float2*>(out + i) = make_float2(first, second);
+      static_assert(std::is_same_v<typename Config::Stored, __half>);
+      // The ranks' values are below 2^15.
+      float bound = 0;
+#pragma unroll
+      for (float weight : weights) bound += weight * 0x1p15F;
+      const parts::Fp16Scale fp16(bound);
+      if (live && threadIdx.x % 128 < 32 && lane % 4 == 0) {
+        parts::partial_unit(args_.partial, slot * 64 + row, me) = scale.factor * fp16.unit;
+      }
+      uint4* packets = parts::packets_of(args_.partial, slot * 64 + row, Config::kVDim, me) + lane % 4;
+      add_up<kAll>(place, weights, [&](int i, const float(&x)[kValues]) {
+        if (live) packets[4 * i] = parts::pack_packet(x, fp16.scale);
       });
     } else {
       const parts::OutputArguments& output = args_.output;
-      const int token = tile_.token(args_.query, row), head = tile_.head(args_.query, row);
+      const int token = tile_.token(args_.query, live ? row : 0);
+      const int head = tile_.head(args_.query, live ? row : 0);
       if (writes_lse) parts::write_lse(output, tile_, head, token, scale.lse);
       const float factor = output.sink == nullptr
                                ? scale.factor
                                : scale.factor * parts::sink_factor(scale.lse, __ldg(output.sink + head));
       Element* out = static_cast<Element*>(output.out) + tile_.origin * output.batch_stride +
-                     token * output.token_stride + head * output.head_stride + column;
-      add_up<kAll>(place, weights, factor, [&](int i, float first, float second) {
-        *reinterpret_cast<std::uint32_t*>(out + i) = parts::pack<Element>(first, second);
+                     token * output.token_stride + head * output.head_stride + me * Config::kHalfDim;
+      const bool aligned = parts::is_aligned(out);
+      add_up<kAll>(place, weights, [&](int i, const float(&x)[kValues]) {
+        std::uint32_t words[kValues / 2];
+#pragma unroll
+        for (int j = 0; j < kValues / 2; ++j) {
+          words[j] = parts::pack<Element>(x[2 * j] * factor, x[2 * j + 1] * factor);
+        }
+        if constexpr (kValues == 8) {
+          parts::store_words(out + 32 * i, words, live, aligned);
+        } else if (live) {
+          auto* at = reinterpret_cast<std::uint32_t*>(out + 16 * i) + lane % 4;
+          at[0] = words[0];
+          at[4] = words[1];
+        }
       });
     }
   }
 
-  /// What this warp adds up of eight rows, by their weights and factors in its lanes. `put` gets two columns
-  /// at a time, and how far they are from the lane's first one.
+  /// What this warp adds up of eight rows, by their weights in its lanes. `put` gets a packet's sums.
   template <bool kAll, class Put>
-  __device__ __forceinline__ void add_up(int place, const float (&weights)[kTeam], float factor,
-                                         Put put) const {
-    constexpr int kValues = parts::kPacketValues<Element>;
+  __device__ __forceinline__ void add_up(int place, const float (&weights)[kTeam], Put put) const {
     const int me = threadIdx.x / 128, lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int i = threadIdx.x % 128 / 32; i < kPackets; i += 4) {
@@ -185,10 +204,7 @@ class TeamMerge {
       for (int rank = 0; rank < kTeam; ++rank) {
         if (kAll || sends(rank)) parts::add_packet(x, incoming()[rank][place][me][i][lane], weights[rank]);
       }
-#pragma unroll
-      for (int j = 0; j < kValues / 2; ++j) {
-        put(4 * kValues * i + 8 * j, x[2 * j] * factor, x[2 * j + 1] * factor);
-      }
+      put(i, x);
     }
   }
 

@@ -148,8 +148,8 @@ class Warpgroup {
       if (work.segment.slot < 0) {
         parts::write_output<Element>(o_, row, half, scale, args_, work.tile, column, writes_lse);
       } else {
-        parts::write_partial(o_, slot * 64 + row, row < work.tile.rows, half, scale, args_.partial,
-                             Config::kVDim, column, writes_lse);
+        parts::write_partial<typename Config::Stored>(o_, slot * 64 + row, row < work.tile.rows, half, scale,
+                                                      args_.partial, Config::kVDim, column, writes_lse);
       }
     }
   }
@@ -158,8 +158,10 @@ class Warpgroup {
   /// KV: by way of the place where that was, from which the copy engine takes rows as a whole. What a warp
   /// stores itself goes to memory in 4.6 us.
   __device__ __forceinline__ void finish_even(const parts::Work& work) {
-    constexpr int kRowBytes = Config::kHalfDim * sizeof(float);
-    constexpr int kPitch = kRowBytes + 32;  // so that no two rows of a store meet in a bank
+    using Stored = typename Config::Stored;
+    static_assert(std::is_same_v<Stored, __half>);
+    constexpr int kRowBytes = Config::kHalfDim * sizeof(Stored);
+    constexpr int kPitch = kRowBytes + 64;  // so that no two rows of a store meet in a bank
     static_assert(8 * 16 * kPitch <= sizeof(SharedMemory<Config>::kv));
     leave_cluster();
     const auto& row_sum = add_up_rows();
@@ -171,22 +173,20 @@ class Warpgroup {
       const int row = fragment_.row + 8 * half;
       const float sum = row_sum[0][row] + row_sum[1][row];
       const parts::RowScale scale = parts::finish_row(half ? base_.high : base_.low, sum);
-      if (me_ == 0 && fragment_.column == 0 && row < work.tile.rows) {
-        args_.partial.lse[first_row + row] = scale.lse;
+      const parts::PackedRow<Element, Config::kHalfDim / 2> packed(o_, half, parts::quad_bound(o_, half));
+      if (fragment_.column == 0 && row < work.tile.rows) {
+        if (me_ == 0) args_.partial.lse[first_row + row] = scale.lse;
+        parts::partial_unit(args_.partial, first_row + row, me_) = scale.factor * packed.unit;
       }
-      auto* to = reinterpret_cast<float2*>(rows + (lane / 4 + 8 * half) * kPitch + lane % 4 * sizeof(float2));
+      auto* to = reinterpret_cast<uint4*>(rows + (lane / 4 + 8 * half) * kPitch) + lane % 4;
 #pragma unroll
-      for (int j = 0; j < Config::kHalfDim / 8; ++j) {
-        const float* o = &o_[4 * j + 2 * half];
-        to[4 * j] = make_float2(o[0] * scale.factor, o[1] * scale.factor);
-      }
+      for (int i = 0; i < packed.kPackets; ++i) to[4 * i] = packed.packets[i];
       ptx::fence_for_async_proxy();
       __syncwarp();
       const int first = thread_ / 32 * 16 + 8 * half;  // of the eight rows that the warp has stored
       if (lane < 8 && first + lane < work.tile.rows) {
-        ptx::copy_to_memory(
-            args_.partial.out + (first_row + first + lane) * Config::kVDim + me_ * Config::kHalfDim,
-            rows + (8 * half + lane) * kPitch, kRowBytes);
+        ptx::copy_to_memory(parts::packets_of(args_.partial, first_row + first + lane, Config::kVDim, me_),
+                            rows + (8 * half + lane) * kPitch, kRowBytes);
       }
     }
     ptx::wait_for_copies_to_memory();

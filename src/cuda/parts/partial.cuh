@@ -1,0 +1,51 @@
+// What partial results lie as in memory.
+//
+// As fp32, normalised; but of bf16 in tiles of 64 rows as fp16, in units of either half of a row's columns.
+// An output of 8 bits shows nothing of their 11, and a call of few requests with 128 heads writes and reads
+// half of 17 MB.
+#pragma once
+
+#include "cuda/parts/arguments.cuh"
+#include "cuda/parts/packed_row.cuh"
+
+namespace flashlatent::parts {
+
+template <class Element, int kTileRows>
+using StoredPartial =
+    std::conditional_t<std::is_same_v<Element, __nv_bfloat16> && kTileRows == 64, __half, float>;
+
+template <class Stored>
+__device__ __forceinline__ Stored* partial_out(const PartialArguments& partial) {
+  return reinterpret_cast<Stored*>(partial.out);
+}
+
+/// What a lane reads of a row at once: 16 bytes, fours of values.
+template <class Stored>
+using StoredPiece = std::conditional_t<std::is_same_v<Stored, float>, float4, uint4>;
+template <class Stored>
+inline constexpr int kPieceValues = sizeof(StoredPiece<Stored>) / sizeof(Stored);
+template <class Stored>
+inline constexpr int kPieceFours = kPieceValues<Stored> / 4;
+
+__device__ __forceinline__ void unpack_piece(float4 (&fours)[1], float4 piece) {
+  fours[0] = piece;
+}
+__device__ __forceinline__ void unpack_piece(float4 (&fours)[2], uint4 piece) {
+  const float2 a = unpack<__half>(piece.x), b = unpack<__half>(piece.y);
+  const float2 c = unpack<__half>(piece.z), d = unpack<__half>(piece.w);
+  fours[0] = make_float4(a.x, a.y, b.x, b.y);
+  fours[1] = make_float4(c.x, c.y, d.x, d.y);
+}
+
+/// Of the left (0) or right half of a row of fp16: what a 1 stands for, and its packets (packed_row.cuh),
+/// those of a quad's four lanes side by side. So columns are in another order, which their reader knows
+/// (merge_units.cuh), and nobody shuffles.
+__device__ __forceinline__ float& partial_unit(const PartialArguments& partial, std::int64_t row, int half) {
+  return reinterpret_cast<float*>(partial.units + row)[half];
+}
+__device__ __forceinline__ uint4* packets_of(const PartialArguments& partial, std::int64_t row, int v_dim,
+                                             int half) {
+  return reinterpret_cast<uint4*>(partial_out<__half>(partial) + row * v_dim + half * (v_dim / 2));
+}
+
+}  // namespace flashlatent::parts

@@ -369,8 +369,8 @@ TEST_P(KernelContracts, Magnitudes) {
   for (const auto& [dtype, heads, lengths, first] : {Shape{Dtype::kBF16, 16, {1, 400, 1100, 130}},
                                                      {Dtype::kF16, 16, {1, 400, 1100, 130}},
                                                      {Dtype::kBF16, 40, {1, 400, 9000, 130}},
-                                                     {Dtype::kBF16, 128, {5000}, 2},
-                                                     {Dtype::kBF16, 128, {5000}, 4}}) {
+                                                     {Dtype::kBF16, 128, {5000}, 1},
+                                                     {Dtype::kBF16, 128, {5000}, 2}}) {
     const int requests = static_cast<int>(lengths.size());
     runtime::RandomCase c =
         runtime::make_case({.dtype = dtype, .heads = heads, .page_size = 64, .lengths = lengths}, 5);
@@ -380,11 +380,11 @@ TEST_P(KernelContracts, Magnitudes) {
     };
     const ConstTensorView &q = c.inputs.q, &cache = c.inputs.kv_cache, &table = c.inputs.block_table;
     for (int i = 0; i < requests * heads; ++i) std::fill_n(elements(q) + i * q.strides[2], kUnseen, 0);
-    // The last bf16 that is finite, one some thousandth of the largest, a subnormal, 0; of fp16 likewise. And
-    // one of which 256 are too many for fp32.
+    // The last bf16 that is finite, one some thousandth of the largest (of a row's columns together too much
+    // for fp32, of 5,000 tokens not), a subnormal, 0; of fp16 likewise.
     const bool bf16 = dtype == Dtype::kBF16;
     const std::uint16_t values[] = {static_cast<std::uint16_t>(bf16 ? 0x7F7F : 0x7BFF),
-                                    static_cast<std::uint16_t>(bf16 ? 0x7980 : 0x5000), 0x0010, 0, 0x7B00};
+                                    static_cast<std::uint16_t>(bf16 ? 0x7980 : 0x5000), 0x0010, 0};
     for (int request = 0; request < requests; ++request) {
       for (int token = 0; token < lengths[request]; ++token) {
         const int page =

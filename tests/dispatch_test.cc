@@ -184,40 +184,41 @@ TEST(Dispatch, TeamsTakeSmallBatches) {
   EXPECT_TRUE(contains(picked(invariant, executor, 132), "batch_invariant is true"));
 }
 
-TEST(Dispatch, SeesawTakesSmallBatchesByTeams) {
+TEST(Dispatch, SeesawSharesOutSmallBatches) {
   Executor executor;
   executor.backend = Backend::kCuda;
   executor.kernel = "seesaw";
-  auto team_of = [&](const DecodeProblem& problem, int workers) {
+  auto way_of = [&](const DecodeProblem& problem, int workers) -> std::string {
     Result<std::vector<Candidate>> list = candidates(problem, executor, workers);
     EXPECT_TRUE(list.ok());
     const schedule::Geometry& g = cheapest(*list)->geometry;
-    if (g.whole >= schedule::kEven) {
-      EXPECT_LE(g.parts * g.lanes * g.team, 132);
-    } else if (g.team > 1) {
+    if (g.team > 1) {
       EXPECT_LE(g.parts * g.lanes * g.team, 120);  // that run at once
       EXPECT_EQ(schedule::max_slots(g), 0);        // nothing is left to combine
+      return "teams of " + std::to_string(g.team);
     }
-    return g.team;
+    EXPECT_LE(g.parts * g.lanes, workers);
+    return g.whole == schedule::kEven ? "even" : g.whole == schedule::kByLength ? "by length" : "a line";
   };
-  EXPECT_EQ(team_of(problem_of(8, 64, 1024), 132), 8);
-  EXPECT_EQ(team_of(problem_of(8, 128, 1024), 132), 4);
-  EXPECT_EQ(team_of(problem_of(16, 128, 1024), 132), 2);
-  // Even shares of longer requests: of one that has one row tile, of several if they have few blocks, or each
-  // many parts.
-  EXPECT_EQ(team_of(problem_of(1, 64, 131072), 132), 2);
-  EXPECT_EQ(team_of(problem_of(8, 128, 4096), 132), 2);
-  EXPECT_EQ(team_of(problem_of(4, 64, 16384), 132), 2);
-  EXPECT_EQ(team_of(problem_of(4, 64, 131072), 132), 2);
-  EXPECT_EQ(team_of(problem_of(24, 64, 16384), 132), 1);
-  // Not where more SMs than teams have are needed, on a slice of a device, or by the batch with
-  // batch_invariant.
-  EXPECT_EQ(team_of(problem_of(1, 128, 65536), 132), 1);
-  EXPECT_EQ(team_of(problem_of(128, 64, 4096), 132), 1);
-  EXPECT_EQ(team_of(problem_of(8, 64, 1024), 12), 1);
+  // Few blocks a CTA: by teams; a request in even shares if it is alone, or these are of one or two blocks;
+  // else by length.
+  EXPECT_EQ(way_of(problem_of(8, 64, 1024), 132), "teams of 8");
+  EXPECT_EQ(way_of(problem_of(12, 128, 1024), 132), "teams of 4");
+  EXPECT_EQ(way_of(problem_of(24, 128, 1024), 132), "teams of 2");
+  EXPECT_EQ(way_of(problem_of(1, 64, 131072), 132), "even");
+  EXPECT_EQ(way_of(problem_of(1, 128, 65536), 132), "even");
+  EXPECT_EQ(way_of(problem_of(2, 128, 4096), 132), "even");
+  EXPECT_EQ(way_of(problem_of(8, 128, 4096), 132), "by length");
+  EXPECT_EQ(way_of(problem_of(4, 64, 131072), 132), "by length");
+  EXPECT_EQ(way_of(problem_of(10, 64, 16384), 132), "by length");
+  // On a line where two row tiles have many blocks, or a warp has no lane for each request; and by the batch
+  // with batch_invariant.
+  EXPECT_EQ(way_of(problem_of(8, 128, 16384), 132), "a line");
+  EXPECT_EQ(way_of(problem_of(128, 64, 4096), 132), "a line");
+  EXPECT_EQ(way_of(problem_of(40, 64, 16384), 132), "a line");
   DecodeProblem invariant = problem_of(8, 64, 1024);
   invariant.options.batch_invariant = true;
-  EXPECT_EQ(team_of(invariant, 132), 1);
+  EXPECT_EQ(way_of(invariant, 132), "a line");
 }
 #endif
 

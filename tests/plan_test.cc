@@ -313,6 +313,11 @@ TEST(Plan, EvenParts) {
   ASSERT_TRUE(even_items(g).has_value());
   EXPECT_EQ(even_shares(*even_items(g)), 16);
   EXPECT_EQ(even_cut(*even_items(g), 64).round, 0);  // nothing is left for the last two parts
+  g.max_tokens = 64 * 10;
+  EXPECT_EQ(even_shares(*even_items(g)), 10);  // of a block each
+  g.max_tokens = 64;
+  EXPECT_FALSE(even_items(g).has_value());
+  g.max_tokens = 2048;
   g.requests = 34;
   EXPECT_FALSE(even_items(g).has_value());  // not two parts each
   g.requests = 4;
@@ -345,13 +350,13 @@ TEST(Plan, PartsByLength) {
     }
     auto parts_within = [&](int most) {
       std::int64_t parts = 0;
-      for (int length : batch.lengths) parts += std::max(1, (turns_of(g, length) + most - 1) / most);
+      for (int length : batch.lengths) parts += std::max(1, (blocks_of(g, length) + most - 1) / most);
       return parts;
     };
     int longest = 1;
     for (int r = 0; r < g.requests; ++r) {
       ASSERT_GE(shares[r], 1) << "request " << r << " would never be written";
-      longest = std::max(longest, (turns_of(g, batch.lengths[r]) + shares[r] - 1) / shares[r]);
+      longest = std::max(longest, (blocks_of(g, batch.lengths[r]) + shares[r] - 1) / shares[r]);
     }
     if (longest > 1) {
       EXPECT_GT(parts_within(longest - 1), g.parts);
@@ -360,10 +365,8 @@ TEST(Plan, PartsByLength) {
   }
   Geometry g{.requests = 4, .parts = 66, .max_tokens = 1 << 20, .cost = {}};
   ASSERT_TRUE(items_by_length(g).has_value());
-  g.team = 2;
-  const Batch of_teams{*items_by_length(g), {64 * 64, 64 * 11, 0, 0}};
-  EXPECT_EQ(BuiltPlan(of_teams).view().header->slots, 32 + 6 + 2);  // of a block a CTA
-  g.team = 1;
+  const Batch small{*items_by_length(g), {64 * 32, 64 * 6, 0, 0}};
+  EXPECT_EQ(BuiltPlan(small).view().header->slots, 32 + 6 + 2);  // of a block each
   const Batch skewed{*items_by_length(g), {64 * 600, 64 * 100, 64 * 5, 0}};
   BuiltPlan plan(skewed);
   EXPECT_EQ(plan.view().cuts[0], (Cut{50, 0, 0, 0}));  // of 12 blocks or less

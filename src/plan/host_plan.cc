@@ -51,17 +51,17 @@ void cut_evenly(const Geometry& g, PlanView plan) {
 }
 
 void cut_by_length(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
-  auto turns_at = [&](std::int32_t r) { return turns_of(g, length_of(g, lengths, r)); };
-  std::int32_t turns = 0;
-  for (std::int32_t r = 0; r < g.requests; ++r) turns += turns_at(r);
-  const std::int32_t most = least_longest_share(g, turns, [&](std::int32_t m) {
+  auto blocks_at = [&](std::int32_t r) { return blocks_of(g, length_of(g, lengths, r)); };
+  std::int32_t blocks = 0;
+  for (std::int32_t r = 0; r < g.requests; ++r) blocks += blocks_at(r);
+  const std::int32_t most = least_longest_share(g, blocks, [&](std::int32_t m) {
     std::int32_t shares = 0;
-    for (std::int32_t r = 0; r < g.requests; ++r) shares += shares_within(turns_at(r), m);
+    for (std::int32_t r = 0; r < g.requests; ++r) shares += shares_within(blocks_at(r), m);
     return shares;
   });
   std::int32_t k = 0;
   for (std::int32_t r = 0; r < g.requests; ++r) {
-    const std::int32_t shares = shares_within(turns_at(r), most);
+    const std::int32_t shares = shares_within(blocks_at(r), most);
     plan.merges[r] = {0, r, k, k + shares};
     for (std::int32_t share = 0; share < shares; ++share, ++k) plan.cuts[k] = {shares, r, share, k};
   }
@@ -267,8 +267,10 @@ std::optional<Geometry> whole_items(Geometry g) {
 }
 
 std::optional<Geometry> even_items(Geometry g) {
-  if (g.whole != kCutLine || g.fixed_split > 0 || g.rounds != 1 || g.requests < 1 || 2 * g.requests > g.parts)
-    return std::nullopt;
+  if (g.whole != kCutLine || g.fixed_split > 0 || g.rounds != 1 || g.requests < 1) return std::nullopt;
+  const std::int64_t most = std::int64_t{g.requests} * max_blocks(g);  // of a block each
+  g.parts = static_cast<std::int32_t>(std::min<std::int64_t>(g.parts, most));
+  if (2LL * g.requests > g.parts) return std::nullopt;
   g.whole = kEven;
   return g;
 }

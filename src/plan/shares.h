@@ -33,25 +33,20 @@ FLASHLATENT_HOST_DEVICE Merge even_merge(const Geometry& g, std::int32_t request
   return {0, request, request * shares, (request + 1) * shares};
 }
 
-/// With kByLength: how many times a team takes a block each for those of an item. It takes as long for fewer
-/// blocks.
-FLASHLATENT_HOST_DEVICE std::int32_t turns_of(const Geometry& g, std::int32_t length) {
-  return (blocks_of(g, length) + g.team - 1) / g.team;
-}
-/// The shares of an item, of `most` turns or less.
-FLASHLATENT_HOST_DEVICE std::int32_t shares_within(std::int32_t turns, std::int32_t most) {
-  if (turns <= most) return 1;
-  return static_cast<std::int32_t>((static_cast<std::uint32_t>(turns) + most - 1) /
+/// With kByLength: the shares of an item, of `most` blocks or less.
+FLASHLATENT_HOST_DEVICE std::int32_t shares_within(std::int32_t blocks, std::int32_t most) {
+  if (blocks <= most) return 1;
+  return static_cast<std::int32_t>((static_cast<std::uint32_t>(blocks) + most - 1) /
                                    static_cast<std::uint32_t>(most));
 }
-/// The least number of turns of the longest share for which there are enough parts. `turns`: of all items;
-/// `shares_at(most)`: how many shares of `most` turns or less these take.
+/// The least number of blocks of the longest share for which there are enough parts. `blocks`: of all items;
+/// `shares_at(most)`: how many shares of `most` blocks or less these take.
 template <class SharesAt>
-FLASHLATENT_HOST_DEVICE std::int32_t least_longest_share(const Geometry& g, std::int32_t turns,
+FLASHLATENT_HOST_DEVICE std::int32_t least_longest_share(const Geometry& g, std::int32_t blocks,
                                                          SharesAt&& shares_at) {
   // Each item's last share may be nearly empty, but no other.
-  std::int32_t low = shares_within(turns, g.parts);
-  std::int32_t high = shares_within(turns, g.parts - g.requests);
+  std::int32_t low = shares_within(blocks, g.parts);
+  std::int32_t high = shares_within(blocks, g.parts - g.requests);
   while (low < high) {
     const std::int32_t middle = low + (high - low) / 2;
     if (shares_at(middle) <= g.parts) {

@@ -11,8 +11,9 @@
 // come from a memory that is busy with KV, at 1 to 2 us a miss.
 //
 // Barriers (arrivals), and why none is waited for with a wrong parity:
-// - full (loader), empty (4: a lane of each warp that computes the block): phase n of both is the slot's n-th
-//   tile. Tiles used to hand over are given back by the warpgroup that takes, with 4 arrivals too.
+// - full (loader), empty (4, a lane of each warp that computes the block, or 128, all lanes): phase n of both
+//   is the slot's n-th tile. Tiles used to hand over are given back by the warpgroup that takes, in the same
+//   way.
 // - q_full (128), q_empty (4): phase n of both is the n-th segment with blocks. Who has the first block of
 //   segment n + 1 did not have the last of segment n: it waits for the other's arrival at q_empty after the
 //   last score of n, stores Q, and arrives at q_full, for which all wait who have a block. None is ever two
@@ -176,9 +177,16 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
     }
   }
 
-  /// One arrival a warp, once all its lanes are done.
   __device__ __forceinline__ void release(int i) {
-    if (Config::barrier_of(i) == i) this->arrive_as_warp(ring_.empty(i));
+    if (Config::barrier_of(i) == i) give_back(ring_.empty(i));
+  }
+  /// One arrival a warp, once all its lanes are done, or each lane's.
+  __device__ __forceinline__ void give_back(ptx::Barrier& empty) {
+    if constexpr (Config::Loader::kAllReadersArrive) {
+      ptx::arrive(empty);
+    } else {
+      this->arrive_as_warp(empty);
+    }
   }
   /// This thread's i-th four values of what is handed over: as they lie in registers, which are the same in
   /// both warpgroups.
@@ -252,7 +260,7 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
 #pragma unroll
       for (int i = 0; i < Config::kHandedTiles; ++i) {
         const int tile = kFirstV + kFirstHanded + i;
-        if (Config::barrier_of(tile) == tile) this->arrive_as_warp(ring_.empty_two_back(tile));
+        if (Config::barrier_of(tile) == tile) give_back(ring_.empty_two_back(tile));
       }
     }
   }
@@ -317,7 +325,8 @@ __device__ __forceinline__ void set_up_barriers(SharedMemory<Config>& shared) {
     ptx::publish_barriers();
   } else if (threadIdx.x == 32) {
 #pragma unroll
-    for (ptx::Barrier& barrier : shared.empty) ptx::init(barrier, 4);
+    for (ptx::Barrier& barrier : shared.empty)
+      ptx::init(barrier, Config::Loader::kAllReadersArrive ? 128 : 4);
     ptx::publish_barriers();
   } else if (threadIdx.x == 64) {
     ptx::init(shared.q_full, 128);

@@ -18,6 +18,7 @@ class BlockLoader {
   __device__ __forceinline__ static int threads(const CacheArguments&) { return kThreads; }
   static constexpr int kArrivals = 1;
   static constexpr bool kReaderFences = false;
+  static constexpr bool kAllReadersArrive = false;
   static constexpr bool kPairs = false;
   static constexpr bool kSparesRegisters = false;
   static constexpr bool kWholeBlocks = true;

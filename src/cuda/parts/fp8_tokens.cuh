@@ -59,6 +59,7 @@ class Fp8Tokens {
   static constexpr int kArrivals = kCluster == 1 ? kThreads : kWarps;
   static constexpr bool kZeroesDead = true;
   static constexpr bool kReaderFences = kCluster == 1;
+  static constexpr bool kAllReadersArrive = false;
   static constexpr bool kPairs = true;
 
   __device__ __forceinline__ static void prepare(const CUtensorMap&) {}

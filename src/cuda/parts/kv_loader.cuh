@@ -18,6 +18,8 @@
 //   kArrivals                   arrivals on a full barrier, beside the bytes of copies
 //   kZeroesDead                 whether tokens that do not count become rows of zeros
 //   kReaderFences               whether who waits for a tile must order its writes before wgmma
+//   kAllReadersArrive           whether all lanes that read a tile give it back, not one a warp: racecheck
+//                               does not see that this is enough where threads write tiles
 //   kPairs                      tiles 2 i - 1 and 2 i are filled, and given back, together; the barriers of
 //                               tile 2 i stand for both
 //   kWholeBlocks                a block is filled, and given back, as one

@@ -67,12 +67,6 @@ __device__ __forceinline__ float quad_bound(const float (&o)[kCount], bool high)
   return bound;
 }
 
-/// Eight values as fp16, each times `factor`.
-__device__ __forceinline__ uint4 pack_packet(const float (&x)[8], float factor) {
-  auto pair = [&](int i) { return pack<__half>(x[2 * i] * factor, x[2 * i + 1] * factor); };
-  return make_uint4(pair(0), pair(1), pair(2), pair(3));
-}
-
 /// kCount: of two rows.
 template <class Element, int kCount>
 struct PackedRow {

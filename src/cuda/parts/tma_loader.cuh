@@ -21,6 +21,7 @@ class TmaLoader {
   static constexpr int kArrivals = 1;
   static constexpr bool kZeroesDead = false;
   static constexpr bool kReaderFences = false;
+  static constexpr bool kAllReadersArrive = false;
   static constexpr bool kPairs = false;
   static constexpr bool kWholeBlocks = false;
   static constexpr bool kSparesRegisters = false;

@@ -19,6 +19,7 @@ class TokenLoader {
   static constexpr int kArrivals = 128;
   static constexpr bool kZeroesDead = false;
   static constexpr bool kReaderFences = false;
+  static constexpr bool kAllReadersArrive = true;
   static constexpr bool kPairs = false;
   static constexpr bool kWholeBlocks = false;
   static constexpr bool kSparesRegisters = false;

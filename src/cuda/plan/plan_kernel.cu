@@ -219,11 +219,11 @@ struct Builder {
     constexpr unsigned kAll = 0xffffffff;
     const int r = threadIdx.x;
     const bool is_request = r < g.requests;
-    const int turns = is_request ? schedule::turns_of(g, schedule::length_of(g, lengths, r)) : 0;
-    const int most = schedule::least_longest_share(g, __reduce_add_sync(kAll, turns), [&](std::int32_t m) {
-      return __reduce_add_sync(kAll, is_request ? schedule::shares_within(turns, m) : 0);
+    const int blocks = is_request ? schedule::blocks_of(g, schedule::length_of(g, lengths, r)) : 0;
+    const int most = schedule::least_longest_share(g, __reduce_add_sync(kAll, blocks), [&](std::int32_t m) {
+      return __reduce_add_sync(kAll, is_request ? schedule::shares_within(blocks, m) : 0);
     });
-    const int shares = is_request ? schedule::shares_within(turns, most) : 0;
+    const int shares = is_request ? schedule::shares_within(blocks, most) : 0;
     int end = shares;  // of this request's and all before
     for (int step = 1; step < 32; step *= 2) {
       const int before = __shfl_up_sync(kAll, end, step);

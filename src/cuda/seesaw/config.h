@@ -6,23 +6,27 @@
 
 namespace flashlatent::seesaw {
 
+/// What a part is: segments of requests in a line, or one, a share of one request (shares.cuh).
+enum class Parts { kSegments, kEven, kByLength };
+
 /// kCluster_ = 2: two CTAs that hold the two tiles of 128 query rows take the same KV blocks from an fp8_656
 /// cache, each loading half of each tile's tokens for both.
 /// kTeam_ > 1: so many CTAs of a cluster share a row tile's blocks, and merge what they have (team.cuh).
-/// kEven_: parts are even (even.cuh), of an fp8_656 cache, or of teams.
+/// kParts_: what a part is. Shares come from an fp8_656 cache by clusters of two, or by boxes.
 /// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh). Where that has a launch of its own they
 /// are faster without: 0.3 to 0.5 us.
 template <class Element_, int kQkDim_, int kVDim_, int kCluster_, class Loader_, int kTeam_ = 1,
-          bool kEven_ = false, bool kMerges_ = false>
+          Parts kParts_ = Parts::kSegments, bool kMerges_ = false>
 struct Config {
   using Element = Element_;
   using Loader = Loader_;
   static constexpr int kCluster = kCluster_;
   static constexpr int kTeam = kTeam_;
-  static constexpr bool kEven = kEven_;
-  static_assert(!kEven || kCluster == 2 || kTeam > 1);
+  static constexpr Parts kParts = kParts_;
+  static constexpr bool kHasShare = kParts != Parts::kSegments;
+  static_assert(!kHasShare || kTeam == 1);
   static constexpr bool kMerges = kMerges_;
-  static_assert(!kMerges || (!kEven && kTeam_ == 1));
+  static_assert(!kMerges || (!kHasShare && kTeam == 1));
   static_assert(kTeam == 1 || (kCluster == 1 && 8 % kTeam == 0));
   /// What partial results are stored as (parts/partial.cuh).
   using Stored = parts::StoredPartial<Element, parts::kTileRows>;
@@ -58,6 +62,9 @@ struct Config {
     if (i < kRopeChunks) return kVChunks + i;
     return (i - kRopeChunks + (Loader::kZeroesDead ? 0 : buffer * kHalfChunks)) % kVChunks;
   }
+
+  /// Arrivals that give a tile back, by a CTA's warpgroup that reads it last.
+  static constexpr int kReleases = Loader::kAllReadersArrive ? 128 : 4;
 
   /// The chunk whose barriers stand for this one's tile: its own, or of a pair the second one's.
   __host__ __device__ static constexpr int barrier_of(int chunk) {

@@ -13,9 +13,9 @@ using TeamInstances = std::array<cuda::DenseInstance, 6>;  // two dtypes, three 
 
 using Fp8Instances = std::array<cuda::DenseInstance, 2>;  // alone, and as a cluster
 
-using EvenInstances = std::array<cuda::DenseInstance, 1>;  // of even parts
+using ShareInstances = std::array<cuda::DenseInstance, 2>;  // two dtypes
 
-using EvenTeamInstances = std::array<cuda::DenseInstance, 1>;  // of even parts by teams of 2
+using Fp8ShareInstances = std::array<cuda::DenseInstance, 1>;  // as a cluster
 
 // One file each, so that they compile side by side.
 extern const ShapeInstances kInstances576x512;
@@ -23,8 +23,10 @@ extern const ShapeInstances kInstances512x512;
 extern const ShapeInstances kInstances320x256;
 extern const Fp8Instances kInstancesFp8_656;
 extern const TeamInstances kTeams576x512;
-extern const EvenInstances kEvenFp8_656;
-extern const EvenTeamInstances kEvenTeams576x512;
+extern const ShareInstances kEven576x512;
+extern const ShareInstances kByLength576x512;
+extern const Fp8ShareInstances kEvenFp8_656;
+extern const Fp8ShareInstances kByLengthFp8_656;
 extern const ShapeInstances kMerging576x512;
 extern const Fp8Instances kMergingFp8_656;
 

@@ -6,7 +6,7 @@
 #include "cuda/parts/kv_loader.cuh"
 #include "cuda/parts/merge_step.cuh"
 #include "cuda/parts/work_queue.cuh"
-#include "cuda/seesaw/even.cuh"
+#include "cuda/seesaw/shares.cuh"
 #include "cuda/seesaw/smem_layout.cuh"
 #include "cuda/seesaw/team.cuh"
 #include "cuda/seesaw/warpgroup.cuh"
@@ -61,48 +61,50 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
   tell(end);
 }
 
-/// The roles of even parts' CTAs: both know their part, and begin with it when the launch before is done. The
-/// computing warps load the first blocks and take their segment from the queue after that, as others do.
+/// The roles where a part is a share of one request, from an fp8_656 cache: both know their part, and begin
+/// with it when the launch before is done. The computing warps load the first blocks and take their segment
+/// from the queue after that, as others do.
 template <class Config>
-__device__ __forceinline__ void compute_even(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                             const CUtensorMap& query_map, int me) {
-  parts::Work part = even_part(args);
+__device__ __forceinline__ void compute_share(SharedMemory<Config>& shared,
+                                              const parts::DecodeArguments& args,
+                                              const CUtensorMap& query_map, int me) {
+  Part<Config> part(args);
   Warpgroup<Config> warpgroup(shared, args, query_map, me);
   parts::wait_for_launch_before();
-  if (part.is_end()) return leave_cluster();
-  find_blocks(args, part);
-  warpgroup.load_first_block(part);
+  const parts::Work& work = part.find();
+  if (work.is_end()) return leave_cluster();
+  warpgroup.load_first_block(work);
   parts::WorkPosition position(shared.work);
   // A loop of one turn, as below.
   for (; !position.get().is_end(); position.next()) {
     warpgroup.attend(position.get());
-    warpgroup.finish_even(position.get());
+    warpgroup.finish_in_lines(position.get());
   }
 }
 
 template <class Config>
-__device__ __forceinline__ void load_even(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                          const CUtensorMap& map, const CUtensorMap& query_map) {
+__device__ __forceinline__ void load_share(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                           const CUtensorMap& map, const CUtensorMap& query_map) {
   using Loader = typename Config::Loader;
   const int thread = threadIdx.x - Config::kComputeThreads;
   static_assert(Loader::kThreads == Config::kLoaderThreads);
-  parts::Work part = even_part(args);
+  Part<Config> part(args);
   parts::wait_for_launch_before();
-  if (!part.is_end()) {
-    find_blocks(args, part);
+  const parts::Work& work = part.find();
+  if (!work.is_end()) {
     if (thread == 0) {
       parts::WorkPosition position(shared.work);
-      position.put(part);
+      position.put(work);
       parts::Work end;
       end.segment.request = -1;
       position.put(end);
     }
-    if (thread / 32 == 1 && part.blocks() > 0 && args.query.rows_in_line && ptx::elect_one()) {
-      copy_query(shared, args, query_map, part.tile);
+    if (thread / 32 == 1 && work.blocks() > 0 && args.query.rows_in_line && ptx::elect_one()) {
+      copy_query(shared, args, query_map, work.tile);
     }
     __syncwarp();
     Pipe<Config> pipe(shared.kv, shared.state);
-    parts::BlockRange range = parts::block_range(args.cache, part.segment, part.tile);
+    parts::BlockRange range = parts::block_range(args.cache, work.segment, work.tile);
     for (int i = 0; i < kFirstBlocks && range.begin < range.end; ++i, ++range.begin) pipe.next_block();
     Loader loader(args.cache, map, thread, shared.loader);
     loader.look_ahead(range);
@@ -111,11 +113,11 @@ __device__ __forceinline__ void load_even(SharedMemory<Config>& shared, const pa
   leave_cluster();
 }
 
-/// The roles of even parts' teams.
+/// The same by boxes.
 template <class Config>
-__device__ __forceinline__ void compute_even_in_team(SharedMemory<Config>& shared,
-                                                     const parts::DecodeArguments& args,
-                                                     const CUtensorMap& query_map, int me) {
+__device__ __forceinline__ void compute_share_by_boxes(SharedMemory<Config>& shared,
+                                                       const parts::DecodeArguments& args,
+                                                       const CUtensorMap& query_map, int me) {
   parts::wait_for_launch_before();
   Warpgroup<Config> warpgroup(shared, args, query_map, me);
   parts::WorkPosition position(shared.work);
@@ -123,34 +125,25 @@ __device__ __forceinline__ void compute_even_in_team(SharedMemory<Config>& share
   // A loop of one turn: without it ptxas makes descriptors' addresses anew for each product (316 R2UR).
   for (; !position.get().is_end(); position.next()) {
     warpgroup.attend(position.get());
-    warpgroup.finish_in_team(position.get());
+    warpgroup.finish(position.get());
   }
 }
 
 template <class Config>
-__device__ __forceinline__ void load_even_in_team(SharedMemory<Config>& shared,
-                                                  const parts::DecodeArguments& args,
-                                                  const CUtensorMap& map) {
+__device__ __forceinline__ void load_share_by_boxes(SharedMemory<Config>& shared,
+                                                    const parts::DecodeArguments& args,
+                                                    const CUtensorMap& map) {
   using Loader = typename Config::Loader;
   const int thread = threadIdx.x - Config::kComputeThreads;
-  const bool is_planned = args.geometry.whole == schedule::kByLength;
-  const bool by_shapes = !is_planned && args.query.begins == nullptr;
-  parts::Work part;
-  if (by_shapes) part = even_part<Config::kTeam>(args);
+  Part<Config> part(args);
   parts::wait_for_launch_before();
   if (thread >= Loader::threads(args.cache)) return;
-  if (is_planned) {
-    part = planned_part<Config::kTeam>(args);
-  } else if (!by_shapes) {
-    part = even_part<Config::kTeam>(args);
-  }
   parts::WorkPosition position(shared.work);
   auto tell = [&](const parts::Work& work) {
     if (thread == 0) position.put(work);
   };
-  if (!part.is_end()) {
-    if (!is_planned) find_blocks(args, part);
-    const parts::Work work = take_share<Config::kTeam>(part);
+  const parts::Work& work = part.find();
+  if (!work.is_end()) {
     tell(work);
     const parts::BlockRange range = parts::block_range(args.cache, work.segment, work.tile);
     Pipe<Config> pipe(shared.kv, shared.state);
@@ -182,7 +175,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
 #pragma unroll
     for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
       ptx::init(state.full[chunk], Config::Loader::kArrivals);
-      ptx::init(state.empty[chunk], 4 * Config::kCluster);  // the warps of those that read it last
+      ptx::init(state.empty[chunk], Config::kReleases * Config::kCluster);
     }
     ptx::publish_barriers();
   };
@@ -228,19 +221,19 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
                         : Role::kLoader;
   if (role == Role::kLoader) {
     ptx::give_registers<Config::kLoaderRegisters>();
-    if constexpr (Config::kEven && Config::kTeam > 1) {
-      return load_even_in_team<Config>(shared, args, kv_map);
-    } else if constexpr (Config::kEven) {
-      return load_even<Config>(shared, args, kv_map, query_map);
+    if constexpr (Config::kHasShare && Config::kCluster == 1) {
+      return load_share_by_boxes<Config>(shared, args, kv_map);
+    } else if constexpr (Config::kHasShare) {
+      return load_share<Config>(shared, args, kv_map, query_map);
     } else {
       load<Config>(shared, args, kv_map);
     }
   } else {
     ptx::take_registers<Config::kComputeRegisters>();
-    if constexpr (Config::kEven && Config::kTeam > 1) {
-      return compute_even_in_team<Config>(shared, args, query_map, threadIdx.x / 128);
-    } else if constexpr (Config::kEven) {
-      return compute_even<Config>(shared, args, query_map, threadIdx.x / 128);
+    if constexpr (Config::kHasShare && Config::kCluster == 1) {
+      return compute_share_by_boxes<Config>(shared, args, query_map, threadIdx.x / 128);
+    } else if constexpr (Config::kHasShare) {
+      return compute_share<Config>(shared, args, query_map, threadIdx.x / 128);
     } else if constexpr (Config::kSharesCode) {
       compute<Config>(shared, args, query_map, threadIdx.x / 128);
     } else if (role == Role::kLeft) {

@@ -18,10 +18,8 @@ constexpr DenseShape kShape = {
 constexpr DenseShape kShapeOfTiles = {
     .tile_rows = 64, .cost = {.per_block = 1750, .per_split = 7000, .per_call = -3000, .per_merge = 11300}};
 
-/// By which a call of one request and two row tiles is faster: 4,096 to 16,384 tokens take 15 to 20 us, and
-/// of bf16, whose partial results are half as many bytes, 13 to 18.
+/// By which a call of one request and two row tiles is faster: 4,096 to 16,384 tokens take 15 to 20 us.
 constexpr int kLoneRequest = 3000;
-constexpr int kLoneRequestOfBf16 = 5500;
 
 // From an fp8_656 cache conversion is what takes time.
 constexpr DenseShape kShapeFp8 = {
@@ -51,9 +49,15 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   return std::nullopt;
 }
 
-/// Of a team's CTA, from calls of 1 to 32 blocks a CTA: a block takes 1.6 us where 32 CTAs have one, 1.9 to
-/// 2.2 where 96 have.
+bool fits_one_tile(const DecodeProblem& problem) {
+  return problem.rows_per_kv_head() <= kShape.tile_rows;
+}
+
+/// Of a team's CTA, from calls of 2 to 8 blocks a CTA.
 constexpr schedule::CostModel kTeamCost = {.per_block = 1950, .per_split = 8000};
+constexpr schedule::CostModel kTeamCostOfTwoTiles = {.per_block = 1650, .per_split = 8000};
+/// With more of them, requests of varied lengths lose a quarter where equal ones gain a twentieth.
+constexpr int kMostTeamBlocks = 8;
 /// SMs that are left over, since clusters lie within GPCs.
 constexpr int kUnusedSms = 12;
 
@@ -64,85 +68,90 @@ std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem, in
   if (teams == 0 || loading_of(problem) != Loading::kBoxes ||
       find(problem, Loading::kBoxes, 1, team) == nullptr)
     return std::nullopt;
-  schedule::Geometry g =
-      split_geometry(problem, teams * team, {.tile_rows = kShape.tile_rows, .cost = kTeamCost, .team = team});
+  const bool one_tile = fits_one_tile(problem);
+  schedule::Geometry g = split_geometry(
+      problem, teams * team,
+      {.tile_rows = kShape.tile_rows, .cost = one_tile ? kTeamCost : kTeamCostOfTwoTiles, .team = team});
+  if (schedule::max_blocks(g) > kMostTeamBlocks * team) return std::nullopt;
   g.lanes *= g.rounds;
   g.rounds = 1;
   g.parts = teams / g.lanes;
-  g.cost.per_block = kTeamCost.per_block / team;
+  g.cost.per_block /= team;
   return schedule::whole_items(g);
 }
 
-/// Of a CTA of a team that has an even share of a request, from one request of 16,384 to 131,072 tokens, 64
-/// heads: 2, 8 and 16 blocks take 17.0, 31.8 and 49.2 us.
-constexpr schedule::CostModel kEvenTeamCost = {.per_block = 2150, .per_split = 10700, .per_merge = 2000};
-constexpr schedule::CostModel kEvenTeamCostOfTwoTiles = {
-    .per_block = 1750, .per_split = 10750, .per_merge = 2000};
-constexpr int kEvenTeam = 2;
-/// Of several requests, with up to so many blocks a CTA as many parts each are faster, even where they differ
-/// in length: by 0.7 us, since nobody reads the plan.
-constexpr int kFewBlocks = 5;
-constexpr int kReadsPlan = 700;
-/// With more than so many blocks a CTA, a request must have so many parts, of which one is half empty, or
-/// varied lengths are shared out better on a line; not one that fills one row tile, since others' segments
-/// cost a line's CTAs less.
-constexpr int kManyBlocks = 8;
-constexpr int kManyParts = 6;
+/// Of CTAs that have an equal share of one request each, from 1 to 32 blocks of these.
+constexpr schedule::CostModel kEvenCost = {.per_block = 2200, .per_split = 9900, .per_merge = 2000};
+constexpr schedule::CostModel kEvenCostOfTwoTiles = {.per_block = 1700, .per_split = 8600, .per_merge = 2000};
+/// fp16's partial results are twice as many bytes.
+constexpr int kFp32Partials = 2500;
 
-const DenseInstance* find_even_team(const DecodeProblem& problem) {
+/// What shares out requests so (schedule::kEven, kByLength); the cluster is that of an fp8_656 cache.
+const DenseInstance* find_shares(const DecodeProblem& problem, int whole) {
   const auto& cache = problem.cache;
-  return find_instance({seesaw::kEvenTeams576x512}, {cache.dtype, cache.qk_dim, cache.v_dim, kShape.tile_rows,
-                                                     Loading::kBoxes, 1, kEvenTeam});
+  const Loading loading = loading_of(problem);
+  const InstanceKey key = {cache.dtype,      cache.qk_dim, cache.v_dim,
+                           kShape.tile_rows, loading,      loading == Loading::kFp8 ? 2 : 1};
+  return whole == schedule::kByLength
+             ? find_instance({seesaw::kByLength576x512, seesaw::kByLengthFp8_656}, key)
+             : find_instance({seesaw::kEven576x512, seesaw::kEvenFp8_656}, key);
 }
 
-/// Teams of two, on all SMs, that have equal shares of each request, of one or two row tiles, as many as its
-/// length asks for, and a combine step: half as many partial results as CTAs alone leave. One request of two
-/// row tiles gained nothing. `alone` is how these would do it.
-std::optional<schedule::Geometry> even_team_geometry(const DecodeProblem& problem, int workers,
-                                                     const schedule::Geometry& alone) {
-  // Where CTAs alone never split, a workspace for larger batches may have no room for partial results.
-  if (alone.whole != schedule::kCutLine || loading_of(problem) != Loading::kBoxes ||
-      find_even_team(problem) == nullptr)
-    return std::nullopt;
-  schedule::Geometry split =
-      split_geometry(problem, workers, {.tile_rows = kShape.tile_rows, .team = kEvenTeam});
-  if (split.lanes > 2 || (split.lanes == 2 && split.requests == 1)) return std::nullopt;
-  split.cost = split.lanes == 1 ? kEvenTeamCost : kEvenTeamCostOfTwoTiles;
-  split.cost.per_block /= kEvenTeam;
-  std::optional<schedule::Geometry> even = schedule::even_items(split);
+/// Of several requests, with up to so many blocks a CTA as many parts each are fastest, even where they
+/// differ in length: by 0.4 us where they do not, since nobody reads the plan.
+constexpr int kFewBlocks = 2;
+constexpr int kReadsPlan = 400;
+/// With more than so many a line shares out varied lengths better, where others' segments cost its CTAs less:
+/// two tiles find blocks in L2.
+constexpr int kManyBlocksOfTwoTiles = 8;
+
+/// Shares of one request each, so that a CTA has one segment, and a combine step; where few blocks are to be
+/// shared out. Sparse requests have mostly as many tokens as each other.
+std::optional<schedule::Geometry> shares_of_requests(const DecodeProblem& problem, schedule::Geometry g) {
+  const std::optional<schedule::Geometry> even = schedule::even_items(g);
   if (!even) return std::nullopt;
-  const int parts = schedule::even_shares(*even);
   const auto has_up_to = [&](int blocks) {
-    return schedule::max_blocks(split) <= blocks * parts * kEvenTeam;
+    return schedule::max_blocks(g) <= blocks * schedule::even_shares(*even);
   };
-  if (split.requests == 1 || has_up_to(kFewBlocks)) return even;
-  const bool fills_tile = split.lanes == 1 && problem.rows_per_kv_head() > kShape.tile_rows / 2;
-  if (!has_up_to(kManyBlocks) && parts < kManyParts && !fills_tile) return std::nullopt;
-  split.cost.per_call += kReadsPlan;
-  return schedule::items_by_length(split);
+  if (problem.sparse.enabled || g.requests == 1 || has_up_to(kFewBlocks)) return even;
+  if (!fits_one_tile(problem) && !has_up_to(kManyBlocksOfTwoTiles)) return std::nullopt;
+  g.cost.per_call += kReadsPlan;
+  return schedule::items_by_length(g);
 }
 
-/// Of few sparse requests, which have mostly as many tokens as each other, parts are even: seesaw/even.cuh.
+/// The same by boxes. `line` is how CTAs share out the requests otherwise.
+std::optional<schedule::Geometry> even_geometry(const DecodeProblem& problem, int workers,
+                                                const schedule::Geometry& line) {
+  // Where CTAs never split, a workspace for larger batches may have no room for partial results.
+  if (line.whole != schedule::kCutLine || line.lanes > 2 || loading_of(problem) != Loading::kBoxes ||
+      find_shares(problem, schedule::kEven) == nullptr)
+    return std::nullopt;
+  schedule::Geometry split = split_geometry(problem, workers, {.tile_rows = kShape.tile_rows});
+  split.cost = fits_one_tile(problem) ? kEvenCost : kEvenCostOfTwoTiles;
+  if (problem.cache.dtype == Dtype::kF16) split.cost.per_merge += kFp32Partials;
+  return shares_of_requests(problem, split);
+}
+
+/// By clusters of two.
 schedule::Geometry fp8_geometry(const DecodeProblem& problem, int workers) {
   const schedule::Geometry g = dense_geometry(problem, workers, kShapeFp8);
-  if (!problem.sparse.enabled || cluster_of(problem, g, Loading::kFp8) == 1) return g;
-  const std::optional<schedule::Geometry> even = schedule::even_items(g);
-  return even && schedule::estimate(*even) <= schedule::estimate(g) ? *even : g;
+  if (cluster_of(problem, g, Loading::kFp8) == 1) return g;
+  const std::optional<schedule::Geometry> shares = shares_of_requests(problem, g);
+  return shares && schedule::estimate(*shares) <= schedule::estimate(g) ? *shares : g;
 }
 
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   if (problem.cache.format == KvFormat::kFp8_656) return fp8_geometry(problem, workers);
-  const bool one_tile = problem.rows_per_kv_head() <= kShape.tile_rows;
-  schedule::Geometry best = dense_geometry(problem, workers, one_tile ? kShape : kShapeOfTiles);
+  schedule::Geometry best = dense_geometry(problem, workers, fits_one_tile(problem) ? kShape : kShapeOfTiles);
   if (best.whole == schedule::kCutLine && best.requests == 1 && best.lanes == 2) {
-    best.cost.per_call -= problem.cache.dtype == Dtype::kBF16 ? kLoneRequestOfBf16 : kLoneRequest;
+    best.cost.per_call -= kLoneRequest;
   }
-  const std::optional<schedule::Geometry> even = even_team_geometry(problem, workers, best);
+  const std::optional<schedule::Geometry> shares = even_geometry(problem, workers, best);
   const auto take_faster = [&](const std::optional<schedule::Geometry>& g) {
     if (g && schedule::estimate(*g) < schedule::estimate(best)) best = *g;
   };
   for (int team : {8, 4, 2}) take_faster(team_geometry(problem, workers, team));
-  take_faster(even);
+  take_faster(shares);
   return best;
 }
 
@@ -154,31 +163,27 @@ std::size_t workspace_bytes(const DecodeProblem& problem, const schedule::Geomet
          2 * kMostSms * kShape.tile_rows * (problem.cache.v_dim + 1) * sizeof(float);
 }
 
-bool has_even_teams(const schedule::Geometry& g) {
-  return g.whole >= schedule::kEven && g.team > 1;
+bool has_shares(const schedule::Geometry& g) {
+  return g.whole >= schedule::kEven;
 }
 
-/// Of no pages there are no boxes, and nothing to share out: CTAs alone take what was even teams'.
+/// Of no pages there are no boxes, and nothing to share out: CTAs take whole requests.
 Status launch_without_pages(const DecodeCall& call) {
   schedule::Geometry g = call.geometry;
   g.parts = g.requests;
-  g.team = 1;
   g.whole = schedule::kWhole;
   return launch_dense(call.with(g),
                       [](const DecodeCall& c, Loading loading) { return find(c.problem, loading, 1); });
 }
 
 Status launch(const DecodeCall& call) {
-  if (has_even_teams(call.geometry) && call.inputs.kv_cache.shape[0] == 0) {
+  if (has_shares(call.geometry) && loading_of(call.problem) == Loading::kBoxes &&
+      call.inputs.kv_cache.shape[0] == 0) {
     return launch_without_pages(call);
   }
   return launch_dense(call, [](const DecodeCall& c, Loading loading) {
     const DecodeProblem& p = c.problem;
-    if (has_even_teams(c.geometry)) return find_even_team(p);
-    if (c.geometry.whole == schedule::kEven) {
-      return find_instance({seesaw::kEvenFp8_656},
-                           {p.cache.dtype, p.cache.qk_dim, p.cache.v_dim, kShape.tile_rows, loading, 2, 1});
-    }
+    if (has_shares(c.geometry)) return find_shares(p, c.geometry.whole);
     const int team = c.geometry.team;
     if (team == 1) {
       const int cluster = cluster_of(c.problem, c.geometry, loading);

@@ -5,9 +5,8 @@
 // in the order of ranks and writes. They are received where blocks of KV and P stood: nobody sends before all
 // have read theirs.
 //
-// A part is one segment, a whole request (schedule::kWhole) or an even share of one (even.cuh), of which each
-// CTA writes its rows as partial results: nothing is sent after a CTA's own exchange, and nobody need wait
-// for others at the end, since what is sent to a CTA it waits for.
+// A part is one segment, a whole request (schedule::kWhole): nothing is sent after a CTA's own exchange, and
+// nobody need wait for others at the end, since what is sent to a CTA it waits for.
 #pragma once
 
 #include "cuda/parts/epilogue.cuh"
@@ -26,10 +25,11 @@ class TeamMerge {
 
   __device__ __forceinline__ TeamMerge(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                        const parts::Work& work)
-      : shared_(shared), args_(args), work_(work), tile_(work.tile), rank_(blockIdx.x % kTeam) {
-    if constexpr (!Config::kEven) {
-      blocks_ = tile_.rows == 0 ? 0 : schedule::blocks_of(args.geometry, work.segment.length);
-    }
+      : shared_(shared),
+        args_(args),
+        tile_(work.tile),
+        rank_(blockIdx.x % kTeam),
+        blocks_(tile_.rows == 0 ? 0 : schedule::blocks_of(args.geometry, work.segment.length)) {
     const int others = min(blocks_, kTeam) - sends(rank_);
     if (threadIdx.x == 0) ptx::arrive_expecting(shared_.team.received, others * kBytesASender);
   }
@@ -105,11 +105,9 @@ class TeamMerge {
     return reinterpret_cast<Rows*>(shared_.p.bytes);
   }
 
-  /// Does this CTA send? Not without blocks, but of even parts always, which are hardly ever so short: 64 KB
-  /// of zeros take 0.9 us.
+  /// Does this CTA send? Not without blocks: 64 KB of zeros take 0.9 us.
   __device__ __forceinline__ bool sends(int rank) const {
-    return Config::kEven ||
-           schedule::share_begin(blocks_, kTeam, rank) < schedule::share_begin(blocks_, kTeam, rank + 1);
+    return schedule::share_begin(blocks_, kTeam, rank) < schedule::share_begin(blocks_, kTeam, rank + 1);
   }
 
   /// kAll: all CTAs have sent, so that there is nothing to ask (0.1 to 0.8 us less), and loads go together.
@@ -147,50 +145,32 @@ class TeamMerge {
     }
     const bool live = row < tile_.rows;
     const parts::RowScale scale = parts::finish_row(max, sum);
-    const bool writes_lse = live && threadIdx.x < 32 && lane % 4 == 0;
-    if constexpr (Config::kEven) {
-      const std::int64_t slot = static_cast<std::int64_t>(work_.segment.slot) * args_.lanes.value +
-                                args_.lanes.remainder(blockIdx.x / kTeam);
-      if (writes_lse) args_.partial.lse[slot * 64 + row] = scale.lse;
-      static_assert(std::is_same_v<typename Config::Stored, __half>);
-      // The ranks' values are below 2^15.
-      float bound = 0;
-#pragma unroll
-      for (float weight : weights) bound += weight * 0x1p15F;
-      const parts::Fp16Scale fp16(bound);
-      if (live && threadIdx.x % 128 < 32 && lane % 4 == 0) {
-        parts::partial_unit(args_.partial, slot * 64 + row, me) = scale.factor * fp16.unit;
-      }
-      uint4* packets = parts::packets_of(args_.partial, slot * 64 + row, Config::kVDim, me) + lane % 4;
-      add_up<kAll>(place, weights, [&](int i, const float(&x)[kValues]) {
-        if (live) packets[4 * i] = parts::pack_packet(x, fp16.scale);
-      });
-    } else {
-      const parts::OutputArguments& output = args_.output;
-      const int token = tile_.token(args_.query, live ? row : 0);
-      const int head = tile_.head(args_.query, live ? row : 0);
-      if (writes_lse) parts::write_lse(output, tile_, head, token, scale.lse);
-      const float factor = output.sink == nullptr
-                               ? scale.factor
-                               : scale.factor * parts::sink_factor(scale.lse, __ldg(output.sink + head));
-      Element* out = static_cast<Element*>(output.out) + tile_.origin * output.batch_stride +
-                     token * output.token_stride + head * output.head_stride + me * Config::kHalfDim;
-      const bool aligned = parts::is_aligned(out);
-      add_up<kAll>(place, weights, [&](int i, const float(&x)[kValues]) {
-        std::uint32_t words[kValues / 2];
-#pragma unroll
-        for (int j = 0; j < kValues / 2; ++j) {
-          words[j] = parts::pack<Element>(x[2 * j] * factor, x[2 * j + 1] * factor);
-        }
-        if constexpr (kValues == 8) {
-          parts::store_words(out + 32 * i, words, live, aligned);
-        } else if (live) {
-          auto* at = reinterpret_cast<std::uint32_t*>(out + 16 * i) + lane % 4;
-          at[0] = words[0];
-          at[4] = words[1];
-        }
-      });
+    const parts::OutputArguments& output = args_.output;
+    const int token = tile_.token(args_.query, live ? row : 0);
+    const int head = tile_.head(args_.query, live ? row : 0);
+    if (live && threadIdx.x < 32 && lane % 4 == 0) {
+      parts::write_lse(output, tile_, head, token, scale.lse);
     }
+    const float factor = output.sink == nullptr
+                             ? scale.factor
+                             : scale.factor * parts::sink_factor(scale.lse, __ldg(output.sink + head));
+    Element* out = static_cast<Element*>(output.out) + tile_.origin * output.batch_stride +
+                   token * output.token_stride + head * output.head_stride + me * Config::kHalfDim;
+    const bool aligned = parts::is_aligned(out);
+    add_up<kAll>(place, weights, [&](int i, const float(&x)[kValues]) {
+      std::uint32_t words[kValues / 2];
+#pragma unroll
+      for (int j = 0; j < kValues / 2; ++j) {
+        words[j] = parts::pack<Element>(x[2 * j] * factor, x[2 * j + 1] * factor);
+      }
+      if constexpr (kValues == 8) {
+        parts::store_words(out + 32 * i, words, live, aligned);
+      } else if (live) {
+        auto* at = reinterpret_cast<std::uint32_t*>(out + 16 * i) + lane % 4;
+        at[0] = words[0];
+        at[4] = words[1];
+      }
+    });
   }
 
   /// What this warp adds up of eight rows, by their weights in its lanes. `put` gets a packet's sums.
@@ -210,10 +190,9 @@ class TeamMerge {
 
   SharedMemory<Config>& shared_;
   const parts::DecodeArguments& args_;
-  const parts::Work& work_;
   const parts::RowTile& tile_;
   const int rank_;
-  int blocks_ = kTeam;  // of all CTAs together; of even parts it does not matter
+  const int blocks_;  // of all CTAs together
 };
 
 }  // namespace flashlatent::seesaw

@@ -27,7 +27,7 @@
 #include "cuda/parts/qk_mma.cuh"
 #include "cuda/parts/softmax.cuh"
 #include "cuda/parts/work_queue.cuh"
-#include "cuda/seesaw/even.cuh"
+#include "cuda/seesaw/shares.cuh"
 #include "cuda/seesaw/smem_layout.cuh"
 #include "cuda/seesaw/team.cuh"
 
@@ -97,7 +97,7 @@ class Warpgroup {
     __syncwarp();
   }
 
-  /// This warpgroup's first block of an even part; its same one of the cluster's other CTA loads the other
+  /// This warpgroup's first block of a share; its same one of the cluster's other CTA loads the other
   /// half.
   __device__ __forceinline__ void load_first_block(const parts::Work& work) {
     if (me_ >= work.blocks()) return;
@@ -145,7 +145,7 @@ class Warpgroup {
       const std::int64_t slot = slot_of(work);
       const int column = me_ * Config::kHalfDim + fragment_.column;
       const bool writes_lse = column == 0;
-      if (work.segment.slot < 0) {
+      if (!Config::kHasShare && work.segment.slot < 0) {
         parts::write_output<Element>(o_, row, half, scale, args_, work.tile, column, writes_lse);
       } else {
         parts::write_partial<typename Config::Stored>(o_, slot * 64 + row, row < work.tile.rows, half, scale,
@@ -157,7 +157,7 @@ class Warpgroup {
   /// The same of this CTA's only segment, a part of its request, when all CTAs of the cluster have read their
   /// KV: by way of the place where that was, from which the copy engine takes rows as a whole. What a warp
   /// stores itself goes to memory in 4.6 us.
-  __device__ __forceinline__ void finish_even(const parts::Work& work) {
+  __device__ __forceinline__ void finish_in_lines(const parts::Work& work) {
     using Stored = typename Config::Stored;
     static_assert(std::is_same_v<Stored, __half>);
     constexpr int kRowBytes = Config::kHalfDim * sizeof(Stored);
@@ -460,11 +460,13 @@ class Warpgroup {
     if (parts::shrinks(factor)) parts::rescale(o_, factor);
   }
 
-  /// One arrival a warp, once all its lanes are done.
+  /// By those that read it last: one arrival a warp, once all its lanes are done, or each lane's.
   __device__ __forceinline__ void release(int block, int chunk) {
     if (Config::barrier_of(chunk) != chunk) return;
-    __syncwarp();
-    if (thread_ % 32 != 0) return;
+    if constexpr (!Config::Loader::kAllReadersArrive) {
+      __syncwarp();
+      if (thread_ % 32 != 0) return;
+    }
     ptx::Barrier& empty = shared_.state[block].empty[chunk];
     ptx::arrive(empty);
     if constexpr (Config::kCluster > 1) ptx::arrive_at(ptx::rank_in_cluster() ^ 1, empty);

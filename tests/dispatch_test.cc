@@ -190,7 +190,7 @@ TEST(Dispatch, SeesawSharesOutSmallBatches) {
   executor.kernel = "seesaw";
   auto way_of = [&](const DecodeProblem& problem, int workers) -> std::string {
     Result<std::vector<Candidate>> list = candidates(problem, executor, workers);
-    EXPECT_TRUE(list.ok());
+    if (!list.ok()) return list.status().message();
     const schedule::Geometry& g = cheapest(*list)->geometry;
     if (g.team > 1) {
       EXPECT_LE(g.parts * g.lanes * g.team, 120);  // that run at once
@@ -219,6 +219,18 @@ TEST(Dispatch, SeesawSharesOutSmallBatches) {
   DecodeProblem invariant = problem_of(8, 64, 1024);
   invariant.options.batch_invariant = true;
   EXPECT_EQ(way_of(invariant, 132), "a line");
+  // From an fp8_656 cache by clusters of two, which have two row tiles.
+  auto fp8 = [](DecodeProblem problem) {
+    problem.cache.format = KvFormat::kFp8_656;
+    return problem;
+  };
+  EXPECT_EQ(way_of(fp8(problem_of(1, 128, 16384)), 132), "even");
+  EXPECT_EQ(way_of(fp8(problem_of(8, 128, 4096)), 132), "by length");
+  EXPECT_EQ(way_of(fp8(problem_of(8, 128, 16384)), 132), "a line");
+  EXPECT_EQ(way_of(fp8(problem_of(1, 64, 16384)), 132), "a line");
+  DecodeProblem sparse = fp8(problem_of(4, 128, 0));
+  sparse.sparse = {.enabled = true, .topk = 2048};
+  EXPECT_EQ(way_of(sparse, 132), "even");
 }
 #endif
 

@@ -325,8 +325,7 @@ __device__ __forceinline__ void set_up_barriers(SharedMemory<Config>& shared) {
     ptx::publish_barriers();
   } else if (threadIdx.x == 32) {
 #pragma unroll
-    for (ptx::Barrier& barrier : shared.empty)
-      ptx::init(barrier, Config::Loader::kAllReadersArrive ? 128 : 4);
+    for (ptx::Barrier& barrier : shared.empty) ptx::init(barrier, parts::kReleases<typename Config::Loader>);
     ptx::publish_barriers();
   } else if (threadIdx.x == 64) {
     ptx::init(shared.q_full, 128);

@@ -35,6 +35,10 @@
 
 namespace flashlatent::parts {
 
+/// Arrivals by which a warpgroup gives a tile back: of all lanes, or of one a warp.
+template <class Loader>
+inline constexpr int kReleases = Loader::kAllReadersArrive ? 128 : 4;
+
 /// A variable for which no register is kept while it is not used.
 template <class T>
 __device__ __forceinline__ void keep_in_memory(T& x) {

@@ -63,9 +63,6 @@ struct Config {
     return (i - kRopeChunks + (Loader::kZeroesDead ? 0 : buffer * kHalfChunks)) % kVChunks;
   }
 
-  /// Arrivals that give a tile back, by a CTA's warpgroup that reads it last.
-  static constexpr int kReleases = Loader::kAllReadersArrive ? 128 : 4;
-
   /// The chunk whose barriers stand for this one's tile: its own, or of a pair the second one's.
   __host__ __device__ static constexpr int barrier_of(int chunk) {
     return Loader::kPairs && chunk < kVChunks ? chunk | 1 : chunk;

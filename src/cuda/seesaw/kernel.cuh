@@ -175,7 +175,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
 #pragma unroll
     for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
       ptx::init(state.full[chunk], Config::Loader::kArrivals);
-      ptx::init(state.empty[chunk], Config::kReleases * Config::kCluster);
+      ptx::init(state.empty[chunk], parts::kReleases<typename Config::Loader> * Config::kCluster);
     }
     ptx::publish_barriers();
   };

@@ -123,8 +123,7 @@ std::optional<schedule::Geometry> shares_of_requests(const DecodeProblem& proble
 std::optional<schedule::Geometry> even_geometry(const DecodeProblem& problem, int workers,
                                                 const schedule::Geometry& line) {
   // Where CTAs never split, a workspace for larger batches may have no room for partial results.
-  if (line.whole != schedule::kCutLine || line.lanes > 2 || loading_of(problem) != Loading::kBoxes ||
-      find_shares(problem, schedule::kEven) == nullptr)
+  if (line.whole != schedule::kCutLine || line.lanes > 2 || find_shares(problem, schedule::kEven) == nullptr)
     return std::nullopt;
   schedule::Geometry split = split_geometry(problem, workers, {.tile_rows = kShape.tile_rows});
   split.cost = fits_one_tile(problem) ? kEvenCost : kEvenCostOfTwoTiles;

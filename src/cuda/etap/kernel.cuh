@@ -217,14 +217,14 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
   /// Of row n.
   __device__ __forceinline__ MergedRow merge_statistics(int n, bool takes) const {
     const RowStatistics own = Base::row_of(shared_.own[me_], n);
-    const RowStatistics other = Base::row_of(shared_.handed[handing_ & 1], n);
+    RowStatistics other = {-INFINITY, 0.0F};
+    if (takes) other = Base::row_of(shared_.handed[handing_ & 1], n);
     MergedRow merged;
-    merged.row.max = takes ? fmaxf(own.max, other.max) : own.max;
+    merged.row.max = fmaxf(own.max, other.max);
     const float base = parts::finite_or_zero(merged.row.max);
     merged.mine = parts::exp2_fast(own.max - base);
-    merged.theirs = takes ? parts::exp2_fast(other.max - base) : 0.0F;
-    merged.row.sum = own.sum * merged.mine;
-    if (takes) merged.row.sum += other.sum * merged.theirs;
+    merged.theirs = parts::exp2_fast(other.max - base);
+    merged.row.sum = own.sum * merged.mine + other.sum * merged.theirs;
     return merged;
   }
 

@@ -60,7 +60,9 @@ struct Config {
   __host__ __device__ static constexpr int chunk_order(int buffer, int i) {
     constexpr int kRopeChunks = kQkChunks - kVChunks;
     if (i < kRopeChunks) return kVChunks + i;
-    return (i - kRopeChunks + (Loader::kZeroesDead ? 0 : buffer * kHalfChunks)) % kVChunks;
+    // Not modulo: where i is constant, so are the differences of the tiles' addresses.
+    const int v = i - kRopeChunks, shift = Loader::kZeroesDead ? 0 : buffer * kHalfChunks;
+    return v < kHalfChunks ? v + shift : v - shift;
   }
 
   /// The chunk whose barriers stand for this one's tile: its own, or of a pair the second one's.

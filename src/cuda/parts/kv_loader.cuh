@@ -12,7 +12,7 @@
 //   next_block()
 //
 // A loader is one of tma_loader.cuh, block_loader.cuh, token_loader.cuh, or, from an fp8_656 cache,
-// fp8_staged_loader.cuh and fp8_register_loader.cuh:
+// fp8_staged_loader.cuh, fp8_register_loader.cuh and fp8_unit_loader.cuh:
 //   prepare(map)                what may be done before the launch before this one is done
 //   threads(cache), kThreads    how many call it, and at the most
 //   kArrivals                   arrivals on a full barrier, beside the bytes of copies
@@ -22,6 +22,8 @@
 //                               does not see that this is enough where threads write tiles
 //   kPairs                      tiles 2 i - 1 and 2 i are filled, and given back, together; the barriers of
 //                               tile 2 i stand for both
+//   kUnits                      (if there is one) tiles are in units of tokens (fp8_units.cuh), which
+//                               pipe.units() gets; halves of V share barriers
 //   kWholeBlocks                a block is filled, and given back, as one
 //   kSparesRegisters            whether registers are short: what is not used a block is kept in memory
 //   Memory                      what it keeps in shared memory
@@ -45,11 +47,10 @@ __device__ __forceinline__ void keep_in_memory(T& x) {
   asm volatile("" ::"l"(&x) : "memory");
 }
 
-/// A part that is one item, all of it, as most are where requests are about as many as CTAs: without the
-/// walk. Returns whether it is one.
-template <class Loader, class Pipe, class SetUp, class Tell>
-__device__ __forceinline__ bool load_one_item(const DecodeArguments& args, Loader& loader, Pipe& pipe,
-                                              const PartPlace<>& place, SetUp set_up, Tell tell) {
+/// The segment of a part that is one item, all of it, as most are where requests are about as many as CTAs.
+/// Returns whether it is one.
+__device__ __forceinline__ bool find_one_item(const DecodeArguments& args, const PartPlace<>& place,
+                                              schedule::Segment& segment) {
   const schedule::Geometry& g = args.geometry;
   const schedule::Cut begin = place.begin(args), end = place.end(args);
   if (args.query.begins != nullptr || !schedule::may_be_one_item(g, begin, end)) return false;
@@ -58,7 +59,16 @@ __device__ __forceinline__ bool load_one_item(const DecodeArguments& args, Loade
   if (!schedule::same_item(schedule::item_after(g, begin, args.successors), end)) return false;
   const std::int32_t length = schedule::tokens_of(g, given);
   const int blocks = schedule::blocks_of(g, length);
-  const schedule::Segment segment = {begin.round, begin.request, length, 0, blocks, -1};
+  segment = {begin.round, begin.request, length, 0, blocks, -1};
+  return true;
+}
+
+/// Loads such a part, without the walk.
+template <class Loader, class Pipe, class SetUp, class Tell>
+__device__ __forceinline__ bool load_one_item(const DecodeArguments& args, Loader& loader, Pipe& pipe,
+                                              const PartPlace<>& place, SetUp set_up, Tell tell) {
+  schedule::Segment segment;
+  if (!find_one_item(args, place, segment)) return false;
   const RowTile tile = row_tile(args, segment.request, segment.round, place.lane());
   const BlockRange range = block_range(args.cache, segment, tile);
   loader.look_ahead(range);
@@ -75,7 +85,11 @@ template <int kTeam = 1, bool kLooksAhead = true, class Loader, class Pipe, clas
 __device__ __forceinline__ void load_segments(const DecodeArguments& args, Loader loader, Pipe pipe,
                                               const PartPlace<kTeam>& place, SetUp set_up, Tell tell) {
   // Where the walk is in memory it takes 2 us; in registers too little for code of its own.
-  if constexpr (kTeam == 1 && Loader::kSparesRegisters) {
+  // Of a loader of units a second copy would spill.
+  constexpr bool kOneLoop = requires {
+    Loader::kUnits;
+  };
+  if constexpr (kTeam == 1 && Loader::kSparesRegisters && !kOneLoop) {
     if (load_one_item(args, loader, pipe, place, set_up, tell)) return;
   }
   Segments<kTeam, kLooksAhead> segments(args, place);
@@ -85,13 +99,15 @@ __device__ __forceinline__ void load_segments(const DecodeArguments& args, Loade
     keep_in_memory(segment);
     keep_in_memory(next);
   }
-  bool more = segments.next(segment);
+  bool is_only = false;
+  if constexpr (kOneLoop) is_only = find_one_item(args, place, segment);
+  bool more = is_only || segments.next(segment);
   if (more) loader.look_ahead(block_range(args.cache, segment, segments.tile_of(segment)));
   set_up();
   for (; more; segment = next) {
     tell(Work{segment, segments.tile_of(segment)});
     loader.load(pipe, block_range(args.cache, segment, segments.tile_of(segment)), [&] {
-      more = segments.next(next);
+      more = !is_only && segments.next(next);
       if (more) loader.look_ahead(block_range(args.cache, next, segments.tile_of(next)));
     });
   }

@@ -46,10 +46,9 @@ __device__ __forceinline__ float slack_of(float sum) {
   return fminf(fmaxf(__log2f(sum) - 4, 0.0F), 8.0F);
 }
 
-/// The rows' bases after these scores times `scale`, which is > 0. Masked scores are -inf.
+/// The rows' largest scores.
 template <int kCount>
-__device__ __forceinline__ RowPair row_base(const float (&s)[kCount], float scale, RowPair before,
-                                            RowPair slack) {
+__device__ __forceinline__ RowPair row_max(const float (&s)[kCount]) {
   RowPair block{-INFINITY, -INFINITY};
 #pragma unroll
   for (int j = 0; j < kCount / 4; ++j) {
@@ -62,6 +61,14 @@ __device__ __forceinline__ RowPair row_base(const float (&s)[kCount], float scal
     const float high = __shfl_xor_sync(0xffffffff, block.high, lane);
     block = {fmaxf(block.low, low), fmaxf(block.high, high)};
   }
+  return block;
+}
+
+/// The rows' bases after these scores times `scale`, which is > 0. Masked scores are -inf.
+template <int kCount>
+__device__ __forceinline__ RowPair row_base(const float (&s)[kCount], float scale, RowPair before,
+                                            RowPair slack) {
+  const RowPair block = row_max(s);
   return {settle_base(before.low, block.low * scale, slack.low),
           settle_base(before.high, block.high * scale, slack.high)};
 }

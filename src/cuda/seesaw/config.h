@@ -37,11 +37,16 @@ struct Config {
   static constexpr int kHalfChunks = kVChunks / 2;  // of the output that a warpgroup holds
   static constexpr int kHalfDim = kVDim / 2;
 
+  /// Whether values and scores are in units of tokens (parts/fp8_units.cuh). What is multiplied is fp16 then,
+  /// but for RoPE.
+  static constexpr bool kUnits = requires { Loader::kUnits; };
+  using Operand = std::conditional_t<kUnits, __half, Element>;
+
   static constexpr int kComputeThreads = 256;  // two warpgroups
   static constexpr int kLoaderThreads = Loader::kThreads <= 128 ? 128 : 256;
   static constexpr int kThreads = kComputeThreads + kLoaderThreads;
-  static constexpr int kLoaderRegisters = kLoaderThreads == 128 ? 56 : 48;
-  static constexpr int kComputeRegisters = kLoaderThreads == 128 ? 224 : 208;
+  static constexpr int kLoaderRegisters = kUnits ? 88 : kLoaderThreads == 128 ? 56 : 48;
+  static constexpr int kComputeRegisters = kUnits || kLoaderThreads > 128 ? 208 : 224;
 
   /// Of V in a product: ptxas takes no more registers for one than a thread has at launch.
   static constexpr int kPvColumns = kThreads == 384 || kHalfDim < 128 ? kHalfDim : 128;
@@ -53,7 +58,7 @@ struct Config {
   static constexpr bool kSharesCode = kThreads == 384;
 
   using Buffer = KvBuffer<kQkChunks>;
-  using State = KvState<kQkChunks>;
+  using State = KvState<kQkChunks, kUnits>;
 
   /// Tiles are filled in the order in which they come free: RoPE first (only QK^T reads it), then the half of
   /// V whose warpgroup takes this buffer first; but in their own order by a loader that converts.
@@ -65,11 +70,18 @@ struct Config {
     return v < kHalfChunks ? v + shift : v - shift;
   }
 
-  /// The chunk whose barriers stand for this one's tile: its own, or of a pair the second one's.
+  /// The chunk whose barriers stand for this one's tile: its own, of a pair the second one's, or of a half of
+  /// V its last one's.
   __host__ __device__ static constexpr int barrier_of(int chunk) {
-    return Loader::kPairs && chunk < kVChunks ? chunk | 1 : chunk;
+    if (chunk >= kVChunks) return chunk;
+    if constexpr (kUnits) return chunk / kHalfChunks * kHalfChunks + kHalfChunks - 1;
+    return Loader::kPairs ? chunk | 1 : chunk;
   }
-  static_assert(!Loader::kPairs || (kQkChunks - kVChunks == 1 && kHalfChunks % 2 == 0));
+  /// The same of its full barrier: RoPE comes with the left half of V.
+  __host__ __device__ static constexpr int full_of(int chunk) {
+    return barrier_of(kUnits && chunk >= kVChunks ? 0 : chunk);
+  }
+  static_assert(!(kUnits || Loader::kPairs) || (kQkChunks - kVChunks == 1 && kHalfChunks % 2 == 0));
 
   static_assert(kQkDim % 64 == 0 && kVDim % 128 == 0 && kVDim <= kQkDim && kVDim <= 512);
   // What a launch gets, 168 registers for each of 384 threads or 128 for 512; asking for more would wait for

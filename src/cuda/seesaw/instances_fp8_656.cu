@@ -1,10 +1,11 @@
 #include "cuda/parts/fp8_register_loader.cuh"
+#include "cuda/parts/fp8_unit_loader.cuh"
 #include "cuda/seesaw/instance.cuh"
 
 namespace flashlatent::seesaw {
 
 constinit const Fp8Instances kInstancesFp8_656 = {
-    {instance<__nv_bfloat16, 576, 512, 2, parts::Fp8RegisterLoader<2>>(Dtype::kBF16, cuda::Loading::kFp8),
+    {instance<__nv_bfloat16, 576, 512, 2, parts::Fp8UnitLoader>(Dtype::kBF16, cuda::Loading::kFp8),
      instance<__nv_bfloat16, 576, 512, 1, parts::Fp8RegisterLoader<1>>(Dtype::kBF16, cuda::Loading::kFp8)}};
 
 }  // namespace flashlatent::seesaw

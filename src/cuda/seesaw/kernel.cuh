@@ -175,7 +175,8 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
 #pragma unroll
     for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
       ptx::init(state.full[chunk], Config::Loader::kArrivals);
-      ptx::init(state.empty[chunk], parts::kReleases<typename Config::Loader> * Config::kCluster);
+      // In a cluster also one of each warp of the other CTA's.
+      ptx::init(state.empty[chunk], parts::kReleases<typename Config::Loader> + (Config::kCluster - 1) * 4);
     }
     ptx::publish_barriers();
   };

@@ -15,17 +15,21 @@ struct TeamMemory {
 };
 struct NoTeam {};
 struct NoMerge {};
+struct QueryMax {
+  std::uint32_t of_warp[8];  // that compute (query_units.cuh)
+};
+struct NoQueryMax {};
 
 template <class Config>
 struct alignas(1024) SharedMemory {
   parts::Tile q[Config::kQkChunks];
   typename Config::Buffer kv[2];
-  parts::Tile p;                            // for the other warpgroup, of the even and the odd block in turns
-  float row_base[2][64];                    // after the even and after the odd block
-  float row_sum[2][2][64];                  // of each warpgroup, at the end; segments take turns
-  std::uint8_t poison_from[Config::kVDim];  // of each column: parts::record_poison()
-  int poisoned[2];                          // is there any? Segments take turns
-  ptx::Barrier handed_over[3];              // P (enum HandOver) and row_base are there
+  parts::Tile p;          // for the other warpgroup, of the even and the odd block in turns
+  float row_base[2][64];  // after the even and after the odd block
+  float row_sum[Config::kUnits ? 1 : 2][2][64];  // of each warpgroup, at the end; segments take turns
+  std::uint8_t poison_from[Config::kVDim];       // of each column: parts::record_poison()
+  int poisoned[2];                               // is there any? Segments take turns
+  ptx::Barrier handed_over[3];                   // P (enum HandOver) and row_base are there
   ptx::Barrier scored;  // the left warpgroup's QK^T is under way: it is the right one's turn
   ptx::Barrier q_full, q_empty;
   ptx::Barrier meeting;  // of both warpgroups, at a segment's end
@@ -34,6 +38,7 @@ struct alignas(1024) SharedMemory {
   typename Config::Loader::Memory loader;
   std::conditional_t<(Config::kTeam > 1), TeamMemory, NoTeam> team;
   std::conditional_t<Config::kMerges, parts::MergeBegun, NoMerge> merge;
+  std::conditional_t<Config::kUnits, QueryMax, NoQueryMax> query_max;
 };
 
 // DeepSeek's 576/512: 72 KB of Q, 2 x 72 KB of KV, 8 KB of P and about 1.5 KB.

@@ -11,7 +11,7 @@
 //   O_l += P1 V1_l                 <--P1,max--  O_r += P1 V1_r
 //
 // The odd block's P comes in halves of 32 tokens: products with the first run while the second's exponentials
-// are taken.
+// are taken. Where blocks are converted to units of tokens (Config::kUnits), S1 comes after P0 V0_r.
 //
 // What is subtracted from scores (the running maximum, parts/softmax.cuh) passes from block to block, so that
 // both halves have the same scale.
@@ -26,7 +26,9 @@
 #include "cuda/parts/q_loader.cuh"
 #include "cuda/parts/qk_mma.cuh"
 #include "cuda/parts/softmax.cuh"
+#include "cuda/parts/unit_scores.cuh"
 #include "cuda/parts/work_queue.cuh"
+#include "cuda/seesaw/query_units.cuh"
 #include "cuda/seesaw/shares.cuh"
 #include "cuda/seesaw/smem_layout.cuh"
 #include "cuda/seesaw/team.cuh"
@@ -136,11 +138,11 @@ class Warpgroup {
 
   /// Writes the segment's result.
   __device__ __forceinline__ void finish(const parts::Work& work) {
-    const auto& row_sum = add_up_rows();
+    const auto& row_sum = add_up_rows(work);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = fragment_.row + 8 * half;
-      const float sum = row_sum[0][row] + row_sum[1][row];
+      const float sum = kUnits && work.blocks() == 0 ? 0.0F : row_sum[0][row] + row_sum[1][row];
       const parts::RowScale scale = parts::finish_row(half ? base_.high : base_.low, sum);
       const std::int64_t slot = slot_of(work);
       const int column = me_ * Config::kHalfDim + fragment_.column;
@@ -164,14 +166,14 @@ class Warpgroup {
     constexpr int kPitch = kRowBytes + 64;  // so that no two rows of a store meet in a bank
     static_assert(8 * 16 * kPitch <= sizeof(SharedMemory<Config>::kv));
     leave_cluster();
-    const auto& row_sum = add_up_rows();
+    const auto& row_sum = add_up_rows(work);
     const int lane = thread_ % 32;
     std::uint8_t* rows = reinterpret_cast<std::uint8_t*>(shared_.kv) + threadIdx.x / 32 * 16 * kPitch;
     const std::int64_t first_row = slot_of(work) * 64;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = fragment_.row + 8 * half;
-      const float sum = row_sum[0][row] + row_sum[1][row];
+      const float sum = kUnits && work.blocks() == 0 ? 0.0F : row_sum[0][row] + row_sum[1][row];
       const parts::RowScale scale = parts::finish_row(half ? base_.high : base_.low, sum);
       const parts::PackedRow<Element, Config::kHalfDim / 2> packed(o_, half, parts::quad_bound(o_, half));
       if (fragment_.column == 0 && row < work.tile.rows) {
@@ -193,13 +195,22 @@ class Warpgroup {
   }
 
  private:
+  static constexpr bool kUnits = Config::kUnits;
+
+  /// Of the tokens of this warpgroup's block, from the thread's first column of a fragment on.
+  __device__ __forceinline__ const float* units(int block) const {
+    if constexpr (kUnits) return shared_.state[block].units + fragment_.column;
+    return nullptr;
+  }
+
   /// The rows' sums of each warpgroup, when both have done with all blocks.
   using RowSums = float[2][64];
-  __device__ __forceinline__ const RowSums& add_up_rows() {
+  __device__ __forceinline__ const RowSums& add_up_rows(const parts::Work& work) {
     const parts::RowPair mine{parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)};
-    auto& row_sum = shared_.row_sum[parities_[kMeeting]];  // the other one may still be read
+    auto& row_sum = shared_.row_sum[kUnits ? 0 : parities_[kMeeting]];  // the other one may still be read
     const int& poisoned = shared_.poisoned[parities_[kMeeting]];
-    if (fragment_.column == 0) {
+    // Where there is one place, nobody writes zeros there while the other may still read.
+    if (fragment_.column == 0 && !(kUnits && work.blocks() == 0)) {
       row_sum[me_][fragment_.row] = mine.low;
       row_sum[me_][fragment_.row + 8] = mine.high;
     }
@@ -252,6 +263,22 @@ class Warpgroup {
       meet();
     }
     parities_.next(kQuery);
+    if constexpr (kUnits) convert_query();
+  }
+
+  /// For values in units of tokens.
+  __device__ __forceinline__ void convert_query() {
+    const QueryShare<Config> share(shared_, threadIdx.x);
+    const std::uint32_t warp_max = share.warp_max();
+    if (thread_ % 32 == 0) shared_.query_max.of_warp[threadIdx.x / 32] = warp_max;
+    meet();
+    std::uint32_t max = 0;
+#pragma unroll
+    for (const std::uint32_t x : shared_.query_max.of_warp) max = ::max(max, x);
+    const int exponent = query_exponent(max);
+    share.multiply(__int_as_float((127 + exponent) << 23));
+    scale_ = args_.scale_log2 * __int_as_float((127 - exponent) << 23);
+    meet();
   }
 
   /// An even block and, where there is one, the odd one after it, seen from the left.
@@ -259,7 +286,7 @@ class Warpgroup {
     score<0>();
     const parts::RowPair factor = take_maximum<0>(work);
     shrink_sum(factor);
-    take_exponentials<0, 4>();
+    take_exponentials<0, 0, 4>();
     hand_over_base<0>();
     hand_over_probabilities<0, 4>(kEven);
     rescale(factor);
@@ -279,9 +306,11 @@ class Warpgroup {
   /// The same from the right. It scores while the left one takes exponentials, and takes its own while the
   /// even block's product runs.
   __device__ __forceinline__ void attend_right(const parts::Work& work, bool has_odd) {
-    settle_slack();
-    take_turn();
-    if (has_odd) score<1>();
+    if constexpr (!kUnits) {
+      settle_slack();
+      take_turn();
+      if (has_odd) score<1>();
+    }
     take_over_base(0);
     take_over_probabilities<0, 4>();
     multiply<1, 0, 4>(0);
@@ -289,15 +318,17 @@ class Warpgroup {
       finish_product<1>(0);
       return;
     }
+    // A block that is converted comes late, and what the even one frees must be filled meanwhile.
+    if constexpr (kUnits) score<1>();
     const parts::RowPair factor = take_maximum<1>(work);
     shrink_sum(factor);
-    take_exponentials<0, 2>();
-    finish_product<1>(0);
+    take_exponentials<1, 0, 2>();
+    if constexpr (!kUnits) finish_product<1>(0);
     hand_over_base<1>();
     hand_over_probabilities<0, 2>(kOddFirst);
     rescale(factor);
     multiply<1, 0, 2>(1);
-    take_exponentials<2, 4>();
+    take_exponentials<1, 2, 4>();
     hand_over_probabilities<2, 4>(kOddSecond);
     multiply<1, 2, 4>(1);
     finish_product<1>(1);
@@ -319,17 +350,31 @@ class Warpgroup {
 #pragma unroll
     for (int i = 0; i < Config::kQkChunks; ++i) {
       const int chunk = Config::chunk_order(kMe, i);
-      const int barrier = Config::barrier_of(chunk);
-      if (i == 0 || barrier != Config::barrier_of(Config::chunk_order(kMe, i - 1))) {
+      const int barrier = Config::full_of(chunk);
+      if (i == 0 || barrier != Config::full_of(Config::chunk_order(kMe, i - 1))) {
         ptx::wait(state.full[barrier], parities_[kBlock]);
         if constexpr (Config::Loader::kReaderFences) ptx::fence_for_async_proxy();
       }
       if (i == 0) take_live(state);
       ptx::wgmma_fence();
-      parts::qk_chunk<Element>(s_, descriptors_, shared_.q[chunk], shared_.kv[kMe].tiles[chunk], i > 0);
+      // RoPE is never converted.
+      const parts::Tile &q = shared_.q[chunk], &k = shared_.kv[kMe].tiles[chunk];
+      if (chunk < Config::kVChunks) {
+        parts::qk_chunk<typename Config::Operand>(s_, descriptors_, q, k, i > 0);
+      } else {
+        parts::qk_chunk<Element>(s_, descriptors_, q, k, i > 0);
+      }
+      if constexpr (kUnits && kMe == 1) {
+        if (i == 0) {
+          ptx::wgmma_commit();
+          ptx::wgmma_wait<1>();
+          ptx::pin_registers(o_);
+          release_half<1>(0);
+        }
+      }
     }
     ptx::wgmma_commit();
-    if constexpr (kMe == 0) give_turn();
+    if constexpr (kMe == 0 && !kUnits) give_turn();
     ptx::wgmma_wait<0>();
     ptx::pin_registers(s_);
     parities_.next(kBlock);
@@ -340,7 +385,12 @@ class Warpgroup {
   /// Masks scores and settles the base after their maximum. Returns by what the output so far must shrink.
   template <int kMe>
   __device__ __forceinline__ parts::RowPair take_maximum(const parts::Work& work) {
-    const float scale = parts::positive_scale(s_, args_.scale_log2);
+    float scale = 1;
+    if constexpr (kUnits) {
+      parts::add_units(s_, units(kMe), scale_);
+    } else {
+      scale = parts::positive_scale(s_, args_.scale_log2);
+    }
     // Those that some rows of the tile attend to and others do not.
     const std::uint64_t partial = live_ & ~parts::low_tokens(least_limit_ - start_token_);
     if (live_ != parts::kAllLive || partial != 0) {
@@ -349,7 +399,7 @@ class Warpgroup {
       if (!Config::Loader::kZeroesDead || partial != 0) silence<kMe>(work, partial);
     }
     const parts::RowPair before = base_;
-    base_ = parts::row_base(s_, scale, before, slack_);
+    base_ = kUnits ? parts::row_base_of_units(s_, before) : parts::row_base(s_, scale, before, slack_);
     return parts::shrink(before, base_);
   }
 
@@ -358,25 +408,38 @@ class Warpgroup {
   }
 
   /// From scores to probabilities, in s_, of tokens [16 kBegin, 16 kEnd).
-  template <int kBegin, int kEnd>
+  template <int kMe, int kBegin, int kEnd>
   __device__ __forceinline__ void take_exponentials() {
     const float scale = args_.scale_log2 > 0 ? args_.scale_log2 : 1.0F;  // as positive_scale() left it
     auto& s = reinterpret_cast<float(&)[8 * (kEnd - kBegin)]>(s_[8 * kBegin]);
-    const parts::RowPair sum = parts::exponentials(s, scale, base_);
+    parts::RowPair sum;
+    if constexpr (kUnits) {
+      sum = parts::exponentials_of_units(s, units(kMe) + 16 * kBegin, base_);
+    } else {
+      sum = parts::exponentials(s, scale, base_);
+    }
     sum_ = {sum_.low + sum.low, sum_.high + sum.high};
   }
 
   /// For the next block; while a product runs. This warpgroup's half of the blocks stands for all.
   __device__ __forceinline__ void settle_slack() {
+    if constexpr (kUnits) return;
     slack_ = {parts::slack_of(parts::quad_sum(sum_.low)), parts::slack_of(parts::quad_sum(sum_.high))};
   }
 
   /// Which tokens of the block count. Before any of its tiles is given back: the loader then writes the next.
   /// One lane reads, the one that gives tiles back, so that its arrival orders the reading.
   __device__ __forceinline__ void take_live(const typename Config::State& state) {
-    std::uint64_t live = 0;
-    if (thread_ % 32 == 0) live = state.live[parities_[kBlock]];
-    live_ = __shfl_sync(0xffffffff, live, 0);
+    if constexpr (kUnits) {
+      const int lane = thread_ % 32;
+      const std::uint32_t low = __ballot_sync(0xffffffff, !signbit(state.units[lane]));
+      const std::uint32_t high = __ballot_sync(0xffffffff, !signbit(state.units[32 + lane]));
+      live_ = std::uint64_t{high} << 32 | low;
+    } else {
+      std::uint64_t live = 0;
+      if (thread_ % 32 == 0) live = state.live[parities_[kBlock]];
+      live_ = __shfl_sync(0xffffffff, live, 0);
+    }
   }
 
   /// Nothing of dead tokens may reach the output through V, whose block this is.
@@ -386,13 +449,13 @@ class Warpgroup {
     if (partial != 0) {
       // The query token that sees token t of the block first, as a row of the tile.
       const int offset = start_token_ - work.segment.length + work.tile.tokens;
-      const bool found = parts::record_poison<Element, Config::kVDim, 128>(
+      const bool found = parts::record_poison<typename Config::Operand, Config::kVDim, 128>(
           shared_.poison_from, tiles, partial, thread_,
           [&](int token) { return (token + offset) * args_.query.group.value - work.tile.first; });
       if (found) shared_.poisoned[parities_[kMeeting]] = 1;
       ptx::named_sync(kAlone + kMe, 128);
     }
-    parts::silence_tokens<Element, Config::kVChunks, 128>(
+    parts::silence_tokens<typename Config::Operand, Config::kVChunks, 128>(
         [&](int i, int token) { return tiles[i].bytes + token * parts::kRowBytes; }, live_, partial, thread_);
     ptx::fence_for_async_proxy();
     ptx::named_sync(kAlone + kMe, 128);
@@ -411,7 +474,7 @@ class Warpgroup {
   /// refilled.
   template <int kBegin, int kEnd>
   __device__ __forceinline__ void hand_over_probabilities(HandOver part) {
-    parts::pack_probabilities<Element, kBegin, kEnd>(p_, s_);
+    parts::pack_probabilities<typename Config::Operand, kBegin, kEnd>(p_, s_);
     __syncwarp();
     parts::store_fragment<kBegin, kEnd>(shared_.p, p_, thread_);
     ptx::arrive(shared_.handed_over[part]);
@@ -429,8 +492,9 @@ class Warpgroup {
     const parts::RowPair before = base_;
     base_ = {shared_.row_base[block][fragment_.row], shared_.row_base[block][fragment_.row + 8]};
     const parts::RowPair factor = parts::shrink(before, base_);
-    slack_ = {fmaxf(slack_.low - (base_.low - before.low), 0.0F),
-              fmaxf(slack_.high - (base_.high - before.high), 0.0F)};
+    if constexpr (!kUnits)
+      slack_ = {fmaxf(slack_.low - (base_.low - before.low), 0.0F),
+                fmaxf(slack_.high - (base_.high - before.high), 0.0F)};
     shrink_sum(factor);
     rescale(factor);
   }
@@ -441,7 +505,7 @@ class Warpgroup {
   __device__ __forceinline__ void multiply(int block) {
     if (kBegin == 0) ptx::pin_registers(o_);
     ptx::wgmma_fence();
-    parts::pv<Element, Config::kHalfDim, kBegin, kEnd, Config::kPvColumns>(
+    parts::pv<typename Config::Operand, Config::kHalfDim, kBegin, kEnd, Config::kPvColumns>(
         o_, p_, descriptors_, shared_.kv[block].tiles + kMe * Config::kHalfChunks);
     ptx::wgmma_commit();
   }
@@ -452,6 +516,10 @@ class Warpgroup {
   __device__ __forceinline__ void finish_product(int block) {
     ptx::wgmma_wait<0>();
     ptx::pin_registers(o_);
+    release_half<kMe>(block);
+  }
+  template <int kMe>
+  __device__ __forceinline__ void release_half(int block) {
 #pragma unroll
     for (int i = 0; i < Config::kHalfChunks; ++i) release(block, kMe * Config::kHalfChunks + i);
   }
@@ -463,12 +531,14 @@ class Warpgroup {
   /// By those that read it last: one arrival a warp, once all its lanes are done, or each lane's.
   __device__ __forceinline__ void release(int block, int chunk) {
     if (Config::barrier_of(chunk) != chunk) return;
-    if constexpr (!Config::Loader::kAllReadersArrive) {
+    constexpr bool kAllArrive = Config::Loader::kAllReadersArrive;
+    ptx::Barrier& empty = shared_.state[block].empty[chunk];
+    if constexpr (kAllArrive) ptx::arrive(empty);
+    if constexpr (!kAllArrive || Config::kCluster > 1) {
       __syncwarp();
       if (thread_ % 32 != 0) return;
     }
-    ptx::Barrier& empty = shared_.state[block].empty[chunk];
-    ptx::arrive(empty);
+    if constexpr (!kAllArrive) ptx::arrive(empty);
     if constexpr (Config::kCluster > 1) ptx::arrive_at(ptx::rank_in_cluster() ^ 1, empty);
   }
 
@@ -498,6 +568,7 @@ class Warpgroup {
   Parities parities_;
   int start_token_ = 0;     // of this warpgroup's block
   std::uint64_t live_ = 0;  // which of its tokens count
+  float scale_ = 0;         // of scores in units of tokens, to base 2
   int least_limit_ = 0;     // tokens that the tile's first row attends to
   parts::RowPair base_;     // what is subtracted from scores, base 2
   parts::RowPair slack_;    // how far a score may be above it

@@ -1,0 +1,378 @@
+// Tokens of an fp8_656 cache as fp16, in units of tokens (fp8_units.cuh), for clusters of two: CTAs that hold
+// two tiles of query rows of the same tokens each convert half of a block, and give it to the other
+// ("crossover").
+//
+// A warp has eight tokens of a block and makes them whole half by half of the latent: while one half is
+// converted the other, or the next block's first, is under way. The block after is brought to L2 meanwhile.
+//
+//   a load    16 bytes a lane, of a group of 128 elements of four tokens. Of eight lanes that store at a time
+//   four
+//             have an even token and four the odd one after it, whose 16-byte units lie in the other banks.
+//   RoPE      by cp.async, then divided by the unit: a score is one sum in the token's unit.
+//
+// A pair of values takes two instructions where bf16 takes six. All else that a loading warp does takes as
+// many again, and some 6 clocks an instruction (docs/kernels/sparse_fp8.md): tokens are therefore located for
+// four blocks at once, and tiles announced by halves.
+#pragma once
+
+#include "cuda/parts/fp8_tokens.cuh"
+#include "cuda/parts/fp8_units.cuh"
+#include "cuda/ptx/convert.cuh"
+
+namespace flashlatent::parts {
+
+/// By four warps, of each of which one lane fences, then copies the warp's rows. The pipe takes a block's
+/// columns as RoPE and the left half of the latent, with the units, then the right half; RoPE comes free by
+/// itself. Units of tokens that do not count are negative.
+class Fp8UnitLoader {
+ public:
+  static constexpr bool kUnits = true;
+  static constexpr int kWarps = 4;
+  static constexpr int kThreads = 32 * kWarps;
+  __device__ __forceinline__ static int threads(const CacheArguments&) { return kThreads; }
+  static constexpr int kArrivals = kWarps;
+  static constexpr bool kZeroesDead = true;
+  static constexpr bool kReaderFences = false;
+  static constexpr bool kAllReadersArrive = true;  // all lanes read units
+  static constexpr bool kPairs = false;
+  static constexpr bool kSparesRegisters = true;
+
+  /// Of each warp: what it needs once for some blocks.
+  struct Kept {
+    const std::int32_t *entries, *next_entries;  // of the range that is being located, and the one after it
+    int length, next_length;
+    int next_begin, next_end;  // equal: none is announced that was not looked up
+  };
+  struct Memory {
+    Kept warps[kWarps];
+  };
+
+  __device__ __forceinline__ static void prepare(const CUtensorMap&) {}
+
+  __device__ __forceinline__ Fp8UnitLoader(const CacheArguments& cache, const CUtensorMap&, int thread,
+                                           Memory& memory)
+      : cache_(cache), kept_(memory.warps[thread / 32]) {
+    first_row_ = ptx::rank_in_cluster() * (kTileRows / 2) + thread / 32 * kRows;
+  }
+
+  __device__ __forceinline__ void look_ahead(const BlockRange& range) {
+    keep(kept_.next_entries, range.entries);
+    keep(kept_.next_length, range.length);
+    keep(kept_.next_begin, range.begin);
+    keep(kept_.next_end, range.end);
+    __syncwarp();
+    if (block_ == end_) look_up();
+  }
+
+  template <class Pipe, class Announce>
+  __device__ __forceinline__ void load(Pipe& pipe, const BlockRange& range, Announce announce) {
+    int left = range.end - range.begin;
+    if (left > 0 && !under_way_) {
+      locate();
+      look_up();
+      enter(0);
+      request<0>(bytes_[0]);
+    }
+    announce();
+    pipe.begin_range();
+    if (left > 0) request_rope(pipe);
+#pragma unroll 1
+    for (; left > 0; --left) {
+      load_first_half(pipe);
+      load_second_half(pipe);
+      if (left > 1) {  // It goes to the other buffer: of this one RoPE may not be free.
+        Pipe next = pipe;
+        next.next_block();
+        request_rope(next);
+      }
+      pipe.next_block();
+    }
+  }
+
+ private:
+  static constexpr int kRows = kTileRows / 2 / kWarps;  // of a block, a warp's
+  static constexpr int kLocated = 32 / kRows;           // blocks, a lane a token
+  static constexpr int kLoads = 4;                      // of half the latent
+  static_assert(kRows == 8);
+  using Bytes = uint4[kLoads];
+  // Of the pipe's tiles RoPE's, and the last of each half, whose barriers stand for it.
+  static constexpr int kRope = 0, kLeft = 4, kRight = 8;
+
+  __device__ __forceinline__ static int lane() {
+    int lane;
+    asm("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+  }
+
+  /// to = from, by one lane.
+  template <class T>
+  __device__ __forceinline__ static void keep(T& to, const T& from) {
+    if (lane() == 0) to = from;
+  }
+
+  // Both halves ask for what comes next as soon as their own bytes are there, and not before: ptxas gives all
+  // these loads the same scoreboard, so that who waits for one waits for all. Their values, made to 0 by what
+  // ptxas does not know to be 0, go into addresses.
+
+  template <class Pipe>
+  __device__ __forceinline__ void load_first_half(Pipe& pipe) {
+    tokens_ |= zero_of(bytes_[0]);
+    request<1>(bytes_[1]);
+    // All that needs no tile of the latent, before one is waited for.
+    take_scales();
+    if (is_last()) {
+      locate();
+      look_up();
+    }
+    prefetch_next();
+    finish_rope(pipe);
+    Ratios ratios;
+    take_ratios<0>(ratios);
+    pipe.wait_empty(kLeft);
+    pipe.units()[first_row_ + lane() / 4] = __uint_as_float(unit_);  // by all four lanes of a token
+    convert<0>(pipe, bytes_[0], ratios);
+    publish<kRope, kLeft>(pipe);
+  }
+
+  template <class Pipe>
+  __device__ __forceinline__ void load_second_half(Pipe& pipe) {
+    enter(zero_of(bytes_[1]));
+    request<0>(bytes_[0]);
+    Ratios ratios;
+    take_ratios<1>(ratios);
+    pipe.wait_empty(kRight);
+    convert<1>(pipe, bytes_[1], ratios);
+    publish<kLeft + 1, kRight>(pipe);
+  }
+
+  __device__ __forceinline__ std::uint32_t zero_of(const Bytes& bytes) const {
+    return (bytes[0].x | bytes[1].x | bytes[2].x | bytes[3].x) & static_cast<std::uint32_t>(block_ >> 31) &
+           last_;
+  }
+
+  /// Asks for the entries of the blocks after those located last, if any are announced.
+  __device__ __forceinline__ void look_up() {
+    if (block_ == end_) {
+      __syncwarp();
+      block_ = kept_.next_begin;
+      end_ = kept_.next_end;
+      __syncwarp();
+      keep(kept_.entries, kept_.next_entries);
+      keep(kept_.length, kept_.next_length);
+      keep(kept_.next_end, kept_.next_begin);
+      __syncwarp();
+    }
+    if (block_ < end_) entry_ = entry_of(cache_, {kept_.entries, kept_.length, 0, 0, 0}, token_of_lane());
+  }
+
+  /// The next blocks, up to kLocated of one range, if there are any.
+  __device__ __forceinline__ void locate() {
+    under_way_ = block_ < end_;
+    located_ = reinterpret_cast<std::uint64_t>(kZeros);
+    located_live_ = 0;
+    located_blocks_ = min(end_ - block_, kLocated);
+    if (!under_way_) return;
+    bool counts = false;
+    if (lane() / kRows < located_blocks_) {
+      const TokenPlace place = place_of(cache_, entry_, token_of_lane());
+      counts = place.page >= 0;
+      if (counts) {
+        located_ = reinterpret_cast<std::uint64_t>(static_cast<const std::uint8_t*>(cache_.data) +
+                                                   offset_of(cache_, place, 0));
+      }
+    }
+    located_live_ = __ballot_sync(0xffffffff, counts);
+    block_ += located_blocks_;
+  }
+  __device__ __forceinline__ int token_of_lane() const {
+    return (block_ + lane() / kRows) * kTileRows + first_row_ + lane() % kRows;
+  }
+
+  /// The next block: it is of this that bytes are asked for from now on. `zero` is 0.
+  __device__ __forceinline__ void enter(std::uint32_t zero) {
+    if (is_last()) {
+      tokens_ = located_;
+      live_ = located_live_;
+      blocks_ = located_blocks_;
+      entered_ = 0;
+    } else {
+      ++entered_;
+    }
+    tokens_ |= zero;
+    // A lane a group.
+    next_scale_ =
+        __ldg(reinterpret_cast<const float*>(token(lane() / 4) + fp8_656::kScaleOffset) + lane() % 4);
+  }
+  /// Is it the last of those that have been located together?
+  __device__ __forceinline__ bool is_last() const {
+    return entered_ >= blocks_ - 1;
+  }
+
+  /// The warp's token of that row, of the block entered last.
+  __device__ __forceinline__ const std::uint8_t* token(int row) const {
+    return reinterpret_cast<const std::uint8_t*>(__shfl_sync(0xffffffff, tokens_, entered_ * kRows + row));
+  }
+
+  /// The block after the one entered last, to L2, if it is known.
+  __device__ __forceinline__ void prefetch_next() const {
+    const std::uint64_t token = is_last() ? located_ : tokens_;
+    const int next = is_last() ? 0 : entered_ + 1;
+    if (lane() / kRows != next) return;
+#pragma unroll
+    for (int i = 0; i < fp8_656::kTokenBytes; i += 128) {
+      ptx::prefetch_line_to_l2(reinterpret_cast<const std::uint8_t*>(token) + i);
+    }
+  }
+
+  // A half's i-th load is of its group i / 2 and, a lane, of row i % 2 * 4 + row_of_lane().
+  __device__ __forceinline__ static int row_of_lane() {
+    return lane() / 16 * 2 + lane() / 4 % 2;
+  }
+
+  template <int kHalf>
+  __device__ __forceinline__ void request(Bytes& to) {
+    const int at = (lane() % 4 + lane() / 8 % 2 * 4) * 16;
+    const std::uint8_t* from[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) from[i] = token(i * 4 + row_of_lane()) + at;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      to[i] = ptx::load_16_bytes(from[i % 2] + (kHalf * 2 + i / 2) * fp8_656::kGroup);
+    }
+  }
+
+  template <class Pipe>
+  __device__ __forceinline__ void request_rope(Pipe& pipe) {
+    pipe.wait_empty(kRope);
+    const std::uint8_t* from = token(lane() / 4) + fp8_656::kRopeOffset + lane() % 4 * 32;
+    const std::uint32_t to = rope_place(pipe);
+    ptx::copy_16_bytes(to, from);
+    ptx::copy_16_bytes(to ^ 16, from + 16);
+    ptx::copy_commit();
+  }
+  /// Once it is there it is divided by its units.
+  template <class Pipe>
+  __device__ __forceinline__ void finish_rope(Pipe& pipe) {
+    ptx::copy_wait<0>();
+    const std::uint32_t share = (254 - (unit_ >> 23 & 0xFF)) * 0x00800080U;  // two bf16
+    const std::uint32_t at = rope_place(pipe);
+    const uint4 values[2] = {ptx::load_shared_16_bytes(at), ptx::load_shared_16_bytes(at ^ 16)};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint4& of = values[i];
+      ptx::store_16_bytes(at ^ i << 4, make_uint4(times_bf16(of.x, share), times_bf16(of.y, share),
+                                                  times_bf16(of.z, share), times_bf16(of.w, share)));
+    }
+  }
+  template <class Pipe>
+  __device__ __forceinline__ std::uint32_t rope_place(Pipe& pipe) const {
+    return ptx::shared_address(&pipe.tile(kRope)) + first_row_ * kRowBytes +
+           unit_offset(lane() / 4, lane() % 4 * 2);
+  }
+
+  /// Unit and ratios of the block entered last, whose scales have come.
+  __device__ __forceinline__ void take_scales() {
+    const float scale = next_scale_;
+    float largest = fmaxf(scale, __shfl_xor_sync(0xffffffff, scale, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));
+    const std::uint32_t exponent = unit_exponent(largest);
+    const std::uint32_t dead = ~live_ >> (entered_ * kRows + lane() / 4) << 31;
+    unit_ = exponent << 23 | dead;
+    ratio_ = scale * power_of_two(254 - exponent);
+    exact_ = __all_sync(0xffffffff, (__float_as_uint(scale) & 0x7FFFFF) == 0);
+  }
+
+  /// Of a half's loads.
+  using Ratios = float[kLoads];
+  template <int kHalf>
+  __device__ __forceinline__ void take_ratios(Ratios& ratios) const {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      ratios[i] = __shfl_sync(0xffffffff, ratio_, (i % 2 * 4 + row_of_lane()) * 4 + kHalf * 2 + i / 2);
+    }
+  }
+
+  /// Half the latent into its tiles, which are free.
+  template <int kHalf, class Pipe>
+  __device__ __forceinline__ void convert(Pipe& pipe, const Bytes& bytes, const Ratios& ratios) {
+    const std::uint32_t tiles = ptx::shared_address(&pipe.tile(kHalf == 0 ? kRope + 1 : kLeft + 1)) +
+                                lane() / 8 % 2 * sizeof(Tile) + first_row_ * kRowBytes +
+                                unit_offset(row_of_lane(), lane() % 4 * 2);
+    auto store = [&](int i, int unit, uint2 low, uint2 high) {
+      // Four rows on, units swap places with those four on.
+      ptx::store_16_bytes(
+          (tiles ^ (i % 2 << 6 | unit << 4)) + i / 2 * 2 * sizeof(Tile) + i % 2 * 4 * kRowBytes,
+          make_uint4(low.x, low.y, high.x, high.y));
+    };
+    if (exact_) [[likely]] {
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        const std::uint32_t ratio = pack<__half>(ratios[i], ratios[i]);
+        auto scaled = [&](std::uint32_t values) {
+          const ptx::HalfPairs pairs = ptx::widen_e4m3(values);
+          return make_uint2(times(pairs.low, ratio), times(pairs.high, ratio));
+        };
+        store(i, 0, scaled(bytes[i].x), scaled(bytes[i].y));
+        const uint2 last = scaled(bytes[i].w);
+        store(i, 1, scaled(bytes[i].z), last);
+        last_ = last.y;
+      }
+    } else {
+      // As code that works in bf16 rounds: fp16 has room for all of its 8 bits.
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        auto scaled = [&](std::uint32_t values) {
+          const uint2 rounded = dequantize(values, ratios[i]);
+          const float2 low = unpack<__nv_bfloat16>(rounded.x), high = unpack<__nv_bfloat16>(rounded.y);
+          return make_uint2(pack<__half>(low.x, low.y), pack<__half>(high.x, high.y));
+        };
+        store(i, 0, scaled(bytes[i].x), scaled(bytes[i].y));
+        const uint2 last = scaled(bytes[i].w);
+        store(i, 1, scaled(bytes[i].z), last);
+        last_ = last.y;
+      }
+    }
+  }
+
+  /// This warp's rows of these tiles are written, and before the left half its tokens' units.
+  template <int kFirst, int kLast, class Pipe>
+  __device__ __forceinline__ void publish(Pipe& pipe) {
+    __syncwarp();
+    if (!ptx::elect_one()) return;
+    ptx::fence_for_async_proxy();
+    // What the other's same warp gives.
+    constexpr std::uint32_t kBytes = kRows * kRowBytes, kUnitBytes = kRows * sizeof(float);
+    constexpr bool kWithUnits = kLast == kLeft;
+    ptx::Barrier& full = pipe.full(kLast);
+    ptx::arrive_expecting(full, (kLast - kFirst + 1) * kBytes + (kWithUnits ? kUnitBytes : 0));
+    const std::uint32_t other = ptx::rank_in_cluster() ^ 1;
+#pragma unroll
+    for (int i = kFirst; i <= kLast; ++i) {
+      ptx::copy_to_cta(other, pipe.tile(i).bytes + first_row_ * kRowBytes, kBytes, full);
+    }
+    if constexpr (kWithUnits) ptx::copy_to_cta(other, pipe.units() + first_row_, kUnitBytes, full);
+  }
+
+  const CacheArguments& cache_;
+  Kept& kept_;
+  int first_row_;  // of a block's, this warp's
+
+  int block_ = 0, end_ = 0;    // what is left to locate of the range of kept_.entries
+  bool under_way_ = false;     // are there blocks located last, not yet converted?
+  int entry_ = 0;              // of this lane's token in the blocks after them
+  std::uint64_t located_ = 0;  // of the blocks located last, this lane's token
+  std::uint32_t located_live_ = 0;
+  int located_blocks_ = 0;
+  std::uint64_t tokens_ = 0;  // the same of those among which is the block entered last
+  std::uint32_t live_ = 0;    // which of them count
+  int blocks_ = 0, entered_ = 0;
+
+  Bytes bytes_[2];          // of either half
+  std::uint32_t last_ = 0;  // converted
+  float next_scale_ = 0;    // of the block entered last, a quad a token and a lane a group
+  float ratio_ = 0;         // of the one that is converted
+  std::uint32_t unit_ = 0;  // its token's, as it is published
+  bool exact_ = true;       // are all of the warp's ratios powers of two?
+};
+
+}  // namespace flashlatent::parts

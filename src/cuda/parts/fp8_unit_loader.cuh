@@ -33,7 +33,7 @@ class Fp8UnitLoader {
   static constexpr int kArrivals = kWarps;
   static constexpr bool kZeroesDead = true;
   static constexpr bool kReaderFences = false;
-  static constexpr bool kAllReadersArrive = true;  // all lanes read units
+  static constexpr bool kAllReadersArrive = true;  // all lanes read units, and give them back with RoPE
   static constexpr bool kPairs = false;
   static constexpr bool kSparesRegisters = true;
 
@@ -129,7 +129,6 @@ class Fp8UnitLoader {
     Ratios ratios;
     take_ratios<0>(ratios);
     pipe.wait_empty(kLeft);
-    pipe.units()[first_row_ + lane() / 4] = __uint_as_float(unit_);  // by all four lanes of a token
     convert<0>(pipe, bytes_[0], ratios);
     publish<kRope, kLeft>(pipe);
   }
@@ -250,9 +249,10 @@ class Fp8UnitLoader {
     ptx::copy_16_bytes(to ^ 16, from + 16);
     ptx::copy_commit();
   }
-  /// Once it is there it is divided by its units.
+  /// Once it is there it is divided by its units; these have come free with its tile.
   template <class Pipe>
   __device__ __forceinline__ void finish_rope(Pipe& pipe) {
+    pipe.units()[first_row_ + lane() / 4] = __uint_as_float(unit_);  // by all four lanes of a token
     ptx::copy_wait<0>();
     const std::uint32_t share = (254 - (unit_ >> 23 & 0xFF)) * 0x00800080U;  // two bf16
     const std::uint32_t at = rope_place(pipe);

@@ -287,6 +287,7 @@ class Warpgroup {
     const parts::RowPair factor = take_maximum<0>(work);
     shrink_sum(factor);
     take_exponentials<0, 0, 4>();
+    if constexpr (kUnits) release_rope<0>();
     hand_over_base<0>();
     hand_over_probabilities<0, 4>(kEven);
     rescale(factor);
@@ -329,6 +330,7 @@ class Warpgroup {
     rescale(factor);
     multiply<1, 0, 2>(1);
     take_exponentials<1, 2, 4>();
+    if constexpr (kUnits) release_rope<1>();
     hand_over_probabilities<2, 4>(kOddSecond);
     multiply<1, 2, 4>(1);
     finish_product<1>(1);
@@ -378,6 +380,11 @@ class Warpgroup {
     ptx::wgmma_wait<0>();
     ptx::pin_registers(s_);
     parities_.next(kBlock);
+    if constexpr (!kUnits) release_rope<kMe>();
+  }
+  /// With the block's units, where there are any.
+  template <int kMe>
+  __device__ __forceinline__ void release_rope() {
 #pragma unroll
     for (int chunk = Config::kVChunks; chunk < Config::kQkChunks; ++chunk) release(kMe, chunk);
   }

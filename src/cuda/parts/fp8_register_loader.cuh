@@ -66,6 +66,7 @@ class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false> {
  public:
   using Base::kThreads;
   static constexpr bool kSparesRegisters = true;
+  static constexpr bool kOneLoop = true;
   using FirstBlock = Fp8FirstBlock<kCluster>;
   struct Memory {
     typename Base::Kept warps[kThreads / 32];

@@ -36,6 +36,7 @@ class Fp8UnitLoader {
   static constexpr bool kAllReadersArrive = true;  // all lanes read units, and give them back with RoPE
   static constexpr bool kPairs = false;
   static constexpr bool kSparesRegisters = true;
+  static constexpr bool kOneLoop = true;
 
   /// Of each warp: what it needs once for some blocks.
   struct Kept {

@@ -26,6 +26,9 @@
 //                               pipe.units() gets; halves of V share barriers
 //   kWholeBlocks                a block is filled, and given back, as one
 //   kSparesRegisters            whether registers are short: what is not used a block is kept in memory
+//   kOneLoop                    (if they are) whether a part that is one item goes through the loop over
+//   segments,
+//                               too: a second copy of load() would spill
 //   Memory                      what it keeps in shared memory
 //   look_ahead(range)           announces the range that load() gets next; does not wait for memory
 //   load(pipe, range, announce) loads it; calls `announce` once on the way, for the one after
@@ -85,12 +88,11 @@ template <int kTeam = 1, bool kLooksAhead = true, class Loader, class Pipe, clas
 __device__ __forceinline__ void load_segments(const DecodeArguments& args, Loader loader, Pipe pipe,
                                               const PartPlace<kTeam>& place, SetUp set_up, Tell tell) {
   // Where the walk is in memory it takes 2 us; in registers too little for code of its own.
-  // Of a loader of units a second copy would spill.
-  constexpr bool kOneLoop = requires {
-    Loader::kUnits;
-  };
-  if constexpr (kTeam == 1 && Loader::kSparesRegisters && !kOneLoop) {
-    if (load_one_item(args, loader, pipe, place, set_up, tell)) return;
+  constexpr bool kFindsOneItem = kTeam == 1 && Loader::kSparesRegisters;
+  if constexpr (kFindsOneItem) {
+    if constexpr (!Loader::kOneLoop) {
+      if (load_one_item(args, loader, pipe, place, set_up, tell)) return;
+    }
   }
   Segments<kTeam, kLooksAhead> segments(args, place);
   schedule::Segment segment, next;
@@ -100,7 +102,9 @@ __device__ __forceinline__ void load_segments(const DecodeArguments& args, Loade
     keep_in_memory(next);
   }
   bool is_only = false;
-  if constexpr (kOneLoop) is_only = find_one_item(args, place, segment);
+  if constexpr (kFindsOneItem) {
+    if constexpr (Loader::kOneLoop) is_only = find_one_item(args, place, segment);
+  }
   bool more = is_only || segments.next(segment);
   if (more) loader.look_ahead(block_range(args.cache, segment, segments.tile_of(segment)));
   set_up();

@@ -10,9 +10,9 @@ namespace flashlatent::seesaw {
 enum class Parts { kSegments, kEven, kByLength };
 
 /// kCluster_ = 2: two CTAs that hold the two tiles of 128 query rows take the same KV blocks from an fp8_656
-/// cache, each loading half of each tile's tokens for both.
-/// kTeam_ > 1: so many CTAs of a cluster share a row tile's blocks, and merge what they have (team.cuh).
-/// kParts_: what a part is. Shares come from an fp8_656 cache by clusters of two, or by boxes.
+/// cache, each loading half of each tile's tokens for both; in units of tokens, but for shares of one
+/// request. kTeam_ > 1: so many CTAs of a cluster share a row tile's blocks, and merge what they have
+/// (team.cuh). kParts_: what a part is. Shares come from an fp8_656 cache by clusters of two, or by boxes.
 /// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh). Where that has a launch of its own they
 /// are faster without: 0.3 to 0.5 us.
 template <class Element_, int kQkDim_, int kVDim_, int kCluster_, class Loader_, int kTeam_ = 1,
@@ -45,6 +45,8 @@ struct Config {
   static constexpr int kComputeThreads = 256;  // two warpgroups
   static constexpr int kLoaderThreads = Loader::kThreads <= 128 ? 128 : 256;
   static constexpr int kThreads = kComputeThreads + kLoaderThreads;
+  // With 88 a loader of units spills nothing in its loop; with 200 for those that compute ptxas would
+  // serialise their products.
   static constexpr int kLoaderRegisters = kUnits ? 88 : kLoaderThreads == 128 ? 56 : 48;
   static constexpr int kComputeRegisters = kUnits || kLoaderThreads > 128 ? 208 : 224;
 

@@ -18,7 +18,6 @@ template <class Config>
 class Loader {
  public:
   static constexpr bool kSparesRegisters = true;
-  static constexpr bool kOneLoop = false;
   static constexpr int kThreads = 128;
 
   __device__ __forceinline__ Loader(const parts::CacheArguments& cache, SharedMemory<Config>& shared,

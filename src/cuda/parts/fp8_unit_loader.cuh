@@ -5,9 +5,9 @@
 // A warp has eight tokens of a block and makes them whole half by half of the latent: while one half is
 // converted the other, or the next block's first, is under way. The block after is brought to L2 meanwhile.
 //
-//   a load    16 bytes a lane, of a group of 128 elements of four tokens. Of eight lanes that store at a time
-//   four
-//             have an even token and four the odd one after it, whose 16-byte units lie in the other banks.
+//   a load    16 bytes a lane, of a group of 128 elements of four tokens. Of eight lanes that store at a
+//             time four have an even token and four the odd one after it, whose 16-byte units lie in the
+//             other banks.
 //   RoPE      by cp.async, then divided by the unit: a score is one sum in the token's unit.
 //
 // A pair of values takes two instructions where bf16 takes six. All else that a loading warp does takes as
@@ -305,37 +305,32 @@ class Fp8UnitLoader {
           (tiles ^ (i % 2 << 6 | unit << 4)) + i / 2 * 2 * sizeof(Tile) + i % 2 * 4 * kRowBytes,
           make_uint4(low.x, low.y, high.x, high.y));
     };
-    if (exact_) [[likely]] {
+    auto store_all = [&](auto scaled) {  // scaled(): four values times a ratio
 #pragma unroll
       for (int i = 0; i < kLoads; ++i) {
-        const std::uint32_t ratio = pack<__half>(ratios[i], ratios[i]);
-        auto scaled = [&](std::uint32_t values) {
-          const ptx::HalfPairs pairs = ptx::widen_e4m3(values);
-          return make_uint2(times(pairs.low, ratio), times(pairs.high, ratio));
-        };
-        store(i, 0, scaled(bytes[i].x), scaled(bytes[i].y));
-        const uint2 last = scaled(bytes[i].w);
-        store(i, 1, scaled(bytes[i].z), last);
+        store(i, 0, scaled(bytes[i].x, ratios[i]), scaled(bytes[i].y, ratios[i]));
+        const uint2 last = scaled(bytes[i].w, ratios[i]);
+        store(i, 1, scaled(bytes[i].z, ratios[i]), last);
         last_ = last.y;
       }
+    };
+    if (exact_) [[likely]] {
+      store_all([](std::uint32_t values, float ratio) {
+        const ptx::HalfPairs pairs = ptx::widen_e4m3(values);
+        const std::uint32_t two = pack<__half>(ratio, ratio);
+        return make_uint2(times(pairs.low, two), times(pairs.high, two));
+      });
     } else {
       // As code that works in bf16 rounds: fp16 has room for all of its 8 bits.
-#pragma unroll
-      for (int i = 0; i < kLoads; ++i) {
-        auto scaled = [&](std::uint32_t values) {
-          const uint2 rounded = dequantize(values, ratios[i]);
-          const float2 low = unpack<__nv_bfloat16>(rounded.x), high = unpack<__nv_bfloat16>(rounded.y);
-          return make_uint2(pack<__half>(low.x, low.y), pack<__half>(high.x, high.y));
-        };
-        store(i, 0, scaled(bytes[i].x), scaled(bytes[i].y));
-        const uint2 last = scaled(bytes[i].w);
-        store(i, 1, scaled(bytes[i].z), last);
-        last_ = last.y;
-      }
+      store_all([](std::uint32_t values, float ratio) {
+        const uint2 rounded = dequantize(values, ratio);
+        const float2 low = unpack<__nv_bfloat16>(rounded.x), high = unpack<__nv_bfloat16>(rounded.y);
+        return make_uint2(pack<__half>(low.x, low.y), pack<__half>(high.x, high.y));
+      });
     }
   }
 
-  /// This warp's rows of these tiles are written, and before the left half its tokens' units.
+  /// This warp's rows of these tiles are written, and with the left half its tokens' units.
   template <int kFirst, int kLast, class Pipe>
   __device__ __forceinline__ void publish(Pipe& pipe) {
     __syncwarp();

@@ -26,9 +26,9 @@
 //                               pipe.units() gets; halves of V share barriers
 //   kWholeBlocks                a block is filled, and given back, as one
 //   kSparesRegisters            whether registers are short: what is not used a block is kept in memory
-//   kOneLoop                    (if they are) whether a part that is one item goes through the loop over
-//   segments,
-//                               too: a second copy of load() would spill
+//   kOneLoop                    (if there is one) a part that is one item goes through the loop over
+//   segments:
+//                               a second copy of load() would spill
 //   Memory                      what it keeps in shared memory
 //   look_ahead(range)           announces the range that load() gets next; does not wait for memory
 //   load(pipe, range, announce) loads it; calls `announce` once on the way, for the one after
@@ -43,6 +43,11 @@ namespace flashlatent::parts {
 /// Arrivals by which a warpgroup gives a tile back: of all lanes, or of one a warp.
 template <class Loader>
 inline constexpr int kReleases = Loader::kAllReadersArrive ? 128 : 4;
+
+template <class Loader>
+inline constexpr bool kHasOneLoop = requires {
+  requires Loader::kOneLoop;
+};
 
 /// A variable for which no register is kept while it is not used.
 template <class T>
@@ -88,11 +93,8 @@ template <int kTeam = 1, bool kLooksAhead = true, class Loader, class Pipe, clas
 __device__ __forceinline__ void load_segments(const DecodeArguments& args, Loader loader, Pipe pipe,
                                               const PartPlace<kTeam>& place, SetUp set_up, Tell tell) {
   // Where the walk is in memory it takes 2 us; in registers too little for code of its own.
-  constexpr bool kFindsOneItem = kTeam == 1 && Loader::kSparesRegisters;
-  if constexpr (kFindsOneItem) {
-    if constexpr (!Loader::kOneLoop) {
-      if (load_one_item(args, loader, pipe, place, set_up, tell)) return;
-    }
+  if constexpr (kTeam == 1 && Loader::kSparesRegisters && !kHasOneLoop<Loader>) {
+    if (load_one_item(args, loader, pipe, place, set_up, tell)) return;
   }
   Segments<kTeam, kLooksAhead> segments(args, place);
   schedule::Segment segment, next;
@@ -101,17 +103,25 @@ __device__ __forceinline__ void load_segments(const DecodeArguments& args, Loade
     keep_in_memory(segment);
     keep_in_memory(next);
   }
+  bool more = false;
   bool is_only = false;
-  if constexpr (kFindsOneItem) {
-    if constexpr (Loader::kOneLoop) is_only = find_one_item(args, place, segment);
+  if constexpr (kHasOneLoop<Loader>) {
+    is_only = find_one_item(args, place, segment);
+    more = is_only || segments.next(segment);
+  } else {
+    more = segments.next(segment);
   }
-  bool more = is_only || segments.next(segment);
   if (more) loader.look_ahead(block_range(args.cache, segment, segments.tile_of(segment)));
   set_up();
   for (; more; segment = next) {
     tell(Work{segment, segments.tile_of(segment)});
     loader.load(pipe, block_range(args.cache, segment, segments.tile_of(segment)), [&] {
-      more = !is_only && segments.next(next);
+      // Where there is nothing to ask, `is_only` in this closure alone makes other code of it.
+      if constexpr (kHasOneLoop<Loader>) {
+        more = !is_only && segments.next(next);
+      } else {
+        more = segments.next(next);
+      }
       if (more) loader.look_ahead(block_range(args.cache, next, segments.tile_of(next)));
     });
   }

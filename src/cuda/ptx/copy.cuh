@@ -195,10 +195,6 @@ __device__ __forceinline__ void store_16_bytes(std::uint32_t shared, uint4 value
                : "memory");
 }
 
-__device__ __forceinline__ void store_4_bytes(std::uint32_t shared, std::uint32_t value) {
-  asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared), "r"(value) : "memory");
-}
-
 __device__ __forceinline__ uint4 load_shared_16_bytes(std::uint32_t shared) {
   uint4 value;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"

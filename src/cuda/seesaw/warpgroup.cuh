@@ -173,7 +173,7 @@ class Warpgroup {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = fragment_.row + 8 * half;
-      const float sum = kUnits && work.blocks() == 0 ? 0.0F : row_sum[0][row] + row_sum[1][row];
+      const float sum = row_sum[0][row] + row_sum[1][row];
       const parts::RowScale scale = parts::finish_row(half ? base_.high : base_.low, sum);
       const parts::PackedRow<Element, Config::kHalfDim / 2> packed(o_, half, parts::quad_bound(o_, half));
       if (fragment_.column == 0 && row < work.tile.rows) {

@@ -27,8 +27,7 @@
 //   kWholeBlocks                a block is filled, and given back, as one
 //   kSparesRegisters            whether registers are short: what is not used a block is kept in memory
 //   kOneLoop                    (if there is one) a part that is one item goes through the loop over
-//   segments:
-//                               a second copy of load() would spill
+//                               segments: a second copy of load() would spill
 //   Memory                      what it keeps in shared memory
 //   look_ahead(range)           announces the range that load() gets next; does not wait for memory
 //   load(pipe, range, announce) loads it; calls `announce` once on the way, for the one after

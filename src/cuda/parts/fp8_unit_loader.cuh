@@ -21,7 +21,8 @@
 
 namespace flashlatent::parts {
 
-/// By four warps, of each of which one lane fences, then copies the warp's rows. The pipe takes a block's
+/// By four warps, of each of which one lane fences, then copies the warp's rows; all lanes arrive, without which
+/// racecheck sees no order between the units that they write and who reads them. The pipe takes a block's
 /// columns as RoPE and the left half of the latent, with the units, then the right half; RoPE comes free by
 /// itself. Units of tokens that do not count are negative.
 class Fp8UnitLoader {
@@ -30,7 +31,7 @@ class Fp8UnitLoader {
   static constexpr int kWarps = 4;
   static constexpr int kThreads = 32 * kWarps;
   __device__ __forceinline__ static int threads(const CacheArguments&) { return kThreads; }
-  static constexpr int kArrivals = kWarps;
+  static constexpr int kArrivals = kThreads;
   static constexpr bool kZeroesDead = true;
   static constexpr bool kReaderFences = false;
   static constexpr bool kAllReadersArrive = true;  // all lanes read units, and give them back with RoPE
@@ -333,13 +334,16 @@ class Fp8UnitLoader {
   /// This warp's rows of these tiles are written, and with the left half its tokens' units.
   template <int kFirst, int kLast, class Pipe>
   __device__ __forceinline__ void publish(Pipe& pipe) {
+    ptx::Barrier& full = pipe.full(kLast);
     __syncwarp();
-    if (!ptx::elect_one()) return;
+    if (!ptx::elect_one()) {
+      ptx::arrive(full);
+      return;
+    }
     ptx::fence_for_async_proxy();
     // What the other's same warp gives.
     constexpr std::uint32_t kBytes = kRows * kRowBytes, kUnitBytes = kRows * sizeof(float);
     constexpr bool kWithUnits = kLast == kLeft;
-    ptx::Barrier& full = pipe.full(kLast);
     ptx::arrive_expecting(full, (kLast - kFirst + 1) * kBytes + (kWithUnits ? kUnitBytes : 0));
     const std::uint32_t other = ptx::rank_in_cluster() ^ 1;
 #pragma unroll

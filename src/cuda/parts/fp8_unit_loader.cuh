@@ -38,6 +38,7 @@ class Fp8UnitLoader {
   static constexpr bool kPairs = false;
   static constexpr bool kSparesRegisters = true;
   static constexpr bool kOneLoop = true;
+  static constexpr int kRows = kTileRows / 2 / kWarps;  // of a block, a warp's
 
   /// Of each warp: what it needs once for some blocks.
   struct Kept {
@@ -46,6 +47,7 @@ class Fp8UnitLoader {
     int next_begin, next_end;  // equal: none is announced that was not looked up
   };
   struct Memory {
+    alignas(16) float4 scales[kWarps][kRows];  // of the block entered last
     Kept warps[kWarps];
   };
 
@@ -53,7 +55,9 @@ class Fp8UnitLoader {
 
   __device__ __forceinline__ Fp8UnitLoader(const CacheArguments& cache, const CUtensorMap&, int thread,
                                            Memory& memory)
-      : cache_(cache), kept_(memory.warps[thread / 32]) {
+      : cache_(cache),
+        kept_(memory.warps[thread / 32]),
+        scales_(ptx::shared_address(memory.scales[thread / 32])) {
     first_row_ = ptx::rank_in_cluster() * (kTileRows / 2) + thread / 32 * kRows;
   }
 
@@ -77,22 +81,15 @@ class Fp8UnitLoader {
     }
     announce();
     pipe.begin_range();
-    if (left > 0) request_rope(pipe);
 #pragma unroll 1
     for (; left > 0; --left) {
       load_first_half(pipe);
       load_second_half(pipe);
-      if (left > 1) {  // It goes to the other buffer: of this one RoPE may not be free.
-        Pipe next = pipe;
-        next.next_block();
-        request_rope(next);
-      }
       pipe.next_block();
     }
   }
 
  private:
-  static constexpr int kRows = kTileRows / 2 / kWarps;  // of a block, a warp's
   static constexpr int kLocated = 32 / kRows;           // blocks, a lane a token
   static constexpr int kLoads = 4;                      // of half the latent
   static_assert(kRows == 8);
@@ -100,8 +97,8 @@ class Fp8UnitLoader {
   // Of the pipe's tiles RoPE's, and the last of each half, whose barriers stand for it.
   static constexpr int kRope = 0, kLeft = 4, kRight = 8;
 
-  __device__ __forceinline__ static int lane() {
-    int lane;
+  __device__ __forceinline__ static unsigned lane() {
+    unsigned lane;
     asm("mov.u32 %0, %%laneid;" : "=r"(lane));
     return lane;
   }
@@ -118,20 +115,21 @@ class Fp8UnitLoader {
 
   template <class Pipe>
   __device__ __forceinline__ void load_first_half(Pipe& pipe) {
-    tokens_ |= zero_of(bytes_[0]);
+    const std::uint32_t zero = zero_of(bytes_[0]);
+    for (std::uint64_t& row : rows_) row |= zero;
     request<1>(bytes_[1]);
     // All that needs no tile of the latent, before one is waited for.
-    take_scales();
+    request_rope(pipe);
+    Ratios ratios;
+    take_scales(pipe, ratios);
     if (is_last()) {
       locate();
       look_up();
     }
     prefetch_next();
-    finish_rope(pipe);
-    Ratios ratios;
-    take_ratios<0>(ratios);
     pipe.wait_empty(kLeft);
     convert<0>(pipe, bytes_[0], ratios);
+    finish_rope(pipe);
     publish<kRope, kLeft>(pipe);
   }
 
@@ -139,10 +137,8 @@ class Fp8UnitLoader {
   __device__ __forceinline__ void load_second_half(Pipe& pipe) {
     enter(zero_of(bytes_[1]));
     request<0>(bytes_[0]);
-    Ratios ratios;
-    take_ratios<1>(ratios);
     pipe.wait_empty(kRight);
-    convert<1>(pipe, bytes_[1], ratios);
+    convert<1>(pipe, bytes_[1], right_ratios_);
     publish<kLeft + 1, kRight>(pipe);
   }
 
@@ -200,18 +196,19 @@ class Fp8UnitLoader {
       ++entered_;
     }
     tokens_ |= zero;
-    // A lane a group.
-    next_scale_ =
-        __ldg(reinterpret_cast<const float*>(token(lane() / 4) + fp8_656::kScaleOffset) + lane() % 4);
+    if (lane() / kRows == entered_) {
+      ptx::copy_16_bytes(scales_ + lane() % kRows * sizeof(float4),
+                         reinterpret_cast<const std::uint8_t*>(tokens_) + fp8_656::kScaleOffset);
+    }
+    ptx::copy_commit();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      rows_[i] = __shfl_sync(0xffffffff, tokens_, entered_ * kRows + i * 4 + row_of_lane());
+    }
   }
   /// Is it the last of those that have been located together?
   __device__ __forceinline__ bool is_last() const {
     return entered_ >= blocks_ - 1;
-  }
-
-  /// The warp's token of that row, of the block entered last.
-  __device__ __forceinline__ const std::uint8_t* token(int row) const {
-    return reinterpret_cast<const std::uint8_t*>(__shfl_sync(0xffffffff, tokens_, entered_ * kRows + row));
   }
 
   /// The block after the one entered last, to L2, if it is known.
@@ -225,73 +222,84 @@ class Fp8UnitLoader {
     }
   }
 
-  // A half's i-th load is of its group i / 2 and, a lane, of row i % 2 * 4 + row_of_lane().
-  __device__ __forceinline__ static int row_of_lane() {
+  // A lane has two rows, row_of_lane() and the fourth after it. A half's i-th load is of row i % 2 of them and
+  // of the half's group i / 2.
+  __device__ __forceinline__ static unsigned row_of_lane() {
     return lane() / 16 * 2 + lane() / 4 % 2;
   }
 
   template <int kHalf>
   __device__ __forceinline__ void request(Bytes& to) {
-    const int at = (lane() % 4 + lane() / 8 % 2 * 4) * 16;
-    const std::uint8_t* from[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) from[i] = token(i * 4 + row_of_lane()) + at;
+    const unsigned at = (lane() % 4 + lane() / 8 % 2 * 4) * 16;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      to[i] = ptx::load_16_bytes(from[i % 2] + (kHalf * 2 + i / 2) * fp8_656::kGroup);
+      to[i] = ptx::load_16_bytes(reinterpret_cast<const std::uint8_t*>(rows_[i % 2]) + at +
+                                 (kHalf * 2 + i / 2) * fp8_656::kGroup);
     }
   }
 
+  /// Sixteen bytes a lane and row.
   template <class Pipe>
   __device__ __forceinline__ void request_rope(Pipe& pipe) {
     pipe.wait_empty(kRope);
-    const std::uint8_t* from = token(lane() / 4) + fp8_656::kRopeOffset + lane() % 4 * 32;
-    const std::uint32_t to = rope_place(pipe);
-    ptx::copy_16_bytes(to, from);
-    ptx::copy_16_bytes(to ^ 16, from + 16);
-    ptx::copy_commit();
-  }
-  /// Once it is there it is divided by its units; these have come free with its tile.
-  template <class Pipe>
-  __device__ __forceinline__ void finish_rope(Pipe& pipe) {
-    pipe.units()[first_row_ + lane() / 4] = __uint_as_float(unit_);  // by all four lanes of a token
-    ptx::copy_wait<0>();
-    const std::uint32_t share = (254 - (unit_ >> 23 & 0xFF)) * 0x00800080U;  // two bf16
-    const std::uint32_t at = rope_place(pipe);
-    const uint4 values[2] = {ptx::load_shared_16_bytes(at), ptx::load_shared_16_bytes(at ^ 16)};
+    const unsigned at = fp8_656::kRopeOffset + rope_unit() * 16;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const uint4& of = values[i];
-      ptx::store_16_bytes(at ^ i << 4, make_uint4(times_bf16(of.x, share), times_bf16(of.y, share),
-                                                  times_bf16(of.z, share), times_bf16(of.w, share)));
+      ptx::copy_16_bytes(rope_place(pipe, i), reinterpret_cast<const std::uint8_t*>(rows_[i]) + at);
+    }
+    ptx::copy_commit();
+  }
+  /// Once it is there it is divided by its units.
+  template <class Pipe>
+  __device__ __forceinline__ void finish_rope(Pipe& pipe) {
+    ptx::copy_wait<0>();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const std::uint32_t at = rope_place(pipe, i);
+      const uint4 of = ptx::load_shared_16_bytes(at);
+      ptx::store_16_bytes(at, make_uint4(times_bf16(of.x, shares_[i]), times_bf16(of.y, shares_[i]),
+                                         times_bf16(of.z, shares_[i]), times_bf16(of.w, shares_[i])));
     }
   }
-  template <class Pipe>
-  __device__ __forceinline__ std::uint32_t rope_place(Pipe& pipe) const {
-    return ptx::shared_address(&pipe.tile(kRope)) + first_row_ * kRowBytes +
-           unit_offset(lane() / 4, lane() % 4 * 2);
+  __device__ __forceinline__ static unsigned rope_unit() {
+    return lane() % 4 * 2 + lane() / 8 % 2;
   }
-
-  /// Unit and ratios of the block entered last, whose scales have come.
-  __device__ __forceinline__ void take_scales() {
-    const float scale = next_scale_;
-    float largest = fmaxf(scale, __shfl_xor_sync(0xffffffff, scale, 1));
-    largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));
-    const std::uint32_t exponent = unit_exponent(largest);
-    const std::uint32_t dead = ~live_ >> (entered_ * kRows + lane() / 4) << 31;
-    unit_ = exponent << 23 | dead;
-    ratio_ = scale * power_of_two(254 - exponent);
-    exact_ = __all_sync(0xffffffff, (__float_as_uint(scale) & 0x7FFFFF) == 0);
+  template <class Pipe>
+  __device__ __forceinline__ std::uint32_t rope_place(Pipe& pipe, int i) const {
+    const std::uint32_t first = ptx::shared_address(&pipe.tile(kRope)) + first_row_ * kRowBytes +
+                                unit_offset(row_of_lane(), rope_unit());
+    return (first ^ i << 6) + i * 4 * kRowBytes;  // four rows on, units swap places with those four on
   }
 
   /// Of a half's loads.
   using Ratios = float[kLoads];
-  template <int kHalf>
-  __device__ __forceinline__ void take_ratios(Ratios& ratios) const {
+  /// Units and ratios of the block entered last, whose scales have been asked for before RoPE. Units are free
+  /// with RoPE's tile.
+  template <class Pipe>
+  __device__ __forceinline__ void take_scales(Pipe& pipe, Ratios& left) {
+    ptx::copy_wait<1>();
+    __syncwarp();
+    bool exact = true;
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      ratios[i] = __shfl_sync(0xffffffff, ratio_, (i % 2 * 4 + row_of_lane()) * 4 + kHalf * 2 + i / 2);
+    for (int i = 0; i < 2; ++i) {
+      const unsigned row = row_of_lane() + i * 4;
+      const uint4 bits = ptx::load_shared_16_bytes(scales_ + row * sizeof(float4));
+      const float scales[4] = {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
+                               __uint_as_float(bits.w)};
+      const std::uint32_t exponent =
+          unit_exponent(fmaxf(fmaxf(scales[0], scales[1]), fmaxf(scales[2], scales[3])));
+      const std::uint32_t dead = ~live_ >> (entered_ * kRows + row) << 31;
+      pipe.units()[first_row_ + row] = __uint_as_float(exponent << 23 | dead);  // by all lanes of a row
+      shares_[i] = (254 - exponent) * 0x00800080U;                              // two bf16
+      const float inverse = power_of_two(254 - exponent);
+#pragma unroll
+      for (int group = 0; group < 2; ++group) {
+        left[group * 2 + i] = scales[group] * inverse;
+        right_ratios_[group * 2 + i] = scales[2 + group] * inverse;
+      }
+      exact = exact && ((bits.x | bits.y | bits.z | bits.w) & 0x7FFFFF) == 0;
     }
+    exact_ = __all_sync(0xffffffff, exact);
   }
 
   /// Half the latent into its tiles, which are free.
@@ -355,7 +363,8 @@ class Fp8UnitLoader {
 
   const CacheArguments& cache_;
   Kept& kept_;
-  int first_row_;  // of a block's, this warp's
+  std::uint32_t scales_;  // where they come to, in shared memory
+  int first_row_;         // of a block's, this warp's
 
   int block_ = 0, end_ = 0;    // what is left to locate of the range of kept_.entries
   bool under_way_ = false;     // are there blocks located last, not yet converted?
@@ -369,9 +378,10 @@ class Fp8UnitLoader {
 
   Bytes bytes_[2];          // of either half
   std::uint32_t last_ = 0;  // converted
-  float next_scale_ = 0;    // of the block entered last, a quad a token and a lane a group
-  float ratio_ = 0;         // of the one that is converted
-  std::uint32_t unit_ = 0;  // its token's, as it is published
+  std::uint64_t rows_[2] = {};  // this lane's, of the block entered last
+  // Of the block that is converted:
+  std::uint32_t shares_[2] = {};  // what RoPE of either row is multiplied by
+  Ratios right_ratios_ = {};
   bool exact_ = true;       // are all of the warp's ratios powers of two?
 };
 

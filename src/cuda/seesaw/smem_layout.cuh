@@ -19,6 +19,10 @@ struct QueryMax {
   std::uint32_t of_warp[8];  // that compute (query_units.cuh)
 };
 struct NoQueryMax {};
+struct RowSums {
+  float of[2][2][64];  // of each warpgroup, at the end; segments take turns
+};
+struct NoRowSums {};  // they go where row_base is (warpgroup.cuh)
 
 template <class Config>
 struct alignas(1024) SharedMemory {
@@ -26,8 +30,8 @@ struct alignas(1024) SharedMemory {
   typename Config::Buffer kv[2];
   parts::Tile p;          // for the other warpgroup, of the even and the odd block in turns
   float row_base[2][64];  // after the even and after the odd block
-  float row_sum[Config::kUnits ? 1 : 2][2][64];  // of each warpgroup, at the end; segments take turns
-  std::uint8_t poison_from[Config::kVDim];       // of each column: parts::record_poison()
+  std::conditional_t<Config::kUnits, NoRowSums, RowSums> row_sums;
+  alignas(16) std::uint8_t poison_from[Config::kVDim];  // of each column: parts::record_poison()
   int poisoned[2];                               // is there any? Segments take turns
   ptx::Barrier handed_over[3];                   // P (enum HandOver) and row_base are there
   ptx::Barrier scored;  // the left warpgroup's QK^T is under way: it is the right one's turn

@@ -203,20 +203,28 @@ class Warpgroup {
     return nullptr;
   }
 
-  /// The rows' sums of each warpgroup, when both have done with all blocks.
+  /// The rows' sums of each warpgroup, in any order, when both have done with all blocks.
   using RowSums = float[2][64];
   __device__ __forceinline__ const RowSums& add_up_rows(const parts::Work& work) {
     const parts::RowPair mine{parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)};
-    auto& row_sum = shared_.row_sum[kUnits ? 0 : parities_[kMeeting]];  // the other one may still be read
+    RowSums& row_sum = place_of_sums();
     const int& poisoned = shared_.poisoned[parities_[kMeeting]];
     // Where there is one place, nobody writes zeros there while the other may still read.
     if (fragment_.column == 0 && !(kUnits && work.blocks() == 0)) {
-      row_sum[me_][fragment_.row] = mine.low;
-      row_sum[me_][fragment_.row + 8] = mine.high;
+      const int place = kUnits ? me_ ^ 1 : me_;  // bases of the other's blocks, which this one has read last
+      row_sum[place][fragment_.row] = mine.low;
+      row_sum[place][fragment_.row + 8] = mine.high;
     }
     meet();
     if (poisoned != 0) spread_poison();
     return row_sum;
+  }
+  __device__ __forceinline__ RowSums& place_of_sums() {
+    if constexpr (kUnits) {
+      return shared_.row_base;
+    } else {
+      return shared_.row_sums.of[parities_[kMeeting]];  // the other one may still be read
+    }
   }
 
   /// Of partial results, among those of all row tiles.

@@ -100,7 +100,10 @@ TEST(Dispatch, RowsDecide) {
       for (int heads : {1, 8, 16, 32, 33, 64, 128}) {
         DecodeProblem problem = problem_of(batch, heads, tokens);
         problem.options.batch_invariant = batch_invariant;
-        EXPECT_EQ(picked(problem, executor, 132), heads > 16                      ? "seesaw"
+        // Two row tiles of many blocks each are bound by products.
+        const bool large = heads > 64 && tokens > 64 && !batch_invariant;
+        EXPECT_EQ(picked(problem, executor, 132), large                           ? "trio"
+                                                  : heads > 16                    ? "seesaw"
                                                   : heads > 8 && !batch_invariant ? "mma16"
                                                                                   : "etap")
             << to_string(problem);

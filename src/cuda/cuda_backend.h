@@ -21,6 +21,8 @@ extern const DecodeKernel kMma16Team16Kernel;
 extern const DecodeKernel kMma16Kernel;
 /// 64 query rows a tile, two warpgroups that share each tile.
 extern const DecodeKernel kSeesawKernel;
+/// The same, one warpgroup scores and two multiply with V: large batches of more rows.
+extern const DecodeKernel kTrioKernel;
 /// fp8_656 caches, bytes straight to the tensor cores.
 extern const DecodeKernel kDirectKernel;
 /// The same by clusters of 8, as mma16's.

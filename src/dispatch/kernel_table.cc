@@ -15,6 +15,7 @@ std::span<const DecodeKernel> decode_kernels() {
     cuda::kMma16Team16Kernel,
     cuda::kMma16Kernel,
     cuda::kSeesawKernel,
+    cuda::kTrioKernel,
     cuda::kDirectKernel,
     cuda::kDirectTeam8Kernel,
     cuda::kPagedKernel,

@@ -63,6 +63,9 @@ class Walker {
     return true;
   }
 
+  /// Where a walk to the same end would go on from here.
+  FLASHLATENT_HOST_DEVICE const Cut& at() const { return at_; }
+
   /// The only segment of a part by shape (kWhole, or kShared with one request), which next() would give.
   FLASHLATENT_HOST_DEVICE Segment only() const {
     static_assert(kLooksAhead);

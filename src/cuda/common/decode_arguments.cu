@@ -12,7 +12,13 @@ std::int64_t partial_rows(const schedule::Geometry& g) {
   return schedule::max_slots(g) * g.lanes * g.tile_rows;
 }
 
-/// Are the rows of a tile, token by token and in each the heads of a group, at equal distances?
+/// The cache, or the one of keys.
+const ConstTensorView& cache_of(const DecodeInputs& inputs) {
+  return inputs.key_cache.present() ? inputs.key_cache : inputs.kv_cache;
+}
+
+}  // namespace
+
 bool rows_in_line(const DecodeProblem& problem, const ConstTensorView& q) {
   const auto& s = q.strides;
   if (problem.query.ragged) {
@@ -21,13 +27,6 @@ bool rows_in_line(const DecodeProblem& problem, const ConstTensorView& q) {
   }
   return problem.query.tokens == 1 || (problem.cache.heads == 1 && s[1] == problem.query.heads * s[2]);
 }
-
-/// The cache, or the one of keys.
-const ConstTensorView& cache_of(const DecodeInputs& inputs) {
-  return inputs.key_cache.present() ? inputs.key_cache : inputs.kv_cache;
-}
-
-}  // namespace
 
 Status check_alignment(const char* name, const ConstTensorView& view, int bytes) {
   bool fits = reinterpret_cast<std::uintptr_t>(view.data) % bytes == 0;

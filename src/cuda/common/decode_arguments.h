@@ -30,6 +30,9 @@ View with_batch(const View& view) {
   return batch;
 }
 
+/// Are the rows of a tile, token by token and in each the heads of a group, at equal distances?
+bool rows_in_line(const DecodeProblem& problem, const ConstTensorView& q);
+
 /// All but where the cache's elements are.
 parts::DecodeArguments decode_arguments(const DecodeCall& call);
 

@@ -135,6 +135,18 @@ Status kv_block_map(const char* name, const ConstTensorView& cache, int box_toke
   return map_of(key, name, cache, map);
 }
 
+Status kv_chunks_map(const char* name, const ConstTensorView& cache, int box_tokens, CUtensorMap& map) {
+  const std::int64_t chunk = 128 / size_of(cache.dtype), dim = cache.shape[3];
+  ConstTensorView chunks = cache;
+  chunks.shape[2] = ((cache.shape[2] - 1) * cache.strides[2] + dim) / chunk;  // of all heads
+  chunks.strides[2] = chunk;
+  chunks.shape[3] = chunk;
+  return box_map(name, chunks, {3, 1, 2, 0},
+                 {static_cast<std::uint32_t>(chunk), static_cast<std::uint32_t>(box_tokens),
+                  static_cast<std::uint32_t>(dim / chunk), 1},
+                 128, map);
+}
+
 bool heads_in_chunks(const ConstTensorView& cache) {
   const std::int64_t chunk = 128 / size_of(cache.dtype);
   return cache.shape[3] % chunk == 0 && (cache.shape[2] == 1 || cache.strides[2] % chunk == 0);
@@ -145,6 +157,17 @@ Status query_rows_map(const ConstTensorView& q, int box_rows, CUtensorMap& map) 
   rows.shape[1] = 1;
   rows.shape[2] = q.shape[1] * q.shape[2];
   return box_map("q", rows, {3, 2, 1, 0}, {64, static_cast<std::uint32_t>(box_rows), 1, 1}, 128, map);
+}
+
+Status query_chunks_map(const ConstTensorView& q, int box_rows, CUtensorMap& map) {
+  ConstTensorView rows = q;  // element, row of the request, chunk, request
+  rows.shape[1] = q.shape[3] / 64;
+  rows.strides[1] = 64;
+  rows.shape[2] = q.shape[1] * q.shape[2];
+  rows.shape[3] = 64;
+  return box_map("q", rows, {3, 2, 1, 0},
+                 {64, static_cast<std::uint32_t>(box_rows), static_cast<std::uint32_t>(rows.shape[1]), 1},
+                 128, map);
 }
 
 Status query_group_map(const ConstTensorView& q, int box_tokens, int box_heads, CUtensorMap& map) {

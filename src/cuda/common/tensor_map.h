@@ -25,12 +25,21 @@ Status kv_tensor_map(const char* name, const ConstTensorView& cache, int box_tok
 /// and the page size are multiples of 16, and heads_in_chunks() is true.
 Status kv_block_map(const char* name, const ConstTensorView& cache, int box_tokens, CUtensorMap& map);
 
+/// The same, but boxes have a chunk of each of `box_tokens` tokens, the next one of these and so on:
+/// dimensions are a column, a token, a chunk, a page. `box_tokens` divides the page size, and
+/// heads_in_chunks() is true.
+Status kv_chunks_map(const char* name, const ConstTensorView& cache, int box_tokens, CUtensorMap& map);
+
 /// Does every head of a cache begin at a whole chunk of its token?
 bool heads_in_chunks(const ConstTensorView& cache);
 
 /// Queries (batch, tokens, heads, dim) as boxes of `box_rows` rows and 64 elements, a request's tokens and
 /// heads taken as one line of rows.
 Status query_rows_map(const ConstTensorView& q, int box_rows, CUtensorMap& map);
+
+/// The same, but boxes have a chunk of 64 elements of each row, the next one of these and so on, as
+/// kv_chunks_map()'s: dimensions are an element, a row, a chunk, a request.
+Status query_chunks_map(const ConstTensorView& q, int box_rows, CUtensorMap& map);
 
 /// The same as boxes of `box_tokens` tokens, each with `box_heads` heads in a row.
 Status query_group_map(const ConstTensorView& q, int box_tokens, int box_heads, CUtensorMap& map);

@@ -23,12 +23,13 @@ int box_tokens_of(int page_size) {
 }
 
 /// The map of q, where its rows are in line. No kernel uses it where q is empty.
-Status query_map(const DecodeCall& call, DenseLaunch& launch) {
+Status query_map(const DecodeCall& call, const BoxMaps& boxes, DenseLaunch& launch) {
   ConstTensorView q = with_batch(call.inputs.q);
   if (q.elements() == 0) return {};
   if (!launch.args.query.rows_in_line) return {};
   if (call.problem.query.ragged) std::swap(q.shape[0], q.shape[1]);  // all rows are one request's
-  return query_rows_map(q, launch.args.geometry.tile_rows, launch.query_rows);
+  const int rows = boxes.query_rows > 0 ? boxes.query_rows : launch.args.geometry.tile_rows;
+  return boxes.query(q, rows, launch.query_rows);
 }
 
 /// Without topk_length sparse requests are all as long as each other. If they stay whole, each is a part by
@@ -135,15 +136,16 @@ Status launch_dense(const DecodeCall& planned,
   launch.args.cache.box_tokens = box_tokens_of(call.problem.cache.page_size);
   Loading loading = loading_of(call.problem, cache);
   const DenseInstance* instance = find(call, loading);
-  if (instance->loads_blocks && !heads_in_chunks(cache)) {
+  if (instance->boxes.kv != kv_tensor_map && !heads_in_chunks(cache)) {
     loading = Loading::kTokens;
     instance = find(call, loading);
   }
+  const BoxMaps& boxes = instance->boxes;
+  launch.args.cache.box_tokens = std::min(launch.args.cache.box_tokens, boxes.most_tokens);
   if (loading == Loading::kBoxes) {
-    const auto make_map = instance->loads_blocks ? kv_block_map : kv_tensor_map;
-    FLASHLATENT_RETURN_IF_ERROR(make_map("kv_cache", cache, launch.args.cache.box_tokens, launch.kv));
+    FLASHLATENT_RETURN_IF_ERROR(boxes.kv("kv_cache", cache, launch.args.cache.box_tokens, launch.kv));
   }
-  FLASHLATENT_RETURN_IF_ERROR(query_map(call, launch));
+  FLASHLATENT_RETURN_IF_ERROR(query_map(call, boxes, launch));
   if (call.problem.query.ragged) {
     FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(launch.args, call.problem.query.heads, call.executor));
   }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cuda/common/decode_arguments.h"
+#include "cuda/common/tensor_map.h"
 
 namespace flashlatent::cuda {
 
@@ -25,7 +26,7 @@ schedule::Geometry dense_geometry(const DecodeProblem& problem, int workers, con
 struct DenseLaunch {
   parts::DecodeArguments args;
   CUtensorMap kv;          ///< Unless the instance loads token by token.
-  CUtensorMap query_rows;  ///< Tiles of rows, where query.rows_in_line.
+  CUtensorMap query_rows;  ///< Of Q, where query.rows_in_line.
 };
 
 /// How a kernel gets its KV blocks.
@@ -53,11 +54,21 @@ struct InstanceKey {
   friend bool operator==(const InstanceKey&, const InstanceKey&) = default;
 };
 
+/// How the boxes of a kernel lie in shared memory.
+struct BoxMaps {
+  /// Where it is not kv_tensor_map(), what heads_in_chunks() is not true of goes token by token.
+  Status (*kv)(const char* name, const ConstTensorView& cache, int box_tokens,
+               CUtensorMap& map) = kv_tensor_map;
+  Status (*query)(const ConstTensorView& q, int box_rows, CUtensorMap& map) = query_rows_map;
+  int most_tokens = 64;  ///< Of a page that come by one box.
+  int query_rows = 0;    ///< By one box; 0: a tile's.
+};
+
 /// A compiled kernel.
 struct DenseInstance {
   InstanceKey key;
   Status (*launch)(const DenseLaunch&, const Executor&);
-  bool loads_blocks = false;  ///< Its boxes are kv_block_map()'s; what these cannot take goes token by token.
+  BoxMaps boxes = {};
 };
 
 /// The one of this key, or null.

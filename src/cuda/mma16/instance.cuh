@@ -30,7 +30,7 @@ template <class Element, int kQkDim, int kVDim, class Loader, int kTeam = 1>
 constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
   return {{dtype, kQkDim, kVDim, kRows, loading, 1, kTeam},
           launch_instance<Config<Element, kQkDim, kVDim, Loader, kTeam>>,
-          Loader::kWholeBlocks};
+          {.kv = Loader::kWholeBlocks ? cuda::kv_block_map : cuda::kv_tensor_map}};
 }
 
 template <int kQkDim, int kVDim>

@@ -21,10 +21,10 @@
 
 namespace flashlatent::parts {
 
-/// By four warps, of each of which one lane fences, then copies the warp's rows; all lanes arrive, without which
-/// racecheck sees no order between the units that they write and who reads them. The pipe takes a block's
-/// columns as RoPE and the left half of the latent, with the units, then the right half; RoPE comes free by
-/// itself. Units of tokens that do not count are negative.
+/// By four warps, of each of which one lane fences, then copies the warp's rows; all lanes arrive, without
+/// which racecheck sees no order between the units that they write and who reads them. The pipe takes a
+/// block's columns as RoPE and the left half of the latent, with the units, then the right half; RoPE comes
+/// free by itself. Units of tokens that do not count are negative.
 class Fp8UnitLoader {
  public:
   static constexpr bool kUnits = true;
@@ -90,8 +90,8 @@ class Fp8UnitLoader {
   }
 
  private:
-  static constexpr int kLocated = 32 / kRows;           // blocks, a lane a token
-  static constexpr int kLoads = 4;                      // of half the latent
+  static constexpr int kLocated = 32 / kRows;  // blocks, a lane a token
+  static constexpr int kLoads = 4;             // of half the latent
   static_assert(kRows == 8);
   using Bytes = uint4[kLoads];
   // Of the pipe's tiles RoPE's, and the last of each half, whose barriers stand for it.
@@ -222,8 +222,8 @@ class Fp8UnitLoader {
     }
   }
 
-  // A lane has two rows, row_of_lane() and the fourth after it. A half's i-th load is of row i % 2 of them and
-  // of the half's group i / 2.
+  // A lane has two rows, row_of_lane() and the fourth after it. A half's i-th load is of row i % 2 of them
+  // and of the half's group i / 2.
   __device__ __forceinline__ static unsigned row_of_lane() {
     return lane() / 16 * 2 + lane() / 4 % 2;
   }
@@ -376,13 +376,13 @@ class Fp8UnitLoader {
   std::uint32_t live_ = 0;    // which of them count
   int blocks_ = 0, entered_ = 0;
 
-  Bytes bytes_[2];          // of either half
-  std::uint32_t last_ = 0;  // converted
+  Bytes bytes_[2];              // of either half
+  std::uint32_t last_ = 0;      // converted
   std::uint64_t rows_[2] = {};  // this lane's, of the block entered last
   // Of the block that is converted:
   std::uint32_t shares_[2] = {};  // what RoPE of either row is multiplied by
   Ratios right_ratios_ = {};
-  bool exact_ = true;       // are all of the warp's ratios powers of two?
+  bool exact_ = true;  // are all of the warp's ratios powers of two?
 };
 
 }  // namespace flashlatent::parts

@@ -20,12 +20,13 @@ __device__ __forceinline__ std::uint64_t low_tokens(int count) {
 
 /// Scores of tokens outside `live` (tails, invalid pages) or at or past the row's limit become -inf.
 /// `limit` is in tokens of this block, for rows row and row + 8.
-__device__ __forceinline__ void mask_scores(float (&s)[32], std::uint64_t live, int limit_low, int limit_high,
-                                            Fragment fragment) {
+template <int kCount>
+__device__ __forceinline__ void mask_scores(float (&s)[kCount], std::uint64_t live, int limit_low,
+                                            int limit_high, Fragment fragment) {
   const std::uint64_t low = (live & low_tokens(limit_low)) >> fragment.column;
   const std::uint64_t high = (live & low_tokens(limit_high)) >> fragment.column;
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
+  for (int j = 0; j < kCount / 4; ++j) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if (!(low >> (8 * j + i) & 1)) s[4 * j + i] = -INFINITY;
@@ -86,8 +87,8 @@ inline constexpr std::uint8_t kNoPoison = 255;
 /// the score is NaN or infinite, and the weight NaN or 0. Queries see tokens in order: for each of kColumns
 /// columns the first row is enough, which `poison_from` keeps until the segment's end. `first_row(t)`: the
 /// first row that sees token t. Each thread has columns of its own. Was there any?
-template <class Element, int kColumns, int kThreads, class FirstRow>
-__device__ __forceinline__ bool record_poison(std::uint8_t* poison_from, const Tile* tiles,
+template <class Element, int kColumns, int kThreads, class Tiles, class FirstRow>
+__device__ __forceinline__ bool record_poison(std::uint8_t* poison_from, const Tiles* tiles,
                                               std::uint64_t partial, int thread, FirstRow first_row) {
   bool found = false;
 #pragma unroll 1

@@ -87,6 +87,9 @@ class Segments {
     return segment;
   }
 
+  /// Where others that go on from here, to the same end, begin.
+  __device__ __forceinline__ const schedule::Cut& at() const { return walker_.at(); }
+
   __device__ __forceinline__ RowTile tile_of(const schedule::Segment& segment) const {
     return row_tile(args_, segment.request, segment.round, lane());
   }

@@ -32,8 +32,8 @@ struct alignas(1024) SharedMemory {
   float row_base[2][64];  // after the even and after the odd block
   std::conditional_t<Config::kUnits, NoRowSums, RowSums> row_sums;
   alignas(16) std::uint8_t poison_from[Config::kVDim];  // of each column: parts::record_poison()
-  int poisoned[2];                               // is there any? Segments take turns
-  ptx::Barrier handed_over[3];                   // P (enum HandOver) and row_base are there
+  int poisoned[2];                                      // is there any? Segments take turns
+  ptx::Barrier handed_over[3];                          // P (enum HandOver) and row_base are there
   ptx::Barrier scored;  // the left warpgroup's QK^T is under way: it is the right one's turn
   ptx::Barrier q_full, q_empty;
   ptx::Barrier meeting;  // of both warpgroups, at a segment's end

@@ -1,0 +1,38 @@
+// Compile-time shape of the trio kernel.
+#pragma once
+
+#include "cuda/parts/partial.cuh"
+#include "cuda/parts/tile.cuh"
+
+namespace flashlatent::trio {
+
+/// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh).
+template <class Element_, int kQkDim_, int kVDim_, bool kMerges_>
+struct Config {
+  using Element = Element_;
+  static constexpr int kQkDim = kQkDim_, kVDim = kVDim_;
+  static constexpr bool kMerges = kMerges_;
+  /// What partial results are stored as (parts/partial.cuh).
+  using Stored = parts::StoredPartial<Element, parts::kTileRows>;
+
+  static constexpr int kQkChunks = kQkDim / 64;
+  static constexpr int kVChunks = kVDim / 64;
+  static constexpr int kHalfChunks = kVChunks / 2;  // of the output that a warpgroup holds
+  static constexpr int kHalfDim = kVDim / 2;
+
+  /// Tokens come, are scored and multiplied by so many, a stage of the ring.
+  static constexpr int kStageTokens = 32;
+  static constexpr int kStages = 5;
+  /// Of Q in the scorer's registers, 16 a thread each; the others are in shared memory.
+  static constexpr int kRegisterChunks = 8;
+
+  static constexpr int kOutputThreads = 256;  // two warpgroups
+  static constexpr int kThreads = kOutputThreads + 128;
+  // Q takes 128 of the scorer's, half the output 128 of the others', for which ptxas wants 160 at least.
+  static constexpr int kScorerRegisters = 184, kOutputRegisters = 160;
+  static_assert(kScorerRegisters + 2 * kOutputRegisters <= 3 * 168);  // what a launch gets
+
+  static_assert(kQkDim % 64 == 0 && kVDim % 128 == 0 && kVDim <= kQkDim && kVDim <= 512);
+};
+
+}  // namespace flashlatent::trio

@@ -1,0 +1,43 @@
+// What a file of instances includes.
+#pragma once
+
+#include "cuda/common/launch.h"
+#include "cuda/trio/instances.h"
+#include "cuda/trio/kernel.cuh"
+
+namespace flashlatent::trio {
+
+template <class Config>
+Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(
+      (cuda::allow_shared_memory<kernel<Config>>(sizeof(SharedMemory<Config>), executor.device)));
+  cuda::LaunchShape shape;
+  shape.blocks = launch.args.geometry.parts * launch.args.geometry.lanes;
+  shape.threads = Config::kThreads;
+  shape.shared_bytes = sizeof(SharedMemory<Config>);
+  shape.overlaps_previous = true;
+  return cuda::launch(kernel<Config>, shape, executor, launch.args, launch.kv, launch.query_rows);
+}
+
+template <class Element, bool kMerges>
+constexpr cuda::DenseInstance instance(Dtype dtype) {
+  using Config = trio::Config<Element, 576, 512, kMerges>;
+  return {.key = {.dtype = dtype,
+                  .qk_dim = Config::kQkDim,
+                  .v_dim = Config::kVDim,
+                  .tile_rows = parts::kTileRows,
+                  .loading = cuda::Loading::kBoxes,
+                  .merges = kMerges},
+          .launch = launch_instance<Config>,
+          .boxes = {.kv = cuda::kv_chunks_map,
+                    .query = cuda::query_chunks_map,
+                    .most_tokens = Config::kStageTokens,
+                    .query_rows = Config::kStageTokens}};
+}
+
+template <bool kMerges>
+constexpr Instances instances() {
+  return {{instance<__nv_bfloat16, kMerges>(Dtype::kBF16), instance<__half, kMerges>(Dtype::kF16)}};
+}
+
+}  // namespace flashlatent::trio

@@ -1,0 +1,98 @@
+// Dense decode, 64 query rows a tile, Q in registers ("trio"): one warpgroup scores, two multiply with V.
+#pragma once
+
+#include "cuda/parts/merge_step.cuh"
+#include "cuda/trio/output.cuh"
+#include "cuda/trio/scorer.cuh"
+#include "cuda/trio/smem_layout.cuh"
+
+namespace flashlatent::trio {
+
+template <class Config>
+using MergeStep =
+    parts::MergeStep<typename Config::Element, Config::kOutputThreads, parts::kTileRows, Config::kVDim>;
+
+enum class Role { kLeft = 0, kRight = 1, kScorer = 2 };
+
+template <class Config>
+__device__ __forceinline__ void score(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
+  Scorer<Config> scorer(shared, args);
+  ListPosition<Config> position(shared);
+  for (; !position.get().is_end(); position.next()) scorer.score_segment(position.get());
+}
+
+template <class Config>
+__device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                         const CUtensorMap& kv_map, const CUtensorMap& query_map, int me) {
+  constexpr int kListingThread = 96;
+  if constexpr (Config::kMerges) {
+    if (threadIdx.x >= Config::kOutputThreads - 32) MergeStep<Config>::begin(args, shared.merge);
+  }
+  Output<Config> output(shared, args, kv_map, query_map, me);
+  ListPosition<Config> position(shared);
+  bool is_first = true;
+  do {
+    if (threadIdx.x == kListingThread) list_segments(shared, args, is_first);
+    is_first = false;
+    __syncwarp();
+    output.begin_list(position.parity());
+    for (;;) {
+      if (position.get().is_end()) return;
+      output.attend(position.get());
+      if (position.next()) break;
+    }
+  } while (true);
+}
+
+/// By a thread each of some warps: one alone takes long.
+template <class Config>
+__device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
+  if (threadIdx.x == 0) {
+    for (ptx::Barrier& barrier : shared.kv_full) ptx::init(barrier, 1);
+    ptx::publish_barriers();
+  } else if (threadIdx.x == 32) {
+    for (ptx::Barrier& barrier : shared.kv_empty) ptx::init(barrier, Config::kOutputThreads / 32);
+    ptx::publish_barriers();
+  } else if (threadIdx.x == 64) {
+    for (ptx::Barrier& barrier : shared.p_full) ptx::init(barrier, 128);
+    for (ptx::Barrier& barrier : shared.p_empty) ptx::init(barrier, Config::kOutputThreads);
+    ptx::init(shared.first_listed, 1);
+    ptx::init(shared.all_listed, 1);
+    ptx::init(shared.list_read, Config::kThreads);
+    if constexpr (Config::kMerges) MergeStep<Config>::init(shared.merge);
+    shared.poisoned = 0;
+    ptx::publish_barriers();
+  } else if (const int i = static_cast<int>(threadIdx.x) - 128; i >= 0 && i < Config::kVDim / 4) {
+    static_assert(parts::kNoPoison == 0xFF && Config::kVDim / 4 <= 256);
+    reinterpret_cast<std::uint32_t*>(shared.poison_from)[i] = ~0U;
+  }
+  __syncthreads();
+}
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, 1)
+    kernel(const __grid_constant__ parts::DecodeArguments args, const __grid_constant__ CUtensorMap kv_map,
+           const __grid_constant__ CUtensorMap query_map) {
+  extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
+  auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
+  static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
+  if (threadIdx.x == 0) {
+    ptx::prefetch_map(query_map);
+    ptx::prefetch_map(kv_map);
+  }
+  set_up<Config>(shared);
+
+  const Role role = static_cast<Role>(threadIdx.x / 128);
+  if (role == Role::kScorer) {
+    ptx::take_registers<Config::kScorerRegisters>();
+    parts::wait_for_launch_before();
+    score<Config>(shared, args);
+  } else {
+    ptx::give_registers<Config::kOutputRegisters>();
+    parts::wait_for_launch_before();
+    multiply<Config>(shared, args, kv_map, query_map, threadIdx.x / 128);
+    if constexpr (Config::kMerges) MergeStep<Config>(args, shared.merge, shared.kv).run();
+  }
+}
+
+}  // namespace flashlatent::trio

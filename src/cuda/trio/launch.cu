@@ -1,0 +1,77 @@
+#include "core/message.h"
+#include "cuda/common/tensor_map.h"
+#include "cuda/cuda_backend.h"
+#include "cuda/trio/config.h"
+#include "cuda/trio/instances.h"
+#include "plan/host_plan.h"
+
+namespace flashlatent::cuda {
+
+namespace {
+
+// Costs in nanoseconds, of seesaw's kind: where a segment is short, that one is faster. Of one row tile
+// memory binds, and that one has more under way.
+constexpr DenseShape kShape = {
+    .tile_rows = 64, .cost = {.per_block = 2300, .per_split = 10000, .per_call = 3000, .per_merge = 11300}};
+constexpr DenseShape kShapeOfTiles = {
+    .tile_rows = 64, .cost = {.per_block = 1665, .per_split = 10000, .per_call = 0, .per_merge = 11300}};
+
+constexpr int kBoxTokens = 32;
+
+const DenseInstance* find(const DecodeProblem& problem, bool merges) {
+  const auto& cache = problem.cache;
+  return find_instance({trio::kInstances, trio::kMerging}, {.dtype = cache.dtype,
+                                                            .qk_dim = cache.qk_dim,
+                                                            .v_dim = cache.v_dim,
+                                                            .tile_rows = kShape.tile_rows,
+                                                            .loading = Loading::kBoxes,
+                                                            .merges = merges});
+}
+
+std::optional<std::string> declines(const DecodeProblem& problem) {
+  if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
+  if (problem.cache.format != KvFormat::kPlain)
+    return message("the cache is fp8_656; a plain one is accepted");
+  if (problem.sparse.enabled) return "decode is sparse; dense decode is accepted";
+  if (find(problem, false) == nullptr) {
+    return message("qk_dim/v_dim is ", problem.cache.qk_dim, "/", problem.cache.v_dim,
+                   "; 576/512 is accepted");
+  }
+  if (problem.cache.page_size % kBoxTokens != 0) {
+    return message("page_size is ", problem.cache.page_size, "; a multiple of ", kBoxTokens, " is accepted");
+  }
+  return std::nullopt;
+}
+
+schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+  const bool one_tile = problem.rows_per_kv_head() <= kShape.tile_rows;
+  return dense_geometry(problem, workers, one_tile ? kShape : kShapeOfTiles);
+}
+
+/// What has no boxes is seesaw's, which shares out requests likewise: no pages, KV heads that do not begin at
+/// whole chunks, query rows that do not lie in line.
+Status launch(const DecodeCall& call) {
+  const ConstTensorView& cache = call.inputs.kv_cache;
+  if (cache.shape[0] == 0 || !heads_in_chunks(cache) || !rows_in_line(call.problem, call.inputs.q)) {
+    return kSeesawKernel.launch(call);
+  }
+  return launch_dense(
+      call, [](const DecodeCall& c, Loading) { return find(c.problem, merges_in_kernel(c.geometry)); });
+}
+
+}  // namespace
+
+const DecodeKernel kTrioKernel = {
+    .name = "trio",
+    .backend = Backend::kCuda,
+    .takes =
+        "bf16 and fp16 caches of qk_dim/v_dim 576/512, dense, any heads and tokens; pages of a multiple of "
+        "32 "
+        "tokens",
+    .declines = declines,
+    .geometry = geometry,
+    .workspace_bytes = decode_workspace_bytes,
+    .launch = launch,
+};
+
+}  // namespace flashlatent::cuda

@@ -1,0 +1,327 @@
+// The warpgroup that scores: Q K^T and the softmax of a row tile, P for the two that multiply.
+//
+// Most of Q is in its registers, 128 a thread: products then read nothing of it from shared memory, and K
+// alone asks for half of what that gives.
+//
+//   scorer    Q K_0^T | softmax, P_0 | Q K_1^T | softmax, P_1 | Q K_2^T | ...
+//   outputs                                | P_0 V_0              | P_1 V_1
+#pragma once
+
+#include "cuda/parts/arguments.cuh"
+#include "cuda/parts/epilogue.cuh"
+#include "cuda/parts/fragment.cuh"
+#include "cuda/parts/mask.cuh"
+#include "cuda/parts/softmax.cuh"
+#include "cuda/ptx/wgmma.cuh"
+#include "cuda/trio/segment_list.cuh"
+
+namespace flashlatent::trio {
+
+inline constexpr int kScorerBarrier = 1;  // named, of its 128 threads
+
+template <class Config>
+class Scorer {
+ public:
+  using Element = typename Config::Element;
+  using Shared = SharedMemory<Config>;
+
+  __device__ __forceinline__ Scorer(Shared& shared, const parts::DecodeArguments& args)
+      : shared_(shared), args_(args), thread_(threadIdx.x % 128), fragment_(parts::fragment_of(thread_)) {}
+
+  /// All stages of one segment.
+  __device__ __forceinline__ void score_segment(const parts::Work& work) {
+    const int stages = stages_of<Config>(work.segment);
+    if (stages <= 0) return;
+    take_query();
+    base_ = {-INFINITY, -INFINITY};
+    sum_ = {0, 0};
+    slack_ = {0, 0};
+    to_limit_ = limit(work, 0) - first_token(work.segment);
+    await_stage();
+    begin_product();
+    multiply<0, Config::kQkChunks>();
+    end_product();
+    int left = stages;
+#pragma unroll 1
+    for (; left > 2; left -= 2) {
+      take_turn<0, true>(work);
+      take_turn<1, true>(work);
+    }
+    if (left == 2) {
+      take_turn<0, true>(work);
+      take_turn<1, false>(work);
+    } else {
+      take_turn<0, false>(work);
+    }
+  }
+
+ private:
+  static constexpr int kRegisterSteps = Config::kRegisterChunks * 4;
+  static constexpr int kScores = Config::kStageTokens / 2;  // a thread
+  using Scores = float[kScores];
+
+  /// Q of the tile, which has come to two stages of the ring, into A operands, and its last columns to their
+  /// place in shared memory.
+  __device__ __forceinline__ void take_query() {
+    ptx::named_sync(kScorerBarrier, 128);  // products of the segment before have read that
+    int stages[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      stages[half] = scored_;
+      await_stage();
+      next_stage();
+      const StageTile<Config>* tiles = shared_.kv[stages[half]].tiles;
+      if (thread_ / 64 == half) {
+#pragma unroll
+        for (int step = 0; step < kRegisterSteps; ++step) {
+          const int row = thread_ / 32 % 2 * 16 + thread_ % 16, unit = step % 4 * 2 + thread_ % 32 / 16;
+          ptx::load_matrices(q_[step], ptx::shared_address(&tiles[step / 4]) + parts::unit_offset(row, unit));
+        }
+      }
+#pragma unroll
+      for (int chunk = Config::kRegisterChunks; chunk < Config::kQkChunks; ++chunk) {
+        const auto* from = reinterpret_cast<const uint4*>(&tiles[chunk]);
+        auto* to = reinterpret_cast<uint4*>(&shared_.q[chunk - Config::kRegisterChunks]) +
+                   half * sizeof(StageTile<Config>) / sizeof(uint4);
+        for (int i = thread_; i < sizeof(StageTile<Config>) / sizeof(uint4); i += 128) to[i] = from[i];
+      }
+    }
+    ptx::fence_for_async_proxy();  // which also waits for what is still being read
+    __syncwarp();
+    if (thread_ % 32 == 0) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        // In place of two warps of those who multiply.
+        ptx::arrive(shared_.kv_empty[stages[half]]);
+        ptx::arrive(shared_.kv_empty[stages[half]]);
+      }
+    }
+    ptx::named_sync(kScorerBarrier, 128);
+  }
+
+  /// Of the stage that comes next.
+  __device__ __forceinline__ void await_stage() {
+    ptx::wait(shared_.kv_full[scored_], scored_parity_);
+  }
+  __device__ __forceinline__ void begin_product() {
+    live_ = shared_.live[scored_];
+    ptx::wgmma_fence();
+  }
+  /// s = Q K^T of the stage that comes next, by so many chunks of columns.
+  template <int kBegin, int kEnd>
+  __device__ __forceinline__ void multiply() {
+    using Wgmma = ptx::Wgmma<Element, Config::kStageTokens>;
+#pragma unroll
+    for (int chunk = kBegin; chunk < kEnd; ++chunk) {
+      const std::uint64_t k = descriptors_.k_major(&shared_.kv[scored_].tiles[chunk]);
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        const std::uint64_t b = k + step * ptx::kStepAlongRow;
+        if (chunk < Config::kRegisterChunks) {
+          Wgmma::template rs<false>(s_, q_[4 * chunk + step], b, chunk > 0 || step > 0);
+        } else {
+          const std::uint64_t a = descriptors_.k_major(&shared_.q[chunk - Config::kRegisterChunks]);
+          Wgmma::template ss<false>(s_, a + step * ptx::kStepAlongRow, b, true);
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ void end_product() {
+    ptx::wgmma_commit();
+    next_stage();
+  }
+  __device__ __forceinline__ void next_stage() {
+    if (++scored_ == Config::kStages) {
+      scored_ = 0;
+      scored_parity_ ^= 1;
+    }
+  }
+
+  /// The softmax of a stage. Probabilities get registers of their own: in those of the scores, which belong
+  /// to a product that comes later, ptxas makes the product under way wait (C7519; 260 clocks of a stage's
+  /// 1,700).
+  struct Softmax {
+    parts::RowPair factor;  // by which what has been summed shrinks
+    std::uint32_t p[kScores / 8][4];
+  };
+  /// Probabilities are taken before it is known whether the base stays, as it does but for a row's first
+  /// stages; else once more: nobody waits for a maximum that way.
+  __device__ __forceinline__ Softmax soften(float scale) {
+    Softmax x;
+    x.factor = {1, 1};
+    parts::RowPair sum = take_exponentials(scale, x.p);
+    parts::RowPair max{-INFINITY, -INFINITY};
+#pragma unroll
+    for (int j = 0; j < kScores / 4; ++j) {
+      max.low = fmaxf(max.low, fmaxf(s_[4 * j], s_[4 * j + 1]));
+      max.high = fmaxf(max.high, fmaxf(s_[4 * j + 2], s_[4 * j + 3]));
+    }
+    const bool grows =
+        max.low * scale > base_.low + slack_.low || max.high * scale > base_.high + slack_.high;
+    if (__any_sync(0xffffffff, grows)) {
+      const parts::RowPair before = base_;
+      base_ = parts::row_base(s_, scale, before, slack_);
+      x.factor = parts::shrink(before, base_);
+      sum = take_exponentials(scale, x.p);
+    }
+    sum_ = {fmaf(sum_.low, x.factor.low, sum.low), fmaf(sum_.high, x.factor.high, sum.high)};
+    return x;
+  }
+  /// Returns this thread's share of the rows' sums.
+  __device__ __forceinline__ parts::RowPair take_exponentials(float scale,
+                                                              std::uint32_t (&p)[kScores / 8][4]) {
+    const parts::RowPair base{parts::finite_or_zero(base_.low), parts::finite_or_zero(base_.high)};
+    parts::RowPair sum{0, 0};
+#pragma unroll
+    for (int k = 0; k < kScores / 8; ++k) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float row = i % 2 == 0 ? base.low : base.high;
+        const float first = parts::exp2_fast(fmaf(s_[8 * k + 2 * i], scale, -row));
+        const float second = parts::exp2_fast(fmaf(s_[8 * k + 2 * i + 1], scale, -row));
+        (i % 2 == 0 ? sum.low : sum.high) += first + second;
+        p[k][i] = parts::pack<Element>(first, second);
+      }
+    }
+    return sum;
+  }
+
+  /// From a stage's scores, which are under way, to P, at place kPlace; then the next one's are asked for, if
+  /// there are any.
+  template <int kPlace, bool kHasNext>
+  __device__ __forceinline__ void take_turn(const parts::Work& work) {
+    ptx::wait(shared_.p_empty[kPlace], (p_parities_ >> kPlace & 1) ^ 1);
+    p_parities_ ^= 1U << kPlace;
+    if constexpr (kHasNext) await_stage();
+    ptx::wgmma_wait<0>();
+    ptx::pin_registers(s_);
+    const float scale = parts::positive_scale(s_, args_.scale_log2);
+    mask(work);
+    const Softmax softmax = soften(scale);
+    if constexpr (kHasNext) {
+      begin_product();
+      multiply<0, 1>();
+      store(softmax, kPlace);
+      multiply<1, 3>();
+      ptx::fence_for_async_proxy();
+      multiply<3, kAnnouncing>();
+      ptx::arrive(shared_.p_full[kPlace]);
+      multiply<kAnnouncing, Config::kQkChunks>();
+      end_product();
+    } else {
+      store(softmax, kPlace);
+      say_sums(shared_.statistics[kPlace]);
+      ptx::fence_for_async_proxy();
+      ptx::arrive(shared_.p_full[kPlace]);
+      if (shared_.poisoned != 0) clean_poison(kPlace);
+    }
+    if (kPlace == 1 || !kHasNext) {
+      slack_ = {parts::slack_of(parts::quad_sum(sum_.low)), parts::slack_of(parts::quad_sum(sum_.high))};
+    }
+    to_limit_ -= Config::kStageTokens;
+  }
+  /// Chunks before P is announced. After 4, 6, 8 and all 9 of them 128 heads took 0.273, 0.245, 0.2254 and
+  /// some 0.227 ms: what multiplies with V, some 250 clocks later, is to have the tensor cores when scores
+  /// are done.
+  static constexpr int kAnnouncing = 8;
+
+  __device__ __forceinline__ void store(const Softmax& softmax, int place) {
+    Statistics& statistics = shared_.statistics[place];
+    const bool shrinks = parts::shrinks(softmax.factor);
+    if (thread_ % 32 == 0) statistics.shrinks[thread_ / 32] = shrinks;
+    if (shrinks && fragment_.column == 0) {
+      statistics.factors[fragment_.row] = softmax.factor.low;
+      statistics.factors[fragment_.row + 8] = softmax.factor.high;
+    }
+    store_probabilities(softmax.p, place);
+  }
+
+  __device__ __forceinline__ void store_probabilities(const std::uint32_t (&p)[kScores / 8][4], int place) {
+    std::uint32_t at = p_address_;
+    asm volatile("" : "+r"(at));  // else each of the four addresses gets a register, and these are spilled
+    __syncwarp();
+#pragma unroll
+    for (int k = 0; k < kScores / 8; ++k) ptx::store_matrices(at ^ (place * 64 + k * 32), p[k]);
+  }
+
+  /// The rows' statistics of a segment that ends.
+  __device__ __forceinline__ void say_sums(Statistics& statistics) {
+    const parts::RowPair sum{parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)};
+    if (fragment_.column == 0) {
+      statistics.bases[fragment_.row] = base_.low;
+      statistics.bases[fragment_.row + 8] = base_.high;
+      statistics.sums[fragment_.row] = sum.low;
+      statistics.sums[fragment_.row + 8] = sum.high;
+    }
+    statistics.poisoned = shared_.poisoned;  // the same from all threads
+  }
+
+  /// How many tokens the tile's row attends to.
+  __device__ __forceinline__ int limit(const parts::Work& work, int row) const {
+    const int length = work.segment.length;
+    return args_.causal ? length - work.tile.tokens + work.tile.token(args_.query, row) + 1 : length;
+  }
+
+  /// Scores of tokens that do not count become -inf, and nothing of these may reach the output through V.
+  __device__ __forceinline__ void mask(const parts::Work& work) {
+    const std::uint32_t live = live_;
+    if (live == ~0U && to_limit_ >= Config::kStageTokens) return;
+    const auto partial = live & ~static_cast<std::uint32_t>(parts::low_tokens(to_limit_));
+    const int start_token = limit(work, 0) - to_limit_;
+    const int stage = scored_ == 0 ? Config::kStages - 1 : scored_ - 1;  // the one that has been scored last
+    parts::mask_scores(s_, live, limit(work, fragment_.row) - start_token,
+                       limit(work, fragment_.row + 8) - start_token, fragment_);
+    silence(shared_, args_, work, live, partial, stage, start_token);
+  }
+
+  /// Not inline: the loop has no registers to spare for it.
+  __device__ __noinline__ static void silence(Shared& shared, const parts::DecodeArguments& args,
+                                              const parts::Work& work, std::uint32_t live,
+                                              std::uint32_t partial, int stage, int start_token) {
+    const int thread = threadIdx.x % 128;
+    StageTile<Config>* tiles = shared.kv[stage].tiles;
+    if (partial != 0) {
+      // The query token that sees token t of the stage first, as a row of the tile.
+      const int offset = start_token - work.segment.length + work.tile.tokens;
+      const bool found = parts::record_poison<Element, Config::kVDim, 128>(
+          shared.poison_from, tiles, partial, thread,
+          [&](int token) { return (token + offset) * args.query.group.value - work.tile.first; });
+      if (found) shared.poisoned = 1;
+      ptx::named_sync(kScorerBarrier, 128);
+    }
+    constexpr std::uint64_t kOthers = ~0ULL << Config::kStageTokens;  // rows that a tile does not have
+    parts::silence_tokens<Element, Config::kVChunks, 128>(
+        [&](int i, int token) { return tiles[i].bytes + token * parts::kRowBytes; }, live | kOthers, partial,
+        thread);
+    ptx::fence_for_async_proxy();
+    ptx::named_sync(kScorerBarrier, 128);
+  }
+
+  /// When outputs have it.
+  __device__ __forceinline__ void clean_poison(int place) {
+    ptx::wait(shared_.p_empty[place], (p_parities_ >> place & 1) ^ 1);
+    for (int i = thread_; i < Config::kVDim; i += 128) shared_.poison_from[i] = parts::kNoPoison;
+    ptx::named_sync(kScorerBarrier, 128);  // all have read it
+    if (thread_ == 0) shared_.poisoned = 0;
+    ptx::named_sync(kScorerBarrier, 128);
+  }
+
+  Shared& shared_;
+  const parts::DecodeArguments& args_;
+  const ptx::Descriptors<false> descriptors_{&shared_};
+  const int thread_;
+  const parts::Fragment fragment_;
+  const std::uint32_t p_address_ = parts::fragment_address(shared_.p, thread_, 0);
+  int scored_ = 0;  // the stage that comes next
+  std::uint32_t scored_parity_ = 0;
+  std::uint32_t p_parities_ = 0;  // of either place of P
+  std::uint32_t live_ = 0;        // which tokens of the stage scored last count
+  int to_limit_ = 0;              // tokens from the stage's first one on that the tile's first row attends to
+  parts::RowPair base_;           // what is subtracted from scores, base 2
+  parts::RowPair slack_;          // how far a score may be above it
+  parts::RowPair sum_;            // this thread's share
+  Scores s_;
+  std::uint32_t q_[kRegisterSteps][4];
+};
+
+}  // namespace flashlatent::trio

@@ -1,0 +1,135 @@
+// Copies into the ring, by one warp of those that multiply: a stage by one box, as soon as it has been read.
+// A segment's first two stages are the tile's query rows, then comes KV. What a copy needs is worked out for
+// 32 stages at a time, a lane each: asking for one then takes some 25 instructions between two products.
+#pragma once
+
+#include "cuda/parts/kv_tokens.cuh"
+#include "cuda/parts/mask.cuh"
+#include "cuda/ptx/copy.cuh"
+#include "cuda/trio/segment_list.cuh"
+
+namespace flashlatent::trio {
+
+/// A whole warp's.
+template <class Config>
+class Supply {
+ public:
+  __device__ __forceinline__ Supply(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                    const CUtensorMap& kv_map, const CUtensorMap& query_map)
+      : shared_(shared), args_(args), kv_map_(kv_map), query_map_(query_map) {}
+
+  /// A list's begin.
+  __device__ __forceinline__ void begin(std::uint32_t list_parity) {
+    ready_ = 0;
+    find_item(-1, list_parity);
+    look_up();
+  }
+
+  /// Asks for what comes next, if there is anything, to a stage whose readers have arrived for the
+  /// `parity`-th time, or which is `empty`.
+  __device__ __forceinline__ void request(int stage, std::uint32_t parity, bool empty) {
+    if (next() == prepared()) prepare();
+    if (next() == prepared()) return;
+    const StageCopy copy = shared_.copies[next()];
+    ++ready_;
+    if (!empty) ptx::wait(shared_.kv_empty[stage], parity);
+    if (ptx::elect_one()) {
+      shared_.live[stage] = copy.live;
+      ptx::arrive_expecting(shared_.kv_full[stage], copy.page >= 0 ? sizeof(Stage<Config>) : 0);
+      if (copy.page >= 0) {
+        if (copy.chunk == kOfQuery) {
+          ptx::copy_box(shared_.kv[stage].tiles, query_map_, 0, copy.token, 0, copy.page,
+                        shared_.kv_full[stage]);
+        } else {
+          ptx::copy_box(shared_.kv[stage].tiles, kv_map_, 0, copy.token, copy.chunk, copy.page,
+                        shared_.kv_full[stage], ptx::evict_first_policy());
+        }
+      }
+    }
+    __syncwarp();
+  }
+
+ private:
+  /// Of shared_.copies, the next one to ask for, and how many there are.
+  static constexpr int kPrepared = 16;
+  __device__ __forceinline__ int next() const { return ready_ & 0xFFFF; }
+  __device__ __forceinline__ int prepared() const { return ready_ >> kPrepared; }
+
+  __device__ __forceinline__ static int lane() { return threadIdx.x % 32; }
+
+  /// The next stages of a segment, up to a lane each.
+  __device__ __forceinline__ void prepare() {
+    const Cursor at = shared_.cursor;
+    ready_ = 0;
+    if (at.token >= at.end) return;
+    ready_ = min((at.end - at.token + Config::kStageTokens - 1) / Config::kStageTokens, 32) << kPrepared;
+    __syncwarp();
+    if (lane() < prepared()) {
+      const int token = at.token + lane() * Config::kStageTokens;
+      shared_.copies[lane()] = token < at.begin ? of_query(at, token) : of_tokens(at, token);
+    }
+    const int token = at.token + 32 * Config::kStageTokens;
+    if (token < at.end) {
+      if (lane() == 0) shared_.cursor.token = token;
+      __syncwarp();
+    } else {
+      find_item(at.item, at.list_parity);
+    }
+    look_up();
+  }
+
+  __device__ __forceinline__ StageCopy of_tokens(const Cursor& at, int token) const {
+    const bool is_there = parts::is_page(args_.cache, entry_);
+    const std::uint64_t live = is_there ? parts::low_tokens(at.length - token) : 0;
+    return {is_there ? entry_ : -1, args_.cache.page_size.remainder(token),
+            at.kv_head * static_cast<int>(args_.cache.head_stride / 64), static_cast<std::uint32_t>(live)};
+  }
+  /// The tile's first or last rows: places of tokens before the first one stand for them.
+  __device__ __forceinline__ StageCopy of_query(const Cursor& at, int token) const {
+    const parts::RowTile& tile = shared_.list[at.item].tile;
+    const bool ragged = args_.query.begins != nullptr;  // all rows are one line then
+    const int first_token = ragged ? tile.origin : tile.first_token;
+    const int row = (tile.kv_head + first_token) * args_.query.group.value + tile.first;
+    return {ragged ? 0 : tile.origin, row + token - (at.begin - parts::kTileRows), kOfQuery, 0};
+  }
+
+  /// The next segment with tokens, if there is one, after this one of the list.
+  __device__ __forceinline__ void find_item(int item, std::uint32_t list_parity) {
+    Cursor at = {};
+    while (++item < kListed) {
+      ptx::wait(item == 0 ? shared_.first_listed : shared_.all_listed, list_parity);
+      const parts::Work& work = shared_.list[item];
+      if (work.is_end()) break;
+      if (stages_of<Config>(work.segment) <= 0) continue;
+      const int begin = first_token(work.segment);
+      at = {parts::block_range(args_.cache, work.segment, work.tile).entries,
+            begin,
+            begin - parts::kTileRows,
+            last_token(work.segment),
+            work.segment.length,
+            work.tile.kv_head,
+            item,
+            list_parity};
+      break;
+    }
+    __syncwarp();
+    if (lane() == 0) shared_.cursor = at;
+    __syncwarp();
+  }
+
+  /// Asks for the entries of what prepare() comes to next.
+  __device__ __forceinline__ void look_up() {
+    const int token = shared_.cursor.token + lane() * Config::kStageTokens;
+    if (token >= shared_.cursor.begin && token < shared_.cursor.end) {
+      entry_ = __ldg(shared_.cursor.entries + args_.cache.page_size.quotient(token));
+    }
+  }
+
+  SharedMemory<Config>& shared_;
+  const parts::DecodeArguments& args_;
+  const CUtensorMap &kv_map_, &query_map_;
+  int entry_ = 0;  // of this lane's stage
+  int ready_ = 0;  // next(), prepared(): one register
+};
+
+}  // namespace flashlatent::trio

@@ -499,8 +499,6 @@ TEST_P(KernelContracts, TrioOfManyRows) {
                 .lengths = {5, 100, 64, 2200, 0, 300},
                 .ragged_tokens = {1, 3, 0, 2, 1, 3},
                 .causal = true});
-  expect_right(
-      {.name = "invariant", .heads = 128, .page_size = 64, .lengths = {5000, 70}, .batch_invariant = true});
   DecodeProblem problem;
   problem.query.heads = 128;
   for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
@@ -510,9 +508,10 @@ TEST_P(KernelContracts, TrioOfManyRows) {
   }
 }
 
-TEST_P(KernelContracts, TeamsRefuseWhatTheyCannotKeep) {
-  for (const auto& [kernel, format] :
-       {std::pair{"mma16_team8", KvFormat::kPlain}, {"direct_team8", KvFormat::kFp8_656}}) {
+TEST_P(KernelContracts, BatchInvariantIsRefusedWhereItCannotBeKept) {
+  for (const auto& [kernel, format] : {std::pair{"mma16_team8", KvFormat::kPlain},
+                                       {"direct_team8", KvFormat::kFp8_656},
+                                       {"trio", KvFormat::kPlain}}) {
     executor_.kernel = kernel;
     const CaseSpec spec{.format = format, .heads = 16, .lengths = {100}, .batch_invariant = true};
     const Status status = plan_bytes(runtime::make_case(spec, 1).problem, executor_).status();

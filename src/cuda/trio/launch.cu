@@ -9,12 +9,13 @@ namespace flashlatent::cuda {
 
 namespace {
 
-// Costs in nanoseconds, of seesaw's kind: where a segment is short, that one is faster. Of one row tile
-// memory binds, and that one has more under way.
+// Costs in nanoseconds, of each other as seesaw's, by which the plan cuts: where segments are short (below
+// some some 40 blocks a CTA) that one is faster. Of one row tile memory binds, and that one has more under
+// way.
 constexpr DenseShape kShape = {
-    .tile_rows = 64, .cost = {.per_block = 2300, .per_split = 10000, .per_call = 3000, .per_merge = 11300}};
+    .tile_rows = 64, .cost = {.per_block = 2300, .per_split = 7300, .per_call = 3000, .per_merge = 11800}};
 constexpr DenseShape kShapeOfTiles = {
-    .tile_rows = 64, .cost = {.per_block = 1665, .per_split = 10000, .per_call = 0, .per_merge = 11300}};
+    .tile_rows = 64, .cost = {.per_block = 1665, .per_split = 6660, .per_call = 4600, .per_merge = 10750}};
 
 constexpr int kBoxTokens = 32;
 
@@ -33,6 +34,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   if (problem.cache.format != KvFormat::kPlain)
     return message("the cache is fp8_656; a plain one is accepted");
   if (problem.sparse.enabled) return "decode is sparse; dense decode is accepted";
+  if (problem.options.batch_invariant) return "batch_invariant is true; false is accepted";
   if (find(problem, false) == nullptr) {
     return message("qk_dim/v_dim is ", problem.cache.qk_dim, "/", problem.cache.v_dim,
                    "; 576/512 is accepted");
@@ -65,9 +67,9 @@ const DecodeKernel kTrioKernel = {
     .name = "trio",
     .backend = Backend::kCuda,
     .takes =
-        "bf16 and fp16 caches of qk_dim/v_dim 576/512, dense, any heads and tokens; pages of a multiple of "
-        "32 "
-        "tokens",
+        "bf16 and fp16 caches of qk_dim/v_dim 576/512, dense, any heads and tokens, pages of a multiple of "
+        "32; "
+        "no batch_invariant",
     .declines = declines,
     .geometry = geometry,
     .workspace_bytes = decode_workspace_bytes,

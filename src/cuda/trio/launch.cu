@@ -9,9 +9,8 @@ namespace flashlatent::cuda {
 
 namespace {
 
-// Costs in nanoseconds, of each other as seesaw's, by which the plan cuts: where segments are short (below
-// some some 40 blocks a CTA) that one is faster. Of one row tile memory binds, and that one has more under
-// way.
+// Costs in nanoseconds, of each other as seesaw's, by which the plan cuts: below some 90 blocks a CTA that
+// one is faster or as fast. Of one row tile memory binds, and that one has more under way.
 constexpr DenseShape kShape = {
     .tile_rows = 64, .cost = {.per_block = 2300, .per_split = 7300, .per_call = 3000, .per_merge = 11800}};
 constexpr DenseShape kShapeOfTiles = {

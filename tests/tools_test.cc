@@ -123,6 +123,10 @@ TEST_F(Program, CheckSmall) {
   const auto check = json("check.json");
   EXPECT_EQ(check.at("wrong"), 0);
   EXPECT_EQ(check.at("right"), check.at("results").size());
+  // Of paths the last part, of shards all.
+  expect_right("check --suite small --shard 1/20 --json " + file("shard.json"), {" 0 wrong, 0 refused"});
+  EXPECT_EQ(json("shard.json").at("command"),
+            "flashlatent check --suite small --shard 1/20 --json shard.json");
 }
 
 TEST_F(Program, BenchSuitesAreThePublishedTables) {

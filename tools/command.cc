@@ -67,11 +67,12 @@ const std::string& command_line() {
 void set_command_line(int argc, char** argv) {
   std::string& line = stored_command_line();
   line = "flashlatent";
-  // Of paths only the last part: the report is read on other machines.
+  // Of paths only the last part: the report is read on other machines. Shards and dimensions are none.
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
+    const bool is_path = argument.find_first_not_of("0123456789/") != std::string_view::npos;
     line += ' ';
-    line += argument.substr(argument.rfind('/') + 1);
+    line += is_path ? argument.substr(argument.rfind('/') + 1) : argument;
   }
 }
 

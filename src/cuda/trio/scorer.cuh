@@ -161,6 +161,8 @@ class Scorer {
     if (__any_sync(0xffffffff, grows)) {
       const parts::RowPair before = base_;
       base_ = parts::row_base(s_, scale, before, slack_);
+      slack_ = {fmaxf(slack_.low - (base_.low - before.low), 0.0F),
+                fmaxf(slack_.high - (base_.high - before.high), 0.0F)};
       x.factor = parts::shrink(before, base_);
       sum = take_exponentials(scale, x.p);
     }

@@ -29,6 +29,24 @@ inline std::vector<ScoreSteps> hard_score_steps() {
           {"jumping", {0, 5, 33, 30, 133, 60}}};
 }
 
+/// One token's score is some 2^10 times (base 2: 10 above) all before, and `apart` tokens later one's 4 above
+/// that: if that is still weighed by the old base, rounding its probability makes up to 2.4 times the plain
+/// computation's error (a model of trio's stages of 32 tokens).
+inline constexpr int kLeapingTokens = 1100;
+inline runtime::CaseSpec leaping_scores(int apart, KvFormat format, std::vector<int> lengths) {
+  constexpr int kFirst = 16 * 64 + 5;  // early in a block
+  std::vector<float> scores(kLeapingTokens);
+  scores[kFirst] = 7;
+  scores[kFirst + apart] = 10;
+  return {.name = "leaping",
+          .format = format,
+          .heads = 80,
+          .lengths = std::move(lengths),
+          .logit_scale = 0.25F,
+          .score_steps = std::move(scores),
+          .step_tokens = 1};
+}
+
 class Contracts : public ::testing::TestWithParam<Backend> {
  protected:
   void SetUp() override {

@@ -401,6 +401,12 @@ TEST_P(Contracts, HugeLogits) {
   }
 }
 
+TEST_P(Contracts, LeapingScores) {
+  for (KvFormat format : {KvFormat::kPlain, KvFormat::kFp8_656}) {
+    for (int apart : {32, 64}) expect_right(leaping_scores(apart, format, {kLeapingTokens, kLeapingTokens}));
+  }
+}
+
 TEST_P(Contracts, RisingAndFallingScores) {
   for (const auto& [name, steps] : hard_score_steps()) {
     for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {

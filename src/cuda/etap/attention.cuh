@@ -57,8 +57,7 @@ class Attention {
 
   /// How many tokens query row n attends to, counted from `start`.
   __device__ __forceinline__ int limit(int n, int start) const {
-    if (!args_.causal) return length_ - start;
-    return length_ - tile_.tokens + tile_.token(args_.query, n) + 1 - start;
+    return tile_.limit(args_, length_, n) - start;
   }
 
   /// The query row of this thread's i-th column.

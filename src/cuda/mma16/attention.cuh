@@ -45,8 +45,7 @@ class Attention {
 
   /// How many tokens the tile's row attends to.
   __device__ __forceinline__ int limit(const parts::Work& work, int row) const {
-    const int length = work.segment.length;
-    return args_.causal ? length - work.tile.tokens + work.tile.token(args_.query, row) + 1 : length;
+    return work.tile.limit(args_, work.segment.length, row);
   }
 
   /// The computing warps.

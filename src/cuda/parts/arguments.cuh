@@ -76,6 +76,11 @@ struct DecodeArguments {
   bool causal;
 };
 
+/// A tile's rows in a tensor map of Q: which request, and the first one's place.
+struct RowsInLine {
+  int request, first;
+};
+
 /// A tile of query rows of one request: row r of the tile is query token first_token + (first + r) / group
 /// and head kv_head * group + (first + r) % group. Each query token of sparse decode is a request to the
 /// plan.
@@ -93,6 +98,17 @@ struct RowTile {
   }
   __device__ __forceinline__ int head(const QueryArguments& query, int row) const {
     return kv_head * query.group.value + query.group.remainder(first + row);
+  }
+  /// How many tokens of so many the row attends to.
+  __device__ __forceinline__ int limit(const DecodeArguments& args, int length, int row) const {
+    return args.causal ? length - tokens + token(args.query, row) + 1 : length;
+  }
+  /// Where the rows are if they lie in line (QueryArguments::rows_in_line); ragged, all requests' are one.
+  __device__ __forceinline__ RowsInLine in_line(const QueryArguments& query) const {
+    const bool ragged = query.begins != nullptr;
+    const int request = ragged ? 0 : origin;
+    const int token = ragged ? origin : first_token;
+    return {request, (kv_head + token) * query.group.value + first};
   }
 };
 

@@ -61,14 +61,10 @@ template <class Config>
 __device__ __forceinline__ void copy_query(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                            const CUtensorMap& map, const parts::RowTile& tile) {
   ptx::arrive_expecting(shared.q_full, Config::kQkChunks * sizeof(parts::Tile));
-  // Ragged, all rows are one line.
-  const bool ragged = args.query.begins != nullptr;
-  const int request = ragged ? 0 : tile.origin;
-  const int token = ragged ? tile.origin : tile.first_token;
-  const int row = (tile.kv_head + token) * args.query.group.value + tile.first;
+  const parts::RowsInLine rows = tile.in_line(args.query);
 #pragma unroll 1
   for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
-    ptx::copy_box(&shared.q[chunk], map, chunk * 64, row, 0, request, shared.q_full);
+    ptx::copy_box(&shared.q[chunk], map, chunk * 64, rows.first, 0, rows.request, shared.q_full);
   }
 }
 
@@ -249,8 +245,7 @@ class Warpgroup {
 
   /// How many tokens the tile's row attends to.
   __device__ __forceinline__ int limit(const parts::Work& work, int row) const {
-    const int length = work.segment.length;
-    return args_.causal ? length - work.tile.tokens + work.tile.token(args_.query, row) + 1 : length;
+    return work.tile.limit(args_, work.segment.length, row);
   }
 
   /// Both warpgroups. Not a named barrier: racecheck loses sight of one that is waited for while another

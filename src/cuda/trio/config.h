@@ -6,6 +6,9 @@
 
 namespace flashlatent::trio {
 
+/// Tokens come, are scored and multiplied by so many, a stage of the ring: one TMA box.
+inline constexpr int kStageTokens = 32;
+
 /// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh).
 template <class Element_, int kQkDim_, int kVDim_, bool kMerges_>
 struct Config {
@@ -20,9 +23,7 @@ struct Config {
   static constexpr int kHalfChunks = kVChunks / 2;  // of the output that a warpgroup holds
   static constexpr int kHalfDim = kVDim / 2;
 
-  /// Tokens come, are scored and multiplied by so many, a stage of the ring.
-  static constexpr int kStageTokens = 32;
-  static constexpr int kStages = 5;
+  static constexpr int kStages = 5;  // of the ring
   /// Of Q in the scorer's registers, 16 a thread each; the others are in shared memory.
   static constexpr int kRegisterChunks = 8;
 

@@ -31,8 +31,8 @@ constexpr cuda::DenseInstance instance(Dtype dtype) {
           .launch = launch_instance<Config>,
           .boxes = {.kv = cuda::kv_chunks_map,
                     .query = cuda::query_chunks_map,
-                    .most_tokens = Config::kStageTokens,
-                    .query_rows = Config::kStageTokens}};
+                    .most_tokens = kStageTokens,
+                    .query_rows = kStageTokens}};
 }
 
 template <bool kMerges>

@@ -16,8 +16,6 @@ constexpr DenseShape kShape = {
 constexpr DenseShape kShapeOfTiles = {
     .tile_rows = 64, .cost = {.per_block = 1665, .per_split = 6660, .per_call = 4600, .per_merge = 10750}};
 
-constexpr int kBoxTokens = 32;
-
 const DenseInstance* find(const DecodeProblem& problem, bool merges) {
   const auto& cache = problem.cache;
   return find_instance({trio::kInstances, trio::kMerging}, {.dtype = cache.dtype,
@@ -38,8 +36,9 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
     return message("qk_dim/v_dim is ", problem.cache.qk_dim, "/", problem.cache.v_dim,
                    "; 576/512 is accepted");
   }
-  if (problem.cache.page_size % kBoxTokens != 0) {
-    return message("page_size is ", problem.cache.page_size, "; a multiple of ", kBoxTokens, " is accepted");
+  if (problem.cache.page_size % trio::kStageTokens != 0) {
+    return message("page_size is ", problem.cache.page_size, "; a multiple of ", trio::kStageTokens,
+                   " is accepted");
   }
   return std::nullopt;
 }
@@ -67,8 +66,7 @@ const DecodeKernel kTrioKernel = {
     .backend = Backend::kCuda,
     .takes =
         "bf16 and fp16 caches of qk_dim/v_dim 576/512, dense, any heads and tokens, pages of a multiple of "
-        "32; "
-        "no batch_invariant",
+        "32; no batch_invariant",
     .declines = declines,
     .geometry = geometry,
     .workspace_bytes = decode_workspace_bytes,

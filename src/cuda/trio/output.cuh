@@ -24,8 +24,8 @@ class Output {
         me_(me),
         loads_(uniform(threadIdx.x / 32) == 0),
         fragment_(parts::fragment_of(threadIdx.x % 128)),
-        v_(static_cast<std::uint32_t>(descriptors_.n_major(shared.kv[0].tiles + me * Config::kHalfChunks,
-                                                           sizeof(StageTile<Config>)))) {}
+        v_(static_cast<std::uint32_t>(
+            descriptors_.n_major(shared.kv[0].tiles + me * Config::kHalfChunks, sizeof(StageTile)))) {}
 
   /// Asks for as many stages as there is room for: all of them.
   __device__ __forceinline__ void begin_list(std::uint32_t list_parity) {
@@ -41,13 +41,13 @@ class Output {
 
   /// One segment.
   __device__ __forceinline__ void attend(const parts::Work& work) {
-    const int stages = uniform(stages_of<Config>(work.segment));
+    const int stages = uniform(stages_of(work.segment));
 #pragma unroll
     for (float& x : o_) x = 0;
     Ends ends{{-INFINITY, -INFINITY}, {0, 0}};
     if (stages > 0) {
       // The scorer takes Q and gives its stages back.
-      for (int i = 0; i < parts::kTileRows / Config::kStageTokens; ++i) pass_stage();
+      for (int i = 0; i < parts::kTileRows / kStageTokens; ++i) pass_stage();
       int left = stages, place;
 #pragma unroll 1
       for (;;) {
@@ -96,11 +96,11 @@ class Output {
   __device__ __forceinline__ void multiply() {
     const std::uint64_t p = descriptors_.k_major(shared_.p.bytes + kPlace * 64);
     const std::uint64_t v =
-        ptx::with_low_word(descriptors_.n_major(shared_.kv[0].tiles, sizeof(StageTile<Config>)), v_);
+        ptx::with_low_word(descriptors_.n_major(shared_.kv[0].tiles, sizeof(StageTile)), v_);
     ptx::pin_registers(o_);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < Config::kStageTokens / 16; ++step) {
+    for (int step = 0; step < kStageTokens / 16; ++step) {
       ptx::Wgmma<Element, Config::kHalfDim>::template ss<true>(o_, p + step * ptx::kStepAlongRow,
                                                                v + step * ptx::kStepAlongRows, true);
     }

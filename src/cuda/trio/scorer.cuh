@@ -8,7 +8,6 @@
 #pragma once
 
 #include "cuda/parts/arguments.cuh"
-#include "cuda/parts/epilogue.cuh"
 #include "cuda/parts/fragment.cuh"
 #include "cuda/parts/mask.cuh"
 #include "cuda/parts/softmax.cuh"
@@ -30,7 +29,7 @@ class Scorer {
 
   /// All stages of one segment.
   __device__ __forceinline__ void score_segment(const parts::Work& work) {
-    const int stages = stages_of<Config>(work.segment);
+    const int stages = stages_of(work.segment);
     if (stages <= 0) return;
     take_query();
     base_ = {-INFINITY, -INFINITY};
@@ -57,7 +56,7 @@ class Scorer {
 
  private:
   static constexpr int kRegisterSteps = Config::kRegisterChunks * 4;
-  static constexpr int kScores = Config::kStageTokens / 2;  // a thread
+  static constexpr int kScores = kStageTokens / 2;  // a thread
   using Scores = float[kScores];
 
   /// Q of the tile, which has come to two stages of the ring, into A operands, and its last columns to their
@@ -70,7 +69,7 @@ class Scorer {
       stages[half] = scored_;
       await_stage();
       next_stage();
-      const StageTile<Config>* tiles = shared_.kv[stages[half]].tiles;
+      const StageTile* tiles = shared_.kv[stages[half]].tiles;
       if (thread_ / 64 == half) {
 #pragma unroll
         for (int step = 0; step < kRegisterSteps; ++step) {
@@ -82,8 +81,8 @@ class Scorer {
       for (int chunk = Config::kRegisterChunks; chunk < Config::kQkChunks; ++chunk) {
         const auto* from = reinterpret_cast<const uint4*>(&tiles[chunk]);
         auto* to = reinterpret_cast<uint4*>(&shared_.q[chunk - Config::kRegisterChunks]) +
-                   half * sizeof(StageTile<Config>) / sizeof(uint4);
-        for (int i = thread_; i < sizeof(StageTile<Config>) / sizeof(uint4); i += 128) to[i] = from[i];
+                   half * sizeof(StageTile) / sizeof(uint4);
+        for (int i = thread_; i < sizeof(StageTile) / sizeof(uint4); i += 128) to[i] = from[i];
       }
     }
     ptx::fence_for_async_proxy();  // which also waits for what is still being read
@@ -110,7 +109,7 @@ class Scorer {
   /// s = Q K^T of the stage that comes next, by so many chunks of columns.
   template <int kBegin, int kEnd>
   __device__ __forceinline__ void multiply() {
-    using Wgmma = ptx::Wgmma<Element, Config::kStageTokens>;
+    using Wgmma = ptx::Wgmma<Element, kStageTokens>;
 #pragma unroll
     for (int chunk = kBegin; chunk < kEnd; ++chunk) {
       const std::uint64_t k = descriptors_.k_major(&shared_.kv[scored_].tiles[chunk]);
@@ -220,11 +219,11 @@ class Scorer {
     if (kPlace == 1 || !kHasNext) {
       slack_ = {parts::slack_of(parts::quad_sum(sum_.low)), parts::slack_of(parts::quad_sum(sum_.high))};
     }
-    to_limit_ -= Config::kStageTokens;
+    to_limit_ -= kStageTokens;
   }
-  /// Chunks before P is announced. After 4, 6, 8 and all 9 of them 128 heads took 0.273, 0.245, 0.2254 and
-  /// some 0.227 ms: what multiplies with V, some 250 clocks later, is to have the tensor cores when scores
-  /// are done.
+  /// Chunks before P is announced. After 4, 6 and 8 of them 128 heads took 0.273, 0.245 and 0.2254 ms, after
+  /// all 9 0.7 % more than after 8: what multiplies with V, some 250 clocks later, is to have the tensor
+  /// cores when scores are done.
   static constexpr int kAnnouncing = 8;
 
   __device__ __forceinline__ void store(const Softmax& softmax, int place) {
@@ -260,14 +259,13 @@ class Scorer {
 
   /// How many tokens the tile's row attends to.
   __device__ __forceinline__ int limit(const parts::Work& work, int row) const {
-    const int length = work.segment.length;
-    return args_.causal ? length - work.tile.tokens + work.tile.token(args_.query, row) + 1 : length;
+    return work.tile.limit(args_, work.segment.length, row);
   }
 
   /// Scores of tokens that do not count become -inf, and nothing of these may reach the output through V.
   __device__ __forceinline__ void mask(const parts::Work& work) {
     const std::uint32_t live = live_;
-    if (live == ~0U && to_limit_ >= Config::kStageTokens) return;
+    if (live == ~0U && to_limit_ >= kStageTokens) return;
     const auto partial = live & ~static_cast<std::uint32_t>(parts::low_tokens(to_limit_));
     const int start_token = limit(work, 0) - to_limit_;
     const int stage = scored_ == 0 ? Config::kStages - 1 : scored_ - 1;  // the one that has been scored last
@@ -281,7 +279,7 @@ class Scorer {
                                               const parts::Work& work, std::uint32_t live,
                                               std::uint32_t partial, int stage, int start_token) {
     const int thread = threadIdx.x % 128;
-    StageTile<Config>* tiles = shared.kv[stage].tiles;
+    StageTile* tiles = shared.kv[stage].tiles;
     if (partial != 0) {
       // The query token that sees token t of the stage first, as a row of the tile.
       const int offset = start_token - work.segment.length + work.tile.tokens;
@@ -291,7 +289,7 @@ class Scorer {
       if (found) shared.poisoned = 1;
       ptx::named_sync(kScorerBarrier, 128);
     }
-    constexpr std::uint64_t kOthers = ~0ULL << Config::kStageTokens;  // rows that a tile does not have
+    constexpr std::uint64_t kOthers = ~0ULL << kStageTokens;  // rows that a tile does not have
     parts::silence_tokens<Element, Config::kVChunks, 128>(
         [&](int i, int token) { return tiles[i].bytes + token * parts::kRowBytes; }, live | kOthers, partial,
         thread);

@@ -4,7 +4,7 @@
 // at once. When all roles have done with a list that has no end they meet, and the next one is made.
 #pragma once
 
-#include "cuda/parts/kv_loader.cuh"
+#include "cuda/parts/segments.cuh"
 #include "cuda/trio/smem_layout.cuh"
 
 namespace flashlatent::trio {
@@ -74,9 +74,8 @@ __device__ __forceinline__ int last_token(const schedule::Segment& segment) {
   return min(segment.block_end * 64, segment.length);
 }
 /// How many stages they are.
-template <class Config>
 __device__ __forceinline__ int stages_of(const schedule::Segment& segment) {
-  return (last_token(segment) - first_token(segment) + Config::kStageTokens - 1) / Config::kStageTokens;
+  return (last_token(segment) - first_token(segment) + kStageTokens - 1) / kStageTokens;
 }
 
 }  // namespace flashlatent::trio

@@ -11,13 +11,12 @@
 namespace flashlatent::trio {
 
 /// A stage's tokens x 64 columns, swizzled as parts::Tile.
-template <class Config>
 struct alignas(1024) StageTile {
-  std::uint8_t bytes[Config::kStageTokens * parts::kRowBytes];
+  std::uint8_t bytes[kStageTokens * parts::kRowBytes];
 };
 template <class Config>
 struct Stage {
-  StageTile<Config> tiles[Config::kQkChunks];
+  StageTile tiles[Config::kQkChunks];
 };
 
 /// What the scorer says beside a stage's P, at the same barriers.

@@ -25,8 +25,8 @@ class Supply {
     look_up();
   }
 
-  /// Asks for what comes next, if there is anything, to a stage whose readers have arrived for the
-  /// `parity`-th time, or which is `empty`.
+  /// Asks for what comes next, if there is anything, to a stage when its readers have completed the phase of
+  /// this parity, or at once if it is known to be `empty`.
   __device__ __forceinline__ void request(int stage, std::uint32_t parity, bool empty) {
     if (next() == prepared()) prepare();
     if (next() == prepared()) return;
@@ -62,13 +62,13 @@ class Supply {
     const Cursor at = shared_.cursor;
     ready_ = 0;
     if (at.token >= at.end) return;
-    ready_ = min((at.end - at.token + Config::kStageTokens - 1) / Config::kStageTokens, 32) << kPrepared;
+    ready_ = min((at.end - at.token + kStageTokens - 1) / kStageTokens, 32) << kPrepared;
     __syncwarp();
     if (lane() < prepared()) {
-      const int token = at.token + lane() * Config::kStageTokens;
+      const int token = at.token + lane() * kStageTokens;
       shared_.copies[lane()] = token < at.begin ? of_query(at, token) : of_tokens(at, token);
     }
-    const int token = at.token + 32 * Config::kStageTokens;
+    const int token = at.token + 32 * kStageTokens;
     if (token < at.end) {
       if (lane() == 0) shared_.cursor.token = token;
       __syncwarp();
@@ -87,10 +87,8 @@ class Supply {
   /// The tile's first or last rows: places of tokens before the first one stand for them.
   __device__ __forceinline__ StageCopy of_query(const Cursor& at, int token) const {
     const parts::RowTile& tile = shared_.list[at.item].tile;
-    const bool ragged = args_.query.begins != nullptr;  // all rows are one line then
-    const int first_token = ragged ? tile.origin : tile.first_token;
-    const int row = (tile.kv_head + first_token) * args_.query.group.value + tile.first;
-    return {ragged ? 0 : tile.origin, row + token - (at.begin - parts::kTileRows), kOfQuery, 0};
+    const parts::RowsInLine rows = tile.in_line(args_.query);
+    return {rows.request, rows.first + token - (at.begin - parts::kTileRows), kOfQuery, 0};
   }
 
   /// The next segment with tokens, if there is one, after this one of the list.
@@ -100,7 +98,7 @@ class Supply {
       ptx::wait(item == 0 ? shared_.first_listed : shared_.all_listed, list_parity);
       const parts::Work& work = shared_.list[item];
       if (work.is_end()) break;
-      if (stages_of<Config>(work.segment) <= 0) continue;
+      if (stages_of(work.segment) <= 0) continue;
       const int begin = first_token(work.segment);
       at = {parts::block_range(args_.cache, work.segment, work.tile).entries,
             begin,
@@ -119,7 +117,7 @@ class Supply {
 
   /// Asks for the entries of what prepare() comes to next.
   __device__ __forceinline__ void look_up() {
-    const int token = shared_.cursor.token + lane() * Config::kStageTokens;
+    const int token = shared_.cursor.token + lane() * kStageTokens;
     if (token >= shared_.cursor.begin && token < shared_.cursor.end) {
       entry_ = __ldg(shared_.cursor.entries + args_.cache.page_size.quotient(token));
     }

@@ -205,7 +205,7 @@ TEST_P(Fp8AndSparse, LiveNanReachesTheRowsThatSeeIt) {
 // Of request 0's last three tokens the first is seen by all three query tokens, the last by one.
 TEST_P(Fp8AndSparse, LiveNanThatSomeRowsSee) {
   for (const auto& [heads, kernel] :
-       {std::pair{4, "direct"}, {4, "direct_team8"}, {9, "direct"}, {8, ""}, {40, ""}}) {
+       {std::pair{4, "direct"}, {4, "direct_team8"}, {9, "direct"}, {8, ""}, {40, ""}, {40, "quartet"}}) {
     if (on_gpu()) executor_.kernel = kernel;
     for (int back : {1, 2, 3}) {
       for (auto [offset, bytes] :
@@ -227,9 +227,10 @@ TEST_P(Fp8AndSparse, LiveNanThatSomeRowsSee) {
 // The dispatcher would pick one of them.
 TEST_P(Fp8AndSparse, KernelsByName) {
   if (!on_gpu()) GTEST_SKIP() << "one kernel";
-  for (const char* kernel : {"etap", "seesaw", "direct", "direct_team8"}) {
+  for (const char* kernel : {"etap", "seesaw", "direct", "direct_team8", "quartet"}) {
     executor_.kernel = kernel;
-    const int most = executor_.kernel == "seesaw" ? 130 : executor_.kernel == "direct" ? 32 : 16;
+    const bool any = executor_.kernel == "seesaw" || executor_.kernel == "quartet";
+    const int most = any ? 130 : executor_.kernel == "direct" ? 32 : 16;
     for (int heads : {1, 5, 16, 17, 32, 64, 130}) {
       if (heads > most) continue;
       expect_right(fp8(heads, {33, 0, 130, 64, 1, 700}));

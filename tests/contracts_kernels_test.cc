@@ -16,7 +16,7 @@ using runtime::CaseSpec;
 
 constexpr const char* kKernels[] = {"etap",         "mma16",  "mma16_team4", "mma16_team8",
                                     "mma16_team16", "seesaw", "trio"};
-constexpr const char* kOfFp8[] = {"direct", "direct_team8", "etap", "seesaw"};
+constexpr const char* kOfFp8[] = {"direct", "direct_team8", "etap", "quartet", "seesaw"};
 constexpr const char* kOfSeparate[] = {"paged"};
 
 class KernelContracts : public Contracts {
@@ -467,7 +467,7 @@ TEST_P(KernelContracts, LongPartsOfAnFp8Cache) {
     problem.cache.format = KvFormat::kFp8_656;
     expect_long_parts_right(problem, lengths, kOfFp8);
     problem.query.heads = 32;
-    constexpr const char* kOfMoreRows[] = {"direct", "seesaw"};
+    constexpr const char* kOfMoreRows[] = {"direct", "quartet", "seesaw"};
     expect_long_parts_right(problem, lengths, kOfMoreRows);
   }
 }

@@ -121,7 +121,7 @@ TEST(Dispatch, RowsDecide) {
   EXPECT_TRUE(contains(picked(problem, executor, 132), "seesaw: qk_dim/v_dim is 100/100"));
 }
 
-TEST(Dispatch, FewRowsOfAnFp8CacheComeDirectly) {
+TEST(Dispatch, RowsOfAnFp8CacheDecide) {
   Executor executor;
   executor.backend = Backend::kCuda;
   auto pick = [&](int batch, int heads, int tokens) {
@@ -130,8 +130,13 @@ TEST(Dispatch, FewRowsOfAnFp8CacheComeDirectly) {
     return picked(problem, executor, 132);
   };
   for (int heads : {1, 16, 17, 32, 33, 128}) {
-    EXPECT_EQ(pick(128, heads, 4096), heads <= 32 ? "direct" : "seesaw");
+    EXPECT_EQ(pick(128, heads, 4096), heads <= 32 ? "direct" : "quartet");
   }
+  // More rows of a few blocks a CTA: seesaw's clusters and shares begin and end sooner.
+  EXPECT_EQ(pick(4, 64, 4096), "seesaw");
+  EXPECT_EQ(pick(16, 64, 4096), "quartet");
+  EXPECT_EQ(pick(8, 128, 4096), "seesaw");
+  EXPECT_EQ(pick(64, 128, 4096), "quartet");
   for (int tokens : {256, 131072}) EXPECT_EQ(pick(1, 32, tokens), "direct");
   // Few requests by teams, unless these have many blocks of several requests.
   for (int tokens : {1024, 4096, 131072}) EXPECT_EQ(pick(1, 16, tokens), "direct_team8");

@@ -27,6 +27,8 @@ extern const DecodeKernel kTrioKernel;
 extern const DecodeKernel kDirectKernel;
 /// The same by clusters of 8, as mma16's.
 extern const DecodeKernel kDirectTeam8Kernel;
+/// The same of more query rows, 64 a tile: one warpgroup scores and two multiply with V.
+extern const DecodeKernel kQuartetKernel;
 /// Separate keys and values, a warp 16 tokens at a time.
 extern const DecodeKernel kPagedKernel;
 /// The same for many query tokens, prompts above all: 128 query rows a tile.

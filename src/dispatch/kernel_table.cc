@@ -18,6 +18,7 @@ std::span<const DecodeKernel> decode_kernels() {
     cuda::kTrioKernel,
     cuda::kDirectKernel,
     cuda::kDirectTeam8Kernel,
+    cuda::kQuartetKernel,
     cuda::kPagedKernel,
     cuda::kPrefillKernel,
 #endif

@@ -10,7 +10,10 @@ namespace flashlatent::direct {
 /// next; where there are more lanes than columns several have the same.
 template <int kRows>
 __device__ __forceinline__ int first_of_lane(int lane) {
-  const int pair = kRows == 32 ? lane / 4 % 2 * 2 + lane / 8 % 2 : kRows == 16 ? lane / 4 % 2 : 0;
+  const int pair = kRows == 64   ? lane / 4 % 2 * 4 + lane / 8 % 2 * 2 + lane / 16
+                   : kRows == 32 ? lane / 4 % 2 * 2 + lane / 8 % 2
+                   : kRows == 16 ? lane / 4 % 2
+                                 : 0;
   return pair * 8 + lane % 4 * 2;
 }
 
@@ -28,10 +31,11 @@ __device__ __forceinline__ void exchange(float* x, int lane, Combine combine) {
 /// Those two columns over all tokens.
 template <int kRows, class Combine>
 __device__ __forceinline__ float2 over_tokens(etap::ColumnValues<kRows> values, int lane, Combine combine) {
-  static_assert(kRows == 8 || kRows == 16 || kRows == 32);
+  static_assert(kRows == 8 || kRows == 16 || kRows == 32 || kRows == 64);
   float* x = values.value;
   if constexpr (kRows >= 16) exchange<kRows / 4, 4>(x, lane, combine);
-  if constexpr (kRows == 32) exchange<4, 8>(x, lane, combine);
+  if constexpr (kRows >= 32) exchange<kRows / 8, 8>(x, lane, combine);
+  if constexpr (kRows == 64) exchange<4, 16>(x, lane, combine);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
 #pragma unroll

@@ -43,7 +43,8 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
   struct NoPipe {};
   // Where the walker looks ahead 24 bytes of the loader's registers spill.
   parts::load_segments<1, false>(
-      args, Loader<Config>(args.cache, shared, thread), NoPipe(), parts::PartPlace<>(args), [] {}, tell);
+      args, Loader<SharedMemory<Config>>(args.cache, shared, thread), NoPipe(), parts::PartPlace<>(args),
+      [] {}, tell);
   parts::Work end;
   end.segment.request = -1;
   tell(end);

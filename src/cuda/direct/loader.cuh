@@ -14,14 +14,15 @@ namespace flashlatent::direct {
 __device__ constexpr uint4 kZeroToken[fp8_656::kTokenBytes / 16] = {};
 
 /// By four warps, each 16 tokens of every block.
-template <class Config>
+template <class Shared>
 class Loader {
+  using Config = typename Shared::Config;
+
  public:
   static constexpr bool kSparesRegisters = true;
   static constexpr int kThreads = 128;
 
-  __device__ __forceinline__ Loader(const parts::CacheArguments& cache, SharedMemory<Config>& shared,
-                                    int thread)
+  __device__ __forceinline__ Loader(const parts::CacheArguments& cache, Shared& shared, int thread)
       : cache_(cache), shared_(shared), lane_(thread % 32), first_(thread / 32 * kWarpTokens) {}
 
   __device__ __forceinline__ void look_ahead(const parts::BlockRange& range) {
@@ -92,7 +93,7 @@ class Loader {
   }
 
   const parts::CacheArguments& cache_;
-  SharedMemory<Config>& shared_;
+  Shared& shared_;
   const int lane_, first_;
   // Q, page tables, results and instructions stay in L2 instead: 4 to 8 % of a call of 128 requests.
   const std::uint64_t policy_ = ptx::evict_first_policy();

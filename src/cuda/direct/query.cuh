@@ -13,11 +13,13 @@
 namespace flashlatent::direct {
 
 /// A computing thread's share.
-template <class Config>
+template <class Shared>
 class QueryShare {
+  using Config = typename Shared::Config;
+
  public:
   /// Rows are where shared.row_query says.
-  __device__ __forceinline__ explicit QueryShare(const SharedMemory<Config>& shared) {
+  __device__ __forceinline__ explicit QueryShare(const Shared& shared) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int unit = thread() + i * Config::kComputeThreads;
@@ -42,7 +44,7 @@ class QueryShare {
     return __reduce_max_sync(0xffffffff, max);
   }
 
-  __device__ __forceinline__ void store(SharedMemory<Config>& shared, float scale) const {
+  __device__ __forceinline__ void store(Shared& shared, float scale) const {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int index = thread() + i * Config::kComputeThreads;

@@ -105,7 +105,7 @@ __device__ __forceinline__ void load_in_team(SharedMemory<Config>& shared, const
   struct NoPipe {
   } pipe;
   const int thread = threadIdx.x - Config::kComputeThreads;
-  Loader<Config> loader(args.cache, shared, thread);
+  Loader<SharedMemory<Config>> loader(args.cache, shared, thread);
   Teller<Config> teller(shared, thread == 0);
   // One segment needs no walk, nor what that keeps in memory.
   if (args.geometry.whole != schedule::kCutLine && args.query.begins == nullptr) {

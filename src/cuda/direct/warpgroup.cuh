@@ -166,7 +166,7 @@ class Warpgroup {
 
   /// All have done with the Q before: they have met since.
   __device__ __forceinline__ void take_query() {
-    const QueryShare<Config> share(shared_);
+    const QueryShare<SharedMemory<Config>> share(shared_);
     const int warp_max = share.warp_max();
     ptx::arrive(shared_.has_query);
     if (thread() % 32 == 0) shared_.query_max[threadIdx.x / 32] = warp_max;

@@ -17,7 +17,7 @@ enum class Role { kLeft = 0, kRight = 1, kScorer = 2 };
 template <class Config>
 __device__ __forceinline__ void score(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
   Scorer<Config> scorer(shared, args);
-  ListPosition<Config> position(shared);
+  parts::ListPosition position(shared.segments);
   for (; !position.get().is_end(); position.next()) scorer.score_segment(position.get());
 }
 
@@ -29,10 +29,10 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const par
     if (threadIdx.x >= Config::kOutputThreads - 32) MergeStep<Config>::begin(args, shared.merge);
   }
   Output<Config> output(shared, args, kv_map, query_map, me);
-  ListPosition<Config> position(shared);
+  parts::ListPosition position(shared.segments);
   bool is_first = true;
   do {
-    if (threadIdx.x == kListingThread) list_segments(shared, args, is_first);
+    if (threadIdx.x == kListingThread) parts::list_segments(shared.segments, args, is_first);
     is_first = false;
     __syncwarp();
     output.begin_list(position.parity());
@@ -56,9 +56,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   } else if (threadIdx.x == 64) {
     for (ptx::Barrier& barrier : shared.p_full) ptx::init(barrier, 128);
     for (ptx::Barrier& barrier : shared.p_empty) ptx::init(barrier, Config::kOutputThreads);
-    ptx::init(shared.first_listed, 1);
-    ptx::init(shared.all_listed, 1);
-    ptx::init(shared.list_read, Config::kThreads);
+    shared.segments.init(Config::kThreads);
     if constexpr (Config::kMerges) MergeStep<Config>::init(shared.merge);
     shared.poisoned = 0;
     ptx::publish_barriers();

@@ -4,8 +4,8 @@
 #include <type_traits>
 
 #include "cuda/parts/merge_step.cuh"
+#include "cuda/parts/segment_list.cuh"
 #include "cuda/parts/tile.cuh"
-#include "cuda/parts/work_queue.cuh"
 #include "cuda/trio/config.h"
 
 namespace flashlatent::trio {
@@ -46,9 +46,6 @@ struct alignas(16) StageCopy {
 };
 inline constexpr int kOfQuery = -1;
 
-/// Segments of the part that are listed at once.
-inline constexpr int kListed = 8;
-
 struct NoMerge {};
 
 template <class Config>
@@ -62,9 +59,7 @@ struct alignas(1024) SharedMemory {
   std::uint32_t live[Config::kStages];  // which of the stage's tokens count
   ptx::Barrier kv_full[Config::kStages], kv_empty[Config::kStages];
   ptx::Barrier p_full[2], p_empty[2];
-  ptx::Barrier first_listed, all_listed, list_read;
-  parts::Work list[kListed];
-  schedule::Cut walked_to;
+  parts::SegmentList segments;
   Cursor cursor;
   StageCopy copies[32];
   std::conditional_t<Config::kMerges, parts::MergeBegun, NoMerge> merge;

@@ -86,7 +86,7 @@ class Supply {
   }
   /// The tile's first or last rows: places of tokens before the first one stand for them.
   __device__ __forceinline__ StageCopy of_query(const Cursor& at, int token) const {
-    const parts::RowTile& tile = shared_.list[at.item].tile;
+    const parts::RowTile& tile = shared_.segments.list[at.item].tile;
     const parts::RowsInLine rows = tile.in_line(args_.query);
     return {rows.request, rows.first + token - (at.begin - parts::kTileRows), kOfQuery, 0};
   }
@@ -94,9 +94,9 @@ class Supply {
   /// The next segment with tokens, if there is one, after this one of the list.
   __device__ __forceinline__ void find_item(int item, std::uint32_t list_parity) {
     Cursor at = {};
-    while (++item < kListed) {
-      ptx::wait(item == 0 ? shared_.first_listed : shared_.all_listed, list_parity);
-      const parts::Work& work = shared_.list[item];
+    while (++item < parts::kListed) {
+      ptx::wait(item == 0 ? shared_.segments.first_listed : shared_.segments.all_listed, list_parity);
+      const parts::Work& work = shared_.segments.list[item];
       if (work.is_end()) break;
       if (stages_of(work.segment) <= 0) continue;
       const int begin = first_token(work.segment);

@@ -1,0 +1,84 @@
+// A part's segments, some at a time, in shared memory: nobody has registers for the walk while it computes.
+//
+// One thread lists up to kListed of them before its warpgroup has anything to do; the first one is announced
+// at once. When all roles have done with a list that has no end they meet, and the next one is made.
+#pragma once
+
+#include "cuda/parts/segments.cuh"
+#include "cuda/parts/work_queue.cuh"
+
+namespace flashlatent::parts {
+
+/// Segments of the part that are listed at once.
+inline constexpr int kListed = 8;
+
+/// In shared memory.
+struct SegmentList {
+  ptx::Barrier first_listed, all_listed, list_read;
+  Work list[kListed];
+  schedule::Cut walked_to;
+
+  /// One thread; `readers` threads read.
+  __device__ __forceinline__ void init(int readers) {
+    ptx::init(first_listed, 1);
+    ptx::init(all_listed, 1);
+    ptx::init(list_read, readers);
+  }
+};
+
+/// By one thread: the part's next ones. Where the walk has come to is all that is kept of it from list to
+/// list.
+__device__ __forceinline__ void list_segments(SegmentList& shared, const DecodeArguments& args,
+                                              bool is_first) {
+  const PartPlace<> place(args);
+  Segments<> segments(args, place.lane(), is_first ? place.begin(args) : shared.walked_to, place.end(args));
+#pragma unroll 1
+  for (int i = 0; i < kListed; ++i) {
+    Work work;
+    if (segments.next(work.segment)) {
+      work.tile = segments.tile_of(work.segment);
+    } else {
+      work.segment.request = -1;
+    }
+    shared.list[i] = work;
+    if (i == 0) ptx::arrive(shared.first_listed);
+    if (work.is_end()) break;
+  }
+  shared.walked_to = segments.at();
+  ptx::arrive(shared.all_listed);
+}
+
+/// A role's place in the list.
+class ListPosition {
+ public:
+  __device__ __forceinline__ explicit ListPosition(SegmentList& shared) : shared_(shared) {}
+
+  /// The item here: the end, or a segment.
+  __device__ __forceinline__ const Work& get() const {
+    ptx::wait(item_ == 0 ? shared_.first_listed : shared_.all_listed, parity_);
+    return shared_.list[item_];
+  }
+  /// Whether it was the last one listed: then all threads meet.
+  __device__ __forceinline__ bool next() {
+    if (++item_ < kListed) return false;
+    item_ = 0;
+    ptx::arrive(shared_.list_read);
+    ptx::wait(shared_.list_read, parity_);
+    parity_ ^= 1;
+    return true;
+  }
+  __device__ __forceinline__ std::uint32_t parity() const { return parity_; }
+  /// The item after this one, or null if it is not of this list.
+  __device__ __forceinline__ const Work* next_listed() const {
+    if (item_ + 1 == kListed) return nullptr;
+    ptx::wait(shared_.all_listed, parity_);
+    return &shared_.list[item_ + 1];
+  }
+
+ private:
+  SegmentList& shared_;
+  int item_ = 0;
+  std::uint32_t parity_ = 0;
+};
+
+}  // namespace flashlatent::parts

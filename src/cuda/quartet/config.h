@@ -1,0 +1,46 @@
+// Compile-time shape of the quartet kernel.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "core/fp8_656.h"
+#include "cuda/parts/partial.cuh"
+#include "cuda/parts/tile.cuh"
+
+namespace flashlatent::quartet {
+
+/// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh).
+template <bool kMerges_>
+struct Config {
+  using Element = __nv_bfloat16;
+  static constexpr bool kMerges = kMerges_;
+  static constexpr int kRows = parts::kTileRows;  // query rows a tile, wgmma's N
+  using Stored = parts::StoredPartial<Element, kRows>;
+
+  static constexpr int kVDim = fp8_656::kLatentDim;
+  static constexpr int kOutputs = 2;  // warpgroups, each half of the output's columns
+  static constexpr int kPartDim = kVDim / kOutputs;
+  static constexpr int kPartChunks = kPartDim / 64;  // products with M = 64
+  static constexpr int kPartGroups = fp8_656::kGroups / kOutputs;
+
+  // P is brought to at most 2^kLargestP, until a later maximum is larger by no more than 2^kSlack, for which
+  // outputs need not shrink (direct/config.h).
+  static constexpr int kLargestP = 9, kSlack = 6;
+
+  static constexpr int kOutputThreads = kOutputs * 128;
+  static constexpr int kComputeThreads = kOutputThreads + 128;  // and the scorer
+  static constexpr int kThreads = kComputeThreads + 128;        // and the loader
+  // Half of the output is 128 of a thread's.
+  static constexpr int kOutputRegisters = 184, kScorerRegisters = 120, kLoaderRegisters = 24;
+  static_assert(kOutputs * kOutputRegisters + kScorerRegisters + kLoaderRegisters <= 4 * 128);
+
+  // A row's probabilities of a block are four threads', of so many tokens each.
+  static constexpr int kSharers = kOutputThreads / kRows, kShareTokens = 64 / kSharers;
+
+  static constexpr int kBlockBytes = 64 * fp8_656::kTokenBytes;
+  static constexpr int kTileBytes = kRows * 128;  // 64 columns of Q, or 64 tokens of P
+  static constexpr int kQueryTiles = kVDim / 64 + 1;
+  static constexpr int kSlots = 3;  // blocks of tokens
+};
+
+}  // namespace flashlatent::quartet

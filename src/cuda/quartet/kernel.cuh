@@ -1,0 +1,118 @@
+// Decode from an fp8_656 cache, dense and sparse, 64 query rows a tile ("quartet"): one warpgroup loads, one
+// scores, two multiply with V.
+//
+//   loader     | 656 bytes a token, as they are in the cache
+//   scorer     | S0 = K0 Q^T | S1 = K1 Q^T          | S2 = K2 Q^T          | ...
+//   outputs    |             | P0, O_l += V0_l^T P0 | P1, O_l += V1_l^T P1 | ...
+//              |             | P0, O_r += V0_r^T P0 | P1, O_r += V1_r^T P1 | ...
+//
+// Barriers: full and empty of a block's slot (the loader's warps and their bytes; all that compute, who have
+// read it). scored and softened of the one place of scores (the scorer; those who have taken P from them),
+// p_free of P's (all that multiply have done with the one before).
+#pragma once
+
+#include "cuda/direct/loader.cuh"
+#include "cuda/parts/kv_loader.cuh"
+#include "cuda/parts/merge_step.cuh"
+#include "cuda/parts/segment_list.cuh"
+#include "cuda/quartet/output.cuh"
+#include "cuda/quartet/scorer.cuh"
+
+namespace flashlatent::quartet {
+
+template <class Config>
+using MergeStep =
+    parts::MergeStep<typename Config::Element, Config::kOutputThreads, Config::kRows, Config::kVDim>;
+
+template <class Config>
+__device__ __forceinline__ void score(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
+  Scorer<Config> scorer(shared, args);
+  parts::ListPosition position(shared.segments);
+  for (; !position.get().is_end(); position.next()) scorer.attend(position.get());
+}
+
+template <class Config>
+__device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
+  constexpr int kListingThread = 96;
+  if constexpr (Config::kMerges) {
+    if (threadIdx.x >= Config::kOutputThreads - 32) MergeStep<Config>::begin(args, shared.merge);
+  }
+  Output<Config> output(shared, args);
+  parts::ListPosition position(shared.segments);
+  bool is_first = true;
+  do {
+    if (threadIdx.x == kListingThread) parts::list_segments(shared.segments, args, is_first);
+    is_first = false;
+    __syncwarp();
+    for (;;) {
+      if (position.get().is_end()) return;
+      output.attend(position.get());
+      if (position.next()) break;
+    }
+  } while (true);
+}
+
+template <class Config>
+__device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
+  direct::Loader<SharedMemory<Config>> loader(args.cache, shared, threadIdx.x - Config::kComputeThreads);
+  parts::ListPosition position(shared.segments);
+  struct NoPipe {
+  } pipe;
+  bool looks_ahead = false;
+  for (; !position.get().is_end(); position.next()) {
+    const parts::Work& work = position.get();
+    const parts::BlockRange range = parts::block_range(args.cache, work.segment, work.tile);
+    if (!looks_ahead) loader.look_ahead(range);
+    looks_ahead = false;
+    loader.load(pipe, range, [&] {
+      const parts::Work* next = position.next_listed();
+      if (next == nullptr || next->is_end()) return;
+      loader.look_ahead(parts::block_range(args.cache, next->segment, next->tile));
+      looks_ahead = true;
+    });
+  }
+}
+
+template <class Config>
+__device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
+  for (int i = threadIdx.x; i < Config::kVDim; i += Config::kThreads) {
+    shared.poison_from[i] = parts::kNoPoison;
+  }
+  if (threadIdx.x == 0) {
+    for (int& poisoned : shared.poisoned) poisoned = 0;
+    shared.segments.init(Config::kThreads);
+    if constexpr (Config::kMerges) MergeStep<Config>::init(shared.merge);
+    ptx::init(shared.has_query, Config::kComputeThreads);
+    ptx::init(shared.meeting, Config::kComputeThreads);
+    ptx::init(shared.scored, 128);
+    ptx::init(shared.softened, Config::kOutputThreads);
+    ptx::init(shared.p_free, Config::kOutputThreads);
+    for (ptx::Barrier& barrier : shared.full) ptx::init(barrier, 4);
+    for (ptx::Barrier& barrier : shared.empty) ptx::init(barrier, Config::kComputeThreads);
+    ptx::publish_barriers();
+  }
+  __syncthreads();
+}
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, 1)
+    kernel(const __grid_constant__ parts::DecodeArguments args) {
+  extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
+  auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
+  static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
+  set_up<Config>(shared);
+  parts::wait_for_launch_before();
+  if (threadIdx.x >= Config::kComputeThreads) {
+    ptx::give_registers<Config::kLoaderRegisters>();
+    load<Config>(shared, args);
+  } else if (threadIdx.x >= Config::kOutputThreads) {
+    ptx::give_registers<Config::kScorerRegisters>();
+    score<Config>(shared, args);
+  } else {
+    ptx::take_registers<Config::kOutputRegisters>();
+    multiply<Config>(shared, args);
+    if constexpr (Config::kMerges) MergeStep<Config>(args, shared.merge, shared.blocks).run();
+  }
+}
+
+}  // namespace flashlatent::quartet

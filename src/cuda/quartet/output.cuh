@@ -1,0 +1,412 @@
+// The two warpgroups that multiply: P^T from a block's scores, and O^T += V^T P^T, each half of the output's
+// columns. V comes to registers as it is in the cache and is brought to fp16 there.
+//
+// Of P each of four threads has 16 tokens of a row. The base that a row's probabilities are relative to is
+// seldom moved, and so not looked for: they are made with the one that there is, and again if any comes out
+// too large (direct/warpgroup.cuh).
+#pragma once
+
+#include "cuda/direct/columns.cuh"
+#include "cuda/direct/poison.cuh"
+#include "cuda/direct/products.cuh"
+#include "cuda/quartet/tile_rows.cuh"
+
+namespace flashlatent::quartet {
+
+inline constexpr int kOutputBarrier = 2;   // + which: named, of one warpgroup
+inline constexpr int kOutputsBarrier = 4;  // of both
+
+template <class Config>
+class Output {
+ public:
+  __device__ __forceinline__ Output(SharedMemory<Config>& shared, const parts::DecodeArguments& args)
+      : shared_(shared), args_(args), rows_(shared, args), me_(threadIdx.x / 128) {}
+
+  /// One segment.
+  __device__ __forceinline__ void attend(const parts::Work& work) {
+    rows_.prepare(work.tile);
+    rows_.meet();
+    if (work.blocks() > 0) rows_.take_query();
+    add_blocks(work);
+    finish(work);
+  }
+
+ private:
+  /// All its blocks.
+  __device__ __forceinline__ void add_blocks(const parts::Work& work) {
+#pragma unroll
+    for (auto& chunk : o_) {
+#pragma unroll
+      for (float& x : chunk) x = 0;
+    }
+    base_ = -INFINITY;
+    sum_ = 0;
+    int limit = rows_.limit(work, 0) - work.segment.block_begin * 64;
+    const int blocks = work.blocks();
+#pragma unroll 1
+    for (int block = 0; block < blocks; ++block) {
+      finish_products();
+      ptx::arrive(shared_.p_free);
+      ptx::wait(shared_.scored, parity_);
+      if (limit < 64 && args_.causal) [[unlikely]]
+        keep_from_poison(work, block % 2, limit);
+      soften(shared_.tokens[block % 2], [&] { begin_product(block % 2); });
+      add_product(block % 2);
+      parity_ ^= 1;
+      slot_.next();
+      limit -= 64;
+    }
+    finish_products();
+  }
+
+  /// Writes the segment's result.
+  __device__ __forceinline__ void finish(const parts::Work& work) {
+    shared_.by_sharer[sharer()][row()] = sum_;
+    meet_both();
+    if (sharer() == 0) finish_row(work, row());
+    if (shared_.poisoned[me_] != 0) [[unlikely]]
+      spread_poison();
+    const OutputRows rows = output_rows();  // once both have met, the next segment's take their place
+    meet_both();
+    if (work.segment.slot >= 0) {
+      write_partial(work);
+    } else {
+      write(columns_of(shared_.factor, column()), rows);
+    }
+  }
+
+  static constexpr int kRows = Config::kRows, kTokens = Config::kShareTokens;
+  static constexpr int kSteps = 2 * Config::kPartChunks;  // of a block's product
+  using Columns = etap::ColumnValues<kRows>;
+  struct OutputRows {
+    __nv_bfloat16* of_column[Columns::kCount];  // null: no such row
+  };
+
+  /// Registers are short: whatever is made of it is made anew.
+  __device__ __forceinline__ static int thread() {
+    int thread = threadIdx.x % 128;
+    asm volatile("" : "+r"(thread));
+    return thread;
+  }
+  __device__ __forceinline__ static int column() {
+    return thread() % 4 * 2;
+  }
+  __device__ __forceinline__ void meet_alone() const {
+    ptx::named_sync(kOutputBarrier + me_, 128);
+  }
+
+  __device__ __forceinline__ static void meet_both() {
+    ptx::named_sync(kOutputsBarrier, Config::kOutputThreads);
+  }
+
+  // Of P and of rows' statistics, this thread's row and which of its sharers it is.
+  __device__ __forceinline__ static int row() {
+    return thread() % kRows;
+  }
+  __device__ __forceinline__ int sharer() const {
+    return me_ * 2 + thread() / kRows;
+  }
+
+  /// P^T of the block that has been scored into shared memory, when nobody reads the one before any more.
+  /// `meanwhile`: what does not need it.
+  template <class Meanwhile>
+  __device__ __forceinline__ void soften(const TokenScales& tokens, Meanwhile meanwhile) {
+    float sum;
+    std::uint32_t p[kTokens / 2];
+    const bool exceeds = take_exponentials(tokens, p, sum);
+    ptx::wait(shared_.p_free, parity_);
+    store(p);
+    meanwhile();
+    if (ptx::named_any(kOutputsBarrier, Config::kOutputThreads, exceeds)) [[unlikely]]
+      rebase(tokens, sum);
+    ptx::arrive(shared_.softened);
+    sum_ += sum;
+  }
+
+  __device__ __forceinline__ float score(int i) const {
+    return shared_.scores.of_token[sharer() * kTokens + i][Scores::place(i, row())];
+  }
+
+  /// This thread's of P, relative to the base that there is, times units, and their sum without. Is any
+  /// larger than it may be?
+  __device__ __forceinline__ bool take_exponentials(const TokenScales& tokens,
+                                                    std::uint32_t (&p)[kTokens / 2], float& sum) const {
+    const float base = base_ == -INFINITY ? kNoBase : base_;
+    float largest = 0;
+    sum = 0;
+#pragma unroll
+    for (int i = 0; i < kTokens; i += 4) {
+      const float4 share = *reinterpret_cast<const float4*>(&tokens.share[sharer() * kTokens + i]);
+      const float x[4] = {parts::exp2_fast(score(i) - base), parts::exp2_fast(score(i + 1) - base),
+                          parts::exp2_fast(score(i + 2) - base), parts::exp2_fast(score(i + 3) - base)};
+      sum += (x[0] * share.x + x[1] * share.y) + (x[2] * share.z + x[3] * share.w);
+      largest = fmaxf(largest, fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3])));
+      p[i / 2] = parts::pack<__half>(x[0], x[1]);
+      p[i / 2 + 1] = parts::pack<__half>(x[2], x[3]);
+    }
+    return largest > 1 << (Config::kLargestP + Config::kSlack);
+  }
+  __device__ __forceinline__ void store(const std::uint32_t (&p)[kTokens / 2]) const {
+    const std::uint32_t tile = ptx::shared_address(shared_.p);
+#pragma unroll
+    for (int i = 0; i < kTokens / 8; ++i) {
+      ptx::store_16_bytes(tile + parts::unit_offset(row(), sharer() * (kTokens / 8) + i),
+                          make_uint4(p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3]));
+    }
+    ptx::fence_for_async_proxy();
+  }
+
+  /// Larger bases, and P again.
+  __device__ __forceinline__ void rebase(const TokenScales& tokens, float& sum) {
+    std::uint32_t p[kTokens / 2];
+    float max = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) max = fmaxf(max, score(i));
+    shared_.by_sharer[sharer()][row()] = max;
+    meet_both();
+#pragma unroll
+    for (int i = 0; i < Config::kSharers; ++i) max = fmaxf(max, shared_.by_sharer[i][row()]);
+    const float before = base_;
+    base_ = parts::settle_base(before, max - Config::kLargestP, Config::kSlack);
+    const float factor = before == -INFINITY ? 1.0F : parts::exp2_fast(before - base_);
+    sum_ *= factor;
+    if (sharer() == 0) shared_.factor[row()] = factor;
+    if (ptx::named_any(kOutputsBarrier, Config::kOutputThreads, factor != 1.0F)) rescale();
+    take_exponentials(tokens, p, sum);
+    store(p);
+    meet_both();
+  }
+  __device__ __forceinline__ void rescale() {
+    const Columns factor = columns_of(shared_.factor, column());
+#pragma unroll
+    for (auto& chunk : o_) {
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) chunk[i] *= factor[i / 4 * 2 + i % 2];
+    }
+  }
+
+  /// Operands of two products, and the bytes that they are made of.
+  using Half = std::uint32_t[2][4];
+  /// V of 16 columns and 32 tokens.
+  __device__ __forceinline__ static void widen(Half& a, const std::uint32_t (&bytes)[4],
+                                               const std::uint32_t* ratio) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const ptx::HalfPairs columns = ptx::widen_e4m3(__byte_perm(bytes[i], 0, 0x3120));
+      a[i / 2][i % 2 * 2] = parts::times(columns.low, ratio[i]);
+      a[i / 2][i % 2 * 2 + 1] = parts::times(columns.high, ratio[i]);
+    }
+  }
+
+  /// o_ += V^T P^T, this part of a block's. 32 tokens of 64 columns at a time: operands of two such steps are
+  /// in registers, and the bytes of the next one are under way. The first step's operands are made before P
+  /// is there.
+  __device__ __forceinline__ void begin_product(int place) {
+    ptx::load_matrices_transposed(bytes_, value_row());
+    load_ratios(shared_.tokens[place].ratio[me_ * Config::kPartGroups]);
+    widen(a_[0], bytes_, ratio_);
+    ptx::load_matrices_transposed(bytes_, value_row() + 32 * fp8_656::kTokenBytes);
+  }
+  __device__ __forceinline__ void add_product(int place) {
+    const std::uint32_t row = value_row();
+    const std::uint64_t p =
+        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p), 0));
+#pragma unroll
+    for (auto& chunk : o_) ptx::pin_registers(chunk);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int chunk = step / 2, half = step % 2;
+      if (step > 0) {
+        if (step % 4 == 0) load_ratios(shared_.tokens[place].ratio[me_ * Config::kPartGroups + step / 4]);
+        if (step > 1) ptx::wgmma_wait<1>();
+        widen(a_[half], bytes_, ratio_ + half * 4);
+        if (step + 1 < kSteps) {
+          ptx::load_matrices_transposed(bytes_,
+                                        row + (step + 1) / 2 * 64 + (1 - half) * 32 * fp8_656::kTokenBytes);
+        }
+      }
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        ptx::Wgmma<__half, kRows>::template rs<false>(o_[chunk], a_[half][k],
+                                                      p + (half * 2 + k) * ptx::kStepAlongRow, true);
+      }
+      ptx::wgmma_commit();
+    }
+    ptx::arrive(shared_.empty[slot_.slot()]);
+  }
+  /// This lane's token of the first 32, at the warp's columns.
+  __device__ __forceinline__ std::uint32_t value_row() const {
+    return ptx::shared_address(shared_.blocks[slot_.slot()]) + thread() % 32 * fp8_656::kTokenBytes +
+           me_ * Config::kPartDim + thread() / 32 * 16;
+  }
+  /// They are under way until somebody needs them, or their operands' registers.
+  __device__ __forceinline__ void finish_products() {
+    ptx::wgmma_wait<0>();
+#pragma unroll
+    for (auto& chunk : o_) ptx::pin_registers(chunk);
+  }
+
+  /// Pairs of tokens 8 i + lane % 4 * 2 + {0, 1}.
+  __device__ __forceinline__ void load_ratios(const std::uint16_t (&of)[64]) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) ratio_[i] = *reinterpret_cast<const std::uint32_t*>(&of[8 * i + column()]);
+  }
+
+  /// Of the block whose V is next.
+  __device__ __forceinline__ void keep_from_poison(const parts::Work& work, int place, int limit) {
+    const std::uint64_t partial = rows_.partial_tokens(read_live(shared_.live[slot_.slot()]), limit);
+    if (partial == 0) return;
+    const direct::PartOfV v{shared_.blocks[slot_.slot()] + me_ * Config::kPartDim,
+                            shared_.tokens[place].ratio + me_ * Config::kPartGroups};
+    const int start = rows_.limit(work, 0) - limit;
+    const bool found = direct::record_poison<Config::kPartDim>(
+        shared_.poison_from + me_ * Config::kPartDim, v, partial, thread(), [&](int token) {
+          int row = 0;
+          while (row < kRows && rows_.limit(work, row) - start <= token) ++row;
+          return row;
+        });
+    if (found) shared_.poisoned[me_] = 1;
+    meet_alone();
+    direct::silence<Config::kPartDim>(v, partial, thread());
+    meet_alone();
+  }
+
+  /// What that found goes into the outputs, and is forgotten.
+  __device__ __forceinline__ void spread_poison() {
+#pragma unroll
+    for (int i = 0; i < Config::kPartChunks * kRows / 2; ++i) {
+      const int of_v = first_column() + i / (kRows / 2) * 64 + i % 4 / 2;
+      const int row = i % (kRows / 2) / 4 * 8 + column() + i % 2;
+      if (row >= shared_.poison_from[of_v]) o_[i / (kRows / 2)][i % (kRows / 2)] = NAN;
+    }
+    meet_alone();
+    for (int i = thread(); i < Config::kPartDim; i += 128) {
+      shared_.poison_from[me_ * Config::kPartDim + i] = parts::kNoPoison;
+    }
+    if (thread() == 0) shared_.poisoned[me_] = 0;
+  }
+
+  /// Of the output's columns, this thread's first; they come in pairs, 64 apart.
+  __device__ __forceinline__ int first_column() const {
+    return me_ * Config::kPartDim + thread() / 32 * 16 + thread() % 32 / 4 * 2;
+  }
+
+  __device__ __forceinline__ OutputRows output_rows() const {
+    OutputRows rows;
+#pragma unroll
+    for (int i = 0; i < Columns::kCount; ++i) {
+      rows.of_column[i] = shared_.row_place[i / 2 * 8 + column() + i % 2].out;
+    }
+    return rows;
+  }
+
+  /// The final output.
+  __device__ __forceinline__ void write(const Columns& factor, const OutputRows& rows) const {
+#pragma unroll
+    for (int i = 0; i < Columns::kCount; ++i) {
+      __nv_bfloat16* out = rows.of_column[i];
+      if (out == nullptr) continue;
+#pragma unroll
+      for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
+        const float* x = &o_[chunk][i / 2 * 4 + i % 2];
+        *reinterpret_cast<std::uint32_t*>(out + first_column() + chunk * 64) =
+            parts::pack<__nv_bfloat16>(x[0] * factor[i], x[2] * factor[i]);
+      }
+    }
+  }
+
+  /// Row n's lse, and by what its sums are multiplied in the end, when all have put theirs.
+  __device__ __forceinline__ void finish_row(const parts::Work& work, int n) {
+    const auto& sums = shared_.by_sharer;
+    const parts::RowScale scale =
+        parts::finish_row(base_, (sums[0][n] + sums[1][n]) + (sums[2][n] + sums[3][n]));
+    float factor = scale.factor / (1 << Config::kLargestP);
+    if (n < work.tile.rows) {
+      if (work.segment.slot >= 0) {
+        args_.partial.lse[partial_row(args_, work) + n] = scale.lse;
+      } else {
+        const parts::RowPlace<__nv_bfloat16>& to = shared_.row_place[n];
+        *to.lse = parts::final_lse(args_.output, scale.lse);
+        if (args_.output.sink != nullptr) {
+          factor *= parts::sink_factor(scale.lse, __ldg(args_.output.sink + to.head));
+        }
+      }
+    }
+    shared_.factor[n] = factor;
+  }
+
+  /// A partial result, as fp16 (parts/partial.cuh).
+  __device__ __forceinline__ void write_partial(const parts::Work& work) {
+    const std::int64_t first_row = partial_row(args_, work);
+    put_bounds([](float x) { return fabsf(x); }, [](float a, float b) { return a + b; });
+    meet_alone();
+    // x * 0 + x is NaN of those that are not finite, which fmaxf passes over.
+    if (ptx::named_any(kOutputBarrier + me_, 128, thread() < kRows && !(bound(thread()) < INFINITY))) {
+      put_bounds([](float x) { return fabsf(fmaf(x, 0.0F, x)); },
+                 [](float a, float b) { return fmaxf(a, b); });
+      meet_alone();
+    }
+    if (thread() < kRows) {
+      const int n = thread();
+      const parts::Fp16Scale fp16(bound(n));
+      shared_.partial.scale[me_][n] = fp16.scale;
+      if (n < work.tile.rows) {
+        parts::partial_unit(args_.partial, first_row + n, me_) = shared_.factor[n] * fp16.unit;
+      }
+    }
+    meet_alone();
+    const Columns scale = columns_of(shared_.partial.scale[me_], column());
+    // A row's columns c and c + 1 are word c % 32 / 8 of packet c / 32 * 4 + c % 8 / 2.
+    const int at = thread() / 32, lane = thread() % 32 / 4;
+    const int word = (at / 2 * 4 + lane % 4) * 4 + at % 2 * 2 + lane / 4;
+#pragma unroll
+    for (int i = 0; i < Columns::kCount; ++i) {
+      const int n = i / 2 * 8 + i % 2 + column();
+      if (n >= work.tile.rows) continue;
+      auto* out = reinterpret_cast<std::uint32_t*>(
+                      parts::packets_of(args_.partial, first_row + n, Config::kVDim, me_)) +
+                  word;
+#pragma unroll
+      for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
+        const float* x = &o_[chunk][i / 2 * 4 + i % 2];
+        out[chunk * 32] = parts::pack<__half>(x[0] * scale[i], x[2] * scale[i]);
+      }
+    }
+  }
+  /// Of each row, over this warpgroup's columns.
+  template <class Of, class Combine>
+  __device__ __forceinline__ void put_bounds(Of of, Combine combine) {
+    Columns bounds;
+#pragma unroll
+    for (int i = 0; i < Columns::kCount; ++i) {
+      bounds[i] = 0;
+#pragma unroll
+      for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
+        const float* x = &o_[chunk][i / 2 * 4 + i % 2];
+        bounds[i] = combine(bounds[i], combine(of(x[0]), of(x[2])));
+      }
+    }
+    *reinterpret_cast<float2*>(
+        &shared_.partial.bounds[me_][thread() / 32][direct::first_of_lane<kRows>(thread() % 32)]) =
+        direct::over_tokens<kRows>(bounds, thread() % 32, combine);
+  }
+  __device__ __forceinline__ float bound(int n) const {
+    const auto& of_warp = shared_.partial.bounds[me_];
+    return (of_warp[0][n] + of_warp[1][n]) + (of_warp[2][n] + of_warp[3][n]);
+  }
+
+  SharedMemory<Config>& shared_;
+  const parts::DecodeArguments& args_;
+  TileRows<Config> rows_;
+  const int me_;
+  direct::Place<Config> slot_;  // of the next block
+  std::uint32_t parity_ = 0;    // of the next block
+  float base_, sum_;            // of this thread's row; -inf: there is none yet
+  // Of the product under way: bytes of V and operands of two steps, ratios of a group.
+  std::uint32_t bytes_[4], ratio_[8];
+  Half a_[2];
+  float o_[Config::kPartChunks][kRows / 2];
+};
+
+}  // namespace flashlatent::quartet

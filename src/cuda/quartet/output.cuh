@@ -41,20 +41,20 @@ class Output {
     }
     base_ = -INFINITY;
     sum_ = 0;
-    int limit = rows_.limit(work, 0) - work.segment.block_begin * 64;
-    const int blocks = work.blocks();
 #pragma unroll 1
-    for (int block = 0; block < blocks; ++block) {
+    for (int left = work.blocks(); left > 0; --left) {
       finish_products();
       ptx::arrive(shared_.p_free);
       ptx::wait(shared_.scored, parity_);
-      if (limit < 64 && args_.causal) [[unlikely]]
-        keep_from_poison(work, block % 2, limit);
-      soften(shared_.tokens[block % 2], [&] { begin_product(block % 2); });
-      add_product(block % 2);
+      if (args_.causal) {
+        const int limit = rows_.limit(work, 0) - (work.segment.block_end - left) * 64;
+        if (limit < 64) [[unlikely]]
+          keep_from_poison(work, limit);
+      }
+      soften();
+      add_product();
       parity_ ^= 1;
       slot_.next();
-      limit -= 64;
     }
     finish_products();
   }
@@ -108,19 +108,23 @@ class Output {
   }
 
   /// P^T of the block that has been scored into shared memory, when nobody reads the one before any more.
-  /// `meanwhile`: what does not need it.
-  template <class Meanwhile>
-  __device__ __forceinline__ void soften(const TokenScales& tokens, Meanwhile meanwhile) {
+  /// Then, before all have, what V's product begins with.
+  __device__ __forceinline__ void soften() {
     float sum;
     std::uint32_t p[kTokens / 2];
-    const bool exceeds = take_exponentials(tokens, p, sum);
+    const bool exceeds = take_exponentials(p, sum);
     ptx::wait(shared_.p_free, parity_);
     store(p);
-    meanwhile();
+    begin_product();
     if (ptx::named_any(kOutputsBarrier, Config::kOutputThreads, exceeds)) [[unlikely]]
-      rebase(tokens, sum);
+      rebase(sum);
     ptx::arrive(shared_.softened);
     sum_ += sum;
+  }
+
+  /// Of the block that has been scored.
+  __device__ __forceinline__ TokenScales& tokens() const {
+    return shared_.tokens[parity_];
   }
 
   __device__ __forceinline__ float score(int i) const {
@@ -129,14 +133,13 @@ class Output {
 
   /// This thread's of P, relative to the base that there is, times units, and their sum without. Is any
   /// larger than it may be?
-  __device__ __forceinline__ bool take_exponentials(const TokenScales& tokens,
-                                                    std::uint32_t (&p)[kTokens / 2], float& sum) const {
+  __device__ __forceinline__ bool take_exponentials(std::uint32_t (&p)[kTokens / 2], float& sum) const {
     const float base = base_ == -INFINITY ? kNoBase : base_;
     float largest = 0;
     sum = 0;
 #pragma unroll
     for (int i = 0; i < kTokens; i += 4) {
-      const float4 share = *reinterpret_cast<const float4*>(&tokens.share[sharer() * kTokens + i]);
+      const float4 share = *reinterpret_cast<const float4*>(&tokens().share[sharer() * kTokens + i]);
       const float x[4] = {parts::exp2_fast(score(i) - base), parts::exp2_fast(score(i + 1) - base),
                           parts::exp2_fast(score(i + 2) - base), parts::exp2_fast(score(i + 3) - base)};
       sum += (x[0] * share.x + x[1] * share.y) + (x[2] * share.z + x[3] * share.w);
@@ -157,7 +160,7 @@ class Output {
   }
 
   /// Larger bases, and P again.
-  __device__ __forceinline__ void rebase(const TokenScales& tokens, float& sum) {
+  __device__ __forceinline__ void rebase(float& sum) {
     std::uint32_t p[kTokens / 2];
     float max = -INFINITY;
 #pragma unroll
@@ -172,7 +175,7 @@ class Output {
     sum_ *= factor;
     if (sharer() == 0) shared_.factor[row()] = factor;
     if (ptx::named_any(kOutputsBarrier, Config::kOutputThreads, factor != 1.0F)) rescale();
-    take_exponentials(tokens, p, sum);
+    take_exponentials(p, sum);
     store(p);
     meet_both();
   }
@@ -201,13 +204,13 @@ class Output {
   /// o_ += V^T P^T, this part of a block's. 32 tokens of 64 columns at a time: operands of two such steps are
   /// in registers, and the bytes of the next one are under way. The first step's operands are made before P
   /// is there.
-  __device__ __forceinline__ void begin_product(int place) {
+  __device__ __forceinline__ void begin_product() {
     ptx::load_matrices_transposed(bytes_, value_row());
-    load_ratios(shared_.tokens[place].ratio[me_ * Config::kPartGroups]);
+    load_ratios(tokens().ratio[me_ * Config::kPartGroups]);
     widen(a_[0], bytes_, ratio_);
     ptx::load_matrices_transposed(bytes_, value_row() + 32 * fp8_656::kTokenBytes);
   }
-  __device__ __forceinline__ void add_product(int place) {
+  __device__ __forceinline__ void add_product() {
     const std::uint32_t row = value_row();
     const std::uint64_t p =
         ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p), 0));
@@ -217,7 +220,7 @@ class Output {
     for (int step = 0; step < kSteps; ++step) {
       const int chunk = step / 2, half = step % 2;
       if (step > 0) {
-        if (step % 4 == 0) load_ratios(shared_.tokens[place].ratio[me_ * Config::kPartGroups + step / 4]);
+        if (step % 4 == 0) load_ratios(tokens().ratio[me_ * Config::kPartGroups + step / 4]);
         if (step > 1) ptx::wgmma_wait<1>();
         widen(a_[half], bytes_, ratio_ + half * 4);
         if (step + 1 < kSteps) {
@@ -254,11 +257,11 @@ class Output {
   }
 
   /// Of the block whose V is next.
-  __device__ __forceinline__ void keep_from_poison(const parts::Work& work, int place, int limit) {
+  __device__ __forceinline__ void keep_from_poison(const parts::Work& work, int limit) {
     const std::uint64_t partial = rows_.partial_tokens(read_live(shared_.live[slot_.slot()]), limit);
     if (partial == 0) return;
     const direct::PartOfV v{shared_.blocks[slot_.slot()] + me_ * Config::kPartDim,
-                            shared_.tokens[place].ratio + me_ * Config::kPartGroups};
+                            tokens().ratio + me_ * Config::kPartGroups};
     const int start = rows_.limit(work, 0) - limit;
     const bool found = direct::record_poison<Config::kPartDim>(
         shared_.poison_from + me_ * Config::kPartDim, v, partial, thread(), [&](int token) {
@@ -401,7 +404,7 @@ class Output {
   TileRows<Config> rows_;
   const int me_;
   direct::Place<Config> slot_;  // of the next block
-  std::uint32_t parity_ = 0;    // of the next block
+  std::uint32_t parity_ = 0;    // of the next block, and where its tokens' scales are
   float base_, sum_;            // of this thread's row; -inf: there is none yet
   // Of the product under way: bytes of V and operands of two steps, ratios of a group.
   std::uint32_t bytes_[4], ratio_[8];

@@ -26,9 +26,9 @@ class Scorer {
     scale_ = rows_.take_query();
     int limit = rows_.limit(work, 0) - work.segment.block_begin * 64;  // of the first row, from the block on
 #pragma unroll 1
-    for (int block = 0; block < blocks; ++block) {
+    for (int left = blocks; left > 0; --left) {
       score();
-      publish(work, block % 2, limit);
+      publish(work, limit);
       slot_.next();
       limit -= 64;
     }
@@ -171,7 +171,7 @@ class Scorer {
 
   /// Scores to base 2, and units, into exponents of P for those who multiply. `limit`: tokens of this block
   /// and later ones that the tile's first row attends to.
-  __device__ __forceinline__ void publish(const parts::Work& work, int place, int limit) {
+  __device__ __forceinline__ void publish(const parts::Work& work, int limit) {
     const int slot = slot_.slot();
     const std::uint64_t live = read_live(shared_.live[slot]);
     const float low_scale = scale_ * parts::power_of_two(units_[0]),
@@ -179,9 +179,10 @@ class Scorer {
     const float low_log = parts::log2_of(units_[0]) + Config::kLargestP,
                 high_log = parts::log2_of(units_[1]) + Config::kLargestP;
     ptx::wait(shared_.softened, softened_ ^ 1);
+    TokenScales& tokens = shared_.tokens[softened_];
     softened_ ^= 1;
-    put_token(shared_.tokens[place], fragment().row, units_[0]);
-    put_token(shared_.tokens[place], fragment().row + 8, units_[1]);
+    put_token(tokens, fragment().row, units_[0]);
+    put_token(tokens, fragment().row + 8, units_[1]);
     ptx::wgmma_wait<0>();
     ptx::pin_registers(s_);
 #pragma unroll
@@ -219,9 +220,10 @@ class Scorer {
 
   SharedMemory<Config>& shared_;
   TileRows<Config> rows_;
-  direct::Place<Config> slot_;   // of the next block
-  std::uint32_t softened_ = 0;   // parity of when the next scores have been read
-  float scale_ = 0;              // of scores, to base 2
+  direct::Place<Config> slot_;  // of the next block
+  std::uint32_t softened_ =
+      0;             // parity of when the next scores have been read, and where their tokens' scales are
+  float scale_ = 0;  // of scores, to base 2
   std::uint32_t units_[2] = {};  // exponents of this thread's two tokens' units
   float s_[kRows / 2];
 };

@@ -38,12 +38,14 @@ __device__ __forceinline__ float settle_base(float before, float max, float slac
   return max > before + slack ? max : before;
 }
 
-/// The slack for a row whose probabilities so far, relative to the base, have this sum: a new maximum then
-/// weighs at most 1/16 of it. A token that weighs much must have the probability 1, which rounding leaves
-/// alone: the tolerance is that of code without tricks. Probabilities are at most 2^8, which neither bf16 nor
-/// fp16 minds.
-__device__ __forceinline__ float slack_of(float sum) {
-  return fminf(fmaxf(__log2f(sum) - 4, 0.0F), 8.0F);
+/// The slack for a row whose probabilities so far, relative to the base, have this sum, or those of about
+/// half of its tokens: the square of a new maximum is then at most 1/32 of it. A token that weighs much must
+/// have the probability 1, which rounding leaves alone: the tolerance is that of code without tricks. What
+/// weighs is told by the sum of squares, since values of many tokens cancel: a token of 1/38 of the sum
+/// itself had two thirds of an output's norm. Probabilities are at most 2^8, which neither bf16 nor fp16
+/// minds.
+__device__ __forceinline__ float slack_of(float sum, bool is_half = false) {
+  return fminf(fmaxf(0.5F * __log2f(sum) - (is_half ? 2.0F : 2.5F), 0.0F), 8.0F);
 }
 
 /// The rows' largest scores.

@@ -434,7 +434,8 @@ class Warpgroup {
   /// For the next block; while a product runs. This warpgroup's half of the blocks stands for all.
   __device__ __forceinline__ void settle_slack() {
     if constexpr (kUnits) return;
-    slack_ = {parts::slack_of(parts::quad_sum(sum_.low)), parts::slack_of(parts::quad_sum(sum_.high))};
+    slack_ = {parts::slack_of(parts::quad_sum(sum_.low), true),
+              parts::slack_of(parts::quad_sum(sum_.high), true)};
   }
 
   /// Which tokens of the block count. Before any of its tiles is given back: the loader then writes the next.

@@ -6,8 +6,8 @@
 namespace flashlatent::direct {
 
 /// Lanes exchange halves of their columns until each is left with two, which it has from the begin where rows
-/// are 8: 10 shuffles for 32 rows, 6 for 16, in place of 24 and 12. Those two are first_of_lane() and the
-/// next; where there are more lanes than columns several have the same.
+/// are 8: 14 shuffles for 64 rows, 10 for 32, 6 for 16, in place of 48, 24 and 12. Those two are
+/// first_of_lane() and the next; where there are more lanes than columns several have the same.
 template <int kRows>
 __device__ __forceinline__ int first_of_lane(int lane) {
   const int pair = kRows == 64   ? lane / 4 % 2 * 4 + lane / 8 % 2 * 2 + lane / 16

@@ -12,7 +12,7 @@
 #include "cuda/parts/mask.cuh"
 #include "cuda/parts/softmax.cuh"
 #include "cuda/ptx/wgmma.cuh"
-#include "cuda/trio/segment_list.cuh"
+#include "cuda/trio/stages.cuh"
 
 namespace flashlatent::trio {
 

@@ -6,7 +6,7 @@
 #include "cuda/parts/kv_tokens.cuh"
 #include "cuda/parts/mask.cuh"
 #include "cuda/ptx/copy.cuh"
-#include "cuda/trio/segment_list.cuh"
+#include "cuda/trio/stages.cuh"
 
 namespace flashlatent::trio {
 

@@ -1,4 +1,4 @@
-// What trio's roles know of a segment.
+// A segment's tokens and stages, as trio's roles count them.
 #pragma once
 
 #include "cuda/trio/smem_layout.cuh"

@@ -256,15 +256,17 @@ TEST_P(Fp8AndSparse, RerunsAreIdentical) {
 }
 
 TEST_P(Fp8AndSparse, BatchInvariance) {
-  CaseSpec spec = fp8(16, {2500, 64, 0, 300});
-  spec.batch_invariant = true;
-  expect_batch_invariant(spec);
-  spec = sparse(16, 2500);
-  spec.lengths = {300, 50, 0, 200};
-  spec.topk_lengths = {2500, 7, 3, 2100};
-  spec.query_tokens = 2;
-  spec.batch_invariant = true;
-  expect_batch_invariant(spec);
+  for (int heads : {16, 64}) {
+    CaseSpec spec = fp8(heads, {2500, 64, 0, 300});
+    spec.batch_invariant = true;
+    expect_batch_invariant(spec);
+    spec = sparse(heads, 2500);
+    spec.lengths = {300, 50, 0, 200};
+    spec.topk_lengths = {2500, 7, 3, 2100};
+    spec.query_tokens = 2;
+    spec.batch_invariant = true;
+    expect_batch_invariant(spec);
+  }
 }
 
 // Pools beyond 2^31 bytes.

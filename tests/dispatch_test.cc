@@ -137,6 +137,18 @@ TEST(Dispatch, RowsOfAnFp8CacheDecide) {
   EXPECT_EQ(pick(16, 64, 4096), "quartet");
   EXPECT_EQ(pick(8, 128, 4096), "seesaw");
   EXPECT_EQ(pick(64, 128, 4096), "quartet");
+  // With batch_invariant the batch must not matter.
+  for (int heads : {16, 32, 33, 64, 128}) {
+    for (int tokens : {64, 4096, 131072}) {
+      auto invariant = [&](int batch) {
+        DecodeProblem problem = problem_of(batch, heads, tokens);
+        problem.cache.format = KvFormat::kFp8_656;
+        problem.options.batch_invariant = true;
+        return picked(problem, executor, 132);
+      };
+      for (int batch : {2, 16, 128}) EXPECT_EQ(invariant(batch), invariant(1)) << heads << ", " << tokens;
+    }
+  }
   for (int tokens : {256, 131072}) EXPECT_EQ(pick(1, 32, tokens), "direct");
   // Few requests by teams, unless these have many blocks of several requests.
   for (int tokens : {1024, 4096, 131072}) EXPECT_EQ(pick(1, 16, tokens), "direct_team8");

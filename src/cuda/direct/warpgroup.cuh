@@ -171,10 +171,7 @@ class Warpgroup {
     ptx::arrive(shared_.has_query);
     if (thread() % 32 == 0) shared_.query_max[threadIdx.x / 32] = warp_max;
     meet();
-    int max = 0;
-#pragma unroll
-    for (const int x : shared_.query_max) max = ::max(max, x);
-    const int exponent = ::min(141 - (max >> 7), 126);  // so that it becomes 2^14 to 2^15
+    const int exponent = query_exponent(shared_.query_max);
     share.store(shared_, __int_as_float((127 + exponent) << 23));
     scale_ = args_.scale_log2 * __int_as_float((127 - exponent) << 23);
     meet();

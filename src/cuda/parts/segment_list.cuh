@@ -81,4 +81,24 @@ class ListPosition {
   std::uint32_t parity_ = 0;
 };
 
+/// The walk of the role of which thread `lister` lists, before it has anything else to do: `begin(parity)` at
+/// each list's begin, `attend(work)` for each segment. All of the lister's warp.
+template <class Begin, class Attend>
+__device__ __forceinline__ void list_and_attend(SegmentList& shared, const DecodeArguments& args, int lister,
+                                                Begin begin, Attend attend) {
+  ListPosition position(shared);
+  bool is_first = true;
+  do {
+    if (threadIdx.x == lister) list_segments(shared, args, is_first);
+    is_first = false;
+    __syncwarp();
+    begin(position.parity());
+    for (;;) {
+      if (position.get().is_end()) return;
+      attend(position.get());
+      if (position.next()) break;
+    }
+  } while (true);
+}
+
 }  // namespace flashlatent::parts

@@ -4,7 +4,6 @@
 #include <cuda_bf16.h>
 
 #include "core/fp8_656.h"
-#include "cuda/parts/partial.cuh"
 #include "cuda/parts/tile.cuh"
 
 namespace flashlatent::quartet {
@@ -15,7 +14,6 @@ struct Config {
   using Element = __nv_bfloat16;
   static constexpr bool kMerges = kMerges_;
   static constexpr int kRows = parts::kTileRows;  // query rows a tile, wgmma's N
-  using Stored = parts::StoredPartial<Element, kRows>;
 
   static constexpr int kVDim = fp8_656::kLatentDim;
   static constexpr int kOutputs = 2;  // warpgroups, each half of the output's columns

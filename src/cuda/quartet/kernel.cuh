@@ -12,7 +12,6 @@
 #pragma once
 
 #include "cuda/direct/loader.cuh"
-#include "cuda/parts/kv_loader.cuh"
 #include "cuda/parts/merge_step.cuh"
 #include "cuda/parts/segment_list.cuh"
 #include "cuda/quartet/output.cuh"
@@ -38,18 +37,9 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const par
     if (threadIdx.x >= Config::kOutputThreads - 32) MergeStep<Config>::begin(args, shared.merge);
   }
   Output<Config> output(shared, args);
-  parts::ListPosition position(shared.segments);
-  bool is_first = true;
-  do {
-    if (threadIdx.x == kListingThread) parts::list_segments(shared.segments, args, is_first);
-    is_first = false;
-    __syncwarp();
-    for (;;) {
-      if (position.get().is_end()) return;
-      output.attend(position.get());
-      if (position.next()) break;
-    }
-  } while (true);
+  parts::list_and_attend(
+      shared.segments, args, kListingThread, [](std::uint32_t) {},
+      [&](const parts::Work& work) { output.attend(work); });
 }
 
 template <class Config>

@@ -35,10 +35,7 @@ class TileRows {
     ptx::arrive(shared_.has_query);
     if (threadIdx.x % 32 == 0) shared_.query_max[threadIdx.x / 32] = warp_max;
     meet();
-    int max = 0;
-#pragma unroll
-    for (const int x : shared_.query_max) max = ::max(max, x);
-    const int exponent = ::min(141 - (max >> 7), 126);  // so that it becomes 2^14 to 2^15
+    const int exponent = direct::query_exponent(shared_.query_max);
     share.store(shared_, __int_as_float((127 + exponent) << 23));
     meet();
     return args_.scale_log2 * __int_as_float((127 - exponent) << 23);
@@ -81,7 +78,8 @@ __device__ __forceinline__ std::uint64_t read_live(const std::uint64_t& of_slot)
   return __shfl_sync(0xffffffff, live, 0);
 }
 
-/// This thread's columns of a row of values, as it has them in S^T and O^T.
+/// This thread's columns of a row of values, as it has them in S^T and O^T. direct has its own: with 32
+/// rows it makes the column anew for each pair, for registers.
 template <int kRows>
 __device__ __forceinline__ etap::ColumnValues<kRows> columns_of(const float (&row)[kRows], int column) {
   etap::ColumnValues<kRows> values;

@@ -29,19 +29,9 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const par
     if (threadIdx.x >= Config::kOutputThreads - 32) MergeStep<Config>::begin(args, shared.merge);
   }
   Output<Config> output(shared, args, kv_map, query_map, me);
-  parts::ListPosition position(shared.segments);
-  bool is_first = true;
-  do {
-    if (threadIdx.x == kListingThread) parts::list_segments(shared.segments, args, is_first);
-    is_first = false;
-    __syncwarp();
-    output.begin_list(position.parity());
-    for (;;) {
-      if (position.get().is_end()) return;
-      output.attend(position.get());
-      if (position.next()) break;
-    }
-  } while (true);
+  parts::list_and_attend(
+      shared.segments, args, kListingThread, [&](std::uint32_t parity) { output.begin_list(parity); },
+      [&](const parts::Work& work) { output.attend(work); });
 }
 
 /// By a thread each of some warps: one alone takes long.

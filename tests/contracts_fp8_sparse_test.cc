@@ -1,4 +1,5 @@
 // The contracts of the fp8_656 cache and of sparse decode, on every backend that is there.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -243,6 +244,43 @@ TEST_P(Fp8AndSparse, KernelsByName) {
     spec.page_size = 61;
     expect_right(spec);
     if (HasFailure()) FAIL() << kernel;
+  }
+}
+
+// Of 80 heads the first 40: a request's rows do not follow one another then.
+TEST_P(Fp8AndSparse, SomeOfTheHeads) {
+  for (const char* kernel : {"", "quartet", "seesaw"}) {
+    if (on_gpu()) executor_.kernel = kernel;
+    for (CaseSpec spec : {fp8(80, {33, 0, 700}), sparse(80, 130)}) {
+      spec.query_tokens = 2;
+      RandomCase c = runtime::make_case(spec, 3);
+      c.problem.query.heads = 40;
+      c.inputs.q.shape[2] = 40;
+      expect_right(c, spec.name + " " + kernel);
+    }
+  }
+}
+
+// Q is brought to fp16 by the tile's largest value, and the tile's last rows may be another request's.
+TEST_P(Fp8AndSparse, LoudNeighbours) {
+  for (const char* kernel : {"", "quartet", "seesaw"}) {
+    if (on_gpu()) executor_.kernel = kernel;
+    CaseSpec spec = fp8(40, {700, 300, 64});
+    spec.ragged_tokens = {1, 3, 1};
+    spec.causal = true;
+    const RandomCase c = runtime::make_case(spec, 3);
+    auto first_request = [&] {
+      DecodeRun run = place(c, executor_);
+      EXPECT_TRUE(run.run().ok());
+      EXPECT_TRUE(run.fetch().ok());
+      const auto begin = run.out_bytes().begin();
+      return std::vector<std::uint8_t>(begin, begin + 40 * fp8_656::kLatentDim * 2);
+    };
+    const auto before = first_request();
+    const ConstTensorView& q = c.inputs.q;
+    auto* elements = static_cast<std::uint16_t*>(const_cast<void*>(q.data));
+    std::fill(elements + q.strides[0], elements + 5 * q.strides[0], std::uint16_t{0x7000});  // 2^97
+    EXPECT_EQ(first_request(), before) << kernel;
   }
 }
 

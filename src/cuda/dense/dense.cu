@@ -149,7 +149,7 @@ Status launch_dense(const DecodeCall& planned,
   if (call.problem.query.ragged) {
     FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(launch.args, call.problem.query.heads, call.executor));
   }
-  launch.args.merge_state = static_cast<parts::MergeState*>(call.workspace.data);
+  if (instance->key.merges) launch.args.merge_state = static_cast<parts::MergeState*>(call.workspace.data);
   FLASHLATENT_RETURN_IF_ERROR(instance->launch(launch, call.executor));
   if (instance->key.merges) return {};
   return combine_plan(launch.args, call.problem.cache.dtype, call.problem.cache.v_dim, *units, call.executor);

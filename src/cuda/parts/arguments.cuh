@@ -71,8 +71,8 @@ struct DecodeArguments {
   CacheArguments cache;
   OutputArguments output;
   PartialArguments partial;
-  MergeState* merge_state;
-  float scale_log2;  // softmax_scale * log2(e)
+  MergeState* merge_state;  // null: the combine step is another launch's
+  float scale_log2;         // softmax_scale * log2(e)
   bool causal;
 };
 

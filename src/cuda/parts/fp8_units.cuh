@@ -38,6 +38,12 @@ __device__ __forceinline__ std::uint32_t times(std::uint32_t pair, std::uint32_t
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(pair), "r"(factor));
   return product;
 }
+/// The larger ones of two and two fp16.
+__device__ __forceinline__ std::uint32_t larger(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t max;
+  asm("max.f16x2 %0, %1, %2;" : "=r"(max) : "r"(a), "r"(b));
+  return max;
+}
 /// Two bf16 times two.
 __device__ __forceinline__ std::uint32_t times_bf16(std::uint32_t pair, std::uint32_t factor) {
   std::uint32_t product;

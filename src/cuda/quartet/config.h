@@ -8,11 +8,8 @@
 
 namespace flashlatent::quartet {
 
-/// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh).
-template <bool kMerges_>
 struct Config {
   using Element = __nv_bfloat16;
-  static constexpr bool kMerges = kMerges_;
   static constexpr int kRows = parts::kTileRows;  // query rows a tile, wgmma's N
 
   static constexpr int kVDim = fp8_656::kLatentDim;
@@ -40,5 +37,8 @@ struct Config {
   static constexpr int kQueryTiles = kVDim / 64 + 1;
   static constexpr int kSlots = 3;  // blocks of tokens
 };
+
+// Named barriers: of those who score, of those who multiply, and of one warpgroup of these (+ which).
+inline constexpr int kScorerBarrier = 1, kOutputsBarrier = 2, kOutputBarrier = 3;
 
 }  // namespace flashlatent::quartet

@@ -1,7 +1,36 @@
-#include "cuda/quartet/instance.cuh"
+#include "cuda/common/launch.h"
+#include "cuda/quartet/instances.h"
+#include "cuda/quartet/kernel.cuh"
 
 namespace flashlatent::quartet {
 
-constinit const Instances kInstances = instances<false>();
+namespace {
+
+Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(
+      (cuda::allow_shared_memory<kernel<Config>>(sizeof(SharedMemory<Config>), executor.device)));
+  cuda::LaunchShape shape;
+  shape.blocks = launch.args.geometry.parts * launch.args.geometry.lanes;
+  shape.threads = Config::kThreads;
+  shape.shared_bytes = sizeof(SharedMemory<Config>);
+  shape.overlaps_previous = true;
+  return cuda::launch(kernel<Config>, shape, executor, launch.args, launch.query_rows);
+}
+
+/// One kernel: it asks when it runs whether it is to do the combine step.
+constexpr cuda::DenseInstance instance(bool merges) {
+  return {.key = {.dtype = Dtype::kBF16,
+                  .qk_dim = fp8_656::kDim,
+                  .v_dim = fp8_656::kLatentDim,
+                  .tile_rows = Config::kRows,
+                  .loading = cuda::Loading::kFp8,
+                  .merges = merges},
+          .launch = launch_instance,
+          .boxes = {.query = cuda::query_chunks_map}};
+}
+
+}  // namespace
+
+constinit const Instances kInstances = {{instance(false), instance(true)}};
 
 }  // namespace flashlatent::quartet

@@ -7,9 +7,8 @@
 
 namespace flashlatent::quartet {
 
-using Instances = std::array<cuda::DenseInstance, 1>;
+using Instances = std::array<cuda::DenseInstance, 2>;
 
-// One file each, so that they compile side by side.
-extern const Instances kInstances, kMerging;
+extern const Instances kInstances;
 
 }  // namespace flashlatent::quartet

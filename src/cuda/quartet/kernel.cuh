@@ -8,7 +8,7 @@
 //
 // Barriers: full and empty of a block's slot (the loader's warps and their bytes; all that compute, who have
 // read it). scored and softened of the one place of scores (the scorer; those who have taken P from them),
-// p_free of P's (all that multiply have done with the one before).
+// p_free and has_p of P's (all that multiply have done with the one before; have stored theirs).
 #pragma once
 
 #include "cuda/direct/loader.cuh"
@@ -24,17 +24,25 @@ using MergeStep =
     parts::MergeStep<typename Config::Element, Config::kOutputThreads, Config::kRows, Config::kVDim>;
 
 template <class Config>
-__device__ __forceinline__ void score(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
-  Scorer<Config> scorer(shared, args);
+__device__ __forceinline__ void score(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                      const CUtensorMap& query_map) {
+  Scorer<Config> scorer(shared, args, query_map);
   parts::ListPosition position(shared.segments);
-  for (; !position.get().is_end(); position.next()) scorer.attend(position.get());
+  for (; !position.get().is_end(); position.next()) {
+    const parts::Work& work = position.get();
+    if (work.blocks() <= 0) continue;
+    scorer.begin(work.tile);
+    const parts::Work* next = position.next_listed();
+    if (next != nullptr && !next->is_end()) scorer.look_ahead(next->tile);
+    scorer.attend(work);
+  }
 }
 
 template <class Config>
 __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
   constexpr int kListingThread = 96;
-  if constexpr (Config::kMerges) {
-    if (threadIdx.x >= Config::kOutputThreads - 32) MergeStep<Config>::begin(args, shared.merge);
+  if (args.merge_state != nullptr && threadIdx.x >= Config::kOutputThreads - 32) {
+    MergeStep<Config>::begin(args, shared.merge);
   }
   Output<Config> output(shared, args);
   parts::list_and_attend(
@@ -70,13 +78,14 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   }
   if (threadIdx.x == 0) {
     for (int& poisoned : shared.poisoned) poisoned = 0;
+    for (int& restarts : shared.restarts) restarts = 0;
     shared.segments.init(Config::kThreads);
-    if constexpr (Config::kMerges) MergeStep<Config>::init(shared.merge);
-    ptx::init(shared.has_query, Config::kComputeThreads);
-    ptx::init(shared.meeting, Config::kComputeThreads);
+    MergeStep<Config>::init(shared.merge);
+    ptx::init(shared.has_query, 1);
     ptx::init(shared.scored, 128);
     ptx::init(shared.softened, Config::kOutputThreads);
     ptx::init(shared.p_free, Config::kOutputThreads);
+    ptx::init(shared.has_p, Config::kOutputThreads);
     for (ptx::Barrier& barrier : shared.full) ptx::init(barrier, 4);
     for (ptx::Barrier& barrier : shared.empty) ptx::init(barrier, Config::kComputeThreads);
     ptx::publish_barriers();
@@ -86,10 +95,12 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
 
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1)
-    kernel(const __grid_constant__ parts::DecodeArguments args) {
+    kernel(const __grid_constant__ parts::DecodeArguments args,
+           const __grid_constant__ CUtensorMap query_map) {
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
+  if (threadIdx.x == Config::kOutputThreads && args.query.rows_in_line) ptx::prefetch_map(query_map);
   set_up<Config>(shared);
   parts::wait_for_launch_before();
   if (threadIdx.x >= Config::kComputeThreads) {
@@ -97,11 +108,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     load<Config>(shared, args);
   } else if (threadIdx.x >= Config::kOutputThreads) {
     ptx::give_registers<Config::kScorerRegisters>();
-    score<Config>(shared, args);
+    score<Config>(shared, args, query_map);
   } else {
     ptx::take_registers<Config::kOutputRegisters>();
     multiply<Config>(shared, args);
-    if constexpr (Config::kMerges) MergeStep<Config>(args, shared.merge, shared.blocks).run();
+    if (args.merge_state != nullptr) MergeStep<Config>(args, shared.merge, shared.blocks).run();
   }
 }
 

@@ -16,12 +16,12 @@ constexpr DenseShape kShapeOfTiles = {
 
 const DenseInstance* find(const DecodeProblem& problem, Loading loading, bool merges = false) {
   const auto& cache = problem.cache;
-  return find_instance({quartet::kInstances, quartet::kMerging}, {.dtype = cache.dtype,
-                                                                  .qk_dim = cache.qk_dim,
-                                                                  .v_dim = cache.v_dim,
-                                                                  .tile_rows = kShape.tile_rows,
-                                                                  .loading = loading,
-                                                                  .merges = merges});
+  return find_instance({quartet::kInstances}, {.dtype = cache.dtype,
+                                               .qk_dim = cache.qk_dim,
+                                               .v_dim = cache.v_dim,
+                                               .tile_rows = kShape.tile_rows,
+                                               .loading = loading,
+                                               .merges = merges});
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {

@@ -13,26 +13,32 @@
 
 namespace flashlatent::quartet {
 
-inline constexpr int kOutputBarrier = 2;   // + which: named, of one warpgroup
-inline constexpr int kOutputsBarrier = 4;  // of both
-
 template <class Config>
 class Output {
  public:
   __device__ __forceinline__ Output(SharedMemory<Config>& shared, const parts::DecodeArguments& args)
-      : shared_(shared), args_(args), rows_(shared, args), me_(threadIdx.x / 128) {}
+      : shared_(shared), args_(args), me_(threadIdx.x / 128) {}
 
   /// One segment.
   __device__ __forceinline__ void attend(const parts::Work& work) {
-    rows_.prepare(work.tile);
-    rows_.meet();
-    if (work.blocks() > 0) rows_.take_query();
+    meet_both();  // nobody writes to the rows before any more
+    find_rows(work.tile);
+    meet_both();
     add_blocks(work);
     finish(work);
   }
 
  private:
-  /// All its blocks.
+  /// What takes many instructions, once a row and segment.
+  __device__ __forceinline__ void find_rows(const parts::RowTile& tile) const {
+    const int n = threadIdx.x;
+    if (n >= kRows) return;
+    shared_.output_rows.find(args_, tile, n);
+    shared_.row_place[n] = parts::RowPlace<__nv_bfloat16>::find(args_, tile, n);
+  }
+
+  /// All its blocks. What is seldom to be done about one is not in the loop: base_ is seldom moved but at the
+  /// begin, and of few blocks some tokens count for some rows only.
   __device__ __forceinline__ void add_blocks(const parts::Work& work) {
 #pragma unroll
     for (auto& chunk : o_) {
@@ -41,22 +47,24 @@ class Output {
     }
     base_ = -INFINITY;
     sum_ = 0;
-#pragma unroll 1
-    for (int left = work.blocks(); left > 0; --left) {
-      finish_products();
+    int left = work.blocks();
+    const int of_some = blocks_of_some(work);
+    if (left > 0) {  // the first block does without soften()
       ptx::arrive(shared_.p_free);
-      ptx::wait(shared_.scored, parity_);
-      if (args_.causal) {
-        const int limit = rows_.limit(work, 0) - (work.segment.block_end - left) * 64;
-        if (limit < 64) [[unlikely]]
-          keep_from_poison(work, limit);
-      }
-      soften();
-      add_product();
-      parity_ ^= 1;
-      slot_.next();
+      ptx::arrive(shared_.has_p);
     }
-    finish_products();
+    while (left > 0) {
+      begin_again(work, left, left <= of_some);
+      do {
+        add_product();
+        --left;
+      } while (left > 0 && soften(left <= of_some));
+    }
+  }
+  /// How many blocks at the end have tokens that some rows do not attend to.
+  __device__ __forceinline__ int blocks_of_some(const parts::Work& work) const {
+    const RowsBehind& rows = shared_.output_rows;
+    return rows.of_row[0] > 0 ? work.segment.block_end - rows.limit(work, 0) / 64 : 0;
   }
 
   /// Writes the segment's result.
@@ -66,21 +74,17 @@ class Output {
     if (sharer() == 0) finish_row(work, row());
     if (shared_.poisoned[me_] != 0) [[unlikely]]
       spread_poison();
-    const OutputRows rows = output_rows();  // once both have met, the next segment's take their place
     meet_both();
     if (work.segment.slot >= 0) {
       write_partial(work);
     } else {
-      write(columns_of(shared_.factor, column()), rows);
+      write();
     }
   }
 
   static constexpr int kRows = Config::kRows, kTokens = Config::kShareTokens;
   static constexpr int kSteps = 2 * Config::kPartChunks;  // of a block's product
   using Columns = etap::ColumnValues<kRows>;
-  struct OutputRows {
-    __nv_bfloat16* of_column[Columns::kCount];  // null: no such row
-  };
 
   /// Registers are short: whatever is made of it is made anew.
   __device__ __forceinline__ static int thread() {
@@ -107,24 +111,25 @@ class Output {
     return me_ * 2 + thread() / kRows;
   }
 
-  /// P^T of the block that has been scored into shared memory, when nobody reads the one before any more.
-  /// Then, before all have, what V's product begins with.
-  __device__ __forceinline__ void soften() {
-    float sum;
+  /// P^T of the block that has been scored into shared memory, with the base that there is, when nobody reads
+  /// the one before any more. Before all have stored theirs, what V's product begins with. Returns false if
+  /// the block is to be begun again.
+  __device__ __forceinline__ bool soften(bool of_some) {
+    ptx::arrive(shared_.p_free);
+    ptx::wait(shared_.scored, parity_);
     std::uint32_t p[kTokens / 2];
-    const bool exceeds = take_exponentials(p, sum);
+    if (take_exponentials(p)) shared_.restarts[parity_] = 1;
     ptx::wait(shared_.p_free, parity_);
     store(p);
+    ptx::arrive(shared_.has_p);
     begin_product();
-    if (ptx::named_any(kOutputsBarrier, Config::kOutputThreads, exceeds)) [[unlikely]]
-      rebase(sum);
-    ptx::arrive(shared_.softened);
-    sum_ += sum;
+    ptx::wait(shared_.has_p, parity_);
+    return !of_some && shared_.restarts[parity_] == 0;
   }
 
   /// Of the block that has been scored.
   __device__ __forceinline__ TokenScales& tokens() const {
-    return shared_.tokens[parity_];
+    return shared_.tokens[slot_.slot()];
   }
 
   __device__ __forceinline__ float score(int i) const {
@@ -133,21 +138,22 @@ class Output {
 
   /// This thread's of P, relative to the base that there is, times units, and their sum without. Is any
   /// larger than it may be?
-  __device__ __forceinline__ bool take_exponentials(std::uint32_t (&p)[kTokens / 2], float& sum) const {
+  __device__ __forceinline__ bool take_exponentials(std::uint32_t (&p)[kTokens / 2]) {
     const float base = base_ == -INFINITY ? kNoBase : base_;
-    float largest = 0;
-    sum = 0;
+    std::uint32_t largest = 0;  // of even and of odd tokens
+    block_sum_ = 0;
 #pragma unroll
     for (int i = 0; i < kTokens; i += 4) {
       const float4 share = *reinterpret_cast<const float4*>(&tokens().share[sharer() * kTokens + i]);
       const float x[4] = {parts::exp2_fast(score(i) - base), parts::exp2_fast(score(i + 1) - base),
                           parts::exp2_fast(score(i + 2) - base), parts::exp2_fast(score(i + 3) - base)};
-      sum += (x[0] * share.x + x[1] * share.y) + (x[2] * share.z + x[3] * share.w);
-      largest = fmaxf(largest, fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3])));
+      block_sum_ += (x[0] * share.x + x[1] * share.y) + (x[2] * share.z + x[3] * share.w);
       p[i / 2] = parts::pack<__half>(x[0], x[1]);
       p[i / 2 + 1] = parts::pack<__half>(x[2], x[3]);
+      largest = parts::larger(largest, parts::larger(p[i / 2], p[i / 2 + 1]));
     }
-    return largest > 1 << (Config::kLargestP + Config::kSlack);
+    constexpr std::uint32_t kMost = (15U + Config::kLargestP + Config::kSlack) << 10;  // as fp16
+    return max(largest & 0xFFFF, largest >> 16) > kMost;
   }
   __device__ __forceinline__ void store(const std::uint32_t (&p)[kTokens / 2]) const {
     const std::uint32_t tile = ptx::shared_address(shared_.p);
@@ -159,14 +165,18 @@ class Output {
     ptx::fence_for_async_proxy();
   }
 
-  /// Larger bases, and P again.
-  __device__ __forceinline__ void rebase(float& sum) {
-    std::uint32_t p[kTokens / 2];
+  /// P^T again, with a base for this block's scores, and what V's product begins with. `of_some`: some of the
+  /// tokens count for some rows only.
+  __device__ __forceinline__ void begin_again(const parts::Work& work, int left, bool of_some) {
+    ptx::wait(shared_.scored, parity_);
+    if (of_some)
+      keep_from_poison(work, shared_.output_rows.limit(work, 0) - (work.segment.block_end - left) * 64);
     float max = -INFINITY;
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) max = fmaxf(max, score(i));
     shared_.by_sharer[sharer()][row()] = max;
     meet_both();
+    if (threadIdx.x == 0) shared_.restarts[parity_] = 0;
 #pragma unroll
     for (int i = 0; i < Config::kSharers; ++i) max = fmaxf(max, shared_.by_sharer[i][row()]);
     const float before = base_;
@@ -175,8 +185,10 @@ class Output {
     sum_ *= factor;
     if (sharer() == 0) shared_.factor[row()] = factor;
     if (ptx::named_any(kOutputsBarrier, Config::kOutputThreads, factor != 1.0F)) rescale();
-    take_exponentials(p, sum);
+    std::uint32_t p[kTokens / 2];
+    take_exponentials(p);
     store(p);
+    begin_product();
     meet_both();
   }
   __device__ __forceinline__ void rescale() {
@@ -211,6 +223,8 @@ class Output {
     ptx::load_matrices_transposed(bytes_, value_row() + 32 * fp8_656::kTokenBytes);
   }
   __device__ __forceinline__ void add_product() {
+    ptx::arrive(shared_.softened);
+    sum_ += block_sum_;
     const std::uint32_t row = value_row();
     const std::uint64_t p =
         ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p), 0));
@@ -237,19 +251,17 @@ class Output {
       ptx::wgmma_commit();
     }
     ptx::arrive(shared_.empty[slot_.slot()]);
+    parity_ ^= 1;
+    slot_.next();
+    ptx::wgmma_wait<0>();
+#pragma unroll
+    for (auto& chunk : o_) ptx::pin_registers(chunk);
   }
   /// This lane's token of the first 32, at the warp's columns.
   __device__ __forceinline__ std::uint32_t value_row() const {
     return ptx::shared_address(shared_.blocks[slot_.slot()]) + thread() % 32 * fp8_656::kTokenBytes +
            me_ * Config::kPartDim + thread() / 32 * 16;
   }
-  /// They are under way until somebody needs them, or their operands' registers.
-  __device__ __forceinline__ void finish_products() {
-    ptx::wgmma_wait<0>();
-#pragma unroll
-    for (auto& chunk : o_) ptx::pin_registers(chunk);
-  }
-
   /// Pairs of tokens 8 i + lane % 4 * 2 + {0, 1}.
   __device__ __forceinline__ void load_ratios(const std::uint16_t (&of)[64]) {
 #pragma unroll
@@ -258,15 +270,15 @@ class Output {
 
   /// Of the block whose V is next.
   __device__ __forceinline__ void keep_from_poison(const parts::Work& work, int limit) {
-    const std::uint64_t partial = rows_.partial_tokens(read_live(shared_.live[slot_.slot()]), limit);
+    const std::uint64_t partial = partial_tokens(shared_.live[slot_.slot()], limit);
     if (partial == 0) return;
     const direct::PartOfV v{shared_.blocks[slot_.slot()] + me_ * Config::kPartDim,
                             tokens().ratio + me_ * Config::kPartGroups};
-    const int start = rows_.limit(work, 0) - limit;
+    const int start = shared_.output_rows.limit(work, 0) - limit;
     const bool found = direct::record_poison<Config::kPartDim>(
         shared_.poison_from + me_ * Config::kPartDim, v, partial, thread(), [&](int token) {
           int row = 0;
-          while (row < kRows && rows_.limit(work, row) - start <= token) ++row;
+          while (row < kRows && shared_.output_rows.limit(work, row) - start <= token) ++row;
           return row;
         });
     if (found) shared_.poisoned[me_] = 1;
@@ -295,26 +307,37 @@ class Output {
     return me_ * Config::kPartDim + thread() / 32 * 16 + thread() % 32 / 4 * 2;
   }
 
-  __device__ __forceinline__ OutputRows output_rows() const {
-    OutputRows rows;
-#pragma unroll
-    for (int i = 0; i < Columns::kCount; ++i) {
-      rows.of_column[i] = shared_.row_place[i / 2 * 8 + column() + i % 2].out;
-    }
-    return rows;
+  /// The final output.
+  __device__ __forceinline__ void write() const {
+    const int first = first_column();
+    for_rows([&](int n) { return shared_.row_place[n].out; }, [&](int n) { return shared_.factor[n]; },
+             [&](__nv_bfloat16* out, int chunk, float a, float b) {
+               *reinterpret_cast<std::uint32_t*>(out + first + chunk * 64) = parts::pack<__nv_bfloat16>(a, b);
+             });
   }
 
-  /// The final output.
-  __device__ __forceinline__ void write(const Columns& factor, const OutputRows& rows) const {
+  /// Of all rows that are there, each chunk's two columns times the row's factor: put(place, chunk, x, y).
+  /// Some rows at once, for which there are registers.
+  template <class Place, class Factor, class Put>
+  __device__ __forceinline__ void for_rows(Place place, Factor factor, Put put) const {
+    constexpr int kAtOnce = 4;
 #pragma unroll
-    for (int i = 0; i < Columns::kCount; ++i) {
-      __nv_bfloat16* out = rows.of_column[i];
-      if (out == nullptr) continue;
+    for (int first = 0; first < Columns::kCount; first += kAtOnce) {
+      decltype(place(0)) to[kAtOnce];
+      float factors[kAtOnce];
 #pragma unroll
-      for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
-        const float* x = &o_[chunk][i / 2 * 4 + i % 2];
-        *reinterpret_cast<std::uint32_t*>(out + first_column() + chunk * 64) =
-            parts::pack<__nv_bfloat16>(x[0] * factor[i], x[2] * factor[i]);
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int n = (first + k) / 2 * 8 + column() + k % 2;
+        to[k] = place(n);
+        factors[k] = factor(n);
+      }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+#pragma unroll
+        for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
+          const float* x = &o_[chunk][(first + k) / 2 * 4 + k % 2];
+          if (to[k] != nullptr) put(to[k], chunk, x[0] * factors[k], x[2] * factors[k]);
+        }
       }
     }
   }
@@ -359,23 +382,17 @@ class Output {
       }
     }
     meet_alone();
-    const Columns scale = columns_of(shared_.partial.scale[me_], column());
     // A row's columns c and c + 1 are word c % 32 / 8 of packet c / 32 * 4 + c % 8 / 2.
     const int at = thread() / 32, lane = thread() % 32 / 4;
     const int word = (at / 2 * 4 + lane % 4) * 4 + at % 2 * 2 + lane / 4;
-#pragma unroll
-    for (int i = 0; i < Columns::kCount; ++i) {
-      const int n = i / 2 * 8 + i % 2 + column();
-      if (n >= work.tile.rows) continue;
-      auto* out = reinterpret_cast<std::uint32_t*>(
-                      parts::packets_of(args_.partial, first_row + n, Config::kVDim, me_)) +
-                  word;
-#pragma unroll
-      for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
-        const float* x = &o_[chunk][i / 2 * 4 + i % 2];
-        out[chunk * 32] = parts::pack<__half>(x[0] * scale[i], x[2] * scale[i]);
-      }
-    }
+    auto* first =
+        reinterpret_cast<std::uint32_t*>(parts::packets_of(args_.partial, first_row, Config::kVDim, me_)) +
+        word;
+    for_rows([&](int n) { return n < work.tile.rows ? first + n * (Config::kVDim / 2) : nullptr; },
+             [&](int n) { return shared_.partial.scale[me_][n]; },
+             [&](std::uint32_t* out, int chunk, float a, float b) {
+               out[chunk * 32] = parts::pack<__half>(a, b);
+             });
   }
   /// Of each row, over this warpgroup's columns.
   template <class Of, class Combine>
@@ -401,11 +418,11 @@ class Output {
 
   SharedMemory<Config>& shared_;
   const parts::DecodeArguments& args_;
-  TileRows<Config> rows_;
   const int me_;
   direct::Place<Config> slot_;  // of the next block
   std::uint32_t parity_ = 0;    // of the next block, and where its tokens' scales are
   float base_, sum_;            // of this thread's row; -inf: there is none yet
+  float block_sum_;             // its share of the block's
   // Of the product under way: bytes of V and operands of two steps, ratios of a group.
   std::uint32_t bytes_[4], ratio_[8];
   Half a_[2];

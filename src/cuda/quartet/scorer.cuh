@@ -6,27 +6,32 @@
 
 #include "cuda/direct/products.cuh"
 #include "cuda/etap/softmax.cuh"
+#include "cuda/quartet/query.cuh"
 #include "cuda/quartet/tile_rows.cuh"
 
 namespace flashlatent::quartet {
 
-inline constexpr int kScorerBarrier = 1;  // named, of its 128 threads
-
 template <class Config>
 class Scorer {
  public:
-  __device__ __forceinline__ Scorer(SharedMemory<Config>& shared, const parts::DecodeArguments& args)
-      : shared_(shared), rows_(shared, args) {}
+  __device__ __forceinline__ Scorer(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                    const CUtensorMap& query_map)
+      : shared_(shared), query_(shared, args, query_map) {
+    own_ = fragment().row * fp8_656::kTokenBytes + thread() % 4;
+    // From itself: what a shuffle gives ptxas cannot make anew for each block, which would wait for it.
+    own_ = __shfl_sync(0xffffffff, own_, threadIdx.x % 32);
+  }
 
-  /// All blocks of one segment.
+  /// Takes a tile's Q, when the segment before has been scored.
+  __device__ __forceinline__ void begin(const parts::RowTile& tile) { scale_ = query_.take(tile); }
+  /// At the tile that is next.
+  __device__ __forceinline__ void look_ahead(const parts::RowTile& tile) const { query_.bring_to_l2(tile); }
+
+  /// All blocks of a segment, of which there are some.
   __device__ __forceinline__ void attend(const parts::Work& work) {
-    rows_.meet();
-    const int blocks = work.blocks();
-    if (blocks <= 0) return;
-    scale_ = rows_.take_query();
-    int limit = rows_.limit(work, 0) - work.segment.block_begin * 64;  // of the first row, from the block on
+    int limit = rows().limit(work, 0) - work.segment.block_begin * 64;  // of the first row, from the block on
 #pragma unroll 1
-    for (int left = blocks; left > 0; --left) {
+    for (int left = work.blocks(); left > 0; --left) {
       score();
       publish(work, limit);
       slot_.next();
@@ -40,39 +45,51 @@ class Scorer {
   __device__ __forceinline__ static int thread() {
     return threadIdx.x % 128;
   }
+  /// Of the eight tokens whose bytes lanes read at once, neighbours are four apart, so that eight lanes that
+  /// read 64 bytes of two of them meet in no bank.
   __device__ __forceinline__ static parts::Fragment fragment() {
-    return parts::fragment_of(thread());
+    const parts::Fragment own = parts::fragment_of(thread());
+    const int i = own.row % 8;
+    return {own.row - i + i % 2 * 4 + i / 2, own.column};
+  }
+
+  __device__ __forceinline__ const RowsBehind& rows() const {
+    return shared_.scored_rows;
   }
 
   /// Of a token's scales.
   struct KeyScales {
+    float group[fp8_656::kGroups];
     std::uint32_t unit;  // its exponent
     bool exact;          // are they powers of two?
 
     __device__ __forceinline__ static KeyScales of(std::uint32_t token) {
       const uint4 bits = ptx::load_shared_16_bytes(token + fp8_656::kScaleOffset);
-      const float scales[4] = {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
-                               __uint_as_float(bits.w)};
-      return {parts::unit_exponent(fmaxf(fmaxf(scales[0], scales[1]), fmaxf(scales[2], scales[3]))),
-              ((bits.x | bits.y | bits.z | bits.w) & 0x7FFFFF) == 0};
+      KeyScales scales = {.group = {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
+                                    __uint_as_float(bits.w)}};
+      const float* group = scales.group;
+      scales.unit = parts::unit_exponent(fmaxf(fmaxf(group[0], group[1]), fmaxf(group[2], group[3])));
+      scales.exact = ((bits.x | bits.y | bits.z | bits.w) & 0x7FFFFF) == 0;
+      return scales;
     }
     /// What RoPE is multiplied by: two bf16.
     __device__ __forceinline__ std::uint32_t inverse_pair() const { return (254 - unit) * 0x00800080U; }
+    /// What a group's values are multiplied by (parts::ratio_to_unit()).
+    __device__ __forceinline__ float ratio(int i) const { return group[i] * parts::power_of_two(254 - unit); }
   };
 
   /// s_ = K Q^T of the next block, in units of tokens.
   __device__ __forceinline__ void score() {
     const int slot = slot_.slot();
     ptx::wait(shared_.full[slot], slot_.parity());
-    const std::uint32_t token =
-        ptx::shared_address(shared_.blocks[slot]) + fragment().row * fp8_656::kTokenBytes;
+    const std::uint32_t token = ptx::shared_address(shared_.blocks[slot]) + (own_ & ~15U);
     const std::uint32_t second = token + 8 * fp8_656::kTokenBytes;
-    const std::uint32_t row = token + fragment().column * 16;  // 32 bytes a lane of the quad
+    const std::uint32_t row = token + own_ % 4 * 16;  // 16 bytes a lane of the quad
     const std::uint64_t q =
         ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0));
     const KeyScales low = KeyScales::of(token), high = KeyScales::of(second);
     const direct::KeyBytes rope = direct::KeyBytes::at(row + fp8_656::kRopeOffset),
-                           more_rope = direct::KeyBytes::at(row + fp8_656::kRopeOffset + 16);
+                           more_rope = direct::KeyBytes::at(row + fp8_656::kRopeOffset + 64);
     direct::KeyBytes bytes = direct::KeyBytes::at(row);
     units_[0] = low.unit;
     units_[1] = high.unit;
@@ -84,24 +101,20 @@ class Scorer {
     direct::multiply<__nv_bfloat16, kRows>(s_, a[1], q + 8 * kTileStep, false);
     ptx::wgmma_commit();
     // Asked while these run.
-    if (ptx::named_any(kScorerBarrier, 128, !low.exact || !high.exact)) [[unlikely]] {
+    const bool rounds = ptx::named_any(kScorerBarrier, 128, !low.exact || !high.exact);
+    std::uint32_t ratios[fp8_656::kGroups];  // of both tokens
+#pragma unroll
+    for (int i = 0; i < fp8_656::kGroups; ++i) ratios[i] = parts::pack<__half>(low.ratio(i), high.ratio(i));
+    put_tokens(ratios);
+    if (rounds) [[unlikely]] {
       score_rounded(token, row, q);
     } else {
-      // Of either token, a group's two fp16, and the next one's.
-      std::uint32_t ratios[2];
-      float next[2] = {ratio_of(token, 0, units_[0]), ratio_of(second, 0, units_[1])};
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        if (i % 2 == 0) {
-          ratios[0] = two(next[0]);
-          ratios[1] = two(next[1]);
-        } else if (i + 1 < 8) {
-          next[0] = ratio_of(token, i / 2 + 1, units_[0]);
-          next[1] = ratio_of(second, i / 2 + 1, units_[1]);
-        }
         if (i >= 1) ptx::wgmma_wait<1>();
-        widen_keys(a[i % 2], bytes, ratios[0], ratios[1]);
-        if (i + 1 < 8) bytes = direct::KeyBytes::at(row + key_offset(i + 1));
+        widen_keys(a[i % 2], bytes, __byte_perm(ratios[i / 2], 0, 0x1010),
+                   __byte_perm(ratios[i / 2], 0, 0x3232));
+        if (i + 1 < 8) bytes = direct::KeyBytes::at(row + (i + 1) * 64);
         ptx::wgmma_fence();
         direct::multiply<__half, kRows>(s_, a[i % 2], q + i * kTileStep, true);
         ptx::wgmma_commit();
@@ -119,7 +132,7 @@ class Scorer {
       const int group = i / 2;
       const float ratios[2] = {ratio_of(token, group, units_[0]),
                                ratio_of(token + 8 * fp8_656::kTokenBytes, group, units_[1])};
-      direct::widen_keys(a, direct::KeyBytes::at(row + group * fp8_656::kGroup + i % 2 * 16));
+      widen(a, direct::KeyBytes::at(row + i * 64));
 #pragma unroll
       for (auto& k : a) {
 #pragma unroll
@@ -142,15 +155,20 @@ class Scorer {
     return ptx::load_float(token + fp8_656::kScaleOffset + group * 4) * parts::power_of_two(254 - unit);
   }
 
-  __device__ __forceinline__ static std::uint32_t two(float x) {
-    return parts::pack<__half>(x, x);
+  /// 64 columns: of product k a lane has columns 2 k and 2 k + 1 of its 16, and the two eight on.
+  __device__ __forceinline__ static void widen(direct::Operands& a, const direct::KeyBytes& bytes) {
+    const std::uint32_t low[4] = {bytes.low.x, bytes.low.y, bytes.low.z, bytes.low.w};
+    const std::uint32_t high[4] = {bytes.high.x, bytes.high.y, bytes.high.z, bytes.high.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const ptx::HalfPairs first = ptx::widen_e4m3(low[i]), second = ptx::widen_e4m3(high[i]);
+      const int k = i % 2 * 2, of_k = i / 2 * 2;
+      a[k][of_k] = first.low;
+      a[k][of_k + 1] = second.low;
+      a[k + 1][of_k] = first.high;
+      a[k + 1][of_k + 1] = second.high;
+    }
   }
-
-  /// Of the i-th 16 columns that a lane has of its 128 bytes of K.
-  __device__ __forceinline__ static constexpr int key_offset(int i) {
-    return i / 2 * fp8_656::kGroup + i % 2 * 16;
-  }
-
   __device__ __forceinline__ static void scale_rope(direct::Operands& a, std::uint32_t low,
                                                     std::uint32_t high) {
 #pragma unroll
@@ -161,7 +179,7 @@ class Scorer {
   }
   __device__ __forceinline__ static void widen_keys(direct::Operands& a, const direct::KeyBytes& bytes,
                                                     std::uint32_t low, std::uint32_t high) {
-    direct::widen_keys(a, bytes);
+    widen(a, bytes);
 #pragma unroll
     for (auto& k : a) {
 #pragma unroll
@@ -172,59 +190,61 @@ class Scorer {
   /// Scores to base 2, and units, into exponents of P for those who multiply. `limit`: tokens of this block
   /// and later ones that the tile's first row attends to.
   __device__ __forceinline__ void publish(const parts::Work& work, int limit) {
-    const int slot = slot_.slot();
-    const std::uint64_t live = read_live(shared_.live[slot]);
     const float low_scale = scale_ * parts::power_of_two(units_[0]),
                 high_scale = scale_ * parts::power_of_two(units_[1]);
     const float low_log = parts::log2_of(units_[0]) + Config::kLargestP,
                 high_log = parts::log2_of(units_[1]) + Config::kLargestP;
-    ptx::wait(shared_.softened, softened_ ^ 1);
-    TokenScales& tokens = shared_.tokens[softened_];
-    softened_ ^= 1;
-    put_token(tokens, fragment().row, units_[0]);
-    put_token(tokens, fragment().row + 8, units_[1]);
+    const std::uint64_t live = shared_.live[slot_.slot()];
     ptx::wgmma_wait<0>();
     ptx::pin_registers(s_);
 #pragma unroll
     for (int i = 0; i < kRows / 2; ++i) {
       s_[i] = i % 4 < 2 ? fmaf(s_[i], low_scale, low_log) : fmaf(s_[i], high_scale, high_log);
     }
-    if (live != parts::kAllLive || rows_.partial_tokens(live, limit) != 0) [[unlikely]] {
-      const int first = rows_.limit(work, 0) - limit;
-      etap::mask_columns<kRows>(s_, live, fragment(), [&](int n) { return rows_.limit(work, n) - first; });
+    if (live != parts::kAllLive || partial_tokens(live, limit) != 0) [[unlikely]] {
+      const int first = rows().limit(work, 0) - limit;
+      parts::Fragment own = fragment();
+      asm volatile("" : "+r"(own.row));  // nothing of this is to be kept in registers meanwhile
+      etap::mask_columns<kRows>(s_, live, own, [&](int n) { return rows().limit(work, n) - first; });
     }
+    ptx::wait(shared_.softened, softened_ ^ 1);
+    softened_ ^= 1;
+    const int token = fragment().row;
 #pragma unroll
     for (int j = 0; j < kRows / 8; ++j) {
+      const int place = Scores::place(token, j % 4 * 8 + fragment().column) + j / 4 * 32;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int token = fragment().row + 8 * half;
-        *reinterpret_cast<float2*>(
-            &shared_.scores.of_token[token][Scores::place(token, 8 * j + fragment().column)]) =
+      for (int half = 0; half < 2; ++half) {  // eight tokens on rows lie as here
+        *reinterpret_cast<float2*>(&shared_.scores.of_token[token + 8 * half][place]) =
             make_float2(s_[4 * j + 2 * half], s_[4 * j + 2 * half + 1]);
       }
     }
     ptx::arrive(shared_.scored);
-    ptx::arrive(shared_.empty[slot]);
+    ptx::arrive(shared_.empty[slot_.slot()]);
   }
 
-  /// A lane of the quad a group.
-  __device__ __forceinline__ void put_token(TokenScales& to, int token, std::uint32_t unit) const {
-    const int group = thread() % 4;
-    const std::uint32_t at = ptx::shared_address(shared_.blocks[slot_.slot()]) + token * fp8_656::kTokenBytes;
-    const float scale = ptx::load_float(at + fp8_656::kScaleOffset + group * 4);
-    to.ratio[group][token] = __half_as_ushort(parts::ratio_to_unit(scale, unit));
-    if (group == 0) to.share[token] = parts::power_of_two(254 - Config::kLargestP - unit);
+  /// A lane of the quad a group. `ratios`: of both tokens.
+  __device__ __forceinline__ void put_tokens(const std::uint32_t (&ratios)[fp8_656::kGroups]) const {
+    TokenScales& to = shared_.tokens[slot_.slot()];
+    const int group = thread() % 4, token = fragment().row;
+    const std::uint32_t first = group % 2 == 0 ? ratios[0] : ratios[1],
+                        last = group % 2 == 0 ? ratios[2] : ratios[3], mine = group < 2 ? first : last;
+    to.ratio[group][token] = static_cast<std::uint16_t>(mine);
+    to.ratio[group][token + 8] = static_cast<std::uint16_t>(mine >> 16);
+    if (group != 0) return;
+    to.share[token] = parts::power_of_two(254 - Config::kLargestP - units_[0]);
+    to.share[token + 8] = parts::power_of_two(254 - Config::kLargestP - units_[1]);
   }
 
   static constexpr std::uint64_t kTileStep = Config::kTileBytes >> 4;
 
   SharedMemory<Config>& shared_;
-  TileRows<Config> rows_;
-  direct::Place<Config> slot_;  // of the next block
-  std::uint32_t softened_ =
-      0;             // parity of when the next scores have been read, and where their tokens' scales are
-  float scale_ = 0;  // of scores, to base 2
-  std::uint32_t units_[2] = {};  // exponents of this thread's two tokens' units
+  Query<Config> query_;
+  std::uint32_t own_;  // in a block, where this thread's first token begins, and its lane of the quad
+  direct::Place<Config> slot_;   // of the next block
+  std::uint32_t softened_ = 0;   // parity of when the next scores have been read
+  float scale_ = 0;              // of scores, to base 2
+  std::uint32_t units_[2] = {};  // of the block at hand: exponents of this thread's two tokens' units
   float s_[kRows / 2];
 };
 

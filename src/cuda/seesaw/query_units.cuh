@@ -16,18 +16,6 @@ class QueryShare {
   __device__ __forceinline__ QueryShare(SharedMemory<Config>& shared, int thread)
       : first_(ptx::shared_address(shared.q) + thread * 16) {}
 
-  /// The largest finite magnitude of the warp's, as bf16.
-  __device__ __forceinline__ std::uint32_t warp_max() const {
-    std::uint32_t max = largest([](std::uint32_t pair) { return pair & 0x7FFF7FFFU; });
-    if (max >= kInfinite) [[unlikely]] {
-      max = largest([](std::uint32_t pair) {
-        const std::uint32_t magnitudes = pair & 0x7FFF7FFFU;
-        return magnitudes & __vcmpltu2(magnitudes, kInfinite * 0x10001U);
-      });
-    }
-    return max;
-  }
-
   __device__ __forceinline__ void multiply(float factor) const {
     const std::uint32_t pair = parts::pack<__nv_bfloat16>(factor, factor);
 #pragma unroll 4
@@ -45,22 +33,10 @@ class QueryShare {
   }
 
  private:
-  static constexpr std::uint32_t kInfinite = 0x7F80;
   static constexpr int kStride = Config::kComputeThreads * 16;
   static constexpr int kCount = Config::kQkChunks * int{sizeof(parts::Tile)} / kStride;
   static constexpr int kLatent = Config::kVChunks * int{sizeof(parts::Tile)} / kStride;
   static_assert(sizeof(parts::Tile) % kStride == 0);
-
-  template <class Magnitudes>
-  __device__ __forceinline__ std::uint32_t largest(Magnitudes magnitudes) const {
-    std::uint32_t max = 0;
-#pragma unroll 6
-    for (int i = 0; i < kCount; ++i) {
-      const uint4 of = ptx::load_shared_16_bytes(first_ + i * kStride);
-      for (const std::uint32_t pair : {of.x, of.y, of.z, of.w}) max = __vmaxu2(max, magnitudes(pair));
-    }
-    return __reduce_max_sync(0xffffffff, ::max(max & 0xFFFFU, max >> 16));
-  }
 
   template <class Convert>
   __device__ __forceinline__ void convert(int i, Convert convert) const {

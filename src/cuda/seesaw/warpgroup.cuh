@@ -25,6 +25,7 @@
 #include "cuda/parts/pv_mma.cuh"
 #include "cuda/parts/q_loader.cuh"
 #include "cuda/parts/qk_mma.cuh"
+#include "cuda/parts/query_max.cuh"
 #include "cuda/parts/softmax.cuh"
 #include "cuda/parts/unit_scores.cuh"
 #include "cuda/parts/work_queue.cuh"
@@ -266,13 +267,14 @@ class Warpgroup {
       meet();
     }
     parities_.next(kQuery);
-    if constexpr (kUnits) convert_query();
+    if constexpr (kUnits) convert_query(tile.rows);
   }
 
   /// For values in units of tokens.
-  __device__ __forceinline__ void convert_query() {
+  __device__ __forceinline__ void convert_query(int rows) {
     const QueryShare<Config> share(shared_, threadIdx.x);
-    const std::uint32_t warp_max = share.warp_max();
+    const std::uint32_t warp_max =
+        parts::QueryMax<Config::kQkChunks, Config::kComputeThreads>(shared_.q, threadIdx.x, rows).of_warp();
     if (thread_ % 32 == 0) shared_.query_max.of_warp[threadIdx.x / 32] = warp_max;
     meet();
     std::uint32_t max = 0;

@@ -1,0 +1,62 @@
+// The largest magnitude of a tile of query rows in shared memory, for kernels that bring Q to fp16.
+#pragma once
+
+#include "cuda/parts/tile.cuh"
+#include "cuda/ptx/copy.cuh"
+
+namespace flashlatent::parts {
+
+/// The larger magnitudes of two and two bf16, of some sign. A NaN is passed over.
+__device__ __forceinline__ std::uint32_t larger_magnitudes(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t max;
+  asm("max.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(max) : "r"(a), "r"(b));
+  return max;
+}
+
+/// kChunks tiles of 64 rows of 64 bf16, one after another, looked through by kThreads threads.
+template <int kChunks, int kThreads>
+class QueryMax {
+ public:
+  /// `thread`: which of them this is. `rows`: of the tile; a box may have rows of others behind them.
+  __device__ __forceinline__ QueryMax(const void* tiles, int thread, int rows)
+      : first_(ptx::shared_address(tiles) + thread * 16), row_(thread * 16 / kRowBytes), rows_(rows) {}
+
+  /// The largest finite magnitude of this warp's, as bf16.
+  __device__ __forceinline__ std::uint32_t of_warp() const {
+    const std::uint32_t max = look_through<kCount / 3>([](std::uint32_t pair) { return pair; });
+    if (max < kInfinite) return max;
+    return look_through<1>(
+        [](std::uint32_t pair) { return pair & __vcmpltu2(pair & 0x7FFF7FFFU, kInfinite * 0x10001U); });
+  }
+
+ private:
+  static constexpr std::uint32_t kInfinite = 0x7F80;
+  static constexpr int kBytes = kThreads * 16;
+  static constexpr int kTurns = static_cast<int>(sizeof(Tile)) / kBytes;  // until it is the same row's
+  static constexpr int kCount = kChunks * kTurns;
+  static_assert(sizeof(Tile) % kBytes == 0 && kCount % 3 == 0);
+
+  template <int kAtOnce, class Finite>
+  __device__ __forceinline__ std::uint32_t look_through(Finite finite) const {
+    std::uint32_t of_turn[kTurns] = {};
+#pragma unroll kAtOnce
+    for (int i = 0; i < kCount; ++i) {
+      const uint4 of = ptx::load_shared_16_bytes(first_ + i * kBytes);
+      std::uint32_t& max = of_turn[i % kTurns];
+      max = larger_magnitudes(larger_magnitudes(max, larger_magnitudes(finite(of.x), finite(of.y))),
+                              larger_magnitudes(finite(of.z), finite(of.w)));
+    }
+    std::uint32_t max = 0;
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) {
+      max = larger_magnitudes(max, row_ + i * (kBytes / kRowBytes) < rows_ ? of_turn[i] : 0);
+    }
+    max &= 0x7FFF7FFFU;
+    return __reduce_max_sync(0xffffffff, ::max(max & 0xFFFFU, max >> 16));
+  }
+
+  std::uint32_t first_;
+  int row_, rows_;
+};
+
+}  // namespace flashlatent::parts

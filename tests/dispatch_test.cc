@@ -132,11 +132,29 @@ TEST(Dispatch, RowsOfAnFp8CacheDecide) {
   for (int heads : {1, 16, 17, 32, 33, 128}) {
     EXPECT_EQ(pick(128, heads, 4096), heads <= 32 ? "direct" : "quartet");
   }
-  // More rows of a few blocks a CTA: seesaw's clusters and shares begin and end sooner.
-  EXPECT_EQ(pick(4, 64, 4096), "seesaw");
-  EXPECT_EQ(pick(16, 64, 4096), "quartet");
-  EXPECT_EQ(pick(8, 128, 4096), "seesaw");
-  EXPECT_EQ(pick(64, 128, 4096), "quartet");
+  // More rows of a few blocks a CTA: seesaw's clusters and shares begin and end sooner (times are in
+  // docs/kernels/quartet.md).
+  for (auto [batch, heads, tokens] : {std::array{4, 64, 4096}, {1, 64, 16384}, {8, 128, 4096}}) {
+    EXPECT_EQ(pick(batch, heads, tokens), "seesaw") << batch << " of " << tokens << ", " << heads << " heads";
+  }
+  for (auto [batch, heads, tokens] : {std::array{8, 64, 4096},
+                                      {1, 64, 65536},
+                                      {4, 128, 16384},
+                                      {16, 128, 4096},
+                                      {1, 128, 131072},
+                                      {128, 128, 512}}) {
+    EXPECT_EQ(pick(batch, heads, tokens), "quartet")
+        << batch << " of " << tokens << ", " << heads << " heads";
+  }
+  auto pick_sparse = [&](int batch, int heads) {
+    DecodeProblem problem = problem_of(batch, heads, 0);
+    problem.cache.format = KvFormat::kFp8_656;
+    problem.sparse = {.enabled = true, .topk = 2048};
+    return picked(problem, executor, 132);
+  };
+  for (int batch : {4, 8, 128}) EXPECT_EQ(pick_sparse(batch, 64), "quartet") << batch;
+  for (int batch : {8, 16}) EXPECT_EQ(pick_sparse(batch, 128), "seesaw") << batch;
+  for (int batch : {32, 64}) EXPECT_EQ(pick_sparse(batch, 128), "quartet") << batch;
   // With batch_invariant the batch must not matter.
   for (int heads : {16, 32, 33, 64, 128}) {
     for (int tokens : {64, 4096, 131072}) {

@@ -6,13 +6,14 @@ namespace flashlatent::cuda {
 
 namespace {
 
-// Costs in nanoseconds; those of a call from times beside seesaw's, 1 to 128 requests: above 4 blocks a CTA
-// this one is faster, and with two row tiles, of which that one's clusters share the conversion, above
-// some 18.
-constexpr DenseShape kShape = {
-    .tile_rows = 64, .cost = {.per_block = 2100, .per_split = 8400, .per_call = 7300, .per_merge = 8300}};
-constexpr DenseShape kShapeOfTiles = {
-    .tile_rows = 64, .cost = {.per_block = 2100, .per_split = 8400, .per_call = 25500, .per_merge = 8300}};
+// Costs in nanoseconds; those of a call from times beside seesaw's: this one is faster above some 2 blocks a
+// CTA, in sparse calls from the first block on, and with two row tiles, of which that one's clusters share
+// the conversion, above some 10.
+constexpr DenseShape shape(int per_call) {
+  return {.tile_rows = 64,
+          .cost = {.per_block = 2100, .per_split = 8400, .per_call = per_call, .per_merge = 8300}};
+}
+constexpr DenseShape kShape = shape(6300), kSparseShape = shape(4000), kShapeOfTiles = shape(16800);
 
 const DenseInstance* find(const DecodeProblem& problem, Loading loading, bool merges = false) {
   const auto& cache = problem.cache;
@@ -35,7 +36,10 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   const bool one_tile = problem.rows_per_kv_head() <= kShape.tile_rows;
-  return dense_geometry(problem, workers, one_tile ? kShape : kShapeOfTiles);
+  return dense_geometry(problem, workers,
+                        !one_tile                ? kShapeOfTiles
+                        : problem.sparse.enabled ? kSparseShape
+                                                 : kShape);
 }
 
 Status launch(const DecodeCall& call) {

@@ -138,9 +138,11 @@ TEST(Dispatch, RowsOfAnFp8CacheDecide) {
     EXPECT_EQ(pick(batch, heads, tokens), "seesaw") << batch << " of " << tokens << ", " << heads << " heads";
   }
   for (auto [batch, heads, tokens] : {std::array{8, 64, 4096},
+                                      {16, 64, 4096},
                                       {1, 64, 65536},
                                       {4, 128, 16384},
                                       {16, 128, 4096},
+                                      {64, 128, 4096},
                                       {1, 128, 131072},
                                       {128, 128, 512}}) {
     EXPECT_EQ(pick(batch, heads, tokens), "quartet")

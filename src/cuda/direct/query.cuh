@@ -8,19 +8,10 @@
 
 #include "cuda/direct/smem_layout.cuh"
 #include "cuda/parts/q_loader.cuh"
+#include "cuda/parts/query_max.cuh"
 #include "cuda/parts/softmax.cuh"
 
 namespace flashlatent::direct {
-
-/// The power of two that brings the largest of the warps' magnitudes (QueryShare::warp_max()) to 2^14 to
-/// 2^15.
-template <int kWarps>
-__device__ __forceinline__ int query_exponent(const int (&of_warps)[kWarps]) {
-  int max = 0;
-#pragma unroll
-  for (const int x : of_warps) max = ::max(max, x);
-  return ::min(141 - (max >> 7), 126);
-}
 
 /// A computing thread's share.
 template <class Shared>

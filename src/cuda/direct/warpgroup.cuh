@@ -171,7 +171,7 @@ class Warpgroup {
     ptx::arrive(shared_.has_query);
     if (thread() % 32 == 0) shared_.query_max[threadIdx.x / 32] = warp_max;
     meet();
-    const int exponent = query_exponent(shared_.query_max);
+    const int exponent = parts::query_exponent(shared_.query_max);
     share.store(shared_, __int_as_float((127 + exponent) << 23));
     scale_ = args_.scale_log2 * __int_as_float((127 - exponent) << 23);
     meet();

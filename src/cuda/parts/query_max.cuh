@@ -1,10 +1,20 @@
-// The largest magnitude of a tile of query rows in shared memory, for kernels that bring Q to fp16.
+// By what Q is multiplied on its way to fp16: the largest magnitude of a tile, of query rows in shared memory
+// where they come by a box.
 #pragma once
 
 #include "cuda/parts/tile.cuh"
 #include "cuda/ptx/copy.cuh"
 
 namespace flashlatent::parts {
+
+/// The exponent of the power of two that brings the largest of the warps' magnitudes (bf16) to 2^14 to 2^15.
+template <class Magnitude, int kWarps>
+__device__ __forceinline__ int query_exponent(const Magnitude (&of_warps)[kWarps]) {
+  Magnitude max = 0;
+#pragma unroll
+  for (const Magnitude x : of_warps) max = ::max(max, x);
+  return ::min(141 - static_cast<int>(max >> 7), 126);
+}
 
 /// The larger magnitudes of two and two bf16, of some sign. A NaN is passed over.
 __device__ __forceinline__ std::uint32_t larger_magnitudes(std::uint32_t a, std::uint32_t b) {

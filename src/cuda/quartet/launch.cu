@@ -7,7 +7,7 @@ namespace flashlatent::cuda {
 namespace {
 
 // Costs in nanoseconds; those of a call from times beside seesaw's: this one is faster above some 2 blocks a
-// CTA, in sparse calls from the first block on, and with two row tiles, of which that one's clusters share
+// CTA, in sparse calls of topk 2,048 also of one, and with two row tiles, of which that one's clusters share
 // the conversion, above some 10.
 constexpr DenseShape shape(int per_call) {
   return {.tile_rows = 64,

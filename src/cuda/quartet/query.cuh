@@ -7,7 +7,6 @@
 // others with a word of each.
 #pragma once
 
-#include "cuda/direct/query.cuh"
 #include "cuda/parts/fp8_units.cuh"
 #include "cuda/parts/q_loader.cuh"
 #include "cuda/parts/query_max.cuh"
@@ -36,7 +35,7 @@ class Query {
         static_cast<int>(parts::QueryMax<Config::kQueryTiles, 128>(shared_.q, thread_, tile.rows).of_warp());
     if (thread_ % 32 == 0) shared_.query_max[thread_ / 32] = max;
     meet();
-    const int exponent = direct::query_exponent(shared_.query_max);
+    const int exponent = parts::query_exponent(shared_.query_max);
     convert(static_cast<std::uint32_t>(127 + exponent) * 0x00800080U);
     ptx::fence_for_async_proxy();
     meet();
@@ -79,8 +78,8 @@ class Query {
     }
   }
 
-  /// `factor`: two bf16. Tile by tile, not all at once: a call's first instructions come from memory, and
-  /// unrolled they took 5,000 to 7,000 clocks in place of 2,300.
+  /// `factor`: two bf16. Tile by tile, not all at once: a call's first instructions are slow to come, and
+  /// unrolled it took 5,000 to 7,000 clocks in place of 2,300.
   __device__ __forceinline__ void convert(std::uint32_t factor) const {
     std::uint32_t units[4];
     uint4 next[4];

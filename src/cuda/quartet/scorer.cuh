@@ -7,7 +7,6 @@
 #include "cuda/direct/products.cuh"
 #include "cuda/etap/softmax.cuh"
 #include "cuda/quartet/query.cuh"
-#include "cuda/quartet/tile_rows.cuh"
 
 namespace flashlatent::quartet {
 
@@ -57,6 +56,11 @@ class Scorer {
     return shared_.scored_rows;
   }
 
+  /// What a group's values are multiplied by: its scale in units of the token (parts::ratio_to_unit()).
+  __device__ __forceinline__ static float in_units(float scale, std::uint32_t unit) {
+    return scale * parts::power_of_two(254 - unit);
+  }
+
   /// Of a token's scales.
   struct KeyScales {
     float group[fp8_656::kGroups];
@@ -74,8 +78,7 @@ class Scorer {
     }
     /// What RoPE is multiplied by: two bf16.
     __device__ __forceinline__ std::uint32_t inverse_pair() const { return (254 - unit) * 0x00800080U; }
-    /// What a group's values are multiplied by (parts::ratio_to_unit()).
-    __device__ __forceinline__ float ratio(int i) const { return group[i] * parts::power_of_two(254 - unit); }
+    __device__ __forceinline__ float ratio(int i) const { return in_units(group[i], unit); }
   };
 
   /// s_ = K Q^T of the next block, in units of tokens.
@@ -150,9 +153,8 @@ class Scorer {
       ptx::wgmma_wait<0>();
     }
   }
-  /// What a group's values are multiplied by: its scale in units of the token.
   __device__ __forceinline__ static float ratio_of(std::uint32_t token, int group, std::uint32_t unit) {
-    return ptx::load_float(token + fp8_656::kScaleOffset + group * 4) * parts::power_of_two(254 - unit);
+    return in_units(ptx::load_float(token + fp8_656::kScaleOffset + group * 4), unit);
   }
 
   /// 64 columns: of product k a lane has columns 2 k and 2 k + 1 of its 16, and the two eight on.

@@ -4,6 +4,7 @@
 #include "cuda/parts/merge_step.cuh"
 #include "cuda/parts/segment_list.cuh"
 #include "cuda/quartet/config.h"
+#include "cuda/quartet/tile_rows.cuh"
 
 namespace flashlatent::quartet {
 
@@ -22,21 +23,6 @@ struct Scores {
 struct TokenScales {
   std::uint16_t ratio[fp8_656::kGroups][64];
   float share[64];
-};
-
-/// Of a tile's rows, how many of the request's tokens each does not attend to.
-struct RowsBehind {
-  int of_row[parts::kTileRows];
-
-  /// By the thread of row n.
-  __device__ __forceinline__ void find(const parts::DecodeArguments& args, const parts::RowTile& tile,
-                                       int n) {
-    of_row[n] = args.causal ? tile.tokens - 1 - tile.token(args.query, n) : 0;
-  }
-  /// How many tokens row n attends to.
-  __device__ __forceinline__ int limit(const parts::Work& work, int n) const {
-    return work.segment.length - of_row[n];
-  }
 };
 
 template <class Config_>

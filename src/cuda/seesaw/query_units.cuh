@@ -48,9 +48,4 @@ class QueryShare {
   std::uint32_t first_;
 };
 
-/// The power of two for a largest magnitude, as bf16: its exponent.
-__device__ __forceinline__ int query_exponent(std::uint32_t largest) {
-  return ::min(141 - static_cast<int>(largest >> 7), 126);
-}
-
 }  // namespace flashlatent::seesaw

@@ -277,10 +277,7 @@ class Warpgroup {
         parts::QueryMax<Config::kQkChunks, Config::kComputeThreads>(shared_.q, threadIdx.x, rows).of_warp();
     if (thread_ % 32 == 0) shared_.query_max.of_warp[threadIdx.x / 32] = warp_max;
     meet();
-    std::uint32_t max = 0;
-#pragma unroll
-    for (const std::uint32_t x : shared_.query_max.of_warp) max = ::max(max, x);
-    const int exponent = query_exponent(max);
+    const int exponent = parts::query_exponent(shared_.query_max.of_warp);
     share.multiply(__int_as_float((127 + exponent) << 23));
     scale_ = args_.scale_log2 * __int_as_float((127 - exponent) << 23);
     meet();

@@ -224,6 +224,24 @@ TEST(Dispatch, TeamsTakeSmallBatches) {
   EXPECT_TRUE(contains(picked(invariant, executor, 132), "batch_invariant is true"));
 }
 
+TEST(Dispatch, TrioTakesFewLongRequests) {
+  Executor executor;
+  executor.backend = Backend::kCuda;
+  for (auto [batch, tokens] :
+       {std::array{1, 131072}, {1, 262144}, {2, 131072}, {4, 32768}, {5, 32768}, {8, 32768}}) {
+    EXPECT_EQ(picked(problem_of(batch, 128, tokens), executor, 132), "trio") << batch << ", " << tokens;
+  }
+  // Fewer blocks a CTA, more changes of segment, one row tile or four, fp32's partial results.
+  for (auto [batch, tokens] : {std::array{1, 65536}, {5, 16384}, {8, 12288}, {12, 16384}, {24, 8192}}) {
+    EXPECT_EQ(picked(problem_of(batch, 128, tokens), executor, 132), "seesaw") << batch << ", " << tokens;
+  }
+  for (int heads : {64, 256})
+    EXPECT_EQ(picked(problem_of(4, heads, 32768), executor, 132), "seesaw") << heads;
+  DecodeProblem fp16 = problem_of(4, 128, 32768);
+  fp16.cache.dtype = Dtype::kF16;
+  EXPECT_EQ(picked(fp16, executor, 132), "seesaw");
+}
+
 TEST(Dispatch, SeesawSharesOutSmallBatches) {
   Executor executor;
   executor.backend = Backend::kCuda;

@@ -9,8 +9,8 @@ namespace flashlatent::cuda {
 
 namespace {
 
-// Costs in nanoseconds, of each other as seesaw's, by which the plan cuts: below some 90 blocks a CTA that
-// one is faster or as fast. Of one row tile memory binds, and that one has more under way.
+// Costs in nanoseconds, of each other as seesaw's, by which the plan cuts: below some 90 blocks a CTA of many
+// requests that one is faster or as fast. Of one row tile memory binds, and that one has more under way.
 constexpr DenseShape kShape = {
     .tile_rows = 64, .cost = {.per_block = 2300, .per_split = 7300, .per_call = 3000, .per_merge = 11800}};
 constexpr DenseShape kShapeOfTiles = {
@@ -44,7 +44,8 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 }
 
 /// Of a few long requests of two row tiles hardly a CTA has two segments, which cost this kernel more than
-/// seesaw: from some 30 blocks a CTA on it is 1 to 3 % faster. seesaw reckons with less for a lone request.
+/// seesaw: from some 30 blocks a CTA on equal lengths take 1 to 3 % less. seesaw reckons with less for a lone
+/// request.
 constexpr int kFewRequests = 8;
 constexpr std::int64_t kFewSave = 4100, kLoneSaves = 11000;
 

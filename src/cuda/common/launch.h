@@ -67,4 +67,19 @@ Status launch(void (*kernel)(Parameters...), LaunchShape shape, const Executor& 
                    "cudaLaunchKernelEx");
 }
 
+/// CTAs of Config::kThreads threads with a Shared in shared memory, `cluster` of them a cluster, that wait
+/// for the launch before them on the device.
+template <auto kKernel, class Config, class Shared, class... Arguments>
+Status launch_ctas(int ctas, int cluster, const Executor& executor, const Arguments&... arguments) {
+  FLASHLATENT_RETURN_IF_ERROR(allow_shared_memory<kKernel>(sizeof(Shared), executor.device));
+  constexpr int kMostPortable = 8;
+  if (cluster > kMostPortable) FLASHLATENT_RETURN_IF_ERROR(allow_large_clusters<kKernel>(executor.device));
+  const LaunchShape shape = {.blocks = ctas,
+                             .threads = Config::kThreads,
+                             .shared_bytes = sizeof(Shared),
+                             .cluster = cluster,
+                             .overlaps_previous = true};
+  return launch(kKernel, shape, executor, arguments...);
+}
+
 }  // namespace flashlatent::cuda

@@ -9,15 +9,9 @@ namespace flashlatent::direct {
 
 template <class Config>
 Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor) {
-  FLASHLATENT_RETURN_IF_ERROR(
-      (cuda::allow_shared_memory<kernel<Config>>(sizeof(SharedMemory<Config>), executor.device)));
-  cuda::LaunchShape shape;
-  shape.blocks = launch.args.geometry.parts * launch.args.geometry.lanes * Config::kTeam;
-  shape.cluster = Config::kTeam;
-  shape.threads = Config::kThreads;
-  shape.shared_bytes = sizeof(SharedMemory<Config>);
-  shape.overlaps_previous = true;
-  return cuda::launch(kernel<Config>, shape, executor, launch.args);
+  return cuda::launch_ctas<kernel<Config>, Config, SharedMemory<Config>>(
+      launch.args.geometry.parts * launch.args.geometry.lanes * Config::kTeam, Config::kTeam, executor,
+      launch.args);
 }
 
 template <int kTeam = 1, bool kMerges = false, int kRows = 16>

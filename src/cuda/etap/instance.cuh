@@ -11,14 +11,8 @@ namespace flashlatent::etap {
 
 template <class Config>
 Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor) {
-  FLASHLATENT_RETURN_IF_ERROR(
-      (cuda::allow_shared_memory<kernel<Config>>(sizeof(SharedMemory<Config>), executor.device)));
-  cuda::LaunchShape shape;
-  shape.blocks = launch.args.geometry.parts * launch.args.geometry.lanes;
-  shape.threads = Config::kThreads;
-  shape.shared_bytes = sizeof(SharedMemory<Config>);
-  shape.overlaps_previous = true;
-  return cuda::launch(kernel<Config>, shape, executor, launch.args, launch.kv);
+  return cuda::launch_ctas<kernel<Config>, Config, SharedMemory<Config>>(
+      launch.args.geometry.parts * launch.args.geometry.lanes, 1, executor, launch.args, launch.kv);
 }
 
 template <class Element, int kQkDim, int kVDim, int kRows, class Loader>

@@ -9,15 +9,9 @@ namespace flashlatent::paged {
 
 template <class Config>
 Status launch_instance(const Arguments& args, const Executor& executor) {
-  FLASHLATENT_RETURN_IF_ERROR(
-      (cuda::allow_shared_memory<kernel<Config>>(sizeof(SharedMemory<Config>), executor.device)));
-  cuda::LaunchShape shape;
-  shape.blocks = args.decode.geometry.parts * (args.decode.geometry.lanes / args.tiles_a_cta) * args.team;
-  shape.cluster = args.team;
-  shape.threads = Config::kThreads;
-  shape.shared_bytes = sizeof(SharedMemory<Config>);
-  shape.overlaps_previous = true;
-  return cuda::launch(kernel<Config>, shape, executor, args);
+  return cuda::launch_ctas<kernel<Config>, Config, SharedMemory<Config>>(
+      args.decode.geometry.parts * (args.decode.geometry.lanes / args.tiles_a_cta) * args.team, args.team,
+      executor, args);
 }
 
 template <class Element, int kDim, int kColumns, bool kFp8, bool kPacked>

@@ -9,14 +9,8 @@ namespace flashlatent::prefill {
 
 template <class Config>
 Status launch_instance(const Launch& launch, const Executor& executor) {
-  FLASHLATENT_RETURN_IF_ERROR(
-      (cuda::allow_shared_memory<kernel<Config>>(sizeof(SharedMemory<Config>), executor.device)));
-  cuda::LaunchShape shape;
-  shape.blocks = launch.ctas;
-  shape.threads = Config::kThreads;
-  shape.shared_bytes = sizeof(SharedMemory<Config>);
-  shape.overlaps_previous = true;
-  return cuda::launch(kernel<Config>, shape, executor, launch.args, launch.keys, launch.values, launch.query);
+  return cuda::launch_ctas<kernel<Config>, Config, SharedMemory<Config>>(
+      launch.ctas, 1, executor, launch.args, launch.keys, launch.values, launch.query);
 }
 
 template <class Element, int kDim, Kind kKind>

@@ -9,14 +9,9 @@ namespace flashlatent::trio {
 
 template <class Config>
 Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor) {
-  FLASHLATENT_RETURN_IF_ERROR(
-      (cuda::allow_shared_memory<kernel<Config>>(sizeof(SharedMemory<Config>), executor.device)));
-  cuda::LaunchShape shape;
-  shape.blocks = launch.args.geometry.parts * launch.args.geometry.lanes;
-  shape.threads = Config::kThreads;
-  shape.shared_bytes = sizeof(SharedMemory<Config>);
-  shape.overlaps_previous = true;
-  return cuda::launch(kernel<Config>, shape, executor, launch.args, launch.kv, launch.query_rows);
+  return cuda::launch_ctas<kernel<Config>, Config, SharedMemory<Config>>(
+      launch.args.geometry.parts * launch.args.geometry.lanes, 1, executor, launch.args, launch.kv,
+      launch.query_rows);
 }
 
 template <class Element, bool kMerges>

@@ -48,6 +48,11 @@ inline runtime::CaseSpec leaping_scores(int apart, KvFormat format, std::vector<
           .step_tokens = 1};
 }
 
+/// CaseSpec::logit_scale of large scores. The rounding of one is what fp16's probabilities show from 2^12 on
+/// (base 2), bf16's from 2^15 on, 16 from 2^27 on, which is 2^16 in a probability, and from 2^31 on more than
+/// exp2 has room for.
+inline constexpr float kHugeLogits[] = {150.0F, 3e3F, 3e4F, 1e6F, 2e7F, 4.5e7F, 1e10F, 1e20F, -1e10F};
+
 class Contracts : public ::testing::TestWithParam<Backend> {
  protected:
   void SetUp() override {

@@ -320,8 +320,17 @@ TEST_P(KernelContracts, Sparse) {
 }
 
 TEST_P(KernelContracts, HugeLogits) {
-  expect_right_of_all({.name = "hundreds", .heads = 16, .lengths = {1300, 5}, .logit_scale = 150.0F});
-  expect_right_of_all({.name = "negative", .heads = 16, .lengths = {1300, 5}, .logit_scale = -2.0F});
+  for (float scale : kHugeLogits) {
+    expect_right_of_both({.name = "huge", .heads = 16, .lengths = {1300, 5}, .logit_scale = scale});
+    for (KvFormat format : {KvFormat::kPlain, KvFormat::kFp8_656}) {
+      expect_heads_right({.name = "huge, 64 heads",
+                          .format = format,
+                          .heads = 64,
+                          .lengths = {700, 64},
+                          .logit_scale = scale});
+    }
+  }
+  expect_right_of_both({.name = "negative", .heads = 16, .lengths = {1300, 5}, .logit_scale = -2.0F});
 }
 
 // Some kernels leave the base of a row's probabilities alone until it is too small.

@@ -226,8 +226,17 @@ TEST_P(Paged, SplitsMergeAndSinksScale) {
 
 TEST_P(Paged, HugeScores) {
   CaseSpec spec = gqa(8, 2, 64, {200, 65});
-  spec.logit_scale = 150;
-  expect_both(spec);
+  CaseSpec prompts = spec;
+  prompts.query_tokens = 60;
+  prompts.causal = true;
+  for (float scale : kHugeLogits) {
+    spec.logit_scale = prompts.logit_scale = scale;
+    for (KvFormat format : {KvFormat::kPlain, KvFormat::kE4m3}) {
+      spec.format = format;
+      expect_both(spec);
+    }
+    expect_right(prompts);
+  }
 }
 
 /// Pages that lie before every query token's window are not read: NaN in them changes nothing.

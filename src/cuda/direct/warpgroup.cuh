@@ -99,6 +99,8 @@ class Warpgroup {
 
  protected:
   static constexpr int kRows = Config::kRows;
+  static constexpr int kLargestExponent = 9;
+  static_assert(Config::kLargestP == 1 << kLargestExponent);
   static constexpr float kNoBase = -3e38F;    // any finite score exceeds it
   static constexpr int kColumns = kRows / 4;  // of S^T and O^T, a thread's
   using Columns = etap::ColumnValues<kRows>;
@@ -304,19 +306,17 @@ class Warpgroup {
   /// P, relative to the bases that there are, and the sums of this thread's columns. Is any larger than it
   /// may be?
   __device__ __forceinline__ bool take_exponentials(int place, Units units, Columns& sums) const {
-    constexpr int kLargest = 9;
-    static_assert(Config::kLargestP == 1 << kLargest);
-    const float low_unit = log2_of(units.low) + kLargest, high_unit = log2_of(units.high) + kLargest;
-    const float low_share = power_of_two(254 - kLargest - units.low),
-                high_share = power_of_two(254 - kLargest - units.high);
+    const float low_log = log2_of(units.low), high_log = log2_of(units.high);
+    const float low_share = power_of_two(254 - kLargestExponent - units.low),
+                high_share = power_of_two(254 - kLargestExponent - units.high);
     const Columns base = columns_of(shared_.finite_base);
     float p[kRows / 2];
     float largest = 0;
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       const int at = i / 2 * 4 + i % 2;
-      p[at] = parts::exp2_fast(s_[at] + (low_unit - base[i]));
-      p[at + 2] = parts::exp2_fast(s_[at + 2] + (high_unit - base[i]));
+      p[at] = parts::exp2_fast(s_[at] + low_log - base[i]);
+      p[at + 2] = parts::exp2_fast(s_[at + 2] + high_log - base[i]);
       sums[i] = fmaf(p[at], low_share, p[at + 2] * high_share);
       largest = fmaxf(largest, fmaxf(p[at], p[at + 2]));
     }
@@ -352,7 +352,8 @@ class Warpgroup {
     const float factor = before == -INFINITY ? 1.0F : parts::exp2_fast(before - base);
     if (factor != 1.0F && n < tile().rows) shared_.shrinks[place] = 1;
     shared_.base[n] = base;
-    shared_.finite_base[n] = base == -INFINITY ? kNoBase : parts::finite_or_zero(base);
+    // Rounded up as in parts/unit_scores.cuh.
+    shared_.finite_base[n] = base == -INFINITY ? kNoBase : __fsub_ru(base, kLargestExponent);
     shared_.factor[place][n] = factor;
   }
 

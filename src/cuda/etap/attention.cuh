@@ -80,12 +80,12 @@ class Attention {
 
   /// From scores to P in shared memory; the output so far shrinks to the new maximum.
   __device__ __forceinline__ void softmax(int start) {
-    const float scale = parts::positive_scale(s_, args_.scale_log2);
+    parts::multiply(s_, args_.scale_log2);
     if (live_ != parts::kAllLive || partial_tokens(start) != 0) {
       mask_columns<kRows>(s_, live_, fragment_, [&](int n) { return limit(n, start); });
     }
     const ColumnValues<kRows> before = max_;
-    take_maximum(scale);
+    take_maximum();
     bool grew = false;
     ColumnValues<kRows> factor;
 #pragma unroll
@@ -94,13 +94,13 @@ class Attention {
       sum_[i] *= factor[i];
       grew |= (factor[i] != 1.0F) & (column(i) < tile_.rows);
     }
-    exponentials<kRows>(s_, scale, max_, sum_);
+    exponentials<kRows>(s_, max_, sum_);
     store_probabilities<Element, kRows>(ptx::shared_address(shared_.p[me_]), s_, thread_);
     if (__any_sync(0xffffffff, grew)) rescale(factor);
   }
 
   /// max_ = the larger of it and the block's maxima, over all four warps.
-  __device__ __forceinline__ void take_maximum(float scale) {
+  __device__ __forceinline__ void take_maximum() {
     const ColumnValues<kRows> mine = warp_max<kRows>(s_);
     if (thread_ % 32 < 4) put(shared_.warp_max[me_][thread_ / 32], mine);
     meet_alone();
@@ -110,8 +110,8 @@ class Attention {
       for (int warp = 0; warp < 4; ++warp) {
         const float2 pair =
             *reinterpret_cast<const float2*>(&shared_.warp_max[me_][warp][8 * j + fragment_.column]);
-        max_[2 * j] = fmaxf(max_[2 * j], pair.x * scale);
-        max_[2 * j + 1] = fmaxf(max_[2 * j + 1], pair.y * scale);
+        max_[2 * j] = fmaxf(max_[2 * j], pair.x);
+        max_[2 * j + 1] = fmaxf(max_[2 * j + 1], pair.y);
       }
     }
   }

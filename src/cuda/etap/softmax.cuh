@@ -57,10 +57,10 @@ __device__ __forceinline__ ColumnValues<kRows> warp_max(const float (&s)[kRows /
   return max;
 }
 
-/// s = exp2(s * scale - max); adds to this thread's share of the sums.
+/// s = exp2(s - max); adds to this thread's share of the sums.
 template <int kRows>
-__device__ __forceinline__ void exponentials(float (&s)[kRows / 2], float scale,
-                                             const ColumnValues<kRows>& max, ColumnValues<kRows>& sum) {
+__device__ __forceinline__ void exponentials(float (&s)[kRows / 2], const ColumnValues<kRows>& max,
+                                             ColumnValues<kRows>& sum) {
 #pragma unroll
   for (int j = 0; j < kRows / 8; ++j) {
 #pragma unroll
@@ -68,8 +68,8 @@ __device__ __forceinline__ void exponentials(float (&s)[kRows / 2], float scale,
       const float base = parts::finite_or_zero(max[2 * j + i]);
       float& low = s[4 * j + i];
       float& high = s[4 * j + 2 + i];
-      low = parts::exp2_fast(fmaf(low, scale, -base));
-      high = parts::exp2_fast(fmaf(high, scale, -base));
+      low = parts::exp2_fast(low - base);
+      high = parts::exp2_fast(high - base);
       sum[2 * j + i] += low + high;
     }
   }

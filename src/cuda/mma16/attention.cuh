@@ -137,12 +137,12 @@ class Attention {
 
   /// From scores to P in shared memory; the output so far shrinks to the new maximum.
   __device__ __forceinline__ void softmax(const parts::Work& work) {
-    const float scale = parts::positive_scale(s_, args_.scale_log2);
+    parts::multiply(s_, args_.scale_log2);
     if (live_ != parts::kAllLive || partial_tokens() != 0) mask(work);
     const parts::RowPair before = max_;
-    take_maximum(scale);
+    take_maximum();
     const parts::RowPair factor = parts::shrink(before, max_);
-    const parts::RowPair sum = parts::exponentials(s_, scale, max_);
+    const parts::RowPair sum = parts::exponentials(s_, 1, max_);
     sum_ = {fmaf(sum_.low, factor.low, sum.low), fmaf(sum_.high, factor.high, sum.high)};
     const std::uint32_t p = parts::unit_offset(lane_ / 4, me_) + lane_ % 4 * 4;
     *reinterpret_cast<std::uint32_t*>(shared_.p + p) = parts::pack<Element>(s_[0], s_[1]);
@@ -170,14 +170,14 @@ class Attention {
   }
 
   /// max_ = the larger of it and the block's maxima, over all warps.
-  __device__ __forceinline__ void take_maximum(float scale) {
+  __device__ __forceinline__ void take_maximum() {
     const parts::RowPair mine{quad_max(fmaxf(s_[0], s_[1])), quad_max(fmaxf(s_[2], s_[3]))};
     put(shared_.warp_max, mine);
     meet();  // nobody reads K any more
     if (!Config::kWholeBlocks && v_tile() != 0 && lane_ == 0) ptx::arrive(ring_.empty(0));
     auto larger = [](float a, float b) { return fmaxf(a, b); };
-    max_.low = fmaxf(max_.low, over_warps(shared_.warp_max[lane_ / 4], larger) * scale);
-    max_.high = fmaxf(max_.high, over_warps(shared_.warp_max[lane_ / 4 + 8], larger) * scale);
+    max_.low = fmaxf(max_.low, over_warps(shared_.warp_max[lane_ / 4], larger));
+    max_.high = fmaxf(max_.high, over_warps(shared_.warp_max[lane_ / 4 + 8], larger));
   }
 
   __device__ __forceinline__ static float quad_max(float x) {

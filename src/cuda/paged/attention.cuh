@@ -325,7 +325,7 @@ class Attention {
 #pragma unroll
     for (int c = 0; c < kGroups; ++c) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) above = above || own_max(s, c, i) > max_[c][i] + kSlack;
+      for (int i = 0; i < 2; ++i) above = above || parts::exceeds(own_max(s, c, i), max_[c][i], kSlack);
     }
     if (__any_sync(0xffffffff, above)) raise(s);
 #pragma unroll

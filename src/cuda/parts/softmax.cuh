@@ -32,10 +32,16 @@ __device__ __forceinline__ float finite_or_zero(float max) {
   return max == -INFINITY ? 0.0F : max;
 }
 
+/// Is a maximum larger than a base by more than `slack`? Rounded down, or probabilities of huge scores could
+/// be larger than the slack allows.
+__device__ __forceinline__ bool exceeds(float max, float base, float slack) {
+  return max > __fadd_rd(base, slack);
+}
+
 /// What is subtracted from scores before exp2: the maximum so far, unless a new one is larger by no more than
 /// `slack`, so that outputs need not shrink for it (the idea of FlashAttention-4's lazy rescaling).
 __device__ __forceinline__ float settle_base(float before, float max, float slack) {
-  return max > before + slack ? max : before;
+  return exceeds(max, before, slack) ? max : before;
 }
 
 /// The slack for a row whose probabilities so far, relative to the base, have this sum, or those of about
@@ -102,13 +108,34 @@ __device__ __forceinline__ RowPair exponentials(float (&s)[kCount], float scale,
   return sum;
 }
 
+template <int kCount>
+__device__ __forceinline__ void multiply(float (&s)[kCount], float factor) {
+#pragma unroll
+  for (float& x : s) x *= factor;
+}
+
+/// Is any base of the warp so large that its rounding might count, 2^-15 here?
+__device__ __forceinline__ bool is_huge(RowPair base) {
+  return __any_sync(0xffffffff, fmaxf(fabsf(base.low), fabsf(base.high)) >= 0x1p10F);
+}
+
 /// A scale of 0 or less would turn the order of scores and the -inf of masked ones around: such scores are
 /// scaled at once, and by 1 from then on. Returns the scale that is left.
 template <int kCount>
 __device__ __forceinline__ float positive_scale(float (&s)[kCount], float scale) {
   if (scale > 0) return scale;
-#pragma unroll
-  for (float& x : s) x *= scale;
+  multiply(s, scale);
+  return 1.0F;
+}
+
+/// exponentials() does not round a score times `scale` before it subtracts a base, which is rounded: the
+/// largest probability is not 1 but off by that, from 2^12 on by what fp16 shows, from 2^15 on bf16, and from
+/// 2^31 on exp2 has no room for it. Where any base of the warp is large, scores are scaled at once, too.
+/// Returns the scale that is left.
+template <int kCount>
+__device__ __forceinline__ float scale_below(RowPair base, float (&s)[kCount], float scale) {
+  if (!is_huge(base)) return scale;
+  multiply(s, scale);
   return 1.0F;
 }
 

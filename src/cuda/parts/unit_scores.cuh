@@ -38,12 +38,17 @@ __device__ __forceinline__ void add_units(float (&s)[kCount], const float* units
   }
 }
 
+/// The base for a row's maximum: rounded up, since below that of scores from 2^27 on the next fp32 is one by
+/// 2^16 too large for fp16.
+__device__ __forceinline__ float settle_base_of_units(float before, float max) {
+  return settle_base(before, __fsub_ru(max, kLargestUnitP), kUnitSlack);
+}
+
 /// The rows' bases after these.
 template <int kCount>
 __device__ __forceinline__ RowPair row_base_of_units(const float (&s)[kCount], RowPair before) {
   const RowPair max = row_max(s);
-  return {settle_base(before.low, max.low - kLargestUnitP, kUnitSlack),
-          settle_base(before.high, max.high - kLargestUnitP, kUnitSlack)};
+  return {settle_base_of_units(before.low, max.low), settle_base_of_units(before.high, max.high)};
 }
 
 /// s = exp2(s - base); returns this thread's share of the rows' sums, without units.

@@ -326,6 +326,7 @@ class Attention {
     const parts::RowPair before = base_;
     base_ = parts::row_base(s_, scale, before, {0, 0});
     const parts::RowPair factor = parts::shrink(before, base_);
+    if constexpr (!Config::kTransforms) scale = parts::scale_below(base_, s_, scale);
     const parts::RowPair sum = parts::exponentials(s_, scale, base_);
     sum_ = {sum_.low * factor.low + sum.low, sum_.high * factor.high + sum.high};
     return factor;

@@ -419,13 +419,13 @@ class Warpgroup {
   /// From scores to probabilities, in s_, of tokens [16 kBegin, 16 kEnd).
   template <int kMe, int kBegin, int kEnd>
   __device__ __forceinline__ void take_exponentials() {
-    const float scale = args_.scale_log2 > 0 ? args_.scale_log2 : 1.0F;  // as positive_scale() left it
     auto& s = reinterpret_cast<float(&)[8 * (kEnd - kBegin)]>(s_[8 * kBegin]);
     parts::RowPair sum;
     if constexpr (kUnits) {
       sum = parts::exponentials_of_units(s, units(kMe) + 16 * kBegin, base_);
     } else {
-      sum = parts::exponentials(s, scale, base_);
+      const float scale = args_.scale_log2 > 0 ? args_.scale_log2 : 1.0F;  // as positive_scale() left it
+      sum = parts::exponentials(s, parts::scale_below(base_, s, scale), base_);
     }
     sum_ = {sum_.low + sum.low, sum_.high + sum.high};
   }

@@ -155,14 +155,15 @@ class Scorer {
       max.low = fmaxf(max.low, fmaxf(s_[4 * j], s_[4 * j + 1]));
       max.high = fmaxf(max.high, fmaxf(s_[4 * j + 2], s_[4 * j + 3]));
     }
-    const bool grows =
-        max.low * scale > base_.low + slack_.low || max.high * scale > base_.high + slack_.high;
+    const bool grows = parts::exceeds(max.low * scale, base_.low, slack_.low) ||
+                       parts::exceeds(max.high * scale, base_.high, slack_.high);
     if (__any_sync(0xffffffff, grows)) {
       const parts::RowPair before = base_;
       base_ = parts::row_base(s_, scale, before, slack_);
       slack_ = {fmaxf(slack_.low - (base_.low - before.low), 0.0F),
                 fmaxf(slack_.high - (base_.high - before.high), 0.0F)};
       x.factor = parts::shrink(before, base_);
+      scale = parts::scale_below(base_, s_, scale);
       sum = take_exponentials(scale, x.p);
     }
     sum_ = {fmaf(sum_.low, x.factor.low, sum.low), fmaf(sum_.high, x.factor.high, sum.high)};
@@ -194,9 +195,14 @@ class Scorer {
     ptx::wait(shared_.p_empty[kPlace], (p_parities_ >> kPlace & 1) ^ 1);
     p_parities_ ^= 1U << kPlace;
     if constexpr (kHasNext) await_stage();
+    const bool scales_first = !(args_.scale_log2 > 0) || parts::is_huge(base_);  // parts::scale_below()
     ptx::wgmma_wait<0>();
     ptx::pin_registers(s_);
-    const float scale = parts::positive_scale(s_, args_.scale_log2);
+    float scale = args_.scale_log2;
+    if (scales_first) {
+      parts::multiply(s_, scale);
+      scale = 1;
+    }
     mask(work);
     const Softmax softmax = soften(scale);
     if constexpr (kHasNext) {

@@ -134,10 +134,14 @@ TEST(Dispatch, RowsOfAnFp8CacheDecide) {
   }
   // More rows of a few blocks a CTA: seesaw's clusters and shares begin and end sooner (times are in
   // docs/kernels/quartet.md).
-  for (auto [batch, heads, tokens] : {std::array{4, 64, 4096}, {1, 64, 16384}, {8, 128, 4096}}) {
+  for (auto [batch, heads, tokens] :
+       {std::array{1, 64, 16384}, {2, 64, 4096}, {2, 64, 8192}, {8, 128, 4096}}) {
     EXPECT_EQ(pick(batch, heads, tokens), "seesaw") << batch << " of " << tokens << ", " << heads << " heads";
   }
-  for (auto [batch, heads, tokens] : {std::array{8, 64, 4096},
+  for (auto [batch, heads, tokens] : {std::array{4, 64, 2048},
+                                      {8, 64, 1024},
+                                      {16, 64, 512},
+                                      {8, 64, 4096},
                                       {16, 64, 4096},
                                       {1, 64, 65536},
                                       {4, 128, 16384},
@@ -154,7 +158,8 @@ TEST(Dispatch, RowsOfAnFp8CacheDecide) {
     problem.sparse = {.enabled = true, .topk = 2048};
     return picked(problem, executor, 132);
   };
-  for (int batch : {4, 8, 128}) EXPECT_EQ(pick_sparse(batch, 64), "quartet") << batch;
+  for (int batch : {1, 2}) EXPECT_EQ(pick_sparse(batch, 64), "seesaw") << batch;
+  for (int batch : {3, 4, 8, 128}) EXPECT_EQ(pick_sparse(batch, 64), "quartet") << batch;
   for (int batch : {8, 16}) EXPECT_EQ(pick_sparse(batch, 128), "seesaw") << batch;
   for (int batch : {32, 64}) EXPECT_EQ(pick_sparse(batch, 128), "quartet") << batch;
   // With batch_invariant the batch must not matter.

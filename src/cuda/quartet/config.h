@@ -24,7 +24,8 @@ struct Config {
 
   static constexpr int kOutputThreads = kOutputs * 128;
   static constexpr int kComputeThreads = kOutputThreads + 128;  // and the scorer
-  static constexpr int kThreads = kComputeThreads + 128;        // and the loader
+  static constexpr int kComputeGroups = kOutputs + 1;
+  static constexpr int kThreads = kComputeThreads + 128;  // and the loader
   // Half of the output is 128 of a thread's.
   static constexpr int kOutputRegisters = 184, kScorerRegisters = 120, kLoaderRegisters = 24;
   static_assert(kOutputs * kOutputRegisters + kScorerRegisters + kLoaderRegisters <= 4 * 128);
@@ -38,7 +39,8 @@ struct Config {
   static constexpr int kSlots = 3;  // blocks of tokens
 };
 
-// Named barriers: of those who score, of those who multiply, and of one warpgroup of these (+ which).
-inline constexpr int kScorerBarrier = 1, kOutputsBarrier = 2, kOutputBarrier = 3;
+// Named barriers: of those who score, of those who multiply, and of one warpgroup of these (+ which); of all
+// of them, at a call's first Q.
+inline constexpr int kScorerBarrier = 1, kOutputsBarrier = 2, kOutputBarrier = 3, kQueryBarrier = 5;
 
 }  // namespace flashlatent::quartet

@@ -31,7 +31,7 @@ __device__ __forceinline__ void score(SharedMemory<Config>& shared, const parts:
   for (; !position.get().is_end(); position.next()) {
     const parts::Work& work = position.get();
     if (work.blocks() <= 0) continue;
-    scorer.begin(work.tile);
+    scorer.begin(work);
     const parts::Work* next = position.next_listed();
     if (next != nullptr && !next->is_end()) scorer.look_ahead(next->tile);
     scorer.attend(work);
@@ -39,12 +39,13 @@ __device__ __forceinline__ void score(SharedMemory<Config>& shared, const parts:
 }
 
 template <class Config>
-__device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
+__device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                         const CUtensorMap& query_map) {
   constexpr int kListingThread = 96;
   if (args.merge_state != nullptr && threadIdx.x >= Config::kOutputThreads - 32) {
     MergeStep<Config>::begin(args, shared.merge);
   }
-  Output<Config> output(shared, args);
+  Output<Config> output(shared, args, query_map);
   parts::list_and_attend(
       shared.segments, args, kListingThread, [](std::uint32_t) {},
       [&](const parts::Work& work) { output.attend(work); });
@@ -111,7 +112,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     score<Config>(shared, args, query_map);
   } else {
     ptx::take_registers<Config::kOutputRegisters>();
-    multiply<Config>(shared, args);
+    multiply<Config>(shared, args, query_map);
     if (args.merge_state != nullptr) MergeStep<Config>(args, shared.merge, shared.blocks).run();
   }
 }

@@ -7,13 +7,12 @@ namespace flashlatent::cuda {
 namespace {
 
 // Costs in nanoseconds; those of a call from times beside seesaw's: this one is faster above some 2 blocks a
-// CTA, in sparse calls of topk 2,048 also of one, and with two row tiles, of which that one's clusters share
-// the conversion, above some 10.
-constexpr DenseShape shape(int per_call) {
-  return {.tile_rows = 64,
-          .cost = {.per_block = 2100, .per_split = 8400, .per_call = per_call, .per_merge = 8300}};
-}
-constexpr DenseShape kShape = shape(6300), kSparseShape = shape(4000), kShapeOfTiles = shape(16800);
+// CTA, with more than two requests also of one and two, and with two row tiles, of which that one's clusters
+// share the conversion, above some 10.
+constexpr DenseShape kShape = {
+    .tile_rows = 64, .cost = {.per_block = 2100, .per_split = 8400, .per_call = 4000, .per_merge = 8300}};
+constexpr int kFewRequests = 2;
+constexpr int kOfFewRequests = 2300, kOfTwoTiles = 12800;  // more a call
 
 const DenseInstance* find(const DecodeProblem& problem, Loading loading, bool merges = false) {
   const auto& cache = problem.cache;
@@ -35,11 +34,13 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 }
 
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
-  const bool one_tile = problem.rows_per_kv_head() <= kShape.tile_rows;
-  return dense_geometry(problem, workers,
-                        !one_tile                ? kShapeOfTiles
-                        : problem.sparse.enabled ? kSparseShape
-                                                 : kShape);
+  schedule::Geometry g = dense_geometry(problem, workers, kShape);
+  if (problem.rows_per_kv_head() > kShape.tile_rows) {
+    g.cost.per_call += kOfTwoTiles;
+  } else if (g.requests <= kFewRequests) {
+    g.cost.per_call += kOfFewRequests;
+  }
+  return g;
 }
 
 Status launch(const DecodeCall& call) {

@@ -11,7 +11,7 @@
 #include "cuda/direct/products.cuh"
 #include "cuda/etap/softmax.cuh"
 #include "cuda/parts/epilogue.cuh"
-#include "cuda/quartet/smem_layout.cuh"
+#include "cuda/quartet/query.cuh"
 
 namespace flashlatent::quartet {
 
@@ -42,13 +42,18 @@ __device__ __forceinline__ etap::ColumnValues<kRows> columns_of(const float (&ro
 template <class Config>
 class Output {
  public:
-  __device__ __forceinline__ Output(SharedMemory<Config>& shared, const parts::DecodeArguments& args)
-      : shared_(shared), args_(args), me_(threadIdx.x / 128) {}
+  __device__ __forceinline__ Output(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                    const CUtensorMap& query_map)
+      : shared_(shared), args_(args), query_map_(query_map), me_(threadIdx.x / 128) {}
 
   /// One segment.
   __device__ __forceinline__ void attend(const parts::Work& work) {
     meet_both();  // nobody writes to the rows before any more
     find_rows(work.tile);
+    if (is_first_ && work.blocks() > 0) {
+      Query<Config>(shared_, args_, query_map_).help(work);
+      is_first_ = false;
+    }
     meet_both();
     add_blocks(work);
     finish(work);
@@ -206,7 +211,7 @@ class Output {
 #pragma unroll
     for (int i = 0; i < Config::kSharers; ++i) max = fmaxf(max, shared_.by_sharer[i][row()]);
     const float before = base_;
-    base_ = parts::settle_base(before, max - Config::kLargestP, Config::kSlack);
+    base_ = parts::settle_base(before, __fsub_ru(max, Config::kLargestP), Config::kSlack);  // unit_scores.cuh
     const float factor = before == -INFINITY ? 1.0F : parts::exp2_fast(before - base_);
     sum_ *= factor;
     if (sharer() == 0) shared_.factor[row()] = factor;
@@ -444,7 +449,9 @@ class Output {
 
   SharedMemory<Config>& shared_;
   const parts::DecodeArguments& args_;
+  const CUtensorMap& query_map_;
   const int me_;
+  bool is_first_ = true;        // segment with blocks
   direct::Place<Config> slot_;  // of the next block
   std::uint32_t parity_ = 0;    // of the next block, and where its tokens' scales are
   float base_, sum_;            // of this thread's row; -inf: there is none yet

@@ -21,8 +21,8 @@ class Scorer {
     own_ = __shfl_sync(0xffffffff, own_, threadIdx.x % 32);
   }
 
-  /// Takes a tile's Q, when the segment before has been scored.
-  __device__ __forceinline__ void begin(const parts::RowTile& tile) { scale_ = query_.take(tile); }
+  /// Takes a segment's Q, when the one before has been scored.
+  __device__ __forceinline__ void begin(const parts::Work& work) { scale_ = query_.take(work); }
   /// At the tile that is next.
   __device__ __forceinline__ void look_ahead(const parts::RowTile& tile) const { query_.bring_to_l2(tile); }
 

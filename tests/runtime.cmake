@@ -1,2 +1,3 @@
 flashlatent_test(bench_check_test LIBS flashlatent_runtime)
+flashlatent_test(compare_test LIBS flashlatent_runtime)
 flashlatent_test(random_case_test LIBS flashlatent_runtime)

@@ -101,6 +101,7 @@ TEST_F(Program, RefusesWrongUsage) {
     expect_refused(std::string("check --shard ") + shard, {"--shard is", shard, "I from 1 to N"});
   }
   expect_refused("check --suite small --shard 1/1000", {"--shard is '1/1000'", "cases"});
+  expect_refused("check --suite small --cases 5", {"--cases is 5", "small", "random"});
   expect_refused("replay --synthetic --heads 0", {"--heads", "0"});
   expect_refused("make-case " + file("c") + " --dims 3/5", {"--dims", "3/5"});
   expect_refused("make-case " + file("c") + " --heads 3 --kv-heads 2", {"--heads is 3"});
@@ -127,6 +128,19 @@ TEST_F(Program, CheckSmall) {
   expect_right("check --suite small --shard 1/20 --json " + file("shard.json"), {" 0 wrong, 0 refused"});
   EXPECT_EQ(json("shard.json").at("command"),
             "flashlatent check --suite small --shard 1/20 --json shard.json");
+}
+
+// The CPU takes all that is valid, and a case depends on its number and the seed only.
+TEST_F(Program, CheckRandom) {
+  expect_right("check --suite random --backend cpu --cases 60 --seed 5 --json " + file("check.json"),
+               {" 0 wrong, 0 refused"});
+  const auto cases = [&](const std::string& options) {
+    return run("check --suite random --list" + options).out;
+  };
+  const std::string list = cases(" --cases 60 --seed 5");
+  EXPECT_EQ(std::count(list.begin(), list.end(), '\n'), 60);
+  EXPECT_EQ(cases(" --cases 70 --seed 5").rfind(list, 0), 0U);
+  EXPECT_NE(cases(" --cases 60 --seed 6"), list);
 }
 
 TEST_F(Program, BenchSuitesAreThePublishedTables) {

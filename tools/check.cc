@@ -20,6 +20,7 @@ struct CheckOptions {
   std::string suite = "quick";
   std::string filter;
   std::string shard = "1/1";
+  std::optional<int> cases;
   std::uint64_t seed = 0;
   bool list = false;
   std::string json;
@@ -34,7 +35,7 @@ struct CheckResult {
   double relative_error = 0;
 };
 
-constexpr int kReruns = 3;
+constexpr int kReruns = 3, kRandomCases = 200;
 
 /// Runs a case three times from poisoned outputs: the bits must agree, and the oracle with them.
 CheckResult check_case(const runtime::CaseSpec& spec, std::uint64_t seed, const Executor& executor) {
@@ -75,14 +76,29 @@ std::optional<Shard> parse_shard(const std::string& text) {
   return Shard{first - 1, of};
 }
 
+/// The command that runs one case again.
+std::string again(const CheckOptions& options, const std::string& name, Backend backend) {
+  std::string command = fmt::format("flashlatent check --suite {} --backend {} --seed {}", options.suite,
+                                    to_string(backend), options.seed);
+  if (!options.executor.kernel.empty()) command += " --kernel " + options.executor.kernel;
+  if (options.cases) command += fmt::format(" --cases {}", *options.cases);
+  return command + fmt::format(" --filter '{}'", name);
+}
+
 int run_check(const CheckOptions& options) {
+  if (options.cases && options.suite != "random") {
+    return fail({StatusCode::kInvalidArgument,
+                 fmt::format("--cases is {}, but the suite is {}; it is for --suite random", *options.cases,
+                             options.suite)});
+  }
   const std::optional<Shard> shard = parse_shard(options.shard);
   if (!shard) {
     return fail({StatusCode::kInvalidArgument,
                  fmt::format("--shard is '{}'; I/N with I from 1 to N is accepted", options.shard)});
   }
   std::vector<runtime::CaseSpec> cases;
-  for (runtime::CaseSpec& spec : check_cases(options.suite)) {
+  for (runtime::CaseSpec& spec :
+       check_cases(options.suite, options.cases.value_or(kRandomCases), options.seed)) {
     if (spec.name.find(options.filter) != std::string::npos) cases.push_back(std::move(spec));
   }
   if (cases.empty()) {
@@ -114,9 +130,8 @@ int run_check(const CheckOptions& options) {
                             : result.outcome == Outcome::kWrong ? "wrong"
                                                                 : "refused";
       if (result.outcome == Outcome::kWrong) {
-        fmt::print(
-            "WRONG {}: {}\n  again: flashlatent check --suite {} --backend {} --seed {} --filter '{}'\n",
-            spec.name, result.detail, options.suite, to_string(executor->backend), options.seed, spec.name);
+        fmt::print("WRONG {}: {}\n  again: {}\n", spec.name, result.detail,
+                   again(options, spec.name, executor->backend));
       } else if (result.outcome == Outcome::kRefused) {
         fmt::print("refused {}: {}\n", spec.name, result.detail);
       }
@@ -155,9 +170,15 @@ void add_check(CLI::App& app, Action& action) {
   CLI::App* check =
       app.add_subcommand("check", "Sweep over many cases and compare each with the float64 oracle");
   auto options = std::make_shared<CheckOptions>();
-  check->add_option("--suite", options->suite, "small (seconds under a sanitizer), quick or full")
-      ->check(CLI::IsMember({"small", "quick", "full"}))
+  check
+      ->add_option("--suite", options->suite,
+                   "small (seconds under a sanitizer), quick or full; random: shapes and options by --seed")
+      ->check(CLI::IsMember({"small", "quick", "full", "random"}))
       ->capture_default_str();
+  check
+      ->add_option("--cases", options->cases,
+                   fmt::format("Of the random suite, how many; left out: {}", kRandomCases))
+      ->check(CLI::Range(1, 1'000'000));
   check->add_option("--filter", options->filter, "Only cases whose name contains this");
   check->add_option("--shard", options->shard, "I/N: only every N-th of them from the I-th on")
       ->capture_default_str();

@@ -226,12 +226,19 @@ std::vector<CaseSpec> full_cases() {
 
 }  // namespace
 
-std::vector<CaseSpec> check_cases(const std::string& suite) {
-  std::vector<CaseSpec> cases = suite == "small"   ? small_cases()
-                                : suite == "quick" ? quick_cases()
-                                                   : full_cases();
-  suite == "small" ? add_small_fp8_cases(cases) : add_quick_fp8_cases(cases);
-  suite == "small" ? add_small_paged_cases(cases) : add_quick_paged_cases(cases);
+std::vector<CaseSpec> check_cases(const std::string& suite, int random, std::uint64_t seed) {
+  std::vector<CaseSpec> cases;
+  if (suite == "random") {
+    cases = random_cases(random, seed);
+  } else if (suite == "small") {
+    cases = small_cases();
+    add_small_fp8_cases(cases);
+    add_small_paged_cases(cases);
+  } else {
+    cases = suite == "quick" ? quick_cases() : full_cases();
+    add_quick_fp8_cases(cases);
+    add_quick_paged_cases(cases);
+  }
   if (suite == "full") {
     add_full_fp8_cases(cases);
     add_full_paged_cases(cases);

@@ -8,8 +8,9 @@
 
 namespace flashlatent::tools {
 
-/// `suite` is small, quick or full; each name is unique and tells what is in the case.
-std::vector<runtime::CaseSpec> check_cases(const std::string& suite);
+/// `suite` is small, quick or full, or random, which is of so many cases; each name is unique and tells what
+/// is in the case.
+std::vector<runtime::CaseSpec> check_cases(const std::string& suite, int random, std::uint64_t seed);
 
 /// Those of each suite with fp8_656 caches or indices; full has the quick ones, too.
 void add_small_fp8_cases(std::vector<runtime::CaseSpec>& cases);
@@ -20,6 +21,9 @@ void add_full_fp8_cases(std::vector<runtime::CaseSpec>& cases);
 void add_small_paged_cases(std::vector<runtime::CaseSpec>& cases);
 void add_quick_paged_cases(std::vector<runtime::CaseSpec>& cases);
 void add_full_paged_cases(std::vector<runtime::CaseSpec>& cases);
+
+/// Shapes and options drawn at random; a case depends on the seed and its number alone.
+std::vector<runtime::CaseSpec> random_cases(int count, std::uint64_t seed);
 
 /// Lengths of which large batches' kernels split one, and merge it themselves.
 std::vector<int> one_long_of_many();

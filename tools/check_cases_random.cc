@@ -1,0 +1,168 @@
+// Cases drawn at random: shapes and options together that no list has.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "tools/check_cases.h"
+
+namespace flashlatent::tools {
+
+namespace {
+
+using runtime::CaseSpec;
+
+/// Multiply-adds of a case, which take the oracle some tenths of a second.
+constexpr std::int64_t kWork = 100'000'000;
+
+/// No distribution of the standard library, which may draw otherwise elsewhere: a seed is a case everywhere.
+class Draw {
+ public:
+  Draw(std::uint64_t seed, std::uint64_t number) : engine_(seed * 0x9E3779B97F4A7C15 + number) {}
+
+  /// From low to high.
+  int from(int low, int high) {
+    return low + static_cast<int>(engine_() % (static_cast<std::uint64_t>(high - low) + 1));
+  }
+  bool one_in(int n) { return from(1, n) == 1; }
+  template <class T>
+  T of(std::initializer_list<T> values) {
+    return values.begin()[from(0, static_cast<int>(values.size()) - 1)];
+  }
+  /// From low to high, as likely of each order of magnitude.
+  int of_any_size(int low, int high) {
+    int most = high;
+    while (most / 2 > low && !one_in(3)) most /= 2;
+    return from(low, most);
+  }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+/// What the cache holds, and how.
+void draw_cache(Draw& draw, CaseSpec& spec) {
+  if (draw.one_in(3)) {
+    spec.layout = draw.of({KvLayout::kSeparate, KvLayout::kPacked});
+    if (draw.one_in(4)) spec.format = KvFormat::kE4m3;
+    spec.kv_heads = draw.of({1, 1, 2, 3, 8});
+    spec.qk_dim = spec.v_dim = draw.one_in(4) ? 16 * draw.from(1, 16) : draw.of({64, 128, 256});
+    if (spec.format == KvFormat::kE4m3) spec.scales = draw.of({0, 1, spec.kv_heads});
+  } else if (draw.one_in(2)) {
+    spec.format = KvFormat::kFp8_656;
+  } else {
+    const auto [qk_dim, v_dim] =
+        draw.of<std::pair<int, int>>({{576, 512}, {576, 512}, {512, 512}, {320, 256}});
+    spec.qk_dim = qk_dim;
+    spec.v_dim = v_dim;
+    if (draw.one_in(5)) spec.kv_heads = draw.from(2, 4);
+  }
+  if (spec.format != KvFormat::kFp8_656) spec.dtype = draw.of({Dtype::kBF16, Dtype::kF16});
+  spec.page_size = draw.one_in(3) ? draw.of_any_size(1, 300) : draw.of({1, 16, 32, 64, 64, 128});
+  spec.invalid_pages = draw.one_in(4);
+  spec.strided = draw.one_in(4);
+}
+
+void draw_query(Draw& draw, CaseSpec& spec) {
+  const int group = draw.one_in(2) ? draw.of({1, 8, 16, 32, 64, 128}) : draw.of_any_size(1, 140);
+  spec.heads = spec.kv_heads * std::max(1, group / spec.kv_heads);
+  if (draw.one_in(3)) spec.query_tokens = draw.of_any_size(2, spec.heads > 8 ? 5 : 100);
+  spec.causal = spec.query_tokens > 1 ? !draw.one_in(4) : draw.one_in(4);
+  spec.sink = draw.one_in(4);
+}
+
+/// Lengths that are together at most `all`, some of them at blocks' borders.
+std::vector<int> draw_lengths(Draw& draw, int batch, std::int64_t all) {
+  std::vector<int> lengths(batch);
+  std::int64_t left = all;
+  const int kind = draw.from(0, 4), equal = draw.of_any_size(0, static_cast<int>(all / batch));
+  for (int i = 0; i < batch; ++i) {
+    const int most = static_cast<int>(std::max<std::int64_t>(left - (batch - 1 - i), 0));
+    const int length = kind == 0   ? equal
+                       : kind == 1 ? 64 * draw.from(0, 5) + draw.from(-1, 1)
+                       : kind == 2 ? draw.of({0, 1, 64, 65, equal})
+                                   : draw.of_any_size(0, most);
+    lengths[i] = std::clamp(length, 0, most);
+    left -= lengths[i];
+  }
+  for (int i = batch - 1; i > 0; --i) std::swap(lengths[i], lengths[draw.from(0, i)]);
+  return lengths;
+}
+
+void draw_requests(Draw& draw, CaseSpec& spec) {
+  const int batch = draw.one_in(4) ? draw.of_any_size(1, 300) : draw.from(1, 12);
+  const std::int64_t a_token = std::int64_t{spec.query_tokens} * spec.heads * (spec.qk_dim + spec.v_dim);
+  spec.lengths = draw_lengths(draw, batch, std::clamp<std::int64_t>(kWork / a_token, batch, 50'000));
+  if (draw.one_in(5)) {
+    for (int i = 0; i < batch; ++i) spec.ragged_tokens.push_back(draw.from(0, spec.query_tokens));
+    spec.query_tokens = 1;  // not looked at
+  }
+}
+
+/// Query tokens that attend to some tokens by index.
+void draw_indices(Draw& draw, CaseSpec& spec) {
+  spec.sparse = true;
+  spec.causal = spec.invalid_pages = false;
+  spec.ragged_tokens.clear();
+  const std::int64_t a_token = static_cast<std::int64_t>(spec.lengths.size()) * spec.query_tokens *
+                               spec.heads * (spec.qk_dim + spec.v_dim);
+  spec.topk = draw.of_any_size(0, static_cast<int>(std::clamp<std::int64_t>(kWork / a_token, 1, 20'000)));
+  spec.skipped_indices = draw.of({0.0, 0.0, 0.3, 0.9});
+  if (!draw.one_in(3)) return;
+  for (std::size_t i = 0; i < spec.lengths.size(); ++i) spec.topk_lengths.push_back(draw.from(0, spec.topk));
+}
+
+/// What scores are like; they may rise and fall along a request.
+void draw_scores(Draw& draw, CaseSpec& spec) {
+  spec.logit_scale = draw.one_in(3) ? draw.of({0.0F, 0.1F, 4.0F, 150.0F, 1e5F, 1e9F, -2.0F}) : 1.0F;
+  if (spec.logit_scale != 0 && std::abs(spec.logit_scale) < 100 && draw.one_in(4)) {
+    const int steps = draw.from(2, 12);
+    for (int i = 0; i < steps; ++i) spec.score_steps.push_back(static_cast<float>(draw.from(0, 40)));
+    spec.step_tokens = draw.of({1, 16, 48, 64, 100});
+  }
+  if (spec.layout == KvLayout::kLatent) return;
+  if (draw.one_in(5)) spec.soft_cap = draw.of({5.0F, 30.0F});
+  spec.alibi = draw.one_in(5);
+  if (draw.one_in(4)) spec.window = draw.of_any_size(1, 2000);
+}
+
+/// Some requests begin with the same tokens.
+void draw_prefix(Draw& draw, CaseSpec& spec) {
+  if (spec.layout == KvLayout::kLatent || !draw.one_in(3)) return;
+  const bool refused = spec.window != 0 || spec.alibi || spec.batch_invariant ||
+                       !spec.ragged_tokens.empty() || spec.query_tokens * spec.heads / spec.kv_heads > 32;
+  spec.prefix_sharing = refused ? PrefixSharing::kAuto : PrefixSharing::kAlways;
+  spec.sharers = draw.from(2, 6);
+  spec.shared_tokens = draw.of_any_size(1, 1000);
+}
+
+CaseSpec random_case(std::uint64_t seed, int number) {
+  Draw draw(seed, number);
+  CaseSpec spec;
+  draw_cache(draw, spec);
+  draw_query(draw, spec);
+  draw_requests(draw, spec);
+  if (spec.layout == KvLayout::kLatent && spec.kv_heads == 1 && draw.one_in(3)) draw_indices(draw, spec);
+  draw_scores(draw, spec);
+  spec.batch_invariant = draw.one_in(8);
+  draw_prefix(draw, spec);
+  spec.name = fmt::format("random {} b{} to {}", number, spec.lengths.size(),
+                          *std::max_element(spec.lengths.begin(), spec.lengths.end()));
+  if (spec.logit_scale != 1) spec.name += fmt::format(" scores {:g}", spec.logit_scale);
+  if (!spec.score_steps.empty()) spec.name += " in steps";
+  return spec;
+}
+
+}  // namespace
+
+std::vector<CaseSpec> random_cases(int count, std::uint64_t seed) {
+  std::vector<CaseSpec> cases;
+  for (int i = 1; i <= count; ++i) cases.push_back(random_case(seed, i));
+  return cases;
+}
+
+}  // namespace flashlatent::tools

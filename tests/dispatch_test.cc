@@ -55,6 +55,20 @@ TEST(Dispatch, TheCheapestIsPickedAndOfEqualsTheFirst) {
   EXPECT_TRUE(contains(none.message(), "a: heads is 3; b: heads is odd")) << none.message();
 }
 
+// Nobody needs to be told that the others were not asked for.
+TEST(Dispatch, AKernelByNameSaysItsOwnReason) {
+  Executor executor;
+  executor.backend = Backend::kCpu;
+  executor.kernel = "cpu_dense";
+  DecodeProblem problem = problem_of(2, 16, 100);
+  problem.cache.layout = KvLayout::kSeparate;
+  problem.options.prefix_sharing = PrefixSharing::kAlways;
+  problem.options.batch_invariant = true;
+  const std::string message = picked(problem, executor, 4);
+  EXPECT_TRUE(contains(message, "; cpu_dense: ") && contains(message, "batch_invariant")) << message;
+  EXPECT_FALSE(contains(message, "reference")) << message;
+}
+
 TEST(Dispatch, TheOracleRunsOnlyByName) {
   const DecodeProblem problem = problem_of(2, 16, 100);
   EXPECT_EQ(picked(problem, {}, 4), "cpu_dense");

@@ -15,6 +15,8 @@ namespace flashlatent {
 
 namespace {
 
+constexpr const char* kOtherAskedFor = "another kernel was asked for";
+
 Result<int> workers_of(const Executor& executor) {
   if (executor.backend == Backend::kCpu) {
     return executor.threads > 0 ? executor.threads : cpu::hardware_threads();
@@ -41,7 +43,7 @@ std::string reason_against_prefixes(const DecodeKernel& kernel, const DecodeProb
 /// Empty if the kernel takes the problem on this executor, else why not.
 std::string reason_to_decline(const DecodeKernel& kernel, const DecodeProblem& problem,
                               const Executor& executor) {
-  if (!executor.kernel.empty() && executor.kernel != kernel.name) return "another kernel was asked for";
+  if (!executor.kernel.empty() && executor.kernel != kernel.name) return kOtherAskedFor;
   // The oracle is a thousand times too slow to be picked by accident.
   if (&kernel == &decode_kernels().back() && executor.kernel.empty())
     return "runs only when asked for by name";
@@ -116,7 +118,9 @@ const Candidate* cheapest(const std::vector<Candidate>& candidates) {
 Status none_takes(const DecodeProblem& problem, const std::vector<Candidate>& candidates) {
   std::string reasons;
   for (const Candidate& candidate : candidates) {
-    reasons += message("; ", candidate.kernel->name, ": ", candidate.reason);
+    if (candidate.reason != kOtherAskedFor) {
+      reasons += message("; ", candidate.kernel->name, ": ", candidate.reason);
+    }
   }
   const Backend backend = candidates.front().kernel->backend;
   return unsupported("no ", to_string(backend), " kernel takes ", to_string(problem), reasons);

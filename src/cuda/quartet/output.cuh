@@ -211,7 +211,8 @@ class Output {
 #pragma unroll
     for (int i = 0; i < Config::kSharers; ++i) max = fmaxf(max, shared_.by_sharer[i][row()]);
     const float before = base_;
-    base_ = parts::settle_base(before, __fsub_ru(max, Config::kLargestP), Config::kSlack);  // unit_scores.cuh
+    // Rounded up as in parts/unit_scores.cuh.
+    base_ = parts::settle_base(before, __fsub_ru(max, Config::kLargestP), Config::kSlack);
     const float factor = before == -INFINITY ? 1.0F : parts::exp2_fast(before - base_);
     sum_ *= factor;
     if (sharer() == 0) shared_.factor[row()] = factor;

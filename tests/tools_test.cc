@@ -102,6 +102,10 @@ TEST_F(Program, RefusesWrongUsage) {
   }
   expect_refused("check --suite small --shard 1/1000", {"--shard is '1/1000'", "cases"});
   expect_refused("check --suite small --cases 5", {"--cases is 5", "small", "random"});
+  // Of a kernel that there is not every case would be refused, and none wrong.
+  for (const char* command : {"check --suite small", "bench dense --suite small"}) {
+    expect_refused(std::string(command) + " --backend cpu --kernel fast", {"kernel is 'fast'", "cpu_dense"});
+  }
   expect_refused("replay --synthetic --heads 0", {"--heads", "0"});
   expect_refused("make-case " + file("c") + " --dims 3/5", {"--dims", "3/5"});
   expect_refused("make-case " + file("c") + " --heads 3 --kv-heads 2", {"--heads is 3"});

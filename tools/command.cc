@@ -5,6 +5,7 @@
 #include <array>
 #include <string_view>
 
+#include "dispatch/select.h"
 #include "io/file.h"
 
 namespace flashlatent::tools {
@@ -27,6 +28,7 @@ Result<Executor> make_executor(const ExecutorOptions& options) {
   executor.device = options.device;
   executor.threads = options.threads;
   executor.kernel = options.kernel;
+  if (Status status = validate(executor); !status.ok()) return status;
   return executor;
 }
 

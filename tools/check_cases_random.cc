@@ -80,10 +80,14 @@ std::vector<int> draw_lengths(Draw& draw, int batch, std::int64_t all) {
   std::vector<int> lengths(batch);
   std::int64_t left = all;
   const int kind = draw.from(0, 4), equal = draw.of_any_size(0, static_cast<int>(all / batch));
+  const auto border = [&] {  // one drawn after the other, whatever the compiler
+    const int blocks = draw.from(0, 5);
+    return 64 * blocks + draw.from(-1, 1);
+  };
   for (int i = 0; i < batch; ++i) {
     const int most = static_cast<int>(std::max<std::int64_t>(left - (batch - 1 - i), 0));
     const int length = kind == 0   ? equal
-                       : kind == 1 ? 64 * draw.from(0, 5) + draw.from(-1, 1)
+                       : kind == 1 ? border()
                        : kind == 2 ? draw.of({0, 1, 64, 65, equal})
                                    : draw.of_any_size(0, most);
     lengths[i] = std::clamp(length, 0, most);

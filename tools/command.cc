@@ -22,7 +22,6 @@ void add_executor_options(CLI::App& app, ExecutorOptions& options) {
 Result<Executor> make_executor(const ExecutorOptions& options) {
   Result<Backend> backend = options.backend.empty() ? default_backend() : backend_from_name(options.backend);
   if (!backend.ok()) return backend.status();
-  if (Status status = available(*backend); !status.ok()) return status;
   Executor executor;
   executor.backend = *backend;
   executor.device = options.device;

@@ -173,34 +173,30 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
   for (const auto& [place, distance] : seen) {
     double score = 0;
     float plain_score = 0;
-    double sums = 0, elements2 = 0;
+    double partial_sums2 = 0;
     for (int d = 0; d < cache.qk_dim; ++d) {
       const float a = element(inputs.q, q + d);
       const double b = key_element(problem, inputs, place, kv_head, d);
-      const float rounded_b = rounded(b, cache.dtype);
       score += a * b;
-      plain_score += a * rounded_b;
-      sums += std::abs(double{plain_score});
-      elements2 += a * (b - rounded_b) * (a * (b - rounded_b));
+      plain_score += a * rounded(b, cache.dtype);
+      partial_sums2 += double{plain_score} * plain_score;
     }
-    roundings.push_back(std::abs(options.softmax_scale) *
-                        std::hypot(sums * (0x1p-24 / 8), std::sqrt(elements2)));
+    roundings.push_back(0.4 * 0x1p-24 * std::abs(options.softmax_scale) * std::sqrt(partial_sums2));
     scores.push_back(transformed(score * options.softmax_scale, problem, inputs, head, distance));
     plain_scores.push_back(transformed(plain_score * options.softmax_scale, problem, inputs, head, distance));
   }
 
-  ReferenceRow result;
-  result.out.assign(cache.v_dim, 0.0);
-  result.plain_out.assign(cache.v_dim, 0.0F);
+  ReferenceRow result{
+      std::vector<double>(cache.v_dim, 0.0),   -kInfinity, std::vector<float>(cache.v_dim, 0.0F),
+      -std::numeric_limits<float>::infinity(), 0.0,        0.0};
   // A row without any token, or whose tokens all have a score of -inf, is empty.
   if (std::all_of(scores.begin(), scores.end(), [](double s) { return s == -kInfinity; })) return result;
   double max = -kInfinity;
   float plain_max = -std::numeric_limits<float>::infinity();
   for (double score : scores) max = std::max(max, score);
   for (float score : plain_scores) plain_max = std::max(plain_max, score);
-  double sum = 0, spread2 = 0, rounding2 = 0;
+  double sum = 0, spread = 0, rounding2 = 0;
   float plain_sum = 0;
-  std::vector<double> weights, norms;  // p, not normalised, and |v|
   for (std::size_t i = 0; i < seen.size(); ++i) {
     const double p = std::exp(scores[i] - max);
     const float plain_p = std::exp(plain_scores[i] - plain_max);
@@ -208,16 +204,12 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
     sum += p;
     plain_sum += plain_p;
     rounding2 += p * roundings[i] * (p * roundings[i]);
-    double norm2 = 0;
     for (int d = 0; d < cache.v_dim; ++d) {
       const double v = value_element(problem, inputs, seen[i].place, kv_head, d);
       result.out[d] += p * v;
       result.plain_out[d] += rounded_p * rounded(v, cache.dtype);
-      norm2 += v * v;
+      spread += p * v * (p * v);
     }
-    spread2 += p * p * norm2;
-    weights.push_back(p);
-    norms.push_back(std::sqrt(norm2));
   }
   result.lse = max + std::log(sum);
   result.plain_lse = plain_max + std::log(plain_sum);
@@ -228,24 +220,12 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
     keep = 1 / (1 + std::exp(sink - result.lse));
     plain_keep = 1 / (1 + std::exp(sink - result.plain_lse));
   }
-  result.value_spread = keep * std::sqrt(spread2) / sum;
-  double norm2 = 0;
+  result.value_spread = keep * std::sqrt(spread) / sum;
   for (int d = 0; d < cache.v_dim; ++d) {
     result.out[d] *= keep / sum;
-    norm2 += result.out[d] * result.out[d];
     const float plain = result.plain_out[d] / plain_sum * static_cast<float>(plain_keep);
     result.plain_out[d] = rounded(plain, cache.dtype);
   }
-  for (std::size_t i = 0; i < seen.size(); ++i) {
-    const double p = weights[i] / sum, own = keep * p * norms[i];
-    // A weight that changes by p r moves out by as much of v - out.
-    const double others2 = std::max(result.value_spread * result.value_spread - own * own, 0.0);
-    result.weight_rounding.add(p * roundings[i] * std::hypot(keep * (1 - p) * norms[i], std::sqrt(others2)));
-    if (weights[i] == 1) continue;
-    result.rounded_values.add(own);
-    result.most_of_rounded_values += own;
-  }
-  result.sink_rounding = (1 - keep) * result.lse_rounding * std::sqrt(norm2);
   return result;
 }
 

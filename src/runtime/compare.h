@@ -38,14 +38,12 @@ struct RowSample {
 /// Compares `out` and `lse` (on the CPU, as DecodeOutputs) with the oracle, or with `out_ref` and `lse_ref`
 /// (fp32, out's and lse's shapes) where present.
 ///
-/// A row's out passes if its error is at most 1.5 times that of the plain computation in the working
-/// precision on this row, or what may be expected of that computation, since a row may round well by luck.
-/// That is made of the rounding of out and P, 1.5 times 0.4 eps sqrt(|ref|^2 + value_spread^2), of scores
-/// (ReferenceRow::weight_rounding), and what the sink makes of that. 0.4 eps is the RMS of a relative
-/// rounding error, eps = 2^-9 (bf16) or 2^-12 (fp16). Of n independent errors, where 1 + 7 / sqrt(n) is more
-/// than 1.5, that stands in its place: the norm of few varies, and there are many rows. An lse passes
-/// within 1.5 times the plain one's error, or 8 times what that is expected to be (lse_rounding), plus 1e-5
-/// (1 + |lse|), a few fp32 roundings. Non-finite values must be where the reference has them.
+/// A row's out passes if its error is at most 1.5 times the larger of two: the error of the plain computation
+/// in the working precision on this row, and the error that computation is expected to have,
+/// 0.4 eps sqrt(|ref|^2 + value_spread^2): a row of few tokens may round well by luck. 0.4 eps is the RMS of
+/// a relative rounding error, eps = 2^-9 (bf16) or 2^-12 (fp16). An lse passes within 1.5 times the larger of
+/// the plain one's error and what that is expected to be (ReferenceRow::lse_rounding), plus 1e-5 (1 + |lse|),
+/// a few fp32 roundings. Non-finite values must be where the reference has them.
 Comparison compare(const DecodeProblem& problem, const DecodeInputs& inputs, const ConstTensorView& out,
                    const ConstTensorView& lse, const ConstTensorView& out_ref = {},
                    const ConstTensorView& lse_ref = {}, RowSample sample = {});

@@ -30,8 +30,9 @@ struct Statistics {
 
 /// How far the copies of KV have been worked out.
 struct Cursor {
-  const std::int32_t* entries;    // of the item's request
-  int begin, token, end, length;  // of its tokens, the first and the next one, and where they end
+  const std::int32_t* entries;  // of the item's request
+  int begin, token, end;        // of its tokens, the first and the next one, and where they end
+  int seen;  // tokens that any row of the tile attends to: those behind them are past the end
   int kv_head;
   int item;  // of the list, which has this parity
   std::uint32_t list_parity;

@@ -80,7 +80,7 @@ class Supply {
 
   __device__ __forceinline__ StageCopy of_tokens(const Cursor& at, int token) const {
     const bool is_there = parts::is_page(args_.cache, entry_);
-    const std::uint64_t live = is_there ? parts::low_tokens(at.length - token) : 0;
+    const std::uint64_t live = is_there ? parts::low_tokens(at.seen - token) : 0;
     return {is_there ? entry_ : -1, args_.cache.page_size.remainder(token),
             at.kv_head * static_cast<int>(args_.cache.head_stride / 64), static_cast<std::uint32_t>(live)};
   }
@@ -104,7 +104,7 @@ class Supply {
             begin,
             begin - parts::kTileRows,
             last_token(work.segment),
-            work.segment.length,
+            work.tile.seen(args_, work.segment.length),
             work.tile.kv_head,
             item,
             list_parity};

@@ -97,6 +97,9 @@ TEST_F(Program, RefusesWrongUsage) {
   expect_refused("decode case --backend tpu", {"--backend", "tpu"});
   expect_refused("check --suite huge", {"--suite", "huge"});
   expect_refused("check --filter zzz", {"--filter", "zzz"});
+  expect_refused("check --suite full --json " + file("none") + "/x.json",
+                 {"--json", "none/x.json", "cannot be written"});
+  expect_refused("bench plan --json " + file("."), {"--json", "is a directory"});
   for (const char* shard : {"0/2", "3/2", "2", "1/2x", "1/0"}) {
     expect_refused(std::string("check --shard ") + shard, {"--shard is", shard, "I from 1 to N"});
   }

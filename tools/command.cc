@@ -36,7 +36,8 @@ void add_seed_option(CLI::App& app, std::uint64_t& seed) {
 }
 
 void add_json_option(CLI::App& app, std::string& path) {
-  app.add_option("--json", path, "Also write the result to this file as JSON");
+  app.add_option("--json", path, "Also write the result to this file as JSON")
+      ->check(CLI::Validator([](const std::string& to) { return io::can_write_file(to).message(); }, ""));
 }
 
 Status write_json(const std::string& path, const nlohmann::ordered_json& document) {

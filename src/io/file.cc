@@ -112,7 +112,19 @@ std::unique_ptr<ByteSource> memory_source(std::string_view bytes, std::string_vi
   return std::make_unique<MemorySource>(name, bytes);
 }
 
-Status write_file(const std::string& path, std::span<const std::string_view> pieces) {
+namespace {
+
+/// A file that is written beside `path`, and then takes its place.
+struct Draft {
+  std::string target, name;
+  Descriptor file;
+};
+
+Status cannot_write(const std::string& path) {
+  return path_error(path, fmt::format("cannot be written: {}", system_message()));
+}
+
+Result<Draft> open_draft(const std::string& path) {
   std::error_code failure;
   std::filesystem::path target = path;
   if (const auto resolved = std::filesystem::weakly_canonical(path, failure); !failure) target = resolved;
@@ -121,19 +133,31 @@ Status write_file(const std::string& path, std::span<const std::string_view> pie
   if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
     return path_error(path, "is not a regular file; it is left alone");
   }
-
-  auto failed = [&] { return path_error(path, fmt::format("cannot be written: {}", system_message())); };
-  const std::string temporary = fmt::format("{}.{}.tmp", target.string(), ::getpid());
+  const std::string name = fmt::format("{}.{}.tmp", target.string(), ::getpid());
   // A new file, never what somebody else put or linked there.
-  ::unlink(temporary.c_str());
-  Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (file.get() < 0) return failed();
-  bool written = std::ranges::all_of(pieces, [&](auto piece) { return write_all(file.get(), piece); });
+  ::unlink(name.c_str());
+  Descriptor file(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (file.get() < 0) return cannot_write(path);
+  return Draft{target.string(), name, std::move(file)};
+}
+
+}  // namespace
+
+Status can_write_file(const std::string& path) {
+  Result<Draft> draft = open_draft(path);
+  if (draft.ok()) ::unlink(draft->name.c_str());
+  return draft.status();
+}
+
+Status write_file(const std::string& path, std::span<const std::string_view> pieces) {
+  Result<Draft> draft = open_draft(path);
+  if (!draft.ok()) return draft.status();
+  bool written = std::ranges::all_of(pieces, [&](auto piece) { return write_all(draft->file.get(), piece); });
   // A full disk or a quota may be reported only when the file is closed.
-  written = written && file.close() && std::rename(temporary.c_str(), target.c_str()) == 0;
+  written = written && draft->file.close() && std::rename(draft->name.c_str(), draft->target.c_str()) == 0;
   if (written) return {};
-  Status status = failed();
-  ::unlink(temporary.c_str());
+  Status status = cannot_write(path);
+  ::unlink(draft->name.c_str());
   return status;
 }
 

@@ -45,4 +45,7 @@ std::unique_ptr<ByteSource> memory_source(std::string_view bytes, std::string_vi
 /// regular file is refused. kInvalidArgument says what the system said.
 Status write_file(const std::string& path, std::span<const std::string_view> pieces);
 
+/// Can it be created or replaced now? For what is written after long work.
+Status can_write_file(const std::string& path);
+
 }  // namespace flashlatent::io

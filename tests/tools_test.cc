@@ -124,6 +124,8 @@ TEST_F(Program, Info) {
   const auto info = json("info.json");
   EXPECT_TRUE(info.at("backends").at("cpu").at("available"));
   EXPECT_FALSE(info.at("backends").at("cpu").at("devices").empty());
+  // A reason that names its backend is not told twice.
+  EXPECT_EQ(run("info").out.find("backend cuda: backend"), std::string::npos);
 }
 
 TEST_F(Program, CheckSmall) {

@@ -1,6 +1,7 @@
 // Which CUDA devices there are, and whether they can run our kernels.
 #include <array>
 #include <atomic>
+#include <string>
 
 #include "cuda/common/runtime.h"
 #include "cuda/cuda_backend.h"
@@ -9,10 +10,27 @@ namespace flashlatent::cuda {
 
 namespace {
 
+/// As CUDA counts versions: 13000 is 13.0.
+std::string version(int number) {
+  return message(number / 1000, ".", number % 1000 / 10);
+}
+
+Status too_old_driver() {
+  int driver = 0, runtime = 0;  // 0: there is none
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  return {
+      StatusCode::kUnavailable,
+      message("backend cuda: ",
+              driver == 0 ? "no NVIDIA driver was found" : "the NVIDIA driver is for CUDA " + version(driver),
+              "; one for CUDA ", version(runtime), " or newer is needed, or the backend cpu")};
+}
+
 Result<int> device_count() {
   int count = 0;
   if (cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
     cudaGetLastError();
+    if (error == cudaErrorInsufficientDriver) return too_old_driver();
     return Status(StatusCode::kUnavailable, message("backend cuda: ", cudaGetErrorString(error)));
   }
   if (count == 0) return Status(StatusCode::kUnavailable, "backend cuda: no device");
@@ -81,8 +99,7 @@ std::vector<DeviceInfo> devices() {
     list.push_back({Backend::kCuda, device, properties.name, properties.multiProcessorCount,
                     properties.totalGlobalMem,
                     message("compute capability ", properties.major, ".", properties.minor, ", driver CUDA ",
-                            driver / 1000, ".", driver % 1000 / 10, ", runtime CUDA ", runtime / 1000, ".",
-                            runtime % 1000 / 10)});
+                            version(driver), ", runtime CUDA ", version(runtime))});
   }
   return list;
 }

@@ -35,9 +35,12 @@ void add_seed_option(CLI::App& app, std::uint64_t& seed) {
   app.add_option("--seed", seed, "Seed of everything random")->capture_default_str();
 }
 
+CLI::Validator writable_file() {
+  return {[](const std::string& path) { return io::can_write_file(path).message(); }, ""};
+}
+
 void add_json_option(CLI::App& app, std::string& path) {
-  app.add_option("--json", path, "Also write the result to this file as JSON")
-      ->check(CLI::Validator([](const std::string& to) { return io::can_write_file(to).message(); }, ""));
+  app.add_option("--json", path, "Also write the result to this file as JSON")->check(writable_file());
 }
 
 Status write_json(const std::string& path, const nlohmann::ordered_json& document) {

@@ -46,6 +46,8 @@ void add_executor_options(CLI::App& app, ExecutorOptions& options);
 Result<Executor> make_executor(const ExecutorOptions& options);
 
 void add_seed_option(CLI::App& app, std::uint64_t& seed);
+/// Of an option that names a file: can it be written now? Asked before work whose result goes there.
+CLI::Validator writable_file();
 void add_json_option(CLI::App& app, std::string& path);
 /// Writes `document` to `path`; nothing if the path is empty.
 Status write_json(const std::string& path, const nlohmann::ordered_json& document);

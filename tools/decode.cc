@@ -75,7 +75,8 @@ void add_decode(CLI::App& app, Action& action) {
       ->add_option("CASE", options->path,
                    "A safetensors file: the inputs of one call, and perhaps its outputs")
       ->required();
-  decode->add_option("-o,--output", options->output, "Write out and lse to this safetensors file");
+  decode->add_option("-o,--output", options->output, "Write out and lse to this safetensors file")
+      ->check(writable_file());
   decode
       ->add_option("--prefix-sharing", options->sharing,
                    "Do requests with the same first pages attend to those by groups? auto: where it pays")

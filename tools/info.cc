@@ -15,10 +15,8 @@ int run_info(const std::string& json_path) {
   fmt::print("flashlatent {} (source tree {})\n", FLASHLATENT_VERSION, source_tree());
   for (Backend backend : {Backend::kCpu, Backend::kCuda}) {
     const Status status = available(backend);
-    // Some messages name the backend themselves.
-    const std::string name = fmt::format("backend {}", to_string(backend));
-    fmt::print("\n{}{}\n", status.message().starts_with(name) ? "" : name + ": ",
-               status.ok() ? "available" : status.message());
+    fmt::print("\nbackend {}: {}available\n", to_string(backend), status.ok() ? "" : "not ");
+    if (!status.ok()) fmt::print("  {}\n", status.message());
     auto& entry = document["backends"][to_string(backend)];
     entry["available"] = status.ok();
     if (!status.ok()) entry["reason"] = status.message();

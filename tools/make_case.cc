@@ -194,7 +194,7 @@ void add_make_case(CLI::App& app, Action& action) {
   CLI::App* make = app.add_subcommand("make-case", "Write a random decode case with its reference to a file");
   auto options = std::make_shared<MakeCaseOptions>();
   runtime::CaseSpec& spec = options->spec;
-  make->add_option("OUT", options->path, "The safetensors file to write")->required();
+  make->add_option("OUT", options->path, "The safetensors file to write")->required()->check(writable_file());
   make->add_option("--dtype", options->dtype, "bf16 or fp16")
       ->check(CLI::IsMember({"bf16", "fp16"}))
       ->capture_default_str();

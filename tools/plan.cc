@@ -199,7 +199,7 @@ void add_plan(CLI::App& app, Action& action) {
       ->capture_default_str();
   plan->add_flag("--batch-invariant", options->problem.options.batch_invariant, "Fixed splits");
   plan->add_flag("--brief", options->brief, "Without the line a part");
-  plan->add_option("--svg", options->svg, "Also draw it into this file");
+  plan->add_option("--svg", options->svg, "Also draw it into this file")->check(writable_file());
   add_json_option(*plan, options->json);
   plan->footer(
       "The plan is made on the host and needs no GPU. Load is in nanoseconds, measured on an H200 "

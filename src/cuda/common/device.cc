@@ -15,10 +15,19 @@ std::string version(int number) {
   return message(number / 1000, ".", number % 1000 / 10);
 }
 
-Status too_old_driver() {
+struct Versions {
   int driver = 0, runtime = 0;  // 0: there is none
-  cudaDriverGetVersion(&driver);
-  cudaRuntimeGetVersion(&runtime);
+};
+
+Versions versions() {
+  Versions is;
+  cudaDriverGetVersion(&is.driver);
+  cudaRuntimeGetVersion(&is.runtime);
+  return is;
+}
+
+Status too_old_driver() {
+  const auto [driver, runtime] = versions();
   return {
       StatusCode::kUnavailable,
       message("backend cuda: ",
@@ -90,9 +99,7 @@ std::vector<DeviceInfo> devices() {
   std::vector<DeviceInfo> list;
   Result<int> count = device_count();
   if (!count.ok()) return list;
-  int driver = 0, runtime = 0;
-  cudaDriverGetVersion(&driver);
-  cudaRuntimeGetVersion(&runtime);
+  const auto [driver, runtime] = versions();
   for (int device = 0; device < *count; ++device) {
     cudaDeviceProp properties;
     if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) continue;

@@ -12,6 +12,7 @@
 #include "cuda/parts/mask.cuh"
 #include "cuda/parts/pv_mma.cuh"
 #include "cuda/parts/qk_mma.cuh"
+#include "cuda/parts/row_store.cuh"
 #include "cuda/parts/softmax.cuh"
 #include "flashlatent/backend.h"
 
@@ -160,6 +161,26 @@ __global__ void silence_kernel(const Element* v, std::uint64_t live, std::uint64
   }
 }
 
+/// What a row's values are multiplied by on their way to memory.
+__host__ __device__ float row_factor(int row) {
+  return row % 3 == 0 ? 0.5F : 1.0F + row % 3;
+}
+
+/// Row r of o goes to places[r] of `out`, or nowhere if that is negative.
+template <class Element, int kColumns>
+__global__ void row_store_kernel(const float* o, const int* places, Element* out) {
+  __shared__ Tile room;
+  const Fragment fragment = fragment_of(threadIdx.x);
+  float d[kColumns / 2];
+  for (int i = 0; i < kColumns / 2; ++i) {
+    const int row = fragment.row + (i & 2) * 4;
+    d[i] = o[row * kColumns + i / 4 * 8 + fragment.column + (i & 1)];
+  }
+  const float factor = of_lane({row_factor(fragment.row), row_factor(fragment.row + 8)});
+  const int place = places[row_of_lane()];
+  store_rows<Element>(d, factor, place < 0 ? nullptr : reinterpret_cast<std::uint8_t*>(out + place), room);
+}
+
 template <class Element>
 class CudaParts : public ::testing::Test {
  protected:
@@ -244,6 +265,33 @@ TYPED_TEST(CudaParts, SilencedTokens) {
     const float expected = row == 3 || (row == 40 && !std::isfinite(before)) ? 0.0F : before;
     const float after = to_float(result[i]);
     ASSERT_TRUE(after == expected || (std::isnan(after) && std::isnan(expected))) << "row " << row;
+  }
+}
+
+TYPED_TEST(CudaParts, RowsByWayOfSharedMemory) {
+  constexpr int kColumns = 256, kStride = kColumns + 8;
+  const auto values = this->random(64 * kColumns);
+  std::vector<float> o(values.size());
+  for (std::size_t i = 0; i < o.size(); ++i) o[i] = to_float(values[i]);
+  std::vector<int> places(64);
+  for (int row = 0; row < 64; ++row) places[row] = row * 37 % 64 * kStride;
+  for (int row : {0, 5, 40, 63}) places[row] = -1;
+  const float nobody = 77;
+  DeviceArray<float> o_device(o);
+  DeviceArray<int> places_device(places);
+  DeviceArray<TypeParam> out_device(std::vector<TypeParam>(64 * kStride, from_float<TypeParam>(nobody)));
+  row_store_kernel<TypeParam, kColumns><<<1, 128>>>(o_device.data(), places_device.data(), out_device.data());
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  std::vector<float> expected(64 * kStride, nobody);
+  for (int row = 0; row < 64; ++row) {
+    if (places[row] < 0) continue;
+    for (int i = 0; i < kColumns; ++i) {
+      expected[places[row] + i] = to_float(from_float<TypeParam>(o[row * kColumns + i] * row_factor(row)));
+    }
+  }
+  const auto out = out_device.host();
+  for (int i = 0; i < 64 * kStride; ++i) {
+    ASSERT_EQ(to_float(out[i]), expected[i]) << "row " << i / kStride << " column " << i % kStride;
   }
 }
 

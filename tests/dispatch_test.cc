@@ -243,22 +243,32 @@ TEST(Dispatch, TeamsTakeSmallBatches) {
   EXPECT_TRUE(contains(picked(invariant, executor, 132), "batch_invariant is true"));
 }
 
-TEST(Dispatch, TrioTakesFewLongRequests) {
+TEST(Dispatch, TrioTakesTwoRowTilesOfManyBlocks) {
   Executor executor;
   executor.backend = Backend::kCuda;
-  for (auto [batch, tokens] :
-       {std::array{1, 131072}, {1, 262144}, {2, 131072}, {4, 32768}, {5, 32768}, {8, 32768}}) {
-    EXPECT_EQ(picked(problem_of(batch, 128, tokens), executor, 132), "trio") << batch << ", " << tokens;
+  // From some 15 blocks of 64 tokens a CTA on.
+  for (auto [batch, tokens] : {std::array{1, 65536},
+                               {1, 262144},
+                               {2, 65536},
+                               {5, 16384},
+                               {8, 12288},
+                               {24, 8192},
+                               {64, 1024},
+                               {100, 2048},
+                               {128, 512},
+                               {128, 4096}}) {
+    DecodeProblem problem = problem_of(batch, 128, tokens);
+    EXPECT_EQ(picked(problem, executor, 132), "trio") << batch << ", " << tokens;
+    problem.cache.dtype = Dtype::kF16;
+    EXPECT_EQ(picked(problem, executor, 132), "trio") << "fp16, " << batch << ", " << tokens;
   }
-  // Fewer blocks a CTA, more changes of segment, one row tile or four, fp32's partial results.
-  for (auto [batch, tokens] : {std::array{1, 65536}, {5, 16384}, {8, 12288}, {12, 16384}, {24, 8192}}) {
+  for (auto [batch, tokens] :
+       {std::array{1, 32768}, {4, 8192}, {8, 4096}, {16, 2048}, {32, 1024}, {64, 512}, {128, 256}}) {
     EXPECT_EQ(picked(problem_of(batch, 128, tokens), executor, 132), "seesaw") << batch << ", " << tokens;
   }
-  for (int heads : {64, 256})
-    EXPECT_EQ(picked(problem_of(4, heads, 32768), executor, 132), "seesaw") << heads;
-  DecodeProblem fp16 = problem_of(4, 128, 32768);
-  fp16.cache.dtype = Dtype::kF16;
-  EXPECT_EQ(picked(fp16, executor, 132), "seesaw");
+  // Of one row tile memory binds.
+  EXPECT_EQ(picked(problem_of(128, 64, 4096), executor, 132), "seesaw");
+  EXPECT_EQ(picked(problem_of(4, 256, 32768), executor, 132), "trio");
 }
 
 TEST(Dispatch, SeesawSharesOutSmallBatches) {

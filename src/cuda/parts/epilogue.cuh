@@ -40,6 +40,21 @@ __device__ __forceinline__ void write_lse(const OutputArguments& output, const R
   *lse_place(output, tile, head, token) = final_lse(output, lse);
 }
 
+/// What to multiply a row's sums by, the sink counted.
+__device__ __forceinline__ float output_factor(const OutputArguments& output, RowScale scale, int head,
+                                               bool live) {
+  return output.sink == nullptr || !live ? scale.factor
+                                         : scale.factor * sink_factor(scale.lse, __ldg(output.sink + head));
+}
+
+/// The first element of a row of the final output.
+template <class Element>
+__device__ __forceinline__ Element* output_row(const OutputArguments& output, const RowTile& tile, int head,
+                                               int token) {
+  return static_cast<Element*>(output.out) + tile.origin * output.batch_stride + token * output.token_stride +
+         head * output.head_stride;
+}
+
 /// Lanes kLane apart change one of two words: the lower one gets both first words, the other both second
 /// ones.
 template <int kLane>
@@ -85,11 +100,8 @@ __device__ __forceinline__ void write_output(const float (&o)[kCount], int row, 
   const int token = tile.token(args.query, live ? row : 0);
   const int head = tile.head(args.query, live ? row : 0);
   if (live && writes_lse) write_lse(output, tile, head, token, scale.lse);
-  const float factor = output.sink == nullptr || !live
-                           ? scale.factor
-                           : scale.factor * sink_factor(scale.lse, __ldg(output.sink + head));
-  Element* out = static_cast<Element*>(output.out) + tile.origin * output.batch_stride +
-                 token * output.token_stride + head * output.head_stride + column - threadIdx.x % 4 * 2;
+  const float factor = output_factor(output, scale, head, live);
+  Element* out = output_row<Element>(output, tile, head, token) + column - threadIdx.x % 4 * 2;
   const bool aligned = is_aligned(out);
 #pragma unroll
   for (int j = 0; j < kCount / 4; j += 4) {

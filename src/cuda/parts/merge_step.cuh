@@ -27,16 +27,17 @@ struct MergeBegun {
 };
 
 /// kThreads: those that compute, from thread 0 on. A warp of them calls begin(), and later all call run().
-/// They meet at a barrier in memory: racecheck loses sight of a named one.
-template <class Element, int kThreads, int kRows, int kVDim>
+/// They meet at a barrier in memory: racecheck loses sight of a named one. kInFlight: parts of rows that the
+/// warps have under way, which ask for registers.
+template <class Element, int kThreads, int kRows, int kVDim, int kInFlight = 32>
 class MergeStep {
   using Stored = StoredPartial<Element, kRows>;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kAllUnits = kVDim / kUnitColumns<Stored>;
   // How many units of columns a warp merges at once, and of how many parts; of a row whose many parts the
   // warps share, and of others. More warps have fewer registers each.
-  static constexpr int kCtaUnits = 256 / kUnitColumns<Stored>, kCtaParts = 72 / kWarps;
-  static constexpr int kRowParts = 32 / kWarps;
+  static constexpr int kCtaUnits = 256 / kUnitColumns<Stored>, kCtaParts = kInFlight * 9 / 4 / kWarps;
+  static constexpr int kRowParts = kInFlight / kWarps;
   // Of a row, and of a tile.
   static constexpr int kColumnUnits = kAllUnits / kCtaUnits;
   static constexpr int kCtaUnitsATile = kRows * kColumnUnits, kRowUnitsATile = kRows / kWarps;

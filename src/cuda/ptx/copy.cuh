@@ -195,6 +195,13 @@ __device__ __forceinline__ void store_16_bytes(std::uint32_t shared, uint4 value
                : "memory");
 }
 
+/// The same to memory.
+__device__ __forceinline__ void store_16_bytes_to_global(void* global, uint4 value) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(global), "r"(value.x), "r"(value.y),
+               "r"(value.z), "r"(value.w)
+               : "memory");
+}
+
 __device__ __forceinline__ uint4 load_shared_16_bytes(std::uint32_t shared) {
   uint4 value;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -30,6 +30,12 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+/// wgmma_wait<0>() that the compiler does not make one of with another: a condition whose branches wait by
+/// one each is looked at before, not when products are done.
+__device__ __forceinline__ void wgmma_wait_apart() {
+  asm volatile("wgmma.wait_group.sync.aligned 0; // apart" ::: "memory");
+}
+
 /// The compiler moves a wait in front of what does not need it, which then no longer runs beside products: it
 /// leaves in front of it what may sleep, and so what that depends on. `sum` is never negative.
 __device__ __forceinline__ void keep_before_wait(float sum) {

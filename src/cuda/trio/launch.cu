@@ -9,12 +9,16 @@ namespace flashlatent::cuda {
 
 namespace {
 
-// Costs in nanoseconds, of each other as seesaw's, by which the plan cuts: below some 90 blocks a CTA of many
-// requests that one is faster or as fast. Of one row tile memory binds, and that one has more under way.
+// Costs in nanoseconds, of each other as seesaw's, by which the plan cuts: from some 15 blocks a CTA on this
+// kernel is faster. Of one row tile memory binds, and that one has more under way.
 constexpr DenseShape kShape = {
     .tile_rows = 64, .cost = {.per_block = 2300, .per_split = 7300, .per_call = 3000, .per_merge = 11800}};
 constexpr DenseShape kShapeOfTiles = {
-    .tile_rows = 64, .cost = {.per_block = 1665, .per_split = 6660, .per_call = 4600, .per_merge = 10750}};
+    .tile_rows = 64, .cost = {.per_block = 1640, .per_split = 6800, .per_call = -1640, .per_merge = 11850}};
+
+/// By which a call of one request and two row tiles is faster: of these seesaw has shares, whose costs are
+/// its times.
+constexpr std::int64_t kLoneRequest = 7000;
 
 const DenseInstance* find(const DecodeProblem& problem, bool merges) {
   const auto& cache = problem.cache;
@@ -43,27 +47,19 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   return std::nullopt;
 }
 
-/// Of a few long requests of two row tiles hardly a CTA has two segments, which cost this kernel more than
-/// seesaw: from some 30 blocks a CTA on equal lengths take 1 to 3 % less. seesaw reckons with less for a lone
-/// request.
-constexpr int kFewRequests = 8;
-constexpr std::int64_t kFewSave = 4100, kLoneSaves = 11000;
-
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   const bool one_tile = problem.rows_per_kv_head() <= kShape.tile_rows;
   schedule::Geometry g = dense_geometry(problem, workers, one_tile ? kShape : kShapeOfTiles);
-  // fp16's partial results are twice as many bytes.
-  if (problem.cache.dtype == Dtype::kBF16 && !one_tile && g.lanes == 2 && g.requests <= kFewRequests) {
-    g.cost.per_call -= g.requests == 1 ? kLoneSaves : kFewSave;
-  }
+  if (!one_tile && g.lanes == 2 && g.requests == 1) g.cost.per_call -= kLoneRequest;
   return g;
 }
 
 /// What has no boxes is seesaw's, which shares out requests likewise: no pages, KV heads that do not begin at
-/// whole chunks, query rows that do not lie in line.
+/// whole chunks, query rows that do not lie in line; and outputs that 16 bytes cannot be stored to.
 Status launch(const DecodeCall& call) {
   const ConstTensorView& cache = call.inputs.kv_cache;
-  if (cache.shape[0] == 0 || !heads_in_chunks(cache) || !rows_in_line(call.problem, call.inputs.q)) {
+  if (cache.shape[0] == 0 || !heads_in_chunks(cache) || !rows_in_line(call.problem, call.inputs.q) ||
+      !check_alignment("out", call.outputs.out, 16).ok()) {
     return kSeesawKernel.launch(call);
   }
   return launch_dense(

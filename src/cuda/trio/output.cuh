@@ -4,7 +4,7 @@
 
 #include "cuda/parts/arguments.cuh"
 #include "cuda/parts/epilogue.cuh"
-#include "cuda/parts/fragment.cuh"
+#include "cuda/parts/row_store.cuh"
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/trio/supply.cuh"
 
@@ -81,9 +81,7 @@ class Output {
     const Statistics& statistics = shared_.statistics[kPlace];
     ptx::wait(shared_.p_full[kPlace], parities_ >> kPlace & 1);
     parities_ ^= 1U << kPlace;
-    int row = fragment_.row;
-    asm volatile("" : "+r"(row));  // else an address for each place gets a register, and these are spilled
-    if (statistics.shrinks[row / 16] != 0) {
+    if (statistics.shrinks[fragment_.row] != 0) {
       parts::rescale(o_, {statistics.factors[fragment_.row], statistics.factors[fragment_.row + 8]});
     }
     multiply<kPlace>();
@@ -137,21 +135,37 @@ class Output {
 
   /// The segment's result.
   __device__ __forceinline__ void write(const parts::Work& work, const Ends& ends) {
+    if (work.segment.slot < 0) {
+      write_output(work.tile, ends);
+    } else {
+      write_partial(work, ends);
+    }
+  }
+
+  __device__ __forceinline__ void write_output(const parts::RowTile& tile, const Ends& ends) {
+    const parts::OutputArguments& output = args_.output;
+    const parts::RowScale scale = parts::finish_row(parts::of_lane(ends.base), parts::of_lane(ends.sum));
+    const int row = parts::row_of_lane();
+    const bool live = row < tile.rows;
+    const int token = tile.token(args_.query, live ? row : 0);
+    const int head = tile.head(args_.query, live ? row : 0);
+    if (live && me_ == 0) parts::write_lse(output, tile, head, token, scale.lse);
+    Element* out = parts::output_row<Element>(output, tile, head, token) + me_ * Config::kHalfDim;
+    parts::store_rows<Element>(o_, parts::output_factor(output, scale, head, live),
+                               live ? reinterpret_cast<std::uint8_t*>(out) : nullptr, shared_.rows[me_]);
+  }
+
+  __device__ __forceinline__ void write_partial(const parts::Work& work, const Ends& ends) {
     const int column = me_ * Config::kHalfDim + fragment_.column;
-    const bool writes_lse = column == 0;
+    const std::int64_t slot = static_cast<std::int64_t>(work.segment.slot) * args_.geometry.lanes +
+                              args_.lanes.remainder(blockIdx.x);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = fragment_.row + 8 * half;
       const parts::RowScale scale =
           parts::finish_row(half ? ends.base.high : ends.base.low, half ? ends.sum.high : ends.sum.low);
-      if (work.segment.slot < 0) {
-        parts::write_output<Element>(o_, row, half, scale, args_, work.tile, column, writes_lse);
-      } else {
-        const std::int64_t slot = static_cast<std::int64_t>(work.segment.slot) * args_.geometry.lanes +
-                                  args_.lanes.remainder(blockIdx.x);
-        parts::write_partial<typename Config::Stored>(o_, slot * 64 + row, row < work.tile.rows, half, scale,
-                                                      args_.partial, Config::kVDim, column, writes_lse);
-      }
+      parts::write_partial<typename Config::Stored>(o_, slot * 64 + row, row < work.tile.rows, half, scale,
+                                                    args_.partial, Config::kVDim, column, column == 0);
     }
   }
 

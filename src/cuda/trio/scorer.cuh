@@ -7,6 +7,8 @@
 //   outputs                                | P_0 V_0              | P_1 V_1
 #pragma once
 
+#include <cfloat>
+
 #include "cuda/parts/arguments.cuh"
 #include "cuda/parts/fragment.cuh"
 #include "cuda/parts/mask.cuh"
@@ -32,13 +34,13 @@ class Scorer {
     const int stages = stages_of(work.segment);
     if (stages <= 0) return;
     take_query();
-    base_ = {-INFINITY, -INFINITY};
+    base_ = {kNoBase, kNoBase};
     sum_ = {0, 0};
     slack_ = {0, 0};
     to_limit_ = limit(work, 0) - first_token(work.segment);
     await_stage();
     begin_product();
-    multiply<0, Config::kQkChunks>();
+    multiply<0, kSteps>();
     end_product();
     int left = stages;
 #pragma unroll 1
@@ -55,7 +57,7 @@ class Scorer {
   }
 
  private:
-  static constexpr int kRegisterSteps = Config::kRegisterChunks * 4;
+  static constexpr int kSteps = Config::kQkChunks * 4, kRegisterSteps = Config::kRegisterChunks * 4;
   static constexpr int kScores = kStageTokens / 2;  // a thread
   using Scores = float[kScores];
 
@@ -106,22 +108,19 @@ class Scorer {
     live_ = shared_.live[scored_];
     ptx::wgmma_fence();
   }
-  /// s = Q K^T of the stage that comes next, by so many chunks of columns.
+  /// s = Q K^T of the stage that comes next, by so many steps of 16 columns.
   template <int kBegin, int kEnd>
   __device__ __forceinline__ void multiply() {
     using Wgmma = ptx::Wgmma<Element, kStageTokens>;
 #pragma unroll
-    for (int chunk = kBegin; chunk < kEnd; ++chunk) {
-      const std::uint64_t k = descriptors_.k_major(&shared_.kv[scored_].tiles[chunk]);
-#pragma unroll
-      for (int step = 0; step < 4; ++step) {
-        const std::uint64_t b = k + step * ptx::kStepAlongRow;
-        if (chunk < Config::kRegisterChunks) {
-          Wgmma::template rs<false>(s_, q_[4 * chunk + step], b, chunk > 0 || step > 0);
-        } else {
-          const std::uint64_t a = descriptors_.k_major(&shared_.q[chunk - Config::kRegisterChunks]);
-          Wgmma::template ss<false>(s_, a + step * ptx::kStepAlongRow, b, true);
-        }
+    for (int step = kBegin; step < kEnd; ++step) {
+      const std::uint64_t k = descriptors_.k_major(&shared_.kv[scored_].tiles[step / 4]);
+      const std::uint64_t b = k + step % 4 * ptx::kStepAlongRow;
+      if (step < kRegisterSteps) {
+        Wgmma::template rs<false>(s_, q_[step], b, step > 0);
+      } else {
+        const std::uint64_t a = descriptors_.k_major(&shared_.q[(step - kRegisterSteps) / 4]);
+        Wgmma::template ss<false>(s_, a + step % 4 * ptx::kStepAlongRow, b, true);
       }
     }
   }
@@ -140,53 +139,64 @@ class Scorer {
   /// to a product that comes later, ptxas makes the product under way wait (C7519; 260 clocks of a stage's
   /// 1,700).
   struct Softmax {
+    bool shrinks;           // any row of the warp
     parts::RowPair factor;  // by which what has been summed shrinks
-    std::uint32_t p[kScores / 8][4];
+    std::uint32_t p[2][4];
   };
-  /// Probabilities are taken before it is known whether the base stays, as it does but for a row's first
-  /// stages; else once more: nobody waits for a maximum that way.
+  /// Half of the probabilities are taken before it is known whether the base stays, as it does but for a
+  /// row's first stages; else once more: nobody waits for a maximum that way.
   __device__ __forceinline__ Softmax soften(float scale) {
     Softmax x;
+    x.shrinks = false;
     x.factor = {1, 1};
-    parts::RowPair sum = take_exponentials(scale, x.p);
+    Half first, second;
+    take_exponentials<0>(first, scale);
     parts::RowPair max{-INFINITY, -INFINITY};
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j) {
       max.low = fmaxf(max.low, fmaxf(s_[4 * j], s_[4 * j + 1]));
       max.high = fmaxf(max.high, fmaxf(s_[4 * j + 2], s_[4 * j + 3]));
     }
-    const bool grows = parts::exceeds(max.low * scale, base_.low, slack_.low) ||
+    const bool grows = parts::exceeds(max.low * scale, base_.low, slack_.low) |
                        parts::exceeds(max.high * scale, base_.high, slack_.high);
-    if (__any_sync(0xffffffff, grows)) {
+    if (__any_sync(0xffffffff, grows)) [[unlikely]] {
       const parts::RowPair before = base_;
       base_ = parts::row_base(s_, scale, before, slack_);
       slack_ = {fmaxf(slack_.low - (base_.low - before.low), 0.0F),
                 fmaxf(slack_.high - (base_.high - before.high), 0.0F)};
       x.factor = parts::shrink(before, base_);
+      x.shrinks = parts::shrinks(x.factor);
       scale = parts::scale_below(base_, s_, scale);
-      sum = take_exponentials(scale, x.p);
+      take_exponentials<0>(first, scale);
     }
+    take_exponentials<1>(second, scale);
+    parts::RowPair sum{0, 0};
+    pack(x.p[0], first, sum);
+    pack(x.p[1], second, sum);
     sum_ = {fmaf(sum_.low, x.factor.low, sum.low), fmaf(sum_.high, x.factor.high, sum.high)};
     return x;
   }
-  /// Returns this thread's share of the rows' sums.
-  __device__ __forceinline__ parts::RowPair take_exponentials(float scale,
-                                                              std::uint32_t (&p)[kScores / 8][4]) {
-    const parts::RowPair base{parts::finite_or_zero(base_.low), parts::finite_or_zero(base_.high)};
-    parts::RowPair sum{0, 0};
+  /// Of half of the stage's tokens, 16 columns of P.
+  using Half = float[kScores / 2];
+  template <int kHalf>
+  __device__ __forceinline__ void take_exponentials(Half& half, float scale) {
 #pragma unroll
-    for (int k = 0; k < kScores / 8; ++k) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float row = i % 2 == 0 ? base.low : base.high;
-        const float first = parts::exp2_fast(fmaf(s_[8 * k + 2 * i], scale, -row));
-        const float second = parts::exp2_fast(fmaf(s_[8 * k + 2 * i + 1], scale, -row));
-        (i % 2 == 0 ? sum.low : sum.high) += first + second;
-        p[k][i] = parts::pack<Element>(first, second);
-      }
+    for (int i = 0; i < kScores / 2; ++i) {
+      const float base = i % 4 < 2 ? base_.low : base_.high;
+      half[i] = parts::exp2_fast(fmaf(s_[kHalf * kScores / 2 + i], scale, -base));
     }
-    return sum;
   }
+  /// Adds to this thread's share of the rows' sums.
+  __device__ __forceinline__ static void pack(std::uint32_t (&p)[4], const Half& half, parts::RowPair& sum) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      (i % 2 == 0 ? sum.low : sum.high) += half[2 * i] + half[2 * i + 1];
+      p[i] = parts::pack<Element>(half[2 * i], half[2 * i + 1]);
+    }
+  }
+  /// The base of a row that has seen no token. Not -inf, which would have to be told apart before each
+  /// exponential: no score is less.
+  static constexpr float kNoBase = -FLT_MAX;
 
   /// From a stage's scores, which are under way, to P, at place kPlace; then the next one's are asked for, if
   /// there are any.
@@ -196,24 +206,31 @@ class Scorer {
     p_parities_ ^= 1U << kPlace;
     if constexpr (kHasNext) await_stage();
     const bool scales_first = !(args_.scale_log2 > 0) || parts::is_huge(base_);  // parts::scale_below()
-    ptx::wgmma_wait<0>();
-    ptx::pin_registers(s_);
+    // Asked before scores are waited for: 0.5 %.
+    const bool is_plain = !scales_first && live_ == ~0U && to_limit_ >= kStageTokens;
     float scale = args_.scale_log2;
-    if (scales_first) {
-      parts::multiply(s_, scale);
-      scale = 1;
+    if (is_plain) [[likely]] {
+      ptx::wgmma_wait<0>();
+      ptx::pin_registers(s_);
+    } else {
+      ptx::wgmma_wait_apart();
+      ptx::pin_registers(s_);
+      if (scales_first) {
+        parts::multiply(s_, scale);
+        scale = 1;
+      }
+      mask(work);
     }
-    mask(work);
     const Softmax softmax = soften(scale);
     if constexpr (kHasNext) {
       begin_product();
-      multiply<0, 1>();
+      multiply<0, 4>();
       store(softmax, kPlace);
-      multiply<1, 3>();
+      multiply<4, 12>();
       ptx::fence_for_async_proxy();
-      multiply<3, kAnnouncing>();
+      multiply<12, kAnnouncing>();
       ptx::arrive(shared_.p_full[kPlace]);
-      multiply<kAnnouncing, Config::kQkChunks>();
+      multiply<kAnnouncing, kSteps>();
       end_product();
     } else {
       store(softmax, kPlace);
@@ -227,16 +244,15 @@ class Scorer {
     }
     to_limit_ -= kStageTokens;
   }
-  /// Chunks before P is announced. After 4, 6 and 8 of them 128 heads took 0.273, 0.245 and 0.2254 ms, after
-  /// all 9 0.7 % more than after 8: what multiplies with V, some 250 clocks later, is to have the tensor
-  /// cores when scores are done.
-  static constexpr int kAnnouncing = 8;
+  /// Steps before P is announced. What multiplies with V is some 200 clocks from its products then: later it
+  /// finds the tensor cores when scores are done, earlier it takes them from scores that somebody waits for.
+  /// 24 to 27 are equally fast; from 20 and 28 on 128 heads took 1.4 and 5 % longer (docs/kernels/trio.md).
+  static constexpr int kAnnouncing = 26;
 
   __device__ __forceinline__ void store(const Softmax& softmax, int place) {
     Statistics& statistics = shared_.statistics[place];
-    const bool shrinks = parts::shrinks(softmax.factor);
-    if (thread_ % 32 == 0) statistics.shrinks[thread_ / 32] = shrinks;
-    if (shrinks && fragment_.column == 0) {
+    statistics.shrinks[thread_ / 32 * 16 + thread_ % 16] = softmax.shrinks;
+    if (softmax.shrinks && fragment_.column == 0) {
       statistics.factors[fragment_.row] = softmax.factor.low;
       statistics.factors[fragment_.row + 8] = softmax.factor.high;
     }

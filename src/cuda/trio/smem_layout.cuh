@@ -21,7 +21,7 @@ struct Stage {
 
 /// What the scorer says beside a stage's P, at the same barriers.
 struct Statistics {
-  int shrinks[4];  // of each 16 rows: must their outputs be multiplied by `factors` first?
+  int shrinks[64];  // of each row, those of 16 alike: must outputs be multiplied by `factors` first?
   float factors[64];
   // With a segment's last stage:
   float bases[64], sums[64];
@@ -53,7 +53,8 @@ template <class Config>
 struct alignas(1024) SharedMemory {
   parts::Tile q[Config::kQkChunks - Config::kRegisterChunks];  // its last columns
   Stage<Config> kv[Config::kStages];
-  parts::Tile p;  // 32 columns a stage
+  parts::Tile p;        // 32 columns a stage
+  parts::Tile rows[2];  // of outputs on their way to memory, a warpgroup's each
   Statistics statistics[2];
   alignas(16) std::uint8_t poison_from[Config::kVDim];  // of each column: parts::record_poison()
   int poisoned;
@@ -66,7 +67,7 @@ struct alignas(1024) SharedMemory {
   std::conditional_t<Config::kMerges, parts::MergeBegun, NoMerge> merge;
 };
 
-// DeepSeek's 576/512: 8 KB of Q, 5 x 36 KB of KV, 8 KB of P and 3 KB.
+// DeepSeek's 576/512: 8 KB of Q, 5 x 36 KB of KV, 8 KB of P, 16 KB of outputs and 3 KB.
 inline constexpr int kMaxSharedBytes = 227 * 1024;
 
 }  // namespace flashlatent::trio

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "contracts.h"
+#include "device_tensor.h"
 #include "runtime/bench_check.h"
 
 namespace flashlatent {
@@ -488,6 +489,49 @@ TEST_P(KernelContracts, LongPartsOfSeparateKeysAndValues) {
     problem.cache.heads = 4;
     problem.cache.qk_dim = problem.cache.v_dim = 128;
     expect_long_parts_right(problem, lengths, kOfSeparate);
+  }
+}
+
+// 4 bytes are enough for `out`, its address and strides, and what lies between its rows is left alone.
+TEST_P(KernelContracts, OutputsAlignedToFourBytes) {
+  for (KvFormat format : {KvFormat::kPlain, KvFormat::kFp8_656}) {
+    for (int heads : {5, 80}) {
+      const runtime::RandomCase c = runtime::make_case({.name = "outputs",
+                                                        .format = format,
+                                                        .query_tokens = 2,
+                                                        .heads = heads,
+                                                        .lengths = {2, 300, 0, 1100}},
+                                                       1);
+      for (const char* kernel : kernels_of(format)) {
+        executor_.kernel = kernel;
+        if (plan_bytes(c.problem, executor_).status().code() == StatusCode::kUnsupported) continue;
+        runtime::DecodeRun run = place(c, executor_);
+        ASSERT_TRUE(run.plan().ok());
+        TensorView rows = run.outputs().out;
+        const int dim = c.problem.cache.v_dim;
+        rows.strides = {2 * (heads * (dim + 2) + 2), heads * (dim + 2) + 2, dim + 2, 1};
+        Tensor out(executor_, rows, 2);
+        DecodeOutputs outputs = run.outputs();
+        outputs.out = out.upload();
+        ASSERT_TRUE(flashlatent::decode(run.problem(), run.inputs(), outputs, run.plan_memory(),
+                                        run.workspace_memory(), executor_)
+                        .ok())
+            << kernel;
+        out.download();
+        ASSERT_TRUE(run.fetch().ok());
+        std::vector<std::uint16_t> values;
+        for (int i = 0; i < 4 * 2 * heads; ++i) {
+          const auto* row = out.row<std::uint16_t>(i / heads / 2, i / heads % 2, i % heads);
+          values.insert(values.end(), row, row + dim);
+          for (int gap : {0, 1}) ASSERT_EQ(row[dim + gap], kUntouched * 0x0101) << kernel;
+        }
+        ConstTensorView compact = run.out();
+        compact.data = values.data();
+        const auto result = runtime::compare(c.problem, c.inputs, compact, run.lse());
+        EXPECT_TRUE(result.ok()) << kernel << " " << to_string(c.problem) << ": "
+                                 << runtime::to_string(result);
+      }
+    }
   }
 }
 

@@ -63,7 +63,7 @@ __device__ __forceinline__ void store_rows(const float (&o)[kCount], float facto
 #pragma unroll
     for (int i = 0; i < kWarpRows / kAtOnce; ++i) {
       const int mine = i * kAtOnce + lane / 8;
-      if (chunk == 0) {  // now that 16 registers have come free
+      if (chunk == 0) {  // now that a chunk's registers have come free
         to[i] = reinterpret_cast<std::uint8_t*>(
             __shfl_sync(0xffffffff, reinterpret_cast<std::uint64_t>(row), mine));
       }

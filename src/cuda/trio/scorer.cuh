@@ -141,7 +141,7 @@ class Scorer {
   struct Softmax {
     bool shrinks;           // any row of the warp
     parts::RowPair factor;  // by which what has been summed shrinks
-    std::uint32_t p[2][4];
+    std::uint32_t p[kScores / 8][4];
   };
   /// Half of the probabilities are taken before it is known whether the base stays, as it does but for a
   /// row's first stages; else once more: nobody waits for a maximum that way.
@@ -206,7 +206,7 @@ class Scorer {
     p_parities_ ^= 1U << kPlace;
     if constexpr (kHasNext) await_stage();
     const bool scales_first = !(args_.scale_log2 > 0) || parts::is_huge(base_);  // parts::scale_below()
-    // Asked before scores are waited for: 0.5 %.
+    // Asked before scores are waited for: 0.3 to 0.5 %.
     const bool is_plain = !scales_first && live_ == ~0U && to_limit_ >= kStageTokens;
     float scale = args_.scale_log2;
     if (is_plain) [[likely]] {

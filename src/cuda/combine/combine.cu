@@ -38,10 +38,12 @@ struct Share {
   static constexpr int kParts = kParts_;        // that a warp has under way in one trip to memory
   static constexpr int kResident = kResident_;  // CTAs a multiprocessor, which limits registers
 };
-// Of 66 parts, which one request has, eight warps have 9 at most. A warp alone takes 8: with 9, which 8
-// requests have, they take 0.5 us longer.
-using RowByAll = Share<8, 1, 9, 4>;
-using RowByWarp = Share<1, 1, 8, 4>;
+// Of 66 parts, which one request has, eight warps have 9 at most. More rows, of fewer parts each, are done in
+// one wave by more CTAs with fewer registers. A warp alone takes 8: with 9, which 8 requests have, they take
+// 0.5 us longer.
+using RowByAll = Share<8, 1, 9, 3>;
+using RowOfFewByAll = Share<8, 1, 5, 4>;
+using RowByWarp = Share<1, 1, 8, 3>;
 using FewPartsByWarp = Share<1, 2, 3, 4>;
 // From fp16, a unit of which is twice as many columns: 128 rows are done in one wave by half as many CTAs.
 using HalvesByAll = Share<8, 1, 9, 2>;
@@ -115,46 +117,40 @@ __global__ void __launch_bounds__(kWarps * 32, Share::kResident)
   if (finds_long) long_merges.find(args, meet);
 
   const bool takes_long = finds_long && long_merges.listed();
-  const int v_dim = shape.v_dim;
-  // The first unit's item is looked up before that launch is done.
+  using Row = parts::MergedRow<Element, Stored>;
+  const auto row_of = [&](const CombineUnit& unit, const schedule::Merge& merge, int warps_a_row) {
+    const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, unit.lane);
+    return Row::find(args, merge, tile, unit.lane, unit.row + warp / warps_a_row, shape.v_dim);
+  };
+  // The row of one of `shape.units`; none if there is no such unit, or it is all warps'.
+  const auto find_row = [&](int index) {
+    const CombineUnit unit = shape.units.at(args.lanes, index);
+    if (unit.merge >= merges) return Row{};
+    const schedule::Merge merge = merge_at(unit.merge);
+    if (takes_long && LongMerges::is_long(g, merge)) return Row{};
+    return row_of(unit, merge, Share::kWarpsARow);
+  };
+  // Of the first one all is known before that launch is done, but what it adds up.
   const int begin = blockIdx.x;
-  const int first = shape.units.at(args.lanes, begin).merge;
-  const schedule::Merge first_merge = first < merges ? merge_at(first) : schedule::Merge{};
+  Row row = find_row(begin);
   cudaGridDependencySynchronize();
 
-  // Rows by all warps: those of many parts, or all.
-  constexpr bool by_ctas = Share::kWarpsARow == kWarps;
-  const int by_cta = by_ctas ? merges : takes_long ? long_merges.count : 0;
-  for (int index = begin; index < by_cta * g.lanes * shape.units_of_rows.count(); index += gridDim.x) {
-    const CombineUnit unit = shape.units_of_rows.at(args.lanes, index);
-    const schedule::Merge merge = !by_ctas         ? args.merges[long_merges.merges[unit.merge]]
-                                  : index == begin ? first_merge
-                                                   : merge_at(unit.merge);
-    const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, unit.lane);
-    if (unit.row >= tile.rows) continue;
-    parts::merge_by_sharers<Element, kWarps, 1, Share::kParts>(
-        args, tile, unit.row, unit.columns * kUnitColumns<Stored>,
-        parts::parts_of<Stored>(args, merge, unit.lane, unit.row, v_dim), v_dim, warp_merges, meet);
+  if (takes_long) {
+    for (int index = begin; index < long_merges.count * g.lanes * shape.units_of_rows.count();
+         index += gridDim.x) {
+      const CombineUnit unit = shape.units_of_rows.at(args.lanes, index);
+      parts::merge_by_sharers<kWarps, Share::kParts>(
+          row_of(unit, args.merges[long_merges.merges[unit.merge]], kWarps),
+          unit.columns * kUnitColumns<Stored>, shape.v_dim, warp_merges, meet);
+    }
   }
-  if constexpr (!by_ctas) {
-    // The others by fewer.
-    const int units = merges * g.lanes * shape.units.count();
-    for (int index = begin; index < units; index += gridDim.x) {
-      const CombineUnit unit = shape.units.at(args.lanes, index);
-      const schedule::Merge merge = index == begin ? first_merge : merge_at(unit.merge);
-      if (takes_long && LongMerges::is_long(g, merge)) continue;
-      const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, unit.lane);
-      if (unit.row >= tile.rows) continue;
-      const int row = unit.row + warp / Share::kWarpsARow;
-      const int column = unit.columns * Share::kUnits * kUnitColumns<Stored>;
-      parts::RowParts<Stored> parts = parts::parts_of<Stored>(args, merge, unit.lane, row, v_dim);
-      if constexpr (Share::kWarpsARow > 1) {
-        if (row >= tile.rows) parts.count = 0;
-        parts::merge_by_sharers<Element, Share::kWarpsARow, Share::kUnits, Share::kParts>(
-            args, tile, row, column, parts, v_dim, warp_merges, meet);
-      } else if (row < tile.rows) {
-        parts::merge_by_warp<Element, Share::kUnits, Share::kParts>(args, tile, row, column, parts, v_dim);
-      }
+  for (int index = begin; index < merges * g.lanes * shape.units.count(); index += gridDim.x) {
+    if (index > begin) row = find_row(index);
+    const int column = shape.units.columns.remainder(index) * Share::kUnits * kUnitColumns<Stored>;
+    if constexpr (Share::kWarpsARow > 1) {
+      parts::merge_by_sharers<Share::kWarpsARow, Share::kParts>(row, column, shape.v_dim, warp_merges, meet);
+    } else if (row.parts.count > 0) {
+      parts::merge_by_warp<Share::kUnits, Share::kParts>(row, column, shape.v_dim);
     }
   }
 }
@@ -174,10 +170,10 @@ struct RowsToMerge {
   std::int64_t resident() const {
     return std::int64_t{multiprocessors} * Share::kResident;
   }
-  /// In so many waves.
+  /// Into one wave.
   template <class Stored, class Share>
-  bool fits(int waves) const {
-    return ctas<Stored, Share>() <= waves * resident<Share>();
+  bool fits() const {
+    return ctas<Stored, Share>() <= resident<Share>();
   }
 };
 
@@ -202,8 +198,11 @@ Status launch_combine(const parts::DecodeArguments& args, const RowsToMerge& wor
 template <class Element>
 Status combine_fp32(const parts::DecodeArguments& args, const RowsToMerge& work, const Executor& executor) {
   const schedule::Geometry& g = args.geometry;
-  if (g.fixed_split == 0 && work.fits<float, RowByAll>(2)) {
+  if (g.fixed_split == 0 && work.fits<float, RowByAll>()) {
     return launch_combine<Element, float, RowByAll, Told::kByPlan>(args, work, executor);
+  }
+  if (g.fixed_split == 0 && work.fits<float, RowOfFewByAll>()) {
+    return launch_combine<Element, float, RowOfFewByAll, Told::kByPlan>(args, work, executor);
   }
   if (g.fixed_split > 0 || g.parts >= 4LL * g.requests * g.rounds) {
     return launch_combine<Element, float, RowByWarp, Told::kByPlan>(args, work, executor);
@@ -228,9 +227,9 @@ Status combine_fp16(const parts::DecodeArguments& args, const RowsToMerge& work,
 Status combine_fp16(const parts::DecodeArguments& args, const RowsToMerge& work, const Executor& executor) {
   const schedule::Geometry& g = args.geometry;
   if (g.fixed_split == 0) {
-    if (work.fits<__half, HalvesByAll>(1)) return combine_fp16<HalvesByAll>(args, work, executor);
-    if (work.fits<__half, HalvesByFour>(1)) return combine_fp16<HalvesByFour>(args, work, executor);
-    if (work.fits<__half, HalvesByTwo>(1)) return combine_fp16<HalvesByTwo>(args, work, executor);
+    if (work.fits<__half, HalvesByAll>()) return combine_fp16<HalvesByAll>(args, work, executor);
+    if (work.fits<__half, HalvesByFour>()) return combine_fp16<HalvesByFour>(args, work, executor);
+    if (work.fits<__half, HalvesByTwo>()) return combine_fp16<HalvesByTwo>(args, work, executor);
   }
   if (g.fixed_split > 0 || g.parts >= 4LL * g.requests * g.rounds) {
     return combine_fp16<HalvesByWarp>(args, work, executor);

@@ -11,14 +11,17 @@
 namespace flashlatent::parts {
 
 /// The parts of one row: part i lies `*_stride` elements after part i - 1.
-template <class Stored = float>
+template <class Stored = float, class Stride = std::int64_t>
 struct RowParts {
   const Stored* out;
   const float* lse;
   const float2* units;  // as far apart as lse
-  std::int64_t out_stride, lse_stride;
+  Stride out_stride, lse_stride;
   int count;
 };
+/// Of a plan, in whose slots 32 bits count.
+template <class Stored>
+using PlannedParts = RowParts<Stored, int>;
 
 /// What the parts of one row count: part i weighs exp(lse_i - base), all of them together 1 / factor.
 struct RowWeights {
@@ -74,65 +77,92 @@ __device__ __forceinline__ void add_weighted(float4& sum, float weight, float4 x
   sum.w += weight * x.w;
 }
 
-/// Parts first, first + step, ... of the row: 16 bytes at `column` and every kApart columns from there on
-/// that are below v_dim, kPieces of them. kAtOnce parts in one trip to memory: nothing of a part waits for
-/// its lse. A part of weight 0 counts for nothing, whatever it holds.
+/// Parts that a warp can weigh at once: a lane each, twice.
+inline constexpr int kMostAtOnce = 16;
+
+/// Of some parts of a row, which lane i and lane i + 16 have one of.
+struct LaneWeight {
+  float lse = -INFINITY;
+  float unit = 1;  // of fp16, that of the left half of the columns (lanes below 16) or of the right half
+
+  /// Part `first` + i * `step`, if there is one.
+  template <class Stored>
+  __device__ __forceinline__ void load(const PlannedParts<Stored>& parts, int first, int step, int at_once) {
+    const int lane = threadIdx.x % 32, i = lane % kMostAtOnce;
+    const std::int64_t part = first + i * step;
+    if (i >= at_once || part >= parts.count) return;
+    lse = __ldcg(parts.lse + part * parts.lse_stride);
+    if constexpr (!std::is_same_v<Stored, float>) {
+      unit =
+          __ldcg(reinterpret_cast<const float*>(parts.units + part * parts.lse_stride) + lane / kMostAtOnce);
+    }
+  }
+};
+
+/// Parts first, first + step, ... of the row, by a warp: 16 bytes a lane at `column` and every kApart columns
+/// from there on that are below v_dim, kPieces of them. kAtOnce parts in one trip to memory: nothing of a
+/// part waits for its lse, which a lane or two read and weigh for all. A part of weight 0 counts for nothing,
+/// whatever it holds.
 template <int kPieces, int kApart, int kAtOnce, class Stored>
-__device__ __forceinline__ auto merge_parts(const RowParts<Stored>& parts, int column, int v_dim, int first,
-                                            int step) {
-  constexpr bool kHasUnits = !std::is_same_v<Stored, float>;
+__device__ __forceinline__ auto merge_parts(const PlannedParts<Stored>& parts, int column, int v_dim,
+                                            int first, int step) {
+  static_assert(kAtOnce <= kMostAtOnce);
   constexpr int kFours = kPieceFours<Stored>;
   using Piece = StoredPiece<Stored>;
   MergedParts<kPieces * kFours> merged;
-  const Stored* out = parts.out + first * parts.out_stride + column;
-  const float* part_lse = parts.lse + first * parts.lse_stride;
-  const float2* part_units = parts.units + first * parts.lse_stride;
-  auto is_right = [&](int piece) { return column + piece * kApart >= v_dim / 2; };
-  const std::int64_t out_step = step * parts.out_stride, lse_step = step * parts.lse_stride;
+  const Stored* out = parts.out + static_cast<std::int64_t>(first) * parts.out_stride + column;
+  const int out_step = step * parts.out_stride;
   merged.base = -INFINITY;
   merged.sum = 0;
 #pragma unroll
   for (float4& x : merged.out) x = make_float4(0, 0, 0, 0);
 #pragma unroll 1
   for (int begin = first; begin < parts.count; begin += kAtOnce * step) {
+    LaneWeight mine;
+    mine.load(parts, begin, step, kAtOnce);
     Piece values[kAtOnce][kPieces];
-    float lse[kAtOnce];
-    float units[kAtOnce][kPieces];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      lse[i] = -INFINITY;
       if (begin + i * step < parts.count) {
-        lse[i] = *part_lse;
 #pragma unroll
         for (int piece = 0; piece < kPieces; ++piece) {
-          if (column + piece * kApart >= v_dim) continue;
-          values[i][piece] = *reinterpret_cast<const Piece*>(out + piece * kApart);
-          if constexpr (kHasUnits)
-            units[i][piece] = reinterpret_cast<const float*>(part_units)[is_right(piece)];
+          if (column + piece * kApart < v_dim)
+            values[i][piece] = __ldcg(reinterpret_cast<const Piece*>(out + piece * kApart));
         }
       }
       out += out_step;
-      part_lse += lse_step;
-      part_units += lse_step;
     }
-    float max = merged.base;
+    float max = fmaxf(merged.base, mine.lse);
 #pragma unroll
-    for (float x : lse) max = fmaxf(max, x);
+    for (int apart = kMostAtOnce / 2; apart > 0; apart /= 2) {
+      max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, apart));
+    }
     const float base = finite_or_zero(max);
     if (begin > first) merged.scale(exp2_fast((merged.base - base) * kLog2E));
     merged.base = max;
+    const float weight = exp2_fast((mine.lse - base) * kLog2E);
+    const std::uint32_t counting = __ballot_sync(0xffffffff, weight != 0.0F);
+    const auto unit_of = [&](int i, int piece) {
+      const bool is_right = column + piece * kApart >= v_dim / 2;
+      return __shfl_sync(0xffffffff, weight * mine.unit, is_right ? i + kMostAtOnce : i);
+    };
+    float units[kAtOnce][kPieces];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const float weight = exp2_fast((lse[i] - base) * kLog2E);
-      if (weight == 0.0F) continue;
-      merged.sum += weight;
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) units[i][piece] = unit_of(i, piece);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if ((counting >> i & 1) == 0) continue;
+      merged.sum += __shfl_sync(0xffffffff, weight, i);
 #pragma unroll
       for (int piece = 0; piece < kPieces; ++piece) {
         float4 fours[kFours];
         unpack_piece(fours, values[i][piece]);
-        const float unit = kHasUnits ? weight * units[i][piece] : weight;
 #pragma unroll
-        for (int k = 0; k < kFours; ++k) add_weighted(merged.out[piece * kFours + k], unit, fours[k]);
+        for (int k = 0; k < kFours; ++k)
+          add_weighted(merged.out[piece * kFours + k], units[i][piece], fours[k]);
       }
     }
   }

@@ -165,9 +165,9 @@ class MergeStep {
     const int lane = args_.lanes.remainder(index / kCtaUnitsATile);
     const RowTile tile = row_tile(args_, merge.request, merge.round, lane);
     if (row >= tile.rows) return;
-    merge_by_sharers<Element, kWarps, kCtaUnits, kCtaParts>(args_, tile, row, column,
-                                                            parts_of<Stored>(args_, merge, lane, row, kVDim),
-                                                            kVDim, memory_.warp_merges, [this] { meet(); });
+    merge_by_sharers<kWarps, kCtaParts>(
+        MergedRow<Element, Stored>::find(args_, merge, tile, lane, row, kVDim), column, kVDim,
+        memory_.warp_merges, [this] { meet(); });
   }
 
   /// A row for each warp.
@@ -176,8 +176,8 @@ class MergeStep {
     const int lane = args_.lanes.remainder(index / kRowUnitsATile);
     const RowTile tile = row_tile(args_, merge.request, merge.round, lane);
     if (row >= tile.rows) return;
-    merge_by_warp<Element, kAllUnits, kRowParts>(args_, tile, row, 0,
-                                                 parts_of<Stored>(args_, merge, lane, row, kVDim), kVDim);
+    merge_by_warp<kAllUnits, kRowParts>(
+        MergedRow<Element, Stored>::find(args_, merge, tile, lane, row, kVDim), 0, kVDim);
   }
 
   const DecodeArguments& args_;

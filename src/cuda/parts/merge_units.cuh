@@ -10,34 +10,47 @@ namespace flashlatent::parts {
 template <class Stored>
 inline constexpr int kUnitColumns = 32 * kPieceValues<Stored>;
 
-template <class Stored>
-__device__ __forceinline__ RowParts<Stored> parts_of(const DecodeArguments& args,
-                                                     const schedule::Merge& merge, int lane, int row,
-                                                     int v_dim) {
-  const schedule::Geometry& g = args.geometry;
-  const std::int64_t slot_rows = static_cast<std::int64_t>(g.lanes) * g.tile_rows;
-  const std::int64_t first = merge.slot_begin * slot_rows + lane * g.tile_rows + row;
-  const PartialArguments& partial = args.partial;
-  return {partial_out<Stored>(partial) + first * v_dim,
-          partial.lse + first,
-          partial.units + first,
-          slot_rows * v_dim,
-          slot_rows,
-          merge.slot_end - merge.slot_begin};
-}
+/// A row to be merged: its parts, and where the result goes. By shapes and the plan alone, so that it can be
+/// found before there are any results.
+template <class Element, class Stored>
+struct MergedRow {
+  PlannedParts<Stored> parts;  // none if the tile has no such row
+  Element* out;
+  float* lse;
+  const float* sink;  // the head's, or null
+  float empty_lse;
+
+  __device__ __forceinline__ static MergedRow find(const DecodeArguments& args, const schedule::Merge& merge,
+                                                   const RowTile& tile, int lane, int row, int v_dim) {
+    const schedule::Geometry& g = args.geometry;
+    const int slot_rows = g.lanes * g.tile_rows;
+    const std::int64_t first =
+        static_cast<std::int64_t>(merge.slot_begin) * slot_rows + lane * g.tile_rows + row;
+    const PartialArguments& partial = args.partial;
+    const OutputArguments& output = args.output;
+    const int token = tile.token(args.query, row), head = tile.head(args.query, row);
+    return {{partial_out<Stored>(partial) + first * v_dim, partial.lse + first, partial.units + first,
+             slot_rows * v_dim, slot_rows, row < tile.rows ? merge.slot_end - merge.slot_begin : 0},
+            output_row<Element>(output, tile, head, token),
+            lse_place(output, tile, head, token),
+            output.sink == nullptr ? nullptr : output.sink + head,
+            output.empty_lse};
+  }
+
+  /// What to multiply the row's sums by, the sink counted.
+  __device__ __forceinline__ float factor(const RowWeights& weights) const {
+    return sink == nullptr ? weights.factor : weights.factor * sink_factor(weights.lse, __ldg(sink));
+  }
+  __device__ __forceinline__ void write_lse(const RowWeights& weights) const {
+    *lse = weights.lse == -INFINITY ? empty_lse : weights.lse;
+  }
+};
 
 /// The sums of a lane's piece, which is stored at `column`. All lanes of a warp.
 template <class Element, class Stored>
-__device__ __forceinline__ void write_merged(const DecodeArguments& args, const RowTile& tile, int row,
-                                             int column, const float4 (&sums)[kPieceFours<Stored>],
-                                             const RowWeights& weights) {
-  const OutputArguments& output = args.output;
-  const int token = tile.token(args.query, row);
-  const int head = tile.head(args.query, row);
-  float factor = weights.factor;
-  if (output.sink != nullptr) factor *= sink_factor(weights.lse, __ldg(output.sink + head));
-  Element* out = static_cast<Element*>(output.out) + tile.origin * output.batch_stride +
-                 token * output.token_stride + head * output.head_stride + column;
+__device__ __forceinline__ void write_piece(Element* row, int column,
+                                            const float4 (&sums)[kPieceFours<Stored>], float factor) {
+  Element* out = row + column;
   constexpr int kWords = 2 * kPieceFours<Stored>;
   std::uint32_t words[kWords];
 #pragma unroll
@@ -53,69 +66,95 @@ __device__ __forceinline__ void write_merged(const DecodeArguments& args, const 
     out -= column % 32;  // a quad's packets are its 32 columns, in the order of fragments
     store_words(out, words, true, is_aligned(out));
   }
-  if (column == 0) write_lse(output, tile, head, token, weights.lse);
-}
-
-/// What a warp has of one of kUnits units.
-template <int kFours, int kAll>
-__device__ __forceinline__ void copy_fours(float4 (&to)[kFours], const float4 (&all)[kAll], int unit) {
-#pragma unroll
-  for (int k = 0; k < kFours; ++k) to[k] = all[unit * kFours + k];
 }
 
 /// kUnits units of a row by one warp, kAtOnce parts in one trip to memory.
-template <class Element, int kUnits, int kAtOnce, class Stored>
-__device__ __forceinline__ void merge_by_warp(const DecodeArguments& args, const RowTile& tile, int row,
-                                              int first_column, const RowParts<Stored>& parts, int v_dim) {
-  constexpr int kApart = kUnitColumns<Stored>;
+template <int kUnits, int kAtOnce, class Element, class Stored>
+__device__ __forceinline__ void merge_by_warp(const MergedRow<Element, Stored>& row, int first_column,
+                                              int v_dim) {
+  constexpr int kApart = kUnitColumns<Stored>, kFours = kPieceFours<Stored>;
   const int lane_column = first_column + threadIdx.x % 32 * kPieceValues<Stored>;
-  const auto merged = merge_parts<kUnits, kApart, kAtOnce>(parts, lane_column, v_dim, 0, 1);
+  const auto merged = merge_parts<kUnits, kApart, kAtOnce>(row.parts, lane_column, v_dim, 0, 1);
   const RowWeights weights = finish_weights(finite_or_zero(merged.base), merged.sum);
+  const float factor = row.factor(weights);
 #pragma unroll
   for (int i = 0; i < kUnits; ++i) {
     const int column = lane_column + i * kApart;
-    float4 sums[kPieceFours<Stored>];
-    copy_fours(sums, merged.out, i);
-    if (column < v_dim) write_merged<Element, Stored>(args, tile, row, column, sums, weights);
+    float4 sums[kFours];
+#pragma unroll
+    for (int k = 0; k < kFours; ++k) sums[k] = merged.out[i * kFours + k];
+    if (column < v_dim) write_piece<Element, Stored>(row.out, column, sums, factor);
   }
+  if (lane_column == 0) row.write_lse(weights);
 }
 
 /// What the warps of a CTA have merged.
 template <int kWarps, int kUnits, class Stored>
-using WarpMerges = MergedParts<kUnits * kPieceFours<Stored>>[kWarps][32];
+struct WarpMerges {
+  static constexpr int kFours = kPieceFours<Stored>;
+  float4 out[kWarps][kUnits][32][kFours];
+  float base[kWarps], sum[kWarps];
 
-/// kUnits units of a row by kSharers warps side by side, each a share of the parts; a row of its own for each
-/// of these groups, or one of no parts. `meet`: all warps.
-template <class Element, int kSharers, int kUnits, int kAtOnce, class Stored, class Merges, class Meet>
-__device__ __forceinline__ void merge_by_sharers(const DecodeArguments& args, const RowTile& tile, int row,
-                                                 int first_column, const RowParts<Stored>& parts, int v_dim,
-                                                 Merges& merges, Meet meet) {
-  constexpr int kFours = kPieceFours<Stored>;
+  __device__ __forceinline__ void put(const MergedParts<kUnits * kFours>& merged) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kUnits * kFours; ++i) out[warp][i / kFours][lane][i % kFours] = merged.out[i];
+    if (lane > 0) return;
+    base[warp] = merged.base;
+    sum[warp] = merged.sum;
+  }
+  /// Two columns of a unit.
+  __device__ __forceinline__ float2 word(int warp, int unit, WordPlace at) const {
+    return *reinterpret_cast<const float2*>(reinterpret_cast<const float*>(out[warp][unit][at.lane]) +
+                                            at.value);
+  }
+};
+
+/// kUnits units of a row by kSharers warps side by side, each a share of the parts, then of the columns; a
+/// row of its own for each of these groups, or one of no parts. `meet`: all warps.
+template <int kSharers, int kAtOnce, class Element, class Stored, int kWarps, int kUnits, class Meet>
+__device__ __forceinline__ void merge_by_sharers(const MergedRow<Element, Stored>& row, int first_column,
+                                                 int v_dim, WarpMerges<kWarps, kUnits, Stored>& merges,
+                                                 Meet meet) {
+  constexpr int kApart = kUnitColumns<Stored>, kWords = kApart / 2;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int share = kSharers == std::extent_v<Merges> ? warp : warp % kSharers;
-  const int lane_column = first_column + lane * kPieceValues<Stored>;
-  merges[warp][lane] =
-      merge_parts<kUnits, kUnitColumns<Stored>, kAtOnce>(parts, lane_column, v_dim, share, kSharers);
+  const int share = kSharers == kWarps ? warp : warp % kSharers;
+  merges.put(merge_parts<kUnits, kApart, kAtOnce>(row.parts, first_column + lane * kPieceValues<Stored>,
+                                                  v_dim, share, kSharers));
   meet();
-  if (share < kUnits && parts.count > 0) {  // who adds up a unit
+  if (row.parts.count > 0) {
     const int first = warp - share;
     float max = -INFINITY;
 #pragma unroll
-    for (int i = 0; i < kSharers; ++i) max = fmaxf(max, merges[first + i][lane].base);
+    for (int i = 0; i < kSharers; ++i) max = fmaxf(max, merges.base[first + i]);
     const float base = finite_or_zero(max);
-    float4 sums[kFours] = {};
-    float sum = 0;
+    float shares[kSharers], sum = 0;
 #pragma unroll
     for (int i = 0; i < kSharers; ++i) {
-      const auto& merged = merges[first + i][lane];
-      const float weight = exp2_fast((merged.base - base) * kLog2E);
-      sum += weight * merged.sum;
-#pragma unroll
-      for (int k = 0; k < kFours; ++k) add_weighted(sums[k], weight, merged.out[share * kFours + k]);
+      shares[i] = exp2_fast((merges.base[first + i] - base) * kLog2E);
+      sum += shares[i] * merges.sum[first + i];
     }
-    const int column = lane_column + share * kUnitColumns<Stored>;
-    if (column < v_dim)
-      write_merged<Element, Stored>(args, tile, row, column, sums, finish_weights(base, sum));
+    const RowWeights weights = finish_weights(base, sum);
+    const float factor = row.factor(weights);
+    constexpr int kThreads = kSharers * 32, kAll = kUnits * kWords;
+    static_assert(kAll < kThreads || kAll % kThreads == 0);
+#pragma unroll
+    for (int begin = 0; begin < kAll; begin += kThreads) {
+      const int word = begin + share * 32 + lane;
+      if (kAll < kThreads && word >= kAll) break;
+      const WordPlace at = place_of_word<Stored>(word % kWords);
+      float2 sums = {0, 0};
+#pragma unroll
+      for (int i = 0; i < kSharers; ++i) {
+        const float2 x = merges.word(first + i, word / kWords, at);
+        sums = {fmaf(shares[i], x.x, sums.x), fmaf(shares[i], x.y, sums.y)};
+      }
+      const int column = first_column + 2 * word;
+      if (column < v_dim) {
+        *reinterpret_cast<std::uint32_t*>(row.out + column) = pack<Element>(sums.x * factor, sums.y * factor);
+      }
+    }
+    if (first_column == 0 && share == 0 && lane == 0) row.write_lse(weights);
   }
   meet();
 }

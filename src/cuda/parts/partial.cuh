@@ -37,6 +37,20 @@ __device__ __forceinline__ void unpack_piece(float4 (&fours)[2], uint4 piece) {
   fours[1] = make_float4(c.x, c.y, d.x, d.y);
 }
 
+/// Whose values word `w` of the output is, two of a unit's columns (what the lanes of a warp read at once):
+/// two of a lane's piece, from `value` on.
+struct WordPlace {
+  int lane, value;
+};
+template <class Stored>
+__device__ __forceinline__ WordPlace place_of_word(int w) {
+  if constexpr (std::is_same_v<Stored, float>) {
+    return {w / 2, w % 2 * 2};
+  } else {
+    return {w / 16 * 4 + w % 4, w / 4 % 4 * 2};  // a quad's pieces are its 32 columns, as packets (below)
+  }
+}
+
 /// Of the left (0) or right half of a row of fp16: what a 1 stands for, and its packets (packed_row.cuh),
 /// those of a quad's four lanes side by side. So columns are in another order, which their reader knows
 /// (merge_units.cuh), and nobody shuffles.

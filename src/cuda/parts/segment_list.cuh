@@ -1,6 +1,6 @@
 // A part's segments, some at a time, in shared memory: nobody has registers for the walk while it computes.
 //
-// One thread lists up to kListed of them before its warpgroup has anything to do; the first one is announced
+// One warp lists up to kListed of them before its warpgroup has anything to do; the first one is announced
 // at once. When all roles have done with a list that has no end they meet, and the next one is made.
 #pragma once
 
@@ -11,12 +11,15 @@ namespace flashlatent::parts {
 
 /// Segments of the part that are listed at once.
 inline constexpr int kListed = 8;
+/// The lengths of so few requests are read along with the plan: one trip to memory less, 0.5 us.
+inline constexpr int kFewRequests = 32;
 
 /// In shared memory.
 struct SegmentList {
   ptx::Barrier first_listed, all_listed, list_read;
   Work list[kListed];
   schedule::Cut walked_to;
+  std::int32_t lengths[kFewRequests];
 
   /// One thread; `readers` threads read.
   __device__ __forceinline__ void init(int readers) {
@@ -26,12 +29,21 @@ struct SegmentList {
   }
 };
 
-/// By one thread: the part's next ones. Where the walk has come to is all that is kept of it from list to
-/// list.
+/// By a warp: the part's next ones. Where the walk has come to is all that is kept of it from list to list.
 __device__ __forceinline__ void list_segments(SegmentList& shared, const DecodeArguments& args,
                                               bool is_first) {
+  const schedule::Geometry& g = args.geometry;
   const PartPlace<> place(args);
-  Segments<> segments(args, place.lane(), is_first ? place.begin(args) : shared.walked_to, place.end(args));
+  const int lane = threadIdx.x % 32;
+  const std::int32_t* lengths = args.cache.lengths;
+  const schedule::Cut begin = is_first ? place.begin(args) : shared.walked_to, end = place.end(args);
+  if (g.requests <= kFewRequests && lengths != nullptr) {
+    if (is_first && lane < args.sharers.quotient(g.requests)) shared.lengths[lane] = lengths[lane];
+    __syncwarp();
+    lengths = shared.lengths;
+  }
+  if (lane > 0) return;
+  Segments<> segments(args, place.lane(), begin, end, lengths);
 #pragma unroll 1
   for (int i = 0; i < kListed; ++i) {
     Work work;
@@ -81,15 +93,15 @@ class ListPosition {
   std::uint32_t parity_ = 0;
 };
 
-/// The walk of the role of which thread `lister` lists, before it has anything else to do: `begin(parity)` at
-/// each list's begin, `attend(work)` for each segment. All of the lister's warp.
+/// The walk of the role of which warp `lister` lists, before it has anything else to do: `begin(parity)` at
+/// each list's begin, `attend(work)` for each segment.
 template <class Begin, class Attend>
 __device__ __forceinline__ void list_and_attend(SegmentList& shared, const DecodeArguments& args, int lister,
                                                 Begin begin, Attend attend) {
   ListPosition position(shared);
   bool is_first = true;
   do {
-    if (threadIdx.x == lister) list_segments(shared, args, is_first);
+    if (threadIdx.x / 32 == lister) list_segments(shared, args, is_first);
     is_first = false;
     __syncwarp();
     begin(position.parity());

@@ -67,10 +67,14 @@ class Segments {
   /// `end` is not asked for by only().
   __device__ __forceinline__ Segments(const DecodeArguments& args, int lane, const schedule::Cut& begin,
                                       const schedule::Cut& end)
+      : Segments(args, lane, begin, end, args.cache.lengths) {}
+  /// `lengths`: those of the cache, wherever they are.
+  __device__ __forceinline__ Segments(const DecodeArguments& args, int lane, const schedule::Cut& begin,
+                                      const schedule::Cut& end, const std::int32_t* lengths)
       : args_(args),
         lane_(lane),
         begin_(begin),
-        walker_(args.geometry, begin_, end, args.successors, args.cache.lengths) {}
+        walker_(args.geometry, begin_, end, args.successors, lengths) {}
 
   /// A tile without rows (of a ragged request) has no blocks either: nothing is loaded for it.
   __device__ __forceinline__ bool next(schedule::Segment& segment) {

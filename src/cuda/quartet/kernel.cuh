@@ -41,13 +41,13 @@ __device__ __forceinline__ void score(SharedMemory<Config>& shared, const parts:
 template <class Config>
 __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                          const CUtensorMap& query_map) {
-  constexpr int kListingThread = 96;
+  constexpr int kListingWarp = 3;
   if (args.merge_state != nullptr && threadIdx.x >= Config::kOutputThreads - 32) {
     MergeStep<Config>::begin(args, shared.merge);
   }
   Output<Config> output(shared, args, query_map);
   parts::list_and_attend(
-      shared.segments, args, kListingThread, [](std::uint32_t) {},
+      shared.segments, args, kListingWarp, [](std::uint32_t) {},
       [&](const parts::Work& work) { output.attend(work); });
 }
 

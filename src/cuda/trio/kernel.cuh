@@ -26,13 +26,13 @@ __device__ __forceinline__ void score(SharedMemory<Config>& shared, const parts:
 template <class Config>
 __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                          const CUtensorMap& kv_map, const CUtensorMap& query_map, int me) {
-  constexpr int kListingThread = 96;
+  constexpr int kListingWarp = 3;
   if constexpr (Config::kMerges) {
     if (threadIdx.x >= Config::kOutputThreads - 32) MergeStep<Config>::begin(args, shared.merge);
   }
   Output<Config> output(shared, args, kv_map, query_map, me);
   parts::list_and_attend(
-      shared.segments, args, kListingThread, [&](std::uint32_t parity) { output.begin_list(parity); },
+      shared.segments, args, kListingWarp, [&](std::uint32_t parity) { output.begin_list(parity); },
       [&](const parts::Work& work) { output.attend(work); });
 }
 

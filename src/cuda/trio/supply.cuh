@@ -57,25 +57,28 @@ class Supply {
 
   __device__ __forceinline__ static int lane() { return threadIdx.x % 32; }
 
-  /// The next stages of a segment, up to a lane each.
+  /// The next stages of a segment, up to a lane each; query rows by themselves, so that they do not wait for
+  /// the page table.
   __device__ __forceinline__ void prepare() {
     const Cursor at = shared_.cursor;
     ready_ = 0;
     if (at.token >= at.end) return;
-    ready_ = min((at.end - at.token + kStageTokens - 1) / kStageTokens, 32) << kPrepared;
+    const bool is_query = at.token < at.begin;
+    const int end = is_query ? at.begin : at.end;
+    ready_ = min((end - at.token + kStageTokens - 1) / kStageTokens, 32) << kPrepared;
     __syncwarp();
     if (lane() < prepared()) {
       const int token = at.token + lane() * kStageTokens;
-      shared_.copies[lane()] = token < at.begin ? of_query(at, token) : of_tokens(at, token);
+      shared_.copies[lane()] = is_query ? of_query(at, token) : of_tokens(at, token);
     }
-    const int token = at.token + 32 * kStageTokens;
+    const int token = is_query ? at.begin : at.token + 32 * kStageTokens;
     if (token < at.end) {
       if (lane() == 0) shared_.cursor.token = token;
       __syncwarp();
     } else {
       find_item(at.item, at.list_parity);
     }
-    look_up();
+    if (!is_query) look_up();
   }
 
   __device__ __forceinline__ StageCopy of_tokens(const Cursor& at, int token) const {
@@ -115,10 +118,10 @@ class Supply {
     __syncwarp();
   }
 
-  /// Asks for the entries of what prepare() comes to next.
+  /// Asks for the entries of the tokens that prepare() comes to next.
   __device__ __forceinline__ void look_up() {
-    const int token = shared_.cursor.token + lane() * kStageTokens;
-    if (token >= shared_.cursor.begin && token < shared_.cursor.end) {
+    const int token = max(shared_.cursor.token, shared_.cursor.begin) + lane() * kStageTokens;
+    if (token < shared_.cursor.end) {
       entry_ = __ldg(shared_.cursor.entries + args_.cache.page_size.quotient(token));
     }
   }

@@ -11,7 +11,7 @@ namespace flashlatent::parts {
 
 /// Segments of the part that are listed at once.
 inline constexpr int kListed = 8;
-/// The lengths of so few requests are read along with the plan: one trip to memory less, 0.5 us.
+/// Of so few requests lengths and order are read along with the plan's cuts: one trip to memory less, 0.5 us.
 inline constexpr int kFewRequests = 32;
 
 /// In shared memory.
@@ -19,7 +19,7 @@ struct SegmentList {
   ptx::Barrier first_listed, all_listed, list_read;
   Work list[kListed];
   schedule::Cut walked_to;
-  std::int32_t lengths[kFewRequests];
+  std::int32_t lengths[kFewRequests], successors[kFewRequests];
 
   /// One thread; `readers` threads read.
   __device__ __forceinline__ void init(int readers) {
@@ -35,15 +35,22 @@ __device__ __forceinline__ void list_segments(SegmentList& shared, const DecodeA
   const schedule::Geometry& g = args.geometry;
   const PartPlace<> place(args);
   const int lane = threadIdx.x % 32;
-  const std::int32_t* lengths = args.cache.lengths;
+  const std::int32_t *lengths = args.cache.lengths, *successors = args.successors;
   const schedule::Cut begin = is_first ? place.begin(args) : shared.walked_to, end = place.end(args);
-  if (g.requests <= kFewRequests && lengths != nullptr) {
-    if (is_first && lane < args.sharers.quotient(g.requests)) shared.lengths[lane] = lengths[lane];
+  if (g.requests <= kFewRequests) {
+    if (is_first) {
+      std::int32_t length = 0, successor = 0;
+      if (lengths != nullptr && lane < args.sharers.quotient(g.requests)) length = lengths[lane];
+      if (successors != nullptr && lane < g.requests) successor = successors[lane];
+      shared.lengths[lane] = length;
+      shared.successors[lane] = successor;
+    }
     __syncwarp();
-    lengths = shared.lengths;
+    if (lengths != nullptr) lengths = shared.lengths;
+    if (successors != nullptr) successors = shared.successors;
   }
   if (lane > 0) return;
-  Segments<> segments(args, place.lane(), begin, end, lengths);
+  Segments<> segments(args, place.lane(), begin, end, lengths, successors);
 #pragma unroll 1
   for (int i = 0; i < kListed; ++i) {
     Work work;

@@ -67,14 +67,12 @@ class Segments {
   /// `end` is not asked for by only().
   __device__ __forceinline__ Segments(const DecodeArguments& args, int lane, const schedule::Cut& begin,
                                       const schedule::Cut& end)
-      : Segments(args, lane, begin, end, args.cache.lengths) {}
-  /// `lengths`: those of the cache, wherever they are.
+      : Segments(args, lane, begin, end, args.cache.lengths, args.successors) {}
+  /// `lengths` and `successors`: the call's, wherever they are.
   __device__ __forceinline__ Segments(const DecodeArguments& args, int lane, const schedule::Cut& begin,
-                                      const schedule::Cut& end, const std::int32_t* lengths)
-      : args_(args),
-        lane_(lane),
-        begin_(begin),
-        walker_(args.geometry, begin_, end, args.successors, lengths) {}
+                                      const schedule::Cut& end, const std::int32_t* lengths,
+                                      const std::int32_t* successors)
+      : args_(args), lane_(lane), begin_(begin), walker_(args.geometry, begin_, end, successors, lengths) {}
 
   /// A tile without rows (of a ragged request) has no blocks either: nothing is loaded for it.
   __device__ __forceinline__ bool next(schedule::Segment& segment) {

@@ -45,7 +45,7 @@ if(FLASHLATENT_STATIC_RUNTIME)
   target_link_options(flashlatent_build_flags INTERFACE -static-libstdc++ -static-libgcc)
 endif()
 
-# Backtraces name lines; all else that -g writes takes a third of the build's time.
+# Backtraces name lines; all else that -g writes takes up to a third of a file's time.
 foreach(language CXX CUDA)
   string(REGEX REPLACE "-g( |$)" "-g1\\1" CMAKE_${language}_FLAGS_RELWITHDEBINFO "${CMAKE_${language}_FLAGS_RELWITHDEBINFO}")
 endforeach()

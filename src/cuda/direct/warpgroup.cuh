@@ -491,7 +491,7 @@ class Warpgroup {
         args_.partial.lse[slot * kRows + n] = scale.lse;
       } else {
         const parts::RowPlace<__nv_bfloat16>& to = shared_.row_place[n];
-        *to.lse = parts::final_lse(args_.output, scale.lse);
+        *to.lse = parts::final_lse(args_.output.empty_lse, scale.lse);
         if (args_.output.sink != nullptr) {
           factor *= parts::sink_factor(scale.lse, __ldg(args_.output.sink + to.head));
         }

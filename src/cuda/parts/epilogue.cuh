@@ -27,8 +27,8 @@ __device__ __forceinline__ float sink_factor(float lse, float sink) {
 }
 
 /// The final lse of a row, and its place.
-__device__ __forceinline__ float final_lse(const OutputArguments& output, float lse) {
-  return lse == -INFINITY ? output.empty_lse : lse;
+__device__ __forceinline__ float final_lse(float empty_lse, float lse) {
+  return lse == -INFINITY ? empty_lse : lse;
 }
 __device__ __forceinline__ float* lse_place(const OutputArguments& output, const RowTile& tile, int head,
                                             int token) {
@@ -37,7 +37,7 @@ __device__ __forceinline__ float* lse_place(const OutputArguments& output, const
 }
 __device__ __forceinline__ void write_lse(const OutputArguments& output, const RowTile& tile, int head,
                                           int token, float lse) {
-  *lse_place(output, tile, head, token) = final_lse(output, lse);
+  *lse_place(output, tile, head, token) = final_lse(output.empty_lse, lse);
 }
 
 /// What to multiply a row's sums by, the sink counted.

@@ -19,7 +19,7 @@ struct RowParts {
   Stride out_stride, lse_stride;
   int count;
 };
-/// Of a plan, in whose slots 32 bits count.
+/// Of a plan: 32 bits count the elements of a slot.
 template <class Stored>
 using PlannedParts = RowParts<Stored, int>;
 

@@ -42,7 +42,7 @@ struct MergedRow {
     return sink == nullptr ? weights.factor : weights.factor * sink_factor(weights.lse, __ldg(sink));
   }
   __device__ __forceinline__ void write_lse(const RowWeights& weights) const {
-    *lse = weights.lse == -INFINITY ? empty_lse : weights.lse;
+    *lse = final_lse(empty_lse, weights.lse);
   }
 };
 

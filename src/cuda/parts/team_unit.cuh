@@ -68,7 +68,7 @@ class TeamUnit {
     float factor = scale.factor / Config::kLargestP;
     if (!partial) {
       if (args.output.sink != nullptr) factor *= sink_factor(scale.lse, __ldg(args.output.sink + to.head));
-      if (to.lse != nullptr) *to.lse = final_lse(args.output, scale.lse);
+      if (to.lse != nullptr) *to.lse = final_lse(args.output.empty_lse, scale.lse);
       *reinterpret_cast<std::uint32_t*>(to.out) = pack<Element>(x[0] * factor, x[1] * factor);
       *reinterpret_cast<std::uint32_t*>(to.out + Config::kPairApart) =
           pack<Element>(x[2] * factor, x[3] * factor);

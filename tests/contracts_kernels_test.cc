@@ -552,6 +552,21 @@ TEST_P(KernelContracts, TrioOfManyRows) {
                   .sink = true,
                   .invalid_pages = true});
   }
+  // Shares of one request each, even or by length.
+  for (const std::vector<int>& lengths : {std::vector<int>{9000}, {1}, {0}, {8000, 1, 0, 130}}) {
+    expect_right({.name = "shares", .heads = 80, .lengths = lengths, .sink = true});
+    expect_right({.name = "causal shares",
+                  .query_tokens = 3,
+                  .heads = 40,
+                  .page_size = 32,
+                  .lengths = lengths,
+                  .causal = true,
+                  .invalid_pages = true,
+                  .strided = true});
+  }
+  expect_right(
+      {.name = "ragged shares", .heads = 40, .lengths = {9000}, .ragged_tokens = {3}, .causal = true});
+  expect_same_bits({.name = "reruns", .heads = 128, .lengths = {9000}});
   expect_right({.name = "many", .heads = 70, .page_size = 32, .lengths = many, .sink = true});
   expect_right({.name = "ragged",
                 .heads = 40,
@@ -564,6 +579,16 @@ TEST_P(KernelContracts, TrioOfManyRows) {
     problem.cache.dtype = dtype;
     expect_long_parts_right(problem, std::vector<int>(40, 6000), std::vector<const char*>{"trio"});
     expect_long_parts_right(problem, many_lengths(), std::vector<const char*>{"trio"});
+  }
+  // A plan outlives its lengths: shares have more or fewer blocks then, or none.
+  for (const std::vector<int>& lengths : {std::vector<int>{9000}, {8000, 10, 64, 900}}) {
+    const runtime::RandomCase longer = runtime::make_case({.heads = 80, .lengths = lengths}, 2);
+    runtime::RandomCase shorter = longer;
+    std::vector<std::int32_t> fewer;
+    for (int length : lengths) fewer.push_back(length / 10);
+    shorter.inputs.cache_seqlens.data = fewer.data();
+    expect_right_with_plan_of(longer, shorter, "trio");
+    expect_right_with_plan_of(shorter, longer, "trio");
   }
 }
 

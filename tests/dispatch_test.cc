@@ -246,8 +246,9 @@ TEST(Dispatch, TeamsTakeSmallBatches) {
 TEST(Dispatch, TrioTakesTwoRowTilesOfManyBlocks) {
   Executor executor;
   executor.backend = Backend::kCuda;
-  // From some 15 blocks of 64 tokens a CTA on.
-  for (auto [batch, tokens] : {std::array{1, 65536},
+  // From some 15 blocks of 64 tokens a CTA on; of one request from some 6.
+  for (auto [batch, tokens] : {std::array{1, 32768},
+                               {1, 65536},
                                {1, 262144},
                                {2, 65536},
                                {5, 16384},
@@ -263,12 +264,34 @@ TEST(Dispatch, TrioTakesTwoRowTilesOfManyBlocks) {
     EXPECT_EQ(picked(problem, executor, 132), "trio") << "fp16, " << batch << ", " << tokens;
   }
   for (auto [batch, tokens] :
-       {std::array{1, 32768}, {4, 8192}, {8, 4096}, {16, 2048}, {32, 1024}, {64, 512}, {128, 256}}) {
+       {std::array{1, 16384}, {4, 8192}, {8, 4096}, {16, 2048}, {32, 1024}, {64, 512}, {128, 256}}) {
     EXPECT_EQ(picked(problem_of(batch, 128, tokens), executor, 132), "seesaw") << batch << ", " << tokens;
   }
   // Of one row tile memory binds.
   EXPECT_EQ(picked(problem_of(128, 64, 4096), executor, 132), "seesaw");
   EXPECT_EQ(picked(problem_of(4, 256, 32768), executor, 132), "trio");
+}
+
+TEST(Dispatch, TrioSharesOutFewRequests) {
+  Executor executor;
+  executor.backend = Backend::kCuda;
+  executor.kernel = "trio";
+  auto way_of = [&](const DecodeProblem& problem) {
+    Result<std::vector<Candidate>> list = candidates(problem, executor, 132);
+    EXPECT_TRUE(list.ok());
+    return cheapest(*list)->geometry.whole;
+  };
+  for (int tokens : {16384, 131072}) {
+    DecodeProblem problem = problem_of(1, 128, tokens);
+    EXPECT_EQ(way_of(problem), schedule::kEven) << tokens;
+    problem.cache.dtype = Dtype::kF16;
+    EXPECT_EQ(way_of(problem), schedule::kEven) << "fp16, " << tokens;
+  }
+  EXPECT_EQ(way_of(problem_of(4, 128, 16384)), schedule::kByLength);
+  // With one row tile, or four; more requests than there are half as many parts.
+  EXPECT_EQ(way_of(problem_of(1, 64, 131072)), schedule::kCutLine);
+  EXPECT_EQ(way_of(problem_of(1, 256, 131072)), schedule::kCutLine);
+  EXPECT_EQ(way_of(problem_of(40, 128, 16384)), schedule::kCutLine);
 }
 
 TEST(Dispatch, SeesawSharesOutSmallBatches) {

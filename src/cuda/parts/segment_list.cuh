@@ -67,6 +67,25 @@ __device__ __forceinline__ void list_segments(SegmentList& shared, const DecodeA
   ptx::arrive(shared.all_listed);
 }
 
+/// By a warp, where a part is one segment (parts/shares.cuh): that, or an end, is all of the list.
+__device__ __forceinline__ void list_share(SegmentList& shared, const Work& work) {
+  if (threadIdx.x % 32 == 0) {
+    shared.list[0] = work;
+    shared.list[1].segment.request = -1;
+    ptx::arrive(shared.first_listed);
+    ptx::arrive(shared.all_listed);
+  }
+  __syncwarp();
+}
+
+/// The walk of a role then, by a loop of one turn: without a loop ptxas may make descriptors' addresses anew
+/// for each product.
+template <class Attend>
+__device__ __forceinline__ void attend_share(SegmentList& shared, Attend attend) {
+  ptx::wait(shared.first_listed, 0);
+  for (const Work* work = shared.list; !work->is_end(); ++work) attend(*work);
+}
+
 /// A role's place in the list.
 class ListPosition {
  public:

@@ -2,12 +2,12 @@
 #pragma once
 
 #include "cuda/parts/partial.cuh"
+#include "cuda/parts/shares.cuh"
 #include "cuda/seesaw/pipeline.cuh"
 
 namespace flashlatent::seesaw {
 
-/// What a part is: segments of requests in a line, or one, a share of one request (shares.cuh).
-enum class Parts { kSegments, kEven, kByLength };
+using parts::Parts;
 
 /// kCluster_ = 2: two CTAs that hold the two tiles of 128 query rows take the same KV blocks from an fp8_656
 /// cache, each loading half of each tile's tokens for both; in units of tokens, but for shares of one

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/parts/partial.cuh"
+#include "cuda/parts/shares.cuh"
 #include "cuda/parts/tile.cuh"
 
 namespace flashlatent::trio {
@@ -9,12 +10,17 @@ namespace flashlatent::trio {
 /// Tokens come, are scored and multiplied by so many, a stage of the ring: one TMA box.
 inline constexpr int kStageTokens = 32;
 
-/// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh).
-template <class Element_, int kQkDim_, int kVDim_, bool kMerges_>
+/// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh). kParts_: what a part is; a share of one
+/// request is merged by a launch of its own.
+template <class Element_, int kQkDim_, int kVDim_, bool kMerges_,
+          parts::Parts kParts_ = parts::Parts::kSegments>
 struct Config {
   using Element = Element_;
   static constexpr int kQkDim = kQkDim_, kVDim = kVDim_;
   static constexpr bool kMerges = kMerges_;
+  static constexpr parts::Parts kParts = kParts_;
+  static constexpr bool kHasShare = kParts != parts::Parts::kSegments;
+  static_assert(!kMerges || !kHasShare);
   /// What partial results are stored as (parts/partial.cuh).
   using Stored = parts::StoredPartial<Element, parts::kTileRows>;
 

@@ -14,9 +14,9 @@ Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor
       launch.query_rows);
 }
 
-template <class Element, bool kMerges>
+template <class Element, bool kMerges, parts::Parts kParts = parts::Parts::kSegments>
 constexpr cuda::DenseInstance instance(Dtype dtype) {
-  using Config = trio::Config<Element, 576, 512, kMerges>;
+  using Config = trio::Config<Element, 576, 512, kMerges, kParts>;
   return {.key = {.dtype = dtype,
                   .qk_dim = Config::kQkDim,
                   .v_dim = Config::kVDim,
@@ -33,6 +33,13 @@ constexpr cuda::DenseInstance instance(Dtype dtype) {
 template <bool kMerges>
 constexpr Instances instances() {
   return {{instance<__nv_bfloat16, kMerges>(Dtype::kBF16), instance<__half, kMerges>(Dtype::kF16)}};
+}
+
+/// Shares of one request.
+template <parts::Parts kParts>
+constexpr Instances share_instances() {
+  return {
+      {instance<__nv_bfloat16, false, kParts>(Dtype::kBF16), instance<__half, false, kParts>(Dtype::kF16)}};
 }
 
 }  // namespace flashlatent::trio

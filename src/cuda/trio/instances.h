@@ -12,5 +12,7 @@ using Instances = std::array<cuda::DenseInstance, 2>;  // two dtypes
 // One file each, so that they compile side by side.
 extern const Instances kInstances;
 extern const Instances kMerging;
+extern const Instances kEven;
+extern const Instances kByLength;
 
 }  // namespace flashlatent::trio

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/parts/merge_step.cuh"
+#include "cuda/parts/shares.cuh"
 #include "cuda/trio/output.cuh"
 #include "cuda/trio/scorer.cuh"
 #include "cuda/trio/smem_layout.cuh"
@@ -18,6 +19,7 @@ enum class Role { kLeft = 0, kRight = 1, kScorer = 2 };
 
 template <class Config>
 __device__ __forceinline__ void score(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
+  parts::wait_for_launch_before();
   Scorer<Config> scorer(shared, args);
   parts::ListPosition position(shared.segments);
   for (; !position.get().is_end(); position.next()) scorer.score_segment(position.get());
@@ -27,6 +29,7 @@ template <class Config>
 __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                          const CUtensorMap& kv_map, const CUtensorMap& query_map, int me) {
   constexpr int kListingWarp = 3;
+  parts::wait_for_launch_before();
   if constexpr (Config::kMerges) {
     if (threadIdx.x >= Config::kOutputThreads - 32) MergeStep<Config>::begin(args, shared.merge);
   }
@@ -34,6 +37,27 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const par
   parts::list_and_attend(
       shared.segments, args, kListingWarp, [&](std::uint32_t parity) { output.begin_list(parity); },
       [&](const parts::Work& work) { output.attend(work); });
+}
+
+/// The roles where a part is a share of one request: what shapes tell is worked out before the launch before
+/// is done.
+template <class Config>
+__device__ __forceinline__ void score_share(SharedMemory<Config>& shared,
+                                            const parts::DecodeArguments& args) {
+  Scorer<Config> scorer(shared, args);
+  parts::wait_for_launch_before();
+  parts::attend_share(shared.segments, [&](const parts::Work& work) { scorer.score_segment(work); });
+}
+
+template <class Config>
+__device__ __forceinline__ void multiply_share(SharedMemory<Config>& shared,
+                                               const parts::DecodeArguments& args, const CUtensorMap& kv_map,
+                                               const CUtensorMap& query_map, int me) {
+  parts::Part<Config::kParts, true> part(args);
+  Output<Config> output(shared, args, kv_map, query_map, me);
+  parts::wait_for_launch_before();
+  output.begin_share(part);
+  parts::attend_share(shared.segments, [&](const parts::Work& work) { output.attend(work); });
 }
 
 /// By a thread each of some warps: one alone takes long.
@@ -75,12 +99,18 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   const Role role = static_cast<Role>(threadIdx.x / 128);
   if (role == Role::kScorer) {
     ptx::take_registers<Config::kScorerRegisters>();
-    parts::wait_for_launch_before();
-    score<Config>(shared, args);
+    if constexpr (Config::kHasShare) {
+      score_share<Config>(shared, args);
+    } else {
+      score<Config>(shared, args);
+    }
   } else {
     ptx::give_registers<Config::kOutputRegisters>();
-    parts::wait_for_launch_before();
-    multiply<Config>(shared, args, kv_map, query_map, threadIdx.x / 128);
+    if constexpr (Config::kHasShare) {
+      multiply_share<Config>(shared, args, kv_map, query_map, threadIdx.x / 128);
+    } else {
+      multiply<Config>(shared, args, kv_map, query_map, threadIdx.x / 128);
+    }
     if constexpr (Config::kMerges) MergeStep<Config>(args, shared.merge, shared.kv).run();
   }
 }

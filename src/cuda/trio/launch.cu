@@ -16,18 +16,33 @@ constexpr DenseShape kShape = {
 constexpr DenseShape kShapeOfTiles = {
     .tile_rows = 64, .cost = {.per_block = 1640, .per_split = 6800, .per_call = -1640, .per_merge = 11850}};
 
-/// By which a call of one request and two row tiles is faster: of these seesaw has shares, whose costs are
-/// its times.
+/// By which a call of one request and two row tiles is faster on a line: its shares' costs are its times.
 constexpr std::int64_t kLoneRequest = 7000;
 
-const DenseInstance* find(const DecodeProblem& problem, bool merges) {
+/// Of CTAs that have an equal share of one request of two row tiles each, from 4 to 32 blocks of these.
+constexpr schedule::CostModel kEvenCostOfTiles = {.per_block = 1490, .per_split = 9700, .per_merge = 2000};
+/// The same with shares by length: what somebody reads of the plan comes first.
+constexpr schedule::CostModel kByLengthCostOfTiles = {
+    .per_block = 1490, .per_split = 9700, .per_call = 1000, .per_merge = 2000};
+/// By how much shares must be faster than a line to be taken.
+constexpr std::int64_t kLeastGain = 0;
+
+const DenseInstance* find(const DecodeProblem& problem, int whole, bool merges) {
   const auto& cache = problem.cache;
-  return find_instance({trio::kInstances, trio::kMerging}, {.dtype = cache.dtype,
-                                                            .qk_dim = cache.qk_dim,
-                                                            .v_dim = cache.v_dim,
-                                                            .tile_rows = kShape.tile_rows,
-                                                            .loading = Loading::kBoxes,
-                                                            .merges = merges});
+  const InstanceKey key = {.dtype = cache.dtype,
+                           .qk_dim = cache.qk_dim,
+                           .v_dim = cache.v_dim,
+                           .tile_rows = kShape.tile_rows,
+                           .loading = Loading::kBoxes,
+                           .merges = merges};
+  switch (whole) {
+    case schedule::kEven:
+      return find_instance({trio::kEven}, key);
+    case schedule::kByLength:
+      return find_instance({trio::kByLength}, key);
+    default:
+      return find_instance({trio::kInstances, trio::kMerging}, key);
+  }
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
@@ -36,7 +51,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
     return message("the cache is fp8_656; a plain one is accepted");
   if (problem.sparse.enabled) return "decode is sparse; dense decode is accepted";
   if (problem.options.batch_invariant) return "batch_invariant is true; false is accepted";
-  if (find(problem, false) == nullptr) {
+  if (find(problem, schedule::kCutLine, false) == nullptr) {
     return message("qk_dim/v_dim is ", problem.cache.qk_dim, "/", problem.cache.v_dim,
                    "; 576/512 is accepted");
   }
@@ -47,11 +62,24 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   return std::nullopt;
 }
 
+/// Shares of one request each, so that a CTA has one segment. Not where CTAs never split, as even_items()
+/// has it: a workspace for larger batches may have no room for partial results.
+std::optional<schedule::Geometry> shares_of_requests(schedule::Geometry line) {
+  const bool is_lone = line.requests == 1;
+  line.cost = is_lone ? kEvenCostOfTiles : kByLengthCostOfTiles;
+  return is_lone ? schedule::even_items(line) : schedule::items_by_length(line);
+}
+
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   const bool one_tile = problem.rows_per_kv_head() <= kShape.tile_rows;
-  schedule::Geometry g = dense_geometry(problem, workers, one_tile ? kShape : kShapeOfTiles);
-  if (!one_tile && g.lanes == 2 && g.requests == 1) g.cost.per_call -= kLoneRequest;
-  return g;
+  schedule::Geometry line = dense_geometry(problem, workers, one_tile ? kShape : kShapeOfTiles);
+  if (one_tile || line.lanes != 2) return line;
+  if (line.requests == 1) line.cost.per_call -= kLoneRequest;
+  std::optional<schedule::Geometry> shares = shares_of_requests(line);
+  if (!shares || schedule::estimate(*shares) + kLeastGain >= schedule::estimate(line)) return line;
+  // Beside seesaw's shares only: a line's costs are the same of both types.
+  if (problem.cache.dtype == Dtype::kF16) shares->cost.per_merge += kFp32Partials;
+  return *shares;
 }
 
 /// What has no boxes is seesaw's, which shares out requests likewise: no pages, KV heads that do not begin at
@@ -62,8 +90,11 @@ Status launch(const DecodeCall& call) {
       !check_alignment("out", call.outputs.out, 16).ok()) {
     return kSeesawKernel.launch(call);
   }
-  return launch_dense(
-      call, [](const DecodeCall& c, Loading) { return find(c.problem, merges_in_kernel(c.geometry)); });
+  return launch_dense(call, [](const DecodeCall& c, Loading) {
+    const schedule::Geometry& g = c.geometry;
+    const bool has_shares = g.whole >= schedule::kEven;
+    return find(c.problem, g.whole, !has_shares && merges_in_kernel(g));
+  });
 }
 
 }  // namespace

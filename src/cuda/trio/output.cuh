@@ -31,12 +31,18 @@ class Output {
   __device__ __forceinline__ void begin_list(std::uint32_t list_parity) {
     if (!loads_) return;
     supply_.begin(list_parity);
-    int stage = stage_;
-#pragma unroll 1
-    for (int i = 0; i < Config::kStages; ++i) {
-      supply_.request(stage, 0, true);
-      if (++stage == Config::kStages) stage = 0;
-    }
+    fill_ring();
+  }
+
+  /// The same where a part is a share of one request: who loads finds it, and lists it for the others when
+  /// entries of the page table are on their way.
+  template <class Part>
+  __device__ __forceinline__ void begin_share(Part& part) {
+    if (!loads_) return;
+    const parts::Work& work = part.find();
+    supply_.begin(work);
+    parts::list_share(shared_.segments, work);
+    fill_ring();
   }
 
   /// One segment.
@@ -74,6 +80,15 @@ class Output {
   struct Ends {
     parts::RowPair base, sum;
   };
+
+  __device__ __forceinline__ void fill_ring() {
+    int stage = stage_;
+#pragma unroll 1
+    for (int i = 0; i < Config::kStages; ++i) {
+      supply_.request(stage, 0, true);
+      if (++stage == Config::kStages) stage = 0;
+    }
+  }
 
   /// One stage, but for giving it back.
   template <int kPlace>

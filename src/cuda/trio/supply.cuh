@@ -22,7 +22,16 @@ class Supply {
   __device__ __forceinline__ void begin(std::uint32_t list_parity) {
     ready_ = 0;
     find_item(-1, list_parity);
-    look_up();
+    look_up(shared_.cursor);
+  }
+  /// The same where a part is this one segment, or an end: nobody waits for a list.
+  __device__ __forceinline__ void begin(const parts::Work& work) {
+    ready_ = 0;
+    Cursor at = {};
+    if (!work.is_end() && stages_of(work.segment) > 0) at = cursor_at(work, 0, 0);
+    look_up(at);
+    if (lane() == 0) shared_.cursor = at;
+    __syncwarp();
   }
 
   /// Asks for what comes next, if there is anything, to a stage when its readers have completed the phase of
@@ -78,7 +87,7 @@ class Supply {
     } else {
       find_item(at.item, at.list_parity);
     }
-    if (!is_query) look_up();
+    if (!is_query) look_up(shared_.cursor);
   }
 
   __device__ __forceinline__ StageCopy of_tokens(const Cursor& at, int token) const {
@@ -102,15 +111,7 @@ class Supply {
       const parts::Work& work = shared_.segments.list[item];
       if (work.is_end()) break;
       if (stages_of(work.segment) <= 0) continue;
-      const int begin = first_token(work.segment);
-      at = {parts::block_range(args_.cache, work.segment, work.tile).entries,
-            begin,
-            begin - parts::kTileRows,
-            last_token(work.segment),
-            work.tile.seen(args_, work.segment.length),
-            work.tile.kv_head,
-            item,
-            list_parity};
+      at = cursor_at(work, item, list_parity);
       break;
     }
     __syncwarp();
@@ -118,12 +119,24 @@ class Supply {
     __syncwarp();
   }
 
+  /// At a segment's begin.
+  __device__ __forceinline__ Cursor cursor_at(const parts::Work& work, int item,
+                                              std::uint32_t list_parity) const {
+    const int begin = first_token(work.segment);
+    return {parts::block_range(args_.cache, work.segment, work.tile).entries,
+            begin,
+            begin - parts::kTileRows,
+            last_token(work.segment),
+            work.tile.seen(args_, work.segment.length),
+            work.tile.kv_head,
+            item,
+            list_parity};
+  }
+
   /// Asks for the entries of the tokens that prepare() comes to next.
-  __device__ __forceinline__ void look_up() {
-    const int token = max(shared_.cursor.token, shared_.cursor.begin) + lane() * kStageTokens;
-    if (token < shared_.cursor.end) {
-      entry_ = __ldg(shared_.cursor.entries + args_.cache.page_size.quotient(token));
-    }
+  __device__ __forceinline__ void look_up(const Cursor& at) {
+    const int token = max(at.token, at.begin) + lane() * kStageTokens;
+    if (token < at.end) entry_ = __ldg(at.entries + args_.cache.page_size.quotient(token));
   }
 
   SharedMemory<Config>& shared_;

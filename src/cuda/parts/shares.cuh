@@ -1,0 +1,80 @@
+// Parts that are a share of one request (schedule::kEven, kByLength): a CTA has one segment, and walks no
+// plan. A walk is in local memory, of which each trip is one to L2: with one seesaw's computing warps knew of
+// their segment 3.3 us after the launch before. Of even shares shapes tell which it is, so that nobody reads
+// the plan either; shares by length the plan tells, and is read along with all lengths.
+#pragma once
+
+#include "cuda/parts/work_queue.cuh"
+#include "plan/shares.h"
+
+namespace flashlatent::parts {
+
+/// What a part is: segments of requests in a line, or one, a share of one request.
+enum class Parts { kSegments, kEven, kByLength };
+
+/// The part that is cut so. What stands for its blocks is which share it has, and of how many. One that is
+/// left over is an end.
+__device__ __forceinline__ Work part_of(const DecodeArguments& args, const schedule::Cut& cut) {
+  Work work;
+  work.segment = {0, cut.round > 0 ? cut.request : -1, 0, cut.block, cut.round, cut.slot};
+  if (!work.is_end()) work.tile = row_tile(args, cut.request, 0, args.lanes.remainder(blockIdx.x));
+  return work;
+}
+
+/// Puts the blocks in their place: none of a tile without rows, as a short ragged request may have one.
+__device__ __forceinline__ void place_blocks(const schedule::Geometry& g, Work& work, int length) {
+  schedule::Segment& segment = work.segment;
+  const int share = segment.block_begin, shares = segment.block_end;
+  segment.length = schedule::tokens_of(g, length);
+  const int blocks = work.tile.rows == 0 ? 0 : schedule::blocks_of(g, segment.length);
+  segment.block_begin = schedule::share_begin(blocks, shares, share);
+  segment.block_end = schedule::share_begin(blocks, shares, share + 1);
+}
+
+/// The part of this CTA, of even ones: nothing is read from memory, unless queries are ragged.
+__device__ __forceinline__ Work even_part(const DecodeArguments& args) {
+  return part_of(args, schedule::even_cut(args.geometry, args.lanes.quotient(blockIdx.x)));
+}
+
+/// The part of this CTA as the plan has it, its blocks in place. By a warp, in one trip to memory: a lane
+/// reads each request's length.
+__device__ __forceinline__ Work planned_part(const DecodeArguments& args) {
+  const schedule::Geometry& g = args.geometry;
+  const int lane = threadIdx.x % 32;
+  const int length = lane < g.requests ? schedule::length_of(g, args.cache.lengths, lane) : 0;
+  Work work = part_of(args, args.cuts[args.lanes.quotient(blockIdx.x)]);
+  const int of_request = __shfl_sync(0xffffffff, length, max(work.segment.request, 0));
+  if (!work.is_end()) place_blocks(g, work, of_request);
+  return work;
+}
+
+/// The part of this CTA: what shapes tell is worked out before the launch before is done.
+template <Parts kParts, bool kMayBeRagged>
+class Part {
+ public:
+  __device__ __forceinline__ explicit Part(const DecodeArguments& args) : args_(args) {
+    if (kIsEven && !is_ragged()) work_ = even_part(args);
+  }
+  /// By a warp, when that is done: with its blocks in place.
+  __device__ __forceinline__ const Work& find() {
+    if constexpr (!kIsEven) {
+      work_ = planned_part(args_);
+    } else {
+      if (is_ragged()) work_ = even_part(args_);
+      const schedule::Geometry& g = args_.geometry;
+      if (!work_.is_end())
+        place_blocks(g, work_, schedule::length_of(g, args_.cache.lengths, work_.segment.request));
+    }
+    return work_;
+  }
+
+ private:
+  static_assert(kParts != Parts::kSegments);
+  static constexpr bool kIsEven = kParts == Parts::kEven;
+  __device__ __forceinline__ bool is_ragged() const { return kMayBeRagged && args_.query.begins != nullptr; }
+
+  const DecodeArguments& args_;
+  Work work_;
+};
+
+}  // namespace flashlatent::parts

@@ -27,17 +27,16 @@ struct MergeBegun {
 };
 
 /// kThreads: those that compute, from thread 0 on. A warp of them calls begin(), and later all call run().
-/// They meet at a barrier in memory: racecheck loses sight of a named one. kInFlight: parts of rows that the
-/// warps have under way, which ask for registers.
-template <class Element, int kThreads, int kRows, int kVDim, int kInFlight = 32>
+/// They meet at a barrier in memory: racecheck loses sight of a named one. kRowParts, kCtaParts: how many
+/// parts of a row a warp has under way, which ask for registers; of a row whose many parts the warps share,
+/// and of others.
+template <class Element, int kThreads, int kRows, int kVDim, int kRowParts = 4, int kCtaParts = 9>
 class MergeStep {
   using Stored = StoredPartial<Element, kRows>;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kAllUnits = kVDim / kUnitColumns<Stored>;
-  // How many units of columns a warp merges at once, and of how many parts; of a row whose many parts the
-  // warps share, and of others. More warps have fewer registers each.
-  static constexpr int kCtaUnits = 256 / kUnitColumns<Stored>, kCtaParts = kInFlight * 9 / 4 / kWarps;
-  static constexpr int kRowParts = kInFlight / kWarps;
+  // Units of columns that a warp merges at once, of a row whose many parts the warps share.
+  static constexpr int kCtaUnits = 256 / kUnitColumns<Stored>;
   // Of a row, and of a tile.
   static constexpr int kColumnUnits = kAllUnits / kCtaUnits;
   static constexpr int kCtaUnitsATile = kRows * kColumnUnits, kRowUnitsATile = kRows / kWarps;

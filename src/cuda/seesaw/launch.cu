@@ -81,8 +81,8 @@ std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem, in
 }
 
 /// Of CTAs that have an equal share of one request each, from 1 to 32 blocks of these.
-constexpr schedule::CostModel kEvenCost = {.per_block = 2200, .per_split = 9900, .per_merge = 2000};
-constexpr schedule::CostModel kEvenCostOfTwoTiles = {.per_block = 1700, .per_split = 8600, .per_merge = 2000};
+constexpr schedule::CostModel kEvenCost = {.per_block = 2200, .per_split = 9350, .per_merge = 2000};
+constexpr schedule::CostModel kEvenCostOfTwoTiles = {.per_block = 1700, .per_split = 7800, .per_merge = 2000};
 
 /// What shares out requests so (schedule::kEven, kByLength); the cluster is that of an fp8_656 cache.
 const DenseInstance* find_shares(const DecodeProblem& problem, int whole) {

@@ -19,13 +19,16 @@ constexpr DenseShape kShapeOfTiles = {
 /// By which a call of one request and two row tiles is faster on a line: its shares' costs are its times.
 constexpr std::int64_t kLoneRequest = 7000;
 
-/// Of CTAs that have an equal share of one request of two row tiles each, from 4 to 32 blocks of these.
-constexpr schedule::CostModel kEvenCostOfTiles = {.per_block = 1490, .per_split = 9700, .per_merge = 2000};
-/// The same with shares by length: what somebody reads of the plan comes first.
-constexpr schedule::CostModel kByLengthCostOfTiles = {
-    .per_block = 1490, .per_split = 9700, .per_call = 1000, .per_merge = 2000};
-/// By how much shares must be faster than a line to be taken.
-constexpr std::int64_t kLeastGain = 0;
+/// Of CTAs that have a share of one request of two row tiles each, from 4 to 32 blocks of these.
+constexpr schedule::CostModel kShareCostOfTiles = {.per_block = 1440, .per_split = 9500, .per_merge = 2000};
+/// By length, for which the plan is read.
+constexpr std::int64_t kReadsPlan = 400;
+/// Shares are 2 to 13 % faster than a line, but where some of many requests are much longer than others: each
+/// has a CTA at least. So up to so many requests are shared out whatever their lengths (one of 131,072 tokens
+/// with 7 of 512 takes 5 % longer, with 15 of 512 it would be 9, with 31 31), more of them up to so many
+/// blocks a CTA, if lengths are equal.
+constexpr int kFewRequests = 8;
+constexpr int kManyBlocks = 32;
 
 const DenseInstance* find(const DecodeProblem& problem, int whole, bool merges) {
   const auto& cache = problem.cache;
@@ -65,9 +68,12 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 /// Shares of one request each, so that a CTA has one segment. Not where CTAs never split, as even_items()
 /// has it: a workspace for larger batches may have no room for partial results.
 std::optional<schedule::Geometry> shares_of_requests(schedule::Geometry line) {
-  const bool is_lone = line.requests == 1;
-  line.cost = is_lone ? kEvenCostOfTiles : kByLengthCostOfTiles;
-  return is_lone ? schedule::even_items(line) : schedule::items_by_length(line);
+  line.cost = kShareCostOfTiles;
+  if (line.requests == 1) return schedule::even_items(line);
+  const bool is_short = schedule::max_blocks(line) <= kManyBlocks * (line.parts / line.requests);
+  if (line.requests > kFewRequests && !is_short) return std::nullopt;
+  line.cost.per_call = kReadsPlan;
+  return schedule::items_by_length(line);
 }
 
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
@@ -76,7 +82,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   if (one_tile || line.lanes != 2) return line;
   if (line.requests == 1) line.cost.per_call -= kLoneRequest;
   std::optional<schedule::Geometry> shares = shares_of_requests(line);
-  if (!shares || schedule::estimate(*shares) + kLeastGain >= schedule::estimate(line)) return line;
+  if (!shares || schedule::estimate(*shares) >= schedule::estimate(line)) return line;
   // Beside seesaw's shares only: a line's costs are the same of both types.
   if (problem.cache.dtype == Dtype::kF16) shares->cost.per_merge += kFp32Partials;
   return *shares;

@@ -246,8 +246,12 @@ TEST(Dispatch, TeamsTakeSmallBatches) {
 TEST(Dispatch, TrioTakesTwoRowTilesOfManyBlocks) {
   Executor executor;
   executor.backend = Backend::kCuda;
-  // From some 15 blocks of 64 tokens a CTA on; of one request from some 6.
+  // From some 15 blocks of 64 tokens a CTA on; of up to 32 requests from some 7.
   for (auto [batch, tokens] : {std::array{1, 32768},
+                               {4, 8192},
+                               {8, 4096},
+                               {16, 2048},
+                               {32, 1024},
                                {1, 65536},
                                {1, 262144},
                                {2, 65536},
@@ -264,7 +268,7 @@ TEST(Dispatch, TrioTakesTwoRowTilesOfManyBlocks) {
     EXPECT_EQ(picked(problem, executor, 132), "trio") << "fp16, " << batch << ", " << tokens;
   }
   for (auto [batch, tokens] :
-       {std::array{1, 16384}, {4, 8192}, {8, 4096}, {16, 2048}, {32, 1024}, {64, 512}, {128, 256}}) {
+       {std::array{1, 16384}, {4, 4096}, {8, 2048}, {16, 1024}, {32, 512}, {64, 512}, {128, 256}}) {
     EXPECT_EQ(picked(problem_of(batch, 128, tokens), executor, 132), "seesaw") << batch << ", " << tokens;
   }
   // Of one row tile memory binds.
@@ -287,7 +291,13 @@ TEST(Dispatch, TrioSharesOutFewRequests) {
     problem.cache.dtype = Dtype::kF16;
     EXPECT_EQ(way_of(problem), schedule::kEven) << "fp16, " << tokens;
   }
-  EXPECT_EQ(way_of(problem_of(4, 128, 16384)), schedule::kByLength);
+  for (auto [batch, tokens] : {std::array{4, 16384}, {8, 131072}, {16, 8192}, {32, 4096}}) {
+    EXPECT_EQ(way_of(problem_of(batch, 128, tokens)), schedule::kByLength) << batch << ", " << tokens;
+  }
+  // More than 8 requests with more than 32 blocks a CTA, any of which might be short.
+  for (auto [batch, tokens] : {std::array{9, 131072}, {16, 16384}, {24, 8192}}) {
+    EXPECT_EQ(way_of(problem_of(batch, 128, tokens)), schedule::kCutLine) << batch << ", " << tokens;
+  }
   // With one row tile, or four; more requests than there are half as many parts.
   EXPECT_EQ(way_of(problem_of(1, 64, 131072)), schedule::kCutLine);
   EXPECT_EQ(way_of(problem_of(1, 256, 131072)), schedule::kCutLine);

@@ -83,6 +83,9 @@ std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem, in
 /// Of CTAs that have an equal share of one request each, from 1 to 32 blocks of these.
 constexpr schedule::CostModel kEvenCost = {.per_block = 2200, .per_split = 9350, .per_merge = 2000};
 constexpr schedule::CostModel kEvenCostOfTwoTiles = {.per_block = 1700, .per_split = 7800, .per_merge = 2000};
+/// Up to so many rows are mostly mma16's, whose costs are those of emptied caches, 3 to 4 us above its times.
+constexpr int kRowsOfMma16 = 16;
+constexpr int kBesideMma16 = 550;
 
 /// What shares out requests so (schedule::kEven, kByLength); the cluster is that of an fp8_656 cache.
 const DenseInstance* find_shares(const DecodeProblem& problem, int whole) {
@@ -126,6 +129,7 @@ std::optional<schedule::Geometry> even_geometry(const DecodeProblem& problem, in
   schedule::Geometry split = split_geometry(problem, workers, {.tile_rows = kShape.tile_rows});
   split.cost = fits_one_tile(problem) ? kEvenCost : kEvenCostOfTwoTiles;
   if (problem.cache.dtype == Dtype::kF16) split.cost.per_merge += kFp32Partials;
+  if (problem.rows_per_kv_head() <= kRowsOfMma16) split.cost.per_call += kBesideMma16;
   return shares_of_requests(problem, split);
 }
 

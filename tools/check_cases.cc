@@ -83,6 +83,7 @@ std::vector<CaseSpec> small_cases() {
       {.name = "invariant", .heads = 4, .lengths = {2200, 3}, .batch_invariant = true},
       {.name = "evenly shared", .heads = 40, .lengths = {2600}, .sink = true},
       {.name = "shared by length", .heads = 40, .lengths = one_long_of_few(), .sink = true},
+      {.name = "two tiles by length", .heads = 80, .lengths = {6000, 70}, .sink = true},
       {.name = "a part each", .heads = 20, .lengths = {400, 0, 1100}, .sink = true},
       {.name = "ragged", .heads = 8, .lengths = {700, 5, 66}, .ragged_tokens = {2, 0, 1}, .causal = true},
       {.name = "ragged", .heads = 80, .lengths = {130, 64}, .ragged_tokens = {1, 2}, .causal = true},

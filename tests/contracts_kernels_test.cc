@@ -564,6 +564,11 @@ TEST_P(KernelContracts, TrioOfManyRows) {
                   .invalid_pages = true,
                   .strided = true});
   }
+  expect_right({.name = "shares of four tiles",
+                .query_tokens = 3,
+                .heads = 80,
+                .lengths = {3000, 2, 300},
+                .causal = true});
   expect_right(
       {.name = "ragged shares", .heads = 40, .lengths = {9000}, .ragged_tokens = {3}, .causal = true});
   expect_same_bits({.name = "reruns", .heads = 128, .lengths = {9000}});

@@ -298,9 +298,13 @@ TEST(Dispatch, TrioSharesOutFewRequests) {
   for (auto [batch, tokens] : {std::array{9, 131072}, {16, 16384}, {24, 8192}}) {
     EXPECT_EQ(way_of(problem_of(batch, 128, tokens)), schedule::kCutLine) << batch << ", " << tokens;
   }
-  // With one row tile, or four; more requests than there are half as many parts.
+  // Of four row tiles, too, where that leaves few CTAs without a share.
+  EXPECT_EQ(way_of(problem_of(1, 256, 131072)), schedule::kEven);
+  for (int batch : {8, 16}) EXPECT_EQ(way_of(problem_of(batch, 256, 4096)), schedule::kByLength) << batch;
+  EXPECT_EQ(way_of(problem_of(12, 256, 4096)), schedule::kCutLine);
+  // With one row tile, or eight; more requests than there are half as many parts.
   EXPECT_EQ(way_of(problem_of(1, 64, 131072)), schedule::kCutLine);
-  EXPECT_EQ(way_of(problem_of(1, 256, 131072)), schedule::kCutLine);
+  EXPECT_EQ(way_of(problem_of(1, 512, 131072)), schedule::kCutLine);
   EXPECT_EQ(way_of(problem_of(40, 128, 16384)), schedule::kCutLine);
 }
 

@@ -19,11 +19,13 @@ constexpr DenseShape kShapeOfTiles = {
 /// By which a call of one request and two row tiles is faster on a line: its shares' costs are its times.
 constexpr std::int64_t kLoneRequest = 7000;
 
-/// Of CTAs that have a share of one request of two row tiles each, from 4 to 32 blocks of these.
+/// Of CTAs that have a share of one request of two to four row tiles each, from 4 to 32 blocks of these.
 constexpr schedule::CostModel kShareCostOfTiles = {.per_block = 1440, .per_split = 9500, .per_merge = 2000};
 /// By length, for which the plan is read.
 constexpr std::int64_t kReadsPlan = 400;
-/// Shares are 2 to 13 % faster than a line, but where some of many requests are much longer than others: each
+/// More row tiles have fewer CTAs each; what eight would gain has not been measured.
+constexpr int kMostLanes = 4;
+/// Shares are 2 to 22 % faster than a line, but where some of many requests are much longer than others: each
 /// has a CTA at least. So up to so many requests are shared out whatever their lengths (one of 131,072 tokens
 /// with 7 of 512 takes 5 % longer, with 15 of 512 it would be 9, with 31 31), more of them up to so many
 /// blocks a CTA, if lengths are equal.
@@ -70,8 +72,12 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 std::optional<schedule::Geometry> shares_of_requests(schedule::Geometry line) {
   line.cost = kShareCostOfTiles;
   if (line.requests == 1) return schedule::even_items(line);
-  const bool is_short = schedule::max_blocks(line) <= kManyBlocks * (line.parts / line.requests);
-  if (line.requests > kFewRequests && !is_short) return std::nullopt;
+  if (line.requests > kFewRequests) {
+    const int shares = line.parts / line.requests;
+    if (schedule::max_blocks(line) > kManyBlocks * shares) return std::nullopt;
+    // 12 requests of four tiles, 24 of 33 parts, take 4 to 5 % longer so, 24 of two, 48 of 66, 7 to 11 less.
+    if (line.lanes > 2 && 5 * line.requests * shares < 4 * line.parts) return std::nullopt;
+  }
   line.cost.per_call = kReadsPlan;
   return schedule::items_by_length(line);
 }
@@ -79,8 +85,8 @@ std::optional<schedule::Geometry> shares_of_requests(schedule::Geometry line) {
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   const bool one_tile = problem.rows_per_kv_head() <= kShape.tile_rows;
   schedule::Geometry line = dense_geometry(problem, workers, one_tile ? kShape : kShapeOfTiles);
-  if (one_tile || line.lanes != 2) return line;
-  if (line.requests == 1) line.cost.per_call -= kLoneRequest;
+  if (one_tile || line.lanes > kMostLanes) return line;
+  if (line.requests == 1 && line.lanes == 2) line.cost.per_call -= kLoneRequest;
   std::optional<schedule::Geometry> shares = shares_of_requests(line);
   if (!shares || schedule::estimate(*shares) >= schedule::estimate(line)) return line;
   // Beside seesaw's shares only: a line's costs are the same of both types.

@@ -23,7 +23,7 @@ constexpr std::int64_t kLoneRequest = 7000;
 constexpr schedule::CostModel kShareCostOfTiles = {.per_block = 1440, .per_split = 9500, .per_merge = 2000};
 /// By length, for which the plan is read.
 constexpr std::int64_t kReadsPlan = 400;
-/// More row tiles have fewer CTAs each; what eight would gain has not been measured.
+/// Up to eight row tiles would gain as much (docs/kernels/trio.md), but have not been checked.
 constexpr int kMostLanes = 4;
 /// Shares are 2 to 22 % faster than a line, but where some of many requests are much longer than others: each
 /// has a CTA at least. So up to so many requests are shared out whatever their lengths (one of 131,072 tokens
@@ -71,13 +71,11 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 /// has it: a workspace for larger batches may have no room for partial results.
 std::optional<schedule::Geometry> shares_of_requests(schedule::Geometry line) {
   line.cost = kShareCostOfTiles;
-  if (line.requests == 1) return schedule::even_items(line);
-  if (line.requests > kFewRequests) {
-    const int shares = line.parts / line.requests;
-    if (schedule::max_blocks(line) > kManyBlocks * shares) return std::nullopt;
-    // 12 requests of four tiles, 24 of 33 parts, take 4 to 5 % longer so, 24 of two, 48 of 66, 7 to 11 less.
-    if (line.lanes > 2 && 5 * line.requests * shares < 4 * line.parts) return std::nullopt;
-  }
+  if (line.requests <= 1) return schedule::even_items(line);
+  const int shares = line.parts / line.requests;
+  if (line.requests > kFewRequests && schedule::max_blocks(line) > kManyBlocks * shares) return std::nullopt;
+  // 12 requests of four tiles, 24 of 33 parts, take 4 to 5 % longer so, 24 of two, 48 of 66, 7 to 11 less.
+  if (line.lanes > 2 && 5 * line.requests * shares < 4 * line.parts) return std::nullopt;
   line.cost.per_call = kReadsPlan;
   return schedule::items_by_length(line);
 }

@@ -27,9 +27,9 @@ struct MergeBegun {
 };
 
 /// kThreads: those that compute, from thread 0 on. A warp of them calls begin(), and later all call run().
-/// They meet at a barrier in memory: racecheck loses sight of a named one. kRowParts, kCtaParts: how many
-/// parts of a row a warp has under way, which ask for registers; of a row whose many parts the warps share,
-/// and of others.
+/// They meet at a barrier in memory: racecheck loses sight of a named one. How many parts of a row a warp has
+/// under way, which ask for registers: kRowParts of one of its own, kCtaParts of one whose many parts the
+/// warps share.
 template <class Element, int kThreads, int kRows, int kVDim, int kRowParts = 4, int kCtaParts = 9>
 class MergeStep {
   using Stored = StoredPartial<Element, kRows>;

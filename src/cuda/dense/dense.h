@@ -20,6 +20,8 @@ struct DenseShape {
 /// What a call with shares of one request (schedule::kEven, kByLength) takes longer with fp16, whose partial
 /// results are twice as many bytes: nanoseconds.
 inline constexpr int kFp32Partials = 2500;
+/// And by length, for which the plan is read.
+inline constexpr int kReadsPlan = 400;
 
 /// The schedule on so many SMs.
 schedule::Geometry split_geometry(const DecodeProblem& problem, int workers, const DenseShape& shape);

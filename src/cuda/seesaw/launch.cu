@@ -101,7 +101,6 @@ const DenseInstance* find_shares(const DecodeProblem& problem, int whole) {
 /// Of several requests, with up to so many blocks a CTA as many parts each are fastest, even where they
 /// differ in length: by 0.4 us where they do not, since nobody reads the plan.
 constexpr int kFewBlocks = 2;
-constexpr int kReadsPlan = 400;
 /// With more than so many a line shares out varied lengths better, where others' segments cost its CTAs less:
 /// two tiles find blocks in L2.
 constexpr int kManyBlocksOfTwoTiles = 8;

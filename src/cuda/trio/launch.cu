@@ -21,14 +21,12 @@ constexpr std::int64_t kLoneRequest = 7000;
 
 /// Of CTAs that have a share of one request of two to four row tiles each, from 4 to 32 blocks of these.
 constexpr schedule::CostModel kShareCostOfTiles = {.per_block = 1440, .per_split = 9500, .per_merge = 2000};
-/// By length, for which the plan is read.
-constexpr std::int64_t kReadsPlan = 400;
 /// Up to eight row tiles would gain as much (docs/kernels/trio.md), but have not been checked.
 constexpr int kMostLanes = 4;
-/// Shares are 2 to 22 % faster than a line, but where some of many requests are much longer than others: each
-/// has a CTA at least. So up to so many requests are shared out whatever their lengths (one of 131,072 tokens
-/// with 7 of 512 takes 5 % longer, with 15 of 512 it would be 9, with 31 31), more of them up to so many
-/// blocks a CTA, if lengths are equal.
+/// Shares are mostly 2 to 22 % faster than a line, but where some of many requests are much longer than
+/// others: each has a CTA at least. So up to so many requests are shared out whatever their lengths (one of
+/// 131,072 tokens with 7 of 512 takes 5 % longer, with 15 of 512 it would be 9, with 31 31), more of them up
+/// to so many blocks a CTA, if lengths are equal.
 constexpr int kFewRequests = 8;
 constexpr int kManyBlocks = 32;
 

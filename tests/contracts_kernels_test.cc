@@ -564,11 +564,13 @@ TEST_P(KernelContracts, TrioOfManyRows) {
                   .invalid_pages = true,
                   .strided = true});
   }
-  expect_right({.name = "shares of four tiles",
-                .query_tokens = 3,
-                .heads = 80,
-                .lengths = {3000, 2, 300},
-                .causal = true});
+  for (int heads : {80, 150}) {
+    expect_right({.name = "shares of four and eight tiles",
+                  .query_tokens = 3,
+                  .heads = heads,
+                  .lengths = {3000, 2, 300},
+                  .causal = true});
+  }
   expect_right(
       {.name = "ragged shares", .heads = 40, .lengths = {9000}, .ragged_tokens = {3}, .causal = true});
   expect_same_bits({.name = "reruns", .heads = 128, .lengths = {9000}});

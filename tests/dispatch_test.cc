@@ -298,15 +298,16 @@ TEST(Dispatch, TrioSharesOutFewRequests) {
   for (auto [batch, tokens] : {std::array{9, 131072}, {16, 16384}, {24, 8192}}) {
     EXPECT_EQ(way_of(problem_of(batch, 128, tokens)), schedule::kCutLine) << batch << ", " << tokens;
   }
-  // Of three and four row tiles, too, where that leaves few CTAs without a share.
-  EXPECT_EQ(way_of(problem_of(1, 256, 131072)), schedule::kEven);
-  for (auto [batch, heads] : {std::array{8, 192}, {8, 256}, {16, 256}}) {
+  // Of up to eight row tiles, too, where that leaves few CTAs without a share.
+  EXPECT_EQ(way_of(problem_of(1, 512, 131072)), schedule::kEven);
+  for (auto [batch, heads] : {std::array{8, 192}, {16, 256}, {3, 384}, {8, 512}}) {
     EXPECT_EQ(way_of(problem_of(batch, heads, 4096)), schedule::kByLength) << batch << ", " << heads;
   }
   EXPECT_EQ(way_of(problem_of(12, 256, 4096)), schedule::kCutLine);
-  // With one row tile, or eight; more requests than there are half as many parts.
+  EXPECT_EQ(way_of(problem_of(6, 512, 4096)), schedule::kCutLine);
+  // With one row tile, or ten; more requests than there are half as many parts.
   EXPECT_EQ(way_of(problem_of(1, 64, 131072)), schedule::kCutLine);
-  EXPECT_EQ(way_of(problem_of(1, 512, 131072)), schedule::kCutLine);
+  EXPECT_EQ(way_of(problem_of(1, 640, 131072)), schedule::kCutLine);
   EXPECT_EQ(way_of(problem_of(40, 128, 16384)), schedule::kCutLine);
 }
 

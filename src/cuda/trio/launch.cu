@@ -19,10 +19,9 @@ constexpr DenseShape kShapeOfTiles = {
 /// By which a call of one request and two row tiles is faster on a line: its shares' costs are its times.
 constexpr std::int64_t kLoneRequest = 7000;
 
-/// Of CTAs that have a share of one request of two to four row tiles each, from 4 to 32 blocks of these.
+/// Of CTAs that have a share of one request of two to eight row tiles each, from 4 to 32 blocks of these.
 constexpr schedule::CostModel kShareCostOfTiles = {.per_block = 1440, .per_split = 9500, .per_merge = 2000};
-/// Up to eight row tiles would gain as much (docs/kernels/trio.md), but have not been checked.
-constexpr int kMostLanes = 4;
+constexpr int kMostLanes = 8;
 /// Shares are mostly 2 to 22 % faster than a line, but where some of many requests are much longer than
 /// others: each has a CTA at least. So up to so many requests are shared out whatever their lengths (one of
 /// 131,072 tokens with 7 of 512 takes 5 % longer, with 15 of 512 it would be 9, with 31 31), more of them up

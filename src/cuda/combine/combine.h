@@ -1,7 +1,7 @@
 // The combine step of a plan.
 #pragma once
 
-#include "cuda/parts/arguments.cuh"
+#include "cuda/parts/arguments.h"
 #include "flashlatent/backend.h"
 #include "flashlatent/status.h"
 

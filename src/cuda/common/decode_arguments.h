@@ -2,7 +2,7 @@
 // kernel.
 #pragma once
 
-#include "cuda/parts/arguments.cuh"
+#include "cuda/parts/arguments.h"
 #include "dispatch/kernel.h"
 
 namespace flashlatent::cuda {

@@ -2,6 +2,7 @@
 
 #include "cuda/common/decode_arguments.h"
 #include "cuda/common/launch.h"
+#include "cuda/parts/row_tile.cuh"
 
 namespace flashlatent::cuda {
 

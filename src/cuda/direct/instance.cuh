@@ -14,12 +14,17 @@ Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor
       launch.args);
 }
 
-template <int kTeam = 1, bool kMerges = false, int kRows = 16>
+template <int kTeam, bool kMerges, int kRows>
+constexpr cuda::DenseInstance instance() {
+  using Shape = Config<kTeam, kMerges, kRows>;
+  return {{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, Shape::kRows, cuda::Loading::kFp8, 1, kTeam,
+           kMerges},
+          launch_instance<Shape>};
+}
+
+template <bool kMerges>
 constexpr Instances instances() {
-  using Config = Config<kTeam, kMerges, kRows>;
-  return {{{{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, Config::kRows, cuda::Loading::kFp8, 1, kTeam,
-             kMerges},
-            launch_instance<Config>}}};
+  return {{instance<1, kMerges, 8>(), instance<1, kMerges, 16>(), instance<1, kMerges, 32>()}};
 }
 
 }  // namespace flashlatent::direct

@@ -2,6 +2,7 @@
 
 namespace flashlatent::direct {
 
-constinit const Instances kInstances = instances();
+constinit const Instances kInstances = instances<false>();
+constinit const TeamInstances kTeams = {{instance<kTeamCtas, false, kTeamRows>()}};
 
 }  // namespace flashlatent::direct

@@ -7,12 +7,15 @@
 
 namespace flashlatent::direct {
 
-using Instances = std::array<cuda::DenseInstance, 1>;
+using Instances = std::array<cuda::DenseInstance, 3>;  // of 8, 16 and 32 rows
+using TeamInstances = std::array<cuda::DenseInstance, 1>;
 
-// One file each, so that they compile side by side.
-extern const Instances kInstances8, kMerging8;    // of 8 rows
-extern const Instances kInstances, kMerging;      // of 16 rows
-extern const Instances kInstances32, kMerging32;  // of 32 rows
-extern const Instances kTeams;                    // of 8
+/// Of kTeams: query rows a tile, CTAs a team.
+inline constexpr int kTeamRows = 16, kTeamCtas = 8;
+
+// As files take about as long to compile.
+extern const Instances kInstances;
+extern const TeamInstances kTeams;
+extern const Instances kMerging;
 
 }  // namespace flashlatent::direct

@@ -2,6 +2,6 @@
 
 namespace flashlatent::direct {
 
-constinit const Instances kMerging = instances<1, true>();
+constinit const Instances kMerging = instances<true>();
 
 }  // namespace flashlatent::direct

@@ -11,11 +11,11 @@ using ShapeInstances = std::array<cuda::DenseInstance, 4>;  // two dtypes, two l
 
 using Fp8Instances = std::array<cuda::DenseInstance, 1>;
 
-// One file each, so that they compile side by side.
 extern const ShapeInstances kInstances576x512;
 extern const ShapeInstances kInstances512x512;
 extern const ShapeInstances kInstances320x256;
 extern const ShapeInstances kLowInstances576x512;  // of 8 rows, not 16
+// In a file of its own: beside it ptxas gives the others' registers out otherwise.
 extern const Fp8Instances kInstancesFp8_656;
 
 }  // namespace flashlatent::etap

@@ -3,8 +3,8 @@
 // warpgroup still reads the Q before.
 #pragma once
 
-#include "cuda/parts/arguments.cuh"
 #include "cuda/parts/q_loader.cuh"
+#include "cuda/parts/row_tile.cuh"
 #include "cuda/parts/tile.cuh"
 
 namespace flashlatent::etap {

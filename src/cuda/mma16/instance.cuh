@@ -19,8 +19,10 @@ Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor
 
 template <class Element, int kQkDim, int kVDim, class Loader, int kTeam = 1>
 constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
-  return {{dtype, kQkDim, kVDim, kRows, loading, 1, kTeam},
-          launch_instance<Config<Element, kQkDim, kVDim, Loader, kTeam>>,
+  using Shape = Config<Element, kQkDim, kVDim, Loader, kTeam>;
+  static_assert(Shape::kRows == kTileRows);
+  return {{dtype, kQkDim, kVDim, kTileRows, loading, 1, kTeam},
+          launch_instance<Shape>,
           {.kv = Loader::kWholeBlocks ? cuda::kv_block_map : cuda::kv_tensor_map}};
 }
 

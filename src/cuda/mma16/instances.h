@@ -7,11 +7,13 @@
 
 namespace flashlatent::mma16 {
 
+inline constexpr int kTileRows = 16;
+
 using ShapeInstances = std::array<cuda::DenseInstance, 4>;  // two dtypes, two loaders
 
 using TeamInstances = std::array<cuda::DenseInstance, 12>;  // two dtypes, three sizes of teams, two loaders
 
-// One file each, so that they compile side by side.
+// Teams in one file each, so that they compile side by side.
 extern const ShapeInstances kInstances576x512;
 extern const ShapeInstances kInstances512x512;
 extern const ShapeInstances kInstances320x256;

@@ -1,7 +1,7 @@
 // What the paged kernel is launched with beside what every decode kernel is.
 #pragma once
 
-#include "cuda/parts/arguments.cuh"
+#include "cuda/parts/arguments.h"
 #include "cuda/parts/ticket.cuh"
 #include "plan/prefix.h"
 

@@ -3,8 +3,8 @@
 
 #include <cuda_runtime.h>
 
-#include "cuda/parts/arguments.cuh"
 #include "cuda/parts/partial.cuh"
+#include "cuda/parts/row_tile.cuh"
 #include "cuda/parts/softmax.cuh"
 
 namespace flashlatent::parts {

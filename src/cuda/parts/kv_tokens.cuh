@@ -5,7 +5,7 @@
 
 #include <cstdio>
 
-#include "cuda/parts/arguments.cuh"
+#include "cuda/parts/row_tile.cuh"
 
 namespace flashlatent::parts {
 

@@ -5,7 +5,7 @@
 // half of 17 MB.
 #pragma once
 
-#include "cuda/parts/arguments.cuh"
+#include "cuda/parts/arguments.h"
 #include "cuda/parts/packed_row.cuh"
 
 namespace flashlatent::parts {

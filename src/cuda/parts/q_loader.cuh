@@ -3,7 +3,7 @@
 
 #include <cuda_runtime.h>
 
-#include "cuda/parts/arguments.cuh"
+#include "cuda/parts/row_tile.cuh"
 #include "cuda/parts/tile.cuh"
 #include "cuda/ptx/barrier.cuh"
 

@@ -2,7 +2,7 @@
 // are numbered part by part, lane by lane, rank by rank in the team.
 #pragma once
 
-#include "cuda/parts/arguments.cuh"
+#include "cuda/parts/row_tile.cuh"
 #include "plan/walker.h"
 
 namespace flashlatent::parts {

@@ -9,9 +9,6 @@
 
 namespace flashlatent::parts {
 
-/// What a part is: segments of requests in a line, or one, a share of one request.
-enum class Parts { kSegments, kEven, kByLength };
-
 /// The part that is cut so. What stands for its blocks is which share it has, and of how many. One that is
 /// left over is an end.
 __device__ __forceinline__ Work part_of(const DecodeArguments& args, const schedule::Cut& cut) {
@@ -49,15 +46,15 @@ __device__ __forceinline__ Work planned_part(const DecodeArguments& args) {
 }
 
 /// The part of this CTA: what shapes tell is worked out before the launch before is done.
-template <Parts kParts, bool kMayBeRagged>
+template <bool kMayBeRagged>
 class Part {
  public:
   __device__ __forceinline__ explicit Part(const DecodeArguments& args) : args_(args) {
-    if (kIsEven && !is_ragged()) work_ = even_part(args);
+    if (is_even() && !is_ragged()) work_ = even_part(args);
   }
   /// By a warp, when that is done: with its blocks in place.
   __device__ __forceinline__ const Work& find() {
-    if constexpr (!kIsEven) {
+    if (!is_even()) {
       work_ = planned_part(args_);
     } else {
       if (is_ragged()) work_ = even_part(args_);
@@ -69,8 +66,7 @@ class Part {
   }
 
  private:
-  static_assert(kParts != Parts::kSegments);
-  static constexpr bool kIsEven = kParts == Parts::kEven;
+  __device__ __forceinline__ bool is_even() const { return args_.geometry.whole == schedule::kEven; }
   __device__ __forceinline__ bool is_ragged() const { return kMayBeRagged && args_.query.begins != nullptr; }
 
   const DecodeArguments& args_;

@@ -25,7 +25,7 @@
 // `sender` has of its units.
 #pragma once
 
-#include "cuda/parts/arguments.cuh"
+#include "cuda/parts/arguments.h"
 #include "cuda/parts/sent_unit.cuh"
 #include "cuda/parts/softmax.cuh"
 #include "cuda/ptx/barrier.cuh"

@@ -97,7 +97,7 @@ class TeamMerge {
     }
   }
 
-  // As the workspace is reckoned on the host (dense/teams.cu).
+  // As the workspace is reckoned on the host (dense/teams.cc).
   static_assert(Config::kUnits <= kMostUnits);
   static_assert(Config::kUnits * sizeof(UnitPartial<Config>) ==
                 Config::kRows * (Config::kVDim * sizeof(float) + Config::kUnits * sizeof(RowStatistics)));

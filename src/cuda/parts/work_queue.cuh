@@ -2,7 +2,7 @@
 // the code nor the registers of the walk.
 #pragma once
 
-#include "cuda/parts/arguments.cuh"
+#include "cuda/parts/row_tile.cuh"
 #include "cuda/ptx/barrier.cuh"
 
 namespace flashlatent::parts {

@@ -1,7 +1,7 @@
 // What the prefill kernel is launched with, and which rows and tokens a CTA has.
 #pragma once
 
-#include "cuda/parts/arguments.cuh"
+#include "cuda/parts/row_tile.cuh"
 #include "plan/prefix.h"
 
 namespace flashlatent::prefill {

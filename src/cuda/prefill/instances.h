@@ -1,6 +1,8 @@
 // The compiled shapes of the prefill kernel, as rows of data.
 #pragma once
 
+#include <cuda.h>
+
 #include <array>
 
 #include "cuda/prefill/arguments.cuh"

@@ -2,28 +2,25 @@
 #pragma once
 
 #include "cuda/parts/partial.cuh"
-#include "cuda/parts/shares.cuh"
 #include "cuda/seesaw/pipeline.cuh"
 
 namespace flashlatent::seesaw {
 
-using parts::Parts;
-
 /// kCluster_ = 2: two CTAs that hold the two tiles of 128 query rows take the same KV blocks from an fp8_656
 /// cache, each loading half of each tile's tokens for both; in units of tokens, but for shares of one
 /// request. kTeam_ > 1: so many CTAs of a cluster share a row tile's blocks, and merge what they have
-/// (team.cuh). kParts_: what a part is. Shares come from an fp8_656 cache by clusters of two, or by boxes.
+/// (team.cuh). kHasShare_: a part is a share of one request (parts/shares.cuh), from an fp8_656 cache by
+/// clusters of two, or by boxes.
 /// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh). Where that has a launch of its own they
 /// are faster without: 0.3 to 0.5 us.
 template <class Element_, int kQkDim_, int kVDim_, int kCluster_, class Loader_, int kTeam_ = 1,
-          Parts kParts_ = Parts::kSegments, bool kMerges_ = false>
+          bool kHasShare_ = false, bool kMerges_ = false>
 struct Config {
   using Element = Element_;
   using Loader = Loader_;
   static constexpr int kCluster = kCluster_;
   static constexpr int kTeam = kTeam_;
-  static constexpr Parts kParts = kParts_;
-  static constexpr bool kHasShare = kParts != Parts::kSegments;
+  static constexpr bool kHasShare = kHasShare_;
   static_assert(!kHasShare || kTeam == 1);
   static constexpr bool kMerges = kMerges_;
   static_assert(!kMerges || (!kHasShare && kTeam == 1));

@@ -17,16 +17,16 @@ Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor
 }
 
 template <class Element, int kQkDim, int kVDim, int kCluster, class Loader, int kTeam = 1,
-          Parts kParts = Parts::kSegments, bool kMerges = false>
+          bool kHasShare = false, bool kMerges = false>
 constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
   return {{dtype, kQkDim, kVDim, 64, loading, kCluster, kTeam, kMerges},
-          launch_instance<Config<Element, kQkDim, kVDim, kCluster, Loader, kTeam, kParts, kMerges>>};
+          launch_instance<Config<Element, kQkDim, kVDim, kCluster, Loader, kTeam, kHasShare, kMerges>>};
 }
 
 /// The combine step is theirs.
 template <class Element, int kCluster, class Loader>
 constexpr cuda::DenseInstance merging_instance(Dtype dtype, cuda::Loading loading) {
-  return instance<Element, 576, 512, kCluster, Loader, 1, Parts::kSegments, true>(dtype, loading);
+  return instance<Element, 576, 512, kCluster, Loader, 1, false, true>(dtype, loading);
 }
 
 /// A team's blocks come by boxes only.
@@ -36,13 +36,6 @@ constexpr cuda::DenseInstance team_instance(Dtype dtype) {
 }
 
 /// Shares of one request, by boxes.
-template <Parts kParts>
-constexpr ShareInstances share_instances() {
-  return {
-      {instance<__nv_bfloat16, 576, 512, 1, parts::TmaLoader, 1, kParts>(Dtype::kBF16, cuda::Loading::kBoxes),
-       instance<__half, 576, 512, 1, parts::TmaLoader, 1, kParts>(Dtype::kF16, cuda::Loading::kBoxes)}};
-}
-
 template <int kQkDim, int kVDim>
 constexpr ShapeInstances shape_instances() {
   using Bf16 = __nv_bfloat16;

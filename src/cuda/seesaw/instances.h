@@ -17,16 +17,14 @@ using ShareInstances = std::array<cuda::DenseInstance, 2>;  // two dtypes
 
 using Fp8ShareInstances = std::array<cuda::DenseInstance, 1>;  // as a cluster
 
-// One file each, so that they compile side by side.
+// As files take about as long to compile.
 extern const ShapeInstances kInstances576x512;
 extern const ShapeInstances kInstances512x512;
 extern const ShapeInstances kInstances320x256;
 extern const Fp8Instances kInstancesFp8_656;
 extern const TeamInstances kTeams576x512;
-extern const ShareInstances kEven576x512;
-extern const ShareInstances kByLength576x512;
-extern const Fp8ShareInstances kEvenFp8_656;
-extern const Fp8ShareInstances kByLengthFp8_656;
+extern const ShareInstances kShares576x512;
+extern const Fp8ShareInstances kSharesFp8_656;
 extern const ShapeInstances kMerging576x512;
 extern const Fp8Instances kMergingFp8_656;
 

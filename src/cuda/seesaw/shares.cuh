@@ -1,6 +1,7 @@
 // What is seesaw's own where a part is a share of one request (parts/shares.cuh).
 #pragma once
 
+#include "cuda/parts/shares.cuh"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/seesaw/config.h"
 
@@ -11,7 +12,7 @@ inline constexpr int kFirstBlocks = 2;
 
 /// No cluster has ragged queries.
 template <class Config>
-using Part = parts::Part<Config::kParts, Config::kCluster == 1>;
+using Part = parts::Part<Config::kCluster == 1>;
 
 /// When all that the other CTA of the cluster has to do here is done, and it has all that it takes from here.
 /// All threads, once.

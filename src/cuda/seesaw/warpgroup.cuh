@@ -17,7 +17,6 @@
 // both halves have the same scale.
 #pragma once
 
-#include "cuda/parts/arguments.cuh"
 #include "cuda/parts/epilogue.cuh"
 #include "cuda/parts/fragment.cuh"
 #include "cuda/parts/kv_tokens.cuh"
@@ -26,6 +25,7 @@
 #include "cuda/parts/q_loader.cuh"
 #include "cuda/parts/qk_mma.cuh"
 #include "cuda/parts/query_max.cuh"
+#include "cuda/parts/row_tile.cuh"
 #include "cuda/parts/softmax.cuh"
 #include "cuda/parts/unit_scores.cuh"
 #include "cuda/parts/work_queue.cuh"

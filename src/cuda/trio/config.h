@@ -2,7 +2,6 @@
 #pragma once
 
 #include "cuda/parts/partial.cuh"
-#include "cuda/parts/shares.cuh"
 #include "cuda/parts/tile.cuh"
 
 namespace flashlatent::trio {
@@ -10,16 +9,14 @@ namespace flashlatent::trio {
 /// Tokens come, are scored and multiplied by so many, a stage of the ring: one TMA box.
 inline constexpr int kStageTokens = 32;
 
-/// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh). kParts_: what a part is; a share of one
-/// request is merged by a launch of its own.
-template <class Element_, int kQkDim_, int kVDim_, bool kMerges_,
-          parts::Parts kParts_ = parts::Parts::kSegments>
+/// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh). kHasShare_: a part is a share of one
+/// request (parts/shares.cuh), which is merged by a launch of its own.
+template <class Element_, int kQkDim_, int kVDim_, bool kMerges_, bool kHasShare_ = false>
 struct Config {
   using Element = Element_;
   static constexpr int kQkDim = kQkDim_, kVDim = kVDim_;
   static constexpr bool kMerges = kMerges_;
-  static constexpr parts::Parts kParts = kParts_;
-  static constexpr bool kHasShare = kParts != parts::Parts::kSegments;
+  static constexpr bool kHasShare = kHasShare_;
   static_assert(!kMerges || !kHasShare);
   /// What partial results are stored as (parts/partial.cuh).
   using Stored = parts::StoredPartial<Element, parts::kTileRows>;

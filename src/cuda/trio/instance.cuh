@@ -7,6 +7,8 @@
 
 namespace flashlatent::trio {
 
+static_assert(kStageTokens == kPageTokens, "a stage is one box");
+
 template <class Config>
 Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor) {
   return cuda::launch_ctas<kernel<Config>, Config, SharedMemory<Config>>(
@@ -14,9 +16,9 @@ Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor
       launch.query_rows);
 }
 
-template <class Element, bool kMerges, parts::Parts kParts = parts::Parts::kSegments>
+template <class Element, bool kMerges, bool kHasShare = false>
 constexpr cuda::DenseInstance instance(Dtype dtype) {
-  using Config = trio::Config<Element, 576, 512, kMerges, kParts>;
+  using Config = trio::Config<Element, 576, 512, kMerges, kHasShare>;
   return {.key = {.dtype = dtype,
                   .qk_dim = Config::kQkDim,
                   .v_dim = Config::kVDim,
@@ -30,16 +32,10 @@ constexpr cuda::DenseInstance instance(Dtype dtype) {
                     .query_rows = kStageTokens}};
 }
 
-template <bool kMerges>
+template <bool kMerges, bool kHasShare = false>
 constexpr Instances instances() {
-  return {{instance<__nv_bfloat16, kMerges>(Dtype::kBF16), instance<__half, kMerges>(Dtype::kF16)}};
-}
-
-/// Shares of one request.
-template <parts::Parts kParts>
-constexpr Instances share_instances() {
-  return {
-      {instance<__nv_bfloat16, false, kParts>(Dtype::kBF16), instance<__half, false, kParts>(Dtype::kF16)}};
+  return {{instance<__nv_bfloat16, kMerges, kHasShare>(Dtype::kBF16),
+           instance<__half, kMerges, kHasShare>(Dtype::kF16)}};
 }
 
 }  // namespace flashlatent::trio

@@ -3,5 +3,6 @@
 namespace flashlatent::trio {
 
 constinit const Instances kInstances = instances<false>();
+constinit const Instances kMerging = instances<true>();
 
 }  // namespace flashlatent::trio

@@ -7,12 +7,14 @@
 
 namespace flashlatent::trio {
 
+/// Pages are a multiple of so many tokens.
+inline constexpr int kPageTokens = 32;
+
 using Instances = std::array<cuda::DenseInstance, 2>;  // two dtypes
 
-// One file each, so that they compile side by side.
+// As files take about as long to compile.
 extern const Instances kInstances;
 extern const Instances kMerging;
-extern const Instances kEven;
-extern const Instances kByLength;
+extern const Instances kShares;  // a CTA has a share of one request
 
 }  // namespace flashlatent::trio

@@ -55,7 +55,7 @@ template <class Config>
 __device__ __forceinline__ void multiply_share(SharedMemory<Config>& shared,
                                                const parts::DecodeArguments& args, const CUtensorMap& kv_map,
                                                const CUtensorMap& query_map, int me) {
-  parts::Part<Config::kParts, true> part(args);
+  parts::Part<true> part(args);
   Output<Config> output(shared, args, kv_map, query_map, me);
   parts::wait_for_launch_before();
   output.begin_share(part);

@@ -2,9 +2,9 @@
 // the first warp of all asks for the one that takes its place.
 #pragma once
 
-#include "cuda/parts/arguments.cuh"
 #include "cuda/parts/epilogue.cuh"
 #include "cuda/parts/row_store.cuh"
+#include "cuda/parts/row_tile.cuh"
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/trio/supply.cuh"
 

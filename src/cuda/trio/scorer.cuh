@@ -9,7 +9,7 @@
 
 #include <cfloat>
 
-#include "cuda/parts/arguments.cuh"
+#include "cuda/parts/arguments.h"
 #include "cuda/parts/fragment.cuh"
 #include "cuda/parts/mask.cuh"
 #include "cuda/parts/softmax.cuh"

@@ -3,5 +3,7 @@
 namespace flashlatent::mma16 {
 
 constinit const ShapeInstances kInstances576x512 = shape_instances<576, 512>();
+constinit const ShapeInstances kInstances512x512 = shape_instances<512, 512>();
+constinit const ShapeInstances kInstances320x256 = shape_instances<320, 256>();
 
 }  // namespace flashlatent::mma16

@@ -2,6 +2,6 @@
 
 namespace flashlatent::trio {
 
-constinit const Instances kMerging = instances<true>();
+constinit const Instances kShares = instances<false, true>();
 
 }  // namespace flashlatent::trio

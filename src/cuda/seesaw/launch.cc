@@ -88,14 +88,12 @@ constexpr int kRowsOfMma16 = 16;
 constexpr int kBesideMma16 = 550;
 
 /// What shares out requests so (schedule::kEven, kByLength); the cluster is that of an fp8_656 cache.
-const DenseInstance* find_shares(const DecodeProblem& problem, int whole) {
+const DenseInstance* find_shares(const DecodeProblem& problem) {
   const auto& cache = problem.cache;
   const Loading loading = loading_of(problem);
-  const InstanceKey key = {cache.dtype,      cache.qk_dim, cache.v_dim,
-                           kShape.tile_rows, loading,      loading == Loading::kFp8 ? 2 : 1};
-  return whole == schedule::kByLength
-             ? find_instance({seesaw::kByLength576x512, seesaw::kByLengthFp8_656}, key)
-             : find_instance({seesaw::kEven576x512, seesaw::kEvenFp8_656}, key);
+  return find_instance(
+      {seesaw::kShares576x512, seesaw::kSharesFp8_656},
+      {cache.dtype, cache.qk_dim, cache.v_dim, kShape.tile_rows, loading, loading == Loading::kFp8 ? 2 : 1});
 }
 
 /// Of several requests, with up to so many blocks a CTA as many parts each are fastest, even where they
@@ -123,9 +121,9 @@ std::optional<schedule::Geometry> shares_of_requests(const DecodeProblem& proble
 std::optional<schedule::Geometry> even_geometry(const DecodeProblem& problem, int workers,
                                                 const schedule::Geometry& line) {
   // Where CTAs never split, a workspace for larger batches may have no room for partial results.
-  if (line.whole != schedule::kCutLine || line.lanes > 2 || find_shares(problem, schedule::kEven) == nullptr)
+  if (line.whole != schedule::kCutLine || line.lanes > 2 || find_shares(problem) == nullptr)
     return std::nullopt;
-  schedule::Geometry split = split_geometry(problem, workers, {.tile_rows = kShape.tile_rows});
+  schedule::Geometry split = split_geometry(problem, workers, {.tile_rows = kShape.tile_rows, .cost = {}});
   split.cost = fits_one_tile(problem) ? kEvenCost : kEvenCostOfTwoTiles;
   if (problem.cache.dtype == Dtype::kF16) split.cost.per_merge += kFp32Partials;
   if (problem.rows_per_kv_head() <= kRowsOfMma16) split.cost.per_call += kBesideMma16;
@@ -183,7 +181,7 @@ Status launch(const DecodeCall& call) {
   }
   return launch_dense(call, [](const DecodeCall& c, Loading loading) {
     const DecodeProblem& p = c.problem;
-    if (has_shares(c.geometry)) return find_shares(p, c.geometry.whole);
+    if (has_shares(c.geometry)) return find_shares(p);
     const int team = c.geometry.team;
     if (team == 1) {
       const int cluster = cluster_of(c.problem, c.geometry, loading);

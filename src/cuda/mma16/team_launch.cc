@@ -2,7 +2,6 @@
 #include "core/message.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/dense/teams.h"
-#include "cuda/mma16/config.h"
 #include "cuda/mma16/instances.h"
 
 namespace flashlatent::cuda {
@@ -30,7 +29,7 @@ template <int kTeam>
 const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
   const auto& cache = problem.cache;
   return find_instance({mma16::kTeams576x512, mma16::kTeams512x512, mma16::kTeams320x256},
-                       {cache.dtype, cache.qk_dim, cache.v_dim, mma16::kRows, loading, 1, kTeam});
+                       {cache.dtype, cache.qk_dim, cache.v_dim, mma16::kTileRows, loading, 1, kTeam});
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
@@ -55,7 +54,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
     costs.shared_merge += kSmallTeamMerge;
   }
   schedule::Geometry g =
-      team_geometry(problem, workers, {.tile_rows = mma16::kRows, .team = kTeam, .costs = costs});
+      team_geometry(problem, workers, {.tile_rows = mma16::kTileRows, .team = kTeam, .costs = costs});
   if (g.whole == schedule::kShared && g.requests == 1) g.cost.per_merge += kLoneRequest;
   return g;
 }

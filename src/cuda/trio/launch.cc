@@ -1,7 +1,6 @@
 #include "core/message.h"
 #include "cuda/common/tensor_map.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/trio/config.h"
 #include "cuda/trio/instances.h"
 #include "plan/host_plan.h"
 
@@ -29,7 +28,7 @@ constexpr int kMostLanes = 8;
 constexpr int kFewRequests = 8;
 constexpr int kManyBlocks = 32;
 
-const DenseInstance* find(const DecodeProblem& problem, int whole, bool merges) {
+const DenseInstance* find(const DecodeProblem& problem, bool has_shares, bool merges) {
   const auto& cache = problem.cache;
   const InstanceKey key = {.dtype = cache.dtype,
                            .qk_dim = cache.qk_dim,
@@ -37,14 +36,8 @@ const DenseInstance* find(const DecodeProblem& problem, int whole, bool merges) 
                            .tile_rows = kShape.tile_rows,
                            .loading = Loading::kBoxes,
                            .merges = merges};
-  switch (whole) {
-    case schedule::kEven:
-      return find_instance({trio::kEven}, key);
-    case schedule::kByLength:
-      return find_instance({trio::kByLength}, key);
-    default:
-      return find_instance({trio::kInstances, trio::kMerging}, key);
-  }
+  return has_shares ? find_instance({trio::kShares}, key)
+                    : find_instance({trio::kInstances, trio::kMerging}, key);
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
@@ -53,12 +46,12 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
     return message("the cache is fp8_656; a plain one is accepted");
   if (problem.sparse.enabled) return "decode is sparse; dense decode is accepted";
   if (problem.options.batch_invariant) return "batch_invariant is true; false is accepted";
-  if (find(problem, schedule::kCutLine, false) == nullptr) {
+  if (find(problem, false, false) == nullptr) {
     return message("qk_dim/v_dim is ", problem.cache.qk_dim, "/", problem.cache.v_dim,
                    "; 576/512 is accepted");
   }
-  if (problem.cache.page_size % trio::kStageTokens != 0) {
-    return message("page_size is ", problem.cache.page_size, "; a multiple of ", trio::kStageTokens,
+  if (problem.cache.page_size % trio::kPageTokens != 0) {
+    return message("page_size is ", problem.cache.page_size, "; a multiple of ", trio::kPageTokens,
                    " is accepted");
   }
   return std::nullopt;
@@ -100,7 +93,7 @@ Status launch(const DecodeCall& call) {
   return launch_dense(call, [](const DecodeCall& c, Loading) {
     const schedule::Geometry& g = c.geometry;
     const bool has_shares = g.whole >= schedule::kEven;
-    return find(c.problem, g.whole, !has_shares && merges_in_kernel(g));
+    return find(c.problem, has_shares, !has_shares && merges_in_kernel(g));
   });
 }
 

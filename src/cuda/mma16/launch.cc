@@ -1,6 +1,5 @@
 #include "core/message.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/mma16/config.h"
 #include "cuda/mma16/instances.h"
 
 namespace flashlatent::cuda {
@@ -16,20 +15,20 @@ constexpr schedule::CostModel kCost = {
 const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
   const auto& cache = problem.cache;
   return find_instance({mma16::kInstances576x512, mma16::kInstances512x512, mma16::kInstances320x256},
-                       {cache.dtype, cache.qk_dim, cache.v_dim, mma16::kRows, loading});
+                       {cache.dtype, cache.qk_dim, cache.v_dim, mma16::kTileRows, loading});
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
   if (problem.cache.format != KvFormat::kPlain)
     return message("the cache is fp8_656; a plain one is accepted");
-  if (problem.rows_per_kv_head() > mma16::kRows) return too_many_rows(problem, mma16::kRows);
+  if (problem.rows_per_kv_head() > mma16::kTileRows) return too_many_rows(problem, mma16::kTileRows);
   if (find(problem, loading_of(problem)) == nullptr) return unknown_dimensions(problem);
   return std::nullopt;
 }
 
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
-  return dense_geometry(problem, workers, {.tile_rows = mma16::kRows, .cost = kCost});
+  return dense_geometry(problem, workers, {.tile_rows = mma16::kTileRows, .cost = kCost});
 }
 
 Status launch(const DecodeCall& call) {

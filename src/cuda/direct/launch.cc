@@ -27,8 +27,7 @@ const DenseShape& shape_of(const DecodeProblem& problem) {
 const DenseInstance* find(const DecodeProblem& problem, Loading loading, bool merges = false) {
   const auto& cache = problem.cache;
   return find_instance(
-      {direct::kInstances8, direct::kMerging8, direct::kInstances, direct::kMerging, direct::kInstances32,
-       direct::kMerging32},
+      {direct::kInstances, direct::kMerging},
       {cache.dtype, cache.qk_dim, cache.v_dim, shape_of(problem).tile_rows, loading, 1, 1, merges});
 }
 

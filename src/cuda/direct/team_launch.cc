@@ -1,19 +1,16 @@
 // The direct kernel by teams, for calls too small to fill the device: host side.
 #include "cuda/cuda_backend.h"
 #include "cuda/dense/teams.h"
-#include "cuda/direct/config.h"
 #include "cuda/direct/instances.h"
 
 namespace flashlatent::cuda {
 
 namespace {
 
-constexpr int kTeam = 8;
-
 // From calls of 1 to 18 blocks a CTA, which take 6 us beside them; 1.8 more, since the other kernels are
 // estimated above what small calls from this cache take them.
-constexpr TeamShape kShape = {.tile_rows = direct::Config<kTeam>::kRows,
-                              .team = kTeam,
+constexpr TeamShape kShape = {.tile_rows = direct::kTeamRows,
+                              .team = direct::kTeamCtas,
                               .costs = {.call = 7450,
                                         .next_segment = 6000,
                                         .merge = 3000,
@@ -26,7 +23,7 @@ constexpr TeamShape kShape = {.tile_rows = direct::Config<kTeam>::kRows,
 const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
   const auto& cache = problem.cache;
   return find_instance({direct::kTeams},
-                       {cache.dtype, cache.qk_dim, cache.v_dim, kShape.tile_rows, loading, 1, kTeam});
+                       {cache.dtype, cache.qk_dim, cache.v_dim, kShape.tile_rows, loading, 1, kShape.team});
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {

@@ -1,7 +1,0 @@
-#include "cuda/mma16/instance.cuh"
-
-namespace flashlatent::mma16 {
-
-constinit const ShapeInstances kInstances320x256 = shape_instances<320, 256>();
-
-}  // namespace flashlatent::mma16

@@ -4,6 +4,7 @@
 #include <sstream>
 #include <string>
 
+#include "core/return_if_error.h"
 #include "flashlatent/status.h"
 
 namespace flashlatent {
@@ -26,11 +27,3 @@ Status unsupported(const Pieces&... pieces) {
 }
 
 }  // namespace flashlatent
-
-/// Returns a Status from the enclosing function unless it is ok.
-#define FLASHLATENT_RETURN_IF_ERROR(expression)                        \
-  do {                                                                 \
-    if (::flashlatent::Status status_ = (expression); !status_.ok()) { \
-      return status_;                                                  \
-    }                                                                  \
-  } while (false)

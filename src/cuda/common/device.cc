@@ -3,10 +3,16 @@
 #include <atomic>
 #include <string>
 
+#include "core/message.h"
 #include "cuda/common/runtime.h"
 #include "cuda/cuda_backend.h"
 
 namespace flashlatent::cuda {
+
+Status to_status(cudaError_t error, const char* call) {
+  if (error == cudaSuccess) return {};
+  return {StatusCode::kInternal, message(call, ": ", cudaGetErrorString(error))};
+}
 
 namespace {
 

@@ -14,7 +14,6 @@ struct LaunchShape {
   int blocks = 1;
   int threads = 1;
   std::size_t shared_bytes = 0;
-  int cluster = 1;                 ///< CTAs a cluster.
   bool overlaps_previous = false;  ///< Programmatic dependent launch: the kernel waits on the device itself.
 };
 
@@ -37,12 +36,6 @@ Status allow_shared_memory(std::size_t bytes, int device) {
   return allow<kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize>(static_cast<int>(bytes), device);
 }
 
-/// Allows a kernel clusters of more than 8 CTAs.
-template <auto kKernel>
-Status allow_large_clusters(int device) {
-  return allow<kKernel, cudaFuncAttributeNonPortableClusterSizeAllowed>(1, device);
-}
-
 template <class... Parameters, class... Arguments>
 Status launch(void (*kernel)(Parameters...), LaunchShape shape, const Executor& executor,
               const Arguments&... arguments) {
@@ -51,35 +44,15 @@ Status launch(void (*kernel)(Parameters...), LaunchShape shape, const Executor& 
   config.blockDim = dim3(shape.threads);
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = static_cast<cudaStream_t>(executor.stream);
-  cudaLaunchAttribute attributes[2] = {};
-  config.attrs = attributes;
+  cudaLaunchAttribute attribute = {};
+  config.attrs = &attribute;
   if (shape.overlaps_previous) {
-    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    config.numAttrs = 1;
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
   }
-  if (shape.cluster > 1) {
-    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
-  }
   return to_status(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...),
                    "cudaLaunchKernelEx");
-}
-
-/// CTAs of Config::kThreads threads with a Shared in shared memory, `cluster` of them a cluster, that wait
-/// for the launch before them on the device.
-template <auto kKernel, class Config, class Shared, class... Arguments>
-Status launch_ctas(int ctas, int cluster, const Executor& executor, const Arguments&... arguments) {
-  FLASHLATENT_RETURN_IF_ERROR(allow_shared_memory<kKernel>(sizeof(Shared), executor.device));
-  constexpr int kMostPortable = 8;
-  if (cluster > kMostPortable) FLASHLATENT_RETURN_IF_ERROR(allow_large_clusters<kKernel>(executor.device));
-  const LaunchShape shape = {.blocks = ctas,
-                             .threads = Config::kThreads,
-                             .shared_bytes = sizeof(Shared),
-                             .cluster = cluster,
-                             .overlaps_previous = true};
-  return launch(kKernel, shape, executor, arguments...);
 }
 
 }  // namespace flashlatent::cuda

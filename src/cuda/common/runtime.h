@@ -3,14 +3,11 @@
 
 #include <cuda_runtime_api.h>
 
-#include "core/message.h"
+#include "core/return_if_error.h"
 
 namespace flashlatent::cuda {
 
-inline Status to_status(cudaError_t error, const char* call) {
-  if (error == cudaSuccess) return {};
-  return {StatusCode::kInternal, message(call, ": ", cudaGetErrorString(error))};
-}
+Status to_status(cudaError_t error, const char* call);
 
 /// Makes `device` current and puts the caller's back.
 class DeviceGuard {

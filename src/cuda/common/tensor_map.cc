@@ -4,7 +4,9 @@
 #include <cstring>
 #include <type_traits>
 
+#include "core/message.h"
 #include "cuda/common/runtime.h"
+#include "flashlatent/tensor.h"
 
 namespace flashlatent::cuda {
 

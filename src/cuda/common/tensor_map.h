@@ -3,8 +3,15 @@
 
 #include <cuda.h>
 
-#include "flashlatent/status.h"
-#include "flashlatent/tensor.h"
+#include <cstdint>
+
+// Declared only, for files of instances (compiled_kernel.h).
+namespace flashlatent {
+class Status;
+template <class Pointer>
+struct BasicTensorView;
+using ConstTensorView = BasicTensorView<const void*>;
+}  // namespace flashlatent
 
 namespace flashlatent::cuda {
 

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/message.h"
 #include "cuda/combine/combine.h"
-#include "cuda/common/launch.h"
+#include "cuda/common/launch_ctas.h"
+#include "cuda/common/runtime.h"
 #include "cuda/common/tensor_map.h"
 #include "cuda/cuda_backend.h"
 #include "plan/host_plan.h"
@@ -149,9 +151,12 @@ Status launch_dense(const DecodeCall& planned,
   if (call.problem.query.ragged) {
     FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(launch.args, call.problem.query.heads, call.executor));
   }
-  if (instance->key.merges) launch.args.merge_state = static_cast<parts::MergeState*>(call.workspace.data);
-  FLASHLATENT_RETURN_IF_ERROR(instance->launch(launch, call.executor));
-  if (instance->key.merges) return {};
+  const InstanceKey& key = instance->key;
+  if (key.merges) launch.args.merge_state = static_cast<parts::MergeState*>(call.workspace.data);
+  FLASHLATENT_RETURN_IF_ERROR(
+      launch_ctas(instance->kernel, launch.args.geometry.parts * launch.args.geometry.lanes * key.team,
+                  key.cluster * key.team, call.executor, {&launch.args, &launch.kv, &launch.query_rows}));
+  if (key.merges) return {};
   return combine_plan(launch.args, call.problem.cache.dtype, call.problem.cache.v_dim, *units, call.executor);
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cuda/common/decode_arguments.h"
-#include "cuda/common/tensor_map.h"
+#include "cuda/dense/instance.h"
 
 namespace flashlatent::cuda {
 
@@ -35,47 +35,10 @@ struct DenseLaunch {
   CUtensorMap query_rows;  ///< Of Q, where query.rows_in_line.
 };
 
-/// How a kernel gets its KV blocks.
-enum class Loading {
-  kBoxes,   ///< Boxes of pages by TMA.
-  kTokens,  ///< Token by token: small or odd pages, indices.
-  kFp8,     ///< Token by token from an fp8_656 cache, dequantised.
-};
 /// What this call's kernel must do.
 Loading loading_of(const DecodeProblem& problem, const ConstTensorView& kv_cache);
 /// What a kernel must be able to do to take the problem, whatever the number of pages.
 Loading loading_of(const DecodeProblem& problem);
-
-/// What a kernel is compiled for.
-struct InstanceKey {
-  Dtype dtype;
-  int qk_dim;
-  int v_dim;
-  int tile_rows;
-  Loading loading;
-  int cluster = 1;      ///< Row tiles, and CTAs, that share KV blocks.
-  int team = 1;         ///< CTAs that share the blocks of a segment.
-  bool merges = false;  ///< CTAs do the combine step (parts/merge_step.cuh).
-
-  friend bool operator==(const InstanceKey&, const InstanceKey&) = default;
-};
-
-/// How the boxes of a kernel lie in shared memory.
-struct BoxMaps {
-  /// Where it is not kv_tensor_map(), what heads_in_chunks() is not true of goes token by token.
-  Status (*kv)(const char* name, const ConstTensorView& cache, int box_tokens,
-               CUtensorMap& map) = kv_tensor_map;
-  Status (*query)(const ConstTensorView& q, int box_rows, CUtensorMap& map) = query_rows_map;
-  int most_tokens = 64;  ///< Of a page that come by one box.
-  int query_rows = 0;    ///< By one box; 0: a tile's.
-};
-
-/// A compiled kernel.
-struct DenseInstance {
-  InstanceKey key;
-  Status (*launch)(const DenseLaunch&, const Executor&);
-  BoxMaps boxes = {};
-};
 
 /// The one of this key, or null.
 const DenseInstance* find_instance(std::initializer_list<std::span<const DenseInstance>> tables,

@@ -1,25 +1,21 @@
 // What a file of instances includes.
 #pragma once
 
-#include "cuda/common/launch.h"
 #include "cuda/direct/instances.h"
 #include "cuda/direct/kernel.cuh"
 
 namespace flashlatent::direct {
 
 template <class Config>
-Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor) {
-  return cuda::launch_ctas<kernel<Config>, Config, SharedMemory<Config>>(
-      launch.args.geometry.parts * launch.args.geometry.lanes * Config::kTeam, Config::kTeam, executor,
-      launch.args);
-}
+constexpr cuda::CompiledKernel kCompiled =
+    cuda::compiled_kernel<kernel<Config>, Config, SharedMemory<Config>>();
 
 template <int kTeam, bool kMerges, int kRows>
 constexpr cuda::DenseInstance instance() {
   using Shape = Config<kTeam, kMerges, kRows>;
   return {{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, Shape::kRows, cuda::Loading::kFp8, 1, kTeam,
            kMerges},
-          launch_instance<Shape>};
+          kCompiled<Shape>};
 }
 
 template <bool kMerges>

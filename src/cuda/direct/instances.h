@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "cuda/dense/dense.h"
+#include "cuda/dense/instance.h"
 
 namespace flashlatent::direct {
 

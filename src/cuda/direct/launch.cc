@@ -3,6 +3,7 @@
 
 #include "core/message.h"
 #include "cuda/cuda_backend.h"
+#include "cuda/dense/dense.h"
 #include "cuda/direct/instances.h"
 
 namespace flashlatent::cuda {

@@ -1,7 +1,6 @@
 // What a file of instances includes.
 #pragma once
 
-#include "cuda/common/launch.h"
 #include "cuda/etap/instances.h"
 #include "cuda/etap/kernel.cuh"
 #include "cuda/parts/tma_loader.cuh"
@@ -10,15 +9,12 @@
 namespace flashlatent::etap {
 
 template <class Config>
-Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor) {
-  return cuda::launch_ctas<kernel<Config>, Config, SharedMemory<Config>>(
-      launch.args.geometry.parts * launch.args.geometry.lanes, 1, executor, launch.args, launch.kv);
-}
+constexpr cuda::CompiledKernel kCompiled =
+    cuda::compiled_kernel<kernel<Config>, Config, SharedMemory<Config>>();
 
 template <class Element, int kQkDim, int kVDim, int kRows, class Loader>
 constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
-  return {{dtype, kQkDim, kVDim, kRows, loading},
-          launch_instance<Config<Element, kQkDim, kVDim, kRows, Loader>>};
+  return {{dtype, kQkDim, kVDim, kRows, loading}, kCompiled<Config<Element, kQkDim, kVDim, kRows, Loader>>};
 }
 
 template <int kQkDim, int kVDim, int kRows = 16>

@@ -2,6 +2,7 @@
 // token.cuh's.
 #include <algorithm>
 
+#include "core/message.h"
 #include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/kvcache/places.cuh"

@@ -1,7 +1,6 @@
 // What a file of instances includes.
 #pragma once
 
-#include "cuda/common/launch.h"
 #include "cuda/mma16/instances.h"
 #include "cuda/mma16/kernel.cuh"
 #include "cuda/parts/block_loader.cuh"
@@ -11,18 +10,15 @@
 namespace flashlatent::mma16 {
 
 template <class Config>
-Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor) {
-  return cuda::launch_ctas<kernel<Config>, Config, SharedMemory<Config>>(
-      launch.args.geometry.parts * launch.args.geometry.lanes * Config::kTeam, Config::kTeam, executor,
-      launch.args, launch.kv);
-}
+constexpr cuda::CompiledKernel kCompiled =
+    cuda::compiled_kernel<kernel<Config>, Config, SharedMemory<Config>>();
 
 template <class Element, int kQkDim, int kVDim, class Loader, int kTeam = 1>
 constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
   using Shape = Config<Element, kQkDim, kVDim, Loader, kTeam>;
   static_assert(Shape::kRows == kTileRows);
   return {{dtype, kQkDim, kVDim, kTileRows, loading, 1, kTeam},
-          launch_instance<Shape>,
+          kCompiled<Shape>,
           {.kv = Loader::kWholeBlocks ? cuda::kv_block_map : cuda::kv_tensor_map}};
 }
 

@@ -13,7 +13,7 @@
 // 2, 3}, and K's rows are taken in the order that makes P's the same.
 #pragma once
 
-#include "cuda/paged/arguments.cuh"
+#include "cuda/paged/arguments.h"
 #include "cuda/paged/config.h"
 #include "cuda/parts/epilogue.cuh"
 #include "cuda/parts/mask.cuh"

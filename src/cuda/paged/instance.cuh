@@ -1,23 +1,18 @@
 // What a file of instances includes.
 #pragma once
 
-#include "cuda/common/launch.h"
 #include "cuda/paged/instances.h"
 #include "cuda/paged/kernel.cuh"
 
 namespace flashlatent::paged {
 
-template <class Config>
-Status launch_instance(const Arguments& args, const Executor& executor) {
-  return cuda::launch_ctas<kernel<Config>, Config, SharedMemory<Config>>(
-      args.decode.geometry.parts * (args.decode.geometry.lanes / args.tiles_a_cta) * args.team, args.team,
-      executor, args);
-}
-
 template <class Element, int kDim, int kColumns, bool kFp8, bool kPacked>
 constexpr Instance instance(Dtype dtype) {
   using Shape = Config<Element, kDim, kColumns, kFp8, kPacked>;
-  return {{dtype, kDim, kColumns, kFp8, kPacked}, Shape::kWarps, Shape::kStepTokens, launch_instance<Shape>};
+  return {{dtype, kDim, kColumns, kFp8, kPacked},
+          Shape::kWarps,
+          Shape::kStepTokens,
+          cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>()};
 }
 
 template <class Element, int kDim>

@@ -3,10 +3,8 @@
 
 #include <array>
 
-#include "cuda/paged/arguments.cuh"
-#include "flashlatent/backend.h"
-#include "flashlatent/status.h"
-#include "flashlatent/tensor.h"
+#include "cuda/common/compiled_kernel.h"
+#include "flashlatent/dtype.h"
 
 namespace flashlatent::paged {
 
@@ -25,7 +23,7 @@ struct Instance {
   InstanceKey key;
   int warps;  // which take steps of so many tokens
   int step_tokens;
-  Status (*launch)(const Arguments&, const Executor&);
+  cuda::CompiledKernel kernel;  // of Arguments
 };
 
 using DimInstances = std::array<Instance, 8>;  // 8 and 16 columns; plain and e4m3; rows and packed values

@@ -1,7 +1,7 @@
 // What prefixes gave, merged with what requests have of their own.
 #pragma once
 
-#include "cuda/paged/arguments.cuh"
+#include "cuda/paged/arguments.h"
 #include "cuda/parts/epilogue.cuh"
 #include "cuda/parts/segments.cuh"
 

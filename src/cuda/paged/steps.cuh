@@ -6,7 +6,7 @@
 // each. Others come by cp.async, 16 bytes at a time, each lane looking up a token's entry a step ahead.
 #pragma once
 
-#include "cuda/paged/arguments.cuh"
+#include "cuda/paged/arguments.h"
 #include "cuda/paged/config.h"
 #include "cuda/parts/kv_tokens.cuh"
 #include "cuda/ptx/barrier.cuh"

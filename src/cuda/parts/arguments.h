@@ -56,6 +56,9 @@ struct PartialArguments {
   float2* units;  // of fp16, of each row: behind all values, in the room that fp32 would take
 };
 
+/// Of those that leave parts of a result (parts/ticket.cuh).
+using Ticket = unsigned long long;
+
 /// Of kernels that do the combine step themselves (parts/merge_step.cuh).
 struct MergeState;
 inline constexpr int kMergeStateBytes = 256;

@@ -5,11 +5,10 @@
 // and any call leaves its tickets at 0: only where that word does not stand is a ticket begun anew.
 #pragma once
 
+#include "cuda/parts/arguments.h"
 #include "cuda/ptx/copy.cuh"
 
 namespace flashlatent::parts {
-
-using Ticket = unsigned long long;
 
 /// kBits: of the counts.
 template <int kBits>

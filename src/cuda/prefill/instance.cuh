@@ -1,23 +1,19 @@
 // What a file of instances includes.
 #pragma once
 
-#include "cuda/common/launch.h"
 #include "cuda/prefill/instances.h"
 #include "cuda/prefill/kernel.cuh"
 
 namespace flashlatent::prefill {
 
-template <class Config>
-Status launch_instance(const Launch& launch, const Executor& executor) {
-  return cuda::launch_ctas<kernel<Config>, Config, SharedMemory<Config>>(
-      launch.ctas, 1, executor, launch.args, launch.keys, launch.values, launch.query);
-}
-
 template <class Element, int kDim, Kind kKind>
 constexpr Instance instance(Dtype dtype) {
   using Shape = Config<Element, kDim, kKind>;
   static_assert(!Shape::kShared || Shape::kRows == kSharedTileRows);
-  return {{dtype, kDim, kKind}, Shape::kRows, Shape::kBlockTokens, launch_instance<Shape>};
+  return {{dtype, kDim, kKind},
+          Shape::kRows,
+          Shape::kBlockTokens,
+          cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>()};
 }
 
 template <class Element>

@@ -5,11 +5,10 @@
 
 #include <array>
 
+#include "cuda/common/compiled_kernel.h"
 #include "cuda/prefill/arguments.cuh"
 #include "cuda/prefill/config.h"
-#include "flashlatent/backend.h"
-#include "flashlatent/status.h"
-#include "flashlatent/tensor.h"
+#include "flashlatent/dtype.h"
 
 namespace flashlatent::prefill {
 
@@ -34,7 +33,7 @@ struct Instance {
   InstanceKey key;
   int tile_rows;
   int block_tokens;
-  Status (*launch)(const Launch&, const Executor&);
+  cuda::CompiledKernel kernel;  // of Launch's first four
 };
 
 using DtypeInstances = std::array<Instance, 9>;  // d up to 64, 128, 256, each of three kinds

@@ -4,6 +4,7 @@
 
 #include "core/message.h"
 #include "cuda/common/decode_arguments.h"
+#include "cuda/common/launch_ctas.h"
 #include "cuda/common/runtime.h"
 #include "cuda/common/tensor_map.h"
 #include "cuda/cuda_backend.h"
@@ -152,6 +153,12 @@ std::size_t workspace_bytes(const DecodeProblem&, const schedule::Geometry&) {
 }
 
 /// Q by TMA, if 64 rows are whole tokens.
+Status launch_instance(const prefill::Instance& instance, const prefill::Launch& launch,
+                       const Executor& executor) {
+  return launch_ctas(instance.kernel, launch.ctas, 1, executor,
+                     {&launch.args, &launch.keys, &launch.values, &launch.query});
+}
+
 Status query_map(const DecodeProblem& problem, const ConstTensorView& view, prefill::Launch& launch) {
   const int group = launch.args.decode.query.group.value;
   launch.args.query_boxes = 64 % group == 0 && view.elements() > 0;
@@ -192,7 +199,7 @@ Status launch(const DecodeCall& call) {
   if (problem.query.ragged) {
     FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(args.decode, problem.query.heads, executor));
   }
-  return instance.launch(launch, executor);
+  return launch_instance(instance, launch, executor);
 }
 
 }  // namespace
@@ -252,7 +259,7 @@ Status launch_prefix_units(const DecodeCall& call, const prefix::Shape& shape, c
   FLASHLATENT_RETURN_IF_ERROR(common_launch(call, instance, launch));
   launch.args.prefix = {shape, plan.header, plan.tiles, plan.members, out, lse};
   launch.ctas = shape.workers;
-  return instance.launch(launch, call.executor);
+  return launch_instance(instance, launch, call.executor);
 }
 
 }  // namespace flashlatent::cuda

@@ -1,15 +1,9 @@
-#include "cuda/common/launch.h"
 #include "cuda/quartet/instances.h"
 #include "cuda/quartet/kernel.cuh"
 
 namespace flashlatent::quartet {
 
 namespace {
-
-Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor) {
-  return cuda::launch_ctas<kernel<Config>, Config, SharedMemory<Config>>(
-      launch.args.geometry.parts * launch.args.geometry.lanes, 1, executor, launch.args, launch.query_rows);
-}
 
 /// One kernel: it asks when it runs whether it is to do the combine step.
 constexpr cuda::DenseInstance instance(bool merges) {
@@ -19,7 +13,7 @@ constexpr cuda::DenseInstance instance(bool merges) {
                   .tile_rows = Config::kRows,
                   .loading = cuda::Loading::kFp8,
                   .merges = merges},
-          .launch = launch_instance,
+          .kernel = cuda::compiled_kernel<kernel<Config>, Config, SharedMemory<Config>>(),
           .boxes = {.query = cuda::query_chunks_map}};
 }
 

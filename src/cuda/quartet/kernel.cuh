@@ -97,7 +97,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     kernel(const __grid_constant__ parts::DecodeArguments args,
-           const __grid_constant__ CUtensorMap query_map) {
+           const __grid_constant__ CUtensorMap /*kv_map*/, const __grid_constant__ CUtensorMap query_map) {
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);

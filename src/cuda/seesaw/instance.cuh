@@ -1,7 +1,6 @@
 // What a file of instances includes.
 #pragma once
 
-#include "cuda/common/launch.h"
 #include "cuda/parts/tma_loader.cuh"
 #include "cuda/parts/token_loader.cuh"
 #include "cuda/seesaw/instances.h"
@@ -10,17 +9,14 @@
 namespace flashlatent::seesaw {
 
 template <class Config>
-Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor) {
-  return cuda::launch_ctas<kernel<Config>, Config, SharedMemory<Config>>(
-      launch.args.geometry.parts * launch.args.geometry.lanes * Config::kTeam,
-      Config::kCluster * Config::kTeam, executor, launch.args, launch.kv, launch.query_rows);
-}
+constexpr cuda::CompiledKernel kCompiled =
+    cuda::compiled_kernel<kernel<Config>, Config, SharedMemory<Config>>();
 
 template <class Element, int kQkDim, int kVDim, int kCluster, class Loader, int kTeam = 1,
           bool kHasShare = false, bool kMerges = false>
 constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
   return {{dtype, kQkDim, kVDim, 64, loading, kCluster, kTeam, kMerges},
-          launch_instance<Config<Element, kQkDim, kVDim, kCluster, Loader, kTeam, kHasShare, kMerges>>};
+          kCompiled<Config<Element, kQkDim, kVDim, kCluster, Loader, kTeam, kHasShare, kMerges>>};
 }
 
 /// The combine step is theirs.

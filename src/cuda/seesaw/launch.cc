@@ -2,6 +2,7 @@
 
 #include "core/message.h"
 #include "cuda/cuda_backend.h"
+#include "cuda/dense/dense.h"
 #include "cuda/seesaw/instances.h"
 #include "plan/host_plan.h"
 #include "plan/shares.h"

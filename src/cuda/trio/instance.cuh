@@ -1,7 +1,6 @@
 // What a file of instances includes.
 #pragma once
 
-#include "cuda/common/launch.h"
 #include "cuda/trio/instances.h"
 #include "cuda/trio/kernel.cuh"
 
@@ -10,11 +9,8 @@ namespace flashlatent::trio {
 static_assert(kStageTokens == kPageTokens, "a stage is one box");
 
 template <class Config>
-Status launch_instance(const cuda::DenseLaunch& launch, const Executor& executor) {
-  return cuda::launch_ctas<kernel<Config>, Config, SharedMemory<Config>>(
-      launch.args.geometry.parts * launch.args.geometry.lanes, 1, executor, launch.args, launch.kv,
-      launch.query_rows);
-}
+constexpr cuda::CompiledKernel kCompiled =
+    cuda::compiled_kernel<kernel<Config>, Config, SharedMemory<Config>>();
 
 template <class Element, bool kMerges, bool kHasShare = false>
 constexpr cuda::DenseInstance instance(Dtype dtype) {
@@ -25,7 +21,7 @@ constexpr cuda::DenseInstance instance(Dtype dtype) {
                   .tile_rows = parts::kTileRows,
                   .loading = cuda::Loading::kBoxes,
                   .merges = kMerges},
-          .launch = launch_instance<Config>,
+          .kernel = kCompiled<Config>,
           .boxes = {.kv = cuda::kv_chunks_map,
                     .query = cuda::query_chunks_map,
                     .most_tokens = kStageTokens,

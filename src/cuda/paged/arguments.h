@@ -1,8 +1,9 @@
 // What the paged kernel is launched with beside what every decode kernel is.
 #pragma once
 
+#include <cuda.h>
+
 #include "cuda/parts/arguments.h"
-#include "cuda/parts/ticket.cuh"
 #include "plan/prefix.h"
 
 namespace flashlatent::paged {

@@ -4,9 +4,11 @@
 #include "core/message.h"
 #include "cuda/combine/combine.h"
 #include "cuda/common/decode_arguments.h"
+#include "cuda/common/launch_ctas.h"
 #include "cuda/common/runtime.h"
 #include "cuda/common/tensor_map.h"
 #include "cuda/cuda_backend.h"
+#include "cuda/paged/arguments.h"
 #include "cuda/paged/instances.h"
 #include "cuda/prefill/prefix_units.h"
 #include "plan/host_plan.h"
@@ -296,7 +298,9 @@ Status launch(const DecodeCall& call) {
     FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(args.decode, problem.query.heads, executor));
   }
   FLASHLATENT_RETURN_IF_ERROR(share_prefixes(call, *units, args));
-  FLASHLATENT_RETURN_IF_ERROR(find(problem)->launch(args, executor));
+  FLASHLATENT_RETURN_IF_ERROR(launch_ctas(find(problem)->kernel,
+                                          g.parts * (g.lanes / args.tiles_a_cta) * args.team, args.team,
+                                          executor, {&args}));
   if (args.tickets != nullptr) return {};
   return combine_plan(args.decode, problem.cache.dtype, problem.cache.v_dim, *units, executor);
 }

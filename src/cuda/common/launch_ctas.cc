@@ -1,6 +1,7 @@
 #include "cuda/common/launch_ctas.h"
 
 #include <algorithm>
+#include <cassert>
 #include <iterator>
 #include <mutex>
 #include <set>
@@ -53,6 +54,7 @@ Status launch_ctas(const CompiledKernel& kernel, int ctas, int cluster, const Ex
   config.attrs = attributes;
   config.numAttrs = cluster > 1 ? 2 : 1;
   void* pointers[kMostParameters];
+  assert(parameters.size() <= kMostParameters);
   std::transform(parameters.begin(), parameters.end(), std::begin(pointers),
                  [](const void* p) { return const_cast<void*>(p); });
   return to_status(cudaLaunchKernelExC(&config, function, pointers), "cudaLaunchKernelExC");

@@ -13,6 +13,7 @@ enum class Loading {
   kTokens,  ///< Token by token: small or odd pages, indices.
   kFp8,     ///< Token by token from an fp8_656 cache, dequantised.
 };
+
 /// What a kernel is compiled for.
 struct InstanceKey {
   Dtype dtype;

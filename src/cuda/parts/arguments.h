@@ -63,6 +63,7 @@ using Ticket = unsigned long long;
 struct MergeState;
 inline constexpr int kMergeStateBytes = 256;
 inline constexpr int kMostMergingCtas = 4095;  // it counts them
+
 struct DecodeArguments {
   schedule::Geometry geometry;
   Divisor lanes, sharers;  // geometry.lanes, geometry.length_sharers

@@ -17,10 +17,18 @@ constexpr Instance instance(Dtype dtype) {
 
 template <class Element, int kDim>
 constexpr DimInstances dim_instances(Dtype dtype) {
+  static_assert(most_columns(kDim) == 16);
   return {{instance<Element, kDim, 8, false, false>(dtype), instance<Element, kDim, 8, false, true>(dtype),
            instance<Element, kDim, 8, true, false>(dtype), instance<Element, kDim, 8, true, true>(dtype),
            instance<Element, kDim, 16, false, false>(dtype), instance<Element, kDim, 16, false, true>(dtype),
            instance<Element, kDim, 16, true, false>(dtype), instance<Element, kDim, 16, true, true>(dtype)}};
+}
+
+template <class Element, int kDim>
+constexpr WideInstances wide_instances(Dtype dtype) {
+  static_assert(most_columns(kDim) == 8);
+  return {{instance<Element, kDim, 8, false, false>(dtype), instance<Element, kDim, 8, false, true>(dtype),
+           instance<Element, kDim, 8, true, false>(dtype), instance<Element, kDim, 8, true, true>(dtype)}};
 }
 
 }  // namespace flashlatent::paged

@@ -2,6 +2,6 @@
 
 namespace flashlatent::paged {
 
-constinit const DimInstances kFp16x256 = dim_instances<__half, 256>(Dtype::kF16);
+constinit const WideInstances kFp16x256 = wide_instances<__half, 256>(Dtype::kF16);
 
 }  // namespace flashlatent::paged

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <optional>
+#include <span>
 
 #include "core/message.h"
 #include "cuda/combine/combine.h"
@@ -29,12 +30,14 @@ const paged::Instance* find(const DecodeProblem& problem) {
   const auto* dim =
       std::find_if(std::begin(kDims), std::end(kDims), [&](int d) { return d >= cache.qk_dim; });
   if (dim == std::end(kDims)) return nullptr;
-  // Columns are what a row tile costs; more than 16 rows are several tiles, which meet in the cache.
-  const paged::InstanceKey key{cache.dtype, *dim, problem.rows_per_kv_head() <= 8 ? 8 : 16,
-                               cache.format == KvFormat::kE4m3, cache.layout == KvLayout::kPacked};
-  for (const auto* table : {&paged::kBf16x64, &paged::kBf16x128, &paged::kBf16x256, &paged::kFp16x64,
-                            &paged::kFp16x128, &paged::kFp16x256}) {
-    for (const paged::Instance& instance : *table) {
+  // Columns are what a row tile costs; more rows are several tiles, which meet in the cache.
+  const int columns = std::min(problem.rows_per_kv_head() <= 8 ? 8 : 16, paged::most_columns(*dim));
+  const paged::InstanceKey key{cache.dtype, *dim, columns, cache.format == KvFormat::kE4m3,
+                               cache.layout == KvLayout::kPacked};
+  using Table = std::span<const paged::Instance>;
+  for (const Table table : {Table(paged::kBf16x64), Table(paged::kBf16x128), Table(paged::kBf16x256),
+                            Table(paged::kFp16x64), Table(paged::kFp16x128), Table(paged::kFp16x256)}) {
+    for (const paged::Instance& instance : table) {
       if (instance.key == key) return &instance;
     }
   }

@@ -17,23 +17,18 @@ struct LaunchShape {
   bool overlaps_previous = false;  ///< Programmatic dependent launch: the kernel waits on the device itself.
 };
 
-/// Sets a kernel's attribute to what is always the same value, once a device.
-template <auto kKernel, cudaFuncAttribute kAttribute>
-Status allow(int value, int device) {
+/// Allows a kernel more than 48 KB of shared memory, always the same, once a device.
+template <auto kKernel>
+Status allow_shared_memory(std::size_t bytes, int device) {
   static std::atomic<std::uint64_t> done{0};
   const std::uint64_t bit = device < 64 ? 1ULL << device : 0;
   if (done.load(std::memory_order_relaxed) & bit) return {};
   FLASHLATENT_RETURN_IF_ERROR(
-      to_status(cudaFuncSetAttribute(reinterpret_cast<const void*>(kKernel), kAttribute, value),
+      to_status(cudaFuncSetAttribute(reinterpret_cast<const void*>(kKernel),
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
                 "cudaFuncSetAttribute"));
   done.fetch_or(bit, std::memory_order_relaxed);
   return {};
-}
-
-/// Allows a kernel more than 48 KB of shared memory.
-template <auto kKernel>
-Status allow_shared_memory(std::size_t bytes, int device) {
-  return allow<kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize>(static_cast<int>(bytes), device);
 }
 
 template <class... Parameters, class... Arguments>

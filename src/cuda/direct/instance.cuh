@@ -6,16 +6,12 @@
 
 namespace flashlatent::direct {
 
-template <class Config>
-constexpr cuda::CompiledKernel kCompiled =
-    cuda::compiled_kernel<kernel<Config>, Config, SharedMemory<Config>>();
-
 template <int kTeam, bool kMerges, int kRows>
 constexpr cuda::DenseInstance instance() {
   using Shape = Config<kTeam, kMerges, kRows>;
   return {{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, Shape::kRows, cuda::Loading::kFp8, 1, kTeam,
            kMerges},
-          kCompiled<Shape>};
+          cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>()};
 }
 
 template <bool kMerges>

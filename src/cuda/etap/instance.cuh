@@ -8,13 +8,11 @@
 
 namespace flashlatent::etap {
 
-template <class Config>
-constexpr cuda::CompiledKernel kCompiled =
-    cuda::compiled_kernel<kernel<Config>, Config, SharedMemory<Config>>();
-
 template <class Element, int kQkDim, int kVDim, int kRows, class Loader>
 constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
-  return {{dtype, kQkDim, kVDim, kRows, loading}, kCompiled<Config<Element, kQkDim, kVDim, kRows, Loader>>};
+  using Shape = Config<Element, kQkDim, kVDim, kRows, Loader>;
+  return {{dtype, kQkDim, kVDim, kRows, loading},
+          cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>()};
 }
 
 template <int kQkDim, int kVDim, int kRows = 16>

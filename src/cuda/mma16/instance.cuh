@@ -9,16 +9,12 @@
 
 namespace flashlatent::mma16 {
 
-template <class Config>
-constexpr cuda::CompiledKernel kCompiled =
-    cuda::compiled_kernel<kernel<Config>, Config, SharedMemory<Config>>();
-
 template <class Element, int kQkDim, int kVDim, class Loader, int kTeam = 1>
 constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
   using Shape = Config<Element, kQkDim, kVDim, Loader, kTeam>;
   static_assert(Shape::kRows == kTileRows);
   return {{dtype, kQkDim, kVDim, kTileRows, loading, 1, kTeam},
-          kCompiled<Shape>,
+          cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>(),
           {.kv = Loader::kWholeBlocks ? cuda::kv_block_map : cuda::kv_tensor_map}};
 }
 

@@ -19,7 +19,8 @@ namespace {
 using prefill::Kind;
 using prefill::kSharedTileRows;
 
-constexpr int kLeastRows = 17;  // of a KV head: `paged` has 16 in a tile, and reads its tokens once then
+constexpr int kLeastRows =
+    17;  // of a KV head: of d up to 128 `paged` has 16 in a tile, and reads its tokens once
 constexpr std::int64_t kMostTiles = 1 << 22;
 constexpr int kDims[] = {64, 128, 256};  // of instances
 constexpr int kLeastBoxTokens = 8;       // eight rows are an atom of the swizzle

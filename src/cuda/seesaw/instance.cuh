@@ -8,15 +8,12 @@
 
 namespace flashlatent::seesaw {
 
-template <class Config>
-constexpr cuda::CompiledKernel kCompiled =
-    cuda::compiled_kernel<kernel<Config>, Config, SharedMemory<Config>>();
-
 template <class Element, int kQkDim, int kVDim, int kCluster, class Loader, int kTeam = 1,
           bool kHasShare = false, bool kMerges = false>
 constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
+  using Shape = Config<Element, kQkDim, kVDim, kCluster, Loader, kTeam, kHasShare, kMerges>;
   return {{dtype, kQkDim, kVDim, 64, loading, kCluster, kTeam, kMerges},
-          kCompiled<Config<Element, kQkDim, kVDim, kCluster, Loader, kTeam, kHasShare, kMerges>>};
+          cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>()};
 }
 
 /// The combine step is theirs.

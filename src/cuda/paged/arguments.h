@@ -47,11 +47,12 @@ struct Arguments {
   Plane keys, values;
   ScoreArguments score;
   Divisor ctas_a_part;
-  int box_tokens;   // of a box of the maps, 16 or 8; 0: there are none, 16 bytes are copied at a time
-  int tiles_a_cta;  // row tiles side by side: 1, 2, 4 or 8, no more than warps
-  int team;         // CTAs that share a segment's blocks, or 1; then a CTA has one segment
-  int dim;          // of keys and values: whole units of 16 bytes
-  int reach;        // tokens that a page table has room for
+  int box_tokens;      // of a box of the maps, 16 or 8; 0: there are none, 16 bytes are copied at a time
+  int tiles_a_cta;     // row tiles side by side: 1, 2, 4 or 8, no more than warps
+  int team;            // CTAs that share a segment's blocks, or 1; then a CTA has one segment
+  int dim;             // of keys and values: whole units of 16 bytes
+  int reach;           // tokens that a page table has room for
+  bool given_is_bf16;  // queries and outputs; else they are fp16
 };
 
 }  // namespace flashlatent::paged

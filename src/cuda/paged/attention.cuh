@@ -15,6 +15,7 @@
 
 #include "cuda/paged/arguments.h"
 #include "cuda/paged/config.h"
+#include "cuda/paged/given.cuh"
 #include "cuda/parts/epilogue.cuh"
 #include "cuda/parts/mask.cuh"
 #include "cuda/parts/softmax.cuh"
@@ -89,8 +90,12 @@ class Attention {
       for (float& x : columns) x = args_.decode.scale_log2 * key_scale;
     }
     if constexpr (Config::kFp8) {
-#pragma unroll
-      for (int c = 0; c < kGroups; ++c) query_to_half(c);
+      // Not a condition an element: registers would be spilled for it.
+      if (args_.given_is_bf16) {
+        query_to_half<__nv_bfloat16>();
+      } else {
+        query_to_half<__half>();
+      }
     }
   }
 
@@ -137,9 +142,11 @@ class Attention {
   static constexpr bool kInterleavedTokens = Config::kFp8 && Config::kPacked;
   static constexpr int kScaleGroups = Config::kFp8 ? kGroups : 1;
   static constexpr int kScaleColumns = Config::kFp8 ? 2 : 1;
-  // A maximum moves once a score is above it by this much. fp16 rounds probabilities finer than bf16, whose
-  // tolerance applies, so that the one of a token that weighs most need not be 1.
-  static constexpr float kSlack = std::is_same_v<Element, typename Config::Element> ? 0.0F : 8.0F;
+  /// A maximum moves once a score is above it by this much. fp16 rounds probabilities finer than bf16: where
+  /// that one's tolerance applies, the one of a token that weighs most need not be 1.
+  __device__ __forceinline__ float slack() const {
+    return Config::kFp8 && args_.given_is_bf16 ? 8.0F : 0.0F;
+  }
 
   /// Which element of V a lane's row `half` of tile m is.
   __device__ __forceinline__ int element(int m, int half) const {
@@ -160,15 +167,14 @@ class Attention {
   /// Q as B operands of all tiles, of eight columns: pairs of elements of the lane's row of each eight, 0
   /// past the last.
   __device__ __forceinline__ void load_query(int c) {
-    using Given = typename Config::Element;
     const int column = Config::kFp8 ? 2 * column_ : column_;
     const int row = 8 * c + row_;
     const int elements = row < tile_.rows ? args_.dim - column : 0;
     const parts::QueryArguments& query = args_.decode.query;
     const int near = min(row, max(tile_.rows - 1, 0));
-    const Given* from = static_cast<const Given*>(query.data) + tile_.origin * query.batch_stride +
-                        tile_.token(query, near) * query.token_stride +
-                        tile_.head(query, near) * query.head_stride + column;
+    const auto* from = static_cast<const GivenBits*>(query.data) + tile_.origin * query.batch_stride +
+                       tile_.token(query, near) * query.token_stride +
+                       tile_.head(query, near) * query.head_stride + column;
 #pragma unroll
     for (int k = 0; k < kTiles; ++k) {
 #pragma unroll
@@ -183,8 +189,13 @@ class Attention {
   /// Q as fp16. bf16 reaches further, so that a row is multiplied by the power of two that brings its largest
   /// element between 2^14 and 2^15, and its scores by the inverse. What underflows is below 2^-38 of the
   /// largest.
+  template <class Given>
+  __device__ __forceinline__ void query_to_half() {
+#pragma unroll
+    for (int c = 0; c < kGroups; ++c) query_to_half<Given>(c);
+  }
+  template <class Given>
   __device__ __forceinline__ void query_to_half(int c) {
-    using Given = typename Config::Element;
     float largest = 0;
 #pragma unroll
     for (int k = 0; k < kTiles; ++k) {
@@ -325,7 +336,7 @@ class Attention {
 #pragma unroll
     for (int c = 0; c < kGroups; ++c) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) above = above || parts::exceeds(own_max(s, c, i), max_[c][i], kSlack);
+      for (int i = 0; i < 2; ++i) above = above || parts::exceeds(own_max(s, c, i), max_[c][i], slack());
     }
     if (__any_sync(0xffffffff, above)) raise(s);
 #pragma unroll

@@ -8,16 +8,19 @@
 
 namespace flashlatent::paged {
 
-/// kDim_: elements of a key and of a value, rounded up. kColumns_: query rows a tile, a multiple of 8. kFp8_:
-/// cached elements are e4m3. kPacked_: keys and values lie as in vLLM's cache.
-template <class Element_, int kDim_, int kColumns_, bool kFp8_, bool kPacked_>
+/// What is cached; not a type of CUDA's, whose header takes 0.6 s to read.
+struct E4m3 {};
+
+/// Cached_: bf16, fp16 or E4m3. Queries and outputs are of that type, too, or beside E4m3 of either
+/// (given.cuh). kDim_: elements of a key and of a value, rounded up. kColumns_: query rows a tile, a multiple
+/// of 8. kPacked_: keys and values lie as in vLLM's cache.
+template <class Cached_, int kDim_, int kColumns_, bool kPacked_>
 struct Config {
-  using Element = Element_;
+  static constexpr bool kFp8 = std::is_same_v<Cached_, E4m3>;
   // What is multiplied: e4m3 is fp16 in one instruction, bf16 in four.
-  using Product = std::conditional_t<kFp8_, __half, Element_>;
+  using Product = std::conditional_t<kFp8, __half, Cached_>;
   static constexpr int kDim = kDim_;
   static constexpr int kColumns = kColumns_;
-  static constexpr bool kFp8 = kFp8_;
   static constexpr bool kPacked = kPacked_;
 
   // A warp's step: once or twice mma's M. e4m3 is slowed by the latency of what it does, not by memory, and

@@ -6,29 +6,23 @@
 
 namespace flashlatent::paged {
 
-template <class Element, int kDim, int kColumns, bool kFp8, bool kPacked>
-constexpr Instance instance(Dtype dtype) {
-  using Shape = Config<Element, kDim, kColumns, kFp8, kPacked>;
-  return {{dtype, kDim, kColumns, kFp8, kPacked},
+template <class Cached, int kDim, int kColumns, bool kPacked>
+constexpr Instance instance(CachedType cached) {
+  using Shape = Config<Cached, kDim, kColumns, kPacked>;
+  static_assert(kColumns <= most_columns(kDim));
+  return {{cached, kDim, kColumns, kPacked},
           Shape::kWarps,
           Shape::kStepTokens,
           cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>()};
 }
 
-template <class Element, int kDim>
-constexpr DimInstances dim_instances(Dtype dtype) {
-  static_assert(most_columns(kDim) == 16);
-  return {{instance<Element, kDim, 8, false, false>(dtype), instance<Element, kDim, 8, false, true>(dtype),
-           instance<Element, kDim, 8, true, false>(dtype), instance<Element, kDim, 8, true, true>(dtype),
-           instance<Element, kDim, 16, false, false>(dtype), instance<Element, kDim, 16, false, true>(dtype),
-           instance<Element, kDim, 16, true, false>(dtype), instance<Element, kDim, 16, true, true>(dtype)}};
-}
-
-template <class Element, int kDim>
-constexpr WideInstances wide_instances(Dtype dtype) {
-  static_assert(most_columns(kDim) == 8);
-  return {{instance<Element, kDim, 8, false, false>(dtype), instance<Element, kDim, 8, false, true>(dtype),
-           instance<Element, kDim, 8, true, false>(dtype), instance<Element, kDim, 8, true, true>(dtype)}};
+template <class Cached>
+constexpr Instances instances(CachedType cached) {
+  return {{instance<Cached, 64, 8, false>(cached), instance<Cached, 64, 8, true>(cached),
+           instance<Cached, 64, 16, false>(cached), instance<Cached, 64, 16, true>(cached),
+           instance<Cached, 128, 8, false>(cached), instance<Cached, 128, 8, true>(cached),
+           instance<Cached, 128, 16, false>(cached), instance<Cached, 128, 16, true>(cached),
+           instance<Cached, 256, 8, false>(cached), instance<Cached, 256, 8, true>(cached)}};
 }
 
 }  // namespace flashlatent::paged

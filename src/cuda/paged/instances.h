@@ -4,16 +4,16 @@
 #include <array>
 
 #include "cuda/common/compiled_kernel.h"
-#include "flashlatent/dtype.h"
 
 namespace flashlatent::paged {
 
+enum class CachedType { kBF16, kF16, kE4m3 };
+
 /// What a kernel is compiled for; Config says what the fields mean.
 struct InstanceKey {
-  Dtype dtype;
+  CachedType cached;
   int dim;
   int columns;
-  bool fp8;
   bool packed;
 
   friend bool operator==(const InstanceKey&, const InstanceKey&) = default;
@@ -32,11 +32,10 @@ constexpr int most_columns(int dim) {
   return dim <= 128 ? 16 : 8;
 }
 
-using DimInstances = std::array<Instance, 8>;   // 8 and 16 columns; plain and e4m3; rows and packed values
-using WideInstances = std::array<Instance, 4>;  // 8 columns
+/// 8 and 16 columns of d 64 and 128, 8 of 256; rows and packed values.
+using Instances = std::array<Instance, 10>;
 
 // One file each, so that they compile side by side.
-extern const DimInstances kBf16x64, kBf16x128, kFp16x64, kFp16x128;
-extern const WideInstances kBf16x256, kFp16x256;
+extern const Instances kBf16, kFp16, kE4m3;
 
 }  // namespace flashlatent::paged

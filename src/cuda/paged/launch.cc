@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <optional>
-#include <span>
 
 #include "core/message.h"
 #include "cuda/combine/combine.h"
@@ -25,6 +24,11 @@ int element_bytes(const DecodeProblem& problem) {
   return problem.cache.format == KvFormat::kE4m3 ? 1 : 2;
 }
 
+paged::CachedType cached_type(const DecodeProblem& problem) {
+  if (problem.cache.format == KvFormat::kE4m3) return paged::CachedType::kE4m3;
+  return problem.cache.dtype == Dtype::kBF16 ? paged::CachedType::kBF16 : paged::CachedType::kF16;
+}
+
 const paged::Instance* find(const DecodeProblem& problem) {
   const auto& cache = problem.cache;
   const auto* dim =
@@ -32,12 +36,9 @@ const paged::Instance* find(const DecodeProblem& problem) {
   if (dim == std::end(kDims)) return nullptr;
   // Columns are what a row tile costs; more rows are several tiles, which meet in the cache.
   const int columns = std::min(problem.rows_per_kv_head() <= 8 ? 8 : 16, paged::most_columns(*dim));
-  const paged::InstanceKey key{cache.dtype, *dim, columns, cache.format == KvFormat::kE4m3,
-                               cache.layout == KvLayout::kPacked};
-  using Table = std::span<const paged::Instance>;
-  for (const Table table : {Table(paged::kBf16x64), Table(paged::kBf16x128), Table(paged::kBf16x256),
-                            Table(paged::kFp16x64), Table(paged::kFp16x128), Table(paged::kFp16x256)}) {
-    for (const paged::Instance& instance : table) {
+  const paged::InstanceKey key{cached_type(problem), *dim, columns, cache.layout == KvLayout::kPacked};
+  for (const paged::Instances* table : {&paged::kBf16, &paged::kFp16, &paged::kE4m3}) {
+    for (const paged::Instance& instance : *table) {
       if (instance.key == key) return &instance;
     }
   }
@@ -289,6 +290,7 @@ Status launch(const DecodeCall& call) {
                 .window = problem.options.window};
   args.dim = problem.cache.qk_dim;
   args.reach = reach_of(problem);
+  args.given_is_bf16 = problem.cache.dtype == Dtype::kBF16;
   args.tiles_a_cta = tiles_a_cta(problem, g);
   args.team = g.team;
   args.ctas_a_part = Divisor(g.lanes / args.tiles_a_cta);

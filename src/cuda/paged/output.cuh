@@ -90,7 +90,6 @@ __device__ __forceinline__ RowSums add_up(int count, Statistics statistics, Valu
 template <class Config>
 __device__ __forceinline__ void write(const Arguments& args, const Job& job, int lane, int row, int column,
                                       const RowSums& sums) {
-  using Element = typename Config::Element;
   const parts::DecodeArguments& decode = args.decode;
   const parts::RowTile& tile = job.tile;
   const float* scale = args.values.scale;
@@ -107,11 +106,11 @@ __device__ __forceinline__ void write(const Arguments& args, const Job& job, int
   const parts::OutputArguments& output = decode.output;
   const int token = tile.token(decode.query, row), head = tile.head(decode.query, row);
   if (output.sink != nullptr) factor *= parts::sink_factor(row_scale.lse, __ldg(output.sink + head));
-  Element* to = static_cast<Element*>(output.out) + tile.origin * output.batch_stride +
-                token * output.token_stride + head * output.head_stride + column;
+  GivenBits* to = static_cast<GivenBits*>(output.out) + tile.origin * output.batch_stride +
+                  token * output.token_stride + head * output.head_stride + column;
   auto* out = reinterpret_cast<std::uint32_t*>(to);
-  out[0] = parts::pack<Element>(sums.x.x * factor, sums.x.y * factor);
-  out[1] = parts::pack<Element>(sums.x.z * factor, sums.x.w * factor);
+  out[0] = pack_given<Config>(args, sums.x.x * factor, sums.x.y * factor);
+  out[1] = pack_given<Config>(args, sums.x.z * factor, sums.x.w * factor);
   if (column == 0) parts::write_lse(output, tile, head, token, row_scale.lse);
 }
 

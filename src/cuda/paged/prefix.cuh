@@ -1,7 +1,7 @@
 // What prefixes gave, merged with what requests have of their own.
 #pragma once
 
-#include "cuda/paged/arguments.h"
+#include "cuda/paged/given.cuh"
 #include "cuda/parts/epilogue.cuh"
 #include "cuda/parts/segments.cuh"
 
@@ -91,7 +91,6 @@ template <class Config>
 __device__ __forceinline__ float write_piece(const Arguments& args, const KeptSegment& kept,
                                              const parts::RowTile& tile, int lane, int row, int column,
                                              const RowPiece& piece) {
-  using Element = typename Config::Element;
   float factor = piece.sum == 0 ? 0 : 1 / piece.sum;
   const float lse = piece.sum == 0 ? -INFINITY : piece.base + logf(piece.sum);
   const float4& x = piece.values;
@@ -104,11 +103,11 @@ __device__ __forceinline__ float write_piece(const Arguments& args, const KeptSe
   const parts::OutputArguments& output = args.decode.output;
   const int token = tile.token(args.decode.query, row), head = tile.head(args.decode.query, row);
   if (output.sink != nullptr) factor *= parts::sink_factor(lse, __ldg(output.sink + head));
-  auto* out =
-      reinterpret_cast<std::uint32_t*>(static_cast<Element*>(output.out) + tile.origin * output.batch_stride +
-                                       token * output.token_stride + head * output.head_stride + column);
-  out[0] = parts::pack<Element>(x.x * factor, x.y * factor);
-  out[1] = parts::pack<Element>(x.z * factor, x.w * factor);
+  auto* out = reinterpret_cast<std::uint32_t*>(
+      static_cast<GivenBits*>(output.out) + tile.origin * output.batch_stride + token * output.token_stride +
+      head * output.head_stride + column);
+  out[0] = pack_given<Config>(args, x.x * factor, x.y * factor);
+  out[1] = pack_given<Config>(args, x.z * factor, x.w * factor);
   return lse;
 }
 

@@ -3,7 +3,8 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <cuda/ptx>
+
+#include "cuda/ptx/instructions.cuh"
 
 namespace flashlatent::ptx {
 

@@ -2,6 +2,6 @@
 
 namespace flashlatent::paged {
 
-constinit const DimInstances kFp16x128 = dim_instances<__half, 128>(Dtype::kF16);
+constinit const Instances kE4m3 = instances<E4m3>(CachedType::kE4m3);
 
 }  // namespace flashlatent::paged

@@ -2,6 +2,6 @@
 
 namespace flashlatent::paged {
 
-constinit const WideInstances kBf16x256 = wide_instances<__nv_bfloat16, 256>(Dtype::kBF16);
+constinit const Instances kFp16 = instances<__half>(CachedType::kF16);
 
 }  // namespace flashlatent::paged

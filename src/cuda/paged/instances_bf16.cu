@@ -2,6 +2,6 @@
 
 namespace flashlatent::paged {
 
-constinit const DimInstances kFp16x64 = dim_instances<__half, 64>(Dtype::kF16);
+constinit const Instances kBf16 = instances<__nv_bfloat16>(CachedType::kBF16);
 
 }  // namespace flashlatent::paged

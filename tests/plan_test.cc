@@ -94,7 +94,8 @@ TEST(Plan, EveryBlockOnce) {
 TEST(Plan, LargestPartIsWithinASplitAndABlockOrMergeOfTheIdeal) {
   std::mt19937_64 engine(2);
   for (int i = 0; i < 4000; ++i) {
-    const Batch batch = random_batch(engine, false);
+    Batch batch = random_batch(engine, false);
+    batch.geometry.cost.per_block_alone = 0;
     const Geometry& g = batch.geometry;
     BuiltPlan plan(batch);
     const std::int64_t ideal = (plan.view().header->total_cost + g.parts - 1) / g.parts;
@@ -123,6 +124,31 @@ TEST(Plan, NothingIsSplitWhereWholeRequestsTakeNoLonger) {
   EXPECT_EQ(merges(40, 132, 64), 0);
   EXPECT_GT(merges(100, 132, 8192), 0);
   EXPECT_EQ(merges(1, 132, 10000), 1);
+}
+
+// 132 parts that read at once wait for memory; of 90 whole requests each reads faster, 48 would no longer
+// wait.
+TEST(Plan, FewerWholeRequestsThanPartsShareMemory) {
+  Batch batch{{.parts = 132,
+               .max_tokens = 10000,
+               .cost = {.per_block = 2200, .per_split = 7000, .per_merge = 11300, .per_block_alone = 1550}},
+              {}};
+  auto merges = [&](int requests, int length) {
+    batch.geometry.requests = requests;
+    batch.lengths.assign(requests, length);
+    return BuiltPlan(batch).view().header->merges;
+  };
+  EXPECT_GT(merges(48, 4096), 0);
+  EXPECT_EQ(merges(90, 4096), 0);
+  EXPECT_GT(merges(90, 9600), 0);  // little to gain
+  // Lengths of which one is much longer.
+  batch.lengths[17] = 9600;
+  EXPECT_GT(BuiltPlan(batch).view().header->merges, 0);
+  EXPECT_EQ(merges(90, 4096), 0);
+  const std::int64_t whole = estimate(batch.geometry);
+  batch.geometry.cost.per_block_alone = 0;
+  EXPECT_GT(merges(90, 4096), 0);
+  EXPECT_LT(whole, estimate(batch.geometry));
 }
 
 // What a kernel that does not walk such a part takes for its only segment.

@@ -38,11 +38,13 @@ struct PlanGroup {
 
 struct PlanDescription {
   std::string kernel;
-  int lanes = 1;                    ///< Row tiles that a part's workers do side by side.
-  int rounds = 1;                   ///< Groups of so many row tiles.
-  int team = 1;                     ///< SMs that share the blocks of a segment.
-  int block_tokens = 64;            ///< Tokens a block.
-  std::int64_t cost_per_block = 0;  ///< Of the kernel, in a unit of its own.
+  int lanes = 1;          ///< Row tiles that a part's workers do side by side.
+  int rounds = 1;         ///< Groups of so many row tiles.
+  int team = 1;           ///< SMs that share the blocks of a segment.
+  int block_tokens = 64;  ///< Tokens a block.
+  /// Of the kernel, in a unit of its own. Of whole requests that are fewer than parts: where so few read
+  /// memory.
+  std::int64_t cost_per_block = 0;
   std::int64_t cost_per_split = 0;
   std::int64_t total_cost = 0;  ///< All segments' cost if nothing were split for balance.
   std::vector<PlanPart> parts;

@@ -76,7 +76,8 @@ Result<PlanDescription> describe_plan(const schedule::Geometry& g, const std::in
   description.rounds = g.rounds;
   description.team = g.team;
   description.block_tokens = g.block_tokens;
-  description.cost_per_block = g.cost.per_block;
+  const bool whole = g.fixed_split == 0 && view.header->slots == 0;
+  description.cost_per_block = whole ? schedule::whole_block_cost(g) : g.cost.per_block;
   description.cost_per_split = g.cost.per_split;
   description.total_cost = view.header->total_cost;
   description.merges = view.header->merges;
@@ -94,7 +95,7 @@ Result<PlanDescription> describe_plan(const schedule::Geometry& g, const std::in
     schedule::PartWalker walker(g, view.cuts[p], view.cuts[p + 1], view.successors, lengths);
     for (schedule::Segment s; walker.next(s);) {
       part.segments.push_back({s.request, s.round, s.block_begin, s.block_end, s.slot});
-      part.cost += g.cost.per_split + std::int64_t{s.block_end - s.block_begin} * g.cost.per_block;
+      part.cost += g.cost.per_split + std::int64_t{s.block_end - s.block_begin} * description.cost_per_block;
     }
     description.parts.push_back(std::move(part));
   }

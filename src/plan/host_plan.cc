@@ -254,7 +254,8 @@ std::int64_t estimate(const Geometry& g) {
   if (g.fixed_split > 0) return std::int64_t{g.rounds} * g.lanes * item_cost(g, g.fixed_split);
   if (g.whole >= kShared || (g.whole == kWhole && g.team > 1)) return share_estimate(g);
   const std::int64_t items = std::int64_t{g.requests} * g.rounds;
-  const std::int64_t whole = (items + g.parts - 1) / g.parts * item_cost(g, max_blocks(g));
+  const std::int64_t item = g.cost.per_split + std::int64_t{max_blocks(g)} * whole_block_cost(g);
+  const std::int64_t whole = (items + g.parts - 1) / g.parts * item;
   return std::min(g.cost.per_call + whole, split_estimate(g));
 }
 

@@ -33,6 +33,8 @@ struct CostModel {
   std::int32_t per_split = 48;
   std::int32_t per_call = 0;   ///< What a call takes beside its largest part: launches, combine.
   std::int32_t per_merge = 0;  ///< What having to combine adds to a call.
+  /// A block of a part's where few others read memory; 0: no less than per_block, which is where all do.
+  std::int32_t per_block_alone = 0;
 };
 
 /// How items become parts.
@@ -206,10 +208,10 @@ FLASHLATENT_HOST_DEVICE PlanView plan_view(const Geometry& g, void* memory) {
 
 /// FNV-1a over the geometry's fields.
 FLASHLATENT_HOST_DEVICE std::uint64_t fingerprint(const Geometry& g) {
-  const std::int32_t fields[] = {g.requests,       g.parts,          g.lanes,          g.rounds,
-                                 g.tile_rows,      g.block_tokens,   g.max_tokens,     g.fixed_split,
-                                 g.length_sharers, g.cost.per_block, g.cost.per_split, g.cost.per_merge,
-                                 g.team,           g.whole};
+  const std::int32_t fields[] = {
+      g.requests,       g.parts,          g.lanes,       g.rounds,         g.tile_rows,
+      g.block_tokens,   g.max_tokens,     g.fixed_split, g.length_sharers, g.cost.per_block,
+      g.cost.per_split, g.cost.per_merge, g.team,        g.whole,          g.cost.per_block_alone};
   std::uint64_t hash = 0xcbf29ce484222325ULL;
   for (std::int32_t field : fields) hash = (hash ^ static_cast<std::uint32_t>(field)) * 0x100000001b3ULL;
   return hash;
@@ -278,16 +280,33 @@ FLASHLATENT_HOST_DEVICE Cut whole_cut_at(const Geometry& g, const std::int64_t* 
   return 2 * point.inside < item ? cut : next_item(g, cut);
 }
 
+/// What a block takes where items stay whole: if there are fewer of these than parts, fewer share what memory
+/// gives, and those that have nothing to do are no loss as long as it binds.
+FLASHLATENT_HOST_DEVICE std::int32_t whole_block_cost(const Geometry& g) {
+  const std::int64_t items = static_cast<std::int64_t>(g.requests) * g.rounds;
+  if (g.cost.per_block_alone == 0 || items >= g.parts) return g.cost.per_block;
+  const auto shared = static_cast<std::int32_t>(g.cost.per_block * items / g.parts);
+  return shared > g.cost.per_block_alone ? shared : g.cost.per_block_alone;
+}
+
 /// Is part k, of whole items, no longer than it would be with splits and a combine step? If that is so of all
 /// parts, nothing is split.
 FLASHLATENT_HOST_DEVICE bool whole_part_fits(const Geometry& g, const std::int64_t* cost_prefix,
                                              std::int32_t k) {
+  const Cut begin = whole_cut_at(g, cost_prefix, k), end = whole_cut_at(g, cost_prefix, k + 1);
   auto position = [&](const Cut& cut) {
     return cost_prefix[g.requests] * cut.round + cost_prefix[cut.request];
   };
-  const std::int64_t cost =
-      position(whole_cut_at(g, cost_prefix, k + 1)) - position(whole_cut_at(g, cost_prefix, k));
-  return cost <= cost_prefix[g.requests] * g.rounds / g.parts + g.cost.per_split + g.cost.per_merge;
+  const std::int64_t cost = position(end) - position(begin);
+  const std::int64_t split =
+      cost_prefix[g.requests] * g.rounds / g.parts + g.cost.per_split + g.cost.per_merge;
+  const std::int32_t per_block = whole_block_cost(g);
+  if (cost <= split || per_block == g.cost.per_block) return cost <= split;
+  const std::int64_t items =
+      static_cast<std::int64_t>(end.round - begin.round) * g.requests + end.request - begin.request;
+  const std::int64_t splits = items * g.cost.per_split;
+  const std::int64_t whole = splits + (cost - splits) / g.cost.per_block * per_block;
+  return whole + whole / 32 <= split;  // long requests gain little, and multiprocessors are not alike
 }
 
 /// With kWhole: where part k begins.

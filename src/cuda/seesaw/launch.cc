@@ -13,11 +13,20 @@ namespace {
 
 // Costs in nanoseconds: a block at 32 to 64 heads, 5 us from the last block to the last byte, 2 from Q to the
 // first scores. per_call leaves a call of a few blocks a CTA, all of them split, at 18 us beside its blocks.
-constexpr DenseShape kShape = {
-    .tile_rows = 64, .cost = {.per_block = 2200, .per_split = 7000, .per_call = -3000, .per_merge = 11300}};
+// Blocks alone: 48 (of two tiles 32) whole requests of 4,096 to 16,384 tokens.
+constexpr DenseShape kShape = {.tile_rows = 64,
+                               .cost = {.per_block = 2200,
+                                        .per_split = 7000,
+                                        .per_call = -3000,
+                                        .per_merge = 11300,
+                                        .per_block_alone = 1550}};
 // Two row tiles find a block of each other's in L2.
-constexpr DenseShape kShapeOfTiles = {
-    .tile_rows = 64, .cost = {.per_block = 1750, .per_split = 7000, .per_call = -3000, .per_merge = 11300}};
+constexpr DenseShape kShapeOfTiles = {.tile_rows = 64,
+                                      .cost = {.per_block = 1750,
+                                               .per_split = 7000,
+                                               .per_call = -3000,
+                                               .per_merge = 11300,
+                                               .per_block_alone = 1490}};
 
 /// By which a call of one request and two row tiles is faster: 4,096 to 16,384 tokens take 15 to 20 us.
 constexpr int kLoneRequest = 3000;

@@ -10,11 +10,16 @@ namespace flashlatent::cuda {
 namespace {
 
 // Costs in nanoseconds, of each other as seesaw's, by which the plan cuts: from some 15 blocks a CTA on this
-// kernel is faster. Of one row tile memory binds, and that one has more under way.
+// kernel is faster. Of one row tile memory binds, and that one has more under way. Blocks alone: 34 to 36
+// whole requests of 1,024 to 4,096 tokens.
 constexpr DenseShape kShape = {
     .tile_rows = 64, .cost = {.per_block = 2300, .per_split = 7300, .per_call = 3000, .per_merge = 11800}};
-constexpr DenseShape kShapeOfTiles = {
-    .tile_rows = 64, .cost = {.per_block = 1640, .per_split = 6800, .per_call = -1640, .per_merge = 11850}};
+constexpr DenseShape kShapeOfTiles = {.tile_rows = 64,
+                                      .cost = {.per_block = 1640,
+                                               .per_split = 6800,
+                                               .per_call = -1640,
+                                               .per_merge = 11850,
+                                               .per_block_alone = 1370}};
 
 /// By which a call of one request and two row tiles is faster on a line: its shares' costs are its times.
 constexpr std::int64_t kLoneRequest = 7000;

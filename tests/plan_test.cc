@@ -126,7 +126,7 @@ TEST(Plan, NothingIsSplitWhereWholeRequestsTakeNoLonger) {
   EXPECT_EQ(merges(1, 132, 10000), 1);
 }
 
-// 132 parts that read at once wait for memory; of 90 whole requests each reads faster, 48 would no longer
+// 132 parts that read at once wait for memory; of 85 whole requests each reads faster, 48 would no longer
 // wait.
 TEST(Plan, FewerWholeRequestsThanPartsShareMemory) {
   Batch batch{{.parts = 132,
@@ -139,15 +139,16 @@ TEST(Plan, FewerWholeRequestsThanPartsShareMemory) {
     return BuiltPlan(batch).view().header->merges;
   };
   EXPECT_GT(merges(48, 4096), 0);
-  EXPECT_EQ(merges(90, 4096), 0);
-  EXPECT_GT(merges(90, 9600), 0);  // little to gain
-  // Lengths of which one is much longer.
-  batch.lengths[17] = 9600;
+  EXPECT_GT(merges(85, 9600), 0);  // little to gain
+  EXPECT_EQ(merges(85, 4096), 0);
+  batch.lengths[17] = 9600;  // much longer than the others
   EXPECT_GT(BuiltPlan(batch).view().header->merges, 0);
-  EXPECT_EQ(merges(90, 4096), 0);
+
+  batch.geometry.max_tokens = 4096;
   const std::int64_t whole = estimate(batch.geometry);
+  EXPECT_EQ(whole, 7000 + 64 * 1550);
   batch.geometry.cost.per_block_alone = 0;
-  EXPECT_GT(merges(90, 4096), 0);
+  EXPECT_GT(merges(85, 4096), 0);
   EXPECT_LT(whole, estimate(batch.geometry));
 }
 

@@ -8,7 +8,8 @@
 // block. With fixed_split cuts are rounded to a split, and a part is at most one whole split longer.
 //
 // Splits are left out altogether where cuts at the nearest ends of items make no part longer than splits and
-// the combine step would: 128 equal requests on 132 SMs are 128 parts, not 132 with two segments each.
+// the combine step would: 128 equal requests on 132 SMs are 128 parts, not 132 with two segments each. Where
+// memory binds that goes for fewer requests, too (whole_block_cost()).
 //
 // Every cut is a closed form over prefix sums: no loop over requests depends on the one before. Of this there
 // is one exception. Equal cuts split nearly every one of a few hundred requests of varied lengths; up to
@@ -281,7 +282,7 @@ FLASHLATENT_HOST_DEVICE Cut whole_cut_at(const Geometry& g, const std::int64_t* 
 }
 
 /// What a block takes where items stay whole: if there are fewer of these than parts, fewer share what memory
-/// gives, and those that have nothing to do are no loss as long as it binds.
+/// gives, and the parts without one are no loss as long as it binds.
 FLASHLATENT_HOST_DEVICE std::int32_t whole_block_cost(const Geometry& g) {
   const std::int64_t items = static_cast<std::int64_t>(g.requests) * g.rounds;
   if (g.cost.per_block_alone == 0 || items >= g.parts) return g.cost.per_block;

@@ -90,7 +90,7 @@ class Attention {
       for (float& x : columns) x = args_.decode.scale_log2 * key_scale;
     }
     if constexpr (Config::kFp8) {
-      // Not a condition an element: registers would be spilled for it.
+      // Not a condition for each element: with 16 columns of d 128 registers would be spilled.
       if (args_.given_is_bf16) {
         query_to_half<__nv_bfloat16>();
       } else {

@@ -1,5 +1,5 @@
 // Queries as they are given, and outputs: of the cache's type; beside e4m3 of bf16 or fp16, as the arguments
-// say. All is fp16 between the two, so that one kernel serves both.
+// say. What is in between is fp16 there, so that one kernel serves both.
 #pragma once
 
 #include "cuda/paged/arguments.h"

@@ -179,8 +179,8 @@ void cut_balanced(const Geometry& g, const std::int32_t* lengths, PlanView plan)
 Status validate(const Geometry& g) {
   if (g.requests < 0 || g.parts < 1 || g.lanes < 1 || g.rounds < 1 || g.block_tokens < 1 ||
       g.max_tokens < 0 || g.fixed_split < 0 || g.length_sharers < 1 || g.cost.per_block < 1 ||
-      g.cost.per_split < 0 || g.cost.per_merge < 0 || g.team < 1 || g.whole < kCutLine ||
-      g.whole > kByLength || (g.whole != kCutLine && g.fixed_split > 0) ||
+      g.cost.per_split < 0 || g.cost.per_merge < 0 || g.cost.per_block_alone < 0 || g.team < 1 ||
+      g.whole < kCutLine || g.whole > kByLength || (g.whole != kCutLine && g.fixed_split > 0) ||
       (g.whole == kWhole && std::int64_t{g.requests} * g.rounds != g.parts) ||
       (g.whole >= kShared && (g.rounds != 1 || g.requests < 1 || g.requests > g.parts)) ||
       (g.whole >= kEven && g.parts < 2 * g.requests) ||

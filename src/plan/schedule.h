@@ -301,8 +301,9 @@ FLASHLATENT_HOST_DEVICE bool whole_part_fits(const Geometry& g, const std::int64
   const std::int64_t cost = position(end) - position(begin);
   const std::int64_t split =
       cost_prefix[g.requests] * g.rounds / g.parts + g.cost.per_split + g.cost.per_merge;
+  if (cost <= split) return true;
   const std::int32_t per_block = whole_block_cost(g);
-  if (cost <= split || per_block == g.cost.per_block) return cost <= split;
+  if (per_block == g.cost.per_block) return false;
   const std::int64_t items =
       static_cast<std::int64_t>(end.round - begin.round) * g.requests + end.request - begin.request;
   const std::int64_t splits = items * g.cost.per_split;

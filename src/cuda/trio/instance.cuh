@@ -11,14 +11,13 @@ static_assert(kStageTokens == kPageTokens, "a stage is one box");
 template <class Element, bool kMerges, bool kHasShare = false>
 constexpr cuda::DenseInstance instance(Dtype dtype) {
   using Config = trio::Config<Element, 576, 512, kMerges, kHasShare>;
-  using Shape = Config;
   return {.key = {.dtype = dtype,
                   .qk_dim = Config::kQkDim,
                   .v_dim = Config::kVDim,
                   .tile_rows = parts::kTileRows,
                   .loading = cuda::Loading::kBoxes,
                   .merges = kMerges},
-          .kernel = cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>(),
+          .kernel = cuda::compiled_kernel<kernel<Config>, Config, SharedMemory<Config>>(),
           .boxes = {.kv = cuda::kv_chunks_map,
                     .query = cuda::query_chunks_map,
                     .most_tokens = kStageTokens,

@@ -1,5 +1,5 @@
-// The combine step by the CTAs that decode: right also where some of them begin late, because something else
-// runs on the device, and whatever the workspace held before.
+// What CTAs that decode merge, by the combine step in their kernel or by teams: right also where some of them
+// begin late, because something else runs on the device, and whatever the workspace held before.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
@@ -25,6 +25,16 @@ __global__ void hold(std::uint64_t nanoseconds) {
 }
 constexpr int kHeldBytes = 200 * 1024;
 
+/// The same until the host has said so, or for two seconds, of which there is a note.
+__global__ void hold_until(const volatile int* over, int* in_vain) {
+  std::uint64_t begin, now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
+  do {
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    if (now - begin > 2000000000) *in_vain = 1;
+  } while (*over == 0 && *in_vain == 0);
+}
+
 class MergeStepTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -33,12 +43,17 @@ class MergeStepTest : public testing::Test {
     ASSERT_EQ(cudaStreamCreateWithFlags(&other_, cudaStreamNonBlocking), cudaSuccess);
     ASSERT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
     executor_.stream = stream_;
-    ASSERT_EQ(cudaFuncSetAttribute(hold, cudaFuncAttributeMaxDynamicSharedMemorySize, kHeldBytes),
-              cudaSuccess);
+    for (const void* kernel :
+         {reinterpret_cast<const void*>(hold), reinterpret_cast<const void*>(hold_until)}) {
+      ASSERT_EQ(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kHeldBytes),
+                cudaSuccess);
+    }
+    ASSERT_EQ(cudaMallocHost(&notes_, 2 * sizeof(int)), cudaSuccess);
   }
   void TearDown() override {
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
     if (other_ != nullptr) cudaStreamDestroy(other_);
+    cudaFreeHost(notes_);
   }
 
   /// Alone, after garbage in the workspace, and again; then while multiprocessors are held.
@@ -78,7 +93,51 @@ class MergeStepTest : public testing::Test {
     EXPECT_EQ(state.done, parts::Counts<24>::kNone);
   }
 
+  /// By teams that share requests, while so many multiprocessors are held until they are done: those that run
+  /// must not wait for those that cannot begin. Then two such calls at once.
+  /// So few are held that a team of `team` has room in any GPC.
+  void expect_teams_right(const runtime::CaseSpec& spec, const char* kernel, int team) {
+    SCOPED_TRACE(spec.name + " by " + kernel);
+    executor_.kernel = kernel;
+    const runtime::RandomCase c = runtime::make_case(spec, 5);
+    Result<runtime::DecodeRun> run = runtime::DecodeRun::create(c.problem, c.inputs, executor_);
+    ASSERT_TRUE(run.ok()) << run.status().message();
+    ASSERT_TRUE(run->run(2).ok());
+    ASSERT_TRUE(run->fetch().ok());
+    const auto result = runtime::compare(c.problem, c.inputs, run->out(), run->lse());
+    EXPECT_TRUE(result.ok()) << runtime::to_string(result);
+    const std::vector<std::uint8_t> out = run->out_bytes(), lse = run->lse_bytes();
+    for (int held : team == 4 ? std::vector{40, 80} : team == 8 ? std::vector{8, 40} : std::vector{6}) {
+      ASSERT_TRUE(run->poison().ok());
+      ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+      notes_[0] = notes_[1] = 0;
+      hold_until<<<held, 32, kHeldBytes, other_>>>(notes_, notes_ + 1);
+      ASSERT_TRUE(run->run(3).ok());
+      ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+      EXPECT_EQ(notes_[1], 0) << held << " held";
+      notes_[0] = 1;
+      ASSERT_TRUE(run->fetch().ok());
+      EXPECT_TRUE(run->out_bytes() == out) << held << " held";
+      EXPECT_TRUE(run->lse_bytes() == lse) << held << " held";
+      ASSERT_EQ(cudaStreamSynchronize(other_), cudaSuccess);
+    }
+    Executor other = executor_;
+    other.stream = other_;
+    Result<runtime::DecodeRun> beside = runtime::DecodeRun::create(c.problem, c.inputs, other);
+    ASSERT_TRUE(beside.ok()) << beside.status().message();
+    for (int i = 0; i < 50; ++i) {
+      ASSERT_TRUE(run->run(1).ok());
+      ASSERT_TRUE(beside->run(1).ok());
+    }
+    for (runtime::DecodeRun* each : {&*run, &*beside}) {
+      ASSERT_TRUE(each->fetch().ok());
+      EXPECT_TRUE(each->out_bytes() == out);
+      EXPECT_TRUE(each->lse_bytes() == lse);
+    }
+  }
+
   Executor executor_;
+  int* notes_ = nullptr;  // for hold_until()
   cudaStream_t stream_ = nullptr, other_ = nullptr;
 };
 
@@ -112,6 +171,19 @@ TEST_F(MergeStepTest, OfTwoRowTiles) {
       {.name = "fp8_656", .format = KvFormat::kFp8_656, .heads = 66, .lengths = varied(), .sink = true},
       "seesaw");
   expect_right({.name = "plain", .heads = 66, .lengths = one_long(), .sink = true}, "seesaw");
+}
+
+TEST_F(MergeStepTest, OfTeams) {
+  for (int team : {4, 8, 16}) {
+    const std::string name = "mma16_team" + std::to_string(team);
+    expect_teams_right({.name = "one", .heads = 16, .lengths = {30000}, .sink = true}, name.c_str(), team);
+    expect_teams_right({.name = "two", .heads = 16, .lengths = {9000, 12000}}, name.c_str(), team);
+    expect_teams_right({.name = "fp16", .dtype = Dtype::kF16, .heads = 16, .lengths = {30000}}, name.c_str(),
+                       team);
+  }
+  expect_teams_right({.name = "three", .heads = 10, .lengths = {3000, 20000, 5000}}, "mma16_team8", 8);
+  expect_teams_right({.name = "fp8_656", .format = KvFormat::kFp8_656, .heads = 16, .lengths = {30000}},
+                     "direct_team8", 8);
 }
 
 }  // namespace

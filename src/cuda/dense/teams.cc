@@ -29,24 +29,16 @@ int block_cost(const schedule::Geometry& g, const TeamCosts& costs, std::int64_t
   return std::max((blocks > kFewBlocks && g.lanes == 1 ? streaming : costs.block_here) / g.team, 1);
 }
 
-/// The costs of a schedule of these parts.
+/// The costs of a schedule of these parts, each a team's.
 schedule::CostModel cost_of(const schedule::Geometry& g, const TeamCosts& costs, int workers) {
-  const std::int64_t items = std::int64_t{g.requests} * g.rounds;
-  // A part of several items may begin inside one and end inside another.
-  const std::int64_t segments =
-      g.whole != schedule::kCutLine || items == 1 ? 1 : (items + g.parts - 1) / g.parts + 1;
-  const int more = static_cast<int>(std::min<std::int64_t>(segments - 1, 1 << 16));
-  const std::int64_t blocks = schedule::max_blocks(g) /
-                              std::max<std::int64_t>(g.parts / std::max<std::int64_t>(items, 1), 1) / g.team;
-  const int block = block_cost(g, costs, blocks, items, workers);
+  const std::int64_t blocks = schedule::max_blocks(g) / (g.parts / g.requests) / g.team;
+  const int block = block_cost(g, costs, blocks, g.requests, workers);
   // To the plan a segment costs less than half a block: each team gets as many blocks then, and none of its
   // CTAs one more than the others.
   return {.per_block = block,
           .per_split = std::max(block / 4, 1),
-          .per_call = costs.call + more * costs.next_segment,
-          .per_merge = g.whole != schedule::kShared          ? costs.merge
-                       : g.lanes == 1 && g.parts < 2 * items ? costs.lone_merge
-                                                             : costs.shared_merge};
+          .per_call = costs.call,
+          .per_merge = g.lanes == 1 && g.parts < 2 * g.requests ? costs.lone_merge : costs.shared_merge};
 }
 
 /// Each request is the work of one team, or of several that merge in the kernel. A lone one is that of as
@@ -71,35 +63,33 @@ schedule::Geometry team_geometry(const DecodeProblem& problem, int workers, cons
   schedule::Geometry g =
       split_geometry(problem, teams * shape.team,
                      {.tile_rows = shape.tile_rows, .cost = {.per_call = kNoTeam}, .team = shape.team});
-  if (teams == 0) return g;
-  // Row tiles side by side, if there is a team for each: one after another they would take a segment each.
-  const int tiles = g.lanes * g.rounds;
-  if (tiles <= teams) {
-    g.lanes = tiles;
-    g.rounds = 1;
-    g.parts = teams / tiles;
-  }
-  g.cost = cost_of(g, costs, workers);
-  std::optional<schedule::Geometry> whole = schedule::whole_items(g);
-  if (!whole || g.rounds > 1) return g;
-  whole->cost = cost_of(*whole, costs, workers);
+  if (g.requests == 0) return g;
+  g.lanes *= g.rounds;  // row tiles side by side
+  g.rounds = 1;
+  g.parts = std::max(g.requests, teams / g.lanes);
+  const bool waits = std::int64_t{g.parts} * g.lanes > teams;  // some teams for others' end
+  if (!waits) g.cost = cost_of(g, costs, workers);
+  schedule::Geometry whole = *schedule::whole_items(g);
+  if (waits) return whole;
+  whole.cost = cost_of(whole, costs, workers);
   // With fewer than two teams a request sharing helps the longer ones only, and costs all of them a merge. Of
   // teams of 16 there are so few that it was no faster (4 requests of 4,096 tokens: 11.2 us, 10.5 by 8).
-  if (2 * g.requests > g.parts && g.team <= 8 && schedule::max_blocks(g) <= kFewBlocks * g.team) {
-    return *whole;
+  if (g.parts == g.requests ||
+      (2 * g.requests > g.parts && g.team <= 8 && schedule::max_blocks(g) <= kFewBlocks * g.team)) {
+    return whole;
   }
   // A lone request gains most from being shared.
   schedule::Geometry lone = g;
   lone.parts -= g.requests - 1;
   lone.requests = 1;
-  if (schedule::estimate(*whole) <= schedule::estimate(shared_items(lone, costs, workers))) return *whole;
+  if (schedule::estimate(whole) <= schedule::estimate(shared_items(lone, costs, workers))) return whole;
   return shared_items(g, costs, workers);
 }
 
 std::size_t team_workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
   const std::size_t rows = g.tile_rows;
-  const std::size_t partial = rows * problem.cache.v_dim * sizeof(float) +  // as UnitPartial has them
-                              parts::kMostUnits * (rows * 2 * sizeof(float) + sizeof(std::uint64_t));
+  const std::size_t partial = rows * problem.cache.v_dim * 8 +  // as UnitPartial has them
+                              parts::kMostUnits * (rows * 16 + parts::kUnitMergesBytes);
   return std::max(decode_workspace_bytes(problem, g),
                   parts::kMergeStateBytes + parts::kMostTeamCtas / g.team * partial);
 }

@@ -7,14 +7,12 @@
 namespace flashlatent::cuda {
 
 /// Nanoseconds. A CTA's time is
-///   call + more segments * next_segment + blocks * (what a block takes)
+///   call + blocks * (what a block takes)
 /// and a block takes block_streaming where all SMs read from memory, in proportion less where fewer do, but
 /// never less than block_alone; but block_here if it need not be waited for: one of the first few, which are
 /// on their way before any is needed, or of several row tiles', which find it in L2.
 struct TeamCosts {
   int call;          ///< Launch, until the first block is there, exchange, output.
-  int next_segment;  ///< All of all CTAs meet between two segments, and memory waits meanwhile.
-  int merge;         ///< The combine step, where a request is several parts.
   int shared_merge;  ///< Teams that share a request merge in the kernel.
   /// The same, of one row tile, where most requests have one team: what those with the longest share wait. Of
   /// several it is not counted less: it is seesaw that is beside them then, and estimated too high.
@@ -29,7 +27,7 @@ struct TeamShape {
   TeamCosts costs;
 };
 
-/// Teams as there is room for, or one for each request and group of row tiles if splits never pay.
+/// Each row tile of a request is a team's, or several teams' if there is room for these and it pays.
 schedule::Geometry team_geometry(const DecodeProblem& problem, int workers, const TeamShape& shape);
 
 /// With room for partial results of teams that share a request, and their tickets, at most. Smaller batches

@@ -55,7 +55,6 @@ struct Config {
   static constexpr int kOwners = kTeam;
   using SentUnit = parts::SentUnit;  // of a warpgroup's threads
   static constexpr int kPairApart = 64;
-  static constexpr int kTeamsAtOnce = 8;  // for more there are no registers
   __host__ __device__ static constexpr int unit_row(int unit, int thread) {
     return unit % 4 / 2 * 8 + unit % 2 + thread % 4 * 2;
   }

@@ -20,15 +20,8 @@ struct NoMerge {};
 
 /// A team's segment, of which `segment` is this CTA's share.
 struct TeamWork : parts::Work {
-  int exchanges;  // segments before this one
-  int part, parts_of_request, row_lane;
-  bool is_only;   // no other comes
+  parts::SharingTeam team;
   bool is_known;  // computing threads know its tile, and have begun
-
-  // As parts::Segments has them.
-  __device__ __forceinline__ int share() const { return part; }
-  __device__ __forceinline__ int shares() const { return parts_of_request; }
-  __device__ __forceinline__ int lane() const { return row_lane; }
 };
 
 template <class Config_>

@@ -12,8 +12,6 @@ namespace {
 constexpr TeamShape kShape = {.tile_rows = direct::kTeamRows,
                               .team = direct::kTeamCtas,
                               .costs = {.call = 7450,
-                                        .next_segment = 6000,
-                                        .merge = 3000,
                                         .shared_merge = 2800,
                                         .lone_merge = 2800,
                                         .block_here = 1500,

@@ -40,7 +40,26 @@ class Attention {
     max_ = {-INFINITY, -INFINITY};
     sum_ = {0, 0};
     start_token_ = work.segment.block_begin * 64;
+    if constexpr (Config::kPairedWarps) find_offsets();
     least_limit_ = limit(work, 0);
+  }
+
+  /// Where a lane of paired warps reads and writes, in tiles and in P. Left to itself the compiler works it
+  /// out in each block, since there is no loop around that of blocks: 34 of 725 instructions.
+  struct LaneOffsets {
+    std::uint32_t rope, strips[2];  // of K
+    std::uint32_t p, all_p, v;
+  };
+  __device__ __forceinline__ void find_offsets() {
+    const int token = 8 * (me_ / 2 * 2) + token_of(lane_ / 4);
+    offsets_ = {parts::unit_offset(token, 4 * half_ + lane_ % 4),
+                {parts::unit_offset(token, lane_ % 4), parts::unit_offset(token, 4 + lane_ % 4)},
+                parts::unit_offset(lane_ / 4, me_) + lane_ % 4 * 4,
+                ptx::shared_address(shared_.p) + parts::unit_offset(lane_ % 16, lane_ / 16),
+                parts::unit_offset(v_token(), v_unit() + lane_ / 16)};
+    asm volatile(""
+                 : "+r"(offsets_.rope), "+r"(offsets_.strips[0]), "+r"(offsets_.strips[1]), "+r"(offsets_.p),
+                   "+r"(offsets_.all_p), "+r"(offsets_.v));
   }
 
   /// How many tokens the tile's row attends to.
@@ -80,8 +99,7 @@ class Attention {
     auto read = [&](int i) {
       if (Config::kWholeBlocks ? i == 0 : Strips::begins_tile(i))
         ring_.wait_full(Config::kWholeBlocks ? 0 : Strips::tile(i, half_));
-      const std::uint32_t k =
-          ring_.unit_address(Strips::tile(i, half_), token, Strips::unit(i, half_) + lane_ % 4);
+      const std::uint32_t k = key_address(i, token);
 #pragma unroll
       for (int j = 0; j < kEights; ++j) {
         columns[i % 2][j] = ptx::load_shared_16_bytes(k + j * 8 * parts::kRowBytes);
@@ -111,6 +129,18 @@ class Attention {
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i) s_[i] = even[0][i] + (more[0][i] + more[1][i]);
+    }
+  }
+
+  /// Of this lane's 16 bytes of a token's i-th strip.
+  __device__ __forceinline__ std::uint32_t key_address(int i, int token) const {
+    using Strips = Strips<Config>;
+    if constexpr (!Config::kPairedWarps) {
+      return ring_.unit_address(Strips::tile(i, half_), token, Strips::unit(i, half_) + lane_ % 4);
+    } else {
+      const std::uint32_t offset =
+          i < Strips::kRope ? offsets_.rope : offsets_.strips[(i - Strips::kRope) % 2];
+      return ptx::shared_address(&ring_.tile(Strips::tile(i, half_))) + offset;
     }
   }
 
@@ -144,11 +174,27 @@ class Attention {
     const parts::RowPair factor = parts::shrink(before, max_);
     const parts::RowPair sum = parts::exponentials(s_, 1, max_);
     sum_ = {fmaf(sum_.low, factor.low, sum.low), fmaf(sum_.high, factor.high, sum.high)};
-    const std::uint32_t p = parts::unit_offset(lane_ / 4, me_) + lane_ % 4 * 4;
-    *reinterpret_cast<std::uint32_t*>(shared_.p + p) = parts::pack<Element>(s_[0], s_[1]);
-    *reinterpret_cast<std::uint32_t*>(shared_.p + p + 8 * parts::kRowBytes) =
-        parts::pack<Element>(s_[2], s_[3]);
+    std::uint8_t* p = shared_.p + p_offset();
+    *reinterpret_cast<std::uint32_t*>(p) = parts::pack<Element>(s_[0], s_[1]);
+    *reinterpret_cast<std::uint32_t*>(p + 8 * parts::kRowBytes) = parts::pack<Element>(s_[2], s_[3]);
     if (parts::shrinks(factor)) parts::rescale(o_, factor);
+  }
+
+  /// Where this lane's part of P goes, from where it reads all of it, and V.
+  __device__ __forceinline__ std::uint32_t p_offset() const {
+    if constexpr (Config::kPairedWarps) return offsets_.p;
+    return parts::unit_offset(lane_ / 4, me_) + lane_ % 4 * 4;
+  }
+  __device__ __forceinline__ std::uint32_t p_address() const {
+    if constexpr (Config::kPairedWarps) return offsets_.all_p;
+    return ptx::shared_address(shared_.p) + parts::unit_offset(lane_ % 16, lane_ / 16);  // unit 2 step + it
+  }
+  __device__ __forceinline__ std::uint32_t v_address() const {
+    if constexpr (Config::kPairedWarps) return ptx::shared_address(&ring_.tile(v_tile())) + offsets_.v;
+    return ring_.unit_address(v_tile(), v_token(), v_unit() + lane_ / 16);
+  }
+  __device__ __forceinline__ int v_token() const {
+    return lane_ / 8 % 2 * 8 + token_of(lane_ % 8);
   }
 
   /// Tokens of the block that some rows of the tile attend to and others do not.
@@ -242,10 +288,7 @@ class Attention {
 
   /// o_ += P V; then V's tile is given back.
   __device__ __forceinline__ void multiply() {
-    const std::uint32_t p =
-        ptx::shared_address(shared_.p) + parts::unit_offset(lane_ % 16, lane_ / 16);  // unit 2 step + it
-    const int token = lane_ / 8 % 2 * 8 + token_of(lane_ % 8);
-    const std::uint32_t v = ring_.unit_address(v_tile(), token, v_unit() + lane_ / 16);
+    const std::uint32_t p = p_address(), v = v_address();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       std::uint32_t a[4];
@@ -296,6 +339,7 @@ class Attention {
   const int half_;  // of the columns, that this warp scores over
   RingPosition<Config> ring_;
   Query<Config> query_;
+  LaneOffsets offsets_;
   int start_token_ = 0;     // of the block
   int least_limit_ = 0;     // tokens that the tile's first row attends to
   std::uint64_t live_ = 0;  // which tokens of the block count

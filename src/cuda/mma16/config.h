@@ -50,7 +50,6 @@ struct Config {
   static constexpr bool kPacksSums = std::is_same_v<Element, __nv_bfloat16>;
   using SentUnit = std::conditional_t<kPacksSums, parts::PackedSentUnit<kWarpsAChunk>, parts::SentUnit>;
   static constexpr int kPairApart = 8;
-  static constexpr int kTeamsAtOnce = 16;
   static constexpr float kLargestP = 1;
   __host__ __device__ static constexpr int unit_row(int unit, int thread) {
     return unit % 2 * 8 + thread % 32 / 4;

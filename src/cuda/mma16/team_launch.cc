@@ -11,8 +11,6 @@ namespace {
 // From calls of 1 to 18 blocks a CTA. At 131,072 tokens 10 teams instead of 13 took 18 % longer, 13 instead
 // of 14 1.5 %.
 constexpr TeamCosts kCosts = {.call = 3850,
-                              .next_segment = 6000,
-                              .merge = 3000,
                               .shared_merge = 2700,
                               .lone_merge = 0,
                               .block_here = 1350,

@@ -18,48 +18,44 @@ class TeamWarp : Attention<Config> {
   __device__ __forceinline__ TeamWarp(SharedMemory<Config>& shared, const parts::DecodeArguments& args)
       : Base(shared, args) {}
 
-  /// Before the launch before this one is done: what the only segment of a part by shape, not ragged, needs
-  /// of addresses.
-  __device__ __forceinline__ void prepare(const parts::RowTile& tile) {
+  /// What the segment needs of addresses: of a part by shape, not ragged, before the launch before this one
+  /// is done.
+  __device__ __forceinline__ void prepare(const parts::RowTile& tile, int share, int shares) {
     tile_ = tile;
     query_at_ = query_.find(args_.query, tile, lane_);
-    to_ = parts::RowPlace<Element>::find(args_, tile, unit_.row(), unit_.column());
+    const parts::UnitPlace written = unit_.written(share, shares);
+    to_ = parts::RowPlace<Element>::find(args_, tile, written.n, written.column);
   }
-  /// Afterwards: its Q is under way.
+  /// Afterwards, if it has blocks: Q is under way.
   __device__ __forceinline__ void begin() { query_.load(query_at_, half_); }
 
-  /// Both, of a segment with blocks or without.
-  __device__ __forceinline__ void begin(const parts::RowTile& tile, bool has_blocks) {
-    prepare(tile);
-    if (has_blocks) begin();
-  }
-
-  /// All of this CTA's share of one segment of `segments`, which has been begun, from Q to writing the
-  /// result.
+  /// All of this CTA's share of the team's segment, from Q, which has been asked for, to writing the result.
   __device__ __forceinline__ void run(const schedule::Segment& segment,
                                       const parts::Segments<Config::kTeam>& segments) {
     const parts::Work work{segment, tile_};
     this->start(work);
     const int blocks = work.blocks();
-    Exchange exchange(shared_, exchanges_);
     if (blocks > 0) this->arrange_query();
     for (int left = blocks; left > 0; --left) {
       this->score();
       this->attend(work);
     }
+    const Exchange exchange(shared_);
     exchange.open();
     publish_statistics();
     send_columns(exchange);
     this->meet();
     send_statistics(exchange);
-    unit_.finish(shared_, args_, segment, segments, to_, exchange);
-#pragma unroll
-    for (int turn = 1; turn < Exchange::kTurns; ++turn) {  // of the same row
-      const parts::TeamUnit<SharedMemory<Config>> unit(turn);
-      unit.finish(shared_, args_, segment, segments, to_.at(unit.column() - unit_.column()), exchange);
+    if (segments.shares() > 1) {
+      const parts::SharingTeam team = segments.sharing(segment);
+      const auto find = [&](int n, int column) {
+        return parts::RowPlace<Element>::find(args_, tile_, n, column);
+      };
+      for_each_unit(
+          [&](const Unit& unit, const auto& to) { unit.merge(shared_, args_, team, to, find, exchange); });
+    } else {
+      for_each_unit([&](const Unit& unit, const auto& to) { unit.finish(args_, to, exchange); });
     }
-    ++exchanges_;
-    this->meet();
   }
 
  private:
@@ -75,6 +71,19 @@ class TeamWarp : Attention<Config> {
   using Base::query_;
   using Base::shared_;
   using Base::sum_;
+
+  using Unit = parts::TeamUnit<SharedMemory<Config>>;
+
+  /// `visit(unit, to)` for each that this thread adds up.
+  template <class Visit>
+  __device__ __forceinline__ void for_each_unit(Visit visit) const {
+    visit(unit_, to_);
+#pragma unroll
+    for (int turn = 1; turn < Exchange::kTurns; ++turn) {  // of the same row
+      const Unit unit(turn);
+      visit(unit, to_.at(unit.column() - unit_.column()));
+    }
+  }
 
   __device__ __forceinline__ void publish_statistics() {
     this->put(shared_.warp_sum, {parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)});
@@ -112,11 +121,10 @@ class TeamWarp : Attention<Config> {
     }
   }
 
-  parts::TeamUnit<SharedMemory<Config>> unit_;
+  Unit unit_;
   parts::RowTile tile_;
   parts::RowPlace<Element> to_;
   typename Query<Config>::Place query_at_;
-  std::uint32_t exchanges_ = 0;  // so far
 };
 
 template <class Config>
@@ -125,17 +133,16 @@ __device__ __forceinline__ void compute_in_team(SharedMemory<Config>& shared,
                                                 const parts::PartPlace<Config::kTeam>& place) {
   TeamWarp<Config> warp(shared, args);
   const bool known = parts::known_ahead<Config::kTeam>(args);
-  if (known) warp.prepare(place.only_tile(args));
+  if (known) warp.prepare(place.only_tile(args), place.share(), place.shares(args.geometry));
   parts::wait_for_launch_before();
   if (known) warp.begin();
-  parts::Segments<Config::kTeam> segments = parts::find_segments(args, place, known);
-  schedule::Segment segment;
-  if (known) segment = segments.only();
-  while (known || segments.next(segment)) {
-    if (!known) warp.begin(segments.tile_of(segment), segment.block_end > segment.block_begin);
-    warp.run(segment, segments);
-    if (known) break;
+  const parts::Segments<Config::kTeam> segments = parts::find_segments(args, place, known);
+  const schedule::Segment segment = segments.only();
+  if (!known) {
+    warp.prepare(segments.tile_of(segment), segments.share(), segments.shares());
+    if (segment.block_end > segment.block_begin) warp.begin();
   }
+  warp.run(segment, segments);
 }
 
 template <class Config>
@@ -149,31 +156,14 @@ __device__ __forceinline__ void load_in_team(SharedMemory<Config>& shared, const
   if (known) tile = place.only_tile(args);
   parts::wait_for_launch_before();
   if (thread >= Loader::threads(args.cache)) return;
-  parts::Segments<Config::kTeam> segments = parts::find_segments(args, place, known);
+  const parts::Segments<Config::kTeam> segments = parts::find_segments(args, place, known);
+  const schedule::Segment segment = segments.only();
+  if (!known) tile = segments.tile_of(segment);
   Loader loader(args.cache, kv_map, thread, shared.loader);
   RingPosition<Config> ring(shared);
-  schedule::Segment segment;
-  bool more = known;
-  auto find = [&](parts::BlockRange& range) {
-    more = segments.next(segment);
-    if (more) range = parts::block_range(args.cache, segment, segments.tile_of(segment));
-  };
-  parts::BlockRange range, next;
-  if (known) {
-    range = parts::block_range(args.cache, segments.only(), tile);
-  } else {
-    find(range);
-  }
-  if (more) loader.look_ahead(range);
-  while (more) {
-    loader.load(ring, range, [&] {
-      more = false;
-      if (known) return;
-      find(next);
-      if (more) loader.look_ahead(next);
-    });
-    range = next;
-  }
+  const parts::BlockRange range = parts::block_range(args.cache, segment, tile);
+  loader.look_ahead(range);
+  loader.load(ring, range, [] {});
 }
 
 }  // namespace flashlatent::mma16

@@ -14,6 +14,19 @@ __device__ __forceinline__ void wait_for_launch_before() {
   cudaTriggerProgrammaticLaunchCompletion();  // the combine step may take its place in the queue
 }
 
+/// One of the teams that share a request.
+struct SharingTeam {
+  int request;
+  int lane;   // which of its row tiles
+  int first;  // the number of the first team's part
+  int share, shares;
+};
+
+/// The teams that share the request of a part.
+__device__ __forceinline__ int shares_of(const schedule::Geometry& g, const schedule::Cut& part) {
+  return g.whole == schedule::kShared ? part.round : 1;
+}
+
 /// Where this CTA's share begins and ends, as far as shapes tell: nothing is read from memory.
 template <int kTeam = 1>
 class PartPlace {
@@ -38,6 +51,9 @@ class PartPlace {
   }
   /// begin() of a part by shape; else nothing.
   __device__ __forceinline__ const schedule::Cut& begin_by_shape() const { return begin_; }
+  /// Of a team's part by shape, as Segments has them.
+  __device__ __forceinline__ int shares(const schedule::Geometry& g) const { return shares_of(g, begin_); }
+  __device__ __forceinline__ int share() const { return begin_.block; }
   /// Which of the part's row tiles of each segment, the first of them.
   __device__ __forceinline__ int lane() const { return lane_; }
   __device__ __forceinline__ schedule::Cut begin(const DecodeArguments& args) const {
@@ -74,17 +90,17 @@ class Segments {
                                       const std::int32_t* successors)
       : args_(args), lane_(lane), begin_(begin), walker_(args.geometry, begin_, end, successors, lengths) {}
 
-  /// A tile without rows (of a ragged request) has no blocks either: nothing is loaded for it.
   __device__ __forceinline__ bool next(schedule::Segment& segment) {
     if (!walker_.next(segment)) return false;
-    if (args_.query.begins != nullptr && tile_of(segment).rows == 0) segment.block_end = segment.block_begin;
+    skip_without_rows(segment);
     take_share(segment);
     return true;
   }
 
-  /// The only segment of a part by shape, with rows, in fewer steps.
-  __device__ __forceinline__ schedule::Segment only() {
+  /// The only segment of a part that has one, in fewer steps.
+  __device__ __forceinline__ schedule::Segment only() const {
     schedule::Segment segment = walker_.only();
+    skip_without_rows(segment);
     take_share(segment);
     return segment;
   }
@@ -99,11 +115,18 @@ class Segments {
   /// Which of the part's row tiles this is.
   __device__ __forceinline__ int lane() const { return lane_; }
 
-  /// With kShared: the parts that share the segment's request, of which this is the one of number `share`.
-  __device__ __forceinline__ int shares() const { return begin_.round; }
+  /// The parts that share the request of a team's segment, of which this is the one of number `share`.
+  __device__ __forceinline__ int shares() const { return shares_of(args_.geometry, begin_); }
   __device__ __forceinline__ int share() const { return begin_.block; }
+  __device__ __forceinline__ SharingTeam sharing(const schedule::Segment& segment) const {
+    return {segment.request, lane_, segment.slot - share(), share(), shares()};
+  }
 
  private:
+  /// A tile without rows (of a ragged request) has no blocks either: nothing is loaded for it.
+  __device__ __forceinline__ void skip_without_rows(schedule::Segment& segment) const {
+    if (args_.query.begins != nullptr && tile_of(segment).rows == 0) segment.block_end = segment.block_begin;
+  }
   __device__ __forceinline__ void take_share(schedule::Segment& segment) const {
     if constexpr (kTeam > 1) {
       const int blocks = segment.block_end - segment.block_begin, rank = blockIdx.x % kTeam;

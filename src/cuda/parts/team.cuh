@@ -1,18 +1,12 @@
 // A team: the kTeam CTAs of a cluster, each with a share of a segment's blocks. What they have is merged
 // without a trip to memory: the output (unnormalised) is cut into units, four values of each of 128 threads;
 // every CTA sends each unit to the unit's owner, and its rows' statistics to all owners, by asynchronous
-// stores that the owner's barrier counts; the owner adds them up in the order of ranks and writes. All CTAs
-// of a team walk the same segments, and each is an exchange; a CTA without blocks sends zeros.
+// stores that the owner's barrier counts; the owner adds them up in the order of ranks and writes, or merges
+// them with other teams' first (team_merge.cuh). A team has one segment; a CTA without blocks sends zeros.
 //
-// Barriers (arrivals) of each CTA, and why none is waited for with a wrong parity:
-// - received (1: this CTA's, which announces the bytes of all that send): phase n is the n-th exchange. Bytes
-//   of exchange n + 1 come after this CTA has said that it has read those of the n-th (next).
-// - may_send (kTeam): phase n is complete when all CTAs have read what came in exchange n. Each CTA says so
-//   when it begins exchange n + 1, and then waits for the others before it sends. It is not two phases ahead:
-//   the next one needs this CTA's own arrival.
-// Within a CTA exchanges follow one another: all computing threads meet after each. The cluster meets once,
-// before the first. Nobody need wait for others at the end: what is sent to a CTA it waits for, and arrivals
-// at may_send come only in exchanges that all take part in.
+// Each CTA has one barrier for that, `received` (1 arrival: its own, which announces the bytes of all that
+// send). The cluster meets once, before anybody sends, and not at the end: what is sent to a CTA it waits
+// for.
 //
 // A kernel's Config says how its output is cut:
 //   kUnits, kOwnedUnits, kOwners     units of a tile, those of an owner, and how many own any
@@ -20,7 +14,6 @@
 //   kPairApart                       they are columns column + {0, 1} + {0, kPairApart}
 //   SentUnit                         what is sent of a unit (sent_unit.cuh)
 //   kLargestP                        by which outputs are too large for their sums
-//   kTeamsAtOnce                     that a thread adds up, of those that share a request (team_merge.cuh)
 // and its SharedMemory has `team`, a TeamMemory, and incoming(sender, owner), where the owner gets what
 // `sender` has of its units.
 #pragma once
@@ -38,17 +31,29 @@ struct RowStatistics {
   float max, sum;
 };
 
+/// Slices of a unit that are not merged yet by those whose they are (team_merge.cuh).
+struct Unmerged {
+  std::uint32_t declined;        // by this CTA
+  std::uint32_t left;            // by others, to this one
+  ptx::Barrier stored, settled;  // all of this CTA's part is in memory; `left` is known
+
+  __device__ __forceinline__ void init() {
+    declined = 0;
+    ptx::init(stored, 128);
+    ptx::init(settled, 1);
+  }
+};
+
 template <class Config>
 struct TeamMemory {
   float2 statistics[Config::kTeam][Config::kRows];  // from each rank: maximum in base 2, sum
   ptx::Barrier received;
-  ptx::Barrier may_send;
-  bool is_last[Config::kOwnedUnits];  // of the teams that share a request, by unit
+  Unmerged unmerged[Config::kOwnedUnits];
 
   /// One thread, before the cluster meets.
   __device__ __forceinline__ void init() {
     ptx::init(received, 1);
-    ptx::init(may_send, Config::kTeam);
+    for (Unmerged& unit : unmerged) unit.init();
   }
 };
 
@@ -72,9 +77,8 @@ class Exchange {
  public:
   using Config = typename Shared::Config;
 
-  /// `number`: exchanges before this one.
-  __device__ __forceinline__ Exchange(Shared& shared, std::uint32_t number)
-      : shared_(shared), team_(shared.team), number_(number), rank_(rank()) {}
+  __device__ __forceinline__ explicit Exchange(Shared& shared)
+      : shared_(shared), team_(shared.team), rank_(rank()) {}
 
   /// Which of the owned units this thread adds up; of teams of 4 two, one after another.
   static constexpr int kTurns = (Config::kOwnedUnits + 1) / 2;
@@ -88,14 +92,11 @@ class Exchange {
     return {unit, Config::unit_row(unit, thread), Config::unit_column(unit, thread)};
   }
 
-  /// Announces what this CTA will get; afterwards it may send.
-  __device__ __forceinline__ void open() {
+  /// Announces what this CTA will get.
+  __device__ __forceinline__ void open() const {
     if (threadIdx.x == 0) {
       ptx::arrive_expecting(team_.received, rank_ < Config::kOwners ? kTeam * kBytesASender : 0);
     }
-    if (number_ == 0) return;
-    if (threadIdx.x < kTeam) ptx::arrive_at(threadIdx.x, team_.may_send);
-    ptx::wait(team_.may_send, (number_ - 1) & 1);
   }
 
   /// Rows' statistics to all owners; `row_of(n)` is asked by one thread for each.
@@ -126,7 +127,7 @@ class Exchange {
   }
 
   /// Waits until all that others send is here.
-  __device__ __forceinline__ void receive() { ptx::wait_for_cluster(team_.received, number_ & 1); }
+  __device__ __forceinline__ void receive() const { ptx::wait_for_cluster(team_.received, 0); }
 
   /// The thread's values of all CTAs together, in the order of ranks, unnormalised, and their row.
   __device__ __forceinline__ RowStatistics add_up(float (&x)[4], int n, int turn) const {
@@ -158,7 +159,6 @@ class Exchange {
 
   Shared& shared_;
   TeamMemory<Config>& team_;
-  const std::uint32_t number_;
   const int rank_;
 };
 

@@ -1,8 +1,14 @@
 // The results of several teams that share a request (schedule::kShared), merged without a launch: the owner
-// of a unit leaves what its team has of it in the workspace, and takes a ticket; who gets the last one adds
-// up all teams' in their order, and writes. Each unit has tickets of its own: nobody waits for anybody.
+// of a unit in each team leaves what its team has of it in the workspace, tagged (tagged.cuh), and then adds
+// up a slice of it, of all teams in their order: who waits reads until everything is there. That is one trip
+// to memory; a fence, a ticket and all of a unit by whoever is last took three times as long.
+//
+// Who waits must not keep another from beginning: two such calls on two streams could make each other wait
+// for ever. So after some 50 us it declines, and whoever is last to arrive does its slice, too.
 #pragma once
 
+#include "cuda/parts/segments.cuh"
+#include "cuda/parts/tagged.cuh"
 #include "cuda/parts/team.cuh"
 #include "cuda/parts/team_room.h"
 #include "cuda/parts/ticket.cuh"
@@ -12,101 +18,228 @@ namespace flashlatent::parts {
 /// One team's part of one unit, in the workspace. Those of the teams that share a request lie side by side.
 template <class Config>
 struct UnitPartial {
-  float4 values[128];  // as in Exchange: a thread's four
-  RowStatistics rows[Config::kRows];
+  TaggedFour<typename Config::Element> values[128];  // as in Exchange: a thread's four
+  ptx::Word128 rows[Config::kRows];                  // maximum in base 2, sum
 };
+
+/// What a unit's merges go by, in the workspace behind all partial results.
+struct UnitMerges {
+  Ticket counts;         // of the present one: owners that have arrived, and slices that are left to the last
+  std::uint64_t number;  // of the present one: whatever it was before the first, and one more after each
+};
+static_assert(sizeof(UnitMerges) == kUnitMergesBytes);
 
 /// One unit, by 128 threads.
 template <class Config>
 class TeamMerge {
- public:
-  /// Teams `first` to first + shares - 1 share the request. `lane`: which of its row tiles.
-  __device__ __forceinline__ TeamMerge(const DecodeArguments& args, int request, int first, int shares,
-                                       int lane, UnitPlace place)
-      : partials_(reinterpret_cast<UnitPartial<Config>*>(args.partial.out) +
-                  (first * args.geometry.lanes + lane * shares) * Config::kUnits + place.unit * shares),
-        ticket_(reinterpret_cast<Ticket*>(reinterpret_cast<UnitPartial<Config>*>(args.partial.out) +
-                                          args.geometry.parts * args.geometry.lanes * Config::kUnits) +
-                (request * args.geometry.lanes + lane) * Config::kUnits + place.unit),
-        shares_(shares),
-        place_(place),
-        thread_(threadIdx.x % 128) {}
+  using Element = typename Config::Element;
+  using Four = TaggedFour<Element>;
 
-  __device__ __forceinline__ void store(int share, const float (&x)[4], RowStatistics row) const {
-    UnitPartial<Config>& partial = partials_[share];
-    partial.values[thread_] = make_float4(x[0], x[1], x[2], x[3]);
-    if (place_.begins_row()) partial.rows[place_.n] = row;
+ public:
+  /// Some time before run(), which needs what is read here, and takes no time for addresses then.
+  __device__ __forceinline__ TeamMerge(const DecodeArguments& args, const SharingTeam& team, UnitPlace place)
+      : share_(team.share), shares_(team.shares), unit_(place.unit), begins_row_(place.begins_row()) {
+    const int lanes = args.geometry.lanes;
+    auto* partials = reinterpret_cast<UnitPartial<Config>*>(args.partial.out);
+    partials_ = partials + (team.first * lanes + team.lane * shares_) * Config::kUnits + unit_ * shares_;
+    merges_ = reinterpret_cast<UnitMerges*>(partials + args.geometry.parts * lanes * Config::kUnits) +
+              (team.request * lanes + team.lane) * Config::kUnits + unit_;
+    const ptx::Word128 state = ptx::load_at_gpu(reinterpret_cast<const ptx::Word128*>(merges_));
+    to_values_ = partials_[share_].values[threadIdx.x % 128].words;
+    to_row_ = &partials_[share_].rows[place.n];
+    find(share_);
+    hold(to_values_);
+    hold(to_row_);
+    hold(values_at_);
+    hold(row_at_);
+    counts_ = state.low;
+    number_ = state.high;
   }
 
-  /// By one thread, after all have stored.
-  __device__ __forceinline__ bool is_last() const { return take_ticket(ticket_, shares_); }
+  /// Whose four of a unit the thread writes in the end: its own, or of this CTA's slice.
+  __device__ __forceinline__ static int written(int share, int shares) {
+    return shares > 1 && share < slices(shares) ? four_of(share, shares)
+                                                : static_cast<int>(threadIdx.x % 128);
+  }
 
-  /// All teams' together in their order, unnormalised, and the thread's row.
-  __device__ __forceinline__ RowStatistics add_up(float (&x)[4]) const {
-    RowStatistics all;
-    add<true>(0, x, all);
-    if constexpr (Config::kTeamsAtOnce * Config::kTeam < kMostTeamCtas) {
-#pragma unroll 1
-      for (int i = Config::kTeamsAtOnce; i < shares_; i += Config::kTeamsAtOnce) add<false>(i, x, all);
+  /// `x` and `row` are the thread's four and their row, of this team. `write(own, four, x, row)` gets all
+  /// teams', unnormalised, of a four of the unit; `own`: of written().
+  template <class Write>
+  __device__ __forceinline__ void run(const float (&x)[4], RowStatistics row, Unmerged& unmerged,
+                                      Write write) {
+    const int thread = threadIdx.x % 128;
+    const Tag tag = tag_of_merge();
+    store(x, row, tag);
+    float all[4];
+    RowStatistics all_row;
+    const bool there = !has_slice() || read(tag, true, all, all_row);
+    if (!there) unmerged.declined = 1U << share_;
+    ptx::arrive(unmerged.stored);
+    Ticket before = 0;
+    if (thread >= 96) {
+      ptx::wait(unmerged.stored, 0);
+      if (thread == 127) before = arrive(unmerged.declined);
     }
-    return all;
+    if (has_slice() && there && writes(shares_)) write(true, four_of(share_, shares_), all, all_row);
+    if (thread == 127) {
+      unmerged.left = leave(before, unmerged.declined);
+      ptx::arrive(unmerged.settled);
+    }
+    ptx::wait(unmerged.settled, 0);
+    for (std::uint32_t left = unmerged.left; left != 0; left &= left - 1) [[unlikely]] {
+        const int slice = __ffs(left) - 1;
+        find(slice);
+        read(tag, false, all, all_row);
+        if (writes(shares_)) write(false, four_of(slice, shares_), all, all_row);
+      }
   }
 
  private:
-  /// Teams `first` and on, kTeamsAtOnce in one trip to memory, to those before them, if there are any.
-  template <bool kFirst>
-  __device__ __forceinline__ void add(int first, float (&x)[4], RowStatistics& all) const {
-    constexpr int kAtOnce = Config::kTeamsAtOnce;
-    // The first row's and values' addresses, all others being so much further. How they come about is hidden:
-    // else each is multiplied out, 500 instructions that run once, at 3 clocks each.
-    const float2* rows_at = reinterpret_cast<const float2*>(&partials_[first].rows[place_.n]);
-    const float4* values_at = &partials_[first].values[thread_];
-    asm("" : "+l"(rows_at), "+l"(values_at));
-    constexpr int kStep = sizeof(UnitPartial<Config>);
-    float2 rows[kAtOnce] = {};
-    float4 units[kAtOnce] = {};
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (first + i >= shares_) continue;
-      rows[i] = __ldcg(rows_at + i * (kStep / sizeof(float2)));
-      units[i] = __ldcg(values_at + i * (kStep / sizeof(float4)));
-    }
-    float max = kFirst ? -INFINITY : all.max;
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (first + i >= shares_) break;
-      max = fmaxf(max, rows[i].x);
-    }
-    const float base = finite_or_zero(max);
-    if constexpr (kFirst) {
-      x[0] = x[1] = x[2] = x[3] = 0;
-      all.sum = 0;
-    } else {
-      const float shrinks = exp2_fast(all.max - base);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x[i] *= shrinks;
-      all.sum *= shrinks;
-    }
-    all.max = max;
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (first + i >= shares_) break;
-      const float weight = exp2_fast(rows[i].x - base);
-      all.sum += rows[i].y * weight;
-      add_weighted(x, units[i], weight);
-    }
+  static constexpr int kArrivalBits = 8;
+  using State = Counts<2 * kArrivalBits>;
+  static_assert(kMostTeamCtas / Config::kTeam < 1 << kArrivalBits);
+
+  /// Slices, and groups of teams, which lanes share out: of at least 8, 4 or 2 teams.
+  __device__ __forceinline__ static int slices_log2(int shares) {
+    return shares >= 8 ? 3 : shares >= 4 ? 2 : 1;
   }
+  __device__ __forceinline__ static int slices(int shares) { return 1 << slices_log2(shares); }
+  /// Of a warp's fours of a slice.
+  __device__ __forceinline__ static int fours_log2(int shares) { return 5 - slices_log2(shares); }
+  __device__ __forceinline__ static int four_of(int slice, int shares) {
+    const int warp = threadIdx.x % 128 / 32, fours = fours_log2(shares);
+    return ((slice << 2 | warp) << fours) + static_cast<int>(threadIdx.x % (1 << fours));
+  }
+  __device__ __forceinline__ static int group_of(int shares) {
+    return static_cast<int>(threadIdx.x % 32 >> fours_log2(shares));
+  }
+  /// Each four by the lane of the first group.
+  __device__ __forceinline__ static bool writes(int shares) { return group_of(shares) == 0; }
+
+  __device__ __forceinline__ bool has_slice() const { return share_ < slices(shares_); }
+  /// Where a slice's fours are, the first of this thread's teams'.
+  __device__ __forceinline__ void find(int slice) {
+    const int four = four_of(slice, shares_);
+    const UnitPartial<Config>& partial = partials_[group_of(shares_)];
+    values_at_ = partial.values[four].words;
+    row_at_ = &partial.rows[Config::unit_row(unit_, four)];
+  }
+  /// It is worked out here, not where it is needed.
+  template <class T>
+  __device__ __forceinline__ static void hold(T*& place) {
+    asm volatile("" : "+l"(place));
+  }
+
+  /// Of this merge. Words of other units', as the workspace may hold them from calls of other shapes, have
+  /// others.
+  __device__ __forceinline__ Tag tag_of_merge() const {
+    return number_ + reinterpret_cast<std::uintptr_t>(merges_) * 0x9E3779B97F4A7C15ULL & kTagMask;
+  }
+
+  __device__ __forceinline__ void store(const float (&x)[4], RowStatistics row, Tag tag) const {
+    const Four four = Four::of(x, tag);
+#pragma unroll
+    for (int i = 0; i < Four::kWords; ++i) ptx::store_at_gpu(to_values_ + i, four.words[i]);
+    if (begins_row_) ptx::store_at_gpu(to_row_, tagged(row.max, row.sum, tag));
+  }
+
+  /// By one thread, after all have stored.
+  __device__ __forceinline__ Ticket arrive(std::uint32_t declined) const {
+    if ((counts_ & ~State::kMask) != State::kNone) State::prepare(&merges_->counts);
+    return atomicAdd(&merges_->counts, 1ULL + (Ticket{declined} << kArrivalBits));
+  }
+  /// Returns the slices that are left to this CTA. The last one leaves all ready for the next merge.
+  __device__ __forceinline__ std::uint32_t leave(Ticket before, std::uint32_t declined) const {
+    if (static_cast<int>(before & ((1 << kArrivalBits) - 1)) != shares_ - 1) return 0;
+    *merges_ = {State::kNone, number_ + 1};
+    return static_cast<std::uint32_t>((before & State::kMask) >> kArrivalBits) | declined;
+  }
+
+  /// All teams' together of a four of the slice, unnormalised, and its row: some of the teams by each group
+  /// of lanes. False if they have not come in time. All lanes of a warp.
+  __device__ __forceinline__ bool read(Tag tag, bool may_decline, float (&x)[4], RowStatistics& row) const {
+    const int groups = slices(shares_), fours = fours_log2(shares_);
+    const ptx::Word128 *values_at = values_at_, *row_at = row_at_;
+    constexpr int kStep = sizeof(UnitPartial<Config>) / sizeof(ptx::Word128);
+    x[0] = x[1] = x[2] = x[3] = 0;
+    row = {-INFINITY, 0};
+    for (int begin = 0; begin < shares_; begin += kAtOnce * groups) {
+      const int mine = begin + group_of(shares_);
+      ptx::Word128 rows[kAtOnce];
+      Four values[kAtOnce];
+      bool missing[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) missing[i] = mine + i * groups < shares_;
+      for (int tries = 1;; ++tries) {
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (!missing[i]) continue;
+          rows[i] = ptx::load_at_gpu(row_at + i * groups * kStep);
+#pragma unroll
+          for (int k = 0; k < Four::kWords; ++k) {
+            values[i].words[k] = ptx::load_at_gpu(values_at + i * groups * kStep + k);
+          }
+        }
+        bool any = false;
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          missing[i] = missing[i] && !(has_tag(rows[i], tag) && values[i].has(tag));
+          any = any || missing[i];
+        }
+        if (!__any_sync(0xffffffff, any)) break;
+        ptx::check_tries(tries, "teams that share unit", unit_, tries);
+        if (may_decline && tries == kPatience) return false;
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (mine + i * groups >= shares_) continue;
+        const float2 of = floats_of(rows[i]);
+        const float max = fmaxf(row.max, of.x), base = finite_or_zero(max);
+        const float shrinks = exp2_fast(row.max - base), weight = exp2_fast(of.x - base);
+        const float4 theirs = values[i].values();
+        row = {max, fmaf(row.sum, shrinks, of.y * weight)};
+#pragma unroll
+        for (int k = 0; k < 4; ++k) x[k] *= shrinks;
+        add_weighted(x, theirs, weight);
+      }
+      row_at += kAtOnce * groups * kStep;
+      values_at += kAtOnce * groups * kStep;
+    }
+    float max = row.max;
+#pragma unroll
+    for (int step = 16; step >= 4; step /= 2) {
+      if (step >> fours != 0) max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, step));
+    }
+    const float weight = exp2_fast(row.max - finite_or_zero(max));
+    row = {max, row.sum * weight};
+#pragma unroll
+    for (float& value : x) value *= weight;
+#pragma unroll
+    for (int step = 16; step >= 4; step /= 2) {
+      if (step >> fours == 0) continue;
+      row.sum += __shfl_xor_sync(0xffffffff, row.sum, step);
+#pragma unroll
+      for (float& value : x) value += __shfl_xor_sync(0xffffffff, value, step);
+    }
+    return true;
+  }
+
+  static constexpr int kAtOnce = 2;     // teams of a thread's share in one trip: mostly all
+  static constexpr int kPatience = 64;  // tries, of half a microsecond and more each
 
   // As the workspace is reckoned on the host (dense/teams.cc).
   static_assert(Config::kUnits <= kMostUnits);
-  static_assert(Config::kUnits * sizeof(UnitPartial<Config>) ==
-                Config::kRows * (Config::kVDim * sizeof(float) + Config::kUnits * sizeof(RowStatistics)));
+  static_assert(Config::kUnits * sizeof(UnitPartial<Config>) <=
+                Config::kRows * (Config::kVDim * 8 + Config::kUnits * sizeof(ptx::Word128)));
 
-  UnitPartial<Config>* const partials_;
-  Ticket* const ticket_;
-  const int shares_;
-  const UnitPlace place_;
-  const int thread_;
+  const int share_, shares_, unit_;
+  const bool begins_row_;
+  UnitPartial<Config>* partials_;
+  UnitMerges* merges_;
+  ptx::Word128 *to_values_, *to_row_;        // where this thread's go
+  const ptx::Word128 *values_at_, *row_at_;  // of a slice
+  Ticket counts_;
+  std::uint64_t number_;
 };
 
 }  // namespace flashlatent::parts

@@ -3,7 +3,8 @@
 
 namespace flashlatent::parts {
 
-inline constexpr int kMostTeamCtas = 128;  // at once, of all teams
-inline constexpr int kMostUnits = 16;      // of a tile (team.cuh)
+inline constexpr int kMostTeamCtas = 128;    // at once, of all teams
+inline constexpr int kMostUnits = 16;        // of a tile (team.cuh)
+inline constexpr int kUnitMergesBytes = 16;  // UnitMerges (team_merge.cuh)
 
 }  // namespace flashlatent::parts

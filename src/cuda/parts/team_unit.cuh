@@ -6,9 +6,6 @@
 
 namespace flashlatent::parts {
 
-// + which: the named barrier of a unit's 128 threads.
-inline constexpr int kUnitBarrier = 6;
-
 /// Where a row's results go, from a column on.
 template <class Element>
 struct RowPlace {
@@ -44,61 +41,58 @@ class TeamUnit {
   __device__ __forceinline__ explicit TeamUnit(int turn = 0)
       : turn_(turn), place_(Exchange<Shared>::own_place(turn)) {}
 
-  /// Of this thread's values.
+  /// Of the values that this thread writes: if several teams share the request, others than it adds up first.
+  __device__ __forceinline__ UnitPlace written(int share, int shares) const {
+    const int four = TeamMerge<Config>::written(share, shares), unit = max(place_.unit, 0);
+    return {place_.unit, Config::unit_row(unit, four), Config::unit_column(unit, four)};
+  }
   __device__ __forceinline__ int row() const { return place_.n; }
   __device__ __forceinline__ int column() const { return place_.column; }
 
-  /// Adds up what the CTAs have sent, and writes it. `segments`, which gave the segment, has the numbers of
-  /// this part among those that share the request, and its lane.
-  template <class Segments>
-  __device__ __forceinline__ void finish(Shared& shared, const DecodeArguments& args,
-                                         const schedule::Segment& segment, const Segments& segments,
-                                         const RowPlace<Element>& to, Exchange<Shared>& exchange) const {
+  /// Adds up what the CTAs have sent, merges it with what other teams have of the request, and writes a slice
+  /// of that. `team`: this one, among them. `to`: of written(); `find(n, column)` finds another.
+  template <class Find>
+  __device__ __forceinline__ void merge(Shared& shared, const DecodeArguments& args, const SharingTeam& team,
+                                        const RowPlace<Element>& to, Find find,
+                                        const Exchange<Shared>& exchange) const {
+    if (place_.unit < 0) return;
+    TeamMerge<Config> merge(args, team, place_);
+    exchange.receive();
+    float x[4];
+    const RowStatistics row = exchange.add_up(x, place_.n, turn_);
+    const int slot = Exchange<Shared>::slot_of(turn_);
+    merge.run(x, row, shared.team.unmerged[slot],
+              [&](bool own, int four, const float(&all)[4], RowStatistics all_row) {
+                RowPlace<Element> there = to;
+                if (!own) [[unlikely]] {
+                  there = find(Config::unit_row(place_.unit, four), Config::unit_column(place_.unit, four));
+                }
+                write(args, all, all_row, there);
+              });
+  }
+
+  /// Adds up what the CTAs have sent, and writes it.
+  __device__ __forceinline__ void finish(const DecodeArguments& args, const RowPlace<Element>& to,
+                                         const Exchange<Shared>& exchange) const {
     if (place_.unit < 0) return;
     exchange.receive();
     float x[4];
-    RowStatistics row = exchange.add_up(x, place_.n, turn_);
-    bool partial = segment.slot >= 0;
-    if (partial && args.geometry.whole == schedule::kShared) {
-      if (!merge_teams(shared, args, x, row, segment, segments)) return;
-      partial = false;
-    }
-    const RowScale scale = finish_row(row.max, row.sum);
-    if (to.out == nullptr) return;
-    float factor = scale.factor / Config::kLargestP;
-    if (!partial) {
-      if (args.output.sink != nullptr) factor *= sink_factor(scale.lse, __ldg(args.output.sink + to.head));
-      if (to.lse != nullptr) *to.lse = final_lse(args.output.empty_lse, scale.lse);
-      *reinterpret_cast<std::uint32_t*>(to.out) = pack<Element>(x[0] * factor, x[1] * factor);
-      *reinterpret_cast<std::uint32_t*>(to.out + Config::kPairApart) =
-          pack<Element>(x[2] * factor, x[3] * factor);
-      return;
-    }
-    const std::int64_t at =
-        (static_cast<std::int64_t>(segment.slot) * args.geometry.lanes + segments.lane()) * Config::kRows +
-        place_.n;
-    if (to.lse != nullptr) args.partial.lse[at] = scale.lse;
-    float* out = args.partial.out + at * Config::kVDim + place_.column;
-    *reinterpret_cast<float2*>(out) = make_float2(x[0] * factor, x[1] * factor);
-    *reinterpret_cast<float2*>(out + Config::kPairApart) = make_float2(x[2] * factor, x[3] * factor);
+    const RowStatistics row = exchange.add_up(x, place_.n, turn_);
+    write(args, x, row, to);
   }
 
  private:
-  /// `x` and `row` are this team's part; the last of those that share the request gets all of it, and true.
-  template <class Segments>
-  __device__ __forceinline__ bool merge_teams(Shared& shared, const DecodeArguments& args, float (&x)[4],
-                                              RowStatistics& row, const schedule::Segment& segment,
-                                              const Segments& segments) const {
-    const TeamMerge<Config> merge(args, segment.request, segment.slot - segments.share(), segments.shares(),
-                                  segments.lane(), place_);
-    const int slot = Exchange<Shared>::slot_of(turn_);
-    merge.store(segments.share(), x, row);
-    ptx::named_sync(kUnitBarrier + slot % 2, 128);  // all have
-    bool& is_last = shared.team.is_last[slot];
-    if (threadIdx.x % 128 == 0) is_last = merge.is_last();
-    ptx::named_sync(kUnitBarrier + slot % 2, 128);
-    if (is_last) row = merge.add_up(x);
-    return is_last;
+  /// The final result.
+  __device__ __forceinline__ static void write(const DecodeArguments& args, const float (&x)[4],
+                                               RowStatistics row, const RowPlace<Element>& to) {
+    const RowScale scale = finish_row(row.max, row.sum);
+    if (to.out == nullptr) return;
+    float factor = scale.factor / Config::kLargestP;
+    if (args.output.sink != nullptr) factor *= sink_factor(scale.lse, __ldg(args.output.sink + to.head));
+    if (to.lse != nullptr) *to.lse = final_lse(args.output.empty_lse, scale.lse);
+    *reinterpret_cast<std::uint32_t*>(to.out) = pack<Element>(x[0] * factor, x[1] * factor);
+    *reinterpret_cast<std::uint32_t*>(to.out + Config::kPairApart) =
+        pack<Element>(x[2] * factor, x[3] * factor);
   }
 
   const int turn_;

@@ -1,0 +1,31 @@
+// 16 bytes of memory that are written and read as one: who reads them finds either all of a write or nothing
+// of it (PTX ISA: .b128 loads and stores of the memory consistency model, sm_70 and newer).
+#pragma once
+
+#include <cstdint>
+
+namespace flashlatent::ptx {
+
+struct alignas(16) Word128 {
+  std::uint64_t low, high;
+};
+
+/// For other CTAs' threads to read; orders nothing else.
+__device__ __forceinline__ void store_at_gpu(Word128* global, Word128 x) {
+  asm volatile(
+      "{\n.reg .b128 x;\nmov.b128 x, {%1, %2};\nst.relaxed.gpu.global.b128 [%0], x;\n}" ::"l"(global),
+      "l"(x.low), "l"(x.high)
+      : "memory");
+}
+
+/// What is there now.
+__device__ __forceinline__ Word128 load_at_gpu(const Word128* global) {
+  Word128 x;
+  asm volatile("{\n.reg .b128 x;\nld.relaxed.gpu.global.b128 x, [%2];\nmov.b128 {%0, %1}, x;\n}"
+               : "=l"(x.low), "=l"(x.high)
+               : "l"(global)
+               : "memory");
+  return x;
+}
+
+}  // namespace flashlatent::ptx

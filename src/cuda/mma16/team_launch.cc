@@ -18,6 +18,7 @@ constexpr TeamCosts kCosts = {.call = 3850,
                               .block_streaming = 2250};
 /// A team of 16 meets later than one of 8, and only half of its warps add up what it has.
 constexpr int kLargeTeam = 1000;
+constexpr int kFewTokens = 256;  // four blocks
 /// In one of 4 each thread adds up two units, one after the other, and merges those of more teams.
 constexpr int kSmallTeam = 1350, kSmallTeamMerge = 3500;
 /// The teams of a lone request merge sooner.
@@ -45,7 +46,9 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   TeamCosts costs = kCosts;
   if (kTeam > 8) {
     costs.call += kLargeTeam;
-    costs.lone_merge = costs.shared_merge;  // 4 requests of 4,096 tokens: 11.2 us, 10.5 by teams of 8
+    // Of few blocks a CTA; else requests of a team alone wait for no merge: 4 of 4,096 tokens 11.2 us, by
+    // teams of 8 10.5, but 6 of 8,192 18.8 and 20.9.
+    if (reach_of(problem) <= kFewTokens * kTeam) costs.lone_merge = costs.shared_merge;
   }
   if (kTeam < 8) {
     costs.call += kSmallTeam;

@@ -3,9 +3,11 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
 
 #include "cuda/parts/merge_step.cuh"
+#include "cuda/parts/team_merge.cuh"
 #include "flashlatent/backend.h"
 #include "plan/schedule.h"
 #include "runtime/compare.h"
@@ -136,6 +138,45 @@ class MergeStepTest : public testing::Test {
     }
   }
 
+  /// Where the numbers of teams' merges are in the workspace.
+  std::map<std::size_t, parts::UnitMerges> merges_of(const runtime::DecodeRun& run) {
+    const Memory workspace = run.workspace_memory();
+    std::vector<parts::UnitMerges> words(workspace.bytes / sizeof(parts::UnitMerges));
+    EXPECT_TRUE(
+        runtime::copy_to_host(words.data(), workspace.data, words.size() * sizeof(words[0]), executor_).ok());
+    std::map<std::size_t, parts::UnitMerges> found;
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      if (words[i].is_begun()) found[i * sizeof(words[0])] = words[i];
+    }
+    return found;
+  }
+
+  /// No number of a merge comes twice, though somebody else writes the same where they are counted.
+  void expect_other_numbers(const char* kernel) {
+    SCOPED_TRACE(kernel);
+    executor_.kernel = kernel;
+    const runtime::RandomCase c = runtime::make_case({.name = "one", .heads = 16, .lengths = {30000}}, 5);
+    Result<runtime::DecodeRun> run = runtime::DecodeRun::create(c.problem, c.inputs, executor_);
+    ASSERT_TRUE(run.ok()) << run.status().message();
+    std::map<std::size_t, parts::UnitMerges> before;
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_TRUE(run->run(2).ok());
+      ASSERT_TRUE(run->fetch().ok());
+      const auto result = runtime::compare(c.problem, c.inputs, run->out(), run->lse());
+      EXPECT_TRUE(result.ok()) << runtime::to_string(result);
+      const auto merges = merges_of(*run);
+      EXPECT_EQ(merges.size(), 16) << "units of a tile";
+      for (const auto& [at, merge] : merges) {
+        if (i > 0) {
+          EXPECT_GT(merge.number, before[at].number) << at;
+        }
+        ASSERT_EQ(cudaMemset(static_cast<std::uint8_t*>(run->workspace_memory().data) + at, 0, sizeof(merge)),
+                  cudaSuccess);
+      }
+      before = merges;
+    }
+  }
+
   Executor executor_;
   int* notes_ = nullptr;  // for hold_until()
   cudaStream_t stream_ = nullptr, other_ = nullptr;
@@ -181,6 +222,7 @@ TEST_F(MergeStepTest, OfTeams) {
     expect_teams_right({.name = "fp16", .dtype = Dtype::kF16, .heads = 16, .lengths = {30000}}, name.c_str(),
                        team);
   }
+  expect_other_numbers("mma16_team8");
   expect_teams_right({.name = "three", .heads = 10, .lengths = {3000, 20000, 5000}}, "mma16_team8", 8);
   expect_teams_right({.name = "fp8_656", .format = KvFormat::kFp8_656, .heads = 16, .lengths = {30000}},
                      "direct_team8", 8);

@@ -11,7 +11,6 @@
 #include "cuda/parts/tagged.cuh"
 #include "cuda/parts/team.cuh"
 #include "cuda/parts/team_room.h"
-#include "cuda/parts/ticket.cuh"
 
 namespace flashlatent::parts {
 
@@ -23,9 +22,24 @@ struct UnitPartial {
 };
 
 /// What a unit's merges go by, in the workspace behind all partial results.
+///
+/// No number may come twice, or what is left of an earlier merge would be taken for this one's. Where
+/// `counts` do not go with it the workspace was somebody else's meanwhile; the number is then that of
+/// nanoseconds so far, which is beyond all before it, since no call takes as little as one.
 struct UnitMerges {
   Ticket counts;         // of the present one: owners that have arrived, and slices that are left to the last
-  std::uint64_t number;  // of the present one: whatever it was before the first, and one more after each
+  std::uint64_t number;  // of the present one: one more after each
+
+  static constexpr int kArrivalBits = 8;
+  static constexpr Ticket kCounts = (1ULL << 2 * kArrivalBits) - 1;
+
+  /// Before anybody has arrived.
+  __host__ __device__ __forceinline__ static UnitMerges begun(std::uint64_t number) {
+    return {(number ^ 0x7E4A5C0D1F3B9A26ULL) * 0x9E3779B97F4A7C15ULL & ~kCounts, number};
+  }
+  __host__ __device__ __forceinline__ bool is_begun() const {
+    return (counts & ~kCounts) == begun(number).counts;
+  }
 };
 static_assert(sizeof(UnitMerges) == kUnitMergesBytes);
 
@@ -52,8 +66,7 @@ class TeamMerge {
     hold(to_row_);
     hold(values_at_);
     hold(row_at_);
-    counts_ = state.low;
-    number_ = state.high;
+    state_ = {state.low, state.high};
   }
 
   /// Whose four of a unit the thread writes in the end: its own, or of this CTA's slice.
@@ -68,6 +81,8 @@ class TeamMerge {
   __device__ __forceinline__ void run(const float (&x)[4], RowStatistics row, Unmerged& unmerged,
                                       Write write) {
     const int thread = threadIdx.x % 128;
+    if (!state_.is_begun()) [[unlikely]]
+      begin_numbers();
     const Tag tag = tag_of_merge();
     store(x, row, tag);
     float all[4];
@@ -95,9 +110,7 @@ class TeamMerge {
   }
 
  private:
-  static constexpr int kArrivalBits = 8;
-  using State = Counts<2 * kArrivalBits>;
-  static_assert(kMostTeamCtas / Config::kTeam < 1 << kArrivalBits);
+  static_assert(kMostTeamCtas / Config::kTeam < 1 << UnitMerges::kArrivalBits);
 
   /// Slices, and groups of teams, which lanes share out: of at least 8, 4 or 2 teams.
   __device__ __forceinline__ static int slices_log2(int shares) {
@@ -130,10 +143,20 @@ class TeamMerge {
     asm volatile("" : "+l"(place));
   }
 
+  /// Whoever is first says where they begin.
+  __device__ __forceinline__ void begin_numbers() {
+    const UnitMerges first = UnitMerges::begun(ptx::global_time());
+    const ptx::Word128 found{state_.counts, state_.number};
+    const ptx::Word128 before = ptx::compare_and_swap_at_gpu(reinterpret_cast<ptx::Word128*>(merges_), found,
+                                                             {first.counts, first.number});
+    const bool is_first = before.low == found.low && before.high == found.high;
+    state_.number = is_first ? first.number : before.high;
+  }
+
   /// Of this merge. Words of other units', as the workspace may hold them from calls of other shapes, have
   /// others.
   __device__ __forceinline__ Tag tag_of_merge() const {
-    return number_ + reinterpret_cast<std::uintptr_t>(merges_) * 0x9E3779B97F4A7C15ULL & kTagMask;
+    return state_.number + reinterpret_cast<std::uintptr_t>(merges_) * 0x9E3779B97F4A7C15ULL & kTagMask;
   }
 
   __device__ __forceinline__ void store(const float (&x)[4], RowStatistics row, Tag tag) const {
@@ -145,14 +168,14 @@ class TeamMerge {
 
   /// By one thread, after all have stored.
   __device__ __forceinline__ Ticket arrive(std::uint32_t declined) const {
-    if ((counts_ & ~State::kMask) != State::kNone) State::prepare(&merges_->counts);
-    return atomicAdd(&merges_->counts, 1ULL + (Ticket{declined} << kArrivalBits));
+    return atomicAdd(&merges_->counts, 1ULL + (Ticket{declined} << UnitMerges::kArrivalBits));
   }
   /// Returns the slices that are left to this CTA. The last one leaves all ready for the next merge.
   __device__ __forceinline__ std::uint32_t leave(Ticket before, std::uint32_t declined) const {
-    if (static_cast<int>(before & ((1 << kArrivalBits) - 1)) != shares_ - 1) return 0;
-    *merges_ = {State::kNone, number_ + 1};
-    return static_cast<std::uint32_t>((before & State::kMask) >> kArrivalBits) | declined;
+    const auto counts = static_cast<std::uint32_t>(before & UnitMerges::kCounts);
+    if (static_cast<int>(counts % (1 << UnitMerges::kArrivalBits)) != shares_ - 1) return 0;
+    *merges_ = UnitMerges::begun(state_.number + 1);
+    return counts >> UnitMerges::kArrivalBits | declined;
   }
 
   /// All teams' together of a four of the slice, unnormalised, and its row: some of the teams by each group
@@ -238,8 +261,7 @@ class TeamMerge {
   UnitMerges* merges_;
   ptx::Word128 *to_values_, *to_row_;        // where this thread's go
   const ptx::Word128 *values_at_, *row_at_;  // of a slice
-  Ticket counts_;
-  std::uint64_t number_;
+  UnitMerges state_;                         // as it was found
 };
 
 }  // namespace flashlatent::parts

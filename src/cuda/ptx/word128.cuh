@@ -28,4 +28,23 @@ __device__ __forceinline__ Word128 load_at_gpu(const Word128* global) {
   return x;
 }
 
+/// Puts `x` where `expected` is. Returns what was there.
+__device__ __forceinline__ Word128 compare_and_swap_at_gpu(Word128* global, Word128 expected, Word128 x) {
+  Word128 before;
+  asm volatile(
+      "{\n.reg .b128 expected, x, before;\nmov.b128 expected, {%3, %4};\nmov.b128 x, {%5, %6};\n"
+      "atom.relaxed.gpu.global.cas.b128 before, [%2], expected, x;\nmov.b128 {%0, %1}, before;\n}"
+      : "=l"(before.low), "=l"(before.high)
+      : "l"(global), "l"(expected.low), "l"(expected.high), "l"(x.low), "l"(x.high)
+      : "memory");
+  return before;
+}
+
+/// Nanoseconds, the same for all multiprocessors.
+__device__ __forceinline__ std::uint64_t global_time() {
+  std::uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
 }  // namespace flashlatent::ptx

@@ -141,6 +141,28 @@ std::vector<BenchCase> etap() {
   return cases;
 }
 
+/// Between small batches, which are shared out, and large ones: whole requests or parts, on some or all
+/// multiprocessors. Its neighbours are in peers().
+std::vector<BenchCase> between() {
+  std::vector<BenchCase> cases;
+  for (auto [batch, heads, mean] : {std::tuple{6, 16, 8192},
+                                    {24, 16, 2048},
+                                    {32, 16, 4096},
+                                    {64, 16, 4096},
+                                    {80, 16, 1024},
+                                    {96, 16, 4096},
+                                    {64, 64, 1024},
+                                    {72, 64, 1024},
+                                    {96, 64, 4096},
+                                    {112, 64, 4096},
+                                    {24, 128, 4096},
+                                    {48, 128, 4096},
+                                    {96, 128, 4096}}) {
+    cases.push_back(batch_case(batch, 1, heads, mean, "uniform", batch <= 64));
+  }
+  return cases;
+}
+
 /// Seconds on a processor: compute-bound (128 heads), memory-bound (1 head), one long request.
 std::vector<BenchCase> cpu() {
   std::vector<BenchCase> cases;
@@ -190,6 +212,18 @@ std::vector<BenchCase> sparse_peers() {
           sparse_case(128, 1, 8, 2048, 32768)};
 }
 
+/// From a plain cache, token by token.
+std::vector<BenchCase> sparse_plain() {
+  std::vector<BenchCase> cases = {
+      sparse_case(128, 1, 8, 2048, 8192),      sparse_case(128, 1, 16, 2048, 8192),
+      sparse_case(128, 1, 64, 2048, 8192),     sparse_case(128, 1, 128, 2048, 8192),
+      sparse_case(64, 1, 16, 1024, 8192),      sparse_case(100, 1, 16, 512, 8192),
+      sparse_case(96, 1, 64, 2048, 8192),      sparse_case(2, 1, 16, 2048, 8192, true),
+      sparse_case(2, 2, 128, 2048, 8192, true)};
+  for (BenchCase& c : cases) c.problem.cache.format = KvFormat::kPlain;
+  return cases;
+}
+
 std::vector<BenchCase> sparse_cpu() {
   return {sparse_case(16, 1, 8, 2048, 8192), sparse_case(4, 1, 16, 2048, 8192),
           sparse_case(2, 2, 128, 2048, 8192), sparse_case(1, 1, 16, 16384, 32768)};
@@ -204,12 +238,14 @@ constexpr BenchSuite kDenseSuites[] = {
     {"flashmla", "FlashMLA's table: batch 128, 16 to 128 heads, 1 and 2 query tokens, 4K and 8K", flashmla},
     {"etap", "FlashMLA-ETAP's table: batch 16 and 32, 16 heads, 512 to 64K, fp16, with the RMSE", etap},
     {"fp8", "an fp8_656 cache: batch 128, 16 to 128 heads, 4K; one request of 128K", fp8},
+    {"between", "between small and large batches: 6 to 112 requests, 16 to 128 heads", between},
     {"cpu", "seconds on a processor: arithmetic-bound, memory-bound, one long request", cpu},
     {"small", "a handful of tiny shapes", small},
 };
 
 constexpr BenchSuite kSparseSuites[] = {
     {"peers", "FlashMLA's rows and 8, 16 and 32 heads: topk 2,048 and 16,384 of 32,768 tokens", sparse_peers},
+    {"plain", "a bf16 cache: topk 512 to 2,048 of 8,192 tokens, 2 to 128 requests", sparse_plain},
     {"cpu", "seconds on a processor", sparse_cpu},
     {"small", "a handful of tiny shapes", sparse_small},
 };

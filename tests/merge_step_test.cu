@@ -58,6 +58,13 @@ class MergeStepTest : public testing::Test {
     cudaFreeHost(notes_);
   }
 
+  static void expect_two_calls_right(const runtime::RandomCase& c, runtime::DecodeRun& run) {
+    ASSERT_TRUE(run.run(2).ok());
+    ASSERT_TRUE(run.fetch().ok());
+    const auto result = runtime::compare(c.problem, c.inputs, run.out(), run.lse());
+    EXPECT_TRUE(result.ok()) << runtime::to_string(result);
+  }
+
   /// Alone, after garbage in the workspace, and again; then while multiprocessors are held.
   void expect_right(const runtime::CaseSpec& spec, const char* kernel) {
     SCOPED_TRACE(spec.name + " by " + kernel);
@@ -65,10 +72,7 @@ class MergeStepTest : public testing::Test {
     const runtime::RandomCase c = runtime::make_case(spec, 5);
     Result<runtime::DecodeRun> run = runtime::DecodeRun::create(c.problem, c.inputs, executor_);
     ASSERT_TRUE(run.ok()) << run.status().message();
-    ASSERT_TRUE(run->run(2).ok());
-    ASSERT_TRUE(run->fetch().ok());
-    const auto result = runtime::compare(c.problem, c.inputs, run->out(), run->lse());
-    EXPECT_TRUE(result.ok()) << runtime::to_string(result);
+    expect_two_calls_right(c, *run);
     expect_merged(*run);
     const std::vector<std::uint8_t> out = run->out_bytes(), lse = run->lse_bytes();
     for (int held : {1, 40, 100, 131}) {
@@ -104,10 +108,7 @@ class MergeStepTest : public testing::Test {
     const runtime::RandomCase c = runtime::make_case(spec, 5);
     Result<runtime::DecodeRun> run = runtime::DecodeRun::create(c.problem, c.inputs, executor_);
     ASSERT_TRUE(run.ok()) << run.status().message();
-    ASSERT_TRUE(run->run(2).ok());
-    ASSERT_TRUE(run->fetch().ok());
-    const auto result = runtime::compare(c.problem, c.inputs, run->out(), run->lse());
-    EXPECT_TRUE(result.ok()) << runtime::to_string(result);
+    expect_two_calls_right(c, *run);
     const std::vector<std::uint8_t> out = run->out_bytes(), lse = run->lse_bytes();
     for (int held : team == 4 ? std::vector{40, 80} : team == 8 ? std::vector{8, 40} : std::vector{6}) {
       ASSERT_TRUE(run->poison().ok());
@@ -160,10 +161,7 @@ class MergeStepTest : public testing::Test {
     ASSERT_TRUE(run.ok()) << run.status().message();
     std::map<std::size_t, parts::UnitMerges> before;
     for (int i = 0; i < 3; ++i) {
-      ASSERT_TRUE(run->run(2).ok());
-      ASSERT_TRUE(run->fetch().ok());
-      const auto result = runtime::compare(c.problem, c.inputs, run->out(), run->lse());
-      EXPECT_TRUE(result.ok()) << runtime::to_string(result);
+      expect_two_calls_right(c, *run);
       const auto merges = merges_of(*run);
       EXPECT_EQ(merges.size(), 16) << "units of a tile";
       for (const auto& [at, merge] : merges) {

@@ -30,8 +30,8 @@ struct TeamShape {
 /// Each row tile of a request is a team's, or several teams' if there is room for these and it pays.
 schedule::Geometry team_geometry(const DecodeProblem& problem, int workers, const TeamShape& shape);
 
-/// With room for partial results of teams that share a request, and their tickets, at most. Smaller batches
-/// than the problem's need no more: callers ask at the largest.
+/// With room for partial results of teams that share a request, and what these merges are counted by, at
+/// most. Smaller batches than the problem's need no more: callers ask at the largest.
 std::size_t team_workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& geometry);
 
 /// Why teams do not take what they cannot keep.

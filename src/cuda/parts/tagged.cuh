@@ -1,4 +1,4 @@
-// Values in memory that say of which exchange they are, so that who waits for them reads them until they do:
+// Values in memory that say of which merge they are, so that who waits for them reads them until they do:
 // no fence, and no trip to a counter before the one to the values. 16 bytes at a time, which are written and
 // read as one: 8 of values, 8 of the tag. (The idea of flags beside the data is NCCL's LL protocol.)
 #pragma once

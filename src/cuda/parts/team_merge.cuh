@@ -4,7 +4,7 @@
 // to memory; a fence, a ticket and all of a unit by whoever is last took three times as long.
 //
 // Who waits must not keep another from beginning: two such calls on two streams could make each other wait
-// for ever. So after some 50 us it declines, and whoever is last to arrive does its slice, too.
+// for ever. So after kPatience tries it declines, and whoever is last to arrive does its slice, too.
 #pragma once
 
 #include "cuda/parts/segments.cuh"
@@ -248,7 +248,7 @@ class TeamMerge {
   }
 
   static constexpr int kAtOnce = 2;     // teams of a thread's share in one trip: mostly all
-  static constexpr int kPatience = 64;  // tries, of half a microsecond and more each
+  static constexpr int kPatience = 64;  // tries, of some 600 clocks each
 
   // As the workspace is reckoned on the host (dense/teams.cc).
   static_assert(Config::kUnits <= kMostUnits);

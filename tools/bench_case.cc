@@ -163,6 +163,20 @@ std::vector<BenchCase> between() {
   return cases;
 }
 
+/// Pages that come token by token, by short boxes, and as blocks.
+std::vector<BenchCase> pages() {
+  std::vector<BenchCase> cases;
+  for (auto [batch, heads] :
+       {std::pair{128, 8}, {128, 16}, {128, 64}, {128, 128}, {96, 64}, {1, 16}, {4, 64}, {8, 128}}) {
+    for (int page_size : {1, 16, 64}) {
+      BenchCase c = batch_case(batch, 1, heads, 4096, "uniform", batch <= 64);
+      c.problem.cache.page_size = page_size;
+      cases.push_back(std::move(c));
+    }
+  }
+  return cases;
+}
+
 /// Seconds on a processor: compute-bound (128 heads), memory-bound (1 head), one long request.
 std::vector<BenchCase> cpu() {
   std::vector<BenchCase> cases;
@@ -239,6 +253,7 @@ constexpr BenchSuite kDenseSuites[] = {
     {"etap", "FlashMLA-ETAP's table: batch 16 and 32, 16 heads, 512 to 64K, fp16, with the RMSE", etap},
     {"fp8", "an fp8_656 cache: batch 128, 16 to 128 heads, 4K; one request of 128K", fp8},
     {"between", "between small and large batches: 6 to 112 requests, 16 to 128 heads", between},
+    {"pages", "pages of 1, 16 and 64 tokens, 8 to 128 heads, 1 to 128 requests", pages},
     {"cpu", "seconds on a processor: arithmetic-bound, memory-bound, one long request", cpu},
     {"small", "a handful of tiny shapes", small},
 };
@@ -266,8 +281,11 @@ std::vector<int> make_lengths(const std::string& distribution, int batch, int me
 std::string name_of(const BenchCase& c) {
   const auto& [query, cache, sparse, options] = c.problem;
   const std::string shape = fmt::format("b{} s_q{} h{} ", c.lengths.size(), query.tokens, query.heads);
-  return shape + (sparse.enabled ? fmt::format("topk{}", sparse.topk)
-                                 : fmt::format("s_k{} {}", c.mean_length, c.distribution));
+  const std::string page = cache.page_size == 64 ? "" : fmt::format(" page{}", cache.page_size);
+  return shape +
+         (sparse.enabled ? fmt::format("topk{}", sparse.topk)
+                         : fmt::format("s_k{} {}", c.mean_length, c.distribution)) +
+         page;
 }
 
 std::span<const BenchSuite> dense_suites() {

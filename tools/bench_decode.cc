@@ -240,7 +240,7 @@ struct Columns {
 };
 
 void print_head(const Columns& columns) {
-  fmt::print("{:<34} {:<12} {:<5} {:>9} {:>9} {:>9} {:>8} {:>7} {:>6}", "case", "kernel", "graph", "ms",
+  fmt::print("{:<38} {:<12} {:<5} {:>9} {:>9} {:>9} {:>8} {:>7} {:>6}", "case", "kernel", "graph", "ms",
              "least", "most", "TFLOP/s", "GB/s", "roof%");
   if (columns.cold) fmt::print(" {:>9}", "cold ms");
   if (columns.read) fmt::print(" {:>9}", "read ms");
@@ -253,7 +253,7 @@ void print_head(const Columns& columns) {
 }
 
 void print_row(const BenchCase& c, const Measurement& m, const Columns& columns) {
-  fmt::print("{:<34} {:<12} {:<5} {:>9.4f} {:>9.4f} {:>9.4f} {:>8.2f} {:>7.0f} {:>6.1f}", c.name, m.kernel,
+  fmt::print("{:<38} {:<12} {:<5} {:>9.4f} {:>9.4f} {:>9.4f} {:>8.2f} {:>7.0f} {:>6.1f}", c.name, m.kernel,
              m.graph ? "yes" : "no", m.timing.median, m.timing.least, m.timing.most, m.tflops, m.gbps,
              m.roof_pct);
   if (columns.cold) fmt::print(" {:>9.4f}", m.cold.median);

@@ -22,6 +22,13 @@ CaseSpec sparse(int topk, CaseSpec spec) {
   return spec;
 }
 
+/// The same from a plain cache.
+CaseSpec plain(int topk, CaseSpec spec) {
+  spec = sparse(topk, std::move(spec));
+  spec.format = KvFormat::kPlain;
+  return spec;
+}
+
 }  // namespace
 
 void add_small_fp8_cases(std::vector<CaseSpec>& cases) {
@@ -42,7 +49,9 @@ void add_small_fp8_cases(std::vector<CaseSpec>& cases) {
            sparse(130, {.name = "sparse", .query_tokens = 2, .heads = 64, .strided = true}),
            sparse(65, {.name = "sparse", .heads = 128, .topk_lengths = {65, 1, 0, 33}}),
            sparse(700, {.name = "sparse splits", .heads = 4}),
-           sparse(700, {.name = "sparse splits", .heads = 24})}) {
+           sparse(700, {.name = "sparse splits", .heads = 24}),
+           plain(700, {.name = "sparse plain", .heads = 16}),
+           plain(700, {.name = "sparse plain", .heads = 40, .topk_lengths = {700, 1, 0, 333}})}) {
     cases.push_back(std::move(spec));
   }
 }
@@ -76,8 +85,13 @@ void add_quick_fp8_cases(std::vector<CaseSpec>& cases) {
     for (int heads : {8, 64}) cases.push_back(sparse(topk, {.name = "topk", .heads = heads}));
   }
   for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
-    cases.push_back(sparse(130, {.name = "sparse plain", .dtype = dtype, .query_tokens = 2, .heads = 16}));
-    cases.back().format = KvFormat::kPlain;
+    for (int heads : {1, 8, 16, 40, 64, 128}) {
+      for (int topk : {130, 2048}) {
+        const int tokens = topk == 130 ? 2 : 1;
+        cases.push_back(
+            plain(topk, {.name = "sparse plain", .dtype = dtype, .query_tokens = tokens, .heads = heads}));
+      }
+    }
   }
   cases.push_back(fp8({.name = "fp8 splits", .heads = 16, .lengths = {4100, 65}, .sink = true}));
   cases.push_back(fp8({.name = "fp8 invariant", .heads = 4, .lengths = {2200, 3}, .batch_invariant = true}));

@@ -24,12 +24,6 @@ int box_tokens_of(int page_size) {
   return std::gcd(page_size, kBlockTokens);
 }
 
-/// By one box a block. Token by token a block waits for its CTA, not for memory: 64 sparse requests of topk
-/// 1,024 with 16 heads took 0.064 ms whole (mma16), 0.050 in parts (etap). Smaller boxes have not been timed.
-bool loads_whole_blocks(const DecodeProblem& problem) {
-  return loading_of(problem) == Loading::kBoxes && box_tokens_of(problem.cache.page_size) == kBlockTokens;
-}
-
 /// The map of q, where its rows are in line. No kernel uses it where q is empty.
 Status query_map(const DecodeCall& call, const BoxMaps& boxes, DenseLaunch& launch) {
   ConstTensorView q = with_batch(call.inputs.q);
@@ -64,7 +58,8 @@ schedule::Geometry split_geometry(const DecodeProblem& problem, int workers, con
   g.max_tokens = reach_of(problem);
   g.fixed_split = problem.options.batch_invariant ? kFixedSplitBlocks : 0;
   g.cost = shape.cost;
-  if (!loads_whole_blocks(problem)) g.cost.per_block_alone = 0;
+  // Those are of plain caches. From an fp8_656 one a block waits for what converts it, not for memory.
+  if (problem.cache.format != KvFormat::kPlain) g.cost.per_block_alone = 0;
   const int row_tiles = (problem.rows_per_kv_head() + shape.tile_rows - 1) / shape.tile_rows;
   g.team = shape.team;
   schedule::set_workers(g, row_tiles * problem.cache.heads, workers / g.team);

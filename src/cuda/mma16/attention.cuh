@@ -220,7 +220,7 @@ class Attention {
     const parts::RowPair mine{quad_max(fmaxf(s_[0], s_[1])), quad_max(fmaxf(s_[2], s_[3]))};
     put(shared_.warp_max, mine);
     meet();  // nobody reads K any more
-    if (!Config::kWholeBlocks && v_tile() != 0 && lane_ == 0) ptx::arrive(ring_.empty(0));
+    if (!Config::kWholeBlocks && v_tile() != 0) give_back(ring_.empty(0));
     auto larger = [](float a, float b) { return fmaxf(a, b); };
     max_.low = fmaxf(max_.low, over_warps(shared_.warp_max[lane_ / 4], larger));
     max_.high = fmaxf(max_.high, over_warps(shared_.warp_max[lane_ / 4 + 8], larger));
@@ -302,7 +302,12 @@ class Attention {
       }
     }
     ptx::Barrier* empty = &ring_.empty(Config::kWholeBlocks ? 0 : v_tile()) + zero_after_products();
-    if (lane_ == 0) ptx::arrive(*empty);
+    give_back(*empty);
+  }
+
+  /// By one lane, or by each for itself.
+  __device__ __forceinline__ void give_back(ptx::Barrier& empty) const {
+    if (Config::Loader::kAllReadersArrive || lane_ == 0) ptx::arrive(empty);
   }
 
   /// 0, which nobody knows before all products are done. An arrival does not wait for reads that are under

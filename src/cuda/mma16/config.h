@@ -77,11 +77,14 @@ struct Config {
     return i < kRopeChunks ? kVChunks + i : i - kRopeChunks;
   }
 
-  /// Arrivals that give back a block's i-th tile, after all have scored: of who reads V there, or of all.
-  /// What comes as one is given back by all.
-  __host__ __device__ static constexpr int readers_of(int i) { return i == 0 ? kWarps : kWarpsAChunk; }
+  /// Arrivals that give back a block's i-th tile, after all have scored: of warps that read V there, or of
+  /// all. What comes as one is given back by all.
+  __host__ __device__ static constexpr int readers_of(int i) {
+    return (i == 0 ? kWarps : kWarpsAChunk) * (Loader::kAllReadersArrive ? 32 : 1);
+  }
 
-  static_assert(Loader::kThreads <= kLoaderThreads && !Loader::kPairs && !Loader::kReaderFences);
+  // No fence of readers': ldmatrix sees what cp.async writes as it is.
+  static_assert(Loader::kThreads <= kLoaderThreads && !Loader::kPairs);
   static_assert(kQkDim % 64 == 0 && kVDim % 256 == 0 && kVDim <= kQkDim && kVDim <= 512);
   static_assert(kRingBlocks >= 2 && kRopeChunks <= 1);
   // What a launch gets, 168 registers for each of 384 threads; asking for more would wait for ever.

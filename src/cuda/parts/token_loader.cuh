@@ -1,8 +1,6 @@
 // Token by token with cp.async.
 #pragma once
 
-#include <utility>
-
 #include "cuda/parts/kv_tokens.cuh"
 #include "cuda/parts/mask.cuh"
 #include "cuda/parts/tile.cuh"
@@ -11,14 +9,15 @@
 namespace flashlatent::parts {
 
 /// Token by token with cp.async, for pages of any size; four warps. Each thread copies the same 16-byte
-/// column of four rows of every tile.
+/// column of four rows of every tile. Nobody waits for what it has asked for: barriers are told by the copies
+/// themselves, and where the next block's tokens are is read meanwhile.
 class TokenLoader {
  public:
   static constexpr int kThreads = 128;
   __device__ __forceinline__ static int threads(const CacheArguments&) { return kThreads; }
-  static constexpr int kArrivals = 128;
+  static constexpr int kArrivals = kThreads + 1;  // of copies, and of who says which tokens count
   static constexpr bool kZeroesDead = false;
-  static constexpr bool kReaderFences = false;
+  static constexpr bool kReaderFences = true;
   static constexpr bool kAllReadersArrive = true;
   static constexpr bool kPairs = false;
   static constexpr bool kWholeBlocks = false;
@@ -30,66 +29,83 @@ class TokenLoader {
   __device__ __forceinline__ TokenLoader(const CacheArguments& cache, const CUtensorMap&, int thread, Memory&)
       : cache_(cache), thread_(thread) {}
 
-  __device__ __forceinline__ void look_ahead(const BlockRange&) {}
+  __device__ __forceinline__ void look_ahead(const BlockRange& range) {
+    look_up(range, range.begin, next_entries_);
+  }
 
   template <class Pipe, class Announce>
   __device__ __forceinline__ void load(Pipe& pipe, const BlockRange& range, Announce announce) {
-    using Element = typename Pipe::Element;
-    announce();
-    const CacheArguments& cache = cache_;
-    const int thread = thread_;
-    const int unit = thread % 8;
+    int entries[2] = {next_entries_[0], next_entries_[1]};
+    announce();  // looks up the next range's first
     pipe.begin_range();
     for (int block = range.begin; block < range.end; ++block) {
-      std::uint64_t live = 0;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int token = block * 64 + half * 32 + thread % 32;
-        const bool valid = place_of(cache, entry_of(cache, range, token), token).page >= 0;
-        live |= static_cast<std::uint64_t>(__ballot_sync(0xffffffff, valid)) << (32 * half);
-      }
-      const Element* source[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = thread / 8 + 16 * i;
-        const int token = block * 64 + row;
-        source[i] = nullptr;
-        if (!(live >> row & 1)) continue;
-        const TokenPlace place = place_of(cache, entry_of(cache, range, token), token);
-        source[i] =
-            static_cast<const Element*>(cache.data) + offset_of(cache, place, range.kv_head) + unit * 8;
-      }
-      for (int i = 0; i < Pipe::kQkChunks; ++i) {
-        pipe.wait_empty(i);
-        if (i == 0 && thread == 0) pipe.live() = live;
-        const std::uint32_t tile = ptx::shared_address(&pipe.tile(i));
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          if (source[j] == nullptr) continue;
-          ptx::copy_16_bytes(tile + unit_offset(thread / 8 + 16 * j, unit), source[j] + pipe.chunk(i) * 64);
-        }
-        ptx::copy_commit();
-      }
-      // In the order of issue, tile by tile: landed, visible to wgmma, full.
-      signal(pipe, std::make_integer_sequence<int, Pipe::kQkChunks>());
+      locate<typename Pipe::Element>(entries, range.kv_head, block);
+      if (block + 1 < range.end) look_up(range, block + 1, entries);
+      copy_block(pipe);
       pipe.next_block();
     }
   }
 
  private:
-  template <class Pipe, int... kIndex>
-  __device__ __forceinline__ static void signal(Pipe& pipe, std::integer_sequence<int, kIndex...>) {
-    (signal_one<Pipe::kQkChunks - 1 - kIndex>(pipe.full(kIndex)), ...);
+  static constexpr int kRows = 4;  // a thread
+  static constexpr int kApart = kTileRows / kRows;
+  __device__ __forceinline__ int first_row() const { return thread_ / 8; }
+
+  /// Asks for the entries of a block's tokens, of two a lane.
+  __device__ __forceinline__ void look_up(const BlockRange& range, int block, int (&entries)[2]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      entries[half] = entry_of(cache_, range, block * 64 + half * 32 + thread_ % 32);
+    }
   }
-  template <int kPending>
-  __device__ __forceinline__ static void signal_one(ptx::Barrier& full) {
-    ptx::copy_wait<kPending>();
-    ptx::fence_for_async_proxy();
-    ptx::arrive(full);
+
+  /// Where this thread's rows are, and which of the block's tokens count.
+  template <class Element>
+  __device__ __forceinline__ void locate(const int (&entries)[2], int kv_head, int block) {
+    live_ = 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const TokenPlace place = place_of(cache_, entries[half], block * 64 + half * 32 + thread_ % 32);
+      const std::int64_t offset = offset_of(cache_, place, kv_head);
+      live_ |= static_cast<std::uint64_t>(__ballot_sync(0xffffffff, place.page >= 0)) << (32 * half);
+#pragma unroll
+      for (int i = half * kRows / 2; i < (half + 1) * kRows / 2; ++i) {
+        const int lane = (first_row() + i * kApart) % 32;
+        source_[i] = reinterpret_cast<const std::uint8_t*>(static_cast<const Element*>(cache_.data) +
+                                                           __shfl_sync(0xffffffff, offset, lane)) +
+                     thread_ % 8 * 16;
+      }
+    }
+  }
+
+  template <class Pipe>
+  __device__ __forceinline__ void copy_block(Pipe& pipe) const {
+    bool live[kRows];
+#pragma unroll
+    for (int k = 0; k < kRows; ++k) live[k] = live_ >> (first_row() + k * kApart) & 1;
+    const std::uint32_t place = unit_offset(first_row(), thread_ % 8);
+    static_assert(kApart % 8 == 0);  // rows so far apart have their units in the same order
+#pragma unroll
+    for (int i = 0; i < Pipe::kQkChunks; ++i) {
+      pipe.wait_empty(i);
+      const std::uint32_t to = ptx::shared_address(&pipe.tile(i)) + place;
+      const int column_bytes = pipe.chunk(i) * kRowBytes;
+#pragma unroll
+      for (int k = 0; k < kRows; ++k) {
+        if (live[k]) ptx::copy_16_bytes(to + k * kApart * kRowBytes, source_[k] + column_bytes);
+      }
+      ptx::copy_arrive(pipe.full(i));
+      if (thread_ != 0) continue;
+      if (i == 0) pipe.live() = live_;
+      ptx::arrive(pipe.full(i));
+    }
   }
 
   const CacheArguments& cache_;
   const int thread_;
+  int next_entries_[2];                // of the next range's first block
+  std::uint64_t live_;                 // which of this block's tokens count
+  const std::uint8_t* source_[kRows];  // of those, this thread's 16 bytes of the first chunk
 };
 
 }  // namespace flashlatent::parts

@@ -10,7 +10,7 @@ namespace flashlatent::seesaw {
 /// cache, each loading half of each tile's tokens for both; in units of tokens, but for shares of one
 /// request. kTeam_ > 1: so many CTAs of a cluster share a row tile's blocks, and merge what they have
 /// (team.cuh). kHasShare_: a part is a share of one request (parts/shares.cuh), from an fp8_656 cache by
-/// clusters of two, or by boxes.
+/// clusters of two.
 /// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh). Where that has a launch of its own they
 /// are faster without: 0.3 to 0.5 us.
 template <class Element_, int kQkDim_, int kVDim_, int kCluster_, class Loader_, int kTeam_ = 1,

@@ -28,7 +28,7 @@ constexpr cuda::DenseInstance team_instance(Dtype dtype) {
   return instance<Element, 576, 512, 1, parts::TmaLoader, kTeam>(dtype, cuda::Loading::kBoxes);
 }
 
-/// Shares of one request, by boxes.
+/// Of one shape.
 template <int kQkDim, int kVDim>
 constexpr ShapeInstances shape_instances() {
   using Bf16 = __nv_bfloat16;

@@ -13,8 +13,6 @@ using TeamInstances = std::array<cuda::DenseInstance, 6>;  // two dtypes, three 
 
 using Fp8Instances = std::array<cuda::DenseInstance, 2>;  // alone, and as a cluster
 
-using ShareInstances = std::array<cuda::DenseInstance, 2>;  // two dtypes
-
 using Fp8ShareInstances = std::array<cuda::DenseInstance, 1>;  // as a cluster
 
 // As files take about as long to compile.
@@ -23,7 +21,7 @@ extern const ShapeInstances kInstances512x512;
 extern const ShapeInstances kInstances320x256;
 extern const Fp8Instances kInstancesFp8_656;
 extern const TeamInstances kTeams576x512;
-extern const ShareInstances kShares576x512;
+extern const ShapeInstances kShares576x512;
 extern const Fp8ShareInstances kSharesFp8_656;
 extern const ShapeInstances kMerging576x512;
 extern const Fp8Instances kMergingFp8_656;

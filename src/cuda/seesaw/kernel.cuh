@@ -115,11 +115,11 @@ __device__ __forceinline__ void load_share(SharedMemory<Config>& shared, const p
   leave_cluster();
 }
 
-/// The same by boxes.
+/// The same by a CTA alone, from a bf16 or fp16 cache.
 template <class Config>
-__device__ __forceinline__ void compute_share_by_boxes(SharedMemory<Config>& shared,
-                                                       const parts::DecodeArguments& args,
-                                                       const CUtensorMap& query_map, int me) {
+__device__ __forceinline__ void compute_share_alone(SharedMemory<Config>& shared,
+                                                    const parts::DecodeArguments& args,
+                                                    const CUtensorMap& query_map, int me) {
   parts::wait_for_launch_before();
   Warpgroup<Config> warpgroup(shared, args, query_map, me);
   parts::WorkPosition position(shared.work);
@@ -132,9 +132,8 @@ __device__ __forceinline__ void compute_share_by_boxes(SharedMemory<Config>& sha
 }
 
 template <class Config>
-__device__ __forceinline__ void load_share_by_boxes(SharedMemory<Config>& shared,
-                                                    const parts::DecodeArguments& args,
-                                                    const CUtensorMap& map) {
+__device__ __forceinline__ void load_share_alone(SharedMemory<Config>& shared,
+                                                 const parts::DecodeArguments& args, const CUtensorMap& map) {
   using Loader = typename Config::Loader;
   const int thread = threadIdx.x - Config::kComputeThreads;
   Part<Config> part(args);
@@ -225,7 +224,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   if (role == Role::kLoader) {
     ptx::give_registers<Config::kLoaderRegisters>();
     if constexpr (Config::kHasShare && Config::kCluster == 1) {
-      return load_share_by_boxes<Config>(shared, args, kv_map);
+      return load_share_alone<Config>(shared, args, kv_map);
     } else if constexpr (Config::kHasShare) {
       return load_share<Config>(shared, args, kv_map, query_map);
     } else {
@@ -234,7 +233,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   } else {
     ptx::take_registers<Config::kComputeRegisters>();
     if constexpr (Config::kHasShare && Config::kCluster == 1) {
-      return compute_share_by_boxes<Config>(shared, args, query_map, threadIdx.x / 128);
+      return compute_share_alone<Config>(shared, args, query_map, threadIdx.x / 128);
     } else if constexpr (Config::kHasShare) {
       return compute_share<Config>(shared, args, query_map, threadIdx.x / 128);
     } else if constexpr (Config::kSharesCode) {

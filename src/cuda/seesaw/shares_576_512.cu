@@ -3,13 +3,16 @@
 namespace flashlatent::seesaw {
 
 namespace {
-template <class Element>
-constexpr cuda::DenseInstance share_instance(Dtype dtype) {
-  return instance<Element, 576, 512, 1, parts::TmaLoader, 1, true>(dtype, cuda::Loading::kBoxes);
+template <class Element, class Loader>
+constexpr cuda::DenseInstance share_instance(Dtype dtype, cuda::Loading loading) {
+  return instance<Element, 576, 512, 1, Loader, 1, true>(dtype, loading);
 }
 }  // namespace
 
-constinit const ShareInstances kShares576x512 = {
-    {share_instance<__nv_bfloat16>(Dtype::kBF16), share_instance<__half>(Dtype::kF16)}};
+constinit const ShapeInstances kShares576x512 = {
+    {share_instance<__nv_bfloat16, parts::TmaLoader>(Dtype::kBF16, cuda::Loading::kBoxes),
+     share_instance<__nv_bfloat16, parts::TokenLoader>(Dtype::kBF16, cuda::Loading::kTokens),
+     share_instance<__half, parts::TmaLoader>(Dtype::kF16, cuda::Loading::kBoxes),
+     share_instance<__half, parts::TokenLoader>(Dtype::kF16, cuda::Loading::kTokens)}};
 
 }  // namespace flashlatent::seesaw

@@ -361,6 +361,42 @@ TEST(Dispatch, SeesawSharesOutSmallBatches) {
   DecodeProblem sparse = fp8(problem_of(4, 128, 0));
   sparse.sparse = {.enabled = true, .topk = 2048};
   EXPECT_EQ(way_of(sparse, 132), "even");
+  // Token by token, too, but not by teams.
+  auto by_tokens = [](DecodeProblem problem) {
+    problem.cache.max_pages *= problem.cache.page_size;
+    problem.cache.page_size = 1;
+    return problem;
+  };
+  EXPECT_EQ(way_of(by_tokens(problem_of(8, 64, 1024)), 132), "even");
+  EXPECT_EQ(way_of(by_tokens(problem_of(8, 128, 4096)), 132), "by length");
+  EXPECT_EQ(way_of(by_tokens(problem_of(128, 64, 4096)), 132), "a line");
+  sparse.cache.format = KvFormat::kPlain;
+  EXPECT_EQ(way_of(sparse, 132), "even");
+}
+
+// Where memory binds fewer whole requests than parts share it, however tokens of a plain cache come.
+TEST(Dispatch, PagesOfAnySizeAreReckonedAlike) {
+  Executor executor;
+  executor.backend = Backend::kCuda;
+  auto blocks_alone = [&](const char* kernel, const DecodeProblem& problem) {
+    executor.kernel = kernel;
+    Result<std::vector<Candidate>> list = candidates(problem, executor, 132);
+    EXPECT_TRUE(list.ok());
+    return cheapest(*list)->geometry.cost.per_block_alone;
+  };
+  for (const char* kernel : {"seesaw", "mma16", "etap"}) {
+    DecodeProblem problem = problem_of(96, kernel == std::string("seesaw") ? 64 : 16, 4096);
+    const int of_blocks = blocks_alone(kernel, problem);
+    EXPECT_GT(of_blocks, 0) << kernel;
+    for (int page_size : {1, 16, 61}) {
+      problem.cache.page_size = page_size;
+      problem.cache.max_pages = (4096 + page_size - 1) / page_size;
+      EXPECT_EQ(blocks_alone(kernel, problem), of_blocks) << kernel << ", " << page_size;
+    }
+  }
+  DecodeProblem fp8 = problem_of(96, 16, 4096);
+  fp8.cache.format = KvFormat::kFp8_656;
+  EXPECT_EQ(blocks_alone("etap", fp8), 0);
 }
 #endif
 

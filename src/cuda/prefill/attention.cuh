@@ -5,7 +5,7 @@
 #include "cuda/parts/epilogue.cuh"
 #include "cuda/parts/mask.cuh"
 #include "cuda/parts/softmax.cuh"
-#include "cuda/prefill/arguments.cuh"
+#include "cuda/prefill/jobs.cuh"
 #include "cuda/prefill/smem_layout.cuh"
 #include "cuda/ptx/wgmma.cuh"
 

@@ -6,7 +6,7 @@
 #include <array>
 
 #include "cuda/common/compiled_kernel.h"
-#include "cuda/prefill/arguments.cuh"
+#include "cuda/prefill/arguments.h"
 #include "cuda/prefill/config.h"
 #include "flashlatent/dtype.h"
 

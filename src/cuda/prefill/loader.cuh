@@ -8,7 +8,7 @@
 
 #include "cuda/parts/kv_tokens.cuh"
 #include "cuda/parts/mask.cuh"
-#include "cuda/prefill/arguments.cuh"
+#include "cuda/prefill/jobs.cuh"
 #include "cuda/prefill/smem_layout.cuh"
 #include "cuda/ptx/copy.cuh"
 

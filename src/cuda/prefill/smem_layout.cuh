@@ -2,8 +2,8 @@
 #pragma once
 
 #include "cuda/parts/tile.cuh"
-#include "cuda/prefill/arguments.cuh"
 #include "cuda/prefill/config.h"
+#include "cuda/prefill/jobs.cuh"
 #include "cuda/ptx/barrier.cuh"
 
 namespace flashlatent::prefill {

@@ -153,13 +153,13 @@ std::size_t workspace_bytes(const DecodeProblem&, const schedule::Geometry&) {
   return sizeof(std::int32_t);
 }
 
-/// Q by TMA, if 64 rows are whole tokens.
 Status launch_instance(const prefill::Instance& instance, const prefill::Launch& launch,
                        const Executor& executor) {
   return launch_ctas(instance.kernel, launch.ctas, 1, executor,
                      {&launch.args, &launch.keys, &launch.values, &launch.query});
 }
 
+/// Q by TMA, if 64 rows are whole tokens.
 Status query_map(const DecodeProblem& problem, const ConstTensorView& view, prefill::Launch& launch) {
   const int group = launch.args.decode.query.group.value;
   launch.args.query_boxes = 64 % group == 0 && view.elements() > 0;

@@ -127,7 +127,8 @@ std::optional<schedule::Geometry> shares_of_requests(const DecodeProblem& proble
   return schedule::items_by_length(g);
 }
 
-/// The same by boxes. `line` is how CTAs share out the requests otherwise.
+/// The same from a bf16 or fp16 cache, where a CTA has a share alone. `line` is how CTAs share out the
+/// requests otherwise.
 std::optional<schedule::Geometry> even_geometry(const DecodeProblem& problem, int workers,
                                                 const schedule::Geometry& line) {
   // Where CTAs never split, a workspace for larger batches may have no room for partial results.

@@ -7,11 +7,10 @@
 
 #include "core/element.h"
 #include "core/fp8_656.h"
+#include "cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/rows.cc"
-// The same targets as the kernels have.
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 

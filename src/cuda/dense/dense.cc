@@ -44,6 +44,15 @@ schedule::Geometry geometry_of(const DecodeCall& call) {
   return whole && schedule::estimate(*whole) <= schedule::estimate(g) ? *whole : g;
 }
 
+/// Is the combine step left to a kernel that can do it? Not where most requests are split: four CTAs of a
+/// launch of its own run on a multiprocessor at once. With four row tiles side by side calls took up to 3 %
+/// longer so.
+bool merges_in_kernel(const schedule::Geometry& g) {
+  const std::int64_t items = std::int64_t{g.requests} * g.rounds;
+  return schedule::max_merges(g) > 0 && 2 * items >= g.parts && g.lanes <= 2 && g.fixed_split == 0 &&
+         g.parts * g.lanes <= parts::kMostMergingCtas;
+}
+
 }  // namespace
 
 schedule::Geometry split_geometry(const DecodeProblem& problem, int workers, const DenseShape& shape) {
@@ -105,16 +114,10 @@ std::string too_many_rows(const DecodeProblem& problem, int most) {
                  " query rows a KV head are accepted");
 }
 
-std::string unknown_dimensions(const DecodeProblem& problem) {
-  return message("qk_dim/v_dim is ", problem.cache.qk_dim, "/", problem.cache.v_dim,
-                 problem.cache.format == KvFormat::kFp8_656 ? "; of an fp8_656 cache 576/512 is accepted"
-                                                            : "; 576/512, 512/512 and 320/256 are accepted");
-}
-
-bool merges_in_kernel(const schedule::Geometry& g) {
-  const std::int64_t items = std::int64_t{g.requests} * g.rounds;
-  return schedule::max_merges(g) > 0 && 2 * items >= g.parts && g.lanes <= 2 && g.fixed_split == 0 &&
-         g.parts * g.lanes <= parts::kMostMergingCtas;
+std::string unknown_dimensions(const DecodeProblem& problem, const char* accepted) {
+  if (problem.cache.format == KvFormat::kFp8_656) accepted = "of an fp8_656 cache 576/512 is";
+  return message("qk_dim/v_dim is ", problem.cache.qk_dim, "/", problem.cache.v_dim, "; ", accepted,
+                 " accepted");
 }
 
 Status launch_dense(const DecodeCall& planned,
@@ -154,11 +157,12 @@ Status launch_dense(const DecodeCall& planned,
     FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(launch.args, call.problem.query.heads, call.executor));
   }
   const InstanceKey& key = instance->key;
-  if (key.merges) launch.args.merge_state = static_cast<parts::MergeState*>(call.workspace.data);
+  const bool merges = instance->merges && merges_in_kernel(geometry);
+  if (merges) launch.args.merge_state = static_cast<parts::MergeState*>(call.workspace.data);
   FLASHLATENT_RETURN_IF_ERROR(
       launch_ctas(instance->kernel, launch.args.geometry.parts * launch.args.geometry.lanes * key.team,
                   key.cluster * key.team, call.executor, {&launch.args, &launch.kv, &launch.query_rows}));
-  if (key.merges) return {};
+  if (merges) return {};
   return combine_plan(launch.args, call.problem.cache.dtype, call.problem.cache.v_dim, *units, call.executor);
 }
 

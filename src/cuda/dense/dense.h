@@ -48,13 +48,9 @@ const DenseInstance* find_instance(std::initializer_list<std::span<const DenseIn
 std::string not_latent(const DecodeProblem& problem);
 /// Why a kernel does not take so many query rows a KV head.
 std::string too_many_rows(const DecodeProblem& problem, int most);
-/// Why no kernel of these dimensions is there.
-std::string unknown_dimensions(const DecodeProblem& problem);
-
-/// Is the combine step left to a kernel that can do it? Not where most requests are split: four CTAs of a
-/// launch of its own run on a multiprocessor at once. With four row tiles side by side calls took up to 3 %
-/// longer so.
-bool merges_in_kernel(const schedule::Geometry& geometry);
+/// Why no kernel of these dimensions is there, of a plain cache where those "are accepted".
+std::string unknown_dimensions(const DecodeProblem& problem,
+                               const char* accepted = "576/512, 512/512 and 320/256 are");
 
 /// Launches the instance that `find(call, loading)` names, then the combine step unless that has done it. The
 /// call that `find` gets may have another geometry: of sparse requests that need no plan.

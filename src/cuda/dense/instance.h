@@ -21,9 +21,8 @@ struct InstanceKey {
   int v_dim;
   int tile_rows;
   Loading loading;
-  int cluster = 1;      ///< Row tiles, and CTAs, that share KV blocks.
-  int team = 1;         ///< CTAs that share the blocks of a segment.
-  bool merges = false;  ///< CTAs do the combine step (parts/merge_step.cuh).
+  int cluster = 1;  ///< Row tiles, and CTAs, that share KV blocks.
+  int team = 1;     ///< CTAs that share the blocks of a segment.
 
   friend bool operator==(const InstanceKey&, const InstanceKey&) = default;
 };
@@ -43,6 +42,7 @@ struct DenseInstance {
   InstanceKey key;
   CompiledKernel kernel;
   BoxMaps boxes = {};
+  bool merges = false;  ///< Can its CTAs do the combine step (parts/merge_step.cuh)?
 };
 
 }  // namespace flashlatent::cuda

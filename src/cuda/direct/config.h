@@ -10,15 +10,14 @@
 
 namespace flashlatent::direct {
 
-/// kTeam_: CTAs of a cluster that share a segment's blocks.
-/// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh).
 /// kRows_: query rows a tile, wgmma's N: 8, 16 or 32.
-template <int kTeam_ = 1, bool kMerges_ = false, int kRows_ = 16>
+/// kTeam_: CTAs of a cluster that share a segment's blocks.
+template <int kRows_, int kTeam_ = 1>
 struct Config {
   using Element = __nv_bfloat16;
   static constexpr int kTeam = kTeam_;
-  static constexpr bool kMerges = kMerges_;
-  static_assert(!kMerges || kTeam == 1);
+  /// CTAs can do the combine step, too (parts/merge_step.cuh).
+  static constexpr bool kMerges = kTeam == 1;
   static constexpr int kRows = kRows_;
   static_assert(kRows == 16 || ((kRows == 8 || kRows == 32) && kTeam == 1));
   // Those that compute: each scores a block in turn, and has a part of the output of all.

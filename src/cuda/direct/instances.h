@@ -13,9 +13,7 @@ using TeamInstances = std::array<cuda::DenseInstance, 1>;
 /// Of kTeams: query rows a tile, CTAs a team.
 inline constexpr int kTeamRows = 16, kTeamCtas = 8;
 
-// As files take about as long to compile.
 extern const Instances kInstances;
 extern const TeamInstances kTeams;
-extern const Instances kMerging;
 
 }  // namespace flashlatent::direct

@@ -25,11 +25,10 @@ const DenseShape& shape_of(const DecodeProblem& problem) {
   return *shape;
 }
 
-const DenseInstance* find(const DecodeProblem& problem, Loading loading, bool merges = false) {
+const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
   const auto& cache = problem.cache;
-  return find_instance(
-      {direct::kInstances, direct::kMerging},
-      {cache.dtype, cache.qk_dim, cache.v_dim, shape_of(problem).tile_rows, loading, 1, 1, merges});
+  return find_instance({direct::kInstances},
+                       {cache.dtype, cache.qk_dim, cache.v_dim, shape_of(problem).tile_rows, loading});
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
@@ -47,9 +46,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
 }
 
 Status launch(const DecodeCall& call) {
-  return launch_dense(call, [](const DecodeCall& c, Loading loading) {
-    return find(c.problem, loading, merges_in_kernel(c.geometry));
-  });
+  return launch_dense(call, [](const DecodeCall& c, Loading loading) { return find(c.problem, loading); });
 }
 
 }  // namespace

@@ -22,24 +22,21 @@ constexpr schedule::CostModel kCost8 = {
 constexpr schedule::CostModel kCostFp8 = {
     .per_block = 2400, .per_split = 3000, .per_call = 3000, .per_merge = 6800};
 
-/// Where there are tiles of 8 rows: what tensor parallelism leaves of 64 or 128 heads.
+/// 8 rows are what tensor parallelism leaves of 64 or 128 heads.
 int tile_rows_of(const DecodeProblem& problem) {
-  const auto& cache = problem.cache;
-  const bool low = cache.format == KvFormat::kPlain && cache.qk_dim == 576 && cache.v_dim == 512;
-  return low && problem.rows_per_kv_head() <= 8 ? 8 : kMostRows;
+  return problem.cache.format == KvFormat::kPlain && problem.rows_per_kv_head() <= 8 ? 8 : kMostRows;
 }
 
 const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
   const auto& cache = problem.cache;
-  return find_instance({etap::kInstances576x512, etap::kInstances512x512, etap::kInstances320x256,
-                        etap::kLowInstances576x512, etap::kInstancesFp8_656},
+  return find_instance({etap::kInstances, etap::kLowInstances, etap::kInstancesFp8_656},
                        {cache.dtype, cache.qk_dim, cache.v_dim, tile_rows_of(problem), loading});
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
   if (problem.rows_per_kv_head() > kMostRows) return too_many_rows(problem, kMostRows);
-  if (find(problem, loading_of(problem)) == nullptr) return unknown_dimensions(problem);
+  if (find(problem, loading_of(problem)) == nullptr) return unknown_dimensions(problem, "576/512 is");
   return std::nullopt;
 }
 
@@ -63,8 +60,8 @@ const DecodeKernel kEtapKernel = {
     .name = "etap",
     .backend = Backend::kCuda,
     .takes =
-        "bf16 and fp16 caches of qk_dim/v_dim 576/512, 512/512 or 320/256, or fp8_656, up to "
-        "16 query rows a KV head; dense and sparse, any page size",
+        "bf16 and fp16 caches of qk_dim/v_dim 576/512, or fp8_656, up to 16 query rows a KV head; dense and "
+        "sparse, any page size",
     .declines = declines,
     .geometry = geometry,
     .workspace_bytes = decode_workspace_bytes,

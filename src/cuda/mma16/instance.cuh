@@ -1,6 +1,8 @@
 // What a file of instances includes.
 #pragma once
 
+#include <type_traits>
+
 #include "cuda/mma16/instances.h"
 #include "cuda/mma16/kernel.cuh"
 #include "cuda/parts/block_loader.cuh"
@@ -9,7 +11,7 @@
 
 namespace flashlatent::mma16 {
 
-template <class Element, int kQkDim, int kVDim, class Loader, int kTeam = 1>
+template <class Element, int kQkDim, int kVDim, class Loader, int kTeam>
 constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
   using Shape = Config<Element, kQkDim, kVDim, Loader, kTeam>;
   static_assert(Shape::kRows == kTileRows);
@@ -18,32 +20,16 @@ constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
           {.kv = Loader::kWholeBlocks ? cuda::kv_block_map : cuda::kv_tensor_map}};
 }
 
-template <int kQkDim, int kVDim>
-constexpr ShapeInstances shape_instances() {
+template <int kQkDim, int kVDim, int kTeam = 1>
+constexpr Instances instances() {
   using Bf16 = __nv_bfloat16;
   using Fp16 = __half;
-  return {{instance<Bf16, kQkDim, kVDim, parts::BlockLoader>(Dtype::kBF16, cuda::Loading::kBoxes),
-           instance<Bf16, kQkDim, kVDim, parts::TokenLoader>(Dtype::kBF16, cuda::Loading::kTokens),
-           instance<Fp16, kQkDim, kVDim, parts::BlockLoader>(Dtype::kF16, cuda::Loading::kBoxes),
-           instance<Fp16, kQkDim, kVDim, parts::TokenLoader>(Dtype::kF16, cuda::Loading::kTokens)}};
-}
-
-template <int kQkDim, int kVDim>
-constexpr TeamInstances team_instances() {
-  using Bf16 = __nv_bfloat16;
-  using Fp16 = __half;
-  return {{instance<Bf16, kQkDim, kVDim, parts::TmaLoader, 4>(Dtype::kBF16, cuda::Loading::kBoxes),
-           instance<Bf16, kQkDim, kVDim, parts::TokenLoader, 4>(Dtype::kBF16, cuda::Loading::kTokens),
-           instance<Bf16, kQkDim, kVDim, parts::TmaLoader, 8>(Dtype::kBF16, cuda::Loading::kBoxes),
-           instance<Bf16, kQkDim, kVDim, parts::TokenLoader, 8>(Dtype::kBF16, cuda::Loading::kTokens),
-           instance<Bf16, kQkDim, kVDim, parts::TmaLoader, 16>(Dtype::kBF16, cuda::Loading::kBoxes),
-           instance<Bf16, kQkDim, kVDim, parts::TokenLoader, 16>(Dtype::kBF16, cuda::Loading::kTokens),
-           instance<Fp16, kQkDim, kVDim, parts::TmaLoader, 4>(Dtype::kF16, cuda::Loading::kBoxes),
-           instance<Fp16, kQkDim, kVDim, parts::TokenLoader, 4>(Dtype::kF16, cuda::Loading::kTokens),
-           instance<Fp16, kQkDim, kVDim, parts::TmaLoader, 8>(Dtype::kF16, cuda::Loading::kBoxes),
-           instance<Fp16, kQkDim, kVDim, parts::TokenLoader, 8>(Dtype::kF16, cuda::Loading::kTokens),
-           instance<Fp16, kQkDim, kVDim, parts::TmaLoader, 16>(Dtype::kF16, cuda::Loading::kBoxes),
-           instance<Fp16, kQkDim, kVDim, parts::TokenLoader, 16>(Dtype::kF16, cuda::Loading::kTokens)}};
+  using Boxes = std::conditional_t<kTeam == 1, parts::BlockLoader, parts::TmaLoader>;
+  using Tokens = parts::TokenLoader;
+  return {{instance<Bf16, kQkDim, kVDim, Boxes, kTeam>(Dtype::kBF16, cuda::Loading::kBoxes),
+           instance<Bf16, kQkDim, kVDim, Tokens, kTeam>(Dtype::kBF16, cuda::Loading::kTokens),
+           instance<Fp16, kQkDim, kVDim, Boxes, kTeam>(Dtype::kF16, cuda::Loading::kBoxes),
+           instance<Fp16, kQkDim, kVDim, Tokens, kTeam>(Dtype::kF16, cuda::Loading::kTokens)}};
 }
 
 }  // namespace flashlatent::mma16

@@ -27,17 +27,22 @@ constexpr int kLoneRequest = -750;
 template <int kTeam>
 const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
   const auto& cache = problem.cache;
-  return find_instance({mma16::kTeams576x512, mma16::kTeams512x512, mma16::kTeams320x256},
+  return find_instance({mma16::kTeamsOf4x576x512, mma16::kTeamsOf8x576x512, mma16::kTeamsOf16x576x512,
+                        mma16::kTeamsOf4x512x512, mma16::kTeamsOf8x512x512, mma16::kTeamsOf4x320x256,
+                        mma16::kTeamsOf8x320x256},
                        {cache.dtype, cache.qk_dim, cache.v_dim, mma16::kTileRows, loading, 1, kTeam});
 }
 
+template <int kTeam>
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
   if (problem.cache.format != KvFormat::kPlain) {
     return message("the cache is ", to_string(problem.cache.format), "; bf16 and fp16 are accepted");
   }
   if (problem.options.batch_invariant) return not_invariant();
-  if (find<8>(problem, loading_of(problem)) == nullptr) return unknown_dimensions(problem);
+  if (find<kTeam>(problem, loading_of(problem)) == nullptr) {
+    return kTeam > 8 ? unknown_dimensions(problem, "576/512 is") : unknown_dimensions(problem);
+  }
   return std::nullopt;
 }
 
@@ -71,10 +76,12 @@ constexpr DecodeKernel kernel(const char* name) {
   return {
       .name = name,
       .backend = Backend::kCuda,
-      .takes =
-          "bf16 and fp16 caches of qk_dim/v_dim 576/512, 512/512 or 320/256, any rows, for small batches; "
-          "dense and sparse, any page size; not with batch_invariant",
-      .declines = declines,
+      .takes = kTeam > 8
+                   ? "bf16 and fp16 caches of qk_dim/v_dim 576/512, any rows, for small batches; dense and "
+                     "sparse, any page size; not with batch_invariant"
+                   : "bf16 and fp16 caches of qk_dim/v_dim 576/512, 512/512 or 320/256, any rows, for small "
+                     "batches; dense and sparse, any page size; not with batch_invariant",
+      .declines = declines<kTeam>,
       .geometry = geometry<kTeam>,
       .workspace_bytes = team_workspace_bytes,
       .launch = launch<kTeam>};

@@ -2,6 +2,7 @@
 
 namespace flashlatent::mma16 {
 
-constinit const TeamInstances kTeams320x256 = team_instances<320, 256>();
+constinit const Instances kTeamsOf4x320x256 = instances<320, 256, 4>();
+constinit const Instances kTeamsOf8x320x256 = instances<320, 256, 8>();
 
 }  // namespace flashlatent::mma16

@@ -2,6 +2,7 @@
 
 namespace flashlatent::mma16 {
 
-constinit const TeamInstances kTeams512x512 = team_instances<512, 512>();
+constinit const Instances kTeamsOf4x512x512 = instances<512, 512, 4>();
+constinit const Instances kTeamsOf8x512x512 = instances<512, 512, 8>();
 
 }  // namespace flashlatent::mma16

@@ -2,6 +2,8 @@
 
 namespace flashlatent::mma16 {
 
-constinit const TeamInstances kTeams576x512 = team_instances<576, 512>();
+constinit const Instances kTeamsOf4x576x512 = instances<576, 512, 4>();
+constinit const Instances kTeamsOf8x576x512 = instances<576, 512, 8>();
+constinit const Instances kTeamsOf16x576x512 = instances<576, 512, 16>();
 
 }  // namespace flashlatent::mma16

@@ -7,7 +7,7 @@
 
 namespace flashlatent::quartet {
 
-using Instances = std::array<cuda::DenseInstance, 2>;
+using Instances = std::array<cuda::DenseInstance, 1>;
 
 extern const Instances kInstances;
 

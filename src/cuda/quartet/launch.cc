@@ -15,14 +15,13 @@ constexpr DenseShape kShape = {
 constexpr int kFewRequests = 2;
 constexpr int kOfFewRequests = 2300, kOfTwoTiles = 12800;  // more a call
 
-const DenseInstance* find(const DecodeProblem& problem, Loading loading, bool merges = false) {
+const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
   const auto& cache = problem.cache;
   return find_instance({quartet::kInstances}, {.dtype = cache.dtype,
                                                .qk_dim = cache.qk_dim,
                                                .v_dim = cache.v_dim,
                                                .tile_rows = kShape.tile_rows,
-                                               .loading = loading,
-                                               .merges = merges});
+                                               .loading = loading});
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
@@ -45,9 +44,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
 }
 
 Status launch(const DecodeCall& call) {
-  return launch_dense(call, [](const DecodeCall& c, Loading loading) {
-    return find(c.problem, loading, merges_in_kernel(c.geometry));
-  });
+  return launch_dense(call, [](const DecodeCall& c, Loading loading) { return find(c.problem, loading); });
 }
 
 }  // namespace

@@ -11,10 +11,8 @@ namespace flashlatent::seesaw {
 /// request. kTeam_ > 1: so many CTAs of a cluster share a row tile's blocks, and merge what they have
 /// (team.cuh). kHasShare_: a part is a share of one request (parts/shares.cuh), from an fp8_656 cache by
 /// clusters of two.
-/// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh). Where that has a launch of its own they
-/// are faster without: 0.3 to 0.5 us.
 template <class Element_, int kQkDim_, int kVDim_, int kCluster_, class Loader_, int kTeam_ = 1,
-          bool kHasShare_ = false, bool kMerges_ = false>
+          bool kHasShare_ = false>
 struct Config {
   using Element = Element_;
   using Loader = Loader_;
@@ -22,8 +20,8 @@ struct Config {
   static constexpr int kTeam = kTeam_;
   static constexpr bool kHasShare = kHasShare_;
   static_assert(!kHasShare || kTeam == 1);
-  static constexpr bool kMerges = kMerges_;
-  static_assert(!kMerges || (!kHasShare && kTeam == 1));
+  /// CTAs can do the combine step, too (parts/merge_step.cuh).
+  static constexpr bool kMerges = kTeam == 1 && !kHasShare;
   static_assert(kTeam == 1 || (kCluster == 1 && 8 % kTeam == 0));
   /// What partial results are stored as (parts/partial.cuh).
   using Stored = parts::StoredPartial<Element, parts::kTileRows>;

@@ -9,17 +9,13 @@
 namespace flashlatent::seesaw {
 
 template <class Element, int kQkDim, int kVDim, int kCluster, class Loader, int kTeam = 1,
-          bool kHasShare = false, bool kMerges = false>
+          bool kHasShare = false>
 constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
-  using Shape = Config<Element, kQkDim, kVDim, kCluster, Loader, kTeam, kHasShare, kMerges>;
-  return {{dtype, kQkDim, kVDim, 64, loading, kCluster, kTeam, kMerges},
-          cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>()};
-}
-
-/// The combine step is theirs.
-template <class Element, int kCluster, class Loader>
-constexpr cuda::DenseInstance merging_instance(Dtype dtype, cuda::Loading loading) {
-  return instance<Element, 576, 512, kCluster, Loader, 1, false, true>(dtype, loading);
+  using Shape = Config<Element, kQkDim, kVDim, kCluster, Loader, kTeam, kHasShare>;
+  return {{dtype, kQkDim, kVDim, 64, loading, kCluster, kTeam},
+          cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>(),
+          {},
+          Shape::kMerges};
 }
 
 /// A team's blocks come by boxes only.

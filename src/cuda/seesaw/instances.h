@@ -23,7 +23,5 @@ extern const Fp8Instances kInstancesFp8_656;
 extern const TeamInstances kTeams576x512;
 extern const ShapeInstances kShares576x512;
 extern const Fp8ShareInstances kSharesFp8_656;
-extern const ShapeInstances kMerging576x512;
-extern const Fp8Instances kMergingFp8_656;
 
 }  // namespace flashlatent::seesaw

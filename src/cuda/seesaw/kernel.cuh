@@ -26,7 +26,9 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const part
                                         const CUtensorMap& query_map, int me) {
   parts::wait_for_launch_before();
   if constexpr (Config::kMerges) {
-    if (threadIdx.x >= Config::kComputeThreads - 32) MergeStep<Config>::begin(args, shared.merge);
+    if (args.merge_state != nullptr && threadIdx.x >= Config::kComputeThreads - 32) {
+      MergeStep<Config>::begin(args, shared.merge);
+    }
   }
   Warpgroup<Config> warpgroup(shared, args, query_map, me);
   parts::WorkPosition position(shared.work);
@@ -243,7 +245,9 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     } else {
       compute<Config>(shared, args, query_map, 1);
     }
-    if constexpr (Config::kMerges) MergeStep<Config>(args, shared.merge, shared.q).run();
+    if constexpr (Config::kMerges) {
+      if (args.merge_state != nullptr) MergeStep<Config>(args, shared.merge, shared.q).run();
+    }
   }
   if constexpr (Config::kCluster > 1) {
     __syncwarp();

@@ -35,13 +35,11 @@ constexpr int kLoneRequest = 3000;
 constexpr DenseShape kShapeFp8 = {
     .tile_rows = 64, .cost = {.per_block = 3400, .per_split = 7000, .per_call = 3500, .per_merge = 8300}};
 
-const DenseInstance* find(const DecodeProblem& problem, Loading loading, int cluster, int team = 1,
-                          bool merges = false) {
+const DenseInstance* find(const DecodeProblem& problem, Loading loading, int cluster, int team = 1) {
   const auto& cache = problem.cache;
-  return find_instance(
-      {seesaw::kInstances576x512, seesaw::kInstances512x512, seesaw::kInstances320x256,
-       seesaw::kInstancesFp8_656, seesaw::kTeams576x512, seesaw::kMerging576x512, seesaw::kMergingFp8_656},
-      {cache.dtype, cache.qk_dim, cache.v_dim, kShape.tile_rows, loading, cluster, team, merges});
+  return find_instance({seesaw::kInstances576x512, seesaw::kInstances512x512, seesaw::kInstances320x256,
+                        seesaw::kInstancesFp8_656, seesaw::kTeams576x512},
+                       {cache.dtype, cache.qk_dim, cache.v_dim, kShape.tile_rows, loading, cluster, team});
 }
 
 /// Neighbouring lanes may share KV blocks if they are tiles of the same KV head, and do where loading is what
@@ -194,14 +192,9 @@ Status launch(const DecodeCall& call) {
     const DecodeProblem& p = c.problem;
     if (has_shares(c.geometry)) return find_shares(p);
     const int team = c.geometry.team;
-    if (team == 1) {
-      const int cluster = cluster_of(c.problem, c.geometry, loading);
-      const bool merges = merges_in_kernel(c.geometry);
-      const DenseInstance* merging = merges ? find(p, loading, cluster, 1, true) : nullptr;
-      return merging != nullptr ? merging : find(p, loading, cluster);
-    }
+    if (team == 1) return find(p, loading, cluster_of(p, c.geometry, loading));
     // Of no pages there are no boxes: a CTA alone takes what was a team's part.
-    return find(c.problem, loading, 1, loading == Loading::kBoxes ? team : 1);
+    return find(p, loading, 1, loading == Loading::kBoxes ? team : 1);
   });
 }
 

@@ -9,15 +9,14 @@ namespace flashlatent::trio {
 /// Tokens come, are scored and multiplied by so many, a stage of the ring: one TMA box.
 inline constexpr int kStageTokens = 32;
 
-/// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh). kHasShare_: a part is a share of one
-/// request (parts/shares.cuh), which is merged by a launch of its own.
-template <class Element_, int kQkDim_, int kVDim_, bool kMerges_, bool kHasShare_ = false>
+/// kHasShare_: a part is a share of one request (parts/shares.cuh), which is merged by a launch of its own.
+template <class Element_, int kQkDim_, int kVDim_, bool kHasShare_>
 struct Config {
   using Element = Element_;
   static constexpr int kQkDim = kQkDim_, kVDim = kVDim_;
-  static constexpr bool kMerges = kMerges_;
   static constexpr bool kHasShare = kHasShare_;
-  static_assert(!kMerges || !kHasShare);
+  /// CTAs can do the combine step, too (parts/merge_step.cuh).
+  static constexpr bool kMerges = !kHasShare;
   /// What partial results are stored as (parts/partial.cuh).
   using Stored = parts::StoredPartial<Element, parts::kTileRows>;
 

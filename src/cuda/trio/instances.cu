@@ -1,8 +1,36 @@
-#include "cuda/trio/instance.cuh"
+#include "cuda/trio/instances.h"
+#include "cuda/trio/kernel.cuh"
 
 namespace flashlatent::trio {
 
+namespace {
+
+static_assert(kStageTokens == kPageTokens, "a stage is one box");
+
+template <class Element, bool kHasShare>
+constexpr cuda::DenseInstance instance(Dtype dtype) {
+  using Config = trio::Config<Element, 576, 512, kHasShare>;
+  return {.key = {.dtype = dtype,
+                  .qk_dim = Config::kQkDim,
+                  .v_dim = Config::kVDim,
+                  .tile_rows = parts::kTileRows,
+                  .loading = cuda::Loading::kBoxes},
+          .kernel = cuda::compiled_kernel<kernel<Config>, Config, SharedMemory<Config>>(),
+          .boxes = {.kv = cuda::kv_chunks_map,
+                    .query = cuda::query_chunks_map,
+                    .most_tokens = kStageTokens,
+                    .query_rows = kStageTokens},
+          .merges = Config::kMerges};
+}
+
+template <bool kHasShare>
+constexpr Instances instances() {
+  return {{instance<__nv_bfloat16, kHasShare>(Dtype::kBF16), instance<__half, kHasShare>(Dtype::kF16)}};
+}
+
+}  // namespace
+
 constinit const Instances kInstances = instances<false>();
-constinit const Instances kMerging = instances<true>();
+constinit const Instances kShares = instances<true>();
 
 }  // namespace flashlatent::trio

@@ -12,9 +12,7 @@ inline constexpr int kPageTokens = 32;
 
 using Instances = std::array<cuda::DenseInstance, 2>;  // two dtypes
 
-// As files take about as long to compile.
 extern const Instances kInstances;
-extern const Instances kMerging;
 extern const Instances kShares;  // a CTA has a share of one request
 
 }  // namespace flashlatent::trio

@@ -32,8 +32,8 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const par
                                          const CUtensorMap& kv_map, const CUtensorMap& query_map, int me) {
   constexpr int kListingWarp = 3;
   parts::wait_for_launch_before();
-  if constexpr (Config::kMerges) {
-    if (threadIdx.x >= Config::kOutputThreads - 32) MergeStep<Config>::begin(args, shared.merge);
+  if (args.merge_state != nullptr && threadIdx.x >= Config::kOutputThreads - 32) {
+    MergeStep<Config>::begin(args, shared.merge);
   }
   Output<Config> output(shared, args, kv_map, query_map, me);
   parts::list_and_attend(
@@ -113,7 +113,9 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     } else {
       multiply<Config>(shared, args, kv_map, query_map, threadIdx.x / 128);
     }
-    if constexpr (Config::kMerges) MergeStep<Config>(args, shared.merge, shared.kv).run();
+    if constexpr (Config::kMerges) {
+      if (args.merge_state != nullptr) MergeStep<Config>(args, shared.merge, shared.kv).run();
+    }
   }
 }
 

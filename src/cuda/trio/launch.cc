@@ -34,16 +34,14 @@ constexpr int kMostLanes = 8;
 constexpr int kFewRequests = 8;
 constexpr int kManyBlocks = 32;
 
-const DenseInstance* find(const DecodeProblem& problem, bool has_shares, bool merges) {
+const DenseInstance* find(const DecodeProblem& problem, bool has_shares) {
   const auto& cache = problem.cache;
   const InstanceKey key = {.dtype = cache.dtype,
                            .qk_dim = cache.qk_dim,
                            .v_dim = cache.v_dim,
                            .tile_rows = kShape.tile_rows,
-                           .loading = Loading::kBoxes,
-                           .merges = merges};
-  return has_shares ? find_instance({trio::kShares}, key)
-                    : find_instance({trio::kInstances, trio::kMerging}, key);
+                           .loading = Loading::kBoxes};
+  return find_instance({has_shares ? trio::kShares : trio::kInstances}, key);
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
@@ -52,10 +50,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
     return message("the cache is fp8_656; a plain one is accepted");
   if (problem.sparse.enabled) return "decode is sparse; dense decode is accepted";
   if (problem.options.batch_invariant) return "batch_invariant is true; false is accepted";
-  if (find(problem, false, false) == nullptr) {
-    return message("qk_dim/v_dim is ", problem.cache.qk_dim, "/", problem.cache.v_dim,
-                   "; 576/512 is accepted");
-  }
+  if (find(problem, false) == nullptr) return unknown_dimensions(problem, "576/512 is");
   if (problem.cache.page_size % trio::kPageTokens != 0) {
     return message("page_size is ", problem.cache.page_size, "; a multiple of ", trio::kPageTokens,
                    " is accepted");
@@ -97,9 +92,7 @@ Status launch(const DecodeCall& call) {
     return kSeesawKernel.launch(call);
   }
   return launch_dense(call, [](const DecodeCall& c, Loading) {
-    const schedule::Geometry& g = c.geometry;
-    const bool has_shares = g.whole >= schedule::kEven;
-    return find(c.problem, has_shares, !has_shares && merges_in_kernel(g));
+    return find(c.problem, c.geometry.whole >= schedule::kEven);
   });
 }
 

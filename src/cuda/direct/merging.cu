@@ -1,7 +1,0 @@
-#include "cuda/direct/instance.cuh"
-
-namespace flashlatent::direct {
-
-constinit const Instances kMerging = instances<true>();
-
-}  // namespace flashlatent::direct

@@ -44,15 +44,6 @@ schedule::Geometry geometry_of(const DecodeCall& call) {
   return whole && schedule::estimate(*whole) <= schedule::estimate(g) ? *whole : g;
 }
 
-/// Is the combine step left to a kernel that can do it? Not where most requests are split: four CTAs of a
-/// launch of its own run on a multiprocessor at once. With four row tiles side by side calls took up to 3 %
-/// longer so.
-bool merges_in_kernel(const schedule::Geometry& g) {
-  const std::int64_t items = std::int64_t{g.requests} * g.rounds;
-  return schedule::max_merges(g) > 0 && 2 * items >= g.parts && g.lanes <= 2 && g.fixed_split == 0 &&
-         g.parts * g.lanes <= parts::kMostMergingCtas;
-}
-
 }  // namespace
 
 schedule::Geometry split_geometry(const DecodeProblem& problem, int workers, const DenseShape& shape) {
@@ -118,6 +109,12 @@ std::string unknown_dimensions(const DecodeProblem& problem, const char* accepte
   if (problem.cache.format == KvFormat::kFp8_656) accepted = "of an fp8_656 cache 576/512 is";
   return message("qk_dim/v_dim is ", problem.cache.qk_dim, "/", problem.cache.v_dim, "; ", accepted,
                  " accepted");
+}
+
+bool merges_in_kernel(const schedule::Geometry& g) {
+  const std::int64_t items = std::int64_t{g.requests} * g.rounds;
+  return schedule::max_merges(g) > 0 && 2 * items >= g.parts && g.lanes <= 2 && g.fixed_split == 0 &&
+         g.parts * g.lanes <= parts::kMostMergingCtas;
 }
 
 Status launch_dense(const DecodeCall& planned,

@@ -11,13 +11,15 @@
 namespace flashlatent::direct {
 
 /// kRows_: query rows a tile, wgmma's N: 8, 16 or 32.
+/// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh). Asked when the kernel runs it takes small
+/// calls 0.3 to 0.6 us longer, why is not known.
 /// kTeam_: CTAs of a cluster that share a segment's blocks.
-template <int kRows_, int kTeam_ = 1>
+template <int kRows_, bool kMerges_, int kTeam_ = 1>
 struct Config {
   using Element = __nv_bfloat16;
   static constexpr int kTeam = kTeam_;
-  /// CTAs can do the combine step, too (parts/merge_step.cuh).
-  static constexpr bool kMerges = kTeam == 1;
+  static constexpr bool kMerges = kMerges_;
+  static_assert(!kMerges || kTeam == 1);
   static constexpr int kRows = kRows_;
   static_assert(kRows == 16 || ((kRows == 8 || kRows == 32) && kTeam == 1));
   // Those that compute: each scores a block in turn, and has a part of the output of all.

@@ -4,17 +4,23 @@
 namespace flashlatent::direct {
 
 namespace {
-template <int kRows, int kTeam = 1>
+template <int kRows, bool kMerges, int kTeam = 1>
 constexpr cuda::DenseInstance instance() {
-  using Shape = Config<kRows, kTeam>;
+  using Shape = Config<kRows, kMerges, kTeam>;
   return {{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, Shape::kRows, cuda::Loading::kFp8, 1, kTeam},
           cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>(),
           {},
-          Shape::kMerges};
+          kMerges};
+}
+
+template <bool kMerges>
+constexpr Instances instances() {
+  return {{instance<8, kMerges>(), instance<16, kMerges>(), instance<32, kMerges>()}};
 }
 }  // namespace
 
-constinit const Instances kInstances = {{instance<8>(), instance<16>(), instance<32>()}};
-constinit const TeamInstances kTeams = {{instance<kTeamRows, kTeamCtas>()}};
+constinit const Instances kInstances = instances<false>();
+constinit const Instances kMerging = instances<true>();
+constinit const TeamInstances kTeams = {{instance<kTeamRows, false, kTeamCtas>()}};
 
 }  // namespace flashlatent::direct

@@ -14,6 +14,7 @@ using TeamInstances = std::array<cuda::DenseInstance, 1>;
 inline constexpr int kTeamRows = 16, kTeamCtas = 8;
 
 extern const Instances kInstances;
+extern const Instances kMerging;
 extern const TeamInstances kTeams;
 
 }  // namespace flashlatent::direct

@@ -16,8 +16,8 @@ using MergeStep =
 
 template <class Config>
 __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
-  if (args.merge_state != nullptr && threadIdx.x >= Config::kComputeThreads - 32) {
-    MergeStep<Config>::begin(args, shared.merge);
+  if constexpr (Config::kMerges) {
+    if (threadIdx.x >= Config::kComputeThreads - 32) MergeStep<Config>::begin(args, shared.merge);
   }
   Warpgroup<Config> warpgroup(shared, args);
   parts::WorkPosition position(shared.work);
@@ -30,7 +30,7 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const part
     warpgroup.attend(position.get());
     warpgroup.finish();
   }
-  if (args.merge_state != nullptr) MergeStep<Config>(args, shared.merge, shared.blocks).run();
+  if constexpr (Config::kMerges) MergeStep<Config>(args, shared.merge, shared.blocks).run();
 }
 
 template <class Config>

@@ -25,9 +25,9 @@ const DenseShape& shape_of(const DecodeProblem& problem) {
   return *shape;
 }
 
-const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
+const DenseInstance* find(const DecodeProblem& problem, Loading loading, bool merges = false) {
   const auto& cache = problem.cache;
-  return find_instance({direct::kInstances},
+  return find_instance({merges ? direct::kMerging : direct::kInstances},
                        {cache.dtype, cache.qk_dim, cache.v_dim, shape_of(problem).tile_rows, loading});
 }
 
@@ -46,7 +46,9 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
 }
 
 Status launch(const DecodeCall& call) {
-  return launch_dense(call, [](const DecodeCall& c, Loading loading) { return find(c.problem, loading); });
+  return launch_dense(call, [](const DecodeCall& c, Loading loading) {
+    return find(c.problem, loading, merges_in_kernel(c.geometry));
+  });
 }
 
 }  // namespace

@@ -53,15 +53,15 @@ __device__ __forceinline__ void list_segments(SegmentList& shared, const DecodeA
   Segments<> segments(args, place.lane(), begin, end, lengths, successors);
 #pragma unroll 1
   for (int i = 0; i < kListed; ++i) {
-    Work work;
-    if (segments.next(work.segment)) {
-      work.tile = segments.tile_of(work.segment);
+    schedule::Segment segment;
+    const bool is_end = !segments.next(segment);
+    if (is_end) {
+      shared.list[i].segment.request = -1;
     } else {
-      work.segment.request = -1;
+      shared.list[i] = {segment, segments.tile_of(segment)};
     }
-    shared.list[i] = work;
     if (i == 0) ptx::arrive(shared.first_listed);
-    if (work.is_end()) break;
+    if (is_end) break;
   }
   shared.walked_to = segments.at();
   ptx::arrive(shared.all_listed);

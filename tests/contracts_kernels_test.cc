@@ -69,10 +69,12 @@ class KernelContracts : public Contracts {
     EXPECT_EQ(different, 0) << executor_.kernel << " " << to_string(problem);
   }
 
-  /// trio takes fewer caches than others of plain ones do, and says which.
+  /// trio takes fewer caches than others of plain ones do, some kernels only the usual dimensions, and
+  /// say which.
   bool declines(const DecodeProblem& problem) const {
-    return executor_.kernel == "trio" &&
-           plan_bytes(problem, executor_).status().code() == StatusCode::kUnsupported;
+    const bool of_usual_dims = executor_.kernel == "etap" || executor_.kernel == "mma16_team16";
+    const bool may_decline = executor_.kernel == "trio" || (of_usual_dims && problem.cache.qk_dim != 576);
+    return may_decline && plan_bytes(problem, executor_).status().code() == StatusCode::kUnsupported;
   }
 
   static std::span<const char* const> kernels_of(KvFormat format) {

@@ -35,12 +35,12 @@ Result<Encode> find_encode() {
 /// All that a map is made from. No padding: keys are compared as bytes.
 constexpr int kMostDimensions = 5;
 struct Key {
-  const void* data;
-  cuuint64_t extents[kMostDimensions];
-  cuuint64_t strides[kMostDimensions - 1];  // bytes; of all dimensions but the innermost
-  cuuint32_t box[kMostDimensions];
-  std::uint32_t dimensions;
-  std::uint32_t dtype, swizzle;
+  const void* data = nullptr;
+  cuuint64_t extents[kMostDimensions] = {};
+  cuuint64_t strides[kMostDimensions - 1] = {};  // bytes; of all dimensions but the innermost
+  cuuint32_t box[kMostDimensions] = {};
+  std::uint32_t dimensions = 0;
+  std::uint32_t dtype = 0, swizzle = 0;
 };
 static_assert(std::has_unique_object_representations_v<Key>);
 

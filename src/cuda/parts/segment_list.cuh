@@ -56,6 +56,7 @@ __device__ __forceinline__ void list_segments(SegmentList& shared, const DecodeA
     schedule::Segment segment;
     const bool is_end = !segments.next(segment);
     if (is_end) {
+      // Not whole: what is never set is live through the loop over blocks, too, so that ptxas spills it.
       shared.list[i].segment.request = -1;
     } else {
       shared.list[i] = {segment, segments.tile_of(segment)};

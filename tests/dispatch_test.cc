@@ -198,6 +198,32 @@ TEST(Dispatch, RowsOfAnFp8CacheDecide) {
   EXPECT_EQ(pick(16, 16, 512), "etap");  // a block a part: a call costs more than blocks save
 }
 
+// Every kernel says which it takes, and what fewer take has another kernel.
+TEST(Dispatch, DimensionsDecide) {
+  Executor executor;
+  executor.backend = Backend::kCuda;
+  auto pick = [&](const char* kernel, int qk_dim, int v_dim, int batch, bool batch_invariant) {
+    executor.kernel = kernel;
+    DecodeProblem problem = problem_of(batch, 16, 1024);
+    problem.cache.qk_dim = qk_dim;
+    problem.cache.v_dim = v_dim;
+    problem.options.batch_invariant = batch_invariant;
+    return picked(problem, executor, 132);
+  };
+  for (auto [qk_dim, v_dim] : {std::array{512, 512}, {320, 256}}) {
+    for (const char* kernel : {"etap", "mma16_team16", "trio"}) {
+      const std::string message = pick(kernel, qk_dim, v_dim, 2, false);
+      EXPECT_TRUE(contains(message, kernel) && contains(message, "; 576/512 is accepted")) << message;
+    }
+    EXPECT_EQ(pick("", qk_dim, v_dim, 2, false), "mma16_team8");
+    EXPECT_EQ(pick("", qk_dim, v_dim, 128, false), "mma16");
+    EXPECT_EQ(pick("", qk_dim, v_dim, 128, true), "mma16");
+  }
+  EXPECT_EQ(pick("", 576, 512, 128, true), "etap");
+  const std::string message = pick("mma16", 500, 400, 2, false);
+  EXPECT_TRUE(contains(message, "500/400; 576/512, 512/512 and 320/256 are accepted")) << message;
+}
+
 TEST(Dispatch, TeamsTakeSmallBatches) {
   Executor executor;
   executor.backend = Backend::kCuda;

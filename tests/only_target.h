@@ -1,6 +1,8 @@
 // One SIMD target at a time, of those that this processor has.
 #pragma once
 
+#include "cpu/simd_targets.h"  // before Highway, which leaves out what it names
+
 #include <hwy/targets.h>
 
 #include <cstdint>

@@ -11,7 +11,8 @@ using Instances = std::array<cuda::DenseInstance, 4>;  // two dtypes, two loader
 
 using Fp8Instances = std::array<cuda::DenseInstance, 1>;
 
-// Of other dimensions all but batch_invariant calls were mma16's anyway, and these would be 13 s of a build.
+// Of other dimensions all but batch_invariant calls were mma16's anyway, and these would be some 15 s of a
+// build.
 extern const Instances kInstances;
 extern const Instances kLowInstances;  // of 8 rows, not 16
 // In a file of its own: beside it ptxas gives the others' registers out otherwise.

@@ -176,9 +176,8 @@ class Attention {
     ptx::wgmma_fence();
 #pragma unroll
     for (int chunk = 0; chunk < Config::kChunks; ++chunk) {
-      const std::uint64_t a = ptx::descriptor_k_major(ptx::shared_address(&shared_.query[warpgroup_][chunk]));
-      const std::uint64_t b =
-          ptx::descriptor_k_major(ptx::shared_address(shared_.keys[at.stage].chunks[chunk]));
+      const std::uint64_t a = descriptors_.k_major(&shared_.query[warpgroup_][chunk]);
+      const std::uint64_t b = descriptors_.k_major(shared_.keys[at.stage].chunks[chunk]);
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
         ptx::Wgmma<Element, Config::kBlockTokens>::template ss<false>(
@@ -193,8 +192,7 @@ class Attention {
     ptx::wait(shared_.stages[at.stage].values_full, at.parity);
     ptx::pin_registers(o_);
     ptx::wgmma_fence();
-    const std::uint64_t b =
-        ptx::descriptor_n_major(ptx::shared_address(&shared_.values[at.stage]), Block<Config>::kChunkBytes);
+    const std::uint64_t b = descriptors_.n_major(&shared_.values[at.stage], Block<Config>::kChunkBytes);
 #pragma unroll
     for (int step = 0; step < Config::kBlockTokens / 16; ++step) {
       ptx::Wgmma<Element, Config::kDim>::template rs<true>(o_, p_[step], b + step * ptx::kStepAlongRows,
@@ -419,6 +417,7 @@ class Attention {
   }
 
   SharedMemory<Config>& shared_;
+  const ptx::Descriptors<false> descriptors_{&shared_};
   const Arguments& args_;
   const int warpgroup_, thread_;
   const parts::Fragment fragment_;

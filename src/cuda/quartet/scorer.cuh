@@ -142,9 +142,8 @@ class Scorer {
         for (int j = 0; j < 4; ++j) {
           const float2 two = parts::unpack<__half>(k[j]);
           const float ratio = ratios[j % 2];
-          const float2 rounded =
-              parts::unpack<__nv_bfloat16>(parts::pack<__nv_bfloat16>(two.x * ratio, two.y * ratio));
-          k[j] = parts::pack<__half>(rounded.x, rounded.y);
+          const std::uint32_t rounded = parts::pack<__nv_bfloat16>(two.x * ratio, two.y * ratio);
+          k[j] = parts::pack<__half>(__uint_as_float(rounded << 16), __uint_as_float(rounded & 0xFFFF0000));
         }
       }
       ptx::wgmma_fence();

@@ -114,11 +114,11 @@ class Warpgroup {
     const int blocks = work.blocks();
     if (blocks == 0) return;
     take_query(work.tile);
-    start_token_ = work.segment.block_begin * 64 + me_ * 64;
+    seen_ = limit(work, 0) - (work.segment.block_begin + me_) * 64;
     if (is_left()) {
-      for (int left = blocks; left > 0; left -= 2, start_token_ += 128) attend_left(work, left > 1);
+      for (int left = blocks; left > 0; left -= 2, seen_ -= 128) attend_left(work, left > 1);
     } else {
-      for (int left = blocks; left > 0; left -= 2, start_token_ += 128) attend_right(work, left > 1);
+      for (int left = blocks; left > 0; left -= 2, seen_ -= 128) attend_right(work, left > 1);
     }
     __syncwarp();
     if (thread_ % 32 == 0) ptx::arrive(shared_.q_empty);
@@ -241,13 +241,15 @@ class Warpgroup {
     base_ = {-INFINITY, -INFINITY};
     sum_ = {0, 0};
     slack_ = {0, 0};
-    least_limit_ = limit(work, 0);
   }
 
   /// How many tokens the tile's row attends to.
   __device__ __forceinline__ int limit(const parts::Work& work, int row) const {
     return work.tile.limit(args_, work.segment.length, row);
   }
+
+  /// Of this warpgroup's block.
+  __device__ __forceinline__ int start_token(const parts::Work& work) const { return limit(work, 0) - seen_; }
 
   /// Both warpgroups. Not a named barrier: racecheck loses sight of one that is waited for while another
   /// completes.
@@ -401,10 +403,11 @@ class Warpgroup {
       scale = parts::positive_scale(s_, args_.scale_log2);
     }
     // Those that some rows of the tile attend to and others do not.
-    const std::uint64_t partial = live_ & ~parts::low_tokens(least_limit_ - start_token_);
+    const std::uint64_t partial = live_ & ~parts::low_tokens(seen_);
     if (live_ != parts::kAllLive || partial != 0) {
-      parts::mask_scores(s_, live_, limit(work, fragment_.row) - start_token_,
-                         limit(work, fragment_.row + 8) - start_token_, fragment_);
+      const int start = start_token(work);
+      parts::mask_scores(s_, live_, limit(work, fragment_.row) - start, limit(work, fragment_.row + 8) - start,
+                         fragment_);
       if (!Config::Loader::kZeroesDead || partial != 0) silence<kMe>(work, partial);
     }
     const parts::RowPair before = base_;
@@ -458,7 +461,7 @@ class Warpgroup {
     parts::Tile* tiles = shared_.kv[kMe].tiles;
     if (partial != 0) {
       // The query token that sees token t of the block first, as a row of the tile.
-      const int offset = start_token_ - work.segment.length + work.tile.tokens;
+      const int offset = start_token(work) - work.segment.length + work.tile.tokens;
       const bool found = parts::record_poison<typename Config::Operand, Config::kVDim, 128>(
           shared_.poison_from, tiles, partial, thread_,
           [&](int token) { return (token + offset) * args_.query.group.value - work.tile.first; });
@@ -576,10 +579,9 @@ class Warpgroup {
   const int me_;
   const parts::Fragment fragment_;
   Parities parities_;
-  int start_token_ = 0;     // of this warpgroup's block
+  int seen_ = 0;            // tokens from its block on that the tile's first row attends to
   std::uint64_t live_ = 0;  // which of its tokens count
   float scale_ = 0;         // of scores in units of tokens, to base 2
-  int least_limit_ = 0;     // tokens that the tile's first row attends to
   parts::RowPair base_;     // what is subtracted from scores, base 2
   parts::RowPair slack_;    // how far a score may be above it
   parts::RowPair sum_;      // this thread's share

@@ -43,8 +43,13 @@ struct Config {
   // With 88 a loader of units spills nothing in its loop; with 200 for those that compute ptxas would
   // serialise their products. A half of 128 columns leaves them registers.
   static constexpr bool kSparesRegisters = kUnits || kHalfDim <= 128;
-  static constexpr int kLoaderRegisters = kThreads > 384 ? 48 : kSparesRegisters ? 88 : kQkDim == 512 ? 72 : 56;
-  static constexpr int kComputeRegisters = kThreads > 384 || kSparesRegisters ? 208 : kQkDim == 512 ? 216 : 224;
+  static constexpr int kLoaderRegisters = kThreads > 384     ? 48
+                                          : kSparesRegisters ? 88
+                                          : kQkDim == 512    ? 72
+                                                             : 56;
+  static constexpr int kComputeRegisters = kThreads > 384 || kSparesRegisters ? 208
+                                           : kQkDim == 512                    ? 216
+                                                                              : 224;
 
   /// Of V in a product: ptxas takes no more registers for one than a thread has at launch.
   static constexpr int kPvColumns = kThreads == 384 || kHalfDim < 128 ? kHalfDim : 128;

@@ -249,7 +249,9 @@ class Warpgroup {
   }
 
   /// Of this warpgroup's block.
-  __device__ __forceinline__ int start_token(const parts::Work& work) const { return limit(work, 0) - seen_; }
+  __device__ __forceinline__ int start_token(const parts::Work& work) const {
+    return limit(work, 0) - seen_;
+  }
 
   /// Both warpgroups. Not a named barrier: racecheck loses sight of one that is waited for while another
   /// completes.
@@ -406,8 +408,8 @@ class Warpgroup {
     const std::uint64_t partial = live_ & ~parts::low_tokens(seen_);
     if (live_ != parts::kAllLive || partial != 0) {
       const int start = start_token(work);
-      parts::mask_scores(s_, live_, limit(work, fragment_.row) - start, limit(work, fragment_.row + 8) - start,
-                         fragment_);
+      parts::mask_scores(s_, live_, limit(work, fragment_.row) - start,
+                         limit(work, fragment_.row + 8) - start, fragment_);
       if (!Config::Loader::kZeroesDead || partial != 0) silence<kMe>(work, partial);
     }
     const parts::RowPair before = base_;

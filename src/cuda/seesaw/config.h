@@ -6,6 +6,11 @@
 
 namespace flashlatent::seesaw {
 
+/// Of a thread that computes, and of one that loads.
+struct Registers {
+  int compute, load;
+};
+
 /// kCluster_ = 2: two CTAs that hold the two tiles of 128 query rows take the same KV blocks from an fp8_656
 /// cache, each loading half of each tile's tokens for both; in units of tokens, but for shares of one
 /// request. kTeam_ > 1: so many CTAs of a cluster share a row tile's blocks, and merge what they have
@@ -40,16 +45,12 @@ struct Config {
   static constexpr int kComputeThreads = 256;  // two warpgroups
   static constexpr int kLoaderThreads = Loader::kThreads <= 128 ? 128 : 256;
   static constexpr int kThreads = kComputeThreads + kLoaderThreads;
-  // With 88 a loader of units spills nothing in its loop; with 200 for those that compute ptxas would
-  // serialise their products. A half of 128 columns leaves them registers.
-  static constexpr bool kSparesRegisters = kUnits || kHalfDim <= 128;
-  static constexpr int kLoaderRegisters = kThreads > 384     ? 48
-                                          : kSparesRegisters ? 88
-                                          : kQkDim == 512    ? 72
-                                                             : 56;
-  static constexpr int kComputeRegisters = kThreads > 384 || kSparesRegisters ? 208
-                                           : kQkDim == 512                    ? 216
-                                                                              : 224;
+  // With these loaders spill nothing in their loops; with 200 for those that compute ptxas would serialise
+  // their products.
+  static constexpr Registers kRegisters = kThreads > 384              ? Registers{.compute = 208, .load = 48}
+                                          : kUnits || kHalfDim <= 128 ? Registers{.compute = 208, .load = 88}
+                                          : kQkDim == 512             ? Registers{.compute = 216, .load = 72}
+                                                                      : Registers{.compute = 224, .load = 56};
 
   /// Of V in a product: ptxas takes no more registers for one than a thread has at launch.
   static constexpr int kPvColumns = kThreads == 384 || kHalfDim < 128 ? kHalfDim : 128;
@@ -89,7 +90,7 @@ struct Config {
   static_assert(kQkDim % 64 == 0 && kVDim % 128 == 0 && kVDim <= kQkDim && kVDim <= 512);
   // What a launch gets, 168 registers for each of 384 threads or 128 for 512; asking for more would wait for
   // ever.
-  static_assert(2 * kComputeRegisters + kLoaderThreads / 128 * kLoaderRegisters <=
+  static_assert(2 * kRegisters.compute + kLoaderThreads / 128 * kRegisters.load <=
                 (kThreads == 384 ? 3 * 168 : 4 * 128));
 };
 

@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
                         ? static_cast<Role>(threadIdx.x / 128)
                         : Role::kLoader;
   if (role == Role::kLoader) {
-    ptx::give_registers<Config::kLoaderRegisters>();
+    ptx::give_registers<Config::kRegisters.load>();
     if constexpr (Config::kHasShare && Config::kCluster == 1) {
       return load_share_alone<Config>(shared, args, kv_map);
     } else if constexpr (Config::kHasShare) {
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       load<Config>(shared, args, kv_map);
     }
   } else {
-    ptx::take_registers<Config::kComputeRegisters>();
+    ptx::take_registers<Config::kRegisters.compute>();
     if constexpr (Config::kHasShare && Config::kCluster == 1) {
       return compute_share_alone<Config>(shared, args, query_map, threadIdx.x / 128);
     } else if constexpr (Config::kHasShare) {

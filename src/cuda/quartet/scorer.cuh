@@ -142,6 +142,7 @@ class Scorer {
         for (int j = 0; j < 4; ++j) {
           const float2 two = parts::unpack<__half>(k[j]);
           const float ratio = ratios[j % 2];
+          // Not by unpack(): ptxas would take its halves for registers of 16 bits, and spill five words.
           const std::uint32_t rounded = parts::pack<__nv_bfloat16>(two.x * ratio, two.y * ratio);
           k[j] = parts::pack<__half>(__uint_as_float(rounded << 16), __uint_as_float(rounded & 0xFFFF0000));
         }

@@ -45,8 +45,8 @@ struct Config {
   static constexpr int kComputeThreads = 256;  // two warpgroups
   static constexpr int kLoaderThreads = Loader::kThreads <= 128 ? 128 : 256;
   static constexpr int kThreads = kComputeThreads + kLoaderThreads;
-  // With these loaders spill nothing in their loops; with 200 for those that compute ptxas would serialise
-  // their products.
+  // With these no loop over blocks reads spilled registers; with 200 for those that compute ptxas would
+  // serialise their products.
   static constexpr Registers kRegisters = kThreads > 384              ? Registers{.compute = 208, .load = 48}
                                           : kUnits || kHalfDim <= 128 ? Registers{.compute = 208, .load = 88}
                                           : kQkDim == 512             ? Registers{.compute = 216, .load = 72}

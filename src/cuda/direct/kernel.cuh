@@ -7,6 +7,7 @@
 #include "cuda/direct/warpgroup.cuh"
 #include "cuda/parts/kv_loader.cuh"
 #include "cuda/parts/merge_step.cuh"
+#include "cuda/parts/segment_list.cuh"
 
 namespace flashlatent::direct {
 
@@ -14,40 +15,51 @@ template <class Config>
 using MergeStep =
     parts::MergeStep<typename Config::Element, Config::kComputeThreads, Config::kRows, Config::kVDim>;
 
+/// A warp with registers to spare lists segments, unless the loader knows the only one by shape: then Q is
+/// asked for before it tells.
+template <class Config>
+__device__ __forceinline__ void walk_list(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                          Warpgroup<Config>& warpgroup) {
+  constexpr int kListingWarp = 3;
+  const parts::PartPlace<> place(args);
+  parts::ListPosition position(shared.segments);
+  bool known = parts::known_ahead<1>(args), is_first = true;
+  for (;;) {
+    if (!known && threadIdx.x / 32 == kListingWarp) parts::list_segments(shared.segments, args, is_first);
+    is_first = false;
+    __syncwarp();
+    do {
+      if (!known && position.get().is_end()) return;
+      warpgroup.prepare(known ? place.only_tile(args) : position.get().tile);
+      warpgroup.begin(known || position.get().blocks() > 0);
+      known = false;
+      warpgroup.attend(position.get());
+      warpgroup.finish();
+    } while (!position.next());
+  }
+}
+
 template <class Config>
 __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
   if constexpr (Config::kMerges) {
     if (threadIdx.x >= Config::kComputeThreads - 32) MergeStep<Config>::begin(args, shared.merge);
   }
   Warpgroup<Config> warpgroup(shared, args);
-  parts::WorkPosition position(shared.work);
-  // Q of a part by shape is asked for before the loader tells of it.
-  const parts::PartPlace<> place(args);
-  for (bool known = parts::known_ahead<1>(args); known || !position.get().is_end(); position.next()) {
-    warpgroup.prepare(known ? place.only_tile(args) : position.get().tile);
-    warpgroup.begin(known || position.get().blocks() > 0);
-    known = false;
-    warpgroup.attend(position.get());
-    warpgroup.finish();
-  }
+  walk_list(shared, args, warpgroup);
   if constexpr (Config::kMerges) MergeStep<Config>(args, shared.merge, shared.blocks).run();
 }
 
 template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
   const int thread = threadIdx.x - Config::kComputeThreads;
-  parts::WorkPosition position(shared.work);
-  auto tell = [&](const parts::Work& work) {
-    if (thread == 0) position.put(work);
-  };
-  struct NoPipe {};
-  // Where the walker looks ahead 24 bytes of the loader's registers spill.
-  parts::load_segments<1, false>(
-      args, Loader<SharedMemory<Config>>(args.cache, shared, thread), NoPipe(), parts::PartPlace<>(args),
-      [] {}, tell);
-  parts::Work end;
-  end.segment.request = -1;
-  tell(end);
+  if (parts::known_ahead<1>(args) && thread < 32) {
+    const parts::PartPlace<> place(args);
+    parts::Work work;
+    parts::find_one_item(args, place, work.segment);  // as a part by shape is
+    work.tile = place.only_tile(args);
+    parts::list_share(shared.segments, work);
+  }
+  load_listed(args, shared.segments, Loader<SharedMemory<Config>>(args.cache, shared, thread));
 }
 
 template <class Config>
@@ -58,7 +70,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   if (threadIdx.x == 0) {
     for (int& poisoned : shared.poisoned) poisoned = 0;
     if constexpr (Config::kTeam > 1) shared.team.init();
-    shared.work.init(Config::kComputeThreads / 32);
+    shared.segments.init(Config::kTeam > 1 ? Config::kComputeThreads / 32 : Config::kThreads);
     if constexpr (Config::kMerges) MergeStep<Config>::init(shared.merge);
     ptx::init(shared.has_query, Config::kComputeThreads);
     ptx::init(shared.meeting, Config::kComputeThreads);

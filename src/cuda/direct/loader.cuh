@@ -6,6 +6,7 @@
 #include "cuda/direct/smem_layout.cuh"
 #include "cuda/parts/kv_loader.cuh"
 #include "cuda/parts/mask.cuh"
+#include "cuda/parts/segment_list.cuh"
 #include "cuda/ptx/copy.cuh"
 
 namespace flashlatent::direct {
@@ -101,5 +102,27 @@ class Loader {
   int next_entry_ = -1;
   bool has_query_ = false;  // of the first segment with blocks
 };
+
+/// The loading role, of segments that somebody lists.
+template <class Loader>
+__device__ __forceinline__ void load_listed(const parts::DecodeArguments& args, parts::SegmentList& segments,
+                                            Loader loader) {
+  parts::ListPosition position(segments);
+  struct NoPipe {
+  } pipe;
+  bool looks_ahead = false;
+  for (; !position.get().is_end(); position.next()) {
+    const parts::Work& work = position.get();
+    const parts::BlockRange range = parts::block_range(args.cache, work.segment, work.tile);
+    if (!looks_ahead) loader.look_ahead(range);
+    looks_ahead = false;
+    loader.load(pipe, range, [&] {
+      const parts::Work* next = position.next_listed();
+      if (next == nullptr || next->is_end()) return;
+      loader.look_ahead(parts::block_range(args.cache, next->segment, next->tile));
+      looks_ahead = true;
+    });
+  }
+}
 
 }  // namespace flashlatent::direct

@@ -5,10 +5,17 @@
 
 #include "cuda/direct/config.h"
 #include "cuda/parts/merge_step.cuh"
+#include "cuda/parts/segment_list.cuh"
 #include "cuda/parts/team_unit.cuh"
 #include "cuda/parts/work_queue.cuh"
 
 namespace flashlatent::direct {
+
+/// A team's segment, of which `segment` is this CTA's share.
+struct TeamWork : parts::Work {
+  parts::SharingTeam team;
+  bool is_known;  // computing threads know its tile, and have begun
+};
 
 /// With what comes from the other ranks, in their order.
 template <class Config>
@@ -17,12 +24,6 @@ struct TeamMemory : parts::TeamMemory<Config> {
 };
 struct NoTeam {};
 struct NoMerge {};
-
-/// A team's segment, of which `segment` is this CTA's share.
-struct TeamWork : parts::Work {
-  parts::SharingTeam team;
-  bool is_known;  // computing threads know its tile, and have begun
-};
 
 template <class Config_>
 struct alignas(1024) SharedMemory {
@@ -50,7 +51,7 @@ struct alignas(1024) SharedMemory {
   ptx::Barrier has_p[Config::kWarpgroups];  // P and what goes with it is there
   ptx::Barrier has_query;                   // Q has come from memory
   ptx::Barrier meeting;                     // of all warpgroups
-  parts::WorkQueueOf<std::conditional_t<(Config::kTeam > 1), TeamWork, parts::Work>> work;
+  std::conditional_t<(Config::kTeam > 1), parts::WorkQueueOf<TeamWork>, parts::SegmentList> segments;
   std::conditional_t<(Config::kTeam > 1), TeamMemory<Config>, NoTeam> team;
   std::conditional_t<Config::kMerges, parts::MergeBegun, NoMerge> merge;
 

@@ -61,7 +61,7 @@ __device__ __forceinline__ void compute_in_team(SharedMemory<Config>& shared,
   if (known) warpgroup.prepare(place.only_tile(args));
   parts::wait_for_launch_before();
   if (known) warpgroup.begin(true);  // before the length is known
-  const parts::WorkPositionOf<TeamWork> position(shared.work);
+  const parts::WorkPositionOf<TeamWork> position(shared.segments);
   const TeamWork& work = position.get();
   if (!work.is_known) {
     warpgroup.prepare(work.tile);
@@ -88,7 +88,7 @@ __device__ __forceinline__ void load_in_team(SharedMemory<Config>& shared, const
   const parts::BlockRange range = parts::block_range(args.cache, segment, tile);
   loader.look_ahead(range);
   if (thread == 0) {
-    parts::WorkPositionOf<TeamWork>(shared.work).put({{segment, tile}, segments.sharing(segment), known});
+    parts::WorkPositionOf<TeamWork>(shared.segments).put({{segment, tile}, segments.sharing(segment), known});
   }
   loader.load(pipe, range, [] {});
 }

@@ -53,23 +53,9 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const par
 
 template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
-  direct::Loader<SharedMemory<Config>> loader(args.cache, shared, threadIdx.x - Config::kComputeThreads);
-  parts::ListPosition position(shared.segments);
-  struct NoPipe {
-  } pipe;
-  bool looks_ahead = false;
-  for (; !position.get().is_end(); position.next()) {
-    const parts::Work& work = position.get();
-    const parts::BlockRange range = parts::block_range(args.cache, work.segment, work.tile);
-    if (!looks_ahead) loader.look_ahead(range);
-    looks_ahead = false;
-    loader.load(pipe, range, [&] {
-      const parts::Work* next = position.next_listed();
-      if (next == nullptr || next->is_end()) return;
-      loader.look_ahead(parts::block_range(args.cache, next->segment, next->tile));
-      looks_ahead = true;
-    });
-  }
+  direct::load_listed(
+      args, shared.segments,
+      direct::Loader<SharedMemory<Config>>(args.cache, shared, threadIdx.x - Config::kComputeThreads));
 }
 
 template <class Config>

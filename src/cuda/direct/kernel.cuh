@@ -15,27 +15,40 @@ template <class Config>
 using MergeStep =
     parts::MergeStep<typename Config::Element, Config::kComputeThreads, Config::kRows, Config::kVDim>;
 
-/// A warp with registers to spare lists segments, unless the loader knows the only one by shape: then Q is
-/// asked for before it tells.
+/// Segments as a computing warp lists them; one that is known by shape the loader tells of, and Q is asked for
+/// before.
 template <class Config>
-__device__ __forceinline__ void walk_list(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                          Warpgroup<Config>& warpgroup) {
-  constexpr int kListingWarp = 3;
+__device__ __forceinline__ void compute_listed(SharedMemory<Config>& shared,
+                                               const parts::DecodeArguments& args,
+                                               Warpgroup<Config>& warpgroup) {
+  constexpr int kNobody = -1, kListingWarp = 3;
+  auto begin = [&](const parts::RowTile& tile, bool has_blocks) {
+    warpgroup.prepare(tile);
+    warpgroup.begin(has_blocks);
+  };
+  const bool known = parts::known_ahead<1>(args);
+  if (known) begin(parts::PartPlace<>(args).only_tile(args), true);
+  parts::list_and_attend(
+      shared.segments, args, known ? kNobody : kListingWarp, [](std::uint32_t) {},
+      [&](const parts::Work& work) {
+        if (!known) begin(work.tile, work.blocks() > 0);
+        warpgroup.attend(work);
+        warpgroup.finish();
+      });
+}
+
+/// The same as the loader tells of all of them.
+template <class Config>
+__device__ __forceinline__ void compute_told(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                             Warpgroup<Config>& warpgroup) {
+  parts::WorkPosition position(shared.segments);
   const parts::PartPlace<> place(args);
-  parts::ListPosition position(shared.segments);
-  bool known = parts::known_ahead<1>(args), is_first = true;
-  for (;;) {
-    if (!known && threadIdx.x / 32 == kListingWarp) parts::list_segments(shared.segments, args, is_first);
-    is_first = false;
-    __syncwarp();
-    do {
-      if (!known && position.get().is_end()) return;
-      warpgroup.prepare(known ? place.only_tile(args) : position.get().tile);
-      warpgroup.begin(known || position.get().blocks() > 0);
-      known = false;
-      warpgroup.attend(position.get());
-      warpgroup.finish();
-    } while (!position.next());
+  for (bool known = parts::known_ahead<1>(args); known || !position.get().is_end(); position.next()) {
+    warpgroup.prepare(known ? place.only_tile(args) : position.get().tile);
+    warpgroup.begin(known || position.get().blocks() > 0);
+    known = false;
+    warpgroup.attend(position.get());
+    warpgroup.finish();
   }
 }
 
@@ -45,21 +58,40 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const part
     if (threadIdx.x >= Config::kComputeThreads - 32) MergeStep<Config>::begin(args, shared.merge);
   }
   Warpgroup<Config> warpgroup(shared, args);
-  walk_list(shared, args, warpgroup);
+  if constexpr (Config::kLists) {
+    compute_listed(shared, args, warpgroup);
+  } else {
+    compute_told(shared, args, warpgroup);
+  }
   if constexpr (Config::kMerges) MergeStep<Config>(args, shared.merge, shared.blocks).run();
 }
 
 template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
   const int thread = threadIdx.x - Config::kComputeThreads;
-  if (parts::known_ahead<1>(args) && thread < 32) {
-    const parts::PartPlace<> place(args);
-    parts::Work work;
-    parts::find_one_item(args, place, work.segment);  // as a part by shape is
-    work.tile = place.only_tile(args);
-    parts::list_share(shared.segments, work);
+  if constexpr (Config::kLists) {
+    if (parts::known_ahead<1>(args) && thread < 32) {
+      const parts::PartPlace<> place(args);
+      parts::Work work;
+      parts::find_one_item(args, place, work.segment);  // as a part by shape is
+      work.tile = place.only_tile(args);
+      parts::list_share(shared.segments, work);
+    }
+    load_listed(args, shared.segments, Loader<SharedMemory<Config>>(args.cache, shared, thread));
+  } else {
+    parts::WorkPosition position(shared.segments);
+    auto tell = [&](const parts::Work& work) {
+      if (thread == 0) position.put(work);
+    };
+    struct NoPipe {};
+    // Where the walker looks ahead 24 bytes of the loader's registers spill.
+    parts::load_segments<1, false>(
+        args, Loader<SharedMemory<Config>>(args.cache, shared, thread), NoPipe(), parts::PartPlace<>(args),
+        [] {}, tell);
+    parts::Work end;
+    end.segment.request = -1;
+    tell(end);
   }
-  load_listed(args, shared.segments, Loader<SharedMemory<Config>>(args.cache, shared, thread));
 }
 
 template <class Config>
@@ -70,7 +102,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   if (threadIdx.x == 0) {
     for (int& poisoned : shared.poisoned) poisoned = 0;
     if constexpr (Config::kTeam > 1) shared.team.init();
-    shared.segments.init(Config::kTeam > 1 ? Config::kComputeThreads / 32 : Config::kThreads);
+    shared.segments.init(Config::kLists ? Config::kThreads : Config::kComputeThreads / 32);
     if constexpr (Config::kMerges) MergeStep<Config>::init(shared.merge);
     ptx::init(shared.has_query, Config::kComputeThreads);
     ptx::init(shared.meeting, Config::kComputeThreads);

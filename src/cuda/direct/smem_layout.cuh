@@ -25,6 +25,9 @@ struct TeamMemory : parts::TeamMemory<Config> {
 struct NoTeam {};
 struct NoMerge {};
 
+template <class Config>
+using WorkQueue = parts::WorkQueueOf<std::conditional_t<(Config::kTeam > 1), TeamWork, parts::Work>>;
+
 template <class Config_>
 struct alignas(1024) SharedMemory {
   using Config = Config_;
@@ -51,7 +54,7 @@ struct alignas(1024) SharedMemory {
   ptx::Barrier has_p[Config::kWarpgroups];  // P and what goes with it is there
   ptx::Barrier has_query;                   // Q has come from memory
   ptx::Barrier meeting;                     // of all warpgroups
-  std::conditional_t<(Config::kTeam > 1), parts::WorkQueueOf<TeamWork>, parts::SegmentList> segments;
+  std::conditional_t<Config::kLists, parts::SegmentList, WorkQueue<Config>> segments;
   std::conditional_t<(Config::kTeam > 1), TeamMemory<Config>, NoTeam> team;
   std::conditional_t<Config::kMerges, parts::MergeBegun, NoMerge> merge;
 

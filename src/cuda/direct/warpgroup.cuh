@@ -99,7 +99,6 @@ class Warpgroup {
 
  protected:
   static constexpr int kRows = Config::kRows;
-  static constexpr bool kScoresAlone = kRows > 16;  // score() has no registers left to keep live_ in
   static constexpr int kLargestExponent = 9;
   static_assert(Config::kLargestP == 1 << kLargestExponent);
   static constexpr float kNoBase = -3e38F;    // any finite score exceeds it
@@ -188,7 +187,7 @@ class Warpgroup {
   /// they need not be powers of two, and an lse shows 2^-12 of a group's share.
   __device__ __forceinline__ void score(const Place<Config>& place) {
     ptx::wait(shared_.full[place.slot()], place.parity());
-    if constexpr (!kScoresAlone) live_ = live_of(place.slot());
+    live_ = live_of(place.slot());
     const std::uint32_t low = block_address(place.slot()) + fragment().row * fp8_656::kTokenBytes;
     const std::uint32_t row = low + fragment().column * 16;  // 32 bytes a lane of the quad
     const std::uint64_t q =
@@ -258,7 +257,6 @@ class Warpgroup {
     const int start = begin_ + block * 64;
     const std::uint32_t token = block_address(place_.slot()) + fragment().row * fp8_656::kTokenBytes;
     const Units units = {unit_exponent(token), unit_exponent(token + 8 * fp8_656::kTokenBytes)};
-    if constexpr (kScoresAlone) live_ = live_of(place_.slot());
     if (live_ != parts::kAllLive || partial_tokens(live_, start) != 0) [[unlikely]] {
       etap::mask_columns<kRows>(s_, live_, fragment(), [&](int n) { return limit(n) - start; });
     }

@@ -195,7 +195,7 @@ TEST(Dispatch, RowsOfAnFp8CacheDecide) {
   EXPECT_EQ(pick(4, 16, 131072), "direct");
   EXPECT_EQ(pick(8, 16, 4096), "direct");
   EXPECT_EQ(pick(16, 8, 1024), "direct");
-  EXPECT_EQ(pick(16, 16, 512), "etap");  // a block a part: a call costs more than blocks save
+  EXPECT_EQ(pick(16, 16, 512), "direct");  // 11.9 us, by etap 12.3
 }
 
 // Every kernel says which it takes, and what fewer take has another kernel.

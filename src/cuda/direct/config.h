@@ -22,8 +22,8 @@ struct Config {
   static_assert(!kMerges || kTeam == 1);
   static constexpr int kRows = kRows_;
   static_assert(kRows == 16 || ((kRows == 8 || kRows == 32) && kTeam == 1));
-  // A computing warp lists the part's segments. Of 32 rows it has no registers left for that: the loader walks
-  // the plan, in local memory.
+  // A computing warp lists the part's segments. Of 32 rows it has no registers left for that: the loader
+  // walks the plan, in local memory.
   static constexpr bool kLists = kTeam == 1 && kRows < 32;
   // Those that compute: each scores a block in turn, and has a part of the output of all.
   static constexpr int kWarpgroups = 2;

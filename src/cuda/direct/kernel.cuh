@@ -15,8 +15,8 @@ template <class Config>
 using MergeStep =
     parts::MergeStep<typename Config::Element, Config::kComputeThreads, Config::kRows, Config::kVDim>;
 
-/// Segments as a computing warp lists them; one that is known by shape the loader tells of, and Q is asked for
-/// before.
+/// Segments as a computing warp lists them; one that is known by shape the loader tells of, and Q is asked
+/// for before.
 template <class Config>
 __device__ __forceinline__ void compute_listed(SharedMemory<Config>& shared,
                                                const parts::DecodeArguments& args,

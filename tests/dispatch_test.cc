@@ -192,7 +192,9 @@ TEST(Dispatch, RowsOfAnFp8CacheDecide) {
   // Few requests by teams, unless these have many blocks of several requests.
   for (int tokens : {1024, 4096, 131072}) EXPECT_EQ(pick(1, 16, tokens), "direct_team8");
   EXPECT_EQ(pick(4, 16, 4096), "direct_team8");
-  EXPECT_EQ(pick(4, 16, 131072), "direct");
+  EXPECT_EQ(pick(12, 16, 4096), "direct_team8");
+  for (int tokens : {8192, 16384, 131072}) EXPECT_EQ(pick(4, 16, tokens), "direct") << tokens;
+  for (int batch : {2, 4, 12}) EXPECT_EQ(pick(batch, 8, 4096), "direct") << batch;
   EXPECT_EQ(pick(8, 16, 4096), "direct");
   EXPECT_EQ(pick(16, 8, 1024), "direct");
   EXPECT_EQ(pick(16, 16, 512), "direct");  // 11.9 us, by etap 12.3

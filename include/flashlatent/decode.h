@@ -91,11 +91,12 @@ Status plan(const DecodeProblem& problem, const ConstTensorView& lengths, const 
             const Executor& executor);
 
 /// Runs one layer of the step that `plan` was made for, with the same problem and executor. `plan` is only
-/// read; `workspace` holds nothing from one call to the next, but serves one call at a time: CTAs tell each
-/// other through it how far they are, and where anybody else writes there meanwhile, another stream's call or
-/// copy, they may be wrong or wait for ever. Errors: those of plan_bytes(), kInvalidArgument (a tensor that
-/// does not fit the problem, by name; alignment; on the CPU a plan of another problem), kExhausted (a buffer
-/// is too small), kInternal (a launch failed). After any other error than the last nothing was written.
+/// read; `workspace` holds nothing from one call to the next, but serves one call at a time: on a GPU thread
+/// blocks tell each other there how far they are, and where anybody else writes meanwhile, another stream's
+/// call or copy, they may be wrong or wait for ever. Errors: those of plan_bytes(), kInvalidArgument (a
+/// tensor that does not fit the problem, by name; alignment; on the CPU a plan of another problem),
+/// kExhausted (a buffer is too small), kInternal (a launch failed). After any other error than the last
+/// nothing was written.
 Status decode(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs,
               Memory plan, Memory workspace, const Executor& executor);
 

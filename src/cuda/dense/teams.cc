@@ -83,7 +83,9 @@ schedule::Geometry team_geometry(const DecodeProblem& problem, int workers, cons
   lone.parts -= g.requests - 1;
   lone.requests = 1;
   if (schedule::estimate(whole) <= schedule::estimate(shared_items(lone, costs, workers))) return whole;
-  return shared_items(g, costs, workers);
+  g = shared_items(g, costs, workers);
+  if (g.requests == 1) g.cost.per_merge += costs.lone_request;
+  return g;
 }
 
 std::size_t team_workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {

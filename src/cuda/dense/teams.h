@@ -18,6 +18,7 @@ struct TeamCosts {
   /// several it is not counted less: it is seesaw that is beside them then, and estimated too high.
   int lone_merge;
   int block_here, block_alone, block_streaming;
+  int lone_request = 0;  ///< What teams that share a lone request take beside that: they merge sooner.
 };
 
 /// One kernel's.

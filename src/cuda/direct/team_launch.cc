@@ -17,10 +17,8 @@ constexpr TeamShape kShape = {.tile_rows = direct::kTeamRows,
                                         .lone_merge = 2800,
                                         .block_here = 1500,
                                         .block_alone = 1650,
-                                        .block_streaming = 1650}};
-
-/// The teams of a lone request merge sooner.
-constexpr int kLoneRequest = -400;
+                                        .block_streaming = 1650,
+                                        .lone_request = -400}};
 
 const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
   const auto& cache = problem.cache;
@@ -36,9 +34,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 }
 
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
-  schedule::Geometry g = team_geometry(problem, workers, kShape);
-  if (g.whole == schedule::kShared && g.requests == 1) g.cost.per_merge += kLoneRequest;
-  return g;
+  return team_geometry(problem, workers, kShape);
 }
 
 Status launch(const DecodeCall& call) {

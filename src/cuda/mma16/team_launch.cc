@@ -15,14 +15,13 @@ constexpr TeamCosts kCosts = {.call = 3850,
                               .lone_merge = 0,
                               .block_here = 1350,
                               .block_alone = 1850,
-                              .block_streaming = 2250};
+                              .block_streaming = 2250,
+                              .lone_request = -750};
 /// A team of 16 meets later than one of 8, and only half of its warps add up what it has.
 constexpr int kLargeTeam = 1000;
 constexpr int kFewTokens = 256;  // four blocks
 /// In one of 4 each thread adds up two units, one after the other, and merges those of more teams.
 constexpr int kSmallTeam = 1350, kSmallTeamMerge = 3500;
-/// The teams of a lone request merge sooner.
-constexpr int kLoneRequest = -750;
 
 template <int kTeam>
 const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
@@ -59,10 +58,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
     costs.call += kSmallTeam;
     costs.shared_merge += kSmallTeamMerge;
   }
-  schedule::Geometry g =
-      team_geometry(problem, workers, {.tile_rows = mma16::kTileRows, .team = kTeam, .costs = costs});
-  if (g.whole == schedule::kShared && g.requests == 1) g.cost.per_merge += kLoneRequest;
-  return g;
+  return team_geometry(problem, workers, {.tile_rows = mma16::kTileRows, .team = kTeam, .costs = costs});
 }
 
 template <int kTeam>

@@ -138,15 +138,11 @@ Status launch_dense(const DecodeCall& planned,
   launch.args.cache.token_stride = cache.strides[1];
   launch.args.cache.head_stride = cache.strides[2];
   launch.args.cache.box_tokens = box_tokens_of(call.problem.cache.page_size);
-  Loading loading = loading_of(call.problem, cache);
-  const DenseInstance* instance = find(call, loading);
-  if (instance->boxes.kv != kv_tensor_map && !heads_in_chunks(cache)) {
-    loading = Loading::kTokens;
-    instance = find(call, loading);
-  }
+  const DenseInstance* instance = find(call, loading_of(call.problem, cache));
+  if (instance->boxes.kv != kv_tensor_map && !heads_in_chunks(cache)) instance = find(call, Loading::kTokens);
   const BoxMaps& boxes = instance->boxes;
   launch.args.cache.box_tokens = std::min(launch.args.cache.box_tokens, boxes.most_tokens);
-  if (loading == Loading::kBoxes) {
+  if (instance->key.loading == Loading::kBoxes) {
     FLASHLATENT_RETURN_IF_ERROR(boxes.kv("kv_cache", cache, launch.args.cache.box_tokens, launch.kv));
   }
   FLASHLATENT_RETURN_IF_ERROR(query_map(call, boxes, launch));

@@ -179,6 +179,10 @@ __device__ __forceinline__ void copy_arrive(Barrier& barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&barrier))
                : "memory");
 }
+/// The same, beside the arrivals that the barrier has been told to expect.
+__device__ __forceinline__ void copy_arrive_beside(Barrier& barrier) {
+  asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(shared_address(&barrier)) : "memory");
+}
 
 /// 16 bytes that no kernel writes meanwhile; not moved behind what follows.
 __device__ __forceinline__ uint4 load_16_bytes(const void* global) {
@@ -208,6 +212,11 @@ __device__ __forceinline__ uint4 load_shared_16_bytes(std::uint32_t shared) {
                : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
                : "r"(shared)
                : "memory");
+  return value;
+}
+__device__ __forceinline__ const std::uint8_t* load_shared_pointer(std::uint32_t shared) {
+  const std::uint8_t* value;
+  asm volatile("ld.shared.u64 %0, [%1];" : "=l"(value) : "r"(shared) : "memory");
   return value;
 }
 __device__ __forceinline__ float load_float(std::uint32_t shared) {

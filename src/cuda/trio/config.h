@@ -9,12 +9,19 @@ namespace flashlatent::trio {
 /// Tokens come, are scored and multiplied by so many, a stage of the ring: one TMA box.
 inline constexpr int kStageTokens = 32;
 
+/// How the tokens of a stage come.
+enum class Supplies {
+  kBoxes,   ///< By one box of a page (supply.cuh).
+  kTokens,  ///< Each by itself (token_supply.cuh).
+};
+
 /// kHasShare_: a part is a share of one request (parts/shares.cuh), which is merged by a launch of its own.
-template <class Element_, int kQkDim_, int kVDim_, bool kHasShare_>
+template <class Element_, int kQkDim_, int kVDim_, bool kHasShare_, Supplies kSupplies = Supplies::kBoxes>
 struct Config {
   using Element = Element_;
   static constexpr int kQkDim = kQkDim_, kVDim = kVDim_;
   static constexpr bool kHasShare = kHasShare_;
+  static constexpr bool kByTokens = kSupplies == Supplies::kTokens;
   /// CTAs can do the combine step, too (parts/merge_step.cuh).
   static constexpr bool kMerges = !kHasShare;
   /// What partial results are stored as (parts/partial.cuh).
@@ -29,7 +36,7 @@ struct Config {
   /// Of Q in the scorer's registers, 16 a thread each; the others are in shared memory.
   static constexpr int kRegisterChunks = 8;
 
-  static constexpr int kOutputThreads = 256;  // two warpgroups
+  static constexpr int kOutputThreads = 256, kOutputWarps = kOutputThreads / 32;  // two warpgroups
   static constexpr int kThreads = kOutputThreads + 128;
   // Q takes 128 of the scorer's, half the output 128 of the others', for which ptxas wants 160 at least.
   static constexpr int kScorerRegisters = 184, kOutputRegisters = 160;

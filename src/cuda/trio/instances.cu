@@ -7,16 +7,16 @@ namespace {
 
 static_assert(kStageTokens == kPageTokens, "a stage is one box");
 
-template <class Element, bool kHasShare>
+template <class Element, bool kHasShare, Supplies kSupplies = Supplies::kBoxes>
 constexpr cuda::DenseInstance instance(Dtype dtype) {
-  using Config = trio::Config<Element, 576, 512, kHasShare>;
+  using Config = trio::Config<Element, 576, 512, kHasShare, kSupplies>;
   return {.key = {.dtype = dtype,
                   .qk_dim = Config::kQkDim,
                   .v_dim = Config::kVDim,
                   .tile_rows = parts::kTileRows,
-                  .loading = cuda::Loading::kBoxes},
+                  .loading = Config::kByTokens ? cuda::Loading::kTokens : cuda::Loading::kBoxes},
           .kernel = cuda::compiled_kernel<kernel<Config>, Config, SharedMemory<Config>>(),
-          .boxes = {.kv = cuda::kv_chunks_map,
+          .boxes = {.kv = Config::kByTokens ? cuda::kv_tensor_map : cuda::kv_chunks_map,
                     .query = cuda::query_chunks_map,
                     .most_tokens = kStageTokens,
                     .query_rows = kStageTokens},
@@ -32,5 +32,7 @@ constexpr Instances instances() {
 
 constinit const Instances kInstances = instances<false>();
 constinit const Instances kShares = instances<true>();
+constinit const Instances kByTokens = {{instance<__nv_bfloat16, false, Supplies::kTokens>(Dtype::kBF16),
+                                        instance<__half, false, Supplies::kTokens>(Dtype::kF16)}};
 
 }  // namespace flashlatent::trio

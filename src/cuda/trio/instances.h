@@ -7,12 +7,13 @@
 
 namespace flashlatent::trio {
 
-/// Pages are a multiple of so many tokens.
+/// Pages that come by boxes are a multiple of so many tokens.
 inline constexpr int kPageTokens = 32;
 
 using Instances = std::array<cuda::DenseInstance, 2>;  // two dtypes
 
 extern const Instances kInstances;
-extern const Instances kShares;  // a CTA has a share of one request
+extern const Instances kShares;    // a CTA has a share of one request
+extern const Instances kByTokens;  // token by token
 
 }  // namespace flashlatent::trio

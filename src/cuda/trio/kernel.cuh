@@ -66,10 +66,14 @@ __device__ __forceinline__ void multiply_share(SharedMemory<Config>& shared,
 template <class Config>
 __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   if (threadIdx.x == 0) {
-    for (ptx::Barrier& barrier : shared.kv_full) ptx::init(barrier, 1);
+    constexpr int kArrivals = Config::kByTokens ? Config::kOutputThreads : 1;
+    for (ptx::Barrier& barrier : shared.kv_full) ptx::init(barrier, kArrivals);
     ptx::publish_barriers();
   } else if (threadIdx.x == 32) {
-    for (ptx::Barrier& barrier : shared.kv_empty) ptx::init(barrier, Config::kOutputThreads / 32);
+    for (ptx::Barrier& barrier : shared.kv_empty) ptx::init(barrier, Config::kOutputWarps);
+    if constexpr (Config::kByTokens) {
+      for (auto& live : shared.live) live.init();
+    }
     ptx::publish_barriers();
   } else if (threadIdx.x == 64) {
     for (ptx::Barrier& barrier : shared.p_full) ptx::init(barrier, 128);

@@ -34,27 +34,28 @@ constexpr int kMostLanes = 8;
 constexpr int kFewRequests = 8;
 constexpr int kManyBlocks = 32;
 
-const DenseInstance* find(const DecodeProblem& problem, bool has_shares) {
+/// How the tokens come. Pages of 16 tokens, which others have boxes of, are too short for a stage.
+Loading supply_of(const DecodeProblem& problem) {
+  const bool boxes = !problem.sparse.enabled && problem.cache.page_size % trio::kPageTokens == 0;
+  return boxes ? Loading::kBoxes : Loading::kTokens;
+}
+
+const DenseInstance* find(const DecodeProblem& problem, Loading loading, bool has_shares) {
   const auto& cache = problem.cache;
   const InstanceKey key = {.dtype = cache.dtype,
                            .qk_dim = cache.qk_dim,
                            .v_dim = cache.v_dim,
                            .tile_rows = kShape.tile_rows,
-                           .loading = Loading::kBoxes};
-  return find_instance({has_shares ? trio::kShares : trio::kInstances}, key);
+                           .loading = loading};
+  return find_instance({has_shares ? trio::kShares : trio::kInstances, trio::kByTokens}, key);
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
   if (problem.cache.format != KvFormat::kPlain)
     return message("the cache is fp8_656; a plain one is accepted");
-  if (problem.sparse.enabled) return "decode is sparse; dense decode is accepted";
   if (problem.options.batch_invariant) return "batch_invariant is true; false is accepted";
-  if (find(problem, false) == nullptr) return unknown_dimensions(problem, "576/512 is");
-  if (problem.cache.page_size % trio::kPageTokens != 0) {
-    return message("page_size is ", problem.cache.page_size, "; a multiple of ", trio::kPageTokens,
-                   " is accepted");
-  }
+  if (find(problem, supply_of(problem), false) == nullptr) return unknown_dimensions(problem, "576/512 is");
   return std::nullopt;
 }
 
@@ -74,7 +75,7 @@ std::optional<schedule::Geometry> shares_of_requests(schedule::Geometry line) {
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   const bool one_tile = problem.rows_per_kv_head() <= kShape.tile_rows;
   schedule::Geometry line = dense_geometry(problem, workers, one_tile ? kShape : kShapeOfTiles);
-  if (one_tile || line.lanes > kMostLanes) return line;
+  if (one_tile || line.lanes > kMostLanes || supply_of(problem) == Loading::kTokens) return line;
   if (line.requests == 1 && line.lanes == 2) line.cost.per_call -= kLoneRequest;
   std::optional<schedule::Geometry> shares = shares_of_requests(line);
   if (!shares || schedule::estimate(*shares) >= schedule::estimate(line)) return line;
@@ -87,12 +88,13 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
 /// whole chunks, query rows that do not lie in line; and outputs that 16 bytes cannot be stored to.
 Status launch(const DecodeCall& call) {
   const ConstTensorView& cache = call.inputs.kv_cache;
-  if (cache.shape[0] == 0 || !heads_in_chunks(cache) || !rows_in_line(call.problem, call.inputs.q) ||
-      !check_alignment("out", call.outputs.out, 16).ok()) {
+  const bool has_boxes = cache.shape[0] > 0 && heads_in_chunks(cache);
+  if ((supply_of(call.problem) == Loading::kBoxes && !has_boxes) ||
+      !rows_in_line(call.problem, call.inputs.q) || !check_alignment("out", call.outputs.out, 16).ok()) {
     return kSeesawKernel.launch(call);
   }
   return launch_dense(call, [](const DecodeCall& c, Loading) {
-    return find(c.problem, c.geometry.whole >= schedule::kEven);
+    return find(c.problem, supply_of(c.problem), c.geometry.whole >= schedule::kEven);
   });
 }
 

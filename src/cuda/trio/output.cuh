@@ -7,6 +7,7 @@
 #include "cuda/parts/row_tile.cuh"
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/trio/supply.cuh"
+#include "cuda/trio/token_supply.cuh"
 
 namespace flashlatent::trio {
 
@@ -22,7 +23,7 @@ class Output {
         args_(args),
         supply_(shared, args, kv_map, query_map),
         me_(me),
-        loads_(uniform(threadIdx.x / 32) == 0),
+        loads_(Config::kByTokens || uniform(threadIdx.x / 32) == 0),
         fragment_(parts::fragment_of(threadIdx.x % 128)),
         v_(static_cast<std::uint32_t>(
             descriptors_.n_major(shared.kv[0].tiles + me * Config::kHalfChunks, sizeof(StageTile)))) {}
@@ -53,7 +54,13 @@ class Output {
     Ends ends{{-INFINITY, -INFINITY}, {0, 0}};
     if (stages > 0) {
       // The scorer takes Q and gives its stages back.
-      for (int i = 0; i < parts::kTileRows / kStageTokens; ++i) pass_stage();
+      for (int i = 0; i < parts::kTileRows / kStageTokens; ++i) {
+        if constexpr (Config::kByTokens) {
+          supply_.prepare();
+          refill();
+        }
+        pass_stage();
+      }
       int left = stages, place;
 #pragma unroll 1
       for (;;) {
@@ -84,7 +91,8 @@ class Output {
   __device__ __forceinline__ void fill_ring() {
     int stage = stage_;
 #pragma unroll 1
-    for (int i = 0; i < Config::kStages; ++i) {
+    for (int i = 0; i < Config::kStages - Config::kByTokens; ++i) {
+      if constexpr (Config::kByTokens) supply_.prepare();
       supply_.request(stage, 0, true);
       if (++stage == Config::kStages) stage = 0;
     }
@@ -94,12 +102,14 @@ class Output {
   template <int kPlace>
   __device__ __forceinline__ void attend_stage() {
     const Statistics& statistics = shared_.statistics[kPlace];
+    if constexpr (Config::kByTokens) supply_.prepare();
     ptx::wait(shared_.p_full[kPlace], parities_ >> kPlace & 1);
     parities_ ^= 1U << kPlace;
     if (statistics.shrinks[fragment_.row] != 0) {
       parts::rescale(o_, {statistics.factors[fragment_.row], statistics.factors[fragment_.row + 8]});
     }
     multiply<kPlace>();
+    if constexpr (Config::kByTokens) refill();
     ptx::wgmma_wait<0>();
     ptx::pin_registers(o_);
   }
@@ -125,18 +135,30 @@ class Output {
     // All lanes, which have read statistics: racecheck sees no other order.
     ptx::arrive(shared_.p_empty[place]);
     __syncwarp();
-    if (threadIdx.x % 32 == 0) ptx::arrive(shared_.kv_empty[stage_]);
+    if (is_first_lane()) ptx::arrive(shared_.kv_empty[stage_]);
     pass_stage();
+  }
+  /// Of one lane; here one instruction, there one that waits for no register.
+  __device__ __forceinline__ static bool is_first_lane() {
+    return Config::kByTokens ? ptx::elect_one() : threadIdx.x % 32 == 0;
   }
   /// Asks for what takes its place as soon as all have given it back, and goes on to the next one.
   __device__ __forceinline__ void pass_stage() {
-    if (loads_) supply_.request(stage_, parities_ >> kRound & 1, false);
+    if constexpr (!Config::kByTokens) {
+      if (loads_) supply_.request(stage_, parities_ >> kRound & 1, false);
+    }
     v_ += sizeof(Stage<Config>) / 16;
     if (++stage_ == Config::kStages) {
       stage_ = 0;
       v_ -= Config::kStages * sizeof(Stage<Config>) / 16;
       parities_ ^= 1U << kRound;
     }
+  }
+
+  /// Asks for what takes the place of the stage before this one.
+  __device__ __forceinline__ void refill() {
+    const std::uint32_t round = parities_ >> kRound & 1;
+    supply_.request(stage_ == 0 ? Config::kStages - 1 : stage_ - 1, stage_ == 0 ? round ^ 1 : round, false);
   }
 
   /// What the scorer found that only some rows may see.
@@ -187,9 +209,9 @@ class Output {
   Shared& shared_;
   const parts::DecodeArguments& args_;
   const ptx::Descriptors<false> descriptors_{&shared_};
-  Supply<Config> supply_;
+  std::conditional_t<Config::kByTokens, TokenSupply<Config>, Supply<Config>> supply_;
   const int me_;
-  const bool loads_;  // is this the warp that asks for KV?
+  const bool loads_;  // is this a warp that asks for KV?
   const parts::Fragment fragment_;
   int stage_ = 0;
   std::uint32_t v_;  // the low word of the descriptor of this half of its V

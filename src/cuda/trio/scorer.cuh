@@ -103,9 +103,10 @@ class Scorer {
   /// Of the stage that comes next.
   __device__ __forceinline__ void await_stage() {
     ptx::wait(shared_.kv_full[scored_], scored_parity_);
+    if constexpr (Config::kByTokens) ptx::fence_for_async_proxy();  // threads have written it
   }
   __device__ __forceinline__ void begin_product() {
-    live_ = shared_.live[scored_];
+    live_ = shared_.live[scored_].get();
     ptx::wgmma_fence();
   }
   /// s = Q K^T of the stage that comes next, by so many steps of 16 columns.

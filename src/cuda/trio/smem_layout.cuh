@@ -47,7 +47,36 @@ struct alignas(16) StageCopy {
 };
 inline constexpr int kOfQuery = -1;
 
-struct NoMerge {};
+/// Which tokens of a stage count: of one that came by a box, a bit each.
+struct LiveTokens {
+  std::uint32_t bits;
+  __device__ __forceinline__ std::uint32_t get() const { return bits; }
+};
+/// The same, said by eight warps of four tokens each.
+struct alignas(8) LiveTokensOfWarps {
+  std::uint8_t even[4], odd[4];
+  __device__ __forceinline__ void init() { *reinterpret_cast<uint2*>(this) = {0x0F0F0F0F, 0xF0F0F0F0}; }
+  /// `lanes`: bits 0, 8, 16 and 24 are its tokens'.
+  __device__ __forceinline__ void put(int warp, std::uint32_t lanes) {
+    const std::uint32_t bits = (lanes & 0x01010101) * 0x10204080 >> 28;
+    if (warp % 2 == 0) {
+      even[warp / 2] = bits;
+    } else {
+      odd[warp / 2] = bits << 4;
+    }
+  }
+  __device__ __forceinline__ std::uint32_t get() const {
+    const uint2 both = *reinterpret_cast<const uint2*>(this);
+    return both.x | both.y;
+  }
+};
+
+/// Where a stage's tokens are in memory, of as many stages as a warp looks up at once; 0: it does not count.
+struct alignas(256) TokenSources {
+  std::uint64_t of[8][kStageTokens];
+};
+
+struct Nothing {};
 
 template <class Config>
 struct alignas(1024) SharedMemory {
@@ -58,13 +87,14 @@ struct alignas(1024) SharedMemory {
   Statistics statistics[2];
   alignas(16) std::uint8_t poison_from[Config::kVDim];  // of each column: parts::record_poison()
   int poisoned;
-  std::uint32_t live[Config::kStages];  // which of the stage's tokens count
+  std::conditional_t<Config::kByTokens, LiveTokensOfWarps, LiveTokens> live[Config::kStages];
   ptx::Barrier kv_full[Config::kStages], kv_empty[Config::kStages];
   ptx::Barrier p_full[2], p_empty[2];
   parts::SegmentList segments;
-  Cursor cursor;
-  StageCopy copies[32];
-  std::conditional_t<Config::kMerges, parts::MergeBegun, NoMerge> merge;
+  Cursor cursors[Config::kByTokens ? Config::kOutputWarps : 1];  // of the warps that load
+  std::conditional_t<Config::kByTokens, Nothing, StageCopy[32]> copies;
+  std::conditional_t<Config::kByTokens, TokenSources, Nothing> sources;
+  std::conditional_t<Config::kMerges, parts::MergeBegun, Nothing> merge;
 };
 
 // DeepSeek's 576/512: 8 KB of Q, 5 x 36 KB of KV, 8 KB of P, 16 KB of outputs and 3 KB.

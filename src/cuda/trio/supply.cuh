@@ -3,10 +3,9 @@
 // 32 stages at a time, a lane each: asking for one then takes some 25 instructions between two products.
 #pragma once
 
-#include "cuda/parts/kv_tokens.cuh"
 #include "cuda/parts/mask.cuh"
 #include "cuda/ptx/copy.cuh"
-#include "cuda/trio/stages.cuh"
+#include "cuda/trio/cursor.cuh"
 
 namespace flashlatent::trio {
 
@@ -21,16 +20,16 @@ class Supply {
   /// A list's begin.
   __device__ __forceinline__ void begin(std::uint32_t list_parity) {
     ready_ = 0;
-    find_item(-1, list_parity);
-    look_up(shared_.cursor);
+    find_item(cursor(), shared_.segments, args_, -1, list_parity);
+    look_up(cursor());
   }
   /// The same where a part is this one segment, or an end: nobody waits for a list.
   __device__ __forceinline__ void begin(const parts::Work& work) {
     ready_ = 0;
     Cursor at = {};
-    if (!work.is_end() && stages_of(work.segment) > 0) at = cursor_at(work, 0, 0);
+    if (!work.is_end() && stages_of(work.segment) > 0) at = cursor_at(args_, work, 0, 0);
     look_up(at);
-    if (lane() == 0) shared_.cursor = at;
+    if (lane() == 0) cursor() = at;
     __syncwarp();
   }
 
@@ -43,7 +42,7 @@ class Supply {
     ++ready_;
     if (!empty) ptx::wait(shared_.kv_empty[stage], parity);
     if (ptx::elect_one()) {
-      shared_.live[stage] = copy.live;
+      shared_.live[stage].bits = copy.live;
       ptx::arrive_expecting(shared_.kv_full[stage], copy.page >= 0 ? sizeof(Stage<Config>) : 0);
       if (copy.page >= 0) {
         if (copy.chunk == kOfQuery) {
@@ -65,11 +64,12 @@ class Supply {
   __device__ __forceinline__ int prepared() const { return ready_ >> kPrepared; }
 
   __device__ __forceinline__ static int lane() { return threadIdx.x % 32; }
+  __device__ __forceinline__ Cursor& cursor() { return shared_.cursors[0]; }
 
   /// The next stages of a segment, up to a lane each; query rows by themselves, so that they do not wait for
   /// the page table.
   __device__ __forceinline__ void prepare() {
-    const Cursor at = shared_.cursor;
+    const Cursor at = cursor();
     ready_ = 0;
     if (at.token >= at.end) return;
     const bool is_query = at.token < at.begin;
@@ -82,12 +82,12 @@ class Supply {
     }
     const int token = is_query ? at.begin : at.token + 32 * kStageTokens;
     if (token < at.end) {
-      if (lane() == 0) shared_.cursor.token = token;
+      if (lane() == 0) cursor().token = token;
       __syncwarp();
     } else {
-      find_item(at.item, at.list_parity);
+      find_item(cursor(), shared_.segments, args_, at.item, at.list_parity);
     }
-    if (!is_query) look_up(shared_.cursor);
+    if (!is_query) look_up(cursor());
   }
 
   __device__ __forceinline__ StageCopy of_tokens(const Cursor& at, int token) const {
@@ -96,41 +96,10 @@ class Supply {
     return {is_there ? entry_ : -1, args_.cache.page_size.remainder(token),
             at.kv_head * static_cast<int>(args_.cache.head_stride / 64), static_cast<std::uint32_t>(live)};
   }
-  /// The tile's first or last rows: places of tokens before the first one stand for them.
+  /// The tile's first or last rows.
   __device__ __forceinline__ StageCopy of_query(const Cursor& at, int token) const {
-    const parts::RowTile& tile = shared_.segments.list[at.item].tile;
-    const parts::RowsInLine rows = tile.in_line(args_.query);
-    return {rows.request, rows.first + token - (at.begin - parts::kTileRows), kOfQuery, 0};
-  }
-
-  /// The next segment with tokens, if there is one, after this one of the list.
-  __device__ __forceinline__ void find_item(int item, std::uint32_t list_parity) {
-    Cursor at = {};
-    while (++item < parts::kListed) {
-      ptx::wait(item == 0 ? shared_.segments.first_listed : shared_.segments.all_listed, list_parity);
-      const parts::Work& work = shared_.segments.list[item];
-      if (work.is_end()) break;
-      if (stages_of(work.segment) <= 0) continue;
-      at = cursor_at(work, item, list_parity);
-      break;
-    }
-    __syncwarp();
-    if (lane() == 0) shared_.cursor = at;
-    __syncwarp();
-  }
-
-  /// At a segment's begin.
-  __device__ __forceinline__ Cursor cursor_at(const parts::Work& work, int item,
-                                              std::uint32_t list_parity) const {
-    const int begin = first_token(work.segment);
-    return {parts::block_range(args_.cache, work.segment, work.tile).entries,
-            begin,
-            begin - parts::kTileRows,
-            last_token(work.segment),
-            work.tile.seen(args_, work.segment.length),
-            work.tile.kv_head,
-            item,
-            list_parity};
+    const parts::RowsInLine rows = query_rows_at(at, shared_.segments, args_, token);
+    return {rows.request, rows.first, kOfQuery, 0};
   }
 
   /// Asks for the entries of the tokens that prepare() comes to next.

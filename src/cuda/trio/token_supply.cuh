@@ -1,0 +1,169 @@
+// Copies into the ring token by token, by all warps that multiply: pages of any size. A thread copies 16 bytes
+// of each chunk of one of a stage's tokens, nine copies from one address, while its products run. Barriers are
+// told by the copies themselves; nobody waits for them, and whoever scores fences for all.
+//
+// What a stage costs beside its copies is little: where tokens are is worked out for eight stages at a time,
+// and which of them count is said only where some do not (and until each stage's place has been said anew).
+#pragma once
+
+#include "cuda/ptx/copy.cuh"
+#include "cuda/trio/cursor.cuh"
+
+namespace flashlatent::trio {
+
+/// Of the warps that multiply, each of which has a cursor of its own: they are at the same stage.
+template <class Config>
+class TokenSupply {
+ public:
+  using Shared = SharedMemory<Config>;
+
+  __device__ __forceinline__ TokenSupply(Shared& shared, const parts::DecodeArguments& args,
+                                         const CUtensorMap&, const CUtensorMap& query_map)
+      : shared_(shared), args_(args), query_map_(query_map) {}
+
+  /// A list's begin.
+  __device__ __forceinline__ void begin(std::uint32_t list_parity) {
+    next_ = sources_end();
+    find_item(cursor(shared_), shared_.segments, args_, -1, list_parity);
+    entry_ = entry_at(args_, cursor(shared_));
+  }
+
+  /// Before request(): works out where the tokens of the next stages are.
+  __device__ __forceinline__ void prepare() {
+    if (has_prepared() || !is_at_tokens()) return;
+    next_ = next_stages(shared_, args_, next_, entry_);
+    entry_ = entry_at(args_, cursor(shared_));
+  }
+
+  /// Asks for what comes next, if there is anything, to a stage when its readers have completed the phase of
+  /// this parity, or at once if it is known to be `empty`.
+  __device__ __forceinline__ void request(int stage, std::uint32_t parity, bool empty) {
+    if (!has_prepared()) return request_query(stage, parity, empty);
+    const auto* source = ptx::load_shared_pointer(next_ & kAddress);
+    if (!empty) ptx::wait(shared_.kv_empty[stage], parity);
+    const bool must_say = next_ >= kToSay;
+    const std::uint32_t place = next_;
+    next_ += sizeof(shared_.sources.of[0]);
+    // Before the copies: what overwrites their registers waits until they have read these.
+    asm volatile("" : "+r"(next_));
+    if (source != nullptr) {
+      // Of 64 columns, 16 bytes in the token's row and their place in the stage: `place` ends with the thread.
+      const std::uint8_t* from = source + ((place ^ place >> 3) & 7) * 16;
+      const std::uint32_t to = ptx::shared_address(&shared_.kv[stage]) + (place & 0xFF) * 16;
+#pragma unroll
+      for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
+        ptx::copy_16_bytes(to + chunk * sizeof(StageTile), from + chunk * parts::kRowBytes);
+      }
+    }
+    if (!must_say) [[likely]] {
+      ptx::copy_arrive(shared_.kv_full[stage]);
+    } else {
+      say_live(stage, source != nullptr);
+    }
+  }
+
+ private:
+  static constexpr int kTokens = kStageTokens / Config::kOutputWarps;  // of a stage, a warp's
+  static constexpr int kAhead = 32 / kTokens;  // stages whose tokens a warp looks up at once, a lane each
+  static_assert(kTokens * 8 == 32, "a lane has 16 bytes of each chunk");
+
+  // Of next_: the address of this thread's next token in shared_.sources, with the number of the 16 bytes that
+  // it copies in the last three bits, and how many stages there are of which it must be said what counts.
+  static constexpr std::uint32_t kToSay = 1 << 18, kAddress = kToSay - 8;
+  __device__ __forceinline__ bool has_prepared() const { return (next_ & kAddress) < sources_end(); }
+  __device__ __forceinline__ std::uint32_t sources_end() const {
+    return ptx::shared_address(&shared_.sources.of[kAhead]);
+  }
+
+  __device__ __forceinline__ static int lane() { return threadIdx.x % 32; }
+  __device__ __forceinline__ static int warp() { return threadIdx.x / 32; }
+  __device__ __forceinline__ static Cursor& cursor(Shared& shared) { return shared.cursors[warp()]; }
+  /// From the next stage's first one on, the token that this lane looks up.
+  __device__ __forceinline__ static int lane_token() {
+    return lane() / kTokens * kStageTokens + warp() * kTokens + lane() % kTokens;
+  }
+
+  /// Neither at query rows nor at the end.
+  __device__ __forceinline__ bool is_at_tokens() const {
+    const Cursor& at = cursor(shared_);
+    return at.token >= at.begin && at.token < at.end;
+  }
+
+  /// Of a segment up to kAhead.
+  __device__ __forceinline__ static std::uint32_t next_stages(Shared& shared,
+                                                           const parts::DecodeArguments& args,
+                                                           std::uint32_t before, int entry) {
+    const Cursor at = cursor(shared);
+    const int stages = min((at.end - at.token + kStageTokens - 1) / kStageTokens, kAhead);
+    const std::uint64_t source = source_of(args, at, entry, at.token + lane_token());
+    const bool has_dead = __any_sync(0xffffffff, source == 0 && lane() / kTokens < stages);
+    const std::uint32_t to_say = has_dead ? (kAhead + Config::kStages) * kToSay : before & ~(kToSay - 1);
+    // They are the last ones of shared.sources.
+    const int first = kAhead - stages, place = first + lane() / kTokens;
+    if (place < kAhead) shared.sources.of[place][warp() * kTokens + lane() % kTokens] = source;
+    __syncwarp();
+    if (at.token + kAhead * kStageTokens < at.end) {
+      if (lane() == 0) cursor(shared).token += kAhead * kStageTokens;
+      __syncwarp();
+    } else {
+      find_item(cursor(shared), shared.segments, args, at.item, at.list_parity);
+    }
+    return to_say | (ptx::shared_address(&shared.sources.of[first][threadIdx.x / 8]) + threadIdx.x % 8);
+  }
+
+  /// Where a token is; 0: it does not count.
+  __device__ __forceinline__ static std::uint64_t source_of(const parts::DecodeArguments& args,
+                                                            const Cursor& at, int entry, int token) {
+    const parts::TokenPlace place = parts::place_of(args.cache, entry, token);
+    if (place.page < 0 || token >= at.seen) return 0;
+    return reinterpret_cast<std::uint64_t>(static_cast<const typename Config::Element*>(args.cache.data) +
+                                           parts::offset_of(args.cache, place, at.kv_head));
+  }
+
+  /// Of this lane's token of the stages that next_stages() comes to.
+  __device__ __forceinline__ static int entry_at(const parts::DecodeArguments& args, const Cursor& at) {
+    const int token = max(at.token, at.begin) + lane_token();
+    if (token >= at.end) return -1;
+    return __ldg(at.entries + (args.cache.indexed ? token : args.cache.page_size.quotient(token)));
+  }
+
+  /// Arrives with which of this warp's tokens count. Copies' arrivals release nothing that was written before.
+  __device__ __forceinline__ void say_live(int stage, bool is_live) {
+    const std::uint32_t live = __ballot_sync(0xffffffff, is_live);
+    if (lane() == 0) {
+      shared_.live[stage].put(warp(), live);
+      ptx::copy_arrive_beside(shared_.kv_full[stage]);
+      ptx::arrive(shared_.kv_full[stage]);
+    } else {
+      ptx::copy_arrive(shared_.kv_full[stage]);
+    }
+    __syncwarp();
+    next_ -= kToSay;
+  }
+
+  /// Half of the tile's rows by one box, if it is their turn.
+  __device__ __forceinline__ void request_query(int stage, std::uint32_t parity, bool empty) {
+    const int token = cursor(shared_).token;
+    if (token >= cursor(shared_).begin) return;
+    ptx::Barrier& full = shared_.kv_full[stage];
+    if (!empty) ptx::wait(shared_.kv_empty[stage], parity);
+    if (threadIdx.x == 0) {
+      const parts::RowsInLine rows = query_rows_at(cursor(shared_), shared_.segments, args_, token);
+      ptx::arrive_expecting(full, sizeof(Stage<Config>));
+      ptx::copy_box(shared_.kv[stage].tiles, query_map_, 0, rows.first, 0, rows.request, full);
+    } else {
+      ptx::arrive(full);
+    }
+    __syncwarp();
+    if (lane() == 0) cursor(shared_).token = token + kStageTokens;
+    __syncwarp();
+  }
+
+  Shared& shared_;
+  const parts::DecodeArguments& args_;
+  const CUtensorMap& query_map_;
+  std::uint32_t next_ = 0;
+  int entry_ = -1;  // of this lane's token of the stages that follow those
+};
+
+}  // namespace flashlatent::trio

@@ -31,7 +31,6 @@ class KernelContracts : public Contracts {
   /// By each kernel: bits of reruns, and some rows against the oracle.
   void expect_long_parts_right(DecodeProblem problem, const std::vector<int>& lengths,
                                std::span<const char* const> kernels) {
-    problem.cache.page_size = 64;
     problem.options.softmax_scale = 1.0F / 24;
     Result<runtime::BenchInput> input = runtime::make_bench_input(problem, lengths, 1, 1, executor_);
     ASSERT_TRUE(input.ok()) << input.status().message();
@@ -69,11 +68,12 @@ class KernelContracts : public Contracts {
     EXPECT_EQ(different, 0) << executor_.kernel << " " << to_string(problem);
   }
 
-  /// trio takes fewer caches than others of plain ones do, some kernels only the usual dimensions, and
-  /// say which.
+  /// Some kernels take only the usual dimensions, and say so; trio no batch_invariant.
   bool declines(const DecodeProblem& problem) const {
-    const bool of_usual_dims = executor_.kernel == "etap" || executor_.kernel == "mma16_team16";
-    const bool may_decline = executor_.kernel == "trio" || (of_usual_dims && problem.cache.qk_dim != 576);
+    const std::string_view kernel = executor_.kernel;
+    const bool of_usual_dims = kernel == "etap" || kernel == "mma16_team16" || kernel == "trio";
+    const bool may_decline = (of_usual_dims && problem.cache.qk_dim != 576) ||
+                             (kernel == "trio" && problem.options.batch_invariant);
     return may_decline && plan_bytes(problem, executor_).status().code() == StatusCode::kUnsupported;
   }
 
@@ -537,12 +537,13 @@ TEST_P(KernelContracts, OutputsAlignedToFourBytes) {
   }
 }
 
-// Several row tiles; parts of more segments than are listed at once; pages shorter than a block.
+// Several row tiles; parts of more segments than are listed at once; pages shorter than a block, and such as
+// have no boxes.
 TEST_P(KernelContracts, TrioOfManyRows) {
   executor_.kernel = "trio";
   std::vector<int> many(3000);
   for (int i = 0; i < 3000; ++i) many[i] = i % 5 == 0 ? 0 : 1 + i * 37 % 150;
-  for (int page_size : {32, 64, 96, 128}) {
+  for (int page_size : {1, 5, 16, 32, 61, 64, 96, 128}) {
     expect_right(
         {.name = "two tiles", .heads = 80, .page_size = page_size, .lengths = {1, 33, 300, 0, 1100}});
     expect_right({.name = "causal",
@@ -575,17 +576,33 @@ TEST_P(KernelContracts, TrioOfManyRows) {
   }
   expect_right(
       {.name = "ragged shares", .heads = 40, .lengths = {9000}, .ragged_tokens = {3}, .causal = true});
-  expect_same_bits({.name = "reruns", .heads = 128, .lengths = {9000}});
-  expect_right({.name = "many", .heads = 70, .page_size = 32, .lengths = many, .sink = true});
-  expect_right({.name = "ragged",
-                .heads = 40,
-                .lengths = {5, 100, 64, 2200, 0, 300},
-                .ragged_tokens = {1, 3, 0, 2, 1, 3},
-                .causal = true});
+  for (int page_size : {5, 32}) {
+    expect_same_bits({.name = "reruns", .heads = 128, .page_size = page_size, .lengths = {9000}});
+    expect_right({.name = "many", .heads = 70, .page_size = page_size, .lengths = many, .sink = true});
+    expect_right({.name = "ragged",
+                  .heads = 40,
+                  .page_size = page_size,
+                  .lengths = {5, 100, 64, 2200, 0, 300},
+                  .ragged_tokens = {1, 3, 0, 2, 1, 3},
+                  .causal = true});
+  }
+  for (double skipped : {0.0, 0.2}) {
+    expect_right({.name = "sparse",
+                  .query_tokens = 3,
+                  .heads = 80,
+                  .lengths = {3000, 5, 0, 700},
+                  .sink = true,
+                  .strided = true,
+                  .sparse = true,
+                  .topk = 700,
+                  .topk_lengths = {700, 3, 0, 333},
+                  .skipped_indices = skipped});
+  }
   DecodeProblem problem;
   problem.query.heads = 128;
-  for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+  for (auto [dtype, page_size] : {std::pair{Dtype::kBF16, 64}, {Dtype::kF16, 64}, {Dtype::kBF16, 1}}) {
     problem.cache.dtype = dtype;
+    problem.cache.page_size = page_size;
     expect_long_parts_right(problem, std::vector<int>(40, 6000), std::vector<const char*>{"trio"});
     expect_long_parts_right(problem, many_lengths(), std::vector<const char*>{"trio"});
   }

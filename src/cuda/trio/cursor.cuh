@@ -1,4 +1,5 @@
-// Where whoever loads has come to in the list of segments: in shared memory, since nobody has registers for it.
+// Where whoever loads has come to in the list of segments: in shared memory, since nobody has registers for
+// it.
 #pragma once
 
 #include "cuda/parts/kv_tokens.cuh"

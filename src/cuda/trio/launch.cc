@@ -10,10 +10,16 @@ namespace flashlatent::cuda {
 namespace {
 
 // Costs in nanoseconds, of each other as seesaw's, by which the plan cuts: from some 15 blocks a CTA on this
-// kernel is faster. Of one row tile memory binds, and that one has more under way. Blocks alone: 34 to 36
-// whole requests of 1,024 to 4,096 tokens.
+// kernel is faster. Of one row tile memory binds, and that one has more under way; token by token this one
+// does, but a change of segment takes longer. Blocks alone: 34 to 36 whole requests of 1,024 to 4,096 tokens.
 constexpr DenseShape kShape = {
     .tile_rows = 64, .cost = {.per_block = 2300, .per_split = 7300, .per_call = 3000, .per_merge = 11800}};
+constexpr DenseShape kShapeByTokens = {.tile_rows = 64,
+                                       .cost = {.per_block = 2110,
+                                                .per_split = 9000,
+                                                .per_call = -2400,
+                                                .per_merge = 13300,
+                                                .per_block_alone = 1550}};
 constexpr DenseShape kShapeOfTiles = {.tile_rows = 64,
                                       .cost = {.per_block = 1640,
                                                .per_split = 6800,
@@ -74,7 +80,8 @@ std::optional<schedule::Geometry> shares_of_requests(schedule::Geometry line) {
 
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   const bool one_tile = problem.rows_per_kv_head() <= kShape.tile_rows;
-  schedule::Geometry line = dense_geometry(problem, workers, one_tile ? kShape : kShapeOfTiles);
+  const DenseShape& shape_of_one = loading_of(problem) == Loading::kTokens ? kShapeByTokens : kShape;
+  schedule::Geometry line = dense_geometry(problem, workers, one_tile ? shape_of_one : kShapeOfTiles);
   if (one_tile || line.lanes > kMostLanes || supply_of(problem) == Loading::kTokens) return line;
   if (line.requests == 1 && line.lanes == 2) line.cost.per_call -= kLoneRequest;
   std::optional<schedule::Geometry> shares = shares_of_requests(line);
@@ -104,8 +111,8 @@ const DecodeKernel kTrioKernel = {
     .name = "trio",
     .backend = Backend::kCuda,
     .takes =
-        "bf16 and fp16 caches of qk_dim/v_dim 576/512, dense, any heads and tokens, pages of a multiple of "
-        "32; no batch_invariant",
+        "bf16 and fp16 caches of qk_dim/v_dim 576/512, dense and sparse, any heads, tokens and page size; no "
+        "batch_invariant",
     .declines = declines,
     .geometry = geometry,
     .workspace_bytes = decode_workspace_bytes,

@@ -1,6 +1,6 @@
-// Copies into the ring token by token, by all warps that multiply: pages of any size. A thread copies 16 bytes
-// of each chunk of one of a stage's tokens, nine copies from one address, while its products run. Barriers are
-// told by the copies themselves; nobody waits for them, and whoever scores fences for all.
+// Copies into the ring token by token, by all warps that multiply: pages of any size. A thread copies 16
+// bytes of each chunk of one of a stage's tokens, nine copies from one address, while its products run.
+// Barriers are told by the copies themselves; nobody waits for them, and whoever scores fences for all.
 //
 // What a stage costs beside its copies is little: where tokens are is worked out for eight stages at a time,
 // and which of them count is said only where some do not (and until each stage's place has been said anew).
@@ -47,7 +47,8 @@ class TokenSupply {
     // Before the copies: what overwrites their registers waits until they have read these.
     asm volatile("" : "+r"(next_));
     if (source != nullptr) {
-      // Of 64 columns, 16 bytes in the token's row and their place in the stage: `place` ends with the thread.
+      // Of 64 columns, 16 bytes in the token's row and their place in the stage: `place` ends with the
+      // thread.
       const std::uint8_t* from = source + ((place ^ place >> 3) & 7) * 16;
       const std::uint32_t to = ptx::shared_address(&shared_.kv[stage]) + (place & 0xFF) * 16;
 #pragma unroll
@@ -67,17 +68,26 @@ class TokenSupply {
   static constexpr int kAhead = 32 / kTokens;  // stages whose tokens a warp looks up at once, a lane each
   static_assert(kTokens * 8 == 32, "a lane has 16 bytes of each chunk");
 
-  // Of next_: the address of this thread's next token in shared_.sources, with the number of the 16 bytes that
-  // it copies in the last three bits, and how many stages there are of which it must be said what counts.
+  // Of next_: the address of this thread's next token in shared_.sources, with the number of the 16 bytes
+  // that it copies in the last three bits, and how many stages there are of which it must be said what
+  // counts.
   static constexpr std::uint32_t kToSay = 1 << 18, kAddress = kToSay - 8;
-  __device__ __forceinline__ bool has_prepared() const { return (next_ & kAddress) < sources_end(); }
+  __device__ __forceinline__ bool has_prepared() const {
+    return (next_ & kAddress) < sources_end();
+  }
   __device__ __forceinline__ std::uint32_t sources_end() const {
     return ptx::shared_address(&shared_.sources.of[kAhead]);
   }
 
-  __device__ __forceinline__ static int lane() { return threadIdx.x % 32; }
-  __device__ __forceinline__ static int warp() { return threadIdx.x / 32; }
-  __device__ __forceinline__ static Cursor& cursor(Shared& shared) { return shared.cursors[warp()]; }
+  __device__ __forceinline__ static int lane() {
+    return threadIdx.x % 32;
+  }
+  __device__ __forceinline__ static int warp() {
+    return threadIdx.x / 32;
+  }
+  __device__ __forceinline__ static Cursor& cursor(Shared& shared) {
+    return shared.cursors[warp()];
+  }
   /// From the next stage's first one on, the token that this lane looks up.
   __device__ __forceinline__ static int lane_token() {
     return lane() / kTokens * kStageTokens + warp() * kTokens + lane() % kTokens;
@@ -91,8 +101,8 @@ class TokenSupply {
 
   /// Of a segment up to kAhead.
   __device__ __forceinline__ static std::uint32_t next_stages(Shared& shared,
-                                                           const parts::DecodeArguments& args,
-                                                           std::uint32_t before, int entry) {
+                                                              const parts::DecodeArguments& args,
+                                                              std::uint32_t before, int entry) {
     const Cursor at = cursor(shared);
     const int stages = min((at.end - at.token + kStageTokens - 1) / kStageTokens, kAhead);
     const std::uint64_t source = source_of(args, at, entry, at.token + lane_token());
@@ -127,7 +137,8 @@ class TokenSupply {
     return __ldg(at.entries + (args.cache.indexed ? token : args.cache.page_size.quotient(token)));
   }
 
-  /// Arrives with which of this warp's tokens count. Copies' arrivals release nothing that was written before.
+  /// Arrives with which of this warp's tokens count. Copies' arrivals release nothing that was written
+  /// before.
   __device__ __forceinline__ void say_live(int stage, bool is_live) {
     const std::uint32_t live = __ballot_sync(0xffffffff, is_live);
     if (lane() == 0) {

@@ -38,6 +38,9 @@ struct Config {
 
   static constexpr int kOutputThreads = 256, kOutputWarps = kOutputThreads / 32;  // two warpgroups
   static constexpr int kThreads = kOutputThreads + 128;
+  /// Arrivals by which a stage is given back: of one lane a warp, or of all where threads write it, since
+  /// racecheck sees no other order.
+  static constexpr int kReleases = kByTokens ? kOutputThreads : kOutputWarps;
   // Q takes 128 of the scorer's, half the output 128 of the others', for which ptxas wants 160 at least.
   static constexpr int kScorerRegisters = 184, kOutputRegisters = 160;
   static_assert(kScorerRegisters + 2 * kOutputRegisters <= 3 * 168);  // what a launch gets

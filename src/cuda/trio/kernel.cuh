@@ -70,7 +70,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
     for (ptx::Barrier& barrier : shared.kv_full) ptx::init(barrier, kArrivals);
     ptx::publish_barriers();
   } else if (threadIdx.x == 32) {
-    for (ptx::Barrier& barrier : shared.kv_empty) ptx::init(barrier, Config::kOutputWarps);
+    for (ptx::Barrier& barrier : shared.kv_empty) ptx::init(barrier, Config::kReleases);
     if constexpr (Config::kByTokens) {
       for (auto& live : shared.live) live.init();
     }

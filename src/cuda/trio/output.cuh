@@ -135,12 +135,8 @@ class Output {
     // All lanes, which have read statistics: racecheck sees no other order.
     ptx::arrive(shared_.p_empty[place]);
     __syncwarp();
-    if (is_first_lane()) ptx::arrive(shared_.kv_empty[stage_]);
+    if (Config::kByTokens || threadIdx.x % 32 == 0) ptx::arrive(shared_.kv_empty[stage_]);
     pass_stage();
-  }
-  /// Of one lane; here one instruction, there one that waits for no register.
-  __device__ __forceinline__ static bool is_first_lane() {
-    return Config::kByTokens ? ptx::elect_one() : threadIdx.x % 32 == 0;
   }
   /// Asks for what takes its place as soon as all have given it back, and goes on to the next one.
   __device__ __forceinline__ void pass_stage() {

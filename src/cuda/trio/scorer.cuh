@@ -89,7 +89,7 @@ class Scorer {
     }
     ptx::fence_for_async_proxy();  // which also waits for what is still being read
     __syncwarp();
-    if (thread_ % 32 == 0) {
+    if (Config::kByTokens || thread_ % 32 == 0) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         // In place of two warps of those who multiply.

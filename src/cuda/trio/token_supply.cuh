@@ -23,7 +23,7 @@ class TokenSupply {
 
   /// A list's begin.
   __device__ __forceinline__ void begin(std::uint32_t list_parity) {
-    next_ = sources_end();
+    next_ = (next_ & kAllStale) | sources_end();
     find_item(cursor(shared_), shared_.segments, args_, -1, list_parity);
     entry_ = entry_at(args_, cursor(shared_));
   }
@@ -41,7 +41,7 @@ class TokenSupply {
     if (!has_prepared()) return request_query(stage, parity, empty);
     const auto* source = ptx::load_shared_pointer(next_ & kAddress);
     if (!empty) ptx::wait(shared_.kv_empty[stage], parity);
-    const bool must_say = next_ >= kToSay;
+    const bool must_say = next_ >= kStale;
     const std::uint32_t place = next_;
     next_ += sizeof(shared_.sources.of[0]);
     // Before the copies: what overwrites their registers waits until they have read these.
@@ -49,7 +49,7 @@ class TokenSupply {
     if (source != nullptr) {
       // Of 64 columns, 16 bytes in the token's row and their place in the stage: `place` ends with the
       // thread.
-      const std::uint8_t* from = source + ((place ^ place >> 3) & 7) * 16;
+      const std::uint8_t* from = source + ((place ^ place >> 3) & kThread) * 16;
       const std::uint32_t to = ptx::shared_address(&shared_.kv[stage]) + (place & 0xFF) * 16;
 #pragma unroll
       for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
@@ -67,11 +67,14 @@ class TokenSupply {
   static constexpr int kTokens = kStageTokens / Config::kOutputWarps;  // of a stage, a warp's
   static constexpr int kAhead = 32 / kTokens;  // stages whose tokens a warp looks up at once, a lane each
   static_assert(kTokens * 8 == 32, "a lane has 16 bytes of each chunk");
+  static_assert(sizeof(TokenSources) == kAhead * kStageTokens * sizeof(std::uint64_t));
 
-  // Of next_: the address of this thread's next token in shared_.sources, with the number of the 16 bytes
-  // that it copies in the last three bits, and how many stages there are of which it must be said what
-  // counts.
-  static constexpr std::uint32_t kToSay = 1 << 18, kAddress = kToSay - 8;
+  // The parts of next_.
+  static constexpr std::uint32_t kThread = 7;  // of the eight that copy a row, which one
+  static constexpr std::uint32_t kAddress = (1 << 18) - 1 - kThread;  // in shared_.sources, of its next token
+  static constexpr std::uint32_t kStale = 1 << 18;  // stage 0 was last told to have dead tokens
+  static constexpr std::uint32_t kHasDead = kStale << Config::kStages;  // stages that are prepared have some
+  static constexpr std::uint32_t kAllStale = kHasDead - kStale;
   __device__ __forceinline__ bool has_prepared() const {
     return (next_ & kAddress) < sources_end();
   }
@@ -107,7 +110,6 @@ class TokenSupply {
     const int stages = min((at.end - at.token + kStageTokens - 1) / kStageTokens, kAhead);
     const std::uint64_t source = source_of(args, at, entry, at.token + lane_token());
     const bool has_dead = __any_sync(0xffffffff, source == 0 && lane() / kTokens < stages);
-    const std::uint32_t to_say = has_dead ? (kAhead + Config::kStages) * kToSay : before & ~(kToSay - 1);
     // They are the last ones of shared.sources.
     const int first = kAhead - stages, place = first + lane() / kTokens;
     if (place < kAhead) shared.sources.of[place][warp() * kTokens + lane() % kTokens] = source;
@@ -118,7 +120,8 @@ class TokenSupply {
     } else {
       find_item(cursor(shared), shared.segments, args, at.item, at.list_parity);
     }
-    return to_say | (ptx::shared_address(&shared.sources.of[first][threadIdx.x / 8]) + threadIdx.x % 8);
+    return (before & kAllStale) | (has_dead ? kHasDead : 0) |
+           ptx::shared_address(&shared.sources.of[first][threadIdx.x / 8]) | (threadIdx.x & kThread);
   }
 
   /// Where a token is; 0: it does not count.
@@ -149,7 +152,7 @@ class TokenSupply {
       ptx::copy_arrive(shared_.kv_full[stage]);
     }
     __syncwarp();
-    next_ -= kToSay;
+    next_ = (next_ & ~(kStale << stage)) | (live == ~0U ? 0 : kStale << stage);
   }
 
   /// Half of the tile's rows by one box, if it is their turn.

@@ -55,10 +55,8 @@ class Output {
     if (stages > 0) {
       // The scorer takes Q and gives its stages back.
       for (int i = 0; i < parts::kTileRows / kStageTokens; ++i) {
-        if constexpr (Config::kByTokens) {
-          supply_.prepare();
-          refill();
-        }
+        prepare_refill();
+        refill_while_multiplying();
         pass_stage();
       }
       int left = stages, place;
@@ -92,7 +90,7 @@ class Output {
     int stage = stage_;
 #pragma unroll 1
     for (int i = 0; i < Config::kStages - Config::kByTokens; ++i) {
-      if constexpr (Config::kByTokens) supply_.prepare();
+      prepare_refill();
       supply_.request(stage, 0, true);
       if (++stage == Config::kStages) stage = 0;
     }
@@ -102,14 +100,14 @@ class Output {
   template <int kPlace>
   __device__ __forceinline__ void attend_stage() {
     const Statistics& statistics = shared_.statistics[kPlace];
-    if constexpr (Config::kByTokens) supply_.prepare();
+    prepare_refill();
     ptx::wait(shared_.p_full[kPlace], parities_ >> kPlace & 1);
     parities_ ^= 1U << kPlace;
     if (statistics.shrinks[fragment_.row] != 0) {
       parts::rescale(o_, {statistics.factors[fragment_.row], statistics.factors[fragment_.row + 8]});
     }
     multiply<kPlace>();
-    if constexpr (Config::kByTokens) refill();
+    refill_while_multiplying();
     ptx::wgmma_wait<0>();
     ptx::pin_registers(o_);
   }
@@ -138,7 +136,7 @@ class Output {
     if (Config::kByTokens || threadIdx.x % 32 == 0) ptx::arrive(shared_.kv_empty[stage_]);
     pass_stage();
   }
-  /// Asks for what takes its place as soon as all have given it back, and goes on to the next one.
+  /// By boxes asks for what takes its place as soon as all have given it back; goes on to the next one.
   __device__ __forceinline__ void pass_stage() {
     if constexpr (!Config::kByTokens) {
       if (loads_) supply_.request(stage_, parities_ >> kRound & 1, false);
@@ -151,10 +149,16 @@ class Output {
     }
   }
 
-  /// Asks for what takes the place of the stage before this one.
-  __device__ __forceinline__ void refill() {
-    const std::uint32_t round = parities_ >> kRound & 1;
-    supply_.request(stage_ == 0 ? Config::kStages - 1 : stage_ - 1, stage_ == 0 ? round ^ 1 : round, false);
+  /// Token by token what takes a stage's place is asked for while the stage after it is multiplied: the other
+  /// warpgroup has given it back by then. What needs many registers comes before these products.
+  __device__ __forceinline__ void prepare_refill() {
+    if constexpr (Config::kByTokens) supply_.prepare();
+  }
+  __device__ __forceinline__ void refill_while_multiplying() {
+    if constexpr (Config::kByTokens) {
+      const std::uint32_t round = parities_ >> kRound & 1;
+      supply_.request(stage_ == 0 ? Config::kStages - 1 : stage_ - 1, stage_ == 0 ? round ^ 1 : round, false);
+    }
   }
 
   /// What the scorer found that only some rows may see.

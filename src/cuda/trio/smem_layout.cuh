@@ -97,7 +97,7 @@ struct alignas(1024) SharedMemory {
   std::conditional_t<Config::kMerges, parts::MergeBegun, Nothing> merge;
 };
 
-// DeepSeek's 576/512: 8 KB of Q, 5 x 36 KB of KV, 8 KB of P, 16 KB of outputs and 3 KB.
+// DeepSeek's 576/512: 8 KB of Q, 5 x 36 KB of KV, 8 KB of P, 16 KB of outputs and 3 KB, by tokens 5.
 inline constexpr int kMaxSharedBytes = 227 * 1024;
 
 }  // namespace flashlatent::trio

@@ -76,7 +76,7 @@ class TokenSupply {
   static constexpr std::uint32_t kHasDead = kStale << Config::kStages;  // stages that are prepared have some
   static constexpr std::uint32_t kAllStale = kHasDead - kStale;
   __device__ __forceinline__ bool has_prepared() const {
-    return (next_ & kAddress) < sources_end();
+    return sources_end() > (next_ & kAddress);
   }
   __device__ __forceinline__ std::uint32_t sources_end() const {
     return ptx::shared_address(&shared_.sources.of[kAhead]);

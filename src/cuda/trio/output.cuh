@@ -1,5 +1,5 @@
 // The two warpgroups that multiply: each has half of the output's columns. They are a stage's last readers;
-// the first warp of all asks for the one that takes its place.
+// the first warp of all asks for the one that takes its place, token by token all of them do.
 #pragma once
 
 #include "cuda/parts/epilogue.cuh"

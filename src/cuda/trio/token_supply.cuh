@@ -15,24 +15,37 @@ namespace flashlatent::trio {
 template <class Config>
 class TokenSupply {
  public:
-  using Shared = SharedMemory<Config>;
-
-  __device__ __forceinline__ TokenSupply(Shared& shared, const parts::DecodeArguments& args,
+  __device__ __forceinline__ TokenSupply(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                          const CUtensorMap&, const CUtensorMap& query_map)
       : shared_(shared), args_(args), query_map_(query_map) {}
 
   /// A list's begin.
   __device__ __forceinline__ void begin(std::uint32_t list_parity) {
     next_ = (next_ & kAllStale) | sources_end();
-    find_item(cursor(shared_), shared_.segments, args_, -1, list_parity);
-    entry_ = entry_at(args_, cursor(shared_));
+    find_item(cursor(), shared_.segments, args_, -1, list_parity);
+    look_up(cursor());
   }
 
-  /// Before request(): works out where the tokens of the next stages are.
+  /// Before request(): works out where the tokens of the next stages are, up to kAhead of a segment.
   __device__ __forceinline__ void prepare() {
     if (has_prepared() || !is_at_tokens()) return;
-    next_ = next_stages(shared_, args_, next_, entry_);
-    entry_ = entry_at(args_, cursor(shared_));
+    const Cursor at = cursor();
+    const int stages = min((at.end - at.token + kStageTokens - 1) / kStageTokens, kAhead);
+    const std::uint64_t source = source_of(at, at.token + lane_token());
+    const bool has_dead = __any_sync(0xffffffff, source == 0 && lane() / kTokens < stages);
+    // They are the last ones of shared_.sources.
+    const int first = kAhead - stages, place = first + lane() / kTokens;
+    if (place < kAhead) shared_.sources.of[place][warp() * kTokens + lane() % kTokens] = source;
+    __syncwarp();
+    if (at.token + kAhead * kStageTokens < at.end) {
+      if (lane() == 0) cursor().token += kAhead * kStageTokens;
+      __syncwarp();
+    } else {
+      find_item(cursor(), shared_.segments, args_, at.item, at.list_parity);
+    }
+    next_ = (next_ & kAllStale) | (has_dead ? kHasDead : 0) |
+            ptx::shared_address(&shared_.sources.of[first][threadIdx.x / 8]) | (threadIdx.x & kThread);
+    look_up(cursor());
   }
 
   /// Asks for what comes next, if there is anything, to a stage when its readers have completed the phase of
@@ -88,8 +101,8 @@ class TokenSupply {
   __device__ __forceinline__ static int warp() {
     return threadIdx.x / 32;
   }
-  __device__ __forceinline__ static Cursor& cursor(Shared& shared) {
-    return shared.cursors[warp()];
+  __device__ __forceinline__ Cursor& cursor() const {
+    return shared_.cursors[warp()];
   }
   /// From the next stage's first one on, the token that this lane looks up.
   __device__ __forceinline__ static int lane_token() {
@@ -98,46 +111,22 @@ class TokenSupply {
 
   /// Neither at query rows nor at the end.
   __device__ __forceinline__ bool is_at_tokens() const {
-    const Cursor& at = cursor(shared_);
+    const Cursor& at = cursor();
     return at.token >= at.begin && at.token < at.end;
   }
 
-  /// Of a segment up to kAhead.
-  __device__ __forceinline__ static std::uint32_t next_stages(Shared& shared,
-                                                              const parts::DecodeArguments& args,
-                                                              std::uint32_t before, int entry) {
-    const Cursor at = cursor(shared);
-    const int stages = min((at.end - at.token + kStageTokens - 1) / kStageTokens, kAhead);
-    const std::uint64_t source = source_of(args, at, entry, at.token + lane_token());
-    const bool has_dead = __any_sync(0xffffffff, source == 0 && lane() / kTokens < stages);
-    // They are the last ones of shared.sources.
-    const int first = kAhead - stages, place = first + lane() / kTokens;
-    if (place < kAhead) shared.sources.of[place][warp() * kTokens + lane() % kTokens] = source;
-    __syncwarp();
-    if (at.token + kAhead * kStageTokens < at.end) {
-      if (lane() == 0) cursor(shared).token += kAhead * kStageTokens;
-      __syncwarp();
-    } else {
-      find_item(cursor(shared), shared.segments, args, at.item, at.list_parity);
-    }
-    return (before & kAllStale) | (has_dead ? kHasDead : 0) |
-           ptx::shared_address(&shared.sources.of[first][threadIdx.x / 8]) | (threadIdx.x & kThread);
-  }
-
   /// Where a token is; 0: it does not count.
-  __device__ __forceinline__ static std::uint64_t source_of(const parts::DecodeArguments& args,
-                                                            const Cursor& at, int entry, int token) {
-    const parts::TokenPlace place = parts::place_of(args.cache, entry, token);
+  __device__ __forceinline__ std::uint64_t source_of(const Cursor& at, int token) const {
+    const parts::TokenPlace place = parts::place_of(args_.cache, entry_, token);
     if (place.page < 0 || token >= at.seen) return 0;
-    return reinterpret_cast<std::uint64_t>(static_cast<const typename Config::Element*>(args.cache.data) +
-                                           parts::offset_of(args.cache, place, at.kv_head));
+    return reinterpret_cast<std::uint64_t>(static_cast<const typename Config::Element*>(args_.cache.data) +
+                                           parts::offset_of(args_.cache, place, at.kv_head));
   }
 
-  /// Of this lane's token of the stages that next_stages() comes to.
-  __device__ __forceinline__ static int entry_at(const parts::DecodeArguments& args, const Cursor& at) {
-    const int token = max(at.token, at.begin) + lane_token();
-    if (token >= at.end) return -1;
-    return __ldg(at.entries + (args.cache.indexed ? token : args.cache.page_size.quotient(token)));
+  /// Asks for the entry of this lane's token of the stages that prepare() comes to.
+  __device__ __forceinline__ void look_up(const Cursor& at) {
+    entry_ =
+        parts::entry_of(args_.cache, {at.entries, at.end, 0, 0, 0}, max(at.token, at.begin) + lane_token());
   }
 
   /// Arrives with which of this warp's tokens count. Copies' arrivals release nothing that was written
@@ -157,23 +146,23 @@ class TokenSupply {
 
   /// Half of the tile's rows by one box, if it is their turn.
   __device__ __forceinline__ void request_query(int stage, std::uint32_t parity, bool empty) {
-    const int token = cursor(shared_).token;
-    if (token >= cursor(shared_).begin) return;
+    const int token = cursor().token;
+    if (token >= cursor().begin) return;
     ptx::Barrier& full = shared_.kv_full[stage];
     if (!empty) ptx::wait(shared_.kv_empty[stage], parity);
     if (threadIdx.x == 0) {
-      const parts::RowsInLine rows = query_rows_at(cursor(shared_), shared_.segments, args_, token);
+      const parts::RowsInLine rows = query_rows_at(cursor(), shared_.segments, args_, token);
       ptx::arrive_expecting(full, sizeof(Stage<Config>));
       ptx::copy_box(shared_.kv[stage].tiles, query_map_, 0, rows.first, 0, rows.request, full);
     } else {
       ptx::arrive(full);
     }
     __syncwarp();
-    if (lane() == 0) cursor(shared_).token = token + kStageTokens;
+    if (lane() == 0) cursor().token = token + kStageTokens;
     __syncwarp();
   }
 
-  Shared& shared_;
+  SharedMemory<Config>& shared_;
   const parts::DecodeArguments& args_;
   const CUtensorMap& query_map_;
   std::uint32_t next_ = 0;

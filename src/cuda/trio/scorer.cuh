@@ -206,6 +206,7 @@ class Scorer {
     ptx::wait(shared_.p_empty[kPlace], (p_parities_ >> kPlace & 1) ^ 1);
     p_parities_ ^= 1U << kPlace;
     if constexpr (kHasNext) await_stage();
+    if constexpr (kSlackBehindWaits && kPlace == 0) renew_slack();
     const bool scales_first = !(args_.scale_log2 > 0) || parts::is_huge(base_);  // parts::scale_below()
     // Asked before scores are waited for: 0.3 to 0.5 %.
     const bool is_plain = !scales_first && live_ == ~0U && to_limit_ >= kStageTokens;
@@ -227,9 +228,9 @@ class Scorer {
       begin_product();
       multiply<0, 4>();
       store(softmax, kPlace);
-      multiply<4, 12>();
+      multiply<4, kFence>();
       ptx::fence_for_async_proxy();
-      multiply<12, kAnnouncing>();
+      multiply<kFence, kAnnouncing>();
       ptx::arrive(shared_.p_full[kPlace]);
       multiply<kAnnouncing, kSteps>();
       end_product();
@@ -240,11 +241,19 @@ class Scorer {
       ptx::arrive(shared_.p_full[kPlace]);
       if (shared_.poisoned != 0) clean_poison(kPlace);
     }
-    if (kPlace == 1 || !kHasNext) {
-      slack_ = {parts::slack_of(parts::quad_sum(sum_.low)), parts::slack_of(parts::quad_sum(sum_.high))};
-    }
+    if constexpr (!kSlackBehindWaits && kPlace == 1) renew_slack();
     to_limit_ -= kStageTokens;
   }
+  __device__ __forceinline__ void renew_slack() {
+    slack_ = {parts::slack_of(parts::quad_sum(sum_.low)), parts::slack_of(parts::quad_sum(sum_.high))};
+  }
+  /// Every second stage, when products have been asked for, which ptxas mixes its shuffles with; or when
+  /// what is waited for before scores has come. Token by token that takes 2 % less, shares 0.7, else by
+  /// boxes, where products of others have the time that these lose, 0.4 more.
+  static constexpr bool kSlackBehindWaits = Config::kByTokens || Config::kHasShare;
+  /// Steps before the fence behind P's stores, which waits for these: after 12 token by token takes 1.3 %
+  /// more.
+  static constexpr int kFence = 20;
   /// Steps before P is announced. What multiplies with V is some 200 clocks from its products then: later it
   /// finds the tensor cores when scores are done, earlier it takes them from scores that somebody waits for.
   /// 24 to 27 are equally fast; from 20 and 28 on 128 heads took 1.4 and 5 % longer (docs/kernels/trio.md).

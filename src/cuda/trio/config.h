@@ -16,7 +16,7 @@ enum class Supplies {
 };
 
 /// kHasShare_: a part is a share of one request (parts/shares.cuh), which is merged by a launch of its own.
-template <class Element_, int kQkDim_, int kVDim_, bool kHasShare_, Supplies kSupplies = Supplies::kBoxes>
+template <class Element_, int kQkDim_, int kVDim_, bool kHasShare_, Supplies kSupplies>
 struct Config {
   using Element = Element_;
   static constexpr int kQkDim = kQkDim_, kVDim = kVDim_;

@@ -7,7 +7,7 @@ namespace {
 
 static_assert(kStageTokens == kPageTokens, "a stage is one box");
 
-template <class Element, bool kHasShare, Supplies kSupplies = Supplies::kBoxes>
+template <class Element, bool kHasShare, Supplies kSupplies>
 constexpr cuda::DenseInstance instance(Dtype dtype) {
   using Config = trio::Config<Element, 576, 512, kHasShare, kSupplies>;
   return {.key = {.dtype = dtype,
@@ -23,16 +23,17 @@ constexpr cuda::DenseInstance instance(Dtype dtype) {
           .merges = Config::kMerges};
 }
 
-template <bool kHasShare>
+template <bool kHasShare, Supplies kSupplies>
 constexpr Instances instances() {
-  return {{instance<__nv_bfloat16, kHasShare>(Dtype::kBF16), instance<__half, kHasShare>(Dtype::kF16)}};
+  return {{instance<__nv_bfloat16, kHasShare, kSupplies>(Dtype::kBF16),
+           instance<__half, kHasShare, kSupplies>(Dtype::kF16)}};
 }
 
 }  // namespace
 
-constinit const Instances kInstances = instances<false>();
-constinit const Instances kShares = instances<true>();
-constinit const Instances kByTokens = {{instance<__nv_bfloat16, false, Supplies::kTokens>(Dtype::kBF16),
-                                        instance<__half, false, Supplies::kTokens>(Dtype::kF16)}};
+constinit const Instances kInstances = instances<false, Supplies::kBoxes>();
+constinit const Instances kShares = instances<true, Supplies::kBoxes>();
+constinit const Instances kByTokens = instances<false, Supplies::kTokens>();
+constinit const Instances kSharesByTokens = instances<true, Supplies::kTokens>();
 
 }  // namespace flashlatent::trio

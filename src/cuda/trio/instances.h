@@ -13,7 +13,7 @@ inline constexpr int kPageTokens = 32;
 using Instances = std::array<cuda::DenseInstance, 2>;  // two dtypes
 
 extern const Instances kInstances;
-extern const Instances kShares;    // a CTA has a share of one request
-extern const Instances kByTokens;  // token by token
+extern const Instances kShares;  // a CTA has a share of one request
+extern const Instances kByTokens, kSharesByTokens;
 
 }  // namespace flashlatent::trio

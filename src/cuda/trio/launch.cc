@@ -53,7 +53,8 @@ const DenseInstance* find(const DecodeProblem& problem, Loading loading, bool ha
                            .v_dim = cache.v_dim,
                            .tile_rows = kShape.tile_rows,
                            .loading = loading};
-  return find_instance({has_shares ? trio::kShares : trio::kInstances, trio::kByTokens}, key);
+  return has_shares ? find_instance({trio::kShares, trio::kSharesByTokens}, key)
+                    : find_instance({trio::kInstances, trio::kByTokens}, key);
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
@@ -82,7 +83,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   const bool one_tile = problem.rows_per_kv_head() <= kShape.tile_rows;
   const DenseShape& shape_of_one = loading_of(problem) == Loading::kTokens ? kShapeByTokens : kShape;
   schedule::Geometry line = dense_geometry(problem, workers, one_tile ? shape_of_one : kShapeOfTiles);
-  if (one_tile || line.lanes > kMostLanes || supply_of(problem) == Loading::kTokens) return line;
+  if (one_tile || line.lanes > kMostLanes) return line;
   if (line.requests == 1 && line.lanes == 2) line.cost.per_call -= kLoneRequest;
   std::optional<schedule::Geometry> shares = shares_of_requests(line);
   if (!shares || schedule::estimate(*shares) >= schedule::estimate(line)) return line;

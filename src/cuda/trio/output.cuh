@@ -35,14 +35,14 @@ class Output {
     fill_ring();
   }
 
-  /// The same where a part is a share of one request: who loads finds it, and lists it for the others when
-  /// entries of the page table are on their way.
+  /// The same where a part is a share of one request: who loads finds it, and the first warp lists it for the
+  /// others when entries of the page table are on their way.
   template <class Part>
   __device__ __forceinline__ void begin_share(Part& part) {
     if (!loads_) return;
     const parts::Work& work = part.find();
     supply_.begin(work);
-    parts::list_share(shared_.segments, work);
+    if (!Config::kByTokens || uniform(threadIdx.x / 32) == 0) parts::list_share(shared_.segments, work);
     fill_ring();
   }
 

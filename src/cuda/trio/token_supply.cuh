@@ -25,6 +25,15 @@ class TokenSupply {
     find_item(cursor(), shared_.segments, args_, -1, list_parity);
     look_up(cursor());
   }
+  /// The same where a part is this one segment, or an end: nobody waits for a list.
+  __device__ __forceinline__ void begin(const parts::Work& work) {
+    next_ = sources_end();
+    Cursor at = {};
+    if (!work.is_end() && stages_of(work.segment) > 0) at = cursor_at(args_, work, 0, 0);
+    look_up(at);
+    if (lane() == 0) cursor() = at;
+    __syncwarp();
+  }
 
   /// Before request(): works out where the tokens of the next stages are, up to kAhead of a segment.
   __device__ __forceinline__ void prepare() {

@@ -556,26 +556,33 @@ TEST_P(KernelContracts, TrioOfManyRows) {
                   .invalid_pages = true});
   }
   // Shares of one request each, even or by length.
-  for (const std::vector<int>& lengths : {std::vector<int>{9000}, {1}, {0}, {8000, 1, 0, 130}}) {
-    expect_right({.name = "shares", .heads = 80, .lengths = lengths, .sink = true});
-    expect_right({.name = "causal shares",
-                  .query_tokens = 3,
+  for (int page_size : {1, 5, 64}) {
+    for (const std::vector<int>& lengths : {std::vector<int>{9000}, {1}, {0}, {8000, 1, 0, 130}}) {
+      expect_right({.name = "shares", .heads = 80, .page_size = page_size, .lengths = lengths, .sink = true});
+      expect_right({.name = "causal shares",
+                    .query_tokens = 3,
+                    .heads = 40,
+                    .page_size = page_size == 64 ? 32 : page_size,
+                    .lengths = lengths,
+                    .causal = true,
+                    .invalid_pages = true,
+                    .strided = true});
+    }
+    for (int heads : {80, 150}) {
+      expect_right({.name = "shares of four and eight tiles",
+                    .query_tokens = 3,
+                    .heads = heads,
+                    .page_size = page_size,
+                    .lengths = {3000, 2, 300},
+                    .causal = true});
+    }
+    expect_right({.name = "ragged shares",
                   .heads = 40,
-                  .page_size = 32,
-                  .lengths = lengths,
-                  .causal = true,
-                  .invalid_pages = true,
-                  .strided = true});
-  }
-  for (int heads : {80, 150}) {
-    expect_right({.name = "shares of four and eight tiles",
-                  .query_tokens = 3,
-                  .heads = heads,
-                  .lengths = {3000, 2, 300},
+                  .page_size = page_size,
+                  .lengths = {9000},
+                  .ragged_tokens = {3},
                   .causal = true});
   }
-  expect_right(
-      {.name = "ragged shares", .heads = 40, .lengths = {9000}, .ragged_tokens = {3}, .causal = true});
   for (int page_size : {5, 32}) {
     expect_same_bits({.name = "reruns", .heads = 128, .page_size = page_size, .lengths = {9000}});
     expect_right({.name = "many", .heads = 70, .page_size = page_size, .lengths = many, .sink = true});
@@ -597,6 +604,13 @@ TEST_P(KernelContracts, TrioOfManyRows) {
                   .topk = 700,
                   .topk_lengths = {700, 3, 0, 333},
                   .skipped_indices = skipped});
+    expect_right({.name = "sparse shares",
+                  .heads = 80,
+                  .lengths = {9000, 5, 0, 2000},
+                  .sparse = true,
+                  .topk = 4000,
+                  .topk_lengths = {4000, 3, 0, 1333},
+                  .skipped_indices = skipped});
   }
   DecodeProblem problem;
   problem.query.heads = 128;
@@ -607,8 +621,10 @@ TEST_P(KernelContracts, TrioOfManyRows) {
     expect_long_parts_right(problem, many_lengths(), std::vector<const char*>{"trio"});
   }
   // A plan outlives its lengths: shares have more or fewer blocks then, or none.
-  for (const std::vector<int>& lengths : {std::vector<int>{9000}, {8000, 10, 64, 900}}) {
-    const runtime::RandomCase longer = runtime::make_case({.heads = 80, .lengths = lengths}, 2);
+  for (auto [lengths, page_size] :
+       {std::pair{std::vector<int>{9000}, 64}, {{8000, 10, 64, 900}, 64}, {{8000, 10, 64, 900}, 5}}) {
+    const runtime::RandomCase longer =
+        runtime::make_case({.heads = 80, .page_size = page_size, .lengths = lengths}, 2);
     runtime::RandomCase shorter = longer;
     std::vector<std::int32_t> fewer;
     for (int length : lengths) fewer.push_back(length / 10);

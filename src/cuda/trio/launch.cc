@@ -33,6 +33,9 @@ constexpr std::int64_t kLoneRequest = 7000;
 /// Of CTAs that have a share of one request of two to eight row tiles each, from 4 to 32 blocks of these.
 constexpr schedule::CostModel kShareCostOfTiles = {.per_block = 1440, .per_split = 9500, .per_merge = 2000};
 constexpr int kMostLanes = 8;
+/// So much more than by boxes seesaw's take token by token, of 4 blocks (by 2 these take 0.4 us more than
+/// those).
+constexpr std::int64_t kSlowerByTokens = 900;
 /// Shares are mostly 2 to 22 % faster than a line, but where some of many requests are much longer than
 /// others: each has a CTA at least. So up to so many requests are shared out whatever their lengths (one of
 /// 131,072 tokens with 7 of 512 takes 5 % longer, with 15 of 512 it would be 9, with 31 31), more of them up
@@ -87,8 +90,9 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   if (line.requests == 1 && line.lanes == 2) line.cost.per_call -= kLoneRequest;
   std::optional<schedule::Geometry> shares = shares_of_requests(line);
   if (!shares || schedule::estimate(*shares) >= schedule::estimate(line)) return line;
-  // Beside seesaw's shares only: a line's costs are the same of both types.
+  // Beside seesaw's shares only: a line's costs are the same of both types, and however tokens come.
   if (problem.cache.dtype == Dtype::kF16) shares->cost.per_merge += kFp32Partials;
+  if (supply_of(problem) == Loading::kTokens) shares->cost.per_call -= kSlowerByTokens;
   return *shares;
 }
 

@@ -166,10 +166,18 @@ std::vector<BenchCase> between() {
 /// Pages that come token by token, by short boxes, and as blocks.
 std::vector<BenchCase> pages() {
   std::vector<BenchCase> cases;
-  for (auto [batch, heads] :
-       {std::pair{128, 8}, {128, 16}, {128, 64}, {128, 128}, {96, 64}, {1, 16}, {4, 64}, {8, 128}}) {
+  for (auto [batch, heads, tokens] : {std::tuple{128, 8, 4096},
+                                      {128, 16, 4096},
+                                      {128, 64, 4096},
+                                      {128, 128, 4096},
+                                      {96, 64, 4096},
+                                      {1, 16, 4096},
+                                      {4, 64, 4096},
+                                      {8, 128, 4096},
+                                      {8, 128, 16384},
+                                      {32, 128, 2048}}) {
     for (int page_size : {1, 16, 64}) {
-      BenchCase c = batch_case(batch, 1, heads, 4096, "uniform", batch <= 64);
+      BenchCase c = batch_case(batch, 1, heads, tokens, "uniform", batch <= 64);
       c.problem.cache.page_size = page_size;
       cases.push_back(std::move(c));
     }
@@ -229,11 +237,11 @@ std::vector<BenchCase> sparse_peers() {
 /// From a plain cache, token by token.
 std::vector<BenchCase> sparse_plain() {
   std::vector<BenchCase> cases = {
-      sparse_case(128, 1, 8, 2048, 8192),      sparse_case(128, 1, 16, 2048, 8192),
-      sparse_case(128, 1, 64, 2048, 8192),     sparse_case(128, 1, 128, 2048, 8192),
-      sparse_case(64, 1, 16, 1024, 8192),      sparse_case(100, 1, 16, 512, 8192),
-      sparse_case(96, 1, 64, 2048, 8192),      sparse_case(2, 1, 16, 2048, 8192, true),
-      sparse_case(2, 2, 128, 2048, 8192, true)};
+      sparse_case(128, 1, 8, 2048, 8192),       sparse_case(128, 1, 16, 2048, 8192),
+      sparse_case(128, 1, 64, 2048, 8192),      sparse_case(128, 1, 128, 2048, 8192),
+      sparse_case(64, 1, 16, 1024, 8192),       sparse_case(100, 1, 16, 512, 8192),
+      sparse_case(96, 1, 64, 2048, 8192),       sparse_case(2, 1, 16, 2048, 8192, true),
+      sparse_case(2, 2, 128, 2048, 8192, true), sparse_case(32, 1, 128, 2048, 8192, true)};
   for (BenchCase& c : cases) c.problem.cache.format = KvFormat::kPlain;
   return cases;
 }

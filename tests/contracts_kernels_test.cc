@@ -555,7 +555,40 @@ TEST_P(KernelContracts, TrioOfManyRows) {
                   .sink = true,
                   .invalid_pages = true});
   }
-  // Shares of one request each, even or by length.
+  for (int page_size : {5, 32}) {
+    expect_right({.name = "many", .heads = 70, .page_size = page_size, .lengths = many, .sink = true});
+    expect_right({.name = "ragged",
+                  .heads = 40,
+                  .page_size = page_size,
+                  .lengths = {5, 100, 64, 2200, 0, 300},
+                  .ragged_tokens = {1, 3, 0, 2, 1, 3},
+                  .causal = true});
+  }
+  for (double skipped : {0.0, 0.2}) {
+    expect_right({.name = "sparse",
+                  .query_tokens = 3,
+                  .heads = 80,
+                  .lengths = {3000, 5, 0, 700},
+                  .sink = true,
+                  .strided = true,
+                  .sparse = true,
+                  .topk = 700,
+                  .topk_lengths = {700, 3, 0, 333},
+                  .skipped_indices = skipped});
+  }
+  DecodeProblem problem;
+  problem.query.heads = 128;
+  for (auto [dtype, page_size] : {std::pair{Dtype::kBF16, 64}, {Dtype::kF16, 64}, {Dtype::kBF16, 1}}) {
+    problem.cache.dtype = dtype;
+    problem.cache.page_size = page_size;
+    expect_long_parts_right(problem, std::vector<int>(40, 6000), std::vector<const char*>{"trio"});
+    expect_long_parts_right(problem, many_lengths(), std::vector<const char*>{"trio"});
+  }
+}
+
+// Shares of one request each, even or by length; by boxes and token by token.
+TEST_P(KernelContracts, TrioShares) {
+  executor_.kernel = "trio";
   for (int page_size : {1, 5, 64}) {
     for (const std::vector<int>& lengths : {std::vector<int>{9000}, {1}, {0}, {8000, 1, 0, 130}}) {
       expect_right({.name = "shares", .heads = 80, .page_size = page_size, .lengths = lengths, .sink = true});
@@ -583,27 +616,7 @@ TEST_P(KernelContracts, TrioOfManyRows) {
                   .ragged_tokens = {3},
                   .causal = true});
   }
-  for (int page_size : {5, 32}) {
-    expect_same_bits({.name = "reruns", .heads = 128, .page_size = page_size, .lengths = {9000}});
-    expect_right({.name = "many", .heads = 70, .page_size = page_size, .lengths = many, .sink = true});
-    expect_right({.name = "ragged",
-                  .heads = 40,
-                  .page_size = page_size,
-                  .lengths = {5, 100, 64, 2200, 0, 300},
-                  .ragged_tokens = {1, 3, 0, 2, 1, 3},
-                  .causal = true});
-  }
   for (double skipped : {0.0, 0.2}) {
-    expect_right({.name = "sparse",
-                  .query_tokens = 3,
-                  .heads = 80,
-                  .lengths = {3000, 5, 0, 700},
-                  .sink = true,
-                  .strided = true,
-                  .sparse = true,
-                  .topk = 700,
-                  .topk_lengths = {700, 3, 0, 333},
-                  .skipped_indices = skipped});
     expect_right({.name = "sparse shares",
                   .heads = 80,
                   .lengths = {9000, 5, 0, 2000},
@@ -612,13 +625,8 @@ TEST_P(KernelContracts, TrioOfManyRows) {
                   .topk_lengths = {4000, 3, 0, 1333},
                   .skipped_indices = skipped});
   }
-  DecodeProblem problem;
-  problem.query.heads = 128;
-  for (auto [dtype, page_size] : {std::pair{Dtype::kBF16, 64}, {Dtype::kF16, 64}, {Dtype::kBF16, 1}}) {
-    problem.cache.dtype = dtype;
-    problem.cache.page_size = page_size;
-    expect_long_parts_right(problem, std::vector<int>(40, 6000), std::vector<const char*>{"trio"});
-    expect_long_parts_right(problem, many_lengths(), std::vector<const char*>{"trio"});
+  for (int page_size : {5, 32}) {
+    expect_same_bits({.name = "reruns", .heads = 128, .page_size = page_size, .lengths = {9000}});
   }
   // A plan outlives its lengths: shares have more or fewer blocks then, or none.
   for (auto [lengths, page_size] :

@@ -33,8 +33,8 @@ constexpr std::int64_t kLoneRequest = 7000;
 /// Of CTAs that have a share of one request of two to eight row tiles each, from 4 to 32 blocks of these.
 constexpr schedule::CostModel kShareCostOfTiles = {.per_block = 1440, .per_split = 9500, .per_merge = 2000};
 constexpr int kMostLanes = 8;
-/// So much more than by boxes seesaw's take token by token, of 4 blocks (by 2 these take 0.4 us more than
-/// those).
+/// Taken off shares token by token, which take 0.7 to 0.9 us less than seesaw's with 4 blocks a CTA, where
+/// boxes' costs call them slower, and 0.3 to 0.6 more with 2.
 constexpr std::int64_t kSlowerByTokens = 900;
 /// Shares are mostly 2 to 22 % faster than a line, but where some of many requests are much longer than
 /// others: each has a CTA at least. So up to so many requests are shared out whatever their lengths (one of

@@ -35,7 +35,7 @@ constexpr schedule::CostModel kShareCostOfTiles = {.per_block = 1440, .per_split
 constexpr int kMostLanes = 8;
 /// Taken off shares token by token, which take 0.7 to 0.9 us less than seesaw's with 4 blocks a CTA, where
 /// boxes' costs call them slower, and 0.3 to 0.6 more with 2.
-constexpr std::int64_t kSlowerByTokens = 900;
+constexpr std::int64_t kLessByTokens = 900;
 /// Shares are mostly 2 to 22 % faster than a line, but where some of many requests are much longer than
 /// others: each has a CTA at least. So up to so many requests are shared out whatever their lengths (one of
 /// 131,072 tokens with 7 of 512 takes 5 % longer, with 15 of 512 it would be 9, with 31 31), more of them up
@@ -92,7 +92,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   if (!shares || schedule::estimate(*shares) >= schedule::estimate(line)) return line;
   // Beside seesaw's shares only: a line's costs are the same of both types, and however tokens come.
   if (problem.cache.dtype == Dtype::kF16) shares->cost.per_merge += kFp32Partials;
-  if (supply_of(problem) == Loading::kTokens) shares->cost.per_call -= kSlowerByTokens;
+  if (supply_of(problem) == Loading::kTokens) shares->cost.per_call -= kLessByTokens;
   return *shares;
 }
 

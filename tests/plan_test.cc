@@ -3,7 +3,7 @@
 
 #include <numeric>
 
-#include "dispatch/select.h"
+#include "plan/describe.h"
 #include "plan/host_plan.h"
 #include "plan/packing.h"
 #include "plan/shares.h"

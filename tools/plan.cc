@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <array>
 
-#include "dispatch/kernel.h"
+#include "dispatch/kernel_table.h"
 #include "dispatch/select.h"
 #include "flashlatent/plan.h"
 #include "io/file.h"
+#include "plan/describe.h"
 #include "plan/host_plan.h"
 #include "plan/prefix_plan.h"
 #include "tools/bench_case.h"

@@ -2,6 +2,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "flashlatent/plan.h"
+#include "plan/describe.h"
 #include "plan/host_plan.h"
 #include "python/src/bindings.h"
 #include "python/src/cuda_stream.h"

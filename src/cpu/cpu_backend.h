@@ -1,8 +1,8 @@
 // The CPU backend as the dispatcher sees it.
 #pragma once
 
-#include "dispatch/kernel.h"
 #include "flashlatent/kv_cache.h"
+#include "kernel/decode_kernel.h"
 
 namespace flashlatent::cpu {
 

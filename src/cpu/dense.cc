@@ -11,6 +11,7 @@
 #include "cpu/cpu_backend.h"
 #include "cpu/kv_rows.h"
 #include "cpu/tokens.h"
+#include "kernel/prefix_sharing.h"
 #include "plan/host_plan.h"
 #include "plan/prefix_plan.h"
 #include "plan/walker.h"

@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "dispatch/kernel.h"
 #include "flashlatent/kv_cache.h"
+#include "kernel/decode_kernel.h"
 #include "plan/prefix_groups.h"
 
 namespace flashlatent::cuda {

@@ -4,7 +4,7 @@
 
 #include "core/message.h"
 #include "cpu/cpu_backend.h"
-#include "dispatch/kernel.h"
+#include "dispatch/kernel_table.h"
 #if FLASHLATENT_WITH_CUDA
 #include "cuda/cuda_backend.h"
 #endif

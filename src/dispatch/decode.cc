@@ -3,6 +3,7 @@
 #include "core/message.h"
 #include "core/validate.h"
 #include "dispatch/select.h"
+#include "plan/describe.h"
 #include "plan/host_plan.h"
 #include "plan/prefix_plan.h"
 #if FLASHLATENT_WITH_CUDA
@@ -95,6 +96,17 @@ Status decode(const DecodeProblem& problem, const DecodeInputs& inputs, const De
   Result<Selection> selection = select(problem, executor);
   if (!selection.ok()) return selection.status();
   return decode(*selection, problem, inputs, outputs, plan, workspace, executor);
+}
+
+Result<PlanDescription> describe_plan(const DecodeProblem& problem, const ConstTensorView& lengths,
+                                      Memory plan, const Executor& executor) {
+  Result<Selection> selection = select(problem, executor);
+  if (!selection.ok()) return selection.status();
+  const schedule::Geometry& g = selection->geometry;
+  FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, Device{}));
+  FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection->plan_bytes));
+  return describe_plan(g, static_cast<const std::int32_t*>(lengths.data), plan, selection->kernel->name,
+                       selection->prefix);
 }
 
 }  // namespace flashlatent

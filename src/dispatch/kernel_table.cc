@@ -1,5 +1,6 @@
+#include "dispatch/kernel_table.h"
+
 #include "cpu/cpu_backend.h"
-#include "dispatch/kernel.h"
 #if FLASHLATENT_WITH_CUDA
 #include "cuda/cuda_backend.h"
 #endif

@@ -4,8 +4,9 @@
 
 #include "core/message.h"
 #include "cpu/cpu_backend.h"
+#include "dispatch/kernel_table.h"
+#include "kernel/prefix_sharing.h"
 #include "plan/host_plan.h"
-#include "plan/prefix_groups.h"
 #include "plan/prefix_plan.h"
 #if FLASHLATENT_WITH_CUDA
 #include "cuda/cuda_backend.h"
@@ -28,18 +29,6 @@ Result<int> workers_of(const Executor& executor) {
 #endif
 }
 
-/// Empty if requests may attend to shared prefixes by groups, else why not.
-std::string reason_against_prefixes(const DecodeKernel& kernel, const DecodeProblem& problem) {
-  const auto& [query, cache, sparse, options] = problem;
-  if (kernel.declines_prefixes == nullptr) return "this kernel does not take shared prefixes";
-  if (options.batch_invariant) return "batch_invariant is set";
-  if (sparse.enabled) return "the problem is sparse";
-  if (query.ragged) return "queries are ragged";
-  if (options.window != 0) return message("window is ", options.window);
-  if (options.alibi) return "alibi is set";
-  return kernel.declines_prefixes(problem).value_or("");
-}
-
 /// Empty if the kernel takes the problem on this executor, else why not.
 std::string reason_to_decline(const DecodeKernel& kernel, const DecodeProblem& problem,
                               const Executor& executor) {
@@ -54,14 +43,6 @@ std::string reason_to_decline(const DecodeKernel& kernel, const DecodeProblem& p
 }
 
 }  // namespace
-
-prefix::Shape prefix_shape_of(const DecodeKernel& kernel, const DecodeProblem& problem, int workers) {
-  if (problem.options.prefix_sharing == PrefixSharing::kOff) return {};
-  if (!reason_against_prefixes(kernel, problem).empty()) return {};
-  const prefix::Shape shape = kernel.prefix_shape(problem, workers);
-  const bool always = problem.options.prefix_sharing == PrefixSharing::kAlways;
-  return always || prefix::may_pay(shape) ? shape : prefix::Shape{};
-}
 
 Device device_of(const Executor& executor) {
   if (executor.backend == Backend::kCpu) return {};

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "dispatch/kernel.h"
-#include "flashlatent/plan.h"
+#include "flashlatent/decode.h"
+#include "kernel/decode_kernel.h"
 
 namespace flashlatent {
 
@@ -54,11 +54,6 @@ Status plan(const Selection& selection, const DecodeProblem& problem, const Cons
             const HostPages& pages, Memory plan, const Executor& executor);
 Status decode(const Selection& selection, const DecodeProblem& problem, const DecodeInputs& inputs,
               const DecodeOutputs& outputs, Memory plan, Memory workspace, const Executor& executor);
-
-/// describe_plan() for a geometry at hand; `plan` and `lengths` are on the host.
-Result<PlanDescription> describe_plan(const schedule::Geometry& geometry, const std::int32_t* lengths,
-                                      Memory plan, const std::string& kernel,
-                                      const prefix::Shape& prefix = {});
 
 /// Where an executor's tensors must be.
 Device device_of(const Executor& executor);

@@ -1,13 +1,10 @@
-// A plan as data to read, print and draw.
+#include "plan/describe.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 
 #include "core/message.h"
-#include "core/validate.h"
-#include "dispatch/select.h"
-#include "flashlatent/plan.h"
-#include "plan/prefix.h"
 #include "plan/walker.h"
 
 namespace flashlatent {
@@ -24,17 +21,6 @@ double PlanDescription::ideal() const {
 
 double PlanDescription::imbalance() const {
   return total_cost == 0 ? 1 : static_cast<double>(largest()) / ideal();
-}
-
-Result<PlanDescription> describe_plan(const DecodeProblem& problem, const ConstTensorView& lengths,
-                                      Memory plan, const Executor& executor) {
-  Result<Selection> selection = select(problem, executor);
-  if (!selection.ok()) return selection.status();
-  const schedule::Geometry& g = selection->geometry;
-  FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, Device{}));
-  FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection->plan_bytes));
-  return describe_plan(g, static_cast<const std::int32_t*>(lengths.data), plan, selection->kernel->name,
-                       selection->prefix);
 }
 
 namespace {

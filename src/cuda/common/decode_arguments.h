@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cuda/parts/arguments.h"
-#include "dispatch/kernel.h"
+#include "kernel/decode_kernel.h"
 
 namespace flashlatent::cuda {
 

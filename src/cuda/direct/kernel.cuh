@@ -2,9 +2,9 @@
 // by itself or in a team.
 #pragma once
 
-#include "cuda/direct/loader.cuh"
 #include "cuda/direct/team.cuh"
 #include "cuda/direct/warpgroup.cuh"
+#include "cuda/parts/fp8_bytes/loader.cuh"
 #include "cuda/parts/kv_loader.cuh"
 #include "cuda/parts/merge_step.cuh"
 #include "cuda/parts/segment_list.cuh"
@@ -77,7 +77,8 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
       work.tile = place.only_tile(args);
       parts::list_share(shared.segments, work);
     }
-    load_listed(args, shared.segments, Loader<SharedMemory<Config>>(args.cache, shared, thread));
+    fp8_bytes::load_listed(args, shared.segments,
+                           fp8_bytes::Loader<SharedMemory<Config>>(args.cache, shared, thread));
   } else {
     parts::WorkPosition position(shared.segments);
     auto tell = [&](const parts::Work& work) {
@@ -86,8 +87,8 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
     struct NoPipe {};
     // Where the walker looks ahead 24 bytes of the loader's registers spill.
     parts::load_segments<1, false>(
-        args, Loader<SharedMemory<Config>>(args.cache, shared, thread), NoPipe(), parts::PartPlace<>(args),
-        [] {}, tell);
+        args, fp8_bytes::Loader<SharedMemory<Config>>(args.cache, shared, thread), NoPipe(),
+        parts::PartPlace<>(args), [] {}, tell);
     parts::Work end;
     end.segment.request = -1;
     tell(end);

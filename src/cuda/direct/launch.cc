@@ -2,8 +2,8 @@
 #include <iterator>
 
 #include "core/message.h"
+#include "cuda/common/dense.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/dense/dense.h"
 #include "cuda/direct/instances.h"
 
 namespace flashlatent::cuda {

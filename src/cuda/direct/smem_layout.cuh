@@ -46,7 +46,7 @@ struct alignas(1024) SharedMemory {
   int row_behind[Config::kRows];          // of the request's tokens those that it does not attend to
   const uint4* row_query[Config::kRows];  // null: there is no such row
   parts::RowPlace<typename Config::Element> row_place[Config::kRows];
-  std::uint8_t poison_from[Config::kVDim];  // of each column (poison.cuh)
+  std::uint8_t poison_from[Config::kVDim];  // of each column (parts/fp8_bytes/poison.cuh)
   int poisoned[Config::kWarpgroups];        // is there any in its columns?
   int query_max[Config::kWarpgroups * 4];   // of each warp
   std::uint64_t live[Config::kSlots];       // which tokens of a block count
@@ -66,28 +66,5 @@ struct alignas(1024) SharedMemory {
 };
 
 inline constexpr int kMaxSharedBytes = 227 * 1024;
-
-/// A place in the ring of blocks; the loader and each warpgroup move one on.
-template <class Config>
-class Place {
- public:
-  __device__ __forceinline__ int slot() const { return slot_; }
-  __device__ __forceinline__ std::uint32_t parity() const { return parity_; }
-  __device__ __forceinline__ void next() { *this = ahead(1); }
-  /// So many blocks on, at most kSlots.
-  __device__ __forceinline__ Place ahead(int blocks) const {
-    Place place = *this;
-    place.slot_ += blocks;
-    if (place.slot_ >= Config::kSlots) {
-      place.slot_ -= Config::kSlots;
-      place.parity_ ^= 1;
-    }
-    return place;
-  }
-
- private:
-  int slot_ = 0;
-  std::uint32_t parity_ = 0;
-};
 
 }  // namespace flashlatent::direct

@@ -1,8 +1,8 @@
 // The roles of a team's CTA (parts/team.cuh).
 #pragma once
 
-#include "cuda/direct/loader.cuh"
 #include "cuda/direct/warpgroup.cuh"
+#include "cuda/parts/fp8_bytes/loader.cuh"
 #include "cuda/parts/team_segments.cuh"
 
 namespace flashlatent::direct {
@@ -77,7 +77,7 @@ __device__ __forceinline__ void load_in_team(SharedMemory<Config>& shared, const
   struct NoPipe {
   } pipe;
   const int thread = threadIdx.x - Config::kComputeThreads;
-  Loader<SharedMemory<Config>> loader(args.cache, shared, thread);
+  fp8_bytes::Loader<SharedMemory<Config>> loader(args.cache, shared, thread);
   const bool known = parts::known_ahead<Config::kTeam>(args);
   parts::RowTile tile;
   if (known) tile = place.only_tile(args);

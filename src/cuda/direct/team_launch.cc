@@ -1,6 +1,6 @@
 // The direct kernel by teams, for calls too small to fill the device: host side.
+#include "cuda/common/teams.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/dense/teams.h"
 #include "cuda/direct/instances.h"
 
 namespace flashlatent::cuda {

@@ -7,7 +7,7 @@
 
 namespace flashlatent::direct {
 
-using parts::log2_of, parts::power_of_two, parts::ratio_to_unit, parts::times;
+using parts::log2_of, parts::power_of_two, parts::ratio_to_unit;
 
 /// Its exponent, as in an fp32; finite whatever the token's scales are.
 __device__ __forceinline__ std::uint32_t unit_exponent(std::uint32_t token) {

@@ -21,12 +21,13 @@
 // own warps since (Config::kPlaces).
 #pragma once
 
-#include "cuda/direct/columns.cuh"
-#include "cuda/direct/poison.cuh"
-#include "cuda/direct/products.cuh"
 #include "cuda/direct/query.cuh"
-#include "cuda/etap/softmax.cuh"
+#include "cuda/direct/units.cuh"
+#include "cuda/parts/column_exchange.cuh"
+#include "cuda/parts/column_softmax.cuh"
 #include "cuda/parts/epilogue.cuh"
+#include "cuda/parts/fp8_bytes/poison.cuh"
+#include "cuda/parts/fp8_bytes/products.cuh"
 
 namespace flashlatent::direct {
 
@@ -103,7 +104,7 @@ class Warpgroup {
   static_assert(Config::kLargestP == 1 << kLargestExponent);
   static constexpr float kNoBase = -3e38F;    // any finite score exceeds it
   static constexpr int kColumns = kRows / 4;  // of S^T and O^T, a thread's
-  using Columns = etap::ColumnValues<kRows>;
+  using Columns = parts::ColumnValues<kRows>;
   /// Of two tokens that a thread has: the exponents of their units.
   struct Units {
     std::uint32_t low, high;
@@ -185,7 +186,7 @@ class Warpgroup {
 
   /// s_ = K Q^T of this warpgroup's block, in base 2. Scales of K's groups are left to the sums, in fp32:
   /// they need not be powers of two, and an lse shows 2^-12 of a group's share.
-  __device__ __forceinline__ void score(const Place<Config>& place) {
+  __device__ __forceinline__ void score(const fp8_bytes::Place<Config>& place) {
     ptx::wait(shared_.full[place.slot()], place.parity());
     live_ = live_of(place.slot());
     const std::uint32_t low = block_address(place.slot()) + fragment().row * fp8_656::kTokenBytes;
@@ -193,23 +194,23 @@ class Warpgroup {
     const std::uint64_t q =
         ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0));
     float sums[2][kRows / 2];  // of two groups at a time
-    Operands a[2];
-    const KeyBytes rope = KeyBytes::at(row + fp8_656::kRopeOffset),
-                   more_rope = KeyBytes::at(row + fp8_656::kRopeOffset + 16);
+    fp8_bytes::Operands a[2];
+    const fp8_bytes::KeyBytes rope = fp8_bytes::KeyBytes::at(row + fp8_656::kRopeOffset),
+                              more_rope = fp8_bytes::KeyBytes::at(row + fp8_656::kRopeOffset + 16);
     finish_products();
-    take_rope(a[1], rope, more_rope);
+    fp8_bytes::take_rope(a[1], rope, more_rope);
     ptx::wgmma_fence();
-    multiply<__nv_bfloat16, kRows>(s_, a[1], q + 8 * kTileStep, false);
+    fp8_bytes::multiply<__nv_bfloat16, kRows>(s_, a[1], q + 8 * kTileStep, false);
     ptx::wgmma_commit();
-    KeyBytes bytes = KeyBytes::at(row);
+    fp8_bytes::KeyBytes bytes = fp8_bytes::KeyBytes::at(row);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       if (i >= 1) ptx::wgmma_wait<1>();
-      widen_keys(a[i % 2], bytes);
-      if (i + 1 < 8) bytes = KeyBytes::at(row + key_offset(i + 1));
+      fp8_bytes::widen_keys(a[i % 2], bytes);
+      if (i + 1 < 8) bytes = fp8_bytes::KeyBytes::at(row + key_offset(i + 1));
       if (i == 4) add_groups(sums, low, 0);
       ptx::wgmma_fence();
-      multiply<__half, kRows>(sums[i / 2 % 2], a[i % 2], q + i * kTileStep, i % 2 == 1);
+      fp8_bytes::multiply<__half, kRows>(sums[i / 2 % 2], a[i % 2], q + i * kTileStep, i % 2 == 1);
       ptx::wgmma_commit();
     }
     add_groups(sums, low, 2);
@@ -258,7 +259,7 @@ class Warpgroup {
     const std::uint32_t token = block_address(place_.slot()) + fragment().row * fp8_656::kTokenBytes;
     const Units units = {unit_exponent(token), unit_exponent(token + 8 * fp8_656::kTokenBytes)};
     if (live_ != parts::kAllLive || partial_tokens(live_, start) != 0) [[unlikely]] {
-      etap::mask_columns<kRows>(s_, live_, fragment(), [&](int n) { return limit(n) - start; });
+      parts::mask_columns<kRows>(s_, live_, fragment(), [&](int n) { return limit(n) - start; });
     }
     const int place = place_of(block);
     store_ratios(place, token, units.low, fragment().row);
@@ -320,7 +321,7 @@ class Warpgroup {
       sums[i] = fmaf(p[at], low_share, p[at + 2] * high_share);
       largest = fmaxf(largest, fmaxf(p[at], p[at + 2]));
     }
-    etap::store_probabilities<__half, kRows>(ptx::shared_address(shared_.p[place]), p, thread());
+    parts::store_probabilities<__half, kRows>(ptx::shared_address(shared_.p[place]), p, thread());
     ptx::fence_for_async_proxy();
     return largest > Config::kLargestP * (1 << static_cast<int>(Config::kSlack));
   }
@@ -334,7 +335,7 @@ class Warpgroup {
       max[i] = fmaxf(s_[at] + log2_of(units.low), s_[at + 2] + log2_of(units.high));
     }
     put(shared_.warp_max[me_][thread() / 32],
-        over_tokens<kRows>(max, thread() % 32, [](float a, float b) { return fmaxf(a, b); }));
+        parts::over_tokens<kRows>(max, thread() % 32, [](float a, float b) { return fmaxf(a, b); }));
     meet_alone();
     if (thread() < kRows) settle_base(place, thread());
     meet_alone();
@@ -372,9 +373,9 @@ class Warpgroup {
                               me_ * Config::kPartDim + thread() / 32 * 16;
     const std::uint64_t p =
         ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p[place]), 0));
-    Operands a[2];
+    fp8_bytes::Operands a[2];
     std::uint32_t ratio[8];
-    ValueBytes bytes = ValueBytes::at(row);
+    fp8_bytes::ValueBytes bytes = fp8_bytes::ValueBytes::at(row);
 #pragma unroll
     for (auto& chunk : o_) ptx::pin_registers(chunk);
 #pragma unroll
@@ -382,10 +383,10 @@ class Warpgroup {
       if (i % 2 == 0) load_ratios(ratio, shared_.ratio[place][me_ * Config::kPartGroups + i / 2]);
       if (i == 0) finish_products();
       if (i >= 2) ptx::wgmma_wait<1>();
-      widen_values(a[i % 2], bytes, ratio);
-      if (i + 1 < Config::kPartChunks) bytes = ValueBytes::at(row + (i + 1) * 64);
+      fp8_bytes::widen_values(a[i % 2], bytes, ratio);
+      if (i + 1 < Config::kPartChunks) bytes = fp8_bytes::ValueBytes::at(row + (i + 1) * 64);
       ptx::wgmma_fence();
-      multiply<__half, kRows>(o_[i], a[i % 2], p, true);
+      fp8_bytes::multiply<__half, kRows>(o_[i], a[i % 2], p, true);
       ptx::wgmma_commit();
     }
     release(slot);
@@ -410,18 +411,17 @@ class Warpgroup {
   __device__ __forceinline__ void keep_from_poison(int place, int slot, int start) {
     const std::uint64_t partial = partial_tokens(live_of(slot), start);
     if (partial == 0) return;
-    const PartOfV v{shared_.blocks[slot] + me_ * Config::kPartDim,
-                    shared_.ratio[place] + me_ * Config::kPartGroups};
-    const bool found = record_poison<Config::kPartDim>(shared_.poison_from + me_ * Config::kPartDim, v,
-                                                       partial, thread(), [&](int token) {
-                                                         int row = 0;
-                                                         while (row < kRows && limit(row) - start <= token)
-                                                           ++row;
-                                                         return row;
-                                                       });
+    const fp8_bytes::PartOfV v{shared_.blocks[slot] + me_ * Config::kPartDim,
+                               shared_.ratio[place] + me_ * Config::kPartGroups};
+    const bool found = fp8_bytes::record_poison<Config::kPartDim>(
+        shared_.poison_from + me_ * Config::kPartDim, v, partial, thread(), [&](int token) {
+          int row = 0;
+          while (row < kRows && limit(row) - start <= token) ++row;
+          return row;
+        });
     if (found) shared_.poisoned[me_] = 1;
     meet_alone();
-    silence<Config::kPartDim>(v, partial, thread());
+    fp8_bytes::silence<Config::kPartDim>(v, partial, thread());
     meet_alone();
   }
 
@@ -465,12 +465,12 @@ class Warpgroup {
   }
   /// The two columns that over_tokens() leaves to this lane.
   __device__ __forceinline__ void put(float (&row)[kRows], float2 values) const {
-    *reinterpret_cast<float2*>(&row[first_of_lane<kRows>(thread() % 32)]) = values;
+    *reinterpret_cast<float2*>(&row[parts::first_of_lane<kRows>(thread() % 32)]) = values;
   }
 
   __device__ __forceinline__ void publish_sum() {
     put(shared_.warp_sum[me_][thread() / 32],
-        over_tokens<kRows>(sums_, thread() % 32, [](float a, float b) { return a + b; }));
+        parts::over_tokens<kRows>(sums_, thread() % 32, [](float a, float b) { return a + b; }));
   }
 
   /// Row n's, once all have published.
@@ -550,7 +550,7 @@ class Warpgroup {
   const parts::DecodeArguments& args_;
   const int me_;
   const parts::Work* work_ = nullptr;
-  Place<Config> place_;             // of the next block whose V is to be read
+  fp8_bytes::Place<Config> place_;  // of the next block whose V is to be read
   std::uint32_t other_parity_ = 0;  // of the other warpgroup's next P
   std::uint32_t meeting_ = 0;       // of the next one
   int least_limit_ = 0;             // tokens that the tile's first row attends to

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cuda/etap/ring.cuh"
-#include "cuda/etap/softmax.cuh"
+#include "cuda/parts/column_softmax.cuh"
 #include "cuda/parts/epilogue.cuh"
 #include "cuda/ptx/wgmma.cuh"
 
@@ -42,7 +42,7 @@ class Attention {
       for (float& x : chunk) x = 0;
     }
 #pragma unroll
-    for (int i = 0; i < ColumnValues<kRows>::kCount; ++i) {
+    for (int i = 0; i < parts::ColumnValues<kRows>::kCount; ++i) {
       max_[i] = -INFINITY;
       sum_[i] = 0;
     }
@@ -82,26 +82,26 @@ class Attention {
   __device__ __forceinline__ void softmax(int start) {
     parts::multiply(s_, args_.scale_log2);
     if (live_ != parts::kAllLive || partial_tokens(start) != 0) {
-      mask_columns<kRows>(s_, live_, fragment_, [&](int n) { return limit(n, start); });
+      parts::mask_columns<kRows>(s_, live_, fragment_, [&](int n) { return limit(n, start); });
     }
-    const ColumnValues<kRows> before = max_;
+    const parts::ColumnValues<kRows> before = max_;
     take_maximum();
     bool grew = false;
-    ColumnValues<kRows> factor;
+    parts::ColumnValues<kRows> factor;
 #pragma unroll
-    for (int i = 0; i < ColumnValues<kRows>::kCount; ++i) {
+    for (int i = 0; i < parts::ColumnValues<kRows>::kCount; ++i) {
       factor[i] = parts::shrink(before[i], max_[i]);
       sum_[i] *= factor[i];
       grew |= (factor[i] != 1.0F) & (column(i) < tile_.rows);
     }
-    exponentials<kRows>(s_, max_, sum_);
-    store_probabilities<Element, kRows>(ptx::shared_address(shared_.p[me_]), s_, thread_);
+    parts::exponentials<kRows>(s_, max_, sum_);
+    parts::store_probabilities<Element, kRows>(ptx::shared_address(shared_.p[me_]), s_, thread_);
     if (__any_sync(0xffffffff, grew)) rescale(factor);
   }
 
   /// max_ = the larger of it and the block's maxima, over all four warps.
   __device__ __forceinline__ void take_maximum() {
-    const ColumnValues<kRows> mine = warp_max<kRows>(s_);
+    const parts::ColumnValues<kRows> mine = parts::warp_max<kRows>(s_);
     if (thread_ % 32 < 4) put(shared_.warp_max[me_][thread_ / 32], mine);
     meet_alone();
 #pragma unroll
@@ -117,7 +117,7 @@ class Attention {
   }
 
   /// This thread's columns into a row of kRows values.
-  __device__ __forceinline__ void put(float (&row)[kRows], const ColumnValues<kRows>& values) const {
+  __device__ __forceinline__ void put(float (&row)[kRows], const parts::ColumnValues<kRows>& values) const {
 #pragma unroll
     for (int j = 0; j < kRows / 8; ++j) {
       *reinterpret_cast<float2*>(&row[8 * j + fragment_.column]) =
@@ -125,7 +125,7 @@ class Attention {
     }
   }
 
-  __device__ __forceinline__ void rescale(const ColumnValues<kRows>& factor) {
+  __device__ __forceinline__ void rescale(const parts::ColumnValues<kRows>& factor) {
 #pragma unroll
     for (auto& chunk : o_) {
 #pragma unroll
@@ -140,8 +140,8 @@ class Attention {
     const std::uint64_t partial = partial_tokens(start);
     if ((Config::Loader::kZeroesDead || live_ == parts::kAllLive) && partial == 0) return;
     if (partial != 0) {
-      spread_poison<Element, kRows, kChunks>(o_, tile_of, partial, fragment_,
-                                             [&](int n) { return limit(n, start); });
+      parts::spread_poison<Element, kRows, kChunks>(o_, tile_of, partial, fragment_,
+                                                    [&](int n) { return limit(n, start); });
       meet_alone();
     }
     parts::silence_tokens<Element, kChunks, 128>(
@@ -155,10 +155,10 @@ class Attention {
   }
 
   __device__ __forceinline__ void publish_statistics(Statistics<kRows>& statistics) {
-    ColumnValues<kRows> sum;
+    parts::ColumnValues<kRows> sum;
 #pragma unroll
-    for (int i = 0; i < ColumnValues<kRows>::kCount; ++i) {
-      sum[i] = across_token_lanes(sum_[i], [](float a, float b) { return a + b; });
+    for (int i = 0; i < parts::ColumnValues<kRows>::kCount; ++i) {
+      sum[i] = parts::across_token_lanes(sum_[i], [](float a, float b) { return a + b; });
     }
     if (thread_ % 32 < 4) {
       put(statistics.warp_sum[thread_ / 32], sum);
@@ -201,9 +201,9 @@ class Attention {
   RingPosition<Config> ring_;
   parts::RowTile tile_;
   int length_ = 0;
-  int least_limit_ = 0;            // tokens that the first row attends to
-  std::uint64_t live_ = 0;         // which tokens of the block count
-  ColumnValues<kRows> max_, sum_;  // base 2; sum_ is this thread's share
+  int least_limit_ = 0;                   // tokens that the first row attends to
+  std::uint64_t live_ = 0;                // which tokens of the block count
+  parts::ColumnValues<kRows> max_, sum_;  // base 2; sum_ is this thread's share
   float s_[kRows / 2];
   float o_[kChunks][kRows / 2];
 };

@@ -229,18 +229,18 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
   }
 
   /// This thread's columns of what a lane has worked out a row.
-  __device__ __forceinline__ ColumnValues<kRows> spread(float of_row) const {
-    ColumnValues<kRows> values;
+  __device__ __forceinline__ parts::ColumnValues<kRows> spread(float of_row) const {
+    parts::ColumnValues<kRows> values;
 #pragma unroll
-    for (int i = 0; i < ColumnValues<kRows>::kCount; ++i) {
+    for (int i = 0; i < parts::ColumnValues<kRows>::kCount; ++i) {
       values[i] = __shfl_sync(0xffffffff, of_row, column(i));
     }
     return values;
   }
 
   /// o = mine * o + theirs * what the other warpgroup has handed over.
-  __device__ __forceinline__ void add_handed(const ColumnValues<kRows>& mine,
-                                             const ColumnValues<kRows>& theirs, bool takes) {
+  __device__ __forceinline__ void add_handed(const parts::ColumnValues<kRows>& mine,
+                                             const parts::ColumnValues<kRows>& theirs, bool takes) {
     rescale(mine);
     if (takes) {
 #pragma unroll

@@ -1,7 +1,7 @@
 // The 16-row kernel by teams, for calls too small to fill the device: host side.
 #include "core/message.h"
+#include "cuda/common/teams.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/dense/teams.h"
 #include "cuda/mma16/instances.h"
 
 namespace flashlatent::cuda {

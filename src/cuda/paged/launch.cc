@@ -2,15 +2,16 @@
 #include <optional>
 
 #include "core/message.h"
-#include "cuda/combine/combine.h"
+#include "cuda/common/combine.h"
 #include "cuda/common/decode_arguments.h"
 #include "cuda/common/launch_ctas.h"
+#include "cuda/common/prefix_units.h"
 #include "cuda/common/runtime.h"
 #include "cuda/common/tensor_map.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/paged/arguments.h"
 #include "cuda/paged/instances.h"
-#include "cuda/prefill/prefix_units.h"
+#include "kernel/prefix_sharing.h"
 #include "plan/host_plan.h"
 
 namespace flashlatent::cuda {

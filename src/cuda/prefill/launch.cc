@@ -5,11 +5,11 @@
 #include "core/message.h"
 #include "cuda/common/decode_arguments.h"
 #include "cuda/common/launch_ctas.h"
+#include "cuda/common/prefix_units.h"
 #include "cuda/common/runtime.h"
 #include "cuda/common/tensor_map.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/prefill/instances.h"
-#include "cuda/prefill/prefix_units.h"
 #include "plan/host_plan.h"
 
 namespace flashlatent::cuda {

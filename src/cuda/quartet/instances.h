@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "cuda/dense/instance.h"
+#include "cuda/common/dense_instance.h"
 
 namespace flashlatent::quartet {
 

@@ -11,7 +11,7 @@
 // p_free and has_p of P's (all that multiply have done with the one before; have stored theirs).
 #pragma once
 
-#include "cuda/direct/loader.cuh"
+#include "cuda/parts/fp8_bytes/loader.cuh"
 #include "cuda/parts/merge_step.cuh"
 #include "cuda/parts/segment_list.cuh"
 #include "cuda/quartet/output.cuh"
@@ -53,9 +53,9 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const par
 
 template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
-  direct::load_listed(
+  fp8_bytes::load_listed(
       args, shared.segments,
-      direct::Loader<SharedMemory<Config>>(args.cache, shared, threadIdx.x - Config::kComputeThreads));
+      fp8_bytes::Loader<SharedMemory<Config>>(args.cache, shared, threadIdx.x - Config::kComputeThreads));
 }
 
 template <class Config>

@@ -1,6 +1,6 @@
 #include "core/message.h"
+#include "cuda/common/dense.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/dense/dense.h"
 #include "cuda/quartet/instances.h"
 
 namespace flashlatent::cuda {

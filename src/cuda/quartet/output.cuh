@@ -6,11 +6,11 @@
 // too large (direct/warpgroup.cuh).
 #pragma once
 
-#include "cuda/direct/columns.cuh"
-#include "cuda/direct/poison.cuh"
-#include "cuda/direct/products.cuh"
-#include "cuda/etap/softmax.cuh"
+#include "cuda/parts/column_exchange.cuh"
+#include "cuda/parts/column_softmax.cuh"
 #include "cuda/parts/epilogue.cuh"
+#include "cuda/parts/fp8_bytes/poison.cuh"
+#include "cuda/parts/fp8_bytes/products.cuh"
 #include "cuda/quartet/query.cuh"
 
 namespace flashlatent::quartet {
@@ -28,8 +28,8 @@ __device__ __forceinline__ std::int64_t partial_row(const parts::DecodeArguments
 /// This thread's columns of a row of values, as it has them in S^T and O^T. direct has its own: with 32
 /// rows it makes the column anew for each pair, for registers.
 template <int kRows>
-__device__ __forceinline__ etap::ColumnValues<kRows> columns_of(const float (&row)[kRows], int column) {
-  etap::ColumnValues<kRows> values;
+__device__ __forceinline__ parts::ColumnValues<kRows> columns_of(const float (&row)[kRows], int column) {
+  parts::ColumnValues<kRows> values;
 #pragma unroll
   for (int j = 0; j < kRows / 8; ++j) {
     const float2 pair = *reinterpret_cast<const float2*>(&row[8 * j + column]);
@@ -115,7 +115,7 @@ class Output {
 
   static constexpr int kRows = Config::kRows, kTokens = Config::kShareTokens;
   static constexpr int kSteps = 2 * Config::kPartChunks;  // of a block's product
-  using Columns = etap::ColumnValues<kRows>;
+  using Columns = parts::ColumnValues<kRows>;
 
   /// Registers are short: whatever is made of it is made anew.
   __device__ __forceinline__ static int thread() {
@@ -304,10 +304,10 @@ class Output {
   __device__ __forceinline__ void keep_from_poison(const parts::Work& work, int limit) {
     const std::uint64_t partial = partial_tokens(shared_.live[slot_.slot()], limit);
     if (partial == 0) return;
-    const direct::PartOfV v{shared_.blocks[slot_.slot()] + me_ * Config::kPartDim,
-                            tokens().ratio + me_ * Config::kPartGroups};
+    const fp8_bytes::PartOfV v{shared_.blocks[slot_.slot()] + me_ * Config::kPartDim,
+                               tokens().ratio + me_ * Config::kPartGroups};
     const int start = shared_.output_rows.limit(work, 0) - limit;
-    const bool found = direct::record_poison<Config::kPartDim>(
+    const bool found = fp8_bytes::record_poison<Config::kPartDim>(
         shared_.poison_from + me_ * Config::kPartDim, v, partial, thread(), [&](int token) {
           int row = 0;
           while (row < kRows && shared_.output_rows.limit(work, row) - start <= token) ++row;
@@ -315,7 +315,7 @@ class Output {
         });
     if (found) shared_.poisoned[me_] = 1;
     meet_alone();
-    direct::silence<Config::kPartDim>(v, partial, thread());
+    fp8_bytes::silence<Config::kPartDim>(v, partial, thread());
     meet_alone();
   }
 
@@ -440,8 +440,8 @@ class Output {
       }
     }
     *reinterpret_cast<float2*>(
-        &shared_.partial.bounds[me_][thread() / 32][direct::first_of_lane<kRows>(thread() % 32)]) =
-        direct::over_tokens<kRows>(bounds, thread() % 32, combine);
+        &shared_.partial.bounds[me_][thread() / 32][parts::first_of_lane<kRows>(thread() % 32)]) =
+        parts::over_tokens<kRows>(bounds, thread() % 32, combine);
   }
   __device__ __forceinline__ float bound(int n) const {
     const auto& of_warp = shared_.partial.bounds[me_];
@@ -452,11 +452,11 @@ class Output {
   const parts::DecodeArguments& args_;
   const CUtensorMap& query_map_;
   const int me_;
-  bool is_first_ = true;        // segment with blocks
-  direct::Place<Config> slot_;  // of the next block
-  std::uint32_t parity_ = 0;    // of the next block, and where its tokens' scales are
-  float base_, sum_;            // of this thread's row; -inf: there is none yet
-  float block_sum_;             // its share of the block's
+  bool is_first_ = true;           // segment with blocks
+  fp8_bytes::Place<Config> slot_;  // of the next block
+  std::uint32_t parity_ = 0;       // of the next block, and where its tokens' scales are
+  float base_, sum_;               // of this thread's row; -inf: there is none yet
+  float block_sum_;                // its share of the block's
   // Of the product under way: bytes of V and operands of two steps, ratios of a group.
   std::uint32_t bytes_[4], ratio_[8];
   Half a_[2];

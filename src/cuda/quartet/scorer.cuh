@@ -4,8 +4,8 @@
 // (parts/fp8_units.cuh), so that all groups of a token add up in one sum. Units go into the exponents.
 #pragma once
 
-#include "cuda/direct/products.cuh"
-#include "cuda/etap/softmax.cuh"
+#include "cuda/parts/column_softmax.cuh"
+#include "cuda/parts/fp8_bytes/products.cuh"
 #include "cuda/quartet/query.cuh"
 
 namespace flashlatent::quartet {
@@ -91,17 +91,17 @@ class Scorer {
     const std::uint64_t q =
         ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0));
     const KeyScales low = KeyScales::of(token), high = KeyScales::of(second);
-    const direct::KeyBytes rope = direct::KeyBytes::at(row + fp8_656::kRopeOffset),
-                           more_rope = direct::KeyBytes::at(row + fp8_656::kRopeOffset + 64);
-    direct::KeyBytes bytes = direct::KeyBytes::at(row);
+    const fp8_bytes::KeyBytes rope = fp8_bytes::KeyBytes::at(row + fp8_656::kRopeOffset),
+                              more_rope = fp8_bytes::KeyBytes::at(row + fp8_656::kRopeOffset + 64);
+    fp8_bytes::KeyBytes bytes = fp8_bytes::KeyBytes::at(row);
     units_[0] = low.unit;
     units_[1] = high.unit;
-    direct::Operands a[2];
-    direct::take_rope(a[1], rope, more_rope);
+    fp8_bytes::Operands a[2];
+    fp8_bytes::take_rope(a[1], rope, more_rope);
     scale_rope(a[1], low.inverse_pair(), high.inverse_pair());
     ptx::pin_registers(s_);
     ptx::wgmma_fence();
-    direct::multiply<__nv_bfloat16, kRows>(s_, a[1], q + 8 * kTileStep, false);
+    fp8_bytes::multiply<__nv_bfloat16, kRows>(s_, a[1], q + 8 * kTileStep, false);
     ptx::wgmma_commit();
     // Asked while these run.
     const bool rounds = ptx::named_any(kScorerBarrier, 128, !low.exact || !high.exact);
@@ -117,9 +117,9 @@ class Scorer {
         if (i >= 1) ptx::wgmma_wait<1>();
         widen_keys(a[i % 2], bytes, __byte_perm(ratios[i / 2], 0, 0x1010),
                    __byte_perm(ratios[i / 2], 0, 0x3232));
-        if (i + 1 < 8) bytes = direct::KeyBytes::at(row + (i + 1) * 64);
+        if (i + 1 < 8) bytes = fp8_bytes::KeyBytes::at(row + (i + 1) * 64);
         ptx::wgmma_fence();
-        direct::multiply<__half, kRows>(s_, a[i % 2], q + i * kTileStep, true);
+        fp8_bytes::multiply<__half, kRows>(s_, a[i % 2], q + i * kTileStep, true);
         ptx::wgmma_commit();
       }
     }
@@ -129,13 +129,13 @@ class Scorer {
   /// does, since an lse shows fp16's own rounding of a ratio. fp16 has room for all of their 8 bits.
   __device__ __forceinline__ void score_rounded(std::uint32_t token, std::uint32_t row, std::uint64_t q) {
     ptx::wgmma_wait<0>();
-    direct::Operands a;
+    fp8_bytes::Operands a;
 #pragma unroll 1
     for (int i = 0; i < 8; ++i) {
       const int group = i / 2;
       const float ratios[2] = {ratio_of(token, group, units_[0]),
                                ratio_of(token + 8 * fp8_656::kTokenBytes, group, units_[1])};
-      widen(a, direct::KeyBytes::at(row + i * 64));
+      widen(a, fp8_bytes::KeyBytes::at(row + i * 64));
 #pragma unroll
       for (auto& k : a) {
 #pragma unroll
@@ -148,7 +148,7 @@ class Scorer {
         }
       }
       ptx::wgmma_fence();
-      direct::multiply<__half, kRows>(s_, a, q + i * kTileStep, true);
+      fp8_bytes::multiply<__half, kRows>(s_, a, q + i * kTileStep, true);
       ptx::wgmma_commit();
       ptx::wgmma_wait<0>();
     }
@@ -158,7 +158,7 @@ class Scorer {
   }
 
   /// 64 columns: of product k a lane has columns 2 k and 2 k + 1 of its 16, and the two eight on.
-  __device__ __forceinline__ static void widen(direct::Operands& a, const direct::KeyBytes& bytes) {
+  __device__ __forceinline__ static void widen(fp8_bytes::Operands& a, const fp8_bytes::KeyBytes& bytes) {
     const std::uint32_t low[4] = {bytes.low.x, bytes.low.y, bytes.low.z, bytes.low.w};
     const std::uint32_t high[4] = {bytes.high.x, bytes.high.y, bytes.high.z, bytes.high.w};
 #pragma unroll
@@ -171,7 +171,7 @@ class Scorer {
       a[k + 1][of_k + 1] = second.high;
     }
   }
-  __device__ __forceinline__ static void scale_rope(direct::Operands& a, std::uint32_t low,
+  __device__ __forceinline__ static void scale_rope(fp8_bytes::Operands& a, std::uint32_t low,
                                                     std::uint32_t high) {
 #pragma unroll
     for (auto& k : a) {
@@ -179,7 +179,7 @@ class Scorer {
       for (int i = 0; i < 4; ++i) k[i] = parts::times_bf16(k[i], i % 2 == 0 ? low : high);
     }
   }
-  __device__ __forceinline__ static void widen_keys(direct::Operands& a, const direct::KeyBytes& bytes,
+  __device__ __forceinline__ static void widen_keys(fp8_bytes::Operands& a, const fp8_bytes::KeyBytes& bytes,
                                                     std::uint32_t low, std::uint32_t high) {
     widen(a, bytes);
 #pragma unroll
@@ -207,7 +207,7 @@ class Scorer {
       const int first = rows().limit(work, 0) - limit;
       parts::Fragment own = fragment();
       asm volatile("" : "+r"(own.row));  // nothing of this is to be kept in registers meanwhile
-      etap::mask_columns<kRows>(s_, live, own, [&](int n) { return rows().limit(work, n) - first; });
+      parts::mask_columns<kRows>(s_, live, own, [&](int n) { return rows().limit(work, n) - first; });
     }
     ptx::wait(shared_.softened, softened_ ^ 1);
     softened_ ^= 1;
@@ -243,10 +243,10 @@ class Scorer {
   SharedMemory<Config>& shared_;
   Query<Config> query_;
   std::uint32_t own_;  // in a block, where this thread's first token begins, and its lane of the quad
-  direct::Place<Config> slot_;   // of the next block
-  std::uint32_t softened_ = 0;   // parity of when the next scores have been read
-  float scale_ = 0;              // of scores, to base 2
-  std::uint32_t units_[2] = {};  // of the block at hand: exponents of this thread's two tokens' units
+  fp8_bytes::Place<Config> slot_;  // of the next block
+  std::uint32_t softened_ = 0;     // parity of when the next scores have been read
+  float scale_ = 0;                // of scores, to base 2
+  std::uint32_t units_[2] = {};    // of the block at hand: exponents of this thread's two tokens' units
   float s_[kRows / 2];
 };
 

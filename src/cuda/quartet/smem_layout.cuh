@@ -45,7 +45,7 @@ struct alignas(1024) SharedMemory {
   RowsBehind scored_rows, output_rows;  // the scorer is at the next segment before the others are
   parts::RowPlace<typename Config::Element> row_place[Config::kRows];
   int restarts[2];  // is a probability of a block too large? Of the next block meanwhile 0
-  std::uint8_t poison_from[Config::kVDim];    // of each column (direct/poison.cuh)
+  std::uint8_t poison_from[Config::kVDim];    // of each column (parts/fp8_bytes/poison.cuh)
   int poisoned[Config::kOutputs];             // is there any in its columns?
   int query_max[Config::kComputeGroups * 4];  // of each warp
   std::uint64_t live[Config::kSlots];         // which tokens of a block count

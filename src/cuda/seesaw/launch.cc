@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "core/message.h"
+#include "cuda/common/dense.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/dense/dense.h"
 #include "cuda/seesaw/instances.h"
 #include "plan/host_plan.h"
 #include "plan/shares.h"

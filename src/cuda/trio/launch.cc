@@ -1,7 +1,7 @@
 #include "core/message.h"
+#include "cuda/common/dense.h"
 #include "cuda/common/tensor_map.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/dense/dense.h"
 #include "cuda/trio/instances.h"
 #include "plan/host_plan.h"
 

@@ -2,7 +2,7 @@
 // small to fill the device.
 #pragma once
 
-#include "cuda/dense/dense.h"
+#include "cuda/common/dense.h"
 
 namespace flashlatent::cuda {
 

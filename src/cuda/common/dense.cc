@@ -1,10 +1,10 @@
-#include "cuda/dense/dense.h"
+#include "cuda/common/dense.h"
 
 #include <algorithm>
 #include <numeric>
 
 #include "core/message.h"
-#include "cuda/combine/combine.h"
+#include "cuda/common/combine.h"
 #include "cuda/common/launch_ctas.h"
 #include "cuda/common/runtime.h"
 #include "cuda/common/tensor_map.h"

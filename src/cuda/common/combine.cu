@@ -1,4 +1,4 @@
-#include "cuda/combine/combine.h"
+#include "cuda/common/combine.h"
 
 #include <algorithm>
 

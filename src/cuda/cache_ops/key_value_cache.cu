@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "core/divisor.h"
+#include "cuda/cache_ops/element.cuh"
+#include "cuda/cache_ops/places.cuh"
 #include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/kvcache/element.cuh"
-#include "cuda/kvcache/places.cuh"
 
 namespace flashlatent::cuda {
 

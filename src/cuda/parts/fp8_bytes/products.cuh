@@ -3,11 +3,11 @@
 // four, to bring two tokens' bytes of a column together.
 #pragma once
 
-#include "cuda/direct/units.cuh"
+#include "cuda/parts/fp8_units.cuh"
 #include "cuda/ptx/convert.cuh"
 #include "cuda/ptx/wgmma.cuh"
 
-namespace flashlatent::direct {
+namespace flashlatent::fp8_bytes {
 
 /// A operands of four products of 16 along k.
 using Operands = std::uint32_t[4][4];
@@ -76,9 +76,9 @@ __device__ __forceinline__ void widen_values(Operands& a, const ValueBytes& byte
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const ptx::HalfPairs columns = ptx::widen_e4m3(__byte_perm(bytes.pairs[i / 4][i % 4], 0, 0x3120));
-    a[i / 2][i % 2 * 2] = times(columns.low, ratio[i]);
-    a[i / 2][i % 2 * 2 + 1] = times(columns.high, ratio[i]);
+    a[i / 2][i % 2 * 2] = parts::times(columns.low, ratio[i]);
+    a[i / 2][i % 2 * 2 + 1] = parts::times(columns.high, ratio[i]);
   }
 }
 
-}  // namespace flashlatent::direct
+}  // namespace flashlatent::fp8_bytes

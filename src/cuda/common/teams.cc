@@ -1,4 +1,4 @@
-#include "cuda/dense/teams.h"
+#include "cuda/common/teams.h"
 
 #include <algorithm>
 

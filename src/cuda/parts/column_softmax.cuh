@@ -6,7 +6,7 @@
 #include "cuda/parts/softmax.cuh"
 #include "cuda/ptx/copy.cuh"
 
-namespace flashlatent::etap {
+namespace flashlatent::parts {
 
 /// One value for each of a thread's columns: index 2 j + i for column 8 j + column + i.
 template <int kRows>
@@ -27,8 +27,8 @@ __device__ __forceinline__ float across_token_lanes(float x, Combine combine) {
 
 /// Tokens that are dead, or at or past the column's limit, become -inf. `limit(n)` is in tokens of the block.
 template <int kRows, class Limit>
-__device__ __forceinline__ void mask_columns(float (&s)[kRows / 2], std::uint64_t live,
-                                             parts::Fragment fragment, Limit limit) {
+__device__ __forceinline__ void mask_columns(float (&s)[kRows / 2], std::uint64_t live, Fragment fragment,
+                                             Limit limit) {
   const bool low_dead = !(live >> fragment.row & 1);
   const bool high_dead = !(live >> (fragment.row + 8) & 1);
 #pragma unroll
@@ -65,11 +65,11 @@ __device__ __forceinline__ void exponentials(float (&s)[kRows / 2], const Column
   for (int j = 0; j < kRows / 8; ++j) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const float base = parts::finite_or_zero(max[2 * j + i]);
+      const float base = finite_or_zero(max[2 * j + i]);
       float& low = s[4 * j + i];
       float& high = s[4 * j + 2 + i];
-      low = parts::exp2_fast(low - base);
-      high = parts::exp2_fast(high - base);
+      low = exp2_fast(low - base);
+      high = exp2_fast(high - base);
       sum[2 * j + i] += low + high;
     }
   }
@@ -81,16 +81,14 @@ __device__ __forceinline__ void store_probabilities(std::uint32_t tile, const fl
                                                     int thread) {
   const int lane = thread % 32;
   const int unit = thread / 32 * 2 + lane / 8 % 2;  // of 8 tokens
-  auto pair = [&](int j, int half) {
-    return parts::pack<Element>(s[4 * j + 2 * half], s[4 * j + 2 * half + 1]);
-  };
+  auto pair = [&](int j, int half) { return pack<Element>(s[4 * j + 2 * half], s[4 * j + 2 * half + 1]); };
   if constexpr (kRows == 8) {
-    ptx::store_matrices_transposed(tile + parts::unit_offset(lane % 8, unit), {pair(0, 0), pair(0, 1)});
+    ptx::store_matrices_transposed(tile + unit_offset(lane % 8, unit), {pair(0, 0), pair(0, 1)});
   } else {
 #pragma unroll
     for (int j = 0; j < kRows / 8; j += 2) {
       const int row = 8 * (j + lane / 16) + lane % 8;
-      ptx::store_matrices_transposed(tile + parts::unit_offset(row, unit),
+      ptx::store_matrices_transposed(tile + unit_offset(row, unit),
                                      {pair(j, 0), pair(j, 1), pair(j + 1, 0), pair(j + 1, 1)});
     }
   }
@@ -100,7 +98,7 @@ __device__ __forceinline__ void store_probabilities(std::uint32_t tile, const fl
 /// `o` is the transposed fragment: chunk by chunk, dimensions down, query rows across.
 template <class Element, int kRows, int kChunks, class Tiles, class Limit>
 __device__ __forceinline__ void spread_poison(float (&o)[kChunks][kRows / 2], Tiles tile_of,
-                                              std::uint64_t partial, parts::Fragment fragment, Limit limit) {
+                                              std::uint64_t partial, Fragment fragment, Limit limit) {
   for (; partial != 0; partial &= partial - 1) {
     const int token = __ffsll(static_cast<long long>(partial)) - 1;
 #pragma unroll
@@ -109,8 +107,8 @@ __device__ __forceinline__ void spread_poison(float (&o)[kChunks][kRows / 2], Ti
       for (int half = 0; half < 2; ++half) {
         const int dim = fragment.row + 8 * half;
         const std::uint32_t element = *reinterpret_cast<const std::uint16_t*>(
-            tile_of(chunk).bytes + parts::unit_offset(token, dim / 8) + dim % 8 * 2);
-        if (!parts::low_is_poison<Element>(element)) continue;
+            tile_of(chunk).bytes + unit_offset(token, dim / 8) + dim % 8 * 2);
+        if (!low_is_poison<Element>(element)) continue;
 #pragma unroll
         for (int j = 0; j < kRows / 8; ++j) {
 #pragma unroll
@@ -123,4 +121,4 @@ __device__ __forceinline__ void spread_poison(float (&o)[kChunks][kRows / 2], Ti
   }
 }
 
-}  // namespace flashlatent::etap
+}  // namespace flashlatent::parts

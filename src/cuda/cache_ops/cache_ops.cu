@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "core/message.h"
+#include "cuda/cache_ops/places.cuh"
+#include "cuda/cache_ops/token.cuh"
 #include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/kvcache/places.cuh"
-#include "cuda/kvcache/token.cuh"
 
 namespace flashlatent::cuda {
 

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <optional>
-#include <span>
 #include <string>
 
 #include "flashlatent/decode.h"
@@ -45,12 +44,5 @@ struct DecodeKernel {
   /// If they can, how. With Options::prefix_sharing off it is not asked.
   prefix::Shape (*prefix_shape)(const DecodeProblem&, int workers) = nullptr;
 };
-
-/// All kernels; of two whose estimates are equal the first is preferred.
-std::span<const DecodeKernel> decode_kernels();
-
-/// How requests attend to shared prefixes by groups, as select() has it for this problem: without requests,
-/// if they don't.
-prefix::Shape prefix_shape_of(const DecodeKernel& kernel, const DecodeProblem& problem, int workers);
 
 }  // namespace flashlatent

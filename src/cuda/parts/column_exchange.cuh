@@ -1,9 +1,9 @@
 // Sums and maxima over tokens: the eight lanes that hold a warp's 16 tokens of the same columns.
 #pragma once
 
-#include "cuda/etap/softmax.cuh"
+#include "cuda/parts/column_softmax.cuh"
 
-namespace flashlatent::direct {
+namespace flashlatent::parts {
 
 /// Lanes exchange halves of their columns until each is left with two, which it has from the begin where rows
 /// are 8: 14 shuffles for 64 rows, 10 for 32, 6 for 16, in place of 48, 24 and 12. Those two are
@@ -30,7 +30,7 @@ __device__ __forceinline__ void exchange(float* x, int lane, Combine combine) {
 
 /// Those two columns over all tokens.
 template <int kRows, class Combine>
-__device__ __forceinline__ float2 over_tokens(etap::ColumnValues<kRows> values, int lane, Combine combine) {
+__device__ __forceinline__ float2 over_tokens(ColumnValues<kRows> values, int lane, Combine combine) {
   static_assert(kRows == 8 || kRows == 16 || kRows == 32 || kRows == 64);
   float* x = values.value;
   if constexpr (kRows >= 16) exchange<kRows / 4, 4>(x, lane, combine);
@@ -46,4 +46,4 @@ __device__ __forceinline__ float2 over_tokens(etap::ColumnValues<kRows> values, 
   return make_float2(x[0], x[1]);
 }
 
-}  // namespace flashlatent::direct
+}  // namespace flashlatent::parts

@@ -1,9 +1,9 @@
 // Pages of any layout as bytes: a warp a segment of what lies in one piece.
 #include <algorithm>
 
+#include "cuda/cache_ops/places.cuh"
 #include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/kvcache/places.cuh"
 
 namespace flashlatent::cuda {
 

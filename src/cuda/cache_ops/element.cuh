@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "core/scaled_e4m3.h"
-#include "cuda/kvcache/token.cuh"
+#include "cuda/cache_ops/token.cuh"
 
 namespace flashlatent::cuda {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cuda/common/decode_arguments.h"
-#include "cuda/dense/instance.h"
+#include "cuda/common/dense_instance.h"
 
 namespace flashlatent::cuda {
 

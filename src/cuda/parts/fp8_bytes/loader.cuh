@@ -3,13 +3,14 @@
 // (656 = 5 x 128 + 16), so that nobody needs a swizzle.
 #pragma once
 
-#include "cuda/direct/smem_layout.cuh"
+#include "core/fp8_656.h"
+#include "cuda/parts/fp8_bytes/place.cuh"
 #include "cuda/parts/kv_loader.cuh"
 #include "cuda/parts/mask.cuh"
 #include "cuda/parts/segment_list.cuh"
 #include "cuda/ptx/copy.cuh"
 
-namespace flashlatent::direct {
+namespace flashlatent::fp8_bytes {
 
 /// What tokens that do not count are copied from.
 __device__ constexpr uint4 kZeroToken[fp8_656::kTokenBytes / 16] = {};
@@ -125,4 +126,4 @@ __device__ __forceinline__ void load_listed(const parts::DecodeArguments& args, 
   }
 }
 
-}  // namespace flashlatent::direct
+}  // namespace flashlatent::fp8_bytes

@@ -2,7 +2,7 @@
 // unit of a plan (plan/prefix.h), its results left as partial ones.
 #pragma once
 
-#include "dispatch/kernel.h"
+#include "kernel/decode_kernel.h"
 
 namespace flashlatent::cuda {
 

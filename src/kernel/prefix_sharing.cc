@@ -1,0 +1,27 @@
+#include "kernel/prefix_sharing.h"
+
+#include "core/message.h"
+#include "plan/prefix_groups.h"
+
+namespace flashlatent {
+
+std::string reason_against_prefixes(const DecodeKernel& kernel, const DecodeProblem& problem) {
+  const auto& [query, cache, sparse, options] = problem;
+  if (kernel.declines_prefixes == nullptr) return "this kernel does not take shared prefixes";
+  if (options.batch_invariant) return "batch_invariant is set";
+  if (sparse.enabled) return "the problem is sparse";
+  if (query.ragged) return "queries are ragged";
+  if (options.window != 0) return message("window is ", options.window);
+  if (options.alibi) return "alibi is set";
+  return kernel.declines_prefixes(problem).value_or("");
+}
+
+prefix::Shape prefix_shape_of(const DecodeKernel& kernel, const DecodeProblem& problem, int workers) {
+  if (problem.options.prefix_sharing == PrefixSharing::kOff) return {};
+  if (!reason_against_prefixes(kernel, problem).empty()) return {};
+  const prefix::Shape shape = kernel.prefix_shape(problem, workers);
+  const bool always = problem.options.prefix_sharing == PrefixSharing::kAlways;
+  return always || prefix::may_pay(shape) ? shape : prefix::Shape{};
+}
+
+}  // namespace flashlatent

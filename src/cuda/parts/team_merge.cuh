@@ -250,7 +250,7 @@ class TeamMerge {
   static constexpr int kAtOnce = 2;     // teams of a thread's share in one trip: mostly all
   static constexpr int kPatience = 64;  // tries, of some 600 clocks each
 
-  // As the workspace is reckoned on the host (dense/teams.cc).
+  // As the workspace is reckoned on the host (common/teams.cc).
   static_assert(Config::kUnits <= kMostUnits);
   static_assert(Config::kUnits * sizeof(UnitPartial<Config>) <=
                 Config::kRows * (Config::kVDim * 8 + Config::kUnits * sizeof(ptx::Word128)));

@@ -7,7 +7,7 @@ namespace flashlatent::prefill {
 enum class Kind {
   kPlain,
   kTransforms,  ///< With a soft cap or ALiBi.
-  kShared,      ///< Rows are of several requests, against a prefix that they share (prefix_units.h).
+  kShared,      ///< Rows are of several requests, against a prefix that they share (common/prefix_units.h).
 };
 
 /// kDim_: elements of a key and of a value, rounded up to 64, 128 or 256: TMA fills the rest of a row with

@@ -26,6 +26,7 @@
 #include "cuda/parts/column_exchange.cuh"
 #include "cuda/parts/column_softmax.cuh"
 #include "cuda/parts/epilogue.cuh"
+#include "cuda/parts/fp8_bytes/place.cuh"
 #include "cuda/parts/fp8_bytes/poison.cuh"
 #include "cuda/parts/fp8_bytes/products.cuh"
 

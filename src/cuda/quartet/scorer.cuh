@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cuda/parts/column_softmax.cuh"
+#include "cuda/parts/fp8_bytes/place.cuh"
 #include "cuda/parts/fp8_bytes/products.cuh"
 #include "cuda/quartet/query.cuh"
 

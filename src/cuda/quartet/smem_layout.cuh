@@ -3,6 +3,7 @@
 
 #include "cuda/parts/merge_step.cuh"
 #include "cuda/parts/segment_list.cuh"
+#include "cuda/parts/team_unit.cuh"
 #include "cuda/quartet/config.h"
 #include "cuda/quartet/tile_rows.cuh"
 

@@ -1,3 +1,4 @@
+flashlatent_test(check_inputs_test LIBS flashlatent_runtime)
 flashlatent_test(contracts_test LIBS flashlatent_runtime)
 flashlatent_test(contracts_fp8_sparse_test LIBS flashlatent_runtime)
 flashlatent_test(kv_cache_test LIBS flashlatent_runtime)

@@ -239,15 +239,15 @@ TEST_F(DecodeArguments, RaggedQueriesLieSideBySide) {
   outputs_.lse = {memory_, Dtype::kF32, {3, 16, 2}};
   EXPECT_TRUE(check().ok()) << check().message();
   begins[0] = 1;
-  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q begins with 1", "0"}));
+  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q[0] is 1", "request 0 begins", "0 is accepted"}));
   begins[0] = 0;
   begins[2] = 1;
-  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q gives request 1 -1 query tokens", "s_q = 2"}));
+  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q[2] is 1", "request 1 ends", "2 to 3 are accepted"}));
   begins[2] = 0;
   begins[1] = 0;
-  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q gives request 2 3 query tokens", "s_q = 2"}));
+  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q[3] is 3", "request 2 ends", "0 to 2 are accepted", "s_q"}));
   begins[3] = 2;
-  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q ends at 2", "3 tokens"}));
+  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q[3] is 2", "request 2 ends", "3 is accepted"}));
 }
 
 TEST_F(DecodeArguments, InferredProblem) {

@@ -5,6 +5,7 @@
 
 #include "core/expect.h"
 #include "core/fp8_656.h"
+#include "core/input_check.h"
 #include "core/message.h"
 
 namespace flashlatent {
@@ -16,21 +17,10 @@ Status absent(const char* name, const ConstTensorView& view, const char* why) {
   return invalid_argument(name, " is given, but ", why);
 }
 
-/// cu_seqlens_q on the CPU: from 0 to the total, no request with more than s_q tokens. On a device it is not
-/// read.
+/// cu_seqlens_q on the CPU, where the kernels go by it. On a device it is not read.
 Status validate_begins(const DecodeProblem& problem, const DecodeInputs& inputs) {
-  const auto* begins = static_cast<const std::int32_t*>(inputs.cu_seqlens_q.data);
-  const std::int64_t total = inputs.q.shape[0];
-  if (begins[0] != 0) return invalid_argument("cu_seqlens_q begins with ", begins[0], "; it must with 0");
-  for (int i = 0; i < problem.query.batch; ++i) {
-    const std::int64_t tokens = std::int64_t{begins[i + 1]} - begins[i];
-    if (tokens >= 0 && tokens <= problem.query.tokens) continue;
-    return invalid_argument("cu_seqlens_q gives request ", i, " ", tokens,
-                            " query tokens; 0 to s_q = ", problem.query.tokens, " are accepted");
-  }
-  if (begins[problem.query.batch] == total) return {};
-  return invalid_argument("cu_seqlens_q ends at ", begins[problem.query.batch],
-                          "; it must end at q's total of ", total, " tokens");
+  const input_check::Tables tables = input_check::tables_of(problem, inputs);
+  return to_status(input_check::offence_at(tables, input_check::first_begin(tables)));
 }
 
 Status validate_latent_cache(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
@@ -126,36 +116,25 @@ Status validate_host_pages(const DecodeProblem& problem, const HostPages& pages)
                         {problem.query.batch});
 }
 
-Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs,
-                       Device device) {
+Status validate_inputs(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
   const auto& [query, cache, sparse, options] = problem;
   const Dtype dtype = cache.dtype;
   if (query.ragged) {
     FLASHLATENT_RETURN_IF_ERROR(expect("q", inputs.q, dtype, device, {-1, query.heads, cache.qk_dim}));
     FLASHLATENT_RETURN_IF_ERROR(
-        expect("out", outputs.out, dtype, device, {inputs.q.shape[0], query.heads, cache.v_dim}));
-    FLASHLATENT_RETURN_IF_ERROR(
         expect("cu_seqlens_q", inputs.cu_seqlens_q, Dtype::kI32, device, {query.batch + 1LL}));
     FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("cu_seqlens_q", inputs.cu_seqlens_q));
-    if (device.type == DeviceType::kCpu) FLASHLATENT_RETURN_IF_ERROR(validate_begins(problem, inputs));
   } else {
     FLASHLATENT_RETURN_IF_ERROR(
         expect("q", inputs.q, dtype, device, {query.batch, query.tokens, query.heads, cache.qk_dim}));
     FLASHLATENT_RETURN_IF_ERROR(
-        expect("out", outputs.out, dtype, device, {query.batch, query.tokens, query.heads, cache.v_dim}));
-    FLASHLATENT_RETURN_IF_ERROR(
         absent("cu_seqlens_q", inputs.cu_seqlens_q, "the problem has query.ragged off"));
   }
+  FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("q", inputs.q));
   FLASHLATENT_RETURN_IF_ERROR(cache.layout == KvLayout::kLatent
                                   ? validate_latent_cache(problem, inputs, device)
                                   : validate_separate_caches(problem, inputs, device));
   FLASHLATENT_RETURN_IF_ERROR(validate_tokens(problem, inputs, device));
-  FLASHLATENT_RETURN_IF_ERROR(
-      expect("lse", outputs.lse, Dtype::kF32, device, {query.batch, query.heads, query.tokens}));
-  for (const auto& [name, view] :
-       {std::pair<const char*, ConstTensorView>{"q", inputs.q}, {"out", outputs.out}}) {
-    FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous(name, view));
-  }
   if (options.attn_sink) {
     FLASHLATENT_RETURN_IF_ERROR(expect("attn_sink", inputs.attn_sink, Dtype::kF32, device, {query.heads}));
     return innermost_contiguous("attn_sink", inputs.attn_sink);
@@ -163,14 +142,30 @@ Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs,
   return absent("attn_sink", inputs.attn_sink, "the problem has options.attn_sink off");
 }
 
-Status validate_memory(const char* name, Memory memory, std::size_t bytes) {
+Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs,
+                       Device device) {
+  const auto& [query, cache, sparse, options] = problem;
+  FLASHLATENT_RETURN_IF_ERROR(validate_inputs(problem, inputs, device));
+  if (query.ragged) {
+    FLASHLATENT_RETURN_IF_ERROR(
+        expect("out", outputs.out, cache.dtype, device, {inputs.q.shape[0], query.heads, cache.v_dim}));
+    if (device.type == DeviceType::kCpu) FLASHLATENT_RETURN_IF_ERROR(validate_begins(problem, inputs));
+  } else {
+    FLASHLATENT_RETURN_IF_ERROR(expect("out", outputs.out, cache.dtype, device,
+                                       {query.batch, query.tokens, query.heads, cache.v_dim}));
+  }
+  FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("out", outputs.out));
+  return expect("lse", outputs.lse, Dtype::kF32, device, {query.batch, query.heads, query.tokens});
+}
+
+Status validate_memory(const char* name, Memory memory, std::size_t bytes, std::size_t alignment) {
   if (bytes == 0) return {};
   if (memory.data == nullptr || memory.bytes < bytes) {
     return {StatusCode::kExhausted, message(name, " has ", memory.data == nullptr ? 0 : memory.bytes,
                                             " bytes; this problem needs ", bytes)};
   }
-  if (reinterpret_cast<std::uintptr_t>(memory.data) % 256 != 0) {
-    return invalid_argument(name, " is at ", memory.data, "; it must be aligned to 256 bytes");
+  if (reinterpret_cast<std::uintptr_t>(memory.data) % alignment != 0) {
+    return invalid_argument(name, " is at ", memory.data, "; it must be aligned to ", alignment, " bytes");
   }
   return {};
 }

@@ -195,6 +195,7 @@ TEST_P(CheckInputs, RaggedBegins) {
   expect_with({0, 4, 4, 6}, {"cu_seqlens_q[1] is 4", "request 0 ends", "0 to 3 are accepted"});
   expect_with({0, 1, 0, 6}, {"cu_seqlens_q[2] is 0", "request 1 ends", "1 to 4 are accepted"});
   expect_with({0, 3, 6, 7}, {"cu_seqlens_q[3] is 7", "request 2 ends", "6 is accepted"});
+  expect_with({0, 1, 4, 3}, {"cu_seqlens_q[3] is 3", "6 is accepted"});
   expect_with({0, 3, 7, 7}, {"cu_seqlens_q[2] is 7", "3 to 6 are accepted"});
   expect_with({0, 1, 4, 5}, {"cu_seqlens_q[3] is 5", "6 is accepted"});
   expect_with({0, 1, 2, 6}, {"cu_seqlens_q[3] is 6", "2 to 5 are accepted"});

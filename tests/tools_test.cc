@@ -89,6 +89,17 @@ TEST_F(Program, ShowsHelpAndVersion) {
   expect_right("--version");
 }
 
+TEST_F(Program, DecodeSaysWhichPageNumberItSkips) {
+  const std::string path = file("case.safetensors");
+  const std::string shape = " --heads 2 --lengths 600 --page-size 16 ";
+  for (const bool invalid : {false, true}) {
+    expect_right("make-case " + path + shape + (invalid ? "--invalid-pages" : ""));
+    const Outcome outcome = run("decode " + path);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.err.find("block_table[0, ") != std::string::npos, invalid) << outcome.err;
+  }
+}
+
 TEST_F(Program, RefusesWrongUsage) {
   expect_refused("", {"subcommand"});
   expect_refused("fly", {"fly"});

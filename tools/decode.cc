@@ -37,6 +37,12 @@ int run_decode(const DecodeOptions& options) {
 
   Result<runtime::DecodeRun> run = runtime::DecodeRun::create(*problem, inputs, *executor);
   if (!run.ok()) return fail(run.status());
+  if (Status status = run->check_inputs(); status.code() == StatusCode::kInvalidArgument) {
+    // A case may hold any page number.
+    fmt::print(stderr, "flashlatent: {}: {}; it is read as a negative one\n", options.path, status.message());
+  } else if (!status.ok()) {
+    return fail(status);
+  }
   if (Status status = run->run(); !status.ok()) return fail(status);
   if (Status status = run->fetch(); !status.ok()) return fail(status);
   if (!options.output.empty()) {

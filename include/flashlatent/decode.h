@@ -14,13 +14,14 @@ namespace flashlatent {
 /// Views of the caller's tensors, all on the executor's device; what is not used stays absent. The innermost
 /// stride is 1, others are free; on CUDA addresses and strides of q and kv_cache are multiples of 16 bytes
 /// and of out of 4 bytes, and not negative. Inputs and outputs do not overlap.
+/// Lengths and page numbers out of range are clamped and skipped, as said below; check_inputs() finds them.
 struct DecodeInputs {
   ConstTensorView q;              ///< (batch, s_q, h_q, qk_dim), or ragged (total tokens, h_q, qk_dim).
   ConstTensorView kv_cache;       ///< (pages, page_size, h_kv, qk_dim), q's dtype; kFp8_656: uint8
                                   ///< (pages, page_size, 1, 656).
   ConstTensorView block_table;    ///< int32 (batch, max_pages), not sparse: the page table. Entries past a
                                   ///< request's pages are never read; tokens behind an entry that is negative
-                                  ///< or not a page of kv_cache are skipped.
+                                  ///< or not a page of the cache are skipped.
   ConstTensorView cache_seqlens;  ///< int32 (batch): L. Negative counts as 0, more than
                                   ///< max_pages * page_size as that. Sparse: absent.
   ConstTensorView indices;        ///< int32 (batch, s_q, topk), only sparse: index = page * page_size +

@@ -28,12 +28,12 @@ _library = torch.library.Library("flashlatent", "DEF")
 _TOKENS = ("Tensor? block_table=None, Tensor? cache_seqlens=None, *, int v_dim=512, bool causal=False, "
            "Tensor? indices=None, Tensor? topk_length=None, Tensor? cu_seqlens_q=None, SymInt? tokens=None, "
            "bool batch_invariant=False, ")
-_DECODE = _TOKENS + "float softmax_scale, Tensor? attn_sink=None, Tensor? plan=None"
+_DECODE = _TOKENS + "float softmax_scale, Tensor? attn_sink=None, Tensor? plan=None, bool check_inputs=False"
 _KV = ("Tensor q, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor cache_seqlens, *, "
        "bool causal=False, int window=0, Tensor? cu_seqlens_q=None, SymInt? tokens=None, "
        "bool batch_invariant=False")
 _DECODE_KV = _KV + (", float softmax_scale, float soft_cap=0., Tensor? alibi_slopes=None, Tensor? key_scale=None, "
-                    "Tensor? value_scale=None, Tensor? attn_sink=None, Tensor? plan=None")
+                    "Tensor? value_scale=None, Tensor? attn_sink=None, Tensor? plan=None, bool check_inputs=False")
 
 
 def _define(schema, real, fake):
@@ -279,7 +279,8 @@ def decode(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None,
     """One layer; returns (out, lse), new tensors. Shapes and meaning as in flashlatent.decode().
 
     options  v_dim=512, causal=False, indices, topk_length, cu_seqlens_q, tokens, attn_sink, batch_invariant=False,
-             and plan, what plan() returned; without it the call plans for itself
+             plan, what plan() returned (without it the call plans for itself), and check_inputs=False: True raises
+             for lengths, page numbers and the like out of range, on a GPU after waiting for the stream
     """
     return torch.ops.flashlatent.decode(q, kv_cache, block_table, cache_seqlens, softmax_scale=softmax_scale,
                                         **options)
@@ -304,7 +305,8 @@ def decode_kv(q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Te
     """One layer of keys and values; returns (out, lse), new tensors. Shapes and meaning as in flashlatent.decode_kv().
 
     options  causal=False, window=0, soft_cap=0.0, alibi_slopes, key_scale, value_scale, cu_seqlens_q, tokens,
-             attn_sink, batch_invariant=False, and plan, what plan_kv() returned; without it the call plans for itself
+             attn_sink, batch_invariant=False, plan, what plan_kv() returned (without it the call plans for itself),
+             and check_inputs=False, as in decode()
     """
     return torch.ops.flashlatent.decode_kv(q, key_cache, value_cache, block_table, cache_seqlens,
                                            softmax_scale=softmax_scale, **options)

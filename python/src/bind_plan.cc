@@ -1,9 +1,11 @@
 // flashlatent.Plan, and a plan as data.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
 #include "flashlatent/plan.h"
 #include "plan/host_plan.h"
 #include "python/src/bindings.h"
+#include "python/src/check.h"
 #include "python/src/cuda_stream.h"
 #include "python/src/errors.h"
 #include "python/src/plan.h"
@@ -89,12 +91,13 @@ void schedule(Plan& plan, nb::handle lengths, nb::handle pages, nb::handle like,
 nb::tuple decode(Plan& plan, nb::handle q, nb::handle kv_cache, nb::handle block_table,
                  nb::handle cache_seqlens, nb::handle indices, nb::handle topk_length,
                  nb::handle cu_seqlens_q, nb::handle attn_sink, nb::object out, nb::object lse,
-                 nb::handle storage, nb::handle workspace, nb::handle stream) {
+                 nb::handle storage, nb::handle workspace, nb::handle stream, std::optional<bool> check) {
   const Dtype dtype = plan.problem().cache.dtype;
   const InputArrays arrays(
       {q, kv_cache, block_table, cache_seqlens, indices, topk_length, cu_seqlens_q, attn_sink},
       dtype == Dtype::kBF16 ? std::optional(dtype) : std::nullopt);
   const WorkStream work(q, plan.device(), stream);
+  check_inputs(check, plan.problem(), arrays.inputs(), q, plan.device(), work.handle());
   nb::tuple result =
       plan.decode(arrays.inputs(), q, {std::move(out), std::move(lse), storage, workspace}, work.handle());
   work.finish();
@@ -105,7 +108,7 @@ nb::tuple decode_kv(Plan& plan, nb::handle q, nb::handle key_cache, nb::handle v
                     nb::handle block_table, nb::handle cache_seqlens, nb::handle alibi_slopes,
                     nb::handle key_scale, nb::handle value_scale, nb::handle cu_seqlens_q,
                     nb::handle attn_sink, nb::object out, nb::object lse, nb::handle storage,
-                    nb::handle workspace, nb::handle stream) {
+                    nb::handle workspace, nb::handle stream, std::optional<bool> check) {
   const Dtype dtype = plan.problem().cache.dtype;
   const InputArrays arrays({.q = q,
                             .block_table = block_table,
@@ -119,6 +122,7 @@ nb::tuple decode_kv(Plan& plan, nb::handle q, nb::handle key_cache, nb::handle v
                             .alibi_slopes = alibi_slopes},
                            dtype == Dtype::kBF16 ? std::optional(dtype) : std::nullopt);
   const WorkStream work(q, plan.device(), stream);
+  check_inputs(check, plan.problem(), arrays.inputs(), q, plan.device(), work.handle());
   nb::tuple result =
       plan.decode(arrays.inputs(), q, {std::move(out), std::move(lse), storage, workspace}, work.handle());
   work.finish();
@@ -159,7 +163,8 @@ can't be used.)")
            "like"_a = nb::none(), "plan"_a = nb::none(), "stream"_a = nb::none(),
            R"(Plans one step: which part does which blocks of which request.
 
-lengths  int32 (batch): cache_seqlens, or topk_length where decode is sparse (None: all have topk)
+lengths  int32 (batch): cache_seqlens, or topk_length where decode is sparse (None: all have topk); clamped to what
+         the page table, or topk, has room for
 pages    with a Problem that has prefix_sharing: (block_table, cache_seqlens) on the CPU, int32 (batch, max_pages) and
          (batch), as decode() will have them: requests whose page tables begin alike attend to those tokens together
          where that pays. The plan is right as long as these requests have those pages in common
@@ -175,17 +180,17 @@ again.)")
            "cache_seqlens"_a = nb::none(), nb::kw_only(), "indices"_a = nb::none(),
            "topk_length"_a = nb::none(), "cu_seqlens_q"_a = nb::none(), "attn_sink"_a = nb::none(),
            "out"_a = nb::none(), "lse"_a = nb::none(), "plan"_a = nb::none(), "workspace"_a = nb::none(),
-           "stream"_a = nb::none(),
+           "stream"_a = nb::none(), "check_inputs"_a = false,
            R"(Runs one layer; returns (out, lse).
 
 Shapes, dtypes and errors as in flashlatent.decode(); arrays must fit the problem and be on the plan's device.
 `plan` is what schedule() wrote to, if that was not the object's own. out, lse and
-workspace are made if not given.)")
+workspace are made if not given. check_inputs is off unless it is given (None: on the CPU only).)")
       .def("decode_kv", &decode_kv, "q"_a, "key_cache"_a, "value_cache"_a, "block_table"_a, "cache_seqlens"_a,
            nb::kw_only(), "alibi_slopes"_a = nb::none(), "key_scale"_a = nb::none(),
            "value_scale"_a = nb::none(), "cu_seqlens_q"_a = nb::none(), "attn_sink"_a = nb::none(),
            "out"_a = nb::none(), "lse"_a = nb::none(), "plan"_a = nb::none(), "workspace"_a = nb::none(),
-           "stream"_a = nb::none(),
+           "stream"_a = nb::none(), "check_inputs"_a = false,
            R"(Runs one layer of separate or packed keys and values; returns (out, lse).
 
 As decode(), with the arrays of flashlatent.decode_kv(); the problem has the options, `alibi` and `attn_sink` too.)")

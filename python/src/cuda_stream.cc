@@ -70,4 +70,16 @@ unsigned long long capture_id([[maybe_unused]] Device device, [[maybe_unused]] v
   return 0;
 }
 
+void wait_and_copy([[maybe_unused]] Device device, [[maybe_unused]] void* stream,
+                   [[maybe_unused]] const void* from, [[maybe_unused]] void* to,
+                   [[maybe_unused]] std::size_t bytes) {
+#if FLASHLATENT_WITH_CUDA
+  const cuda::DeviceGuard guard(device.index);
+  check(guard.status());
+  auto* on = static_cast<cudaStream_t>(stream);
+  check(cuda::to_status(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, on), "cudaMemcpyAsync"));
+  check(cuda::to_status(cudaStreamSynchronize(on), "cudaStreamSynchronize"));
+#endif
+}
+
 }  // namespace flashlatent::python

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "python/src/bindings.h"
+#include "python/src/check.h"
 #include "python/src/cuda_stream.h"
 #include "python/src/errors.h"
 
@@ -59,6 +60,7 @@ nb::tuple Step::decode(const InputHandles& handles, const StepOptions& options, 
   const WorkStream work(handles.q, inputs.q.device, stream);
   if (!stateless_) enter(capture_id(inputs.q.device, work.handle()));
   const std::shared_ptr<Plan> plan = find(infer_problem(inputs, options), inputs.q.device);
+  check_inputs(options.check_inputs, plan->problem(), inputs, handles.q, plan->device(), work.handle());
   const ConstTensorView& lengths = plan->problem().sparse.enabled ? inputs.topk_length : inputs.cache_seqlens;
   nb::object own_plan, own_workspace;  // of this call alone
   auto own = [&](std::size_t bytes) {

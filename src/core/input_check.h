@@ -43,14 +43,13 @@ FLASHLATENT_CHECK_FUNCTION std::int64_t clamp(std::int64_t value, std::int64_t l
   return value < least ? least : value > most ? most : value;
 }
 
-/// Of cu_seqlens_q[i]. An entry that is accepted by itself and the one before it, and is the last, must be
-/// the total.
+/// Of cu_seqlens_q[i]. The last entry must be the total, and not too far from the one before it.
 FLASHLATENT_CHECK_FUNCTION Range accepted_begin(const Tables& t, std::int32_t i) {
   const std::int64_t before = i == 0 ? 0 : t.begins[i - 1];
   const std::int64_t most = i == 0 ? 0 : before + t.query_tokens;
   const Range range{before, i < t.requests && most > t.query_total ? t.query_total : most};
-  const bool last = i == t.requests;
-  return last && contains(range, t.begins[i]) ? Range{t.query_total, t.query_total} : range;
+  const bool by_total = contains(range, t.query_total) || contains(range, t.begins[i]);
+  return i == t.requests && by_total ? Range{t.query_total, t.query_total} : range;
 }
 
 FLASHLATENT_CHECK_FUNCTION Range accepted_length(const Tables& t) {

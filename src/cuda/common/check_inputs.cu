@@ -57,10 +57,12 @@ __global__ void __cluster_dims__(kCtas) __launch_bounds__(kThreads)
   __shared__ Place first;
   const int i = blockIdx.x * kThreads + threadIdx.x, lane = threadIdx.x % kLanes;
   if (threadIdx.x == 0) first = input_check::kNoPlace;
+  __syncwarp();
   ptx::cluster_sync();
   Place own = min(first_of_requests(tables, i), first_of_pages(tables, i / kLanes, lane));
   for (int apart = kLanes / 2; apart > 0; apart /= 2) own = min(own, __shfl_xor_sync(~0U, own, apart));
   if (lane == 0 && own != input_check::kNoPlace) ptx::min_in_cluster(ptx::address_in(0, &first), own);
+  __syncwarp();
   ptx::cluster_sync();
   if (i == 0) *offence = input_check::offence_at(tables, first);
 }

@@ -18,7 +18,7 @@ class CheckInputs : public Contracts {
  protected:
   /// What the backend finds; the host finds the same.
   Status check(const RandomCase& c) const {
-    const Status here = place(c, executor_).check_inputs();
+    Status here = place(c, executor_).check_inputs();
     const Status on_host = check_inputs(c.problem, c.inputs, Executor{});
     EXPECT_EQ(here.code(), on_host.code()) << here.message();
     EXPECT_EQ(here.message(), on_host.message());

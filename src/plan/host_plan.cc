@@ -21,7 +21,7 @@ void cut_fixed(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
     plan.slot_prefix[r + 1] = plan.slot_prefix[r] + (splits > 1 ? splits : 0);
   }
   for (std::int32_t k = 0; k <= g.parts; ++k) {
-    Cut cut = cut_at(g, plan.cost_prefix, k, lengths);
+    Cut cut = cut_at(g, point_at(g, plan.cost_prefix, k), lengths);
     cut.slot = fixed_slot(g, plan.slot_prefix, cut);
     plan.cuts[k] = cut;
   }
@@ -36,6 +36,10 @@ void cut_fixed(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
   }
   plan.header->merges = merges;
   plan.header->slots = g.rounds * round_slots;
+}
+
+void cut_by_item(const Geometry& g, PlanView plan) {
+  for (std::int32_t k = 0; k <= g.parts; ++k) plan.cuts[k] = item_cut(g, k);
 }
 
 void cut_into_shares(const Geometry& g, PlanView plan) {
@@ -123,7 +127,8 @@ class Items {
 
 /// The items of one round in the order in which they are dealt to stretches.
 struct DealtLine {
-  DealtLine(const Geometry& g, const std::int64_t* cost_prefix) : requests(g.requests), ranks(g.requests) {
+  DealtLine(const Geometry& g, const std::int64_t* cost_prefix)
+      : stretches(stretches_of(g)), requests(g.requests), ranks(g.requests) {
     auto cost = [&](std::int32_t r) {
       return static_cast<std::int32_t>(cost_prefix[r + 1] - cost_prefix[r]);
     };
@@ -132,7 +137,7 @@ struct DealtLine {
     std::stable_sort(by_rank.begin(), by_rank.end(),
                      [&](std::int32_t a, std::int32_t b) { return cost(a) > cost(b); });
     for (std::int32_t rank = 0; rank < g.requests; ++rank) {
-      const std::int32_t place = dealt_place(g.requests, stretches_of(g), rank);
+      const std::int32_t place = dealt_place(g.requests, stretches.count, rank);
       requests[place] = by_rank[rank];
       ranks[place] = rank;
     }
@@ -143,14 +148,15 @@ struct DealtLine {
 
   /// Where stretch number `index` begins.
   PackedPoint stretch_begin(const Geometry& g, std::int32_t index) const {
-    if (index == stretches_of(g)) return {g.requests, 0};
-    const auto offset =
-        static_cast<std::int32_t>(part_offset(begins.back(), g.parts, stretch_part(g, index)));
+    if (index == stretches.count) return {g.requests, 0};
+    const auto offset = static_cast<std::int32_t>(part_offset(begins.back(), stretches.count, index));
     const auto place = std::upper_bound(begins.begin() + 1, begins.end(), offset) - begins.begin() - 1;
     if (place == g.requests) return {g.requests, 0};
-    return schedule::stretch_begin(g, offset, static_cast<std::int32_t>(place), begins[place], costs[place]);
+    return schedule::stretch_begin(g, stretches, offset, static_cast<std::int32_t>(place), begins[place],
+                                   costs[place]);
   }
 
+  Stretches stretches;
   std::vector<std::int32_t> requests, ranks, costs;  // by place
   std::vector<std::int32_t> begins;                  // costs before each
 };
@@ -192,13 +198,21 @@ std::int32_t slots_of(const Geometry& g, const Cut* cuts) {
 void pack_items(const Geometry& g, PlanView plan) {
   const std::int64_t round_cost = plan.cost_prefix[g.requests];
   if (!may_pack(g, round_cost)) return;
+  // Without an item that is shorter than a part packing splits as many as equal distances do.
+  const std::int32_t longest_part = packing_bound(g, round_cost, kPackings - 1);
+  bool any_short = false;
+  for (std::int32_t r = 0; r < g.requests; ++r) {
+    any_short = any_short || plan.cost_prefix[r + 1] - plan.cost_prefix[r] <= longest_part;
+  }
+  if (!any_short) return;
   const DealtLine line(g, plan.cost_prefix);
   std::vector<PackedPoint> points(g.parts + 1, PackedPoint{g.requests, 0});
   std::vector<std::int32_t> order;  // of requests
-  for (std::int32_t i = 0; i < stretches_of(g); ++i) {
+  for (std::int32_t i = 0; i < line.stretches.count; ++i) {
     const PackedPoint begin = line.stretch_begin(g, i), end = line.stretch_begin(g, i + 1);
     const std::int32_t begin_cost = begin.block > 0 ? line.costs[begin.place] : 0;
-    const auto taken = pack_stretch(g, line, round_cost, stretch_of(g, i, begin, end, begin_cost), points);
+    const auto taken =
+        pack_stretch(g, line, round_cost, stretch_of(g, line.stretches, i, begin, end, begin_cost), points);
     if (!taken) return;
     order.insert(order.end(), taken->begin(), taken->end());
   }
@@ -211,10 +225,15 @@ void pack_items(const Geometry& g, PlanView plan) {
 }
 
 void cut_balanced(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
-  bool whole = true;  // do all parts fit if items stay whole?
-  for (std::int32_t k = 0; k < g.parts; ++k) whole = whole && whole_part_fits(g, plan.cost_prefix, k);
   for (std::int32_t k = 0; k <= g.parts; ++k) {
-    plan.cuts[k] = balanced_cut(g, plan.cost_prefix, k, lengths, whole);
+    plan.cuts[k] = whole_cut_at(g, plan.cost_prefix, point_at(g, plan.cost_prefix, k));
+  }
+  bool whole = true;  // do all parts fit if items stay whole?
+  for (std::int32_t k = 0; k < g.parts; ++k) {
+    whole = whole && whole_part_fits(g, plan.cost_prefix, plan.cuts[k], plan.cuts[k + 1]);
+  }
+  for (std::int32_t k = 0; k <= g.parts && !whole; ++k) {
+    plan.cuts[k] = cut_at(g, point_at(g, plan.cost_prefix, k), lengths);
   }
   for (std::int32_t r = 0; r < g.requests && plan.successors != nullptr; ++r) {
     plan.successors[r] = r + 1 < g.requests ? r + 1 : ~0;
@@ -278,6 +297,8 @@ void build_on_host(const Geometry& whole, const std::int32_t* lengths, void* mem
   plan.header->total_cost = plan.cost_prefix[g.requests] * g.rounds;
   if (g.fixed_split > 0) {
     cut_fixed(g, lengths, plan);
+  } else if (g.whole == kWhole) {
+    cut_by_item(g, plan);
   } else if (g.whole == kShared) {
     cut_into_shares(g, plan);
   } else if (g.whole == kEven) {

@@ -13,9 +13,8 @@ inline constexpr std::int32_t kMostPackedParts = 160;
 /// No piece of a packed item is shorter: so many blocks hardly cover what a segment takes to begin and to
 /// write.
 inline constexpr std::int32_t kLeastPiece = 4;
-/// How many bounds of a part packing tries, from the ideal to what cuts at equal distances keep.
-inline constexpr std::int32_t kPackings = 8;
-static_assert(kPackings >= 2 * kLeastPiece, "may_pack() keeps what pack_parts() adds to costs far from 2^31");
+/// How many bounds of a part packing tries.
+inline constexpr std::int32_t kPackings = 3;
 /// The line is packed in so many stretches at most, side by side: one after another takes a device 350 clocks
 /// an item.
 inline constexpr std::int32_t kMostStretches = 4;
@@ -25,22 +24,34 @@ inline constexpr std::int32_t kLeastStretch = 16;  // parts
 FLASHLATENT_HOST_DEVICE bool may_pack(const Geometry& g, std::int64_t round_cost) {
   return has_order(g) && g.rounds == 1 && g.requests > 1 && g.requests <= kMostPacked && g.parts > 1 &&
          g.parts <= kMostPackedParts &&
-         round_cost + kPackings * (std::int64_t{g.cost.per_split} + g.cost.per_block) < 1 << 30;
+         round_cost + 2 * kLeastPiece * (std::int64_t{g.cost.per_split} + g.cost.per_block) < 1 << 30;
 }
 
 /// The bound of a part's cost in packing number `index`: the least one that all items fit into is taken.
+/// Beyond the ideal it is half of what cuts at equal distances keep, that, and half as much again if merging
+/// costs so much.
 FLASHLATENT_HOST_DEVICE std::int32_t packing_bound(const Geometry& g, std::int64_t round_cost,
                                                    std::int32_t index) {
   const auto total = static_cast<std::int32_t>(round_cost);
-  return total / g.parts + (total % g.parts != 0) +
-         (g.cost.per_split + g.cost.per_block) * (index + 1) / kPackings;
+  const std::int32_t equal = g.cost.per_split + g.cost.per_block;
+  const std::int32_t merge =
+      g.cost.per_split + (g.cost.per_merge > g.cost.per_block ? g.cost.per_merge : g.cost.per_block);
+  const std::int32_t wide = equal + equal / 2 < merge ? equal + equal / 2 : merge;
+  const std::int32_t slack = index == 0 ? equal / 2 : index == 1 ? equal : wide;
+  return total / g.parts + (total % g.parts != 0) + slack;
 }
 
+/// How the line is divided for packing.
+struct Stretches {
+  std::int32_t count;
+  std::int32_t parts;  ///< Of each.
+};
+
 /// Stretches have equally many parts: so items dealt to them fill them without a split where they meet.
-FLASHLATENT_HOST_DEVICE std::int32_t stretches_of(const Geometry& g) {
-  std::int32_t stretches = kMostStretches;
-  while (g.parts % stretches != 0 || (stretches > 1 && g.parts / stretches < kLeastStretch)) --stretches;
-  return stretches;
+FLASHLATENT_HOST_DEVICE Stretches stretches_of(const Geometry& g) {
+  std::int32_t count = kMostStretches;
+  while (g.parts % count != 0 || (count > 1 && g.parts / count < kLeastStretch)) --count;
+  return {count, g.parts / count};
 }
 
 /// Where the item of this rank (0: the one that costs most) stands on the line to be packed. Items are dealt
@@ -62,24 +73,20 @@ struct PackedPoint {
   std::int32_t block;
 };
 
-/// Where stretch number `index` begins: as near to its equal share of the line as keeps pieces from being
+/// Where a stretch begins: as near to its equal share of the line as keeps pieces from being
 /// short, or at an item's end if that costs its parts at most half a block each. `offset` is that share,
 /// `place` the item there, `begin` where it begins and `cost` what it costs.
-FLASHLATENT_HOST_DEVICE PackedPoint stretch_begin(const Geometry& g, std::int32_t offset, std::int32_t place,
-                                                  std::int32_t begin, std::int32_t cost) {
+FLASHLATENT_HOST_DEVICE PackedPoint stretch_begin(const Geometry& g, const Stretches& stretches,
+                                                  std::int32_t offset, std::int32_t place, std::int32_t begin,
+                                                  std::int32_t cost) {
   const std::int32_t before = offset - begin, after = begin + cost - offset;
   const PackedPoint end = before <= after ? PackedPoint{place, 0} : PackedPoint{place + 1, 0};
   const std::int32_t nearest = before <= after ? before : after;
-  if (nearest <= g.parts / stretches_of(g) * g.cost.per_block / 2) return end;
+  if (nearest <= stretches.parts * g.cost.per_block / 2) return end;
   const std::int32_t blocks = (cost - g.cost.per_split) / g.cost.per_block;
   const std::int32_t block =
       before < g.cost.per_split ? 0 : (before - g.cost.per_split + g.cost.per_block / 2) / g.cost.per_block;
   return block < kLeastPiece || blocks - block < kLeastPiece ? end : PackedPoint{place, block};
-}
-
-/// The part with which stretch number `index` begins.
-FLASHLATENT_HOST_DEVICE std::int32_t stretch_part(const Geometry& g, std::int32_t index) {
-  return g.parts / stretches_of(g) * index;
 }
 
 /// A stretch of the line and the parts that it is packed into. Its items are those that begin in it: all but
@@ -98,9 +105,9 @@ struct Stretch {
 };
 
 /// `begin_cost` and `end_cost`: of the items in which the stretch begins and ends.
-FLASHLATENT_HOST_DEVICE Stretch stretch_of(const Geometry& g, std::int32_t index, PackedPoint begin,
-                                           PackedPoint end, std::int32_t begin_cost) {
-  Stretch stretch{stretch_part(g, index), stretch_part(g, index + 1), begin, end, 0, 0};
+FLASHLATENT_HOST_DEVICE Stretch stretch_of(const Geometry& g, const Stretches& stretches, std::int32_t index,
+                                           PackedPoint begin, PackedPoint end, std::int32_t begin_cost) {
+  Stretch stretch{stretches.parts * index, stretches.parts * (index + 1), begin, end, 0, 0};
   const bool inside = begin.block > 0 && end.place == begin.place;  // one item, and not even that whole
   if (begin.block > 0) {
     stretch.rest = inside ? g.cost.per_split + (end.block - begin.block) * g.cost.per_block

@@ -265,10 +265,8 @@ FLASHLATENT_HOST_DEVICE Cut next_item(const Geometry& g, const Cut& cut) {
   return {cut.round + 1, 0, 0, 0};
 }
 
-/// Where cut k falls, without its slot.
-FLASHLATENT_HOST_DEVICE Cut cut_at(const Geometry& g, const std::int64_t* cost_prefix, std::int32_t k,
-                                   const std::int32_t* lengths) {
-  const LinePoint point = point_at(g, cost_prefix, k);
+/// Where a cut at this point falls, without its slot.
+FLASHLATENT_HOST_DEVICE Cut cut_at(const Geometry& g, const LinePoint& point, const std::int32_t* lengths) {
   Cut cut{point.round, point.request, 0, 0};
   if (point.inside == 0) return cut;
   const std::int32_t blocks = blocks_of(g, length_of(g, lengths, point.request));
@@ -285,9 +283,9 @@ FLASHLATENT_HOST_DEVICE Cut cut_at(const Geometry& g, const std::int64_t* cost_p
   return cut;
 }
 
-/// Where cut k falls if all items stay whole: at the nearest end of one.
-FLASHLATENT_HOST_DEVICE Cut whole_cut_at(const Geometry& g, const std::int64_t* cost_prefix, std::int32_t k) {
-  const LinePoint point = point_at(g, cost_prefix, k);
+/// Where it falls if all items stay whole: at the nearest end of one.
+FLASHLATENT_HOST_DEVICE Cut whole_cut_at(const Geometry& g, const std::int64_t* cost_prefix,
+                                         const LinePoint& point) {
   const Cut cut{point.round, point.request, 0, 0};
   if (point.inside == 0) return cut;
   const std::int64_t item = cost_prefix[point.request + 1] - cost_prefix[point.request];
@@ -303,11 +301,10 @@ FLASHLATENT_HOST_DEVICE std::int32_t whole_block_cost(const Geometry& g) {
   return shared > g.cost.per_block_alone ? shared : g.cost.per_block_alone;
 }
 
-/// Is part k, of whole items, no longer than it would be with splits and a combine step? If that is so of all
-/// parts, nothing is split.
+/// Is a part of whole items, from `begin` to `end`, no longer than it would be with splits and a combine
+/// step? If that is so of all parts, nothing is split.
 FLASHLATENT_HOST_DEVICE bool whole_part_fits(const Geometry& g, const std::int64_t* cost_prefix,
-                                             std::int32_t k) {
-  const Cut begin = whole_cut_at(g, cost_prefix, k), end = whole_cut_at(g, cost_prefix, k + 1);
+                                             const Cut& begin, const Cut& end) {
   auto position = [&](const Cut& cut) {
     return cost_prefix[g.requests] * cut.round + cost_prefix[cut.request];
   };
@@ -327,13 +324,6 @@ FLASHLATENT_HOST_DEVICE bool whole_part_fits(const Geometry& g, const std::int64
 /// With kWhole: where part k begins.
 FLASHLATENT_HOST_DEVICE Cut item_cut(const Geometry& g, std::int32_t k) {
   return {k / g.requests, k % g.requests, 0, 0};
-}
-
-/// Cut k without its slot, unless splits are fixed. `whole`: do all parts of whole items fit?
-FLASHLATENT_HOST_DEVICE Cut balanced_cut(const Geometry& g, const std::int64_t* cost_prefix, std::int32_t k,
-                                         const std::int32_t* lengths, bool whole) {
-  if (g.whole == kWhole) return item_cut(g, k);
-  return whole ? whole_cut_at(g, cost_prefix, k) : cut_at(g, cost_prefix, k, lengths);
 }
 
 FLASHLATENT_HOST_DEVICE bool same_item(const Cut& a, const Cut& b) {

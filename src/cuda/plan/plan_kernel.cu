@@ -45,6 +45,12 @@ __device__ Pair unpack(std::int64_t packed) {
   return {static_cast<std::int32_t>(packed), static_cast<std::int32_t>(packed >> 32)};
 }
 
+/// One function: what is in line at three places is code that runs once.
+__device__ __noinline__ schedule::LinePoint find_point(const Geometry& g, const std::int64_t* cost_prefix,
+                                                       std::int32_t k) {
+  return schedule::point_at(g, cost_prefix, k);
+}
+
 struct Builder {
   const Geometry& g;
   std::uint64_t fingerprint;
@@ -53,6 +59,7 @@ struct Builder {
   std::int64_t* cost_prefix;
   Cut* cuts;  // without slots
   Scan::TempStorage& scan_memory;
+  const schedule::Stretches& stretches;
   Packings& packings;
 
   __device__ std::int32_t blocks_at(std::int32_t request) const {
@@ -113,7 +120,7 @@ struct Builder {
     const std::int32_t round_merges = scan_fixed_slots();
     const std::int32_t round_slots = plan.slot_prefix[g.requests];
     for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) {
-      Cut cut = schedule::cut_at(g, cost_prefix, k, lengths);
+      Cut cut = schedule::cut_at(g, find_point(g, cost_prefix, k), lengths);
       cut.slot = schedule::fixed_slot(g, plan.slot_prefix, cut);
       plan.cuts[k] = cut;
     }
@@ -125,6 +132,11 @@ struct Builder {
       plan.merges[i] = {round, like.request, base + like.slot_begin, base + like.slot_end};
     }
     finish(merges, round_slots * g.rounds);
+  }
+
+  __device__ void cut_by_item() const {
+    for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) plan.cuts[k] = schedule::item_cut(g, k);
+    finish(0, 0);
   }
 
   __device__ void cut_into_shares() const {
@@ -184,7 +196,7 @@ struct Builder {
   /// are.
   __device__ void pack_items() const {
     if (!schedule::may_pack(g, cost_prefix[g.requests])) return;
-    Packer packer(g, cost_prefix, packings);
+    Packer packer(g, stretches, cost_prefix, packings);
     if (!packer.pack()) return;
     if (slots_of([&](std::int32_t k) { return packer.cut(k); }) >=
         slots_of([&](std::int32_t k) { return cuts[k]; })) {
@@ -197,13 +209,17 @@ struct Builder {
   }
 
   __device__ void cut_balanced() const {
+    for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) {
+      cuts[k] = schedule::whole_cut_at(g, cost_prefix, find_point(g, cost_prefix, k));
+    }
+    __syncthreads();
     bool too_long = false;
     for (std::int32_t k = threadIdx.x; k < g.parts; k += kThreads) {
-      too_long = too_long || !schedule::whole_part_fits(g, cost_prefix, k);
+      too_long = too_long || !schedule::whole_part_fits(g, cost_prefix, cuts[k], cuts[k + 1]);
     }
     const bool whole = !__syncthreads_or(too_long);
-    for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) {
-      cuts[k] = schedule::balanced_cut(g, cost_prefix, k, lengths, whole);
+    for (std::int32_t k = threadIdx.x; k <= g.parts && !whole; k += kThreads) {
+      cuts[k] = schedule::cut_at(g, find_point(g, cost_prefix, k), lengths);
     }
     for (std::int32_t r = threadIdx.x; r < g.requests && plan.successors != nullptr; r += kThreads) {
       plan.successors[r] = r + 1 < g.requests ? r + 1 : ~0;
@@ -255,22 +271,26 @@ struct Builder {
 
 __global__ void __launch_bounds__(kThreads)
     plan_kernel(const __grid_constant__ Geometry geometry, const __grid_constant__ Geometry used,
+                const __grid_constant__ schedule::Stretches stretches, std::uint64_t fingerprint,
                 const std::int32_t* lengths, void* memory) {
   __shared__ SharedMemory shared;
   __shared__ Cut shared_cuts[kSharedParts + 1];
   __shared__ Scan::TempStorage scan_memory;
   const PlanView plan = schedule::plan_view(geometry, memory);
   const Builder builder{used,
-                        schedule::fingerprint(geometry),
+                        fingerprint,
                         lengths,
                         plan,
                         geometry.requests <= kSharedRequests ? shared.cost_prefix : plan.cost_prefix,
                         geometry.parts <= kSharedParts ? shared_cuts : plan.cuts,
                         scan_memory,
+                        stretches,
                         shared.packed.packings};
   builder.scan_costs();
   if (geometry.fixed_split > 0) {
     builder.cut_fixed();
+  } else if (geometry.whole == schedule::kWhole) {
+    builder.cut_by_item();
   } else if (geometry.whole == schedule::kShared) {
     builder.cut_into_shares();
   } else if (geometry.whole == schedule::kEven) {
@@ -299,8 +319,10 @@ Status build_plan(const Geometry& geometry, std::int32_t used_parts, const Const
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   LaunchShape shape;
   shape.threads = kThreads;
-  return launch(plan_kernel, shape, executor, geometry, schedule::with_parts(geometry, used_parts),
-                static_cast<const std::int32_t*>(cache_seqlens.data), plan.data);
+  const Geometry used = schedule::with_parts(geometry, used_parts);
+  return launch(plan_kernel, shape, executor, geometry, used, schedule::stretches_of(used),
+                schedule::fingerprint(geometry), static_cast<const std::int32_t*>(cache_seqlens.data),
+                plan.data);
 }
 
 }  // namespace flashlatent::cuda

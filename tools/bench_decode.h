@@ -15,6 +15,7 @@ struct BenchOptions {
   std::string suite;
   std::string filter;
   runtime::TimingOptions timing;
+  int layers = 0;  ///< A step of a plan and so many calls is timed; 0: calls, planned before.
   bool with_cold = false;
   bool with_read = false;
   bool batch_invariant = false;

@@ -128,8 +128,8 @@ class Call {
   /// The tokens that a request has in this call.
   int length_of(int request) const { return std::clamp(lengths()[request], 0, max_tokens(problem_)); }
 
-  /// The tokens of an item that a tile sees, and where its blocks begin: after `prefix` tokens, which are 0 or
-  /// come before the `planned` ones.
+  /// The tokens of an item that a tile sees, and where its blocks begin: after `prefix` tokens, which are 0
+  /// or come before the `planned` ones.
   Reach reach(const RowTile& tile, int planned, int prefix) const {
     if (prefix > 0) {
       const int length = prefix + planned;

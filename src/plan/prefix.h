@@ -5,9 +5,9 @@
 // unit, the work of one CTA or thread, whose result (out, lse) is a partial one. Each request then attends to
 // its own tokens only, those after the prefix, and merges the units' results with its first segment's.
 //
-// The host finds the groups and cuts the units (prefix_groups.h, prefix_plan.h). How many tokens a request has
-// is what the call says, not the plan: one that no longer sees all of its prefix leaves the units' results
-// alone and attends to all tokens by itself.
+// The host finds the groups and cuts the units (prefix_groups.h, prefix_plan.h). How many tokens a request
+// has is what the call says, not the plan: one that no longer sees all of its prefix leaves the units'
+// results alone and attends to all tokens by itself.
 #pragma once
 
 #include <cstdint>
@@ -113,9 +113,10 @@ FLASHLATENT_HOST_DEVICE std::int32_t tile_of_unit(const Header& header, const Ti
 struct View {
   Header* header;
   Tile* tiles;
-  std::int32_t* members;      ///< Requests, tile by tile.
-  Share* shares;              ///< Of every request.
-  std::int32_t* own_lengths;  ///< own_length() of every request, when the plan was made: cuts are made of these.
+  std::int32_t* members;  ///< Requests, tile by tile.
+  Share* shares;          ///< Of every request.
+  std::int32_t*
+      own_lengths;  ///< own_length() of every request, when the plan was made: cuts are made of these.
 };
 
 FLASHLATENT_HOST_DEVICE std::int64_t align(std::int64_t bytes) {

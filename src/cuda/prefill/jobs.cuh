@@ -118,8 +118,8 @@ __device__ __forceinline__ Job shared_job(const Arguments& args, int index) {
   return job;
 }
 
-/// The page table entries that a unit's tokens are read by, by all lanes of a warp: of a member that still has
-/// all of them. Where none has, nobody wants the unit's results.
+/// The page table entries that a unit's tokens are read by, by all lanes of a warp: of a member that still
+/// has all of them. Where none has, nobody wants the unit's results.
 __device__ __forceinline__ const std::int32_t* shared_entries(const Arguments& args, const Job& job) {
   const prefix::Shape& shape = args.prefix.shape;
   auto sees = [&](int request) {

@@ -68,11 +68,10 @@ Result<std::size_t> workspace_bytes(const DecodeProblem& problem, const Executor
 
 /// Schedules one step into `plan`: which part does which blocks of which request, and where partial results
 /// go. On CUDA one kernel launch, which a CUDA graph can capture: replayed, it plans for the lengths then in
-/// `lengths`. A plan stays right, if not balanced, when lengths change after it was made (except with
-/// batch_invariant or shared prefixes, which need a fresh one). `lengths` is DecodeInputs::cache_seqlens;
-/// sparse: topk_length, absent if that is. Errors: those of plan_bytes(), kInvalidArgument (lengths,
-/// alignment), kExhausted
-/// (`plan` is too small).
+/// `lengths`. A plan stays right, if not balanced, when lengths change after it was made, with shared
+/// prefixes too; the one exception is batch_invariant, with which it must be made again. `lengths` is
+/// DecodeInputs::cache_seqlens; sparse: topk_length, absent if that is. Errors: those of plan_bytes(),
+/// kInvalidArgument (lengths, alignment), kExhausted (`plan` is too small).
 Status plan(const DecodeProblem& problem, const ConstTensorView& lengths, Memory plan,
             const Executor& executor);
 
@@ -86,8 +85,10 @@ struct HostPages {
 /// 64 tokens; the query tokens' own never), and where that pays they attend to those tokens together, as a
 /// group, in decode(). describe_plan() says which. Without `pages`, or with prefix_sharing off, none do. The
 /// plan keeps the groups: a graph that has captured this call replays with them and with the lengths then in
-/// `lengths`; it is right as long as these requests have those pages in common, and as many tokens. Errors:
-/// those of plan(), kInvalidArgument (pages, by name).
+/// `lengths`. It is right for other lengths as long as the page tables of the requests that are long enough
+/// for their group's prefix begin with its pages. A request that has become shorter than that, or whose query
+/// tokens no longer all see it, attends to all of its tokens by itself. Errors: those of plan(),
+/// kInvalidArgument (pages, by name).
 Status plan(const DecodeProblem& problem, const ConstTensorView& lengths, const HostPages& pages, Memory plan,
             const Executor& executor);
 

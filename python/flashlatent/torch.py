@@ -268,8 +268,8 @@ def plan(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None, cach
     """The plan of a step, for decode() of tensors of these shapes: an opaque uint8 tensor.
 
     Options are those of decode(), but for softmax_scale and attn_sink, on which no plan depends. It stays right,
-    if not balanced, when lengths change (not with batch_invariant, which needs a new one), but not for other
-    shapes, options or devices: the CPU refuses it then, a GPU does not look.
+    if not balanced, when lengths change; the one exception is batch_invariant, which needs a new one. It is not for
+    other shapes, options or devices: the CPU refuses it then, a GPU does not look.
     """
     return torch.ops.flashlatent.plan(q, kv_cache, block_table, cache_seqlens, **options)
 

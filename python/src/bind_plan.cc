@@ -139,7 +139,8 @@ void bind_plan(nb::module_& module) {
 It holds the plan and, unless callers bring their own, a workspace, so it serves one call at a time (layers one
 after the other). On CUDA both calls only enqueue work and can be captured in a CUDA graph: a captured schedule()
 plans on replay for the lengths that are then in memory. Make one call before the capture, so that kernels are
-loaded and memory is there, and keep the plan as long as the graph, which works in its memory.
+loaded and memory is there, and keep the plan as long as the graph, which works in its memory. A plan stays right, if
+not balanced, when lengths change, but not with batch_invariant: schedule() again then.
 
 device   'cpu', 'cuda' or 'cuda:N'
 threads  CPU: 0 means all
@@ -167,15 +168,16 @@ lengths  int32 (batch): cache_seqlens, or topk_length where decode is sparse (No
          the page table, or topk, has room for
 pages    with a Problem that has prefix_sharing: (block_table, cache_seqlens) on the CPU, int32 (batch, max_pages) and
          (batch), as decode() will have them: requests whose page tables begin alike attend to those tokens together
-         where that pays. The plan is right as long as these requests have those pages in common
+         where that pays. The plan stays right as long as the page tables of those that are long enough begin with
+         the pages they had in common; who has become shorter attends to all of its tokens by itself
 like     an array of the package whose allocator and current stream are used; lengths if not given
 plan     uint8, contiguous, on the plan's device, plan_bytes long: where the plan goes; the object's own memory
          if not given
 stream   CUDA: the stream to work on, an integer handle (cudaStream_t) or a stream object of torch or CuPy; the
          current one of like's package if not given
 
-A plan stays right, if not balanced, when lengths change after it was made; with batch_invariant it must be made
-again.)")
+A plan stays right, if not balanced, when lengths change after it was made, with shared prefixes too. The one
+exception is batch_invariant: with it a plan must be made again.)")
       .def("decode", &decode, "q"_a, "kv_cache"_a, "block_table"_a = nb::none(),
            "cache_seqlens"_a = nb::none(), nb::kw_only(), "indices"_a = nb::none(),
            "topk_length"_a = nb::none(), "cu_seqlens_q"_a = nb::none(), "attn_sink"_a = nb::none(),

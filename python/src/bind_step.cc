@@ -86,7 +86,8 @@ void bind_step(nb::module_& module) {
                    R"(The plans of a step: one for each problem that its layers pose, made when first needed.
 
 An engine makes one a step and calls its decode() once a layer. Plans stay right, if not balanced, when lengths
-change, so that a step that is kept too long costs time only. (With batch_invariant they do not, and each call plans.)
+change, so that a step that is kept too long costs time only. The one exception is batch_invariant: with it each call
+plans anew by itself.
 A CUDA graph has plans of its own: the first decode() in it also captures the plan, which follows the lengths at
 each replay.
 

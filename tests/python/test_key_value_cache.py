@@ -162,6 +162,23 @@ def test_shared_prefixes(place, sharing):
             plan.schedule(arrays[4], pages=(case.block_table[:2], case.cache_seqlens))
 
 
+@pytest.mark.parametrize("tokens, causal", [(1, False), (2, True), (3, True), (3, False)])
+def test_plans_with_shared_prefixes_at_other_lengths(place, tokens, causal):
+    case = KvCase([900, 900, 900, 40], tokens=tokens)
+    case.block_table[1:3, :32] = case.block_table[0, :32]  # 512 tokens
+    arrays = [place.array(array) for array in case.arrays()[:4]]
+    problem = flashlatent.Problem.of_kv_arrays(*arrays, softmax_scale=case.scale, causal=causal,
+                                               prefix_sharing="always")
+    plan = flashlatent.Plan.like(problem, arrays[0])
+    planned = np.array([600, 600, 600, 40], np.int32)
+    plan.schedule(place.array(planned), pages=(case.block_table, planned))
+    for lengths in ([600, 600, 600, 40], [601, 601, 601, 39], [664, 664, 664, 40], [536, 536, 536, 40],
+                    [900, 880, 512, 7], [511 + tokens, 510 + tokens, 512, 40], [200, 100, 0, 40], [0, 600, 700, 40]):
+        case.cache_seqlens = np.array(lengths, np.int32)
+        out, lse = plan.decode_kv(*arrays, place.array(case.cache_seqlens))
+        case.check(place.back(out), place.back(lse), causal=causal)
+
+
 def raw(place, array):
     """An array's bytes, whatever its dtype."""
     return np.ascontiguousarray(place.back(array)).view(np.uint8)

@@ -40,7 +40,7 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
     workspace      uint8, contiguous, Plan.workspace_bytes long, on q's device; made if not given
     stream         CUDA: an integer handle or a stream object; the current one of q's package if not given
     threads        CPU: 0 means all
-    kernel         forces one of info()'s kernels
+    kernel         forces one of info()'s kernels: it runs, or UnsupportedError says why it cannot
 
     Runs on q's device; strides are free but for the innermost, which is 1. Raises InvalidArgumentError (a
     ValueError) for arrays that don't fit, UnsupportedError (a NotImplementedError) with the reason where no

@@ -149,9 +149,10 @@ TEST_F(Program, CheckSmall) {
 // The oracle has no groups: it refuses one case of the small suite.
 TEST_F(Program, CheckFailsWhereTooManyCasesAreRefused) {
   const std::string one = "check --suite small --kernel reference --filter 'paged prefix'";
-  for (const auto& [options, code, said] : {std::tuple{"", 1, "all of 1 cases were refused"},
-                                            {" --max-refused 0", 1, "1 of 1 cases were refused, and 0 may be"},
-                                            {" --max-refused 1", 0, "0 wrong, 1 refused"}}) {
+  for (const auto& [options, code, said] :
+       {std::tuple{"", 1, "all of 1 cases were refused"},
+        {" --max-refused 0", 1, "1 of 1 cases were refused, and 0 may be"},
+        {" --max-refused 1", 0, "0 wrong, 1 refused"}}) {
     const Outcome outcome = run(one + options + " --json " + file("refused.json"));
     EXPECT_EQ(outcome.code, code) << outcome.out << outcome.err;
     EXPECT_NE(outcome.out.find(said), std::string::npos) << outcome.out;

@@ -149,10 +149,28 @@ TEST_F(Program, CheckSmall) {
   const auto check = json("check.json");
   EXPECT_EQ(check.at("wrong"), 0);
   EXPECT_EQ(check.at("right"), check.at("results").size());
+  EXPECT_EQ(check.at("max_refused"), 0);
+  for (const auto& result : check.at("results")) EXPECT_EQ(result.at("kernel"), "cpu_dense");
   // Of paths the last part, of shards all.
   expect_right("check --suite small --shard 1/20 --json " + file("shard.json"), {" 0 wrong, 0 refused"});
   EXPECT_EQ(json("shard.json").at("command"),
             "flashlatent check --suite small --shard 1/20 --json shard.json");
+}
+
+// The oracle has no groups: it refuses one case of the small suite.
+TEST_F(Program, CheckFailsWhereTooManyCasesAreRefused) {
+  const std::string one = "check --suite small --kernel reference --filter 'paged prefix'";
+  for (const auto& [options, code, said] :
+       {std::tuple{"", 1, "all of 1 cases were refused"},
+        {" --max-refused 0", 1, "1 of 1 cases were refused, and 0 may be"},
+        {" --max-refused 1", 0, "0 wrong, 1 refused"}}) {
+    const Outcome outcome = run(one + options + " --json " + file("refused.json"));
+    EXPECT_EQ(outcome.code, code) << outcome.out << outcome.err;
+    EXPECT_NE(outcome.out.find(said), std::string::npos) << outcome.out;
+    EXPECT_EQ(json("refused.json").at("refused"), 1);
+    EXPECT_EQ(json("refused.json").at("results").at(0).at("kernel"), "");
+  }
+  expect_refused("check --suite small --max-refused -1", {"--max-refused"});
 }
 
 // The CPU takes all that is valid, and a case depends on its number and the seed only.

@@ -139,14 +139,14 @@ Result<Measurement> measure(const BenchCase& c, const BenchOptions& options, con
       (timing_options.graph || c.graph || options.layers > 0) && executor.backend == Backend::kCuda;
   Result<runtime::Timing> timing = time_decode(*input, timing_options, options.layers, executor);
   if (!timing.ok()) return timing.status();
-  Result<std::string> picked = picked_kernel(input->problem, executor);
-  if (!picked.ok()) return picked.status();
+  Result<std::string> ran = running_kernel(input->problem, input->inputs, input->outputs, executor);
+  if (!ran.ok()) return ran.status();
   Result<std::string> why = explain(input->problem, executor);
   if (!why.ok()) return why.status();
 
   Measurement m;
   m.timing = *timing;
-  m.kernel = *picked;
+  m.kernel = *ran;
   m.why = *why;
   m.graph = timing_options.graph;
   if (options.with_cold) {

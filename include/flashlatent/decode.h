@@ -1,8 +1,10 @@
-// Plan once a step, decode once a layer. The caller owns every byte; nothing here allocates device memory
-// or synchronises a stream.
+// Plan once a step, decode once a layer. The caller owns tensors, plan and workspace; nothing here allocates
+// device memory or synchronises a stream. On the host a call may take memory until it returns: some KB to
+// choose a kernel, and to plan what grows with the batch.
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "flashlatent/backend.h"
 #include "flashlatent/problem.h"
@@ -92,13 +94,19 @@ struct HostPages {
 Status plan(const DecodeProblem& problem, const ConstTensorView& lengths, const HostPages& pages, Memory plan,
             const Executor& executor);
 
+/// The name of the kernel that decode() runs with these tensors: picked_kernel()'s, or another one where that
+/// cannot read or write tensors that lie so (`trio`: docs/kernels/trio.md). Errors as decode(), of tensors.
+Result<std::string> running_kernel(const DecodeProblem& problem, const DecodeInputs& inputs,
+                                   const DecodeOutputs& outputs, const Executor& executor);
+
 /// Runs one layer of the step that `plan` was made for, with the same problem and executor. `plan` is only
 /// read; `workspace` holds nothing from one call to the next, but serves one call at a time: on a GPU thread
 /// blocks tell each other there how far they are, and where anybody else writes meanwhile, another stream's
-/// call or copy, they may be wrong or wait for ever. Errors: those of plan_bytes(), kInvalidArgument (a
-/// tensor that does not fit the problem, by name; alignment; on the CPU a plan of another problem),
-/// kExhausted (a buffer is too small), kInternal (a launch failed). After any other error than the last
-/// nothing was written.
+/// call or copy, they may be wrong or wait for ever. Errors: those of plan_bytes(), kUnsupported (tensors
+/// that the kernel which the executor names cannot read or write as they lie), kInvalidArgument (a tensor
+/// that does not fit the problem, by name; alignment; on the CPU a plan of another problem), kExhausted (a
+/// buffer is too small), kInternal (a launch failed). After any other error than the last nothing was
+/// written.
 Status decode(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs,
               Memory plan, Memory workspace, const Executor& executor);
 

@@ -41,7 +41,7 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
     workspace      uint8, contiguous, Plan.workspace_bytes long, on q's device; made if not given
     stream         CUDA: an integer handle or a stream object; the current one of q's package if not given
     threads        CPU: 0 means all
-    kernel         forces one of info()'s kernels
+    kernel         forces one of info()'s kernels: it runs, or UnsupportedError says why it cannot
     check_inputs   look at lengths, live page numbers, topk_length and cu_seqlens_q first, and raise for one that is
                    out of range. None: arrays on the CPU are checked, those on a GPU not. True on a GPU waits for the
                    stream, and is refused while a CUDA graph is captured. See below for what is done unchecked

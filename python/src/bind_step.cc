@@ -92,7 +92,7 @@ A CUDA graph has plans of its own: the first decode() in it also captures the pl
 each replay.
 
 threads    CPU: 0 means all
-kernel     forces one of info()'s kernels; '': the library picks
+kernel     forces one of info()'s kernels (UnsupportedError where it cannot run); '': the library picks
 stateless  plan and workspace are those of the call, or made for it alone: calls may come from several threads and
            streams at once. Otherwise one call at a time.)")
       .def(nb::init<int, std::string, bool>(), nb::kw_only(), "threads"_a = 0, "kernel"_a = "",

@@ -28,6 +28,15 @@ struct DecodeCall {
   }
 };
 
+struct DecodeKernel;
+
+/// A kernel that does a call in another's stead.
+struct Substitute {
+  const DecodeKernel* kernel = nullptr;
+  std::string reason = {};  ///< Why the other one does not: a clause that names the tensor, what it is and
+                            ///< what would do.
+};
+
 struct DecodeKernel {
   const char* name;
   Backend backend;
@@ -44,6 +53,10 @@ struct DecodeKernel {
   std::optional<std::string> (*declines_prefixes)(const DecodeProblem&) = nullptr;
   /// If they can, how. With Options::prefix_sharing off it is not asked.
   prefix::Shape (*prefix_shape)(const DecodeProblem&, int workers) = nullptr;
+  /// Which kernel does a call of a problem that this one takes, where these tensors lie as this one cannot
+  /// read or write; nothing: this one. Plan and workspace serve either. Null: never another.
+  std::optional<Substitute> (*substitute)(const DecodeProblem&, const DecodeInputs&,
+                                          const DecodeOutputs&) = nullptr;
 };
 
 /// All kernels; of two whose estimates are equal the first is preferred.

@@ -277,6 +277,8 @@ Status validate(const Geometry& g) {
     return unsupported("a plan of ", g.requests, " requests x ", g.rounds, " rounds x ", max_blocks(g),
                        " blocks overflows; fewer requests, query rows or max_pages are accepted");
   }
+  // per_call may be negative, but not so much that a call would take less than no time.
+  if (estimate(g) < 0) return {StatusCode::kInternal, "a kernel's costs make a call's time negative"};
   return {};
 }
 
@@ -336,6 +338,7 @@ std::int64_t share_estimate(const Geometry& g) {
 
 std::int64_t estimate(const Geometry& g) {
   if (g.fixed_split > 0) return std::int64_t{g.rounds} * g.lanes * item_cost(g, g.fixed_split);
+  if (g.requests == 0) return std::max(g.cost.per_call, 0);
   if (g.whole >= kShared || (g.whole == kWhole && g.team > 1)) return share_estimate(g);
   const std::int64_t items = std::int64_t{g.requests} * g.rounds;
   const std::int64_t item = g.cost.per_split + std::int64_t{max_blocks(g)} * whole_block_cost(g);

@@ -8,7 +8,7 @@
 namespace flashlatent::python {
 
 Dtype dtype_from_name(std::string_view name) {
-  for (Dtype dtype : {Dtype::kBF16, Dtype::kF16, Dtype::kF32, Dtype::kI32, Dtype::kU8}) {
+  for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
     if (name == to_string(dtype)) return dtype;
   }
   refuse("dtype is '", name, "'; bf16 and fp16 are accepted");
@@ -72,6 +72,7 @@ DecodeProblem of_arrays(nb::handle q, nb::handle kv_cache, nb::handle block_tabl
                             .indices = indices,
                             .cu_seqlens_q = cu_seqlens_q},
                            options.sixteen_bits);
+  arrays.check_dtype(options.sixteen_bits);
   DecodeProblem problem = infer_problem(arrays.inputs(), options);
   problem.options.attn_sink = attn_sink;
   return problem;
@@ -98,6 +99,7 @@ DecodeProblem of_kv_arrays(nb::handle q, nb::handle key_cache, nb::handle value_
                             .key_cache = key_cache,
                             .value_cache = value_cache},
                            options.sixteen_bits);
+  arrays.check_dtype(options.sixteen_bits);
   DecodeProblem problem = infer_problem(arrays.inputs(), options);
   problem.options.attn_sink = attn_sink;
   problem.options.alibi = alibi;

@@ -27,7 +27,7 @@ Status available(Backend backend) {
   return cuda::available();
 #else
   return {StatusCode::kUnavailable,
-          "backend cuda is not in this build; configure with -DFLASHLATENT_CUDA=ON"};
+          "backend cuda is not in this build; " FLASHLATENT_CUDA_ADVICE};
 #endif
 }
 

@@ -88,7 +88,7 @@ def shown(value):
 
 def fault(function, values, options, has_self):
     """What is wrong with such a call, in a line; None if nothing is found."""
-    name, declared = function.__name__, parameters(function)
+    name, declared = function.__name__.lstrip("_"), parameters(function)
     names = [parameter.name for parameter in declared]
     for option in options:
         if option not in names:
@@ -126,18 +126,18 @@ def explain(function, values, options, error):
 
 
 def install():
-    """Puts checked() in front of all functions and methods of the extension module."""
+    """Puts _checked() in front of all functions and methods of the extension module."""
     for name, member in list(vars(_native).items()):
-        if type(member).__name__ == "nb_func" and name != "checked":
-            setattr(_native, name, _native.checked(member))
+        if type(member).__name__ == "nb_func" and name != "_checked":
+            setattr(_native, name, _native._checked(member))
         elif isinstance(member, type):
             for method_name, method in list(vars(member).items()):
                 if method_name.startswith("__"):
                     continue
                 if type(method).__name__ == "nb_method":
-                    setattr(member, method_name, _native.checked(method))
+                    setattr(member, method_name, _native._checked(method))
                 elif type(method).__name__ == "nb_func":
-                    setattr(member, method_name, staticmethod(_native.checked(method)))
+                    setattr(member, method_name, staticmethod(_native._checked(method)))
 
 
 install()

@@ -54,9 +54,9 @@ std::optional<Dtype> dtype_of(int code, int bits, std::optional<Dtype> sixteen_b
 /// NumPy's name of a DLPack type.
 std::string name_of_dtype(int code, int bits) {
   constexpr const char* kNumbers[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
-  constexpr const char* kEightBits[] = {"float8_e3m4",       "float8_e4m3",   "float8_e4m3b11fnuz",
-                                        "float8_e4m3fn",     "float8_e4m3fnuz", "float8_e5m2",
-                                        "float8_e5m2fnuz",   "float8_e8m0fnu"};
+  constexpr const char* kEightBits[] = {"float8_e3m4",     "float8_e4m3",     "float8_e4m3b11fnuz",
+                                        "float8_e4m3fn",   "float8_e4m3fnuz", "float8_e5m2",
+                                        "float8_e5m2fnuz", "float8_e8m0fnu"};
   if (code == dlpack::kBool) return "bool";
   if (code < static_cast<int>(std::size(kNumbers))) return message(kNumbers[code], bits);
   const int narrow = code - dlpack::kFloat8E3M4;
@@ -75,7 +75,8 @@ const char* accepted_elements(std::string_view name) {
     return "int32 is expected";
   }
   if (is_one_of({"slot_mapping", "pairs"})) return "int32 and int64 are accepted";
-  if (is_one_of({"attn_sink", "lse", "alibi_slopes", "key_scale", "value_scale", "partial_out", "partial_lse"}))
+  if (is_one_of(
+          {"attn_sink", "lse", "alibi_slopes", "key_scale", "value_scale", "partial_out", "partial_lse"}))
     return "fp32 is expected";
   if (is_one_of({"plan", "workspace"})) return "uint8 is expected";
   if (is_one_of({"q", "out", "latent", "rope"})) {
@@ -226,7 +227,8 @@ void Array::read_buffer(const char* name, nb::handle object, std::optional<Dtype
     // NumPy exports no types of other packages: ml_dtypes.bfloat16 is read as its bits.
     PyErr_Clear();
     const std::string dtype = dtype_name(object);
-    if (dtype != "bfloat16" && dtype != "float8_e4m3fn") refuse_dtype(name, dtype.empty() ? "unknown" : dtype);
+    if (dtype != "bfloat16" && dtype != "float8_e4m3fn")
+      refuse_dtype(name, dtype.empty() ? "unknown" : dtype);
     bits_are_known_ = dtype == "bfloat16";
     if (bits_are_known_) sixteen_bits = Dtype::kBF16;
     bits = object.attr("view")(bits_are_known_ ? "uint16" : "uint8");

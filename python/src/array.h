@@ -66,7 +66,7 @@ class Array {
   bool read_only_ = false;
   bool integers_ = false;
   bool bits_are_known_ = false;  // 16-bit integers are a view of bf16
-  nb::object capsule_;  // frees the exported tensor
+  nb::object capsule_;           // frees the exported tensor
   Py_buffer buffer_ = {};
 };
 

@@ -131,12 +131,13 @@ nb::tuple gather_arrays(nb::handle cache, nb::handle block_table, nb::handle cu_
     if (new_values) values = empty_like(arrays.like(), {*rows, e.heads, e.v_dim}, name);
     bits = made;
   } else if (rows || format) {
-    refuse(rows ? "rows" : "format", ", keys and values are given; rows and format are for arrays that are made");
+    refuse(rows ? "rows" : "format",
+           ", keys and values are given; rows and format are for arrays that are made");
   }
   const Array keys_array = Array::output("keys", keys, bits, new_keys);
   const Array values_array = Array::output("values", values, bits, new_values);
-  refuse_unused_dtype(
-      said, arrays.integers() || keys_array.integers_of(said) || values_array.integers_of(said));
+  refuse_unused_dtype(said,
+                      arrays.integers() || keys_array.integers_of(said) || values_array.integers_of(said));
   run_operation(arrays.like(), arrays.device(), stream, threads, [&](const Executor& executor) {
     return gather_kv(arrays.views(), table_array.view(), begins_array.view(), first_array.view(),
                      keys_array.view(), values_array.view(), executor);

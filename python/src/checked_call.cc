@@ -1,4 +1,4 @@
-// flashlatent._native.checked: a function whose refused arguments are explained by flashlatent._arguments.
+// flashlatent._native._checked: a function whose refused arguments are explained by flashlatent._arguments.
 #include <cstddef>
 
 #include "python/src/bindings.h"
@@ -16,7 +16,9 @@ struct CheckedCall {
   vectorcallfunc call;
 };
 
-CheckedCall* as_checked(PyObject* self) { return reinterpret_cast<CheckedCall*>(self); }
+CheckedCall* as_checked(PyObject* self) {
+  return reinterpret_cast<CheckedCall*>(self);
+}
 
 /// Replaces nanobind's TypeError by what flashlatent._arguments.explain() makes of the call.
 void explain(PyObject* function, PyObject* const* arguments, std::size_t count, PyObject* names) {
@@ -36,7 +38,8 @@ void explain(PyObject* function, PyObject* const* arguments, std::size_t count, 
   PyErr_SetObject(error.type().ptr(), error.value().ptr());
 }
 
-PyObject* call_checked(PyObject* self, PyObject* const* arguments, std::size_t count_and_flag, PyObject* names) {
+PyObject* call_checked(PyObject* self, PyObject* const* arguments, std::size_t count_and_flag,
+                       PyObject* names) {
   PyObject* function = as_checked(self)->function;
   PyObject* result = PyObject_Vectorcall(function, arguments, count_and_flag, names);
   if (result == nullptr && PyErr_ExceptionMatches(PyExc_TypeError) != 0) {
@@ -74,9 +77,9 @@ PyTypeObject* make_type() {
                                 {Py_tp_getattro, reinterpret_cast<void*>(attribute_of_checked)},
                                 {Py_tp_dealloc, reinterpret_cast<void*>(free_checked)},
                                 {0, nullptr}};
-  static PyType_Spec spec = {
-      "flashlatent._native.CheckedCall", sizeof(CheckedCall), 0,
-      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR, slots};
+  static PyType_Spec spec = {"flashlatent._native.CheckedCall", sizeof(CheckedCall), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+                             slots};
   PyObject* type = PyType_FromSpec(&spec);
   if (type == nullptr) throw nb::python_error();
   return reinterpret_cast<PyTypeObject*>(type);
@@ -95,7 +98,7 @@ nb::object checked(nb::handle function) {
 
 void bind_checked_call(nb::module_& module) {
   using namespace nb::literals;
-  module.def("checked", &checked, "function"_a,
+  module.def("_checked", &checked, "function"_a,
              "The same function; a call whose arguments it does not take raises ArgumentTypeError.");
 }
 

@@ -33,8 +33,12 @@ const char* class_name(StatusCode code) {
 
 }  // namespace
 
-void raise(const Status& status) { raise_class(class_name(status.code()), status.message()); }
+void raise(const Status& status) {
+  raise_class(class_name(status.code()), status.message());
+}
 
-void raise_type_error(const std::string& message) { raise_class("ArgumentTypeError", message); }
+void raise_type_error(const std::string& message) {
+  raise_class("ArgumentTypeError", message);
+}
 
 }  // namespace flashlatent::python

@@ -49,7 +49,8 @@ DecodeInputs InputArrays::inputs() const {
 
 void InputArrays::check_dtype(std::optional<Dtype> dtype) const {
   if (separate_) {
-    refuse_unused_dtype(dtype, q_.integers() || separate_->key_cache.integers() || separate_->value_cache.integers());
+    refuse_unused_dtype(
+        dtype, q_.integers() || separate_->key_cache.integers() || separate_->value_cache.integers());
   } else {
     refuse_unused_dtype(dtype, q_.integers() || kv_cache_.integers());
   }

@@ -34,8 +34,9 @@ Status validate_separate(const DecodeProblem& p) {
     return invalid_argument("the KV format is fp8_656, a latent cache's; with ", to_string(p.cache.layout),
                             " keys and values plain and e4m3 are accepted");
   }
-  if (p.sparse.enabled) return invalid_argument("topk is ", p.sparse.topk, "; sparse decode is for latent caches, and these are ", to_string(p.cache.layout),
-                            " keys and values");
+  if (p.sparse.enabled)
+    return invalid_argument("topk is ", p.sparse.topk, "; sparse decode is for latent caches, and these are ",
+                            to_string(p.cache.layout), " keys and values");
   FLASHLATENT_RETURN_IF_ERROR(in_range("v_dim", p.cache.v_dim, 1, 4096));
   FLASHLATENT_RETURN_IF_ERROR(in_range("window", p.options.window, 0, (1LL << 31) - 1));
   if (!(p.options.soft_cap >= 0) || !std::isfinite(p.options.soft_cap)) {

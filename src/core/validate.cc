@@ -95,8 +95,7 @@ Status validate_tokens(const DecodeProblem& problem, const DecodeInputs& inputs,
   const auto& query = problem.query;
   if (!problem.sparse.enabled) {
     FLASHLATENT_RETURN_IF_ERROR(absent("indices", inputs.indices, "the problem is dense"));
-    FLASHLATENT_RETURN_IF_ERROR(
-        absent("topk_length", inputs.topk_length, "the problem is dense"));
+    FLASHLATENT_RETURN_IF_ERROR(absent("topk_length", inputs.topk_length, "the problem is dense"));
     FLASHLATENT_RETURN_IF_ERROR(expect("block_table", inputs.block_table, Dtype::kI32, device,
                                        {query.batch, problem.cache.max_pages}));
     FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("block_table", inputs.block_table));
@@ -143,8 +142,7 @@ Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs,
         expect("q", inputs.q, dtype, device, {query.batch, query.tokens, query.heads, cache.qk_dim}));
     FLASHLATENT_RETURN_IF_ERROR(
         expect("out", outputs.out, dtype, device, {query.batch, query.tokens, query.heads, cache.v_dim}));
-    FLASHLATENT_RETURN_IF_ERROR(
-        absent("cu_seqlens_q", inputs.cu_seqlens_q, "the problem is not ragged"));
+    FLASHLATENT_RETURN_IF_ERROR(absent("cu_seqlens_q", inputs.cu_seqlens_q, "the problem is not ragged"));
   }
   FLASHLATENT_RETURN_IF_ERROR(cache.layout == KvLayout::kLatent
                                   ? validate_latent_cache(problem, inputs, device)
@@ -194,7 +192,8 @@ Status validate_query_dtype(const DecodeInputs& inputs) {
 Status validate_batch(const char* name, const ConstTensorView& tokens, const DecodeInputs& inputs) {
   const bool ragged = inputs.cu_seqlens_q.present();
   if (ragged && (inputs.cu_seqlens_q.rank != 1 || inputs.cu_seqlens_q.shape[0] < 1)) {
-    return invalid_argument("cu_seqlens_q is ", to_string(inputs.cu_seqlens_q), "; expected int32 (batch + 1)");
+    return invalid_argument("cu_seqlens_q is ", to_string(inputs.cu_seqlens_q),
+                            "; expected int32 (batch + 1)");
   }
   const std::int64_t batch = ragged ? inputs.cu_seqlens_q.shape[0] - 1 : inputs.q.shape[0];
   if (tokens.shape[0] == batch) return {};
@@ -229,8 +228,9 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
   const bool sparse = inputs.indices.present();
   const ConstTensorView& tokens = sparse ? inputs.indices : inputs.block_table;
   if (!tokens.present()) {
-    return invalid_argument("block_table is missing; expected int32 (batch, max_pages), or for sparse decode ",
-                            "indices, int32 (batch, s_q, topk)");
+    return invalid_argument(
+        "block_table is missing; expected int32 (batch, max_pages), or for sparse decode ",
+        "indices, int32 (batch, s_q, topk)");
   }
   if (tokens.rank != (sparse ? 3 : 2)) {
     return invalid_argument(sparse ? "indices is " : "block_table is ", to_string(tokens), "; expected ",

@@ -35,6 +35,8 @@ if(FLASHLATENT_CUDA)
   # Named outright: CMake 3.25 knows no option of nvcc 13 for C++20.
   string(APPEND CMAKE_CUDA_FLAGS " -std=c++20")
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+  include(cuda_toolkit)
+  flashlatent_use_pip_toolkit()
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
 endif()

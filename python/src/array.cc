@@ -156,12 +156,23 @@ Array::~Array() {
 }
 
 Array Array::read(const char* name, nb::handle object, std::optional<Dtype> sixteen_bits) {
+  Array array = load(name, object, sixteen_bits);
+  array.refuse_negated(name, object);
+  return array;
+}
+
+/// Integers are not asked: what is negated lazily is the .imag of a complex tensor.
+void Array::refuse_negated(const char* name, nb::handle object) const {
+  const Dtype dtype = view_.dtype;
+  const bool is_float = dtype == Dtype::kF16 || dtype == Dtype::kBF16 || dtype == Dtype::kF32;
+  if (!is_float || object.is_none() || !array_type(object).negatable || !is_negated(object)) return;
+  refuse(name, " is a lazily negated view (torch's is_neg()); torch.resolve_neg(", name, ") is accepted");
+}
+
+Array Array::load(const char* name, nb::handle object, std::optional<Dtype> sixteen_bits) {
   Array array;
   if (object.is_none()) return array;
   const ArrayType& type = array_type(object);
-  if (type.negatable && is_negated(object)) {
-    refuse(name, " is a lazily negated view (torch's is_neg()); torch.resolve_neg(", name, ") is accepted");
-  }
   if (type.exchange != nullptr) {
     dlpack::Tensor tensor;
     if (type.exchange->borrow(object.ptr(), &tensor) != 0) {
@@ -180,8 +191,9 @@ Array Array::read(const char* name, nb::handle object, std::optional<Dtype> sixt
 }
 
 Array Array::output(const char* name, nb::handle object, std::optional<Dtype> sixteen_bits, bool fresh) {
-  Array array = read(name, object, sixteen_bits);
+  Array array = load(name, object, sixteen_bits);
   if (fresh || object.is_none()) return array;
+  array.refuse_negated(name, object);
   if (array.read_only_ || array_type(object).immutable) {
     refuse(name, " is read-only; an array that can be written is expected");
   }

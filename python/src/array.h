@@ -57,6 +57,8 @@ class Array {
 
  private:
   Array() = default;
+  static Array load(const char* name, nb::handle object, std::optional<Dtype> sixteen_bits);
+  void refuse_negated(const char* name, nb::handle object) const;
   void read_buffer(const char* name, nb::handle object, std::optional<Dtype> sixteen_bits);
   void export_capsule(nb::handle object);
   void read_capsule(const char* name, nb::handle object, std::optional<Dtype> sixteen_bits);

@@ -20,10 +20,10 @@ from ._native import (PagePool, Plan, Problem, Sequence, Step, append_kv, append
                       convert_kv, copy_pages, default_backend, describe_plan, explain, gather_cache, gather_kv, info)
 
 __all__ = [
-    "ArgumentTypeError", "ExhaustedError", "FlashLatentError", "InternalError", "InvalidArgumentError", "KeyValueCache", "PagePool", "Plan",
-    "Problem", "Sequence", "Step", "UnavailableError", "UnsupportedError", "__version__", "append_kv", "append_latent",
-    "combine", "convert_cache", "convert_kv", "copy_pages", "decode", "decode_kv", "default_backend", "describe_plan",
-    "explain", "gather_cache", "gather_kv", "info",
+    "ArgumentTypeError", "ExhaustedError", "FlashLatentError", "InternalError", "InvalidArgumentError",
+    "KeyValueCache", "PagePool", "Plan", "Problem", "Sequence", "Step", "UnavailableError", "UnsupportedError",
+    "__version__", "append_kv", "append_latent", "combine", "convert_cache", "convert_kv", "copy_pages", "decode",
+    "decode_kv", "default_backend", "describe_plan", "explain", "gather_cache", "gather_kv", "info",
 ]
 
 

@@ -42,7 +42,8 @@ def test_types(function, match, change):
 
 @pytest.mark.parametrize("match, change", [
     ("block_table is missing; expected int32 \\(batch, max_pages\\)", {"block_table": None}),
-    ("block_table is int32 \\(1, .*; expected 2 rows, one a request of q", {"block_table": np.zeros((1, 3), np.int32)}),
+    ("block_table is int32 \\(1, .*; expected 2 rows, one a request of q",
+     {"block_table": np.zeros((1, 3), np.int32)}),
     ("q is fp32 .*; bf16 and fp16", {"q": np.zeros((2, 1, 4, 64), np.float32)}),
     ("kv_cache has elements of type float64; bf16, fp16", {"kv_cache": np.zeros((8, 16, 1, 64))}),
     ("block_table has elements of type float64; int32", {"block_table": np.zeros((2, 3))}),
@@ -132,8 +133,9 @@ def test_torch():
     case = Case([20, 3])
     q, kv_cache, table, lengths = (torch.from_numpy(array) for array in case.arguments())
     options = case.options()
-    refused("block_table is on device meta", lambda: flashlatent.decode(q, kv_cache, table.to("meta"), lengths, **options))
-    refused("q has the layout torch.sparse_coo", lambda: flashlatent.decode(q.to_sparse(), kv_cache, table, lengths, **options))
+    native = flashlatent.decode
+    refused("block_table is on device meta", lambda: native(q, kv_cache, table.to("meta"), lengths, **options))
+    refused("q has the layout torch.sparse_coo", lambda: native(q.to_sparse(), kv_cache, table, lengths, **options))
     operator = flashlatent.torch.decode
     refused("block_table is on meta and q on cpu", lambda: operator(q, kv_cache, table.to("meta"), lengths, **options))
     refused("q is None; an array", lambda: operator(None, kv_cache, table, lengths, **options))

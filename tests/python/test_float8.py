@@ -21,7 +21,8 @@ def decode(q, cache, table=TABLE, lengths=LENGTHS):
 
 
 def refused(name, *arguments):
-    with pytest.raises(flashlatent.InvalidArgumentError, match=f"key_cache has elements of type {name};.*float8_e4m3fn"):
+    match = f"key_cache has elements of type {name};.*float8_e4m3fn"
+    with pytest.raises(flashlatent.InvalidArgumentError, match=match):
         decode(*arguments)
 
 

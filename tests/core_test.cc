@@ -116,14 +116,17 @@ TEST(Problem, RefusesFieldsOutOfRange) {
       {[](DecodeProblem& p) { p.query.batch = -1; }, {"batch is -1", "from 0"}},
       {[](DecodeProblem& p) { p.query.tokens = 0; }, {"s_q", "is 0", "from 1"}},
       {[](DecodeProblem& p) { p.query.heads = 0; }, {"h_q", "is 0", "from 1"}},
-      {[](DecodeProblem& p) { p.cache.heads = 0; }, {"h_kv", "is 0", "from 1"}},
-      {[](DecodeProblem& p) { p.cache.heads = 2; }, {"h_kv", "is 2", "to 1"}},
+      {[](DecodeProblem& p) { p.cache.heads = 0; }, {"h_kv", "is 0; it must be 1"}},
+      {[](DecodeProblem& p) { p.cache.heads = 2; }, {"h_kv", "is 2; it must be 1"}},
       {[](DecodeProblem& p) { p.query.heads = 5, p.cache.heads = 2; }, {"h_q is 5", "multiple", "2"}},
       {[](DecodeProblem& p) { p.cache.dtype = Dtype::kU8; }, {"dtype is uint8", "bf16", "fp16"}},
       {[](DecodeProblem& p) { p.cache.qk_dim = 0; }, {"qk_dim is 0", "from 1"}},
       {[](DecodeProblem& p) { p.cache.v_dim = 577; }, {"v_dim is 577", "to 576"}},
       {[](DecodeProblem& p) { p.cache.page_size = 0; }, {"page_size is 0", "from 1"}},
       {[](DecodeProblem& p) { p.cache.max_pages = -3; }, {"max_pages", "is -3", "from 0"}},
+      {[](DecodeProblem& p) { p.cache.format = KvFormat::kFp8_656, p.cache.qk_dim = 512; },
+       {"qk_dim is 512; an fp8_656 cache has 576"}},
+      {[](DecodeProblem& p) { p.sparse.enabled = true, p.cache.max_pages = 3; }, {"is 3; it must be 0"}},
       {[](DecodeProblem& p) { p.options.softmax_scale = std::numeric_limits<float>::quiet_NaN(); },
        {"softmax_scale is nan", "finite"}},
       {[](DecodeProblem& p) { p.options.empty_lse = 0; }, {"empty_lse is 0", "-inf", "+inf"}},
@@ -219,14 +222,14 @@ TEST_F(DecodeArguments, OuterStridesAreFree) {
 TEST_F(DecodeArguments, OptionsAndTensorsGoTogether) {
   const ConstTensorView sink(memory_, Dtype::kF32, {16});
   inputs_.attn_sink = sink;
-  EXPECT_TRUE(is_invalid(check(), {"attn_sink", "options.attn_sink"}));
+  EXPECT_TRUE(is_invalid(check(), {"attn_sink", "attn_sink off"}));
   problem_.options.attn_sink = true;
   EXPECT_TRUE(check().ok());
   inputs_.attn_sink = {};
   EXPECT_TRUE(is_invalid(check(), {"attn_sink is missing", "fp32 (16)"}));
   inputs_.attn_sink = sink;
   inputs_.cu_seqlens_q = {memory_, Dtype::kI32, {4}};
-  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q", "query.ragged"}));
+  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q", "not ragged"}));
 }
 
 TEST_F(DecodeArguments, RaggedQueriesLieSideBySide) {
@@ -256,6 +259,26 @@ TEST_F(DecodeArguments, InferredProblem) {
   EXPECT_EQ(to_string(*problem), to_string(problem_));
   inputs_.q.rank = 3;
   EXPECT_TRUE(is_invalid(infer_problem(inputs_, 512, problem_.options).status(), {"q is", "(batch, s_q"}));
+}
+
+// What does not fit is named: q, not the problem's dtype; the page table, not what was inferred from it.
+TEST_F(DecodeArguments, NamesWhatDoesNotFit) {
+  const auto refused = [&](const DecodeInputs& inputs, const std::vector<std::string>& pieces) {
+    return is_invalid(infer_problem(inputs, 512, problem_.options).status(), pieces);
+  };
+  DecodeInputs inputs = inputs_;
+  inputs.q.dtype = Dtype::kF32;
+  EXPECT_TRUE(refused(inputs, {"q is fp32", "bf16 and fp16"}));
+  inputs = inputs_;
+  inputs.block_table = {};
+  EXPECT_TRUE(refused(inputs, {"block_table is missing", "indices"}));
+  inputs = inputs_;
+  inputs.block_table.shape[0] = 1;
+  EXPECT_TRUE(refused(inputs, {"block_table is int32 (1, ", "rows, one a request of q"}));
+  inputs = inputs_;
+  inputs.q.dtype = Dtype::kF16;
+  inputs.kv_cache.dtype = Dtype::kU8;
+  EXPECT_TRUE(refused(inputs, {"q is fp16", "fp8_656", "bf16"}));
 }
 
 TEST_F(DecodeArguments, Buffers) {

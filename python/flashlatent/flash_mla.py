@@ -17,13 +17,14 @@ runs a Python program whose `import flash_mla` gets this module.
 """
 
 import math
+import re
 from typing import Any, NoReturn, Optional, Tuple
 
 import torch
 from torch import Tensor
 
 from . import torch as operators
-from ._errors import InvalidArgumentError, UnsupportedError
+from ._errors import FlashLatentError, InvalidArgumentError, UnsupportedError
 from ._native import Step
 
 _is_compiling = torch.compiler.is_compiling  # each step of Python counts here
@@ -96,8 +97,12 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
             q, k_cache, block_table, cache_seqlens, softmax_scale=softmax_scale, v_dim=head_dim_v, causal=causal,
             indices=indices, topk_length=topk_length, attn_sink=attn_sink, check_inputs=check_inputs)
         return out, torch.where(lse == -math.inf, math.inf, lse)
-    return tile_scheduler_metadata.decode(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, causal,
-                                          is_fp8_kvcache, indices, attn_sink, topk_length, check_inputs)
+    try:
+        return tile_scheduler_metadata.decode(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, causal,
+                                              is_fp8_kvcache, indices, attn_sink, topk_length, check_inputs)
+    except FlashLatentError as error:  # by the names of this function's arguments
+        text = re.sub(r"\bv_dim\b", "head_dim_v", re.sub(r"\bkv_cache\b", "k_cache", str(error)))
+        raise type(error)(text) from None
 
 
 def flash_mla_sparse_fwd(q: Tensor, kv: Tensor, indices: Tensor, sm_scale: float, d_v: int = 512,

@@ -6,6 +6,7 @@
 #include "plan/host_plan.h"
 #include "python/src/bindings.h"
 #include "python/src/check.h"
+#include "python/src/constructor.h"
 #include "python/src/cuda_stream.h"
 #include "python/src/errors.h"
 #include "python/src/plan.h"
@@ -133,8 +134,8 @@ nb::tuple decode_kv(Plan& plan, nb::handle q, nb::handle key_cache, nb::handle v
 
 void bind_plan(nb::module_& module) {
   using namespace nb::literals;
-  nb::class_<Plan>(module, "Plan",
-                   R"(A problem on a device: schedule() once a step, decode() once a layer.
+  nb::class_<Plan> plan(module, "Plan",
+                        R"(A problem on a device: schedule() once a step, decode() once a layer.
 
 It holds the plan and, unless callers bring their own, a workspace, so it serves one call at a time (layers one
 after the other). On CUDA both calls only enqueue work and can be captured in a CUDA graph: a captured schedule()
@@ -146,13 +147,17 @@ device   'cpu', 'cuda' or 'cuda:N'
 threads  CPU: 0 means all
 kernel   forces one of info()'s kernels; '': the library picks
 Raises UnsupportedError with each kernel's reason if none takes the problem, UnavailableError where the device
-can't be used.)")
-      .def(
-          "__init__",
-          [](Plan* self, const DecodeProblem& problem, const std::string& device, int threads,
-             const std::string& kernel) { new (self) Plan(problem, executor_on(device, threads, kernel)); },
-          "problem"_a, nb::kw_only(), "device"_a = "cpu", "threads"_a = 0, "kernel"_a = "")
-      .def_static(
+can't be used.)");
+  module.def(
+      "_Plan",
+      [](const DecodeProblem& problem, const std::string& device, int threads, const std::string& kernel) {
+        return Plan(problem, executor_on(device, threads, kernel));
+      },
+      "problem"_a, nb::kw_only(), "device"_a = "cpu", "threads"_a = 0, "kernel"_a = "");
+  define_constructor(plan, "_Plan",
+                     nb::sig("def __init__(self, problem: Problem, *, device: str = 'cpu', threads: int = 0, "
+                             "kernel: str = '') -> None"));
+  plan.def_static(
           "like",
           [](const DecodeProblem& problem, nb::handle array, int threads, const std::string& kernel) {
             const Array like = Array::read("array", array, Dtype::kBF16);

@@ -3,6 +3,7 @@
 #include <nanobind/stl/shared_ptr.h>
 
 #include "python/src/bindings.h"
+#include "python/src/constructor.h"
 #include "python/src/errors.h"
 #include "python/src/step.h"
 
@@ -82,8 +83,9 @@ nb::tuple decode_as_flash_mla(Step& step, nb::handle q, nb::handle k_cache, nb::
 
 void bind_step(nb::module_& module) {
   using namespace nb::literals;
-  nb::class_<Step>(module, "Step",
-                   R"(The plans of a step: one for each problem that its layers pose, made when first needed.
+  nb::class_<Step> step(
+      module, "Step",
+      R"(The plans of a step: one for each problem that its layers pose, made when first needed.
 
 An engine makes one a step and calls its decode() once a layer. Plans stay right, if not balanced, when lengths
 change, so that a step that is kept too long costs time only. The one exception is batch_invariant: with it each call
@@ -94,10 +96,15 @@ each replay.
 threads    CPU: 0 means all
 kernel     forces one of info()'s kernels (UnsupportedError where it cannot run); '': the library picks
 stateless  plan and workspace are those of the call, or made for it alone: calls may come from several threads and
-           streams at once. Otherwise one call at a time.)")
-      .def(nb::init<int, std::string, bool>(), nb::kw_only(), "threads"_a = 0, "kernel"_a = "",
-           "stateless"_a = false)
-      .def("decode", &decode, "q"_a, "kv_cache"_a, "block_table"_a = nb::none(),
+           streams at once. Otherwise one call at a time.)");
+  module.def(
+      "_Step",
+      [](int threads, const std::string& kernel, bool stateless) { return Step(threads, kernel, stateless); },
+      nb::kw_only(), "threads"_a = 0, "kernel"_a = "", "stateless"_a = false);
+  define_constructor(step, "_Step",
+                     nb::sig("def __init__(self, *, threads: int = 0, kernel: str = '', "
+                             "stateless: bool = False) -> None"));
+  step.def("decode", &decode, "q"_a, "kv_cache"_a, "block_table"_a = nb::none(),
            "cache_seqlens"_a = nb::none(), nb::kw_only(), "softmax_scale"_a, "v_dim"_a = 512,
            "causal"_a = false, "indices"_a = nb::none(), "topk_length"_a = nb::none(),
            "cu_seqlens_q"_a = nb::none(), "tokens"_a = nb::none(), "attn_sink"_a = nb::none(),

@@ -28,7 +28,10 @@ void* handle_of(nb::handle stream) {
 }  // namespace
 
 WorkStream::WorkStream(nb::handle like, Device device, nb::handle stream) : device_(device) {
-  if (device.type == DeviceType::kCpu) return;
+  if (device.type == DeviceType::kCpu) {
+    if (!stream.is_none()) refuse("stream is given and the arrays are on the CPU; leave stream out");
+    return;
+  }
   if (!stream.is_none()) {
     handle_ = handle_of(stream);
     return;

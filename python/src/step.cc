@@ -22,6 +22,10 @@ DecodeProblem infer_problem(const DecodeInputs& inputs, const StepOptions& optio
   if (options.default_scale) {
     problem.options.softmax_scale = 1 / std::sqrt(static_cast<float>(problem.cache.qk_dim));
   }
+  if (options.tokens && !problem.query.ragged && *options.tokens != problem.query.tokens) {
+    refuse("tokens is ", *options.tokens, " and cu_seqlens_q is not given; q has ", problem.query.tokens,
+           " query tokens a request, leave tokens out");
+  }
   if (options.tokens) {
     problem.query.tokens = *options.tokens;
     check(validate(problem));
@@ -51,6 +55,7 @@ void Step::enter(unsigned long long capture) {
 nb::tuple Step::decode(const InputHandles& handles, const StepOptions& options, CallerHandles caller,
                        nb::handle stream) {
   const InputArrays arrays(handles, options.sixteen_bits);
+  arrays.check_dtype(options.sixteen_bits);
   const DecodeInputs inputs = arrays.inputs();
   if (options.is_fp8 && *options.is_fp8 != (inputs.kv_cache.dtype == Dtype::kU8)) {
     refuse("is_fp8_kvcache is ", *options.is_fp8 ? "True" : "False", " and k_cache is ",

@@ -73,7 +73,7 @@ Status validate_separate_caches(const DecodeProblem& problem, const DecodeInputs
   FLASHLATENT_RETURN_IF_ERROR(validate_scale("key_scale", inputs.key_scale, problem, device));
   FLASHLATENT_RETURN_IF_ERROR(validate_scale("value_scale", inputs.value_scale, problem, device));
   if (!problem.options.alibi) {
-    return absent("alibi_slopes", inputs.alibi_slopes, "the problem has options.alibi off");
+    return absent("alibi_slopes", inputs.alibi_slopes, "the problem has alibi off");
   }
   FLASHLATENT_RETURN_IF_ERROR(
       expect("alibi_slopes", inputs.alibi_slopes, Dtype::kF32, device, {problem.query.heads}));
@@ -84,9 +84,8 @@ Status validate_separate_caches(const DecodeProblem& problem, const DecodeInputs
 Status validate_tokens(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
   const auto& query = problem.query;
   if (!problem.sparse.enabled) {
-    FLASHLATENT_RETURN_IF_ERROR(absent("indices", inputs.indices, "the problem has sparse.enabled off"));
-    FLASHLATENT_RETURN_IF_ERROR(
-        absent("topk_length", inputs.topk_length, "the problem has sparse.enabled off"));
+    FLASHLATENT_RETURN_IF_ERROR(absent("indices", inputs.indices, "the problem is dense"));
+    FLASHLATENT_RETURN_IF_ERROR(absent("topk_length", inputs.topk_length, "the problem is dense"));
     FLASHLATENT_RETURN_IF_ERROR(expect("block_table", inputs.block_table, Dtype::kI32, device,
                                        {query.batch, problem.cache.max_pages}));
     FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("block_table", inputs.block_table));
@@ -128,7 +127,7 @@ Status validate_inputs(const DecodeProblem& problem, const DecodeInputs& inputs,
     FLASHLATENT_RETURN_IF_ERROR(
         expect("q", inputs.q, dtype, device, {query.batch, query.tokens, query.heads, cache.qk_dim}));
     FLASHLATENT_RETURN_IF_ERROR(
-        absent("cu_seqlens_q", inputs.cu_seqlens_q, "the problem has query.ragged off"));
+        absent("cu_seqlens_q", inputs.cu_seqlens_q, "the problem is not ragged"));
   }
   FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("q", inputs.q));
   FLASHLATENT_RETURN_IF_ERROR(cache.layout == KvLayout::kLatent
@@ -139,7 +138,7 @@ Status validate_inputs(const DecodeProblem& problem, const DecodeInputs& inputs,
     FLASHLATENT_RETURN_IF_ERROR(expect("attn_sink", inputs.attn_sink, Dtype::kF32, device, {query.heads}));
     return innermost_contiguous("attn_sink", inputs.attn_sink);
   }
-  return absent("attn_sink", inputs.attn_sink, "the problem has options.attn_sink off");
+  return absent("attn_sink", inputs.attn_sink, "the problem has attn_sink off");
 }
 
 Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs,
@@ -170,10 +169,41 @@ Status validate_memory(const char* name, Memory memory, std::size_t bytes, std::
   return {};
 }
 
+namespace {
+
+/// What no other argument can be meant by: said of q, not of the problem's dtype.
+Status validate_query_dtype(const DecodeInputs& inputs) {
+  const Dtype dtype = inputs.q.dtype;
+  if (!inputs.q.present()) return {};
+  if (dtype != Dtype::kBF16 && dtype != Dtype::kF16) {
+    return invalid_argument("q is ", to_string(inputs.q), "; bf16 and fp16 are accepted");
+  }
+  if (dtype != Dtype::kBF16 && inputs.kv_cache.dtype == Dtype::kU8 && inputs.kv_cache.present()) {
+    return invalid_argument("q is ", to_string(inputs.q), "; with an fp8_656 cache bf16 is accepted");
+  }
+  return {};
+}
+
+/// `name`, which is `tokens`, has a row a request: as many as q and cu_seqlens_q say.
+Status validate_batch(const char* name, const ConstTensorView& tokens, const DecodeInputs& inputs) {
+  const bool ragged = inputs.cu_seqlens_q.present();
+  if (ragged && (inputs.cu_seqlens_q.rank != 1 || inputs.cu_seqlens_q.shape[0] < 1)) {
+    return invalid_argument("cu_seqlens_q is ", to_string(inputs.cu_seqlens_q),
+                            "; expected int32 (batch + 1)");
+  }
+  const std::int64_t batch = ragged ? inputs.cu_seqlens_q.shape[0] - 1 : inputs.q.shape[0];
+  if (tokens.shape[0] == batch) return {};
+  return invalid_argument(name, " is ", to_string(tokens), "; expected ", batch, " rows, one a request of ",
+                          ragged ? "cu_seqlens_q" : "q");
+}
+
+}  // namespace
+
 Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
                                     const DecodeProblem::Options& options) {
   const bool ragged = inputs.cu_seqlens_q.present();
   const int q_rank = ragged ? 3 : 4;
+  FLASHLATENT_RETURN_IF_ERROR(validate_query_dtype(inputs));
   if (inputs.q.rank != q_rank) {
     return invalid_argument("q is ", to_string(inputs.q), "; expected ",
                             ragged ? "(total tokens, h_q, d) beside cu_seqlens_q" : "(batch, s_q, h_q, d)");
@@ -193,10 +223,16 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
   }
   const bool sparse = inputs.indices.present();
   const ConstTensorView& tokens = sparse ? inputs.indices : inputs.block_table;
+  if (!tokens.present()) {
+    return invalid_argument(
+        "block_table is missing; expected int32 (batch, max_pages), or for sparse decode ",
+        "indices, int32 (batch, s_q, topk)");
+  }
   if (tokens.rank != (sparse ? 3 : 2)) {
     return invalid_argument(sparse ? "indices is " : "block_table is ", to_string(tokens), "; expected ",
                             sparse ? "(batch, s_q, topk)" : "(batch, max_pages)");
   }
+  FLASHLATENT_RETURN_IF_ERROR(validate_batch(sparse ? "indices" : "block_table", tokens, inputs));
   for (const ConstTensorView* view : {&inputs.q, &keys, &values, &tokens}) {
     for (int i = 0; i < view->rank; ++i) {
       if (view->shape[i] < 0 || view->shape[i] > (1LL << 30)) {

@@ -26,8 +26,7 @@ Status available(Backend backend) {
 #if FLASHLATENT_WITH_CUDA
   return cuda::available();
 #else
-  return {StatusCode::kUnavailable,
-          "backend cuda is not in this build; configure with -DFLASHLATENT_CUDA=ON"};
+  return {StatusCode::kUnavailable, "backend cuda is not in this build; " FLASHLATENT_CUDA_ADVICE};
 #endif
 }
 

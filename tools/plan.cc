@@ -141,6 +141,10 @@ nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengt
 }
 
 int run_plan(const PlanOptions& options) {
+  if (Status status = check_files_differ({{"--svg", options.svg, true}, {"--json", options.json, true}});
+      !status.ok()) {
+    return fail(status);
+  }
   const std::vector<int> lengths = options.lengths.empty()
                                        ? make_lengths(options.distribution, options.batch,
                                                       options.mean_length, options.problem.query.tokens)
@@ -179,9 +183,9 @@ void add_plan(CLI::App& app, Action& action) {
   plan->add_option("--lengths", options->distribution, "uniform, or normal with deviation s_k/2")
       ->check(CLI::IsMember({"uniform", "normal"}))
       ->capture_default_str();
-  plan->add_option("--length-list", options->lengths, "Every request's length, separated by commas")
-      ->delimiter(',')
-      ->check(CLI::Range(0, 1 << 30));
+  CLI::Option* list = add_list_option(*plan, "--length-list", options->lengths, 0, 1 << 30,
+                                      "Every request's length, instead of --batch, --tokens and --lengths");
+  for (const char* other : {"--batch", "--tokens", "--lengths"}) list->excludes(other);
   add("--query-tokens", options->problem.query.tokens, "s_q", 1 << 16);
   add("--heads", options->problem.query.heads, "h_q", 1 << 16);
   add("--kv-heads", options->problem.cache.heads, "h_kv", 1 << 16);
@@ -195,6 +199,7 @@ void add_plan(CLI::App& app, Action& action) {
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
   plan->add_option("--prefix-sharing", options->sharing, "Are those attended to by groups?")
+      ->needs("--shared-tokens")
       ->check(CLI::IsMember({"off", "auto", "always"}))
       ->capture_default_str();
   plan->add_flag("--batch-invariant", options->problem.options.batch_invariant, "Fixed splits");

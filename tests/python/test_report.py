@@ -30,6 +30,26 @@ def test_bench_and_plan(tmp_path, prefix):
     assert all(map(is_picture, pictures))
 
 
+def test_pictures_say_what_they_show(tmp_path):
+    pytest.importorskip("matplotlib")
+    document = json.loads((RESULTS / "h200" / "dense.json").read_text())
+    file = tmp_path / "dense.json"
+
+    def drawn(folder):
+        file.write_text(json.dumps(document))
+        svg = next(path for path in report.report([str(file)], str(tmp_path / folder)) if path.endswith("time.svg"))
+        return pathlib.Path(svg).read_text()
+
+    first = drawn("first")
+    assert report.digest_in(first) == report.digest([document])
+    assert drawn("again") == first
+    document["source_tree"] = "another"  # which no picture shows
+    assert report.digest_in(first) == report.digest([document])
+    document["results"][0]["ms"] *= 2
+    assert report.digest_in(first) != report.digest([document])
+    assert report.digest_in("<svg></svg>") is None
+
+
 def test_series_of_several_libraries():
     documents = [report.read(RESULTS / "h200" / "dense.json"), report.read(RESULTS / "peers" / "flashmla.json")]
     series = report.length_series(documents)

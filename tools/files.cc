@@ -27,9 +27,9 @@ FILE*& json_stream() {
 bool is_same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
   std::error_code failure;
   if (std::filesystem::equivalent(a, b, failure) && !failure) return true;
-  const auto real_a = std::filesystem::weakly_canonical(a, failure);
+  const auto real_a = std::filesystem::weakly_canonical(std::filesystem::absolute(a), failure);
   if (failure) return a == b;
-  const auto real_b = std::filesystem::weakly_canonical(b, failure);
+  const auto real_b = std::filesystem::weakly_canonical(std::filesystem::absolute(b), failure);
   return failure ? a == b : real_a == real_b;
 }
 

@@ -227,7 +227,7 @@ Status check_bench_memory(const DecodeProblem& problem, const std::vector<int>& 
   }
   const int shortest = *std::min_element(lengths.begin(), lengths.end());
   pages -= (batch - 1) * (std::min(shared_tokens, shortest) / cache.page_size);
-  const std::string what = message(lengths.size(), " requests of up to ",
+  const std::string what = message("a batch of ", lengths.size(), " requests of up to ",
                                    *std::max_element(lengths.begin(), lengths.end()), " tokens");
   if (pages > std::numeric_limits<std::int32_t>::max()) {
     return {StatusCode::kExhausted, message(what, " have ", pages, " pages of ", cache.page_size,

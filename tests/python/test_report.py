@@ -76,6 +76,12 @@ def test_host_time(tmp_path, capsys):
     assert document["source_tree"] == flashlatent.info()["source_tree"]
 
 
+def test_host_time_to_stdout(capsys):
+    assert bench.main(["--package", "numpy", "--json", "-"]) == 0
+    written = capsys.readouterr()
+    assert json.loads(written.out)["results"] and "Plan.decode" in written.err
+
+
 def test_host_time_without_the_device(capsys):
     if flashlatent.info()["backends"]["cuda"]["available"]:
         pytest.skip("there is a GPU")

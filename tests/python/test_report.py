@@ -2,6 +2,9 @@
 
 import json
 import pathlib
+import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -48,6 +51,26 @@ def test_pictures_say_what_they_show(tmp_path):
     document["results"][0]["ms"] *= 2
     assert report.digest_in(first) != report.digest([document])
     assert report.digest_in("<svg></svg>") is None
+
+
+def test_an_old_picture_is_found(tmp_path):
+    root = RESULTS.parents[1]
+    for part in ("README.md", "docs", "scripts/tables", "bench/results", "python/flashlatent/report.py"):
+        (tmp_path / part).parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if (root / part).is_dir() else shutil.copy)(root / part, tmp_path / part)
+
+    def check():
+        return subprocess.run([sys.executable, tmp_path / "scripts/tables", "--check"], capture_output=True, text=True)
+
+    assert check().returncode == 0, check().stdout + check().stderr
+    plan = tmp_path / "bench/results/plans/skewed.json"
+    document = json.loads(plan.read_text())
+    document["parts"][0]["segments"][0]["blocks"][1] += 1
+    plan.write_text(json.dumps(document))
+    old = check()
+    assert old.returncode == 1 and "skewed_plan show other results" in old.stderr
+    (tmp_path / "docs/pictures/h200_time.svg").unlink()
+    assert "h200_time, skewed_plan show other results" in check().stderr
 
 
 def test_series_of_several_libraries():

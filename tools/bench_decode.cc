@@ -307,8 +307,15 @@ int run_bench_decode(const char* name, std::vector<BenchCase> all, const BenchOp
   if (options.oracle && executor.backend != Backend::kCpu) {
     return fail({StatusCode::kInvalidArgument, "--oracle times the CPU's reference; add --backend cpu"});
   }
+  if (const Status status = check_cuda_flag("--graph", options.timing.graph, executor); !status.ok()) {
+    return fail(status);
+  }
   if (options.with_read && executor.backend != Backend::kCuda) {
     return fail({StatusCode::kInvalidArgument, "--with-read times a CUDA kernel; add --backend cuda"});
+  }
+  for (const BenchCase& c : cases) {
+    const Status status = runtime::check_bench_memory(c.problem, c.lengths, executor, c.shared_tokens);
+    if (!status.ok()) return fail({status.code(), fmt::format("{}: {}", c.name, status.message())});
   }
   Result<runtime::Stream> stream = runtime::Stream::create(executor);
   if (!stream.ok()) return fail(stream.status());
@@ -354,6 +361,13 @@ int run_bench_decode(const char* name, std::vector<BenchCase> all, const BenchOp
       {"results", results}};
   if (Status status = write_json(options.json, document); !status.ok()) return fail(status);
   return exit_code;
+}
+
+void exclude_suite(CLI::App& app) {
+  CLI::Option* suite = app.get_option("--suite");
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_group() == "Shape") option->excludes(suite);
+  }
 }
 
 void add_bench_options(CLI::App& app, std::span<const BenchSuite> suites, BenchOptions& options) {

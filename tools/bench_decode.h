@@ -28,6 +28,8 @@ struct BenchOptions {
   ExecutorOptions executor;
 };
 
+/// The options of the group "Shape" don't go together with --suite.
+void exclude_suite(CLI::App& app);
 void add_bench_options(CLI::App& app, std::span<const BenchSuite> suites, BenchOptions& options);
 
 /// Measures those of `cases` that the filter leaves and prints a line each; the exit code. `name` is the

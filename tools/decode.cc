@@ -21,6 +21,12 @@ struct DecodeOptions {
 };
 
 int run_decode(const DecodeOptions& options) {
+  if (Status status = check_files_differ({{"CASE", options.path, false},
+                                          {"--output", options.output, true},
+                                          {"--json", options.json, true}});
+      !status.ok()) {
+    return fail(status);
+  }
   Result<Executor> executor = make_executor(options.executor);
   if (!executor.ok()) return fail(executor.status());
   Result<io::DecodeCase> loaded = io::load_case(options.path);

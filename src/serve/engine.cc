@@ -1,7 +1,5 @@
 #include "serve/engine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -9,6 +7,7 @@
 
 #include "core/fp8_656.h"
 #include "core/message.h"
+#include "runtime/host_memory.h"
 #include "serve/content.h"
 #include "serve/latents.h"
 
@@ -110,17 +109,16 @@ Status Engine::too_large(std::string_view why) const {
 
 // The system promises more than it has, and ends the program when it touches what is not there.
 Status Engine::check_host_memory() const {
-  const double memory =
-      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   const double rows = static_cast<double>(options_.batch) * options_.heads;
   const auto& cache = problem_.cache;
-  double wanted = rows * static_cast<double>(bytes_of(cache.qk_dim));
+  double wanted = rows * static_cast<double>(bytes_of(cache.qk_dim)) +
+                  4.0 * options_.batch * options_.max_pages;  // the page table
   if (device_.type == DeviceType::kCpu) {
     wanted += options_.layers * static_cast<double>(cache_bytes()) +
               rows * static_cast<double>(bytes_of(cache.qk_dim + 2LL * cache.v_dim));
   }
-  return wanted < memory ? Status()
-                         : too_large(message("this machine has ", memory * 0x1p-30, " GiB of memory"));
+  const Status fits = runtime::check_host_memory(wanted, "the replay");
+  return fits.ok() ? fits : too_large(fits.message());
 }
 
 Status Engine::allocate() {

@@ -4,6 +4,7 @@
 
 #include "core/message.h"
 #include "cpu/cpu_backend.h"
+#include "cpu/parallel.h"
 #include "plan/host_plan.h"
 #include "plan/prefix_groups.h"
 #include "plan/prefix_plan.h"

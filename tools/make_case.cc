@@ -91,7 +91,7 @@ std::vector<std::int32_t> page_table(const runtime::RandomCase& random_case) {
   const auto* lengths = static_cast<const std::int32_t*>(random_case.inputs.cache_seqlens.data);
   std::vector<std::int32_t> table(entries, entries + std::int64_t{query.batch} * cache.max_pages);
   for (int request = 0; request < query.batch; ++request) {
-    const int used = (lengths[request] + cache.page_size - 1) / cache.page_size;
+    const std::int64_t used = (std::int64_t{lengths[request]} + cache.page_size - 1) / cache.page_size;
     const auto row = table.begin() + std::int64_t{request} * cache.max_pages;
     std::fill(row + used, row + cache.max_pages, -1);
   }

@@ -55,7 +55,7 @@ int max_tokens(const DecodeProblem& problem) {
   const std::int64_t reach = problem.sparse.enabled
                                  ? problem.sparse.topk
                                  : std::int64_t{problem.cache.max_pages} * problem.cache.page_size;
-  return static_cast<int>(std::min<std::int64_t>(reach, (1LL << 31) - (1 << 14)));
+  return static_cast<int>(std::min<std::int64_t>(reach, std::numeric_limits<int>::max()));
 }
 
 /// A call's tensors with the index arithmetic on them.

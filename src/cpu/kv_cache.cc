@@ -5,6 +5,7 @@
 
 #include "core/fp8_656.h"
 #include "core/message.h"
+#include "core/overlap.h"
 #include "cpu/cache_arguments.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/parallel.h"
@@ -63,7 +64,7 @@ Status validate_pairs(const ConstTensorView& pairs, const ConstTensorView& from,
     return invalid_argument("pairs has page ", *twice, " as a destination twice; once is accepted");
   }
   for (std::int64_t source : sources) {
-    if (from.data != to.data || !std::binary_search(destinations.begin(), destinations.end(), source))
+    if (!same_pages(from, to) || !std::binary_search(destinations.begin(), destinations.end(), source))
       continue;
     return invalid_argument("pairs has page ", source,
                             " both as a source and a destination of one cache; one of them is accepted");

@@ -50,7 +50,7 @@ std::int32_t reach_of(const DecodeProblem& problem) {
   const std::int64_t reach = problem.sparse.enabled
                                  ? problem.sparse.topk
                                  : std::int64_t{problem.cache.max_pages} * problem.cache.page_size;
-  return static_cast<std::int32_t>(std::min<std::int64_t>(reach, kMostTokens));
+  return static_cast<std::int32_t>(std::min<std::int64_t>(reach, kMostDeviceTokens));
 }
 
 std::size_t decode_workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {

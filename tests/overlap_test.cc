@@ -78,12 +78,12 @@ TEST(Overlap, NeverMissesASharedByte) {
                      {number(-20, 20), number(0, 12), number(0, 3)}, dtypes[engine() % 3]);
     };
     const TensorView a = any(), b = any();
-    if (share_bytes(a, b)) ASSERT_TRUE(overlap(a, b)) << to_string(a) << " and " << to_string(b);
+    EXPECT_TRUE(overlap(a, b) || !share_bytes(a, b)) << to_string(a) << " and " << to_string(b);
     // Pages of heads of rows, as caches have them.
     const std::int64_t d = number(1, 5), row = number(d, 6), page = row * number(3, 6);
     const TensorView c = view_at(1000, {number(1, 4), number(1, 3), d}, {page, row, 1});
     const TensorView e = view_at(1000 + 2 * number(-60, 60), {number(1, 4), number(1, 3), d}, {page, row, 1});
-    if (share_bytes(c, e)) ASSERT_TRUE(overlap(c, e)) << to_string(c) << " and " << to_string(e);
+    EXPECT_TRUE(overlap(c, e) || !share_bytes(c, e)) << to_string(c) << " and " << to_string(e);
   }
 }
 

@@ -64,8 +64,10 @@ def test_copy_pages():
 
 
 @pytest.mark.parametrize("match, call", [
-    ("slot_mapping", lambda cache: flashlatent.append_latent(cache[0, :, 0, :512], cache[0, :, 0, 512:],
-                                                             np.full(16, 999), cache, dtype="bf16")),
+    ("slot_mapping", lambda cache: flashlatent.append_latent(
+        cache[0, :, 0, :512].copy(), cache[0, :, 0, 512:].copy(), np.full(16, 999), cache, dtype="bf16")),
+    ("kv_cache is .* overlaps latent", lambda cache: flashlatent.append_latent(
+        cache[0, :, 0, :512], cache[0, :, 0, 512:], np.full(16, 0), cache, dtype="bf16")),
     ("format is 'int4'", lambda cache: flashlatent.convert_cache(cache, format="int4", dtype="bf16")),
     ("to and format are missing", lambda cache: flashlatent.convert_cache(cache, dtype="bf16")),
     ("out and rows are missing", lambda cache: flashlatent.gather_cache(cache, np.zeros((1, 1), np.int32),

@@ -76,6 +76,15 @@ TEST(Tensor, ContiguousStrides) {
   EXPECT_FALSE(TensorView().present());
 }
 
+TEST(Tensor, MoreDimensionsThanThereAreIsNoView) {
+  float data[1];
+  const TensorView view(data, Dtype::kF32, {1, 1, 1, 1, 1, 1});
+  EXPECT_TRUE(view.present());
+  EXPECT_EQ(view.rank, kTooManyDimensions);
+  EXPECT_EQ(to_string(view), "fp32 of more than 5 dimensions on cpu");
+  EXPECT_TRUE(TensorView(data, Dtype::kF32, {1, 1, 1, 1, 1}).rank == kMaxRank);
+}
+
 TEST(Tensor, OffsetsAre64Bit) {
   const ConstTensorView view(nullptr, Dtype::kBF16, {1 << 20, 64, 1, 576});
   EXPECT_EQ(view.elements(), std::int64_t{1} * (1 << 20) * 64 * 576);
@@ -207,6 +216,37 @@ TEST_F(DecodeArguments, NullAndMisaligned) {
   EXPECT_TRUE(is_invalid(check(), {"out is", "aligned"}));
 }
 
+TEST_F(DecodeArguments, MoreDimensionsThanThereAre) {
+  for (ConstTensorView* view :
+       {&inputs_.q, &inputs_.kv_cache, &inputs_.block_table, &inputs_.cache_seqlens, &inputs_.key_cache,
+        &inputs_.indices, &inputs_.attn_sink, &inputs_.alibi_slopes, &inputs_.key_scale}) {
+    const ConstTensorView before = *view;
+    *view = {memory_, Dtype::kBF16, {3, 1, 16, 576, 1, 1}};
+    EXPECT_EQ(check().code(), StatusCode::kInvalidArgument);
+    *view = before;
+  }
+  inputs_.kv_cache = {memory_, Dtype::kBF16, {20, 64, 1, 576, 1, 1}};
+  EXPECT_TRUE(is_invalid(check(), {"kv_cache is bf16 of more than 5 dimensions", "(any, 64, 1, 576)"}));
+  EXPECT_TRUE(
+      is_invalid(infer_problem(inputs_, 512, problem_.options).status(), {"kv_cache is", "more than 5"}));
+}
+
+TEST_F(DecodeArguments, StridesOfNothingAreFree) {
+  problem_.query.batch = 0;
+  inputs_.q = {nullptr, Dtype::kBF16, {0, 1, 16, 576}};
+  inputs_.block_table = {nullptr, Dtype::kI32, {0, 4}};
+  inputs_.cache_seqlens = {nullptr, Dtype::kI32, {0}};
+  inputs_.kv_cache = {nullptr, Dtype::kBF16, {0, 64, 1, 576}};
+  outputs_.out = {nullptr, Dtype::kBF16, {0, 1, 16, 512}};
+  outputs_.lse = {nullptr, Dtype::kF32, {0, 16, 1}};
+  for (ConstTensorView* view :
+       {&inputs_.q, &inputs_.kv_cache, &inputs_.block_table, &inputs_.cache_seqlens}) {
+    view->strides = {};
+  }
+  outputs_.out.strides = outputs_.lse.strides = {};
+  EXPECT_TRUE(check().ok()) << check().message();
+}
+
 TEST_F(DecodeArguments, InnermostStride) {
   inputs_.q.strides[3] = 2;
   EXPECT_TRUE(is_invalid(check(), {"q is", "stride", "1"}));
@@ -279,6 +319,18 @@ TEST_F(DecodeArguments, NamesWhatDoesNotFit) {
   inputs.q.dtype = Dtype::kF16;
   inputs.kv_cache.dtype = Dtype::kU8;
   EXPECT_TRUE(refused(inputs, {"q is fp16", "fp8_656", "bf16"}));
+}
+
+TEST_F(DecodeArguments, RaggedQueriesWithoutAnyToken) {
+  std::int32_t begins[] = {0, 0, 0, 0};
+  inputs_.q = {nullptr, Dtype::kBF16, {0, 16, 576}};
+  inputs_.cu_seqlens_q = {begins, Dtype::kI32, {4}};
+  const Result<DecodeProblem> problem = infer_problem(inputs_, 512, problem_.options);
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  EXPECT_EQ(problem->query.tokens, 1);
+  problem_ = *problem;
+  outputs_.out = {nullptr, Dtype::kBF16, {0, 16, 512}};
+  EXPECT_TRUE(check().ok()) << check().message();
 }
 
 TEST_F(DecodeArguments, Buffers) {

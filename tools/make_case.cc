@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "core/fp8_656.h"
+#include "cpu/parallel.h"
 #include "cpu/reference.h"
 #include "io/safetensors.h"
 #include "runtime/host_memory.h"
@@ -93,7 +94,7 @@ std::vector<std::int32_t> page_table(const runtime::RandomCase& random_case) {
   const auto* lengths = static_cast<const std::int32_t*>(random_case.inputs.cache_seqlens.data);
   std::vector<std::int32_t> table(entries, entries + std::int64_t{query.batch} * cache.max_pages);
   for (int request = 0; request < query.batch; ++request) {
-    const int used = (lengths[request] + cache.page_size - 1) / cache.page_size;
+    const std::int64_t used = (std::int64_t{lengths[request]} + cache.page_size - 1) / cache.page_size;
     const auto row = table.begin() + std::int64_t{request} * cache.max_pages;
     std::fill(row + used, row + cache.max_pages, -1);
   }
@@ -106,7 +107,7 @@ struct References {
 };
 
 References make_references(const DecodeProblem& problem, const DecodeInputs& inputs) {
-  // Copies: clang's OpenMP regions cannot use structured bindings.
+  // Copies: clang 14 captures no structured bindings.
   const DecodeProblem::Query query = problem.query;
   const int v_dim = problem.cache.v_dim;
   const std::int64_t tokens = query.ragged ? inputs.q.shape[0] : std::int64_t{query.batch} * query.tokens;
@@ -115,12 +116,11 @@ References make_references(const DecodeProblem& problem, const DecodeInputs& inp
   references.out.resize(tokens * query.heads * v_dim);
   references.lse.assign(rows, -std::numeric_limits<float>::infinity());
   const auto* begins = static_cast<const std::int32_t*>(inputs.cu_seqlens_q.data);
-#pragma omp parallel for schedule(dynamic)
-  for (std::int64_t i = 0; i < rows; ++i) {
+  cpu::parallel_for_dynamic(rows, cpu::hardware_threads(), [&](std::int64_t i) {
     const int head = static_cast<int>(i % query.heads);
     const int token = static_cast<int>(i / query.heads % query.tokens);
     const int request = static_cast<int>(i / query.heads / query.tokens);
-    if (token >= cpu::query_tokens(problem, inputs, request)) continue;
+    if (token >= cpu::query_tokens(problem, inputs, request)) return;
     const std::int64_t position = (query.ragged ? begins[request] : request * query.tokens) + token;
     const cpu::ReferenceRow row = cpu::reference_row(problem, inputs, request, token, head);
     std::transform(row.out.begin(), row.out.end(),
@@ -128,7 +128,7 @@ References make_references(const DecodeProblem& problem, const DecodeInputs& inp
                    [](double value) { return static_cast<float>(value); });
     references.lse[(std::int64_t{request} * query.heads + head) * query.tokens + token] =
         static_cast<float>(row.lse);
-  }
+  });
   return references;
 }
 

@@ -25,7 +25,8 @@ struct DecodeInputs {
                                   ///< request's pages are never read; tokens behind an entry that is negative
                                   ///< or not a page of the cache are skipped.
   ConstTensorView cache_seqlens;  ///< int32 (batch): L. Negative counts as 0, more than
-                                  ///< max_pages * page_size as that. Sparse: absent.
+                                  ///< max_pages * page_size as that; up to 2^31 - 1. CUDA kernels take
+                                  ///< page tables of up to 2^31 - 2^14 tokens. Sparse: absent.
   ConstTensorView indices;        ///< int32 (batch, s_q, topk), only sparse: index = page * page_size +
                                   ///< offset in the page; skipped if negative or past the cache's end.
   ConstTensorView topk_length;    ///< int32 (batch), only sparse, optional: only so many of a request's

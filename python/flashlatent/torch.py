@@ -123,7 +123,7 @@ def _plan_fake(q, kv_cache, block_table=None, cache_seqlens=None, *, v_dim=512, 
     where = block_table if indices is None else indices
     shapes = {
         "batch": where.shape[0], "heads": q.shape[-2], "qk_dim": q.shape[-1],
-        "tokens": tokens if tokens is not None else q.shape[0] if cu_seqlens_q is not None else q.shape[1],
+        "tokens": tokens if tokens is not None else max(q.shape[0], 1) if cu_seqlens_q is not None else q.shape[1],
         "kv_heads": kv_cache.shape[2], "page_size": kv_cache.shape[1],
         "max_pages": where.shape[1] if indices is None else 0, "topk": None if indices is None else where.shape[2],
     }
@@ -143,7 +143,7 @@ def _decode_fake(q, kv_cache, block_table=None, cache_seqlens=None, *, v_dim=512
         batch, tokens, heads = q.shape[:3]
     else:
         batch, heads = cu_seqlens_q.shape[0] - 1, q.shape[1]
-        tokens = q.shape[0] if tokens is None else tokens
+        tokens = torch.sym_max(q.shape[0], 1) if tokens is None else tokens
     return out, q.new_empty((batch, heads, tokens), dtype=torch.float32)
 
 
@@ -172,7 +172,7 @@ def _plan_kv_fake(q, key_cache, value_cache, block_table, cache_seqlens, *, caus
     page_size, kv_heads, qk_dim, v_dim = _kv_shape(key_cache, value_cache)
     shapes = {
         "batch": block_table.shape[0], "heads": q.shape[-2], "qk_dim": qk_dim, "v_dim": v_dim,
-        "tokens": tokens if tokens is not None else q.shape[0] if cu_seqlens_q is not None else q.shape[1],
+        "tokens": tokens if tokens is not None else max(q.shape[0], 1) if cu_seqlens_q is not None else q.shape[1],
         "kv_heads": kv_heads, "page_size": page_size, "max_pages": block_table.shape[1],
     }
     size = _plan_size(shapes, q, cu_seqlens_q is not None, causal=causal, window=window,

@@ -149,8 +149,9 @@ dtype        'bf16': 16-bit integers hold bf16)");
 
 pairs      int32 or int64 (n, 2). A pair with a page that does not exist is refused on the CPU, before anything is
            written, and skipped on CUDA
-from_, to  caches of one dtype and page shape, latent ones or keys or values of any layout (a call for each); they may be the same, then no page is a destination twice, or both
-           source and destination)");
+from_, to  caches of one dtype and page shape, latent ones or keys or values of any layout (a call for each).
+           They may be the same array, then no page is a destination twice, or both source and destination; other
+           arrays that have memory in common are refused)");
 }
 
 }  // namespace flashlatent::python

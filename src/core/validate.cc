@@ -1,5 +1,6 @@
 #include "core/validate.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -244,7 +245,9 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
   problem.query.batch = static_cast<int>(tokens.shape[0]);
   problem.query.ragged = ragged;
   // Without reading cu_seqlens_q (it may be on a device), the bound on a request's tokens is their total.
-  problem.query.tokens = static_cast<int>(ragged ? inputs.q.shape[0] : inputs.q.shape[1]);
+  // Without any token it is 1, which no request has.
+  problem.query.tokens =
+      static_cast<int>(ragged ? std::max<std::int64_t>(inputs.q.shape[0], 1) : inputs.q.shape[1]);
   problem.query.heads = static_cast<int>(inputs.q.shape[q_rank - 2]);
   const KvFormat fp8 = separate ? KvFormat::kE4m3 : KvFormat::kFp8_656;
   problem.cache.format = keys.dtype == Dtype::kU8 ? fp8 : KvFormat::kPlain;

@@ -1,6 +1,4 @@
 // Decode on the CPU, of any cache: the parts of a plan on threads, blocks of 64 tokens in SIMD.
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -10,6 +8,7 @@
 #include "cpu/block_math.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/kv_rows.h"
+#include "cpu/parallel.h"
 #include "cpu/tokens.h"
 #include "plan/host_plan.h"
 #include "plan/prefix_plan.h"
@@ -57,7 +56,7 @@ int max_tokens(const DecodeProblem& problem) {
   const std::int64_t reach = problem.sparse.enabled
                                  ? problem.sparse.topk
                                  : std::int64_t{problem.cache.max_pages} * problem.cache.page_size;
-  return static_cast<int>(std::min<std::int64_t>(reach, (1LL << 31) - (1 << 14)));
+  return static_cast<int>(std::min<std::int64_t>(reach, std::numeric_limits<int>::max()));
 }
 
 /// A call's tensors with the index arithmetic on them.
@@ -459,25 +458,24 @@ Status launch(const DecodeCall& decode_call) {
   }
   const std::int32_t* lengths = prefixes.shared() ? nullptr : call.lengths();
   const int units = prefixes.shared() ? prefixes.plan.header->units : 0;
-#pragma omp parallel for schedule(static, 1) num_threads(g.parts) if (units > 0)
-  for (int part = 0; part < g.parts; ++part) {
+  parallel_for(std::min(units, g.parts), g.parts, [&](std::int64_t i) {
+    const int part = static_cast<int>(i);
     for (int unit = part; unit < units; unit += g.parts) {
       run_unit(problem, call, workspace, part, prefixes, unit);
     }
-  }
-#pragma omp parallel for schedule(static, 1) num_threads(g.parts)
-  for (int part = 0; part < g.parts; ++part) {
+  });
+  parallel_for(g.parts, g.parts, [&](std::int64_t i) {
+    const int part = static_cast<int>(i);
     schedule::PartWalker walker(g, plan.cuts[part], plan.cuts[part + 1], plan.successors, lengths);
     for (schedule::Segment segment; walker.next(segment);)
       run_segment(problem, call, workspace, part, prefixes, segment);
-  }
-  const int merge_rows = plan.header->merges * kTileRows;
-#pragma omp parallel for schedule(static) num_threads(g.parts) if (merge_rows > 0)
-  for (int i = 0; i < merge_rows; ++i) {
+  });
+  parallel_for(std::int64_t{plan.header->merges} * kTileRows, g.parts, [&](std::int64_t i) {
     const schedule::Merge& merge = plan.merges[i / kTileRows];
     const RowTile tile = call.tile(merge.request, merge.round);
-    if (i % kTileRows < tile.rows) merge_row(problem, call, workspace, merge, tile, i % kTileRows);
-  }
+    const int row = static_cast<int>(i % kTileRows);
+    if (row < tile.rows) merge_row(problem, call, workspace, merge, tile, row);
+  });
   return {};
 }
 
@@ -522,10 +520,6 @@ prefix::Shape prefix_shape(const DecodeProblem& problem, int workers) {
 }
 
 }  // namespace
-
-int hardware_threads() {
-  return omp_get_max_threads();
-}
 
 const DecodeKernel kDenseKernel = {
     .name = "cpu_dense",

@@ -4,6 +4,7 @@
 
 #include "core/message.h"
 #include "cpu/cpu_backend.h"
+#include "cpu/parallel.h"
 #include "dispatch/kernel.h"
 #if FLASHLATENT_WITH_CUDA
 #include "cuda/cuda_backend.h"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,6 +12,9 @@
 #include "plan/schedule.h"
 
 namespace flashlatent {
+
+/// The most tokens of a request on CUDA: kernels count in int32 and look some blocks ahead.
+inline constexpr std::int64_t kMostDeviceTokens = (1LL << 31) - (1 << 14);
 
 /// Everything a launch needs. Shapes, dtypes, devices and buffer sizes are already validated.
 struct DecodeCall {

@@ -7,6 +7,7 @@
 #include "core/element.h"
 #include "core/fp8_656.h"
 #include "core/message.h"
+#include "cpu/parallel.h"
 #include "dispatch/select.h"
 #include "flashlatent/kv_cache.h"
 #include "runtime/host_memory.h"
@@ -265,8 +266,8 @@ Status fill_normal(void* data, std::int64_t count, Dtype dtype, float scale, std
 #endif
   if (executor.backend != Backend::kCpu) return available(executor.backend);
   auto* elements = static_cast<std::uint16_t*>(data);
-#pragma omp parallel for schedule(static)
-  for (std::int64_t i = 0; i < count; ++i) elements[i] = from_float(scale * random_normal(seed, i), dtype);
+  cpu::parallel_for(count, cpu::hardware_threads(),
+                    [&](std::int64_t i) { elements[i] = from_float(scale * random_normal(seed, i), dtype); });
   return {};
 }
 

@@ -7,6 +7,7 @@
 
 #include "core/fp8_656.h"
 #include "core/message.h"
+#include "cpu/parallel.h"
 #include "runtime/host_memory.h"
 #include "serve/content.h"
 #include "serve/latents.h"
@@ -181,11 +182,12 @@ Status Engine::fill(const Scheduler::Fill& fill, const PagePool& pool) {
   for (int begin = fill.begin; begin < fill.end; begin += kStagedRows) {
     const int end = std::min(fill.end, begin + kStagedRows);
     for (int layer = 0; layer < options_.layers; ++layer) {
-#pragma omp parallel for schedule(static) if (end - begin > 16)
-      for (int token = begin; token < end; ++token) {
+      const int threads = end - begin > 16 ? cpu::hardware_threads() : 1;
+      cpu::parallel_for(end - begin, threads, [&](std::int64_t i) {
+        const int token = begin + static_cast<int>(i);
         make_row(staged ? staging_.data() + (token - begin) * row_ : row_of(layer, slot_of(token)),
                  fill.request, token, layer);
-      }
+      });
       if (!staged) continue;
       std::vector<std::int32_t> slots;
       for (int token = begin; token < end; ++token)
@@ -238,13 +240,11 @@ Status Engine::make_queries(const Scheduler::Step& step, const PagePool& pool) {
     if (!length.ok()) return length.status();
     lengths.push_back(*length);
   }
-#pragma omp parallel for schedule(static)
-  for (std::size_t i = 0; i < step.requests.size(); ++i) {
+  cpu::parallel_for(std::ssize(step.requests), cpu::hardware_threads(), [&](std::int64_t i) {
     const RowName name{RowKind::kQuery, step.requests[i], lengths[i], 0};
-    fill_random(
-        {host_q_.data() + static_cast<std::int64_t>(i) * elements, static_cast<std::size_t>(elements)},
-        options_.dtype, kQueryScale, options_.seed, name);
-  }
+    fill_random({host_q_.data() + i * elements, static_cast<std::size_t>(elements)}, options_.dtype,
+                kQueryScale, options_.seed, name);
+  });
   return runtime::copy_to_device(q_.data(), host_q_.data(), host_q_.size() * sizeof(std::uint16_t),
                                  options_.executor);
 }
@@ -310,10 +310,9 @@ Result<runtime::Comparison> Engine::verify(const Scheduler::Step& step, int row,
   std::vector<std::uint16_t> cache(pages * page_size * row_);
   std::vector<std::int32_t> block_table(pages);
   for (std::int64_t i = 0; i < pages; ++i) block_table[i] = static_cast<std::int32_t>(i);
-#pragma omp parallel for schedule(static)
-  for (int token = 0; token < length; ++token) {
-    make_row(cache.data() + token * row_, step.requests[row], token, kept_layer);
-  }
+  cpu::parallel_for(length, cpu::hardware_threads(), [&](std::int64_t token) {
+    make_row(cache.data() + token * row_, step.requests[row], static_cast<int>(token), kept_layer);
+  });
   DecodeProblem problem = problem_;
   problem.query.batch = 1;
   problem.cache.max_pages = static_cast<int>(pages);

@@ -6,6 +6,8 @@ option(FLASHLATENT_BUILD_PYTHON "Build the Python package's extension (pip insta
 option(FLASHLATENT_FUZZ "Build the fuzz targets (clang)" OFF)
 option(FLASHLATENT_DEVICE_CHECKS "Check indices and bound waits inside kernels; slow" OFF)
 option(FLASHLATENT_STATIC_RUNTIME "Link programs so that they run on another machine" OFF)
+set(FLASHLATENT_CUDA_ADVICE "configure with -DFLASHLATENT_CUDA=ON" CACHE INTERNAL
+  "What a build without CUDA says to a caller who wants it")
 set(FLASHLATENT_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
@@ -33,6 +35,8 @@ if(FLASHLATENT_CUDA)
   # Named outright: CMake 3.25 knows no option of nvcc 13 for C++20.
   string(APPEND CMAKE_CUDA_FLAGS " -std=c++20")
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+  include(cuda_toolkit)
+  flashlatent_use_pip_toolkit()
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
 endif()

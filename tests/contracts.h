@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "flashlatent/decode.h"
+#include "kernels_that_take.h"
 #include "runtime/compare.h"
 #include "runtime/decode_run.h"
 #include "runtime/random_case.h"
@@ -61,6 +62,21 @@ class Contracts : public ::testing::TestWithParam<Backend> {
   }
 
   bool on_gpu() const { return GetParam() == Backend::kCuda; }
+
+  /// Does the executor's kernel, or without a name any of the backend, take the problem? One that does not as
+  /// it should is a failure, so that no test passes because nothing ran. The CPU takes everything.
+  bool taken(const DecodeProblem& problem) const {
+    bool should = !on_gpu();
+    for (const KernelInfo& kernel : kernels()) {
+      const bool asked = executor_.kernel.empty() || executor_.kernel == kernel.name;
+      if (kernel.backend == GetParam() && asked) should = should || should_take(kernel.name, problem);
+    }
+    const Status status = plan_bytes(problem, executor_).status();
+    EXPECT_EQ(status.code(), should ? StatusCode::kOk : StatusCode::kUnsupported)
+        << executor_.kernel << " " << to_string(problem) << ": " << status.message();
+    return status.ok();
+  }
+  bool taken(const runtime::CaseSpec& spec) const { return taken(runtime::problem_of(spec)); }
 
   static runtime::DecodeRun place(const runtime::RandomCase& c, const Executor& executor) {
     Result<runtime::DecodeRun> run = runtime::DecodeRun::create(c.problem, c.inputs, executor);

@@ -30,11 +30,6 @@ class Prefix : public Contracts {
             .shared_tokens = shared};
   }
 
-  bool taken(const CaseSpec& spec) const {
-    const Status status = plan_bytes(runtime::problem_of(spec), executor_).status();
-    return !on_gpu() || status.code() != StatusCode::kUnsupported;
-  }
-
   /// What the plan of a run says of groups.
   std::vector<PlanGroup> groups_of(const RandomCase& c, DecodeRun& run) {
     const Memory plan_memory = run.plan_memory();
@@ -47,7 +42,67 @@ class Prefix : public Contracts {
     return plan.ok() ? plan->groups : std::vector<PlanGroup>{};
   }
 
-  /// Right, in `groups` groups.
+  /// The case once its requests have these lengths, at most those that it was made with. Past a request's
+  /// pages the table has garbage: other requests' pages, and none.
+  static RandomCase at_lengths(const RandomCase& c, const std::vector<int>& lengths) {
+    RandomCase other{c.problem, c.inputs, {}};
+    auto allocate = [&](std::size_t count) {
+      other.storage.emplace_back(count * sizeof(std::int32_t));
+      return reinterpret_cast<std::int32_t*>(other.storage.back().data());
+    };
+    const std::int64_t columns = c.problem.cache.max_pages;
+    std::int32_t* stored = allocate(lengths.size());
+    std::copy(lengths.begin(), lengths.end(), stored);
+    std::int32_t* table = allocate(lengths.size() * columns);
+    for (std::size_t request = 0; request < lengths.size(); ++request) {
+      const std::int64_t pages =
+          (lengths[request] + c.problem.cache.page_size - 1) / c.problem.cache.page_size;
+      for (std::int64_t i = 0; i < columns; ++i) {
+        const auto* from = static_cast<const std::int32_t*>(c.inputs.block_table.data);
+        const std::int32_t garbage[] = {-1, from[(request + 1) % lengths.size() * columns], 0x7FFFFFFF};
+        table[request * columns + i] = i < pages ? from[request * columns + i] : garbage[i % 3];
+      }
+    }
+    other.inputs.cache_seqlens.data = stored;
+    other.inputs.block_table.data = table;
+    return other;
+  }
+
+  static std::vector<int> longest_of(const std::vector<std::vector<int>>& lists) {
+    std::vector<int> most = lists[0];
+    for (const std::vector<int>& list : lists) {
+      for (std::size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], list[i]);
+    }
+    return most;
+  }
+
+  /// Planned for each of the first `plans` of these lengths and decoded at each; the first ones give groups.
+  void expect_right_at_other_lengths(CaseSpec spec, const std::vector<std::vector<int>>& lists, int plans) {
+    spec.lengths = longest_of(lists);
+    if (!on_gpu()) executor_.threads = 7;  // so many parts
+    if (!taken(spec)) return;
+    const RandomCase all = runtime::make_case(spec, 9);
+    for (int i = 0; i < plans; ++i) {
+      const RandomCase planned = at_lengths(all, lists[i]);
+      DecodeRun run = place(planned, executor_);
+      ASSERT_TRUE(run.plan().ok());
+      if (i == 0) {
+        EXPECT_GT(groups_of(planned, run).size(), 0U);
+      }
+      for (const std::vector<int>& now : lists) {
+        expect_right_with_plan_of(
+            planned, at_lengths(all, now),
+            to_string(all.problem) + ", planned for" + text_of(lists[i]) + ", now" + text_of(now));
+      }
+    }
+  }
+  static std::string text_of(const std::vector<int>& numbers) {
+    std::string text;
+    for (int number : numbers) text += " " + std::to_string(number);
+    return text;
+  }
+
+  /// Right, in `groups` groups; or refused by those who cannot share it.
   void expect_right(const CaseSpec& spec, std::size_t groups, std::uint64_t seed = 1) {
     if (!taken(spec)) return;
     const RandomCase c = runtime::make_case(spec, seed);
@@ -132,6 +187,116 @@ TEST_P(Prefix, SeveralQueryTokens) {
   }
 }
 
+constexpr int kPrefix = 256;  // whole blocks on every backend
+
+/// Lengths of six requests around a prefix of kPrefix tokens, of five of them at first.
+std::vector<std::vector<int>> lengths_around_a_prefix(int query_tokens) {
+  std::vector<std::vector<int>> lists = {
+      {500, 300, 420, 270, 1100, 700},   // the last but one is cut into parts
+      {1200, 900, 280, 270, 300, 1000},  // far more blocks, and far fewer
+      {501, 301, 421, 271, 1101, 701},   // a step later
+      {564, 364, 484, 334, 1164, 764},   // a block later
+      {100, 301, 0, 255, 1100, 1},       // some shorter than the prefix
+      {0, 301, 421, 271, 1101, 701},     // the first one gone
+      {200, 100, 30, 2, 1, 0},           // all shorter than the prefix
+  };
+  for (int more : {-1, 0, 1, query_tokens - 2, query_tokens - 1, query_tokens}) {
+    lists.emplace_back(6, kPrefix + more);
+  }
+  return lists;
+}
+
+TEST_P(Prefix, APlanIsRightForOtherLengths) {
+  for (int tokens : {1, 2, 3}) {
+    CaseSpec spec = gqa(8, 2, 64, {}, kPrefix);
+    spec.query_tokens = tokens;
+    for (bool causal : {false, true}) {
+      spec.causal = causal;
+      expect_right_at_other_lengths(spec, lengths_around_a_prefix(tokens), 2);
+    }
+  }
+}
+
+TEST_P(Prefix, APlanIsRightForOtherLengthsInEveryLayout) {
+  std::vector<std::vector<int>> lists = lengths_around_a_prefix(2);
+  lists.erase(lists.begin() + 2, lists.begin() + 4);
+  CaseSpec spec = gqa(16, 1, 128, {}, kPrefix);
+  spec.query_tokens = 2;
+  spec.causal = true;
+  spec.sink = true;
+  expect_right_at_other_lengths(spec, lists, 1);
+  spec.dtype = Dtype::kF16;
+  spec.page_size = 64;
+  expect_right_at_other_lengths(spec, lists, 1);
+  for (int d : {80, 256}) {
+    spec = gqa(6, 6, d, {}, kPrefix);
+    spec.page_size = 8;
+    expect_right_at_other_lengths(spec, lists, 1);
+  }
+  spec = gqa(8, 2, 64, {}, kPrefix);
+  spec.layout = KvLayout::kPacked;
+  spec.format = KvFormat::kE4m3;
+  spec.scales = 2;
+  expect_right_at_other_lengths(spec, lists, 1);
+}
+
+TEST_P(Prefix, APlanOfManyRequestsIsRightForOtherLengths) {
+  // Many requests, in tiles and parts of several; then each has its own way.
+  constexpr int kRequests = 70;
+  std::vector<std::vector<int>> lists(4);
+  for (int i = 0; i < kRequests; ++i) {
+    lists[0].push_back(kPrefix + 1);
+    lists[1].push_back(kPrefix + 1 + i % 5);
+    lists[2].push_back(i % 7 == 0 ? 0 : i % 3 == 0 ? i : kPrefix + 4 * i);
+    lists[3].push_back(i < 40 ? 2 : 3 * kPrefix);
+  }
+  CaseSpec spec = gqa(8, 2, 64, {}, kPrefix);
+  spec.sharers = kRequests;
+  expect_right_at_other_lengths(spec, lists, 3);
+}
+
+TEST_P(Prefix, AutoIsRightForOtherLengths) {
+  CaseSpec spec = gqa(32, 8, 128, {}, 2048);
+  spec.prefix_sharing = PrefixSharing::kAuto;
+  spec.sharers = 32;
+  const std::vector<int> then(32, 2100);
+  std::vector<int> now;
+  for (int i = 0; i < 32; ++i) now.push_back(i % 4 == 0 ? 2047 - 60 * i : 2048 + 20 * i);
+  spec.lengths = longest_of({then, now});
+  if (!taken(spec)) GTEST_SKIP() << "no kernel takes it";
+  const RandomCase all = runtime::make_case(spec, 3);
+  const RandomCase planned = at_lengths(all, then);
+  DecodeRun run = place(planned, executor_);
+  ASSERT_TRUE(run.plan().ok());
+  EXPECT_EQ(groups_of(planned, run).size(), 1U);
+  expect_right_with_plan_of(planned, at_lengths(all, now), spec.name);
+}
+
+TEST_P(Prefix, DescribesAPlanAtOtherLengths) {
+  CaseSpec spec = gqa(8, 2, 64, {1000, 1000, 1000}, kPrefix);
+  if (!taken(spec)) GTEST_SKIP() << "no kernel takes it";
+  const RandomCase c = runtime::make_case(spec, 3);
+  DecodeRun run = place(at_lengths(c, {500, 500, 500}), executor_);
+  ASSERT_TRUE(run.plan().ok());
+  const Memory plan_memory = run.plan_memory();
+  Result<runtime::Buffer> copy = runtime::Buffer::allocate(Executor{}, plan_memory.bytes);
+  ASSERT_TRUE(copy.ok() && runtime::synchronize(executor_).ok());
+  ASSERT_TRUE(runtime::copy_to_host(copy->data(), plan_memory.data, plan_memory.bytes, executor_).ok());
+  const std::vector<int> lengths = {1000, 100, kPrefix};
+  const RandomCase now = at_lengths(c, lengths);
+  Result<PlanDescription> plan =
+      describe_plan(c.problem, now.inputs.cache_seqlens, copy->memory(), executor_);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  const int own[] = {1000 - kPrefix, 100, 0};
+  std::vector<int> blocks(3);
+  for (const PlanPart& part : plan->parts) {
+    for (const PlanSegment& s : part.segments) blocks[s.request] += s.block_end - s.block_begin;
+  }
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(blocks[i], (own[i] + plan->block_tokens - 1) / plan->block_tokens * plan->rounds) << i;
+  }
+}
+
 TEST_P(Prefix, SinkAndSoftCap) {
   CaseSpec spec = gqa(8, 2, 128, {200, 300, 400, 500, 600}, 192);
   spec.sink = true;
@@ -148,13 +313,13 @@ TEST_P(Prefix, HugeLogits) {
 
 TEST_P(Prefix, SameBitsAndPoison) {
   CaseSpec spec = gqa(8, 2, 128, {1000, 300, 400, 500, 600, 1000, 1100}, 192);
-  if (!taken(spec)) GTEST_SKIP() << "no kernel takes it";
+  ASSERT_TRUE(taken(spec));
   expect_same_bits(spec);
 }
 
 TEST_P(Prefix, LiveNanReachesTheOutputsOfAllThatShareIt) {
   const CaseSpec spec = gqa(8, 2, 128, {200, 300, 400, 500, 600, 250}, 192);
-  if (!taken(spec)) GTEST_SKIP() << "no kernel takes it";
+  ASSERT_TRUE(taken(spec));
   for (const bool key : {false, true}) {
     RandomCase c = runtime::make_case(spec, 5);
     const ConstTensorView& cache = key ? c.inputs.key_cache : c.inputs.value_cache;
@@ -168,7 +333,7 @@ TEST_P(Prefix, LiveNanReachesTheOutputsOfAllThatShareIt) {
 
 TEST_P(Prefix, WithoutPagesOrOffNothingIsShared) {
   CaseSpec spec = gqa(8, 2, 128, {200, 300, 400, 500, 600}, 192);
-  if (!taken(spec)) GTEST_SKIP() << "no kernel takes it";
+  ASSERT_TRUE(taken(spec));
   const RandomCase c = runtime::make_case(spec, 3);
   DecodeRun run = place(c, executor_);
   ASSERT_TRUE(plan(c.problem, run.inputs().cache_seqlens, run.plan_memory(), executor_).ok());
@@ -184,7 +349,7 @@ TEST_P(Prefix, AutoSharesWhatPaysAndNothingElse) {
   CaseSpec spec = gqa(32, 8, 128, std::vector<int>(32, 2100), 2048);
   spec.prefix_sharing = PrefixSharing::kAuto;
   spec.sharers = 32;
-  if (!taken(spec)) GTEST_SKIP() << "no kernel takes it";
+  ASSERT_TRUE(taken(spec));
   const RandomCase c = runtime::make_case(spec, 3);
   DecodeRun run = place(c, executor_);
   ASSERT_TRUE(run.plan().ok());
@@ -228,7 +393,7 @@ TEST_P(Prefix, WhatCannotBeSharedIsNot) {
     EXPECT_NE(status.message().find(word), std::string::npos) << status.message();
     CaseSpec automatic = changed;
     automatic.prefix_sharing = PrefixSharing::kAuto;
-    if (!taken(automatic)) return;
+    ASSERT_TRUE(taken(automatic));
     Result<std::string> why = explain(runtime::problem_of(automatic), executor_);
     ASSERT_TRUE(why.ok());
     EXPECT_NE(why->find("shares no prefixes"), std::string::npos) << *why;
@@ -253,7 +418,7 @@ TEST_P(Prefix, WhatCannotBeSharedIsNot) {
 
 TEST_P(Prefix, BadPagesAreNamed) {
   const CaseSpec spec = gqa(8, 2, 128, {200, 300, 400, 500, 600}, 192);
-  if (!taken(spec)) GTEST_SKIP() << "no kernel takes it";
+  ASSERT_TRUE(taken(spec));
   const RandomCase c = runtime::make_case(spec, 3);
   DecodeRun run = place(c, executor_);
   HostPages pages{c.inputs.block_table, c.inputs.cache_seqlens};

@@ -1,2 +1,3 @@
 flashlatent_test(core_test)
 flashlatent_test(fp8_656_test)
+flashlatent_test(overlap_test)

@@ -76,6 +76,15 @@ TEST(Tensor, ContiguousStrides) {
   EXPECT_FALSE(TensorView().present());
 }
 
+TEST(Tensor, MoreDimensionsThanThereAreIsNoView) {
+  float data[1];
+  const TensorView view(data, Dtype::kF32, {1, 1, 1, 1, 1, 1});
+  EXPECT_TRUE(view.present());
+  EXPECT_EQ(view.rank, kTooManyDimensions);
+  EXPECT_EQ(to_string(view), "fp32 of more than 5 dimensions on cpu");
+  EXPECT_TRUE(TensorView(data, Dtype::kF32, {1, 1, 1, 1, 1}).rank == kMaxRank);
+}
+
 TEST(Tensor, OffsetsAre64Bit) {
   const ConstTensorView view(nullptr, Dtype::kBF16, {1 << 20, 64, 1, 576});
   EXPECT_EQ(view.elements(), std::int64_t{1} * (1 << 20) * 64 * 576);
@@ -116,14 +125,17 @@ TEST(Problem, RefusesFieldsOutOfRange) {
       {[](DecodeProblem& p) { p.query.batch = -1; }, {"batch is -1", "from 0"}},
       {[](DecodeProblem& p) { p.query.tokens = 0; }, {"s_q", "is 0", "from 1"}},
       {[](DecodeProblem& p) { p.query.heads = 0; }, {"h_q", "is 0", "from 1"}},
-      {[](DecodeProblem& p) { p.cache.heads = 0; }, {"h_kv", "is 0", "from 1"}},
-      {[](DecodeProblem& p) { p.cache.heads = 2; }, {"h_kv", "is 2", "to 1"}},
+      {[](DecodeProblem& p) { p.cache.heads = 0; }, {"h_kv", "is 0; it must be 1"}},
+      {[](DecodeProblem& p) { p.cache.heads = 2; }, {"h_kv", "is 2; it must be 1"}},
       {[](DecodeProblem& p) { p.query.heads = 5, p.cache.heads = 2; }, {"h_q is 5", "multiple", "2"}},
       {[](DecodeProblem& p) { p.cache.dtype = Dtype::kU8; }, {"dtype is uint8", "bf16", "fp16"}},
       {[](DecodeProblem& p) { p.cache.qk_dim = 0; }, {"qk_dim is 0", "from 1"}},
       {[](DecodeProblem& p) { p.cache.v_dim = 577; }, {"v_dim is 577", "to 576"}},
       {[](DecodeProblem& p) { p.cache.page_size = 0; }, {"page_size is 0", "from 1"}},
       {[](DecodeProblem& p) { p.cache.max_pages = -3; }, {"max_pages", "is -3", "from 0"}},
+      {[](DecodeProblem& p) { p.cache.format = KvFormat::kFp8_656, p.cache.qk_dim = 512; },
+       {"qk_dim is 512; an fp8_656 cache has 576"}},
+      {[](DecodeProblem& p) { p.sparse.enabled = true, p.cache.max_pages = 3; }, {"is 3; it must be 0"}},
       {[](DecodeProblem& p) { p.options.softmax_scale = std::numeric_limits<float>::quiet_NaN(); },
        {"softmax_scale is nan", "finite"}},
       {[](DecodeProblem& p) { p.options.empty_lse = 0; }, {"empty_lse is 0", "-inf", "+inf"}},
@@ -204,6 +216,37 @@ TEST_F(DecodeArguments, NullAndMisaligned) {
   EXPECT_TRUE(is_invalid(check(), {"out is", "aligned"}));
 }
 
+TEST_F(DecodeArguments, MoreDimensionsThanThereAre) {
+  for (ConstTensorView* view :
+       {&inputs_.q, &inputs_.kv_cache, &inputs_.block_table, &inputs_.cache_seqlens, &inputs_.key_cache,
+        &inputs_.indices, &inputs_.attn_sink, &inputs_.alibi_slopes, &inputs_.key_scale}) {
+    const ConstTensorView before = *view;
+    *view = {memory_, Dtype::kBF16, {3, 1, 16, 576, 1, 1}};
+    EXPECT_EQ(check().code(), StatusCode::kInvalidArgument);
+    *view = before;
+  }
+  inputs_.kv_cache = {memory_, Dtype::kBF16, {20, 64, 1, 576, 1, 1}};
+  EXPECT_TRUE(is_invalid(check(), {"kv_cache is bf16 of more than 5 dimensions", "(any, 64, 1, 576)"}));
+  EXPECT_TRUE(
+      is_invalid(infer_problem(inputs_, 512, problem_.options).status(), {"kv_cache is", "more than 5"}));
+}
+
+TEST_F(DecodeArguments, StridesOfNothingAreFree) {
+  problem_.query.batch = 0;
+  inputs_.q = {nullptr, Dtype::kBF16, {0, 1, 16, 576}};
+  inputs_.block_table = {nullptr, Dtype::kI32, {0, 4}};
+  inputs_.cache_seqlens = {nullptr, Dtype::kI32, {0}};
+  inputs_.kv_cache = {nullptr, Dtype::kBF16, {0, 64, 1, 576}};
+  outputs_.out = {nullptr, Dtype::kBF16, {0, 1, 16, 512}};
+  outputs_.lse = {nullptr, Dtype::kF32, {0, 16, 1}};
+  for (ConstTensorView* view :
+       {&inputs_.q, &inputs_.kv_cache, &inputs_.block_table, &inputs_.cache_seqlens}) {
+    view->strides = {};
+  }
+  outputs_.out.strides = outputs_.lse.strides = {};
+  EXPECT_TRUE(check().ok()) << check().message();
+}
+
 TEST_F(DecodeArguments, InnermostStride) {
   inputs_.q.strides[3] = 2;
   EXPECT_TRUE(is_invalid(check(), {"q is", "stride", "1"}));
@@ -219,14 +262,14 @@ TEST_F(DecodeArguments, OuterStridesAreFree) {
 TEST_F(DecodeArguments, OptionsAndTensorsGoTogether) {
   const ConstTensorView sink(memory_, Dtype::kF32, {16});
   inputs_.attn_sink = sink;
-  EXPECT_TRUE(is_invalid(check(), {"attn_sink", "options.attn_sink"}));
+  EXPECT_TRUE(is_invalid(check(), {"attn_sink", "attn_sink off"}));
   problem_.options.attn_sink = true;
   EXPECT_TRUE(check().ok());
   inputs_.attn_sink = {};
   EXPECT_TRUE(is_invalid(check(), {"attn_sink is missing", "fp32 (16)"}));
   inputs_.attn_sink = sink;
   inputs_.cu_seqlens_q = {memory_, Dtype::kI32, {4}};
-  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q", "query.ragged"}));
+  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q", "not ragged"}));
 }
 
 TEST_F(DecodeArguments, RaggedQueriesLieSideBySide) {
@@ -239,15 +282,15 @@ TEST_F(DecodeArguments, RaggedQueriesLieSideBySide) {
   outputs_.lse = {memory_, Dtype::kF32, {3, 16, 2}};
   EXPECT_TRUE(check().ok()) << check().message();
   begins[0] = 1;
-  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q begins with 1", "0"}));
+  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q[0] is 1", "request 0 begins", "0 is accepted"}));
   begins[0] = 0;
   begins[2] = 1;
-  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q gives request 1 -1 query tokens", "s_q = 2"}));
+  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q[2] is 1", "request 1 ends", "2 to 3 are accepted"}));
   begins[2] = 0;
   begins[1] = 0;
-  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q gives request 2 3 query tokens", "s_q = 2"}));
+  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q[3] is 3", "request 2 ends", "0 to 2 are accepted", "s_q"}));
   begins[3] = 2;
-  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q ends at 2", "3 tokens"}));
+  EXPECT_TRUE(is_invalid(check(), {"cu_seqlens_q[3] is 2", "request 2 ends", "3 is accepted"}));
 }
 
 TEST_F(DecodeArguments, InferredProblem) {
@@ -256,6 +299,38 @@ TEST_F(DecodeArguments, InferredProblem) {
   EXPECT_EQ(to_string(*problem), to_string(problem_));
   inputs_.q.rank = 3;
   EXPECT_TRUE(is_invalid(infer_problem(inputs_, 512, problem_.options).status(), {"q is", "(batch, s_q"}));
+}
+
+// What does not fit is named: q, not the problem's dtype; the page table, not what was inferred from it.
+TEST_F(DecodeArguments, NamesWhatDoesNotFit) {
+  const auto refused = [&](const DecodeInputs& inputs, const std::vector<std::string>& pieces) {
+    return is_invalid(infer_problem(inputs, 512, problem_.options).status(), pieces);
+  };
+  DecodeInputs inputs = inputs_;
+  inputs.q.dtype = Dtype::kF32;
+  EXPECT_TRUE(refused(inputs, {"q is fp32", "bf16 and fp16"}));
+  inputs = inputs_;
+  inputs.block_table = {};
+  EXPECT_TRUE(refused(inputs, {"block_table is missing", "indices"}));
+  inputs = inputs_;
+  inputs.block_table.shape[0] = 1;
+  EXPECT_TRUE(refused(inputs, {"block_table is int32 (1, ", "rows, one a request of q"}));
+  inputs = inputs_;
+  inputs.q.dtype = Dtype::kF16;
+  inputs.kv_cache.dtype = Dtype::kU8;
+  EXPECT_TRUE(refused(inputs, {"q is fp16", "fp8_656", "bf16"}));
+}
+
+TEST_F(DecodeArguments, RaggedQueriesWithoutAnyToken) {
+  std::int32_t begins[] = {0, 0, 0, 0};
+  inputs_.q = {nullptr, Dtype::kBF16, {0, 16, 576}};
+  inputs_.cu_seqlens_q = {begins, Dtype::kI32, {4}};
+  const Result<DecodeProblem> problem = infer_problem(inputs_, 512, problem_.options);
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  EXPECT_EQ(problem->query.tokens, 1);
+  problem_ = *problem;
+  outputs_.out = {nullptr, Dtype::kBF16, {0, 16, 512}};
+  EXPECT_TRUE(check().ok()) << check().message();
 }
 
 TEST_F(DecodeArguments, Buffers) {

@@ -344,6 +344,46 @@ TEST(Case, BadCasesAreNamed) {
   }
 }
 
+/// The bytes of a case in which dtypes in the header are replaced, whose elements have as many bits.
+std::string with_dtype(const Draft& draft, const std::string& tensor, const std::string& from,
+                       const std::string& to) {
+  std::string bytes = draft.bytes();
+  const std::size_t at = bytes.find("\"dtype\":\"" + from, bytes.find("\"" + tensor + "\":"));
+  EXPECT_NE(at, std::string::npos);
+  bytes.replace(at + 9, from.size(), to);
+  const std::size_t space = bytes.find(" ", at);  // the header ends with some: its length stays
+  if (to.size() > from.size()) bytes.erase(space, to.size() - from.size());
+  return bytes;
+}
+
+TEST(Case, E4m3CachesMayBeF8) {
+  std::string bytes = e4m3().bytes();
+  for (const char* name : {"key_cache", "value_cache"}) {
+    bytes = with_dtype(e4m3(), name, "U8", "F8_E4M3");
+    const auto loaded = parse_case(bytes, "x");
+    ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+    EXPECT_EQ(loaded->file.tensor(name).dtype, Dtype::kU8);
+    EXPECT_TRUE(loaded->problem().ok());
+  }
+  // The bytes of an fp8_656 cache are not all e4m3.
+  expect_message(parse_case(with_dtype(sparse(), "kv_cache", "U8", "F8_E4M3"), "x").status().message(), "x",
+                 "tensor \"kv_cache\" is F8_E4M3 (3, 4, 1, 656); expected uint8");
+}
+
+TEST(Case, TensorsThatNoViewShows) {
+  // Of a name that cases know: refused with what it is.
+  expect_message(parse_case(with_dtype(dense(), "attn_sink", "F32", "I32"), "x").status().message(), "x",
+                 "tensor \"attn_sink\" is int32 (4); expected fp32");
+  expect_message(parse_case(with_dtype(dense(), "attn_sink", "F32", "U32"), "x").status().message(), "x",
+                 "tensor \"attn_sink\" is U32 (4); expected fp32");
+  // Of another name: left out.
+  Draft draft = dense();
+  draft.tensors["extra"] = {Dtype::kF32, {4}, {}};
+  const auto loaded = parse_case(with_dtype(draft, "extra", "F32", "U32"), "x");
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  EXPECT_EQ(loaded->unknown_names(), std::vector<std::string>{"extra"});
+}
+
 TEST(Case, BadFilesAreNamed) {
   const TempDir dir;
   expect_message(load_case(dir.path("none")).status().message(), dir.path("none"), "cannot be opened");

@@ -45,6 +45,54 @@ TEST(Trace, Azure) {
   EXPECT_EQ(trace[3].input_length, 100000000);
 }
 
+TEST(Trace, AzureOfAnyColumns) {
+  const std::vector<TraceRequest> expected = {{0, 4808, 10, {}}, {1500, 7, 0, {}}};
+  for (const char* text : {
+           // Quoted; 2025's, with images; zones; no output; other order and case, spaces, unknown columns.
+           "\"TIMESTAMP\",\"ContextTokens\",\"GeneratedTokens\"\n\"2023-11-16 18:17:03\",\"4808\",\"10\"\n"
+           "\"2023-11-16 18:17:04.5\",\"7\",\"0\"\n",
+           "TIMESTAMP,NumImages,ContextTokens,GeneratedTokens\n2025-01-02 03:04:05+00:00,1,4808,10\n"
+           "2025-01-02 03:04:06.5+00:00,0,7,\n",
+           "GeneratedTokens, contexttokens ,note,Timestamp\n10,4808,\"a, \"\"b\"\"\",1700000000.25\n"
+           "0,7.0,,1700000001.75\n",
+           "TIMESTAMP,ContextTokens,GeneratedTokens\n1700000000250,4808.0,10\n1700000001750,7,0\n",
+           "TIMESTAMP,ContextTokens,GeneratedTokens\n2,4808,10\n3.5,7,0\n",
+       }) {
+    EXPECT_EQ(parsed(text), expected) << text;
+  }
+}
+
+TEST(Trace, MooncakeOfAnyTimes) {
+  const auto line = [](const std::string& timestamp) {
+    return "{\"timestamp\": " + timestamp + ", \"input_length\": 513.0, \"output_length\": null}\n";
+  };
+  const auto times = [&](const std::string& first, const std::string& second) {
+    std::vector<std::int64_t> list;
+    for (const TraceRequest& request : parsed(line(first) + line(second))) {
+      EXPECT_EQ(request, (TraceRequest{request.timestamp_ms, 513, 0, {}}));
+      list.push_back(request.timestamp_ms);
+    }
+    return list;
+  };
+  using Times = std::vector<std::int64_t>;
+  EXPECT_EQ(times("0.75", "27482.999"), (Times{0, 27482}));
+  EXPECT_EQ(times("1700000000250", "1700000001750.5"), (Times{0, 1500}));
+  EXPECT_EQ(times("\"2023-11-16 18:17:03\"", "\"2023-11-16T18:17:04.5Z\""), (Times{0, 1500}));
+  EXPECT_EQ(times("\"12.5\"", "\"13\""), (Times{12, 13}));
+  EXPECT_EQ(parsed(R"({"timestamp": 1, "input_length": 5, "output_length": 2, "hash_ids": null})"),
+            (std::vector<TraceRequest>{{1, 5, 2, {}}}));
+}
+
+TEST(Trace, MessagesPointToThePage) {
+  for (const std::string text :
+       {std::string("hello"), kAzure + "x,1,2", std::string("{\"timestamp\": -1}")}) {
+    const auto trace = parse_trace(text, "bad");
+    ASSERT_FALSE(trace.ok());
+    EXPECT_TRUE(trace.status().message().ends_with("; see docs/cli.md#request-traces"))
+        << trace.status().message();
+  }
+}
+
 TEST(Trace, OrderOfArrival) {
   const auto line = [](int time, int input) {
     return R"({"timestamp":)" + std::to_string(time) + R"(,"input_length":)" + std::to_string(input) +
@@ -76,7 +124,9 @@ TEST(Trace, BadBytesAreNamed) {
       {"", "is empty; a request trace is expected"},
       {"\n \n\r\n", "has no requests"},
       {kAzure, "has no requests"},
-      {"hello\n", "line 1: starts with \"hello\"; expected a JSON object (Mooncake JSONL) or the header"},
+      {"hello\n",
+       "line 1: starts with \"hello\"; expected a JSON object (Mooncake JSONL), or a CSV header, which lacks "
+       "TIMESTAMP"},
       {std::string("\x7f"
                    "ELF\x01\0\0",
                    7),
@@ -93,15 +143,18 @@ TEST(Trace, BadBytesAreNamed) {
       {bent("\"timestamp\"", "\"time\""), "line 2: field \"timestamp\" is missing"},
       {bent("\"input_length\"", "\"input\""), "line 2: field \"input_length\" is missing"},
       {bent("\"output_length\"", "\"output\""), "line 2: field \"output_length\" is missing"},
-      {bent("\"hash_ids\"", "\"ids\""), "line 2: field \"hash_ids\" is missing"},
       {bent("\"output_length\"", "\"input_length\""), "line 2: field \"input_length\" appears twice"},
       {bent("\"timestamp\": 0", "\"timestamp\": -1"),
-       "line 2: field \"timestamp\" is -1; a whole number from 0"},
-      {bent("\"timestamp\": 0", "\"timestamp\": 0.5"), "line 2: field \"timestamp\" is 0.5; a whole number"},
+       "line 2: field \"timestamp\" is -1; a number from 0 to 9000000000000 (ms)"},
+      {bent("\"timestamp\": 0", "\"timestamp\": -0.5"), "line 2: field \"timestamp\" is -0.5; a number"},
+      {bent("\"timestamp\": 0", "\"timestamp\": 9000000000001"), "\"timestamp\" is 9000000000001; a number"},
+      {bent("\"timestamp\": 0", "\"timestamp\": \"noon\""), "\"timestamp\" is \"noon\"; a number"},
+      {bent("\"timestamp\": 0", "\"timestamp\": \"nan\""), "\"timestamp\" is \"nan\"; a number"},
+      {bent("\"timestamp\": 0", "\"timestamp\": null"), "\"timestamp\" is null; a number"},
+      {bent("513", "513.5"), "line 2: field \"input_length\" is 513.5; a whole number"},
       {bent("\"timestamp\": 0", "\"timestamp\": 99999999999999999999"),
        "field \"timestamp\" is 9999999999999999999"},
-      {bent("\"timestamp\": 0", "\"timestamp\": {}"),
-       "line 2: field \"timestamp\" is an object; a whole number"},
+      {bent("\"timestamp\": 0", "\"timestamp\": {}"), "line 2: field \"timestamp\" is an object; a number"},
       {bent("513", "\"513\""), "line 2: field \"input_length\" is \"513\"; a whole number"},
       {bent("513", "-513"), "line 2: field \"input_length\" is -513; a whole number"},
       {bent("513", "100000001"),
@@ -118,7 +171,7 @@ TEST(Trace, BadBytesAreNamed) {
        "line 2: field \"hash_ids\" has 3 ids; an input_length of 513 has at most 2 blocks of 512"},
       {good + std::string(100000, '{'), "line 2: is not JSON"},
       {good + R"({"x": )" + std::string(100000, '['), "line 2: is not JSON"},
-      {azure("2023-11-16 18:17:03,1"), "line 3: has 2 fields; expected the three of TIMESTAMP,ContextTokens"},
+      {azure("2023-11-16 18:17:03,1"), "line 3: has 2 fields; the header has 3"},
       {azure("2023-11-16 18:17:03,1,2,3"), "line 3: has 4 fields"},
       {azure("yesterday,1,2"), "line 3: field \"TIMESTAMP\" is \"yesterday\"; a time like"},
       {azure(",1,2"), "line 3: field \"TIMESTAMP\" is \"\"; a time like"},
@@ -133,9 +186,18 @@ TEST(Trace, BadBytesAreNamed) {
       {azure("2023-11-16 18:17:03,-1,2"), "line 3: field \"ContextTokens\" is \"-1\""},
       {azure("2023-11-16 18:17:03,1.5,2"), "line 3: field \"ContextTokens\" is \"1.5\""},
       {azure("2023-11-16 18:17:03,1,100000001"), "line 3: field \"GeneratedTokens\" is \"100000001\""},
-      {azure("2023-11-16 18:17:03,1,"), "line 3: field \"GeneratedTokens\" is \"\""},
+      {azure("2023-11-16 18:17:03,,2"), "line 3: field \"ContextTokens\" is \"\""},
+      {azure("2023-11-16 18:17:03,1,nan"), "line 3: field \"GeneratedTokens\" is \"nan\""},
+      {azure("1969-11-16 18:17:03,1,2"), "line 3: field \"TIMESTAMP\""},
+      {azure("-5,1,2"), "line 3: field \"TIMESTAMP\" is \"-5\"; a time like"},
+      {azure("9e15,1,2"), "line 3: field \"TIMESTAMP\" is \"9e15\""},
+      {azure("\"2023-11-16 18:17:03,1,2"), "line 3: has a quote that does not end"},
+      {azure("\"2023-11-16 18:17:03\"x,1,2"), "line 3: has \"x,1,2\" behind a quoted field"},
+      {"TIMESTAMP,Context,Generated\n", "line 1: starts with \"TIMESTAMP,Context,Generated\"; expected"},
+      {"TIMESTAMP,Context,Generated\n", "which lacks ContextTokens, GeneratedTokens; see docs/cli.md"},
+      {"TIMESTAMP,ContextTokens,GeneratedTokens,timestamp\n", "line 1: column TIMESTAMP appears twice"},
       {azure("2023-11-16 18:17:03,1,99999999999999999999999"), "line 3: field \"GeneratedTokens\""},
-      {azure("{\"timestamp\": 0}"), "line 3: has 1 fields"},
+      {azure("{\"timestamp\": 0}"), "line 3: has 1 field;"},
   };
   for (const auto& [bytes, says] : cases) {
     const auto trace = parse_trace(bytes, "bad.jsonl");

@@ -513,7 +513,7 @@ TEST_P(KeyValue, TensorsThatDoNotFitAreNamed) {
   mixed.key_scale = scale.upload();
   expect_refused(append_kv(keys, values, slots, mixed, executor_),
                  "cache.key_scale is given, but the cache is bf16");
-  expect_refused(convert_kv(good, good, executor_), "to is where from is");
+  expect_refused(convert_kv(good, good, executor_), "to.keys is bf16 (5");
 }
 
 // What only a host that reads slots can see.

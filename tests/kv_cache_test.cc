@@ -18,16 +18,6 @@ std::int64_t last_of(Dtype dtype, std::int64_t d) {
 
 class KvCache : public Contracts {
  protected:
-  void SetUp() override {
-    Contracts::SetUp();
-    if (IsSkipped()) return;
-    Tensor cache(executor_, Dtype::kBF16, {1, 1, 1, 8});
-    Tensor pairs(executor_, Dtype::kI32, {1, 2});
-    pairs.set<std::int32_t>({0, 0});
-    const Status status = copy_pages(cache.upload(), cache.upload(), pairs.upload(), executor_);
-    if (on_gpu() && status.code() == StatusCode::kUnsupported) GTEST_SKIP() << status.message();
-  }
-
   /// Numbers of every kind: normal ones, zeros, huge ones, NaN and infinities.
   void fill(std::uint16_t* row, std::int64_t count, Dtype dtype) {
     std::normal_distribution<float> normal;

@@ -318,8 +318,25 @@ TEST(PrefixPlan, LengthsThatAreOutOfRange) {
   shape.max_tokens = 1000;
   const Built built(shape, {{{0, 1}, 128}}, {5000, 100, -7});
   EXPECT_EQ(built.plan.own_lengths[0], 1000 - 128);
-  EXPECT_EQ(built.plan.own_lengths[1], 0);
+  EXPECT_EQ(built.plan.own_lengths[1], 100);  // it does not see all of the prefix
   EXPECT_EQ(built.plan.own_lengths[2], 0);
+}
+
+TEST(PrefixPlan, WhoDoesNotSeeAllOfAPrefixHasAllTokensOfItsOwn) {
+  Shape shape = shape_of(1);
+  shape.max_tokens = 1000;
+  const Share share{.tokens = 128, .splits = 1, .row_begin = 0, .unit_rows = 2};
+  for (std::int32_t unseen : {0, 1, 3}) {
+    shape.unseen = unseen;
+    for (std::int32_t length = 0; length < 128 + unseen; ++length) {
+      EXPECT_EQ(own_length(shape, length, share), length);
+    }
+    for (std::int32_t length = 128 + unseen; length <= 1000; ++length) {
+      EXPECT_EQ(own_length(shape, length, share), length - 128);
+    }
+    EXPECT_EQ(own_length(shape, 1 << 30, share), 1000 - 128);
+    EXPECT_EQ(own_length(shape, 777, Share{}), 777);
+  }
 }
 
 }  // namespace

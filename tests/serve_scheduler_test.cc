@@ -188,9 +188,17 @@ TEST(Scheduler, RefusesARequestThatCanNeverFit) {
   const auto created = Scheduler::create(trace, {4, 10, 16, true});
   ASSERT_FALSE(created.ok());
   EXPECT_EQ(created.status().code(), StatusCode::kInvalidArgument);
-  for (const char* piece : {"request 1 ", "101 + 60", "pool of 160", "at least 161"}) {
+  for (const char* piece : {"request 1 ", "101 + 60", "pool of 160", "at least 176"}) {
     EXPECT_NE(created.status().message().find(piece), std::string::npos) << created.status().message();
   }
+  // The advice holds: 11 pages of 16, for the largest of several that do not fit.
+  EXPECT_TRUE(Scheduler::create(trace, {4, 176 / 16, 16, true}).ok());
+  const Trace several = {request(200, 1), request(300, 1), request(250, 1)};
+  const auto refused = Scheduler::create(several, {4, 10, 16, true});
+  EXPECT_NE(refused.status().message().find("at least 304"), std::string::npos) << refused.status().message();
+  // Nobody serves a request that asks for nothing.
+  const Trace nothing = {request(1000, 0), request(100, 60)};
+  EXPECT_TRUE(Scheduler::create(nothing, {4, 10, 16, true}).ok());
   EXPECT_FALSE(Scheduler::create(trace, {0, 100, 16, true}).ok());
   EXPECT_FALSE(Scheduler::create(trace, {4, 0, 16, true}).ok());
 }

@@ -1,7 +1,17 @@
 # The program as its users run it: files in, tables and exit codes out.
 if(TARGET flashlatent_cli)
-  flashlatent_test(tools_test LIBS flashlatent_io nlohmann_json::nlohmann_json)
-  add_dependencies(tools_test flashlatent_cli)
-  target_compile_definitions(tools_test PRIVATE
-    FLASHLATENT_SHARED_DIR="${FLASHLATENT_SHARED_DIR}" FLASHLATENT_PROGRAM="$<TARGET_FILE:flashlatent_cli>")
+  foreach(name tools_test tools_usage_test)
+    flashlatent_test(${name} LIBS flashlatent_io nlohmann_json::nlohmann_json)
+    add_dependencies(${name} flashlatent_cli)
+    target_compile_definitions(${name} PRIVATE
+      FLASHLATENT_SHARED_DIR="${FLASHLATENT_SHARED_DIR}" FLASHLATENT_PROGRAM="$<TARGET_FILE:flashlatent_cli>")
+  endforeach()
+
+  # The table of what `check` may see refused, without a device.
+  flashlatent_test(check_refusals_test LIBS flashlatent_runtime ${FLASHLATENT_FMT}
+    SOURCES check_refusals_test.cc
+            ${PROJECT_SOURCE_DIR}/tools/check_cases.cc ${PROJECT_SOURCE_DIR}/tools/check_cases_fp8.cc
+            ${PROJECT_SOURCE_DIR}/tools/check_cases_paged.cc ${PROJECT_SOURCE_DIR}/tools/check_cases_random.cc
+            ${PROJECT_SOURCE_DIR}/tools/check_refusals.cc)
+  target_include_directories(check_refusals_test PRIVATE ${PROJECT_SOURCE_DIR})
 endif()

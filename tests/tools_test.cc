@@ -1,86 +1,15 @@
 // The program as its users run it: exit codes, what it prints, what it writes.
-#include <gtest/gtest.h>
-#include <sys/wait.h>
+#include "program.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 #include <string>
 #include <tuple>
 #include <vector>
 
-#include "io/safetensors.h"
-#include "io_files.h"
-
 namespace flashlatent::io {
 namespace {
-
-struct Outcome {
-  int code = -1;  // exit code; 128 + signal if a signal ended it
-  std::string out, err;
-};
-
-class Program : public testing::Test {
- protected:
-  /// Runs `flashlatent ARGUMENTS` through the shell, on the CPU. Sleeping threads are kind to a busy machine.
-  Outcome run(const std::string& arguments) const {
-    const std::string command = "FLASHLATENT_BACKEND=cpu OMP_WAIT_POLICY=passive '" FLASHLATENT_PROGRAM "' " +
-                                arguments + " >" + file("stdout") + " 2>" + file("stderr");
-    const int status = std::system(command.c_str());
-    Outcome outcome;
-    outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    outcome.out = read_bytes(file("stdout"));
-    outcome.err = read_bytes(file("stderr"));
-    return outcome;
-  }
-
-  /// Exit code 2, nothing on stdout, and one line on stderr that holds the pieces.
-  void expect_refused(const std::string& arguments, const std::vector<std::string>& pieces) const {
-    SCOPED_TRACE(arguments);
-    const Outcome outcome = run(arguments);
-    EXPECT_EQ(outcome.code, 2);
-    EXPECT_EQ(outcome.out, "");
-    EXPECT_TRUE(outcome.err.starts_with("flashlatent: ")) << outcome.err;
-    EXPECT_EQ(outcome.err.find('\n'), outcome.err.size() - 1) << outcome.err;
-    for (const std::string& piece : pieces) {
-      EXPECT_NE(outcome.err.find(piece), std::string::npos) << outcome.err << "lacks: " << piece;
-    }
-  }
-
-  void expect_right(const std::string& arguments, const std::vector<std::string>& pieces = {}) const {
-    SCOPED_TRACE(arguments);
-    const Outcome outcome = run(arguments);
-    EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
-    for (const std::string& piece : pieces) {
-      EXPECT_NE(outcome.out.find(piece), std::string::npos) << outcome.out << "lacks: " << piece;
-    }
-  }
-
-  std::string file(const char* name) const { return directory_.path(name); }
-  std::string write(const char* name, std::string_view bytes) const { return directory_.write(name, bytes); }
-  nlohmann::json json(const char* name) const { return nlohmann::json::parse(read_bytes(file(name))); }
-
-  /// A copy of case `from` whose tensor has one fp32 element changed.
-  std::string change(const std::string& from, const char* tensor, std::size_t element, float value) const {
-    const auto loaded = SafetensorsFile::read(from);
-    EXPECT_TRUE(loaded.ok()) << loaded.status().message();
-    const ConstTensorView view = loaded->tensor(tensor);
-    const auto* begin = static_cast<const float*>(view.data);
-    std::vector<float> values(begin, begin + view.elements());
-    values.at(element) = value;
-    std::vector<NamedTensor> tensors;
-    for (const auto& [name, original] : loaded->tensors()) {
-      tensors.push_back({name, original});
-      if (name == tensor) tensors.back().view.data = values.data();
-    }
-    const std::string to = file("changed.safetensors");
-    const Status written = write_safetensors(to, tensors, loaded->metadata());
-    EXPECT_TRUE(written.ok()) << written.message();
-    return to;
-  }
-
-  TempDir directory_;
-};
 
 TEST_F(Program, ShowsHelpAndVersion) {
   for (const char* command : {"", "info", "decode", "check", "bench", "replay", "make-case"}) {
@@ -89,36 +18,15 @@ TEST_F(Program, ShowsHelpAndVersion) {
   expect_right("--version");
 }
 
-TEST_F(Program, RefusesWrongUsage) {
-  expect_refused("", {"subcommand"});
-  expect_refused("fly", {"fly"});
-  expect_refused("decode", {"CASE"});
-  expect_refused("decode case --fast", {"--fast"});
-  expect_refused("decode case --backend tpu", {"--backend", "tpu"});
-  expect_refused("check --suite huge", {"--suite", "huge"});
-  expect_refused("check --filter zzz", {"--filter", "zzz"});
-  expect_refused("check --suite full --json " + file("none") + "/x.json",
-                 {"--json", "none/x.json", "cannot be written"});
-  expect_refused("bench plan --json " + file("."), {"--json", "is a directory"});
-  expect_refused("decode none -o " + file("none") + "/x", {"--output", "none/x", "cannot be written"});
-  expect_refused("plan --svg " + file("none") + "/x.svg", {"--svg", "none/x.svg", "cannot be written"});
-  for (const char* shard : {"0/2", "3/2", "2", "1/2x", "1/0"}) {
-    expect_refused(std::string("check --shard ") + shard, {"--shard is", shard, "I from 1 to N"});
+TEST_F(Program, DecodeSaysWhichPageNumberItSkips) {
+  const std::string path = file("case.safetensors");
+  const std::string shape = " --heads 2 --lengths 600 --page-size 16 ";
+  for (const bool invalid : {false, true}) {
+    expect_right("make-case " + path + shape + (invalid ? "--invalid-pages" : ""));
+    const Outcome outcome = run("decode " + path);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.err.find("block_table[0, ") != std::string::npos, invalid) << outcome.err;
   }
-  expect_refused("check --suite small --shard 1/1000", {"--shard is '1/1000'", "cases"});
-  expect_refused("check --suite small --cases 5", {"--cases is 5", "small", "random"});
-  // Of a kernel that there is not every case would be refused, and none wrong.
-  for (const char* command : {"check --suite small", "bench dense --suite small"}) {
-    expect_refused(std::string(command) + " --backend cpu --kernel fast", {"kernel is 'fast'", "cpu_dense"});
-  }
-  expect_refused("replay --synthetic --heads 0", {"--heads", "0"});
-  expect_refused("make-case " + file("c") + " --dims 3/5", {"--dims", "3/5"});
-  expect_refused("make-case " + file("c") + " --heads 3 --kv-heads 2", {"--heads is 3"});
-  expect_refused("make-case " + file("c") + " --kv fp8_656 --dtype fp16", {"dtype is fp16", "bf16"});
-  expect_refused("make-case " + file("c") + " --topk 5 --topk-lengths 1,2,3,9",
-                 {"--topk-lengths has 9", "5"});
-  expect_refused("make-case " + file("c") + " --skipped-indices 0.5", {"--topk"});
-  expect_refused("make-case " + file("no/such/folder"), {"no/such/folder"});
 }
 
 TEST_F(Program, Info) {
@@ -138,10 +46,28 @@ TEST_F(Program, CheckSmall) {
   const auto check = json("check.json");
   EXPECT_EQ(check.at("wrong"), 0);
   EXPECT_EQ(check.at("right"), check.at("results").size());
+  EXPECT_EQ(check.at("max_refused"), 0);
+  for (const auto& result : check.at("results")) EXPECT_EQ(result.at("kernel"), "cpu_dense");
   // Of paths the last part, of shards all.
   expect_right("check --suite small --shard 1/20 --json " + file("shard.json"), {" 0 wrong, 0 refused"});
   EXPECT_EQ(json("shard.json").at("command"),
             "flashlatent check --suite small --shard 1/20 --json shard.json");
+}
+
+// The oracle has no groups: it refuses one case of the small suite.
+TEST_F(Program, CheckFailsWhereTooManyCasesAreRefused) {
+  const std::string one = "check --suite small --kernel reference --filter 'paged prefix'";
+  for (const auto& [options, code, said] :
+       {std::tuple{"", 1, "all of 1 cases were refused"},
+        {" --max-refused 0", 1, "1 of 1 cases were refused, and 0 may be"},
+        {" --max-refused 1", 0, "0 wrong, 1 refused"}}) {
+    const Outcome outcome = run(one + options + " --json " + file("refused.json"));
+    EXPECT_EQ(outcome.code, code) << outcome.out << outcome.err;
+    EXPECT_NE(outcome.out.find(said), std::string::npos) << outcome.out;
+    EXPECT_EQ(json("refused.json").at("refused"), 1);
+    EXPECT_EQ(json("refused.json").at("results").at(0).at("kernel"), "");
+  }
+  expect_refused("check --suite small --max-refused -1", {"--max-refused"});
 }
 
 // The CPU takes all that is valid, and a case depends on its number and the seed only.
@@ -159,13 +85,30 @@ TEST_F(Program, CheckRandom) {
 
 TEST_F(Program, BenchSuitesAreThePublishedTables) {
   for (auto [suite, rows, name] : {std::tuple{"flashmla", 32, "b128 s_q2 h64 s_k8192 normal\n"},
-                                   {"etap", 16, "b32 s_q1 h16 s_k65536 uniform\n"}}) {
+                                   {"etap", 16, "b32 s_q1 h16 s_k65536 uniform fp16\n"}}) {
     const Outcome list = run(std::string("bench dense --list --suite ") + suite);
     EXPECT_EQ(list.code, 0) << list.err;
     EXPECT_EQ(std::count(list.out.begin(), list.out.end(), '\n'), rows) << list.out;
     EXPECT_NE(list.out.find(name), std::string::npos) << list.out;
   }
   expect_refused("bench dense --suite etap --filter b64", {"--filter", "b64"});
+}
+
+TEST_F(Program, BenchNamesAreUniqueInASuite) {
+  for (const char* suite :
+       {"dense --suite peers", "dense --suite flashmla", "dense --suite etap", "dense --suite fp8",
+        "dense --suite between", "dense --suite pages", "dense --suite cpu", "dense --suite small",
+        "sparse --suite peers", "sparse --suite plain", "sparse --suite cpu", "sparse --suite small",
+        "paged --suite peers", "paged --suite page16", "paged --suite packed", "paged --suite prefix",
+        "paged --suite prefill", "paged --suite cpu", "paged --suite small"}) {
+    const Outcome list = run(std::string("bench ") + suite + " --list");
+    ASSERT_EQ(list.code, 0) << list.err;
+    std::istringstream lines(list.out);
+    std::set<std::string> names;
+    for (std::string name; std::getline(lines, name);)
+      EXPECT_TRUE(names.insert(name).second) << suite << ": " << name;
+  }
+  EXPECT_EQ(run("bench paged --list --dtype fp16 --batch 2").out, "b2 h32-8 d128 s_k4096 uniform fp16\n");
 }
 
 TEST_F(Program, BenchComparesWithFloat64AndPricesBatchInvariance) {
@@ -301,6 +244,16 @@ TEST_F(Program, PlanSaysWhyItsKernel) {
       {"cpu_dense: picked", "reference: declines", "imbalance"});
   EXPECT_EQ(json("plan.json").at("kernel"), "cpu_dense");
   expect_refused("plan --kernel fast", {"--kernel", "'fast'", "cpu_dense"});
+  expect_right("plan --backend cpu --batch 3 --brief", {"cpu_dense: picked"});
+  // GPU kernels need no GPU here, but a build that has them.
+  const Outcome cuda = run("plan --backend cuda --batch 3 --brief");
+  if (cuda.code == 0) {
+    EXPECT_NE(cuda.out.find("mma16"), std::string::npos) << cuda.out;
+  } else {
+    expect_refused("plan --backend cuda --batch 3",
+                   {"--backend is cuda", "presets cuda and carry", "no GPU"});
+    expect_refused("plan --kernel mma16 --batch 3", {"'mma16'", "presets cuda and carry", "no GPU"});
+  }
   expect_refused("plan --heads 3 --kv-heads 2", {"h_q is 3"});
 }
 
@@ -441,6 +394,15 @@ TEST_F(Program, ReplayLosesNoRequestInASmallPool) {
   EXPECT_GT(report.at("evictions"), 0);
   EXPECT_GT(report.at("prefix_hits"), 0);
   expect_refused("replay " + trace + " --pool-tokens 600", {"request 0", "520 + 120", "at least 640"});
+  // The advice holds, for the largest of several that do not fit, and in whole pages.
+  const std::string several =
+      write("several.jsonl", R"({"timestamp": 0, "input_length": 90, "output_length": 1}
+{"timestamp": 0, "input_length": 200, "output_length": 3}
+{"timestamp": 0, "input_length": 9000, "output_length": 0}
+{"timestamp": 0, "input_length": 150, "output_length": 2})");
+  expect_refused("replay " + several + " --heads 1 --pool-tokens 64 --page-size 48",
+                 {"request 1 ", "200 + 3", "at least 240"});
+  expect_right("replay " + several + " --heads 1 --pool-tokens 240 --page-size 48", {"4 requests"});
 }
 
 TEST_F(Program, ReplayRefusesBadInput) {

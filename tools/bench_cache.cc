@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <numeric>
 #include <random>
@@ -11,6 +12,7 @@
 #include "dispatch/select.h"
 #include "flashlatent/kv_cache.h"
 #include "runtime/bench_input.h"
+#include "runtime/host_memory.h"
 #include "runtime/timing.h"
 #include "tools/command.h"
 #include "tools/machine.h"
@@ -236,13 +238,26 @@ class Bench {
   KeyValues separate_, packed_, packed_fp8_, kv_rows_;
 };
 
+/// Of the tensors of Bench: rows and caches of bf16 and fp16, two of fp8_656, keys and values.
+Status check_memory_for(const BenchCacheOptions& options, const Executor& executor) {
+  constexpr double kToken = 4 * kPlainBytes + 2 * kFp8Bytes + 3 * kKvBytes + kKvFp8Bytes;
+  const double pages = std::ceil(static_cast<double>(options.tokens) / options.page_size);
+  return runtime::check_memory(pages * options.page_size * kToken,
+                               fmt::format("--tokens {} in pages of {}", options.tokens, options.page_size),
+                               executor);
+}
+
 int run_bench_cache(const BenchCacheOptions& options) {
   Result<Executor> made = make_executor(options.executor);
   if (!made.ok()) return fail(made.status());
   Executor executor = *made;
+  if (const Status status = check_cuda_flag("--graph", options.timing.graph, executor); !status.ok()) {
+    return fail(status);
+  }
   Result<runtime::Stream> stream = runtime::Stream::create(executor);
   if (!stream.ok()) return fail(stream.status());
   executor.stream = stream->get();
+  if (const Status status = check_memory_for(options, executor); !status.ok()) return fail(status);
   Result<Bench> bench = Bench::create(options, executor);
   if (!bench.ok()) return fail(bench.status());
 

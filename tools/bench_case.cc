@@ -43,9 +43,9 @@ BenchCase batch_case(int batch, int query_tokens, int heads, int mean, const std
   return result;
 }
 
-BenchCase list_case(std::string name, int heads, std::vector<int> lengths) {
+BenchCase list_case(const std::string& name, int heads, std::vector<int> lengths) {
   BenchCase result;
-  result.name = std::move(name);
+  result.name = fmt::format("{} h{}", name, heads);
   result.problem = deepseek(1, heads);
   result.distribution = "list";
   result.mean_length = static_cast<int>(std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}) /
@@ -289,7 +289,8 @@ std::vector<int> make_lengths(const std::string& distribution, int batch, int me
 std::string name_of(const BenchCase& c) {
   const auto& [query, cache, sparse, options] = c.problem;
   const std::string shape = fmt::format("b{} s_q{} h{} ", c.lengths.size(), query.tokens, query.heads);
-  const std::string page = cache.page_size == 64 ? "" : fmt::format(" page{}", cache.page_size);
+  std::string page = cache.page_size == 64 ? "" : fmt::format(" page{}", cache.page_size);
+  if (cache.dtype == Dtype::kF16) page += " fp16";
   return shape +
          (sparse.enabled ? fmt::format("topk{}", sparse.topk)
                          : fmt::format("s_k{} {}", c.mean_length, c.distribution)) +

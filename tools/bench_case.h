@@ -25,7 +25,7 @@ struct BenchCase {
 /// the distribution's quantiles in random order, so that their sum is no matter of luck.
 std::vector<int> make_lengths(const std::string& distribution, int batch, int mean, int least);
 
-/// "b128 s_q1 h16 s_k4096 uniform", "b128 s_q1 h16 topk2048".
+/// "b128 s_q1 h16 s_k4096 uniform", "b128 s_q1 h16 topk2048 page16 fp16"; no other case of a suite has it.
 std::string name_of(const BenchCase& c);
 
 struct BenchSuite {

@@ -83,9 +83,10 @@ Work work_of(const BenchCase& c) {
   return work;
 }
 
-/// Plans once, times decode. Leaves the call's result in the input's outputs.
-Result<runtime::Timing> time_decode(const runtime::BenchInput& input, const runtime::TimingOptions& options,
-                                    const Executor& executor) {
+/// Plans once and times decode; with `layers` times a step of a plan and so many calls, over `layers`. Leaves
+/// the call's result in the input's outputs.
+Result<runtime::Timing> time_decode(const runtime::BenchInput& input, runtime::TimingOptions options,
+                                    int layers, const Executor& executor) {
   Result<std::size_t> plan_size = plan_bytes(input.problem, executor);
   if (!plan_size.ok()) return plan_size.status();
   Result<std::size_t> workspace_size = workspace_bytes(input.problem, executor);
@@ -97,14 +98,28 @@ Result<runtime::Timing> time_decode(const runtime::BenchInput& input, const runt
   // Sparse: without topk_length.
   const ConstTensorView& lengths = input.inputs.cache_seqlens;
   const bool shares = input.problem.options.prefix_sharing != PrefixSharing::kOff;
-  FLASHLATENT_RETURN_IF_ERROR(
-      shares ? plan(input.problem, lengths, input.pages(), plan_memory->memory(), executor)
-             : plan(input.problem, lengths, plan_memory->memory(), executor));
+  auto make_plan = [&] {
+    return shares ? plan(input.problem, lengths, input.pages(), plan_memory->memory(), executor)
+                  : plan(input.problem, lengths, plan_memory->memory(), executor);
+  };
   auto call = [&] {
     return decode(input.problem, input.inputs, input.outputs, plan_memory->memory(), workspace->memory(),
                   executor);
   };
-  return runtime::time_calls(call, options, executor);
+  if (layers == 0) {
+    FLASHLATENT_RETURN_IF_ERROR(make_plan());
+    return runtime::time_calls(call, options, executor);
+  }
+  auto step = [&] {
+    FLASHLATENT_RETURN_IF_ERROR(make_plan());
+    for (int i = 0; i < layers; ++i) FLASHLATENT_RETURN_IF_ERROR(call());
+    return Status{};
+  };
+  options.graph_calls = 1;
+  Result<runtime::Timing> timing = runtime::time_calls(step, options, executor);
+  if (!timing.ok()) return timing.status();
+  for (double* ms : {&timing->median, &timing->least, &timing->most}) *ms /= layers;
+  return timing;
 }
 
 /// One call between events: the emptying hides its launch from the clock.
@@ -120,21 +135,22 @@ Result<Measurement> measure(const BenchCase& c, const BenchOptions& options, con
       runtime::make_bench_input(c.problem, c.lengths, c.deviation, options.seed, executor, c.shared_tokens);
   if (!input.ok()) return input.status();
   runtime::TimingOptions timing_options = options.timing;
-  timing_options.graph = (timing_options.graph || c.graph) && executor.backend == Backend::kCuda;
-  Result<runtime::Timing> timing = time_decode(*input, timing_options, executor);
+  timing_options.graph =
+      (timing_options.graph || c.graph || options.layers > 0) && executor.backend == Backend::kCuda;
+  Result<runtime::Timing> timing = time_decode(*input, timing_options, options.layers, executor);
   if (!timing.ok()) return timing.status();
-  Result<std::string> picked = picked_kernel(input->problem, executor);
-  if (!picked.ok()) return picked.status();
+  Result<std::string> ran = running_kernel(input->problem, input->inputs, input->outputs, executor);
+  if (!ran.ok()) return ran.status();
   Result<std::string> why = explain(input->problem, executor);
   if (!why.ok()) return why.status();
 
   Measurement m;
   m.timing = *timing;
-  m.kernel = *picked;
+  m.kernel = *ran;
   m.why = *why;
   m.graph = timing_options.graph;
   if (options.with_cold) {
-    Result<runtime::Timing> cold_timing = time_decode(*input, cold(timing_options), executor);
+    Result<runtime::Timing> cold_timing = time_decode(*input, cold(timing_options), options.layers, executor);
     if (!cold_timing.ok()) return cold_timing.status();
     m.cold = *cold_timing;
   }
@@ -162,7 +178,7 @@ Result<Measurement> measure(const BenchCase& c, const BenchOptions& options, con
   }
   if (c.problem.options.batch_invariant) {
     input->problem.options.batch_invariant = false;
-    Result<runtime::Timing> variant = time_decode(*input, timing_options, executor);
+    Result<runtime::Timing> variant = time_decode(*input, timing_options, options.layers, executor);
     if (!variant.ok()) return variant.status();
     input->problem.options.batch_invariant = true;
     m.variant_ms = variant->median;
@@ -170,15 +186,14 @@ Result<Measurement> measure(const BenchCase& c, const BenchOptions& options, con
   if (options.oracle) {
     Executor oracle = executor;
     oracle.kernel = "reference";
-    Result<runtime::Timing> oracle_timing = time_decode(*input, {.repeats = 1}, oracle);
+    Result<runtime::Timing> oracle_timing = time_decode(*input, {.repeats = 1}, options.layers, oracle);
     if (!oracle_timing.ok()) return oracle_timing.status();
     m.oracle_ms = oracle_timing->median;
   }
   return m;
 }
 
-nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m,
-                               const runtime::TimingOptions& timing) {
+nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m, const BenchOptions& bench) {
   const auto& [query, cache, sparse, options] = c.problem;
   const bool plain = cache.format == KvFormat::kPlain;
   nlohmann::ordered_json lengths = c.distribution;
@@ -197,7 +212,7 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m,
                                 {"kv", plain ? to_string(cache.dtype) : to_string(cache.format)},
                                 {"page_size", cache.page_size},
                                 {"graph", m.graph},
-                                {"cold", timing.cold},
+                                {"cold", bench.timing.cold},
                                 {"batch_invariant", options.batch_invariant},
                                 {"deviation", c.deviation},
                                 {"ms", m.timing.median},
@@ -214,6 +229,7 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m,
     row["prefix_sharing"] = to_string(options.prefix_sharing);
   }
   if (sparse.enabled) row["topk"] = sparse.topk;
+  if (bench.layers > 0) row["layers"] = bench.layers;
   if (m.cold.repeats > 0) {
     row["ms_cold"] = m.cold.median;
     row["ms_cold_min"] = m.cold.least;
@@ -291,8 +307,15 @@ int run_bench_decode(const char* name, std::vector<BenchCase> all, const BenchOp
   if (options.oracle && executor.backend != Backend::kCpu) {
     return fail({StatusCode::kInvalidArgument, "--oracle times the CPU's reference; add --backend cpu"});
   }
+  if (const Status status = check_cuda_flag("--graph", options.timing.graph, executor); !status.ok()) {
+    return fail(status);
+  }
   if (options.with_read && executor.backend != Backend::kCuda) {
     return fail({StatusCode::kInvalidArgument, "--with-read times a CUDA kernel; add --backend cuda"});
+  }
+  for (const BenchCase& c : cases) {
+    const Status status = runtime::check_bench_memory(c.problem, c.lengths, executor, c.shared_tokens);
+    if (!status.ok()) return fail({status.code(), fmt::format("{}: {}", c.name, status.message())});
   }
   Result<runtime::Stream> stream = runtime::Stream::create(executor);
   if (!stream.ok()) return fail(stream.status());
@@ -302,6 +325,8 @@ int run_bench_decode(const char* name, std::vector<BenchCase> all, const BenchOp
   fmt::print("roof, measured now: read {:.3f} TB/s, {} {:.3f} TFLOP/s; source tree {}\n", roof->read_tbps,
              executor.backend == Backend::kCuda ? "wgmma bf16" : "fp32 multiply-add", roof->matmul_tflops,
              source_tree());
+  if (options.layers > 0)
+    fmt::print("ms: a step of a plan and {} calls, over {}\n", options.layers, options.layers);
   const Columns columns{.cold = options.with_cold,
                         .read = options.with_read,
                         .floor = cases[0].problem.cache.layout != KvLayout::kLatent,
@@ -325,7 +350,7 @@ int run_bench_decode(const char* name, std::vector<BenchCase> all, const BenchOp
       exit_code = kWrongResult;
     }
     std::fflush(stdout);
-    results.push_back(to_json(c, *m, options.timing));
+    results.push_back(to_json(c, *m, options));
     progress.update(static_cast<std::int64_t>(results.size()));
   }
   const nlohmann::ordered_json document = {
@@ -338,6 +363,13 @@ int run_bench_decode(const char* name, std::vector<BenchCase> all, const BenchOp
   return exit_code;
 }
 
+void exclude_suite(CLI::App& app) {
+  CLI::Option* suite = app.get_option("--suite");
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_group() == "Shape") option->excludes(suite);
+  }
+}
+
 void add_bench_options(CLI::App& app, std::span<const BenchSuite> suites, BenchOptions& options) {
   app.add_option("--suite", options.suite,
                  "Many shapes, in place of the one below:" + describe_suites(suites))
@@ -348,6 +380,11 @@ void add_bench_options(CLI::App& app, std::span<const BenchSuite> suites, BenchO
   app.add_flag(
       "--graph", options.timing.graph,
       "CUDA: replay a graph of up to 20 calls, so that launch gaps are out (suites: for small batches)");
+  app.add_option(
+         "--layers", options.layers,
+         "Time steps as engines run them: a plan and so many calls, on CUDA in a graph; ms is a step's "
+         "time over the layers")
+      ->check(CLI::Range(1, 1000));
   app.add_flag("--cold", options.timing.cold, "Empty the caches before each call");
   app.add_flag(
          "--with-cold", options.with_cold,

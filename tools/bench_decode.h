@@ -15,6 +15,7 @@ struct BenchOptions {
   std::string suite;
   std::string filter;
   runtime::TimingOptions timing;
+  int layers = 0;  ///< A step of a plan and so many calls is timed; 0: calls, planned before.
   bool with_cold = false;
   bool with_read = false;
   bool batch_invariant = false;
@@ -27,6 +28,8 @@ struct BenchOptions {
   ExecutorOptions executor;
 };
 
+/// The options of the group "Shape" don't go together with --suite.
+void exclude_suite(CLI::App& app);
 void add_bench_options(CLI::App& app, std::span<const BenchSuite> suites, BenchOptions& options);
 
 /// Measures those of `cases` that the filter leaves and prints a line each; the exit code. `name` is the

@@ -74,10 +74,10 @@ void add_shape_options(CLI::App& app, ShapeOptions& shape) {
       ->check(CLI::IsMember({"uniform", "normal"}))
       ->capture_default_str()
       ->group("Shape");
-  app.add_option("--length-list", shape.lengths, "Every request's length, separated by commas")
-      ->delimiter(',')
-      ->check(CLI::Range(0, 1 << 30))
-      ->group("Shape");
+  CLI::Option* list = add_list_option(app, "--length-list", shape.lengths, 0, 1 << 30,
+                                      "Every request's length, instead of --batch, --tokens and --lengths");
+  list->group("Shape");
+  for (const char* other : {"--batch", "--tokens", "--lengths"}) list->excludes(other);
   add("--query-tokens", query.tokens, "s_q", 1 << 16);
   add("--heads", query.heads, "h_q", 1 << 16);
   add("--kv-heads", cache.heads, "h_kv", 1 << 16);
@@ -94,6 +94,7 @@ void add_shape_options(CLI::App& app, ShapeOptions& shape) {
       ->group("Shape");
   app.add_flag("--causal,!--no-causal", problem_options.causal, "Causal mask (suites: always)")
       ->group("Shape");
+  exclude_suite(app);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "flashlatent/kv_cache.h"
 #include "runtime/compare.h"
 #include "runtime/decode_run.h"
+#include "runtime/host_memory.h"
 #include "tools/command.h"
 #include "tools/machine.h"
 #include "tools/progress.h"
@@ -183,6 +184,11 @@ Result<Errors> measure(Data& data, const Executor& executor) {
 
 int run_bench_numerics(const NumericsOptions& options) {
   Result<Executor> executor = make_executor(options.executor);
+  const double tokens = std::ceil(static_cast<double>(options.tokens) / kPageSize) * kPageSize;
+  const double bytes = options.batch * tokens * (4.0 * fp8_656::kDim + fp8_656::kTokenBytes);  // three caches
+  const Status fits = runtime::check_host_memory(
+      bytes, fmt::format("--batch {} of --tokens {}", options.batch, options.tokens));
+  if (!fits.ok()) return fail(fits);
   if (!executor.ok()) return fail(executor.status());
   fmt::print("{:<10} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}\n", "latents", "scores", "element",
              "cache", "lse", "kernel", "plain", "worst row", "total", "bf16");

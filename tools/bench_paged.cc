@@ -56,6 +56,7 @@ BenchCase case_of(const PagedShape& s) {
     c.name += fmt::format(" shared {}", s.shared_tokens);
     if (s.sharing != PrefixSharing::kAuto) c.name += fmt::format(" ({})", to_string(s.sharing));
   }
+  if (s.dtype == Dtype::kF16) c.name += " fp16";
   if (s.page_size != 64) c.name += fmt::format(" page{}", s.page_size);
   return c;
 }
@@ -218,7 +219,9 @@ void add_shape_options(CLI::App& app, BenchPagedOptions& options) {
       ->capture_default_str()
       ->group("Shape");
   choose("--prefix-sharing", options.sharing, "Are those attended to by groups?", {"off", "auto", "always"});
+  app.get_option("--prefix-sharing")->needs("--shared-tokens");
   choose("--dtype", options.dtype, "bf16 or fp16", {"bf16", "fp16"});
+  exclude_suite(app);
 }
 
 }  // namespace

@@ -77,10 +77,8 @@ int run_bench_plan(const BenchPlanOptions& options) {
 void add_bench_plan(CLI::App& bench, Action& action) {
   CLI::App* command = bench.add_subcommand("plan", "The plan of a step, for varied lengths around 8,192");
   auto options = std::make_shared<BenchPlanOptions>();
-  command->add_option("--batch", options->batches, "Requests; several are separated by commas")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  add_list_option(*command, "--batch", options->batches, 1, 1 << 20,
+                  "Requests; several are separated by commas");
   command->add_option("--heads", options->heads, "h_q")->check(CLI::Range(1, 1 << 16))->capture_default_str();
   add_executor_options(*command, options->executor);
   add_json_option(*command, options->json);

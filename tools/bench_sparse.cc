@@ -63,6 +63,7 @@ void add_shape_options(CLI::App& app, SparseShape& shape) {
       ->check(CLI::IsMember({"bf16", "fp16"}))
       ->capture_default_str()
       ->group("Shape");
+  exclude_suite(app);
 }
 
 }  // namespace

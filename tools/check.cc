@@ -7,6 +7,7 @@
 #include "runtime/compare.h"
 #include "runtime/decode_run.h"
 #include "tools/check_cases.h"
+#include "tools/check_refusals.h"
 #include "tools/command.h"
 #include "tools/machine.h"
 #include "tools/progress.h"
@@ -21,6 +22,7 @@ struct CheckOptions {
   std::string filter;
   std::string shard = "1/1";
   std::optional<int> cases;
+  std::optional<int> max_refused;
   std::uint64_t seed = 0;
   bool list = false;
   std::string json;
@@ -33,19 +35,25 @@ struct CheckResult {
   Outcome outcome = Outcome::kRight;
   std::string detail;
   double relative_error = 0;
+  std::string kernel;  // that ran
 };
 
 constexpr int kReruns = 3, kRandomCases = 200;
+
+/// What the backend, or the kernel by name, does not take is refused; any other error is wrong.
+CheckResult failed(const Status& status) {
+  const bool refused = status.code() == StatusCode::kUnsupported;
+  return {.outcome = refused ? Outcome::kRefused : Outcome::kWrong, .detail = status.message()};
+}
 
 /// Runs a case three times from poisoned outputs: the bits must agree, and the oracle with them.
 CheckResult check_case(const runtime::CaseSpec& spec, std::uint64_t seed, const Executor& executor) {
   const runtime::RandomCase random_case = runtime::make_case(spec, seed);
   Result<runtime::DecodeRun> run =
       runtime::DecodeRun::create(random_case.problem, random_case.inputs, executor);
-  if (!run.ok()) {
-    const bool refused = run.status().code() == StatusCode::kUnsupported;
-    return {refused ? Outcome::kRefused : Outcome::kWrong, run.status().message()};
-  }
+  if (!run.ok()) return failed(run.status());
+  const Result<std::string> kernel = running_kernel(run->problem(), run->inputs(), run->outputs(), executor);
+  if (!kernel.ok()) return failed(kernel.status());
   std::vector<std::uint8_t> out, lse;
   for (int i = 0; i < kReruns; ++i) {
     for (const Status& status : {run->poison(), run->run(), run->fetch()}) {
@@ -60,7 +68,7 @@ CheckResult check_case(const runtime::CaseSpec& spec, std::uint64_t seed, const 
   const runtime::Comparison comparison =
       runtime::compare(random_case.problem, random_case.inputs, run->out(), run->lse());
   return {comparison.ok() ? Outcome::kRight : Outcome::kWrong, runtime::to_string(comparison),
-          comparison.relative_error};
+          comparison.relative_error, *kernel};
 }
 
 /// Of "I/N" every N-th case from the I-th on.
@@ -141,6 +149,7 @@ int run_check(const CheckOptions& options) {
       double& worst = worst_error[spec.dtype == Dtype::kF16];
       worst = std::max(worst, result.relative_error);
       results.push_back({{"name", spec.name},
+                         {"kernel", result.kernel},
                          {"outcome", outcome},
                          {"relative_error", result.relative_error},
                          {"detail", result.detail}});
@@ -150,6 +159,11 @@ int run_check(const CheckOptions& options) {
   fmt::print(
       "check {} on {}: {} right, {} wrong, {} refused; largest relative error bf16 {:.2e}, fp16 {:.2e}\n",
       options.suite, to_string(executor->backend), right, wrong, refused, worst_error[0], worst_error[1]);
+  const int most =
+      options.max_refused.value_or(known_refusals(options.suite, executor->backend, options.executor.kernel));
+  const std::string too_many =
+      refused_too_many(static_cast<int>(cases.size()), static_cast<int>(refused), options.max_refused, most);
+  if (!too_many.empty()) fmt::print("FAILED: {}\n", too_many);
   const nlohmann::ordered_json document = {{"machine", describe_machine(*executor)},
                                            {"source_tree", source_tree()},
                                            {"command", command_line()},
@@ -159,9 +173,10 @@ int run_check(const CheckOptions& options) {
                                            {"right", right},
                                            {"wrong", wrong},
                                            {"refused", refused},
+                                           {"max_refused", most},
                                            {"results", results}};
   if (Status status = write_json(options.json, document); !status.ok()) return fail(status);
-  return wrong == 0 ? kRight : kWrongResult;
+  return wrong == 0 && too_many.empty() ? kRight : kWrongResult;
 }
 
 }  // namespace
@@ -179,6 +194,11 @@ void add_check(CLI::App& app, Action& action) {
       ->add_option("--cases", options->cases,
                    fmt::format("Of the random suite, how many; left out: {}", kRandomCases))
       ->check(CLI::Range(1, 1'000'000));
+  check
+      ->add_option("--max-refused", options->max_refused,
+                   "Fail if more cases are refused; left out: as many as the suite is known to have that the "
+                   "backend or the kernel does not take (random: 0), but not all")
+      ->check(CLI::Range(0, 1'000'000));
   check->add_option("--filter", options->filter, "Only cases whose name contains this");
   check->add_option("--shard", options->shard, "I/N: only every N-th of them from the I-th on")
       ->capture_default_str();
@@ -188,7 +208,7 @@ void add_check(CLI::App& app, Action& action) {
   add_json_option(*check, options->json);
   check->footer(
       "Each case runs three times on poisoned outputs; the three must agree bit for bit. Exit code 1 if "
-      "any case is wrong; what the backend refuses is listed with its reason.\n"
+      "any case is wrong, or more are refused than --max-refused; these are listed with their reasons.\n"
       "Example: flashlatent check --suite full --backend cuda --json check.json");
   check->callback([&action, options] { action = [options] { return run_check(*options); }; });
 }

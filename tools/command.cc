@@ -1,12 +1,14 @@
 #include "tools/command.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
-#include <array>
+#include <algorithm>
+#include <optional>
 #include <string_view>
 
 #include "dispatch/select.h"
-#include "io/file.h"
+#include "io/text.h"
 
 namespace flashlatent::tools {
 
@@ -14,41 +16,90 @@ void add_executor_options(CLI::App& app, ExecutorOptions& options) {
   app.add_option("--backend", options.backend,
                  "cpu or cuda; left out: FLASHLATENT_BACKEND if set, else cuda where it can run, else cpu")
       ->check(CLI::IsMember({"cpu", "cuda"}));
-  app.add_option("--device", options.device, "CUDA device")->check(CLI::Range(0, 1023));
-  app.add_option("--threads", options.threads, "CPU threads; 0: all")->check(CLI::Range(0, 4096));
+  app.add_option("--device", options.device, "CUDA: which device; 0 if left out")->check(CLI::Range(0, 1023));
+  app.add_option("--threads", options.threads, "CPU: threads; 0, or left out: all")
+      ->check(CLI::Range(0, 4096));
   app.add_option("--kernel", options.kernel, "Run this kernel or fail (see `flashlatent info`)");
 }
 
 Result<Executor> make_executor(const ExecutorOptions& options) {
   Result<Backend> backend = options.backend.empty() ? default_backend() : backend_from_name(options.backend);
   if (!backend.ok()) return backend.status();
+  if (*backend == Backend::kCpu && options.device) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format("--device is {}, but the backend is cpu; it is for --backend cuda", *options.device));
+  }
+  if (*backend == Backend::kCuda && options.threads) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format("--threads is {}, but the backend is cuda; it is for --backend cpu", *options.threads));
+  }
   Executor executor;
   executor.backend = *backend;
-  executor.device = options.device;
-  executor.threads = options.threads;
+  executor.device = options.device.value_or(0);
+  executor.threads = options.threads.value_or(0);
   executor.kernel = options.kernel;
   if (Status status = validate(executor); !status.ok()) return status;
   return executor;
 }
 
 void add_seed_option(CLI::App& app, std::uint64_t& seed) {
-  app.add_option("--seed", seed, "Seed of everything random")->capture_default_str();
+  app.add_option("--seed", seed, "Seed of everything random: a whole number from 0 to 2^63 - 1")
+      ->check(CLI::Validator(
+          [](const std::string& text) -> std::string {
+            const auto number = io::parse_integer(text);
+            return number && *number >= 0 ? "" : text + " is no whole number from 0 to 2^63 - 1";
+          },
+          ""))
+      ->capture_default_str();
 }
 
-CLI::Validator writable_file() {
-  return {[](const std::string& path) { return io::can_write_file(path).message(); }, ""};
+namespace {
+
+/// The numbers of "1,2,3", or why it is not that.
+std::optional<std::vector<int>> parse_list(std::string_view text, int least, int most, std::string& why) {
+  std::vector<int> values;
+  while (true) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    const std::string_view item = text.substr(0, comma);
+    const auto number = io::parse_integer(item);
+    if (!number || *number < least || *number > most) {
+      why = fmt::format("item {} is '{}'; whole numbers from {} to {}, separated by commas, are accepted",
+                        values.size() + 1, item, least, most);
+      return std::nullopt;
+    }
+    values.push_back(static_cast<int>(*number));
+    if (comma == text.size()) return values;
+    text.remove_prefix(comma + 1);
+  }
 }
 
-void add_json_option(CLI::App& app, std::string& path) {
-  app.add_option("--json", path, "Also write the result to this file as JSON")->check(writable_file());
+}  // namespace
+
+CLI::Option* add_list_option(CLI::App& app, const std::string& flag, std::vector<int>& values, int least,
+                             int most, const std::string& help) {
+  const auto take = [&values, least, most](const std::string& text) {
+    std::string why;
+    values = parse_list(text, least, most, why).value_or(std::vector<int>());
+  };
+  const CLI::Validator is_list(
+      [least, most](const std::string& text) {
+        std::string why;
+        parse_list(text, least, most, why);
+        return why;
+      },
+      "");
+  return app.add_option_function<std::string>(flag, take, help)
+      ->type_name("INT,...")
+      ->check(is_list)
+      ->default_str(fmt::format("{}", fmt::join(values, ",")));
 }
 
-Status write_json(const std::string& path, const nlohmann::ordered_json& document) {
-  if (path.empty()) return {};
-  const std::string text =
-      document.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-  const std::array<std::string_view, 1> pieces = {text};
-  return io::write_file(path, pieces);
+Status check_cuda_flag(const char* flag, bool given, const Executor& executor) {
+  if (!given || executor.backend == Backend::kCuda) return {};
+  return {StatusCode::kInvalidArgument,
+          fmt::format("{} is for --backend cuda; the backend is {}", flag, to_string(executor.backend))};
 }
 
 int fail(const Status& status) {

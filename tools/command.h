@@ -5,9 +5,12 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "flashlatent/backend.h"
+#include "tools/files.h"
 
 namespace flashlatent::tools {
 
@@ -37,20 +40,21 @@ void add_bench_plan(CLI::App& bench, Action& action);
 /// Where to run.
 struct ExecutorOptions {
   std::string backend;
-  int device = 0;
-  int threads = 0;
+  std::optional<int> device;   // of CUDA
+  std::optional<int> threads;  // of the CPU
   std::string kernel;
 };
 void add_executor_options(CLI::App& app, ExecutorOptions& options);
-/// The executor, with the default backend where none is given; errors if it cannot run here.
+/// The executor, with the default backend where none is given; errors if it cannot run here, or if an option
+/// is the other backend's.
 Result<Executor> make_executor(const ExecutorOptions& options);
 
 void add_seed_option(CLI::App& app, std::uint64_t& seed);
-/// Of an option that names a file: can it be written now? Asked before work whose result goes there.
-CLI::Validator writable_file();
-void add_json_option(CLI::App& app, std::string& path);
-/// Writes `document` to `path`; nothing if the path is empty.
-Status write_json(const std::string& path, const nlohmann::ordered_json& document);
+/// An option of whole numbers from `least` to `most`, separated by commas; an empty item is refused.
+CLI::Option* add_list_option(CLI::App& app, const std::string& flag, std::vector<int>& values, int least,
+                             int most, const std::string& help);
+/// kInvalidArgument for a flag of CUDA alone, such as --graph, on the CPU.
+Status check_cuda_flag(const char* flag, bool given, const Executor& executor);
 
 /// Prints the message on stderr, in one line; returns kWrongInput.
 int fail(const Status& status);

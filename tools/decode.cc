@@ -21,6 +21,12 @@ struct DecodeOptions {
 };
 
 int run_decode(const DecodeOptions& options) {
+  if (Status status = check_files_differ({{"CASE", options.path, false},
+                                          {"--output", options.output, true},
+                                          {"--json", options.json, true}});
+      !status.ok()) {
+    return fail(status);
+  }
   Result<Executor> executor = make_executor(options.executor);
   if (!executor.ok()) return fail(executor.status());
   Result<io::DecodeCase> loaded = io::load_case(options.path);
@@ -37,6 +43,12 @@ int run_decode(const DecodeOptions& options) {
 
   Result<runtime::DecodeRun> run = runtime::DecodeRun::create(*problem, inputs, *executor);
   if (!run.ok()) return fail(run.status());
+  if (Status status = run->check_inputs(); status.code() == StatusCode::kInvalidArgument) {
+    // A case may hold any page number.
+    fmt::print(stderr, "flashlatent: {}: {}; it is read as a negative one\n", options.path, status.message());
+  } else if (!status.ok()) {
+    return fail(status);
+  }
   if (Status status = run->run(); !status.ok()) return fail(status);
   if (Status status = run->fetch(); !status.ok()) return fail(status);
   if (!options.output.empty()) {

@@ -1,10 +1,13 @@
 // The command-line program.
 #include <fmt/core.h>
 
+#include <csignal>
 #include <exception>
+#include <new>
 
 #include "flashlatent/version.h"
 #include "tools/command.h"
+#include "tools/unknown_word.h"
 
 namespace {
 
@@ -30,19 +33,28 @@ int run(int argc, char** argv) {
   } catch (const CLI::Success& success) {  // --help, --version
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "flashlatent: {} (try --help)\n", error.what());
+    const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
+                         dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+    const auto why = unknown ? flashlatent::tools::explain_unknown_word(app, argc, argv) : std::nullopt;
+    fmt::print(stderr, "flashlatent: {} (try --help)\n", why.value_or(error.what()));
     return flashlatent::tools::kWrongInput;
   }
   if (!action) {
     fmt::print(stderr, "flashlatent: a subcommand is required (try --help)\n");
     return flashlatent::tools::kWrongInput;
   }
-  return action();
+  flashlatent::tools::keep_stdout_for_json(app);
+  const int code = action();
+  const flashlatent::Status written = flashlatent::tools::finish_stdout();
+  return written.ok() ? code : flashlatent::tools::fail(written);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Whoever reads may stop reading: then the program ends, and says nothing, even where a parent ignores
+  // that.
+  std::signal(SIGPIPE, SIG_DFL);
   flashlatent::tools::set_command_line(argc, argv);
   try {
     return run(argc, argv);

@@ -6,9 +6,13 @@
 #include <cstdio>
 #include <limits>
 #include <map>
+#include <numeric>
 
+#include "core/fp8_656.h"
+#include "cpu/parallel.h"
 #include "cpu/reference.h"
 #include "io/safetensors.h"
+#include "runtime/host_memory.h"
 #include "runtime/random_case.h"
 #include "tools/command.h"
 
@@ -90,7 +94,7 @@ std::vector<std::int32_t> page_table(const runtime::RandomCase& random_case) {
   const auto* lengths = static_cast<const std::int32_t*>(random_case.inputs.cache_seqlens.data);
   std::vector<std::int32_t> table(entries, entries + std::int64_t{query.batch} * cache.max_pages);
   for (int request = 0; request < query.batch; ++request) {
-    const int used = (lengths[request] + cache.page_size - 1) / cache.page_size;
+    const std::int64_t used = (std::int64_t{lengths[request]} + cache.page_size - 1) / cache.page_size;
     const auto row = table.begin() + std::int64_t{request} * cache.max_pages;
     std::fill(row + used, row + cache.max_pages, -1);
   }
@@ -103,7 +107,7 @@ struct References {
 };
 
 References make_references(const DecodeProblem& problem, const DecodeInputs& inputs) {
-  // Copies: clang's OpenMP regions cannot use structured bindings.
+  // Copies: clang 14 captures no structured bindings.
   const DecodeProblem::Query query = problem.query;
   const int v_dim = problem.cache.v_dim;
   const std::int64_t tokens = query.ragged ? inputs.q.shape[0] : std::int64_t{query.batch} * query.tokens;
@@ -112,12 +116,11 @@ References make_references(const DecodeProblem& problem, const DecodeInputs& inp
   references.out.resize(tokens * query.heads * v_dim);
   references.lse.assign(rows, -std::numeric_limits<float>::infinity());
   const auto* begins = static_cast<const std::int32_t*>(inputs.cu_seqlens_q.data);
-#pragma omp parallel for schedule(dynamic)
-  for (std::int64_t i = 0; i < rows; ++i) {
+  cpu::parallel_for_dynamic(rows, cpu::hardware_threads(), [&](std::int64_t i) {
     const int head = static_cast<int>(i % query.heads);
     const int token = static_cast<int>(i / query.heads % query.tokens);
     const int request = static_cast<int>(i / query.heads / query.tokens);
-    if (token >= cpu::query_tokens(problem, inputs, request)) continue;
+    if (token >= cpu::query_tokens(problem, inputs, request)) return;
     const std::int64_t position = (query.ragged ? begins[request] : request * query.tokens) + token;
     const cpu::ReferenceRow row = cpu::reference_row(problem, inputs, request, token, head);
     std::transform(row.out.begin(), row.out.end(),
@@ -125,14 +128,45 @@ References make_references(const DecodeProblem& problem, const DecodeInputs& inp
                    [](double value) { return static_cast<float>(value); });
     references.lse[(std::int64_t{request} * query.heads + head) * query.tokens + token] =
         static_cast<float>(row.lse);
-  }
+  });
   return references;
+}
+
+/// What the case takes in memory, before any is taken.
+Status check_memory_for(const runtime::CaseSpec& spec, bool has_reference) {
+  double pages = 0, longest = 1, tokens = 0;
+  for (int length : spec.lengths) {
+    const double has = length / spec.page_size + (length % spec.page_size != 0 ? 1 : 0);
+    pages += has;
+    longest = std::max(longest, has);
+  }
+  const double batch = static_cast<double>(spec.lengths.size());
+  tokens = batch * spec.query_tokens;
+  if (!spec.ragged_tokens.empty()) {
+    tokens = std::accumulate(spec.ragged_tokens.begin(), spec.ragged_tokens.end(), 0.0);
+  }
+  const std::string what = fmt::format("a case of {} requests of up to {} tokens", spec.lengths.size(),
+                                       *std::max_element(spec.lengths.begin(), spec.lengths.end()));
+  if (pages > std::numeric_limits<std::int32_t>::max() - 3.0) {
+    return {StatusCode::kExhausted,
+            fmt::format("{} has {:.0f} pages of {} tokens; at most 2147483647 have numbers", what, pages,
+                        spec.page_size)};
+  }
+  const int elements = spec.qk_dim + (spec.layout == KvLayout::kLatent ? 0 : spec.v_dim);
+  double token = (spec.format == KvFormat::kE4m3 ? 1.0 : 2.0) * spec.kv_heads * elements;
+  if (spec.format == KvFormat::kFp8_656) token = fp8_656::kTokenBytes;
+  const double names = 4 * (spec.sparse ? tokens * spec.topk : 2 * batch * longest);
+  const double rows = tokens * spec.heads;
+  const double bytes = pages * (spec.page_size * token + 8) + names +
+                       rows * (2.0 * spec.qk_dim + (has_reference ? 4.0 * spec.v_dim + 4 : 0));
+  return runtime::check_host_memory(bytes, what);
 }
 
 int run_make_case(const MakeCaseOptions& options) {
   runtime::CaseSpec spec;
   if (Status status = finish_spec(options, spec); !status.ok()) return fail(status);
   if (Status status = validate(runtime::problem_of(spec)); !status.ok()) return fail(status);
+  if (Status status = check_memory_for(spec, !options.no_reference); !status.ok()) return fail(status);
   const runtime::RandomCase random_case = runtime::make_case(spec, options.seed);
   const auto& query = random_case.problem.query;
   const auto& cache = random_case.problem.cache;
@@ -215,29 +249,23 @@ void add_make_case(CLI::App& app, Action& action) {
   make->add_option("--topk", spec.topk,
                    "Make it sparse: each query token attends to so many random tokens of its request")
       ->check(CLI::Range(0, 1 << 20));
-  make->add_option("--topk-lengths", spec.topk_lengths,
-                   "Sparse: only so many indices of each request count: a,b,c")
-      ->delimiter(',')
-      ->check(CLI::Range(0, 1 << 20))
+  add_list_option(*make, "--topk-lengths", spec.topk_lengths, 0, 1 << 20,
+                  "Sparse: only so many indices of each request count: a,b,c")
       ->needs("--topk");
   make->add_option("--skipped-indices", spec.skipped_indices,
                    "Sparse: this part of the indices is -1 or out of range, of each third query token all")
       ->check(CLI::Range(0.0, 1.0))
       ->needs("--topk");
-  make->add_option("--lengths", spec.lengths, "Cached tokens of each request: a,b,c")
-      ->delimiter(',')
-      ->check(CLI::Range(0, kLongest))
-      ->capture_default_str();
+  add_list_option(*make, "--lengths", spec.lengths, 0, kLongest, "Cached tokens of each request: a,b,c");
   make->add_option("--batch", options->batch,
                    "Requests, whose lengths are --lengths over and over; left out: as many as lengths")
       ->check(CLI::Range(1, 1 << 20));
   make->add_option("--query-tokens", spec.query_tokens, "Query tokens of each request")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  make->add_option("--ragged", spec.ragged_tokens,
-                   "Query tokens request by request instead: a,b,c; q is then packed, with cu_seqlens_q")
-      ->delimiter(',')
-      ->check(CLI::Range(0, 4096));
+  add_list_option(*make, "--ragged", spec.ragged_tokens, 0, 4096,
+                  "Query tokens request by request instead: a,b,c; q is then packed, with cu_seqlens_q")
+      ->excludes("--query-tokens");
   make->add_option("--heads", spec.heads, "Query heads")->check(CLI::Range(1, 4096))->capture_default_str();
   make->add_option("--kv-heads", spec.kv_heads, "KV heads; --heads must be a multiple")
       ->check(CLI::Range(1, 4096))
@@ -248,7 +276,8 @@ void add_make_case(CLI::App& app, Action& action) {
       ->capture_default_str();
   make->add_flag("--causal", spec.causal, "Query token t of s_q sees tokens below L - s_q + t + 1");
   make->add_flag("--sink", spec.sink, "With an attention sink a head, some of them infinite");
-  make->add_flag("--invalid-pages", spec.invalid_pages, "Some live entries of the page table are no pages");
+  make->add_flag("--invalid-pages", spec.invalid_pages, "Some live entries of the page table are no pages")
+      ->excludes("--topk");
   make->add_option("--logit-scale", spec.logit_scale, "Standard deviation of the scores")
       ->check(CLI::Range(0.0F, 1e6F))
       ->capture_default_str();

@@ -12,6 +12,7 @@
 #include "plan/describe.h"
 #include "plan/host_plan.h"
 #include "plan/prefix_plan.h"
+#include "runtime/host_memory.h"
 #include "tools/bench_case.h"
 #include "tools/command.h"
 
@@ -21,6 +22,7 @@ namespace {
 
 struct PlanOptions {
   std::string kernel;
+  std::string backend;
   int workers = 132;
   int batch = 16;
   int mean_length = 4096;
@@ -35,20 +37,42 @@ struct PlanOptions {
   std::string json;
 };
 
-/// Whose kernels may be picked: the named one's backend, or the best of this build.
-Result<Executor> executor_of(const std::string& kernel) {
+/// Where GPU kernels' schedules are, for a build that has none.
+constexpr const char* kCudaElsewhere =
+    FLASHLATENT_WITH_CUDA
+        ? ""
+        : "; GPU kernels are in builds of the presets cuda and carry, which need nvcc but no GPU";
+
+/// Whose kernels may be picked: the named one's backend, or the best of this build or of --backend.
+Result<Executor> executor_of(const PlanOptions& options) {
   Executor executor;
-  executor.kernel = kernel;
+  executor.kernel = options.kernel;
   std::vector<std::string> names;
   for (const DecodeKernel& row : decode_kernels()) {
-    if (kernel == row.name || kernel.empty()) {
+    if (!options.backend.empty() && options.backend != to_string(row.backend)) continue;
+    if (options.kernel == row.name || options.kernel.empty()) {
       executor.backend = row.backend;
       return executor;
     }
     names.emplace_back(row.name);
   }
-  return Status(StatusCode::kInvalidArgument,
-                fmt::format("--kernel is '{}'; this build has {}", kernel, fmt::join(names, ", ")));
+  if (names.empty()) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format("--backend is {}, of which this build has no kernel{}", options.backend, kCudaElsewhere));
+  }
+  return Status(
+      StatusCode::kInvalidArgument,
+      fmt::format("--kernel is '{}'; this build has {}{}{}", options.kernel, fmt::join(names, ", "),
+                  options.backend.empty() ? "" : " for --backend " + options.backend, kCudaElsewhere));
+}
+
+/// Page tables are made of requests that share tokens.
+Status check_table(const PlanOptions& options, std::int64_t requests, std::int64_t columns) {
+  if (options.shared_tokens == 0) return {};
+  return runtime::check_host_memory(
+      4.0 * static_cast<double>(requests) * static_cast<double>(columns),
+      fmt::format("a page table of {} requests and {} pages", requests, columns));
 }
 
 struct Shown {
@@ -73,7 +97,7 @@ std::vector<prefix::Group> make_groups(const PlanOptions& options, const DecodeP
 }
 
 Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& lengths) {
-  Result<Executor> executor = executor_of(options.kernel);
+  Result<Executor> executor = executor_of(options);
   if (!executor.ok()) return executor.status();
   DecodeProblem problem = options.problem;
   problem.query.batch = static_cast<int>(lengths.size());
@@ -86,6 +110,8 @@ Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& leng
   }
   const int longest = *std::max_element(lengths.begin(), lengths.end());
   problem.cache.max_pages = std::max(1, (longest - 1) / problem.cache.page_size + 1);
+  if (Status status = check_table(options, problem.query.batch, problem.cache.max_pages); !status.ok())
+    return status;
   Result<std::vector<Candidate>> list = candidates(problem, *executor, options.workers);
   if (!list.ok()) return list.status();
   const Candidate* picked = cheapest(*list);
@@ -142,6 +168,10 @@ nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengt
 }
 
 int run_plan(const PlanOptions& options) {
+  if (Status status = check_files_differ({{"--svg", options.svg, true}, {"--json", options.json, true}});
+      !status.ok()) {
+    return fail(status);
+  }
   const std::vector<int> lengths = options.lengths.empty()
                                        ? make_lengths(options.distribution, options.batch,
                                                       options.mean_length, options.problem.query.tokens)
@@ -173,6 +203,9 @@ void add_plan(CLI::App& app, Action& action) {
   };
   plan->add_option("--kernel", options->kernel,
                    "Whose schedule (see `flashlatent info`); left out: the one that would be picked");
+  plan->add_option("--backend", options->backend,
+                   "Whose kernels may be picked; left out: cuda in a build that has it, else cpu")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
   add("--workers", options->workers, "Multiprocessors or threads that share the work; an H200 has 132",
       1 << 16);
   add("--batch", options->batch, "Requests", 1 << 20);
@@ -180,9 +213,9 @@ void add_plan(CLI::App& app, Action& action) {
   plan->add_option("--lengths", options->distribution, "uniform, or normal with deviation s_k/2")
       ->check(CLI::IsMember({"uniform", "normal"}))
       ->capture_default_str();
-  plan->add_option("--length-list", options->lengths, "Every request's length, separated by commas")
-      ->delimiter(',')
-      ->check(CLI::Range(0, 1 << 30));
+  CLI::Option* list = add_list_option(*plan, "--length-list", options->lengths, 0, 1 << 30,
+                                      "Every request's length, instead of --batch, --tokens and --lengths");
+  for (const char* other : {"--batch", "--tokens", "--lengths"}) list->excludes(other);
   add("--query-tokens", options->problem.query.tokens, "s_q", 1 << 16);
   add("--heads", options->problem.query.heads, "h_q", 1 << 16);
   add("--kv-heads", options->problem.cache.heads, "h_kv", 1 << 16);
@@ -196,6 +229,7 @@ void add_plan(CLI::App& app, Action& action) {
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
   plan->add_option("--prefix-sharing", options->sharing, "Are those attended to by groups?")
+      ->needs("--shared-tokens")
       ->check(CLI::IsMember({"off", "auto", "always"}))
       ->capture_default_str();
   plan->add_flag("--batch-invariant", options->problem.options.batch_invariant, "Fixed splits");
@@ -203,7 +237,8 @@ void add_plan(CLI::App& app, Action& action) {
   plan->add_option("--svg", options->svg, "Also draw it into this file")->check(writable_file());
   add_json_option(*plan, options->json);
   plan->footer(
-      "The plan is made on the host and needs no GPU. Load is in nanoseconds, measured on an H200 "
+      "The plan is made on the host and needs no GPU; GPU kernels' schedules need a build with CUDA. Load is "
+      "in nanoseconds, measured on an H200 "
       "(cpu_dense: in units of its own).\n"
       "Examples: flashlatent plan --length-list 131072,512,512,512 --heads 16 --svg plan.svg\n"
       "          flashlatent plan --batch 64 --tokens 8704 --lengths uniform --heads 32 --kv-heads 8 --dim "

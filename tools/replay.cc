@@ -21,6 +21,7 @@ constexpr int kSyntheticRequests = 12;
 struct ReplayCommand {
   std::string trace;
   bool synthetic = false;
+  bool has_heads = false;  // --heads is given
   std::string write_trace;
   int requests = 0;  // 0: not given
   std::string kv = "bf16";
@@ -131,6 +132,10 @@ Status read_model(ReplayCommand& command) {
         StatusCode::kInvalidArgument,
         fmt::format("--model is '{}'; expected mla, or gqa:H_Q:H_KV:D such as gqa:32:8:128", command.model)};
   }
+  if (command.has_heads) {
+    return {StatusCode::kInvalidArgument,
+            fmt::format("--heads is for --model mla; --model is '{}', which has its own", command.model)};
+  }
   if (command.kv != "fp8_656") return {};
   return {StatusCode::kInvalidArgument,
           fmt::format("--kv is fp8_656, a latent cache's; with --model {} bf16 and fp16 are accepted",
@@ -138,6 +143,12 @@ Status read_model(ReplayCommand& command) {
 }
 
 int run_replay(ReplayCommand command) {
+  if (const Status status = check_files_differ({{"TRACE", command.trace, false},
+                                                {"--write-trace", command.write_trace, true},
+                                                {"--json", command.json, true}});
+      !status.ok()) {
+    return fail(status);
+  }
   if (const Status status = read_model(command); !status.ok()) return fail(status);
   command.replay.dtype = command.kv == "fp16" ? Dtype::kF16 : Dtype::kBF16;
   command.replay.format = command.kv == "fp8_656" ? KvFormat::kFp8_656 : KvFormat::kPlain;
@@ -182,8 +193,10 @@ void add_replay(CLI::App& app, Action& action) {
   replay->add_option("TRACE", command->trace, "A request trace: Mooncake JSONL or Azure CSV");
   replay->add_flag("--synthetic", command->synthetic,
                    "Make a trace up instead: chats that share system prompts");
-  replay->add_option("--write-trace", command->write_trace,
-                     "Write the requests that are served to this file, as Mooncake JSONL");
+  replay
+      ->add_option("--write-trace", command->write_trace,
+                   "Write the requests that are served to this file, as Mooncake JSONL")
+      ->check(writable_file());
   replay
       ->add_option("--requests", command->requests,
                    fmt::format("Serve the first so many requests; left out: all, or {} synthetic ones",
@@ -219,6 +232,7 @@ void add_replay(CLI::App& app, Action& action) {
   replay->add_flag("--verify", options.verify,
                    "Compare a sample of rows with the float64 oracle, which makes their caches afresh");
   replay->add_option("--verify-every", options.verify_every, "Steps from one sample to the next")
+      ->needs("--verify")
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
   replay->add_flag("--immediate", options.immediate,
@@ -238,7 +252,10 @@ void add_replay(CLI::App& app, Action& action) {
       "          flashlatent replay conversation_trace.jsonl --requests 50 --heads 16 --verify --json "
       "replay.json\n"
       "          flashlatent replay conversation_trace.jsonl --requests 50 --model gqa:32:8:128 --verify");
-  replay->callback([&action, command] { action = [command] { return run_replay(*command); }; });
+  replay->callback([&action, command, replay] {
+    command->has_heads = replay->count("--heads") > 0;
+    action = [command] { return run_replay(*command); };
+  });
 }
 
 }  // namespace flashlatent::tools

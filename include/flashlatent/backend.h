@@ -27,7 +27,8 @@ struct Executor {
   int device = 0;          ///< CUDA: device ordinal.
   void* stream = nullptr;  ///< CUDA: cudaStream_t of `device`; calls only enqueue work on it.
   int threads = 0;         ///< CPU: number of threads; 0 means all that OpenMP offers.
-  std::string kernel;      ///< Empty: the library picks; otherwise the kernel of this name or kUnsupported.
+  std::string kernel;      ///< Empty: the library picks; otherwise the kernel of this name or kUnsupported,
+                           ///< from decode() too, where only the tensors show that it cannot run.
 };
 
 /// Can this backend run here? kUnavailable if not; the message says why (not built, no driver, no device,
@@ -61,7 +62,8 @@ struct KernelInfo {
 /// All kernels of this build, of every backend.
 std::vector<KernelInfo> kernels();
 
-/// The name of the kernel that a problem gets on this executor; kUnsupported if none takes it.
+/// The name of the kernel that a problem gets on this executor; kUnsupported if none takes it. Tensors may
+/// lie so that another one runs: running_kernel() (decode.h) says which.
 Result<std::string> picked_kernel(const DecodeProblem& problem, const Executor& executor);
 
 /// Which kernel a problem gets on this executor, and why no other: a line a kernel of the backend, "picked",

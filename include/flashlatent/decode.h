@@ -1,8 +1,10 @@
-// Plan once a step, decode once a layer. The caller owns every byte; nothing here allocates device memory
-// or synchronises a stream.
+// Plan once a step, decode once a layer. The caller owns tensors, plan and workspace; nothing here allocates
+// device memory or synchronises a stream. On the host a call may take memory until it returns: some KB to
+// choose a kernel, and to plan what grows with the batch.
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "flashlatent/backend.h"
 #include "flashlatent/problem.h"
@@ -14,15 +16,17 @@ namespace flashlatent {
 /// Views of the caller's tensors, all on the executor's device; what is not used stays absent. The innermost
 /// stride is 1, others are free; on CUDA addresses and strides of q and kv_cache are multiples of 16 bytes
 /// and of out of 4 bytes, and not negative. Inputs and outputs do not overlap.
+/// Lengths and page numbers out of range are clamped and skipped, as said below; check_inputs() finds them.
 struct DecodeInputs {
   ConstTensorView q;              ///< (batch, s_q, h_q, qk_dim), or ragged (total tokens, h_q, qk_dim).
   ConstTensorView kv_cache;       ///< (pages, page_size, h_kv, qk_dim), q's dtype; kFp8_656: uint8
                                   ///< (pages, page_size, 1, 656).
   ConstTensorView block_table;    ///< int32 (batch, max_pages), not sparse: the page table. Entries past a
                                   ///< request's pages are never read; tokens behind an entry that is negative
-                                  ///< or not a page of kv_cache are skipped.
+                                  ///< or not a page of the cache are skipped.
   ConstTensorView cache_seqlens;  ///< int32 (batch): L. Negative counts as 0, more than
-                                  ///< max_pages * page_size as that. Sparse: absent.
+                                  ///< max_pages * page_size as that; up to 2^31 - 1. CUDA kernels take
+                                  ///< page tables of up to 2^31 - 2^14 tokens. Sparse: absent.
   ConstTensorView indices;        ///< int32 (batch, s_q, topk), only sparse: index = page * page_size +
                                   ///< offset in the page; skipped if negative or past the cache's end.
   ConstTensorView topk_length;    ///< int32 (batch), only sparse, optional: only so many of a request's
@@ -67,11 +71,10 @@ Result<std::size_t> workspace_bytes(const DecodeProblem& problem, const Executor
 
 /// Schedules one step into `plan`: which part does which blocks of which request, and where partial results
 /// go. On CUDA one kernel launch, which a CUDA graph can capture: replayed, it plans for the lengths then in
-/// `lengths`. A plan stays right, if not balanced, when lengths change after it was made (except with
-/// batch_invariant or shared prefixes, which need a fresh one). `lengths` is DecodeInputs::cache_seqlens;
-/// sparse: topk_length, absent if that is. Errors: those of plan_bytes(), kInvalidArgument (lengths,
-/// alignment), kExhausted
-/// (`plan` is too small).
+/// `lengths`. A plan stays right, if not balanced, when lengths change after it was made, with shared
+/// prefixes too; the one exception is batch_invariant, with which it must be made again. `lengths` is
+/// DecodeInputs::cache_seqlens; sparse: topk_length, absent if that is. Errors: those of plan_bytes(),
+/// kInvalidArgument (lengths, alignment), kExhausted (`plan` is too small).
 Status plan(const DecodeProblem& problem, const ConstTensorView& lengths, Memory plan,
             const Executor& executor);
 
@@ -85,18 +88,26 @@ struct HostPages {
 /// 64 tokens; the query tokens' own never), and where that pays they attend to those tokens together, as a
 /// group, in decode(). describe_plan() says which. Without `pages`, or with prefix_sharing off, none do. The
 /// plan keeps the groups: a graph that has captured this call replays with them and with the lengths then in
-/// `lengths`; it is right as long as these requests have those pages in common, and as many tokens. Errors:
-/// those of plan(), kInvalidArgument (pages, by name).
+/// `lengths`. It is right for other lengths as long as the page tables of the requests that are long enough
+/// for their group's prefix begin with its pages. A request that has become shorter than that, or whose query
+/// tokens no longer all see it, attends to all of its tokens by itself. Errors: those of plan(),
+/// kInvalidArgument (pages, by name).
 Status plan(const DecodeProblem& problem, const ConstTensorView& lengths, const HostPages& pages, Memory plan,
             const Executor& executor);
+
+/// The name of the kernel that decode() runs with these tensors: picked_kernel()'s, or another one where that
+/// cannot read or write tensors that lie so (`trio`: docs/kernels/trio.md). Errors as decode(), of tensors.
+Result<std::string> running_kernel(const DecodeProblem& problem, const DecodeInputs& inputs,
+                                   const DecodeOutputs& outputs, const Executor& executor);
 
 /// Runs one layer of the step that `plan` was made for, with the same problem and executor. `plan` is only
 /// read; `workspace` holds nothing from one call to the next, but serves one call at a time: on a GPU thread
 /// blocks tell each other there how far they are, and where anybody else writes meanwhile, another stream's
-/// call or copy, they may be wrong or wait for ever. Errors: those of plan_bytes(), kInvalidArgument (a
-/// tensor that does not fit the problem, by name; alignment; on the CPU a plan of another problem),
-/// kExhausted (a buffer is too small), kInternal (a launch failed). After any other error than the last
-/// nothing was written.
+/// call or copy, they may be wrong or wait for ever. Errors: those of plan_bytes(), kUnsupported (tensors
+/// that the kernel which the executor names cannot read or write as they lie), kInvalidArgument (a tensor
+/// that does not fit the problem, by name; alignment; on the CPU a plan of another problem), kExhausted (a
+/// buffer is too small), kInternal (a launch failed). After any other error than the last nothing was
+/// written.
 Status decode(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs,
               Memory plan, Memory workspace, const Executor& executor);
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "flashlatent/backend.h"
+#include "flashlatent/check_inputs.h"
 #include "flashlatent/combine.h"
 #include "flashlatent/decode.h"
 #include "flashlatent/kv_cache.h"

@@ -3,7 +3,9 @@
 //
 // A cache is (pages, page_size, h_kv, d) in bf16 or fp16, or fp8_656: uint8 (pages, page_size, 1, 656); its
 // dtype tells which. Strides are free but for the innermost, which is 1; tensors are on the executor's
-// device. Errors: kInvalidArgument names the tensor that does not fit, with what would; kUnavailable;
+// device. What is read and what is written do not overlap: views are compared by the addresses that they
+// cover. Views that lie between each other by the same strides (layers of one tensor, keys beside values) are
+// apart. Errors: kInvalidArgument names the tensor that does not fit, with what would; kUnavailable;
 // kInternal (a launch failed).
 //
 // fp8_656 is written in one way by every backend, bit for bit: a group of 128 elements has the scale
@@ -32,7 +34,7 @@ Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
 
 /// Converts a whole cache into another of the same pages, page size and heads: quantises (bf16 or fp16 to
 /// fp8_656), dequantises (e4m3 * scale, rounded to the dtype) or changes the dtype. Between caches of one
-/// dtype tokens are copied. The two do not overlap.
+/// dtype tokens are copied.
 Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor);
 
 /// Gathers requests into a contiguous buffer: request i's tokens [first_token_i, first_token_i + n_i), where
@@ -50,9 +52,9 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
 /// `to`. Also of keys or of values in any layout and dtype, which is a call for each.
 ///   pairs  int32 or int64 (n, 2). A pair with a page that does not exist is refused on the CPU, before
 ///          anything is written, and skipped on CUDA.
-/// `from` and `to` have the same dtype and page shape and may be the same cache. No page is a destination
-/// twice, or within one cache both a source and a destination: the CPU refuses that, CUDA leaves such pages
-/// with bytes of either.
+/// `from` and `to` have the same dtype and page shape. They may be the same cache (one address and strides);
+/// other views that have memory in common are refused. No page is a destination twice, or within one cache
+/// both a source and a destination: the CPU refuses that, CUDA leaves such pages with bytes of either.
 Status copy_pages(const ConstTensorView& from, const TensorView& to, const ConstTensorView& pairs,
                   const Executor& executor);
 
@@ -88,7 +90,7 @@ Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_t
                  const TensorView& keys, const TensorView& values, const Executor& executor);
 
 /// Converts a whole cache into another of the same pages, page size, heads and dimensions: from one layout to
-/// the other, from one dtype or scale to another. The two do not overlap.
+/// the other, from one dtype or scale to another.
 Status convert_kv(const ConstKeyValueCache& from, const KeyValueCache& to, const Executor& executor);
 
 }  // namespace flashlatent

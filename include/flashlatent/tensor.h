@@ -25,6 +25,8 @@ struct Device {
 std::string to_string(Device device);
 
 inline constexpr int kMaxRank = 5;
+/// The rank of a view that was made of more than kMaxRank extents. No operation accepts it.
+inline constexpr int kTooManyDimensions = -1;
 
 /// A view of `Pointer` = void* or const void*. Strides are in elements, may be any value that the callee
 /// accepts, and are 64-bit: pools beyond 2^31 elements are ordinary. A default view means "absent".
@@ -39,13 +41,15 @@ struct BasicTensorView {
 
   BasicTensorView() = default;
 
-  /// A contiguous (row-major) view.
+  /// A contiguous (row-major) view. More than kMaxRank extents make a view that every operation refuses.
   BasicTensorView(Pointer data_, Dtype dtype_, std::initializer_list<std::int64_t> shape_,
                   Device device_ = {})
       : data(data_), dtype(dtype_), device(device_) {
-    for (std::int64_t extent : shape_) {
-      if (rank < kMaxRank) shape[rank++] = extent;
+    if (shape_.size() > kMaxRank) {
+      rank = kTooManyDimensions;
+      return;
     }
+    for (std::int64_t extent : shape_) shape[rank++] = extent;
     std::int64_t stride = 1;
     for (int i = rank - 1; i >= 0; --i) {
       strides[i] = stride;
@@ -64,7 +68,7 @@ struct BasicTensorView {
         shape(other.shape),
         strides(other.strides) {}
 
-  bool present() const { return rank > 0; }
+  bool present() const { return rank != 0; }
 
   std::int64_t elements() const {
     std::int64_t n = 1;

@@ -10,19 +10,20 @@ a drop-in for the package flash_mla in flashlatent.flash_mla.
 
 import importlib
 
+from . import _arguments  # before names are taken from _native
 from ._decode import decode, decode_kv
-from ._errors import (ExhaustedError, FlashLatentError, InternalError, InvalidArgumentError, UnavailableError,
-                      UnsupportedError)
+from ._errors import (ArgumentTypeError, ExhaustedError, FlashLatentError, InternalError, InvalidArgumentError,
+                      UnavailableError, UnsupportedError)
 from ._kv_cache import KeyValueCache
 from ._native import VERSION as __version__
 from ._native import (PagePool, Plan, Problem, Sequence, Step, append_kv, append_latent, combine, convert_cache,
                       convert_kv, copy_pages, default_backend, describe_plan, explain, gather_cache, gather_kv, info)
 
 __all__ = [
-    "ExhaustedError", "FlashLatentError", "InternalError", "InvalidArgumentError", "KeyValueCache", "PagePool", "Plan",
-    "Problem", "Sequence", "Step", "UnavailableError", "UnsupportedError", "__version__", "append_kv", "append_latent",
-    "combine", "convert_cache", "convert_kv", "copy_pages", "decode", "decode_kv", "default_backend", "describe_plan",
-    "explain", "gather_cache", "gather_kv", "info",
+    "ArgumentTypeError", "ExhaustedError", "FlashLatentError", "InternalError", "InvalidArgumentError",
+    "KeyValueCache", "PagePool", "Plan", "Problem", "Sequence", "Step", "UnavailableError", "UnsupportedError",
+    "__version__", "append_kv", "append_latent", "combine", "convert_cache", "convert_kv", "copy_pages", "decode",
+    "decode_kv", "default_backend", "describe_plan", "explain", "gather_cache", "gather_kv", "info",
 ]
 
 

@@ -13,7 +13,7 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
            attn_sink: Optional[Array] = None, batch_invariant: bool = False, empty_lse: float = float("-inf"),
            dtype: Optional[str] = None, out: Optional[Array] = None, lse: Optional[Array] = None,
            workspace: Optional[Array] = None, stream: Any = None, threads: int = 0,
-           kernel: str = "") -> Tuple[Any, Any]:
+           kernel: str = "", check_inputs: Optional[bool] = None) -> Tuple[Any, Any]:
     """Attention of a batch of query tokens over a paged KV cache; returns (out, lse).
 
     For request i with L = cache_seqlens[i] cached tokens, query token t and query head h:
@@ -22,12 +22,13 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
 
     q              bf16 or fp16 (batch, s_q, h_q, qk_dim), or with cu_seqlens_q (total tokens, h_q, qk_dim)
     kv_cache       q's dtype (pages, page_size, h_kv, qk_dim), or uint8 (pages, page_size, 1, 656): format fp8_656
-    block_table    int32 (batch, max_pages): page numbers; entries past a request's pages are never read
-    cache_seqlens  int32 (batch): cached tokens; 0 is legal
+    block_table    int32 (batch, max_pages): page numbers; negative: the page's tokens are skipped; entries past a
+                   request's pages are never read
+    cache_seqlens  int32 (batch): cached tokens, 0 to max_pages * page_size
     softmax_scale  no default: for MLA it is that of the head before absorption, 192**-0.5 for DeepSeek-V3
     indices        int32 (batch, s_q, topk), sparse decode, instead of block_table and cache_seqlens:
                    page * page_size + offset; negative ones and those past the cache's end are skipped
-    topk_length    int32 (batch), sparse: only so many of a request's indices are read
+    topk_length    int32 (batch), sparse: only so many of a request's indices are read, 0 to topk
     cu_seqlens_q   int32 (batch + 1): request i has query tokens [cu_seqlens_q[i], cu_seqlens_q[i + 1])
     tokens         with cu_seqlens_q: the most query tokens that any request has; all of them if not given
     attn_sink      fp32 (h_q): out is scaled by exp(lse) / (exp(lse) + exp(sink)); lse stays
@@ -40,7 +41,14 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
     workspace      uint8, contiguous, Plan.workspace_bytes long, on q's device; made if not given
     stream         CUDA: an integer handle or a stream object; the current one of q's package if not given
     threads        CPU: 0 means all
-    kernel         forces one of info()'s kernels
+    kernel         forces one of info()'s kernels: it runs, or UnsupportedError says why it cannot
+    check_inputs   look at lengths, live page numbers, topk_length and cu_seqlens_q first, and raise for one that is
+                   out of range. None: arrays on the CPU are checked, those on a GPU not. True on a GPU waits for the
+                   stream, and is refused while a CUDA graph is captured. See below for what is done unchecked
+
+    Unchecked, a length below 0 counts as 0 and one beyond the page table's reach, max_pages * page_size, as that
+    (topk_length: beyond topk as topk); tokens in a page number of block_table that the cache does not have are
+    skipped. Negative page numbers, and sparse indices out of range, are legal and skipped in any case.
 
     Runs on q's device; strides are free but for the innermost, which is 1. Raises InvalidArgumentError (a
     ValueError) for arrays that don't fit, UnsupportedError (a NotImplementedError) with the reason where no
@@ -50,7 +58,7 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
         q, kv_cache, block_table, cache_seqlens, softmax_scale=softmax_scale, v_dim=v_dim, causal=causal,
         indices=indices, topk_length=topk_length, cu_seqlens_q=cu_seqlens_q, tokens=tokens, attn_sink=attn_sink,
         batch_invariant=batch_invariant, empty_lse=empty_lse, dtype=dtype, out=out,
-        lse=lse, workspace=workspace, stream=stream)
+        lse=lse, workspace=workspace, stream=stream, check_inputs=check_inputs)
 
 
 def decode_kv(q: Array, key_cache: Array, value_cache: Array, block_table: Array, cache_seqlens: Array, *,
@@ -60,7 +68,7 @@ def decode_kv(q: Array, key_cache: Array, value_cache: Array, block_table: Array
               attn_sink: Optional[Array] = None, batch_invariant: bool = False, empty_lse: float = float("-inf"),
               dtype: Optional[str] = None, out: Optional[Array] = None, lse: Optional[Array] = None,
               workspace: Optional[Array] = None, stream: Any = None, threads: int = 0,
-              kernel: str = "") -> Tuple[Any, Any]:
+              kernel: str = "", check_inputs: Optional[bool] = None) -> Tuple[Any, Any]:
     """Attention over a paged cache of keys and values (MHA, GQA, MQA); returns (out, lse).
 
     For request i with L = cache_seqlens[i] cached tokens, query token t and query head h of KV head h // (h_q / h_kv):
@@ -71,16 +79,17 @@ def decode_kv(q: Array, key_cache: Array, value_cache: Array, block_table: Array
     key_cache      q's dtype, or bytes that are e4m3 numbers: separate (pages, page_size, h_kv, d_qk), or packed
                    (pages, h_kv, d_qk / x, page_size, x), x elements being 16 bytes (vLLM's)
     value_cache    the same dtype and layout: (pages, page_size, h_kv, d_v), or packed (pages, h_kv, d_v, page_size)
-    block_table    int32 (batch, max_pages): page numbers; entries past a request's pages are never read
-    cache_seqlens  int32 (batch): cached tokens; 0 is legal
+    block_table    int32 (batch, max_pages): page numbers; negative: the page's tokens are skipped; entries past a
+                   request's pages are never read
+    cache_seqlens  int32 (batch): cached tokens, 0 to max_pages * page_size
     softmax_scale  no default; 1 / sqrt(d_qk) in most models
     window         a query token sees the last `window` of the tokens that it would see; 0: all of them
     soft_cap       s becomes soft_cap * tanh(s / soft_cap); 0: none
     alibi_slopes   fp32 (h_q): slope * (t - (L - 1)) is added to the score of token t
     key_scale      fp32 (1) or (h_kv), e4m3: a key is e4m3 * scale; 1 if not given
     value_scale    the same of values
-    cu_seqlens_q, tokens, attn_sink, batch_invariant, empty_lse, dtype, workspace, stream, threads, kernel: as in
-                   decode()
+    cu_seqlens_q, tokens, attn_sink, batch_invariant, empty_lse, dtype, workspace, stream, threads, kernel,
+    check_inputs   as in decode(), with what is done to lengths and page numbers that are not checked
     out            q's dtype and shape, last dimension d_v; made if not given. 0 for an empty row
     lse            fp32 (batch, h_q, s_q), natural logarithm; made if not given. empty_lse for an empty row
 
@@ -91,4 +100,5 @@ def decode_kv(q: Array, key_cache: Array, value_cache: Array, block_table: Array
         q, key_cache, value_cache, block_table, cache_seqlens, softmax_scale=softmax_scale, causal=causal,
         window=window, soft_cap=soft_cap, alibi_slopes=alibi_slopes, key_scale=key_scale, value_scale=value_scale,
         cu_seqlens_q=cu_seqlens_q, tokens=tokens, attn_sink=attn_sink, batch_invariant=batch_invariant,
-        empty_lse=empty_lse, dtype=dtype, out=out, lse=lse, workspace=workspace, stream=stream)
+        empty_lse=empty_lse, dtype=dtype, out=out, lse=lse, workspace=workspace, stream=stream,
+        check_inputs=check_inputs)

@@ -9,6 +9,10 @@ class InvalidArgumentError(FlashLatentError, ValueError):
     """The call is wrong: a shape, dtype, device, stride or option."""
 
 
+class ArgumentTypeError(InvalidArgumentError, TypeError):
+    """The call is wrong: an argument's type, one that is missing or one that there is none of."""
+
+
 class UnsupportedError(FlashLatentError, NotImplementedError):
     """The call is right, but no kernel of the backend takes it; the message has each kernel's reason."""
 

@@ -5,6 +5,7 @@ CPU the computation is part of a call; a problem with next to nothing to compute
 """
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import platform
@@ -151,7 +152,7 @@ def main(arguments=None):
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (the GPU needs torch); cpu if left out")
     parser.add_argument("--package", action="append", choices=["numpy", "torch"],
                         help="whose arrays; numpy, and torch where it is installed, if left out")
-    parser.add_argument("--json", metavar="FILE", help="also write the results there")
+    parser.add_argument("--json", metavar="FILE", help="also write the results there; -: to stdout, alone there")
     options = parser.parse_args(arguments)
     if options.device != "cpu":
         packages = ["torch"]
@@ -167,15 +168,18 @@ def main(arguments=None):
             print("torch is not installed: NumPy alone", file=sys.stderr)
             packages = ["numpy"]
     try:
-        print(f"{'':6} {'host time a call, us':42} {'median':>8} {'least':>8} {'most':>8}")
-        results = measure(options.device, packages)
+        with contextlib.redirect_stdout(sys.stderr) if options.json == "-" else contextlib.nullcontext():
+            print(f"{'':6} {'host time a call, us':42} {'median':>8} {'least':>8} {'most':>8}")
+            results = measure(options.device, packages)
         document = {"machine": machine(options.device), "source_tree": info()["source_tree"],
                     "command": " ".join(["python -m flashlatent.bench", *(arguments or sys.argv[1:])]),
                     "results": results}
     except (FlashLatentError, ImportError) as error:
         print(f"flashlatent.bench: {error}", file=sys.stderr)
         return 2
-    if options.json:
+    if options.json == "-":
+        print(json.dumps(document, indent=1))
+    elif options.json:
         with open(options.json, "w") as file:
             json.dump(document, file, indent=1)
             file.write("\n")

@@ -17,13 +17,14 @@ runs a Python program whose `import flash_mla` gets this module.
 """
 
 import math
+import re
 from typing import Any, NoReturn, Optional, Tuple
 
 import torch
 from torch import Tensor
 
 from . import torch as operators
-from ._errors import InvalidArgumentError, UnsupportedError
+from ._errors import FlashLatentError, InvalidArgumentError, UnsupportedError
 from ._native import Step
 
 _is_compiling = torch.compiler.is_compiling  # each step of Python counts here
@@ -53,20 +54,24 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
                            indices: Optional[Tensor] = None, attn_sink: Optional[Tensor] = None,
                            extra_k_cache: Optional[Tensor] = None, extra_indices_in_kvcache: Optional[Tensor] = None,
                            topk_length: Optional[Tensor] = None,
-                           extra_topk_length: Optional[Tensor] = None) -> Tuple[Tensor, Tensor]:
+                           extra_topk_length: Optional[Tensor] = None, *,
+                           check_inputs: bool = False) -> Tuple[Tensor, Tensor]:
     """MLA decode over a paged cache; returns (out (b, s_q, h_q, head_dim_v), lse (b, h_q, s_q)).
 
     q              bf16 or fp16 (b, s_q, h_q, d)
     k_cache        q's dtype (pages, page_size, h_kv, d); is_fp8_kvcache: one byte an element, (pages, page_size,
                    1, 656)
-    block_table    int32 (b, max_pages); entries past a request's length may be garbage. None in sparse decode
-    cache_seqlens  int32 (b). None in sparse decode
+    block_table    int32 (b, max_pages); entries past a request's length may be garbage; tokens of a negative or too
+                   large page number are skipped. None in sparse decode
+    cache_seqlens  int32 (b); below 0 counts as 0, beyond max_pages * page_size as that. None in sparse decode
     tile_scheduler_metadata, num_splits  what get_mla_metadata() returned
     softmax_scale  1/sqrt(d) if not given
     causal         query token t of s_q sees tokens < length - s_q + t + 1; False in sparse decode
     indices        int32 (b, s_q, topk): sparse decode; -1 and indices past the cache's end are skipped
-    topk_length    int32 (b): only so many indices of a request count
+    topk_length    int32 (b): only so many indices of a request count, 0 to topk
     attn_sink      fp32 (h_q): out is scaled by exp(lse) / (exp(lse) + exp(sink))
+    check_inputs   raise for lengths, live page numbers and topk_length out of range, see flashlatent.decode(); on a
+                   GPU that waits for the stream. (Not an argument of the package flash_mla.)
     lse is fp32, the natural logarithm, +inf for rows that attend to nothing (whose out is 0).
 
     The extra_* arguments are not supported: UnsupportedError (a NotImplementedError). Raises
@@ -90,10 +95,14 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
             block_table = cache_seqlens = None
         out, lse = operators.decode(
             q, k_cache, block_table, cache_seqlens, softmax_scale=softmax_scale, v_dim=head_dim_v, causal=causal,
-            indices=indices, topk_length=topk_length, attn_sink=attn_sink)
+            indices=indices, topk_length=topk_length, attn_sink=attn_sink, check_inputs=check_inputs)
         return out, torch.where(lse == -math.inf, math.inf, lse)
-    return tile_scheduler_metadata.decode(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, causal,
-                                          is_fp8_kvcache, indices, attn_sink, topk_length)
+    try:
+        return tile_scheduler_metadata.decode(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, causal,
+                                              is_fp8_kvcache, indices, attn_sink, topk_length, check_inputs)
+    except FlashLatentError as error:  # by the names of this function's arguments
+        text = re.sub(r"\bv_dim\b", "head_dim_v", re.sub(r"\bkv_cache\b", "k_cache", str(error)))
+        raise type(error)(text) from None
 
 
 def flash_mla_sparse_fwd(q: Tensor, kv: Tensor, indices: Tensor, sm_scale: float, d_v: int = 512,

@@ -6,9 +6,11 @@ draws the roofline (those that measured their roof) and time against s_k (a line
 """
 
 import argparse
+import hashlib
 import json
 import math
 import os
+import re
 import sys
 from collections import defaultdict
 
@@ -159,12 +161,37 @@ def draw_plan(pyplot, plan):
     return figure
 
 
-def save(figure, folder, name, pyplot):
+def digest(documents):
+    """What a picture of these files shows, as a short text: the same whatever draws it. An SVG carries it as its
+    dc:identifier, so that a picture older than its results can be told without drawing it anew."""
+    shown = []
+    for document in documents:
+        if "parts" in document:
+            shown.append({key: document[key] for key in
+                          ("kernel", "cost_per_block", "cost_per_split", "ideal", "imbalance", "slots", "parts")})
+            continue
+        rows = [{key: row.get(key) for key in
+                 ("b", "s_q", "h_q", "s_k", "lengths", "batch_invariant", "ms", "tflops", "gbps")}
+                for row in document["results"]]
+        gpu = (document.get("machine") or {}).get("gpu")
+        shown.append({"library": library_of(document), "gpu": gpu, "roof": document.get("roof"), "results": rows})
+    text = json.dumps(shown, sort_keys=True, separators=(",", ":"))
+    return "flashlatent-data:" + hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def digest_in(svg):
+    """The digest that an SVG's text carries, or None."""
+    found = re.search(r"<dc:identifier>(flashlatent-data:[0-9a-f]+)</dc:identifier>", svg)
+    return found[1] if found else None
+
+
+def save(figure, folder, name, pyplot, documents):
     """Writes NAME.png and NAME.svg; returns their paths."""
     paths = [os.path.join(folder, f"{name}.{ending}") for ending in ("png", "svg")]
     for path in paths:
-        # Without a date in it the same data gives the same file.
-        figure.savefig(path, dpi=144, metadata={"Date": None} if path.endswith("svg") else None)
+        # Without a date and matplotlib's version in it the same data gives the same file.
+        metadata = {"Date": None, "Creator": None, "Identifier": digest(documents)}
+        figure.savefig(path, dpi=144, metadata=metadata if path.endswith("svg") else {"Software": None})
     pyplot.close(figure)
     return paths
 
@@ -175,18 +202,21 @@ def report(paths, folder, prefix=""):
     matplotlib.use("Agg")
     from matplotlib import pyplot
     import matplotlib.ticker
-    matplotlib.rcParams.update({"svg.hashsalt": "flashlatent", "font.size": 9})
+    matplotlib.rcdefaults()  # a user's own settings would give another file
+    matplotlib.rcParams.update({"svg.hashsalt": "flashlatent", "svg.fonttype": "path", "font.size": 9,
+                                "font.family": "DejaVu Sans"})
     os.makedirs(folder, exist_ok=True)
     documents = [(path, read(path)) for path in paths]
     benches = [document for _, document in documents if "results" in document]
-    figures = [("roofline", draw_roofline(pyplot, benches)), ("time", draw_times(pyplot, benches))]
+    figures = [("roofline", draw_roofline(pyplot, benches), benches), ("time", draw_times(pyplot, benches), benches)]
     for path, document in documents:
         if "parts" in document:
-            figures.append((os.path.splitext(os.path.basename(path))[0] + "_plan", draw_plan(pyplot, document)))
+            figures.append((os.path.splitext(os.path.basename(path))[0] + "_plan", draw_plan(pyplot, document),
+                            [document]))
     pictures = []
-    for name, figure in figures:
+    for name, figure, drawn in figures:
         if figure is not None:
-            pictures += save(figure, folder, prefix + name, pyplot)
+            pictures += save(figure, folder, prefix + name, pyplot, drawn)
     if not pictures:
         raise ReportError(f"{', '.join(paths)}: nothing to draw: no roof, no case at three lengths, no plan")
     return pictures

@@ -9,13 +9,14 @@ Nothing is kept between calls, so that any threads and streams may call at once.
 plans at each replay for the lengths that are then in memory. There is no gradient: decode is inference.
 """
 
+import re
 from typing import Optional, Tuple
 
 import torch
 from torch import Tensor
 
 from . import _native
-from ._errors import InvalidArgumentError
+from ._errors import ArgumentTypeError, InvalidArgumentError
 from ._native import Plan, Problem, Step
 
 __all__ = [
@@ -24,16 +25,17 @@ __all__ = [
 ]
 
 _step = Step(stateless=True)
+_WRITTEN = ("out", "lse", "kv_cache", "key_cache", "value_cache", "to")  # by some operator
 _library = torch.library.Library("flashlatent", "DEF")
 _TOKENS = ("Tensor? block_table=None, Tensor? cache_seqlens=None, *, int v_dim=512, bool causal=False, "
            "Tensor? indices=None, Tensor? topk_length=None, Tensor? cu_seqlens_q=None, SymInt? tokens=None, "
            "bool batch_invariant=False, ")
-_DECODE = _TOKENS + "float softmax_scale, Tensor? attn_sink=None, Tensor? plan=None"
+_DECODE = _TOKENS + "float softmax_scale, Tensor? attn_sink=None, Tensor? plan=None, bool check_inputs=False"
 _KV = ("Tensor q, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor cache_seqlens, *, "
        "bool causal=False, int window=0, Tensor? cu_seqlens_q=None, SymInt? tokens=None, "
        "bool batch_invariant=False")
 _DECODE_KV = _KV + (", float softmax_scale, float soft_cap=0., Tensor? alibi_slopes=None, Tensor? key_scale=None, "
-                    "Tensor? value_scale=None, Tensor? attn_sink=None, Tensor? plan=None")
+                    "Tensor? value_scale=None, Tensor? attn_sink=None, Tensor? plan=None, bool check_inputs=False")
 
 
 def _define(schema, real, fake):
@@ -42,7 +44,53 @@ def _define(schema, real, fake):
     _library.define(schema)
     for key in ("CPU", "CUDA"):
         _library.impl(name, real, key)
-    torch.library.register_fake(f"flashlatent::{name}", fake, lib=_library)
+
+
+    def checked_fake(*args, **options):
+        _check_device(_tensors(getattr(torch.ops.flashlatent, name), args, options))
+        return fake(*args, **options)
+
+    torch.library.register_fake(f"flashlatent::{name}", checked_fake, lib=_library)
+
+
+def _tensors(operator, args, options):
+    """The tensors of a call by the names of their arguments."""
+    names = (argument.name for argument in operator.default._schema.arguments)
+    return {name: value for name, value in {**dict(zip(names, args)), **options}.items() if isinstance(value, Tensor)}
+
+
+def _check_device(tensors):
+    """Refuses tensors on several devices, of which torch would take any one for a fake call's."""
+    first, *others = tensors
+    for name in others:
+        if tensors[name].device != tensors[first].device:
+            raise InvalidArgumentError(f"{name} is on {tensors[name].device} and {first} on {tensors[first].device}; "
+                                       "one device is expected")
+
+
+def _call(operator, *args, **options):
+    """An operator; arguments that torch refuses are ArgumentTypeError."""
+    try:
+        return operator(*args, **options)
+    except RuntimeError as error:
+        for name, tensor in _tensors(operator, args, options).items():
+            if tensor.is_neg() and name in _WRITTEN:
+                raise InvalidArgumentError(f"{name} is a lazily negated view (torch's is_neg()), and is written to; "
+                                           "another tensor is expected") from None
+        text = str(error).partition("\n")[0]
+        if not text.startswith(("flashlatent::", "Unknown keyword argument")):
+            raise
+        raise ArgumentTypeError(_in_python(text)) from None
+
+
+def _in_python(text):
+    """torch's complaint about an operator's argument in the words of this package."""
+    wrong = re.search(r"Expected a value of type '(.*)' for argument '(\w+)' but instead found type '(.*)'", text)
+    if wrong:
+        kind = wrong[1].replace("Optional[Tensor]", "Tensor or None")
+        return f"{wrong[2]} is a {wrong[3]}; a {kind} is expected"
+    unknown = re.search(r"Unknown keyword argument '(\w+)' for operator 'flashlatent::(\w+)'", text)
+    return f"{unknown[1]} is no argument of {unknown[2]}()" if unknown else text
 
 
 def _problem(q, kv_cache, block_table, v_dim, causal, indices, cu_seqlens_q, tokens, batch_invariant):
@@ -75,7 +123,7 @@ def _plan_fake(q, kv_cache, block_table=None, cache_seqlens=None, *, v_dim=512, 
     where = block_table if indices is None else indices
     shapes = {
         "batch": where.shape[0], "heads": q.shape[-2], "qk_dim": q.shape[-1],
-        "tokens": tokens if tokens is not None else q.shape[0] if cu_seqlens_q is not None else q.shape[1],
+        "tokens": tokens if tokens is not None else max(q.shape[0], 1) if cu_seqlens_q is not None else q.shape[1],
         "kv_heads": kv_cache.shape[2], "page_size": kv_cache.shape[1],
         "max_pages": where.shape[1] if indices is None else 0, "topk": None if indices is None else where.shape[2],
     }
@@ -95,7 +143,7 @@ def _decode_fake(q, kv_cache, block_table=None, cache_seqlens=None, *, v_dim=512
         batch, tokens, heads = q.shape[:3]
     else:
         batch, heads = cu_seqlens_q.shape[0] - 1, q.shape[1]
-        tokens = q.shape[0] if tokens is None else tokens
+        tokens = torch.sym_max(q.shape[0], 1) if tokens is None else tokens
     return out, q.new_empty((batch, heads, tokens), dtype=torch.float32)
 
 
@@ -124,7 +172,7 @@ def _plan_kv_fake(q, key_cache, value_cache, block_table, cache_seqlens, *, caus
     page_size, kv_heads, qk_dim, v_dim = _kv_shape(key_cache, value_cache)
     shapes = {
         "batch": block_table.shape[0], "heads": q.shape[-2], "qk_dim": qk_dim, "v_dim": v_dim,
-        "tokens": tokens if tokens is not None else q.shape[0] if cu_seqlens_q is not None else q.shape[1],
+        "tokens": tokens if tokens is not None else max(q.shape[0], 1) if cu_seqlens_q is not None else q.shape[1],
         "kv_heads": kv_heads, "page_size": page_size, "max_pages": block_table.shape[1],
     }
     size = _plan_size(shapes, q, cu_seqlens_q is not None, causal=causal, window=window,
@@ -268,10 +316,10 @@ def plan(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None, cach
     """The plan of a step, for decode() of tensors of these shapes: an opaque uint8 tensor.
 
     Options are those of decode(), but for softmax_scale and attn_sink, on which no plan depends. It stays right,
-    if not balanced, when lengths change (not with batch_invariant, which needs a new one), but not for other
-    shapes, options or devices: the CPU refuses it then, a GPU does not look.
+    if not balanced, when lengths change; the one exception is batch_invariant, which needs a new one. It is not for
+    other shapes, options or devices: the CPU refuses it then, a GPU does not look.
     """
-    return torch.ops.flashlatent.plan(q, kv_cache, block_table, cache_seqlens, **options)
+    return _call(torch.ops.flashlatent.plan, q, kv_cache, block_table, cache_seqlens, **options)
 
 
 def decode(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None,
@@ -279,24 +327,25 @@ def decode(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None,
     """One layer; returns (out, lse), new tensors. Shapes and meaning as in flashlatent.decode().
 
     options  v_dim=512, causal=False, indices, topk_length, cu_seqlens_q, tokens, attn_sink, batch_invariant=False,
-             and plan, what plan() returned; without it the call plans for itself
+             plan, what plan() returned (without it the call plans for itself), and check_inputs=False: True raises
+             for lengths, page numbers and the like out of range, on a GPU after waiting for the stream
     """
-    return torch.ops.flashlatent.decode(q, kv_cache, block_table, cache_seqlens, softmax_scale=softmax_scale,
-                                        **options)
+    return _call(torch.ops.flashlatent.decode, q, kv_cache, block_table, cache_seqlens, softmax_scale=softmax_scale,
+                 **options)
 
 
 def decode_out(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None,
                cache_seqlens: Optional[Tensor] = None, *, softmax_scale: float, out: Tensor, lse: Tensor,
                **options) -> None:
     """decode() into tensors of the caller's: out like q with v_dim in the end, lse fp32 (batch, h_q, s_q)."""
-    torch.ops.flashlatent.decode_out(q, kv_cache, block_table, cache_seqlens, softmax_scale=softmax_scale, out=out,
-                                     lse=lse, **options)
+    _call(torch.ops.flashlatent.decode_out, q, kv_cache, block_table, cache_seqlens, softmax_scale=softmax_scale,
+          out=out, lse=lse, **options)
 
 
 def plan_kv(q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor,
             **options) -> Tensor:
     """As plan(), for decode_kv(); options are causal=False, window=0, cu_seqlens_q, tokens, batch_invariant=False."""
-    return torch.ops.flashlatent.plan_kv(q, key_cache, value_cache, block_table, cache_seqlens, **options)
+    return _call(torch.ops.flashlatent.plan_kv, q, key_cache, value_cache, block_table, cache_seqlens, **options)
 
 
 def decode_kv(q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor, *,
@@ -304,47 +353,48 @@ def decode_kv(q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Te
     """One layer of keys and values; returns (out, lse), new tensors. Shapes and meaning as in flashlatent.decode_kv().
 
     options  causal=False, window=0, soft_cap=0.0, alibi_slopes, key_scale, value_scale, cu_seqlens_q, tokens,
-             attn_sink, batch_invariant=False, and plan, what plan_kv() returned; without it the call plans for itself
+             attn_sink, batch_invariant=False, plan, what plan_kv() returned (without it the call plans for itself),
+             and check_inputs=False, as in decode()
     """
-    return torch.ops.flashlatent.decode_kv(q, key_cache, value_cache, block_table, cache_seqlens,
-                                           softmax_scale=softmax_scale, **options)
+    return _call(torch.ops.flashlatent.decode_kv, q, key_cache, value_cache, block_table, cache_seqlens,
+                 softmax_scale=softmax_scale, **options)
 
 
 def decode_kv_out(q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor, *,
                   softmax_scale: float, out: Tensor, lse: Tensor, **options) -> None:
     """decode_kv() into tensors of the caller's: out like q with d_v in the end, lse fp32 (batch, h_q, s_q)."""
-    torch.ops.flashlatent.decode_kv_out(q, key_cache, value_cache, block_table, cache_seqlens,
-                                        softmax_scale=softmax_scale, out=out, lse=lse, **options)
+    _call(torch.ops.flashlatent.decode_kv_out, q, key_cache, value_cache, block_table, cache_seqlens,
+          softmax_scale=softmax_scale, out=out, lse=lse, **options)
 
 
 def combine(partial_out: Tensor, partial_lse: Tensor, attn_sink: Optional[Tensor] = None,
             dtype: Optional[torch.dtype] = None) -> Tuple[Tensor, Tensor]:
     """Merges partial results, fp32 (n, batch, s_q, h_q, d_v) and (n, batch, h_q, s_q), by their lse; returns (out,
     lse), out in `dtype` (fp32 if not given). As flashlatent.combine()."""
-    return torch.ops.flashlatent.combine(partial_out, partial_lse, attn_sink, dtype)
+    return _call(torch.ops.flashlatent.combine, partial_out, partial_lse, attn_sink, dtype)
 
 
 def append_latent(latent: Tensor, rope: Optional[Tensor], slot_mapping: Tensor, kv_cache: Tensor) -> None:
     """Writes new tokens into a cache; see flashlatent.append_latent()."""
-    torch.ops.flashlatent.append_latent(latent, rope, slot_mapping, kv_cache)
+    _call(torch.ops.flashlatent.append_latent, latent, rope, slot_mapping, kv_cache)
 
 
 def convert_cache(kv_cache: Tensor, dtype: torch.dtype) -> Tensor:
     """The cache in another format: torch.uint8 is fp8_656; see flashlatent.convert_cache()."""
-    return torch.ops.flashlatent.convert_cache(kv_cache, dtype)
+    return _call(torch.ops.flashlatent.convert_cache, kv_cache, dtype)
 
 
 def gather_cache(kv_cache: Tensor, block_table: Tensor, cu_seqlens: Tensor, rows: int,
                  first_token: Optional[Tensor] = None, dtype: Optional[torch.dtype] = None) -> Tensor:
     """Requests' tokens side by side, (rows, h_kv, d), in the cache's dtype or another; see
     flashlatent.gather_cache()."""
-    return torch.ops.flashlatent.gather_cache(kv_cache, block_table, cu_seqlens, rows, first_token, dtype)
+    return _call(torch.ops.flashlatent.gather_cache, kv_cache, block_table, cu_seqlens, rows, first_token, dtype)
 
 
 def append_kv(keys: Tensor, values: Tensor, slot_mapping: Tensor, key_cache: Tensor, value_cache: Tensor,
               key_scale: Optional[Tensor] = None, value_scale: Optional[Tensor] = None) -> None:
     """Writes new tokens into a cache of keys and values; see flashlatent.append_kv()."""
-    torch.ops.flashlatent.append_kv(keys, values, slot_mapping, key_cache, value_cache, key_scale, value_scale)
+    _call(torch.ops.flashlatent.append_kv, keys, values, slot_mapping, key_cache, value_cache, key_scale, value_scale)
 
 
 def gather_kv(key_cache: Tensor, value_cache: Tensor, block_table: Tensor, cu_seqlens: Tensor, rows: int,
@@ -352,8 +402,8 @@ def gather_kv(key_cache: Tensor, value_cache: Tensor, block_table: Tensor, cu_se
               key_scale: Optional[Tensor] = None, value_scale: Optional[Tensor] = None) -> Tuple[Tensor, Tensor]:
     """Requests' keys and values side by side, (rows, h_kv, d_qk) and (rows, h_kv, d_v), in the cache's dtype or
     another (an e4m3 cache's must be said); see flashlatent.gather_kv()."""
-    return torch.ops.flashlatent.gather_kv(key_cache, value_cache, block_table, cu_seqlens, rows, first_token, dtype,
-                                           key_scale, value_scale)
+    return _call(torch.ops.flashlatent.gather_kv, key_cache, value_cache, block_table, cu_seqlens, rows, first_token,
+                 dtype, key_scale, value_scale)
 
 
 def convert_kv(key_cache: Tensor, value_cache: Tensor, layout: Optional[str] = None,
@@ -362,11 +412,11 @@ def convert_kv(key_cache: Tensor, value_cache: Tensor, layout: Optional[str] = N
                new_value_scale: Optional[Tensor] = None) -> Tuple[Tensor, Tensor]:
     """New (keys, values) in another layout ('separate', 'packed') or dtype (torch.uint8 or float8_e4m3fn is e4m3, with
     the new scales); see flashlatent.convert_kv()."""
-    return torch.ops.flashlatent.convert_kv(key_cache, value_cache, layout, dtype, key_scale, value_scale,
-                                            new_key_scale, new_value_scale)
+    return _call(torch.ops.flashlatent.convert_kv, key_cache, value_cache, layout, dtype, key_scale, value_scale,
+                 new_key_scale, new_value_scale)
 
 
 def copy_pages(source: Tensor, to: Tensor, pairs: Tensor) -> None:
     """Copies pages between two caches; see flashlatent.copy_pages(). Within one cache call that instead: operators
     of torch may not be given a tensor twice that they write to."""
-    torch.ops.flashlatent.copy_pages(source, to, pairs)
+    _call(torch.ops.flashlatent.copy_pages, source, to, pairs)

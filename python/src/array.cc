@@ -1,8 +1,11 @@
 #include "python/src/array.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "python/src/errors.h"
@@ -20,6 +23,7 @@ ArrayType inspect(nb::handle array) {
   nb::object name = nb::getattr(type, "__module__", nb::none());
   const std::string module = nb::isinstance<nb::str>(name) ? nb::cast<std::string>(name) : "";
   result.torch = nb::hasattr(type, "new_empty");
+  result.negatable = result.torch && nb::hasattr(type, "is_neg");
   result.cupy = module.starts_with("cupy");
   result.immutable = module.starts_with("jax");  // jax..., jaxlib...
   if (nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none()); !capsule.is_none()) {
@@ -47,10 +51,79 @@ std::optional<Dtype> dtype_of(int code, int bits, std::optional<Dtype> sixteen_b
   return {};
 }
 
+/// NumPy's name of a DLPack type.
+std::string name_of_dtype(int code, int bits) {
+  constexpr const char* kNumbers[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
+  constexpr const char* kEightBits[] = {"float8_e3m4",     "float8_e4m3",     "float8_e4m3b11fnuz",
+                                        "float8_e4m3fn",   "float8_e4m3fnuz", "float8_e5m2",
+                                        "float8_e5m2fnuz", "float8_e8m0fnu"};
+  if (code == dlpack::kBool) return "bool";
+  if (code < static_cast<int>(std::size(kNumbers))) return message(kNumbers[code], bits);
+  const int narrow = code - dlpack::kFloat8E3M4;
+  if (narrow < static_cast<int>(std::size(kEightBits))) return kEightBits[narrow];
+  return message("code ", code, ", ", bits, " bits (DLPack)");
+}
+
+/// What elements an argument may have.
+const char* accepted_elements(std::string_view name) {
+  name = name.substr(name.rfind('.') + 1);  // of cache.keys, pages.block_table
+  const auto is_one_of = [&](std::initializer_list<std::string_view> names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  if (is_one_of({"block_table", "cache_seqlens", "indices", "topk_length", "cu_seqlens_q", "cu_seqlens",
+                 "first_token"})) {
+    return "int32 is expected";
+  }
+  if (is_one_of({"slot_mapping", "pairs"})) return "int32 and int64 are accepted";
+  if (is_one_of(
+          {"attn_sink", "lse", "alibi_slopes", "key_scale", "value_scale", "partial_out", "partial_lse"}))
+    return "fp32 is expected";
+  if (is_one_of({"plan", "workspace"})) return "uint8 is expected";
+  if (is_one_of({"q", "out", "latent", "rope"})) {
+    return "bf16 and fp16 are accepted, and 16-bit integers as bf16 where dtype='bf16' says that they are";
+  }
+  return "bf16, fp16 and, in FP8 caches, uint8 and float8_e4m3fn are accepted, and 16-bit integers as bf16 "
+         "where dtype='bf16' says that they are";
+}
+
 [[noreturn]] void refuse_dtype(const char* name, const std::string& dtype) {
-  refuse(name, " has elements of type ", dtype,
-         "; bf16, fp16, fp32, int32, int64 and uint8 are accepted, and 16-bit integers as bf16 where "
-         "dtype='bf16' says that they are");
+  refuse(name, " has elements of type ", dtype, "; ", accepted_elements(name));
+}
+
+bool is_other_float8(std::string_view dtype) {
+  return dtype.starts_with("float8") && dtype != "float8_e4m3fn";
+}
+
+/// What str(array.dtype) says, without torch's prefix; empty where there is none.
+std::string dtype_name(nb::handle array) {
+  if (!nb::hasattr(array, "dtype")) return "";
+  std::string name = nb::cast<std::string>(nb::str(nb::object(array.attr("dtype"))));
+  constexpr std::string_view kTorch = "torch.";
+  return name.starts_with(kTorch) ? name.substr(kTorch.size()) : name;
+}
+
+/// Refuses an array that its package did not export, in a line, where the package may take several.
+[[noreturn]] void refuse_unreadable(const char* name, nb::handle array, const nb::python_error& error) {
+  for (const char* attribute : {"device", "layout"}) {
+    if (!nb::hasattr(array, attribute)) continue;
+    const std::string value = nb::cast<std::string>(nb::str(nb::object(array.attr(attribute))));
+    if (value == "meta") refuse(name, " is on device meta, which holds no data; cpu and cuda are accepted");
+    if (value.starts_with("torch.") && value != "torch.strided") {
+      refuse(name, " has the layout ", value, "; torch.strided is accepted");
+    }
+  }
+  const std::string what = nb::cast<std::string>(nb::str(error.value()));
+  refuse(name, " can't be read where it is: ", what.substr(0, what.find('\n')),
+         "; a strided array on cpu or cuda is accepted");
+}
+
+/// torch's views of -x, such as x.conj().imag, whose memory holds x.
+bool is_negated(nb::handle tensor) {
+  static PyObject* const name = PyUnicode_InternFromString("is_neg");
+  PyObject* self = tensor.ptr();
+  const nb::object result = nb::steal(PyObject_VectorcallMethod(name, &self, 1, nullptr));
+  if (!result.is_valid()) throw nb::python_error();
+  return result.is(nb::handle(Py_True));
 }
 
 }  // namespace
@@ -72,6 +145,7 @@ const ArrayType& array_type(nb::handle array) {
 Array::Array(Array&& other) noexcept
     : view_(other.view_),
       read_only_(other.read_only_),
+      integers_(other.integers_),
       capsule_(std::move(other.capsule_)),
       buffer_(other.buffer_) {
   other.buffer_ = {};
@@ -82,27 +156,44 @@ Array::~Array() {
 }
 
 Array Array::read(const char* name, nb::handle object, std::optional<Dtype> sixteen_bits) {
+  Array array = load(name, object, sixteen_bits);
+  array.refuse_negated(name, object);
+  return array;
+}
+
+/// Integers are not asked: what is negated lazily is the .imag of a complex tensor.
+void Array::refuse_negated(const char* name, nb::handle object) const {
+  const Dtype dtype = view_.dtype;
+  const bool is_float = dtype == Dtype::kF16 || dtype == Dtype::kBF16 || dtype == Dtype::kF32;
+  if (!is_float || object.is_none() || !array_type(object).negatable || !is_negated(object)) return;
+  refuse(name, " is a lazily negated view (torch's is_neg()); torch.resolve_neg(", name, ") is accepted");
+}
+
+Array Array::load(const char* name, nb::handle object, std::optional<Dtype> sixteen_bits) {
   Array array;
   if (object.is_none()) return array;
   const ArrayType& type = array_type(object);
   if (type.exchange != nullptr) {
     dlpack::Tensor tensor;
-    if (type.exchange->borrow(object.ptr(), &tensor) != 0) throw nb::python_error();
+    if (type.exchange->borrow(object.ptr(), &tensor) != 0) {
+      refuse_unreadable(name, object, nb::python_error());
+    }
     array.read_tensor(name, tensor, sixteen_bits);
   } else if (type.buffer) {
     array.read_buffer(name, object, sixteen_bits);
   } else if (nb::hasattr(object.type(), "__dlpack__")) {
     array.read_capsule(name, object, sixteen_bits);
   } else {
-    refuse(name, " is a ", type_of(object),
-           "; an array is expected (NumPy, torch, CuPy, JAX or any with DLPack)");
+    refuse_type(name, " is a ", type_of(object),
+                "; an array is expected (NumPy, torch, CuPy, JAX or any with DLPack)");
   }
   return array;
 }
 
 Array Array::output(const char* name, nb::handle object, std::optional<Dtype> sixteen_bits, bool fresh) {
-  Array array = read(name, object, sixteen_bits);
+  Array array = load(name, object, sixteen_bits);
   if (fresh || object.is_none()) return array;
+  array.refuse_negated(name, object);
   if (array.read_only_ || array_type(object).immutable) {
     refuse(name, " is read-only; an array that can be written is expected");
   }
@@ -115,9 +206,10 @@ void Array::read_tensor(const char* name, const dlpack::Tensor& tensor, std::opt
   }
   const std::optional<Dtype> dtype = dtype_of(tensor.dtype.code, tensor.dtype.bits, sixteen_bits);
   if (!dtype || tensor.dtype.lanes != 1) {
-    refuse_dtype(name,
-                 message("code ", int{tensor.dtype.code}, ", ", int{tensor.dtype.bits}, " bits (DLPack)"));
+    refuse_dtype(name, name_of_dtype(tensor.dtype.code, tensor.dtype.bits));
   }
+  integers_ = tensor.dtype.bits == 16 &&
+              (tensor.dtype.code == dlpack::kInt || tensor.dtype.code == dlpack::kUInt) && !bits_are_known_;
   view_.data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
   view_.dtype = *dtype;
   view_.rank = tensor.rank;
@@ -146,11 +238,12 @@ void Array::read_buffer(const char* name, nb::handle object, std::optional<Dtype
   if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
     // NumPy exports no types of other packages: ml_dtypes.bfloat16 is read as its bits.
     PyErr_Clear();
-    const std::string dtype =
-        nb::cast<std::string>(nb::str(nb::getattr(object, "dtype", nb::str("unknown"))));
-    if (dtype != "bfloat16" && !dtype.starts_with("float8_e4m3")) refuse_dtype(name, dtype);
-    if (dtype == "bfloat16") sixteen_bits = Dtype::kBF16;
-    bits = object.attr("view")(dtype == "bfloat16" ? "uint16" : "uint8");
+    const std::string dtype = dtype_name(object);
+    if (dtype != "bfloat16" && dtype != "float8_e4m3fn")
+      refuse_dtype(name, dtype.empty() ? "unknown" : dtype);
+    bits_are_known_ = dtype == "bfloat16";
+    if (bits_are_known_) sixteen_bits = Dtype::kBF16;
+    bits = object.attr("view")(bits_are_known_ ? "uint16" : "uint8");
     if (PyObject_GetBuffer(bits.ptr(), &buffer_, PyBUF_STRIDES | PyBUF_FORMAT) != 0) throw nb::python_error();
   }
   const char* format = buffer_.format != nullptr ? buffer_.format : "B";
@@ -185,7 +278,7 @@ void Array::read_buffer(const char* name, nb::handle object, std::optional<Dtype
               sixteen_bits);
 }
 
-void Array::read_capsule(const char* name, nb::handle object, std::optional<Dtype> sixteen_bits) {
+void Array::export_capsule(nb::handle object) {
   const nb::object device = object.attr("__dlpack_device__")();
   nb::dict arguments;
   // torch and CuPy: the work goes to their current stream, so that nothing needs to wait (-1). Others make
@@ -193,9 +286,12 @@ void Array::read_capsule(const char* name, nb::handle object, std::optional<Dtyp
   const ArrayType& type = array_type(object);
   if (nb::cast<int>(device[0]) != dlpack::kCpu && (type.torch || type.cupy)) arguments["stream"] = -1;
   nb::object exported = nb::borrow(object);
-  if (type.torch &&
-      nb::cast<std::string>(nb::str(nb::object(object.attr("dtype")))).starts_with("torch.float8")) {
-    exported = object.attr("view")(nb::module_::import_("torch").attr("uint8"));  // old torch exports no FP8
+  if (type.torch) {  // old torch exports no FP8
+    const nb::object torch = nb::module_::import_("torch");
+    const nb::object e4m3 = nb::getattr(torch, "float8_e4m3fn", nb::none());
+    if (!e4m3.is_none() && nb::object(object.attr("dtype")).is(e4m3)) {
+      exported = object.attr("view")(torch.attr("uint8"));
+    }
   }
   const nb::object exporter = exported.attr("__dlpack__");
   try {
@@ -206,6 +302,17 @@ void Array::read_capsule(const char* name, nb::handle object, std::optional<Dtyp
   } catch (nb::python_error& error) {
     if (!error.matches(PyExc_TypeError)) throw;
     capsule_ = exporter(**arguments);  // from before DLPack 1.0
+  }
+}
+
+void Array::read_capsule(const char* name, nb::handle object, std::optional<Dtype> sixteen_bits) {
+  // Before the export, which may call bytes of any FP8 type uint8.
+  if (const std::string dtype = dtype_name(object); is_other_float8(dtype)) refuse_dtype(name, dtype);
+  try {
+    export_capsule(object);
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
+    refuse_unreadable(name, object, error);
   }
   if (PyCapsule_IsValid(capsule_.ptr(), "dltensor_versioned")) {
     const auto* managed = static_cast<dlpack::ManagedTensorVersioned*>(
@@ -220,6 +327,12 @@ void Array::read_capsule(const char* name, nb::handle object, std::optional<Dtyp
   const auto* managed = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule_.ptr(), "dltensor"));
   if (managed == nullptr) throw nb::python_error();
   read_tensor(name, managed->tensor, sixteen_bits);
+}
+
+void refuse_unused_dtype(std::optional<Dtype> dtype, bool used) {
+  if (!dtype || used) return;
+  refuse("dtype is '", to_string(*dtype),
+         "', which says what 16-bit integers hold, and no array has any; leave dtype out");
 }
 
 nb::object empty_like(nb::handle like, std::initializer_list<std::int64_t> shape, const char* dtype) {

@@ -21,6 +21,7 @@ struct ArrayType {
   const dlpack::ExchangeApi* exchange = nullptr;  ///< Null: read by buffer or __dlpack__.
   bool buffer = false;                            ///< Has the buffer protocol.
   bool torch = false;
+  bool negatable = false;  ///< Has torch's is_neg().
   bool cupy = false;
   bool immutable =
       false;  ///< JAX's, whatever its export says: on a GPU it does not say that it is read-only.
@@ -44,6 +45,11 @@ class Array {
 
   const TensorView& view() const { return view_; }
 
+  /// Its elements are 16-bit integers, which `sixteen_bits` gave their meaning.
+  bool integers() const { return integers_; }
+  /// So that they hold `dtype`.
+  bool integers_of(std::optional<Dtype> dtype) const { return integers_ && view_.dtype == dtype; }
+
   Array(Array&& other) noexcept;
   Array(const Array&) = delete;
   Array& operator=(const Array&) = delete;
@@ -51,15 +57,23 @@ class Array {
 
  private:
   Array() = default;
+  static Array load(const char* name, nb::handle object, std::optional<Dtype> sixteen_bits);
+  void refuse_negated(const char* name, nb::handle object) const;
   void read_buffer(const char* name, nb::handle object, std::optional<Dtype> sixteen_bits);
+  void export_capsule(nb::handle object);
   void read_capsule(const char* name, nb::handle object, std::optional<Dtype> sixteen_bits);
   void read_tensor(const char* name, const dlpack::Tensor& tensor, std::optional<Dtype> sixteen_bits);
 
   TensorView view_;
   bool read_only_ = false;
-  nb::object capsule_;  // frees the exported tensor
+  bool integers_ = false;
+  bool bits_are_known_ = false;  // 16-bit integers are a view of bf16
+  nb::object capsule_;           // frees the exported tensor
   Py_buffer buffer_ = {};
 };
+
+/// Refuses `dtype`, which says what 16-bit integers hold, where no array has any.
+void refuse_unused_dtype(std::optional<Dtype> dtype, bool used);
 
 /// A new array of like's package on its device. `dtype` is like's own, or what is named.
 nb::object empty_like(nb::handle like, std::initializer_list<std::int64_t> shape,

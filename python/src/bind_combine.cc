@@ -28,6 +28,7 @@ nb::tuple combine_arrays(nb::handle partial_out, nb::handle partial_lse, nb::han
   if (dtype) bits = dtype_from_name(*dtype);
   const Array out_array = Array::output("out", out, bits, new_out);
   const Array lse_array = Array::output("lse", lse, {}, new_lse);
+  refuse_unused_dtype(bits, out_array.integers());
   Executor executor = executor_on(view.device, threads);
   const WorkStream work(partial_out, view.device, stream);
   executor.stream = work.handle();

@@ -39,6 +39,10 @@ class CacheArrays {
 
   nb::handle like() const { return like_; }
   Device device() const { return keys_.view().device; }
+  bool integers() const { return keys_.integers() || values_.integers(); }
+  bool integers_of(std::optional<Dtype> dtype) const {
+    return keys_.integers_of(dtype) || values_.integers_of(dtype);
+  }
   KeyValueCache views() const {
     return {keys_.view(), values_.view(), key_scale_.view(), value_scale_.view()};
   }
@@ -95,6 +99,7 @@ void append_arrays(nb::handle keys, nb::handle values, nb::handle slot_mapping, 
   const Array values_array = Array::read("values", values, bits);
   const Array slots_array = Array::read("slot_mapping", slot_mapping);
   const CacheArrays arrays = CacheArrays::read("cache", cache, bits, true);
+  refuse_unused_dtype(bits, keys_array.integers() || values_array.integers() || arrays.integers());
   run_operation(arrays.like(), arrays.device(), stream, threads, [&](const Executor& executor) {
     return append_kv(keys_array.view(), values_array.view(), slots_array.view(), arrays.views(), executor);
   });
@@ -104,7 +109,8 @@ nb::tuple gather_arrays(nb::handle cache, nb::handle block_table, nb::handle cu_
                         nb::handle first_token, std::optional<std::int64_t> rows, nb::object keys,
                         nb::object values, std::optional<std::string_view> format,
                         std::optional<std::string_view> dtype, nb::handle stream, int threads) {
-  std::optional<Dtype> bits = sixteen_bits_of(dtype);
+  const std::optional<Dtype> said = sixteen_bits_of(dtype);
+  std::optional<Dtype> bits = said;
   const CacheArrays arrays = CacheArrays::read("cache", cache, bits, false);
   const Array table_array = Array::read("block_table", block_table);
   const Array begins_array = Array::read("cu_seqlens", cu_seqlens);
@@ -124,9 +130,14 @@ nb::tuple gather_arrays(nb::handle cache, nb::handle block_table, nb::handle cu_
     if (new_keys) keys = empty_like(arrays.like(), {*rows, e.heads, e.qk_dim}, name);
     if (new_values) values = empty_like(arrays.like(), {*rows, e.heads, e.v_dim}, name);
     bits = made;
+  } else if (rows || format) {
+    refuse(rows ? "rows" : "format",
+           ", keys and values are given; rows and format are for arrays that are made");
   }
   const Array keys_array = Array::output("keys", keys, bits, new_keys);
   const Array values_array = Array::output("values", values, bits, new_values);
+  refuse_unused_dtype(said,
+                      arrays.integers() || keys_array.integers_of(said) || values_array.integers_of(said));
   run_operation(arrays.like(), arrays.device(), stream, threads, [&](const Executor& executor) {
     return gather_kv(arrays.views(), table_array.view(), begins_array.view(), first_array.view(),
                      keys_array.view(), values_array.view(), executor);
@@ -153,7 +164,8 @@ nb::object convert_arrays(nb::handle from, nb::object to, std::optional<std::str
                           std::optional<std::string_view> format, nb::handle key_scale,
                           nb::handle value_scale, std::optional<std::string_view> dtype, nb::handle stream,
                           int threads) {
-  std::optional<Dtype> bits = sixteen_bits_of(dtype);
+  const std::optional<Dtype> said = sixteen_bits_of(dtype);
+  std::optional<Dtype> bits = said;
   const CacheArrays source = CacheArrays::read("from", from, bits, false);
   const bool make = to.is_none();
   if (make) {
@@ -171,6 +183,7 @@ nb::object convert_arrays(nb::handle from, nb::object to, std::optional<std::str
     refuse("to is given beside layout, format, key_scale or value_scale; those are for a cache that is made");
   }
   const CacheArrays target = CacheArrays::read("to", to, bits, true, make);
+  refuse_unused_dtype(said, source.integers() || target.integers_of(said));
   run_operation(source.like(), source.device(), stream, threads, [&](const Executor& executor) {
     return convert_kv(source.views(), target.views(), executor);
   });

@@ -31,6 +31,7 @@ void append_arrays(nb::handle latent, nb::handle rope, nb::handle slot_mapping, 
   const Array rope_array = Array::read("rope", rope, bits);
   const Array slots_array = Array::read("slot_mapping", slot_mapping);
   const Array cache_array = Array::output("kv_cache", kv_cache, bits);
+  refuse_unused_dtype(bits, latent_array.integers() || rope_array.integers() || cache_array.integers());
   run_operation(kv_cache, cache_array.view().device, stream, threads, [&](const Executor& executor) {
     return append_latent(latent_array.view(), rope_array.view(), slots_array.view(), cache_array.view(),
                          executor);
@@ -39,7 +40,8 @@ void append_arrays(nb::handle latent, nb::handle rope, nb::handle slot_mapping, 
 
 nb::object convert_arrays(nb::handle from, nb::object to, std::optional<std::string_view> format,
                           std::optional<std::string_view> dtype, nb::handle stream, int threads) {
-  std::optional<Dtype> bits = sixteen_bits_of(dtype);
+  const std::optional<Dtype> said = sixteen_bits_of(dtype);
+  std::optional<Dtype> bits = said;
   const Array from_array = Array::read("from_", from, bits);
   const TensorView& view = from_array.view();
   const bool make = to.is_none();
@@ -49,8 +51,11 @@ nb::object convert_arrays(nb::handle from, nb::object to, std::optional<std::str
     const Format made = format_from_name(*format, view);
     to = empty_like(from, {view.shape[0], view.shape[1], view.shape[2], made.extent}, made.array_dtype);
     bits = made.dtype;
+  } else if (format) {
+    refuse("format is '", *format, "' and to is given; format is for a cache that is made");
   }
   const Array to_array = Array::output("to", to, bits, make);
+  refuse_unused_dtype(said, from_array.integers() || to_array.integers_of(said));
   run_operation(from, view.device, stream, threads,
                 [&](const Executor& executor) { return convert_cache(view, to_array.view(), executor); });
   return to;
@@ -60,7 +65,8 @@ nb::object gather_arrays(nb::handle kv_cache, nb::handle block_table, nb::handle
                          nb::handle first_token, std::optional<std::int64_t> rows, nb::object out,
                          std::optional<std::string_view> format, std::optional<std::string_view> dtype,
                          nb::handle stream, int threads) {
-  std::optional<Dtype> bits = sixteen_bits_of(dtype);
+  const std::optional<Dtype> said = sixteen_bits_of(dtype);
+  std::optional<Dtype> bits = said;
   const Array cache_array = Array::read("kv_cache", kv_cache, bits);
   const Array table_array = Array::read("block_table", block_table);
   const Array begins_array = Array::read("cu_seqlens", cu_seqlens);
@@ -78,8 +84,11 @@ nb::object gather_arrays(nb::handle kv_cache, nb::handle block_table, nb::handle
     } else {
       out = empty_like(kv_cache, {*rows, view.shape[2], view.shape[3]});
     }
+  } else if (rows || format) {
+    refuse(rows ? "rows" : "format", " and out are given; rows and format are for an array that is made");
   }
   const Array out_array = Array::output("out", out, bits, make);
+  refuse_unused_dtype(said, cache_array.integers() || out_array.integers_of(said));
   run_operation(kv_cache, view.device, stream, threads, [&](const Executor& executor) {
     return gather_cache(view, table_array.view(), begins_array.view(), first_array.view(), out_array.view(),
                         executor);
@@ -140,8 +149,9 @@ dtype        'bf16': 16-bit integers hold bf16)");
 
 pairs      int32 or int64 (n, 2). A pair with a page that does not exist is refused on the CPU, before anything is
            written, and skipped on CUDA
-from_, to  caches of one dtype and page shape, latent ones or keys or values of any layout (a call for each); they may be the same, then no page is a destination twice, or both
-           source and destination)");
+from_, to  caches of one dtype and page shape, latent ones or keys or values of any layout (a call for each).
+           They may be the same array, then no page is a destination twice, or both source and destination; other
+           arrays that have memory in common are refused)");
 }
 
 }  // namespace flashlatent::python

@@ -7,6 +7,7 @@
 #include "flashlatent/page_pool.h"
 #include "python/src/array.h"
 #include "python/src/bindings.h"
+#include "python/src/constructor.h"
 #include "python/src/errors.h"
 
 namespace flashlatent::python {
@@ -69,19 +70,19 @@ void bind_page_pool(nb::module_& module) {
       .def("__hash__",
            [](Sequence s) { return (std::size_t{s.generation} << 32) ^ static_cast<unsigned>(s.slot); })
       .def("__repr__", [](Sequence s) { return message("<Sequence ", s.slot, ":", s.generation, ">"); });
-  nb::class_<PagePool>(
+  nb::class_<PagePool> page_pool(
       module, "PagePool",
       R"(Manages the page numbers of one KV cache; never touches its bytes. One pool serves all layers.
 
 Pages are shared by prefix (commit() registers full pages under the chain of their contents, create() finds them)
 and by fork(). A call that fails changes nothing. Not thread-safe. Raises ExhaustedError where pages run out,
-InvalidArgumentError for a handle that is not a live sequence's.)")
-      .def(
-          "__init__",
-          [](PagePool* self, int pages, int page_size) {
-            new (self) PagePool(take(PagePool::create_pool(pages, page_size)));
-          },
-          "pages"_a, "page_size"_a)
+InvalidArgumentError for a handle that is not a live sequence's.)");
+  module.def(
+      "_PagePool", [](int pages, int page_size) { return take(PagePool::create_pool(pages, page_size)); },
+      "pages"_a, "page_size"_a);
+  define_constructor(page_pool, "_PagePool",
+                     nb::sig("def __init__(self, pages: int, page_size: int) -> None"));
+  page_pool
       .def(
           "create",
           [](PagePool& pool, const Contents& contents, int length, int spare) {

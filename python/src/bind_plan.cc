@@ -1,10 +1,13 @@
 // flashlatent.Plan, and a plan as data.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
 #include "flashlatent/plan.h"
 #include "plan/describe.h"
 #include "plan/host_plan.h"
 #include "python/src/bindings.h"
+#include "python/src/check.h"
+#include "python/src/constructor.h"
 #include "python/src/cuda_stream.h"
 #include "python/src/errors.h"
 #include "python/src/plan.h"
@@ -90,12 +93,13 @@ void schedule(Plan& plan, nb::handle lengths, nb::handle pages, nb::handle like,
 nb::tuple decode(Plan& plan, nb::handle q, nb::handle kv_cache, nb::handle block_table,
                  nb::handle cache_seqlens, nb::handle indices, nb::handle topk_length,
                  nb::handle cu_seqlens_q, nb::handle attn_sink, nb::object out, nb::object lse,
-                 nb::handle storage, nb::handle workspace, nb::handle stream) {
+                 nb::handle storage, nb::handle workspace, nb::handle stream, std::optional<bool> check) {
   const Dtype dtype = plan.problem().cache.dtype;
   const InputArrays arrays(
       {q, kv_cache, block_table, cache_seqlens, indices, topk_length, cu_seqlens_q, attn_sink},
       dtype == Dtype::kBF16 ? std::optional(dtype) : std::nullopt);
   const WorkStream work(q, plan.device(), stream);
+  check_inputs(check, plan.problem(), arrays.inputs(), q, plan.device(), work.handle());
   nb::tuple result =
       plan.decode(arrays.inputs(), q, {std::move(out), std::move(lse), storage, workspace}, work.handle());
   work.finish();
@@ -106,7 +110,7 @@ nb::tuple decode_kv(Plan& plan, nb::handle q, nb::handle key_cache, nb::handle v
                     nb::handle block_table, nb::handle cache_seqlens, nb::handle alibi_slopes,
                     nb::handle key_scale, nb::handle value_scale, nb::handle cu_seqlens_q,
                     nb::handle attn_sink, nb::object out, nb::object lse, nb::handle storage,
-                    nb::handle workspace, nb::handle stream) {
+                    nb::handle workspace, nb::handle stream, std::optional<bool> check) {
   const Dtype dtype = plan.problem().cache.dtype;
   const InputArrays arrays({.q = q,
                             .block_table = block_table,
@@ -120,6 +124,7 @@ nb::tuple decode_kv(Plan& plan, nb::handle q, nb::handle key_cache, nb::handle v
                             .alibi_slopes = alibi_slopes},
                            dtype == Dtype::kBF16 ? std::optional(dtype) : std::nullopt);
   const WorkStream work(q, plan.device(), stream);
+  check_inputs(check, plan.problem(), arrays.inputs(), q, plan.device(), work.handle());
   nb::tuple result =
       plan.decode(arrays.inputs(), q, {std::move(out), std::move(lse), storage, workspace}, work.handle());
   work.finish();
@@ -130,25 +135,30 @@ nb::tuple decode_kv(Plan& plan, nb::handle q, nb::handle key_cache, nb::handle v
 
 void bind_plan(nb::module_& module) {
   using namespace nb::literals;
-  nb::class_<Plan>(module, "Plan",
-                   R"(A problem on a device: schedule() once a step, decode() once a layer.
+  nb::class_<Plan> plan(module, "Plan",
+                        R"(A problem on a device: schedule() once a step, decode() once a layer.
 
 It holds the plan and, unless callers bring their own, a workspace, so it serves one call at a time (layers one
 after the other). On CUDA both calls only enqueue work and can be captured in a CUDA graph: a captured schedule()
 plans on replay for the lengths that are then in memory. Make one call before the capture, so that kernels are
-loaded and memory is there, and keep the plan as long as the graph, which works in its memory.
+loaded and memory is there, and keep the plan as long as the graph, which works in its memory. A plan stays right, if
+not balanced, when lengths change, but not with batch_invariant: schedule() again then.
 
 device   'cpu', 'cuda' or 'cuda:N'
 threads  CPU: 0 means all
 kernel   forces one of info()'s kernels; '': the library picks
 Raises UnsupportedError with each kernel's reason if none takes the problem, UnavailableError where the device
-can't be used.)")
-      .def(
-          "__init__",
-          [](Plan* self, const DecodeProblem& problem, const std::string& device, int threads,
-             const std::string& kernel) { new (self) Plan(problem, executor_on(device, threads, kernel)); },
-          "problem"_a, nb::kw_only(), "device"_a = "cpu", "threads"_a = 0, "kernel"_a = "")
-      .def_static(
+can't be used.)");
+  module.def(
+      "_Plan",
+      [](const DecodeProblem& problem, const std::string& device, int threads, const std::string& kernel) {
+        return Plan(problem, executor_on(device, threads, kernel));
+      },
+      "problem"_a, nb::kw_only(), "device"_a = "cpu", "threads"_a = 0, "kernel"_a = "");
+  define_constructor(plan, "_Plan",
+                     nb::sig("def __init__(self, problem: Problem, *, device: str = 'cpu', threads: int = 0, "
+                             "kernel: str = '') -> None"));
+  plan.def_static(
           "like",
           [](const DecodeProblem& problem, nb::handle array, int threads, const std::string& kernel) {
             const Array like = Array::read("array", array, Dtype::kBF16);
@@ -160,33 +170,35 @@ can't be used.)")
            "like"_a = nb::none(), "plan"_a = nb::none(), "stream"_a = nb::none(),
            R"(Plans one step: which part does which blocks of which request.
 
-lengths  int32 (batch): cache_seqlens, or topk_length where decode is sparse (None: all have topk)
+lengths  int32 (batch): cache_seqlens, or topk_length where decode is sparse (None: all have topk); clamped to what
+         the page table, or topk, has room for
 pages    with a Problem that has prefix_sharing: (block_table, cache_seqlens) on the CPU, int32 (batch, max_pages) and
          (batch), as decode() will have them: requests whose page tables begin alike attend to those tokens together
-         where that pays. The plan is right as long as these requests have those pages in common
+         where that pays. The plan stays right as long as the page tables of those that are long enough begin with
+         the pages they had in common; who has become shorter attends to all of its tokens by itself
 like     an array of the package whose allocator and current stream are used; lengths if not given
 plan     uint8, contiguous, on the plan's device, plan_bytes long: where the plan goes; the object's own memory
          if not given
 stream   CUDA: the stream to work on, an integer handle (cudaStream_t) or a stream object of torch or CuPy; the
          current one of like's package if not given
 
-A plan stays right, if not balanced, when lengths change after it was made; with batch_invariant it must be made
-again.)")
+A plan stays right, if not balanced, when lengths change after it was made, with shared prefixes too. The one
+exception is batch_invariant: with it a plan must be made again.)")
       .def("decode", &decode, "q"_a, "kv_cache"_a, "block_table"_a = nb::none(),
            "cache_seqlens"_a = nb::none(), nb::kw_only(), "indices"_a = nb::none(),
            "topk_length"_a = nb::none(), "cu_seqlens_q"_a = nb::none(), "attn_sink"_a = nb::none(),
            "out"_a = nb::none(), "lse"_a = nb::none(), "plan"_a = nb::none(), "workspace"_a = nb::none(),
-           "stream"_a = nb::none(),
+           "stream"_a = nb::none(), "check_inputs"_a = false,
            R"(Runs one layer; returns (out, lse).
 
 Shapes, dtypes and errors as in flashlatent.decode(); arrays must fit the problem and be on the plan's device.
 `plan` is what schedule() wrote to, if that was not the object's own. out, lse and
-workspace are made if not given.)")
+workspace are made if not given. check_inputs is off unless it is given (None: on the CPU only).)")
       .def("decode_kv", &decode_kv, "q"_a, "key_cache"_a, "value_cache"_a, "block_table"_a, "cache_seqlens"_a,
            nb::kw_only(), "alibi_slopes"_a = nb::none(), "key_scale"_a = nb::none(),
            "value_scale"_a = nb::none(), "cu_seqlens_q"_a = nb::none(), "attn_sink"_a = nb::none(),
            "out"_a = nb::none(), "lse"_a = nb::none(), "plan"_a = nb::none(), "workspace"_a = nb::none(),
-           "stream"_a = nb::none(),
+           "stream"_a = nb::none(), "check_inputs"_a = false,
            R"(Runs one layer of separate or packed keys and values; returns (out, lse).
 
 As decode(), with the arrays of flashlatent.decode_kv(); the problem has the options, `alibi` and `attn_sink` too.)")

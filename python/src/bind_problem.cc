@@ -2,13 +2,14 @@
 #include <nanobind/stl/optional.h>
 
 #include "python/src/bindings.h"
+#include "python/src/constructor.h"
 #include "python/src/errors.h"
 #include "python/src/step.h"
 
 namespace flashlatent::python {
 
 Dtype dtype_from_name(std::string_view name) {
-  for (Dtype dtype : {Dtype::kBF16, Dtype::kF16, Dtype::kF32, Dtype::kI32, Dtype::kU8}) {
+  for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
     if (name == to_string(dtype)) return dtype;
   }
   refuse("dtype is '", name, "'; bf16 and fp16 are accepted");
@@ -72,6 +73,7 @@ DecodeProblem of_arrays(nb::handle q, nb::handle kv_cache, nb::handle block_tabl
                             .indices = indices,
                             .cu_seqlens_q = cu_seqlens_q},
                            options.sixteen_bits);
+  arrays.check_dtype(options.sixteen_bits);
   DecodeProblem problem = infer_problem(arrays.inputs(), options);
   problem.options.attn_sink = attn_sink;
   return problem;
@@ -98,6 +100,7 @@ DecodeProblem of_kv_arrays(nb::handle q, nb::handle key_cache, nb::handle value_
                             .key_cache = key_cache,
                             .value_cache = value_cache},
                            options.sixteen_bits);
+  arrays.check_dtype(options.sixteen_bits);
   DecodeProblem problem = infer_problem(arrays.inputs(), options);
   problem.options.attn_sink = attn_sink;
   problem.options.alibi = alibi;
@@ -108,7 +111,7 @@ DecodeProblem of_kv_arrays(nb::handle q, nb::handle key_cache, nb::handle value_
 
 void bind_problem(nb::module_& module) {
   using namespace nb::literals;
-  nb::class_<DecodeProblem>(
+  nb::class_<DecodeProblem> problem(
       module, "Problem",
       R"(What one decode call computes, as shapes and options; no arrays. Compares by value.
 
@@ -132,24 +135,23 @@ prefix_sharing   'auto': requests that share their first pages may attend to tho
                  'always': wherever they share a block; 'off'
 soft_cap, alibi, window  of keys and values apart: options of flashlatent.decode_kv()
 empty_lse        lse of rows that attend to nothing: -inf, which merges as nothing, or +inf
-Raises InvalidArgumentError, which names the field, its value and the range.)")
-      .def(
-          "__init__",
-          [](DecodeProblem* self, int batch, int heads, float softmax_scale, int max_pages, int tokens,
-             int kv_heads, int qk_dim, int v_dim, int page_size, const std::string& dtype,
-             const std::string& kv_format, const std::string& layout, std::optional<int> topk, bool causal,
-             bool ragged, bool attn_sink, bool batch_invariant, float soft_cap, bool alibi, int window,
-             const std::string& prefix_sharing, float empty_lse) {
-            new (self) DecodeProblem(make_problem(batch, heads, softmax_scale, max_pages, tokens, kv_heads,
-                                                  qk_dim, v_dim, page_size, dtype, kv_format, layout, topk,
-                                                  causal, ragged, attn_sink, batch_invariant, soft_cap, alibi,
-                                                  window, prefix_sharing, empty_lse));
-          },
-          nb::kw_only(), "batch"_a, "heads"_a, "softmax_scale"_a, "max_pages"_a = 0, "tokens"_a = 1,
-          "kv_heads"_a = 1, "qk_dim"_a = 576, "v_dim"_a = 512, "page_size"_a = 64, "dtype"_a = "bf16",
-          "kv_format"_a = "plain", "layout"_a = "latent", "topk"_a = nb::none(), "causal"_a = false,
-          "ragged"_a = false, "attn_sink"_a = false, "batch_invariant"_a = false, "soft_cap"_a = 0.0F,
-          "alibi"_a = false, "window"_a = 0, "prefix_sharing"_a = "off", "empty_lse"_a = kMinusInfinity)
+Raises InvalidArgumentError, which names the field, its value and the range.)");
+  module.def("_Problem", &make_problem, nb::kw_only(), "batch"_a, "heads"_a, "softmax_scale"_a,
+             "max_pages"_a = 0, "tokens"_a = 1, "kv_heads"_a = 1, "qk_dim"_a = 576, "v_dim"_a = 512,
+             "page_size"_a = 64, "dtype"_a = "bf16", "kv_format"_a = "plain", "layout"_a = "latent",
+             "topk"_a = nb::none(), "causal"_a = false, "ragged"_a = false, "attn_sink"_a = false,
+             "batch_invariant"_a = false, "soft_cap"_a = 0.0F, "alibi"_a = false, "window"_a = 0,
+             "prefix_sharing"_a = "off", "empty_lse"_a = kMinusInfinity);
+  define_constructor(
+      problem, "_Problem",
+      nb::sig(
+          "def __init__(self, *, batch: int, heads: int, softmax_scale: float, max_pages: int = 0, "
+          "tokens: int = 1, kv_heads: int = 1, qk_dim: int = 576, v_dim: int = 512, page_size: int = 64, "
+          "dtype: str = 'bf16', kv_format: str = 'plain', layout: str = 'latent', topk: int | None = None, "
+          "causal: bool = False, ragged: bool = False, attn_sink: bool = False, "
+          "batch_invariant: bool = False, soft_cap: float = 0.0, alibi: bool = False, window: int = 0, "
+          "prefix_sharing: str = 'off', empty_lse: float = float('-inf')) -> None"));
+  problem
       .def_static(
           "of_arrays", &of_arrays, "q"_a, "kv_cache"_a, "block_table"_a = nb::none(), nb::kw_only(),
           "softmax_scale"_a, "v_dim"_a = 512, "causal"_a = false, "indices"_a = nb::none(),

@@ -52,6 +52,10 @@ nb::dict info() {
 }  // namespace
 
 Executor executor_on(Device device, int threads, const std::string& kernel) {
+  if (device.type == DeviceType::kCuda && threads != 0) {
+    refuse("threads is ", threads, " and the device is ", to_string(device),
+           "; threads are the CPU's, leave them out");
+  }
   Executor executor;
   executor.backend = device.type == DeviceType::kCpu ? Backend::kCpu : Backend::kCuda;
   executor.device = device.index;

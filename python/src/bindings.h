@@ -23,8 +23,9 @@ void bind_key_value_cache(nb::module_& module);
 void bind_combine(nb::module_& module);
 void bind_page_pool(nb::module_& module);
 void bind_query(nb::module_& module);
+void bind_checked_call(nb::module_& module);
 
-/// "bf16", "fp16", ... as a Dtype.
+/// "bf16" or "fp16" as a Dtype.
 Dtype dtype_from_name(std::string_view name);
 
 /// "cpu", "cuda", "cuda:1" as where a call runs.

@@ -28,7 +28,10 @@ void* handle_of(nb::handle stream) {
 }  // namespace
 
 WorkStream::WorkStream(nb::handle like, Device device, nb::handle stream) : device_(device) {
-  if (device.type == DeviceType::kCpu) return;
+  if (device.type == DeviceType::kCpu) {
+    if (!stream.is_none()) refuse("stream is given and the arrays are on the CPU; leave stream out");
+    return;
+  }
   if (!stream.is_none()) {
     handle_ = handle_of(stream);
     return;
@@ -68,6 +71,18 @@ unsigned long long capture_id([[maybe_unused]] Device device, [[maybe_unused]] v
   }
 #endif
   return 0;
+}
+
+void wait_and_copy([[maybe_unused]] Device device, [[maybe_unused]] void* stream,
+                   [[maybe_unused]] const void* from, [[maybe_unused]] void* to,
+                   [[maybe_unused]] std::size_t bytes) {
+#if FLASHLATENT_WITH_CUDA
+  const cuda::DeviceGuard guard(device.index);
+  check(guard.status());
+  auto* on = static_cast<cudaStream_t>(stream);
+  check(cuda::to_status(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, on), "cudaMemcpyAsync"));
+  check(cuda::to_status(cudaStreamSynchronize(on), "cudaStreamSynchronize"));
+#endif
 }
 
 }  // namespace flashlatent::python

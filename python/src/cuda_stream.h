@@ -3,6 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstddef>
+
 #include "flashlatent/tensor.h"
 
 namespace flashlatent::python {
@@ -29,5 +31,8 @@ class WorkStream {
 
 /// The id of the CUDA graph that `stream` of `device` is captured into; 0 if it is not.
 unsigned long long capture_id(Device device, void* stream);
+
+/// Copies bytes of the device to the host when the stream has come by, and waits for that.
+void wait_and_copy(Device device, void* stream, const void* from, void* to, std::size_t bytes);
 
 }  // namespace flashlatent::python

@@ -25,12 +25,20 @@ const char* class_name(StatusCode code) {
   return "InternalError";
 }
 
+[[noreturn]] void raise_class(const char* name, const std::string& text) {
+  const nb::object type = nb::module_::import_("flashlatent._errors").attr(name);
+  PyErr_SetString(type.ptr(), text.c_str());
+  throw nb::python_error();
+}
+
 }  // namespace
 
 void raise(const Status& status) {
-  const nb::object type = nb::module_::import_("flashlatent._errors").attr(class_name(status.code()));
-  PyErr_SetString(type.ptr(), status.message().c_str());
-  throw nb::python_error();
+  raise_class(class_name(status.code()), status.message());
+}
+
+void raise_type_error(const std::string& message) {
+  raise_class("ArgumentTypeError", message);
 }
 
 }  // namespace flashlatent::python

@@ -14,4 +14,5 @@ NB_MODULE(_native, module) {
   bind_key_value_cache(module);
   bind_page_pool(module);
   bind_query(module);
+  bind_checked_call(module);
 }

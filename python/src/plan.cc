@@ -47,6 +47,15 @@ DecodeInputs InputArrays::inputs() const {
   return inputs;
 }
 
+void InputArrays::check_dtype(std::optional<Dtype> dtype) const {
+  if (separate_) {
+    refuse_unused_dtype(
+        dtype, q_.integers() || separate_->key_cache.integers() || separate_->value_cache.integers());
+  } else {
+    refuse_unused_dtype(dtype, q_.integers() || kv_cache_.integers());
+  }
+}
+
 Plan::Plan(const DecodeProblem& problem, const Executor& executor)
     : problem_(problem),
       executor_(executor),

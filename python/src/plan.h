@@ -21,6 +21,9 @@ class InputArrays {
   InputArrays(const InputHandles& handles, std::optional<Dtype> sixteen_bits);
   DecodeInputs inputs() const;
 
+  /// Refuses a `dtype` that no array needs.
+  void check_dtype(std::optional<Dtype> dtype) const;
+
  private:
   /// Arrays that most calls have none of: to make even absent ones takes time.
   struct Rare {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "python/src/bindings.h"
+#include "python/src/check.h"
 #include "python/src/cuda_stream.h"
 #include "python/src/errors.h"
 
@@ -20,6 +21,10 @@ DecodeProblem infer_problem(const DecodeInputs& inputs, const StepOptions& optio
   DecodeProblem problem = take(flashlatent::infer_problem(inputs, options.v_dim, options.options));
   if (options.default_scale) {
     problem.options.softmax_scale = 1 / std::sqrt(static_cast<float>(problem.cache.qk_dim));
+  }
+  if (options.tokens && !problem.query.ragged && *options.tokens != problem.query.tokens) {
+    refuse("tokens is ", *options.tokens, " and cu_seqlens_q is not given; q has ", problem.query.tokens,
+           " query tokens a request, leave tokens out");
   }
   if (options.tokens) {
     problem.query.tokens = *options.tokens;
@@ -50,6 +55,7 @@ void Step::enter(unsigned long long capture) {
 nb::tuple Step::decode(const InputHandles& handles, const StepOptions& options, CallerHandles caller,
                        nb::handle stream) {
   const InputArrays arrays(handles, options.sixteen_bits);
+  arrays.check_dtype(options.sixteen_bits);
   const DecodeInputs inputs = arrays.inputs();
   if (options.is_fp8 && *options.is_fp8 != (inputs.kv_cache.dtype == Dtype::kU8)) {
     refuse("is_fp8_kvcache is ", *options.is_fp8 ? "True" : "False", " and k_cache is ",
@@ -59,6 +65,7 @@ nb::tuple Step::decode(const InputHandles& handles, const StepOptions& options, 
   const WorkStream work(handles.q, inputs.q.device, stream);
   if (!stateless_) enter(capture_id(inputs.q.device, work.handle()));
   const std::shared_ptr<Plan> plan = find(infer_problem(inputs, options), inputs.q.device);
+  check_inputs(options.check_inputs, plan->problem(), inputs, handles.q, plan->device(), work.handle());
   const ConstTensorView& lengths = plan->problem().sparse.enabled ? inputs.topk_length : inputs.cache_seqlens;
   nb::object own_plan, own_workspace;  // of this call alone
   auto own = [&](std::size_t bytes) {

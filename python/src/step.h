@@ -13,9 +13,10 @@ struct StepOptions {
   DecodeProblem::Options options;
   bool default_scale = false;  ///< softmax_scale is 1 / sqrt(qk_dim).
   int v_dim = 512;
-  std::optional<int> tokens;          ///< Ragged: the most query tokens that a request has.
-  std::optional<Dtype> sixteen_bits;  ///< See Array::read().
-  std::optional<bool> is_fp8;         ///< What the drop-in's caller says of kv_cache.
+  std::optional<int> tokens;                 ///< Ragged: the most query tokens that a request has.
+  std::optional<Dtype> sixteen_bits;         ///< See Array::read().
+  std::optional<bool> is_fp8;                ///< What the drop-in's caller says of kv_cache.
+  std::optional<bool> check_inputs = false;  ///< See check.h.
 };
 
 /// The problem of these arrays.

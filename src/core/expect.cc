@@ -36,7 +36,7 @@ Status expect(const char* name, const ConstTensorView& view, Dtype dtype, Device
 
 Status innermost_contiguous(const char* name, const ConstTensorView& view) {
   const int last = view.rank - 1;
-  if (view.strides[last] == 1 || view.shape[last] <= 1) return {};
+  if (view.strides[last] == 1 || view.shape[last] <= 1 || view.elements() == 0) return {};
   return invalid_argument(name, " is ", to_string(view), "; its innermost stride must be 1");
 }
 

@@ -11,6 +11,7 @@ namespace {
 
 Status in_range(const char* field, std::int64_t value, std::int64_t low, std::int64_t high) {
   if (value >= low && value <= high) return {};
+  if (low == high) return invalid_argument(field, " is ", value, "; it must be ", low);
   return invalid_argument(field, " is ", value, "; it must be from ", low, " to ", high);
 }
 
@@ -19,8 +20,13 @@ Status validate_fp8_656(const DecodeProblem& p) {
     return invalid_argument("dtype is ", to_string(p.cache.dtype),
                             "; with an fp8_656 cache q and out are bf16");
   }
-  FLASHLATENT_RETURN_IF_ERROR(in_range("h_kv (KV heads) of an fp8_656 cache", p.cache.heads, 1, 1));
-  return in_range("qk_dim of an fp8_656 cache", p.cache.qk_dim, fp8_656::kDim, fp8_656::kDim);
+  if (p.cache.heads != 1) {
+    return invalid_argument("h_kv (KV heads) is ", p.cache.heads, "; an fp8_656 cache has 1");
+  }
+  if (p.cache.qk_dim != fp8_656::kDim) {
+    return invalid_argument("qk_dim is ", p.cache.qk_dim, "; an fp8_656 cache has ", fp8_656::kDim);
+  }
+  return {};
 }
 
 Status validate_separate(const DecodeProblem& p) {
@@ -28,7 +34,9 @@ Status validate_separate(const DecodeProblem& p) {
     return invalid_argument("the KV format is fp8_656, a latent cache's; with ", to_string(p.cache.layout),
                             " keys and values plain and e4m3 are accepted");
   }
-  if (p.sparse.enabled) return invalid_argument("sparse.enabled is set; sparse decode is for latent caches");
+  if (p.sparse.enabled)
+    return invalid_argument("topk is ", p.sparse.topk, "; sparse decode is for latent caches, and these are ",
+                            to_string(p.cache.layout), " keys and values");
   FLASHLATENT_RETURN_IF_ERROR(in_range("v_dim", p.cache.v_dim, 1, 4096));
   FLASHLATENT_RETURN_IF_ERROR(in_range("window", p.options.window, 0, (1LL << 31) - 1));
   if (!(p.options.soft_cap >= 0) || !std::isfinite(p.options.soft_cap)) {
@@ -54,7 +62,7 @@ Status validate_latent(const DecodeProblem& p) {
 }
 
 Status validate_sparse(const DecodeProblem& p) {
-  if (p.query.ragged) return invalid_argument("query.ragged is set; sparse decode has s_q tokens a request");
+  if (p.query.ragged) return invalid_argument("q is ragged; sparse decode has s_q query tokens a request");
   if (p.options.causal) return invalid_argument("causal is set; in sparse decode the indices decide");
   FLASHLATENT_RETURN_IF_ERROR(in_range("topk", p.sparse.topk, 0, 1 << 30));
   FLASHLATENT_RETURN_IF_ERROR(in_range("max_pages of sparse decode", p.cache.max_pages, 0, 0));

@@ -53,6 +53,10 @@ std::string tuple(const std::array<std::int64_t, kMaxRank>& values, int count) {
 }  // namespace
 
 std::string to_string(const ConstTensorView& view) {
+  if (view.rank < 0 || view.rank > kMaxRank) {
+    return message(to_string(view.dtype), " of more than ", kMaxRank, " dimensions on ",
+                   to_string(view.device));
+  }
   return message(to_string(view.dtype), " ", tuple(view.shape, view.rank), " strides ",
                  tuple(view.strides, view.rank), " on ", to_string(view.device));
 }

@@ -1,10 +1,12 @@
 #include "core/validate.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
 #include "core/expect.h"
 #include "core/fp8_656.h"
+#include "core/input_check.h"
 #include "core/message.h"
 
 namespace flashlatent {
@@ -16,21 +18,10 @@ Status absent(const char* name, const ConstTensorView& view, const char* why) {
   return invalid_argument(name, " is given, but ", why);
 }
 
-/// cu_seqlens_q on the CPU: from 0 to the total, no request with more than s_q tokens. On a device it is not
-/// read.
+/// cu_seqlens_q on the CPU, where the kernels go by it. On a device it is not read.
 Status validate_begins(const DecodeProblem& problem, const DecodeInputs& inputs) {
-  const auto* begins = static_cast<const std::int32_t*>(inputs.cu_seqlens_q.data);
-  const std::int64_t total = inputs.q.shape[0];
-  if (begins[0] != 0) return invalid_argument("cu_seqlens_q begins with ", begins[0], "; it must with 0");
-  for (int i = 0; i < problem.query.batch; ++i) {
-    const std::int64_t tokens = std::int64_t{begins[i + 1]} - begins[i];
-    if (tokens >= 0 && tokens <= problem.query.tokens) continue;
-    return invalid_argument("cu_seqlens_q gives request ", i, " ", tokens,
-                            " query tokens; 0 to s_q = ", problem.query.tokens, " are accepted");
-  }
-  if (begins[problem.query.batch] == total) return {};
-  return invalid_argument("cu_seqlens_q ends at ", begins[problem.query.batch],
-                          "; it must end at q's total of ", total, " tokens");
+  const input_check::Tables tables = input_check::tables_of(problem, inputs);
+  return to_status(input_check::offence_at(tables, input_check::first_begin(tables)));
 }
 
 Status validate_latent_cache(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
@@ -83,7 +74,7 @@ Status validate_separate_caches(const DecodeProblem& problem, const DecodeInputs
   FLASHLATENT_RETURN_IF_ERROR(validate_scale("key_scale", inputs.key_scale, problem, device));
   FLASHLATENT_RETURN_IF_ERROR(validate_scale("value_scale", inputs.value_scale, problem, device));
   if (!problem.options.alibi) {
-    return absent("alibi_slopes", inputs.alibi_slopes, "the problem has options.alibi off");
+    return absent("alibi_slopes", inputs.alibi_slopes, "the problem has alibi off");
   }
   FLASHLATENT_RETURN_IF_ERROR(
       expect("alibi_slopes", inputs.alibi_slopes, Dtype::kF32, device, {problem.query.heads}));
@@ -94,9 +85,8 @@ Status validate_separate_caches(const DecodeProblem& problem, const DecodeInputs
 Status validate_tokens(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
   const auto& query = problem.query;
   if (!problem.sparse.enabled) {
-    FLASHLATENT_RETURN_IF_ERROR(absent("indices", inputs.indices, "the problem has sparse.enabled off"));
-    FLASHLATENT_RETURN_IF_ERROR(
-        absent("topk_length", inputs.topk_length, "the problem has sparse.enabled off"));
+    FLASHLATENT_RETURN_IF_ERROR(absent("indices", inputs.indices, "the problem is dense"));
+    FLASHLATENT_RETURN_IF_ERROR(absent("topk_length", inputs.topk_length, "the problem is dense"));
     FLASHLATENT_RETURN_IF_ERROR(expect("block_table", inputs.block_table, Dtype::kI32, device,
                                        {query.batch, problem.cache.max_pages}));
     FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("block_table", inputs.block_table));
@@ -126,59 +116,95 @@ Status validate_host_pages(const DecodeProblem& problem, const HostPages& pages)
                         {problem.query.batch});
 }
 
-Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs,
-                       Device device) {
+Status validate_inputs(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
   const auto& [query, cache, sparse, options] = problem;
   const Dtype dtype = cache.dtype;
   if (query.ragged) {
     FLASHLATENT_RETURN_IF_ERROR(expect("q", inputs.q, dtype, device, {-1, query.heads, cache.qk_dim}));
     FLASHLATENT_RETURN_IF_ERROR(
-        expect("out", outputs.out, dtype, device, {inputs.q.shape[0], query.heads, cache.v_dim}));
-    FLASHLATENT_RETURN_IF_ERROR(
         expect("cu_seqlens_q", inputs.cu_seqlens_q, Dtype::kI32, device, {query.batch + 1LL}));
     FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("cu_seqlens_q", inputs.cu_seqlens_q));
-    if (device.type == DeviceType::kCpu) FLASHLATENT_RETURN_IF_ERROR(validate_begins(problem, inputs));
   } else {
     FLASHLATENT_RETURN_IF_ERROR(
         expect("q", inputs.q, dtype, device, {query.batch, query.tokens, query.heads, cache.qk_dim}));
     FLASHLATENT_RETURN_IF_ERROR(
-        expect("out", outputs.out, dtype, device, {query.batch, query.tokens, query.heads, cache.v_dim}));
-    FLASHLATENT_RETURN_IF_ERROR(
-        absent("cu_seqlens_q", inputs.cu_seqlens_q, "the problem has query.ragged off"));
+        absent("cu_seqlens_q", inputs.cu_seqlens_q, "the problem is not ragged"));
   }
+  FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("q", inputs.q));
   FLASHLATENT_RETURN_IF_ERROR(cache.layout == KvLayout::kLatent
                                   ? validate_latent_cache(problem, inputs, device)
                                   : validate_separate_caches(problem, inputs, device));
   FLASHLATENT_RETURN_IF_ERROR(validate_tokens(problem, inputs, device));
-  FLASHLATENT_RETURN_IF_ERROR(
-      expect("lse", outputs.lse, Dtype::kF32, device, {query.batch, query.heads, query.tokens}));
-  for (const auto& [name, view] :
-       {std::pair<const char*, ConstTensorView>{"q", inputs.q}, {"out", outputs.out}}) {
-    FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous(name, view));
-  }
   if (options.attn_sink) {
     FLASHLATENT_RETURN_IF_ERROR(expect("attn_sink", inputs.attn_sink, Dtype::kF32, device, {query.heads}));
     return innermost_contiguous("attn_sink", inputs.attn_sink);
   }
-  return absent("attn_sink", inputs.attn_sink, "the problem has options.attn_sink off");
+  return absent("attn_sink", inputs.attn_sink, "the problem has attn_sink off");
 }
 
-Status validate_memory(const char* name, Memory memory, std::size_t bytes) {
+Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs,
+                       Device device) {
+  const auto& [query, cache, sparse, options] = problem;
+  FLASHLATENT_RETURN_IF_ERROR(validate_inputs(problem, inputs, device));
+  if (query.ragged) {
+    FLASHLATENT_RETURN_IF_ERROR(
+        expect("out", outputs.out, cache.dtype, device, {inputs.q.shape[0], query.heads, cache.v_dim}));
+    if (device.type == DeviceType::kCpu) FLASHLATENT_RETURN_IF_ERROR(validate_begins(problem, inputs));
+  } else {
+    FLASHLATENT_RETURN_IF_ERROR(expect("out", outputs.out, cache.dtype, device,
+                                       {query.batch, query.tokens, query.heads, cache.v_dim}));
+  }
+  FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("out", outputs.out));
+  return expect("lse", outputs.lse, Dtype::kF32, device, {query.batch, query.heads, query.tokens});
+}
+
+Status validate_memory(const char* name, Memory memory, std::size_t bytes, std::size_t alignment) {
   if (bytes == 0) return {};
   if (memory.data == nullptr || memory.bytes < bytes) {
     return {StatusCode::kExhausted, message(name, " has ", memory.data == nullptr ? 0 : memory.bytes,
                                             " bytes; this problem needs ", bytes)};
   }
-  if (reinterpret_cast<std::uintptr_t>(memory.data) % 256 != 0) {
-    return invalid_argument(name, " is at ", memory.data, "; it must be aligned to 256 bytes");
+  if (reinterpret_cast<std::uintptr_t>(memory.data) % alignment != 0) {
+    return invalid_argument(name, " is at ", memory.data, "; it must be aligned to ", alignment, " bytes");
   }
   return {};
 }
+
+namespace {
+
+/// What no other argument can be meant by: said of q, not of the problem's dtype.
+Status validate_query_dtype(const DecodeInputs& inputs) {
+  const Dtype dtype = inputs.q.dtype;
+  if (!inputs.q.present()) return {};
+  if (dtype != Dtype::kBF16 && dtype != Dtype::kF16) {
+    return invalid_argument("q is ", to_string(inputs.q), "; bf16 and fp16 are accepted");
+  }
+  if (dtype != Dtype::kBF16 && inputs.kv_cache.dtype == Dtype::kU8 && inputs.kv_cache.present()) {
+    return invalid_argument("q is ", to_string(inputs.q), "; with an fp8_656 cache bf16 is accepted");
+  }
+  return {};
+}
+
+/// `name`, which is `tokens`, has a row a request: as many as q and cu_seqlens_q say.
+Status validate_batch(const char* name, const ConstTensorView& tokens, const DecodeInputs& inputs) {
+  const bool ragged = inputs.cu_seqlens_q.present();
+  if (ragged && (inputs.cu_seqlens_q.rank != 1 || inputs.cu_seqlens_q.shape[0] < 1)) {
+    return invalid_argument("cu_seqlens_q is ", to_string(inputs.cu_seqlens_q),
+                            "; expected int32 (batch + 1)");
+  }
+  const std::int64_t batch = ragged ? inputs.cu_seqlens_q.shape[0] - 1 : inputs.q.shape[0];
+  if (tokens.shape[0] == batch) return {};
+  return invalid_argument(name, " is ", to_string(tokens), "; expected ", batch, " rows, one a request of ",
+                          ragged ? "cu_seqlens_q" : "q");
+}
+
+}  // namespace
 
 Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
                                     const DecodeProblem::Options& options) {
   const bool ragged = inputs.cu_seqlens_q.present();
   const int q_rank = ragged ? 3 : 4;
+  FLASHLATENT_RETURN_IF_ERROR(validate_query_dtype(inputs));
   if (inputs.q.rank != q_rank) {
     return invalid_argument("q is ", to_string(inputs.q), "; expected ",
                             ragged ? "(total tokens, h_q, d) beside cu_seqlens_q" : "(batch, s_q, h_q, d)");
@@ -198,10 +224,16 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
   }
   const bool sparse = inputs.indices.present();
   const ConstTensorView& tokens = sparse ? inputs.indices : inputs.block_table;
+  if (!tokens.present()) {
+    return invalid_argument(
+        "block_table is missing; expected int32 (batch, max_pages), or for sparse decode ",
+        "indices, int32 (batch, s_q, topk)");
+  }
   if (tokens.rank != (sparse ? 3 : 2)) {
     return invalid_argument(sparse ? "indices is " : "block_table is ", to_string(tokens), "; expected ",
                             sparse ? "(batch, s_q, topk)" : "(batch, max_pages)");
   }
+  FLASHLATENT_RETURN_IF_ERROR(validate_batch(sparse ? "indices" : "block_table", tokens, inputs));
   for (const ConstTensorView* view : {&inputs.q, &keys, &values, &tokens}) {
     for (int i = 0; i < view->rank; ++i) {
       if (view->shape[i] < 0 || view->shape[i] > (1LL << 30)) {
@@ -213,7 +245,9 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
   problem.query.batch = static_cast<int>(tokens.shape[0]);
   problem.query.ragged = ragged;
   // Without reading cu_seqlens_q (it may be on a device), the bound on a request's tokens is their total.
-  problem.query.tokens = static_cast<int>(ragged ? inputs.q.shape[0] : inputs.q.shape[1]);
+  // Without any token it is 1, which no request has.
+  problem.query.tokens =
+      static_cast<int>(ragged ? std::max<std::int64_t>(inputs.q.shape[0], 1) : inputs.q.shape[1]);
   problem.query.heads = static_cast<int>(inputs.q.shape[q_rank - 2]);
   const KvFormat fp8 = separate ? KvFormat::kE4m3 : KvFormat::kFp8_656;
   problem.cache.format = keys.dtype == Dtype::kU8 ? fp8 : KvFormat::kPlain;

@@ -1,7 +1,7 @@
 #include "cpu/cache_arguments.h"
 
 #include "core/message.h"
-#include "cpu/cpu_backend.h"
+#include "cpu/parallel.h"
 
 namespace flashlatent::cpu {
 

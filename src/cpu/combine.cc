@@ -4,6 +4,7 @@
 
 #include "core/element.h"
 #include "cpu/cpu_backend.h"
+#include "cpu/parallel.h"
 
 namespace flashlatent::cpu {
 
@@ -27,10 +28,9 @@ Status combine(const ConstTensorView& partial_out, const ConstTensorView& partia
   const auto& [parts, batch, tokens, heads, v_dim] = partial_out.shape;
   const std::int64_t rows = batch * tokens * heads;
   const int threads = executor.threads > 0 ? executor.threads : hardware_threads();
-  // Structured bindings cannot be shared by OpenMP.
+  // clang 14 captures no structured bindings.
   const std::int64_t n_parts = parts, n_tokens = tokens, n_heads = heads, columns = v_dim;
-#pragma omp parallel for num_threads(threads)
-  for (std::int64_t i = 0; i < rows; ++i) {
+  parallel_for(rows, threads, [&](std::int64_t i) {
     const std::int64_t head = i % n_heads, token = i / n_heads % n_tokens, request = i / n_heads / n_tokens;
     const auto& ls = partial_lse.strides;
     const auto& os = partial_out.strides;
@@ -60,7 +60,7 @@ Status combine(const ConstTensorView& partial_out, const ConstTensorView& partia
     }
     static_cast<float*>(lse.data)[request * lse.strides[0] + head * lse.strides[1] + token * lse.strides[2]] =
         merged_lse;
-  }
+  });
   return {};
 }
 

@@ -35,8 +35,6 @@ Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_t
                  const TensorView& keys, const TensorView& values, const Executor& executor);
 Status convert_kv(const ConstKeyValueCache& from, const KeyValueCache& to, const Executor& executor);
 
-/// Threads that OpenMP offers.
-int hardware_threads();
 /// The SIMD target that run-time dispatch picked, such as "AVX3".
 const char* simd_target();
 

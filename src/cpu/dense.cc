@@ -1,6 +1,4 @@
 // Decode on the CPU, of any cache: the parts of a plan on threads, blocks of 64 tokens in SIMD.
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -10,6 +8,7 @@
 #include "cpu/block_math.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/kv_rows.h"
+#include "cpu/parallel.h"
 #include "cpu/tokens.h"
 #include "kernel/prefix_sharing.h"
 #include "plan/host_plan.h"
@@ -41,6 +40,7 @@ struct RowTile {
 /// Query rows of several requests that meet the prefix that these share.
 struct PrefixTile {
   const std::int32_t* requests;
+  int reader;  // the request whose pages are read
   int kv_head;
   int rows;
 };
@@ -57,7 +57,7 @@ int max_tokens(const DecodeProblem& problem) {
   const std::int64_t reach = problem.sparse.enabled
                                  ? problem.sparse.topk
                                  : std::int64_t{problem.cache.max_pages} * problem.cache.page_size;
-  return static_cast<int>(std::min<std::int64_t>(reach, (1LL << 31) - (1 << 14)));
+  return static_cast<int>(std::min<std::int64_t>(reach, std::numeric_limits<int>::max()));
 }
 
 /// A call's tensors with the index arithmetic on them.
@@ -125,7 +125,11 @@ class Call {
     for (int row = 0; row < tile.rows; ++row) state.slopes[row] = slopes[head(tile, row)];
   }
 
-  /// The tokens of an item that a tile sees, and where its blocks begin: after `prefix` tokens.
+  /// The tokens that a request has in this call.
+  int length_of(int request) const { return std::clamp(lengths()[request], 0, max_tokens(problem_)); }
+
+  /// The tokens of an item that a tile sees, and where its blocks begin: after `prefix` tokens, which are 0
+  /// or come before the `planned` ones.
   Reach reach(const RowTile& tile, int planned, int prefix) const {
     if (prefix > 0) {
       const int length = prefix + planned;
@@ -133,7 +137,7 @@ class Call {
     }
     if (problem_.options.window == 0) return {planned, 0, 0, limit(tile, planned, tile.rows - 1)};
     // The plan's tokens are a request's last ones: no query token sees those before.
-    const int length = std::clamp(lengths()[tile.request], 0, max_tokens(problem_));
+    const int length = length_of(tile.request);
     const std::int64_t begin = std::int64_t{limit(tile, length, 0)} - problem_.options.window;
     return {length, length - planned, static_cast<int>(std::max<std::int64_t>(begin, 0)),
             limit(tile, length, tile.rows - 1)};
@@ -152,7 +156,7 @@ class Call {
 
   /// A block of a prefix: all of its rows see it.
   Tokens prefix_tokens(const PrefixTile& tile, int block) const {
-    return tokens_.block(tile.requests[0], 0, tile.kv_head, block * kBlockTokens, (block + 1) * kBlockTokens);
+    return tokens_.block(tile.reader, 0, tile.kv_head, block * kBlockTokens, (block + 1) * kBlockTokens);
   }
 
   /// Which of these tokens each row sees, and how far they are from the request's last.
@@ -293,7 +297,11 @@ struct Prefixes {
   }
 
   bool shared() const { return shape.requests > 0; }
-  int tokens(int request) const { return shared() ? plan.shares[request].tokens : 0; }
+  /// Tokens that a request of this length, not more than it can have, attends to with its group.
+  int tokens(int request, int length) const {
+    const int planned = plan.shares[request].tokens;
+    return prefix::sees_prefix(planned, length, shape.unseen) ? planned : 0;
+  }
 
   const DecodeCall& call;
   prefix::Shape shape;
@@ -306,8 +314,13 @@ void run_unit(const DecodeProblem& problem, const Call& call, const Workspace& w
   const prefix::View& plan = prefixes.plan;
   const prefix::Unit unit =
       unit_of(prefixes.shape, plan.tiles[tile_of_unit(*plan.header, plan.tiles, index)], index);
-  const PrefixTile tile{plan.members + unit.tile.member_begin, unit.kv_head,
-                        unit.tile.members * prefixes.shape.request_rows};
+  // Pages are those of a request that still has all of them; without one nobody wants the results.
+  const std::int32_t* members = plan.members + unit.tile.member_begin;
+  const auto* reader = std::find_if(members, members + unit.tile.members, [&](int request) {
+    return prefixes.tokens(request, call.length_of(request)) > 0;
+  });
+  if (reader == members + unit.tile.members) return;
+  const PrefixTile tile{members, *reader, unit.kv_head, unit.tile.members * prefixes.shape.request_rows};
   const std::uint16_t* query_rows[kTileRows];
   for (int row = 0; row < tile.rows; ++row) query_rows[row] = call.query_row(tile, row);
   const TileState state = start_tile(workspace.state(part), call.spec(tile.kv_head), query_rows, tile.rows);
@@ -358,7 +371,7 @@ void add_prefix(const DecodeProblem& problem, const Prefixes& prefixes, const Ro
 }
 
 void run_segment(const DecodeProblem& problem, const Call& call, const Workspace& workspace, int part,
-                 const Prefixes& prefixes, const schedule::Segment& segment) {
+                 const Prefixes& prefixes, schedule::Segment segment) {
   const RowTile tile = call.tile(segment.request, segment.round);
   call.write_missing_rows(tile);
   if (tile.rows == 0) return;
@@ -366,7 +379,14 @@ void run_segment(const DecodeProblem& problem, const Call& call, const Workspace
   for (int row = 0; row < tile.rows; ++row) query_rows[row] = call.query_row(tile, row);
   const TileState state = start_tile(workspace.state(part), call.spec(tile.kv_head), query_rows, tile.rows);
   call.set_slopes(tile, state);
-  const int prefix = prefixes.tokens(segment.request);
+  int prefix = 0;
+  if (prefixes.shared()) {  // the plan knows cuts alone then: the request ends the segment
+    const int length = call.length_of(segment.request);
+    prefix = prefixes.tokens(segment.request, length);
+    segment.length = length - prefix;
+    const int blocks = (segment.length + kBlockTokens - 1) / kBlockTokens;
+    segment.block_end = std::min(segment.block_end, blocks);
+  }
   const Reach reach = call.reach(tile, segment.length, prefix);
   Tokens blocks[2];  // in turns the one at work and the next
   blocks[0] = call.tokens(tile, reach, segment.block_begin);
@@ -437,27 +457,26 @@ Status launch(const DecodeCall& decode_call) {
   if (prefixes.shared() && prefixes.plan.header->fingerprint != prefix::fingerprint(prefixes.shape)) {
     return other_plan();
   }
-  const std::int32_t* lengths = prefixes.shared() ? prefixes.plan.own_lengths : call.lengths();
+  const std::int32_t* lengths = prefixes.shared() ? nullptr : call.lengths();
   const int units = prefixes.shared() ? prefixes.plan.header->units : 0;
-#pragma omp parallel for schedule(static, 1) num_threads(g.parts) if (units > 0)
-  for (int part = 0; part < g.parts; ++part) {
+  parallel_for(std::min(units, g.parts), g.parts, [&](std::int64_t i) {
+    const int part = static_cast<int>(i);
     for (int unit = part; unit < units; unit += g.parts) {
       run_unit(problem, call, workspace, part, prefixes, unit);
     }
-  }
-#pragma omp parallel for schedule(static, 1) num_threads(g.parts)
-  for (int part = 0; part < g.parts; ++part) {
+  });
+  parallel_for(g.parts, g.parts, [&](std::int64_t i) {
+    const int part = static_cast<int>(i);
     schedule::PartWalker walker(g, plan.cuts[part], plan.cuts[part + 1], plan.successors, lengths);
     for (schedule::Segment segment; walker.next(segment);)
       run_segment(problem, call, workspace, part, prefixes, segment);
-  }
-  const int merge_rows = plan.header->merges * kTileRows;
-#pragma omp parallel for schedule(static) num_threads(g.parts) if (merge_rows > 0)
-  for (int i = 0; i < merge_rows; ++i) {
+  });
+  parallel_for(std::int64_t{plan.header->merges} * kTileRows, g.parts, [&](std::int64_t i) {
     const schedule::Merge& merge = plan.merges[i / kTileRows];
     const RowTile tile = call.tile(merge.request, merge.round);
-    if (i % kTileRows < tile.rows) merge_row(problem, call, workspace, merge, tile, i % kTileRows);
-  }
+    const int row = static_cast<int>(i % kTileRows);
+    if (row < tile.rows) merge_row(problem, call, workspace, merge, tile, row);
+  });
   return {};
 }
 
@@ -502,10 +521,6 @@ prefix::Shape prefix_shape(const DecodeProblem& problem, int workers) {
 }
 
 }  // namespace
-
-int hardware_threads() {
-  return omp_get_max_threads();
-}
 
 const DecodeKernel kDenseKernel = {
     .name = "cpu_dense",

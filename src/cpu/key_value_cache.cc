@@ -1,6 +1,8 @@
 // Operations on separate keys and values: an element is found by its token, KV head and place in the row,
-// whatever the layout.
+// whatever the layout. Tokens that follow each other in a page go together: of packed values a token has one
+// element in a cache line, and its neighbours the others.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <vector>
 
@@ -9,17 +11,26 @@
 #include "core/scaled_e4m3.h"
 #include "cpu/cache_arguments.h"
 #include "cpu/cpu_backend.h"
+#include "cpu/parallel.h"
 
 namespace flashlatent::cpu {
 
 namespace {
 
-/// Keys or values: of a cache, or contiguous rows (then a page is a row, and has one token).
+/// The most tokens that go together: as many e4m3 elements as a cache line has.
+constexpr std::int64_t kMostTokens = 64;
+
+/// The first of some tokens that follow each other in a page.
+struct Place {
+  std::int64_t page, token;
+};
+
+/// Keys or values: of a cache, or contiguous rows (then all are one page).
 class Rows {
  public:
   /// (n, h_kv, d)
   explicit Rows(const ConstTensorView& rows)
-      : Rows(rows, {}, rows.shape[2], rows.shape[2], {rows.strides[0], 0, rows.strides[1], 0}) {}
+      : Rows(rows, {}, rows.shape[2], rows.shape[2], {0, rows.strides[0], rows.strides[1], 0}) {}
 
   static Rows of_keys(const ConstTensorView& keys, const ConstTensorView& scale) {
     const auto& s = keys.strides;
@@ -33,25 +44,21 @@ class Rows {
     return {values, scale, values.shape[2], 1, {s[0], s[3], s[1], s[2]}};
   }
 
-  std::int64_t dim() const { return dim_; }
-
-  /// One row, by way of fp32 where it is not the same.
-  void copy(std::int64_t page, std::int64_t token, const Rows& to, std::int64_t to_page,
-            std::int64_t to_token, std::int64_t head, float* scratch) const {
+  /// `count` tokens, by way of fp32 where elements are not the same.
+  void copy(const Place& from, const Rows& to, const Place& place, std::int64_t count, std::int64_t head,
+            std::vector<float>& scratch) const {
     if (dtype_ == to.dtype_ && (dtype_ != Dtype::kU8 || scale(head) == to.scale(head))) {
-      const std::int64_t run = std::min(run_, to.run_);  // one of them divides the other
-      for (std::int64_t d = 0; d < dim_; d += run) {
-        std::memcpy(to.at(to_page, to_token, head, d), at(page, token, head, d), run * size_of(dtype_));
-      }
-      return;
+      if (size_of(dtype_) == 1) return copy_elements<std::uint8_t>(from, to, place, count, head);
+      return copy_elements<std::uint16_t>(from, to, place, count, head);
     }
-    load(page, token, head, scratch);
-    to.store(to_page, to_token, head, scratch);
+    scratch.resize(kMostTokens * dim_);
+    load(from, count, head, scratch.data());
+    to.store(place, count, head, scratch.data());
   }
 
-  void clear(std::int64_t page, std::int64_t token, std::int64_t head, float* scratch) const {
-    std::fill_n(scratch, dim_, 0.0F);
-    store(page, token, head, scratch);
+  void clear(const Place& place, std::int64_t count, std::int64_t head, std::vector<float>& scratch) const {
+    scratch.assign(kMostTokens * dim_, 0.0F);
+    store(place, count, head, scratch.data());
   }
 
  private:
@@ -59,6 +66,7 @@ class Rows {
     std::int64_t page, token, head, run;
   };
 
+  /// Runs of `run` elements lie in one piece: all `dim`, or a power of two.
   Rows(const ConstTensorView& view, const ConstTensorView& scale, std::int64_t dim, std::int64_t run,
        const Strides& strides)
       : data_(static_cast<std::uint8_t*>(const_cast<void*>(view.data))),
@@ -68,10 +76,50 @@ class Rows {
         run_(run),
         strides_(strides) {}
 
-  std::uint8_t* at(std::int64_t page, std::int64_t token, std::int64_t head, std::int64_t d) const {
-    const std::int64_t offset = page * strides_.page + token * strides_.token + head * strides_.head +
-                                d / run_ * strides_.run + d % run_;
-    return data_ + offset * static_cast<std::int64_t>(size_of(dtype_));
+  template <class Element>
+  Element* at(const Place& place, std::int64_t head) const {
+    return reinterpret_cast<Element*>(data_) + place.page * strides_.page + place.token * strides_.token +
+           head * strides_.head;
+  }
+
+  /// From a row's first element to its element d.
+  std::int64_t offset(std::int64_t d) const {
+    if (run_ == dim_) return d;
+    return (d >> std::countr_zero(static_cast<std::uint64_t>(run_))) * strides_.run + (d & (run_ - 1));
+  }
+
+  template <class Element>
+  void copy_elements(const Place& place, const Rows& to, const Place& to_place, std::int64_t count,
+                     std::int64_t head) const {
+    const Element* from_row = at<const Element>(place, head);
+    Element* to_row = to.at<Element>(to_place, head);
+    const std::int64_t run = std::min(run_, to.run_);  // one of them divides the other
+    if (run > 1) {
+      for (std::int64_t d = 0; d < dim_; d += run) {
+        const Element* from = from_row + offset(d);
+        Element* target = to_row + to.offset(d);
+        for (std::int64_t t = 0; t < count; ++t, from += strides_.token, target += to.strides_.token) {
+          constexpr std::size_t kUnit = 16;  // of packed keys: a move, not a call
+          if (run * sizeof(Element) == kUnit) {
+            std::memcpy(target, from, kUnit);
+          } else {
+            std::memcpy(target, from, run * sizeof(Element));
+          }
+        }
+      }
+      return;
+    }
+    // Rows in one piece, or element by element.
+    const std::int64_t step = run_ == 1 ? strides_.run : 1, to_step = to.run_ == 1 ? to.strides_.run : 1;
+    constexpr std::int64_t kColumns = 32;  // at a time: their lines stay in the first-level cache
+    for (std::int64_t begin = 0; begin < dim_; begin += kColumns) {
+      const std::int64_t end = std::min(begin + kColumns, dim_);
+      for (std::int64_t t = 0; t < count; ++t) {
+        const Element* from = from_row + t * strides_.token + begin * step;
+        Element* target = to_row + t * to.strides_.token + begin * to_step;
+        for (std::int64_t d = begin; d < end; ++d, from += step, target += to_step) *target = *from;
+      }
+    }
   }
 
   float scale(std::int64_t head) const {
@@ -79,23 +127,32 @@ class Rows {
     return static_cast<const float*>(scale_.data)[scale_.shape[0] > 1 ? head : 0];
   }
 
-  void load(std::int64_t page, std::int64_t token, std::int64_t head, float* row) const {
+  void load(const Place& place, std::int64_t count, std::int64_t head, float* rows) const {
     const float factor = scale(head);
-    for (std::int64_t d = 0; d < dim_; ++d) {
-      const std::uint8_t* from = at(page, token, head, d);
-      row[d] = dtype_ == Dtype::kU8 ? fp8_656::decode_scaled(*from, factor)
-                                    : to_float(*reinterpret_cast<const std::uint16_t*>(from), dtype_);
+    for (std::int64_t t = 0; t < count; ++t) {
+      const Place token{place.page, place.token + t};
+      float* row = rows + t * dim_;
+      if (dtype_ == Dtype::kU8) {
+        const auto* from = at<const std::uint8_t>(token, head);
+        for (std::int64_t d = 0; d < dim_; ++d) row[d] = fp8_656::decode_scaled(from[offset(d)], factor);
+      } else {
+        const auto* from = at<const std::uint16_t>(token, head);
+        for (std::int64_t d = 0; d < dim_; ++d) row[d] = to_float(from[offset(d)], dtype_);
+      }
     }
   }
 
-  void store(std::int64_t page, std::int64_t token, std::int64_t head, const float* row) const {
+  void store(const Place& place, std::int64_t count, std::int64_t head, const float* rows) const {
     const float factor = scale(head);
-    for (std::int64_t d = 0; d < dim_; ++d) {
-      std::uint8_t* to = at(page, token, head, d);
+    for (std::int64_t t = 0; t < count; ++t) {
+      const Place token{place.page, place.token + t};
+      const float* row = rows + t * dim_;
       if (dtype_ == Dtype::kU8) {
-        *to = fp8_656::encode_scaled(row[d], factor);
+        auto* to = at<std::uint8_t>(token, head);
+        for (std::int64_t d = 0; d < dim_; ++d) to[offset(d)] = fp8_656::encode_scaled(row[d], factor);
       } else {
-        *reinterpret_cast<std::uint16_t*>(to) = from_float(row[d], dtype_);
+        auto* to = at<std::uint16_t>(token, head);
+        for (std::int64_t d = 0; d < dim_; ++d) to[offset(d)] = from_float(row[d], dtype_);
       }
     }
   }
@@ -116,12 +173,11 @@ struct Pair {
             Rows::of_values(cache.values, cache.value_scale, cache.keys.rank == 5)};
   }
 
-  void copy(std::int64_t page, std::int64_t token, const Pair& to, std::int64_t to_page,
-            std::int64_t to_token, std::int64_t heads, std::vector<float>& scratch) const {
-    scratch.resize(std::max(keys.dim(), values.dim()));
+  void copy(const Place& from, const Pair& to, const Place& place, std::int64_t count, std::int64_t heads,
+            std::vector<float>& scratch) const {
     for (std::int64_t head = 0; head < heads; ++head) {
-      keys.copy(page, token, to.keys, to_page, to_token, head, scratch.data());
-      values.copy(page, token, to.values, to_page, to_token, head, scratch.data());
+      keys.copy(from, to.keys, place, count, head, scratch);
+      values.copy(from, to.values, place, count, head, scratch);
     }
   }
 };
@@ -137,18 +193,22 @@ Status append_kv(const ConstTensorView& keys, const ConstTensorView& values,
   const std::int64_t page_size = page_size_of(cache), heads = keys.shape[1];
   FLASHLATENT_RETURN_IF_ERROR(validate_slots(slot_mapping, cache.keys.shape[0] * page_size));
   const Pair from{Rows(keys), Rows(values)}, to = Pair::of(cache);
+  const std::int64_t tokens = slot_mapping.shape[0];
   const int threads = threads_of(executor);
   // A slot belongs to one thread, which takes the tokens in order: of two for one slot the later one stays.
-  constexpr std::int64_t kNeighbours = 16;
-#pragma omp parallel for schedule(static, 1) num_threads(threads)
-  for (int thread = 0; thread < threads; ++thread) {
+  // So do all slots of a cache line: threads that write into one line wait for each other at each element.
+  parallel_for(threads, threads, [&](std::int64_t thread) {
     std::vector<float> scratch;
-    for (std::int64_t i = 0; i < slot_mapping.shape[0]; ++i) {
+    for (std::int64_t i = 0, count = 1; i < tokens; i += count) {
       const std::int64_t slot = integer(slot_mapping, i);
-      if (slot < 0 || slot / kNeighbours % threads != thread) continue;
-      from.copy(i, 0, to, slot / page_size, slot % page_size, heads, scratch);
+      count = 1;
+      if (slot < 0 || slot / kMostTokens % threads != thread) continue;
+      const std::int64_t most =
+          std::min({kMostTokens - slot % kMostTokens, page_size - slot % page_size, tokens - i});
+      while (count < most && integer(slot_mapping, i + count) == slot + count) ++count;
+      from.copy({0, i}, to, {slot / page_size, slot % page_size}, count, heads, scratch);
     }
-  }
+  });
   return {};
 }
 
@@ -160,24 +220,29 @@ Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_t
   const Pair from = Pair::of(cache), to{Rows(keys), Rows(values)};
   const auto* begins = static_cast<const std::int32_t*>(cu_seqlens.data);
   const auto* ends = begins + cu_seqlens.shape[0];
-#pragma omp parallel for schedule(static) num_threads(threads_of(executor))
-  for (std::int64_t row = 0; row < rows; ++row) {
-    std::vector<float> scratch(std::max(to.keys.dim(), to.values.dim()));
-    const std::int64_t request = std::upper_bound(begins, ends, row) - begins - 1;
-    const std::int64_t first = first_token.present() ? integer(first_token, request) : 0;
-    const std::int64_t token = first + row - begins[request];
-    const std::int64_t column = token / page_size;
-    const std::int64_t page =
-        column < block_table.shape[1] ? integer(block_table, request * block_table.strides[0] + column) : -1;
-    if (page >= 0 && page < cache.keys.shape[0]) {
-      from.copy(page, token % page_size, to, row, 0, heads, scratch);
-      continue;
+  constexpr std::int64_t kRows = 16;  // of a thread at a time
+  parallel_for((rows + kRows - 1) / kRows, threads_of(executor), [&](std::int64_t piece) {
+    std::vector<float> scratch;
+    const std::int64_t end = std::min((piece + 1) * kRows, rows);
+    for (std::int64_t row = piece * kRows, count = 1; row < end; row += count) {
+      const std::int64_t request = std::upper_bound(begins, ends, row) - begins - 1;
+      const std::int64_t first = first_token.present() ? integer(first_token, request) : 0;
+      const std::int64_t token = first + row - begins[request];
+      const std::int64_t column = token / page_size;
+      count = std::min({end, std::int64_t{begins[request + 1]}, row + page_size - token % page_size}) - row;
+      const std::int64_t page = column < block_table.shape[1]
+                                    ? integer(block_table, request * block_table.strides[0] + column)
+                                    : -1;
+      if (page >= 0 && page < cache.keys.shape[0]) {
+        from.copy({page, token % page_size}, to, {0, row}, count, heads, scratch);
+        continue;
+      }
+      for (std::int64_t head = 0; head < heads; ++head) {
+        to.keys.clear({0, row}, count, head, scratch);
+        to.values.clear({0, row}, count, head, scratch);
+      }
     }
-    for (std::int64_t head = 0; head < heads; ++head) {
-      to.keys.clear(row, 0, head, scratch.data());
-      to.values.clear(row, 0, head, scratch.data());
-    }
-  }
+  });
   return {};
 }
 
@@ -186,13 +251,13 @@ Status convert_kv(const ConstKeyValueCache& from_cache, const KeyValueCache& to_
   const Pair from = Pair::of(from_cache), to = Pair::of(to_cache);
   const std::int64_t page_size = page_size_of(from_cache);
   const std::int64_t heads = from_cache.keys.shape[from_cache.keys.rank == 5 ? 1 : 2];
-#pragma omp parallel for schedule(static) num_threads(threads_of(executor))
-  for (std::int64_t page = 0; page < from_cache.keys.shape[0]; ++page) {
+  parallel_for(from_cache.keys.shape[0], threads_of(executor), [&](std::int64_t page) {
     std::vector<float> scratch;
-    for (std::int64_t token = 0; token < page_size; ++token) {
-      from.copy(page, token, to, page, token, heads, scratch);
+    for (std::int64_t token = 0; token < page_size; token += kMostTokens) {
+      const std::int64_t count = std::min(kMostTokens, page_size - token);
+      from.copy({page, token}, to, {page, token}, count, heads, scratch);
     }
-  }
+  });
   return {};
 }
 

@@ -5,8 +5,10 @@
 
 #include "core/fp8_656.h"
 #include "core/message.h"
+#include "core/overlap.h"
 #include "cpu/cache_arguments.h"
 #include "cpu/cpu_backend.h"
+#include "cpu/parallel.h"
 #include "cpu/rows.h"
 
 namespace flashlatent::cpu {
@@ -62,7 +64,7 @@ Status validate_pairs(const ConstTensorView& pairs, const ConstTensorView& from,
     return invalid_argument("pairs has page ", *twice, " as a destination twice; once is accepted");
   }
   for (std::int64_t source : sources) {
-    if (from.data != to.data || !std::binary_search(destinations.begin(), destinations.end(), source))
+    if (!same_pages(from, to) || !std::binary_search(destinations.begin(), destinations.end(), source))
       continue;
     return invalid_argument("pairs has page ", source,
                             " both as a source and a destination of one cache; one of them is accepted");
@@ -83,8 +85,7 @@ Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
   const int threads = threads_of(executor);
   // A slot belongs to one thread, which takes the tokens in order: of two for one slot the later one stays.
   constexpr std::int64_t kNeighbours = 16;
-#pragma omp parallel for schedule(static, 1) num_threads(threads)
-  for (int thread = 0; thread < threads; ++thread) {
+  parallel_for(threads, threads, [&](std::int64_t thread) {
     for (std::int64_t i = 0; i < tokens; ++i) {
       const std::int64_t slot = integer(slot_mapping, i);
       if (slot < 0 || slot / kNeighbours % threads != thread) continue;
@@ -98,20 +99,19 @@ Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
       convert_row(nope, latent.dtype, d_latent, halves(to), kv_cache.dtype);
       if (d_rope > 0) convert_row(rotated, latent.dtype, d_rope, halves(to) + d_latent, kv_cache.dtype);
     }
-  }
+  });
   return {};
 }
 
 Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor) {
   const std::int64_t page_size = from.shape[1], heads = from.shape[2], tokens = from.shape[0] * page_size;
-#pragma omp parallel for schedule(static) num_threads(threads_of(executor))
-  for (std::int64_t slot = 0; slot < tokens; ++slot) {
+  parallel_for(tokens, threads_of(executor), [&](std::int64_t slot) {
     const std::int64_t page = slot / page_size, offset = slot % page_size;
     for (std::int64_t head = 0; head < heads; ++head) {
       copy_row(at<const std::uint8_t>(from, page, offset, head), from.dtype, from.shape[3],
                at<std::uint8_t>(to, page, offset, head), to.dtype);
     }
-  }
+  });
   return {};
 }
 
@@ -122,8 +122,7 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
   FLASHLATENT_RETURN_IF_ERROR(validate_rows(cu_seqlens, first_token, rows));
   const auto* begins = static_cast<const std::int32_t*>(cu_seqlens.data);
   const auto* ends = begins + cu_seqlens.shape[0];
-#pragma omp parallel for schedule(static) num_threads(threads_of(executor))
-  for (std::int64_t row = 0; row < rows; ++row) {
+  parallel_for(rows, threads_of(executor), [&](std::int64_t row) {
     const std::int64_t request = std::upper_bound(begins, ends, row) - begins - 1;
     const std::int64_t first = first_token.present() ? integer(first_token, request) : 0;
     const std::int64_t token = first + row - begins[request];
@@ -139,7 +138,7 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
                  kv_cache.shape[3], to, out.dtype);
       }
     }
-  }
+  });
   return {};
 }
 
@@ -149,8 +148,7 @@ Status copy_pages(const ConstTensorView& from, const TensorView& to, const Const
   // Rows of any rank: three dimensions between the page and the row, the last of which is often 1.
   const int last = from.rank - 1;
   const std::int64_t a = from.shape[1], b = from.shape[2], c = from.rank == 5 ? from.shape[3] : 1;
-#pragma omp parallel for schedule(static) num_threads(threads_of(executor))
-  for (std::int64_t i = 0; i < pairs.shape[0] * a; ++i) {
+  parallel_for(pairs.shape[0] * a, threads_of(executor), [&](std::int64_t i) {
     const std::int64_t pair = i / a * pairs.strides[0];
     for (std::int64_t row = 0; row < b * c; ++row) {
       auto place = [&](const auto& view, std::int64_t page) {
@@ -161,7 +159,7 @@ Status copy_pages(const ConstTensorView& from, const TensorView& to, const Const
       std::memcpy(const_cast<std::uint8_t*>(place(to, integer(pairs, pair + 1))),
                   place(from, integer(pairs, pair)), from.shape[last] * size_of(from.dtype));
     }
-  }
+  });
   return {};
 }
 

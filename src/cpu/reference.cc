@@ -1,7 +1,5 @@
 #include "cpu/reference.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -10,6 +8,7 @@
 #include "core/element.h"
 #include "core/fp8_656.h"
 #include "cpu/cpu_backend.h"
+#include "cpu/parallel.h"
 
 namespace flashlatent::cpu {
 
@@ -233,7 +232,7 @@ namespace {
 
 /// The whole problem, rounded to the output's dtype.
 Status launch(const DecodeCall& call) {
-  // Named one by one: structured bindings cannot be shared by OpenMP.
+  // Named one by one: clang 14 captures no structured bindings.
   const DecodeProblem& problem = call.problem;
   const DecodeInputs& inputs = call.inputs;
   const DecodeOutputs& outputs = call.outputs;
@@ -243,8 +242,7 @@ Status launch(const DecodeCall& call) {
   auto* out = static_cast<std::uint16_t*>(outputs.out.data);
   auto* lse = static_cast<float*>(outputs.lse.data);
   const int threads = call.executor.threads > 0 ? call.executor.threads : hardware_threads();
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-  for (std::int64_t i = 0; i < rows; ++i) {
+  parallel_for_dynamic(rows, threads, [&](std::int64_t i) {
     const int head = static_cast<int>(i % query.heads);
     const int token = static_cast<int>(i / query.heads % query.tokens);
     const int request = static_cast<int>(i / query.heads / query.tokens);
@@ -252,7 +250,7 @@ Status launch(const DecodeCall& call) {
                          token * outputs.lse.strides[2]];
     if (token >= query_tokens(problem, inputs, request)) {
       row_lse = problem.options.empty_lse;
-      continue;
+      return;
     }
     const ReferenceRow row = reference_row(problem, inputs, request, token, head);
     const std::int64_t offset = query_offset(problem, inputs, request, token, head, outputs.out);
@@ -260,7 +258,7 @@ Status launch(const DecodeCall& call) {
       out[offset + d] = from_float(static_cast<float>(row.out[d]), cache.dtype);
     }
     row_lse = row.lse == -kInfinity ? problem.options.empty_lse : static_cast<float>(row.lse);
-  }
+  });
   return {};
 }
 

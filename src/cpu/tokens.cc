@@ -41,7 +41,8 @@ Tokens TokenSource::paged(int request, int kv_head, int begin, int end) const {
   Tokens tokens;
   for (int t = begin; t < end;) {
     const int first = t % page_size_;
-    const int stop = std::min(end, t - first + page_size_);
+    // In 64 bits: the last page of the longest request may end past 2^31.
+    const int stop = static_cast<int>(std::min<std::int64_t>(end, std::int64_t{t} - first + page_size_));
     const std::int64_t page = pages[t / page_size_];
     if (page < 0 || page >= pages_) {
       t = stop;

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "core/input_check.h"
 #include "flashlatent/kv_cache.h"
 #include "kernel/decode_kernel.h"
 #include "plan/prefix_groups.h"
@@ -71,6 +72,9 @@ Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_t
                  const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
                  const TensorView& keys, const TensorView& values, const Executor& executor);
 Status convert_kv(const ConstKeyValueCache& from, const KeyValueCache& to, const Executor& executor);
+
+/// flashlatent::check_inputs on device memory, a kernel launch; arguments are already validated.
+Status check_inputs(const input_check::Tables& tables, InputOffence* offence, const Executor& executor);
 
 /// flashlatent::combine on device memory; arguments are already validated.
 Status combine(const ConstTensorView& partial_out, const ConstTensorView& partial_lse,

@@ -4,6 +4,7 @@
 
 #include "core/message.h"
 #include "cpu/cpu_backend.h"
+#include "cpu/parallel.h"
 #include "dispatch/kernel_table.h"
 #if FLASHLATENT_WITH_CUDA
 #include "cuda/cuda_backend.h"
@@ -26,8 +27,7 @@ Status available(Backend backend) {
 #if FLASHLATENT_WITH_CUDA
   return cuda::available();
 #else
-  return {StatusCode::kUnavailable,
-          "backend cuda is not in this build; configure with -DFLASHLATENT_CUDA=ON"};
+  return {StatusCode::kUnavailable, "backend cuda is not in this build; " FLASHLATENT_CUDA_ADVICE};
 #endif
 }
 

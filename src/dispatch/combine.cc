@@ -16,7 +16,7 @@ Status expect(const char* name, const ConstTensorView& view, Device device, int 
     return invalid_argument(name, " is ", to_string(view), "; expected rank ", rank, " on ",
                             to_string(device));
   }
-  if (view.strides[rank - 1] != 1 && view.shape[rank - 1] > 1) {
+  if (view.strides[rank - 1] != 1 && view.shape[rank - 1] > 1 && view.elements() > 0) {
     return invalid_argument(name, " is ", to_string(view), "; its innermost stride must be 1");
   }
   return {};

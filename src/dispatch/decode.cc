@@ -68,13 +68,36 @@ Status plan(const Selection& selection, const DecodeProblem& problem, const Cons
                     plan, executor);
 }
 
+Result<const DecodeKernel*> kernel_of_call(const Selection& selection, const DecodeProblem& problem,
+                                           const DecodeInputs& inputs, const DecodeOutputs& outputs,
+                                           const Executor& executor) {
+  if (selection.kernel->substitute == nullptr) return selection.kernel;
+  const std::optional<Substitute> other = selection.kernel->substitute(problem, inputs, outputs);
+  if (!other) return selection.kernel;
+  if (executor.kernel.empty()) return other->kernel;
+  return unsupported("kernel is '", executor.kernel, "', but ", other->reason, "; without a kernel by name ",
+                     other->kernel->name, " runs");
+}
+
+Result<std::string> running_kernel(const DecodeProblem& problem, const DecodeInputs& inputs,
+                                   const DecodeOutputs& outputs, const Executor& executor) {
+  Result<Selection> selection = select(problem, executor);
+  if (!selection.ok()) return selection.status();
+  FLASHLATENT_RETURN_IF_ERROR(validate_decode(problem, inputs, outputs, device_of(executor)));
+  Result<const DecodeKernel*> kernel = kernel_of_call(*selection, problem, inputs, outputs, executor);
+  if (!kernel.ok()) return kernel.status();
+  return std::string((*kernel)->name);
+}
+
 Status decode(const Selection& selection, const DecodeProblem& problem, const DecodeInputs& inputs,
               const DecodeOutputs& outputs, Memory plan, Memory workspace, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate_decode(problem, inputs, outputs, device_of(executor)));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection.plan_bytes));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("workspace", workspace, selection.workspace_bytes));
   if (problem.query.batch == 0) return {};
-  return selection.kernel->launch({problem, inputs, outputs, selection.geometry, plan, workspace, executor});
+  Result<const DecodeKernel*> kernel = kernel_of_call(selection, problem, inputs, outputs, executor);
+  if (!kernel.ok()) return kernel.status();
+  return (*kernel)->launch({problem, inputs, outputs, selection.geometry, plan, workspace, executor});
 }
 
 Status plan(const DecodeProblem& problem, const ConstTensorView& lengths, Memory plan,

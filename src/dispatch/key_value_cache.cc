@@ -1,6 +1,7 @@
 // Operations on separate keys and values: arguments, then the backend.
 #include "core/expect.h"
 #include "core/message.h"
+#include "core/overlap.h"
 #include "cpu/cpu_backend.h"
 #include "dispatch/select.h"
 #include "flashlatent/kv_cache.h"
@@ -75,6 +76,22 @@ Status check_rows(const ConstTensorView& keys, const ConstTensorView& values, st
   return expect_strided("values", values, dtype, device, {keys.shape[0], shape.heads, shape.v_dim});
 }
 
+struct Named {
+  const char* name;
+  ConstTensorView view;
+};
+
+/// Is nothing written where something is read?
+Status check_apart(const Named& read_keys, const Named& read_values, const Named& written_keys,
+                   const Named& written_values) {
+  for (const Named* read : {&read_keys, &read_values}) {
+    for (const Named* written : {&written_keys, &written_values}) {
+      FLASHLATENT_RETURN_IF_ERROR(expect_apart(read->name, read->view, written->name, written->view));
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Status append_kv(const ConstTensorView& keys, const ConstTensorView& values,
@@ -85,6 +102,8 @@ Status append_kv(const ConstTensorView& keys, const ConstTensorView& values,
   if (!shape.ok()) return shape.status();
   FLASHLATENT_RETURN_IF_ERROR(expect_integers("slot_mapping", slot_mapping, device, {-1}));
   FLASHLATENT_RETURN_IF_ERROR(check_rows(keys, values, slot_mapping.shape[0], *shape, device));
+  FLASHLATENT_RETURN_IF_ERROR(check_apart({"keys", keys}, {"values", values}, {"cache.keys", cache.keys},
+                                          {"cache.values", cache.values}));
 #if FLASHLATENT_WITH_CUDA
   if (executor.backend == Backend::kCuda) return cuda::append_kv(keys, values, slot_mapping, cache, executor);
 #endif
@@ -105,6 +124,8 @@ Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_t
     FLASHLATENT_RETURN_IF_ERROR(expect_strided("first_token", first_token, Dtype::kI32, device, {batch}));
   }
   FLASHLATENT_RETURN_IF_ERROR(check_rows(keys, values, -1, *shape, device));
+  FLASHLATENT_RETURN_IF_ERROR(check_apart({"cache.keys", cache.keys}, {"cache.values", cache.values},
+                                          {"keys", keys}, {"values", values}));
 #if FLASHLATENT_WITH_CUDA
   if (executor.backend == Backend::kCuda)
     return cuda::gather_kv(cache, block_table, cu_seqlens, first_token, keys, values, executor);
@@ -125,9 +146,8 @@ Status convert_kv(const ConstKeyValueCache& from, const KeyValueCache& to, const
                             "; pages, page size, heads and dimensions must be those of from.keys ",
                             to_string(from.keys), " and from.values ", to_string(from.values));
   }
-  if (a->pages > 0 && (from.keys.data == to.keys.data || from.values.data == to.values.data)) {
-    return invalid_argument("to is where from is; the two caches must not overlap");
-  }
+  FLASHLATENT_RETURN_IF_ERROR(check_apart({"from.keys", from.keys}, {"from.values", from.values},
+                                          {"to.keys", to.keys}, {"to.values", to.values}));
 #if FLASHLATENT_WITH_CUDA
   if (executor.backend == Backend::kCuda) return cuda::convert_kv(from, to, executor);
 #endif

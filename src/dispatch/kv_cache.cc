@@ -3,6 +3,7 @@
 #include "core/expect.h"
 #include "core/fp8_656.h"
 #include "core/message.h"
+#include "core/overlap.h"
 #include "cpu/cpu_backend.h"
 #include "dispatch/select.h"
 #if FLASHLATENT_WITH_CUDA
@@ -64,8 +65,10 @@ Status validate_append(const ConstTensorView& latent, const ConstTensorView& rop
   const std::int64_t d_rope = fp8 ? fp8_656::kRopeDim : rope.present() && rope.rank == 2 ? rope.shape[1] : 0;
   FLASHLATENT_RETURN_IF_ERROR(expect_strided("latent", latent, latent.present() ? latent.dtype : Dtype::kBF16,
                                              device, {n, d - d_rope}));
+  FLASHLATENT_RETURN_IF_ERROR(expect_apart("latent", latent, "kv_cache", kv_cache));
   if (d_rope == 0 && !rope.present()) return {};
-  return expect_strided("rope", rope, latent.dtype, device, {n, d_rope});
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("rope", rope, latent.dtype, device, {n, d_rope}));
+  return expect_apart("rope", rope, "kv_cache", kv_cache);
 }
 
 Status validate_convert(const ConstTensorView& from, const ConstTensorView& to, Device device) {
@@ -75,8 +78,7 @@ Status validate_convert(const ConstTensorView& from, const ConstTensorView& to, 
   const std::int64_t d = elements_of(from.dtype, from.shape[3]);
   FLASHLATENT_RETURN_IF_ERROR(expect(
       "to", to, to.dtype, device, {from.shape[0], from.shape[1], from.shape[2], last_extent(to.dtype, d)}));
-  if (from.data != to.data || from.shape[0] == 0) return {};
-  return invalid_argument("to is at ", to.data, ", where from is; the two caches must not overlap");
+  return expect_apart("from", from, "to", to);
 }
 
 Status validate_gather(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
@@ -95,7 +97,9 @@ Status validate_gather(const ConstTensorView& kv_cache, const ConstTensorView& b
   }
   const Dtype dtype = out.present() ? out.dtype : kv_cache.dtype;
   const std::int64_t d = elements_of(kv_cache.dtype, kv_cache.shape[3]);
-  return expect_strided("out", out, dtype, device, {-1, kv_cache.shape[2], last_extent(dtype, d)});
+  FLASHLATENT_RETURN_IF_ERROR(
+      expect_strided("out", out, dtype, device, {-1, kv_cache.shape[2], last_extent(dtype, d)}));
+  return expect_apart("kv_cache", kv_cache, "out", out);
 }
 
 Status validate_copy(const ConstTensorView& from, const ConstTensorView& to, const ConstTensorView& pairs,
@@ -109,7 +113,13 @@ Status validate_copy(const ConstTensorView& from, const ConstTensorView& to, con
   std::vector<std::int64_t> shape(from.shape.begin(), from.shape.begin() + from.rank);
   shape[0] = -1;
   FLASHLATENT_RETURN_IF_ERROR(expect_strided("to", to, from.dtype, device, shape));
-  return expect_integers("pairs", pairs, device, {-1, 2});
+  FLASHLATENT_RETURN_IF_ERROR(expect_integers("pairs", pairs, device, {-1, 2}));
+  // One cache may be both: `pairs` has no page on both sides then. Of two views a page of one may be parts of
+  // several pages of the other.
+  if (same_pages(from, to) || !overlap(from, to)) return {};
+  return invalid_argument(
+      "to is ", to_string(to), " at ", to.data, " and overlaps from, ", to_string(from), " at ", from.data,
+      "; two caches that are apart, or one for both, with the same strides, are accepted");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "core/message.h"
 #include "cpu/cpu_backend.h"
+#include "cpu/parallel.h"
 #include "dispatch/kernel_table.h"
 #include "kernel/prefix_sharing.h"
 #include "plan/host_plan.h"
@@ -29,6 +30,14 @@ Result<int> workers_of(const Executor& executor) {
 #endif
 }
 
+/// Empty if the device's kernels can count the tokens that a page table has room for.
+std::string too_far_for_device(const DecodeProblem& problem) {
+  const std::int64_t tokens = std::int64_t{problem.cache.max_pages} * problem.cache.page_size;
+  if (tokens <= kMostDeviceTokens) return "";
+  return message("max_pages ", problem.cache.max_pages, " x page_size ", problem.cache.page_size, " is ",
+                 tokens, " tokens; up to ", kMostDeviceTokens, " are accepted");
+}
+
 /// Empty if the kernel takes the problem on this executor, else why not.
 std::string reason_to_decline(const DecodeKernel& kernel, const DecodeProblem& problem,
                               const Executor& executor) {
@@ -37,6 +46,7 @@ std::string reason_to_decline(const DecodeKernel& kernel, const DecodeProblem& p
   if (&kernel == &decode_kernels().back() && executor.kernel.empty())
     return "runs only when asked for by name";
   std::string reason = kernel.declines(problem).value_or("");
+  if (reason.empty() && kernel.backend == Backend::kCuda) reason = too_far_for_device(problem);
   if (!reason.empty() || problem.options.prefix_sharing != PrefixSharing::kAlways) return reason;
   const std::string no_prefixes = reason_against_prefixes(kernel, problem);
   return no_prefixes.empty() ? "" : "prefix_sharing is always, but " + no_prefixes;

@@ -25,7 +25,11 @@ struct Candidate {
   schedule::Geometry geometry = {};  ///< If it does.
   prefix::Shape prefix = {};         ///< Then of shared prefixes, if it takes those and they are wanted.
   std::string no_prefixes = {};      ///< If they are wanted and it does not take them: why.
-  std::int64_t estimate = 0;         ///< Then schedule::estimate() of it.
+  /// Then schedule::estimate() of it: positive, and with more requests, tokens or heads no less, as long as
+  /// the call is shared out in the same way (team, lanes, rounds, parts, Geometry::whole). Where it goes over
+  /// to another way, or fills a round of row tiles better, the estimate of the picked kernel may fall, but
+  /// not below half. tests/dispatch_estimates_test.cc says more.
+  std::int64_t estimate = 0;
 };
 
 /// All kernels of the executor's backend, in the table's order. Asks no device: `workers` are its SMs, or
@@ -54,6 +58,12 @@ Status plan(const Selection& selection, const DecodeProblem& problem, const Cons
             const HostPages& pages, Memory plan, const Executor& executor);
 Status decode(const Selection& selection, const DecodeProblem& problem, const DecodeInputs& inputs,
               const DecodeOutputs& outputs, Memory plan, Memory workspace, const Executor& executor);
+
+/// The kernel that decode() launches with these tensors: the selection's, or its substitute. kUnsupported if
+/// that is another one than the executor names.
+Result<const DecodeKernel*> kernel_of_call(const Selection& selection, const DecodeProblem& problem,
+                                           const DecodeInputs& inputs, const DecodeOutputs& outputs,
+                                           const Executor& executor);
 
 /// Where an executor's tensors must be.
 Device device_of(const Executor& executor);

@@ -170,6 +170,7 @@ std::vector<std::string> DecodeCase::unknown_names() const {
   };
   add(file.metadata(), kMetadata);
   add(file.tensors(), kTensors);
+  add(file.without_view(), kTensors);
   return names;
 }
 

@@ -27,8 +27,9 @@ struct DecodeCase {
   float softmax_scale = 1.0F;     ///< Finite.
   bool causal = false;            ///< False where the file leaves it out, which it may with one query token.
   std::optional<int> head_dim_v;  ///< Always there in dense_decode and sparse_decode.
-  std::string kv_format;          ///< "fp8_656" when kv_cache is uint8, "e4m3" when key_cache is, else empty.
-  float soft_cap = 0;             ///< Only in paged_decode, as in DecodeProblem::Options; 0: none.
+  std::string
+      kv_format;  ///< "fp8_656" when kv_cache is uint8, "e4m3" when key_cache is (or F8_E4M3), else empty.
+  float soft_cap = 0;  ///< Only in paged_decode, as in DecodeProblem::Options; 0: none.
   int window = 0;
   SafetensorsFile file;  ///< Owns the tensors.
 

@@ -23,11 +23,6 @@ struct Extent {
   std::int64_t value = -1;
 };
 
-std::string describe(const ConstTensorView& view) {
-  return fmt::format("{} ({})", to_string(view.dtype),
-                     fmt::join(view.shape.begin(), view.shape.begin() + view.rank, ", "));
-}
-
 std::span<const std::int32_t> int32_values(const ConstTensorView& view) {
   return {static_cast<const std::int32_t*>(view.data), static_cast<std::size_t>(view.elements())};
 }
@@ -99,7 +94,7 @@ class Checker {
     }
     if (!fp8) FLASHLATENT_RETURN_IF_ERROR(kv_format_absent());
     for (const char* name : {"key_scale", "value_scale"}) {
-      if (!fp8 && tensor(name).present()) return error(name, "it belongs to a cache of kv_format e4m3");
+      if (!fp8 && is_there(name)) return error(name, "it belongs to a cache of kv_format e4m3");
       const std::int64_t h_kv = extent("key_cache", packed ? 1 : 2);
       const bool each = tensor(name).rank == 1 && extent(name, 0) == h_kv;
       FLASHLATENT_RETURN_IF_ERROR(
@@ -131,7 +126,7 @@ class Checker {
   // q with, for decoding, what goes along with it: cu_seqlens_q and attn_sink.
   Status query() {
     const std::initializer_list<Dtype> dtypes = {Dtype::kBF16, Dtype::kF16};
-    ragged_ = tensor("cu_seqlens_q").present();
+    ragged_ = is_there("cu_seqlens_q");
     if (ragged_) {
       FLASHLATENT_RETURN_IF_ERROR(expect("q", dtypes, {{"total tokens"}, {"h_q"}, {"d"}}));
       FLASHLATENT_RETURN_IF_ERROR(expect("cu_seqlens_q", {Dtype::kI32}, {{"batch + 1"}}));
@@ -167,7 +162,8 @@ class Checker {
 
   Status latent_cache() {
     const ConstTensorView cache = tensor("kv_cache");
-    if (cache.dtype == Dtype::kU8 && cache.present()) {
+    const bool bytes = cache.present() && cache.dtype == Dtype::kU8;
+    if (bytes && (case_.kv_format == "fp8_656" || !case_.file.is_e4m3("kv_cache"))) {
       if (case_.kv_format != "fp8_656") {
         return error("kv_cache", "a uint8 cache needs the metadata kv_format fp8_656");
       }
@@ -236,7 +232,7 @@ class Checker {
                                                              {"topk_length", sparse},
                                                              {"alibi_slopes", paged},
                                                              {"cu_seqlens_q", !sparse}}) {
-      if (applies || !tensor(name).present()) continue;
+      if (applies || !is_there(name)) continue;
       return refuse(
           fmt::format("tensor \"{}\" does not belong in a case of kind {}", name, to_string(case_.kind)));
     }
@@ -245,13 +241,19 @@ class Checker {
 
   Status expect_optional(const char* name, std::initializer_list<Dtype> dtypes,
                          std::initializer_list<Extent> shape) {
-    return tensor(name).present() ? expect(name, dtypes, shape) : Status();
+    return is_there(name) ? expect(name, dtypes, shape) : Status();
+  }
+
+  /// Bytes of caches of kv_format e4m3 may be F8_E4M3 instead of uint8.
+  bool may_be_e4m3(std::string_view name) const {
+    return case_.kv_format == "e4m3" && (name == "key_cache" || name == "value_cache");
   }
 
   Status expect(const char* name, std::initializer_list<Dtype> dtypes, std::initializer_list<Extent> shape) {
     const ConstTensorView view = tensor(name);
     bool fits = view.present() && std::ranges::count(dtypes, view.dtype) > 0 &&
-                view.rank == static_cast<int>(shape.size());
+                view.rank == static_cast<int>(shape.size()) &&
+                (may_be_e4m3(name) || !case_.file.is_e4m3(name));
     for (std::size_t i = 0; fits && i < shape.size(); ++i) {
       const std::int64_t wanted = shape.begin()[i].value;
       fits = wanted < 0 || view.shape[i] == wanted;
@@ -259,20 +261,36 @@ class Checker {
     if (fits) return {};
     std::vector<std::string> names;
     for (Dtype dtype : dtypes) names.emplace_back(to_string(dtype));
+    if (may_be_e4m3(name)) names.emplace_back("F8_E4M3");
     std::vector<std::string> extents;
     for (const auto& [label, value] : shape) {
       extents.push_back(value < 0 ? label : fmt::format("{} = {}", label, value));
     }
     const auto expected = fmt::format("expected {} ({})", fmt::join(names, " or "), fmt::join(extents, ", "));
-    if (!view.present()) return refuse(fmt::format("tensor \"{}\" is missing; {}", name, expected));
+    if (!view.present() && !case_.file.without_view().contains(name)) {
+      return refuse(fmt::format("tensor \"{}\" is missing; {}", name, expected));
+    }
     return error(name, expected);
   }
 
+  /// With or without a view.
+  bool is_there(const char* name) const {
+    return tensor(name).present() || case_.file.without_view().contains(name);
+  }
   ConstTensorView tensor(const char* name) const { return case_.file.tensor(name); }
   std::int64_t extent(const char* name, int dimension) const { return tensor(name).shape[dimension]; }
 
+  /// Dtype and shape of a tensor, also of one that has no view.
+  std::string describe(const char* name) const {
+    const auto found = case_.file.without_view().find(name);
+    if (found != case_.file.without_view().end()) return found->second;
+    const ConstTensorView view = tensor(name);
+    return fmt::format("{} ({})", case_.file.is_e4m3(name) ? "F8_E4M3" : to_string(view.dtype),
+                       fmt::join(view.shape.begin(), view.shape.begin() + view.rank, ", "));
+  }
+
   Status error(const char* name, const std::string& what) const {
-    return refuse(fmt::format("tensor \"{}\" is {}; {}", name, describe(tensor(name)), what));
+    return refuse(fmt::format("tensor \"{}\" is {}; {}", name, describe(name), what));
   }
   Status refuse(const std::string& what) const {
     return {StatusCode::kInvalidArgument, fmt::format("{}: {}", case_.file.name(), what)};

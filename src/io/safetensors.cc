@@ -1,11 +1,13 @@
 #include "io/safetensors.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <new>
 
 #include "core/message.h"
 #include "io/safetensors_header.h"
+#include "io/text.h"
 
 namespace flashlatent::io {
 
@@ -53,7 +55,7 @@ Result<SafetensorsHeader> read_header(const ByteSource& source, std::uint64_t& d
 ConstTensorView contiguous_view(const void* data, const TensorEntry& entry) {
   ConstTensorView view;
   view.data = data;
-  view.dtype = entry.dtype;
+  view.dtype = *entry.dtype;
   view.rank = static_cast<int>(entry.shape.size());
   std::int64_t stride = 1;
   for (int i = view.rank - 1; i >= 0; --i) {
@@ -62,6 +64,11 @@ ConstTensorView contiguous_view(const void* data, const TensorEntry& entry) {
     stride *= entry.shape[i];
   }
   return view;
+}
+
+/// "F64 (3, 4)".
+std::string describe(const TensorEntry& entry) {
+  return printable(fmt::format("{} ({})", entry.dtype_name, fmt::join(entry.shape, ", ")), 120);
 }
 
 }  // namespace
@@ -77,13 +84,20 @@ Result<SafetensorsFile> SafetensorsFile::load(const ByteSource& source) {
 
   // The data's offsets in the file are aligned to nothing, so each tensor moves to a place of its own.
   std::uint64_t total = 0;
-  for (const TensorEntry& entry : header->tensors) total += aligned(entry.end - entry.begin);
+  for (const TensorEntry& entry : header->tensors) {
+    if (has_view(entry)) total += aligned(entry.end - entry.begin);
+  }
   SafetensorsFile file;
   file.storage_.reset(
       static_cast<std::byte*>(::operator new(total, std::align_val_t(kAlignment), std::nothrow)));
   if (!file.storage_) return source.error(fmt::format("its {} bytes do not fit in memory", source.size()));
   std::byte* at = file.storage_.get();
   for (const TensorEntry& entry : header->tensors) {
+    if (!has_view(entry)) {
+      file.without_view_.emplace(entry.name, describe(entry));
+      continue;
+    }
+    if (entry.dtype_name == "F8_E4M3") file.e4m3_.insert(entry.name);
     const std::uint64_t bytes = entry.end - entry.begin;
     FLASHLATENT_RETURN_IF_ERROR(source.read(data_begin + entry.begin, at, bytes));
     file.tensors_.emplace(entry.name, contiguous_view(at, entry));

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,7 +24,8 @@ inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 /// and names the file and the field.
 class SafetensorsFile {
  public:
-  /// Dtypes BF16, F16, F32, I32 and U8; ranks 1 to kMaxRank.
+  /// Any tensor that the format allows; of those without a view (has_view() in safetensors_header.h) only the
+  /// description is kept.
   static Result<SafetensorsFile> read(const std::string& path);
   /// The same from memory; `name` stands for the path in messages. Copies what it needs.
   static Result<SafetensorsFile> parse(std::string_view bytes, std::string_view name);
@@ -37,6 +39,10 @@ class SafetensorsFile {
   const std::map<std::string, ConstTensorView>& tensors() const { return tensors_; }
   /// The tensor of that name, or an absent view.
   ConstTensorView tensor(const std::string& name) const;
+  /// "F64 (3, 4)" by name: tensors that a view cannot show, by dtype or rank. Their data is not read.
+  const std::map<std::string, std::string>& without_view() const { return without_view_; }
+  /// Is the tensor of that name F8_E4M3? Its view is uint8.
+  bool is_e4m3(const std::string& name) const { return e4m3_.contains(name); }
 
  private:
   struct Free {
@@ -48,6 +54,8 @@ class SafetensorsFile {
   std::string name_;
   std::map<std::string, std::string> metadata_;
   std::map<std::string, ConstTensorView> tensors_;
+  std::map<std::string, std::string> without_view_;
+  std::set<std::string> e4m3_;
   std::unique_ptr<std::byte[], Free> storage_;
 };
 

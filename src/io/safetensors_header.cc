@@ -20,6 +20,19 @@ using Json = nlohmann::json;
 
 constexpr std::array kDtypes = {Dtype::kBF16, Dtype::kF16, Dtype::kF32, Dtype::kI32, Dtype::kU8, Dtype::kI64};
 
+/// The format's names, and bits an element. Of a name that is not here the data's size cannot be checked.
+constexpr std::pair<std::string_view, int> kBits[] = {
+    {"BOOL", 8}, {"U8", 8},   {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F4", 4},
+    {"I16", 16}, {"U16", 16}, {"F16", 16}, {"BF16", 16},   {"I32", 32},    {"U32", 32},    {"F32", 32},
+    {"C64", 64}, {"F64", 64}, {"I64", 64}, {"U64", 64},    {"F6_E2M3", 6}, {"F6_E3M2", 6}};
+
+std::optional<int> bits_of(std::string_view dtype) {
+  for (const auto& [name, bits] : kBits) {
+    if (name == dtype) return bits;
+  }
+  return std::nullopt;
+}
+
 // Builds the header from the parser's events, so that whatever does not belong stops the parse at once,
 // before it has taken memory, and so that repeated keys are seen. Each handler returns false to stop, with
 // error_ set.
@@ -92,13 +105,11 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       return true;
     }
     if (state_ != State::kDtype) return unexpected(in_quotes(text));
-    const auto* dtype =
-        std::ranges::find_if(kDtypes, [&](Dtype candidate) { return text == safetensors_name(candidate); });
-    if (dtype == kDtypes.end()) {
-      return fail(
-          fmt::format("{}: dtype is {}; BF16, F16, F32, I32 and U8 are accepted", owner(), in_quotes(text)));
+    entry_.dtype_name = text;
+    for (Dtype dtype : kDtypes) {
+      if (text == safetensors_name(dtype)) entry_.dtype = dtype;
     }
-    entry_.dtype = *dtype;
+    if (text == "F8_E4M3") entry_.dtype = Dtype::kU8;  // its bytes
     state_ = State::kTensor;
     return true;
   }
@@ -114,9 +125,6 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 
   bool number_unsigned(std::uint64_t value) override {
     if (state_ == State::kShapeNumber) {
-      if (entry_.shape.size() == kMaxRank) {
-        return fail(fmt::format("{}: shape has more than {} dimensions", owner(), kMaxRank));
-      }
       if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
         return fail(
             fmt::format("{}: shape[{}] is {}, which is too large", owner(), entry_.shape.size(), value));
@@ -133,9 +141,6 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   }
 
   bool end_array() override {
-    if (state_ == State::kShapeNumber && entry_.shape.empty()) {
-      return fail(fmt::format("{}: shape is [], a scalar; write it with shape [1]", owner()));
-    }
     if (state_ == State::kOffsetsNumber && offsets_ != 2) {
       return fail(fmt::format("{}: data_offsets has {} numbers; expected [begin, end]", owner(), offsets_));
     }
@@ -145,7 +150,10 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   bool number_integer(std::int64_t value) override { return unexpected(std::to_string(value)); }
   bool number_float(double, const std::string& text) override { return unexpected(printable(text, 40)); }
   bool boolean(bool value) override { return unexpected(value ? "true" : "false"); }
-  bool null() override { return unexpected("null"); }
+  bool null() override {
+    if (state_ == State::kTopValue && key_ == "__metadata__") return expect(State::kTop);  // none
+    return unexpected("null");
+  }
   bool binary(Json::binary_t&) override { return unexpected("binary data"); }
   bool parse_error(std::size_t position, const std::string&, const Json::exception&) override {
     return fail(fmt::format("header: not JSON at byte {} of the header", position));
@@ -208,16 +216,16 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   int offsets_ = 0;
 };
 
-// Bytes of the tensor by its shape, or nothing where its extents (empty ones counted as 1, so that strides
-// fit too) overflow.
-std::optional<std::uint64_t> bytes_of(const TensorEntry& entry) {
-  std::int64_t bytes = static_cast<std::int64_t>(size_of(entry.dtype));
+// Bytes of a tensor by its shape, or nothing where its extents (empty ones counted as 1, so that strides fit
+// too) overflow.
+std::optional<std::uint64_t> bytes_of(const std::vector<std::int64_t>& shape, int element_bits) {
+  std::int64_t bits = element_bits;
   bool empty = false;
-  for (std::int64_t extent : entry.shape) {
+  for (std::int64_t extent : shape) {
     empty = empty || extent == 0;
-    if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(extent, 1), &bytes)) return std::nullopt;
+    if (__builtin_mul_overflow(bits, std::max<std::int64_t>(extent, 1), &bits)) return std::nullopt;
   }
-  return empty ? 0 : static_cast<std::uint64_t>(bytes);
+  return empty ? 0 : static_cast<std::uint64_t>(bits) / 8 + (bits % 8 != 0);
 }
 
 // Why an entry's offsets cannot be, empty if they can. `at` is where the data of the one before ended.
@@ -226,12 +234,14 @@ std::string check_entry(const TensorEntry& entry, std::uint64_t at, std::uint64_
   if (entry.begin > entry.end) return fmt::format("{} run backwards", offsets);
   if (entry.end > data_bytes)
     return fmt::format("{} exceed the file's {} bytes of data", offsets, data_bytes);
-  const auto bytes = bytes_of(entry);
-  const auto shape = fmt::format("shape [{}]", fmt::join(entry.shape, ", "));
-  if (!bytes) return fmt::format("{} of {} is too large", shape, safetensors_name(entry.dtype));
-  if (*bytes != entry.end - entry.begin) {
-    return fmt::format("{} span {} bytes, but {} of {} takes {}", offsets, entry.end - entry.begin, shape,
-                       safetensors_name(entry.dtype), *bytes);
+  if (const auto bits = bits_of(entry.dtype_name)) {
+    const auto bytes = bytes_of(entry.shape, *bits);
+    const auto shape = printable(fmt::format("shape [{}]", fmt::join(entry.shape, ", ")), 120);
+    if (!bytes) return fmt::format("{} of {} is too large", shape, entry.dtype_name);
+    if (*bytes != entry.end - entry.begin) {
+      return fmt::format("{} span {} bytes, but {} of {} takes {}", offsets, entry.end - entry.begin, shape,
+                         entry.dtype_name, *bytes);
+    }
   }
   if (entry.begin < at) return fmt::format("{} overlap the tensor before, which ends at {}", offsets, at);
   if (entry.begin > at) return fmt::format("{} leave a gap after byte {}", offsets, at);
@@ -239,6 +249,10 @@ std::string check_entry(const TensorEntry& entry, std::uint64_t at, std::uint64_
 }
 
 }  // namespace
+
+bool has_view(const TensorEntry& entry) {
+  return entry.dtype && !entry.shape.empty() && entry.shape.size() <= static_cast<std::size_t>(kMaxRank);
+}
 
 const char* safetensors_name(Dtype dtype) {
   switch (dtype) {

@@ -16,6 +16,7 @@ namespace flashlatent::io {
 namespace {
 
 constexpr std::size_t kMaxLineBytes = 16 << 20;
+constexpr const char* kTracePage = "docs/cli.md#request-traces";
 
 // Lines of a source, one at a time, without their ends (LF or CRLF).
 class LineReader {
@@ -69,27 +70,35 @@ bool blank(std::string_view line) {
   return line.find_first_not_of(" \t") == line.npos;
 }
 
+bool is_json(std::string_view line) {
+  return line.substr(line.find_first_not_of(" \t")).starts_with('{');
+}
+
 // The parser that a trace's first line calls for; it may be the header of a CSV or already a request.
 Result<LineParser> choose_parser(std::string_view line) {
-  if (line.substr(line.find_first_not_of(" \t")).starts_with('{')) return LineParser(parse_mooncake_line);
-  if (line == kAzureHeader) return LineParser(parse_azure_line);
-  return Status(
-      StatusCode::kInvalidArgument,
-      fmt::format("starts with {}; expected a JSON object (Mooncake JSONL) or the header {} (Azure CSV)",
-                  in_quotes(line), kAzureHeader));
+  if (is_json(line)) return LineParser(parse_mooncake_line);
+  return csv_parser(line);
+}
+
+/// What is subtracted from all times: a CSV's are since its first request, Mooncake's since 0, unless they
+/// are dates or since 1970.
+std::int64_t start_of(std::int64_t first, bool is_csv) {
+  constexpr std::int64_t kDate = 1'000'000'000'000LL * 1'000'000;  // 2001
+  return is_csv || first < 0 || first >= kDate ? first : 0;
 }
 
 Result<std::vector<TraceRequest>> read_trace(const ByteSource& source, std::size_t max_requests) {
   if (source.size() == 0) return source.error("is empty; a request trace is expected");
   LineReader lines(source);
   LineParser parser = nullptr;
+  bool is_csv = false;
   std::vector<TimedRequest> requests;
   std::string line;
   for (bool more = true; requests.size() < max_requests;) {
     FLASHLATENT_RETURN_IF_ERROR(lines.next(line, more));
     if (!more) break;
     auto refuse = [&](std::string_view why) {
-      return source.error(fmt::format("line {}: {}", lines.number(), why));
+      return source.error(fmt::format("line {}: {}; see {}", lines.number(), why, kTracePage));
     };
     std::string_view text = line;
     if (lines.number() == 1 && text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // Byte order mark.
@@ -99,7 +108,8 @@ Result<std::vector<TraceRequest>> read_trace(const ByteSource& source, std::size
       const auto chosen = choose_parser(text);
       if (!chosen.ok()) return refuse(chosen.status().message());
       parser = *chosen;
-      if (text == kAzureHeader) continue;
+      is_csv = !is_json(text);
+      if (is_csv) continue;
     }
     auto request = parser(text);
     if (!request.ok()) return refuse(request.status().message());
@@ -108,7 +118,7 @@ Result<std::vector<TraceRequest>> read_trace(const ByteSource& source, std::size
   if (requests.empty() && max_requests > 0) return source.error("has no requests");
 
   std::ranges::stable_sort(requests, {}, &TimedRequest::nanoseconds);
-  const std::int64_t start = parser == parse_azure_line && !requests.empty() ? requests[0].nanoseconds : 0;
+  const std::int64_t start = requests.empty() ? 0 : start_of(requests[0].nanoseconds, is_csv);
   std::vector<TraceRequest> result;
   result.reserve(requests.size());
   for (TimedRequest& timed : requests) {

@@ -31,10 +31,12 @@ struct TraceRequest {
 
 /// Reads at most the first `max_requests` requests of a trace, in order of arrival. The first line tells
 /// which:
-///   Mooncake JSONL (kvcache-ai/Mooncake): objects with timestamp (ms), input_length, output_length,
-///   hash_ids; Azure CSV (AzurePublicDataset): TIMESTAMP,ContextTokens,GeneratedTokens; times become ms since
-///   the first.
-/// Empty lines are skipped. Every error is one line, kInvalidArgument, naming file, line and field.
+///   Mooncake JSONL (kvcache-ai/Mooncake): objects with timestamp (ms), input_length, output_length and,
+///   optionally, hash_ids; times since 1970 become ms since the first.
+///   CSV (AzurePublicDataset) whose header names TIMESTAMP, ContextTokens and GeneratedTokens among others;
+///   times become ms since the first.
+/// An output that is null or an empty cell is 0 tokens. Empty lines are skipped. docs/cli.md has the details.
+/// Every error is one line, kInvalidArgument, naming file, line and field.
 Result<std::vector<TraceRequest>> load_trace(const std::string& path,
                                              std::size_t max_requests = kAllRequests);
 /// The same from memory; `name` stands for the path in messages.

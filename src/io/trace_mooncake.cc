@@ -13,7 +13,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::int64_t kMaxTimestampMs = 1'000'000'000'000;  // 31 years
 constexpr std::int64_t kMaxHashId = std::numeric_limits<std::int64_t>::max();
 constexpr std::size_t kMaxHashIds = kMaxTraceTokens / kTraceBlockTokens + 1;
 
@@ -37,10 +36,11 @@ class RequestReader : public nlohmann::json_sax<Json> {
 
   Result<TimedRequest> finish() const {
     for (int i = 0; i < kFields; ++i) {
-      if (!seen_[i]) return invalid(fmt::format("field \"{}\" is missing", kRequestFields[i].name));
+      if (!seen_[i] && i != kHashIds)
+        return invalid(fmt::format("field \"{}\" is missing", kRequestFields[i].name));
     }
     TimedRequest timed;
-    timed.nanoseconds = numbers_[kTimestamp] * 1'000'000;
+    timed.nanoseconds = nanoseconds_;
     timed.request.input_length = static_cast<int>(numbers_[kInput]);
     timed.request.output_length = static_cast<int>(numbers_[kOutput]);
     timed.request.hash_ids = hash_ids_;
@@ -69,6 +69,7 @@ class RequestReader : public nlohmann::json_sax<Json> {
     if (depth_ == 0 || (field_ == kHashIds && depth_ == 1)) return wrong(std::to_string(value));
     const Field& field = kRequestFields[field_];
     if (value > static_cast<std::uint64_t>(field.most)) return wrong(std::to_string(value));
+    if (field_ == kTimestamp) return time(static_cast<double>(value), std::to_string(value));
     if (field_ == kHashIds) {
       if (hash_ids_.size() == kMaxHashIds)
         return fail("field \"hash_ids\" has more ids than any request has blocks");
@@ -100,10 +101,31 @@ class RequestReader : public nlohmann::json_sax<Json> {
   }
 
   bool number_integer(std::int64_t value) override { return skipping() || wrong(std::to_string(value)); }
-  bool number_float(double, const std::string& text) override { return skipping() || wrong(text); }
-  bool string(std::string& text) override { return skipping() || wrong(in_quotes(text)); }
+  /// Lengths may be written as 513.0.
+  bool number_float(double value, const std::string& text) override {
+    if (skipping()) return true;
+    if (depth_ != 1 || field_ == kHashIds) return wrong(text);
+    if (field_ == kTimestamp) return time(value, text);
+    const auto whole = whole_number(value, kRequestFields[field_].most);
+    if (!whole) return wrong(text);
+    numbers_[field_] = *whole;
+    return true;
+  }
+  bool string(std::string& text) override {
+    if (skipping()) return true;
+    if (depth_ != 1 || field_ != kTimestamp) return wrong(in_quotes(text));
+    if (const auto at = parse_time(text)) {
+      nanoseconds_ = *at;
+      return true;
+    }
+    const auto number = parse_real(text);
+    return number ? time(*number, in_quotes(text)) : wrong(in_quotes(text));
+  }
   bool boolean(bool value) override { return skipping() || wrong(value ? "true" : "false"); }
-  bool null() override { return skipping() || wrong("null"); }
+  /// Neither output nor prefix blocks.
+  bool null() override {
+    return skipping() || (depth_ == 1 && (field_ == kOutput || field_ == kHashIds)) || wrong("null");
+  }
   bool binary(Json::binary_t&) override { return skipping() || wrong("binary data"); }
   bool parse_error(std::size_t position, const std::string&, const Json::exception&) override {
     return fail(fmt::format("is not JSON at byte {}", position));
@@ -119,9 +141,22 @@ class RequestReader : public nlohmann::json_sax<Json> {
     if (field_ == kHashIds && depth_ == 1) {
       return fail(fmt::format("field \"hash_ids\" is {}; an array is expected", printable(what, 80)));
     }
+    if (field_ == kTimestamp) {
+      return fail(
+          fmt::format("field \"timestamp\" is {}; a number from 0 to {} (ms), or a time like "
+                      "2023-11-16 18:17:03.97, is expected",
+                      printable(what, 80), kMaxTimestampMs));
+    }
     const char* verb = field_ == kHashIds ? "holds" : "is";
     return fail(fmt::format("field \"{}\" {} {}; a whole number from 0 to {} ({}) is expected", field.name,
                             verb, printable(what, 80), field.most, field.unit));
+  }
+
+  bool time(double milliseconds, const std::string& text) {
+    const auto nanoseconds = nanoseconds_of(milliseconds);
+    if (!nanoseconds) return wrong(text);
+    nanoseconds_ = *nanoseconds;
+    return true;
   }
 
   bool fail(std::string message) {
@@ -133,6 +168,7 @@ class RequestReader : public nlohmann::json_sax<Json> {
   int field_ = kFields;
   std::array<bool, kFields> seen_{};
   std::array<std::int64_t, kFields> numbers_{};
+  std::int64_t nanoseconds_ = 0;
   std::vector<std::int64_t> hash_ids_;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -10,6 +11,9 @@
 #include "plan/schedule.h"
 
 namespace flashlatent {
+
+/// The most tokens of a request on CUDA: kernels count in int32 and look some blocks ahead.
+inline constexpr std::int64_t kMostDeviceTokens = (1LL << 31) - (1 << 14);
 
 /// Everything a launch needs. Shapes, dtypes, devices and buffer sizes are already validated.
 struct DecodeCall {
@@ -25,6 +29,15 @@ struct DecodeCall {
   DecodeCall with(const schedule::Geometry& other) const {
     return {problem, inputs, outputs, other, plan, workspace, executor};
   }
+};
+
+struct DecodeKernel;
+
+/// A kernel that does a call in another's stead.
+struct Substitute {
+  const DecodeKernel* kernel = nullptr;
+  std::string reason = {};  ///< Why the other one does not: a clause that names the tensor, what it is and
+                            ///< what would do.
 };
 
 struct DecodeKernel {
@@ -43,6 +56,10 @@ struct DecodeKernel {
   std::optional<std::string> (*declines_prefixes)(const DecodeProblem&) = nullptr;
   /// If they can, how. With Options::prefix_sharing off it is not asked.
   prefix::Shape (*prefix_shape)(const DecodeProblem&, int workers) = nullptr;
+  /// Which kernel does a call of a problem that this one takes, where these tensors lie as this one cannot
+  /// read or write; nothing: this one. Plan and workspace serve either. Null: never another.
+  std::optional<Substitute> (*substitute)(const DecodeProblem&, const DecodeInputs&,
+                                          const DecodeOutputs&) = nullptr;
 };
 
 }  // namespace flashlatent

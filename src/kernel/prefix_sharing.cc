@@ -19,7 +19,8 @@ std::string reason_against_prefixes(const DecodeKernel& kernel, const DecodeProb
 prefix::Shape prefix_shape_of(const DecodeKernel& kernel, const DecodeProblem& problem, int workers) {
   if (problem.options.prefix_sharing == PrefixSharing::kOff) return {};
   if (!reason_against_prefixes(kernel, problem).empty()) return {};
-  const prefix::Shape shape = kernel.prefix_shape(problem, workers);
+  prefix::Shape shape = kernel.prefix_shape(problem, workers);
+  if (problem.options.causal) shape.unseen = problem.query.tokens - 1;
   const bool always = problem.options.prefix_sharing == PrefixSharing::kAlways;
   return always || prefix::may_pay(shape) ? shape : prefix::Shape{};
 }

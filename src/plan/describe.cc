@@ -48,6 +48,7 @@ Result<PlanDescription> describe_plan(const schedule::Geometry& g, const std::in
     return invalid_argument("plan was not made for this problem and executor");
   }
   PlanDescription description;
+  std::vector<std::int32_t> own_lengths;
   if (shape.requests > 0) {
     const prefix::View prefixes =
         prefix::view(shape, static_cast<std::uint8_t*>(plan.data) + prefix::offset(g));
@@ -55,7 +56,10 @@ Result<PlanDescription> describe_plan(const schedule::Geometry& g, const std::in
       return invalid_argument("plan was not made for this problem and executor");
     }
     description.groups = groups_of(prefixes);
-    lengths = prefixes.own_lengths;
+    for (std::int32_t r = 0; r < shape.requests; ++r) {
+      own_lengths.push_back(prefix::own_length(shape, lengths[r], prefixes.shares[r]));
+    }
+    lengths = own_lengths.data();
   }
   description.kernel = kernel;
   description.lanes = g.lanes;

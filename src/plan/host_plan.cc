@@ -21,7 +21,7 @@ void cut_fixed(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
     plan.slot_prefix[r + 1] = plan.slot_prefix[r] + (splits > 1 ? splits : 0);
   }
   for (std::int32_t k = 0; k <= g.parts; ++k) {
-    Cut cut = cut_at(g, plan.cost_prefix, k, lengths);
+    Cut cut = cut_at(g, point_at(g, plan.cost_prefix, k), lengths);
     cut.slot = fixed_slot(g, plan.slot_prefix, cut);
     plan.cuts[k] = cut;
   }
@@ -36,6 +36,10 @@ void cut_fixed(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
   }
   plan.header->merges = merges;
   plan.header->slots = g.rounds * round_slots;
+}
+
+void cut_by_item(const Geometry& g, PlanView plan) {
+  for (std::int32_t k = 0; k <= g.parts; ++k) plan.cuts[k] = item_cut(g, k);
 }
 
 void cut_into_shares(const Geometry& g, PlanView plan) {
@@ -70,51 +74,115 @@ void cut_by_length(const Geometry& g, const std::int32_t* lengths, PlanView plan
   for (; k <= g.parts; ++k) plan.cuts[k] = no_part(g, plan.header->slots);
 }
 
-/// Items for pack_parts(), those that cost most first.
+/// Items of a stretch for pack_parts(), those that cost most first. Each has a number of the caller's.
 class Items {
  public:
-  Items(const Geometry& g, const std::int64_t* cost_prefix) : order_(g.requests) {
-    auto cost = [&](std::int32_t r) {
-      return static_cast<std::int32_t>(cost_prefix[r + 1] - cost_prefix[r]);
-    };
-    std::iota(order_.begin(), order_.end(), 0);
-    std::stable_sort(order_.begin(), order_.end(),
-                     [&](std::int32_t a, std::int32_t b) { return cost(a) > cost(b); });
-    for (std::int32_t r : order_) costs_.push_back(cost(r));
-    put_back();
+  void add(std::int32_t number, std::int32_t cost) {
+    numbers_.push_back(number);
+    costs_.push_back(cost);
   }
-
+  /// One that is left until no other is.
+  void add_last(std::int32_t number, std::int32_t cost) {
+    add(number, cost);
+    has_last_ = true;
+  }
   void put_back() {
-    taken_.assign(order_.size(), false);
-    requests_.clear();
+    taken_.assign(costs_.size(), false);
+    order_.clear();
   }
 
   Unpacked longest() const { return longest_within(std::numeric_limits<std::int32_t>::max()); }
   Unpacked longest_within(std::int32_t cost) const {
-    auto i = std::lower_bound(costs_.begin(), costs_.end(), cost, std::greater<>()) - costs_.begin();
-    while (i < std::ssize(costs_) && taken_[i]) ++i;
-    return i < std::ssize(costs_) ? item(i) : kNone;
+    for (std::ptrdiff_t i = 0; i < ready(); ++i) {
+      if (!taken_[i] && costs_[i] <= cost) return item(i);
+    }
+    return kNone;
   }
   Unpacked shortest() const {
-    auto i = std::ssize(costs_) - 1;
-    while (i >= 0 && taken_[i]) --i;
-    return i >= 0 ? item(i) : kNone;
+    for (std::ptrdiff_t i = ready() - 1; i >= 0; --i) {
+      if (!taken_[i]) return item(i);
+    }
+    return kNone;
   }
   void take(Unpacked item) {
     taken_[item.place] = true;
-    requests_.push_back(order_[item.place]);
+    order_.push_back(numbers_[item.place]);
   }
 
-  /// In the order of takes.
-  const std::vector<std::int32_t>& requests() const { return requests_; }
+  /// Numbers in the order of takes.
+  const std::vector<std::int32_t>& order() const { return order_; }
 
  private:
   static constexpr Unpacked kNone{-1, -1};
   Unpacked item(std::ptrdiff_t place) const { return {static_cast<std::int32_t>(place), costs_[place]}; }
+  std::ptrdiff_t ready() const {
+    const bool last_waits = has_last_ && std::ssize(order_) + 1 < std::ssize(costs_);
+    return std::ssize(costs_) - last_waits;
+  }
 
-  std::vector<std::int32_t> order_, costs_, requests_;
+  std::vector<std::int32_t> numbers_, costs_, order_;
   std::vector<bool> taken_;
+  bool has_last_ = false;
 };
+
+/// The items of one round in the order in which they are dealt to stretches.
+struct DealtLine {
+  DealtLine(const Geometry& g, const std::int64_t* cost_prefix)
+      : stretches(stretches_of(g)), requests(g.requests), ranks(g.requests) {
+    auto cost = [&](std::int32_t r) {
+      return static_cast<std::int32_t>(cost_prefix[r + 1] - cost_prefix[r]);
+    };
+    std::vector<std::int32_t> by_rank(g.requests);
+    std::iota(by_rank.begin(), by_rank.end(), 0);
+    std::stable_sort(by_rank.begin(), by_rank.end(),
+                     [&](std::int32_t a, std::int32_t b) { return cost(a) > cost(b); });
+    for (std::int32_t rank = 0; rank < g.requests; ++rank) {
+      const std::int32_t place = dealt_place(g.requests, stretches.count, rank);
+      requests[place] = by_rank[rank];
+      ranks[place] = rank;
+    }
+    for (std::int32_t r : requests) costs.push_back(cost(r));
+    begins.resize(g.requests + 1);
+    std::partial_sum(costs.begin(), costs.end(), begins.begin() + 1);
+  }
+
+  /// Where stretch number `index` begins.
+  PackedPoint stretch_begin(const Geometry& g, std::int32_t index) const {
+    if (index == stretches.count) return {g.requests, 0};
+    const auto offset = static_cast<std::int32_t>(part_offset(begins.back(), stretches.count, index));
+    const auto place = std::upper_bound(begins.begin() + 1, begins.end(), offset) - begins.begin() - 1;
+    if (place == g.requests) return {g.requests, 0};
+    return schedule::stretch_begin(g, stretches, offset, static_cast<std::int32_t>(place), begins[place],
+                                   costs[place]);
+  }
+
+  Stretches stretches;
+  std::vector<std::int32_t> requests, ranks, costs;  // by place
+  std::vector<std::int32_t> begins;                  // costs before each
+};
+
+/// Packs one stretch by the least bound that its items fit into: `cuts` of its parts by places in the order
+/// of takes, to which the requests are appended. Empty if none fits.
+std::optional<std::vector<std::int32_t>> pack_stretch(const Geometry& g, const DealtLine& line,
+                                                      std::int64_t round_cost, const Stretch& stretch,
+                                                      std::vector<PackedPoint>& cuts) {
+  Items items;
+  std::vector<std::int32_t> places(stretch.items());
+  std::iota(places.begin(), places.end(), stretch.first_item());
+  if (stretch.piece > 0) places.pop_back();
+  std::sort(places.begin(), places.end(),
+            [&](std::int32_t a, std::int32_t b) { return line.ranks[a] < line.ranks[b]; });
+  for (std::int32_t place : places) items.add(line.requests[place], line.costs[place]);
+  if (stretch.piece > 0) items.add_last(line.requests[stretch.end.place], stretch.piece);
+  auto cut = [&](std::int32_t k, std::int32_t item, std::int32_t block) {
+    cuts[k] = packed_point(stretch, item, block);
+  };
+  for (std::int32_t i = 0; i < kPackings; ++i) {
+    items.put_back();
+    if (pack_parts(g, packing_bound(g, round_cost, i), stretch, items, cut)) return items.order();
+  }
+  return std::nullopt;
+}
 
 /// Partial results of these cuts.
 std::int32_t slots_of(const Geometry& g, const Cut* cuts) {
@@ -130,17 +198,26 @@ std::int32_t slots_of(const Geometry& g, const Cut* cuts) {
 void pack_items(const Geometry& g, PlanView plan) {
   const std::int64_t round_cost = plan.cost_prefix[g.requests];
   if (!may_pack(g, round_cost)) return;
-  Items items(g, plan.cost_prefix);
-  std::vector<Cut> cuts(g.parts + 1);  // with the item's place in the order as request
-  auto cut = [&](std::int32_t k, std::int32_t item, std::int32_t block) { cuts[k] = {0, item, block, 0}; };
-  bool fits = false;
-  for (std::int32_t i = 0; i < kPackings && !fits; ++i) {
-    items.put_back();
-    fits = pack_parts(g, packing_bound(g, round_cost, i), items, cut);
+  // Without an item that is shorter than a part packing splits as many as equal distances do.
+  const std::int32_t longest_part = packing_bound(g, round_cost, kPackings - 1);
+  bool any_short = false;
+  for (std::int32_t r = 0; r < g.requests; ++r) {
+    any_short = any_short || plan.cost_prefix[r + 1] - plan.cost_prefix[r] <= longest_part;
   }
-  if (!fits) return;
-  const std::vector<std::int32_t>& order = items.requests();
-  for (Cut& c : cuts) c = packed_cut(g, c.request, c.block, order.data());
+  if (!any_short) return;
+  const DealtLine line(g, plan.cost_prefix);
+  std::vector<PackedPoint> points(g.parts + 1, PackedPoint{g.requests, 0});
+  std::vector<std::int32_t> order;  // of requests
+  for (std::int32_t i = 0; i < line.stretches.count; ++i) {
+    const PackedPoint begin = line.stretch_begin(g, i), end = line.stretch_begin(g, i + 1);
+    const std::int32_t begin_cost = begin.block > 0 ? line.costs[begin.place] : 0;
+    const auto taken =
+        pack_stretch(g, line, round_cost, stretch_of(g, line.stretches, i, begin, end, begin_cost), points);
+    if (!taken) return;
+    order.insert(order.end(), taken->begin(), taken->end());
+  }
+  std::vector<Cut> cuts;
+  for (const PackedPoint& point : points) cuts.push_back(packed_cut(g, point, order.data()));
   if (slots_of(g, cuts.data()) >= slots_of(g, plan.cuts)) return;
   std::copy(cuts.begin(), cuts.end(), plan.cuts);
   for (std::int32_t i = 0; i < g.requests; ++i)
@@ -148,10 +225,15 @@ void pack_items(const Geometry& g, PlanView plan) {
 }
 
 void cut_balanced(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
-  bool whole = true;  // do all parts fit if items stay whole?
-  for (std::int32_t k = 0; k < g.parts; ++k) whole = whole && whole_part_fits(g, plan.cost_prefix, k);
   for (std::int32_t k = 0; k <= g.parts; ++k) {
-    plan.cuts[k] = balanced_cut(g, plan.cost_prefix, k, lengths, whole);
+    plan.cuts[k] = whole_cut_at(g, plan.cost_prefix, point_at(g, plan.cost_prefix, k));
+  }
+  bool whole = true;  // do all parts fit if items stay whole?
+  for (std::int32_t k = 0; k < g.parts; ++k) {
+    whole = whole && whole_part_fits(g, plan.cost_prefix, plan.cuts[k], plan.cuts[k + 1]);
+  }
+  for (std::int32_t k = 0; k <= g.parts && !whole; ++k) {
+    plan.cuts[k] = cut_at(g, point_at(g, plan.cost_prefix, k), lengths);
   }
   for (std::int32_t r = 0; r < g.requests && plan.successors != nullptr; ++r) {
     plan.successors[r] = r + 1 < g.requests ? r + 1 : ~0;
@@ -195,6 +277,8 @@ Status validate(const Geometry& g) {
     return unsupported("a plan of ", g.requests, " requests x ", g.rounds, " rounds x ", max_blocks(g),
                        " blocks overflows; fewer requests, query rows or max_pages are accepted");
   }
+  // per_call may be negative, but not so much that a call would take less than no time.
+  if (estimate(g) < 0) return {StatusCode::kInternal, "a kernel's costs make a call's time negative"};
   return {};
 }
 
@@ -215,6 +299,8 @@ void build_on_host(const Geometry& whole, const std::int32_t* lengths, void* mem
   plan.header->total_cost = plan.cost_prefix[g.requests] * g.rounds;
   if (g.fixed_split > 0) {
     cut_fixed(g, lengths, plan);
+  } else if (g.whole == kWhole) {
+    cut_by_item(g, plan);
   } else if (g.whole == kShared) {
     cut_into_shares(g, plan);
   } else if (g.whole == kEven) {
@@ -252,6 +338,7 @@ std::int64_t share_estimate(const Geometry& g) {
 
 std::int64_t estimate(const Geometry& g) {
   if (g.fixed_split > 0) return std::int64_t{g.rounds} * g.lanes * item_cost(g, g.fixed_split);
+  if (g.requests == 0) return std::max(g.cost.per_call, 0);
   if (g.whole >= kShared || (g.whole == kWhole && g.team > 1)) return share_estimate(g);
   const std::int64_t items = std::int64_t{g.requests} * g.rounds;
   const std::int64_t item = g.cost.per_split + std::int64_t{max_blocks(g)} * whole_block_cost(g);

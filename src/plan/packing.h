@@ -13,23 +13,108 @@ inline constexpr std::int32_t kMostPackedParts = 160;
 /// No piece of a packed item is shorter: so many blocks hardly cover what a segment takes to begin and to
 /// write.
 inline constexpr std::int32_t kLeastPiece = 4;
-/// How many bounds of a part packing tries, from the ideal to what cuts at equal distances keep.
-inline constexpr std::int32_t kPackings = 8;
-static_assert(kPackings >= 2 * kLeastPiece, "may_pack() keeps what pack_parts() adds to costs far from 2^31");
+/// How many bounds of a part packing tries.
+inline constexpr std::int32_t kPackings = 3;
+/// The line is packed in so many stretches at most, side by side: one after another takes a device 350 clocks
+/// an item.
+inline constexpr std::int32_t kMostStretches = 4;
+inline constexpr std::int32_t kLeastStretch = 16;  // parts
 
 /// Are items packed if they do not stay whole in their order? Costs must be far from 32 bits' end.
 FLASHLATENT_HOST_DEVICE bool may_pack(const Geometry& g, std::int64_t round_cost) {
   return has_order(g) && g.rounds == 1 && g.requests > 1 && g.requests <= kMostPacked && g.parts > 1 &&
          g.parts <= kMostPackedParts &&
-         round_cost + kPackings * (std::int64_t{g.cost.per_split} + g.cost.per_block) < 1 << 30;
+         round_cost + 2 * kLeastPiece * (std::int64_t{g.cost.per_split} + g.cost.per_block) < 1 << 30;
 }
 
 /// The bound of a part's cost in packing number `index`: the least one that all items fit into is taken.
+/// Beyond the ideal it is half of what cuts at equal distances keep, that, and half as much again if merging
+/// costs so much.
 FLASHLATENT_HOST_DEVICE std::int32_t packing_bound(const Geometry& g, std::int64_t round_cost,
                                                    std::int32_t index) {
   const auto total = static_cast<std::int32_t>(round_cost);
-  return total / g.parts + (total % g.parts != 0) +
-         (g.cost.per_split + g.cost.per_block) * (index + 1) / kPackings;
+  const std::int32_t equal = g.cost.per_split + g.cost.per_block;
+  const std::int32_t merge =
+      g.cost.per_split + (g.cost.per_merge > g.cost.per_block ? g.cost.per_merge : g.cost.per_block);
+  const std::int32_t wide = equal + equal / 2 < merge ? equal + equal / 2 : merge;
+  const std::int32_t slack = index == 0 ? equal / 2 : index == 1 ? equal : wide;
+  return total / g.parts + (total % g.parts != 0) + slack;
+}
+
+/// How the line is divided for packing.
+struct Stretches {
+  std::int32_t count;
+  std::int32_t parts;  ///< Of each.
+};
+
+/// Stretches have equally many parts: so items dealt to them fill them without a split where they meet.
+FLASHLATENT_HOST_DEVICE Stretches stretches_of(const Geometry& g) {
+  std::int32_t count = kMostStretches;
+  while (g.parts % count != 0 || (count > 1 && g.parts / count < kLeastStretch)) --count;
+  return {count, g.parts / count};
+}
+
+/// Where the item of this rank (0: the one that costs most) stands on the line to be packed. Items are dealt
+/// to stretches to and fro, so that all stretches cost about as much.
+FLASHLATENT_HOST_DEVICE std::int32_t dealt_place(std::int32_t items, std::int32_t stretches,
+                                                 std::int32_t rank) {
+  const std::int32_t rows = items / stretches, left = items % stretches;  // `left` are in a last row
+  const std::int32_t row = rank / stretches, column = rank % stretches;
+  const std::int32_t stretch = row % 2 == 0 ? column : stretches - 1 - column;
+  // Of the last row, those that stand in earlier stretches.
+  const std::int32_t first_left = rows % 2 == 0 ? 0 : stretches - left;
+  const std::int32_t before = stretch - first_left;
+  return stretch * rows + (before < 0 ? 0 : before < left ? before : left) + row;
+}
+
+/// A place on that line: at a block of an item, or with block 0 before an item.
+struct PackedPoint {
+  std::int32_t place;
+  std::int32_t block;
+};
+
+/// Where a stretch begins: as near to its equal share of the line as keeps pieces from being
+/// short, or at an item's end if that costs its parts at most half a block each. `offset` is that share,
+/// `place` the item there, `begin` where it begins and `cost` what it costs.
+FLASHLATENT_HOST_DEVICE PackedPoint stretch_begin(const Geometry& g, const Stretches& stretches,
+                                                  std::int32_t offset, std::int32_t place, std::int32_t begin,
+                                                  std::int32_t cost) {
+  const std::int32_t before = offset - begin, after = begin + cost - offset;
+  const PackedPoint end = before <= after ? PackedPoint{place, 0} : PackedPoint{place + 1, 0};
+  const std::int32_t nearest = before <= after ? before : after;
+  if (nearest <= stretches.parts * g.cost.per_block / 2) return end;
+  const std::int32_t blocks = (cost - g.cost.per_split) / g.cost.per_block;
+  const std::int32_t block =
+      before < g.cost.per_split ? 0 : (before - g.cost.per_split + g.cost.per_block / 2) / g.cost.per_block;
+  return block < kLeastPiece || blocks - block < kLeastPiece ? end : PackedPoint{place, block};
+}
+
+/// A stretch of the line and the parts that it is packed into. Its items are those that begin in it: all but
+/// the last one whole, if the stretch ends inside that.
+struct Stretch {
+  std::int32_t part_begin, part_end;
+  PackedPoint begin, end;
+  std::int32_t rest;   ///< Cost of what it has of an item that began before it.
+  std::int32_t piece;  ///< Cost of what it has of its last item; 0: all of that.
+
+  FLASHLATENT_HOST_DEVICE std::int32_t first_item() const { return begin.place + (begin.block > 0); }
+  FLASHLATENT_HOST_DEVICE std::int32_t items() const {
+    const std::int32_t last = end.place + (end.block > 0);
+    return last > first_item() ? last - first_item() : 0;
+  }
+};
+
+/// `begin_cost` and `end_cost`: of the items in which the stretch begins and ends.
+FLASHLATENT_HOST_DEVICE Stretch stretch_of(const Geometry& g, const Stretches& stretches, std::int32_t index,
+                                           PackedPoint begin, PackedPoint end, std::int32_t begin_cost) {
+  Stretch stretch{stretches.parts * index, stretches.parts * (index + 1), begin, end, 0, 0};
+  const bool inside = begin.block > 0 && end.place == begin.place;  // one item, and not even that whole
+  if (begin.block > 0) {
+    stretch.rest = inside ? g.cost.per_split + (end.block - begin.block) * g.cost.per_block
+                          : begin_cost - begin.block * g.cost.per_block;
+  }
+  if (end.block > 0 && !inside) stretch.piece = g.cost.per_split + end.block * g.cost.per_block;
+  return stretch;
 }
 
 /// An item that is not yet in a part.
@@ -38,17 +123,20 @@ struct Unpacked {
   std::int32_t cost;   ///< -1: there is none.
 };
 
-/// Fills parts one after another, up to `bound`: with the longest item that fits if little is left over then
-/// or another one fits as well, else with a piece of the longest there is, whose rest opens the next part (as
-/// in McNaughton's rule). So pieces are few, and short items fill up what long ones leave. Does it all fit?
+/// Fills a stretch's parts one after another, up to `bound`: with the longest item that fits if little is
+/// left over then or another one fits as well, else with a piece of the longest there is, whose rest opens
+/// the next part (as in McNaughton's rule). So pieces are few, and short items fill up what long ones leave.
+/// Does it all fit?
 ///
-/// `items` has longest(), longest_within(cost) and shortest() of those that are left, and take(Unpacked).
-/// `cut(k, item, block)` is told that part k begins there; items are numbered in the order of takes.
+/// `items` has longest(), longest_within(cost) and shortest() of those that are left, and take(Unpacked); the
+/// one that goes on in the next stretch is left until no other is. `cut(k, item, block)` is told that part k
+/// begins there; items are numbered in the order of takes, and -1 is the one that began before the stretch.
 #ifdef __CUDACC__
 #pragma nv_exec_check_disable
 #endif
 template <class Items, class Cuts>
-FLASHLATENT_HOST_DEVICE bool pack_parts(const Geometry& g, std::int32_t bound, Items& items, Cuts&& cut) {
+FLASHLATENT_HOST_DEVICE bool pack_parts(const Geometry& g, std::int32_t bound, const Stretch& stretch,
+                                        Items& items, Cuts&& cut) {
   const Divisor per_block(g.cost.per_block);
   const std::int32_t least_blocks = kLeastPiece * g.cost.per_block;
   const std::int32_t least_piece = g.cost.per_split + least_blocks;
@@ -58,10 +146,10 @@ FLASHLATENT_HOST_DEVICE bool pack_parts(const Geometry& g, std::int32_t bound, I
     return per_block.quotient((room < most ? room : most) - g.cost.per_split);
   };
   if (bound < least_piece) return false;
-  std::int32_t taken = 0;   // items
-  std::int32_t rest = 0;    // cost of what is left of the last one
-  std::int32_t before = 0;  // its blocks in earlier parts
-  for (std::int32_t k = 0; k < g.parts; ++k) {
+  std::int32_t taken = 0;                     // items
+  std::int32_t rest = stretch.rest;           // cost of what is left of the last one
+  std::int32_t before = stretch.begin.block;  // its blocks in earlier parts
+  for (std::int32_t k = stretch.part_begin; k < stretch.part_end; ++k) {
     cut(k, before > 0 ? taken - 1 : taken, before);
     if (rest > bound) {
       const std::int32_t blocks = piece(bound, rest);
@@ -93,15 +181,20 @@ FLASHLATENT_HOST_DEVICE bool pack_parts(const Geometry& g, std::int32_t bound, I
       room = left;
     }
   }
-  cut(g.parts, taken, 0);
   return before == 0 && items.longest().cost < 0;
 }
 
-/// A cut of packed items, at a block of item number `item` of `order`.
-FLASHLATENT_HOST_DEVICE Cut packed_cut(const Geometry& g, std::int32_t item, std::int32_t block,
-                                       const std::int32_t* order) {
-  if (item == g.requests) return {g.rounds, 0, 0, 0};
-  return {0, order[item], block, 0};
+/// Where a part of a stretch begins, by the numbers that pack_parts() has for items: as a place in the order
+/// of all stretches' takes. Past all of its items a stretch is at its end.
+FLASHLATENT_HOST_DEVICE PackedPoint packed_point(const Stretch& stretch, std::int32_t item,
+                                                 std::int32_t block) {
+  return item == stretch.items() ? stretch.end : PackedPoint{stretch.first_item() + item, block};
+}
+
+/// A cut of packed items, which are in this order.
+FLASHLATENT_HOST_DEVICE Cut packed_cut(const Geometry& g, PackedPoint point, const std::int32_t* order) {
+  if (point.place == g.requests) return {g.rounds, 0, 0, 0};
+  return {0, order[point.place], point.block, 0};
 }
 
 /// The successor of item number `item` of `order`.

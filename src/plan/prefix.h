@@ -5,8 +5,9 @@
 // unit, the work of one CTA or thread, whose result (out, lse) is a partial one. Each request then attends to
 // its own tokens only, those after the prefix, and merges the units' results with its first segment's.
 //
-// The host finds the groups and cuts the units (prefix_groups.h, prefix_plan.h); the device takes off the
-// prefixes from the lengths that it has.
+// The host finds the groups and cuts the units (prefix_groups.h, prefix_plan.h). How many tokens a request
+// has is what the call says, not the plan: one that no longer sees all of its prefix leaves the units'
+// results alone and attends to all tokens by itself.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,7 @@ struct Shape {
   std::int32_t request_rows = 1;  ///< Query rows of a request and KV head.
   std::int32_t kv_heads = 1;
   std::int32_t max_tokens = 0;  ///< Lengths above the page table's reach count as this.
+  std::int32_t unseen = 0;      ///< A request's last tokens that its first query token does not see.
   std::int32_t tile_rows = 64;  ///< At least twice request_rows.
   std::int32_t block_tokens = 64;
   std::int32_t workers = 1;      ///< Units that run at once.
@@ -62,7 +64,7 @@ struct Tile {
   std::int32_t unit_begin;  ///< Unit (KV head k, split s) is unit_begin + k * splits + s.
   std::int32_t row_begin;   ///< Its first row among the partial ones; each unit has members * request_rows.
   std::int32_t group;
-  std::int32_t request;  ///< Its first one, whose pages are read.
+  std::int32_t request;  ///< Its first one.
 };
 
 /// What one request has to know.
@@ -111,9 +113,10 @@ FLASHLATENT_HOST_DEVICE std::int32_t tile_of_unit(const Header& header, const Ti
 struct View {
   Header* header;
   Tile* tiles;
-  std::int32_t* members;      ///< Requests, tile by tile.
-  Share* shares;              ///< Of every request.
-  std::int32_t* own_lengths;  ///< Tokens of every request after its prefix.
+  std::int32_t* members;  ///< Requests, tile by tile.
+  Share* shares;          ///< Of every request.
+  std::int32_t*
+      own_lengths;  ///< own_length() of every request, when the plan was made: cuts are made of these.
 };
 
 FLASHLATENT_HOST_DEVICE std::int64_t align(std::int64_t bytes) {
@@ -172,10 +175,17 @@ FLASHLATENT_HOST_DEVICE Share share_of(const Shape& shape, const Tile& tile, std
           tile.members * shape.request_rows};
 }
 
-/// A request's tokens after its prefix.
+/// Do all query tokens of a request that is `length` tokens long see all of its prefix, of so many `tokens`?
+/// When the groups were found they did.
+FLASHLATENT_HOST_DEVICE bool sees_prefix(std::int32_t tokens, std::int32_t length, std::int32_t unseen) {
+  return tokens > 0 && length >= tokens + unseen;
+}
+
+/// Tokens that a request attends to by itself: those after its prefix, if it sees that, else all.
 FLASHLATENT_HOST_DEVICE std::int32_t own_length(const Shape& shape, std::int32_t length, const Share& share) {
   const std::int32_t counted = length < shape.max_tokens ? length : shape.max_tokens;
-  return counted > share.tokens ? counted - share.tokens : 0;
+  if (sees_prefix(share.tokens, counted, shape.unseen)) return counted - share.tokens;
+  return counted > 0 ? counted : 0;
 }
 
 }  // namespace flashlatent::prefix

@@ -218,6 +218,18 @@ FLASHLATENT_HOST_DEVICE std::uint64_t fingerprint(const Geometry& g) {
   return hash;
 }
 
+/// x / y of numbers that are not negative. A device divides 64 bits for some 100 instructions.
+FLASHLATENT_HOST_DEVICE std::int64_t quotient(std::int64_t x, std::int32_t y) {
+  if (x >> 32 == 0) return static_cast<std::uint32_t>(x) / static_cast<std::uint32_t>(y);
+  return x / y;
+}
+
+/// What k of `parts` equal lengths come to: total * k / parts, which might overflow.
+FLASHLATENT_HOST_DEVICE std::int64_t part_offset(std::int64_t total, std::int32_t parts, std::int32_t k) {
+  const std::int64_t each = quotient(total, parts), left = total - each * parts;
+  return each * k + quotient(left * k, parts);
+}
+
 /// A place on the line of items.
 struct LinePoint {
   std::int32_t round;
@@ -232,8 +244,9 @@ FLASHLATENT_HOST_DEVICE LinePoint point_at(const Geometry& g, const std::int64_t
   if (k <= 0 && g.requests > 0) return {0, 0, 0};
   if (k >= g.parts || round_cost == 0) return {g.rounds, 0, 0};  // the line's end
   const std::int64_t total = round_cost * g.rounds;
-  const std::int64_t x = total / g.parts * k + total % g.parts * k / g.parts;  // total * k might overflow
-  const std::int64_t y = x % round_cost;
+  const std::int64_t x = part_offset(total, g.parts, k);
+  const std::int64_t round = g.rounds == 1 ? 0 : x / round_cost;
+  const std::int64_t y = x - round * round_cost;
   std::int32_t low = 0, high = g.requests;  // the last request whose item begins at or before y
   while (high - low > 1) {
     const std::int32_t middle = low + (high - low) / 2;
@@ -243,7 +256,7 @@ FLASHLATENT_HOST_DEVICE LinePoint point_at(const Geometry& g, const std::int64_t
       high = middle;
     }
   }
-  return {static_cast<std::int32_t>(x / round_cost), low, y - cost_prefix[low]};
+  return {static_cast<std::int32_t>(round), low, y - cost_prefix[low]};
 }
 
 /// The begin of the item after the cut's.
@@ -252,10 +265,8 @@ FLASHLATENT_HOST_DEVICE Cut next_item(const Geometry& g, const Cut& cut) {
   return {cut.round + 1, 0, 0, 0};
 }
 
-/// Where cut k falls, without its slot.
-FLASHLATENT_HOST_DEVICE Cut cut_at(const Geometry& g, const std::int64_t* cost_prefix, std::int32_t k,
-                                   const std::int32_t* lengths) {
-  const LinePoint point = point_at(g, cost_prefix, k);
+/// Where a cut at this point falls, without its slot.
+FLASHLATENT_HOST_DEVICE Cut cut_at(const Geometry& g, const LinePoint& point, const std::int32_t* lengths) {
   Cut cut{point.round, point.request, 0, 0};
   if (point.inside == 0) return cut;
   const std::int32_t blocks = blocks_of(g, length_of(g, lengths, point.request));
@@ -265,16 +276,16 @@ FLASHLATENT_HOST_DEVICE Cut cut_at(const Geometry& g, const std::int64_t* cost_p
         g.cost.per_split + static_cast<std::int64_t>(g.fixed_split) * g.cost.per_block;
     block = (point.inside + split_cost / 2) / split_cost * g.fixed_split;
   } else if (point.inside >= g.cost.per_split) {
-    block = (point.inside - g.cost.per_split + g.cost.per_block / 2) / g.cost.per_block;
+    block = quotient(point.inside - g.cost.per_split + g.cost.per_block / 2, g.cost.per_block);
   }
   cut.block = block < blocks ? static_cast<std::int32_t>(block) : blocks;
   if (cut.block == blocks && blocks > 0) return next_item(g, cut);  // nothing is left of this one
   return cut;
 }
 
-/// Where cut k falls if all items stay whole: at the nearest end of one.
-FLASHLATENT_HOST_DEVICE Cut whole_cut_at(const Geometry& g, const std::int64_t* cost_prefix, std::int32_t k) {
-  const LinePoint point = point_at(g, cost_prefix, k);
+/// Where it falls if all items stay whole: at the nearest end of one.
+FLASHLATENT_HOST_DEVICE Cut whole_cut_at(const Geometry& g, const std::int64_t* cost_prefix,
+                                         const LinePoint& point) {
   const Cut cut{point.round, point.request, 0, 0};
   if (point.inside == 0) return cut;
   const std::int64_t item = cost_prefix[point.request + 1] - cost_prefix[point.request];
@@ -286,41 +297,33 @@ FLASHLATENT_HOST_DEVICE Cut whole_cut_at(const Geometry& g, const std::int64_t* 
 FLASHLATENT_HOST_DEVICE std::int32_t whole_block_cost(const Geometry& g) {
   const std::int64_t items = static_cast<std::int64_t>(g.requests) * g.rounds;
   if (g.cost.per_block_alone == 0 || items >= g.parts) return g.cost.per_block;
-  const auto shared = static_cast<std::int32_t>(g.cost.per_block * items / g.parts);
+  const auto shared = static_cast<std::int32_t>(quotient(g.cost.per_block * items, g.parts));
   return shared > g.cost.per_block_alone ? shared : g.cost.per_block_alone;
 }
 
-/// Is part k, of whole items, no longer than it would be with splits and a combine step? If that is so of all
-/// parts, nothing is split.
+/// Is a part of whole items, from `begin` to `end`, no longer than it would be with splits and a combine
+/// step? If that is so of all parts, nothing is split.
 FLASHLATENT_HOST_DEVICE bool whole_part_fits(const Geometry& g, const std::int64_t* cost_prefix,
-                                             std::int32_t k) {
-  const Cut begin = whole_cut_at(g, cost_prefix, k), end = whole_cut_at(g, cost_prefix, k + 1);
+                                             const Cut& begin, const Cut& end) {
   auto position = [&](const Cut& cut) {
     return cost_prefix[g.requests] * cut.round + cost_prefix[cut.request];
   };
   const std::int64_t cost = position(end) - position(begin);
   const std::int64_t split =
-      cost_prefix[g.requests] * g.rounds / g.parts + g.cost.per_split + g.cost.per_merge;
+      quotient(cost_prefix[g.requests] * g.rounds, g.parts) + g.cost.per_split + g.cost.per_merge;
   if (cost <= split) return true;
   const std::int32_t per_block = whole_block_cost(g);
   if (per_block == g.cost.per_block) return false;
   const std::int64_t items =
       static_cast<std::int64_t>(end.round - begin.round) * g.requests + end.request - begin.request;
   const std::int64_t splits = items * g.cost.per_split;
-  const std::int64_t whole = splits + (cost - splits) / g.cost.per_block * per_block;
+  const std::int64_t whole = splits + quotient(cost - splits, g.cost.per_block) * per_block;
   return whole + whole / 32 <= split;  // long requests gain little, and multiprocessors are not alike
 }
 
 /// With kWhole: where part k begins.
 FLASHLATENT_HOST_DEVICE Cut item_cut(const Geometry& g, std::int32_t k) {
   return {k / g.requests, k % g.requests, 0, 0};
-}
-
-/// Cut k without its slot, unless splits are fixed. `whole`: do all parts of whole items fit?
-FLASHLATENT_HOST_DEVICE Cut balanced_cut(const Geometry& g, const std::int64_t* cost_prefix, std::int32_t k,
-                                         const std::int32_t* lengths, bool whole) {
-  if (g.whole == kWhole) return item_cut(g, k);
-  return whole ? whole_cut_at(g, cost_prefix, k) : cut_at(g, cost_prefix, k, lengths);
 }
 
 FLASHLATENT_HOST_DEVICE bool same_item(const Cut& a, const Cut& b) {

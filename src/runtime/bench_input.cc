@@ -1,13 +1,16 @@
 #include "runtime/bench_input.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "core/element.h"
 #include "core/fp8_656.h"
 #include "core/message.h"
+#include "cpu/parallel.h"
 #include "dispatch/select.h"
 #include "flashlatent/kv_cache.h"
+#include "runtime/host_memory.h"
 #include "runtime/random_value.h"
 
 namespace flashlatent::runtime {
@@ -213,8 +216,43 @@ class Maker {
 
 }  // namespace
 
+Status check_bench_memory(const DecodeProblem& problem, const std::vector<int>& lengths,
+                          const Executor& executor, int shared_tokens) {
+  const auto& [query, cache, sparse, options] = problem;
+  const double batch = static_cast<double>(lengths.size());
+  double pages = 0, longest = 1;  // pages of all requests, and of the longest
+  for (int length : lengths) {
+    const double has = length / cache.page_size + (length % cache.page_size != 0 ? 1 : 0);
+    pages += has;
+    longest = std::max(longest, has);
+  }
+  const int shortest = *std::min_element(lengths.begin(), lengths.end());
+  pages -= (batch - 1) * (std::min(shared_tokens, shortest) / cache.page_size);
+  const std::string what = message("a batch of ", lengths.size(), " requests of up to ",
+                                   *std::max_element(lengths.begin(), lengths.end()), " tokens");
+  if (pages > std::numeric_limits<std::int32_t>::max()) {
+    return {StatusCode::kExhausted, message(what, " have ", pages, " pages of ", cache.page_size,
+                                            " tokens; at most 2147483647 have numbers")};
+  }
+  // An fp8_656 cache is made from a bf16 one.
+  double token = 2.0 * cache.heads * cache.qk_dim;
+  if (cache.format == KvFormat::kFp8_656) token += fp8_656::kTokenBytes;
+  if (cache.layout != KvLayout::kLatent) {
+    token = (cache.format == KvFormat::kE4m3 ? 1.0 : 2.0) * cache.heads * (cache.qk_dim + cache.v_dim);
+  }
+  const double rows = batch * query.tokens * query.heads;
+  const double names = 4 * (sparse.enabled ? batch * query.tokens * sparse.topk : batch * longest);
+  const double device =
+      pages * cache.page_size * token + rows * (2.0 * (cache.qk_dim + cache.v_dim) + 4) + names;
+  const double host = 2 * names + 4 * pages;
+  if (executor.backend == Backend::kCpu) return check_host_memory(device + host, what);
+  FLASHLATENT_RETURN_IF_ERROR(check_memory(device, what, executor));
+  return check_host_memory(host, what);
+}
+
 Result<BenchInput> make_bench_input(DecodeProblem problem, const std::vector<int>& lengths, float deviation,
                                     std::uint64_t seed, const Executor& executor, int shared_tokens) {
+  FLASHLATENT_RETURN_IF_ERROR(check_bench_memory(problem, lengths, executor, shared_tokens));
   BenchInput input;
   input.problem = problem;
   FLASHLATENT_RETURN_IF_ERROR(Maker(input, lengths, deviation, seed, executor, shared_tokens).make());
@@ -228,8 +266,8 @@ Status fill_normal(void* data, std::int64_t count, Dtype dtype, float scale, std
 #endif
   if (executor.backend != Backend::kCpu) return available(executor.backend);
   auto* elements = static_cast<std::uint16_t*>(data);
-#pragma omp parallel for schedule(static)
-  for (std::int64_t i = 0; i < count; ++i) elements[i] = from_float(scale * random_normal(seed, i), dtype);
+  cpu::parallel_for(count, cpu::hardware_threads(),
+                    [&](std::int64_t i) { elements[i] = from_float(scale * random_normal(seed, i), dtype); });
   return {};
 }
 

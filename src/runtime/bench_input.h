@@ -27,8 +27,13 @@ struct BenchInput {
 /// attention sink. An fp8_656 cache is quantised from bf16 on the device, which needs memory for both.
 /// The requests have their first `shared_tokens` tokens in common, as far as these fill pages.
 /// `deviation`: that of queries and cached rows; separate keys and values in e4m3 have it as their scale.
+/// Needs more memory than the executor's device or the host has: kExhausted, before any is taken.
 Result<BenchInput> make_bench_input(DecodeProblem problem, const std::vector<int>& lengths, float deviation,
                                     std::uint64_t seed, const Executor& executor, int shared_tokens = 0);
+
+/// Would make_bench_input() have the memory?
+Status check_bench_memory(const DecodeProblem& problem, const std::vector<int>& lengths,
+                          const Executor& executor, int shared_tokens = 0);
 
 /// Fills `count` elements of bf16 or fp16 with normal values of deviation `scale`.
 Status fill_normal(void* data, std::int64_t count, Dtype dtype, float scale, std::uint64_t seed,

@@ -1,12 +1,15 @@
 #include "runtime/compare.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
+#include <mutex>
 #include <vector>
 
 #include "core/element.h"
 #include "core/message.h"
+#include "cpu/parallel.h"
 #include "cpu/reference.h"
 
 namespace flashlatent::runtime {
@@ -179,33 +182,32 @@ Comparison compare(const DecodeProblem& problem, const DecodeInputs& inputs, con
   const std::int64_t rows = std::int64_t{problem.query.batch} * problem.query.tokens * problem.query.heads;
   Comparison total;
   Sums sums;
-#pragma omp parallel
-  {
+  const int threads = cpu::hardware_threads();
+  std::atomic<std::int64_t> next = sample.first;  // a thread that is done takes the next row
+  std::mutex merging;
+  cpu::parallel_for(threads, threads, [&](std::int64_t) {
     Comparison mine;
     Sums my_sums;
-#pragma omp for schedule(dynamic)
-    for (std::int64_t i = sample.first; i < rows; i += sample.stride) {
+    for (std::int64_t i; (i = next.fetch_add(sample.stride)) < rows;) {
       const Row row{static_cast<int>(i / problem.query.heads / problem.query.tokens),
                     static_cast<int>(i / problem.query.heads % problem.query.tokens),
                     static_cast<int>(i % problem.query.heads)};
       judge.judge(row, mine, my_sums);
     }
-#pragma omp critical
-    {
-      const bool farther =
-          mine.wrong_rows > 0 && (total.wrong_rows == 0 || mine.worst.error / mine.worst.tolerance >
-                                                               total.worst.error / total.worst.tolerance);
-      if (farther) total.worst = mine.worst;
-      total.rows += mine.rows;
-      total.wrong_rows += mine.wrong_rows;
-      total.lse_error = std::max(total.lse_error, mine.lse_error);
-      total.worst_ratio = std::max(total.worst_ratio, mine.worst_ratio);
-      sums.error2 += my_sums.error2;
-      sums.plain2 += my_sums.plain2;
-      sums.norm2 += my_sums.norm2;
-      sums.values += my_sums.values;
-    }
-  }
+    const std::lock_guard lock(merging);
+    const bool farther =
+        mine.wrong_rows > 0 && (total.wrong_rows == 0 || mine.worst.error / mine.worst.tolerance >
+                                                             total.worst.error / total.worst.tolerance);
+    if (farther) total.worst = mine.worst;
+    total.rows += mine.rows;
+    total.wrong_rows += mine.wrong_rows;
+    total.lse_error = std::max(total.lse_error, mine.lse_error);
+    total.worst_ratio = std::max(total.worst_ratio, mine.worst_ratio);
+    sums.error2 += my_sums.error2;
+    sums.plain2 += my_sums.plain2;
+    sums.norm2 += my_sums.norm2;
+    sums.values += my_sums.values;
+  });
   if (sums.norm2 > 0) {
     total.relative_error = std::sqrt(sums.error2 / sums.norm2);
     total.plain_relative_error = std::sqrt(sums.plain2 / sums.norm2);

@@ -54,12 +54,14 @@ std::uint64_t read(const std::uint8_t* memory, std::size_t bytes) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-#include <omp.h>
-
 #include <algorithm>
 #include <chrono>
+#include <functional>
+#include <numeric>
+#include <vector>
 
 #include "core/message.h"
+#include "cpu/parallel.h"
 #include "runtime/device_memory.h"
 
 namespace flashlatent::runtime {
@@ -80,16 +82,16 @@ double seconds() {
 double fma_gflops(int threads) {
   double best = 0;
   for (int i = 0; i < kTries; ++i) {
-    double flops = 0;
+    std::vector<double> flops(threads);
     const double begin = seconds();
-#pragma omp parallel num_threads(threads) reduction(+ : flops)
-    {
+    cpu::parallel_for(threads, threads, [&](std::int64_t thread) {
       volatile float factors[] = {1.0F, 0.5F, 1.0F};  // unknown to the compiler
       float sink[] = {factors[0], factors[1], factors[2]};
-      flops += HWY_DYNAMIC_DISPATCH(multiply_add)(kRounds, sink);
+      flops[thread] = HWY_DYNAMIC_DISPATCH(multiply_add)(kRounds, sink);
       factors[0] = sink[0];
-    }
-    best = std::max(best, flops / (seconds() - begin) * 1e-9);
+    });
+    const double end = seconds();
+    best = std::max(best, std::accumulate(flops.begin(), flops.end(), 0.0) / (end - begin) * 1e-9);
   }
   return best;
 }
@@ -98,12 +100,14 @@ double read_gbps(const std::uint8_t* memory, int threads) {
   const std::size_t share = kReadBytes / threads / 1024 * 1024;
   double best = 0;
   for (int i = 0; i < kTries; ++i) {
-    std::uint64_t mix = 0;
+    std::vector<std::uint64_t> mixes(threads);
     const double begin = seconds();
-#pragma omp parallel num_threads(threads) reduction(^ : mix)
-    mix ^= HWY_DYNAMIC_DISPATCH(read)(memory + omp_get_thread_num() * share, share);
+    cpu::parallel_for(threads, threads, [&](std::int64_t thread) {
+      mixes[thread] = HWY_DYNAMIC_DISPATCH(read)(memory + thread * share, share);
+    });
     const double end = seconds();
-    volatile std::uint64_t used = mix;
+    volatile std::uint64_t used =
+        std::accumulate(mixes.begin(), mixes.end(), std::uint64_t{0}, std::bit_xor<>());
     static_cast<void>(used);
     best = std::max(best, static_cast<double>(share * threads) / (end - begin) * 1e-9);
   }
@@ -115,7 +119,7 @@ double read_gbps(const std::uint8_t* memory, int threads) {
 Result<CpuRoof> measure_cpu_roof(int threads) {
   if (threads < 0) return invalid_argument("threads is ", threads, "; 0 means all");
   CpuRoof roof;
-  roof.threads = threads > 0 ? threads : omp_get_max_threads();
+  roof.threads = threads > 0 ? threads : cpu::hardware_threads();
   Result<Buffer> buffer = Buffer::allocate({}, kReadBytes);
   if (!buffer.ok()) return buffer.status();
   // Written, so that each page is really there; random enough not to be merged.

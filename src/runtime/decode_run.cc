@@ -97,6 +97,15 @@ Status DecodeRun::poison() {
   return {};
 }
 
+Status DecodeRun::check_inputs() const {
+  Result<Buffer> found = Buffer::allocate(executor_, kInputOffenceBytes);
+  if (!found.ok()) return found.status();
+  InputOffence offence;
+  FLASHLATENT_RETURN_IF_ERROR(flashlatent::check_inputs(problem_, inputs_, found->memory(), executor_));
+  FLASHLATENT_RETURN_IF_ERROR(copy_to_host(&offence, found->data(), sizeof(offence), executor_));
+  return to_status(offence);
+}
+
 Status DecodeRun::plan() {
   const ConstTensorView& lengths = problem_.sparse.enabled ? inputs_.topk_length : inputs_.cache_seqlens;
   if (host_table_.empty()) return flashlatent::plan(problem_, lengths, plan_.memory(), executor_);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "flashlatent/check_inputs.h"
 #include "flashlatent/decode.h"
 #include "runtime/device_memory.h"
 
@@ -16,6 +17,9 @@ class DecodeRun {
   /// poisoned with NaN, plan and workspace.
   static Result<DecodeRun> create(const DecodeProblem& problem, const DecodeInputs& inputs,
                                   const Executor& executor);
+
+  /// What flashlatent::check_inputs() finds in the inputs; waits for it.
+  Status check_inputs() const;
 
   /// Plans and decodes, `times` over, asynchronously where the backend is.
   Status run(int times = 1);

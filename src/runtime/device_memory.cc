@@ -1,12 +1,11 @@
 #include "runtime/device_memory.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
 #include "core/message.h"
+#include "cpu/parallel.h"
 #if FLASHLATENT_WITH_CUDA
 #include <cuda_runtime_api.h>
 #endif
@@ -101,13 +100,12 @@ Status copy_to_host(void* host, const void* device, std::size_t bytes, const Exe
 Status copy_on_device(void* to, const void* from, std::size_t bytes, const Executor& executor) {
   if (executor.backend == Backend::kCpu) {
     const auto pieces = static_cast<std::int64_t>((bytes + kPiece - 1) / kPiece);
-    const int threads = executor.threads > 0 ? executor.threads : omp_get_max_threads();
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (std::int64_t i = 0; i < pieces; ++i) {
+    const int threads = executor.threads > 0 ? executor.threads : cpu::hardware_threads();
+    cpu::parallel_for(pieces, threads, [&](std::int64_t i) {
       const std::size_t begin = i * kPiece;
       std::memcpy(static_cast<char*>(to) + begin, static_cast<const char*>(from) + begin,
                   std::min(kPiece, bytes - begin));
-    }
+    });
     return {};
   }
 #if FLASHLATENT_WITH_CUDA

@@ -144,7 +144,8 @@ Result<Timing> time_on_cuda(const std::function<Status()>& call, const TimingOpt
   int calls = 1;
   FLASHLATENT_RETURN_IF_ERROR(call());
   if (options.graph) {
-    if (!options.cold) {
+    calls = std::max(options.graph_calls, 1);
+    if (!options.cold && options.graph_calls == 0) {
       Result<double> ms = try_calls(call, stream);
       if (!ms.ok()) return ms.status();
       calls = static_cast<int>(std::clamp<double>(kGraphMs / *ms, kLeastGraphCalls, kGraphCalls));

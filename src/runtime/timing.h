@@ -28,6 +28,7 @@ class Stream {
 struct TimingOptions {
   int repeats = 40;
   bool graph = false;        ///< CUDA: time replays of a graph of many calls, so that launch gaps are out.
+  int graph_calls = 0;       ///< Calls in that graph; 0: by the time that they take.
   bool cold = false;         ///< Overwrite more memory than the caches hold before each call.
   double max_seconds = 3.0;  ///< Stop repeating after this, but not before three.
 };

@@ -1,7 +1,5 @@
 #include "serve/engine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -9,6 +7,8 @@
 
 #include "core/fp8_656.h"
 #include "core/message.h"
+#include "cpu/parallel.h"
+#include "runtime/host_memory.h"
 #include "serve/content.h"
 #include "serve/latents.h"
 
@@ -110,17 +110,16 @@ Status Engine::too_large(std::string_view why) const {
 
 // The system promises more than it has, and ends the program when it touches what is not there.
 Status Engine::check_host_memory() const {
-  const double memory =
-      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   const double rows = static_cast<double>(options_.batch) * options_.heads;
   const auto& cache = problem_.cache;
-  double wanted = rows * static_cast<double>(bytes_of(cache.qk_dim));
+  double wanted = rows * static_cast<double>(bytes_of(cache.qk_dim)) +
+                  4.0 * options_.batch * options_.max_pages;  // the page table
   if (device_.type == DeviceType::kCpu) {
     wanted += options_.layers * static_cast<double>(cache_bytes()) +
               rows * static_cast<double>(bytes_of(cache.qk_dim + 2LL * cache.v_dim));
   }
-  return wanted < memory ? Status()
-                         : too_large(message("this machine has ", memory * 0x1p-30, " GiB of memory"));
+  const Status fits = runtime::check_host_memory(wanted, "the replay");
+  return fits.ok() ? fits : too_large(fits.message());
 }
 
 Status Engine::allocate() {
@@ -183,11 +182,12 @@ Status Engine::fill(const Scheduler::Fill& fill, const PagePool& pool) {
   for (int begin = fill.begin; begin < fill.end; begin += kStagedRows) {
     const int end = std::min(fill.end, begin + kStagedRows);
     for (int layer = 0; layer < options_.layers; ++layer) {
-#pragma omp parallel for schedule(static) if (end - begin > 16)
-      for (int token = begin; token < end; ++token) {
+      const int threads = end - begin > 16 ? cpu::hardware_threads() : 1;
+      cpu::parallel_for(end - begin, threads, [&](std::int64_t i) {
+        const int token = begin + static_cast<int>(i);
         make_row(staged ? staging_.data() + (token - begin) * row_ : row_of(layer, slot_of(token)),
                  fill.request, token, layer);
-      }
+      });
       if (!staged) continue;
       std::vector<std::int32_t> slots;
       for (int token = begin; token < end; ++token)
@@ -240,13 +240,11 @@ Status Engine::make_queries(const Scheduler::Step& step, const PagePool& pool) {
     if (!length.ok()) return length.status();
     lengths.push_back(*length);
   }
-#pragma omp parallel for schedule(static)
-  for (std::size_t i = 0; i < step.requests.size(); ++i) {
+  cpu::parallel_for(std::ssize(step.requests), cpu::hardware_threads(), [&](std::int64_t i) {
     const RowName name{RowKind::kQuery, step.requests[i], lengths[i], 0};
-    fill_random(
-        {host_q_.data() + static_cast<std::int64_t>(i) * elements, static_cast<std::size_t>(elements)},
-        options_.dtype, kQueryScale, options_.seed, name);
-  }
+    fill_random({host_q_.data() + i * elements, static_cast<std::size_t>(elements)}, options_.dtype,
+                kQueryScale, options_.seed, name);
+  });
   return runtime::copy_to_device(q_.data(), host_q_.data(), host_q_.size() * sizeof(std::uint16_t),
                                  options_.executor);
 }
@@ -312,10 +310,9 @@ Result<runtime::Comparison> Engine::verify(const Scheduler::Step& step, int row,
   std::vector<std::uint16_t> cache(pages * page_size * row_);
   std::vector<std::int32_t> block_table(pages);
   for (std::int64_t i = 0; i < pages; ++i) block_table[i] = static_cast<std::int32_t>(i);
-#pragma omp parallel for schedule(static)
-  for (int token = 0; token < length; ++token) {
-    make_row(cache.data() + token * row_, step.requests[row], token, kept_layer);
-  }
+  cpu::parallel_for(length, cpu::hardware_threads(), [&](std::int64_t token) {
+    make_row(cache.data() + token * row_, step.requests[row], static_cast<int>(token), kept_layer);
+  });
   DecodeProblem problem = problem_;
   problem.query.batch = 1;
   problem.cache.max_pages = static_cast<int>(pages);

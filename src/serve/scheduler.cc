@@ -9,16 +9,25 @@ namespace flashlatent::serve {
 
 namespace {
 
-Status check_fits(std::span<const io::TraceRequest> trace, std::int64_t capacity) {
-  for (std::size_t i = 0; i < trace.size(); ++i) {
-    const std::int64_t tokens = std::int64_t{trace[i].input_length} + trace[i].output_length;
-    if (tokens > std::min<std::int64_t>(capacity, std::numeric_limits<std::int32_t>::max())) {
-      return invalid_argument("request ", i, " of the trace has ", trace[i].input_length, " + ",
-                              trace[i].output_length, " tokens and can never fit a pool of ", capacity,
-                              " tokens; the pool needs at least ", tokens);
-    }
+Status check_fits(std::span<const io::TraceRequest> trace, const Scheduler::Options& options) {
+  const auto tokens_of = [](const io::TraceRequest& request) {
+    return request.output_length == 0 ? 0 : std::int64_t{request.input_length} + request.output_length;
+  };
+  const auto largest = std::ranges::max_element(trace, {}, tokens_of);
+  if (largest == trace.end()) return {};
+  // A pool has whole pages.
+  const std::int64_t page = options.page_size;
+  const std::int64_t needed = (tokens_of(*largest) + page - 1) / page * page;
+  const std::int64_t capacity = options.pages * page;
+  if (tokens_of(*largest) > std::numeric_limits<std::int32_t>::max()) {
+    return invalid_argument("request ", largest - trace.begin(), " of the trace has ", largest->input_length,
+                            " + ", largest->output_length, " tokens; at most 2147483647 are served");
   }
-  return {};
+  if (needed <= capacity) return {};
+  return invalid_argument("request ", largest - trace.begin(), " of the trace, the largest, has ",
+                          largest->input_length, " + ", largest->output_length,
+                          " tokens and can never fit a pool of ", capacity,
+                          " tokens; the pool needs at least ", needed);
 }
 
 }  // namespace
@@ -30,7 +39,7 @@ Result<Scheduler> Scheduler::create(std::span<const io::TraceRequest> trace, con
   if (options.batch < 1) return invalid_argument("batch is ", options.batch, ", must be at least 1");
   auto pool = PagePool::create_pool(options.pages, options.page_size);
   if (!pool.ok()) return pool.status();
-  FLASHLATENT_RETURN_IF_ERROR(check_fits(trace, std::int64_t{options.pages} * options.page_size));
+  FLASHLATENT_RETURN_IF_ERROR(check_fits(trace, options));
   return Scheduler(trace, options, std::move(*pool));
 }
 

@@ -153,3 +153,14 @@ def test_another_lse_for_empty_rows():
     case.check(out, np.where(lse == np.inf, -np.inf, lse), causal=True)
     with pytest.raises(flashlatent.InvalidArgumentError, match="empty_lse is 0; -inf and [+]inf are accepted"):
         flashlatent.decode(*case.arguments(), empty_lse=0, **case.options())
+
+
+@pytest.mark.parametrize("tokens", [None, 2])
+def test_ragged_batch_without_any_token(tokens):
+    q = np.zeros((0, 4, 64), np.float16)
+    cache = np.ones((8, 16, 1, 64), np.float16)
+    table, lengths, begins = np.zeros((2, 3), np.int32), np.array([5, 9], np.int32), np.zeros(3, np.int32)
+    out, lse = flashlatent.decode(q, cache, table, lengths, cu_seqlens_q=begins, tokens=tokens, softmax_scale=1.0,
+                                  v_dim=32)
+    assert out.shape == (0, 4, 32)
+    assert lse.shape == (2, 4, tokens or 1) and (np.asarray(lse) == -np.inf).all()

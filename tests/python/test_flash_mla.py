@@ -94,7 +94,7 @@ def test_cuda_graph(device):
     ("extra_topk_length is given", {"extra_topk_length": 1}),
     ("is_fp8_kvcache is True and k_cache is torch.float16", {"is_fp8_kvcache": True}),
     ("tile_scheduler_metadata is a NoneType", {"tile_scheduler_metadata": None}),
-    ("v_dim is 512", {"head_dim_v": 512}),
+    ("head_dim_v is 512", {"head_dim_v": 512}),
 ])
 def test_refusals(device, match, options):
     case = TorchCase([3], device)

@@ -162,6 +162,23 @@ def test_shared_prefixes(place, sharing):
             plan.schedule(arrays[4], pages=(case.block_table[:2], case.cache_seqlens))
 
 
+@pytest.mark.parametrize("tokens, causal", [(1, False), (2, True), (3, True), (3, False)])
+def test_plans_with_shared_prefixes_at_other_lengths(place, tokens, causal):
+    case = KvCase([900, 900, 900, 40], tokens=tokens)
+    case.block_table[1:3, :32] = case.block_table[0, :32]  # 512 tokens
+    arrays = [place.array(array) for array in case.arrays()[:4]]
+    problem = flashlatent.Problem.of_kv_arrays(*arrays, softmax_scale=case.scale, causal=causal,
+                                               prefix_sharing="always")
+    plan = flashlatent.Plan.like(problem, arrays[0])
+    planned = np.array([600, 600, 600, 40], np.int32)
+    plan.schedule(place.array(planned), pages=(case.block_table, planned))
+    for lengths in ([600, 600, 600, 40], [601, 601, 601, 39], [664, 664, 664, 40], [536, 536, 536, 40],
+                    [900, 880, 512, 7], [511 + tokens, 510 + tokens, 512, 40], [200, 100, 0, 40], [0, 600, 700, 40]):
+        case.cache_seqlens = np.array(lengths, np.int32)
+        out, lse = plan.decode_kv(*arrays, place.array(case.cache_seqlens))
+        case.check(place.back(out), place.back(lse), causal=causal)
+
+
 def raw(place, array):
     """An array's bytes, whatever its dtype."""
     return np.ascontiguousarray(place.back(array)).view(np.uint8)
@@ -211,7 +228,8 @@ def test_append_gather_convert(place, layout, format):
 
     # convert_kv: to the other layout, byte for byte, and back from bf16
     other = "separate" if layout == "packed" else "packed"
-    converted = flashlatent.convert_kv(cache, layout=other, key_scale=scales[0], value_scale=scales[1], **bits)
+    holds = bits if format == "bf16" else {}  # e4m3 and fp16 arrays say themselves what they are
+    converted = flashlatent.convert_kv(cache, layout=other, key_scale=scales[0], value_scale=scales[1], **holds)
     assert type(converted) is KeyValueCache
     for got, plane in zip(converted, separate if other == "separate" else pack(*separate)):
         np.testing.assert_array_equal(raw(place, got), plane.view(np.uint8))
@@ -288,7 +306,10 @@ def call_gather(cache, **options):
     ("cache.key_scale is given, but the cache is fp16",
      lambda keys, values: call_gather((keys, values, np.ones(1, np.float32)), rows=1)),
     ("slot_mapping",
-     lambda keys, values: flashlatent.append_kv(keys[0, :1], values[0, :1], np.array([999]), (keys, values))),
+     lambda keys, values: flashlatent.append_kv(keys[0, :1].copy(), values[0, :1].copy(), np.array([999]),
+                                                (keys, values))),
+    ("cache.keys is .* overlaps keys",
+     lambda keys, values: flashlatent.append_kv(keys[0, :1], values[0, :1], np.array([0]), (keys, values))),
     ("values is fp16",
      lambda keys, values: flashlatent.append_kv(keys[0, :1], values[0, :1, :1], np.array([0]), (keys, values))),
     ("layout is 'flat'", lambda keys, values: flashlatent.convert_kv((keys, values), layout="flat")),
@@ -296,7 +317,7 @@ def call_gather(cache, **options):
      lambda keys, values: flashlatent.convert_kv((keys[..., :12], values), layout="packed")),
     ("to is given beside layout",
      lambda keys, values: flashlatent.convert_kv((keys, values), (keys, values), layout="packed")),
-    ("to is where from is", lambda keys, values: flashlatent.convert_kv((keys, values), (keys, values))),
+    ("to.keys is .* overlaps from.keys", lambda keys, values: flashlatent.convert_kv((keys, values), (keys, values))),
     ("cache.keys is read-only", lambda keys, values: flashlatent.append_kv(
         keys[0, :1], values[0, :1], np.array([0]), (np.broadcast_to(keys, keys.shape), values))),
     ("layout is 'flat'; latent, separate and packed",

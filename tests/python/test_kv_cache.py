@@ -64,8 +64,10 @@ def test_copy_pages():
 
 
 @pytest.mark.parametrize("match, call", [
-    ("slot_mapping", lambda cache: flashlatent.append_latent(cache[0, :, 0, :512], cache[0, :, 0, 512:],
-                                                             np.full(16, 999), cache, dtype="bf16")),
+    ("slot_mapping", lambda cache: flashlatent.append_latent(
+        cache[0, :, 0, :512].copy(), cache[0, :, 0, 512:].copy(), np.full(16, 999), cache, dtype="bf16")),
+    ("kv_cache is .* overlaps latent", lambda cache: flashlatent.append_latent(
+        cache[0, :, 0, :512], cache[0, :, 0, 512:], np.full(16, 0), cache, dtype="bf16")),
     ("format is 'int4'", lambda cache: flashlatent.convert_cache(cache, format="int4", dtype="bf16")),
     ("to and format are missing", lambda cache: flashlatent.convert_cache(cache, dtype="bf16")),
     ("out and rows are missing", lambda cache: flashlatent.gather_cache(cache, np.zeros((1, 1), np.int32),
@@ -124,3 +126,29 @@ def test_sparse_problem():
     assert flashlatent.Problem(batch=2, heads=8, max_pages=1, softmax_scale=1).topk is None
     with pytest.raises(flashlatent.InvalidArgumentError, match="causal is set"):
         flashlatent.Problem(batch=2, heads=8, topk=64, causal=True, softmax_scale=1)
+
+
+def test_views_of_one_cache_are_refused():
+    cache = np.arange(4 * 2 * 1 * 4, dtype=np.float16).reshape(4, 2, 1, 4)
+    before = cache.copy()
+    with pytest.raises(flashlatent.InvalidArgumentError, match="to is .* overlaps from"):
+        flashlatent.copy_pages(cache[:3], cache[1:], np.array([[0, 0], [1, 1], [2, 2]], np.int32))
+    with pytest.raises(flashlatent.InvalidArgumentError, match="to is .* overlaps from"):
+        flashlatent.convert_cache(cache[:3], cache[1:])
+    np.testing.assert_array_equal(cache, before)
+    flashlatent.copy_pages(cache, cache, np.array([[0, 2], [1, 3]], np.int32))
+    np.testing.assert_array_equal(cache[2:], before[:2])
+    flashlatent.copy_pages(cache[2:], cache[:2], np.array([[0, 1]], np.int32))
+    np.testing.assert_array_equal(cache[1], before[0])
+
+
+@pytest.mark.parametrize("page_size", [4096, 32768, 65536])
+def test_lengths_near_the_end_of_int32(page_size):
+    row = np.ones((1, 1, 1, 8), np.float16)
+    cache = np.lib.stride_tricks.as_strided(row, (1, page_size, 1, 8), (16, 0, 16, 2))
+    table = np.zeros((3, 2**31 // page_size), np.int32)
+    lengths = np.array([2**31 - 1, 2**31 - 20000, 2**31 - 100], np.int32)
+    out, lse = flashlatent.decode_kv(np.ones((3, 1, 1, 8), np.float16), cache, cache, table, lengths, softmax_scale=0.3,
+                                     causal=True, window=50)
+    np.testing.assert_allclose(np.asarray(out, np.float32), 1)
+    np.testing.assert_allclose(lse, 2.4 + math.log(50), rtol=1e-5)

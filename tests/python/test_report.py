@@ -2,6 +2,9 @@
 
 import json
 import pathlib
+import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -30,6 +33,46 @@ def test_bench_and_plan(tmp_path, prefix):
     assert all(map(is_picture, pictures))
 
 
+def test_pictures_say_what_they_show(tmp_path):
+    pytest.importorskip("matplotlib")
+    document = json.loads((RESULTS / "h200" / "dense.json").read_text())
+    file = tmp_path / "dense.json"
+
+    def drawn(folder):
+        file.write_text(json.dumps(document))
+        svg = next(path for path in report.report([str(file)], str(tmp_path / folder)) if path.endswith("time.svg"))
+        return pathlib.Path(svg).read_text()
+
+    first = drawn("first")
+    assert report.digest_in(first) == report.digest([document])
+    assert drawn("again") == first
+    document["source_tree"] = "another"  # which no picture shows
+    assert report.digest_in(first) == report.digest([document])
+    document["results"][0]["ms"] *= 2
+    assert report.digest_in(first) != report.digest([document])
+    assert report.digest_in("<svg></svg>") is None
+
+
+def test_an_old_picture_is_found(tmp_path):
+    root = RESULTS.parents[1]
+    for part in ("README.md", "docs", "scripts/tables", "bench/results", "python/flashlatent/report.py"):
+        (tmp_path / part).parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if (root / part).is_dir() else shutil.copy)(root / part, tmp_path / part)
+
+    def check():
+        return subprocess.run([sys.executable, tmp_path / "scripts/tables", "--check"], capture_output=True, text=True)
+
+    assert check().returncode == 0, check().stdout + check().stderr
+    plan = tmp_path / "bench/results/plans/skewed.json"
+    document = json.loads(plan.read_text())
+    document["parts"][0]["segments"][0]["blocks"][1] += 1
+    plan.write_text(json.dumps(document))
+    old = check()
+    assert old.returncode == 1 and "skewed_plan show other results" in old.stderr
+    (tmp_path / "docs/pictures/h200_time.svg").unlink()
+    assert "h200_time, skewed_plan show other results" in check().stderr
+
+
 def test_series_of_several_libraries():
     documents = [report.read(RESULTS / "h200" / "dense.json"), report.read(RESULTS / "peers" / "flashmla.json")]
     series = report.length_series(documents)
@@ -54,6 +97,12 @@ def test_host_time(tmp_path, capsys):
     document = json.loads((tmp_path / "host.json").read_text())
     assert all(0 < row["us_min"] <= row["us"] <= row["us_max"] for row in document["results"])
     assert document["source_tree"] == flashlatent.info()["source_tree"]
+
+
+def test_host_time_to_stdout(capsys):
+    assert bench.main(["--package", "numpy", "--json", "-"]) == 0
+    written = capsys.readouterr()
+    assert json.loads(written.out)["results"] and "Plan.decode" in written.err
 
 
 def test_host_time_without_the_device(capsys):

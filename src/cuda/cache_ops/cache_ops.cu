@@ -141,7 +141,9 @@ Status move_all(const Map& map, Dtype from, Dtype to, TokenDims dims, std::int64
   if (!units.ok()) return units.status();
   const bool many = items > *units * kResident * kWarps;
   LaunchShape shape;
-  shape.blocks = static_cast<int>((items - 1) / (kWarps * (many ? kManyTokens : 1)) + 1);
+  const std::int64_t blocks = (items - 1) / (kWarps * (many ? kManyTokens : 1)) + 1;
+  if (blocks > kMostBlocks) return too_many_blocks(blocks);
+  shape.blocks = static_cast<int>(blocks);
   shape.threads = kThreads;
   return with_type(from, [&](auto from_type) {
     return with_type(to, [&](auto to_type) -> Status {

@@ -70,7 +70,9 @@ Status copy_words(Pages pages, std::int64_t row_bytes, std::int64_t pairs, const
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   LaunchShape shape;
-  shape.blocks = static_cast<int>((pages.items - 1) / kWarps + 1);
+  const std::int64_t blocks = (pages.items - 1) / kWarps + 1;
+  if (blocks > kMostBlocks) return too_many_blocks(blocks);
+  shape.blocks = static_cast<int>(blocks);
   shape.threads = kThreads;
   return launch(copy_kernel<Word>, shape, executor, pages);
 }

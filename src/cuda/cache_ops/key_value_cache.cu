@@ -279,7 +279,9 @@ Status move_all(const Map& map, const Pair& from, Dtype from_dtype, const Pair& 
   work.apart = 2 * work.units <= *multiprocessor_count * kResident * kWarps;
   if (work.apart) work.units *= 2;
   LaunchShape launch_shape;
-  launch_shape.blocks = static_cast<int>((work.units - 1) / kWarps + 1);
+  const std::int64_t blocks = (work.units - 1) / kWarps + 1;
+  if (blocks > kMostBlocks) return too_many_blocks(blocks);
+  launch_shape.blocks = static_cast<int>(blocks);
   launch_shape.threads = kThreads;
   return with_type(from_dtype, [&](auto from_type) {
     return with_type(to_dtype, [&](auto to_type) -> Status {

@@ -29,6 +29,7 @@ bool rows_in_line(const DecodeProblem& problem, const ConstTensorView& q) {
 }
 
 Status check_alignment(const char* name, const ConstTensorView& view, int bytes) {
+  if (view.elements() == 0) return {};
   bool fits = reinterpret_cast<std::uintptr_t>(view.data) % bytes == 0;
   for (int i = 0; i + 1 < view.rank; ++i) {
     const std::int64_t stride_bytes = view.strides[i] * static_cast<std::int64_t>(size_of(view.dtype));
@@ -49,7 +50,7 @@ std::int32_t reach_of(const DecodeProblem& problem) {
   const std::int64_t reach = problem.sparse.enabled
                                  ? problem.sparse.topk
                                  : std::int64_t{problem.cache.max_pages} * problem.cache.page_size;
-  return static_cast<std::int32_t>(std::min<std::int64_t>(reach, (1LL << 31) - (1 << 14)));
+  return static_cast<std::int32_t>(std::min<std::int64_t>(reach, kMostDeviceTokens));
 }
 
 std::size_t decode_workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {

@@ -1,4 +1,6 @@
 // Which CUDA devices there are, and whether they can run our kernels.
+#include <pthread.h>
+
 #include <array>
 #include <atomic>
 #include <string>
@@ -9,9 +11,39 @@
 
 namespace flashlatent::cuda {
 
+namespace {
+
+std::atomic<bool> used{false};    // a device was found in this process, or in the one that it was forked from
+std::atomic<bool> forked{false};  // after that
+
+constexpr const char* kForked =
+    "backend cuda: CUDA cannot be used in a child made by fork after its parent has used it; start the child "
+    "by "
+    "the spawn method (Python: multiprocessing.get_context(\"spawn\")), or use CUDA in the child alone";
+
+/// Other code's use of CUDA in the parent shows by this error alone.
+bool may_be_forked(cudaError_t error) {
+  return error == cudaErrorInitializationError;
+}
+
+void note_use() {
+  if (used.exchange(true)) return;
+  pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
+}
+
+}  // namespace
+
 Status to_status(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return {};
+  if (may_be_forked(error)) {
+    return {StatusCode::kUnavailable, message(call, ": ", cudaGetErrorString(error), "; ", kForked)};
+  }
   return {StatusCode::kInternal, message(call, ": ", cudaGetErrorString(error))};
+}
+
+Status usable_in_this_process() {
+  if (!forked.load(std::memory_order_relaxed)) return {};
+  return {StatusCode::kUnavailable, kForked};
 }
 
 namespace {
@@ -42,13 +74,16 @@ Status too_old_driver() {
 }
 
 Result<int> device_count() {
+  FLASHLATENT_RETURN_IF_ERROR(usable_in_this_process());
   int count = 0;
   if (cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
     cudaGetLastError();
     if (error == cudaErrorInsufficientDriver) return too_old_driver();
+    if (may_be_forked(error)) return to_status(error, "cudaGetDeviceCount");
     return Status(StatusCode::kUnavailable, message("backend cuda: ", cudaGetErrorString(error)));
   }
   if (count == 0) return Status(StatusCode::kUnavailable, "backend cuda: no device");
+  note_use();
   return count;
 }
 
@@ -79,6 +114,7 @@ Result<int> read_multiprocessors(int device) {
 }  // namespace
 
 Result<int> multiprocessors(int device) {
+  FLASHLATENT_RETURN_IF_ERROR(usable_in_this_process());
   constexpr int kCached = 64;
   static std::array<std::atomic<int>, kCached> cache{};
   if (device >= 0 && device < kCached) {

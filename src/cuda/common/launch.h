@@ -4,7 +4,9 @@
 #include <cuda_runtime.h>
 
 #include <atomic>
+#include <cstdint>
 
+#include "core/message.h"
 #include "cuda/common/runtime.h"
 #include "flashlatent/backend.h"
 
@@ -16,6 +18,12 @@ struct LaunchShape {
   std::size_t shared_bytes = 0;
   bool overlaps_previous = false;  ///< Programmatic dependent launch: the kernel waits on the device itself.
 };
+
+inline constexpr std::int64_t kMostBlocks = (1LL << 31) - 1;
+inline Status too_many_blocks(std::int64_t blocks) {
+  return unsupported("the call has work for ", blocks, " thread blocks; calls of up to ", kMostBlocks,
+                     " are accepted: fewer tokens or pages");
+}
 
 /// Allows a kernel more than 48 KB of shared memory, always the same, once a device.
 template <auto kKernel>

@@ -9,11 +9,17 @@ namespace flashlatent::cuda {
 
 Status to_status(cudaError_t error, const char* call);
 
+/// Not ok in a child made by fork after this library has used CUDA: the driver works in the parent alone. One
+/// load; DeviceGuard asks it, too.
+Status usable_in_this_process();
+
 /// Makes `device` current and puts the caller's back.
 class DeviceGuard {
  public:
-  explicit DeviceGuard(int device)
-      : error_(cudaGetDevice(&before_)), changed_(error_ == cudaSuccess && before_ != device) {
+  explicit DeviceGuard(int device) : process_(usable_in_this_process()) {
+    if (!process_.ok()) return;
+    error_ = cudaGetDevice(&before_);
+    changed_ = error_ == cudaSuccess && before_ != device;
     if (changed_) error_ = cudaSetDevice(device);
   }
   ~DeviceGuard() {
@@ -22,12 +28,13 @@ class DeviceGuard {
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
-  Status status() const { return to_status(error_, "cudaSetDevice"); }
+  Status status() const { return process_.ok() ? to_status(error_, "cudaSetDevice") : process_; }
 
  private:
+  Status process_;
   int before_ = 0;
-  cudaError_t error_;
-  bool changed_;
+  cudaError_t error_ = cudaSuccess;
+  bool changed_ = false;
 };
 
 }  // namespace flashlatent::cuda

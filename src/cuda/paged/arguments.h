@@ -34,6 +34,8 @@ struct PartialRows {
 /// request's first segment, which are kept until both are there.
 struct PrefixArguments {
   const prefix::Share* shares;  // one a request; null: nothing is shared
+  const std::int32_t* lengths;  // of requests, now
+  int unseen;                   // prefix::Shape's
   PartialRows results;          // of prefixes
   PartialRows kept;             // (requests, kv_heads, request_rows)
   int kv_heads, request_rows;
@@ -41,7 +43,9 @@ struct PrefixArguments {
 
 struct Arguments {
   CUtensorMap key_map, value_map;
-  parts::DecodeArguments decode;  // with prefixes, lengths are those of what comes after them
+  // With prefixes cache.lengths is null: the plan's segments end where its cuts do, an item's last one at the
+  // page table's reach, and job_of() ends them where the request does.
+  parts::DecodeArguments decode;
   PrefixArguments prefix;
   parts::Ticket* tickets;  // of those who split a request (splits.cuh); null: a combine step comes after
   Plane keys, values;

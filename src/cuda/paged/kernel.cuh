@@ -25,13 +25,17 @@ __device__ __forceinline__ Job job_of(const Arguments& args, const schedule::Seg
   // With a window the plan knows the last max_tokens tokens alone, whose blocks begin at `origin`.
   const schedule::Geometry& g = args.decode.geometry;
   // Without a window what the plan knows is all: a trip to memory less.
-  const int stored = g.max_tokens == args.reach
-                         ? segment.length
-                         : schedule::length_of(g, args.decode.cache.lengths, segment.request);
-  const prefix::Share prefix =
-      args.prefix.shares == nullptr ? prefix::Share{} : args.prefix.shares[segment.request];
-  const int own = max(0, min(stored, args.reach));
-  const int length = prefix.tokens + own;
+  int stored = g.max_tokens == args.reach
+                   ? segment.length
+                   : schedule::length_of(g, args.decode.cache.lengths, segment.request);
+  prefix::Share prefix = {};
+  if (args.prefix.shares != nullptr) {
+    const prefix::Share planned = args.prefix.shares[segment.request];
+    stored = min(args.prefix.lengths[segment.request], args.reach);
+    if (prefix::sees_prefix(planned.tokens, stored, args.prefix.unseen)) prefix = planned;
+  }
+  const int length = max(0, min(stored, args.reach));
+  const int own = length - prefix.tokens;
   const int skipped = max(0, own - g.max_tokens) + g.block_tokens - 1;
   const int origin = prefix.tokens + (skipped & -g.block_tokens);
   return {segment,
@@ -41,7 +45,7 @@ __device__ __forceinline__ Job job_of(const Arguments& args, const schedule::Seg
           {{args.decode.cache.entries + tile.request * args.decode.cache.entries_stride, length, tile.kv_head,
             0, 0},
            origin + segment.block_begin * g.block_tokens,
-           tile.rows == 0 ? 0 : min(origin + segment.block_end * g.block_tokens, length)},
+           tile.rows == 0 ? 0 : origin + min(segment.block_end * g.block_tokens, length - origin)},
           visible_by_some(args, tile, length)};
 }
 

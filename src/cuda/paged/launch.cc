@@ -218,12 +218,14 @@ Status share_prefixes(const DecodeCall& call, int units, paged::Arguments& args)
   auto* out = reinterpret_cast<float*>(static_cast<std::uint8_t*>(call.workspace.data) + prefix::align(own));
   const std::int64_t kept = prefix::max_partial_rows(shape);
   float* lse = out + prefix::workspace_rows(shape) * call.problem.cache.v_dim;
-  args.decode.cache.lengths = plan.own_lengths;
   args.prefix = {.shares = plan.shares,
+                 .lengths = args.decode.cache.lengths,
+                 .unseen = shape.unseen,
                  .results = {out, lse},
                  .kept = {out + kept * call.problem.cache.v_dim, lse + kept},
                  .kv_heads = shape.kv_heads,
                  .request_rows = shape.request_rows};
+  args.decode.cache.lengths = nullptr;
   return launch_prefix_units(call, shape, plan, out, lse);
 }
 

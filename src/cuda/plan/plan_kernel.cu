@@ -1,11 +1,11 @@
 // The plan, built on the device by one CTA: a parallel prefix sum of the requests' costs, then one thread a
-// cut; where requests are packed, first one warp for each bound of a part. Header, cuts and merges are bit
-// for bit those of plan/host_plan.cc; both call plan/schedule.h.
+// cut; where requests are packed, first a warp for each stretch and bound (packer.cuh). Header, cuts and
+// merges are bit for bit those of plan/host_plan.cc; both call plan/schedule.h.
 #include <cub/block/block_scan.cuh>
 
 #include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
-#include "plan/packing.h"
+#include "cuda/plan/packer.cuh"
 #include "plan/shares.h"
 
 namespace flashlatent::cuda {
@@ -21,6 +21,16 @@ constexpr int kThreads = 1024;
 constexpr int kEach = 4;  // requests a thread and pass
 // Costs of up to this many requests are searched in shared memory, of more in the plan's own memory.
 constexpr int kSharedRequests = 4096;
+// So are up to this many parts' cuts, until their slots are known.
+constexpr int kSharedParts = 511;
+
+union SharedMemory {
+  std::int64_t cost_prefix[kSharedRequests + 1];
+  struct {
+    std::int64_t cost_prefix[schedule::kMostPacked + 1];
+    Packings packings;
+  } packed;
+};
 
 using Scan = cub::BlockScan<std::int64_t, kThreads, cub::BLOCK_SCAN_WARP_SCANS>;
 
@@ -35,87 +45,11 @@ __device__ Pair unpack(std::int64_t packed) {
   return {static_cast<std::int32_t>(packed), static_cast<std::int32_t>(packed >> 32)};
 }
 
-/// What packings, one a warp, share and leave behind.
-struct Packings {
-  std::int32_t best;                             // number of the first that fits, else kPackings
-  std::int32_t ranks[schedule::kMostPacked];     // of requests by their cost
-  std::int32_t costs[schedule::kMostPacked];     // by rank
-  std::int32_t requests[schedule::kMostPacked];  // by rank
-  std::int32_t order[schedule::kMostPacked];     // requests, in the best packing's order
-  std::uint8_t taken[schedule::kPackings][schedule::kMostPacked];  // ranks, in each packing's order
-  std::int16_t cut_items[schedule::kPackings][schedule::kMostPackedParts + 1];  // numbers in that order
-  std::int32_t cut_blocks[schedule::kPackings][schedule::kMostPackedParts + 1];
-};
-static_assert(schedule::kMostPacked <= 256, "ranks are bytes");
-
-/// Items for schedule::pack_parts(), by rank from the shortest on, kSlots times 32 of them. Each lane of a
-/// warp has the costs of kSlots, and all lanes have the same bits for those that are left.
-template <int kSlots>
-class WarpItems {
- public:
-  __device__ __forceinline__ WarpItems(const Packings& packings, int requests, std::uint8_t* order)
-      : all_costs_(packings.costs), order_(order) {
-#pragma unroll
-    for (int i = 0; i < kSlots; ++i) {
-      const int rank = i * 32 + threadIdx.x % 32;
-      costs_[i] = rank < requests ? packings.costs[rank] : 0;
-      left_[i] = __ballot_sync(0xffffffff, rank < requests);
-    }
-    find_ends();
-  }
-
-  __device__ __forceinline__ schedule::Unpacked longest() const {
-    return longest_;
-  }
-  __device__ __forceinline__ schedule::Unpacked shortest() const {
-    return shortest_;
-  }
-  __device__ __forceinline__ schedule::Unpacked longest_within(std::int32_t cost) const {
-    std::uint32_t bits[kSlots];
-#pragma unroll
-    for (int i = 0; i < kSlots; ++i) bits[i] = left_[i] & __ballot_sync(0xffffffff, costs_[i] <= cost);
-    return last_of(bits);
-  }
-  __device__ __forceinline__ void take(schedule::Unpacked item) {
-#pragma unroll
-    for (int i = 0; i < kSlots; ++i) {
-      left_[i] &= ~(item.place / 32 == i ? 1U << item.place % 32 : 0U);
-    }
-    order_[taken_++] = static_cast<std::uint8_t>(item.place);  // by all lanes
-    if (item.place == longest_.place || item.place == shortest_.place) find_ends();
-  }
-
- private:
-  __device__ __forceinline__ schedule::Unpacked at(std::int32_t rank) const {
-    return {rank, rank < 0 ? -1 : all_costs_[rank]};
-  }
-  __device__ __forceinline__ schedule::Unpacked last_of(const std::uint32_t (&bits)[kSlots]) const {
-    std::uint32_t word = 0;
-    int base = 0;
-#pragma unroll
-    for (int i = 0; i < kSlots; ++i) {
-      if (bits[i] != 0) word = bits[i], base = i * 32;
-    }
-    return at(word == 0 ? -1 : base + 31 - __clz(static_cast<int>(word)));
-  }
-  __device__ __forceinline__ void find_ends() {
-    longest_ = last_of(left_);
-    std::uint32_t word = 0;
-    int base = 0;
-#pragma unroll
-    for (int i = kSlots - 1; i >= 0; --i) {
-      if (left_[i] != 0) word = left_[i], base = i * 32;
-    }
-    shortest_ = at(word == 0 ? -1 : base + __ffs(static_cast<int>(word)) - 1);
-  }
-
-  const std::int32_t* all_costs_;
-  std::uint8_t* order_;
-  std::int32_t costs_[kSlots];
-  std::uint32_t left_[kSlots];
-  schedule::Unpacked longest_, shortest_;
-  int taken_ = 0;
-};
+/// One function: what is in line at three places is code that runs once.
+__device__ __noinline__ schedule::LinePoint find_point(const Geometry& g, const std::int64_t* cost_prefix,
+                                                       std::int32_t k) {
+  return schedule::point_at(g, cost_prefix, k);
+}
 
 struct Builder {
   const Geometry& g;
@@ -123,7 +57,9 @@ struct Builder {
   const std::int32_t* lengths;
   PlanView plan;
   std::int64_t* cost_prefix;
+  Cut* cuts;  // without slots
   Scan::TempStorage& scan_memory;
+  const schedule::Stretches& stretches;
   Packings& packings;
 
   __device__ std::int32_t blocks_at(std::int32_t request) const {
@@ -184,7 +120,7 @@ struct Builder {
     const std::int32_t round_merges = scan_fixed_slots();
     const std::int32_t round_slots = plan.slot_prefix[g.requests];
     for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) {
-      Cut cut = schedule::cut_at(g, cost_prefix, k, lengths);
+      Cut cut = schedule::cut_at(g, find_point(g, cost_prefix, k), lengths);
       cut.slot = schedule::fixed_slot(g, plan.slot_prefix, cut);
       plan.cuts[k] = cut;
     }
@@ -196,6 +132,11 @@ struct Builder {
       plan.merges[i] = {round, like.request, base + like.slot_begin, base + like.slot_end};
     }
     finish(merges, round_slots * g.rounds);
+  }
+
+  __device__ void cut_by_item() const {
+    for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) plan.cuts[k] = schedule::item_cut(g, k);
+    finish(0, 0);
   }
 
   __device__ void cut_into_shares() const {
@@ -237,43 +178,6 @@ struct Builder {
     finish(g.requests, used);
   }
 
-  /// Ranks of items by their cost, the shortest first and of equal ones the last: how many come before each.
-  __device__ void rank_costs() const {
-    auto cost = [&](int r) { return static_cast<std::int32_t>(cost_prefix[r + 1] - cost_prefix[r]); };
-    constexpr int kSharers = kThreads / schedule::kMostPacked;  // threads that count for one request
-    const int request = threadIdx.x % schedule::kMostPacked, share = threadIdx.x / schedule::kMostPacked;
-    if (threadIdx.x < schedule::kMostPacked) packings.ranks[threadIdx.x] = 0;
-    __syncthreads();
-    if (request < g.requests) {
-      const std::int32_t own = cost(request);
-      int count = 0;
-      for (int r = share; r < g.requests; r += kSharers) {
-        const std::int32_t other = cost(r);
-        count += other < own || (other == own && r > request);
-      }
-      atomicAdd(&packings.ranks[request], count);
-    }
-    __syncthreads();
-    if (threadIdx.x < g.requests) {
-      const int rank = packings.ranks[threadIdx.x];
-      packings.costs[rank] = cost(threadIdx.x);
-      packings.requests[rank] = threadIdx.x;
-    }
-    __syncthreads();
-  }
-
-  template <int kSlots>
-  __device__ void pack_by_warp(int packing) const {
-    WarpItems<kSlots> items(packings, g.requests, packings.taken[packing]);
-    auto cut = [&](std::int32_t k, std::int32_t item, std::int32_t block) {
-      packings.cut_items[packing][k] = static_cast<std::int16_t>(item);  // by all lanes
-      packings.cut_blocks[packing][k] = block;
-    };
-    const std::int32_t bound = schedule::packing_bound(g, cost_prefix[g.requests], packing);
-    const bool fits = schedule::pack_parts(g, bound, items, cut);
-    if (fits && threadIdx.x % 32 == 0) atomicMin(&packings.best, packing);
-  }
-
   /// Partial results of these cuts, by all threads. `cut_at(k)` is cut k.
   template <class CutAt>
   __device__ int slots_of(CutAt&& cut_at) const {
@@ -292,38 +196,30 @@ struct Builder {
   /// are.
   __device__ void pack_items() const {
     if (!schedule::may_pack(g, cost_prefix[g.requests])) return;
-    if (threadIdx.x == 0) packings.best = schedule::kPackings;
-    rank_costs();
-    const int warp = threadIdx.x / 32;
-    if (warp < schedule::kPackings) {
-      g.requests <= 128 ? pack_by_warp<4>(warp) : pack_by_warp<schedule::kMostPacked / 32>(warp);
+    Packer packer(g, stretches, cost_prefix, packings);
+    if (!packer.pack()) return;
+    if (slots_of([&](std::int32_t k) { return packer.cut(k); }) >=
+        slots_of([&](std::int32_t k) { return cuts[k]; })) {
+      return;
     }
-    __syncthreads();
-    const int best = packings.best;
-    if (best == schedule::kPackings) return;
     for (int i = threadIdx.x; i < g.requests; i += kThreads) {
-      packings.order[i] = packings.requests[packings.taken[best][i]];
+      plan.successors[packer.request(i)] = packer.successor(i);
     }
-    __syncthreads();
-    auto packed_cut = [&](std::int32_t k) {
-      return schedule::packed_cut(g, packings.cut_items[best][k], packings.cut_blocks[best][k],
-                                  packings.order);
-    };
-    if (slots_of(packed_cut) >= slots_of([&](std::int32_t k) { return plan.cuts[k]; })) return;
-    for (int i = threadIdx.x; i < g.requests; i += kThreads) {
-      plan.successors[packings.order[i]] = schedule::packed_successor(g, i, packings.order);
-    }
-    for (int k = threadIdx.x; k <= g.parts; k += kThreads) plan.cuts[k] = packed_cut(k);
+    for (int k = threadIdx.x; k <= g.parts; k += kThreads) cuts[k] = packer.cut(k);
   }
 
   __device__ void cut_balanced() const {
+    for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) {
+      cuts[k] = schedule::whole_cut_at(g, cost_prefix, find_point(g, cost_prefix, k));
+    }
+    __syncthreads();
     bool too_long = false;
     for (std::int32_t k = threadIdx.x; k < g.parts; k += kThreads) {
-      too_long = too_long || !schedule::whole_part_fits(g, cost_prefix, k);
+      too_long = too_long || !schedule::whole_part_fits(g, cost_prefix, cuts[k], cuts[k + 1]);
     }
     const bool whole = !__syncthreads_or(too_long);
-    for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) {
-      plan.cuts[k] = schedule::balanced_cut(g, cost_prefix, k, lengths, whole);
+    for (std::int32_t k = threadIdx.x; k <= g.parts && !whole; k += kThreads) {
+      cuts[k] = schedule::cut_at(g, find_point(g, cost_prefix, k), lengths);
     }
     for (std::int32_t r = threadIdx.x; r < g.requests && plan.successors != nullptr; r += kThreads) {
       plan.successors[r] = r + 1 < g.requests ? r + 1 : ~0;
@@ -335,9 +231,9 @@ struct Builder {
     for (std::int32_t start = 0; start <= g.parts; start += kThreads) {
       const std::int32_t k = start + threadIdx.x;
       const bool real = k <= g.parts;
-      const Cut cut = real ? plan.cuts[k] : Cut{0, 0, 0, 0};
-      const Cut before = real && k > 0 ? plan.cuts[k - 1] : Cut{0, 0, 0, 0};
-      const Cut after = real && k < g.parts ? plan.cuts[k + 1] : Cut{g.rounds, 0, 0, 0};
+      Cut cut = real ? cuts[k] : Cut{0, 0, 0, 0};
+      const Cut before = real && k > 0 ? cuts[k - 1] : Cut{0, 0, 0, 0};
+      const Cut after = real && k < g.parts ? cuts[k + 1] : Cut{g.rounds, 0, 0, 0};
       const bool opens = schedule::opens_merge(cut, before);
       std::int64_t counts = pack({schedule::opens_segment(cut, before), opens});
       std::int64_t sum;
@@ -346,7 +242,8 @@ struct Builder {
       const std::int32_t merges = carry.high + unpack(counts).high;
       if (real) {
         const std::int32_t slot = schedule::balanced_slot(cut, segments, merges);
-        plan.cuts[k].slot = slot;
+        cut.slot = slot;
+        plan.cuts[k] = cut;
         if (opens) {
           plan.merges[merges - 1].round = cut.round;
           plan.merges[merges - 1].request = cut.request;
@@ -374,17 +271,26 @@ struct Builder {
 
 __global__ void __launch_bounds__(kThreads)
     plan_kernel(const __grid_constant__ Geometry geometry, const __grid_constant__ Geometry used,
+                const __grid_constant__ schedule::Stretches stretches, std::uint64_t fingerprint,
                 const std::int32_t* lengths, void* memory) {
-  __shared__ std::int64_t shared_prefix[kSharedRequests + 1];
+  __shared__ SharedMemory shared;
+  __shared__ Cut shared_cuts[kSharedParts + 1];
   __shared__ Scan::TempStorage scan_memory;
-  __shared__ Packings packings;
   const PlanView plan = schedule::plan_view(geometry, memory);
-  std::int64_t* cost_prefix = geometry.requests <= kSharedRequests ? shared_prefix : plan.cost_prefix;
-  const Builder builder{used,    schedule::fingerprint(geometry), lengths, plan, cost_prefix, scan_memory,
-                        packings};
+  const Builder builder{used,
+                        fingerprint,
+                        lengths,
+                        plan,
+                        geometry.requests <= kSharedRequests ? shared.cost_prefix : plan.cost_prefix,
+                        geometry.parts <= kSharedParts ? shared_cuts : plan.cuts,
+                        scan_memory,
+                        stretches,
+                        shared.packed.packings};
   builder.scan_costs();
   if (geometry.fixed_split > 0) {
     builder.cut_fixed();
+  } else if (geometry.whole == schedule::kWhole) {
+    builder.cut_by_item();
   } else if (geometry.whole == schedule::kShared) {
     builder.cut_into_shares();
   } else if (geometry.whole == schedule::kEven) {
@@ -394,6 +300,7 @@ __global__ void __launch_bounds__(kThreads)
   } else {
     builder.cut_balanced();
   }
+  if (used.parts == geometry.parts) return;
   __syncthreads();
   const Cut end = plan.cuts[used.parts];
   for (std::int32_t k = used.parts + 1 + threadIdx.x; k <= geometry.parts; k += kThreads) plan.cuts[k] = end;
@@ -412,8 +319,10 @@ Status build_plan(const Geometry& geometry, std::int32_t used_parts, const Const
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   LaunchShape shape;
   shape.threads = kThreads;
-  return launch(plan_kernel, shape, executor, geometry, schedule::with_parts(geometry, used_parts),
-                static_cast<const std::int32_t*>(cache_seqlens.data), plan.data);
+  const Geometry used = schedule::with_parts(geometry, used_parts);
+  return launch(plan_kernel, shape, executor, geometry, used, schedule::stretches_of(used),
+                schedule::fingerprint(geometry), static_cast<const std::int32_t*>(cache_seqlens.data),
+                plan.data);
 }
 
 }  // namespace flashlatent::cuda

@@ -15,7 +15,7 @@ struct Range {
 struct Job {
   parts::RowTile tile;          // shared: request is whose tokens they are; the rest does not count
   const std::int32_t* members;  // shared
-  const std::int32_t* entries;  // of the page table
+  const std::int32_t* entries;  // of the page table; shared: see shared_entries()
   int length;                   // of the request, or the prefix
   int block_begin, block_end;
   std::int64_t partial_row;  // shared: of the tile's first row
@@ -116,6 +116,26 @@ __device__ __forceinline__ Job shared_job(const Arguments& args, int index) {
   job.block_end = unit.block_end;
   job.partial_row = unit.row_begin;
   return job;
+}
+
+/// The page table entries that a unit's tokens are read by, by all lanes of a warp: of a member that still
+/// has all of them. Where none has, nobody wants the unit's results.
+__device__ __forceinline__ const std::int32_t* shared_entries(const Arguments& args, const Job& job) {
+  const prefix::Shape& shape = args.prefix.shape;
+  auto sees = [&](int request) {
+    return prefix::sees_prefix(job.length, min(args.decode.cache.lengths[request], args.reach), shape.unseen);
+  };
+  if (sees(job.tile.request)) return job.entries;
+  const int members = job.tile.rows / shape.request_rows;
+#pragma unroll 1
+  for (int first = 0; first < members; first += 32) {
+    const int request = job.members[min(first + static_cast<int>(threadIdx.x % 32), members - 1)];
+    const std::uint32_t found = __ballot_sync(0xffffffff, sees(request));
+    if (found == 0) continue;
+    const int reader = __shfl_sync(0xffffffff, request, __ffs(static_cast<int>(found)) - 1);
+    return args.decode.cache.entries + reader * args.decode.cache.entries_stride;
+  }
+  return job.entries;
 }
 
 template <class Config>

@@ -55,11 +55,12 @@ class Loader {
       const std::uint32_t slot = i % kJobSlots, parity = i / kJobSlots % 2;
       if (warp_ == 0) put(jobs.next(), slot, parity);
       ptx::wait(shared_.jobs_full[slot], parity);
-      const Job job = shared_.jobs[slot];
+      Job job = shared_.jobs[slot];
       __syncwarp();
       if (warp_ != 0 && lane_ == 0) ptx::arrive(shared_.jobs_empty[slot]);
       if (job.tile.rows == 0) return;
       if (warp_ == 1 && args_.query_boxes) ask_for_query(job, i % 2);
+      if constexpr (Config::kShared) job.entries = shared_entries(args_, job);
       load_blocks(job);
     }
   }

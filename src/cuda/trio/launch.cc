@@ -27,7 +27,8 @@ constexpr DenseShape kShapeOfTiles = {.tile_rows = 64,
                                                .per_merge = 11850,
                                                .per_block_alone = 1370}};
 
-/// By which a call of one request and two row tiles is faster on a line: its shares' costs are its times.
+/// By which a call of one request and two row tiles that is cut on a line is faster: its shares' costs are
+/// its times. One that stays whole has no split to save it on.
 constexpr std::int64_t kLoneRequest = 7000;
 
 /// Of CTAs that have a share of one request of two to eight row tiles each, from 4 to 32 blocks of these.
@@ -87,7 +88,9 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   const DenseShape& shape_of_one = loading_of(problem) == Loading::kTokens ? kShapeByTokens : kShape;
   schedule::Geometry line = dense_geometry(problem, workers, one_tile ? shape_of_one : kShapeOfTiles);
   if (one_tile || line.lanes > kMostLanes) return line;
-  if (line.requests == 1 && line.lanes == 2) line.cost.per_call -= kLoneRequest;
+  if (line.whole == schedule::kCutLine && line.requests == 1 && line.lanes == 2) {
+    line.cost.per_call -= kLoneRequest;
+  }
   std::optional<schedule::Geometry> shares = shares_of_requests(line);
   if (!shares || schedule::estimate(*shares) >= schedule::estimate(line)) return line;
   // Beside seesaw's shares only: a line's costs are the same of both types, and however tokens come.
@@ -96,15 +99,36 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   return *shares;
 }
 
-/// What has no boxes is seesaw's, which shares out requests likewise: no pages, KV heads that do not begin at
-/// whole chunks, query rows that do not lie in line; and outputs that 16 bytes cannot be stored to.
-Status launch(const DecodeCall& call) {
-  const ConstTensorView& cache = call.inputs.kv_cache;
-  const bool has_boxes = cache.shape[0] > 0 && heads_in_chunks(cache);
-  if ((supply_of(call.problem) == Loading::kBoxes && !has_boxes) ||
-      !rows_in_line(call.problem, call.inputs.q) || !check_alignment("out", call.outputs.out, 16).ok()) {
-    return kSeesawKernel.launch(call);
+/// Why a call of a problem that this kernel takes is not its own; nothing if it is. Boxes need pages, and KV
+/// heads that begin at whole chunks; query rows come and outputs go as boxes, or 16 bytes at a time.
+std::optional<std::string> not_its_own(const DecodeProblem& problem, const DecodeInputs& inputs,
+                                       const DecodeOutputs& outputs) {
+  const ConstTensorView& cache = inputs.kv_cache;
+  if (supply_of(problem) == Loading::kBoxes) {
+    if (cache.shape[0] == 0) return "kv_cache has 0 pages; at least one is accepted";
+    if (!heads_in_chunks(cache)) {
+      return message("kv_cache is ", to_string(cache),
+                     "; KV heads whose stride is a multiple of 128 bytes are accepted");
+    }
   }
+  if (!rows_in_line(problem, inputs.q)) {
+    return message("q is ", to_string(inputs.q), " with h_kv ", problem.cache.heads,
+                   "; one query token, or one KV head and query tokens that follow one another without a gap "
+                   "are accepted");
+  }
+  if (const Status status = check_alignment("out", outputs.out, 16); !status.ok()) return status.message();
+  return std::nullopt;
+}
+
+/// seesaw, which shares out requests likewise.
+std::optional<Substitute> substitute(const DecodeProblem& problem, const DecodeInputs& inputs,
+                                     const DecodeOutputs& outputs) {
+  std::optional<std::string> reason = not_its_own(problem, inputs, outputs);
+  if (!reason) return std::nullopt;
+  return Substitute{.kernel = &kSeesawKernel, .reason = *std::move(reason)};
+}
+
+Status launch(const DecodeCall& call) {
   return launch_dense(call, [](const DecodeCall& c, Loading) {
     return find(c.problem, supply_of(c.problem), c.geometry.whole >= schedule::kEven);
   });
@@ -122,6 +146,7 @@ const DecodeKernel kTrioKernel = {
     .geometry = geometry,
     .workspace_bytes = decode_workspace_bytes,
     .launch = launch,
+    .substitute = substitute,
 };
 
 }  // namespace flashlatent::cuda

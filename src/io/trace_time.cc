@@ -1,20 +1,12 @@
-#include <fmt/format.h>
-
-#include <array>
 #include <chrono>
+#include <cmath>
 #include <optional>
 
-#include "io/text.h"
 #include "io/trace_line.h"
 
 namespace flashlatent::io {
 
 namespace {
-
-Status invalid(std::string_view field, std::string_view value, std::string_view expected) {
-  return {StatusCode::kInvalidArgument,
-          fmt::format("field \"{}\" is {}; {} is expected", field, in_quotes(value), expected)};
-}
 
 // Takes fixed-form text apart from the left; after the first mismatch everything fails.
 class Scanner {
@@ -48,7 +40,8 @@ class Scanner {
   bool ok_ = true;
 };
 
-// Nanoseconds since 1970 of "2023-11-16 18:17:03.9799600" (see parse_azure_line).
+}  // namespace
+
 std::optional<std::int64_t> parse_time(std::string_view text) {
   using std::chrono::day;
   using std::chrono::month;
@@ -88,46 +81,22 @@ std::optional<std::int64_t> parse_time(std::string_view text) {
   }
   const std::chrono::year_month_day date{year(y), month(static_cast<unsigned>(m)),
                                          day(static_cast<unsigned>(d))};
-  // Years that 64 bits of nanoseconds reach.
-  if (!scan.done() || !date.ok() || y < 1700 || y > 2200) return std::nullopt;
+  if (!scan.done() || !date.ok() || y < 1970 || y > 2200) return std::nullopt;
   if (hours > 23 || minutes > 59 || seconds > 60) return std::nullopt;  // 60: a leap second.
   const std::int64_t days = std::chrono::sys_days(date).time_since_epoch().count();
   const std::int64_t clock = (hours * 60 + minutes) * 60 + seconds - offset;
   return (days * 86400 + clock) * kSecond + fraction;
 }
 
-}  // namespace
+std::optional<std::int64_t> nanoseconds_of(double milliseconds) {
+  // Written so that NaN fails too.
+  if (!(milliseconds >= 0 && milliseconds <= static_cast<double>(kMaxTimestampMs))) return std::nullopt;
+  return std::llround(milliseconds * 1e6);
+}
 
-Result<TimedRequest> parse_azure_line(std::string_view line) {
-  std::array<std::string_view, 3> cells;
-  std::size_t count = 0;
-  for (std::string_view rest = line;; ++count) {
-    const std::size_t comma = rest.find(',');
-    if (count < cells.size()) cells[count] = rest.substr(0, comma);
-    if (comma == rest.npos) break;
-    rest.remove_prefix(comma + 1);
-  }
-  if (++count != cells.size()) {
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("has {} fields; expected the three of {}", count, kAzureHeader));
-  }
-  TimedRequest timed;
-  const auto time = parse_time(cells[0]);
-  if (!time) return invalid("TIMESTAMP", cells[0], "a time like 2023-11-16 18:17:03.9799600");
-  timed.nanoseconds = *time;
-  const auto tokens = [&](const char* name, std::string_view cell, int& out) -> Status {
-    const auto value = parse_integer(cell);
-    if (!value || *value < 0 || *value > kMaxTraceTokens) {
-      return invalid(name, cell, fmt::format("a whole number from 0 to {} (tokens)", kMaxTraceTokens));
-    }
-    out = static_cast<int>(*value);
-    return {};
-  };
-  if (Status status = tokens("ContextTokens", cells[1], timed.request.input_length); !status.ok())
-    return status;
-  if (Status status = tokens("GeneratedTokens", cells[2], timed.request.output_length); !status.ok())
-    return status;
-  return timed;
+std::optional<std::int64_t> whole_number(double value, std::int64_t most) {
+  if (!(value >= 0 && value <= static_cast<double>(most)) || value != std::floor(value)) return std::nullopt;
+  return static_cast<std::int64_t>(value);
 }
 
 }  // namespace flashlatent::io

@@ -1,0 +1,105 @@
+// flashlatent._native._checked: a function whose refused arguments are explained by flashlatent._arguments.
+#include <cstddef>
+
+#include "python/src/bindings.h"
+// Python's, after nanobind has included Python.h.
+#include <structmember.h>
+
+namespace flashlatent::python {
+
+namespace {
+
+/// In front of a function of nanobind, at the cost of one more call: a wrapper in Python takes a microsecond.
+struct CheckedCall {
+  PyObject base;
+  PyObject* function;
+  vectorcallfunc call;
+};
+
+CheckedCall* as_checked(PyObject* self) {
+  return reinterpret_cast<CheckedCall*>(self);
+}
+
+/// Replaces nanobind's TypeError by what flashlatent._arguments.explain() makes of the call.
+void explain(PyObject* function, PyObject* const* arguments, std::size_t count, PyObject* names) {
+  const nb::python_error error;  // takes it, and puts it back below
+  try {
+    nb::list values;
+    const std::size_t named = names == nullptr ? 0 : nb::len(nb::handle(names));
+    for (std::size_t i = 0; i < count; ++i) values.append(nb::handle(arguments[i]));
+    nb::dict options;
+    for (std::size_t i = 0; i < named; ++i) options[nb::handle(names)[i]] = nb::handle(arguments[count + i]);
+    nb::module_::import_("flashlatent._arguments")
+        .attr("explain")(nb::handle(function), values, options, error.value());
+  } catch (nb::python_error& raised) {
+    raised.restore();
+    return;
+  }
+  PyErr_SetObject(error.type().ptr(), error.value().ptr());
+}
+
+PyObject* call_checked(PyObject* self, PyObject* const* arguments, std::size_t count_and_flag,
+                       PyObject* names) {
+  PyObject* function = as_checked(self)->function;
+  PyObject* result = PyObject_Vectorcall(function, arguments, count_and_flag, names);
+  if (result == nullptr && PyErr_ExceptionMatches(PyExc_TypeError) != 0) {
+    explain(function, arguments, static_cast<std::size_t>(PyVectorcall_NARGS(count_and_flag)), names);
+  }
+  return result;
+}
+
+/// A method of an instance.
+PyObject* bind_checked(PyObject* self, PyObject* instance, PyObject* /*type*/) {
+  if (instance == nullptr) return nb::borrow(self).release().ptr();
+  static const nb::object& method = *new nb::object(nb::module_::import_("types").attr("MethodType"));
+  return PyObject_CallFunctionObjArgs(method.ptr(), self, instance, nullptr);
+}
+
+/// Name, documentation and signature are the function's.
+PyObject* attribute_of_checked(PyObject* self, PyObject* name) {
+  return PyObject_GetAttr(as_checked(self)->function, name);
+}
+
+void free_checked(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  Py_DECREF(as_checked(self)->function);
+  PyObject_Free(self);
+  Py_DECREF(reinterpret_cast<PyObject*>(type));
+}
+
+PyTypeObject* make_type() {
+  static PyMemberDef members[] = {
+      {"__vectorcalloffset__", T_PYSSIZET, offsetof(CheckedCall, call), READONLY, nullptr},
+      {nullptr, 0, 0, 0, nullptr}};
+  static PyType_Slot slots[] = {{Py_tp_members, members},
+                                {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+                                {Py_tp_descr_get, reinterpret_cast<void*>(bind_checked)},
+                                {Py_tp_getattro, reinterpret_cast<void*>(attribute_of_checked)},
+                                {Py_tp_dealloc, reinterpret_cast<void*>(free_checked)},
+                                {0, nullptr}};
+  static PyType_Spec spec = {"flashlatent._native.CheckedCall", sizeof(CheckedCall), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+                             slots};
+  PyObject* type = PyType_FromSpec(&spec);
+  if (type == nullptr) throw nb::python_error();
+  return reinterpret_cast<PyTypeObject*>(type);
+}
+
+nb::object checked(nb::handle function) {
+  static PyTypeObject* type = make_type();
+  auto* self = PyObject_New(CheckedCall, type);
+  if (self == nullptr) throw nb::python_error();
+  self->function = nb::borrow(function).release().ptr();
+  self->call = call_checked;
+  return nb::steal(reinterpret_cast<PyObject*>(self));
+}
+
+}  // namespace
+
+void bind_checked_call(nb::module_& module) {
+  using namespace nb::literals;
+  module.def("_checked", &checked, "function"_a,
+             "The same function; a call whose arguments it does not take raises ArgumentTypeError.");
+}
+
+}  // namespace flashlatent::python

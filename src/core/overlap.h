@@ -1,0 +1,21 @@
+// Whether two views have memory in common.
+#pragma once
+
+#include "flashlatent/status.h"
+#include "flashlatent/tensor.h"
+
+namespace flashlatent {
+
+/// Do the views have a byte in common? Views of different devices have not. Exact where the address ranges
+/// are apart, and where both views step through memory by the same strides: layers of one tensor, keys beside
+/// values, heads. Else views whose address ranges meet count as overlapping.
+bool overlap(const ConstTensorView& a, const ConstTensorView& b);
+
+/// Page i of one is page i of the other: the same address and strides. Numbers of pages may differ.
+bool same_pages(const ConstTensorView& a, const ConstTensorView& b);
+
+/// kInvalidArgument names both if what is read and what is written overlap.
+Status expect_apart(const char* read_name, const ConstTensorView& read, const char* written_name,
+                    const ConstTensorView& written);
+
+}  // namespace flashlatent

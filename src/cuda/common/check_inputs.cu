@@ -1,0 +1,78 @@
+// check_inputs() on the device: one cluster, whose CTAs keep the lowest place of an offence in the first
+// one's shared memory. So the caller's memory needs no value before the launch.
+#include "cuda/common/launch.h"
+#include "cuda/cuda_backend.h"
+#include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/reduce.cuh"
+
+namespace flashlatent::cuda {
+
+namespace {
+
+using input_check::Place;
+using input_check::Range;
+using input_check::Tables;
+
+constexpr int kThreads = 1024;
+constexpr int kCtas = 8;  // the largest cluster that every device has
+constexpr int kAll = kThreads * kCtas;
+constexpr int kLanes = 32;
+constexpr std::int64_t kColumns = 512;  // of a row of block_table, that a warp takes at a time
+
+/// Offences among cu_seqlens_q and lengths that thread `i` of all looks at.
+__device__ Place first_of_requests(const Tables& t, int i) {
+  Place first = input_check::kNoPlace;
+  for (std::int32_t entry = i; t.begins != nullptr && entry <= t.requests; entry += kAll) {
+    if (input_check::begin_offends(t, entry)) first = min(first, input_check::begin_place(entry));
+  }
+  for (std::int32_t request = i; t.lengths != nullptr && request < t.requests; request += kAll) {
+    if (input_check::length_offends(t, request)) first = min(first, input_check::length_place(t, request));
+  }
+  return first;
+}
+
+/// Offences among the live entries of block_table that a lane of warp number `warp` looks at.
+__device__ Place first_of_pages(const Tables& t, int warp, int lane) {
+  Place first = input_check::kNoPlace;
+  if (t.sparse) return first;
+  const std::int64_t runs = (t.columns + kColumns - 1) / kColumns;  // of a row
+  for (std::int64_t unit = warp; unit < runs * t.requests; unit += kAll / kLanes) {
+    const auto request = static_cast<std::int32_t>(unit / runs);
+    const std::int64_t begin = unit % runs * kColumns;
+    const Range live = input_check::live_columns(t, request);
+    const std::int64_t end = min(live.most + 1, begin + kColumns);
+    const std::int32_t* row = t.pages + request * t.pages_stride;
+#pragma unroll 4
+    for (std::int64_t column = begin + lane; column < end; column += kLanes) {
+      if (column >= live.least && input_check::page_offends(t, row[column])) {
+        first = min(first, input_check::page_place(request, static_cast<std::int32_t>(column)));
+      }
+    }
+  }
+  return first;
+}
+
+__global__ void __cluster_dims__(kCtas) __launch_bounds__(kThreads)
+    check_inputs_kernel(const __grid_constant__ Tables tables, InputOffence* offence) {
+  __shared__ Place first;
+  const int i = blockIdx.x * kThreads + threadIdx.x, lane = threadIdx.x % kLanes;
+  if (threadIdx.x == 0) first = input_check::kNoPlace;
+  __syncwarp();
+  ptx::cluster_sync();
+  Place own = min(first_of_requests(tables, i), first_of_pages(tables, i / kLanes, lane));
+  for (int apart = kLanes / 2; apart > 0; apart /= 2) own = min(own, __shfl_xor_sync(~0U, own, apart));
+  if (lane == 0 && own != input_check::kNoPlace) ptx::min_in_cluster(ptx::address_in(0, &first), own);
+  __syncwarp();
+  ptx::cluster_sync();
+  if (i == 0) *offence = input_check::offence_at(tables, first);
+}
+
+}  // namespace
+
+Status check_inputs(const Tables& tables, InputOffence* offence, const Executor& executor) {
+  const DeviceGuard guard(executor.device);
+  FLASHLATENT_RETURN_IF_ERROR(guard.status());
+  return launch(check_inputs_kernel, {.blocks = kCtas, .threads = kThreads}, executor, tables, offence);
+}
+
+}  // namespace flashlatent::cuda

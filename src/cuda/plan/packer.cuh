@@ -1,0 +1,305 @@
+// Packing of a plan's items (plan/packing.h) by one CTA: a warp for each stretch and bound.
+//
+// One step takes an item: votes, one shuffle and comparisons that wait for one another, some 100 clocks. Code
+// that runs once costs as much as it has instructions, so what all threads need is worked out once.
+#pragma once
+
+#include <cstdint>
+
+#include "plan/packing.h"
+
+namespace flashlatent::cuda {
+
+/// What the warps that pack share and leave behind. Items are known by rank, 0 being the one that costs most.
+struct Packings {
+  std::int32_t costs[schedule::kMostPacked];       // by request
+  std::int32_t ranks[schedule::kMostPacked];       // by request
+  std::int32_t rank_costs[schedule::kMostPacked];  // by rank
+  std::int32_t line_costs[schedule::kMostPacked];  // by place on the dealt line
+  std::uint8_t requests[schedule::kMostPacked];    // by rank
+  std::uint8_t places[schedule::kMostPacked];      // on the dealt line, by rank
+  std::int32_t best[schedule::kMostStretches];     // number of the first bound that fits, else kPackings
+  std::int32_t item_costs[schedule::kMostStretches][schedule::kMostPacked];  // of a stretch's items
+  std::uint8_t items[schedule::kMostStretches][schedule::kMostPacked];       // their ranks
+  std::uint8_t taken[schedule::kPackings][schedule::kMostPacked];  // ranks in the order of takes, by stretch
+  std::int16_t cut_places[schedule::kPackings][schedule::kMostPackedParts + 1];
+  std::int32_t cut_blocks[schedule::kPackings][schedule::kMostPackedParts + 1];
+  std::uint8_t order[schedule::kMostPacked];  // requests, as the best bounds of all stretches take them
+};
+static_assert(schedule::kMostPacked <= 256, "ranks, places and requests are bytes");
+
+/// A stretch's items for schedule::pack_parts(), those that cost most first, up to kSlots times 32 of them.
+/// Each lane of a warp has the costs of kSlots, and all lanes have the same bits for those that are left.
+template <int kSlots>
+class WarpItems {
+ public:
+  /// `costs` and `ranks`: of the stretch's items, of which the last one waits if `last_waits`. `order` is
+  /// told the ranks that are taken.
+  __device__ __forceinline__ WarpItems(const std::int32_t* costs, const std::uint8_t* ranks, int items,
+                                       bool last_waits, std::uint8_t* order)
+      : ranks_(ranks), order_(order), waiting_(last_waits && items > 1 ? items - 1 : -1) {
+    const int ready = items - (waiting_ >= 0);
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i) {
+      const int item = i * 32 + threadIdx.x % 32;
+      costs_[i] = item < items ? costs[item] : 0;
+      left_[i] = __ballot_sync(kAll, item < ready);
+    }
+    find_ends();
+  }
+
+  __device__ __forceinline__ schedule::Unpacked longest() const {
+    return longest_;
+  }
+  __device__ __forceinline__ schedule::Unpacked shortest() const {
+    return shortest_;
+  }
+  __device__ __forceinline__ schedule::Unpacked longest_within(std::int32_t cost) const {
+    std::uint32_t bits[kSlots];
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i) bits[i] = left_[i] & __ballot_sync(kAll, costs_[i] <= cost);
+    return first_of(bits);
+  }
+  __device__ __forceinline__ void take(schedule::Unpacked item) {
+    std::uint32_t any = 0;
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i) {
+      left_[i] &= ~(kSlots == 1 || item.place / 32 == i ? 1U << item.place % 32 : 0U);
+      any |= left_[i];
+    }
+    *order_++ = ranks_[item.place];  // by all lanes
+    if (any == 0 && waiting_ >= 0) {
+#pragma unroll
+      for (int i = 0; i < kSlots; ++i) left_[i] = waiting_ / 32 == i ? 1U << waiting_ % 32 : 0U;
+      waiting_ = -1;
+    }
+    find_ends();
+  }
+
+ private:
+  static constexpr unsigned kAll = 0xffffffff;
+
+  /// `base`: of the slot in which it is, times 32.
+  __device__ __forceinline__ schedule::Unpacked at(std::uint32_t word, int base, int bit) const {
+    std::int32_t cost = 0;
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i) {
+      const std::int32_t here = __shfl_sync(kAll, costs_[i], bit);
+      if (kSlots == 1 || base == i * 32) cost = here;
+    }
+    return {word == 0 ? -1 : base + bit, word == 0 ? -1 : cost};
+  }
+  __device__ __forceinline__ schedule::Unpacked first_of(const std::uint32_t (&bits)[kSlots]) const {
+    std::uint32_t word = bits[0];
+    int base = 0;
+#pragma unroll
+    for (int i = 1; i < kSlots; ++i) {
+      if (word == 0) word = bits[i], base = i * 32;
+    }
+    return at(word, base, __ffs(static_cast<int>(word)) - 1);
+  }
+  __device__ __forceinline__ void find_ends() {
+    longest_ = first_of(left_);
+    std::uint32_t word = left_[kSlots - 1];
+    int base = 32 * (kSlots - 1);
+#pragma unroll
+    for (int i = kSlots - 2; i >= 0; --i) {
+      if (word == 0) word = left_[i], base = i * 32;
+    }
+    shortest_ = at(word, base, 31 - __clz(static_cast<int>(word)));
+  }
+
+  const std::uint8_t* ranks_;
+  std::uint8_t* order_;
+  std::int32_t costs_[kSlots];
+  std::uint32_t left_[kSlots];
+  std::int32_t waiting_;  // the item that is left until no other is; -1: none, or it is left now
+  schedule::Unpacked longest_, shortest_;
+};
+
+/// Packs items by all threads of a CTA, some multiple of kMostPacked that has a warp for each stretch and
+/// bound.
+class Packer {
+ public:
+  __device__ __forceinline__ Packer(const schedule::Geometry& g, const schedule::Stretches& stretches,
+                                    const std::int64_t* cost_prefix, Packings& shared)
+      : g_(g), stretches_(stretches), cost_prefix_(cost_prefix), shared_(shared) {}
+
+  /// Does every stretch fit? Then cut() has the parts.
+  __device__ __forceinline__ bool pack() {
+    if (threadIdx.x < schedule::kMostStretches) shared_.best[threadIdx.x] = schedule::kPackings;
+    if (!rank()) return false;
+    const int warp = threadIdx.x / 32, index = warp % schedule::kMostStretches;
+    const int packing = warp / schedule::kMostStretches;
+    const bool packs = index < stretches_.count && packing < schedule::kPackings;
+    schedule::Stretch stretch = {};
+    if (packs) {
+      stretch = find_stretch(index);
+      if (packing == 0) list_items(index, stretch);
+    }
+    __syncthreads();
+    if (packs) {
+      if (stretch.items() <= 32) {
+        pack_stretch<1>(index, packing, stretch);
+      } else if (stretch.items() <= 64) {
+        pack_stretch<2>(index, packing, stretch);
+      } else {
+        pack_stretch<schedule::kMostPacked / 32>(index, packing, stretch);
+      }
+    }
+    __syncthreads();
+    bool fits = true;
+    for (int i = 0; i < stretches_.count; ++i) fits = fits && shared_.best[i] < schedule::kPackings;
+    if (!fits) return false;
+    if (packs && packing == shared_.best[index]) {
+      for (int i = threadIdx.x % 32; i < stretch.items(); i += 32) {
+        const int place = stretch.first_item() + i;
+        shared_.order[place] = shared_.requests[shared_.taken[packing][place]];
+      }
+    }
+    __syncthreads();
+    return true;
+  }
+
+  /// Cut k, without its slot.
+  __device__ __forceinline__ schedule::Cut cut(std::int32_t k) const {
+    if (k == g_.parts) return {g_.rounds, 0, 0, 0};
+    int index = 0;
+    for (int end = stretches_.parts; end <= k; end += stretches_.parts) ++index;
+    const int best = shared_.best[index];
+    const int place = shared_.cut_places[best][k];
+    if (place == g_.requests) return {g_.rounds, 0, 0, 0};
+    return {0, shared_.order[place], shared_.cut_blocks[best][k], 0};
+  }
+  /// Request number `place` in the order of the packed line.
+  __device__ __forceinline__ std::int32_t request(std::int32_t place) const { return shared_.order[place]; }
+  /// The request after that one.
+  __device__ __forceinline__ std::int32_t successor(std::int32_t place) const {
+    return place + 1 < g_.requests ? shared_.order[place + 1] : ~static_cast<std::int32_t>(shared_.order[0]);
+  }
+
+ private:
+  static constexpr unsigned kAll = 0xffffffff;
+
+  /// Ranks: how many cost more, or as much and come before. Then places on the dealt line. False if no item
+  /// is shorter than a part: then packing splits as many as equal distances do.
+  __device__ __forceinline__ bool rank() {
+    const int request = threadIdx.x % schedule::kMostPacked;
+    const int share = threadIdx.x / schedule::kMostPacked;
+    const int sharers = blockDim.x / schedule::kMostPacked;  // threads that count for one request
+    std::int32_t own = 0;
+    if (request < g_.requests) {
+      own = static_cast<std::int32_t>(cost_prefix_[request + 1] - cost_prefix_[request]);
+    }
+    if (share == 0) {
+      shared_.ranks[request] = 0;
+      shared_.costs[request] = own;
+    }
+    const std::int32_t bound =
+        schedule::packing_bound(g_, cost_prefix_[g_.requests], schedule::kPackings - 1);
+    if (!__syncthreads_or(request < g_.requests && own <= bound)) return false;
+    int count = 0;
+#pragma unroll 4
+    for (int r = share; r < g_.requests; r += sharers) {
+      const std::int32_t other = shared_.costs[r];
+      count += other > own || (other == own && r < request);
+    }
+    if (request < g_.requests) atomicAdd(&shared_.ranks[request], count);
+    __syncthreads();
+    if (threadIdx.x < g_.requests) {
+      const int rank = shared_.ranks[request];
+      const int place = schedule::dealt_place(g_.requests, stretches_.count, rank);
+      shared_.rank_costs[rank] = own;
+      shared_.line_costs[place] = own;
+      shared_.requests[rank] = static_cast<std::uint8_t>(request);
+      shared_.places[rank] = static_cast<std::uint8_t>(place);
+    }
+    __syncthreads();
+    return true;
+  }
+
+  /// By a warp: where the stretch begins and ends, by sums of costs on the dealt line.
+  __device__ __forceinline__ schedule::Stretch find_stretch(int index) const {
+    constexpr int kEach = schedule::kMostPacked / 32;
+    const int lane = threadIdx.x % 32;
+    std::int32_t costs[kEach], sum = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      costs[i] = lane * kEach + i < g_.requests ? shared_.line_costs[lane * kEach + i] : 0;
+      sum += costs[i];
+    }
+    std::int32_t before = sum;  // of these and all before, then of those before
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const std::int32_t other = __shfl_up_sync(kAll, before, step);
+      if (lane >= step) before += other;
+    }
+    before -= sum;
+    schedule::PackedPoint points[2];
+#pragma unroll 1
+    for (int side = 0; side < 2; ++side) {
+      const auto offset = static_cast<std::int32_t>(
+          schedule::part_offset(cost_prefix_[g_.requests], stretches_.count, index + side));
+      // The items that end at or before the offset.
+      std::int32_t items = 0, cost = 0, end = before;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        end += costs[i];
+        const bool ends = lane * kEach + i < g_.requests && end <= offset;
+        items += ends;
+        cost += ends ? costs[i] : 0;
+      }
+      items = __reduce_add_sync(kAll, items);
+      cost = __reduce_add_sync(kAll, cost);
+      points[side] = {index + side == 0 ? 0 : g_.requests, 0};
+      if (index + side > 0 && index + side < stretches_.count && items < g_.requests) {
+        points[side] =
+            schedule::stretch_begin(g_, stretches_, offset, items, cost, shared_.line_costs[items]);
+      }
+    }
+    return schedule::stretch_of(g_, stretches_, index, points[0], points[1],
+                                points[0].block > 0 ? shared_.line_costs[points[0].place] : 0);
+  }
+
+  /// By a warp: the stretch's items by rank, and after those the one that it has a piece of.
+  __device__ __forceinline__ void list_items(int index, const schedule::Stretch& stretch) const {
+    const int lane = threadIdx.x % 32;
+    const int first = stretch.first_item(), end = first + stretch.items();
+    int listed = 0;
+#pragma unroll 1
+    for (int start = 0; start < g_.requests; start += 32) {
+      const int rank = start + lane;
+      const int place = rank < g_.requests ? shared_.places[rank] : -1;
+      const bool is_piece = stretch.piece > 0 && place == stretch.end.place;
+      const bool here = place >= first && place < end && !is_piece;
+      const unsigned mask = __ballot_sync(kAll, here);
+      if (here || is_piece) {
+        const int item = is_piece ? stretch.items() - 1 : listed + __popc(mask & ((1U << lane) - 1));
+        shared_.items[index][item] = static_cast<std::uint8_t>(rank);
+        shared_.item_costs[index][item] = is_piece ? stretch.piece : shared_.rank_costs[rank];
+      }
+      listed += __popc(mask);
+    }
+  }
+
+  template <int kSlots>
+  __device__ __noinline__ void pack_stretch(int index, int packing, const schedule::Stretch stretch) const {
+    WarpItems<kSlots> items(shared_.item_costs[index], shared_.items[index], stretch.items(),
+                            stretch.piece > 0, shared_.taken[packing] + stretch.first_item());
+    auto cut = [&](std::int32_t k, std::int32_t item, std::int32_t block) {
+      const schedule::PackedPoint point = schedule::packed_point(stretch, item, block);
+      shared_.cut_places[packing][k] = static_cast<std::int16_t>(point.place);  // by all lanes
+      shared_.cut_blocks[packing][k] = point.block;
+    };
+    const std::int32_t bound = schedule::packing_bound(g_, cost_prefix_[g_.requests], packing);
+    const bool fits = schedule::pack_parts(g_, bound, stretch, items, cut);
+    if (fits && threadIdx.x % 32 == 0) atomicMin(&shared_.best[index], packing);
+  }
+
+  const schedule::Geometry& g_;
+  const schedule::Stretches& stretches_;
+  const std::int64_t* cost_prefix_;
+  Packings& shared_;
+};
+
+}  // namespace flashlatent::cuda

@@ -1,0 +1,90 @@
+// How many cases `flashlatent check` may see refused: what its table has is what kernels say. No device is
+// asked.
+#include "tools/check_refusals.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "dispatch/select.h"
+#include "tools/check_cases.h"
+
+namespace flashlatent::tools {
+namespace {
+
+/// Does a kernel do the case? The tensors of some lie as it cannot read them.
+bool does(const Candidate& candidate, const runtime::CaseSpec& spec) {
+  if (!candidate.reason.empty()) return false;
+  if (candidate.kernel->substitute == nullptr) return true;
+  // Others' tensors have no gaps, and rows at equal distances; to make them all would take a minute.
+  if (!spec.strided && spec.kv_heads == 1) return true;
+  const runtime::RandomCase c = runtime::make_case(spec, 0);
+  const auto& [query, cache, sparse, options] = c.problem;
+  DecodeOutputs outputs;
+  outputs.out = query.ragged
+                    ? TensorView(nullptr, cache.dtype, {c.inputs.q.shape[0], query.heads, cache.v_dim})
+                    : TensorView(nullptr, cache.dtype, {query.batch, query.tokens, query.heads, cache.v_dim});
+  return !candidate.kernel->substitute(c.problem, c.inputs, outputs);
+}
+
+int count_refusals(const std::string& suite, const Executor& executor, int random = 0) {
+  int refused = 0;
+  for (const runtime::CaseSpec& spec : check_cases(suite, random, 0)) {
+    Result<std::vector<Candidate>> list = candidates(runtime::problem_of(spec), executor, 132);
+    EXPECT_TRUE(list.ok()) << list.status().message();
+    // Where the library picks, another kernel does what one cannot read.
+    const bool done = std::any_of(list->begin(), list->end(), [&](const Candidate& candidate) {
+      return executor.kernel.empty() ? candidate.reason.empty() : does(candidate, spec);
+    });
+    refused += !done;
+  }
+  return refused;
+}
+
+class Refusals : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Suites, Refusals, ::testing::Values("small", "quick", "full"),
+                         [](const auto& suite) { return std::string(suite.param); });
+
+TEST_P(Refusals, AreThoseOfTheTable) {
+  for (Backend backend : {Backend::kCpu, Backend::kCuda}) {
+    std::vector<std::string> names;
+    for (const KernelInfo& kernel : kernels()) {
+      if (kernel.backend == backend) names.push_back(kernel.name);
+    }
+    if (names.empty()) continue;  // not in this build
+    names.emplace_back();         // the library picks
+    for (const std::string& name : names) {
+      Executor executor;
+      executor.backend = backend;
+      executor.kernel = name;
+      EXPECT_EQ(known_refusals(GetParam(), backend, name), count_refusals(GetParam(), executor))
+          << to_string(backend) << " '" << name << "': correct the table in tools/check_refusals.cc";
+    }
+  }
+}
+
+// What scripts/h200 passes to --max-refused.
+TEST(RandomCases, AreRefusedAsOftenAsTheGpuRunSays) {
+  Executor executor;
+  executor.backend = Backend::kCpu;
+  EXPECT_EQ(count_refusals("random", executor, 300), 0);
+#if FLASHLATENT_WITH_CUDA
+  executor.backend = Backend::kCuda;
+  EXPECT_EQ(count_refusals("random", executor, 300), 26);
+#endif
+}
+
+TEST(RefusedTooMany, MoreThanKnownFail) {
+  EXPECT_EQ(refused_too_many(50, 0, {}, 0), "");
+  EXPECT_EQ(refused_too_many(50, 35, {}, 35), "");
+  EXPECT_NE(refused_too_many(50, 36, {}, 35).find("36 of 50 cases were refused, and 35 may be"),
+            std::string::npos);
+  EXPECT_EQ(refused_too_many(50, 36, 36, 35), "");
+  EXPECT_NE(refused_too_many(50, 1, 0, 35), "");
+  // A run that compares nothing is no run, unless that is what was asked for.
+  EXPECT_NE(refused_too_many(2, 2, {}, 35).find("nothing was compared"), std::string::npos);
+  EXPECT_EQ(refused_too_many(2, 2, 2, 35), "");
+}
+
+}  // namespace
+}  // namespace flashlatent::tools

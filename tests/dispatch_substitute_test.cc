@@ -1,0 +1,98 @@
+// Which kernel runs with tensors at hand, where the picked one cannot read or write them. No device is asked.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "dispatch/select.h"
+
+#if FLASHLATENT_WITH_CUDA
+namespace flashlatent {
+namespace {
+
+const DecodeKernel* kernel_of(const std::string& name) {
+  const auto kernels = decode_kernels();
+  const auto found =
+      std::find_if(kernels.begin(), kernels.end(), [&](const DecodeKernel& k) { return k.name == name; });
+  return found == kernels.end() ? nullptr : &*found;
+}
+
+/// A call of two query tokens, whose tensors `change` may change.
+struct Call {
+  DecodeProblem problem;
+  DecodeInputs inputs;
+  DecodeOutputs outputs;
+
+  explicit Call(int kv_heads = 1, int query_tokens = 2) {
+    problem.query = {.batch = 3, .tokens = query_tokens, .heads = 128};
+    problem.cache.heads = kv_heads;
+    problem.cache.max_pages = 10;
+    inputs.q = {memory, Dtype::kBF16, {3, query_tokens, 128, 576}};
+    inputs.kv_cache = {memory, Dtype::kBF16, {30, 64, kv_heads, 576}};
+    outputs.out = {memory, Dtype::kBF16, {3, query_tokens, 128, 512}};
+  }
+
+  Result<const DecodeKernel*> runs(const char* picked, const char* asked_for) const {
+    Executor executor;
+    executor.backend = Backend::kCuda;
+    executor.kernel = asked_for;
+    return kernel_of_call({.kernel = kernel_of(picked)}, problem, inputs, outputs, executor);
+  }
+
+  /// seesaw does it in trio's stead, and with trio asked for it is refused for this tensor.
+  void expect_substituted(const std::string& tensor) const {
+    const Result<const DecodeKernel*> picked = runs("trio", "");
+    ASSERT_TRUE(picked.ok()) << picked.status().message();
+    EXPECT_STREQ((*picked)->name, "seesaw") << tensor;
+    const Status asked_for = runs("trio", "trio").status();
+    EXPECT_EQ(asked_for.code(), StatusCode::kUnsupported) << tensor;
+    EXPECT_EQ(asked_for.message().find("kernel is 'trio', but " + tensor + " "), 0U) << asked_for.message();
+    EXPECT_NE(asked_for.message().find("seesaw runs"), std::string::npos) << asked_for.message();
+    // Of itself seesaw does all of this.
+    EXPECT_TRUE(runs("seesaw", "seesaw").ok());
+  }
+
+  alignas(256) static inline std::uint8_t memory[256];
+};
+
+TEST(Substitute, TrioRunsWhereItCan) {
+  for (const Call& call : {Call(), Call(2, 1)}) {
+    for (const char* asked_for : {"", "trio"}) {
+      const Result<const DecodeKernel*> kernel = call.runs("trio", asked_for);
+      ASSERT_TRUE(kernel.ok()) << kernel.status().message();
+      EXPECT_STREQ((*kernel)->name, "trio");
+    }
+  }
+  // Token by token it needs no boxes.
+  Call call;
+  call.problem.cache.page_size = call.inputs.kv_cache.shape[1] = 5;
+  call.inputs.kv_cache.shape[0] = 0;
+  EXPECT_STREQ((*call.runs("trio", "trio"))->name, "trio");
+}
+
+TEST(Substitute, SeesawRunsWhereTrioCannot) {
+  Call no_pages;
+  no_pages.inputs.kv_cache.shape[0] = 0;
+  no_pages.expect_substituted("kv_cache");
+  Call heads_within_chunks(2, 1);
+  heads_within_chunks.inputs.kv_cache.strides[2] += 8;
+  heads_within_chunks.expect_substituted("kv_cache");
+  Call gaps;
+  gaps.inputs.q.strides[1] += 8;
+  gaps.expect_substituted("q");
+  Call several_kv_heads(2, 2);
+  several_kv_heads.expect_substituted("q");
+  Call alignment;
+  alignment.outputs.out.strides[2] += 2;
+  alignment.expect_substituted("out");
+}
+
+TEST(Substitute, OthersHaveNone) {
+  for (const DecodeKernel& kernel : decode_kernels()) {
+    EXPECT_EQ(kernel.substitute != nullptr, kernel.name == std::string("trio")) << kernel.name;
+  }
+}
+
+}  // namespace
+}  // namespace flashlatent
+#endif

@@ -1,0 +1,61 @@
+// Which CUDA kernel takes which problem, said once more for tests: one that declines what it should take is
+// found out by this, not left out.
+#pragma once
+
+#include <string_view>
+
+#include "flashlatent/problem.h"
+
+namespace flashlatent {
+
+inline bool should_take_latent(std::string_view kernel, const DecodeProblem& problem) {
+  const auto& cache = problem.cache;
+  const int rows = problem.rows_per_kv_head();
+  const bool usual_dims = cache.qk_dim == 576 && cache.v_dim == 512;
+  const bool known_dims = usual_dims || (cache.qk_dim == 512 && cache.v_dim == 512) ||
+                          (cache.qk_dim == 320 && cache.v_dim == 256);
+  const bool invariant = problem.options.batch_invariant;
+  if (cache.format == KvFormat::kFp8_656) {
+    if (kernel == "direct") return rows <= 32;
+    if (kernel == "direct_team8") return rows <= 16 && !invariant;
+    if (kernel == "etap") return rows <= 16;
+    return kernel == "quartet" || kernel == "seesaw";
+  }
+  if (kernel == "etap") return usual_dims && rows <= 16;
+  if (kernel == "mma16") return known_dims && rows <= 16;
+  if (kernel == "mma16_team4" || kernel == "mma16_team8") return known_dims && !invariant;
+  if (kernel == "mma16_team16" || kernel == "trio") return usual_dims && !invariant;
+  return kernel == "seesaw" && known_dims;
+}
+
+/// Fewer query rows a KV head are no prompt's.
+inline constexpr int kLeastPromptRows = 17;
+
+/// Of separate or packed keys and values.
+inline bool should_take_separate(std::string_view kernel, const DecodeProblem& problem) {
+  const auto& cache = problem.cache;
+  const int unit = cache.format == KvFormat::kE4m3 ? 16 : 8;  // elements of 16 bytes
+  const bool dims = cache.qk_dim == cache.v_dim && cache.qk_dim <= 256 && cache.qk_dim % unit == 0;
+  const bool packed = cache.layout == KvLayout::kPacked;
+  if (kernel == "paged") return dims && (!packed || cache.page_size % unit == 0);
+  return kernel == "prefill" && dims && !packed && cache.format == KvFormat::kPlain &&
+         cache.page_size % 8 == 0 && problem.rows_per_kv_head() >= kLeastPromptRows;
+}
+
+/// Can requests attend to a prefix that they share by groups?
+inline bool should_share_prefixes(std::string_view kernel, const DecodeProblem& problem) {
+  const auto& [query, cache, sparse, options] = problem;
+  return kernel == "paged" && cache.layout == KvLayout::kSeparate && cache.format == KvFormat::kPlain &&
+         cache.page_size % 8 == 0 && problem.rows_per_kv_head() <= 64 && !query.ragged && !sparse.enabled &&
+         !options.batch_invariant && !options.alibi && options.window == 0 && options.soft_cap == 0;
+}
+
+/// Should this kernel, by name, take the problem?
+inline bool should_take(std::string_view kernel, const DecodeProblem& problem) {
+  const bool shares = problem.options.prefix_sharing == PrefixSharing::kAlways;
+  if (shares && !should_share_prefixes(kernel, problem)) return false;
+  const bool latent = problem.cache.layout == KvLayout::kLatent;
+  return latent ? should_take_latent(kernel, problem) : should_take_separate(kernel, problem);
+}
+
+}  // namespace flashlatent

@@ -1,0 +1,200 @@
+// What the program refuses, and how it speaks to terminals, pipes and scripts.
+#include <pty.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "program.h"
+
+namespace flashlatent::io {
+namespace {
+
+TEST_F(Program, RefusesWrongUsage) {
+  expect_refused("", {"subcommand"});
+  expect_refused("fly", {"fly"});
+  expect_refused("decode", {"CASE"});
+  expect_refused("decode case --fast", {"--fast"});
+  expect_refused("decode case --backend tpu", {"--backend", "tpu"});
+  expect_refused("check --suite huge", {"--suite", "huge"});
+  expect_refused("check --filter zzz", {"--filter", "zzz"});
+  expect_refused("check --suite full --json " + file("none") + "/x.json",
+                 {"--json", "none/x.json", "cannot be written"});
+  expect_refused("bench plan --json " + file("."), {"--json", "is a directory"});
+  expect_refused("decode none -o " + file("none") + "/x", {"--output", "none/x", "cannot be written"});
+  expect_refused("plan --svg " + file("none") + "/x.svg", {"--svg", "none/x.svg", "cannot be written"});
+  for (const char* shard : {"0/2", "3/2", "2", "1/2x", "1/0"}) {
+    expect_refused(std::string("check --shard ") + shard, {"--shard is", shard, "I from 1 to N"});
+  }
+  expect_refused("check --suite small --shard 1/1000", {"--shard is '1/1000'", "cases"});
+  expect_refused("check --suite small --cases 5", {"--cases is 5", "small", "random"});
+  // Of a kernel that there is not every case would be refused, and none wrong.
+  for (const char* command : {"check --suite small", "bench dense --suite small"}) {
+    expect_refused(std::string(command) + " --backend cpu --kernel fast", {"kernel is 'fast'", "cpu_dense"});
+  }
+  expect_refused("replay --synthetic --heads 0", {"--heads", "0"});
+  expect_refused("make-case " + file("c") + " --dims 3/5", {"--dims", "3/5"});
+  expect_refused("make-case " + file("c") + " --heads 3 --kv-heads 2", {"--heads is 3"});
+  expect_refused("make-case " + file("c") + " --kv fp8_656 --dtype fp16", {"dtype is fp16", "bf16"});
+  expect_refused("make-case " + file("c") + " --topk 5 --topk-lengths 1,2,3,9",
+                 {"--topk-lengths has 9", "5"});
+  expect_refused("make-case " + file("c") + " --skipped-indices 0.5", {"--topk"});
+  expect_refused("make-case " + file("no/such/folder"), {"no/such/folder"});
+}
+
+TEST_F(Program, SuggestsWhatWasMeant) {
+  for (const auto& [typed, meant] : {std::pair{"chekc", "'check'"},
+                                     {"make_case x", "'make-case'"},
+                                     {"benchmark", "'bench'"},
+                                     {"bench dens", "'dense'"},
+                                     {"--verison", "'--version'"},
+                                     {"decode x --jsn y", "'--json'"},
+                                     {"decode x --backend cpu --thread=2", "'--threads'"}}) {
+    expect_refused(typed, {"did you mean " + std::string(meant) + "?"});
+  }
+  expect_refused("fly", {"'fly' is no subcommand of flashlatent; info, decode"});
+  EXPECT_EQ(run("decode case --fast").err.find("did you mean"), std::string::npos);
+}
+
+// Each option is named; none does nothing.
+TEST_F(Program, RefusesWhatItWouldIgnore) {
+  const std::string c = file("c");
+  expect_refused("check --suite small --backend cpu --device 1", {"--device is 1", "--backend cuda"});
+  expect_refused("bench plan --backend cpu --device 0", {"--device is 0", "--backend cuda"});
+  expect_refused("bench dense --suite small --backend cpu --graph", {"--graph", "--backend cuda"});
+  expect_refused("bench cache --backend cpu --graph", {"--graph", "--backend cuda"});
+  expect_refused("plan --length-list 5,6 --batch 2", {"--batch", "--length-list"});
+  expect_refused("bench dense --length-list 5,6 --tokens 2", {"--tokens", "--length-list"});
+  expect_refused("bench dense --suite small --batch 2", {"--batch", "--suite"});
+  expect_refused("bench sparse --suite small --topk 2", {"--topk", "--suite"});
+  expect_refused("bench paged --suite small --kv e4m3", {"--kv", "--suite"});
+  expect_refused("plan --prefix-sharing off", {"--prefix-sharing", "--shared-tokens"});
+  expect_refused("replay --synthetic --verify-every 3", {"--verify-every", "--verify"});
+  expect_refused("replay --synthetic --model gqa:6:2:64 --heads 6", {"--heads", "gqa:6:2:64"});
+  expect_refused("make-case " + c + " --ragged 1,2,0,1 --query-tokens 3", {"--ragged", "--query-tokens"});
+  for (const char* list : {"1,,2", ",1", "1,", "1,x", "1, 2", "[1,,2]", "-1", "99999999999"}) {
+    expect_refused("make-case " + c + " --lengths '" + list + "'",
+                   {"--lengths: item", "separated by commas"});
+    expect_refused(std::string("plan --length-list '") + list + "'", {"--length-list: item"});
+    expect_refused(std::string("bench plan --batch '") + list + "'", {"--batch: item"});
+  }
+  for (const char* seed : {"-1", "1.5", "x", "9223372036854775808"}) {
+    expect_refused(std::string("check --list --seed ") + seed,
+                   {"--seed: " + std::string(seed), "0 to 2^63 - 1"});
+  }
+  expect_right("check --list --suite small --seed 9223372036854775807");
+}
+
+TEST_F(Program, RefusesWhatMemoryCannotHold) {
+  for (const std::string& command :
+       {"make-case " + file("c") + " --lengths 16777216 --batch 4000",
+        "make-case " + file("c") + " --lengths 16777216 --batch 4000 --topk 5 --kv fp8_656",
+        "make-case " + file("c") + " --lengths 16777216 --batch 4000 --layout packed --dims 128/128",
+        std::string("bench dense --batch 100000 --tokens 1000000"),
+        std::string("bench dense --batch 100000 --tokens 1000000 --kv fp8_656"),
+        std::string("bench sparse --batch 100000 --topk 1000000000"),
+        std::string("bench paged --batch 100000 --tokens 1000000"),
+        std::string("bench numerics --batch 1024 --tokens 1048576"),
+        std::string("plan --batch 1000000 --tokens 1073741824 --shared-tokens 64")}) {
+    expect_refused(command + (command.starts_with("bench") ? " --backend cpu" : ""),
+                   {"GiB of memory; this machine has"});
+  }
+  expect_refused("bench dense --batch 100000 --tokens 1000000 --heads 1 --qk-dim 1 --v-dim 1 --page-size 1",
+                 {"pages of 1 tokens; at most 2147483647"});
+}
+
+TEST_F(Program, JsonToStdoutStandsAlone) {
+  for (const char* command :
+       {"info", "plan --kernel cpu_dense --batch 3", "bench plan --batch 2 --backend cpu",
+        "check --suite small --shard 1/20 --backend cpu",
+        "bench dense --suite small --repeats 2 --backend cpu",
+        "replay --synthetic --requests 1 --heads 1 --backend cpu"}) {
+    const Outcome outcome = run(std::string(command) + " --json -");
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_TRUE(nlohmann::json::accept(outcome.out)) << command << "\n" << outcome.out;
+    EXPECT_FALSE(outcome.err.empty()) << command;
+  }
+  expect_refused("plan --svg -", {"--svg", "only --json writes to stdout"});
+}
+
+TEST_F(Program, AClosedPipeEndsQuietly) {
+  // Also where a parent has SIGPIPE ignored.
+  for (const char* trap : {"", "trap \"\" PIPE; "}) {
+    const std::string command = std::string(trap) +
+                                "{ '" FLASHLATENT_PROGRAM "' check --suite full --list 2>" + file("stderr") +
+                                "; echo $? >" + file("code") + "; } | true";
+    std::ignore =
+        std::system(("sh -c '" + std::regex_replace(command, std::regex("'"), "'\\''") + "'").c_str());
+    EXPECT_EQ(read_bytes(file("stderr")), "") << trap;
+    EXPECT_EQ(read_bytes(file("code")), "141\n") << trap;
+  }
+  if (std::filesystem::exists("/dev/full")) {
+    const int status = std::system(("'" FLASHLATENT_PROGRAM "' info >/dev/full 2>" + file("stderr")).c_str());
+    EXPECT_EQ(WEXITSTATUS(status), 2);
+    EXPECT_NE(read_bytes(file("stderr")).find("stdout cannot be written"), std::string::npos);
+  }
+}
+
+// Runs in a terminal of so many columns; the longest line that the bar draws.
+std::size_t widest_progress(unsigned short columns, const char* environment) {
+  winsize size{24, columns, 0, 0};
+  int terminal = -1;
+  const pid_t child = ::forkpty(&terminal, nullptr, nullptr, &size);
+  if (child == 0) {
+    const std::string command = std::string(environment) +
+                                " OMP_WAIT_POLICY=passive '" FLASHLATENT_PROGRAM
+                                "' check --suite small --shard 1/10 --backend cpu >/dev/null";
+    ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    ::_exit(127);
+  }
+  std::string text;
+  std::array<char, 4096> buffer{};
+  for (ssize_t got = 0; (got = ::read(terminal, buffer.data(), buffer.size())) > 0;)
+    text.append(buffer.data(), got);
+  ::close(terminal);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 0) << text;
+  EXPECT_NE(text.find("100 %"), std::string::npos) << text;
+  text = std::regex_replace(text, std::regex("\033\\[K"), "");
+  std::size_t widest = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line, '\r');) widest = std::max(widest, line.size());
+  return widest;
+}
+
+TEST_F(Program, ProgressFitsTheTerminal) {
+  EXPECT_GT(widest_progress(100, "unset COLUMNS;"), 45U);
+  EXPECT_LT(widest_progress(36, "unset COLUMNS;"), 36U);
+  EXPECT_LT(widest_progress(12, "unset COLUMNS;"), 12U);
+  EXPECT_LT(widest_progress(100, "COLUMNS=30"), 30U);
+}
+
+TEST_F(Program, WritesNoFileThatItReads) {
+  const std::string path = file("case.safetensors");
+  expect_right("make-case " + path + " --lengths 70 --heads 4");
+  std::filesystem::create_symlink(path, file("link"));
+  std::filesystem::create_hard_link(path, file("hard"));
+  const std::string before = read_bytes(path);
+  for (const std::string& other : {path, file("link"), file("hard"), file(".") + "/case.safetensors"}) {
+    expect_refused("decode " + path + " -o " + other, {"--output is '" + other, "CASE"});
+    expect_refused("decode " + path + " --json " + other, {"--json is '" + other, "CASE"});
+  }
+  EXPECT_EQ(read_bytes(path), before);
+  expect_refused("decode " + path + " -o " + file("new") + " --json " + file(".") + "/new",
+                 {"--json", "--output"});
+  expect_refused("plan --svg " + file("new") + " --json " + file("new"), {"--json", "--svg"});
+  const std::string trace =
+      write("trace.jsonl", R"({"timestamp": 0, "input_length": 5, "output_length": 1})");
+  expect_refused("replay " + trace + " --write-trace " + trace, {"--write-trace", "TRACE"});
+  EXPECT_FALSE(std::filesystem::exists(file("new")));
+}
+
+}  // namespace
+}  // namespace flashlatent::io

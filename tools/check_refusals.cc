@@ -1,0 +1,68 @@
+#include "tools/check_refusals.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace flashlatent::tools {
+
+namespace {
+
+struct Row {
+  const char* kernel;  ///< Empty: the library picks.
+  int small, quick, full;
+};
+
+constexpr std::array kOfCuda = {
+    Row{"", 1, 0, 35},
+    Row{"etap", 28, 197, 1051},
+    Row{"mma16_team4", 23, 189, 1060},
+    Row{"mma16_team8", 23, 189, 1060},
+    Row{"mma16_team16", 25, 201, 1120},
+    Row{"mma16", 34, 213, 1168},
+    Row{"seesaw", 6, 144, 746},
+    Row{"trio", 26, 203, 1190},
+    Row{"direct", 33, 237, 1261},
+    Row{"direct_team8", 39, 243, 1273},
+    Row{"quartet", 29, 222, 1132},
+    Row{"paged", 40, 121, 733},
+    Row{"prefill", 44, 247, 1281},
+};
+// cpu_dense takes every case.
+constexpr std::array kOfCpu = {
+    Row{"reference", 1, 24, 24},
+};
+
+/// The row of the kernel, or null.
+template <std::size_t kCount>
+const Row* find(const std::array<Row, kCount>& rows, std::string_view kernel) {
+  const auto* row = std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return r.kernel == kernel; });
+  return row == rows.end() ? nullptr : row;
+}
+
+}  // namespace
+
+int known_refusals(const std::string& suite, Backend backend, const std::string& kernel) {
+  const Row* row = backend == Backend::kCpu ? find(kOfCpu, kernel) : find(kOfCuda, kernel);
+  if (row == nullptr) return 0;
+  if (suite == "small") return row->small;
+  if (suite == "quick") return row->quick;
+  return suite == "full" ? row->full : 0;
+}
+
+std::string refused_too_many(int cases, int refused, std::optional<int> most, int known) {
+  if (refused > most.value_or(known)) {
+    return fmt::format("{} of {} cases were refused, and {} may be; --max-refused {} accepts so many",
+                       refused, cases, most.value_or(known), refused);
+  }
+  if (!most && cases > 0 && refused == cases) {
+    return fmt::format(
+        "all of {} cases were refused, so that nothing was compared; --max-refused {} accepts that", cases,
+        refused);
+  }
+  return "";
+}
+
+}  // namespace flashlatent::tools

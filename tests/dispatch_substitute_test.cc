@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "dispatch/kernel_table.h"
 #include "dispatch/select.h"
 
 #if FLASHLATENT_WITH_CUDA

@@ -358,7 +358,7 @@ TEST_P(Fp8AndSparse, ImpossibleProblemsAreRefused) {
       {"h_kv", [](auto& p) { p.cache.heads = 2; }},
       {"qk_dim", [](auto& p) { p.cache.qk_dim = 512; }},
       {"causal", [](auto& p) { p.options.causal = true; }},
-      {"query.ragged", [](auto& p) { p.query.ragged = true; }},
+      {"q is ragged", [](auto& p) { p.query.ragged = true; }},
       {"topk", [](auto& p) { p.sparse.topk = -1; }},
       {"max_pages", [](auto& p) { p.cache.max_pages = 3; }},
   };

@@ -162,7 +162,7 @@ TEST(Case, DenseFp8) {
   fp8.metadata["kv_format"] = "fp8_656";
   fp8.tensors["kv_cache"] = {Dtype::kU8, {5, 16, 1, 656}, {}};
   auto problem = parse_case(fp8.bytes(), "x")->problem();
-  expect_message(problem.status().message(), "x", "qk_dim of an fp8_656 cache is 48");
+  expect_message(problem.status().message(), "x", "qk_dim is 48; an fp8_656 cache has 576");
   fp8.tensors["q"].shape[3] = 576;
   problem = parse_case(fp8.bytes(), "x")->problem();
   ASSERT_TRUE(problem.ok()) << problem.status().message();

@@ -127,8 +127,7 @@ Status validate_inputs(const DecodeProblem& problem, const DecodeInputs& inputs,
   } else {
     FLASHLATENT_RETURN_IF_ERROR(
         expect("q", inputs.q, dtype, device, {query.batch, query.tokens, query.heads, cache.qk_dim}));
-    FLASHLATENT_RETURN_IF_ERROR(
-        absent("cu_seqlens_q", inputs.cu_seqlens_q, "the problem is not ragged"));
+    FLASHLATENT_RETURN_IF_ERROR(absent("cu_seqlens_q", inputs.cu_seqlens_q, "the problem is not ragged"));
   }
   FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("q", inputs.q));
   FLASHLATENT_RETURN_IF_ERROR(cache.layout == KvLayout::kLatent

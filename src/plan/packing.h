@@ -14,7 +14,7 @@ inline constexpr std::int32_t kMostPackedParts = 160;
 /// write.
 inline constexpr std::int32_t kLeastPiece = 4;
 /// How many bounds of a part packing tries.
-inline constexpr std::int32_t kPackings = 3;
+inline constexpr std::int32_t kPackings = 5;
 /// The line is packed in so many stretches at most, side by side: one after another takes a device 350 clocks
 /// an item.
 inline constexpr std::int32_t kMostStretches = 4;
@@ -28,8 +28,8 @@ FLASHLATENT_HOST_DEVICE bool may_pack(const Geometry& g, std::int64_t round_cost
 }
 
 /// The bound of a part's cost in packing number `index`: the least one that all items fit into is taken.
-/// Beyond the ideal it is half of what cuts at equal distances keep, that, and half as much again if merging
-/// costs so much.
+/// Beyond the ideal it is an eighth, a quarter, half and all of what cuts at equal distances keep, and half
+/// as much again if merging costs so much.
 FLASHLATENT_HOST_DEVICE std::int32_t packing_bound(const Geometry& g, std::int64_t round_cost,
                                                    std::int32_t index) {
   const auto total = static_cast<std::int32_t>(round_cost);
@@ -37,7 +37,7 @@ FLASHLATENT_HOST_DEVICE std::int32_t packing_bound(const Geometry& g, std::int64
   const std::int32_t merge =
       g.cost.per_split + (g.cost.per_merge > g.cost.per_block ? g.cost.per_merge : g.cost.per_block);
   const std::int32_t wide = equal + equal / 2 < merge ? equal + equal / 2 : merge;
-  const std::int32_t slack = index == 0 ? equal / 2 : index == 1 ? equal : wide;
+  const std::int32_t slack = index == kPackings - 1 ? wide : equal >> (kPackings - 2 - index);
   return total / g.parts + (total % g.parts != 0) + slack;
 }
 

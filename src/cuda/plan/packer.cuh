@@ -283,7 +283,7 @@ class Packer {
   }
 
   template <int kSlots>
-  __device__ __noinline__ void pack_stretch(int index, int packing, const schedule::Stretch stretch) const {
+  __device__ __forceinline__ void pack_stretch(int index, int packing, const schedule::Stretch& stretch) const {
     WarpItems<kSlots> items(shared_.item_costs[index], shared_.items[index], stretch.items(),
                             stretch.piece > 0, shared_.taken[packing] + stretch.first_item());
     auto cut = [&](std::int32_t k, std::int32_t item, std::int32_t block) {

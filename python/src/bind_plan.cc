@@ -59,10 +59,7 @@ nb::dict describe(const DecodeProblem& problem, const std::vector<std::int32_t>&
   if (workers < 1 || workers > 1 << 16) refuse("workers is ", workers, "; 1 to 65536 are accepted");
   const std::vector<Candidate> list = take(candidates(problem, executor_on(device, 0, kernel), workers));
   const Candidate* picked = cheapest(list);
-  if (picked == nullptr) {
-    if (list.empty()) refuse("device is '", device, "'; this build has no kernel for it");
-    raise(none_takes(problem, list));
-  }
+  if (picked == nullptr) raise(none_takes(problem, list));
   const schedule::Geometry& geometry = picked->geometry;
   std::vector<std::max_align_t> memory(schedule::plan_bytes(geometry) / sizeof(std::max_align_t) + 1);
   schedule::build_on_host(geometry, lengths.data(), memory.data());

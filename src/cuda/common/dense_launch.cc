@@ -34,8 +34,8 @@ schedule::Geometry geometry_of(const DecodeCall& call) {
   return whole && schedule::estimate(*whole) <= schedule::estimate(g) ? *whole : g;
 }
 
-/// What this call's kernel must do.
-Loading loading_of(const DecodeProblem& problem, const ConstTensorView& kv_cache) {
+/// What this call's kernel must do: of no pages there are no boxes.
+Loading loading_from(const DecodeProblem& problem, const ConstTensorView& kv_cache) {
   const Loading loading = loading_of(problem);
   return loading == Loading::kBoxes && kv_cache.shape[0] == 0 ? Loading::kTokens : loading;
 }
@@ -73,7 +73,7 @@ Status launch_dense(const DecodeCall& planned,
   launch.args.cache.token_stride = cache.strides[1];
   launch.args.cache.head_stride = cache.strides[2];
   launch.args.cache.box_tokens = box_tokens_of(call.problem);
-  const DenseInstance* instance = find(call, loading_of(call.problem, cache));
+  const DenseInstance* instance = find(call, loading_from(call.problem, cache));
   if (instance->boxes.kv != kv_tensor_map && !heads_in_chunks(cache)) instance = find(call, Loading::kTokens);
   const BoxMaps& boxes = instance->boxes;
   launch.args.cache.box_tokens = std::min(launch.args.cache.box_tokens, boxes.most_tokens);

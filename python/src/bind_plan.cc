@@ -214,10 +214,10 @@ As decode(), with the arrays of flashlatent.decode_kv(); the problem has the opt
           "workspace_bytes",
           [](const Plan& plan) { return with_alignment(plan.selection().workspace_bytes); },
           "What a caller's workspace must have. Depends on shapes, never on lengths.");
-  module.def(
-      "describe_plan", &describe, "problem"_a, "lengths"_a, nb::kw_only(), "device"_a = "cpu", "workers"_a,
-      "kernel"_a = "",
-      R"(The schedule of a batch with these lengths on so many multiprocessors or threads; needs no GPU.
+  module.def("describe_plan", &describe, "problem"_a, "lengths"_a, nb::kw_only(), "device"_a = "cpu",
+             "workers"_a, "kernel"_a = "",
+             R"(The schedule of a batch with these lengths on so many multiprocessors or threads. With device
+'cuda', too, it needs no GPU, nor a build with CUDA.
 
 Returns 'kernel', 'lanes', 'rounds', 'block_tokens', 'cost_per_block', 'cost_per_split', 'largest', 'ideal',
 'imbalance', 'slots', 'merges' and 'parts': each {'cost', 'segments': [{'request', 'round', 'blocks': (begin, end),

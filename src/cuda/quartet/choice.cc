@@ -22,7 +22,8 @@ namespace {
 // CTA, with more than two requests also of one and two, and with two row tiles, of which that one's clusters
 // share the conversion, above some 10.
 constexpr DenseShape kShape = {
-    .tile_rows = quartet::kTileRows, .cost = {.per_block = 2100, .per_split = 8400, .per_call = 4000, .per_merge = 8300}};
+    .tile_rows = quartet::kTileRows,
+    .cost = {.per_block = 2100, .per_split = 8400, .per_call = 4000, .per_merge = 8300}};
 constexpr int kFewRequests = 2;
 constexpr int kOfFewRequests = 2300, kOfTwoTiles = 12800;  // more a call
 

@@ -11,7 +11,7 @@ cuda::InstanceKey key_of(const DecodeProblem& problem, cuda::Loading loading, in
 /// Of what shares out requests (schedule::kEven, kByLength).
 cuda::InstanceKey share_key_of(const DecodeProblem& problem);
 
-/// Of CTAs that do so.
+/// Does a schedule do so?
 bool has_shares(const schedule::Geometry& geometry);
 
 /// Neighbouring lanes may share KV blocks if they are tiles of the same KV head, and do where loading is what

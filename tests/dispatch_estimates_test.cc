@@ -13,7 +13,6 @@
 #include "dispatch/select.h"
 #include "kernels_that_take.h"
 
-#if FLASHLATENT_WITH_CUDA
 namespace flashlatent {
 namespace {
 
@@ -252,4 +251,3 @@ TEST_P(Estimates, AreOfTheKernelsThatShouldTakeAProblem) {
 
 }  // namespace
 }  // namespace flashlatent
-#endif

@@ -7,7 +7,6 @@
 #include "dispatch/kernel_table.h"
 #include "dispatch/select.h"
 
-#if FLASHLATENT_WITH_CUDA
 namespace flashlatent {
 namespace {
 
@@ -96,4 +95,3 @@ TEST(Substitute, OthersHaveNone) {
 
 }  // namespace
 }  // namespace flashlatent
-#endif

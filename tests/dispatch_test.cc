@@ -1,8 +1,10 @@
 // Which kernel a problem gets, and what the program says about it. No device is asked.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 
+#include "dispatch/kernel_table.h"
 #include "dispatch/select.h"
 #include "plan/host_plan.h"
 
@@ -105,7 +107,6 @@ TEST(Dispatch, EstimateFollowsTheWork) {
   EXPECT_EQ(schedule::estimate(g), fixed);
 }
 
-#if FLASHLATENT_WITH_CUDA
 TEST(Dispatch, RowsDecide) {
   Executor executor;
   executor.backend = Backend::kCuda;
@@ -458,7 +459,30 @@ TEST(Dispatch, PagesOfAnySizeAreReckonedAlike) {
   fp8.cache.format = KvFormat::kFp8_656;
   EXPECT_EQ(blocks_alone("etap", fp8), 0);
 }
-#endif
+
+// A build without CUDA chooses among its kernels, and has none to run.
+TEST(Dispatch, KernelsOfCudaCanBeChosenInEveryBuild) {
+  int of_cuda = 0;
+  for (const DecodeKernel& kernel : decode_kernels()) {
+    const bool runs = kernel.backend == Backend::kCpu || FLASHLATENT_WITH_CUDA;
+    EXPECT_EQ(kernel.launch != nullptr, runs) << kernel.name;
+    const std::vector<KernelInfo> list = kernels();
+    EXPECT_EQ(std::count_if(list.begin(), list.end(), [&](const auto& k) { return k.name == kernel.name; }),
+              runs ? 1 : 0)
+        << kernel.name;
+    of_cuda += kernel.backend == Backend::kCuda ? 1 : 0;
+  }
+  EXPECT_EQ(of_cuda, 12);
+  if (FLASHLATENT_WITH_CUDA) return;
+  Executor executor;
+  executor.backend = Backend::kCuda;
+  EXPECT_TRUE(contains(available(Backend::kCuda).message(), "not in this build"));
+  const Status refused = select(problem_of(3, 16, 1024), executor).status();
+  EXPECT_EQ(refused.code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(contains(refused.message(), "not in this build")) << refused.message();
+  executor.kernel = "mma16";
+  EXPECT_EQ(select(problem_of(3, 16, 1024), executor).status().code(), StatusCode::kUnavailable);
+}
 
 }  // namespace
 }  // namespace flashlatent

@@ -245,16 +245,28 @@ TEST_F(Program, PlanSaysWhyItsKernel) {
   EXPECT_EQ(json("plan.json").at("kernel"), "cpu_dense");
   expect_refused("plan --kernel fast", {"--kernel", "'fast'", "cpu_dense"});
   expect_right("plan --backend cpu --batch 3 --brief", {"cpu_dense: picked"});
-  // GPU kernels need no GPU here, but a build that has them.
-  const Outcome cuda = run("plan --backend cuda --batch 3 --brief");
-  if (cuda.code == 0) {
-    EXPECT_NE(cuda.out.find("mma16"), std::string::npos) << cuda.out;
-  } else {
-    expect_refused("plan --backend cuda --batch 3",
-                   {"--backend is cuda", "presets cuda and carry", "no GPU"});
-    expect_refused("plan --kernel mma16 --batch 3", {"'mma16'", "presets cuda and carry", "no GPU"});
-  }
+  expect_refused("plan --backend cpu --kernel mma16", {"'mma16'", "cpu_dense", "--backend cpu"});
   expect_refused("plan --heads 3 --kv-heads 2", {"h_q is 3"});
+}
+
+// What GPU kernels take, and how they cut a call, every build knows.
+TEST_F(Program, PlanShowsKernelsOfTheGpuInEveryBuild) {
+  for (const char* backend : {"", " --backend cuda"}) {
+    expect_right(std::string("plan --batch 3 --brief") + backend,
+                 {"etap: declines: s_q * h_q / h_kv is 128", "seesaw: picked, estimated at ",
+                  "trio: not picked, estimated at ", "66 parts x 2 lanes"});
+  }
+  expect_right("plan --length-list 131072,512,512,512 --heads 16 --workers 132 --json " + file("plan.json"),
+               {"mma16: picked"});
+  const auto plan = json("plan.json");
+  EXPECT_EQ(plan.at("parts").size(), 132U);
+  EXPECT_EQ(plan.at("block_tokens"), 64);
+  expect_right("plan --kernel trio --batch 64 --tokens 8192 --workers 78 --brief", {"trio: picked"});
+  expect_right(
+      "plan --backend cuda --batch 64 --tokens 8704 --lengths uniform --heads 32 --kv-heads 8 "
+      "--dim 128 --shared-tokens 8192 --brief",
+      {"paged: picked, shares prefixes", "shared prefix: 64 requests (0-63)"});
+  expect_refused("plan --kernel direct --batch 3", {"direct: the cache is of bf16; fp8_656 is accepted"});
 }
 
 TEST_F(Program, PlanShowsSharedPrefixes) {

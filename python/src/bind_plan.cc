@@ -59,10 +59,7 @@ nb::dict describe(const DecodeProblem& problem, const std::vector<std::int32_t>&
   if (workers < 1 || workers > 1 << 16) refuse("workers is ", workers, "; 1 to 65536 are accepted");
   const std::vector<Candidate> list = take(candidates(problem, executor_on(device, 0, kernel), workers));
   const Candidate* picked = cheapest(list);
-  if (picked == nullptr) {
-    if (list.empty()) refuse("device is '", device, "'; this build has no kernel for it");
-    raise(none_takes(problem, list));
-  }
+  if (picked == nullptr) raise(none_takes(problem, list));
   const schedule::Geometry& geometry = picked->geometry;
   std::vector<std::max_align_t> memory(schedule::plan_bytes(geometry) / sizeof(std::max_align_t) + 1);
   schedule::build_on_host(geometry, lengths.data(), memory.data());
@@ -217,10 +214,10 @@ As decode(), with the arrays of flashlatent.decode_kv(); the problem has the opt
           "workspace_bytes",
           [](const Plan& plan) { return with_alignment(plan.selection().workspace_bytes); },
           "What a caller's workspace must have. Depends on shapes, never on lengths.");
-  module.def(
-      "describe_plan", &describe, "problem"_a, "lengths"_a, nb::kw_only(), "device"_a = "cpu", "workers"_a,
-      "kernel"_a = "",
-      R"(The schedule of a batch with these lengths on so many multiprocessors or threads; needs no GPU.
+  module.def("describe_plan", &describe, "problem"_a, "lengths"_a, nb::kw_only(), "device"_a = "cpu",
+             "workers"_a, "kernel"_a = "",
+             R"(The schedule of a batch with these lengths on so many multiprocessors or threads. With device
+'cuda', too, it needs no GPU, nor a build with CUDA.
 
 Returns 'kernel', 'lanes', 'rounds', 'block_tokens', 'cost_per_block', 'cost_per_split', 'largest', 'ideal',
 'imbalance', 'slots', 'merges' and 'parts': each {'cost', 'segments': [{'request', 'round', 'blocks': (begin, end),

@@ -53,8 +53,9 @@ std::vector<DeviceInfo> devices(Backend backend) {
 
 std::vector<KernelInfo> kernels() {
   std::vector<KernelInfo> list;
-  for (const DecodeKernel& kernel : decode_kernels())
-    list.push_back({kernel.name, kernel.backend, kernel.takes});
+  for (const DecodeKernel& kernel : decode_kernels()) {
+    if (kernel.launch != nullptr) list.push_back({kernel.name, kernel.backend, kernel.takes});
+  }
   return list;
 }
 

@@ -1,30 +1,16 @@
 #include "dispatch/kernel_table.h"
 
 #include "cpu/cpu_backend.h"
-#if FLASHLATENT_WITH_CUDA
 #include "cuda/cuda_backend.h"
-#endif
 
 namespace flashlatent {
 
 std::span<const DecodeKernel> decode_kernels() {
   static const DecodeKernel kTable[] = {
-#if FLASHLATENT_WITH_CUDA
-    cuda::kEtapKernel,
-    cuda::kMma16Team4Kernel,
-    cuda::kMma16Team8Kernel,
-    cuda::kMma16Team16Kernel,
-    cuda::kMma16Kernel,
-    cuda::kSeesawKernel,
-    cuda::kTrioKernel,
-    cuda::kDirectKernel,
-    cuda::kDirectTeam8Kernel,
-    cuda::kQuartetKernel,
-    cuda::kPagedKernel,
-    cuda::kPrefillKernel,
-#endif
-    cpu::kDenseKernel,
-    cpu::kReferenceKernel,
+      cuda::kEtapKernel,        cuda::kMma16Team4Kernel, cuda::kMma16Team8Kernel, cuda::kMma16Team16Kernel,
+      cuda::kMma16Kernel,       cuda::kSeesawKernel,     cuda::kTrioKernel,       cuda::kDirectKernel,
+      cuda::kDirectTeam8Kernel, cuda::kQuartetKernel,    cuda::kPagedKernel,      cuda::kPrefillKernel,
+      cpu::kDenseKernel,        cpu::kReferenceKernel,
   };
   return kTable;
 }

@@ -1,4 +1,4 @@
-// The kernels of this build.
+// The kernels, of every backend.
 #pragma once
 
 #include <span>
@@ -7,7 +7,8 @@
 
 namespace flashlatent {
 
-/// All kernels; of two whose estimates are equal the first is preferred.
+/// All kernels, also those that this build can only choose (DecodeKernel::launch); of two whose estimates are
+/// equal the first is preferred.
 std::span<const DecodeKernel> decode_kernels();
 
 }  // namespace flashlatent

@@ -51,6 +51,7 @@ struct DecodeKernel {
   /// threads.
   schedule::Geometry (*geometry)(const DecodeProblem&, int workers);
   std::size_t (*workspace_bytes)(const DecodeProblem&, const schedule::Geometry&);
+  /// Null in a build without the kernel's backend, which can say all the rest.
   Status (*launch)(const DecodeCall&);
   /// Why prefixes that requests share cannot be attended to by groups; nothing if they can. Null: never.
   std::optional<std::string> (*declines_prefixes)(const DecodeProblem&) = nullptr;

@@ -88,3 +88,6 @@ def test_describe_plan():
     assert done == plan["rounds"] * (4096 + 64) // plan["block_tokens"]
     with pytest.raises(flashlatent.InvalidArgumentError, match="lengths has 1 entries"):
         flashlatent.describe_plan(problem, [1], workers=4)
+    # What GPU kernels take, and how they cut a call, every build knows.
+    plan = flashlatent.describe_plan(problem, [4096, 64, 0], device="cuda", workers=132)
+    assert plan["kernel"] == "mma16_team8" and plan["block_tokens"] == 64

@@ -2,15 +2,12 @@
 
 #include <algorithm>
 
-#include "core/message.h"
+#include "cuda/common/geometry.h"
+#include "cuda/common/tensors.h"
 
 namespace flashlatent::cuda {
 
 namespace {
-
-std::int64_t partial_rows(const schedule::Geometry& g) {
-  return schedule::max_slots(g) * g.lanes * g.tile_rows;
-}
 
 /// The cache, or the one of keys.
 const ConstTensorView& cache_of(const DecodeInputs& inputs) {
@@ -18,45 +15,6 @@ const ConstTensorView& cache_of(const DecodeInputs& inputs) {
 }
 
 }  // namespace
-
-bool rows_in_line(const DecodeProblem& problem, const ConstTensorView& q) {
-  const auto& s = q.strides;
-  if (problem.query.ragged) {
-    return problem.cache.heads == 1 && s[0] == problem.query.heads * s[1] &&
-           q.shape[0] * problem.query.heads < 1LL << 31;
-  }
-  return problem.query.tokens == 1 || (problem.cache.heads == 1 && s[1] == problem.query.heads * s[2]);
-}
-
-Status check_alignment(const char* name, const ConstTensorView& view, int bytes) {
-  if (view.elements() == 0) return {};
-  bool fits = reinterpret_cast<std::uintptr_t>(view.data) % bytes == 0;
-  for (int i = 0; i + 1 < view.rank; ++i) {
-    const std::int64_t stride_bytes = view.strides[i] * static_cast<std::int64_t>(size_of(view.dtype));
-    fits = fits && (view.shape[i] <= 1 || (stride_bytes % bytes == 0 && stride_bytes >= 0));
-  }
-  if (fits) return {};
-  return invalid_argument(name, " at ", view.data, " is ", to_string(view),
-                          "; its address and strides must be multiples of ", bytes,
-                          " bytes and not negative");
-}
-
-Status check_pages(const char* name, const ConstTensorView& cache) {
-  if (cache.shape[0] <= (1LL << 31) - 1) return {};
-  return invalid_argument(name, " has ", cache.shape[0], " pages; at most 2^31 - 1 can be named by int32");
-}
-
-std::int32_t reach_of(const DecodeProblem& problem) {
-  const std::int64_t reach = problem.sparse.enabled
-                                 ? problem.sparse.topk
-                                 : std::int64_t{problem.cache.max_pages} * problem.cache.page_size;
-  return static_cast<std::int32_t>(std::min<std::int64_t>(reach, kMostDeviceTokens));
-}
-
-std::size_t decode_workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
-  const std::int64_t rows = partial_rows(g);
-  return rows == 0 ? 0 : parts::kMergeStateBytes + rows * (problem.cache.v_dim + 1) * sizeof(float);
-}
 
 parts::DecodeArguments decode_arguments(const DecodeCall& call) {
   const auto& [problem, inputs, outputs, g, plan, workspace, executor] = call;

@@ -1,31 +1,11 @@
-// The compiled dense kernels as rows of data: what each takes, and how it is launched.
+// The compiled dense kernels as rows of data: what each is compiled for, and how it is launched.
 #pragma once
 
 #include "cuda/common/compiled_kernel.h"
+#include "cuda/common/instance_key.h"
 #include "cuda/common/tensor_map.h"
-#include "flashlatent/dtype.h"
 
 namespace flashlatent::cuda {
-
-/// How a kernel gets its KV blocks.
-enum class Loading {
-  kBoxes,   ///< Boxes of pages by TMA.
-  kTokens,  ///< Token by token: small or odd pages, indices.
-  kFp8,     ///< Token by token from an fp8_656 cache, dequantised.
-};
-
-/// What a kernel is compiled for.
-struct InstanceKey {
-  Dtype dtype;
-  int qk_dim;
-  int v_dim;
-  int tile_rows;
-  Loading loading;
-  int cluster = 1;  ///< Row tiles, and CTAs, that share KV blocks.
-  int team = 1;     ///< CTAs that share the blocks of a segment.
-
-  friend bool operator==(const InstanceKey&, const InstanceKey&) = default;
-};
 
 /// How the boxes of a kernel lie in shared memory.
 struct BoxMaps {

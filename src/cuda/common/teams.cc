@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cuda/parts/merge_room.h"
 #include "cuda/parts/team_room.h"
 #include "plan/host_plan.h"
 

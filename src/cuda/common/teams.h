@@ -2,7 +2,7 @@
 // small to fill the device.
 #pragma once
 
-#include "cuda/common/dense.h"
+#include "cuda/common/dense_choice.h"
 
 namespace flashlatent::cuda {
 

@@ -149,11 +149,6 @@ Status kv_chunks_map(const char* name, const ConstTensorView& cache, int box_tok
                  128, map);
 }
 
-bool heads_in_chunks(const ConstTensorView& cache) {
-  const std::int64_t chunk = 128 / size_of(cache.dtype);
-  return cache.shape[3] % chunk == 0 && (cache.shape[2] == 1 || cache.strides[2] % chunk == 0);
-}
-
 Status query_rows_map(const ConstTensorView& q, int box_rows, CUtensorMap& map) {
   ConstTensorView rows = q;  // element, row of the request, -, request
   rows.shape[1] = 1;

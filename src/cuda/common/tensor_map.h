@@ -29,16 +29,13 @@ Status kv_tensor_map(const char* name, const ConstTensorView& cache, int box_tok
 /// The same, but boxes have all of a head's elements, in chunks of 128 bytes: a chunk of each of 16 tokens,
 /// the next one of these and so on, and then the next 16 tokens. Dimensions are a column, a token, a chunk
 /// (those of a head begin so many after the one before's as its stride has), 16 tokens, a page. `box_tokens`
-/// and the page size are multiples of 16, and heads_in_chunks() is true.
+/// and the page size are multiples of 16, and heads_in_chunks() is true (tensors.h).
 Status kv_block_map(const char* name, const ConstTensorView& cache, int box_tokens, CUtensorMap& map);
 
 /// The same, but boxes have a chunk of each of `box_tokens` tokens, the next one of these and so on:
 /// dimensions are a column, a token, a chunk, a page. `box_tokens` divides the page size, and
 /// heads_in_chunks() is true.
 Status kv_chunks_map(const char* name, const ConstTensorView& cache, int box_tokens, CUtensorMap& map);
-
-/// Does every head of a cache begin at a whole chunk of its token?
-bool heads_in_chunks(const ConstTensorView& cache);
 
 /// Queries (batch, tokens, heads, dim) as boxes of `box_rows` rows and 64 elements, a request's tokens and
 /// heads taken as one line of rows.

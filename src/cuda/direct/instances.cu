@@ -19,8 +19,9 @@ constexpr Instances instances() {
 }
 }  // namespace
 
-constinit const Instances kInstances = instances<false>();
-constinit const Instances kMerging = instances<true>();
-constinit const TeamInstances kTeams = {{instance<kTeamRows, false, kTeamCtas>()}};
+constinit const Instances kInstances = cuda::of_keys(kKeys, instances<false>());
+constinit const Instances kMerging = cuda::of_keys(kKeys, instances<true>());
+constinit const TeamInstances kTeams =
+    cuda::of_keys(kTeamKeys, TeamInstances{{instance<kTeamRows, false, kTeamCtas>()}});
 
 }  // namespace flashlatent::direct

@@ -1,67 +1,20 @@
-#include <algorithm>
-#include <iterator>
-
-#include "core/message.h"
-#include "cuda/common/dense.h"
-#include "cuda/cuda_backend.h"
+#include "cuda/common/dense_launch.h"
+#include "cuda/direct/choice.h"
 #include "cuda/direct/instances.h"
 
-namespace flashlatent::cuda {
-
-namespace {
-
-// Costs in nanoseconds; those of a call from times beside etap's and the teams', 1 to 64 requests. Of 32 rows
-// the loader walks the plan of calls that are merged.
-constexpr DenseShape kShapes[] = {
-    {.tile_rows = 8, .cost = {.per_block = 1600, .per_split = 4000, .per_call = 1500, .per_merge = 5400}},
-    {.tile_rows = 16, .cost = {.per_block = 1700, .per_split = 4000, .per_call = 3750, .per_merge = 5400}},
-    {.tile_rows = 32, .cost = {.per_block = 2000, .per_split = 4500, .per_call = 5000, .per_merge = 6800}}};
-// By two tiles of 32 rows 64 would take longer than by the 64-row kernel.
-constexpr int kMostRows = std::end(kShapes)[-1].tile_rows;
-
-/// The smallest tile for the problem's rows.
-const DenseShape& shape_of(const DecodeProblem& problem) {
-  const auto* shape = kShapes;
-  while (shape->tile_rows < std::min(problem.rows_per_kv_head(), kMostRows)) ++shape;
-  return *shape;
-}
-
-const DenseInstance* find(const DecodeProblem& problem, Loading loading, bool merges = false) {
-  const auto& cache = problem.cache;
-  return find_instance({merges ? direct::kMerging : direct::kInstances},
-                       {cache.dtype, cache.qk_dim, cache.v_dim, shape_of(problem).tile_rows, loading});
-}
-
-std::optional<std::string> declines(const DecodeProblem& problem) {
-  if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
-  if (problem.cache.format != KvFormat::kFp8_656) {
-    return message("the cache is of ", to_string(problem.cache.dtype), "; fp8_656 is accepted");
-  }
-  if (problem.rows_per_kv_head() > kMostRows) return too_many_rows(problem, kMostRows);
-  if (find(problem, loading_of(problem)) == nullptr) return unknown_dimensions(problem);
-  return std::nullopt;
-}
-
-schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
-  return dense_geometry(problem, workers, shape_of(problem));
-}
+namespace flashlatent::direct {
 
 Status launch(const DecodeCall& call) {
-  return launch_dense(call, [](const DecodeCall& c, Loading loading) {
-    return find(c.problem, loading, merges_in_kernel(c.geometry));
+  return cuda::launch_dense(call, [](const DecodeCall& c, cuda::Loading loading) {
+    return cuda::find_instance({cuda::merges_in_kernel(c.geometry) ? kMerging : kInstances},
+                               key_of(c.problem, loading));
   });
 }
 
-}  // namespace
+Status launch_teams(const DecodeCall& call) {
+  return cuda::launch_dense(call, [](const DecodeCall& c, cuda::Loading loading) {
+    return cuda::find_instance({kTeams}, team_key_of(c.problem, loading));
+  });
+}
 
-const DecodeKernel kDirectKernel = {
-    .name = "direct",
-    .backend = Backend::kCuda,
-    .takes = "fp8_656 caches, dense and sparse, up to 32 query rows a KV head, any page size",
-    .declines = declines,
-    .geometry = geometry,
-    .workspace_bytes = decode_workspace_bytes,
-    .launch = launch,
-};
-
-}  // namespace flashlatent::cuda
+}  // namespace flashlatent::direct

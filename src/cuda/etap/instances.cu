@@ -2,7 +2,7 @@
 
 namespace flashlatent::etap {
 
-constinit const Instances kInstances = instances<16>();
-constinit const Instances kLowInstances = instances<8>();
+constinit const Instances kInstances = cuda::of_keys(kKeys, instances<kTileRows>());
+constinit const Instances kLowInstances = cuda::of_keys(kLowKeys, instances<kLowTileRows>());
 
 }  // namespace flashlatent::etap

@@ -3,7 +3,8 @@
 
 namespace flashlatent::etap {
 
-constinit const Fp8Instances kInstancesFp8_656 = {
-    {instance<__nv_bfloat16, 576, 512, 16, parts::Fp8StagedLoader>(Dtype::kBF16, cuda::Loading::kFp8)}};
+constinit const Fp8Instances kInstancesFp8_656 = cuda::of_keys(
+    kKeysFp8_656, Fp8Instances{{instance<__nv_bfloat16, 576, 512, kTileRows, parts::Fp8StagedLoader>(
+                      Dtype::kBF16, cuda::Loading::kFp8)}});
 
 }  // namespace flashlatent::etap

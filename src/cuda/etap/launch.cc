@@ -1,71 +1,13 @@
-#include "core/message.h"
-#include "cuda/common/dense.h"
-#include "cuda/cuda_backend.h"
+#include "cuda/common/dense_launch.h"
+#include "cuda/etap/choice.h"
 #include "cuda/etap/instances.h"
 
-namespace flashlatent::cuda {
-
-namespace {
-
-/// Above them the 64-row kernel is faster: tiles of 32 took 0.170 ms where it takes 0.155.
-constexpr int kMostRows = 16;
-
-// Nanoseconds; a block at the speed of memory. Of costs of a split from
-// 0.8 to 4 blocks the smaller ones gave the fastest plans, by 1 to 3 %. 128 requests of 64 blocks take 6.5 us
-// longer on 132 parts than on 128. Blocks alone: 32 whole requests of 4,096 to 16,384 tokens.
-constexpr schedule::CostModel kCost = {
-    .per_block = 2100, .per_split = 3000, .per_call = 500, .per_merge = 6800, .per_block_alone = 1160};
-// With 8 rows a block takes less time, which shows at a call's begin and end.
-constexpr schedule::CostModel kCost8 = {
-    .per_block = 2070, .per_split = 3000, .per_call = -500, .per_merge = 6800, .per_block_alone = 1010};
-// From an fp8_656 cache conversion is what takes time.
-constexpr schedule::CostModel kCostFp8 = {
-    .per_block = 2400, .per_split = 3000, .per_call = 3000, .per_merge = 6800};
-
-/// 8 rows are what tensor parallelism leaves of 64 or 128 heads.
-int tile_rows_of(const DecodeProblem& problem) {
-  return problem.cache.format == KvFormat::kPlain && problem.rows_per_kv_head() <= 8 ? 8 : kMostRows;
-}
-
-const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
-  const auto& cache = problem.cache;
-  return find_instance({etap::kInstances, etap::kLowInstances, etap::kInstancesFp8_656},
-                       {cache.dtype, cache.qk_dim, cache.v_dim, tile_rows_of(problem), loading});
-}
-
-std::optional<std::string> declines(const DecodeProblem& problem) {
-  if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
-  if (problem.rows_per_kv_head() > kMostRows) return too_many_rows(problem, kMostRows);
-  if (find(problem, loading_of(problem)) == nullptr) return unknown_dimensions(problem, "576/512 is");
-  return std::nullopt;
-}
-
-schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
-  const int tile_rows = tile_rows_of(problem);
-  const bool fp8 = problem.cache.format == KvFormat::kFp8_656;
-  return dense_geometry(problem, workers,
-                        {.tile_rows = tile_rows,
-                         .cost = fp8              ? kCostFp8
-                                 : tile_rows == 8 ? kCost8
-                                                  : kCost});
-}
+namespace flashlatent::etap {
 
 Status launch(const DecodeCall& call) {
-  return launch_dense(call, [](const DecodeCall& c, Loading loading) { return find(c.problem, loading); });
+  return cuda::launch_dense(call, [](const DecodeCall& c, cuda::Loading loading) {
+    return cuda::find_instance({kInstances, kLowInstances, kInstancesFp8_656}, key_of(c.problem, loading));
+  });
 }
 
-}  // namespace
-
-const DecodeKernel kEtapKernel = {
-    .name = "etap",
-    .backend = Backend::kCuda,
-    .takes =
-        "bf16 and fp16 caches of qk_dim/v_dim 576/512, or fp8_656, up to 16 query rows a KV head; dense and "
-        "sparse, any page size",
-    .declines = declines,
-    .geometry = geometry,
-    .workspace_bytes = decode_workspace_bytes,
-    .launch = launch,
-};
-
-}  // namespace flashlatent::cuda
+}  // namespace flashlatent::etap

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cuda/paged/keys.h"
+
 namespace flashlatent::paged {
 
 /// What is cached; not a type of CUDA's, whose header takes 0.6 s to read.
@@ -23,12 +25,11 @@ struct Config {
   static constexpr int kColumns = kColumns_;
   static constexpr bool kPacked = kPacked_;
 
-  // A warp's step: once or twice mma's M. e4m3 is slowed by the latency of what it does, not by memory, and
-  // has half the bytes.
-  static constexpr int kTokenTiles = kFp8 ? 2 : 1;
-  static constexpr int kStepTokens = 16 * kTokenTiles;
+  // A warp's step.
+  static constexpr int kStepTokens = step_tokens_of(kFp8);
+  static constexpr int kTokenTiles = kStepTokens / 16;
   static constexpr std::uint32_t kAllLive = kFp8 ? 0xffffffff : 0xffff;
-  static constexpr int kWarps = kDim <= 128 ? 8 : 4;
+  static constexpr int kWarps = warps_of(kDim);
   static constexpr int kThreads = 32 * kWarps;
 
   // A stage: 16 tokens' keys, then their values (twice), where TMA puts them.

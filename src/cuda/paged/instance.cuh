@@ -9,10 +9,7 @@ namespace flashlatent::paged {
 template <class Cached, int kDim, int kColumns, bool kPacked>
 constexpr Instance instance(CachedType cached) {
   using Shape = Config<Cached, kDim, kColumns, kPacked>;
-  static_assert(kColumns <= most_columns(kDim));
   return {{cached, kDim, kColumns, kPacked},
-          Shape::kWarps,
-          Shape::kStepTokens,
           cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>()};
 }
 

@@ -2,6 +2,6 @@
 
 namespace flashlatent::paged {
 
-constinit const Instances kBf16 = instances<__nv_bfloat16>(CachedType::kBF16);
+constinit const Instances kBf16 = cuda::of_keys(kBf16Keys, instances<__nv_bfloat16>(CachedType::kBF16));
 
 }  // namespace flashlatent::paged

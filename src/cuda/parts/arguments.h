@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/divisor.h"
+#include "cuda/parts/merge_room.h"
 #include "plan/schedule.h"
 
 namespace flashlatent::parts {
@@ -56,13 +57,8 @@ struct PartialArguments {
   float2* units;  // of fp16, of each row: behind all values, in the room that fp32 would take
 };
 
-/// Of those that leave parts of a result (parts/ticket.cuh).
-using Ticket = unsigned long long;
-
 /// Of kernels that do the combine step themselves (parts/merge_step.cuh).
 struct MergeState;
-inline constexpr int kMergeStateBytes = 256;
-inline constexpr int kMostMergingCtas = 4095;  // it counts them
 
 struct DecodeArguments {
   schedule::Geometry geometry;

@@ -6,9 +6,6 @@
 
 namespace flashlatent::prefill {
 
-/// Rows of a tile that share a prefix.
-inline constexpr int kSharedTileRows = 128;
-
 /// Shared prefixes: whose rows meet which tokens the plan says, results are partial ones.
 struct PrefixArguments {
   prefix::Shape shape;

@@ -1,14 +1,9 @@
 // Compile-time shape of the prefill kernel.
 #pragma once
 
-namespace flashlatent::prefill {
+#include "cuda/prefill/keys.h"
 
-/// What rows attend to, and how.
-enum class Kind {
-  kPlain,
-  kTransforms,  ///< With a soft cap or ALiBi.
-  kShared,      ///< Rows are of several requests, against a prefix that they share (common/prefix_units.h).
-};
+namespace flashlatent::prefill {
 
 /// kDim_: elements of a key and of a value, rounded up to 64, 128 or 256: TMA fills the rest of a row with
 /// zeros.
@@ -20,10 +15,9 @@ struct Config {
   static constexpr bool kTransforms = kKind_ == Kind::kTransforms;
 
   static constexpr int kChunks = kDim / 64;  // of 64 columns, 128 bytes a row
-  static constexpr int kBlockTokens = kDim <= 128 ? 128 : 64;
+  static constexpr int kBlockTokens = block_tokens_of(kDim);
   static constexpr int kWords = kBlockTokens / 64;  // of 64 tokens' bits
-  static constexpr int kWarpgroups =
-      kDim == 64 && kKind_ == Kind::kPlain ? 3 : 2;  // that compute, 64 rows each
+  static constexpr int kWarpgroups = warpgroups_of(kDim, kKind_);
   static constexpr int kRows = 64 * kWarpgroups;
   static constexpr int kStages = kDim == 64 ? 4 : 2;
 

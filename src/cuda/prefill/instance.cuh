@@ -10,10 +10,7 @@ template <class Element, int kDim, Kind kKind>
 constexpr Instance instance(Dtype dtype) {
   using Shape = Config<Element, kDim, kKind>;
   static_assert(!Shape::kShared || Shape::kRows == kSharedTileRows);
-  return {{dtype, kDim, kKind},
-          Shape::kRows,
-          Shape::kBlockTokens,
-          cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>()};
+  return {{dtype, kDim, kKind}, cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>()};
 }
 
 template <class Element>

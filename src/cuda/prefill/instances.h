@@ -3,23 +3,11 @@
 
 #include <cuda.h>
 
-#include <array>
-
 #include "cuda/common/compiled_kernel.h"
 #include "cuda/prefill/arguments.h"
-#include "cuda/prefill/config.h"
-#include "flashlatent/dtype.h"
+#include "cuda/prefill/keys.h"
 
 namespace flashlatent::prefill {
-
-/// What a kernel is compiled for; Config says what the fields mean.
-struct InstanceKey {
-  Dtype dtype;
-  int dim;
-  Kind kind;
-
-  friend bool operator==(const InstanceKey&, const InstanceKey&) = default;
-};
 
 /// What a kernel is launched with.
 struct Launch {
@@ -31,12 +19,10 @@ struct Launch {
 
 struct Instance {
   InstanceKey key;
-  int tile_rows;
-  int block_tokens;
   cuda::CompiledKernel kernel;  // of Launch's first four
 };
 
-using DtypeInstances = std::array<Instance, 9>;  // d up to 64, 128, 256, each of three kinds
+using DtypeInstances = std::array<Instance, kBf16Keys.size()>;
 
 // One file each, so that they compile side by side.
 extern const DtypeInstances kBf16, kFp16;

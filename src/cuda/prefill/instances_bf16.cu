@@ -2,6 +2,6 @@
 
 namespace flashlatent::prefill {
 
-constinit const DtypeInstances kBf16 = dtype_instances<__nv_bfloat16>(Dtype::kBF16);
+constinit const DtypeInstances kBf16 = cuda::of_keys(kBf16Keys, dtype_instances<__nv_bfloat16>(Dtype::kBF16));
 
 }  // namespace flashlatent::prefill

@@ -1,13 +1,12 @@
 // The compiled shapes of the quartet kernel, as rows of data.
 #pragma once
 
-#include <array>
-
 #include "cuda/common/dense_instance.h"
+#include "cuda/quartet/keys.h"
 
 namespace flashlatent::quartet {
 
-using Instances = std::array<cuda::DenseInstance, 1>;
+using Instances = std::array<cuda::DenseInstance, kKeys.size()>;
 
 extern const Instances kInstances;
 

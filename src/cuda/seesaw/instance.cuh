@@ -12,7 +12,7 @@ template <class Element, int kQkDim, int kVDim, int kCluster, class Loader, int 
           bool kHasShare = false>
 constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
   using Shape = Config<Element, kQkDim, kVDim, kCluster, Loader, kTeam, kHasShare>;
-  return {{dtype, kQkDim, kVDim, 64, loading, kCluster, kTeam},
+  return {{dtype, kQkDim, kVDim, kTileRows, loading, kCluster, kTeam},
           cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>(),
           {},
           Shape::kMerges};

@@ -1,19 +1,15 @@
 // The compiled shapes of the seesaw kernel, as rows of data.
 #pragma once
 
-#include <array>
-
 #include "cuda/common/dense_instance.h"
+#include "cuda/seesaw/keys.h"
 
 namespace flashlatent::seesaw {
 
-using ShapeInstances = std::array<cuda::DenseInstance, 4>;  // two dtypes, by boxes and by tokens
-
-using TeamInstances = std::array<cuda::DenseInstance, 6>;  // two dtypes, three sizes
-
-using Fp8Instances = std::array<cuda::DenseInstance, 2>;  // alone, and as a cluster
-
-using Fp8ShareInstances = std::array<cuda::DenseInstance, 1>;  // as a cluster
+using ShapeInstances = std::array<cuda::DenseInstance, kKeys576x512.size()>;
+using TeamInstances = std::array<cuda::DenseInstance, kTeamKeys576x512.size()>;
+using Fp8Instances = std::array<cuda::DenseInstance, kKeysFp8_656.size()>;
+using Fp8ShareInstances = std::array<cuda::DenseInstance, kShareKeysFp8_656.size()>;
 
 // As files take about as long to compile.
 extern const ShapeInstances kInstances576x512;

@@ -1,177 +1,18 @@
-#include <algorithm>
-
-#include "core/message.h"
-#include "cuda/common/dense.h"
-#include "cuda/cuda_backend.h"
+#include "cuda/common/dense_launch.h"
+#include "cuda/seesaw/choice.h"
 #include "cuda/seesaw/instances.h"
-#include "plan/host_plan.h"
-#include "plan/shares.h"
 
-namespace flashlatent::cuda {
+namespace flashlatent::seesaw {
 
 namespace {
 
-// Costs in nanoseconds: a block at 32 to 64 heads, 5 us from the last block to the last byte, 2 from Q to the
-// first scores. per_call leaves a call of a few blocks a CTA, all of them split, at 18 us beside its blocks.
-// Blocks alone: 48 (of two tiles 32) whole requests of 4,096 to 16,384 tokens.
-constexpr DenseShape kShape = {.tile_rows = 64,
-                               .cost = {.per_block = 2200,
-                                        .per_split = 7000,
-                                        .per_call = -3000,
-                                        .per_merge = 11300,
-                                        .per_block_alone = 1550}};
-// Two row tiles find a block of each other's in L2.
-constexpr DenseShape kShapeOfTiles = {.tile_rows = 64,
-                                      .cost = {.per_block = 1750,
-                                               .per_split = 7000,
-                                               .per_call = -3000,
-                                               .per_merge = 11300,
-                                               .per_block_alone = 1490}};
-
-/// By which a call of one request and two row tiles is faster: 4,096 to 16,384 tokens take 15 to 20 us.
-constexpr int kLoneRequest = 3000;
-
-// From an fp8_656 cache conversion is what takes time.
-constexpr DenseShape kShapeFp8 = {
-    .tile_rows = 64, .cost = {.per_block = 3400, .per_split = 7000, .per_call = 3500, .per_merge = 8300}};
+using cuda::DenseInstance;
+using cuda::Loading;
 
 const DenseInstance* find(const DecodeProblem& problem, Loading loading, int cluster, int team = 1) {
-  const auto& cache = problem.cache;
-  return find_instance({seesaw::kInstances576x512, seesaw::kInstances512x512, seesaw::kInstances320x256,
-                        seesaw::kInstancesFp8_656, seesaw::kTeams576x512},
-                       {cache.dtype, cache.qk_dim, cache.v_dim, kShape.tile_rows, loading, cluster, team});
-}
-
-/// Neighbouring lanes may share KV blocks if they are tiles of the same KV head, and do where loading is what
-/// binds, from an fp8_656 cache. By TMA each loads its own: 0.233 ms against 0.246 in step with another CTA.
-/// Not ragged ones: the second tile of a short request has no rows, and no blocks then.
-int cluster_of(const DecodeProblem& problem, const schedule::Geometry& g, Loading loading) {
-  if (loading != Loading::kFp8) return 1;
-  const int row_tiles = (problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows;
-  return g.lanes % 2 == 0 && row_tiles % 2 == 0 && !problem.query.ragged ? 2 : 1;
-}
-
-std::optional<std::string> declines(const DecodeProblem& problem) {
-  if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
-  if (find(problem, loading_of(problem), 1) == nullptr) return unknown_dimensions(problem);
-  return std::nullopt;
-}
-
-bool fits_one_tile(const DecodeProblem& problem) {
-  return problem.rows_per_kv_head() <= kShape.tile_rows;
-}
-
-/// Of a team's CTA, from calls of 2 to 8 blocks a CTA.
-constexpr schedule::CostModel kTeamCost = {.per_block = 1950, .per_split = 8000};
-constexpr schedule::CostModel kTeamCostOfTwoTiles = {.per_block = 1650, .per_split = 8000};
-/// With more of them, requests of varied lengths lose a quarter where equal ones gain a twentieth.
-constexpr int kMostTeamBlocks = 8;
-/// SMs that are left over, since clusters lie within GPCs.
-constexpr int kUnusedSms = 12;
-
-/// A team of so many CTAs for each request and row tile, where there is room for all of them at once: no plan
-/// to read, no workspace, no combine step.
-std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem, int workers, int team) {
-  const int teams = std::max(workers - kUnusedSms, 0) / team;
-  if (teams == 0 || loading_of(problem) != Loading::kBoxes ||
-      find(problem, Loading::kBoxes, 1, team) == nullptr)
-    return std::nullopt;
-  const bool one_tile = fits_one_tile(problem);
-  schedule::Geometry g = split_geometry(
-      problem, teams * team,
-      {.tile_rows = kShape.tile_rows, .cost = one_tile ? kTeamCost : kTeamCostOfTwoTiles, .team = team});
-  if (schedule::max_blocks(g) > kMostTeamBlocks * team) return std::nullopt;
-  g.lanes *= g.rounds;
-  g.rounds = 1;
-  g.parts = teams / g.lanes;
-  g.cost.per_block /= team;
-  return schedule::whole_items(g);
-}
-
-/// Of CTAs that have an equal share of one request each, from 1 to 32 blocks of these.
-constexpr schedule::CostModel kEvenCost = {.per_block = 2200, .per_split = 9350, .per_merge = 2000};
-constexpr schedule::CostModel kEvenCostOfTwoTiles = {.per_block = 1700, .per_split = 7800, .per_merge = 2000};
-/// Up to so many rows are mostly mma16's, whose costs are those of emptied caches, 3 to 4 us above its times.
-constexpr int kRowsOfMma16 = 16;
-constexpr int kBesideMma16 = 550;
-
-/// What shares out requests so (schedule::kEven, kByLength); the cluster is that of an fp8_656 cache.
-const DenseInstance* find_shares(const DecodeProblem& problem) {
-  const auto& cache = problem.cache;
-  const Loading loading = loading_of(problem);
-  return find_instance(
-      {seesaw::kShares576x512, seesaw::kSharesFp8_656},
-      {cache.dtype, cache.qk_dim, cache.v_dim, kShape.tile_rows, loading, loading == Loading::kFp8 ? 2 : 1});
-}
-
-/// Of several requests, with up to so many blocks a CTA as many parts each are fastest, even where they
-/// differ in length: by 0.4 us where they do not, since nobody reads the plan.
-constexpr int kFewBlocks = 2;
-/// With more than so many a line shares out varied lengths better, where others' segments cost its CTAs less:
-/// two tiles find blocks in L2.
-constexpr int kManyBlocksOfTwoTiles = 8;
-
-/// Shares of one request each, so that a CTA has one segment, and a combine step; where few blocks are to be
-/// shared out. Sparse requests have mostly as many tokens as each other.
-std::optional<schedule::Geometry> shares_of_requests(const DecodeProblem& problem, schedule::Geometry g) {
-  const std::optional<schedule::Geometry> even = schedule::even_items(g);
-  if (!even) return std::nullopt;
-  const auto has_up_to = [&](int blocks) {
-    return schedule::max_blocks(g) <= blocks * schedule::even_shares(*even);
-  };
-  if (problem.sparse.enabled || g.requests == 1 || has_up_to(kFewBlocks)) return even;
-  if (!fits_one_tile(problem) && !has_up_to(kManyBlocksOfTwoTiles)) return std::nullopt;
-  g.cost.per_call += kReadsPlan;
-  return schedule::items_by_length(g);
-}
-
-/// The same from a bf16 or fp16 cache, where a CTA has a share alone. `line` is how CTAs share out the
-/// requests otherwise.
-std::optional<schedule::Geometry> even_geometry(const DecodeProblem& problem, int workers,
-                                                const schedule::Geometry& line) {
-  // Where CTAs never split, a workspace for larger batches may have no room for partial results.
-  if (line.whole != schedule::kCutLine || line.lanes > 2 || find_shares(problem) == nullptr)
-    return std::nullopt;
-  schedule::Geometry split = split_geometry(problem, workers, {.tile_rows = kShape.tile_rows, .cost = {}});
-  split.cost = fits_one_tile(problem) ? kEvenCost : kEvenCostOfTwoTiles;
-  if (problem.cache.dtype == Dtype::kF16) split.cost.per_merge += kFp32Partials;
-  if (problem.rows_per_kv_head() <= kRowsOfMma16) split.cost.per_call += kBesideMma16;
-  return shares_of_requests(problem, split);
-}
-
-/// By clusters of two.
-schedule::Geometry fp8_geometry(const DecodeProblem& problem, int workers) {
-  const schedule::Geometry g = dense_geometry(problem, workers, kShapeFp8);
-  if (cluster_of(problem, g, Loading::kFp8) == 1) return g;
-  const std::optional<schedule::Geometry> shares = shares_of_requests(problem, g);
-  return shares && schedule::estimate(*shares) <= schedule::estimate(g) ? *shares : g;
-}
-
-schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
-  if (problem.cache.format == KvFormat::kFp8_656) return fp8_geometry(problem, workers);
-  schedule::Geometry best = dense_geometry(problem, workers, fits_one_tile(problem) ? kShape : kShapeOfTiles);
-  if (best.whole == schedule::kCutLine && best.requests == 1 && best.lanes == 2) {
-    best.cost.per_call -= kLoneRequest;
-  }
-  const std::optional<schedule::Geometry> shares = even_geometry(problem, workers, best);
-  const auto take_faster = [&](const std::optional<schedule::Geometry>& g) {
-    if (g && schedule::estimate(*g) < schedule::estimate(best)) best = *g;
-  };
-  for (int team : {8, 4, 2}) take_faster(team_geometry(problem, workers, team));
-  take_faster(shares);
-  return best;
-}
-
-/// Teams need none, but smaller batches may be split: callers ask at the largest.
-std::size_t workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
-  if (g.team == 1) return decode_workspace_bytes(problem, g);
-  constexpr std::size_t kMostSms = 144;  // two partial results each
-  return parts::kMergeStateBytes +
-         2 * kMostSms * kShape.tile_rows * (problem.cache.v_dim + 1) * sizeof(float);
-}
-
-bool has_shares(const schedule::Geometry& g) {
-  return g.whole >= schedule::kEven;
+  return cuda::find_instance(
+      {kInstances576x512, kInstances512x512, kInstances320x256, kInstancesFp8_656, kTeams576x512},
+      key_of(problem, loading, cluster, team));
 }
 
 /// Of no pages there are no boxes, and nothing to share out: CTAs take whole requests.
@@ -179,18 +20,22 @@ Status launch_without_pages(const DecodeCall& call) {
   schedule::Geometry g = call.geometry;
   g.parts = g.requests;
   g.whole = schedule::kWhole;
-  return launch_dense(call.with(g),
-                      [](const DecodeCall& c, Loading loading) { return find(c.problem, loading, 1); });
+  return cuda::launch_dense(call.with(g),
+                            [](const DecodeCall& c, Loading loading) { return find(c.problem, loading, 1); });
 }
 
+}  // namespace
+
 Status launch(const DecodeCall& call) {
-  if (has_shares(call.geometry) && loading_of(call.problem) == Loading::kBoxes &&
+  if (has_shares(call.geometry) && cuda::loading_of(call.problem) == Loading::kBoxes &&
       call.inputs.kv_cache.shape[0] == 0) {
     return launch_without_pages(call);
   }
-  return launch_dense(call, [](const DecodeCall& c, Loading loading) {
+  return cuda::launch_dense(call, [](const DecodeCall& c, Loading loading) {
     const DecodeProblem& p = c.problem;
-    if (has_shares(c.geometry)) return find_shares(p);
+    if (has_shares(c.geometry)) {
+      return cuda::find_instance({kShares576x512, kSharesFp8_656}, share_key_of(p));
+    }
     const int team = c.geometry.team;
     if (team == 1) return find(p, loading, cluster_of(p, c.geometry, loading));
     // Of no pages there are no boxes: a CTA alone takes what was a team's part.
@@ -198,18 +43,4 @@ Status launch(const DecodeCall& call) {
   });
 }
 
-}  // namespace
-
-const DecodeKernel kSeesawKernel = {
-    .name = "seesaw",
-    .backend = Backend::kCuda,
-    .takes =
-        "bf16 and fp16 caches of qk_dim/v_dim 576/512, 512/512 or 320/256, fp8_656; dense and sparse, any "
-        "heads, tokens and page size",
-    .declines = declines,
-    .geometry = geometry,
-    .workspace_bytes = workspace_bytes,
-    .launch = launch,
-};
-
-}  // namespace flashlatent::cuda
+}  // namespace flashlatent::seesaw

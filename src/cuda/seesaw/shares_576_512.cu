@@ -9,10 +9,11 @@ constexpr cuda::DenseInstance share_instance(Dtype dtype, cuda::Loading loading)
 }
 }  // namespace
 
-constinit const ShapeInstances kShares576x512 = {
-    {share_instance<__nv_bfloat16, parts::TmaLoader>(Dtype::kBF16, cuda::Loading::kBoxes),
-     share_instance<__nv_bfloat16, parts::TokenLoader>(Dtype::kBF16, cuda::Loading::kTokens),
-     share_instance<__half, parts::TmaLoader>(Dtype::kF16, cuda::Loading::kBoxes),
-     share_instance<__half, parts::TokenLoader>(Dtype::kF16, cuda::Loading::kTokens)}};
+constinit const ShapeInstances kShares576x512 = cuda::of_keys(
+    kShareKeys576x512,
+    ShapeInstances{{share_instance<__nv_bfloat16, parts::TmaLoader>(Dtype::kBF16, cuda::Loading::kBoxes),
+                    share_instance<__nv_bfloat16, parts::TokenLoader>(Dtype::kBF16, cuda::Loading::kTokens),
+                    share_instance<__half, parts::TmaLoader>(Dtype::kF16, cuda::Loading::kBoxes),
+                    share_instance<__half, parts::TokenLoader>(Dtype::kF16, cuda::Loading::kTokens)}});
 
 }  // namespace flashlatent::seesaw

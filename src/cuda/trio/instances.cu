@@ -31,9 +31,10 @@ constexpr Instances instances() {
 
 }  // namespace
 
-constinit const Instances kInstances = instances<false, Supplies::kBoxes>();
-constinit const Instances kShares = instances<true, Supplies::kBoxes>();
-constinit const Instances kByTokens = instances<false, Supplies::kTokens>();
-constinit const Instances kSharesByTokens = instances<true, Supplies::kTokens>();
+constinit const Instances kInstances = cuda::of_keys(kKeys, instances<false, Supplies::kBoxes>());
+constinit const Instances kShares = cuda::of_keys(kKeys, instances<true, Supplies::kBoxes>());
+constinit const Instances kByTokens = cuda::of_keys(kKeysByTokens, instances<false, Supplies::kTokens>());
+constinit const Instances kSharesByTokens =
+    cuda::of_keys(kKeysByTokens, instances<true, Supplies::kTokens>());
 
 }  // namespace flashlatent::trio

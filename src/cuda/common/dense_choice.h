@@ -1,12 +1,13 @@
-// What the dense decode kernels share on the host: schedule geometry, launch arguments, the combine step.
+// What the dense decode kernels have in common when one is chosen: what they take, how a call is cut. Needs
+// no CUDA; launches are in dense_launch.h.
 #pragma once
 
 #include <initializer_list>
 #include <span>
 #include <string>
 
-#include "cuda/common/decode_arguments.h"
-#include "cuda/common/dense_instance.h"
+#include "cuda/common/geometry.h"
+#include "cuda/common/instance_key.h"
 
 namespace flashlatent::cuda {
 
@@ -28,21 +29,13 @@ schedule::Geometry split_geometry(const DecodeProblem& problem, int workers, con
 /// The same, but each request and group of row tiles is a part where splits never pay.
 schedule::Geometry dense_geometry(const DecodeProblem& problem, int workers, const DenseShape& shape);
 
-/// What a kernel is launched with.
-struct DenseLaunch {
-  parts::DecodeArguments args;
-  CUtensorMap kv;          ///< Unless the instance loads token by token.
-  CUtensorMap query_rows;  ///< Of Q, where query.rows_in_line.
-};
-
-/// What this call's kernel must do.
-Loading loading_of(const DecodeProblem& problem, const ConstTensorView& kv_cache);
+/// Rows of one TMA box: the largest power of two that divides both a page and a block.
+int box_tokens_of(const DecodeProblem& problem);
 /// What a kernel must be able to do to take the problem, whatever the number of pages.
 Loading loading_of(const DecodeProblem& problem);
 
-/// The one of this key, or null.
-const DenseInstance* find_instance(std::initializer_list<std::span<const DenseInstance>> tables,
-                                   const InstanceKey& key);
+/// Is there a kernel of this key?
+bool is_listed(std::initializer_list<std::span<const InstanceKey>> lists, const InstanceKey& key);
 
 /// Why a kernel for latent caches does not take another.
 std::string not_latent(const DecodeProblem& problem);
@@ -56,10 +49,5 @@ std::string unknown_dimensions(const DecodeProblem& problem,
 /// launch of its own run on a multiprocessor at once. With four row tiles side by side calls took up to 3 %
 /// longer so.
 bool merges_in_kernel(const schedule::Geometry& geometry);
-
-/// Launches the instance that `find(call, loading)` names, then the combine step unless that has done it. The
-/// call that `find` gets may have another geometry: of sparse requests that need no plan.
-Status launch_dense(const DecodeCall& call,
-                    const DenseInstance* (*find)(const DecodeCall& call, Loading loading));
 
 }  // namespace flashlatent::cuda

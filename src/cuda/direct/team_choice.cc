@@ -1,7 +1,17 @@
-// The direct kernel by teams, for calls too small to fill the device: host side.
+// The direct kernel by teams, for calls too small to fill the device.
+#include "cuda/common/if_compiled.h"
 #include "cuda/common/teams.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/direct/instances.h"
+#include "cuda/direct/choice.h"
+
+namespace flashlatent::direct {
+
+cuda::InstanceKey team_key_of(const DecodeProblem& problem, cuda::Loading loading) {
+  const auto& cache = problem.cache;
+  return {cache.dtype, cache.qk_dim, cache.v_dim, kTeamRows, loading, 1, kTeamCtas};
+}
+
+}  // namespace flashlatent::direct
 
 namespace flashlatent::cuda {
 
@@ -20,12 +30,6 @@ constexpr TeamShape kShape = {.tile_rows = direct::kTeamRows,
                                         .block_streaming = 1650,
                                         .lone_request = -400}};
 
-const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
-  const auto& cache = problem.cache;
-  return find_instance({direct::kTeams},
-                       {cache.dtype, cache.qk_dim, cache.v_dim, kShape.tile_rows, loading, 1, kShape.team});
-}
-
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (std::optional<std::string> reason = kDirectKernel.declines(problem)) return reason;
   if (problem.rows_per_kv_head() > kShape.tile_rows) return too_many_rows(problem, kShape.tile_rows);
@@ -35,10 +39,6 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   return team_geometry(problem, workers, kShape);
-}
-
-Status launch(const DecodeCall& call) {
-  return launch_dense(call, [](const DecodeCall& c, Loading loading) { return find(c.problem, loading); });
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ const DecodeKernel kDirectTeam8Kernel = {
     .declines = declines,
     .geometry = geometry,
     .workspace_bytes = team_workspace_bytes,
-    .launch = launch,
+    .launch = FLASHLATENT_IF_COMPILED(direct::launch_teams),
 };
 
 }  // namespace flashlatent::cuda

@@ -1,8 +1,9 @@
-// The 16-row kernel by teams, for calls too small to fill the device: host side.
+// The 16-row kernel by teams, for calls too small to fill the device.
 #include "core/message.h"
+#include "cuda/common/if_compiled.h"
 #include "cuda/common/teams.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/mma16/instances.h"
+#include "cuda/mma16/choice.h"
 
 namespace flashlatent::cuda {
 
@@ -24,22 +25,16 @@ constexpr int kFewTokens = 256;  // four blocks
 constexpr int kSmallTeam = 1350, kSmallTeamMerge = 3500;
 
 template <int kTeam>
-const DenseInstance* find(const DecodeProblem& problem, Loading loading) {
-  const auto& cache = problem.cache;
-  return find_instance({mma16::kTeamsOf4x576x512, mma16::kTeamsOf8x576x512, mma16::kTeamsOf16x576x512,
-                        mma16::kTeamsOf4x512x512, mma16::kTeamsOf8x512x512, mma16::kTeamsOf4x320x256,
-                        mma16::kTeamsOf8x320x256},
-                       {cache.dtype, cache.qk_dim, cache.v_dim, mma16::kTileRows, loading, 1, kTeam});
-}
-
-template <int kTeam>
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
   if (problem.cache.format != KvFormat::kPlain) {
     return message("the cache is ", to_string(problem.cache.format), "; bf16 and fp16 are accepted");
   }
   if (problem.options.batch_invariant) return not_invariant();
-  if (find<kTeam>(problem, loading_of(problem)) == nullptr) {
+  if (!is_listed({mma16::kKeysOf4x576x512, mma16::kKeysOf8x576x512, mma16::kKeysOf16x576x512,
+                  mma16::kKeysOf4x512x512, mma16::kKeysOf8x512x512, mma16::kKeysOf4x320x256,
+                  mma16::kKeysOf8x320x256},
+                 mma16::key_of(problem, loading_of(problem), kTeam))) {
     return kTeam > 8 ? unknown_dimensions(problem, "576/512 is") : unknown_dimensions(problem);
   }
   return std::nullopt;
@@ -62,12 +57,6 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
 }
 
 template <int kTeam>
-Status launch(const DecodeCall& call) {
-  return launch_dense(call,
-                      [](const DecodeCall& c, Loading loading) { return find<kTeam>(c.problem, loading); });
-}
-
-template <int kTeam>
 constexpr DecodeKernel kernel(const char* name) {
   return {
       .name = name,
@@ -80,7 +69,7 @@ constexpr DecodeKernel kernel(const char* name) {
       .declines = declines<kTeam>,
       .geometry = geometry<kTeam>,
       .workspace_bytes = team_workspace_bytes,
-      .launch = launch<kTeam>};
+      .launch = FLASHLATENT_IF_COMPILED(mma16::launch)};
 }
 
 }  // namespace

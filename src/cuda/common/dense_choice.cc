@@ -1,0 +1,86 @@
+#include "cuda/common/dense_choice.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/message.h"
+#include "cuda/parts/merge_room.h"
+#include "plan/host_plan.h"
+
+namespace flashlatent::cuda {
+
+namespace {
+
+constexpr int kBlockTokens = 64;
+constexpr int kLeastBoxTokens = 16;
+constexpr int kFixedSplitBlocks = 32;  // batch_invariant: 2,048 tokens a split
+
+}  // namespace
+
+int box_tokens_of(const DecodeProblem& problem) {
+  return std::gcd(problem.cache.page_size, kBlockTokens);
+}
+
+schedule::Geometry split_geometry(const DecodeProblem& problem, int workers, const DenseShape& shape) {
+  schedule::Geometry g;
+  g.requests = problem.query.batch;
+  if (problem.sparse.enabled) {
+    g.length_sharers = problem.query.tokens;
+    g.requests *= g.length_sharers;
+  }
+  g.tile_rows = shape.tile_rows;
+  g.block_tokens = kBlockTokens;
+  g.max_tokens = reach_of(problem);
+  g.fixed_split = problem.options.batch_invariant ? kFixedSplitBlocks : 0;
+  g.cost = shape.cost;
+  // Those are of plain caches. From an fp8_656 one a block waits for what converts it, not for memory.
+  if (problem.cache.format != KvFormat::kPlain) g.cost.per_block_alone = 0;
+  const int row_tiles = (problem.rows_per_kv_head() + shape.tile_rows - 1) / shape.tile_rows;
+  g.team = shape.team;
+  schedule::set_workers(g, row_tiles * problem.cache.heads, workers / g.team);
+  return g;
+}
+
+/// Nanoseconds that a call takes less if it reads no plan and launches no combine step: at the least.
+constexpr std::int64_t kWholeSaves = 700;
+
+schedule::Geometry dense_geometry(const DecodeProblem& problem, int workers, const DenseShape& shape) {
+  const schedule::Geometry g = split_geometry(problem, workers, shape);
+  const std::optional<schedule::Geometry> whole = schedule::whole_items(g);
+  return whole && schedule::never_gains_from_splits(g, *whole, kWholeSaves) ? *whole : g;
+}
+
+Loading loading_of(const DecodeProblem& problem) {
+  if (problem.cache.format == KvFormat::kFp8_656) return Loading::kFp8;
+  const bool boxes = !problem.sparse.enabled && box_tokens_of(problem) >= kLeastBoxTokens;
+  return boxes ? Loading::kBoxes : Loading::kTokens;
+}
+
+bool is_listed(std::initializer_list<std::span<const InstanceKey>> lists, const InstanceKey& key) {
+  return std::any_of(lists.begin(), lists.end(), [&](std::span<const InstanceKey> list) {
+    return std::find(list.begin(), list.end(), key) != list.end();
+  });
+}
+
+std::string not_latent(const DecodeProblem& problem) {
+  return message("the cache is ", to_string(problem.cache.layout), "; a latent one is accepted");
+}
+
+std::string too_many_rows(const DecodeProblem& problem, int most) {
+  return message("s_q * h_q / h_kv is ", problem.rows_per_kv_head(), "; at most ", most,
+                 " query rows a KV head are accepted");
+}
+
+std::string unknown_dimensions(const DecodeProblem& problem, const char* accepted) {
+  if (problem.cache.format == KvFormat::kFp8_656) accepted = "of an fp8_656 cache 576/512 is";
+  return message("qk_dim/v_dim is ", problem.cache.qk_dim, "/", problem.cache.v_dim, "; ", accepted,
+                 " accepted");
+}
+
+bool merges_in_kernel(const schedule::Geometry& g) {
+  const std::int64_t items = std::int64_t{g.requests} * g.rounds;
+  return schedule::max_merges(g) > 0 && 2 * items >= g.parts && g.lanes <= 2 && g.fixed_split == 0 &&
+         g.parts * g.lanes <= parts::kMostMergingCtas;
+}
+
+}  // namespace flashlatent::cuda

@@ -1,0 +1,25 @@
+#include "cuda/common/geometry.h"
+
+#include <algorithm>
+
+#include "cuda/parts/merge_room.h"
+
+namespace flashlatent::cuda {
+
+std::int32_t reach_of(const DecodeProblem& problem) {
+  const std::int64_t reach = problem.sparse.enabled
+                                 ? problem.sparse.topk
+                                 : std::int64_t{problem.cache.max_pages} * problem.cache.page_size;
+  return static_cast<std::int32_t>(std::min<std::int64_t>(reach, kMostDeviceTokens));
+}
+
+std::int64_t partial_rows(const schedule::Geometry& g) {
+  return schedule::max_slots(g) * g.lanes * g.tile_rows;
+}
+
+std::size_t decode_workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
+  const std::int64_t rows = partial_rows(g);
+  return rows == 0 ? 0 : parts::kMergeStateBytes + rows * (problem.cache.v_dim + 1) * sizeof(float);
+}
+
+}  // namespace flashlatent::cuda

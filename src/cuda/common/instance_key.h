@@ -1,0 +1,39 @@
+// What dense kernels are compiled for, as data: for those who choose one, in any build, and for the files of
+// instances, which are held to it (of_keys()).
+#pragma once
+
+#include <array>
+
+#include "flashlatent/dtype.h"
+
+namespace flashlatent::cuda {
+
+/// How a kernel gets its KV blocks.
+enum class Loading {
+  kBoxes,   ///< Boxes of pages by TMA.
+  kTokens,  ///< Token by token: small or odd pages, indices.
+  kFp8,     ///< Token by token from an fp8_656 cache, dequantised.
+};
+
+/// What a kernel is compiled for.
+struct InstanceKey {
+  Dtype dtype;
+  int qk_dim;
+  int v_dim;
+  int tile_rows;
+  Loading loading;
+  int cluster = 1;  ///< Row tiles, and CTAs, that share KV blocks.
+  int team = 1;     ///< CTAs that share the blocks of a segment.
+
+  friend bool operator==(const InstanceKey&, const InstanceKey&) = default;
+};
+
+/// Two dtypes, each by boxes and token by token.
+constexpr std::array<InstanceKey, 4> plain_keys(int qk_dim, int v_dim, int tile_rows, int team = 1) {
+  return {{{Dtype::kBF16, qk_dim, v_dim, tile_rows, Loading::kBoxes, 1, team},
+           {Dtype::kBF16, qk_dim, v_dim, tile_rows, Loading::kTokens, 1, team},
+           {Dtype::kF16, qk_dim, v_dim, tile_rows, Loading::kBoxes, 1, team},
+           {Dtype::kF16, qk_dim, v_dim, tile_rows, Loading::kTokens, 1, team}}};
+}
+
+}  // namespace flashlatent::cuda

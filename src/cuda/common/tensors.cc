@@ -1,0 +1,39 @@
+#include "cuda/common/tensors.h"
+
+#include "core/message.h"
+
+namespace flashlatent::cuda {
+
+bool rows_in_line(const DecodeProblem& problem, const ConstTensorView& q) {
+  const auto& s = q.strides;
+  if (problem.query.ragged) {
+    return problem.cache.heads == 1 && s[0] == problem.query.heads * s[1] &&
+           q.shape[0] * problem.query.heads < 1LL << 31;
+  }
+  return problem.query.tokens == 1 || (problem.cache.heads == 1 && s[1] == problem.query.heads * s[2]);
+}
+
+Status check_alignment(const char* name, const ConstTensorView& view, int bytes) {
+  if (view.elements() == 0) return {};
+  bool fits = reinterpret_cast<std::uintptr_t>(view.data) % bytes == 0;
+  for (int i = 0; i + 1 < view.rank; ++i) {
+    const std::int64_t stride_bytes = view.strides[i] * static_cast<std::int64_t>(size_of(view.dtype));
+    fits = fits && (view.shape[i] <= 1 || (stride_bytes % bytes == 0 && stride_bytes >= 0));
+  }
+  if (fits) return {};
+  return invalid_argument(name, " at ", view.data, " is ", to_string(view),
+                          "; its address and strides must be multiples of ", bytes,
+                          " bytes and not negative");
+}
+
+Status check_pages(const char* name, const ConstTensorView& cache) {
+  if (cache.shape[0] <= (1LL << 31) - 1) return {};
+  return invalid_argument(name, " has ", cache.shape[0], " pages; at most 2^31 - 1 can be named by int32");
+}
+
+bool heads_in_chunks(const ConstTensorView& cache) {
+  const std::int64_t chunk = 128 / size_of(cache.dtype);
+  return cache.shape[3] % chunk == 0 && (cache.shape[2] == 1 || cache.strides[2] % chunk == 0);
+}
+
+}  // namespace flashlatent::cuda

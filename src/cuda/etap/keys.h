@@ -1,0 +1,19 @@
+// What the transposed kernel is compiled for, as data.
+#pragma once
+
+#include "core/fp8_656.h"
+#include "cuda/common/instance_key.h"
+
+namespace flashlatent::etap {
+
+/// Query rows a tile. 8 are what tensor parallelism leaves of 64 or 128 heads.
+inline constexpr int kTileRows = 16, kLowTileRows = 8;
+
+// Of other dimensions all but batch_invariant calls were mma16's anyway, and these would be some 15 s of a
+// build.
+inline constexpr auto kKeys = cuda::plain_keys(576, 512, kTileRows);
+inline constexpr auto kLowKeys = cuda::plain_keys(576, 512, kLowTileRows);
+inline constexpr std::array<cuda::InstanceKey, 1> kKeysFp8_656 = {
+    {{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, kTileRows, cuda::Loading::kFp8}}};
+
+}  // namespace flashlatent::etap

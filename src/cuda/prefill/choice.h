@@ -1,0 +1,16 @@
+// The prefill kernel on the host: choice.cc chooses, launch.cc launches.
+#pragma once
+
+#include "cuda/prefill/keys.h"
+#include "kernel/decode_kernel.h"
+
+namespace flashlatent::prefill {
+
+/// Null if there is none of the problem's dimensions.
+const InstanceKey* key_of(const DecodeProblem& problem, Kind kind);
+/// Of requests' own tokens.
+const InstanceKey* key_of(const DecodeProblem& problem);
+
+Status launch(const DecodeCall& call);
+
+}  // namespace flashlatent::prefill

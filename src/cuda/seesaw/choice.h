@@ -1,0 +1,24 @@
+// The seesaw kernel on the host: choice.cc chooses, launch.cc launches.
+#pragma once
+
+#include "cuda/seesaw/keys.h"
+#include "kernel/decode_kernel.h"
+
+namespace flashlatent::seesaw {
+
+cuda::InstanceKey key_of(const DecodeProblem& problem, cuda::Loading loading, int cluster, int team = 1);
+
+/// Of what shares out requests (schedule::kEven, kByLength).
+cuda::InstanceKey share_key_of(const DecodeProblem& problem);
+
+/// Does a schedule do so?
+bool has_shares(const schedule::Geometry& geometry);
+
+/// Neighbouring lanes may share KV blocks if they are tiles of the same KV head, and do where loading is what
+/// binds, from an fp8_656 cache. By TMA each loads its own: 0.233 ms against 0.246 in step with another CTA.
+/// Not ragged ones: the second tile of a short request has no rows, and no blocks then.
+int cluster_of(const DecodeProblem& problem, const schedule::Geometry& geometry, cuda::Loading loading);
+
+Status launch(const DecodeCall& call);
+
+}  // namespace flashlatent::seesaw

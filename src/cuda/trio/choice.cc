@@ -1,0 +1,144 @@
+#include "cuda/trio/choice.h"
+
+#include "core/message.h"
+#include "cuda/common/dense_choice.h"
+#include "cuda/common/if_compiled.h"
+#include "cuda/common/tensors.h"
+#include "cuda/cuda_backend.h"
+#include "plan/host_plan.h"
+
+namespace flashlatent::trio {
+
+cuda::InstanceKey key_of(const DecodeProblem& problem) {
+  const auto& cache = problem.cache;
+  const bool boxes = !problem.sparse.enabled && cache.page_size % kPageTokens == 0;
+  return {cache.dtype, cache.qk_dim, cache.v_dim, kTileRows,
+          boxes ? cuda::Loading::kBoxes : cuda::Loading::kTokens};
+}
+
+}  // namespace flashlatent::trio
+
+namespace flashlatent::cuda {
+
+namespace {
+
+// Costs in nanoseconds, of each other as seesaw's, by which the plan cuts: from some 15 blocks a CTA on this
+// kernel is faster. Of one row tile memory binds, and that one has more under way; token by token this one
+// does, but a change of segment takes longer. Blocks alone: 34 to 36 whole requests of 1,024 to 4,096 tokens.
+constexpr DenseShape kShape = {
+    .tile_rows = trio::kTileRows,
+    .cost = {.per_block = 2300, .per_split = 7300, .per_call = 3000, .per_merge = 11800}};
+constexpr DenseShape kShapeByTokens = {.tile_rows = trio::kTileRows,
+                                       .cost = {.per_block = 2110,
+                                                .per_split = 9000,
+                                                .per_call = -2400,
+                                                .per_merge = 13300,
+                                                .per_block_alone = 1550}};
+constexpr DenseShape kShapeOfTiles = {.tile_rows = trio::kTileRows,
+                                      .cost = {.per_block = 1640,
+                                               .per_split = 6800,
+                                               .per_call = -1640,
+                                               .per_merge = 11850,
+                                               .per_block_alone = 1370}};
+
+/// By which a call of one request and two row tiles that is cut on a line is faster: its shares' costs are
+/// its times. One that stays whole has no split to save it on.
+constexpr std::int64_t kLoneRequest = 7000;
+
+/// Of CTAs that have a share of one request of two to eight row tiles each, from 4 to 32 blocks of these.
+constexpr schedule::CostModel kShareCostOfTiles = {.per_block = 1440, .per_split = 9500, .per_merge = 2000};
+constexpr int kMostLanes = 8;
+/// Taken off shares token by token, which take 0.7 to 0.9 us less than seesaw's with 4 blocks a CTA, where
+/// boxes' costs call them slower, and 0.3 to 0.6 more with 2.
+constexpr std::int64_t kLessByTokens = 900;
+/// Shares are mostly 2 to 22 % faster than a line, but where some of many requests are much longer than
+/// others: each has a CTA at least. So up to so many requests are shared out whatever their lengths (one of
+/// 131,072 tokens with 7 of 512 takes 5 % longer, with 15 of 512 it would be 9, with 31 31), more of them up
+/// to so many blocks a CTA, if lengths are equal.
+constexpr int kFewRequests = 8;
+constexpr int kManyBlocks = 32;
+
+std::optional<std::string> declines(const DecodeProblem& problem) {
+  if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
+  if (problem.cache.format != KvFormat::kPlain)
+    return message("the cache is fp8_656; a plain one is accepted");
+  if (problem.options.batch_invariant) return "batch_invariant is true; false is accepted";
+  if (!is_listed({trio::kKeys, trio::kKeysByTokens}, trio::key_of(problem)))
+    return unknown_dimensions(problem, "576/512 is");
+  return std::nullopt;
+}
+
+/// Shares of one request each, so that a CTA has one segment. Not where CTAs never split, as even_items()
+/// has it: a workspace for larger batches may have no room for partial results.
+std::optional<schedule::Geometry> shares_of_requests(schedule::Geometry line) {
+  line.cost = kShareCostOfTiles;
+  if (line.requests <= 1) return schedule::even_items(line);
+  const int shares = line.parts / line.requests;
+  if (line.requests > kFewRequests && schedule::max_blocks(line) > kManyBlocks * shares) return std::nullopt;
+  // 12 requests of four tiles, 24 of 33 parts, take 4 to 5 % longer so, 24 of two, 48 of 66, 7 to 11 less.
+  if (line.lanes > 2 && 5 * line.requests * shares < 4 * line.parts) return std::nullopt;
+  line.cost.per_call = kReadsPlan;
+  return schedule::items_by_length(line);
+}
+
+schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+  const bool one_tile = problem.rows_per_kv_head() <= trio::kTileRows;
+  const DenseShape& shape_of_one = loading_of(problem) == Loading::kTokens ? kShapeByTokens : kShape;
+  schedule::Geometry line = dense_geometry(problem, workers, one_tile ? shape_of_one : kShapeOfTiles);
+  if (one_tile || line.lanes > kMostLanes) return line;
+  if (line.whole == schedule::kCutLine && line.requests == 1 && line.lanes == 2) {
+    line.cost.per_call -= kLoneRequest;
+  }
+  std::optional<schedule::Geometry> shares = shares_of_requests(line);
+  if (!shares || schedule::estimate(*shares) >= schedule::estimate(line)) return line;
+  // Beside seesaw's shares only: a line's costs are the same of both types, and however tokens come.
+  if (problem.cache.dtype == Dtype::kF16) shares->cost.per_merge += kFp32Partials;
+  if (trio::key_of(problem).loading == Loading::kTokens) shares->cost.per_call -= kLessByTokens;
+  return *shares;
+}
+
+/// Why a call of a problem that this kernel takes is not its own; nothing if it is. Boxes need pages, and KV
+/// heads that begin at whole chunks; query rows come and outputs go as boxes, or 16 bytes at a time.
+std::optional<std::string> not_its_own(const DecodeProblem& problem, const DecodeInputs& inputs,
+                                       const DecodeOutputs& outputs) {
+  const ConstTensorView& cache = inputs.kv_cache;
+  if (trio::key_of(problem).loading == Loading::kBoxes) {
+    if (cache.shape[0] == 0) return "kv_cache has 0 pages; at least one is accepted";
+    if (!heads_in_chunks(cache)) {
+      return message("kv_cache is ", to_string(cache),
+                     "; KV heads whose stride is a multiple of 128 bytes are accepted");
+    }
+  }
+  if (!rows_in_line(problem, inputs.q)) {
+    return message("q is ", to_string(inputs.q), " with h_kv ", problem.cache.heads,
+                   "; one query token, or one KV head and query tokens that follow one another without a gap "
+                   "are accepted");
+  }
+  if (const Status status = check_alignment("out", outputs.out, 16); !status.ok()) return status.message();
+  return std::nullopt;
+}
+
+/// seesaw, which shares out requests likewise.
+std::optional<Substitute> substitute(const DecodeProblem& problem, const DecodeInputs& inputs,
+                                     const DecodeOutputs& outputs) {
+  std::optional<std::string> reason = not_its_own(problem, inputs, outputs);
+  if (!reason) return std::nullopt;
+  return Substitute{.kernel = &kSeesawKernel, .reason = *std::move(reason)};
+}
+
+}  // namespace
+
+const DecodeKernel kTrioKernel = {
+    .name = "trio",
+    .backend = Backend::kCuda,
+    .takes =
+        "bf16 and fp16 caches of qk_dim/v_dim 576/512, dense and sparse, any heads, tokens and page size; no "
+        "batch_invariant",
+    .declines = declines,
+    .geometry = geometry,
+    .workspace_bytes = decode_workspace_bytes,
+    .launch = FLASHLATENT_IF_COMPILED(trio::launch),
+    .substitute = substitute,
+};
+
+}  // namespace flashlatent::cuda

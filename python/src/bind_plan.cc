@@ -2,7 +2,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
-#include "flashlatent/plan.h"
+#include "flashlatent/plan_description.h"
 #include "plan/describe.h"
 #include "plan/host_plan.h"
 #include "python/src/bindings.h"

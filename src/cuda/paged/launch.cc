@@ -78,10 +78,10 @@ std::optional<schedule::Geometry> geometry(const DecodeProblem& problem, int wor
   g.tile_rows = instance.key.columns;
   g.block_tokens = instance.warps * instance.step_tokens / tiles;
   g.max_tokens = reach_of(problem);
-  if (problem.options.window > 0) {
+  if (problem.options.separate.window > 0) {
     // The last tokens alone: what some query token sees, and what is left over in the first block.
     const std::int64_t seen =
-        std::int64_t{problem.options.window} + problem.query.tokens - 1 + g.block_tokens;
+        std::int64_t{problem.options.separate.window} + problem.query.tokens - 1 + g.block_tokens;
     g.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(g.max_tokens, seen));
   }
   g.fixed_split = problem.options.batch_invariant ? kFixedSplitTokens / g.block_tokens : 0;
@@ -209,8 +209,8 @@ prefix::Shape prefix_shape(const DecodeProblem& problem, int workers) {
 }
 
 /// Where requests may share prefixes: launches what attends to those, and leaves the rest to `args`.
-Status share_prefixes(const DecodeCall& call, int units, paged::Arguments& args) {
-  const prefix::Shape shape = prefix_shape_of(kPagedKernel, call.problem, units);
+Status share_prefixes(const DecodeCall& call, paged::Arguments& args) {
+  const prefix::Shape& shape = call.prefix;
   if (shape.requests == 0) return {};
   const prefix::View plan =
       prefix::view(shape, static_cast<std::uint8_t*>(call.plan.data) + prefix::offset(call.geometry));
@@ -289,8 +289,8 @@ Status launch(const DecodeCall& call) {
   args.values = packed ? packed_values(inputs.value_cache, inputs.value_scale)
                        : rows(inputs.value_cache, inputs.value_scale);
   args.score = {.alibi_slopes = static_cast<const float*>(inputs.alibi_slopes.data),
-                .soft_cap = problem.options.soft_cap,
-                .window = problem.options.window};
+                .soft_cap = problem.options.separate.soft_cap,
+                .window = problem.options.separate.window};
   args.dim = problem.cache.qk_dim;
   args.reach = reach_of(problem);
   args.given_is_bf16 = problem.cache.dtype == Dtype::kBF16;
@@ -305,7 +305,7 @@ Status launch(const DecodeCall& call) {
   if (problem.query.ragged) {
     FLASHLATENT_RETURN_IF_ERROR(write_missing_rows(args.decode, problem.query.heads, executor));
   }
-  FLASHLATENT_RETURN_IF_ERROR(share_prefixes(call, *units, args));
+  FLASHLATENT_RETURN_IF_ERROR(share_prefixes(call, args));
   FLASHLATENT_RETURN_IF_ERROR(launch_ctas(find(problem)->kernel,
                                           g.parts * (g.lanes / args.tiles_a_cta) * args.team, args.team,
                                           executor, {&args}));

@@ -48,7 +48,7 @@ const prefill::Instance* find(const DecodeProblem& problem, Kind kind) {
 /// Of requests' own tokens.
 const prefill::Instance* find(const DecodeProblem& problem) {
   const auto& options = problem.options;
-  return find(problem, options.soft_cap != 0 || options.alibi ? Kind::kTransforms : Kind::kPlain);
+  return find(problem, options.separate.soft_cap != 0 || options.separate.alibi ? Kind::kTransforms : Kind::kPlain);
 }
 
 /// Rows of one TMA box: whole parts of a page and of a block.
@@ -137,8 +137,8 @@ Status common_launch(const DecodeCall& call, const prefill::Instance& instance, 
   args.decode.cache.box_tokens = box_tokens;
   args.dim = problem.cache.qk_dim;
   args.reach = reach_of(problem);
-  args.window = problem.options.window;
-  args.soft_cap = problem.options.soft_cap;
+  args.window = problem.options.separate.window;
+  args.soft_cap = problem.options.separate.soft_cap;
   args.alibi_slopes = static_cast<const float*>(inputs.alibi_slopes.data);
   args.kv_heads = problem.cache.heads;
   args.sequences = problem.query.batch * problem.cache.heads;
@@ -223,10 +223,10 @@ namespace flashlatent::cuda {
 
 std::optional<std::string> declines_prefix_units(const DecodeProblem& problem) {
   if (std::optional<std::string> reason = declines_cache(problem)) return reason;
-  if (problem.options.soft_cap != 0) {
-    return message("soft_cap is ", problem.options.soft_cap, "; 0 is accepted");
+  if (problem.options.separate.soft_cap != 0) {
+    return message("soft_cap is ", problem.options.separate.soft_cap, "; 0 is accepted");
   }
-  if (problem.options.alibi) return "alibi is true; false is accepted";
+  if (problem.options.separate.alibi) return "alibi is true; false is accepted";
   const int rows = problem.rows_per_kv_head();
   if (2 * rows <= kSharedTileRows) return std::nullopt;
   return message("a request has ", rows, " query rows a KV head; at most ", kSharedTileRows / 2,

@@ -11,7 +11,6 @@
 
 #include "core/message.h"
 #include "plan/packing.h"
-#include "plan/scratch.h"
 #include "plan/shares.h"
 
 namespace flashlatent::schedule {
@@ -224,9 +223,9 @@ void pack_items(const Geometry& g, PlanView plan) {
     any_short = any_short || plan.cost_prefix[r + 1] - plan.cost_prefix[r] <= longest_part;
   }
   if (!any_short) return;
-  // A dozen numbers an item and a part.
+  // A dozen numbers an item and a part: no more is ever taken.
   alignas(std::max_align_t) std::array<std::byte, 64 * (kMostPacked + kMostPackedParts)> room;
-  std::pmr::monotonic_buffer_resource memory(room.data(), room.size(), scratch());
+  std::pmr::monotonic_buffer_resource memory(room.data(), room.size());
   const DealtLine line(g, plan.cost_prefix, &memory);
   std::pmr::vector<PackedPoint> points(g.parts + 1, PackedPoint{g.requests, 0}, &memory);
   Numbers order(&memory);  // of requests

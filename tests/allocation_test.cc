@@ -219,7 +219,7 @@ TEST_P(Allocations, OfSharedPrefixes) {
                   .qk_dim = 128,
                   .v_dim = 128,
                   .page_size = 16,
-                  .lengths = varied(40, 2000),
+                  .lengths = varied(20, 900),
                   .prefix_sharing = sharing,
                   .sharers = 5,
                   .shared_tokens = 256};

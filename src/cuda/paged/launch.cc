@@ -270,7 +270,7 @@ int make_maps(const DecodeProblem& problem, const DecodeInputs& inputs, paged::A
 }
 
 Status launch(const DecodeCall& call) {
-  const auto& [problem, inputs, outputs, g, plan, workspace, executor] = call;
+  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor] = call;
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("q", inputs.q, 16));
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("key_cache", inputs.key_cache, 16));
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("value_cache", inputs.value_cache, 16));

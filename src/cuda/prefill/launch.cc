@@ -126,7 +126,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
 
 /// What both launches have in common.
 Status common_launch(const DecodeCall& call, const prefill::Instance& instance, prefill::Launch& launch) {
-  const auto& [problem, inputs, outputs, g, plan, workspace, executor] = call;
+  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor] = call;
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("q", inputs.q, 16));
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("key_cache", inputs.key_cache, 16));
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("value_cache", inputs.value_cache, 16));
@@ -173,7 +173,7 @@ Status query_map(const DecodeProblem& problem, const ConstTensorView& view, pref
 }
 
 Status launch(const DecodeCall& call) {
-  const auto& [problem, inputs, outputs, g, plan, workspace, executor] = call;
+  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor] = call;
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("out", outputs.out, 4));
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());

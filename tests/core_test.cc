@@ -116,7 +116,10 @@ TEST(Backend, NamesGoBothWays) {
 
 // Each field out of its range in turn.
 TEST(Problem, RefusesFieldsOutOfRange) {
-  EXPECT_TRUE(validate(DecodeProblem()).ok());
+  DecodeProblem good;
+  EXPECT_TRUE(is_invalid(validate(good), {"softmax_scale is nan, which is not set"}));
+  good.options.softmax_scale = 1;
+  EXPECT_TRUE(validate(good).ok());
   struct Case {
     void (*spoil)(DecodeProblem&);
     std::vector<std::string> pieces;
@@ -143,8 +146,7 @@ TEST(Problem, RefusesFieldsOutOfRange) {
       {[](DecodeProblem& p) { p.options.empty_lse = 0; }, {"empty_lse is 0", "-inf", "+inf"}},
   };
   for (const Case& bad : cases) {
-    DecodeProblem problem;
-    problem.options.softmax_scale = 1;
+    DecodeProblem problem = good;
     bad.spoil(problem);
     EXPECT_TRUE(is_invalid(validate(problem), bad.pieces)) << to_string(problem);
   }

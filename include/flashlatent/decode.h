@@ -46,7 +46,7 @@ struct DecodeInputs {
       value_cache;            ///< (pages, page_size, h_kv, v_dim), or packed (pages, h_kv, v_dim, page_size).
   ConstTensorView key_scale;  ///< fp32 (1) or (h_kv), only with kE4m3, optional: a key is e4m3 * scale.
   ConstTensorView value_scale;   ///< The same of values.
-  ConstTensorView alibi_slopes;  ///< fp32 (h_q), only with Options::Separate::alibi.
+  ConstTensorView alibi_slopes;  ///< fp32 (h_q), only with SeparateOptions::alibi.
 };
 
 /// All rows of all query tokens are written; lse of query tokens that a ragged request does not have is

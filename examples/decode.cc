@@ -56,16 +56,15 @@ int main() {
   const std::vector<std::int32_t> block_table = {5, 0, 3, 7, 1, 6, -1, -1};
 
   const fl::Executor executor;  // The CPU, all threads; set backend, device and stream for CUDA.
-  const auto plan_bytes = fl::plan_bytes(problem, executor);
-  if (!plan_bytes.ok()) return fail("plan_bytes", plan_bytes.status());
-  const auto workspace_bytes = fl::workspace_bytes(problem, executor);
-  if (!workspace_bytes.ok()) return fail("workspace_bytes", workspace_bytes.status());
-  const fl::Memory plan = allocate(*plan_bytes);
-  const fl::Memory workspace = allocate(*workspace_bytes);
+  const auto made = fl::Plan::make(problem, executor);  // Once: which kernel it is, and what that needs.
+  if (!made.ok()) return fail("Plan::make", made.status());
+  const fl::Plan& plan = *made;
+  const fl::Memory plan_memory = allocate(plan.plan_bytes());
+  const fl::Memory workspace = allocate(plan.workspace_bytes());
 
   // Once a step: which thread (or SM) does which blocks of which request.
   const fl::ConstTensorView lengths(cache_seqlens.data(), fl::Dtype::kI32, {2});
-  if (fl::Status s = fl::plan(problem, lengths, plan, executor); !s.ok()) return fail("plan", s);
+  if (fl::Status s = plan.schedule(lengths, plan_memory); !s.ok()) return fail("schedule", s);
 
   int wrong = 0;
   for (int layer = 0; layer < kLayers; ++layer) {
@@ -85,13 +84,13 @@ int main() {
     outputs.lse = {lse.data(), fl::Dtype::kF32, {2, 16, 1}};
 
     // Once a layer.
-    if (fl::Status s = fl::decode(problem, inputs, outputs, plan, workspace, executor); !s.ok()) {
+    if (fl::Status s = plan.decode(inputs, outputs, plan_memory, workspace); !s.ok()) {
       return fail("decode", s);
     }
     for (const Bf16 element : out) wrong += element != to_bf16(cached);
     std::printf("layer %d: lse of request 0 = %.4f, of request 1 = %.4f\n", layer, lse[0], lse[16]);
   }
-  std::free(plan.data);
+  std::free(plan_memory.data);
   std::free(workspace.data);
   std::printf("%d wrong elements\n", wrong);
   return wrong == 0 ? 0 : 1;

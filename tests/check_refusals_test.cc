@@ -25,7 +25,7 @@ bool does(const Candidate& candidate, const runtime::CaseSpec& spec) {
   outputs.out = query.ragged
                     ? TensorView(nullptr, cache.dtype, {c.inputs.q.shape[0], query.heads, cache.v_dim})
                     : TensorView(nullptr, cache.dtype, {query.batch, query.tokens, query.heads, cache.v_dim});
-  return !candidate.kernel->substitute(c.problem, c.inputs, outputs);
+  return !candidate.kernel->substitute(c.problem, c.inputs, outputs, nullptr);
 }
 
 int count_refusals(const std::string& suite, const Executor& executor, int random = 0) {

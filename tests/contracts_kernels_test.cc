@@ -9,6 +9,7 @@
 #include "contracts.h"
 #include "device_tensor.h"
 #include "dispatch/select.h"
+#include "flashlatent/plan.h"
 #include "runtime/bench_check.h"
 
 namespace flashlatent {
@@ -75,14 +76,10 @@ class KernelContracts : public Contracts {
   void decode_by_name(runtime::DecodeRun& run, const DecodeOutputs& outputs, bool lies_otherwise) {
     const DecodeProblem& problem = run.problem();
     ASSERT_TRUE(run.plan().ok());
-    const auto decode_on = [&](const Selection& selection, const Executor& executor) {
-      return flashlatent::decode(selection, problem, run.inputs(), outputs, run.plan_memory(),
-                                 run.workspace_memory(), executor);
-    };
-    Result<Selection> selection = select(problem, executor_);
-    ASSERT_TRUE(selection.ok());
-    const Result<std::string> ran = running_kernel(problem, run.inputs(), outputs, executor_);
-    const Status status = decode_on(*selection, executor_);
+    const Result<Plan> plan = Plan::make(problem, executor_);
+    ASSERT_TRUE(plan.ok());
+    const Result<std::string> ran = plan->running_kernel(run.inputs(), outputs);
+    const Status status = plan->decode(run.inputs(), outputs, run.plan_memory(), run.workspace_memory());
     ASSERT_EQ(ran.status().code(), status.code()) << status.message();
     if (ran.ok()) {
       EXPECT_EQ(*ran, executor_.kernel);
@@ -92,9 +89,12 @@ class KernelContracts : public Contracts {
     EXPECT_TRUE(executor_.kernel == "trio" && lies_otherwise) << to_string(problem);
     EXPECT_NE(status.message().find("without a kernel by name seesaw runs"), std::string::npos)
         << status.message();
-    Executor any = executor_;
-    any.kernel.clear();
-    ASSERT_TRUE(decode_on(*selection, any).ok());
+    const Selection picked = *select(problem, executor_);
+    const DecodeKernel* other = picked.kernel->substitute(problem, run.inputs(), outputs, nullptr);
+    ASSERT_NE(other, nullptr);
+    ASSERT_TRUE(other->launch({problem, run.inputs(), outputs, picked.geometry, picked.prefix,
+                               run.plan_memory(), run.workspace_memory(), executor_})
+                    .ok());
   }
 
   /// Contracts::expect_right() by the executor's kernel, which must take the case.

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "contracts.h"
-#include "flashlatent/plan.h"
+#include "flashlatent/plan_description.h"
 #include "runtime/device_memory.h"
 
 namespace flashlatent {

@@ -116,7 +116,10 @@ TEST(Backend, NamesGoBothWays) {
 
 // Each field out of its range in turn.
 TEST(Problem, RefusesFieldsOutOfRange) {
-  EXPECT_TRUE(validate(DecodeProblem()).ok());
+  DecodeProblem good;
+  EXPECT_TRUE(is_invalid(validate(good), {"softmax_scale is nan, which is not set"}));
+  good.options.softmax_scale = 1;
+  EXPECT_TRUE(validate(good).ok());
   struct Case {
     void (*spoil)(DecodeProblem&);
     std::vector<std::string> pieces;
@@ -136,12 +139,14 @@ TEST(Problem, RefusesFieldsOutOfRange) {
       {[](DecodeProblem& p) { p.cache.format = KvFormat::kFp8_656, p.cache.qk_dim = 512; },
        {"qk_dim is 512; an fp8_656 cache has 576"}},
       {[](DecodeProblem& p) { p.sparse.enabled = true, p.cache.max_pages = 3; }, {"is 3; it must be 0"}},
-      {[](DecodeProblem& p) { p.options.softmax_scale = std::numeric_limits<float>::quiet_NaN(); },
-       {"softmax_scale is nan", "finite"}},
+      {[](DecodeProblem& p) { p.options.softmax_scale = DecodeProblem().options.softmax_scale; },
+       {"softmax_scale is nan", "not set", "finite"}},
+      {[](DecodeProblem& p) { p.options.softmax_scale = std::numeric_limits<float>::infinity(); },
+       {"softmax_scale is inf; it must be finite"}},
       {[](DecodeProblem& p) { p.options.empty_lse = 0; }, {"empty_lse is 0", "-inf", "+inf"}},
   };
   for (const Case& bad : cases) {
-    DecodeProblem problem;
+    DecodeProblem problem = good;
     bad.spoil(problem);
     EXPECT_TRUE(is_invalid(validate(problem), bad.pieces)) << to_string(problem);
   }
@@ -152,6 +157,7 @@ TEST(Problem, Prints) {
   problem.query.batch = 128;
   problem.query.heads = 16;
   problem.cache.max_pages = 65;
+  problem.options.softmax_scale = 1;
   problem.options.causal = true;
   EXPECT_EQ(to_string(problem), "decode b=128 s_q=1 h_q=16 h_kv=1 d=576/512 bf16 page=64x65 scale=1 causal");
 }
@@ -163,6 +169,7 @@ class DecodeArguments : public testing::Test {
     problem_.query.batch = 3;
     problem_.query.heads = 16;
     problem_.cache.max_pages = 4;
+    problem_.options.softmax_scale = 1;
     inputs_.q = {memory_, Dtype::kBF16, {3, 1, 16, 576}};
     inputs_.kv_cache = {memory_, Dtype::kBF16, {20, 64, 1, 576}};
     inputs_.block_table = {memory_, Dtype::kI32, {3, 4}};

@@ -66,6 +66,7 @@ DecodeProblem problem_of(const Cached& cached, int batch, int tokens, int heads)
   DecodeProblem problem;
   problem.query.batch = batch;
   problem.query.heads = heads;
+  problem.options.softmax_scale = 1;
   auto& cache = problem.cache;
   cache.layout = cached.layout;
   cache.format = cached.format;

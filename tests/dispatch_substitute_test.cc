@@ -27,16 +27,14 @@ struct Call {
     problem.query = {.batch = 3, .tokens = query_tokens, .heads = 128};
     problem.cache.heads = kv_heads;
     problem.cache.max_pages = 10;
+    problem.options.softmax_scale = 1;
     inputs.q = {memory, Dtype::kBF16, {3, query_tokens, 128, 576}};
     inputs.kv_cache = {memory, Dtype::kBF16, {30, 64, kv_heads, 576}};
     outputs.out = {memory, Dtype::kBF16, {3, query_tokens, 128, 512}};
   }
 
   Result<const DecodeKernel*> runs(const char* picked, const char* asked_for) const {
-    Executor executor;
-    executor.backend = Backend::kCuda;
-    executor.kernel = asked_for;
-    return kernel_of_call({.kernel = kernel_of(picked)}, problem, inputs, outputs, executor);
+    return kernel_of_call(*kernel_of(picked), problem, inputs, outputs, asked_for);
   }
 
   /// seesaw does it in trio's stead, and with trio asked for it is refused for this tensor.

@@ -16,6 +16,7 @@ DecodeProblem problem_of(int batch, int heads, int tokens) {
   problem.query.batch = batch;
   problem.query.heads = heads;
   problem.cache.max_pages = (tokens + 63) / 64;
+  problem.options.softmax_scale = 1;
   return problem;
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "cuda/cuda_backend.h"
+#include "group_list.h"
 #include "plan/host_plan.h"
 #include "plan/prefix_plan.h"
 #include "plan_cases.h"
@@ -83,14 +84,15 @@ TEST_F(DevicePlan, OfSharedPrefixesEqualsTheHosts) {
                               .unit_block_cost = 2460,
                               .own_block_cost = 1008,
                               .own_split_cost = 1000};
-    std::vector<prefix::Group> groups;
+    std::vector<prefix::GroupList> lists;
     for (std::int32_t first = 0; first + 2 < requests && i % 5 != 0;) {
-      prefix::Group group{{}, 128 * static_cast<std::int32_t>(1 + engine() % 40)};
+      prefix::GroupList group{{}, 128 * static_cast<std::int32_t>(1 + engine() % 40)};
       const auto count = static_cast<std::int32_t>(2 + engine() % 60);
       for (std::int32_t r = first; r < std::min(first + count, requests); ++r) group.requests.push_back(r);
       first += count + static_cast<std::int32_t>(engine() % 3);
-      groups.push_back(group);
+      lists.push_back(group);
     }
+    const std::vector<prefix::Group> groups = prefix::views_of(lists);
     const std::int64_t bytes = prefix::offset(batch.geometry) + prefix::bytes(shape);
     std::vector<std::uint64_t> host(bytes / 8 + 1), fetched(bytes / 8 + 1);
     prefix::build_on_host(batch.geometry, shape, groups, batch.lengths.data(), host.data());

@@ -6,6 +6,7 @@
 #include <random>
 #include <set>
 
+#include "group_list.h"
 #include "plan/prefix_plan.h"
 
 namespace flashlatent::prefix {
@@ -17,7 +18,7 @@ struct Pages {
   std::int32_t page_size = 16;
   std::vector<std::int32_t> lengths = {};  // full pages and one token more, if not given
 
-  std::vector<Group> groups(Shape shape, bool always, std::int32_t query_tokens = 1) {
+  std::vector<GroupList> groups(Shape shape, bool always, std::int32_t query_tokens = 1) {
     std::size_t columns = 0;
     for (const auto& row : rows) columns = std::max(columns, row.size());
     std::vector<std::int32_t> table;
@@ -31,7 +32,7 @@ struct Pages {
     shape.requests = static_cast<std::int32_t>(rows.size());
     const PageTable pages{table.data(), static_cast<std::int64_t>(columns),
                           static_cast<std::int32_t>(columns), page_size, lengths.data()};
-    return find_groups(shape, pages, query_tokens, always);
+    return to_lists(find_groups(shape, pages, query_tokens, always));
   }
 };
 
@@ -99,7 +100,7 @@ TEST(PrefixGroups, MayPayIsWhatTablesDo) {
 
 TEST(PrefixGroups, WholeBlocksOfCommonPages) {
   Pages pages{{row(0, 13, 100, 3), row(500, 9, 200, 3), row(0, 13, 300, 9), row(0, 13, 400, 1)}};
-  const std::vector<Group> groups = pages.groups(shape_of(4), false);
+  const std::vector<GroupList> groups = pages.groups(shape_of(4), false);
   ASSERT_EQ(groups.size(), 1U);
   EXPECT_EQ(groups[0].requests, (std::vector<std::int32_t>{0, 2, 3}));
   EXPECT_EQ(groups[0].tokens, 192);  // of 208
@@ -108,7 +109,7 @@ TEST(PrefixGroups, WholeBlocksOfCommonPages) {
 TEST(PrefixGroups, LastTokensStayOwn) {
   // Both requests end with the common pages: the query token's block is not shared.
   Pages pages{{row(0, 8, 0, 0), row(0, 8, 0, 0), row(0, 8, 0, 0)}};
-  std::vector<Group> groups = pages.groups(shape_of(3), true);
+  std::vector<GroupList> groups = pages.groups(shape_of(3), true);
   ASSERT_EQ(groups.size(), 1U);
   EXPECT_EQ(groups[0].tokens, 64);
   pages = {{row(0, 8, 10, 1), row(0, 8, 20, 1), row(0, 8, 30, 1)}, 16, {129, 129, 129}};
@@ -156,7 +157,7 @@ TEST(PrefixGroups, NestedPrefixesThatSaveTheMost) {
     pages_of.push_back(5000 + i);
     pages.rows.push_back(pages_of);
   }
-  std::vector<Group> groups = pages.groups(shape_of(8), false);
+  std::vector<GroupList> groups = pages.groups(shape_of(8), false);
   ASSERT_EQ(groups.size(), 2U);
   EXPECT_EQ(groups[0].requests, (std::vector<std::int32_t>{0, 2, 4, 6}));
   EXPECT_EQ(groups[1].requests, (std::vector<std::int32_t>{1, 3, 5, 7}));
@@ -215,7 +216,7 @@ TEST(PrefixGroups, RandomTreesAgainstExhaustiveChoice) {
     std::iota(all.begin(), all.end(), 0);
     std::int64_t gain = 0;
     std::set<std::int32_t> seen;
-    for (const Group& group : pages.groups(shape, false)) {
+    for (const GroupList& group : pages.groups(shape, false)) {
       const auto count = static_cast<std::int64_t>(group.requests.size());
       gain += count * group.tokens * shape.read_cost -
               group.tokens * (shape.read_cost + (count + 15) / 16 * shape.tile_cost);
@@ -232,13 +233,13 @@ TEST(PrefixGroups, RandomTreesAgainstExhaustiveChoice) {
 
 /// A plan in poisoned memory.
 struct Built {
-  Built(const Shape& s, const std::vector<Group>& groups, const std::vector<std::int32_t>& lengths)
+  Built(const Shape& s, const std::vector<GroupList>& groups, const std::vector<std::int32_t>& lengths)
       : shape(s), memory(bytes(s) / 8 + 1, 0xAAAAAAAAAAAAAAAAULL), plan(view(s, memory.data())) {
     schedule::Geometry geometry;
     geometry.requests = s.requests;
     geometry.parts = s.workers;
     geometry.max_tokens = s.max_tokens;
-    build_tiles(s, geometry, groups, lengths.data(), memory.data());
+    build_tiles(s, geometry, views_of(groups), lengths.data(), memory.data());
     build_shares(s, lengths.data(), memory.data());
   }
   Shape shape;
@@ -251,10 +252,10 @@ TEST(PrefixPlan, UnitsCoverEachPrefixOnceForEveryRow) {
   for (int trial = 0; trial < 200; ++trial) {
     Shape shape = shape_of(60);
     shape.workers = 1 + static_cast<std::int32_t>(engine() % 140);
-    std::vector<Group> groups;
+    std::vector<GroupList> groups;
     std::vector<std::int32_t> lengths(60, 5000), group_of(60, -1);
     for (std::int32_t request = 0; request < 55;) {
-      Group group{{}, static_cast<std::int32_t>(1 + engine() % 40) * 64};
+      GroupList group{{}, static_cast<std::int32_t>(1 + engine() % 40) * 64};
       const auto count = static_cast<std::int32_t>(2 + engine() % 30);
       for (std::int32_t i = 0; i < count && request < 60; ++i, ++request) {
         group.requests.push_back(request);
@@ -305,7 +306,7 @@ TEST(PrefixPlan, OneLargeGroupFillsTheDevice) {
   shape.kv_heads = 8;
   shape.tile_rows = 128;
   shape.workers = 132;
-  Group group{{}, 8192};
+  GroupList group{{}, 8192};
   for (std::int32_t r = 0; r < 64; ++r) group.requests.push_back(r);
   const Built built(shape, {group}, std::vector<std::int32_t>(64, 8704));
   EXPECT_EQ(built.plan.header->tiles, 2);

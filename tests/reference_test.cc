@@ -19,6 +19,7 @@ class HandMade {
  public:
   HandMade(KvLayout layout, KvFormat format, int query_tokens = 1, int heads = 1) {
     problem_.query = {1, query_tokens, heads, false};
+    problem_.options.softmax_scale = 1;
     problem_.cache = {format, Dtype::kBF16, 1, kDim, kDim, kPageSize, 2, layout};
     const bool fp8 = format == KvFormat::kE4m3;
     const int x = fp8 ? 16 : 8;
@@ -107,18 +108,18 @@ TEST_P(Reference, ScaleAlone) {
 
 TEST_P(Reference, WindowSeesTheLastTokens) {
   HandMade made = make();
-  made.options().window = 2;
+  made.options().separate.window = 2;
   made.expect({2, 3}, 2);
-  made.options().window = 1;
+  made.options().separate.window = 1;
   made.expect({3}, 3);
-  made.options().window = 5;
+  made.options().separate.window = 5;
   made.expect({0, 1, 2, 3}, 0);
 }
 
 TEST_P(Reference, WindowEndsAtEachQueryToken) {
   HandMade made = make(2);
   made.options().causal = true;
-  made.options().window = 2;
+  made.options().separate.window = 2;
   made.expect({1, 2}, 1, 0);
   made.expect({2, 3}, 2, 1);
 }
@@ -126,7 +127,7 @@ TEST_P(Reference, WindowEndsAtEachQueryToken) {
 TEST_P(Reference, AlibiCountsFromTheRequestsLastToken) {
   HandMade made = make(2, 2);
   const float slopes[] = {0.5F, 2};
-  made.options().causal = made.options().alibi = true;
+  made.options().causal = made.options().separate.alibi = true;
   made.inputs().alibi_slopes = {slopes, Dtype::kF32, {2}};
   // t + slope (t - 3); the first query token does not see the last token, and counts from it all the same.
   made.expect({-1.5, 0, 1.5}, 0, 0, 0);
@@ -137,10 +138,10 @@ TEST_P(Reference, AlibiCountsFromTheRequestsLastToken) {
 TEST_P(Reference, CapComesBeforeAlibi) {
   HandMade made = make();
   const float slope = 1;
-  made.options().soft_cap = 2;
+  made.options().separate.soft_cap = 2;
   const double one = 2 * std::tanh(0.5), two = 2 * std::tanh(1.0), three = 2 * std::tanh(1.5);
   made.expect({0, one, two, three}, 0);
-  made.options().alibi = true;
+  made.options().separate.alibi = true;
   made.inputs().alibi_slopes = {&slope, Dtype::kF32, {1}};
   made.expect({-3, one - 2, two - 1, three}, 0);
 }

@@ -9,6 +9,7 @@
 
 #include "core/fp8_656.h"
 #include "core/message.h"
+#include "flashlatent/plan.h"
 #include "runtime/bench_check.h"
 #include "runtime/read_cache.h"
 #include "runtime/roof.h"
@@ -87,24 +88,21 @@ Work work_of(const BenchCase& c) {
 /// the call's result in the input's outputs.
 Result<runtime::Timing> time_decode(const runtime::BenchInput& input, runtime::TimingOptions options,
                                     int layers, const Executor& executor) {
-  Result<std::size_t> plan_size = plan_bytes(input.problem, executor);
-  if (!plan_size.ok()) return plan_size.status();
-  Result<std::size_t> workspace_size = workspace_bytes(input.problem, executor);
-  if (!workspace_size.ok()) return workspace_size.status();
-  Result<runtime::Buffer> plan_memory = runtime::Buffer::allocate(executor, *plan_size);
+  const Result<Plan> plan = Plan::make(input.problem, executor);
+  if (!plan.ok()) return plan.status();
+  Result<runtime::Buffer> plan_memory = runtime::Buffer::allocate(executor, plan->plan_bytes());
   if (!plan_memory.ok()) return plan_memory.status();
-  Result<runtime::Buffer> workspace = runtime::Buffer::allocate(executor, *workspace_size);
+  Result<runtime::Buffer> workspace = runtime::Buffer::allocate(executor, plan->workspace_bytes());
   if (!workspace.ok()) return workspace.status();
   // Sparse: without topk_length.
   const ConstTensorView& lengths = input.inputs.cache_seqlens;
   const bool shares = input.problem.options.prefix_sharing != PrefixSharing::kOff;
   auto make_plan = [&] {
-    return shares ? plan(input.problem, lengths, input.pages(), plan_memory->memory(), executor)
-                  : plan(input.problem, lengths, plan_memory->memory(), executor);
+    return shares ? plan->schedule(lengths, input.pages(), plan_memory->memory())
+                  : plan->schedule(lengths, plan_memory->memory());
   };
   auto call = [&] {
-    return decode(input.problem, input.inputs, input.outputs, plan_memory->memory(), workspace->memory(),
-                  executor);
+    return plan->decode(input.inputs, input.outputs, plan_memory->memory(), workspace->memory());
   };
   if (layers == 0) {
     FLASHLATENT_RETURN_IF_ERROR(make_plan());

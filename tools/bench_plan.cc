@@ -3,6 +3,7 @@
 
 #include "core/message.h"
 #include "dispatch/select.h"
+#include "flashlatent/plan.h"
 #include "runtime/bench_input.h"
 #include "runtime/timing.h"
 #include "tools/bench_case.h"
@@ -27,10 +28,11 @@ Result<runtime::Timing> measure(int batch, int heads, const Executor& executor) 
   problem.query.batch = batch;
   problem.query.heads = heads;
   problem.cache.max_pages = 1 << 14;
+  problem.options.softmax_scale = 1;
   const std::vector<int> lengths = make_lengths("normal", batch, 8192, 0);
-  Result<std::size_t> bytes = plan_bytes(problem, executor);
-  if (!bytes.ok()) return bytes.status();
-  Result<runtime::Buffer> memory = runtime::Buffer::allocate(executor, *bytes);
+  const Result<Plan> plan = Plan::make(problem, executor);
+  if (!plan.ok()) return plan.status();
+  Result<runtime::Buffer> memory = runtime::Buffer::allocate(executor, plan->plan_bytes());
   if (!memory.ok()) return memory.status();
   Result<runtime::Buffer> device_lengths =
       runtime::Buffer::allocate(executor, lengths.size() * sizeof(std::int32_t));
@@ -38,7 +40,7 @@ Result<runtime::Timing> measure(int batch, int heads, const Executor& executor) 
   FLASHLATENT_RETURN_IF_ERROR(runtime::copy_to_device(device_lengths->data(), lengths.data(),
                                                       lengths.size() * sizeof(std::int32_t), executor));
   const ConstTensorView view(device_lengths->data(), Dtype::kI32, {batch}, device_of(executor));
-  return runtime::time_calls([&] { return plan(problem, view, memory->memory(), executor); }, {.graph = true},
+  return runtime::time_calls([&] { return plan->schedule(view, memory->memory()); }, {.graph = true},
                              executor);
 }
 

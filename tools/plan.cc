@@ -7,7 +7,7 @@
 
 #include "dispatch/kernel_table.h"
 #include "dispatch/select.h"
-#include "flashlatent/plan.h"
+#include "flashlatent/plan_description.h"
 #include "io/file.h"
 #include "plan/describe.h"
 #include "plan/host_plan.h"
@@ -69,9 +69,8 @@ struct Shown {
 };
 
 /// Groups that plan() would find where all requests have their first tokens in common.
-std::vector<prefix::Group> make_groups(const PlanOptions& options, const DecodeProblem& problem,
+prefix::Groups make_groups(const PlanOptions& options, const DecodeProblem& problem,
                                        const prefix::Shape& shape, const std::vector<int>& lengths) {
-  if (shape.requests == 0) return {};
   const std::int64_t columns = problem.cache.max_pages;
   const std::int64_t shared = options.shared_tokens / problem.cache.page_size;
   std::vector<std::int32_t> table(lengths.size() * columns);
@@ -107,8 +106,8 @@ Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& leng
   const schedule::Geometry& geometry = picked->geometry;
   const std::int64_t bytes = prefix::offset(geometry) + prefix::bytes(picked->prefix);
   std::vector<std::max_align_t> memory(bytes / sizeof(std::max_align_t) + 1);
-  prefix::build_on_host(geometry, picked->prefix, make_groups(options, problem, picked->prefix, lengths),
-                        lengths.data(), memory.data());
+  const prefix::Groups groups = make_groups(options, problem, picked->prefix, lengths);
+  prefix::build_on_host(geometry, picked->prefix, groups.list, lengths.data(), memory.data());
   Result<PlanDescription> plan =
       describe_plan(geometry, lengths.data(), {memory.data(), memory.size() * sizeof(std::max_align_t)},
                     picked->kernel->name, picked->prefix);
@@ -186,6 +185,7 @@ void add_plan(CLI::App& app, Action& action) {
   CLI::App* plan = app.add_subcommand("plan", "Show a batch's schedule: parts, their load, splits");
   auto options = std::make_shared<PlanOptions>();
   options->problem.query.heads = 128;
+  options->problem.options.softmax_scale = 1;  // on which no plan depends
   auto add = [&](const char* flag, int& value, const char* help, int most) {
     plan->add_option(flag, value, help)->check(CLI::Range(1, most))->capture_default_str();
   };

@@ -1,6 +1,8 @@
 // Plan once a step, decode once a layer. The caller owns tensors, plan and workspace; nothing here allocates
-// device memory or synchronises a stream. On the host a call may take memory until it returns: some KB to
-// choose a kernel, and to plan what grows with the batch.
+// device memory or synchronises a stream.
+//
+// The functions that take a problem and an executor choose a kernel in each call, which takes some KB of host
+// memory and some microseconds. A Plan (plan.h) has chosen once.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +46,7 @@ struct DecodeInputs {
       value_cache;            ///< (pages, page_size, h_kv, v_dim), or packed (pages, h_kv, v_dim, page_size).
   ConstTensorView key_scale;  ///< fp32 (1) or (h_kv), only with kE4m3, optional: a key is e4m3 * scale.
   ConstTensorView value_scale;   ///< The same of values.
-  ConstTensorView alibi_slopes;  ///< fp32 (h_q), only with Options::alibi.
+  ConstTensorView alibi_slopes;  ///< fp32 (h_q), only with SeparateOptions::alibi.
 };
 
 /// All rows of all query tokens are written; lse of query tokens that a ragged request does not have is
@@ -57,8 +59,9 @@ struct DecodeOutputs {
 };
 
 /// The problem that these tensors pose, with `options`; kInvalidArgument if they do not fit together. A uint8
-/// kv_cache is kFp8_656, a uint8 key_cache kE4m3, one of rank 5 kPacked; `indices` make it sparse. Beside
-/// key_cache `v_dim` is not read: value_cache says it.
+/// kv_cache is kFp8_656, a uint8 key_cache kE4m3, one of rank 5 kPacked; `indices` make it sparse, attn_sink and
+/// alibi_slopes set their options; an option that is set without its tensor is refused. Beside key_cache `v_dim`
+/// is not read: value_cache says it.
 Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
                                     const DecodeProblem::Options& options);
 

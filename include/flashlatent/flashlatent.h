@@ -8,6 +8,7 @@
 #include "flashlatent/kv_cache.h"
 #include "flashlatent/page_pool.h"
 #include "flashlatent/plan.h"
+#include "flashlatent/plan_description.h"
 #include "flashlatent/problem.h"
 #include "flashlatent/status.h"
 #include "flashlatent/tensor.h"

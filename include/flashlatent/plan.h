@@ -1,73 +1,67 @@
-// Reading a plan: the schedule as host data, to print, to draw and to test.
+// A choice, kept: which kernel a problem gets, and what it needs. Engines hold one object a problem.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
+#include <memory>
 #include <string>
-#include <vector>
 
 #include "flashlatent/backend.h"
+#include "flashlatent/decode.h"
+#include "flashlatent/plan_description.h"
 #include "flashlatent/problem.h"
 #include "flashlatent/status.h"
 #include "flashlatent/tensor.h"
 
 namespace flashlatent {
 
-/// A run of blocks of one request and one group of row tiles, done by one part.
-struct PlanSegment {
-  int request = 0;      ///< Sparse: the query token, request * s_q + token.
-  int round = 0;        ///< Which group of row tiles, where there are more tiles than workers.
-  int block_begin = 0;  ///< Blocks [block_begin, block_end) of the request's tokens.
-  int block_end = 0;
-  int slot = -1;  ///< Where its partial result goes; -1: it is the whole request and writes `out` itself.
+/// A problem with the kernel, the sizes and the partition that it gets on an executor. schedule() once a step,
+/// decode() once a layer. A Plan owns no device memory and never changes: copies are cheap, and threads may
+/// use one at once, each call with a workspace of its own. schedule() and decode() take no memory from the
+/// heap after a thread's first call (with HostPages: of up to 2^16 requests), but for the text of an error and
+/// what the kernel `reference` takes.
+class Plan {
+ public:
+  /// Errors: kInvalidArgument (a field of the problem out of its range), kUnsupported (no kernel takes it),
+  /// kUnavailable.
+  static Result<Plan> make(const DecodeProblem& problem, const Executor& executor);
+
+  /// The same on another stream (CUDA: cudaStream_t of the executor's device).
+  Plan with_stream(void* stream) const { return {choice_, stream}; }
+
+  const DecodeProblem& problem() const;
+  /// What make() was given. Its stream is used unless with_stream() named another one.
+  const Executor& executor() const;
+  void* stream() const { return stream_; }
+  /// The name of the kernel that is picked.
+  const char* kernel() const;
+
+  /// Upper bounds of what schedule() and decode() must be given, in bytes, for this problem and for smaller
+  /// batches of it. They depend on shapes, the device and (CPU) the number of threads, never on lengths.
+  std::size_t plan_bytes() const;
+  std::size_t workspace_bytes() const;
+
+  /// flashlatent::plan() and decode(), with what is said there (decode.h); errors are those without make()'s.
+  Status schedule(const ConstTensorView& lengths, Memory plan) const;
+  Status schedule(const ConstTensorView& lengths, const HostPages& pages, Memory plan) const;
+  Status decode(const DecodeInputs& inputs, const DecodeOutputs& outputs, Memory plan,
+                Memory workspace) const;
+
+  /// flashlatent::running_kernel().
+  Result<std::string> running_kernel(const DecodeInputs& inputs, const DecodeOutputs& outputs) const;
+
+  /// The partition of requests of these lengths, as schedule() makes it without pages: planned on the host,
+  /// whatever the backend. `lengths` as for schedule(), but on the CPU.
+  Result<PlanDescription> describe(const ConstTensorView& lengths) const;
+  /// flashlatent::describe_plan(): what is in `plan`, a host copy of what schedule() wrote for these lengths.
+  Result<PlanDescription> describe(const ConstTensorView& lengths, Memory plan) const;
+
+ private:
+  struct Choice;
+
+  Plan(std::shared_ptr<const Choice> choice, void* stream) : choice_(std::move(choice)), stream_(stream) {}
+
+  std::shared_ptr<const Choice> choice_;
+  void* stream_;
 };
-
-/// One worker's share. A worker is `lanes` SMs (or CPU threads, or teams of `team` SMs each) that take the
-/// row tiles of a segment.
-struct PlanPart {
-  std::vector<PlanSegment> segments;
-  std::int64_t cost = 0;  ///< segments * cost_per_split + blocks * cost_per_block
-};
-
-/// Requests that attend to a prefix of their pages together.
-struct PlanGroup {
-  std::vector<int> requests;
-  int tokens = 0;  ///< Of the prefix.
-  int tiles = 0;   ///< Of query rows, of one KV head.
-  int splits = 0;  ///< So many parts the prefix is cut into.
-};
-
-struct PlanDescription {
-  std::string kernel;
-  int lanes = 1;          ///< Row tiles that a part's workers do side by side.
-  int rounds = 1;         ///< Groups of so many row tiles.
-  int team = 1;           ///< SMs that share the blocks of a segment.
-  int block_tokens = 64;  ///< Tokens a block.
-  /// Of the kernel, in a unit of its own. Of whole requests that are fewer than parts: where so few read
-  /// memory.
-  std::int64_t cost_per_block = 0;
-  std::int64_t cost_per_split = 0;
-  std::int64_t total_cost = 0;  ///< All segments' cost if nothing were split for balance.
-  std::vector<PlanPart> parts;
-  int merges = 0;                 ///< Requests (times rounds) that the combine step merges.
-  int slots = 0;                  ///< Partial results.
-  std::vector<PlanGroup> groups;  ///< Parts and segments are of what each request has after its prefix.
-
-  std::int64_t largest() const;  ///< The largest part's cost.
-  double ideal() const;          ///< total_cost over the number of parts.
-  double imbalance() const;      ///< largest / ideal.
-};
-
-/// Decodes `plan`, a host copy of what plan() wrote for this problem, executor and these lengths (as for
-/// plan(), on the host). Sparse calls without topk_length whose requests stay whole do not read their plan on
-/// CUDA, and do not split what it splits. kInvalidArgument if it is a plan of another problem; errors of
-/// plan_bytes() besides.
-Result<PlanDescription> describe_plan(const DecodeProblem& problem, const ConstTensorView& lengths,
-                                      Memory plan, const Executor& executor);
-
-/// A table, one line a part: load, splits, requests.
-std::string to_string(const PlanDescription& plan);
-
-/// A picture: a line a part, a box a segment, coloured by request, splits outlined.
-std::string to_svg(const PlanDescription& plan);
 
 }  // namespace flashlatent

@@ -49,6 +49,18 @@ const char* to_string(PrefixSharing sharing);
 /// The choice of that name, or kInvalidArgument.
 Result<PrefixSharing> prefix_sharing_from_name(std::string_view name);
 
+/// Options that KvLayout::kSeparate and kPacked alone have. Soft cap and ALiBi change scores in this order.
+struct SeparateOptions {
+  /// s -> soft_cap * tanh(s / soft_cap) (Gemma 2, arXiv 2408.00118). 0: none. Not negative.
+  float soft_cap = 0;
+  /// s -> s + slope * (t - (L - 1)) for token t (ALiBi, arXiv 2108.12409), see DecodeInputs::alibi_slopes.
+  bool alibi = false;
+  /// A query token sees the last `window` of the tokens that it would see. 0: all of them.
+  int window = 0;
+
+  friend bool operator==(const SeparateOptions&, const SeparateOptions&) = default;
+};
+
 /// Decode of a batch out of a paged KV cache, dense or sparse. For request i with L cached tokens, query
 /// token t and query head h of KV head k = h / (heads / kv_heads):
 ///   S = softmax_scale * q . K^T over tokens [0, L), or with `causal` over [0, L - s_q + t + 1);
@@ -89,22 +101,17 @@ struct DecodeProblem {
   } sparse;
 
   struct Options {
-    float softmax_scale = 1.0F;    ///< Finite. Often 1/sqrt(192) for DeepSeek-V3.
+    /// Finite, and to be set: NaN, its initial value, is refused. 1/sqrt(192) for DeepSeek-V3.
+    float softmax_scale = std::numeric_limits<float>::quiet_NaN();
     bool causal = false;           ///< The last query token sees all L tokens, each one before it one less.
                                    ///< Sparse: false, the indices decide.
     bool attn_sink = false;        ///< One extra fp32 logit a head, see DecodeInputs::attn_sink.
     bool batch_invariant = false;  ///< A request's bits do not depend on its batch-mates; costs some balance.
     PrefixSharing prefix_sharing = PrefixSharing::kOff;  ///< See plan(); not with batch_invariant.
-    // For kSeparate and kPacked; scores change in this order.
-    float soft_cap =
-        0;  ///< s -> soft_cap * tanh(s / soft_cap) (Gemma 2, arXiv 2408.00118); 0: none. Not negative.
-    bool alibi = false;  ///< + slope * (t - (L - 1)) for token t (ALiBi, arXiv 2108.12409); see alibi_slopes.
-    int window =
-        0;  ///< A query token sees the last `window` of the tokens that it would see; 0: all of them.
-    // For all again.
     float empty_lse =
         -std::numeric_limits<float>::infinity();  ///< lse of rows that attend to nothing: -inf, which counts
                                                   ///< for nothing when parts are merged, or +inf.
+    SeparateOptions separate = {};
 
     friend bool operator==(const Options&, const Options&) = default;
   } options;

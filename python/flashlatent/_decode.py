@@ -1,4 +1,7 @@
-"""decode() and decode_kv(): one call for everything, where nothing is kept between calls."""
+"""decode() and decode_kv(): one call for everything, where nothing is kept between calls.
+
+Their arguments are those of Step, and pass to it as they are (locals()).
+"""
 
 from typing import Any, Optional, Tuple
 
@@ -54,11 +57,8 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
     ValueError) for arrays that don't fit, UnsupportedError (a NotImplementedError) with the reason where no
     kernel takes the problem, UnavailableError where the device can't be used.
     """
-    return Step(threads=threads, kernel=kernel).decode(
-        q, kv_cache, block_table, cache_seqlens, softmax_scale=softmax_scale, v_dim=v_dim, causal=causal,
-        indices=indices, topk_length=topk_length, cu_seqlens_q=cu_seqlens_q, tokens=tokens, attn_sink=attn_sink,
-        batch_invariant=batch_invariant, empty_lse=empty_lse, dtype=dtype, out=out,
-        lse=lse, workspace=workspace, stream=stream, check_inputs=check_inputs)
+    options = locals()
+    return Step(threads=options.pop("threads"), kernel=options.pop("kernel")).decode(**options)
 
 
 def decode_kv(q: Array, key_cache: Array, value_cache: Array, block_table: Array, cache_seqlens: Array, *,
@@ -96,9 +96,5 @@ def decode_kv(q: Array, key_cache: Array, value_cache: Array, block_table: Array
     Runs on q's device; strides are free but for the innermost, which is 1. Raises as decode() does; on a GPU d_qk
     other than d_v or above 256 is unsupported, and packed values in pages that are no multiple of 16 bytes.
     """
-    return Step(threads=threads, kernel=kernel).decode_kv(
-        q, key_cache, value_cache, block_table, cache_seqlens, softmax_scale=softmax_scale, causal=causal,
-        window=window, soft_cap=soft_cap, alibi_slopes=alibi_slopes, key_scale=key_scale, value_scale=value_scale,
-        cu_seqlens_q=cu_seqlens_q, tokens=tokens, attn_sink=attn_sink, batch_invariant=batch_invariant,
-        empty_lse=empty_lse, dtype=dtype, out=out, lse=lse, workspace=workspace, stream=stream,
-        check_inputs=check_inputs)
+    options = locals()
+    return Step(threads=options.pop("threads"), kernel=options.pop("kernel")).decode_kv(**options)

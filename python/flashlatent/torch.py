@@ -93,43 +93,41 @@ def _in_python(text):
     return f"{unknown[1]} is no argument of {unknown[2]}()" if unknown else text
 
 
-def _problem(q, kv_cache, block_table, v_dim, causal, indices, cu_seqlens_q, tokens, batch_invariant):
-    # No plan depends on softmax_scale or attn_sink.
-    return Problem.of_arrays(q, kv_cache, block_table, softmax_scale=1.0, v_dim=v_dim, causal=causal,
-                             indices=indices, cu_seqlens_q=cu_seqlens_q, tokens=tokens,
-                             batch_invariant=batch_invariant)
+# Options pass through by name: the schemas above say which there are.
 
-
-def _plan(q, kv_cache, block_table=None, cache_seqlens=None, *, v_dim=512, causal=False, indices=None,
-          topk_length=None, cu_seqlens_q=None, tokens=None, batch_invariant=False):
-    problem = _problem(q, kv_cache, block_table, v_dim, causal, indices, cu_seqlens_q, tokens, batch_invariant)
+def _planned(problem, q, lengths):
     planner = _step.find(problem, q)
     storage = q.new_empty(planner.plan_bytes, dtype=torch.uint8)
-    planner.schedule(cache_seqlens if indices is None else topk_length, like=q, plan=storage)
+    planner.schedule(lengths, like=q, plan=storage)
     return storage
 
 
-def _plan_size(shapes, q, ragged, **options):
-    """The bytes of a plan; not known before there are numbers where extents are symbols."""
-    if any(isinstance(extent, torch.SymInt) for extent in shapes.values()):
-        return torch.library.get_ctx().new_dynamic_size()
-    problem = Problem(**shapes, softmax_scale=1.0, ragged=ragged,
-                      dtype="bf16" if q.dtype == torch.bfloat16 else "fp16", **options)
-    return Plan(problem, device=str(q.device)).plan_bytes
+def _plan(q, kv_cache, block_table=None, cache_seqlens=None, *, topk_length=None, **options):
+    # No plan depends on softmax_scale or attn_sink.
+    problem = Problem.of_arrays(q, kv_cache, block_table, softmax_scale=1.0, **options)
+    return _planned(problem, q, cache_seqlens if problem.topk is None else topk_length)
 
 
-def _plan_fake(q, kv_cache, block_table=None, cache_seqlens=None, *, v_dim=512, causal=False, indices=None,
-               topk_length=None, cu_seqlens_q=None, tokens=None, batch_invariant=False):
-    where = block_table if indices is None else indices
-    shapes = {
-        "batch": where.shape[0], "heads": q.shape[-2], "qk_dim": q.shape[-1],
-        "tokens": tokens if tokens is not None else max(q.shape[0], 1) if cu_seqlens_q is not None else q.shape[1],
-        "kv_heads": kv_cache.shape[2], "page_size": kv_cache.shape[1],
-        "max_pages": where.shape[1] if indices is None else 0, "topk": None if indices is None else where.shape[2],
-    }
-    size = _plan_size(shapes, q, cu_seqlens_q is not None, v_dim=v_dim, causal=causal,
-                      kv_format="fp8_656" if kv_cache.element_size() == 1 else "plain", batch_invariant=batch_invariant)
+def _plan_of_fakes(q, cu_seqlens_q, tokens, **fields):
+    """A fake plan. Its size is not known before there are numbers where extents are symbols."""
+    if tokens is None:
+        tokens = max(q.shape[0], 1) if cu_seqlens_q is not None else q.shape[1]
+    fields |= {"heads": q.shape[-2], "qk_dim": q.shape[-1], "tokens": tokens}
+    if any(isinstance(field, torch.SymInt) for field in fields.values()):
+        size = torch.library.get_ctx().new_dynamic_size()
+    else:
+        problem = Problem(**fields, softmax_scale=1.0, ragged=cu_seqlens_q is not None,
+                          dtype="bf16" if q.dtype == torch.bfloat16 else "fp16")
+        size = Plan(problem, device=str(q.device)).plan_bytes
     return q.new_empty(size, dtype=torch.uint8)
+
+
+def _plan_fake(q, kv_cache, block_table=None, cache_seqlens=None, *, indices=None, topk_length=None,
+               cu_seqlens_q=None, tokens=None, **options):
+    which = ({"batch": block_table.shape[0], "max_pages": block_table.shape[1]} if indices is None else
+             {"batch": indices.shape[0], "topk": indices.shape[2]})
+    return _plan_of_fakes(q, cu_seqlens_q, tokens, kv_heads=kv_cache.shape[2], page_size=kv_cache.shape[1],
+                          kv_format="fp8_656" if kv_cache.element_size() == 1 else "plain", **which, **options)
 
 
 def _decode(q, kv_cache, block_table=None, cache_seqlens=None, **options):
@@ -153,10 +151,7 @@ def _decode_out(q, kv_cache, block_table=None, cache_seqlens=None, *, out, lse, 
 
 def _plan_kv(q, key_cache, value_cache, block_table, cache_seqlens, **options):
     problem = Problem.of_kv_arrays(q, key_cache, value_cache, block_table, softmax_scale=1.0, **options)
-    planner = _step.find(problem, q)
-    storage = q.new_empty(planner.plan_bytes, dtype=torch.uint8)
-    planner.schedule(cache_seqlens, like=q, plan=storage)
-    return storage
+    return _planned(problem, q, cache_seqlens)
 
 
 def _kv_shape(key_cache, value_cache):
@@ -167,18 +162,12 @@ def _kv_shape(key_cache, value_cache):
     return page_size, heads, units * x, value_cache.shape[2]
 
 
-def _plan_kv_fake(q, key_cache, value_cache, block_table, cache_seqlens, *, causal=False, window=0, cu_seqlens_q=None,
-                  tokens=None, batch_invariant=False):
-    page_size, kv_heads, qk_dim, v_dim = _kv_shape(key_cache, value_cache)
-    shapes = {
-        "batch": block_table.shape[0], "heads": q.shape[-2], "qk_dim": qk_dim, "v_dim": v_dim,
-        "tokens": tokens if tokens is not None else max(q.shape[0], 1) if cu_seqlens_q is not None else q.shape[1],
-        "kv_heads": kv_heads, "page_size": page_size, "max_pages": block_table.shape[1],
-    }
-    size = _plan_size(shapes, q, cu_seqlens_q is not None, causal=causal, window=window,
-                      layout="packed" if key_cache.dim() == 5 else "separate",
-                      kv_format="e4m3" if key_cache.element_size() == 1 else "plain", batch_invariant=batch_invariant)
-    return q.new_empty(size, dtype=torch.uint8)
+def _plan_kv_fake(q, key_cache, value_cache, block_table, cache_seqlens, *, cu_seqlens_q=None, tokens=None, **options):
+    page_size, kv_heads, _, v_dim = _kv_shape(key_cache, value_cache)
+    return _plan_of_fakes(q, cu_seqlens_q, tokens, batch=block_table.shape[0], max_pages=block_table.shape[1],
+                          kv_heads=kv_heads, page_size=page_size, v_dim=v_dim,
+                          layout="packed" if key_cache.dim() == 5 else "separate",
+                          kv_format="e4m3" if key_cache.element_size() == 1 else "plain", **options)
 
 
 def _decode_kv(*tensors, **options):

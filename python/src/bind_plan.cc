@@ -2,7 +2,8 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
-#include "flashlatent/plan.h"
+#include "dispatch/select.h"
+#include "flashlatent/plan_description.h"
 #include "plan/describe.h"
 #include "plan/host_plan.h"
 #include "python/src/bindings.h"
@@ -87,43 +88,13 @@ void schedule(Plan& plan, nb::handle lengths, nb::handle pages, nb::handle like,
   work.finish();
 }
 
-nb::tuple decode(Plan& plan, nb::handle q, nb::handle kv_cache, nb::handle block_table,
-                 nb::handle cache_seqlens, nb::handle indices, nb::handle topk_length,
-                 nb::handle cu_seqlens_q, nb::handle attn_sink, nb::object out, nb::object lse,
-                 nb::handle storage, nb::handle workspace, nb::handle stream, std::optional<bool> check) {
+nb::tuple decode(Plan& plan, DecodeArguments&& given) {
   const Dtype dtype = plan.problem().cache.dtype;
-  const InputArrays arrays(
-      {q, kv_cache, block_table, cache_seqlens, indices, topk_length, cu_seqlens_q, attn_sink},
-      dtype == Dtype::kBF16 ? std::optional(dtype) : std::nullopt);
-  const WorkStream work(q, plan.device(), stream);
-  check_inputs(check, plan.problem(), arrays.inputs(), q, plan.device(), work.handle());
-  nb::tuple result =
-      plan.decode(arrays.inputs(), q, {std::move(out), std::move(lse), storage, workspace}, work.handle());
-  work.finish();
-  return result;
-}
-
-nb::tuple decode_kv(Plan& plan, nb::handle q, nb::handle key_cache, nb::handle value_cache,
-                    nb::handle block_table, nb::handle cache_seqlens, nb::handle alibi_slopes,
-                    nb::handle key_scale, nb::handle value_scale, nb::handle cu_seqlens_q,
-                    nb::handle attn_sink, nb::object out, nb::object lse, nb::handle storage,
-                    nb::handle workspace, nb::handle stream, std::optional<bool> check) {
-  const Dtype dtype = plan.problem().cache.dtype;
-  const InputArrays arrays({.q = q,
-                            .block_table = block_table,
-                            .cache_seqlens = cache_seqlens,
-                            .cu_seqlens_q = cu_seqlens_q,
-                            .attn_sink = attn_sink,
-                            .key_cache = key_cache,
-                            .value_cache = value_cache,
-                            .key_scale = key_scale,
-                            .value_scale = value_scale,
-                            .alibi_slopes = alibi_slopes},
-                           dtype == Dtype::kBF16 ? std::optional(dtype) : std::nullopt);
-  const WorkStream work(q, plan.device(), stream);
-  check_inputs(check, plan.problem(), arrays.inputs(), q, plan.device(), work.handle());
-  nb::tuple result =
-      plan.decode(arrays.inputs(), q, {std::move(out), std::move(lse), storage, workspace}, work.handle());
+  const InputArrays arrays(given, dtype == Dtype::kBF16 ? std::optional(dtype) : std::nullopt);
+  const DecodeInputs inputs = arrays.inputs();
+  const WorkStream work(given.q, plan.device(), given.stream);
+  check_inputs(given.check_inputs, plan.problem(), inputs, given.q, plan.device(), work.handle());
+  nb::tuple result = plan.decode(inputs, std::move(given), work.handle());
   work.finish();
   return result;
 }
@@ -180,39 +151,34 @@ stream   CUDA: the stream to work on, an integer handle (cudaStream_t) or a stre
          current one of like's package if not given
 
 A plan stays right, if not balanced, when lengths change after it was made, with shared prefixes too. The one
-exception is batch_invariant: with it a plan must be made again.)")
-      .def("decode", &decode, "q"_a, "kv_cache"_a, "block_table"_a = nb::none(),
-           "cache_seqlens"_a = nb::none(), nb::kw_only(), "indices"_a = nb::none(),
-           "topk_length"_a = nb::none(), "cu_seqlens_q"_a = nb::none(), "attn_sink"_a = nb::none(),
-           "out"_a = nb::none(), "lse"_a = nb::none(), "plan"_a = nb::none(), "workspace"_a = nb::none(),
-           "stream"_a = nb::none(), "check_inputs"_a = false,
-           R"(Runs one layer; returns (out, lse).
+exception is batch_invariant: with it a plan must be made again.)");
+  using namespace arguments;
+  def_method(plan, "decode", &decode, std::tuple_cat(kLatent, std::tuple(kCacheSeqlens)),
+             std::tuple_cat(std::tuple(kIndices, kCuSeqlensQ), kLatentCall, kCall),
+             R"(Runs one layer; returns (out, lse).
 
 Shapes, dtypes and errors as in flashlatent.decode(); arrays must fit the problem and be on the plan's device.
 `plan` is what schedule() wrote to, if that was not the object's own. out, lse and
-workspace are made if not given. check_inputs is off unless it is given (None: on the CPU only).)")
-      .def("decode_kv", &decode_kv, "q"_a, "key_cache"_a, "value_cache"_a, "block_table"_a, "cache_seqlens"_a,
-           nb::kw_only(), "alibi_slopes"_a = nb::none(), "key_scale"_a = nb::none(),
-           "value_scale"_a = nb::none(), "cu_seqlens_q"_a = nb::none(), "attn_sink"_a = nb::none(),
-           "out"_a = nb::none(), "lse"_a = nb::none(), "plan"_a = nb::none(), "workspace"_a = nb::none(),
-           "stream"_a = nb::none(), "check_inputs"_a = false,
-           R"(Runs one layer of separate or packed keys and values; returns (out, lse).
+workspace are made if not given. check_inputs is off unless it is given (None: on the CPU only).)");
+  def_method(plan, "decode_kv", &decode, std::tuple_cat(kKeyValue, std::tuple(required(kCacheSeqlens))),
+             std::tuple_cat(std::tuple(kCuSeqlensQ), kKeyValueCall, kCall),
+             R"(Runs one layer of separate or packed keys and values; returns (out, lse).
 
-As decode(), with the arrays of flashlatent.decode_kv(); the problem has the options, `alibi` and `attn_sink` too.)")
-      .def("__repr__",
+As decode(), with the arrays of flashlatent.decode_kv(); the problem has the options, `alibi` and `attn_sink` too.)");
+  plan.def("__repr__",
            [](const Plan& plan) {
-             return message("<flashlatent.Plan ", plan.selection().kernel->name, " on ",
+             return message("<flashlatent.Plan ", plan.handle().kernel(), " on ",
                             to_string(plan.device()), ": ", to_string(plan.problem()), ">");
            })
       .def_prop_ro("problem", [](const Plan& plan) { return plan.problem(); })
-      .def_prop_ro("kernel", [](const Plan& plan) { return std::string(plan.selection().kernel->name); })
+      .def_prop_ro("kernel", [](const Plan& plan) { return std::string(plan.handle().kernel()); })
       .def_prop_ro("device", [](const Plan& plan) { return to_string(plan.device()); })
       .def_prop_ro(
-          "plan_bytes", [](const Plan& plan) { return plan.selection().plan_bytes; },
+          "plan_bytes", [](const Plan& plan) { return plan.handle().plan_bytes(); },
           "What a caller's plan storage must have. Depends on shapes, never on lengths.")
       .def_prop_ro(
           "workspace_bytes",
-          [](const Plan& plan) { return with_alignment(plan.selection().workspace_bytes); },
+          [](const Plan& plan) { return with_alignment(plan.handle().workspace_bytes()); },
           "What a caller's workspace must have. Depends on shapes, never on lengths.");
   module.def("describe_plan", &describe, "problem"_a, "lengths"_a, nb::kw_only(), "device"_a = "cpu",
              "workers"_a, "kernel"_a = "",

@@ -4,7 +4,7 @@
 #include "python/src/bindings.h"
 #include "python/src/constructor.h"
 #include "python/src/errors.h"
-#include "python/src/step.h"
+#include "python/src/decode_arguments.h"
 
 namespace flashlatent::python {
 
@@ -47,63 +47,19 @@ DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pa
                      .attn_sink = attn_sink,
                      .batch_invariant = batch_invariant,
                      .prefix_sharing = take(prefix_sharing_from_name(prefix_sharing)),
-                     .soft_cap = soft_cap,
-                     .alibi = alibi,
-                     .window = window,
-                     .empty_lse = empty_lse};
+                     .empty_lse = empty_lse,
+                     .separate = {.soft_cap = soft_cap, .alibi = alibi, .window = window}};
   check(validate(problem));
   return problem;
 }
 
-DecodeProblem of_arrays(nb::handle q, nb::handle kv_cache, nb::handle block_table, float softmax_scale,
-                        int v_dim, bool causal, nb::handle indices, nb::handle cu_seqlens_q, bool attn_sink,
-                        bool batch_invariant, const std::optional<std::string>& dtype,
-                        std::optional<int> tokens, float empty_lse) {
-  StepOptions options;
-  options.options = {.softmax_scale = softmax_scale,
-                     .causal = causal,
-                     .batch_invariant = batch_invariant,
-                     .empty_lse = empty_lse};
-  options.v_dim = v_dim;
-  options.tokens = tokens;
-  if (dtype) options.sixteen_bits = dtype_from_name(*dtype);
-  const InputArrays arrays({.q = q,
-                            .kv_cache = kv_cache,
-                            .block_table = block_table,
-                            .indices = indices,
-                            .cu_seqlens_q = cu_seqlens_q},
-                           options.sixteen_bits);
-  arrays.check_dtype(options.sixteen_bits);
-  DecodeProblem problem = infer_problem(arrays.inputs(), options);
-  problem.options.attn_sink = attn_sink;
-  return problem;
-}
-
-DecodeProblem of_kv_arrays(nb::handle q, nb::handle key_cache, nb::handle value_cache, nb::handle block_table,
-                           float softmax_scale, bool causal, int window, float soft_cap, bool alibi,
-                           nb::handle cu_seqlens_q, bool attn_sink, bool batch_invariant,
-                           const std::string& prefix_sharing, const std::optional<std::string>& dtype,
-                           std::optional<int> tokens, float empty_lse) {
-  StepOptions options;
-  options.options = {.softmax_scale = softmax_scale,
-                     .causal = causal,
-                     .batch_invariant = batch_invariant,
-                     .prefix_sharing = take(prefix_sharing_from_name(prefix_sharing)),
-                     .soft_cap = soft_cap,
-                     .window = window,
-                     .empty_lse = empty_lse};
-  options.tokens = tokens;
-  if (dtype) options.sixteen_bits = dtype_from_name(*dtype);
-  const InputArrays arrays({.q = q,
-                            .block_table = block_table,
-                            .cu_seqlens_q = cu_seqlens_q,
-                            .key_cache = key_cache,
-                            .value_cache = value_cache},
-                           options.sixteen_bits);
-  arrays.check_dtype(options.sixteen_bits);
-  DecodeProblem problem = infer_problem(arrays.inputs(), options);
-  problem.options.attn_sink = attn_sink;
-  problem.options.alibi = alibi;
+DecodeProblem of_arrays(DecodeArguments&& given) {
+  const std::optional<Dtype> sixteen_bits = sixteen_bits_of(given);
+  const InputArrays arrays(given, sixteen_bits);
+  arrays.check_dtype(sixteen_bits);
+  DecodeProblem problem = problem_of(arrays.inputs(), given);
+  problem.options.attn_sink = given.has_attn_sink;
+  problem.options.separate.alibi = given.has_alibi;
   return problem;
 }
 
@@ -151,21 +107,16 @@ Raises InvalidArgumentError, which names the field, its value and the range.)");
           "causal: bool = False, ragged: bool = False, attn_sink: bool = False, "
           "batch_invariant: bool = False, soft_cap: float = 0.0, alibi: bool = False, window: int = 0, "
           "prefix_sharing: str = 'off', empty_lse: float = float('-inf')) -> None"));
+  using namespace arguments;
+  def_static_method(
+      problem, "of_arrays", &of_arrays, kLatent, std::tuple_cat(kProblem, kLatentProblem, kHasSink),
+      R"(The problem that these arrays pose, shapes as in flashlatent.decode(). `tokens` is the most that any
+request of a ragged batch has (their total if not given); dtype 'bf16' says that 16-bit integers hold bf16.)");
+  def_static_method(problem, "of_kv_arrays", &of_arrays, kKeyValue,
+                    std::tuple_cat(kProblem, kKeyValueProblem, kHasSink, kHasMore),
+                    "The problem that these arrays pose, shapes as in flashlatent.decode_kv(); the rest as "
+                    "of_arrays().");
   problem
-      .def_static(
-          "of_arrays", &of_arrays, "q"_a, "kv_cache"_a, "block_table"_a = nb::none(), nb::kw_only(),
-          "softmax_scale"_a, "v_dim"_a = 512, "causal"_a = false, "indices"_a = nb::none(),
-          "cu_seqlens_q"_a = nb::none(), "attn_sink"_a = false, "batch_invariant"_a = false,
-          "dtype"_a = nb::none(), "tokens"_a = nb::none(), "empty_lse"_a = kMinusInfinity,
-          R"(The problem that these arrays pose, shapes as in flashlatent.decode(). `tokens` is the most that any
-request of a ragged batch has (their total if not given); dtype 'bf16' says that 16-bit integers hold bf16.)")
-      .def_static("of_kv_arrays", &of_kv_arrays, "q"_a, "key_cache"_a, "value_cache"_a, "block_table"_a,
-                  nb::kw_only(), "softmax_scale"_a, "causal"_a = false, "window"_a = 0, "soft_cap"_a = 0.0F,
-                  "alibi"_a = false, "cu_seqlens_q"_a = nb::none(), "attn_sink"_a = false,
-                  "batch_invariant"_a = false, "prefix_sharing"_a = "off", "dtype"_a = nb::none(),
-                  "tokens"_a = nb::none(), "empty_lse"_a = kMinusInfinity,
-                  "The problem that these arrays pose, shapes as in flashlatent.decode_kv(); the rest as "
-                  "of_arrays().")
       .def(
           "__eq__", [](const DecodeProblem& a, const DecodeProblem& b) { return a == b; }, nb::is_operator(),
           nb::sig("def __eq__(self, other: object, /) -> bool"))
@@ -192,9 +143,9 @@ request of a ragged batch has (their total if not given); dtype 'bf16' says that
       .def_prop_ro("causal", [](const DecodeProblem& p) { return p.options.causal; })
       .def_prop_ro("attn_sink", [](const DecodeProblem& p) { return p.options.attn_sink; })
       .def_prop_ro("batch_invariant", [](const DecodeProblem& p) { return p.options.batch_invariant; })
-      .def_prop_ro("soft_cap", [](const DecodeProblem& p) { return p.options.soft_cap; })
-      .def_prop_ro("alibi", [](const DecodeProblem& p) { return p.options.alibi; })
-      .def_prop_ro("window", [](const DecodeProblem& p) { return p.options.window; })
+      .def_prop_ro("soft_cap", [](const DecodeProblem& p) { return p.options.separate.soft_cap; })
+      .def_prop_ro("alibi", [](const DecodeProblem& p) { return p.options.separate.alibi; })
+      .def_prop_ro("window", [](const DecodeProblem& p) { return p.options.separate.window; })
       .def_prop_ro("prefix_sharing",
                    [](const DecodeProblem& p) { return to_string(p.options.prefix_sharing); })
       .def_prop_ro("empty_lse", [](const DecodeProblem& p) { return p.options.empty_lse; });

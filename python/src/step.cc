@@ -1,7 +1,6 @@
 #include "python/src/step.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "python/src/bindings.h"
 #include "python/src/check.h"
@@ -16,22 +15,6 @@ namespace {
 constexpr std::size_t kMostPlans = 64;
 
 }  // namespace
-
-DecodeProblem infer_problem(const DecodeInputs& inputs, const StepOptions& options) {
-  DecodeProblem problem = take(flashlatent::infer_problem(inputs, options.v_dim, options.options));
-  if (options.default_scale) {
-    problem.options.softmax_scale = 1 / std::sqrt(static_cast<float>(problem.cache.qk_dim));
-  }
-  if (options.tokens && !problem.query.ragged && *options.tokens != problem.query.tokens) {
-    refuse("tokens is ", *options.tokens, " and cu_seqlens_q is not given; q has ", problem.query.tokens,
-           " query tokens a request, leave tokens out");
-  }
-  if (options.tokens) {
-    problem.query.tokens = *options.tokens;
-    check(validate(problem));
-  }
-  return problem;
-}
 
 std::shared_ptr<Plan> Step::find(const DecodeProblem& problem, Device device) {
   const auto found = std::find_if(plans_.rbegin(), plans_.rend(), [&](const std::shared_ptr<Plan>& plan) {
@@ -52,38 +35,37 @@ void Step::enter(unsigned long long capture) {
   capture_ = capture;
 }
 
-nb::tuple Step::decode(const InputHandles& handles, const StepOptions& options, CallerHandles caller,
-                       nb::handle stream) {
-  const InputArrays arrays(handles, options.sixteen_bits);
-  arrays.check_dtype(options.sixteen_bits);
+nb::tuple Step::decode(DecodeArguments given) {
+  const std::optional<Dtype> sixteen_bits = sixteen_bits_of(given);
+  const InputArrays arrays(given, sixteen_bits);
+  arrays.check_dtype(sixteen_bits);
   const DecodeInputs inputs = arrays.inputs();
-  if (options.is_fp8 && *options.is_fp8 != (inputs.kv_cache.dtype == Dtype::kU8)) {
-    refuse("is_fp8_kvcache is ", *options.is_fp8 ? "True" : "False", " and k_cache is ",
-           nb::cast<std::string>(nb::str(nb::object(handles.kv_cache.attr("dtype")))),
+  if (given.is_fp8 && *given.is_fp8 != (inputs.kv_cache.dtype == Dtype::kU8)) {
+    refuse("is_fp8_kvcache is ", *given.is_fp8 ? "True" : "False", " and k_cache is ",
+           nb::cast<std::string>(nb::str(nb::object(given.kv_cache.attr("dtype")))),
            "; an fp8 cache has elements of one byte, any other q's dtype");
   }
-  const WorkStream work(handles.q, inputs.q.device, stream);
+  const nb::handle q = given.q;
+  const WorkStream work(q, inputs.q.device, given.stream);
   if (!stateless_) enter(capture_id(inputs.q.device, work.handle()));
-  const std::shared_ptr<Plan> plan = find(infer_problem(inputs, options), inputs.q.device);
-  check_inputs(options.check_inputs, plan->problem(), inputs, handles.q, plan->device(), work.handle());
+  const std::shared_ptr<Plan> plan = find(problem_of(inputs, given), inputs.q.device);
+  check_inputs(given.check_inputs, plan->problem(), inputs, q, plan->device(), work.handle());
   const ConstTensorView& lengths = plan->problem().sparse.enabled ? inputs.topk_length : inputs.cache_seqlens;
   nb::object own_plan, own_workspace;  // of this call alone
-  auto own = [&](std::size_t bytes) {
-    return empty_like(handles.q, {static_cast<std::int64_t>(bytes)}, "uint8");
-  };
-  if (stateless_ && caller.workspace.is_none()) {
-    caller.workspace = own_workspace = own(with_alignment(plan->selection().workspace_bytes));
-    caller.fresh_workspace = true;
+  auto own = [&](std::size_t bytes) { return empty_like(q, {static_cast<std::int64_t>(bytes)}, "uint8"); };
+  const bool fresh_workspace = stateless_ && given.workspace.is_none();
+  if (fresh_workspace) {
+    given.workspace = own_workspace = own(with_alignment(plan->handle().workspace_bytes()));
   }
-  if (stateless_ && caller.plan.is_none()) {
-    caller.plan = own_plan = own(plan->selection().plan_bytes);
-    plan->schedule(lengths, handles.q, caller.plan, work.handle(), true);
+  if (stateless_ && given.plan.is_none()) {
+    given.plan = own_plan = own(plan->handle().plan_bytes());
+    plan->schedule(lengths, q, given.plan, work.handle(), true);
   }
   // A plan stays right when lengths change, but not with batch_invariant.
-  if (caller.plan.is_none() && (!plan->scheduled() || options.options.batch_invariant)) {
-    plan->schedule(lengths, handles.q, nb::none(), work.handle());
+  if (given.plan.is_none() && (!plan->scheduled() || given.batch_invariant)) {
+    plan->schedule(lengths, q, nb::none(), work.handle());
   }
-  nb::tuple result = plan->decode(inputs, handles.q, caller, work.handle());
+  nb::tuple result = plan->decode(inputs, std::move(given), work.handle(), fresh_workspace);
   work.finish();
   return result;
 }

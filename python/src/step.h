@@ -8,20 +8,6 @@
 
 namespace flashlatent::python {
 
-/// Options of a decode call that arrays don't tell.
-struct StepOptions {
-  DecodeProblem::Options options;
-  bool default_scale = false;  ///< softmax_scale is 1 / sqrt(qk_dim).
-  int v_dim = 512;
-  std::optional<int> tokens;                 ///< Ragged: the most query tokens that a request has.
-  std::optional<Dtype> sixteen_bits;         ///< See Array::read().
-  std::optional<bool> is_fp8;                ///< What the drop-in's caller says of kv_cache.
-  std::optional<bool> check_inputs = false;  ///< See check.h.
-};
-
-/// The problem of these arrays.
-DecodeProblem infer_problem(const DecodeInputs& inputs, const StepOptions& options);
-
 class Step {
  public:
   /// `stateless`: nothing is kept between calls but which kernel a problem gets.
@@ -32,8 +18,7 @@ class Step {
   std::shared_ptr<Plan> find(const DecodeProblem& problem, Device device);
 
   /// Plans where there is no plan yet, then runs one layer: (out, lse).
-  nb::tuple decode(const InputHandles& handles, const StepOptions& options, CallerHandles caller,
-                   nb::handle stream);
+  nb::tuple decode(DecodeArguments arguments);
 
  private:
   /// Forgets plans of another CUDA graph, or of none: a graph makes its own, in memory of its own pool, which

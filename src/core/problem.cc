@@ -38,9 +38,9 @@ Status validate_separate(const DecodeProblem& p) {
     return invalid_argument("topk is ", p.sparse.topk, "; sparse decode is for latent caches, and these are ",
                             to_string(p.cache.layout), " keys and values");
   FLASHLATENT_RETURN_IF_ERROR(in_range("v_dim", p.cache.v_dim, 1, 4096));
-  FLASHLATENT_RETURN_IF_ERROR(in_range("window", p.options.window, 0, (1LL << 31) - 1));
-  if (!(p.options.soft_cap >= 0) || !std::isfinite(p.options.soft_cap)) {
-    return invalid_argument("soft_cap is ", p.options.soft_cap, "; it must be finite and not negative");
+  FLASHLATENT_RETURN_IF_ERROR(in_range("window", p.options.separate.window, 0, (1LL << 31) - 1));
+  if (!(p.options.separate.soft_cap >= 0) || !std::isfinite(p.options.separate.soft_cap)) {
+    return invalid_argument("soft_cap is ", p.options.separate.soft_cap, "; it must be finite and not negative");
   }
   const int x = p.cache.format == KvFormat::kE4m3 ? 16 : 8;
   if (p.cache.layout == KvLayout::kPacked && p.cache.qk_dim % x != 0) {
@@ -55,9 +55,9 @@ Status validate_latent(const DecodeProblem& p) {
     return invalid_argument(what, "; that is for separate keys and values, and the cache is latent");
   };
   if (p.cache.format == KvFormat::kE4m3) return refuse("the KV format is e4m3");
-  if (p.options.soft_cap != 0) return refuse("soft_cap is set");
-  if (p.options.alibi) return refuse("alibi is set");
-  if (p.options.window != 0) return refuse("window is set");
+  if (p.options.separate.soft_cap != 0) return refuse("soft_cap is set");
+  if (p.options.separate.alibi) return refuse("alibi is set");
+  if (p.options.separate.window != 0) return refuse("window is set");
   return {};
 }
 
@@ -132,8 +132,8 @@ std::string to_string(const DecodeProblem& p) {
       " h_q=", p.query.heads, " h_kv=", p.cache.heads, " d=", p.cache.qk_dim, "/", p.cache.v_dim, " ",
       plain ? to_string(p.cache.dtype) : to_string(p.cache.format), tokens,
       " scale=", p.options.softmax_scale, p.options.causal ? " causal" : "",
-      p.options.soft_cap != 0 ? message(" cap=", p.options.soft_cap) : "", p.options.alibi ? " alibi" : "",
-      p.options.window != 0 ? message(" window=", p.options.window) : "", p.options.attn_sink ? " sink" : "",
+      p.options.separate.soft_cap != 0 ? message(" cap=", p.options.separate.soft_cap) : "", p.options.separate.alibi ? " alibi" : "",
+      p.options.separate.window != 0 ? message(" window=", p.options.separate.window) : "", p.options.attn_sink ? " sink" : "",
       p.options.batch_invariant ? " batch_invariant" : "",
       p.options.prefix_sharing == PrefixSharing::kOff
           ? ""
@@ -164,7 +164,9 @@ Status validate(const DecodeProblem& p) {
   if (p.sparse.enabled) FLASHLATENT_RETURN_IF_ERROR(validate_sparse(p));
   // Lengths are int32: longer tables are legal, their last pages unreachable.
   if (!std::isfinite(p.options.softmax_scale)) {
-    return invalid_argument("softmax_scale is ", p.options.softmax_scale, "; it must be finite");
+    const bool unset = std::isnan(p.options.softmax_scale);
+    return invalid_argument("softmax_scale is ", p.options.softmax_scale, unset ? ", which is not set" : "",
+                            "; it must be finite, 1/sqrt(192) for DeepSeek-V3");
   }
   if (!std::isinf(p.options.empty_lse)) {
     return invalid_argument("empty_lse is ", p.options.empty_lse, "; -inf and +inf are accepted");

@@ -73,7 +73,7 @@ Status validate_separate_caches(const DecodeProblem& problem, const DecodeInputs
       absent("kv_cache", inputs.kv_cache, "the problem has separate keys and values"));
   FLASHLATENT_RETURN_IF_ERROR(validate_scale("key_scale", inputs.key_scale, problem, device));
   FLASHLATENT_RETURN_IF_ERROR(validate_scale("value_scale", inputs.value_scale, problem, device));
-  if (!problem.options.alibi) {
+  if (!problem.options.separate.alibi) {
     return absent("alibi_slopes", inputs.alibi_slopes, "the problem has alibi off");
   }
   FLASHLATENT_RETURN_IF_ERROR(
@@ -259,8 +259,14 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
   problem.cache.max_pages = sparse ? 0 : static_cast<int>(inputs.block_table.shape[1]);
   problem.sparse = {.enabled = sparse, .topk = sparse ? static_cast<int>(inputs.indices.shape[2]) : 0};
   problem.options = options;
+  if (options.attn_sink && !inputs.attn_sink.present()) {
+    return invalid_argument("attn_sink is missing, but the options have it; expected fp32 (h_q)");
+  }
+  if (options.separate.alibi && !inputs.alibi_slopes.present()) {
+    return invalid_argument("alibi_slopes is missing, but the options have alibi; expected fp32 (h_q)");
+  }
   problem.options.attn_sink = inputs.attn_sink.present();
-  problem.options.alibi = inputs.alibi_slopes.present();
+  problem.options.separate.alibi = inputs.alibi_slopes.present();
   FLASHLATENT_RETURN_IF_ERROR(validate(problem));
   return problem;
 }

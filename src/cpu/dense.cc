@@ -10,7 +10,6 @@
 #include "cpu/kv_rows.h"
 #include "cpu/parallel.h"
 #include "cpu/tokens.h"
-#include "kernel/prefix_sharing.h"
 #include "plan/host_plan.h"
 #include "plan/prefix_plan.h"
 #include "plan/walker.h"
@@ -115,12 +114,12 @@ class Call {
             .v_dim = cache.v_dim,
             .latent = cache.layout == KvLayout::kLatent,
             .scale = options.softmax_scale * scale_of(inputs_.key_scale, kv_head),
-            .soft_cap = options.soft_cap,
-            .alibi = options.alibi};
+            .soft_cap = options.separate.soft_cap,
+            .alibi = options.separate.alibi};
   }
 
   void set_slopes(const RowTile& tile, const TileState& state) const {
-    if (!problem_.options.alibi) return;
+    if (!problem_.options.separate.alibi) return;
     const auto* slopes = static_cast<const float*>(inputs_.alibi_slopes.data);
     for (int row = 0; row < tile.rows; ++row) state.slopes[row] = slopes[head(tile, row)];
   }
@@ -135,10 +134,10 @@ class Call {
       const int length = prefix + planned;
       return {length, prefix, prefix, limit(tile, length, tile.rows - 1)};
     }
-    if (problem_.options.window == 0) return {planned, 0, 0, limit(tile, planned, tile.rows - 1)};
+    if (problem_.options.separate.window == 0) return {planned, 0, 0, limit(tile, planned, tile.rows - 1)};
     // The plan's tokens are a request's last ones: no query token sees those before.
     const int length = length_of(tile.request);
-    const std::int64_t begin = std::int64_t{limit(tile, length, 0)} - problem_.options.window;
+    const std::int64_t begin = std::int64_t{limit(tile, length, 0)} - problem_.options.separate.window;
     return {length, length - planned, static_cast<int>(std::max<std::int64_t>(begin, 0)),
             limit(tile, length, tile.rows - 1)};
   }
@@ -165,13 +164,13 @@ class Call {
       return static_cast<int>(std::lower_bound(tokens.positions, tokens.positions + tokens.count, position) -
                               tokens.positions);
     };
-    const std::int64_t window = problem_.options.window;
+    const std::int64_t window = problem_.options.separate.window;
     for (int row = 0; row < tile.rows; ++row) {
       const int end = limit(tile, length, row);
       block.visible[row] = place_of(end);
       block.first[row] = window == 0 ? 0 : place_of(end - window);
     }
-    for (int t = 0; problem_.options.alibi && t < tokens.count; ++t) {
+    for (int t = 0; problem_.options.separate.alibi && t < tokens.count; ++t) {
       block.distances[t] = static_cast<float>(tokens.positions[t] - (length - 1));
     }
   }
@@ -291,7 +290,7 @@ RowScale finish_row(float max, float sum) {
 /// The prefixes of a call, if requests share some.
 struct Prefixes {
   explicit Prefixes(const DecodeCall& call)
-      : call(call), shape(prefix_shape_of(kDenseKernel, call.problem, call.geometry.parts)) {
+      : call(call), shape(call.prefix) {
     if (shape.requests == 0) return;
     plan = prefix::view(shape, static_cast<std::uint8_t*>(call.plan.data) + prefix::offset(call.geometry));
   }
@@ -304,7 +303,7 @@ struct Prefixes {
   }
 
   const DecodeCall& call;
-  prefix::Shape shape;
+  const prefix::Shape& shape;
   prefix::View plan = {};
 };
 
@@ -487,8 +486,8 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   g.tile_rows = kTileRows;
   g.block_tokens = kBlockTokens;
   g.max_tokens = max_tokens(problem);
-  if (problem.options.window > 0) {  // what a request's query tokens see at most, all together
-    const std::int64_t seen = std::int64_t{problem.options.window} + problem.query.tokens - 1;
+  if (problem.options.separate.window > 0) {  // what a request's query tokens see at most, all together
+    const std::int64_t seen = std::int64_t{problem.options.separate.window} + problem.query.tokens - 1;
     g.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(g.max_tokens, seen));
   }
   g.fixed_split = problem.options.batch_invariant ? kFixedSplitBlocks : 0;

@@ -107,7 +107,7 @@ std::vector<Seen> seen_by_pages(const DecodeProblem& problem, const DecodeInputs
       std::clamp<std::int64_t>(stored, 0, std::int64_t{cache.max_pages} * cache.page_size);
   const std::int64_t end =
       options.causal ? length - query_tokens(problem, inputs, request) + token + 1 : length;
-  const std::int64_t begin = options.window > 0 ? std::max<std::int64_t>(end - options.window, 0) : 0;
+  const std::int64_t begin = options.separate.window > 0 ? std::max<std::int64_t>(end - options.separate.window, 0) : 0;
   std::vector<Seen> seen;
   for (std::int64_t t = begin; t < end; ++t) {
     const std::int64_t page = pages[t / cache.page_size];
@@ -145,9 +145,9 @@ float rounded(double x, Dtype dtype) {
 template <class Real>
 Real transformed(Real score, const DecodeProblem& problem, const DecodeInputs& inputs, int head,
                  std::int64_t distance) {
-  const Real cap = problem.options.soft_cap;
+  const Real cap = problem.options.separate.soft_cap;
   if (cap != 0) score = cap * std::tanh(score / cap);
-  if (!problem.options.alibi) return score;
+  if (!problem.options.separate.alibi) return score;
   return score + static_cast<const float*>(inputs.alibi_slopes.data)[head] * static_cast<Real>(distance);
 }
 

@@ -180,6 +180,19 @@ Result<Selection> select(const DecodeProblem& problem, const Executor& executor)
   return selection;
 }
 
+Result<const DecodeKernel*> kernel_of_call(const DecodeKernel& picked, const DecodeProblem& problem,
+                                           const DecodeInputs& inputs, const DecodeOutputs& outputs,
+                                           std::string_view asked_for) {
+  if (picked.substitute == nullptr) return &picked;
+  const DecodeKernel* other = picked.substitute(problem, inputs, outputs, nullptr);
+  if (other == nullptr) return &picked;
+  if (asked_for.empty()) return other;
+  std::string reason;
+  picked.substitute(problem, inputs, outputs, &reason);
+  return unsupported("kernel is '", asked_for, "', but ", reason, "; without a kernel by name ", other->name,
+                     " runs");
+}
+
 Result<std::string> picked_kernel(const DecodeProblem& problem, const Executor& executor) {
   Result<Selection> selection = select(problem, executor);
   if (!selection.ok()) return selection.status();

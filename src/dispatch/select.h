@@ -1,6 +1,7 @@
 // From a problem and an executor to a kernel and its schedule geometry.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "flashlatent/decode.h"
@@ -50,20 +51,11 @@ std::string explain(const std::vector<Candidate>& candidates);
 /// otherwise kUnsupported with why each kernel declined.
 Result<Selection> select(const DecodeProblem& problem, const Executor& executor);
 
-/// plan() and decode() with the selection at hand that select() makes of this problem and executor (the
-/// stream may be another): callers that keep it save choosing again in each call.
-Status plan(const Selection& selection, const DecodeProblem& problem, const ConstTensorView& lengths,
-            Memory plan, const Executor& executor);
-Status plan(const Selection& selection, const DecodeProblem& problem, const ConstTensorView& lengths,
-            const HostPages& pages, Memory plan, const Executor& executor);
-Status decode(const Selection& selection, const DecodeProblem& problem, const DecodeInputs& inputs,
-              const DecodeOutputs& outputs, Memory plan, Memory workspace, const Executor& executor);
-
-/// The kernel that decode() launches with these tensors: the selection's, or its substitute. kUnsupported if
-/// that is another one than the executor names.
-Result<const DecodeKernel*> kernel_of_call(const Selection& selection, const DecodeProblem& problem,
+/// The kernel that decode() launches with these tensors where `picked` is picked: that, or its substitute.
+/// kUnsupported if that is another one than `asked_for`, unless that is empty.
+Result<const DecodeKernel*> kernel_of_call(const DecodeKernel& picked, const DecodeProblem& problem,
                                            const DecodeInputs& inputs, const DecodeOutputs& outputs,
-                                           const Executor& executor);
+                                           std::string_view asked_for);
 
 /// Where an executor's tensors must be.
 Device device_of(const Executor& executor);

@@ -21,23 +21,15 @@ struct DecodeCall {
   const DecodeInputs& inputs;
   const DecodeOutputs& outputs;
   const schedule::Geometry& geometry;
+  const prefix::Shape& prefix;  ///< Without requests: they share no prefixes.
   Memory plan;
   Memory workspace;
   const Executor& executor;
 
   /// The same with another geometry, which must outlive it.
   DecodeCall with(const schedule::Geometry& other) const {
-    return {problem, inputs, outputs, other, plan, workspace, executor};
+    return {problem, inputs, outputs, other, prefix, plan, workspace, executor};
   }
-};
-
-struct DecodeKernel;
-
-/// A kernel that does a call in another's stead.
-struct Substitute {
-  const DecodeKernel* kernel = nullptr;
-  std::string reason = {};  ///< Why the other one does not: a clause that names the tensor, what it is and
-                            ///< what would do.
 };
 
 struct DecodeKernel {
@@ -58,9 +50,10 @@ struct DecodeKernel {
   /// If they can, how. With Options::prefix_sharing off it is not asked.
   prefix::Shape (*prefix_shape)(const DecodeProblem&, int workers) = nullptr;
   /// Which kernel does a call of a problem that this one takes, where these tensors lie as this one cannot
-  /// read or write; nothing: this one. Plan and workspace serve either. Null: never another.
-  std::optional<Substitute> (*substitute)(const DecodeProblem&, const DecodeInputs&,
-                                          const DecodeOutputs&) = nullptr;
+  /// read or write? Null: this one. Plan and workspace serve either. `reason`, unless it is null, is told why:
+  /// a clause that names the tensor, what it is and what would do. Never another if there is no function.
+  const DecodeKernel* (*substitute)(const DecodeProblem&, const DecodeInputs&, const DecodeOutputs&,
+                                    std::string* reason) = nullptr;
 };
 
 }  // namespace flashlatent

@@ -11,8 +11,8 @@ std::string reason_against_prefixes(const DecodeKernel& kernel, const DecodeProb
   if (options.batch_invariant) return "batch_invariant is set";
   if (sparse.enabled) return "the problem is sparse";
   if (query.ragged) return "queries are ragged";
-  if (options.window != 0) return message("window is ", options.window);
-  if (options.alibi) return "alibi is set";
+  if (options.separate.window != 0) return message("window is ", options.separate.window);
+  if (options.separate.alibi) return "alibi is set";
   return kernel.declines_prefixes(problem).value_or("");
 }
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "flashlatent/plan.h"
+#include "flashlatent/plan_description.h"
 #include "plan/prefix.h"
 
 namespace flashlatent {

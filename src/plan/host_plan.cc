@@ -1,8 +1,11 @@
 #include "plan/host_plan.h"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <functional>
 #include <limits>
+#include <memory_resource>
 #include <numeric>
 #include <vector>
 
@@ -74,9 +77,18 @@ void cut_by_length(const Geometry& g, const std::int32_t* lengths, PlanView plan
   for (; k <= g.parts; ++k) plan.cuts[k] = no_part(g, plan.header->slots);
 }
 
+using Numbers = std::pmr::vector<std::int32_t>;
+
 /// Items of a stretch for pack_parts(), those that cost most first. Each has a number of the caller's.
 class Items {
  public:
+  /// Up to `most` of them.
+  Items(std::size_t most, std::pmr::memory_resource* memory)
+      : numbers_(memory), costs_(memory), order_(memory), taken_(memory) {
+    for (Numbers* numbers : {&numbers_, &costs_, &order_}) numbers->reserve(most);
+    taken_.reserve(most);
+  }
+
   void add(std::int32_t number, std::int32_t cost) {
     numbers_.push_back(number);
     costs_.push_back(cost);
@@ -110,7 +122,7 @@ class Items {
   }
 
   /// Numbers in the order of takes.
-  const std::vector<std::int32_t>& order() const { return order_; }
+  const Numbers& order() const { return order_; }
 
  private:
   static constexpr Unpacked kNone{-1, -1};
@@ -120,29 +132,34 @@ class Items {
     return std::ssize(costs_) - last_waits;
   }
 
-  std::vector<std::int32_t> numbers_, costs_, order_;
-  std::vector<bool> taken_;
+  Numbers numbers_, costs_, order_;
+  std::pmr::vector<bool> taken_;
   bool has_last_ = false;
 };
 
 /// The items of one round in the order in which they are dealt to stretches.
 struct DealtLine {
-  DealtLine(const Geometry& g, const std::int64_t* cost_prefix)
-      : stretches(stretches_of(g)), requests(g.requests), ranks(g.requests) {
+  DealtLine(const Geometry& g, const std::int64_t* cost_prefix, std::pmr::memory_resource* memory)
+      : stretches(stretches_of(g)),
+        requests(g.requests, memory),
+        ranks(g.requests, memory),
+        costs(memory),
+        begins(g.requests + 1, memory) {
     auto cost = [&](std::int32_t r) {
       return static_cast<std::int32_t>(cost_prefix[r + 1] - cost_prefix[r]);
     };
-    std::vector<std::int32_t> by_rank(g.requests);
+    Numbers by_rank(g.requests, memory);
     std::iota(by_rank.begin(), by_rank.end(), 0);
-    std::stable_sort(by_rank.begin(), by_rank.end(),
-                     [&](std::int32_t a, std::int32_t b) { return cost(a) > cost(b); });
+    std::sort(by_rank.begin(), by_rank.end(), [&](std::int32_t a, std::int32_t b) {
+      return cost(a) != cost(b) ? cost(a) > cost(b) : a < b;
+    });
     for (std::int32_t rank = 0; rank < g.requests; ++rank) {
       const std::int32_t place = dealt_place(g.requests, stretches.count, rank);
       requests[place] = by_rank[rank];
       ranks[place] = rank;
     }
+    costs.reserve(g.requests);
     for (std::int32_t r : requests) costs.push_back(cost(r));
-    begins.resize(g.requests + 1);
     std::partial_sum(costs.begin(), costs.end(), begins.begin() + 1);
   }
 
@@ -157,17 +174,16 @@ struct DealtLine {
   }
 
   Stretches stretches;
-  std::vector<std::int32_t> requests, ranks, costs;  // by place
-  std::vector<std::int32_t> begins;                  // costs before each
+  Numbers requests, ranks, costs;  // by place
+  Numbers begins;                  // costs before each
 };
 
 /// Packs one stretch by the least bound that its items fit into: `cuts` of its parts by places in the order
-/// of takes, to which the requests are appended. Empty if none fits.
-std::optional<std::vector<std::int32_t>> pack_stretch(const Geometry& g, const DealtLine& line,
-                                                      std::int64_t round_cost, const Stretch& stretch,
-                                                      std::vector<PackedPoint>& cuts) {
-  Items items;
-  std::vector<std::int32_t> places(stretch.items());
+/// of takes, to which the requests are appended. Does any bound do?
+bool pack_stretch(const Geometry& g, const DealtLine& line, std::int64_t round_cost, const Stretch& stretch,
+                  std::pmr::memory_resource* memory, std::pmr::vector<PackedPoint>& cuts, Numbers& order) {
+  Items items(stretch.items(), memory);
+  Numbers places(stretch.items(), memory);
   std::iota(places.begin(), places.end(), stretch.first_item());
   if (stretch.piece > 0) places.pop_back();
   std::sort(places.begin(), places.end(),
@@ -179,9 +195,11 @@ std::optional<std::vector<std::int32_t>> pack_stretch(const Geometry& g, const D
   };
   for (std::int32_t i = 0; i < kPackings; ++i) {
     items.put_back();
-    if (pack_parts(g, packing_bound(g, round_cost, i), stretch, items, cut)) return items.order();
+    if (!pack_parts(g, packing_bound(g, round_cost, i), stretch, items, cut)) continue;
+    order.insert(order.end(), items.order().begin(), items.order().end());
+    return true;
   }
-  return std::nullopt;
+  return false;
 }
 
 /// Partial results of these cuts.
@@ -205,18 +223,21 @@ void pack_items(const Geometry& g, PlanView plan) {
     any_short = any_short || plan.cost_prefix[r + 1] - plan.cost_prefix[r] <= longest_part;
   }
   if (!any_short) return;
-  const DealtLine line(g, plan.cost_prefix);
-  std::vector<PackedPoint> points(g.parts + 1, PackedPoint{g.requests, 0});
-  std::vector<std::int32_t> order;  // of requests
+  // A dozen numbers an item and a part: no more is ever taken.
+  alignas(std::max_align_t) std::array<std::byte, 64 * (kMostPacked + kMostPackedParts)> room;
+  std::pmr::monotonic_buffer_resource memory(room.data(), room.size());
+  const DealtLine line(g, plan.cost_prefix, &memory);
+  std::pmr::vector<PackedPoint> points(g.parts + 1, PackedPoint{g.requests, 0}, &memory);
+  Numbers order(&memory);  // of requests
+  order.reserve(g.requests);
   for (std::int32_t i = 0; i < line.stretches.count; ++i) {
     const PackedPoint begin = line.stretch_begin(g, i), end = line.stretch_begin(g, i + 1);
     const std::int32_t begin_cost = begin.block > 0 ? line.costs[begin.place] : 0;
-    const auto taken =
-        pack_stretch(g, line, round_cost, stretch_of(g, line.stretches, i, begin, end, begin_cost), points);
-    if (!taken) return;
-    order.insert(order.end(), taken->begin(), taken->end());
+    const Stretch stretch = stretch_of(g, line.stretches, i, begin, end, begin_cost);
+    if (!pack_stretch(g, line, round_cost, stretch, &memory, points, order)) return;
   }
-  std::vector<Cut> cuts;
+  std::pmr::vector<Cut> cuts(&memory);
+  cuts.reserve(points.size());
   for (const PackedPoint& point : points) cuts.push_back(packed_cut(g, point, order.data()));
   if (slots_of(g, cuts.data()) >= slots_of(g, plan.cuts)) return;
   std::copy(cuts.begin(), cuts.end(), plan.cuts);

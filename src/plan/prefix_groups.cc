@@ -4,6 +4,8 @@
 #include <limits>
 #include <numeric>
 
+#include "plan/scratch.h"
+
 namespace flashlatent::prefix {
 
 namespace {
@@ -36,8 +38,9 @@ bool before(const Row& a, const Row& b) {
   return a.count != b.count ? a.count < b.count : a.request < b.request;
 }
 
-std::vector<Row> sorted_rows(const PageTable& pages, std::int32_t requests, std::int32_t query_tokens) {
-  std::vector<Row> rows;
+std::pmr::vector<Row> sorted_rows(const PageTable& pages, std::int32_t requests, std::int32_t query_tokens) {
+  std::pmr::vector<Row> rows(scratch());
+  rows.reserve(requests);
   for (std::int32_t r = 0; r < requests; ++r) {
     const std::int32_t count = usable_pages(pages, r, query_tokens);
     if (count > 0) rows.push_back({r, pages.entries + r * pages.stride, count});
@@ -70,13 +73,17 @@ std::int64_t gain_of(const Shape& shape, std::int64_t requests, std::int64_t tok
 
 class Chooser {
  public:
-  Chooser(const Shape& shape, bool always) : shape_(shape), always_(always) {}
+  Chooser(const Shape& shape, bool always) : shape_(shape), always_(always), ranges_(scratch()) {
+    ranges_.reserve(shape.requests);
+  }
 
   /// Adjacent rows share `tokens[i]` = tokens of rows i and i + 1. The tree of intervals, children first, by
   /// a stack of those that are still open.
-  std::vector<Range> choose(const std::vector<std::int32_t>& tokens) {
+  const std::pmr::vector<Range>& choose(const std::pmr::vector<std::int32_t>& tokens) {
     const auto rows = static_cast<std::int32_t>(tokens.size()) + 1;
-    std::vector<Interval> open{{0, 0, 0, 0}};
+    std::pmr::vector<Interval> open(scratch());
+    open.reserve(shape_.requests + 1);
+    open.push_back({0, 0, 0, 0});
     for (std::int32_t i = 0; i < rows; ++i) {
       const std::int32_t shared = i + 1 < rows ? tokens[i] : 0;
       std::int32_t begin = i;
@@ -117,7 +124,7 @@ class Chooser {
 
   const Shape& shape_;
   const bool always_;
-  std::vector<Range> ranges_;
+  std::pmr::vector<Range> ranges_;
   std::int64_t total_ = 0;
 };
 
@@ -131,26 +138,29 @@ bool may_pay(const Shape& shape) {
          shape.call_cost;
 }
 
-std::vector<Group> find_groups(const Shape& shape, const PageTable& pages, std::int32_t query_tokens,
-                               bool always) {
-  const std::vector<Row> rows = sorted_rows(pages, shape.requests, query_tokens);
-  if (rows.size() < 2) return {};
-  std::vector<std::int32_t> tokens(rows.size() - 1);
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    const std::int64_t common = std::int64_t{common_pages(rows[i], rows[i + 1])} * pages.page_size;
-    tokens[i] = static_cast<std::int32_t>(common / shape.block_tokens * shape.block_tokens);
-  }
+Groups find_groups(const Shape& shape, const PageTable& pages, std::int32_t query_tokens, bool always) {
+  // Reserved by the batch: what is taken must not follow from lengths.
+  Groups groups{std::pmr::vector<std::int32_t>(scratch()), std::pmr::vector<Group>(scratch())};
+  groups.members.reserve(shape.requests);
+  groups.list.reserve(shape.requests / 2);
+  std::pmr::vector<std::int32_t> tokens(scratch());
+  tokens.reserve(shape.requests);
   Chooser chooser(shape, always);
-  const std::vector<Range> ranges = chooser.choose(tokens);
-  if (!always && chooser.total() <= shape.call_cost) return {};
-  std::vector<Group> groups;
-  for (const Range& range : ranges) {
-    Group group{{}, range.tokens};
-    for (std::int32_t i = range.begin; i < range.end; ++i) group.requests.push_back(rows[i].request);
-    std::sort(group.requests.begin(), group.requests.end());
-    groups.push_back(std::move(group));
+  const std::pmr::vector<Row> rows = sorted_rows(pages, shape.requests, query_tokens);
+  if (rows.size() < 2) return groups;
+  for (std::size_t i = 0; i + 1 < rows.size(); ++i) {
+    const std::int64_t common = std::int64_t{common_pages(rows[i], rows[i + 1])} * pages.page_size;
+    tokens.push_back(static_cast<std::int32_t>(common / shape.block_tokens * shape.block_tokens));
   }
-  std::sort(groups.begin(), groups.end(),
+  const std::pmr::vector<Range>& ranges = chooser.choose(tokens);
+  if (!always && chooser.total() <= shape.call_cost) return groups;
+  for (const Range& range : ranges) {
+    const auto begin = static_cast<std::ptrdiff_t>(groups.members.size());
+    for (std::int32_t i = range.begin; i < range.end; ++i) groups.members.push_back(rows[i].request);
+    std::sort(groups.members.begin() + begin, groups.members.end());
+    groups.list.push_back({std::span<const std::int32_t>(groups.members).subspan(begin), range.tokens});
+  }
+  std::sort(groups.list.begin(), groups.list.end(),
             [](const Group& a, const Group& b) { return a.requests.front() < b.requests.front(); });
   return groups;
 }

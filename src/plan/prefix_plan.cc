@@ -6,6 +6,7 @@
 
 #include "core/message.h"
 #include "plan/host_plan.h"
+#include "plan/scratch.h"
 
 namespace flashlatent::prefix {
 
@@ -67,7 +68,7 @@ struct OwnWork {
 
 OwnWork own_work(const Shape& shape, const schedule::Geometry& g, std::span<const Group> groups,
                  const std::int32_t* lengths) {
-  std::vector<std::int32_t> own(lengths, lengths + g.requests);
+  std::pmr::vector<std::int32_t> own(lengths, lengths + g.requests, scratch());
   for (const Group& group : groups) {
     for (std::int32_t request : group.requests) own[request] -= group.tokens;
   }

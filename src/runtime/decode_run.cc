@@ -33,12 +33,10 @@ Status DecodeRun::place(const ConstTensorView& host, ConstTensorView& device) {
 Result<DecodeRun> DecodeRun::create(const DecodeProblem& problem, const DecodeInputs& inputs,
                                     const Executor& executor) {
   DecodeRun run;
-  run.problem_ = problem;
+  Result<Plan> handle = Plan::make(problem, executor);
+  if (!handle.ok()) return handle.status();
+  run.handle_ = *handle;
   run.executor_ = executor;
-  Result<std::size_t> plan_size = plan_bytes(problem, executor);
-  if (!plan_size.ok()) return plan_size.status();
-  Result<std::size_t> workspace_size = workspace_bytes(problem, executor);
-  if (!workspace_size.ok()) return workspace_size.status();
   for (auto [from, to] : {std::pair{&inputs.q, &run.inputs_.q},
                           {&inputs.kv_cache, &run.inputs_.kv_cache},
                           {&inputs.block_table, &run.inputs_.block_table},
@@ -68,8 +66,8 @@ Result<DecodeRun> DecodeRun::create(const DecodeProblem& problem, const DecodeIn
   run.host_lse_.resize(lse.elements() * sizeof(float));
   for (auto [buffer, bytes] : {std::pair{&run.out_, run.host_out_.size()},
                                {&run.lse_, run.host_lse_.size()},
-                               {&run.plan_, *plan_size},
-                               {&run.workspace_, *workspace_size}}) {
+                               {&run.plan_, handle->plan_bytes()},
+                               {&run.workspace_, handle->workspace_bytes()}}) {
     Result<Buffer> made = Buffer::allocate(executor, bytes);
     if (!made.ok()) return made.status();
     *buffer = std::move(*made);
@@ -101,21 +99,22 @@ Status DecodeRun::check_inputs() const {
   Result<Buffer> found = Buffer::allocate(executor_, kInputOffenceBytes);
   if (!found.ok()) return found.status();
   InputOffence offence;
-  FLASHLATENT_RETURN_IF_ERROR(flashlatent::check_inputs(problem_, inputs_, found->memory(), executor_));
+  FLASHLATENT_RETURN_IF_ERROR(flashlatent::check_inputs(problem(), inputs_, found->memory(), executor_));
   FLASHLATENT_RETURN_IF_ERROR(copy_to_host(&offence, found->data(), sizeof(offence), executor_));
   return to_status(offence);
 }
 
 Status DecodeRun::plan() {
-  const ConstTensorView& lengths = problem_.sparse.enabled ? inputs_.topk_length : inputs_.cache_seqlens;
-  if (host_table_.empty()) return flashlatent::plan(problem_, lengths, plan_.memory(), executor_);
-  const HostPages pages{{host_table_.data(), Dtype::kI32, {problem_.query.batch, problem_.cache.max_pages}},
-                        {host_lengths_.data(), Dtype::kI32, {problem_.query.batch}}};
-  return flashlatent::plan(problem_, lengths, pages, plan_.memory(), executor_);
+  const auto& [query, cache, sparse, options] = problem();
+  const ConstTensorView& lengths = sparse.enabled ? inputs_.topk_length : inputs_.cache_seqlens;
+  if (host_table_.empty()) return handle_->schedule(lengths, plan_.memory());
+  const HostPages pages{{host_table_.data(), Dtype::kI32, {query.batch, cache.max_pages}},
+                        {host_lengths_.data(), Dtype::kI32, {query.batch}}};
+  return handle_->schedule(lengths, pages, plan_.memory());
 }
 
 Status DecodeRun::decode() {
-  return flashlatent::decode(problem_, inputs_, outputs_, plan_.memory(), workspace_.memory(), executor_);
+  return handle_->decode(inputs_, outputs_, plan_.memory(), workspace_.memory());
 }
 
 Status DecodeRun::run(int times) {

@@ -3,10 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "flashlatent/check_inputs.h"
-#include "flashlatent/decode.h"
+#include "flashlatent/plan.h"
 #include "runtime/device_memory.h"
 
 namespace flashlatent::runtime {
@@ -37,7 +38,8 @@ class DecodeRun {
   const std::vector<std::uint8_t>& out_bytes() const { return host_out_; }
   const std::vector<std::uint8_t>& lse_bytes() const { return host_lse_; }
 
-  const DecodeProblem& problem() const { return problem_; }
+  const Plan& handle() const { return *handle_; }
+  const DecodeProblem& problem() const { return handle_->problem(); }
   DecodeInputs& inputs() { return inputs_; }
   DecodeOutputs& outputs() { return outputs_; }
   Memory plan_memory() const { return plan_.memory(); }
@@ -48,7 +50,7 @@ class DecodeRun {
   /// What plan() needs where prefixes may be shared.
   void keep_pages(const DecodeInputs& inputs);
 
-  DecodeProblem problem_;
+  std::optional<Plan> handle_;  // empty until create() has made it
   Executor executor_;
   DecodeInputs inputs_;
   DecodeOutputs outputs_;

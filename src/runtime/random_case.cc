@@ -369,14 +369,12 @@ DecodeProblem problem_of(const CaseSpec& spec) {
   p.cache = {spec.format, spec.dtype, spec.kv_heads, spec.qk_dim, spec.v_dim, spec.page_size, 0, spec.layout};
   p.cache.max_pages = spec.sparse ? 0 : pages(spec, longest) + 2;
   p.sparse = {spec.sparse, spec.sparse ? spec.topk : 0};
-  p.options = {spec.logit_scale / std::sqrt(static_cast<float>(spec.qk_dim)),
-               spec.causal,
-               spec.sink,
-               spec.batch_invariant,
-               spec.prefix_sharing,
-               spec.soft_cap,
-               spec.alibi,
-               spec.window};
+  p.options = {.softmax_scale = spec.logit_scale / std::sqrt(static_cast<float>(spec.qk_dim)),
+               .causal = spec.causal,
+               .attn_sink = spec.sink,
+               .batch_invariant = spec.batch_invariant,
+               .prefix_sharing = spec.prefix_sharing,
+               .separate = {.soft_cap = spec.soft_cap, .alibi = spec.alibi, .window = spec.window}};
   return p;
 }
 

@@ -123,10 +123,9 @@ Status Engine::check_host_memory() const {
 }
 
 Status Engine::allocate() {
-  const auto plan_size = plan_bytes(problem_, options_.executor);
-  if (!plan_size.ok()) return plan_size.status();
-  const auto workspace_size = workspace_bytes(problem_, options_.executor);
-  if (!workspace_size.ok()) return workspace_size.status();
+  const Result<Plan> handle = Plan::make(problem_, options_.executor);
+  if (!handle.ok()) return handle.status();
+  handle_ = *handle;
 
   const std::int64_t rows = std::int64_t{options_.batch} * options_.heads;
   const std::size_t out_bytes = bytes_of(rows * problem_.cache.v_dim);
@@ -145,8 +144,8 @@ Status Engine::allocate() {
       {&kept_lse_, lse_bytes},
       {&block_table_, host_block_table_.size() * sizeof(std::int32_t)},
       {&cache_seqlens_, host_cache_seqlens_.size() * sizeof(std::int32_t)},
-      {&plan_, *plan_size},
-      {&workspace_, *workspace_size},
+      {&plan_, handle_->plan_bytes()},
+      {&workspace_, handle_->workspace_bytes()},
       {&staged_rows_, appends() ? bytes_of(kStagedRows * row_) : 0},
       {&staged_slots_, appends() ? kStagedRows * sizeof(std::int32_t) : 0}};
   for (runtime::Buffer& cache : caches_) wanted.emplace_back(&cache, cache_bytes());
@@ -272,15 +271,14 @@ Result<double> Engine::step(const Scheduler::Step& step, const PagePool& pool, i
   inputs.cache_seqlens = {cache_seqlens_.data(), Dtype::kI32, {batch}, device_};
   const HostPages pages{{host_block_table_.data(), Dtype::kI32, {batch, options_.max_pages}},
                         {host_cache_seqlens_.data(), Dtype::kI32, {batch}}};
-  FLASHLATENT_RETURN_IF_ERROR(plan(problem_, inputs.cache_seqlens, pages, plan_.memory(), executor));
+  FLASHLATENT_RETURN_IF_ERROR(handle_->schedule(inputs.cache_seqlens, pages, plan_.memory()));
   for (int layer = 0; layer < options_.layers; ++layer) {
     const bool kept = layer == kept_layer;
     set_cache(layer, inputs);
     DecodeOutputs outputs;
     outputs.out = {(kept ? kept_out_ : out_).data(), dtype, {batch, 1, heads, v_dim}, device_};
     outputs.lse = {(kept ? kept_lse_ : lse_).data(), Dtype::kF32, {batch, heads, 1}, device_};
-    FLASHLATENT_RETURN_IF_ERROR(
-        decode(problem_, inputs, outputs, plan_.memory(), workspace_.memory(), executor));
+    FLASHLATENT_RETURN_IF_ERROR(handle_->decode(inputs, outputs, plan_.memory(), workspace_.memory()));
   }
   FLASHLATENT_RETURN_IF_ERROR(runtime::synchronize(executor));
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

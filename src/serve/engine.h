@@ -2,12 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
-#include "flashlatent/decode.h"
 #include "flashlatent/kv_cache.h"
+#include "flashlatent/plan.h"
 #include "io/trace.h"
 #include "runtime/compare.h"
 #include "runtime/device_memory.h"
@@ -73,6 +74,7 @@ class Engine {
   std::span<const io::TraceRequest> trace_;
   Options options_;
   DecodeProblem problem_;
+  std::optional<Plan> handle_;  // empty until allocate() has made it
   std::int64_t row_;  // elements of a token: its latent row, or its keys and then its values
   Device device_;
   std::vector<runtime::Buffer> caches_;  // one a layer

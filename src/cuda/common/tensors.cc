@@ -13,14 +13,18 @@ bool rows_in_line(const DecodeProblem& problem, const ConstTensorView& q) {
   return problem.query.tokens == 1 || (problem.cache.heads == 1 && s[1] == problem.query.heads * s[2]);
 }
 
-Status check_alignment(const char* name, const ConstTensorView& view, int bytes) {
-  if (view.elements() == 0) return {};
+bool is_aligned(const ConstTensorView& view, int bytes) {
+  if (view.elements() == 0) return true;
   bool fits = reinterpret_cast<std::uintptr_t>(view.data) % bytes == 0;
   for (int i = 0; i + 1 < view.rank; ++i) {
     const std::int64_t stride_bytes = view.strides[i] * static_cast<std::int64_t>(size_of(view.dtype));
     fits = fits && (view.shape[i] <= 1 || (stride_bytes % bytes == 0 && stride_bytes >= 0));
   }
-  if (fits) return {};
+  return fits;
+}
+
+Status check_alignment(const char* name, const ConstTensorView& view, int bytes) {
+  if (is_aligned(view, bytes)) return {};
   return invalid_argument(name, " at ", view.data, " is ", to_string(view),
                           "; its address and strides must be multiples of ", bytes,
                           " bytes and not negative");

@@ -6,6 +6,8 @@
 namespace flashlatent::cuda {
 
 /// Are the address and all strides but the innermost multiples of `bytes`, which a kernel moves at a time?
+bool is_aligned(const ConstTensorView& view, int bytes);
+/// kInvalidArgument if they are not.
 Status check_alignment(const char* name, const ConstTensorView& view, int bytes);
 /// Can int32 name all pages?
 Status check_pages(const char* name, const ConstTensorView& cache);

@@ -12,7 +12,6 @@
 #include "cuda/paged/arguments.h"
 #include "cuda/paged/choice.h"
 #include "cuda/paged/instances.h"
-#include "kernel/prefix_sharing.h"
 
 namespace flashlatent::paged {
 
@@ -62,8 +61,8 @@ Plane packed_values(const ConstTensorView& cache, const ConstTensorView& scale) 
 }
 
 /// Where requests may share prefixes: launches what attends to those, and leaves the rest to `args`.
-Status share_prefixes(const DecodeCall& call, int units, Arguments& args) {
-  const prefix::Shape shape = prefix_shape_of(cuda::kPagedKernel, call.problem, units);
+Status share_prefixes(const DecodeCall& call, Arguments& args) {
+  const prefix::Shape& shape = call.prefix;
   if (shape.requests == 0) return {};
   const prefix::View plan =
       prefix::view(shape, static_cast<std::uint8_t*>(call.plan.data) + prefix::offset(call.geometry));
@@ -125,7 +124,7 @@ int make_maps(const DecodeProblem& problem, const DecodeInputs& inputs, Argument
 }  // namespace
 
 Status launch(const DecodeCall& call) {
-  const auto& [problem, inputs, outputs, g, plan, workspace, executor] = call;
+  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor] = call;
   FLASHLATENT_RETURN_IF_ERROR(cuda::check_alignment("q", inputs.q, 16));
   FLASHLATENT_RETURN_IF_ERROR(cuda::check_alignment("key_cache", inputs.key_cache, 16));
   FLASHLATENT_RETURN_IF_ERROR(cuda::check_alignment("value_cache", inputs.value_cache, 16));
@@ -144,8 +143,8 @@ Status launch(const DecodeCall& call) {
   args.values = packed ? packed_values(inputs.value_cache, inputs.value_scale)
                        : rows(inputs.value_cache, inputs.value_scale);
   args.score = {.alibi_slopes = static_cast<const float*>(inputs.alibi_slopes.data),
-                .soft_cap = problem.options.soft_cap,
-                .window = problem.options.window};
+                .soft_cap = problem.options.separate.soft_cap,
+                .window = problem.options.separate.window};
   args.dim = problem.cache.qk_dim;
   args.reach = cuda::reach_of(problem);
   args.given_is_bf16 = problem.cache.dtype == Dtype::kBF16;
@@ -160,7 +159,7 @@ Status launch(const DecodeCall& call) {
   if (problem.query.ragged) {
     FLASHLATENT_RETURN_IF_ERROR(cuda::write_missing_rows(args.decode, problem.query.heads, executor));
   }
-  FLASHLATENT_RETURN_IF_ERROR(share_prefixes(call, *units, args));
+  FLASHLATENT_RETURN_IF_ERROR(share_prefixes(call, args));
   FLASHLATENT_RETURN_IF_ERROR(cuda::launch_ctas(find(*key_of(problem))->kernel,
                                                 g.parts * (g.lanes / args.tiles_a_cta) * args.team, args.team,
                                                 executor, {&args}));

@@ -7,6 +7,7 @@
 #include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
 #include "plan/prefix_plan.h"
+#include "plan/scratch.h"
 
 namespace flashlatent::cuda {
 
@@ -56,7 +57,7 @@ Status build_plan(const schedule::Geometry& geometry, const prefix::Shape& shape
                   const ConstTensorView& cache_seqlens, Memory plan, const Executor& executor) {
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
-  std::vector<std::int64_t> host(prefix::bytes(shape) / 8 + 1);
+  std::pmr::vector<std::int64_t> host(prefix::bytes(shape) / 8 + 1, scratch());
   prefix::build_tiles(shape, geometry, groups, host_lengths, host.data());
   const prefix::View view = prefix::view(shape, host.data());
   const auto words_of = [](std::size_t bytes) {

@@ -30,7 +30,8 @@ const InstanceKey* key_of(const DecodeProblem& problem, Kind kind) {
 
 const InstanceKey* key_of(const DecodeProblem& problem) {
   const auto& options = problem.options;
-  return key_of(problem, options.soft_cap != 0 || options.alibi ? Kind::kTransforms : Kind::kPlain);
+  return key_of(problem,
+                options.separate.soft_cap != 0 || options.separate.alibi ? Kind::kTransforms : Kind::kPlain);
 }
 
 }  // namespace flashlatent::prefill
@@ -143,10 +144,10 @@ const DecodeKernel kPrefillKernel = {
 
 std::optional<std::string> declines_prefix_units(const DecodeProblem& problem) {
   if (std::optional<std::string> reason = declines_cache(problem)) return reason;
-  if (problem.options.soft_cap != 0) {
-    return message("soft_cap is ", problem.options.soft_cap, "; 0 is accepted");
+  if (problem.options.separate.soft_cap != 0) {
+    return message("soft_cap is ", problem.options.separate.soft_cap, "; 0 is accepted");
   }
-  if (problem.options.alibi) return "alibi is true; false is accepted";
+  if (problem.options.separate.alibi) return "alibi is true; false is accepted";
   const int rows = problem.rows_per_kv_head();
   if (2 * rows <= kSharedTileRows) return std::nullopt;
   return message("a request has ", rows, " query rows a KV head; at most ", kSharedTileRows / 2,

@@ -38,7 +38,7 @@ int box_tokens_of(const DecodeProblem& problem, int block_tokens) {
 
 /// What both launches have in common.
 Status common_launch(const DecodeCall& call, const Instance& instance, Launch& launch) {
-  const auto& [problem, inputs, outputs, g, plan, workspace, executor] = call;
+  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor] = call;
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("q", inputs.q, 16));
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("key_cache", inputs.key_cache, 16));
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("value_cache", inputs.value_cache, 16));
@@ -49,8 +49,8 @@ Status common_launch(const DecodeCall& call, const Instance& instance, Launch& l
   args.decode.cache.box_tokens = box_tokens;
   args.dim = problem.cache.qk_dim;
   args.reach = cuda::reach_of(problem);
-  args.window = problem.options.window;
-  args.soft_cap = problem.options.soft_cap;
+  args.window = problem.options.separate.window;
+  args.soft_cap = problem.options.separate.soft_cap;
   args.alibi_slopes = static_cast<const float*>(inputs.alibi_slopes.data);
   args.kv_heads = problem.cache.heads;
   args.sequences = problem.query.batch * problem.cache.heads;
@@ -81,7 +81,7 @@ Status query_map(const DecodeProblem& problem, const ConstTensorView& view, Laun
 }  // namespace
 
 Status launch(const DecodeCall& call) {
-  const auto& [problem, inputs, outputs, g, plan, workspace, executor] = call;
+  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor] = call;
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("out", outputs.out, 4));
   cuda::DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());

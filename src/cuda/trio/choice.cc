@@ -97,33 +97,54 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   return *shares;
 }
 
-/// Why a call of a problem that this kernel takes is not its own; nothing if it is. Boxes need pages, and KV
-/// heads that begin at whole chunks; query rows come and outputs go as boxes, or 16 bytes at a time.
-std::optional<std::string> not_its_own(const DecodeProblem& problem, const DecodeInputs& inputs,
-                                       const DecodeOutputs& outputs) {
+/// What makes a call of a problem that this kernel takes another's.
+enum class Obstacle { kNone, kNoPages, kHeads, kQuery, kOut };
+
+/// Boxes need pages, and KV heads that begin at whole chunks; query rows come and outputs go as boxes, or 16
+/// bytes at a time.
+Obstacle obstacle_of(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs) {
   const ConstTensorView& cache = inputs.kv_cache;
   if (trio::key_of(problem).loading == Loading::kBoxes) {
-    if (cache.shape[0] == 0) return "kv_cache has 0 pages; at least one is accepted";
-    if (!heads_in_chunks(cache)) {
-      return message("kv_cache is ", to_string(cache),
+    if (cache.shape[0] == 0) return Obstacle::kNoPages;
+    if (!heads_in_chunks(cache)) return Obstacle::kHeads;
+  }
+  if (!rows_in_line(problem, inputs.q)) return Obstacle::kQuery;
+  return is_aligned(outputs.out, 16) ? Obstacle::kNone : Obstacle::kOut;
+}
+
+std::string reason_of(Obstacle obstacle, const DecodeProblem& problem, const DecodeInputs& inputs,
+                      const DecodeOutputs& outputs) {
+  switch (obstacle) {
+    case Obstacle::kNone:
+      break;
+    case Obstacle::kNoPages:
+      return "kv_cache has 0 pages; at least one is accepted";
+    case Obstacle::kHeads:
+      return message("kv_cache is ", to_string(inputs.kv_cache),
                      "; KV heads whose stride is a multiple of 128 bytes are accepted");
-    }
+    case Obstacle::kQuery:
+      return message("q is ", to_string(inputs.q), " with h_kv ", problem.cache.heads,
+                     "; one query token, or one KV head and query tokens that follow one another without a "
+                     "gap are accepted");
+    case Obstacle::kOut:
+      return check_alignment("out", outputs.out, 16).message();
   }
-  if (!rows_in_line(problem, inputs.q)) {
-    return message("q is ", to_string(inputs.q), " with h_kv ", problem.cache.heads,
-                   "; one query token, or one KV head and query tokens that follow one another without a gap "
-                   "are accepted");
-  }
-  if (const Status status = check_alignment("out", outputs.out, 16); !status.ok()) return status.message();
-  return std::nullopt;
+  return "";
 }
 
 /// seesaw, which shares out requests likewise.
-std::optional<Substitute> substitute(const DecodeProblem& problem, const DecodeInputs& inputs,
-                                     const DecodeOutputs& outputs) {
-  std::optional<std::string> reason = not_its_own(problem, inputs, outputs);
-  if (!reason) return std::nullopt;
-  return Substitute{.kernel = &kSeesawKernel, .reason = *std::move(reason)};
+const DecodeKernel* substitute(const DecodeProblem& problem, const DecodeInputs& inputs,
+                               const DecodeOutputs& outputs, std::string* reason) {
+  const Obstacle obstacle = obstacle_of(problem, inputs, outputs);
+  if (obstacle == Obstacle::kNone) return nullptr;
+  if (reason != nullptr) *reason = reason_of(obstacle, problem, inputs, outputs);
+  return &kSeesawKernel;
+}
+
+Status launch(const DecodeCall& call) {
+  return launch_dense(call, [](const DecodeCall& c, Loading) {
+    return find(c.problem, supply_of(c.problem), c.geometry.whole >= schedule::kEven);
+  });
 }
 
 }  // namespace

@@ -1,0 +1,88 @@
+#include "python/src/decode_arguments.h"
+
+#include <cmath>
+
+#include "python/src/bindings.h"
+#include "python/src/errors.h"
+
+namespace flashlatent::python {
+
+InputArrays::InputArrays(const DecodeArguments& h, std::optional<Dtype> sixteen_bits)
+    : q_(Array::read("q", h.q, sixteen_bits)),
+      kv_cache_(Array::read("kv_cache", h.kv_cache, sixteen_bits)),
+      block_table_(Array::read("block_table", h.block_table)),
+      cache_seqlens_(Array::read("cache_seqlens", h.cache_seqlens)) {
+  const bool rare =
+      !h.indices.is_none() || !h.topk_length.is_none() || !h.cu_seqlens_q.is_none() || !h.attn_sink.is_none();
+  if (rare) {
+    rare_.emplace(Rare{Array::read("indices", h.indices), Array::read("topk_length", h.topk_length),
+                       Array::read("cu_seqlens_q", h.cu_seqlens_q), Array::read("attn_sink", h.attn_sink)});
+  }
+  if (!h.key_cache.is_none()) {
+    separate_.emplace(KeysAndValues{
+        Array::read("key_cache", h.key_cache, sixteen_bits),
+        Array::read("value_cache", h.value_cache, sixteen_bits), Array::read("key_scale", h.key_scale),
+        Array::read("value_scale", h.value_scale), Array::read("alibi_slopes", h.alibi_slopes)});
+  }
+}
+
+DecodeInputs InputArrays::inputs() const {
+  DecodeInputs inputs;
+  inputs.q = q_.view();
+  inputs.kv_cache = kv_cache_.view();
+  inputs.block_table = block_table_.view();
+  inputs.cache_seqlens = cache_seqlens_.view();
+  if (rare_) {
+    inputs.indices = rare_->indices.view();
+    inputs.topk_length = rare_->topk_length.view();
+    inputs.cu_seqlens_q = rare_->cu_seqlens_q.view();
+    inputs.attn_sink = rare_->attn_sink.view();
+  }
+  if (separate_) {
+    inputs.key_cache = separate_->key_cache.view();
+    inputs.value_cache = separate_->value_cache.view();
+    inputs.key_scale = separate_->key_scale.view();
+    inputs.value_scale = separate_->value_scale.view();
+    inputs.alibi_slopes = separate_->alibi_slopes.view();
+  }
+  return inputs;
+}
+
+void InputArrays::check_dtype(std::optional<Dtype> dtype) const {
+  if (separate_) {
+    refuse_unused_dtype(
+        dtype, q_.integers() || separate_->key_cache.integers() || separate_->value_cache.integers());
+  } else {
+    refuse_unused_dtype(dtype, q_.integers() || kv_cache_.integers());
+  }
+}
+
+std::optional<Dtype> sixteen_bits_of(const DecodeArguments& arguments) {
+  if (!arguments.dtype) return std::nullopt;
+  return dtype_from_name(*arguments.dtype);
+}
+
+DecodeProblem problem_of(const DecodeInputs& inputs, const DecodeArguments& given) {
+  DecodeProblem::Options options{.softmax_scale = given.softmax_scale,
+                                 .causal = given.causal,
+                                 .batch_invariant = given.batch_invariant,
+                                 .prefix_sharing = take(prefix_sharing_from_name(given.prefix_sharing)),
+                                 .empty_lse = given.empty_lse,
+                                 .separate = {.soft_cap = given.soft_cap, .window = given.window}};
+  if (given.default_scale) {
+    const int rank = inputs.q.rank;
+    options.softmax_scale = rank > 0 ? 1 / std::sqrt(static_cast<float>(inputs.q.shape[rank - 1])) : 1;
+  }
+  DecodeProblem problem = take(infer_problem(inputs, given.v_dim, options));
+  if (given.tokens && !problem.query.ragged && *given.tokens != problem.query.tokens) {
+    refuse("tokens is ", *given.tokens, " and cu_seqlens_q is not given; q has ", problem.query.tokens,
+           " query tokens a request, leave tokens out");
+  }
+  if (given.tokens) {
+    problem.query.tokens = *given.tokens;
+    check(validate(problem));
+  }
+  return problem;
+}
+
+}  // namespace flashlatent::python

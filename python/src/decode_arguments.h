@@ -1,0 +1,122 @@
+// What a decode call is given, in one struct, from Python to the library.
+#pragma once
+
+#include <limits>
+#include <optional>
+#include <string_view>
+
+#include "flashlatent/decode.h"
+#include "python/src/arguments.h"
+#include "python/src/array.h"
+
+namespace flashlatent::python {
+
+/// Every argument of any decode call, as Python gave it; None where an array is absent.
+struct DecodeArguments {
+  nb::handle q = Py_None, kv_cache = Py_None, block_table = Py_None, cache_seqlens = Py_None,
+             indices = Py_None, topk_length = Py_None, cu_seqlens_q = Py_None, attn_sink = Py_None;
+  nb::handle key_cache = Py_None, value_cache = Py_None, key_scale = Py_None, value_scale = Py_None,
+             alibi_slopes = Py_None;
+
+  float softmax_scale = std::numeric_limits<float>::quiet_NaN();
+  int v_dim = 512;
+  bool causal = false;
+  bool batch_invariant = false;
+  int window = 0;
+  float soft_cap = 0;
+  float empty_lse = -std::numeric_limits<float>::infinity();
+  std::string_view prefix_sharing = "off";
+  std::optional<int> tokens;                 ///< Ragged: the most query tokens that a request has.
+  std::optional<std::string_view> dtype;     ///< Of 16-bit integers, see Array::read().
+  std::optional<bool> check_inputs = false;  ///< See check.h.
+
+  // Where there is a problem, but no arrays of a call yet.
+  bool has_attn_sink = false, has_alibi = false;
+
+  // Of the caller; None where the call is to make it.
+  nb::object out = nb::none(), lse = nb::none();
+  nb::handle plan = Py_None, workspace = Py_None;
+  nb::handle stream = Py_None;
+
+  // Of the drop-in.
+  bool default_scale = false;  ///< softmax_scale is 1 / sqrt(qk_dim).
+  std::optional<bool> is_fp8;  ///< What the caller says of kv_cache.
+};
+
+namespace arguments {
+
+// Rows by their names in Python.
+inline constexpr auto kQ = argument("q", &DecodeArguments::q);
+inline constexpr auto kBlockTable = argument("block_table", &DecodeArguments::block_table);
+inline constexpr auto kCacheSeqlens = argument("cache_seqlens", &DecodeArguments::cache_seqlens);
+inline constexpr auto kCuSeqlensQ = argument("cu_seqlens_q", &DecodeArguments::cu_seqlens_q);
+inline constexpr auto kIndices = argument("indices", &DecodeArguments::indices);
+
+/// A latent cache, and which tokens of it.
+inline constexpr auto kLatent =
+    std::tuple(required(kQ), required(argument("kv_cache", &DecodeArguments::kv_cache)), kBlockTable);
+/// Keys and values.
+inline constexpr auto kKeyValue =
+    std::tuple(required(kQ), required(argument("key_cache", &DecodeArguments::key_cache)),
+               required(argument("value_cache", &DecodeArguments::value_cache)), required(kBlockTable));
+
+/// Options of every problem.
+inline constexpr auto kProblem =
+    std::tuple(required(argument("softmax_scale", &DecodeArguments::softmax_scale)),
+               argument("causal", &DecodeArguments::causal), kCuSeqlensQ,
+               argument("tokens", &DecodeArguments::tokens),
+               argument("batch_invariant", &DecodeArguments::batch_invariant),
+               argument("empty_lse", &DecodeArguments::empty_lse),
+               argument("dtype", &DecodeArguments::dtype));
+inline constexpr auto kLatentProblem = std::tuple(argument("v_dim", &DecodeArguments::v_dim), kIndices);
+inline constexpr auto kKeyValueProblem =
+    std::tuple(argument("window", &DecodeArguments::window), argument("soft_cap", &DecodeArguments::soft_cap));
+/// Of a problem without a call.
+inline constexpr auto kHasSink = std::tuple(argument("attn_sink", &DecodeArguments::has_attn_sink));
+inline constexpr auto kHasMore = std::tuple(argument("alibi", &DecodeArguments::has_alibi),
+                                            argument("prefix_sharing", &DecodeArguments::prefix_sharing));
+
+/// What a call has besides its problem.
+inline constexpr auto kCall =
+    std::tuple(argument("attn_sink", &DecodeArguments::attn_sink), argument("out", &DecodeArguments::out),
+               argument("lse", &DecodeArguments::lse), argument("plan", &DecodeArguments::plan),
+               argument("workspace", &DecodeArguments::workspace),
+               argument("stream", &DecodeArguments::stream),
+               argument("check_inputs", &DecodeArguments::check_inputs));
+inline constexpr auto kLatentCall = std::tuple(argument("topk_length", &DecodeArguments::topk_length));
+inline constexpr auto kKeyValueCall = std::tuple(argument("alibi_slopes", &DecodeArguments::alibi_slopes),
+                                                 argument("key_scale", &DecodeArguments::key_scale),
+                                                 argument("value_scale", &DecodeArguments::value_scale));
+
+}  // namespace arguments
+
+/// The arrays of a call as views, for the time of the call. `sixteen_bits`: see Array::read().
+class InputArrays {
+ public:
+  InputArrays(const DecodeArguments& arguments, std::optional<Dtype> sixteen_bits);
+  DecodeInputs inputs() const;
+
+  /// Refuses a `dtype` that no array needs.
+  void check_dtype(std::optional<Dtype> dtype) const;
+
+ private:
+  /// Arrays that most calls have none of: to make even absent ones takes time.
+  struct Rare {
+    Array indices, topk_length, cu_seqlens_q, attn_sink;
+  };
+  struct KeysAndValues {
+    Array key_cache, value_cache, key_scale, value_scale, alibi_slopes;
+  };
+
+  Array q_, kv_cache_, block_table_, cache_seqlens_;
+  std::optional<Rare> rare_;
+  std::optional<KeysAndValues> separate_;
+};
+
+/// What 16-bit integers hold, if the caller says.
+std::optional<Dtype> sixteen_bits_of(const DecodeArguments& arguments);
+
+/// The problem that these arrays and options pose. Arrays say whether there is a sink, and slopes.
+DecodeProblem problem_of(const DecodeInputs& inputs, const DecodeArguments& arguments);
+
+}  // namespace flashlatent::python

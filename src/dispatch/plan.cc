@@ -1,0 +1,149 @@
+// The choice that callers keep, and the calls by it.
+#include "flashlatent/plan.h"
+
+#include <cstddef>
+#include <vector>
+
+#include "core/message.h"
+#include "core/validate.h"
+#include "dispatch/select.h"
+#include "plan/describe.h"
+#include "plan/host_plan.h"
+#include "plan/prefix_plan.h"
+#if FLASHLATENT_WITH_CUDA
+#include "cuda/cuda_backend.h"
+#endif
+
+namespace flashlatent {
+
+struct Plan::Choice {
+  DecodeProblem problem;
+  Executor executor;
+  Device device;
+  Selection selection;
+};
+
+namespace {
+
+/// What a launch needs of an executor: its kernel is chosen, and to copy the name may take memory.
+Executor on_stream(const Executor& executor, void* stream) {
+  return {.backend = executor.backend,
+          .device = executor.device,
+          .stream = stream,
+          .threads = executor.threads,
+          .kernel = {}};
+}
+
+/// A plan for these groups; `lengths` are valid. `host_lengths`: where there are groups, the same on the
+/// host.
+Status build_plan(const Selection& selection, const ConstTensorView& lengths,
+                  std::span<const prefix::Group> groups, [[maybe_unused]] const std::int32_t* host_lengths,
+                  Memory plan, [[maybe_unused]] const Executor& executor) {
+#if FLASHLATENT_WITH_CUDA
+  if (executor.backend == Backend::kCuda) {
+    if (selection.prefix.requests == 0) return cuda::build_plan(selection.geometry, lengths, plan, executor);
+    return cuda::build_plan(selection.geometry, selection.prefix, groups, host_lengths, lengths, plan,
+                            executor);
+  }
+#endif
+  prefix::build_on_host(selection.geometry, selection.prefix, groups,
+                        static_cast<const std::int32_t*>(lengths.data), plan.data);
+  return {};
+}
+
+}  // namespace
+
+Result<Plan> Plan::make(const DecodeProblem& problem, const Executor& executor) {
+  Result<Selection> selection = select(problem, executor);
+  if (!selection.ok()) return selection.status();
+  return Plan(std::make_shared<Choice>(Choice{problem, executor, device_of(executor), *selection}),
+              executor.stream);
+}
+
+const DecodeProblem& Plan::problem() const {
+  return choice_->problem;
+}
+
+const Executor& Plan::executor() const {
+  return choice_->executor;
+}
+
+const char* Plan::kernel() const {
+  return choice_->selection.kernel->name;
+}
+
+std::size_t Plan::plan_bytes() const {
+  return choice_->selection.plan_bytes;
+}
+
+std::size_t Plan::workspace_bytes() const {
+  return choice_->selection.workspace_bytes;
+}
+
+Status Plan::schedule(const ConstTensorView& lengths, Memory plan) const {
+  const auto& [problem, executor, device, selection] = *choice_;
+  FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, device));
+  FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection.plan_bytes));
+  return build_plan(selection, lengths, {}, nullptr, plan, on_stream(executor, stream_));
+}
+
+Status Plan::schedule(const ConstTensorView& lengths, const HostPages& pages, Memory plan) const {
+  const auto& [problem, executor, device, selection] = *choice_;
+  FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, device));
+  FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection.plan_bytes));
+  const Executor here = on_stream(executor, stream_);
+  if (selection.prefix.requests == 0) return build_plan(selection, lengths, {}, nullptr, plan, here);
+  FLASHLATENT_RETURN_IF_ERROR(validate_host_pages(problem, pages));
+  const prefix::PageTable table{static_cast<const std::int32_t*>(pages.block_table.data),
+                                pages.block_table.strides[0], problem.cache.max_pages,
+                                problem.cache.page_size,
+                                static_cast<const std::int32_t*>(pages.cache_seqlens.data)};
+  const bool always = problem.options.prefix_sharing == PrefixSharing::kAlways;
+  const prefix::Groups groups =
+      prefix::find_groups(selection.prefix, table, problem.query.tokens, always);
+  return build_plan(selection, lengths, groups.list, table.lengths, plan, here);
+}
+
+Status Plan::decode(const DecodeInputs& inputs, const DecodeOutputs& outputs, Memory plan,
+                    Memory workspace) const {
+  const auto& [problem, executor, device, selection] = *choice_;
+  FLASHLATENT_RETURN_IF_ERROR(validate_decode(problem, inputs, outputs, device));
+  FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection.plan_bytes));
+  FLASHLATENT_RETURN_IF_ERROR(validate_memory("workspace", workspace, selection.workspace_bytes));
+  if (problem.query.batch == 0) return {};
+  Result<const DecodeKernel*> kernel =
+      kernel_of_call(*selection.kernel, problem, inputs, outputs, executor.kernel);
+  if (!kernel.ok()) return kernel.status();
+  return (*kernel)->launch({problem, inputs, outputs, selection.geometry, selection.prefix, plan, workspace,
+                            on_stream(executor, stream_)});
+}
+
+Result<std::string> Plan::running_kernel(const DecodeInputs& inputs, const DecodeOutputs& outputs) const {
+  const auto& [problem, executor, device, selection] = *choice_;
+  FLASHLATENT_RETURN_IF_ERROR(validate_decode(problem, inputs, outputs, device));
+  Result<const DecodeKernel*> kernel =
+      kernel_of_call(*selection.kernel, problem, inputs, outputs, executor.kernel);
+  if (!kernel.ok()) return kernel.status();
+  return std::string((*kernel)->name);
+}
+
+Result<PlanDescription> Plan::describe(const ConstTensorView& lengths) const {
+  FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem(), lengths, Device{}));
+  std::vector<std::max_align_t> memory(plan_bytes() / sizeof(std::max_align_t) + 1);
+  const auto* host_lengths = static_cast<const std::int32_t*>(lengths.data);
+  const Selection& selection = choice_->selection;
+  prefix::build_on_host(selection.geometry, selection.prefix, {}, host_lengths, memory.data());
+  return describe_plan(selection.geometry, host_lengths,
+                       {memory.data(), memory.size() * sizeof(std::max_align_t)}, kernel(),
+                       selection.prefix);
+}
+
+Result<PlanDescription> Plan::describe(const ConstTensorView& lengths, Memory plan) const {
+  FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem(), lengths, Device{}));
+  FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, plan_bytes()));
+  const Selection& selection = choice_->selection;
+  return describe_plan(selection.geometry, static_cast<const std::int32_t*>(lengths.data), plan, kernel(),
+                       selection.prefix);
+}
+
+}  // namespace flashlatent

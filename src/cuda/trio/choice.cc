@@ -141,12 +141,6 @@ const DecodeKernel* substitute(const DecodeProblem& problem, const DecodeInputs&
   return &kSeesawKernel;
 }
 
-Status launch(const DecodeCall& call) {
-  return launch_dense(call, [](const DecodeCall& c, Loading) {
-    return find(c.problem, supply_of(c.problem), c.geometry.whole >= schedule::kEven);
-  });
-}
-
 }  // namespace
 
 const DecodeKernel kTrioKernel = {

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "core/message.h"
+#include "cost/model.h"
 #include "cuda/parts/merge_room.h"
 #include "plan/host_plan.h"
 
@@ -41,13 +42,12 @@ schedule::Geometry split_geometry(const DecodeProblem& problem, int workers, con
   return g;
 }
 
-/// Nanoseconds that a call takes less if it reads no plan and launches no combine step: at the least.
-constexpr std::int64_t kWholeSaves = 700;
+constexpr schedule::CostModel kUnplanned = cost::of(cost::Kernel::kLatent, cost::Situation::kUnplanned);
 
 schedule::Geometry dense_geometry(const DecodeProblem& problem, int workers, const DenseShape& shape) {
   const schedule::Geometry g = split_geometry(problem, workers, shape);
   const std::optional<schedule::Geometry> whole = schedule::whole_items(g);
-  return whole && schedule::never_gains_from_splits(g, *whole, kWholeSaves) ? *whole : g;
+  return whole && schedule::never_gains_from_splits(g, *whole, cost::saved(kUnplanned)) ? *whole : g;
 }
 
 Loading loading_of(const DecodeProblem& problem) {

@@ -18,12 +18,6 @@ struct DenseShape {
   int team = 1;  ///< CTAs that share the blocks of a segment.
 };
 
-/// What a call with shares of one request (schedule::kEven, kByLength) takes longer with fp16, whose partial
-/// results are twice as many bytes: nanoseconds.
-inline constexpr int kFp32Partials = 2500;
-/// And by length, for which the plan is read.
-inline constexpr int kReadsPlan = 400;
-
 /// The schedule on so many SMs.
 schedule::Geometry split_geometry(const DecodeProblem& problem, int workers, const DenseShape& shape);
 /// The same, but each request and group of row tiles is a part where splits never pay.

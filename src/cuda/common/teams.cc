@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cost/model.h"
 #include "cuda/parts/merge_room.h"
 #include "cuda/parts/team_room.h"
 #include "plan/host_plan.h"
@@ -16,41 +17,17 @@ constexpr int kUnusedSms = 12;
 constexpr int resident_teams(int team, int workers) {
   return std::min(std::max(workers - kUnusedSms, 0), parts::kMostTeamCtas) / team;
 }
-/// On a slice of a device that may not hold one team it is no choice.
-constexpr int kNoTeam = 1 << 30;
-constexpr int kFewBlocks = 4;
-
-/// What a block takes a team, of which a CTA has at most `blocks`, of `items` requests and rounds.
-int block_cost(const schedule::Geometry& g, const TeamCosts& costs, std::int64_t blocks, std::int64_t items,
-               int workers) {
-  // Who has fewer than the most is done earlier: so many are busy all the time, or as good as.
-  const std::int64_t busy = items * schedule::max_blocks(g) * g.lanes / std::max<std::int64_t>(blocks, 1);
-  const int ctas = static_cast<int>(std::min<std::int64_t>({busy, g.parts * g.lanes * g.team, workers}));
-  const int streaming = std::max(costs.block_alone, costs.block_streaming * ctas / std::max(workers, 1));
-  return std::max((blocks > kFewBlocks && g.lanes == 1 ? streaming : costs.block_here) / g.team, 1);
-}
-
-/// The costs of a schedule of these parts, each a team's.
-schedule::CostModel cost_of(const schedule::Geometry& g, const TeamCosts& costs, int workers) {
-  const std::int64_t blocks = schedule::max_blocks(g) / (g.parts / g.requests) / g.team;
-  const int block = block_cost(g, costs, blocks, g.requests, workers);
-  // To the plan a segment costs less than half a block: each team gets as many blocks then, and none of its
-  // CTAs one more than the others.
-  return {.per_block = block,
-          .per_split = std::max(block / 4, 1),
-          .per_call = costs.call,
-          .per_merge = g.lanes == 1 && g.parts < 2 * g.requests ? costs.lone_merge : costs.shared_merge};
-}
+constexpr int kFewBlocks = 4;  // a CTA
 
 /// Each request is the work of one team, or of several that merge in the kernel. A lone one is that of as
 /// many as make the longest share of a CTA shortest, by the page table's reach; of others lengths decide.
-schedule::Geometry shared_items(schedule::Geometry g, const TeamCosts& costs, int workers) {
+schedule::Geometry shared_items(schedule::Geometry g, const cost::TeamCosts& costs, int workers) {
   g.whole = schedule::kShared;
-  g.cost = cost_of(g, costs, workers);
+  g.cost = cost::of_team_parts(g, costs, workers);
   schedule::Geometry fewer = g;
   for (int parts = g.parts - 1; parts > 0 && g.requests == 1; --parts) {
     fewer.parts = parts;
-    fewer.cost = cost_of(fewer, costs, workers);
+    fewer.cost = cost::of_team_parts(fewer, costs, workers);
     if (schedule::estimate(fewer) <= schedule::estimate(g)) g = fewer;
   }
   return g;
@@ -59,20 +36,20 @@ schedule::Geometry shared_items(schedule::Geometry g, const TeamCosts& costs, in
 }  // namespace
 
 schedule::Geometry team_geometry(const DecodeProblem& problem, int workers, const TeamShape& shape) {
-  const TeamCosts& costs = shape.costs;
+  const cost::TeamCosts& costs = shape.costs;
   const int teams = resident_teams(shape.team, workers);
-  schedule::Geometry g =
-      split_geometry(problem, teams * shape.team,
-                     {.tile_rows = shape.tile_rows, .cost = {.per_call = kNoTeam}, .team = shape.team});
+  schedule::Geometry g = split_geometry(
+      problem, teams * shape.team, {.tile_rows = shape.tile_rows, .cost = cost::kNever, .team = shape.team});
   if (g.requests == 0) return g;
   g.lanes *= g.rounds;  // row tiles side by side
   g.rounds = 1;
   g.parts = std::max(g.requests, teams / g.lanes);
   const bool waits = std::int64_t{g.parts} * g.lanes > teams;  // some teams for others' end
-  if (!waits) g.cost = cost_of(g, costs, workers);
+  // On a slice of a device that may not hold one team it is no choice.
+  if (!waits) g.cost = cost::of_team_parts(g, costs, workers);
   schedule::Geometry whole = *schedule::whole_items(g);
   if (waits) return whole;
-  whole.cost = cost_of(whole, costs, workers);
+  whole.cost = cost::of_team_parts(whole, costs, workers);
   // With fewer than two teams a request sharing helps the longer ones only, and costs all of them a merge. Of
   // teams of 16 there are so few that it was no faster (4 requests of 4,096 tokens: 11.2 us, 10.5 by 8).
   if (g.parts == g.requests ||
@@ -85,7 +62,7 @@ schedule::Geometry team_geometry(const DecodeProblem& problem, int workers, cons
   lone.requests = 1;
   if (schedule::estimate(whole) <= schedule::estimate(shared_items(lone, costs, workers))) return whole;
   g = shared_items(g, costs, workers);
-  if (g.requests == 1) g.cost.per_merge += costs.lone_request;
+  if (g.requests == 1) g.cost = cost::of_lone_request(g.cost, costs);
   return g;
 }
 

@@ -2,30 +2,16 @@
 // small to fill the device.
 #pragma once
 
+#include "cost/table.h"
 #include "cuda/common/dense_choice.h"
 
 namespace flashlatent::cuda {
-
-/// Nanoseconds. A CTA's time is
-///   call + blocks * (what a block takes)
-/// and a block takes block_streaming where all SMs read from memory, in proportion less where fewer do, but
-/// never less than block_alone; but block_here if it need not be waited for: one of the first few, which are
-/// on their way before any is needed, or of several row tiles', which find it in L2.
-struct TeamCosts {
-  int call;          ///< Launch, until the first block is there, exchange, output.
-  int shared_merge;  ///< Teams that share a request merge in the kernel.
-  /// The same, of one row tile, where most requests have one team: what those with the longest share wait. Of
-  /// several it is not counted less: it is seesaw that is beside them then, and estimated too high.
-  int lone_merge;
-  int block_here, block_alone, block_streaming;
-  int lone_request = 0;  ///< What teams that share a lone request take beside that: they merge sooner.
-};
 
 /// One kernel's.
 struct TeamShape {
   int tile_rows;
   int team;
-  TeamCosts costs;
+  cost::TeamCosts costs;
 };
 
 /// Each row tile of a request is a team's, or several teams' if there is room for these and it pays.

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "core/message.h"
+#include "cost/table.h"
 #include "cuda/common/dense_choice.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/cuda_backend.h"
@@ -12,12 +13,12 @@ namespace flashlatent::cuda {
 
 namespace {
 
-// Costs in nanoseconds; those of a call from times beside etap's and the teams', 1 to 64 requests. Of 32 rows
-// the loader walks the plan of calls that are merged.
-constexpr DenseShape kShapes[] = {
-    {.tile_rows = 8, .cost = {.per_block = 1600, .per_split = 4000, .per_call = 1500, .per_merge = 5400}},
-    {.tile_rows = 16, .cost = {.per_block = 1700, .per_split = 4000, .per_call = 3750, .per_merge = 5400}},
-    {.tile_rows = 32, .cost = {.per_block = 2000, .per_split = 4500, .per_call = 5000, .per_merge = 6800}}};
+using cost::Kernel;
+using cost::Situation;
+
+constexpr DenseShape kShapes[] = {{.tile_rows = 8, .cost = cost::of(Kernel::kDirect, Situation::kRows8)},
+                                  {.tile_rows = 16, .cost = cost::of(Kernel::kDirect, Situation::kRows16)},
+                                  {.tile_rows = 32, .cost = cost::of(Kernel::kDirect, Situation::kRows32)}};
 // By two tiles of 32 rows 64 would take longer than by the 64-row kernel.
 constexpr int kMostRows = std::end(kShapes)[-1].tile_rows;
 

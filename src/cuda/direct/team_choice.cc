@@ -17,18 +17,9 @@ namespace flashlatent::cuda {
 
 namespace {
 
-// From calls of 1 to 18 blocks a CTA, which take 6 us beside them; 3.3 more, since the other kernels are
-// estimated above what small calls from this cache take them (4 of 4,096 to 16,384 tokens, 16 heads: 12.4,
-// 16.3 and 23.2 us, by `direct` 12.2, 15.0 and 20.1; 12 of 4,096 18.4 and 18.8).
 constexpr TeamShape kShape = {.tile_rows = direct::kTeamRows,
                               .team = direct::kTeamCtas,
-                              .costs = {.call = 8950,
-                                        .shared_merge = 2800,
-                                        .lone_merge = 2800,
-                                        .block_here = 1500,
-                                        .block_alone = 1650,
-                                        .block_streaming = 1650,
-                                        .lone_request = -400}};
+                              .costs = cost::of_teams(cost::Kernel::kDirectTeam8)};
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (std::optional<std::string> reason = kDirectKernel.declines(problem)) return reason;

@@ -1,5 +1,6 @@
 #include "cuda/etap/choice.h"
 
+#include "cost/table.h"
 #include "cuda/common/dense_choice.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/cuda_backend.h"
@@ -27,17 +28,11 @@ namespace {
 /// Above them the 64-row kernel is faster: tiles of 32 took 0.170 ms where it takes 0.155.
 constexpr int kMostRows = etap::kTileRows;
 
-// Nanoseconds; a block at the speed of memory. Of costs of a split from
-// 0.8 to 4 blocks the smaller ones gave the fastest plans, by 1 to 3 %. 128 requests of 64 blocks take 6.5 us
-// longer on 132 parts than on 128. Blocks alone: 32 whole requests of 4,096 to 16,384 tokens.
-constexpr schedule::CostModel kCost = {
-    .per_block = 2100, .per_split = 3000, .per_call = 500, .per_merge = 6800, .per_block_alone = 1160};
-// With 8 rows a block takes less time, which shows at a call's begin and end.
-constexpr schedule::CostModel kCost8 = {
-    .per_block = 2070, .per_split = 3000, .per_call = -500, .per_merge = 6800, .per_block_alone = 1010};
-// From an fp8_656 cache conversion is what takes time.
-constexpr schedule::CostModel kCostFp8 = {
-    .per_block = 2400, .per_split = 3000, .per_call = 3000, .per_merge = 6800};
+using cost::Kernel;
+using cost::Situation;
+constexpr schedule::CostModel kCost = cost::of(Kernel::kEtap, Situation::kRows16);
+constexpr schedule::CostModel kCost8 = cost::of(Kernel::kEtap, Situation::kRows8);
+constexpr schedule::CostModel kCostFp8 = cost::of(Kernel::kEtap, Situation::kFp8);
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);

@@ -1,6 +1,7 @@
 #include "cuda/mma16/choice.h"
 
 #include "core/message.h"
+#include "cost/table.h"
 #include "cuda/common/dense_choice.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/cuda_backend.h"
@@ -18,12 +19,7 @@ namespace flashlatent::cuda {
 
 namespace {
 
-// Nanoseconds. Beside etap with 16 rows: up to 0.8 us ahead with 2 to 4 blocks a CTA, 0.4 behind at 8 to 16,
-// 1 to 3 ahead with 60 to 128. Varied lengths take 0.1605 ms with a split that costs 1.5 us, 0.1584 with 6.5;
-// per_call leaves a call of one split at 2.8 us beside its blocks. Blocks alone: 32 whole requests of 4,096
-// to 16,384 tokens.
-constexpr schedule::CostModel kCost = {
-    .per_block = 2070, .per_split = 6500, .per_call = -3000, .per_merge = 5800, .per_block_alone = 1140};
+constexpr schedule::CostModel kCost = cost::of(cost::Kernel::kMma16, cost::Situation::kRows16);
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);

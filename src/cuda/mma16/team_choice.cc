@@ -9,20 +9,10 @@ namespace flashlatent::cuda {
 
 namespace {
 
-// From calls of 1 to 18 blocks a CTA. At 131,072 tokens 10 teams instead of 13 took 18 % longer, 13 instead
-// of 14 1.5 %.
-constexpr TeamCosts kCosts = {.call = 3850,
-                              .shared_merge = 2700,
-                              .lone_merge = 0,
-                              .block_here = 1350,
-                              .block_alone = 1850,
-                              .block_streaming = 2250,
-                              .lone_request = -750};
-/// A team of 16 meets later than one of 8, and only half of its warps add up what it has.
-constexpr int kLargeTeam = 1000;
+using cost::Kernel;
+using cost::Situation;
+
 constexpr int kFewTokens = 256;  // four blocks
-/// In one of 4 each thread adds up two units, one after the other, and merges those of more teams.
-constexpr int kSmallTeam = 1350, kSmallTeamMerge = 3500;
 
 template <int kTeam>
 std::optional<std::string> declines(const DecodeProblem& problem) {
@@ -42,16 +32,14 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 
 template <int kTeam>
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
-  TeamCosts costs = kCosts;
-  if (kTeam > 8) {
-    costs.call += kLargeTeam;
-    // Of few blocks a CTA; else requests of a team alone wait for no merge: 4 of 4,096 tokens 11.2 us, by
-    // teams of 8 10.5, but 6 of 8,192 18.8 and 20.9.
-    if (reach_of(problem) <= kFewTokens * kTeam) costs.lone_merge = costs.shared_merge;
-  }
-  if (kTeam < 8) {
-    costs.call += kSmallTeam;
-    costs.shared_merge += kSmallTeamMerge;
+  constexpr Kernel kKernel = kTeam > 8   ? Kernel::kMma16Team16
+                             : kTeam < 8 ? Kernel::kMma16Team4
+                                         : Kernel::kMma16Team8;
+  cost::TeamCosts costs = cost::of_teams(kKernel);
+  if constexpr (kTeam > 8) {
+    if (reach_of(problem) <= kFewTokens * kTeam) {
+      costs = cost::of_teams(kKernel, Situation::kTeamsOfFewBlocks);
+    }
   }
   return team_geometry(problem, workers, {.tile_rows = mma16::kTileRows, .team = kTeam, .costs = costs});
 }

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "core/message.h"
+#include "cost/model.h"
 #include "cuda/common/geometry.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/common/prefix_units.h"
@@ -109,10 +110,8 @@ std::optional<schedule::Geometry> geometry(const DecodeProblem& problem, int wor
     g.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(g.max_tokens, seen));
   }
   g.fixed_split = problem.options.batch_invariant ? kFixedSplitTokens / g.block_tokens : 0;
-  // Nanoseconds: a block at a multiprocessor's share of the memory bandwidth, 34.8 bytes in each. What splits
-  // cost is from calls of 64 requests, split and not.
   const double bytes = 2.0 * g.block_tokens * tiles * problem.cache.qk_dim * paged::element_bytes(problem);
-  g.cost = {.per_block = std::max(1, static_cast<int>(bytes / 34.8)), .per_split = 4000, .per_merge = 15000};
+  g.cost = cost::by_memory(cost::of(cost::Kernel::kPaged, cost::Situation::kByMemory), bytes);
   const int row_tiles = (problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows;
   schedule::set_workers(g, row_tiles * problem.cache.heads, workers * tiles);
   const bool fits = g.lanes % tiles == 0 && (row_tiles % tiles == 0 || tiles % row_tiles == 0);
@@ -137,7 +136,7 @@ std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem, in
     auto whole = schedule::whole_items(split);
     if (!whole) return std::nullopt;
     whole->team = team;
-    whole->cost.per_block = std::max(1, split.cost.per_block / team);
+    whole->cost = cost::by_team(split.cost, team);
     return whole;
   }
   return std::nullopt;
@@ -175,8 +174,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
 prefix::Shape prefix_shape(const DecodeProblem& problem, int workers) {
   const schedule::Geometry g = sharing_geometry(problem, workers);
   prefix::Shape shape = prefix_units_shape(problem, workers);
-  // A multiprocessor can read some 65 bytes in a nanosecond, its share of the bandwidth is 34.8.
-  shape.own_block_cost = std::max(1, g.cost.per_block * 348 / 650);
+  shape.own_block_cost = cost::block_alone(g.cost.per_block);
   shape.own_split_cost = g.cost.per_split;
   shape.lanes_a_worker = paged::tiles_a_cta(problem, g);
   return shape;

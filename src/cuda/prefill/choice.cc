@@ -1,9 +1,9 @@
 #include "cuda/prefill/choice.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "core/message.h"
+#include "cost/model.h"
 #include "cuda/common/geometry.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/common/prefix_units.h"
@@ -50,11 +50,7 @@ constexpr int kLeastRows =
     17;  // of a KV head: of d up to 128 `paged` has 16 in a tile, and reads its tokens once
 constexpr std::int64_t kMostTiles = 1 << 22;
 constexpr int kLeastBoxTokens = 8;  // eight rows are an atom of the swizzle
-// Nanoseconds a block, in proportion to d; a tile's begin and end.
-constexpr int kBlockCost64 = 1200;
-constexpr int kTileCost = 8000;
-// The same without a mask, of 128 rows that share a prefix.
-constexpr int kSharedBlockCost64 = 1000;
+constexpr schedule::CostModel kCost = cost::of(cost::Kernel::kPrefill, cost::Situation::kRows64);
 /// Of the cache and the scores.
 std::optional<std::string> declines_cache(const DecodeProblem& problem) {
   const auto& cache = problem.cache;
@@ -105,21 +101,9 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   g.block_tokens = block_tokens_of(key.dim);
   g.max_tokens = reach_of(problem);
   g.lanes = row_tiles_of(problem) * problem.cache.heads;
-  int block_cost = kBlockCost64 * key.dim / 64 * block_tokens_of(key.dim) / 128;
-  int tile_cost = kTileCost;
-  if (problem.options.batch_invariant) {
-    // One split is all of a request, whatever the batch.
-    g.fixed_split = std::max(schedule::max_blocks(g), 1);
-    // What `paged` compares it with is one of its splits, 2,048 tokens.
-    block_cost = std::max(block_cost * (2048 / g.block_tokens) / g.fixed_split, 1);
-  } else if (g.requests > 0) {
-    const double tiles = static_cast<double>(g.requests) * g.lanes;
-    const double waves = std::ceil(tiles / std::max(workers, 1)) / g.requests;
-    auto share = [&](int cost) { return std::max(static_cast<int>(std::min(cost * waves, 1e9)), 1); };
-    block_cost = share(block_cost);
-    tile_cost = share(tile_cost);
-  }
-  g.cost = {.per_block = block_cost, .per_split = tile_cost};
+  // With batch_invariant one split is all of a request, whatever the batch.
+  if (problem.options.batch_invariant) g.fixed_split = std::max(schedule::max_blocks(g), 1);
+  g.cost = cost::of_waves(kCost, g, key.dim, workers);
   return g;
 }
 
@@ -157,21 +141,20 @@ std::optional<std::string> declines_prefix_units(const DecodeProblem& problem) {
 prefix::Shape prefix_units_shape(const DecodeProblem& problem, int workers) {
   const prefill::InstanceKey& key = *key_of(problem, Kind::kShared);
   const double head_elements = static_cast<double>(problem.cache.heads) * problem.cache.qk_dim;
+  const int block_tokens = block_tokens_of(key.dim);
+  const cost::PrefixCosts costs = cost::of_prefixes(head_elements, kSharedTileRows, key.dim, block_tokens);
   return {.requests = problem.query.batch,
           .request_rows = problem.rows_per_kv_head(),
           .kv_heads = problem.cache.heads,
           .max_tokens = reach_of(problem),
           .tile_rows = kSharedTileRows,
-          .block_tokens = block_tokens_of(key.dim),
+          .block_tokens = block_tokens,
           .workers = workers,
-          // Alone, requests read what they share mostly from L2, at 9 TB/s (64 x 8,192 tokens: 0.246 ms); a
-          // tile's products at 450 TFLOP/s. With groups a call begins and ends 16 us later, and their results
-          // are written, read and merged.
-          .read_cost = std::max(1, static_cast<int>(4 * head_elements / 9)),
-          .tile_cost = std::max(1, static_cast<int>(4 * kSharedTileRows * head_elements / 450)),
-          .member_cost = 200'000,
-          .call_cost = 16'000'000,
-          .unit_block_cost = kSharedBlockCost64 * key.dim / 64 * block_tokens_of(key.dim) / 128};
+          .read_cost = costs.read,
+          .tile_cost = costs.tile,
+          .member_cost = costs.member,
+          .call_cost = costs.call,
+          .unit_block_cost = costs.unit_block};
 }
 
 }  // namespace flashlatent::cuda

@@ -1,6 +1,7 @@
 #include "cuda/quartet/choice.h"
 
 #include "core/message.h"
+#include "cost/model.h"
 #include "cuda/common/dense_choice.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/cuda_backend.h"
@@ -18,14 +19,12 @@ namespace flashlatent::cuda {
 
 namespace {
 
-// Costs in nanoseconds; those of a call from times beside seesaw's: this one is faster above some 2 blocks a
-// CTA, with more than two requests also of one and two, and with two row tiles, of which that one's clusters
-// share the conversion, above some 10.
-constexpr DenseShape kShape = {
-    .tile_rows = quartet::kTileRows,
-    .cost = {.per_block = 2100, .per_split = 8400, .per_call = 4000, .per_merge = 8300}};
+using cost::Kernel;
+using cost::Situation;
+
+constexpr DenseShape kShape = {.tile_rows = quartet::kTileRows,
+                               .cost = cost::of(Kernel::kQuartet, Situation::kRows64)};
 constexpr int kFewRequests = 2;
-constexpr int kOfFewRequests = 2300, kOfTwoTiles = 12800;  // more a call
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
@@ -40,9 +39,9 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   schedule::Geometry g = dense_geometry(problem, workers, kShape);
   if (problem.rows_per_kv_head() > quartet::kTileRows) {
-    g.cost.per_call += kOfTwoTiles;
+    cost::add(g.cost, cost::of(Kernel::kQuartet, Situation::kMoreTiles));
   } else if (g.requests <= kFewRequests) {
-    g.cost.per_call += kOfFewRequests;
+    cost::add(g.cost, cost::of(Kernel::kQuartet, Situation::kFewRequests));
   }
   return g;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cost/model.h"
 #include "cuda/common/dense_choice.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/cuda_backend.h"
@@ -37,30 +38,15 @@ namespace flashlatent::cuda {
 
 namespace {
 
-// Costs in nanoseconds: a block at 32 to 64 heads, 5 us from the last block to the last byte, 2 from Q to the
-// first scores. per_call leaves a call of a few blocks a CTA, all of them split, at 18 us beside its blocks.
-// Blocks alone: 48 (of two tiles 32) whole requests of 4,096 to 16,384 tokens.
+using cost::Kernel;
+using cost::Situation;
+
 constexpr DenseShape kShape = {.tile_rows = seesaw::kTileRows,
-                               .cost = {.per_block = 2200,
-                                        .per_split = 7000,
-                                        .per_call = -3000,
-                                        .per_merge = 11300,
-                                        .per_block_alone = 1550}};
-// Two row tiles find a block of each other's in L2.
+                               .cost = cost::of(Kernel::kSeesaw, Situation::kRows64)};
 constexpr DenseShape kShapeOfTiles = {.tile_rows = seesaw::kTileRows,
-                                      .cost = {.per_block = 1750,
-                                               .per_split = 7000,
-                                               .per_call = -3000,
-                                               .per_merge = 11300,
-                                               .per_block_alone = 1490}};
-
-/// By which a call of one request and two row tiles is faster: 4,096 to 16,384 tokens take 15 to 20 us.
-constexpr int kLoneRequest = 3000;
-
-// From an fp8_656 cache conversion is what takes time.
-constexpr DenseShape kShapeFp8 = {
-    .tile_rows = seesaw::kTileRows,
-    .cost = {.per_block = 3400, .per_split = 7000, .per_call = 3500, .per_merge = 8300}};
+                                      .cost = cost::of(Kernel::kSeesaw, Situation::kTiles)};
+constexpr DenseShape kShapeFp8 = {.tile_rows = seesaw::kTileRows,
+                                  .cost = cost::of(Kernel::kSeesaw, Situation::kFp8)};
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
@@ -75,10 +61,9 @@ bool fits_one_tile(const DecodeProblem& problem) {
   return problem.rows_per_kv_head() <= seesaw::kTileRows;
 }
 
-/// Of a team's CTA, from calls of 2 to 8 blocks a CTA.
-constexpr schedule::CostModel kTeamCost = {.per_block = 1950, .per_split = 8000};
-constexpr schedule::CostModel kTeamCostOfTwoTiles = {.per_block = 1650, .per_split = 8000};
-/// With more of them, requests of varied lengths lose a quarter where equal ones gain a twentieth.
+constexpr schedule::CostModel kTeamCost = cost::of(Kernel::kSeesaw, Situation::kTeams);
+constexpr schedule::CostModel kTeamCostOfTwoTiles = cost::of(Kernel::kSeesaw, Situation::kTeamsOfTiles);
+/// With more blocks a CTA, requests of varied lengths lose a quarter where equal ones gain a twentieth.
 constexpr int kMostTeamBlocks = 8;
 /// SMs that are left over, since clusters lie within GPCs.
 constexpr int kUnusedSms = 12;
@@ -98,16 +83,13 @@ std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem, in
   g.lanes *= g.rounds;
   g.rounds = 1;
   g.parts = teams / g.lanes;
-  g.cost.per_block /= team;
+  g.cost = cost::by_team(g.cost, team);
   return schedule::whole_items(g);
 }
 
-/// Of CTAs that have an equal share of one request each, from 1 to 32 blocks of these.
-constexpr schedule::CostModel kEvenCost = {.per_block = 2200, .per_split = 9350, .per_merge = 2000};
-constexpr schedule::CostModel kEvenCostOfTwoTiles = {.per_block = 1700, .per_split = 7800, .per_merge = 2000};
-/// Up to so many rows are mostly mma16's, whose costs are those of emptied caches, 3 to 4 us above its times.
-constexpr int kRowsOfMma16 = 16;
-constexpr int kBesideMma16 = 550;
+constexpr schedule::CostModel kEvenCost = cost::of(Kernel::kSeesaw, Situation::kShares);
+constexpr schedule::CostModel kEvenCostOfTwoTiles = cost::of(Kernel::kSeesaw, Situation::kSharesOfTiles);
+constexpr int kFewRows = 16;
 
 /// Of several requests, with up to so many blocks a CTA as many parts each are fastest, even where they
 /// differ in length: by 0.4 us where they do not, since nobody reads the plan.
@@ -126,7 +108,7 @@ std::optional<schedule::Geometry> shares_of_requests(const DecodeProblem& proble
   };
   if (problem.sparse.enabled || g.requests == 1 || has_up_to(kFewBlocks)) return even;
   if (!fits_one_tile(problem) && !has_up_to(kManyBlocksOfTwoTiles)) return std::nullopt;
-  g.cost.per_call += kReadsPlan;
+  cost::add(g.cost, cost::of(Kernel::kLatent, Situation::kReadsPlan));
   return schedule::items_by_length(g);
 }
 
@@ -140,8 +122,12 @@ std::optional<schedule::Geometry> even_geometry(const DecodeProblem& problem, in
     return std::nullopt;
   schedule::Geometry split = split_geometry(problem, workers, {.tile_rows = seesaw::kTileRows, .cost = {}});
   split.cost = fits_one_tile(problem) ? kEvenCost : kEvenCostOfTwoTiles;
-  if (problem.cache.dtype == Dtype::kF16) split.cost.per_merge += kFp32Partials;
-  if (problem.rows_per_kv_head() <= kRowsOfMma16) split.cost.per_call += kBesideMma16;
+  if (problem.cache.dtype == Dtype::kF16) {
+    cost::add(split.cost, cost::of(Kernel::kLatent, Situation::kPartials32));
+  }
+  if (problem.rows_per_kv_head() <= kFewRows) {
+    cost::add(split.cost, cost::of(Kernel::kSeesaw, Situation::kFewRows));
+  }
   return shares_of_requests(problem, split);
 }
 
@@ -157,7 +143,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   if (problem.cache.format == KvFormat::kFp8_656) return fp8_geometry(problem, workers);
   schedule::Geometry best = dense_geometry(problem, workers, fits_one_tile(problem) ? kShape : kShapeOfTiles);
   if (best.whole == schedule::kCutLine && best.requests == 1 && best.lanes == 2) {
-    best.cost.per_call -= kLoneRequest;
+    cost::add(best.cost, cost::of(Kernel::kSeesaw, Situation::kLoneRequest));
   }
   const std::optional<schedule::Geometry> shares = even_geometry(problem, workers, best);
   const auto take_faster = [&](const std::optional<schedule::Geometry>& g) {

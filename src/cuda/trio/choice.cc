@@ -1,6 +1,7 @@
 #include "cuda/trio/choice.h"
 
 #include "core/message.h"
+#include "cost/model.h"
 #include "cuda/common/dense_choice.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/common/tensors.h"
@@ -22,35 +23,17 @@ namespace flashlatent::cuda {
 
 namespace {
 
-// Costs in nanoseconds, of each other as seesaw's, by which the plan cuts: from some 15 blocks a CTA on this
-// kernel is faster. Of one row tile memory binds, and that one has more under way; token by token this one
-// does, but a change of segment takes longer. Blocks alone: 34 to 36 whole requests of 1,024 to 4,096 tokens.
-constexpr DenseShape kShape = {
-    .tile_rows = trio::kTileRows,
-    .cost = {.per_block = 2300, .per_split = 7300, .per_call = 3000, .per_merge = 11800}};
+using cost::Kernel;
+using cost::Situation;
+
+constexpr DenseShape kShape = {.tile_rows = trio::kTileRows,
+                               .cost = cost::of(Kernel::kTrio, Situation::kRows64)};
 constexpr DenseShape kShapeByTokens = {.tile_rows = trio::kTileRows,
-                                       .cost = {.per_block = 2110,
-                                                .per_split = 9000,
-                                                .per_call = -2400,
-                                                .per_merge = 13300,
-                                                .per_block_alone = 1550}};
+                                       .cost = cost::of(Kernel::kTrio, Situation::kRows64ByTokens)};
 constexpr DenseShape kShapeOfTiles = {.tile_rows = trio::kTileRows,
-                                      .cost = {.per_block = 1640,
-                                               .per_split = 6800,
-                                               .per_call = -1640,
-                                               .per_merge = 11850,
-                                               .per_block_alone = 1370}};
+                                      .cost = cost::of(Kernel::kTrio, Situation::kTiles)};
 
-/// By which a call of one request and two row tiles that is cut on a line is faster: its shares' costs are
-/// its times. One that stays whole has no split to save it on.
-constexpr std::int64_t kLoneRequest = 7000;
-
-/// Of CTAs that have a share of one request of two to eight row tiles each, from 4 to 32 blocks of these.
-constexpr schedule::CostModel kShareCostOfTiles = {.per_block = 1440, .per_split = 9500, .per_merge = 2000};
 constexpr int kMostLanes = 8;
-/// Taken off shares token by token, which take 0.7 to 0.9 us less than seesaw's with 4 blocks a CTA, where
-/// boxes' costs call them slower, and 0.3 to 0.6 more with 2.
-constexpr std::int64_t kLessByTokens = 900;
 /// Shares are mostly 2 to 22 % faster than a line, but where some of many requests are much longer than
 /// others: each has a CTA at least. So up to so many requests are shared out whatever their lengths (one of
 /// 131,072 tokens with 7 of 512 takes 5 % longer, with 15 of 512 it would be 9, with 31 31), more of them up
@@ -71,13 +54,13 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 /// Shares of one request each, so that a CTA has one segment. Not where CTAs never split, as even_items()
 /// has it: a workspace for larger batches may have no room for partial results.
 std::optional<schedule::Geometry> shares_of_requests(schedule::Geometry line) {
-  line.cost = kShareCostOfTiles;
+  line.cost = cost::of(Kernel::kTrio, Situation::kSharesOfTiles);
   if (line.requests <= 1) return schedule::even_items(line);
   const int shares = line.parts / line.requests;
   if (line.requests > kFewRequests && schedule::max_blocks(line) > kManyBlocks * shares) return std::nullopt;
   // 12 requests of four tiles, 24 of 33 parts, take 4 to 5 % longer so, 24 of two, 48 of 66, 7 to 11 less.
   if (line.lanes > 2 && 5 * line.requests * shares < 4 * line.parts) return std::nullopt;
-  line.cost.per_call = kReadsPlan;
+  cost::add(line.cost, cost::of(Kernel::kLatent, Situation::kReadsPlan));
   return schedule::items_by_length(line);
 }
 
@@ -87,13 +70,17 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   schedule::Geometry line = dense_geometry(problem, workers, one_tile ? shape_of_one : kShapeOfTiles);
   if (one_tile || line.lanes > kMostLanes) return line;
   if (line.whole == schedule::kCutLine && line.requests == 1 && line.lanes == 2) {
-    line.cost.per_call -= kLoneRequest;
+    cost::add(line.cost, cost::of(Kernel::kTrio, Situation::kLoneRequest));
   }
   std::optional<schedule::Geometry> shares = shares_of_requests(line);
   if (!shares || schedule::estimate(*shares) >= schedule::estimate(line)) return line;
   // Beside seesaw's shares only: a line's costs are the same of both types, and however tokens come.
-  if (problem.cache.dtype == Dtype::kF16) shares->cost.per_merge += kFp32Partials;
-  if (trio::key_of(problem).loading == Loading::kTokens) shares->cost.per_call -= kLessByTokens;
+  if (problem.cache.dtype == Dtype::kF16) {
+    cost::add(shares->cost, cost::of(Kernel::kLatent, Situation::kPartials32));
+  }
+  if (trio::key_of(problem).loading == Loading::kTokens) {
+    cost::add(shares->cost, cost::of(Kernel::kTrio, Situation::kByTokens));
+  }
   return *shares;
 }
 

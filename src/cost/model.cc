@@ -1,0 +1,97 @@
+#include "cost/model.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace flashlatent::cost {
+
+namespace {
+
+constexpr int kFewBlocks = 4;  // are on their way before any is needed
+constexpr std::int32_t kPicoseconds = 1000;
+
+/// What a block takes a team, of which a CTA has at most `blocks`.
+std::int32_t team_block(const schedule::Geometry& g, const TeamCosts& costs, std::int64_t blocks,
+                        int workers) {
+  // Who has fewer than the most is done earlier: so many are busy all the time, or as good as.
+  const std::int64_t busy =
+      std::int64_t{g.requests} * schedule::max_blocks(g) * g.lanes / std::max<std::int64_t>(blocks, 1);
+  const int ctas = static_cast<int>(std::min<std::int64_t>({busy, g.parts * g.lanes * g.team, workers}));
+  const int streaming = std::max(costs.block_alone, costs.block_streaming * ctas / std::max(workers, 1));
+  return std::max((blocks > kFewBlocks && g.lanes == 1 ? streaming : costs.block_here) / g.team, 1);
+}
+
+/// Of a block of 128 tokens and d 64, in proportion.
+constexpr std::int32_t scaled_block(std::int32_t per_block, int dim, int block_tokens) {
+  return per_block * dim / 64 * block_tokens / 128;
+}
+
+}  // namespace
+
+void add(schedule::CostModel& costs, const schedule::CostModel& more) {
+  costs.per_block += more.per_block;
+  costs.per_split += more.per_split;
+  costs.per_call += more.per_call;
+  costs.per_merge += more.per_merge;
+  costs.per_block_alone += more.per_block_alone;
+}
+
+schedule::CostModel by_team(schedule::CostModel costs, int team) {
+  costs.per_block = std::max(costs.per_block / team, 1);
+  return costs;
+}
+
+schedule::CostModel of_team_parts(const schedule::Geometry& g, const TeamCosts& costs, int workers) {
+  const std::int64_t blocks = schedule::max_blocks(g) / (g.parts / g.requests) / g.team;
+  const std::int32_t block = team_block(g, costs, blocks, workers);
+  // To the plan a segment costs less than half a block: each team gets as many blocks then, and none of its
+  // CTAs one more than the others.
+  return {.per_block = block,
+          .per_split = std::max(block / 4, 1),
+          .per_call = costs.call,
+          .per_merge = g.lanes == 1 && g.parts < 2 * g.requests ? costs.lone_merge : costs.shared_merge};
+}
+
+schedule::CostModel of_lone_request(schedule::CostModel of_parts, const TeamCosts& costs) {
+  of_parts.per_merge += costs.lone_request;
+  return of_parts;
+}
+
+schedule::CostModel by_memory(schedule::CostModel costs, double block_bytes) {
+  costs.per_block = std::max(1, static_cast<std::int32_t>(block_bytes / (kRates.share / 10.0)));
+  return costs;
+}
+
+std::int32_t block_alone(std::int32_t block) {
+  return std::max(1, block * kRates.share / kRates.most);
+}
+
+schedule::CostModel of_waves(const schedule::CostModel& costs, const schedule::Geometry& g, int dim,
+                             int workers) {
+  const std::int32_t block = scaled_block(costs.per_block, dim, g.block_tokens);
+  if (g.fixed_split > 0) {
+    // What `paged` compares it with is one of its splits, 2,048 tokens.
+    return {.per_block = std::max(block * (2048 / g.block_tokens) / g.fixed_split, 1),
+            .per_split = costs.per_split};
+  }
+  if (g.requests == 0) return {.per_block = block, .per_split = costs.per_split};
+  const double tiles = static_cast<double>(g.requests) * g.lanes;
+  const double waves = std::ceil(tiles / std::max(workers, 1)) / g.requests;
+  const auto share = [&](std::int32_t cost) {
+    return std::max(static_cast<std::int32_t>(std::min(cost * waves, 1e9)), 1);
+  };
+  return {.per_block = share(block), .per_split = share(costs.per_split)};
+}
+
+PrefixCosts of_prefixes(double head_elements, int tile_rows, int dim, int block_tokens) {
+  using enum Field;
+  constexpr Kernel kKernel = Kernel::kPrefill;
+  constexpr Situation kShared = Situation::kSharedPrefix;
+  return {.read = std::max(1, static_cast<std::int32_t>(4 * head_elements / kRates.l2)),
+          .tile = std::max(1, static_cast<std::int32_t>(4 * tile_rows * head_elements / kRates.products)),
+          .member = nanoseconds(kKernel, kShared, kPerMember) * kPicoseconds,
+          .call = nanoseconds(kKernel, kShared, kPerCall) * kPicoseconds,
+          .unit_block = scaled_block(nanoseconds(kKernel, kShared, kPerBlock), dim, block_tokens)};
+}
+
+}  // namespace flashlatent::cost

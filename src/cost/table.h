@@ -1,0 +1,177 @@
+// What kernels take, in one table: a line a constant, each with where it comes from (h200.inc). Everything is
+// found at compile time: to ask for a row that is not there, or to write one twice, is an error of
+// compilation.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "plan/schedule.h"
+
+namespace flashlatent::cost {
+
+/// Whose costs these are. A kernel by teams has a row of its own.
+enum class Kernel : std::uint8_t {
+  kLatent,  ///< Every kernel for latent caches.
+  kDirect,
+  kDirectTeam8,
+  kEtap,
+  kMma16,
+  kMma16Team4,
+  kMma16Team8,
+  kMma16Team16,
+  kPaged,
+  kPrefill,
+  kQuartet,
+  kSeesaw,
+  kTrio,
+};
+inline constexpr const char* kKernelNames[] = {
+    "latent",       "direct", "direct_team8", "etap",    "mma16",  "mma16_team4", "mma16_team8",
+    "mma16_team16", "paged",  "prefill",      "quartet", "seesaw", "trio"};
+
+/// When a kernel takes so long.
+enum class Situation : std::uint8_t {
+  kRows8,  ///< One row tile of at most 8 query rows; likewise 16, 32 and 64.
+  kRows16,
+  kRows32,
+  kRows64,
+  kRows64ByTokens,    ///< The same, where tokens come one by one and not in boxes.
+  kTiles,             ///< Several row tiles side by side: each finds the other's blocks in L2.
+  kFp8,               ///< An fp8_656 cache.
+  kTeams,             ///< A segment's blocks are shared by a team of CTAs.
+  kTeamsOfTiles,      ///< The same with several row tiles.
+  kTeamsOfFewBlocks,  ///< The same where a CTA has at most four blocks.
+  kShares,            ///< Each CTA has a share of one request (schedule::kEven, kByLength).
+  kSharesOfTiles,     ///< The same with several row tiles.
+  kByMemory,          ///< A block takes as long as its bytes; per_block is no constant.
+  kSharedPrefix,      ///< Groups of requests attend to a prefix that they share.
+  // Added to one of those above.
+  kUnplanned,    ///< The call reads no plan and launches no combine step.
+  kReadsPlan,    ///< Shares by length: the plan is read.
+  kPartials32,   ///< Shares whose partial results are fp32, twice the bytes: fp16 caches.
+  kLoneRequest,  ///< One request of two row tiles, cut on a line.
+  kFewRequests,  ///< At most two requests of one row tile.
+  kMoreTiles,    ///< Several row tiles.
+  kFewRows,      ///< Shares of at most 16 query rows.
+  kByTokens,     ///< Shares whose tokens come one by one.
+};
+inline constexpr const char* kSituationNames[] = {"rows8",
+                                                  "rows16",
+                                                  "rows32",
+                                                  "rows64",
+                                                  "rows64_by_tokens",
+                                                  "tiles",
+                                                  "fp8",
+                                                  "teams",
+                                                  "teams_of_tiles",
+                                                  "teams_of_few_blocks",
+                                                  "shares",
+                                                  "shares_of_tiles",
+                                                  "by_memory",
+                                                  "shared_prefix",
+                                                  "unplanned",
+                                                  "reads_plan",
+                                                  "partials32",
+                                                  "lone_request",
+                                                  "few_requests",
+                                                  "more_tiles",
+                                                  "few_rows",
+                                                  "by_tokens"};
+
+/// What takes so long. The fields of schedule::CostModel and of TeamCosts.
+enum class Field : std::uint8_t {
+  kPerBlock,
+  kPerSplit,
+  kPerCall,
+  kPerMerge,
+  kPerBlockAlone,
+  kSharedMerge,
+  kLoneMerge,
+  kBlockHere,
+  kBlockAlone,
+  kBlockStreaming,
+  kLoneRequestMerge,
+  kPerMember,
+};
+inline constexpr const char* kFieldNames[] = {
+    "per_block",  "per_split",  "per_call",    "per_merge",       "per_block_alone",    "shared_merge",
+    "lone_merge", "block_here", "block_alone", "block_streaming", "lone_request_merge", "per_member"};
+
+/// One constant.
+struct Row {
+  Kernel kernel;
+  Situation situation;
+  Field field;
+  std::int32_t nanoseconds;
+  const char* from;  ///< The page or the results that say how it was measured.
+};
+std::string to_string(const Row& row);
+
+namespace rows {
+using enum Kernel;
+using enum Situation;
+using enum Field;
+inline constexpr Row kH200[] = {
+#include "cost/h200.inc"
+};
+}  // namespace rows
+
+/// Nanoseconds. A CTA's time is
+///   call + blocks * (what a block takes)
+/// and a block takes block_streaming where all SMs read from memory, in proportion less where fewer do, but
+/// never less than block_alone; but block_here if it need not be waited for: one of the first few, which are
+/// on their way before any is needed, or of several row tiles', which find it in L2.
+struct TeamCosts {
+  std::int32_t call;          ///< Launch, until the first block is there, exchange, output.
+  std::int32_t shared_merge;  ///< Teams that share a request merge in the kernel.
+  /// The same, of one row tile, where most requests have one team: what those with the longest share wait. Of
+  /// several it is not counted less: it is seesaw that is beside them then, and estimated too high.
+  std::int32_t lone_merge;
+  std::int32_t block_here, block_alone, block_streaming;
+  std::int32_t lone_request;  ///< What teams that share a lone request take beside that: they merge sooner.
+};
+std::string to_string(const schedule::CostModel& costs);
+std::string to_string(const TeamCosts& costs);
+
+/// A field of a situation: 0 if only others of it are in the table.
+consteval std::int32_t nanoseconds(Kernel kernel, Situation situation, Field field) {
+  bool known = false;
+  int found = 0;
+  std::int32_t value = 0;
+  for (const Row& row : rows::kH200) {
+    if (row.kernel != kernel || row.situation != situation) continue;
+    known = true;
+    if (row.field != field) continue;
+    ++found;
+    value = row.nanoseconds;
+  }
+  if (!known) throw std::logic_error("the table has no such situation of this kernel");
+  if (found > 1) throw std::logic_error("the table has this constant twice");
+  return value;
+}
+
+/// What a kernel's segments and calls take, or what is added to that.
+consteval schedule::CostModel of(Kernel kernel, Situation situation) {
+  return {.per_block = nanoseconds(kernel, situation, Field::kPerBlock),
+          .per_split = nanoseconds(kernel, situation, Field::kPerSplit),
+          .per_call = nanoseconds(kernel, situation, Field::kPerCall),
+          .per_merge = nanoseconds(kernel, situation, Field::kPerMerge),
+          .per_block_alone = nanoseconds(kernel, situation, Field::kPerBlockAlone)};
+}
+
+/// What a kernel by teams takes.
+consteval TeamCosts of_teams(Kernel kernel, Situation situation = Situation::kTeams) {
+  return {.call = nanoseconds(kernel, situation, Field::kPerCall),
+          .shared_merge = nanoseconds(kernel, situation, Field::kSharedMerge),
+          .lone_merge = nanoseconds(kernel, situation, Field::kLoneMerge),
+          .block_here = nanoseconds(kernel, situation, Field::kBlockHere),
+          .block_alone = nanoseconds(kernel, situation, Field::kBlockAlone),
+          .block_streaming = nanoseconds(kernel, situation, Field::kBlockStreaming),
+          .lone_request = nanoseconds(kernel, situation, Field::kLoneRequestMerge)};
+}
+
+}  // namespace flashlatent::cost

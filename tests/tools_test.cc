@@ -261,11 +261,24 @@ TEST_F(Program, PlanShowsKernelsOfTheGpuInEveryBuild) {
   const auto plan = json("plan.json");
   EXPECT_EQ(plan.at("parts").size(), 132U);
   EXPECT_EQ(plan.at("block_tokens"), 64);
+  EXPECT_EQ(plan.at("costs").at("per_block"), plan.at("cost_per_block"));
+  for (const auto& candidate : plan.at("candidates")) {
+    if (candidate.at("kernel") == "mma16") {
+      EXPECT_EQ(candidate.at("estimate_ms"), plan.at("estimate_ms"));
+    }
+    EXPECT_NE(candidate.contains("estimate_ms"), candidate.contains("declines"));
+  }
   expect_right("plan --kernel trio --batch 64 --tokens 8192 --workers 78 --brief", {"trio: picked"});
   expect_right(
       "plan --backend cuda --batch 64 --tokens 8704 --lengths uniform --heads 32 --kv-heads 8 "
       "--dim 128 --shared-tokens 8192 --brief",
       {"paged: picked, shares prefixes", "shared prefix: 64 requests (0-63)"});
+  expect_right("plan --batch 64 --kv fp8_656 --topk 2048 --heads 16 --dtype bf16 --brief",
+               {"direct: picked"});
+  expect_right("plan --batch 64 --heads 32 --kv-heads 8 --dim 128 --layout packed --kv e4m3 --brief",
+               {"paged: picked"});
+  expect_refused("plan --kv e4m3", {"the KV format is e4m3"});
+  expect_refused("plan --topk 2048 --shared-tokens 64", {"--topk", "--shared-tokens"});
   expect_refused("plan --kernel direct --batch 3", {"direct: the cache is of bf16; fp8_656 is accepted"});
 }
 

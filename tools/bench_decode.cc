@@ -9,7 +9,9 @@
 
 #include "core/fp8_656.h"
 #include "core/message.h"
+#include "dispatch/select.h"
 #include "flashlatent/plan.h"
+#include "plan/host_plan.h"
 #include "runtime/bench_check.h"
 #include "runtime/read_cache.h"
 #include "runtime/roof.h"
@@ -33,6 +35,7 @@ struct Measurement {
   double floor_ms = 0;  // what bytes or operations need at the roof
   double roof_pct = 0;
   double oracle_ms = 0;
+  double estimate_ms = 0;      // what dispatch counts the kernel that ran to take; 0: in no unit of time
   double variant_ms = 0;       // with batch_invariant: the time without it
   runtime::Comparison sample;  // with --rmse
   std::string why;
@@ -142,9 +145,15 @@ Result<Measurement> measure(const BenchCase& c, const BenchOptions& options, con
   Result<std::string> why = explain(input->problem, executor);
   if (!why.ok()) return why.status();
 
+  Result<Selection> selection = select(input->problem, executor);
+  if (!selection.ok()) return selection.status();
+
   Measurement m;
   m.timing = *timing;
   m.kernel = *ran;
+  if (executor.backend == Backend::kCuda && m.kernel == selection->kernel->name) {
+    m.estimate_ms = static_cast<double>(schedule::estimate(selection->geometry)) * 1e-6;
+  }
   m.why = *why;
   m.graph = timing_options.graph;
   if (options.with_cold) {
@@ -221,6 +230,7 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m, const B
                                 {"gbps", m.gbps},
                                 {"floor_ms", m.floor_ms},
                                 {"roof_pct", m.roof_pct}};
+  if (m.estimate_ms > 0) row["estimate_ms"] = m.estimate_ms;
   if (cache.layout != KvLayout::kLatent) row["layout"] = to_string(cache.layout);
   if (c.shared_tokens > 0) {
     row["shared_tokens"] = c.shared_tokens;
@@ -250,12 +260,14 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m, const B
 
 /// The columns that not every run has.
 struct Columns {
-  bool cold = false, read = false, floor = false, variant = false, rmse = false, oracle = false;
+  bool estimate = false, cold = false, read = false, floor = false, variant = false, rmse = false,
+       oracle = false;
 };
 
 void print_head(const Columns& columns) {
   fmt::print("{:<38} {:<12} {:<5} {:>9} {:>9} {:>9} {:>8} {:>7} {:>6}", "case", "kernel", "graph", "ms",
              "least", "most", "TFLOP/s", "GB/s", "roof%");
+  if (columns.estimate) fmt::print(" {:>9}", "estimate");
   if (columns.cold) fmt::print(" {:>9}", "cold ms");
   if (columns.read) fmt::print(" {:>9}", "read ms");
   if (columns.read && columns.cold) fmt::print(" {:>9}", "cold read");
@@ -270,6 +282,7 @@ void print_row(const BenchCase& c, const Measurement& m, const Columns& columns)
   fmt::print("{:<38} {:<12} {:<5} {:>9.4f} {:>9.4f} {:>9.4f} {:>8.2f} {:>7.0f} {:>6.1f}", c.name, m.kernel,
              m.graph ? "yes" : "no", m.timing.median, m.timing.least, m.timing.most, m.tflops, m.gbps,
              m.roof_pct);
+  if (columns.estimate) fmt::print(" {:>9.4f}", m.estimate_ms);
   if (columns.cold) fmt::print(" {:>9.4f}", m.cold.median);
   if (columns.read) fmt::print(" {:>9.4f}", m.reading.median);
   if (columns.read && columns.cold) fmt::print(" {:>9.4f}", m.cold_reading.median);
@@ -325,7 +338,8 @@ int run_bench_decode(const char* name, std::vector<BenchCase> all, const BenchOp
              source_tree());
   if (options.layers > 0)
     fmt::print("ms: a step of a plan and {} calls, over {}\n", options.layers, options.layers);
-  const Columns columns{.cold = options.with_cold,
+  const Columns columns{.estimate = options.explain && executor.backend == Backend::kCuda,
+                        .cold = options.with_cold,
                         .read = options.with_read,
                         .floor = cases[0].problem.cache.layout != KvLayout::kLatent,
                         .variant = options.batch_invariant,
@@ -395,7 +409,8 @@ void add_bench_options(CLI::App& app, std::span<const BenchSuite> suites, BenchO
       ->capture_default_str();
   app.add_flag("--oracle", options.oracle, "CPU: also time the float64 oracle");
   app.add_flag("--rmse", options.rmse, "Compare a sample of rows with the float64 oracle");
-  app.add_flag("--explain", options.explain, "Why this kernel, and why no other");
+  app.add_flag("--explain", options.explain,
+               "Why this kernel, and why no other; on CUDA also a column of estimates, in ms");
   app.add_flag("--list", options.list, "Print the cases' names and stop");
   add_executor_options(app, options.executor);
   add_seed_option(app, options.seed);

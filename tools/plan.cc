@@ -30,6 +30,8 @@ struct PlanOptions {
   std::vector<int> lengths;
   DecodeProblem problem;
   int dim = 0;
+  std::string layout = "separate", kv = "plain", dtype = "bf16";
+  int topk = 0;
   int shared_tokens = 0;
   std::string sharing = "auto";
   bool brief = false;
@@ -65,12 +67,18 @@ Status check_table(const PlanOptions& options, std::int64_t requests, std::int64
 
 struct Shown {
   PlanDescription plan;
-  std::string why;  ///< A line a kernel.
+  std::vector<Candidate> candidates;
+  schedule::CostModel costs;  ///< Of the picked one.
 };
+
+/// Milliseconds.
+double ms_of(std::int64_t nanoseconds) {
+  return static_cast<double>(nanoseconds) * 1e-6;
+}
 
 /// Groups that plan() would find where all requests have their first tokens in common.
 prefix::Groups make_groups(const PlanOptions& options, const DecodeProblem& problem,
-                                       const prefix::Shape& shape, const std::vector<int>& lengths) {
+                           const prefix::Shape& shape, const std::vector<int>& lengths) {
   const std::int64_t columns = problem.cache.max_pages;
   const std::int64_t shared = options.shared_tokens / problem.cache.page_size;
   std::vector<std::int32_t> table(lengths.size() * columns);
@@ -93,10 +101,14 @@ Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& leng
   }
   if (options.dim > 0) {
     problem.cache.qk_dim = problem.cache.v_dim = options.dim;
-    problem.cache.layout = KvLayout::kSeparate;
+    problem.cache.layout = options.layout == "packed" ? KvLayout::kPacked : KvLayout::kSeparate;
   }
+  problem.cache.format = *kv_format_from_name(options.kv);
+  problem.cache.dtype = options.dtype == "fp16" ? Dtype::kF16 : Dtype::kBF16;
+  if (options.topk > 0) problem.sparse = {.enabled = true, .topk = options.topk};
   const int longest = *std::max_element(lengths.begin(), lengths.end());
-  problem.cache.max_pages = std::max(1, (longest - 1) / problem.cache.page_size + 1);
+  // Sparse decode has indices in place of a page table.
+  if (options.topk == 0) problem.cache.max_pages = std::max(1, (longest - 1) / problem.cache.page_size + 1);
   if (Status status = check_table(options, problem.query.batch, problem.cache.max_pages); !status.ok())
     return status;
   Result<std::vector<Candidate>> list = candidates(problem, *executor, options.workers);
@@ -112,7 +124,7 @@ Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& leng
       describe_plan(geometry, lengths.data(), {memory.data(), memory.size() * sizeof(std::max_align_t)},
                     picked->kernel->name, picked->prefix);
   if (!plan.ok()) return plan.status();
-  return Shown{*plan, explain(*list)};
+  return Shown{*plan, std::move(*list), geometry.cost};
 }
 
 nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengths) {
@@ -135,9 +147,28 @@ nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengt
                       {"tiles", group.tiles},
                       {"splits", group.splits}});
   }
+  nlohmann::ordered_json candidates = nlohmann::ordered_json::array();
+  for (const Candidate& candidate : shown.candidates) {
+    nlohmann::ordered_json row = {{"kernel", candidate.kernel->name}};
+    if (candidate.reason.empty()) {
+      row["estimate_ms"] = ms_of(candidate.estimate);
+    } else {
+      row["declines"] = candidate.reason;
+    }
+    candidates.push_back(row);
+  }
+  const schedule::CostModel& costs = shown.costs;
   return {{"command", command_line()},
           {"kernel", plan.kernel},
-          {"explain", shown.why},
+          {"explain", explain(shown.candidates)},
+          {"estimate_ms", ms_of(cheapest(shown.candidates)->estimate)},
+          {"costs",
+           {{"per_block", costs.per_block},
+            {"per_split", costs.per_split},
+            {"per_call", costs.per_call},
+            {"per_merge", costs.per_merge},
+            {"per_block_alone", costs.per_block_alone}}},
+          {"candidates", candidates},
           {"lengths", lengths},
           {"lanes", plan.lanes},
           {"rounds", plan.rounds},
@@ -159,17 +190,20 @@ int run_plan(const PlanOptions& options) {
       !status.ok()) {
     return fail(status);
   }
-  const std::vector<int> lengths = options.lengths.empty()
-                                       ? make_lengths(options.distribution, options.batch,
-                                                      options.mean_length, options.problem.query.tokens)
-                                       : options.lengths;
+  std::vector<int> lengths = options.lengths.empty()
+                                 ? make_lengths(options.distribution, options.batch, options.mean_length,
+                                                options.problem.query.tokens)
+                                 : options.lengths;
+  if (options.topk > 0) {
+    for (int& length : lengths) length = std::min(length, options.topk);
+  }
   Result<Shown> shown = make_plan(options, lengths);
   if (!shown.ok()) return fail(shown.status());
   const std::string text = to_string(shown->plan);
   // The head is three lines and one a group; a line a part follows.
   std::size_t end = 0;
   for (std::size_t line = 0; line < 3 + shown->plan.groups.size(); ++line) end = text.find('\n', end) + 1;
-  fmt::print("{}{}", shown->why, options.brief ? text.substr(0, end) : text);
+  fmt::print("{}{}", explain(shown->candidates), options.brief ? text.substr(0, end) : text);
   if (!options.svg.empty()) {
     const std::string picture = to_svg(shown->plan);
     const std::array<std::string_view, 1> pieces = {picture};
@@ -211,6 +245,17 @@ void add_plan(CLI::App& app, Action& action) {
                    "Of separate keys and values (MHA, GQA); 0: a latent cache of 576, values 512")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
+  plan->add_option("--layout", options->layout,
+                   "Of separate keys and values: separate, or packed as vLLM has them")
+      ->check(CLI::IsMember({"separate", "packed"}))
+      ->capture_default_str();
+  plan->add_option("--kv", options->kv,
+                   "Cache format: plain (of the dtype), fp8_656 (latent) or e4m3 (separate)")
+      ->check(CLI::IsMember({"plain", "fp8_656", "e4m3"}))
+      ->capture_default_str();
+  plan->add_option("--dtype", options->dtype, "bf16 or fp16")
+      ->check(CLI::IsMember({"bf16", "fp16"}))
+      ->capture_default_str();
   plan->add_option("--shared-tokens", options->shared_tokens,
                    "All requests have so many tokens at their begin on the same pages")
       ->check(CLI::Range(0, 1 << 30))
@@ -218,6 +263,10 @@ void add_plan(CLI::App& app, Action& action) {
   plan->add_option("--prefix-sharing", options->sharing, "Are those attended to by groups?")
       ->needs("--shared-tokens")
       ->check(CLI::IsMember({"off", "auto", "always"}))
+      ->capture_default_str();
+  plan->add_option("--topk", options->topk, "Sparse: indices of a query token; 0: dense")
+      ->excludes("--shared-tokens")
+      ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
   plan->add_flag("--batch-invariant", options->problem.options.batch_invariant, "Fixed splits");
   plan->add_flag("--brief", options->brief, "Without the line a part");

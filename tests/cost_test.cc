@@ -1,9 +1,10 @@
 // The table of costs, and what it makes of some calls. No device is asked.
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <set>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "cost/model.h"
 #include "dispatch/kernel_table.h"

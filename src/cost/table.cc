@@ -1,5 +1,7 @@
 #include "cost/table.h"
 
+#include <cstddef>
+
 #include "core/message.h"
 #include "cost/model.h"
 

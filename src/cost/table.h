@@ -3,8 +3,6 @@
 // compilation.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <stdexcept>
 #include <string>

@@ -12,6 +12,11 @@ namespace {
 using cost::Kernel;
 using cost::Situation;
 
+constexpr cost::TeamCosts kCosts4 = cost::of_teams(Kernel::kMma16Team4);
+constexpr cost::TeamCosts kCosts8 = cost::of_teams(Kernel::kMma16Team8);
+constexpr cost::TeamCosts kCosts16 = cost::of_teams(Kernel::kMma16Team16);
+constexpr cost::TeamCosts kCosts16OfFewBlocks =
+    cost::of_teams(Kernel::kMma16Team16, Situation::kTeamsOfFewBlocks);
 constexpr int kFewTokens = 256;  // four blocks
 
 template <int kTeam>
@@ -32,15 +37,8 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 
 template <int kTeam>
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
-  constexpr Kernel kKernel = kTeam > 8   ? Kernel::kMma16Team16
-                             : kTeam < 8 ? Kernel::kMma16Team4
-                                         : Kernel::kMma16Team8;
-  cost::TeamCosts costs = cost::of_teams(kKernel);
-  if constexpr (kTeam > 8) {
-    if (reach_of(problem) <= kFewTokens * kTeam) {
-      costs = cost::of_teams(kKernel, Situation::kTeamsOfFewBlocks);
-    }
-  }
+  cost::TeamCosts costs = kTeam > 8 ? kCosts16 : kTeam < 8 ? kCosts4 : kCosts8;
+  if (kTeam > 8 && reach_of(problem) <= kFewTokens * kTeam) costs = kCosts16OfFewBlocks;
   return team_geometry(problem, workers, {.tile_rows = mma16::kTileRows, .team = kTeam, .costs = costs});
 }
 

@@ -98,7 +98,8 @@ TEST_P(CheckInputs, ATableOfAsManyTokensAsTheBackendCounts) {
   integers(c.inputs.cache_seqlens)[0] = on_gpu() ? columns * 256 : INT32_MAX;
   expect_none(c);
   table.back() = 1 << 20;
-  expect_offence(c, {"block_table[0, " + std::to_string(columns - 1) + "] is 1048576"});
+  const std::string entry = "block_table[0, " + std::to_string(columns - 1) + "] is 1048576";
+  expect_offence(c, {entry.c_str()});
 }
 
 TEST_P(CheckInputs, LivePagesTooLargeForTheCache) {

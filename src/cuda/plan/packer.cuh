@@ -37,7 +37,7 @@ class WarpItems {
   /// told the ranks that are taken.
   __device__ __forceinline__ WarpItems(const std::int32_t* costs, const std::uint8_t* ranks, int items,
                                        bool last_waits, std::uint8_t* order)
-      : ranks_(ranks), order_(order) {
+      : all_costs_(costs), ranks_(ranks), order_(order) {
     const int ready = items - last_waits;
     if (last_waits) waiting_ = {ready, costs[ready]};
 #pragma unroll
@@ -76,13 +76,11 @@ class WarpItems {
 
   /// `base`: of the slot in which it is, times 32.
   __device__ __forceinline__ schedule::Unpacked at(std::uint32_t word, int base, int bit) const {
-    std::int32_t cost = 0;
-#pragma unroll
-    for (int i = 0; i < kSlots; ++i) {
-      const std::int32_t here = __shfl_sync(kAll, costs_[i], bit);
-      if (kSlots == 1 || base == i * 32) cost = here;
+    if constexpr (kSlots == 1) {
+      const std::int32_t cost = __shfl_sync(kAll, costs_[0], bit);
+      return {word == 0 ? -1 : bit, word == 0 ? -1 : cost};
     }
-    return {word == 0 ? -1 : base + bit, word == 0 ? -1 : cost};
+    return {word == 0 ? -1 : base + bit, word == 0 ? -1 : all_costs_[base + bit]};
   }
   __device__ __forceinline__ schedule::Unpacked first_of(const std::uint32_t (&bits)[kSlots]) const {
     std::uint32_t word = bits[0];
@@ -105,6 +103,7 @@ class WarpItems {
     if (word == 0) longest_ = shortest_ = waiting_;
   }
 
+  const std::int32_t* all_costs_;
   const std::uint8_t* ranks_;
   std::uint8_t* order_;
   std::int32_t costs_[kSlots];
@@ -138,8 +137,8 @@ class Packer {
       const int ready = stretch.items() - (stretch.piece > 0);
       if (ready <= 32) {
         pack_stretch<1>(index, packing, stretch);
-      } else if (ready <= 64) {
-        pack_stretch<2>(index, packing, stretch);
+      } else if (ready <= 128) {
+        pack_stretch<4>(index, packing, stretch);
       } else {
         pack_stretch<schedule::kMostPacked / 32>(index, packing, stretch);
       }

@@ -154,10 +154,8 @@ TEST_P(Allocations, OfLatentCaches) {
                       .sink = true});
   expect_none_of_all({.name = "fp8", .format = KvFormat::kFp8_656, .heads = 64, .lengths = varied(20, 900)});
   expect_none_of_all({.name = "batch_invariant", .lengths = varied(5, 900), .batch_invariant = true});
-  expect_none_of_all({.name = "ragged",
-                      .lengths = varied(4, 900),
-                      .ragged_tokens = {2, 0, 1, 3},
-                      .causal = true});
+  expect_none_of_all(
+      {.name = "ragged", .lengths = varied(4, 900), .ragged_tokens = {2, 0, 1, 3}, .causal = true});
 }
 
 // The kernel trio leaves such tensors to another one.

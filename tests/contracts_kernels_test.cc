@@ -92,8 +92,9 @@ class KernelContracts : public Contracts {
     const Selection picked = *select(problem, executor_);
     const DecodeKernel* other = picked.kernel->substitute(problem, run.inputs(), outputs, nullptr);
     ASSERT_NE(other, nullptr);
-    ASSERT_TRUE(other->launch({problem, run.inputs(), outputs, picked.geometry, picked.prefix,
-                               run.plan_memory(), run.workspace_memory(), executor_})
+    ASSERT_TRUE(other
+                    ->launch({problem, run.inputs(), outputs, picked.geometry, picked.prefix,
+                              run.plan_memory(), run.workspace_memory(), executor_})
                     .ok());
   }
 

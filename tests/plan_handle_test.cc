@@ -52,9 +52,9 @@ TEST_P(PlanHandle, GivesTheBitsOfTheFreeFunctions) {
   const RandomCase c = runtime::make_case({.name = "latent", .lengths = {700, 3, 0, 250}}, 3);
   DecodeRun by_handle = place(c, executor_), by_functions = place(c, executor_);
   ASSERT_TRUE(by_handle.run().ok());
-  ASSERT_TRUE(flashlatent::plan(c.problem, by_functions.inputs().cache_seqlens, by_functions.plan_memory(),
-                                executor_)
-                  .ok());
+  ASSERT_TRUE(
+      flashlatent::plan(c.problem, by_functions.inputs().cache_seqlens, by_functions.plan_memory(), executor_)
+          .ok());
   ASSERT_TRUE(flashlatent::decode(c.problem, by_functions.inputs(), by_functions.outputs(),
                                   by_functions.plan_memory(), by_functions.workspace_memory(), executor_)
                   .ok());
@@ -98,8 +98,7 @@ TEST_P(PlanHandle, DescribesWhatItSchedules) {
   ASSERT_TRUE(run.plan().ok());
   Result<runtime::Buffer> copy = runtime::Buffer::allocate(Executor{}, plan.plan_bytes());
   ASSERT_TRUE(copy.ok() && runtime::synchronize(executor_).ok());
-  ASSERT_TRUE(
-      runtime::copy_to_host(copy->data(), run.plan_memory().data, plan.plan_bytes(), executor_).ok());
+  ASSERT_TRUE(runtime::copy_to_host(copy->data(), run.plan_memory().data, plan.plan_bytes(), executor_).ok());
   const Result<PlanDescription> written = plan.describe(c.inputs.cache_seqlens, copy->memory());
   const Result<PlanDescription> expected = plan.describe(c.inputs.cache_seqlens);
   ASSERT_TRUE(written.ok()) << written.status().message();

@@ -59,9 +59,9 @@ struct DecodeOutputs {
 };
 
 /// The problem that these tensors pose, with `options`; kInvalidArgument if they do not fit together. A uint8
-/// kv_cache is kFp8_656, a uint8 key_cache kE4m3, one of rank 5 kPacked; `indices` make it sparse, attn_sink and
-/// alibi_slopes set their options; an option that is set without its tensor is refused. Beside key_cache `v_dim`
-/// is not read: value_cache says it.
+/// kv_cache is kFp8_656, a uint8 key_cache kE4m3, one of rank 5 kPacked; `indices` make it sparse, attn_sink
+/// and alibi_slopes set their options; an option that is set without its tensor is refused. Beside key_cache
+/// `v_dim` is not read: value_cache says it.
 Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
                                     const DecodeProblem::Options& options);
 

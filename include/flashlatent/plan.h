@@ -14,11 +14,11 @@
 
 namespace flashlatent {
 
-/// A problem with the kernel, the sizes and the partition that it gets on an executor. schedule() once a step,
-/// decode() once a layer. A Plan owns no device memory and never changes: copies are cheap, and threads may
-/// use one at once, each call with a workspace of its own. schedule() and decode() take no memory from the
-/// heap after a thread's first call (with HostPages: of up to 2^16 requests), but for the text of an error and
-/// what the kernel `reference` takes.
+/// A problem with the kernel, the sizes and the partition that it gets on an executor. schedule() once a
+/// step, decode() once a layer. A Plan owns no device memory and never changes: copies are cheap, and threads
+/// may use one at once, each call with a workspace of its own. schedule() and decode() take no memory from
+/// the heap after a thread's first call (with HostPages: of up to 2^16 requests), but for the text of an
+/// error and what the kernel `reference` takes.
 class Plan {
  public:
   /// Errors: kInvalidArgument (a field of the problem out of its range), kUnsupported (no kernel takes it),

@@ -1,4 +1,5 @@
-// Functions of Python whose arguments go into one struct: each argument is a row with its name and its member.
+// Functions of Python whose arguments go into one struct: each argument is a row with its name and its
+// member.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -57,9 +58,7 @@ void annotate(const Positional& positional, const Keywords& keywords, Define&& d
   std::apply(
       [&](const auto&... first) {
         std::apply(
-            [&](const auto&... rest) {
-              define(first.annotation()..., nb::kw_only(), rest.annotation()...);
-            },
+            [&](const auto&... rest) { define(first.annotation()..., nb::kw_only(), rest.annotation()...); },
             keywords);
       },
       positional);

@@ -167,8 +167,8 @@ workspace are made if not given. check_inputs is off unless it is given (None: o
 As decode(), with the arrays of flashlatent.decode_kv(); the problem has the options, `alibi` and `attn_sink` too.)");
   plan.def("__repr__",
            [](const Plan& plan) {
-             return message("<flashlatent.Plan ", plan.handle().kernel(), " on ",
-                            to_string(plan.device()), ": ", to_string(plan.problem()), ">");
+             return message("<flashlatent.Plan ", plan.handle().kernel(), " on ", to_string(plan.device()),
+                            ": ", to_string(plan.problem()), ">");
            })
       .def_prop_ro("problem", [](const Plan& plan) { return plan.problem(); })
       .def_prop_ro("kernel", [](const Plan& plan) { return std::string(plan.handle().kernel()); })
@@ -177,8 +177,7 @@ As decode(), with the arrays of flashlatent.decode_kv(); the problem has the opt
           "plan_bytes", [](const Plan& plan) { return plan.handle().plan_bytes(); },
           "What a caller's plan storage must have. Depends on shapes, never on lengths.")
       .def_prop_ro(
-          "workspace_bytes",
-          [](const Plan& plan) { return with_alignment(plan.handle().workspace_bytes()); },
+          "workspace_bytes", [](const Plan& plan) { return with_alignment(plan.handle().workspace_bytes()); },
           "What a caller's workspace must have. Depends on shapes, never on lengths.");
   module.def("describe_plan", &describe, "problem"_a, "lengths"_a, nb::kw_only(), "device"_a = "cpu",
              "workers"_a, "kernel"_a = "",

@@ -3,8 +3,8 @@
 
 #include "python/src/bindings.h"
 #include "python/src/constructor.h"
-#include "python/src/errors.h"
 #include "python/src/decode_arguments.h"
+#include "python/src/errors.h"
 
 namespace flashlatent::python {
 

@@ -61,28 +61,25 @@ inline constexpr auto kKeyValue =
                required(argument("value_cache", &DecodeArguments::value_cache)), required(kBlockTable));
 
 /// Options of every problem.
-inline constexpr auto kProblem =
-    std::tuple(required(argument("softmax_scale", &DecodeArguments::softmax_scale)),
-               argument("causal", &DecodeArguments::causal), kCuSeqlensQ,
-               argument("tokens", &DecodeArguments::tokens),
-               argument("batch_invariant", &DecodeArguments::batch_invariant),
-               argument("empty_lse", &DecodeArguments::empty_lse),
-               argument("dtype", &DecodeArguments::dtype));
+inline constexpr auto kProblem = std::tuple(
+    required(argument("softmax_scale", &DecodeArguments::softmax_scale)),
+    argument("causal", &DecodeArguments::causal), kCuSeqlensQ, argument("tokens", &DecodeArguments::tokens),
+    argument("batch_invariant", &DecodeArguments::batch_invariant),
+    argument("empty_lse", &DecodeArguments::empty_lse), argument("dtype", &DecodeArguments::dtype));
 inline constexpr auto kLatentProblem = std::tuple(argument("v_dim", &DecodeArguments::v_dim), kIndices);
-inline constexpr auto kKeyValueProblem =
-    std::tuple(argument("window", &DecodeArguments::window), argument("soft_cap", &DecodeArguments::soft_cap));
+inline constexpr auto kKeyValueProblem = std::tuple(argument("window", &DecodeArguments::window),
+                                                    argument("soft_cap", &DecodeArguments::soft_cap));
 /// Of a problem without a call.
 inline constexpr auto kHasSink = std::tuple(argument("attn_sink", &DecodeArguments::has_attn_sink));
 inline constexpr auto kHasMore = std::tuple(argument("alibi", &DecodeArguments::has_alibi),
                                             argument("prefix_sharing", &DecodeArguments::prefix_sharing));
 
 /// What a call has besides its problem.
-inline constexpr auto kCall =
-    std::tuple(argument("attn_sink", &DecodeArguments::attn_sink), argument("out", &DecodeArguments::out),
-               argument("lse", &DecodeArguments::lse), argument("plan", &DecodeArguments::plan),
-               argument("workspace", &DecodeArguments::workspace),
-               argument("stream", &DecodeArguments::stream),
-               argument("check_inputs", &DecodeArguments::check_inputs));
+inline constexpr auto kCall = std::tuple(
+    argument("attn_sink", &DecodeArguments::attn_sink), argument("out", &DecodeArguments::out),
+    argument("lse", &DecodeArguments::lse), argument("plan", &DecodeArguments::plan),
+    argument("workspace", &DecodeArguments::workspace), argument("stream", &DecodeArguments::stream),
+    argument("check_inputs", &DecodeArguments::check_inputs));
 inline constexpr auto kLatentCall = std::tuple(argument("topk_length", &DecodeArguments::topk_length));
 inline constexpr auto kKeyValueCall = std::tuple(argument("alibi_slopes", &DecodeArguments::alibi_slopes),
                                                  argument("key_scale", &DecodeArguments::key_scale),

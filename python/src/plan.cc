@@ -46,7 +46,7 @@ nb::tuple Plan::decode(const DecodeInputs& inputs, DecodeArguments given, void* 
   const bool new_out = given.out.is_none(), new_lse = given.lse.is_none();
   if (new_out) {
     given.out = query.ragged ? empty_like(q, {inputs.q.shape[0], query.heads, cache.v_dim})
-                              : empty_like(q, {query.batch, query.tokens, query.heads, cache.v_dim});
+                             : empty_like(q, {query.batch, query.tokens, query.heads, cache.v_dim});
   }
   if (new_lse) given.lse = empty_like(q, {query.batch, query.heads, query.tokens}, "float32");
   const Array out = Array::output("out", given.out, cache.dtype, new_out);
@@ -62,8 +62,8 @@ nb::tuple Plan::decode(const DecodeInputs& inputs, DecodeArguments given, void* 
   const Memory workspace =
       given.workspace.is_none()
           ? workspace_.at_least(handle_.workspace_bytes(), device_, q)
-          : aligned_inside(memory_of(
-                "workspace", Array::output("workspace", given.workspace, {}, fresh_workspace)));
+          : aligned_inside(
+                memory_of("workspace", Array::output("workspace", given.workspace, {}, fresh_workspace)));
   const flashlatent::Plan there = handle_.with_stream(stream);
   Status status;
   if (device_.type == DeviceType::kCpu) {

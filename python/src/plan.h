@@ -28,8 +28,7 @@ class Plan {
                    bool fresh_workspace = false);
 
  private:
-  Status plan_into(Memory memory, const ConstTensorView& lengths, const HostPages* pages,
-                   void* stream) const;
+  Status plan_into(Memory memory, const ConstTensorView& lengths, const HostPages* pages, void* stream) const;
 
   flashlatent::Plan handle_;
   Device device_;

@@ -40,7 +40,8 @@ Status validate_separate(const DecodeProblem& p) {
   FLASHLATENT_RETURN_IF_ERROR(in_range("v_dim", p.cache.v_dim, 1, 4096));
   FLASHLATENT_RETURN_IF_ERROR(in_range("window", p.options.separate.window, 0, (1LL << 31) - 1));
   if (!(p.options.separate.soft_cap >= 0) || !std::isfinite(p.options.separate.soft_cap)) {
-    return invalid_argument("soft_cap is ", p.options.separate.soft_cap, "; it must be finite and not negative");
+    return invalid_argument("soft_cap is ", p.options.separate.soft_cap,
+                            "; it must be finite and not negative");
   }
   const int x = p.cache.format == KvFormat::kE4m3 ? 16 : 8;
   if (p.cache.layout == KvLayout::kPacked && p.cache.qk_dim % x != 0) {
@@ -126,19 +127,20 @@ std::string to_string(const DecodeProblem& p) {
   const std::string tokens = p.sparse.enabled ? message(" page=", p.cache.page_size, " topk=", p.sparse.topk)
                                               : message(" page=", p.cache.page_size, "x", p.cache.max_pages);
   const bool latent = p.cache.layout == KvLayout::kLatent;
-  return message(
-      p.sparse.enabled ? "sparse " : "", latent ? "" : to_string(p.cache.layout), latent ? "" : " ",
-      "decode b=", p.query.batch, " s_q=", p.query.tokens, p.query.ragged ? " (ragged)" : "",
-      " h_q=", p.query.heads, " h_kv=", p.cache.heads, " d=", p.cache.qk_dim, "/", p.cache.v_dim, " ",
-      plain ? to_string(p.cache.dtype) : to_string(p.cache.format), tokens,
-      " scale=", p.options.softmax_scale, p.options.causal ? " causal" : "",
-      p.options.separate.soft_cap != 0 ? message(" cap=", p.options.separate.soft_cap) : "", p.options.separate.alibi ? " alibi" : "",
-      p.options.separate.window != 0 ? message(" window=", p.options.separate.window) : "", p.options.attn_sink ? " sink" : "",
-      p.options.batch_invariant ? " batch_invariant" : "",
-      p.options.prefix_sharing == PrefixSharing::kOff
-          ? ""
-          : message(" prefix_sharing=", to_string(p.options.prefix_sharing)),
-      p.options.empty_lse > 0 ? " empty_lse=+inf" : "");
+  return message(p.sparse.enabled ? "sparse " : "", latent ? "" : to_string(p.cache.layout),
+                 latent ? "" : " ", "decode b=", p.query.batch, " s_q=", p.query.tokens,
+                 p.query.ragged ? " (ragged)" : "", " h_q=", p.query.heads, " h_kv=", p.cache.heads,
+                 " d=", p.cache.qk_dim, "/", p.cache.v_dim, " ",
+                 plain ? to_string(p.cache.dtype) : to_string(p.cache.format), tokens,
+                 " scale=", p.options.softmax_scale, p.options.causal ? " causal" : "",
+                 p.options.separate.soft_cap != 0 ? message(" cap=", p.options.separate.soft_cap) : "",
+                 p.options.separate.alibi ? " alibi" : "",
+                 p.options.separate.window != 0 ? message(" window=", p.options.separate.window) : "",
+                 p.options.attn_sink ? " sink" : "", p.options.batch_invariant ? " batch_invariant" : "",
+                 p.options.prefix_sharing == PrefixSharing::kOff
+                     ? ""
+                     : message(" prefix_sharing=", to_string(p.options.prefix_sharing)),
+                 p.options.empty_lse > 0 ? " empty_lse=+inf" : "");
 }
 
 Status validate(const DecodeProblem& p) {

@@ -289,8 +289,7 @@ RowScale finish_row(float max, float sum) {
 
 /// The prefixes of a call, if requests share some.
 struct Prefixes {
-  explicit Prefixes(const DecodeCall& call)
-      : call(call), shape(call.prefix) {
+  explicit Prefixes(const DecodeCall& call) : call(call), shape(call.prefix) {
     if (shape.requests == 0) return;
     plan = prefix::view(shape, static_cast<std::uint8_t*>(call.plan.data) + prefix::offset(call.geometry));
   }

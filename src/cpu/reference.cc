@@ -107,7 +107,8 @@ std::vector<Seen> seen_by_pages(const DecodeProblem& problem, const DecodeInputs
       std::clamp<std::int64_t>(stored, 0, std::int64_t{cache.max_pages} * cache.page_size);
   const std::int64_t end =
       options.causal ? length - query_tokens(problem, inputs, request) + token + 1 : length;
-  const std::int64_t begin = options.separate.window > 0 ? std::max<std::int64_t>(end - options.separate.window, 0) : 0;
+  const std::int64_t begin =
+      options.separate.window > 0 ? std::max<std::int64_t>(end - options.separate.window, 0) : 0;
   std::vector<Seen> seen;
   for (std::int64_t t = begin; t < end; ++t) {
     const std::int64_t page = pages[t / cache.page_size];

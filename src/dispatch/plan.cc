@@ -99,8 +99,7 @@ Status Plan::schedule(const ConstTensorView& lengths, const HostPages& pages, Me
                                 problem.cache.page_size,
                                 static_cast<const std::int32_t*>(pages.cache_seqlens.data)};
   const bool always = problem.options.prefix_sharing == PrefixSharing::kAlways;
-  const prefix::Groups groups =
-      prefix::find_groups(selection.prefix, table, problem.query.tokens, always);
+  const prefix::Groups groups = prefix::find_groups(selection.prefix, table, problem.query.tokens, always);
   return build_plan(selection, lengths, groups.list, table.lengths, plan, here);
 }
 
@@ -134,8 +133,7 @@ Result<PlanDescription> Plan::describe(const ConstTensorView& lengths) const {
   const Selection& selection = choice_->selection;
   prefix::build_on_host(selection.geometry, selection.prefix, {}, host_lengths, memory.data());
   return describe_plan(selection.geometry, host_lengths,
-                       {memory.data(), memory.size() * sizeof(std::max_align_t)}, kernel(),
-                       selection.prefix);
+                       {memory.data(), memory.size() * sizeof(std::max_align_t)}, kernel(), selection.prefix);
 }
 
 Result<PlanDescription> Plan::describe(const ConstTensorView& lengths, Memory plan) const {

@@ -50,8 +50,9 @@ struct DecodeKernel {
   /// If they can, how. With Options::prefix_sharing off it is not asked.
   prefix::Shape (*prefix_shape)(const DecodeProblem&, int workers) = nullptr;
   /// Which kernel does a call of a problem that this one takes, where these tensors lie as this one cannot
-  /// read or write? Null: this one. Plan and workspace serve either. `reason`, unless it is null, is told why:
-  /// a clause that names the tensor, what it is and what would do. Never another if there is no function.
+  /// read or write? Null: this one. Plan and workspace serve either. `reason`, unless it is null, is told
+  /// why: a clause that names the tensor, what it is and what would do. Never another if there is no
+  /// function.
   const DecodeKernel* (*substitute)(const DecodeProblem&, const DecodeInputs&, const DecodeOutputs&,
                                     std::string* reason) = nullptr;
 };

@@ -150,9 +150,8 @@ struct DealtLine {
     };
     Numbers by_rank(g.requests, memory);
     std::iota(by_rank.begin(), by_rank.end(), 0);
-    std::sort(by_rank.begin(), by_rank.end(), [&](std::int32_t a, std::int32_t b) {
-      return cost(a) != cost(b) ? cost(a) > cost(b) : a < b;
-    });
+    std::sort(by_rank.begin(), by_rank.end(),
+              [&](std::int32_t a, std::int32_t b) { return cost(a) != cost(b) ? cost(a) > cost(b) : a < b; });
     for (std::int32_t rank = 0; rank < g.requests; ++rank) {
       const std::int32_t place = dealt_place(g.requests, stretches.count, rank);
       requests[place] = by_rank[rank];

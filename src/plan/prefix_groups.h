@@ -35,8 +35,7 @@ struct Groups {
 /// that save the most by the shape's costs. The last `query_tokens` of a request are never in its prefix, so
 /// that no causal mask touches it. With `always`, wherever two requests share a block. Takes a sort of the
 /// page table's rows, and memory of the calling thread (scratch()).
-Groups find_groups(const Shape& shape, const PageTable& pages, std::int32_t query_tokens,
-                               bool always);
+Groups find_groups(const Shape& shape, const PageTable& pages, std::int32_t query_tokens, bool always);
 
 /// Is there any page table of which find_groups() would take groups, without `always`? Where it is not so of
 /// a batch, it is not of a smaller one.

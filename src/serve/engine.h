@@ -75,7 +75,7 @@ class Engine {
   Options options_;
   DecodeProblem problem_;
   std::optional<Plan> handle_;  // empty until allocate() has made it
-  std::int64_t row_;  // elements of a token: its latent row, or its keys and then its values
+  std::int64_t row_;            // elements of a token: its latent row, or its keys and then its values
   Device device_;
   std::vector<runtime::Buffer> caches_;  // one a layer
   runtime::Buffer q_, out_, kept_out_, lse_, kept_lse_, block_table_, cache_seqlens_, plan_, workspace_;

@@ -60,7 +60,7 @@ def _tensors(operator, args, options):
 
 
 def _check_device(tensors):
-    """Refuses tensors on several devices, of which torch would take any one for a fake call's."""
+    """Refuses tensors on several devices; for a fake call torch would take any one of them."""
     first, *others = tensors
     for name in others:
         if tensors[name].device != tensors[first].device:

@@ -62,8 +62,8 @@ struct KernelInfo {
 /// All kernels of this build, of every backend.
 std::vector<KernelInfo> kernels();
 
-/// The name of the kernel that a problem gets on this executor; kUnsupported if none takes it. Tensors may
-/// lie so that another one runs: running_kernel() (decode.h) says which.
+/// The name of the kernel that a problem gets on this executor; kUnsupported if none takes it. For tensors
+/// that this kernel cannot read or write another one may run: running_kernel() (decode.h) names it.
 Result<std::string> picked_kernel(const DecodeProblem& problem, const Executor& executor);
 
 /// Which kernel a problem gets on this executor, and why no other: a line a kernel of the backend, "picked",

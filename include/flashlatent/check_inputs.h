@@ -1,5 +1,5 @@
-// Do the integers of a call make sense? An option for callers who would rather have an error than the clamp
-// and the skip that decode() does.
+// Are the integers of a call in range? decode() clamps lengths and skips pages that are not; these functions
+// report them instead.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ enum class InputArgument : std::int32_t {
                   ///< legal: their tokens are skipped.
 };
 
-/// The first value that is not accepted: of the first argument that has one, the lowest request's, there the
-/// lowest index. As it lies in memory on every backend.
+/// The first value that is not accepted: that of the first argument (in InputArgument's order), then of the
+/// lowest request, then of the lowest index. The layout in memory is the same on every backend.
 struct InputOffence {
   InputArgument argument = InputArgument::kNone;
   std::int32_t request = 0;
@@ -36,21 +36,23 @@ struct InputOffence {
 inline constexpr std::size_t kInputOffenceBytes = sizeof(InputOffence);
 static_assert(kInputOffenceBytes == 32);
 
-/// On the CPU: kInvalidArgument names the first offence's argument, request, index and value, and what is
-/// accepted. It also refuses, as decode() does, tensors that do not fit the problem. Reads cu_seqlens_q,
-/// cache_seqlens, topk_length and block_table, and writes nothing. Sparse indices are not looked at: those
-/// out of range are legal everywhere. On CUDA it is refused, since it would have to wait; see the next one.
+/// On the CPU. kInvalidArgument names the first offence's argument, request, index and value, and what is
+/// accepted; also, as in decode(), a tensor that does not fit the problem. Reads cu_seqlens_q, cache_seqlens,
+/// topk_length and block_table, and writes nothing. Does not look at sparse indices: those out of range are
+/// legal everywhere. A CUDA executor is refused, since the call would have to wait for the device; use the
+/// next function there.
 Status check_inputs(const DecodeProblem& problem, const DecodeInputs& inputs, const Executor& executor);
 
 /// On every backend: writes the first offence, or InputArgument::kNone, to `offence`, memory of the
-/// executor's device of kInputOffenceBytes or more, aligned to 8 bytes. On CUDA one kernel launch, without a
-/// copy or a wait: when the stream has come by, copy the bytes and ask to_status(). A CUDA graph can capture
-/// it. Errors: kInvalidArgument (a tensor that does not fit the problem, by name; alignment), kExhausted
+/// executor's device of kInputOffenceBytes or more, aligned to 8 bytes. On CUDA this is one kernel launch,
+/// without a copy or a wait: once the launch has run, copy the bytes and call to_status(). A CUDA graph can
+/// capture it. Errors: kInvalidArgument (a tensor that does not fit the problem, by name; alignment),
+/// kExhausted
 /// (`offence` is too small), kUnavailable, kInternal (the launch failed).
 Status check_inputs(const DecodeProblem& problem, const DecodeInputs& inputs, Memory offence,
                     const Executor& executor);
 
-/// What the first check_inputs() returns of this offence.
+/// The Status that check_inputs() on the CPU returns for this offence.
 Status to_status(const InputOffence& offence);
 
 }  // namespace flashlatent

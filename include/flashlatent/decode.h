@@ -2,7 +2,7 @@
 // device memory or synchronises a stream.
 //
 // The functions that take a problem and an executor choose a kernel in each call, which takes some KB of host
-// memory and some microseconds. A Plan (plan.h) has chosen once.
+// memory and some microseconds. A Plan (plan.h) chooses once.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,8 @@ namespace flashlatent {
 /// Views of the caller's tensors, all on the executor's device; what is not used stays absent. The innermost
 /// stride is 1, others are free; on CUDA addresses and strides of q and kv_cache are multiples of 16 bytes
 /// and of out of 4 bytes, and not negative. Inputs and outputs do not overlap.
-/// Lengths and page numbers out of range are clamped and skipped, as said below; check_inputs() finds them.
+/// Lengths out of range are clamped and pages out of range skipped, as said below; check_inputs() reports
+/// them.
 struct DecodeInputs {
   ConstTensorView q;              ///< (batch, s_q, h_q, qk_dim), or ragged (total tokens, h_q, qk_dim).
   ConstTensorView kv_cache;       ///< (pages, page_size, h_kv, qk_dim), q's dtype; kFp8_656: uint8
@@ -26,9 +27,9 @@ struct DecodeInputs {
   ConstTensorView block_table;    ///< int32 (batch, max_pages), not sparse: the page table. Entries past a
                                   ///< request's pages are never read; tokens behind an entry that is negative
                                   ///< or not a page of the cache are skipped.
-  ConstTensorView cache_seqlens;  ///< int32 (batch): L. Negative counts as 0, more than
-                                  ///< max_pages * page_size as that; up to 2^31 - 1. CUDA kernels take
-                                  ///< page tables of up to 2^31 - 2^14 tokens. Sparse: absent.
+  ConstTensorView cache_seqlens;  ///< int32 (batch): L, up to 2^31 - 1. A negative length counts as 0, one
+                                  ///< above max_pages * page_size as max_pages * page_size. CUDA kernels
+                                  ///< take page tables of up to 2^31 - 2^14 tokens. Sparse: absent.
   ConstTensorView indices;        ///< int32 (batch, s_q, topk), only sparse: index = page * page_size +
                                   ///< offset in the page; skipped if negative or past the cache's end.
   ConstTensorView topk_length;    ///< int32 (batch), only sparse, optional: only so many of a request's
@@ -92,21 +93,22 @@ struct HostPages {
 /// group, in decode(). describe_plan() says which. Without `pages`, or with prefix_sharing off, none do. The
 /// plan keeps the groups: a graph that has captured this call replays with them and with the lengths then in
 /// `lengths`. It is right for other lengths as long as the page tables of the requests that are long enough
-/// for their group's prefix begin with its pages. A request that has become shorter than that, or whose query
-/// tokens no longer all see it, attends to all of its tokens by itself. Errors: those of plan(),
-/// kInvalidArgument (pages, by name).
+/// for their group's prefix begin with its pages. A request that has become shorter than the prefix, or some
+/// of whose query tokens no longer see all of it, attends to all of its tokens by itself. Errors: those of
+/// plan(), kInvalidArgument (pages, by name).
 Status plan(const DecodeProblem& problem, const ConstTensorView& lengths, const HostPages& pages, Memory plan,
             const Executor& executor);
 
-/// The name of the kernel that decode() runs with these tensors: picked_kernel()'s, or another one where that
-/// cannot read or write tensors that lie so (`trio`: docs/kernels/trio.md). Errors as decode(), of tensors.
+/// The name of the kernel that decode() runs with these tensors: the picked one (picked_kernel()), or another
+/// one if the picked kernel cannot read or write the tensors as they lie (`trio`: docs/kernels/trio.md).
+/// Errors are those of decode() that concern tensors.
 Result<std::string> running_kernel(const DecodeProblem& problem, const DecodeInputs& inputs,
                                    const DecodeOutputs& outputs, const Executor& executor);
 
 /// Runs one layer of the step that `plan` was made for, with the same problem and executor. `plan` is only
 /// read; `workspace` holds nothing from one call to the next, but serves one call at a time: on a GPU thread
-/// blocks tell each other there how far they are, and where anybody else writes meanwhile, another stream's
-/// call or copy, they may be wrong or wait for ever. Errors: those of plan_bytes(), kUnsupported (tensors
+/// blocks tell each other there how far they are. If another stream's call or copy writes there meanwhile,
+/// results may be wrong or the call may wait for ever. Errors: those of plan_bytes(), kUnsupported (tensors
 /// that the kernel which the executor names cannot read or write as they lie), kInvalidArgument (a tensor
 /// that does not fit the problem, by name; alignment; on the CPU a plan of another problem), kExhausted (a
 /// buffer is too small), kInternal (a launch failed). After any other error than the last nothing was

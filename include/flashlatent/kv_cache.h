@@ -4,8 +4,8 @@
 // A cache is (pages, page_size, h_kv, d) in bf16 or fp16, or fp8_656: uint8 (pages, page_size, 1, 656); its
 // dtype tells which. Strides are free but for the innermost, which is 1; tensors are on the executor's
 // device. What is read and what is written do not overlap: views are compared by the addresses that they
-// cover. Views that lie between each other by the same strides (layers of one tensor, keys beside values) are
-// apart. Errors: kInvalidArgument names the tensor that does not fit, with what would; kUnavailable;
+// cover. Views with the same strides may be interleaved (layers of one tensor, keys beside
+// values). Errors: kInvalidArgument names the tensor that does not fit, with what would; kUnavailable;
 // kInternal (a launch failed).
 //
 // fp8_656 is written in one way by every backend, bit for bit: a group of 128 elements has the scale

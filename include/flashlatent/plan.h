@@ -15,10 +15,10 @@
 namespace flashlatent {
 
 /// A problem with the kernel, the sizes and the partition that it gets on an executor. schedule() once a
-/// step, decode() once a layer. A Plan owns no device memory and never changes: copies are cheap, and threads
-/// may use one at once, each call with a workspace of its own. schedule() and decode() take no memory from
-/// the heap after a thread's first call (with HostPages: of up to 2^16 requests), but for the text of an
-/// error and what the kernel `reference` takes.
+/// step, decode() once a layer. A Plan owns no device memory and never changes: copies are cheap, and several
+/// threads may use one Plan at once, each call with a workspace of its own. schedule() and decode() take no
+/// memory from the heap after a thread's first call (with HostPages: for up to 2^16 requests). The exceptions
+/// are the text of an error and the kernel `reference`.
 class Plan {
  public:
   /// Errors: kInvalidArgument (a field of the problem out of its range), kUnsupported (no kernel takes it),
@@ -40,7 +40,7 @@ class Plan {
   std::size_t plan_bytes() const;
   std::size_t workspace_bytes() const;
 
-  /// flashlatent::plan() and decode(), with what is said there (decode.h); errors are those without make()'s.
+  /// As flashlatent::plan() and flashlatent::decode() (decode.h), without the errors that make() returns.
   Status schedule(const ConstTensorView& lengths, Memory plan) const;
   Status schedule(const ConstTensorView& lengths, const HostPages& pages, Memory plan) const;
   Status decode(const DecodeInputs& inputs, const DecodeOutputs& outputs, Memory plan,
@@ -49,10 +49,10 @@ class Plan {
   /// flashlatent::running_kernel().
   Result<std::string> running_kernel(const DecodeInputs& inputs, const DecodeOutputs& outputs) const;
 
-  /// The partition of requests of these lengths, as schedule() makes it without pages: planned on the host,
-  /// whatever the backend. `lengths` as for schedule(), but on the CPU.
+  /// The partition that schedule() makes of requests of these lengths, without pages. It is planned on the
+  /// host for every backend. `lengths` as for schedule(), but on the CPU.
   Result<PlanDescription> describe(const ConstTensorView& lengths) const;
-  /// flashlatent::describe_plan(): what is in `plan`, a host copy of what schedule() wrote for these lengths.
+  /// As flashlatent::describe_plan(): reads `plan`, a host copy of what schedule() wrote for these lengths.
   Result<PlanDescription> describe(const ConstTensorView& lengths, Memory plan) const;
 
  private:

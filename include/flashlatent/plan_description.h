@@ -12,7 +12,7 @@
 
 namespace flashlatent {
 
-/// A run of blocks of one request and one group of row tiles, done by one part.
+/// Blocks of one request, one after another, and one group of row tiles, done by one part.
 struct PlanSegment {
   int request = 0;      ///< Sparse: the query token, request * s_q + token.
   int round = 0;        ///< Which group of row tiles, where there are more tiles than workers.
@@ -33,24 +33,25 @@ struct PlanGroup {
   std::vector<int> requests;
   int tokens = 0;  ///< Of the prefix.
   int tiles = 0;   ///< Of query rows, of one KV head.
-  int splits = 0;  ///< So many parts the prefix is cut into.
+  int splits = 0;  ///< Parts that the prefix is cut into.
 };
 
 struct PlanDescription {
   std::string kernel;
   int lanes = 1;          ///< Row tiles that a part's workers do side by side.
-  int rounds = 1;         ///< Groups of so many row tiles.
+  int rounds = 1;         ///< Groups of `lanes` row tiles.
   int team = 1;           ///< SMs that share the blocks of a segment.
   int block_tokens = 64;  ///< Tokens a block.
-  /// Of the kernel, in a unit of its own. Of whole requests that are fewer than parts: where so few read
-  /// memory.
+  /// In the kernel's own unit (CUDA: ns of an H200). If requests stay whole and are fewer than parts: the
+  /// cost of a block while so few parts read memory.
   std::int64_t cost_per_block = 0;
   std::int64_t cost_per_split = 0;
   std::int64_t total_cost = 0;  ///< All segments' cost if nothing were split for balance.
   std::vector<PlanPart> parts;
   int merges = 0;                 ///< Requests (times rounds) that the combine step merges.
   int slots = 0;                  ///< Partial results.
-  std::vector<PlanGroup> groups;  ///< Parts and segments are of what each request has after its prefix.
+  std::vector<PlanGroup> groups;  ///< With groups, parts and segments cover each request's tokens after its
+                                  ///< prefix.
 
   std::int64_t largest() const;  ///< The largest part's cost.
   double ideal() const;          ///< total_cost over the number of parts.
@@ -58,9 +59,9 @@ struct PlanDescription {
 };
 
 /// Decodes `plan`, a host copy of what plan() wrote for this problem, executor and these lengths (as for
-/// plan(), on the host). Sparse calls without topk_length whose requests stay whole do not read their plan on
-/// CUDA, and do not split what it splits. kInvalidArgument if it is a plan of another problem; errors of
-/// plan_bytes() besides.
+/// plan(), on the host). On CUDA sparse calls without topk_length whose requests stay whole do not read their
+/// plan: they split no request, whatever it says. Errors: kInvalidArgument (a plan of another problem), those
+/// of plan_bytes().
 Result<PlanDescription> describe_plan(const DecodeProblem& problem, const ConstTensorView& lengths,
                                       Memory plan, const Executor& executor);
 

@@ -49,7 +49,7 @@ const char* to_string(PrefixSharing sharing);
 /// The choice of that name, or kInvalidArgument.
 Result<PrefixSharing> prefix_sharing_from_name(std::string_view name);
 
-/// Options that KvLayout::kSeparate and kPacked alone have. Soft cap and ALiBi change scores in this order.
+/// Options of KvLayout::kSeparate and kPacked only. Soft cap changes scores first, then ALiBi.
 struct SeparateOptions {
   /// s -> soft_cap * tanh(s / soft_cap) (Gemma 2, arXiv 2408.00118). 0: none. Not negative.
   float soft_cap = 0;
@@ -101,7 +101,7 @@ struct DecodeProblem {
   } sparse;
 
   struct Options {
-    /// Finite, and to be set: NaN, its initial value, is refused. 1/sqrt(192) for DeepSeek-V3.
+    /// Finite. Must be set: the initial value, NaN, is refused. 1/sqrt(192) for DeepSeek-V3.
     float softmax_scale = std::numeric_limits<float>::quiet_NaN();
     bool causal = false;           ///< The last query token sees all L tokens, each one before it one less.
                                    ///< Sparse: false, the indices decide.

@@ -25,7 +25,7 @@ struct Device {
 std::string to_string(Device device);
 
 inline constexpr int kMaxRank = 5;
-/// The rank of a view that was made of more than kMaxRank extents. No operation accepts it.
+/// The rank of a view made of more than kMaxRank extents. Every operation refuses such a view.
 inline constexpr int kTooManyDimensions = -1;
 
 /// A view of `Pointer` = void* or const void*. Strides are in elements, may be any value that the callee

@@ -1,4 +1,4 @@
-"""Calls whose arguments the extension module does not take, said by argument, value and what would do."""
+"""Errors for calls that the extension module does not take: they name the argument, its value and what would do."""
 
 import difflib
 import operator
@@ -10,7 +10,7 @@ from ._errors import ArgumentTypeError
 
 
 class Parameter(NamedTuple):
-    """One of a function of the extension module, as its signature has it."""
+    """A parameter of a function of the extension module, from its signature."""
 
     name: str
     annotation: str  # "object", "int", "str | None", ...
@@ -19,7 +19,7 @@ class Parameter(NamedTuple):
 
 
 def parameters(function):
-    """Of a function of one signature; self is left out."""
+    """The parameters of a function of one signature, without self."""
     signature = function.__nb_signature__[0][0]
     text = signature[signature.index("(") + 1:signature.rindex(")")]
     found, keyword_only = [], False
@@ -87,7 +87,7 @@ def shown(value):
 
 
 def fault(function, values, options, has_self):
-    """What is wrong with such a call, in a line; None if nothing is found."""
+    """The fault of a call, in a line; None if nothing is found."""
     name, declared = function.__name__.lstrip("_"), parameters(function)
     names = [parameter.name for parameter in declared]
     for option in options:
@@ -117,7 +117,7 @@ def fault(function, values, options, has_self):
 
 
 def explain(function, values, options, error):
-    """Raises ArgumentTypeError in place of nanobind's TypeError; returns where `error` is another one."""
+    """Raises ArgumentTypeError in place of nanobind's TypeError; returns if `error` is another error."""
     text = str(error)
     if "incompatible function arguments" not in text:
         return

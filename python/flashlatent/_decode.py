@@ -1,6 +1,6 @@
-"""decode() and decode_kv(): one call for everything, where nothing is kept between calls.
+"""decode() and decode_kv(): one call for everything; nothing is kept between calls.
 
-Their arguments are those of Step, and pass to it as they are (locals()).
+Their arguments are those of Step, to which they pass unchanged (locals()).
 """
 
 from typing import Any, Optional, Tuple
@@ -45,13 +45,13 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
     stream         CUDA: an integer handle or a stream object; the current one of q's package if not given
     threads        CPU: 0 means all
     kernel         forces one of info()'s kernels: it runs, or UnsupportedError says why it cannot
-    check_inputs   look at lengths, live page numbers, topk_length and cu_seqlens_q first, and raise for one that is
-                   out of range. None: arrays on the CPU are checked, those on a GPU not. True on a GPU waits for the
-                   stream, and is refused while a CUDA graph is captured. See below for what is done unchecked
+    check_inputs   look at lengths, page numbers in use, topk_length and cu_seqlens_q first, and raise
+                   InvalidArgumentError for a value out of range. None: arrays on the CPU are checked, those on a GPU
+                   are not. True on a GPU waits for the stream, and is refused while a CUDA graph is captured
 
-    Unchecked, a length below 0 counts as 0 and one beyond the page table's reach, max_pages * page_size, as that
-    (topk_length: beyond topk as topk); tokens in a page number of block_table that the cache does not have are
-    skipped. Negative page numbers, and sparse indices out of range, are legal and skipped in any case.
+    Unchecked, a length below 0 counts as 0, and a length above the page table's reach, max_pages * page_size, counts
+    as that reach (topk_length: above topk as topk). Tokens of block_table's pages that the cache does not have are
+    skipped. Negative page numbers and sparse indices out of range are legal, and are skipped in any case.
 
     Runs on q's device; strides are free but for the innermost, which is 1. Raises InvalidArgumentError (a
     ValueError) for arrays that don't fit, UnsupportedError (a NotImplementedError) with the reason where no
@@ -89,7 +89,7 @@ def decode_kv(q: Array, key_cache: Array, value_cache: Array, block_table: Array
     key_scale      fp32 (1) or (h_kv), e4m3: a key is e4m3 * scale; 1 if not given
     value_scale    the same of values
     cu_seqlens_q, tokens, attn_sink, batch_invariant, empty_lse, dtype, workspace, stream, threads, kernel,
-    check_inputs   as in decode(), with what is done to lengths and page numbers that are not checked
+    check_inputs   as in decode(), which also says how unchecked lengths and page numbers count
     out            q's dtype and shape, last dimension d_v; made if not given. 0 for an empty row
     lse            fp32 (batch, h_q, s_q), natural logarithm; made if not given. empty_lse for an empty row
 

@@ -10,7 +10,7 @@ class InvalidArgumentError(FlashLatentError, ValueError):
 
 
 class ArgumentTypeError(InvalidArgumentError, TypeError):
-    """The call is wrong: an argument's type, one that is missing or one that there is none of."""
+    """The call is wrong: an argument has a wrong type, is missing, or is unknown."""
 
 
 class UnsupportedError(FlashLatentError, NotImplementedError):

@@ -63,15 +63,16 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
                    1, 656)
     block_table    int32 (b, max_pages); entries past a request's length may be garbage; tokens of a negative or too
                    large page number are skipped. None in sparse decode
-    cache_seqlens  int32 (b); below 0 counts as 0, beyond max_pages * page_size as that. None in sparse decode
+    cache_seqlens  int32 (b); a length below 0 counts as 0, one above max_pages * page_size as max_pages * page_size.
+                   None in sparse decode
     tile_scheduler_metadata, num_splits  what get_mla_metadata() returned
     softmax_scale  1/sqrt(d) if not given
     causal         query token t of s_q sees tokens < length - s_q + t + 1; False in sparse decode
     indices        int32 (b, s_q, topk): sparse decode; -1 and indices past the cache's end are skipped
     topk_length    int32 (b): only so many indices of a request count, 0 to topk
     attn_sink      fp32 (h_q): out is scaled by exp(lse) / (exp(lse) + exp(sink))
-    check_inputs   raise for lengths, live page numbers and topk_length out of range, see flashlatent.decode(); on a
-                   GPU that waits for the stream. (Not an argument of the package flash_mla.)
+    check_inputs   raise for lengths, page numbers in use and topk_length out of range, see flashlatent.decode(); on a
+                   GPU the call then waits for the stream. (Not an argument of the package flash_mla.)
     lse is fp32, the natural logarithm, +inf for rows that attend to nothing (whose out is 0).
 
     The extra_* arguments are not supported: UnsupportedError (a NotImplementedError). Raises

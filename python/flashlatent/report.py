@@ -162,8 +162,8 @@ def draw_plan(pyplot, plan):
 
 
 def digest(documents):
-    """What a picture of these files shows, as a short text: the same whatever draws it. An SVG carries it as its
-    dc:identifier, so that a picture older than its results can be told without drawing it anew."""
+    """A short text that depends only on the results a picture of these files shows. An SVG has it as its
+    dc:identifier, by which a picture of older results is recognised without drawing it again."""
     shown = []
     for document in documents:
         if "parts" in document:
@@ -180,7 +180,7 @@ def digest(documents):
 
 
 def digest_in(svg):
-    """The digest that an SVG's text carries, or None."""
+    """The digest in an SVG's text, or None."""
     found = re.search(r"<dc:identifier>(flashlatent-data:[0-9a-f]+)</dc:identifier>", svg)
     return found[1] if found else None
 

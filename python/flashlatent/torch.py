@@ -39,7 +39,7 @@ _DECODE_KV = _KV + (", float softmax_scale, float soft_cap=0., Tensor? alibi_slo
 
 
 def _define(schema, real, fake):
-    """An operator for both devices, and what it makes of fake tensors."""
+    """Registers an operator for both devices, and its fake implementation."""
     name = schema.partition("(")[0]
     _library.define(schema)
     for key in ("CPU", "CUDA"):
@@ -60,7 +60,7 @@ def _tensors(operator, args, options):
 
 
 def _check_device(tensors):
-    """Refuses tensors on several devices, of which torch would take any one for a fake call's."""
+    """Refuses tensors on several devices; for a fake call torch would take any one of them."""
     first, *others = tensors
     for name in others:
         if tensors[name].device != tensors[first].device:
@@ -69,7 +69,7 @@ def _check_device(tensors):
 
 
 def _call(operator, *args, **options):
-    """An operator; arguments that torch refuses are ArgumentTypeError."""
+    """Calls an operator; raises ArgumentTypeError for arguments that torch refuses."""
     try:
         return operator(*args, **options)
     except RuntimeError as error:
@@ -109,7 +109,7 @@ def _plan(q, kv_cache, block_table=None, cache_seqlens=None, *, topk_length=None
 
 
 def _plan_of_fakes(q, cu_seqlens_q, tokens, **fields):
-    """A fake plan. Its size is not known before there are numbers where extents are symbols."""
+    """A fake plan. Where extents are symbols its size is a symbol, too."""
     if tokens is None:
         tokens = max(q.shape[0], 1) if cu_seqlens_q is not None else q.shape[1]
     fields |= {"heads": q.shape[-2], "qk_dim": q.shape[-1], "tokens": tokens}
@@ -305,8 +305,8 @@ def plan(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None, cach
     """The plan of a step, for decode() of tensors of these shapes: an opaque uint8 tensor.
 
     Options are those of decode(), but for softmax_scale and attn_sink, on which no plan depends. It stays right,
-    if not balanced, when lengths change; the one exception is batch_invariant, which needs a new one. It is not for
-    other shapes, options or devices: the CPU refuses it then, a GPU does not look.
+    if not balanced, when lengths change; the one exception is batch_invariant, which needs a new plan. It does not
+    serve other shapes, options or devices: the CPU refuses it for those, a GPU does not check.
     """
     return _call(torch.ops.flashlatent.plan, q, kv_cache, block_table, cache_seqlens, **options)
 
@@ -317,7 +317,7 @@ def decode(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None,
 
     options  v_dim=512, causal=False, indices, topk_length, cu_seqlens_q, tokens, attn_sink, batch_invariant=False,
              plan, what plan() returned (without it the call plans for itself), and check_inputs=False: True raises
-             for lengths, page numbers and the like out of range, on a GPU after waiting for the stream
+             for lengths and page numbers out of range, on a GPU after waiting for the stream
     """
     return _call(torch.ops.flashlatent.decode, q, kv_cache, block_table, cache_seqlens, softmax_scale=softmax_scale,
                  **options)

@@ -222,12 +222,13 @@ Status check_bench_memory(const DecodeProblem& problem, const std::vector<int>& 
   const double batch = static_cast<double>(lengths.size());
   double pages = 0, longest = 1;  // pages of all requests, and of the longest
   for (int length : lengths) {
-    const double has = length / cache.page_size + (length % cache.page_size != 0 ? 1 : 0);
+    const int has = length / cache.page_size + (length % cache.page_size != 0 ? 1 : 0);
     pages += has;
-    longest = std::max(longest, has);
+    longest = std::max<double>(longest, has);
   }
   const int shortest = *std::min_element(lengths.begin(), lengths.end());
-  pages -= (batch - 1) * (std::min(shared_tokens, shortest) / cache.page_size);
+  const int shared_pages = std::min(shared_tokens, shortest) / cache.page_size;
+  pages -= (batch - 1) * shared_pages;
   const std::string what = message("a batch of ", lengths.size(), " requests of up to ",
                                    *std::max_element(lengths.begin(), lengths.end()), " tokens");
   if (pages > std::numeric_limits<std::int32_t>::max()) {

@@ -136,9 +136,9 @@ References make_references(const DecodeProblem& problem, const DecodeInputs& inp
 Status check_memory_for(const runtime::CaseSpec& spec, bool has_reference) {
   double pages = 0, longest = 1, tokens = 0;
   for (int length : spec.lengths) {
-    const double has = length / spec.page_size + (length % spec.page_size != 0 ? 1 : 0);
+    const int has = length / spec.page_size + (length % spec.page_size != 0 ? 1 : 0);
     pages += has;
-    longest = std::max(longest, has);
+    longest = std::max<double>(longest, has);
   }
   const double batch = static_cast<double>(spec.lengths.size());
   tokens = batch * spec.query_tokens;

@@ -71,7 +71,6 @@ std::optional<std::string> explain_unknown_word(const CLI::App& app, int argc, c
       }
       if (!word.starts_with("--")) return std::nullopt;
       std::vector<std::string> known;
-    known.reserve(subcommands.size());
       for (const CLI::Option* each : current->get_options()) {
         for (const std::string& long_name : each->get_lnames()) known.push_back("--" + long_name);
       }
@@ -86,6 +85,7 @@ std::optional<std::string> explain_unknown_word(const CLI::App& app, int argc, c
       continue;
     }
     std::vector<std::string> known;
+    known.reserve(subcommands.size());
     for (const CLI::App* subcommand : subcommands) known.push_back(subcommand->get_name());
     return explain(word, "subcommand", *current, known);
   }

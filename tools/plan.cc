@@ -70,7 +70,7 @@ struct Shown {
 
 /// Groups that plan() would find where all requests have their first tokens in common.
 prefix::Groups make_groups(const PlanOptions& options, const DecodeProblem& problem,
-                                       const prefix::Shape& shape, const std::vector<int>& lengths) {
+                           const prefix::Shape& shape, const std::vector<int>& lengths) {
   const std::int64_t columns = problem.cache.max_pages;
   const std::int64_t shared = options.shared_tokens / problem.cache.page_size;
   std::vector<std::int32_t> table(lengths.size() * columns);
@@ -124,7 +124,7 @@ nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengt
       segments.push_back({{"request", s.request},
                           {"round", s.round},
                           {"blocks", {s.block_begin, s.block_end}},
-                          {"slot", s.slot}});
+                          {"slot", s.partial}});
     }
     parts.push_back({{"cost", part.cost}, {"segments", segments}});
   }
@@ -137,6 +137,7 @@ nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengt
   }
   return {{"command", command_line()},
           {"kernel", plan.kernel},
+          {"partition", plan.partition},
           {"explain", shown.why},
           {"lengths", lengths},
           {"lanes", plan.lanes},
@@ -148,7 +149,7 @@ nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengt
           {"largest", plan.largest()},
           {"ideal", plan.ideal()},
           {"imbalance", plan.imbalance()},
-          {"slots", plan.slots},
+          {"slots", plan.partials},
           {"merges", plan.merges},
           {"groups", groups},
           {"parts", parts}};

@@ -26,7 +26,7 @@ nb::dict to_dict(const PlanDescription& plan) {
       segment["request"] = s.request;
       segment["round"] = s.round;
       segment["blocks"] = nb::make_tuple(s.block_begin, s.block_end);
-      segment["slot"] = s.slot;
+      segment["slot"] = s.partial;
       segments.append(segment);
     }
     nb::dict entry;
@@ -45,7 +45,7 @@ nb::dict to_dict(const PlanDescription& plan) {
   result["largest"] = plan.largest();
   result["ideal"] = plan.ideal();
   result["imbalance"] = plan.imbalance();
-  result["slots"] = plan.slots;
+  result["slots"] = plan.partials;
   result["merges"] = plan.merges;
   result["parts"] = parts;
   return result;
@@ -167,8 +167,8 @@ workspace are made if not given. check_inputs is off unless it is given (None: o
 As decode(), with the arrays of flashlatent.decode_kv(); the problem has the options, `alibi` and `attn_sink` too.)");
   plan.def("__repr__",
            [](const Plan& plan) {
-             return message("<flashlatent.Plan ", plan.handle().kernel(), " on ",
-                            to_string(plan.device()), ": ", to_string(plan.problem()), ">");
+             return message("<flashlatent.Plan ", plan.handle().kernel(), " on ", to_string(plan.device()),
+                            ": ", to_string(plan.problem()), ">");
            })
       .def_prop_ro("problem", [](const Plan& plan) { return plan.problem(); })
       .def_prop_ro("kernel", [](const Plan& plan) { return std::string(plan.handle().kernel()); })
@@ -177,8 +177,7 @@ As decode(), with the arrays of flashlatent.decode_kv(); the problem has the opt
           "plan_bytes", [](const Plan& plan) { return plan.handle().plan_bytes(); },
           "What a caller's plan storage must have. Depends on shapes, never on lengths.")
       .def_prop_ro(
-          "workspace_bytes",
-          [](const Plan& plan) { return with_alignment(plan.handle().workspace_bytes()); },
+          "workspace_bytes", [](const Plan& plan) { return with_alignment(plan.handle().workspace_bytes()); },
           "What a caller's workspace must have. Depends on shapes, never on lengths.");
   module.def("describe_plan", &describe, "problem"_a, "lengths"_a, nb::kw_only(), "device"_a = "cpu",
              "workers"_a, "kernel"_a = "",

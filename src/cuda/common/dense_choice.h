@@ -18,7 +18,7 @@ struct DenseShape {
   int team = 1;  ///< CTAs that share the blocks of a segment.
 };
 
-/// What a call with shares of one request (schedule::kEven, kByLength) takes longer with fp16, whose partial
+/// What a call with shares of one request (schedule::combines_shares()) takes longer with fp16, whose partial
 /// results are twice as many bytes: nanoseconds.
 inline constexpr int kFp32Partials = 2500;
 /// And by length, for which the plan is read.

@@ -108,7 +108,7 @@ std::optional<schedule::Geometry> geometry(const DecodeProblem& problem, int wor
         std::int64_t{problem.options.separate.window} + problem.query.tokens - 1 + g.block_tokens;
     g.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(g.max_tokens, seen));
   }
-  g.fixed_split = problem.options.batch_invariant ? kFixedSplitTokens / g.block_tokens : 0;
+  if (problem.options.batch_invariant) schedule::fix_splits(g, kFixedSplitTokens / g.block_tokens);
   // Nanoseconds: a block at a multiprocessor's share of the memory bandwidth, 34.8 bytes in each. What splits
   // cost is from calls of 64 requests, split and not.
   const double bytes = 2.0 * g.block_tokens * tiles * problem.cache.qk_dim * paged::element_bytes(problem);

@@ -1,19 +1,19 @@
-// Parts that are a share of one request (schedule::kEven, kByLength): a CTA has one segment, and walks no
+// Parts that are a share of one request (schedule::combines_shares()): a CTA has one segment, and walks no
 // plan. A walk is in local memory, of which each trip is one to L2: with one seesaw's computing warps knew of
 // their segment 3.3 us after the launch before. Of even shares shapes tell which it is, so that nobody reads
 // the plan either; shares by length the plan tells, and is read along with all lengths.
 #pragma once
 
 #include "cuda/parts/work_queue.cuh"
-#include "plan/shares.h"
+#include "plan/even_shares.h"
 
 namespace flashlatent::parts {
 
 /// The part that is cut so. What stands for its blocks is which share it has, and of how many. One that is
 /// left over is an end.
-__device__ __forceinline__ Work part_of(const DecodeArguments& args, const schedule::Cut& cut) {
+__device__ __forceinline__ Work part_of(const DecodeArguments& args, const schedule::ShareCut& cut) {
   Work work;
-  work.segment = {0, cut.round > 0 ? cut.request : -1, 0, cut.block, cut.round, cut.slot};
+  work.segment = {0, cut.shares > 0 ? cut.request : -1, 0, cut.share, cut.shares, cut.partial};
   if (!work.is_end()) work.tile = row_tile(args, cut.request, 0, args.lanes.remainder(blockIdx.x));
   return work;
 }
@@ -39,7 +39,7 @@ __device__ __forceinline__ Work planned_part(const DecodeArguments& args) {
   const schedule::Geometry& g = args.geometry;
   const int lane = threadIdx.x % 32;
   const int length = lane < g.requests ? schedule::length_of(g, args.cache.lengths, lane) : 0;
-  Work work = part_of(args, args.cuts[args.lanes.quotient(blockIdx.x)]);
+  Work work = part_of(args, schedule::share_cut(args.cuts[args.lanes.quotient(blockIdx.x)]));
   const int of_request = __shfl_sync(0xffffffff, length, max(work.segment.request, 0));
   if (!work.is_end()) place_blocks(g, work, of_request);
   return work;
@@ -67,7 +67,9 @@ class Part {
   }
 
  private:
-  __device__ __forceinline__ bool is_even() const { return args_.geometry.whole == schedule::kEven; }
+  __device__ __forceinline__ bool is_even() const {
+    return args_.geometry.partition == schedule::Partition::kEvenShares;
+  }
   __device__ __forceinline__ bool is_ragged() const { return kMayBeRagged && args_.query.begins != nullptr; }
 
   const DecodeArguments& args_;

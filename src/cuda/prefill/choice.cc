@@ -109,7 +109,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   int tile_cost = kTileCost;
   if (problem.options.batch_invariant) {
     // One split is all of a request, whatever the batch.
-    g.fixed_split = std::max(schedule::max_blocks(g), 1);
+    schedule::fix_splits(g, std::max(schedule::max_blocks(g), 1));
     // What `paged` compares it with is one of its splits, 2,048 tokens.
     block_cost = std::max(block_cost * (2048 / g.block_tokens) / g.fixed_split, 1);
   } else if (g.requests > 0) {

@@ -235,8 +235,8 @@ class Call {
   const int row_tiles_;
 };
 
-/// The caller's workspace: a tile's state and a converted block for each part, then partial results by
-/// slot, and those of prefixes.
+/// The caller's workspace: a tile's state and a converted block for each part, then partial results
+/// by their places, and those of prefixes.
 class Workspace {
  public:
   Workspace(const DecodeProblem& problem, const schedule::Geometry& g, Memory memory)
@@ -264,8 +264,8 @@ class Workspace {
   }
 
   /// v_dim values and the lse.
-  float* partial(int slot, int row) const {
-    return partials_ + (std::size_t{static_cast<unsigned>(slot)} * kTileRows + row) * row_floats_;
+  float* partial(int place, int row) const {
+    return partials_ + (std::size_t{static_cast<unsigned>(place)} * kTileRows + row) * row_floats_;
   }
 
  private:
@@ -413,21 +413,21 @@ void run_segment(const DecodeProblem& problem, const Call& call, const Workspace
   }
 }
 
-/// Merges the partial results of one row into the first slot's, in order, and writes it.
+/// Merges the partial results of one row into the first one's, in order, and writes it.
 void merge_row(const DecodeProblem& problem, const Call& call, const Workspace& workspace,
                const schedule::Merge& merge, const RowTile& tile, int row) {
   const int v_dim = problem.cache.v_dim;
   float max = -kInfinity;
-  for (int slot = merge.partial_begin; slot < merge.partial_end; ++slot) {
-    max = std::max(max, workspace.partial(slot, row)[v_dim]);
+  for (int place = merge.partial_begin; place < merge.partial_end; ++place) {
+    max = std::max(max, workspace.partial(place, row)[v_dim]);
   }
   const float base = max == -kInfinity ? 0 : max;
   float* merged = workspace.partial(merge.partial_begin, row);
   float sum = 0;
-  for (int slot = merge.partial_begin; slot < merge.partial_end; ++slot) {
-    const float* partial = workspace.partial(slot, row);
+  for (int place = merge.partial_begin; place < merge.partial_end; ++place) {
+    const float* partial = workspace.partial(place, row);
     const float weight = std::exp(partial[v_dim] - base);
-    const bool first = slot == merge.partial_begin;
+    const bool first = place == merge.partial_begin;
     sum += weight;
     for (int d = 0; d < v_dim; ++d) {
       const float value = weight == 0 ? 0 : weight * partial[d];

@@ -7,8 +7,8 @@
 
 namespace flashlatent::paged {
 
-/// Where a row's result is that is not the final one: in its segment's slot, or, of a segment that has none,
-/// kept for the prefix.
+/// Where a row's result is that is not the final one: in its segment's place among the partial ones, or, of a
+/// segment that has none, kept for the prefix.
 template <class Config>
 __device__ __forceinline__ PartialRows partial_row(const Arguments& args, const schedule::Segment& segment,
                                                    const parts::RowTile& tile, int lane, int row) {
@@ -86,7 +86,8 @@ __device__ __forceinline__ RowPiece load_piece(const PartialRows& row, int colum
   return {lse, lse == -INFINITY ? 0.0F : 1.0F, *reinterpret_cast<const float4*>(row.out + column)};
 }
 
-/// Four elements of a finished row, to the segment's slot or to the output; and its lse, returned.
+/// Four elements of a finished row, to the segment's place among the partial results or to the output; and
+/// its lse, returned.
 template <class Config>
 __device__ __forceinline__ float write_piece(const Arguments& args, const KeptSegment& kept,
                                              const parts::RowTile& tile, int lane, int row, int column,

@@ -164,7 +164,7 @@ __device__ __forceinline__ void merge_by_sharers(const MergedRow<Element, Stored
 /// calls of 4 requests of 128 heads, 33 parts each, took 0.027 ms before CTAs did any and 0.042 with them.
 inline constexpr int kManyParts = 16;
 
-/// Those merges of a plan. No more than two slots come of a part, so that there are few.
+/// Those merges of a plan. No more than two partial results come of a part, so that there are few.
 template <int kWarps>
 struct LongMerges {
   static constexpr int kMost = 256;

@@ -18,7 +18,7 @@ namespace flashlatent::quartet {
 
 inline constexpr float kNoBase = -3e38F;  // any finite score exceeds it
 
-/// Of a segment's partial result, the first row, counted in those of all slots.
+/// Of a segment's partial result, the first row, counted in those of all.
 __device__ __forceinline__ std::int64_t partial_row(const parts::DecodeArguments& args,
                                                     const parts::Work& work) {
   return (static_cast<std::int64_t>(work.segment.partial) * args.geometry.lanes +

@@ -18,12 +18,18 @@ struct ShareCut {
 };
 static_assert(sizeof(ShareCut) == sizeof(Cut));
 
-/// A plan keeps both kinds of cut in the same 16 bytes; the geometry's partition tells which they are.
+/// A plan keeps both kinds of cut in the same 16 bytes; the geometry's partition tells which they are. On a
+/// device `share_cut(cut).shares` reads that field alone, where it is needed; a copy would read all of them.
 FLASHLATENT_HOST_DEVICE ShareCut share_cut(const Cut& stored) {
   return {stored.round, stored.request, stored.block, stored.partial};
 }
 FLASHLATENT_HOST_DEVICE Cut stored(const ShareCut& cut) {
   return {cut.shares, cut.request, cut.share, cut.partial};
+}
+
+/// A cut whose share is done: nothing is left of the part.
+FLASHLATENT_HOST_DEVICE void finish_share(Cut& stored) {
+  stored.round = 0;
 }
 
 /// A part that has nothing to do, after `used` others.

@@ -74,39 +74,37 @@ struct ShareWalker {
   FLASHLATENT_HOST_DEVICE static bool more(const Walk& walk) { return share_cut(walk.at).shares > 0; }
 
   FLASHLATENT_HOST_DEVICE static bool next(Walk& walk, Segment& segment) {
-    ShareCut cut = share_cut(walk.at);
-    if (cut.shares == 0) return false;
+    if (share_cut(walk.at).shares == 0) return false;
     segment = only(walk);
-    cut.shares = 0;  // nothing is left
-    walk.at = stored(cut);
+    finish_share(walk.at);
     return true;
   }
 
   FLASHLATENT_HOST_DEVICE static Segment only(const Walk& walk) {
-    const ShareCut cut = share_cut(walk.at);
+    const Cut& at = walk.at;
     const std::int32_t length = tokens_of(walk.geometry, walk.length_ahead);
     const std::int32_t blocks = blocks_of(walk.geometry, length);
     return {0,
-            cut.request,
+            share_cut(at).request,
             length,
-            share_begin(blocks, cut.shares, cut.share),
-            share_begin(blocks, cut.shares, cut.share + 1),
-            partial_of(walk, cut)};
+            share_begin(blocks, share_cut(at).shares, share_cut(at).share),
+            share_begin(blocks, share_cut(at).shares, share_cut(at).share + 1),
+            partial_of(walk)};
   }
 
  private:
-  FLASHLATENT_HOST_DEVICE static std::int32_t partial_of(const Walk& walk, const ShareCut& cut) {
+  FLASHLATENT_HOST_DEVICE static std::int32_t partial_of(const Walk& walk) {
     if constexpr (kMergesAll) {
-      if (walk.geometry.partition == Partition::kSharesByLength) return cut.partial;
+      if (walk.geometry.partition == Partition::kSharesByLength) return share_cut(walk.at).partial;
     }
-    return cut.shares > 1 ? cut.partial : -1;
+    return share_cut(walk.at).shares > 1 ? share_cut(walk.at).partial : -1;
   }
 };
 
 /// Which partitions a walker may meet: there is no code for others.
 enum class Walks {
   kLines,              ///< kLine, kWhole, kFixedSplits
-  kLinesOrTeamShares,  ///< and kTeamShares
+  kLinesOrTeamShares,  ///< kLine, kWhole, kTeamShares
   kAll,
 };
 
@@ -146,7 +144,8 @@ class Walker {
     if constexpr (kWalks == Walks::kLines) {
       return false;
     } else if constexpr (kWalks == Walks::kLinesOrTeamShares) {
-      return walk_.geometry.partition == Partition::kTeamShares;
+      const Partition partition = walk_.geometry.partition;  // teams have no fixed splits
+      return partition != Partition::kLine && partition != Partition::kWhole;
     } else {
       return is_shares(walk_.geometry.partition);
     }

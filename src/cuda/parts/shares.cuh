@@ -11,10 +11,11 @@ namespace flashlatent::parts {
 
 /// The part that is cut so. What stands for its blocks is which share it has, and of how many. One that is
 /// left over is an end.
-__device__ __forceinline__ Work part_of(const DecodeArguments& args, const schedule::ShareCut& cut) {
+__device__ __forceinline__ Work part_of(const DecodeArguments& args, const schedule::Cut& stored) {
+  const auto cut = [&] { return schedule::share_cut(stored); };
   Work work;
-  work.segment = {0, cut.shares > 0 ? cut.request : -1, 0, cut.share, cut.shares, cut.partial};
-  if (!work.is_end()) work.tile = row_tile(args, cut.request, 0, args.lanes.remainder(blockIdx.x));
+  work.segment = {0, cut().shares > 0 ? cut().request : -1, 0, cut().share, cut().shares, cut().partial};
+  if (!work.is_end()) work.tile = row_tile(args, cut().request, 0, args.lanes.remainder(blockIdx.x));
   return work;
 }
 
@@ -30,7 +31,7 @@ __device__ __forceinline__ void place_blocks(const schedule::Geometry& g, Work& 
 
 /// The part of this CTA, of even ones: nothing is read from memory, unless queries are ragged.
 __device__ __forceinline__ Work even_part(const DecodeArguments& args) {
-  return part_of(args, schedule::even_cut(args.geometry, args.lanes.quotient(blockIdx.x)));
+  return part_of(args, schedule::stored(schedule::even_cut(args.geometry, args.lanes.quotient(blockIdx.x))));
 }
 
 /// The part of this CTA as the plan has it, its blocks in place. By a warp, in one trip to memory: a lane
@@ -39,7 +40,7 @@ __device__ __forceinline__ Work planned_part(const DecodeArguments& args) {
   const schedule::Geometry& g = args.geometry;
   const int lane = threadIdx.x % 32;
   const int length = lane < g.requests ? schedule::length_of(g, args.cache.lengths, lane) : 0;
-  Work work = part_of(args, schedule::share_cut(args.cuts[args.lanes.quotient(blockIdx.x)]));
+  Work work = part_of(args, args.cuts[args.lanes.quotient(blockIdx.x)]);
   const int of_request = __shfl_sync(0xffffffff, length, max(work.segment.request, 0));
   if (!work.is_end()) place_blocks(g, work, of_request);
   return work;

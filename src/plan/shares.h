@@ -18,16 +18,29 @@ struct ShareCut {
 };
 static_assert(sizeof(ShareCut) == sizeof(Cut));
 
-/// A plan keeps both kinds of cut in the same 16 bytes; the geometry's partition tells which they are. On a
-/// device `share_cut(cut).shares` reads that field alone, where it is needed; a copy would read all of them.
-FLASHLATENT_HOST_DEVICE ShareCut share_cut(const Cut& stored) {
-  return {stored.round, stored.request, stored.block, stored.partial};
-}
+/// A plan keeps both kinds of cut in the same 16 bytes; the geometry's partition tells which they are.
 FLASHLATENT_HOST_DEVICE Cut stored(const ShareCut& cut) {
   return {cut.shares, cut.request, cut.share, cut.partial};
 }
 
-/// A cut whose share is done: nothing is left of the part.
+/// A share in a plan's bytes, of which each field is read where it is asked for: a device would wait for all
+/// fields of a copy.
+class StoredShare {
+ public:
+  FLASHLATENT_HOST_DEVICE explicit StoredShare(const Cut& cut) : cut_(cut) {}
+  FLASHLATENT_HOST_DEVICE std::int32_t shares() const { return cut_.round; }
+  FLASHLATENT_HOST_DEVICE std::int32_t request() const { return cut_.request; }
+  FLASHLATENT_HOST_DEVICE std::int32_t share() const { return cut_.block; }
+  FLASHLATENT_HOST_DEVICE std::int32_t partial() const { return cut_.partial; }
+
+ private:
+  const Cut& cut_;
+};
+FLASHLATENT_HOST_DEVICE ShareCut share_cut(const Cut& stored) {
+  const StoredShare share(stored);
+  return {share.shares(), share.request(), share.share(), share.partial()};
+}
+/// After its share is done: nothing is left of the part.
 FLASHLATENT_HOST_DEVICE void finish_share(Cut& stored) {
   stored.round = 0;
 }

@@ -71,33 +71,33 @@ struct LineWalker {
 /// all of its item may be merged, too, as kSharesByLength has it.
 template <bool kMergesAll>
 struct ShareWalker {
-  FLASHLATENT_HOST_DEVICE static bool more(const Walk& walk) { return share_cut(walk.at).shares > 0; }
+  FLASHLATENT_HOST_DEVICE static bool more(const Walk& walk) { return StoredShare(walk.at).shares() > 0; }
 
   FLASHLATENT_HOST_DEVICE static bool next(Walk& walk, Segment& segment) {
-    if (share_cut(walk.at).shares == 0) return false;
+    if (StoredShare(walk.at).shares() == 0) return false;
     segment = only(walk);
     finish_share(walk.at);
     return true;
   }
 
   FLASHLATENT_HOST_DEVICE static Segment only(const Walk& walk) {
-    const Cut& at = walk.at;
+    const StoredShare at(walk.at);
     const std::int32_t length = tokens_of(walk.geometry, walk.length_ahead);
     const std::int32_t blocks = blocks_of(walk.geometry, length);
     return {0,
-            share_cut(at).request,
+            at.request(),
             length,
-            share_begin(blocks, share_cut(at).shares, share_cut(at).share),
-            share_begin(blocks, share_cut(at).shares, share_cut(at).share + 1),
-            partial_of(walk)};
+            share_begin(blocks, at.shares(), at.share()),
+            share_begin(blocks, at.shares(), at.share() + 1),
+            partial_of(walk.geometry, at)};
   }
 
  private:
-  FLASHLATENT_HOST_DEVICE static std::int32_t partial_of(const Walk& walk) {
+  FLASHLATENT_HOST_DEVICE static std::int32_t partial_of(const Geometry& g, const StoredShare& at) {
     if constexpr (kMergesAll) {
-      if (walk.geometry.partition == Partition::kSharesByLength) return share_cut(walk.at).partial;
+      if (g.partition == Partition::kSharesByLength) return at.partial();
     }
-    return share_cut(walk.at).shares > 1 ? share_cut(walk.at).partial : -1;
+    return at.shares() > 1 ? at.partial() : -1;
   }
 };
 

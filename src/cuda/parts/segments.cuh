@@ -26,7 +26,7 @@ struct SharingTeam {
 
 /// The teams that share the request of a part.
 __device__ __forceinline__ int shares_of(const schedule::Geometry& g, const schedule::Cut& part) {
-  return g.partition == schedule::Partition::kTeamShares ? schedule::share_cut(part).shares : 1;
+  return g.partition == schedule::Partition::kTeamShares ? schedule::StoredShare(part).shares() : 1;
 }
 
 /// Where this CTA's share begins and ends, as far as shapes tell: nothing is read from memory.
@@ -55,7 +55,7 @@ class PartPlace {
   __device__ __forceinline__ const schedule::Cut& begin_by_shape() const { return begin_; }
   /// Of a team's part by shape, as Segments has them.
   __device__ __forceinline__ int shares(const schedule::Geometry& g) const { return shares_of(g, begin_); }
-  __device__ __forceinline__ int share() const { return schedule::share_cut(begin_).share; }
+  __device__ __forceinline__ int share() const { return schedule::StoredShare(begin_).share(); }
   /// Which of the part's row tiles of each segment, the first of them.
   __device__ __forceinline__ int lane() const { return lane_; }
   __device__ __forceinline__ schedule::Cut begin(const DecodeArguments& args) const {
@@ -122,7 +122,7 @@ class Segments {
 
   /// The parts that share the request of a team's segment, of which this is the one of number `share`.
   __device__ __forceinline__ int shares() const { return shares_of(args_.geometry, begin_); }
-  __device__ __forceinline__ int share() const { return schedule::share_cut(begin_).share; }
+  __device__ __forceinline__ int share() const { return schedule::StoredShare(begin_).share(); }
   __device__ __forceinline__ SharingTeam sharing(const schedule::Segment& segment) const {
     return {segment.request, lane_, segment.partial - share(), share(), shares()};
   }

@@ -12,10 +12,10 @@ namespace flashlatent::parts {
 /// The part that is cut so. What stands for its blocks is which share it has, and of how many. One that is
 /// left over is an end.
 __device__ __forceinline__ Work part_of(const DecodeArguments& args, const schedule::Cut& stored) {
-  const auto cut = [&] { return schedule::share_cut(stored); };
+  const schedule::StoredShare cut(stored);
   Work work;
-  work.segment = {0, cut().shares > 0 ? cut().request : -1, 0, cut().share, cut().shares, cut().partial};
-  if (!work.is_end()) work.tile = row_tile(args, cut().request, 0, args.lanes.remainder(blockIdx.x));
+  work.segment = {0, cut.shares() > 0 ? cut.request() : -1, 0, cut.share(), cut.shares(), cut.partial()};
+  if (!work.is_end()) work.tile = row_tile(args, cut.request(), 0, args.lanes.remainder(blockIdx.x));
   return work;
 }
 

@@ -73,12 +73,8 @@ template <bool kMergesAll>
 struct ShareWalker {
   FLASHLATENT_HOST_DEVICE static bool more(const Walk& walk) { return StoredShare(walk.at).shares() > 0; }
 
-  FLASHLATENT_HOST_DEVICE static bool next(Walk& walk, Segment& segment) {
-    if (StoredShare(walk.at).shares() == 0) return false;
-    segment = only(walk);
-    finish_share(walk.at);
-    return true;
-  }
+  FLASHLATENT_HOST_DEVICE static bool done(const Walk& walk) { return StoredShare(walk.at).shares() == 0; }
+  FLASHLATENT_HOST_DEVICE static void finish(Walk& walk) { finish_share(walk.at); }
 
   FLASHLATENT_HOST_DEVICE static Segment only(const Walk& walk) {
     const StoredShare at(walk.at);
@@ -124,7 +120,12 @@ class Walker {
 
   FLASHLATENT_HOST_DEVICE bool next(Segment& segment) {
     if constexpr (!kLooksAhead) look_ahead();
-    if (shares()) return Shares::next(walk_, segment);
+    if (shares()) {  // not a function that returns whether there was one: a device would keep the round twice
+      if (Shares::done(walk_)) return false;
+      segment = Shares::only(walk_);
+      Shares::finish(walk_);
+      return true;
+    }
     if (!LineWalker::next(walk_, segment)) return false;
     if constexpr (kLooksAhead) look_ahead();
     return true;

@@ -33,6 +33,7 @@ class LongLengths : public Contracts {
     case_.problem.cache.qk_dim = case_.problem.cache.v_dim = kDim;
     case_.problem.cache.page_size = page_size;
     case_.problem.cache.max_pages = static_cast<int>(columns);
+    case_.problem.options.softmax_scale = 1;
     case_.problem.options.causal = true;
     case_.problem.options.separate.window = 50;
     case_.inputs = {};

@@ -17,8 +17,8 @@ inline constexpr std::int32_t kLeastPiece = 4;
 inline constexpr std::int32_t kPackings = 5;
 /// The line is packed in so many stretches at most, side by side: one after another takes a device 350 clocks
 /// an item.
-inline constexpr std::int32_t kMostStretches = 2;
-inline constexpr std::int32_t kLeastStretch = 16;  // parts
+inline constexpr std::int32_t kMostStretches = 4;
+inline constexpr std::int32_t kLeastStretch = 33;  // parts
 
 /// Are items packed if they do not stay whole in their order? Costs must be far from 32 bits' end.
 FLASHLATENT_HOST_DEVICE bool may_pack(const Geometry& g, std::int64_t round_cost) {

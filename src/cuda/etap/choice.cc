@@ -43,7 +43,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
   if (problem.rows_per_kv_head() > kMostRows) return too_many_rows(problem, kMostRows);
   const InstanceKey key = etap::key_of(problem, loading_of(problem));
-  if (!is_listed({etap::kKeys, etap::kLowKeys, etap::kKeysFp8_656}, key))
+  if (!is_listed({etap::kKeys, etap::kLowKeys, etap::kFp8Keys}, key))
     return unknown_dimensions(problem, "576/512 is");
   return std::nullopt;
 }

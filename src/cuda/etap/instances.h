@@ -7,7 +7,7 @@
 namespace flashlatent::etap {
 
 using Instances = std::array<cuda::DenseInstance, kKeys.size()>;
-using Fp8Instances = std::array<cuda::DenseInstance, kKeysFp8_656.size()>;
+using Fp8Instances = std::array<cuda::DenseInstance, kFp8Keys.size()>;
 
 extern const Instances kInstances;
 extern const Instances kLowInstances;

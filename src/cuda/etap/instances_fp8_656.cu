@@ -4,7 +4,7 @@
 namespace flashlatent::etap {
 
 constinit const Fp8Instances kInstancesFp8_656 = cuda::of_keys(
-    kKeysFp8_656, Fp8Instances{{instance<__nv_bfloat16, 576, 512, kTileRows, parts::Fp8StagedLoader>(
-                      Dtype::kBF16, cuda::Loading::kFp8)}});
+    kFp8Keys, Fp8Instances{{instance<__nv_bfloat16, 576, 512, kTileRows, parts::Fp8StagedLoader>(
+                  Dtype::kBF16, cuda::Loading::kFp8)}});
 
 }  // namespace flashlatent::etap

@@ -13,7 +13,7 @@ inline constexpr int kTileRows = 16, kLowTileRows = 8;
 // build.
 inline constexpr auto kKeys = cuda::plain_keys(576, 512, kTileRows);
 inline constexpr auto kLowKeys = cuda::plain_keys(576, 512, kLowTileRows);
-inline constexpr std::array<cuda::InstanceKey, 1> kKeysFp8_656 = {
+inline constexpr std::array<cuda::InstanceKey, 1> kFp8Keys = {
     {{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, kTileRows, cuda::Loading::kFp8}}};
 
 }  // namespace flashlatent::etap

@@ -37,12 +37,13 @@ class WarpItems {
   /// told the ranks that are taken.
   __device__ __forceinline__ WarpItems(const std::int32_t* costs, const std::uint8_t* ranks, int items,
                                        bool last_waits, std::uint8_t* order)
-      : ranks_(ranks), order_(order), waiting_(last_waits && items > 1 ? items - 1 : -1) {
-    const int ready = items - (waiting_ >= 0);
+      : all_costs_(costs), ranks_(ranks), order_(order) {
+    const int ready = items - last_waits;
+    if (last_waits) waiting_ = {ready, costs[ready]};
 #pragma unroll
     for (int i = 0; i < kSlots; ++i) {
       const int item = i * 32 + threadIdx.x % 32;
-      costs_[i] = item < items ? costs[item] : 0;
+      costs_[i] = item < ready ? costs[item] : 0;
       left_[i] = __ballot_sync(kAll, item < ready);
     }
     find_ends();
@@ -54,6 +55,7 @@ class WarpItems {
   __device__ __forceinline__ schedule::Unpacked shortest() const {
     return shortest_;
   }
+  /// The longest one is not within `cost`.
   __device__ __forceinline__ schedule::Unpacked longest_within(std::int32_t cost) const {
     std::uint32_t bits[kSlots];
 #pragma unroll
@@ -61,33 +63,24 @@ class WarpItems {
     return first_of(bits);
   }
   __device__ __forceinline__ void take(schedule::Unpacked item) {
-    std::uint32_t any = 0;
+    if (item.place == waiting_.place) waiting_ = kNone;
 #pragma unroll
-    for (int i = 0; i < kSlots; ++i) {
-      left_[i] &= ~(kSlots == 1 || item.place / 32 == i ? 1U << item.place % 32 : 0U);
-      any |= left_[i];
-    }
+    for (int i = 0; i < kSlots; ++i) left_[i] &= ~(item.place / 32 == i ? 1U << item.place % 32 : 0U);
     *order_++ = ranks_[item.place];  // by all lanes
-    if (any == 0 && waiting_ >= 0) {
-#pragma unroll
-      for (int i = 0; i < kSlots; ++i) left_[i] = waiting_ / 32 == i ? 1U << waiting_ % 32 : 0U;
-      waiting_ = -1;
-    }
     find_ends();
   }
 
  private:
   static constexpr unsigned kAll = 0xffffffff;
+  static constexpr schedule::Unpacked kNone{-1, -1};
 
   /// `base`: of the slot in which it is, times 32.
   __device__ __forceinline__ schedule::Unpacked at(std::uint32_t word, int base, int bit) const {
-    std::int32_t cost = 0;
-#pragma unroll
-    for (int i = 0; i < kSlots; ++i) {
-      const std::int32_t here = __shfl_sync(kAll, costs_[i], bit);
-      if (kSlots == 1 || base == i * 32) cost = here;
+    if constexpr (kSlots == 1) {
+      const std::int32_t cost = __shfl_sync(kAll, costs_[0], bit);
+      return {word == 0 ? -1 : bit, word == 0 ? -1 : cost};
     }
-    return {word == 0 ? -1 : base + bit, word == 0 ? -1 : cost};
+    return {word == 0 ? -1 : base + bit, word == 0 ? -1 : all_costs_[base + bit]};
   }
   __device__ __forceinline__ schedule::Unpacked first_of(const std::uint32_t (&bits)[kSlots]) const {
     std::uint32_t word = bits[0];
@@ -107,13 +100,15 @@ class WarpItems {
       if (word == 0) word = left_[i], base = i * 32;
     }
     shortest_ = at(word, base, 31 - __clz(static_cast<int>(word)));
+    if (word == 0) longest_ = shortest_ = waiting_;
   }
 
+  const std::int32_t* all_costs_;
   const std::uint8_t* ranks_;
   std::uint8_t* order_;
   std::int32_t costs_[kSlots];
   std::uint32_t left_[kSlots];
-  std::int32_t waiting_;  // the item that is left until no other is; -1: none, or it is left now
+  schedule::Unpacked waiting_ = kNone;  // is left until no other is
   schedule::Unpacked longest_, shortest_;
 };
 
@@ -139,10 +134,11 @@ class Packer {
     }
     __syncthreads();
     if (packs) {
-      if (stretch.items() <= 32) {
+      const int ready = stretch.items() - (stretch.piece > 0);
+      if (ready <= 32) {
         pack_stretch<1>(index, packing, stretch);
-      } else if (stretch.items() <= 64) {
-        pack_stretch<2>(index, packing, stretch);
+      } else if (ready <= 128) {
+        pack_stretch<4>(index, packing, stretch);
       } else {
         pack_stretch<schedule::kMostPacked / 32>(index, packing, stretch);
       }
@@ -283,7 +279,8 @@ class Packer {
   }
 
   template <int kSlots>
-  __device__ __forceinline__ void pack_stretch(int index, int packing, const schedule::Stretch& stretch) const {
+  __device__ __forceinline__ void pack_stretch(int index, int packing,
+                                               const schedule::Stretch& stretch) const {
     WarpItems<kSlots> items(shared_.item_costs[index], shared_.items[index], stretch.items(),
                             stretch.piece > 0, shared_.taken[packing] + stretch.first_item());
     auto cut = [&](std::int32_t k, std::int32_t item, std::int32_t block) {

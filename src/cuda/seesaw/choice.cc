@@ -65,8 +65,7 @@ constexpr DenseShape kShapeFp8 = {
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
   const InstanceKey key = seesaw::key_of(problem, loading_of(problem), 1);
-  if (is_listed({seesaw::kKeys576x512, seesaw::kKeys512x512, seesaw::kKeys320x256, seesaw::kKeysFp8_656},
-                key))
+  if (is_listed({seesaw::kKeys576x512, seesaw::kKeys512x512, seesaw::kKeys320x256, seesaw::kFp8Keys}, key))
     return std::nullopt;
   return unknown_dimensions(problem);
 }
@@ -136,7 +135,7 @@ std::optional<schedule::Geometry> even_geometry(const DecodeProblem& problem, in
                                                 const schedule::Geometry& line) {
   // Where CTAs never split, a workspace for larger batches may have no room for partial results.
   if (line.partition != schedule::Partition::kLine || line.lanes > 2 ||
-      !is_listed({seesaw::kShareKeys576x512, seesaw::kShareKeysFp8_656}, seesaw::share_key_of(problem)))
+      !is_listed({seesaw::kShareKeys576x512, seesaw::kFp8ShareKeys}, seesaw::share_key_of(problem)))
     return std::nullopt;
   schedule::Geometry split = split_geometry(problem, workers, {.tile_rows = seesaw::kTileRows, .cost = {}});
   split.cost = fits_one_tile(problem) ? kEvenCost : kEvenCostOfTwoTiles;

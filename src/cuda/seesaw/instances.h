@@ -8,8 +8,8 @@ namespace flashlatent::seesaw {
 
 using ShapeInstances = std::array<cuda::DenseInstance, kKeys576x512.size()>;
 using TeamInstances = std::array<cuda::DenseInstance, kTeamKeys576x512.size()>;
-using Fp8Instances = std::array<cuda::DenseInstance, kKeysFp8_656.size()>;
-using Fp8ShareInstances = std::array<cuda::DenseInstance, kShareKeysFp8_656.size()>;
+using Fp8Instances = std::array<cuda::DenseInstance, kFp8Keys.size()>;
+using Fp8ShareInstances = std::array<cuda::DenseInstance, kFp8ShareKeys.size()>;
 
 // As files take about as long to compile.
 extern const ShapeInstances kInstances576x512;

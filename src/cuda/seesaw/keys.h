@@ -15,7 +15,7 @@ inline constexpr auto kKeys320x256 = cuda::plain_keys(320, 256, kTileRows);
 constexpr cuda::InstanceKey fp8_key(int cluster) {
   return {Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, kTileRows, cuda::Loading::kFp8, cluster};
 }
-inline constexpr std::array kKeysFp8_656 = {fp8_key(2), fp8_key(1)};
+inline constexpr std::array kFp8Keys = {fp8_key(2), fp8_key(1)};
 
 /// A team's blocks come by boxes only.
 constexpr cuda::InstanceKey team_key(Dtype dtype, int team) {
@@ -27,6 +27,6 @@ inline constexpr std::array kTeamKeys576x512 = {team_key(Dtype::kBF16, 2), team_
 
 /// Where a CTA has a share of one request; from an fp8_656 cache a cluster.
 inline constexpr auto kShareKeys576x512 = cuda::plain_keys(576, 512, kTileRows);
-inline constexpr std::array kShareKeysFp8_656 = {fp8_key(2)};
+inline constexpr std::array kFp8ShareKeys = {fp8_key(2)};
 
 }  // namespace flashlatent::seesaw

@@ -4,7 +4,7 @@
 namespace flashlatent::seesaw {
 
 constinit const Fp8ShareInstances kSharesFp8_656 = cuda::of_keys(
-    kShareKeysFp8_656,
+    kFp8ShareKeys,
     Fp8ShareInstances{{instance<__nv_bfloat16, 576, 512, 2, parts::Fp8RegisterLoader<2>, 1, true>(
         Dtype::kBF16, cuda::Loading::kFp8)}});
 

@@ -163,7 +163,8 @@ TEST_P(Estimates, ArePositive) {
 
 /// Who shares a call out in the same way: for these the estimate is one formula.
 auto way_of(const schedule::Geometry& g) {
-  return std::tuple(g.whole, g.team, g.lanes, g.rounds, g.whole == schedule::kWhole ? 0 : g.parts);
+  return std::tuple(g.partition, g.team, g.lanes, g.rounds,
+                    g.partition == schedule::Partition::kWhole ? 0 : g.parts);
 }
 
 // More work never takes less as long as it is shared out in the same way. A few costs have steps: seesaw's

@@ -99,7 +99,7 @@ TEST(Dispatch, EstimateFollowsTheWork) {
   g.requests = 0;
   EXPECT_EQ(schedule::estimate(g), 5000);
   // Batch-mates and the page table's width must not change what a request gets.
-  g.fixed_split = 32;
+  schedule::fix_splits(g, 32);
   g.rounds = 3;
   const std::int64_t fixed = schedule::estimate(g);
   EXPECT_EQ(fixed, 3 * (32 * 2000 + 9000));
@@ -265,10 +265,10 @@ TEST(Dispatch, TeamsTakeSmallBatches) {
   for (const char* kernel : {"mma16_team4", "mma16_team8", "mma16_team16"}) {
     const schedule::Geometry small = geometry_of(kernel, problem_of(2, 16, 64));
     EXPECT_EQ(small.parts, 2);
-    EXPECT_EQ(schedule::max_slots(small), 0);
+    EXPECT_EQ(schedule::max_partials(small), 0);
     const schedule::Geometry large = geometry_of(kernel, problem_of(2, 16, 131072));
     EXPECT_EQ(large.parts * large.lanes * large.team, large.team == 16 ? 112 : 120);  // that run at once
-    EXPECT_GT(schedule::max_slots(large), 0);
+    EXPECT_GT(schedule::max_partials(large), 0);
     EXPECT_EQ(schedule::max_merges(large), 0);  // in the kernel
   }
   DecodeProblem invariant = problem_of(1, 16, 1024);
@@ -341,39 +341,41 @@ TEST(Dispatch, TrioSharesOutFewRequests) {
   auto way_of = [&](const DecodeProblem& problem) {
     Result<std::vector<Candidate>> list = candidates(problem, executor, 132);
     EXPECT_TRUE(list.ok());
-    return cheapest(*list)->geometry.whole;
+    return cheapest(*list)->geometry.partition;
   };
   for (int tokens : {16384, 131072}) {
     DecodeProblem problem = problem_of(1, 128, tokens);
-    EXPECT_EQ(way_of(problem), schedule::kEven) << tokens;
+    EXPECT_EQ(way_of(problem), schedule::Partition::kEvenShares) << tokens;
     problem.cache.dtype = Dtype::kF16;
-    EXPECT_EQ(way_of(problem), schedule::kEven) << "fp16, " << tokens;
+    EXPECT_EQ(way_of(problem), schedule::Partition::kEvenShares) << "fp16, " << tokens;
   }
   for (auto [batch, tokens] : {std::array{4, 16384}, {8, 131072}, {16, 8192}, {32, 4096}}) {
-    EXPECT_EQ(way_of(problem_of(batch, 128, tokens)), schedule::kByLength) << batch << ", " << tokens;
+    EXPECT_EQ(way_of(problem_of(batch, 128, tokens)), schedule::Partition::kSharesByLength)
+        << batch << ", " << tokens;
   }
   DecodeProblem by_tokens = problem_of(4, 128, 4096);
   by_tokens.cache.page_size = 1;
   by_tokens.cache.max_pages = 4096;
-  EXPECT_EQ(way_of(by_tokens), schedule::kByLength);
+  EXPECT_EQ(way_of(by_tokens), schedule::Partition::kSharesByLength);
   by_tokens = problem_of(4, 128, 0);
   by_tokens.sparse = {.enabled = true, .topk = 4096};
-  EXPECT_EQ(way_of(by_tokens), schedule::kByLength);
+  EXPECT_EQ(way_of(by_tokens), schedule::Partition::kSharesByLength);
   // More than 8 requests with more than 32 blocks a CTA, any of which might be short.
   for (auto [batch, tokens] : {std::array{9, 131072}, {16, 16384}, {24, 8192}}) {
-    EXPECT_EQ(way_of(problem_of(batch, 128, tokens)), schedule::kCutLine) << batch << ", " << tokens;
+    EXPECT_EQ(way_of(problem_of(batch, 128, tokens)), schedule::Partition::kLine) << batch << ", " << tokens;
   }
   // Of up to eight row tiles, too, where that leaves few CTAs without a share.
-  EXPECT_EQ(way_of(problem_of(1, 512, 131072)), schedule::kEven);
+  EXPECT_EQ(way_of(problem_of(1, 512, 131072)), schedule::Partition::kEvenShares);
   for (auto [batch, heads] : {std::array{8, 192}, {16, 256}, {3, 384}, {8, 512}}) {
-    EXPECT_EQ(way_of(problem_of(batch, heads, 4096)), schedule::kByLength) << batch << ", " << heads;
+    EXPECT_EQ(way_of(problem_of(batch, heads, 4096)), schedule::Partition::kSharesByLength)
+        << batch << ", " << heads;
   }
-  EXPECT_EQ(way_of(problem_of(12, 256, 4096)), schedule::kCutLine);
-  EXPECT_EQ(way_of(problem_of(6, 512, 4096)), schedule::kCutLine);
+  EXPECT_EQ(way_of(problem_of(12, 256, 4096)), schedule::Partition::kLine);
+  EXPECT_EQ(way_of(problem_of(6, 512, 4096)), schedule::Partition::kLine);
   // With one row tile, or ten; more requests than there are half as many parts.
-  EXPECT_EQ(way_of(problem_of(1, 64, 131072)), schedule::kCutLine);
-  EXPECT_EQ(way_of(problem_of(1, 640, 131072)), schedule::kCutLine);
-  EXPECT_EQ(way_of(problem_of(40, 128, 16384)), schedule::kCutLine);
+  EXPECT_EQ(way_of(problem_of(1, 64, 131072)), schedule::Partition::kLine);
+  EXPECT_EQ(way_of(problem_of(1, 640, 131072)), schedule::Partition::kLine);
+  EXPECT_EQ(way_of(problem_of(40, 128, 16384)), schedule::Partition::kLine);
 }
 
 TEST(Dispatch, SeesawSharesOutSmallBatches) {
@@ -386,11 +388,13 @@ TEST(Dispatch, SeesawSharesOutSmallBatches) {
     const schedule::Geometry& g = cheapest(*list)->geometry;
     if (g.team > 1) {
       EXPECT_LE(g.parts * g.lanes * g.team, 120);  // that run at once
-      EXPECT_EQ(schedule::max_slots(g), 0);        // nothing is left to combine
+      EXPECT_EQ(schedule::max_partials(g), 0);     // nothing is left to combine
       return "teams of " + std::to_string(g.team);
     }
     EXPECT_LE(g.parts * g.lanes, workers);
-    return g.whole == schedule::kEven ? "even" : g.whole == schedule::kByLength ? "by length" : "a line";
+    return g.partition == schedule::Partition::kEvenShares       ? "even"
+           : g.partition == schedule::Partition::kSharesByLength ? "by length"
+                                                                 : "a line";
   };
   // Few blocks a CTA: by teams; a request in even shares if it is alone, or these are of one or two blocks;
   // else by length.

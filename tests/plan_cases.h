@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "plan/schedule.h"
+#include "plan/shares_by_length.h"
 
 namespace flashlatent::schedule {
 
@@ -30,7 +30,7 @@ inline Batch random_batch(std::mt19937_64& engine, bool fixed_split) {
   g.max_tokens = kMaxTokens;
   g.cost = {.per_block = uniform(1, 50), .per_split = uniform(1, 200), .per_merge = uniform(0, 100)};
   g.cost.per_block_alone = uniform(0, g.cost.per_block);
-  g.fixed_split = fixed_split ? uniform(1, 64) : 0;
+  if (fixed_split) fix_splits(g, uniform(1, 64));
   batch.lengths.resize(g.requests);
   const int kind = uniform(0, 4);
   const int same = uniform(0, 10000);
@@ -60,7 +60,7 @@ inline Batch random_batch(std::mt19937_64& engine, bool fixed_split) {
 inline Batch random_whole_batch(std::mt19937_64& engine) {
   Batch batch = random_batch(engine, false);
   batch.geometry.parts = batch.geometry.requests * batch.geometry.rounds;
-  batch.geometry.whole = kWhole;
+  batch.geometry.partition = Partition::kWhole;
   return batch;
 }
 
@@ -69,7 +69,7 @@ inline Batch random_shared_batch(std::mt19937_64& engine) {
   Batch batch = random_batch(engine, false);
   batch.geometry.rounds = 1;
   batch.geometry.parts = batch.geometry.requests + static_cast<int>(engine() % 200);
-  batch.geometry.whole = kShared;
+  batch.geometry.partition = Partition::kTeamShares;
   return batch;
 }
 
@@ -78,7 +78,7 @@ inline Batch random_even_batch(std::mt19937_64& engine) {
   Batch batch = random_batch(engine, false);
   batch.geometry.rounds = 1;
   batch.geometry.parts = batch.geometry.requests * 2 + static_cast<int>(engine() % 2000);
-  batch.geometry.whole = kEven;
+  batch.geometry.partition = Partition::kEvenShares;
   return batch;
 }
 
@@ -90,7 +90,7 @@ inline Batch random_batch_by_length(std::mt19937_64& engine) {
   batch.lengths.resize(g.requests);
   g.rounds = 1;
   g.parts = g.requests * 2 + static_cast<int>(engine() % 200);
-  g.whole = kByLength;
+  g.partition = Partition::kSharesByLength;
   return batch;
 }
 

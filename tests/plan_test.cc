@@ -2,12 +2,17 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <set>
+#include <string>
 
 #include "plan/describe.h"
+#include "plan/even_shares.h"
 #include "plan/host_plan.h"
 #include "plan/packing.h"
-#include "plan/shares.h"
+#include "plan/shares_by_length.h"
+#include "plan/team_shares.h"
 #include "plan/walker.h"
+#include "plan/whole.h"
 #include "plan_cases.h"
 
 namespace flashlatent::schedule {
@@ -38,16 +43,16 @@ class BuiltPlan {
   std::vector<std::uint64_t> memory_;
 };
 
-/// Every block of every item exactly once and in order; partial results in their own slots, which the merges
+/// Every block of every item exactly once and in order; partial results in their own places, which the merges
 /// cover in order.
 void expect_complete(const Batch& batch, BuiltPlan& plan, const std::vector<std::int32_t>& lengths) {
   const Geometry& g = batch.geometry;
   const PlanView view = plan.view();
-  ASSERT_LE(view.header->slots, max_slots(g));
+  ASSERT_LE(view.header->partials, max_partials(g));
   ASSERT_LE(view.header->merges, max_merges(g));
   std::vector<int> done(std::size_t(g.requests) * g.rounds, 0);  // blocks
   std::vector<int> seen(std::size_t(g.requests) * g.rounds, 0);  // segments
-  std::vector<std::int64_t> slot_item(view.header->slots, -1);
+  std::vector<std::int64_t> partial_item(view.header->partials, -1);
   for (const auto& part : plan.parts(lengths)) {
     for (const Segment& s : part) {
       const std::int64_t item = std::int64_t{s.round} * g.requests + s.request;
@@ -56,10 +61,10 @@ void expect_complete(const Batch& batch, BuiltPlan& plan, const std::vector<std:
       ASSERT_LE(s.block_begin, s.block_end);
       done[item] = s.block_end;
       ++seen[item];
-      if (s.slot < 0) continue;
-      ASSERT_LT(s.slot, view.header->slots);
-      ASSERT_EQ(slot_item[s.slot], -1) << "slot " << s.slot << " twice";
-      slot_item[s.slot] = item;
+      if (s.partial < 0) continue;
+      ASSERT_LT(s.partial, view.header->partials);
+      ASSERT_EQ(partial_item[s.partial], -1) << "place " << s.partial << " twice";
+      partial_item[s.partial] = item;
     }
   }
   for (int round = 0; round < g.rounds; ++round) {
@@ -69,16 +74,17 @@ void expect_complete(const Batch& batch, BuiltPlan& plan, const std::vector<std:
       ASSERT_GE(seen[item], 1) << "request " << r << " would never be written";
     }
   }
-  std::int32_t slot = 0;
+  std::int32_t place = 0;
   for (int m = 0; m < view.header->merges; ++m) {
     const Merge& merge = view.merges[m];
-    ASSERT_EQ(merge.slot_begin, slot);
-    ASSERT_GT(merge.slot_end, merge.slot_begin + (g.whole == kByLength ? 0 : 1));
-    for (; slot < merge.slot_end; ++slot) {
-      ASSERT_EQ(slot_item[slot], std::int64_t{merge.round} * g.requests + merge.request) << "slot " << slot;
+    ASSERT_EQ(merge.partial_begin, place);
+    ASSERT_GT(merge.partial_end, merge.partial_begin + (g.partition == Partition::kSharesByLength ? 0 : 1));
+    for (; place < merge.partial_end; ++place) {
+      ASSERT_EQ(partial_item[place], std::int64_t{merge.round} * g.requests + merge.request)
+          << "place " << place;
     }
   }
-  ASSERT_EQ(slot, view.header->slots);
+  ASSERT_EQ(place, view.header->partials);
 }
 
 TEST(Plan, EveryBlockOnce) {
@@ -164,8 +170,8 @@ TEST(Plan, PartsOfOneItemAreToldByTheirCuts) {
     const PlanView view = plan.view();
     const auto parts = plan.parts(batch.lengths);
     for (int p = 0; p < g.parts; ++p) {
-      const Cut begin = g.whole == kWhole ? item_cut(g, p) : view.cuts[p];
-      const Cut end = g.whole == kWhole ? next_item(g, begin) : view.cuts[p + 1];
+      const Cut begin = g.partition == Partition::kWhole ? whole_cut(g, p) : view.cuts[p];
+      const Cut end = g.partition == Partition::kWhole ? next_item(g, begin) : view.cuts[p + 1];
       const bool one =
           may_be_one_item(g, begin, end) && same_item(item_after(g, begin, view.successors), end);
       if (!one) continue;
@@ -175,7 +181,7 @@ TEST(Plan, PartsOfOneItemAreToldByTheirCuts) {
       ASSERT_EQ(parts[p][0].request, begin.request);
       ASSERT_EQ(parts[p][0].block_begin, 0);
       ASSERT_EQ(parts[p][0].block_end, blocks_of(g, batch.lengths[begin.request]));
-      ASSERT_LT(parts[p][0].slot, 0);
+      ASSERT_LT(parts[p][0].partial, 0);
     }
   }
   EXPECT_GT(found, 10000);
@@ -216,7 +222,7 @@ TEST(Plan, PiecesOfPackedRequestsAreNotShort) {
     ++packed;
     for (const auto& part : plan.parts(batch.lengths)) {
       for (const Segment& s : part) {
-        ASSERT_TRUE(s.slot < 0 || s.block_end - s.block_begin >= kLeastPiece) << "batch " << i;
+        ASSERT_TRUE(s.partial < 0 || s.block_end - s.block_begin >= kLeastPiece) << "batch " << i;
       }
     }
   }
@@ -257,11 +263,11 @@ TEST(Plan, WholeItems) {
     const Batch batch = random_whole_batch(engine);
     ASSERT_TRUE(validate(batch.geometry).ok());
     EXPECT_EQ(max_merges(batch.geometry), 0);
-    EXPECT_EQ(max_slots(batch.geometry), 0);
+    EXPECT_EQ(max_partials(batch.geometry), 0);
     BuiltPlan plan(batch);
     expect_complete(batch, plan, batch.lengths);
     for (int k = 0; k <= batch.geometry.parts; ++k) {
-      ASSERT_TRUE(plan.view().cuts[k] == item_cut(batch.geometry, k)) << k;
+      ASSERT_TRUE(plan.view().cuts[k] == whole_cut(batch.geometry, k)) << k;
     }
     for (const auto& part : plan.parts(batch.lengths)) ASSERT_EQ(part.size(), 1U);
     if (HasFatalFailure()) FAIL() << "batch " << i;
@@ -277,7 +283,7 @@ TEST(Plan, SharedItems) {
     const Geometry& g = batch.geometry;
     ASSERT_TRUE(validate(g).ok());
     EXPECT_EQ(max_merges(g), 0);
-    EXPECT_EQ(max_slots(g), g.parts);
+    EXPECT_EQ(max_partials(g), g.parts);
     BuiltPlan plan(batch);
     std::vector<std::int32_t> lengths = batch.lengths;
     if (i % 2 == 0) lengths[engine() % lengths.size()] = static_cast<std::int32_t>(engine() % 5000);
@@ -286,9 +292,9 @@ TEST(Plan, SharedItems) {
     for (const auto& part : plan.parts(lengths)) {
       ASSERT_EQ(part.size(), 1U);
       const Segment& s = part.front();
-      const Cut& cut = plan.view().cuts[k];
-      ASSERT_EQ(cut.block, parts[s.request]++) << "part " << k;
-      ASSERT_EQ(s.slot, cut.round > 1 ? k : -1);
+      const ShareCut cut = share_cut(plan.view().cuts[k]);
+      ASSERT_EQ(cut.share, parts[s.request]++) << "part " << k;
+      ASSERT_EQ(s.partial, cut.shares > 1 ? k : -1);
       ASSERT_EQ(s.block_begin, done[s.request]);
       ASSERT_LE(s.block_begin, s.block_end);
       done[s.request] = s.block_end;
@@ -298,26 +304,34 @@ TEST(Plan, SharedItems) {
     for (int r = 0; r < g.requests; ++r) {
       ASSERT_EQ(done[r], blocks_of(g, lengths[r])) << "request " << r;
       ASSERT_GE(parts[r], 1) << "request " << r << " would never be written";
-      ASSERT_EQ(plan.view().cuts[k].round, parts[r]);
+      ASSERT_EQ(share_cut(plan.view().cuts[k]).shares, parts[r]);
       k += parts[r];
     }
   }
   // Parts by length; a single request has all of them, whatever the plan.
-  const Batch skewed{{.requests = 3, .parts = 15, .max_tokens = 100000, .whole = kShared, .cost = {10, 1}},
+  const Batch skewed{{.requests = 3,
+                      .parts = 15,
+                      .max_tokens = 100000,
+                      .partition = Partition::kTeamShares,
+                      .cost = {10, 1}},
                      {64 * 100, 64, 0}};
   BuiltPlan plan(skewed);
-  EXPECT_EQ(plan.view().cuts[0].round, 12);
+  EXPECT_EQ(share_cut(plan.view().cuts[0]).shares, 12);
   EXPECT_EQ(plan.view().cuts[14].request, 2);
   Result<PlanDescription> description =
       describe_plan(skewed.geometry, skewed.lengths.data(),
                     {plan.view().header, static_cast<std::size_t>(plan_bytes(skewed.geometry))}, "teams");
   ASSERT_TRUE(description.ok());
   EXPECT_EQ(description->merges, 2);
-  EXPECT_EQ(description->slots, 14);
-  const Batch single{{.requests = 1, .parts = 7, .max_tokens = 100000, .whole = kShared, .cost = {10, 1}},
-                     {0}};
+  EXPECT_EQ(description->partials, 14);
+  const Batch single{
+      {.requests = 1, .parts = 7, .max_tokens = 100000, .partition = Partition::kTeamShares, .cost = {10, 1}},
+      {0}};
   BuiltPlan of_single(single);
-  for (int k = 0; k < 7; ++k) EXPECT_EQ(of_single.view().cuts[k], (Cut{7, 0, k, k}));
+  for (int k = 0; k < 7; ++k) {
+    EXPECT_EQ(share_cut(of_single.view().cuts[k]), (ShareCut{7, 0, k, k}));
+    EXPECT_EQ(lone_team_cut(single.geometry, k), (ShareCut{7, 0, k, k}));
+  }
 }
 
 // Even parts do not depend on lengths, and all are merged, also those without blocks.
@@ -328,18 +342,20 @@ TEST(Plan, EvenParts) {
     const Geometry& g = batch.geometry;
     ASSERT_TRUE(validate(g).ok());
     EXPECT_EQ(max_merges(g), g.requests);
-    EXPECT_GE(max_slots(g), g.parts);
+    EXPECT_GE(max_partials(g), g.parts);
     BuiltPlan plan(batch);
     std::vector<std::int32_t> lengths = batch.lengths;
     if (i % 2 == 0) lengths[engine() % lengths.size()] = static_cast<std::int32_t>(engine() % 5000);
     expect_complete(batch, plan, lengths);
-    for (int k = 0; k <= g.parts; ++k) ASSERT_TRUE(plan.view().cuts[k] == even_cut(g, k)) << k;
+    for (int k = 0; k <= g.parts; ++k) {
+      ASSERT_TRUE(share_cut(plan.view().cuts[k]) == even_cut(g, k)) << k;
+    }
     if (HasFatalFailure()) FAIL() << "batch " << i;
   }
   Geometry g{.requests = 4, .parts = 66, .max_tokens = 2048, .cost = {}};
   ASSERT_TRUE(even_items(g).has_value());
   EXPECT_EQ(even_shares(*even_items(g)), 16);
-  EXPECT_EQ(even_cut(*even_items(g), 64).round, 0);  // nothing is left for the last two parts
+  EXPECT_EQ(even_cut(*even_items(g), 64).shares, 0);  // nothing is left for the last two parts
   g.max_tokens = 64 * 10;
   EXPECT_EQ(even_shares(*even_items(g)), 10);  // of a block each
   g.max_tokens = 64;
@@ -348,10 +364,10 @@ TEST(Plan, EvenParts) {
   g.requests = 34;
   EXPECT_FALSE(even_items(g).has_value());  // not two parts each
   g.requests = 4;
-  g.fixed_split = 32;
+  fix_splits(g, 32);
   EXPECT_FALSE(even_items(g).has_value());
   g.fixed_split = 0;
-  g.whole = kEven;
+  g.partition = Partition::kEvenShares;
   EXPECT_TRUE(validate(g).ok());
   g.requests = 34;
   EXPECT_FALSE(validate(g).ok());
@@ -366,14 +382,14 @@ TEST(Plan, PartsByLength) {
     ASSERT_TRUE(validate(g).ok());
     BuiltPlan plan(batch);
     EXPECT_EQ(plan.view().header->merges, g.requests);
-    ASSERT_LE(plan.view().header->slots, std::min<std::int64_t>(g.parts, max_slots(g)));
+    ASSERT_LE(plan.view().header->partials, std::min<std::int64_t>(g.parts, max_partials(g)));
     expect_complete(batch, plan, batch.lengths);
     std::vector<int> shares(g.requests);
     for (int k = 0; k < g.parts; ++k) {
-      const Cut& cut = plan.view().cuts[k];
-      if (cut.round == 0) continue;
-      ASSERT_EQ(cut.block, shares[cut.request]++);
-      ASSERT_EQ(cut.slot, k);
+      const ShareCut cut = share_cut(plan.view().cuts[k]);
+      if (cut.shares == 0) continue;
+      ASSERT_EQ(cut.share, shares[cut.request]++);
+      ASSERT_EQ(cut.partial, k);
     }
     auto parts_within = [&](int most) {
       std::int64_t parts = 0;
@@ -393,14 +409,14 @@ TEST(Plan, PartsByLength) {
   Geometry g{.requests = 4, .parts = 66, .max_tokens = 1 << 20, .cost = {}};
   ASSERT_TRUE(items_by_length(g).has_value());
   const Batch small{*items_by_length(g), {64 * 32, 64 * 6, 0, 0}};
-  EXPECT_EQ(BuiltPlan(small).view().header->slots, 32 + 6 + 2);  // of a block each
+  EXPECT_EQ(BuiltPlan(small).view().header->partials, 32 + 6 + 2);  // of a block each
   const Batch skewed{*items_by_length(g), {64 * 600, 64 * 100, 64 * 5, 0}};
   BuiltPlan plan(skewed);
-  EXPECT_EQ(plan.view().cuts[0], (Cut{50, 0, 0, 0}));  // of 12 blocks or less
-  EXPECT_EQ(plan.view().cuts[50 + 9 + 1 + 1], (Cut{0, 4, 0, 61}));
+  EXPECT_EQ(share_cut(plan.view().cuts[0]), (ShareCut{50, 0, 0, 0}));  // of 12 blocks or less
+  EXPECT_EQ(share_cut(plan.view().cuts[50 + 9 + 1 + 1]), (ShareCut{0, 4, 0, 61}));
   g.requests = 33;
   EXPECT_FALSE(items_by_length(g).has_value());  // more than a warp has lanes
-  g.whole = kByLength;
+  g.partition = Partition::kSharesByLength;
   EXPECT_FALSE(validate(g).ok());
 }
 
@@ -412,7 +428,7 @@ TEST(Plan, ItemsStayWholeWhereSplitsNeverPay) {
              .cost = {.per_block = 1000, .per_split = 500, .per_merge = 3000}};
   auto stays_whole = [&] { return never_gains_from_splits(g, whole_items(g).value()); };
   ASSERT_TRUE(whole_items(g).has_value());
-  EXPECT_EQ(whole_items(g)->whole, 1);
+  EXPECT_EQ(whole_items(g)->partition, Partition::kWhole);
   EXPECT_EQ(whole_items(g)->parts, 8);
   EXPECT_EQ(estimate(*whole_items(g)), 4500);
   EXPECT_TRUE(stays_whole());  // 4,500 against 4,500 / 16 + 1,000 + 500 + 3,000
@@ -429,11 +445,11 @@ TEST(Plan, ItemsStayWholeWhereSplitsNeverPay) {
   g.requests = 0;
   EXPECT_FALSE(whole_items(g).has_value());
   g.requests = 4;
-  g.fixed_split = 32;
+  fix_splits(g, 32);
   EXPECT_FALSE(whole_items(g).has_value());
-  g.whole = kWhole;
+  g.partition = Partition::kWhole;
   EXPECT_FALSE(validate(g).ok());
-  g.whole = kShared;
+  g.partition = Partition::kTeamShares;
   g.fixed_split = 0;
   g.parts = 3;
   EXPECT_FALSE(validate(g).ok());  // fewer parts than requests
@@ -469,7 +485,7 @@ TEST(Plan, FixedSplitsIgnoreTheBatch) {
         const int blocks = blocks_of(batch.geometry, batch.lengths[s.request]);
         ASSERT_EQ(s.block_begin % batch.geometry.fixed_split, 0);
         ASSERT_EQ(s.block_end, std::min(blocks, s.block_begin + batch.geometry.fixed_split));
-        ASSERT_EQ(s.slot >= 0, blocks > batch.geometry.fixed_split);
+        ASSERT_EQ(s.partial >= 0, blocks > batch.geometry.fixed_split);
       }
     }
   }
@@ -513,6 +529,69 @@ TEST(Plan, DescriptionAndPicture) {
   description = describe_plan(other, batch.lengths.data(), memory, "test");
   ASSERT_TRUE(description.ok());
   EXPECT_NE(to_string(*description).find("lanes x teams of 8, 1 rounds"), std::string::npos);
+}
+
+TEST(Plan, FixedSplitsAndTheirSizeGoTogether) {
+  Geometry g{.requests = 4, .parts = 16, .max_tokens = 4096, .cost = {}};
+  EXPECT_TRUE(validate(g).ok());
+  g.fixed_split = 32;  // of another partition
+  EXPECT_FALSE(validate(g).ok());
+  fix_splits(g, 32);
+  EXPECT_TRUE(validate(g).ok());
+  g.fixed_split = 0;
+  EXPECT_FALSE(validate(g).ok());
+  for (int none : {-1, 6}) {
+    g.partition = static_cast<Partition>(none);
+    EXPECT_FALSE(validate(g).ok()) << none;
+  }
+}
+
+/// A batch of random lengths, cut in this way.
+Batch batch_of(Partition partition, std::mt19937_64& engine) {
+  switch (partition) {
+    case Partition::kWhole:
+      return random_whole_batch(engine);
+    case Partition::kTeamShares:
+      return random_shared_batch(engine);
+    case Partition::kEvenShares:
+      return random_even_batch(engine);
+    case Partition::kSharesByLength:
+      return random_batch_by_length(engine);
+    case Partition::kFixedSplits:
+      return random_batch(engine, true);
+    case Partition::kLine:
+      break;
+  }
+  return random_batch(engine, false);
+}
+
+// A walk gives a part the segments that the description has, and all that is told of a plan has its
+// partition's name.
+TEST(Plan, EveryPartitionHasANameAndIsDescribed) {
+  std::mt19937_64 engine(12);
+  std::set<std::string> names;
+  for (Partition partition : kPartitions) {
+    const Batch batch = batch_of(partition, engine);
+    const Geometry& g = batch.geometry;
+    ASSERT_EQ(g.partition, partition);
+    ASSERT_TRUE(validate(g).ok());
+    ASSERT_NE(name_of(partition), nullptr);
+    EXPECT_TRUE(names.insert(name_of(partition)).second) << name_of(partition);
+    BuiltPlan plan(batch);
+    const Result<PlanDescription> description = describe_plan(
+        g, batch.lengths.data(), {plan.view().header, static_cast<std::size_t>(plan_bytes(g))}, "test");
+    ASSERT_TRUE(description.ok());
+    EXPECT_EQ(description->partition, name_of(partition));
+    const std::string text = to_string(*description);
+    EXPECT_NE(text.substr(0, text.find('\n')).find(", partition: " + description->partition),
+              std::string::npos);
+    EXPECT_NE(to_svg(*description).find("parts (" + description->partition + ")"), std::string::npos);
+    EXPECT_EQ(max_merges(g) > 0, may_merge(partition) && max_partials(g) > 0);
+    if (is_shares(partition)) {
+      for (const PlanPart& part : description->parts) EXPECT_LE(part.segments.size(), 1U);
+    }
+  }
+  EXPECT_EQ(name_of(static_cast<Partition>(6)), nullptr);
 }
 
 TEST(Plan, OfSomePartsLeavesTheOthersEmpty) {

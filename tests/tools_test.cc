@@ -241,8 +241,10 @@ TEST_F(Program, BenchNumericsTellsCacheFromKernel) {
 TEST_F(Program, PlanSaysWhyItsKernel) {
   expect_right(
       "plan --kernel cpu_dense --length-list 500,0,64 --workers 4 --brief --json " + file("plan.json"),
-      {"cpu_dense: picked", "reference: declines", "imbalance"});
+      {"cpu_dense: picked", "reference: declines", "partition: line\n", "imbalance"});
   EXPECT_EQ(json("plan.json").at("kernel"), "cpu_dense");
+  EXPECT_EQ(json("plan.json").at("partition"), "line");
+  expect_right("plan --kernel cpu_dense --batch 3 --batch-invariant --brief", {"partition: fixed splits\n"});
   expect_refused("plan --kernel fast", {"--kernel", "'fast'", "cpu_dense"});
   expect_right("plan --backend cpu --batch 3 --brief", {"cpu_dense: picked"});
   expect_refused("plan --backend cpu --kernel mma16", {"'mma16'", "cpu_dense", "--backend cpu"});

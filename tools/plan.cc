@@ -136,7 +136,7 @@ nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengt
       segments.push_back({{"request", s.request},
                           {"round", s.round},
                           {"blocks", {s.block_begin, s.block_end}},
-                          {"slot", s.slot}});
+                          {"slot", s.partial}});
     }
     parts.push_back({{"cost", part.cost}, {"segments", segments}});
   }
@@ -160,6 +160,7 @@ nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengt
   const schedule::CostModel& costs = shown.costs;
   return {{"command", command_line()},
           {"kernel", plan.kernel},
+          {"partition", plan.partition},
           {"explain", explain(shown.candidates)},
           {"estimate_ms", ms_of(cheapest(shown.candidates)->estimate)},
           {"costs",
@@ -179,7 +180,7 @@ nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengt
           {"largest", plan.largest()},
           {"ideal", plan.ideal()},
           {"imbalance", plan.imbalance()},
-          {"slots", plan.slots},
+          {"slots", plan.partials},
           {"merges", plan.merges},
           {"groups", groups},
           {"parts", parts}};

@@ -18,7 +18,7 @@ struct PlanSegment {
   int round = 0;        ///< Which group of row tiles, where there are more tiles than workers.
   int block_begin = 0;  ///< Blocks [block_begin, block_end) of the request's tokens.
   int block_end = 0;
-  int slot = -1;  ///< Where its partial result goes; -1: it is the whole request and writes `out` itself.
+  int partial = -1;  ///< Where its partial result goes; -1: it is the whole request and writes `out` itself.
 };
 
 /// One worker's share. A worker is `lanes` SMs (or CPU threads, or teams of `team` SMs each) that take the
@@ -38,6 +38,9 @@ struct PlanGroup {
 
 struct PlanDescription {
   std::string kernel;
+  /// How requests become parts: "line", "whole", "team shares", "even shares", "shares by length" or "fixed
+  /// splits" (docs/glossary.md).
+  std::string partition;
   int lanes = 1;          ///< Row tiles that a part's workers do side by side.
   int rounds = 1;         ///< Groups of `lanes` row tiles.
   int team = 1;           ///< SMs that share the blocks of a segment.
@@ -49,7 +52,7 @@ struct PlanDescription {
   std::int64_t total_cost = 0;  ///< All segments' cost if nothing were split for balance.
   std::vector<PlanPart> parts;
   int merges = 0;                 ///< Requests (times rounds) that the combine step merges.
-  int slots = 0;                  ///< Partial results.
+  int partials = 0;               ///< Partial results.
   std::vector<PlanGroup> groups;  ///< With groups, parts and segments cover each request's tokens after its
                                   ///< prefix.
 

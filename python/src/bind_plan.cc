@@ -26,7 +26,7 @@ nb::dict to_dict(const PlanDescription& plan) {
       segment["request"] = s.request;
       segment["round"] = s.round;
       segment["blocks"] = nb::make_tuple(s.block_begin, s.block_end);
-      segment["slot"] = s.slot;
+      segment["slot"] = s.partial;
       segments.append(segment);
     }
     nb::dict entry;
@@ -37,6 +37,7 @@ nb::dict to_dict(const PlanDescription& plan) {
   nb::dict result;
   result["kernel"] = plan.kernel;
   result["lanes"] = plan.lanes;
+  result["partition"] = plan.partition;
   result["team"] = plan.team;
   result["rounds"] = plan.rounds;
   result["block_tokens"] = plan.block_tokens;
@@ -45,7 +46,7 @@ nb::dict to_dict(const PlanDescription& plan) {
   result["largest"] = plan.largest();
   result["ideal"] = plan.ideal();
   result["imbalance"] = plan.imbalance();
-  result["slots"] = plan.slots;
+  result["slots"] = plan.partials;
   result["merges"] = plan.merges;
   result["parts"] = parts;
   return result;
@@ -184,9 +185,10 @@ As decode(), with the arrays of flashlatent.decode_kv(); the problem has the opt
              R"(The schedule of a batch with these lengths on so many multiprocessors or threads. With device
 'cuda', too, it needs no GPU, nor a build with CUDA.
 
-Returns 'kernel', 'lanes', 'rounds', 'block_tokens', 'cost_per_block', 'cost_per_split', 'largest', 'ideal',
-'imbalance', 'slots', 'merges' and 'parts': each {'cost', 'segments': [{'request', 'round', 'blocks': (begin, end),
-'slot'}]}. A segment of slot -1 is a whole request, which is not merged.)");
+Returns 'kernel', 'partition', 'lanes', 'rounds', 'block_tokens', 'cost_per_block', 'cost_per_split', 'largest',
+'ideal', 'imbalance', 'slots', 'merges' and 'parts': each {'cost', 'segments': [{'request', 'round', 'blocks':
+(begin, end), 'slot'}]}. 'slot' is the place of the segment's partial result, 'slots' the number of these. A
+segment of slot -1 is a whole request, which is not merged.)");
 }
 
 }  // namespace flashlatent::python

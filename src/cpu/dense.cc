@@ -235,8 +235,8 @@ class Call {
   const int row_tiles_;
 };
 
-/// The caller's workspace: a tile's state and a converted block for each part, then partial results by
-/// slot, and those of prefixes.
+/// The caller's workspace: a tile's state and a converted block for each part, then partial results
+/// by their places, and those of prefixes.
 class Workspace {
  public:
   Workspace(const DecodeProblem& problem, const schedule::Geometry& g, Memory memory)
@@ -249,7 +249,7 @@ class Workspace {
   static std::size_t bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
     const DecodeProblem::Cache& cache = problem.cache;
     const std::size_t part = tile_floats(cache.qk_dim, cache.v_dim) + scratch_floats(problem);
-    return (g.parts * part + schedule::max_slots(g) * kTileRows * (cache.v_dim + 1)) * sizeof(float);
+    return (g.parts * part + schedule::max_partials(g) * kTileRows * (cache.v_dim + 1)) * sizeof(float);
   }
 
   float* state(int part) const { return parts_ + part * part_floats_; }
@@ -264,8 +264,8 @@ class Workspace {
   }
 
   /// v_dim values and the lse.
-  float* partial(int slot, int row) const {
-    return partials_ + (std::size_t{static_cast<unsigned>(slot)} * kTileRows + row) * row_floats_;
+  float* partial(int place, int row) const {
+    return partials_ + (std::size_t{static_cast<unsigned>(place)} * kTileRows + row) * row_floats_;
   }
 
  private:
@@ -403,31 +403,31 @@ void run_segment(const DecodeProblem& problem, const Call& call, const Workspace
     RowScale scale = finish_row(state.max[row], state.sum[row]);
     float* out = state.out + row * state.out_stride;
     if (prefix > 0 && segment.block_begin == 0) add_prefix(problem, prefixes, tile, row, out, scale);
-    if (segment.slot < 0) {
+    if (segment.partial < 0) {
       call.write_row(tile, row, out, scale.factor, scale.lse);
       continue;
     }
-    float* partial = workspace.partial(segment.slot, row);
+    float* partial = workspace.partial(segment.partial, row);
     for (int d = 0; d < problem.cache.v_dim; ++d) partial[d] = out[d] * scale.factor;
     partial[problem.cache.v_dim] = scale.lse;
   }
 }
 
-/// Merges the partial results of one row into the first slot's, in order, and writes it.
+/// Merges the partial results of one row into the first one's, in order, and writes it.
 void merge_row(const DecodeProblem& problem, const Call& call, const Workspace& workspace,
                const schedule::Merge& merge, const RowTile& tile, int row) {
   const int v_dim = problem.cache.v_dim;
   float max = -kInfinity;
-  for (int slot = merge.slot_begin; slot < merge.slot_end; ++slot) {
-    max = std::max(max, workspace.partial(slot, row)[v_dim]);
+  for (int place = merge.partial_begin; place < merge.partial_end; ++place) {
+    max = std::max(max, workspace.partial(place, row)[v_dim]);
   }
   const float base = max == -kInfinity ? 0 : max;
-  float* merged = workspace.partial(merge.slot_begin, row);
+  float* merged = workspace.partial(merge.partial_begin, row);
   float sum = 0;
-  for (int slot = merge.slot_begin; slot < merge.slot_end; ++slot) {
-    const float* partial = workspace.partial(slot, row);
+  for (int place = merge.partial_begin; place < merge.partial_end; ++place) {
+    const float* partial = workspace.partial(place, row);
     const float weight = std::exp(partial[v_dim] - base);
-    const bool first = slot == merge.slot_begin;
+    const bool first = place == merge.partial_begin;
     sum += weight;
     for (int d = 0; d < v_dim; ++d) {
       const float value = weight == 0 ? 0 : weight * partial[d];
@@ -489,7 +489,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
     const std::int64_t seen = std::int64_t{problem.options.separate.window} + problem.query.tokens - 1;
     g.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(g.max_tokens, seen));
   }
-  g.fixed_split = problem.options.batch_invariant ? kFixedSplitBlocks : 0;
+  if (problem.options.batch_invariant) schedule::fix_splits(g, kFixedSplitBlocks);
   // Converting queries and writing a tile cost about as much as a block.
   g.cost = {.per_block = 4, .per_split = 4};
   // One thread a part: threads share no cache below the last level that lanes would help.

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "core/message.h"
+#include "plan/host_plan.h"
 #include "plan/walker.h"
 
 namespace flashlatent {
@@ -62,29 +63,30 @@ Result<PlanDescription> describe_plan(const schedule::Geometry& g, const std::in
     lengths = own_lengths.data();
   }
   description.kernel = kernel;
+  description.partition = schedule::name_of(g.partition);
   description.lanes = g.lanes;
   description.rounds = g.rounds;
   description.team = g.team;
   description.block_tokens = g.block_tokens;
-  const bool whole = g.fixed_split == 0 && view.header->slots == 0;
+  const bool whole = g.partition != schedule::Partition::kFixedSplits && view.header->partials == 0;
   description.cost_per_block = whole ? schedule::whole_block_cost(g) : g.cost.per_block;
   description.cost_per_split = g.cost.per_split;
   description.total_cost = view.header->total_cost;
   description.merges = view.header->merges;
-  description.slots = view.header->slots;
-  if (g.whole == schedule::kShared) {  // merged in the kernel: no combine step is told of it
-    description.slots = 0;
+  description.partials = view.header->partials;
+  if (g.partition == schedule::Partition::kTeamShares) {  // merged in the kernel: no combine step is told
+    description.partials = 0;
     for (std::int32_t p = 0; p < g.parts; ++p) {
-      const schedule::Cut& cut = view.cuts[p];
-      description.slots += cut.round > 1;
-      description.merges += cut.round > 1 && cut.block == 0;
+      const schedule::ShareCut cut = schedule::share_cut(view.cuts[p]);
+      description.partials += cut.shares > 1;
+      description.merges += cut.shares > 1 && cut.share == 0;
     }
   }
   for (std::int32_t p = 0; p < g.parts; ++p) {
     PlanPart part;
     schedule::PartWalker walker(g, view.cuts[p], view.cuts[p + 1], view.successors, lengths);
     for (schedule::Segment s; walker.next(s);) {
-      part.segments.push_back({s.request, s.round, s.block_begin, s.block_end, s.slot});
+      part.segments.push_back({s.request, s.round, s.block_begin, s.block_end, s.partial});
       part.cost += g.cost.per_split + std::int64_t{s.block_end - s.block_begin} * description.cost_per_block;
     }
     description.parts.push_back(std::move(part));
@@ -118,13 +120,14 @@ std::string list_of(const std::vector<int>& numbers) {
 }  // namespace
 
 std::string to_string(const PlanDescription& plan) {
-  std::string text = message("kernel ", plan.kernel, ": ", plan.parts.size(), " parts x ", plan.lanes,
-                             " lanes", plan.team > 1 ? message(" x teams of ", plan.team) : "", ", ",
-                             plan.rounds, " rounds, blocks of ", plan.block_tokens, " tokens\n");
+  std::string text =
+      message("kernel ", plan.kernel, ": ", plan.parts.size(), " parts x ", plan.lanes, " lanes",
+              plan.team > 1 ? message(" x teams of ", plan.team) : "", ", ", plan.rounds,
+              " rounds, blocks of ", plan.block_tokens, " tokens, partition: ", plan.partition, "\n");
   text += message("cost: ", plan.cost_per_block, " a block, ", plan.cost_per_split,
                   " a segment; largest part ", plan.largest(), ", ideal ", format("%.1f", plan.ideal()),
                   ", imbalance ", format("%.3f", plan.imbalance()), "\n");
-  text += message("splits: ", plan.slots, " partial results, merged into ", plan.merges, "\n");
+  text += message("splits: ", plan.partials, " partial results, merged into ", plan.merges, "\n");
   for (const PlanGroup& group : plan.groups) {
     text +=
         message("shared prefix: ", group.requests.size(), " requests (", list_of(group.requests), "), ",
@@ -138,7 +141,7 @@ std::string to_string(const PlanDescription& plan) {
     long long blocks = 0, partial = 0;
     for (const PlanSegment& segment : part.segments) {
       blocks += segment.block_end - segment.block_begin;
-      partial += segment.slot >= 0;
+      partial += segment.partial >= 0;
     }
     const int filled = static_cast<int>(std::lround(static_cast<double>(part.cost) / largest * kBar));
     text += format("%5zu %8zu %8lld %8lld %8lld  ", p, part.segments.size(), blocks, partial,
@@ -158,10 +161,10 @@ std::string to_svg(const PlanDescription& plan) {
       kLeft + kWidth + 20, height);
   svg += "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n";
   svg += format(
-      "<text x=\"%.0f\" y=\"18\" font-size=\"13\">%s: %zu parts, largest %lld, ideal %.1f, %d "
-      "splits</text>\n",
-      kLeft, plan.kernel.c_str(), plan.parts.size(), static_cast<long long>(plan.largest()), plan.ideal(),
-      plan.slots);
+      "<text x=\"%.0f\" y=\"18\" font-size=\"13\">%s: %zu parts (%s), largest %lld, ideal %.1f, "
+      "%d splits</text>\n",
+      kLeft, plan.kernel.c_str(), plan.parts.size(), plan.partition.c_str(),
+      static_cast<long long>(plan.largest()), plan.ideal(), plan.partials);
   for (std::size_t p = 0; p < plan.parts.size(); ++p) {
     const double y = kTop + kRow * static_cast<double>(p);
     svg += format("<text x=\"%.0f\" y=\"%.1f\" text-anchor=\"end\">%zu</text>\n", kLeft - 6, y + 8, p);
@@ -174,10 +177,10 @@ std::string to_svg(const PlanDescription& plan) {
       svg += format(
           "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"hsl(%.0f,60%%,%d%%)\" "
           "stroke=\"%s\" stroke-width=\"0.7\">",
-          x, y, cost * scale, kRow - 2, hue - 360.0 * static_cast<int>(hue / 360), s.slot >= 0 ? 60 : 75,
-          s.slot >= 0 ? "black" : "none");
+          x, y, cost * scale, kRow - 2, hue - 360.0 * static_cast<int>(hue / 360), s.partial >= 0 ? 60 : 75,
+          s.partial >= 0 ? "black" : "none");
       svg += format("<title>request %d, round %d, blocks %d to %d%s</title></rect>\n", s.request, s.round,
-                    s.block_begin, s.block_end, s.slot >= 0 ? ", partial" : "");
+                    s.block_begin, s.block_end, s.partial >= 0 ? ", partial" : "");
       x += cost * scale;
     }
   }

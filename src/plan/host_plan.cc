@@ -10,51 +10,54 @@
 #include <vector>
 
 #include "core/message.h"
+#include "plan/even_shares.h"
 #include "plan/packing.h"
-#include "plan/shares.h"
+#include "plan/shares_by_length.h"
+#include "plan/team_shares.h"
+#include "plan/whole.h"
 
 namespace flashlatent::schedule {
 
 namespace {
 
 void cut_fixed(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
-  plan.slot_prefix[0] = 0;
+  plan.partial_prefix[0] = 0;
   for (std::int32_t r = 0; r < g.requests; ++r) {
     const std::int32_t splits = fixed_splits_of(g, blocks_of(g, length_of(g, lengths, r)));
-    plan.slot_prefix[r + 1] = plan.slot_prefix[r] + (splits > 1 ? splits : 0);
+    plan.partial_prefix[r + 1] = plan.partial_prefix[r] + (splits > 1 ? splits : 0);
   }
   for (std::int32_t k = 0; k <= g.parts; ++k) {
-    Cut cut = cut_at(g, point_at(g, plan.cost_prefix, k), lengths);
-    cut.slot = fixed_slot(g, plan.slot_prefix, cut);
+    Cut cut = fixed_cut(g, point_at(g, plan.cost_prefix, k), lengths);
+    cut.partial = fixed_partial(g, plan.partial_prefix, cut);
     plan.cuts[k] = cut;
   }
-  const std::int32_t round_slots = plan.slot_prefix[g.requests];
+  const std::int32_t round_partials = plan.partial_prefix[g.requests];
   std::int32_t merges = 0;
   for (std::int32_t round = 0; round < g.rounds; ++round) {
     for (std::int32_t r = 0; r < g.requests; ++r) {
-      if (plan.slot_prefix[r + 1] == plan.slot_prefix[r]) continue;
-      const std::int32_t base = round * round_slots;
-      plan.merges[merges++] = {round, r, base + plan.slot_prefix[r], base + plan.slot_prefix[r + 1]};
+      if (plan.partial_prefix[r + 1] == plan.partial_prefix[r]) continue;
+      const std::int32_t base = round * round_partials;
+      plan.merges[merges++] = {round, r, base + plan.partial_prefix[r], base + plan.partial_prefix[r + 1]};
     }
   }
   plan.header->merges = merges;
-  plan.header->slots = g.rounds * round_slots;
+  plan.header->partials = g.rounds * round_partials;
 }
 
 void cut_by_item(const Geometry& g, PlanView plan) {
-  for (std::int32_t k = 0; k <= g.parts; ++k) plan.cuts[k] = item_cut(g, k);
+  for (std::int32_t k = 0; k <= g.parts; ++k) plan.cuts[k] = whole_cut(g, k);
 }
 
-void cut_into_shares(const Geometry& g, PlanView plan) {
-  for (std::int32_t k = 0; k <= g.parts; ++k) plan.cuts[k] = shared_cut(g, plan.cost_prefix, k);
-  plan.header->slots = g.parts;
+void cut_for_teams(const Geometry& g, PlanView plan) {
+  for (std::int32_t k = 0; k <= g.parts; ++k) plan.cuts[k] = stored(team_cut(g, plan.cost_prefix, k));
+  plan.header->partials = g.parts;
 }
 
 void cut_evenly(const Geometry& g, PlanView plan) {
-  for (std::int32_t k = 0; k <= g.parts; ++k) plan.cuts[k] = even_cut(g, k);
+  for (std::int32_t k = 0; k <= g.parts; ++k) plan.cuts[k] = stored(even_cut(g, k));
   for (std::int32_t r = 0; r < g.requests; ++r) plan.merges[r] = even_merge(g, r);
   plan.header->merges = g.requests;
-  plan.header->slots = g.requests * even_shares(g);
+  plan.header->partials = g.requests * even_shares(g);
 }
 
 void cut_by_length(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
@@ -70,11 +73,13 @@ void cut_by_length(const Geometry& g, const std::int32_t* lengths, PlanView plan
   for (std::int32_t r = 0; r < g.requests; ++r) {
     const std::int32_t shares = shares_within(blocks_at(r), most);
     plan.merges[r] = {0, r, k, k + shares};
-    for (std::int32_t share = 0; share < shares; ++share, ++k) plan.cuts[k] = {shares, r, share, k};
+    for (std::int32_t share = 0; share < shares; ++share, ++k) {
+      plan.cuts[k] = stored(ShareCut{shares, r, share, k});
+    }
   }
   plan.header->merges = g.requests;
-  plan.header->slots = k;
-  for (; k <= g.parts; ++k) plan.cuts[k] = no_part(g, plan.header->slots);
+  plan.header->partials = k;
+  for (; k <= g.parts; ++k) plan.cuts[k] = stored(no_share(g, plan.header->partials));
 }
 
 using Numbers = std::pmr::vector<std::int32_t>;
@@ -202,16 +207,16 @@ bool pack_stretch(const Geometry& g, const DealtLine& line, std::int64_t round_c
 }
 
 /// Partial results of these cuts.
-std::int32_t slots_of(const Geometry& g, const Cut* cuts) {
-  std::int32_t slots = 0;
+std::int32_t partials_of(const Geometry& g, const Cut* cuts) {
+  std::int32_t partials = 0;
   for (std::int32_t k = 1; k <= g.parts; ++k) {
-    slots += opens_segment(cuts[k], cuts[k - 1]) + opens_merge(cuts[k], cuts[k - 1]);
+    partials += opens_segment(cuts[k], cuts[k - 1]) + opens_merge(cuts[k], cuts[k - 1]);
   }
-  return slots;
+  return partials;
 }
 
-/// Other cuts, without slots, and successors, if packing leaves fewer partial results than the cuts there
-/// are.
+/// Other cuts, without places of partial results, and successors, if packing leaves fewer partial results
+/// than the cuts there are.
 void pack_items(const Geometry& g, PlanView plan) {
   const std::int64_t round_cost = plan.cost_prefix[g.requests];
   if (!may_pack(g, round_cost)) return;
@@ -238,24 +243,24 @@ void pack_items(const Geometry& g, PlanView plan) {
   std::pmr::vector<Cut> cuts(&memory);
   cuts.reserve(points.size());
   for (const PackedPoint& point : points) cuts.push_back(packed_cut(g, point, order.data()));
-  if (slots_of(g, cuts.data()) >= slots_of(g, plan.cuts)) return;
+  if (partials_of(g, cuts.data()) >= partials_of(g, plan.cuts)) return;
   std::copy(cuts.begin(), cuts.end(), plan.cuts);
   for (std::int32_t i = 0; i < g.requests; ++i)
     plan.successors[order[i]] = packed_successor(g, i, order.data());
 }
 
-void cut_balanced(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
+void cut_line(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
   for (std::int32_t k = 0; k <= g.parts; ++k) {
-    plan.cuts[k] = whole_cut_at(g, plan.cost_prefix, point_at(g, plan.cost_prefix, k));
+    plan.cuts[k] = nearest_item_end(g, plan.cost_prefix, point_at(g, plan.cost_prefix, k));
   }
   bool whole = true;  // do all parts fit if items stay whole?
   for (std::int32_t k = 0; k < g.parts; ++k) {
     whole = whole && whole_part_fits(g, plan.cost_prefix, plan.cuts[k], plan.cuts[k + 1]);
   }
   for (std::int32_t k = 0; k <= g.parts && !whole; ++k) {
-    plan.cuts[k] = cut_at(g, point_at(g, plan.cost_prefix, k), lengths);
+    plan.cuts[k] = line_cut(g, point_at(g, plan.cost_prefix, k), lengths);
   }
-  for (std::int32_t r = 0; r < g.requests && plan.successors != nullptr; ++r) {
+  for (std::int32_t r = 0; r < g.requests; ++r) {
     plan.successors[r] = r + 1 < g.requests ? r + 1 : ~0;
   }
   if (!whole) pack_items(g, plan);
@@ -266,14 +271,25 @@ void cut_balanced(const Geometry& g, const std::int32_t* lengths, PlanView plan)
     Cut cut = plan.cuts[k];
     segments += opens_segment(cut, before);
     merges += opens_merge(cut, before);
-    cut.slot = balanced_slot(cut, segments, merges);
-    if (opens_merge(cut, before)) plan.merges[merges - 1] = {cut.round, cut.request, cut.slot - 1, 0};
-    if (cut.block > 0) plan.merges[merges - 1].slot_end = cut.slot + 1;  // until the item's last cut
+    cut.partial = balanced_partial(cut, segments, merges);
+    if (opens_merge(cut, before)) plan.merges[merges - 1] = {cut.round, cut.request, cut.partial - 1, 0};
+    if (cut.block > 0) plan.merges[merges - 1].partial_end = cut.partial + 1;  // until the item's last cut
     plan.cuts[k] = cut;
     before = cut;
   }
   plan.header->merges = merges;
-  plan.header->slots = segments + merges;
+  plan.header->partials = segments + merges;
+}
+
+/// Do the other fields suit the partition, and is it one?
+bool partition_fits(const Geometry& g) {
+  const bool has_fixed = g.partition == Partition::kFixedSplits;
+  if (name_of(g.partition) == nullptr || has_fixed != (g.fixed_split > 0)) return false;
+  if (g.partition == Partition::kWhole) return std::int64_t{g.requests} * g.rounds == g.parts;
+  if (!is_shares(g.partition)) return true;
+  if (g.rounds != 1 || g.requests < 1 || g.requests > g.parts) return false;
+  if (combines_shares(g.partition) && g.parts < 2 * g.requests) return false;
+  return g.partition != Partition::kSharesByLength || (g.requests <= kMostByLength && g.length_sharers == 1);
 }
 
 }  // namespace
@@ -282,18 +298,15 @@ Status validate(const Geometry& g) {
   if (g.requests < 0 || g.parts < 1 || g.lanes < 1 || g.rounds < 1 || g.block_tokens < 1 ||
       g.max_tokens < 0 || g.fixed_split < 0 || g.length_sharers < 1 || g.cost.per_block < 1 ||
       g.cost.per_split < 0 || g.cost.per_merge < 0 || g.cost.per_block_alone < 0 || g.team < 1 ||
-      g.whole < kCutLine || g.whole > kByLength || (g.whole != kCutLine && g.fixed_split > 0) ||
-      (g.whole == kWhole && std::int64_t{g.requests} * g.rounds != g.parts) ||
-      (g.whole >= kShared && (g.rounds != 1 || g.requests < 1 || g.requests > g.parts)) ||
-      (g.whole >= kEven && g.parts < 2 * g.requests) ||
-      (g.whole == kByLength && (g.requests > kMostByLength || g.length_sharers > 1))) {
+      !partition_fits(g)) {
     return {StatusCode::kInternal, "a kernel's schedule geometry is out of range"};
   }
   // In floating point: the integers are what might overflow.
   const double items = static_cast<double>(g.requests) * g.rounds;
   const double cost = items * static_cast<double>(item_cost(g, max_blocks(g)));
-  const double slots = g.fixed_split > 0 ? items * fixed_splits_of(g, max_blocks(g)) : 2.0 * g.parts;
-  if (cost >= 0x1p62 || slots * g.lanes * g.tile_rows >= 0x1p31) {
+  const double partials =
+      g.partition == Partition::kFixedSplits ? items * fixed_splits_of(g, max_blocks(g)) : 2.0 * g.parts;
+  if (cost >= 0x1p62 || partials * g.lanes * g.tile_rows >= 0x1p31) {
     return unsupported("a plan of ", g.requests, " requests x ", g.rounds, " rounds x ", max_blocks(g),
                        " blocks overflows; fewer requests, query rows or max_pages are accepted");
   }
@@ -306,31 +319,37 @@ void build_on_host(const Geometry& g, const std::int32_t* lengths, void* memory)
   build_on_host(g, lengths, memory, g.parts);
 }
 
-void build_on_host(const Geometry& whole, const std::int32_t* lengths, void* memory,
-                   std::int32_t used_parts) {
-  const PlanView plan = plan_view(whole, memory);
-  const Geometry g = with_parts(whole, used_parts);
+void build_on_host(const Geometry& all, const std::int32_t* lengths, void* memory, std::int32_t used_parts) {
+  const PlanView plan = plan_view(all, memory);
+  const Geometry g = with_parts(all, used_parts);
   *plan.header = {};
   plan.cost_prefix[0] = 0;
   for (std::int32_t r = 0; r < g.requests; ++r) {
     plan.cost_prefix[r + 1] = plan.cost_prefix[r] + item_cost(g, blocks_of(g, length_of(g, lengths, r)));
   }
-  plan.header->fingerprint = fingerprint(whole);
+  plan.header->fingerprint = fingerprint(all);
   plan.header->total_cost = plan.cost_prefix[g.requests] * g.rounds;
-  if (g.fixed_split > 0) {
-    cut_fixed(g, lengths, plan);
-  } else if (g.whole == kWhole) {
-    cut_by_item(g, plan);
-  } else if (g.whole == kShared) {
-    cut_into_shares(g, plan);
-  } else if (g.whole == kEven) {
-    cut_evenly(g, plan);
-  } else if (g.whole == kByLength) {
-    cut_by_length(g, lengths, plan);
-  } else {
-    cut_balanced(g, lengths, plan);
+  switch (g.partition) {
+    case Partition::kLine:
+      cut_line(g, lengths, plan);
+      break;
+    case Partition::kWhole:
+      cut_by_item(g, plan);
+      break;
+    case Partition::kTeamShares:
+      cut_for_teams(g, plan);
+      break;
+    case Partition::kEvenShares:
+      cut_evenly(g, plan);
+      break;
+    case Partition::kSharesByLength:
+      cut_by_length(g, lengths, plan);
+      break;
+    case Partition::kFixedSplits:
+      cut_fixed(g, lengths, plan);
+      break;
   }
-  for (std::int32_t k = used_parts + 1; k <= whole.parts; ++k) plan.cuts[k] = plan.cuts[used_parts];
+  for (std::int32_t k = used_parts + 1; k <= all.parts; ++k) plan.cuts[k] = plan.cuts[used_parts];
 }
 
 namespace {
@@ -357,9 +376,10 @@ std::int64_t share_estimate(const Geometry& g) {
 }  // namespace
 
 std::int64_t estimate(const Geometry& g) {
-  if (g.fixed_split > 0) return std::int64_t{g.rounds} * g.lanes * item_cost(g, g.fixed_split);
+  if (g.partition == Partition::kFixedSplits)
+    return std::int64_t{g.rounds} * g.lanes * item_cost(g, g.fixed_split);
   if (g.requests == 0) return std::max(g.cost.per_call, 0);
-  if (g.whole >= kShared || (g.whole == kWhole && g.team > 1)) return share_estimate(g);
+  if (is_shares(g.partition) || (g.partition == Partition::kWhole && g.team > 1)) return share_estimate(g);
   const std::int64_t items = std::int64_t{g.requests} * g.rounds;
   const std::int64_t item = g.cost.per_split + std::int64_t{max_blocks(g)} * whole_block_cost(g);
   const std::int64_t whole = (items + g.parts - 1) / g.parts * item;
@@ -368,25 +388,25 @@ std::int64_t estimate(const Geometry& g) {
 
 std::optional<Geometry> whole_items(Geometry g) {
   const std::int64_t items = std::int64_t{g.requests} * g.rounds;
-  if (items < 1 || items > g.parts || g.fixed_split > 0) return std::nullopt;
+  if (items < 1 || items > g.parts || g.partition == Partition::kFixedSplits) return std::nullopt;
   g.parts = static_cast<std::int32_t>(items);
-  g.whole = kWhole;
+  g.partition = Partition::kWhole;
   return g;
 }
 
 std::optional<Geometry> even_items(Geometry g) {
-  if (g.whole != kCutLine || g.fixed_split > 0 || g.rounds != 1 || g.requests < 1) return std::nullopt;
+  if (g.partition != Partition::kLine || g.rounds != 1 || g.requests < 1) return std::nullopt;
   const std::int64_t most = std::int64_t{g.requests} * max_blocks(g);  // of a block each
   g.parts = static_cast<std::int32_t>(std::min<std::int64_t>(g.parts, most));
   if (2LL * g.requests > g.parts) return std::nullopt;
-  g.whole = kEven;
+  g.partition = Partition::kEvenShares;
   return g;
 }
 
 std::optional<Geometry> items_by_length(Geometry g) {
   std::optional<Geometry> even = even_items(g);
   if (!even || g.requests > kMostByLength || g.length_sharers > 1) return std::nullopt;
-  even->whole = kByLength;
+  even->partition = Partition::kSharesByLength;
   return even;
 }
 

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "flashlatent/problem.h"
-#include "plan/schedule.h"
+#include "plan/plan_memory.h"
 
 namespace flashlatent::schedule {
 
@@ -20,20 +20,20 @@ void build_on_host(const Geometry& geometry, const std::int32_t* lengths, void* 
 
 /// What the cost model makes of a call whose requests are all as long as the page table reaches (where a
 /// kernel is picked no length is known): per_call and the largest part, of whole
-/// requests or of equal shares, whichever is shorter. With fixed_split it is the workers'
+/// requests or of equal shares, whichever is shorter. With kFixedSplits it is the workers'
 /// time for one split of every row tile: the batch must not change which kernel, and so which bits, a request
 /// gets.
 std::int64_t estimate(const Geometry& geometry);
 
-/// The same with a part an item (Geometry::whole), if there are no more items than parts and splits are not
+/// The same with a part an item (kWhole), if there are no more items than parts and splits are not
 /// fixed: no combine step and no workspace, but the longest request is one part's.
 std::optional<Geometry> whole_items(Geometry geometry);
 
-/// The same with as many parts an item (kEven), of at least a block each where it is as long as can be, if
-/// that is at least two and splits are not fixed. For items that are as long as each other, or nearly.
+/// The same with as many parts an item (kEvenShares), of at least a block each where it is as long as can be,
+/// if that is at least two and splits are not fixed. For items that are as long as each other, or nearly.
 std::optional<Geometry> even_items(Geometry geometry);
 
-/// The same with parts by length (kByLength), of which there must be two an item, too.
+/// The same with parts by length (kSharesByLength), of which there must be two an item, too.
 std::optional<Geometry> items_by_length(Geometry geometry);
 
 /// Would a lone request as long as the page table reaches, which is what gains most from splits, take no

@@ -1,8 +1,8 @@
-// Packed parts: the one exception to cuts in closed form (schedule.h).
+// Packed parts: the one exception to cuts in closed form (line.h).
 #pragma once
 
 #include "core/divisor.h"
-#include "plan/schedule.h"
+#include "plan/line.h"
 
 namespace flashlatent::schedule {
 

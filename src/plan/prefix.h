@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-#include "plan/schedule.h"
+#include "plan/plan_memory.h"
 
 namespace flashlatent::prefix {
 

@@ -1,123 +1,173 @@
-// From a plan's cuts to segments.
+// From a plan's cuts to segments: a walker for parts of whole items and splits on the line, one for shares,
+// and Walker, which takes the one that the geometry's partition asks for.
 #pragma once
 
+#include "plan/line.h"
 #include "plan/shares.h"
 
 namespace flashlatent::schedule {
 
-/// Walks the segments of one part. Lengths are read again: a plan made for other lengths is still right,
-/// since only cuts decide what is partial (with fixed_split the lengths do, and must be the plan's).
-/// `successors`: the plan's, or null.
-/// kMayShare: whether there may be kShared or kEven, for which other kernels have no code then. No kernel
-/// walks what is kByLength.
+/// Where a walk over one part is. Lengths are read again: a plan made for other lengths is still right, since
+/// only cuts decide what is partial (with kFixedSplits the lengths do, and must be the plan's).
+struct Walk {
+  const Geometry& geometry;
+  const std::int32_t* successors;  ///< The plan's, or null.
+  const std::int32_t* lengths;
+  std::int32_t length_ahead = 0;     ///< Of the next segment's request, as it is given.
+  std::int32_t successor_ahead = 0;  ///< Of the next segment's request.
+  Cut at;
+  Cut end;
+};
+
+/// kLine, kWhole and kFixedSplits: from a cut to the next one, item by item.
+struct LineWalker {
+  FLASHLATENT_HOST_DEVICE static bool more(const Walk& walk) { return walk.at.round < walk.geometry.rounds; }
+
+  /// The next segment, if there is one. Lengths are ahead.
+  FLASHLATENT_HOST_DEVICE static bool next(Walk& walk, Segment& segment) {
+    const Geometry& g = walk.geometry;
+    Cut& at = walk.at;
+    const bool in_last_item = same_item(at, walk.end);
+    if (at.round >= g.rounds || (in_last_item && at.block >= walk.end.block)) return false;
+    const std::int32_t length = tokens_of(g, walk.length_ahead);
+    const std::int32_t blocks = blocks_of(g, length);
+    std::int32_t stop = in_last_item ? walk.end.block : blocks;
+    bool partial = at.block > 0 || in_last_item;
+    bool item_done = true;
+    if (g.fixed_split > 0) {
+      partial = blocks > g.fixed_split;
+      if (at.block + g.fixed_split < stop) {
+        stop = at.block + g.fixed_split;
+        item_done = false;
+      }
+    }
+    segment.round = at.round;
+    segment.request = at.request;
+    segment.length = length;
+    segment.block_begin = at.block < blocks ? at.block : blocks;
+    segment.block_end = stop < blocks ? stop : blocks;
+    segment.partial = partial ? at.partial++ : -1;
+    if (!item_done || in_last_item) {
+      at.block = stop;
+    } else {
+      at.block = 0;
+      at.request = walk.successor_ahead;
+      if (at.request < 0) {
+        at.request = ~at.request;
+        ++at.round;
+      }
+    }
+    return true;
+  }
+
+  /// The segment of a part that is an item.
+  FLASHLATENT_HOST_DEVICE static Segment only(const Walk& walk) {
+    const std::int32_t length = tokens_of(walk.geometry, walk.length_ahead);
+    return {walk.at.round, walk.at.request, length, 0, blocks_of(walk.geometry, length), -1};
+  }
+};
+
+/// kTeamShares, kEvenShares and kSharesByLength: a part is one segment. kMergesAll: whether a share that is
+/// all of its item may be merged, too, as kSharesByLength has it.
+template <bool kMergesAll>
+struct ShareWalker {
+  FLASHLATENT_HOST_DEVICE static bool more(const Walk& walk) { return StoredShare(walk.at).shares() > 0; }
+
+  FLASHLATENT_HOST_DEVICE static bool done(const Walk& walk) { return StoredShare(walk.at).shares() == 0; }
+  FLASHLATENT_HOST_DEVICE static void finish(Walk& walk) { finish_share(walk.at); }
+
+  FLASHLATENT_HOST_DEVICE static Segment only(const Walk& walk) {
+    const StoredShare at(walk.at);
+    const std::int32_t length = tokens_of(walk.geometry, walk.length_ahead);
+    const std::int32_t blocks = blocks_of(walk.geometry, length);
+    return {0,
+            at.request(),
+            length,
+            share_begin(blocks, at.shares(), at.share()),
+            share_begin(blocks, at.shares(), at.share() + 1),
+            partial_of(walk.geometry, at)};
+  }
+
+ private:
+  FLASHLATENT_HOST_DEVICE static std::int32_t partial_of(const Geometry& g, const StoredShare& at) {
+    if constexpr (kMergesAll) {
+      if (g.partition == Partition::kSharesByLength) return at.partial();
+    }
+    return at.shares() > 1 ? at.partial() : -1;
+  }
+};
+
+/// Which partitions a walker may meet: there is no code for others.
+enum class Walks {
+  kLines,              ///< kLine, kWhole, kFixedSplits
+  kLinesOrTeamShares,  ///< kLine, kWhole, kTeamShares
+  kAll,
+};
+
+/// Walks the segments of one part.
 /// kLooksAhead: whether next() reads what the one after it needs. Who keeps a walker in memory waits for what
 /// it reads.
-template <bool kMayShare, bool kMayBeByLength = false, bool kLooksAhead = true>
+template <Walks kWalks, bool kLooksAhead = true>
 class Walker {
+  using Shares = ShareWalker<kWalks == Walks::kAll>;
+
  public:
   FLASHLATENT_HOST_DEVICE Walker(const Geometry& geometry, const Cut& begin, const Cut& end,
                                  const std::int32_t* successors, const std::int32_t* lengths)
-      : geometry_(geometry), successors_(successors), lengths_(lengths), at_(begin), end_(end) {
+      : walk_{geometry, successors, lengths, 0, 0, begin, end} {
     if constexpr (kLooksAhead) look_ahead();
   }
 
   FLASHLATENT_HOST_DEVICE bool next(Segment& segment) {
     if constexpr (!kLooksAhead) look_ahead();
-    if (shares()) {
-      if (at_.round == 0) return false;
-      segment = share();
-      at_.round = 0;
+    if (shares()) {  // not a function that returns whether there was one: a device would keep the round twice
+      if (Shares::done(walk_)) return false;
+      segment = Shares::only(walk_);
+      Shares::finish(walk_);
       return true;
     }
-    const bool in_last_item = same_item(at_, end_);
-    if (at_.round >= geometry_.rounds || (in_last_item && at_.block >= end_.block)) return false;
-    const std::int32_t length = tokens_of(geometry_, length_ahead_);
-    const std::int32_t blocks = blocks_of(geometry_, length);
-    std::int32_t stop = in_last_item ? end_.block : blocks;
-    bool partial = at_.block > 0 || in_last_item;
-    bool item_done = true;
-    if (geometry_.fixed_split > 0) {
-      partial = blocks > geometry_.fixed_split;
-      if (at_.block + geometry_.fixed_split < stop) {
-        stop = at_.block + geometry_.fixed_split;
-        item_done = false;
-      }
-    }
-    segment.round = at_.round;
-    segment.request = at_.request;
-    segment.length = length;
-    segment.block_begin = at_.block < blocks ? at_.block : blocks;
-    segment.block_end = stop < blocks ? stop : blocks;
-    segment.slot = partial ? at_.slot++ : -1;
-    if (!item_done || in_last_item) {
-      at_.block = stop;
-    } else {
-      at_.block = 0;
-      at_.request = successor_ahead_;
-      if (at_.request < 0) {
-        at_.request = ~at_.request;
-        ++at_.round;
-      }
-    }
+    if (!LineWalker::next(walk_, segment)) return false;
     if constexpr (kLooksAhead) look_ahead();
     return true;
   }
 
   /// Where a walk to the same end would go on from here.
-  FLASHLATENT_HOST_DEVICE const Cut& at() const { return at_; }
+  FLASHLATENT_HOST_DEVICE const Cut& at() const { return walk_.at; }
 
-  /// The only segment of a part by shape (kWhole, or kShared with one request), which next() would give.
+  /// The only segment of a part by shape (kWhole, or kTeamShares with one request), which next() would give.
   FLASHLATENT_HOST_DEVICE Segment only() const {
     static_assert(kLooksAhead);
-    if (shares()) return share();
-    const std::int32_t length = tokens_of(geometry_, length_ahead_);
-    return {at_.round, at_.request, length, 0, blocks_of(geometry_, length), -1};
+    return shares() ? Shares::only(walk_) : LineWalker::only(walk_);
   }
 
  private:
-  FLASHLATENT_HOST_DEVICE bool shares() const { return kMayShare && geometry_.whole >= kShared; }
-
-  /// By length a share that is all of its request is merged, too.
-  FLASHLATENT_HOST_DEVICE std::int32_t slot_of_share() const {
-    if constexpr (kMayBeByLength) {
-      if (geometry_.whole == kByLength) return at_.slot;
+  FLASHLATENT_HOST_DEVICE bool shares() const {
+    if constexpr (kWalks == Walks::kLines) {
+      return false;
+    } else if constexpr (kWalks == Walks::kLinesOrTeamShares) {
+      const Partition partition = walk_.geometry.partition;  // teams have no fixed splits
+      return partition != Partition::kLine && partition != Partition::kWhole;
+    } else {
+      return is_shares(walk_.geometry.partition);
     }
-    return at_.round > 1 ? at_.slot : -1;
-  }
-
-  /// A part is one segment then.
-  FLASHLATENT_HOST_DEVICE Segment share() const {
-    const std::int32_t length = tokens_of(geometry_, length_ahead_);
-    const std::int32_t blocks = blocks_of(geometry_, length);
-    return {0,
-            at_.request,
-            length,
-            share_begin(blocks, at_.round, at_.block),
-            share_begin(blocks, at_.round, at_.block + 1),
-            slot_of_share()};
   }
 
   /// Reads the next segment's length, and which request comes after it, before they are needed: on a device
   /// nobody waits for them then.
   FLASHLATENT_HOST_DEVICE void look_ahead() {
-    const bool more = shares() ? at_.round > 0 : at_.round < geometry_.rounds;
-    length_ahead_ = more ? length_of(geometry_, lengths_, at_.request) : 0;
-    if (successors_ == nullptr) {
-      successor_ahead_ = at_.request + 1 < geometry_.requests ? at_.request + 1 : ~0;
-    } else if (more && !same_item(at_, end_)) {
-      successor_ahead_ = successors_[at_.request];
+    Walk& walk = walk_;
+    const bool more = shares() ? Shares::more(walk) : LineWalker::more(walk);
+    walk.length_ahead = more ? length_of(walk.geometry, walk.lengths, walk.at.request) : 0;
+    if (walk.successors == nullptr) {
+      walk.successor_ahead = walk.at.request + 1 < walk.geometry.requests ? walk.at.request + 1 : ~0;
+    } else if (more && !same_item(walk.at, walk.end)) {
+      walk.successor_ahead = walk.successors[walk.at.request];
     }
   }
 
-  const Geometry& geometry_;
-  const std::int32_t* successors_;
-  const std::int32_t* lengths_;
-  std::int32_t length_ahead_ = 0;
-  std::int32_t successor_ahead_ = 0;
-  Cut at_;
-  Cut end_;
+  Walk walk_;
 };
-using PartWalker = Walker<true, true>;
+using PartWalker = Walker<Walks::kAll>;
 
 /// May a part, from `begin` to `end`, be one item and all of it (which it is if item_after() is where it
 /// ends)? Then nobody need walk it.

@@ -86,6 +86,7 @@ def test_describe_plan():
     done = sum(end - begin for part in plan["parts"] for segment in part["segments"]
                for begin, end in [segment["blocks"]])
     assert done == plan["rounds"] * (4096 + 64) // plan["block_tokens"]
+    assert plan["partition"] == "line"
     with pytest.raises(flashlatent.InvalidArgumentError, match="lengths has 1 entries"):
         flashlatent.describe_plan(problem, [1], workers=4)
     # What GPU kernels take, and how they cut a call, every build knows.

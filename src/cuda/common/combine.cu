@@ -5,7 +5,7 @@
 #include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/parts/merge_units.cuh"
-#include "plan/shares.h"
+#include "plan/even_shares.h"
 
 namespace flashlatent::cuda {
 
@@ -90,8 +90,8 @@ struct CombineShape {
 /// What tells what is merged.
 enum class Told {
   kByPlan,
-  kByShapes,    ///< Parts are even (schedule::kEven).
-  kByRequests,  ///< Each has a merge in the plan (schedule::kByLength).
+  kByShapes,    ///< Each has as many (kEvenShares).
+  kByRequests,  ///< Each has a merge in the plan (kSharesByLength).
 };
 
 template <class Element, class Stored, class Share, Told kTold>
@@ -213,10 +213,10 @@ Status combine_fp32(const parts::DecodeArguments& args, const RowsToMerge& work,
 template <class Share>
 Status combine_fp16(const parts::DecodeArguments& args, const RowsToMerge& work, const Executor& executor) {
   using Bf16 = __nv_bfloat16;
-  switch (args.geometry.whole) {
-    case schedule::kEven:
+  switch (args.geometry.partition) {
+    case schedule::Partition::kEvenShares:
       return launch_combine<Bf16, __half, Share, Told::kByShapes>(args, work, executor);
-    case schedule::kByLength:
+    case schedule::Partition::kSharesByLength:
       return launch_combine<Bf16, __half, Share, Told::kByRequests>(args, work, executor);
     default:
       return launch_combine<Bf16, __half, Share, Told::kByPlan>(args, work, executor);

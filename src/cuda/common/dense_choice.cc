@@ -32,7 +32,7 @@ schedule::Geometry split_geometry(const DecodeProblem& problem, int workers, con
   g.tile_rows = shape.tile_rows;
   g.block_tokens = kBlockTokens;
   g.max_tokens = reach_of(problem);
-  g.fixed_split = problem.options.batch_invariant ? kFixedSplitBlocks : 0;
+  if (problem.options.batch_invariant) schedule::fix_splits(g, kFixedSplitBlocks);
   g.cost = shape.cost;
   // Those are of plain caches. From an fp8_656 one a block waits for what converts it, not for memory.
   if (problem.cache.format != KvFormat::kPlain) g.cost.per_block_alone = 0;

@@ -14,7 +14,7 @@ std::int32_t reach_of(const DecodeProblem& problem) {
 }
 
 std::int64_t partial_rows(const schedule::Geometry& g) {
-  return schedule::max_slots(g) * g.lanes * g.tile_rows;
+  return schedule::max_partials(g) * g.lanes * g.tile_rows;
 }
 
 std::size_t decode_workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {

@@ -8,7 +8,7 @@ namespace flashlatent::cuda {
 /// Tokens that a page table has room for (sparse: topk), as far as the kernels count.
 std::int32_t reach_of(const DecodeProblem& problem);
 
-/// Rows of the partial results of all slots, and room for them.
+/// Rows of all partial results, and room for them.
 std::int64_t partial_rows(const schedule::Geometry& geometry);
 std::size_t decode_workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& geometry);
 

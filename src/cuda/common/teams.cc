@@ -22,7 +22,7 @@ constexpr int kFewBlocks = 4;  // a CTA
 /// Each request is the work of one team, or of several that merge in the kernel. A lone one is that of as
 /// many as make the longest share of a CTA shortest, by the page table's reach; of others lengths decide.
 schedule::Geometry shared_items(schedule::Geometry g, const cost::TeamCosts& costs, int workers) {
-  g.whole = schedule::kShared;
+  g.partition = schedule::Partition::kTeamShares;
   g.cost = cost::of_team_parts(g, costs, workers);
   schedule::Geometry fewer = g;
   for (int parts = g.parts - 1; parts > 0 && g.requests == 1; --parts) {

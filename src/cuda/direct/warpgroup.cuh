@@ -84,7 +84,7 @@ class Warpgroup {
     const parts::Work& work = *work_;
     publish_sum();
     meet();
-    const std::int64_t slot = static_cast<std::int64_t>(work.segment.slot) * args_.geometry.lanes +
+    const std::int64_t slot = static_cast<std::int64_t>(work.segment.partial) * args_.geometry.lanes +
                               args_.lanes.remainder(blockIdx.x);
     if (threadIdx.x < kRows) finish_row(slot, threadIdx.x);
     if (is_poisoned()) [[unlikely]]
@@ -92,7 +92,7 @@ class Warpgroup {
     const OutputRows rows = output_rows();  // once all have met, the next segment's take their place
     meet();
     const auto factor = columns_of(shared_.row_factor);
-    if (work.segment.slot >= 0) {
+    if (work.segment.partial >= 0) {
       write(factor, args_.partial.out + slot * kRows * Config::kVDim);
     } else {
       write(factor, rows);
@@ -488,7 +488,7 @@ class Warpgroup {
     const parts::RowScale scale = parts::finish_row(row.max, row.sum);
     float factor = scale.factor / Config::kLargestP;
     if (n < tile().rows) {
-      if (work_->segment.slot >= 0) {
+      if (work_->segment.partial >= 0) {
         args_.partial.lse[slot * kRows + n] = scale.lse;
       } else {
         const parts::RowPlace<__nv_bfloat16>& to = shared_.row_place[n];

@@ -187,7 +187,7 @@ class Attention {
 
   /// Where the segment's partial result lies.
   __device__ __forceinline__ std::int64_t slot_of(const schedule::Segment& segment, int lane) const {
-    return static_cast<std::int64_t>(segment.slot) * args_.geometry.lanes + lane;
+    return static_cast<std::int64_t>(segment.partial) * args_.geometry.lanes + lane;
   }
   __device__ __forceinline__ float* partial_out(std::int64_t slot) const {
     return args_.partial.out + slot * kRows * Config::kVDim;

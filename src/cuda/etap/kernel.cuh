@@ -275,9 +275,9 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
     if (takes) wait_handed();
     const int n = thread_ % kRows;
     const MergedRow merged = merge_statistics(n, takes);
-    const float factor = this->finish_row(segment.slot, slot, n, merged.row, thread_ < kRows);
+    const float factor = this->finish_row(segment.partial, slot, n, merged.row, thread_ < kRows);
     add_handed(spread(merged.mine * factor), spread(merged.theirs * factor), takes);
-    if (segment.slot >= 0) {
+    if (segment.partial >= 0) {
       write_partial<kRows>(o_, this->partial_out(slot), tile_.rows, fragment_);
     } else {
       write_output<Element, kRows>(o_, args_, tile_, thread_);

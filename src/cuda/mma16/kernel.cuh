@@ -73,7 +73,7 @@ class Warp : Attention<Config> {
     const parts::RowPair sum = has_blocks ? this->row_sums() : parts::RowPair{0, 0};
     const schedule::Geometry& g = args_.geometry;
     const std::int64_t slot =
-        static_cast<std::int64_t>(work.segment.slot) * g.lanes + args_.lanes.remainder(blockIdx.x);
+        static_cast<std::int64_t>(work.segment.partial) * g.lanes + args_.lanes.remainder(blockIdx.x);
     const int column = me_ * Config::kWarpColumns + lane_ % 4 * 2;
     const bool writes_lse = column == 0;
 #pragma unroll
@@ -81,7 +81,7 @@ class Warp : Attention<Config> {
       const int row = lane_ / 4 + 8 * half;
       const parts::RowScale scale =
           half ? parts::finish_row(max_.high, sum.high) : parts::finish_row(max_.low, sum.low);
-      if (work.segment.slot < 0) {
+      if (work.segment.partial < 0) {
         parts::write_output<Element>(o_, row, half, scale, args_, work.tile, column, writes_lse);
       } else {
         parts::write_partial<parts::StoredPartial<Element, kRows>>(

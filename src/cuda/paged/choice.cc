@@ -109,7 +109,7 @@ std::optional<schedule::Geometry> geometry(const DecodeProblem& problem, int wor
         std::int64_t{problem.options.separate.window} + problem.query.tokens - 1 + g.block_tokens;
     g.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(g.max_tokens, seen));
   }
-  g.fixed_split = problem.options.batch_invariant ? kFixedSplitTokens / g.block_tokens : 0;
+  if (problem.options.batch_invariant) schedule::fix_splits(g, kFixedSplitTokens / g.block_tokens);
   const double bytes = 2.0 * g.block_tokens * tiles * problem.cache.qk_dim * paged::element_bytes(problem);
   g.cost = cost::by_memory(cost::of(cost::Kernel::kPaged, cost::Situation::kByMemory), bytes);
   const int row_tiles = (problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows;

@@ -96,7 +96,7 @@ __device__ __forceinline__ void write(const Arguments& args, const Job& job, int
   const parts::RowScale row_scale = parts::finish_row(sums.max, sums.sum);
   float factor = row_scale.factor;
   if (scale != nullptr) factor *= __ldg(scale + tile.kv_head * args.values.scale_stride);
-  if (job.segment.slot >= 0 || keeps(job)) {
+  if (job.segment.partial >= 0 || keeps(job)) {
     const PartialRows partial = partial_row<Config>(args, job.segment, tile, lane, row);
     *reinterpret_cast<float4*>(partial.out + column) =
         make_float4(sums.x.x * factor, sums.x.y * factor, sums.x.z * factor, sums.x.w * factor);

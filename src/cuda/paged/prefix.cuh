@@ -7,14 +7,14 @@
 
 namespace flashlatent::paged {
 
-/// Where a row's result is that is not the final one: in its segment's slot, or, of a segment that has none,
-/// kept for the prefix.
+/// Where a row's result is that is not the final one: in its segment's place among the partial ones, or, of a
+/// segment that has none, kept for the prefix.
 template <class Config>
 __device__ __forceinline__ PartialRows partial_row(const Arguments& args, const schedule::Segment& segment,
                                                    const parts::RowTile& tile, int lane, int row) {
   const parts::DecodeArguments& decode = args.decode;
-  if (segment.slot >= 0) {
-    const std::int64_t slot = static_cast<std::int64_t>(segment.slot) * decode.geometry.lanes + lane;
+  if (segment.partial >= 0) {
+    const std::int64_t slot = static_cast<std::int64_t>(segment.partial) * decode.geometry.lanes + lane;
     const std::int64_t at = slot * Config::kColumns + row;
     return {decode.partial.out + at * args.dim, decode.partial.lse + at};
   }
@@ -86,7 +86,8 @@ __device__ __forceinline__ RowPiece load_piece(const PartialRows& row, int colum
   return {lse, lse == -INFINITY ? 0.0F : 1.0F, *reinterpret_cast<const float4*>(row.out + column)};
 }
 
-/// Four elements of a finished row, to the segment's slot or to the output; and its lse, returned.
+/// Four elements of a finished row, to the segment's place among the partial results or to the output; and
+/// its lse, returned.
 template <class Config>
 __device__ __forceinline__ float write_piece(const Arguments& args, const KeptSegment& kept,
                                              const parts::RowTile& tile, int lane, int row, int column,
@@ -94,7 +95,7 @@ __device__ __forceinline__ float write_piece(const Arguments& args, const KeptSe
   float factor = piece.sum == 0 ? 0 : 1 / piece.sum;
   const float lse = piece.sum == 0 ? -INFINITY : piece.base + logf(piece.sum);
   const float4& x = piece.values;
-  if (kept.segment.slot >= 0) {
+  if (kept.segment.partial >= 0) {
     const PartialRows to = partial_row<Config>(args, kept.segment, tile, lane, row);
     *reinterpret_cast<float4*>(to.out + column) =
         make_float4(x.x * factor, x.y * factor, x.z * factor, x.w * factor);
@@ -131,7 +132,7 @@ __device__ __forceinline__ void add_prefix(const Arguments& args, const KeptSegm
     }
     __syncwarp();  // all have read the lse of the row, which may be where it goes
     if (threadIdx.x % 32 > 0) continue;
-    if (kept.segment.slot >= 0) {
+    if (kept.segment.partial >= 0) {
       *own.lse = lse;
     } else {
       parts::write_lse(args.decode.output, tile, tile.head(args.decode.query, row),

@@ -10,23 +10,23 @@ namespace flashlatent::paged {
 
 /// Is the segment one of several of its item, which meet here?
 __device__ __forceinline__ bool merges(const Arguments& args, const schedule::Segment& segment) {
-  return args.tickets != nullptr && segment.slot >= 0;
+  return args.tickets != nullptr && segment.partial >= 0;
 }
 
-/// The plan's merge that a slot is of, and its number.
+/// The plan's merge that a partial result is of, and its number.
 struct SplitItem {
   int index;
-  int slot_begin, slot_end;
+  int partial_begin, partial_end;
 };
 
 /// By all lanes of a warp, 32 merges in a trip to memory.
-__device__ __forceinline__ SplitItem item_of(const parts::DecodeArguments& decode, int slot) {
+__device__ __forceinline__ SplitItem item_of(const parts::DecodeArguments& decode, int partial) {
   const int lane = threadIdx.x % 32;
-  // Each merge has two slots or more: no later one than number slot / 2 has this slot.
-  for (int last = min(slot / 2, decode.plan_header->merges - 1); last >= 0; last -= 32) {
+  // Each merge has two partial results or more: no later one than number partial / 2 has this one.
+  for (int last = min(partial / 2, decode.plan_header->merges - 1); last >= 0; last -= 32) {
     const int index = max(last - lane, 0);
-    const int begin = decode.merges[index].slot_begin, end = decode.merges[index].slot_end;
-    const std::uint32_t found = __ballot_sync(0xffffffff, begin <= slot && slot < end);
+    const int begin = decode.merges[index].partial_begin, end = decode.merges[index].partial_end;
+    const std::uint32_t found = __ballot_sync(0xffffffff, begin <= partial && partial < end);
     if (found == 0) continue;
     const int from = __ffs(static_cast<int>(found)) - 1;
     return {last - from, __shfl_sync(0xffffffff, begin, from), __shfl_sync(0xffffffff, end, from)};
@@ -34,13 +34,13 @@ __device__ __forceinline__ SplitItem item_of(const parts::DecodeArguments& decod
   return {};
 }
 
-/// After a warp, number `turn` of `turns`, has written its rows of a tile to the segment's slot.
+/// After a warp, number `turn` of `turns`, has written its rows of a tile to the segment's place.
 template <class Config>
 __device__ __forceinline__ void merge_splits(const Arguments& args, const schedule::Segment& segment,
                                              const parts::RowTile& tile, int lane, int turn, int turns) {
   if (turn >= tile.rows) return;
-  const SplitItem item = item_of(args.decode, segment.slot);
-  const int lanes = args.decode.geometry.lanes, count = item.slot_end - item.slot_begin;
+  const SplitItem item = item_of(args.decode, segment.partial);
+  const int lanes = args.decode.geometry.lanes, count = item.partial_end - item.partial_begin;
   __syncwarp();  // all lanes have written
   bool last = false;
   if (threadIdx.x % 32 == 0) {
@@ -48,9 +48,9 @@ __device__ __forceinline__ void merge_splits(const Arguments& args, const schedu
   }
   if (!__shfl_sync(0xffffffff, last, 0)) return;
   schedule::Segment first = segment;
-  first.slot = item.slot_begin;
+  first.partial = item.partial_begin;
   schedule::Segment whole = segment;
-  whole.slot = -1;
+  whole.partial = -1;
   for (int row = turn; row < tile.rows; row += turns) {
     const PartialRows from = partial_row<Config>(args, first, tile, lane, row);
     for (int column = threadIdx.x % 32 * 4; column < args.dim; column += 128) {

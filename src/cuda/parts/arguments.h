@@ -50,7 +50,8 @@ struct OutputArguments {
   float empty_lse;    // of a row that attends to nothing
 };
 
-/// Partial results: slot-major, then lane; tile_rows rows of d_v (partial.cuh), and their lse.
+/// Partial results: place by place as the plan numbers them, then lane; tile_rows rows of d_v (partial.cuh),
+/// and their lse.
 struct PartialArguments {
   float* out;
   float* lse;

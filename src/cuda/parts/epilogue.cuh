@@ -115,7 +115,7 @@ __device__ __forceinline__ void write_output(const float (&o)[kCount], int row, 
   }
 }
 
-/// The same as a partial result. `row` counts in all rows of the slots: (slot * lanes + lane) * 64 + row.
+/// The same as a partial result. `row` counts in all rows: (partial * lanes + lane) * 64 + row.
 template <class Stored, int kCount>
 __device__ __forceinline__ void write_partial(const float (&o)[kCount], std::int64_t row, bool live,
                                               bool high, RowScale scale, const PartialArguments& partial,

@@ -19,7 +19,7 @@ struct RowParts {
   Stride out_stride, lse_stride;
   int count;
 };
-/// Of a plan: 32 bits count the elements of a slot.
+/// Of a plan: 32 bits count the elements of a partial result.
 template <class Stored>
 using PlannedParts = RowParts<Stored, int>;
 

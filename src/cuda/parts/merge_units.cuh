@@ -25,12 +25,12 @@ struct MergedRow {
     const schedule::Geometry& g = args.geometry;
     const int slot_rows = g.lanes * g.tile_rows;
     const std::int64_t first =
-        static_cast<std::int64_t>(merge.slot_begin) * slot_rows + lane * g.tile_rows + row;
+        static_cast<std::int64_t>(merge.partial_begin) * slot_rows + lane * g.tile_rows + row;
     const PartialArguments& partial = args.partial;
     const OutputArguments& output = args.output;
     const int token = tile.token(args.query, row), head = tile.head(args.query, row);
     return {{partial_out<Stored>(partial) + first * v_dim, partial.lse + first, partial.units + first,
-             slot_rows * v_dim, slot_rows, row < tile.rows ? merge.slot_end - merge.slot_begin : 0},
+             slot_rows * v_dim, slot_rows, row < tile.rows ? merge.partial_end - merge.partial_begin : 0},
             output_row<Element>(output, tile, head, token),
             lse_place(output, tile, head, token),
             output.sink == nullptr ? nullptr : output.sink + head,
@@ -164,7 +164,7 @@ __device__ __forceinline__ void merge_by_sharers(const MergedRow<Element, Stored
 /// calls of 4 requests of 128 heads, 33 parts each, took 0.027 ms before CTAs did any and 0.042 with them.
 inline constexpr int kManyParts = 16;
 
-/// Those merges of a plan. No more than two slots come of a part, so that there are few.
+/// Those merges of a plan. No more than two partial results come of a part, so that there are few.
 template <int kWarps>
 struct LongMerges {
   static constexpr int kMost = 256;
@@ -174,7 +174,7 @@ struct LongMerges {
 
   __device__ __forceinline__ static bool is_long(const schedule::Geometry& g, const schedule::Merge& merge) {
     const int usual = g.parts / max(g.requests, 1);
-    return merge.slot_end - merge.slot_begin > max(kManyParts, 4 * usual);
+    return merge.partial_end - merge.partial_begin > max(kManyParts, 4 * usual);
   }
   /// By all threads of kWarps warps. In the plan's order: CTAs share them out by their places here.
   template <class Meet>

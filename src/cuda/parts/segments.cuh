@@ -3,7 +3,9 @@
 #pragma once
 
 #include "cuda/parts/row_tile.cuh"
+#include "plan/team_shares.h"
 #include "plan/walker.h"
+#include "plan/whole.h"
 
 namespace flashlatent::parts {
 
@@ -24,7 +26,7 @@ struct SharingTeam {
 
 /// The teams that share the request of a part.
 __device__ __forceinline__ int shares_of(const schedule::Geometry& g, const schedule::Cut& part) {
-  return g.whole == schedule::kShared ? part.round : 1;
+  return g.partition == schedule::Partition::kTeamShares ? schedule::StoredShare(part).shares() : 1;
 }
 
 /// Where this CTA's share begins and ends, as far as shapes tell: nothing is read from memory.
@@ -37,23 +39,23 @@ class PartPlace {
   /// CTAs that are numbered otherwise: one of part `part`, with lane `lane` or several lanes from there on.
   __device__ __forceinline__ PartPlace(const schedule::Geometry& g, int part, int lane)
       : part_(part), lane_(lane) {
-    if (g.whole == schedule::kWhole) begin_ = schedule::item_cut(g, part_);
-    if (shares_one_request(g)) begin_ = {g.parts, 0, part_, part_};
+    if (is_whole(g)) begin_ = schedule::whole_cut(g, part_);
+    if (shares_one_request(g)) begin_ = schedule::stored(schedule::lone_team_cut(g, part_));
   }
 
   /// Can begin() and end() be called before the plan is there?
   __device__ __forceinline__ static bool by_shape(const schedule::Geometry& g) {
-    return g.whole == schedule::kWhole || shares_one_request(g);
+    return is_whole(g) || shares_one_request(g);
   }
   /// The row tile of the only segment of a part by shape, which must not be ragged.
   __device__ __forceinline__ RowTile only_tile(const DecodeArguments& args) const {
-    return row_tile(args, begin_.request, args.geometry.whole == schedule::kWhole ? begin_.round : 0, lane_);
+    return row_tile(args, begin_.request, is_whole(args.geometry) ? begin_.round : 0, lane_);
   }
   /// begin() of a part by shape; else nothing.
   __device__ __forceinline__ const schedule::Cut& begin_by_shape() const { return begin_; }
   /// Of a team's part by shape, as Segments has them.
   __device__ __forceinline__ int shares(const schedule::Geometry& g) const { return shares_of(g, begin_); }
-  __device__ __forceinline__ int share() const { return begin_.block; }
+  __device__ __forceinline__ int share() const { return schedule::StoredShare(begin_).share(); }
   /// Which of the part's row tiles of each segment, the first of them.
   __device__ __forceinline__ int lane() const { return lane_; }
   __device__ __forceinline__ schedule::Cut begin(const DecodeArguments& args) const {
@@ -64,8 +66,11 @@ class PartPlace {
   }
 
  private:
+  __device__ __forceinline__ static bool is_whole(const schedule::Geometry& g) {
+    return g.partition == schedule::Partition::kWhole;
+  }
   __device__ __forceinline__ static bool shares_one_request(const schedule::Geometry& g) {
-    return kTeam > 1 && g.whole == schedule::kShared && g.requests == 1;
+    return kTeam > 1 && g.partition == schedule::Partition::kTeamShares && g.requests == 1;
   }
   int part_, lane_;
   schedule::Cut begin_;
@@ -117,9 +122,9 @@ class Segments {
 
   /// The parts that share the request of a team's segment, of which this is the one of number `share`.
   __device__ __forceinline__ int shares() const { return shares_of(args_.geometry, begin_); }
-  __device__ __forceinline__ int share() const { return begin_.block; }
+  __device__ __forceinline__ int share() const { return schedule::StoredShare(begin_).share(); }
   __device__ __forceinline__ SharingTeam sharing(const schedule::Segment& segment) const {
-    return {segment.request, lane_, segment.slot - share(), share(), shares()};
+    return {segment.request, lane_, segment.partial - share(), share(), shares()};
   }
 
  private:
@@ -138,7 +143,9 @@ class Segments {
   const DecodeArguments& args_;
   const int lane_;
   const schedule::Cut begin_;
-  schedule::Walker<(kTeam > 1), false, kLooksAhead> walker_;
+  static constexpr schedule::Walks kWalks =
+      kTeam > 1 ? schedule::Walks::kLinesOrTeamShares : schedule::Walks::kLines;
+  schedule::Walker<kWalks, kLooksAhead> walker_;
 };
 
 }  // namespace flashlatent::parts

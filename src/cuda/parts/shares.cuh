@@ -1,20 +1,21 @@
-// Parts that are a share of one request (schedule::kEven, kByLength): a CTA has one segment, and walks no
+// Parts that are a share of one request (schedule::combines_shares()): a CTA has one segment, and walks no
 // plan. A walk is in local memory, of which each trip is one to L2: with one seesaw's computing warps knew of
 // their segment 3.3 us after the launch before. Of even shares shapes tell which it is, so that nobody reads
 // the plan either; shares by length the plan tells, and is read along with all lengths.
 #pragma once
 
 #include "cuda/parts/work_queue.cuh"
-#include "plan/shares.h"
+#include "plan/even_shares.h"
 
 namespace flashlatent::parts {
 
 /// The part that is cut so. What stands for its blocks is which share it has, and of how many. One that is
 /// left over is an end.
-__device__ __forceinline__ Work part_of(const DecodeArguments& args, const schedule::Cut& cut) {
+__device__ __forceinline__ Work part_of(const DecodeArguments& args, const schedule::Cut& stored) {
+  const schedule::StoredShare cut(stored);
   Work work;
-  work.segment = {0, cut.round > 0 ? cut.request : -1, 0, cut.block, cut.round, cut.slot};
-  if (!work.is_end()) work.tile = row_tile(args, cut.request, 0, args.lanes.remainder(blockIdx.x));
+  work.segment = {0, cut.shares() > 0 ? cut.request() : -1, 0, cut.share(), cut.shares(), cut.partial()};
+  if (!work.is_end()) work.tile = row_tile(args, cut.request(), 0, args.lanes.remainder(blockIdx.x));
   return work;
 }
 
@@ -30,7 +31,7 @@ __device__ __forceinline__ void place_blocks(const schedule::Geometry& g, Work& 
 
 /// The part of this CTA, of even ones: nothing is read from memory, unless queries are ragged.
 __device__ __forceinline__ Work even_part(const DecodeArguments& args) {
-  return part_of(args, schedule::even_cut(args.geometry, args.lanes.quotient(blockIdx.x)));
+  return part_of(args, schedule::stored(schedule::even_cut(args.geometry, args.lanes.quotient(blockIdx.x))));
 }
 
 /// The part of this CTA as the plan has it, its blocks in place. By a warp, in one trip to memory: a lane
@@ -67,7 +68,9 @@ class Part {
   }
 
  private:
-  __device__ __forceinline__ bool is_even() const { return args_.geometry.whole == schedule::kEven; }
+  __device__ __forceinline__ bool is_even() const {
+    return args_.geometry.partition == schedule::Partition::kEvenShares;
+  }
   __device__ __forceinline__ bool is_ragged() const { return kMayBeRagged && args_.query.begins != nullptr; }
 
   const DecodeArguments& args_;

@@ -1,7 +1,8 @@
-// The results of several teams that share a request (schedule::kShared), merged without a launch: the owner
-// of a unit in each team leaves what its team has of it in the workspace, tagged (tagged.cuh), and then adds
-// up a slice of it, of all teams in their order: who waits reads until everything is there. That is one trip
-// to memory; a fence, a ticket and all of a unit by whoever is last took three times as long.
+// The results of several teams that share a request (schedule::Partition::kTeamShares), merged without a
+// launch: the owner of a unit in each team leaves what its team has of it in the workspace, tagged
+// (tagged.cuh), and then adds up a slice of it, of all teams in their order: who waits reads until everything
+// is there. That is one trip to memory; a fence, a ticket and all of a unit by whoever is last took three
+// times as long.
 //
 // Who waits must not keep another from beginning: two such calls on two streams could make each other wait
 // for ever. So after kPatience tries it declines, and whoever is last to arrive does its slice, too.

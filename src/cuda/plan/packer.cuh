@@ -157,7 +157,7 @@ class Packer {
     return true;
   }
 
-  /// Cut k, without its slot.
+  /// Cut k, without its partial result's place.
   __device__ __forceinline__ schedule::Cut cut(std::int32_t k) const {
     if (k == g_.parts) return {g_.rounds, 0, 0, 0};
     int index = 0;

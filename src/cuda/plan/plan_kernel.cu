@@ -1,12 +1,16 @@
 // The plan, built on the device by one CTA: a parallel prefix sum of the requests' costs, then one thread a
 // cut; where requests are packed, first a warp for each stretch and bound (packer.cuh). Header, cuts and
-// merges are bit for bit those of plan/host_plan.cc; both call plan/schedule.h.
+// merges are bit for bit those of plan/host_plan.cc; both call the partitions' files in plan/.
 #include <cub/block/block_scan.cuh>
 
 #include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/plan/packer.cuh"
-#include "plan/shares.h"
+#include "plan/even_shares.h"
+#include "plan/plan_memory.h"
+#include "plan/shares_by_length.h"
+#include "plan/team_shares.h"
+#include "plan/whole.h"
 
 namespace flashlatent::cuda {
 
@@ -15,13 +19,14 @@ namespace {
 using schedule::Cut;
 using schedule::Geometry;
 using schedule::Merge;
+using schedule::Partition;
 using schedule::PlanView;
 
 constexpr int kThreads = 1024;
 constexpr int kEach = 4;  // requests a thread and pass
 // Costs of up to this many requests are searched in shared memory, of more in the plan's own memory.
 constexpr int kSharedRequests = 4096;
-// So are up to this many parts' cuts, until their slots are known.
+// So are up to this many parts' cuts, until the places of their partial results are known.
 constexpr int kSharedParts = 511;
 
 union SharedMemory {
@@ -57,7 +62,7 @@ struct Builder {
   const std::int32_t* lengths;
   PlanView plan;
   std::int64_t* cost_prefix;
-  Cut* cuts;  // without slots
+  Cut* cuts;  // without places of partial results
   Scan::TempStorage& scan_memory;
   const schedule::Stretches& stretches;
   Packings& packings;
@@ -87,9 +92,9 @@ struct Builder {
     __syncthreads();
   }
 
-  /// With fixed_split: slot_prefix, and the merges of the first round. Returns how many those are.
-  __device__ std::int32_t scan_fixed_slots() const {
-    Pair carry{0, 0};  // slots, merges
+  /// partial_prefix, and the merges of the first round. Returns how many those are.
+  __device__ std::int32_t scan_fixed_partials() const {
+    Pair carry{0, 0};  // partial results, merges
     for (std::int32_t start = 0; start < g.requests; start += kThreads * kEach) {
       const std::int32_t first = start + threadIdx.x * kEach;
       std::int32_t splits[kEach];
@@ -103,51 +108,53 @@ struct Builder {
       for (int i = 0; i < kEach; ++i) {
         if (first + i >= g.requests) break;
         const Pair here = unpack(before[i]);
-        const std::int32_t slot = carry.low + here.low;
-        plan.slot_prefix[first + i] = slot;
-        if (splits[i] > 1) plan.merges[carry.high + here.high] = {0, first + i, slot, slot + splits[i]};
+        const std::int32_t begin = carry.low + here.low;
+        plan.partial_prefix[first + i] = begin;
+        if (splits[i] > 1) plan.merges[carry.high + here.high] = {0, first + i, begin, begin + splits[i]};
       }
       carry.low += unpack(sum).low;
       carry.high += unpack(sum).high;
       __syncthreads();
     }
-    if (threadIdx.x == 0) plan.slot_prefix[g.requests] = carry.low;
+    if (threadIdx.x == 0) plan.partial_prefix[g.requests] = carry.low;
     __syncthreads();
     return carry.high;
   }
 
   __device__ void cut_fixed() const {
-    const std::int32_t round_merges = scan_fixed_slots();
-    const std::int32_t round_slots = plan.slot_prefix[g.requests];
+    const std::int32_t round_merges = scan_fixed_partials();
+    const std::int32_t round_partials = plan.partial_prefix[g.requests];
     for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) {
-      Cut cut = schedule::cut_at(g, find_point(g, cost_prefix, k), lengths);
-      cut.slot = schedule::fixed_slot(g, plan.slot_prefix, cut);
+      Cut cut = schedule::fixed_cut(g, find_point(g, cost_prefix, k), lengths);
+      cut.partial = schedule::fixed_partial(g, plan.partial_prefix, cut);
       plan.cuts[k] = cut;
     }
     const std::int32_t merges = round_merges * g.rounds;
     for (std::int32_t i = round_merges + threadIdx.x; i < merges; i += kThreads) {
       const std::int32_t round = i / round_merges;
       const Merge& like = plan.merges[i % round_merges];
-      const std::int32_t base = round * round_slots;
-      plan.merges[i] = {round, like.request, base + like.slot_begin, base + like.slot_end};
+      const std::int32_t base = round * round_partials;
+      plan.merges[i] = {round, like.request, base + like.partial_begin, base + like.partial_end};
     }
-    finish(merges, round_slots * g.rounds);
+    finish(merges, round_partials * g.rounds);
   }
 
   __device__ void cut_by_item() const {
-    for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) plan.cuts[k] = schedule::item_cut(g, k);
+    for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) plan.cuts[k] = schedule::whole_cut(g, k);
     finish(0, 0);
   }
 
-  __device__ void cut_into_shares() const {
+  __device__ void cut_for_teams() const {
     for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) {
-      plan.cuts[k] = schedule::shared_cut(g, cost_prefix, k);
+      plan.cuts[k] = schedule::stored(schedule::team_cut(g, cost_prefix, k));
     }
     finish(0, g.parts);
   }
 
   __device__ void cut_evenly() const {
-    for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) plan.cuts[k] = schedule::even_cut(g, k);
+    for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) {
+      plan.cuts[k] = schedule::stored(schedule::even_cut(g, k));
+    }
     for (std::int32_t r = threadIdx.x; r < g.requests; r += kThreads) {
       plan.merges[r] = schedule::even_merge(g, r);
     }
@@ -171,35 +178,38 @@ struct Builder {
       if (r >= step) end += before;
     }
     const int begin = end - shares;
-    for (int i = 0; i < shares; ++i) plan.cuts[begin + i] = {shares, r, i, begin + i};
+    for (int i = 0; i < shares; ++i) {
+      plan.cuts[begin + i] = schedule::stored(schedule::ShareCut{shares, r, i, begin + i});
+    }
     if (is_request) plan.merges[r] = {0, r, begin, end};
     const int used = __shfl_sync(kAll, end, 31);
-    for (int k = used + r; k <= g.parts; k += 32) plan.cuts[k] = schedule::no_part(g, used);
+    for (int k = used + r; k <= g.parts; k += 32)
+      plan.cuts[k] = schedule::stored(schedule::no_share(g, used));
     finish(g.requests, used);
   }
 
   /// Partial results of these cuts, by all threads. `cut_at(k)` is cut k.
   template <class CutAt>
-  __device__ int slots_of(CutAt&& cut_at) const {
-    int slots = 0;
+  __device__ int partials_of(CutAt&& cut_at) const {
+    int partials = 0;
     for (std::int32_t start = 1; start <= g.parts; start += kThreads) {
       const std::int32_t k = start + threadIdx.x;
       const Cut cut = k <= g.parts ? cut_at(k) : Cut{0, 0, 0, 0};
       const Cut before = k <= g.parts ? cut_at(k - 1) : Cut{0, 0, 0, 0};
-      slots += __syncthreads_count(schedule::opens_segment(cut, before));
-      slots += __syncthreads_count(schedule::opens_merge(cut, before));
+      partials += __syncthreads_count(schedule::opens_segment(cut, before));
+      partials += __syncthreads_count(schedule::opens_merge(cut, before));
     }
-    return slots;
+    return partials;
   }
 
-  /// Other cuts, without slots, and successors, if packing leaves fewer partial results than the cuts there
-  /// are.
+  /// Other cuts, without places of partial results, and successors, if packing leaves fewer partial results
+  /// than the cuts there are.
   __device__ void pack_items() const {
     if (!schedule::may_pack(g, cost_prefix[g.requests])) return;
     Packer packer(g, stretches, cost_prefix, packings);
     if (!packer.pack()) return;
-    if (slots_of([&](std::int32_t k) { return packer.cut(k); }) >=
-        slots_of([&](std::int32_t k) { return cuts[k]; })) {
+    if (partials_of([&](std::int32_t k) { return packer.cut(k); }) >=
+        partials_of([&](std::int32_t k) { return cuts[k]; })) {
       return;
     }
     for (int i = threadIdx.x; i < g.requests; i += kThreads) {
@@ -208,9 +218,9 @@ struct Builder {
     for (int k = threadIdx.x; k <= g.parts; k += kThreads) cuts[k] = packer.cut(k);
   }
 
-  __device__ void cut_balanced() const {
+  __device__ void cut_line() const {
     for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) {
-      cuts[k] = schedule::whole_cut_at(g, cost_prefix, find_point(g, cost_prefix, k));
+      cuts[k] = schedule::nearest_item_end(g, cost_prefix, find_point(g, cost_prefix, k));
     }
     __syncthreads();
     bool too_long = false;
@@ -219,9 +229,9 @@ struct Builder {
     }
     const bool whole = !__syncthreads_or(too_long);
     for (std::int32_t k = threadIdx.x; k <= g.parts && !whole; k += kThreads) {
-      cuts[k] = schedule::cut_at(g, find_point(g, cost_prefix, k), lengths);
+      cuts[k] = schedule::line_cut(g, find_point(g, cost_prefix, k), lengths);
     }
-    for (std::int32_t r = threadIdx.x; r < g.requests && plan.successors != nullptr; r += kThreads) {
+    for (std::int32_t r = threadIdx.x; r < g.requests; r += kThreads) {
       plan.successors[r] = r + 1 < g.requests ? r + 1 : ~0;
     }
     __syncthreads();
@@ -241,15 +251,15 @@ struct Builder {
       const std::int32_t segments = carry.low + unpack(counts).low;
       const std::int32_t merges = carry.high + unpack(counts).high;
       if (real) {
-        const std::int32_t slot = schedule::balanced_slot(cut, segments, merges);
-        cut.slot = slot;
+        const std::int32_t partial = schedule::balanced_partial(cut, segments, merges);
+        cut.partial = partial;
         plan.cuts[k] = cut;
         if (opens) {
           plan.merges[merges - 1].round = cut.round;
           plan.merges[merges - 1].request = cut.request;
-          plan.merges[merges - 1].slot_begin = slot - 1;
+          plan.merges[merges - 1].partial_begin = partial - 1;
         }
-        if (schedule::closes_merge(cut, after)) plan.merges[merges - 1].slot_end = slot + 1;
+        if (schedule::closes_merge(cut, after)) plan.merges[merges - 1].partial_end = partial + 1;
       }
       carry.low += unpack(sum).low;
       carry.high += unpack(sum).high;
@@ -258,13 +268,13 @@ struct Builder {
     finish(carry.high, carry.low + carry.high);
   }
 
-  __device__ void finish(std::int32_t merges, std::int32_t slots) const {
+  __device__ void finish(std::int32_t merges, std::int32_t partials) const {
     if (threadIdx.x != 0) return;
     schedule::Header header = {};
     header.fingerprint = fingerprint;
     header.total_cost = cost_prefix[g.requests] * g.rounds;
     header.merges = merges;
-    header.slots = slots;
+    header.partials = partials;
     *plan.header = header;
   }
 };
@@ -287,18 +297,25 @@ __global__ void __launch_bounds__(kThreads)
                         stretches,
                         shared.packed.packings};
   builder.scan_costs();
-  if (geometry.fixed_split > 0) {
-    builder.cut_fixed();
-  } else if (geometry.whole == schedule::kWhole) {
-    builder.cut_by_item();
-  } else if (geometry.whole == schedule::kShared) {
-    builder.cut_into_shares();
-  } else if (geometry.whole == schedule::kEven) {
-    builder.cut_evenly();
-  } else if (geometry.whole == schedule::kByLength) {
-    builder.cut_by_length();
-  } else {
-    builder.cut_balanced();
+  switch (geometry.partition) {
+    case Partition::kLine:
+      builder.cut_line();
+      break;
+    case Partition::kWhole:
+      builder.cut_by_item();
+      break;
+    case Partition::kTeamShares:
+      builder.cut_for_teams();
+      break;
+    case Partition::kEvenShares:
+      builder.cut_evenly();
+      break;
+    case Partition::kSharesByLength:
+      builder.cut_by_length();
+      break;
+    case Partition::kFixedSplits:
+      builder.cut_fixed();
+      break;
   }
   if (used.parts == geometry.parts) return;
   __syncthreads();

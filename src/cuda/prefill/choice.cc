@@ -102,7 +102,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   g.max_tokens = reach_of(problem);
   g.lanes = row_tiles_of(problem) * problem.cache.heads;
   // With batch_invariant one split is all of a request, whatever the batch.
-  if (problem.options.batch_invariant) g.fixed_split = std::max(schedule::max_blocks(g), 1);
+  if (problem.options.batch_invariant) schedule::fix_splits(g, std::max(schedule::max_blocks(g), 1));
   g.cost = cost::of_waves(kCost, g, key.dim, workers);
   return g;
 }

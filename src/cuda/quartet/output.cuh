@@ -18,10 +18,10 @@ namespace flashlatent::quartet {
 
 inline constexpr float kNoBase = -3e38F;  // any finite score exceeds it
 
-/// Of a segment's partial result, the first row, counted in those of all slots.
+/// Of a segment's partial result, the first row, counted in those of all.
 __device__ __forceinline__ std::int64_t partial_row(const parts::DecodeArguments& args,
                                                     const parts::Work& work) {
-  return (static_cast<std::int64_t>(work.segment.slot) * args.geometry.lanes +
+  return (static_cast<std::int64_t>(work.segment.partial) * args.geometry.lanes +
           args.lanes.remainder(blockIdx.x)) *
          parts::kTileRows;
 }
@@ -107,7 +107,7 @@ class Output {
     if (shared_.poisoned[me_] != 0) [[unlikely]]
       spread_poison();
     meet_both();
-    if (work.segment.slot >= 0) {
+    if (work.segment.partial >= 0) {
       write_partial(work);
     } else {
       write();
@@ -382,7 +382,7 @@ class Output {
         parts::finish_row(base_, (sums[0][n] + sums[1][n]) + (sums[2][n] + sums[3][n]));
     float factor = scale.factor / (1 << Config::kLargestP);
     if (n < work.tile.rows) {
-      if (work.segment.slot >= 0) {
+      if (work.segment.partial >= 0) {
         args_.partial.lse[partial_row(args_, work) + n] = scale.lse;
       } else {
         const parts::RowPlace<__nv_bfloat16>& to = shared_.row_place[n];

@@ -7,8 +7,8 @@
 #include "cuda/common/if_compiled.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/parts/merge_room.h"
+#include "plan/even_shares.h"
 #include "plan/host_plan.h"
-#include "plan/shares.h"
 
 namespace flashlatent::seesaw {
 
@@ -23,7 +23,7 @@ cuda::InstanceKey share_key_of(const DecodeProblem& problem) {
 }
 
 bool has_shares(const schedule::Geometry& g) {
-  return g.whole >= schedule::kEven;
+  return schedule::combines_shares(g.partition);
 }
 
 int cluster_of(const DecodeProblem& problem, const schedule::Geometry& g, cuda::Loading loading) {
@@ -116,7 +116,7 @@ std::optional<schedule::Geometry> shares_of_requests(const DecodeProblem& proble
 std::optional<schedule::Geometry> even_geometry(const DecodeProblem& problem, int workers,
                                                 const schedule::Geometry& line) {
   // Where CTAs never split, a workspace for larger batches may have no room for partial results.
-  if (line.whole != schedule::kCutLine || line.lanes > 2 ||
+  if (line.partition != schedule::Partition::kLine || line.lanes > 2 ||
       !is_listed({seesaw::kShareKeys576x512, seesaw::kFp8ShareKeys}, seesaw::share_key_of(problem)))
     return std::nullopt;
   schedule::Geometry split = split_geometry(problem, workers, {.tile_rows = seesaw::kTileRows, .cost = {}});
@@ -141,7 +141,7 @@ schedule::Geometry fp8_geometry(const DecodeProblem& problem, int workers) {
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   if (problem.cache.format == KvFormat::kFp8_656) return fp8_geometry(problem, workers);
   schedule::Geometry best = dense_geometry(problem, workers, fits_one_tile(problem) ? kShape : kShapeOfTiles);
-  if (best.whole == schedule::kCutLine && best.requests == 1 && best.lanes == 2) {
+  if (schedule::cuts_line(best.partition) && best.requests == 1 && best.lanes == 2) {
     cost::add(best.cost, cost::of(Kernel::kSeesaw, Situation::kLoneRequest));
   }
   const std::optional<schedule::Geometry> shares = even_geometry(problem, workers, best);

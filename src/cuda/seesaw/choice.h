@@ -8,7 +8,7 @@ namespace flashlatent::seesaw {
 
 cuda::InstanceKey key_of(const DecodeProblem& problem, cuda::Loading loading, int cluster, int team = 1);
 
-/// Of what shares out requests (schedule::kEven, kByLength).
+/// Of what shares out requests (schedule::combines_shares()).
 cuda::InstanceKey share_key_of(const DecodeProblem& problem);
 
 /// Does a schedule do so?

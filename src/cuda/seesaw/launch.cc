@@ -19,7 +19,8 @@ const DenseInstance* find(const DecodeProblem& problem, Loading loading, int clu
 Status launch_without_pages(const DecodeCall& call) {
   schedule::Geometry g = call.geometry;
   g.parts = g.requests;
-  g.whole = schedule::kWhole;
+  g.partition = schedule::Partition::kWhole;
+  g.fixed_split = 0;
   return cuda::launch_dense(call.with(g),
                             [](const DecodeCall& c, Loading loading) { return find(c.problem, loading, 1); });
 }

@@ -5,8 +5,8 @@
 // in the order of ranks and writes. They are received where blocks of KV and P stood: nobody sends before all
 // have read theirs.
 //
-// A part is one segment, a whole request (schedule::kWhole): nothing is sent after a CTA's own exchange, and
-// nobody need wait for others at the end, since what is sent to a CTA it waits for.
+// A part is one segment, a whole request (schedule::Partition::kWhole): nothing is sent after a CTA's own
+// exchange, and nobody need wait for others at the end, since what is sent to a CTA it waits for.
 #pragma once
 
 #include "cuda/parts/epilogue.cuh"

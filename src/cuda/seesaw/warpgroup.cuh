@@ -144,7 +144,7 @@ class Warpgroup {
       const std::int64_t slot = slot_of(work);
       const int column = me_ * Config::kHalfDim + fragment_.column;
       const bool writes_lse = column == 0;
-      if (!Config::kHasShare && work.segment.slot < 0) {
+      if (!Config::kHasShare && work.segment.partial < 0) {
         parts::write_output<Element>(o_, row, half, scale, args_, work.tile, column, writes_lse);
       } else {
         parts::write_partial<typename Config::Stored>(o_, slot * 64 + row, row < work.tile.rows, half, scale,
@@ -227,7 +227,7 @@ class Warpgroup {
   /// Of partial results, among those of all row tiles.
   __device__ __forceinline__ std::int64_t slot_of(const parts::Work& work) const {
     const schedule::Geometry& g = args_.geometry;
-    return static_cast<std::int64_t>(work.segment.slot) * g.lanes + args_.lanes.remainder(blockIdx.x);
+    return static_cast<std::int64_t>(work.segment.partial) * g.lanes + args_.lanes.remainder(blockIdx.x);
   }
 
   /// By a vote ptxas puts the left one's loop first: 128 heads take 0.235 ms so, and 0.236 otherwise.

@@ -69,7 +69,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   const DenseShape& shape_of_one = loading_of(problem) == Loading::kTokens ? kShapeByTokens : kShape;
   schedule::Geometry line = dense_geometry(problem, workers, one_tile ? shape_of_one : kShapeOfTiles);
   if (one_tile || line.lanes > kMostLanes) return line;
-  if (line.whole == schedule::kCutLine && line.requests == 1 && line.lanes == 2) {
+  if (schedule::cuts_line(line.partition) && line.requests == 1 && line.lanes == 2) {
     cost::add(line.cost, cost::of(Kernel::kTrio, Situation::kLoneRequest));
   }
   std::optional<schedule::Geometry> shares = shares_of_requests(line);

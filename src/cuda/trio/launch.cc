@@ -7,8 +7,9 @@ namespace flashlatent::trio {
 Status launch(const DecodeCall& call) {
   return cuda::launch_dense(call, [](const DecodeCall& c, cuda::Loading) {
     const cuda::InstanceKey key = key_of(c.problem);
-    return c.geometry.whole >= schedule::kEven ? cuda::find_instance({kShares, kSharesByTokens}, key)
-                                               : cuda::find_instance({kInstances, kByTokens}, key);
+    return schedule::combines_shares(c.geometry.partition)
+               ? cuda::find_instance({kShares, kSharesByTokens}, key)
+               : cuda::find_instance({kInstances, kByTokens}, key);
   });
 }
 

@@ -172,7 +172,7 @@ class Output {
 
   /// The segment's result.
   __device__ __forceinline__ void write(const parts::Work& work, const Ends& ends) {
-    if (work.segment.slot < 0) {
+    if (work.segment.partial < 0) {
       write_output(work.tile, ends);
     } else {
       write_partial(work, ends);
@@ -194,7 +194,7 @@ class Output {
 
   __device__ __forceinline__ void write_partial(const parts::Work& work, const Ends& ends) {
     const int column = me_ * Config::kHalfDim + fragment_.column;
-    const std::int64_t slot = static_cast<std::int64_t>(work.segment.slot) * args_.geometry.lanes +
+    const std::int64_t slot = static_cast<std::int64_t>(work.segment.partial) * args_.geometry.lanes +
                               args_.lanes.remainder(blockIdx.x);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

@@ -1,0 +1,136 @@
+// Partition::kLine: the line of items is cut where balance wants.
+//
+// The line is cut into `parts` equal lengths; a cut that falls inside an item is rounded to a block. A part
+// is then at most per_block + per_split longer than the ideal (and 1 more: the line is cut in whole units):
+// half a block of rounding at each end, and per_split paid again for the item that its cut opens, or
+// per_split moved to it by a cut that falls before an item's first block.
+//
+// Splits are left out altogether where cuts at the nearest ends of items make no part longer than splits and
+// the combine step would: 128 equal requests on 132 SMs are 128 parts, not 132 with two segments each. Where
+// memory binds that goes for fewer requests, too (whole_block_cost()).
+//
+// Every cut is a closed form over prefix sums: no loop over requests depends on the one before. Of this there
+// is one exception. Equal cuts split nearly every one of a few hundred requests of varied lengths; up to
+// kMostPacked of them are therefore packed (packing.h), which puts them on the line in another order.
+#pragma once
+
+#include "plan/schedule.h"
+
+namespace flashlatent::schedule {
+
+/// Are items on the line in an order of the plan's own? Else they are in that of requests.
+FLASHLATENT_HOST_DEVICE bool has_order(const Geometry& g) {
+  return g.partition == Partition::kLine;
+}
+
+/// At most: each inner cut ends one segment and begins another.
+FLASHLATENT_HOST_DEVICE std::int64_t line_merges(const Geometry& g) {
+  const std::int64_t items = static_cast<std::int64_t>(g.requests) * g.rounds;
+  return items < g.parts - 1 ? items : g.parts - 1;
+}
+FLASHLATENT_HOST_DEVICE std::int64_t line_partials(const Geometry& g) {
+  return g.parts - 1 + line_merges(g);
+}
+
+/// A place on the line of items.
+struct LinePoint {
+  std::int32_t round;
+  std::int32_t request;
+  std::int64_t inside;  ///< From the item's begin, in units of cost.
+};
+
+/// Where the line's k-th of `parts` equal lengths begins. cost_prefix has one entry a request and a last one.
+FLASHLATENT_HOST_DEVICE LinePoint point_at(const Geometry& g, const std::int64_t* cost_prefix,
+                                           std::int32_t k) {
+  const std::int64_t round_cost = cost_prefix[g.requests];
+  if (k <= 0 && g.requests > 0) return {0, 0, 0};
+  if (k >= g.parts || round_cost == 0) return {g.rounds, 0, 0};  // the line's end
+  const std::int64_t total = round_cost * g.rounds;
+  const std::int64_t x = part_offset(total, g.parts, k);
+  const std::int64_t round = g.rounds == 1 ? 0 : x / round_cost;
+  const std::int64_t y = x - round * round_cost;
+  std::int32_t low = 0, high = g.requests;  // the last request whose item begins at or before y
+  while (high - low > 1) {
+    const std::int32_t middle = low + (high - low) / 2;
+    if (cost_prefix[middle] <= y) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return {static_cast<std::int32_t>(round), low, y - cost_prefix[low]};
+}
+
+/// The cut before this block of a point's item, without its partial's place.
+FLASHLATENT_HOST_DEVICE Cut cut_before(const Geometry& g, const LinePoint& point, std::int64_t block,
+                                       std::int32_t blocks) {
+  Cut cut{point.round, point.request, 0, 0};
+  cut.block = block < blocks ? static_cast<std::int32_t>(block) : blocks;
+  if (cut.block == blocks && blocks > 0) return next_item(g, cut);  // nothing is left of this one
+  return cut;
+}
+
+/// Where a cut at this point falls, without its partial's place.
+FLASHLATENT_HOST_DEVICE Cut line_cut(const Geometry& g, const LinePoint& point, const std::int32_t* lengths) {
+  if (point.inside == 0) return {point.round, point.request, 0, 0};
+  std::int64_t block = 0;
+  if (point.inside >= g.cost.per_split) {
+    block = quotient(point.inside - g.cost.per_split + g.cost.per_block / 2, g.cost.per_block);
+  }
+  return cut_before(g, point, block, blocks_of(g, length_of(g, lengths, point.request)));
+}
+
+/// Where it falls if all items stay whole: at the nearest end of one.
+FLASHLATENT_HOST_DEVICE Cut nearest_item_end(const Geometry& g, const std::int64_t* cost_prefix,
+                                             const LinePoint& point) {
+  const Cut cut{point.round, point.request, 0, 0};
+  if (point.inside == 0) return cut;
+  const std::int64_t item = cost_prefix[point.request + 1] - cost_prefix[point.request];
+  return 2 * point.inside < item ? cut : next_item(g, cut);
+}
+
+/// Is a part of whole items, from `begin` to `end`, no longer than it would be with splits and a combine
+/// step? If that is so of all parts, nothing is split.
+FLASHLATENT_HOST_DEVICE bool whole_part_fits(const Geometry& g, const std::int64_t* cost_prefix,
+                                             const Cut& begin, const Cut& end) {
+  auto position = [&](const Cut& cut) {
+    return cost_prefix[g.requests] * cut.round + cost_prefix[cut.request];
+  };
+  const std::int64_t cost = position(end) - position(begin);
+  const std::int64_t split =
+      quotient(cost_prefix[g.requests] * g.rounds, g.parts) + g.cost.per_split + g.cost.per_merge;
+  if (cost <= split) return true;
+  const std::int32_t per_block = whole_block_cost(g);
+  if (per_block == g.cost.per_block) return false;
+  const std::int64_t items =
+      static_cast<std::int64_t>(end.round - begin.round) * g.requests + end.request - begin.request;
+  const std::int64_t splits = items * g.cost.per_split;
+  const std::int64_t whole = splits + quotient(cost - splits, g.cost.per_block) * per_block;
+  return whole + whole / 32 <= split;  // long requests gain little, and multiprocessors are not alike
+}
+
+// Partial results are numbered along the line. Each place where an item is cut begins one segment, and
+// an item's first such place also ends one, so a cut's number follows from how many of each come before it.
+
+/// Does this cut split an item, at a place where the cut before it does not?
+FLASHLATENT_HOST_DEVICE bool opens_segment(const Cut& cut, const Cut& before) {
+  return cut.block > 0 && !(same_item(cut, before) && cut.block == before.block);
+}
+
+/// Is it the first to split its item?
+FLASHLATENT_HOST_DEVICE bool opens_merge(const Cut& cut, const Cut& before) {
+  return cut.block > 0 && !(same_item(cut, before) && before.block > 0);
+}
+
+/// Is it the last to split its item?
+FLASHLATENT_HOST_DEVICE bool closes_merge(const Cut& cut, const Cut& after) {
+  return cut.block > 0 && !same_item(cut, after);
+}
+
+/// Where the partial result that a cut begins goes, from the segments and merges opened up to and by it.
+FLASHLATENT_HOST_DEVICE std::int32_t balanced_partial(const Cut& cut, std::int32_t segments,
+                                                      std::int32_t merges) {
+  return segments + merges - (cut.block > 0);
+}
+
+}  // namespace flashlatent::schedule

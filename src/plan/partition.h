@@ -1,0 +1,68 @@
+// The ways to make parts. Each has a file of its own with its cuts and the bounds of what it merges.
+#pragma once
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define FLASHLATENT_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define FLASHLATENT_HOST_DEVICE inline
+#endif
+
+namespace flashlatent::schedule {
+
+/// How items become parts. The tag is part of every geometry; nothing depends on the numbers' order.
+enum class Partition : std::int32_t {
+  kLine = 0,            ///< line.h: the line of items is cut where balance wants.
+  kWhole = 1,           ///< whole.h: part k is item k, whatever the lengths.
+  kTeamShares = 2,      ///< team_shares.h: teams share an item by its cost, and merge in the kernel.
+  kEvenShares = 3,      ///< even_shares.h: each item has as many shares, whatever the lengths.
+  kSharesByLength = 4,  ///< shares_by_length.h: as many shares an item as make the longest one shortest.
+  kFixedSplits = 5,     ///< fixed_splits.h: the line is cut at multiples of a fixed number of blocks.
+};
+
+/// All of them, for those who walk or test each.
+inline constexpr Partition kPartitions[] = {Partition::kLine,           Partition::kWhole,
+                                            Partition::kTeamShares,     Partition::kEvenShares,
+                                            Partition::kSharesByLength, Partition::kFixedSplits};
+
+/// For people and JSON; null for what is none of them.
+constexpr const char* name_of(Partition partition) {
+  switch (partition) {
+    case Partition::kLine:
+      return "line";
+    case Partition::kWhole:
+      return "whole";
+    case Partition::kTeamShares:
+      return "team shares";
+    case Partition::kEvenShares:
+      return "even shares";
+    case Partition::kSharesByLength:
+      return "shares by length";
+    case Partition::kFixedSplits:
+      return "fixed splits";
+  }
+  return nullptr;
+}
+
+/// Do parts lie on the line of items, so that a part may have several items?
+FLASHLATENT_HOST_DEVICE constexpr bool cuts_line(Partition partition) {
+  return partition == Partition::kLine || partition == Partition::kFixedSplits;
+}
+
+/// Are shares of an item merged by the combine step? The kernels that do so have one share a CTA.
+FLASHLATENT_HOST_DEVICE constexpr bool combines_shares(Partition partition) {
+  return partition == Partition::kEvenShares || partition == Partition::kSharesByLength;
+}
+
+/// Is each part a share of one item?
+FLASHLATENT_HOST_DEVICE constexpr bool is_shares(Partition partition) {
+  return partition == Partition::kTeamShares || combines_shares(partition);
+}
+
+/// May the combine step have anything to merge?
+FLASHLATENT_HOST_DEVICE constexpr bool may_merge(Partition partition) {
+  return cuts_line(partition) || combines_shares(partition);
+}
+
+}  // namespace flashlatent::schedule

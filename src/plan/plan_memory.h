@@ -1,0 +1,95 @@
+// A plan in memory, of any partition.
+#pragma once
+
+#include "plan/fixed_splits.h"
+#include "plan/line.h"
+
+namespace flashlatent::schedule {
+
+/// Upper bound of Header::merges.
+FLASHLATENT_HOST_DEVICE std::int64_t max_merges(const Geometry& g) {
+  switch (g.partition) {
+    case Partition::kLine:
+      return line_merges(g);
+    case Partition::kFixedSplits:
+      return fixed_merges(g);
+    case Partition::kEvenShares:
+    case Partition::kSharesByLength:
+      return g.requests;
+    case Partition::kWhole:
+    case Partition::kTeamShares:
+      break;
+  }
+  return 0;
+}
+
+/// Upper bound of Header::partials.
+FLASHLATENT_HOST_DEVICE std::int64_t max_partials(const Geometry& g) {
+  switch (g.partition) {
+    case Partition::kLine:
+      return line_partials(g);
+    case Partition::kFixedSplits:
+      return fixed_partials(g);
+    case Partition::kTeamShares:
+      return g.parts;
+    case Partition::kEvenShares:  // might be less, but a smaller batch must not need more than a larger one
+    case Partition::kSharesByLength:
+      return g.parts - 1 + max_merges(g);
+    case Partition::kWhole:
+      break;
+  }
+  return 0;
+}
+
+/// header | cuts[parts + 1] | merges[max_merges] | cost prefix[requests + 1] | successors[requests]
+/// (has_order()) or partial prefix[requests + 1] (kFixedSplits). Prefixes are of one round: the cost and the
+/// partial results before a request, and in all; only the builder uses them.
+struct PlanView {
+  Header* header;
+  Cut* cuts;  ///< Where is_shares(): of a ShareCut each (shares.h).
+  Merge* merges;
+  std::int64_t* cost_prefix;
+  std::int32_t* partial_prefix;
+  std::int32_t* successors;  ///< The request after each on the line; of the last, ~ the first. Null: + 1.
+};
+
+FLASHLATENT_HOST_DEVICE std::int64_t plan_bytes(const Geometry& g) {
+  return static_cast<std::int64_t>(sizeof(Header)) + (g.parts + 1LL) * sizeof(Cut) +
+         max_merges(g) * sizeof(Merge) + (g.requests + 1LL) * sizeof(std::int64_t) +
+         (cuts_line(g.partition) ? (g.requests + 1LL) * sizeof(std::int32_t) : 0);
+}
+
+FLASHLATENT_HOST_DEVICE PlanView plan_view(const Geometry& g, void* memory) {
+  PlanView view;
+  view.header = static_cast<Header*>(memory);
+  view.cuts = reinterpret_cast<Cut*>(view.header + 1);
+  view.merges = reinterpret_cast<Merge*>(view.cuts + g.parts + 1);
+  view.cost_prefix = reinterpret_cast<std::int64_t*>(view.merges + max_merges(g));
+  view.partial_prefix = reinterpret_cast<std::int32_t*>(view.cost_prefix + g.requests + 1);
+  view.successors = has_order(g) ? view.partial_prefix : nullptr;
+  return view;
+}
+
+/// FNV-1a over the geometry's fields.
+FLASHLATENT_HOST_DEVICE std::uint64_t fingerprint(const Geometry& g) {
+  const std::int32_t fields[] = {g.requests,
+                                 g.parts,
+                                 g.lanes,
+                                 g.rounds,
+                                 g.tile_rows,
+                                 g.block_tokens,
+                                 g.max_tokens,
+                                 g.fixed_split,
+                                 g.length_sharers,
+                                 g.cost.per_block,
+                                 g.cost.per_split,
+                                 g.cost.per_merge,
+                                 g.team,
+                                 static_cast<std::int32_t>(g.partition),
+                                 g.cost.per_block_alone};
+  std::uint64_t hash = 0xcbf29ce484222325ULL;
+  for (std::int32_t field : fields) hash = (hash ^ static_cast<std::uint32_t>(field)) * 0x100000001b3ULL;
+  return hash;
+}
+
+}  // namespace flashlatent::schedule

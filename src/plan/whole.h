@@ -1,0 +1,14 @@
+// Partition::kWhole: part k is item k, whatever the lengths. Nothing is merged, and no kernel need read the
+// plan to know its part.
+#pragma once
+
+#include "plan/schedule.h"
+
+namespace flashlatent::schedule {
+
+/// Where part k begins.
+FLASHLATENT_HOST_DEVICE Cut whole_cut(const Geometry& g, std::int32_t k) {
+  return {k / g.requests, k % g.requests, 0, 0};
+}
+
+}  // namespace flashlatent::schedule

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/message.h"
+#include "cost/model.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/parallel.h"
 #include "dispatch/kernel_table.h"
@@ -129,8 +130,11 @@ std::string explain(const std::vector<Candidate>& candidates) {
     } else {
       text += &candidate == best ? "picked" : "not picked";
       // A kernel without a rival needs no measured costs.
-      if (takers > 1)
+      if (candidate.geometry.cost.per_call >= cost::kNever.per_call) {
+        text += ", runs only when asked for by name";
+      } else if (takers > 1) {
         text += message(", estimated at ", static_cast<double>(candidate.estimate) / 1000, " us");
+      }
       if (candidate.prefix.requests > 0) text += ", shares prefixes";
       if (!candidate.no_prefixes.empty()) text += ", shares no prefixes: " + candidate.no_prefixes;
     }

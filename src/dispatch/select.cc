@@ -19,6 +19,7 @@ namespace flashlatent {
 namespace {
 
 constexpr const char* kOtherAskedFor = "another kernel was asked for";
+constexpr const char* kOnlyByName = "runs only when asked for by name";
 
 Result<int> workers_of(const Executor& executor) {
   if (executor.backend == Backend::kCpu) {
@@ -44,8 +45,7 @@ std::string reason_to_decline(const DecodeKernel& kernel, const DecodeProblem& p
                               const Executor& executor) {
   if (!executor.kernel.empty() && executor.kernel != kernel.name) return kOtherAskedFor;
   // The oracle is a thousand times too slow to be picked by accident.
-  if (&kernel == &decode_kernels().back() && executor.kernel.empty())
-    return "runs only when asked for by name";
+  if (&kernel == &decode_kernels().back() && executor.kernel.empty()) return kOnlyByName;
   std::string reason = kernel.declines(problem).value_or("");
   if (reason.empty() && kernel.backend == Backend::kCuda) reason = too_far_for_device(problem);
   if (!reason.empty() || problem.options.prefix_sharing != PrefixSharing::kAlways) return reason;
@@ -130,8 +130,8 @@ std::string explain(const std::vector<Candidate>& candidates) {
     } else {
       text += &candidate == best ? "picked" : "not picked";
       // A kernel without a rival needs no measured costs.
-      if (candidate.geometry.cost.per_call >= cost::kNever.per_call) {
-        text += ", runs only when asked for by name";
+      if (&candidate != best && candidate.geometry.cost.per_call >= cost::kNever.per_call) {
+        text += message(", ", kOnlyByName);
       } else if (takers > 1) {
         text += message(", estimated at ", static_cast<double>(candidate.estimate) / 1000, " us");
       }

@@ -220,13 +220,6 @@ std::int32_t partials_of(const Geometry& g, const Cut* cuts) {
 void pack_items(const Geometry& g, PlanView plan) {
   const std::int64_t round_cost = plan.cost_prefix[g.requests];
   if (!may_pack(g, round_cost)) return;
-  // Without an item that is shorter than a part packing splits as many as equal distances do.
-  const std::int32_t longest_part = packing_bound(g, round_cost, kPackings - 1);
-  bool any_short = false;
-  for (std::int32_t r = 0; r < g.requests; ++r) {
-    any_short = any_short || plan.cost_prefix[r + 1] - plan.cost_prefix[r] <= longest_part;
-  }
-  if (!any_short) return;
   // A dozen numbers an item and a part: no more is ever taken.
   alignas(std::max_align_t) std::array<std::byte, 64 * (kMostPacked + kMostPackedParts)> room;
   std::pmr::monotonic_buffer_resource memory(room.data(), room.size());

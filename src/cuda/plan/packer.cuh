@@ -1,7 +1,7 @@
 // Packing of a plan's items (plan/packing.h) by one CTA: a warp for each stretch and bound.
 //
-// One step takes an item: votes, one shuffle and comparisons that wait for one another, some 100 clocks. Code
-// that runs once costs as much as it has instructions, so what all threads need is worked out once.
+// One step takes an item: votes, shuffles and comparisons that wait for one another. Code that runs once
+// costs as much as it has instructions, so the host works out what all threads need.
 #pragma once
 
 #include <cstdint>
@@ -123,7 +123,7 @@ class Packer {
   /// Does every stretch fit? Then cut() has the parts.
   __device__ __forceinline__ bool pack() {
     if (threadIdx.x < schedule::kMostStretches) shared_.best[threadIdx.x] = schedule::kPackings;
-    if (!rank()) return false;
+    rank();
     const int warp = threadIdx.x / 32, index = warp % schedule::kMostStretches;
     const int packing = warp / schedule::kMostStretches;
     const bool packs = index < stretches_.count && packing < schedule::kPackings;
@@ -177,9 +177,8 @@ class Packer {
  private:
   static constexpr unsigned kAll = 0xffffffff;
 
-  /// Ranks: how many cost more, or as much and come before. Then places on the dealt line. False if no item
-  /// is shorter than a part: then packing splits as many as equal distances do.
-  __device__ __forceinline__ bool rank() {
+  /// Ranks: how many cost more, or as much and come before. Then places on the dealt line.
+  __device__ __forceinline__ void rank() {
     const int request = threadIdx.x % schedule::kMostPacked;
     const int share = threadIdx.x / schedule::kMostPacked;
     const int sharers = blockDim.x / schedule::kMostPacked;  // threads that count for one request
@@ -191,9 +190,7 @@ class Packer {
       shared_.ranks[request] = 0;
       shared_.costs[request] = own;
     }
-    const std::int32_t bound =
-        schedule::packing_bound(g_, cost_prefix_[g_.requests], schedule::kPackings - 1);
-    if (!__syncthreads_or(request < g_.requests && own <= bound)) return false;
+    __syncthreads();
     int count = 0;
 #pragma unroll 4
     for (int r = share; r < g_.requests; r += sharers) {
@@ -211,7 +208,6 @@ class Packer {
       shared_.places[rank] = static_cast<std::uint8_t>(place);
     }
     __syncthreads();
-    return true;
   }
 
   /// By a warp: where the stretch begins and ends, by sums of costs on the dealt line.

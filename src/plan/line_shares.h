@@ -3,8 +3,8 @@
 //
 // Equal cuts of 40 requests on 132 parts give most parts the end of one request and the begin of another: two
 // segments, each of which takes as long as three blocks to begin and to write. Here a request has as many
-// parts of its own as make the longest part of all shortest. Parts are as many as shares, or more: those left
-// over have nothing to do.
+// parts of its own as make the longest part of all shortest. Parts left over have nothing to do, and stand
+// between the others: multiprocessors with neighbouring numbers share bandwidth.
 #pragma once
 
 #include "plan/line.h"
@@ -16,10 +16,10 @@ namespace flashlatent::schedule {
 /// The most requests that are cut into single shares.
 inline constexpr std::int32_t kMostSingleShares = 256;
 
-/// Are there single shares at all?
+/// May there be single shares? With fewer than two parts a request, equal lengths are better cut otherwise.
 FLASHLATENT_HOST_DEVICE bool may_share_line(const Geometry& g) {
   return has_order(g) && g.rounds == 1 && g.requests > 1 && g.requests <= kMostSingleShares &&
-         g.requests < g.parts;
+         2 * g.requests <= g.parts;
 }
 
 /// Are single shares taken, if `used` parts have up to `most` blocks each? They are where no part is longer
@@ -30,14 +30,17 @@ FLASHLATENT_HOST_DEVICE bool takes_single_shares(const Geometry& g, std::int64_t
   return longest <= quotient(round_cost, g.parts) + g.cost.per_split + g.cost.per_block;
 }
 
-/// Cut k, without its partial's place. `ends` has one entry a request: single shares of it and all before.
+/// Cut k, without its partial's place. `ends` has one entry a request: shares of it and all before.
 FLASHLATENT_HOST_DEVICE Cut single_share_cut(const Geometry& g, const std::int32_t* ends,
                                              const std::int32_t* lengths, std::int32_t k) {
-  if (k == 0) return {0, 0, 0, 0};
-  std::int32_t low = 0, high = g.requests;  // the first request whose shares end after k
+  // The share that begins at or after part k: parts that begin with the same one as their successors are
+  // empty.
+  const std::int32_t used = ends[g.requests - 1];
+  const std::int32_t share = (k * used + g.parts - 1) / g.parts;
+  std::int32_t low = 0, high = g.requests;  // the request of that share
   while (low < high) {
     const std::int32_t middle = low + (high - low) / 2;
-    if (ends[middle] > k) {
+    if (ends[middle] > share) {
       high = middle;
     } else {
       low = middle + 1;
@@ -46,7 +49,7 @@ FLASHLATENT_HOST_DEVICE Cut single_share_cut(const Geometry& g, const std::int32
   if (low == g.requests) return {g.rounds, 0, 0, 0};
   const std::int32_t begin = low == 0 ? 0 : ends[low - 1];
   const std::int32_t blocks = blocks_of(g, length_of(g, lengths, low));
-  return {0, low, share_begin(blocks, ends[low] - begin, k - begin), 0};
+  return {0, low, share_begin(blocks, ends[low] - begin, share - begin), 0};
 }
 
 }  // namespace flashlatent::schedule

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,12 +13,17 @@
 namespace flashlatent {
 namespace {
 
+using cost::Field;
 using cost::Kernel;
 using cost::Row;
+using cost::Situation;
 
-TEST(CostTable, SaysWhereEachConstantIsFrom) {
+TEST(CostTable, HasEachConstantOnceAndSaysWhereItIsFrom) {
+  std::set<std::string> constants;
   for (const Row& row : cost::rows::kH200) {
-    EXPECT_NE(std::string(row.from), "") << "row " << &row - cost::rows::kH200;
+    const std::string text = to_string(row);
+    EXPECT_TRUE(constants.insert(text.substr(0, text.find(':'))).second) << text;
+    EXPECT_NE(std::string(row.from), "") << text;
   }
 }
 
@@ -27,18 +33,25 @@ TEST(CostTable, IsOfKernelsThatThereAre) {
     const std::string name = cost::kKernelNames[static_cast<std::size_t>(row.kernel)];
     bool known = false;
     for (const DecodeKernel& kernel : decode_kernels()) known |= name == kernel.name;
-    EXPECT_TRUE(known) << name;
+    EXPECT_TRUE(known) << to_string(row);
   }
+}
+
+TEST(CostTable, PrintsItself) {
+  EXPECT_EQ(to_string(Row{Kernel::kTrio, Situation::kRows64ByTokens, Field::kPerBlockAlone, 1550, "a.md"}),
+            "trio rows64_by_tokens per_block_alone: 1550 ns, from a.md");
+  EXPECT_EQ(to_string(Row{Kernel::kPaged, Situation::kByTokens, Field::kPerMember, -1, "b.json"}),
+            "paged by_tokens per_member: -1 ns, from b.json");
+  EXPECT_EQ(
+      cost::to_string(schedule::CostModel{.per_block = 1, .per_split = 2, .per_call = -3, .per_merge = 4}),
+      "per_block 1, per_split 2, per_call -3, per_merge 4, per_block_alone 0 ns");
 }
 
 TEST(CostModel, AddsWhatACallTakesMore) {
   schedule::CostModel costs = {.per_block = 10, .per_split = 20, .per_call = 30, .per_merge = 40};
   cost::add(costs, {.per_block = 0, .per_split = 0, .per_call = -5, .per_merge = 2});
-  EXPECT_EQ(costs.per_block, 10);
-  EXPECT_EQ(costs.per_split, 20);
-  EXPECT_EQ(costs.per_call, 25);
-  EXPECT_EQ(costs.per_merge, 42);
-  EXPECT_EQ(costs.per_block_alone, 0);
+  EXPECT_EQ(cost::to_string(costs),
+            "per_block 10, per_split 20, per_call 25, per_merge 42, per_block_alone 0 ns");
 }
 
 TEST(CostModel, CountsBytesAtTheShareOfTheBandwidth) {

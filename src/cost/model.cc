@@ -84,12 +84,14 @@ schedule::CostModel of_waves(const schedule::CostModel& costs, const schedule::G
 }
 
 PrefixCosts of_prefixes(double head_elements, int tile_rows, int dim, int block_tokens) {
-  constexpr Constants kShared = constants(Kernel::kPrefill, Situation::kSharedPrefix);
+  using enum Field;
+  constexpr Kernel kKernel = Kernel::kPrefill;
+  constexpr Situation kShared = Situation::kSharedPrefix;
   return {.read = std::max(1, static_cast<std::int32_t>(4 * head_elements / kRates.l2)),
           .tile = std::max(1, static_cast<std::int32_t>(4 * tile_rows * head_elements / kRates.products)),
-          .member = kShared.per_member * kPicoseconds,
-          .call = kShared.per_call * kPicoseconds,
-          .unit_block = scaled_block(kShared.per_block, dim, block_tokens)};
+          .member = nanoseconds(kKernel, kShared, kPerMember) * kPicoseconds,
+          .call = nanoseconds(kKernel, kShared, kPerCall) * kPicoseconds,
+          .unit_block = scaled_block(nanoseconds(kKernel, kShared, kPerBlock), dim, block_tokens)};
 }
 
 }  // namespace flashlatent::cost

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "cost/table.h"
 #include "plan/schedule.h"
@@ -16,6 +17,7 @@ struct Rates {
   std::int32_t products = 450;  ///< TFLOP/s of a tile's products.
 };
 inline constexpr Rates kRates;
+std::string to_string(const Rates& rates);
 
 /// Costs of a call that no device has room for.
 inline constexpr schedule::CostModel kNever = {.per_call = 1 << 30};

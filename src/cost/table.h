@@ -1,10 +1,11 @@
-// What kernels take, in one table: a row a situation, with where its constants come from (h200.inc).
-// Everything is found at compile time: to ask for a row that is not there, or to write one twice, is an error
-// of compilation.
+// What kernels take, in one table: a line a constant, each with where it comes from (h200.inc). Everything is
+// found at compile time: to ask for a row that is not there, or to write one twice, is an error of
+// compilation.
 #pragma once
 
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 
 #include "plan/schedule.h"
 
@@ -56,26 +57,62 @@ enum class Situation : std::uint8_t {
   kFewRows,      ///< Shares of at most 16 query rows.
   kByTokens,     ///< Shares whose tokens come one by one.
 };
+inline constexpr const char* kSituationNames[] = {"rows8",
+                                                  "rows16",
+                                                  "rows32",
+                                                  "rows64",
+                                                  "rows64_by_tokens",
+                                                  "tiles",
+                                                  "fp8",
+                                                  "teams",
+                                                  "teams_of_tiles",
+                                                  "teams_of_few_blocks",
+                                                  "shares",
+                                                  "shares_of_tiles",
+                                                  "by_memory",
+                                                  "shared_prefix",
+                                                  "unplanned",
+                                                  "reads_plan",
+                                                  "partials32",
+                                                  "lone_request",
+                                                  "few_requests",
+                                                  "more_tiles",
+                                                  "few_rows",
+                                                  "by_tokens"};
 
-/// Nanoseconds; 0: none, or in another row. The fields of schedule::CostModel and of TeamCosts.
-struct Constants {
-  std::int32_t per_block = 0, per_split = 0, per_call = 0, per_merge = 0, per_block_alone = 0;
-  std::int32_t shared_merge = 0, lone_merge = 0, block_here = 0, block_alone = 0, block_streaming = 0;
-  std::int32_t lone_request_merge = 0;
-  std::int32_t per_member = 0;
+/// What takes so long. The fields of schedule::CostModel and of TeamCosts.
+enum class Field : std::uint8_t {
+  kPerBlock,
+  kPerSplit,
+  kPerCall,
+  kPerMerge,
+  kPerBlockAlone,
+  kSharedMerge,
+  kLoneMerge,
+  kBlockHere,
+  kBlockAlone,
+  kBlockStreaming,
+  kLoneRequestMerge,
+  kPerMember,
 };
+inline constexpr const char* kFieldNames[] = {
+    "per_block",  "per_split",  "per_call",    "per_merge",       "per_block_alone",    "shared_merge",
+    "lone_merge", "block_here", "block_alone", "block_streaming", "lone_request_merge", "per_member"};
 
-/// The constants of a situation that are from one place.
+/// One constant.
 struct Row {
   Kernel kernel;
   Situation situation;
-  Constants constants;
-  const char* from;  ///< The page or the results that say how they were measured.
+  Field field;
+  std::int32_t nanoseconds;
+  const char* from;  ///< The page or the results that say how it was measured.
 };
+std::string to_string(const Row& row);
 
 namespace rows {
 using enum Kernel;
 using enum Situation;
+using enum Field;
 inline constexpr Row kH200[] = {
 #include "cost/h200.inc"
 };
@@ -95,48 +132,44 @@ struct TeamCosts {
   std::int32_t block_here, block_alone, block_streaming;
   std::int32_t lone_request;  ///< What teams that share a lone request take beside that: they merge sooner.
 };
+std::string to_string(const schedule::CostModel& costs);
+std::string to_string(const TeamCosts& costs);
 
-/// All constants of a situation.
-consteval Constants constants(Kernel kernel, Situation situation) {
-  constexpr std::int32_t Constants::*kFields[] = {
-      &Constants::per_block,       &Constants::per_split,          &Constants::per_call,
-      &Constants::per_merge,       &Constants::per_block_alone,    &Constants::shared_merge,
-      &Constants::lone_merge,      &Constants::block_here,         &Constants::block_alone,
-      &Constants::block_streaming, &Constants::lone_request_merge, &Constants::per_member};
+/// A field of a situation: 0 if only others of it are in the table.
+consteval std::int32_t nanoseconds(Kernel kernel, Situation situation, Field field) {
   bool known = false;
-  Constants all;
+  int found = 0;
+  std::int32_t value = 0;
   for (const Row& row : rows::kH200) {
     if (row.kernel != kernel || row.situation != situation) continue;
     known = true;
-    for (auto field : kFields) {
-      if (all.*field != 0 && row.constants.*field != 0) throw std::logic_error("a constant is there twice");
-      all.*field += row.constants.*field;
-    }
+    if (row.field != field) continue;
+    ++found;
+    value = row.nanoseconds;
   }
   if (!known) throw std::logic_error("the table has no such situation of this kernel");
-  return all;
+  if (found > 1) throw std::logic_error("the table has this constant twice");
+  return value;
 }
 
 /// What a kernel's segments and calls take, or what is added to that.
 consteval schedule::CostModel of(Kernel kernel, Situation situation) {
-  const Constants is = constants(kernel, situation);
-  return {.per_block = is.per_block,
-          .per_split = is.per_split,
-          .per_call = is.per_call,
-          .per_merge = is.per_merge,
-          .per_block_alone = is.per_block_alone};
+  return {.per_block = nanoseconds(kernel, situation, Field::kPerBlock),
+          .per_split = nanoseconds(kernel, situation, Field::kPerSplit),
+          .per_call = nanoseconds(kernel, situation, Field::kPerCall),
+          .per_merge = nanoseconds(kernel, situation, Field::kPerMerge),
+          .per_block_alone = nanoseconds(kernel, situation, Field::kPerBlockAlone)};
 }
 
 /// What a kernel by teams takes.
 consteval TeamCosts of_teams(Kernel kernel, Situation situation = Situation::kTeams) {
-  const Constants is = constants(kernel, situation);
-  return {.call = is.per_call,
-          .shared_merge = is.shared_merge,
-          .lone_merge = is.lone_merge,
-          .block_here = is.block_here,
-          .block_alone = is.block_alone,
-          .block_streaming = is.block_streaming,
-          .lone_request = is.lone_request_merge};
+  return {.call = nanoseconds(kernel, situation, Field::kPerCall),
+          .shared_merge = nanoseconds(kernel, situation, Field::kSharedMerge),
+          .lone_merge = nanoseconds(kernel, situation, Field::kLoneMerge),
+          .block_here = nanoseconds(kernel, situation, Field::kBlockHere),
+          .block_alone = nanoseconds(kernel, situation, Field::kBlockAlone),
+          .block_streaming = nanoseconds(kernel, situation, Field::kBlockStreaming),
+          .lone_request = nanoseconds(kernel, situation, Field::kLoneRequestMerge)};
 }
 
 }  // namespace flashlatent::cost

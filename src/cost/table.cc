@@ -1,0 +1,34 @@
+#include "cost/table.h"
+
+#include <cstddef>
+
+#include "core/message.h"
+#include "cost/model.h"
+
+namespace flashlatent::cost {
+
+std::string to_string(const Row& row) {
+  return message(kKernelNames[static_cast<std::size_t>(row.kernel)], " ",
+                 kSituationNames[static_cast<std::size_t>(row.situation)], " ",
+                 kFieldNames[static_cast<std::size_t>(row.field)], ": ", row.nanoseconds, " ns, from ",
+                 row.from);
+}
+
+std::string to_string(const schedule::CostModel& costs) {
+  return message("per_block ", costs.per_block, ", per_split ", costs.per_split, ", per_call ",
+                 costs.per_call, ", per_merge ", costs.per_merge, ", per_block_alone ", costs.per_block_alone,
+                 " ns");
+}
+
+std::string to_string(const TeamCosts& costs) {
+  return message("call ", costs.call, ", shared_merge ", costs.shared_merge, ", lone_merge ",
+                 costs.lone_merge, ", block_here ", costs.block_here, ", block_alone ", costs.block_alone,
+                 ", block_streaming ", costs.block_streaming, ", lone_request ", costs.lone_request, " ns");
+}
+
+std::string to_string(const Rates& rates) {
+  return message("a multiprocessor's share ", rates.share / 10.0, " bytes/ns, the most ", rates.most / 10.0,
+                 "; L2 ", rates.l2, " TB/s; products ", rates.products, " TFLOP/s");
+}
+
+}  // namespace flashlatent::cost

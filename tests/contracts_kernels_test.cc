@@ -674,6 +674,22 @@ TEST_P(KernelContracts, TrioShares) {
   }
 }
 
+TEST_P(KernelContracts, BatchInvariant) {
+  for (KvFormat format : {KvFormat::kPlain, KvFormat::kFp8_656}) {
+    for (bool sparse : {false, true}) {
+      CaseSpec spec{.format = format, .heads = 16, .lengths = {5000, 64, 0, 2049, 300}};
+      spec.batch_invariant = true;
+      spec.sparse = sparse;
+      spec.topk = sparse ? 2200 : 0;  // more than one split
+      for (const char* kernel : kernels_of(format)) {
+        if (!should_take(kernel, runtime::problem_of(spec))) continue;
+        executor_.kernel = spec.name = kernel;
+        expect_batch_invariant(spec);
+      }
+    }
+  }
+}
+
 TEST_P(KernelContracts, BatchInvariantIsRefusedWhereItCannotBeKept) {
   for (const auto& [kernel, format] : {std::pair{"mma16_team8", KvFormat::kPlain},
                                        {"direct_team8", KvFormat::kFp8_656},

@@ -216,10 +216,8 @@ class Bench {
 
   Status make(Tensor& tensor, Dtype dtype, std::initializer_list<std::int64_t> shape) const {
     tensor.view = {nullptr, dtype, shape, device_of(executor_)};
-    Result<runtime::Buffer> buffer =
-        runtime::Buffer::allocate(executor_, tensor.view.elements() * size_of(dtype));
-    if (!buffer.ok()) return buffer.status();
-    tensor.buffer = std::move(*buffer);
+    FLASHLATENT_ASSIGN_OR_RETURN(
+        tensor.buffer, runtime::Buffer::allocate(executor_, tensor.view.elements() * size_of(dtype)));
     tensor.view.data = tensor.buffer.data();
     return {};
   }

@@ -145,11 +145,11 @@ Result<Errors> measure(Data& data, const Executor& executor) {
   fp8_problem.cache.format = KvFormat::kFp8_656;
   std::vector<runtime::DecodeRun> runs;
   for (auto [problem, inputs] : {std::pair{&data.problem, &data.plain}, {&fp8_problem, &data.fp8}}) {
-    Result<runtime::DecodeRun> run = runtime::DecodeRun::create(*problem, *inputs, executor);
-    if (!run.ok()) return run.status();
-    FLASHLATENT_RETURN_IF_ERROR(run->run());
-    FLASHLATENT_RETURN_IF_ERROR(run->fetch());
-    runs.push_back(std::move(*run));
+    FLASHLATENT_ASSIGN_OR_RETURN(runtime::DecodeRun run,
+                                 runtime::DecodeRun::create(*problem, *inputs, executor));
+    FLASHLATENT_RETURN_IF_ERROR(run.run());
+    FLASHLATENT_RETURN_IF_ERROR(run.fetch());
+    runs.push_back(std::move(run));
   }
   Errors errors;
   RelativeError element, cache, total, bf16_kernel;

@@ -30,18 +30,15 @@ Result<runtime::Timing> measure(int batch, int heads, const Executor& executor) 
   problem.cache.max_pages = 1 << 14;
   problem.options.softmax_scale = 1;
   const std::vector<int> lengths = make_lengths("normal", batch, 8192, 0);
-  const Result<Plan> plan = Plan::make(problem, executor);
-  if (!plan.ok()) return plan.status();
-  Result<runtime::Buffer> memory = runtime::Buffer::allocate(executor, plan->plan_bytes());
-  if (!memory.ok()) return memory.status();
-  Result<runtime::Buffer> device_lengths =
-      runtime::Buffer::allocate(executor, lengths.size() * sizeof(std::int32_t));
-  if (!device_lengths.ok()) return device_lengths.status();
-  FLASHLATENT_RETURN_IF_ERROR(runtime::copy_to_device(device_lengths->data(), lengths.data(),
+  FLASHLATENT_ASSIGN_OR_RETURN(const Plan plan, Plan::make(problem, executor));
+  FLASHLATENT_ASSIGN_OR_RETURN(runtime::Buffer memory,
+                               runtime::Buffer::allocate(executor, plan.plan_bytes()));
+  FLASHLATENT_ASSIGN_OR_RETURN(runtime::Buffer device_lengths,
+                               runtime::Buffer::allocate(executor, lengths.size() * sizeof(std::int32_t)));
+  FLASHLATENT_RETURN_IF_ERROR(runtime::copy_to_device(device_lengths.data(), lengths.data(),
                                                       lengths.size() * sizeof(std::int32_t), executor));
-  const ConstTensorView view(device_lengths->data(), Dtype::kI32, {batch}, device_of(executor));
-  return runtime::time_calls([&] { return plan->schedule(view, memory->memory()); }, {.graph = true},
-                             executor);
+  const ConstTensorView view(device_lengths.data(), Dtype::kI32, {batch}, device_of(executor));
+  return runtime::time_calls([&] { return plan.schedule(view, memory.memory()); }, {.graph = true}, executor);
 }
 
 int run_bench_plan(const BenchPlanOptions& options) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 
+#include "core/return_if_error.h"
 #include "dispatch/select.h"
 #include "io/text.h"
 
@@ -23,20 +24,20 @@ void add_executor_options(CLI::App& app, ExecutorOptions& options) {
 }
 
 Result<Executor> make_executor(const ExecutorOptions& options) {
-  Result<Backend> backend = options.backend.empty() ? default_backend() : backend_from_name(options.backend);
-  if (!backend.ok()) return backend.status();
-  if (*backend == Backend::kCpu && options.device) {
+  FLASHLATENT_ASSIGN_OR_RETURN(
+      Backend backend, options.backend.empty() ? default_backend() : backend_from_name(options.backend));
+  if (backend == Backend::kCpu && options.device) {
     return Status(
         StatusCode::kInvalidArgument,
         fmt::format("--device is {}, but the backend is cpu; it is for --backend cuda", *options.device));
   }
-  if (*backend == Backend::kCuda && options.threads) {
+  if (backend == Backend::kCuda && options.threads) {
     return Status(
         StatusCode::kInvalidArgument,
         fmt::format("--threads is {}, but the backend is cuda; it is for --backend cpu", *options.threads));
   }
   Executor executor;
-  executor.backend = *backend;
+  executor.backend = backend;
   executor.device = options.device.value_or(0);
   executor.threads = options.threads.value_or(0);
   executor.kernel = options.kernel;

@@ -1,6 +1,8 @@
 // Errors as values, passed on.
 #pragma once
 
+#include <utility>
+
 #include "flashlatent/status.h"
 
 /// Returns a Status from the enclosing function unless it is ok.
@@ -10,3 +12,13 @@
       return status_;                                                  \
     }                                                                  \
   } while (false)
+
+/// The value of a Result becomes that of `target`, a variable or its declaration; an error is returned from
+/// the enclosing function. Two statements: not for the body of an `if`.
+#define FLASHLATENT_ASSIGN_OR_RETURN(target, ...) FLASHLATENT_ASSIGN_AT_LINE(target, __LINE__, (__VA_ARGS__))
+#define FLASHLATENT_ASSIGN_AT_LINE(target, line, expression) \
+  FLASHLATENT_ASSIGN_BY_NAME(target, result_of_line_, line, expression)
+#define FLASHLATENT_ASSIGN_BY_NAME(target, name, line, expression) \
+  auto name##line = expression;                                    \
+  if (!name##line.ok()) return name##line.status();                \
+  target = std::move(name##line).value()

@@ -10,6 +10,7 @@
 #include "cpu/kv_rows.h"
 #include "cpu/parallel.h"
 #include "cpu/tokens.h"
+#include "cpu/workspace.h"
 #include "plan/host_plan.h"
 #include "plan/prefix_plan.h"
 #include "plan/walker.h"
@@ -18,7 +19,6 @@ namespace flashlatent::cpu {
 
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int kFixedSplitBlocks = 32;  // batch_invariant: 2,048 tokens a split
 
 /// What the schedule calls a request: sparse, a query token, since each has tokens of its own.
@@ -235,58 +235,6 @@ class Call {
   const int row_tiles_;
 };
 
-/// The caller's workspace: a tile's state and a converted block for each part, then partial results
-/// by their places, and those of prefixes.
-class Workspace {
- public:
-  Workspace(const DecodeProblem& problem, const schedule::Geometry& g, Memory memory)
-      : state_floats_(tile_floats(problem.cache.qk_dim, problem.cache.v_dim)),
-        part_floats_(state_floats_ + scratch_floats(problem)),
-        row_floats_(problem.cache.v_dim + 1),
-        parts_(static_cast<float*>(memory.data)),
-        partials_(parts_ + g.parts * part_floats_) {}
-
-  static std::size_t bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
-    const DecodeProblem::Cache& cache = problem.cache;
-    const std::size_t part = tile_floats(cache.qk_dim, cache.v_dim) + scratch_floats(problem);
-    return (g.parts * part + schedule::max_partials(g) * kTileRows * (cache.v_dim + 1)) * sizeof(float);
-  }
-
-  float* state(int part) const { return parts_ + part * part_floats_; }
-  std::uint8_t* scratch(int part) const {
-    return reinterpret_cast<std::uint8_t*>(state(part) + state_floats_);
-  }
-  /// A row of a shared prefix: v_dim values and the lse.
-  static float* prefix_row(const DecodeCall& call, std::int64_t row) {
-    const auto own = prefix::align(static_cast<std::int64_t>(bytes(call.problem, call.geometry)));
-    return reinterpret_cast<float*>(static_cast<std::uint8_t*>(call.workspace.data) + own) +
-           row * (call.problem.cache.v_dim + 1);
-  }
-
-  /// v_dim values and the lse.
-  float* partial(int place, int row) const {
-    return partials_ + (std::size_t{static_cast<unsigned>(place)} * kTileRows + row) * row_floats_;
-  }
-
- private:
-  static std::size_t scratch_floats(const DecodeProblem& problem) {
-    return KvRows::scratch_bytes(problem.cache) / sizeof(float);
-  }
-
-  std::size_t state_floats_, part_floats_, row_floats_;
-  float* parts_;
-  float* partials_;
-};
-
-/// An empty row has factor 0 and lse -inf.
-struct RowScale {
-  float factor, lse;
-};
-RowScale finish_row(float max, float sum) {
-  if (sum == 0) return {0, -kInfinity};
-  return {1 / sum, max + std::log(sum)};
-}
-
 /// The prefixes of a call, if requests share some.
 struct Prefixes {
   explicit Prefixes(const DecodeCall& call) : call(call), shape(call.prefix) {
@@ -349,23 +297,11 @@ void run_unit(const DecodeProblem& problem, const Call& call, const Workspace& w
 void add_prefix(const DecodeProblem& problem, const Prefixes& prefixes, const RowTile& tile, int row,
                 float* out, RowScale& scale) {
   const prefix::Share& share = prefixes.plan.shares[tile.request];
-  const int v_dim = problem.cache.v_dim;
   auto partial_of = [&](int split) {
     const std::int64_t unit = std::int64_t{tile.kv_head} * share.splits + split;
     return Workspace::prefix_row(prefixes.call, share.row_begin + unit * share.unit_rows + tile.first + row);
   };
-  float max = scale.lse;
-  for (int split = 0; split < share.splits; ++split) max = std::max(max, partial_of(split)[v_dim]);
-  const float base = max == -kInfinity ? 0 : max;
-  float sum = std::exp(scale.lse - base);
-  for (int d = 0; d < v_dim; ++d) out[d] = sum == 0 ? 0 : sum * scale.factor * out[d];
-  for (int split = 0; split < share.splits; ++split) {
-    const float* partial = partial_of(split);
-    const float weight = std::exp(partial[v_dim] - base);
-    sum += weight;
-    for (int d = 0; d < v_dim && weight != 0; ++d) out[d] += weight * partial[d];
-  }
-  scale = finish_row(base, sum);
+  merge_rows(out, scale, share.splits, problem.cache.v_dim, partial_of);
 }
 
 void run_segment(const DecodeProblem& problem, const Call& call, const Workspace& workspace, int part,
@@ -417,24 +353,10 @@ void run_segment(const DecodeProblem& problem, const Call& call, const Workspace
 void merge_row(const DecodeProblem& problem, const Call& call, const Workspace& workspace,
                const schedule::Merge& merge, const RowTile& tile, int row) {
   const int v_dim = problem.cache.v_dim;
-  float max = -kInfinity;
-  for (int place = merge.partial_begin; place < merge.partial_end; ++place) {
-    max = std::max(max, workspace.partial(place, row)[v_dim]);
-  }
-  const float base = max == -kInfinity ? 0 : max;
   float* merged = workspace.partial(merge.partial_begin, row);
-  float sum = 0;
-  for (int place = merge.partial_begin; place < merge.partial_end; ++place) {
-    const float* partial = workspace.partial(place, row);
-    const float weight = std::exp(partial[v_dim] - base);
-    const bool first = place == merge.partial_begin;
-    sum += weight;
-    for (int d = 0; d < v_dim; ++d) {
-      const float value = weight == 0 ? 0 : weight * partial[d];
-      merged[d] = first ? value : merged[d] + value;
-    }
-  }
-  const RowScale scale = finish_row(base, sum);
+  RowScale scale{1, merged[v_dim]};
+  merge_rows(merged, scale, merge.partial_end - merge.partial_begin - 1, v_dim,
+             [&](int i) { return workspace.partial(merge.partial_begin + 1 + i, row); });
   call.write_row(tile, row, merged, scale.factor, scale.lse);
 }
 

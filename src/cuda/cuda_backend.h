@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/input_check.h"
+#include "flashlatent/combine.h"
 #include "flashlatent/kv_cache.h"
 #include "kernel/decode_kernel.h"
 #include "plan/prefix_groups.h"
@@ -54,31 +55,18 @@ Status build_plan(const schedule::Geometry& geometry, const prefix::Shape& shape
                   std::span<const prefix::Group> groups, const std::int32_t* host_lengths,
                   const ConstTensorView& cache_seqlens, Memory plan, const Executor& executor);
 
-/// The operations of kv_cache.h on device memory, a kernel launch each; arguments are already validated.
-Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
-                     const ConstTensorView& slot_mapping, const TensorView& kv_cache,
-                     const Executor& executor);
-Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor);
-Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
-                    const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
-                    const TensorView& out, const Executor& executor);
-Status copy_pages(const ConstTensorView& from, const TensorView& to, const ConstTensorView& pairs,
-                  const Executor& executor);
-
-/// The same on separate keys and values.
-Status append_kv(const ConstTensorView& keys, const ConstTensorView& values,
-                 const ConstTensorView& slot_mapping, const KeyValueCache& cache, const Executor& executor);
-Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_table,
-                 const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
-                 const TensorView& keys, const TensorView& values, const Executor& executor);
-Status convert_kv(const ConstKeyValueCache& from, const KeyValueCache& to, const Executor& executor);
+/// combine() and the operations of flashlatent/kv_cache.h on device memory, a kernel launch each; arguments
+/// are already validated.
+decltype(flashlatent::append_latent) append_latent;
+decltype(flashlatent::convert_cache) convert_cache;
+decltype(flashlatent::gather_cache) gather_cache;
+decltype(flashlatent::copy_pages) copy_pages;
+decltype(flashlatent::append_kv) append_kv;
+decltype(flashlatent::gather_kv) gather_kv;
+decltype(flashlatent::convert_kv) convert_kv;
+decltype(flashlatent::combine) combine;
 
 /// flashlatent::check_inputs on device memory, a kernel launch; arguments are already validated.
 Status check_inputs(const input_check::Tables& tables, InputOffence* offence, const Executor& executor);
-
-/// flashlatent::combine on device memory; arguments are already validated.
-Status combine(const ConstTensorView& partial_out, const ConstTensorView& partial_lse,
-               const ConstTensorView& attn_sink, const TensorView& out, const TensorView& lse,
-               const Executor& executor);
 
 }  // namespace flashlatent::cuda

@@ -3,12 +3,9 @@
 #include <cstdlib>
 
 #include "core/message.h"
-#include "cpu/cpu_backend.h"
 #include "cpu/parallel.h"
 #include "dispatch/kernel_table.h"
-#if FLASHLATENT_WITH_CUDA
-#include "cuda/cuda_backend.h"
-#endif
+#include "dispatch/on_backend.h"
 
 namespace flashlatent {
 

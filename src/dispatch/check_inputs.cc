@@ -3,10 +3,8 @@
 #include "core/input_check.h"
 #include "core/message.h"
 #include "core/validate.h"
+#include "dispatch/on_backend.h"
 #include "dispatch/select.h"
-#if FLASHLATENT_WITH_CUDA
-#include "cuda/cuda_backend.h"
-#endif
 
 namespace flashlatent {
 

@@ -1,11 +1,8 @@
 #include "flashlatent/combine.h"
 
 #include "core/message.h"
-#include "cpu/cpu_backend.h"
+#include "dispatch/on_backend.h"
 #include "dispatch/select.h"
-#if FLASHLATENT_WITH_CUDA
-#include "cuda/cuda_backend.h"
-#endif
 
 namespace flashlatent {
 
@@ -70,12 +67,7 @@ Status combine(const ConstTensorView& partial_out, const ConstTensorView& partia
   FLASHLATENT_RETURN_IF_ERROR(
       validate_combine(partial_out, partial_lse, attn_sink, out, lse, device_of(executor)));
   if (out.elements() == 0 && lse.elements() == 0) return {};
-#if FLASHLATENT_WITH_CUDA
-  if (executor.backend == Backend::kCuda) {
-    return cuda::combine(partial_out, partial_lse, attn_sink, out, lse, executor);
-  }
-#endif
-  return cpu::combine(partial_out, partial_lse, attn_sink, out, lse, executor);
+  return FLASHLATENT_ON_BACKEND(executor, combine)(partial_out, partial_lse, attn_sink, out, lse, executor);
 }
 
 }  // namespace flashlatent

@@ -2,12 +2,9 @@
 #include "core/expect.h"
 #include "core/message.h"
 #include "core/overlap.h"
-#include "cpu/cpu_backend.h"
+#include "dispatch/on_backend.h"
 #include "dispatch/select.h"
 #include "flashlatent/kv_cache.h"
-#if FLASHLATENT_WITH_CUDA
-#include "cuda/cuda_backend.h"
-#endif
 
 namespace flashlatent {
 
@@ -98,16 +95,12 @@ Status append_kv(const ConstTensorView& keys, const ConstTensorView& values,
                  const ConstTensorView& slot_mapping, const KeyValueCache& cache, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   const Device device = device_of(executor);
-  const Result<Shape> shape = check_cache("cache.", cache, device);
-  if (!shape.ok()) return shape.status();
+  FLASHLATENT_ASSIGN_OR_RETURN(const Shape shape, check_cache("cache.", cache, device));
   FLASHLATENT_RETURN_IF_ERROR(expect_integers("slot_mapping", slot_mapping, device, {-1}));
-  FLASHLATENT_RETURN_IF_ERROR(check_rows(keys, values, slot_mapping.shape[0], *shape, device));
+  FLASHLATENT_RETURN_IF_ERROR(check_rows(keys, values, slot_mapping.shape[0], shape, device));
   FLASHLATENT_RETURN_IF_ERROR(check_apart({"keys", keys}, {"values", values}, {"cache.keys", cache.keys},
                                           {"cache.values", cache.values}));
-#if FLASHLATENT_WITH_CUDA
-  if (executor.backend == Backend::kCuda) return cuda::append_kv(keys, values, slot_mapping, cache, executor);
-#endif
-  return cpu::append_kv(keys, values, slot_mapping, cache, executor);
+  return FLASHLATENT_ON_BACKEND(executor, append_kv)(keys, values, slot_mapping, cache, executor);
 }
 
 Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_table,
@@ -115,43 +108,34 @@ Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_t
                  const TensorView& keys, const TensorView& values, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   const Device device = device_of(executor);
-  const Result<Shape> shape = check_cache("cache.", cache, device);
-  if (!shape.ok()) return shape.status();
+  FLASHLATENT_ASSIGN_OR_RETURN(const Shape shape, check_cache("cache.", cache, device));
   FLASHLATENT_RETURN_IF_ERROR(expect_strided("block_table", block_table, Dtype::kI32, device, {-1, -1}));
   const std::int64_t batch = block_table.shape[0];
   FLASHLATENT_RETURN_IF_ERROR(expect_strided("cu_seqlens", cu_seqlens, Dtype::kI32, device, {batch + 1}));
   if (first_token.present()) {
     FLASHLATENT_RETURN_IF_ERROR(expect_strided("first_token", first_token, Dtype::kI32, device, {batch}));
   }
-  FLASHLATENT_RETURN_IF_ERROR(check_rows(keys, values, -1, *shape, device));
+  FLASHLATENT_RETURN_IF_ERROR(check_rows(keys, values, -1, shape, device));
   FLASHLATENT_RETURN_IF_ERROR(check_apart({"cache.keys", cache.keys}, {"cache.values", cache.values},
                                           {"keys", keys}, {"values", values}));
-#if FLASHLATENT_WITH_CUDA
-  if (executor.backend == Backend::kCuda)
-    return cuda::gather_kv(cache, block_table, cu_seqlens, first_token, keys, values, executor);
-#endif
-  return cpu::gather_kv(cache, block_table, cu_seqlens, first_token, keys, values, executor);
+  return FLASHLATENT_ON_BACKEND(executor, gather_kv)(cache, block_table, cu_seqlens, first_token, keys,
+                                                     values, executor);
 }
 
 Status convert_kv(const ConstKeyValueCache& from, const KeyValueCache& to, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   const Device device = device_of(executor);
-  const Result<Shape> a = check_cache("from.", from, device);
-  if (!a.ok()) return a.status();
-  const Result<Shape> b = check_cache("to.", to, device);
-  if (!b.ok()) return b.status();
-  if (a->pages != b->pages || a->page_size != b->page_size || a->heads != b->heads ||
-      a->qk_dim != b->qk_dim || a->v_dim != b->v_dim) {
+  FLASHLATENT_ASSIGN_OR_RETURN(const Shape a, check_cache("from.", from, device));
+  FLASHLATENT_ASSIGN_OR_RETURN(const Shape b, check_cache("to.", to, device));
+  if (a.pages != b.pages || a.page_size != b.page_size || a.heads != b.heads || a.qk_dim != b.qk_dim ||
+      a.v_dim != b.v_dim) {
     return invalid_argument("to.keys is ", to_string(to.keys), " and to.values ", to_string(to.values),
                             "; pages, page size, heads and dimensions must be those of from.keys ",
                             to_string(from.keys), " and from.values ", to_string(from.values));
   }
   FLASHLATENT_RETURN_IF_ERROR(check_apart({"from.keys", from.keys}, {"from.values", from.values},
                                           {"to.keys", to.keys}, {"to.values", to.values}));
-#if FLASHLATENT_WITH_CUDA
-  if (executor.backend == Backend::kCuda) return cuda::convert_kv(from, to, executor);
-#endif
-  return cpu::convert_kv(from, to, executor);
+  return FLASHLATENT_ON_BACKEND(executor, convert_kv)(from, to, executor);
 }
 
 }  // namespace flashlatent

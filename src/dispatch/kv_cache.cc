@@ -4,11 +4,8 @@
 #include "core/fp8_656.h"
 #include "core/message.h"
 #include "core/overlap.h"
-#include "cpu/cpu_backend.h"
+#include "dispatch/on_backend.h"
 #include "dispatch/select.h"
-#if FLASHLATENT_WITH_CUDA
-#include "cuda/cuda_backend.h"
-#endif
 
 namespace flashlatent {
 
@@ -130,21 +127,14 @@ Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   FLASHLATENT_RETURN_IF_ERROR(validate_append(latent, rope, slot_mapping, kv_cache, device_of(executor)));
   if (slot_mapping.elements() == 0) return {};
-#if FLASHLATENT_WITH_CUDA
-  if (executor.backend == Backend::kCuda)
-    return cuda::append_latent(latent, rope, slot_mapping, kv_cache, executor);
-#endif
-  return cpu::append_latent(latent, rope, slot_mapping, kv_cache, executor);
+  return FLASHLATENT_ON_BACKEND(executor, append_latent)(latent, rope, slot_mapping, kv_cache, executor);
 }
 
 Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   FLASHLATENT_RETURN_IF_ERROR(validate_convert(from, to, device_of(executor)));
   if (from.elements() == 0) return {};
-#if FLASHLATENT_WITH_CUDA
-  if (executor.backend == Backend::kCuda) return cuda::convert_cache(from, to, executor);
-#endif
-  return cpu::convert_cache(from, to, executor);
+  return FLASHLATENT_ON_BACKEND(executor, convert_cache)(from, to, executor);
 }
 
 Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
@@ -153,11 +143,8 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   FLASHLATENT_RETURN_IF_ERROR(
       validate_gather(kv_cache, block_table, cu_seqlens, first_token, out, device_of(executor)));
-#if FLASHLATENT_WITH_CUDA
-  if (executor.backend == Backend::kCuda)
-    return cuda::gather_cache(kv_cache, block_table, cu_seqlens, first_token, out, executor);
-#endif
-  return cpu::gather_cache(kv_cache, block_table, cu_seqlens, first_token, out, executor);
+  return FLASHLATENT_ON_BACKEND(executor, gather_cache)(kv_cache, block_table, cu_seqlens, first_token, out,
+                                                        executor);
 }
 
 Status copy_pages(const ConstTensorView& from, const TensorView& to, const ConstTensorView& pairs,
@@ -165,10 +152,7 @@ Status copy_pages(const ConstTensorView& from, const TensorView& to, const Const
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   FLASHLATENT_RETURN_IF_ERROR(validate_copy(from, to, pairs, device_of(executor)));
   if (pairs.elements() == 0) return {};
-#if FLASHLATENT_WITH_CUDA
-  if (executor.backend == Backend::kCuda) return cuda::copy_pages(from, to, pairs, executor);
-#endif
-  return cpu::copy_pages(from, to, pairs, executor);
+  return FLASHLATENT_ON_BACKEND(executor, copy_pages)(from, to, pairs, executor);
 }
 
 }  // namespace flashlatent

@@ -6,13 +6,11 @@
 
 #include "core/message.h"
 #include "core/validate.h"
+#include "dispatch/on_backend.h"
 #include "dispatch/select.h"
 #include "plan/describe.h"
 #include "plan/host_plan.h"
 #include "plan/prefix_plan.h"
-#if FLASHLATENT_WITH_CUDA
-#include "cuda/cuda_backend.h"
-#endif
 
 namespace flashlatent {
 
@@ -54,9 +52,8 @@ Status build_plan(const Selection& selection, const ConstTensorView& lengths,
 }  // namespace
 
 Result<Plan> Plan::make(const DecodeProblem& problem, const Executor& executor) {
-  Result<Selection> selection = select(problem, executor);
-  if (!selection.ok()) return selection.status();
-  return Plan(std::make_shared<Choice>(Choice{problem, executor, device_of(executor), *selection}),
+  FLASHLATENT_ASSIGN_OR_RETURN(Selection selection, select(problem, executor));
+  return Plan(std::make_shared<Choice>(Choice{problem, executor, device_of(executor), selection}),
               executor.stream);
 }
 
@@ -110,20 +107,18 @@ Status Plan::decode(const DecodeInputs& inputs, const DecodeOutputs& outputs, Me
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection.plan_bytes));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("workspace", workspace, selection.workspace_bytes));
   if (problem.query.batch == 0) return {};
-  Result<const DecodeKernel*> kernel =
-      kernel_of_call(*selection.kernel, problem, inputs, outputs, executor.kernel);
-  if (!kernel.ok()) return kernel.status();
-  return (*kernel)->launch({problem, inputs, outputs, selection.geometry, selection.prefix, plan, workspace,
-                            on_stream(executor, stream_)});
+  FLASHLATENT_ASSIGN_OR_RETURN(const DecodeKernel* kernel,
+                               kernel_of_call(*selection.kernel, problem, inputs, outputs, executor.kernel));
+  return kernel->launch({problem, inputs, outputs, selection.geometry, selection.prefix, plan, workspace,
+                         on_stream(executor, stream_)});
 }
 
 Result<std::string> Plan::running_kernel(const DecodeInputs& inputs, const DecodeOutputs& outputs) const {
   const auto& [problem, executor, device, selection] = *choice_;
   FLASHLATENT_RETURN_IF_ERROR(validate_decode(problem, inputs, outputs, device));
-  Result<const DecodeKernel*> kernel =
-      kernel_of_call(*selection.kernel, problem, inputs, outputs, executor.kernel);
-  if (!kernel.ok()) return kernel.status();
-  return std::string((*kernel)->name);
+  FLASHLATENT_ASSIGN_OR_RETURN(const DecodeKernel* kernel,
+                               kernel_of_call(*selection.kernel, problem, inputs, outputs, executor.kernel));
+  return std::string(kernel->name);
 }
 
 Result<PlanDescription> Plan::describe(const ConstTensorView& lengths) const {

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "core/return_if_error.h"
 #include "io/text.h"
 
 namespace flashlatent::io {
@@ -150,14 +151,13 @@ Status can_write_file(const std::string& path) {
 }
 
 Status write_file(const std::string& path, std::span<const std::string_view> pieces) {
-  Result<Draft> draft = open_draft(path);
-  if (!draft.ok()) return draft.status();
-  bool written = std::ranges::all_of(pieces, [&](auto piece) { return write_all(draft->file.get(), piece); });
+  FLASHLATENT_ASSIGN_OR_RETURN(Draft draft, open_draft(path));
+  bool written = std::ranges::all_of(pieces, [&](auto piece) { return write_all(draft.file.get(), piece); });
   // A full disk or a quota may be reported only when the file is closed.
-  written = written && draft->file.close() && std::rename(draft->name.c_str(), draft->target.c_str()) == 0;
+  written = written && draft.file.close() && std::rename(draft.name.c_str(), draft.target.c_str()) == 0;
   if (written) return {};
   Status status = cannot_write(path);
-  ::unlink(draft->name.c_str());
+  ::unlink(draft.name.c_str());
   return status;
 }
 

@@ -79,12 +79,11 @@ void SafetensorsFile::Free::operator()(std::byte* memory) const {
 
 Result<SafetensorsFile> SafetensorsFile::load(const ByteSource& source) {
   std::uint64_t data_begin = 0;
-  auto header = read_header(source, data_begin);
-  if (!header.ok()) return header.status();
+  FLASHLATENT_ASSIGN_OR_RETURN(auto header, read_header(source, data_begin));
 
   // The data's offsets in the file are aligned to nothing, so each tensor moves to a place of its own.
   std::uint64_t total = 0;
-  for (const TensorEntry& entry : header->tensors) {
+  for (const TensorEntry& entry : header.tensors) {
     if (has_view(entry)) total += aligned(entry.end - entry.begin);
   }
   SafetensorsFile file;
@@ -92,7 +91,7 @@ Result<SafetensorsFile> SafetensorsFile::load(const ByteSource& source) {
       static_cast<std::byte*>(::operator new(total, std::align_val_t(kAlignment), std::nothrow)));
   if (!file.storage_) return source.error(fmt::format("its {} bytes do not fit in memory", source.size()));
   std::byte* at = file.storage_.get();
-  for (const TensorEntry& entry : header->tensors) {
+  for (const TensorEntry& entry : header.tensors) {
     if (!has_view(entry)) {
       file.without_view_.emplace(entry.name, describe(entry));
       continue;
@@ -104,14 +103,13 @@ Result<SafetensorsFile> SafetensorsFile::load(const ByteSource& source) {
     at += aligned(bytes);
   }
   file.name_ = source.name();
-  file.metadata_ = std::move(header->metadata);
+  file.metadata_ = std::move(header.metadata);
   return file;
 }
 
 Result<SafetensorsFile> SafetensorsFile::read(const std::string& path) {
-  const auto source = open_file(path);
-  if (!source.ok()) return source.status();
-  return load(**source);
+  FLASHLATENT_ASSIGN_OR_RETURN(const auto source, open_file(path));
+  return load(*source);
 }
 
 Result<SafetensorsFile> SafetensorsFile::parse(std::string_view bytes, std::string_view name) {

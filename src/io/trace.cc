@@ -131,9 +131,8 @@ Result<std::vector<TraceRequest>> read_trace(const ByteSource& source, std::size
 }  // namespace
 
 Result<std::vector<TraceRequest>> load_trace(const std::string& path, std::size_t max_requests) {
-  const auto source = open_file(path);
-  if (!source.ok()) return source.status();
-  return read_trace(**source, max_requests);
+  FLASHLATENT_ASSIGN_OR_RETURN(const auto source, open_file(path));
+  return read_trace(*source, max_requests);
 }
 
 Result<std::vector<TraceRequest>> parse_trace(std::string_view bytes, std::string_view name,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/return_if_error.h"
 #include "io/text.h"
 #include "io/trace_line.h"
 
@@ -97,17 +98,14 @@ Status read_tokens(Column column, std::string_view cell, int& out) {
 }
 
 Result<TimedRequest> parse_line(const Header& header, std::string_view line) {
-  const auto cells = cells_of(line);
-  if (!cells.ok()) return cells.status();
-  if (cells->size() != header.cells) {
-    return refuse(fmt::format("has {} field{}; the header has {}", cells->size(),
-                              cells->size() == 1 ? "" : "s", header.cells));
+  FLASHLATENT_ASSIGN_OR_RETURN(const auto cells, cells_of(line));
+  if (cells.size() != header.cells) {
+    return refuse(fmt::format("has {} field{}; the header has {}", cells.size(), cells.size() == 1 ? "" : "s",
+                              header.cells));
   }
-  const auto cell = [&](Column column) -> std::string_view { return (*cells)[header.place[column]]; };
+  const auto cell = [&](Column column) -> std::string_view { return cells[header.place[column]]; };
   TimedRequest timed;
-  const auto time = time_of(cell(kTime));
-  if (!time.ok()) return time.status();
-  timed.nanoseconds = *time;
+  FLASHLATENT_ASSIGN_OR_RETURN(timed.nanoseconds, time_of(cell(kTime)));
   if (Status s = read_tokens(kInput, cell(kInput), timed.request.input_length); !s.ok()) return s;
   if (cell(kOutput).empty()) return timed;  // asks for nothing
   if (Status s = read_tokens(kOutput, cell(kOutput), timed.request.output_length); !s.ok()) return s;
@@ -117,19 +115,18 @@ Result<TimedRequest> parse_line(const Header& header, std::string_view line) {
 }  // namespace
 
 Result<LineParser> csv_parser(std::string_view line) {
-  const auto cells = cells_of(line);
-  if (!cells.ok()) return cells.status();
+  FLASHLATENT_ASSIGN_OR_RETURN(const auto cells, cells_of(line));
   Header header;
-  header.cells = cells->size();
+  header.cells = cells.size();
   std::string missing;
   for (int column = 0; column < kColumns; ++column) {
     const auto is_it = [&](const std::string& cell) { return equal_names(cell, kNames[column]); };
-    const auto found = std::ranges::find_if(*cells, is_it);
-    header.place[column] = static_cast<std::size_t>(found - cells->begin());
-    if (found == cells->end()) {
+    const auto found = std::ranges::find_if(cells, is_it);
+    header.place[column] = static_cast<std::size_t>(found - cells.begin());
+    if (found == cells.end()) {
       missing += missing.empty() ? "" : ", ";
       missing += kNames[column];
-    } else if (std::find_if(found + 1, cells->end(), is_it) != cells->end()) {
+    } else if (std::find_if(found + 1, cells.end(), is_it) != cells.end()) {
       return refuse(fmt::format("column {} appears twice", kNames[column]));
     }
   }

@@ -52,9 +52,7 @@ class Maker {
 
   template <class View>
   Status allocate(Buffer& buffer, View& view) {
-    Result<Buffer> made = Buffer::allocate(executor_, view.elements() * size_of(view.dtype));
-    if (!made.ok()) return made.status();
-    buffer = std::move(*made);
+    FLASHLATENT_ASSIGN_OR_RETURN(buffer, Buffer::allocate(executor_, view.elements() * size_of(view.dtype)));
     view.data = buffer.data();
     return {};
   }

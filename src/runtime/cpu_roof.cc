@@ -120,13 +120,12 @@ Result<CpuRoof> measure_cpu_roof(int threads) {
   if (threads < 0) return invalid_argument("threads is ", threads, "; 0 means all");
   CpuRoof roof;
   roof.threads = threads > 0 ? threads : cpu::hardware_threads();
-  Result<Buffer> buffer = Buffer::allocate({}, kReadBytes);
-  if (!buffer.ok()) return buffer.status();
+  FLASHLATENT_ASSIGN_OR_RETURN(Buffer buffer, Buffer::allocate({}, kReadBytes));
   // Written, so that each page is really there; random enough not to be merged.
-  auto* words = static_cast<std::uint64_t*>(buffer->data());
+  auto* words = static_cast<std::uint64_t*>(buffer.data());
   for (std::size_t i = 0; i < kReadBytes / sizeof(*words); ++i) words[i] = i * 0x9E3779B97F4A7C15ULL;
   roof.fma_gflops = fma_gflops(roof.threads);
-  roof.read_gbps = read_gbps(static_cast<const std::uint8_t*>(buffer->data()), roof.threads);
+  roof.read_gbps = read_gbps(static_cast<const std::uint8_t*>(buffer.data()), roof.threads);
   return roof;
 }
 

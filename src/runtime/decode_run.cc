@@ -21,21 +21,19 @@ Status DecodeRun::place(const ConstTensorView& host, ConstTensorView& device) {
   device = host;
   if (!host.present()) return {};
   const std::size_t bytes = span_of(host) * size_of(host.dtype);
-  Result<Buffer> buffer = Buffer::allocate(executor_, bytes);
-  if (!buffer.ok()) return buffer.status();
-  FLASHLATENT_RETURN_IF_ERROR(copy_to_device(buffer->data(), host.data, bytes, executor_));
-  device.data = buffer->data();
+  FLASHLATENT_ASSIGN_OR_RETURN(Buffer buffer, Buffer::allocate(executor_, bytes));
+  FLASHLATENT_RETURN_IF_ERROR(copy_to_device(buffer.data(), host.data, bytes, executor_));
+  device.data = buffer.data();
   device.device = device_of(executor_);
-  buffers_.push_back(std::move(*buffer));
+  buffers_.push_back(std::move(buffer));
   return {};
 }
 
 Result<DecodeRun> DecodeRun::create(const DecodeProblem& problem, const DecodeInputs& inputs,
                                     const Executor& executor) {
   DecodeRun run;
-  Result<Plan> handle = Plan::make(problem, executor);
-  if (!handle.ok()) return handle.status();
-  run.handle_ = *handle;
+  FLASHLATENT_ASSIGN_OR_RETURN(Plan handle, Plan::make(problem, executor));
+  run.handle_ = handle;
   run.executor_ = executor;
   for (auto [from, to] : {std::pair{&inputs.q, &run.inputs_.q},
                           {&inputs.kv_cache, &run.inputs_.kv_cache},
@@ -66,11 +64,9 @@ Result<DecodeRun> DecodeRun::create(const DecodeProblem& problem, const DecodeIn
   run.host_lse_.resize(lse.elements() * sizeof(float));
   for (auto [buffer, bytes] : {std::pair{&run.out_, run.host_out_.size()},
                                {&run.lse_, run.host_lse_.size()},
-                               {&run.plan_, handle->plan_bytes()},
-                               {&run.workspace_, handle->workspace_bytes()}}) {
-    Result<Buffer> made = Buffer::allocate(executor, bytes);
-    if (!made.ok()) return made.status();
-    *buffer = std::move(*made);
+                               {&run.plan_, handle.plan_bytes()},
+                               {&run.workspace_, handle.workspace_bytes()}}) {
+    FLASHLATENT_ASSIGN_OR_RETURN(*buffer, Buffer::allocate(executor, bytes));
   }
   out.data = run.out_.data();
   lse.data = run.lse_.data();
@@ -96,11 +92,10 @@ Status DecodeRun::poison() {
 }
 
 Status DecodeRun::check_inputs() const {
-  Result<Buffer> found = Buffer::allocate(executor_, kInputOffenceBytes);
-  if (!found.ok()) return found.status();
+  FLASHLATENT_ASSIGN_OR_RETURN(Buffer found, Buffer::allocate(executor_, kInputOffenceBytes));
   InputOffence offence;
-  FLASHLATENT_RETURN_IF_ERROR(flashlatent::check_inputs(problem(), inputs_, found->memory(), executor_));
-  FLASHLATENT_RETURN_IF_ERROR(copy_to_host(&offence, found->data(), sizeof(offence), executor_));
+  FLASHLATENT_RETURN_IF_ERROR(flashlatent::check_inputs(problem(), inputs_, found.memory(), executor_));
+  FLASHLATENT_RETURN_IF_ERROR(copy_to_host(&offence, found.data(), sizeof(offence), executor_));
   return to_status(offence);
 }
 

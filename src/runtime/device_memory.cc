@@ -7,7 +7,7 @@
 #include "core/message.h"
 #include "cpu/parallel.h"
 #if FLASHLATENT_WITH_CUDA
-#include <cuda_runtime_api.h>
+#include "cuda/common/runtime.h"
 #endif
 
 namespace flashlatent::runtime {
@@ -18,15 +18,8 @@ constexpr std::size_t kAlignment = 256;
 constexpr std::size_t kPiece = std::size_t{1} << 20;  // that a thread copies at a time
 
 #if FLASHLATENT_WITH_CUDA
-Status check(cudaError_t error, const char* call) {
-  if (error == cudaSuccess) return {};
-  return {StatusCode::kInternal, message(call, ": ", cudaGetErrorString(error))};
-}
-
-Status copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, const Executor& executor) {
-  auto* stream = static_cast<cudaStream_t>(executor.stream);
-  FLASHLATENT_RETURN_IF_ERROR(check(cudaMemcpyAsync(to, from, bytes, kind, stream), "cudaMemcpyAsync"));
-  return check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+cudaStream_t stream_of(const Executor& executor) {
+  return static_cast<cudaStream_t>(executor.stream);
 }
 #else
 Status not_built() {
@@ -51,7 +44,7 @@ Result<Buffer> Buffer::allocate(const Executor& executor, std::size_t bytes) {
     return buffer;
   }
 #if FLASHLATENT_WITH_CUDA
-  FLASHLATENT_RETURN_IF_ERROR(check(cudaSetDevice(executor.device), "cudaSetDevice"));
+  FLASHLATENT_RETURN_IF_ERROR(cuda::to_status(cudaSetDevice(executor.device), "cudaSetDevice"));
   if (cudaError_t error = cudaMalloc(&buffer.data_, rounded); error != cudaSuccess) {
     cudaGetLastError();
     return Status(StatusCode::kExhausted, message("cannot allocate ", bytes, " bytes on cuda:",
@@ -78,23 +71,16 @@ Status copy_to_device(void* device, const void* host, std::size_t bytes, const E
     return {};
   }
 #if FLASHLATENT_WITH_CUDA
-  return copy(device, host, bytes, cudaMemcpyHostToDevice, executor);
+  FLASHLATENT_RETURN_IF_ERROR(cuda::to_status(
+      cudaMemcpyAsync(device, host, bytes, cudaMemcpyDefault, stream_of(executor)), "cudaMemcpyAsync"));
+  return synchronize(executor);
 #else
   return not_built();
 #endif
 }
 
 Status copy_to_host(void* host, const void* device, std::size_t bytes, const Executor& executor) {
-  if (bytes == 0) return {};
-  if (executor.backend == Backend::kCpu) {
-    std::memcpy(host, device, bytes);
-    return {};
-  }
-#if FLASHLATENT_WITH_CUDA
-  return copy(host, device, bytes, cudaMemcpyDeviceToHost, executor);
-#else
-  return not_built();
-#endif
+  return copy_to_device(host, device, bytes, executor);  // addresses say on which side they are
 }
 
 Status copy_on_device(void* to, const void* from, std::size_t bytes, const Executor& executor) {
@@ -109,9 +95,8 @@ Status copy_on_device(void* to, const void* from, std::size_t bytes, const Execu
     return {};
   }
 #if FLASHLATENT_WITH_CUDA
-  return check(
-      cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(executor.stream)),
-      "cudaMemcpyAsync");
+  return cuda::to_status(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_of(executor)),
+                         "cudaMemcpyAsync");
 #else
   return not_built();
 #endif
@@ -123,8 +108,7 @@ Status fill(void* device, int value, std::size_t bytes, const Executor& executor
     return {};
   }
 #if FLASHLATENT_WITH_CUDA
-  return check(cudaMemsetAsync(device, value, bytes, static_cast<cudaStream_t>(executor.stream)),
-               "cudaMemsetAsync");
+  return cuda::to_status(cudaMemsetAsync(device, value, bytes, stream_of(executor)), "cudaMemsetAsync");
 #else
   return not_built();
 #endif
@@ -133,7 +117,7 @@ Status fill(void* device, int value, std::size_t bytes, const Executor& executor
 Status synchronize(const Executor& executor) {
   if (executor.backend == Backend::kCpu) return {};
 #if FLASHLATENT_WITH_CUDA
-  return check(cudaStreamSynchronize(static_cast<cudaStream_t>(executor.stream)), "cudaStreamSynchronize");
+  return cuda::to_status(cudaStreamSynchronize(stream_of(executor)), "cudaStreamSynchronize");
 #else
   return not_built();
 #endif

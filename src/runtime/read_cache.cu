@@ -74,8 +74,7 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
 
 Result<Timing> time_reading(const std::vector<Piece>& all, const TimingOptions& options,
                             const Executor& executor) {
-  Result<int> multiprocessors = cuda::multiprocessors(executor.device);
-  if (!multiprocessors.ok()) return multiprocessors.status();
+  FLASHLATENT_ASSIGN_OR_RETURN(int multiprocessors, cuda::multiprocessors(executor.device));
   FLASHLATENT_RETURN_IF_ERROR(cuda::allow_shared_memory<read_pieces>(kWarps * sizeof(Ring), executor.device));
   std::uint64_t largest = 16;
   for (const Piece& piece : all) largest = std::max<std::uint64_t>(largest, piece.bytes);
@@ -83,16 +82,15 @@ Result<Timing> time_reading(const std::vector<Piece>& all, const TimingOptions& 
   std::vector<Piece> pieces = all;
   pieces.resize((pieces.size() + per_stage - 1) / per_stage * per_stage);
   const std::size_t size = pieces.size() * sizeof(Piece);
-  Result<Buffer> memory = Buffer::allocate(executor, size);
-  if (!memory.ok()) return memory.status();
-  FLASHLATENT_RETURN_IF_ERROR(copy_to_device(memory->data(), pieces.data(), size, executor));
+  FLASHLATENT_ASSIGN_OR_RETURN(Buffer memory, Buffer::allocate(executor, size));
+  FLASHLATENT_RETURN_IF_ERROR(copy_to_device(memory.data(), pieces.data(), size, executor));
   cuda::LaunchShape shape{
-      .blocks = *multiprocessors, .threads = 32 * kWarps, .shared_bytes = kWarps * sizeof(Ring)};
+      .blocks = multiprocessors, .threads = 32 * kWarps, .shared_bytes = kWarps * sizeof(Ring)};
   shape.overlaps_previous = true;
   return time_calls(
       [&] {
-        return cuda::launch(read_pieces, shape, executor, static_cast<const Piece*>(memory->data()),
-                            per_stage, static_cast<int>(pieces.size() / per_stage));
+        return cuda::launch(read_pieces, shape, executor, static_cast<const Piece*>(memory.data()), per_stage,
+                            static_cast<int>(pieces.size() / per_stage));
       },
       options, executor);
 }

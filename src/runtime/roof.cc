@@ -17,19 +17,17 @@ namespace {
 constexpr std::size_t kReadBytes = std::size_t{4} << 30;
 
 Result<Roof> measure_cuda_roof(const Executor& executor) {
-  Result<int> units = cuda::multiprocessors(executor.device);
-  if (!units.ok()) return units.status();
-  Result<Buffer> memory = Buffer::allocate(executor, kReadBytes);
-  if (!memory.ok()) return memory.status();
-  FLASHLATENT_RETURN_IF_ERROR(fill(memory->data(), 0x5A, kReadBytes, executor));
+  FLASHLATENT_ASSIGN_OR_RETURN(int units, cuda::multiprocessors(executor.device));
+  FLASHLATENT_ASSIGN_OR_RETURN(Buffer memory, Buffer::allocate(executor, kReadBytes));
+  FLASHLATENT_RETURN_IF_ERROR(fill(memory.data(), 0x5A, kReadBytes, executor));
   const TimingOptions options{.repeats = 9};
-  Result<Timing> read = time_calls([&] { return launch_read(memory->data(), kReadBytes, *units, executor); },
-                                   options, executor);
+  Result<Timing> read =
+      time_calls([&] { return launch_read(memory.data(), kReadBytes, units, executor); }, options, executor);
   if (!read.ok()) return read.status();
   double operations = 0;
   Result<Timing> matmul = time_calls(
       [&]() -> Status {
-        Result<double> launched = launch_matmul(*units, executor);
+        Result<double> launched = launch_matmul(units, executor);
         if (launched.ok()) operations = *launched;
         return launched.status();
       },
@@ -45,9 +43,8 @@ Result<Roof> measure_roof(const Executor& executor) {
 #if FLASHLATENT_WITH_CUDA
   if (executor.backend == Backend::kCuda) return measure_cuda_roof(executor);
 #endif
-  Result<CpuRoof> roof = measure_cpu_roof(executor.threads);
-  if (!roof.ok()) return roof.status();
-  return Roof{roof->read_gbps * 1e-3, roof->fma_gflops * 1e-3};
+  FLASHLATENT_ASSIGN_OR_RETURN(CpuRoof roof, measure_cpu_roof(executor.threads));
+  return Roof{roof.read_gbps * 1e-3, roof.fma_gflops * 1e-3};
 }
 
 }  // namespace flashlatent::runtime

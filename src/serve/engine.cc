@@ -123,9 +123,7 @@ Status Engine::check_host_memory() const {
 }
 
 Status Engine::allocate() {
-  const Result<Plan> handle = Plan::make(problem_, options_.executor);
-  if (!handle.ok()) return handle.status();
-  handle_ = *handle;
+  FLASHLATENT_ASSIGN_OR_RETURN(handle_, Plan::make(problem_, options_.executor));
 
   const std::int64_t rows = std::int64_t{options_.batch} * options_.heads;
   const std::size_t out_bytes = bytes_of(rows * problem_.cache.v_dim);
@@ -171,11 +169,10 @@ void Engine::make_row(std::uint16_t* row, int request, int position, int layer) 
 }
 
 Status Engine::fill(const Scheduler::Fill& fill, const PagePool& pool) {
-  const auto pages = pool.pages(fill.sequence);
-  if (!pages.ok()) return pages.status();
+  FLASHLATENT_ASSIGN_OR_RETURN(const auto pages, pool.pages(fill.sequence));
   const int page_size = options_.page_size;
   const auto slot_of = [&](int token) {
-    return std::int64_t{(*pages)[token / page_size]} * page_size + token % page_size;
+    return std::int64_t{pages[token / page_size]} * page_size + token % page_size;
   };
   const bool staged = !staging_.empty();
   for (int begin = fill.begin; begin < fill.end; begin += kStagedRows) {
@@ -235,9 +232,8 @@ Status Engine::make_queries(const Scheduler::Step& step, const PagePool& pool) {
   const std::int64_t elements = std::int64_t{options_.heads} * problem_.cache.qk_dim;
   std::vector<int> lengths;
   for (PagePool::Sequence sequence : step.sequences) {
-    const auto length = pool.length(sequence);
-    if (!length.ok()) return length.status();
-    lengths.push_back(*length);
+    FLASHLATENT_ASSIGN_OR_RETURN(const auto length, pool.length(sequence));
+    lengths.push_back(length);
   }
   cpu::parallel_for(std::ssize(step.requests), cpu::hardware_threads(), [&](std::int64_t i) {
     const RowName name{RowKind::kQuery, step.requests[i], lengths[i], 0};

@@ -85,18 +85,17 @@ class Tally {
 Status verify(const Engine& engine, const Scheduler::Step& step, std::int64_t number, int layer, int heads,
               ReplayReport& report) {
   const int row = static_cast<int>(number * 7919 % static_cast<std::int64_t>(step.requests.size()));
-  const auto comparison = engine.verify(step, row, layer, heads);
-  if (!comparison.ok()) return comparison.status();
-  report.verified_rows += comparison->rows;
-  report.verify_worst_ratio = std::max(report.verify_worst_ratio, comparison->worst_ratio);
-  if (!comparison->ok()) {
-    const runtime::RowReport& worst = comparison->worst;
+  FLASHLATENT_ASSIGN_OR_RETURN(const auto comparison, engine.verify(step, row, layer, heads));
+  report.verified_rows += comparison.rows;
+  report.verify_worst_ratio = std::max(report.verify_worst_ratio, comparison.worst_ratio);
+  if (!comparison.ok()) {
+    const runtime::RowReport& worst = comparison.worst;
     report.mismatch = message(
         "step ", number, ", layer ", layer, ", request ", step.requests[row], " of the trace (row ", row,
         " of the batch), query head ", worst.head,
         worst.column < 0 ? std::string(": lse") : message(", column ", worst.column, ": out"), " is ",
         worst.got, ", expected ", worst.expected, "; the row's error is ", worst.error, ", allowed ",
-        worst.tolerance, "; ", comparison->wrong_rows, " of ", comparison->rows, " rows checked are wrong");
+        worst.tolerance, "; ", comparison.wrong_rows, " of ", comparison.rows, " rows checked are wrong");
   }
   return {};
 }
@@ -107,8 +106,8 @@ Result<ReplayReport> replay(std::span<const io::TraceRequest> trace, const Repla
   const auto start = std::chrono::steady_clock::now();
   FLASHLATENT_RETURN_IF_ERROR(check(options));
   const int pages = static_cast<int>(options.pool_tokens / options.page_size);
-  auto scheduler = Scheduler::create(trace, {options.batch, pages, options.page_size, options.immediate});
-  if (!scheduler.ok()) return scheduler.status();
+  FLASHLATENT_ASSIGN_OR_RETURN(
+      auto scheduler, Scheduler::create(trace, {options.batch, pages, options.page_size, options.immediate}));
   std::int64_t longest = 1;
   for (const io::TraceRequest& request : trace) {
     longest = std::max(longest, std::int64_t{request.input_length} + request.output_length);
@@ -127,36 +126,32 @@ Result<ReplayReport> replay(std::span<const io::TraceRequest> trace, const Repla
                                  options.seed,
                                  options.prefix_sharing};
   engine_options.max_pages = static_cast<int>((longest + options.page_size - 1) / options.page_size);
-  auto engine = Engine::create(trace, engine_options);
-  if (!engine.ok()) return engine.status();
+  FLASHLATENT_ASSIGN_OR_RETURN(auto engine, Engine::create(trace, engine_options));
 
   ReplayReport report;
   Tally tally;
   double now_ms = 0;
-  for (std::int64_t number = 0; !scheduler->done() && report.mismatch.empty();) {
-    if (const auto arrival = scheduler->idle_until())
-      now_ms = std::max(now_ms, static_cast<double>(*arrival));
-    const auto step = scheduler->begin_step(now_ms);
-    if (!step.ok()) return step.status();
-    if (step->requests.empty()) continue;  // only requests that ask for nothing have arrived
-    for (const Scheduler::Fill& fill : step->fills) {
-      FLASHLATENT_RETURN_IF_ERROR(engine->fill(fill, scheduler->pool()));
+  for (std::int64_t number = 0; !scheduler.done() && report.mismatch.empty();) {
+    if (const auto arrival = scheduler.idle_until()) now_ms = std::max(now_ms, static_cast<double>(*arrival));
+    FLASHLATENT_ASSIGN_OR_RETURN(const auto step, scheduler.begin_step(now_ms));
+    if (step.requests.empty()) continue;  // only requests that ask for nothing have arrived
+    for (const Scheduler::Fill& fill : step.fills) {
+      FLASHLATENT_RETURN_IF_ERROR(engine.fill(fill, scheduler.pool()));
       report.filled_tokens += fill.end - fill.begin;
     }
     const int layer = static_cast<int>(number / options.verify_every % options.layers);
-    const auto seconds = engine->step(*step, scheduler->pool(), layer);
-    if (!seconds.ok()) return seconds.status();
-    now_ms += *seconds * 1e3;
-    tally.step(*seconds, step->requests.size(), engine->context(), scheduler->pool().stats().used);
+    FLASHLATENT_ASSIGN_OR_RETURN(const auto seconds, engine.step(step, scheduler.pool(), layer));
+    now_ms += seconds * 1e3;
+    tally.step(seconds, step.requests.size(), engine.context(), scheduler.pool().stats().used);
     if (options.verify && number % options.verify_every == 0) {
-      FLASHLATENT_RETURN_IF_ERROR(verify(*engine, *step, number, layer, options.verify_heads, report));
+      FLASHLATENT_RETURN_IF_ERROR(verify(engine, step, number, layer, options.verify_heads, report));
     }
-    FLASHLATENT_RETURN_IF_ERROR(scheduler->finish_step());
-    if (options.progress) options.progress(scheduler->counts().generated);
+    FLASHLATENT_RETURN_IF_ERROR(scheduler.finish_step());
+    if (options.progress) options.progress(scheduler.counts().generated);
     ++number;
   }
-  FLASHLATENT_RETURN_IF_ERROR(scheduler->pool().check_invariants());
-  tally.write(*scheduler, report);
+  FLASHLATENT_RETURN_IF_ERROR(scheduler.pool().check_invariants());
+  tally.write(scheduler, report);
   report.wall_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
 }

@@ -37,10 +37,9 @@ Scheduler::Scheduler(std::span<const io::TraceRequest> trace, const Options& opt
 
 Result<Scheduler> Scheduler::create(std::span<const io::TraceRequest> trace, const Options& options) {
   if (options.batch < 1) return invalid_argument("batch is ", options.batch, ", must be at least 1");
-  auto pool = PagePool::create_pool(options.pages, options.page_size);
-  if (!pool.ok()) return pool.status();
+  FLASHLATENT_ASSIGN_OR_RETURN(auto pool, PagePool::create_pool(options.pages, options.page_size));
   FLASHLATENT_RETURN_IF_ERROR(check_fits(trace, options));
-  return Scheduler(trace, options, std::move(*pool));
+  return Scheduler(trace, options, std::move(pool));
 }
 
 std::optional<std::int64_t> Scheduler::idle_until() const {
@@ -114,8 +113,8 @@ Status Scheduler::admit(Step& step) {
     if (!created.ok()) return created.status();
     request.sequence = created->sequence;
     // The bytes follow before anybody reads them, so that requests of the same step can share them.
-    const auto committed = pool_.commit(request.sequence, request.contents);
-    if (!committed.ok()) return committed.status();
+    if (const auto added = pool_.commit(request.sequence, request.contents); !added.ok())
+      return added.status();
     const int begin = created->cached_pages * options_.page_size;
     step.fills.push_back({request.index, request.sequence, begin, length});
     counts_.recomputed += std::max(0, request.filled - begin);

@@ -137,9 +137,8 @@ Status move_all(const Map& map, Dtype from, Dtype to, TokenDims dims, std::int64
   if (items == 0) return {};
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
-  Result<int> units = multiprocessors(executor.device);
-  if (!units.ok()) return units.status();
-  const bool many = items > *units * kResident * kWarps;
+  FLASHLATENT_ASSIGN_OR_RETURN(int units, multiprocessors(executor.device));
+  const bool many = items > units * kResident * kWarps;
   LaunchShape shape;
   const std::int64_t blocks = (items - 1) / (kWarps * (many ? kManyTokens : 1)) + 1;
   if (blocks > kMostBlocks) return too_many_blocks(blocks);

@@ -246,8 +246,7 @@ Status move_all(const Map& map, const Pair& from, Dtype from_dtype, const Pair& 
   if (tokens == 0) return {};
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
-  Result<int> multiprocessor_count = multiprocessors(executor.device);
-  if (!multiprocessor_count.ok()) return multiprocessor_count.status();
+  FLASHLATENT_ASSIGN_OR_RETURN(int multiprocessor_count, multiprocessors(executor.device));
 
   const int chunk = chunk_of(to_dtype);
   auto side = [&](const Tokens& a, const Tokens& b, std::int64_t dim) {
@@ -265,7 +264,7 @@ Status move_all(const Map& map, const Pair& from, Dtype from_dtype, const Pair& 
   // to be written for a quarter of them. Two of a token's chunks, and 16 tokens, are 32 bytes or more of rows
   // and of packed elements; of packed e4m3 32 tokens.
   const bool from_packed = from.values.run_shift == 0, to_packed = to.values.run_shift == 0;
-  if (tokens * shape.heads < (to_packed ? 8 : 32) * *multiprocessor_count) {
+  if (tokens * shape.heads < (to_packed ? 8 : 32) * multiprocessor_count) {
     work.log_tokens = 0;
   } else if (!from_packed && !to_packed) {
     work.log_tokens = 2;
@@ -276,7 +275,7 @@ Status move_all(const Map& map, const Pair& from, Dtype from_dtype, const Pair& 
   }
   work.units = ((tokens - 1 >> work.log_tokens) + 1) * work.shares;
   // While there are warps for it, keys and values need not wait for each other.
-  work.apart = 2 * work.units <= *multiprocessor_count * kResident * kWarps;
+  work.apart = 2 * work.units <= multiprocessor_count * kResident * kWarps;
   if (work.apart) work.units *= 2;
   LaunchShape launch_shape;
   const std::int64_t blocks = (work.units - 1) / kWarps + 1;

@@ -296,8 +296,7 @@ Status combine(const ConstTensorView& partial_out, const ConstTensorView& partia
                const Executor& executor) {
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
-  Result<int> units = multiprocessors(executor.device);
-  if (!units.ok()) return units.status();
+  FLASHLATENT_ASSIGN_OR_RETURN(int units, multiprocessors(executor.device));
   CombineArguments args = {};
   args.partial_out = static_cast<const float*>(partial_out.data);
   args.partial_lse = static_cast<const float*>(partial_lse.data);
@@ -315,7 +314,7 @@ Status combine(const ConstTensorView& partial_out, const ConstTensorView& partia
   args.v_dim = static_cast<int>(out.shape[3]);
   if (args.rows == 0) return {};
   LaunchShape shape;
-  shape.blocks = static_cast<int>(std::min<std::int64_t>(args.rows, *units * 16LL));
+  shape.blocks = static_cast<int>(std::min<std::int64_t>(args.rows, units * 16LL));
   shape.threads = kThreads;
   auto* kernel = out.dtype == Dtype::kBF16  ? combine_kernel<__nv_bfloat16>
                  : out.dtype == Dtype::kF16 ? combine_kernel<__half>

@@ -95,18 +95,15 @@ Result<int> attribute(cudaDeviceAttr which, int device) {
 }
 
 Result<int> read_multiprocessors(int device) {
-  Result<int> count = device_count();
-  if (!count.ok()) return count.status();
-  if (device < 0 || device >= *count) {
-    return invalid_argument("device is ", device, "; there are CUDA devices 0 to ", *count - 1);
+  FLASHLATENT_ASSIGN_OR_RETURN(int count, device_count());
+  if (device < 0 || device >= count) {
+    return invalid_argument("device is ", device, "; there are CUDA devices 0 to ", count - 1);
   }
-  Result<int> major = attribute(cudaDevAttrComputeCapabilityMajor, device);
-  if (!major.ok()) return major.status();
-  Result<int> minor = attribute(cudaDevAttrComputeCapabilityMinor, device);
-  if (!minor.ok()) return minor.status();
-  if (*major != 9 || *minor != 0) {
-    return Status(StatusCode::kUnavailable, message("cuda:", device, " has compute capability ", *major, ".",
-                                                    *minor, "; the kernels are built for 9.0 (Hopper)"));
+  FLASHLATENT_ASSIGN_OR_RETURN(int major, attribute(cudaDevAttrComputeCapabilityMajor, device));
+  FLASHLATENT_ASSIGN_OR_RETURN(int minor, attribute(cudaDevAttrComputeCapabilityMinor, device));
+  if (major != 9 || minor != 0) {
+    return Status(StatusCode::kUnavailable, message("cuda:", device, " has compute capability ", major, ".",
+                                                    minor, "; the kernels are built for 9.0 (Hopper)"));
   }
   return attribute(cudaDevAttrMultiProcessorCount, device);
 }
@@ -126,10 +123,9 @@ Result<int> multiprocessors(int device) {
 }
 
 Status available() {
-  Result<int> count = device_count();
-  if (!count.ok()) return count.status();
+  FLASHLATENT_ASSIGN_OR_RETURN(int count, device_count());
   Status first;
-  for (int device = 0; device < *count; ++device) {
+  for (int device = 0; device < count; ++device) {
     Result<int> units = multiprocessors(device);
     if (units.ok()) return {};
     if (device == 0) first = units.status();

@@ -80,14 +80,13 @@ Status map_of(Key key, const char* name, const ConstTensorView& view, CUtensorMa
   }
   Slot& slot = slot_of(key);
   if (std::memcmp(&slot.key, &key, sizeof(key)) != 0) {
-    Result<Encode> encode = find_encode();
-    if (!encode.ok()) return encode.status();
+    FLASHLATENT_ASSIGN_OR_RETURN(Encode encode, find_encode());
     const cuuint32_t steps[kMostDimensions] = {1, 1, 1, 1, 1};
     slot.key = {};
-    const CUresult result = (*encode)(
-        &slot.map, type_of(view.dtype), key.dimensions, const_cast<void*>(view.data), key.extents,
-        key.strides, key.box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(static_cast<int>(key.swizzle)),
-        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult result = encode(&slot.map, type_of(view.dtype), key.dimensions,
+                                   const_cast<void*>(view.data), key.extents, key.strides, key.box, steps,
+                                   CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(static_cast<int>(key.swizzle)),
+                                   CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS) {
       return invalid_argument(name, " is ", to_string(view), "; TMA refuses it (driver error ",
                               static_cast<int>(result),

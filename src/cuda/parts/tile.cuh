@@ -7,7 +7,6 @@
 namespace flashlatent::parts {
 
 inline constexpr int kTileRows = 64;
-inline constexpr int kTileColumns = 64;
 inline constexpr int kRowBytes = 128;
 
 struct alignas(1024) Tile {

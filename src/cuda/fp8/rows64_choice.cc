@@ -1,19 +1,9 @@
-#include "cuda/quartet/choice.h"
-
-#include "core/message.h"
+// Any number of query rows, in tiles of 64.
 #include "cost/model.h"
 #include "cuda/common/dense_choice.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/cuda_backend.h"
-
-namespace flashlatent::quartet {
-
-cuda::InstanceKey key_of(const DecodeProblem& problem, cuda::Loading loading) {
-  const auto& cache = problem.cache;
-  return {cache.dtype, cache.qk_dim, cache.v_dim, kTileRows, loading};
-}
-
-}  // namespace flashlatent::quartet
+#include "cuda/fp8/choice.h"
 
 namespace flashlatent::cuda {
 
@@ -22,23 +12,14 @@ namespace {
 using cost::Kernel;
 using cost::Situation;
 
-constexpr DenseShape kShape = {.tile_rows = quartet::kTileRows,
+constexpr int kTileRows = fp8::kRows64Keys[0].tile_rows;
+constexpr DenseShape kShape = {.tile_rows = kTileRows,
                                .cost = cost::of(Kernel::kQuartet, Situation::kRows64)};
 constexpr int kFewRequests = 2;
 
-std::optional<std::string> declines(const DecodeProblem& problem) {
-  if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
-  if (problem.cache.format != KvFormat::kFp8_656) {
-    return message("the cache is of ", to_string(problem.cache.dtype), "; fp8_656 is accepted");
-  }
-  if (!is_listed({quartet::kKeys}, quartet::key_of(problem, loading_of(problem))))
-    return unknown_dimensions(problem);
-  return std::nullopt;
-}
-
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   schedule::Geometry g = dense_geometry(problem, workers, kShape);
-  if (problem.rows_per_kv_head() > quartet::kTileRows) {
+  if (problem.rows_per_kv_head() > kTileRows) {
     cost::add(g.cost, cost::of(Kernel::kQuartet, Situation::kMoreTiles));
   } else if (g.requests <= kFewRequests) {
     cost::add(g.cost, cost::of(Kernel::kQuartet, Situation::kFewRequests));
@@ -52,10 +33,10 @@ const DecodeKernel kQuartetKernel = {
     .name = "quartet",
     .backend = Backend::kCuda,
     .takes = "fp8_656 caches, dense and sparse, any number of query rows, any page size",
-    .declines = declines,
+    .declines = fp8::declines_cache,
     .geometry = geometry,
     .workspace_bytes = decode_workspace_bytes,
-    .launch = FLASHLATENT_IF_COMPILED(quartet::launch),
+    .launch = FLASHLATENT_IF_COMPILED(fp8::launch),
 };
 
 }  // namespace flashlatent::cuda

@@ -1,4 +1,4 @@
-// Compile-time shape of the quartet kernel.
+// Compile-time shape of the 64-row kernel.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -6,7 +6,7 @@
 #include "core/fp8_656.h"
 #include "cuda/parts/tile.cuh"
 
-namespace flashlatent::quartet {
+namespace flashlatent::fp8::rows64 {
 
 struct Config {
   using Element = __nv_bfloat16;
@@ -19,7 +19,7 @@ struct Config {
   static constexpr int kPartGroups = fp8_656::kGroups / kOutputs;
 
   // P is brought to at most 2^kLargestP, until a later maximum is larger by no more than 2^kSlack, for which
-  // outputs need not shrink (direct/config.h).
+  // outputs need not shrink (few_rows_config.h).
   static constexpr int kLargestP = 9, kSlack = 6;
 
   static constexpr int kOutputThreads = kOutputs * 128;
@@ -43,4 +43,4 @@ struct Config {
 // of them, at a call's first Q.
 inline constexpr int kScorerBarrier = 1, kOutputsBarrier = 2, kOutputBarrier = 3, kQueryBarrier = 5;
 
-}  // namespace flashlatent::quartet
+}  // namespace flashlatent::fp8::rows64

@@ -1,4 +1,4 @@
-// Compile-time shape of the direct kernel.
+// Compile-time shape of the kernel of few rows.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -8,7 +8,7 @@
 #include "core/fp8_656.h"
 #include "cuda/parts/sent_unit.cuh"
 
-namespace flashlatent::direct {
+namespace flashlatent::fp8::few_rows {
 
 /// kRows_: query rows a tile, wgmma's N: 8, 16 or 32.
 /// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh). Asked when the kernel runs it takes small
@@ -75,4 +75,4 @@ struct Config {
   static_assert(kTeam == 1 || kOwnedUnits * int{sizeof(SentUnit)} <= kPlaces * kTileBytes);
 };
 
-}  // namespace flashlatent::direct
+}  // namespace flashlatent::fp8::few_rows

@@ -6,12 +6,12 @@
 // product's 16.
 #pragma once
 
-#include "cuda/direct/smem_layout.cuh"
+#include "cuda/fp8/few_rows_smem.cuh"
 #include "cuda/parts/q_loader.cuh"
 #include "cuda/parts/query_max.cuh"
 #include "cuda/parts/softmax.cuh"
 
-namespace flashlatent::direct {
+namespace flashlatent::fp8::few_rows {
 
 /// A computing thread's share.
 template <class Shared>
@@ -83,4 +83,4 @@ class QueryShare {
   uint4 values_[kCount];
 };
 
-}  // namespace flashlatent::direct
+}  // namespace flashlatent::fp8::few_rows

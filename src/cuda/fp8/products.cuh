@@ -7,7 +7,7 @@
 #include "cuda/ptx/convert.cuh"
 #include "cuda/ptx/wgmma.cuh"
 
-namespace flashlatent::fp8_bytes {
+namespace flashlatent::fp8 {
 
 /// A operands of four products of 16 along k.
 using Operands = std::uint32_t[4][4];
@@ -69,16 +69,22 @@ struct ValueBytes {
   }
 };
 
-/// These columns as M, tokens as k: columns 2 i and 2 i + 1 become rows i and i + 8. `ratio[i]` is of tokens
-/// 8 i + lane % 4 * 2 + {0, 1}.
-__device__ __forceinline__ void widen_values(Operands& a, const ValueBytes& bytes,
-                                             const std::uint32_t (&ratio)[8]) {
+/// These columns of 32 tokens as M, tokens as k: columns 2 i and 2 i + 1 become rows i and i + 8. `ratio[i]`
+/// is of tokens 8 i + lane % 4 * 2 + {0, 1}. Operands of two products.
+__device__ __forceinline__ void widen_values(std::uint32_t (*a)[4], const std::uint32_t (&bytes)[4],
+                                             const std::uint32_t* ratio) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const ptx::HalfPairs columns = ptx::widen_e4m3(__byte_perm(bytes.pairs[i / 4][i % 4], 0, 0x3120));
+  for (int i = 0; i < 4; ++i) {
+    const ptx::HalfPairs columns = ptx::widen_e4m3(__byte_perm(bytes[i], 0, 0x3120));
     a[i / 2][i % 2 * 2] = parts::times(columns.low, ratio[i]);
     a[i / 2][i % 2 * 2 + 1] = parts::times(columns.high, ratio[i]);
   }
 }
+/// Of 64 tokens.
+__device__ __forceinline__ void widen_values(Operands& a, const ValueBytes& bytes,
+                                             const std::uint32_t (&ratio)[8]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) widen_values(a + half * 2, bytes.pairs[half], ratio + half * 4);
+}
 
-}  // namespace flashlatent::fp8_bytes
+}  // namespace flashlatent::fp8

@@ -4,13 +4,13 @@
 #pragma once
 
 #include "core/fp8_656.h"
-#include "cuda/parts/fp8_bytes/place.cuh"
+#include "cuda/fp8/ring_place.cuh"
 #include "cuda/parts/kv_loader.cuh"
 #include "cuda/parts/mask.cuh"
 #include "cuda/parts/segment_list.cuh"
 #include "cuda/ptx/copy.cuh"
 
-namespace flashlatent::fp8_bytes {
+namespace flashlatent::fp8 {
 
 /// What tokens that do not count are copied from.
 __device__ constexpr uint4 kZeroToken[fp8_656::kTokenBytes / 16] = {};
@@ -99,7 +99,7 @@ class Loader {
   const int lane_, first_;
   // Q, page tables, results and instructions stay in L2 instead: 4 to 8 % of a call of 128 requests.
   const std::uint64_t policy_ = ptx::evict_first_policy();
-  Place<Config> place_;
+  RingPlace<Config> place_;
   int next_entry_ = -1;
   bool has_query_ = false;  // of the first segment with blocks
 };
@@ -126,4 +126,4 @@ __device__ __forceinline__ void load_listed(const parts::DecodeArguments& args, 
   }
 }
 
-}  // namespace flashlatent::fp8_bytes
+}  // namespace flashlatent::fp8

@@ -21,24 +21,32 @@
 // own warps since (Config::kPlaces).
 #pragma once
 
-#include "cuda/direct/query.cuh"
-#include "cuda/direct/units.cuh"
+#include "cuda/fp8/few_rows_query.cuh"
+#include "cuda/fp8/output_part.cuh"
+#include "cuda/fp8/products.cuh"
+#include "cuda/fp8/ring_place.cuh"
 #include "cuda/parts/column_exchange.cuh"
-#include "cuda/parts/column_softmax.cuh"
-#include "cuda/parts/epilogue.cuh"
-#include "cuda/parts/fp8_bytes/place.cuh"
-#include "cuda/parts/fp8_bytes/poison.cuh"
-#include "cuda/parts/fp8_bytes/products.cuh"
 
-namespace flashlatent::direct {
+namespace flashlatent::fp8::few_rows {
 
 inline constexpr int kAlone = 1;  // + which: the named barrier of one warpgroup
 
+/// Its exponent, as in an fp32, of the unit of a token in shared memory (parts/fp8_units.cuh); finite
+/// whatever the token's scales are. Of K the scales are left to the sums; of V units go into probabilities,
+/// ratios into the values.
+__device__ __forceinline__ std::uint32_t unit_exponent(std::uint32_t token) {
+  const uint4 scales = ptx::load_shared_16_bytes(token + fp8_656::kScaleOffset);
+  return parts::unit_exponent(fmaxf(fmaxf(__uint_as_float(scales.x), __uint_as_float(scales.y)),
+                                    fmaxf(__uint_as_float(scales.z), __uint_as_float(scales.w))));
+}
+
 template <class Config>
-class Warpgroup {
+class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
+  using Base = OutputPart<SharedMemory<Config>, kAlone>;
+
  public:
   __device__ __forceinline__ Warpgroup(SharedMemory<Config>& shared, const parts::DecodeArguments& args)
-      : shared_(shared), args_(args), me_(threadIdx.x / 128) {}
+      : Base(shared, args) {}
 
   /// What takes many instructions, once a row and segment.
   __device__ __forceinline__ void prepare(const parts::RowTile& tile) {
@@ -84,28 +92,27 @@ class Warpgroup {
     const parts::Work& work = *work_;
     publish_sum();
     meet();
-    const std::int64_t slot = static_cast<std::int64_t>(work.segment.partial) * args_.geometry.lanes +
-                              args_.lanes.remainder(blockIdx.x);
-    if (threadIdx.x < kRows) finish_row(slot, threadIdx.x);
+    const std::int64_t first_row = this->partial_row(work);
+    if (threadIdx.x < kRows) finish_row(first_row, threadIdx.x);
     if (is_poisoned()) [[unlikely]]
       spread_poison();
     const OutputRows rows = output_rows();  // once all have met, the next segment's take their place
     meet();
     const auto factor = columns_of(shared_.row_factor);
     if (work.segment.partial >= 0) {
-      write(factor, args_.partial.out + slot * kRows * Config::kVDim);
+      write(factor, args_.partial.out + first_row * Config::kVDim);
     } else {
       write(factor, rows);
     }
   }
 
  protected:
-  static constexpr int kRows = Config::kRows;
+  using Base::args_, Base::kRows, Base::me_, Base::shared_;
+  using Base::fragment, Base::is_poisoned, Base::meet_alone, Base::thread;
+  using Columns = typename Base::Columns;
   static constexpr int kLargestExponent = 9;
   static_assert(Config::kLargestP == 1 << kLargestExponent);
-  static constexpr float kNoBase = -3e38F;    // any finite score exceeds it
   static constexpr int kColumns = kRows / 4;  // of S^T and O^T, a thread's
-  using Columns = parts::ColumnValues<kRows>;
   /// Of two tokens that a thread has: the exponents of their units.
   struct Units {
     std::uint32_t low, high;
@@ -114,40 +121,21 @@ class Warpgroup {
     __nv_bfloat16* of_column[kColumns];  // null: no such row
   };
 
-  /// Of this warpgroup. Where registers are short whatever is made of it is made anew.
-  __device__ __forceinline__ static int thread() {
-    int thread = threadIdx.x % 128;
-    if constexpr (kRows > 16) asm volatile("" : "+r"(thread));
-    return thread;
-  }
-  __device__ __forceinline__ static parts::Fragment fragment() {
-    return parts::fragment_of(thread());
-  }
   __device__ __forceinline__ const parts::RowTile& tile() const {
     return work_->tile;
   }
-  __device__ __forceinline__ int length() const {
-    return work_->segment.length;
-  }
 
   __device__ __forceinline__ void start() {
-#pragma unroll
-    for (auto& chunk : o_) {
-#pragma unroll
-      for (float& x : chunk) x = 0;
-    }
+    this->clear(o_);
     sums_ = {};
     least_limit_ = limit(0);
   }
 
   /// How many tokens query row n attends to.
   __device__ __forceinline__ int limit(int n) const {
-    return length() - shared_.row_behind[n];
+    return shared_.rows.limit(*work_, n);
   }
 
-  __device__ __forceinline__ void meet_alone() const {
-    ptx::named_sync(kAlone + me_, 128);
-  }
   __device__ __forceinline__ void meet() {
     ptx::arrive(shared_.meeting);
     ptx::wait(shared_.meeting, meeting_);
@@ -160,7 +148,7 @@ class Warpgroup {
   }
 
   __device__ __forceinline__ void locate_row(const parts::RowTile& tile, int n) {
-    shared_.row_behind[n] = args_.causal ? tile.tokens - 1 - tile.token(args_.query, n) : 0;
+    shared_.rows.find(args_, tile, n);
     shared_.row_query[n] = nullptr;
     shared_.row_place[n] = parts::RowPlace<__nv_bfloat16>::find(args_, tile, n);
     if (n >= tile.rows) return;
@@ -187,7 +175,7 @@ class Warpgroup {
 
   /// s_ = K Q^T of this warpgroup's block, in base 2. Scales of K's groups are left to the sums, in fp32:
   /// they need not be powers of two, and an lse shows 2^-12 of a group's share.
-  __device__ __forceinline__ void score(const fp8_bytes::Place<Config>& place) {
+  __device__ __forceinline__ void score(const fp8::RingPlace<Config>& place) {
     ptx::wait(shared_.full[place.slot()], place.parity());
     live_ = live_of(place.slot());
     const std::uint32_t low = block_address(place.slot()) + fragment().row * fp8_656::kTokenBytes;
@@ -195,23 +183,23 @@ class Warpgroup {
     const std::uint64_t q =
         ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0));
     float sums[2][kRows / 2];  // of two groups at a time
-    fp8_bytes::Operands a[2];
-    const fp8_bytes::KeyBytes rope = fp8_bytes::KeyBytes::at(row + fp8_656::kRopeOffset),
-                              more_rope = fp8_bytes::KeyBytes::at(row + fp8_656::kRopeOffset + 16);
+    fp8::Operands a[2];
+    const fp8::KeyBytes rope = fp8::KeyBytes::at(row + fp8_656::kRopeOffset),
+                        more_rope = fp8::KeyBytes::at(row + fp8_656::kRopeOffset + 16);
     finish_products();
-    fp8_bytes::take_rope(a[1], rope, more_rope);
+    fp8::take_rope(a[1], rope, more_rope);
     ptx::wgmma_fence();
-    fp8_bytes::multiply<__nv_bfloat16, kRows>(s_, a[1], q + 8 * kTileStep, false);
+    fp8::multiply<__nv_bfloat16, kRows>(s_, a[1], q + 8 * kTileStep, false);
     ptx::wgmma_commit();
-    fp8_bytes::KeyBytes bytes = fp8_bytes::KeyBytes::at(row);
+    fp8::KeyBytes bytes = fp8::KeyBytes::at(row);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       if (i >= 1) ptx::wgmma_wait<1>();
-      fp8_bytes::widen_keys(a[i % 2], bytes);
-      if (i + 1 < 8) bytes = fp8_bytes::KeyBytes::at(row + key_offset(i + 1));
+      fp8::widen_keys(a[i % 2], bytes);
+      if (i + 1 < 8) bytes = fp8::KeyBytes::at(row + key_offset(i + 1));
       if (i == 4) add_groups(sums, low, 0);
       ptx::wgmma_fence();
-      fp8_bytes::multiply<__half, kRows>(sums[i / 2 % 2], a[i % 2], q + i * kTileStep, i % 2 == 1);
+      fp8::multiply<__half, kRows>(sums[i / 2 % 2], a[i % 2], q + i * kTileStep, i % 2 == 1);
       ptx::wgmma_commit();
     }
     add_groups(sums, low, 2);
@@ -249,17 +237,12 @@ class Warpgroup {
     return __shfl_sync(0xffffffff, live, 0);
   }
 
-  /// Those that some rows of the tile attend to and others do not.
-  __device__ __forceinline__ std::uint64_t partial_tokens(std::uint64_t live, int start) const {
-    return live & ~parts::low_tokens(least_limit_ - start);
-  }
-
   /// From scores to P in shared memory, times the tokens' units. Nobody reads what is overwritten.
   __device__ __forceinline__ void softmax(int block) {
     const int start = begin_ + block * 64;
     const std::uint32_t token = block_address(place_.slot()) + fragment().row * fp8_656::kTokenBytes;
     const Units units = {unit_exponent(token), unit_exponent(token + 8 * fp8_656::kTokenBytes)};
-    if (live_ != parts::kAllLive || partial_tokens(live_, start) != 0) [[unlikely]] {
+    if (live_ != parts::kAllLive || partial_tokens(live_, least_limit_ - start) != 0) [[unlikely]] {
       parts::mask_columns<kRows>(s_, live_, fragment(), [&](int n) { return limit(n) - start; });
     }
     const int place = place_of(block);
@@ -302,15 +285,15 @@ class Warpgroup {
                                                int row) {
     const int group = thread() % 4;
     const float scale = ptx::load_float(token + fp8_656::kScaleOffset + group * 4);
-    shared_.ratio[place][group][row] = __half_as_ushort(ratio_to_unit(scale, exponent));
+    shared_.ratio[place][group][row] = __half_as_ushort(parts::ratio_to_unit(scale, exponent));
   }
 
   /// P, relative to the bases that there are, and the sums of this thread's columns. Is any larger than it
   /// may be?
   __device__ __forceinline__ bool take_exponentials(int place, Units units, Columns& sums) const {
-    const float low_log = log2_of(units.low), high_log = log2_of(units.high);
-    const float low_share = power_of_two(254 - kLargestExponent - units.low),
-                high_share = power_of_two(254 - kLargestExponent - units.high);
+    const float low_log = parts::log2_of(units.low), high_log = parts::log2_of(units.high);
+    const float low_share = parts::power_of_two(254 - kLargestExponent - units.low),
+                high_share = parts::power_of_two(254 - kLargestExponent - units.high);
     const Columns base = columns_of(shared_.finite_base);
     float p[kRows / 2];
     float largest = 0;
@@ -333,7 +316,7 @@ class Warpgroup {
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       const int at = i / 2 * 4 + i % 2;
-      max[i] = fmaxf(s_[at] + log2_of(units.low), s_[at + 2] + log2_of(units.high));
+      max[i] = fmaxf(s_[at] + parts::log2_of(units.low), s_[at + 2] + parts::log2_of(units.high));
     }
     put(shared_.warp_max[me_][thread() / 32],
         parts::over_tokens<kRows>(max, thread() % 32, [](float a, float b) { return fmaxf(a, b); }));
@@ -364,30 +347,28 @@ class Warpgroup {
     const int place = place_of(block);
     if (shrinks(place)) [[unlikely]] {
       finish_products();
-      rescale(columns_of(shared_.factor[place]));
+      this->rescale(o_, columns_of(shared_.factor[place]));
     }
     const int slot = place_.slot();
     const int start = begin_ + block * 64;
     if (least_limit_ < start + 64 && args_.causal) [[unlikely]]
       keep_from_poison(place, slot, start);
-    const std::uint32_t row = block_address(slot) + thread() % 32 * fp8_656::kTokenBytes +
-                              me_ * Config::kPartDim + thread() / 32 * 16;
+    const std::uint32_t row = this->value_row(slot);
     const std::uint64_t p =
         ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p[place]), 0));
-    fp8_bytes::Operands a[2];
+    fp8::Operands a[2];
     std::uint32_t ratio[8];
-    fp8_bytes::ValueBytes bytes = fp8_bytes::ValueBytes::at(row);
-#pragma unroll
-    for (auto& chunk : o_) ptx::pin_registers(chunk);
+    fp8::ValueBytes bytes = fp8::ValueBytes::at(row);
+    this->pin(o_);
 #pragma unroll
     for (int i = 0; i < Config::kPartChunks; ++i) {
-      if (i % 2 == 0) load_ratios(ratio, shared_.ratio[place][me_ * Config::kPartGroups + i / 2]);
+      if (i % 2 == 0) this->load_ratios(ratio, shared_.ratio[place][me_ * Config::kPartGroups + i / 2]);
       if (i == 0) finish_products();
       if (i >= 2) ptx::wgmma_wait<1>();
-      fp8_bytes::widen_values(a[i % 2], bytes, ratio);
-      if (i + 1 < Config::kPartChunks) bytes = fp8_bytes::ValueBytes::at(row + (i + 1) * 64);
+      fp8::widen_values(a[i % 2], bytes, ratio);
+      if (i + 1 < Config::kPartChunks) bytes = fp8::ValueBytes::at(row + (i + 1) * 64);
       ptx::wgmma_fence();
-      fp8_bytes::multiply<__half, kRows>(o_[i], a[i % 2], p, true);
+      fp8::multiply<__half, kRows>(o_[i], a[i % 2], p, true);
       ptx::wgmma_commit();
     }
     release(slot);
@@ -395,74 +376,23 @@ class Warpgroup {
   /// They are under way until somebody needs them, or their operands' registers.
   __device__ __forceinline__ void finish_products() {
     ptx::wgmma_wait<0>();
-#pragma unroll
-    for (auto& chunk : o_) ptx::pin_registers(chunk);
-  }
-
-  /// Pairs of tokens 8 i + lane % 4 * 2 + {0, 1}.
-  __device__ __forceinline__ void load_ratios(std::uint32_t (&ratio)[8],
-                                              const std::uint16_t (&of)[64]) const {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      ratio[i] = *reinterpret_cast<const std::uint32_t*>(&of[8 * i + fragment().column]);
-    }
+    this->pin(o_);
   }
 
   /// Of the block whose V is next.
   __device__ __forceinline__ void keep_from_poison(int place, int slot, int start) {
-    const std::uint64_t partial = partial_tokens(live_of(slot), start);
-    if (partial == 0) return;
-    const fp8_bytes::PartOfV v{shared_.blocks[slot] + me_ * Config::kPartDim,
-                               shared_.ratio[place] + me_ * Config::kPartGroups};
-    const bool found = fp8_bytes::record_poison<Config::kPartDim>(
-        shared_.poison_from + me_ * Config::kPartDim, v, partial, thread(), [&](int token) {
-          int row = 0;
-          while (row < kRows && limit(row) - start <= token) ++row;
-          return row;
-        });
-    if (found) shared_.poisoned[me_] = 1;
-    meet_alone();
-    fp8_bytes::silence<Config::kPartDim>(v, partial, thread());
-    meet_alone();
+    Base::keep_from_poison(slot, shared_.ratio[place], partial_tokens(live_of(slot), least_limit_ - start),
+                           [&](int n) { return limit(n) - start; });
   }
 
-  __device__ __forceinline__ bool is_poisoned() const {
-    return shared_.poisoned[me_] != 0;
-  }
-
-  /// What that found goes into the outputs, and is forgotten.
   __device__ __forceinline__ void spread_poison() {
-#pragma unroll
-    for (int i = 0; i < Config::kPartChunks * kRows / 2; ++i) {
-      const int column = first_column() + i / (kRows / 2) * 64 + i % 4 / 2;
-      const int row = i % (kRows / 2) / 4 * 8 + fragment().column + i % 2;
-      if (row >= shared_.poison_from[column]) o_[i / (kRows / 2)][i % (kRows / 2)] = NAN;
-    }
-    meet_alone();
-    for (int i = thread(); i < Config::kPartDim; i += 128) {
-      shared_.poison_from[me_ * Config::kPartDim + i] = parts::kNoPoison;
-    }
+    Base::spread_poison(o_);
     shared_.poisoned[me_] = 0;
   }
 
-  __device__ __forceinline__ void rescale(const Columns& factor) {
-#pragma unroll
-    for (auto& chunk : o_) {
-#pragma unroll
-      for (int i = 0; i < kRows / 2; ++i) chunk[i] *= factor[i / 4 * 2 + i % 2];
-    }
-  }
-
   /// This thread's columns of a row of kRows values.
-  __device__ __forceinline__ Columns columns_of(const float (&row)[kRows]) const {
-    Columns values;
-#pragma unroll
-    for (int j = 0; j < kRows / 8; ++j) {
-      const float2 pair = *reinterpret_cast<const float2*>(&row[8 * j + fragment().column]);
-      values[2 * j] = pair.x;
-      values[2 * j + 1] = pair.y;
-    }
-    return values;
+  __device__ __forceinline__ static Columns columns_of(const float (&row)[kRows]) {
+    return Base::columns_of(row, [] { return fragment().column; });
   }
   /// The two columns that over_tokens() leaves to this lane.
   __device__ __forceinline__ void put(float (&row)[kRows], float2 values) const {
@@ -482,28 +412,11 @@ class Warpgroup {
     return {shared_.base[n], sum};
   }
 
-  /// By what row n's sums are multiplied in the end; writes its lse.
-  __device__ __forceinline__ void finish_row(std::int64_t slot, int n) {
+  /// Row n's factor, and its lse.
+  __device__ __forceinline__ void finish_row(std::int64_t first_row, int n) {
     const parts::RowStatistics row = statistics(n);
-    const parts::RowScale scale = parts::finish_row(row.max, row.sum);
-    float factor = scale.factor / Config::kLargestP;
-    if (n < tile().rows) {
-      if (work_->segment.partial >= 0) {
-        args_.partial.lse[slot * kRows + n] = scale.lse;
-      } else {
-        const parts::RowPlace<__nv_bfloat16>& to = shared_.row_place[n];
-        *to.lse = parts::final_lse(args_.output.empty_lse, scale.lse);
-        if (args_.output.sink != nullptr) {
-          factor *= parts::sink_factor(scale.lse, __ldg(args_.output.sink + to.head));
-        }
-      }
-    }
-    shared_.row_factor[n] = factor;
-  }
-
-  /// Of the output's columns, this thread's first; they come in pairs, 64 apart.
-  __device__ __forceinline__ int first_column() const {
-    return me_ * Config::kPartDim + thread() / 32 * 16 + thread() % 32 / 4 * 2;
+    shared_.row_factor[n] = Base::template finish_row<kLargestExponent>(
+        *work_, [=] { return first_row; }, n, row.max, row.sum);
   }
 
   __device__ __forceinline__ OutputRows output_rows() const {
@@ -524,14 +437,14 @@ class Warpgroup {
 #pragma unroll
       for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
         const float* x = &o_[chunk][i / 2 * 4 + i % 2];
-        *reinterpret_cast<std::uint32_t*>(out + first_column() + chunk * 64) =
+        *reinterpret_cast<std::uint32_t*>(out + this->first_column() + chunk * 64) =
             parts::pack<__nv_bfloat16>(x[0] * factor[i], x[2] * factor[i]);
       }
     }
   }
   /// A partial result.
   __device__ __forceinline__ void write(const Columns& factor, float* partial) const {
-    partial += fragment().column * Config::kVDim + first_column();
+    partial += fragment().column * Config::kVDim + this->first_column();
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       const int n = i / 2 * 8 + i % 2;
@@ -547,11 +460,8 @@ class Warpgroup {
 
   static constexpr std::uint64_t kTileStep = Config::kTileBytes >> 4;
 
-  SharedMemory<Config>& shared_;
-  const parts::DecodeArguments& args_;
-  const int me_;
   const parts::Work* work_ = nullptr;
-  fp8_bytes::Place<Config> place_;  // of the next block whose V is to be read
+  fp8::RingPlace<Config> place_;    // of the next block whose V is to be read
   std::uint32_t other_parity_ = 0;  // of the other warpgroup's next P
   std::uint32_t meeting_ = 0;       // of the next one
   int least_limit_ = 0;             // tokens that the tile's first row attends to
@@ -560,7 +470,7 @@ class Warpgroup {
   std::uint64_t live_ = 0;          // which tokens of this warpgroup's block count
   Columns sums_;                    // of this thread's tokens
   float s_[kRows / 2];
-  float o_[Config::kPartChunks][kRows / 2];
+  typename Base::Accumulators o_;
 };
 
-}  // namespace flashlatent::direct
+}  // namespace flashlatent::fp8::few_rows

@@ -5,7 +5,7 @@
 #include "core/fp8_656.h"
 #include "cuda/parts/mask.cuh"
 
-namespace flashlatent::fp8_bytes {
+namespace flashlatent::fp8 {
 
 __device__ __forceinline__ bool is_nan_e4m3(std::uint32_t byte) {
   return (byte & 0x7f) == fp8_656::kNan;
@@ -62,4 +62,4 @@ __device__ __forceinline__ void silence(const PartOfV& v, std::uint64_t partial,
   }
 }
 
-}  // namespace flashlatent::fp8_bytes
+}  // namespace flashlatent::fp8

@@ -2,14 +2,14 @@
 // by itself or in a team.
 #pragma once
 
-#include "cuda/direct/team.cuh"
-#include "cuda/direct/warpgroup.cuh"
-#include "cuda/parts/fp8_bytes/loader.cuh"
+#include "cuda/fp8/few_rows_team.cuh"
+#include "cuda/fp8/few_rows_warpgroup.cuh"
+#include "cuda/fp8/loader.cuh"
 #include "cuda/parts/kv_loader.cuh"
 #include "cuda/parts/merge_step.cuh"
 #include "cuda/parts/segment_list.cuh"
 
-namespace flashlatent::direct {
+namespace flashlatent::fp8::few_rows {
 
 template <class Config>
 using MergeStep =
@@ -77,8 +77,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
       work.tile = place.only_tile(args);
       parts::list_share(shared.segments, work);
     }
-    fp8_bytes::load_listed(args, shared.segments,
-                           fp8_bytes::Loader<SharedMemory<Config>>(args.cache, shared, thread));
+    fp8::load_listed(args, shared.segments, fp8::Loader<SharedMemory<Config>>(args.cache, shared, thread));
   } else {
     parts::WorkPosition position(shared.segments);
     auto tell = [&](const parts::Work& work) {
@@ -87,7 +86,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
     struct NoPipe {};
     // Where the walker looks ahead 24 bytes of the loader's registers spill.
     parts::load_segments<1, false>(
-        args, fp8_bytes::Loader<SharedMemory<Config>>(args.cache, shared, thread), NoPipe(),
+        args, fp8::Loader<SharedMemory<Config>>(args.cache, shared, thread), NoPipe(),
         parts::PartPlace<>(args), [] {}, tell);
     parts::Work end;
     end.segment.request = -1;
@@ -150,4 +149,4 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   }
 }
 
-}  // namespace flashlatent::direct
+}  // namespace flashlatent::fp8::few_rows

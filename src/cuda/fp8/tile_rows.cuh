@@ -4,11 +4,12 @@
 #include "cuda/parts/mask.cuh"
 #include "cuda/parts/work_queue.cuh"
 
-namespace flashlatent::quartet {
+namespace flashlatent::fp8 {
 
 /// Of a tile's rows, how many of the request's tokens each does not attend to.
+template <int kRows>
 struct RowsBehind {
-  int of_row[parts::kTileRows];
+  int of_row[kRows];
 
   /// By the thread of row n.
   __device__ __forceinline__ void find(const parts::DecodeArguments& args, const parts::RowTile& tile,
@@ -27,4 +28,4 @@ __device__ __forceinline__ std::uint64_t partial_tokens(std::uint64_t live, int 
   return live & ~parts::low_tokens(limit);
 }
 
-}  // namespace flashlatent::quartet
+}  // namespace flashlatent::fp8

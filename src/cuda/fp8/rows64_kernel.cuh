@@ -1,4 +1,4 @@
-// Decode from an fp8_656 cache, dense and sparse, 64 query rows a tile ("quartet"): one warpgroup loads, one
+// Decode from an fp8_656 cache, dense and sparse, 64 query rows a tile: one warpgroup loads, one
 // scores, two multiply with V.
 //
 //   loader     | 656 bytes a token, as they are in the cache
@@ -11,13 +11,13 @@
 // p_free and has_p of P's (all that multiply have done with the one before; have stored theirs).
 #pragma once
 
-#include "cuda/parts/fp8_bytes/loader.cuh"
+#include "cuda/fp8/loader.cuh"
+#include "cuda/fp8/rows64_output.cuh"
+#include "cuda/fp8/rows64_scorer.cuh"
 #include "cuda/parts/merge_step.cuh"
 #include "cuda/parts/segment_list.cuh"
-#include "cuda/quartet/output.cuh"
-#include "cuda/quartet/scorer.cuh"
 
-namespace flashlatent::quartet {
+namespace flashlatent::fp8::rows64 {
 
 template <class Config>
 using MergeStep =
@@ -53,9 +53,9 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const par
 
 template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
-  fp8_bytes::load_listed(
+  fp8::load_listed(
       args, shared.segments,
-      fp8_bytes::Loader<SharedMemory<Config>>(args.cache, shared, threadIdx.x - Config::kComputeThreads));
+      fp8::Loader<SharedMemory<Config>>(args.cache, shared, threadIdx.x - Config::kComputeThreads));
 }
 
 template <class Config>
@@ -103,4 +103,4 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   }
 }
 
-}  // namespace flashlatent::quartet
+}  // namespace flashlatent::fp8::rows64

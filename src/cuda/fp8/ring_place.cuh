@@ -3,18 +3,18 @@
 
 #include <cstdint>
 
-namespace flashlatent::fp8_bytes {
+namespace flashlatent::fp8 {
 
 /// The loader and each warpgroup move one on.
 template <class Config>
-class Place {
+class RingPlace {
  public:
   __device__ __forceinline__ int slot() const { return slot_; }
   __device__ __forceinline__ std::uint32_t parity() const { return parity_; }
   __device__ __forceinline__ void next() { *this = ahead(1); }
   /// So many blocks on, at most kSlots.
-  __device__ __forceinline__ Place ahead(int blocks) const {
-    Place place = *this;
+  __device__ __forceinline__ RingPlace ahead(int blocks) const {
+    RingPlace place = *this;
     place.slot_ += blocks;
     if (place.slot_ >= Config::kSlots) {
       place.slot_ -= Config::kSlots;
@@ -28,4 +28,4 @@ class Place {
   std::uint32_t parity_ = 0;
 };
 
-}  // namespace flashlatent::fp8_bytes
+}  // namespace flashlatent::fp8

@@ -1,13 +1,13 @@
-// Every byte of shared memory of the quartet kernel, once.
+// Every byte of shared memory of the 64-row kernel, once.
 #pragma once
 
+#include "cuda/fp8/rows64_config.h"
+#include "cuda/fp8/tile_rows.cuh"
 #include "cuda/parts/merge_step.cuh"
 #include "cuda/parts/segment_list.cuh"
 #include "cuda/parts/team_unit.cuh"
-#include "cuda/quartet/config.h"
-#include "cuda/quartet/tile_rows.cuh"
 
-namespace flashlatent::quartet {
+namespace flashlatent::fp8::rows64 {
 
 /// S^T of a block as exponents to base 2: 64 tokens of kRows query rows each. Eight rows change places with
 /// eight others from token to token, so that neither who writes fragments nor who reads rows meets in a bank.
@@ -43,10 +43,11 @@ struct alignas(1024) SharedMemory {
   TokenScales tokens[Config::kSlots];
   float by_sharer[Config::kSharers][Config::kRows];  // maxima, sums
   float factor[Config::kRows];                       // by which outputs shrink, or what they end with
-  RowsBehind scored_rows, output_rows;  // the scorer is at the next segment before the others are
+  RowsBehind<Config::kRows> scored_rows,
+      output_rows;  // the scorer is at the next segment before the others are
   parts::RowPlace<typename Config::Element> row_place[Config::kRows];
   int restarts[2];  // is a probability of a block too large? Of the next block meanwhile 0
-  std::uint8_t poison_from[Config::kVDim];    // of each column (parts/fp8_bytes/poison.cuh)
+  std::uint8_t poison_from[Config::kVDim];    // of each column (fp8/poison.cuh)
   int poisoned[Config::kOutputs];             // is there any in its columns?
   int query_max[Config::kComputeGroups * 4];  // of each warp
   std::uint64_t live[Config::kSlots];         // which tokens of a block count
@@ -60,4 +61,4 @@ struct alignas(1024) SharedMemory {
 
 inline constexpr int kMaxSharedBytes = 227 * 1024;
 
-}  // namespace flashlatent::quartet
+}  // namespace flashlatent::fp8::rows64

@@ -4,12 +4,12 @@
 // (parts/fp8_units.cuh), so that all groups of a token add up in one sum. Units go into the exponents.
 #pragma once
 
+#include "cuda/fp8/products.cuh"
+#include "cuda/fp8/ring_place.cuh"
+#include "cuda/fp8/rows64_query.cuh"
 #include "cuda/parts/column_softmax.cuh"
-#include "cuda/parts/fp8_bytes/place.cuh"
-#include "cuda/parts/fp8_bytes/products.cuh"
-#include "cuda/quartet/query.cuh"
 
-namespace flashlatent::quartet {
+namespace flashlatent::fp8::rows64 {
 
 template <class Config>
 class Scorer {
@@ -53,7 +53,7 @@ class Scorer {
     return {own.row - i + i % 2 * 4 + i / 2, own.column};
   }
 
-  __device__ __forceinline__ const RowsBehind& rows() const {
+  __device__ __forceinline__ const RowsBehind<kRows>& rows() const {
     return shared_.scored_rows;
   }
 
@@ -92,17 +92,17 @@ class Scorer {
     const std::uint64_t q =
         ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0));
     const KeyScales low = KeyScales::of(token), high = KeyScales::of(second);
-    const fp8_bytes::KeyBytes rope = fp8_bytes::KeyBytes::at(row + fp8_656::kRopeOffset),
-                              more_rope = fp8_bytes::KeyBytes::at(row + fp8_656::kRopeOffset + 64);
-    fp8_bytes::KeyBytes bytes = fp8_bytes::KeyBytes::at(row);
+    const fp8::KeyBytes rope = fp8::KeyBytes::at(row + fp8_656::kRopeOffset),
+                        more_rope = fp8::KeyBytes::at(row + fp8_656::kRopeOffset + 64);
+    fp8::KeyBytes bytes = fp8::KeyBytes::at(row);
     units_[0] = low.unit;
     units_[1] = high.unit;
-    fp8_bytes::Operands a[2];
-    fp8_bytes::take_rope(a[1], rope, more_rope);
+    fp8::Operands a[2];
+    fp8::take_rope(a[1], rope, more_rope);
     scale_rope(a[1], low.inverse_pair(), high.inverse_pair());
     ptx::pin_registers(s_);
     ptx::wgmma_fence();
-    fp8_bytes::multiply<__nv_bfloat16, kRows>(s_, a[1], q + 8 * kTileStep, false);
+    fp8::multiply<__nv_bfloat16, kRows>(s_, a[1], q + 8 * kTileStep, false);
     ptx::wgmma_commit();
     // Asked while these run.
     const bool rounds = ptx::named_any(kScorerBarrier, 128, !low.exact || !high.exact);
@@ -118,9 +118,9 @@ class Scorer {
         if (i >= 1) ptx::wgmma_wait<1>();
         widen_keys(a[i % 2], bytes, __byte_perm(ratios[i / 2], 0, 0x1010),
                    __byte_perm(ratios[i / 2], 0, 0x3232));
-        if (i + 1 < 8) bytes = fp8_bytes::KeyBytes::at(row + (i + 1) * 64);
+        if (i + 1 < 8) bytes = fp8::KeyBytes::at(row + (i + 1) * 64);
         ptx::wgmma_fence();
-        fp8_bytes::multiply<__half, kRows>(s_, a[i % 2], q + i * kTileStep, true);
+        fp8::multiply<__half, kRows>(s_, a[i % 2], q + i * kTileStep, true);
         ptx::wgmma_commit();
       }
     }
@@ -130,13 +130,13 @@ class Scorer {
   /// does, since an lse shows fp16's own rounding of a ratio. fp16 has room for all of their 8 bits.
   __device__ __forceinline__ void score_rounded(std::uint32_t token, std::uint32_t row, std::uint64_t q) {
     ptx::wgmma_wait<0>();
-    fp8_bytes::Operands a;
+    fp8::Operands a;
 #pragma unroll 1
     for (int i = 0; i < 8; ++i) {
       const int group = i / 2;
       const float ratios[2] = {ratio_of(token, group, units_[0]),
                                ratio_of(token + 8 * fp8_656::kTokenBytes, group, units_[1])};
-      widen(a, fp8_bytes::KeyBytes::at(row + i * 64));
+      widen(a, fp8::KeyBytes::at(row + i * 64));
 #pragma unroll
       for (auto& k : a) {
 #pragma unroll
@@ -149,7 +149,7 @@ class Scorer {
         }
       }
       ptx::wgmma_fence();
-      fp8_bytes::multiply<__half, kRows>(s_, a, q + i * kTileStep, true);
+      fp8::multiply<__half, kRows>(s_, a, q + i * kTileStep, true);
       ptx::wgmma_commit();
       ptx::wgmma_wait<0>();
     }
@@ -159,7 +159,7 @@ class Scorer {
   }
 
   /// 64 columns: of product k a lane has columns 2 k and 2 k + 1 of its 16, and the two eight on.
-  __device__ __forceinline__ static void widen(fp8_bytes::Operands& a, const fp8_bytes::KeyBytes& bytes) {
+  __device__ __forceinline__ static void widen(fp8::Operands& a, const fp8::KeyBytes& bytes) {
     const std::uint32_t low[4] = {bytes.low.x, bytes.low.y, bytes.low.z, bytes.low.w};
     const std::uint32_t high[4] = {bytes.high.x, bytes.high.y, bytes.high.z, bytes.high.w};
 #pragma unroll
@@ -172,15 +172,14 @@ class Scorer {
       a[k + 1][of_k + 1] = second.high;
     }
   }
-  __device__ __forceinline__ static void scale_rope(fp8_bytes::Operands& a, std::uint32_t low,
-                                                    std::uint32_t high) {
+  __device__ __forceinline__ static void scale_rope(fp8::Operands& a, std::uint32_t low, std::uint32_t high) {
 #pragma unroll
     for (auto& k : a) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) k[i] = parts::times_bf16(k[i], i % 2 == 0 ? low : high);
     }
   }
-  __device__ __forceinline__ static void widen_keys(fp8_bytes::Operands& a, const fp8_bytes::KeyBytes& bytes,
+  __device__ __forceinline__ static void widen_keys(fp8::Operands& a, const fp8::KeyBytes& bytes,
                                                     std::uint32_t low, std::uint32_t high) {
     widen(a, bytes);
 #pragma unroll
@@ -244,11 +243,11 @@ class Scorer {
   SharedMemory<Config>& shared_;
   Query<Config> query_;
   std::uint32_t own_;  // in a block, where this thread's first token begins, and its lane of the quad
-  fp8_bytes::Place<Config> slot_;  // of the next block
-  std::uint32_t softened_ = 0;     // parity of when the next scores have been read
-  float scale_ = 0;                // of scores, to base 2
-  std::uint32_t units_[2] = {};    // of the block at hand: exponents of this thread's two tokens' units
+  fp8::RingPlace<Config> slot_;  // of the next block
+  std::uint32_t softened_ = 0;   // parity of when the next scores have been read
+  float scale_ = 0;              // of scores, to base 2
+  std::uint32_t units_[2] = {};  // of the block at hand: exponents of this thread's two tokens' units
   float s_[kRows / 2];
 };
 
-}  // namespace flashlatent::quartet
+}  // namespace flashlatent::fp8::rows64

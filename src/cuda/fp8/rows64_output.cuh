@@ -3,49 +3,25 @@
 //
 // Of P each of four threads has 16 tokens of a row. The base that a row's probabilities are relative to is
 // seldom moved, and so not looked for: they are made with the one that there is, and again if any comes out
-// too large (direct/warpgroup.cuh).
+// too large (few_rows_warpgroup.cuh).
 #pragma once
 
+#include "cuda/fp8/output_part.cuh"
+#include "cuda/fp8/products.cuh"
+#include "cuda/fp8/ring_place.cuh"
+#include "cuda/fp8/rows64_query.cuh"
 #include "cuda/parts/column_exchange.cuh"
-#include "cuda/parts/column_softmax.cuh"
-#include "cuda/parts/epilogue.cuh"
-#include "cuda/parts/fp8_bytes/place.cuh"
-#include "cuda/parts/fp8_bytes/poison.cuh"
-#include "cuda/parts/fp8_bytes/products.cuh"
-#include "cuda/quartet/query.cuh"
 
-namespace flashlatent::quartet {
-
-inline constexpr float kNoBase = -3e38F;  // any finite score exceeds it
-
-/// Of a segment's partial result, the first row, counted in those of all.
-__device__ __forceinline__ std::int64_t partial_row(const parts::DecodeArguments& args,
-                                                    const parts::Work& work) {
-  return (static_cast<std::int64_t>(work.segment.partial) * args.geometry.lanes +
-          args.lanes.remainder(blockIdx.x)) *
-         parts::kTileRows;
-}
-
-/// This thread's columns of a row of values, as it has them in S^T and O^T. direct has its own: with 32
-/// rows it makes the column anew for each pair, for registers.
-template <int kRows>
-__device__ __forceinline__ parts::ColumnValues<kRows> columns_of(const float (&row)[kRows], int column) {
-  parts::ColumnValues<kRows> values;
-#pragma unroll
-  for (int j = 0; j < kRows / 8; ++j) {
-    const float2 pair = *reinterpret_cast<const float2*>(&row[8 * j + column]);
-    values[2 * j] = pair.x;
-    values[2 * j + 1] = pair.y;
-  }
-  return values;
-}
+namespace flashlatent::fp8::rows64 {
 
 template <class Config>
-class Output {
+class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
+  using Base = OutputPart<SharedMemory<Config>, kOutputBarrier>;
+
  public:
   __device__ __forceinline__ Output(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                     const CUtensorMap& query_map)
-      : shared_(shared), args_(args), query_map_(query_map), me_(threadIdx.x / 128) {}
+      : Base(shared, args), query_map_(query_map) {}
 
   /// One segment.
   __device__ __forceinline__ void attend(const parts::Work& work) {
@@ -72,11 +48,7 @@ class Output {
   /// All its blocks. What is seldom to be done about one is not in the loop: base_ is seldom moved but at the
   /// begin, and of few blocks some tokens count for some rows only.
   __device__ __forceinline__ void add_blocks(const parts::Work& work) {
-#pragma unroll
-    for (auto& chunk : o_) {
-#pragma unroll
-      for (float& x : chunk) x = 0;
-    }
+    this->clear(o_);
     base_ = -INFINITY;
     sum_ = 0;
     int left = work.blocks();
@@ -95,7 +67,7 @@ class Output {
   }
   /// How many blocks at the end have tokens that some rows do not attend to.
   __device__ __forceinline__ int blocks_of_some(const parts::Work& work) const {
-    const RowsBehind& rows = shared_.output_rows;
+    const RowsBehind<kRows>& rows = shared_.output_rows;
     return rows.of_row[0] > 0 ? work.segment.block_end - rows.limit(work, 0) / 64 : 0;
   }
 
@@ -104,8 +76,10 @@ class Output {
     shared_.by_sharer[sharer()][row()] = sum_;
     meet_both();
     if (sharer() == 0) finish_row(work, row());
-    if (shared_.poisoned[me_] != 0) [[unlikely]]
-      spread_poison();
+    if (this->is_poisoned()) [[unlikely]] {
+      this->spread_poison(o_);
+      if (thread() == 0) shared_.poisoned[me_] = 0;
+    }
     meet_both();
     if (work.segment.partial >= 0) {
       write_partial(work);
@@ -114,34 +88,19 @@ class Output {
     }
   }
 
-  static constexpr int kRows = Config::kRows, kTokens = Config::kShareTokens;
+  using Base::args_, Base::first_column, Base::kRows, Base::me_, Base::meet_alone, Base::shared_,
+      Base::thread, Base::value_row;
+  static constexpr int kTokens = Config::kShareTokens;
   static constexpr int kSteps = 2 * Config::kPartChunks;  // of a block's product
-  using Columns = parts::ColumnValues<kRows>;
-
-  /// Registers are short: whatever is made of it is made anew.
-  __device__ __forceinline__ static int thread() {
-    int thread = threadIdx.x % 128;
-    asm volatile("" : "+r"(thread));
-    return thread;
-  }
-  __device__ __forceinline__ static int column() {
-    return thread() % 4 * 2;
-  }
-  __device__ __forceinline__ void meet_alone() const {
-    ptx::named_sync(kOutputBarrier + me_, 128);
-  }
+  using Columns = typename Base::Columns;
 
   __device__ __forceinline__ static void meet_both() {
     ptx::named_sync(kOutputsBarrier, Config::kOutputThreads);
   }
 
   // Of P and of rows' statistics, this thread's row and which of its sharers it is.
-  __device__ __forceinline__ static int row() {
-    return thread() % kRows;
-  }
-  __device__ __forceinline__ int sharer() const {
-    return me_ * 2 + thread() / kRows;
-  }
+  __device__ __forceinline__ static int row() { return thread() % kRows; }
+  __device__ __forceinline__ int sharer() const { return me_ * 2 + thread() / kRows; }
 
   /// P^T of the block that has been scored into shared memory, with the base that there is, when nobody reads
   /// the one before any more. Before all have stored theirs, what V's product begins with. Returns false if
@@ -160,9 +119,7 @@ class Output {
   }
 
   /// Of the block that has been scored.
-  __device__ __forceinline__ TokenScales& tokens() const {
-    return shared_.tokens[slot_.slot()];
-  }
+  __device__ __forceinline__ TokenScales& tokens() const { return shared_.tokens[slot_.slot()]; }
 
   __device__ __forceinline__ float score(int i) const {
     return shared_.scores.of_token[sharer() * kTokens + i][Scores::place(i, row())];
@@ -225,51 +182,32 @@ class Output {
     meet_both();
   }
   __device__ __forceinline__ void rescale() {
-    const Columns factor = columns_of(shared_.factor, column());
-#pragma unroll
-    for (auto& chunk : o_) {
-#pragma unroll
-      for (int i = 0; i < kRows / 2; ++i) chunk[i] *= factor[i / 4 * 2 + i % 2];
-    }
-  }
-
-  /// Operands of two products, and the bytes that they are made of.
-  using Half = std::uint32_t[2][4];
-  /// V of 16 columns and 32 tokens.
-  __device__ __forceinline__ static void widen(Half& a, const std::uint32_t (&bytes)[4],
-                                               const std::uint32_t* ratio) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const ptx::HalfPairs columns = ptx::widen_e4m3(__byte_perm(bytes[i], 0, 0x3120));
-      a[i / 2][i % 2 * 2] = parts::times(columns.low, ratio[i]);
-      a[i / 2][i % 2 * 2 + 1] = parts::times(columns.high, ratio[i]);
-    }
+    Base::rescale(o_, Base::columns_of(shared_.factor, [column = Base::column()] { return column; }));
   }
 
   /// o_ += V^T P^T, this part of a block's. 32 tokens of 64 columns at a time: operands of two such steps are
   /// in registers, and the bytes of the next one are under way. The first step's operands are made before P
   /// is there.
   __device__ __forceinline__ void begin_product() {
-    ptx::load_matrices_transposed(bytes_, value_row());
-    load_ratios(tokens().ratio[me_ * Config::kPartGroups]);
-    widen(a_[0], bytes_, ratio_);
-    ptx::load_matrices_transposed(bytes_, value_row() + 32 * fp8_656::kTokenBytes);
+    ptx::load_matrices_transposed(bytes_, value_row(slot_.slot()));
+    this->load_ratios(ratio_, tokens().ratio[me_ * Config::kPartGroups]);
+    fp8::widen_values(a_[0], bytes_, ratio_);
+    ptx::load_matrices_transposed(bytes_, value_row(slot_.slot()) + 32 * fp8_656::kTokenBytes);
   }
   __device__ __forceinline__ void add_product() {
     ptx::arrive(shared_.softened);
     sum_ += block_sum_;
-    const std::uint32_t row = value_row();
+    const std::uint32_t row = value_row(slot_.slot());
     const std::uint64_t p =
         ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p), 0));
-#pragma unroll
-    for (auto& chunk : o_) ptx::pin_registers(chunk);
+    this->pin(o_);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const int chunk = step / 2, half = step % 2;
       if (step > 0) {
-        if (step % 4 == 0) load_ratios(tokens().ratio[me_ * Config::kPartGroups + step / 4]);
+        if (step % 4 == 0) this->load_ratios(ratio_, tokens().ratio[me_ * Config::kPartGroups + step / 4]);
         if (step > 1) ptx::wgmma_wait<1>();
-        widen(a_[half], bytes_, ratio_ + half * 4);
+        fp8::widen_values(a_[half], bytes_, ratio_ + half * 4);
         if (step + 1 < kSteps) {
           ptx::load_matrices_transposed(bytes_,
                                         row + (step + 1) / 2 * 64 + (1 - half) * 32 * fp8_656::kTokenBytes);
@@ -287,57 +225,14 @@ class Output {
     parity_ ^= 1;
     slot_.next();
     ptx::wgmma_wait<0>();
-#pragma unroll
-    for (auto& chunk : o_) ptx::pin_registers(chunk);
+    this->pin(o_);
   }
-  /// This lane's token of the first 32, at the warp's columns.
-  __device__ __forceinline__ std::uint32_t value_row() const {
-    return ptx::shared_address(shared_.blocks[slot_.slot()]) + thread() % 32 * fp8_656::kTokenBytes +
-           me_ * Config::kPartDim + thread() / 32 * 16;
-  }
-  /// Pairs of tokens 8 i + lane % 4 * 2 + {0, 1}.
-  __device__ __forceinline__ void load_ratios(const std::uint16_t (&of)[64]) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) ratio_[i] = *reinterpret_cast<const std::uint32_t*>(&of[8 * i + column()]);
-  }
-
   /// Of the block whose V is next.
   __device__ __forceinline__ void keep_from_poison(const parts::Work& work, int limit) {
     const std::uint64_t partial = partial_tokens(shared_.live[slot_.slot()], limit);
-    if (partial == 0) return;
-    const fp8_bytes::PartOfV v{shared_.blocks[slot_.slot()] + me_ * Config::kPartDim,
-                               tokens().ratio + me_ * Config::kPartGroups};
     const int start = shared_.output_rows.limit(work, 0) - limit;
-    const bool found = fp8_bytes::record_poison<Config::kPartDim>(
-        shared_.poison_from + me_ * Config::kPartDim, v, partial, thread(), [&](int token) {
-          int row = 0;
-          while (row < kRows && shared_.output_rows.limit(work, row) - start <= token) ++row;
-          return row;
-        });
-    if (found) shared_.poisoned[me_] = 1;
-    meet_alone();
-    fp8_bytes::silence<Config::kPartDim>(v, partial, thread());
-    meet_alone();
-  }
-
-  /// What that found goes into the outputs, and is forgotten.
-  __device__ __forceinline__ void spread_poison() {
-#pragma unroll
-    for (int i = 0; i < Config::kPartChunks * kRows / 2; ++i) {
-      const int of_v = first_column() + i / (kRows / 2) * 64 + i % 4 / 2;
-      const int row = i % (kRows / 2) / 4 * 8 + column() + i % 2;
-      if (row >= shared_.poison_from[of_v]) o_[i / (kRows / 2)][i % (kRows / 2)] = NAN;
-    }
-    meet_alone();
-    for (int i = thread(); i < Config::kPartDim; i += 128) {
-      shared_.poison_from[me_ * Config::kPartDim + i] = parts::kNoPoison;
-    }
-    if (thread() == 0) shared_.poisoned[me_] = 0;
-  }
-
-  /// Of the output's columns, this thread's first; they come in pairs, 64 apart.
-  __device__ __forceinline__ int first_column() const {
-    return me_ * Config::kPartDim + thread() / 32 * 16 + thread() % 32 / 4 * 2;
+    Base::keep_from_poison(slot_.slot(), tokens().ratio, partial,
+                           [&](int n) { return shared_.output_rows.limit(work, n) - start; });
   }
 
   /// The final output.
@@ -360,7 +255,7 @@ class Output {
       float factors[kAtOnce];
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) {
-        const int n = (first + k) / 2 * 8 + column() + k % 2;
+        const int n = (first + k) / 2 * 8 + Base::column() + k % 2;
         to[k] = place(n);
         factors[k] = factor(n);
       }
@@ -378,26 +273,14 @@ class Output {
   /// Row n's lse, and by what its sums are multiplied in the end, when all have put theirs.
   __device__ __forceinline__ void finish_row(const parts::Work& work, int n) {
     const auto& sums = shared_.by_sharer;
-    const parts::RowScale scale =
-        parts::finish_row(base_, (sums[0][n] + sums[1][n]) + (sums[2][n] + sums[3][n]));
-    float factor = scale.factor / (1 << Config::kLargestP);
-    if (n < work.tile.rows) {
-      if (work.segment.partial >= 0) {
-        args_.partial.lse[partial_row(args_, work) + n] = scale.lse;
-      } else {
-        const parts::RowPlace<__nv_bfloat16>& to = shared_.row_place[n];
-        *to.lse = parts::final_lse(args_.output.empty_lse, scale.lse);
-        if (args_.output.sink != nullptr) {
-          factor *= parts::sink_factor(scale.lse, __ldg(args_.output.sink + to.head));
-        }
-      }
-    }
-    shared_.factor[n] = factor;
+    shared_.factor[n] = Base::template finish_row<Config::kLargestP>(
+        work, [&] { return this->partial_row(work); }, n, base_,
+        (sums[0][n] + sums[1][n]) + (sums[2][n] + sums[3][n]));
   }
 
   /// A partial result, as fp16 (parts/partial.cuh).
   __device__ __forceinline__ void write_partial(const parts::Work& work) {
-    const std::int64_t first_row = partial_row(args_, work);
+    const std::int64_t first_row = this->partial_row(work);
     put_bounds([](float x) { return fabsf(x); }, [](float a, float b) { return a + b; });
     meet_alone();
     // x * 0 + x is NaN of those that are not finite, which fmaxf passes over.
@@ -449,19 +332,16 @@ class Output {
     return (of_warp[0][n] + of_warp[1][n]) + (of_warp[2][n] + of_warp[3][n]);
   }
 
-  SharedMemory<Config>& shared_;
-  const parts::DecodeArguments& args_;
   const CUtensorMap& query_map_;
-  const int me_;
-  bool is_first_ = true;           // segment with blocks
-  fp8_bytes::Place<Config> slot_;  // of the next block
-  std::uint32_t parity_ = 0;       // of the next block, and where its tokens' scales are
-  float base_, sum_;               // of this thread's row; -inf: there is none yet
-  float block_sum_;                // its share of the block's
+  bool is_first_ = true;         // segment with blocks
+  fp8::RingPlace<Config> slot_;  // of the next block
+  std::uint32_t parity_ = 0;     // of the next block, and where its tokens' scales are
+  float base_, sum_;             // of this thread's row; -inf: there is none yet
+  float block_sum_;              // its share of the block's
   // Of the product under way: bytes of V and operands of two steps, ratios of a group.
   std::uint32_t bytes_[4], ratio_[8];
-  Half a_[2];
-  float o_[Config::kPartChunks][kRows / 2];
+  std::uint32_t a_[2][2][4];
+  typename Base::Accumulators o_;
 };
 
-}  // namespace flashlatent::quartet
+}  // namespace flashlatent::fp8::rows64

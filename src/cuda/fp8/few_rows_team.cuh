@@ -1,11 +1,11 @@
 // The roles of a team's CTA (parts/team.cuh).
 #pragma once
 
-#include "cuda/direct/warpgroup.cuh"
-#include "cuda/parts/fp8_bytes/loader.cuh"
+#include "cuda/fp8/few_rows_warpgroup.cuh"
+#include "cuda/fp8/loader.cuh"
 #include "cuda/parts/team_segments.cuh"
 
-namespace flashlatent::direct {
+namespace flashlatent::fp8::few_rows {
 
 template <class Config>
 class TeamWarpgroup : public Warpgroup<Config> {
@@ -77,7 +77,7 @@ __device__ __forceinline__ void load_in_team(SharedMemory<Config>& shared, const
   struct NoPipe {
   } pipe;
   const int thread = threadIdx.x - Config::kComputeThreads;
-  fp8_bytes::Loader<SharedMemory<Config>> loader(args.cache, shared, thread);
+  fp8::Loader<SharedMemory<Config>> loader(args.cache, shared, thread);
   const bool known = parts::known_ahead<Config::kTeam>(args);
   parts::RowTile tile;
   if (known) tile = place.only_tile(args);
@@ -93,4 +93,4 @@ __device__ __forceinline__ void load_in_team(SharedMemory<Config>& shared, const
   loader.load(pipe, range, [] {});
 }
 
-}  // namespace flashlatent::direct
+}  // namespace flashlatent::fp8::few_rows

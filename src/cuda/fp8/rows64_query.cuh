@@ -8,12 +8,12 @@
 // others with a word of each.
 #pragma once
 
+#include "cuda/fp8/rows64_smem.cuh"
 #include "cuda/parts/fp8_units.cuh"
 #include "cuda/parts/q_loader.cuh"
 #include "cuda/parts/query_max.cuh"
-#include "cuda/quartet/smem_layout.cuh"
 
-namespace flashlatent::quartet {
+namespace flashlatent::fp8::rows64 {
 
 template <class Config>
 class Query {
@@ -163,4 +163,4 @@ class Query {
   std::uint32_t parity_ = 0;  // of when the next one has come
 };
 
-}  // namespace flashlatent::quartet
+}  // namespace flashlatent::fp8::rows64

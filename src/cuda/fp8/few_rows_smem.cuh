@@ -1,15 +1,16 @@
-// Every byte of shared memory of the direct kernel, once.
+// Every byte of shared memory of the kernel of few rows, once.
 #pragma once
 
 #include <type_traits>
 
-#include "cuda/direct/config.h"
+#include "cuda/fp8/few_rows_config.h"
+#include "cuda/fp8/tile_rows.cuh"
 #include "cuda/parts/merge_step.cuh"
 #include "cuda/parts/segment_list.cuh"
 #include "cuda/parts/team_unit.cuh"
 #include "cuda/parts/work_queue.cuh"
 
-namespace flashlatent::direct {
+namespace flashlatent::fp8::few_rows {
 
 /// A team's segment, of which `segment` is this CTA's share.
 struct TeamWork : parts::Work {
@@ -35,7 +36,7 @@ struct alignas(1024) SharedMemory {
   std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];     // fp16, and RoPE in bf16 last
   std::uint8_t p[Config::kPlaces][Config::kTileBytes];         // of a block
   std::uint8_t blocks[Config::kSlots][Config::kBlockBytes];    // tokens as they are in the cache
-  std::uint16_t ratio[Config::kPlaces][fp8_656::kGroups][64];  // units.cuh
+  std::uint16_t ratio[Config::kPlaces][fp8_656::kGroups][64];  // parts/fp8_units.cuh
   float warp_max[Config::kWarpgroups][4][Config::kRows];
   float base[Config::kRows];                     // -inf: there is none yet
   float finite_base[Config::kRows];              // what scores are taken relative to
@@ -43,10 +44,10 @@ struct alignas(1024) SharedMemory {
   int shrinks[Config::kPlaces];                  // does any row?
   float warp_sum[Config::kWarpgroups][4][Config::kRows];
   float row_factor[Config::kRows];
-  int row_behind[Config::kRows];          // of the request's tokens those that it does not attend to
+  RowsBehind<Config::kRows> rows;
   const uint4* row_query[Config::kRows];  // null: there is no such row
   parts::RowPlace<typename Config::Element> row_place[Config::kRows];
-  std::uint8_t poison_from[Config::kVDim];  // of each column (parts/fp8_bytes/poison.cuh)
+  std::uint8_t poison_from[Config::kVDim];  // of each column (fp8/poison.cuh)
   int poisoned[Config::kWarpgroups];        // is there any in its columns?
   int query_max[Config::kWarpgroups * 4];   // of each warp
   std::uint64_t live[Config::kSlots];       // which tokens of a block count
@@ -67,4 +68,4 @@ struct alignas(1024) SharedMemory {
 
 inline constexpr int kMaxSharedBytes = 227 * 1024;
 
-}  // namespace flashlatent::direct
+}  // namespace flashlatent::fp8::few_rows

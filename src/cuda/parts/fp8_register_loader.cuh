@@ -11,7 +11,7 @@ namespace flashlatent::parts {
 template <int kCluster>
 class Fp8FirstBlock : public Fp8Tokens<8 / kCluster, kCluster, true> {
   using Base = Fp8Tokens<8 / kCluster, kCluster, true>;
-  using Base::kept_, Base::kUnits, Base::lane, Base::place_, Base::store_converted;
+  using Base::kept_, Base::kUnits, Base::lane;
 
  public:
   __device__ __forceinline__ Fp8FirstBlock(const CacheArguments& cache, int thread)
@@ -39,19 +39,13 @@ class Fp8FirstBlock : public Fp8Tokens<8 / kCluster, kCluster, true> {
   template <class Pipe, int... kUnit>
   __device__ __forceinline__ void store(Pipe& pipe, const uint4 (&bytes)[kUnits][2], float scales,
                                         std::integer_sequence<int, kUnit...>) {
-    (store_unit<kUnit>(pipe, bytes[kUnit], scales), ...);
+    (convert_unit<kUnit>(pipe, bytes[kUnit], scales), ...);
   }
 
   template <int kUnit, class Pipe>
-  __device__ __forceinline__ void store_unit(Pipe& pipe, const uint4 (&bytes)[2], float scales) {
-    if constexpr (kUnit == 0) {
-      ptx::store_16_bytes(Base::template tile<0>(pipe, 0) + place_, bytes[0]);
-      ptx::store_16_bytes(Base::template tile<0>(pipe, 0) + (place_ ^ 16), bytes[1]);
-    } else {
-      const float scale = __shfl_sync(0xffffffff, scales, kUnit - 1, 4);
-      store_converted(Base::template tile<kUnit>(pipe, 0), bytes[0], scale);
-      store_converted(Base::template tile<kUnit>(pipe, 1), bytes[1], scale);
-    }
+  __device__ __forceinline__ void convert_unit(Pipe& pipe, const uint4 (&bytes)[2], float scales) {
+    const float scale = kUnit == 0 ? 0 : __shfl_sync(0xffffffff, scales, kUnit - 1, 4);
+    this->template store_unit<kUnit>(pipe, bytes[0], bytes[1], scale);
     this->template publish<kUnit>(pipe);
   }
 };
@@ -60,8 +54,8 @@ class Fp8FirstBlock : public Fp8Tokens<8 / kCluster, kCluster, true> {
 template <int kCluster>
 class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false> {
   using Base = Fp8Tokens<8 / kCluster, kCluster, false>;
-  using Base::block_, Base::kept_, Base::kUnits, Base::lane, Base::look_up, Base::place_, Base::publish_live,
-      Base::store_converted, Base::token_of_quad, Base::under_way_;
+  using Base::block_, Base::kept_, Base::kUnits, Base::lane, Base::look_up, Base::publish_live,
+      Base::token_of_quad, Base::under_way_;
 
  public:
   using Base::kThreads;
@@ -157,15 +151,8 @@ class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false> {
   __device__ __forceinline__ void convert(Pipe& pipe, const Bytes& bytes) {
     if constexpr (kUnit > 0 && kUnit < kUnits - 1) take_scale<kUnit>();
     pipe.wait_empty(2 * kUnit);
-    if constexpr (kUnit == 0) {
-      publish_live(pipe, kept_.live);
-      ptx::store_16_bytes(Base::template tile<0>(pipe, 0) + place_, bytes[0]);
-      ptx::store_16_bytes(Base::template tile<0>(pipe, 0) + (place_ ^ 16), bytes[1]);
-      last_ = bytes[1].w;
-    } else {
-      store_converted(Base::template tile<kUnit>(pipe, 0), bytes[0], scale_);
-      last_ = store_converted(Base::template tile<kUnit>(pipe, 1), bytes[1], scale_);
-    }
+    if constexpr (kUnit == 0) publish_live(pipe, kept_.live);
+    last_ = this->template store_unit<kUnit>(pipe, bytes[0], bytes[1], scale_);
     this->template publish<kUnit>(pipe);
   }
 

@@ -92,15 +92,9 @@ class Fp8StagedLoader : public Fp8Tokens<8, 1, true> {
     ptx::copy_commit();
     if constexpr (kUnit == 0) look_up();
     pipe.wait_empty(2 * kUnit);
-    if constexpr (kUnit == 0) {
-      publish_live(pipe, live);
-      ptx::store_16_bytes(tile<0>(pipe, 0) + place_, first);
-      ptx::store_16_bytes(tile<0>(pipe, 0) + (place_ ^ 16), second);
-    } else {
-      const float scale = __shfl_sync(0xffffffff, scales_, kUnit - 1, 4);
-      store_converted(tile<kUnit>(pipe, 0), first, scale);
-      store_converted(tile<kUnit>(pipe, 1), second, scale);
-    }
+    if constexpr (kUnit == 0) publish_live(pipe, live);
+    const float scale = kUnit == 0 ? 0 : __shfl_sync(0xffffffff, scales_, kUnit - 1, 4);
+    store_unit<kUnit>(pipe, first, second, scale);
     publish<kUnit>(pipe);
   }
 

@@ -177,6 +177,20 @@ class Fp8Tokens {
     return d.y;
   }
 
+  /// A unit into its tiles, which are free. Returns the last two values.
+  template <int kUnit, class Pipe>
+  __device__ __forceinline__ std::uint32_t store_unit(Pipe& pipe, const uint4& first, const uint4& second,
+                                                      float scale) const {
+    if constexpr (kUnit == 0) {
+      ptx::store_16_bytes(tile<0>(pipe, 0) + place_, first);
+      ptx::store_16_bytes(tile<0>(pipe, 0) + (place_ ^ 16), second);
+      return second.w;
+    } else {
+      store_converted(tile<kUnit>(pipe, 0), first, scale);
+      return store_converted(tile<kUnit>(pipe, 1), second, scale);
+    }
+  }
+
   __device__ __forceinline__ static std::uint32_t other() {
     return ptx::rank_in_cluster() ^ 1;
   }

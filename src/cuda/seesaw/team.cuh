@@ -13,7 +13,7 @@
 #include "cuda/parts/packed_row.cuh"
 #include "cuda/parts/work_queue.cuh"
 #include "cuda/ptx/copy.cuh"
-#include "cuda/seesaw/smem_layout.cuh"
+#include "cuda/seesaw/warpgroup.cuh"
 #include "plan/shares.h"
 
 namespace flashlatent::seesaw {
@@ -193,6 +193,24 @@ class TeamMerge {
   const parts::RowTile& tile_;
   const int rank_;
   const int blocks_;  // of all CTAs together
+};
+
+template <class Config>
+class TeamWarpgroup : public Warpgroup<Config> {
+  using Base = Warpgroup<Config>;
+
+ public:
+  using Base::Base;
+
+  /// The team's result of its only segment.
+  __device__ __forceinline__ void finish(const parts::Work& work) {
+    const TeamMerge<Config> merge(this->shared_, this->args_, work);
+    ptx::cluster_sync();  // all have read their KV
+    if (this->shared_.poisoned[this->parities_[kMeeting]] != 0) this->spread_poison();
+    merge.send(this->me_, this->o_, this->base_,
+               {parts::quad_sum(this->sum_.low), parts::quad_sum(this->sum_.high)});
+    merge.finish();
+  }
 };
 
 }  // namespace flashlatent::seesaw

@@ -1,4 +1,5 @@
-// What a computing warpgroup does with a segment, and hands to the other one.
+// What a computing warpgroup does with the blocks of a segment, and hands to the other one. What becomes of
+// the result is in line.cuh, team.cuh and share.cuh.
 //
 // The 64 x d_v output is cut into a left and a right half, one a warpgroup, in registers. Warpgroup 0 scores
 // even blocks, warpgroup 1 odd ones; each multiplies its own P, and the other's, which comes through shared
@@ -17,7 +18,6 @@
 // both halves have the same scale.
 #pragma once
 
-#include "cuda/parts/epilogue.cuh"
 #include "cuda/parts/fragment.cuh"
 #include "cuda/parts/kv_tokens.cuh"
 #include "cuda/parts/mask.cuh"
@@ -29,33 +29,13 @@
 #include "cuda/parts/softmax.cuh"
 #include "cuda/parts/unit_scores.cuh"
 #include "cuda/parts/work_queue.cuh"
+#include "cuda/seesaw/phases.cuh"
 #include "cuda/seesaw/query_units.cuh"
-#include "cuda/seesaw/shares.cuh"
 #include "cuda/seesaw/smem_layout.cuh"
-#include "cuda/seesaw/team.cuh"
 
 namespace flashlatent::seesaw {
 
-/// What the warpgroups hand over: P of the even block, that of the odd one in two halves.
-enum HandOver { kEven = 0, kOddFirst = 1, kOddSecond = 2 };
-
 inline constexpr int kAlone = 1;  // + kMe: the named barrier of one warpgroup
-
-/// Parities of the phases that a warpgroup waits for, in one register.
-enum Phase { kBlock, kTurn, kHandOver, kSecondHalf, kQuery, kMeeting };
-class Parities {
- public:
-  __device__ __forceinline__ std::uint32_t operator[](Phase phase) const { return bits_ >> phase & 1; }
-  /// This phase's parity; from now on it is the next one's.
-  __device__ __forceinline__ std::uint32_t next(Phase phase) {
-    const std::uint32_t parity = (*this)[phase];
-    bits_ ^= 1U << phase;
-    return parity;
-  }
-
- private:
-  std::uint32_t bits_ = 0;
-};
 
 /// Q of a tile whose rows are in line, by one thread.
 template <class Config>
@@ -96,18 +76,6 @@ class Warpgroup {
     __syncwarp();
   }
 
-  /// This warpgroup's first block of a share; its same one of the cluster's other CTA loads the other
-  /// half.
-  __device__ __forceinline__ void load_first_block(const parts::Work& work) {
-    if (me_ >= work.blocks()) return;
-    Pipe<Config> pipe(shared_.kv, shared_.state);
-    if (me_ == 1) pipe.next_block();
-    parts::BlockRange range = parts::block_range(args_.cache, work.segment, work.tile);
-    range.begin += me_;
-    range.end = range.begin + 1;
-    typename Config::Loader::FirstBlock(args_.cache, thread_).load(pipe, range);
-  }
-
   /// All blocks of one segment.
   __device__ __forceinline__ void attend(const parts::Work& work) {
     start(work);
@@ -124,74 +92,7 @@ class Warpgroup {
     if (thread_ % 32 == 0) ptx::arrive(shared_.q_empty);
   }
 
-  /// The team's result of its only segment.
-  __device__ __forceinline__ void finish_in_team(const parts::Work& work) {
-    const TeamMerge<Config> merge(shared_, args_, work);
-    ptx::cluster_sync();  // all have read their KV
-    if (shared_.poisoned[parities_[kMeeting]] != 0) spread_poison();
-    merge.send(me_, o_, base_, {parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)});
-    merge.finish();
-  }
-
-  /// Writes the segment's result.
-  __device__ __forceinline__ void finish(const parts::Work& work) {
-    const auto& row_sum = add_up_rows(work);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = fragment_.row + 8 * half;
-      const float sum = kUnits && work.blocks() == 0 ? 0.0F : row_sum[0][row] + row_sum[1][row];
-      const parts::RowScale scale = parts::finish_row(half ? base_.high : base_.low, sum);
-      const std::int64_t slot = slot_of(work);
-      const int column = me_ * Config::kHalfDim + fragment_.column;
-      const bool writes_lse = column == 0;
-      if (!Config::kHasShare && work.segment.partial < 0) {
-        parts::write_output<Element>(o_, row, half, scale, args_, work.tile, column, writes_lse);
-      } else {
-        parts::write_partial<typename Config::Stored>(o_, slot * 64 + row, row < work.tile.rows, half, scale,
-                                                      args_.partial, Config::kVDim, column, writes_lse);
-      }
-    }
-  }
-
-  /// The same of this CTA's only segment, a part of its request, when all CTAs of the cluster have read their
-  /// KV: by way of the place where that was, from which the copy engine takes rows as a whole. What a warp
-  /// stores itself goes to memory in 4.6 us.
-  __device__ __forceinline__ void finish_in_lines(const parts::Work& work) {
-    using Stored = typename Config::Stored;
-    static_assert(std::is_same_v<Stored, __half>);
-    constexpr int kRowBytes = Config::kHalfDim * sizeof(Stored);
-    constexpr int kPitch = kRowBytes + 64;  // so that no two rows of a store meet in a bank
-    static_assert(8 * 16 * kPitch <= sizeof(SharedMemory<Config>::kv));
-    leave_cluster();
-    const auto& row_sum = add_up_rows(work);
-    const int lane = thread_ % 32;
-    std::uint8_t* rows = reinterpret_cast<std::uint8_t*>(shared_.kv) + threadIdx.x / 32 * 16 * kPitch;
-    const std::int64_t first_row = slot_of(work) * 64;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = fragment_.row + 8 * half;
-      const float sum = row_sum[0][row] + row_sum[1][row];
-      const parts::RowScale scale = parts::finish_row(half ? base_.high : base_.low, sum);
-      const parts::PackedRow<Element, Config::kHalfDim / 2> packed(o_, half, parts::quad_bound(o_, half));
-      if (fragment_.column == 0 && row < work.tile.rows) {
-        if (me_ == 0) args_.partial.lse[first_row + row] = scale.lse;
-        parts::partial_unit(args_.partial, first_row + row, me_) = scale.factor * packed.unit;
-      }
-      auto* to = reinterpret_cast<uint4*>(rows + (lane / 4 + 8 * half) * kPitch) + lane % 4;
-#pragma unroll
-      for (int i = 0; i < packed.kPackets; ++i) to[4 * i] = packed.packets[i];
-      ptx::fence_for_async_proxy();
-      __syncwarp();
-      const int first = thread_ / 32 * 16 + 8 * half;  // of the eight rows that the warp has stored
-      if (lane < 8 && first + lane < work.tile.rows) {
-        ptx::copy_to_memory(parts::packets_of(args_.partial, first_row + first + lane, Config::kVDim, me_),
-                            rows + (8 * half + lane) * kPitch, kRowBytes);
-      }
-    }
-    ptx::wait_for_copies_to_memory();
-  }
-
- private:
+ protected:
   static constexpr bool kUnits = Config::kUnits;
 
   /// Of the tokens of this warpgroup's block, from the thread's first column of a fragment on.

@@ -1,0 +1,91 @@
+// Up to 32 query rows a KV head; of up to 16 by teams, too, for calls too small to fill the device.
+#include <algorithm>
+#include <iterator>
+
+#include "core/message.h"
+#include "cuda/common/if_compiled.h"
+#include "cuda/common/teams.h"
+#include "cuda/cuda_backend.h"
+#include "cuda/fp8/choice.h"
+
+namespace flashlatent::fp8 {
+
+std::optional<std::string> declines_cache(const DecodeProblem& problem) {
+  const auto& cache = problem.cache;
+  if (cache.layout != KvLayout::kLatent) return cuda::not_latent(problem);
+  if (cache.format != KvFormat::kFp8_656) {
+    return message("the cache is of ", to_string(cache.dtype), "; fp8_656 is accepted");
+  }
+  if (cache.qk_dim != fp8_656::kDim || cache.v_dim != fp8_656::kLatentDim) {
+    return cuda::unknown_dimensions(problem);
+  }
+  return std::nullopt;
+}
+
+}  // namespace flashlatent::fp8
+
+namespace flashlatent::cuda {
+
+namespace {
+
+using cost::Kernel;
+using cost::Situation;
+
+constexpr DenseShape kShapes[] = {{.tile_rows = 8, .cost = cost::of(Kernel::kDirect, Situation::kRows8)},
+                                  {.tile_rows = 16, .cost = cost::of(Kernel::kDirect, Situation::kRows16)},
+                                  {.tile_rows = 32, .cost = cost::of(Kernel::kDirect, Situation::kRows32)}};
+// By two tiles of 32 rows 64 would take longer than by the 64-row kernel.
+constexpr int kMostRows = std::end(kShapes)[-1].tile_rows;
+
+constexpr TeamShape kTeamShape = {
+    .tile_rows = fp8::kTeamRows, .team = fp8::kTeamCtas, .costs = cost::of_teams(Kernel::kDirectTeam8)};
+
+template <int kMost>
+std::optional<std::string> declines(const DecodeProblem& problem) {
+  std::optional<std::string> reason = fp8::declines_cache(problem);
+  if (!reason && problem.rows_per_kv_head() > kMost) reason = too_many_rows(problem, kMost);
+  return reason;
+}
+
+std::optional<std::string> teams_decline(const DecodeProblem& problem) {
+  std::optional<std::string> reason = declines<fp8::kTeamRows>(problem);
+  if (!reason && problem.options.batch_invariant) reason = not_invariant();
+  return reason;
+}
+
+/// By the smallest tile for the problem's rows.
+schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+  const auto* shape = kShapes;
+  while (shape->tile_rows < std::min(problem.rows_per_kv_head(), kMostRows)) ++shape;
+  return dense_geometry(problem, workers, *shape);
+}
+
+schedule::Geometry geometry_of_teams(const DecodeProblem& problem, int workers) {
+  return team_geometry(problem, workers, kTeamShape);
+}
+
+}  // namespace
+
+const DecodeKernel kDirectKernel = {
+    .name = "direct",
+    .backend = Backend::kCuda,
+    .takes = "fp8_656 caches, dense and sparse, up to 32 query rows a KV head, any page size",
+    .declines = declines<kMostRows>,
+    .geometry = geometry,
+    .workspace_bytes = decode_workspace_bytes,
+    .launch = FLASHLATENT_IF_COMPILED(fp8::launch),
+};
+
+const DecodeKernel kDirectTeam8Kernel = {
+    .name = "direct_team8",
+    .backend = Backend::kCuda,
+    .takes =
+        "fp8_656 caches, up to 16 query rows a KV head, for small batches; dense and sparse, any page "
+        "size; not with batch_invariant",
+    .declines = teams_decline,
+    .geometry = geometry_of_teams,
+    .workspace_bytes = team_workspace_bytes,
+    .launch = FLASHLATENT_IF_COMPILED(fp8::launch),
+};
+
+}  // namespace flashlatent::cuda

@@ -1,0 +1,152 @@
+// Decode from an fp8_656 cache, dense and sparse: a warpgroup loads, two compute (warpgroup.cuh), each CTA
+// by itself or in a team.
+#pragma once
+
+#include "cuda/fp8/few_rows_team.cuh"
+#include "cuda/fp8/few_rows_warpgroup.cuh"
+#include "cuda/fp8/loader.cuh"
+#include "cuda/parts/kv_loader.cuh"
+#include "cuda/parts/merge_step.cuh"
+#include "cuda/parts/segment_list.cuh"
+
+namespace flashlatent::fp8::few_rows {
+
+template <class Config>
+using MergeStep =
+    parts::MergeStep<typename Config::Element, Config::kComputeThreads, Config::kRows, Config::kVDim>;
+
+/// Segments as a computing warp lists them; one that is known by shape the loader tells of, and Q is asked
+/// for before.
+template <class Config>
+__device__ __forceinline__ void compute_listed(SharedMemory<Config>& shared,
+                                               const parts::DecodeArguments& args,
+                                               Warpgroup<Config>& warpgroup) {
+  constexpr int kNobody = -1, kListingWarp = 3;
+  auto begin = [&](const parts::RowTile& tile, bool has_blocks) {
+    warpgroup.prepare(tile);
+    warpgroup.begin(has_blocks);
+  };
+  const bool known = parts::known_ahead<1>(args);
+  if (known) begin(parts::PartPlace<>(args).only_tile(args), true);
+  parts::list_and_attend(
+      shared.segments, args, known ? kNobody : kListingWarp, [](std::uint32_t) {},
+      [&](const parts::Work& work) {
+        if (!known) begin(work.tile, work.blocks() > 0);
+        warpgroup.attend(work);
+        warpgroup.finish();
+      });
+}
+
+/// The same as the loader tells of all of them.
+template <class Config>
+__device__ __forceinline__ void compute_told(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                             Warpgroup<Config>& warpgroup) {
+  parts::WorkPosition position(shared.segments);
+  const parts::PartPlace<> place(args);
+  for (bool known = parts::known_ahead<1>(args); known || !position.get().is_end(); position.next()) {
+    warpgroup.prepare(known ? place.only_tile(args) : position.get().tile);
+    warpgroup.begin(known || position.get().blocks() > 0);
+    known = false;
+    warpgroup.attend(position.get());
+    warpgroup.finish();
+  }
+}
+
+template <class Config>
+__device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
+  if constexpr (Config::kMerges) {
+    if (threadIdx.x >= Config::kComputeThreads - 32) MergeStep<Config>::begin(args, shared.merge);
+  }
+  Warpgroup<Config> warpgroup(shared, args);
+  if constexpr (Config::kLists) {
+    compute_listed(shared, args, warpgroup);
+  } else {
+    compute_told(shared, args, warpgroup);
+  }
+  if constexpr (Config::kMerges) MergeStep<Config>(args, shared.merge, shared.blocks).run();
+}
+
+template <class Config>
+__device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
+  const int thread = threadIdx.x - Config::kComputeThreads;
+  if constexpr (Config::kLists) {
+    if (parts::known_ahead<1>(args) && thread < 32) {
+      const parts::PartPlace<> place(args);
+      parts::Work work;
+      parts::find_one_item(args, place, work.segment);  // as a part by shape is
+      work.tile = place.only_tile(args);
+      parts::list_share(shared.segments, work);
+    }
+    fp8::load_listed(args, shared.segments, fp8::Loader<SharedMemory<Config>>(args.cache, shared, thread));
+  } else {
+    parts::WorkPosition position(shared.segments);
+    auto tell = [&](const parts::Work& work) {
+      if (thread == 0) position.put(work);
+    };
+    struct NoPipe {};
+    // Where the walker looks ahead 24 bytes of the loader's registers spill.
+    parts::load_segments<1, false>(
+        args, fp8::Loader<SharedMemory<Config>>(args.cache, shared, thread), NoPipe(),
+        parts::PartPlace<>(args), [] {}, tell);
+    parts::Work end;
+    end.segment.request = -1;
+    tell(end);
+  }
+}
+
+template <class Config>
+__device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
+  for (int i = threadIdx.x; i < Config::kVDim; i += Config::kThreads) {
+    shared.poison_from[i] = parts::kNoPoison;
+  }
+  if (threadIdx.x == 0) {
+    for (int& poisoned : shared.poisoned) poisoned = 0;
+    if constexpr (Config::kTeam > 1) shared.team.init();
+    shared.segments.init(Config::kLists ? Config::kThreads : Config::kComputeThreads / 32);
+    if constexpr (Config::kMerges) MergeStep<Config>::init(shared.merge);
+    ptx::init(shared.has_query, Config::kComputeThreads);
+    ptx::init(shared.meeting, Config::kComputeThreads);
+    for (int i = 0; i < Config::kWarpgroups; ++i) {
+      ptx::init(shared.has_p[i], 128);
+    }
+    for (int i = 0; i < Config::kSlots; ++i) {
+      ptx::init(shared.full[i], 4);
+      ptx::init(shared.empty[i], Config::kComputeThreads);
+    }
+    ptx::publish_barriers();
+  }
+  __syncthreads();
+}
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, 1)
+    kernel(const __grid_constant__ parts::DecodeArguments args) {
+  extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
+  auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
+  static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
+  set_up<Config>(shared);
+  const bool loads = threadIdx.x >= Config::kComputeThreads;
+  if constexpr (Config::kTeam > 1) {
+    ptx::cluster_arrive();
+    const parts::PartPlace<Config::kTeam> place(args);
+    ptx::cluster_wait();  // all CTAs' barriers are there
+    if (loads) {
+      ptx::give_registers<Config::kLoaderRegisters>();
+      load_in_team<Config>(shared, args, place);
+    } else {
+      ptx::take_registers<Config::kComputeRegisters>();
+      compute_in_team<Config>(shared, args, place);
+    }
+  } else {
+    parts::wait_for_launch_before();
+    if (loads) {
+      ptx::give_registers<Config::kLoaderRegisters>();
+      load<Config>(shared, args);
+    } else {
+      ptx::take_registers<Config::kComputeRegisters>();
+      compute<Config>(shared, args);
+    }
+  }
+}
+
+}  // namespace flashlatent::fp8::few_rows

@@ -1,0 +1,86 @@
+// Q into shared memory: fp16, its RoPE part bf16, all times a power of two that brings the tile's largest
+// value to 2^14, so that bf16 values down to 2^-28 of it are exact.
+//
+// Columns are in the order in which K's come to registers (kernel.cuh, key_offset()): of a token's 128
+// columns lane t of a quad reads 32 bytes, of which four are its columns 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of a
+// product's 16.
+#pragma once
+
+#include "cuda/fp8/few_rows_smem.cuh"
+#include "cuda/parts/q_loader.cuh"
+#include "cuda/parts/query_max.cuh"
+#include "cuda/parts/softmax.cuh"
+
+namespace flashlatent::fp8::few_rows {
+
+/// A computing thread's share.
+template <class Shared>
+class QueryShare {
+  using Config = typename Shared::Config;
+
+ public:
+  /// Rows are where shared.row_query says.
+  __device__ __forceinline__ explicit QueryShare(const Shared& shared) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int unit = thread() + i * Config::kComputeThreads;
+      const int row = unit / kRowUnits;
+      values_[i] = make_uint4(0, 0, 0, 0);
+      const uint4* query = row < Config::kRows ? shared.row_query[row] : nullptr;
+      if (query != nullptr) values_[i] = __ldg(query + unit % kRowUnits);
+    }
+  }
+
+  /// The largest finite magnitude of the warp's, as bf16.
+  __device__ __forceinline__ int warp_max() const {
+    int max = 0;
+#pragma unroll
+    for (const uint4& value : values_) {
+      for (std::uint32_t pair : {value.x, value.y, value.z, value.w}) {
+        const int low = pair & 0x7fff, high = pair >> 16 & 0x7fff;
+        max = ::max(max, low < kInfinite ? low : 0);
+        max = ::max(max, high < kInfinite ? high : 0);
+      }
+    }
+    return __reduce_max_sync(0xffffffff, max);
+  }
+
+  __device__ __forceinline__ void store(Shared& shared, float scale) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int index = thread() + i * Config::kComputeThreads;
+      const int row = index / kRowUnits, unit = index % kRowUnits;
+      if (row >= Config::kRows) break;
+      const bool rope = unit >= 64;
+      const int tile = rope ? 8 : unit / 16 * 2 + unit / 2 % 2;
+      const int quad_lane = rope ? unit % 8 / 2 : unit % 16 / 4;
+      const std::uint32_t pairs[4] = {values_[i].x, values_[i].y, values_[i].z, values_[i].w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float2 two = parts::unpack<__nv_bfloat16>(pairs[j]);
+        *reinterpret_cast<std::uint32_t*>(shared.q[tile] + parts::unit_offset(row, unit % 2 * 4 + j) +
+                                          quad_lane * 4) =
+            rope ? parts::pack<__nv_bfloat16>(two.x * scale, two.y * scale)
+                 : parts::pack<__half>(two.x * scale, two.y * scale);
+      }
+    }
+    ptx::fence_for_async_proxy();
+  }
+
+ private:
+  /// Made anew: it would take registers that the loop over blocks needs.
+  __device__ __forceinline__ static int thread() {
+    int thread = threadIdx.x;
+    asm volatile("" : "+r"(thread));
+    return thread;
+  }
+
+  static constexpr int kInfinite = 0x7f80;
+  static constexpr int kRowUnits = Config::kQueryTiles * 8;
+  static constexpr int kCount =
+      (Config::kRows * kRowUnits + Config::kComputeThreads - 1) / Config::kComputeThreads;
+
+  uint4 values_[kCount];
+};
+
+}  // namespace flashlatent::fp8::few_rows

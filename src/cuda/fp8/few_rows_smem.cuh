@@ -1,0 +1,71 @@
+// Every byte of shared memory of the kernel of few rows, once.
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/fp8/few_rows_config.h"
+#include "cuda/fp8/tile_rows.cuh"
+#include "cuda/parts/merge_step.cuh"
+#include "cuda/parts/segment_list.cuh"
+#include "cuda/parts/team_unit.cuh"
+#include "cuda/parts/work_queue.cuh"
+
+namespace flashlatent::fp8::few_rows {
+
+/// A team's segment, of which `segment` is this CTA's share.
+struct TeamWork : parts::Work {
+  parts::SharingTeam team;
+  bool is_known;  // computing threads know its tile, and have begun
+};
+
+/// With what comes from the other ranks, in their order.
+template <class Config>
+struct TeamMemory : parts::TeamMemory<Config> {
+  parts::TeamUnits<Config> units[Config::kTeam - 1];
+};
+struct NoTeam {};
+struct NoMerge {};
+
+template <class Config>
+using WorkQueue = parts::WorkQueueOf<std::conditional_t<(Config::kTeam > 1), TeamWork, parts::Work>>;
+
+template <class Config_>
+struct alignas(1024) SharedMemory {
+  using Config = Config_;
+
+  std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];     // fp16, and RoPE in bf16 last
+  std::uint8_t p[Config::kPlaces][Config::kTileBytes];         // of a block
+  std::uint8_t blocks[Config::kSlots][Config::kBlockBytes];    // tokens as they are in the cache
+  std::uint16_t ratio[Config::kPlaces][fp8_656::kGroups][64];  // parts/fp8_units.cuh
+  float warp_max[Config::kWarpgroups][4][Config::kRows];
+  float base[Config::kRows];                     // -inf: there is none yet
+  float finite_base[Config::kRows];              // what scores are taken relative to
+  float factor[Config::kPlaces][Config::kRows];  // by which sums and outputs shrink for it
+  int shrinks[Config::kPlaces];                  // does any row?
+  float warp_sum[Config::kWarpgroups][4][Config::kRows];
+  float row_factor[Config::kRows];
+  RowsBehind<Config::kRows> rows;
+  const uint4* row_query[Config::kRows];  // null: there is no such row
+  parts::RowPlace<typename Config::Element> row_place[Config::kRows];
+  std::uint8_t poison_from[Config::kVDim];  // of each column (fp8/poison.cuh)
+  int poisoned[Config::kWarpgroups];        // is there any in its columns?
+  int query_max[Config::kWarpgroups * 4];   // of each warp
+  std::uint64_t live[Config::kSlots];       // which tokens of a block count
+  ptx::Barrier full[Config::kSlots], empty[Config::kSlots];
+  ptx::Barrier has_p[Config::kWarpgroups];  // P and what goes with it is there
+  ptx::Barrier has_query;                   // Q has come from memory
+  ptx::Barrier meeting;                     // of all warpgroups
+  std::conditional_t<Config::kLists, parts::SegmentList, WorkQueue<Config>> segments;
+  std::conditional_t<(Config::kTeam > 1), TeamMemory<Config>, NoTeam> team;
+  std::conditional_t<Config::kMerges, parts::MergeBegun, NoMerge> merge;
+
+  /// What a CTA has itself takes the place of P.
+  __device__ __forceinline__ parts::TeamUnits<Config>& incoming(int sender, int owner) {
+    if (sender == owner) return reinterpret_cast<parts::TeamUnits<Config>&>(p);
+    return team.units[sender - (sender > owner)];
+  }
+};
+
+inline constexpr int kMaxSharedBytes = 227 * 1024;
+
+}  // namespace flashlatent::fp8::few_rows

@@ -1,0 +1,476 @@
+// Decode from an fp8_656 cache, dense and sparse, with the tokens' bytes straight from the cache to the
+// tensor cores: nothing but the bytes lies in shared memory, and registers turn them into fp16 as A operands
+// of
+//
+//   S^T = K Q^T        64 tokens x kRows, by the warpgroup whose block it is
+//   O^T += V^T P^T     its part of d_v x kRows, by each warpgroup for all blocks
+//
+// Two warpgroups, of the even and of the odd blocks of a segment, make S and P of theirs, and have a half of
+// the output's columns each, for which they need both's P.
+//
+//   even    S0       P0  O_l += V0^T P0    S2  O_l += V1^T P1    P2  O_l += V2^T P2    S4 ...
+//   odd     S1       O_r += V0^T P0    P1  O_r += V1^T P1    S3  O_r += V2^T P2    P3 ...
+//
+// The base that a row's probabilities are relative to is seldom moved, and so not looked for: they are made
+// with the one that there is, and again if any comes out too large. What that takes is the largest of a
+// thread's own, and one vote.
+//
+// Barriers: full and empty of a block's slot (four loading warps and their bytes; all computing threads, that
+// have read it). has_p[b] (128) of P, statistics and ratios of warpgroup b's blocks. Who writes where those
+// of its block before last were has waited for the other's since, which has used them, and has voted with its
+// own warps since (Config::kPlaces).
+#pragma once
+
+#include "cuda/fp8/few_rows_query.cuh"
+#include "cuda/fp8/output_part.cuh"
+#include "cuda/fp8/products.cuh"
+#include "cuda/fp8/ring_place.cuh"
+#include "cuda/parts/column_exchange.cuh"
+
+namespace flashlatent::fp8::few_rows {
+
+inline constexpr int kAlone = 1;  // + which: the named barrier of one warpgroup
+
+/// Its exponent, as in an fp32, of the unit of a token in shared memory (parts/fp8_units.cuh); finite
+/// whatever the token's scales are. Of K the scales are left to the sums; of V units go into probabilities,
+/// ratios into the values.
+__device__ __forceinline__ std::uint32_t unit_exponent(std::uint32_t token) {
+  const uint4 scales = ptx::load_shared_16_bytes(token + fp8_656::kScaleOffset);
+  return parts::unit_exponent(fmaxf(fmaxf(__uint_as_float(scales.x), __uint_as_float(scales.y)),
+                                    fmaxf(__uint_as_float(scales.z), __uint_as_float(scales.w))));
+}
+
+template <class Config>
+class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
+  using Base = OutputPart<SharedMemory<Config>, kAlone>;
+
+ public:
+  __device__ __forceinline__ Warpgroup(SharedMemory<Config>& shared, const parts::DecodeArguments& args)
+      : Base(shared, args) {}
+
+  /// What takes many instructions, once a row and segment.
+  __device__ __forceinline__ void prepare(const parts::RowTile& tile) {
+    if (threadIdx.x >= kRows) return;
+    shared_.base[threadIdx.x] = -INFINITY;
+    shared_.finite_base[threadIdx.x] = kNoBase;
+    locate_row(tile, threadIdx.x);
+  }
+  /// Q of that tile.
+  __device__ __forceinline__ void begin(bool has_blocks) {
+    meet();
+    if (has_blocks) take_query();
+  }
+
+  /// All blocks of one segment that has begun.
+  __device__ __forceinline__ void attend(const parts::Work& work) {
+    work_ = &work;
+    const int blocks = work.blocks();
+    start();
+    begin_ = work.segment.block_begin * 64;
+#pragma unroll 1
+    for (int mine = me_;; mine += 2) {
+      const bool has_one = mine < blocks;
+      if (has_one) score(place_.ahead(mine > 0));
+#pragma unroll 1
+      for (int block = mine - 1; block <= mine; ++block) {  // the other's, and its own
+        if (block < 0 || block >= blocks) continue;
+        if (block == mine) {
+          softmax(block);
+        } else {
+          take_over(place_of(block));
+        }
+        add_product(block);
+        place_.next();
+      }
+      if (!has_one) break;
+    }
+    finish_products();
+  }
+
+  /// Writes the segment's result.
+  __device__ __forceinline__ void finish() {
+    const parts::Work& work = *work_;
+    publish_sum();
+    meet();
+    const std::int64_t first_row = this->partial_row(work);
+    if (threadIdx.x < kRows) finish_row(first_row, threadIdx.x);
+    if (is_poisoned()) [[unlikely]]
+      spread_poison();
+    const OutputRows rows = output_rows();  // once all have met, the next segment's take their place
+    meet();
+    const auto factor = columns_of(shared_.row_factor);
+    if (work.segment.partial >= 0) {
+      write(factor, args_.partial.out + first_row * Config::kVDim);
+    } else {
+      write(factor, rows);
+    }
+  }
+
+ protected:
+  using Base::args_, Base::kRows, Base::me_, Base::shared_;
+  using Base::fragment, Base::is_poisoned, Base::meet_alone, Base::thread;
+  using Columns = typename Base::Columns;
+  static constexpr int kLargestExponent = 9;
+  static_assert(Config::kLargestP == 1 << kLargestExponent);
+  static constexpr int kColumns = kRows / 4;  // of S^T and O^T, a thread's
+  /// Of two tokens that a thread has: the exponents of their units.
+  struct Units {
+    std::uint32_t low, high;
+  };
+  struct OutputRows {
+    __nv_bfloat16* of_column[kColumns];  // null: no such row
+  };
+
+  __device__ __forceinline__ const parts::RowTile& tile() const {
+    return work_->tile;
+  }
+
+  __device__ __forceinline__ void start() {
+    this->clear(o_);
+    sums_ = {};
+    least_limit_ = limit(0);
+  }
+
+  /// How many tokens query row n attends to.
+  __device__ __forceinline__ int limit(int n) const {
+    return shared_.rows.limit(*work_, n);
+  }
+
+  __device__ __forceinline__ void meet() {
+    ptx::arrive(shared_.meeting);
+    ptx::wait(shared_.meeting, meeting_);
+    meeting_ ^= 1;
+  }
+
+  /// By all lanes: racecheck sees an order only between who arrives and who waits.
+  __device__ __forceinline__ void release(int slot) const {
+    ptx::arrive(shared_.empty[slot]);
+  }
+
+  __device__ __forceinline__ void locate_row(const parts::RowTile& tile, int n) {
+    shared_.rows.find(args_, tile, n);
+    shared_.row_query[n] = nullptr;
+    shared_.row_place[n] = parts::RowPlace<__nv_bfloat16>::find(args_, tile, n);
+    if (n >= tile.rows) return;
+    shared_.row_query[n] =
+        reinterpret_cast<const uint4*>(parts::query_row<__nv_bfloat16>(args_.query, tile, n));
+  }
+
+  /// All have done with the Q before: they have met since.
+  __device__ __forceinline__ void take_query() {
+    const QueryShare<SharedMemory<Config>> share(shared_);
+    const int warp_max = share.warp_max();
+    ptx::arrive(shared_.has_query);
+    if (thread() % 32 == 0) shared_.query_max[threadIdx.x / 32] = warp_max;
+    meet();
+    const int exponent = parts::query_exponent(shared_.query_max);
+    share.store(shared_, __int_as_float((127 + exponent) << 23));
+    scale_ = args_.scale_log2 * __int_as_float((127 - exponent) << 23);
+    meet();
+  }
+
+  __device__ __forceinline__ std::uint32_t block_address(int slot) const {
+    return ptx::shared_address(shared_.blocks[slot]);
+  }
+
+  /// s_ = K Q^T of this warpgroup's block, in base 2. Scales of K's groups are left to the sums, in fp32:
+  /// they need not be powers of two, and an lse shows 2^-12 of a group's share.
+  __device__ __forceinline__ void score(const fp8::RingPlace<Config>& place) {
+    ptx::wait(shared_.full[place.slot()], place.parity());
+    live_ = live_of(place.slot());
+    const std::uint32_t low = block_address(place.slot()) + fragment().row * fp8_656::kTokenBytes;
+    const std::uint32_t row = low + fragment().column * 16;  // 32 bytes a lane of the quad
+    const std::uint64_t q =
+        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0));
+    float sums[2][kRows / 2];  // of two groups at a time
+    fp8::Operands a[2];
+    const fp8::KeyBytes rope = fp8::KeyBytes::at(row + fp8_656::kRopeOffset),
+                        more_rope = fp8::KeyBytes::at(row + fp8_656::kRopeOffset + 16);
+    finish_products();
+    fp8::take_rope(a[1], rope, more_rope);
+    ptx::wgmma_fence();
+    fp8::multiply<__nv_bfloat16, kRows>(s_, a[1], q + 8 * kTileStep, false);
+    ptx::wgmma_commit();
+    fp8::KeyBytes bytes = fp8::KeyBytes::at(row);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (i >= 1) ptx::wgmma_wait<1>();
+      fp8::widen_keys(a[i % 2], bytes);
+      if (i + 1 < 8) bytes = fp8::KeyBytes::at(row + key_offset(i + 1));
+      if (i == 4) add_groups(sums, low, 0);
+      ptx::wgmma_fence();
+      fp8::multiply<__half, kRows>(sums[i / 2 % 2], a[i % 2], q + i * kTileStep, i % 2 == 1);
+      ptx::wgmma_commit();
+    }
+    add_groups(sums, low, 2);
+#pragma unroll
+    for (float& x : s_) x *= scale_;
+  }
+
+  /// s_ += sums of two groups from `first` on, times their scales.
+  __device__ __forceinline__ void add_groups(float (&sums)[2][kRows / 2], std::uint32_t low, int first) {
+    float scales[2][2];  // of the low and the high token
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      scales[i / 2][i % 2] = ptx::load_float(low + i / 2 * 8 * fp8_656::kTokenBytes + fp8_656::kScaleOffset +
+                                             (first + i % 2) * 4);
+    }
+    ptx::wgmma_wait<0>();
+    ptx::pin_registers(s_);
+#pragma unroll
+    for (int g = 0; g < 2; ++g) {
+      ptx::pin_registers(sums[g]);
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) s_[i] = fmaf(sums[g][i], scales[i % 4 / 2][g], s_[i]);
+    }
+  }
+
+  /// Of the i-th 16 columns that a lane has of its 128 bytes of K.
+  __device__ __forceinline__ static constexpr int key_offset(int i) {
+    return i / 2 * fp8_656::kGroup + i % 2 * 16;
+  }
+
+  /// One lane reads, the one that gives the slot back, so that its arrival orders the reading.
+  __device__ __forceinline__ std::uint64_t live_of(int slot) const {
+    std::uint64_t live = 0;
+    if (thread() % 32 == 0) live = shared_.live[slot];
+    return __shfl_sync(0xffffffff, live, 0);
+  }
+
+  /// From scores to P in shared memory, times the tokens' units. Nobody reads what is overwritten.
+  __device__ __forceinline__ void softmax(int block) {
+    const int start = begin_ + block * 64;
+    const std::uint32_t token = block_address(place_.slot()) + fragment().row * fp8_656::kTokenBytes;
+    const Units units = {unit_exponent(token), unit_exponent(token + 8 * fp8_656::kTokenBytes)};
+    if (live_ != parts::kAllLive || partial_tokens(live_, least_limit_ - start) != 0) [[unlikely]] {
+      parts::mask_columns<kRows>(s_, live_, fragment(), [&](int n) { return limit(n) - start; });
+    }
+    const int place = place_of(block);
+    store_ratios(place, token, units.low, fragment().row);
+    store_ratios(place, token + 8 * fp8_656::kTokenBytes, units.high, fragment().row + 8);
+    if (thread() == 0) shared_.shrinks[place] = 0;
+    Columns sums;
+    const bool exceeds = take_exponentials(place, units, sums);
+    if (ptx::named_any(kAlone + me_, 128, exceeds)) [[unlikely]]
+      rebase(place, units, sums);
+    finish_products();  // with the other's P: it may make its next one
+    ptx::arrive(shared_.has_p[me_]);
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) sums_[i] += sums[i];
+  }
+
+  /// Where P of a block is, and what goes with it.
+  __device__ __forceinline__ static int place_of(int block) {
+    return block % Config::kPlaces;
+  }
+
+  /// The other's P is there: what is summed so far shrinks to its base.
+  __device__ __forceinline__ void take_over(int place) {
+    ptx::wait(shared_.has_p[me_ ^ 1], other_parity_);
+    other_parity_ ^= 1;
+    if (shrinks(place)) [[unlikely]]
+      shrink_sums(place);
+  }
+  __device__ __forceinline__ bool shrinks(int place) const {
+    return shared_.shrinks[place] != 0;
+  }
+  __device__ __forceinline__ void shrink_sums(int place) {
+    const Columns factor = columns_of(shared_.factor[place]);
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) sums_[i] *= factor[i];
+  }
+
+  /// A lane of the quad a group, of a token of this warpgroup's block.
+  __device__ __forceinline__ void store_ratios(int place, std::uint32_t token, std::uint32_t exponent,
+                                               int row) {
+    const int group = thread() % 4;
+    const float scale = ptx::load_float(token + fp8_656::kScaleOffset + group * 4);
+    shared_.ratio[place][group][row] = __half_as_ushort(parts::ratio_to_unit(scale, exponent));
+  }
+
+  /// P, relative to the bases that there are, and the sums of this thread's columns. Is any larger than it
+  /// may be?
+  __device__ __forceinline__ bool take_exponentials(int place, Units units, Columns& sums) const {
+    const float low_log = parts::log2_of(units.low), high_log = parts::log2_of(units.high);
+    const float low_share = parts::power_of_two(254 - kLargestExponent - units.low),
+                high_share = parts::power_of_two(254 - kLargestExponent - units.high);
+    const Columns base = columns_of(shared_.finite_base);
+    float p[kRows / 2];
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      const int at = i / 2 * 4 + i % 2;
+      p[at] = parts::exp2_fast(s_[at] + low_log - base[i]);
+      p[at + 2] = parts::exp2_fast(s_[at + 2] + high_log - base[i]);
+      sums[i] = fmaf(p[at], low_share, p[at + 2] * high_share);
+      largest = fmaxf(largest, fmaxf(p[at], p[at + 2]));
+    }
+    parts::store_probabilities<__half, kRows>(ptx::shared_address(shared_.p[place]), p, thread());
+    ptx::fence_for_async_proxy();
+    return largest > Config::kLargestP * (1 << static_cast<int>(Config::kSlack));
+  }
+
+  /// Larger bases, and P again.
+  __device__ __forceinline__ void rebase(int place, Units units, Columns& sums) {
+    Columns max;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      const int at = i / 2 * 4 + i % 2;
+      max[i] = fmaxf(s_[at] + parts::log2_of(units.low), s_[at + 2] + parts::log2_of(units.high));
+    }
+    put(shared_.warp_max[me_][thread() / 32],
+        parts::over_tokens<kRows>(max, thread() % 32, [](float a, float b) { return fmaxf(a, b); }));
+    meet_alone();
+    if (thread() < kRows) settle_base(place, thread());
+    meet_alone();
+    if (shrinks(place)) shrink_sums(place);
+    take_exponentials(place, units, sums);
+    meet_alone();
+  }
+
+  /// Row n's.
+  __device__ __forceinline__ void settle_base(int place, int n) {
+    const float before = shared_.base[n];
+    const auto& of_warp = shared_.warp_max[me_];
+    const float max = fmaxf(fmaxf(of_warp[0][n], of_warp[1][n]), fmaxf(of_warp[2][n], of_warp[3][n]));
+    const float base = parts::settle_base(before, max, Config::kSlack);
+    const float factor = before == -INFINITY ? 1.0F : parts::exp2_fast(before - base);
+    if (factor != 1.0F && n < tile().rows) shared_.shrinks[place] = 1;
+    shared_.base[n] = base;
+    // Rounded up as in parts/unit_scores.cuh.
+    shared_.finite_base[n] = base == -INFINITY ? kNoBase : __fsub_ru(base, kLargestExponent);
+    shared_.factor[place][n] = factor;
+  }
+
+  /// o_ += V^T P^T, this part of a block's, which is at place_.
+  __device__ __forceinline__ void add_product(int block) {
+    const int place = place_of(block);
+    if (shrinks(place)) [[unlikely]] {
+      finish_products();
+      this->rescale(o_, columns_of(shared_.factor[place]));
+    }
+    const int slot = place_.slot();
+    const int start = begin_ + block * 64;
+    if (least_limit_ < start + 64 && args_.causal) [[unlikely]]
+      keep_from_poison(place, slot, start);
+    const std::uint32_t row = this->value_row(slot);
+    const std::uint64_t p =
+        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p[place]), 0));
+    fp8::Operands a[2];
+    std::uint32_t ratio[8];
+    fp8::ValueBytes bytes = fp8::ValueBytes::at(row);
+    this->pin(o_);
+#pragma unroll
+    for (int i = 0; i < Config::kPartChunks; ++i) {
+      if (i % 2 == 0) this->load_ratios(ratio, shared_.ratio[place][me_ * Config::kPartGroups + i / 2]);
+      if (i == 0) finish_products();
+      if (i >= 2) ptx::wgmma_wait<1>();
+      fp8::widen_values(a[i % 2], bytes, ratio);
+      if (i + 1 < Config::kPartChunks) bytes = fp8::ValueBytes::at(row + (i + 1) * 64);
+      ptx::wgmma_fence();
+      fp8::multiply<__half, kRows>(o_[i], a[i % 2], p, true);
+      ptx::wgmma_commit();
+    }
+    release(slot);
+  }
+  /// They are under way until somebody needs them, or their operands' registers.
+  __device__ __forceinline__ void finish_products() {
+    ptx::wgmma_wait<0>();
+    this->pin(o_);
+  }
+
+  /// Of the block whose V is next.
+  __device__ __forceinline__ void keep_from_poison(int place, int slot, int start) {
+    Base::keep_from_poison(slot, shared_.ratio[place], partial_tokens(live_of(slot), least_limit_ - start),
+                           [&](int n) { return limit(n) - start; });
+  }
+
+  __device__ __forceinline__ void spread_poison() {
+    Base::spread_poison(o_);
+    shared_.poisoned[me_] = 0;
+  }
+
+  /// This thread's columns of a row of kRows values.
+  __device__ __forceinline__ static Columns columns_of(const float (&row)[kRows]) {
+    return Base::columns_of(row, [] { return fragment().column; });
+  }
+  /// The two columns that over_tokens() leaves to this lane.
+  __device__ __forceinline__ void put(float (&row)[kRows], float2 values) const {
+    *reinterpret_cast<float2*>(&row[parts::first_of_lane<kRows>(thread() % 32)]) = values;
+  }
+
+  __device__ __forceinline__ void publish_sum() {
+    put(shared_.warp_sum[me_][thread() / 32],
+        parts::over_tokens<kRows>(sums_, thread() % 32, [](float a, float b) { return a + b; }));
+  }
+
+  /// Row n's, once all have published.
+  __device__ __forceinline__ parts::RowStatistics statistics(int n) const {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < Config::kWarpgroups * 4; ++i) sum += shared_.warp_sum[i / 4][i % 4][n];
+    return {shared_.base[n], sum};
+  }
+
+  /// Row n's factor, and its lse.
+  __device__ __forceinline__ void finish_row(std::int64_t first_row, int n) {
+    const parts::RowStatistics row = statistics(n);
+    shared_.row_factor[n] = Base::template finish_row<kLargestExponent>(
+        *work_, [=] { return first_row; }, n, row.max, row.sum);
+  }
+
+  __device__ __forceinline__ OutputRows output_rows() const {
+    OutputRows rows;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      rows.of_column[i] = shared_.row_place[i / 2 * 8 + fragment().column + i % 2].out;
+    }
+    return rows;
+  }
+
+  /// The final output.
+  __device__ __forceinline__ void write(const Columns& factor, const OutputRows& rows) const {
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      __nv_bfloat16* out = rows.of_column[i];
+      if (out == nullptr) continue;
+#pragma unroll
+      for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
+        const float* x = &o_[chunk][i / 2 * 4 + i % 2];
+        *reinterpret_cast<std::uint32_t*>(out + this->first_column() + chunk * 64) =
+            parts::pack<__nv_bfloat16>(x[0] * factor[i], x[2] * factor[i]);
+      }
+    }
+  }
+  /// A partial result.
+  __device__ __forceinline__ void write(const Columns& factor, float* partial) const {
+    partial += fragment().column * Config::kVDim + this->first_column();
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      const int n = i / 2 * 8 + i % 2;
+      if (n + fragment().column >= tile().rows) continue;
+#pragma unroll
+      for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
+        const float* x = &o_[chunk][i / 2 * 4 + i % 2];
+        *reinterpret_cast<float2*>(partial + n * Config::kVDim + chunk * 64) =
+            make_float2(x[0] * factor[i], x[2] * factor[i]);
+      }
+    }
+  }
+
+  static constexpr std::uint64_t kTileStep = Config::kTileBytes >> 4;
+
+  const parts::Work* work_ = nullptr;
+  fp8::RingPlace<Config> place_;    // of the next block whose V is to be read
+  std::uint32_t other_parity_ = 0;  // of the other warpgroup's next P
+  std::uint32_t meeting_ = 0;       // of the next one
+  int least_limit_ = 0;             // tokens that the tile's first row attends to
+  int begin_ = 0;                   // the segment's first token
+  float scale_ = 0;                 // of scores, to base 2
+  std::uint64_t live_ = 0;          // which tokens of this warpgroup's block count
+  Columns sums_;                    // of this thread's tokens
+  float s_[kRows / 2];
+  typename Base::Accumulators o_;
+};
+
+}  // namespace flashlatent::fp8::few_rows

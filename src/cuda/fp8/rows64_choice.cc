@@ -1,0 +1,42 @@
+// Any number of query rows, in tiles of 64.
+#include "cost/model.h"
+#include "cuda/common/dense_choice.h"
+#include "cuda/common/if_compiled.h"
+#include "cuda/cuda_backend.h"
+#include "cuda/fp8/choice.h"
+
+namespace flashlatent::cuda {
+
+namespace {
+
+using cost::Kernel;
+using cost::Situation;
+
+constexpr int kTileRows = fp8::kRows64Keys[0].tile_rows;
+constexpr DenseShape kShape = {.tile_rows = kTileRows,
+                               .cost = cost::of(Kernel::kQuartet, Situation::kRows64)};
+constexpr int kFewRequests = 2;
+
+schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+  schedule::Geometry g = dense_geometry(problem, workers, kShape);
+  if (problem.rows_per_kv_head() > kTileRows) {
+    cost::add(g.cost, cost::of(Kernel::kQuartet, Situation::kMoreTiles));
+  } else if (g.requests <= kFewRequests) {
+    cost::add(g.cost, cost::of(Kernel::kQuartet, Situation::kFewRequests));
+  }
+  return g;
+}
+
+}  // namespace
+
+const DecodeKernel kQuartetKernel = {
+    .name = "quartet",
+    .backend = Backend::kCuda,
+    .takes = "fp8_656 caches, dense and sparse, any number of query rows, any page size",
+    .declines = fp8::declines_cache,
+    .geometry = geometry,
+    .workspace_bytes = decode_workspace_bytes,
+    .launch = FLASHLATENT_IF_COMPILED(fp8::launch),
+};
+
+}  // namespace flashlatent::cuda

@@ -1,0 +1,106 @@
+// Decode from an fp8_656 cache, dense and sparse, 64 query rows a tile: one warpgroup loads, one
+// scores, two multiply with V.
+//
+//   loader     | 656 bytes a token, as they are in the cache
+//   scorer     | S0 = K0 Q^T | S1 = K1 Q^T          | S2 = K2 Q^T          | ...
+//   outputs    |             | P0, O_l += V0_l^T P0 | P1, O_l += V1_l^T P1 | ...
+//              |             | P0, O_r += V0_r^T P0 | P1, O_r += V1_r^T P1 | ...
+//
+// Barriers: full and empty of a block's slot (the loader's warps and their bytes; all that compute, who have
+// read it). scored and softened of the one place of scores (the scorer; those who have taken P from them),
+// p_free and has_p of P's (all that multiply have done with the one before; have stored theirs).
+#pragma once
+
+#include "cuda/fp8/loader.cuh"
+#include "cuda/fp8/rows64_output.cuh"
+#include "cuda/fp8/rows64_scorer.cuh"
+#include "cuda/parts/merge_step.cuh"
+#include "cuda/parts/segment_list.cuh"
+
+namespace flashlatent::fp8::rows64 {
+
+template <class Config>
+using MergeStep =
+    parts::MergeStep<typename Config::Element, Config::kOutputThreads, Config::kRows, Config::kVDim>;
+
+template <class Config>
+__device__ __forceinline__ void score(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                      const CUtensorMap& query_map) {
+  Scorer<Config> scorer(shared, args, query_map);
+  parts::ListPosition position(shared.segments);
+  for (; !position.get().is_end(); position.next()) {
+    const parts::Work& work = position.get();
+    if (work.blocks() <= 0) continue;
+    scorer.begin(work);
+    const parts::Work* next = position.next_listed();
+    if (next != nullptr && !next->is_end()) scorer.look_ahead(next->tile);
+    scorer.attend(work);
+  }
+}
+
+template <class Config>
+__device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                         const CUtensorMap& query_map) {
+  constexpr int kListingWarp = 3;
+  if (args.merge_state != nullptr && threadIdx.x >= Config::kOutputThreads - 32) {
+    MergeStep<Config>::begin(args, shared.merge);
+  }
+  Output<Config> output(shared, args, query_map);
+  parts::list_and_attend(
+      shared.segments, args, kListingWarp, [](std::uint32_t) {},
+      [&](const parts::Work& work) { output.attend(work); });
+}
+
+template <class Config>
+__device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
+  fp8::load_listed(
+      args, shared.segments,
+      fp8::Loader<SharedMemory<Config>>(args.cache, shared, threadIdx.x - Config::kComputeThreads));
+}
+
+template <class Config>
+__device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
+  for (int i = threadIdx.x; i < Config::kVDim; i += Config::kThreads) {
+    shared.poison_from[i] = parts::kNoPoison;
+  }
+  if (threadIdx.x == 0) {
+    for (int& poisoned : shared.poisoned) poisoned = 0;
+    for (int& restarts : shared.restarts) restarts = 0;
+    shared.segments.init(Config::kThreads);
+    MergeStep<Config>::init(shared.merge);
+    ptx::init(shared.has_query, 1);
+    ptx::init(shared.scored, 128);
+    ptx::init(shared.softened, Config::kOutputThreads);
+    ptx::init(shared.p_free, Config::kOutputThreads);
+    ptx::init(shared.has_p, Config::kOutputThreads);
+    for (ptx::Barrier& barrier : shared.full) ptx::init(barrier, 4);
+    for (ptx::Barrier& barrier : shared.empty) ptx::init(barrier, Config::kComputeThreads);
+    ptx::publish_barriers();
+  }
+  __syncthreads();
+}
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, 1)
+    kernel(const __grid_constant__ parts::DecodeArguments args,
+           const __grid_constant__ CUtensorMap /*kv_map*/, const __grid_constant__ CUtensorMap query_map) {
+  extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
+  auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
+  static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
+  if (threadIdx.x == Config::kOutputThreads && args.query.rows_in_line) ptx::prefetch_map(query_map);
+  set_up<Config>(shared);
+  parts::wait_for_launch_before();
+  if (threadIdx.x >= Config::kComputeThreads) {
+    ptx::give_registers<Config::kLoaderRegisters>();
+    load<Config>(shared, args);
+  } else if (threadIdx.x >= Config::kOutputThreads) {
+    ptx::give_registers<Config::kScorerRegisters>();
+    score<Config>(shared, args, query_map);
+  } else {
+    ptx::take_registers<Config::kOutputRegisters>();
+    multiply<Config>(shared, args, query_map);
+    if (args.merge_state != nullptr) MergeStep<Config>(args, shared.merge, shared.blocks).run();
+  }
+}
+
+}  // namespace flashlatent::fp8::rows64

@@ -1,0 +1,347 @@
+// The two warpgroups that multiply: P^T from a block's scores, and O^T += V^T P^T, each half of the output's
+// columns. V comes to registers as it is in the cache and is brought to fp16 there.
+//
+// Of P each of four threads has 16 tokens of a row. The base that a row's probabilities are relative to is
+// seldom moved, and so not looked for: they are made with the one that there is, and again if any comes out
+// too large (few_rows_warpgroup.cuh).
+#pragma once
+
+#include "cuda/fp8/output_part.cuh"
+#include "cuda/fp8/products.cuh"
+#include "cuda/fp8/ring_place.cuh"
+#include "cuda/fp8/rows64_query.cuh"
+#include "cuda/parts/column_exchange.cuh"
+
+namespace flashlatent::fp8::rows64 {
+
+template <class Config>
+class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
+  using Base = OutputPart<SharedMemory<Config>, kOutputBarrier>;
+
+ public:
+  __device__ __forceinline__ Output(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                    const CUtensorMap& query_map)
+      : Base(shared, args), query_map_(query_map) {}
+
+  /// One segment.
+  __device__ __forceinline__ void attend(const parts::Work& work) {
+    meet_both();  // nobody writes to the rows before any more
+    find_rows(work.tile);
+    if (is_first_ && work.blocks() > 0) {
+      Query<Config>(shared_, args_, query_map_).help(work);
+      is_first_ = false;
+    }
+    meet_both();
+    add_blocks(work);
+    finish(work);
+  }
+
+ private:
+  /// What takes many instructions, once a row and segment.
+  __device__ __forceinline__ void find_rows(const parts::RowTile& tile) const {
+    const int n = threadIdx.x;
+    if (n >= kRows) return;
+    shared_.output_rows.find(args_, tile, n);
+    shared_.row_place[n] = parts::RowPlace<__nv_bfloat16>::find(args_, tile, n);
+  }
+
+  /// All its blocks. What is seldom to be done about one is not in the loop: base_ is seldom moved but at the
+  /// begin, and of few blocks some tokens count for some rows only.
+  __device__ __forceinline__ void add_blocks(const parts::Work& work) {
+    this->clear(o_);
+    base_ = -INFINITY;
+    sum_ = 0;
+    int left = work.blocks();
+    const int of_some = blocks_of_some(work);
+    if (left > 0) {  // the first block does without soften()
+      ptx::arrive(shared_.p_free);
+      ptx::arrive(shared_.has_p);
+    }
+    while (left > 0) {
+      begin_again(work, left, left <= of_some);
+      do {
+        add_product();
+        --left;
+      } while (left > 0 && soften(left <= of_some));
+    }
+  }
+  /// How many blocks at the end have tokens that some rows do not attend to.
+  __device__ __forceinline__ int blocks_of_some(const parts::Work& work) const {
+    const RowsBehind<kRows>& rows = shared_.output_rows;
+    return rows.of_row[0] > 0 ? work.segment.block_end - rows.limit(work, 0) / 64 : 0;
+  }
+
+  /// Writes the segment's result.
+  __device__ __forceinline__ void finish(const parts::Work& work) {
+    shared_.by_sharer[sharer()][row()] = sum_;
+    meet_both();
+    if (sharer() == 0) finish_row(work, row());
+    if (this->is_poisoned()) [[unlikely]] {
+      this->spread_poison(o_);
+      if (thread() == 0) shared_.poisoned[me_] = 0;
+    }
+    meet_both();
+    if (work.segment.partial >= 0) {
+      write_partial(work);
+    } else {
+      write();
+    }
+  }
+
+  using Base::args_, Base::first_column, Base::kRows, Base::me_, Base::meet_alone, Base::shared_,
+      Base::thread, Base::value_row;
+  static constexpr int kTokens = Config::kShareTokens;
+  static constexpr int kSteps = 2 * Config::kPartChunks;  // of a block's product
+  using Columns = typename Base::Columns;
+
+  __device__ __forceinline__ static void meet_both() {
+    ptx::named_sync(kOutputsBarrier, Config::kOutputThreads);
+  }
+
+  // Of P and of rows' statistics, this thread's row and which of its sharers it is.
+  __device__ __forceinline__ static int row() { return thread() % kRows; }
+  __device__ __forceinline__ int sharer() const { return me_ * 2 + thread() / kRows; }
+
+  /// P^T of the block that has been scored into shared memory, with the base that there is, when nobody reads
+  /// the one before any more. Before all have stored theirs, what V's product begins with. Returns false if
+  /// the block is to be begun again.
+  __device__ __forceinline__ bool soften(bool of_some) {
+    ptx::arrive(shared_.p_free);
+    ptx::wait(shared_.scored, parity_);
+    std::uint32_t p[kTokens / 2];
+    if (take_exponentials(p)) shared_.restarts[parity_] = 1;
+    ptx::wait(shared_.p_free, parity_);
+    store(p);
+    ptx::arrive(shared_.has_p);
+    begin_product();
+    ptx::wait(shared_.has_p, parity_);
+    return !of_some && shared_.restarts[parity_] == 0;
+  }
+
+  /// Of the block that has been scored.
+  __device__ __forceinline__ TokenScales& tokens() const { return shared_.tokens[slot_.slot()]; }
+
+  __device__ __forceinline__ float score(int i) const {
+    return shared_.scores.of_token[sharer() * kTokens + i][Scores::place(i, row())];
+  }
+
+  /// This thread's of P, relative to the base that there is, times units, and their sum without. Is any
+  /// larger than it may be?
+  __device__ __forceinline__ bool take_exponentials(std::uint32_t (&p)[kTokens / 2]) {
+    const float base = base_ == -INFINITY ? kNoBase : base_;
+    std::uint32_t largest = 0;  // of even and of odd tokens
+    block_sum_ = 0;
+#pragma unroll
+    for (int i = 0; i < kTokens; i += 4) {
+      const float4 share = *reinterpret_cast<const float4*>(&tokens().share[sharer() * kTokens + i]);
+      const float x[4] = {parts::exp2_fast(score(i) - base), parts::exp2_fast(score(i + 1) - base),
+                          parts::exp2_fast(score(i + 2) - base), parts::exp2_fast(score(i + 3) - base)};
+      block_sum_ += (x[0] * share.x + x[1] * share.y) + (x[2] * share.z + x[3] * share.w);
+      p[i / 2] = parts::pack<__half>(x[0], x[1]);
+      p[i / 2 + 1] = parts::pack<__half>(x[2], x[3]);
+      largest = parts::larger(largest, parts::larger(p[i / 2], p[i / 2 + 1]));
+    }
+    constexpr std::uint32_t kMost = (15U + Config::kLargestP + Config::kSlack) << 10;  // as fp16
+    return max(largest & 0xFFFF, largest >> 16) > kMost;
+  }
+  __device__ __forceinline__ void store(const std::uint32_t (&p)[kTokens / 2]) const {
+    const std::uint32_t tile = ptx::shared_address(shared_.p);
+#pragma unroll
+    for (int i = 0; i < kTokens / 8; ++i) {
+      ptx::store_16_bytes(tile + parts::unit_offset(row(), sharer() * (kTokens / 8) + i),
+                          make_uint4(p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3]));
+    }
+    ptx::fence_for_async_proxy();
+  }
+
+  /// P^T again, with a base for this block's scores, and what V's product begins with. `of_some`: some of the
+  /// tokens count for some rows only.
+  __device__ __forceinline__ void begin_again(const parts::Work& work, int left, bool of_some) {
+    ptx::wait(shared_.scored, parity_);
+    if (of_some)
+      keep_from_poison(work, shared_.output_rows.limit(work, 0) - (work.segment.block_end - left) * 64);
+    float max = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) max = fmaxf(max, score(i));
+    shared_.by_sharer[sharer()][row()] = max;
+    meet_both();
+    if (threadIdx.x == 0) shared_.restarts[parity_] = 0;
+#pragma unroll
+    for (int i = 0; i < Config::kSharers; ++i) max = fmaxf(max, shared_.by_sharer[i][row()]);
+    const float before = base_;
+    // Rounded up as in parts/unit_scores.cuh.
+    base_ = parts::settle_base(before, __fsub_ru(max, Config::kLargestP), Config::kSlack);
+    const float factor = before == -INFINITY ? 1.0F : parts::exp2_fast(before - base_);
+    sum_ *= factor;
+    if (sharer() == 0) shared_.factor[row()] = factor;
+    if (ptx::named_any(kOutputsBarrier, Config::kOutputThreads, factor != 1.0F)) rescale();
+    std::uint32_t p[kTokens / 2];
+    take_exponentials(p);
+    store(p);
+    begin_product();
+    meet_both();
+  }
+  __device__ __forceinline__ void rescale() {
+    Base::rescale(o_, Base::columns_of(shared_.factor, [column = Base::column()] { return column; }));
+  }
+
+  /// o_ += V^T P^T, this part of a block's. 32 tokens of 64 columns at a time: operands of two such steps are
+  /// in registers, and the bytes of the next one are under way. The first step's operands are made before P
+  /// is there.
+  __device__ __forceinline__ void begin_product() {
+    ptx::load_matrices_transposed(bytes_, value_row(slot_.slot()));
+    this->load_ratios(ratio_, tokens().ratio[me_ * Config::kPartGroups]);
+    fp8::widen_values(a_[0], bytes_, ratio_);
+    ptx::load_matrices_transposed(bytes_, value_row(slot_.slot()) + 32 * fp8_656::kTokenBytes);
+  }
+  __device__ __forceinline__ void add_product() {
+    ptx::arrive(shared_.softened);
+    sum_ += block_sum_;
+    const std::uint32_t row = value_row(slot_.slot());
+    const std::uint64_t p =
+        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p), 0));
+    this->pin(o_);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int chunk = step / 2, half = step % 2;
+      if (step > 0) {
+        if (step % 4 == 0) this->load_ratios(ratio_, tokens().ratio[me_ * Config::kPartGroups + step / 4]);
+        if (step > 1) ptx::wgmma_wait<1>();
+        fp8::widen_values(a_[half], bytes_, ratio_ + half * 4);
+        if (step + 1 < kSteps) {
+          ptx::load_matrices_transposed(bytes_,
+                                        row + (step + 1) / 2 * 64 + (1 - half) * 32 * fp8_656::kTokenBytes);
+        }
+      }
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        ptx::Wgmma<__half, kRows>::template rs<false>(o_[chunk], a_[half][k],
+                                                      p + (half * 2 + k) * ptx::kStepAlongRow, true);
+      }
+      ptx::wgmma_commit();
+    }
+    ptx::arrive(shared_.empty[slot_.slot()]);
+    parity_ ^= 1;
+    slot_.next();
+    ptx::wgmma_wait<0>();
+    this->pin(o_);
+  }
+  /// Of the block whose V is next.
+  __device__ __forceinline__ void keep_from_poison(const parts::Work& work, int limit) {
+    const std::uint64_t partial = partial_tokens(shared_.live[slot_.slot()], limit);
+    const int start = shared_.output_rows.limit(work, 0) - limit;
+    Base::keep_from_poison(slot_.slot(), tokens().ratio, partial,
+                           [&](int n) { return shared_.output_rows.limit(work, n) - start; });
+  }
+
+  /// The final output.
+  __device__ __forceinline__ void write() const {
+    const int first = first_column();
+    for_rows([&](int n) { return shared_.row_place[n].out; }, [&](int n) { return shared_.factor[n]; },
+             [&](__nv_bfloat16* out, int chunk, float a, float b) {
+               *reinterpret_cast<std::uint32_t*>(out + first + chunk * 64) = parts::pack<__nv_bfloat16>(a, b);
+             });
+  }
+
+  /// Of all rows that are there, each chunk's two columns times the row's factor: put(place, chunk, x, y).
+  /// Some rows at once, for which there are registers.
+  template <class Place, class Factor, class Put>
+  __device__ __forceinline__ void for_rows(Place place, Factor factor, Put put) const {
+    constexpr int kAtOnce = 4;
+#pragma unroll
+    for (int first = 0; first < Columns::kCount; first += kAtOnce) {
+      decltype(place(0)) to[kAtOnce];
+      float factors[kAtOnce];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int n = (first + k) / 2 * 8 + Base::column() + k % 2;
+        to[k] = place(n);
+        factors[k] = factor(n);
+      }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+#pragma unroll
+        for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
+          const float* x = &o_[chunk][(first + k) / 2 * 4 + k % 2];
+          if (to[k] != nullptr) put(to[k], chunk, x[0] * factors[k], x[2] * factors[k]);
+        }
+      }
+    }
+  }
+
+  /// Row n's lse, and by what its sums are multiplied in the end, when all have put theirs.
+  __device__ __forceinline__ void finish_row(const parts::Work& work, int n) {
+    const auto& sums = shared_.by_sharer;
+    shared_.factor[n] = Base::template finish_row<Config::kLargestP>(
+        work, [&] { return this->partial_row(work); }, n, base_,
+        (sums[0][n] + sums[1][n]) + (sums[2][n] + sums[3][n]));
+  }
+
+  /// A partial result, as fp16 (parts/partial.cuh).
+  __device__ __forceinline__ void write_partial(const parts::Work& work) {
+    const std::int64_t first_row = this->partial_row(work);
+    put_bounds([](float x) { return fabsf(x); }, [](float a, float b) { return a + b; });
+    meet_alone();
+    // x * 0 + x is NaN of those that are not finite, which fmaxf passes over.
+    if (ptx::named_any(kOutputBarrier + me_, 128, thread() < kRows && !(bound(thread()) < INFINITY))) {
+      put_bounds([](float x) { return fabsf(fmaf(x, 0.0F, x)); },
+                 [](float a, float b) { return fmaxf(a, b); });
+      meet_alone();
+    }
+    if (thread() < kRows) {
+      const int n = thread();
+      const parts::Fp16Scale fp16(bound(n));
+      shared_.partial.scale[me_][n] = fp16.scale;
+      if (n < work.tile.rows) {
+        parts::partial_unit(args_.partial, first_row + n, me_) = shared_.factor[n] * fp16.unit;
+      }
+    }
+    meet_alone();
+    // A row's columns c and c + 1 are word c % 32 / 8 of packet c / 32 * 4 + c % 8 / 2.
+    const int at = thread() / 32, lane = thread() % 32 / 4;
+    const int word = (at / 2 * 4 + lane % 4) * 4 + at % 2 * 2 + lane / 4;
+    auto* first =
+        reinterpret_cast<std::uint32_t*>(parts::packets_of(args_.partial, first_row, Config::kVDim, me_)) +
+        word;
+    for_rows([&](int n) { return n < work.tile.rows ? first + n * (Config::kVDim / 2) : nullptr; },
+             [&](int n) { return shared_.partial.scale[me_][n]; },
+             [&](std::uint32_t* out, int chunk, float a, float b) {
+               out[chunk * 32] = parts::pack<__half>(a, b);
+             });
+  }
+  /// Of each row, over this warpgroup's columns.
+  template <class Of, class Combine>
+  __device__ __forceinline__ void put_bounds(Of of, Combine combine) {
+    Columns bounds;
+#pragma unroll
+    for (int i = 0; i < Columns::kCount; ++i) {
+      bounds[i] = 0;
+#pragma unroll
+      for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
+        const float* x = &o_[chunk][i / 2 * 4 + i % 2];
+        bounds[i] = combine(bounds[i], combine(of(x[0]), of(x[2])));
+      }
+    }
+    *reinterpret_cast<float2*>(
+        &shared_.partial.bounds[me_][thread() / 32][parts::first_of_lane<kRows>(thread() % 32)]) =
+        parts::over_tokens<kRows>(bounds, thread() % 32, combine);
+  }
+  __device__ __forceinline__ float bound(int n) const {
+    const auto& of_warp = shared_.partial.bounds[me_];
+    return (of_warp[0][n] + of_warp[1][n]) + (of_warp[2][n] + of_warp[3][n]);
+  }
+
+  const CUtensorMap& query_map_;
+  bool is_first_ = true;         // segment with blocks
+  fp8::RingPlace<Config> slot_;  // of the next block
+  std::uint32_t parity_ = 0;     // of the next block, and where its tokens' scales are
+  float base_, sum_;             // of this thread's row; -inf: there is none yet
+  float block_sum_;              // its share of the block's
+  // Of the product under way: bytes of V and operands of two steps, ratios of a group.
+  std::uint32_t bytes_[4], ratio_[8];
+  std::uint32_t a_[2][2][4];
+  typename Base::Accumulators o_;
+};
+
+}  // namespace flashlatent::fp8::rows64

@@ -1,0 +1,166 @@
+// Q of a tile, by the warpgroup that scores, while the others are still at the output of the tile before:
+// fp16, its RoPE part bf16, times a power of two that brings the tile's largest value to 2^14, so that bf16
+// values down to 2^-28 of it are exact. A call's first one by all three warpgroups that compute, where its
+// segment is short: 8 requests take 0.9 us less so, large batches up to 0.6 % more.
+//
+// It comes as it is in memory, by one box, and is converted where it lies, into the order in which K's
+// columns come to registers (scorer.cuh): four units of 16 bytes, one of each lane of a quad, become four
+// others with a word of each.
+#pragma once
+
+#include "cuda/fp8/rows64_smem.cuh"
+#include "cuda/parts/fp8_units.cuh"
+#include "cuda/parts/q_loader.cuh"
+#include "cuda/parts/query_max.cuh"
+
+namespace flashlatent::fp8::rows64 {
+
+template <class Config>
+class Query {
+ public:
+  __device__ __forceinline__ Query(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                   const CUtensorMap& map)
+      : shared_(shared), args_(args), map_(map) {}
+
+  /// By the scorer, when this thread's products with the Q before are done. Returns what scores are to be
+  /// multiplied by, to base 2.
+  __device__ __forceinline__ float take(const parts::Work& work) {
+    const parts::RowTile& tile = work.tile;
+    find_thread();
+    meet<1>();
+    copy(tile);
+    if (thread_ < kRows) shared_.scored_rows.find(args_, tile, thread_);
+    ptx::wait(shared_.has_query, parity_);
+    parity_ ^= 1;
+    const int exponent = is_first_ && is_short(work)
+                             ? bring_to_fp16<Config::kComputeGroups>(tile, Config::kOutputs)
+                             : bring_to_fp16<1>(tile, 0);
+    is_first_ = false;
+    return args_.scale_log2 * parts::power_of_two(127 - exponent);
+  }
+  /// By those who multiply, at a call's first segment with blocks: each warpgroup its share of what take()
+  /// does.
+  __device__ __forceinline__ void help(const parts::Work& work) {
+    if (!is_short(work)) return;
+    find_thread();
+    ptx::wait(shared_.has_query, 0);
+    bring_to_fp16<Config::kComputeGroups>(work.tile, threadIdx.x / 128);
+  }
+
+  /// A later tile's, so that it need not come from memory when it is taken.
+  __device__ __forceinline__ void bring_to_l2(const parts::RowTile& tile) const {
+    constexpr int kRowBytes = fp8_656::kDim * sizeof(__nv_bfloat16), kLine = 128;
+    const int thread = threadIdx.x % 128, n = thread / 2;
+    if (n >= tile.rows) return;
+    const auto* row =
+        reinterpret_cast<const std::uint8_t*>(parts::query_row<__nv_bfloat16>(args_.query, tile, n));
+#pragma unroll
+    for (int at = 0; at < kRowBytes; at += 2 * kLine) {
+      if (at + thread % 2 * kLine < kRowBytes) ptx::prefetch_line_to_l2(row + at + thread % 2 * kLine);
+    }
+  }
+
+ private:
+  static constexpr int kRows = Config::kRows;
+  static constexpr int kRope = Config::kQueryTiles - 1;  // its tile
+
+  __device__ __forceinline__ static bool is_short(const parts::Work& work) {
+    return work.blocks() <= 16;
+  }
+
+  __device__ __forceinline__ void find_thread() {
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread_));  // not to be asked for wherever it is used
+    thread_ %= 128;
+  }
+  /// So many warpgroups.
+  template <int kGroups>
+  __device__ __forceinline__ static void meet() {
+    ptx::named_sync(kGroups == 1 ? kScorerBarrier : kQueryBarrier, kGroups * 128);
+  }
+
+  /// Where it lies, by so many warpgroups, of which this is number `group`. Returns the exponent of what it
+  /// is multiplied by.
+  template <int kGroups>
+  __device__ __forceinline__ int bring_to_fp16(const parts::RowTile& tile, int group) const {
+    constexpr int kTiles = Config::kQueryTiles / kGroups;
+    static_assert(kTiles * kGroups == Config::kQueryTiles);
+    auto& query_max = reinterpret_cast<int(&)[4 * kGroups]>(shared_.query_max);
+    const int max = static_cast<int>(
+        parts::QueryMax<kTiles, 128>(shared_.q[group * kTiles], thread_, tile.rows).of_warp());
+    if (thread_ % 32 == 0) query_max[group * 4 + thread_ / 32] = max;
+    meet<kGroups>();
+    const int exponent = parts::query_exponent(query_max);
+    convert(group * kTiles, (group + 1) * kTiles, static_cast<std::uint32_t>(127 + exponent) * 0x00800080U);
+    ptx::fence_for_async_proxy();
+    meet<kGroups>();
+    return exponent;
+  }
+
+  /// As it is in memory.
+  __device__ __forceinline__ void copy(const parts::RowTile& tile) const {
+    if (args_.query.rows_in_line) {
+      if (thread_ != 0) return;
+      const parts::RowsInLine rows = tile.in_line(args_.query);
+      ptx::arrive_expecting(shared_.has_query, sizeof(shared_.q));
+      ptx::copy_box(shared_.q, map_, 0, rows.first, 0, rows.request, shared_.has_query);
+    } else {
+      parts::load_query<__nv_bfloat16, kRows, 0, Config::kQueryTiles, 128>(shared_.q[0], args_.query, tile,
+                                                                           thread_);
+      meet<1>();
+      if (thread_ == 0) ptx::arrive(shared_.has_query);
+    }
+  }
+
+  /// Some of its tiles. `factor`: two bf16. Tile by tile, not all at once: a call's first instructions are
+  /// slow to come, and unrolled it took 5,000 to 7,000 clocks in place of 2,300.
+  __device__ __forceinline__ void convert(int begin, int end, std::uint32_t factor) const {
+    std::uint32_t units[4];
+    uint4 next[4];
+    auto load = [&](int tile, bool is_rope) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int half = thread_ / kRows;
+        units[i] = ptx::shared_address(shared_.q[tile]) +
+                   parts::unit_offset(thread_ % kRows, is_rope ? 4 * half + i : 2 * i + half);
+        next[i] = ptx::load_shared_16_bytes(units[i]);
+      }
+    };
+    load(begin, begin == kRope);
+#pragma unroll 1
+    for (int tile = begin; tile < end; ++tile) {
+      std::uint32_t to[4], words[4][4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        to[i] = units[i];
+        words[i][0] = parts::times_bf16(next[i].x, factor);
+        words[i][1] = parts::times_bf16(next[i].y, factor);
+        words[i][2] = parts::times_bf16(next[i].z, factor);
+        words[i][3] = parts::times_bf16(next[i].w, factor);
+      }
+      if (tile + 1 < end) load(tile + 1, tile + 1 == kRope);
+      if (tile < kRope) {
+#pragma unroll
+        for (auto& unit : words) {
+#pragma unroll
+          for (std::uint32_t& word : unit) {
+            const float2 two = parts::unpack<__nv_bfloat16>(word);
+            word = parts::pack<__half>(two.x, two.y);
+          }
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        ptx::store_16_bytes(to[i], make_uint4(words[0][i], words[1][i], words[2][i], words[3][i]));
+      }
+    }
+  }
+
+  SharedMemory<Config>& shared_;
+  const parts::DecodeArguments& args_;
+  const CUtensorMap& map_;
+  int thread_;                // in take() and help()
+  bool is_first_ = true;      // of the call's
+  std::uint32_t parity_ = 0;  // of when the next one has come
+};
+
+}  // namespace flashlatent::fp8::rows64

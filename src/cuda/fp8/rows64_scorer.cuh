@@ -1,0 +1,253 @@
+// The warpgroup that scores: S^T = K Q^T of every block, for the two that multiply.
+//
+// K comes to registers as it is in the cache and is brought to fp16 there, in units of its token
+// (parts/fp8_units.cuh), so that all groups of a token add up in one sum. Units go into the exponents.
+#pragma once
+
+#include "cuda/fp8/products.cuh"
+#include "cuda/fp8/ring_place.cuh"
+#include "cuda/fp8/rows64_query.cuh"
+#include "cuda/parts/column_softmax.cuh"
+
+namespace flashlatent::fp8::rows64 {
+
+template <class Config>
+class Scorer {
+ public:
+  __device__ __forceinline__ Scorer(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                    const CUtensorMap& query_map)
+      : shared_(shared), query_(shared, args, query_map) {
+    own_ = fragment().row * fp8_656::kTokenBytes + thread() % 4;
+    // From itself: what a shuffle gives ptxas cannot make anew for each block, which would wait for it.
+    own_ = __shfl_sync(0xffffffff, own_, threadIdx.x % 32);
+  }
+
+  /// Takes a segment's Q, when the one before has been scored.
+  __device__ __forceinline__ void begin(const parts::Work& work) { scale_ = query_.take(work); }
+  /// At the tile that is next.
+  __device__ __forceinline__ void look_ahead(const parts::RowTile& tile) const { query_.bring_to_l2(tile); }
+
+  /// All blocks of a segment, of which there are some.
+  __device__ __forceinline__ void attend(const parts::Work& work) {
+    int limit = rows().limit(work, 0) - work.segment.block_begin * 64;  // of the first row, from the block on
+#pragma unroll 1
+    for (int left = work.blocks(); left > 0; --left) {
+      score();
+      publish(work, limit);
+      slot_.next();
+      limit -= 64;
+    }
+  }
+
+ private:
+  static constexpr int kRows = Config::kRows;
+
+  __device__ __forceinline__ static int thread() {
+    return threadIdx.x % 128;
+  }
+  /// Of the eight tokens whose bytes lanes read at once, neighbours are four apart, so that eight lanes that
+  /// read 64 bytes of two of them meet in no bank.
+  __device__ __forceinline__ static parts::Fragment fragment() {
+    const parts::Fragment own = parts::fragment_of(thread());
+    const int i = own.row % 8;
+    return {own.row - i + i % 2 * 4 + i / 2, own.column};
+  }
+
+  __device__ __forceinline__ const RowsBehind<kRows>& rows() const {
+    return shared_.scored_rows;
+  }
+
+  /// What a group's values are multiplied by: its scale in units of the token (parts::ratio_to_unit()).
+  __device__ __forceinline__ static float in_units(float scale, std::uint32_t unit) {
+    return scale * parts::power_of_two(254 - unit);
+  }
+
+  /// Of a token's scales.
+  struct KeyScales {
+    float group[fp8_656::kGroups];
+    std::uint32_t unit;  // its exponent
+    bool exact;          // are they powers of two?
+
+    __device__ __forceinline__ static KeyScales of(std::uint32_t token) {
+      const uint4 bits = ptx::load_shared_16_bytes(token + fp8_656::kScaleOffset);
+      KeyScales scales = {.group = {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
+                                    __uint_as_float(bits.w)}};
+      const float* group = scales.group;
+      scales.unit = parts::unit_exponent(fmaxf(fmaxf(group[0], group[1]), fmaxf(group[2], group[3])));
+      scales.exact = ((bits.x | bits.y | bits.z | bits.w) & 0x7FFFFF) == 0;
+      return scales;
+    }
+    /// What RoPE is multiplied by: two bf16.
+    __device__ __forceinline__ std::uint32_t inverse_pair() const { return (254 - unit) * 0x00800080U; }
+    __device__ __forceinline__ float ratio(int i) const { return in_units(group[i], unit); }
+  };
+
+  /// s_ = K Q^T of the next block, in units of tokens.
+  __device__ __forceinline__ void score() {
+    const int slot = slot_.slot();
+    ptx::wait(shared_.full[slot], slot_.parity());
+    const std::uint32_t token = ptx::shared_address(shared_.blocks[slot]) + (own_ & ~15U);
+    const std::uint32_t second = token + 8 * fp8_656::kTokenBytes;
+    const std::uint32_t row = token + own_ % 4 * 16;  // 16 bytes a lane of the quad
+    const std::uint64_t q =
+        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0));
+    const KeyScales low = KeyScales::of(token), high = KeyScales::of(second);
+    const fp8::KeyBytes rope = fp8::KeyBytes::at(row + fp8_656::kRopeOffset),
+                        more_rope = fp8::KeyBytes::at(row + fp8_656::kRopeOffset + 64);
+    fp8::KeyBytes bytes = fp8::KeyBytes::at(row);
+    units_[0] = low.unit;
+    units_[1] = high.unit;
+    fp8::Operands a[2];
+    fp8::take_rope(a[1], rope, more_rope);
+    scale_rope(a[1], low.inverse_pair(), high.inverse_pair());
+    ptx::pin_registers(s_);
+    ptx::wgmma_fence();
+    fp8::multiply<__nv_bfloat16, kRows>(s_, a[1], q + 8 * kTileStep, false);
+    ptx::wgmma_commit();
+    // Asked while these run.
+    const bool rounds = ptx::named_any(kScorerBarrier, 128, !low.exact || !high.exact);
+    std::uint32_t ratios[fp8_656::kGroups];  // of both tokens
+#pragma unroll
+    for (int i = 0; i < fp8_656::kGroups; ++i) ratios[i] = parts::pack<__half>(low.ratio(i), high.ratio(i));
+    put_tokens(ratios);
+    if (rounds) [[unlikely]] {
+      score_rounded(token, row, q);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        if (i >= 1) ptx::wgmma_wait<1>();
+        widen_keys(a[i % 2], bytes, __byte_perm(ratios[i / 2], 0, 0x1010),
+                   __byte_perm(ratios[i / 2], 0, 0x3232));
+        if (i + 1 < 8) bytes = fp8::KeyBytes::at(row + (i + 1) * 64);
+        ptx::wgmma_fence();
+        fp8::multiply<__half, kRows>(s_, a[i % 2], q + i * kTileStep, true);
+        ptx::wgmma_commit();
+      }
+    }
+  }
+
+  /// The latent's share where scales are no powers of two: values are rounded as code that works in bf16
+  /// does, since an lse shows fp16's own rounding of a ratio. fp16 has room for all of their 8 bits.
+  __device__ __forceinline__ void score_rounded(std::uint32_t token, std::uint32_t row, std::uint64_t q) {
+    ptx::wgmma_wait<0>();
+    fp8::Operands a;
+#pragma unroll 1
+    for (int i = 0; i < 8; ++i) {
+      const int group = i / 2;
+      const float ratios[2] = {ratio_of(token, group, units_[0]),
+                               ratio_of(token + 8 * fp8_656::kTokenBytes, group, units_[1])};
+      widen(a, fp8::KeyBytes::at(row + i * 64));
+#pragma unroll
+      for (auto& k : a) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float2 two = parts::unpack<__half>(k[j]);
+          const float ratio = ratios[j % 2];
+          // Not by unpack(): ptxas would take its halves for registers of 16 bits, and spill five words.
+          const std::uint32_t rounded = parts::pack<__nv_bfloat16>(two.x * ratio, two.y * ratio);
+          k[j] = parts::pack<__half>(__uint_as_float(rounded << 16), __uint_as_float(rounded & 0xFFFF0000));
+        }
+      }
+      ptx::wgmma_fence();
+      fp8::multiply<__half, kRows>(s_, a, q + i * kTileStep, true);
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>();
+    }
+  }
+  __device__ __forceinline__ static float ratio_of(std::uint32_t token, int group, std::uint32_t unit) {
+    return in_units(ptx::load_float(token + fp8_656::kScaleOffset + group * 4), unit);
+  }
+
+  /// 64 columns: of product k a lane has columns 2 k and 2 k + 1 of its 16, and the two eight on.
+  __device__ __forceinline__ static void widen(fp8::Operands& a, const fp8::KeyBytes& bytes) {
+    const std::uint32_t low[4] = {bytes.low.x, bytes.low.y, bytes.low.z, bytes.low.w};
+    const std::uint32_t high[4] = {bytes.high.x, bytes.high.y, bytes.high.z, bytes.high.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const ptx::HalfPairs first = ptx::widen_e4m3(low[i]), second = ptx::widen_e4m3(high[i]);
+      const int k = i % 2 * 2, of_k = i / 2 * 2;
+      a[k][of_k] = first.low;
+      a[k][of_k + 1] = second.low;
+      a[k + 1][of_k] = first.high;
+      a[k + 1][of_k + 1] = second.high;
+    }
+  }
+  __device__ __forceinline__ static void scale_rope(fp8::Operands& a, std::uint32_t low, std::uint32_t high) {
+#pragma unroll
+    for (auto& k : a) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) k[i] = parts::times_bf16(k[i], i % 2 == 0 ? low : high);
+    }
+  }
+  __device__ __forceinline__ static void widen_keys(fp8::Operands& a, const fp8::KeyBytes& bytes,
+                                                    std::uint32_t low, std::uint32_t high) {
+    widen(a, bytes);
+#pragma unroll
+    for (auto& k : a) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) k[i] = parts::times(k[i], i % 2 == 0 ? low : high);
+    }
+  }
+
+  /// Scores to base 2, and units, into exponents of P for those who multiply. `limit`: tokens of this block
+  /// and later ones that the tile's first row attends to.
+  __device__ __forceinline__ void publish(const parts::Work& work, int limit) {
+    const float low_scale = scale_ * parts::power_of_two(units_[0]),
+                high_scale = scale_ * parts::power_of_two(units_[1]);
+    const float low_log = parts::log2_of(units_[0]) + Config::kLargestP,
+                high_log = parts::log2_of(units_[1]) + Config::kLargestP;
+    const std::uint64_t live = shared_.live[slot_.slot()];
+    ptx::wgmma_wait<0>();
+    ptx::pin_registers(s_);
+#pragma unroll
+    for (int i = 0; i < kRows / 2; ++i) {
+      s_[i] = i % 4 < 2 ? fmaf(s_[i], low_scale, low_log) : fmaf(s_[i], high_scale, high_log);
+    }
+    if (live != parts::kAllLive || partial_tokens(live, limit) != 0) [[unlikely]] {
+      const int first = rows().limit(work, 0) - limit;
+      parts::Fragment own = fragment();
+      asm volatile("" : "+r"(own.row));  // nothing of this is to be kept in registers meanwhile
+      parts::mask_columns<kRows>(s_, live, own, [&](int n) { return rows().limit(work, n) - first; });
+    }
+    ptx::wait(shared_.softened, softened_ ^ 1);
+    softened_ ^= 1;
+    const int token = fragment().row;
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j) {
+      const int place = Scores::place(token, j % 4 * 8 + fragment().column) + j / 4 * 32;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {  // eight tokens on rows lie as here
+        *reinterpret_cast<float2*>(&shared_.scores.of_token[token + 8 * half][place]) =
+            make_float2(s_[4 * j + 2 * half], s_[4 * j + 2 * half + 1]);
+      }
+    }
+    ptx::arrive(shared_.scored);
+    ptx::arrive(shared_.empty[slot_.slot()]);
+  }
+
+  /// A lane of the quad a group. `ratios`: of both tokens.
+  __device__ __forceinline__ void put_tokens(const std::uint32_t (&ratios)[fp8_656::kGroups]) const {
+    TokenScales& to = shared_.tokens[slot_.slot()];
+    const int group = thread() % 4, token = fragment().row;
+    const std::uint32_t first = group % 2 == 0 ? ratios[0] : ratios[1],
+                        last = group % 2 == 0 ? ratios[2] : ratios[3], mine = group < 2 ? first : last;
+    to.ratio[group][token] = static_cast<std::uint16_t>(mine);
+    to.ratio[group][token + 8] = static_cast<std::uint16_t>(mine >> 16);
+    if (group != 0) return;
+    to.share[token] = parts::power_of_two(254 - Config::kLargestP - units_[0]);
+    to.share[token + 8] = parts::power_of_two(254 - Config::kLargestP - units_[1]);
+  }
+
+  static constexpr std::uint64_t kTileStep = Config::kTileBytes >> 4;
+
+  SharedMemory<Config>& shared_;
+  Query<Config> query_;
+  std::uint32_t own_;  // in a block, where this thread's first token begins, and its lane of the quad
+  fp8::RingPlace<Config> slot_;  // of the next block
+  std::uint32_t softened_ = 0;   // parity of when the next scores have been read
+  float scale_ = 0;              // of scores, to base 2
+  std::uint32_t units_[2] = {};  // of the block at hand: exponents of this thread's two tokens' units
+  float s_[kRows / 2];
+};
+
+}  // namespace flashlatent::fp8::rows64

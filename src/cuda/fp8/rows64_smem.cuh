@@ -1,0 +1,64 @@
+// Every byte of shared memory of the 64-row kernel, once.
+#pragma once
+
+#include "cuda/fp8/rows64_config.h"
+#include "cuda/fp8/tile_rows.cuh"
+#include "cuda/parts/merge_step.cuh"
+#include "cuda/parts/segment_list.cuh"
+#include "cuda/parts/team_unit.cuh"
+
+namespace flashlatent::fp8::rows64 {
+
+/// S^T of a block as exponents to base 2: 64 tokens of kRows query rows each. Eight rows change places with
+/// eight others from token to token, so that neither who writes fragments nor who reads rows meets in a bank.
+struct Scores {
+  float of_token[64][parts::kTileRows];
+
+  __device__ __forceinline__ static int place(int token, int row) {
+    return row ^ (token % 2 * 2 + token / 4 % 2) * 8;
+  }
+};
+
+/// Of a block's tokens: ratios of V's scales to its unit (parts/fp8_units.cuh), and by what a probability
+/// times its unit is multiplied in the row's sum.
+struct TokenScales {
+  std::uint16_t ratio[fp8_656::kGroups][64];
+  float share[64];
+};
+
+template <class Config_>
+struct alignas(1024) SharedMemory {
+  using Config = Config_;
+
+  std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];  // fp16, and RoPE in bf16 last
+  union {
+    std::uint8_t p[Config::kTileBytes];                  // of a block
+    struct {                                             // at a segment's end
+      float bounds[Config::kOutputs][4][Config::kRows];  // of a row's sums, by warp
+      float scale[Config::kOutputs][Config::kRows];      // by which they come to fp16
+    } partial;
+  };
+  std::uint8_t blocks[Config::kSlots][Config::kBlockBytes];  // tokens as they are in the cache
+  Scores scores;
+  TokenScales tokens[Config::kSlots];
+  float by_sharer[Config::kSharers][Config::kRows];  // maxima, sums
+  float factor[Config::kRows];                       // by which outputs shrink, or what they end with
+  RowsBehind<Config::kRows> scored_rows,
+      output_rows;  // the scorer is at the next segment before the others are
+  parts::RowPlace<typename Config::Element> row_place[Config::kRows];
+  int restarts[2];  // is a probability of a block too large? Of the next block meanwhile 0
+  std::uint8_t poison_from[Config::kVDim];    // of each column (fp8/poison.cuh)
+  int poisoned[Config::kOutputs];             // is there any in its columns?
+  int query_max[Config::kComputeGroups * 4];  // of each warp
+  std::uint64_t live[Config::kSlots];         // which tokens of a block count
+  ptx::Barrier full[Config::kSlots], empty[Config::kSlots];
+  ptx::Barrier scored, softened;  // the scores are there; have been read
+  ptx::Barrier p_free, has_p;     // nobody reads P any more; it is there
+  ptx::Barrier has_query;         // Q has come from memory
+  parts::SegmentList segments;
+  parts::MergeBegun merge;
+};
+
+inline constexpr int kMaxSharedBytes = 227 * 1024;
+
+}  // namespace flashlatent::fp8::rows64

@@ -18,8 +18,8 @@ namespace {
 
 constexpr int kWarmUps = 2;
 // The chip's clock remembers: for tenths of a second after heavy products it stays low (1.6 of 1.98 GHz), and
-// an idle one takes some milliseconds to rise. So every case starts from rest, and with some calls untimed.
-constexpr std::chrono::milliseconds kRestTime{200};
+// an idle one takes some milliseconds to rise. So every case starts from rest (TimingOptions::rest_ms), and
+// with some calls untimed.
 constexpr std::chrono::milliseconds kWarmUpTime{10};
 constexpr int kLeastRepeats = 3;
 // A graph has so many calls, or fewer where they would take longer than this: 40 replays then end before the
@@ -158,7 +158,7 @@ Result<Timing> time_on_cuda(const std::function<Status()>& call, const TimingOpt
     timed = [&] { return graph.launch(stream); };
   }
   const std::vector<Event> begins(options.repeats), ends(options.repeats);
-  std::this_thread::sleep_for(kRestTime);
+  std::this_thread::sleep_for(std::chrono::milliseconds(options.rest_ms));
   const auto start = std::chrono::steady_clock::now();
   while (std::chrono::steady_clock::now() - start < kWarmUpTime) {
     FLASHLATENT_RETURN_IF_ERROR(timed());

@@ -30,7 +30,8 @@ struct TimingOptions {
   bool graph = false;        ///< CUDA: time replays of a graph of many calls, so that launch gaps are out.
   int graph_calls = 0;       ///< Calls in that graph; 0: by the time that they take.
   bool cold = false;         ///< Overwrite more memory than the caches hold before each call.
-  double max_seconds = 3.0;  ///< Stop repeating after this, but not before three.
+  double max_seconds = 3.0;  ///< CPU: stop repeating after this, but not before three.
+  int rest_ms = 200;         ///< CUDA: before the first call.
 };
 
 /// Milliseconds of one call.

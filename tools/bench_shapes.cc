@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <map>
 
-#include "runtime/read_cache.h"
+#include "tools/all_kernels.h"
 #include "tools/bench_decode.h"
 #include "tools/machine.h"
 #include "tools/progress.h"
@@ -25,6 +25,7 @@ struct BenchShapesOptions {
   std::string file;
   int count = 0;
   bool no_read = false;
+  bool all_kernels = false;
 };
 
 /// A shape, the case that is timed, and who was best before.
@@ -153,6 +154,20 @@ BenchOptions step_of(const Shape& shape, const BenchShapesOptions& options, cons
   return bench;
 }
 
+/// Steps are replayed as graphs where there are any.
+runtime::TimingOptions graph_of(runtime::TimingOptions timing, const Executor& executor) {
+  timing.graph = executor.backend == Backend::kCuda;
+  return timing;
+}
+
+void print_kernels(const KernelTimes& times) {
+  fmt::print("  ");
+  for (const auto& [kernel, ms] : times.ms) {
+    fmt::print(" {} {:.4f}{}", kernel, ms, kernel == times.picked ? " (picked)" : "");
+  }
+  fmt::print("; {:.3f} of the best\n", times.loss());
+}
+
 Result<Shapes> shapes_of(const BenchShapesOptions& options) {
   if (!options.file.empty()) return read_shapes(options.file);
   if (options.count > 0) return Shapes{.list = draw_shapes(options.bench.seed, options.count)};
@@ -197,6 +212,7 @@ int run_bench_shapes(const BenchShapesOptions& options) {
   print_head(libraries);
 
   std::vector<ShapeResult> results;
+  std::vector<KernelTimes> kernels;
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   Progress progress("bench shapes", static_cast<std::int64_t>(cases.size()));
   for (const ShapeCase& c : cases) {
@@ -211,11 +227,21 @@ int run_bench_shapes(const BenchShapesOptions& options) {
     progress.clear();
     print_row(c, *m, results.back(), libraries);
     if (bench.explain) fmt::print("{}", m->why);
+    if (options.all_kernels) {
+      Result<KernelTimes> times =
+          time_kernels(*input, graph_of(bench.timing, executor), bench.layers, executor);
+      if (!times.ok()) return fail(times.status());
+      times->name = c.bench.name;
+      for (const auto& [kernel, ms] : times->ms) rows.back()["kernels_ms"][kernel] = ms;
+      print_kernels(*times);
+      kernels.push_back(std::move(*times));
+    }
     std::fflush(stdout);
     progress.update(static_cast<std::int64_t>(results.size()));
   }
   progress.clear();
   fmt::print("{}", to_text(results));
+  if (options.all_kernels) fmt::print("{}", to_text(kernels));
   nlohmann::ordered_json document = {
       {"machine", machine},
       {"source_tree", source_tree()},
@@ -227,6 +253,7 @@ int run_bench_shapes(const BenchShapesOptions& options) {
     document["file"] = {{"name", options.file}, {"gpu", shapes->gpu}, {"by_floor", comparer.by_floor()}};
   }
   document["summary"] = to_json(results);
+  if (options.all_kernels) document["summary"]["picks"] = to_json(kernels);
   document["results"] = rows;
   if (Status status = write_json(options.bench.json, document); !status.ok()) return fail(status);
   return kRight;
@@ -254,6 +281,8 @@ void add_bench_shapes(CLI::App& bench, Action& action) {
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   app->add_flag("--no-read", options->no_read, "CUDA: leave out the time of reading alone");
+  app->add_flag("--all-kernels", options->all_kernels,
+                "Also time every kernel that takes a shape, turn about: are the picked ones the fastest?");
   app->add_flag("--explain", common.explain, "Why this kernel, and why no other");
   app->add_flag("--list", common.list, "Print the shapes' names and stop");
   add_executor_options(*app, common.executor);

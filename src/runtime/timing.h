@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "flashlatent/backend.h"
 #include "flashlatent/status.h"
@@ -47,5 +48,10 @@ struct Timing {
 /// ms).
 Result<Timing> time_calls(const std::function<Status()>& call, const TimingOptions& options,
                           const Executor& executor);
+
+/// The same of several calls, turn about, so that what else changes with time befalls them all: one round a
+/// repeat. A graph has `graph_calls` calls, or one.
+Result<std::vector<Timing>> time_turn_about(const std::vector<std::function<Status()>>& calls,
+                                            const TimingOptions& options, const Executor& executor);
 
 }  // namespace flashlatent::runtime

@@ -23,24 +23,6 @@ namespace flashlatent::tools {
 
 namespace {
 
-/// A measured case.
-struct Measurement {
-  runtime::Timing timing;
-  runtime::Timing cold;                   // with --with-cold
-  runtime::Timing reading, cold_reading;  // with --with-read
-  std::string kernel;
-  bool graph = false;
-  double tflops = 0;
-  double gbps = 0;
-  double floor_ms = 0;  // what bytes or operations need at the roof
-  double roof_pct = 0;
-  double oracle_ms = 0;
-  double estimate_ms = 0;      // what dispatch counts the kernel that ran to take; 0: in no unit of time
-  double variant_ms = 0;       // with batch_invariant: the time without it
-  runtime::Comparison sample;  // with --rmse
-  std::string why;
-};
-
 constexpr int kSampleRows = 32;
 
 struct Work {
@@ -130,22 +112,21 @@ runtime::TimingOptions cold(runtime::TimingOptions options) {
   return options;
 }
 
-Result<Measurement> measure(const BenchCase& c, const BenchOptions& options, const runtime::Roof& roof,
-                            const Executor& executor) {
-  Result<runtime::BenchInput> input =
-      runtime::make_bench_input(c.problem, c.lengths, c.deviation, options.seed, executor, c.shared_tokens);
-  if (!input.ok()) return input.status();
+}  // namespace
+
+Result<Measurement> measure(const BenchCase& c, runtime::BenchInput& input, const BenchOptions& options,
+                            const runtime::Roof& roof, const Executor& executor) {
   runtime::TimingOptions timing_options = options.timing;
   timing_options.graph =
       (timing_options.graph || c.graph || options.layers > 0) && executor.backend == Backend::kCuda;
-  Result<runtime::Timing> timing = time_decode(*input, timing_options, options.layers, executor);
+  Result<runtime::Timing> timing = time_decode(input, timing_options, options.layers, executor);
   if (!timing.ok()) return timing.status();
-  Result<std::string> ran = running_kernel(input->problem, input->inputs, input->outputs, executor);
+  Result<std::string> ran = running_kernel(input.problem, input.inputs, input.outputs, executor);
   if (!ran.ok()) return ran.status();
-  Result<std::string> why = explain(input->problem, executor);
+  Result<std::string> why = explain(input.problem, executor);
   if (!why.ok()) return why.status();
 
-  Result<Selection> selection = select(input->problem, executor);
+  Result<Selection> selection = select(input.problem, executor);
   if (!selection.ok()) return selection.status();
 
   Measurement m;
@@ -157,12 +138,12 @@ Result<Measurement> measure(const BenchCase& c, const BenchOptions& options, con
   m.why = *why;
   m.graph = timing_options.graph;
   if (options.with_cold) {
-    Result<runtime::Timing> cold_timing = time_decode(*input, cold(timing_options), options.layers, executor);
+    Result<runtime::Timing> cold_timing = time_decode(input, cold(timing_options), options.layers, executor);
     if (!cold_timing.ok()) return cold_timing.status();
     m.cold = *cold_timing;
   }
   if (options.with_read) {
-    Result<std::vector<runtime::Piece>> pieces = runtime::cache_pieces(*input);
+    Result<std::vector<runtime::Piece>> pieces = runtime::cache_pieces(input);
     if (!pieces.ok()) return pieces.status();
     Result<runtime::Timing> reading = runtime::time_reading(*pieces, timing_options, executor);
     if (!reading.ok()) return reading.status();
@@ -179,21 +160,21 @@ Result<Measurement> measure(const BenchCase& c, const BenchOptions& options, con
   m.floor_ms = std::max(work.bytes / roof.read_tbps, work.flops / roof.matmul_tflops) * 1e-9;
   m.roof_pct = 100 * m.floor_ms / timing->median;
   if (c.rmse) {
-    Result<runtime::Comparison> sample = runtime::compare_sample(*input, kSampleRows, executor);
+    Result<runtime::Comparison> sample = runtime::compare_sample(input, kSampleRows, executor);
     if (!sample.ok()) return sample.status();
     m.sample = *sample;
   }
   if (c.problem.options.batch_invariant) {
-    input->problem.options.batch_invariant = false;
-    Result<runtime::Timing> variant = time_decode(*input, timing_options, options.layers, executor);
+    input.problem.options.batch_invariant = false;
+    Result<runtime::Timing> variant = time_decode(input, timing_options, options.layers, executor);
     if (!variant.ok()) return variant.status();
-    input->problem.options.batch_invariant = true;
+    input.problem.options.batch_invariant = true;
     m.variant_ms = variant->median;
   }
   if (options.oracle) {
     Executor oracle = executor;
     oracle.kernel = "reference";
-    Result<runtime::Timing> oracle_timing = time_decode(*input, {.repeats = 1}, options.layers, oracle);
+    Result<runtime::Timing> oracle_timing = time_decode(input, {.repeats = 1}, options.layers, oracle);
     if (!oracle_timing.ok()) return oracle_timing.status();
     m.oracle_ms = oracle_timing->median;
   }
@@ -256,6 +237,16 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m, const B
   }
   if (m.oracle_ms > 0) row["oracle_ms"] = m.oracle_ms;
   return row;
+}
+
+namespace {
+
+Result<Measurement> measure(const BenchCase& c, const BenchOptions& options, const runtime::Roof& roof,
+                            const Executor& executor) {
+  Result<runtime::BenchInput> input =
+      runtime::make_bench_input(c.problem, c.lengths, c.deviation, options.seed, executor, c.shared_tokens);
+  if (!input.ok()) return input.status();
+  return measure(c, *input, options, roof, executor);
 }
 
 /// The columns that not every run has.

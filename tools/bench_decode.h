@@ -5,6 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "runtime/bench_input.h"
+#include "runtime/compare.h"
+#include "runtime/roof.h"
 #include "runtime/timing.h"
 #include "tools/bench_case.h"
 #include "tools/command.h"
@@ -27,6 +30,30 @@ struct BenchOptions {
   std::string json;
   ExecutorOptions executor;
 };
+
+/// A measured case.
+struct Measurement {
+  runtime::Timing timing;
+  runtime::Timing cold;                   // with --with-cold
+  runtime::Timing reading, cold_reading;  // with --with-read
+  std::string kernel;
+  bool graph = false;
+  double tflops = 0;
+  double gbps = 0;
+  double floor_ms = 0;  // what bytes or operations need at the roof
+  double roof_pct = 0;
+  double oracle_ms = 0;
+  double estimate_ms = 0;      // what dispatch counts the kernel that ran to take; 0: in no unit of time
+  double variant_ms = 0;       // with batch_invariant: the time without it
+  runtime::Comparison sample;  // with --rmse
+  std::string why;
+};
+
+/// Times a case; leaves its result in the input's outputs.
+Result<Measurement> measure(const BenchCase& c, runtime::BenchInput& input, const BenchOptions& options,
+                            const runtime::Roof& roof, const Executor& executor);
+/// A row of a benchmark's results.
+nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m, const BenchOptions& bench);
 
 /// The options of the group "Shape" don't go together with --suite.
 void exclude_suite(CLI::App& app);

@@ -36,6 +36,7 @@ void add_bench_paged(CLI::App& bench, Action& action);
 void add_bench_cache(CLI::App& bench, Action& action);
 void add_bench_numerics(CLI::App& bench, Action& action);
 void add_bench_plan(CLI::App& bench, Action& action);
+void add_bench_shapes(CLI::App& bench, Action& action);
 
 /// Where to run.
 struct ExecutorOptions {

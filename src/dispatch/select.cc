@@ -197,6 +197,23 @@ Result<std::string> picked_kernel(const DecodeProblem& problem, const Executor& 
   return std::string(selection.kernel->name);
 }
 
+Result<std::vector<std::string>> kernels_in_question(const DecodeProblem& problem, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
+  Result<int> workers = workers_of(executor);
+  if (!workers.ok()) return workers.status();
+  Result<std::vector<Candidate>> list = candidates(problem, executor, *workers);
+  if (!list.ok()) return list.status();
+  if (cheapest(*list) == nullptr) return none_takes(problem, *list);
+  std::vector<std::string> names;
+  for (const Candidate& candidate : *list) {
+    const bool by_name = candidate.geometry.cost.per_call >= cost::kNever.per_call;
+    if (candidate.reason.empty() && (!by_name || &candidate == cheapest(*list))) {
+      names.emplace_back(candidate.kernel->name);
+    }
+  }
+  return names;
+}
+
 Result<std::string> explain(const DecodeProblem& problem, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   FLASHLATENT_ASSIGN_OR_RETURN(int workers, workers_of(executor));

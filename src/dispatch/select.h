@@ -1,6 +1,7 @@
 // From a problem and an executor to a kernel and its schedule geometry.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -40,6 +41,10 @@ Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Ex
 
 /// The one of least estimate among those that take the problem, the first of equals; null if none does.
 const Candidate* cheapest(const std::vector<Candidate>& candidates);
+
+/// The kernels that this problem could be given on this executor, for a benchmark of all: not those that run
+/// only by name.
+Result<std::vector<std::string>> kernels_in_question(const DecodeProblem& problem, const Executor& executor);
 
 /// kUnsupported with why each kernel declined.
 Status none_takes(const DecodeProblem& problem, const std::vector<Candidate>& candidates);

@@ -18,8 +18,8 @@ namespace {
 
 constexpr int kWarmUps = 2;
 // The chip's clock remembers: for tenths of a second after heavy products it stays low (1.6 of 1.98 GHz), and
-// an idle one takes some milliseconds to rise. So every case starts from rest, and with some calls untimed.
-constexpr std::chrono::milliseconds kRestTime{200};
+// an idle one takes some milliseconds to rise. So every case starts from rest (TimingOptions::rest_ms), and
+// with some calls untimed.
 constexpr std::chrono::milliseconds kWarmUpTime{10};
 constexpr int kLeastRepeats = 3;
 // A graph has so many calls, or fewer where they would take longer than this: 40 replays then end before the
@@ -73,6 +73,23 @@ Result<Timing> time_on_cpu(const std::function<Status()>& call, const TimingOpti
     if (static_cast<int>(times.size()) >= kLeastRepeats && too_long()) break;
   }
   return summarise(std::move(times));
+}
+
+Result<std::vector<Timing>> time_turn_about_on_cpu(const std::vector<std::function<Status()>>& calls,
+                                                   const TimingOptions& options) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<std::vector<double>> times(calls.size());
+  for (int i = -1; i < options.repeats; ++i) {
+    for (std::size_t k = 0; k < calls.size(); ++k) {
+      const auto begin = Clock::now();
+      FLASHLATENT_RETURN_IF_ERROR(calls[k]());
+      const std::chrono::duration<double, std::milli> time = Clock::now() - begin;
+      if (i >= 0) times[k].push_back(time.count());
+    }
+  }
+  std::vector<Timing> timings;
+  for (std::vector<double>& each : times) timings.push_back(summarise(std::move(each)));
+  return timings;
 }
 
 #if FLASHLATENT_WITH_CUDA
@@ -158,7 +175,7 @@ Result<Timing> time_on_cuda(const std::function<Status()>& call, const TimingOpt
     timed = [&] { return graph.launch(stream); };
   }
   const std::vector<Event> begins(options.repeats), ends(options.repeats);
-  std::this_thread::sleep_for(kRestTime);
+  std::this_thread::sleep_for(std::chrono::milliseconds(options.rest_ms));
   const auto start = std::chrono::steady_clock::now();
   while (std::chrono::steady_clock::now() - start < kWarmUpTime) {
     FLASHLATENT_RETURN_IF_ERROR(timed());
@@ -179,6 +196,48 @@ Result<Timing> time_on_cuda(const std::function<Status()>& call, const TimingOpt
     times.push_back(ms / calls);
   }
   return summarise(std::move(times));
+}
+
+/// Each call, or a graph of it, is launched once a round, between events.
+Result<std::vector<Timing>> time_turn_about_on_cuda(const std::vector<std::function<Status()>>& calls,
+                                                    const TimingOptions& options, cudaStream_t stream) {
+  const int graph_calls = options.graph ? std::max(options.graph_calls, 1) : 1;
+  std::vector<Graph> graphs(options.graph ? calls.size() : 0);
+  std::vector<std::function<Status()>> timed = calls;
+  for (std::size_t k = 0; k < calls.size(); ++k) {
+    FLASHLATENT_RETURN_IF_ERROR(calls[k]());
+    if (!options.graph) continue;
+    auto many = [&] {
+      for (int i = 0; i < graph_calls; ++i) FLASHLATENT_RETURN_IF_ERROR(calls[k]());
+      return Status{};
+    };
+    FLASHLATENT_RETURN_IF_ERROR(graphs[k].capture(many, stream));
+    timed[k] = [&graphs, k, stream] { return graphs[k].launch(stream); };
+  }
+  const std::vector<Event> begins(options.repeats * calls.size()), ends(options.repeats * calls.size());
+  std::this_thread::sleep_for(std::chrono::milliseconds(options.rest_ms));
+  for (int i = -1; i < options.repeats; ++i) {
+    for (std::size_t k = 0; k < calls.size(); ++k) {
+      const std::size_t at = i * calls.size() + k;
+      if (i >= 0) cudaEventRecord(begins[at].get(), stream);
+      FLASHLATENT_RETURN_IF_ERROR(timed[k]());
+      if (i >= 0) cudaEventRecord(ends[at].get(), stream);
+    }
+  }
+  FLASHLATENT_RETURN_IF_ERROR(cuda::to_status(cudaStreamSynchronize(stream), "cudaStreamSynchronize"));
+  std::vector<Timing> timings;
+  for (std::size_t k = 0; k < calls.size(); ++k) {
+    std::vector<double> times;
+    for (int i = 0; i < options.repeats; ++i) {
+      float ms = 0;
+      const std::size_t at = i * calls.size() + k;
+      FLASHLATENT_RETURN_IF_ERROR(cuda::to_status(cudaEventElapsedTime(&ms, begins[at].get(), ends[at].get()),
+                                                  "cudaEventElapsedTime"));
+      times.push_back(ms / graph_calls);
+    }
+    timings.push_back(summarise(std::move(times)));
+  }
+  return timings;
 }
 
 #endif
@@ -217,6 +276,18 @@ Result<Timing> time_calls(const std::function<Status()>& call, const TimingOptio
   }
 #endif
   return time_on_cpu(call, options, *flusher);
+}
+
+Result<std::vector<Timing>> time_turn_about(const std::vector<std::function<Status()>>& calls,
+                                            const TimingOptions& options, const Executor& executor) {
+  if (options.repeats < 1) return invalid_argument("repeats is ", options.repeats, "; at least 1 is needed");
+#if FLASHLATENT_WITH_CUDA
+  if (executor.backend == Backend::kCuda) {
+    return time_turn_about_on_cuda(calls, options, static_cast<cudaStream_t>(executor.stream));
+  }
+#endif
+  (void)executor;
+  return time_turn_about_on_cpu(calls, options);
 }
 
 }  // namespace flashlatent::runtime

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "flashlatent/backend.h"
 #include "flashlatent/status.h"
@@ -30,7 +31,8 @@ struct TimingOptions {
   bool graph = false;        ///< CUDA: time replays of a graph of many calls, so that launch gaps are out.
   int graph_calls = 0;       ///< Calls in that graph; 0: by the time that they take.
   bool cold = false;         ///< Overwrite more memory than the caches hold before each call.
-  double max_seconds = 3.0;  ///< Stop repeating after this, but not before three.
+  double max_seconds = 3.0;  ///< CPU: stop repeating after this, but not before three.
+  int rest_ms = 200;         ///< CUDA: before the first call.
 };
 
 /// Milliseconds of one call.
@@ -46,5 +48,10 @@ struct Timing {
 /// ms).
 Result<Timing> time_calls(const std::function<Status()>& call, const TimingOptions& options,
                           const Executor& executor);
+
+/// The same of several calls, turn about, so that what else changes with time befalls them all: one round a
+/// repeat. A graph has `graph_calls` calls, or one.
+Result<std::vector<Timing>> time_turn_about(const std::vector<std::function<Status()>>& calls,
+                                            const TimingOptions& options, const Executor& executor);
 
 }  // namespace flashlatent::runtime

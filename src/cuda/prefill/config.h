@@ -24,9 +24,10 @@ struct Config {
 
   static constexpr int kComputeThreads = 128 * kWarpgroups;
   static constexpr int kThreads = kComputeThreads + 128;  // and a warpgroup loads
-  // Of segments the loading warpgroup walks the plan.
-  static constexpr int kLoaderRegisters = kWarpgroups == 3 ? 32 : kSegments ? 88 : 56;
-  static constexpr int kComputeRegisters = kWarpgroups == 3 ? 160 : kSegments ? 208 : 224;
+  // Of segments the loading warpgroup walks the plan; d 256 needs what there is for outputs.
+  static constexpr bool kWalksInRegisters = kSegments && kDim < 256;
+  static constexpr int kLoaderRegisters = kWarpgroups == 3 ? 32 : kWalksInRegisters ? 88 : 56;
+  static constexpr int kComputeRegisters = kWarpgroups == 3 ? 160 : kWalksInRegisters ? 208 : 224;
 
   static_assert(kDim == 64 || kDim == 128 || kDim == 256);
   // What a launch of 384 threads gets, 168 registers each; asking for more would wait for ever.

@@ -20,7 +20,7 @@ using runtime::CaseSpec;
 constexpr const char* kKernels[] = {"etap",         "mma16",  "mma16_team4", "mma16_team8",
                                     "mma16_team16", "seesaw", "trio"};
 constexpr const char* kOfFp8[] = {"direct", "direct_team8", "etap", "quartet", "seesaw"};
-constexpr const char* kOfSeparate[] = {"paged"};
+constexpr const char* kOfSeparate[] = {"paged", "paged_128"};
 
 class KernelContracts : public Contracts {
  protected:

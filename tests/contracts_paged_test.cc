@@ -30,7 +30,7 @@ class Paged : public Contracts {
   /// By every kernel that takes it, each by name: the dispatcher would pick one of them.
   void expect_right(const CaseSpec& spec) {
     if (!on_gpu()) return Contracts::expect_right(spec);
-    for (const char* kernel : {"paged", "prefill"}) {
+    for (const char* kernel : {"paged", "paged_128", "prefill"}) {
       executor_.kernel = kernel;
       if (taken(spec)) Contracts::expect_right(spec);
       if (HasFailure()) ADD_FAILURE() << kernel;
@@ -282,11 +282,12 @@ TEST_P(Paged, LiveNanAndInfinityReachTheOutput) {
           auto* elements = static_cast<std::uint16_t*>(const_cast<void*>(view.data));
           elements[pages[token / 16] * view.strides[0] + token % 16 * view.strides[1]] =
               float_to_bf16(poison);
-          if (on_gpu()) executor_.kernel = "paged";
-          Contracts::expect_right(c, "not finite");
-          if (!on_gpu() || heads < 40) continue;
-          executor_.kernel = "prefill";
-          Contracts::expect_right(c, "not finite");
+          if (!on_gpu()) Contracts::expect_right(c, "not finite");
+          for (const char* kernel : {"paged", "paged_128", "prefill"}) {
+            executor_.kernel = kernel;
+            if (on_gpu() && taken(spec)) Contracts::expect_right(c, kernel);
+          }
+          executor_.kernel.clear();
         }
         executor_.kernel.clear();
       }
@@ -361,6 +362,46 @@ TEST_P(Paged, SameBits) {
   spec.causal = true;
   if (on_gpu()) executor_.kernel = "prefill";
   expect_same_bits(spec);
+}
+
+/// Several query tokens of large groups, 17 to 300 rows a KV head: in splits, ragged, with each option.
+TEST_P(Paged, SeveralQueryTokensOfLargeGroups) {
+  struct Shape {
+    int d, group, tokens;
+  };
+  for (const auto& [d, group, tokens] :
+       {Shape{64, 16, 2}, Shape{96, 8, 4}, Shape{128, 7, 8}, Shape{256, 48, 2}, Shape{128, 75, 4}}) {
+    CaseSpec spec = gqa(2 * group, 2, d, {900, 2, 64, 0, 129});
+    spec.page_size = 64;
+    spec.query_tokens = tokens;
+    spec.causal = true;
+    spec.dtype = d == 96 ? Dtype::kF16 : Dtype::kBF16;
+    expect_right(spec);
+    spec.sink = spec.strided = spec.invalid_pages = true;
+    spec.ragged_tokens = {tokens, 0, 1, tokens - 1, 1};
+    expect_right(spec);
+    spec.window = 300;
+    spec.alibi = group != 16;
+    spec.soft_cap = group == 8 ? 20.0F : 0.0F;
+    expect_right(spec);
+  }
+}
+
+/// With a plan that was made for other lengths; and in a batch that a request must not feel.
+TEST_P(Paged, PlansOfSeveralQueryTokensOutliveLengths) {
+  CaseSpec planned = gqa(32, 1, 128, {1900, 64, 1});
+  planned.query_tokens = 2;
+  planned.causal = true;
+  if (on_gpu()) executor_.kernel = "paged_128";
+  expect_same_bits(planned);
+  const RandomCase longer = runtime::make_case(planned, 2);
+  RandomCase shorter = longer;
+  const std::int32_t fewer[] = {190, 3, 0};
+  shorter.inputs.cache_seqlens.data = fewer;
+  expect_right_with_plan_of(longer, shorter, "fewer tokens");
+  expect_right_with_plan_of(shorter, longer, "more tokens");
+  planned.batch_invariant = true;
+  expect_batch_invariant(planned);
 }
 
 TEST_P(Paged, BatchInvariant) {

@@ -477,7 +477,7 @@ TEST(Dispatch, KernelsOfCudaCanBeChosenInEveryBuild) {
         << kernel.name;
     of_cuda += kernel.backend == Backend::kCuda ? 1 : 0;
   }
-  EXPECT_EQ(of_cuda, 12);
+  EXPECT_EQ(of_cuda, 13);
   if (FLASHLATENT_WITH_CUDA) return;
   Executor executor;
   executor.backend = Backend::kCuda;

@@ -38,8 +38,9 @@ inline bool should_take_separate(std::string_view kernel, const DecodeProblem& p
   const bool dims = cache.qk_dim == cache.v_dim && cache.qk_dim <= 256 && cache.qk_dim % unit == 0;
   const bool packed = cache.layout == KvLayout::kPacked;
   if (kernel == "paged") return dims && (!packed || cache.page_size % unit == 0);
-  return kernel == "prefill" && dims && !packed && cache.format == KvFormat::kPlain &&
-         cache.page_size % 8 == 0 && problem.rows_per_kv_head() >= kLeastPromptRows;
+  const bool boxes = dims && !packed && cache.format == KvFormat::kPlain && cache.page_size % 8 == 0;
+  if (kernel == "paged_128") return boxes;
+  return kernel == "prefill" && boxes && problem.rows_per_kv_head() >= kLeastPromptRows;
 }
 
 /// Can requests attend to a prefix that they share by groups?

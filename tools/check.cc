@@ -94,10 +94,11 @@ std::string again(const CheckOptions& options, const std::string& name, Backend 
 }
 
 int run_check(const CheckOptions& options) {
-  if (options.cases && options.suite != "random") {
-    return fail({StatusCode::kInvalidArgument,
-                 fmt::format("--cases is {}, but the suite is {}; it is for --suite random", *options.cases,
-                             options.suite)});
+  if (options.cases && !is_random_suite(options.suite)) {
+    return fail(
+        {StatusCode::kInvalidArgument,
+         fmt::format("--cases is {}, but the suite is {}; it is for --suite random and random_separate",
+                     *options.cases, options.suite)});
   }
   const std::optional<Shard> shard = parse_shard(options.shard);
   if (!shard) {
@@ -187,17 +188,19 @@ void add_check(CLI::App& app, Action& action) {
   auto options = std::make_shared<CheckOptions>();
   check
       ->add_option("--suite", options->suite,
-                   "small (seconds under a sanitizer), quick or full; random: shapes and options by --seed")
-      ->check(CLI::IsMember({"small", "quick", "full", "random"}))
+                   "small (seconds under a sanitizer), quick or full; random: shapes and options by --seed; "
+                   "random_separate: "
+                   "likewise, of separate keys and values, several query tokens and large groups")
+      ->check(CLI::IsMember({"small", "quick", "full", "random", "random_separate"}))
       ->capture_default_str();
   check
       ->add_option("--cases", options->cases,
-                   fmt::format("Of the random suite, how many; left out: {}", kRandomCases))
+                   fmt::format("Of a random suite, how many; left out: {}", kRandomCases))
       ->check(CLI::Range(1, 1'000'000));
   check
       ->add_option("--max-refused", options->max_refused,
                    "Fail if more cases are refused; left out: as many as the suite is known to have that the "
-                   "backend or the kernel does not take (random: 0), but not all")
+                   "backend or the kernel does not take (random suites: 0), but not all")
       ->check(CLI::Range(0, 1'000'000));
   check->add_option("--filter", options->filter, "Only cases whose name contains this");
   check->add_option("--shard", options->shard, "I/N: only every N-th of them from the I-th on")

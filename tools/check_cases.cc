@@ -230,10 +230,16 @@ std::vector<CaseSpec> full_cases() {
 
 }  // namespace
 
+bool is_random_suite(const std::string& suite) {
+  return suite == "random" || suite == "random_separate";
+}
+
 std::vector<CaseSpec> check_cases(const std::string& suite, int random, std::uint64_t seed) {
   std::vector<CaseSpec> cases;
   if (suite == "random") {
     cases = random_cases(random, seed);
+  } else if (suite == "random_separate") {
+    cases = random_separate_cases(random, seed);
   } else if (suite == "small") {
     cases = small_cases();
     add_small_fp8_cases(cases);

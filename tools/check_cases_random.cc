@@ -15,8 +15,9 @@ namespace {
 
 using runtime::CaseSpec;
 
-/// Multiply-adds of a case, which take the oracle some tenths of a second.
-constexpr std::int64_t kWork = 100'000'000;
+/// Multiply-adds of a case, which take the oracle some tenths of a second; of one with separate keys and
+/// values alone, of which a suite has more.
+constexpr std::int64_t kWork = 100'000'000, kSeparateWork = 25'000'000;
 
 /// No distribution of the standard library, which may draw otherwise elsewhere: a seed is a case everywhere.
 class Draw {
@@ -98,10 +99,10 @@ std::vector<int> draw_lengths(Draw& draw, int batch, std::int64_t all) {
   return lengths;
 }
 
-void draw_requests(Draw& draw, CaseSpec& spec) {
+void draw_requests(Draw& draw, CaseSpec& spec, std::int64_t work = kWork) {
   const int batch = draw.one_in(4) ? draw.of_any_size(1, 300) : draw.from(1, 12);
   const std::int64_t a_token = std::int64_t{spec.query_tokens} * spec.heads * (spec.qk_dim + spec.v_dim);
-  spec.lengths = draw_lengths(draw, batch, std::clamp<std::int64_t>(kWork / a_token, batch, 50'000));
+  spec.lengths = draw_lengths(draw, batch, std::clamp<std::int64_t>(work / a_token, batch, 50'000));
   if (draw.one_in(5)) {
     for (int i = 0; i < batch; ++i) spec.ragged_tokens.push_back(draw.from(0, spec.query_tokens));
     spec.query_tokens = 1;  // not looked at
@@ -163,7 +164,41 @@ CaseSpec random_case(std::uint64_t seed, int number) {
   return spec;
 }
 
+/// Separate keys and values, packed ones now and then, of 2 to 200 query rows a KV head, most of them of
+/// several query tokens.
+CaseSpec random_separate_case(std::uint64_t seed, int number) {
+  Draw draw(~seed, number);
+  CaseSpec spec;
+  spec.layout = draw.one_in(8) ? KvLayout::kPacked : KvLayout::kSeparate;
+  if (draw.one_in(8)) spec.format = KvFormat::kE4m3;
+  spec.dtype = draw.of({Dtype::kBF16, Dtype::kF16});
+  spec.kv_heads = draw.of({1, 1, 2, 4, 8});
+  spec.qk_dim = spec.v_dim = draw.one_in(3) ? 16 * draw.from(4, 16) : draw.of({64, 128, 256});
+  if (spec.format == KvFormat::kE4m3) spec.scales = draw.of({0, 1, spec.kv_heads});
+  spec.page_size = draw.one_in(6) ? draw.of_any_size(1, 300) : draw.of({8, 16, 32, 64, 64, 128, 256});
+  spec.invalid_pages = draw.one_in(4);
+  spec.strided = draw.one_in(4);
+  const int group = draw.of({1, 4, 5, 7, 8, 12, 16, 16, 32, 64, 128});
+  spec.heads = spec.kv_heads * group;
+  spec.query_tokens = draw.one_in(6) ? draw.from(9, 40) : draw.from(1, 8);
+  while (spec.query_tokens > 1 && spec.query_tokens * group > 200) --spec.query_tokens;
+  spec.causal = !draw.one_in(6);
+  spec.sink = draw.one_in(4);
+  draw_requests(draw, spec, kSeparateWork);
+  draw_scores(draw, spec);
+  spec.batch_invariant = draw.one_in(8);
+  spec.name = fmt::format("random separate {} b{} to {}", number, spec.lengths.size(),
+                          *std::max_element(spec.lengths.begin(), spec.lengths.end()));
+  return spec;
+}
+
 }  // namespace
+
+std::vector<CaseSpec> random_separate_cases(int count, std::uint64_t seed) {
+  std::vector<CaseSpec> cases;
+  for (int i = 1; i <= count; ++i) cases.push_back(random_separate_case(seed, i));
+  return cases;
+}
 
 std::vector<CaseSpec> random_cases(int count, std::uint64_t seed) {
   std::vector<CaseSpec> cases;

@@ -28,6 +28,7 @@ constexpr std::array kOfCuda = {
     Row{"direct_team8", 39, 243, 1273},
     Row{"quartet", 29, 222, 1132},
     Row{"paged", 40, 121, 733},
+    Row{"paged_128", 43, 183, 1102},
     Row{"prefill", 44, 247, 1281},
 };
 // cpu_dense takes every case.

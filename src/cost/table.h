@@ -22,14 +22,15 @@ enum class Kernel : std::uint8_t {
   kMma16Team8,
   kMma16Team16,
   kPaged,
+  kPaged128,
   kPrefill,
   kQuartet,
   kSeesaw,
   kTrio,
 };
 inline constexpr const char* kKernelNames[] = {
-    "latent",       "direct", "direct_team8", "etap",    "mma16",  "mma16_team4", "mma16_team8",
-    "mma16_team16", "paged",  "prefill",      "quartet", "seesaw", "trio"};
+    "latent",       "direct", "direct_team8", "etap",    "mma16",   "mma16_team4", "mma16_team8",
+    "mma16_team16", "paged",  "paged_128",    "prefill", "quartet", "seesaw",      "trio"};
 
 /// When a kernel takes so long.
 enum class Situation : std::uint8_t {

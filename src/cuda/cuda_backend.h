@@ -33,6 +33,8 @@ extern const DecodeKernel kDirectTeam8Kernel;
 extern const DecodeKernel kQuartetKernel;
 /// Separate keys and values, a warp 16 tokens at a time.
 extern const DecodeKernel kPagedKernel;
+/// The same by up to 128 query rows a tile, split by the plan: several query tokens, large groups.
+extern const DecodeKernel kPaged128Kernel;
 /// The same for many query tokens, prompts above all: 128 query rows a tile.
 extern const DecodeKernel kPrefillKernel;
 

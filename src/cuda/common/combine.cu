@@ -278,8 +278,8 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant
 
 }  // namespace
 
-Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, int multiprocessors,
-                    const Executor& executor) {
+Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, Partials partials,
+                    int multiprocessors, const Executor& executor) {
   const std::int64_t rows =
       schedule::max_merges(args.geometry) * args.geometry.lanes * args.geometry.tile_rows;
   if (rows == 0) return {};
@@ -287,8 +287,9 @@ Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, 
   using Bf16 = __nv_bfloat16;
   if (dtype == Dtype::kF16) return combine_fp32<__half>(args, work, executor);
   static_assert(std::is_same_v<parts::StoredPartial<Bf16, 64>, __half>);
-  return args.geometry.tile_rows == 64 ? combine_fp16(args, work, executor)
-                                       : combine_fp32<Bf16>(args, work, executor);
+  return args.geometry.tile_rows == 64 && partials == Partials::kByTile
+             ? combine_fp16(args, work, executor)
+             : combine_fp32<Bf16>(args, work, executor);
 }
 
 Status combine(const ConstTensorView& partial_out, const ConstTensorView& partial_lse,

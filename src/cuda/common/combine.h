@@ -7,8 +7,14 @@
 
 namespace flashlatent::cuda {
 
+/// How partial results lie in memory (parts/partial.cuh).
+enum class Partials {
+  kByTile,  ///< Of bf16 in tiles of 64 rows fp16, else fp32.
+  kFp32,
+};
+
 /// Merges the plan's split requests into the output. Overlaps the launch of the decode kernel before it.
-Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, int multiprocessors,
-                    const Executor& executor);
+Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, Partials partials,
+                    int multiprocessors, const Executor& executor);
 
 }  // namespace flashlatent::cuda

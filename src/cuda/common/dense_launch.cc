@@ -91,7 +91,8 @@ Status launch_dense(const DecodeCall& planned,
       launch_ctas(instance->kernel, launch.args.geometry.parts * launch.args.geometry.lanes * key.team,
                   key.cluster * key.team, call.executor, {&launch.args, &launch.kv, &launch.query_rows}));
   if (merges) return {};
-  return combine_plan(launch.args, call.problem.cache.dtype, call.problem.cache.v_dim, units, call.executor);
+  return combine_plan(launch.args, call.problem.cache.dtype, call.problem.cache.v_dim, Partials::kByTile,
+                      units, call.executor);
 }
 
 }  // namespace flashlatent::cuda

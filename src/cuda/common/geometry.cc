@@ -13,6 +13,13 @@ std::int32_t reach_of(const DecodeProblem& problem) {
   return static_cast<std::int32_t>(std::min<std::int64_t>(reach, kMostDeviceTokens));
 }
 
+std::int32_t tokens_in_window(const DecodeProblem& problem, int block_tokens) {
+  const int window = problem.options.separate.window;
+  if (window == 0) return reach_of(problem);
+  const std::int64_t seen = std::int64_t{window} + problem.query.tokens - 1 + block_tokens;
+  return static_cast<std::int32_t>(std::min<std::int64_t>(reach_of(problem), seen));
+}
+
 std::int64_t partial_rows(const schedule::Geometry& g) {
   return schedule::max_partials(g) * g.lanes * g.tile_rows;
 }

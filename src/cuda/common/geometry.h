@@ -12,4 +12,8 @@ std::int32_t reach_of(const DecodeProblem& problem);
 std::int64_t partial_rows(const schedule::Geometry& geometry);
 std::size_t decode_workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& geometry);
 
+/// What a plan knows of a request: with a window the last tokens alone, those that some query token sees and
+/// what is left over in the first block.
+std::int32_t tokens_in_window(const DecodeProblem& problem, int block_tokens);
+
 }  // namespace flashlatent::cuda

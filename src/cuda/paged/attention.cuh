@@ -16,6 +16,8 @@
 #include "cuda/paged/arguments.h"
 #include "cuda/paged/config.h"
 #include "cuda/paged/given.cuh"
+#include "cuda/paged/values.cuh"
+#include "cuda/paged/visible.cuh"
 #include "cuda/parts/epilogue.cuh"
 #include "cuda/parts/mask.cuh"
 #include "cuda/parts/softmax.cuh"
@@ -25,22 +27,6 @@
 #include "cuda/ptx/mma.cuh"
 
 namespace flashlatent::paged {
-
-/// What a query row attends to: tokens [begin, end).
-struct Visible {
-  int begin, end;
-};
-
-__device__ __forceinline__ Visible visible_by(const Arguments& args, const parts::RowTile& tile, int length,
-                                              int row) {
-  const int end = args.decode.causal ? length - tile.tokens + tile.token(args.decode.query, row) + 1 : length;
-  return {args.score.window > 0 ? max(end - args.score.window, 0) : 0, end};
-}
-/// From the first token that any row of the tile attends to, to the last.
-__device__ __forceinline__ Visible visible_by_some(const Arguments& args, const parts::RowTile& tile,
-                                                   int length) {
-  return {visible_by(args, tile, length, 0).begin, visible_by(args, tile, length, max(tile.rows - 1, 0)).end};
-}
 
 template <class Config>
 class Attention {
@@ -102,7 +88,7 @@ class Attention {
   /// A step's tokens, from `token` on, of which `live` count.
   __device__ __forceinline__ void attend(int token, std::uint32_t live, int stage) {
     std::uint8_t* planes = stages_ + stage * Config::kStageBytes;
-    if (live != Config::kAllLive) clear_dead(planes, live);
+    if (live != Config::kAllLive) Values<Config>::clear_dead(planes, live);
     float s[kTokenTiles][kGroups][4] = {};
     score(s, ptx::shared_address(planes));
     transform(s, token);
@@ -438,52 +424,6 @@ class Attention {
     }
   }
 
-  /// Where an element of V is, in its stage.
-  __device__ __forceinline__ static std::uint8_t* value_at(std::uint8_t* planes, int token, int element) {
-    std::uint8_t* values = planes + token / 16 * Config::kTileBytes + Config::kPlaneBytes;
-    const int byte = element * Config::kElementBytes;
-    if constexpr (Config::kPacked) {
-      return values + element * Config::kValueRow + token % 16 * Config::kElementBytes;
-    } else {
-      return values + Config::row_unit(token % 16, byte / 16) + byte % 16;
-    }
-  }
-  __device__ __forceinline__ static void clear(std::uint8_t* value) {
-    if constexpr (Config::kFp8) {
-      *value = 0;
-    } else {
-      *reinterpret_cast<std::uint16_t*>(value) = 0;
-    }
-  }
-  /// What is not finite of a value, else 0.
-  __device__ __forceinline__ static float not_finite(const std::uint8_t* value) {
-    if constexpr (Config::kFp8) {
-      return (*value & 0x7f) == 0x7f ? NAN : 0.0F;  // e4m3 has no infinity
-    } else {
-      const std::uint16_t bits = *reinterpret_cast<const std::uint16_t*>(value);
-      return parts::low_is_poison<Element>(bits) ? parts::unpack<Element>(bits).x : 0.0F;
-    }
-  }
-
-  /// What lies in a stage for values that do not count becomes zeros: 0 * NaN is NaN.
-  __device__ __forceinline__ void clear_dead(std::uint8_t* planes, std::uint32_t live) const {
-#pragma unroll 1
-    for (std::uint32_t dead = ~live & Config::kAllLive; dead != 0; dead &= dead - 1) {
-      const int token = __ffs(static_cast<int>(dead)) - 1;
-      if constexpr (Config::kPacked) {  // a token's elements lie apart
-        for (int element = lane_; element < Config::kDim; element += 32)
-          clear(value_at(planes, token, element));
-      } else {
-        constexpr int kWord = 4 / Config::kElementBytes;  // elements
-        for (int element = lane_ * kWord; element < Config::kDim; element += 32 * kWord) {
-          *reinterpret_cast<std::uint32_t*>(value_at(planes, token, element)) = 0;
-        }
-      }
-    }
-    ptx::fence_for_async_proxy();  // the next copy into this stage comes after it
-    __syncwarp();
-  }
-
   /// Tokens that some rows attend to and others do not: what is not finite in their V (0 * NaN is NaN) is
   /// added to the outputs of those that do here, and becomes 0.
   __device__ __forceinline__ void add_not_finite(std::uint8_t* planes, int token, std::uint32_t live) {
@@ -501,10 +441,10 @@ class Attention {
       }
 #pragma unroll 1
       for (int first = 0; first < Config::kDim; first += 32) {
-        std::uint8_t* value = value_at(planes, t, first + lane_);
+        std::uint8_t* value = Values<Config>::at(planes, t, first + lane_);
         const bool inside = first + lane_ < Config::kDim;
-        const float own_extra = inside ? not_finite(value) : 0.0F;
-        if (own_extra != 0) clear(value);
+        const float own_extra = inside ? Values<Config>::not_finite(value) : 0.0F;
+        if (own_extra != 0) Values<Config>::clear(value);
 #pragma unroll 1
         for (std::uint32_t all = __ballot_sync(0xffffffff, own_extra != 0); all != 0; all &= all - 1) {
           const int lane = __ffs(static_cast<int>(all)) - 1;

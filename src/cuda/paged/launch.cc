@@ -164,7 +164,8 @@ Status launch(const DecodeCall& call) {
                                                 g.parts * (g.lanes / args.tiles_a_cta) * args.team, args.team,
                                                 executor, {&args}));
   if (args.tickets != nullptr) return {};
-  return cuda::combine_plan(args.decode, problem.cache.dtype, problem.cache.v_dim, *units, executor);
+  return cuda::combine_plan(args.decode, problem.cache.dtype, problem.cache.v_dim, cuda::Partials::kFp32,
+                            *units, executor);
 }
 
 }  // namespace flashlatent::paged

@@ -6,14 +6,18 @@
 
 namespace flashlatent::prefill {
 
+/// Partial rows of `dim`, normalised, and their lse.
+struct PartialRows {
+  float* out;
+  float* lse;
+};
+
 /// Shared prefixes: whose rows meet which tokens the plan says, results are partial ones.
 struct PrefixArguments {
   prefix::Shape shape;
   const prefix::Header* header;
   const prefix::Tile* tiles;
   const std::int32_t* members;
-  float* out;  // partial rows of `dim`, normalised
-  float* lse;
 };
 
 struct Arguments {
@@ -26,11 +30,12 @@ struct Arguments {
   int kv_heads;
   int sequences;           // requests times KV heads: each one's row tiles read the same tokens
   int section;             // sequences whose tiles are done together, so that their tokens stay in L2
-  int jobs;                // of all CTAs; shared: the plan says
+  int jobs;                // of all CTAs; shared, or of segments: the plan says
   std::int32_t* next_job;  // 0 at first; null where each CTA has one at most
   bool query_boxes;        // Q comes by TMA
   bool wide_output;        // rows of out are aligned to 16 bytes
   PrefixArguments prefix;  // shared
+  PartialRows partial;     // shared, and of segments
 };
 
 }  // namespace flashlatent::prefill

@@ -76,11 +76,11 @@ class Attention {
     all_ = {uniform(all_.begin), uniform(all_.end)};
     low_ = seen_by<Config::kShared>(args_, job, row_);
     high_ = seen_by<Config::kShared>(args_, job, row_ + 8);
-    if (Config::kTransforms && args_.alibi_slopes != nullptr) {
+    if ((Config::kTransforms || Config::kSegments) && args_.alibi_slopes != nullptr) {
       last_token_ = job.length - 1;
       slope_ = {slope_of(job, row_), slope_of(job, row_ + 8)};
     }
-    if (args_.query_boxes) {
+    if (!Config::kSegments && args_.query_boxes) {
       ptx::wait(shared_.query_full[warpgroup_], index % 2);
     } else {
       load_query(job);
@@ -284,6 +284,12 @@ class Attention {
     }
   }
 
+  /// Is there a soft cap or ALiBi?
+  __device__ __forceinline__ bool transforms() const {
+    if constexpr (Config::kSegments) return args_.soft_cap != 0 || args_.alibi_slopes != nullptr;
+    return Config::kTransforms;
+  }
+
   /// From products to scores in base 2, by the soft cap and ALiBi.
   __device__ __forceinline__ void transform(int start) {
     const float cap = args_.soft_cap;
@@ -312,7 +318,7 @@ class Attention {
   /// From scores to probabilities. Returns by what the output so far must shrink.
   __device__ __forceinline__ parts::RowPair take_exponentials(int start) {
     float scale = 1;
-    if constexpr (Config::kTransforms) {
+    if (transforms()) {
       transform(start);
     } else {
       scale = parts::positive_scale(s_, args_.decode.scale_log2);
@@ -324,7 +330,7 @@ class Attention {
     const parts::RowPair before = base_;
     base_ = parts::row_base(s_, scale, before, {0, 0});
     const parts::RowPair factor = parts::shrink(before, base_);
-    if constexpr (!Config::kTransforms) scale = parts::scale_below(base_, s_, scale);
+    if (!transforms()) scale = parts::scale_below(base_, s_, scale);
     const parts::RowPair sum = parts::exponentials(s_, scale, base_);
     sum_ = {sum_.low * factor.low + sum.low, sum_.high * factor.high + sum.high};
     return factor;
@@ -336,9 +342,9 @@ class Attention {
       const int row = row_ + 8 * half;
       const parts::RowScale scale =
           parts::finish_row(half ? base_.high : base_.low, parts::quad_sum(half ? sum_.high : sum_.low));
-      if constexpr (Config::kShared) {
+      if (Config::kShared || (Config::kSegments && job.partial_row >= 0)) {
         if (row < job.tile.rows) write_partial(job, row, half, scale);
-      } else {
+      } else if constexpr (!Config::kShared) {
         write_output(job, row, half, scale);
       }
     }
@@ -347,8 +353,8 @@ class Attention {
   __device__ __forceinline__ void write_partial(const Job& job, int row, int half,
                                                 parts::RowScale scale) const {
     const std::int64_t partial = job.partial_row + row;
-    if (fragment_.column == 0) args_.prefix.lse[partial] = scale.lse;
-    float* out = args_.prefix.out + partial * args_.dim + fragment_.column;
+    if (fragment_.column == 0) args_.partial.lse[partial] = scale.lse;
+    float* out = args_.partial.out + partial * args_.dim + fragment_.column;
 #pragma unroll
     for (int j = 0; j < kOutputs / 4; ++j) {
       const int i = 4 * j + 2 * half;

@@ -1,6 +1,8 @@
 #include "cuda/prefill/choice.h"
 
 #include <algorithm>
+#include <initializer_list>
+#include <span>
 
 #include "core/message.h"
 #include "cost/model.h"
@@ -14,16 +16,18 @@ namespace flashlatent::prefill {
 
 namespace {
 constexpr int kDims[] = {64, 128, 256};  // of instances
-}
+constexpr int kLeastBoxTokens = 8;       // eight rows are an atom of the swizzle
+}  // namespace
 
 const InstanceKey* key_of(const DecodeProblem& problem, Kind kind) {
   const auto* dim =
       std::find_if(std::begin(kDims), std::end(kDims), [&](int d) { return d >= problem.cache.qk_dim; });
   if (dim == std::end(kDims)) return nullptr;
   const InstanceKey key{problem.cache.dtype, *dim, kind};
-  for (const auto* list : {&kBf16Keys, &kFp16Keys}) {
-    const auto* found = std::find(list->begin(), list->end(), key);
-    if (found != list->end()) return found;
+  using Keys = std::span<const InstanceKey>;
+  for (const Keys keys : {Keys(kBf16Keys), Keys(kFp16Keys), Keys(kBf16SegmentKeys), Keys(kFp16SegmentKeys)}) {
+    const auto found = std::find(keys.begin(), keys.end(), key);
+    if (found != keys.end()) return &*found;
   }
   return nullptr;
 }
@@ -34,24 +38,6 @@ const InstanceKey* key_of(const DecodeProblem& problem) {
                 options.separate.soft_cap != 0 || options.separate.alibi ? Kind::kTransforms : Kind::kPlain);
 }
 
-}  // namespace flashlatent::prefill
-
-namespace flashlatent::cuda {
-
-namespace {
-
-using prefill::block_tokens_of;
-using prefill::key_of;
-using prefill::Kind;
-using prefill::kSharedTileRows;
-using prefill::tile_rows_of;
-
-constexpr int kLeastRows =
-    17;  // of a KV head: of d up to 128 `paged` has 16 in a tile, and reads its tokens once
-constexpr std::int64_t kMostTiles = 1 << 22;
-constexpr int kLeastBoxTokens = 8;  // eight rows are an atom of the swizzle
-constexpr schedule::CostModel kCost = cost::of(cost::Kernel::kPrefill, cost::Situation::kRows64);
-/// Of the cache and the scores.
 std::optional<std::string> declines_cache(const DecodeProblem& problem) {
   const auto& cache = problem.cache;
   if (cache.layout != KvLayout::kSeparate) {
@@ -71,6 +57,24 @@ std::optional<std::string> declines_cache(const DecodeProblem& problem) {
   }
   return std::nullopt;
 }
+
+}  // namespace flashlatent::prefill
+
+namespace flashlatent::cuda {
+
+namespace {
+
+using prefill::block_tokens_of;
+using prefill::declines_cache;
+using prefill::key_of;
+using prefill::Kind;
+using prefill::kSharedTileRows;
+using prefill::tile_rows_of;
+
+constexpr int kLeastRows =
+    17;  // of a KV head: of d up to 128 `paged` has 16 in a tile, and reads its tokens once
+constexpr std::int64_t kMostTiles = 1 << 22;
+constexpr schedule::CostModel kCost = cost::of(cost::Kernel::kPrefill, cost::Situation::kRows64);
 
 int row_tiles_of(const DecodeProblem& problem) {
   const int rows = tile_rows_of(*key_of(problem));
@@ -98,7 +102,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   schedule::Geometry g;
   g.requests = problem.query.batch;
   g.tile_rows = tile_rows_of(key);
-  g.block_tokens = block_tokens_of(key.dim);
+  g.block_tokens = block_tokens_of(key.dim, key.kind);
   g.max_tokens = reach_of(problem);
   g.lanes = row_tiles_of(problem) * problem.cache.heads;
   // With batch_invariant one split is all of a request, whatever the batch.
@@ -141,7 +145,7 @@ std::optional<std::string> declines_prefix_units(const DecodeProblem& problem) {
 prefix::Shape prefix_units_shape(const DecodeProblem& problem, int workers) {
   const prefill::InstanceKey& key = *key_of(problem, Kind::kShared);
   const double head_elements = static_cast<double>(problem.cache.heads) * problem.cache.qk_dim;
-  const int block_tokens = block_tokens_of(key.dim);
+  const int block_tokens = block_tokens_of(key.dim, key.kind);
   const cost::PrefixCosts costs = cost::of_prefixes(head_elements, kSharedTileRows, key.dim, block_tokens);
   return {.requests = problem.query.batch,
           .request_rows = problem.rows_per_kv_head(),

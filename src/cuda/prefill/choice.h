@@ -1,6 +1,9 @@
 // The prefill kernel on the host: choice.cc chooses, launch.cc launches.
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "cuda/prefill/keys.h"
 #include "kernel/decode_kernel.h"
 
@@ -11,6 +14,13 @@ const InstanceKey* key_of(const DecodeProblem& problem, Kind kind);
 /// Of requests' own tokens.
 const InstanceKey* key_of(const DecodeProblem& problem);
 
+/// Why no instance reads this cache; nothing if one does.
+std::optional<std::string> declines_cache(const DecodeProblem& problem);
+
+/// Of segments: warpgroups that compute.
+int segment_warpgroups(const schedule::Geometry& geometry);
+
 Status launch(const DecodeCall& call);
+Status launch_segments(const DecodeCall& call);
 
 }  // namespace flashlatent::prefill

@@ -13,18 +13,21 @@ struct Config {
   static constexpr int kDim = kDim_;
   static constexpr bool kShared = kKind_ == Kind::kShared;
   static constexpr bool kTransforms = kKind_ == Kind::kTransforms;
+  static constexpr bool kSegments = kKind_ == Kind::kSegments;
 
   static constexpr int kChunks = kDim / 64;  // of 64 columns, 128 bytes a row
-  static constexpr int kBlockTokens = block_tokens_of(kDim);
+  static constexpr int kBlockTokens = block_tokens_of(kDim, kKind_);
   static constexpr int kWords = kBlockTokens / 64;  // of 64 tokens' bits
   static constexpr int kWarpgroups = warpgroups_of(kDim, kKind_);
   static constexpr int kRows = 64 * kWarpgroups;
-  static constexpr int kStages = kDim == 64 ? 4 : 2;
+  static constexpr int kStages = stages_of(kDim, kKind_);
 
   static constexpr int kComputeThreads = 128 * kWarpgroups;
   static constexpr int kThreads = kComputeThreads + 128;  // and a warpgroup loads
-  static constexpr int kLoaderRegisters = kWarpgroups == 3 ? 32 : 56;
-  static constexpr int kComputeRegisters = kWarpgroups == 3 ? 160 : 224;
+  // Of segments the loading warpgroup walks the plan; d 256 needs what there is for outputs.
+  static constexpr bool kWalksInRegisters = kSegments && kDim < 256;
+  static constexpr int kLoaderRegisters = kWarpgroups == 3 ? 32 : kWalksInRegisters ? 88 : 56;
+  static constexpr int kComputeRegisters = kWarpgroups == 3 ? 160 : kWalksInRegisters ? 208 : 224;
 
   static_assert(kDim == 64 || kDim == 128 || kDim == 256);
   // What a launch of 384 threads gets, 168 registers each; asking for more would wait for ever.

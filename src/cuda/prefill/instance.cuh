@@ -10,6 +10,7 @@ template <class Element, int kDim, Kind kKind>
 constexpr Instance instance(Dtype dtype) {
   using Shape = Config<Element, kDim, kKind>;
   static_assert(!Shape::kShared || Shape::kRows == kSharedTileRows);
+  static_assert(!Shape::kSegments || Shape::kRows == kSegmentTileRows);
   return {{dtype, kDim, kKind}, cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>()};
 }
 
@@ -20,6 +21,12 @@ constexpr DtypeInstances dtype_instances(Dtype dtype) {
            instance<Element, 128, Kind::kTransforms>(dtype), instance<Element, 128, Kind::kShared>(dtype),
            instance<Element, 256, Kind::kPlain>(dtype), instance<Element, 256, Kind::kTransforms>(dtype),
            instance<Element, 256, Kind::kShared>(dtype)}};
+}
+
+template <class Element>
+constexpr SegmentInstances segment_instances(Dtype dtype) {
+  return {{instance<Element, 64, Kind::kSegments>(dtype), instance<Element, 128, Kind::kSegments>(dtype),
+           instance<Element, 256, Kind::kSegments>(dtype)}};
 }
 
 }  // namespace flashlatent::prefill

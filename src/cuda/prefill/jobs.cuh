@@ -18,7 +18,7 @@ struct Job {
   const std::int32_t* entries;  // of the page table; shared: see shared_entries()
   int length;                   // of the request, or the prefix
   int block_begin, block_end;
-  std::int64_t partial_row;  // shared: of the tile's first row
+  std::int64_t partial_row;  // shared, and of segments: of the tile's first row; -1: the result is final
 };
 
 /// Where a row of the tile is.

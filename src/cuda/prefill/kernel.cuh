@@ -1,10 +1,11 @@
 // Attention of many query tokens over separate keys and values in pages: prompts (prefill), with or without a
-// cached prefix, and requests that share a run of tokens. A job of a CTA is a tile of 128 query rows (d 64:
-// 192), tokens by heads of a group, so that a group shares its keys and values:
+// cached prefix, requests that share a run of tokens, and the segments of a plan (decode of few query tokens
+// or large groups). A job of a CTA is a tile of 128 query rows (d 64: 192; of segments 64 or 128), tokens by
+// heads of a group, so that a group shares its keys and values:
 //
 //   loading warpgroup      the job, Q, and K and V of a block by TMA through the page table, in a ring of
 //                          stages; cleans the values of blocks that not every row sees
-//   two warpgroups (d 64: three)
+//   two warpgroups (d 64: three; of segments one or two)
 //                          64 rows each: S = Q K^T, softmax, O += P V with P in registers (attention.cuh)
 #pragma once
 
@@ -16,17 +17,18 @@ namespace flashlatent::prefill {
 template <class Config>
 __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   if (threadIdx.x == 0) {
+    const int compute_warps = compute_threads<Config>() / 32;
     for (Stage<Config>& stage : shared.stages) {
       ptx::init(stage.keys_full, 1);
       ptx::init(stage.values_full, 1);
-      ptx::init(stage.keys_empty, Config::kComputeThreads / 32);
-      ptx::init(stage.values_empty, Config::kComputeThreads / 32);
+      ptx::init(stage.keys_empty, compute_warps);
+      ptx::init(stage.values_empty, compute_warps);
     }
     ptx::init(shared.landed, 1);
     ptx::init(shared.cleaned, 4);
     for (int i = 0; i < kJobSlots; ++i) {
       ptx::init(shared.jobs_full[i], 1);
-      ptx::init(shared.jobs_empty[i], Config::kComputeThreads / 32 + 3);  // and three that load
+      ptx::init(shared.jobs_empty[i], compute_warps + 3);  // and three that load
     }
     for (int i = 0; i < Config::kWarpgroups; ++i) {
       ptx::init(shared.query_full[i], 1);
@@ -48,7 +50,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   cudaGridDependencySynchronize();            // of what the launch before may still write
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
 
-  if (threadIdx.x >= Config::kComputeThreads) {
+  if (threadIdx.x >= compute_threads<Config>()) {
     ptx::give_registers<Config::kLoaderRegisters>();
     Loader<Config>(shared, args, keys, values, query).run();
   } else {

@@ -12,6 +12,7 @@ enum class Kind {
   kPlain,
   kTransforms,  ///< With a soft cap or ALiBi.
   kShared,      ///< Rows are of several requests, against a prefix that they share (common/prefix_units.h).
+  kSegments,    ///< The plan's segments, whose results may be partial (`paged_128`); soft cap, ALiBi or none.
 };
 
 /// What a kernel is compiled for; Config says what the fields mean.
@@ -23,7 +24,7 @@ struct InstanceKey {
   friend bool operator==(const InstanceKey&, const InstanceKey&) = default;
 };
 
-/// Warpgroups that compute, 64 rows each.
+/// Warpgroups that compute, 64 rows each; of segments at most.
 constexpr int warpgroups_of(int dim, Kind kind) {
   return dim == 64 && kind == Kind::kPlain ? 3 : 2;
 }
@@ -31,12 +32,23 @@ constexpr int warpgroups_of(int dim, Kind kind) {
 constexpr int tile_rows_of(const InstanceKey& key) {
   return 64 * warpgroups_of(key.dim, key.kind);
 }
-constexpr int block_tokens_of(int dim) {
-  return dim <= 128 ? 128 : 64;
+/// Decode is cut into parts of few blocks, which are small therefore: 32 KB of keys and values up to d 128.
+constexpr int block_tokens_of(int dim, Kind kind) {
+  return dim <= (kind == Kind::kSegments ? 64 : 128) ? 128 : 64;
+}
+
+/// Blocks that there is room for. Of segments memory is what binds: all that shared memory has.
+constexpr int stages_of(int dim, Kind kind) {
+  if (dim == 256) return 2;
+  if (kind == Kind::kSegments) return dim == 64 ? 6 : 5;
+  return dim == 64 ? 4 : 2;
 }
 
 /// Rows of a tile that share a prefix.
 inline constexpr int kSharedTileRows = 128;
+
+/// Rows of a segment's tile, at most.
+inline constexpr int kSegmentTileRows = 64 * warpgroups_of(128, Kind::kSegments);
 
 /// d up to 64, 128, 256, each of three kinds.
 constexpr std::array<InstanceKey, 9> keys(Dtype dtype) {
@@ -50,6 +62,12 @@ constexpr std::array<InstanceKey, 9> keys(Dtype dtype) {
            {dtype, 256, Kind::kTransforms},
            {dtype, 256, Kind::kShared}}};
 }
+/// The same of segments.
+constexpr std::array<InstanceKey, 3> segment_keys(Dtype dtype) {
+  return {{{dtype, 64, Kind::kSegments}, {dtype, 128, Kind::kSegments}, {dtype, 256, Kind::kSegments}}};
+}
 inline constexpr auto kBf16Keys = keys(Dtype::kBF16), kFp16Keys = keys(Dtype::kF16);
+inline constexpr auto kBf16SegmentKeys = segment_keys(Dtype::kBF16),
+                      kFp16SegmentKeys = segment_keys(Dtype::kF16);
 
 }  // namespace flashlatent::prefill

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <numeric>
+#include <span>
 
+#include "cuda/common/combine.h"
 #include "cuda/common/decode_arguments.h"
 #include "cuda/common/geometry.h"
 #include "cuda/common/launch_ctas.h"
@@ -23,8 +25,10 @@ using cuda::check_pages;
 constexpr std::int64_t kSectionBytes = 16 << 20;
 
 const Instance* find(const InstanceKey* key) {
-  for (const DtypeInstances* table : {&kBf16, &kFp16}) {
-    for (const Instance& instance : *table) {
+  using Instances = std::span<const Instance>;
+  for (const Instances table :
+       {Instances(kBf16), Instances(kFp16), Instances(kBf16Segments), Instances(kFp16Segments)}) {
+    for (const Instance& instance : table) {
       if (instance.key == *key) return &instance;
     }
   }
@@ -36,7 +40,7 @@ int box_tokens_of(const DecodeProblem& problem, int block_tokens) {
   return std::gcd(problem.cache.page_size, block_tokens);
 }
 
-/// What both launches have in common.
+/// What all launches have in common.
 Status common_launch(const DecodeCall& call, const Instance& instance, Launch& launch) {
   const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor] = call;
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("q", inputs.q, 16));
@@ -45,7 +49,7 @@ Status common_launch(const DecodeCall& call, const Instance& instance, Launch& l
   FLASHLATENT_RETURN_IF_ERROR(check_pages("key_cache", inputs.key_cache));
   Arguments& args = launch.args;
   args.decode = cuda::decode_arguments(call);
-  const int box_tokens = box_tokens_of(problem, block_tokens_of(instance.key.dim));
+  const int box_tokens = box_tokens_of(problem, block_tokens_of(instance.key.dim, instance.key.kind));
   args.decode.cache.box_tokens = box_tokens;
   args.dim = problem.cache.qk_dim;
   args.reach = cuda::reach_of(problem);
@@ -60,8 +64,8 @@ Status common_launch(const DecodeCall& call, const Instance& instance, Launch& l
   return cuda::kv_tensor_map("value_cache", inputs.value_cache, box_tokens, launch.values);
 }
 
-Status launch_instance(const Instance& instance, const Launch& launch, const Executor& executor) {
-  return cuda::launch_ctas(instance.kernel, launch.ctas, 1, executor,
+Status launch_kernel(const cuda::CompiledKernel& kernel, const Launch& launch, const Executor& executor) {
+  return cuda::launch_ctas(kernel, launch.ctas, 1, executor,
                            {&launch.args, &launch.keys, &launch.values, &launch.query});
 }
 
@@ -108,7 +112,31 @@ Status launch(const DecodeCall& call) {
   if (problem.query.ragged) {
     FLASHLATENT_RETURN_IF_ERROR(cuda::write_missing_rows(args.decode, problem.query.heads, executor));
   }
-  return launch_instance(instance, launch, executor);
+  return launch_kernel(instance.kernel, launch, executor);
+}
+
+Status launch_segments(const DecodeCall& call) {
+  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor] = call;
+  FLASHLATENT_RETURN_IF_ERROR(check_alignment("out", outputs.out, 4));
+  cuda::DeviceGuard guard(executor.device);
+  FLASHLATENT_RETURN_IF_ERROR(guard.status());
+  Result<int> units = cuda::multiprocessors(executor.device);
+  if (!units.ok()) return units.status();
+  const Instance& instance = *find(key_of(problem, Kind::kSegments));
+  Launch launch = {};
+  FLASHLATENT_RETURN_IF_ERROR(common_launch(call, instance, launch));
+  Arguments& args = launch.args;
+  args.partial = {args.decode.partial.out, args.decode.partial.lse};
+  args.wide_output = check_alignment("out", outputs.out, 16).ok();
+  launch.ctas = g.parts * g.lanes;
+  if (problem.query.ragged) {
+    FLASHLATENT_RETURN_IF_ERROR(cuda::write_missing_rows(args.decode, problem.query.heads, executor));
+  }
+  cuda::CompiledKernel kernel = instance.kernel;
+  kernel.threads = 128 * (1 + segment_warpgroups(g));
+  FLASHLATENT_RETURN_IF_ERROR(launch_kernel(kernel, launch, executor));
+  return cuda::combine_plan(args.decode, problem.cache.dtype, problem.cache.v_dim, cuda::Partials::kFp32,
+                            *units, executor);
 }
 
 }  // namespace flashlatent::prefill
@@ -120,9 +148,10 @@ Status launch_prefix_units(const DecodeCall& call, const prefix::Shape& shape, c
   const prefill::Instance& instance = *prefill::find(key_of(call.problem, prefill::Kind::kShared));
   prefill::Launch launch = {};
   FLASHLATENT_RETURN_IF_ERROR(prefill::common_launch(call, instance, launch));
-  launch.args.prefix = {shape, plan.header, plan.tiles, plan.members, out, lse};
+  launch.args.prefix = {shape, plan.header, plan.tiles, plan.members};
+  launch.args.partial = {out, lse};
   launch.ctas = shape.workers;
-  return prefill::launch_instance(instance, launch, call.executor);
+  return prefill::launch_kernel(instance.kernel, launch, call.executor);
 }
 
 }  // namespace flashlatent::cuda

@@ -9,6 +9,7 @@
 #include "cuda/parts/kv_tokens.cuh"
 #include "cuda/parts/mask.cuh"
 #include "cuda/prefill/jobs.cuh"
+#include "cuda/prefill/segment_jobs.cuh"
 #include "cuda/prefill/smem_layout.cuh"
 #include "cuda/ptx/copy.cuh"
 
@@ -44,13 +45,13 @@ class Loader {
         keys_(keys),
         values_(values),
         query_(query),
-        warp_(static_cast<int>(threadIdx.x - Config::kComputeThreads) / 32),
+        warp_((static_cast<int>(threadIdx.x) - compute_threads<Config>()) / 32),
         lane_(threadIdx.x % 32),
         box_tokens_(args.decode.cache.box_tokens),
         boxes_(Config::kBlockTokens / box_tokens_) {}
 
   __device__ __forceinline__ void run() {
-    Jobs<Config> jobs(args_);
+    std::conditional_t<Config::kSegments, SegmentJobs<Config>, Jobs<Config>> jobs(args_);
     for (std::uint32_t i = 0;; ++i) {
       const std::uint32_t slot = i % kJobSlots, parity = i / kJobSlots % 2;
       if (warp_ == 0) put(jobs.next(), slot, parity);
@@ -177,8 +178,12 @@ class Loader {
     const int token = args_.decode.cache.page_size.remainder(start + lane_ * box_tokens_);
 #pragma unroll
     for (int chunk = 0; chunk < Config::kChunks; ++chunk) {
-      ptx::copy_box(to.chunks[chunk] + lane_ * box_bytes, map, chunk * 64, token, job.tile.kv_head, entry,
-                    full);
+      std::uint8_t* place = to.chunks[chunk] + lane_ * box_bytes;
+      if constexpr (Config::kSegments) {
+        ptx::copy_box(place, map, chunk * 64, token, job.tile.kv_head, entry, full, policy_);
+      } else {
+        ptx::copy_box(place, map, chunk * 64, token, job.tile.kv_head, entry, full);
+      }
     }
   }
 
@@ -237,6 +242,7 @@ class Loader {
   const CUtensorMap& query_;
   const int warp_, lane_;
   const int box_tokens_, boxes_;
+  const std::uint64_t policy_ = ptx::evict_first_policy();  // of segments: their tokens are read once
   Range all_ = {};
   int stage_ = 0;
   std::uint32_t parity_ = 0, edge_parity_ = 0;

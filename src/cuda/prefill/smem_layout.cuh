@@ -51,7 +51,13 @@ struct alignas(1024) SharedMemory {
   ptx::Barrier query_full[Config::kWarpgroups], query_empty[Config::kWarpgroups];
 };
 
-// d 128: 32 KB of Q, 2 x 64 KB of keys and values, 8 KB of notes.
+/// Threads that compute: of segments, as many warpgroups as their tile has rows for.
+template <class Config>
+__device__ __forceinline__ int compute_threads() {
+  return Config::kSegments ? static_cast<int>(blockDim.x) - 128 : Config::kComputeThreads;
+}
+
+// d 128: 32 KB of Q, 2 x 64 KB of keys and values (of segments 5 x 32), 8 KB of notes.
 inline constexpr int kMaxSharedBytes = 227 * 1024;
 
 }  // namespace flashlatent::prefill

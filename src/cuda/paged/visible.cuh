@@ -1,0 +1,25 @@
+// Which tokens query rows attend to.
+#pragma once
+
+#include "cuda/paged/arguments.h"
+#include "cuda/parts/row_tile.cuh"
+
+namespace flashlatent::paged {
+
+/// What a query row attends to: tokens [begin, end).
+struct Visible {
+  int begin, end;
+};
+
+__device__ __forceinline__ Visible visible_by(const Arguments& args, const parts::RowTile& tile, int length,
+                                              int row) {
+  const int end = args.decode.causal ? length - tile.tokens + tile.token(args.decode.query, row) + 1 : length;
+  return {args.score.window > 0 ? max(end - args.score.window, 0) : 0, end};
+}
+/// From the first token that any row of the tile attends to, to the last.
+__device__ __forceinline__ Visible visible_by_some(const Arguments& args, const parts::RowTile& tile,
+                                                   int length) {
+  return {visible_by(args, tile, length, 0).begin, visible_by(args, tile, length, max(tile.rows - 1, 0)).end};
+}
+
+}  // namespace flashlatent::paged

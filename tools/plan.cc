@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "dispatch/former_names.h"
 #include "dispatch/kernel_table.h"
 #include "dispatch/select.h"
 #include "flashlatent/plan_description.h"
@@ -46,7 +47,7 @@ Result<Executor> executor_of(const PlanOptions& options) {
   std::vector<std::string> names;
   for (const DecodeKernel& row : decode_kernels()) {
     if (!options.backend.empty() && options.backend != to_string(row.backend)) continue;
-    if (options.kernel == row.name || options.kernel.empty()) {
+    if (options.kernel.empty() || current_name(options.kernel) == row.name) {
       executor.backend = row.backend;
       return executor;
     }

@@ -158,7 +158,7 @@ TEST_P(Allocations, OfLatentCaches) {
       {.name = "ragged", .lengths = varied(4, 900), .ragged_tokens = {2, 0, 1, 3}, .causal = true});
 }
 
-// The kernel trio leaves such tensors to another one.
+// The kernel mla_64_roles leaves such tensors to another one.
 TEST_P(Allocations, OfTensorsWithGaps) {
   expect_none_of_all(
       {.name = "strided", .query_tokens = 2, .heads = 128, .lengths = varied(9, 900), .strided = true});

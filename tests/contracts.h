@@ -32,8 +32,8 @@ inline std::vector<ScoreSteps> hard_score_steps() {
 
 /// One token's score is some 2^10 times (base 2: 10 above) all before, and `apart` tokens later one's 4 above
 /// that: if that is still weighed by the old base, rounding its probability makes up to 2.4 times the plain
-/// computation's error (a model of trio's stages of 32 tokens). The second one also lies within a slack that
-/// follows the sum so far: values of the others cancel, its own do not.
+/// computation's error (a model of mla_64_roles's stages of 32 tokens). The second one also lies within a
+/// slack that follows the sum so far: values of the others cancel, its own do not.
 inline constexpr int kLeapingTokens = 1100;
 inline runtime::CaseSpec leaping_scores(int apart, KvFormat format, std::vector<int> lengths) {
   constexpr int kFirst = 16 * 64 + 5;  // early in a block

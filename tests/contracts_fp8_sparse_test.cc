@@ -193,7 +193,7 @@ TEST_P(Fp8AndSparse, LiveNanReachesTheRowsThatSeeIt) {
 // Of request 0's last three tokens the first is seen by all three query tokens, the last by one.
 TEST_P(Fp8AndSparse, LiveNanThatSomeRowsSee) {
   for (const auto& [heads, kernel] :
-       {std::pair{4, "direct"}, {4, "direct_team8"}, {9, "direct"}, {8, ""}, {40, ""}, {40, "quartet"}}) {
+       {std::pair{4, "fp8_32"}, {4, "fp8_16_team8"}, {9, "fp8_32"}, {8, ""}, {40, ""}, {40, "fp8_64"}}) {
     if (on_gpu()) executor_.kernel = kernel;
     for (int back : {1, 2, 3}) {
       for (auto [offset, bytes] :
@@ -215,7 +215,7 @@ TEST_P(Fp8AndSparse, LiveNanThatSomeRowsSee) {
 // The dispatcher would pick one of them.
 TEST_P(Fp8AndSparse, KernelsByName) {
   if (!on_gpu()) GTEST_SKIP() << "one kernel";
-  for (const char* kernel : {"etap", "seesaw", "direct", "direct_team8", "quartet"}) {
+  for (const char* kernel : {"mla_16_transposed", "mla_64_pingpong", "fp8_32", "fp8_16_team8", "fp8_64"}) {
     executor_.kernel = kernel;
     for (int heads : {1, 5, 16, 17, 32, 64, 130}) {
       for (const CaseSpec& spec : {fp8(heads, {33, 0, 130, 64, 1, 700}), sparse(heads, 130)}) {
@@ -234,7 +234,7 @@ TEST_P(Fp8AndSparse, KernelsByName) {
 
 // Of 80 heads the first 40: a request's rows do not follow one another then.
 TEST_P(Fp8AndSparse, SomeOfTheHeads) {
-  for (const char* kernel : {"", "quartet", "seesaw"}) {
+  for (const char* kernel : {"", "fp8_64", "mla_64_pingpong"}) {
     if (on_gpu()) executor_.kernel = kernel;
     for (CaseSpec spec : {fp8(80, {33, 0, 700}), sparse(80, 130)}) {
       spec.query_tokens = 2;
@@ -248,7 +248,7 @@ TEST_P(Fp8AndSparse, SomeOfTheHeads) {
 
 // Q is brought to fp16 by the tile's largest value, and the tile's last rows may be another request's.
 TEST_P(Fp8AndSparse, LoudNeighbours) {
-  for (const char* kernel : {"", "quartet", "seesaw"}) {
+  for (const char* kernel : {"", "fp8_64", "mla_64_pingpong"}) {
     if (on_gpu()) executor_.kernel = kernel;
     CaseSpec spec = fp8(40, {700, 300, 64});
     spec.ragged_tokens = {1, 3, 1};

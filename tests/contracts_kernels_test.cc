@@ -17,10 +17,10 @@ namespace {
 
 using runtime::CaseSpec;
 
-constexpr const char* kKernels[] = {"etap",         "mma16",  "mma16_team4", "mma16_team8",
-                                    "mma16_team16", "seesaw", "trio"};
-constexpr const char* kOfFp8[] = {"direct", "direct_team8", "etap", "quartet", "seesaw"};
-constexpr const char* kOfSeparate[] = {"paged", "paged_128"};
+constexpr const char* kKernels[] = {"mla_16_transposed", "mla_16",          "mla_16_team4", "mla_16_team8",
+                                    "mla_16_team16",     "mla_64_pingpong", "mla_64_roles"};
+constexpr const char* kOfFp8[] = {"fp8_32", "fp8_16_team8", "mla_16_transposed", "fp8_64", "mla_64_pingpong"};
+constexpr const char* kOfSeparate[] = {"gqa_16", "paged_128"};
 
 class KernelContracts : public Contracts {
  protected:
@@ -70,9 +70,9 @@ class KernelContracts : public Contracts {
     EXPECT_EQ(different, 0) << executor_.kernel << " " << to_string(problem);
   }
 
-  /// decode() by the executor's kernel, which must be the one that runs. Only trio has a substitute, for
-  /// tensors that lie as it cannot read or write: by name it refuses those and says who runs, and that one
-  /// is given its plan, as where the library has picked it.
+  /// decode() by the executor's kernel, which must be the one that runs. Only mla_64_roles has a substitute,
+  /// for tensors that lie as it cannot read or write: by name it refuses those and says who runs, and that
+  /// one is given its plan, as where the library has picked it.
   void decode_by_name(runtime::DecodeRun& run, const DecodeOutputs& outputs, bool lies_otherwise) {
     const DecodeProblem& problem = run.problem();
     ASSERT_TRUE(run.plan().ok());
@@ -86,8 +86,8 @@ class KernelContracts : public Contracts {
       return;
     }
     ASSERT_EQ(status.code(), StatusCode::kUnsupported) << status.message();
-    EXPECT_TRUE(executor_.kernel == "trio" && lies_otherwise) << to_string(problem);
-    EXPECT_NE(status.message().find("without a kernel by name seesaw runs"), std::string::npos)
+    EXPECT_TRUE(executor_.kernel == "mla_64_roles" && lies_otherwise) << to_string(problem);
+    EXPECT_NE(status.message().find("without a kernel by name mla_64_pingpong runs"), std::string::npos)
         << status.message();
     const Selection picked = *select(problem, executor_);
     const DecodeKernel* other = picked.kernel->substitute(problem, run.inputs(), outputs, nullptr);
@@ -217,9 +217,9 @@ TEST_P(KernelContracts, BlockCountsOfAnFp8Cache) {
   expect_block_counts_right(KvFormat::kFp8_656);
 }
 
-// One request, or a few, whose even shares teams of seesaw have.
+// One request, or a few, whose even shares teams of mla_64_pingpong have.
 TEST_P(KernelContracts, EvenSharesOfTeams) {
-  executor_.kernel = "seesaw";
+  executor_.kernel = "mla_64_pingpong";
   for (const std::vector<int>& lengths : {std::vector<int>{9000}, {2100}, {8000, 1, 0, 130}}) {
     expect_right({.name = "whole tile", .heads = 64, .lengths = lengths, .sink = true});
     expect_right({.name = "causal",
@@ -305,7 +305,7 @@ TEST_P(KernelContracts, LongPartsOfStridedHeads) {
     for (int rows : {8, 16, 64}) {
       CaseSpec spec{.name = "strided heads", .heads = 2 * rows, .kv_heads = 2, .lengths = lengths};
       spec.strided = true;
-      for (const char* kernel : {"seesaw", "mma16_team8", "mma16"}) {
+      for (const char* kernel : {"mla_64_pingpong", "mla_16_team8", "mla_16"}) {
         executor_.kernel = kernel;
         if (taken(spec)) expect_right(spec);
       }
@@ -314,7 +314,7 @@ TEST_P(KernelContracts, LongPartsOfStridedHeads) {
 }
 
 TEST_P(KernelContracts, RowTiles) {
-  for (const char* kernel : {"mma16_team4", "mma16_team8", "mma16_team16"}) {
+  for (const char* kernel : {"mla_16_team4", "mla_16_team8", "mla_16_team16"}) {
     executor_.kernel = kernel;
     for (int heads : {1, 16, 17, 40, 128}) {
       expect_right({.name = "heads", .heads = heads, .lengths = {33, 1100}});
@@ -514,7 +514,7 @@ TEST_P(KernelContracts, LongPartsOfAnFp8Cache) {
     problem.cache.format = KvFormat::kFp8_656;
     expect_long_parts_right(problem, lengths, kOfFp8);
     problem.query.heads = 32;
-    constexpr const char* kOfMoreRows[] = {"direct", "quartet", "seesaw"};
+    constexpr const char* kOfMoreRows[] = {"fp8_32", "fp8_64", "mla_64_pingpong"};
     expect_long_parts_right(problem, lengths, kOfMoreRows);
   }
 }
@@ -572,7 +572,7 @@ TEST_P(KernelContracts, OutputsAlignedToFourBytes) {
 // Several row tiles; parts of more segments than are listed at once; pages shorter than a block, and such as
 // have no boxes.
 TEST_P(KernelContracts, TrioOfManyRows) {
-  executor_.kernel = "trio";
+  executor_.kernel = "mla_64_roles";
   std::vector<int> many(3000);
   for (int i = 0; i < 3000; ++i) many[i] = i % 5 == 0 ? 0 : 1 + i * 37 % 150;
   for (int page_size : {1, 5, 16, 32, 61, 64, 96, 128}) {
@@ -613,14 +613,14 @@ TEST_P(KernelContracts, TrioOfManyRows) {
   for (auto [dtype, page_size] : {std::pair{Dtype::kBF16, 64}, {Dtype::kF16, 64}, {Dtype::kBF16, 1}}) {
     problem.cache.dtype = dtype;
     problem.cache.page_size = page_size;
-    expect_long_parts_right(problem, std::vector<int>(40, 6000), std::vector<const char*>{"trio"});
-    expect_long_parts_right(problem, many_lengths(), std::vector<const char*>{"trio"});
+    expect_long_parts_right(problem, std::vector<int>(40, 6000), std::vector<const char*>{"mla_64_roles"});
+    expect_long_parts_right(problem, many_lengths(), std::vector<const char*>{"mla_64_roles"});
   }
 }
 
 // Shares of one request each, even or by length; by boxes and token by token.
 TEST_P(KernelContracts, TrioShares) {
-  executor_.kernel = "trio";
+  executor_.kernel = "mla_64_roles";
   for (int page_size : {1, 5, 64}) {
     for (const std::vector<int>& lengths : {std::vector<int>{9000}, {1}, {0}, {8000, 1, 0, 130}}) {
       expect_right({.name = "shares", .heads = 80, .page_size = page_size, .lengths = lengths, .sink = true});
@@ -669,8 +669,8 @@ TEST_P(KernelContracts, TrioShares) {
     std::vector<std::int32_t> fewer;
     for (int length : lengths) fewer.push_back(length / 10);
     shorter.inputs.cache_seqlens.data = fewer.data();
-    expect_right_with_plan_of(longer, shorter, "trio");
-    expect_right_with_plan_of(shorter, longer, "trio");
+    expect_right_with_plan_of(longer, shorter, "mla_64_roles");
+    expect_right_with_plan_of(shorter, longer, "mla_64_roles");
   }
 }
 
@@ -691,9 +691,9 @@ TEST_P(KernelContracts, BatchInvariant) {
 }
 
 TEST_P(KernelContracts, BatchInvariantIsRefusedWhereItCannotBeKept) {
-  for (const auto& [kernel, format] : {std::pair{"mma16_team8", KvFormat::kPlain},
-                                       {"direct_team8", KvFormat::kFp8_656},
-                                       {"trio", KvFormat::kPlain}}) {
+  for (const auto& [kernel, format] : {std::pair{"mla_16_team8", KvFormat::kPlain},
+                                       {"fp8_16_team8", KvFormat::kFp8_656},
+                                       {"mla_64_roles", KvFormat::kPlain}}) {
     executor_.kernel = kernel;
     const CaseSpec spec{.format = format, .heads = 16, .lengths = {100}, .batch_invariant = true};
     const Status status = plan_bytes(runtime::make_case(spec, 1).problem, executor_).status();

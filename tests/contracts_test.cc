@@ -383,7 +383,7 @@ TEST_P(Contracts, ImpossibleProblemsAreRefused) {
     problem.cache.v_dim = 100;
     const Status status = plan_bytes(problem, executor_).status();
     EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-    EXPECT_NE(status.message().find("seesaw: qk_dim/v_dim is 100/100"), std::string::npos)
+    EXPECT_NE(status.message().find("mla_64_pingpong: qk_dim/v_dim is 100/100"), std::string::npos)
         << status.message();
   }
   Executor unknown = executor_;

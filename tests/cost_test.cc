@@ -39,9 +39,9 @@ TEST(CostTable, IsOfKernelsThatThereAre) {
 
 TEST(CostTable, PrintsItself) {
   EXPECT_EQ(to_string(Row{Kernel::kTrio, Situation::kRows64ByTokens, Field::kPerBlockAlone, 1550, "a.md"}),
-            "trio rows64_by_tokens per_block_alone: 1550 ns, from a.md");
+            "mla_64_roles rows64_by_tokens per_block_alone: 1550 ns, from a.md");
   EXPECT_EQ(to_string(Row{Kernel::kPaged, Situation::kByTokens, Field::kPerMember, -1, "b.json"}),
-            "paged by_tokens per_member: -1 ns, from b.json");
+            "gqa_16 by_tokens per_member: -1 ns, from b.json");
   EXPECT_EQ(
       cost::to_string(schedule::CostModel{.per_block = 1, .per_split = 2, .per_call = -3, .per_merge = 4}),
       "per_block 1, per_split 2, per_call -3, per_merge 4, per_block_alone 0 ns");
@@ -73,28 +73,28 @@ struct Call {
 
 /// What the picks were measured with. A line that a refit changes is one to look at.
 constexpr Call kCalls[] = {
-    {1, 1024, 16, "mma16_team16", 6215},
-    {1, 4096, 16, "mma16_team8", 7186},
-    {4, 4096, 16, "mma16_team8", 10624},
-    {16, 4096, 16, "mma16", 28216},
-    {64, 4096, 16, "mma16", 76460},
-    {128, 4096, 16, "mma16", 131948},
-    {128, 4096, 8, "etap", 130948},
-    {1, 8192, 128, "seesaw", 13200},
-    {8, 8192, 64, "seesaw", 29350},
-    {32, 2048, 128, "trio", 34940},
-    {48, 4096, 128, "trio", 92840},
-    {96, 4096, 64, "seesaw", 106400},
-    {128, 4096, 128, "trio", 221880},
-    {128, 4096, 64, "trio", 137544, KvFormat::kPlain, false, 1},
-    {1, 4096, 16, "direct_team8", 12892, KvFormat::kFp8_656},
-    {32, 2048, 16, "direct", 29007, KvFormat::kFp8_656, true},
-    {128, 4096, 32, "direct", 137500, KvFormat::kFp8_656},
-    {128, 4096, 64, "quartet", 146800, KvFormat::kFp8_656},
-    {2, 2048, 128, "seesaw", 22200, KvFormat::kFp8_656, true},
-    {64, 2048, 128, "trio", 56040, KvFormat::kPlain, true},
-    {64, 4096, 32, "paged", 249024, KvFormat::kPlain, false, 16, 8},
-    {1, 4096, 32, "paged", 11520, KvFormat::kPlain, false, 16, 8},
+    {1, 1024, 16, "mla_16_team16", 6215},
+    {1, 4096, 16, "mla_16_team8", 7186},
+    {4, 4096, 16, "mla_16_team8", 10624},
+    {16, 4096, 16, "mla_16", 28216},
+    {64, 4096, 16, "mla_16", 76460},
+    {128, 4096, 16, "mla_16", 131948},
+    {128, 4096, 8, "mla_16_transposed", 130948},
+    {1, 8192, 128, "mla_64_pingpong", 13200},
+    {8, 8192, 64, "mla_64_pingpong", 29350},
+    {32, 2048, 128, "mla_64_roles", 34940},
+    {48, 4096, 128, "mla_64_roles", 92840},
+    {96, 4096, 64, "mla_64_pingpong", 106400},
+    {128, 4096, 128, "mla_64_roles", 221880},
+    {128, 4096, 64, "mla_64_roles", 137544, KvFormat::kPlain, false, 1},
+    {1, 4096, 16, "fp8_16_team8", 12892, KvFormat::kFp8_656},
+    {32, 2048, 16, "fp8_32", 29007, KvFormat::kFp8_656, true},
+    {128, 4096, 32, "fp8_32", 137500, KvFormat::kFp8_656},
+    {128, 4096, 64, "fp8_64", 146800, KvFormat::kFp8_656},
+    {2, 2048, 128, "mla_64_pingpong", 22200, KvFormat::kFp8_656, true},
+    {64, 2048, 128, "mla_64_roles", 56040, KvFormat::kPlain, true},
+    {64, 4096, 32, "gqa_16", 249024, KvFormat::kPlain, false, 16, 8},
+    {1, 4096, 32, "gqa_16", 11520, KvFormat::kPlain, false, 16, 8},
 };
 
 DecodeProblem problem_of(const Call& call) {

@@ -167,9 +167,9 @@ auto way_of(const schedule::Geometry& g) {
                     g.partition == schedule::Partition::kWhole ? 0 : g.parts);
 }
 
-// More work never takes less as long as it is shared out in the same way. A few costs have steps: seesaw's
-// shares are counted 0.55 us more up to 16 rows, where mma16 is beside them; quartet's calls 2.3 us more up
-// to two requests; prefill's last wave of tiles is counted evenly among requests.
+// More work never takes less as long as it is shared out in the same way. A few costs have steps:
+// mla_64_pingpong's shares are counted 0.55 us more up to 16 rows, where mla_16 is beside them; fp8_64's
+// calls 2.3 us more up to two requests; prefill's last wave of tiles is counted evenly among requests.
 TEST_P(Estimates, GrowWithTheWorkInOneWay) {
   constexpr double kSteps = 0.86;
   std::int64_t compared = 0;
@@ -210,7 +210,7 @@ TEST(LoneRequests, GetOneKernelWhileTheyAreShort) {
         for (int tokens : {1, 16, 32, 64, 100, 128, 192, 256, 320}) {
           const Cached cached{.name = "", .dtype = dtype, .page_size = page_size};
           const DecodeProblem problem = problem_of(cached, 1, tokens, heads);
-          EXPECT_STREQ(cheapest(candidates_of(problem))->kernel->name, "mma16_team8") << to_string(problem);
+          EXPECT_STREQ(cheapest(candidates_of(problem))->kernel->name, "mla_16_team8") << to_string(problem);
         }
       }
     }

@@ -37,17 +37,19 @@ struct Call {
     return kernel_of_call(*kernel_of(picked), problem, inputs, outputs, asked_for);
   }
 
-  /// seesaw does it in trio's stead, and with trio asked for it is refused for this tensor.
+  /// mla_64_pingpong does it in mla_64_roles's stead, and with mla_64_roles asked for it is refused for this
+  /// tensor.
   void expect_substituted(const std::string& tensor) const {
-    const Result<const DecodeKernel*> picked = runs("trio", "");
+    const Result<const DecodeKernel*> picked = runs("mla_64_roles", "");
     ASSERT_TRUE(picked.ok()) << picked.status().message();
-    EXPECT_STREQ((*picked)->name, "seesaw") << tensor;
-    const Status asked_for = runs("trio", "trio").status();
+    EXPECT_STREQ((*picked)->name, "mla_64_pingpong") << tensor;
+    const Status asked_for = runs("mla_64_roles", "mla_64_roles").status();
     EXPECT_EQ(asked_for.code(), StatusCode::kUnsupported) << tensor;
-    EXPECT_EQ(asked_for.message().find("kernel is 'trio', but " + tensor + " "), 0U) << asked_for.message();
-    EXPECT_NE(asked_for.message().find("seesaw runs"), std::string::npos) << asked_for.message();
-    // Of itself seesaw does all of this.
-    EXPECT_TRUE(runs("seesaw", "seesaw").ok());
+    EXPECT_EQ(asked_for.message().find("kernel is 'mla_64_roles', but " + tensor + " "), 0U)
+        << asked_for.message();
+    EXPECT_NE(asked_for.message().find("mla_64_pingpong runs"), std::string::npos) << asked_for.message();
+    // Of itself mla_64_pingpong does all of this.
+    EXPECT_TRUE(runs("mla_64_pingpong", "mla_64_pingpong").ok());
   }
 
   alignas(256) static inline std::uint8_t memory[256];
@@ -55,17 +57,17 @@ struct Call {
 
 TEST(Substitute, TrioRunsWhereItCan) {
   for (const Call& call : {Call(), Call(2, 1)}) {
-    for (const char* asked_for : {"", "trio"}) {
-      const Result<const DecodeKernel*> kernel = call.runs("trio", asked_for);
+    for (const char* asked_for : {"", "mla_64_roles"}) {
+      const Result<const DecodeKernel*> kernel = call.runs("mla_64_roles", asked_for);
       ASSERT_TRUE(kernel.ok()) << kernel.status().message();
-      EXPECT_STREQ((*kernel)->name, "trio");
+      EXPECT_STREQ((*kernel)->name, "mla_64_roles");
     }
   }
   // Token by token it needs no boxes.
   Call call;
   call.problem.cache.page_size = call.inputs.kv_cache.shape[1] = 5;
   call.inputs.kv_cache.shape[0] = 0;
-  EXPECT_STREQ((*call.runs("trio", "trio"))->name, "trio");
+  EXPECT_STREQ((*call.runs("mla_64_roles", "mla_64_roles"))->name, "mla_64_roles");
 }
 
 TEST(Substitute, SeesawRunsWhereTrioCannot) {
@@ -87,7 +89,7 @@ TEST(Substitute, SeesawRunsWhereTrioCannot) {
 
 TEST(Substitute, OthersHaveNone) {
   for (const DecodeKernel& kernel : decode_kernels()) {
-    EXPECT_EQ(kernel.substitute != nullptr, kernel.name == std::string("trio")) << kernel.name;
+    EXPECT_EQ(kernel.substitute != nullptr, kernel.name == std::string("mla_64_roles")) << kernel.name;
   }
 }
 

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
+#include "dispatch/former_names.h"
 #include "dispatch/kernel_table.h"
 #include "dispatch/select.h"
 #include "plan/host_plan.h"
@@ -56,6 +58,28 @@ TEST(Dispatch, TheCheapestIsPickedAndOfEqualsTheFirst) {
   const Status none = none_takes(problem_of(1, 3, 64), list);
   EXPECT_EQ(none.code(), StatusCode::kUnsupported);
   EXPECT_TRUE(contains(none.message(), "a: heads is 3; b: heads is odd")) << none.message();
+}
+
+// Every kernel of CUDA had another name in 0.1, which still asks for it.
+TEST(Dispatch, KernelsAnswerToTheirFormerNames) {
+  for (const DecodeKernel& kernel : decode_kernels()) {
+    EXPECT_EQ(current_name(kernel.name), kernel.name) << "is the former name of another";
+    const auto has_former = [&](const FormerName& row) { return row.now == kernel.name; };
+    EXPECT_EQ(std::count_if(std::begin(kFormerNames), std::end(kFormerNames), has_former),
+              kernel.backend == Backend::kCuda ? 1 : 0)
+        << kernel.name;
+  }
+  for (const FormerName& row : kFormerNames) {
+    Executor executor;
+    executor.backend = Backend::kCuda;
+    executor.kernel = row.former;
+    const auto list = candidates(problem_of(4, 16, 1000), executor, 132);
+    ASSERT_TRUE(list.ok());
+    for (const Candidate& candidate : *list) {
+      EXPECT_EQ(candidate.reason == "another kernel was asked for", candidate.kernel->name != row.now)
+          << row.former << ": " << candidate.kernel->name;
+    }
+  }
 }
 
 // Nobody needs to be told that the others were not asked for.
@@ -118,10 +142,10 @@ TEST(Dispatch, RowsDecide) {
         problem.options.batch_invariant = batch_invariant;
         // Two row tiles of many blocks each are bound by products.
         const bool large = heads > 64 && tokens > 64 && !batch_invariant;
-        EXPECT_EQ(picked(problem, executor, 132), large                           ? "trio"
-                                                  : heads > 16                    ? "seesaw"
-                                                  : heads > 8 && !batch_invariant ? "mma16"
-                                                                                  : "etap")
+        EXPECT_EQ(picked(problem, executor, 132), large                           ? "mla_64_roles"
+                                                  : heads > 16                    ? "mla_64_pingpong"
+                                                  : heads > 8 && !batch_invariant ? "mla_16"
+                                                                                  : "mla_16_transposed")
             << to_string(problem);
       }
     }
@@ -130,11 +154,11 @@ TEST(Dispatch, RowsDecide) {
   // With batch_invariant the batch must not matter.
   for (int batch : {1, 16, 128}) expect(batch, true);
   DecodeProblem problem = problem_of(4, 16, 1000);
-  executor.kernel = "seesaw";
-  EXPECT_EQ(picked(problem, executor, 132), "seesaw");
+  executor.kernel = "mla_64_pingpong";
+  EXPECT_EQ(picked(problem, executor, 132), "mla_64_pingpong");
   problem.cache.qk_dim = problem.cache.v_dim = 100;
   executor.kernel.clear();
-  EXPECT_TRUE(contains(picked(problem, executor, 132), "seesaw: qk_dim/v_dim is 100/100"));
+  EXPECT_TRUE(contains(picked(problem, executor, 132), "mla_64_pingpong: qk_dim/v_dim is 100/100"));
 }
 
 TEST(Dispatch, RowsOfAnFp8CacheDecide) {
@@ -146,13 +170,14 @@ TEST(Dispatch, RowsOfAnFp8CacheDecide) {
     return picked(problem, executor, 132);
   };
   for (int heads : {1, 16, 17, 32, 33, 128}) {
-    EXPECT_EQ(pick(128, heads, 4096), heads <= 32 ? "direct" : "quartet");
+    EXPECT_EQ(pick(128, heads, 4096), heads <= 32 ? "fp8_32" : "fp8_64");
   }
-  // More rows of a few blocks a CTA: seesaw's clusters and shares begin and end sooner (times are in
+  // More rows of a few blocks a CTA: mla_64_pingpong's clusters and shares begin and end sooner (times are in
   // docs/kernels/quartet.md).
   for (auto [batch, heads, tokens] :
        {std::array{1, 64, 16384}, {2, 64, 4096}, {2, 64, 8192}, {8, 128, 4096}}) {
-    EXPECT_EQ(pick(batch, heads, tokens), "seesaw") << batch << " of " << tokens << ", " << heads << " heads";
+    EXPECT_EQ(pick(batch, heads, tokens), "mla_64_pingpong")
+        << batch << " of " << tokens << ", " << heads << " heads";
   }
   for (auto [batch, heads, tokens] : {std::array{4, 64, 2048},
                                       {8, 64, 1024},
@@ -165,8 +190,7 @@ TEST(Dispatch, RowsOfAnFp8CacheDecide) {
                                       {64, 128, 4096},
                                       {1, 128, 131072},
                                       {128, 128, 512}}) {
-    EXPECT_EQ(pick(batch, heads, tokens), "quartet")
-        << batch << " of " << tokens << ", " << heads << " heads";
+    EXPECT_EQ(pick(batch, heads, tokens), "fp8_64") << batch << " of " << tokens << ", " << heads << " heads";
   }
   auto pick_sparse = [&](int batch, int heads) {
     DecodeProblem problem = problem_of(batch, heads, 0);
@@ -174,10 +198,10 @@ TEST(Dispatch, RowsOfAnFp8CacheDecide) {
     problem.sparse = {.enabled = true, .topk = 2048};
     return picked(problem, executor, 132);
   };
-  for (int batch : {1, 2}) EXPECT_EQ(pick_sparse(batch, 64), "seesaw") << batch;
-  for (int batch : {3, 4, 8, 128}) EXPECT_EQ(pick_sparse(batch, 64), "quartet") << batch;
-  for (int batch : {8, 16}) EXPECT_EQ(pick_sparse(batch, 128), "seesaw") << batch;
-  for (int batch : {32, 64}) EXPECT_EQ(pick_sparse(batch, 128), "quartet") << batch;
+  for (int batch : {1, 2}) EXPECT_EQ(pick_sparse(batch, 64), "mla_64_pingpong") << batch;
+  for (int batch : {3, 4, 8, 128}) EXPECT_EQ(pick_sparse(batch, 64), "fp8_64") << batch;
+  for (int batch : {8, 16}) EXPECT_EQ(pick_sparse(batch, 128), "mla_64_pingpong") << batch;
+  for (int batch : {32, 64}) EXPECT_EQ(pick_sparse(batch, 128), "fp8_64") << batch;
   // With batch_invariant the batch must not matter.
   for (int heads : {16, 32, 33, 64, 128}) {
     for (int tokens : {64, 4096, 131072}) {
@@ -190,16 +214,16 @@ TEST(Dispatch, RowsOfAnFp8CacheDecide) {
       for (int batch : {2, 16, 128}) EXPECT_EQ(invariant(batch), invariant(1)) << heads << ", " << tokens;
     }
   }
-  for (int tokens : {256, 131072}) EXPECT_EQ(pick(1, 32, tokens), "direct");
+  for (int tokens : {256, 131072}) EXPECT_EQ(pick(1, 32, tokens), "fp8_32");
   // Few requests by teams, unless these have many blocks of several requests.
-  for (int tokens : {1024, 4096, 131072}) EXPECT_EQ(pick(1, 16, tokens), "direct_team8");
-  EXPECT_EQ(pick(4, 16, 4096), "direct_team8");
-  EXPECT_EQ(pick(12, 16, 4096), "direct_team8");
-  for (int tokens : {8192, 16384, 131072}) EXPECT_EQ(pick(4, 16, tokens), "direct") << tokens;
-  for (int batch : {2, 4, 12}) EXPECT_EQ(pick(batch, 8, 4096), "direct") << batch;
-  EXPECT_EQ(pick(8, 16, 4096), "direct");
-  EXPECT_EQ(pick(16, 8, 1024), "direct");
-  EXPECT_EQ(pick(16, 16, 512), "direct");  // 11.9 us, by etap 12.3
+  for (int tokens : {1024, 4096, 131072}) EXPECT_EQ(pick(1, 16, tokens), "fp8_16_team8");
+  EXPECT_EQ(pick(4, 16, 4096), "fp8_16_team8");
+  EXPECT_EQ(pick(12, 16, 4096), "fp8_16_team8");
+  for (int tokens : {8192, 16384, 131072}) EXPECT_EQ(pick(4, 16, tokens), "fp8_32") << tokens;
+  for (int batch : {2, 4, 12}) EXPECT_EQ(pick(batch, 8, 4096), "fp8_32") << batch;
+  EXPECT_EQ(pick(8, 16, 4096), "fp8_32");
+  EXPECT_EQ(pick(16, 8, 1024), "fp8_32");
+  EXPECT_EQ(pick(16, 16, 512), "fp8_32");  // 11.9 us, by mla_16_transposed 12.3
 }
 
 // Every kernel says which it takes, and what fewer take has another kernel.
@@ -215,16 +239,16 @@ TEST(Dispatch, DimensionsDecide) {
     return picked(problem, executor, 132);
   };
   for (auto [qk_dim, v_dim] : {std::array{512, 512}, {320, 256}}) {
-    for (const char* kernel : {"etap", "mma16_team16", "trio"}) {
+    for (const char* kernel : {"mla_16_transposed", "mla_16_team16", "mla_64_roles"}) {
       const std::string message = pick(kernel, qk_dim, v_dim, 2, false);
       EXPECT_TRUE(contains(message, kernel) && contains(message, "; 576/512 is accepted")) << message;
     }
-    EXPECT_EQ(pick("", qk_dim, v_dim, 2, false), "mma16_team8");
-    EXPECT_EQ(pick("", qk_dim, v_dim, 128, false), "mma16");
-    EXPECT_EQ(pick("", qk_dim, v_dim, 128, true), "mma16");
+    EXPECT_EQ(pick("", qk_dim, v_dim, 2, false), "mla_16_team8");
+    EXPECT_EQ(pick("", qk_dim, v_dim, 128, false), "mla_16");
+    EXPECT_EQ(pick("", qk_dim, v_dim, 128, true), "mla_16");
   }
-  EXPECT_EQ(pick("", 576, 512, 128, true), "etap");
-  const std::string message = pick("mma16", 500, 400, 2, false);
+  EXPECT_EQ(pick("", 576, 512, 128, true), "mla_16_transposed");
+  const std::string message = pick("mla_16", 500, 400, 2, false);
   EXPECT_TRUE(contains(message, "500/400; 576/512, 512/512 and 320/256 are accepted")) << message;
 }
 
@@ -238,23 +262,25 @@ TEST(Dispatch, TeamsTakeSmallBatches) {
                                       {8, 16, 4096},
                                       {1, 128, 1024}}) {
     const DecodeProblem problem = problem_of(batch, heads, tokens);
-    EXPECT_TRUE(contains(picked(problem, executor, 132), "mma16_team")) << to_string(problem);
+    EXPECT_TRUE(contains(picked(problem, executor, 132), "mla_16_team")) << to_string(problem);
   }
   // More requests than there are teams of 8.
   for (auto [batch, tokens] : {std::array{16, 1024}, {16, 2048}, {24, 2048}, {24, 4096}}) {
-    EXPECT_EQ(picked(problem_of(batch, 16, tokens), executor, 132), "mma16_team4") << batch << ", " << tokens;
+    EXPECT_EQ(picked(problem_of(batch, 16, tokens), executor, 132), "mla_16_team4")
+        << batch << ", " << tokens;
   }
   // Each request but one has a team of 16 alone: 18.8 us, by teams of 8 20.9.
-  EXPECT_EQ(picked(problem_of(6, 16, 8192), executor, 132), "mma16_team16");
-  EXPECT_EQ(picked(problem_of(4, 16, 8192), executor, 132), "mma16_team8");
-  EXPECT_EQ(picked(problem_of(4, 64, 4096), executor, 132), "seesaw");  // 0.0201 ms; by teams of 4 0.0272
+  EXPECT_EQ(picked(problem_of(6, 16, 8192), executor, 132), "mla_16_team16");
+  EXPECT_EQ(picked(problem_of(4, 16, 8192), executor, 132), "mla_16_team8");
+  EXPECT_EQ(picked(problem_of(4, 64, 4096), executor, 132),
+            "mla_64_pingpong");  // 0.0201 ms; by teams of 4 0.0272
   // Not where a team would do several requests one after another, or memory is what binds.
   for (auto [batch, heads, tokens] : {std::array{4, 16, 131072}, {32, 16, 1024}, {32, 16, 131072}}) {
     const DecodeProblem problem = problem_of(batch, heads, tokens);
-    EXPECT_EQ(picked(problem, executor, 132), "mma16") << to_string(problem);
+    EXPECT_EQ(picked(problem, executor, 132), "mla_16") << to_string(problem);
   }
   // Nor on a slice of a device, which may not hold a team.
-  EXPECT_EQ(picked(problem_of(1, 16, 1024), executor, 12), "mma16");
+  EXPECT_EQ(picked(problem_of(1, 16, 1024), executor, 12), "mla_16");
   // What the caller allocates does for any kernel, and nothing is needed where nothing can be merged.
   auto geometry_of = [&](const char* kernel, const DecodeProblem& problem) {
     executor.kernel = kernel;
@@ -262,7 +288,7 @@ TEST(Dispatch, TeamsTakeSmallBatches) {
     EXPECT_TRUE(list.ok());
     return cheapest(*list)->geometry;
   };
-  for (const char* kernel : {"mma16_team4", "mma16_team8", "mma16_team16"}) {
+  for (const char* kernel : {"mla_16_team4", "mla_16_team8", "mla_16_team16"}) {
     const schedule::Geometry small = geometry_of(kernel, problem_of(2, 16, 64));
     EXPECT_EQ(small.parts, 2);
     EXPECT_EQ(schedule::max_partials(small), 0);
@@ -296,20 +322,21 @@ TEST(Dispatch, TrioTakesTwoRowTilesOfManyBlocks) {
                                {128, 512},
                                {128, 4096}}) {
     DecodeProblem problem = problem_of(batch, 128, tokens);
-    EXPECT_EQ(picked(problem, executor, 132), "trio") << batch << ", " << tokens;
+    EXPECT_EQ(picked(problem, executor, 132), "mla_64_roles") << batch << ", " << tokens;
     problem.cache.dtype = Dtype::kF16;
-    EXPECT_EQ(picked(problem, executor, 132), "trio") << "fp16, " << batch << ", " << tokens;
+    EXPECT_EQ(picked(problem, executor, 132), "mla_64_roles") << "fp16, " << batch << ", " << tokens;
   }
   for (auto [batch, tokens] :
        {std::array{1, 16384}, {4, 4096}, {8, 2048}, {16, 1024}, {32, 512}, {64, 512}, {128, 256}}) {
-    EXPECT_EQ(picked(problem_of(batch, 128, tokens), executor, 132), "seesaw") << batch << ", " << tokens;
+    EXPECT_EQ(picked(problem_of(batch, 128, tokens), executor, 132), "mla_64_pingpong")
+        << batch << ", " << tokens;
   }
   // Of one row tile memory binds.
-  EXPECT_EQ(picked(problem_of(128, 64, 4096), executor, 132), "seesaw");
-  EXPECT_EQ(picked(problem_of(4, 256, 32768), executor, 132), "trio");
+  EXPECT_EQ(picked(problem_of(128, 64, 4096), executor, 132), "mla_64_pingpong");
+  EXPECT_EQ(picked(problem_of(4, 256, 32768), executor, 132), "mla_64_roles");
 }
 
-// Where none has boxes trio is faster with one row tile, too: of requests that stay whole.
+// Where none has boxes mla_64_roles is faster with one row tile, too: of requests that stay whole.
 TEST(Dispatch, TrioTakesManyBlocksTokenByToken) {
   Executor executor;
   executor.backend = Backend::kCuda;
@@ -320,24 +347,26 @@ TEST(Dispatch, TrioTakesManyBlocksTokenByToken) {
     return picked(problem, executor, 132);
   };
   for (int page_size : {1, 5}) {
-    EXPECT_EQ(pick(page_size, 128, 128, 1024), "trio") << page_size;   // 0.0709 ms, by seesaw 0.0796
-    EXPECT_EQ(pick(page_size, 8, 128, 16384), "trio") << page_size;    // 0.0646, 0.0774
-    EXPECT_EQ(pick(page_size, 16, 128, 1024), "trio") << page_size;    // 0.0188, 0.0197
-    EXPECT_EQ(pick(page_size, 8, 128, 1024), "seesaw") << page_size;   // 0.0138, by trio 0.0141
-    EXPECT_EQ(pick(page_size, 128, 64, 4096), "trio") << page_size;    // 0.1562, 0.1598
-    EXPECT_EQ(pick(page_size, 64, 64, 4096), "seesaw") << page_size;   // 0.0915, 0.0927
-    EXPECT_EQ(pick(page_size, 100, 64, 2048), "seesaw") << page_size;  // 0.0758, 0.0889
+    EXPECT_EQ(pick(page_size, 128, 128, 1024), "mla_64_roles")
+        << page_size;  // 0.0709 ms, by mla_64_pingpong 0.0796
+    EXPECT_EQ(pick(page_size, 8, 128, 16384), "mla_64_roles") << page_size;  // 0.0646, 0.0774
+    EXPECT_EQ(pick(page_size, 16, 128, 1024), "mla_64_roles") << page_size;  // 0.0188, 0.0197
+    EXPECT_EQ(pick(page_size, 8, 128, 1024), "mla_64_pingpong")
+        << page_size;                                                        // 0.0138, by mla_64_roles 0.0141
+    EXPECT_EQ(pick(page_size, 128, 64, 4096), "mla_64_roles") << page_size;  // 0.1562, 0.1598
+    EXPECT_EQ(pick(page_size, 64, 64, 4096), "mla_64_pingpong") << page_size;   // 0.0915, 0.0927
+    EXPECT_EQ(pick(page_size, 100, 64, 2048), "mla_64_pingpong") << page_size;  // 0.0758, 0.0889
   }
-  EXPECT_EQ(pick(16, 128, 64, 4096), "seesaw");
+  EXPECT_EQ(pick(16, 128, 64, 4096), "mla_64_pingpong");
   DecodeProblem sparse = problem_of(128, 128, 0);
   sparse.sparse = {.enabled = true, .topk = 2048};
-  EXPECT_EQ(picked(sparse, executor, 132), "trio");  // 0.1293, 0.1485
+  EXPECT_EQ(picked(sparse, executor, 132), "mla_64_roles");  // 0.1293, 0.1485
 }
 
 TEST(Dispatch, TrioSharesOutFewRequests) {
   Executor executor;
   executor.backend = Backend::kCuda;
-  executor.kernel = "trio";
+  executor.kernel = "mla_64_roles";
   auto way_of = [&](const DecodeProblem& problem) {
     Result<std::vector<Candidate>> list = candidates(problem, executor, 132);
     EXPECT_TRUE(list.ok());
@@ -381,7 +410,7 @@ TEST(Dispatch, TrioSharesOutFewRequests) {
 TEST(Dispatch, SeesawSharesOutSmallBatches) {
   Executor executor;
   executor.backend = Backend::kCuda;
-  executor.kernel = "seesaw";
+  executor.kernel = "mla_64_pingpong";
   auto way_of = [&](const DecodeProblem& problem, int workers) -> std::string {
     Result<std::vector<Candidate>> list = candidates(problem, executor, workers);
     if (!list.ok()) return list.status().message();
@@ -450,8 +479,8 @@ TEST(Dispatch, PagesOfAnySizeAreReckonedAlike) {
     EXPECT_TRUE(list.ok());
     return cheapest(*list)->geometry.cost.per_block_alone;
   };
-  for (const char* kernel : {"seesaw", "mma16", "etap"}) {
-    DecodeProblem problem = problem_of(96, kernel == std::string("seesaw") ? 64 : 16, 4096);
+  for (const char* kernel : {"mla_64_pingpong", "mla_16", "mla_16_transposed"}) {
+    DecodeProblem problem = problem_of(96, kernel == std::string("mla_64_pingpong") ? 64 : 16, 4096);
     const int of_blocks = blocks_alone(kernel, problem);
     EXPECT_GT(of_blocks, 0) << kernel;
     for (int page_size : {1, 16, 61}) {
@@ -462,7 +491,7 @@ TEST(Dispatch, PagesOfAnySizeAreReckonedAlike) {
   }
   DecodeProblem fp8 = problem_of(96, 16, 4096);
   fp8.cache.format = KvFormat::kFp8_656;
-  EXPECT_EQ(blocks_alone("etap", fp8), 0);
+  EXPECT_EQ(blocks_alone("mla_16_transposed", fp8), 0);
 }
 
 // A build without CUDA chooses among its kernels, and has none to run.
@@ -485,7 +514,7 @@ TEST(Dispatch, KernelsOfCudaCanBeChosenInEveryBuild) {
   const Status refused = select(problem_of(3, 16, 1024), executor).status();
   EXPECT_EQ(refused.code(), StatusCode::kUnavailable);
   EXPECT_TRUE(contains(refused.message(), "not in this build")) << refused.message();
-  executor.kernel = "mma16";
+  executor.kernel = "mla_16";
   EXPECT_EQ(select(problem_of(3, 16, 1024), executor).status().code(), StatusCode::kUnavailable);
 }
 

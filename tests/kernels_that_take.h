@@ -16,16 +16,16 @@ inline bool should_take_latent(std::string_view kernel, const DecodeProblem& pro
                           (cache.qk_dim == 320 && cache.v_dim == 256);
   const bool invariant = problem.options.batch_invariant;
   if (cache.format == KvFormat::kFp8_656) {
-    if (kernel == "direct") return rows <= 32;
-    if (kernel == "direct_team8") return rows <= 16 && !invariant;
-    if (kernel == "etap") return rows <= 16;
-    return kernel == "quartet" || kernel == "seesaw";
+    if (kernel == "fp8_32") return rows <= 32;
+    if (kernel == "fp8_16_team8") return rows <= 16 && !invariant;
+    if (kernel == "mla_16_transposed") return rows <= 16;
+    return kernel == "fp8_64" || kernel == "mla_64_pingpong";
   }
-  if (kernel == "etap") return usual_dims && rows <= 16;
-  if (kernel == "mma16") return known_dims && rows <= 16;
-  if (kernel == "mma16_team4" || kernel == "mma16_team8") return known_dims && !invariant;
-  if (kernel == "mma16_team16" || kernel == "trio") return usual_dims && !invariant;
-  return kernel == "seesaw" && known_dims;
+  if (kernel == "mla_16_transposed") return usual_dims && rows <= 16;
+  if (kernel == "mla_16") return known_dims && rows <= 16;
+  if (kernel == "mla_16_team4" || kernel == "mla_16_team8") return known_dims && !invariant;
+  if (kernel == "mla_16_team16" || kernel == "mla_64_roles") return usual_dims && !invariant;
+  return kernel == "mla_64_pingpong" && known_dims;
 }
 
 /// Fewer query rows a KV head are no prompt's.
@@ -37,16 +37,16 @@ inline bool should_take_separate(std::string_view kernel, const DecodeProblem& p
   const int unit = cache.format == KvFormat::kE4m3 ? 16 : 8;  // elements of 16 bytes
   const bool dims = cache.qk_dim == cache.v_dim && cache.qk_dim <= 256 && cache.qk_dim % unit == 0;
   const bool packed = cache.layout == KvLayout::kPacked;
-  if (kernel == "paged") return dims && (!packed || cache.page_size % unit == 0);
+  if (kernel == "gqa_16") return dims && (!packed || cache.page_size % unit == 0);
   const bool boxes = dims && !packed && cache.format == KvFormat::kPlain && cache.page_size % 8 == 0;
   if (kernel == "paged_128") return boxes;
-  return kernel == "prefill" && boxes && problem.rows_per_kv_head() >= kLeastPromptRows;
+  return kernel == "gqa_128" && boxes && problem.rows_per_kv_head() >= kLeastPromptRows;
 }
 
 /// Can requests attend to a prefix that they share by groups?
 inline bool should_share_prefixes(std::string_view kernel, const DecodeProblem& problem) {
   const auto& [query, cache, sparse, options] = problem;
-  return kernel == "paged" && cache.layout == KvLayout::kSeparate && cache.format == KvFormat::kPlain &&
+  return kernel == "gqa_16" && cache.layout == KvLayout::kSeparate && cache.format == KvFormat::kPlain &&
          cache.page_size % 8 == 0 && problem.rows_per_kv_head() <= 64 && !query.ragged && !sparse.enabled &&
          !options.batch_invariant && !options.separate.alibi && options.separate.window == 0 &&
          options.separate.soft_cap == 0;

@@ -96,7 +96,7 @@ TEST_P(LongLengths, WithoutAWindow) {
 
 TEST_P(LongLengths, AsFarAsEveryBackendCounts) {
   constexpr std::int64_t kReach = (std::int64_t{1} << 31) - (1 << 14);
-  if (on_gpu()) executor_.kernel = "paged";
+  if (on_gpu()) executor_.kernel = "gqa_16";
   make(1 << 14, kMost, kReach);  // clamped
   expect(0, 50);
   make(1 << 14, static_cast<int>(kReach - (1 << 14) + 20), kReach);

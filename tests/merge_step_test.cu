@@ -195,36 +195,36 @@ std::vector<int> one_long() {
 
 TEST_F(MergeStepTest, OfAPlainCache) {
   for (const auto& lengths : {varied(), one_long()}) {
-    expect_right({.name = "plain", .heads = 8, .lengths = lengths}, "seesaw");
+    expect_right({.name = "plain", .heads = 8, .lengths = lengths}, "mla_64_pingpong");
   }
 }
 TEST_F(MergeStepTest, OfAnFp8Cache) {
   for (const auto& lengths : {varied(), one_long()}) {
     const runtime::CaseSpec spec{
         .name = "fp8_656", .format = KvFormat::kFp8_656, .heads = 8, .lengths = lengths};
-    expect_right(spec, "direct");
-    expect_right(spec, "seesaw");
+    expect_right(spec, "fp8_32");
+    expect_right(spec, "mla_64_pingpong");
   }
 }
 TEST_F(MergeStepTest, OfTwoRowTiles) {
   expect_right(
       {.name = "fp8_656", .format = KvFormat::kFp8_656, .heads = 66, .lengths = varied(), .sink = true},
-      "seesaw");
-  expect_right({.name = "plain", .heads = 66, .lengths = one_long(), .sink = true}, "seesaw");
+      "mla_64_pingpong");
+  expect_right({.name = "plain", .heads = 66, .lengths = one_long(), .sink = true}, "mla_64_pingpong");
 }
 
 TEST_F(MergeStepTest, OfTeams) {
   for (int team : {4, 8, 16}) {
-    const std::string name = "mma16_team" + std::to_string(team);
+    const std::string name = "mla_16_team" + std::to_string(team);
     expect_teams_right({.name = "one", .heads = 16, .lengths = {30000}, .sink = true}, name.c_str(), team);
     expect_teams_right({.name = "two", .heads = 16, .lengths = {9000, 12000}}, name.c_str(), team);
     expect_teams_right({.name = "fp16", .dtype = Dtype::kF16, .heads = 16, .lengths = {30000}}, name.c_str(),
                        team);
   }
-  expect_other_numbers("mma16_team8");
-  expect_teams_right({.name = "three", .heads = 10, .lengths = {3000, 20000, 5000}}, "mma16_team8", 8);
+  expect_other_numbers("mla_16_team8");
+  expect_teams_right({.name = "three", .heads = 10, .lengths = {3000, 20000, 5000}}, "mla_16_team8", 8);
   expect_teams_right({.name = "fp8_656", .format = KvFormat::kFp8_656, .heads = 16, .lengths = {30000}},
-                     "direct_team8", 8);
+                     "fp8_16_team8", 8);
 }
 
 }  // namespace

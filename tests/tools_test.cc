@@ -247,41 +247,45 @@ TEST_F(Program, PlanSaysWhyItsKernel) {
   expect_right("plan --kernel cpu_dense --batch 3 --batch-invariant --brief", {"partition: fixed splits\n"});
   expect_refused("plan --kernel fast", {"--kernel", "'fast'", "cpu_dense"});
   expect_right("plan --backend cpu --batch 3 --brief", {"cpu_dense: picked"});
-  expect_refused("plan --backend cpu --kernel mma16", {"'mma16'", "cpu_dense", "--backend cpu"});
+  expect_refused("plan --backend cpu --kernel mla_16", {"'mla_16'", "cpu_dense", "--backend cpu"});
   expect_refused("plan --heads 3 --kv-heads 2", {"h_q is 3"});
 }
 
 // What GPU kernels take, and how they cut a call, every build knows.
 TEST_F(Program, PlanShowsKernelsOfTheGpuInEveryBuild) {
   for (const char* backend : {"", " --backend cuda"}) {
-    expect_right(std::string("plan --batch 3 --brief") + backend,
-                 {"etap: declines: s_q * h_q / h_kv is 128", "seesaw: picked, estimated at ",
-                  "trio: not picked, estimated at ", "66 parts x 2 lanes"});
+    expect_right(
+        std::string("plan --batch 3 --brief") + backend,
+        {"mla_16_transposed: declines: s_q * h_q / h_kv is 128", "mla_64_pingpong: picked, estimated at ",
+         "mla_64_roles: not picked, estimated at ", "66 parts x 2 lanes"});
   }
   expect_right("plan --length-list 131072,512,512,512 --heads 16 --workers 132 --json " + file("plan.json"),
-               {"mma16: picked"});
+               {"mla_16: picked"});
   const auto plan = json("plan.json");
   EXPECT_EQ(plan.at("parts").size(), 132U);
   EXPECT_EQ(plan.at("block_tokens"), 64);
   EXPECT_EQ(plan.at("costs").at("per_block"), plan.at("cost_per_block"));
   for (const auto& candidate : plan.at("candidates")) {
-    if (candidate.at("kernel") == "mma16") {
+    if (candidate.at("kernel") == "mla_16") {
       EXPECT_EQ(candidate.at("estimate_ms"), plan.at("estimate_ms"));
     }
     EXPECT_NE(candidate.contains("estimate_ms"), candidate.contains("declines"));
   }
-  expect_right("plan --kernel trio --batch 64 --tokens 8192 --workers 78 --brief", {"trio: picked"});
+  for (const char* name : {"mla_64_roles", "trio"}) {  // its former name, too
+    expect_right(std::string("plan --batch 64 --tokens 8192 --workers 78 --brief --kernel ") + name,
+                 {"mla_64_roles: picked"});
+  }
   expect_right(
       "plan --backend cuda --batch 64 --tokens 8704 --lengths uniform --heads 32 --kv-heads 8 "
       "--dim 128 --shared-tokens 8192 --brief",
-      {"paged: picked, shares prefixes", "shared prefix: 64 requests (0-63)"});
+      {"gqa_16: picked, shares prefixes", "shared prefix: 64 requests (0-63)"});
   expect_right("plan --batch 64 --kv fp8_656 --topk 2048 --heads 16 --dtype bf16 --brief",
-               {"direct: picked"});
+               {"fp8_32: picked"});
   expect_right("plan --batch 64 --heads 32 --kv-heads 8 --dim 128 --layout packed --kv e4m3 --brief",
-               {"paged: picked"});
+               {"gqa_16: picked"});
   expect_refused("plan --kv e4m3", {"the KV format is e4m3"});
   expect_refused("plan --topk 2048 --shared-tokens 64", {"--topk", "--shared-tokens"});
-  expect_refused("plan --kernel direct --batch 3", {"direct: the cache is of bf16; fp8_656 is accepted"});
+  expect_refused("plan --kernel fp8_32 --batch 3", {"fp8_32: the cache is of bf16; fp8_656 is accepted"});
 }
 
 TEST_F(Program, PlanShowsSharedPrefixes) {

@@ -41,7 +41,7 @@ void add_small_fp8_cases(std::vector<CaseSpec>& cases) {
            fp8({.name = "fp8 one long of many", .heads = 16, .lengths = one_long_of_many()}),
            fp8({.name = "fp8 one long of many", .heads = 32, .lengths = one_long_of_many()}),
            fp8({.name = "fp8 one long of many", .heads = 66, .lengths = one_long_of_many()}),
-           // Parts of several blocks, by every tile of `direct`.
+           // Parts of several blocks, by every tile of `fp8_32`.
            fp8({.name = "fp8 invariant", .heads = 8, .lengths = {300, 3}, .batch_invariant = true}),
            fp8({.name = "fp8 invariant", .heads = 16, .lengths = {300, 3}, .batch_invariant = true}),
            fp8({.name = "fp8 invariant", .heads = 32, .lengths = {300, 3}, .batch_invariant = true}),

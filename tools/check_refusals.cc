@@ -6,6 +6,8 @@
 #include <array>
 #include <string_view>
 
+#include "dispatch/former_names.h"
+
 namespace flashlatent::tools {
 
 namespace {
@@ -17,19 +19,19 @@ struct Row {
 
 constexpr std::array kOfCuda = {
     Row{"", 1, 0, 35},
-    Row{"etap", 28, 197, 1051},
-    Row{"mma16_team4", 23, 189, 1060},
-    Row{"mma16_team8", 23, 189, 1060},
-    Row{"mma16_team16", 25, 201, 1120},
-    Row{"mma16", 34, 213, 1168},
-    Row{"seesaw", 6, 144, 746},
-    Row{"trio", 26, 203, 1190},
-    Row{"direct", 33, 237, 1261},
-    Row{"direct_team8", 39, 243, 1273},
-    Row{"quartet", 29, 222, 1132},
-    Row{"paged", 40, 121, 733},
+    Row{"mla_16_transposed", 28, 197, 1051},
+    Row{"mla_16_team4", 23, 189, 1060},
+    Row{"mla_16_team8", 23, 189, 1060},
+    Row{"mla_16_team16", 25, 201, 1120},
+    Row{"mla_16", 34, 213, 1168},
+    Row{"mla_64_pingpong", 6, 144, 746},
+    Row{"mla_64_roles", 26, 203, 1190},
+    Row{"fp8_32", 33, 237, 1261},
+    Row{"fp8_16_team8", 39, 243, 1273},
+    Row{"fp8_64", 29, 222, 1132},
+    Row{"gqa_16", 40, 121, 733},
     Row{"paged_128", 43, 183, 1102},
-    Row{"prefill", 44, 247, 1281},
+    Row{"gqa_128", 44, 247, 1281},
 };
 // cpu_dense takes every case.
 constexpr std::array kOfCpu = {
@@ -46,7 +48,7 @@ const Row* find(const std::array<Row, kCount>& rows, std::string_view kernel) {
 }  // namespace
 
 int known_refusals(const std::string& suite, Backend backend, const std::string& kernel) {
-  const Row* row = backend == Backend::kCpu ? find(kOfCpu, kernel) : find(kOfCuda, kernel);
+  const Row* row = backend == Backend::kCpu ? find(kOfCpu, kernel) : find(kOfCuda, current_name(kernel));
   if (row == nullptr) return 0;
   if (suite == "small") return row->small;
   if (suite == "quick") return row->quick;

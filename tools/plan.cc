@@ -6,6 +6,7 @@
 #include <array>
 
 #include "core/return_if_error.h"
+#include "dispatch/former_names.h"
 #include "dispatch/kernel_table.h"
 #include "dispatch/select.h"
 #include "flashlatent/plan_description.h"
@@ -47,7 +48,7 @@ Result<Executor> executor_of(const PlanOptions& options) {
   std::vector<std::string> names;
   for (const DecodeKernel& row : decode_kernels()) {
     if (!options.backend.empty() && options.backend != to_string(row.backend)) continue;
-    if (options.kernel == row.name || options.kernel.empty()) {
+    if (options.kernel.empty() || current_name(options.kernel) == row.name) {
       executor.backend = row.backend;
       return executor;
     }

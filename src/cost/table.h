@@ -29,8 +29,9 @@ enum class Kernel : std::uint8_t {
   kTrio,
 };
 inline constexpr const char* kKernelNames[] = {
-    "latent",       "direct", "direct_team8", "etap",    "mma16",   "mma16_team4", "mma16_team8",
-    "mma16_team16", "paged",  "paged_128",    "prefill", "quartet", "seesaw",      "trio"};
+    "latent",       "fp8_32",        "fp8_16_team8", "mla_16_transposed", "mla_16", "mla_16_team4",
+    "mla_16_team8", "mla_16_team16", "gqa_16", "paged_128", "gqa_128", "fp8_64", "mla_64_pingpong",
+    "mla_64_roles"};
 
 /// When a kernel takes so long.
 enum class Situation : std::uint8_t {

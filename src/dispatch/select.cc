@@ -5,6 +5,7 @@
 #include "core/message.h"
 #include "cost/model.h"
 #include "cpu/parallel.h"
+#include "dispatch/former_names.h"
 #include "dispatch/kernel_table.h"
 #include "dispatch/on_backend.h"
 #include "kernel/prefix_sharing.h"
@@ -37,10 +38,15 @@ std::string too_far_for_device(const DecodeProblem& problem) {
                  tokens, " tokens; up to ", kMostDeviceTokens, " are accepted");
 }
 
+/// Does the executor leave the choice, or ask for this kernel?
+bool admits(const Executor& executor, const DecodeKernel& kernel) {
+  return executor.kernel.empty() || current_name(executor.kernel) == kernel.name;
+}
+
 /// Empty if the kernel takes the problem on this executor, else why not.
 std::string reason_to_decline(const DecodeKernel& kernel, const DecodeProblem& problem,
                               const Executor& executor) {
-  if (!executor.kernel.empty() && executor.kernel != kernel.name) return kOtherAskedFor;
+  if (!admits(executor, kernel)) return kOtherAskedFor;
   // The oracle is a thousand times too slow to be picked by accident.
   if (&kernel == &decode_kernels().back() && executor.kernel.empty()) return kOnlyByName;
   std::string reason = kernel.declines(problem).value_or("");
@@ -63,7 +69,7 @@ Status validate(const Executor& executor) {
   std::string names;
   for (const DecodeKernel& kernel : decode_kernels()) {
     if (kernel.backend != executor.backend) continue;
-    if (executor.kernel.empty() || executor.kernel == kernel.name) return {};
+    if (admits(executor, kernel)) return {};
     names += message(names.empty() ? "" : ", ", kernel.name);
   }
   return unsupported("kernel is '", executor.kernel, "'; ", to_string(executor.backend), " has ", names);

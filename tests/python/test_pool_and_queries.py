@@ -91,4 +91,4 @@ def test_describe_plan():
         flashlatent.describe_plan(problem, [1], workers=4)
     # What GPU kernels take, and how they cut a call, every build knows.
     plan = flashlatent.describe_plan(problem, [4096, 64, 0], device="cuda", workers=132)
-    assert plan["kernel"] == "mma16_team8" and plan["block_tokens"] == 64
+    assert plan["kernel"] == "mla_16_team8" and plan["block_tokens"] == 64

@@ -56,7 +56,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
 }  // namespace
 
 const DecodeKernel kEtapKernel = {
-    .name = "etap",
+    .name = "mla_16_transposed",
     .backend = Backend::kCuda,
     .takes =
         "bf16 and fp16 caches of qk_dim/v_dim 576/512, or fp8_656, up to 16 query rows a KV head; dense and "

@@ -67,7 +67,7 @@ schedule::Geometry geometry_of_teams(const DecodeProblem& problem, int workers) 
 }  // namespace
 
 const DecodeKernel kDirectKernel = {
-    .name = "direct",
+    .name = "fp8_32",
     .backend = Backend::kCuda,
     .takes = "fp8_656 caches, dense and sparse, up to 32 query rows a KV head, any page size",
     .declines = declines<kMostRows>,
@@ -77,7 +77,7 @@ const DecodeKernel kDirectKernel = {
 };
 
 const DecodeKernel kDirectTeam8Kernel = {
-    .name = "direct_team8",
+    .name = "fp8_16_team8",
     .backend = Backend::kCuda,
     .takes =
         "fp8_656 caches, up to 16 query rows a KV head, for small batches; dense and sparse, any page "

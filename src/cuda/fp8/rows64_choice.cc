@@ -30,7 +30,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
 }  // namespace
 
 const DecodeKernel kQuartetKernel = {
-    .name = "quartet",
+    .name = "fp8_64",
     .backend = Backend::kCuda,
     .takes = "fp8_656 caches, dense and sparse, any number of query rows, any page size",
     .declines = fp8::declines_cache,

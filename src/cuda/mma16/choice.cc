@@ -39,7 +39,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
 }  // namespace
 
 const DecodeKernel kMma16Kernel = {
-    .name = "mma16",
+    .name = "mla_16",
     .backend = Backend::kCuda,
     .takes =
         "bf16 and fp16 caches of qk_dim/v_dim 576/512, 512/512 or 320/256, up to 16 query rows a KV head; "

@@ -60,8 +60,8 @@ constexpr DecodeKernel kernel(const char* name) {
 
 }  // namespace
 
-const DecodeKernel kMma16Team4Kernel = kernel<4>("mma16_team4");
-const DecodeKernel kMma16Team8Kernel = kernel<8>("mma16_team8");
-const DecodeKernel kMma16Team16Kernel = kernel<16>("mma16_team16");
+const DecodeKernel kMma16Team4Kernel = kernel<4>("mla_16_team4");
+const DecodeKernel kMma16Team8Kernel = kernel<8>("mla_16_team8");
+const DecodeKernel kMma16Team16Kernel = kernel<16>("mla_16_team16");
 
 }  // namespace flashlatent::cuda

@@ -177,7 +177,7 @@ prefix::Shape prefix_shape(const DecodeProblem& problem, int workers) {
 }  // namespace
 
 const DecodeKernel kPagedKernel = {
-    .name = "paged",
+    .name = "gqa_16",
     .backend = Backend::kCuda,
     .takes =
         "separate keys and values, also in vLLM's packed order: bf16, fp16 and e4m3, d up to 256, any heads, "

@@ -119,7 +119,7 @@ std::size_t workspace_bytes(const DecodeProblem&, const schedule::Geometry&) {
 }  // namespace
 
 const DecodeKernel kPrefillKernel = {
-    .name = "prefill",
+    .name = "gqa_128",
     .backend = Backend::kCuda,
     .takes =
         "separate keys and values of bf16 or fp16, d up to 256, pages of a multiple of 8 tokens, more "

@@ -164,7 +164,7 @@ std::size_t workspace_bytes(const DecodeProblem& problem, const schedule::Geomet
 }  // namespace
 
 const DecodeKernel kSeesawKernel = {
-    .name = "seesaw",
+    .name = "mla_64_pingpong",
     .backend = Backend::kCuda,
     .takes =
         "bf16 and fp16 caches of qk_dim/v_dim 576/512, 512/512 or 320/256, fp8_656; dense and sparse, any "

@@ -131,7 +131,7 @@ const DecodeKernel* substitute(const DecodeProblem& problem, const DecodeInputs&
 }  // namespace
 
 const DecodeKernel kTrioKernel = {
-    .name = "trio",
+    .name = "mla_64_roles",
     .backend = Backend::kCuda,
     .takes =
         "bf16 and fp16 caches of qk_dim/v_dim 576/512, dense and sparse, any heads, tokens and page size; no "

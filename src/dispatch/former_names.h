@@ -1,0 +1,36 @@
+// Names that kernels had in 0.1. An executor may still ask for a kernel by them, and kept results have them:
+// scripts/kernel_names.py reads this file.
+#pragma once
+
+#include <string_view>
+
+namespace flashlatent {
+
+struct FormerName {
+  std::string_view former, now;
+};
+
+inline constexpr FormerName kFormerNames[] = {
+    {"direct", "fp8_32"},
+    {"direct_team8", "fp8_16_team8"},
+    {"etap", "mla_16_transposed"},
+    {"mma16", "mla_16"},
+    {"mma16_team4", "mla_16_team4"},
+    {"mma16_team8", "mla_16_team8"},
+    {"mma16_team16", "mla_16_team16"},
+    {"paged", "gqa_16"},
+    {"prefill", "gqa_128"},
+    {"quartet", "fp8_64"},
+    {"seesaw", "mla_64_pingpong"},
+    {"trio", "mla_64_roles"},
+};
+
+/// What the kernel of this name is called now.
+constexpr std::string_view current_name(std::string_view name) {
+  for (const FormerName& row : kFormerNames) {
+    if (row.former == name) return row.now;
+  }
+  return name;
+}
+
+}  // namespace flashlatent

@@ -118,10 +118,10 @@ TEST(Dispatch, RowsDecide) {
         problem.options.batch_invariant = batch_invariant;
         // Two row tiles of many blocks each are bound by products.
         const bool large = heads > 64 && tokens > 64 && !batch_invariant;
-        EXPECT_EQ(picked(problem, executor, 132), large                           ? "trio"
-                                                  : heads > 16                    ? "seesaw"
-                                                  : heads > 8 && !batch_invariant ? "mma16"
-                                                                                  : "etap")
+        EXPECT_EQ(picked(problem, executor, 132), large        ? "trio"
+                                                  : heads > 16 ? "seesaw"
+                                                  : heads > 8  ? "mma16"
+                                                               : "etap")
             << to_string(problem);
       }
     }
@@ -223,7 +223,7 @@ TEST(Dispatch, DimensionsDecide) {
     EXPECT_EQ(pick("", qk_dim, v_dim, 128, false), "mma16");
     EXPECT_EQ(pick("", qk_dim, v_dim, 128, true), "mma16");
   }
-  EXPECT_EQ(pick("", 576, 512, 128, true), "etap");
+  EXPECT_EQ(pick("", 576, 512, 128, true), "mma16");
   const std::string message = pick("mma16", 500, 400, 2, false);
   EXPECT_TRUE(contains(message, "500/400; 576/512, 512/512 and 320/256 are accepted")) << message;
 }
@@ -451,7 +451,7 @@ TEST(Dispatch, PagesOfAnySizeAreReckonedAlike) {
     return cheapest(*list)->geometry.cost.per_block_alone;
   };
   for (const char* kernel : {"seesaw", "mma16", "etap"}) {
-    DecodeProblem problem = problem_of(96, kernel == std::string("seesaw") ? 64 : 16, 4096);
+    DecodeProblem problem = problem_of(96, kernel == std::string("seesaw") ? 64 : 8, 4096);
     const int of_blocks = blocks_alone(kernel, problem);
     EXPECT_GT(of_blocks, 0) << kernel;
     for (int page_size : {1, 16, 61}) {

@@ -21,7 +21,7 @@ inline bool should_take_latent(std::string_view kernel, const DecodeProblem& pro
     if (kernel == "etap") return rows <= 16;
     return kernel == "quartet" || kernel == "seesaw";
   }
-  if (kernel == "etap") return usual_dims && rows <= 16;
+  if (kernel == "etap") return usual_dims && rows <= 8;
   if (kernel == "mma16") return known_dims && rows <= 16;
   if (kernel == "mma16_team4" || kernel == "mma16_team8") return known_dims && !invariant;
   if (kernel == "mma16_team16" || kernel == "trio") return usual_dims && !invariant;

@@ -17,7 +17,7 @@ struct Row {
 
 constexpr std::array kOfCuda = {
     Row{"", 1, 0, 35},
-    Row{"etap", 28, 197, 1051},
+    Row{"etap", 33, 205, 1133},
     Row{"mma16_team4", 23, 189, 1060},
     Row{"mma16_team8", 23, 189, 1060},
     Row{"mma16_team16", 25, 201, 1120},

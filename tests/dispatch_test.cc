@@ -142,10 +142,10 @@ TEST(Dispatch, RowsDecide) {
         problem.options.batch_invariant = batch_invariant;
         // Two row tiles of many blocks each are bound by products.
         const bool large = heads > 64 && tokens > 64 && !batch_invariant;
-        EXPECT_EQ(picked(problem, executor, 132), large                           ? "mla_64_roles"
-                                                  : heads > 16                    ? "mla_64_pingpong"
-                                                  : heads > 8 && !batch_invariant ? "mla_16"
-                                                                                  : "mla_16_transposed")
+        EXPECT_EQ(picked(problem, executor, 132), large        ? "mla_64_roles"
+                                                  : heads > 16 ? "mla_64_pingpong"
+                                                  : heads > 8  ? "mla_16"
+                                                               : "mla_16_transposed")
             << to_string(problem);
       }
     }
@@ -247,7 +247,7 @@ TEST(Dispatch, DimensionsDecide) {
     EXPECT_EQ(pick("", qk_dim, v_dim, 128, false), "mla_16");
     EXPECT_EQ(pick("", qk_dim, v_dim, 128, true), "mla_16");
   }
-  EXPECT_EQ(pick("", 576, 512, 128, true), "mla_16_transposed");
+  EXPECT_EQ(pick("", 576, 512, 128, true), "mla_16");
   const std::string message = pick("mla_16", 500, 400, 2, false);
   EXPECT_TRUE(contains(message, "500/400; 576/512, 512/512 and 320/256 are accepted")) << message;
 }
@@ -480,7 +480,7 @@ TEST(Dispatch, PagesOfAnySizeAreReckonedAlike) {
     return cheapest(*list)->geometry.cost.per_block_alone;
   };
   for (const char* kernel : {"mla_64_pingpong", "mla_16", "mla_16_transposed"}) {
-    DecodeProblem problem = problem_of(96, kernel == std::string("mla_64_pingpong") ? 64 : 16, 4096);
+    DecodeProblem problem = problem_of(96, kernel == std::string("mla_64_pingpong") ? 64 : 8, 4096);
     const int of_blocks = blocks_alone(kernel, problem);
     EXPECT_GT(of_blocks, 0) << kernel;
     for (int page_size : {1, 16, 61}) {

@@ -21,7 +21,7 @@ inline bool should_take_latent(std::string_view kernel, const DecodeProblem& pro
     if (kernel == "mla_16_transposed") return rows <= 16;
     return kernel == "fp8_64" || kernel == "mla_64_pingpong";
   }
-  if (kernel == "mla_16_transposed") return usual_dims && rows <= 16;
+  if (kernel == "mla_16_transposed") return usual_dims && rows <= 8;
   if (kernel == "mla_16") return known_dims && rows <= 16;
   if (kernel == "mla_16_team4" || kernel == "mla_16_team8") return known_dims && !invariant;
   if (kernel == "mla_16_team16" || kernel == "mla_64_roles") return usual_dims && !invariant;

@@ -19,7 +19,7 @@ struct Row {
 
 constexpr std::array kOfCuda = {
     Row{"", 1, 0, 35},
-    Row{"mla_16_transposed", 28, 197, 1051},
+    Row{"mla_16_transposed", 33, 205, 1133},
     Row{"mla_16_team4", 23, 189, 1060},
     Row{"mla_16_team8", 23, 189, 1060},
     Row{"mla_16_team16", 25, 201, 1120},

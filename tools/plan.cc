@@ -94,7 +94,8 @@ prefix::Groups make_groups(const PlanOptions& options, const DecodeProblem& prob
 }
 
 Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& lengths) {
-  FLASHLATENT_ASSIGN_OR_RETURN(Executor executor, executor_of(options));
+  Result<Executor> executor = executor_of(options);
+  if (!executor.ok()) return executor.status();
   DecodeProblem problem = options.problem;
   problem.query.batch = static_cast<int>(lengths.size());
   if (options.shared_tokens > 0) {
@@ -112,19 +113,20 @@ Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& leng
   if (options.topk == 0) problem.cache.max_pages = std::max(1, (longest - 1) / problem.cache.page_size + 1);
   if (Status status = check_table(options, problem.query.batch, problem.cache.max_pages); !status.ok())
     return status;
-  FLASHLATENT_ASSIGN_OR_RETURN(std::vector<Candidate> list, candidates(problem, executor, options.workers));
-  const Candidate* picked = cheapest(list);
-  if (picked == nullptr) return none_takes(problem, list);
+  Result<std::vector<Candidate>> list = candidates(problem, *executor, options.workers);
+  if (!list.ok()) return list.status();
+  const Candidate* picked = cheapest(*list);
+  if (picked == nullptr) return none_takes(problem, *list);
   const schedule::Geometry& geometry = picked->geometry;
   const std::int64_t bytes = prefix::offset(geometry) + prefix::bytes(picked->prefix);
   std::vector<std::max_align_t> memory(bytes / sizeof(std::max_align_t) + 1);
   const prefix::Groups groups = make_groups(options, problem, picked->prefix, lengths);
   prefix::build_on_host(geometry, picked->prefix, groups.list, lengths.data(), memory.data());
-  FLASHLATENT_ASSIGN_OR_RETURN(
-      PlanDescription plan,
+  Result<PlanDescription> plan =
       describe_plan(geometry, lengths.data(), {memory.data(), memory.size() * sizeof(std::max_align_t)},
-                    picked->kernel->name, picked->prefix));
-  return Shown{plan, std::move(list), geometry.cost};
+                    picked->kernel->name, picked->prefix);
+  if (!plan.ok()) return plan.status();
+  return Shown{*plan, std::move(*list), geometry.cost};
 }
 
 nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengths) {

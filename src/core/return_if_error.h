@@ -21,4 +21,4 @@
 #define FLASHLATENT_ASSIGN_BY_NAME(target, name, line, expression) \
   auto name##line = expression;                                    \
   if (!name##line.ok()) return name##line.status();                \
-  target = std::move(name##line).value()
+  target = std::move(name##line).value()  // NOLINT(bugprone-macro-parentheses): it may be a declaration

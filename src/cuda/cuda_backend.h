@@ -12,7 +12,7 @@
 
 namespace flashlatent::cuda {
 
-/// Up to 16 query rows a KV head, transposed.
+/// Up to 8 query rows a KV head, from fp8_656 caches 16, transposed.
 extern const DecodeKernel kEtapKernel;
 /// The same by clusters, of 8 and 16, that share a request's blocks and merge what they have by themselves:
 /// small batches, of any rows.

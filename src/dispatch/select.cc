@@ -4,13 +4,16 @@
 
 #include "core/message.h"
 #include "cost/model.h"
+#include "cpu/cpu_backend.h"
 #include "cpu/parallel.h"
 #include "dispatch/former_names.h"
 #include "dispatch/kernel_table.h"
-#include "dispatch/on_backend.h"
 #include "kernel/prefix_sharing.h"
 #include "plan/host_plan.h"
 #include "plan/prefix_plan.h"
+#if FLASHLATENT_WITH_CUDA
+#include "cuda/cuda_backend.h"
+#endif
 
 namespace flashlatent {
 
@@ -171,12 +174,14 @@ std::size_t workspace_bytes_of(const DecodeProblem& problem, const Candidate& ca
 
 Result<Selection> select(const DecodeProblem& problem, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
-  FLASHLATENT_ASSIGN_OR_RETURN(int workers, workers_of(executor));
-  FLASHLATENT_ASSIGN_OR_RETURN(std::vector<Candidate> list, candidates(problem, executor, workers));
-  const Candidate* best = cheapest(list);
-  if (best == nullptr) return none_takes(problem, list);
+  Result<int> workers = workers_of(executor);
+  if (!workers.ok()) return workers.status();
+  Result<std::vector<Candidate>> list = candidates(problem, executor, *workers);
+  if (!list.ok()) return list.status();
+  const Candidate* best = cheapest(*list);
+  if (best == nullptr) return none_takes(problem, *list);
   Selection selection{.kernel = best->kernel, .geometry = best->geometry, .prefix = best->prefix};
-  for (const Candidate& candidate : list) {
+  for (const Candidate& candidate : *list) {
     // With batch_invariant every batch gets the same kernel.
     if (!candidate.reason.empty() || (problem.options.batch_invariant && &candidate != best)) continue;
     selection.plan_bytes = std::max(selection.plan_bytes, plan_bytes_of(candidate));
@@ -199,8 +204,9 @@ Result<const DecodeKernel*> kernel_of_call(const DecodeKernel& picked, const Dec
 }
 
 Result<std::string> picked_kernel(const DecodeProblem& problem, const Executor& executor) {
-  FLASHLATENT_ASSIGN_OR_RETURN(Selection selection, select(problem, executor));
-  return std::string(selection.kernel->name);
+  Result<Selection> selection = select(problem, executor);
+  if (!selection.ok()) return selection.status();
+  return std::string(selection->kernel->name);
 }
 
 Result<std::vector<std::string>> kernels_in_question(const DecodeProblem& problem, const Executor& executor) {
@@ -222,9 +228,11 @@ Result<std::vector<std::string>> kernels_in_question(const DecodeProblem& proble
 
 Result<std::string> explain(const DecodeProblem& problem, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
-  FLASHLATENT_ASSIGN_OR_RETURN(int workers, workers_of(executor));
-  FLASHLATENT_ASSIGN_OR_RETURN(std::vector<Candidate> list, candidates(problem, executor, workers));
-  return explain(list);
+  Result<int> workers = workers_of(executor);
+  if (!workers.ok()) return workers.status();
+  Result<std::vector<Candidate>> list = candidates(problem, executor, *workers);
+  if (!list.ok()) return list.status();
+  return explain(*list);
 }
 
 }  // namespace flashlatent

@@ -64,7 +64,8 @@ Status launch_dense(const DecodeCall& planned,
   FLASHLATENT_RETURN_IF_ERROR(check_pages("kv_cache", cache));
   DeviceGuard guard(call.executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
-  FLASHLATENT_ASSIGN_OR_RETURN(int units, multiprocessors(call.executor.device));
+  Result<int> units = multiprocessors(call.executor.device);
+  if (!units.ok()) return units.status();
 
   DenseLaunch launch = {};
   launch.args = decode_arguments(call);
@@ -92,7 +93,7 @@ Status launch_dense(const DecodeCall& planned,
                   key.cluster * key.team, call.executor, {&launch.args, &launch.kv, &launch.query_rows}));
   if (merges) return {};
   return combine_plan(launch.args, call.problem.cache.dtype, call.problem.cache.v_dim, Partials::kByTile,
-                      units, call.executor);
+                      *units, call.executor);
 }
 
 }  // namespace flashlatent::cuda

@@ -9,8 +9,7 @@ namespace flashlatent::etap {
 
 namespace {
 int tile_rows_of(const DecodeProblem& problem) {
-  return problem.cache.format == KvFormat::kPlain && problem.rows_per_kv_head() <= kLowTileRows ? kLowTileRows
-                                                                                                : kTileRows;
+  return problem.cache.format == KvFormat::kPlain ? kLowTileRows : kTileRows;
 }
 }  // namespace
 
@@ -25,32 +24,24 @@ namespace flashlatent::cuda {
 
 namespace {
 
-/// Above them the 64-row kernel is faster: tiles of 32 took 0.170 ms where it takes 0.155.
-constexpr int kMostRows = etap::kTileRows;
-
 using cost::Kernel;
 using cost::Situation;
-constexpr schedule::CostModel kCost = cost::of(Kernel::kEtap, Situation::kRows16);
 constexpr schedule::CostModel kCost8 = cost::of(Kernel::kEtap, Situation::kRows8);
 constexpr schedule::CostModel kCostFp8 = cost::of(Kernel::kEtap, Situation::kFp8);
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
-  if (problem.rows_per_kv_head() > kMostRows) return too_many_rows(problem, kMostRows);
   const InstanceKey key = etap::key_of(problem, loading_of(problem));
-  if (!is_listed({etap::kKeys, etap::kLowKeys, etap::kFp8Keys}, key))
-    return unknown_dimensions(problem, "576/512 is");
+  if (!is_listed({etap::kLowKeys, etap::kFp8Keys}, key)) return unknown_dimensions(problem, "576/512 is");
+  if (problem.rows_per_kv_head() > key.tile_rows) return too_many_rows(problem, key.tile_rows);
   return std::nullopt;
 }
 
 schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
-  const int tile_rows = etap::key_of(problem, loading_of(problem)).tile_rows;
   const bool fp8 = problem.cache.format == KvFormat::kFp8_656;
-  return dense_geometry(problem, workers,
-                        {.tile_rows = tile_rows,
-                         .cost = fp8                               ? kCostFp8
-                                 : tile_rows == etap::kLowTileRows ? kCost8
-                                                                   : kCost});
+  return dense_geometry(
+      problem, workers,
+      {.tile_rows = fp8 ? etap::kTileRows : etap::kLowTileRows, .cost = fp8 ? kCostFp8 : kCost8});
 }
 
 }  // namespace
@@ -59,8 +50,8 @@ const DecodeKernel kEtapKernel = {
     .name = "mla_16_transposed",
     .backend = Backend::kCuda,
     .takes =
-        "bf16 and fp16 caches of qk_dim/v_dim 576/512, or fp8_656, up to 16 query rows a KV head; dense and "
-        "sparse, any page size",
+        "bf16 and fp16 caches of qk_dim/v_dim 576/512, up to 8 query rows a KV head, or fp8_656, up to 16; "
+        "dense and sparse, any page size",
     .declines = declines,
     .geometry = geometry,
     .workspace_bytes = decode_workspace_bytes,

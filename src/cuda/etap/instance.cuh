@@ -15,10 +15,10 @@ constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
           cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>()};
 }
 
-template <int kRows>
 constexpr Instances instances() {
   using Bf16 = __nv_bfloat16;
   using Fp16 = __half;
+  constexpr int kRows = kLowTileRows;
   return {{instance<Bf16, 576, 512, kRows, parts::TmaLoader>(Dtype::kBF16, cuda::Loading::kBoxes),
            instance<Bf16, 576, 512, kRows, parts::TokenLoader>(Dtype::kBF16, cuda::Loading::kTokens),
            instance<Fp16, 576, 512, kRows, parts::TmaLoader>(Dtype::kF16, cuda::Loading::kBoxes),

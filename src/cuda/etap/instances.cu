@@ -2,7 +2,6 @@
 
 namespace flashlatent::etap {
 
-constinit const Instances kInstances = cuda::of_keys(kKeys, instances<kTileRows>());
-constinit const Instances kLowInstances = cuda::of_keys(kLowKeys, instances<kLowTileRows>());
+constinit const Instances kLowInstances = cuda::of_keys(kLowKeys, instances());
 
 }  // namespace flashlatent::etap

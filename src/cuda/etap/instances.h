@@ -6,10 +6,9 @@
 
 namespace flashlatent::etap {
 
-using Instances = std::array<cuda::DenseInstance, kKeys.size()>;
+using Instances = std::array<cuda::DenseInstance, kLowKeys.size()>;
 using Fp8Instances = std::array<cuda::DenseInstance, kFp8Keys.size()>;
 
-extern const Instances kInstances;
 extern const Instances kLowInstances;
 // In a file of its own: beside it ptxas gives the others' registers out otherwise.
 extern const Fp8Instances kInstancesFp8_656;

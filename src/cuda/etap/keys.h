@@ -6,12 +6,10 @@
 
 namespace flashlatent::etap {
 
-/// Query rows a tile. 8 are what tensor parallelism leaves of 64 or 128 heads.
+/// Query rows a tile; 8 from a plain cache, as tensor parallelism leaves of 64 or 128 heads. Of more mma16 is
+/// as fast or faster there (docs/kernels/mma16.md, "Beside etap by name").
 inline constexpr int kTileRows = 16, kLowTileRows = 8;
 
-// Of other dimensions all but batch_invariant calls were mma16's anyway, and these would be some 15 s of a
-// build.
-inline constexpr auto kKeys = cuda::plain_keys(576, 512, kTileRows);
 inline constexpr auto kLowKeys = cuda::plain_keys(576, 512, kLowTileRows);
 inline constexpr std::array<cuda::InstanceKey, 1> kFp8Keys = {
     {{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, kTileRows, cuda::Loading::kFp8}}};

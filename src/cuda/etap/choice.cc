@@ -30,9 +30,9 @@ constexpr int kMostRows = etap::kTileRows;
 
 using cost::Kernel;
 using cost::Situation;
-constexpr schedule::CostModel kCost = cost::of(Kernel::kEtap, Situation::kRows16);
-constexpr schedule::CostModel kCost8 = cost::of(Kernel::kEtap, Situation::kRows8);
-constexpr schedule::CostModel kCostFp8 = cost::of(Kernel::kEtap, Situation::kFp8);
+constexpr cost::Costs kCost = cost::of(Kernel::kEtap, Situation::kRows16);
+constexpr cost::Costs kCost8 = cost::of(Kernel::kEtap, Situation::kRows8);
+constexpr cost::Costs kCostFp8 = cost::of(Kernel::kEtap, Situation::kFp8);
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
@@ -43,7 +43,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   return std::nullopt;
 }
 
-schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   const int tile_rows = etap::key_of(problem, loading_of(problem)).tile_rows;
   const bool fp8 = problem.cache.format == KvFormat::kFp8_656;
   return dense_geometry(problem, workers,

@@ -50,7 +50,7 @@ constexpr int kLeastRows =
     17;  // of a KV head: of d up to 128 `paged` has 16 in a tile, and reads its tokens once
 constexpr std::int64_t kMostTiles = 1 << 22;
 constexpr int kLeastBoxTokens = 8;  // eight rows are an atom of the swizzle
-constexpr schedule::CostModel kCost = cost::of(cost::Kernel::kPrefill, cost::Situation::kRows64);
+constexpr cost::Costs kCost = cost::of(cost::Kernel::kPrefill, cost::Situation::kRows64);
 /// Of the cache and the scores.
 std::optional<std::string> declines_cache(const DecodeProblem& problem) {
   const auto& cache = problem.cache;
@@ -93,7 +93,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 
 /// The kernel walks tiles by itself and splits nothing: to the plan there is one part. The estimate is what
 /// counts, of whole waves of tiles.
-schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   const prefill::InstanceKey& key = *key_of(problem);
   schedule::Geometry g;
   g.requests = problem.query.batch;
@@ -138,11 +138,12 @@ std::optional<std::string> declines_prefix_units(const DecodeProblem& problem) {
                  " are accepted");
 }
 
-prefix::Shape prefix_units_shape(const DecodeProblem& problem, int workers) {
+prefix::Shape prefix_units_shape(const DecodeProblem& problem, const schedule::Workers& workers) {
   const prefill::InstanceKey& key = *key_of(problem, Kind::kShared);
   const double head_elements = static_cast<double>(problem.cache.heads) * problem.cache.qk_dim;
   const int block_tokens = block_tokens_of(key.dim);
-  const cost::PrefixCosts costs = cost::of_prefixes(head_elements, kSharedTileRows, key.dim, block_tokens);
+  const cost::PrefixCosts costs =
+      cost::of_prefixes(head_elements, kSharedTileRows, key.dim, block_tokens, workers);
   return {.requests = problem.query.batch,
           .request_rows = problem.rows_per_kv_head(),
           .kv_heads = problem.cache.heads,

@@ -36,12 +36,12 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   return std::nullopt;
 }
 
-schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   schedule::Geometry g = dense_geometry(problem, workers, kShape);
   if (problem.rows_per_kv_head() > quartet::kTileRows) {
-    cost::add(g.cost, cost::of(Kernel::kQuartet, Situation::kMoreTiles));
+    cost::add(g.cost, cost::of(Kernel::kQuartet, Situation::kMoreTiles).on(workers));
   } else if (g.requests <= kFewRequests) {
-    cost::add(g.cost, cost::of(Kernel::kQuartet, Situation::kFewRequests));
+    cost::add(g.cost, cost::of(Kernel::kQuartet, Situation::kFewRequests).on(workers));
   }
   return g;
 }

@@ -74,6 +74,7 @@ struct Shown {
   PlanDescription plan;
   std::vector<Candidate> candidates;
   schedule::CostModel costs;  ///< Of the picked one.
+  schedule::Workers workers;
 };
 
 /// Milliseconds.
@@ -142,7 +143,7 @@ Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& leng
       describe_plan(geometry, lengths.data(), {memory.data(), memory.size() * sizeof(std::max_align_t)},
                     picked->kernel->name, picked->prefix);
   if (!plan.ok()) return plan.status();
-  return Shown{*plan, std::move(*list), geometry.cost};
+  return Shown{*plan, std::move(*list), geometry.cost, *workers};
 }
 
 nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengths) {
@@ -189,6 +190,11 @@ nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengt
             {"per_block_alone", costs.per_block_alone}}},
           {"candidates", candidates},
           {"lengths", lengths},
+          {"workers",
+           {{"count", shown.workers.count},
+            {"memory", shown.workers.memory},
+            {"clock", shown.workers.clock},
+            {"products", shown.workers.products}}},
           {"lanes", plan.lanes},
           {"rounds", plan.rounds},
           {"team", plan.team},

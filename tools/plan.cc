@@ -252,9 +252,9 @@ void add_plan(CLI::App& app, Action& action) {
   plan->add_option("--backend", options->backend,
                    "Whose kernels may be picked; left out: the kernel's, or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}));
-  app.add_option(
-         "--workers", options->workers,
-         "Multiprocessors or threads that share the work; left out: those of --gpu, or 132, as an H200 has")
+  plan->add_option(
+          "--workers", options->workers,
+          "Multiprocessors or threads that share the work; left out: those of --gpu, or 132, as an H200 has")
       ->check(CLI::Range(1, 1 << 16));
   plan->add_option("--gpu", options->gpu,
                    "Whose costs: H200 (as if left out), H100, H100 PCIe, H20, ... or a driver's name of it");

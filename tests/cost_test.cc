@@ -1,11 +1,15 @@
 // The table of costs, and what it makes of some calls. No device is asked.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstddef>
 #include <set>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "cost/device.h"
 #include "cost/model.h"
 #include "dispatch/kernel_table.h"
 #include "dispatch/select.h"
@@ -55,10 +59,100 @@ TEST(CostModel, AddsWhatACallTakesMore) {
 }
 
 TEST(CostModel, CountsBytesAtTheShareOfTheBandwidth) {
-  EXPECT_EQ(cost::by_memory({.per_block = 0, .per_split = 7}, 348).per_block, 10);
-  EXPECT_EQ(cost::by_memory({}, 1).per_block, 1);
-  EXPECT_EQ(cost::block_alone(650), 348);
+  const cost::Costs splits = {.beside = {.per_block = 0, .per_split = 7}};
+  EXPECT_EQ(cost::by_memory(splits, 348, 132).per_block, 10);
+  EXPECT_EQ(cost::by_memory(splits, 348, 132).per_split, 7);
+  EXPECT_EQ(cost::by_memory({}, 1, 132).per_block, 1);
+  EXPECT_EQ(cost::block_alone(650, 132), 348);
+  // Alone a multiprocessor reads as fast where all together read half of that.
+  schedule::Workers slower = 132;
+  slower.memory = 2;
+  EXPECT_EQ(cost::by_memory(splits, 348, slower).per_block, 20);
+  EXPECT_EQ(cost::block_alone(1300, slower), 348);
   EXPECT_EQ(cost::by_team({.per_block = 80}, 8).per_block, 10);
+}
+
+TEST(CostModel, ABlockTakesWhatBindsIt) {
+  const cost::Costs costs = {
+      .beside = {.per_block = 100, .per_split = 10, .per_call = -20, .per_block_alone = 90},
+      .block_memory = 80,
+      .block_products = 60};
+  schedule::Workers workers = 132;
+  EXPECT_EQ(costs.on(workers).per_block, 100);
+  workers.memory = 1.5;
+  EXPECT_EQ(costs.on(workers).per_block, 120);
+  EXPECT_EQ(costs.on(workers).per_split, 10);
+  workers.products = 4;
+  EXPECT_EQ(costs.on(workers).per_block, 240);
+  EXPECT_EQ(costs.on(workers).per_block_alone, 240);
+  workers.clock = 3;
+  EXPECT_EQ(cost::to_string(costs.on(workers)),
+            "per_block 300, per_split 30, per_call -60, per_merge 0, per_block_alone 270 ns");
+}
+
+TEST(CostModel, OfTeamsScalesWhatTheyStream) {
+  schedule::Workers workers = 132;
+  workers.memory = 2;
+  workers.clock = 1.5;
+  const cost::TeamCosts costs = {.call = 10,
+                                 .shared_merge = 20,
+                                 .lone_merge = 30,
+                                 .block_here = 40,
+                                 .block_alone = 50,
+                                 .block_streaming = 60,
+                                 .lone_request = -70};
+  EXPECT_EQ(cost::to_string(costs.on(workers)),
+            "call 15, shared_merge 30, lone_merge 45, block_here 60, block_alone 75, block_streaming 120, "
+            "lone_request -105 ns");
+}
+
+TEST(CostDevices, AreKnownByTheirDriversNames) {
+  for (const auto& [name, known] : {std::pair{"NVIDIA H200", "H200"},
+                                    {"NVIDIA H200 NVL", "H200 NVL"},
+                                    {"NVIDIA H100 80GB HBM3", "H100"},
+                                    {"NVIDIA H100 PCIe", "H100 PCIe"},
+                                    {"NVIDIA H100 NVL", "H100 NVL"},
+                                    {"NVIDIA H100 80GB HBM3 MIG 3g.40gb", "H100"},
+                                    {"NVIDIA H800", "H800"},
+                                    {"NVIDIA H20", "H20"},
+                                    {"NVIDIA H20-3e", "H20-3e"},
+                                    {"NVIDIA GH200 480GB", "GH200"},
+                                    {"NVIDIA GH200 144G HBM3e", "GH200 144G HBM3e"},
+                                    {"H100", "H100"}}) {
+    const cost::Gpu* gpu = cost::find_gpu(name);
+    ASSERT_NE(gpu, nullptr) << name;
+    EXPECT_EQ(gpu->name, known) << name;
+  }
+  for (const char* name : {"", "NVIDIA ", "NVIDIA A100-SXM4-80GB", "NVIDIA H2000", "NVIDIA H1"}) {
+    EXPECT_EQ(cost::find_gpu(name), nullptr) << name;
+  }
+}
+
+TEST(CostDevices, AreBesideAnH200) {
+  const auto factors = [](const schedule::Workers& w) { return std::array{w.memory, w.clock, w.products}; };
+  const std::array<float, 3> same = {1, 1, 1};
+  EXPECT_EQ(factors(cost::workers_of(*cost::find_gpu("H200"))), same);
+  EXPECT_EQ(factors(schedule::Workers(132)), same);
+  const schedule::Workers h100 = cost::workers_of(*cost::find_gpu("H100"));
+  EXPECT_EQ(h100.count, 132);
+  EXPECT_NEAR(h100.memory, 4.68 / 3.09, 1e-6);
+  EXPECT_EQ(h100.clock, 1);
+  // A slice has as much memory a multiprocessor.
+  EXPECT_EQ(cost::workers_of(*cost::find_gpu("H100"), 60).memory, h100.memory);
+  const schedule::Workers h20 = cost::workers_of(*cost::find_gpu("H20"));
+  EXPECT_LT(h20.memory, 0.8F);
+  EXPECT_EQ(h20.products, 4);
+  // What drivers say of both: MHz of the memory, bits, MHz.
+  EXPECT_NEAR(cost::workers_of(cost::gpu_from_driver(132, 3201, 6144, 1980), 132).memory, 1, 0.03);
+  EXPECT_NEAR(cost::workers_of(cost::gpu_from_driver(132, 2619, 5120, 1980), 132).memory, h100.memory, 0.03);
+  EXPECT_NEAR(cost::workers_of(cost::gpu_from_driver(114, 1593, 5120, 1755), 114).memory,
+              cost::workers_of(*cost::find_gpu("H100 PCIe")).memory, 0.05);
+}
+
+TEST(CostDevices, ReadFromL2WhatFitsThere) {
+  const schedule::Workers h100 = cost::workers_of(*cost::find_gpu("H100"));
+  EXPECT_EQ(cost::reading(h100, 20e6).memory, 1);
+  EXPECT_EQ(cost::reading(h100, 60e6).memory, h100.memory);
 }
 
 struct Call {
@@ -118,18 +212,40 @@ DecodeProblem problem_of(const Call& call) {
   return problem;
 }
 
-TEST(Costs, PickWhatTheyWereMeasuredToPick) {
+/// The same on an H100: what memory binds takes half as long again, and some picks are others.
+constexpr Call kCallsOnH100[] = {
+    {1, 1024, 16, "mma16_team16", 6215},
+    {4, 4096, 16, "mma16_team8", 10624},
+    {8, 8192, 16, "mma16_team8", 33475},
+    {64, 4096, 16, "mma16", 100780},
+    {128, 4096, 16, "mma16", 198060},
+    {96, 4096, 64, "seesaw", 159072},
+    {128, 4096, 128, "trio", 221880},
+    {128, 4096, 32, "direct", 137500, KvFormat::kFp8_656},
+    {64, 4096, 32, "paged", 373056, KvFormat::kPlain, false, 16, 8},
+};
+
+void expect_picks(std::span<const Call> calls, const schedule::Workers& workers) {
   Executor executor;
   executor.backend = Backend::kCuda;
-  for (const Call& call : kCalls) {
+  for (const Call& call : calls) {
     const DecodeProblem problem = problem_of(call);
-    Result<std::vector<Candidate>> list = candidates(problem, executor, 132);
+    Result<std::vector<Candidate>> list = candidates(problem, executor, workers);
     ASSERT_TRUE(list.ok()) << list.status().message();
     const Candidate* picked = cheapest(*list);
     ASSERT_NE(picked, nullptr);
     EXPECT_STREQ(picked->kernel->name, call.kernel) << to_string(problem);
     EXPECT_EQ(picked->estimate, call.estimate) << to_string(problem);
   }
+}
+
+TEST(Costs, PickWhatTheyWereMeasuredToPick) {
+  expect_picks(kCalls, 132);
+  expect_picks(kCalls, cost::workers_of(*cost::find_gpu("NVIDIA H200")));
+}
+
+TEST(Costs, PickOnAnH100) {
+  expect_picks(kCallsOnH100, cost::workers_of(*cost::find_gpu("NVIDIA H100 80GB HBM3")));
 }
 
 }  // namespace

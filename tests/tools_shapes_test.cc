@@ -52,6 +52,39 @@ TEST_F(Shapes, AreTimedBesideTheFilesTimes) {
   EXPECT_EQ(out.at("summary").at("ratio").at("latent").at("shapes"), 1);
 }
 
+TEST_F(Shapes, ByEveryKernelThatTakesThem) {
+  expect_right(
+      "bench shapes " + written(kTwo) + " --backend cpu --repeats 1 --all-kernels --json " + file("out.json"),
+      {"picked kernels beside the best by name: 2 of 2 within 3 % (100.0 %), 0 beyond 8 %",
+       "(picked); 1.000 of the best"});
+  const auto out = json("out.json");
+  EXPECT_EQ(out.at("summary").at("picks").at("shapes"), 2);
+  EXPECT_EQ(out.at("summary").at("picks").at("within_3_percent"), 2);
+  // The oracle runs only by name.
+  for (const auto& row : out.at("results")) {
+    EXPECT_EQ(row.at("kernels_ms").size(), 1);
+    EXPECT_GT(row.at("kernels_ms").at("cpu_dense"), 0);
+  }
+}
+
+// A plan for another GPU: its costs, and as many multiprocessors as it has.
+TEST_F(Shapes, ArePlannedForAGpu) {
+  const std::string plan =
+      "plan --batch 128 --tokens 4096 --lengths uniform --heads 16 --brief --json " + file("plan.json");
+  const auto planned = [&](const std::string& options) {
+    expect_right(plan + options);
+    return json("plan.json");
+  };
+  const auto h200 = planned(""), named = planned(" --gpu H200"),
+             h100 = planned(" --gpu 'NVIDIA H100 80GB HBM3'");
+  EXPECT_EQ(h200.at("costs"), named.at("costs"));
+  EXPECT_EQ(h200.at("workers").at("memory"), 1);
+  EXPECT_GT(double(h100.at("estimate_ms")), 1.4 * double(h200.at("estimate_ms")));
+  EXPECT_EQ(planned(" --gpu H20").at("workers").at("count"), 78);
+  EXPECT_EQ(planned(" --gpu H20 --workers 40").at("workers").at("count"), 40);
+  expect_refused("plan --gpu A100", {"--gpu is 'A100'", "H200, H100"});
+}
+
 // Times of another device are compared by the floor of each.
 TEST_F(Shapes, OfAnotherDeviceAreComparedByTheFloor) {
   const std::string text = R"({"gpu":"NVIDIA H100","roof":{"read_tbps":3,"matmul_tflops":9e9},"shapes":)";

@@ -147,9 +147,56 @@ void draw_prefix(Draw& draw, CaseSpec& spec) {
   spec.shared_tokens = draw.of_any_size(1, 1000);
 }
 
+/// Decode as models are served with drafts of speculative decoding: groups of query heads, two to eight query
+/// tokens, all of a request's or fewer, of separate keys and values 17 to 128 query rows a KV head.
+void draw_drafts(Draw& draw, CaseSpec& spec) {
+  constexpr int kLeastRows = 17, kMostRows = 128;
+  if (draw.one_in(4)) {
+    spec.heads = draw.of({4, 8, 12, 16, 20, 24, 32, 40, 48, 64});
+    spec.query_tokens = draw.from(2, 4);
+  } else {
+    spec.layout = draw.one_in(3) ? KvLayout::kPacked : KvLayout::kSeparate;
+    if (draw.one_in(4)) spec.format = KvFormat::kE4m3;
+    spec.qk_dim = spec.v_dim = draw.of({64, 128, 128, 256, 80, 192});
+    spec.query_tokens = draw.from(2, 8);
+    const int group =
+        draw.from((kLeastRows - 1) / spec.query_tokens + 1, std::min(16, kMostRows / spec.query_tokens));
+    spec.kv_heads = draw.of({1, 1, 2, 4, 8});
+    spec.heads = spec.kv_heads * group;
+    if (spec.format == KvFormat::kE4m3) spec.scales = draw.of({0, 1, spec.kv_heads});
+  }
+  spec.dtype = draw.one_in(4) ? Dtype::kF16 : Dtype::kBF16;
+  spec.page_size = draw.of({16, 32, 64, 64, 64, 128});
+  spec.causal = !draw.one_in(8);
+  spec.sink = draw.one_in(4);
+  spec.invalid_pages = draw.one_in(8);
+  spec.strided = draw.one_in(8);
+  const int query_tokens = spec.query_tokens;
+  draw_requests(draw, spec);
+  if (!spec.ragged_tokens.empty() || !draw.one_in(3)) return;
+  // Most drafts are as long as they may be; a request that waits has none.
+  for (std::size_t i = 0; i < spec.lengths.size(); ++i) {
+    spec.ragged_tokens.push_back(draw.one_in(2) ? query_tokens : draw.from(0, query_tokens));
+  }
+  spec.query_tokens = 1;  // not looked at
+}
+
+/// One of four cases; the others of a seed are as if there were none of these.
+bool draws_drafts(std::uint64_t seed, int number) {
+  return Draw(~seed, number).one_in(4);
+}
+
 CaseSpec random_case(std::uint64_t seed, int number) {
   Draw draw(seed, number);
   CaseSpec spec;
+  if (draws_drafts(seed, number)) {
+    draw_drafts(draw, spec);
+    draw_scores(draw, spec);
+    spec.batch_invariant = draw.one_in(8);
+    spec.name = fmt::format("random {} drafts b{} to {}", number, spec.lengths.size(),
+                            *std::max_element(spec.lengths.begin(), spec.lengths.end()));
+    return spec;
+  }
   draw_cache(draw, spec);
   draw_query(draw, spec);
   draw_requests(draw, spec);

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "core/return_if_error.h"
 #include "dispatch/former_names.h"
+#include "cost/device.h"
 #include "dispatch/kernel_table.h"
 #include "dispatch/select.h"
 #include "flashlatent/plan_description.h"
@@ -22,10 +24,13 @@ namespace flashlatent::tools {
 
 namespace {
 
+constexpr int kH200Multiprocessors = 132;
+
 struct PlanOptions {
   std::string kernel;
   std::string backend;
-  int workers = 132;
+  std::optional<int> workers;
+  std::string gpu;
   int batch = 16;
   int mean_length = 4096;
   std::string distribution = "normal";
@@ -71,6 +76,7 @@ struct Shown {
   PlanDescription plan;
   std::vector<Candidate> candidates;
   schedule::CostModel costs;  ///< Of the picked one.
+  schedule::Workers workers;
 };
 
 /// Milliseconds.
@@ -93,6 +99,17 @@ prefix::Groups make_groups(const PlanOptions& options, const DecodeProblem& prob
       problem.query.tokens, problem.options.prefix_sharing == PrefixSharing::kAlways);
 }
 
+/// Of the GPU that --gpu names; else an H200's multiprocessors, or threads.
+Result<schedule::Workers> workers_of(const PlanOptions& options) {
+  if (options.gpu.empty()) return schedule::Workers(options.workers.value_or(kH200Multiprocessors));
+  const cost::Gpu* gpu = cost::find_gpu(options.gpu);
+  if (gpu != nullptr) return cost::workers_of(*gpu, options.workers.value_or(gpu->multiprocessors));
+  std::vector<std::string_view> names;
+  for (const cost::Gpu& known : cost::kGpus) names.push_back(known.name);
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("--gpu is '{}'; {} are accepted", options.gpu, fmt::join(names, ", ")));
+}
+
 Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& lengths) {
   Result<Executor> executor = executor_of(options);
   if (!executor.ok()) return executor.status();
@@ -113,7 +130,9 @@ Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& leng
   if (options.topk == 0) problem.cache.max_pages = std::max(1, (longest - 1) / problem.cache.page_size + 1);
   if (Status status = check_table(options, problem.query.batch, problem.cache.max_pages); !status.ok())
     return status;
-  Result<std::vector<Candidate>> list = candidates(problem, *executor, options.workers);
+  Result<schedule::Workers> workers = workers_of(options);
+  if (!workers.ok()) return workers.status();
+  Result<std::vector<Candidate>> list = candidates(problem, *executor, *workers);
   if (!list.ok()) return list.status();
   const Candidate* picked = cheapest(*list);
   if (picked == nullptr) return none_takes(problem, *list);
@@ -126,7 +145,7 @@ Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& leng
       describe_plan(geometry, lengths.data(), {memory.data(), memory.size() * sizeof(std::max_align_t)},
                     picked->kernel->name, picked->prefix);
   if (!plan.ok()) return plan.status();
-  return Shown{*plan, std::move(*list), geometry.cost};
+  return Shown{*plan, std::move(*list), geometry.cost, *workers};
 }
 
 nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengths) {
@@ -173,6 +192,11 @@ nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengt
             {"per_block_alone", costs.per_block_alone}}},
           {"candidates", candidates},
           {"lengths", lengths},
+          {"workers",
+           {{"count", shown.workers.count},
+            {"memory", shown.workers.memory},
+            {"clock", shown.workers.clock},
+            {"products", shown.workers.products}}},
           {"lanes", plan.lanes},
           {"rounds", plan.rounds},
           {"team", plan.team},
@@ -230,8 +254,12 @@ void add_plan(CLI::App& app, Action& action) {
   plan->add_option("--backend", options->backend,
                    "Whose kernels may be picked; left out: the kernel's, or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}));
-  add("--workers", options->workers, "Multiprocessors or threads that share the work; an H200 has 132",
-      1 << 16);
+  plan->add_option(
+          "--workers", options->workers,
+          "Multiprocessors or threads that share the work; left out: those of --gpu, or 132, as an H200 has")
+      ->check(CLI::Range(1, 1 << 16));
+  plan->add_option("--gpu", options->gpu,
+                   "Whose costs: H200 (as if left out), H100, H100 PCIe, H20, ... or a driver's name of it");
   add("--batch", options->batch, "Requests", 1 << 20);
   add("--tokens", options->mean_length, "Mean length, s_k", 1 << 30);
   plan->add_option("--lengths", options->distribution, "uniform, or normal with deviation s_k/2")

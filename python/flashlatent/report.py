@@ -2,7 +2,7 @@
 
 FILE is what `flashlatent bench ... --json` or `flashlatent plan ... --json` wrote. Of all bench files together it
 draws the roofline (those that measured their roof) and time against s_k (a line a library; a file may name its
-"library"), of each plan a Gantt chart. Needs matplotlib: pip install flashlatent[report].
+"library"), of `bench shapes` each shape's ratio to the best of others over its bytes, of each plan a Gantt chart. Needs matplotlib: pip install flashlatent[report].
 """
 
 import argparse
@@ -137,6 +137,32 @@ def draw_times(pyplot, documents, most=9):
     return figure
 
 
+def draw_shapes(pyplot, documents):
+    """Our time over the best of others, over the bytes that a call moves; None if no file compares."""
+    rows = [row for document in documents for row in document["results"] if row.get("ratio") and row.get("gbps")]
+    if not rows:
+        return None
+    kinds = sorted({row.get("kind", "") for row in rows})
+    figure, plots = axes(pyplot, 4.6 * len(kinds), 3.8, ncols=len(kinds), sharey=True, squeeze=False)
+    tokens = sorted({row["s_q"] for row in rows})
+    for plot, kind in zip(plots.flat, kinds):
+        plot.axhline(1, color="#404040", linewidth=1)
+        for index, s_q in enumerate(tokens):
+            points = [row for row in rows if row.get("kind", "") == kind and row["s_q"] == s_q]
+            plot.scatter([row["gbps"] * row["ms"] for row in points], [row["ratio"] for row in points],
+                         color=COLOURS[index % len(COLOURS)], marker=MARKERS[index % len(MARKERS)], s=22, alpha=0.85,
+                         linewidths=0, label=f"s_q {s_q}")
+        ratios = [row["ratio"] for row in rows if row.get("kind", "") == kind]
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        plot.set(xscale="log", xlabel="MB a call")
+        plot.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        plot.xaxis.set_minor_locator(pyplot.matplotlib.ticker.NullLocator())
+        plot.set_title(f"{kind}: {len(ratios)} shapes, geometric mean {mean:.3f}", loc="left", fontsize=10)
+    plots.flat[0].set_ylabel("time over the best of others")
+    plots.flat[-1].legend(frameon=False, fontsize=8)
+    return figure
+
+
 def draw_plan(pyplot, plan):
     """A Gantt chart: a row a part, a box a segment, coloured by request, pale where it is a partial result."""
     parts = plan["parts"]
@@ -172,6 +198,7 @@ def digest(documents):
             continue
         rows = [{key: row.get(key) for key in
                  ("b", "s_q", "h_q", "s_k", "lengths", "batch_invariant", "ms", "tflops", "gbps")}
+                | ({"kind": row.get("kind"), "ratio": row["ratio"]} if "ratio" in row else {})
                 for row in document["results"]]
         gpu = (document.get("machine") or {}).get("gpu")
         shown.append({"library": library_of(document), "gpu": gpu, "roof": document.get("roof"), "results": rows})
@@ -208,7 +235,8 @@ def report(paths, folder, prefix=""):
     os.makedirs(folder, exist_ok=True)
     documents = [(path, read(path)) for path in paths]
     benches = [document for _, document in documents if "results" in document]
-    figures = [("roofline", draw_roofline(pyplot, benches), benches), ("time", draw_times(pyplot, benches), benches)]
+    figures = [("roofline", draw_roofline(pyplot, benches), benches), ("time", draw_times(pyplot, benches), benches),
+               ("shapes", draw_shapes(pyplot, benches), benches)]
     for path, document in documents:
         if "parts" in document:
             figures.append((os.path.splitext(os.path.basename(path))[0] + "_plan", draw_plan(pyplot, document),
@@ -218,7 +246,7 @@ def report(paths, folder, prefix=""):
         if figure is not None:
             pictures += save(figure, folder, prefix + name, pyplot, drawn)
     if not pictures:
-        raise ReportError(f"{', '.join(paths)}: nothing to draw: no roof, no case at three lengths, no plan")
+        raise ReportError(f"{', '.join(paths)}: nothing to draw: no roof, no case at three lengths, no ratio, no plan")
     return pictures
 
 

@@ -57,17 +57,21 @@ schedule::CostModel of_lone_request(schedule::CostModel of_parts, const TeamCost
   return of_parts;
 }
 
-schedule::CostModel by_memory(schedule::CostModel costs, double block_bytes) {
-  costs.per_block = std::max(1, static_cast<std::int32_t>(block_bytes / (kRates.share / 10.0)));
+schedule::CostModel by_memory(const Costs& of_h200, double block_bytes, const schedule::Workers& workers) {
+  schedule::CostModel costs = of_h200.on(workers);
+  costs.per_block =
+      std::max(1, static_cast<std::int32_t>(block_bytes / (kRates.share / 10.0) * workers.memory));
   return costs;
 }
 
-std::int32_t block_alone(std::int32_t block) {
-  return std::max(1, block * kRates.share / kRates.most);
+std::int32_t block_alone(std::int32_t block, const schedule::Workers& workers) {
+  const auto on_h200 = static_cast<std::int32_t>(static_cast<float>(block) / workers.memory);
+  return std::max(1, scaled(on_h200 * kRates.share / kRates.most, workers.clock));
 }
 
-schedule::CostModel of_waves(const schedule::CostModel& costs, const schedule::Geometry& g, int dim,
-                             int workers) {
+schedule::CostModel of_waves(const Costs& of_h200, const schedule::Geometry& g, int dim,
+                             const schedule::Workers& workers) {
+  const schedule::CostModel costs = of_h200.on(workers);
   const std::int32_t block = scaled_block(costs.per_block, dim, g.block_tokens);
   if (g.fixed_split > 0) {
     // What `paged` compares it with is one of its splits, 2,048 tokens.
@@ -76,22 +80,27 @@ schedule::CostModel of_waves(const schedule::CostModel& costs, const schedule::G
   }
   if (g.requests == 0) return {.per_block = block, .per_split = costs.per_split};
   const double tiles = static_cast<double>(g.requests) * g.lanes;
-  const double waves = std::ceil(tiles / std::max(workers, 1)) / g.requests;
+  const double waves = std::ceil(tiles / std::max(workers.count, 1)) / g.requests;
   const auto share = [&](std::int32_t cost) {
     return std::max(static_cast<std::int32_t>(std::min(cost * waves, 1e9)), 1);
   };
   return {.per_block = share(block), .per_split = share(costs.per_split)};
 }
 
-PrefixCosts of_prefixes(double head_elements, int tile_rows, int dim, int block_tokens) {
+PrefixCosts of_prefixes(double head_elements, int tile_rows, int dim, int block_tokens,
+                        const schedule::Workers& workers) {
   using enum Field;
   constexpr Kernel kKernel = Kernel::kPrefill;
   constexpr Situation kShared = Situation::kSharedPrefix;
-  return {.read = std::max(1, static_cast<std::int32_t>(4 * head_elements / kRates.l2)),
-          .tile = std::max(1, static_cast<std::int32_t>(4 * tile_rows * head_elements / kRates.products)),
-          .member = nanoseconds(kKernel, kShared, kPerMember) * kPicoseconds,
-          .call = nanoseconds(kKernel, kShared, kPerCall) * kPicoseconds,
-          .unit_block = scaled_block(nanoseconds(kKernel, kShared, kPerBlock), dim, block_tokens)};
+  const auto picoseconds = [](double value, float factor) {
+    return std::max(1, static_cast<std::int32_t>(value * factor));
+  };
+  const schedule::CostModel unit = of(kKernel, kShared).on(workers);
+  return {.read = picoseconds(4 * head_elements / kRates.l2, workers.clock),
+          .tile = picoseconds(4 * tile_rows * head_elements / kRates.products, workers.products),
+          .member = scaled(nanoseconds(kKernel, kShared, kPerMember), workers.clock) * kPicoseconds,
+          .call = unit.per_call * kPicoseconds,
+          .unit_block = scaled_block(unit.per_block, dim, block_tokens)};
 }
 
 }  // namespace flashlatent::cost

@@ -9,7 +9,7 @@
 
 namespace flashlatent::cost {
 
-/// What a device can do. Each constant is of an H200.
+/// What an H200 can do.
 struct Rates {
   std::int32_t share = 348;     ///< Bytes in 10 ns: a multiprocessor's share of the memory bandwidth.
   std::int32_t most = 650;      ///< The same if few others read: the most that it can.
@@ -38,13 +38,13 @@ schedule::CostModel of_team_parts(const schedule::Geometry& g, const TeamCosts& 
 schedule::CostModel of_lone_request(schedule::CostModel of_parts, const TeamCosts& costs);
 
 /// Where a block of so many bytes takes as long as a multiprocessor's share of the bandwidth gives it.
-schedule::CostModel by_memory(schedule::CostModel costs, double block_bytes);
+schedule::CostModel by_memory(const Costs& costs, double block_bytes, const schedule::Workers& workers);
 /// What a block takes where few others read memory, if it takes so long where all do.
-std::int32_t block_alone(std::int32_t block);
+std::int32_t block_alone(std::int32_t block, const schedule::Workers& workers);
 
 /// Of whole waves of tiles of `prefill`, whose costs are of blocks of 128 tokens and d 64.
-schedule::CostModel of_waves(const schedule::CostModel& costs, const schedule::Geometry& g, int dim,
-                             int workers);
+schedule::CostModel of_waves(const Costs& costs, const schedule::Geometry& g, int dim,
+                             const schedule::Workers& workers);
 
 /// What is counted of groups that share a prefix; picoseconds, but for a unit's block, which is nanoseconds.
 struct PrefixCosts {
@@ -55,6 +55,7 @@ struct PrefixCosts {
   std::int32_t unit_block;  ///< A block of a unit.
 };
 /// With so many elements a token, of keys of all heads, and rows a tile.
-PrefixCosts of_prefixes(double head_elements, int tile_rows, int dim, int block_tokens);
+PrefixCosts of_prefixes(double head_elements, int tile_rows, int dim, int block_tokens,
+                        const schedule::Workers& workers);
 
 }  // namespace flashlatent::cost

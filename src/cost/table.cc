@@ -1,5 +1,6 @@
 #include "cost/table.h"
 
+#include <algorithm>
 #include <cstddef>
 
 #include "core/message.h"
@@ -12,6 +13,30 @@ std::string to_string(const Row& row) {
                  kSituationNames[static_cast<std::size_t>(row.situation)], " ",
                  kFieldNames[static_cast<std::size_t>(row.field)], ": ", row.nanoseconds, " ns, from ",
                  row.from);
+}
+
+schedule::CostModel Costs::on(const schedule::Workers& workers) const {
+  if (beside.per_call >= kNever.per_call) return beside;
+  const float clock = workers.clock;
+  const std::int32_t products = scaled(block_products, workers.products);
+  return {.per_block =
+              std::max({scaled(beside.per_block, clock), scaled(block_memory, workers.memory), products}),
+          .per_split = scaled(beside.per_split, clock),
+          .per_call = scaled(beside.per_call, clock),
+          .per_merge = scaled(beside.per_merge, clock),
+          .per_block_alone =
+              beside.per_block_alone == 0 ? 0 : std::max(scaled(beside.per_block_alone, clock), products)};
+}
+
+TeamCosts TeamCosts::on(const schedule::Workers& workers) const {
+  const float clock = workers.clock;
+  return {.call = scaled(call, clock),
+          .shared_merge = scaled(shared_merge, clock),
+          .lone_merge = scaled(lone_merge, clock),
+          .block_here = scaled(block_here, clock),
+          .block_alone = scaled(block_alone, clock),
+          .block_streaming = scaled(block_streaming, workers.memory),
+          .lone_request = scaled(lone_request, clock)};
 }
 
 std::string to_string(const schedule::CostModel& costs) {

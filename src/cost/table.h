@@ -8,6 +8,7 @@
 #include <string>
 
 #include "plan/schedule.h"
+#include "plan/workers.h"
 
 namespace flashlatent::cost {
 
@@ -89,6 +90,8 @@ enum class Field : std::uint8_t {
   kPerCall,
   kPerMerge,
   kPerBlockAlone,
+  kPerBlockMemory,    ///< Of a block, what its bytes take at a multiprocessor's share of the bandwidth.
+  kPerBlockProducts,  ///< Of a block, what its matrix products take.
   kSharedMerge,
   kLoneMerge,
   kBlockHere,
@@ -98,8 +101,9 @@ enum class Field : std::uint8_t {
   kPerMember,
 };
 inline constexpr const char* kFieldNames[] = {
-    "per_block",  "per_split",  "per_call",    "per_merge",       "per_block_alone",    "shared_merge",
-    "lone_merge", "block_here", "block_alone", "block_streaming", "lone_request_merge", "per_member"};
+    "per_block",        "per_split",          "per_call",           "per_merge",  "per_block_alone",
+    "per_block_memory", "per_block_products", "shared_merge",       "lone_merge", "block_here",
+    "block_alone",      "block_streaming",    "lone_request_merge", "per_member"};
 
 /// One constant.
 struct Row {
@@ -120,6 +124,21 @@ inline constexpr Row kH200[] = {
 };
 }  // namespace rows
 
+/// `nanoseconds` times a factor of another device.
+inline std::int32_t scaled(std::int32_t nanoseconds, float factor) {
+  return factor == 1 ? nanoseconds : static_cast<std::int32_t>(static_cast<float>(nanoseconds) * factor);
+}
+
+/// What segments and calls take. A block takes as long as what binds it: memory, products, or what else there
+/// is to do (per_block), which takes clocks, as all the rest does.
+struct Costs {
+  schedule::CostModel beside = {};  ///< per_block: beside memory and products.
+  std::int32_t block_memory = 0;
+  std::int32_t block_products = 0;
+
+  schedule::CostModel on(const schedule::Workers& workers) const;
+};
+
 /// Nanoseconds. A CTA's time is
 ///   call + blocks * (what a block takes)
 /// and a block takes block_streaming where all SMs read from memory, in proportion less where fewer do, but
@@ -133,6 +152,9 @@ struct TeamCosts {
   std::int32_t lone_merge;
   std::int32_t block_here, block_alone, block_streaming;
   std::int32_t lone_request;  ///< What teams that share a lone request take beside that: they merge sooner.
+
+  /// block_streaming is bound by memory, all else by the clock.
+  TeamCosts on(const schedule::Workers& workers) const;
 };
 std::string to_string(const schedule::CostModel& costs);
 std::string to_string(const TeamCosts& costs);
@@ -155,12 +177,14 @@ consteval std::int32_t nanoseconds(Kernel kernel, Situation situation, Field fie
 }
 
 /// What a kernel's segments and calls take, or what is added to that.
-consteval schedule::CostModel of(Kernel kernel, Situation situation) {
-  return {.per_block = nanoseconds(kernel, situation, Field::kPerBlock),
-          .per_split = nanoseconds(kernel, situation, Field::kPerSplit),
-          .per_call = nanoseconds(kernel, situation, Field::kPerCall),
-          .per_merge = nanoseconds(kernel, situation, Field::kPerMerge),
-          .per_block_alone = nanoseconds(kernel, situation, Field::kPerBlockAlone)};
+consteval Costs of(Kernel kernel, Situation situation) {
+  return {.beside = {.per_block = nanoseconds(kernel, situation, Field::kPerBlock),
+                     .per_split = nanoseconds(kernel, situation, Field::kPerSplit),
+                     .per_call = nanoseconds(kernel, situation, Field::kPerCall),
+                     .per_merge = nanoseconds(kernel, situation, Field::kPerMerge),
+                     .per_block_alone = nanoseconds(kernel, situation, Field::kPerBlockAlone)},
+          .block_memory = nanoseconds(kernel, situation, Field::kPerBlockMemory),
+          .block_products = nanoseconds(kernel, situation, Field::kPerBlockProducts)};
 }
 
 /// What a kernel by teams takes.

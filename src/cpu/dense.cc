@@ -400,7 +400,7 @@ Status launch(const DecodeCall& decode_call) {
   return {};
 }
 
-schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   schedule::Geometry g;
   g.requests = items_of(problem);
   g.length_sharers = problem.sparse.enabled ? problem.query.tokens : 1;
@@ -426,7 +426,7 @@ std::optional<std::string> declines_prefixes(const DecodeProblem& problem) {
   return message("a request has ", rows, " query rows a KV head; at most ", kTileRows / 2, " are accepted");
 }
 
-prefix::Shape prefix_shape(const DecodeProblem& problem, int workers) {
+prefix::Shape prefix_shape(const DecodeProblem& problem, const schedule::Workers& workers) {
   const int heads = problem.cache.heads;
   return {.requests = problem.query.batch,
           .request_rows = problem.rows_per_kv_head(),

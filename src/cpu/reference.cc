@@ -263,7 +263,7 @@ Status launch(const DecodeCall& call) {
   return {};
 }
 
-schedule::Geometry geometry(const DecodeProblem& problem, int) {
+schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers&) {
   schedule::Geometry g;
   g.requests = problem.query.batch;
   return g;

@@ -43,6 +43,8 @@ Status available();
 std::vector<DeviceInfo> devices();
 /// Multiprocessors of `device`, or why it can't be used.
 Result<int> multiprocessors(int device);
+/// The same, and how fast they are.
+Result<schedule::Workers> workers(int device);
 
 /// One kernel launch on `executor.stream`: the plan of plan/schedule.h in device memory.
 Status build_plan(const schedule::Geometry& geometry, const ConstTensorView& cache_seqlens, Memory plan,

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "core/fp8_656.h"
 #include "core/message.h"
+#include "cost/device.h"
 #include "cost/model.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/parallel.h"
@@ -22,12 +24,12 @@ namespace {
 constexpr const char* kOtherAskedFor = "another kernel was asked for";
 constexpr const char* kOnlyByName = "runs only when asked for by name";
 
-Result<int> workers_of(const Executor& executor) {
+Result<schedule::Workers> workers_of(const Executor& executor) {
   if (executor.backend == Backend::kCpu) {
-    return executor.threads > 0 ? executor.threads : cpu::hardware_threads();
+    return schedule::Workers(executor.threads > 0 ? executor.threads : cpu::hardware_threads());
   }
 #if FLASHLATENT_WITH_CUDA
-  return cuda::multiprocessors(executor.device);
+  return cuda::workers(executor.device);
 #else
   return available(executor.backend);
 #endif
@@ -44,6 +46,22 @@ std::string too_far_for_device(const DecodeProblem& problem) {
 /// Does the executor leave the choice, or ask for this kernel?
 bool admits(const Executor& executor, const DecodeKernel& kernel) {
   return executor.kernel.empty() || current_name(executor.kernel) == kernel.name;
+}
+
+/// With how fast memory is in this call: what it reads of the cache, at the most, may fit L2.
+schedule::Workers workers_in_call(const DecodeProblem& problem, const schedule::Workers& workers) {
+  const auto& [query, cache, sparse, options] = problem;
+  // The batch decides nothing there.
+  if (options.batch_invariant) return workers;
+  const double tokens = sparse.enabled ? static_cast<double>(query.tokens) * sparse.topk
+                                       : static_cast<double>(cache.max_pages) * cache.page_size;
+  const bool latent = cache.layout == KvLayout::kLatent;
+  const double elements =
+      static_cast<double>(cache.heads) * (latent ? cache.qk_dim : cache.qk_dim + cache.v_dim);
+  const double token_bytes = cache.format == KvFormat::kFp8_656 ? fp8_656::kTokenBytes
+                             : cache.format == KvFormat::kE4m3  ? elements
+                                                                : 2 * elements;
+  return cost::reading(workers, query.batch * tokens * token_bytes);
 }
 
 /// Empty if the kernel takes the problem on this executor, else why not.
@@ -79,18 +97,19 @@ Status validate(const Executor& executor) {
 }
 
 Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Executor& executor,
-                                          int workers) {
+                                          const schedule::Workers& workers) {
   FLASHLATENT_RETURN_IF_ERROR(validate(problem));
+  const schedule::Workers here = workers_in_call(problem, workers);
   std::vector<Candidate> list;
   for (const DecodeKernel& kernel : decode_kernels()) {
     if (kernel.backend != executor.backend) continue;
     Candidate candidate{.kernel = &kernel, .reason = reason_to_decline(kernel, problem, executor)};
     if (candidate.reason.empty()) {
-      candidate.geometry = kernel.geometry(problem, workers);
+      candidate.geometry = kernel.geometry(problem, here);
       FLASHLATENT_RETURN_IF_ERROR(schedule::validate(candidate.geometry));
       if (problem.options.prefix_sharing != PrefixSharing::kOff) {
         candidate.no_prefixes = reason_against_prefixes(kernel, problem);
-        candidate.prefix = prefix_shape_of(kernel, problem, workers);
+        candidate.prefix = prefix_shape_of(kernel, problem, here);
         FLASHLATENT_RETURN_IF_ERROR(prefix::validate(candidate.prefix));
         if (candidate.no_prefixes.empty() && candidate.prefix.requests == 0) {
           candidate.no_prefixes = message("with batch ", problem.query.batch, " and max_pages ",
@@ -174,7 +193,7 @@ std::size_t workspace_bytes_of(const DecodeProblem& problem, const Candidate& ca
 
 Result<Selection> select(const DecodeProblem& problem, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
-  Result<int> workers = workers_of(executor);
+  Result<schedule::Workers> workers = workers_of(executor);
   if (!workers.ok()) return workers.status();
   Result<std::vector<Candidate>> list = candidates(problem, executor, *workers);
   if (!list.ok()) return list.status();
@@ -211,7 +230,7 @@ Result<std::string> picked_kernel(const DecodeProblem& problem, const Executor& 
 
 Result<std::vector<std::string>> kernels_in_question(const DecodeProblem& problem, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
-  Result<int> workers = workers_of(executor);
+  Result<schedule::Workers> workers = workers_of(executor);
   if (!workers.ok()) return workers.status();
   Result<std::vector<Candidate>> list = candidates(problem, executor, *workers);
   if (!list.ok()) return list.status();
@@ -228,7 +247,7 @@ Result<std::vector<std::string>> kernels_in_question(const DecodeProblem& proble
 
 Result<std::string> explain(const DecodeProblem& problem, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
-  Result<int> workers = workers_of(executor);
+  Result<schedule::Workers> workers = workers_of(executor);
   if (!workers.ok()) return workers.status();
   Result<std::vector<Candidate>> list = candidates(problem, executor, *workers);
   if (!list.ok()) return list.status();

@@ -34,10 +34,10 @@ struct Candidate {
   std::int64_t estimate = 0;
 };
 
-/// All kernels of the executor's backend, in the table's order. Asks no device: `workers` are its SMs, or
-/// threads.
+/// All kernels of the executor's backend, in the table's order. Asks no device: `workers` are its
+/// multiprocessors, or threads.
 Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Executor& executor,
-                                          int workers);
+                                          const schedule::Workers& workers);
 
 /// The one of least estimate among those that take the problem, the first of equals; null if none does.
 const Candidate* cheapest(const std::vector<Candidate>& candidates);

@@ -9,6 +9,7 @@
 #include "flashlatent/decode.h"
 #include "plan/prefix.h"
 #include "plan/schedule.h"
+#include "plan/workers.h"
 
 namespace flashlatent {
 
@@ -41,14 +42,14 @@ struct DecodeKernel {
   std::optional<std::string> (*declines)(const DecodeProblem&);
   /// The schedule's fixed part, with the kernel's costs for this problem. `workers`: SMs of the device, or
   /// threads.
-  schedule::Geometry (*geometry)(const DecodeProblem&, int workers);
+  schedule::Geometry (*geometry)(const DecodeProblem&, const schedule::Workers& workers);
   std::size_t (*workspace_bytes)(const DecodeProblem&, const schedule::Geometry&);
   /// Null in a build without the kernel's backend, which can say all the rest.
   Status (*launch)(const DecodeCall&);
   /// Why prefixes that requests share cannot be attended to by groups; nothing if they can. Null: never.
   std::optional<std::string> (*declines_prefixes)(const DecodeProblem&) = nullptr;
   /// If they can, how. With Options::prefix_sharing off it is not asked.
-  prefix::Shape (*prefix_shape)(const DecodeProblem&, int workers) = nullptr;
+  prefix::Shape (*prefix_shape)(const DecodeProblem&, const schedule::Workers& workers) = nullptr;
   /// Which kernel does a call of a problem that this one takes, where these tensors lie as this one cannot
   /// read or write? Null: this one. Plan and workspace serve either. `reason`, unless it is null, is told
   /// why: a clause that names the tensor, what it is and what would do. Never another if there is no

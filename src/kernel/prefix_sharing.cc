@@ -16,7 +16,8 @@ std::string reason_against_prefixes(const DecodeKernel& kernel, const DecodeProb
   return kernel.declines_prefixes(problem).value_or("");
 }
 
-prefix::Shape prefix_shape_of(const DecodeKernel& kernel, const DecodeProblem& problem, int workers) {
+prefix::Shape prefix_shape_of(const DecodeKernel& kernel, const DecodeProblem& problem,
+                              const schedule::Workers& workers) {
   if (problem.options.prefix_sharing == PrefixSharing::kOff) return {};
   if (!reason_against_prefixes(kernel, problem).empty()) return {};
   prefix::Shape shape = kernel.prefix_shape(problem, workers);

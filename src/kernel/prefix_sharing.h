@@ -12,6 +12,7 @@ std::string reason_against_prefixes(const DecodeKernel& kernel, const DecodeProb
 
 /// How requests attend to shared prefixes by groups, as select() has it for this problem: without requests,
 /// if they don't.
-prefix::Shape prefix_shape_of(const DecodeKernel& kernel, const DecodeProblem& problem, int workers);
+prefix::Shape prefix_shape_of(const DecodeKernel& kernel, const DecodeProblem& problem,
+                              const schedule::Workers& workers);
 
 }  // namespace flashlatent

@@ -33,6 +33,20 @@ def test_bench_and_plan(tmp_path, prefix):
     assert all(map(is_picture, pictures))
 
 
+def test_shapes_beside_others(tmp_path):
+    pytest.importorskip("matplotlib")
+    rows = [{"name": f"{kind} {s_q}", "kind": kind, "b": 1, "s_q": s_q, "h_q": 8, "s_k": 100, "lengths": "uniform",
+             "ms": 0.01 * s_q, "gbps": 1000.0, "ratio": 0.9 * s_q} for kind in ("latent", "paged") for s_q in (1, 2)]
+    file = tmp_path / "shapes.json"
+    file.write_text(json.dumps({"results": rows}))
+    pictures = report.report([str(file)], str(tmp_path / "out"))
+    assert [pathlib.Path(picture).name for picture in pictures] == ["shapes.png", "shapes.svg"]
+    assert all(map(is_picture, pictures))
+    before = report.digest([{"results": rows}])
+    rows[0]["ratio"] = 1.5
+    assert report.digest([{"results": rows}]) != before
+
+
 def test_pictures_say_what_they_show(tmp_path):
     pytest.importorskip("matplotlib")
     document = json.loads((RESULTS / "h200" / "dense.json").read_text())

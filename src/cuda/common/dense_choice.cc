@@ -22,7 +22,8 @@ int box_tokens_of(const DecodeProblem& problem) {
   return std::gcd(problem.cache.page_size, kBlockTokens);
 }
 
-schedule::Geometry split_geometry(const DecodeProblem& problem, int workers, const DenseShape& shape) {
+schedule::Geometry split_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
+                                  const DenseShape& shape) {
   schedule::Geometry g;
   g.requests = problem.query.batch;
   if (problem.sparse.enabled) {
@@ -33,7 +34,7 @@ schedule::Geometry split_geometry(const DecodeProblem& problem, int workers, con
   g.block_tokens = kBlockTokens;
   g.max_tokens = reach_of(problem);
   if (problem.options.batch_invariant) schedule::fix_splits(g, kFixedSplitBlocks);
-  g.cost = shape.cost;
+  g.cost = shape.cost.on(workers);
   // Those are of plain caches. From an fp8_656 one a block waits for what converts it, not for memory.
   if (problem.cache.format != KvFormat::kPlain) g.cost.per_block_alone = 0;
   const int row_tiles = (problem.rows_per_kv_head() + shape.tile_rows - 1) / shape.tile_rows;
@@ -42,12 +43,14 @@ schedule::Geometry split_geometry(const DecodeProblem& problem, int workers, con
   return g;
 }
 
-constexpr schedule::CostModel kUnplanned = cost::of(cost::Kernel::kLatent, cost::Situation::kUnplanned);
+constexpr cost::Costs kUnplanned = cost::of(cost::Kernel::kLatent, cost::Situation::kUnplanned);
 
-schedule::Geometry dense_geometry(const DecodeProblem& problem, int workers, const DenseShape& shape) {
+schedule::Geometry dense_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
+                                  const DenseShape& shape) {
   const schedule::Geometry g = split_geometry(problem, workers, shape);
   const std::optional<schedule::Geometry> whole = schedule::whole_items(g);
-  return whole && schedule::never_gains_from_splits(g, *whole, cost::saved(kUnplanned)) ? *whole : g;
+  return whole && schedule::never_gains_from_splits(g, *whole, cost::saved(kUnplanned.on(workers))) ? *whole
+                                                                                                    : g;
 }
 
 Loading loading_of(const DecodeProblem& problem) {

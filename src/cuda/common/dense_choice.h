@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "cost/table.h"
 #include "cuda/common/geometry.h"
 #include "cuda/common/instance_key.h"
 
@@ -14,14 +15,16 @@ namespace flashlatent::cuda {
 /// One kernel's row tiles and costs.
 struct DenseShape {
   int tile_rows;
-  schedule::CostModel cost;
+  cost::Costs cost;
   int team = 1;  ///< CTAs that share the blocks of a segment.
 };
 
 /// The schedule on so many SMs.
-schedule::Geometry split_geometry(const DecodeProblem& problem, int workers, const DenseShape& shape);
+schedule::Geometry split_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
+                                  const DenseShape& shape);
 /// The same, but each request and group of row tiles is a part where splits never pay.
-schedule::Geometry dense_geometry(const DecodeProblem& problem, int workers, const DenseShape& shape);
+schedule::Geometry dense_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
+                                  const DenseShape& shape);
 
 /// Rows of one TMA box: the largest power of two that divides both a page and a block.
 int box_tokens_of(const DecodeProblem& problem);

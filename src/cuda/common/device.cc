@@ -3,9 +3,12 @@
 
 #include <array>
 #include <atomic>
+#include <mutex>
+#include <optional>
 #include <string>
 
 #include "core/message.h"
+#include "cost/device.h"
 #include "cuda/common/runtime.h"
 #include "cuda/cuda_backend.h"
 
@@ -120,6 +123,34 @@ Result<int> multiprocessors(int device) {
   Result<int> count = read_multiprocessors(device);
   if (count.ok() && device < kCached) cache[device].store(*count, std::memory_order_relaxed);
   return count;
+}
+
+namespace {
+
+schedule::Workers read_workers(int device, int count) {
+  cudaDeviceProp properties;
+  if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) return count;
+  if (const cost::Gpu* gpu = cost::find_gpu(properties.name)) return cost::workers_of(*gpu, count);
+  const Result<int> memory_khz = attribute(cudaDevAttrMemoryClockRate, device);
+  const Result<int> bus_bits = attribute(cudaDevAttrGlobalMemoryBusWidth, device);
+  const Result<int> khz = attribute(cudaDevAttrClockRate, device);
+  // A driver that does not say: as an H200.
+  const auto known = [](const Result<int>& value) { return value.ok() && *value > 0; };
+  if (!known(memory_khz) || !known(bus_bits) || !known(khz)) return count;
+  return cost::workers_of(cost::gpu_from_driver(count, *memory_khz / 1000.0, *bus_bits, *khz / 1000), count);
+}
+
+}  // namespace
+
+Result<schedule::Workers> workers(int device) {
+  Result<int> count = multiprocessors(device);
+  if (!count.ok()) return count.status();
+  constexpr int kCached = 64;
+  if (device >= kCached) return read_workers(device, *count);
+  static std::array<std::once_flag, kCached> flags;
+  static std::array<std::optional<schedule::Workers>, kCached> cache;
+  std::call_once(flags[device], [&] { cache[device] = read_workers(device, *count); });
+  return *cache[device];
 }
 
 Status available() {

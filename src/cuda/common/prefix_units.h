@@ -8,7 +8,7 @@ namespace flashlatent::cuda {
 
 /// Why not, as DecodeKernel::declines_prefixes; what they cost, as prefix_shape.
 std::optional<std::string> declines_prefix_units(const DecodeProblem& problem);
-prefix::Shape prefix_units_shape(const DecodeProblem& problem, int workers);
+prefix::Shape prefix_units_shape(const DecodeProblem& problem, const schedule::Workers& workers);
 
 /// One launch on the executor's stream. It waits on the device for the one before, and lets the next one
 /// begin then. `out`: partial rows of d, normalised; `lse`: theirs, natural.

@@ -35,11 +35,13 @@ schedule::Geometry shared_items(schedule::Geometry g, const cost::TeamCosts& cos
 
 }  // namespace
 
-schedule::Geometry team_geometry(const DecodeProblem& problem, int workers, const TeamShape& shape) {
-  const cost::TeamCosts& costs = shape.costs;
+schedule::Geometry team_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
+                                 const TeamShape& shape) {
+  const cost::TeamCosts costs = shape.costs.on(workers);
   const int teams = resident_teams(shape.team, workers);
-  schedule::Geometry g = split_geometry(
-      problem, teams * shape.team, {.tile_rows = shape.tile_rows, .cost = cost::kNever, .team = shape.team});
+  schedule::Geometry g =
+      split_geometry(problem, teams * shape.team,
+                     {.tile_rows = shape.tile_rows, .cost = {cost::kNever}, .team = shape.team});
   if (g.requests == 0) return g;
   g.lanes *= g.rounds;  // row tiles side by side
   g.rounds = 1;

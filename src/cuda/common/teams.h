@@ -15,7 +15,8 @@ struct TeamShape {
 };
 
 /// Each row tile of a request is a team's, or several teams' if there is room for these and it pays.
-schedule::Geometry team_geometry(const DecodeProblem& problem, int workers, const TeamShape& shape);
+schedule::Geometry team_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
+                                 const TeamShape& shape);
 
 /// With room for partial results of teams that share a request, and what these merges are counted by, at
 /// most. Smaller batches than the problem's need no more: callers ask at the largest.

@@ -26,8 +26,8 @@ namespace {
 
 using cost::Kernel;
 using cost::Situation;
-constexpr schedule::CostModel kCost8 = cost::of(Kernel::kEtap, Situation::kRows8);
-constexpr schedule::CostModel kCostFp8 = cost::of(Kernel::kEtap, Situation::kFp8);
+constexpr cost::Costs kCost8 = cost::of(Kernel::kEtap, Situation::kRows8);
+constexpr cost::Costs kCostFp8 = cost::of(Kernel::kEtap, Situation::kFp8);
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
@@ -37,7 +37,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   return std::nullopt;
 }
 
-schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   const bool fp8 = problem.cache.format == KvFormat::kFp8_656;
   return dense_geometry(
       problem, workers,

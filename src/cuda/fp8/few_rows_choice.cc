@@ -54,13 +54,13 @@ std::optional<std::string> teams_decline(const DecodeProblem& problem) {
 }
 
 /// By the smallest tile for the problem's rows.
-schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   const auto* shape = kShapes;
   while (shape->tile_rows < std::min(problem.rows_per_kv_head(), kMostRows)) ++shape;
   return dense_geometry(problem, workers, *shape);
 }
 
-schedule::Geometry geometry_of_teams(const DecodeProblem& problem, int workers) {
+schedule::Geometry geometry_of_teams(const DecodeProblem& problem, const schedule::Workers& workers) {
   return team_geometry(problem, workers, kTeamShape);
 }
 

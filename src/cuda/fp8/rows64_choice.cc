@@ -17,12 +17,12 @@ constexpr DenseShape kShape = {.tile_rows = kTileRows,
                                .cost = cost::of(Kernel::kQuartet, Situation::kRows64)};
 constexpr int kFewRequests = 2;
 
-schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   schedule::Geometry g = dense_geometry(problem, workers, kShape);
   if (problem.rows_per_kv_head() > kTileRows) {
-    cost::add(g.cost, cost::of(Kernel::kQuartet, Situation::kMoreTiles));
+    cost::add(g.cost, cost::of(Kernel::kQuartet, Situation::kMoreTiles).on(workers));
   } else if (g.requests <= kFewRequests) {
-    cost::add(g.cost, cost::of(Kernel::kQuartet, Situation::kFewRequests));
+    cost::add(g.cost, cost::of(Kernel::kQuartet, Situation::kFewRequests).on(workers));
   }
   return g;
 }

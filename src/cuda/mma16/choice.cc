@@ -19,7 +19,7 @@ namespace flashlatent::cuda {
 
 namespace {
 
-constexpr schedule::CostModel kCost = cost::of(cost::Kernel::kMma16, cost::Situation::kRows16);
+constexpr cost::Costs kCost = cost::of(cost::Kernel::kMma16, cost::Situation::kRows16);
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
@@ -32,7 +32,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   return std::nullopt;
 }
 
-schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   return dense_geometry(problem, workers, {.tile_rows = mma16::kTileRows, .cost = kCost});
 }
 

@@ -36,7 +36,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 }
 
 template <int kTeam>
-schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   cost::TeamCosts costs = kTeam > 8 ? kCosts16 : kTeam < 8 ? kCosts4 : kCosts8;
   if (kTeam > 8 && reach_of(problem) <= kFewTokens * kTeam) costs = kCosts16OfFewBlocks;
   return team_geometry(problem, workers, {.tile_rows = mma16::kTileRows, .team = kTeam, .costs = costs});

@@ -96,7 +96,8 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 }
 
 /// The schedule with so many tiles a CTA, if they are whole KV heads or parts of one.
-std::optional<schedule::Geometry> geometry(const DecodeProblem& problem, int workers, int tiles) {
+std::optional<schedule::Geometry> geometry(const DecodeProblem& problem, const schedule::Workers& workers,
+                                           int tiles) {
   const paged::InstanceKey& key = *paged::key_of(problem);
   schedule::Geometry g;
   g.requests = problem.query.batch;
@@ -105,7 +106,7 @@ std::optional<schedule::Geometry> geometry(const DecodeProblem& problem, int wor
   g.max_tokens = tokens_in_window(problem, g.block_tokens);
   if (problem.options.batch_invariant) schedule::fix_splits(g, kFixedSplitTokens / g.block_tokens);
   const double bytes = 2.0 * g.block_tokens * tiles * problem.cache.qk_dim * paged::element_bytes(problem);
-  g.cost = cost::by_memory(cost::of(cost::Kernel::kPaged, cost::Situation::kByMemory), bytes);
+  g.cost = cost::by_memory(cost::of(cost::Kernel::kPaged, cost::Situation::kByMemory), bytes, workers);
   const int row_tiles = (problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows;
   schedule::set_workers(g, row_tiles * problem.cache.heads, workers * tiles);
   const bool fits = g.lanes % tiles == 0 && (row_tiles % tiles == 0 || tiles % row_tiles == 0);
@@ -118,7 +119,8 @@ constexpr int kUnusedSms = 12;
 
 /// A team for each request and tile, for few of them: no combine step, and the plan needs no reading. Where a
 /// request as long as the page table would rather have all multiprocessors, there are none.
-std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem, int workers) {
+std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem,
+                                                const schedule::Workers& workers) {
   const schedule::Geometry split = *geometry(problem, workers, 1);
   const std::int64_t items = std::int64_t{split.requests} * split.rounds;
   for (int team = kMostTeam; team > 1; team /= 2) {
@@ -144,7 +146,8 @@ constexpr int kMostTilesSharing = 4;
 
 /// As many tiles a CTA, up to `most`, as leave a request, or a round of one, for every part: memory is faster
 /// so, and splits are not.
-schedule::Geometry geometry_of_tiles(const DecodeProblem& problem, int workers, int most) {
+schedule::Geometry geometry_of_tiles(const DecodeProblem& problem, const schedule::Workers& workers,
+                                     int most) {
   for (int tiles = std::min(most, paged::warps_of(paged::key_of(problem)->dim)); tiles > 1; tiles /= 2) {
     const auto g = geometry(problem, workers, tiles);
     if (g && 10 * std::int64_t{g->requests} * g->rounds >= 9LL * g->parts) return *g;
@@ -153,22 +156,22 @@ schedule::Geometry geometry_of_tiles(const DecodeProblem& problem, int workers, 
 }
 
 /// Where prefixes may be shared: no teams.
-schedule::Geometry sharing_geometry(const DecodeProblem& problem, int workers) {
+schedule::Geometry sharing_geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   return geometry_of_tiles(problem, workers, kMostTilesSharing);
 }
 
 /// One tile a CTA, where a request must not feel its batch-mates.
-schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   if (problem.options.batch_invariant) return *geometry(problem, workers, 1);
   if (prefix_shape_of(kPagedKernel, problem, workers).requests > 0) return sharing_geometry(problem, workers);
   if (const auto team = team_geometry(problem, workers)) return *team;
   return geometry_of_tiles(problem, workers, kMostTiles);
 }
 
-prefix::Shape prefix_shape(const DecodeProblem& problem, int workers) {
+prefix::Shape prefix_shape(const DecodeProblem& problem, const schedule::Workers& workers) {
   const schedule::Geometry g = sharing_geometry(problem, workers);
   prefix::Shape shape = prefix_units_shape(problem, workers);
-  shape.own_block_cost = cost::block_alone(g.cost.per_block);
+  shape.own_block_cost = cost::block_alone(g.cost.per_block, workers);
   shape.own_split_cost = g.cost.per_split;
   shape.lanes_a_worker = paged::tiles_a_cta(problem, g);
   return shape;

@@ -74,7 +74,7 @@ using prefill::tile_rows_of;
 constexpr int kLeastRows =
     17;  // of a KV head: of d up to 128 `paged` has 16 in a tile, and reads its tokens once
 constexpr std::int64_t kMostTiles = 1 << 22;
-constexpr schedule::CostModel kCost = cost::of(cost::Kernel::kPrefill, cost::Situation::kRows64);
+constexpr cost::Costs kCost = cost::of(cost::Kernel::kPrefill, cost::Situation::kRows64);
 
 int row_tiles_of(const DecodeProblem& problem) {
   const int rows = tile_rows_of(*key_of(problem));
@@ -97,7 +97,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 
 /// The kernel walks tiles by itself and splits nothing: to the plan there is one part. The estimate is what
 /// counts, of whole waves of tiles.
-schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   const prefill::InstanceKey& key = *key_of(problem);
   schedule::Geometry g;
   g.requests = problem.query.batch;
@@ -142,11 +142,12 @@ std::optional<std::string> declines_prefix_units(const DecodeProblem& problem) {
                  " are accepted");
 }
 
-prefix::Shape prefix_units_shape(const DecodeProblem& problem, int workers) {
+prefix::Shape prefix_units_shape(const DecodeProblem& problem, const schedule::Workers& workers) {
   const prefill::InstanceKey& key = *key_of(problem, Kind::kShared);
   const double head_elements = static_cast<double>(problem.cache.heads) * problem.cache.qk_dim;
   const int block_tokens = block_tokens_of(key.dim, key.kind);
-  const cost::PrefixCosts costs = cost::of_prefixes(head_elements, kSharedTileRows, key.dim, block_tokens);
+  const cost::PrefixCosts costs =
+      cost::of_prefixes(head_elements, kSharedTileRows, key.dim, block_tokens, workers);
   return {.requests = problem.query.batch,
           .request_rows = problem.rows_per_kv_head(),
           .kv_heads = problem.cache.heads,

@@ -38,22 +38,23 @@ int tile_rows_of(const DecodeProblem& problem) {
 
 /// A block takes as long as its bytes, or as its products. The plan gives a tile of several all blocks of a
 /// request, the diagonal or not, and balances nothing by it: a prompt takes as much longer.
-schedule::CostModel costs_of(const DecodeProblem& problem, int block_tokens) {
+schedule::CostModel costs_of(const DecodeProblem& problem, int block_tokens,
+                             const schedule::Workers& workers) {
   using enum cost::Situation;
   constexpr cost::Kernel kKernel = cost::Kernel::kPaged128;
   schedule::CostModel costs =
-      cost::by_memory(cost::of(kKernel, kByMemory), 4.0 * block_tokens * problem.cache.qk_dim);
+      cost::by_memory(cost::of(kKernel, kByMemory), 4.0 * block_tokens * problem.cache.qk_dim, workers);
   if (row_tiles_of(problem) == 1) return costs;
-  constexpr schedule::CostModel kOfTiles = cost::of(kKernel, kTiles);
+  const schedule::CostModel of_tiles = cost::of(kKernel, kTiles).on(workers);
   const double reach = std::max(reach_of(problem), 1);
   const double unseen = problem.options.causal ? std::min(problem.query.tokens / reach, 1.0) : 0;
-  const double products = kOfTiles.per_block * (problem.cache.qk_dim / 128.0) * (block_tokens / 64.0);
+  const double products = of_tiles.per_block * (problem.cache.qk_dim / 128.0) * (block_tokens / 64.0);
   costs.per_block = std::max(costs.per_block, static_cast<std::int32_t>(products));
   costs.per_block = static_cast<std::int32_t>(costs.per_block * (1 + unseen));
   return costs;
 }
 
-schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   schedule::Geometry g;
   g.requests = problem.query.batch;
   g.tile_rows = tile_rows_of(problem);
@@ -61,7 +62,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
                                             prefill::Kind::kSegments);
   g.max_tokens = tokens_in_window(problem, g.block_tokens);
   if (problem.options.batch_invariant) schedule::fix_splits(g, kFixedSplitTokens / g.block_tokens);
-  g.cost = costs_of(problem, g.block_tokens);
+  g.cost = costs_of(problem, g.block_tokens, workers);
   schedule::set_workers(g, row_tiles_of(problem) * problem.cache.heads, workers);
   return g;
 }

@@ -60,8 +60,8 @@ bool fits_one_tile(const DecodeProblem& problem) {
   return problem.rows_per_kv_head() <= seesaw::kTileRows;
 }
 
-constexpr schedule::CostModel kTeamCost = cost::of(Kernel::kSeesaw, Situation::kTeams);
-constexpr schedule::CostModel kTeamCostOfTwoTiles = cost::of(Kernel::kSeesaw, Situation::kTeamsOfTiles);
+constexpr cost::Costs kTeamCost = cost::of(Kernel::kSeesaw, Situation::kTeams);
+constexpr cost::Costs kTeamCostOfTwoTiles = cost::of(Kernel::kSeesaw, Situation::kTeamsOfTiles);
 /// With more blocks a CTA, requests of varied lengths lose a quarter where equal ones gain a twentieth.
 constexpr int kMostTeamBlocks = 8;
 /// SMs that are left over, since clusters lie within GPCs.
@@ -69,7 +69,8 @@ constexpr int kUnusedSms = 12;
 
 /// A team of so many CTAs for each request and row tile, where there is room for all of them at once: no plan
 /// to read, no workspace, no combine step.
-std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem, int workers, int team) {
+std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem,
+                                                const schedule::Workers& workers, int team) {
   const int teams = std::max(workers - kUnusedSms, 0) / team;
   if (teams == 0 || loading_of(problem) != Loading::kBoxes ||
       !is_listed({seesaw::kTeamKeys576x512}, seesaw::key_of(problem, Loading::kBoxes, 1, team)))
@@ -86,8 +87,8 @@ std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem, in
   return schedule::whole_items(g);
 }
 
-constexpr schedule::CostModel kEvenCost = cost::of(Kernel::kSeesaw, Situation::kShares);
-constexpr schedule::CostModel kEvenCostOfTwoTiles = cost::of(Kernel::kSeesaw, Situation::kSharesOfTiles);
+constexpr cost::Costs kEvenCost = cost::of(Kernel::kSeesaw, Situation::kShares);
+constexpr cost::Costs kEvenCostOfTwoTiles = cost::of(Kernel::kSeesaw, Situation::kSharesOfTiles);
 constexpr int kFewRows = 16;
 
 /// Of several requests, with up to so many blocks a CTA as many parts each are fastest, even where they
@@ -99,7 +100,8 @@ constexpr int kManyBlocksOfTwoTiles = 8;
 
 /// Shares of one request each, so that a CTA has one segment, and a combine step; where few blocks are to be
 /// shared out. Sparse requests have mostly as many tokens as each other.
-std::optional<schedule::Geometry> shares_of_requests(const DecodeProblem& problem, schedule::Geometry g) {
+std::optional<schedule::Geometry> shares_of_requests(const DecodeProblem& problem, schedule::Geometry g,
+                                                     const schedule::Workers& workers) {
   const std::optional<schedule::Geometry> even = schedule::even_items(g);
   if (!even) return std::nullopt;
   const auto has_up_to = [&](int blocks) {
@@ -107,42 +109,43 @@ std::optional<schedule::Geometry> shares_of_requests(const DecodeProblem& proble
   };
   if (problem.sparse.enabled || g.requests == 1 || has_up_to(kFewBlocks)) return even;
   if (!fits_one_tile(problem) && !has_up_to(kManyBlocksOfTwoTiles)) return std::nullopt;
-  cost::add(g.cost, cost::of(Kernel::kLatent, Situation::kReadsPlan));
+  cost::add(g.cost, cost::of(Kernel::kLatent, Situation::kReadsPlan).on(workers));
   return schedule::items_by_length(g);
 }
 
 /// The same from a bf16 or fp16 cache, where a CTA has a share alone. `line` is how CTAs share out the
 /// requests otherwise.
-std::optional<schedule::Geometry> even_geometry(const DecodeProblem& problem, int workers,
+std::optional<schedule::Geometry> even_geometry(const DecodeProblem& problem,
+                                                const schedule::Workers& workers,
                                                 const schedule::Geometry& line) {
   // Where CTAs never split, a workspace for larger batches may have no room for partial results.
   if (line.partition != schedule::Partition::kLine || line.lanes > 2 ||
       !is_listed({seesaw::kShareKeys576x512, seesaw::kFp8ShareKeys}, seesaw::share_key_of(problem)))
     return std::nullopt;
   schedule::Geometry split = split_geometry(problem, workers, {.tile_rows = seesaw::kTileRows, .cost = {}});
-  split.cost = fits_one_tile(problem) ? kEvenCost : kEvenCostOfTwoTiles;
+  split.cost = (fits_one_tile(problem) ? kEvenCost : kEvenCostOfTwoTiles).on(workers);
   if (problem.cache.dtype == Dtype::kF16) {
-    cost::add(split.cost, cost::of(Kernel::kLatent, Situation::kPartials32));
+    cost::add(split.cost, cost::of(Kernel::kLatent, Situation::kPartials32).on(workers));
   }
   if (problem.rows_per_kv_head() <= kFewRows) {
-    cost::add(split.cost, cost::of(Kernel::kSeesaw, Situation::kFewRows));
+    cost::add(split.cost, cost::of(Kernel::kSeesaw, Situation::kFewRows).on(workers));
   }
-  return shares_of_requests(problem, split);
+  return shares_of_requests(problem, split, workers);
 }
 
 /// By clusters of two.
-schedule::Geometry fp8_geometry(const DecodeProblem& problem, int workers) {
+schedule::Geometry fp8_geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   const schedule::Geometry g = dense_geometry(problem, workers, kShapeFp8);
   if (seesaw::cluster_of(problem, g, Loading::kFp8) == 1) return g;
-  const std::optional<schedule::Geometry> shares = shares_of_requests(problem, g);
+  const std::optional<schedule::Geometry> shares = shares_of_requests(problem, g, workers);
   return shares && schedule::estimate(*shares) <= schedule::estimate(g) ? *shares : g;
 }
 
-schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   if (problem.cache.format == KvFormat::kFp8_656) return fp8_geometry(problem, workers);
   schedule::Geometry best = dense_geometry(problem, workers, fits_one_tile(problem) ? kShape : kShapeOfTiles);
   if (schedule::cuts_line(best.partition) && best.requests == 1 && best.lanes == 2) {
-    cost::add(best.cost, cost::of(Kernel::kSeesaw, Situation::kLoneRequest));
+    cost::add(best.cost, cost::of(Kernel::kSeesaw, Situation::kLoneRequest).on(workers));
   }
   const std::optional<schedule::Geometry> shares = even_geometry(problem, workers, best);
   const auto take_faster = [&](const std::optional<schedule::Geometry>& g) {

@@ -53,33 +53,34 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 
 /// Shares of one request each, so that a CTA has one segment. Not where CTAs never split, as even_items()
 /// has it: a workspace for larger batches may have no room for partial results.
-std::optional<schedule::Geometry> shares_of_requests(schedule::Geometry line) {
-  line.cost = cost::of(Kernel::kTrio, Situation::kSharesOfTiles);
+std::optional<schedule::Geometry> shares_of_requests(schedule::Geometry line,
+                                                     const schedule::Workers& workers) {
+  line.cost = cost::of(Kernel::kTrio, Situation::kSharesOfTiles).on(workers);
   if (line.requests <= 1) return schedule::even_items(line);
   const int shares = line.parts / line.requests;
   if (line.requests > kFewRequests && schedule::max_blocks(line) > kManyBlocks * shares) return std::nullopt;
   // 12 requests of four tiles, 24 of 33 parts, take 4 to 5 % longer so, 24 of two, 48 of 66, 7 to 11 less.
   if (line.lanes > 2 && 5 * line.requests * shares < 4 * line.parts) return std::nullopt;
-  cost::add(line.cost, cost::of(Kernel::kLatent, Situation::kReadsPlan));
+  cost::add(line.cost, cost::of(Kernel::kLatent, Situation::kReadsPlan).on(workers));
   return schedule::items_by_length(line);
 }
 
-schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
+schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   const bool one_tile = problem.rows_per_kv_head() <= trio::kTileRows;
   const DenseShape& shape_of_one = loading_of(problem) == Loading::kTokens ? kShapeByTokens : kShape;
   schedule::Geometry line = dense_geometry(problem, workers, one_tile ? shape_of_one : kShapeOfTiles);
   if (one_tile || line.lanes > kMostLanes) return line;
   if (schedule::cuts_line(line.partition) && line.requests == 1 && line.lanes == 2) {
-    cost::add(line.cost, cost::of(Kernel::kTrio, Situation::kLoneRequest));
+    cost::add(line.cost, cost::of(Kernel::kTrio, Situation::kLoneRequest).on(workers));
   }
-  std::optional<schedule::Geometry> shares = shares_of_requests(line);
+  std::optional<schedule::Geometry> shares = shares_of_requests(line, workers);
   if (!shares || schedule::estimate(*shares) >= schedule::estimate(line)) return line;
   // Beside seesaw's shares only: a line's costs are the same of both types, and however tokens come.
   if (problem.cache.dtype == Dtype::kF16) {
-    cost::add(shares->cost, cost::of(Kernel::kLatent, Situation::kPartials32));
+    cost::add(shares->cost, cost::of(Kernel::kLatent, Situation::kPartials32).on(workers));
   }
   if (trio::key_of(problem).loading == Loading::kTokens) {
-    cost::add(shares->cost, cost::of(Kernel::kTrio, Situation::kByTokens));
+    cost::add(shares->cost, cost::of(Kernel::kTrio, Situation::kByTokens).on(workers));
   }
   return *shares;
 }

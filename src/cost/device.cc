@@ -1,0 +1,61 @@
+#include "cost/device.h"
+
+#include <algorithm>
+
+#include "core/message.h"
+
+namespace flashlatent::cost {
+
+namespace {
+
+constexpr std::string_view kVendor = "NVIDIA ";
+constexpr double kReached = 0.93;  // of a memory's bandwidth, by reading
+/// What calls that are repeated find in L2, of 50 MB: above this memory is read again.
+constexpr double kBytesInL2 = 32e6;
+
+/// Whose costs the table has.
+constexpr Gpu kMeasured = kGpus[1];
+static_assert(kMeasured.name == "H200");
+
+constexpr double share_of_memory(const Gpu& gpu) {
+  return gpu.read_tbps / gpu.multiprocessors;
+}
+
+}  // namespace
+
+std::string to_string(const Gpu& gpu) {
+  return message(gpu.name, ": ", gpu.multiprocessors, " multiprocessors, reads ", gpu.read_tbps, " TB/s, ",
+                 gpu.clock_mhz, " MHz, a product takes ", gpu.products, " times an H200's clocks");
+}
+
+const Gpu* find_gpu(std::string_view name) {
+  if (name.starts_with(kVendor)) name.remove_prefix(kVendor.size());
+  for (const Gpu& gpu : kGpus) {
+    // "H20" is no H200.
+    const std::string_view rest = name.substr(std::min(name.size(), gpu.name.size()));
+    if (name.starts_with(gpu.name) && (rest.empty() || rest[0] == ' ')) return &gpu;
+  }
+  return nullptr;
+}
+
+Gpu gpu_from_driver(int multiprocessors, double memory_clock_mhz, double bus_bits, int clock_mhz) {
+  // Two transfers a clock.
+  const double tbps = 2 * memory_clock_mhz * 1e6 * bus_bits / 8 * 1e-12;
+  return {
+      .name = "", .multiprocessors = multiprocessors, .read_tbps = kReached * tbps, .clock_mhz = clock_mhz};
+}
+
+schedule::Workers workers_of(const Gpu& gpu, int multiprocessors) {
+  schedule::Workers workers = multiprocessors;
+  workers.memory = static_cast<float>(share_of_memory(kMeasured) / share_of_memory(gpu));
+  workers.clock = static_cast<float>(kMeasured.clock_mhz) / static_cast<float>(gpu.clock_mhz);
+  workers.products = workers.clock * static_cast<float>(gpu.products);
+  return workers;
+}
+
+schedule::Workers reading(schedule::Workers workers, double bytes) {
+  if (bytes <= kBytesInL2) workers.memory = std::min(workers.memory, workers.clock);
+  return workers;
+}
+
+}  // namespace flashlatent::cost

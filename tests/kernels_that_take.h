@@ -15,7 +15,9 @@ inline bool should_take_latent(std::string_view kernel, const DecodeProblem& pro
   const bool known_dims = usual_dims || (cache.qk_dim == 512 && cache.v_dim == 512) ||
                           (cache.qk_dim == 320 && cache.v_dim == 256);
   const bool invariant = problem.options.batch_invariant;
+  if (cache.format == KvFormat::kFp8_584 || cache.extra.enabled || problem.options.window != 0) return false;
   if (cache.format == KvFormat::kFp8_656) {
+    if (!usual_dims) return false;
     if (kernel == "fp8_32") return rows <= 32;
     if (kernel == "fp8_16_team8") return rows <= 16 && !invariant;
     if (kernel == "mla_16_transposed") return rows <= 16;
@@ -48,7 +50,7 @@ inline bool should_share_prefixes(std::string_view kernel, const DecodeProblem& 
   const auto& [query, cache, sparse, options] = problem;
   return kernel == "gqa_16" && cache.layout == KvLayout::kSeparate && cache.format == KvFormat::kPlain &&
          cache.page_size % 8 == 0 && problem.rows_per_kv_head() <= 64 && !query.ragged && !sparse.enabled &&
-         !options.batch_invariant && !options.separate.alibi && options.separate.window == 0 &&
+         !options.batch_invariant && !options.separate.alibi && options.window == 0 &&
          options.separate.soft_cap == 0;
 }
 

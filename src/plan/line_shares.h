@@ -31,8 +31,9 @@ FLASHLATENT_HOST_DEVICE bool takes_single_shares(const Geometry& g, std::int64_t
 }
 
 /// Cut k, without its partial's place. `ends` has one entry a request: shares of it and all before.
+template <class Lengths>
 FLASHLATENT_HOST_DEVICE Cut single_share_cut(const Geometry& g, const std::int32_t* ends,
-                                             const std::int32_t* lengths, std::int32_t k) {
+                                             const Lengths& lengths, std::int32_t k) {
   // The share that begins at or after part k: parts that begin with the same one as their successors are
   // empty.
   const std::int32_t used = ends[g.requests - 1];

@@ -30,7 +30,7 @@ constexpr cost::Costs kCost8 = cost::of(Kernel::kEtap, Situation::kRows8);
 constexpr cost::Costs kCostFp8 = cost::of(Kernel::kEtap, Situation::kFp8);
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
-  if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
+  if (auto reason = declines_tokens(problem, {KvFormat::kPlain, KvFormat::kFp8_656})) return reason;
   const InstanceKey key = etap::key_of(problem, loading_of(problem));
   if (!is_listed({etap::kLowKeys, etap::kFp8Keys}, key)) return unknown_dimensions(problem, "576/512 is");
   if (problem.rows_per_kv_head() > key.tile_rows) return too_many_rows(problem, key.tile_rows);

@@ -12,10 +12,7 @@ namespace flashlatent::fp8 {
 
 std::optional<std::string> declines_cache(const DecodeProblem& problem) {
   const auto& cache = problem.cache;
-  if (cache.layout != KvLayout::kLatent) return cuda::not_latent(problem);
-  if (cache.format != KvFormat::kFp8_656) {
-    return message("the cache is of ", to_string(cache.dtype), "; fp8_656 is accepted");
-  }
+  if (auto reason = cuda::declines_tokens(problem, {KvFormat::kFp8_656})) return reason;
   if (cache.qk_dim != fp8_656::kDim || cache.v_dim != fp8_656::kLatentDim) {
     return cuda::unknown_dimensions(problem);
   }

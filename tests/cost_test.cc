@@ -214,15 +214,15 @@ DecodeProblem problem_of(const Call& call) {
 
 /// The same on an H100: what memory binds takes half as long again, and some picks are others.
 constexpr Call kCallsOnH100[] = {
-    {1, 1024, 16, "mma16_team16", 6215},
-    {4, 4096, 16, "mma16_team8", 10624},
-    {8, 8192, 16, "mma16_team8", 33475},
-    {64, 4096, 16, "mma16", 100780},
-    {128, 4096, 16, "mma16", 198060},
-    {96, 4096, 64, "seesaw", 159072},
-    {128, 4096, 128, "trio", 221880},
-    {128, 4096, 32, "direct", 137500, KvFormat::kFp8_656},
-    {64, 4096, 32, "paged", 373056, KvFormat::kPlain, false, 16, 8},
+    {1, 1024, 16, "mla_16_team16", 6215},
+    {4, 4096, 16, "mla_16_team8", 10624},
+    {8, 8192, 16, "mla_16_team8", 33475},
+    {64, 4096, 16, "mla_16", 100780},
+    {128, 4096, 16, "mla_16", 198060},
+    {96, 4096, 64, "mla_64_pingpong", 159072},
+    {128, 4096, 128, "mla_64_roles", 221880},
+    {128, 4096, 32, "fp8_32", 137500, KvFormat::kFp8_656},
+    {64, 4096, 32, "gqa_16", 373056, KvFormat::kPlain, false, 16, 8},
 };
 
 void expect_picks(std::span<const Call> calls, const schedule::Workers& workers) {

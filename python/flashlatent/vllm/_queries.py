@@ -1,0 +1,52 @@
+"""The query tokens of a step's decode requests, uniform or ragged."""
+
+from typing import Any, NamedTuple, Optional, Tuple
+
+import torch
+
+from flashlatent import Step
+
+
+class Queries(NamedTuple):
+    """How many query tokens requests have.
+
+    A batch is uniform where all requests have the same number, but for padding at its end, which vLLM's graphs have:
+    requests without query tokens and of length 0. It goes to the kernels as (requests, tokens, heads, dim). Any other
+    batch is ragged: requests lie side by side, cut by cu_seqlens, and rows of q past the last one are padding.
+    """
+
+    requests: int
+    tokens: int  # the most that a request has
+    total: int  # without padding
+    uniform: bool
+    cu_seqlens: torch.Tensor
+
+    @classmethod
+    def of(cls, starts_cpu: torch.Tensor, starts: torch.Tensor, rows: int) -> "Queries":
+        """starts: (requests + 1); rows: of q, padding included."""
+        edges = starts_cpu.tolist()
+        requests, total = len(edges) - 1, edges[-1] - edges[0]
+        tokens = max([1] + [edges[i + 1] - edges[i] for i in range(requests)])
+        uniform = rows == requests * tokens and all(
+            edge - edges[0] == min(i * tokens, total) for i, edge in enumerate(edges)) and total % tokens == 0
+        return cls(requests, tokens, total, uniform, starts)
+
+    def attend(self, step: Step, q: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor,
+               cache_seqlens: torch.Tensor, *, want_lse: bool,
+               **options: Any) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
+        """Causal decode of q (rows, heads, dim): out (rows, heads, 512) and, if wanted, lse (rows, heads)."""
+        if self.uniform:
+            out, lse = step.decode(q.reshape(self.requests, self.tokens, *q.shape[1:]), kv_cache, block_table,
+                                   cache_seqlens, causal=True, **options)
+            return out.flatten(0, 1), lse.transpose(1, 2).flatten(0, 1) if want_lse else None
+        out = q.new_empty(q.shape[0], q.shape[1], 512)
+        out[self.total:].zero_()
+        _, lse = step.decode(q[:self.total], kv_cache, block_table, cache_seqlens, causal=True,
+                             cu_seqlens_q=self.cu_seqlens, tokens=self.tokens, out=out[:self.total], **options)
+        if not want_lse:
+            return out, None
+        rows = torch.arange(q.shape[0], dtype=self.cu_seqlens.dtype, device=q.device)
+        request = torch.searchsorted(self.cu_seqlens, rows, right=True) - 1
+        request.clamp_(0, self.requests - 1)
+        token = (rows - self.cu_seqlens[request]).clamp_(0, self.tokens - 1)
+        return out, lse[request, :, token.long()]

@@ -22,13 +22,15 @@ flashlatent.vllm.register()
 
 
 @pytest.fixture(autouse=True)
-def no_pinned_memory(monkeypatch):
-    """It takes a driver."""
+def no_driver_and_no_process_groups(monkeypatch):
+    """Pinned memory takes a driver."""
     from vllm.model_executor.layers.attention import sparse_mla_attention
     from vllm.v1.attention import backend
     for module in (sparse_mla_attention, backend):
         if hasattr(module, "np_to_pinned_tensor"):
             monkeypatch.setattr(module, "np_to_pinned_tensor", torch.from_numpy)
+    if hasattr(sparse_mla_attention, "get_tensor_model_parallel_world_size"):
+        monkeypatch.setattr(sparse_mla_attention, "get_tensor_model_parallel_world_size", lambda: 1)
 
 
 def backend_class():
@@ -103,7 +105,7 @@ def test_methods_take_what_vllm_passes():
                     continue
                 theirs = inspect.signature(base).parameters.values()
                 ours = inspect.signature(method)
-                given = [p for p in theirs if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+                given = [p for p in theirs if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
                 ours.bind(**{p.name: None for p in given if p.name in ours.parameters or any(
                     o.kind == o.VAR_KEYWORD for o in ours.parameters.values()) or p.default is p.empty})
                 compared += 1

@@ -133,7 +133,8 @@ def runner(dtype=torch.bfloat16, drafts=None, **more):
                      dcp_size=1, enable_deterministic_inference=False)
     arguments.update({k: v for k, v in more.items() if k in arguments})
     return SimpleNamespace(
-        use_mla_backend=more.get("use_mla_backend", True), page_size=PAGE, kv_cache_dtype=more.get("kv_cache_dtype", dtype),
+        use_mla_backend=more.get("use_mla_backend", True), page_size=PAGE,
+        kv_cache_dtype=more.get("kv_cache_dtype", dtype),
         server_args=SimpleNamespace(**arguments), token_to_kv_pool=Pool(64 * PAGE, dtype),
         req_to_token_pool=SimpleNamespace(req_to_token=torch.zeros(8, 12 * PAGE, dtype=torch.int32)))
 

@@ -24,9 +24,11 @@ flashlatent.vllm.register()
 @pytest.fixture(autouse=True)
 def no_driver_and_no_process_groups(monkeypatch):
     """Pinned memory takes a driver."""
-    from vllm.model_executor.layers.attention import sparse_mla_attention
+    from vllm.model_executor.layers.attention import mla_attention, sparse_mla_attention
     from vllm.v1.attention import backend
-    for module in (sparse_mla_attention, backend):
+    for module in (mla_attention, sparse_mla_attention, backend):
+        if hasattr(module, "PIN_MEMORY"):
+            monkeypatch.setattr(module, "PIN_MEMORY", False)
         if hasattr(module, "np_to_pinned_tensor"):
             monkeypatch.setattr(module, "np_to_pinned_tensor", torch.from_numpy)
     if hasattr(sparse_mla_attention, "get_tensor_model_parallel_world_size"):
@@ -73,7 +75,9 @@ def test_dense_configurations(on_gpu):
                 (dict(block_size=24), "block_size is 24; a multiple of 16 is expected"),
                 (dict(kv_cache_dtype="fp8"), "kv_cache_dtype is fp8 and dtype is bfloat16; auto, bfloat16 or"),
                 (dict(kv_cache_dtype="fp8_ds_mla", dtype=torch.float16), "bfloat16 is expected beside it"),
-                (dict(head_size=512), "head_size is 512; 576"), (dict(use_sparse=True), "sparse not supported"),
+                (dict(head_size=512), "head_size is 512; 320 or 576"),
+                (dict(head_size=320, kv_cache_dtype="fp8_ds_mla"), "fp8_ds_mla and head_size is 320; 576"),
+                (dict(use_sparse=True), "sparse not supported"),
                 (dict(use_mla=False), "non-MLA not supported")]:
             assert any(sentence in reason for reason in reasons(backend, **fault)), (fault, reasons(backend, **fault))
 
@@ -236,8 +240,8 @@ def test_shards_of_the_tokens_merge_by_their_lse():
             size = config.cache_config.block_size
             for i, n in enumerate(part.lengths):
                 t = torch.arange(n)
-                flashlatent.append_latent(part.latent[i], part.rope[i], part.table[i, t // size].long() * size + t % size,
-                                          part.cache.unsqueeze(2))
+                slots = part.table[i, t // size].long() * size + t % size
+                flashlatent.append_latent(part.latent[i], part.rope[i], slots, part.cache.unsqueeze(2))
             _, out, lse = decode(config, part, layer=layer)
             parts.append((out.float(), lse))
         merged_lse = torch.logaddexp(parts[0][1], parts[1][1])

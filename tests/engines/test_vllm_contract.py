@@ -40,7 +40,7 @@ def test_nothing_is_raised_at_start_up(fresh, monkeypatch, caplog):
      "has no argument kv_c_and_k_pe_cache, attn_metadata"),
     (("def forward_mqa(self, q, kv_c_and_k_pe_cache, attn_metadata, layer)",
       "def forward_mqa(self, q, kv_c_and_k_pe_cache, attn_metadata, layer, out)"), "asks for out, too"),
-    (("def is_mla(cls)", "def is_latent(cls)"), "is_mla in vllm/model_executor/layers/attention/mla_attention.py is not"),
+    (("def is_mla(cls)", "def is_latent(cls)"), "is_mla in vllm/model_executor/layers/attention/mla_attention.py"),
 ])
 def test_faults_name_function_file_and_argument(tmp_path, change, fault):
     files = {}
@@ -51,7 +51,8 @@ def test_faults_name_function_file_and_argument(tmp_path, change, fault):
     for file, classes in files.items():
         text = ""
         for owner, functions in classes.items():
-            text += f"class {owner}:\n" + "".join(f"    {f}\n" for f in functions) if owner else "\n".join(functions) + "\n"
+            text += f"class {owner}:\n" if owner else ""
+            text += "".join(f"{'    ' if owner else ''}{function}\n" for function in functions)
         path = tmp_path / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

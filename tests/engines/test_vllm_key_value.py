@@ -29,8 +29,8 @@ def run(dtype=torch.bfloat16, heads_first=False, lengths=(40, 5, 131), queries=(
     generator = torch.Generator().manual_seed(4)
     with case.vllm_config(dtype, use_mla=False) as config:
         backend = backend_class()
-        impl = backend.get_impl_cls()(HEADS, DIM, DIM**-0.5, KV_HEADS, options.get("alibi"), options.get("window"), cache,
-                                      options.get("cap"), sinks=options.get("sinks"))
+        impl = backend.get_impl_cls()(HEADS, DIM, DIM**-0.5, KV_HEADS, options.get("alibi"), options.get("window"),
+                                      cache, options.get("cap"), sinks=options.get("sinks"))
         impl.process_weights_after_loading(dtype)
         builder = backend.get_builder_cls()(SimpleNamespace(block_size=SIZE), ["layer"], config, torch.device("cpu"))
     pages = [-(-n // SIZE) for n in lengths]
@@ -97,7 +97,9 @@ def test_prompts_decode_and_mixtures(dtype, bound, heads_first, queries, padding
     close(run(dtype, heads_first, queries=queries, padding=padding), bound)
 
 
-@pytest.mark.parametrize("options", [dict(window=16), dict(cap=5.0), dict(sinks=torch.linspace(-1, 2, HEADS).bfloat16())])
+@pytest.mark.parametrize("options", [
+    dict(window=16), dict(cap=5.0), dict(alibi=[0.5, 0.25, 0.1, 0.05, 0.02, 0.0]),
+    dict(sinks=torch.linspace(-1, 2, HEADS).bfloat16())])
 def test_windows_soft_caps_and_sinks(options):
     close(run(**options), 2e-2)
 

@@ -90,5 +90,5 @@ def _refuse(model_runner: Any) -> None:
         raise ValueError(f"flashlatent: --dcp-size is {arguments.dcp_size}; 1 is expected")
     chosen = getattr(arguments, "speculative_eagle_topk", None)
     if (chosen or 1) > 1:
-        raise ValueError(f"flashlatent: --speculative-eagle-topk is {chosen}; 1 is expected, for drafts are verified as "
-                         "a chain")
+        raise ValueError(f"flashlatent: --speculative-eagle-topk is {chosen}; 1 is expected, for drafts are verified "
+                         "as a chain")

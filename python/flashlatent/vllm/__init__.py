@@ -41,7 +41,8 @@ def register() -> None:
         else:
             _name = _register(contract)
     except Exception as error:  # start-up of an engine that may not even want this backend
-        _logger.warning("flashlatent: no attention backend is registered with vLLM: %s: %s", type(error).__name__, error)
+        _logger.warning("flashlatent: no attention backend is registered with vLLM: %s: %s", type(error).__name__,
+                        error)
 
 
 def _stay_out(contract: Contract) -> None:

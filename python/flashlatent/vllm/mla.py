@@ -44,7 +44,7 @@ class FlashLatentMLABackend(MLACommonBackend):
 
     @classmethod
     def get_supported_head_sizes(cls) -> List[int]:
-        return [576]
+        return [320, 576]
 
     @staticmethod
     def get_kv_cache_shape(num_blocks: int, block_size: int, num_kv_heads: int, head_size: int,
@@ -73,7 +73,8 @@ class FlashLatentMLABackend(MLACommonBackend):
     def supports_combination(cls, head_size: int, dtype: torch.dtype, kv_cache_dtype: Optional[str],
                              block_size: Optional[int], use_mla: bool, has_sink: bool, use_sparse: bool,
                              use_mm_prefix: bool, device_capability: Any) -> Optional[str]:
-        return _refusals.joined(_refusals.latent(head_size, dtype, kv_cache_dtype, block_size, device_capability))
+        return _refusals.joined(_refusals.latent(
+            cls.get_supported_head_sizes(), head_size, dtype, kv_cache_dtype, block_size, device_capability))
 
 
 @dataclass
@@ -133,5 +134,5 @@ class FlashLatentMLAImpl(MLACommonImpl):
         decode = attn_metadata.decode
         return decode.queries.attend(
             decode.step, q, kv_c_and_k_pe_cache.unsqueeze(2), decode.block_table, decode.seq_lens,
-            want_lse=self.need_to_return_lse_for_decode, softmax_scale=self.scale,
+            want_lse=self.need_to_return_lse_for_decode, v_dim=self.kv_lora_rank, softmax_scale=self.scale,
             batch_invariant=self.batch_invariant)

@@ -78,7 +78,8 @@ class FlashLatentSparseMLABackend(AttentionBackend):
     def supports_combination(cls, head_size: int, dtype: torch.dtype, kv_cache_dtype: Optional[str],
                              block_size: Optional[int], use_mla: bool, has_sink: bool, use_sparse: bool,
                              use_mm_prefix: bool, device_capability: Any) -> Optional[str]:
-        return _refusals.joined(_refusals.latent(head_size, dtype, kv_cache_dtype, block_size, device_capability))
+        return _refusals.joined(_refusals.latent(
+            cls.get_supported_head_sizes(), head_size, dtype, kv_cache_dtype, block_size, device_capability))
 
 
 @dataclass

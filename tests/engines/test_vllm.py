@@ -1,6 +1,7 @@
 """flashlatent.vllm against an unpacked vLLM, without a GPU: its classes, and a decode layer on CPU tensors beside a
 plain float32 one. FLASHLATENT_VLLM names the folder to import vllm from; each version takes a process of its own."""
 
+import importlib.util
 import inspect
 import os
 import sys
@@ -21,9 +22,16 @@ from flashlatent.vllm import _refusals  # noqa: E402
 flashlatent.vllm.register()
 
 
+def requests_of_tokens(starts, out, mapped, tokens):
+    """What a GPU kernel of vLLM 0.33 writes: each token's request, 0 for padding."""
+    out[:tokens] = 0
+    out[:mapped] = torch.repeat_interleave(torch.arange(len(starts) - 1), starts.diff()).int()
+    return out[:tokens]
+
+
 @pytest.fixture(autouse=True)
 def no_driver_and_no_process_groups(monkeypatch):
-    """Pinned memory takes a driver."""
+    """In place of what takes a GPU: pinned memory, a kernel, communication."""
     from vllm.model_executor.layers.attention import mla_attention, sparse_mla_attention
     from vllm.v1.attention import backend
     for module in (mla_attention, sparse_mla_attention, backend):
@@ -31,6 +39,9 @@ def no_driver_and_no_process_groups(monkeypatch):
             monkeypatch.setattr(module, "PIN_MEMORY", False)
         if hasattr(module, "np_to_pinned_tensor"):
             monkeypatch.setattr(module, "np_to_pinned_tensor", torch.from_numpy)
+    if importlib.util.find_spec("vllm.v1.attention.ops.metadata"):
+        from vllm.v1.attention.ops import metadata
+        monkeypatch.setattr(metadata, "compute_token_to_req_indices", requests_of_tokens)
     if hasattr(sparse_mla_attention, "get_tensor_model_parallel_world_size"):
         monkeypatch.setattr(sparse_mla_attention, "get_tensor_model_parallel_world_size", lambda: 1)
 
@@ -50,7 +61,7 @@ def reasons(backend, **more):
     from vllm.platforms.interface import DeviceCapability
     options = dict(head_size=576, dtype=torch.bfloat16, kv_cache_dtype="auto", block_size=64, use_mla=True,
                    has_sink=False, use_sparse=False, use_mm_prefix=False, use_per_head_quant_scales=False,
-                   device_capability=DeviceCapability(9, 0), attn_type="decoder", use_batch_invariant=True)
+                   device_capability=DeviceCapability(9, 0), attn_type="decoder")
     options.update(more)
     return backend.validate_configuration(**options)
 
@@ -71,6 +82,7 @@ def test_dense_configurations(on_gpu):
                              (torch.bfloat16, "bfloat16"), (torch.bfloat16, "fp8_ds_mla")]:
             for size in (16, 48, 64, None):
                 assert reasons(backend, dtype=dtype, kv_cache_dtype=cache, block_size=size) == []
+        assert reasons(backend, use_batch_invariant=True) == []
         for fault, sentence in [
                 (dict(block_size=24), "block_size is 24; a multiple of 16 is expected"),
                 (dict(kv_cache_dtype="fp8"), "kv_cache_dtype is fp8 and dtype is bfloat16; auto, bfloat16 or"),
@@ -92,6 +104,7 @@ def test_sparse_models_get_the_sparse_backend(on_gpu):
         backend = backend_class()
         assert backend.is_sparse() and reasons(backend, use_sparse=True) == []
         assert reasons(backend, use_sparse=True, kv_cache_dtype="fp8_ds_mla") == []
+        assert reasons(backend, use_sparse=True, use_batch_invariant=True) == ["batch invariance not supported"]
 
 
 def test_methods_take_what_vllm_passes():

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, List, Optional, Tuple
 
 import torch
-import vllm.envs as envs
 from vllm.v1.attention.backend import (AttentionBackend, AttentionCGSupport, AttentionImpl, AttentionMetadata,
                                        AttentionMetadataBuilder, MultipleOf)
 
@@ -66,7 +65,8 @@ class FlashLatentKeyValueBackend(AttentionBackend):
 
     @classmethod
     def supports_batch_invariance(cls) -> bool:
-        return True
+        """A batch with a prompt in it has another kernel than one without."""
+        return False
 
     @classmethod
     def supports_compute_capability(cls, capability: Any) -> bool:
@@ -134,8 +134,7 @@ class FlashLatentKeyValueImpl(AttentionImpl):
         self.supports_quant_query_input = False
         self._slopes = None if alibi_slopes is None else torch.tensor(alibi_slopes, dtype=torch.float32)
         self._sinks = sinks
-        self._options = dict(softmax_scale=self.scale, window=sliding_window or 0, soft_cap=logits_soft_cap or 0.0,
-                             batch_invariant=bool(envs.VLLM_BATCH_INVARIANT))
+        self._options = dict(softmax_scale=self.scale, window=sliding_window or 0, soft_cap=logits_soft_cap or 0.0)
 
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
         if self._sinks is not None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, List, Optional, Tuple, Union
 
 import torch
-import vllm.envs as envs
 from vllm.model_executor.layers.attention import sparse_mla_attention as common
 from vllm.model_executor.layers.attention.mla_attention import MLACommonPrefillMetadata
 from vllm.v1.attention.backend import AttentionBackend, AttentionCGSupport, AttentionMetadata, MultipleOf
@@ -72,7 +71,8 @@ class FlashLatentSparseMLABackend(AttentionBackend):
 
     @classmethod
     def supports_batch_invariance(cls) -> bool:
-        return True
+        """Whether a prompt takes vLLM's dense prefill depends on its batch-mates' lengths."""
+        return False
 
     @classmethod
     def supports_combination(cls, head_size: int, dtype: torch.dtype, kv_cache_dtype: Optional[str],
@@ -141,7 +141,6 @@ class FlashLatentSparseMLAImpl(common.SparseMLACommonImpl):
             raise NotImplementedError("flashlatent: indexer and topk_indices_buffer are None; one of them is expected, "
                                       "for it has the tokens that queries attend to")
         self.supports_quant_query_input = False
-        self.batch_invariant = bool(envs.VLLM_BATCH_INVARIANT)
         self._step: Optional[Step] = None
 
     def forward_mqa(self, q: Query, kv_c_and_k_pe_cache: torch.Tensor, attn_metadata: Any, layer: Any) -> Result:
@@ -167,5 +166,5 @@ class FlashLatentSparseMLAImpl(common.SparseMLACommonImpl):
         length = counts if self.dcp_world_size <= 1 else None
         assert self._step is not None
         out, lse = self._step.decode(q.unsqueeze(1), kv_cache, indices=slots.unsqueeze(1), topk_length=length,
-                                     softmax_scale=self.scale, batch_invariant=self.batch_invariant)
+                                     softmax_scale=self.scale)
         return out.squeeze(1), lse.squeeze(2) if self.need_to_return_lse_for_decode else None

@@ -4,6 +4,8 @@ plain float32 one. FLASHLATENT_VLLM names the folder to import vllm from; each v
 import importlib.util
 import inspect
 import os
+import pickle
+import subprocess
 import sys
 
 import pytest
@@ -72,6 +74,14 @@ def test_registers_once_under_the_name_of_this_version():
     flashlatent.vllm.register()
     assert flashlatent.vllm.backend_name() == expected
     assert AttentionBackendEnum[expected].get_path() == "flashlatent.vllm.backends.FlashLatentBackend"
+
+
+def test_a_spawned_process_reads_the_name_before_it_loads_plugins():
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+    data = pickle.dumps(AttentionBackendEnum[flashlatent.vllm.backend_name()])
+    code = f"import pickle, sys; sys.path.insert(0, {TREE!r}); print(pickle.loads(bytes.fromhex('{data.hex()}')).name)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.stdout.split()[-1:] == [flashlatent.vllm.backend_name()], done.stderr
 
 
 def test_dense_configurations(on_gpu):

@@ -9,7 +9,7 @@ docs/engines.md says what each takes and what it refuses.
 """
 
 import logging
-from typing import Optional
+from typing import Any, Optional
 
 from ._contract import Contract, read
 
@@ -57,6 +57,8 @@ def _register(contract: Contract) -> Optional[str]:
     if contract.names:
         if "FLASHLATENT" not in AttentionBackendEnum.__members__:
             register_backend("FLASHLATENT", BACKEND)
+            # A spawned process unpickles vLLM's configuration before it loads plugins.
+            AttentionBackendEnum["FLASHLATENT"].__reduce_ex__ = lambda protocol: (_member, ())
         return "FLASHLATENT"
     custom = AttentionBackendEnum.CUSTOM
     if custom.is_overridden() and custom.get_path() != BACKEND:
@@ -66,3 +68,11 @@ def _register(contract: Contract) -> Optional[str]:
         return None
     register_backend(custom, BACKEND)
     return "CUSTOM"
+
+
+def _member() -> Any:
+    """vLLM's name of the backend, registered if it is not yet."""
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    register()
+    return AttentionBackendEnum["FLASHLATENT"]

@@ -24,11 +24,10 @@ class Queries(NamedTuple):
     @classmethod
     def of(cls, starts_cpu: torch.Tensor, starts: torch.Tensor, rows: int) -> "Queries":
         """starts: (requests + 1); rows: of q, padding included."""
-        edges = starts_cpu.tolist()
-        requests, total = len(edges) - 1, edges[-1] - edges[0]
-        tokens = max([1] + [edges[i + 1] - edges[i] for i in range(requests)])
-        uniform = rows == requests * tokens and all(
-            edge - edges[0] == min(i * tokens, total) for i, edge in enumerate(edges)) and total % tokens == 0
+        lengths = starts_cpu.diff()
+        requests, total, tokens = len(lengths), int(starts_cpu[-1] - starts_cpu[0]), max(int(lengths.max()), 1)
+        full, rest = divmod(total, tokens)  # so many requests have all tokens if the others are padding
+        uniform = rest == 0 and rows == requests * tokens and bool((lengths[:full] == tokens).all())
         return cls(requests, tokens, total, uniform, starts)
 
     def attend(self, step: Step, q: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor,

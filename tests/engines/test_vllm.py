@@ -273,6 +273,35 @@ def test_shards_of_the_tokens_merge_by_their_lse():
         assert (merged - expected).abs().max() < 2 * TOLERANCE[torch.bfloat16]
 
 
+def test_shards_of_chosen_tokens_merge_by_their_lse():
+    """The same of sparse decode: each rank takes those of the chosen tokens that it has."""
+    with case.vllm_config(sparse=True, speculative=1) as config:
+        whole, buffer = sparse_case(config, "auto")
+        layer = case.Layer(config, backend_class(), indexer_buffer=buffer)
+        impl, size = layer.attention.impl, config.cache_config.block_size
+        impl.need_to_return_lse_for_decode = True
+        expected, expected_lse = whole.plain(layer, buffer)
+        builder = layer.attention.attn_backend.get_builder_cls()(
+            layer.attention.get_kv_cache_spec(config), ["layer"], config, torch.device("cpu"))
+        nope, rope = whole.q.split([case.NOPE, case.ROPE], -1)
+        absorbed = torch.einsum("bhp,hpl->bhl", nope.float(), layer.attention.W_UK_T.float()).to(whole.q.dtype)
+        parts = []
+        for rank in range(2):
+            part, _ = sparse_case(config, "auto")
+            for i, n in enumerate(part.lengths):
+                latent, roped = part.latent[i][rank::2], part.rope[i][rank::2]
+                t = torch.arange(len(latent))
+                flashlatent.append_latent(latent, roped, part.table[i, t // size].long() * size + t % size,
+                                          part.cache.unsqueeze(2))
+            impl.dcp_world_size, impl.dcp_rank = 2, rank
+            out, lse = impl.forward_mqa((absorbed, rope), part.cache, builder.build(0, part.common()), None)
+            parts.append((torch.einsum("bhl,hlv->bhv", out.float(), layer.attention.W_UV.float()), lse))
+        merged_lse = torch.logaddexp(parts[0][1], parts[1][1])
+        merged = sum(out * (lse - merged_lse).exp()[..., None] for out, lse in parts)
+        assert (merged_lse - expected_lse).abs().max() < 4 * TOLERANCE[torch.bfloat16]
+        assert (merged - expected).abs().max() < 2 * TOLERANCE[torch.bfloat16]
+
+
 @pytest.mark.parametrize("option, value", [("alibi_slopes", [0.5]), ("sliding_window", 128), ("logits_soft_cap", 30.0),
                                            ("attn_type", "encoder")])
 def test_options_that_mla_lacks_are_refused_by_name(option, value):

@@ -11,6 +11,7 @@ a drop-in for the package flash_mla in flashlatent.flash_mla.
 import importlib
 
 from . import _arguments  # before names are taken from _native
+from ._csr import csr_to_block_table
 from ._decode import decode, decode_kv
 from ._errors import (ArgumentTypeError, ExhaustedError, FlashLatentError, InternalError, InvalidArgumentError,
                       UnavailableError, UnsupportedError)
@@ -22,7 +23,8 @@ from ._native import (PagePool, Plan, Problem, Sequence, Step, append_kv, append
 __all__ = [
     "ArgumentTypeError", "ExhaustedError", "FlashLatentError", "InternalError", "InvalidArgumentError",
     "KeyValueCache", "PagePool", "Plan", "Problem", "Sequence", "Step", "UnavailableError", "UnsupportedError",
-    "__version__", "append_kv", "append_latent", "combine", "convert_cache", "convert_kv", "copy_pages", "decode",
+    "__version__", "append_kv", "append_latent", "combine", "convert_cache", "convert_kv", "copy_pages",
+    "csr_to_block_table", "decode",
     "decode_kv", "default_backend", "describe_plan", "explain", "gather_cache", "gather_kv", "info",
 ]
 

@@ -38,6 +38,21 @@ def test_cuda_graph_decode():
         assert done.stderr.count("\n") == 1
 
 
+def test_engine_bench(tmp_path):
+    done = run("engine_bench.py", "--help")
+    assert done.returncode == 0 and "--backends" in done.stdout
+    pytest.importorskip("matplotlib")
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        import engine_bench
+    finally:
+        sys.path.pop(0)
+    results = [dict(backend=name, heads=16, batch=batch, context=1024, mode="graph", ms_per_output_token=0.1 * batch)
+               for name in ("flashlatent", "FLASHMLA") for batch in (1, 16)]
+    engine_bench.draw(results, tmp_path / "chart.svg")
+    assert "FLASHMLA" in (tmp_path / "chart.svg").read_text() or (tmp_path / "chart.svg").stat().st_size > 5000
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
 def test_first_call_of_the_docs(page):
     text = (EXAMPLES.parent / page).read_text(encoding="utf-8")

@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""Tokens per second and time per output token of vLLM with several MLA backends, as JSON and as a chart.
+
+    python examples/engine_bench.py --json engine.json --chart engine.svg
+    python examples/engine_bench.py --backends flashlatent FLASHMLA --heads 16 --batch 1 64 --context 1024 --modes graph
+
+The model is a small dense DeepSeek-V3 with real MLA dimensions and random weights, written by this program; nothing is
+downloaded. Each backend runs in a process of its own. A measurement is two generations of the same prompts, the first
+with one new token and the second with as many as --new says, prefix caching on: their difference is decode alone, and
+its time over the number of steps is the time per output token. The least of --repeat measurements counts.
+
+Needs vLLM, a Hopper GPU, and matplotlib for the chart.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+
+BACKENDS = ["flashlatent", "FLASHMLA", "TRITON_MLA", "FLASH_ATTN_MLA"]
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backends", nargs="+", default=BACKENDS, metavar="NAME",
+                        help=f"vLLM's names, or flashlatent (default: {' '.join(BACKENDS)})")
+    parser.add_argument("--heads", nargs="+", type=int, default=[8, 16, 128], help="query heads (default: 8 16 128)")
+    parser.add_argument("--batch", nargs="+", type=int, default=[1, 16, 64], help="requests (default: 1 16 64)")
+    parser.add_argument("--context", nargs="+", type=int, default=[1024, 16384],
+                        help="prompt tokens (default: 1024 16384)")
+    parser.add_argument("--modes", nargs="+", choices=["eager", "graph"], default=["eager", "graph"])
+    parser.add_argument("--kv-cache-dtype", default="auto", help="auto, or fp8_ds_mla where a backend takes it")
+    parser.add_argument("--block-size", type=int, default=64, help="tokens a page (default: 64)")
+    parser.add_argument("--layers", type=int, default=4, help="of the model (default: 4)")
+    parser.add_argument("--new", type=int, default=65, help="tokens a request generates (default: 65)")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--budget", type=float, default=0, metavar="SECONDS",
+                        help="start no engine that is not expected to end within so many seconds (default: no bound)")
+    parser.add_argument("--json", metavar="FILE", help="where results go (default: standard output)")
+    parser.add_argument("--chart", metavar="FILE", help="SVG or PNG")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def model_folder(heads, layers, longest):
+    """config.json of a model whose layers are all dense, so that attention is much of what it does."""
+    folder = tempfile.mkdtemp(prefix="engine_bench_")
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+        json.dump(dict(
+            architectures=["DeepseekV3ForCausalLM"], model_type="deepseek_v3", vocab_size=1024, hidden_size=512,
+            intermediate_size=1024, moe_intermediate_size=256, num_hidden_layers=layers, first_k_dense_replace=layers,
+            num_attention_heads=heads, num_key_value_heads=heads, q_lora_rank=None, kv_lora_rank=512,
+            qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, n_routed_experts=8, num_experts_per_tok=2,
+            n_shared_experts=1, n_group=1, topk_group=1, max_position_embeddings=longest, rms_norm_eps=1e-6,
+            rope_theta=10000, hidden_act="silu", tie_word_embeddings=False, torch_dtype="bfloat16", bos_token_id=0,
+            eos_token_id=1, attention_bias=False, scoring_func="sigmoid", topk_method="noaux_tc", norm_topk_prob=True,
+            routed_scaling_factor=2.5, moe_layer_freq=1), file)
+    return folder
+
+
+def run_one(settings):
+    """All batches and contexts of one engine; prints a JSON line each."""
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    import torch
+    from vllm import LLM, SamplingParams
+
+    backend = settings["backend"]
+    if backend == "flashlatent":
+        import flashlatent.vllm
+        flashlatent.vllm.register()
+        backend = flashlatent.vllm.backend_name()
+        if backend is None:
+            sys.exit("engine_bench: flashlatent did not register with this vLLM; the warning above says why")
+    new, longest = settings["new"], max(settings["context"]) + settings["new"] + 64
+    llm = LLM(model=model_folder(settings["heads"], settings["layers"], longest), load_format="dummy",
+              skip_tokenizer_init=True, attention_backend=backend, block_size=settings["block_size"],
+              kv_cache_dtype=settings["kv_cache_dtype"], enforce_eager=settings["mode"] == "eager",
+              max_model_len=longest, max_num_seqs=max(settings["batch"]), gpu_memory_utilization=0.8, seed=0, enable_prefix_caching=True,
+              compilation_config=None if settings["mode"] == "eager" else dict(
+                  cudagraph_capture_sizes=sorted(set(settings["batch"])), cudagraph_mode="FULL_DECODE_ONLY", mode=0))
+    generator = torch.Generator().manual_seed(0)
+
+    def seconds(prompts, tokens):
+        sampling = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False)
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        llm.generate(prompts, sampling, use_tqdm=False)
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    for context in settings["context"]:
+        for batch in settings["batch"]:
+            prompts = [dict(prompt_token_ids=torch.randint(2, 1024, (context,), generator=generator).tolist())
+                       for _ in range(batch)]
+            seconds(prompts, 1)  # fills the cache
+            seconds(prompts, 4)
+            step = min(seconds(prompts, new) - seconds(prompts, 1) for _ in range(settings["repeat"])) / (new - 1)
+            print("RESULT " + json.dumps(dict(
+                backend=settings["backend"], heads=settings["heads"], batch=batch, context=context,
+                mode=settings["mode"], kv_cache_dtype=settings["kv_cache_dtype"], block_size=settings["block_size"],
+                layers=settings["layers"], ms_per_output_token=round(step * 1e3, 4),
+                tokens_per_second=round(batch / step, 1))), flush=True)
+
+
+def machine():
+    import importlib.metadata
+
+    import torch
+
+    import flashlatent
+    return dict(gpu=torch.cuda.get_device_name(0), torch=torch.__version__, vllm=importlib.metadata.version("vllm"),
+                flashlatent=flashlatent.__version__, source_tree=flashlatent.info()["source_tree"],
+                host=platform.node())
+
+
+def draw(results, path):
+    """A panel for each number of heads and context; a group of bars for each batch."""
+    import matplotlib
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    mode = "graph" if any(r["mode"] == "graph" for r in results) else "eager"
+    results = [r for r in results if r["mode"] == mode]
+    heads = sorted({r["heads"] for r in results})
+    contexts = sorted({r["context"] for r in results})
+    batches = sorted({r["batch"] for r in results})
+    names = list(dict.fromkeys(r["backend"] for r in results))
+    figure, axes = plt.subplots(len(contexts), len(heads), figsize=(3.6 * len(heads), 2.6 * len(contexts)),
+                                squeeze=False, layout="constrained")
+    for i, context in enumerate(contexts):
+        for j, count in enumerate(heads):
+            axis = axes[i][j]
+            for k, name in enumerate(names):
+                found = {r["batch"]: r["ms_per_output_token"] for r in results
+                         if (r["heads"], r["context"], r["backend"]) == (count, context, name)}
+                axis.bar([x + (k - (len(names) - 1) / 2) * 0.8 / len(names) for x in range(len(batches))],
+                         [found.get(b, 0) for b in batches], 0.8 / len(names), label=name)
+            axis.set_xticks(range(len(batches)), [str(b) for b in batches])
+            axis.set_title(f"{count} heads, {context} tokens", fontsize=9)
+            if j == 0:
+                axis.set_ylabel("ms a token")
+            if i == len(contexts) - 1:
+                axis.set_xlabel("requests")
+    axes[0][0].legend(fontsize=7)
+    figure.suptitle(f"Time per output token, {mode}", fontsize=10)
+    figure.savefig(path)
+
+
+def main():
+    options = arguments()
+    if options.one:
+        run_one(json.loads(options.one))
+        return
+    results, failed, started, longest = [], [], time.monotonic(), 0.0
+    cases = [(heads, mode, backend) for heads in options.heads for mode in options.modes
+             for backend in options.backends]
+    for heads, mode, backend in cases:
+        left = options.budget - (time.monotonic() - started)
+        name = f"{backend}, {heads} heads, {mode}"
+        if options.budget and left < longest:
+            failed.append(f"{name}: no time left")
+            continue
+        begun = time.monotonic()
+        settings = dict(backend=backend, heads=heads, mode=mode, batch=options.batch, context=options.context,
+                        layers=options.layers, new=options.new, repeat=options.repeat, block_size=options.block_size,
+                        kv_cache_dtype=options.kv_cache_dtype)
+        try:
+            done = subprocess.run([sys.executable, __file__, "--one", json.dumps(settings)], capture_output=True,
+                                  text=True, timeout=left if options.budget else None)
+            output, status = done.stdout, done.returncode
+            errors = done.stderr
+        except subprocess.TimeoutExpired as error:
+            output, status, errors = (error.stdout or b"").decode(), 124, "no time left"
+        found = [json.loads(line[7:]) for line in output.splitlines() if line.startswith("RESULT ")]
+        results += found
+        if status:
+            lines = [line for line in errors.splitlines() if line.strip()]
+            failed.append(f"{name}: {lines[-1] if lines else 'exit status ' + str(status)}")
+        longest = max(longest, time.monotonic() - begun)
+        print(f"{name}: {len(found)} results in {time.monotonic() - begun:.0f} s{' FAILED' if status else ''}",
+              file=sys.stderr, flush=True)
+    text = json.dumps(dict(machine=machine(), command=" ".join(sys.argv), results=results, failed=failed), indent=1)
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+    else:
+        print(text)
+    if options.chart and results:
+        draw(results, options.chart)
+    sys.exit(0 if results else 1)
+
+
+if __name__ == "__main__":
+    main()

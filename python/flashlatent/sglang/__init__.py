@@ -1,0 +1,49 @@
+"""FlashLatent inside SGLang: the attention backend `flashlatent` for MLA decode, registered by SGLang's plugin group
+`sglang.srt.plugins`.
+
+    pip install flashlatent
+    python -m sglang.launch_server --model-path MODEL --decode-attention-backend flashlatent \
+        --prefill-attention-backend fa3
+
+docs/engines.md says what it takes and what it refuses.
+"""
+
+import logging
+
+__all__ = ["NAME", "register"]
+
+NAME = "flashlatent"
+
+_logger = logging.getLogger("flashlatent.sglang")
+_done = False
+
+
+def register() -> None:
+    """What SGLang calls in each of its processes. Where SGLang lacks what is asked of it, one warning says so, and
+    nothing is registered; nothing is raised."""
+    global _done
+    if _done:
+        return
+    _done = True
+    try:
+        from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS, register_attention_backend
+        from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
+        from sglang.srt.server_args import ATTENTION_BACKEND_CHOICES, add_attention_backend_choices
+
+        missing = [name for name in ("init_forward_metadata_in_graph", "init_forward_metadata_out_graph",
+                                     "forward_decode", "forward_extend") if not hasattr(AttentionBackend, name)]
+        if missing:
+            raise AttributeError(f"AttentionBackend has no {', '.join(missing)}; SGLang 0.5.17 is known")
+        if NAME not in ATTENTION_BACKENDS:
+            register_attention_backend(NAME)(_create)
+        if NAME not in ATTENTION_BACKEND_CHOICES:
+            add_attention_backend_choices([NAME])
+    except Exception as error:  # start-up of an engine that may not even want this backend
+        _logger.warning("flashlatent: no attention backend is registered with SGLang: %s: %s", type(error).__name__,
+                        error)
+
+
+def _create(runner):
+    from .mla import FlashLatentMLABackend
+
+    return FlashLatentMLABackend(runner)

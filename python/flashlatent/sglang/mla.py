@@ -1,0 +1,94 @@
+"""MLA decode in SGLang 0.5.17: bf16 and fp16 caches, any page size, CUDA graphs, drafts in a chain.
+
+Prompts are another backend's (--prefill-attention-backend); SGLang puts both behind one.
+"""
+
+from typing import Any, Optional
+
+import torch
+from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
+
+from flashlatent import Step
+
+
+class FlashLatentMLABackend(AttentionBackend):
+    needs_cpu_seq_lens = False
+
+    def __init__(self, model_runner: Any) -> None:
+        super().__init__()
+        _refuse(model_runner)
+        self.page_size = int(model_runner.page_size)
+        self.req_to_token = model_runner.req_to_token_pool.req_to_token
+        self.token_to_kv_pool = model_runner.token_to_kv_pool
+        arguments = model_runner.server_args
+        self.draft_tokens = int(getattr(arguments, "speculative_num_draft_tokens", None) or 1)
+        self.batch_invariant = bool(getattr(arguments, "enable_deterministic_inference", False))
+        self.step = Step()
+        self.block_table: Optional[torch.Tensor] = None
+        self.cache_seqlens: Optional[torch.Tensor] = None
+
+    def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
+        """Nothing: what a graph reads is made in it."""
+
+    def get_cuda_graph_seq_len_fill_value(self) -> int:
+        return 1
+
+    def init_forward_metadata_in_graph(self, forward_batch: Any) -> None:
+        """Page tables and lengths by operations of fixed shape, so that a graph works them out at each replay; the
+        plan follows in the first layer."""
+        requests = forward_batch.batch_size
+        first_slots = self.req_to_token[:, ::self.page_size]  # of each page, by request
+        chosen = first_slots.index_select(0, forward_batch.req_pool_indices[:requests].long())
+        self.block_table = torch.div(chosen, self.page_size, rounding_mode="floor").int()
+        lengths = forward_batch.seq_lens[:requests].int()
+        if forward_batch.forward_mode.is_target_verify():
+            lengths = lengths + self.draft_tokens
+        self.cache_seqlens = lengths
+        self.step = Step()
+
+    def forward_decode(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any, forward_batch: Any,
+                       save_kv_cache: bool = True, **kwargs: Any) -> torch.Tensor:
+        return self._attend(q, k, v, layer, forward_batch, save_kv_cache, 1)
+
+    def forward_extend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any, forward_batch: Any,
+                       save_kv_cache: bool = True, **kwargs: Any) -> torch.Tensor:
+        if not forward_batch.forward_mode.is_target_verify():
+            raise NotImplementedError(
+                f"flashlatent: forward_mode is {forward_batch.forward_mode}; decode and target verification are "
+                "expected, and prompts go to --prefill-attention-backend (fa3, flashinfer or triton)")
+        return self._attend(q, k, v, layer, forward_batch, save_kv_cache, self.draft_tokens)
+
+    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any, forward_batch: Any,
+                save_kv_cache: bool, tokens: int) -> torch.Tensor:
+        if save_kv_cache and k is not None:
+            self.token_to_kv_pool.set_kv_buffer(layer, forward_batch.out_cache_loc, k, v)
+        slots = self.token_to_kv_pool.get_key_buffer(layer.layer_id)
+        pages = slots.shape[0] // self.page_size
+        cache = slots[:pages * self.page_size].view(pages, self.page_size, 1, layer.head_dim)
+        requests = forward_batch.batch_size
+        out, _ = self.step.decode(
+            q.reshape(requests, tokens, layer.tp_q_head_num, layer.head_dim), cache, self.block_table,
+            self.cache_seqlens, softmax_scale=layer.scaling, v_dim=layer.v_head_dim, causal=True,
+            batch_invariant=self.batch_invariant)
+        return out.view(requests * tokens, layer.tp_q_head_num * layer.v_head_dim)
+
+
+def _refuse(model_runner: Any) -> None:
+    """ValueError with the option, its value and what would do."""
+    arguments = model_runner.server_args
+    if not model_runner.use_mla_backend:
+        raise ValueError("flashlatent: the model has keys and values apart; --decode-attention-backend flashlatent "
+                         "takes models with latent caches (MLA)")
+    if arguments.prefill_attention_backend in (None, "flashlatent"):
+        raise ValueError(
+            f"flashlatent: --prefill-attention-backend is {arguments.prefill_attention_backend}; fa3, flashinfer or "
+            "triton is expected, and flashlatent as --decode-attention-backend")
+    dtype = model_runner.kv_cache_dtype
+    if dtype not in (torch.bfloat16, torch.float16):
+        raise ValueError(f"flashlatent: --kv-cache-dtype is {dtype}; auto, bfloat16 or float16 is expected")
+    if int(getattr(arguments, "dcp_size", 1) or 1) > 1:
+        raise ValueError(f"flashlatent: --dcp-size is {arguments.dcp_size}; 1 is expected")
+    chosen = getattr(arguments, "speculative_eagle_topk", None)
+    if (chosen or 1) > 1:
+        raise ValueError(f"flashlatent: --speculative-eagle-topk is {chosen}; 1 is expected, for drafts are verified "
+                         "as a chain")

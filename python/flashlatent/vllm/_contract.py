@@ -1,0 +1,125 @@
+"""What this package asks of vLLM, checked in vLLM's sources before anything of vLLM is imported.
+
+A plugin runs early in every process. Importing attention layers there would cost seconds, could initialise CUDA in a
+process that forks later, and could close a circle of imports.
+"""
+
+import ast
+import importlib.metadata
+import importlib.util
+import os
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+_LAYERS = "model_executor/layers/attention/"
+_REGISTRY = "v1/attention/backends/registry.py"
+
+# File, function or method, the arguments that it must have. An argument more is legal where it has a default, or
+# where "**" says that ours takes any.
+_NEEDS: Tuple[Tuple[str, str, str], ...] = (
+    (_REGISTRY, "register_backend", "backend class_path"),
+    ("v1/attention/backend.py", "AttentionBackend.validate_configuration",
+     "cls head_size dtype kv_cache_dtype block_size use_mla has_sink use_sparse device_capability **"),
+    ("v1/attention/backend.py", "AttentionBackend.supports_combination",
+     "cls head_size dtype kv_cache_dtype block_size use_mla has_sink use_sparse use_mm_prefix device_capability"),
+    ("v1/attention/backend.py", "AttentionMetadataBuilder.get_cudagraph_support", "cls vllm_config kv_cache_spec"),
+    ("v1/attention/backend.py", "AttentionImpl.__init__",
+     "self num_heads head_size scale num_kv_heads alibi_slopes sliding_window kv_cache_dtype logits_soft_cap attn_type "
+     "kv_sharing_target_layer_name"),
+    ("v1/attention/backend.py", "AttentionImpl.forward",
+     "self layer query key value kv_cache attn_metadata output output_scale output_block_scale"),
+    (_LAYERS + "mla_attention.py", "MLACommonBackend.is_mla", "cls"),
+    (_LAYERS + "mla_attention.py", "MLACommonMetadataBuilder.__init__",
+     "self kv_cache_spec layer_names vllm_config device metadata_cls"),
+    (_LAYERS + "mla_attention.py", "MLACommonMetadataBuilder._build_decode",
+     "self block_table_tensor seq_lens_device query_start_loc_cpu query_start_loc_device num_decode_tokens "
+     "dcp_tot_seq_lens_device **"),
+    (_LAYERS + "mla_attention.py", "MLACommonImpl.__init__",
+     "self num_heads head_size scale num_kv_heads alibi_slopes sliding_window kv_cache_dtype logits_soft_cap attn_type "
+     "kv_sharing_target_layer_name **"),
+    (_LAYERS + "mla_attention.py", "MLACommonImpl.forward_mqa", "self q kv_c_and_k_pe_cache attn_metadata layer"),
+    (_LAYERS + "sparse_mla_attention.py", "SparseMLACommonMetadataBuilder.__init__",
+     "self kv_cache_spec layer_names vllm_config device"),
+    (_LAYERS + "sparse_mla_attention.py", "SparseMLACommonImpl.__init__",
+     "self num_heads head_size scale num_kv_heads alibi_slopes sliding_window kv_cache_dtype logits_soft_cap attn_type "
+     "kv_sharing_target_layer_name indexer topk_indices_buffer **"),
+)
+
+
+class Contract(NamedTuple):
+    """What was found: vLLM's version, whether a backend may have a name of its own, and what does not fit."""
+
+    version: str
+    names: bool
+    faults: List[str]
+
+
+class _Function(NamedTuple):
+    arguments: List[str]
+    required: int  # so many of them have no default
+    anything: bool  # *args or **kwargs
+
+
+def read(root: Optional[str] = None, version: Optional[str] = None) -> Contract:
+    """The contract of the vLLM that an import would find, or of the package folder `root`."""
+    if root is None:
+        found = importlib.util.find_spec("vllm")
+        if found is None or not found.submodule_search_locations:
+            return Contract("(none)", False, ["vllm is not installed"])
+        root = list(found.submodule_search_locations)[0]
+    if version is None:
+        try:
+            version = importlib.metadata.version("vllm")
+        except importlib.metadata.PackageNotFoundError:
+            version = "(of unknown version)"
+    files: Dict[str, Dict[str, _Function]] = {}
+    faults = []
+    for file, name, declared in _NEEDS:
+        if file not in files:
+            files[file] = _functions(os.path.join(root, *file.split("/")))
+        fault = _fault(files[file].get(name), declared.split())
+        if fault:
+            faults.append(f"{name} in vllm/{file} {fault}")
+    return Contract(version, "AttentionBackendEnum.register" in files[_REGISTRY], faults)
+
+
+def _functions(path: str) -> Dict[str, _Function]:
+    """The functions of a source file and the methods of its classes, by qualified name; none if it is not there."""
+    try:
+        with open(path, encoding="utf-8") as source:
+            tree = ast.parse(source.read())
+    except (OSError, SyntaxError):
+        return {}
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            found[node.name] = _function(node)
+        elif isinstance(node, ast.ClassDef):
+            for member in node.body:
+                if isinstance(member, ast.FunctionDef):
+                    found[f"{node.name}.{member.name}"] = _function(member)
+    return found
+
+
+def _function(node: ast.FunctionDef) -> _Function:
+    positional = [argument.arg for argument in node.args.posonlyargs + node.args.args]
+    keywords = [argument.arg for argument in node.args.kwonlyargs]
+    optional = {positional[len(positional) - 1 - i] for i in range(len(node.args.defaults))}
+    optional |= {name for name, default in zip(keywords, node.args.kw_defaults) if default is not None}
+    arguments = [name for name in positional + keywords if name not in optional]
+    required = len(arguments)
+    arguments += [name for name in positional + keywords if name in optional]
+    return _Function(arguments, required, bool(node.args.vararg or node.args.kwarg))
+
+
+def _fault(function: Optional[_Function], needed: List[str]) -> str:
+    if function is None:
+        return "is not there"
+    anything = "**" in needed
+    needed = [name for name in needed if name != "**"]
+    missing = [name for name in needed if name not in function.arguments]
+    if missing and not function.anything:
+        return f"has no argument {', '.join(missing)}"
+    more = [name for name in function.arguments[:function.required] if name not in needed]
+    if more and not anything:
+        return f"asks for {', '.join(more)}, too"
+    return ""

@@ -1,0 +1,51 @@
+"""The query tokens of a step's decode requests, uniform or ragged."""
+
+from typing import Any, NamedTuple, Optional, Tuple
+
+import torch
+
+from flashlatent import Step
+
+
+class Queries(NamedTuple):
+    """How many query tokens requests have.
+
+    A batch is uniform where all requests have the same number, but for padding at its end, which vLLM's graphs have:
+    requests without query tokens and of length 0. It goes to the kernels as (requests, tokens, heads, dim). Any other
+    batch is ragged: requests lie side by side, cut by cu_seqlens, and rows of q past the last one are padding.
+    """
+
+    requests: int
+    tokens: int  # the most that a request has
+    total: int  # without padding
+    uniform: bool
+    cu_seqlens: torch.Tensor
+
+    @classmethod
+    def of(cls, starts_cpu: torch.Tensor, starts: torch.Tensor, rows: int) -> "Queries":
+        """starts: (requests + 1); rows: of q, padding included."""
+        lengths = starts_cpu.diff()
+        requests, total, tokens = len(lengths), int(starts_cpu[-1] - starts_cpu[0]), max(int(lengths.max()), 1)
+        full, rest = divmod(total, tokens)  # so many requests have all tokens if the others are padding
+        uniform = rest == 0 and rows == requests * tokens and bool((lengths[:full] == tokens).all())
+        return cls(requests, tokens, total, uniform, starts)
+
+    def attend(self, step: Step, q: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor,
+               cache_seqlens: torch.Tensor, *, want_lse: bool, v_dim: int,
+               **options: Any) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
+        """Causal decode of q (rows, heads, dim): out (rows, heads, v_dim) and, if wanted, lse (rows, heads)."""
+        if self.uniform:
+            out, lse = step.decode(q.reshape(self.requests, self.tokens, *q.shape[1:]), kv_cache, block_table,
+                                   cache_seqlens, v_dim=v_dim, causal=True, **options)
+            return out.flatten(0, 1), lse.transpose(1, 2).flatten(0, 1) if want_lse else None
+        out = q.new_empty(q.shape[0], q.shape[1], v_dim)
+        out[self.total:].zero_()
+        _, lse = step.decode(q[:self.total], kv_cache, block_table, cache_seqlens, v_dim=v_dim, causal=True,
+                             cu_seqlens_q=self.cu_seqlens, tokens=self.tokens, out=out[:self.total], **options)
+        if not want_lse:
+            return out, None
+        rows = torch.arange(q.shape[0], dtype=self.cu_seqlens.dtype, device=q.device)
+        request = torch.searchsorted(self.cu_seqlens, rows, right=True) - 1
+        request.clamp_(0, self.requests - 1)
+        token = (rows - self.cu_seqlens[request]).clamp_(0, self.tokens - 1)
+        return out, lse[request, :, token.long()]

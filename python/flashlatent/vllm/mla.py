@@ -1,0 +1,138 @@
+"""Dense MLA decode in vLLM: bf16, fp16 and fp8_ds_mla caches, which are the library's fp8_656.
+
+Prefill, cache writes and absorbed projections are vLLM's own.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, List, Optional, Tuple, Union
+
+import torch
+import vllm.envs as envs
+from vllm.model_executor.layers.attention.mla_attention import (MLACommonBackend, MLACommonDecodeMetadata,
+                                                                MLACommonImpl, MLACommonMetadata,
+                                                                MLACommonMetadataBuilder, QueryLenSupport)
+from vllm.v1.attention.backend import AttentionCGSupport, MultipleOf
+
+from flashlatent import Step
+
+from . import _refusals
+from ._queries import Queries
+from .backends import registered_name
+
+Query = Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
+
+
+class FlashLatentMLABackend(MLACommonBackend):
+    supported_dtypes: ClassVar[List[torch.dtype]] = [torch.bfloat16, torch.float16]
+    supported_kv_cache_dtypes: ClassVar[List[Any]] = ["auto", "bfloat16", "float16", "fp8_ds_mla"]
+
+    @staticmethod
+    def get_name() -> str:
+        return registered_name()
+
+    @staticmethod
+    def get_impl_cls() -> type:
+        return FlashLatentMLAImpl
+
+    @staticmethod
+    def get_builder_cls() -> type:
+        return FlashLatentMLAMetadataBuilder
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list:
+        return [MultipleOf(_refusals.BLOCK)]
+
+    @classmethod
+    def get_supported_head_sizes(cls) -> List[int]:
+        return [320, 576]
+
+    @staticmethod
+    def get_kv_cache_shape(num_blocks: int, block_size: int, num_kv_heads: int, head_size: int,
+                           cache_dtype_str: str = "auto") -> Tuple[int, ...]:
+        return num_blocks, block_size, 656 if cache_dtype_str == "fp8_ds_mla" else head_size
+
+    @staticmethod
+    def get_kv_cache_stride_order(include_num_layers_dimension: bool = False) -> Tuple[int, ...]:
+        """Layers between pages: the stride of pages is read from the tensor."""
+        return (1, 0, 2, 3) if include_num_layers_dimension else (0, 1, 2)
+
+    @classmethod
+    def supports_compute_capability(cls, capability: Any) -> bool:
+        return capability.major == 9
+
+    @classmethod
+    def supports_batch_invariance(cls) -> bool:
+        return True
+
+    @classmethod
+    def supports_device_cpu_query_lens_mismatch(cls) -> bool:
+        """Whether a batch is ragged is decided on the host (Queries)."""
+        return False
+
+    @classmethod
+    def supports_combination(cls, head_size: int, dtype: torch.dtype, kv_cache_dtype: Optional[str],
+                             block_size: Optional[int], use_mla: bool, has_sink: bool, use_sparse: bool,
+                             use_mm_prefix: bool, device_capability: Any) -> Optional[str]:
+        return _refusals.joined(_refusals.latent(
+            cls.get_supported_head_sizes(), head_size, dtype, kv_cache_dtype, block_size, device_capability))
+
+
+@dataclass
+class FlashLatentDecodeMetadata(MLACommonDecodeMetadata):
+    step: Step
+    queries: Queries
+
+
+class FlashLatentMLAMetadata(MLACommonMetadata):
+    pass
+
+
+class FlashLatentMLAMetadataBuilder(MLACommonMetadataBuilder):
+    _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_BATCH
+    query_len_support: ClassVar[QueryLenSupport] = QueryLenSupport.VARLEN
+
+    def __init__(self, kv_cache_spec: Any, layer_names: List[str], vllm_config: Any, device: torch.device) -> None:
+        if envs.VLLM_BATCH_INVARIANT:  # a batch with longer queries has other kernels
+            self.query_len_support = QueryLenSupport.SINGLE_ONLY
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device, FlashLatentMLAMetadata)
+
+    @classmethod
+    def get_cudagraph_support(cls, vllm_config: Any, kv_cache_spec: Any) -> AttentionCGSupport:
+        if envs.VLLM_BATCH_INVARIANT:
+            return AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+        return cls._cudagraph_support
+
+    def _build_decode(self, block_table_tensor: torch.Tensor, seq_lens_device: torch.Tensor,
+                      query_start_loc_cpu: torch.Tensor, query_start_loc_device: torch.Tensor, num_decode_tokens: int,
+                      dcp_tot_seq_lens_device: Optional[torch.Tensor], **_: Any) -> FlashLatentDecodeMetadata:
+        return FlashLatentDecodeMetadata(
+            block_table=block_table_tensor, seq_lens=seq_lens_device, dcp_tot_seq_lens=dcp_tot_seq_lens_device,
+            step=Step(), queries=Queries.of(query_start_loc_cpu, query_start_loc_device, num_decode_tokens))
+
+
+class FlashLatentMLAImpl(MLACommonImpl):
+    can_return_lse_for_decode: bool = True
+    supports_dcp: bool = True
+    lse_base_on_e: bool = True
+
+    def __init__(self, num_heads: int, head_size: int, scale: float, num_kv_heads: int,
+                 alibi_slopes: Optional[List[float]], sliding_window: Optional[int], kv_cache_dtype: str,
+                 logits_soft_cap: Optional[float], attn_type: str, kv_sharing_target_layer_name: Optional[str],
+                 **mla_args: Any) -> None:
+        super().__init__(num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window, kv_cache_dtype,
+                         logits_soft_cap, attn_type, kv_sharing_target_layer_name, **mla_args)
+        _refusals.refuse("MLA decode", alibi_slopes=alibi_slopes, sliding_window=sliding_window,
+                         logits_soft_cap=logits_soft_cap)
+        _refusals.refuse_attn_type("MLA decode", attn_type)
+        self.supports_quant_query_input = False
+        self.batch_invariant = bool(envs.VLLM_BATCH_INVARIANT)
+
+    def forward_mqa(self, q: Query, kv_c_and_k_pe_cache: torch.Tensor, attn_metadata: Any,
+                    layer: Any) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
+        if isinstance(q, tuple):
+            q = torch.cat(q, dim=-1)
+        decode = attn_metadata.decode
+        return decode.queries.attend(
+            decode.step, q, kv_c_and_k_pe_cache.unsqueeze(2), decode.block_table, decode.seq_lens,
+            want_lse=self.need_to_return_lse_for_decode, v_dim=self.kv_lora_rank, softmax_scale=self.scale,
+            batch_invariant=self.batch_invariant)

@@ -1,0 +1,170 @@
+"""Sparse MLA in vLLM (DeepSeek V3.2, GLM-5): each query token attends to the tokens that its indexer chose.
+
+Any number of heads goes to the kernels as it is. Prompts longer than the indexer's topk take the same way, a query
+token a request; shorter ones take vLLM's dense prefill.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar, List, Optional, Tuple, Union
+
+import torch
+from vllm.model_executor.layers.attention import sparse_mla_attention as common
+from vllm.model_executor.layers.attention.mla_attention import MLACommonPrefillMetadata
+from vllm.v1.attention.backend import AttentionBackend, AttentionCGSupport, AttentionMetadata, MultipleOf
+
+from flashlatent import Step
+
+from . import _refusals
+from ._slots import chosen_slots
+from .backends import registered_name
+
+Query = Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
+Result = Tuple[torch.Tensor, Optional[torch.Tensor]]
+
+
+class FlashLatentSparseMLABackend(AttentionBackend):
+    supported_dtypes: ClassVar[List[torch.dtype]] = [torch.bfloat16, torch.float16]
+    supported_kv_cache_dtypes: ClassVar[List[Any]] = ["auto", "bfloat16", "float16", "fp8_ds_mla"]
+
+    @staticmethod
+    def get_name() -> str:
+        return registered_name()
+
+    @staticmethod
+    def get_impl_cls() -> type:
+        return FlashLatentSparseMLAImpl
+
+    @staticmethod
+    def get_builder_cls() -> type:
+        return FlashLatentSparseMLAMetadataBuilder
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list:
+        return [MultipleOf(_refusals.BLOCK)]
+
+    @classmethod
+    def get_supported_head_sizes(cls) -> List[int]:
+        return [576]
+
+    @staticmethod
+    def get_kv_cache_shape(num_blocks: int, block_size: int, num_kv_heads: int, head_size: int,
+                           cache_dtype_str: str = "auto") -> Tuple[int, ...]:
+        return num_blocks, block_size, 656 if cache_dtype_str == "fp8_ds_mla" else head_size
+
+    @classmethod
+    def customize_spec(cls, spec: Any) -> Any:
+        """0.33: its indices count rows through all of the cache, so pages must be whole rows apart."""
+        return dataclasses.replace(spec, block_stride_alignment=spec.state_content_size_bytes)
+
+    @classmethod
+    def is_mla(cls) -> bool:
+        return True
+
+    @classmethod
+    def is_sparse(cls) -> bool:
+        return True
+
+    @classmethod
+    def supports_compute_capability(cls, capability: Any) -> bool:
+        return capability.major == 9
+
+    @classmethod
+    def supports_batch_invariance(cls) -> bool:
+        """Whether a prompt takes vLLM's dense prefill depends on its batch-mates' lengths."""
+        return False
+
+    @classmethod
+    def supports_combination(cls, head_size: int, dtype: torch.dtype, kv_cache_dtype: Optional[str],
+                             block_size: Optional[int], use_mla: bool, has_sink: bool, use_sparse: bool,
+                             use_mm_prefix: bool, device_capability: Any) -> Optional[str]:
+        return _refusals.joined(_refusals.latent(
+            cls.get_supported_head_sizes(), head_size, dtype, kv_cache_dtype, block_size, device_capability))
+
+
+@dataclass
+class _OwnMetadata(AttentionMetadata):
+    """What vLLM 0.26's builder fills; later versions bring a class."""
+
+    num_reqs: int
+    max_query_len: int
+    max_seq_len: int
+    num_actual_tokens: int
+    query_start_loc: torch.Tensor
+    slot_mapping: torch.Tensor
+    block_table: torch.Tensor
+    req_id_per_token: torch.Tensor
+    seq_lens: torch.Tensor
+    block_size: int = 64
+    topk_tokens: int = 2048
+    num_decodes: int = 0
+    num_prefills: int = 0
+    num_decode_tokens: int = 0
+    prefill_max_seq_len: int = 0
+    prefill: Optional[MLACommonPrefillMetadata] = None
+    cp_kv_cache_interleave_size: int = 1
+
+
+@dataclass(kw_only=True)
+class FlashLatentSparseMLAMetadata(getattr(common, "SparseMLACommonMetadata", _OwnMetadata)):  # type: ignore[misc]
+    step: Step = dataclasses.field(default_factory=Step)
+
+
+class FlashLatentSparseMLAMetadataBuilder(common.SparseMLACommonMetadataBuilder):
+    metadata_cls = FlashLatentSparseMLAMetadata
+    _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_BATCH
+
+    def __init__(self, kv_cache_spec: Any, layer_names: List[str], vllm_config: Any, device: torch.device) -> None:
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
+
+
+# 0.33 turns the indexer's choice into rows of the cache by itself and calls _forward_mqa_kernel().
+_VLLM_FINDS_ROWS = hasattr(common.SparseMLACommonImpl, "_forward_mqa_kernel")
+
+
+class FlashLatentSparseMLAImpl(common.SparseMLACommonImpl):
+    can_return_lse_for_decode: bool = True
+    supports_dcp: bool = True
+    lse_base_on_e: bool = True
+
+    def __init__(self, num_heads: int, head_size: int, scale: float, num_kv_heads: int,
+                 alibi_slopes: Optional[List[float]], sliding_window: Optional[int], kv_cache_dtype: str,
+                 logits_soft_cap: Optional[float], attn_type: str, kv_sharing_target_layer_name: Optional[str],
+                 **mla_args: Any) -> None:
+        super().__init__(num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window, kv_cache_dtype,
+                         logits_soft_cap, attn_type, kv_sharing_target_layer_name, **mla_args)
+        _refusals.refuse("sparse MLA", alibi_slopes=alibi_slopes, sliding_window=sliding_window,
+                         logits_soft_cap=logits_soft_cap)
+        _refusals.refuse_attn_type("sparse MLA", attn_type)
+        if self.topk_indices_buffer is None:
+            raise NotImplementedError("flashlatent: indexer and topk_indices_buffer are None; one of them is expected, "
+                                      "for it has the tokens that queries attend to")
+        self.supports_quant_query_input = False
+        self._step: Optional[Step] = None
+
+    def forward_mqa(self, q: Query, kv_c_and_k_pe_cache: torch.Tensor, attn_metadata: Any, layer: Any) -> Result:
+        self._step = attn_metadata.step
+        if _VLLM_FINDS_ROWS and q[0].device.type != "cpu":
+            return super().forward_mqa(q, kv_c_and_k_pe_cache, attn_metadata, layer)
+        rows = q[0].shape[0] if isinstance(q, tuple) else q.shape[0]
+        slots, counts = chosen_slots(self, attn_metadata, rows)
+        return self._attend(q, kv_c_and_k_pe_cache.unsqueeze(2), slots, counts)
+
+    def _forward_mqa_kernel(self, q: Query, kv_cache: torch.Tensor, topk_indices: torch.Tensor,
+                            valid_counts: torch.Tensor, *, layer: Any, block_size: int, is_decode: bool) -> Result:
+        pages, page_size, dim = kv_cache.shape
+        if kv_cache.stride(0) != page_size * dim:  # other layers' pages lie between: rows are counted through them
+            rows = (pages - 1) * (kv_cache.stride(0) // dim) + page_size
+            kv_cache = kv_cache.as_strided((rows, 1, dim), (dim, dim, 1))
+        return self._attend(q, kv_cache.unsqueeze(2), topk_indices, valid_counts)
+
+    def _attend(self, q: Query, kv_cache: torch.Tensor, slots: torch.Tensor, counts: torch.Tensor) -> Result:
+        if isinstance(q, tuple):
+            q = torch.cat(q, dim=-1)
+        # A rank's share of the tokens may have gaps in its list; -1 is skipped wherever it stands.
+        length = counts if self.dcp_world_size <= 1 else None
+        assert self._step is not None
+        out, lse = self._step.decode(q.unsqueeze(1), kv_cache, indices=slots.unsqueeze(1), topk_length=length,
+                                     softmax_scale=self.scale)
+        return out.squeeze(1), lse.squeeze(2) if self.need_to_return_lse_for_decode else None

@@ -1,0 +1,196 @@
+"""flashlatent.sglang against an unpacked SGLang, without a GPU: what it asks of SGLang is there, and its backend on CPU
+tensors computes what a plain float32 layer does. FLASHLATENT_SGLANG names the folder to import sglang from.
+
+The packages' __init__ files are left out: they load GPU code and pin another transformers. Their modules are real.
+"""
+
+import ast
+import enum
+import importlib
+import os
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+TREE = os.environ.get("FLASHLATENT_SGLANG")
+if not TREE:
+    pytest.skip("FLASHLATENT_SGLANG is not set; scripts/check engines sets it", allow_module_level=True)
+
+import flashlatent  # noqa: E402
+import flashlatent.sglang  # noqa: E402
+
+HEADS, PAGE, SCALE = 4, 16, 192**-0.5
+
+
+def source(path):
+    with open(os.path.join(TREE, "sglang", "srt", path), encoding="utf-8") as file:
+        return file.read()
+
+
+def node_of(text, name):
+    """The definition of a class or function, or of a class's method."""
+    nodes = ast.parse(text).body
+    for part in name.split("."):
+        node = next(n for n in nodes if isinstance(n, (ast.ClassDef, ast.FunctionDef)) and n.name == part)
+        nodes = node.body
+    return node
+
+
+def arguments(path, name):
+    return [a.arg for a in node_of(source(path), name).args.args]
+
+
+@pytest.fixture(scope="module")
+def sglang():
+    """SGLang's registry and base class, with what they import from GPU code replaced."""
+    for name in ("sglang", "sglang.srt", "sglang.srt.layers", "sglang.srt.layers.attention", "sglang.srt.configs",
+                 "sglang.srt.utils"):
+        package = ModuleType(name)
+        package.__path__ = [os.path.join(TREE, *name.split("."))]
+        sys.modules[name] = package
+    sys.modules["sglang.srt.utils"].__dict__.update(
+        get_device_capability=lambda: (9, 0), is_hip=lambda: False, is_musa=lambda: False, is_npu=lambda: False)
+    stubs = {
+        "sglang.kernel_api_logging": dict(debug_kernel_api=lambda function: function),
+        "sglang.srt.utils.common": dict(is_npu=lambda: False),
+        "sglang.srt.runtime_context": dict(get_context=None),
+        "sglang.srt.configs.hybrid_arch": dict.fromkeys(
+            ["hybrid_gdn_config", "hybrid_lightning_config", "kimi_linear_config", "mamba2_config", "mambaish_config"]),
+        "sglang.srt.configs.linear_attn_model_registry": dict.fromkeys(["get_linear_attn_config",
+                                                                        "import_backend_class"]),
+    }
+    text = source("server_args.py")
+    choices = next(n for n in ast.parse(text).body if isinstance(n, ast.Assign)
+                   and getattr(n.targets[0], "id", "") == "ATTENTION_BACKEND_CHOICES")
+    arguments_module = {}
+    exec(ast.get_source_segment(text, choices), arguments_module)  # noqa: S102
+    exec(ast.get_source_segment(text, node_of(text, "add_attention_backend_choices")), arguments_module)  # noqa: S102
+    stubs["sglang.srt.server_args"] = arguments_module
+    for name, members in stubs.items():
+        module = ModuleType(name)
+        module.__dict__.update(members)
+        sys.modules[name] = module
+    flashlatent.sglang.register()
+    return SimpleNamespace(
+        registry=importlib.import_module("sglang.srt.layers.attention.attention_registry"),
+        base=importlib.import_module("sglang.srt.layers.attention.base_attn_backend"),
+        choices=arguments_module["ATTENTION_BACKEND_CHOICES"])
+
+
+def mode(name):
+    """A member of SGLang's ForwardMode."""
+    space = dict(IntEnum=enum.IntEnum, auto=enum.auto)
+    text = source("model_executor/forward_batch_info.py")
+    exec("from __future__ import annotations\n" + ast.get_source_segment(text, node_of(text, "ForwardMode")), space)
+    return getattr(space["ForwardMode"], name)
+
+
+def test_is_registered_and_may_be_chosen(sglang):
+    assert "flashlatent" in sglang.registry.ATTENTION_BACKENDS
+    assert sglang.choices.count("flashlatent") == 1
+
+
+def test_what_is_asked_of_sglang_is_there():
+    base = "layers/attention/base_attn_backend.py"
+    for name in ("forward_decode", "forward_extend"):
+        assert arguments(base, f"AttentionBackend.{name}") == [
+            "self", "q", "k", "v", "layer", "forward_batch", "save_kv_cache"]
+    assert arguments(base, "AttentionBackend.init_forward_metadata_in_graph") == ["self", "forward_batch"]
+    assert arguments(base, "AttentionBackend.init_cuda_graph_state") == ["self", "max_bs", "max_num_tokens"]
+    pool = "mem_cache/memory_pool.py"
+    assert arguments(pool, "MLATokenToKVPool.get_key_buffer") == ["self", "layer_id"]
+    assert len(arguments(pool, "MLATokenToKVPool.set_kv_buffer")) == 5
+    fields = {n.target.id for n in node_of(source("model_executor/forward_batch_info.py"), "ForwardBatch").body
+              if isinstance(n, ast.AnnAssign)}
+    assert {"forward_mode", "batch_size", "req_pool_indices", "seq_lens", "out_cache_loc"} <= fields
+    layer = ast.unparse(node_of(source("layers/radix_attention.py"), "RadixAttention.__init__"))
+    for attribute in ("tp_q_head_num", "head_dim", "v_head_dim", "scaling", "layer_id"):
+        assert f"self.{attribute} = " in layer
+    runner = source("layers/attention/flashmla_backend.py") + source("layers/attention/hybrid_attn_backend.py")
+    for name in ("model_runner.req_to_token_pool", "model_runner.token_to_kv_pool", "model_runner.kv_cache_dtype"):
+        assert name in runner
+    assert "load_plugins()" in source("managers/scheduler.py")
+
+
+class Pool:
+    """In place of MLATokenToKVPool, whose writes are GPU code."""
+
+    def __init__(self, slots, dtype):
+        self.buffer = torch.full((slots + PAGE, 1, 576), float("nan"), dtype=dtype)
+        self.buffer[:PAGE] = 0
+
+    def get_key_buffer(self, layer_id):
+        return self.buffer
+
+    def set_kv_buffer(self, layer, loc, k, v):
+        self.buffer[loc] = k.view(-1, 1, 576)
+
+
+def runner(dtype=torch.bfloat16, drafts=None, **more):
+    arguments = dict(prefill_attention_backend="fa3", speculative_num_draft_tokens=drafts, speculative_eagle_topk=None,
+                     dcp_size=1, enable_deterministic_inference=False)
+    arguments.update({k: v for k, v in more.items() if k in arguments})
+    return SimpleNamespace(
+        use_mla_backend=more.get("use_mla_backend", True), page_size=PAGE,
+        kv_cache_dtype=more.get("kv_cache_dtype", dtype),
+        server_args=SimpleNamespace(**arguments), token_to_kv_pool=Pool(64 * PAGE, dtype),
+        req_to_token_pool=SimpleNamespace(req_to_token=torch.zeros(8, 12 * PAGE, dtype=torch.int32)))
+
+
+@pytest.mark.parametrize("dtype, bound", [(torch.bfloat16, 1.5e-2), (torch.float16, 2e-3)])
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_decode_and_verification_match_a_plain_layer(sglang, dtype, bound, tokens):
+    generator = torch.Generator().manual_seed(1)
+    model = runner(dtype, tokens if tokens > 1 else None)
+    backend = sglang.registry.ATTENTION_BACKENDS["flashlatent"](model)
+    assert isinstance(backend, sglang.base.AttentionBackend)
+    lengths, requests, table = [40, 5, 131], [6, 0, 3], model.req_to_token_pool.req_to_token
+    pages = iter((1 + torch.randperm(60, generator=generator)).tolist())
+    rows = []
+    for length, request in zip(lengths, requests):
+        slots = torch.cat([torch.arange(PAGE) + next(pages) * PAGE for _ in range(-(-length // PAGE))])[:length]
+        table[request, :length] = slots.int()
+        rows.append(torch.randn(length, 576, generator=generator).to(dtype))
+        model.token_to_kv_pool.buffer[slots[:length - tokens], 0] = rows[-1][:length - tokens]
+    new = [table[r, n - tokens:n].long() for r, n in zip(requests, lengths)]
+    k = torch.cat([x[-tokens:] for x in rows])
+    q = torch.randn(3 * tokens, HEADS * 576, generator=generator).to(dtype)
+    verifies = tokens > 1
+    batch = SimpleNamespace(
+        forward_mode=mode("TARGET_VERIFY" if verifies else "DECODE"), batch_size=3, out_cache_loc=torch.cat(new),
+        req_pool_indices=torch.tensor(requests), seq_lens=torch.tensor(lengths) - (tokens if verifies else 0))
+    layer = SimpleNamespace(layer_id=0, tp_q_head_num=HEADS, head_dim=576, v_head_dim=512, scaling=SCALE)
+    backend.init_cuda_graph_state(8, 8)
+    backend.init_forward_metadata(batch)
+    out = backend.forward(q, k, k[:, :512], layer, batch).view(3, tokens, HEADS, 512)
+    for i, n in enumerate(lengths):
+        scores = torch.einsum("thd,nd->htn", q.view(3, tokens, HEADS, 576)[i].float(), rows[i].float()) * SCALE
+        seen = torch.arange(n)[None] < n - tokens + 1 + torch.arange(tokens)[:, None]
+        expected = scores.masked_fill(~seen, float("-inf")).softmax(-1) @ rows[i][:, :512].float()
+        assert (out[i].transpose(0, 1).float() - expected).abs().max() < bound * max(1, expected.abs().max().item())
+
+
+@pytest.mark.parametrize("more, sentence", [
+    (dict(use_mla_backend=False), "keys and values apart"),
+    (dict(prefill_attention_backend=None), "--prefill-attention-backend is None; fa3"),
+    (dict(kv_cache_dtype=torch.float8_e4m3fn), "--kv-cache-dtype is torch.float8_e4m3fn; auto"),
+    (dict(dcp_size=2), "--dcp-size is 2; 1"), (dict(speculative_eagle_topk=4), "--speculative-eagle-topk is 4; 1")])
+def test_refusals_name_the_option(sglang, more, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        sglang.registry.ATTENTION_BACKENDS["flashlatent"](runner(**more))
+
+
+def test_prompts_are_another_backends(sglang):
+    backend = sglang.registry.ATTENTION_BACKENDS["flashlatent"](runner())
+    batch = SimpleNamespace(forward_mode=mode("EXTEND"))
+    with pytest.raises(NotImplementedError, match="prompts go to --prefill-attention-backend"):
+        backend.forward(None, None, None, None, batch)
+
+
+def test_an_unknown_sglang_is_left_alone_with_one_warning(sglang, monkeypatch, caplog):
+    monkeypatch.setattr(flashlatent.sglang, "_done", False)
+    monkeypatch.setattr(sglang.base, "AttentionBackend", object)
+    flashlatent.sglang.register()
+    assert "AttentionBackend has no init_forward_metadata_in_graph" in caplog.text

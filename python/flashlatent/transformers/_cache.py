@@ -144,7 +144,7 @@ class LatentCache(Cache):
             raise InvalidArgumentError(f"tokens_to_remove is {tokens_to_remove}; a LatentCache keeps its tokens (0 is "
                                        "accepted): generate without an assistant model")
 
-    # What the model's passes do.
+    # What the model's passes do with it.
 
     def reuse(self, input_ids):
         """Before a first pass over these tokens (batch, n), none of which is padding: takes what the pool holds of
@@ -154,12 +154,9 @@ class LatentCache(Cache):
             return
         size, ids = pages.layout.page_size, input_ids.cpu().numpy()
         contents = [content_ids(row[:-1], size) for row in ids]  # the last token is computed: its logits are needed
-        found = []
+        whole = len(contents[0]) if contents else 0
         for row in contents:
-            sequence, cached = pages.pool.create(row, 0)
-            pages.pool.release(sequence)
-            found.append(cached)
-        whole = min(found, default=0)
+            whole = pages.cached(row[:whole])
         if not whole:
             return
         rows, tokens = self._rows, whole * size
@@ -169,9 +166,13 @@ class LatentCache(Cache):
         rows.history = [(input_ids[:, :tokens], positions, None)]
         self._seen = np.ones((len(ids), tokens), bool)
 
-    def begin(self, shape, attention_mask, input_ids, positions):
-        """A pass over (batch, tokens) new ones: makes room for them, and the Step of its layers."""
-        batch, tokens = shape
+    def begin(self, inputs, attention_mask, input_ids, positions):
+        """A pass over `inputs` (batch, tokens, ...): makes room for them, and the Step of its layers. Their ids, if
+        known, and positions say which pages others may share."""
+        batch, tokens = inputs.shape[:2]
+        if inputs.device != self._enabled.layout.device:
+            raise InvalidArgumentError(f"input is on {inputs.device} and the model was on {self._enabled.layout.device} when "
+                                       "it was enabled; call flashlatent.transformers.enable(model) again")
         if self._seen is not None and batch != len(self._seen):
             raise InvalidArgumentError(f"input_ids has {batch} rows and past_key_values {len(self._seen)}; as many are "
                                        "expected")

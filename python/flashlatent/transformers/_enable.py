@@ -11,10 +11,10 @@ from transformers.cache_utils import Cache
 
 from .. import _native
 from .._errors import InvalidArgumentError, UnavailableError, UnsupportedError
-from ._attention import LATENT_CLASSES
-from ._batching import LatentPagedCache, init_continuous_batching, paged_step
+from ._batching import init_continuous_batching
 from ._cache import LatentCache
 from ._layout import layout_of
+from ._modules import ATTENTION, LATENT_CLASSES, MODELS, STOCK_CLASSES
 from ._pages import Pages
 from ._step import fewest_expanded
 
@@ -22,12 +22,15 @@ TESTED = ((5, 17), (5, 18))  # from, and the first not tested
 
 
 class _Enabled:
-    """An enabled model's settings, and what disable() puts back."""
+    """An enabled model's settings."""
 
     def __init__(self, layout, dims, pages):
         self.layout, self.dims, self.page_count = layout, dims, pages
-        self.hook = None
         self._shared = None
+
+    def __reduce__(self):
+        """A copy of the model has the same settings, and pages of its own."""
+        return _Enabled, (self.layout, self.dims, self.page_count)
 
     def shared_pages(self):
         """The pages of all caches, where enable() was given their number; else None."""
@@ -66,12 +69,9 @@ def enable(model, *, kv_format=None, page_size=64, pages=None, any_version=False
     dims = model.config.qk_nope_head_dim, model.config.v_head_dim
     _check_kernels(layout, dims)
     disable(model)
-
-    enabled = _Enabled(layout, dims, pages)
-    for module in attention:
+    for module in (model.base_model, *attention):
         module.__class__ = LATENT_CLASSES[type(module)]
-    enabled.hook = model.base_model.register_forward_pre_hook(_before_forward, with_kwargs=True)
-    model._flashlatent = enabled
+    model._flashlatent = _Enabled(layout, dims, pages)
     model._prepare_cache_for_generation = types.MethodType(_prepare_cache, model)
     model._prefill = types.MethodType(_prefill, model)
     model.init_continuous_batching = types.MethodType(init_continuous_batching, model)
@@ -80,14 +80,10 @@ def enable(model, *, kv_format=None, page_size=64, pages=None, any_version=False
 
 def disable(model):
     """Gives a model its own attention back; nothing happens if it is not enabled. Returns the model."""
-    enabled = vars(model).pop("_flashlatent", None)
-    if enabled is None:
+    if vars(model).pop("_flashlatent", None) is None:
         return model
-    own = {latent: stock for stock, latent in LATENT_CLASSES.items()}
     for module in model.modules():
-        if type(module) in own:
-            module.__class__ = own[type(module)]
-    enabled.hook.remove()
+        module.__class__ = STOCK_CLASSES.get(type(module), type(module))
     for name in ("_prepare_cache_for_generation", "_prefill", "init_continuous_batching"):
         vars(model).pop(name, None)
     return model
@@ -105,16 +101,17 @@ def _check_version(any_version):
 def _attention_modules(model):
     if not isinstance(model, PreTrainedModel):
         raise InvalidArgumentError(f"model is a {type(model).__name__}; a transformers.PreTrainedModel is expected")
-    known = set(LATENT_CLASSES) | set(LATENT_CLASSES.values())
-    attention = [module for module in model.modules() if type(module) in known]
-    if not attention or len(attention) != getattr(model.config, "num_hidden_layers", -1):
+    attention = [module for module in model.modules() if _stock(module) in ATTENTION]
+    if not attention or _stock(model.base_model) not in MODELS or model.base_model is model:
         raise InvalidArgumentError(f"model is a {type(model).__name__} (model_type "
                                    f"'{getattr(model.config, 'model_type', None)}'); the architectures of DeepSeek-V2 and "
                                    "DeepSeek-V3 (model_type 'deepseek_v2', 'deepseek_v3') are supported")
-    stock = {latent: own for own, latent in LATENT_CLASSES.items()}
-    for module in attention:
-        module.__class__ = stock.get(type(module), type(module))
     return attention
+
+
+def _stock(module):
+    """The class that a module has when it is not enabled."""
+    return STOCK_CLASSES.get(type(module), type(module))
 
 
 def _check_weights(model, attention):
@@ -154,28 +151,6 @@ def _check_kernels(layout, dims):
             raise UnsupportedError(f"model with {layout.heads} heads, kv_lora_rank {layout.latent}, qk_rope_head_dim "
                                    f"{layout.rope}, kv_format '{layout.kv_format}', page_size {layout.page_size} on "
                                    f"{layout.device}: {error}") from None
-
-
-def _before_forward(module, args, options):
-    """Before a pass of the base model: the Step of all layers, if the pass has a cache of ours."""
-    cache = options.get("past_key_values")
-    paged = options.get("cache")
-    if isinstance(paged, LatentPagedCache):
-        return args, options | {"latent_step": paged_step(paged, options)}
-    if not isinstance(cache, LatentCache):
-        return None
-    input_ids = args[0] if args else options.get("input_ids")
-    inputs = input_ids if input_ids is not None else options.get("inputs_embeds")
-    if inputs is None:
-        return None
-    positions = options.get("position_ids")
-    if positions is None:
-        past = cache.get_seq_length()
-        positions = torch.arange(past, past + inputs.shape[1], device=inputs.device)[None]
-    step = cache.begin(tuple(inputs.shape[:2]), options.get("attention_mask"), input_ids, positions)
-    # A mask of four dimensions is passed on as it is: none is made, and attention has the Step.
-    mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=inputs.device)
-    return args, options | {"latent_step": step, "position_ids": positions, "attention_mask": mask, "use_cache": True}
 
 
 def _prepare_cache(model, generation_config, model_kwargs, generation_mode, batch_size, max_cache_length):

@@ -25,6 +25,19 @@ class Pages:
         self.pool = _native.PagePool(pages, layout.page_size)
         self.caches = layout.arrays(pages)
 
+    def cached(self, contents):
+        """How many pages the pool holds of a sequence whose full pages have these contents. Asks page by page, so
+        that at most one page that is kept for others is given up for the question."""
+        for count in range(1, len(contents) + 1):
+            try:
+                sequence, found = self.pool.create(contents[:count], count * self.layout.page_size)
+            except ExhaustedError:
+                return count - 1
+            self.pool.release(sequence)
+            if found < count:
+                return count - 1
+        return len(contents)
+
     def append(self, sequences, counts):
         """Room for so many more tokens of each sequence; returns the sequences, whose handles may be new. Where
         pages run out nothing has changed."""

@@ -1,10 +1,13 @@
-"""The attention modules of an enabled model: projections are the model's own, attention is a Step's."""
+"""The modules of an enabled model, in classes that derive from its own and have their names: the base model makes a Step
+of each pass, attention uses it."""
 
 import torch
 from transformers.models.deepseek_v2 import modeling_deepseek_v2 as v2
 from transformers.models.deepseek_v3 import modeling_deepseek_v3 as v3
 
 from .._errors import InvalidArgumentError
+from ._batching import LatentPagedCache, paged_step
+from ._cache import LatentCache
 
 
 class _LatentAttention:
@@ -42,13 +45,38 @@ class _LatentAttention:
         return self.o_proj(out.view(batch, tokens, -1)), None
 
 
-class LatentDeepseekV2Attention(_LatentAttention, v2.DeepseekV2Attention):
+class _LatentModel:
+    """Mixed into a base model's class: a pass with a cache of ours has a Step, for all its layers."""
+
+    def forward(self, input_ids=None, **options):
+        cache, paged = options.get("past_key_values"), options.get("cache")
+        if isinstance(paged, LatentPagedCache):
+            options["latent_step"] = paged_step(paged, options)
+        elif isinstance(cache, LatentCache):
+            options |= self._begin(cache, input_ids, options)
+        return super().forward(input_ids, **options)
+
+    def _begin(self, cache, input_ids, options):
+        inputs = input_ids if input_ids is not None else options.get("inputs_embeds")
+        if inputs is None:
+            return {}  # the model says what is missing
+        positions = options.get("position_ids")
+        if positions is None:
+            past = cache.get_seq_length()
+            positions = torch.arange(past, past + inputs.shape[1], device=inputs.device)[None]
+        step = cache.begin(inputs, options.get("attention_mask"), input_ids, positions)
+        # A mask of four dimensions is passed on as it is: none is made, and attention has the Step.
+        mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=inputs.device)
+        return {"latent_step": step, "position_ids": positions, "attention_mask": mask, "use_cache": True}
+
+
+class _RotateV2:
 
     def rotate(self, query, key, angles):
         return v2.apply_rotary_emb(query, key, angles.to(query.device))
 
 
-class LatentDeepseekV3Attention(_LatentAttention, v3.DeepseekV3Attention):
+class _RotateV3:
 
     def rotate(self, query, key, cos_and_sin):
         apply = v3.apply_rotary_pos_emb_interleave if self.config.rope_interleave else v3.apply_rotary_pos_emb
@@ -56,5 +84,10 @@ class LatentDeepseekV3Attention(_LatentAttention, v3.DeepseekV3Attention):
 
 
 # The class that an enabled module has in place of its own. Exactly these: a class that derives from one of them may
-# compute something else.
-LATENT_CLASSES = {v2.DeepseekV2Attention: LatentDeepseekV2Attention, v3.DeepseekV3Attention: LatentDeepseekV3Attention}
+# compute something else. Configurations are saved with class names, so they stay.
+ATTENTION = {v2.DeepseekV2Attention: (_RotateV2, _LatentAttention), v3.DeepseekV3Attention: (_RotateV3, _LatentAttention)}
+MODELS = {v2.DeepseekV2Model: (_LatentModel,), v3.DeepseekV3Model: (_LatentModel,)}
+LATENT_CLASSES = {stock: type(stock.__name__, (*mixed_in, stock), {"__module__": __name__})
+                  for stock, mixed_in in (ATTENTION | MODELS).items()}
+STOCK_CLASSES = {latent: stock for stock, latent in LATENT_CLASSES.items()}
+globals().update({latent.__name__: latent for latent in STOCK_CLASSES})  # where pickle looks for them

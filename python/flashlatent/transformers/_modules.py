@@ -90,4 +90,3 @@ MODELS = {v2.DeepseekV2Model: (_LatentModel,), v3.DeepseekV3Model: (_LatentModel
 LATENT_CLASSES = {stock: type(stock.__name__, (*mixed_in, stock), {"__module__": __name__})
                   for stock, mixed_in in (ATTENTION | MODELS).items()}
 STOCK_CLASSES = {latent: stock for stock, latent in LATENT_CLASSES.items()}
-globals().update({latent.__name__: latent for latent in STOCK_CLASSES})  # where pickle looks for them

@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from scoring import attention, forced, greedy
 
 FORMATS = ("stock", "bf16", "fp8_656")
+PROMPT = 'import os\n\n\ndef read_lines(path):\n    """'
 
 
 def held_out(folder, rows, length, device):
@@ -45,7 +46,7 @@ def same(text, other):
 
 
 def compare(model, folder, options):
-    """The rows of the result, and the greedy texts by their attention."""
+    """The rows of the result: what each attention makes of the held-out text, and of prompts from it."""
     device = model.device
     ids = held_out(folder, options.rows, options.length, device)
     prompts = ids[:options.prompts, :options.prompt_length]
@@ -65,7 +66,16 @@ def compare(model, folder, options):
                          "cache": "bf16, expanded each step" if name == "stock" else name, **summary(scores, wanted)})
     for row, name in zip(rows[1:], FORMATS):
         row["greedy_tokens_as_stock"] = [same(text, other) for text, other in zip(texts[name], texts["stock"])]
-    return rows, texts
+    return rows
+
+
+def sample(model, tokenizer, prompt, tokens):
+    """A continuation of the prompt by FlashLatent, drawn at temperature 0.6 with seed 0."""
+    torch.manual_seed(0)
+    inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False).to(model.device)
+    with attention(model, "bf16"):
+        out = model.generate(**inputs, max_new_tokens=tokens, do_sample=True, temperature=0.6)
+    return tokenizer.decode(out[0, inputs.input_ids.shape[1]:])
 
 
 @torch.no_grad()
@@ -107,16 +117,15 @@ def main():
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.bfloat16).to(options.device).eval()
     tokenizer = AutoTokenizer.from_pretrained(options.model)
-    rows, texts = compare(model, options.model, options)
+    rows = compare(model, options.model, options)
     vllm = compare_vllm(model, json.loads(options.vllm.read_text())) if options.vllm else []
-    prompt = held_out(options.model, options.prompts, options.length, "cpu")[0, :options.prompt_length].tolist()
     result = {
         "device": torch.cuda.get_device_name() if options.device.startswith("cuda") else "cpu",
         "torch": torch.__version__, "transformers": transformers.__version__,
         "training": json.loads((options.model / "training.json").read_text()),
         "held_out": {"rows": options.rows, "bytes_a_row": options.length, "first": options.first,
                      "chunk": options.chunk}, "rows": rows, "vllm": vllm,
-        "sample": {"prompt": tokenizer.decode(prompt), "text": tokenizer.decode(texts["bf16"][0])}}
+        "sample": {"prompt": PROMPT, "text": sample(model, tokenizer, PROMPT, 2 * options.tokens)}}
     text = json.dumps(result, indent=1)
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)

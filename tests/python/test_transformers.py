@@ -154,10 +154,14 @@ def test_generate_and_generate_batch_give_the_greedy_text(device):
     assert model.config._attn_implementation == "sdpa"
 
 
-def batched(model, rows, max_new_tokens, expect=None, **config):
+def batched(model, rows, max_new_tokens, persistent=False, sequences=1, **config):
     config = transformers.ContinuousBatchingConfig(**{"block_size": 16, "num_blocks": 64} | config)
+    # Several sequences need sampling; at a temperature near 0 it is greedy.
+    sampling = {"do_sample": True, "temperature": 1e-6, "num_return_sequences": sequences} if sequences > 1 else {
+        "do_sample": False}
+    greedy = transformers.GenerationConfig(eos_token_id=-1, **sampling)
     results = model.generate_batch(rows, max_new_tokens=max_new_tokens, continuous_batching_config=config,
-                                   generation_config=transformers.GenerationConfig(do_sample=False, eos_token_id=-1))
+                                   generation_config=greedy, persistent_manager=persistent)
     assert all(result.error is None for result in results.values())
     return [result.generated_tokens for result in results.values()]
 
@@ -175,11 +179,21 @@ def test_continuous_batching_with_chunks_and_shared_prefixes(kv_format, device):
         check_greedy(model, row, text, 20 * ROUNDED[kv_format])
 
 
-def test_continuous_batching_in_bfloat16_and_again():
-    model = latent.enable(make(dtype=torch.bfloat16))
+def test_continuous_batching_again_and_with_several_sequences():
+    """A prompt whose blocks are kept from before, or forked, is computed in another way: texts may part at near ties."""
+    plain = make(dtype=torch.bfloat16)
+    model = latent.enable(copy.deepcopy(plain))
     rows = [prompts(1, length, seed=length)[0][0].tolist() for length in (3, 40)]
-    first = batched(model, rows, 8)
-    assert batched(model, rows, 8) == first
+    assert batched(model, rows, 8) == batched(model, rows, 8)
+    for persistent in (True, True):
+        for row, text in zip(rows, batched(model, rows, 8, persistent)):
+            check_greedy(plain, row, text, 20 * ROUNDED["bf16"])
+    assert model.config._attn_implementation == "sdpa"
+    latent.enable(model)  # the manager that was kept has gone
+    texts = batched(model, rows[:1], 8, sequences=3)
+    assert len(texts) == 3
+    for text in texts:
+        check_greedy(plain, rows[0], text, 20 * ROUNDED["bf16"])
 
 
 def test_beams_sampling_and_several_sequences():

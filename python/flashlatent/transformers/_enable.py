@@ -69,6 +69,7 @@ def enable(model, *, kv_format=None, page_size=64, pages=None, any_version=False
     dims = model.config.qk_nope_head_dim, model.config.v_head_dim
     _check_kernels(layout, dims)
     disable(model)
+    model.destroy_cached_continuous_batching_manager()  # its cache holds keys and values
     for module in (model.base_model, *attention):
         module.__class__ = LATENT_CLASSES[type(module)]
     model._flashlatent = _Enabled(layout, dims, pages)
@@ -82,6 +83,7 @@ def disable(model):
     """Gives a model its own attention back; nothing happens if it is not enabled. Returns the model."""
     if vars(model).pop("_flashlatent", None) is None:
         return model
+    model.destroy_cached_continuous_batching_manager()
     for module in model.modules():
         module.__class__ = STOCK_CLASSES.get(type(module), type(module))
     for name in ("_prepare_cache_for_generation", "_prefill", "init_continuous_batching"):

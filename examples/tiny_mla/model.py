@@ -14,7 +14,8 @@ def configuration(hidden=512, layers=4, heads=8, length=4096):
         num_attention_heads=heads, num_key_value_heads=heads, q_lora_rank=None, kv_lora_rank=512,
         qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, max_position_embeddings=length,
         num_nextn_predict_layers=0, moe_intermediate_size=hidden, n_routed_experts=8, num_experts_per_tok=2,
-        n_shared_experts=1, n_group=1, topk_group=1, bos_token_id=END, eos_token_id=END, pad_token_id=END, tie_word_embeddings=False)
+        n_shared_experts=1, n_group=1, topk_group=1, bos_token_id=END, eos_token_id=END, pad_token_id=END,
+        tie_word_embeddings=False)
 
 
 def _letters():

@@ -169,7 +169,7 @@ def batched(model, rows, max_new_tokens, persistent=False, sequences=1, **config
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kv_format", ["bf16", "fp8_656"])
 def test_continuous_batching_with_chunks_and_shared_prefixes(kv_format, device):
-    """More prompts than a pass takes, chunks of prompts beside decoding requests, a prefix that blocks are shared of."""
+    """More prompts than a pass takes, chunks of prompts beside decoding requests, a prefix whose blocks are shared."""
     model = make(device=device)
     common = prompts(1, 48, seed=5)[0][0].tolist()
     rows = [common + prompts(1, length, seed=length)[0][0].tolist() for length in (1, 9, 30)] + [[7], common[:31]]
@@ -180,7 +180,7 @@ def test_continuous_batching_with_chunks_and_shared_prefixes(kv_format, device):
 
 
 def test_continuous_batching_again_and_with_several_sequences():
-    """A prompt whose blocks are kept from before, or forked, is computed in another way: texts may part at near ties."""
+    """A prompt whose blocks are kept from before, or forked, is computed in another way: near ties may part texts."""
     plain = make(dtype=torch.bfloat16)
     model = latent.enable(copy.deepcopy(plain))
     rows = [prompts(1, length, seed=length)[0][0].tolist() for length in (3, 40)]
@@ -199,7 +199,8 @@ def test_continuous_batching_again_and_with_several_sequences():
 def test_beams_sampling_and_several_sequences():
     model = make()
     ids, mask = prompts(2, 18, padding=(3, 0))
-    beams = {"attention_mask": mask, "max_new_tokens": 10, "num_beams": 3, "num_return_sequences": 2, "do_sample": False}
+    beams = {"attention_mask": mask, "max_new_tokens": 10, "num_beams": 3, "num_return_sequences": 2,
+             "do_sample": False}
     wanted = model.generate(ids, **beams)
     latent.enable(model, kv_format="fp16", page_size=4)
     assert torch.equal(model.generate(ids, **beams), wanted)
@@ -356,7 +357,7 @@ def test_models_that_are_refused():
     llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(**small)).bfloat16()
     with pytest.raises(flashlatent.InvalidArgumentError, match="model is a LlamaForCausalLM.*'llama'.*deepseek_v3"):
         latent.enable(llama)
-    with pytest.raises(flashlatent.InvalidArgumentError, match="model is a Linear; a transformers.PreTrainedModel"):
+    with pytest.raises(flashlatent.InvalidArgumentError, match="model is a Linear; a model of transformers that generates"):
         latent.enable(torch.nn.Linear(2, 2))
     with pytest.raises(flashlatent.InvalidArgumentError, match="kv_format is 'fp8_656'.*256 \\+ 64"):
         latent.enable(make(kv_lora_rank=256), kv_format="fp8_656")
@@ -400,6 +401,8 @@ def test_wrong_calls():
         other[1, 4] = 0
         with pytest.raises(flashlatent.InvalidArgumentError, match="attention_mask of row 1 is another"):
             model(ids[:, :1], attention_mask=other, past_key_values=cache)
+        with pytest.raises(flashlatent.InvalidArgumentError, match="input is on meta and the model was on cpu"):
+            cache.begin(ids.to("meta"), None, None, None)
         with pytest.raises(flashlatent.InvalidArgumentError, match="tokens_to_remove is -2"):
             cache.crop(-2)
         with pytest.raises(flashlatent.InvalidArgumentError, match="past_key_values is a LatentCache"):

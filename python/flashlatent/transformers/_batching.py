@@ -97,8 +97,9 @@ def _checked(config):
                         ("default_compile_level", config.default_compile_level),
                         ("cpu_offload_space", config.cpu_offload_space)):
         if asked:
-            raise UnsupportedError(f"continuous_batching_config.{name} is {getattr(config, name)!r}; generate_batch() over a "
-                                   "latent cache runs without CUDA graphs, compilation and offloading: leave it out")
+            raise UnsupportedError(f"continuous_batching_config.{name} is {getattr(config, name)!r}; generate_batch() "
+                                   "over a latent cache runs without CUDA graphs, compilation and offloading: leave "
+                                   "it out")
     config = copy.copy(config)
     config.use_cuda_graph = False
     return config
@@ -108,8 +109,8 @@ def _set_sizes(config, device, hints):
     """Sizes where transformers' own rule, all memory that is free, does not fit."""
     if device.type == "cpu":
         if not is_psutil_available():
-            raise UnavailableError("psutil is not installed; generate_batch() on the CPU needs it, to know how much memory "
-                                   "there is: pip install psutil")
+            raise UnavailableError("psutil is not installed; generate_batch() on the CPU needs it, to know how much "
+                                   "memory there is: pip install psutil")
         if config.num_blocks is None and hints is not None:
             tokens = hints.max_prompt_length + hints.max_generated_length + 1
             config.num_blocks = max(1, hints.num_requests) * (-(-tokens // config.block_size) + 1)

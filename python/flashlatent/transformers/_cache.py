@@ -25,8 +25,9 @@ class _Layer(CacheLayerMixin):
         self.update(key_states, value_states)
 
     def update(self, key_states, value_states, *args, **options):
-        raise InvalidArgumentError("past_key_values is a LatentCache, and the model's attention is not FlashLatent's; call "
-                                   "flashlatent.transformers.enable(model), and the model itself, not a part of it")
+        raise InvalidArgumentError("past_key_values is a LatentCache, and the model's attention is not FlashLatent's; "
+                                   "call flashlatent.transformers.enable(model), and the model itself, not a "
+                                   "part of it")
 
     def get_mask_sizes(self, query_length):
         return self.get_seq_length() + query_length, 0
@@ -51,7 +52,8 @@ class _Rows:
         if not self.history:
             return None
         ids, positions = (torch.cat([part[k] for part in self.history], 1).cpu().numpy() for k in (0, 1))
-        real = np.concatenate([np.ones(part[0].shape, bool) if part[2] is None else part[2] for part in self.history], 1)
+        real = [np.ones(part[0].shape, bool) if part[2] is None else part[2] for part in self.history]
+        real = np.concatenate(real, 1)
         tokens = [row[kept] for row, kept in zip(ids, real)]
         if any((row[kept] != np.arange(kept.sum())).any() for row, kept in zip(positions, real)):
             return None
@@ -171,8 +173,9 @@ class LatentCache(Cache):
         known, and positions say which pages others may share."""
         batch, tokens = inputs.shape[:2]
         if inputs.device != self._enabled.layout.device:
-            raise InvalidArgumentError(f"input is on {inputs.device} and the model was on {self._enabled.layout.device} when "
-                                       "it was enabled; call flashlatent.transformers.enable(model) again")
+            raise InvalidArgumentError(f"input is on {inputs.device} and the model was on "
+                                       f"{self._enabled.layout.device} when it was enabled; call "
+                                       "flashlatent.transformers.enable(model) again")
         if self._seen is not None and batch != len(self._seen):
             raise InvalidArgumentError(f"input_ids has {batch} rows and past_key_values {len(self._seen)}; as many are "
                                        "expected")
@@ -212,8 +215,8 @@ class LatentCache(Cache):
         mask = attention_mask.to(torch.bool).cpu().numpy()
         if past and (mask[:, :past] != self._seen).any():
             row = int((mask[:, :past] != self._seen).any(1).argmax())
-            raise InvalidArgumentError(f"attention_mask of row {row} is another for tokens in past_key_values than when "
-                                       "they were new; what was left out then stays so, and the other way round")
+            raise InvalidArgumentError(f"attention_mask of row {row} is another for tokens in past_key_values than "
+                                       "when they were new; what was left out then stays so, and the other way round")
         real = mask[:, past:]
         return None if real.all() else real
 

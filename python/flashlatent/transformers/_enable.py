@@ -6,7 +6,7 @@ import re
 import types
 
 import torch
-from transformers import PreTrainedModel
+from transformers import GenerationMixin, PreTrainedModel
 from transformers.cache_utils import Cache
 
 from .. import _native
@@ -96,18 +96,19 @@ def _check_version(any_version):
     version = tuple(int(number) for number in re.findall(r"\d+", text)[:2])
     if not any_version and not TESTED[0] <= version < TESTED[1]:
         first, last = (".".join(map(str, bound)) for bound in TESTED)
-        raise UnavailableError(f"transformers is {text}; flashlatent.transformers is tested with {first} and newer, below "
-                               f"{last}: install one of these, or give any_version=True")
+        raise UnavailableError(f"transformers is {text}; flashlatent.transformers is tested with {first} and newer, "
+                               f"below {last}: install one of these, or give any_version=True")
 
 
 def _attention_modules(model):
-    if not isinstance(model, PreTrainedModel):
-        raise InvalidArgumentError(f"model is a {type(model).__name__}; a transformers.PreTrainedModel is expected")
+    if not isinstance(model, PreTrainedModel) or not isinstance(model, GenerationMixin):
+        raise InvalidArgumentError(f"model is a {type(model).__name__}; a model of transformers that generates "
+                                   "(DeepseekV3ForCausalLM, say) is expected")
     attention = [module for module in model.modules() if _stock(module) in ATTENTION]
     if not attention or _stock(model.base_model) not in MODELS or model.base_model is model:
         raise InvalidArgumentError(f"model is a {type(model).__name__} (model_type "
-                                   f"'{getattr(model.config, 'model_type', None)}'); the architectures of DeepSeek-V2 and "
-                                   "DeepSeek-V3 (model_type 'deepseek_v2', 'deepseek_v3') are supported")
+                                   f"'{getattr(model.config, 'model_type', None)}'); the architectures of DeepSeek-V2 "
+                                   "and DeepSeek-V3 (model_type 'deepseek_v2', 'deepseek_v3') are supported")
     return attention
 
 
@@ -121,19 +122,20 @@ def _check_weights(model, attention):
     for module in attention:
         where = f"model's layer {module.layer_idx}"
         if "forward" in vars(module):
-            raise InvalidArgumentError(f"{where} has a forward() of its own, as device_map over several devices, offloading "
-                                       "and some adapters make it; load the model on one device, plain")
+            raise InvalidArgumentError(f"{where} has a forward() of its own, as device_map over several devices, "
+                                       "offloading and some adapters make it; load the model on one device, plain")
         if type(module.kv_b_proj) is not torch.nn.Linear or type(module.kv_b_proj.weight) is not torch.nn.Parameter:
             raise InvalidArgumentError(f"{where} has a kv_b_proj that is a {type(module.kv_b_proj).__name__} with a "
-                                       f"{type(module.kv_b_proj.weight).__name__}; a torch.nn.Linear with its Parameter "
-                                       "is expected (not quantised, no adapter, not spread over devices)")
+                                       f"{type(module.kv_b_proj.weight).__name__}; a torch.nn.Linear with its "
+                                       "Parameter is expected (not quantised, no adapter, not spread over devices)")
     weights = [module.kv_b_proj.weight for module in attention]
     devices = {weight.device for weight in weights}
     if len(devices) > 1:
         raise InvalidArgumentError(f"model is on {', '.join(sorted(map(str, devices)))}; one device is expected")
     device, dtype = weights[0].device, weights[0].dtype
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        raise InvalidArgumentError(f"model.dtype is {dtype}; torch.bfloat16, torch.float16 or torch.float32 is expected")
+        raise InvalidArgumentError(f"model.dtype is {dtype}; torch.bfloat16, torch.float16 or torch.float32 is "
+                                   "expected")
     if device.type not in ("cpu", "cuda"):
         raise InvalidArgumentError(f"model is on {device}; cpu or cuda is expected")
     return device, dtype

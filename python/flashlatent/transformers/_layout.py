@@ -43,8 +43,9 @@ def layout_of(config, dtype, device, kv_format, page_size):
     own = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype)
     if kv_format is None:
         if own is None:
-            raise InvalidArgumentError(f"model.dtype is {dtype}; kv_format={', '.join(map(repr, FORMATS))} says what the "
-                                       "cache is to be, or load the model with dtype=torch.bfloat16 or torch.float16")
+            raise InvalidArgumentError(f"model.dtype is {dtype}; kv_format={', '.join(map(repr, FORMATS))} says what "
+                                       "the cache is to be, or load the model with dtype=torch.bfloat16 or "
+                                       "torch.float16")
         kv_format = own
     if kv_format not in FORMATS:
         raise InvalidArgumentError(f"kv_format is {kv_format!r}; {', '.join(map(repr, FORMATS))} or None (the model's "
@@ -52,8 +53,8 @@ def layout_of(config, dtype, device, kv_format, page_size):
     storage, extent, queries = FORMATS[kv_format]
     latent, rope = config.kv_lora_rank, config.qk_rope_head_dim
     if kv_format == "fp8_656" and (latent, rope) != (512, 64):
-        raise InvalidArgumentError(f"kv_format is 'fp8_656' and the model's kv_lora_rank + qk_rope_head_dim is {latent} + "
-                                   f"{rope}; this format holds 512 + 64: use 'bf16' or 'fp16'")
+        raise InvalidArgumentError(f"kv_format is 'fp8_656' and the model's kv_lora_rank + qk_rope_head_dim is "
+                                   f"{latent} + {rope}; this format holds 512 + 64: use 'bf16' or 'fp16'")
     if isinstance(page_size, bool) or not isinstance(page_size, int) or not 1 <= page_size <= 1 << 20:
         raise InvalidArgumentError(f"page_size is {page_size!r}; 1 to {1 << 20} is expected")
     if queries is None:

@@ -1,5 +1,5 @@
-"""The modules of an enabled model, in classes that derive from its own and have their names: the base model makes a Step
-of each pass, attention uses it."""
+"""The modules of an enabled model, in classes that derive from its own and have their names: the base model makes a
+Step of each pass, attention uses it."""
 
 import torch
 from transformers.models.deepseek_v2 import modeling_deepseek_v2 as v2
@@ -22,8 +22,8 @@ class _LatentAttention:
             raise InvalidArgumentError("gradients are enabled, and there are none through the latent cache; call the "
                                        "model in torch.no_grad(), or without past_key_values")
         if self.training and self.attention_dropout:
-            raise InvalidArgumentError(f"attention_dropout is {self.attention_dropout} and the model is in training mode; "
-                                       "call model.eval()")
+            raise InvalidArgumentError(f"attention_dropout is {self.attention_dropout} and the model is in training "
+                                       "mode; call model.eval()")
         batch, tokens = hidden_states.shape[:2]
         query = self.q_proj(hidden_states) if self.q_lora_rank is None else self.q_b_proj(
             self.q_a_layernorm(self.q_a_proj(hidden_states)))
@@ -85,7 +85,8 @@ class _RotateV3:
 
 # The class that an enabled module has in place of its own. Exactly these: a class that derives from one of them may
 # compute something else. Configurations are saved with class names, so they stay.
-ATTENTION = {v2.DeepseekV2Attention: (_RotateV2, _LatentAttention), v3.DeepseekV3Attention: (_RotateV3, _LatentAttention)}
+ATTENTION = {v2.DeepseekV2Attention: (_RotateV2, _LatentAttention),
+             v3.DeepseekV3Attention: (_RotateV3, _LatentAttention)}
 MODELS = {v2.DeepseekV2Model: (_LatentModel,), v3.DeepseekV3Model: (_LatentModel,)}
 LATENT_CLASSES = {stock: type(stock.__name__, (*mixed_in, stock), {"__module__": __name__})
                   for stock, mixed_in in (ATTENTION | MODELS).items()}

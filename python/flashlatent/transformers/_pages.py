@@ -44,8 +44,8 @@ class Pages:
         needed, stats = self._pages_needed(sequences, counts), self.pool.stats
         if needed > stats["free"] + stats["cached"]:
             if not self.grows:
-                raise ExhaustedError(f"pages is {stats['pages']} in enable(), {stats['used']} of them in use; this step "
-                                     f"needs {needed} more: give more pages, or None for a cache that grows")
+                raise ExhaustedError(f"pages is {stats['pages']} in enable(), {stats['used']} of them in use; this "
+                                     f"step needs {needed} more: give more pages, or None for a cache that grows")
             sequences = self._grow(sequences, needed)
         copies = [copy[:2] for sequence, count in zip(sequences, counts)
                   if count and (copy := self.pool.append(sequence, count)) is not None]

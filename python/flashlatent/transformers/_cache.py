@@ -45,11 +45,12 @@ class _Rows:
     def __init__(self):
         self.pages = None  # Pages
         self.sequences = []
+        self.step = None  # of the last pass
         self.history = []  # (token ids, positions, which are real or None) of each pass; None: prefixes are not shared
 
     def known(self):
         """The token ids of each sequence, as far as tokens stand at their own positions; None if unknown."""
-        if not self.history:
+        if not self.history or (self.step is not None and not self.step.finished):
             return None
         ids, positions = (torch.cat([part[k] for part in self.history], 1).cpu().numpy() for k in (0, 1))
         real = [np.ones(part[0].shape, bool) if part[2] is None else part[2] for part in self.history]
@@ -74,7 +75,7 @@ class _Rows:
                 self.commit()
             for sequence in self.sequences:
                 self.pages.pool.release(sequence)
-        self.sequences, self.history = [], []
+        self.sequences, self.history, self.step = [], [], None
 
 
 class LatentCache(Cache):
@@ -179,9 +180,12 @@ class LatentCache(Cache):
         if self._seen is not None and batch != len(self._seen):
             raise InvalidArgumentError(f"input_ids has {batch} rows and past_key_values {len(self._seen)}; as many are "
                                        "expected")
+        rows = self._rows
+        if rows.step is not None and not rows.step.finished:
+            raise InvalidArgumentError("past_key_values is a LatentCache whose last pass did not reach the last layer, "
+                                       "so that tokens are missing; reset() it, or make a new one")
         real = self._real(batch, tokens, attention_mask)
         new = [tokens] * batch if real is None else real.sum(1).tolist()
-        rows = self._rows
         if rows.pages is None:
             rows.pages = self._enabled.pages_for(batch, max(new, default=0))
         if not rows.sequences:
@@ -198,11 +202,11 @@ class LatentCache(Cache):
         device = rows.pages.layout.device
         chosen = None if real is None else torch.from_numpy(np.flatnonzero(real)).to(device)
         on_device = torch.from_numpy(table).to(device) if any(past) else None
-        step = Step(rows.pages.layout, self._enabled.dims, rows.pages.caches, new, past,
-                    torch.from_numpy(slots).to(device), on_device, chosen)
+        rows.step = Step(rows.pages.layout, self._enabled.dims, rows.pages.caches, new, past,
+                         torch.from_numpy(slots).to(device), on_device, chosen)
         seen = np.ones((batch, tokens), bool) if real is None else real
         self._seen = seen if self._seen is None else np.concatenate([self._seen, seen], 1)
-        return step
+        return rows.step
 
     def _real(self, batch, tokens, attention_mask):
         """Which new tokens are real, bool (batch, tokens); None: all."""

@@ -35,6 +35,7 @@ class Step:
     def __init__(self, layout, dims, caches, new, past, slots, table, chosen=None):
         self.layout, self.caches, self.slots, self.chosen = layout, caches, slots, chosen
         self.table = table
+        self.finished = False  # every layer's tokens are in the cache
         bounds = np.concatenate([[0], np.cumsum(new)]).tolist()
         few = fewest_expanded(layout.latent, layout.rope, *dims)
         self.expanded = [(i, bounds[i], bounds[i + 1], past[i]) for i in range(len(new))
@@ -70,6 +71,7 @@ class Step:
         cache = self.caches[module.layer_idx]
         dtype = self.layout.dtype
         _native.append_latent(latent.to(dtype), rope.to(dtype), self.slots, cache)
+        self.finished = module.layer_idx == self.layout.layers - 1
         if self.absorbed is not None and self.rows is None:
             return self._absorbed(module, cache, query_nope, query_rope)
         out = query_nope.new_empty(*query_nope.shape[:2], module.v_head_dim)

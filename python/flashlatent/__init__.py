@@ -5,7 +5,7 @@
 
 Arrays are NumPy's, torch's, CuPy's, JAX's or any with DLPack, read where they are, never copied. An engine
 makes a Plan, calls schedule() once a step and decode() once a layer. torch operators are in flashlatent.torch,
-a drop-in for the package flash_mla in flashlatent.flash_mla.
+a drop-in for the package flash_mla in flashlatent.flash_mla, Hugging Face models in flashlatent.transformers.
 """
 
 import importlib
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def __getattr__(name):
-    """The modules that need torch are imported when they are first used."""
-    if name in ("flash_mla", "torch"):
+    """The modules that need other packages are imported when they are first used."""
+    if name in ("flash_mla", "torch", "transformers"):
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module 'flashlatent' has no attribute '{name}'")

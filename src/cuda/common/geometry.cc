@@ -14,7 +14,7 @@ std::int32_t reach_of(const DecodeProblem& problem) {
 }
 
 std::int32_t tokens_in_window(const DecodeProblem& problem, int block_tokens) {
-  const int window = problem.options.separate.window;
+  const int window = problem.options.window;
   if (window == 0) return reach_of(problem);
   const std::int64_t seen = std::int64_t{window} + problem.query.tokens - 1 + block_tokens;
   return static_cast<std::int32_t>(std::min<std::int64_t>(reach_of(problem), seen));

@@ -108,18 +108,18 @@ TEST_P(Reference, ScaleAlone) {
 
 TEST_P(Reference, WindowSeesTheLastTokens) {
   HandMade made = make();
-  made.options().separate.window = 2;
+  made.options().window = 2;
   made.expect({2, 3}, 2);
-  made.options().separate.window = 1;
+  made.options().window = 1;
   made.expect({3}, 3);
-  made.options().separate.window = 5;
+  made.options().window = 5;
   made.expect({0, 1, 2, 3}, 0);
 }
 
 TEST_P(Reference, WindowEndsAtEachQueryToken) {
   HandMade made = make(2);
   made.options().causal = true;
-  made.options().separate.window = 2;
+  made.options().window = 2;
   made.expect({1, 2}, 1, 0);
   made.expect({2, 3}, 2, 1);
 }

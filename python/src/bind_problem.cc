@@ -42,8 +42,7 @@ DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pa
                    .v_dim = v_dim,
                    .page_size = page_size,
                    .max_pages = max_pages,
-                   .layout = layout_from_name(layout),
-                   .extra = {}};
+                   .layout = layout_from_name(layout)};
   if (extra_page_size) {
     if (extra_topk.has_value() == extra_max_pages.has_value()) {
       refuse("extra_topk and extra_max_pages are ", extra_topk ? "both given" : "missing",

@@ -356,7 +356,7 @@ TEST_P(Fp8AndSparse, ImpossibleProblemsAreRefused) {
   const std::pair<const char*, Change> changes[] = {
       {"dtype is fp16", [](auto& p) { p.cache.dtype = Dtype::kF16; }},
       {"h_kv", [](auto& p) { p.cache.heads = 2; }},
-      {"qk_dim", [](auto& p) { p.cache.qk_dim = 512; }},
+      {"qk_dim", [](auto& p) { p.cache.qk_dim = 520; }},
       {"causal", [](auto& p) { p.options.causal = true; }},
       {"q is ragged", [](auto& p) { p.query.ragged = true; }},
       {"topk", [](auto& p) { p.sparse.topk = -1; }},

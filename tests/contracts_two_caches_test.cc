@@ -190,6 +190,21 @@ TEST_P(TwoCaches, PlansOfOtherLengths) {
   expect_right_with_plan_of(runtime::make_case(other, 1), runtime::make_case(spec, 2), "other lengths");
 }
 
+TEST_P(TwoCaches, PlansAreDescribed) {
+  CaseSpec spec = with_extra(indexed(v4(8, {200, 100}), 128), -1, 2);
+  spec.extra_lengths = {3000, 20};
+  if (!taken(spec)) return;
+  const RandomCase c = runtime::make_case(spec, 1);
+  DecodeRun run = place(c, executor_);
+  const Result<PlanDescription> plan = run.handle().describe(lengths_of(c.problem, c.inputs));
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  int blocks = 0;
+  for (const PlanPart& part : plan->parts) {
+    for (const PlanSegment& segment : part.segments) blocks += segment.block_end - segment.block_begin;
+  }
+  EXPECT_EQ(blocks, 2 + 47 + 2 + 1);  // of 128 and 3,000 tokens, and of 128 and 20
+}
+
 TEST_P(TwoCaches, SameBitsEachTime) {
   const CaseSpec spec = with_extra(indexed(v4(16, {200, 0, 77}), 128), 512, 64);
   if (taken(spec)) expect_same_bits(spec);

@@ -107,6 +107,21 @@ Draft prefill() {
            {"indices", {Dtype::kI32, {7, 1, 3}, {}}}}};
 }
 
+Draft two_caches() {
+  return {{{"kind", "sparse_decode"},
+           {"softmax_scale", "1"},
+           {"kv_format", "fp8_584"},
+           {"head_dim_v", "512"},
+           {"page_size", "3"},
+           {"extra_page_size", "2"}},
+          {{"q", {Dtype::kBF16, {2, 1, 4, 512}, {}}},
+           {"kv_cache", {Dtype::kU8, {3, 2304}, {}}},
+           {"indices", {Dtype::kI32, {2, 1, 5}, {-1, 999}}},
+           {"extra_kv_cache", {Dtype::kU8, {7, 1744}, {}}},
+           {"extra_indices", {Dtype::kI32, {2, 1, 6}, {}}},
+           {"extra_topk_length", {Dtype::kI32, {2}, {0, 6}}}}};
+}
+
 TEST(Case, Dense) {
   const auto loaded = parse_case(dense().bytes(), "x");
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();
@@ -189,6 +204,30 @@ TEST(Case, Paged) {
   EXPECT_EQ(problem->options.window, 4);
 }
 
+TEST(Case, TwoCaches) {
+  Draft draft = two_caches();
+  auto loaded = parse_case(draft.bytes(), "x");
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  auto problem = loaded->problem();
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  EXPECT_EQ(to_string(*problem),
+            "sparse decode b=2 s_q=1 h_q=4 h_kv=1 d=512/512 fp8_584 page=3 topk=5 extra_page=2 extra_topk=6 "
+            "scale=1");
+  EXPECT_EQ(loaded->inputs().extra_kv_cache.strides[0], 1744);
+
+  for (const char* name : {"extra_indices", "extra_topk_length", "indices"}) draft.tensors.erase(name);
+  draft.tensors["extra_block_table"] = {Dtype::kI32, {2, 9}, {}};
+  draft.tensors["extra_cache_seqlens"] = {Dtype::kI32, {2, 1}, {18, 0}};
+  draft.tensors["block_table"] = {Dtype::kI32, {2, 1}, {}};
+  draft.tensors["cache_seqlens"] = {Dtype::kI32, {2}, {3, 0}};
+  draft.metadata["kind"] = "dense_decode";
+  draft.metadata["window"] = "2";
+  problem = parse_case(draft.bytes(), "x")->problem();
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  EXPECT_EQ(problem->options.window, 2);
+  EXPECT_EQ(problem->cache.extra.max_pages, 9);
+}
+
 TEST(Case, PagedE4m3) {
   const auto loaded = parse_case(e4m3().bytes(), "x");
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();
@@ -264,7 +303,7 @@ TEST(Case, BadCasesAreNamed) {
       {dense(), meta("head_dim_v", "32.0"), "metadata \"head_dim_v\" is \"32.0\"; expected"},
       {dense(), meta("head_dim_v", "0"), "metadata \"head_dim_v\" is \"0\"; expected"},
       {dense(), meta("head_dim_v", "99999999999999999999"), "expected a whole number from 1 to 4096"},
-      {dense(), meta("kv_format", "fp8"), "metadata \"kv_format\" is \"fp8\"; expected fp8_656"},
+      {dense(), meta("kv_format", "fp8"), "metadata \"kv_format\" is \"fp8\"; expected fp8_656, fp8_584"},
       {dense(), meta("kv_format", "fp8_656"), "metadata \"kv_format\" is fp8_656, but the cache is bf16"},
       {dense(), no("q"), "tensor \"q\" is missing; expected bf16 or fp16 (batch, s_q, h_q, d)"},
       {dense(), dtype("q", Dtype::kF32), "tensor \"q\" is fp32 (2, 3, 4, 48); expected bf16 or fp16"},
@@ -303,6 +342,14 @@ TEST(Case, BadCasesAreNamed) {
        "tensor \"cu_seqlens_q\" is int32 (0); expected int32 (batch + 1)"},
       {ragged(), dtype("cu_seqlens_q", Dtype::kF32), "tensor \"cu_seqlens_q\" is fp32 (3); expected int32"},
       {ragged(), shape("cu_seqlens_q", {2}), "tensor \"cu_seqlens_q\" is int32 (2); ends at 1"},
+      {two_caches(), no_meta("page_size"), "metadata \"page_size\" is missing; expected a whole number"},
+      {two_caches(), no_meta("extra_page_size"), "metadata \"extra_page_size\" is missing; expected a whole"},
+      {sparse(), meta("page_size", "64"), "metadata \"page_size\" is \"64\"; expected nothing"},
+      {two_caches(), shape("kv_cache", {3, 2288}),
+       "tensor \"kv_cache\" is uint8 (3, 2288); a page of 3 tokens has 2304 bytes or more"},
+      {two_caches(), no("extra_kv_cache"), "metadata \"extra_page_size\" is \"2\"; expected nothing"},
+      {two_caches(), values("extra_topk_length", {0, 7}),
+       "tensor \"extra_topk_length\": request 1 has 7; it must be from 0 to 6 (extra_topk)"},
       {sparse(), no_meta("kv_format"), "tensor \"kv_cache\" is uint8 (3, 4, 1, 656); a uint8 cache needs"},
       {sparse(), shape("kv_cache", {3, 4, 1, 640}),
        "tensor \"kv_cache\" is uint8 (3, 4, 1, 640); expected uint8"},
@@ -322,7 +369,8 @@ TEST(Case, BadCasesAreNamed) {
       {packed(), shape("q", {2, 1, 6, 84}), "a packed key_cache needs d to be a multiple of 8"},
       {packed(), meta("soft_cap", "-1"), "metadata \"soft_cap\" is \"-1\"; expected a finite number"},
       {packed(), meta("window", "1.5"), "metadata \"window\" is \"1.5\"; expected a whole number"},
-      {dense(), meta("window", "5"), "expected a whole number from 0 to 2^31 - 1 in a paged_decode case"},
+      {sparse(), meta("window", "5"),
+       "expected a whole number from 0 to 2^31 - 1 in a dense_decode or paged"},
       {dense(), meta("kv_format", "e4m3"), "metadata \"kv_format\" is e4m3, but the cache is bf16"},
       {paged(), add("key_scale", {Dtype::kF32, {1}, {}}), "\"key_scale\" is fp32 (1); it belongs to a cache"},
       {e4m3(), no_meta("kv_format"), "tensor \"key_cache\" is uint8 (6, 3, 5, 8, 16); expected fp16"},

@@ -62,6 +62,19 @@ struct SeparateOptions {
   friend bool operator==(const SeparateOptions&, const SeparateOptions&) = default;
 };
 
+/// A second cache whose tokens query tokens attend to in the same softmax. Only with KvLayout::kLatent and
+/// without ragged queries. Format, dtype, heads and dimensions are those of the first cache; pages are its
+/// own.
+struct ExtraCache {
+  bool enabled = false;
+  bool indexed = false;  ///< Tokens are named by DecodeInputs::extra_indices; else by extra_block_table.
+  int page_size = 64;    ///< Tokens a page, 1 to 2^20.
+  int topk = 0;          ///< Indexed: indices of a query token, 0 to 2^30.
+  int max_pages = 0;     ///< Not indexed: columns of extra_block_table, 0 to 2^30.
+
+  friend bool operator==(const ExtraCache&, const ExtraCache&) = default;
+};
+
 /// Decode of a batch out of a paged KV cache, dense or sparse. For request i with L cached tokens, query
 /// token t and query head h of KV head k = h / (heads / kv_heads):
 ///   S = softmax_scale * q . K^T over tokens [0, L), or with `causal` over [0, L - s_q + t + 1);
@@ -93,18 +106,7 @@ struct DecodeProblem {
                                  ///< Sparse: 0.
     KvLayout layout =
         KvLayout::kLatent;  ///< With another one qk_dim and v_dim are the keys' and the values'.
-
-    /// Only with KvLayout::kLatent and without ragged queries. Format, dtype, heads and dimensions are those
-    /// of the first cache; pages are its own.
-    struct Extra {
-      bool enabled = false;
-      bool indexed = false;  ///< Tokens are named by DecodeInputs::extra_indices; else by extra_block_table.
-      int page_size = 64;    ///< Tokens a page, 1 to 2^20.
-      int topk = 0;          ///< Indexed: indices of a query token, 0 to 2^30.
-      int max_pages = 0;     ///< Not indexed: columns of extra_block_table, 0 to 2^30.
-
-      friend bool operator==(const Extra&, const Extra&) = default;
-    } extra;
+    ExtraCache extra = {};
 
     friend bool operator==(const Cache&, const Cache&) = default;
   } cache;

@@ -48,7 +48,7 @@ List first_list(const DecodeProblem& problem, const DecodeInputs& inputs) {
 }
 
 List extra_list(const DecodeProblem& problem, const DecodeInputs& inputs) {
-  const DecodeProblem::Cache::Extra& extra = problem.cache.extra;
+  const ExtraCache& extra = problem.cache.extra;
   List list;
   if (!extra.enabled) return list;
   if (extra.indexed) {

@@ -52,7 +52,7 @@ std::int64_t reach_of(bool indexed, int topk, int max_pages, int page_size) {
 }
 
 Status validate_extra(const DecodeProblem& p) {
-  const DecodeProblem::Cache::Extra& extra = p.cache.extra;
+  const ExtraCache& extra = p.cache.extra;
   if (p.cache.layout != KvLayout::kLatent) {
     return invalid_argument("there is an extra cache; that is for latent caches, and these are ",
                             to_string(p.cache.layout), " keys and values");
@@ -173,7 +173,7 @@ std::string to_string(const DecodeProblem& p) {
   const std::string tokens = p.sparse.enabled ? message(" page=", p.cache.page_size, " topk=", p.sparse.topk)
                                               : message(" page=", p.cache.page_size, "x", p.cache.max_pages);
   const bool latent = p.cache.layout == KvLayout::kLatent;
-  const DecodeProblem::Cache::Extra& extra = p.cache.extra;
+  const ExtraCache& extra = p.cache.extra;
   const std::string extra_tokens = !extra.enabled ? ""
                                    : extra.indexed
                                        ? message(" extra_page=", extra.page_size, " extra_topk=", extra.topk)

@@ -8,6 +8,7 @@
 #include "core/fp8_584.h"
 #include "core/fp8_656.h"
 #include "core/input_check.h"
+#include "core/latent_format.h"
 #include "core/message.h"
 
 namespace flashlatent {
@@ -61,7 +62,7 @@ Status validate_latent_cache(const DecodeProblem& problem, const DecodeInputs& i
 
 /// The extra cache and what says which of its tokens a query token attends to.
 Status validate_extra_cache(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
-  const DecodeProblem::Cache::Extra& extra = problem.cache.extra;
+  const ExtraCache& extra = problem.cache.extra;
   const auto& query = problem.query;
   auto refuse_all = [&](std::initializer_list<std::pair<const char*, const ConstTensorView*>> views,
                         const char* why) {
@@ -94,7 +95,7 @@ Status validate_extra_cache(const DecodeProblem& problem, const DecodeInputs& in
 
 /// Of the extra cache, for plan().
 Status validate_extra_lengths(const DecodeProblem& problem, const ConstTensorView& lengths, Device device) {
-  const DecodeProblem::Cache::Extra& extra = problem.cache.extra;
+  const ExtraCache& extra = problem.cache.extra;
   const auto& query = problem.query;
   if (!extra.enabled) return absent("lengths.extra", lengths, "the problem has no extra cache");
   if (extra.indexed) {
@@ -246,9 +247,8 @@ namespace {
 
 /// Of a latent cache of bytes: what its last dimension says.
 Result<KvFormat> fp8_format(const char* name, const ConstTensorView& view) {
-  const std::int64_t last = view.rank > 0 ? view.shape[view.rank - 1] : 0;
-  if (last == fp8_656::kTokenBytes) return KvFormat::kFp8_656;
-  if (last == fp8_584::kTokenBytes) return KvFormat::kFp8_584;
+  const KvFormat format = latent_format(view);
+  if (view.rank > 0 && view.shape[view.rank - 1] == last_extent(format, 0)) return format;
   return invalid_argument(name, " is ", to_string(view),
                           "; of bytes (pages, page_size, 1, 656), which is fp8_656, ",
                           "and (pages, page_size, 1, 584), which is fp8_584, are accepted");
@@ -262,10 +262,8 @@ Status validate_query_dtype(const DecodeInputs& inputs) {
     return invalid_argument("q is ", to_string(inputs.q), "; bf16 and fp16 are accepted");
   }
   if (dtype != Dtype::kBF16 && inputs.kv_cache.dtype == Dtype::kU8 && inputs.kv_cache.present()) {
-    const Result<KvFormat> format = fp8_format("kv_cache", inputs.kv_cache);
-    if (!format.ok()) return format.status();
-    return invalid_argument("q is ", to_string(inputs.q), "; with an ", to_string(*format),
-                            " cache bf16 is accepted");
+    return invalid_argument("q is ", to_string(inputs.q), "; with an ",
+                            to_string(latent_format(inputs.kv_cache)), " cache bf16 is accepted");
   }
   return {};
 }

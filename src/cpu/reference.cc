@@ -166,7 +166,7 @@ void add_by_pages(const DecodeProblem& problem, const DecodeInputs& inputs, int 
 /// All tokens that a query token attends to, of both caches.
 std::vector<Seen> seen_by(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token) {
   const auto& cache = problem.cache;
-  const DecodeProblem::Cache::Extra& extra = cache.extra;
+  const ExtraCache& extra = cache.extra;
   std::vector<Seen> seen;
   if (problem.sparse.enabled) {
     add_indices(inputs.indices, inputs.topk_length, inputs.kv_cache, cache.page_size, request, token, false,

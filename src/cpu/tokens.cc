@@ -40,7 +40,7 @@ TokenSource TokenSource::first(const DecodeProblem& problem, const DecodeInputs&
 }
 
 TokenSource TokenSource::extra(const DecodeProblem& problem, const DecodeInputs& inputs) {
-  const DecodeProblem::Cache::Extra& extra = problem.cache.extra;
+  const ExtraCache& extra = problem.cache.extra;
   return {problem.cache,
           inputs.extra_kv_cache,
           {},

@@ -58,6 +58,16 @@ Status build_plan(const Selection& selection, const PlanLengths& lengths,
   return {};
 }
 
+/// A plan on the host, as data; `lengths` are valid.
+Result<PlanDescription> described(const Selection& selection, const PlanLengths& lengths, Memory plan) {
+  const char* kernel = selection.kernel->name;
+  if (selection.geometry.lists == 2) {
+    return describe_plan(selection.geometry, schedule::union_lengths(lengths), plan, kernel);
+  }
+  return describe_plan(selection.geometry, static_cast<const std::int32_t*>(lengths.cache.data), plan, kernel,
+                       selection.prefix);
+}
+
 }  // namespace
 
 Result<Plan> Plan::make(const DecodeProblem& problem, const Executor& executor) {
@@ -140,18 +150,13 @@ Result<PlanDescription> Plan::describe(const PlanLengths& lengths) const {
     prefix::build_on_host(selection.geometry, selection.prefix, {},
                           static_cast<const std::int32_t*>(lengths.cache.data), memory.data());
   }
-  return describe(lengths, {memory.data(), memory.size() * sizeof(std::max_align_t)});
+  return described(selection, lengths, {memory.data(), memory.size() * sizeof(std::max_align_t)});
 }
 
 Result<PlanDescription> Plan::describe(const PlanLengths& lengths, Memory plan) const {
   FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem(), lengths, Device{}));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, plan_bytes()));
-  const Selection& selection = choice_->selection;
-  if (selection.geometry.lists == 2) {
-    return describe_plan(selection.geometry, schedule::union_lengths(lengths), plan, kernel());
-  }
-  return describe_plan(selection.geometry, static_cast<const std::int32_t*>(lengths.cache.data), plan,
-                       kernel(), selection.prefix);
+  return described(choice_->selection, lengths, plan);
 }
 
 }  // namespace flashlatent

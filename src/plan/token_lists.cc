@@ -25,7 +25,7 @@ ListLengths list_lengths(const ConstTensorView& view) {
 
 void set_lists(Geometry& g, const DecodeProblem& problem) {
   const auto& [query, cache, sparse, options] = problem;
-  const DecodeProblem::Cache::Extra& extra = cache.extra;
+  const ExtraCache& extra = cache.extra;
   g.length_sharers = query.tokens;
   g.requests = query.batch * query.tokens;
   g.lists = 2;

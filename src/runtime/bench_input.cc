@@ -49,7 +49,7 @@ class Maker {
     const int longest = *std::max_element(lengths_.begin(), lengths_.end());
     problem().query.batch = static_cast<int>(lengths_.size());
     problem().cache.max_pages = problem().sparse.enabled ? 0 : std::max(1, pages_of(longest));
-    DecodeProblem::Cache::Extra& extra = problem().cache.extra;
+    ExtraCache& extra = problem().cache.extra;
     if (extra.enabled && !extra.indexed) extra.max_pages = pages_of(extra_lengths_[0], extra.page_size);
   }
 
@@ -100,7 +100,7 @@ class Maker {
 
   /// The extra cache, what names its tokens, and the sink.
   Status make_extra() {
-    const DecodeProblem::Cache::Extra extra = problem().cache.extra;
+    const ExtraCache extra = problem().cache.extra;
     const std::int64_t batch = problem().query.batch, tokens = problem().query.tokens;
     const int each = pages_of(extra_lengths_[0], extra.page_size);
     DecodeInputs& inputs = input_.inputs;

@@ -10,6 +10,7 @@
 #include "core/element.h"
 #include "core/fp8_584.h"
 #include "core/fp8_656.h"
+#include "runtime/random_fp8_tokens.h"
 
 namespace flashlatent::runtime {
 
@@ -106,76 +107,6 @@ class Maker {
     std::generate_n(row, spec_.qk_dim, [&] { return normal(mean); });
   }
 
-  /// Codes of a group of normal elements, whose scale is the writer's or, as `another` makes it, a larger
-  /// one; the scale.
-  template <int kGroup, class Another>
-  float write_group(std::uint8_t* codes, float mean, Another another) {
-    float values[kGroup], amax = 0;
-    for (float& value : values) amax = std::max(amax, std::abs(value = normal_(engine_) + mean));
-    float scale = e4m3::power_of_two(e4m3::scale_exponent(amax));
-    if (engine_() % 2 == 0) scale = another(amax, scale);
-    for (int i = 0; i < kGroup; ++i) codes[i] = e4m3::encode(values[i] / scale);
-    return scale;
-  }
-
-  void write_rope(std::uint8_t* rope, float mean) {
-    for (int i = 0; i < fp8_656::kRopeDim; ++i) {
-      const std::uint16_t value = normal(mean);
-      std::memcpy(rope + i * sizeof(value), &value, sizeof(value));
-    }
-  }
-
-  /// An fp8_656 token. Half of the groups have the writer's scale, the others any that leaves no element out
-  /// of range.
-  void write_656(std::uint8_t* token, float mean) {
-    for (int group = 0; group < fp8_656::kGroups; ++group) {
-      const float scale =
-          write_group<fp8_656::kGroup>(token + group * fp8_656::kGroup, mean, [this](float amax, float) {
-            return amax / fp8_656::kLargest * (1 + static_cast<float>(engine_() % 100) / 50);
-          });
-      std::memcpy(token + fp8_656::kScaleOffset + group * sizeof(scale), &scale, sizeof(scale));
-    }
-    if (spec_.qk_dim > fp8_656::kLatentDim) write_rope(token + fp8_656::kRopeOffset, mean);
-  }
-
-  /// An fp8_584 token, without the byte of padding.
-  void write_584(std::uint8_t* page, int page_size, std::int64_t offset, float mean) {
-    std::uint8_t* data = page + fp8_584::data_offset(offset);
-    std::uint8_t* scales = page + fp8_584::scale_offset(page_size, offset);
-    for (int group = 0; group < fp8_584::kGroups; ++group) {
-      const float scale = write_group<fp8_584::kGroup>(
-          data + group * fp8_584::kGroup, mean,
-          [this](float, float least) { return least * e4m3::power_of_two(static_cast<int>(engine_() % 3)); });
-      scales[group] = fp8_584::scale_byte(std::ilogb(scale));
-    }
-    write_rope(data + fp8_584::kRopeOffset, mean);
-  }
-
-  /// NaN in every element, or numbers with scales that are no numbers.
-  void poison_656(std::uint8_t* token) {
-    std::memset(token, 0xFF, fp8_656::kTokenBytes);
-    if (engine_() % 2 == 0) return;
-    std::memset(token, 0x38, fp8_656::kLatentDim);
-    const float scale = engine_() % 2 == 0 ? kInfinity : std::numeric_limits<float>::quiet_NaN();
-    for (int group = 0; group < fp8_656::kGroups; ++group) {
-      std::memcpy(token + fp8_656::kScaleOffset + group * sizeof(scale), &scale, sizeof(scale));
-    }
-  }
-
-  /// The same; all of it is NaN already.
-  void poison_584(std::uint8_t* page, int page_size, std::int64_t offset) {
-    switch (engine_() % 3) {
-      case 0:  // numbers, whose scales are NaN
-        std::memset(page + fp8_584::data_offset(offset), 0x38, fp8_584::kNopeDim);
-        break;
-      case 1:  // NaN with scales that are numbers
-        std::memset(page + fp8_584::scale_offset(page_size, offset), 127, fp8_584::kScaleBytes);
-        break;
-      default:
-        break;
-    }
-  }
-
   /// Gives each request its pages; how many pages the cache has.
   std::int64_t make_pages(PagedTokens& cache) {
     std::int64_t used = 0;
@@ -202,7 +133,7 @@ class Maker {
     switch (spec_.format) {
       case KvFormat::kFp8_656:
         make_rows(cache, pages, Dtype::kU8, fp8_656::kTokenBytes);
-        for (std::int64_t slot = 0; slot < pages * cache.page_size; ++slot) poison_656(cache.at(slot));
+        for (std::int64_t slot = 0; slot < pages * cache.page_size; ++slot) fp8_.poison_656(cache.at(slot));
         break;
       case KvFormat::kFp8_584:
         make_584_pages(cache, pages);
@@ -222,10 +153,10 @@ class Maker {
   void write_token(const PagedTokens& cache, std::int64_t slot, float mean) {
     switch (spec_.format) {
       case KvFormat::kFp8_656:
-        write_656(cache.at(slot), mean);
+        fp8_.write_656(cache.at(slot), spec_.qk_dim > fp8_656::kLatentDim, mean);
         break;
       case KvFormat::kFp8_584:
-        write_584(cache.page_at(slot / cache.page_size), cache.page_size, slot % cache.page_size, mean);
+        fp8_.write_584(cache.page_at(slot / cache.page_size), cache.page_size, slot % cache.page_size, mean);
         break;
       case KvFormat::kPlain:
       case KvFormat::kE4m3:
@@ -257,7 +188,7 @@ class Maker {
     cache.view = {memory, Dtype::kU8, {pages, cache.page_size, 1, fp8_584::kTokenBytes}};
     cache.view.strides[0] = page;
     for (std::int64_t slot = 0; slot < pages * cache.page_size; ++slot) {
-      poison_584(cache.page_at(slot / cache.page_size), cache.page_size, slot % cache.page_size);
+      fp8_.poison_584(cache.page_at(slot / cache.page_size), cache.page_size, slot % cache.page_size);
     }
   }
 
@@ -475,6 +406,7 @@ class Maker {
   std::mt19937_64 engine_;
   std::normal_distribution<float> normal_;
   std::uniform_real_distribution<double> uniform_;
+  Fp8Tokens fp8_{engine_, normal_};
   RandomCase case_;
   PagedTokens cache_{spec_.page_size, spec_.lengths, case_.inputs.kv_cache};
   PagedTokens extra_{spec_.extra_page_size, spec_.extra_lengths, case_.inputs.extra_kv_cache};
@@ -494,8 +426,7 @@ DecodeProblem problem_of(const CaseSpec& spec) {
              .qk_dim = spec.qk_dim,
              .v_dim = spec.v_dim,
              .page_size = spec.page_size,
-             .layout = spec.layout,
-             .extra = {}};
+             .layout = spec.layout};
   p.cache.max_pages = spec.sparse ? 0 : pages(longest, spec.page_size) + 2;
   p.sparse = {spec.sparse, spec.sparse ? spec.topk : 0};
   if (!spec.extra_lengths.empty()) {

@@ -79,7 +79,7 @@ class Cutter {
 Result<std::vector<Piece>> cache_pieces(const BenchInput& input) {
   const auto& problem = input.problem;
   const std::int64_t page_size = problem.cache.page_size, columns = problem.cache.max_pages;
-  const DecodeProblem::Cache::Extra& extra = problem.cache.extra;
+  const ExtraCache& extra = problem.cache.extra;
   const std::vector<Pages> caches = caches_of(input);
   Cutter cutter;
   auto add_token = [&cutter](const Pages& cache, std::int64_t token) {

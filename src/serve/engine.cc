@@ -42,9 +42,7 @@ Engine::Engine(std::span<const io::TraceRequest> trace, const Options& options)
                     .qk_dim = static_cast<int>(row_elements(options.format)),
                     .v_dim = kValue,
                     .page_size = options.page_size,
-                    .max_pages = options.max_pages,
-                    .layout = KvLayout::kLatent,
-                    .extra = {}};
+                    .max_pages = options.max_pages};
   problem_.options.softmax_scale = 1.0F / std::sqrt(192.0F);  // DeepSeek-V2: 128 + 64 before absorption
   problem_.options.prefix_sharing = options.prefix_sharing;
   row_ = row_elements(options.format);

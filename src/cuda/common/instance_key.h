@@ -13,6 +13,7 @@ enum class Loading {
   kBoxes,   ///< Boxes of pages by TMA.
   kTokens,  ///< Token by token: small or odd pages, indices.
   kFp8,     ///< Token by token from an fp8_656 cache, dequantised.
+  kFp8_584,  ///< The same of fp8_584, by lists of tokens (parts/token_lists.cuh).
 };
 
 /// What a kernel is compiled for.

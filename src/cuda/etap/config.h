@@ -53,8 +53,11 @@ struct Config {
 
   /// The tile, in the order of loading, whose barriers stand for the i-th: its own, or of a pair the
   /// second's.
-  __host__ __device__ static constexpr int barrier_of(int i) { return Loader::kPairs ? i + i % 2 : i; }
-  static_assert(!Loader::kPairs || (kQkChunks - kVChunks == 1 && kHandedTiles % 2 == 0));
+  __host__ __device__ static constexpr int barrier_of(int i) {
+    if (!Loader::kPairs) return i;
+    return kQkChunks % 2 == 1 ? i + i % 2 : i | 1;
+  }
+  static_assert(!Loader::kPairs || (kQkChunks - kVChunks == kQkChunks % 2 && kHandedTiles % 2 == 0));
 
   static_assert(kRows == 8 || kRows == 16);
   static_assert(kQkDim % 64 == 0 && kVDim % 128 == 0 && kVDim <= kQkDim && kVDim <= 512);

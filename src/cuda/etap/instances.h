@@ -13,5 +13,6 @@ extern const Instances kInstances;
 extern const Instances kLowInstances;
 // In a file of its own: beside it ptxas gives the others' registers out otherwise.
 extern const Fp8Instances kInstancesFp8_656;
+extern const Fp8Instances kInstancesFp8_584;
 
 }  // namespace flashlatent::etap

@@ -32,6 +32,9 @@
 
 namespace flashlatent::etap {
 
+template <class Config>
+using Segments = parts::Segments<1, true, parts::kTakesLists<typename Config::Loader>>;
+
 /// One of the two computing warpgroups: the first takes the CTA's even blocks, the second the odd ones,
 /// counted through all segments.
 template <class Config>
@@ -45,7 +48,7 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
       : Base(shared, args) {}
 
   /// All of one segment of `segments`, from waiting for Q to writing the result.
-  __device__ __forceinline__ void run(const schedule::Segment& segment, const parts::Segments<>& segments) {
+  __device__ __forceinline__ void run(const schedule::Segment& segment, const Segments<Config>& segments) {
     const parts::RowTile tile = segments.tile_of(segment);
     const int blocks = segment.block_end - segment.block_begin;
     if (blocks > 0) take_query(tile, blocks);
@@ -293,7 +296,7 @@ template <class Config>
 __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                         const parts::PartPlace<>& place) {
   parts::wait_for_launch_before();
-  parts::Segments<> segments(args, place);
+  Segments<Config> segments(args, place);
   __syncthreads();
   Warpgroup<Config> warpgroup(shared, args);
   for (schedule::Segment segment; segments.next(segment);) {

@@ -27,6 +27,23 @@ struct QueryArguments {
   bool rows_in_line;  // a request's rows lie head_stride apart, those of a tile one after another
 };
 
+/// One of the lists of tokens that a query token attends to in one softmax: of one cache, by its page table or
+/// by indices. Strides of the cache are in bytes.
+struct TokenList {
+  const std::uint8_t* data;
+  std::int64_t page_bytes, token_bytes, head_bytes;
+  const std::int32_t* entries;
+  std::int64_t entries_stride, entries_token_stride;  // from a request's, and from a query token's
+  const std::int32_t* lengths;                        // null: all are `most`
+  std::int64_t lengths_stride, lengths_token_stride;
+  int most;
+  int pages;
+  Divisor page_size;
+  bool indexed;
+  int causal_tokens;  // s_q, where query token t sees tokens below length - s_q + t + 1; 0: all of them
+  int window;         // of these, query tokens see so many last ones; 0: all
+};
+
 struct CacheArguments {
   const void* data;
   std::int64_t page_stride, token_stride, head_stride;
@@ -39,6 +56,9 @@ struct CacheArguments {
   int pages;
   Divisor page_size;
   int box_tokens;  // rows of one TMA box: divides page_size and 64
+  // Of kernels whose loaders take lists (parts/token_lists.cuh): the second list may be empty. `lengths` is null
+  // then: parts are as long as geometry.max_tokens lets them be until somebody reads the lists' lengths.
+  TokenList lists[2];
 };
 
 struct OutputArguments {

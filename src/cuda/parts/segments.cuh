@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/parts/row_tile.cuh"
+#include "cuda/parts/token_lists.cuh"
 #include "plan/team_shares.h"
 #include "plan/walker.h"
 #include "plan/whole.h"
@@ -77,8 +78,8 @@ class PartPlace {
 };
 
 /// The segments of this CTA's part, one after another; with teams, of kTeam CTAs, the share of each.
-/// kLooksAhead: the walker's.
-template <int kTeam = 1, bool kLooksAhead = true>
+/// kLooksAhead: the walker's. kLists: tokens are of two lists (token_lists.cuh).
+template <int kTeam = 1, bool kLooksAhead = true, bool kLists = false>
 class Segments {
  public:
   __device__ __forceinline__ explicit Segments(const DecodeArguments& args)
@@ -97,6 +98,7 @@ class Segments {
 
   __device__ __forceinline__ bool next(schedule::Segment& segment) {
     if (!walker_.next(segment)) return false;
+    if constexpr (kLists) clip_to_lists(args_, segment);
     skip_without_rows(segment);
     take_share(segment);
     return true;
@@ -105,6 +107,7 @@ class Segments {
   /// The only segment of a part that has one, in fewer steps.
   __device__ __forceinline__ schedule::Segment only() const {
     schedule::Segment segment = walker_.only();
+    if constexpr (kLists) clip_to_lists(args_, segment);
     skip_without_rows(segment);
     take_share(segment);
     return segment;

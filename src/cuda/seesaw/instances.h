@@ -16,6 +16,7 @@ extern const ShapeInstances kInstances576x512;
 extern const ShapeInstances kInstances512x512;
 extern const ShapeInstances kInstances320x256;
 extern const Fp8Instances kInstancesFp8_656;
+extern const Fp8Instances kInstancesFp8_584;
 extern const TeamInstances kTeams576x512;
 extern const ShapeInstances kShares576x512;
 extern const Fp8ShareInstances kSharesFp8_656;

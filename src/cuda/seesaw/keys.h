@@ -1,6 +1,7 @@
 // What the seesaw kernel is compiled for, as data.
 #pragma once
 
+#include "core/fp8_584.h"
 #include "core/fp8_656.h"
 #include "cuda/common/instance_key.h"
 
@@ -16,6 +17,11 @@ constexpr cuda::InstanceKey fp8_key(int cluster) {
   return {Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, kTileRows, cuda::Loading::kFp8, cluster};
 }
 inline constexpr std::array kFp8Keys = {fp8_key(2), fp8_key(1)};
+
+constexpr cuda::InstanceKey fp8_584_key(int cluster) {
+  return {Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, kTileRows, cuda::Loading::kFp8_584, cluster};
+}
+inline constexpr std::array kFp8_584Keys = {fp8_584_key(2), fp8_584_key(1)};
 
 /// A team's blocks come by boxes only.
 constexpr cuda::InstanceKey team_key(Dtype dtype, int team) {

@@ -186,7 +186,7 @@ TEST(Case, Paged) {
   EXPECT_EQ(problem->cache.layout, KvLayout::kPacked);
   EXPECT_EQ(problem->cache.page_size, 8);
   EXPECT_EQ(problem->options.separate.soft_cap, 30);
-  EXPECT_EQ(problem->options.separate.window, 4);
+  EXPECT_EQ(problem->options.window, 4);
 }
 
 TEST(Case, PagedE4m3) {

@@ -47,7 +47,7 @@ inline bool should_share_prefixes(std::string_view kernel, const DecodeProblem& 
   const auto& [query, cache, sparse, options] = problem;
   return kernel == "paged" && cache.layout == KvLayout::kSeparate && cache.format == KvFormat::kPlain &&
          cache.page_size % 8 == 0 && problem.rows_per_kv_head() <= 64 && !query.ragged && !sparse.enabled &&
-         !options.batch_invariant && !options.separate.alibi && options.separate.window == 0 &&
+         !options.batch_invariant && !options.separate.alibi && options.window == 0 &&
          options.separate.soft_cap == 0;
 }
 

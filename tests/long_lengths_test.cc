@@ -35,7 +35,7 @@ class LongLengths : public Contracts {
     case_.problem.cache.max_pages = static_cast<int>(columns);
     case_.problem.options.softmax_scale = 1;
     case_.problem.options.causal = true;
-    case_.problem.options.separate.window = 50;
+    case_.problem.options.window = 50;
     case_.inputs = {};
     case_.inputs.q = {q_, Dtype::kBF16, {1, 1, 1, kDim}};
     case_.inputs.key_cache = {keys_, Dtype::kBF16, {2, page_size, 1, kDim}};
@@ -89,7 +89,7 @@ TEST_P(LongLengths, WithoutAWindow) {
   if (on_gpu()) GTEST_SKIP() << "kernels count to 2^31 - 2^14";
   constexpr int kPage = 1 << 16;
   make(kPage, kMost);
-  case_.problem.options.separate.window = 0;
+  case_.problem.options.window = 0;
   std::fill(table_.begin(), table_.end() - 1, -1);  // skipped
   expect(0, kPage - 1);
 }

@@ -23,7 +23,9 @@ namespace flashlatent {
 struct DecodeInputs {
   ConstTensorView q;              ///< (batch, s_q, h_q, qk_dim), or ragged (total tokens, h_q, qk_dim).
   ConstTensorView kv_cache;       ///< (pages, page_size, h_kv, qk_dim), q's dtype; kFp8_656: uint8
-                                  ///< (pages, page_size, 1, 656).
+                                  ///< (pages, page_size, 1, 656); kFp8_584: uint8 (pages, page_size, 1, 584)
+                                  ///< as fp8_584_pages() (kv_cache.h) makes it: the token stride is 584, the
+                                  ///< page stride a multiple of 16 from least_page_stride_584() up.
   ConstTensorView block_table;    ///< int32 (batch, max_pages), not sparse: the page table. Entries past a
                                   ///< request's pages are never read; tokens behind an entry that is negative
                                   ///< or not a page of the cache are skipped.
@@ -48,6 +50,15 @@ struct DecodeInputs {
   ConstTensorView key_scale;  ///< fp32 (1) or (h_kv), only with kE4m3, optional: a key is e4m3 * scale.
   ConstTensorView value_scale;   ///< The same of values.
   ConstTensorView alibi_slopes;  ///< fp32 (h_q), only with SeparateOptions::alibi.
+
+  // Only with Cache::extra.
+  ConstTensorView extra_kv_cache;       ///< As kv_cache, of Extra::page_size.
+  ConstTensorView extra_indices;        ///< int32 (batch, s_q, extra topk), as indices.
+  ConstTensorView extra_topk_length;    ///< int32 (batch), optional, as topk_length.
+  ConstTensorView extra_block_table;    ///< int32 (batch, extra max_pages), as block_table.
+  ConstTensorView extra_cache_seqlens;  ///< int32 (batch), or (batch, s_q) where query tokens see different
+                                        ///< numbers of tokens: clamped as cache_seqlens. There is no causal
+                                        ///< mask on the extra cache.
 };
 
 /// All rows of all query tokens are written; lse of query tokens that a ragged request does not have is
@@ -59,8 +70,24 @@ struct DecodeOutputs {
                    ///< empty row.
 };
 
+/// What plan() reads: how many tokens requests attend to.
+struct PlanLengths {
+  ConstTensorView cache;  ///< DecodeInputs::cache_seqlens; sparse: topk_length, absent if that is.
+  ConstTensorView extra;  ///< With Cache::extra: extra_cache_seqlens; indexed: extra_topk_length, likewise.
+
+  PlanLengths() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): most problems have one cache
+  PlanLengths(const ConstTensorView& cache_, const ConstTensorView& extra_ = {})
+      : cache(cache_), extra(extra_) {}
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  PlanLengths(const TensorView& cache_) : cache(cache_) {}
+};
+/// Those of a call.
+PlanLengths lengths_of(const DecodeProblem& problem, const DecodeInputs& inputs);
+
 /// The problem that these tensors pose, with `options`; kInvalidArgument if they do not fit together. A uint8
-/// kv_cache is kFp8_656, a uint8 key_cache kE4m3, one of rank 5 kPacked; `indices` make it sparse, attn_sink
+/// kv_cache is kFp8_656 or kFp8_584, as its last dimension says, a uint8 key_cache kE4m3, one of rank 5
+/// kPacked; `indices` make it sparse, extra_kv_cache gives it an extra cache, attn_sink
 /// and alibi_slopes set their options; an option that is set without its tensor is refused. Beside key_cache
 /// `v_dim` is not read: value_cache says it.
 Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
@@ -76,11 +103,9 @@ Result<std::size_t> workspace_bytes(const DecodeProblem& problem, const Executor
 /// Schedules one step into `plan`: which part does which blocks of which request, and where partial results
 /// go. On CUDA one kernel launch, which a CUDA graph can capture: replayed, it plans for the lengths then in
 /// `lengths`. A plan stays right, if not balanced, when lengths change after it was made, with shared
-/// prefixes too; the one exception is batch_invariant, with which it must be made again. `lengths` is
-/// DecodeInputs::cache_seqlens; sparse: topk_length, absent if that is. Errors: those of plan_bytes(),
-/// kInvalidArgument (lengths, alignment), kExhausted (`plan` is too small).
-Status plan(const DecodeProblem& problem, const ConstTensorView& lengths, Memory plan,
-            const Executor& executor);
+/// prefixes too; the one exception is batch_invariant, with which it must be made again. Errors: those of
+/// plan_bytes(), kInvalidArgument (lengths, alignment), kExhausted (`plan` is too small).
+Status plan(const DecodeProblem& problem, const PlanLengths& lengths, Memory plan, const Executor& executor);
 
 /// What the host knows of a step's requests, for prefixes that they share. All on the CPU.
 struct HostPages {
@@ -96,7 +121,7 @@ struct HostPages {
 /// for their group's prefix begin with its pages. A request that has become shorter than the prefix, or some
 /// of whose query tokens no longer see all of it, attends to all of its tokens by itself. Errors: those of
 /// plan(), kInvalidArgument (pages, by name).
-Status plan(const DecodeProblem& problem, const ConstTensorView& lengths, const HostPages& pages, Memory plan,
+Status plan(const DecodeProblem& problem, const PlanLengths& lengths, const HostPages& pages, Memory plan,
             const Executor& executor);
 
 /// The name of the kernel that decode() runs with these tensors: the picked one (picked_kernel()), or another

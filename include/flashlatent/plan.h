@@ -41,8 +41,8 @@ class Plan {
   std::size_t workspace_bytes() const;
 
   /// As flashlatent::plan() and flashlatent::decode() (decode.h), without the errors that make() returns.
-  Status schedule(const ConstTensorView& lengths, Memory plan) const;
-  Status schedule(const ConstTensorView& lengths, const HostPages& pages, Memory plan) const;
+  Status schedule(const PlanLengths& lengths, Memory plan) const;
+  Status schedule(const PlanLengths& lengths, const HostPages& pages, Memory plan) const;
   Status decode(const DecodeInputs& inputs, const DecodeOutputs& outputs, Memory plan,
                 Memory workspace) const;
 
@@ -51,9 +51,9 @@ class Plan {
 
   /// The partition that schedule() makes of requests of these lengths, without pages. It is planned on the
   /// host for every backend. `lengths` as for schedule(), but on the CPU.
-  Result<PlanDescription> describe(const ConstTensorView& lengths) const;
+  Result<PlanDescription> describe(const PlanLengths& lengths) const;
   /// As flashlatent::describe_plan(): reads `plan`, a host copy of what schedule() wrote for these lengths.
-  Result<PlanDescription> describe(const ConstTensorView& lengths, Memory plan) const;
+  Result<PlanDescription> describe(const PlanLengths& lengths, Memory plan) const;
 
  private:
   struct Choice;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "flashlatent/backend.h"
+#include "flashlatent/decode.h"
 #include "flashlatent/problem.h"
 #include "flashlatent/status.h"
 #include "flashlatent/tensor.h"
@@ -65,8 +66,8 @@ struct PlanDescription {
 /// plan(), on the host). On CUDA sparse calls without topk_length whose requests stay whole do not read their
 /// plan: they split no request, whatever it says. Errors: kInvalidArgument (a plan of another problem), those
 /// of plan_bytes().
-Result<PlanDescription> describe_plan(const DecodeProblem& problem, const ConstTensorView& lengths,
-                                      Memory plan, const Executor& executor);
+Result<PlanDescription> describe_plan(const DecodeProblem& problem, const PlanLengths& lengths, Memory plan,
+                                      const Executor& executor);
 
 /// A table, one line a part: load, splits, requests.
 std::string to_string(const PlanDescription& plan);

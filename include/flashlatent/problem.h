@@ -15,11 +15,14 @@ namespace flashlatent {
 enum class KvFormat : std::uint8_t {
   kPlain,    ///< qk_dim elements of the cache's dtype for each KV head.
   kFp8_656,  ///< 656 bytes: 512 e4m3, 4 fp32 scales (one for 128 elements), 64 bf16 that are not quantised
-             ///< (RoPE). qk_dim 576, one KV head. docs/kv-cache-formats.md has the bytes.
+             ///< (RoPE). qk_dim 576, or 512 without RoPE, whose 128 bytes are never read then; one KV head.
+             ///< docs/kv-cache-formats.md has the bytes.
   kE4m3,     ///< e4m3 elements, times an fp32 scale that a tensor or a KV head has; not KvLayout::kLatent.
+  kFp8_584,  ///< DeepSeek V4: 448 e4m3, 7 scale bytes (one for 64 elements), 64 bf16 that are not quantised
+             ///< (RoPE), the scales of a page behind all its data. qk_dim and v_dim 512, one KV head.
 };
 
-/// "plain", "fp8_656", "e4m3".
+/// "plain", "fp8_656", "e4m3", "fp8_584".
 const char* to_string(KvFormat format);
 /// The format of that name, or kInvalidArgument.
 Result<KvFormat> kv_format_from_name(std::string_view name);
@@ -55,8 +58,6 @@ struct SeparateOptions {
   float soft_cap = 0;
   /// s -> s + slope * (t - (L - 1)) for token t (ALiBi, arXiv 2108.12409), see DecodeInputs::alibi_slopes.
   bool alibi = false;
-  /// A query token sees the last `window` of the tokens that it would see. 0: all of them.
-  int window = 0;
 
   friend bool operator==(const SeparateOptions&, const SeparateOptions&) = default;
 };
@@ -68,6 +69,9 @@ struct SeparateOptions {
 /// Sparse, query token t attends to the tokens that its `topk` indices name instead (DeepSeek Sparse
 /// Attention, DeepSeek-V3.2, arXiv 2512.02556), and there is no page table. V is the first `v_dim` elements
 /// of the cached row (MLA, DeepSeek-V2, arXiv 2405.04434 after weight absorption).
+///
+/// With Cache::extra a query token attends to a second cache as well, in the same softmax (DeepSeek V4): to
+/// the tokens that its own indices name, or to all that a second page table has.
 struct DecodeProblem {
   struct Query {
     int batch = 1;        ///< Requests, 0 to 2^20; a request of length 0 is legal padding.
@@ -90,6 +94,18 @@ struct DecodeProblem {
     KvLayout layout =
         KvLayout::kLatent;  ///< With another one qk_dim and v_dim are the keys' and the values'.
 
+    /// Only with KvLayout::kLatent and without ragged queries. Format, dtype, heads and dimensions are those
+    /// of the first cache; pages are its own.
+    struct Extra {
+      bool enabled = false;
+      bool indexed = false;  ///< Tokens are named by DecodeInputs::extra_indices; else by extra_block_table.
+      int page_size = 64;    ///< Tokens a page, 1 to 2^20.
+      int topk = 0;          ///< Indexed: indices of a query token, 0 to 2^30.
+      int max_pages = 0;     ///< Not indexed: columns of extra_block_table, 0 to 2^30.
+
+      friend bool operator==(const Extra&, const Extra&) = default;
+    } extra;
+
     friend bool operator==(const Cache&, const Cache&) = default;
   } cache;
 
@@ -111,13 +127,19 @@ struct DecodeProblem {
     float empty_lse =
         -std::numeric_limits<float>::infinity();  ///< lse of rows that attend to nothing: -inf, which counts
                                                   ///< for nothing when parts are merged, or +inf.
+    /// By page table a query token sees the last `window` of the tokens that it would see. 0: all of them. Of
+    /// two caches it is the first one's.
+    int window = 0;
     SeparateOptions separate = {};
 
     friend bool operator==(const Options&, const Options&) = default;
   } options;
 
+  /// Do the query tokens of a request attend to tokens of their own? A plan's items are query tokens then.
+  bool token_items() const { return sparse.enabled || cache.extra.enabled; }
+
   /// Query rows (token x head) that share one KV head and its tokens.
-  int rows_per_kv_head() const { return (sparse.enabled ? 1 : query.tokens) * (query.heads / cache.heads); }
+  int rows_per_kv_head() const { return (token_items() ? 1 : query.tokens) * (query.heads / cache.heads); }
 
   friend bool operator==(const DecodeProblem&, const DecodeProblem&) = default;
 };

@@ -48,7 +48,8 @@ DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pa
                      .batch_invariant = batch_invariant,
                      .prefix_sharing = take(prefix_sharing_from_name(prefix_sharing)),
                      .empty_lse = empty_lse,
-                     .separate = {.soft_cap = soft_cap, .alibi = alibi, .window = window}};
+                     .window = window,
+                     .separate = {.soft_cap = soft_cap, .alibi = alibi}};
   check(validate(problem));
   return problem;
 }
@@ -145,7 +146,7 @@ request of a ragged batch has (their total if not given); dtype 'bf16' says that
       .def_prop_ro("batch_invariant", [](const DecodeProblem& p) { return p.options.batch_invariant; })
       .def_prop_ro("soft_cap", [](const DecodeProblem& p) { return p.options.separate.soft_cap; })
       .def_prop_ro("alibi", [](const DecodeProblem& p) { return p.options.separate.alibi; })
-      .def_prop_ro("window", [](const DecodeProblem& p) { return p.options.separate.window; })
+      .def_prop_ro("window", [](const DecodeProblem& p) { return p.options.window; })
       .def_prop_ro("prefix_sharing",
                    [](const DecodeProblem& p) { return to_string(p.options.prefix_sharing); })
       .def_prop_ro("empty_lse", [](const DecodeProblem& p) { return p.options.empty_lse; });

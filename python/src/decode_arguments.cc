@@ -68,7 +68,8 @@ DecodeProblem problem_of(const DecodeInputs& inputs, const DecodeArguments& give
                                  .batch_invariant = given.batch_invariant,
                                  .prefix_sharing = take(prefix_sharing_from_name(given.prefix_sharing)),
                                  .empty_lse = given.empty_lse,
-                                 .separate = {.soft_cap = given.soft_cap, .window = given.window}};
+                                 .window = given.window,
+                                 .separate = {.soft_cap = given.soft_cap}};
   if (given.default_scale) {
     const int rank = inputs.q.rank;
     options.softmax_scale = rank > 0 ? 1 / std::sqrt(static_cast<float>(inputs.q.shape[rank - 1])) : 1;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/fp8_584.h"
 #include "core/message.h"
 
 namespace flashlatent {
@@ -44,6 +45,23 @@ Status expect_strided(const char* name, const ConstTensorView& view, Dtype dtype
                       const Extents& shape) {
   FLASHLATENT_RETURN_IF_ERROR(expect(name, view, dtype, device, shape));
   return innermost_contiguous(name, view);
+}
+
+Status expect_fp8_584_strides(const char* name, const ConstTensorView& view) {
+  FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous(name, view));
+  const std::int64_t pages = view.shape[0], page_size = view.shape[1];
+  if (pages == 0 || page_size == 0) return {};
+  if (page_size > 1 && view.strides[1] != fp8_584::kTokenBytes) {
+    return invalid_argument(name, " is ", to_string(view), "; an fp8_584 cache has a stride of ",
+                            fp8_584::kTokenBytes, " bytes from token to token");
+  }
+  const std::int64_t least = fp8_584::least_page_stride(page_size);
+  if (pages > 1 && (view.strides[0] < least || view.strides[0] % fp8_584::kPageAlignment != 0)) {
+    return invalid_argument(name, " is ", to_string(view), "; pages of ", page_size,
+                            " tokens of an fp8_584 cache lie ", least, " bytes apart or more, a multiple of ",
+                            fp8_584::kPageAlignment);
+  }
+  return {};
 }
 
 Status expect_integers(const char* name, const ConstTensorView& view, Device device, const Extents& shape) {

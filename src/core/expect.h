@@ -41,4 +41,7 @@ Status expect_strided(const char* name, const ConstTensorView& view, Dtype dtype
 /// The same of int32 or int64.
 Status expect_integers(const char* name, const ConstTensorView& view, Device device, const Extents& shape);
 
+/// Are the strides of this cache, (pages, page_size, 1, 584), those of fp8_584's pages (core/fp8_584.h)?
+Status expect_fp8_584_strides(const char* name, const ConstTensorView& view);
+
 }  // namespace flashlatent

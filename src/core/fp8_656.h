@@ -4,18 +4,10 @@
 //   bytes 512 to 527     4 x fp32: the groups' scales
 //   bytes 528 to 655    64 x bf16: the RoPE part
 //
-// An element is e4m3 * its group's scale. e4m3 is OCP FP8 (Micikevicius et al., arXiv 2209.05433): a sign, 4
-// bits of exponent (bias 7), 3 of mantissa; no infinity, NaN is 0x7F and 0xFF, the largest number 448.
+// An element is e4m3 * its group's scale. Without RoPE (qk_dim 512) the last 128 bytes are never read.
 #pragma once
 
-#include <cstdint>
-#include <cstring>
-
-#ifdef __CUDACC__
-#define FLASHLATENT_FP8_FUNCTION __host__ __device__ __forceinline__
-#else
-#define FLASHLATENT_FP8_FUNCTION inline
-#endif
+#include "core/e4m3.h"
 
 namespace flashlatent::fp8_656 {
 
@@ -29,60 +21,6 @@ inline constexpr int kRopeOffset = kScaleOffset + kGroups * 4;
 inline constexpr int kTokenBytes = kRopeOffset + kRopeDim * 2;
 static_assert(kTokenBytes == 656);
 
-inline constexpr float kLargest = 448.0F;
-inline constexpr std::uint8_t kNan = 0x7F;
-
-FLASHLATENT_FP8_FUNCTION std::uint32_t bits_of(float x) {
-  std::uint32_t bits;
-  memcpy(&bits, &x, sizeof(bits));
-  return bits;
-}
-FLASHLATENT_FP8_FUNCTION float float_of(std::uint32_t bits) {
-  float x;
-  memcpy(&x, &bits, sizeof(x));
-  return x;
-}
-
-/// Neither NaN nor infinite.
-FLASHLATENT_FP8_FUNCTION bool is_finite(float x) {
-  return (bits_of(x) & 0x7F800000U) != 0x7F800000U;
-}
-
-/// e4m3 as a float, exactly.
-FLASHLATENT_FP8_FUNCTION float decode(std::uint8_t code) {
-  const std::uint32_t sign = std::uint32_t{code & 0x80U} << 24;
-  const std::uint32_t magnitude = code & 0x7FU;
-  if (magnitude == 0x7F) return float_of(sign | 0x7FC00000U);
-  // Shifted into place the exponent is 120 too small; a product with 2^120 puts that right, subnormals too.
-  return float_of(sign | magnitude << 20) * 0x1p120F;
-}
-
-/// A float as e4m3: round to nearest, ties to even; 448 beyond the largest number; NaN for NaN and infinity.
-FLASHLATENT_FP8_FUNCTION std::uint8_t encode(float x) {
-  if (!is_finite(x)) return kNan;
-  const std::uint32_t sign = bits_of(x) >> 24 & 0x80U;
-  const float magnitude = float_of(bits_of(x) & 0x7FFFFFFFU);
-  if (magnitude >= kLargest) return static_cast<std::uint8_t>(sign | 0x7EU);
-  if (magnitude < 0x1p-6F) {  // subnormal: the last bit is 2^-9, and adding 2^14 leaves just that
-    return static_cast<std::uint8_t>(sign | (bits_of(magnitude + 0x1p14F) - bits_of(0x1p14F)));
-  }
-  const std::uint32_t bits = bits_of(magnitude);
-  const std::uint32_t rounded = bits + 0x7FFFFU + (bits >> 20 & 1U);
-  return static_cast<std::uint8_t>(sign | ((rounded >> 20) - (120U << 3)));
-}
-
-/// The exponent of a group's scale, 2^ceil(log2(max(amax / 448, 1e-4))), where amax is the largest magnitude
-/// of its finite elements: a power of two, so that no reader rounds. 448 is 1.75 2^8: a larger fraction than
-/// 1.75 carries into the exponent. 1e-4 is below 2^-13.
-FLASHLATENT_FP8_FUNCTION int scale_exponent(float amax) {
-  constexpr std::uint32_t kCarry = 0x7FFFFF - 0x600000;
-  const int exponent = static_cast<int>((bits_of(amax) + kCarry) >> 23) - 127 - 8;
-  return exponent > -13 ? exponent : -13;
-}
-
-/// 2^exponent, for -126 to 127.
-FLASHLATENT_FP8_FUNCTION float power_of_two(int exponent) {
-  return float_of(static_cast<std::uint32_t>(exponent + 127) << 23);
-}
+using namespace e4m3;  // what its elements and scales are
 
 }  // namespace flashlatent::fp8_656

@@ -15,7 +15,7 @@ Tables tables_of(const DecodeProblem& problem, const DecodeInputs& inputs) {
   tables.page_size = cache.page_size;
   tables.cache_pages = (cache.layout == KvLayout::kLatent ? inputs.kv_cache : inputs.key_cache).shape[0];
   tables.causal = options.causal;
-  tables.window = options.separate.window;
+  tables.window = options.window;
   tables.sparse = sparse.enabled;
   if (query.ragged) {
     tables.begins = integers(inputs.cu_seqlens_q);

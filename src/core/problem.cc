@@ -1,7 +1,9 @@
 #include "flashlatent/problem.h"
 
+#include <algorithm>
 #include <cmath>
 
+#include "core/fp8_584.h"
 #include "core/fp8_656.h"
 #include "core/message.h"
 
@@ -15,30 +17,72 @@ Status in_range(const char* field, std::int64_t value, std::int64_t low, std::in
   return invalid_argument(field, " is ", value, "; it must be from ", low, " to ", high);
 }
 
-Status validate_fp8_656(const DecodeProblem& p) {
-  if (p.cache.dtype != Dtype::kBF16) {
-    return invalid_argument("dtype is ", to_string(p.cache.dtype),
-                            "; with an fp8_656 cache q and out are bf16");
+/// What a latent FP8 format fixes. `without_rope`: 0, or another qk_dim that it may have.
+Status validate_fp8(const DecodeProblem& p, int dim, int without_rope) {
+  const auto& [format, dtype, heads, qk_dim, v_dim, page_size, max_pages, layout, extra] = p.cache;
+  const char* name = to_string(format);
+  if (dtype != Dtype::kBF16) {
+    return invalid_argument("dtype is ", to_string(dtype), "; with an ", name, " cache q and out are bf16");
   }
-  if (p.cache.heads != 1) {
-    return invalid_argument("h_kv (KV heads) is ", p.cache.heads, "; an fp8_656 cache has 1");
-  }
-  if (p.cache.qk_dim != fp8_656::kDim) {
-    return invalid_argument("qk_dim is ", p.cache.qk_dim, "; an fp8_656 cache has ", fp8_656::kDim);
+  if (heads != 1) return invalid_argument("h_kv (KV heads) is ", heads, "; an ", name, " cache has 1");
+  if (qk_dim != dim && qk_dim != without_rope) {
+    return invalid_argument("qk_dim is ", qk_dim, "; an ", name, " cache has ", dim,
+                            without_rope > 0 ? message(", or ", without_rope, " without RoPE") : "");
   }
   return {};
 }
 
+Status validate_format(const DecodeProblem& p) {
+  switch (p.cache.format) {
+    case KvFormat::kFp8_656:
+      return validate_fp8(p, fp8_656::kDim, fp8_656::kLatentDim);
+    case KvFormat::kFp8_584:
+      FLASHLATENT_RETURN_IF_ERROR(validate_fp8(p, fp8_584::kDim, 0));
+      return in_range("v_dim of an fp8_584 cache", p.cache.v_dim, fp8_584::kDim, fp8_584::kDim);
+    case KvFormat::kPlain:
+    case KvFormat::kE4m3:
+      break;
+  }
+  return {};
+}
+
+/// Tokens that a list may have, whatever the lengths.
+std::int64_t reach_of(bool indexed, int topk, int max_pages, int page_size) {
+  return indexed ? topk : std::int64_t{max_pages} * page_size;
+}
+
+Status validate_extra(const DecodeProblem& p) {
+  const DecodeProblem::Cache::Extra& extra = p.cache.extra;
+  if (p.cache.layout != KvLayout::kLatent) {
+    return invalid_argument("there is an extra cache; that is for latent caches, and these are ",
+                            to_string(p.cache.layout), " keys and values");
+  }
+  if (p.query.ragged) {
+    return invalid_argument("q is ragged; with an extra cache each request has s_q query tokens");
+  }
+  FLASHLATENT_RETURN_IF_ERROR(in_range("extra page_size", extra.page_size, 1, 1 << 20));
+  FLASHLATENT_RETURN_IF_ERROR(in_range("extra topk", extra.topk, 0, extra.indexed ? 1 << 30 : 0));
+  FLASHLATENT_RETURN_IF_ERROR(in_range("extra max_pages (extra_block_table columns)", extra.max_pages, 0,
+                                       extra.indexed ? 0 : 1LL << 30));
+  FLASHLATENT_RETURN_IF_ERROR(
+      in_range("batch x s_q", std::int64_t{p.query.batch} * p.query.tokens, 0, 1 << 30));
+  // Lengths are int32, also those of both caches together.
+  std::int64_t first = reach_of(p.sparse.enabled, p.sparse.topk, p.cache.max_pages, p.cache.page_size);
+  if (p.options.window > 0) first = std::min<std::int64_t>(first, p.options.window);
+  const std::int64_t all = first + reach_of(extra.indexed, extra.topk, extra.max_pages, extra.page_size);
+  return in_range("tokens that both caches' indices and page tables have room for", all, 0,
+                  (1LL << 31) - (1 << 14));
+}
+
 Status validate_separate(const DecodeProblem& p) {
-  if (p.cache.format == KvFormat::kFp8_656) {
-    return invalid_argument("the KV format is fp8_656, a latent cache's; with ", to_string(p.cache.layout),
-                            " keys and values plain and e4m3 are accepted");
+  if (p.cache.format != KvFormat::kPlain && p.cache.format != KvFormat::kE4m3) {
+    return invalid_argument("the KV format is ", to_string(p.cache.format), ", a latent cache's; with ",
+                            to_string(p.cache.layout), " keys and values plain and e4m3 are accepted");
   }
   if (p.sparse.enabled)
     return invalid_argument("topk is ", p.sparse.topk, "; sparse decode is for latent caches, and these are ",
                             to_string(p.cache.layout), " keys and values");
   FLASHLATENT_RETURN_IF_ERROR(in_range("v_dim", p.cache.v_dim, 1, 4096));
-  FLASHLATENT_RETURN_IF_ERROR(in_range("window", p.options.separate.window, 0, (1LL << 31) - 1));
   if (!(p.options.separate.soft_cap >= 0) || !std::isfinite(p.options.separate.soft_cap)) {
     return invalid_argument("soft_cap is ", p.options.separate.soft_cap,
                             "; it must be finite and not negative");
@@ -58,13 +102,13 @@ Status validate_latent(const DecodeProblem& p) {
   if (p.cache.format == KvFormat::kE4m3) return refuse("the KV format is e4m3");
   if (p.options.separate.soft_cap != 0) return refuse("soft_cap is set");
   if (p.options.separate.alibi) return refuse("alibi is set");
-  if (p.options.separate.window != 0) return refuse("window is set");
   return {};
 }
 
 Status validate_sparse(const DecodeProblem& p) {
   if (p.query.ragged) return invalid_argument("q is ragged; sparse decode has s_q query tokens a request");
   if (p.options.causal) return invalid_argument("causal is set; in sparse decode the indices decide");
+  FLASHLATENT_RETURN_IF_ERROR(in_range("window of sparse decode", p.options.window, 0, 0));
   FLASHLATENT_RETURN_IF_ERROR(in_range("topk", p.sparse.topk, 0, 1 << 30));
   FLASHLATENT_RETURN_IF_ERROR(in_range("max_pages of sparse decode", p.cache.max_pages, 0, 0));
   return in_range("batch x s_q", std::int64_t{p.query.batch} * p.query.tokens, 0, 1 << 30);
@@ -80,6 +124,8 @@ const char* to_string(KvFormat format) {
       return "fp8_656";
     case KvFormat::kE4m3:
       return "e4m3";
+    case KvFormat::kFp8_584:
+      return "fp8_584";
   }
   return "unknown";
 }
@@ -97,10 +143,10 @@ const char* to_string(KvLayout layout) {
 }
 
 Result<KvFormat> kv_format_from_name(std::string_view name) {
-  for (KvFormat format : {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kE4m3}) {
+  for (KvFormat format : {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kE4m3, KvFormat::kFp8_584}) {
     if (name == to_string(format)) return format;
   }
-  return invalid_argument("KV format is '", name, "'; plain, fp8_656 and e4m3 are accepted");
+  return invalid_argument("KV format is '", name, "'; plain, fp8_656, fp8_584 and e4m3 are accepted");
 }
 
 const char* to_string(PrefixSharing sharing) {
@@ -127,15 +173,20 @@ std::string to_string(const DecodeProblem& p) {
   const std::string tokens = p.sparse.enabled ? message(" page=", p.cache.page_size, " topk=", p.sparse.topk)
                                               : message(" page=", p.cache.page_size, "x", p.cache.max_pages);
   const bool latent = p.cache.layout == KvLayout::kLatent;
+  const DecodeProblem::Cache::Extra& extra = p.cache.extra;
+  const std::string extra_tokens = !extra.enabled ? ""
+                                   : extra.indexed
+                                       ? message(" extra_page=", extra.page_size, " extra_topk=", extra.topk)
+                                       : message(" extra_page=", extra.page_size, "x", extra.max_pages);
   return message(p.sparse.enabled ? "sparse " : "", latent ? "" : to_string(p.cache.layout),
                  latent ? "" : " ", "decode b=", p.query.batch, " s_q=", p.query.tokens,
                  p.query.ragged ? " (ragged)" : "", " h_q=", p.query.heads, " h_kv=", p.cache.heads,
                  " d=", p.cache.qk_dim, "/", p.cache.v_dim, " ",
-                 plain ? to_string(p.cache.dtype) : to_string(p.cache.format), tokens,
+                 plain ? to_string(p.cache.dtype) : to_string(p.cache.format), tokens, extra_tokens,
                  " scale=", p.options.softmax_scale, p.options.causal ? " causal" : "",
                  p.options.separate.soft_cap != 0 ? message(" cap=", p.options.separate.soft_cap) : "",
                  p.options.separate.alibi ? " alibi" : "",
-                 p.options.separate.window != 0 ? message(" window=", p.options.separate.window) : "",
+                 p.options.window != 0 ? message(" window=", p.options.window) : "",
                  p.options.attn_sink ? " sink" : "", p.options.batch_invariant ? " batch_invariant" : "",
                  p.options.prefix_sharing == PrefixSharing::kOff
                      ? ""
@@ -162,7 +213,9 @@ Status validate(const DecodeProblem& p) {
                                                                   : validate_separate(p));
   FLASHLATENT_RETURN_IF_ERROR(in_range("page_size", p.cache.page_size, 1, kMany));
   FLASHLATENT_RETURN_IF_ERROR(in_range("max_pages (block_table columns)", p.cache.max_pages, 0, 1LL << 30));
-  if (p.cache.format == KvFormat::kFp8_656) FLASHLATENT_RETURN_IF_ERROR(validate_fp8_656(p));
+  FLASHLATENT_RETURN_IF_ERROR(validate_format(p));
+  FLASHLATENT_RETURN_IF_ERROR(in_range("window", p.options.window, 0, (1LL << 31) - 1));
+  if (p.cache.extra.enabled) FLASHLATENT_RETURN_IF_ERROR(validate_extra(p));
   if (p.sparse.enabled) FLASHLATENT_RETURN_IF_ERROR(validate_sparse(p));
   // Lengths are int32: longer tables are legal, their last pages unreachable.
   if (!std::isfinite(p.options.softmax_scale)) {

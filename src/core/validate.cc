@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/expect.h"
+#include "core/fp8_584.h"
 #include "core/fp8_656.h"
 #include "core/input_check.h"
 #include "core/message.h"
@@ -24,13 +25,30 @@ Status validate_begins(const DecodeProblem& problem, const DecodeInputs& inputs)
   return to_status(input_check::offence_at(tables, input_check::first_begin(tables)));
 }
 
+/// A latent cache of any format, of pages of `page_size` tokens.
+Status validate_pages(const char* name, const ConstTensorView& view, const DecodeProblem::Cache& cache,
+                      int page_size, Device device) {
+  switch (cache.format) {
+    case KvFormat::kFp8_656:
+      FLASHLATENT_RETURN_IF_ERROR(
+          expect(name, view, Dtype::kU8, device, {-1, page_size, 1, fp8_656::kTokenBytes}));
+      break;
+    case KvFormat::kFp8_584:
+      FLASHLATENT_RETURN_IF_ERROR(
+          expect(name, view, Dtype::kU8, device, {-1, page_size, 1, fp8_584::kTokenBytes}));
+      return expect_fp8_584_strides(name, view);
+    case KvFormat::kPlain:
+    case KvFormat::kE4m3:
+      FLASHLATENT_RETURN_IF_ERROR(
+          expect(name, view, cache.dtype, device, {-1, page_size, cache.heads, cache.qk_dim}));
+      break;
+  }
+  return innermost_contiguous(name, view);
+}
+
 Status validate_latent_cache(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
   const auto& cache = problem.cache;
-  const bool plain = cache.format == KvFormat::kPlain;
-  FLASHLATENT_RETURN_IF_ERROR(
-      expect("kv_cache", inputs.kv_cache, plain ? cache.dtype : Dtype::kU8, device,
-             {-1, cache.page_size, cache.heads, plain ? cache.qk_dim : fp8_656::kTokenBytes}));
-  FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("kv_cache", inputs.kv_cache));
+  FLASHLATENT_RETURN_IF_ERROR(validate_pages("kv_cache", inputs.kv_cache, cache, cache.page_size, device));
   for (const auto& [name, view] : {std::pair<const char*, ConstTensorView>{"key_cache", inputs.key_cache},
                                    {"value_cache", inputs.value_cache},
                                    {"key_scale", inputs.key_scale},
@@ -39,6 +57,54 @@ Status validate_latent_cache(const DecodeProblem& problem, const DecodeInputs& i
     FLASHLATENT_RETURN_IF_ERROR(absent(name, view, "the problem's cache is latent"));
   }
   return {};
+}
+
+/// The extra cache and what says which of its tokens a query token attends to.
+Status validate_extra_cache(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
+  const DecodeProblem::Cache::Extra& extra = problem.cache.extra;
+  const auto& query = problem.query;
+  auto refuse_all = [&](std::initializer_list<std::pair<const char*, const ConstTensorView*>> views,
+                        const char* why) {
+    for (const auto& [name, view] : views) FLASHLATENT_RETURN_IF_ERROR(absent(name, *view, why));
+    return Status{};
+  };
+  if (!extra.enabled) {
+    return refuse_all({{"extra_kv_cache", &inputs.extra_kv_cache},
+                       {"extra_indices", &inputs.extra_indices},
+                       {"extra_topk_length", &inputs.extra_topk_length},
+                       {"extra_block_table", &inputs.extra_block_table},
+                       {"extra_cache_seqlens", &inputs.extra_cache_seqlens}},
+                      "the problem has no extra cache");
+  }
+  FLASHLATENT_RETURN_IF_ERROR(
+      validate_pages("extra_kv_cache", inputs.extra_kv_cache, problem.cache, extra.page_size, device));
+  if (extra.indexed) {
+    FLASHLATENT_RETURN_IF_ERROR(refuse_all({{"extra_block_table", &inputs.extra_block_table},
+                                            {"extra_cache_seqlens", &inputs.extra_cache_seqlens}},
+                                           "the extra cache goes by extra_indices"));
+    return expect_strided("extra_indices", inputs.extra_indices, Dtype::kI32, device,
+                          {query.batch, query.tokens, extra.topk});
+  }
+  FLASHLATENT_RETURN_IF_ERROR(
+      refuse_all({{"extra_indices", &inputs.extra_indices}, {"extra_topk_length", &inputs.extra_topk_length}},
+                 "the extra cache goes by extra_block_table"));
+  return expect_strided("extra_block_table", inputs.extra_block_table, Dtype::kI32, device,
+                        {query.batch, extra.max_pages});
+}
+
+/// Of the extra cache, for plan().
+Status validate_extra_lengths(const DecodeProblem& problem, const ConstTensorView& lengths, Device device) {
+  const DecodeProblem::Cache::Extra& extra = problem.cache.extra;
+  const auto& query = problem.query;
+  if (!extra.enabled) return absent("lengths.extra", lengths, "the problem has no extra cache");
+  if (extra.indexed) {
+    if (!lengths.present()) return {};
+    return expect_strided("extra_topk_length", lengths, Dtype::kI32, device, {query.batch});
+  }
+  if (lengths.rank == 2) {
+    return expect_strided("extra_cache_seqlens", lengths, Dtype::kI32, device, {query.batch, query.tokens});
+  }
+  return expect_strided("extra_cache_seqlens", lengths, Dtype::kI32, device, {query.batch});
 }
 
 Status validate_scale(const char* name, const ConstTensorView& scale, const DecodeProblem& problem,
@@ -90,23 +156,29 @@ Status validate_tokens(const DecodeProblem& problem, const DecodeInputs& inputs,
     FLASHLATENT_RETURN_IF_ERROR(expect("block_table", inputs.block_table, Dtype::kI32, device,
                                        {query.batch, problem.cache.max_pages}));
     FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("block_table", inputs.block_table));
-    return validate_lengths(problem, inputs.cache_seqlens, device);
+    return validate_lengths(problem, lengths_of(problem, inputs), device);
   }
   FLASHLATENT_RETURN_IF_ERROR(absent("block_table", inputs.block_table, "sparse decode goes by indices"));
   FLASHLATENT_RETURN_IF_ERROR(absent("cache_seqlens", inputs.cache_seqlens, "sparse decode goes by indices"));
   FLASHLATENT_RETURN_IF_ERROR(expect("indices", inputs.indices, Dtype::kI32, device,
                                      {query.batch, query.tokens, problem.sparse.topk}));
   FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("indices", inputs.indices));
-  return validate_lengths(problem, inputs.topk_length, device);
+  return validate_lengths(problem, lengths_of(problem, inputs), device);
 }
 
 }  // namespace
 
-Status validate_lengths(const DecodeProblem& problem, const ConstTensorView& lengths, Device device) {
+PlanLengths lengths_of(const DecodeProblem& problem, const DecodeInputs& inputs) {
+  const bool indexed = problem.cache.extra.indexed;
+  return {problem.sparse.enabled ? inputs.topk_length : inputs.cache_seqlens,
+          indexed ? inputs.extra_topk_length : inputs.extra_cache_seqlens};
+}
+
+Status validate_lengths(const DecodeProblem& problem, const PlanLengths& lengths, Device device) {
+  FLASHLATENT_RETURN_IF_ERROR(validate_extra_lengths(problem, lengths.extra, device));
   const char* name = problem.sparse.enabled ? "topk_length" : "cache_seqlens";
-  if (problem.sparse.enabled && !lengths.present()) return {};
-  FLASHLATENT_RETURN_IF_ERROR(expect(name, lengths, Dtype::kI32, device, {problem.query.batch}));
-  return innermost_contiguous(name, lengths);
+  if (problem.sparse.enabled && !lengths.cache.present()) return {};
+  return expect_strided(name, lengths.cache, Dtype::kI32, device, {problem.query.batch});
 }
 
 Status validate_host_pages(const DecodeProblem& problem, const HostPages& pages) {
@@ -133,6 +205,7 @@ Status validate_inputs(const DecodeProblem& problem, const DecodeInputs& inputs,
   FLASHLATENT_RETURN_IF_ERROR(cache.layout == KvLayout::kLatent
                                   ? validate_latent_cache(problem, inputs, device)
                                   : validate_separate_caches(problem, inputs, device));
+  FLASHLATENT_RETURN_IF_ERROR(validate_extra_cache(problem, inputs, device));
   FLASHLATENT_RETURN_IF_ERROR(validate_tokens(problem, inputs, device));
   if (options.attn_sink) {
     FLASHLATENT_RETURN_IF_ERROR(expect("attn_sink", inputs.attn_sink, Dtype::kF32, device, {query.heads}));
@@ -171,6 +244,16 @@ Status validate_memory(const char* name, Memory memory, std::size_t bytes, std::
 
 namespace {
 
+/// Of a latent cache of bytes: what its last dimension says.
+Result<KvFormat> fp8_format(const char* name, const ConstTensorView& view) {
+  const std::int64_t last = view.rank > 0 ? view.shape[view.rank - 1] : 0;
+  if (last == fp8_656::kTokenBytes) return KvFormat::kFp8_656;
+  if (last == fp8_584::kTokenBytes) return KvFormat::kFp8_584;
+  return invalid_argument(name, " is ", to_string(view),
+                          "; of bytes (pages, page_size, 1, 656), which is fp8_656, ",
+                          "and (pages, page_size, 1, 584), which is fp8_584, are accepted");
+}
+
 /// What no other argument can be meant by: said of q, not of the problem's dtype.
 Status validate_query_dtype(const DecodeInputs& inputs) {
   const Dtype dtype = inputs.q.dtype;
@@ -179,7 +262,18 @@ Status validate_query_dtype(const DecodeInputs& inputs) {
     return invalid_argument("q is ", to_string(inputs.q), "; bf16 and fp16 are accepted");
   }
   if (dtype != Dtype::kBF16 && inputs.kv_cache.dtype == Dtype::kU8 && inputs.kv_cache.present()) {
-    return invalid_argument("q is ", to_string(inputs.q), "; with an fp8_656 cache bf16 is accepted");
+    const Result<KvFormat> format = fp8_format("kv_cache", inputs.kv_cache);
+    if (!format.ok()) return format.status();
+    return invalid_argument("q is ", to_string(inputs.q), "; with an ", to_string(*format),
+                            " cache bf16 is accepted");
+  }
+  return {};
+}
+
+Status fits_int(const ConstTensorView& view) {
+  for (int i = 0; i < view.rank; ++i) {
+    if (view.shape[i] >= 0 && view.shape[i] <= (1LL << 30)) continue;
+    return invalid_argument("a tensor is ", to_string(view), "; extents must be from 0 to 2^30");
   }
   return {};
 }
@@ -195,6 +289,39 @@ Status validate_batch(const char* name, const ConstTensorView& tokens, const Dec
   if (tokens.shape[0] == batch) return {};
   return invalid_argument(name, " is ", to_string(tokens), "; expected ", batch, " rows, one a request of ",
                           ragged ? "cu_seqlens_q" : "q");
+}
+
+/// The extra cache of a problem.
+Status infer_extra(const DecodeInputs& inputs, DecodeProblem& problem) {
+  const ConstTensorView& cache = inputs.extra_kv_cache;
+  const bool indexed = inputs.extra_indices.present();
+  const ConstTensorView& tokens = indexed ? inputs.extra_indices : inputs.extra_block_table;
+  if (!cache.present()) {
+    if (!tokens.present()) return {};
+    return invalid_argument(indexed ? "extra_indices" : "extra_block_table",
+                            " is given, but extra_kv_cache is missing");
+  }
+  if (cache.rank != 4) {
+    return invalid_argument("extra_kv_cache is ", to_string(cache),
+                            "; expected (pages, page_size, h_kv, d), as kv_cache");
+  }
+  if (!tokens.present()) {
+    return invalid_argument(
+        "extra_kv_cache is given, but neither extra_indices, int32 (batch, s_q, topk), nor ",
+        "extra_block_table, int32 (batch, max_pages), is");
+  }
+  if (tokens.rank != (indexed ? 3 : 2)) {
+    return invalid_argument(indexed ? "extra_indices is " : "extra_block_table is ", to_string(tokens),
+                            "; expected ", indexed ? "(batch, s_q, topk)" : "(batch, max_pages)");
+  }
+  for (const ConstTensorView* view : {&cache, &tokens}) FLASHLATENT_RETURN_IF_ERROR(fits_int(*view));
+  const auto last = static_cast<int>(tokens.shape[indexed ? 2 : 1]);
+  problem.cache.extra = {.enabled = true,
+                         .indexed = indexed,
+                         .page_size = static_cast<int>(cache.shape[1]),
+                         .topk = indexed ? last : 0,
+                         .max_pages = indexed ? 0 : last};
+  return {};
 }
 
 }  // namespace
@@ -234,11 +361,7 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
   }
   FLASHLATENT_RETURN_IF_ERROR(validate_batch(sparse ? "indices" : "block_table", tokens, inputs));
   for (const ConstTensorView* view : {&inputs.q, &keys, &values, &tokens}) {
-    for (int i = 0; i < view->rank; ++i) {
-      if (view->shape[i] < 0 || view->shape[i] > (1LL << 30)) {
-        return invalid_argument("a tensor is ", to_string(*view), "; extents must be from 0 to 2^30");
-      }
-    }
+    FLASHLATENT_RETURN_IF_ERROR(fits_int(*view));
   }
   DecodeProblem problem;
   problem.query.batch = static_cast<int>(tokens.shape[0]);
@@ -248,8 +371,11 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
   problem.query.tokens =
       static_cast<int>(ragged ? std::max<std::int64_t>(inputs.q.shape[0], 1) : inputs.q.shape[1]);
   problem.query.heads = static_cast<int>(inputs.q.shape[q_rank - 2]);
-  const KvFormat fp8 = separate ? KvFormat::kE4m3 : KvFormat::kFp8_656;
-  problem.cache.format = keys.dtype == Dtype::kU8 ? fp8 : KvFormat::kPlain;
+  if (keys.dtype == Dtype::kU8) {
+    const Result<KvFormat> fp8 = separate ? KvFormat::kE4m3 : fp8_format("kv_cache", keys);
+    if (!fp8.ok()) return fp8.status();
+    problem.cache.format = *fp8;
+  }
   problem.cache.layout = packed ? KvLayout::kPacked : separate ? KvLayout::kSeparate : KvLayout::kLatent;
   problem.cache.dtype = inputs.q.dtype;
   problem.cache.heads = static_cast<int>(keys.shape[packed ? 1 : 2]);
@@ -259,6 +385,7 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
   problem.cache.max_pages = sparse ? 0 : static_cast<int>(inputs.block_table.shape[1]);
   problem.sparse = {.enabled = sparse, .topk = sparse ? static_cast<int>(inputs.indices.shape[2]) : 0};
   problem.options = options;
+  FLASHLATENT_RETURN_IF_ERROR(infer_extra(inputs, problem));
   if (options.attn_sink && !inputs.attn_sink.present()) {
     return invalid_argument("attn_sink is missing, but the options have it; expected fp32 (h_q)");
   }

@@ -13,8 +13,8 @@ Status validate_inputs(const DecodeProblem& problem, const DecodeInputs& inputs,
 Status validate_decode(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs,
                        Device device);
 
-/// What plan() gets: cache_seqlens, or sparse topk_length, which may be absent.
-Status validate_lengths(const DecodeProblem& problem, const ConstTensorView& lengths, Device device);
+/// What plan() gets.
+Status validate_lengths(const DecodeProblem& problem, const PlanLengths& lengths, Device device);
 
 /// What plan() gets of pages, on the CPU.
 Status validate_host_pages(const DecodeProblem& problem, const HostPages& pages);

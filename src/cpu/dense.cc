@@ -134,10 +134,10 @@ class Call {
       const int length = prefix + planned;
       return {length, prefix, prefix, limit(tile, length, tile.rows - 1)};
     }
-    if (problem_.options.separate.window == 0) return {planned, 0, 0, limit(tile, planned, tile.rows - 1)};
+    if (problem_.options.window == 0) return {planned, 0, 0, limit(tile, planned, tile.rows - 1)};
     // The plan's tokens are a request's last ones: no query token sees those before.
     const int length = length_of(tile.request);
-    const std::int64_t begin = std::int64_t{limit(tile, length, 0)} - problem_.options.separate.window;
+    const std::int64_t begin = std::int64_t{limit(tile, length, 0)} - problem_.options.window;
     return {length, length - planned, static_cast<int>(std::max<std::int64_t>(begin, 0)),
             limit(tile, length, tile.rows - 1)};
   }
@@ -164,7 +164,7 @@ class Call {
       return static_cast<int>(std::lower_bound(tokens.positions, tokens.positions + tokens.count, position) -
                               tokens.positions);
     };
-    const std::int64_t window = problem_.options.separate.window;
+    const std::int64_t window = problem_.options.window;
     for (int row = 0; row < tile.rows; ++row) {
       const int end = limit(tile, length, row);
       block.visible[row] = place_of(end);
@@ -485,8 +485,8 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   g.tile_rows = kTileRows;
   g.block_tokens = kBlockTokens;
   g.max_tokens = max_tokens(problem);
-  if (problem.options.separate.window > 0) {  // what a request's query tokens see at most, all together
-    const std::int64_t seen = std::int64_t{problem.options.separate.window} + problem.query.tokens - 1;
+  if (problem.options.window > 0) {  // what a request's query tokens see at most, all together
+    const std::int64_t seen = std::int64_t{problem.options.window} + problem.query.tokens - 1;
     g.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(g.max_tokens, seen));
   }
   if (problem.options.batch_invariant) schedule::fix_splits(g, kFixedSplitBlocks);
@@ -526,7 +526,11 @@ const DecodeKernel kDenseKernel = {
     .takes =
         "everything: latent, separate and packed caches in every format, dense and sparse; any "
         "dimensions, heads, query tokens (also ragged), page size and topk",
-    .declines = [](const DecodeProblem&) -> std::optional<std::string> { return std::nullopt; },
+    .declines = [](const DecodeProblem& problem) -> std::optional<std::string> {
+      if (problem.cache.format == KvFormat::kFp8_584) return "the cache is of fp8_584";
+      if (problem.cache.extra.enabled) return "there is an extra cache";
+      return std::nullopt;
+    },
     .geometry = geometry,
     .workspace_bytes = Workspace::bytes,
     .launch = launch,

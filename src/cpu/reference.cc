@@ -107,8 +107,7 @@ std::vector<Seen> seen_by_pages(const DecodeProblem& problem, const DecodeInputs
       std::clamp<std::int64_t>(stored, 0, std::int64_t{cache.max_pages} * cache.page_size);
   const std::int64_t end =
       options.causal ? length - query_tokens(problem, inputs, request) + token + 1 : length;
-  const std::int64_t begin =
-      options.separate.window > 0 ? std::max<std::int64_t>(end - options.separate.window, 0) : 0;
+  const std::int64_t begin = options.window > 0 ? std::max<std::int64_t>(end - options.window, 0) : 0;
   std::vector<Seen> seen;
   for (std::int64_t t = begin; t < end; ++t) {
     const std::int64_t page = pages[t / cache.page_size];
@@ -275,7 +274,11 @@ const DecodeKernel kReferenceKernel = {
     .name = "reference",
     .backend = Backend::kCpu,
     .takes = "everything, in float64 and slowly; runs only when asked for by name",
-    .declines = [](const DecodeProblem&) -> std::optional<std::string> { return std::nullopt; },
+    .declines = [](const DecodeProblem& problem) -> std::optional<std::string> {
+      if (problem.cache.format == KvFormat::kFp8_584) return "the cache is of fp8_584";
+      if (problem.cache.extra.enabled) return "there is an extra cache";
+      return std::nullopt;
+    },
     .geometry = geometry,
     .workspace_bytes = [](const DecodeProblem&, const schedule::Geometry&) -> std::size_t { return 0; },
     .launch = launch,

@@ -8,6 +8,7 @@
 #include "flashlatent/kv_cache.h"
 #include "kernel/decode_kernel.h"
 #include "plan/prefix_groups.h"
+#include "plan/token_lists.h"
 
 namespace flashlatent::cuda {
 
@@ -43,6 +44,10 @@ Result<int> multiprocessors(int device);
 
 /// One kernel launch on `executor.stream`: the plan of plan/schedule.h in device memory.
 Status build_plan(const schedule::Geometry& geometry, const ConstTensorView& cache_seqlens, Memory plan,
+                  const Executor& executor);
+
+/// The same of items with two lists.
+Status build_plan(const schedule::Geometry& geometry, const schedule::UnionLengths& lengths, Memory plan,
                   const Executor& executor);
 
 /// The same, of which only the first parts get any work.

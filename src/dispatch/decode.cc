@@ -18,14 +18,13 @@ Result<std::size_t> workspace_bytes(const DecodeProblem& problem, const Executor
   return made->workspace_bytes();
 }
 
-Status plan(const DecodeProblem& problem, const ConstTensorView& lengths, Memory plan,
-            const Executor& executor) {
+Status plan(const DecodeProblem& problem, const PlanLengths& lengths, Memory plan, const Executor& executor) {
   const Result<Plan> made = Plan::make(problem, executor);
   if (!made.ok()) return made.status();
   return made->schedule(lengths, plan);
 }
 
-Status plan(const DecodeProblem& problem, const ConstTensorView& lengths, const HostPages& pages, Memory plan,
+Status plan(const DecodeProblem& problem, const PlanLengths& lengths, const HostPages& pages, Memory plan,
             const Executor& executor) {
   const Result<Plan> made = Plan::make(problem, executor);
   if (!made.ok()) return made.status();
@@ -46,8 +45,8 @@ Status decode(const DecodeProblem& problem, const DecodeInputs& inputs, const De
   return made->decode(inputs, outputs, plan, workspace);
 }
 
-Result<PlanDescription> describe_plan(const DecodeProblem& problem, const ConstTensorView& lengths,
-                                      Memory plan, const Executor& executor) {
+Result<PlanDescription> describe_plan(const DecodeProblem& problem, const PlanLengths& lengths, Memory plan,
+                                      const Executor& executor) {
   const Result<Plan> made = Plan::make(problem, executor);
   if (!made.ok()) return made.status();
   return made->describe(lengths, plan);

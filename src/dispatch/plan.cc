@@ -36,18 +36,27 @@ Executor on_stream(const Executor& executor, void* stream) {
 
 /// A plan for these groups; `lengths` are valid. `host_lengths`: where there are groups, the same on the
 /// host.
-Status build_plan(const Selection& selection, const ConstTensorView& lengths,
+Status build_plan(const Selection& selection, const PlanLengths& lengths,
                   std::span<const prefix::Group> groups, [[maybe_unused]] const std::int32_t* host_lengths,
                   Memory plan, [[maybe_unused]] const Executor& executor) {
 #if FLASHLATENT_WITH_CUDA
   if (executor.backend == Backend::kCuda) {
-    if (selection.prefix.requests == 0) return cuda::build_plan(selection.geometry, lengths, plan, executor);
-    return cuda::build_plan(selection.geometry, selection.prefix, groups, host_lengths, lengths, plan,
+    if (selection.geometry.lists == 2) {
+      return cuda::build_plan(selection.geometry, schedule::union_lengths(lengths), plan, executor);
+    }
+    if (selection.prefix.requests == 0) {
+      return cuda::build_plan(selection.geometry, lengths.cache, plan, executor);
+    }
+    return cuda::build_plan(selection.geometry, selection.prefix, groups, host_lengths, lengths.cache, plan,
                             executor);
   }
 #endif
-  prefix::build_on_host(selection.geometry, selection.prefix, groups,
-                        static_cast<const std::int32_t*>(lengths.data), plan.data);
+  if (selection.geometry.lists == 2) {
+    schedule::build_on_host(selection.geometry, schedule::union_lengths(lengths), plan.data);
+  } else {
+    prefix::build_on_host(selection.geometry, selection.prefix, groups,
+                          static_cast<const std::int32_t*>(lengths.cache.data), plan.data);
+  }
   return {};
 }
 
@@ -80,14 +89,14 @@ std::size_t Plan::workspace_bytes() const {
   return choice_->selection.workspace_bytes;
 }
 
-Status Plan::schedule(const ConstTensorView& lengths, Memory plan) const {
+Status Plan::schedule(const PlanLengths& lengths, Memory plan) const {
   const auto& [problem, executor, device, selection] = *choice_;
   FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, device));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection.plan_bytes));
   return build_plan(selection, lengths, {}, nullptr, plan, on_stream(executor, stream_));
 }
 
-Status Plan::schedule(const ConstTensorView& lengths, const HostPages& pages, Memory plan) const {
+Status Plan::schedule(const PlanLengths& lengths, const HostPages& pages, Memory plan) const {
   const auto& [problem, executor, device, selection] = *choice_;
   FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, device));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection.plan_bytes));
@@ -126,22 +135,28 @@ Result<std::string> Plan::running_kernel(const DecodeInputs& inputs, const Decod
   return std::string((*kernel)->name);
 }
 
-Result<PlanDescription> Plan::describe(const ConstTensorView& lengths) const {
+Result<PlanDescription> Plan::describe(const PlanLengths& lengths) const {
   FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem(), lengths, Device{}));
   std::vector<std::max_align_t> memory(plan_bytes() / sizeof(std::max_align_t) + 1);
-  const auto* host_lengths = static_cast<const std::int32_t*>(lengths.data);
   const Selection& selection = choice_->selection;
-  prefix::build_on_host(selection.geometry, selection.prefix, {}, host_lengths, memory.data());
-  return describe_plan(selection.geometry, host_lengths,
-                       {memory.data(), memory.size() * sizeof(std::max_align_t)}, kernel(), selection.prefix);
+  if (selection.geometry.lists == 2) {
+    schedule::build_on_host(selection.geometry, schedule::union_lengths(lengths), memory.data());
+  } else {
+    prefix::build_on_host(selection.geometry, selection.prefix, {},
+                          static_cast<const std::int32_t*>(lengths.cache.data), memory.data());
+  }
+  return describe(lengths, {memory.data(), memory.size() * sizeof(std::max_align_t)});
 }
 
-Result<PlanDescription> Plan::describe(const ConstTensorView& lengths, Memory plan) const {
+Result<PlanDescription> Plan::describe(const PlanLengths& lengths, Memory plan) const {
   FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem(), lengths, Device{}));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, plan_bytes()));
   const Selection& selection = choice_->selection;
-  return describe_plan(selection.geometry, static_cast<const std::int32_t*>(lengths.data), plan, kernel(),
-                       selection.prefix);
+  if (selection.geometry.lists == 2) {
+    return describe_plan(selection.geometry, schedule::union_lengths(lengths), plan, kernel());
+  }
+  return describe_plan(selection.geometry, static_cast<const std::int32_t*>(lengths.cache.data), plan,
+                       kernel(), selection.prefix);
 }
 
 }  // namespace flashlatent

@@ -206,7 +206,7 @@ Result<DecodeProblem> DecodeCase::problem() const {
   options.softmax_scale = softmax_scale;
   options.causal = causal;
   options.separate.soft_cap = soft_cap;
-  options.separate.window = window;
+  options.window = window;
   auto problem = infer_problem(tensors, head_dim_v.value_or(0), options);
   if (!problem.ok()) return refuse(problem.status().code(), problem.status().message());
   // A request has at least one token to the library; with none at all there is nothing to run.

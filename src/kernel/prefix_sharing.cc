@@ -10,8 +10,9 @@ std::string reason_against_prefixes(const DecodeKernel& kernel, const DecodeProb
   if (kernel.declines_prefixes == nullptr) return "this kernel does not take shared prefixes";
   if (options.batch_invariant) return "batch_invariant is set";
   if (sparse.enabled) return "the problem is sparse";
+  if (cache.extra.enabled) return "there is an extra cache";
   if (query.ragged) return "queries are ragged";
-  if (options.separate.window != 0) return message("window is ", options.separate.window);
+  if (options.window != 0) return message("window is ", options.window);
   if (options.separate.alibi) return "alibi is set";
   return kernel.declines_prefixes(problem).value_or("");
 }

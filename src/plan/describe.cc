@@ -40,29 +40,15 @@ std::vector<PlanGroup> groups_of(const prefix::View& view) {
   return groups;
 }
 
-}  // namespace
+Status other_plan() {
+  return invalid_argument("plan was not made for this problem and executor");
+}
 
-Result<PlanDescription> describe_plan(const schedule::Geometry& g, const std::int32_t* lengths, Memory plan,
-                                      const std::string& kernel, const prefix::Shape& shape) {
-  const schedule::PlanView view = schedule::plan_view(g, plan.data);
-  if (view.header->fingerprint != schedule::fingerprint(g)) {
-    return invalid_argument("plan was not made for this problem and executor");
-  }
+/// All but the kernel's name and the groups. `plan` has the geometry's fingerprint.
+template <class Lengths>
+PlanDescription describe(const schedule::Geometry& g, const Lengths& lengths,
+                         const schedule::PlanView& view) {
   PlanDescription description;
-  std::vector<std::int32_t> own_lengths;
-  if (shape.requests > 0) {
-    const prefix::View prefixes =
-        prefix::view(shape, static_cast<std::uint8_t*>(plan.data) + prefix::offset(g));
-    if (prefixes.header->fingerprint != prefix::fingerprint(shape)) {
-      return invalid_argument("plan was not made for this problem and executor");
-    }
-    description.groups = groups_of(prefixes);
-    for (std::int32_t r = 0; r < shape.requests; ++r) {
-      own_lengths.push_back(prefix::own_length(shape, lengths[r], prefixes.shares[r]));
-    }
-    lengths = own_lengths.data();
-  }
-  description.kernel = kernel;
   description.partition = schedule::name_of(g.partition);
   description.lanes = g.lanes;
   description.rounds = g.rounds;
@@ -84,13 +70,47 @@ Result<PlanDescription> describe_plan(const schedule::Geometry& g, const std::in
   }
   for (std::int32_t p = 0; p < g.parts; ++p) {
     PlanPart part;
-    schedule::PartWalker walker(g, view.cuts[p], view.cuts[p + 1], view.successors, lengths);
+    schedule::Walker<schedule::Walks::kAll, true, Lengths> walker(g, view.cuts[p], view.cuts[p + 1],
+                                                                  view.successors, lengths);
     for (schedule::Segment s; walker.next(s);) {
       part.segments.push_back({s.request, s.round, s.block_begin, s.block_end, s.partial});
       part.cost += g.cost.per_split + std::int64_t{s.block_end - s.block_begin} * description.cost_per_block;
     }
     description.parts.push_back(std::move(part));
   }
+  return description;
+}
+
+}  // namespace
+
+Result<PlanDescription> describe_plan(const schedule::Geometry& g, const std::int32_t* lengths, Memory plan,
+                                      const std::string& kernel, const prefix::Shape& shape) {
+  const schedule::PlanView view = schedule::plan_view(g, plan.data);
+  if (view.header->fingerprint != schedule::fingerprint(g)) return other_plan();
+  std::vector<PlanGroup> groups;
+  std::vector<std::int32_t> own_lengths;
+  if (shape.requests > 0) {
+    const prefix::View prefixes =
+        prefix::view(shape, static_cast<std::uint8_t*>(plan.data) + prefix::offset(g));
+    if (prefixes.header->fingerprint != prefix::fingerprint(shape)) return other_plan();
+    groups = groups_of(prefixes);
+    for (std::int32_t r = 0; r < shape.requests; ++r) {
+      own_lengths.push_back(prefix::own_length(shape, lengths[r], prefixes.shares[r]));
+    }
+    lengths = own_lengths.data();
+  }
+  PlanDescription description = describe(g, lengths, view);
+  description.kernel = kernel;
+  description.groups = std::move(groups);
+  return description;
+}
+
+Result<PlanDescription> describe_plan(const schedule::Geometry& g, const schedule::UnionLengths& lengths,
+                                      Memory plan, const std::string& kernel) {
+  const schedule::PlanView view = schedule::plan_view(g, plan.data);
+  if (view.header->fingerprint != schedule::fingerprint(g)) return other_plan();
+  PlanDescription description = describe(g, lengths, view);
+  description.kernel = kernel;
   return description;
 }
 

@@ -5,6 +5,7 @@
 
 #include "flashlatent/plan_description.h"
 #include "plan/prefix.h"
+#include "plan/token_lists.h"
 
 namespace flashlatent {
 
@@ -12,5 +13,9 @@ namespace flashlatent {
 Result<PlanDescription> describe_plan(const schedule::Geometry& geometry, const std::int32_t* lengths,
                                       Memory plan, const std::string& kernel,
                                       const prefix::Shape& prefix = {});
+/// The same of items with two lists.
+Result<PlanDescription> describe_plan(const schedule::Geometry& geometry,
+                                      const schedule::UnionLengths& lengths, Memory plan,
+                                      const std::string& kernel);
 
 }  // namespace flashlatent

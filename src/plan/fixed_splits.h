@@ -16,8 +16,8 @@ FLASHLATENT_HOST_DEVICE std::int64_t fixed_partials(const Geometry& g) {
 }
 
 /// Where a cut at this point falls, without its partial's place.
-FLASHLATENT_HOST_DEVICE Cut fixed_cut(const Geometry& g, const LinePoint& point,
-                                      const std::int32_t* lengths) {
+template <class Lengths>
+FLASHLATENT_HOST_DEVICE Cut fixed_cut(const Geometry& g, const LinePoint& point, const Lengths& lengths) {
   if (point.inside == 0) return {point.round, point.request, 0, 0};
   const std::int64_t split_cost =
       g.cost.per_split + static_cast<std::int64_t>(g.fixed_split) * g.cost.per_block;

@@ -20,7 +20,8 @@ namespace flashlatent::schedule {
 
 namespace {
 
-void cut_fixed(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
+template <class Lengths>
+void cut_fixed(const Geometry& g, const Lengths& lengths, PlanView plan) {
   plan.partial_prefix[0] = 0;
   for (std::int32_t r = 0; r < g.requests; ++r) {
     const std::int32_t splits = fixed_splits_of(g, blocks_of(g, length_of(g, lengths, r)));
@@ -60,7 +61,8 @@ void cut_evenly(const Geometry& g, PlanView plan) {
   plan.header->partials = g.requests * even_shares(g);
 }
 
-void cut_by_length(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
+template <class Lengths>
+void cut_by_length(const Geometry& g, const Lengths& lengths, PlanView plan) {
   auto blocks_at = [&](std::int32_t r) { return blocks_of(g, length_of(g, lengths, r)); };
   std::int32_t blocks = 0;
   for (std::int32_t r = 0; r < g.requests; ++r) blocks += blocks_at(r);
@@ -242,7 +244,8 @@ void pack_items(const Geometry& g, PlanView plan) {
     plan.successors[order[i]] = packed_successor(g, i, order.data());
 }
 
-void cut_line(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
+template <class Lengths>
+void cut_line(const Geometry& g, const Lengths& lengths, PlanView plan) {
   for (std::int32_t k = 0; k <= g.parts; ++k) {
     plan.cuts[k] = nearest_item_end(g, plan.cost_prefix, point_at(g, plan.cost_prefix, k));
   }
@@ -289,9 +292,9 @@ bool partition_fits(const Geometry& g) {
 
 Status validate(const Geometry& g) {
   if (g.requests < 0 || g.parts < 1 || g.lanes < 1 || g.rounds < 1 || g.block_tokens < 1 ||
-      g.max_tokens < 0 || g.fixed_split < 0 || g.length_sharers < 1 || g.cost.per_block < 1 ||
-      g.cost.per_split < 0 || g.cost.per_merge < 0 || g.cost.per_block_alone < 0 || g.team < 1 ||
-      !partition_fits(g)) {
+      g.max_tokens < 0 || g.fixed_split < 0 || g.length_sharers < 1 || g.lists < 1 || g.lists > 2 ||
+      g.cost.per_block < 1 || g.cost.per_split < 0 || g.cost.per_merge < 0 || g.cost.per_block_alone < 0 ||
+      g.team < 1 || !partition_fits(g)) {
     return {StatusCode::kInternal, "a kernel's schedule geometry is out of range"};
   }
   // In floating point: the integers are what might overflow.
@@ -308,11 +311,11 @@ Status validate(const Geometry& g) {
   return {};
 }
 
-void build_on_host(const Geometry& g, const std::int32_t* lengths, void* memory) {
-  build_on_host(g, lengths, memory, g.parts);
-}
+namespace {
 
-void build_on_host(const Geometry& all, const std::int32_t* lengths, void* memory, std::int32_t used_parts) {
+/// The lengths of one list, or of two.
+template <class Lengths>
+void build(const Geometry& all, const Lengths& lengths, void* memory, std::int32_t used_parts) {
   const PlanView plan = plan_view(all, memory);
   const Geometry g = with_parts(all, used_parts);
   *plan.header = {};
@@ -343,6 +346,20 @@ void build_on_host(const Geometry& all, const std::int32_t* lengths, void* memor
       break;
   }
   for (std::int32_t k = used_parts + 1; k <= all.parts; ++k) plan.cuts[k] = plan.cuts[used_parts];
+}
+
+}  // namespace
+
+void build_on_host(const Geometry& g, const std::int32_t* lengths, void* memory) {
+  build(g, lengths, memory, g.parts);
+}
+
+void build_on_host(const Geometry& g, const std::int32_t* lengths, void* memory, std::int32_t used_parts) {
+  build(g, lengths, memory, used_parts);
+}
+
+void build_on_host(const Geometry& g, const UnionLengths& lengths, void* memory) {
+  build(g, lengths, memory, g.parts);
 }
 
 namespace {

@@ -71,7 +71,8 @@ FLASHLATENT_HOST_DEVICE Cut cut_before(const Geometry& g, const LinePoint& point
 }
 
 /// Where a cut at this point falls, without its partial's place.
-FLASHLATENT_HOST_DEVICE Cut line_cut(const Geometry& g, const LinePoint& point, const std::int32_t* lengths) {
+template <class Lengths>
+FLASHLATENT_HOST_DEVICE Cut line_cut(const Geometry& g, const LinePoint& point, const Lengths& lengths) {
   if (point.inside == 0) return {point.round, point.request, 0, 0};
   std::int64_t block = 0;
   if (point.inside >= g.cost.per_split) {

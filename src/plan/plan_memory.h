@@ -86,7 +86,12 @@ FLASHLATENT_HOST_DEVICE std::uint64_t fingerprint(const Geometry& g) {
                                  g.cost.per_merge,
                                  g.team,
                                  static_cast<std::int32_t>(g.partition),
-                                 g.cost.per_block_alone};
+                                 g.cost.per_block_alone,
+                                 g.lists,
+                                 g.list[0].reach,
+                                 g.list[0].window,
+                                 g.list[0].causal,
+                                 g.list[1].reach};
   std::uint64_t hash = 0xcbf29ce484222325ULL;
   for (std::int32_t field : fields) hash = (hash ^ static_cast<std::uint32_t>(field)) * 0x100000001b3ULL;
   return hash;

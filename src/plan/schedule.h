@@ -24,6 +24,13 @@ struct CostModel {
   std::int32_t per_block_alone = 0;
 };
 
+/// What shapes say of one of the lists of tokens that an item attends to (token_lists.h).
+struct TokenList {
+  std::int32_t reach = 0;   ///< Lengths above it count as this.
+  std::int32_t window = 0;  ///< Only so many of the last tokens are the item's; 0: all.
+  bool causal = false;      ///< Each query token of a request ends one token before the next one.
+};
+
 /// What shapes and the device fix before any length is known. See validate() in host_plan.h for its range.
 struct Geometry {
   std::int32_t requests = 0;
@@ -35,8 +42,11 @@ struct Geometry {
   std::int32_t max_tokens = 0;      ///< Lengths above the page table's reach count as this.
   std::int32_t fixed_split = 0;     ///< kFixedSplits: blocks a split; else 0.
   std::int32_t length_sharers = 1;  ///< Requests in a row that have one length: sparse query tokens.
-  std::int32_t team = 1;            ///< CTAs that share a segment's blocks, and merge what they have; a block
-                                    ///< costs a team a CTA's time over its size.
+  std::int32_t lists = 1;  ///< Of tokens, that an item attends to; 2: `list` says what each is, and lengths
+                           ///< are a UnionLengths.
+  TokenList list[2] = {};
+  std::int32_t team = 1;  ///< CTAs that share a segment's blocks, and merge what they have; a block
+                          ///< costs a team a CTA's time over its size.
   Partition partition = Partition::kLine;
   CostModel cost;
 };

@@ -11,8 +11,7 @@ namespace flashlatent::schedule {
 /// only cuts decide what is partial (with kFixedSplits the lengths do, and must be the plan's).
 struct Walk {
   const Geometry& geometry;
-  const std::int32_t* successors;  ///< The plan's, or null.
-  const std::int32_t* lengths;
+  const std::int32_t* successors;    ///< The plan's, or null.
   std::int32_t length_ahead = 0;     ///< Of the next segment's request, as it is given.
   std::int32_t successor_ahead = 0;  ///< Of the next segment's request.
   Cut at;
@@ -107,14 +106,15 @@ enum class Walks {
 /// Walks the segments of one part.
 /// kLooksAhead: whether next() reads what the one after it needs. Who keeps a walker in memory waits for what
 /// it reads.
-template <Walks kWalks, bool kLooksAhead = true>
+/// Lengths: a pointer to those of one list, or UnionLengths (token_lists.h).
+template <Walks kWalks, bool kLooksAhead = true, class Lengths = const std::int32_t*>
 class Walker {
   using Shares = ShareWalker<kWalks == Walks::kAll>;
 
  public:
   FLASHLATENT_HOST_DEVICE Walker(const Geometry& geometry, const Cut& begin, const Cut& end,
-                                 const std::int32_t* successors, const std::int32_t* lengths)
-      : walk_{geometry, successors, lengths, 0, 0, begin, end} {
+                                 const std::int32_t* successors, const Lengths& lengths)
+      : walk_{geometry, successors, 0, 0, begin, end}, lengths_(lengths) {
     if constexpr (kLooksAhead) look_ahead();
   }
 
@@ -157,7 +157,7 @@ class Walker {
   FLASHLATENT_HOST_DEVICE void look_ahead() {
     Walk& walk = walk_;
     const bool more = shares() ? Shares::more(walk) : LineWalker::more(walk);
-    walk.length_ahead = more ? length_of(walk.geometry, walk.lengths, walk.at.request) : 0;
+    walk.length_ahead = more ? length_of(walk.geometry, lengths_, walk.at.request) : 0;
     if (walk.successors == nullptr) {
       walk.successor_ahead = walk.at.request + 1 < walk.geometry.requests ? walk.at.request + 1 : ~0;
     } else if (more && !same_item(walk.at, walk.end)) {
@@ -166,6 +166,7 @@ class Walker {
   }
 
   Walk walk_;
+  Lengths lengths_;
 };
 using PartWalker = Walker<Walks::kAll>;
 

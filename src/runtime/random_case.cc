@@ -374,7 +374,8 @@ DecodeProblem problem_of(const CaseSpec& spec) {
                .attn_sink = spec.sink,
                .batch_invariant = spec.batch_invariant,
                .prefix_sharing = spec.prefix_sharing,
-               .separate = {.soft_cap = spec.soft_cap, .alibi = spec.alibi, .window = spec.window}};
+               .window = spec.window,
+               .separate = {.soft_cap = spec.soft_cap, .alibi = spec.alibi}};
   return p;
 }
 

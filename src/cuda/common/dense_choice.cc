@@ -51,7 +51,14 @@ schedule::Geometry dense_geometry(const DecodeProblem& problem, int workers, con
 }
 
 Loading loading_of(const DecodeProblem& problem) {
-  if (problem.cache.format == KvFormat::kFp8_656) return Loading::kFp8;
+  switch (problem.cache.format) {
+    case KvFormat::kFp8_656:
+    case KvFormat::kFp8_584:  // no kernel that asks takes it
+      return Loading::kFp8;
+    case KvFormat::kPlain:
+    case KvFormat::kE4m3:
+      break;
+  }
   const bool boxes = !problem.sparse.enabled && box_tokens_of(problem) >= kLeastBoxTokens;
   return boxes ? Loading::kBoxes : Loading::kTokens;
 }
@@ -62,8 +69,28 @@ bool is_listed(std::initializer_list<std::span<const InstanceKey>> lists, const 
   });
 }
 
-std::string not_latent(const DecodeProblem& problem) {
-  return message("the cache is ", to_string(problem.cache.layout), "; a latent one is accepted");
+std::optional<std::string> declines_tokens(const DecodeProblem& problem,
+                                           std::initializer_list<KvFormat> formats) {
+  const auto& cache = problem.cache;
+  if (cache.layout != KvLayout::kLatent) {
+    return message("the cache is ", to_string(cache.layout), "; a latent one is accepted");
+  }
+  if (std::find(formats.begin(), formats.end(), cache.format) == formats.end()) {
+    std::string accepted;
+    for (KvFormat format : formats) {
+      accepted += accepted.empty() ? "" : " and ";
+      accepted += format == KvFormat::kPlain ? "bf16 and fp16" : to_string(format);
+    }
+    const bool plain = cache.format == KvFormat::kPlain;
+    const bool one = formats.size() == 1 && *formats.begin() != KvFormat::kPlain;
+    return message("the cache is of ", plain ? to_string(cache.dtype) : to_string(cache.format), "; ",
+                   accepted, one ? " is" : " are", " accepted");
+  }
+  if (cache.extra.enabled) return "there is an extra cache; one cache is accepted";
+  if (problem.options.window != 0) {
+    return message("window is ", problem.options.window, "; of a latent cache 0 is accepted");
+  }
+  return std::nullopt;
 }
 
 std::string too_many_rows(const DecodeProblem& problem, int most) {

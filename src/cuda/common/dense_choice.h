@@ -31,8 +31,10 @@ Loading loading_of(const DecodeProblem& problem);
 /// Is there a kernel of this key?
 bool is_listed(std::initializer_list<std::span<const InstanceKey>> lists, const InstanceKey& key);
 
-/// Why a kernel for latent caches does not take another.
-std::string not_latent(const DecodeProblem& problem);
+/// Why a kernel of one list of a latent cache's tokens does not take the cache or the tokens: a cache that is
+/// not latent or of none of these formats, an extra cache, a window.
+std::optional<std::string> declines_tokens(const DecodeProblem& problem,
+                                           std::initializer_list<KvFormat> formats);
 /// Why a kernel does not take so many query rows a KV head.
 std::string too_many_rows(const DecodeProblem& problem, int most);
 /// Why no kernel of these dimensions is there, of a plain cache where those "are accepted".

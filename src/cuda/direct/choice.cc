@@ -30,10 +30,7 @@ const DenseShape& shape_of(const DecodeProblem& problem) {
 }
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
-  if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
-  if (problem.cache.format != KvFormat::kFp8_656) {
-    return message("the cache is of ", to_string(problem.cache.dtype), "; fp8_656 is accepted");
-  }
+  if (auto reason = declines_tokens(problem, {KvFormat::kFp8_656})) return reason;
   if (problem.rows_per_kv_head() > kMostRows) return too_many_rows(problem, kMostRows);
   if (!is_listed({direct::kKeys}, direct::key_of(problem, loading_of(problem))))
     return unknown_dimensions(problem);

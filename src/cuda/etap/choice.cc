@@ -35,7 +35,7 @@ constexpr schedule::CostModel kCost8 = cost::of(Kernel::kEtap, Situation::kRows8
 constexpr schedule::CostModel kCostFp8 = cost::of(Kernel::kEtap, Situation::kFp8);
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
-  if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
+  if (auto reason = declines_tokens(problem, {KvFormat::kPlain, KvFormat::kFp8_656})) return reason;
   if (problem.rows_per_kv_head() > kMostRows) return too_many_rows(problem, kMostRows);
   const InstanceKey key = etap::key_of(problem, loading_of(problem));
   if (!is_listed({etap::kKeys, etap::kLowKeys, etap::kFp8Keys}, key))

@@ -22,9 +22,7 @@ namespace {
 constexpr schedule::CostModel kCost = cost::of(cost::Kernel::kMma16, cost::Situation::kRows16);
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
-  if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
-  if (problem.cache.format != KvFormat::kPlain)
-    return message("the cache is fp8_656; a plain one is accepted");
+  if (auto reason = declines_tokens(problem, {KvFormat::kPlain})) return reason;
   if (problem.rows_per_kv_head() > mma16::kTileRows) return too_many_rows(problem, mma16::kTileRows);
   const InstanceKey key = mma16::key_of(problem, loading_of(problem), 1);
   if (!is_listed({mma16::kKeys576x512, mma16::kKeys512x512, mma16::kKeys320x256}, key))

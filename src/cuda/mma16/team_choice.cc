@@ -21,10 +21,7 @@ constexpr int kFewTokens = 256;  // four blocks
 
 template <int kTeam>
 std::optional<std::string> declines(const DecodeProblem& problem) {
-  if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
-  if (problem.cache.format != KvFormat::kPlain) {
-    return message("the cache is ", to_string(problem.cache.format), "; bf16 and fp16 are accepted");
-  }
+  if (auto reason = declines_tokens(problem, {KvFormat::kPlain})) return reason;
   if (problem.options.batch_invariant) return not_invariant();
   if (!is_listed({mma16::kKeysOf4x576x512, mma16::kKeysOf8x576x512, mma16::kKeysOf16x576x512,
                   mma16::kKeysOf4x512x512, mma16::kKeysOf8x512x512, mma16::kKeysOf4x320x256,

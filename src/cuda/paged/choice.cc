@@ -103,10 +103,10 @@ std::optional<schedule::Geometry> geometry(const DecodeProblem& problem, int wor
   g.tile_rows = key.columns;
   g.block_tokens = paged::tokens_a_cta(key) / tiles;
   g.max_tokens = reach_of(problem);
-  if (problem.options.separate.window > 0) {
+  if (problem.options.window > 0) {
     // The last tokens alone: what some query token sees, and what is left over in the first block.
     const std::int64_t seen =
-        std::int64_t{problem.options.separate.window} + problem.query.tokens - 1 + g.block_tokens;
+        std::int64_t{problem.options.window} + problem.query.tokens - 1 + g.block_tokens;
     g.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(g.max_tokens, seen));
   }
   if (problem.options.batch_invariant) schedule::fix_splits(g, kFixedSplitTokens / g.block_tokens);

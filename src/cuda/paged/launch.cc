@@ -144,7 +144,7 @@ Status launch(const DecodeCall& call) {
                        : rows(inputs.value_cache, inputs.value_scale);
   args.score = {.alibi_slopes = static_cast<const float*>(inputs.alibi_slopes.data),
                 .soft_cap = problem.options.separate.soft_cap,
-                .window = problem.options.separate.window};
+                .window = problem.options.window};
   args.dim = problem.cache.qk_dim;
   args.reach = cuda::reach_of(problem);
   args.given_is_bf16 = problem.cache.dtype == Dtype::kBF16;

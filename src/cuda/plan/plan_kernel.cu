@@ -10,6 +10,7 @@
 #include "plan/plan_memory.h"
 #include "plan/shares_by_length.h"
 #include "plan/team_shares.h"
+#include "plan/token_lists.h"
 #include "plan/whole.h"
 
 namespace flashlatent::cuda {
@@ -56,10 +57,12 @@ __device__ __noinline__ schedule::LinePoint find_point(const Geometry& g, const 
   return schedule::point_at(g, cost_prefix, k);
 }
 
+/// Lengths: a pointer to those of one list, or UnionLengths.
+template <class Lengths>
 struct Builder {
   const Geometry& g;
   std::uint64_t fingerprint;
-  const std::int32_t* lengths;
+  Lengths lengths;
   PlanView plan;
   std::int64_t* cost_prefix;
   Cut* cuts;  // without places of partial results
@@ -279,23 +282,24 @@ struct Builder {
   }
 };
 
+template <class Lengths>
 __global__ void __launch_bounds__(kThreads)
     plan_kernel(const __grid_constant__ Geometry geometry, const __grid_constant__ Geometry used,
                 const __grid_constant__ schedule::Stretches stretches, std::uint64_t fingerprint,
-                const std::int32_t* lengths, void* memory) {
+                const __grid_constant__ Lengths lengths, void* memory) {
   __shared__ SharedMemory shared;
   __shared__ Cut shared_cuts[kSharedParts + 1];
   __shared__ Scan::TempStorage scan_memory;
   const PlanView plan = schedule::plan_view(geometry, memory);
-  const Builder builder{used,
-                        fingerprint,
-                        lengths,
-                        plan,
-                        geometry.requests <= kSharedRequests ? shared.cost_prefix : plan.cost_prefix,
-                        geometry.parts <= kSharedParts ? shared_cuts : plan.cuts,
-                        scan_memory,
-                        stretches,
-                        shared.packed.packings};
+  const Builder<Lengths> builder{used,
+                                 fingerprint,
+                                 lengths,
+                                 plan,
+                                 geometry.requests <= kSharedRequests ? shared.cost_prefix : plan.cost_prefix,
+                                 geometry.parts <= kSharedParts ? shared_cuts : plan.cuts,
+                                 scan_memory,
+                                 stretches,
+                                 shared.packed.packings};
   builder.scan_costs();
   switch (geometry.partition) {
     case Partition::kLine:
@@ -323,6 +327,18 @@ __global__ void __launch_bounds__(kThreads)
   for (std::int32_t k = used.parts + 1 + threadIdx.x; k <= geometry.parts; k += kThreads) plan.cuts[k] = end;
 }
 
+template <class Lengths>
+Status launch_plan(const Geometry& geometry, std::int32_t used_parts, const Lengths& lengths, Memory plan,
+                   const Executor& executor) {
+  DeviceGuard guard(executor.device);
+  FLASHLATENT_RETURN_IF_ERROR(guard.status());
+  LaunchShape shape;
+  shape.threads = kThreads;
+  const Geometry used = schedule::with_parts(geometry, used_parts);
+  return launch(plan_kernel<Lengths>, shape, executor, geometry, used, schedule::stretches_of(used),
+                schedule::fingerprint(geometry), lengths, plan.data);
+}
+
 }  // namespace
 
 Status build_plan(const Geometry& geometry, const ConstTensorView& cache_seqlens, Memory plan,
@@ -330,16 +346,15 @@ Status build_plan(const Geometry& geometry, const ConstTensorView& cache_seqlens
   return build_plan(geometry, geometry.parts, cache_seqlens, plan, executor);
 }
 
+Status build_plan(const Geometry& geometry, const schedule::UnionLengths& lengths, Memory plan,
+                  const Executor& executor) {
+  return launch_plan(geometry, geometry.parts, lengths, plan, executor);
+}
+
 Status build_plan(const Geometry& geometry, std::int32_t used_parts, const ConstTensorView& cache_seqlens,
                   Memory plan, const Executor& executor) {
-  DeviceGuard guard(executor.device);
-  FLASHLATENT_RETURN_IF_ERROR(guard.status());
-  LaunchShape shape;
-  shape.threads = kThreads;
-  const Geometry used = schedule::with_parts(geometry, used_parts);
-  return launch(plan_kernel, shape, executor, geometry, used, schedule::stretches_of(used),
-                schedule::fingerprint(geometry), static_cast<const std::int32_t*>(cache_seqlens.data),
-                plan.data);
+  return launch_plan(geometry, used_parts, static_cast<const std::int32_t*>(cache_seqlens.data), plan,
+                     executor);
 }
 
 }  // namespace flashlatent::cuda

@@ -49,7 +49,7 @@ Status common_launch(const DecodeCall& call, const Instance& instance, Launch& l
   args.decode.cache.box_tokens = box_tokens;
   args.dim = problem.cache.qk_dim;
   args.reach = cuda::reach_of(problem);
-  args.window = problem.options.separate.window;
+  args.window = problem.options.window;
   args.soft_cap = problem.options.separate.soft_cap;
   args.alibi_slopes = static_cast<const float*>(inputs.alibi_slopes.data);
   args.kv_heads = problem.cache.heads;

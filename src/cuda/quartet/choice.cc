@@ -27,10 +27,7 @@ constexpr DenseShape kShape = {.tile_rows = quartet::kTileRows,
 constexpr int kFewRequests = 2;
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
-  if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
-  if (problem.cache.format != KvFormat::kFp8_656) {
-    return message("the cache is of ", to_string(problem.cache.dtype), "; fp8_656 is accepted");
-  }
+  if (auto reason = declines_tokens(problem, {KvFormat::kFp8_656})) return reason;
   if (!is_listed({quartet::kKeys}, quartet::key_of(problem, loading_of(problem))))
     return unknown_dimensions(problem);
   return std::nullopt;

@@ -49,7 +49,7 @@ constexpr DenseShape kShapeFp8 = {.tile_rows = seesaw::kTileRows,
                                   .cost = cost::of(Kernel::kSeesaw, Situation::kFp8)};
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
-  if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
+  if (auto reason = declines_tokens(problem, {KvFormat::kPlain, KvFormat::kFp8_656})) return reason;
   const InstanceKey key = seesaw::key_of(problem, loading_of(problem), 1);
   if (is_listed({seesaw::kKeys576x512, seesaw::kKeys512x512, seesaw::kKeys320x256, seesaw::kFp8Keys}, key))
     return std::nullopt;

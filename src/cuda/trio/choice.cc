@@ -42,9 +42,7 @@ constexpr int kFewRequests = 8;
 constexpr int kManyBlocks = 32;
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
-  if (problem.cache.layout != KvLayout::kLatent) return not_latent(problem);
-  if (problem.cache.format != KvFormat::kPlain)
-    return message("the cache is fp8_656; a plain one is accepted");
+  if (auto reason = declines_tokens(problem, {KvFormat::kPlain})) return reason;
   if (problem.options.batch_invariant) return "batch_invariant is true; false is accepted";
   if (!is_listed({trio::kKeys, trio::kKeysByTokens}, trio::key_of(problem)))
     return unknown_dimensions(problem, "576/512 is");

@@ -1,0 +1,91 @@
+// Items that attend to two lists of tokens in one softmax: those of the cache, then those of the extra cache.
+// An item is a query token then.
+//
+// To a plan the item is as long as its lists together, in blocks: a block has tokens of one list, so each
+// list begins with a block of its own. Block b of an item whose lists have n0 and n1 tokens is
+//
+//   b < ceil(n0 / block_tokens)    tokens [b, b + 1) * block_tokens of list 0, those below n0
+//   else, b - ceil(n0 / ...) = c   tokens [c, c + 1) * block_tokens of list 1, those below n1
+//
+// where token 0 of a list is the first that the item sees: with a window, TokenSpan::begin of its page table.
+// length_of() is that line's end: n0 rounded up to whole blocks, and n1.
+#pragma once
+
+#include "flashlatent/decode.h"
+#include "plan/schedule.h"
+
+namespace flashlatent::schedule {
+
+/// The lengths of one list as a call gives them.
+struct ListLengths {
+  const std::int32_t* lengths = nullptr;  ///< Null: all are TokenList::reach.
+  std::int64_t request_stride = 0;
+  std::int64_t token_stride = 0;  ///< 0: one a request, which its query tokens share.
+};
+
+/// Of Geometry::lists == 2, in place of a pointer to the lengths of one list.
+struct UnionLengths {
+  ListLengths list[2];
+};
+
+/// Tokens [begin, end) of a page table, or indices [begin, end), that an item sees.
+struct TokenSpan {
+  std::int32_t begin, end;
+
+  FLASHLATENT_HOST_DEVICE std::int32_t count() const { return end - begin; }
+};
+
+/// Those of a list. Items are query tokens, length_sharers a request.
+FLASHLATENT_HOST_DEVICE TokenSpan span_of(const Geometry& g, const UnionLengths& lengths, std::int32_t which,
+                                          std::int32_t item) {
+  const TokenList& list = g.list[which];
+  const ListLengths& given = lengths.list[which];
+  const std::int32_t request = g.length_sharers == 1 ? item : item / g.length_sharers;
+  const std::int32_t token = item - request * g.length_sharers;
+  const std::int32_t length =
+      given.lengths == nullptr ? list.reach
+                               : given.lengths[request * given.request_stride + token * given.token_stride];
+  std::int32_t end = length < 0 ? 0 : length < list.reach ? length : list.reach;
+  if (list.causal) {
+    const std::int32_t later = g.length_sharers - 1 - token;
+    end = end > later ? end - later : 0;
+  }
+  return {list.window > 0 && end > list.window ? end - list.window : 0, end};
+}
+
+FLASHLATENT_HOST_DEVICE std::int32_t list_blocks(const Geometry& g, std::int32_t tokens) {
+  return tokens / g.block_tokens + (tokens % g.block_tokens != 0);
+}
+
+/// The length of lists of so many tokens together.
+FLASHLATENT_HOST_DEVICE std::int32_t union_length(const Geometry& g, std::int32_t first, std::int32_t extra) {
+  return extra == 0 ? first : list_blocks(g, first) * g.block_tokens + extra;
+}
+
+/// The length of an item.
+FLASHLATENT_HOST_DEVICE std::int32_t length_of(const Geometry& g, const UnionLengths& lengths,
+                                               std::int32_t item) {
+  return union_length(g, span_of(g, lengths, 0, item).count(), span_of(g, lengths, 1, item).count());
+}
+
+/// A block of the union: tokens [begin, begin + block_tokens) of a list, counted from the span's begin.
+struct ListBlock {
+  std::int32_t list;
+  std::int32_t begin;
+};
+
+/// Block number `block` of an item whose first list has `first` tokens.
+FLASHLATENT_HOST_DEVICE ListBlock list_block(const Geometry& g, std::int32_t first, std::int32_t block) {
+  const std::int32_t blocks = list_blocks(g, first);
+  return block < blocks ? ListBlock{0, block * g.block_tokens}
+                        : ListBlock{1, (block - blocks) * g.block_tokens};
+}
+
+/// Sets requests, length_sharers, lists, list and max_tokens for a problem with an extra cache. block_tokens
+/// is set.
+void set_lists(Geometry& g, const DecodeProblem& problem);
+
+/// The lengths of its calls, as plan() and decode() are given them.
+UnionLengths union_lengths(const PlanLengths& lengths);
+
+}  // namespace flashlatent::schedule

@@ -40,6 +40,8 @@ enum class Situation : std::uint8_t {
   kRows64ByTokens,    ///< The same, where tokens come one by one and not in boxes.
   kTiles,             ///< Several row tiles side by side: each finds the other's blocks in L2.
   kFp8,               ///< An fp8_656 cache.
+  kFp8_584,           ///< An fp8_584 cache, or two caches in one softmax.
+  kFp8_584Tiles,      ///< The same with several row tiles.
   kTeams,             ///< A segment's blocks are shared by a team of CTAs.
   kTeamsOfTiles,      ///< The same with several row tiles.
   kTeamsOfFewBlocks,  ///< The same where a CTA has at most four blocks.
@@ -64,6 +66,8 @@ inline constexpr const char* kSituationNames[] = {"rows8",
                                                   "rows64_by_tokens",
                                                   "tiles",
                                                   "fp8",
+                                                  "fp8_584",
+                                                  "fp8_584_tiles",
                                                   "teams",
                                                   "teams_of_tiles",
                                                   "teams_of_few_blocks",

@@ -18,5 +18,7 @@ inline constexpr std::array<cuda::InstanceKey, 1> kFp8Keys = {
     {{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, kTileRows, cuda::Loading::kFp8}}};
 inline constexpr std::array<cuda::InstanceKey, 1> kFp8_584Keys = {
     {{Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, kTileRows, cuda::Loading::kFp8_584}}};
+inline constexpr std::array<cuda::InstanceKey, 1> kListedKeys = {
+    {{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, kTileRows, cuda::Loading::kListedFp8}}};
 
 }  // namespace flashlatent::etap

@@ -7,7 +7,7 @@
 
 #include "core/divisor.h"
 #include "cuda/parts/merge_room.h"
-#include "plan/schedule.h"
+#include "plan/token_lists.h"
 
 namespace flashlatent::parts {
 
@@ -27,21 +27,16 @@ struct QueryArguments {
   bool rows_in_line;  // a request's rows lie head_stride apart, those of a tile one after another
 };
 
-/// One of the lists of tokens that a query token attends to in one softmax: of one cache, by its page table or
-/// by indices. Strides of the cache are in bytes.
-struct TokenList {
+/// Where tokens are of one of the lists that a request attends to (plan/token_lists.h): a cache, and its page table
+/// or indices. Strides of the cache are in bytes.
+struct ListedCache {
   const std::uint8_t* data;
   std::int64_t page_bytes, token_bytes, head_bytes;
   const std::int32_t* entries;
   std::int64_t entries_stride, entries_token_stride;  // from a request's, and from a query token's
-  const std::int32_t* lengths;                        // null: all are `most`
-  std::int64_t lengths_stride, lengths_token_stride;
-  int most;
   int pages;
   Divisor page_size;
   bool indexed;
-  int causal_tokens;  // s_q, where query token t sees tokens below length - s_q + t + 1; 0: all of them
-  int window;         // of these, query tokens see so many last ones; 0: all
 };
 
 struct CacheArguments {
@@ -56,9 +51,9 @@ struct CacheArguments {
   int pages;
   Divisor page_size;
   int box_tokens;  // rows of one TMA box: divides page_size and 64
-  // Of kernels whose loaders take lists (parts/token_lists.cuh): the second list may be empty. `lengths` is null
-  // then: parts are as long as geometry.max_tokens lets them be until somebody reads the lists' lengths.
-  TokenList lists[2];
+  // Of loaders that take lists (parts/listed_tokens.cuh), in place of all that is above.
+  ListedCache listed[2];
+  schedule::UnionLengths list_lengths;
 };
 
 struct OutputArguments {

@@ -15,19 +15,12 @@ struct BlockRange {
   int length;                   // tokens
   int kv_head;
   int begin, end;  // blocks
-  // Of loaders that take lists (token_lists.cuh): whose these are.
-  int request, query_token;
 };
 
 __device__ __forceinline__ BlockRange block_range(const CacheArguments& cache,
                                                   const schedule::Segment& segment, const RowTile& tile) {
   return {cache.entries + tile.request * cache.entries_stride + tile.first_token * cache.entries_token_stride,
-          segment.length,
-          tile.kv_head,
-          segment.block_begin,
-          segment.block_end,
-          tile.request,
-          tile.first_token};
+          segment.length, tile.kv_head, segment.block_begin, segment.block_end};
 }
 
 /// The entry for a token, or -1 past the end: those entries are never read.

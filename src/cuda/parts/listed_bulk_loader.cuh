@@ -43,7 +43,7 @@ class ListedBulkLoader : public ListedRows<Format_, 8, 1> {
   }
 
   template <class Pipe, class Announce>
-  __device__ __forceinline__ void load(Pipe& pipe, const BlockRange& range, Announce announce) {
+  __device__ __forceinline__ void load(Pipe& pipe, const ListedRange& range, Announce announce) {
     pipe.begin_range();
     bool announced = false;
 #pragma unroll 1

@@ -1,4 +1,4 @@
-// What loaders of FP8 rows by lists of tokens (token_lists.cuh) share: which tokens a block has, where their bytes
+// What loaders of FP8 rows by lists of tokens (listed_tokens.cuh) share: which tokens a block has, where their bytes
 // are, and how converted tiles are announced.
 //
 // A warp loads eight tokens of every block, and four lanes (a quad) convert one: 16 elements a lane and tile.
@@ -6,7 +6,7 @@
 
 #include "cuda/parts/fp8_rows.cuh"
 #include "cuda/parts/tile.cuh"
-#include "cuda/parts/token_lists.cuh"
+#include "cuda/parts/listed_tokens.cuh"
 
 namespace flashlatent::parts {
 
@@ -30,10 +30,9 @@ class ListedRows {
 
   __device__ __forceinline__ static void prepare(const CUtensorMap&) {}
 
-  __device__ __forceinline__ void look_ahead(const BlockRange& range) {
-    const ListRange lists = list_range(cache_, range);
+  __device__ __forceinline__ void look_ahead(const ListedRange& range) {
     if (lane() == 0) {
-      kept_.next = lists;
+      kept_.next = range.lists;
       kept_.next_begin = range.begin;
       kept_.next_end = range.end;
     }
@@ -88,7 +87,7 @@ class ListedRows {
       }
       __syncwarp();
     }
-    if (has_more()) entry_ = entry_of(cache_, kept_.now, token());
+    if (has_more()) entry_ = entry_of(cache_, kept_.now, place());
   }
 
   /// 0, which ptxas does not know.
@@ -104,7 +103,7 @@ class ListedRows {
   };
   /// The row of the lane's token in the next block.
   __device__ __forceinline__ Row locate() {
-    const ListedToken found = token_of(cache_, kept_.now, entry_, token(), 0);
+    const ListedToken found = token_of(cache_, kept_.now, place(), entry_, 0);
     ++block_;
     Row row = {found.data, Format::scales_offset(found.page_size, found.in_page), 0};
     row.live = __ballot_sync(0xffffffff, row.data != nullptr);
@@ -200,8 +199,8 @@ class ListedRows {
     return x;
   }
   /// The token that this lane locates.
-  __device__ __forceinline__ int token() const {
-    return block_ * kTileRows + first_row() / kLocated * kLocated + lane() % kLocated;
+  __device__ __forceinline__ ListPlace place() const {
+    return place_in_list(kept_.now, block_, first_row() / kLocated * kLocated + lane() % kLocated);
   }
 
   int block_ = 0;  // the next to locate of the range of kept_.now

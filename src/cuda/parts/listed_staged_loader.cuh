@@ -43,7 +43,7 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
   }
 
   template <class Pipe, class Announce>
-  __device__ __forceinline__ void load(Pipe& pipe, const BlockRange& range, Announce announce) {
+  __device__ __forceinline__ void load(Pipe& pipe, const ListedRange& range, Announce announce) {
     if (lane() == 0) found_.left = range.end - range.begin;
     __syncwarp();
     if (found_.left > 0 && !under_way_) {

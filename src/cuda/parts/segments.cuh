@@ -2,8 +2,8 @@
 // are numbered part by part, lane by lane, rank by rank in the team.
 #pragma once
 
+#include "cuda/parts/listed_tokens.cuh"
 #include "cuda/parts/row_tile.cuh"
-#include "cuda/parts/token_lists.cuh"
 #include "plan/team_shares.h"
 #include "plan/walker.h"
 #include "plan/whole.h"
@@ -78,9 +78,11 @@ class PartPlace {
 };
 
 /// The segments of this CTA's part, one after another; with teams, of kTeam CTAs, the share of each.
-/// kLooksAhead: the walker's. kLists: tokens are of two lists (token_lists.cuh).
+/// kLooksAhead: the walker's. kLists: tokens are of two lists (listed_tokens.cuh).
 template <int kTeam = 1, bool kLooksAhead = true, bool kLists = false>
 class Segments {
+  using Lengths = std::conditional_t<kLists, schedule::UnionLengths, const std::int32_t*>;
+
  public:
   __device__ __forceinline__ explicit Segments(const DecodeArguments& args)
       : Segments(args, PartPlace<kTeam>(args)) {}
@@ -89,16 +91,15 @@ class Segments {
   /// `end` is not asked for by only().
   __device__ __forceinline__ Segments(const DecodeArguments& args, int lane, const schedule::Cut& begin,
                                       const schedule::Cut& end)
-      : Segments(args, lane, begin, end, args.cache.lengths, args.successors) {}
+      : Segments(args, lane, begin, end, item_lengths<kLists>(args.cache), args.successors) {}
   /// `lengths` and `successors`: the call's, wherever they are.
   __device__ __forceinline__ Segments(const DecodeArguments& args, int lane, const schedule::Cut& begin,
-                                      const schedule::Cut& end, const std::int32_t* lengths,
+                                      const schedule::Cut& end, const Lengths& lengths,
                                       const std::int32_t* successors)
       : args_(args), lane_(lane), begin_(begin), walker_(args.geometry, begin_, end, successors, lengths) {}
 
   __device__ __forceinline__ bool next(schedule::Segment& segment) {
     if (!walker_.next(segment)) return false;
-    if constexpr (kLists) clip_to_lists(args_, segment);
     skip_without_rows(segment);
     take_share(segment);
     return true;
@@ -107,7 +108,6 @@ class Segments {
   /// The only segment of a part that has one, in fewer steps.
   __device__ __forceinline__ schedule::Segment only() const {
     schedule::Segment segment = walker_.only();
-    if constexpr (kLists) clip_to_lists(args_, segment);
     skip_without_rows(segment);
     take_share(segment);
     return segment;
@@ -148,7 +148,7 @@ class Segments {
   const schedule::Cut begin_;
   static constexpr schedule::Walks kWalks =
       kTeam > 1 ? schedule::Walks::kLinesOrTeamShares : schedule::Walks::kLines;
-  schedule::Walker<kWalks, kLooksAhead> walker_;
+  schedule::Walker<kWalks, kLooksAhead, Lengths> walker_;
 };
 
 }  // namespace flashlatent::parts

@@ -23,6 +23,14 @@ constexpr cuda::InstanceKey fp8_584_key(int cluster) {
 }
 inline constexpr std::array kFp8_584Keys = {fp8_584_key(2), fp8_584_key(1)};
 
+/// By two lists of tokens.
+constexpr cuda::InstanceKey listed_key(Dtype dtype, cuda::Loading loading) {
+  return {dtype, 512, 512, kTileRows, loading};
+}
+inline constexpr std::array kListedKeys = {listed_key(Dtype::kBF16, cuda::Loading::kListedFp8),
+                                           listed_key(Dtype::kBF16, cuda::Loading::kListedTokens),
+                                           listed_key(Dtype::kF16, cuda::Loading::kListedTokens)};
+
 /// A team's blocks come by boxes only.
 constexpr cuda::InstanceKey team_key(Dtype dtype, int team) {
   return {dtype, 576, 512, kTileRows, cuda::Loading::kBoxes, 1, team};

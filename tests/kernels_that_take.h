@@ -15,7 +15,9 @@ inline bool should_take_latent(std::string_view kernel, const DecodeProblem& pro
   const bool known_dims = usual_dims || (cache.qk_dim == 512 && cache.v_dim == 512) ||
                           (cache.qk_dim == 320 && cache.v_dim == 256);
   const bool invariant = problem.options.batch_invariant;
+  if (cache.format == KvFormat::kFp8_584 || cache.extra.enabled || problem.options.window != 0) return false;
   if (cache.format == KvFormat::kFp8_656) {
+    if (!usual_dims) return false;
     if (kernel == "direct") return rows <= 32;
     if (kernel == "direct_team8") return rows <= 16 && !invariant;
     if (kernel == "etap") return rows <= 16;

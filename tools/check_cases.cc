@@ -30,6 +30,11 @@ std::string name_of(const CaseSpec& s) {
   if (s.window != 0) name += fmt::format("/window{}", s.window);
   if (s.sparse) name += fmt::format("/topk{}", s.topk);
   if (!s.topk_lengths.empty()) name += "/topk_length";
+  if (!s.extra_lengths.empty()) {
+    name += fmt::format("/extra{}", s.extra_page_size);
+    if (s.extra_indexed) name += fmt::format("/topk{}", s.extra_topk);
+    if (!s.extra_topk_lengths.empty()) name += "/extra_topk_length";
+  }
   if (s.causal) name += "/causal";
   if (s.sink) name += "/sink";
   if (s.strided) name += "/strided";
@@ -238,14 +243,17 @@ std::vector<CaseSpec> check_cases(const std::string& suite, int random, std::uin
     cases = small_cases();
     add_small_fp8_cases(cases);
     add_small_paged_cases(cases);
+    add_small_two_cache_cases(cases);
   } else {
     cases = suite == "quick" ? quick_cases() : full_cases();
     add_quick_fp8_cases(cases);
     add_quick_paged_cases(cases);
+    add_quick_two_cache_cases(cases);
   }
   if (suite == "full") {
     add_full_fp8_cases(cases);
     add_full_paged_cases(cases);
+    add_full_two_cache_cases(cases);
   }
   for (CaseSpec& spec : cases) spec.name = name_of(spec);
   return cases;

@@ -22,6 +22,11 @@ void add_small_paged_cases(std::vector<runtime::CaseSpec>& cases);
 void add_quick_paged_cases(std::vector<runtime::CaseSpec>& cases);
 void add_full_paged_cases(std::vector<runtime::CaseSpec>& cases);
 
+/// The same with fp8_584 caches, extra caches, windows of latent caches, and fp8_656 without RoPE.
+void add_small_two_cache_cases(std::vector<runtime::CaseSpec>& cases);
+void add_quick_two_cache_cases(std::vector<runtime::CaseSpec>& cases);
+void add_full_two_cache_cases(std::vector<runtime::CaseSpec>& cases);
+
 /// Shapes and options drawn at random; a case depends on the seed and its number alone.
 std::vector<runtime::CaseSpec> random_cases(int count, std::uint64_t seed);
 

@@ -146,6 +146,30 @@ void draw_prefix(Draw& draw, CaseSpec& spec) {
   spec.shared_tokens = draw.of_any_size(1, 1000);
 }
 
+/// DeepSeek V4's rows, rows without RoPE, a window, an extra cache.
+void draw_second_cache(Draw& draw, CaseSpec& spec) {
+  if (spec.layout != KvLayout::kLatent || spec.kv_heads != 1) return;
+  if (spec.format == KvFormat::kFp8_656 && draw.one_in(2)) {
+    if (draw.one_in(2)) spec.format = KvFormat::kFp8_584;
+    spec.qk_dim = spec.v_dim = 512;
+  }
+  if (!spec.sparse && draw.one_in(5)) spec.window = draw.of_any_size(1, 300);
+  if (!spec.ragged_tokens.empty() || !draw.one_in(3)) return;
+  const int batch = static_cast<int>(spec.lengths.size());
+  const std::int64_t a_token = std::int64_t{spec.query_tokens} * spec.heads * (spec.qk_dim + spec.v_dim);
+  const std::int64_t tokens = std::clamp<std::int64_t>(kWork / a_token, batch, 20'000);
+  spec.extra_lengths = draw_lengths(draw, batch, tokens);
+  spec.extra_page_size = draw.of({1, 2, 3, 64, 64, 256});
+  spec.extra_indexed = draw.one_in(2);
+  if (!spec.extra_indexed) {
+    spec.extra_by_token = draw.one_in(2);
+    return;
+  }
+  spec.extra_topk = draw.of_any_size(0, static_cast<int>(std::max<std::int64_t>(tokens / batch, 1)));
+  if (!draw.one_in(3)) return;
+  for (int i = 0; i < batch; ++i) spec.extra_topk_lengths.push_back(draw.from(0, spec.extra_topk));
+}
+
 CaseSpec random_case(std::uint64_t seed, int number) {
   Draw draw(seed, number);
   CaseSpec spec;
@@ -156,6 +180,7 @@ CaseSpec random_case(std::uint64_t seed, int number) {
   draw_scores(draw, spec);
   spec.batch_invariant = draw.one_in(8);
   draw_prefix(draw, spec);
+  draw_second_cache(draw, spec);
   spec.name = fmt::format("random {} b{} to {}", number, spec.lengths.size(),
                           *std::max_element(spec.lengths.begin(), spec.lengths.end()));
   if (spec.logit_scale != 1) spec.name += fmt::format(" scores {:g}", spec.logit_scale);

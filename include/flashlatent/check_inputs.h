@@ -21,6 +21,9 @@ enum class InputArgument : std::int32_t {
   kTopkLength,    ///< From 0 to topk.
   kBlockTable,    ///< Entries whose tokens a query token can see: below the cache's pages. Negative ones are
                   ///< legal: their tokens are skipped.
+  kExtraCacheSeqlens,  ///< The same of the extra cache.
+  kExtraTopkLength,
+  kExtraBlockTable,
 };
 
 /// The first value that is not accepted: that of the first argument (in InputArgument's order), then of the
@@ -28,7 +31,8 @@ enum class InputArgument : std::int32_t {
 struct InputOffence {
   InputArgument argument = InputArgument::kNone;
   std::int32_t request = 0;
-  std::int32_t index = 0;  ///< Of block_table the column, else the place in the argument.
+  std::int32_t index = 0;  ///< Of a block table the column, of extra_cache_seqlens the query token (0 if each
+                           ///< request has one length), else the place in the argument.
   std::int32_t value = 0;
   std::int64_t least = 0, most = 0;  ///< What is accepted there.
 };
@@ -38,9 +42,9 @@ static_assert(kInputOffenceBytes == 32);
 
 /// On the CPU. kInvalidArgument names the first offence's argument, request, index and value, and what is
 /// accepted; also, as in decode(), a tensor that does not fit the problem. Reads cu_seqlens_q, cache_seqlens,
-/// topk_length and block_table, and writes nothing. Does not look at sparse indices: those out of range are
-/// legal everywhere. A CUDA executor is refused, since the call would have to wait for the device; use the
-/// next function there.
+/// topk_length, block_table and what the extra cache has of these, and writes nothing. Does not look at
+/// sparse indices: those out of range are legal everywhere. A CUDA executor is refused, since the call would
+/// have to wait for the device; use the next function there.
 Status check_inputs(const DecodeProblem& problem, const DecodeInputs& inputs, const Executor& executor);
 
 /// On every backend: writes the first offence, or InputArgument::kNone, to `offence`, memory of the

@@ -1,8 +1,9 @@
 // Operations on paged KV caches: append, convert (quantise, dequantise), gather, copy pages. Enqueued on the
 // executor's stream; no device memory is allocated.
 //
-// A cache is (pages, page_size, h_kv, d) in bf16 or fp16, or fp8_656: uint8 (pages, page_size, 1, 656); its
-// dtype tells which. Strides are free but for the innermost, which is 1; tensors are on the executor's
+// A cache is (pages, page_size, h_kv, d) in bf16 or fp16, or fp8_656: uint8 (pages, page_size, 1, 656), or
+// fp8_584: uint8 (pages, page_size, 1, 584), a view of whole pages (fp8_584_pages()); dtype and last
+// dimension tell which. Strides are free but for the innermost, which is 1; tensors are on the executor's
 // device. What is read and what is written do not overlap: views are compared by the addresses that they
 // cover. Views with the same strides may be interleaved (layers of one tensor, keys beside
 // values). Errors: kInvalidArgument names the tensor that does not fit, with what would; kUnavailable;
@@ -11,7 +12,8 @@
 // fp8_656 is written in one way by every backend, bit for bit: a group of 128 elements has the scale
 // 2^ceil(log2(max(amax / 448, 1e-4))), amax being the largest magnitude among its finite elements; elements
 // are rounded to the nearest e4m3, ties to even. NaN and infinity become NaN (0x7F), since e4m3 has no
-// infinity.
+// infinity. fp8_584 is written by the same rule for groups of 64; the byte behind a token's scales becomes 0,
+// and bytes between pages are left alone.
 #pragma once
 
 #include "flashlatent/backend.h"
@@ -20,11 +22,22 @@
 
 namespace flashlatent {
 
+/// The least number of bytes from one fp8_584 page of so many tokens to the next: 584 bytes a token, rounded
+/// up to a multiple of 576.
+std::int64_t least_page_stride_584(std::int64_t page_size);
+
+/// An fp8_584 cache, (pages, page_size, 1, 584), of its bytes, uint8 (pages, page_bytes). The rows of the
+/// view are not tokens; it stands for whole pages (docs/kv-cache-formats.md). kInvalidArgument: another rank
+/// or dtype, or too few bytes a page.
+Result<TensorView> fp8_584_pages(const TensorView& bytes, std::int64_t page_size);
+Result<ConstTensorView> fp8_584_pages(const ConstTensorView& bytes, std::int64_t page_size);
+
 /// Writes n new tokens of an MLA cache.
-///   latent        bf16 or fp16 (n, d - d_rope): the normalised latent (NoPE) part; fp8_656: (n, 512)
-///   rope          the same dtype (n, d_rope), rotated already; fp8_656: (n, 64). d_rope 0 is legal.
-///   slot_mapping  int32 or int64 (n): page * page_size + offset in the page; negative: the token is skipped
-///   kv_cache      one KV head. Elements are rounded to its dtype where that is another.
+///   latent        bf16 or fp16 (n, d - d_rope): the normalised latent (NoPE) part; fp8_656: (n, 512),
+///                 fp8_584: (n, 448)
+///   rope          the same dtype (n, d_rope), rotated already; fp8_656 and fp8_584: (n, 64). d_rope 0 is
+///   legal. slot_mapping  int32 or int64 (n): page * page_size + offset in the page; negative: the token is
+///   skipped kv_cache      one KV head. Elements are rounded to its dtype where that is another.
 /// A slot past the cache's end is refused on the CPU, before anything is written, and skipped on CUDA, where
 /// slots are not read by the host. Two tokens for one slot: the cache gets one of them on CUDA, the later one
 /// on the CPU.
@@ -32,9 +45,9 @@ Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
                      const ConstTensorView& slot_mapping, const TensorView& kv_cache,
                      const Executor& executor);
 
-/// Converts a whole cache into another of the same pages, page size and heads: quantises (bf16 or fp16 to
-/// fp8_656), dequantises (e4m3 * scale, rounded to the dtype) or changes the dtype. Between caches of one
-/// dtype tokens are copied.
+/// Converts a whole cache into another of the same pages, page size and heads: quantises (bf16 or fp16 of 576
+/// elements to fp8_656, of 512 to fp8_584), dequantises (e4m3 * scale, rounded to the dtype) or changes the
+/// dtype. Between caches of one dtype tokens are copied.
 Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor);
 
 /// Gathers requests into a contiguous buffer: request i's tokens [first_token_i, first_token_i + n_i), where
@@ -43,7 +56,8 @@ Status convert_cache(const ConstTensorView& from, const TensorView& to, const Ex
 ///   cu_seqlens   int32 (batch + 1), from 0 to out's rows, never falling; on the CPU anything else is
 ///                refused, on CUDA rows past out's end are left out.
 ///   first_token  int32 (batch) or absent (0); not negative
-///   out          (rows, h_kv, d): the cache's dtype (copied; uint8 (rows, 1, 656)), or bf16 or fp16
+///   out          (rows, h_kv, d): the cache's dtype (copied; uint8 (rows, 1, 656), or (rows, 1, 584): the
+///                token's 576 bytes of data, then its 8 of scales), or bf16 or fp16
 Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
                     const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
                     const TensorView& out, const Executor& executor);

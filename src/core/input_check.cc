@@ -6,31 +6,74 @@ namespace flashlatent {
 
 namespace input_check {
 
-Tables tables_of(const DecodeProblem& problem, const DecodeInputs& inputs) {
+namespace {
+
+const std::int32_t* integers(const ConstTensorView& view) {
+  return static_cast<const std::int32_t*>(view.data);
+}
+
+void set_lengths(const ConstTensorView& lengths, InputArgument argument, List& list) {
+  list.length_argument = argument;
+  list.lengths = integers(lengths);
+  list.length_stride = lengths.strides[0];
+  list.by_token = lengths.rank == 2;
+  if (!list.by_token) return;
+  list.token_stride = lengths.strides[1];
+  list.each = static_cast<std::int32_t>(lengths.shape[1]);
+}
+
+void set_pages(const ConstTensorView& table, InputArgument argument, int page_size, List& list) {
+  list.page_argument = argument;
+  list.pages = integers(table);
+  list.pages_stride = table.strides[0];
+  list.columns = static_cast<std::int32_t>(table.shape[1]);
+  list.page_size = page_size;
+  list.reach = table.shape[1] * page_size;
+}
+
+List first_list(const DecodeProblem& problem, const DecodeInputs& inputs) {
   const auto& [query, cache, sparse, options] = problem;
-  auto integers = [](const ConstTensorView& view) { return static_cast<const std::int32_t*>(view.data); };
+  List list;
+  if (sparse.enabled) {
+    set_lengths(inputs.topk_length, InputArgument::kTopkLength, list);
+    list.reach = sparse.topk;
+    return list;
+  }
+  set_lengths(inputs.cache_seqlens, InputArgument::kCacheSeqlens, list);
+  set_pages(inputs.block_table, InputArgument::kBlockTable, cache.page_size, list);
+  list.cache_pages = (cache.layout == KvLayout::kLatent ? inputs.kv_cache : inputs.key_cache).shape[0];
+  list.causal = options.causal;
+  list.window = options.window;
+  return list;
+}
+
+List extra_list(const DecodeProblem& problem, const DecodeInputs& inputs) {
+  const DecodeProblem::Cache::Extra& extra = problem.cache.extra;
+  List list;
+  if (!extra.enabled) return list;
+  if (extra.indexed) {
+    set_lengths(inputs.extra_topk_length, InputArgument::kExtraTopkLength, list);
+    list.reach = extra.topk;
+    return list;
+  }
+  set_lengths(inputs.extra_cache_seqlens, InputArgument::kExtraCacheSeqlens, list);
+  set_pages(inputs.extra_block_table, InputArgument::kExtraBlockTable, extra.page_size, list);
+  list.cache_pages = inputs.extra_kv_cache.shape[0];
+  return list;
+}
+
+}  // namespace
+
+Tables tables_of(const DecodeProblem& problem, const DecodeInputs& inputs) {
   Tables tables;
-  tables.requests = query.batch;
-  tables.query_tokens = query.tokens;
-  tables.page_size = cache.page_size;
-  tables.cache_pages = (cache.layout == KvLayout::kLatent ? inputs.kv_cache : inputs.key_cache).shape[0];
-  tables.causal = options.causal;
-  tables.window = options.window;
-  tables.sparse = sparse.enabled;
-  if (query.ragged) {
+  tables.requests = problem.query.batch;
+  tables.query_tokens = problem.query.tokens;
+  if (problem.query.ragged) {
     tables.begins = integers(inputs.cu_seqlens_q);
     tables.query_total = inputs.q.shape[0];
   }
-  if (sparse.enabled) {
-    tables.lengths = integers(inputs.topk_length);
-    tables.reach = sparse.topk;
-    return tables;
-  }
-  tables.lengths = integers(inputs.cache_seqlens);
-  tables.pages = integers(inputs.block_table);
-  tables.pages_stride = inputs.block_table.strides[0];
-  tables.columns = cache.max_pages;
-  tables.reach = std::int64_t{cache.max_pages} * cache.page_size;
+  tables.list[0] = first_list(problem, inputs);
+  tables.list[1] = extra_list(problem, inputs);
   return tables;
 }
 
@@ -41,19 +84,31 @@ Place first_begin(const Tables& t) {
   return kNoPlace;
 }
 
+namespace {
+
+Place first_of_list(const Tables& t, const List& list) {
+  if (list.lengths == nullptr) return kNoPlace;
+  for (std::int32_t i = 0; i < t.requests * list.each; ++i) {
+    if (length_offends(list, i)) return length_place(list, i);
+  }
+  for (std::int32_t request = 0; list.pages != nullptr && request < t.requests; ++request) {
+    const std::int32_t* row = list.pages + request * list.pages_stride;
+    const Range live = live_columns(t, list, request);
+    for (std::int64_t column = live.least; column <= live.most; ++column) {
+      if (page_offends(list, row[column])) {
+        return page_place(list, request, static_cast<std::int32_t>(column));
+      }
+    }
+  }
+  return kNoPlace;
+}
+
+}  // namespace
+
 Place first_place(const Tables& t) {
   if (const Place place = first_begin(t); place != kNoPlace) return place;
-  if (t.lengths == nullptr) return kNoPlace;
-  for (std::int32_t request = 0; request < t.requests; ++request) {
-    if (length_offends(t, request)) return length_place(t, request);
-  }
-  if (t.sparse) return kNoPlace;
-  for (std::int32_t request = 0; request < t.requests; ++request) {
-    const std::int32_t* row = t.pages + request * t.pages_stride;
-    const Range live = live_columns(t, request);
-    for (std::int64_t column = live.least; column <= live.most; ++column) {
-      if (page_offends(t, row[column])) return page_place(request, static_cast<std::int32_t>(column));
-    }
+  for (const List& list : t.list) {
+    if (const Place place = first_of_list(t, list); place != kNoPlace) return place;
   }
   return kNoPlace;
 }
@@ -81,6 +136,20 @@ Status to_status(const InputOffence& o) {
     case InputArgument::kBlockTable:
       return invalid_argument("block_table[", o.request, ", ", o.index, "] is ", o.value,
                               ", where tokens of request ", o.request, " are, and the cache has ", o.most + 1,
+                              " pages; a lower number is accepted, or a negative one, whose tokens are "
+                              "skipped");
+    case InputArgument::kExtraCacheSeqlens:
+      return invalid_argument("extra_cache_seqlens[", o.request,
+                              o.index == 0 ? std::string() : message(", ", o.index), "] is ", o.value,
+                              "; request ", o.request, " may have 0 to ", o.most,
+                              " tokens, as its row of extra_block_table has room for (columns x page_size)");
+    case InputArgument::kExtraTopkLength:
+      return invalid_argument("extra_topk_length[", o.index, "] is ", o.value, "; request ", o.request,
+                              " may have 0 to the extra topk = ", o.most, " indices");
+    case InputArgument::kExtraBlockTable:
+      return invalid_argument("extra_block_table[", o.request, ", ", o.index, "] is ", o.value,
+                              ", where tokens of request ", o.request, " are, and the extra cache has ",
+                              o.most + 1,
                               " pages; a lower number is accepted, or a negative one, whose tokens are "
                               "skipped");
   }

@@ -13,22 +13,36 @@
 
 namespace flashlatent::input_check {
 
-/// The integers of a call, where they lie, and what bounds them.
-struct Tables {
-  const std::int32_t* begins = nullptr;   ///< cu_seqlens_q; null: not ragged.
-  const std::int32_t* lengths = nullptr;  ///< cache_seqlens or topk_length; null: there are none.
-  const std::int32_t* pages = nullptr;    ///< block_table; sparse: none.
+/// The integers of one list of tokens, where they lie, and what bounds them.
+struct List {
+  InputArgument length_argument = InputArgument::kNone;
+  InputArgument page_argument = InputArgument::kNone;
+  const std::int32_t* lengths = nullptr;  ///< Null: there are none.
+  std::int64_t length_stride = 1;         ///< From one request's to the next one's.
+  std::int64_t token_stride = 0;          ///< If each query token has one: from one's to the next one's.
+  std::int32_t each = 1;                  ///< Lengths a request: 1, or s_q.
+  bool by_token = false;                  ///< Has each query token one?
+  const std::int32_t* pages = nullptr;    ///< The page table; null: tokens are named by indices.
   std::int64_t pages_stride = 0;          ///< From one request's row of it to the next.
-  std::int64_t query_total = 0;           ///< q's tokens; ragged.
-  std::int64_t reach = 0;                 ///< Most tokens of a request; sparse: topk.
-  std::int64_t cache_pages = 0;
-  std::int32_t requests = 0;
-  std::int32_t query_tokens = 0;  ///< s_q.
-  std::int32_t columns = 0;       ///< Of block_table.
+  std::int32_t columns = 0;
   std::int32_t page_size = 1;
+  std::int64_t reach = 0;  ///< Most tokens of a request; by indices: topk.
+  std::int64_t cache_pages = 0;
   std::int32_t window = 0;
   bool causal = false;
-  bool sparse = false;
+
+  FLASHLATENT_CHECK_FUNCTION std::int32_t length(std::int32_t request, std::int32_t token) const {
+    return lengths[request * length_stride + token * token_stride];
+  }
+};
+
+/// The integers of a call.
+struct Tables {
+  const std::int32_t* begins = nullptr;  ///< cu_seqlens_q; null: not ragged.
+  std::int64_t query_total = 0;          ///< q's tokens; ragged.
+  std::int32_t requests = 0;
+  std::int32_t query_tokens = 0;  ///< s_q.
+  List list[2];                   ///< Of the cache, and of the extra cache.
 };
 
 struct Range {
@@ -52,27 +66,31 @@ FLASHLATENT_CHECK_FUNCTION Range accepted_begin(const Tables& t, std::int32_t i)
   return i == t.requests && by_total ? Range{t.query_total, t.query_total} : range;
 }
 
-FLASHLATENT_CHECK_FUNCTION Range accepted_length(const Tables& t) {
-  return {0, t.reach};
+FLASHLATENT_CHECK_FUNCTION Range accepted_length(const List& list) {
+  return {0, list.reach};
 }
 
-/// Of an entry of block_table: what is negative is skipped.
-FLASHLATENT_CHECK_FUNCTION Range accepted_page(const Tables& t) {
-  return {INT32_MIN, t.cache_pages - 1};
+/// Of an entry of a page table: what is negative is skipped.
+FLASHLATENT_CHECK_FUNCTION Range accepted_page(const List& list) {
+  return {INT32_MIN, list.cache_pages - 1};
 }
 
-/// Columns of a request's row of block_table whose tokens a query token can see, by the length as it is
+/// Columns of a request's row of the page table whose tokens a query token can see, by the length as it is
 /// clamped.
-FLASHLATENT_CHECK_FUNCTION Range live_columns(const Tables& t, std::int32_t request) {
-  const std::int64_t length = clamp(t.lengths[request], 0, t.reach);
+FLASHLATENT_CHECK_FUNCTION Range live_columns(const Tables& t, const List& list, std::int32_t request) {
+  std::int64_t length = 0;
+  for (std::int32_t token = 0; token < list.each; ++token) {
+    const std::int64_t one = clamp(list.length(request, token), 0, list.reach);
+    length = one > length ? one : length;
+  }
   std::int64_t tokens = t.query_tokens;
   if (t.begins != nullptr) {
     tokens = clamp(std::int64_t{t.begins[request + 1]} - t.begins[request], 0, tokens);
   }
   std::int64_t first = 0;  // token that the first query token sees
-  if (t.window > 0) first = clamp((t.causal ? length - tokens + 1 : length) - t.window, 0, length);
+  if (list.window > 0) first = clamp((list.causal ? length - tokens + 1 : length) - list.window, 0, length);
   if (tokens == 0 || first == length) return {0, -1};
-  return {first / t.page_size, (length - 1) / t.page_size};
+  return {first / list.page_size, (length - 1) / list.page_size};
 }
 
 /// A place of an argument as a number: of two offences the one of the lower number is reported.
@@ -92,22 +110,25 @@ FLASHLATENT_CHECK_FUNCTION Place begin_place(std::int32_t i) {
   return place_of(InputArgument::kCuSeqlensQ, i == 0 ? 0 : i - 1, i);
 }
 
-FLASHLATENT_CHECK_FUNCTION Place length_place(const Tables& t, std::int32_t request) {
-  return place_of(t.sparse ? InputArgument::kTopkLength : InputArgument::kCacheSeqlens, request, request);
+/// The place of length number `i` of a list, `each` a request.
+FLASHLATENT_CHECK_FUNCTION Place length_place(const List& list, std::int32_t i) {
+  const std::int32_t request = i / list.each;
+  const bool by_token = list.length_argument == InputArgument::kExtraCacheSeqlens;
+  return place_of(list.length_argument, request, by_token ? i % list.each : request);
 }
 
-FLASHLATENT_CHECK_FUNCTION Place page_place(std::int32_t request, std::int32_t column) {
-  return place_of(InputArgument::kBlockTable, request, column);
+FLASHLATENT_CHECK_FUNCTION Place page_place(const List& list, std::int32_t request, std::int32_t column) {
+  return place_of(list.page_argument, request, column);
 }
 
 FLASHLATENT_CHECK_FUNCTION bool begin_offends(const Tables& t, std::int32_t i) {
   return !contains(accepted_begin(t, i), t.begins[i]);
 }
-FLASHLATENT_CHECK_FUNCTION bool length_offends(const Tables& t, std::int32_t request) {
-  return !contains(accepted_length(t), t.lengths[request]);
+FLASHLATENT_CHECK_FUNCTION bool length_offends(const List& list, std::int32_t i) {
+  return !contains(accepted_length(list), list.length(i / list.each, i % list.each));
 }
-FLASHLATENT_CHECK_FUNCTION bool page_offends(const Tables& t, std::int32_t page) {
-  return !contains(accepted_page(t), page);
+FLASHLATENT_CHECK_FUNCTION bool page_offends(const List& list, std::int32_t page) {
+  return !contains(accepted_page(list), page);
 }
 
 /// What is wrong at a place.
@@ -117,16 +138,19 @@ FLASHLATENT_CHECK_FUNCTION InputOffence offence_at(const Tables& t, Place place)
   offence.argument = static_cast<InputArgument>(place >> (kIndexBits + kRequestBits));
   offence.request = static_cast<std::int32_t>(place >> kIndexBits & ((1U << kRequestBits) - 1));
   offence.index = static_cast<std::int32_t>(place & ((1U << kIndexBits) - 1));
-  Range accepted;
+  Range accepted{0, 0};
   if (offence.argument == InputArgument::kCuSeqlensQ) {
     offence.value = t.begins[offence.index];
     accepted = accepted_begin(t, offence.index);
-  } else if (offence.argument == InputArgument::kBlockTable) {
-    offence.value = t.pages[offence.request * t.pages_stride + offence.index];
-    accepted = accepted_page(t);
-  } else {
-    offence.value = t.lengths[offence.index];
-    accepted = accepted_length(t);
+  }
+  for (const List& list : t.list) {
+    if (offence.argument == list.page_argument) {
+      offence.value = list.pages[offence.request * list.pages_stride + offence.index];
+      accepted = accepted_page(list);
+    } else if (offence.argument == list.length_argument) {
+      offence.value = list.length(offence.request, list.by_token ? offence.index : 0);
+      accepted = accepted_length(list);
+    }
   }
   offence.least = accepted.least;
   offence.most = accepted.most;

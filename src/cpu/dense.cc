@@ -12,6 +12,7 @@
 #include "cpu/tokens.h"
 #include "plan/host_plan.h"
 #include "plan/prefix_plan.h"
+#include "plan/token_lists.h"
 #include "plan/walker.h"
 
 namespace flashlatent::cpu {
@@ -21,9 +22,9 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int kFixedSplitBlocks = 32;  // batch_invariant: 2,048 tokens a split
 
-/// What the schedule calls a request: sparse, a query token, since each has tokens of its own.
+/// What the schedule calls a request: a query token, where each has tokens of its own.
 int items_of(const DecodeProblem& problem) {
-  return problem.sparse.enabled ? problem.query.batch * problem.query.tokens : problem.query.batch;
+  return problem.token_items() ? problem.query.batch * problem.query.tokens : problem.query.batch;
 }
 
 /// The query rows of one item, KV head and tile.
@@ -44,11 +45,12 @@ struct PrefixTile {
   int rows;
 };
 
-/// Tokens that a tile sees.
+/// Tokens that a tile sees: of one list, or of two.
 struct Reach {
   int length;      // of the request
   int origin;      // where its block 0 begins
   int begin, end;  // no row sees others
+  schedule::TokenSpan lists[2] = {};
 };
 
 /// The longest that a request counts.
@@ -66,7 +68,10 @@ class Call {
       : problem_(call.problem),
         inputs_(call.inputs),
         outputs_(call.outputs),
-        tokens_(problem_, inputs_),
+        g_(call.geometry),
+        union_lengths_(schedule::union_lengths(lengths_of(problem_, inputs_))),
+        tokens_(TokenSource::first(problem_, inputs_)),
+        extra_tokens_(TokenSource::extra(problem_, inputs_)),
         rows_(problem_, inputs_),
         group_(problem_.query.heads / problem_.cache.heads),
         row_tiles_((problem_.rows_per_kv_head() + kTileRows - 1) / kTileRows) {}
@@ -76,10 +81,13 @@ class Call {
     return static_cast<const std::int32_t*>((sparse ? inputs_.topk_length : inputs_.cache_seqlens).data);
   }
 
+  /// Of items with two lists.
+  const schedule::UnionLengths& union_lengths() const { return union_lengths_; }
+
   RowTile tile(int item, int round) const {
     const int s_q = problem_.query.tokens;
     RowTile tile{item, 0, s_q, round / row_tiles_, round % row_tiles_ * kTileRows, 0};
-    if (problem_.sparse.enabled) {
+    if (problem_.token_items()) {
       tile.request = item / s_q;
       tile.first_token = item % s_q;
       tile.tokens = 1;
@@ -130,6 +138,15 @@ class Call {
   /// The tokens of an item that a tile sees, and where its blocks begin: after `prefix` tokens, which are 0
   /// or come before the `planned` ones.
   Reach reach(const RowTile& tile, int planned, int prefix) const {
+    if (problem_.cache.extra.enabled) {
+      const int item = tile.request * problem_.query.tokens + tile.first_token;
+      return {
+          planned,
+          0,
+          0,
+          planned,
+          {schedule::span_of(g_, union_lengths_, 0, item), schedule::span_of(g_, union_lengths_, 1, item)}};
+    }
     if (prefix > 0) {
       const int length = prefix + planned;
       return {length, prefix, prefix, limit(tile, length, tile.rows - 1)};
@@ -144,6 +161,7 @@ class Call {
 
   /// Block number `index` of the tile's item.
   Tokens tokens(const RowTile& tile, const Reach& reach, int index) const {
+    if (problem_.cache.extra.enabled) return union_tokens(tile, reach, index);
     // In 64 bits: the block after the last one of the longest request may begin past 2^31.
     const std::int64_t first = reach.origin + std::int64_t{index} * kBlockTokens;
     const std::int64_t begin = std::max<std::int64_t>(first, reach.begin);
@@ -160,6 +178,11 @@ class Call {
 
   /// Which of these tokens each row sees, and how far they are from the request's last.
   void set_visible(const RowTile& tile, int length, const Tokens& tokens, Block& block) const {
+    if (problem_.cache.extra.enabled) {  // a list's tokens are those that the one query token sees
+      std::fill_n(block.first, tile.rows, 0);
+      std::fill_n(block.visible, tile.rows, tokens.count);
+      return;
+    }
     auto place_of = [&tokens](std::int64_t position) {
       return static_cast<int>(std::lower_bound(tokens.positions, tokens.positions + tokens.count, position) -
                               tokens.positions);
@@ -206,6 +229,18 @@ class Call {
   }
 
  private:
+  /// Block number `index` of two lists (plan/token_lists.h).
+  Tokens union_tokens(const RowTile& tile, const Reach& reach, int index) const {
+    const schedule::ListBlock block = schedule::list_block(g_, reach.lists[0].count(), index);
+    const schedule::TokenSpan& span = reach.lists[block.list];
+    const std::int64_t begin = std::int64_t{span.begin} + block.begin;
+    const std::int64_t end = std::min<std::int64_t>(begin + kBlockTokens, span.end);
+    if (begin >= end) return {};
+    const TokenSource& source = block.list == 0 ? tokens_ : extra_tokens_;
+    return source.block(tile.request, tile.first_token, tile.kv_head, static_cast<int>(begin),
+                        static_cast<int>(end));
+  }
+
   /// The tokens below which a row sees.
   int limit(const RowTile& tile, int length, int row) const {
     return problem_.options.causal ? length - tile.tokens + token(tile, row) + 1 : length;
@@ -229,7 +264,9 @@ class Call {
   const DecodeProblem& problem_;
   const DecodeInputs& inputs_;
   const DecodeOutputs& outputs_;
-  const TokenSource tokens_;
+  const schedule::Geometry& g_;
+  const schedule::UnionLengths union_lengths_;
+  const TokenSource tokens_, extra_tokens_;
   const KvRows rows_;
   const int group_;
   const int row_tiles_;
@@ -463,11 +500,19 @@ Status launch(const DecodeCall& decode_call) {
       run_unit(problem, call, workspace, part, prefixes, unit);
     }
   });
-  parallel_for(g.parts, g.parts, [&](std::int64_t i) {
-    const int part = static_cast<int>(i);
-    schedule::PartWalker walker(g, plan.cuts[part], plan.cuts[part + 1], plan.successors, lengths);
+  auto run_part = [&](int part, auto walker) {
     for (schedule::Segment segment; walker.next(segment);)
       run_segment(problem, call, workspace, part, prefixes, segment);
+  };
+  parallel_for(g.parts, g.parts, [&](std::int64_t i) {
+    const int part = static_cast<int>(i);
+    const schedule::Cut &begin = plan.cuts[part], &end = plan.cuts[part + 1];
+    if (g.lists == 2) {
+      using Walker = schedule::Walker<schedule::Walks::kAll, true, schedule::UnionLengths>;
+      run_part(part, Walker(g, begin, end, plan.successors, call.union_lengths()));
+    } else {
+      run_part(part, schedule::PartWalker(g, begin, end, plan.successors, lengths));
+    }
   });
   parallel_for(std::int64_t{plan.header->merges} * kTileRows, g.parts, [&](std::int64_t i) {
     const schedule::Merge& merge = plan.merges[i / kTileRows];
@@ -485,7 +530,9 @@ schedule::Geometry geometry(const DecodeProblem& problem, int workers) {
   g.tile_rows = kTileRows;
   g.block_tokens = kBlockTokens;
   g.max_tokens = max_tokens(problem);
-  if (problem.options.window > 0) {  // what a request's query tokens see at most, all together
+  if (problem.cache.extra.enabled) {
+    schedule::set_lists(g, problem);
+  } else if (problem.options.window > 0) {  // what a request's query tokens see at most, all together
     const std::int64_t seen = std::int64_t{problem.options.window} + problem.query.tokens - 1;
     g.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(g.max_tokens, seen));
   }
@@ -526,11 +573,7 @@ const DecodeKernel kDenseKernel = {
     .takes =
         "everything: latent, separate and packed caches in every format, dense and sparse; any "
         "dimensions, heads, query tokens (also ragged), page size and topk",
-    .declines = [](const DecodeProblem& problem) -> std::optional<std::string> {
-      if (problem.cache.format == KvFormat::kFp8_584) return "the cache is of fp8_584";
-      if (problem.cache.extra.enabled) return "there is an extra cache";
-      return std::nullopt;
-    },
+    .declines = [](const DecodeProblem&) -> std::optional<std::string> { return std::nullopt; },
     .geometry = geometry,
     .workspace_bytes = Workspace::bytes,
     .launch = launch,

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <vector>
 
-#include "core/fp8_656.h"
+#include "core/latent_format.h"
 #include "core/message.h"
 #include "core/overlap.h"
 #include "cpu/cache_arguments.h"
@@ -29,18 +29,57 @@ std::uint16_t* halves(std::uint8_t* bytes) {
   return reinterpret_cast<std::uint16_t*>(bytes);
 }
 
-/// One row of `last` elements (of `from`'s dtype) in any format.
-void copy_row(const std::uint8_t* from, Dtype from_dtype, std::int64_t last, std::uint8_t* to,
-              Dtype to_dtype) {
-  if (from_dtype == to_dtype) {
-    std::memcpy(to, from, last * size_of(from_dtype));
-  } else if (from_dtype == Dtype::kU8) {
-    dequantise_row(from, to_dtype, halves(to));
-  } else if (to_dtype == Dtype::kU8) {
-    quantise_row(halves(from), halves(from) + fp8_656::kLatentDim, from_dtype, to);
-  } else {
-    convert_row(halves(from), from_dtype, static_cast<int>(last), halves(to), to_dtype);
+/// Where a token's bytes are. Those of its scales are apart in fp8_584 alone.
+template <class Byte>
+struct Token {
+  Byte* data;
+  Byte* scales;
+};
+
+/// Of a cache.
+template <class Byte, class View>
+Token<Byte> token_at(const View& cache, std::int64_t page, std::int64_t offset, std::int64_t head = 0) {
+  if (latent_format(cache) != KvFormat::kFp8_584) return {at<Byte>(cache, page, offset, head), nullptr};
+  Byte* begin = at<Byte>(cache, page, 0);
+  return {begin + fp8_584::data_offset(offset), begin + fp8_584::scale_offset(cache.shape[1], offset)};
+}
+
+/// Of gathered rows: in fp8_584 a row is a page of one token.
+Token<std::uint8_t> row_at(const TensorView& rows, std::int64_t row, std::int64_t head) {
+  auto* begin = at<std::uint8_t>(rows, row, head);
+  return {begin, begin + fp8_584::scale_offset(1, 0)};
+}
+
+/// One token of `last` elements (of `from`'s dtype) in any format, to the same or from it to a plain one, or
+/// to it from a plain one.
+void copy_token(const Token<const std::uint8_t>& from, KvFormat format, Dtype from_dtype, std::int64_t last,
+                const Token<std::uint8_t>& to, KvFormat to_format, Dtype to_dtype) {
+  if (format == to_format && from_dtype == to_dtype) {
+    const bool apart = format == KvFormat::kFp8_584;
+    std::memcpy(to.data, from.data, apart ? fp8_584::kDataBytes : last * size_of(from_dtype));
+    if (apart) std::memcpy(to.scales, from.scales, fp8_584::kScaleBytes);
+    return;
   }
+  switch (format) {
+    case KvFormat::kFp8_656:
+      return dequantise_656(from.data, true, to_dtype, halves(to.data));
+    case KvFormat::kFp8_584:
+      return dequantise_584(from.data, from.scales, to_dtype, halves(to.data));
+    case KvFormat::kPlain:
+    case KvFormat::kE4m3:
+      break;
+  }
+  switch (to_format) {
+    case KvFormat::kFp8_656:
+      return quantise_656(halves(from.data), halves(from.data) + fp8_656::kLatentDim, from_dtype, to.data);
+    case KvFormat::kFp8_584:
+      return quantise_584(halves(from.data), halves(from.data) + fp8_584::kNopeDim, from_dtype, to.data,
+                          to.scales);
+    case KvFormat::kPlain:
+    case KvFormat::kE4m3:
+      break;
+  }
+  convert_row(halves(from.data), from_dtype, static_cast<int>(last), halves(to.data), to_dtype);
 }
 
 /// All pages exist; none is written twice, or read and written.
@@ -82,6 +121,7 @@ Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
   const std::int64_t tokens = slot_mapping.shape[0];
   const int d_latent = static_cast<int>(latent.shape[1]);
   const int d_rope = rope.present() ? static_cast<int>(rope.shape[1]) : 0;
+  const KvFormat format = latent_format(kv_cache);
   const int threads = threads_of(executor);
   // A slot belongs to one thread, which takes the tokens in order: of two for one slot the later one stays.
   constexpr std::int64_t kNeighbours = 16;
@@ -89,15 +129,24 @@ Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
     for (std::int64_t i = 0; i < tokens; ++i) {
       const std::int64_t slot = integer(slot_mapping, i);
       if (slot < 0 || slot / kNeighbours % threads != thread) continue;
-      auto* to = at<std::uint8_t>(kv_cache, slot / page_size, slot % page_size);
+      const Token<std::uint8_t> to = token_at<std::uint8_t>(kv_cache, slot / page_size, slot % page_size);
       const std::uint16_t* nope = halves(at<const std::uint8_t>(latent, i, 0));
       const std::uint16_t* rotated = d_rope > 0 ? halves(at<const std::uint8_t>(rope, i, 0)) : nullptr;
-      if (kv_cache.dtype == Dtype::kU8) {
-        quantise_row(nope, rotated, latent.dtype, to);
-        continue;
+      switch (format) {
+        case KvFormat::kFp8_656:
+          quantise_656(nope, rotated, latent.dtype, to.data);
+          break;
+        case KvFormat::kFp8_584:
+          quantise_584(nope, rotated, latent.dtype, to.data, to.scales);
+          break;
+        case KvFormat::kPlain:
+        case KvFormat::kE4m3:
+          convert_row(nope, latent.dtype, d_latent, halves(to.data), kv_cache.dtype);
+          if (d_rope > 0) {
+            convert_row(rotated, latent.dtype, d_rope, halves(to.data) + d_latent, kv_cache.dtype);
+          }
+          break;
       }
-      convert_row(nope, latent.dtype, d_latent, halves(to), kv_cache.dtype);
-      if (d_rope > 0) convert_row(rotated, latent.dtype, d_rope, halves(to) + d_latent, kv_cache.dtype);
     }
   });
   return {};
@@ -105,11 +154,12 @@ Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
 
 Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor) {
   const std::int64_t page_size = from.shape[1], heads = from.shape[2], tokens = from.shape[0] * page_size;
+  const KvFormat format = latent_format(from), to_format = latent_format(to);
   parallel_for(tokens, threads_of(executor), [&](std::int64_t slot) {
     const std::int64_t page = slot / page_size, offset = slot % page_size;
     for (std::int64_t head = 0; head < heads; ++head) {
-      copy_row(at<const std::uint8_t>(from, page, offset, head), from.dtype, from.shape[3],
-               at<std::uint8_t>(to, page, offset, head), to.dtype);
+      copy_token(token_at<const std::uint8_t>(from, page, offset, head), format, from.dtype, from.shape[3],
+                 token_at<std::uint8_t>(to, page, offset, head), to_format, to.dtype);
     }
   });
   return {};
@@ -122,6 +172,7 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
   FLASHLATENT_RETURN_IF_ERROR(validate_rows(cu_seqlens, first_token, rows));
   const auto* begins = static_cast<const std::int32_t*>(cu_seqlens.data);
   const auto* ends = begins + cu_seqlens.shape[0];
+  const KvFormat format = latent_format(kv_cache), to_format = latent_format(out);
   parallel_for(rows, threads_of(executor), [&](std::int64_t row) {
     const std::int64_t request = std::upper_bound(begins, ends, row) - begins - 1;
     const std::int64_t first = first_token.present() ? integer(first_token, request) : 0;
@@ -130,12 +181,12 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
     const std::int64_t page =
         column < block_table.shape[1] ? integer(block_table, request * block_table.strides[0] + column) : -1;
     for (std::int64_t head = 0; head < heads; ++head) {
-      auto* to = at<std::uint8_t>(out, row, head);
+      const Token<std::uint8_t> to = row_at(out, row, head);
       if (page < 0 || page >= kv_cache.shape[0]) {
-        std::memset(to, 0, out.shape[2] * size_of(out.dtype));
+        std::memset(to.data, 0, out.shape[2] * size_of(out.dtype));
       } else {
-        copy_row(at<const std::uint8_t>(kv_cache, page, token % page_size, head), kv_cache.dtype,
-                 kv_cache.shape[3], to, out.dtype);
+        copy_token(token_at<const std::uint8_t>(kv_cache, page, token % page_size, head), format,
+                   kv_cache.dtype, kv_cache.shape[3], to, to_format, out.dtype);
       }
     }
   });

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/fp8_584.h"
 #include "core/fp8_656.h"
 #include "cpu/rows.h"
 
@@ -31,11 +32,17 @@ void fetch_lines(const std::uint8_t* row, int bytes) {
 
 std::size_t KvRows::scratch_bytes(const DecodeProblem::Cache& cache) {
   const std::size_t elements = std::size_t{kBlockTokens} * (cache.qk_dim + cache.v_dim);
-  if (cache.format == KvFormat::kFp8_656) return kBlockTokens * fp8_656::kDim * sizeof(std::uint16_t);
-  if (cache.layout == KvLayout::kPacked) {  // of e4m3 the codes come first
-    return elements * (sizeof(std::uint16_t) + (cache.format == KvFormat::kE4m3 ? 1 : 0));
+  const bool packed = cache.layout == KvLayout::kPacked;
+  switch (cache.format) {
+    case KvFormat::kFp8_656:
+    case KvFormat::kFp8_584:
+      return kBlockTokens * cache.qk_dim * sizeof(std::uint16_t);
+    case KvFormat::kE4m3:  // packed, the codes come first
+      return elements * (sizeof(std::uint16_t) + (packed ? 1 : 0));
+    case KvFormat::kPlain:
+      break;
   }
-  return cache.format == KvFormat::kE4m3 ? elements * sizeof(std::uint16_t) : 0;
+  return packed ? elements * sizeof(std::uint16_t) : 0;
 }
 
 void KvRows::fetch(const Tokens& tokens, const Tokens& next, std::uint8_t* scratch, Block& block,
@@ -53,12 +60,22 @@ void KvRows::fetch(const Tokens& tokens, const Tokens& next, std::uint8_t* scrat
   }
 }
 
-/// fp8_656.
+/// fp8_656 and fp8_584.
 void KvRows::dequantise(const Tokens& tokens, const Tokens& next, std::uint8_t* scratch, Block& block) const {
+  const bool apart = cache_.format == KvFormat::kFp8_584;  // scales
+  const bool rope = cache_.qk_dim > fp8_656::kLatentDim;
+  const int bytes = apart ? fp8_584::kDataBytes : rope ? fp8_656::kTokenBytes : fp8_656::kRopeOffset;
   for (int t = 0; t < tokens.count; ++t) {
-    if (t < next.count) fetch_lines(next.rows[t], fp8_656::kTokenBytes);
-    std::uint16_t* row = halves(scratch) + t * fp8_656::kDim;
-    dequantise_row(tokens.rows[t], Dtype::kBF16, row);
+    if (t < next.count) {
+      fetch_lines(next.rows[t], bytes);
+      if (apart) fetch_ahead(next.scales[t]);
+    }
+    std::uint16_t* row = halves(scratch) + t * cache_.qk_dim;
+    if (apart) {
+      dequantise_584(tokens.rows[t], tokens.scales[t], Dtype::kBF16, row);
+    } else {
+      dequantise_656(tokens.rows[t], rope, Dtype::kBF16, row);
+    }
     block.rows[t] = block.values[t] = row;
   }
 }

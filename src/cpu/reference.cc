@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/element.h"
+#include "core/fp8_584.h"
 #include "core/fp8_656.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/parallel.h"
@@ -24,6 +25,7 @@ float element(const ConstTensorView& view, std::int64_t offset) {
 /// Where a cached token is.
 struct Place {
   std::int64_t page, offset;
+  bool extra = false;  // in the extra cache
 };
 
 /// Element `d` of an fp8_656 token.
@@ -35,6 +37,18 @@ double fp8_656_element(const std::uint8_t* token, int d) {
   }
   std::uint16_t rope;
   std::memcpy(&rope, token + fp8_656::kRopeOffset + (d - fp8_656::kLatentDim) * sizeof(rope), sizeof(rope));
+  return bf16_to_float(rope);
+}
+
+/// Element `d` of token `offset` of an fp8_584 page.
+double fp8_584_element(const std::uint8_t* page, std::int64_t page_size, std::int64_t offset, int d) {
+  const std::uint8_t* data = page + fp8_584::data_offset(offset);
+  if (d < fp8_584::kNopeDim) {
+    const std::uint8_t scale = page[fp8_584::scale_offset(page_size, offset) + d / fp8_584::kGroup];
+    return double{fp8_584::decode(data[d])} * fp8_584::scale_value(scale);
+  }
+  std::uint16_t rope;
+  std::memcpy(&rope, data + fp8_584::kRopeOffset + (d - fp8_584::kNopeDim) * sizeof(rope), sizeof(rope));
   return bf16_to_float(rope);
 }
 
@@ -50,10 +64,21 @@ double separate_element(const ConstTensorView& cache, const ConstTensorView& sca
 /// Element `d` of a cached row of 576 or so, which is a key and whose begin is the value.
 double latent_element(const DecodeProblem& problem, const DecodeInputs& inputs, Place place, int kv_head,
                       int d) {
-  const auto& s = inputs.kv_cache.strides;
-  const std::int64_t row = place.page * s[0] + place.offset * s[1] + kv_head * s[2];
-  if (problem.cache.format == KvFormat::kPlain) return element(inputs.kv_cache, row + d);
-  return fp8_656_element(static_cast<const std::uint8_t*>(inputs.kv_cache.data) + row, d);
+  const ConstTensorView& cache = place.extra ? inputs.extra_kv_cache : inputs.kv_cache;
+  const auto& s = cache.strides;
+  const std::int64_t page = place.page * s[0];
+  const std::int64_t row = page + place.offset * s[1] + kv_head * s[2];
+  const auto* bytes = static_cast<const std::uint8_t*>(cache.data);
+  switch (problem.cache.format) {
+    case KvFormat::kFp8_656:
+      return fp8_656_element(bytes + row, d);
+    case KvFormat::kFp8_584:
+      return fp8_584_element(bytes + page, cache.shape[1], place.offset, d);
+    case KvFormat::kPlain:
+    case KvFormat::kE4m3:
+      break;
+  }
+  return element(cache, row + d);
 }
 
 double key_element(const DecodeProblem& problem, const DecodeInputs& inputs, Place place, int kv_head,
@@ -94,44 +119,71 @@ struct Seen {
   std::int64_t distance;  // not positive
 };
 
+/// An entry of an int32 matrix, or of its row if it has one dimension.
+std::int32_t length_at(const ConstTensorView& lengths, int request, int token) {
+  const std::int64_t column = lengths.rank == 2 ? token * lengths.strides[1] : 0;
+  return static_cast<const std::int32_t*>(lengths.data)[request * lengths.strides[0] + column];
+}
+
+/// Tokens [begin, end) of a request's row of a page table, whose distance is counted from token `last`.
+void add_pages(const ConstTensorView& table, const ConstTensorView& cache, std::int64_t page_size,
+               int request, std::int64_t begin, std::int64_t end, std::int64_t last, bool extra,
+               std::vector<Seen>& seen) {
+  const auto* pages = static_cast<const std::int32_t*>(table.data) + request * table.strides[0];
+  for (std::int64_t t = begin; t < end; ++t) {
+    const std::int64_t page = pages[t / page_size];
+    if (page < 0 || page >= cache.shape[0]) continue;  // skipped
+    seen.push_back({{page, t % page_size, extra}, t - last});
+  }
+}
+
+/// Tokens that a query token's indices name, `topk` or as many as its request's length says.
+void add_indices(const ConstTensorView& all, const ConstTensorView& lengths, const ConstTensorView& cache,
+                 std::int64_t page_size, int request, int token, bool extra, std::vector<Seen>& seen) {
+  const auto* indices =
+      static_cast<const std::int32_t*>(all.data) + request * all.strides[0] + token * all.strides[1];
+  std::int64_t count = all.shape[2];
+  if (lengths.present()) count = std::clamp<std::int64_t>(length_at(lengths, request, token), 0, count);
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (indices[i] < 0 || indices[i] >= cache.shape[0] * page_size) continue;  // skipped
+    seen.push_back({{indices[i] / page_size, indices[i] % page_size, extra}, 0});
+  }
+}
+
 /// By the page table.
-std::vector<Seen> seen_by_pages(const DecodeProblem& problem, const DecodeInputs& inputs, int request,
-                                int token) {
+void add_by_pages(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token,
+                  std::vector<Seen>& seen) {
   const auto& [query, cache, sparse, options] = problem;
-  const auto* pages =
-      static_cast<const std::int32_t*>(inputs.block_table.data) + request * inputs.block_table.strides[0];
-  const std::int64_t cache_pages =
-      (cache.layout == KvLayout::kLatent ? inputs.kv_cache : inputs.key_cache).shape[0];
-  const std::int64_t stored = static_cast<const std::int32_t*>(inputs.cache_seqlens.data)[request];
-  const std::int64_t length =
-      std::clamp<std::int64_t>(stored, 0, std::int64_t{cache.max_pages} * cache.page_size);
+  const std::int64_t length = std::clamp<std::int64_t>(length_at(inputs.cache_seqlens, request, token), 0,
+                                                       std::int64_t{cache.max_pages} * cache.page_size);
   const std::int64_t end =
       options.causal ? length - query_tokens(problem, inputs, request) + token + 1 : length;
   const std::int64_t begin = options.window > 0 ? std::max<std::int64_t>(end - options.window, 0) : 0;
-  std::vector<Seen> seen;
-  for (std::int64_t t = begin; t < end; ++t) {
-    const std::int64_t page = pages[t / cache.page_size];
-    if (page < 0 || page >= cache_pages) continue;  // skipped
-    seen.push_back({{page, t % cache.page_size}, t - (length - 1)});
-  }
-  return seen;
+  add_pages(inputs.block_table, cache.layout == KvLayout::kLatent ? inputs.kv_cache : inputs.key_cache,
+            cache.page_size, request, begin, end, length - 1, false, seen);
 }
 
-/// By indices.
-std::vector<Seen> seen_by_indices(const DecodeProblem& problem, const DecodeInputs& inputs, int request,
-                                  int token) {
-  const auto* indices = static_cast<const std::int32_t*>(inputs.indices.data) +
-                        request * inputs.indices.strides[0] + token * inputs.indices.strides[1];
-  std::int64_t count = problem.sparse.topk;
-  if (inputs.topk_length.present()) {
-    const std::int64_t given = static_cast<const std::int32_t*>(inputs.topk_length.data)[request];
-    count = std::clamp<std::int64_t>(given, 0, count);
-  }
-  const std::int64_t page_size = problem.cache.page_size;
+/// All tokens that a query token attends to, of both caches.
+std::vector<Seen> seen_by(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token) {
+  const auto& cache = problem.cache;
+  const DecodeProblem::Cache::Extra& extra = cache.extra;
   std::vector<Seen> seen;
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (indices[i] < 0 || indices[i] >= inputs.kv_cache.shape[0] * page_size) continue;  // skipped
-    seen.push_back({{indices[i] / page_size, indices[i] % page_size}, 0});
+  if (problem.sparse.enabled) {
+    add_indices(inputs.indices, inputs.topk_length, inputs.kv_cache, cache.page_size, request, token, false,
+                seen);
+  } else {
+    add_by_pages(problem, inputs, request, token, seen);
+  }
+  if (!extra.enabled) return seen;
+  if (extra.indexed) {
+    add_indices(inputs.extra_indices, inputs.extra_topk_length, inputs.extra_kv_cache, extra.page_size,
+                request, token, true, seen);
+  } else {
+    const std::int64_t length =
+        std::clamp<std::int64_t>(length_at(inputs.extra_cache_seqlens, request, token), 0,
+                                 std::int64_t{extra.max_pages} * extra.page_size);
+    add_pages(inputs.extra_block_table, inputs.extra_kv_cache, extra.page_size, request, 0, length,
+              length - 1, true, seen);
   }
   return seen;
 }
@@ -164,8 +216,7 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
   const auto& [query, cache, sparse, options] = problem;
   const int kv_head = head / (query.heads / cache.heads);
   const std::int64_t q = query_offset(problem, inputs, request, token, head, inputs.q);
-  const std::vector<Seen> seen = sparse.enabled ? seen_by_indices(problem, inputs, request, token)
-                                                : seen_by_pages(problem, inputs, request, token);
+  const std::vector<Seen> seen = seen_by(problem, inputs, request, token);
   std::vector<double> scores;
   std::vector<float> plain_scores;
   std::vector<double> roundings;  // of plain scores, RMS
@@ -274,11 +325,7 @@ const DecodeKernel kReferenceKernel = {
     .name = "reference",
     .backend = Backend::kCpu,
     .takes = "everything, in float64 and slowly; runs only when asked for by name",
-    .declines = [](const DecodeProblem& problem) -> std::optional<std::string> {
-      if (problem.cache.format == KvFormat::kFp8_584) return "the cache is of fp8_584";
-      if (problem.cache.extra.enabled) return "there is an extra cache";
-      return std::nullopt;
-    },
+    .declines = [](const DecodeProblem&) -> std::optional<std::string> { return std::nullopt; },
     .geometry = geometry,
     .workspace_bytes = [](const DecodeProblem&, const schedule::Geometry&) -> std::size_t { return 0; },
     .launch = launch,

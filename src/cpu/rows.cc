@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "core/element.h"
+#include "core/fp8_584.h"
 #include "core/fp8_656.h"
 #include "cpu/simd_targets.h"
 
@@ -123,11 +124,11 @@ HWY_INLINE IntVector encode(Vector x, Vector factor) {
 }
 
 /// The largest magnitude among the finite elements of a group.
-template <class Element>
+template <class Element, int kGroup>
 float largest(const std::uint16_t* from) {
   const int n = lanes();
   IntVector most = hn::Zero(kInts);
-  for (int i = 0; i < fp8_656::kGroup; i += n) {
+  for (int i = 0; i < kGroup; i += n) {
     const IntVector magnitude = hn::And(bits_of(Element::load(from + i)), ints(kMagnitude));
     most = hn::Max(most, hn::IfThenElseZero(hn::Lt(magnitude, ints(kInfinity)), magnitude));
   }
@@ -158,12 +159,14 @@ void convert_any(const std::uint16_t* from, Dtype from_dtype, int count, std::ui
 }
 
 #if HWY_TARGET == HWY_SCALAR  // has no bytes to look up
+template <int kGroup>
 HWY_INLINE bool dequantise_exactly(const std::uint8_t*, float, std::uint16_t*) {
   return false;
 }
 #else
 /// A group in bf16 with integers of 16 bits, a quarter of the work, where nothing is rounded: the scale is a
 /// power of two that keeps all elements normal, and there is no NaN. False if that is not so.
+template <int kGroup>
 HWY_INLINE bool dequantise_exactly(const std::uint8_t* HWY_RESTRICT codes, float scale,
                                    std::uint16_t* HWY_RESTRICT row) {
   const std::uint32_t scale_bits = fp8_656::bits_of(scale);
@@ -180,7 +183,7 @@ HWY_INLINE bool dequantise_exactly(const std::uint8_t* HWY_RESTRICT codes, float
                              hn::LoadDup128(words, kNonzero));
   const auto bias = word((120 + exponent) << 7);
   auto most = hn::Zero(words);
-  for (int i = 0; i < fp8_656::kGroup; i += static_cast<int>(hn::Lanes(words))) {
+  for (int i = 0; i < kGroup; i += static_cast<int>(hn::Lanes(words))) {
     const auto code = hn::PromoteTo(words, hn::LoadU(narrow, codes + i));
     const auto magnitude = hn::And(code, word(0x7F));
     most = hn::Max(most, magnitude);
@@ -196,26 +199,50 @@ HWY_INLINE bool dequantise_exactly(const std::uint8_t* HWY_RESTRICT codes, float
 }
 #endif
 
+/// One group.
+template <class To, int kGroup>
+HWY_INLINE void dequantise(const std::uint8_t* HWY_RESTRICT codes, float number,
+                           std::uint16_t* HWY_RESTRICT row) {
+  if (std::is_same_v<To, Bf16> && dequantise_exactly<kGroup>(codes, number, row)) return;
+  const Vector scale = hn::Set(kFloats, number);
+  for (int i = 0; i < kGroup; i += lanes()) To::store(hn::Mul(decode(load(codes + i)), scale), row + i);
+}
+
+/// bf16 elements that may lie at any address.
+void convert_rope(const std::uint8_t* from, Dtype dtype, std::uint16_t* to) {
+  std::uint16_t rope[fp8_656::kRopeDim];
+  static_assert(fp8_584::kRopeDim == fp8_656::kRopeDim);
+  std::memcpy(rope, from, sizeof(rope));
+  convert_any(rope, Dtype::kBF16, fp8_656::kRopeDim, to, dtype);
+}
+
 template <class To>
-void dequantise(const std::uint8_t* HWY_RESTRICT token, std::uint16_t* HWY_RESTRICT row) {
-  const int n = lanes();
+void dequantise_656(const std::uint8_t* token, std::uint16_t* row) {
   for (int group = 0; group < fp8_656::kGroups; ++group) {
-    float number;
-    std::memcpy(&number, token + fp8_656::kScaleOffset + group * sizeof(number), sizeof(number));
+    float scale;
+    std::memcpy(&scale, token + fp8_656::kScaleOffset + group * sizeof(scale), sizeof(scale));
     const int begin = group * fp8_656::kGroup;
-    if (std::is_same_v<To, Bf16> && dequantise_exactly(token + begin, number, row + begin)) continue;
-    const Vector scale = hn::Set(kFloats, number);
-    for (int i = begin; i < begin + fp8_656::kGroup; i += n) {
-      To::store(hn::Mul(decode(load(token + i)), scale), row + i);
-    }
+    dequantise<To, fp8_656::kGroup>(token + begin, scale, row + begin);
   }
 }
 
-void dequantise_any(const std::uint8_t* token, Dtype dtype, std::uint16_t* row) {
-  dtype == Dtype::kBF16 ? dequantise<Bf16>(token, row) : dequantise<Fp16>(token, row);
-  std::uint16_t rope[fp8_656::kRopeDim];  // in the token it may lie at any address
-  std::memcpy(rope, token + fp8_656::kRopeOffset, sizeof(rope));
-  convert_any(rope, Dtype::kBF16, fp8_656::kRopeDim, row + fp8_656::kLatentDim, dtype);
+void dequantise_656_any(const std::uint8_t* token, bool rope, Dtype dtype, std::uint16_t* row) {
+  dtype == Dtype::kBF16 ? dequantise_656<Bf16>(token, row) : dequantise_656<Fp16>(token, row);
+  if (rope) convert_rope(token + fp8_656::kRopeOffset, dtype, row + fp8_656::kLatentDim);
+}
+
+template <class To>
+void dequantise_584(const std::uint8_t* data, const std::uint8_t* scales, std::uint16_t* row) {
+  for (int group = 0; group < fp8_584::kGroups; ++group) {
+    const int begin = group * fp8_584::kGroup;
+    dequantise<To, fp8_584::kGroup>(data + begin, fp8_584::scale_value(scales[group]), row + begin);
+  }
+}
+
+void dequantise_584_any(const std::uint8_t* data, const std::uint8_t* scales, Dtype dtype,
+                        std::uint16_t* row) {
+  dtype == Dtype::kBF16 ? dequantise_584<Bf16>(data, scales, row) : dequantise_584<Fp16>(data, scales, row);
+  convert_rope(data + fp8_584::kRopeOffset, dtype, row + fp8_584::kNopeDim);
 }
 
 template <class To>
@@ -235,26 +262,49 @@ void expand_any(const std::uint8_t* from, int count, Dtype dtype, std::uint16_t*
   dtype == Dtype::kBF16 ? expand<Bf16>(from, count, to) : expand<Fp16>(from, count, to);
 }
 
+/// One group; the exponent of its scale.
+template <class From, int kGroup>
+HWY_INLINE int quantise(const std::uint16_t* HWY_RESTRICT from, std::uint8_t* HWY_RESTRICT codes) {
+  const int exponent = e4m3::scale_exponent(largest<From, kGroup>(from));
+  const Vector factor = hn::Set(kFloats, e4m3::power_of_two(-exponent));
+  for (int i = 0; i < kGroup; i += lanes()) store(encode(From::load(from + i), factor), codes + i);
+  return exponent;
+}
+
+void store_rope(const std::uint16_t* rope, Dtype dtype, std::uint8_t* to) {
+  std::uint16_t converted[fp8_656::kRopeDim];
+  convert_any(rope, dtype, fp8_656::kRopeDim, converted, Dtype::kBF16);
+  std::memcpy(to, converted, sizeof(converted));
+}
+
 template <class From>
-void quantise(const std::uint16_t* HWY_RESTRICT latent, std::uint8_t* HWY_RESTRICT token) {
-  const int n = lanes();
+void quantise_656(const std::uint16_t* latent, std::uint8_t* token) {
   for (int group = 0; group < fp8_656::kGroups; ++group) {
     const int begin = group * fp8_656::kGroup;
-    const int exponent = fp8_656::scale_exponent(largest<From>(latent + begin));
-    const float scale = fp8_656::power_of_two(exponent);
+    const float scale = fp8_656::power_of_two(quantise<From, fp8_656::kGroup>(latent + begin, token + begin));
     std::memcpy(token + fp8_656::kScaleOffset + group * sizeof(scale), &scale, sizeof(scale));
-    const Vector factor = hn::Set(kFloats, fp8_656::power_of_two(-exponent));
-    for (int i = begin; i < begin + fp8_656::kGroup; i += n) {
-      store(encode(From::load(latent + i), factor), token + i);
-    }
   }
 }
 
-void quantise_any(const std::uint16_t* latent, const std::uint16_t* rope, Dtype dtype, std::uint8_t* token) {
-  dtype == Dtype::kBF16 ? quantise<Bf16>(latent, token) : quantise<Fp16>(latent, token);
-  std::uint16_t converted[fp8_656::kRopeDim];
-  convert_any(rope, dtype, fp8_656::kRopeDim, converted, Dtype::kBF16);
-  std::memcpy(token + fp8_656::kRopeOffset, converted, sizeof(converted));
+void quantise_656_any(const std::uint16_t* latent, const std::uint16_t* rope, Dtype dtype,
+                      std::uint8_t* token) {
+  dtype == Dtype::kBF16 ? quantise_656<Bf16>(latent, token) : quantise_656<Fp16>(latent, token);
+  store_rope(rope, dtype, token + fp8_656::kRopeOffset);
+}
+
+template <class From>
+void quantise_584(const std::uint16_t* nope, std::uint8_t* data, std::uint8_t* scales) {
+  for (int group = 0; group < fp8_584::kGroups; ++group) {
+    const int begin = group * fp8_584::kGroup;
+    scales[group] = fp8_584::scale_byte(quantise<From, fp8_584::kGroup>(nope + begin, data + begin));
+  }
+}
+
+void quantise_584_any(const std::uint16_t* nope, const std::uint16_t* rope, Dtype dtype, std::uint8_t* data,
+                      std::uint8_t* scales) {
+  dtype == Dtype::kBF16 ? quantise_584<Bf16>(nope, data, scales) : quantise_584<Fp16>(nope, data, scales);
+  scales[fp8_584::kGroups] = 0;  // padding
+  store_rope(rope, dtype, data + fp8_584::kRopeOffset);
 }
 
 }  // namespace flashlatent::cpu::HWY_NAMESPACE
@@ -264,20 +314,31 @@ HWY_AFTER_NAMESPACE();
 namespace flashlatent::cpu {
 
 HWY_EXPORT(convert_any);
-HWY_EXPORT(dequantise_any);
+HWY_EXPORT(dequantise_584_any);
+HWY_EXPORT(dequantise_656_any);
 HWY_EXPORT(expand_any);
-HWY_EXPORT(quantise_any);
+HWY_EXPORT(quantise_584_any);
+HWY_EXPORT(quantise_656_any);
 
-void dequantise_row(const std::uint8_t* token, Dtype dtype, std::uint16_t* row) {
-  HWY_DYNAMIC_DISPATCH(dequantise_any)(token, dtype, row);
+void dequantise_656(const std::uint8_t* token, bool rope, Dtype dtype, std::uint16_t* row) {
+  HWY_DYNAMIC_DISPATCH(dequantise_656_any)(token, rope, dtype, row);
+}
+
+void dequantise_584(const std::uint8_t* data, const std::uint8_t* scales, Dtype dtype, std::uint16_t* row) {
+  HWY_DYNAMIC_DISPATCH(dequantise_584_any)(data, scales, dtype, row);
 }
 
 void expand_e4m3(const std::uint8_t* from, int count, Dtype dtype, std::uint16_t* to) {
   HWY_DYNAMIC_DISPATCH(expand_any)(from, count, dtype, to);
 }
 
-void quantise_row(const std::uint16_t* latent, const std::uint16_t* rope, Dtype dtype, std::uint8_t* token) {
-  HWY_DYNAMIC_DISPATCH(quantise_any)(latent, rope, dtype, token);
+void quantise_656(const std::uint16_t* latent, const std::uint16_t* rope, Dtype dtype, std::uint8_t* token) {
+  HWY_DYNAMIC_DISPATCH(quantise_656_any)(latent, rope, dtype, token);
+}
+
+void quantise_584(const std::uint16_t* nope, const std::uint16_t* rope, Dtype dtype, std::uint8_t* data,
+                  std::uint8_t* scales) {
+  HWY_DYNAMIC_DISPATCH(quantise_584_any)(nope, rope, dtype, data, scales);
 }
 
 void convert_row(const std::uint16_t* from, Dtype from_dtype, int count, std::uint16_t* to, Dtype to_dtype) {

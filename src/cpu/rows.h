@@ -1,5 +1,5 @@
 // Rows of a KV cache from one format to another, in SIMD with run-time dispatch. Every target writes the same
-// bits, those of core/fp8_656.h and core/element.h; only a NaN's payload may differ.
+// bits, those of core/e4m3.h and core/element.h; only a NaN's payload may differ.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,19 @@
 
 namespace flashlatent::cpu {
 
-/// An fp8_656 token as 576 elements of bf16 or fp16: e4m3 * scale, rounded; the RoPE part as it is, or
-/// rounded.
-void dequantise_row(const std::uint8_t* token, Dtype dtype, std::uint16_t* row);
+/// An fp8_656 token as 576 elements of bf16 or fp16, or without `rope`, which is not read then, as 512:
+/// e4m3 * scale, rounded; the RoPE part as it is, or rounded.
+void dequantise_656(const std::uint8_t* token, bool rope, Dtype dtype, std::uint16_t* row);
+
+/// An fp8_584 token, whose data and scales are apart, as 512 elements.
+void dequantise_584(const std::uint8_t* data, const std::uint8_t* scales, Dtype dtype, std::uint16_t* row);
 
 /// 512 and 64 elements of bf16 or fp16 as an fp8_656 token.
-void quantise_row(const std::uint16_t* latent, const std::uint16_t* rope, Dtype dtype, std::uint8_t* token);
+void quantise_656(const std::uint16_t* latent, const std::uint16_t* rope, Dtype dtype, std::uint8_t* token);
+
+/// 448 and 64 elements as an fp8_584 token; the byte behind the scales becomes 0.
+void quantise_584(const std::uint16_t* nope, const std::uint16_t* rope, Dtype dtype, std::uint8_t* data,
+                  std::uint8_t* scales);
 
 /// `count` elements of bf16 or fp16 in the other dtype of the two, or copied.
 void convert_row(const std::uint16_t* from, Dtype from_dtype, int count, std::uint16_t* to, Dtype to_dtype);

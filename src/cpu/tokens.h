@@ -1,4 +1,4 @@
-// Which cached tokens a block has and where they lie: by page table, or sparse by indices.
+// Which cached tokens a block has and where they lie: by page table, or by indices; of one cache, or of two.
 #pragma once
 
 #include "cpu/block_math.h"
@@ -11,21 +11,25 @@ struct Tokens {
   int count = 0;
   const std::uint8_t* rows[kBlockTokens];    ///< Where each token's cached row, or key, starts.
   const std::uint8_t* values[kBlockTokens];  ///< The same of values, if they are apart.
+  const std::uint8_t* scales[kBlockTokens];  ///< The same of scales, if they are apart: fp8_584.
   int positions[kBlockTokens];  ///< Its place among the request's tokens, or the query token's indices.
 };
 
+/// Finds tokens of one list: by a page table or by indices, in one cache of any format.
 class TokenSource {
  public:
-  TokenSource(const DecodeProblem& problem, const DecodeInputs& inputs);
+  /// Those of the first cache, or of the extra one.
+  static TokenSource first(const DecodeProblem& problem, const DecodeInputs& inputs);
+  static TokenSource extra(const DecodeProblem& problem, const DecodeInputs& inputs);
 
-  /// A request's tokens [begin, end), at most a block, for one KV head; sparse: those of the query token's
+  /// A request's tokens [begin, end), at most a block, for one KV head; indexed: those of the query token's
   /// indices. Pages and indices that the cache does not have are left out.
   Tokens block(int request, int query_token, int kv_head, int begin, int end) const;
 
  private:
   /// Where tokens start in one cache; strides in bytes.
   struct Places {
-    Places(const ConstTensorView& cache, KvLayout layout);
+    Places(const ConstTensorView& cache, const DecodeProblem::Cache& format);
     const std::uint8_t* at(std::int64_t page, std::int64_t offset, int kv_head) const {
       return data + page * page_bytes + offset * token_bytes + kv_head * head_bytes;
     }
@@ -34,14 +38,19 @@ class TokenSource {
     std::int64_t page_bytes, token_bytes, head_bytes;
   };
 
+  TokenSource(const DecodeProblem::Cache& format, const ConstTensorView& keys, const ConstTensorView& values,
+              int page_size, bool indexed, const ConstTensorView& entries);
+
+  /// Adds the token of that place.
+  void add(std::int64_t page, std::int64_t offset, int kv_head, int position, Tokens& tokens) const;
   Tokens paged(int request, int kv_head, int begin, int end) const;
   Tokens indexed(int request, int query_token, int kv_head, int begin, int end) const;
 
-  const DecodeInputs& inputs_;
-  const bool sparse_, latent_;
-  const int page_size_;
-  const std::int64_t pages_;
-  const Places rows_, values_;
+  ConstTensorView entries_;  // the page table, or indices
+  bool indexed_, latent_, has_scales_;
+  int page_size_;
+  std::int64_t pages_;
+  Places rows_, values_;
 };
 
 }  // namespace flashlatent::cpu

@@ -1,7 +1,7 @@
 #include "flashlatent/kv_cache.h"
 
 #include "core/expect.h"
-#include "core/fp8_656.h"
+#include "core/latent_format.h"
 #include "core/message.h"
 #include "core/overlap.h"
 #include "cpu/cpu_backend.h"
@@ -18,14 +18,9 @@ bool is_half(Dtype dtype) {
   return dtype == Dtype::kBF16 || dtype == Dtype::kF16;
 }
 
-/// Elements of a token that a tensor with this last extent holds.
-std::int64_t elements_of(Dtype dtype, std::int64_t last) {
-  return dtype == Dtype::kU8 ? fp8_656::kDim : last;
-}
-
-/// The last extent of a tensor of `dtype` that holds `elements` of a token.
-std::int64_t last_extent(Dtype dtype, std::int64_t elements) {
-  return dtype == Dtype::kU8 ? fp8_656::kTokenBytes : elements;
+/// Elements of a token.
+std::int64_t elements_of(const ConstTensorView& view) {
+  return elements_of(latent_format(view), view.shape[view.rank - 1]);
 }
 
 /// A cache in any format.
@@ -33,21 +28,24 @@ Status expect_cache(const char* name, const ConstTensorView& view, Device device
   if (view.rank != 4 || (!is_half(view.dtype) && view.dtype != Dtype::kU8)) {
     return invalid_argument(name, " is ", view.present() ? to_string(view) : "missing",
                             "; expected bf16 or fp16 (pages, page_size, h_kv, d), or uint8 (pages, "
-                            "page_size, 1, 656) on ",
+                            "page_size, 1, 656 or 584) on ",
                             to_string(device));
   }
-  const bool fp8 = view.dtype == Dtype::kU8;
+  const KvFormat format = latent_format(view);
+  const bool plain = format == KvFormat::kPlain;
   FLASHLATENT_RETURN_IF_ERROR(expect_strided(name, view, view.dtype, device,
-                                             {-1, -1, fp8 ? 1 : -1, fp8 ? fp8_656::kTokenBytes : -1}));
+                                             {-1, -1, plain ? -1 : 1, plain ? -1 : last_extent(format, 0)}));
+  if (format == KvFormat::kFp8_584) FLASHLATENT_RETURN_IF_ERROR(expect_fp8_584_strides(name, view));
   if (view.shape[1] > 0 && view.shape[2] > 0 && view.shape[3] > 0) return {};
   return invalid_argument(name, " is ", to_string(view), "; page_size, h_kv and d must be at least 1");
 }
 
-/// fp8_656 holds 576 elements of one KV head.
-Status fits_fp8(const char* name, const ConstTensorView& view, const char* other) {
-  if (view.shape[2] == 1 && elements_of(view.dtype, view.shape[3]) == fp8_656::kDim) return {};
-  return invalid_argument(name, " is ", to_string(view), ", but ", other,
-                          " is fp8_656; one KV head of 576 elements would fit");
+/// An FP8 format holds a fixed number of elements of one KV head.
+Status fits_fp8(const char* name, const ConstTensorView& view, const char* other, KvFormat format) {
+  const std::int64_t elements = elements_of(format, 0);
+  if (view.shape[2] == 1 && elements_of(view) == elements) return {};
+  return invalid_argument(name, " is ", to_string(view), ", but ", other, " is ", to_string(format),
+                          "; one KV head of ", elements, " elements would fit");
 }
 
 Status validate_append(const ConstTensorView& latent, const ConstTensorView& rope,
@@ -60,9 +58,9 @@ Status validate_append(const ConstTensorView& latent, const ConstTensorView& rop
   if (latent.present() && !is_half(latent.dtype)) {
     return invalid_argument("latent is ", to_string(latent), "; bf16 and fp16 are accepted");
   }
-  const bool fp8 = kv_cache.dtype == Dtype::kU8;
-  const std::int64_t n = slot_mapping.shape[0], d = elements_of(kv_cache.dtype, kv_cache.shape[3]);
-  const std::int64_t d_rope = fp8 ? fp8_656::kRopeDim : rope.present() && rope.rank == 2 ? rope.shape[1] : 0;
+  const std::int64_t n = slot_mapping.shape[0], d = elements_of(kv_cache);
+  const std::int64_t d_rope =
+      rope_of(latent_format(kv_cache), rope.present() && rope.rank == 2 ? rope.shape[1] : 0);
   FLASHLATENT_RETURN_IF_ERROR(expect_strided("latent", latent, latent.present() ? latent.dtype : Dtype::kBF16,
                                              device, {n, d - d_rope}));
   FLASHLATENT_RETURN_IF_ERROR(expect_apart("latent", latent, "kv_cache", kv_cache));
@@ -74,10 +72,11 @@ Status validate_append(const ConstTensorView& latent, const ConstTensorView& rop
 Status validate_convert(const ConstTensorView& from, const ConstTensorView& to, Device device) {
   FLASHLATENT_RETURN_IF_ERROR(expect_cache("from", from, device));
   FLASHLATENT_RETURN_IF_ERROR(expect_cache("to", to, device));
-  if (to.dtype == Dtype::kU8) FLASHLATENT_RETURN_IF_ERROR(fits_fp8("from", from, "to"));
-  const std::int64_t d = elements_of(from.dtype, from.shape[3]);
-  FLASHLATENT_RETURN_IF_ERROR(expect(
-      "to", to, to.dtype, device, {from.shape[0], from.shape[1], from.shape[2], last_extent(to.dtype, d)}));
+  const KvFormat format = latent_format(to);
+  if (format != KvFormat::kPlain) FLASHLATENT_RETURN_IF_ERROR(fits_fp8("from", from, "to", format));
+  FLASHLATENT_RETURN_IF_ERROR(
+      expect("to", to, to.dtype, device,
+             {from.shape[0], from.shape[1], from.shape[2], last_extent(format, elements_of(from))}));
   return expect_apart("from", from, "to", to);
 }
 
@@ -96,9 +95,9 @@ Status validate_gather(const ConstTensorView& kv_cache, const ConstTensorView& b
                             " (as it is in kv_cache), bf16 and fp16 are accepted");
   }
   const Dtype dtype = out.present() ? out.dtype : kv_cache.dtype;
-  const std::int64_t d = elements_of(kv_cache.dtype, kv_cache.shape[3]);
-  FLASHLATENT_RETURN_IF_ERROR(
-      expect_strided("out", out, dtype, device, {-1, kv_cache.shape[2], last_extent(dtype, d)}));
+  const KvFormat format = is_half(dtype) ? KvFormat::kPlain : latent_format(kv_cache);
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided(
+      "out", out, dtype, device, {-1, kv_cache.shape[2], last_extent(format, elements_of(kv_cache))}));
   return expect_apart("kv_cache", kv_cache, "out", out);
 }
 
@@ -113,6 +112,10 @@ Status validate_copy(const ConstTensorView& from, const ConstTensorView& to, con
   std::vector<std::int64_t> shape(from.shape.begin(), from.shape.begin() + from.rank);
   shape[0] = -1;
   FLASHLATENT_RETURN_IF_ERROR(expect_strided("to", to, from.dtype, device, shape));
+  for (const auto& [name, view] : {std::pair{"from", from}, {"to", to}}) {
+    if (view.rank == 4 && view.shape[2] == 1 && latent_format(view) == KvFormat::kFp8_584)
+      FLASHLATENT_RETURN_IF_ERROR(expect_fp8_584_strides(name, view));
+  }
   FLASHLATENT_RETURN_IF_ERROR(expect_integers("pairs", pairs, device, {-1, 2}));
   // One cache may be both: `pairs` has no page on both sides then. Of two views a page of one may be parts of
   // several pages of the other.

@@ -49,7 +49,12 @@ Result<DecodeRun> DecodeRun::create(const DecodeProblem& problem, const DecodeIn
                           {&inputs.value_cache, &run.inputs_.value_cache},
                           {&inputs.key_scale, &run.inputs_.key_scale},
                           {&inputs.value_scale, &run.inputs_.value_scale},
-                          {&inputs.alibi_slopes, &run.inputs_.alibi_slopes}}) {
+                          {&inputs.alibi_slopes, &run.inputs_.alibi_slopes},
+                          {&inputs.extra_kv_cache, &run.inputs_.extra_kv_cache},
+                          {&inputs.extra_indices, &run.inputs_.extra_indices},
+                          {&inputs.extra_topk_length, &run.inputs_.extra_topk_length},
+                          {&inputs.extra_block_table, &run.inputs_.extra_block_table},
+                          {&inputs.extra_cache_seqlens, &run.inputs_.extra_cache_seqlens}}) {
     FLASHLATENT_RETURN_IF_ERROR(run.place(*from, *to));
   }
   if (problem.options.prefix_sharing != PrefixSharing::kOff && !problem.sparse.enabled) {
@@ -106,7 +111,7 @@ Status DecodeRun::check_inputs() const {
 
 Status DecodeRun::plan() {
   const auto& [query, cache, sparse, options] = problem();
-  const ConstTensorView& lengths = sparse.enabled ? inputs_.topk_length : inputs_.cache_seqlens;
+  const PlanLengths lengths = lengths_of(problem(), inputs_);
   if (host_table_.empty()) return handle_->schedule(lengths, plan_.memory());
   const HostPages pages{{host_table_.data(), Dtype::kI32, {query.batch, cache.max_pages}},
                         {host_lengths_.data(), Dtype::kI32, {query.batch}}};

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "core/element.h"
+#include "core/fp8_584.h"
 #include "core/fp8_656.h"
 
 namespace flashlatent::runtime {
@@ -18,9 +19,31 @@ constexpr int kPad = 16;       // bytes that a strided tensor's rows are longer 
 constexpr int kPagePad = 128;  // and its pages
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-int pages(const CaseSpec& spec, int length) {
-  return (length + spec.page_size - 1) / spec.page_size;
+int pages(int length, int page_size) {
+  return (length + page_size - 1) / page_size;
 }
+
+/// A latent cache that requests' tokens are written to, or keys and values.
+struct PagedTokens {
+  int page_size;
+  const std::vector<int>& lengths;
+  ConstTensorView& view;
+  std::vector<std::vector<std::int32_t>> pages = {};  // of each request
+  std::int32_t spare_page = 0;
+
+  /// Where the cache keeps a request's token.
+  std::int64_t slot_of(int request, int token) const {
+    return std::int64_t{pages[request][token / page_size]} * page_size + token % page_size;
+  }
+  std::uint8_t* page_at(std::int64_t page) const {
+    auto* memory = static_cast<std::uint8_t*>(const_cast<void*>(view.data));  // this case's own
+    return memory + page * view.strides[0] * static_cast<std::int64_t>(size_of(view.dtype));
+  }
+  std::uint8_t* at(std::int64_t slot) const {
+    return page_at(slot / page_size) +
+           slot % page_size * view.strides[1] * static_cast<std::int64_t>(size_of(view.dtype));
+  }
+};
 
 class Maker {
  public:
@@ -28,18 +51,18 @@ class Maker {
 
   RandomCase make() {
     case_.problem = problem_of(spec_);
-    const std::int64_t pages = make_pages();
-    spec_.layout == KvLayout::kLatent ? make_cache(pages) : make_separate_caches(pages);
+    const std::int64_t pages = make_pages(cache_);
+    spec_.layout == KvLayout::kLatent ? make_cache(cache_, pages) : make_separate_caches(pages);
     spec_.sparse ? make_indices() : make_page_table();
     make_query();
     make_sink();
     make_slopes();
+    if (case_.problem.cache.extra.enabled) make_extra();
     return std::move(case_);
   }
 
  private:
   int batch() const { return static_cast<int>(spec_.lengths.size()); }
-  int pages_of(int length) const { return pages(spec_, length); }
   /// The request whose pages this one shares, and how many of them: those that both fill.
   std::size_t leader_of(std::size_t request) const { return request - request % spec_.sharers; }
   int shared_pages(std::size_t request) const {
@@ -83,28 +106,53 @@ class Maker {
     std::generate_n(row, spec_.qk_dim, [&] { return normal(mean); });
   }
 
-  /// An fp8_656 token of normal elements. Half of the groups have the writer's scale, the others any that
-  /// leaves no element out of range.
-  void write_token(std::uint8_t* token, float mean) {
-    for (int group = 0; group < fp8_656::kGroups; ++group) {
-      float values[fp8_656::kGroup], amax = 0;
-      for (float& value : values) amax = std::max(amax, std::abs(value = normal_(engine_) + mean));
-      float scale = fp8_656::power_of_two(fp8_656::scale_exponent(amax));
-      if (engine_() % 2 == 0)
-        scale = amax / fp8_656::kLargest * (1 + static_cast<float>(engine_() % 100) / 50);
-      std::memcpy(token + fp8_656::kScaleOffset + group * sizeof(scale), &scale, sizeof(scale));
-      for (int i = 0; i < fp8_656::kGroup; ++i) {
-        token[group * fp8_656::kGroup + i] = fp8_656::encode(values[i] / scale);
-      }
-    }
+  /// Codes of a group of normal elements, whose scale is the writer's or, as `another` makes it, a larger
+  /// one; the scale.
+  template <int kGroup, class Another>
+  float write_group(std::uint8_t* codes, float mean, Another another) {
+    float values[kGroup], amax = 0;
+    for (float& value : values) amax = std::max(amax, std::abs(value = normal_(engine_) + mean));
+    float scale = e4m3::power_of_two(e4m3::scale_exponent(amax));
+    if (engine_() % 2 == 0) scale = another(amax, scale);
+    for (int i = 0; i < kGroup; ++i) codes[i] = e4m3::encode(values[i] / scale);
+    return scale;
+  }
+
+  void write_rope(std::uint8_t* rope, float mean) {
     for (int i = 0; i < fp8_656::kRopeDim; ++i) {
       const std::uint16_t value = normal(mean);
-      std::memcpy(token + fp8_656::kRopeOffset + i * sizeof(value), &value, sizeof(value));
+      std::memcpy(rope + i * sizeof(value), &value, sizeof(value));
     }
   }
 
+  /// An fp8_656 token. Half of the groups have the writer's scale, the others any that leaves no element out
+  /// of range.
+  void write_656(std::uint8_t* token, float mean) {
+    for (int group = 0; group < fp8_656::kGroups; ++group) {
+      const float scale =
+          write_group<fp8_656::kGroup>(token + group * fp8_656::kGroup, mean, [this](float amax, float) {
+            return amax / fp8_656::kLargest * (1 + static_cast<float>(engine_() % 100) / 50);
+          });
+      std::memcpy(token + fp8_656::kScaleOffset + group * sizeof(scale), &scale, sizeof(scale));
+    }
+    if (spec_.qk_dim > fp8_656::kLatentDim) write_rope(token + fp8_656::kRopeOffset, mean);
+  }
+
+  /// An fp8_584 token, without the byte of padding.
+  void write_584(std::uint8_t* page, int page_size, std::int64_t offset, float mean) {
+    std::uint8_t* data = page + fp8_584::data_offset(offset);
+    std::uint8_t* scales = page + fp8_584::scale_offset(page_size, offset);
+    for (int group = 0; group < fp8_584::kGroups; ++group) {
+      const float scale = write_group<fp8_584::kGroup>(
+          data + group * fp8_584::kGroup, mean,
+          [this](float, float least) { return least * e4m3::power_of_two(static_cast<int>(engine_() % 3)); });
+      scales[group] = fp8_584::scale_byte(std::ilogb(scale));
+    }
+    write_rope(data + fp8_584::kRopeOffset, mean);
+  }
+
   /// NaN in every element, or numbers with scales that are no numbers.
-  void poison_token(std::uint8_t* token) {
+  void poison_656(std::uint8_t* token) {
     std::memset(token, 0xFF, fp8_656::kTokenBytes);
     if (engine_() % 2 == 0) return;
     std::memset(token, 0x38, fp8_656::kLatentDim);
@@ -114,53 +162,102 @@ class Maker {
     }
   }
 
+  /// The same; all of it is NaN already.
+  void poison_584(std::uint8_t* page, int page_size, std::int64_t offset) {
+    switch (engine_() % 3) {
+      case 0:  // numbers, whose scales are NaN
+        std::memset(page + fp8_584::data_offset(offset), 0x38, fp8_584::kNopeDim);
+        break;
+      case 1:  // NaN with scales that are numbers
+        std::memset(page + fp8_584::scale_offset(page_size, offset), 127, fp8_584::kScaleBytes);
+        break;
+      default:
+        break;
+    }
+  }
+
   /// Gives each request its pages; how many pages the cache has.
-  std::int64_t make_pages() {
+  std::int64_t make_pages(PagedTokens& cache) {
     std::int64_t used = 0;
-    for (int length : spec_.lengths) used += pages_of(length);
-    const std::int64_t pages = used + 3;
-    std::vector<std::int32_t> order(pages);
+    for (int length : cache.lengths) used += pages(length, cache.page_size);
+    const std::int64_t count = used + 3;
+    std::vector<std::int32_t> order(count);
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), engine_);
     auto next = order.begin();
-    for (int length : spec_.lengths) {
-      pages_.emplace_back(next, next + pages_of(length));
-      next += pages_of(length);
-      const std::size_t request = pages_.size() - 1;
-      std::copy_n(pages_[leader_of(request)].begin(), shared_pages(request), pages_[request].begin());
+    for (int length : cache.lengths) {
+      cache.pages.emplace_back(next, next + pages(length, cache.page_size));
+      next += pages(length, cache.page_size);
+      if (&cache != &cache_) continue;
+      const std::size_t request = cache.pages.size() - 1;
+      std::copy_n(cache.pages[leader_of(request)].begin(), shared_pages(request),
+                  cache.pages[request].begin());
     }
-    spare_page_ = order.back();
-    return pages;
+    cache.spare_page = order.back();
+    return count;
   }
 
   /// Writes the requests' tokens; all else is poison.
-  void make_cache(std::int64_t pages) {
-    const auto& cache = case_.problem.cache;
-    const bool plain = spec_.format == KvFormat::kPlain;
-    ConstTensorView& view = case_.inputs.kv_cache;
-    const Dtype dtype = plain ? spec_.dtype : Dtype::kU8;
-    const auto element = static_cast<std::int64_t>(size_of(dtype));
-    const std::int64_t dim = plain ? cache.qk_dim : fp8_656::kTokenBytes;
-    const std::int64_t row = dim + (spec_.strided ? kPad / element : 0);
-    const std::int64_t page = row * cache.heads * cache.page_size + (spec_.strided ? kPagePad / element : 0);
-    auto* memory = allocate<std::uint8_t>(pages * page * element);
-    view = {memory, dtype, {pages, cache.page_size, cache.heads, dim}};
-    view.strides = {page, row * cache.heads, row, 1};
-    if (plain) {
-      auto* elements = reinterpret_cast<std::uint16_t*>(memory);
-      std::generate_n(elements, pages * page, [this] { return poison(); });
-    } else {
-      std::memset(memory, 0xFF, pages * page);
-      for (std::int64_t slot = 0; slot < pages * cache.page_size; ++slot) poison_token(at(slot));
+  void make_cache(PagedTokens& cache, std::int64_t pages) {
+    switch (spec_.format) {
+      case KvFormat::kFp8_656:
+        make_rows(cache, pages, Dtype::kU8, fp8_656::kTokenBytes);
+        for (std::int64_t slot = 0; slot < pages * cache.page_size; ++slot) poison_656(cache.at(slot));
+        break;
+      case KvFormat::kFp8_584:
+        make_584_pages(cache, pages);
+        break;
+      case KvFormat::kPlain:
+      case KvFormat::kE4m3: {
+        const std::int64_t elements = make_rows(cache, pages, spec_.dtype, spec_.qk_dim);
+        std::generate_n(reinterpret_cast<std::uint16_t*>(cache.at(0)), elements, [this] { return poison(); });
+        break;
+      }
     }
     for (int i = 0; i < batch(); ++i) {
-      for (int t = 0; t < spec_.lengths[i]; ++t) {
-        std::uint8_t* token = at(slot_of(i, t));
-        const float mean = key_mean(t);
-        for (int head = 0; head < cache.heads; ++head, token += row * element) {
-          plain ? write_row(reinterpret_cast<std::uint16_t*>(token), mean) : write_token(token, mean);
-        }
-      }
+      for (int t = 0; t < cache.lengths[i]; ++t) write_token(cache, cache.slot_of(i, t), key_mean(t));
+    }
+  }
+
+  void write_token(const PagedTokens& cache, std::int64_t slot, float mean) {
+    switch (spec_.format) {
+      case KvFormat::kFp8_656:
+        write_656(cache.at(slot), mean);
+        break;
+      case KvFormat::kFp8_584:
+        write_584(cache.page_at(slot / cache.page_size), cache.page_size, slot % cache.page_size, mean);
+        break;
+      case KvFormat::kPlain:
+      case KvFormat::kE4m3:
+        auto* row = reinterpret_cast<std::uint16_t*>(cache.at(slot));
+        for (int head = 0; head < spec_.kv_heads; ++head) write_row(row + head * cache.view.strides[2], mean);
+        break;
+    }
+  }
+
+  /// A cache whose tokens are rows of `dim` elements, of bytes that are 0xFF; how many elements its memory
+  /// has.
+  std::int64_t make_rows(PagedTokens& cache, std::int64_t pages, Dtype dtype, std::int64_t dim) {
+    const auto element = static_cast<std::int64_t>(size_of(dtype));
+    const int heads = spec_.kv_heads;
+    const std::int64_t row = dim + (spec_.strided ? kPad / element : 0);
+    const std::int64_t page = row * heads * cache.page_size + (spec_.strided ? kPagePad / element : 0);
+    auto* memory = allocate<std::uint8_t>(pages * page * element);
+    std::memset(memory, 0xFF, pages * page * element);
+    cache.view = {memory, dtype, {pages, cache.page_size, heads, dim}};
+    cache.view.strides = {page, row * heads, row, 1};
+    return pages * page;
+  }
+
+  void make_584_pages(PagedTokens& cache, std::int64_t pages) {
+    const std::int64_t page =
+        fp8_584::least_page_stride(cache.page_size) + (spec_.strided ? fp8_584::kPageAlignment * 9 : 0);
+    auto* memory = allocate<std::uint8_t>(pages * page);
+    std::memset(memory, 0xFF, pages * page);
+    cache.view = {memory, Dtype::kU8, {pages, cache.page_size, 1, fp8_584::kTokenBytes}};
+    cache.view.strides[0] = page;
+    for (std::int64_t slot = 0; slot < pages * cache.page_size; ++slot) {
+      poison_584(cache.page_at(slot / cache.page_size), cache.page_size, slot % cache.page_size);
     }
   }
 
@@ -181,7 +278,7 @@ class Maker {
     }
     for (int request = 0; request < batch(); ++request) {
       for (int t = 0; t < spec_.lengths[request]; ++t) {
-        const std::int64_t page = pages_[request][t / page_size], place = t % page_size;
+        const std::int64_t page = cache_.pages[request][t / page_size], place = t % page_size;
         const float mean = key_mean(t);
         for (int head = 0; head < spec_.kv_heads; ++head) {
           for (int d = 0; d < spec_.qk_dim; ++d) {
@@ -239,19 +336,6 @@ class Maker {
     static_cast<std::uint8_t*>(memory)[offset] = fp8_656::encode((normal_(engine_) + mean) / factor);
   }
 
-  /// Where the cache keeps a request's token.
-  std::int64_t slot_of(int request, int token) const {
-    return std::int64_t{pages_[request][token / spec_.page_size]} * spec_.page_size + token % spec_.page_size;
-  }
-
-  std::uint8_t* at(std::int64_t slot) {
-    const ConstTensorView& view = case_.inputs.kv_cache;
-    const std::int64_t offset =
-        slot / spec_.page_size * view.strides[0] + slot % spec_.page_size * view.strides[1];
-    auto* memory = static_cast<std::uint8_t*>(const_cast<void*>(view.data));  // this case's own
-    return memory + offset * static_cast<std::int64_t>(size_of(view.dtype));
-  }
-
   void make_page_table() {
     const std::int64_t columns = case_.problem.cache.max_pages;
     auto* lengths = allocate<std::int32_t>(batch());
@@ -260,7 +344,7 @@ class Maker {
     auto* table = allocate<std::int32_t>(batch() * columns);
     case_.inputs.block_table = {table, Dtype::kI32, {batch(), columns}};
     for (std::int64_t i = 0; i < batch() * columns; ++i) {
-      const std::vector<std::int32_t>& pages = pages_[i / columns];
+      const std::vector<std::int32_t>& pages = cache_.pages[i / columns];
       if (i % columns >= static_cast<std::int64_t>(pages.size())) {
         table[i] = static_cast<std::int32_t>(engine_());  // never read
       } else {
@@ -274,31 +358,69 @@ class Maker {
     }
   }
 
+  ConstTensorView integers(const std::vector<int>& values) {
+    if (values.empty()) return {};
+    auto* copy = allocate<std::int32_t>(static_cast<std::int64_t>(values.size()));
+    std::copy(values.begin(), values.end(), copy);
+    return {copy, Dtype::kI32, {batch()}};
+  }
+
   void make_indices() {
-    const auto& query = case_.problem.query;
-    const std::int64_t slots = case_.inputs.kv_cache.shape[0] * spec_.page_size;
-    if (!spec_.topk_lengths.empty()) {
-      auto* lengths = allocate<std::int32_t>(batch());
-      std::copy(spec_.topk_lengths.begin(), spec_.topk_lengths.end(), lengths);
-      case_.inputs.topk_length = {lengths, Dtype::kI32, {batch()}};
-    }
-    const std::int64_t rows = std::int64_t{batch()} * query.tokens;
-    auto* indices = allocate<std::int32_t>(rows * spec_.topk);
-    case_.inputs.indices = {indices, Dtype::kI32, {batch(), query.tokens, spec_.topk}};
+    case_.inputs.topk_length = integers(spec_.topk_lengths);
+    case_.inputs.indices = indices_of(cache_, spec_.topk, spec_.topk_lengths, 3);
+  }
+
+  /// Random tokens of each query token's request. Of each `none`-th query token no index is one.
+  ConstTensorView indices_of(const PagedTokens& cache, int topk, const std::vector<int>& topk_lengths,
+                             int none) {
+    const int tokens = case_.problem.query.tokens;
+    const std::int64_t slots = cache.view.shape[0] * cache.page_size;
+    const std::int64_t rows = std::int64_t{batch()} * tokens;
+    auto* indices = allocate<std::int32_t>(rows * topk);
+    const ConstTensorView view{indices, Dtype::kI32, {batch(), tokens, topk}};
     for (std::int64_t row = 0; row < rows; ++row) {
-      const auto request = static_cast<int>(row / query.tokens);
-      const int length = spec_.lengths[request];
-      const bool all_skipped = length == 0 || (spec_.skipped_indices > 0 && row % 3 == 2);
-      const int read = spec_.topk_lengths.empty() ? spec_.topk : spec_.topk_lengths[request];
-      for (int i = 0; i < spec_.topk; ++i, ++indices) {
+      const auto request = static_cast<int>(row / tokens);
+      const int length = cache.lengths[request];
+      const bool all_skipped = length == 0 || (spec_.skipped_indices > 0 && row % none == 2);
+      const int read = topk_lengths.empty() ? topk : topk_lengths[request];
+      for (int i = 0; i < topk; ++i, ++indices) {
         const bool skipped = all_skipped || uniform_(engine_) < spec_.skipped_indices;
         if (i >= read && engine_() % 2 == 0) {
-          *indices = spare_page_ * spec_.page_size;  // poison, never read
+          *indices = cache.spare_page * cache.page_size;  // poison, never read
         } else {
-          *indices =
-              skipped ? outside(slots) : static_cast<std::int32_t>(slot_of(request, engine_() % length));
+          *indices = skipped ? outside(slots)
+                             : static_cast<std::int32_t>(cache.slot_of(request, engine_() % length));
         }
       }
+    }
+    return view;
+  }
+
+  void make_extra() {
+    DecodeInputs& inputs = case_.inputs;
+    make_cache(extra_, make_pages(extra_));
+    if (spec_.extra_indexed) {
+      inputs.extra_topk_length = integers(spec_.extra_topk_lengths);
+      inputs.extra_indices = indices_of(extra_, spec_.extra_topk, spec_.extra_topk_lengths, 4);
+      return;
+    }
+    const int columns = case_.problem.cache.extra.max_pages, tokens = case_.problem.query.tokens;
+    auto* table = allocate<std::int32_t>(std::int64_t{batch()} * columns);
+    inputs.extra_block_table = {table, Dtype::kI32, {batch(), columns}};
+    for (std::int64_t i = 0; i < std::int64_t{batch()} * columns; ++i) {
+      const std::vector<std::int32_t>& pages = extra_.pages[i / columns];
+      const bool live = i % columns < static_cast<std::int64_t>(pages.size());
+      const bool invalid = spec_.invalid_pages && engine_() % 3 == 0;
+      table[i] = !live     ? static_cast<std::int32_t>(engine_())  // never read
+                 : invalid ? outside(extra_.view.shape[0])
+                           : pages[i % columns];
+    }
+    inputs.extra_cache_seqlens = integers(spec_.extra_lengths);
+    if (!spec_.extra_by_token) return;
+    auto* lengths = allocate<std::int32_t>(std::int64_t{batch()} * tokens);
+    inputs.extra_cache_seqlens = {lengths, Dtype::kI32, {batch(), tokens}};
+    for (int i = 0; i < batch() * tokens; ++i) {
+      lengths[i] = std::max(0, spec_.extra_lengths[i / tokens] - 5 * (tokens - 1 - i % tokens));
     }
   }
 
@@ -353,9 +475,9 @@ class Maker {
   std::mt19937_64 engine_;
   std::normal_distribution<float> normal_;
   std::uniform_real_distribution<double> uniform_;
-  std::vector<std::vector<std::int32_t>> pages_;  // of each request
-  std::int32_t spare_page_ = 0;
   RandomCase case_;
+  PagedTokens cache_{spec_.page_size, spec_.lengths, case_.inputs.kv_cache};
+  PagedTokens extra_{spec_.extra_page_size, spec_.extra_lengths, case_.inputs.extra_kv_cache};
 };
 
 }  // namespace
@@ -366,9 +488,24 @@ DecodeProblem problem_of(const CaseSpec& spec) {
   const std::vector<int>& ragged = spec.ragged_tokens;
   p.query = {static_cast<int>(spec.lengths.size()), spec.query_tokens, spec.heads, !ragged.empty()};
   if (p.query.ragged) p.query.tokens = std::max(1, *std::max_element(ragged.begin(), ragged.end()));
-  p.cache = {spec.format, spec.dtype, spec.kv_heads, spec.qk_dim, spec.v_dim, spec.page_size, 0, spec.layout};
-  p.cache.max_pages = spec.sparse ? 0 : pages(spec, longest) + 2;
+  p.cache = {.format = spec.format,
+             .dtype = spec.dtype,
+             .heads = spec.kv_heads,
+             .qk_dim = spec.qk_dim,
+             .v_dim = spec.v_dim,
+             .page_size = spec.page_size,
+             .layout = spec.layout,
+             .extra = {}};
+  p.cache.max_pages = spec.sparse ? 0 : pages(longest, spec.page_size) + 2;
   p.sparse = {spec.sparse, spec.sparse ? spec.topk : 0};
+  if (!spec.extra_lengths.empty()) {
+    const int most = *std::max_element(spec.extra_lengths.begin(), spec.extra_lengths.end());
+    p.cache.extra = {.enabled = true,
+                     .indexed = spec.extra_indexed,
+                     .page_size = spec.extra_page_size,
+                     .topk = spec.extra_indexed ? spec.extra_topk : 0,
+                     .max_pages = spec.extra_indexed ? 0 : pages(most, spec.extra_page_size) + 1};
+  }
   p.options = {.softmax_scale = spec.logit_scale / std::sqrt(static_cast<float>(spec.qk_dim)),
                .causal = spec.causal,
                .attn_sink = spec.sink,

@@ -12,7 +12,8 @@ namespace flashlatent::runtime {
 struct CaseSpec {
   std::string name = {};
   Dtype dtype = Dtype::kBF16;
-  KvFormat format = KvFormat::kPlain;  ///< kFp8_656: scales are powers of two or others.
+  KvFormat format = KvFormat::kPlain;  ///< kFp8_656: scales are powers of two or others; kFp8_584: of the
+                                       ///< writer's exponent or a larger one.
   KvLayout layout = KvLayout::kLatent;
   int scales = 0;  ///< kE4m3: of keys and of values, 0 (absent), 1 or kv_heads each.
   int query_tokens = 1;
@@ -45,12 +46,20 @@ struct CaseSpec {
   int sharers = 1;             ///< So many requests, one after another, have the same
   int shared_tokens = 0;       ///< first tokens, as far as these fill pages.
   double skipped_indices = 0;  ///< The part of the indices that is -1 or out of range; of each third query
-                               ///< token then all are.
+                               ///< token then all are (of the extra cache, of each fourth).
+  /// Of the extra cache, tokens of each request; empty: there is none.
+  std::vector<int> extra_lengths = {};
+  int extra_page_size = 64;
+  bool extra_indexed = false;                ///< By `extra_topk` indices; else by page table, all of them.
+  int extra_topk = 0;                        ///< As topk, of the extra cache's tokens.
+  std::vector<int> extra_topk_lengths = {};  ///< As topk_lengths.
+  bool extra_by_token = false;               ///< By page table: each query token sees fewer than the next.
 };
 
 /// A problem and its tensors on the CPU. Pages are permuted; the table has columns to spare, with garbage in
-/// every entry past a request's pages; unused pages and the tails of last pages hold NaN and Inf, which
-/// fp8_656 has in scales, too. Indices past topk_length name such tokens, or none.
+/// every entry past a request's pages; unused pages, the tails of last pages and what is between pages hold
+/// NaN and Inf, which FP8 tokens have in scales, too, and fp8_656 in the RoPE part if the problem has none.
+/// Indices past topk_length name such tokens, or none.
 struct RandomCase {
   DecodeProblem problem;
   DecodeInputs inputs;

@@ -38,7 +38,9 @@ Engine::Engine(std::span<const io::TraceRequest> trace, const Options& options)
                     .qk_dim = kRow,
                     .v_dim = kValue,
                     .page_size = options.page_size,
-                    .max_pages = options.max_pages};
+                    .max_pages = options.max_pages,
+                    .layout = KvLayout::kLatent,
+                    .extra = {}};
   problem_.options.softmax_scale = 1.0F / std::sqrt(192.0F);  // DeepSeek-V2: 128 + 64 before absorption
   problem_.options.prefix_sharing = options.prefix_sharing;
   row_ = kRow;

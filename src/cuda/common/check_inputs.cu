@@ -9,6 +9,7 @@ namespace flashlatent::cuda {
 
 namespace {
 
+using input_check::List;
 using input_check::Place;
 using input_check::Range;
 using input_check::Tables;
@@ -25,27 +26,32 @@ __device__ Place first_of_requests(const Tables& t, int i) {
   for (std::int32_t entry = i; t.begins != nullptr && entry <= t.requests; entry += kAll) {
     if (input_check::begin_offends(t, entry)) first = min(first, input_check::begin_place(entry));
   }
-  for (std::int32_t request = i; t.lengths != nullptr && request < t.requests; request += kAll) {
-    if (input_check::length_offends(t, request)) first = min(first, input_check::length_place(t, request));
+  for (const List& list : t.list) {
+    const std::int64_t all = list.lengths == nullptr ? 0 : std::int64_t{t.requests} * list.each;
+    for (std::int64_t at = i; at < all; at += kAll) {
+      const auto length = static_cast<std::int32_t>(at);
+      if (input_check::length_offends(list, length))
+        first = min(first, input_check::length_place(list, length));
+    }
   }
   return first;
 }
 
-/// Offences among the live entries of block_table that a lane of warp number `warp` looks at.
-__device__ Place first_of_pages(const Tables& t, int warp, int lane) {
+/// Offences among the live entries of a list's page table that a lane of warp number `warp` looks at.
+__device__ Place first_of_pages(const Tables& t, const List& list, int warp, int lane) {
   Place first = input_check::kNoPlace;
-  if (t.sparse) return first;
-  const std::int64_t runs = (t.columns + kColumns - 1) / kColumns;  // of a row
+  if (list.pages == nullptr) return first;
+  const std::int64_t runs = (list.columns + kColumns - 1) / kColumns;  // of a row
   for (std::int64_t unit = warp; unit < runs * t.requests; unit += kAll / kLanes) {
     const auto request = static_cast<std::int32_t>(unit / runs);
     const std::int64_t begin = unit % runs * kColumns;
-    const Range live = input_check::live_columns(t, request);
+    const Range live = input_check::live_columns(t, list, request);
     const std::int64_t end = min(live.most + 1, begin + kColumns);
-    const std::int32_t* row = t.pages + request * t.pages_stride;
+    const std::int32_t* row = list.pages + request * list.pages_stride;
 #pragma unroll 4
     for (std::int64_t column = begin + lane; column < end; column += kLanes) {
-      if (column >= live.least && input_check::page_offends(t, row[column])) {
-        first = min(first, input_check::page_place(request, static_cast<std::int32_t>(column)));
+      if (column >= live.least && input_check::page_offends(list, row[column])) {
+        first = min(first, input_check::page_place(list, request, static_cast<std::int32_t>(column)));
       }
     }
   }
@@ -59,7 +65,8 @@ __global__ void __cluster_dims__(kCtas) __launch_bounds__(kThreads)
   if (threadIdx.x == 0) first = input_check::kNoPlace;
   __syncwarp();
   ptx::cluster_sync();
-  Place own = min(first_of_requests(tables, i), first_of_pages(tables, i / kLanes, lane));
+  Place own = first_of_requests(tables, i);
+  for (const List& list : tables.list) own = min(own, first_of_pages(tables, list, i / kLanes, lane));
   for (int apart = kLanes / 2; apart > 0; apart /= 2) own = min(own, __shfl_xor_sync(~0U, own, apart));
   if (lane == 0 && own != input_check::kNoPlace) ptx::min_in_cluster(ptx::address_in(0, &first), own);
   __syncwarp();

@@ -1,0 +1,188 @@
+// fp8_584 caches, two caches in one softmax, windows of latent caches, and fp8_656 without RoPE.
+#include "tools/check_cases.h"
+
+namespace flashlatent::tools {
+
+namespace {
+
+using runtime::CaseSpec;
+
+/// DeepSeek V4's rows.
+CaseSpec v4(CaseSpec spec) {
+  spec.format = KvFormat::kFp8_584;
+  spec.qk_dim = spec.v_dim = 512;
+  return spec;
+}
+
+/// GLM-5.3-Flash's.
+CaseSpec no_rope(CaseSpec spec) {
+  spec.format = KvFormat::kFp8_656;
+  spec.qk_dim = spec.v_dim = 512;
+  return spec;
+}
+
+CaseSpec plain(CaseSpec spec) {
+  spec.qk_dim = spec.v_dim = 512;
+  return spec;
+}
+
+/// Four requests, one without tokens; 30 % of the indices are -1 or out of range, and whole rows of them.
+CaseSpec indexed(int topk, CaseSpec spec) {
+  spec.sparse = true;
+  spec.topk = topk;
+  spec.skipped_indices = 0.3;
+  spec.lengths = {200, 0, 77, 64};
+  return spec;
+}
+
+/// An extra cache by indices; of one request it has no tokens.
+CaseSpec extra_indexed(int topk, int page_size, CaseSpec spec) {
+  spec.extra_indexed = true;
+  spec.extra_topk = topk;
+  spec.extra_page_size = page_size;
+  spec.extra_lengths.assign(spec.lengths.size(), 150);
+  if (spec.extra_lengths.size() > 2) spec.extra_lengths[2] = 0;
+  spec.skipped_indices = 0.2;
+  return spec;
+}
+
+/// An extra cache by page table.
+CaseSpec extra_paged(std::vector<int> lengths, int page_size, CaseSpec spec) {
+  spec.extra_lengths = std::move(lengths);
+  spec.extra_page_size = page_size;
+  spec.extra_by_token = spec.query_tokens > 1;
+  return spec;
+}
+
+/// The window cache by page table.
+CaseSpec windowed(int window, CaseSpec spec) {
+  spec.lengths = {200, 0, 77, 64};
+  spec.window = window;
+  spec.causal = spec.query_tokens > 1;
+  return spec;
+}
+
+}  // namespace
+
+void add_small_two_cache_cases(std::vector<CaseSpec>& cases) {
+  for (CaseSpec& spec : std::vector<CaseSpec>{
+           v4({.name = "v4 dense",
+               .query_tokens = 2,
+               .heads = 12,
+               .page_size = 3,
+               .lengths = {0, 1, 700},
+               .causal = true}),
+           v4({.name = "v4 window", .heads = 80, .lengths = {1, 300}, .window = 70}),
+           v4(indexed(130,
+                      {.name = "v4 sparse", .heads = 64, .page_size = 2, .sink = true, .strided = true})),
+           v4(extra_indexed(130, 2,
+                            indexed(128, {.name = "v4 two", .query_tokens = 2, .heads = 16, .sink = true}))),
+           v4(extra_paged({90, 300, 0, 1}, 2, indexed(128, {.name = "v4 pages", .heads = 8}))),
+           v4(extra_paged({90, 300, 0, 1}, 3,
+                          windowed(70, {.name = "v4 window", .query_tokens = 2, .heads = 66}))),
+           plain(extra_indexed(
+               70, 61, indexed(65, {.name = "two", .dtype = Dtype::kF16, .heads = 4, .strided = true}))),
+           no_rope(indexed(130, {.name = "no rope", .heads = 32, .strided = true}))}) {
+    cases.push_back(std::move(spec));
+  }
+}
+
+void add_quick_two_cache_cases(std::vector<CaseSpec>& cases) {
+  for (int heads : {1, 8, 12, 64, 128}) {
+    cases.push_back(v4({.name = "v4 dense", .heads = heads, .lengths = {0, 1, 63, 64, 65, 130, 200}}));
+    for (int tokens : {1, 2}) {
+      cases.push_back(v4(
+          extra_indexed(130, 64, indexed(128, {.name = "v4 two", .query_tokens = tokens, .heads = heads}))));
+      cases.push_back(v4(extra_paged(
+          {90, 300, 0, 1}, 2,
+          indexed(128, {.name = "v4 pages", .query_tokens = tokens, .heads = heads, .sink = true}))));
+      cases.push_back(no_rope(indexed(130, {.name = "no rope", .query_tokens = tokens, .heads = heads})));
+    }
+  }
+  for (int page_size : {1, 2, 3, 64, 256}) {
+    cases.push_back(v4({.name = "v4 dense",
+                        .query_tokens = 2,
+                        .heads = 12,
+                        .page_size = page_size,
+                        .lengths = {0, 1, 64, 130},
+                        .causal = true,
+                        .sink = true,
+                        .invalid_pages = true,
+                        .strided = true,
+                        .window = page_size == 3 ? 33 : 0}));
+    cases.push_back(v4(extra_indexed(96, page_size,
+                                     indexed(65, {.name = "v4 two",
+                                                  .query_tokens = 2,
+                                                  .heads = 16,
+                                                  .page_size = page_size,
+                                                  .sink = true,
+                                                  .strided = true,
+                                                  .topk_lengths = {65, 5, 0, 33},
+                                                  .extra_topk_lengths = {96, 0, 1, 64}}))));
+    cases.push_back(v4(extra_paged({300, 64, 65, 0}, page_size,
+                                   windowed(70, {.name = "v4 window",
+                                                 .query_tokens = 2,
+                                                 .heads = 16,
+                                                 .page_size = page_size,
+                                                 .sink = true,
+                                                 .invalid_pages = true,
+                                                 .strided = true}))));
+  }
+  for (int topk : {0, 1, 63, 64, 65}) {
+    for (int extra : {0, 1, 64, 65}) {
+      cases.push_back(v4(extra_indexed(extra, 2, indexed(topk, {.name = "v4 topk", .heads = 8}))));
+    }
+  }
+  for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+    cases.push_back(plain(extra_indexed(
+        70, 61, indexed(130, {.name = "two", .dtype = dtype, .query_tokens = 2, .heads = 16}))));
+    cases.push_back(plain(
+        extra_paged({300, 64, 65, 0}, 64, windowed(128, {.name = "two", .dtype = dtype, .heads = 64}))));
+  }
+  CaseSpec v32 = extra_indexed(70, 64, indexed(130, {.name = "two", .heads = 16}));
+  v32.format = KvFormat::kFp8_656;
+  cases.push_back(v32);
+  cases.push_back(
+      v4(extra_paged({5000}, 2, {.name = "v4 splits", .heads = 16, .lengths = {130}, .sink = true})));
+  cases.push_back(v4(extra_paged(
+      {2500, 3}, 2, {.name = "v4 invariant", .heads = 4, .lengths = {64, 2200}, .batch_invariant = true})));
+  cases.push_back(v4({.name = "v4 ragged",
+                      .heads = 8,
+                      .lengths = {10, 100, 64, 300},
+                      .ragged_tokens = {1, 3, 0, 2},
+                      .causal = true,
+                      .window = 50}));
+  cases.push_back(
+      no_rope({.name = "no rope", .query_tokens = 2, .heads = 32, .lengths = {0, 1, 130}, .causal = true}));
+}
+
+void add_full_two_cache_cases(std::vector<CaseSpec>& cases) {
+  for (int heads : {1, 8, 12, 16, 40, 64, 128}) {
+    for (int page_size : {2, 64, 256}) {
+      for (int tokens : {1, 2}) {
+        const bool two = tokens == 2;
+        CaseSpec spec = {.name = "v4 sweep",
+                         .query_tokens = tokens,
+                         .heads = heads,
+                         .page_size = 64,
+                         .sink = two,
+                         .strided = two};
+        if (two) spec.topk_lengths = {128, 64, 1, 0}, spec.extra_topk_lengths = {0, 1, 300, 512};
+        cases.push_back(v4(extra_indexed(512, page_size, indexed(128, std::move(spec)))));
+        cases.push_back(v4(extra_paged({700, 1, 0, 64}, page_size,
+                                       windowed(128, {.name = "v4 sweep",
+                                                      .query_tokens = tokens,
+                                                      .heads = heads,
+                                                      .sink = two,
+                                                      .invalid_pages = two}))));
+      }
+    }
+  }
+  cases.push_back(
+      v4(extra_indexed(130, 64, indexed(66, {.name = "v4 many", .query_tokens = 2, .heads = 8}))));
+  cases.back().lengths.assign(150, 70);
+  cases.back().extra_lengths.assign(150, 70);
+  cases.push_back(v4(extra_indexed(8192, 2, indexed(128, {.name = "v4 long", .heads = 16}))));
+}
+
+}  // namespace flashlatent::tools

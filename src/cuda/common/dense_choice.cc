@@ -103,7 +103,8 @@ bool is_listed(std::initializer_list<std::span<const InstanceKey>> lists, const 
 
 namespace {
 /// A cache that is not latent, or of none of these formats.
-std::optional<std::string> declines_cache(const DecodeProblem& problem, std::initializer_list<KvFormat> formats) {
+std::optional<std::string> declines_cache(const DecodeProblem& problem,
+                                          std::initializer_list<KvFormat> formats) {
   const auto& cache = problem.cache;
   if (cache.layout != KvLayout::kLatent) {
     return message("the cache is ", to_string(cache.layout), "; a latent one is accepted");
@@ -137,7 +138,8 @@ std::optional<std::string> declines_lists(const DecodeProblem& problem,
                                           std::initializer_list<KvFormat> formats) {
   if (auto reason = declines_cache(problem, formats)) return reason;
   if (problem.query.ragged && has_token_items(problem)) {
-    return message("q is ragged and window is ", problem.options.window, "; with ragged queries 0 is accepted");
+    return message("q is ragged and window is ", problem.options.window,
+                   "; with ragged queries 0 is accepted");
   }
   return std::nullopt;
 }

@@ -25,8 +25,8 @@ schedule::Geometry dense_geometry(const DecodeProblem& problem, int workers, con
 
 /// Rows of one TMA box: the largest power of two that divides both a page and a block.
 int box_tokens_of(const DecodeProblem& problem);
-/// Do tokens come by two lists (plan/token_lists.h)? With an extra cache, a window, or from fp8_584; the second list may
-/// be empty. fp8_656 without RoPE has no other loaders.
+/// Do tokens come by two lists (plan/token_lists.h)? With an extra cache, a window, or from fp8_584; the
+/// second list may be empty. fp8_656 without RoPE has no other loaders.
 bool goes_by_lists(const DecodeProblem& problem);
 /// Is a plan's item a query token, and not a request?
 bool has_token_items(const DecodeProblem& problem);
@@ -44,7 +44,8 @@ bool is_listed(std::initializer_list<std::span<const InstanceKey>> lists, const 
 std::optional<std::string> declines_tokens(const DecodeProblem& problem,
                                            std::initializer_list<KvFormat> formats);
 /// The same of a kernel of two lists, for problems that go by them.
-std::optional<std::string> declines_lists(const DecodeProblem& problem, std::initializer_list<KvFormat> formats);
+std::optional<std::string> declines_lists(const DecodeProblem& problem,
+                                          std::initializer_list<KvFormat> formats);
 /// Why a kernel does not take so many query rows a KV head.
 std::string too_many_rows(const DecodeProblem& problem, int most);
 /// Why no kernel of these dimensions is there, of a plain cache where those "are accepted".

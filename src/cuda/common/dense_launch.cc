@@ -29,7 +29,8 @@ Status query_map(const DecodeCall& call, const BoxMaps& boxes, DenseLaunch& laun
 schedule::Geometry geometry_of(const DecodeCall& call) {
   const schedule::Geometry& g = call.geometry;
   if (!call.problem.sparse.enabled || call.inputs.topk_length.present() ||
-      call.inputs.extra_topk_length.present() || call.inputs.extra_cache_seqlens.present() || g.partition != schedule::Partition::kLine)
+      call.inputs.extra_topk_length.present() || call.inputs.extra_cache_seqlens.present() ||
+      g.partition != schedule::Partition::kLine)
     return g;
   const std::optional<schedule::Geometry> whole = schedule::whole_items(g);
   return whole && schedule::estimate(*whole) <= schedule::estimate(g) ? *whole : g;

@@ -40,7 +40,8 @@ constexpr schedule::CostModel kCostFp8_584 = cost::of(Kernel::kEtap, Situation::
 std::optional<std::string> declines_listed(const DecodeProblem& problem) {
   if (auto reason = declines_lists(problem, {KvFormat::kFp8_584, KvFormat::kFp8_656})) return reason;
   const InstanceKey key = etap::key_of(problem, loading_of(problem));
-  if (!is_listed({etap::kFp8_584Keys, etap::kListedKeys}, key)) return unknown_dimensions(problem, "576/512 is");
+  if (!is_listed({etap::kFp8_584Keys, etap::kListedKeys}, key))
+    return unknown_dimensions(problem, "576/512 is");
   if (key.loading == Loading::kFp8_584 && rows_of_item(problem) > kMostRows) {
     return too_many_rows(problem, kMostRows);
   }
@@ -73,7 +74,8 @@ const DecodeKernel kEtapKernel = {
     .name = "etap",
     .backend = Backend::kCuda,
     .takes =
-        "bf16 and fp16 caches of qk_dim/v_dim 576/512, fp8_656 or fp8_584, up to 16 query rows a KV head; dense "
+        "bf16 and fp16 caches of qk_dim/v_dim 576/512, fp8_656 or fp8_584, up to 16 query rows a KV head; "
+        "dense "
         "and sparse, any page size; extra caches and windows with fp8_584 and, of any heads, fp8_656",
     .declines = declines,
     .geometry = geometry,

@@ -27,8 +27,8 @@ struct QueryArguments {
   bool rows_in_line;  // a request's rows lie head_stride apart, those of a tile one after another
 };
 
-/// Where tokens are of one of the lists that a request attends to (plan/token_lists.h): a cache, and its page table
-/// or indices. Strides of the cache are in bytes.
+/// Where tokens are of one of the lists that a request attends to (plan/token_lists.h): a cache, and its page
+/// table or indices. Strides of the cache are in bytes.
 struct ListedCache {
   const std::uint8_t* data;
   std::int64_t page_bytes, token_bytes, head_bytes;

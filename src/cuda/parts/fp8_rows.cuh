@@ -1,5 +1,5 @@
-// Rows of the FP8 caches as loaders to bf16 tiles see them: where a tile's 64 elements are, and what makes bf16 of
-// them. A block comes in units of one or two tiles, which share barriers.
+// Rows of the FP8 caches as loaders to bf16 tiles see them: where a tile's 64 elements are, and what makes
+// bf16 of them. A block comes in units of one or two tiles, which share barriers.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -15,8 +15,9 @@ namespace flashlatent::parts {
 /// What tokens that do not count are read from, of any format: no load then depends on whether they do.
 __device__ constexpr uint4 kZeroRow[fp8_656::kTokenBytes / 16] = {};
 
-/// Four e4m3 times a pair of bf16 that are the same power of two: exact, unless the result is beyond bf16. fp16 holds
-/// e4m3, fp32 that, and of fp32 the upper half is bf16, as e4m3 has three bits of mantissa: 2.5 instructions a value.
+/// Four e4m3 times a pair of bf16 that are the same power of two: exact, unless the result is beyond bf16.
+/// fp16 holds e4m3, fp32 that, and of fp32 the upper half is bf16, as e4m3 has three bits of mantissa: 2.5
+/// instructions a value.
 __device__ __forceinline__ uint2 times_power_of_two(std::uint32_t codes, std::uint32_t scale_pair) {
   const ptx::HalfPairs halves = ptx::widen_e4m3(codes);
   const auto scaled = [&](std::uint32_t pair) {

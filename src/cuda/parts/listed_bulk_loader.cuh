@@ -1,6 +1,7 @@
-// FP8 rows by lists of tokens by way of a stage: a warp's rows of a block come to shared memory by bulk copies, one a
-// row, into places that are the warp's own, and the warp converts them. Bulk copies take a seventh of the clocks of
-// shared memory that cp.async's 16 bytes a lane take. Nobody meets: what a warp has asked for it takes itself.
+// FP8 rows by lists of tokens by way of a stage: a warp's rows of a block come to shared memory by bulk
+// copies, one a row, into places that are the warp's own, and the warp converts them. Bulk copies take a
+// seventh of the clocks of shared memory that cp.async's 16 bytes a lane take. Nobody meets: what a warp has
+// asked for it takes itself.
 #pragma once
 
 #include "cuda/parts/listed_rows.cuh"
@@ -116,7 +117,8 @@ class ListedBulkLoader : public ListedRows<Format_, 8, 1> {
     from += Base::offset_of_tile(kTile);
     if constexpr (kTile == Format::kRopeTile) {
       from += lane() % 4 * 16;
-      this->template store_rope<kTile>(pipe, ptx::load_shared_16_bytes(from), ptx::load_shared_16_bytes(from + 16));
+      this->template store_rope<kTile>(pipe, ptx::load_shared_16_bytes(from),
+                                       ptx::load_shared_16_bytes(from + 16));
     } else {
       this->template store_converted<kTile>(pipe, ptx::load_shared_16_bytes(from), scales);
     }
@@ -125,7 +127,7 @@ class ListedBulkLoader : public ListedRows<Format_, 8, 1> {
   Memory& memory_;
   const int warp_;
   const std::uint64_t policy_ = ptx::evict_first_policy();
-  int ahead_ = 0;             // blocks asked for and not converted yet
+  int ahead_ = 0;              // blocks asked for and not converted yet
   int asked_ = 0, taken_ = 0;  // the stage of the next one
   std::uint32_t parity_ = 0;
 };

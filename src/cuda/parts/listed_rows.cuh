@@ -1,20 +1,20 @@
-// What loaders of FP8 rows by lists of tokens (listed_tokens.cuh) share: which tokens a block has, where their bytes
-// are, and how converted tiles are announced.
+// What loaders of FP8 rows by lists of tokens (listed_tokens.cuh) share: which tokens a block has, where
+// their bytes are, and how converted tiles are announced.
 //
 // A warp loads eight tokens of every block, and four lanes (a quad) convert one: 16 elements a lane and tile.
 #pragma once
 
 #include "cuda/parts/fp8_rows.cuh"
-#include "cuda/parts/tile.cuh"
 #include "cuda/parts/listed_tokens.cuh"
+#include "cuda/parts/tile.cuh"
 
 namespace flashlatent::parts {
 
-/// kCluster = 2: CTAs that hold two tiles of query rows of the same tokens each convert half of a block, and give it
-/// to the other ("crossover").
+/// kCluster = 2: CTAs that hold two tiles of query rows of the same tokens each convert half of a block, and
+/// give it to the other ("crossover").
 ///
-/// Places come in three stages, each of a block after the other: look_up() asks for a block's entries, locate() makes
-/// addresses of them, then a loader reads what is there.
+/// Places come in three stages, each of a block after the other: look_up() asks for a block's entries,
+/// locate() makes addresses of them, then a loader reads what is there.
 template <class Format_, int kWarps, int kCluster>
 class ListedRows {
  public:
@@ -59,12 +59,13 @@ class ListedRows {
     place_ = unit_offset(first + thread % 32 / 4, thread % 4 * 2);
   }
 
-  /// Not known to be what they were before: what is worked out of them is no candidate for a register of its own.
+  /// Not known to be what they were before: what is worked out of them is no candidate for a register of its
+  /// own.
   __device__ __forceinline__ int lane() const { return opaque(self_) % 32U; }
   __device__ __forceinline__ int first_row() const { return opaque(self_) / 32U; }
 
-  /// Tokens that a warp locates, a lane or four each: its own rows, or in a cluster those of all its CTA's warps,
-  /// whose first one says for all which count.
+  /// Tokens that a warp locates, a lane or four each: its own rows, or in a cluster those of all its CTA's
+  /// warps, whose first one says for all which count.
   static constexpr int kLocated = kCluster == 1 ? kRows : kOwnRows;
   /// The lane that locates the token which this one converts.
   __device__ __forceinline__ int locating_lane() const {
@@ -108,7 +109,8 @@ class ListedRows {
     Row row = {found.data, Format::scales_offset(found.page_size, found.in_page), 0};
     row.live = __ballot_sync(0xffffffff, row.data != nullptr);
     if (kLocated < 32) row.live &= (1U << kLocated % 32) - 1;
-    if (row.data == nullptr) row = {reinterpret_cast<const std::uint8_t*>(kZeroRow), fp8_656::kScaleOffset, row.live};
+    if (row.data == nullptr)
+      row = {reinterpret_cast<const std::uint8_t*>(kZeroRow), fp8_656::kScaleOffset, row.live};
     return row;
   }
 
@@ -120,7 +122,9 @@ class ListedRows {
   __host__ __device__ static constexpr int last_tile(int unit) {
     return Format::kTiles % 2 == 0 ? 2 * unit + 1 : 2 * unit;
   }
-  __host__ __device__ static constexpr int tiles_of(int unit) { return last_tile(unit) - first_tile(unit) + 1; }
+  __host__ __device__ static constexpr int tiles_of(int unit) {
+    return last_tile(unit) - first_tile(unit) + 1;
+  }
 
   /// Where in a row a lane's 16 elements of a tile begin, but for 16 bytes a lane of the quad; of RoPE 32.
   __host__ __device__ static constexpr int offset_of_tile(int tile) {

@@ -1,6 +1,6 @@
-// FP8 rows by lists of tokens by way of a small stage, where shared memory has no room for a block's rows: 16 bytes a
-// lane come by cp.async a step, kSlots steps ahead, and what a thread converts is what it has itself asked for, so that
-// nobody else need know. What is left of the block after is brought to L2 meanwhile.
+// FP8 rows by lists of tokens by way of a small stage, where shared memory has no room for a block's rows: 16
+// bytes a lane come by cp.async a step, kSlots steps ahead, and what a thread converts is what it has itself
+// asked for, so that nobody else need know. What is left of the block after is brought to L2 meanwhile.
 #pragma once
 
 #include "cuda/parts/listed_rows.cuh"
@@ -44,6 +44,7 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
 
   template <class Pipe, class Announce>
   __device__ __forceinline__ void load(Pipe& pipe, const ListedRange& range, Announce announce) {
+    __syncwarp();  // all have seen the end of the range before
     if (lane() == 0) found_.left = range.end - range.begin;
     __syncwarp();
     if (found_.left > 0 && !under_way_) {
@@ -73,13 +74,16 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
   __host__ __device__ static constexpr int tile_of(int step) {
     return step < Format::kTiles ? step : Format::kTiles - 1;
   }
-  __host__ __device__ static constexpr bool is_rope(int step) { return kHasRope && step >= Format::kRopeTile; }
+  __host__ __device__ static constexpr bool is_rope(int step) {
+    return kHasRope && step >= Format::kRopeTile;
+  }
 
   /// Where the next block's rows are, if there is one.
   __device__ __forceinline__ void find_next() {
     under_way_ = this->has_more();
     if (!under_way_) return;
     const typename Base::Row row = this->locate();
+    __syncwarp();  // all have entered the block before
     if (lane() < Base::kLocated) {
       found_.data[lane()] = row.data;
       found_.scales_offset[lane()] = row.scales_offset;
@@ -97,7 +101,9 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
 #pragma unroll
     for (int first = 0; first < kAll; first += 4) {
       const int line = first + this->locator();
-      const int offset = line < kLines ? line * 128 : line == kLines ? Format::kDataBytes - 1 : row.scales_offset;
+      const int offset = line < kLines    ? line * 128
+                         : line == kLines ? Format::kDataBytes - 1
+                                          : row.scales_offset;
       if (line < kAll) ptx::prefetch_line_to_l2(row.data + offset);
     }
   }
@@ -156,7 +162,8 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
     } else {
       this->template store_converted<kTile>(pipe, raw, scales_);
     }
-    if constexpr (kStep == kSteps - 1 || tile_of(kStep + 1) > last_tile(kUnit)) this->template publish<kUnit>(pipe);
+    if constexpr (kStep == kSteps - 1 || tile_of(kStep + 1) > last_tile(kUnit))
+      this->template publish<kUnit>(pipe);
   }
 
   Found& found_;

@@ -1,6 +1,6 @@
-// Which tokens a block has, and where they are, when an item attends to two lists of them (plan/token_lists.h): of
-// two caches in one softmax, each by a page table or by indices; the second list may be empty. A block has tokens of
-// one list. Whoever loads gets an address a token and knows of no caches.
+// Which tokens a block has, and where they are, when an item attends to two lists of them
+// (plan/token_lists.h): of two caches in one softmax, each by a page table or by indices; the second list may
+// be empty. A block has tokens of one list. Whoever loads gets an address a token and knows of no caches.
 #pragma once
 
 #include "cuda/parts/kv_tokens.cuh"
@@ -38,16 +38,16 @@ struct ListedRange {
   int begin, end;  // blocks
 };
 
-__device__ __forceinline__ ListedRange listed_range(const DecodeArguments& args, const schedule::Segment& segment,
-                                                    const RowTile& tile) {
+__device__ __forceinline__ ListedRange listed_range(const DecodeArguments& args,
+                                                    const schedule::Segment& segment, const RowTile& tile) {
   const schedule::UnionLengths& lengths = args.cache.list_lengths;
   const schedule::TokenSpan first = schedule::span_of(args.geometry, lengths, 0, segment.request);
   ListedRange range;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const ListedCache& cache = args.cache.listed[i];
-    range.lists.entries[i] = cache.entries + tile.request * cache.entries_stride +
-                             tile.first_token * cache.entries_token_stride;
+    range.lists.entries[i] =
+        cache.entries + tile.request * cache.entries_stride + tile.first_token * cache.entries_token_stride;
   }
   range.lists.first = first.begin;
   range.lists.tokens[0] = first.count();
@@ -95,8 +95,8 @@ struct ListedToken {
   int in_page;
 };
 
-__device__ __forceinline__ ListedToken token_of(const CacheArguments& cache, const ListRange& lists, ListPlace at,
-                                                int entry, int kv_head) {
+__device__ __forceinline__ ListedToken token_of(const CacheArguments& cache, const ListRange& lists,
+                                                ListPlace at, int entry, int kv_head) {
   const ListedCache& of = cache.listed[at.second];
   const int token = at.token + (at.second ? 0 : lists.first);
   const int page = of.indexed && entry >= 0 ? of.page_size.quotient(entry) : entry;

@@ -10,7 +10,8 @@ namespace flashlatent::parts {
 
 /// Token by token with cp.async, for pages of any size; four warps. Each thread copies the same 16-byte
 /// column of four rows of every tile. Nobody waits for what it has asked for: barriers are told by the copies
-/// themselves, and where the next block's tokens are is read meanwhile. kLists_: of two lists (listed_tokens.cuh).
+/// themselves, and where the next block's tokens are is read meanwhile. kLists_: of two lists
+/// (listed_tokens.cuh).
 template <bool kLists_>
 class TokenLoaderOf {
  public:
@@ -29,7 +30,8 @@ class TokenLoaderOf {
 
   __device__ __forceinline__ static void prepare(const CUtensorMap&) {}
 
-  __device__ __forceinline__ TokenLoaderOf(const CacheArguments& cache, const CUtensorMap&, int thread, Memory&)
+  __device__ __forceinline__ TokenLoaderOf(const CacheArguments& cache, const CUtensorMap&, int thread,
+                                           Memory&)
       : cache_(cache), thread_(thread) {}
 
   __device__ __forceinline__ void look_ahead(const Range& range) {
@@ -94,8 +96,9 @@ class TokenLoaderOf {
         if constexpr (kLists) {
           source_[i] = reinterpret_cast<const std::uint8_t*>(from) + thread_ % 8 * 16;
         } else {
-          source_[i] = reinterpret_cast<const std::uint8_t*>(static_cast<const Element*>(cache_.data) + from) +
-                       thread_ % 8 * 16;
+          source_[i] =
+              reinterpret_cast<const std::uint8_t*>(static_cast<const Element*>(cache_.data) + from) +
+              thread_ % 8 * 16;
         }
       }
     }

@@ -54,8 +54,7 @@ constexpr DenseShape kShapeFp8 = {.tile_rows = seesaw::kTileRows,
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (goes_by_lists(problem)) {
-    if (auto reason =
-            declines_lists(problem, {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kFp8_584})) {
+    if (auto reason = declines_lists(problem, {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kFp8_584})) {
       return reason;
     }
     const InstanceKey key = seesaw::key_of(problem, loading_of(problem), 1);
@@ -184,7 +183,8 @@ const DecodeKernel kSeesawKernel = {
     .name = "seesaw",
     .backend = Backend::kCuda,
     .takes =
-        "bf16 and fp16 caches of qk_dim/v_dim 576/512, 512/512 or 320/256, fp8_656, fp8_584; dense and sparse, any "
+        "bf16 and fp16 caches of qk_dim/v_dim 576/512, 512/512 or 320/256, fp8_656, fp8_584; dense and "
+        "sparse, any "
         "heads, tokens and page size; extra caches and windows of 512/512",
     .declines = declines,
     .geometry = geometry,

@@ -54,12 +54,16 @@ class ListedBulkLoader : public ListedRows<Format_, 8, 1> {
       if (!announced) announce();
       announced = true;
       if (left == 0) break;
+      take();
       convert_block(pipe, std::make_integer_sequence<int, kUnits>());
       pipe.next_block();
     }
   }
 
  private:
+  /// 16 bytes of each tile of this lane's row, of RoPE 32.
+  static constexpr int kPieces = Format::kTiles + (Format::kRopeTile >= 0 ? 1 : 0);
+
   /// Asks for the next block's rows.
   __device__ __forceinline__ void request() {
     const typename Base::Row row = this->locate();
@@ -85,48 +89,59 @@ class ListedBulkLoader : public ListedRows<Format_, 8, 1> {
     this->look_up();
   }
 
-  template <class Pipe, int... kUnit>
-  __device__ __forceinline__ void convert_block(Pipe& pipe, std::integer_sequence<int, kUnit...>) {
+  /// Takes the next block's rows out of its stage, all at once: the stage is free, and nobody waits for one
+  /// piece after another.
+  __device__ __forceinline__ void take() {
     ptx::wait(memory_.full[warp_][taken_], parity_);
     const Stage& stage = memory_.stages[warp_][taken_];
     const int row = lane() / 4;
     const std::uint32_t from = ptx::shared_address(stage.rows[row]);
-    const typename Format::Scales scales = Format::load_shared_scales(
-        Format::kScalesApart ? ptx::shared_address(stage.scales + row * fp8_584::kScaleBytes)
-                             : from + fp8_656::kScaleOffset);
-    const std::uint32_t live = memory_.live[warp_][taken_];
-    (convert_unit<kUnit>(pipe, from + lane() % 4 * 16, scales, live), ...);
+    scales_ = Format::load_shared_scales(Format::kScalesApart
+                                             ? ptx::shared_address(stage.scales + row * fp8_584::kScaleBytes)
+                                             : from + fp8_656::kScaleOffset);
+    live_ = memory_.live[warp_][taken_];
+    const std::uint32_t quad = from + lane() % 4 * 16;
+#pragma unroll
+    for (int tile = 0; tile < Format::kTiles; ++tile) {
+      const bool rope = tile == Format::kRopeTile;
+      const std::uint32_t place = quad + Base::offset_of_tile(tile) + (rope ? lane() % 4 * 16 : 0);
+      pieces_[tile] = ptx::load_shared_16_bytes(place);
+      if (rope) pieces_[Format::kTiles] = ptx::load_shared_16_bytes(place + 16);
+    }
     __syncwarp();  // all have read the stage
     --ahead_;
     taken_ = taken_ + 1 < kStages ? taken_ + 1 : 0;
     if (taken_ == 0) parity_ ^= 1;
   }
 
+  template <class Pipe, int... kUnit>
+  __device__ __forceinline__ void convert_block(Pipe& pipe, std::integer_sequence<int, kUnit...>) {
+    (convert_unit<kUnit>(pipe), ...);
+  }
+
   template <int kUnit, class Pipe>
-  __device__ __forceinline__ void convert_unit(Pipe& pipe, std::uint32_t from,
-                                               const typename Format::Scales& scales, std::uint32_t live) {
+  __device__ __forceinline__ void convert_unit(Pipe& pipe) {
     pipe.wait_empty(last_tile(kUnit));
-    if constexpr (kUnit == 0) this->publish_live(pipe, live);
-    convert_tile<first_tile(kUnit)>(pipe, from, scales);
-    if constexpr (Base::tiles_of(kUnit) == 2) convert_tile<last_tile(kUnit)>(pipe, from, scales);
+    if constexpr (kUnit == 0) this->publish_live(pipe, live_);
+    convert_tile<first_tile(kUnit)>(pipe);
+    if constexpr (Base::tiles_of(kUnit) == 2) convert_tile<last_tile(kUnit)>(pipe);
     this->template publish<kUnit>(pipe);
   }
   template <int kTile, class Pipe>
-  __device__ __forceinline__ void convert_tile(Pipe& pipe, std::uint32_t from,
-                                               const typename Format::Scales& scales) {
-    from += Base::offset_of_tile(kTile);
+  __device__ __forceinline__ void convert_tile(Pipe& pipe) {
     if constexpr (kTile == Format::kRopeTile) {
-      from += lane() % 4 * 16;
-      this->template store_rope<kTile>(pipe, ptx::load_shared_16_bytes(from),
-                                       ptx::load_shared_16_bytes(from + 16));
+      this->template store_rope<kTile>(pipe, pieces_[kTile], pieces_[Format::kTiles]);
     } else {
-      this->template store_converted<kTile>(pipe, ptx::load_shared_16_bytes(from), scales);
+      this->template store_converted<kTile>(pipe, pieces_[kTile], scales_);
     }
   }
 
   Memory& memory_;
   const int warp_;
   const std::uint64_t policy_ = ptx::evict_first_policy();
+  uint4 pieces_[kPieces] = {};  // of the block taken last
+  typename Format::Scales scales_ = {};
+  std::uint32_t live_ = 0;
   int ahead_ = 0;              // blocks asked for and not converted yet
   int asked_ = 0, taken_ = 0;  // the stage of the next one
   std::uint32_t parity_ = 0;

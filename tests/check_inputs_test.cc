@@ -184,6 +184,40 @@ TEST_P(CheckInputs, SparseLengthsFromZeroToTopk) {
   expect_none(c);
 }
 
+TEST_P(CheckInputs, ExtraCacheByPageTableAndByIndices) {
+  CaseSpec spec = {.format = KvFormat::kFp8_584,
+                   .query_tokens = 2,
+                   .qk_dim = 512,
+                   .lengths = {300, 20, 500},
+                   .window = 50,
+                   .extra_lengths = {40, 0, 700},
+                   .extra_page_size = 2,
+                   .extra_by_token = true};
+  RandomCase c = runtime::make_case(spec, 6);
+  expect_none(c);
+  ConstTensorView& table = c.inputs.extra_block_table;
+  integers(table)[2 * table.strides[0] + 349] = 12345;
+  expect_offence(c, {"extra_block_table[2, 349] is 12345", "the extra cache has"});
+  integers(c.inputs.extra_cache_seqlens)[3] = -1;
+  expect_offence(c, {"extra_cache_seqlens[1, 1] is -1", "request 1 may have 0 to"});
+  integers(c.inputs.cache_seqlens)[2] = -1;
+  expect_offence(c, {"cache_seqlens[2] is -1"});
+
+  spec.extra_by_token = false;
+  c = runtime::make_case(spec, 6);
+  expect_none(c);
+  integers(c.inputs.extra_cache_seqlens)[2] = 100000;
+  expect_offence(c, {"extra_cache_seqlens[2] is 100000"});
+
+  spec.extra_indexed = true;
+  spec.extra_topk = 70;
+  spec.extra_topk_lengths = {70, 0, 1};
+  c = runtime::make_case(spec, 6);
+  expect_none(c);
+  integers(c.inputs.extra_topk_length)[1] = 71;
+  expect_offence(c, {"extra_topk_length[1] is 71", "extra topk = 70"});
+}
+
 TEST_P(CheckInputs, RaggedBegins) {
   RandomCase c = runtime::make_case({.lengths = {7, 100, 9}, .ragged_tokens = {1, 3, 2}}, 7);
   std::int32_t* begins = integers(c.inputs.cu_seqlens_q);

@@ -1,3 +1,5 @@
 flashlatent_test(core_test)
 flashlatent_test(fp8_656_test)
 flashlatent_test(overlap_test)
+flashlatent_test(fp8_584_test)
+flashlatent_test(token_lists_test)

@@ -8,7 +8,7 @@
 #include <map>
 #include <numeric>
 
-#include "core/fp8_656.h"
+#include "core/latent_format.h"
 #include "cpu/parallel.h"
 #include "cpu/reference.h"
 #include "io/safetensors.h"
@@ -26,12 +26,12 @@ struct MakeCaseOptions {
   std::string path;
   std::string dtype = "bf16";
   std::string kv = "plain";
-  std::string dims = "576/512";
+  std::string dims;
   std::string layout = "latent";
   int batch = 0;  // 0: as many as lengths
   bool no_reference = false;
   std::uint64_t seed = 0;
-  runtime::CaseSpec spec = {.lengths = {0, 1, 64, 200}, .topk = -1};
+  runtime::CaseSpec spec = {.lengths = {0, 1, 64, 200}, .topk = -1, .extra_topk = -1};
 };
 
 Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
@@ -42,20 +42,30 @@ Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
                 : options.layout == "separate" ? KvLayout::kSeparate
                                                : KvLayout::kLatent;
   spec.sparse = spec.topk >= 0;
+  spec.extra_indexed = spec.extra_topk >= 0;
+  if (!spec.extra_indexed) spec.extra_topk = 0;
   int end = 0;
-  const int numbers = std::sscanf(options.dims.c_str(), "%d/%d%n", &spec.qk_dim, &spec.v_dim, &end);
-  if (numbers != 2 || static_cast<std::size_t>(end) != options.dims.size() ||
-      std::min(spec.qk_dim, spec.v_dim) < 1 || std::max(spec.qk_dim, spec.v_dim) > 4096 ||
+  const std::string dims = !options.dims.empty()               ? options.dims
+                           : spec.format == KvFormat::kFp8_584 ? "512/512"
+                                                               : "576/512";
+  const int numbers = std::sscanf(dims.c_str(), "%d/%d%n", &spec.qk_dim, &spec.v_dim, &end);
+  if (numbers != 2 || static_cast<std::size_t>(end) != dims.size() || std::min(spec.qk_dim, spec.v_dim) < 1 ||
+      std::max(spec.qk_dim, spec.v_dim) > 4096 ||
       (spec.layout == KvLayout::kLatent && spec.v_dim > spec.qk_dim)) {
     return {StatusCode::kInvalidArgument,
             fmt::format("--dims is '{}'; expected d_qk/d_v, each from 1 to 4096 and of a latent cache d_v <= "
                         "d_qk, such as 576/512",
-                        options.dims)};
+                        dims)};
   }
   if (options.batch > 0) {
     const std::vector<int> pattern = spec.lengths;
     spec.lengths.resize(options.batch);
     for (int i = 0; i < options.batch; ++i) spec.lengths[i] = pattern[i % pattern.size()];
+  }
+  if (!spec.extra_lengths.empty()) {
+    const std::vector<int> pattern = spec.extra_lengths;
+    spec.extra_lengths.resize(spec.lengths.size());
+    for (std::size_t i = 0; i < spec.lengths.size(); ++i) spec.extra_lengths[i] = pattern[i % pattern.size()];
   }
   if (!spec.ragged_tokens.empty() && spec.ragged_tokens.size() != spec.lengths.size()) {
     return {StatusCode::kInvalidArgument,
@@ -72,6 +82,18 @@ Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
     return {StatusCode::kInvalidArgument,
             fmt::format("--topk-lengths has {}; 0 to --topk {} is accepted", length, std::max(spec.topk, 0))};
   }
+  if (!spec.extra_topk_lengths.empty() && spec.extra_topk_lengths.size() != spec.lengths.size()) {
+    return {
+        StatusCode::kInvalidArgument,
+        fmt::format("--extra-topk-lengths has {} numbers, but there are {} requests; expected one for each",
+                    spec.extra_topk_lengths.size(), spec.lengths.size())};
+  }
+  for (int length : spec.extra_topk_lengths) {
+    if (length <= spec.extra_topk) continue;
+    return {StatusCode::kInvalidArgument,
+            fmt::format("--extra-topk-lengths has {}; 0 to --extra-topk {} is accepted", length,
+                        spec.extra_topk)};
+  }
   if (spec.scales > 0 && spec.format != KvFormat::kE4m3) {
     return {StatusCode::kInvalidArgument,
             fmt::format("--scales is {}; those are for --kv e4m3, and --kv is {}", spec.scales, options.kv)};
@@ -87,18 +109,25 @@ Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
   return {};
 }
 
-/// The page table as the format has it: -1 where unused.
-std::vector<std::int32_t> page_table(const runtime::RandomCase& random_case) {
-  const auto& [query, cache, sparse, options] = random_case.problem;
-  const auto* entries = static_cast<const std::int32_t*>(random_case.inputs.block_table.data);
-  const auto* lengths = static_cast<const std::int32_t*>(random_case.inputs.cache_seqlens.data);
-  std::vector<std::int32_t> table(entries, entries + std::int64_t{query.batch} * cache.max_pages);
-  for (int request = 0; request < query.batch; ++request) {
-    const std::int64_t used = (std::int64_t{lengths[request]} + cache.page_size - 1) / cache.page_size;
-    const auto row = table.begin() + std::int64_t{request} * cache.max_pages;
-    std::fill(row + used, row + cache.max_pages, -1);
+/// A page table as the format has it: -1 where unused. `lengths` are a request's, or its query tokens'.
+std::vector<std::int32_t> page_table(const ConstTensorView& entries, const ConstTensorView& lengths,
+                                     int page_size) {
+  const std::int64_t columns = entries.shape[1], each = lengths.rank == 2 ? lengths.shape[1] : 1;
+  const auto* numbers = static_cast<const std::int32_t*>(entries.data);
+  const auto* tokens = static_cast<const std::int32_t*>(lengths.data);
+  std::vector<std::int32_t> table(numbers, numbers + entries.elements());
+  for (std::int64_t request = 0; request < entries.shape[0]; ++request) {
+    const std::int64_t most = *std::max_element(tokens + request * each, tokens + (request + 1) * each);
+    const auto row = table.begin() + request * columns;
+    std::fill(row + (most + page_size - 1) / page_size, row + columns, -1);
   }
   return table;
+}
+
+/// A cache as a case holds it.
+ConstTensorView cache_tensor(const ConstTensorView& view) {
+  if (latent_format(view) != KvFormat::kFp8_584) return view;
+  return {view.data, Dtype::kU8, {view.shape[0], view.strides[0]}};
 }
 
 struct References {
@@ -154,7 +183,10 @@ Status check_memory_for(const runtime::CaseSpec& spec, bool has_reference) {
   }
   const int elements = spec.qk_dim + (spec.layout == KvLayout::kLatent ? 0 : spec.v_dim);
   double token = (spec.format == KvFormat::kE4m3 ? 1.0 : 2.0) * spec.kv_heads * elements;
-  if (spec.format == KvFormat::kFp8_656) token = fp8_656::kTokenBytes;
+  if (spec.layout == KvLayout::kLatent && spec.format != KvFormat::kPlain) {
+    token = static_cast<double>(last_extent(spec.format, 0));
+  }
+  for (int length : spec.extra_lengths) pages += static_cast<double>(length) / spec.page_size + 1;
   const double names = 4 * (spec.sparse ? tokens * spec.topk : 2 * batch * longest);
   const double rows = tokens * spec.heads;
   const double bytes = pages * (spec.page_size * token + 8) + names +
@@ -173,7 +205,11 @@ int run_make_case(const MakeCaseOptions& options) {
 
   const DecodeInputs& inputs = random_case.inputs;
   std::vector<io::NamedTensor> tensors = {{"q", inputs.q}};
-  for (const io::NamedTensor& tensor : {io::NamedTensor{"kv_cache", inputs.kv_cache},
+  for (const io::NamedTensor& tensor : {io::NamedTensor{"kv_cache", cache_tensor(inputs.kv_cache)},
+                                        {"extra_kv_cache", cache_tensor(inputs.extra_kv_cache)},
+                                        {"extra_indices", inputs.extra_indices},
+                                        {"extra_topk_length", inputs.extra_topk_length},
+                                        {"extra_cache_seqlens", inputs.extra_cache_seqlens},
                                         {"key_cache", inputs.key_cache},
                                         {"value_cache", inputs.value_cache},
                                         {"key_scale", inputs.key_scale},
@@ -186,9 +222,15 @@ int run_make_case(const MakeCaseOptions& options) {
     tensors.push_back({"indices", inputs.indices});
     if (inputs.topk_length.present()) tensors.push_back({"topk_length", inputs.topk_length});
   } else {
-    table = page_table(random_case);
+    table = page_table(inputs.block_table, inputs.cache_seqlens, cache.page_size);
     tensors.push_back({"block_table", {table.data(), Dtype::kI32, {query.batch, cache.max_pages}}});
     tensors.push_back({"cache_seqlens", inputs.cache_seqlens});
+  }
+  std::vector<std::int32_t> extra_table;
+  if (inputs.extra_block_table.present()) {
+    extra_table = page_table(inputs.extra_block_table, inputs.extra_cache_seqlens, cache.extra.page_size);
+    tensors.push_back(
+        {"extra_block_table", {extra_table.data(), Dtype::kI32, {query.batch, cache.extra.max_pages}}});
   }
   if (query.ragged) tensors.push_back({"cu_seqlens_q", inputs.cu_seqlens_q});
   if (spec.sink) tensors.push_back({"attn_sink", inputs.attn_sink});
@@ -214,6 +256,10 @@ int run_make_case(const MakeCaseOptions& options) {
   if (spec.format != KvFormat::kPlain) metadata["kv_format"] = to_string(spec.format);
   if (spec.soft_cap != 0) metadata["soft_cap"] = fmt::format("{:.9g}", spec.soft_cap);
   if (spec.window != 0) metadata["window"] = fmt::format("{}", spec.window);
+  if (spec.format == KvFormat::kFp8_584) {
+    metadata["page_size"] = fmt::format("{}", spec.page_size);
+    if (cache.extra.enabled) metadata["extra_page_size"] = fmt::format("{}", spec.extra_page_size);
+  }
   if (Status status = io::write_safetensors(options.path, tensors, metadata); !status.ok()) {
     return fail(status);
   }
@@ -232,8 +278,9 @@ void add_make_case(CLI::App& app, Action& action) {
   make->add_option("--dtype", options->dtype, "bf16 or fp16")
       ->check(CLI::IsMember({"bf16", "fp16"}))
       ->capture_default_str();
-  make->add_option("--kv", options->kv, "Cache format: plain (of the dtype), fp8_656, or e4m3 if not latent")
-      ->check(CLI::IsMember({"plain", "fp8_656", "e4m3"}))
+  make->add_option("--kv", options->kv,
+                   "Cache format: plain (of the dtype), fp8_656, fp8_584, or e4m3 if not latent")
+      ->check(CLI::IsMember({"plain", "fp8_656", "fp8_584", "e4m3"}))
       ->capture_default_str();
   make->add_option("--layout", options->layout,
                    "latent (MLA), or keys and values apart: separate, or packed as vLLM has them")
@@ -244,7 +291,7 @@ void add_make_case(CLI::App& app, Action& action) {
   make->add_option("--soft-cap", spec.soft_cap, "Separate, packed: soft cap of scores; 0: none")
       ->check(CLI::Range(0.0, 1e9));
   make->add_flag("--alibi", spec.alibi, "Separate, packed: with ALiBi slopes");
-  make->add_option("--window", spec.window, "Separate, packed: tokens that a query token sees; 0: all")
+  make->add_option("--window", spec.window, "By page table: tokens that a query token sees; 0: all")
       ->check(CLI::Range(0, std::numeric_limits<int>::max()));
   make->add_option("--topk", spec.topk,
                    "Make it sparse: each query token attends to so many random tokens of its request")
@@ -256,6 +303,23 @@ void add_make_case(CLI::App& app, Action& action) {
                    "Sparse: this part of the indices is -1 or out of range, of each third query token all")
       ->check(CLI::Range(0.0, 1.0))
       ->needs("--topk");
+  add_list_option(*make, "--extra-lengths", spec.extra_lengths, 0, kLongest,
+                  "Tokens of each request in an extra cache, to which query tokens attend as well: a,b,c");
+  make->add_option("--extra-page-size", spec.extra_page_size, "Tokens a page of the extra cache")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str()
+      ->needs("--extra-lengths");
+  make->add_option("--extra-topk", spec.extra_topk,
+                   "Extra cache: so many random tokens of it; left out: all of them, by page table")
+      ->check(CLI::Range(0, 1 << 20))
+      ->needs("--extra-lengths");
+  add_list_option(*make, "--extra-topk-lengths", spec.extra_topk_lengths, 0, 1 << 20,
+                  "Extra cache: only so many indices of each request count: a,b,c")
+      ->needs("--extra-topk");
+  make->add_flag("--extra-by-token", spec.extra_by_token,
+                 "Extra cache by page table: each query token sees fewer of its tokens than the next one")
+      ->needs("--extra-lengths")
+      ->excludes("--extra-topk");
   add_list_option(*make, "--lengths", spec.lengths, 0, kLongest, "Cached tokens of each request: a,b,c");
   make->add_option("--batch", options->batch,
                    "Requests, whose lengths are --lengths over and over; left out: as many as lengths")
@@ -270,7 +334,7 @@ void add_make_case(CLI::App& app, Action& action) {
   make->add_option("--kv-heads", spec.kv_heads, "KV heads; --heads must be a multiple")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  make->add_option("--dims", options->dims, "d_qk/d_v")->capture_default_str();
+  make->add_option("--dims", options->dims, "d_qk/d_v; left out: 576/512, of fp8_584 512/512");
   make->add_option("--page-size", spec.page_size, "Tokens a page")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
@@ -288,6 +352,9 @@ void add_make_case(CLI::App& app, Action& action) {
       "oracle's.\n"
       "Examples: flashlatent make-case case.safetensors --lengths 0,1,300 --query-tokens 2 --causal\n"
       "          flashlatent make-case case.safetensors --kv fp8_656 --topk 96 --skipped-indices 0.3\n"
+      "          flashlatent make-case case.safetensors --kv fp8_584 --topk 128 --extra-lengths 600 "
+      "--extra-topk "
+      "512 --sink\n"
       "          flashlatent make-case case.safetensors --layout separate --heads 32 --kv-heads 8 --dims "
       "128/128 --alibi\n"
       "          flashlatent decode case.safetensors");

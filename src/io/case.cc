@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "core/message.h"
+#include "flashlatent/kv_cache.h"
 #include "io/case_check.h"
 #include "io/text.h"
 
@@ -17,12 +18,31 @@ namespace {
 
 constexpr std::array kKinds = {CaseKind::kDenseDecode, CaseKind::kSparseDecode, CaseKind::kPagedDecode,
                                CaseKind::kSparsePrefill};
-constexpr std::array<std::string_view, 7> kMetadata = {"kind",      "softmax_scale", "causal", "head_dim_v",
-                                                       "kv_format", "soft_cap",      "window"};
-constexpr std::array<std::string_view, 16> kTensors = {
-    "q",       "kv_cache", "key_cache",   "value_cache", "key_scale",    "value_scale",   "block_table",
-    "indices", "kv",       "topk_length", "attn_sink",   "alibi_slopes", "cache_seqlens", "cu_seqlens_q",
-    "out_ref", "lse_ref"};
+constexpr std::array<std::string_view, 9> kMetadata = {"kind",       "softmax_scale", "causal",
+                                                       "head_dim_v", "kv_format",     "soft_cap",
+                                                       "window",     "page_size",     "extra_page_size"};
+constexpr std::array<std::string_view, 21> kTensors = {"q",
+                                                       "kv_cache",
+                                                       "key_cache",
+                                                       "value_cache",
+                                                       "key_scale",
+                                                       "value_scale",
+                                                       "block_table",
+                                                       "indices",
+                                                       "kv",
+                                                       "topk_length",
+                                                       "attn_sink",
+                                                       "alibi_slopes",
+                                                       "cache_seqlens",
+                                                       "cu_seqlens_q",
+                                                       "out_ref",
+                                                       "lse_ref",
+                                                       "extra_kv_cache",
+                                                       "extra_block_table",
+                                                       "extra_indices",
+                                                       "extra_topk_length",
+                                                       "extra_cache_seqlens"};
+constexpr int kMaxPageSize = 1 << 20;
 constexpr int kMaxHeadDim = 4096;
 constexpr double kLargest = std::numeric_limits<float>::max();
 
@@ -38,7 +58,11 @@ class Metadata {
     FLASHLATENT_RETURN_IF_ERROR(read_head_dim_v(out.kind, out.head_dim_v));
     FLASHLATENT_RETURN_IF_ERROR(read_kv_format(out.kv_format));
     FLASHLATENT_RETURN_IF_ERROR(read_soft_cap(out.kind, out.soft_cap));
-    return read_window(out.kind, out.window);
+    FLASHLATENT_RETURN_IF_ERROR(read_window(out.kind, out.window));
+    const bool paged = out.kv_format == "fp8_584";
+    FLASHLATENT_RETURN_IF_ERROR(read_page_size("page_size", paged, out.page_size));
+    return read_page_size("extra_page_size", paged && file_.tensor("extra_kv_cache").present(),
+                          out.extra_page_size);
   }
 
  private:
@@ -94,7 +118,9 @@ class Metadata {
   Status read_kv_format(std::string& format) const {
     const std::string* text = find("kv_format");
     if (text == nullptr) return {};
-    if (*text != "fp8_656" && *text != "e4m3") return refuse("kv_format", "fp8_656, e4m3, or absent");
+    if (*text != "fp8_656" && *text != "fp8_584" && *text != "e4m3") {
+      return refuse("kv_format", "fp8_656, fp8_584, e4m3, or absent");
+    }
     format = *text;
     return {};
   }
@@ -114,10 +140,24 @@ class Metadata {
     const std::string* text = find("window");
     if (text == nullptr) return {};
     const auto value = parse_integer(*text);
-    if (kind != CaseKind::kPagedDecode || !value || *value < 0 || *value > std::numeric_limits<int>::max()) {
-      return refuse("window", "a whole number from 0 to 2^31 - 1 in a paged_decode case, or absent");
+    const bool by_pages = kind == CaseKind::kPagedDecode || kind == CaseKind::kDenseDecode;
+    if (!by_pages || !value || *value < 0 || *value > std::numeric_limits<int>::max()) {
+      return refuse("window",
+                    "a whole number from 0 to 2^31 - 1 in a dense_decode or paged_decode case, or absent");
     }
     window = static_cast<int>(*value);
+    return {};
+  }
+
+  // Of caches whose shape does not say it.
+  Status read_page_size(const char* key, bool wanted, int& page_size) const {
+    const std::string* text = find(key);
+    if (!wanted) return text == nullptr ? Status() : refuse(key, "nothing: it belongs to a cache of fp8_584");
+    const auto value = text == nullptr ? std::nullopt : parse_integer(*text);
+    if (!value || *value < 1 || *value > kMaxPageSize) {
+      return refuse(key, fmt::format("a whole number from 1 to {}", kMaxPageSize));
+    }
+    page_size = static_cast<int>(*value);
     return {};
   }
 
@@ -189,6 +229,17 @@ DecodeInputs DecodeCase::inputs() const {
   inputs.key_scale = file.tensor("key_scale");
   inputs.value_scale = file.tensor("value_scale");
   inputs.alibi_slopes = file.tensor("alibi_slopes");
+  inputs.extra_kv_cache = file.tensor("extra_kv_cache");
+  inputs.extra_indices = file.tensor("extra_indices");
+  inputs.extra_topk_length = file.tensor("extra_topk_length");
+  inputs.extra_block_table = file.tensor("extra_block_table");
+  inputs.extra_cache_seqlens = file.tensor("extra_cache_seqlens");
+  if (kv_format == "fp8_584") {  // check_tensors() has seen that they fit
+    inputs.kv_cache = *fp8_584_pages(inputs.kv_cache, page_size);
+    if (inputs.extra_kv_cache.present()) {
+      inputs.extra_kv_cache = *fp8_584_pages(inputs.extra_kv_cache, extra_page_size);
+    }
+  }
   return inputs;
 }
 

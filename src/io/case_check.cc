@@ -9,13 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "core/fp8_584.h"
+#include "core/fp8_656.h"
 #include "core/message.h"
 
 namespace flashlatent::io {
 
 namespace {
-
-constexpr std::int64_t kFp8TokenBytes = 656;
 
 // One dimension that a tensor should have: its name in the format's description and, if known, its extent.
 struct Extent {
@@ -50,7 +50,9 @@ class Checker {
   Status dense_decode() {
     FLASHLATENT_RETURN_IF_ERROR(query());
     FLASHLATENT_RETURN_IF_ERROR(latent_cache());
-    FLASHLATENT_RETURN_IF_ERROR(lengths(extent("kv_cache", 1)));
+    const bool apart = case_.kv_format == "fp8_584";
+    FLASHLATENT_RETURN_IF_ERROR(lengths("", apart ? case_.page_size : extent("kv_cache", 1)));
+    FLASHLATENT_RETURN_IF_ERROR(extra_cache());
     return references(case_.head_dim_v.value_or(-1));
   }
 
@@ -61,6 +63,7 @@ class Checker {
         expect("indices", {Dtype::kI32}, {{"batch", batch_}, {"s_q", tokens_}, {"topk"}}));
     FLASHLATENT_RETURN_IF_ERROR(expect_optional("topk_length", {Dtype::kI32}, {{"batch", batch_}}));
     FLASHLATENT_RETURN_IF_ERROR(values_within("topk_length", extent("indices", 2), "topk"));
+    FLASHLATENT_RETURN_IF_ERROR(extra_cache());
     return references(case_.head_dim_v.value_or(-1));
   }
 
@@ -101,7 +104,7 @@ class Checker {
           expect_optional(name, {Dtype::kF32}, {{each ? "h_kv" : "1 or h_kv", each ? h_kv : 1}}));
     }
     FLASHLATENT_RETURN_IF_ERROR(expect_optional("alibi_slopes", {Dtype::kF32}, {{"h_q", heads_}}));
-    FLASHLATENT_RETURN_IF_ERROR(lengths(extent("key_cache", packed ? 3 : 1)));
+    FLASHLATENT_RETURN_IF_ERROR(lengths("", extent("key_cache", packed ? 3 : 1)));
     const std::int64_t d_v = extent("value_cache", packed ? 2 : 3);
     if (case_.head_dim_v && *case_.head_dim_v != d_v) {
       return error("value_cache",
@@ -163,16 +166,61 @@ class Checker {
   Status latent_cache() {
     const ConstTensorView cache = tensor("kv_cache");
     const bool bytes = cache.present() && cache.dtype == Dtype::kU8;
-    if (bytes && (case_.kv_format == "fp8_656" || !case_.file.is_e4m3("kv_cache"))) {
-      if (case_.kv_format != "fp8_656") {
-        return error("kv_cache", "a uint8 cache needs the metadata kv_format fp8_656");
-      }
-      return expect("kv_cache", {Dtype::kU8},
-                    {{"pages"}, {"page_size"}, {"h_kv", 1}, {"bytes of a token", kFp8TokenBytes}});
+    const bool named = case_.kv_format == "fp8_656" || case_.kv_format == "fp8_584";
+    if (bytes && !named && !case_.file.is_e4m3("kv_cache")) {
+      return error("kv_cache", "a uint8 cache needs the metadata kv_format fp8_656 or fp8_584");
     }
+    if (bytes && named) return byte_cache("kv_cache", case_.page_size);
     FLASHLATENT_RETURN_IF_ERROR(
         expect("kv_cache", {q_.dtype}, {{"pages"}, {"page_size"}, {"h_kv"}, {"d", q_.shape[q_.rank - 1]}}));
     return kv_format_absent();
+  }
+
+  // Of fp8_656, or of fp8_584 with pages of `page_size` tokens.
+  Status byte_cache(const char* name, std::int64_t page_size) {
+    if (case_.kv_format == "fp8_656") {
+      return expect(name, {Dtype::kU8},
+                    {{"pages"}, {"page_size"}, {"h_kv", 1}, {"bytes of a token", fp8_656::kTokenBytes}});
+    }
+    FLASHLATENT_RETURN_IF_ERROR(expect(name, {Dtype::kU8}, {{"pages"}, {"page_bytes"}}));
+    const std::int64_t least = fp8_584::least_page_stride(page_size), bytes = extent(name, 1);
+    if (bytes >= least && bytes % fp8_584::kPageAlignment == 0) return {};
+    return error(name, fmt::format("a page of {} tokens has {} bytes or more, a multiple of {}", page_size,
+                                   least, fp8_584::kPageAlignment));
+  }
+
+  // The extra cache, if there is one, and what names its tokens.
+  Status extra_cache() {
+    const bool indexed = is_there("extra_indices");
+    if (!is_there("extra_kv_cache")) {
+      for (const char* name :
+           {"extra_indices", "extra_topk_length", "extra_block_table", "extra_cache_seqlens"}) {
+        if (is_there(name)) return error(name, "it belongs to an extra_kv_cache, and there is none");
+      }
+      return {};
+    }
+    if (ragged_) return error("cu_seqlens_q", "with an extra_kv_cache each request has s_q query tokens");
+    std::int64_t page_size = case_.extra_page_size;
+    if (case_.kv_format.empty()) {
+      const ConstTensorView cache = tensor("kv_cache");
+      FLASHLATENT_RETURN_IF_ERROR(
+          expect("extra_kv_cache", {cache.dtype},
+                 {{"pages"}, {"page_size"}, {"h_kv", cache.shape[2]}, {"d", cache.shape[3]}}));
+    } else {
+      FLASHLATENT_RETURN_IF_ERROR(byte_cache("extra_kv_cache", page_size));
+    }
+    if (case_.kv_format != "fp8_584") page_size = extent("extra_kv_cache", 1);
+    if (indexed) {
+      for (const char* name : {"extra_block_table", "extra_cache_seqlens"}) {
+        if (is_there(name)) return error(name, "it stands for extra_indices, which are there");
+      }
+      FLASHLATENT_RETURN_IF_ERROR(
+          expect("extra_indices", {Dtype::kI32}, {{"batch", batch_}, {"s_q", tokens_}, {"extra_topk"}}));
+      FLASHLATENT_RETURN_IF_ERROR(expect_optional("extra_topk_length", {Dtype::kI32}, {{"batch", batch_}}));
+      return values_within("extra_topk_length", extent("extra_indices", 2), "extra_topk");
+    }
+    if (is_there("extra_topk_length")) return error("extra_topk_length", "it belongs to extra_indices");
+    return lengths("extra_", page_size);
   }
 
   Status kv_format_absent() {
@@ -182,25 +230,34 @@ class Checker {
                     case_.kv_format, to_string(q_.dtype)));
   }
 
-  Status lengths(std::int64_t page_size) {
-    FLASHLATENT_RETURN_IF_ERROR(expect("block_table", {Dtype::kI32}, {{"batch", batch_}, {"max_pages"}}));
-    FLASHLATENT_RETURN_IF_ERROR(expect("cache_seqlens", {Dtype::kI32}, {{"batch", batch_}}));
-    std::int64_t tokens = 0;
-    if (__builtin_mul_overflow(extent("block_table", 1), page_size, &tokens)) {
-      return error("block_table", fmt::format("with pages of {} tokens that is too many", page_size));
+  // A page table and lengths, whose names begin with `prefix`. Those of the extra cache may be each query
+  // token's.
+  Status lengths(const std::string& prefix, std::int64_t page_size) {
+    const std::string table = prefix + "block_table", seqlens = prefix + "cache_seqlens";
+    FLASHLATENT_RETURN_IF_ERROR(expect(table.c_str(), {Dtype::kI32}, {{"batch", batch_}, {"max_pages"}}));
+    if (!prefix.empty() && tensor(seqlens.c_str()).rank == 2) {
+      FLASHLATENT_RETURN_IF_ERROR(
+          expect(seqlens.c_str(), {Dtype::kI32}, {{"batch", batch_}, {"s_q", tokens_}}));
+    } else {
+      FLASHLATENT_RETURN_IF_ERROR(expect(seqlens.c_str(), {Dtype::kI32}, {{"batch", batch_}}));
     }
-    return values_within("cache_seqlens", tokens, "max_pages * page_size");
+    std::int64_t tokens = 0;
+    if (__builtin_mul_overflow(extent(table.c_str(), 1), page_size, &tokens)) {
+      return error(table.c_str(), fmt::format("with pages of {} tokens that is too many", page_size));
+    }
+    return values_within(seqlens.c_str(), tokens, "max_pages * page_size");
   }
 
-  // Every value of an int32 (batch) tensor, if it is there, is from 0 to `most`.
+  // Every value of an int32 tensor, a row a request, is from 0 to `most`, if it is there.
   Status values_within(const char* name, std::int64_t most, const char* what) {
     const ConstTensorView view = tensor(name);
     if (!view.present()) return {};
     const auto values = int32_values(view);
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (values[i] >= 0 && values[i] <= most) continue;
-      return refuse(fmt::format("tensor \"{}\": request {} has {}; it must be from 0 to {} ({})", name, i,
-                                values[i], most, what));
+      const std::size_t each = view.rank == 2 ? static_cast<std::size_t>(view.shape[1]) : 1;
+      return refuse(fmt::format("tensor \"{}\": request {} has {}; it must be from 0 to {} ({})", name,
+                                i / each, values[i], most, what));
     }
     return {};
   }
@@ -231,7 +288,12 @@ class Checker {
                                                              {"indices", sparse},
                                                              {"topk_length", sparse},
                                                              {"alibi_slopes", paged},
-                                                             {"cu_seqlens_q", !sparse}}) {
+                                                             {"cu_seqlens_q", !sparse},
+                                                             {"extra_kv_cache", !paged && !prefill},
+                                                             {"extra_indices", !paged && !prefill},
+                                                             {"extra_topk_length", !paged && !prefill},
+                                                             {"extra_block_table", !paged && !prefill},
+                                                             {"extra_cache_seqlens", !paged && !prefill}}) {
       if (applies || !is_there(name)) continue;
       return refuse(
           fmt::format("tensor \"{}\" does not belong in a case of kind {}", name, to_string(case_.kind)));

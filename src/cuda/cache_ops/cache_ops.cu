@@ -2,7 +2,9 @@
 // token.cuh's.
 #include <algorithm>
 
+#include "core/latent_format.h"
 #include "core/message.h"
+#include "cuda/cache_ops/fp8_584.h"
 #include "cuda/cache_ops/places.cuh"
 #include "cuda/cache_ops/token.cuh"
 #include "cuda/common/launch.h"
@@ -182,6 +184,9 @@ TokenDims dims_of(const ConstTensorView& from, bool aligned) {
 Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
                      const ConstTensorView& slot_mapping, const TensorView& kv_cache,
                      const Executor& executor) {
+  if (latent_format(kv_cache) == KvFormat::kFp8_584) {
+    return append_584(latent, rope, slot_mapping, kv_cache, executor);
+  }
   FLASHLATENT_RETURN_IF_ERROR(check_fp8("kv_cache", kv_cache));
   const std::int64_t d_rope = rope.present() ? rope.shape[1] : 0;
   const bool aligned = in_vectors(latent) && in_vectors(kv_cache) && (d_rope == 0 || in_vectors(rope));
@@ -197,6 +202,9 @@ Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
 }
 
 Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor) {
+  if (latent_format(from) == KvFormat::kFp8_584 || latent_format(to) == KvFormat::kFp8_584) {
+    return convert_584(from, to, executor);
+  }
   FLASHLATENT_RETURN_IF_ERROR(check_fp8("from", from));
   FLASHLATENT_RETURN_IF_ERROR(check_fp8("to", to));
   return move_all(ConvertMap{Pages(from), Pages(to)}, from.dtype, to.dtype,
@@ -207,6 +215,9 @@ Status convert_cache(const ConstTensorView& from, const TensorView& to, const Ex
 Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
                     const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
                     const TensorView& out, const Executor& executor) {
+  if (latent_format(kv_cache) == KvFormat::kFp8_584) {
+    return gather_584(kv_cache, block_table, cu_seqlens, first_token, out, executor);
+  }
   FLASHLATENT_RETURN_IF_ERROR(check_fp8("kv_cache", kv_cache));
   FLASHLATENT_RETURN_IF_ERROR(check_fp8("out", out));
   const auto bytes = static_cast<std::int64_t>(size_of(out.dtype));

@@ -114,6 +114,7 @@ Status copy_pages(const ConstTensorView& from, const TensorView& to, const Const
     return bytes % word == 0;
   };
   if (fits(16)) return copy_words<uint4>(pages, row_bytes, pairs.shape[0], executor);
+  if (fits(8)) return copy_words<uint2>(pages, row_bytes, pairs.shape[0], executor);
   if (fits(2)) return copy_words<std::uint16_t>(pages, row_bytes, pairs.shape[0], executor);
   return copy_words<std::uint8_t>(pages, row_bytes, pairs.shape[0], executor);
 }

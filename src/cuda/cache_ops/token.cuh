@@ -205,14 +205,15 @@ __device__ __forceinline__ std::uint32_t encode(std::uint32_t low, std::uint32_t
   return two(low) | two(high) << 16;
 }
 
-/// Quantises a latent: its codes and scales.
-template <class From>
-__device__ __forceinline__ void quantize(uint4 (&latent)[2], std::uint8_t* token, int lane) {
+/// The largest finite magnitudes in the groups that two words are of, in the halves of a register; elements
+/// that are not finite become NaN. kLanes have a group.
+template <class From, int kLanes>
+__device__ __forceinline__ std::uint32_t group_amax(uint4 (&latent)[2]) {
   auto amax_of = [](const uint4& low, const uint4& high) {  // of either group, in the halves of a register
     const std::uint32_t a = largest_magnitudes(low), b = largest_magnitudes(high);
     std::uint32_t amax = __vmaxu2(__byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632));
 #pragma unroll
-    for (int lanes = 1; lanes < kGroupLanes; lanes *= 2) {
+    for (int lanes = 1; lanes < kLanes; lanes *= 2) {
       amax = __vmaxu2(amax, __shfl_xor_sync(0xffffffff, amax, lanes));
     }
     return amax;
@@ -232,6 +233,13 @@ __device__ __forceinline__ void quantize(uint4 (&latent)[2], std::uint8_t* token
     }
     amax = amax_of(finite[0], finite[1]);
   }
+  return amax;
+}
+
+/// Quantises a latent: its codes and scales.
+template <class From>
+__device__ __forceinline__ void quantize(uint4 (&latent)[2], std::uint8_t* token, int lane) {
+  const std::uint32_t amax = group_amax<From, kGroupLanes>(latent);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const float2 both = to_floats<From>(amax);

@@ -1,0 +1,256 @@
+// A warp has a token. Its 512 elements are 64 words of 8: a lane has words `lane` and `lane + 32`, 8 lanes
+// have a group of 64 and its scale, and the last 8 lanes' second words are the RoPE part.
+#include "cuda/cache_ops/fp8_584.h"
+
+#include "core/fp8_584.h"
+#include "core/latent_format.h"
+#include "core/message.h"
+#include "cuda/cache_ops/places.cuh"
+#include "cuda/cache_ops/token.cuh"
+#include "cuda/common/launch.h"
+#include "cuda/cuda_backend.h"
+
+namespace flashlatent::cuda {
+
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kWarps = kThreads / 32;
+constexpr int kGroupLanes584 = fp8_584::kGroup / 8;
+constexpr int kRopeLane = 32 - fp8_584::kRopeDim / 8;  // whose second word is the first of the RoPE part
+static_assert(fp8_584::kDim == 2 * 32 * 8 && fp8_584::kGroups == 2 * 32 / kGroupLanes584 - 1);
+
+/// The format, where others have an element type.
+struct Token584 {};
+template <class T>
+inline constexpr bool kIs584 = std::is_same_v<T, Token584>;
+
+/// What becomes of a token. Without a place to go to it is skipped; without one to come from it becomes 0.
+struct Move584 {
+  const std::uint8_t* from;
+  const std::uint8_t* rope;    // of a plain token: where it would begin, were it one piece with its RoPE part
+  const std::uint8_t* scales;  // of a token of bytes
+  std::uint8_t* to;
+  std::uint8_t* to_scales;
+};
+
+/// A cache of either kind; strides in bytes.
+struct Tokens {
+  std::uint8_t* data;
+  std::int64_t page_stride, token_stride, pages, page_size;
+  bool apart;  // are scales behind all data of a page?
+
+  explicit Tokens(const ConstTensorView& view)
+      : data(static_cast<std::uint8_t*>(const_cast<void*>(view.data))),
+        page_stride(view.strides[0] * static_cast<std::int64_t>(size_of(view.dtype))),
+        token_stride(view.strides[1] * static_cast<std::int64_t>(size_of(view.dtype))),
+        pages(view.shape[0]),
+        page_size(view.shape[1]),
+        apart(latent_format(view) == KvFormat::kFp8_584) {}
+
+  __device__ __forceinline__ std::uint8_t* token(std::int64_t page, std::int64_t offset) const {
+    return data + page * page_stride + (apart ? fp8_584::data_offset(offset) : offset * token_stride);
+  }
+  __device__ __forceinline__ std::uint8_t* scales(std::int64_t page, std::int64_t offset) const {
+    return apart ? data + page * page_stride + fp8_584::scale_offset(page_size, offset) : nullptr;
+  }
+};
+
+struct AppendMap {
+  const std::uint8_t* latent;
+  const std::uint8_t* rope;
+  std::int64_t latent_stride, rope_stride;  // bytes
+  Integers slots;
+  Tokens cache;
+
+  __device__ __forceinline__ Move584 operator()(std::int64_t i) const {
+    const std::int64_t slot = slots.at(i);
+    if (slot < 0 || slot >= cache.pages * cache.page_size) return {};
+    const std::int64_t page = slot / cache.page_size, offset = slot % cache.page_size;
+    return {latent + i * latent_stride, rope + i * rope_stride, nullptr, cache.token(page, offset),
+            cache.scales(page, offset)};
+  }
+};
+
+struct ConvertMap {
+  Tokens from, to;
+
+  __device__ __forceinline__ Move584 operator()(std::int64_t i) const {
+    const std::int64_t page = i / from.page_size, offset = i % from.page_size;
+    const std::uint8_t* token = from.token(page, offset);
+    return {token, token, from.scales(page, offset), to.token(page, offset), to.scales(page, offset)};
+  }
+};
+
+/// A gathered row of bytes is a page of one token.
+struct GatherMap {
+  Tokens cache;
+  PageTable table;
+  std::uint8_t* out;
+  std::int64_t row_stride;  // bytes
+
+  __device__ __forceinline__ Move584 operator()(std::int64_t row) const {
+    const PageTable::Found found = table.find(row, table.request_of(row), cache.pages, cache.page_size);
+    if (!found.row) return {};
+    std::uint8_t* to = out + row * row_stride;
+    std::uint8_t* to_scales = to + fp8_584::scale_offset(1, 0);
+    if (found.page < 0) return {nullptr, nullptr, nullptr, to, to_scales};
+    const std::uint8_t* token = cache.token(found.page, found.offset);
+    return {token, token, cache.scales(found.page, found.offset), to, to_scales};
+  }
+};
+
+template <class From>
+__device__ __forceinline__ void quantize(const Move584& move, bool vectors, int lane) {
+  uint4 words[2] = {load_word(move.from, lane, vectors),
+                    load_word(lane < kRopeLane ? move.from : move.rope, lane + 32, vectors)};
+  const uint4 rope = words[1];
+  const std::uint32_t amax = group_amax<From, kGroupLanes584>(words);
+  const float2 both = to_floats<From>(amax);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const bool is_rope = i == 1 && lane >= kRopeLane;
+    const int exponent = e4m3::scale_exponent(i == 0 ? both.x : both.y);
+    const int word = lane + 32 * i;
+    if (is_rope) {
+      store_word(move.to + fp8_584::kRopeOffset, lane - kRopeLane, true,
+                 convert_word<From, __nv_bfloat16>(rope));
+    } else {
+      const float inverse = e4m3::power_of_two(-exponent);
+      const uint4 x = words[i];
+      *reinterpret_cast<uint2*>(global(move.to) + word * 8) =
+          make_uint2(encode<From>(x.x, x.y, inverse), encode<From>(x.z, x.w, inverse));
+    }
+    if (lane % kGroupLanes584 == 0) {  // the byte behind the scales is 0
+      global(move.to_scales)[word / kGroupLanes584] = is_rope ? 0 : fp8_584::scale_byte(exponent);
+    }
+  }
+}
+
+template <class To>
+__device__ __forceinline__ void dequantize(const Move584& move, bool vectors, int lane) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int word = lane + 32 * i;
+    uint4 x = make_uint4(0, 0, 0, 0);
+    if (move.from != nullptr && i == 1 && lane >= kRopeLane) {
+      x = convert_word<__nv_bfloat16, To>(
+          load_word(move.from + fp8_584::kRopeOffset, lane - kRopeLane, true));
+    } else if (move.from != nullptr) {
+      const float scale = fp8_584::scale_value(global(move.scales)[word / kGroupLanes584]);
+      x = decode_word<To>(reinterpret_cast<const uint2*>(global(move.from))[word], scale);
+    }
+    store_word(move.to, word, vectors, x);
+  }
+}
+
+/// 72 words of 8 bytes of data and one of scales.
+__device__ __forceinline__ void copy(const Move584& move, int lane) {
+  constexpr int kDataWords = fp8_584::kDataBytes / 8;
+  for (int word = lane; word <= kDataWords; word += 32) {
+    uint2 x = make_uint2(0, 0);
+    if (move.from != nullptr) {
+      const std::uint8_t* from = word < kDataWords ? move.from + word * 8 : move.scales;
+      x = *reinterpret_cast<const uint2*>(global(from));
+    }
+    *reinterpret_cast<uint2*>(global(word < kDataWords ? move.to + word * 8 : move.to_scales)) = x;
+  }
+}
+
+template <class From, class To, class Map>
+__global__ void __launch_bounds__(kThreads)
+    move_584_kernel(const __grid_constant__ Map map, bool vectors, std::int64_t items) {
+  const std::int64_t item = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (item >= items) return;
+  const int lane = threadIdx.x % 32;
+  const Move584 move = map(item);
+  if (move.to == nullptr) return;
+  if constexpr (kIs584<From> && kIs584<To>) {
+    copy(move, lane);
+  } else if constexpr (kIs584<From>) {
+    dequantize<To>(move, vectors, lane);
+  } else {
+    quantize<From>(move, vectors, lane);
+  }
+}
+
+template <class From, class To, class Map>
+Status move_tokens(const Map& map, bool vectors, std::int64_t items, const Executor& executor) {
+  if (items == 0) return {};
+  DeviceGuard guard(executor.device);
+  FLASHLATENT_RETURN_IF_ERROR(guard.status());
+  const std::int64_t blocks = (items - 1) / kWarps + 1;
+  if (blocks > kMostBlocks) return too_many_blocks(blocks);
+  LaunchShape shape;
+  shape.blocks = static_cast<int>(blocks);
+  shape.threads = kThreads;
+  return launch(move_584_kernel<From, To, Map>, shape, executor, map, vectors, items);
+}
+
+/// Calls f with a value of the type that a tensor's dtype names.
+template <class F>
+Status with_type(Dtype dtype, F f) {
+  if (dtype == Dtype::kBF16) return f(__nv_bfloat16{});
+  if (dtype == Dtype::kF16) return f(__half{});
+  return f(Token584{});
+}
+
+/// Data moves by 16 bytes, and begins at multiples of them if pages do.
+Status check_584(const char* name, const ConstTensorView& view) {
+  const auto address = reinterpret_cast<std::uintptr_t>(view.data);
+  if (latent_format(view) != KvFormat::kFp8_584 || address % fp8_584::kPageAlignment == 0) return {};
+  return invalid_argument(name, " is at ", view.data,
+                          "; the address of an fp8_584 cache must be a multiple of ",
+                          fp8_584::kPageAlignment);
+}
+
+}  // namespace
+
+Status append_584(const ConstTensorView& latent, const ConstTensorView& rope,
+                  const ConstTensorView& slot_mapping, const TensorView& kv_cache, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(check_584("kv_cache", kv_cache));
+  const AppendMap map{static_cast<const std::uint8_t*>(latent.data),
+                      static_cast<const std::uint8_t*>(rope.data) - fp8_584::kNopeDim * 2,
+                      latent.strides[0] * 2,
+                      rope.strides[0] * 2,
+                      Integers(slot_mapping),
+                      Tokens(kv_cache)};
+  const bool vectors = in_vectors(latent) && in_vectors(rope);
+  const std::int64_t items = slot_mapping.shape[0];
+  if (latent.dtype == Dtype::kF16) return move_tokens<__half, Token584>(map, vectors, items, executor);
+  return move_tokens<__nv_bfloat16, Token584>(map, vectors, items, executor);
+}
+
+Status convert_584(const ConstTensorView& from, const TensorView& to, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(check_584("from", from));
+  FLASHLATENT_RETURN_IF_ERROR(check_584("to", to));
+  const bool to_584 = to.dtype == Dtype::kU8;
+  const bool vectors = in_vectors(to_584 ? from : ConstTensorView(to));
+  const ConvertMap map{Tokens(from), Tokens(to)};
+  const std::int64_t items = from.shape[0] * from.shape[1];
+  if (!to_584) {
+    if (to.dtype == Dtype::kF16) return move_tokens<Token584, __half>(map, vectors, items, executor);
+    return move_tokens<Token584, __nv_bfloat16>(map, vectors, items, executor);
+  }
+  return with_type(from.dtype, [&](auto type) {
+    return move_tokens<decltype(type), Token584>(map, vectors, items, executor);
+  });
+}
+
+Status gather_584(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
+                  const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
+                  const TensorView& out, const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(check_584("kv_cache", kv_cache));
+  if (out.dtype == Dtype::kU8 && !in_vectors(out, 8)) {
+    return invalid_argument("out at ", out.data, " is ", to_string(ConstTensorView(out)),
+                            "; the address and strides of fp8_584 rows must be multiples of 8 bytes");
+  }
+  const GatherMap map{Tokens(kv_cache), PageTable(block_table, cu_seqlens, first_token),
+                      static_cast<std::uint8_t*>(out.data),
+                      out.strides[0] * static_cast<std::int64_t>(size_of(out.dtype))};
+  return with_type(out.dtype, [&](auto type) {
+    return move_tokens<Token584, decltype(type)>(map, in_vectors(out), out.shape[0], executor);
+  });
+}
+
+}  // namespace flashlatent::cuda

@@ -1,0 +1,275 @@
+// The contracts of fp8_584 caches, of two caches in one softmax and of windows, on every backend that is
+// there.
+#include <algorithm>
+#include <cstring>
+
+#include "contracts.h"
+#include "core/fp8_584.h"
+#include "core/fp8_656.h"
+
+namespace flashlatent {
+namespace {
+
+using runtime::CaseSpec;
+using runtime::DecodeRun;
+using runtime::RandomCase;
+
+class TwoCaches : public Contracts {
+ protected:
+  /// Compares with the oracle what a kernel of this backend takes.
+  void check(const CaseSpec& spec) {
+    if (taken(spec)) expect_right(spec);
+  }
+
+  static CaseSpec v4(int heads, std::vector<int> lengths) {
+    return {.name = "v4",
+            .format = KvFormat::kFp8_584,
+            .heads = heads,
+            .qk_dim = 512,
+            .v_dim = 512,
+            .lengths = std::move(lengths)};
+  }
+  static CaseSpec indexed(CaseSpec spec, int topk) {
+    spec.sparse = true;
+    spec.topk = topk;
+    spec.skipped_indices = 0.2;
+    return spec;
+  }
+  static CaseSpec with_extra(CaseSpec spec, int topk, int page_size) {
+    spec.extra_lengths.assign(spec.lengths.size(), 90);
+    spec.extra_page_size = page_size;
+    spec.extra_indexed = topk >= 0;
+    spec.extra_topk = std::max(topk, 0);
+    return spec;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, TwoCaches, kBackends, backend_name);
+
+TEST_P(TwoCaches, DenseFromFp8_584) {
+  for (int heads : {1, 12, 64, 128}) check(v4(heads, {0, 1, 63, 64, 65, 130, 200}));
+  for (int page_size : {1, 2, 3, 64, 256}) {
+    CaseSpec spec = v4(12, {1, 130, 257});
+    spec.page_size = page_size;
+    spec.query_tokens = 3;
+    spec.causal = spec.sink = true;
+    check(spec);
+    spec.strided = spec.invalid_pages = true;
+    spec.window = 70;
+    check(spec);
+  }
+  CaseSpec ragged = v4(16, {5, 100, 64, 700});
+  ragged.ragged_tokens = {1, 3, 0, 2};
+  ragged.causal = true;
+  check(ragged);
+  ragged.window = 33;
+  check(ragged);
+}
+
+TEST_P(TwoCaches, WindowsOfPlainCaches) {
+  for (int tokens : {1, 3}) {
+    CaseSpec spec = {.heads = 8, .lengths = {1, 300, 0, 64}, .causal = tokens > 1, .window = 64};
+    spec.query_tokens = tokens;
+    check(spec);
+  }
+}
+
+TEST_P(TwoCaches, BothByIndices) {
+  for (int heads : {1, 8, 12, 64, 128, 130}) check(with_extra(indexed(v4(heads, {100, 0, 70}), 128), 130, 2));
+  for (int topk : {0, 1, 63, 64, 65}) {
+    for (int extra : {0, 1, 64, 65}) check(with_extra(indexed(v4(8, {100, 0, 70}), topk), extra, 64));
+  }
+  CaseSpec spec = with_extra(indexed(v4(16, {100, 100, 100, 100, 100}), 65), 96, 3);
+  spec.query_tokens = 2;
+  spec.topk_lengths = {-5, 0, 1, 65, 1000};
+  spec.extra_topk_lengths = {96, -1, 0, 1000, 64};
+  spec.sink = spec.strided = true;
+  check(spec);
+}
+
+TEST_P(TwoCaches, ExtraByPageTable) {
+  for (int page_size : {1, 2, 64}) {
+    for (int tokens : {1, 2}) {
+      CaseSpec spec = with_extra(indexed(v4(16, {100, 0, 70, 1}), 128), -1, page_size);
+      spec.extra_lengths = {300, 64, 0, 1};
+      spec.query_tokens = tokens;
+      spec.extra_by_token = tokens > 1;
+      spec.invalid_pages = spec.sink = true;
+      check(spec);
+    }
+  }
+}
+
+TEST_P(TwoCaches, WindowCacheByPageTable) {
+  for (int tokens : {1, 3}) {
+    for (int topk : {-1, 70}) {
+      CaseSpec spec = with_extra(v4(16, {200, 0, 77, 64, 2}), topk, 2);
+      spec.query_tokens = tokens;
+      spec.causal = true;
+      spec.window = 70;
+      check(spec);
+      spec.window = 0;
+      check(spec);
+    }
+  }
+}
+
+TEST_P(TwoCaches, OtherFormats) {
+  for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+    CaseSpec spec = with_extra(indexed(v4(16, {100, 0, 70}), 65), 70, 61);
+    spec.format = KvFormat::kPlain;
+    spec.dtype = dtype;
+    spec.strided = true;
+    check(spec);
+  }
+  CaseSpec spec = with_extra(indexed(v4(16, {100, 0, 70}), 65), 70, 61);
+  spec.format = KvFormat::kFp8_656;
+  check(spec);
+  spec.qk_dim = 576;
+  check(spec);
+}
+
+TEST_P(TwoCaches, Fp8_656WithoutRope) {
+  for (int heads : {1, 32, 64}) {
+    CaseSpec spec = v4(heads, {100, 1, 70});
+    spec.format = KvFormat::kFp8_656;
+    spec.strided = true;
+    check(spec);
+    check(indexed(spec, 130));
+  }
+}
+
+TEST_P(TwoCaches, SplitsAndFixedSplits) {
+  CaseSpec spec = with_extra(indexed(v4(8, {200, 100}), 128), -1, 2);
+  spec.extra_lengths = {9000, 20};
+  spec.sink = true;
+  check(spec);
+  spec.batch_invariant = true;
+  check(spec);
+}
+
+/// A request's bits are the same alone as among others, with fixed splits.
+TEST_P(TwoCaches, BatchInvariant) {
+  CaseSpec spec = with_extra(indexed(v4(8, {200, 100}), 128), -1, 2);
+  spec.extra_lengths = {5000, 20};
+  spec.batch_invariant = true;
+  if (!taken(spec)) return;
+  const RandomCase both = runtime::make_case(spec, 3);
+  RandomCase alone = runtime::make_case(spec, 3);
+  alone.problem.query.batch = 1;
+  for (ConstTensorView* view : {&alone.inputs.q, &alone.inputs.indices, &alone.inputs.extra_block_table,
+                                &alone.inputs.extra_cache_seqlens}) {
+    view->shape[0] = 1;
+  }
+  DecodeRun run = place(both, executor_), lone = place(alone, executor_);
+  ASSERT_TRUE(run.run().ok() && lone.run().ok() && run.fetch().ok() && lone.fetch().ok());
+  EXPECT_EQ(0, std::memcmp(run.out().data, lone.out().data, std::size_t{8} * 512 * 2));
+}
+
+TEST_P(TwoCaches, AnIndexNamedTwiceCountsTwice) {
+  CaseSpec spec = with_extra(indexed(v4(8, {40}), 8), 8, 64);
+  spec.skipped_indices = 0;
+  if (!taken(spec)) return;
+  RandomCase c = runtime::make_case(spec, 1);
+  for (ConstTensorView* view : {&c.inputs.indices, &c.inputs.extra_indices}) {
+    auto* indices = static_cast<std::int32_t*>(const_cast<void*>(view->data));
+    std::fill_n(indices + 1, 3, indices[0]);
+  }
+  expect_right(c, "twice");
+}
+
+/// Results do not depend on when the plan was made.
+TEST_P(TwoCaches, PlansOfOtherLengths) {
+  CaseSpec spec = with_extra(indexed(v4(8, {200, 100, 50}), 128), -1, 2);
+  spec.extra_lengths = {3000, 20, 400};
+  if (!taken(spec)) return;
+  CaseSpec other = spec;
+  other.extra_lengths = {0, 3000, 64};
+  other.topk_lengths = {0, 128, 64};
+  spec.topk_lengths = {128, 1, 0};
+  expect_right_with_plan_of(runtime::make_case(other, 1), runtime::make_case(spec, 2), "other lengths");
+}
+
+TEST_P(TwoCaches, SameBitsEachTime) {
+  const CaseSpec spec = with_extra(indexed(v4(16, {200, 0, 77}), 128), 512, 64);
+  if (taken(spec)) expect_same_bits(spec);
+}
+
+/// NaN in a live scale, or in a live element, reaches the output.
+TEST_P(TwoCaches, NanInLiveTokensIsSeen) {
+  const CaseSpec spec = with_extra(indexed(v4(8, {40}), 8), 8, 3);
+  if (!taken(spec)) return;
+  for (int group : {0, 6}) {
+    RandomCase c = runtime::make_case(spec, 1);
+    const std::int32_t slot = *std::find_if(
+        static_cast<const std::int32_t*>(c.inputs.extra_indices.data),
+        static_cast<const std::int32_t*>(c.inputs.extra_indices.data) + 8,
+        [&](std::int32_t index) { return index >= 0 && index < c.inputs.extra_kv_cache.shape[0] * 3; });
+    auto* page = static_cast<std::uint8_t*>(const_cast<void*>(c.inputs.extra_kv_cache.data)) +
+                 slot / 3 * c.inputs.extra_kv_cache.strides[0];
+    page[fp8_584::scale_offset(3, slot % 3) + group] = 0xFF;
+    expect_right(c, "NaN scale");
+  }
+}
+
+TEST_P(TwoCaches, WrongTensorsAreNamed) {
+  const CaseSpec spec = with_extra(indexed(v4(8, {40}), 8), 8, 3);
+  const RandomCase good = runtime::make_case(spec, 1);
+  const Executor cpu;
+  auto refused = [&](auto change, const char* words) {
+    RandomCase c = runtime::make_case(spec, 1);
+    change(c);
+    const Status status = check_inputs(good.problem, c.inputs, cpu);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << words;
+    EXPECT_NE(status.message().find(words), std::string::npos) << status.message();
+  };
+  refused([](RandomCase& c) { c.inputs.kv_cache.strides[1] = 576; }, "584 bytes from token to token");
+  refused([](RandomCase& c) { c.inputs.extra_kv_cache.strides[0] = 1760; }, "lie 2304 bytes apart or more");
+  refused([](RandomCase& c) { c.inputs.kv_cache.strides[0] += 8; }, "a multiple of 16");
+  refused([](RandomCase& c) { c.inputs.extra_indices = {}; }, "extra_indices is missing");
+  refused([](RandomCase& c) { c.inputs.extra_block_table = c.inputs.extra_indices; },
+          "extra_block_table is given");
+  refused([](RandomCase& c) { c.inputs.extra_kv_cache.shape[3] = 656; }, "extra_kv_cache is");
+
+  const auto& options = good.problem.options;
+  Result<DecodeProblem> problem = infer_problem(good.inputs, 512, options);
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  EXPECT_EQ(*problem, good.problem);
+  DecodeInputs other = good.inputs;
+  other.kv_cache.shape[3] = 640;
+  EXPECT_NE(infer_problem(other, 512, options).status().message().find("which is fp8_584"),
+            std::string::npos);
+  other = good.inputs;
+  other.extra_kv_cache = {};
+  EXPECT_NE(infer_problem(other, 512, options).status().message().find("extra_kv_cache is missing"),
+            std::string::npos);
+}
+
+TEST(TwoCachesProblem, FieldsOutOfRange) {
+  const DecodeProblem good = runtime::problem_of(
+      {.format = KvFormat::kFp8_584, .qk_dim = 512, .v_dim = 512, .lengths = {4}, .extra_lengths = {9}});
+  EXPECT_TRUE(validate(good).ok());
+  EXPECT_NE(to_string(good).find("fp8_584 page=64x3 extra_page=64x2"), std::string::npos) << to_string(good);
+  auto refused = [&](auto change, const char* words) {
+    DecodeProblem p = good;
+    change(p);
+    EXPECT_NE(validate(p).message().find(words), std::string::npos) << validate(p).message();
+  };
+  refused([](DecodeProblem& p) { p.cache.v_dim = 448; }, "v_dim of an fp8_584 cache is 448; it must be 512");
+  refused([](DecodeProblem& p) { p.cache.qk_dim = 576; }, "qk_dim is 576; an fp8_584 cache has 512");
+  refused([](DecodeProblem& p) { p.cache.dtype = Dtype::kF16; }, "with an fp8_584 cache q and out are bf16");
+  refused([](DecodeProblem& p) { p.query.ragged = true; }, "q is ragged; with an extra cache");
+  refused([](DecodeProblem& p) { p.cache.extra.topk = 3; }, "extra topk is 3; it must be 0");
+  refused([](DecodeProblem& p) { p.cache.extra.page_size = 0; }, "extra page_size is 0");
+  refused([](DecodeProblem& p) { p.cache.extra.max_pages = 1 << 28; }, "tokens that both caches'");
+  refused(
+      [](DecodeProblem& p) {
+        p.sparse = {true, 4}, p.cache.max_pages = 0, p.options.window = 5;
+      },
+      "window of sparse decode is 5");
+  refused([](DecodeProblem& p) { p.cache.format = KvFormat::kFp8_656, p.cache.qk_dim = p.cache.v_dim = 500; },
+          "an fp8_656 cache has 576, or 512 without RoPE");
+}
+
+}  // namespace
+}  // namespace flashlatent

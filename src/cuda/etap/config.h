@@ -1,6 +1,7 @@
 // Compile-time shape of the transposed kernel.
 #pragma once
 
+#include "cuda/parts/listed_tokens.cuh"
 #include "cuda/parts/tile.cuh"
 
 namespace flashlatent::etap {
@@ -44,6 +45,12 @@ struct Config {
   // Blocks with a tile in the ring: a loader that may fill a block's first tile knows that the one so many
   // blocks before has been read.
   static constexpr int kLiveSlots = (kRingTiles + kQkChunks - 1) / kQkChunks;
+
+  /// Where blocks are converted, two of them are all that shared memory holds, and a block's time is that of its
+  /// conversion and of its products, one after the other: short chains of products then matter. Scores in so many
+  /// sums, and so many of V's chunks step by step.
+  static constexpr int kScoreSums = parts::kTakesLists<Loader> ? 4 : 2;
+  static constexpr int kTogether = parts::kTakesLists<Loader> ? 4 : 1;
 
   /// RoPE first: only QK^T reads it, so that it comes free first.
   __host__ __device__ static constexpr int chunk_order(int i) {

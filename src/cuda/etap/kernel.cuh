@@ -111,12 +111,13 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
     multiply(left == 2);
   }
 
-  /// s = K Q^T, tile by tile as they land; in two sums, so that a product need not wait for the one before
-  /// (1.0 us a block instead of 1.6).
+  /// s = K Q^T, tile by tile as they land; in several sums, so that a product need not wait for the one before
+  /// (two: 1.0 us a block instead of 1.6).
   __device__ __forceinline__ void score() {
     const std::uint64_t q = ptx::descriptor_k_major(ptx::shared_address(shared_.q));
     const typename RingPosition<Config>::TileDescriptors tiles(ring_, ptx::descriptor_k_major);
-    float odd[kRows / 2];
+    constexpr int kMore = Config::kScoreSums - 1;
+    float more[kMore][kRows / 2];
 #pragma unroll
     for (int i = 0; i < Config::kQkChunks; ++i) {
       if (i == 0 || Config::barrier_of(i) != Config::barrier_of(i - 1)) {
@@ -128,18 +129,22 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
       const std::uint64_t b = q + ring_.chunk(i) * kRows * parts::kRowBytes / 16;
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        ptx::Wgmma<Element, kRows>::template ss<false>(step % 2 == 0 ? s_ : odd,
-                                                       a + step * ptx::kStepAlongRow,
-                                                       b + step * ptx::kStepAlongRow, i > 0 || step > 1);
+        const int sum = step % Config::kScoreSums;
+        ptx::Wgmma<Element, kRows>::template ss<false>(
+            sum == 0 ? s_ : more[sum > 0 ? sum - 1 : 0], a + step * ptx::kStepAlongRow,
+            b + step * ptx::kStepAlongRow, i > 0 || step >= Config::kScoreSums);
       }
     }
     ptx::wgmma_commit();
     this->take_live();  // meanwhile
     ptx::wgmma_wait<0>();
     ptx::pin_registers(s_);
-    ptx::pin_registers(odd);
 #pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) s_[i] += odd[i];
+    for (auto& sum : more) {
+      ptx::pin_registers(sum);
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) s_[i] += sum[i];
+    }
 #pragma unroll
     for (int i = 0; i < kFirstV; ++i) release(i);
   }
@@ -154,12 +159,15 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
     for (auto& chunk : o_) ptx::pin_registers(chunk);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int chunk = 0; chunk < Config::kVChunks; ++chunk) {
-      const std::uint64_t v = tiles[kFirstV + chunk];
+    for (int first = 0; first < Config::kVChunks; first += Config::kTogether) {
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        ptx::Wgmma<Element, kRows>::template ss<false, true>(o_[chunk], v + step * ptx::kStepAlongRows,
-                                                             p + step * ptx::kStepAlongRow, true);
+#pragma unroll
+        for (int chunk = first; chunk < first + Config::kTogether; ++chunk) {
+          const std::uint64_t v = tiles[kFirstV + chunk];
+          ptx::Wgmma<Element, kRows>::template ss<false, true>(o_[chunk], v + step * ptx::kStepAlongRows,
+                                                               p + step * ptx::kStepAlongRow, true);
+        }
       }
       ptx::wgmma_commit();
     }
@@ -175,7 +183,7 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
   template <int kChunk>
   __device__ __forceinline__ void finish_product(bool hands_over) {
     if constexpr (Config::barrier_of(kFirstV + kChunk) == kFirstV + kChunk) {
-      ptx::wgmma_wait<Config::kVChunks - 1 - kChunk>();
+      ptx::wgmma_wait<(Config::kVChunks - 1 - kChunk) / Config::kTogether>();
       if (kChunk < kFirstHanded || !hands_over) release(kFirstV + kChunk);
     }
   }

@@ -46,9 +46,9 @@ struct Config {
   // blocks before has been read.
   static constexpr int kLiveSlots = (kRingTiles + kQkChunks - 1) / kQkChunks;
 
-  /// Where blocks are converted, two of them are all that shared memory holds, and a block's time is that of its
-  /// conversion and of its products, one after the other: short chains of products then matter. Scores in so many
-  /// sums, and so many of V's chunks step by step.
+  /// Where blocks are converted, two of them are all that shared memory holds, and a block's time is that of
+  /// its conversion and of its products, one after the other: short chains of products then matter. Scores in
+  /// so many sums, and so many of V's chunks step by step.
   static constexpr int kScoreSums = parts::kTakesLists<Loader> ? 4 : 2;
   static constexpr int kTogether = parts::kTakesLists<Loader> ? 4 : 1;
 

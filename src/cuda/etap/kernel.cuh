@@ -111,8 +111,8 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
     multiply(left == 2);
   }
 
-  /// s = K Q^T, tile by tile as they land; in several sums, so that a product need not wait for the one before
-  /// (two: 1.0 us a block instead of 1.6).
+  /// s = K Q^T, tile by tile as they land; in several sums, so that a product need not wait for the one
+  /// before (two: 1.0 us a block instead of 1.6).
   __device__ __forceinline__ void score() {
     const std::uint64_t q = ptx::descriptor_k_major(ptx::shared_address(shared_.q));
     const typename RingPosition<Config>::TileDescriptors tiles(ring_, ptx::descriptor_k_major);

@@ -135,23 +135,23 @@ class ListedRows {
   __device__ __forceinline__ std::uint32_t place_in(const Pipe& pipe) const {
     return ptx::shared_address(&pipe.tile(kTile)) + place_;
   }
-  template <int kTile, class Pipe>
-  __device__ __forceinline__ void store_rope(const Pipe& pipe, const uint4& low, const uint4& high) const {
-    const std::uint32_t to = place_in<kTile>(pipe);
-    ptx::store_16_bytes(to, low);
-    ptx::store_16_bytes(to ^ 16, high);
-  }
-  /// Returns the last two elements.
-  template <int kTile, class Pipe>
-  __device__ __forceinline__ std::uint32_t store_converted(const Pipe& pipe, const uint4& raw,
-                                                           const typename Format::Scales& scales) const {
+  /// 16 elements of a tile.
+  struct Converted {
+    uint4 low, high;
+  };
+  template <int kTile>
+  __device__ __forceinline__ static Converted convert(const uint4& raw,
+                                                      const typename Format::Scales& scales) {
     const typename Format::Scale scale = Format::template scale_of<kTile>(scales);
-    const std::uint32_t to = place_in<kTile>(pipe);
     const uint2 a = Format::convert(raw.x, scale), b = Format::convert(raw.y, scale);
-    ptx::store_16_bytes(to, make_uint4(a.x, a.y, b.x, b.y));
     const uint2 c = Format::convert(raw.z, scale), d = Format::convert(raw.w, scale);
-    ptx::store_16_bytes(to ^ 16, make_uint4(c.x, c.y, d.x, d.y));
-    return d.y;
+    return {make_uint4(a.x, a.y, b.x, b.y), make_uint4(c.x, c.y, d.x, d.y)};
+  }
+  template <int kTile, class Pipe>
+  __device__ __forceinline__ void store(const Pipe& pipe, const Converted& values) const {
+    const std::uint32_t to = place_in<kTile>(pipe);
+    ptx::store_16_bytes(to, values.low);
+    ptx::store_16_bytes(to ^ 16, values.high);
   }
 
   __device__ __forceinline__ static std::uint32_t other() { return ptx::rank_in_cluster() ^ 1; }

@@ -154,13 +154,15 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
     }
     ptx::copy_commit();
     next_slot();
+    typename Base::Converted values;  // before a tile is free
+    if constexpr (!is_rope(kStep)) values = Base::template convert<kTile>(raw, scales_);
     if constexpr (kStep == first_tile(kUnit)) pipe.wait_empty(last_tile(kUnit));
     if constexpr (kStep == 0) this->publish_live(pipe, found_.live);
     if constexpr (is_rope(kStep)) {
       const std::uint32_t to = this->template place_in<kTile>(pipe);
       ptx::store_16_bytes(kStep == Format::kRopeTile ? to : to ^ 16, raw);
     } else {
-      this->template store_converted<kTile>(pipe, raw, scales_);
+      this->template store<kTile>(pipe, values);
     }
     if constexpr (kStep == kSteps - 1 || tile_of(kStep + 1) > last_tile(kUnit))
       this->template publish<kUnit>(pipe);

@@ -186,7 +186,7 @@ TEST_F(Program, MakesPagedCases) {
   expect_refused("make-case " + file("p") + " --layout separate --scales 1", {"--scales is 1", "e4m3"});
   expect_refused("make-case " + file("p") + " --layout separate --window -1",
                  {"--window", "0 to 2147483647"});
-  expect_refused("make-case " + file("p") + " --window 5", {"window is set"});
+  expect_refused("make-case " + file("p") + " --topk 5 --window 5", {"window of sparse decode is 5"});
 }
 
 TEST_F(Program, BenchSparseAndFp8) {

@@ -255,6 +255,66 @@ std::vector<BenchCase> sparse_small() {
   return {sparse_case(3, 2, 8, 100, 300), sparse_case(2, 1, 64, 65, 200), sparse_case(1, 1, 4, 1500, 700)};
 }
 
+/// DeepSeek V4: 128 tokens of a window cache of 2^20 tokens in pages of 256, and `topk` of an extra cache, or
+/// without indices all of its `extra_tokens` a request.
+BenchCase v4_case(int batch, int query_tokens, int heads, int topk, int page_size, int extra_pool,
+                  bool indexed = true) {
+  BenchCase c = sparse_case(batch, query_tokens, heads, 128, (1 << 20) / batch, true);
+  c.problem.cache.format = KvFormat::kFp8_584;
+  c.problem.cache.qk_dim = c.problem.cache.v_dim = 512;
+  c.problem.cache.page_size = 256;
+  c.problem.options.softmax_scale = 1.0F / std::sqrt(512.0F);
+  c.problem.options.attn_sink = true;
+  if (topk == 0) return c;
+  c.problem.cache.extra = {.enabled = true,
+                           .indexed = indexed,
+                           .page_size = page_size,
+                           .topk = indexed ? topk : 0,
+                           .max_pages = 0};
+  c.extra_tokens = indexed ? extra_pool / batch : topk;
+  return c;
+}
+
+/// FlashMLA's rows, those of few heads, and all of an extra cache by page table.
+std::vector<BenchCase> sparse_v4() {
+  constexpr int kPool64 = 1 << 20, kPool2 = 1 << 18;  // tokens, of pages of 64 and of 2
+  std::vector<BenchCase> cases;
+  for (auto [batch, query_tokens, heads, topk] : {std::tuple{128, 2, 64, 512},
+                                                  {128, 2, 128, 1024},
+                                                  {64, 2, 64, 512},
+                                                  {64, 2, 128, 1024},
+                                                  {2, 2, 64, 512},
+                                                  {2, 2, 128, 1024},
+                                                  {128, 1, 8, 512},
+                                                  {128, 1, 16, 512},
+                                                  {128, 1, 32, 512},
+                                                  {128, 1, 16, 1024},
+                                                  {8, 1, 16, 512},
+                                                  {8, 1, 64, 512},
+                                                  {128, 1, 64, 0}}) {
+    cases.push_back(v4_case(batch, query_tokens, heads, topk, 64, kPool64));
+  }
+  for (int heads : {64, 128}) cases.push_back(v4_case(128, 2, heads, 1024, 2, kPool2));
+  for (int heads : {16, 64, 128}) {
+    // Fewer tokens a request than indices: each is named more than once, as of a pool that requests share.
+    cases.push_back(v4_case(128, 1, heads, 8192, 2, kPool2));
+    cases.push_back(v4_case(128, 1, heads, 8192, 2, 0, false));
+  }
+  return cases;
+}
+
+/// A handful of them that a processor does.
+std::vector<BenchCase> sparse_v4_small() {
+  std::vector<BenchCase> cases = {v4_case(2, 1, 16, 512, 64, 4096), v4_case(2, 2, 64, 512, 2, 4096),
+                                  v4_case(2, 1, 16, 700, 2, 0, false)};
+  for (BenchCase& c : cases) {
+    c.graph = false;
+    c.mean_length = 300;
+    c.lengths = make_lengths("uniform", 2, 300, 1);
+  }
+  return cases;
+}
+
 constexpr BenchSuite kDenseSuites[] = {
     {"peers", "the shapes that MLA decode kernels publish: large, varied, small and skewed batches", peers},
     {"flashmla", "FlashMLA's table: batch 128, 16 to 128 heads, 1 and 2 query tokens, 4K and 8K", flashmla},
@@ -269,8 +329,11 @@ constexpr BenchSuite kDenseSuites[] = {
 constexpr BenchSuite kSparseSuites[] = {
     {"peers", "FlashMLA's rows and 8, 16 and 32 heads: topk 2,048 and 16,384 of 32,768 tokens", sparse_peers},
     {"plain", "a bf16 cache: topk 512 to 2,048 of 8,192 tokens, 2 to 128 requests", sparse_plain},
+    {"v4", "DeepSeek V4: 128 tokens of a window cache and 512 to 8,192 of an extra one, fp8_584, with a sink",
+     sparse_v4},
     {"cpu", "seconds on a processor", sparse_cpu},
     {"small", "a handful of tiny shapes", sparse_small},
+    {"v4-small", "the same of DeepSeek V4", sparse_v4_small},
 };
 
 }  // namespace
@@ -291,6 +354,11 @@ std::string name_of(const BenchCase& c) {
   const std::string shape = fmt::format("b{} s_q{} h{} ", c.lengths.size(), query.tokens, query.heads);
   std::string page = cache.page_size == 64 ? "" : fmt::format(" page{}", cache.page_size);
   if (cache.dtype == Dtype::kF16) page += " fp16";
+  const auto& extra = cache.extra;
+  if (extra.enabled) {
+    page += fmt::format(" extra{}{} page{}", extra.indexed ? "" : " all ",
+                        extra.indexed ? extra.topk : c.extra_tokens, extra.page_size);
+  }
   return shape +
          (sparse.enabled ? fmt::format("topk{}", sparse.topk)
                          : fmt::format("s_k{} {}", c.mean_length, c.distribution)) +

@@ -16,6 +16,7 @@ struct BenchCase {
   std::string distribution = "uniform";  ///< "uniform", "normal" or "list".
   std::vector<int> lengths = {};
   int shared_tokens = 0;  ///< At the begin of all requests.
+  int extra_tokens = 0;   ///< Of each request in the extra cache, if the problem has one.
   bool graph = false;
   float deviation = 0.1F;  ///< Of queries and cached rows, which are normal.
   bool rmse = false;       ///< Compare a sample of rows with the oracle.
@@ -25,7 +26,8 @@ struct BenchCase {
 /// the distribution's quantiles in random order, so that their sum is no matter of luck.
 std::vector<int> make_lengths(const std::string& distribution, int batch, int mean, int least);
 
-/// "b128 s_q1 h16 s_k4096 uniform", "b128 s_q1 h16 topk2048 page16 fp16"; no other case of a suite has it.
+/// "b128 s_q1 h16 s_k4096 uniform", "b128 s_q1 h16 topk2048 page16 fp16", "b128 s_q2 h64 topk128 page256
+/// extra512 page64"; no other case of a suite has it.
 std::string name_of(const BenchCase& c);
 
 struct BenchSuite {

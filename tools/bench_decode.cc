@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/fp8_656.h"
+#include "core/latent_format.h"
 #include "core/message.h"
 #include "dispatch/select.h"
 #include "flashlatent/plan.h"
@@ -50,7 +50,9 @@ struct Work {
 
 /// Bytes that the cache has of a token, of all KV heads.
 double token_bytes(const DecodeProblem::Cache& cache) {
-  if (cache.format == KvFormat::kFp8_656) return fp8_656::kTokenBytes;
+  if (cache.layout == KvLayout::kLatent && cache.format != KvFormat::kPlain) {
+    return static_cast<double>(last_extent(cache.format, 0));
+  }
   if (cache.layout == KvLayout::kLatent) return 2.0 * cache.heads * cache.qk_dim;
   return (cache.format == KvFormat::kE4m3 ? 1.0 : 2.0) * cache.heads * (cache.qk_dim + cache.v_dim);
 }
@@ -74,9 +76,11 @@ Work work_of(const BenchCase& c) {
     pairs += pairs_of(c.problem, length);
     tokens += length;
   }
+  const auto& extra = cache.extra;
+  if (extra.enabled) pairs += requests * query.tokens * (extra.indexed ? extra.topk : c.extra_tokens);
   Work work;
   work.flops = 2.0 * pairs * query.heads * (cache.qk_dim + cache.v_dim);
-  if (sparse.enabled) {
+  if (c.problem.token_items()) {
     work.bytes = pairs * token_bytes(cache);
   } else {
     const double rows = requests * query.tokens * query.heads;
@@ -97,8 +101,7 @@ Result<runtime::Timing> time_decode(const runtime::BenchInput& input, runtime::T
   if (!plan_memory.ok()) return plan_memory.status();
   Result<runtime::Buffer> workspace = runtime::Buffer::allocate(executor, plan->workspace_bytes());
   if (!workspace.ok()) return workspace.status();
-  // Sparse: without topk_length.
-  const ConstTensorView& lengths = input.inputs.cache_seqlens;
+  const PlanLengths lengths = lengths_of(input.problem, input.inputs);
   const bool shares = input.problem.options.prefix_sharing != PrefixSharing::kOff;
   auto make_plan = [&] {
     return shares ? plan->schedule(lengths, input.pages(), plan_memory->memory())
@@ -132,8 +135,8 @@ runtime::TimingOptions cold(runtime::TimingOptions options) {
 
 Result<Measurement> measure(const BenchCase& c, const BenchOptions& options, const runtime::Roof& roof,
                             const Executor& executor) {
-  Result<runtime::BenchInput> input =
-      runtime::make_bench_input(c.problem, c.lengths, c.deviation, options.seed, executor, c.shared_tokens);
+  Result<runtime::BenchInput> input = runtime::make_bench_input(
+      c.problem, c.lengths, c.deviation, options.seed, executor, c.shared_tokens, c.extra_tokens);
   if (!input.ok()) return input.status();
   runtime::TimingOptions timing_options = options.timing;
   timing_options.graph =
@@ -237,6 +240,11 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m, const B
     row["prefix_sharing"] = to_string(options.prefix_sharing);
   }
   if (sparse.enabled) row["topk"] = sparse.topk;
+  if (cache.extra.enabled) {
+    row["extra_page_size"] = cache.extra.page_size;
+    row[cache.extra.indexed ? "extra_topk" : "extra_tokens"] =
+        cache.extra.indexed ? cache.extra.topk : c.extra_tokens;
+  }
   if (bench.layers > 0) row["layers"] = bench.layers;
   if (m.cold.repeats > 0) {
     row["ms_cold"] = m.cold.median;
@@ -325,7 +333,8 @@ int run_bench_decode(const char* name, std::vector<BenchCase> all, const BenchOp
     return fail({StatusCode::kInvalidArgument, "--with-read times a CUDA kernel; add --backend cuda"});
   }
   for (const BenchCase& c : cases) {
-    const Status status = runtime::check_bench_memory(c.problem, c.lengths, executor, c.shared_tokens);
+    const Status status =
+        runtime::check_bench_memory(c.problem, c.lengths, executor, c.shared_tokens, c.extra_tokens);
     if (!status.ok()) return fail({status.code(), fmt::format("{}: {}", c.name, status.message())});
   }
   Result<runtime::Stream> stream = runtime::Stream::create(executor);

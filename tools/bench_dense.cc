@@ -48,15 +48,18 @@ int run_bench_dense(const BenchDenseOptions& options) {
   std::vector<BenchCase> cases = options.bench.suite.empty()
                                      ? std::vector<BenchCase>{case_of(options.shape)}
                                      : suite_cases(dense_suites(), options.bench.suite);
-  if (!options.bench.suite.empty() && options.kv == "fp8_656") {
+  const bool fp8 = options.kv == "fp8_656" || options.kv == "fp8_584";
+  if (!options.bench.suite.empty() && fp8) {
     std::erase_if(cases, [](const BenchCase& c) { return c.problem.cache.dtype != Dtype::kBF16; });
     if (cases.empty()) {
-      return fail({StatusCode::kInvalidArgument, "--kv is fp8_656, but suite " + options.bench.suite +
+      return fail({StatusCode::kInvalidArgument, "--kv is " + options.kv + ", but suite " +
+                                                     options.bench.suite +
                                                      " has no bf16 case; plain is accepted"});
     }
   }
   for (BenchCase& c : cases) {
     if (!options.kv.empty()) c.problem.cache.format = *kv_format_from_name(options.kv);
+    if (c.problem.cache.format == KvFormat::kFp8_584) c.problem.cache.qk_dim = c.problem.cache.v_dim = 512;
     if (const Status status = validate(c.problem); !status.ok()) return fail(status);
   }
   return run_bench_decode("dense", std::move(cases), options.bench);
@@ -105,8 +108,10 @@ void add_bench_dense(CLI::App& bench, Action& action) {
   options->shape.problem.options.causal = true;
   add_bench_options(*dense, dense_suites(), options->bench);
   add_shape_options(*dense, options->shape);
-  dense->add_option("--kv", options->kv, "Cache format, of suites (their bf16 cases), too: plain or fp8_656")
-      ->check(CLI::IsMember({"plain", "fp8_656"}));
+  dense
+      ->add_option("--kv", options->kv,
+                   "Cache format, of suites (their bf16 cases), too: plain, fp8_656 or fp8_584")
+      ->check(CLI::IsMember({"plain", "fp8_656", "fp8_584"}));
   dense->footer(
       "A call is decode with its combine step; the plan is made once before. roof% is the least time that "
       "the bytes or the operations need at the measured roof, over the time taken.\n"

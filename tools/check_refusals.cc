@@ -16,19 +16,19 @@ struct Row {
 };
 
 constexpr std::array kOfCuda = {
-    Row{"", 1, 0, 35},
-    Row{"etap", 28, 197, 1051},
-    Row{"mma16_team4", 23, 189, 1060},
-    Row{"mma16_team8", 23, 189, 1060},
-    Row{"mma16_team16", 25, 201, 1120},
-    Row{"mma16", 34, 213, 1168},
-    Row{"seesaw", 6, 144, 746},
-    Row{"trio", 26, 203, 1190},
-    Row{"direct", 33, 237, 1261},
-    Row{"direct_team8", 39, 243, 1273},
-    Row{"quartet", 29, 222, 1132},
-    Row{"paged", 40, 121, 733},
-    Row{"prefill", 44, 247, 1281},
+    Row{"", 9, 79, 200},
+    Row{"etap", 36, 276, 1216},
+    Row{"mma16_team4", 31, 268, 1225},
+    Row{"mma16_team8", 31, 268, 1225},
+    Row{"mma16_team16", 33, 280, 1285},
+    Row{"mma16", 42, 292, 1333},
+    Row{"seesaw", 14, 223, 911},
+    Row{"trio", 34, 282, 1355},
+    Row{"direct", 41, 316, 1426},
+    Row{"direct_team8", 47, 322, 1438},
+    Row{"quartet", 37, 301, 1297},
+    Row{"paged", 48, 200, 898},
+    Row{"prefill", 52, 326, 1446},
 };
 // cpu_dense takes every case.
 constexpr std::array kOfCpu = {

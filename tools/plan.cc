@@ -104,6 +104,7 @@ Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& leng
     problem.cache.layout = options.layout == "packed" ? KvLayout::kPacked : KvLayout::kSeparate;
   }
   problem.cache.format = *kv_format_from_name(options.kv);
+  if (problem.cache.format == KvFormat::kFp8_584) problem.cache.qk_dim = problem.cache.v_dim = 512;
   problem.cache.dtype = options.dtype == "fp16" ? Dtype::kF16 : Dtype::kBF16;
   if (options.topk > 0) problem.sparse = {.enabled = true, .topk = options.topk};
   const int longest = *std::max_element(lengths.begin(), lengths.end());
@@ -251,8 +252,8 @@ void add_plan(CLI::App& app, Action& action) {
       ->check(CLI::IsMember({"separate", "packed"}))
       ->capture_default_str();
   plan->add_option("--kv", options->kv,
-                   "Cache format: plain (of the dtype), fp8_656 (latent) or e4m3 (separate)")
-      ->check(CLI::IsMember({"plain", "fp8_656", "e4m3"}))
+                   "Cache format: plain (of the dtype), fp8_656 or fp8_584 (latent), or e4m3 (separate)")
+      ->check(CLI::IsMember({"plain", "fp8_656", "fp8_584", "e4m3"}))
       ->capture_default_str();
   plan->add_option("--dtype", options->dtype, "bf16 or fp16")
       ->check(CLI::IsMember({"bf16", "fp16"}))

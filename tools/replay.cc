@@ -136,9 +136,9 @@ Status read_model(ReplayCommand& command) {
     return {StatusCode::kInvalidArgument,
             fmt::format("--heads is for --model mla; --model is '{}', which has its own", command.model)};
   }
-  if (command.kv != "fp8_656") return {};
+  if (command.kv != "fp8_656" && command.kv != "fp8_584") return {};
   return {StatusCode::kInvalidArgument,
-          fmt::format("--kv is fp8_656, a latent cache's; with --model {} bf16 and fp16 are accepted",
+          fmt::format("--kv is {}, a latent cache's; with --model {} bf16 and fp16 are accepted", command.kv,
                       command.model)};
 }
 
@@ -151,7 +151,9 @@ int run_replay(ReplayCommand command) {
   }
   if (const Status status = read_model(command); !status.ok()) return fail(status);
   command.replay.dtype = command.kv == "fp16" ? Dtype::kF16 : Dtype::kBF16;
-  command.replay.format = command.kv == "fp8_656" ? KvFormat::kFp8_656 : KvFormat::kPlain;
+  command.replay.format = command.kv == "fp8_656"   ? KvFormat::kFp8_656
+                          : command.kv == "fp8_584" ? KvFormat::kFp8_584
+                                                    : KvFormat::kPlain;
   command.replay.prefix_sharing = *prefix_sharing_from_name(command.sharing);
   const Result<Executor> executor = make_executor(command.executor);
   if (!executor.ok()) return fail(executor.status());
@@ -221,8 +223,8 @@ void add_replay(CLI::App& app, Action& action) {
   replay->add_option("--page-size", options.page_size, "Tokens a page")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  replay->add_option("--kv", command->kv, "Cache format: bf16, fp16 or fp8_656")
-      ->check(CLI::IsMember({"bf16", "fp16", "fp8_656"}))
+  replay->add_option("--kv", command->kv, "Cache format: bf16, fp16, fp8_656 or fp8_584")
+      ->check(CLI::IsMember({"bf16", "fp16", "fp8_656", "fp8_584"}))
       ->capture_default_str();
   replay
       ->add_option("--prefix-sharing", command->sharing,

@@ -16,7 +16,11 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
            attn_sink: Optional[Array] = None, batch_invariant: bool = False, empty_lse: float = float("-inf"),
            dtype: Optional[str] = None, out: Optional[Array] = None, lse: Optional[Array] = None,
            workspace: Optional[Array] = None, stream: Any = None, threads: int = 0,
-           kernel: str = "", check_inputs: Optional[bool] = None) -> Tuple[Any, Any]:
+           kernel: str = "", check_inputs: Optional[bool] = None, window: int = 0,
+           extra_kv_cache: Optional[Array] = None, extra_indices: Optional[Array] = None,
+           extra_topk_length: Optional[Array] = None, extra_block_table: Optional[Array] = None,
+           extra_cache_seqlens: Optional[Array] = None, page_size: Optional[int] = None,
+           extra_page_size: Optional[int] = None) -> Tuple[Any, Any]:
     """Attention of a batch of query tokens over a paged KV cache; returns (out, lse).
 
     For request i with L = cache_seqlens[i] cached tokens, query token t and query head h:
@@ -24,7 +28,9 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
     out = softmax(S) . V with V the first v_dim elements of each cached row; lse = ln sum exp S.
 
     q              bf16 or fp16 (batch, s_q, h_q, qk_dim), or with cu_seqlens_q (total tokens, h_q, qk_dim)
-    kv_cache       q's dtype (pages, page_size, h_kv, qk_dim), or uint8 (pages, page_size, 1, 656): format fp8_656
+    kv_cache       q's dtype (pages, page_size, h_kv, qk_dim), or uint8 (pages, page_size, 1, 656): format fp8_656; or
+                   uint8 (pages, page_size, 1, 584), format fp8_584 (DeepSeek V4): a view of whole pages, whose strides
+                   are (page_bytes, 584, any, 1), or the pages themselves, (pages, page_bytes) with page_size=
     block_table    int32 (batch, max_pages): page numbers; negative: the page's tokens are skipped; entries past a
                    request's pages are never read
     cache_seqlens  int32 (batch): cached tokens, 0 to max_pages * page_size
@@ -48,6 +54,15 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
     check_inputs   look at lengths, page numbers in use, topk_length and cu_seqlens_q first, and raise
                    InvalidArgumentError for a value out of range. None: arrays on the CPU are checked, those on a GPU
                    are not. True on a GPU waits for the stream, and is refused while a CUDA graph is captured
+
+    window         by page table: a query token sees the last `window` of the tokens that it would see; 0: all of them
+    extra_kv_cache  a second cache in the same softmax, of the same format, with its own pages and page size; q is not
+                   ragged then. Its tokens are named by
+    extra_indices, extra_topk_length  as indices and topk_length, or by
+    extra_block_table, extra_cache_seqlens  as block_table and cache_seqlens: all of the request's tokens, without
+                   causal mask or window; lengths are int32 (batch), or (batch, s_q) where query tokens see different
+                   numbers of them
+    page_size, extra_page_size  tokens a page of caches given as (pages, page_bytes)
 
     Unchecked, a length below 0 counts as 0, and a length above the page table's reach, max_pages * page_size, counts
     as that reach (topk_length: above topk as topk). Tokens of block_table's pages that the cache does not have are

@@ -29,7 +29,9 @@ _WRITTEN = ("out", "lse", "kv_cache", "key_cache", "value_cache", "to")  # by so
 _library = torch.library.Library("flashlatent", "DEF")
 _TOKENS = ("Tensor? block_table=None, Tensor? cache_seqlens=None, *, int v_dim=512, bool causal=False, "
            "Tensor? indices=None, Tensor? topk_length=None, Tensor? cu_seqlens_q=None, SymInt? tokens=None, "
-           "bool batch_invariant=False, ")
+           "bool batch_invariant=False, int window=0, Tensor? extra_kv_cache=None, Tensor? extra_indices=None, "
+           "Tensor? extra_topk_length=None, Tensor? extra_block_table=None, Tensor? extra_cache_seqlens=None, "
+           "int? page_size=None, int? extra_page_size=None, ")
 _DECODE = _TOKENS + "float softmax_scale, Tensor? attn_sink=None, Tensor? plan=None, bool check_inputs=False"
 _KV = ("Tensor q, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor cache_seqlens, *, "
        "bool causal=False, int window=0, Tensor? cu_seqlens_q=None, SymInt? tokens=None, "
@@ -95,17 +97,19 @@ def _in_python(text):
 
 # Options pass through by name: the schemas above say which there are.
 
-def _planned(problem, q, lengths):
+def _planned(problem, q, lengths, extra_lengths=None):
     planner = _step.find(problem, q)
     storage = q.new_empty(planner.plan_bytes, dtype=torch.uint8)
-    planner.schedule(lengths, like=q, plan=storage)
+    planner.schedule(lengths, extra_lengths=extra_lengths, like=q, plan=storage)
     return storage
 
 
-def _plan(q, kv_cache, block_table=None, cache_seqlens=None, *, topk_length=None, **options):
+def _plan(q, kv_cache, block_table=None, cache_seqlens=None, *, topk_length=None, extra_topk_length=None,
+          extra_cache_seqlens=None, **options):
     # No plan depends on softmax_scale or attn_sink.
     problem = Problem.of_arrays(q, kv_cache, block_table, softmax_scale=1.0, **options)
-    return _planned(problem, q, cache_seqlens if problem.topk is None else topk_length)
+    return _planned(problem, q, cache_seqlens if problem.topk is None else topk_length,
+                    extra_cache_seqlens if extra_topk_length is None else extra_topk_length)
 
 
 def _plan_of_fakes(q, cu_seqlens_q, tokens, **fields):
@@ -122,12 +126,27 @@ def _plan_of_fakes(q, cu_seqlens_q, tokens, **fields):
     return q.new_empty(size, dtype=torch.uint8)
 
 
+def _format(kv_cache):
+    """What a latent cache is of: of bytes its last dimension tells."""
+    if kv_cache.element_size() > 1:
+        return "plain"
+    return "fp8_656" if kv_cache.dim() == 4 and kv_cache.shape[-1] == 656 else "fp8_584"
+
+
 def _plan_fake(q, kv_cache, block_table=None, cache_seqlens=None, *, indices=None, topk_length=None,
-               cu_seqlens_q=None, tokens=None, **options):
+               cu_seqlens_q=None, tokens=None, extra_kv_cache=None, extra_indices=None, extra_topk_length=None,
+               extra_block_table=None, extra_cache_seqlens=None, page_size=None, extra_page_size=None, **options):
     which = ({"batch": block_table.shape[0], "max_pages": block_table.shape[1]} if indices is None else
              {"batch": indices.shape[0], "topk": indices.shape[2]})
-    return _plan_of_fakes(q, cu_seqlens_q, tokens, kv_heads=kv_cache.shape[2], page_size=kv_cache.shape[1],
-                          kv_format="fp8_656" if kv_cache.element_size() == 1 else "plain", **which, **options)
+    if extra_kv_cache is not None:
+        which["extra_page_size"] = extra_kv_cache.shape[1] if extra_page_size is None else extra_page_size
+        if extra_indices is None:
+            which["extra_max_pages"] = extra_block_table.shape[1]
+        else:
+            which["extra_topk"] = extra_indices.shape[2]
+    return _plan_of_fakes(q, cu_seqlens_q, tokens, kv_heads=kv_cache.shape[2] if kv_cache.dim() == 4 else 1,
+                          page_size=kv_cache.shape[1] if page_size is None else page_size,
+                          kv_format=_format(kv_cache), **which, **options)
 
 
 def _decode(q, kv_cache, block_table=None, cache_seqlens=None, **options):
@@ -200,13 +219,23 @@ def _append_latent(latent, rope, slot_mapping, kv_cache):
     _native.append_latent(latent, rope, slot_mapping, kv_cache)
 
 
+_ELEMENTS = {656: 576, 584: 512}  # of a token by its bytes, fp8_656 and fp8_584
+
+
 def _extent(kv_cache, dtype):
     """The last extent of an array of `dtype` that holds a token of this cache."""
-    elements = 576 if kv_cache.dtype == torch.uint8 else kv_cache.shape[-1]
-    return 656 if dtype == torch.uint8 else elements
+    last = kv_cache.shape[-1]
+    if kv_cache.dtype == torch.uint8:
+        return last if dtype == torch.uint8 else _ELEMENTS.get(last, 576)
+    return (584 if last == 512 else 656) if dtype == torch.uint8 else last
 
 
 def _convert_cache_fake(kv_cache, dtype):
+    if dtype == torch.uint8 and _extent(kv_cache, dtype) == 584:  # whole pages, of which the array is a view
+        pages, page_size = kv_cache.shape[:2]
+        page_bytes = (page_size * 584 + 575) // 576 * 576
+        memory = kv_cache.new_empty((pages, page_bytes), dtype=dtype)
+        return memory.as_strided((pages, page_size, 1, 584), (page_bytes, 584, 584, 1))
     return kv_cache.new_empty((*kv_cache.shape[:-1], _extent(kv_cache, dtype)), dtype=dtype)
 
 
@@ -316,7 +345,8 @@ def decode(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None,
     """One layer; returns (out, lse), new tensors. Shapes and meaning as in flashlatent.decode().
 
     options  v_dim=512, causal=False, indices, topk_length, cu_seqlens_q, tokens, attn_sink, batch_invariant=False,
-             plan, what plan() returned (without it the call plans for itself), and check_inputs=False: True raises
+             window=0, the extra cache (extra_kv_cache, extra_indices, extra_topk_length, extra_block_table,
+             extra_cache_seqlens), page_size, extra_page_size, plan, what plan() returned (without it the call plans for itself), and check_inputs=False: True raises
              for lengths and page numbers out of range, on a GPU after waiting for the stream
     """
     return _call(torch.ops.flashlatent.decode, q, kv_cache, block_table, cache_seqlens, softmax_scale=softmax_scale,

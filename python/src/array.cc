@@ -71,7 +71,8 @@ const char* accepted_elements(std::string_view name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
   if (is_one_of({"block_table", "cache_seqlens", "indices", "topk_length", "cu_seqlens_q", "cu_seqlens",
-                 "first_token"})) {
+                 "first_token", "extra_indices", "extra_topk_length", "extra_block_table",
+                 "extra_cache_seqlens", "extra_lengths"})) {
     return "int32 is expected";
   }
   if (is_one_of({"slot_mapping", "pairs"})) return "int32 and int64 are accepted";

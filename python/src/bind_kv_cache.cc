@@ -1,7 +1,7 @@
 // Cache operations: append, convert, gather, copy pages.
 #include <nanobind/stl/optional.h>
 
-#include "core/fp8_656.h"
+#include "core/latent_format.h"
 #include "flashlatent/kv_cache.h"
 #include "python/src/cache_operation.h"
 
@@ -17,11 +17,24 @@ struct Format {
 };
 
 Format format_from_name(std::string_view name, const TensorView& like) {
-  const std::int64_t elements = like.dtype == Dtype::kU8 ? fp8_656::kDim : like.shape[like.rank - 1];
+  const std::int64_t elements = elements_of(latent_format(like), like.shape[like.rank - 1]);
   if (name == "fp8_656") return {Dtype::kU8, "uint8", fp8_656::kTokenBytes};
+  if (name == "fp8_584") return {Dtype::kU8, "uint8", fp8_584::kTokenBytes};
   if (name == "bf16") return {Dtype::kBF16, "bfloat16", elements};
   if (name == "fp16") return {Dtype::kF16, "float16", elements};
-  refuse("format is '", name, "'; fp8_656, bf16 and fp16 are accepted");
+  refuse("format is '", name, "'; fp8_656, fp8_584, bf16 and fp16 are accepted");
+}
+
+/// An array of pages of fp8_584, (pages, page_size, 1, 584), of like's package: a view of (pages,
+/// page_bytes).
+nb::object pages_like(nb::handle like, std::int64_t pages, std::int64_t page_size) {
+  const std::int64_t bytes = least_page_stride_584(page_size);
+  const nb::object memory = empty_like(like, {pages, bytes}, "uint8");
+  const nb::tuple shape = nb::make_tuple(pages, page_size, 1, fp8_584::kTokenBytes);
+  const nb::tuple strides = nb::make_tuple(bytes, fp8_584::kTokenBytes, fp8_584::kTokenBytes, 1);
+  if (nb::hasattr(memory, "as_strided")) return memory.attr("as_strided")(shape, strides);  // torch's
+  const char* tricks = array_type(memory).cupy ? "cupy.lib.stride_tricks" : "numpy.lib.stride_tricks";
+  return nb::module_::import_(tricks).attr("as_strided")(memory, shape, strides);
 }
 
 void append_arrays(nb::handle latent, nb::handle rope, nb::handle slot_mapping, nb::handle kv_cache,
@@ -46,10 +59,13 @@ nb::object convert_arrays(nb::handle from, nb::object to, std::optional<std::str
   const TensorView& view = from_array.view();
   const bool make = to.is_none();
   if (make) {
-    if (!format) refuse("to and format are missing; an array, or one of fp8_656, bf16 and fp16, is expected");
+    if (!format)
+      refuse("to and format are missing; an array, or one of fp8_656, fp8_584, bf16 and fp16, is expected");
     if (view.rank != 4) refuse("from is ", to_string(view), "; expected (pages, page_size, h_kv, d)");
     const Format made = format_from_name(*format, view);
-    to = empty_like(from, {view.shape[0], view.shape[1], view.shape[2], made.extent}, made.array_dtype);
+    to = *format == "fp8_584"
+             ? pages_like(from, view.shape[0], view.shape[1])
+             : empty_like(from, {view.shape[0], view.shape[1], view.shape[2], made.extent}, made.array_dtype);
     bits = made.dtype;
   } else if (format) {
     refuse("format is '", *format, "' and to is given; format is for a cache that is made");
@@ -114,19 +130,21 @@ void bind_kv_cache(nb::module_& module) {
              nb::kw_only(), "dtype"_a = nb::none(), "stream"_a = nb::none(), "threads"_a = 0,
              R"(Writes n new tokens into an MLA cache.
 
-latent        bf16 or fp16 (n, d - d_rope): the normalised latent (NoPE) part; fp8_656: (n, 512)
-rope          the same dtype (n, d_rope), rotated already; fp8_656: (n, 64). None: the cache has no RoPE part
+latent        bf16 or fp16 (n, d - d_rope): the normalised latent (NoPE) part; fp8_656: (n, 512), fp8_584: (n, 448)
+rope          the same dtype (n, d_rope), rotated already; fp8_656, fp8_584: (n, 64). None: the cache has no RoPE part
 slot_mapping  int32 or int64 (n): page * page_size + offset in the page; negative: the token is skipped
-kv_cache      bf16 or fp16 (pages, page_size, 1, d), or fp8_656: uint8 (pages, page_size, 1, 656)
+kv_cache      bf16 or fp16 (pages, page_size, 1, d), fp8_656: uint8 (pages, page_size, 1, 656), or fp8_584: uint8
+              (pages, page_size, 1, 584), a view of whole pages
 dtype         'bf16': 16-bit integers hold bf16
 A slot past the cache's end is refused on the CPU, before anything is written, and skipped on CUDA.)");
   module.def("convert_cache", &convert_arrays, "from_"_a, "to"_a = nb::none(), nb::kw_only(),
              "format"_a = nb::none(), "dtype"_a = nb::none(), "stream"_a = nb::none(), "threads"_a = 0,
              R"(Converts a whole cache: quantises, dequantises or changes the dtype; returns `to`.
 
-from_   bf16 or fp16 (pages, page_size, h_kv, d), or fp8_656: uint8 (pages, page_size, 1, 656)
+from_   bf16 or fp16 (pages, page_size, h_kv, d), fp8_656: uint8 (pages, page_size, 1, 656), or fp8_584: uint8
+        (pages, page_size, 1, 584), a view of whole pages
 to      another cache of the same pages, page size and heads, which does not overlap
-format  if `to` is not given: 'fp8_656', 'bf16' (NumPy and CuPy get its bits as uint16) or 'fp16'
+format  if `to` is not given: 'fp8_656', 'fp8_584', 'bf16' (NumPy and CuPy get its bits as uint16) or 'fp16'
 dtype   'bf16': 16-bit integers hold bf16)");
   module.def("gather_cache", &gather_arrays, "kv_cache"_a, "block_table"_a, "cu_seqlens"_a,
              "first_token"_a = nb::none(), nb::kw_only(), "rows"_a = nb::none(), "out"_a = nb::none(),

@@ -70,13 +70,16 @@ nb::dict describe(const DecodeProblem& problem, const std::vector<std::int32_t>&
                          picked->kernel->name)));
 }
 
-void schedule(Plan& plan, nb::handle lengths, nb::handle pages, nb::handle like, nb::handle storage,
-              nb::handle stream) {
-  if (like.is_none()) like = lengths;
+void schedule(Plan& plan, nb::handle lengths, nb::handle extra_lengths, nb::handle pages, nb::handle like,
+              nb::handle storage, nb::handle stream) {
+  if (like.is_none()) like = lengths.is_none() ? extra_lengths : lengths;
   const WorkStream work(like, plan.device(), stream);
   const Array array = Array::read(plan.problem().sparse.enabled ? "topk_length" : "cache_seqlens", lengths);
+  const Array extra = Array::read(
+      plan.problem().cache.extra.indexed ? "extra_topk_length" : "extra_cache_seqlens", extra_lengths);
+  const PlanLengths both(array.view(), extra.view());
   if (pages.is_none()) {
-    plan.schedule(array.view(), like, storage, work.handle());
+    plan.schedule(both, like, storage, work.handle());
   } else {
     if (!nb::isinstance<nb::tuple>(pages) || nb::len(pages) != 2) {
       refuse("pages is a ", type_of(pages), "; a tuple (block_table, cache_seqlens) on the CPU is expected");
@@ -84,7 +87,7 @@ void schedule(Plan& plan, nb::handle lengths, nb::handle pages, nb::handle like,
     const Array table = Array::read("pages.block_table", nb::object(pages[0]));
     const Array host_lengths = Array::read("pages.cache_seqlens", nb::object(pages[1]));
     const HostPages host{table.view(), host_lengths.view()};
-    plan.schedule(array.view(), like, storage, work.handle(), false, &host);
+    plan.schedule(both, like, storage, work.handle(), false, &host);
   }
   work.finish();
 }
@@ -135,12 +138,13 @@ can't be used.)");
           },
           "problem"_a, "array"_a, nb::kw_only(), "threads"_a = 0, "kernel"_a = "",
           "A plan on the device of this array.")
-      .def("schedule", &schedule, "lengths"_a.none(), nb::kw_only(), "pages"_a = nb::none(),
-           "like"_a = nb::none(), "plan"_a = nb::none(), "stream"_a = nb::none(),
+      .def("schedule", &schedule, "lengths"_a.none(), nb::kw_only(), "extra_lengths"_a = nb::none(),
+           "pages"_a = nb::none(), "like"_a = nb::none(), "plan"_a = nb::none(), "stream"_a = nb::none(),
            R"(Plans one step: which part does which blocks of which request.
 
 lengths  int32 (batch): cache_seqlens, or topk_length where decode is sparse (None: all have topk); clamped to what
          the page table, or topk, has room for
+extra_lengths  with an extra cache: extra_cache_seqlens, or extra_topk_length (None: all have the extra topk)
 pages    with a Problem that has prefix_sharing: (block_table, cache_seqlens) on the CPU, int32 (batch, max_pages) and
          (batch), as decode() will have them: requests whose page tables begin alike attend to those tokens together
          where that pays. The plan stays right as long as the page tables of those that are long enough begin with
@@ -155,7 +159,7 @@ A plan stays right, if not balanced, when lengths change after it was made, with
 exception is batch_invariant: with it a plan must be made again.)");
   using namespace arguments;
   def_method(plan, "decode", &decode, std::tuple_cat(kLatent, std::tuple(kCacheSeqlens)),
-             std::tuple_cat(std::tuple(kIndices, kCuSeqlensQ), kLatentCall, kCall),
+             std::tuple_cat(std::tuple(kIndices, kCuSeqlensQ), kExtra, kLatentCall, kCall),
              R"(Runs one layer; returns (out, lse).
 
 Shapes, dtypes and errors as in flashlatent.decode(); arrays must fit the problem and be on the plan's device.

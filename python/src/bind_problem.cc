@@ -30,7 +30,9 @@ DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pa
                            int qk_dim, int v_dim, int page_size, const std::string& dtype,
                            const std::string& kv_format, const std::string& layout, std::optional<int> topk,
                            bool causal, bool ragged, bool attn_sink, bool batch_invariant, float soft_cap,
-                           bool alibi, int window, const std::string& prefix_sharing, float empty_lse) {
+                           bool alibi, int window, const std::string& prefix_sharing, float empty_lse,
+                           std::optional<int> extra_page_size, std::optional<int> extra_topk,
+                           std::optional<int> extra_max_pages) {
   DecodeProblem problem;
   problem.query = {.batch = batch, .tokens = tokens, .heads = heads, .ragged = ragged};
   problem.cache = {.format = take(kv_format_from_name(kv_format)),
@@ -40,7 +42,22 @@ DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pa
                    .v_dim = v_dim,
                    .page_size = page_size,
                    .max_pages = max_pages,
-                   .layout = layout_from_name(layout)};
+                   .layout = layout_from_name(layout),
+                   .extra = {}};
+  if (extra_page_size) {
+    if (extra_topk.has_value() == extra_max_pages.has_value()) {
+      refuse("extra_topk and extra_max_pages are ", extra_topk ? "both given" : "missing",
+             ", and extra_page_size is ", *extra_page_size, "; one of them is expected");
+    }
+    problem.cache.extra = {.enabled = true,
+                           .indexed = extra_topk.has_value(),
+                           .page_size = *extra_page_size,
+                           .topk = extra_topk.value_or(0),
+                           .max_pages = extra_max_pages.value_or(0)};
+  } else if (extra_topk || extra_max_pages) {
+    refuse(extra_topk ? "extra_topk" : "extra_max_pages",
+           " is given, and extra_page_size is missing; the tokens of a page of the extra cache are expected");
+  }
   problem.sparse = {.enabled = topk.has_value(), .topk = topk.value_or(0)};
   problem.options = {.softmax_scale = softmax_scale,
                      .causal = causal,
@@ -81,7 +98,8 @@ qk_dim, v_dim    elements of a cached row, and how many of its first are the val
                  keys and of values
 page_size        tokens a page
 dtype            of q, out and a plain cache: 'bf16' or 'fp16'
-kv_format        'plain', 'fp8_656': uint8 (pages, page_size, 1, 656), or 'e4m3': uint8 keys and values
+kv_format        'plain', 'fp8_656': uint8 (pages, page_size, 1, 656), 'fp8_584': uint8 (pages, page_size, 1, 584), or
+                 'e4m3': uint8 keys and values
 layout           'latent' (MLA), 'separate' or 'packed' keys and values (MHA, GQA, MQA), see flashlatent.decode_kv()
 topk             sparse decode: indices of a query token; None: dense
 causal           query token t of s_q sees tokens < L - s_q + t + 1
@@ -90,15 +108,19 @@ attn_sink        one extra fp32 logit a head
 batch_invariant  a request's bits do not depend on its batch-mates
 prefix_sharing   'auto': requests that share their first pages may attend to those together, see Plan.schedule();
                  'always': wherever they share a block; 'off'
-soft_cap, alibi, window  of keys and values apart: options of flashlatent.decode_kv()
+window           by page table: a query token sees the last `window` of the tokens that it would see; 0: all of them
+soft_cap, alibi  of keys and values apart: options of flashlatent.decode_kv()
 empty_lse        lse of rows that attend to nothing: -inf, which merges as nothing, or +inf
+extra_page_size  there is an extra cache of such pages, see flashlatent.decode(): by indices, extra_topk a query token,
+                 or by a page table of extra_max_pages columns
 Raises InvalidArgumentError, which names the field, its value and the range.)");
   module.def("_Problem", &make_problem, nb::kw_only(), "batch"_a, "heads"_a, "softmax_scale"_a,
              "max_pages"_a = 0, "tokens"_a = 1, "kv_heads"_a = 1, "qk_dim"_a = 576, "v_dim"_a = 512,
              "page_size"_a = 64, "dtype"_a = "bf16", "kv_format"_a = "plain", "layout"_a = "latent",
              "topk"_a = nb::none(), "causal"_a = false, "ragged"_a = false, "attn_sink"_a = false,
              "batch_invariant"_a = false, "soft_cap"_a = 0.0F, "alibi"_a = false, "window"_a = 0,
-             "prefix_sharing"_a = "off", "empty_lse"_a = kMinusInfinity);
+             "prefix_sharing"_a = "off", "empty_lse"_a = kMinusInfinity, "extra_page_size"_a = nb::none(),
+             "extra_topk"_a = nb::none(), "extra_max_pages"_a = nb::none());
   define_constructor(
       problem, "_Problem",
       nb::sig(
@@ -107,7 +129,9 @@ Raises InvalidArgumentError, which names the field, its value and the range.)");
           "dtype: str = 'bf16', kv_format: str = 'plain', layout: str = 'latent', topk: int | None = None, "
           "causal: bool = False, ragged: bool = False, attn_sink: bool = False, "
           "batch_invariant: bool = False, soft_cap: float = 0.0, alibi: bool = False, window: int = 0, "
-          "prefix_sharing: str = 'off', empty_lse: float = float('-inf')) -> None"));
+          "prefix_sharing: str = 'off', empty_lse: float = float('-inf'), "
+          "extra_page_size: int | None = None, extra_topk: int | None = None, "
+          "extra_max_pages: int | None = None) -> None"));
   using namespace arguments;
   def_static_method(
       problem, "of_arrays", &of_arrays, kLatent, std::tuple_cat(kProblem, kLatentProblem, kHasSink),
@@ -139,6 +163,21 @@ request of a ragged batch has (their total if not given); dtype 'bf16' says that
                    [](const DecodeProblem& p) -> std::optional<int> {
                      if (!p.sparse.enabled) return {};
                      return p.sparse.topk;
+                   })
+      .def_prop_ro("extra_page_size",
+                   [](const DecodeProblem& p) -> std::optional<int> {
+                     if (!p.cache.extra.enabled) return {};
+                     return p.cache.extra.page_size;
+                   })
+      .def_prop_ro("extra_topk",
+                   [](const DecodeProblem& p) -> std::optional<int> {
+                     if (!p.cache.extra.indexed) return {};
+                     return p.cache.extra.topk;
+                   })
+      .def_prop_ro("extra_max_pages",
+                   [](const DecodeProblem& p) -> std::optional<int> {
+                     if (!p.cache.extra.enabled || p.cache.extra.indexed) return {};
+                     return p.cache.extra.max_pages;
                    })
       .def_prop_ro("softmax_scale", [](const DecodeProblem& p) { return p.options.softmax_scale; })
       .def_prop_ro("causal", [](const DecodeProblem& p) { return p.options.causal; })

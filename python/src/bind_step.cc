@@ -18,7 +18,8 @@ nb::tuple decode(Step& step, DecodeArguments&& given) {
 nb::tuple decode_as_flash_mla(Step& step, nb::handle q, nb::handle k_cache, nb::handle block_table,
                               nb::handle cache_seqlens, int head_dim_v, std::optional<float> softmax_scale,
                               bool causal, bool is_fp8, nb::handle indices, nb::handle attn_sink,
-                              nb::handle topk_length, bool check_inputs) {
+                              nb::handle topk_length, nb::handle extra_k_cache, nb::handle extra_indices,
+                              nb::handle extra_topk_length, nb::handle out, bool check_inputs) {
   const bool sparse = !indices.is_none();
   DecodeArguments given;
   given.q = q;
@@ -28,6 +29,10 @@ nb::tuple decode_as_flash_mla(Step& step, nb::handle q, nb::handle k_cache, nb::
   given.indices = indices;
   given.topk_length = topk_length;
   given.attn_sink = attn_sink;
+  given.extra_kv_cache = extra_k_cache;
+  given.extra_indices = extra_indices;
+  given.extra_topk_length = extra_topk_length;
+  given.out = nb::borrow(out);
   given.softmax_scale = softmax_scale.value_or(given.softmax_scale);
   given.default_scale = !softmax_scale.has_value();
   given.v_dim = head_dim_v;
@@ -75,8 +80,9 @@ stateless  plan and workspace are those of the call, or made for it alone: calls
              "only).");
   step.def("_decode_as_flash_mla", &decode_as_flash_mla, "q"_a, "k_cache"_a, "block_table"_a.none(),
            "cache_seqlens"_a.none(), "head_dim_v"_a, "softmax_scale"_a.none(), "causal"_a, "is_fp8_kvcache"_a,
-           "indices"_a.none(), "attn_sink"_a.none(), "topk_length"_a.none(), "check_inputs"_a,
-           "flashlatent.flash_mla's decode.")
+           "indices"_a.none(), "attn_sink"_a.none(), "topk_length"_a.none(), "extra_k_cache"_a.none(),
+           "extra_indices_in_kvcache"_a.none(), "extra_topk_length"_a.none(), "out"_a.none(),
+           "check_inputs"_a, "flashlatent.flash_mla's decode.")
       .def(
           "find",
           [](Step& step, const DecodeProblem& problem, nb::handle array) {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "flashlatent/kv_cache.h"
 #include "python/src/bindings.h"
 #include "python/src/errors.h"
 
@@ -11,12 +12,24 @@ InputArrays::InputArrays(const DecodeArguments& h, std::optional<Dtype> sixteen_
     : q_(Array::read("q", h.q, sixteen_bits)),
       kv_cache_(Array::read("kv_cache", h.kv_cache, sixteen_bits)),
       block_table_(Array::read("block_table", h.block_table)),
-      cache_seqlens_(Array::read("cache_seqlens", h.cache_seqlens)) {
+      cache_seqlens_(Array::read("cache_seqlens", h.cache_seqlens)),
+      page_size_(h.page_size),
+      extra_page_size_(h.extra_page_size) {
   const bool rare =
       !h.indices.is_none() || !h.topk_length.is_none() || !h.cu_seqlens_q.is_none() || !h.attn_sink.is_none();
   if (rare) {
     rare_.emplace(Rare{Array::read("indices", h.indices), Array::read("topk_length", h.topk_length),
                        Array::read("cu_seqlens_q", h.cu_seqlens_q), Array::read("attn_sink", h.attn_sink)});
+  }
+  const bool extra = !h.extra_kv_cache.is_none() || !h.extra_indices.is_none() ||
+                     !h.extra_topk_length.is_none() || !h.extra_block_table.is_none() ||
+                     !h.extra_cache_seqlens.is_none();
+  if (extra) {
+    extra_.emplace(Extra{Array::read("extra_kv_cache", h.extra_kv_cache, sixteen_bits),
+                         Array::read("extra_indices", h.extra_indices),
+                         Array::read("extra_topk_length", h.extra_topk_length),
+                         Array::read("extra_block_table", h.extra_block_table),
+                         Array::read("extra_cache_seqlens", h.extra_cache_seqlens)});
   }
   if (!h.key_cache.is_none()) {
     separate_.emplace(KeysAndValues{
@@ -26,10 +39,38 @@ InputArrays::InputArrays(const DecodeArguments& h, std::optional<Dtype> sixteen_
   }
 }
 
+namespace {
+
+/// A cache in rows as it is; bytes (pages, page_bytes) as the pages of fp8_584 that they are.
+ConstTensorView cache_of(const char* name, const TensorView& view, const char* size_name,
+                         std::optional<int> page_size) {
+  const bool bytes = view.rank == 2 && view.dtype == Dtype::kU8;
+  if (!bytes && page_size) {
+    refuse(size_name, " is ", *page_size, " and ", name, " is ", to_string(view), "; ", size_name,
+           " is for a cache of uint8 (pages, page_bytes)");
+  }
+  if (!bytes) return view;
+  if (!page_size) {
+    refuse(name, " is ", to_string(view), ", pages of bytes, and ", size_name,
+           " is missing; the tokens of a page are expected");
+  }
+  return take(fp8_584_pages(view, *page_size));
+}
+
+}  // namespace
+
 DecodeInputs InputArrays::inputs() const {
   DecodeInputs inputs;
   inputs.q = q_.view();
-  inputs.kv_cache = kv_cache_.view();
+  inputs.kv_cache = cache_of("kv_cache", kv_cache_.view(), "page_size", page_size_);
+  if (extra_) {
+    inputs.extra_kv_cache =
+        cache_of("extra_kv_cache", extra_->kv_cache.view(), "extra_page_size", extra_page_size_);
+    inputs.extra_indices = extra_->indices.view();
+    inputs.extra_topk_length = extra_->topk_length.view();
+    inputs.extra_block_table = extra_->block_table.view();
+    inputs.extra_cache_seqlens = extra_->cache_seqlens.view();
+  }
   inputs.block_table = block_table_.view();
   inputs.cache_seqlens = cache_seqlens_.view();
   if (rare_) {

@@ -18,6 +18,10 @@ struct DecodeArguments {
   nb::handle key_cache = Py_None, value_cache = Py_None, key_scale = Py_None, value_scale = Py_None,
              alibi_slopes = Py_None;
 
+  nb::handle extra_kv_cache = Py_None, extra_indices = Py_None, extra_topk_length = Py_None,
+             extra_block_table = Py_None, extra_cache_seqlens = Py_None;
+  std::optional<int> page_size, extra_page_size;  ///< Of caches (pages, page_bytes).
+
   float softmax_scale = std::numeric_limits<float>::quiet_NaN();
   int v_dim = 512;
   bool causal = false;
@@ -66,9 +70,17 @@ inline constexpr auto kProblem = std::tuple(
     argument("causal", &DecodeArguments::causal), kCuSeqlensQ, argument("tokens", &DecodeArguments::tokens),
     argument("batch_invariant", &DecodeArguments::batch_invariant),
     argument("empty_lse", &DecodeArguments::empty_lse), argument("dtype", &DecodeArguments::dtype));
-inline constexpr auto kLatentProblem = std::tuple(argument("v_dim", &DecodeArguments::v_dim), kIndices);
-inline constexpr auto kKeyValueProblem = std::tuple(argument("window", &DecodeArguments::window),
-                                                    argument("soft_cap", &DecodeArguments::soft_cap));
+inline constexpr auto kWindow = argument("window", &DecodeArguments::window);
+/// The extra cache, and which tokens of it.
+inline constexpr auto kExtra = std::tuple(argument("extra_kv_cache", &DecodeArguments::extra_kv_cache),
+                                          argument("extra_indices", &DecodeArguments::extra_indices),
+                                          argument("extra_block_table", &DecodeArguments::extra_block_table),
+                                          argument("page_size", &DecodeArguments::page_size),
+                                          argument("extra_page_size", &DecodeArguments::extra_page_size));
+inline constexpr auto kLatentProblem =
+    std::tuple_cat(std::tuple(argument("v_dim", &DecodeArguments::v_dim), kIndices, kWindow), kExtra);
+inline constexpr auto kKeyValueProblem =
+    std::tuple(kWindow, argument("soft_cap", &DecodeArguments::soft_cap));
 /// Of a problem without a call.
 inline constexpr auto kHasSink = std::tuple(argument("attn_sink", &DecodeArguments::has_attn_sink));
 inline constexpr auto kHasMore = std::tuple(argument("alibi", &DecodeArguments::has_alibi),
@@ -80,7 +92,10 @@ inline constexpr auto kCall = std::tuple(
     argument("lse", &DecodeArguments::lse), argument("plan", &DecodeArguments::plan),
     argument("workspace", &DecodeArguments::workspace), argument("stream", &DecodeArguments::stream),
     argument("check_inputs", &DecodeArguments::check_inputs));
-inline constexpr auto kLatentCall = std::tuple(argument("topk_length", &DecodeArguments::topk_length));
+inline constexpr auto kLatentCall =
+    std::tuple(argument("topk_length", &DecodeArguments::topk_length),
+               argument("extra_topk_length", &DecodeArguments::extra_topk_length),
+               argument("extra_cache_seqlens", &DecodeArguments::extra_cache_seqlens));
 inline constexpr auto kKeyValueCall = std::tuple(argument("alibi_slopes", &DecodeArguments::alibi_slopes),
                                                  argument("key_scale", &DecodeArguments::key_scale),
                                                  argument("value_scale", &DecodeArguments::value_scale));
@@ -105,8 +120,14 @@ class InputArrays {
     Array key_cache, value_cache, key_scale, value_scale, alibi_slopes;
   };
 
+  struct Extra {
+    Array kv_cache, indices, topk_length, block_table, cache_seqlens;
+  };
+
   Array q_, kv_cache_, block_table_, cache_seqlens_;
+  std::optional<int> page_size_, extra_page_size_;
   std::optional<Rare> rare_;
+  std::optional<Extra> extra_;
   std::optional<KeysAndValues> separate_;
 };
 

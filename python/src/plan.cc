@@ -10,14 +10,14 @@ namespace flashlatent::python {
 Plan::Plan(const DecodeProblem& problem, const Executor& executor)
     : handle_(take(flashlatent::Plan::make(problem, executor))), device_(device_of(executor)) {}
 
-Status Plan::plan_into(Memory memory, const ConstTensorView& lengths, const HostPages* pages,
+Status Plan::plan_into(Memory memory, const PlanLengths& lengths, const HostPages* pages,
                        void* stream) const {
   const flashlatent::Plan there = handle_.with_stream(stream);
   return pages == nullptr ? there.schedule(lengths, memory) : there.schedule(lengths, *pages, memory);
 }
 
-void Plan::schedule(const ConstTensorView& lengths, nb::handle like, nb::handle storage, void* stream,
-                    bool fresh, const HostPages* pages) {
+void Plan::schedule(const PlanLengths& lengths, nb::handle like, nb::handle storage, void* stream, bool fresh,
+                    const HostPages* pages) {
   if (!storage.is_none()) {
     const Memory memory = memory_of("plan", Array::output("plan", storage, {}, fresh));
     if (device_.type == DeviceType::kCpu && !is_aligned(memory) && memory.bytes >= handle_.plan_bytes()) {

@@ -18,7 +18,7 @@ class Plan {
 
   /// Plans a step on `stream` into `storage`, or its own, which like's package allocates. A `fresh` storage
   /// is the binding's, not the caller's: see Array::output(). `pages`: for prefixes that requests share.
-  void schedule(const ConstTensorView& lengths, nb::handle like, nb::handle storage, void* stream,
+  void schedule(const PlanLengths& lengths, nb::handle like, nb::handle storage, void* stream,
                 bool fresh = false, const HostPages* pages = nullptr);
 
   bool scheduled() const { return scheduled_; }
@@ -28,7 +28,7 @@ class Plan {
                    bool fresh_workspace = false);
 
  private:
-  Status plan_into(Memory memory, const ConstTensorView& lengths, const HostPages* pages, void* stream) const;
+  Status plan_into(Memory memory, const PlanLengths& lengths, const HostPages* pages, void* stream) const;
 
   flashlatent::Plan handle_;
   Device device_;

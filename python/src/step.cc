@@ -50,7 +50,7 @@ nb::tuple Step::decode(DecodeArguments given) {
   if (!stateless_) enter(capture_id(inputs.q.device, work.handle()));
   const std::shared_ptr<Plan> plan = find(problem_of(inputs, given), inputs.q.device);
   check_inputs(given.check_inputs, plan->problem(), inputs, q, plan->device(), work.handle());
-  const ConstTensorView& lengths = plan->problem().sparse.enabled ? inputs.topk_length : inputs.cache_seqlens;
+  const PlanLengths lengths = lengths_of(plan->problem(), inputs);
   nb::object own_plan, own_workspace;  // of this call alone
   auto own = [&](std::size_t bytes) { return empty_like(q, {static_cast<std::int64_t>(bytes)}, "uint8"); };
   const bool fresh_workspace = stateless_ && given.workspace.is_none();

@@ -133,6 +133,11 @@ class Sample {
 }  // namespace
 
 Result<Comparison> compare_sample(const BenchInput& input, int rows, const Executor& executor) {
+  const auto& cache = input.problem.cache;
+  if (cache.extra.enabled || cache.format == KvFormat::kFp8_584) {
+    return unsupported("a sample of rows is compared of one cache in rows; use check for ",
+                       to_string(input.problem));
+  }
   FLASHLATENT_RETURN_IF_ERROR(synchronize(executor));
   Sample sample(input, executor);
   for (std::int64_t request : std::set<std::int64_t>{0, input.problem.query.batch - 1}) {

@@ -5,7 +5,8 @@
 #include <numeric>
 
 #include "core/element.h"
-#include "core/fp8_656.h"
+#include "core/fp8_584.h"
+#include "core/latent_format.h"
 #include "core/message.h"
 #include "cpu/parallel.h"
 #include "dispatch/select.h"
@@ -20,7 +21,7 @@ namespace {
 class Maker {
  public:
   Maker(BenchInput& input, const std::vector<int>& lengths, float deviation, std::uint64_t seed,
-        const Executor& executor, int shared_tokens)
+        const Executor& executor, int shared_tokens, int extra_tokens)
       : input_(input),
         lengths_(lengths),
         deviation_(deviation),
@@ -28,26 +29,28 @@ class Maker {
         executor_(executor),
         shared_pages_(std::min(shared_tokens, *std::min_element(lengths.begin(), lengths.end())) /
                       input.problem.cache.page_size),
+        extra_lengths_(lengths.size(), extra_tokens),
         device_(device_of(executor)) {}
 
   Status make() {
     make_problem();
     FLASHLATENT_RETURN_IF_ERROR(make_cache());
+    if (problem().cache.extra.enabled) FLASHLATENT_RETURN_IF_ERROR(make_extra());
     FLASHLATENT_RETURN_IF_ERROR(make_query());
     return make_outputs();
   }
 
  private:
   DecodeProblem& problem() { return input_.problem; }
-  int pages_of(int length) const {
-    const int size = input_.problem.cache.page_size;
-    return (length + size - 1) / size;
-  }
+  int pages_of(int length) const { return pages_of(length, input_.problem.cache.page_size); }
+  static int pages_of(int length, int page_size) { return (length + page_size - 1) / page_size; }
 
   void make_problem() {
     const int longest = *std::max_element(lengths_.begin(), lengths_.end());
     problem().query.batch = static_cast<int>(lengths_.size());
     problem().cache.max_pages = problem().sparse.enabled ? 0 : std::max(1, pages_of(longest));
+    DecodeProblem::Cache::Extra& extra = problem().cache.extra;
+    if (extra.enabled && !extra.indexed) extra.max_pages = pages_of(extra_lengths_[0], extra.page_size);
   }
 
   template <class View>
@@ -73,28 +76,78 @@ class Maker {
     std::int64_t pages = 0;
     for (int length : lengths_) pages += pages_of(length) - shared_pages_;
     pages += shared_pages_;
+    const std::vector<std::int32_t> order = permutation(pages);
+    DecodeInputs& inputs = input_.inputs;
+    FLASHLATENT_RETURN_IF_ERROR(
+        problem().cache.layout == KvLayout::kLatent
+            ? fill_cache(pages, problem().cache.page_size, inputs.kv_cache, input_.kv_cache)
+            : fill_separate(pages));
+    if (!problem().sparse.enabled) return make_page_table(order);
+    input_.host_indices = indices_of(order, problem().cache.page_size, lengths_, problem().sparse.topk);
+    inputs.indices = {nullptr,
+                      Dtype::kI32,
+                      {problem().query.batch, problem().query.tokens, problem().sparse.topk},
+                      device_};
+    return upload(input_.indices, inputs.indices, input_.host_indices);
+  }
+
+  std::vector<std::int32_t> permutation(std::int64_t pages) const {
     std::vector<std::int32_t> order(pages);
     std::iota(order.begin(), order.end(), 0);
     for (std::int64_t i = pages - 1; i > 0; --i) {
       std::swap(order[i], order[random_bits(seed_, i) % (i + 1)]);
     }
-    FLASHLATENT_RETURN_IF_ERROR(problem().cache.layout == KvLayout::kLatent ? fill_cache(pages)
-                                                                            : fill_separate(pages));
-    return problem().sparse.enabled ? make_indices(order) : make_page_table(order);
+    return order;
   }
 
-  Status fill_cache(std::int64_t pages) {
+  /// The extra cache, what names its tokens, and the sink.
+  Status make_extra() {
+    const DecodeProblem::Cache::Extra extra = problem().cache.extra;
+    const std::int64_t batch = problem().query.batch, tokens = problem().query.tokens;
+    const int each = pages_of(extra_lengths_[0], extra.page_size);
+    DecodeInputs& inputs = input_.inputs;
+    FLASHLATENT_RETURN_IF_ERROR(
+        fill_cache(batch * each, extra.page_size, inputs.extra_kv_cache, input_.extra_kv_cache));
+    std::vector<std::int32_t> order = permutation(batch * each);
+    auto uploaded = [&](Buffer& buffer, ConstTensorView& view, int value) {
+      view = {nullptr, Dtype::kI32, {batch}, device_};
+      return upload(buffer, view, std::vector<std::int32_t>(batch, value));
+    };
+    if (problem().sparse.enabled) {
+      FLASHLATENT_RETURN_IF_ERROR(uploaded(input_.topk_length, inputs.topk_length, problem().sparse.topk));
+    }
+    if (!extra.indexed) {
+      inputs.extra_block_table = {nullptr, Dtype::kI32, {batch, each}, device_};
+      input_.host_extra_table = std::move(order);
+      FLASHLATENT_RETURN_IF_ERROR(
+          upload(input_.extra_names, inputs.extra_block_table, input_.host_extra_table));
+      return uploaded(input_.extra_lengths, inputs.extra_cache_seqlens, extra_lengths_[0]);
+    }
+    input_.host_extra_indices = indices_of(order, extra.page_size, extra_lengths_, extra.topk);
+    inputs.extra_indices = {nullptr, Dtype::kI32, {batch, tokens, extra.topk}, device_};
+    FLASHLATENT_RETURN_IF_ERROR(upload(input_.extra_names, inputs.extra_indices, input_.host_extra_indices));
+    return uploaded(input_.extra_lengths, inputs.extra_topk_length, extra.topk);
+  }
+
+  Status fill_cache(std::int64_t pages, int page_size, ConstTensorView& view, Buffer& buffer) {
     const auto& cache = problem().cache;
-    ConstTensorView& view = input_.inputs.kv_cache;
-    ConstTensorView plain(nullptr, cache.dtype, {pages, cache.page_size, cache.heads, cache.qk_dim}, device_);
+    ConstTensorView plain(nullptr, cache.dtype, {pages, page_size, cache.heads, cache.qk_dim}, device_);
     if (cache.format == KvFormat::kPlain) {
       view = plain;
-      return fill(input_.kv_cache, view, 1);
+      return fill(buffer, view, 1);
     }
-    TensorView fp8(nullptr, Dtype::kU8, {pages, cache.page_size, 1, fp8_656::kTokenBytes}, device_);
+    if (cache.qk_dim != elements_of(cache.format, 0)) {
+      return unsupported("qk_dim is ", cache.qk_dim, "; a benchmark's ", to_string(cache.format),
+                         " cache has ", elements_of(cache.format, 0));
+    }
+    TensorView fp8(nullptr, Dtype::kU8, {pages, page_size, 1, last_extent(cache.format, 0)}, device_);
+    if (cache.format == KvFormat::kFp8_584) fp8.strides[0] = fp8_584::least_page_stride(page_size);
     Buffer unrounded;
     FLASHLATENT_RETURN_IF_ERROR(fill(unrounded, plain, 1));
-    FLASHLATENT_RETURN_IF_ERROR(allocate(input_.kv_cache, fp8));
+    Result<Buffer> made = Buffer::allocate(executor_, pages * fp8.strides[0]);
+    if (!made.ok()) return made.status();
+    buffer = std::move(*made);
+    fp8.data = buffer.data();
     FLASHLATENT_RETURN_IF_ERROR(convert_cache(plain, fp8, executor_));
     view = fp8;
     return synchronize(executor_);  // before `unrounded` goes
@@ -160,19 +213,20 @@ class Maker {
     return upload(input_.cache_seqlens, inputs.cache_seqlens, {lengths_.begin(), lengths_.end()});
   }
 
-  Status make_indices(const std::vector<std::int32_t>& order) {
+  /// Of each query token `topk` random tokens of its request, whose pages are the next ones of `order`.
+  std::vector<std::int32_t> indices_of(const std::vector<std::int32_t>& order, std::int64_t page_size,
+                                       const std::vector<int>& lengths, std::int64_t topk) {
     const std::int64_t batch = problem().query.batch, tokens = problem().query.tokens;
-    const std::int64_t topk = problem().sparse.topk, page_size = problem().cache.page_size;
     std::vector<std::int32_t> indices;
     indices.reserve(batch * tokens * topk);
     auto pages = order.begin();
     for (std::int64_t request = 0; request < batch; ++request) {
-      const int length = lengths_[request];
+      const int length = lengths[request];
       std::vector<std::int32_t> slots(length);
       for (int t = 0; t < length; ++t) {
         slots[t] = static_cast<std::int32_t>(pages[t / page_size] * page_size + t % page_size);
       }
-      pages += pages_of(length);
+      pages += pages_of(length, static_cast<int>(page_size));
       for (std::int64_t token = 0; token < tokens; ++token) {
         // The beginning of a random permutation, over and over if it is too short.
         for (std::int64_t i = 0; i < topk; ++i) {
@@ -182,9 +236,7 @@ class Maker {
         }
       }
     }
-    input_.inputs.indices = {nullptr, Dtype::kI32, {batch, tokens, topk}, device_};
-    input_.host_indices = std::move(indices);
-    return upload(input_.indices, input_.inputs.indices, input_.host_indices);
+    return indices;
   }
 
   Status make_query() {
@@ -192,6 +244,11 @@ class Maker {
     const auto& cache = problem().cache;
     DecodeInputs& inputs = input_.inputs;
     inputs.q = {nullptr, cache.dtype, {query.batch, query.tokens, query.heads, cache.qk_dim}, device_};
+    if (problem().options.attn_sink) {
+      inputs.attn_sink = {nullptr, Dtype::kF32, {query.heads}, device_};
+      FLASHLATENT_RETURN_IF_ERROR(
+          upload(input_.sink, inputs.attn_sink, std::vector<std::int32_t>(query.heads, 0)));
+    }
     return fill(input_.q, inputs.q, 2);
   }
 
@@ -211,13 +268,14 @@ class Maker {
   const std::uint64_t seed_;
   const Executor& executor_;
   const int shared_pages_;
+  const std::vector<int> extra_lengths_;
   const Device device_;
 };
 
 }  // namespace
 
 Status check_bench_memory(const DecodeProblem& problem, const std::vector<int>& lengths,
-                          const Executor& executor, int shared_tokens) {
+                          const Executor& executor, int shared_tokens, int extra_tokens) {
   const auto& [query, cache, sparse, options] = problem;
   const double batch = static_cast<double>(lengths.size());
   double pages = 0, longest = 1;  // pages of all requests, and of the longest
@@ -235,16 +293,18 @@ Status check_bench_memory(const DecodeProblem& problem, const std::vector<int>& 
     return {StatusCode::kExhausted, message(what, " have ", pages, " pages of ", cache.page_size,
                                             " tokens; at most 2147483647 have numbers")};
   }
-  // An fp8_656 cache is made from a bf16 one.
+  // An FP8 cache is made from a bf16 one.
   double token = 2.0 * cache.heads * cache.qk_dim;
-  if (cache.format == KvFormat::kFp8_656) token += fp8_656::kTokenBytes;
+  if (cache.format != KvFormat::kPlain) token += static_cast<double>(last_extent(cache.format, 0));
   if (cache.layout != KvLayout::kLatent) {
     token = (cache.format == KvFormat::kE4m3 ? 1.0 : 2.0) * cache.heads * (cache.qk_dim + cache.v_dim);
   }
   const double rows = batch * query.tokens * query.heads;
-  const double names = 4 * (sparse.enabled ? batch * query.tokens * sparse.topk : batch * longest);
+  const double extra = cache.extra.enabled ? batch * extra_tokens : 0;
+  const double names =
+      4 * extra + 4 * (sparse.enabled ? batch * query.tokens * sparse.topk : batch * longest);
   const double device =
-      pages * cache.page_size * token + rows * (2.0 * (cache.qk_dim + cache.v_dim) + 4) + names;
+      (pages * cache.page_size + extra) * token + rows * (2.0 * (cache.qk_dim + cache.v_dim) + 4) + names;
   const double host = 2 * names + 4 * pages;
   if (executor.backend == Backend::kCpu) return check_host_memory(device + host, what);
   FLASHLATENT_RETURN_IF_ERROR(check_memory(device, what, executor));
@@ -252,11 +312,13 @@ Status check_bench_memory(const DecodeProblem& problem, const std::vector<int>& 
 }
 
 Result<BenchInput> make_bench_input(DecodeProblem problem, const std::vector<int>& lengths, float deviation,
-                                    std::uint64_t seed, const Executor& executor, int shared_tokens) {
-  FLASHLATENT_RETURN_IF_ERROR(check_bench_memory(problem, lengths, executor, shared_tokens));
+                                    std::uint64_t seed, const Executor& executor, int shared_tokens,
+                                    int extra_tokens) {
+  FLASHLATENT_RETURN_IF_ERROR(check_bench_memory(problem, lengths, executor, shared_tokens, extra_tokens));
   BenchInput input;
   input.problem = problem;
-  FLASHLATENT_RETURN_IF_ERROR(Maker(input, lengths, deviation, seed, executor, shared_tokens).make());
+  FLASHLATENT_RETURN_IF_ERROR(
+      Maker(input, lengths, deviation, seed, executor, shared_tokens, extra_tokens).make());
   return input;
 }
 

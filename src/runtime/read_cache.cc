@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/fp8_584.h"
 #include "core/fp8_656.h"
 #include "core/message.h"
 
@@ -12,29 +13,48 @@ namespace {
 /// One of the call's caches: pages of contiguous bytes.
 struct Pages {
   const void* data;
+  std::int64_t page_bytes, page_size;
   std::int64_t token_bytes;
-  bool in_rows;  ///< A page's first tokens are its first bytes; else they are all over it.
+  bool in_rows;         ///< A page's first tokens are its first bytes; else they are all over it.
+  bool scales = false;  ///< fp8_584: 8 bytes a token behind all tokens of the page.
 };
+
+Pages latent_pages(const DecodeProblem::Cache& cache, const void* data, std::int64_t page_size) {
+  switch (cache.format) {
+    case KvFormat::kFp8_656:
+      return {data, page_size * fp8_656::kTokenBytes, page_size, fp8_656::kTokenBytes, true};
+    case KvFormat::kFp8_584:
+      return {data, fp8_584::least_page_stride(page_size), page_size, fp8_584::kDataBytes, true, true};
+    case KvFormat::kPlain:
+    case KvFormat::kE4m3:
+      break;
+  }
+  const std::int64_t token = 2 * cache.heads * cache.qk_dim;
+  return {data, page_size * token, page_size, token, true};
+}
 
 std::vector<Pages> caches_of(const BenchInput& input) {
   const auto& cache = input.problem.cache;
-  if (cache.format == KvFormat::kFp8_656) return {{input.kv_cache.data(), fp8_656::kTokenBytes, true}};
+  if (cache.layout == KvLayout::kLatent) return {latent_pages(cache, input.kv_cache.data(), cache.page_size)};
   const std::int64_t element = cache.format == KvFormat::kE4m3 ? 1 : 2;
   const std::int64_t key = element * cache.heads * cache.qk_dim, value = element * cache.heads * cache.v_dim;
-  if (cache.layout == KvLayout::kLatent) return {{input.kv_cache.data(), key, true}};
+  const std::int64_t size = cache.page_size;
   const bool rows = cache.layout == KvLayout::kSeparate;
-  return {{input.kv_cache.data(), key, rows}, {input.value_cache.data(), value, rows}};
+  return {{input.kv_cache.data(), key * size, size, key, rows},
+          {input.value_cache.data(), value * size, size, value, rows}};
 }
 
 class Cutter {
  public:
-  void add(const Pages& cache, std::int64_t token, std::int64_t bytes) {
-    auto address = reinterpret_cast<std::uintptr_t>(cache.data) + token * cache.token_bytes;
-    aligned_ &= address % 16 == 0 && bytes % 16 == 0;
-    for (; bytes > 0; bytes -= Piece::kMostBytes, address += Piece::kMostBytes) {
-      pieces_.push_back(
-          {address, static_cast<std::uint64_t>(std::min<std::int64_t>(bytes, Piece::kMostBytes))});
-    }
+  /// Tokens [first, first + count) of a page.
+  void add(const Pages& cache, std::int64_t page, std::int64_t first, std::int64_t count) {
+    const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(cache.data) + page * cache.page_bytes;
+    add(begin + first * cache.token_bytes, count * cache.token_bytes);
+    if (!cache.scales) return;
+    // In whole words of 16 bytes, since copies are.
+    const std::int64_t scales = fp8_584::scale_offset(cache.page_size, first) / 16 * 16;
+    const std::int64_t end = fp8_584::scale_offset(cache.page_size, first + count);
+    add(begin + scales, (end - scales + 15) / 16 * 16);
   }
   Result<std::vector<Piece>> finish() && {
     if (aligned_) return std::move(pieces_);
@@ -42,6 +62,14 @@ class Cutter {
   }
 
  private:
+  void add(std::uintptr_t address, std::int64_t bytes) {
+    aligned_ &= address % 16 == 0 && bytes % 16 == 0;
+    for (; bytes > 0; bytes -= Piece::kMostBytes, address += Piece::kMostBytes) {
+      pieces_.push_back(
+          {address, static_cast<std::uint64_t>(std::min<std::int64_t>(bytes, Piece::kMostBytes))});
+    }
+  }
+
   std::vector<Piece> pieces_;
   bool aligned_ = true;
 };
@@ -51,9 +79,19 @@ class Cutter {
 Result<std::vector<Piece>> cache_pieces(const BenchInput& input) {
   const auto& problem = input.problem;
   const std::int64_t page_size = problem.cache.page_size, columns = problem.cache.max_pages;
+  const DecodeProblem::Cache::Extra& extra = problem.cache.extra;
   const std::vector<Pages> caches = caches_of(input);
   Cutter cutter;
-  for (const std::int32_t token : input.host_indices) cutter.add(caches[0], token, caches[0].token_bytes);
+  auto add_token = [&cutter](const Pages& cache, std::int64_t token) {
+    cutter.add(cache, token / cache.page_size, token % cache.page_size, 1);
+  };
+  for (const std::int32_t token : input.host_indices) add_token(caches[0], token);
+  if (extra.enabled) {
+    const Pages cache = latent_pages(problem.cache, input.extra_kv_cache.data(), extra.page_size);
+    for (const std::int32_t token : input.host_extra_indices) add_token(cache, token);
+    // All requests have as many, and their pages are full but for the last one, which is taken for full.
+    for (const std::int32_t page : input.host_extra_table) cutter.add(cache, page, 0, extra.page_size);
+  }
   // Of a page that requests share, as many tokens as the longest of them has in it.
   std::vector<std::int32_t> order;
   std::vector<std::int64_t> live;
@@ -67,10 +105,7 @@ Result<std::vector<Piece>> cache_pieces(const BenchInput& input) {
     }
   }
   for (const std::int32_t entry : order) {
-    for (const Pages& cache : caches) {
-      const std::int64_t tokens = cache.in_rows ? live[entry] : page_size;
-      cutter.add(cache, entry * page_size, tokens * cache.token_bytes);
-    }
+    for (const Pages& cache : caches) cutter.add(cache, entry, 0, cache.in_rows ? live[entry] : page_size);
   }
   return std::move(cutter).finish();
 }

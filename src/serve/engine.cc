@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "core/fp8_656.h"
+#include "core/latent_format.h"
 #include "core/message.h"
 #include "cpu/parallel.h"
 #include "runtime/host_memory.h"
@@ -16,7 +16,11 @@ namespace flashlatent::serve {
 
 namespace {
 
-constexpr std::int64_t kRow = 576, kValue = 512;  // MLA: 512 latent + 64 RoPE
+// MLA: 512 latent + 64 RoPE, of which fp8_584 has 448 + 64 and all are the value.
+constexpr std::int64_t kRope = 64, kValue = 512;
+constexpr std::int64_t row_elements(KvFormat format) {
+  return format == KvFormat::kFp8_584 ? fp8_584::kDim : kValue + kRope;
+}
 constexpr float kCacheScale = 1.0F;
 constexpr float kQueryScale = 4.0F;  // makes scores of deviation 2.3: some tokens matter more than others
 constexpr int kStagedRows = 4096;
@@ -35,7 +39,7 @@ Engine::Engine(std::span<const io::TraceRequest> trace, const Options& options)
   problem_.cache = {.format = options.format,
                     .dtype = options.dtype,
                     .heads = 1,
-                    .qk_dim = kRow,
+                    .qk_dim = static_cast<int>(row_elements(options.format)),
                     .v_dim = kValue,
                     .page_size = options.page_size,
                     .max_pages = options.max_pages,
@@ -43,7 +47,7 @@ Engine::Engine(std::span<const io::TraceRequest> trace, const Options& options)
                     .extra = {}};
   problem_.options.softmax_scale = 1.0F / std::sqrt(192.0F);  // DeepSeek-V2: 128 + 64 before absorption
   problem_.options.prefix_sharing = options.prefix_sharing;
-  row_ = kRow;
+  row_ = row_elements(options.format);
   if (options.kv_dim > 0) {
     problem_.cache.heads = options.kv_heads;
     problem_.cache.qk_dim = problem_.cache.v_dim = options.kv_dim;
@@ -57,16 +61,24 @@ Engine::Engine(std::span<const io::TraceRequest> trace, const Options& options)
 
 std::size_t Engine::cache_bytes() const {
   const std::int64_t tokens = std::int64_t{options_.pages} * options_.page_size;
-  return options_.format == KvFormat::kPlain ? bytes_of(tokens * row_) : tokens * fp8_656::kTokenBytes;
+  if (options_.format == KvFormat::kPlain) return bytes_of(tokens * row_);
+  return options_.pages * page_stride();
+}
+
+std::int64_t Engine::page_stride() const {
+  const std::int64_t rows = options_.page_size * last_extent(options_.format, row_);
+  return options_.format == KvFormat::kFp8_584 ? fp8_584::least_page_stride(options_.page_size) : rows;
+}
+
+TensorView Engine::latent_view(void* data, std::int64_t pages, Device device) const {
+  TensorView view(data, options_.format == KvFormat::kPlain ? options_.dtype : Dtype::kU8,
+                  {pages, options_.page_size, 1, last_extent(options_.format, row_)}, device);
+  view.strides[0] = page_stride();
+  return view;
 }
 
 TensorView Engine::cache_view(int layer) const {
-  const bool plain = options_.format == KvFormat::kPlain;
-  const std::int64_t last = plain ? kRow : fp8_656::kTokenBytes;
-  return {caches_[layer].data(),
-          plain ? options_.dtype : Dtype::kU8,
-          {options_.pages, options_.page_size, 1, last},
-          device_};
+  return latent_view(caches_[layer].data(), options_.pages, device_);
 }
 
 /// A layer's keys, and behind them its values.
@@ -226,10 +238,10 @@ Status Engine::append_staged(int layer, const std::vector<std::int32_t>& slots) 
     values.data = static_cast<const std::uint16_t*>(staged_rows_.data()) + row_ / 2;
     return append_kv(keys, values, slot_mapping, key_value_cache(layer), executor);
   }
-  ConstTensorView latent(staged_rows_.data(), options_.dtype, {tokens, kValue}, device_);
-  ConstTensorView rope(static_cast<const std::uint16_t*>(staged_rows_.data()) + kValue, options_.dtype,
-                       {tokens, kRow - kValue}, device_);
-  latent.strides[0] = rope.strides[0] = kRow;
+  ConstTensorView latent(staged_rows_.data(), options_.dtype, {tokens, row_ - kRope}, device_);
+  ConstTensorView rope(static_cast<const std::uint16_t*>(staged_rows_.data()) + row_ - kRope, options_.dtype,
+                       {tokens, kRope}, device_);
+  latent.strides[0] = rope.strides[0] = row_;
   return append_latent(latent, rope, slot_mapping, cache_view(layer), executor);
 }
 
@@ -319,7 +331,7 @@ Result<runtime::Comparison> Engine::verify(const Scheduler::Step& step, int row,
   DecodeInputs inputs;
   inputs.q = {host_q_.data() + row * h_q * qk_dim, options_.dtype, {1, 1, h_q, qk_dim}};
   if (latent()) {
-    inputs.kv_cache = {cache.data(), options_.dtype, {pages, page_size, 1, kRow}};
+    inputs.kv_cache = {cache.data(), options_.dtype, {pages, page_size, 1, row_}};
   } else {  // a token's keys and values lie in one row
     ConstTensorView& keys = inputs.key_cache;
     keys = {cache.data(), options_.dtype, {pages, page_size, options_.kv_heads, qk_dim}};
@@ -328,9 +340,9 @@ Result<runtime::Comparison> Engine::verify(const Scheduler::Step& step, int row,
     inputs.value_cache.data = cache.data() + row_ / 2;
   }
   std::vector<std::uint8_t> quantised;
-  if (options_.format == KvFormat::kFp8_656) {  // the bytes that append_latent must have written
-    quantised.resize(pages * page_size * fp8_656::kTokenBytes);
-    const TensorView fp8(quantised.data(), Dtype::kU8, {pages, page_size, 1, fp8_656::kTokenBytes});
+  if (options_.format != KvFormat::kPlain) {  // the bytes that append_latent must have written
+    quantised.resize(pages * page_stride());
+    const TensorView fp8 = latent_view(quantised.data(), pages, {});
     FLASHLATENT_RETURN_IF_ERROR(convert_cache(inputs.kv_cache, fp8, Executor{}));
     inputs.kv_cache = fp8;
   }

@@ -60,6 +60,8 @@ class Engine {
   Status too_large(std::string_view why) const;
   std::size_t cache_bytes() const;  // of one layer
   bool latent() const { return problem_.cache.layout == KvLayout::kLatent; }
+  std::int64_t page_stride() const;  ///< Of a latent cache, elements.
+  TensorView latent_view(void* data, std::int64_t pages, Device device) const;
   /// The library writes the cache, out of staged rows.
   bool appends() const { return !latent() || options_.format != KvFormat::kPlain; }
   void set_cache(int layer, DecodeInputs& inputs) const;

@@ -104,7 +104,7 @@ def test_constructors(match, create):
 
 
 @pytest.mark.parametrize("match, change", [
-    ("qk_dim is 512; an fp8_656 cache has 576", {"qk_dim": 512}),
+    ("qk_dim is 520; an fp8_656 cache has 576, or 512 without RoPE", {"qk_dim": 520}),
     ("h_kv \\(KV heads\\) is 2; an fp8_656 cache has 1", {"kv_heads": 2}),
     ("max_pages of sparse decode is 3; it must be 0", {"topk": 4, "max_pages": 3}),
 ])

@@ -324,8 +324,8 @@ def call_gather(cache, **options):
      lambda keys, values: flashlatent.Problem(batch=1, heads=4, layout="flat", softmax_scale=1)),
     ("prefix sharing is 'maybe'; off, auto and always",
      lambda keys, values: flashlatent.Problem(batch=1, heads=4, max_pages=1, prefix_sharing="maybe", softmax_scale=1)),
-    ("window is set; that is for separate keys and values",
-     lambda keys, values: flashlatent.Problem(batch=1, heads=4, max_pages=1, window=3, softmax_scale=1)),
+    ("window of sparse decode is 3; it must be 0",
+     lambda keys, values: flashlatent.Problem(batch=1, heads=4, topk=1, window=3, softmax_scale=1)),
 ])
 def test_refused_operations(match, call):
     with pytest.raises(flashlatent.InvalidArgumentError, match=match) as raised:

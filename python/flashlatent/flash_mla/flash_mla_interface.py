@@ -1,20 +1,4 @@
-"""The names of the package flash_mla, on this library: change the import, keep the calls.
-
-    from flashlatent.flash_mla import flash_mla_with_kvcache, get_mla_metadata
-
-    metadata, num_splits = get_mla_metadata()          # once a step
-    out, lse = flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, 512, metadata, num_splits,
-                                      causal=True)     # once a layer
-
-Tensors are torch's, on a GPU or on the CPU. What is more than there: any head count, page size and topk, strides,
-fp16, empty rows. Metadata that is older than the lengths, or shared by layers of several shapes, gives right
-results; it only balances the work less well. Captured in a CUDA graph, the first call with a metadata object
-captures the plan too, which follows the lengths at each replay.
-
-    python -m flashlatent.flash_mla PROGRAM [ARGUMENT...]
-
-runs a Python program whose `import flash_mla` gets this module.
-"""
+"""The functions of flash_mla.flash_mla_interface, on this library; see flashlatent.flash_mla."""
 
 import math
 import re
@@ -23,16 +7,19 @@ from typing import Any, NoReturn, Optional, Tuple
 import torch
 from torch import Tensor
 
-from . import torch as operators
-from ._errors import FlashLatentError, InvalidArgumentError, UnsupportedError
-from ._native import Step
+from .. import torch as operators
+from .._errors import FlashLatentError, InvalidArgumentError, UnsupportedError
+from .._native import Step
 
 _is_compiling = torch.compiler.is_compiling  # each step of Python counts here
 
-__all__ = ["flash_mla_sparse_fwd", "flash_mla_with_kvcache", "get_mla_metadata"]
+__all__ = [
+    "FlashMLASchedMeta", "flash_attn_varlen_func", "flash_attn_varlen_kvpacked_func",
+    "flash_attn_varlen_qkvpacked_func", "flash_mla_sparse_fwd", "flash_mla_with_kvcache", "get_mla_metadata",
+]
 
 
-class MlaMetadata:
+class FlashMLASchedMeta:
     """Opaque: the plans of a step, made by its first calls."""
 
     __slots__ = ("decode",)
@@ -41,26 +28,26 @@ class MlaMetadata:
         self.decode = Step()._decode_as_flash_mla
 
 
-def get_mla_metadata(*args: Any, **kwargs: Any) -> Tuple[MlaMetadata, None]:
+def get_mla_metadata(*args: Any, **kwargs: Any) -> Tuple[FlashMLASchedMeta, None]:
     """(metadata, None) for flash_mla_with_kvcache(). Arguments of older versions (cache_seqlens,
     num_q_tokens_per_head_k, num_heads_k, ...) are accepted and not needed: the first call that uses the metadata
     plans, from its own tensors."""
-    return MlaMetadata(), None
+    return FlashMLASchedMeta(), None
 
 
 def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Tensor], cache_seqlens: Optional[Tensor],
-                           head_dim_v: int, tile_scheduler_metadata: MlaMetadata, num_splits: None = None,
+                           head_dim_v: int, tile_scheduler_metadata: FlashMLASchedMeta, num_splits: None = None,
                            softmax_scale: Optional[float] = None, causal: bool = False, is_fp8_kvcache: bool = False,
                            indices: Optional[Tensor] = None, attn_sink: Optional[Tensor] = None,
                            extra_k_cache: Optional[Tensor] = None, extra_indices_in_kvcache: Optional[Tensor] = None,
                            topk_length: Optional[Tensor] = None,
-                           extra_topk_length: Optional[Tensor] = None, *,
+                           extra_topk_length: Optional[Tensor] = None, *, out: Optional[Tensor] = None,
                            check_inputs: bool = False) -> Tuple[Tensor, Tensor]:
     """MLA decode over a paged cache; returns (out (b, s_q, h_q, head_dim_v), lse (b, h_q, s_q)).
 
     q              bf16 or fp16 (b, s_q, h_q, d)
     k_cache        q's dtype (pages, page_size, h_kv, d); is_fp8_kvcache: one byte an element, (pages, page_size,
-                   1, 656)
+                   1, 656), or (pages, page_size, 1, 584), a view of whole pages (DeepSeek V4, 512 columns)
     block_table    int32 (b, max_pages); entries past a request's length may be garbage; tokens of a negative or too
                    large page number are skipped. None in sparse decode
     cache_seqlens  int32 (b); a length below 0 counts as 0, one above max_pages * page_size as max_pages * page_size.
@@ -71,18 +58,17 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
     indices        int32 (b, s_q, topk): sparse decode; -1 and indices past the cache's end are skipped
     topk_length    int32 (b): only so many indices of a request count, 0 to topk
     attn_sink      fp32 (h_q): out is scaled by exp(lse) / (exp(lse) + exp(sink))
+    extra_k_cache  a second cache in the same softmax, as k_cache, with a page size of its own
+    extra_indices_in_kvcache  int32 (b, s_q, extra topk): its tokens, as indices
+    extra_topk_length  int32 (b): only so many of these indices of a request count
+    out            where the result goes: q's dtype, (b, s_q, h_q, head_dim_v); made if not given
     check_inputs   raise for lengths, page numbers in use and topk_length out of range, see flashlatent.decode(); on a
                    GPU the call then waits for the stream. (Not an argument of the package flash_mla.)
     lse is fp32, the natural logarithm, +inf for rows that attend to nothing (whose out is 0).
 
-    The extra_* arguments are not supported: UnsupportedError (a NotImplementedError). Raises
-    InvalidArgumentError (a ValueError) for tensors that don't fit.
+    Raises InvalidArgumentError (a ValueError) for tensors that don't fit.
     """
-    if extra_k_cache is not None or extra_indices_in_kvcache is not None or extra_topk_length is not None:
-        name = ("extra_k_cache" if extra_k_cache is not None else "extra_indices_in_kvcache"
-                if extra_indices_in_kvcache is not None else "extra_topk_length")
-        raise UnsupportedError(f"{name} is given; a second cache is not supported yet: None is accepted")
-    if type(tile_scheduler_metadata) is not MlaMetadata:
+    if type(tile_scheduler_metadata) is not FlashMLASchedMeta:
         raise InvalidArgumentError(
             f"tile_scheduler_metadata is a {type(tile_scheduler_metadata).__name__}; what get_mla_metadata() of "
             "flashlatent.flash_mla returns is expected")
@@ -94,16 +80,31 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
             softmax_scale = q.shape[-1]**-0.5
         if indices is not None:
             block_table = cache_seqlens = None
-        out, lse = operators.decode(
-            q, k_cache, block_table, cache_seqlens, softmax_scale=softmax_scale, v_dim=head_dim_v, causal=causal,
-            indices=indices, topk_length=topk_length, attn_sink=attn_sink, check_inputs=check_inputs)
+        options = {
+            "softmax_scale": softmax_scale, "v_dim": head_dim_v, "causal": causal, "indices": indices,
+            "topk_length": topk_length, "attn_sink": attn_sink, "extra_kv_cache": extra_k_cache,
+            "extra_indices": extra_indices_in_kvcache, "extra_topk_length": extra_topk_length,
+            "check_inputs": check_inputs,
+        }
+        if out is None:
+            out, lse = operators.decode(q, k_cache, block_table, cache_seqlens, **options)
+        else:
+            lse = q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
+            operators.decode_out(q, k_cache, block_table, cache_seqlens, out=out, lse=lse, **options)
         return out, torch.where(lse == -math.inf, math.inf, lse)
     try:
         return tile_scheduler_metadata.decode(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, causal,
-                                              is_fp8_kvcache, indices, attn_sink, topk_length, check_inputs)
+                                              is_fp8_kvcache, indices, attn_sink, topk_length, extra_k_cache,
+                                              extra_indices_in_kvcache, extra_topk_length, out, check_inputs)
     except FlashLatentError as error:  # by the names of this function's arguments
-        text = re.sub(r"\bv_dim\b", "head_dim_v", re.sub(r"\bkv_cache\b", "k_cache", str(error)))
-        raise type(error)(text) from None
+        raise type(error)(_in_names_of_flash_mla(str(error))) from None
+
+
+def _in_names_of_flash_mla(text):
+    for name, here in (("v_dim", "head_dim_v"), ("kv_cache", "k_cache"), ("extra_kv_cache", "extra_k_cache"),
+                       ("extra_indices", "extra_indices_in_kvcache")):
+        text = re.sub(rf"\b{name}\b", here, text)
+    return text
 
 
 def flash_mla_sparse_fwd(q: Tensor, kv: Tensor, indices: Tensor, sm_scale: float, d_v: int = 512,
@@ -114,22 +115,16 @@ def flash_mla_sparse_fwd(q: Tensor, kv: Tensor, indices: Tensor, sm_scale: float
         "decode over a paged cache")
 
 
-def _run_program(arguments):
-    import os
-    import runpy
-    import sys
+def _not_built(name):
+    def function(*args: Any, **kwargs: Any) -> NoReturn:
+        raise UnsupportedError(f"{name} (attention over contiguous keys and values) is not built; "
+                               "flash_mla_with_kvcache() and flashlatent.decode_kv() attend to paged caches")
 
-    from flashlatent import flash_mla  # not __main__, which this file is now
-
-    if not arguments or not os.path.isfile(arguments[0]):
-        named = f"'{arguments[0]}', not a file" if arguments else "missing"
-        sys.exit(f"flashlatent.flash_mla: PROGRAM is {named}; a Python program that imports flash_mla is expected")
-    sys.modules["flash_mla"] = flash_mla
-    sys.argv = arguments
-    sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
-    runpy.run_path(arguments[0], run_name="__main__")
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = "Not built: UnsupportedError."
+    return function
 
 
-if __name__ == "__main__":
-    import sys
-    _run_program(sys.argv[1:])
+flash_attn_varlen_func = _not_built("flash_attn_varlen_func")
+flash_attn_varlen_qkvpacked_func = _not_built("flash_attn_varlen_qkvpacked_func")
+flash_attn_varlen_kvpacked_func = _not_built("flash_attn_varlen_kvpacked_func")

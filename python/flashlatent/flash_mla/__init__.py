@@ -1,0 +1,28 @@
+"""The names of the package flash_mla, on this library: change the import, keep the calls.
+
+    from flashlatent.flash_mla import flash_mla_with_kvcache, get_mla_metadata
+
+    metadata, num_splits = get_mla_metadata()          # once a step
+    out, lse = flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, 512, metadata, num_splits,
+                                      causal=True)     # once a layer
+
+Tensors are torch's, on a GPU or on the CPU. What is more than there: any head count, page size and topk, strides,
+fp16, empty rows. Metadata that is older than the lengths, or shared by layers of several shapes, gives right
+results; it only balances the work less well. Captured in a CUDA graph, the first call with a metadata object
+captures the plan too, which follows the lengths at each replay.
+
+    python -m flashlatent.flash_mla PROGRAM [ARGUMENT...]
+
+runs a Python program whose `import flash_mla` gets this package. Engines import from flash_mla.flash_mla_interface,
+which is here, too. Functions of the package flash_mla that are not built raise UnsupportedError, a
+NotImplementedError, which names them.
+"""
+
+from .flash_mla_interface import (FlashMLASchedMeta, flash_attn_varlen_func, flash_attn_varlen_kvpacked_func,
+                                  flash_attn_varlen_qkvpacked_func, flash_mla_sparse_fwd, flash_mla_with_kvcache,
+                                  get_mla_metadata)
+
+__all__ = [
+    "FlashMLASchedMeta", "flash_attn_varlen_func", "flash_attn_varlen_kvpacked_func",
+    "flash_attn_varlen_qkvpacked_func", "flash_mla_sparse_fwd", "flash_mla_with_kvcache", "get_mla_metadata",
+]

@@ -1,0 +1,23 @@
+"""python -m flashlatent.flash_mla PROGRAM [ARGUMENT...]: runs a program whose `import flash_mla` gets this package."""
+
+import os
+import runpy
+import sys
+
+from flashlatent import flash_mla
+from flashlatent.flash_mla import flash_mla_interface
+
+
+def run(arguments):
+    if not arguments or not os.path.isfile(arguments[0]):
+        named = f"'{arguments[0]}', not a file" if arguments else "missing"
+        sys.exit(f"flashlatent.flash_mla: PROGRAM is {named}; a Python program that imports flash_mla is expected")
+    sys.modules["flash_mla"] = flash_mla
+    sys.modules["flash_mla.flash_mla_interface"] = flash_mla_interface
+    sys.argv = arguments
+    sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
+    runpy.run_path(arguments[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    run(sys.argv[1:])

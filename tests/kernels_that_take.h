@@ -15,9 +15,19 @@ inline bool should_take_latent(std::string_view kernel, const DecodeProblem& pro
   const bool known_dims = usual_dims || (cache.qk_dim == 512 && cache.v_dim == 512) ||
                           (cache.qk_dim == 320 && cache.v_dim == 256);
   const bool invariant = problem.options.batch_invariant;
-  if (cache.format == KvFormat::kFp8_584 || cache.extra.enabled || problem.options.window != 0) return false;
+  const bool window = problem.options.window != 0;
+  const bool lists = cache.format == KvFormat::kFp8_584 || cache.extra.enabled || window ||
+                     (cache.format == KvFormat::kFp8_656 && !usual_dims);
+  if (lists) {
+    if (problem.query.ragged && window) return false;
+    const int heads = problem.query.heads / cache.heads;
+    if (kernel == "mla_64_pingpong") return cache.qk_dim == 512 && cache.v_dim == 512;
+    if (kernel != "mla_16_transposed") return false;
+    return cache.format == KvFormat::kFp8_656
+               ? usual_dims
+               : cache.format == KvFormat::kFp8_584 && (window ? heads : rows) <= 16;
+  }
   if (cache.format == KvFormat::kFp8_656) {
-    if (!usual_dims) return false;
     if (kernel == "fp8_32") return rows <= 32;
     if (kernel == "fp8_16_team8") return rows <= 16 && !invariant;
     if (kernel == "mla_16_transposed") return rows <= 16;

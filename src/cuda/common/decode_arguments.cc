@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "core/fp8_584.h"
+#include "core/return_if_error.h"
+#include "cuda/common/dense_choice.h"
 #include "cuda/common/geometry.h"
 #include "cuda/common/tensors.h"
 
@@ -20,7 +23,7 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call) {
   const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor] = call;
   const ConstTensorView q = with_batch(inputs.q);
   const TensorView out = with_batch(outputs.out);
-  const bool sparse = problem.sparse.enabled;
+  const bool sparse = problem.sparse.enabled, token_items = has_token_items(problem);
   const ConstTensorView& entries = sparse ? inputs.indices : inputs.block_table;
   const ConstTensorView& lengths = sparse ? inputs.topk_length : inputs.cache_seqlens;
   const schedule::PlanView view = schedule::plan_view(g, plan.data);
@@ -39,9 +42,9 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call) {
                 .head_stride = q.strides[2],
                 .begins = static_cast<const std::int32_t*>(inputs.cu_seqlens_q.data),
                 .total = static_cast<int>(std::min<std::int64_t>(q.shape[0], (1LL << 31) - 1)),
-                .tokens = sparse ? 1 : problem.query.tokens,
+                .tokens = token_items ? 1 : problem.query.tokens,
                 .group = Divisor(group),
-                .row_tiles = Divisor((problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows),
+                .row_tiles = Divisor((rows_of_item(problem) + g.tile_rows - 1) / g.tile_rows),
                 .rows_in_line = rows_in_line(problem, inputs.q)};
   args.cache.entries = static_cast<const std::int32_t*>(entries.data);
   args.cache.entries_stride = entries.strides[0];
@@ -66,8 +69,54 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call) {
   args.partial.units =
       reinterpret_cast<float2*>(args.partial.out + partial_rows(g) * problem.cache.v_dim / 2);
   args.scale_log2 = problem.options.softmax_scale * parts::kLog2E;
-  args.causal = problem.options.causal;
+  args.causal = problem.options.causal && !token_items;
   return args;
+}
+
+namespace {
+
+/// Of fp8_584 a page's data rows lie apart from its scales: the view's second stride is no token's.
+Status set_cache(const char* name, const ConstTensorView& cache, KvFormat format, int page_size,
+                 parts::ListedCache& listed) {
+  const std::int64_t size = size_of(cache.dtype);
+  const bool pages_only = format == KvFormat::kFp8_584;
+  ConstTensorView aligned = cache;
+  if (pages_only) aligned.strides[1] = aligned.strides[2] = 0;
+  FLASHLATENT_RETURN_IF_ERROR(check_alignment(name, aligned, 16));
+  FLASHLATENT_RETURN_IF_ERROR(check_pages(name, cache));
+  listed.data = static_cast<const std::uint8_t*>(cache.data);
+  listed.page_bytes = cache.strides[0] * size;
+  listed.token_bytes = pages_only ? fp8_584::kDataBytes : cache.strides[1] * size;
+  listed.head_bytes = cache.strides[2] * size;
+  listed.pages = static_cast<int>(cache.shape[0]);
+  listed.page_size = Divisor(page_size);
+  return {};
+}
+
+void set_entries(const ConstTensorView& entries, bool indexed, parts::ListedCache& listed) {
+  listed.entries = static_cast<const std::int32_t*>(entries.data);
+  listed.entries_stride = entries.strides[0];
+  listed.entries_token_stride = indexed ? entries.strides[1] : 0;
+  listed.indexed = indexed;
+}
+
+}  // namespace
+
+Status set_listed_caches(const DecodeCall& call, parts::CacheArguments& cache) {
+  const DecodeProblem& problem = call.problem;
+  const DecodeInputs& inputs = call.inputs;
+  const auto& [format, dtype, heads, qk_dim, v_dim, page_size, max_pages, layout, extra] = problem.cache;
+  FLASHLATENT_RETURN_IF_ERROR(set_cache("kv_cache", inputs.kv_cache, format, page_size, cache.listed[0]));
+  const bool indexed = problem.sparse.enabled;
+  set_entries(indexed ? inputs.indices : inputs.block_table, indexed, cache.listed[0]);
+  if (extra.enabled) {
+    FLASHLATENT_RETURN_IF_ERROR(
+        set_cache("extra_kv_cache", inputs.extra_kv_cache, format, extra.page_size, cache.listed[1]));
+    set_entries(extra.indexed ? inputs.extra_indices : inputs.extra_block_table, extra.indexed,
+                cache.listed[1]);
+  }
+  cache.list_lengths = schedule::union_lengths(lengths_of(problem, inputs));
+  return {};
 }
 
 }  // namespace flashlatent::cuda

@@ -10,6 +10,9 @@ namespace flashlatent::cuda {
 /// All but where the cache's elements are.
 parts::DecodeArguments decode_arguments(const DecodeCall& call);
 
+/// Where the tokens of both lists are, for loaders that take lists.
+Status set_listed_caches(const DecodeCall& call, parts::CacheArguments& cache);
+
 /// lse of an empty row for the query tokens that ragged requests do not have.
 Status write_missing_rows(const parts::DecodeArguments& args, int heads, const Executor& executor);
 

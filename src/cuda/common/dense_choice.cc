@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/fp8_656.h"
 #include "core/message.h"
 #include "cost/model.h"
 #include "cuda/parts/merge_room.h"
 #include "plan/host_plan.h"
+#include "plan/token_lists.h"
 
 namespace flashlatent::cuda {
 
@@ -15,6 +17,16 @@ namespace {
 constexpr int kBlockTokens = 64;
 constexpr int kLeastBoxTokens = 16;
 constexpr int kFixedSplitBlocks = 32;  // batch_invariant: 2,048 tokens a split
+
+/// Of one list only where query tokens see the same tokens but for the causal mask: then they share rows.
+void set_lists(const DecodeProblem& problem, schedule::Geometry& g) {
+  if (has_token_items(problem)) {
+    schedule::set_lists(g, problem);
+  } else {
+    g.lists = 2;
+    g.list[0] = {.reach = g.max_tokens};
+  }
+}
 
 }  // namespace
 
@@ -26,18 +38,20 @@ schedule::Geometry split_geometry(const DecodeProblem& problem, const schedule::
                                   const DenseShape& shape) {
   schedule::Geometry g;
   g.requests = problem.query.batch;
-  if (problem.sparse.enabled) {
-    g.length_sharers = problem.query.tokens;
-    g.requests *= g.length_sharers;
-  }
   g.tile_rows = shape.tile_rows;
   g.block_tokens = kBlockTokens;
   g.max_tokens = reach_of(problem);
+  if (goes_by_lists(problem)) {
+    set_lists(problem, g);
+  } else if (problem.sparse.enabled) {
+    g.length_sharers = problem.query.tokens;
+    g.requests *= g.length_sharers;
+  }
   if (problem.options.batch_invariant) schedule::fix_splits(g, kFixedSplitBlocks);
   g.cost = shape.cost.on(workers);
   // Those are of plain caches. From an fp8_656 one a block waits for what converts it, not for memory.
   if (problem.cache.format != KvFormat::kPlain) g.cost.per_block_alone = 0;
-  const int row_tiles = (problem.rows_per_kv_head() + shape.tile_rows - 1) / shape.tile_rows;
+  const int row_tiles = (rows_of_item(problem) + shape.tile_rows - 1) / shape.tile_rows;
   g.team = shape.team;
   schedule::set_workers(g, row_tiles * problem.cache.heads, workers / g.team);
   return g;
@@ -53,15 +67,33 @@ schedule::Geometry dense_geometry(const DecodeProblem& problem, const schedule::
                                                                                                     : g;
 }
 
+bool has_token_items(const DecodeProblem& problem) {
+  return problem.token_items() || (problem.cache.layout == KvLayout::kLatent && problem.options.window != 0);
+}
+
+bool goes_by_lists(const DecodeProblem& problem) {
+  const auto& cache = problem.cache;
+  if (cache.layout != KvLayout::kLatent) return false;
+  return cache.extra.enabled || problem.options.window != 0 || cache.format == KvFormat::kFp8_584 ||
+         (cache.format == KvFormat::kFp8_656 && cache.qk_dim == fp8_656::kLatentDim);
+}
+
+int rows_of_item(const DecodeProblem& problem) {
+  const int heads = problem.query.heads / problem.cache.heads;
+  return has_token_items(problem) ? heads : problem.query.tokens * heads;
+}
+
 Loading loading_of(const DecodeProblem& problem) {
   switch (problem.cache.format) {
+    case KvFormat::kFp8_584:
+      return Loading::kFp8_584;
     case KvFormat::kFp8_656:
-    case KvFormat::kFp8_584:  // no kernel that asks takes it
-      return Loading::kFp8;
+      return goes_by_lists(problem) ? Loading::kListedFp8 : Loading::kFp8;
     case KvFormat::kPlain:
     case KvFormat::kE4m3:
       break;
   }
+  if (goes_by_lists(problem)) return Loading::kListedTokens;
   const bool boxes = !problem.sparse.enabled && box_tokens_of(problem) >= kLeastBoxTokens;
   return boxes ? Loading::kBoxes : Loading::kTokens;
 }
@@ -72,8 +104,10 @@ bool is_listed(std::initializer_list<std::span<const InstanceKey>> lists, const 
   });
 }
 
-std::optional<std::string> declines_tokens(const DecodeProblem& problem,
-                                           std::initializer_list<KvFormat> formats) {
+namespace {
+/// A cache that is not latent, or of none of these formats.
+std::optional<std::string> declines_cache(const DecodeProblem& problem,
+                                          std::initializer_list<KvFormat> formats) {
   const auto& cache = problem.cache;
   if (cache.layout != KvLayout::kLatent) {
     return message("the cache is ", to_string(cache.layout), "; a latent one is accepted");
@@ -89,9 +123,26 @@ std::optional<std::string> declines_tokens(const DecodeProblem& problem,
     return message("the cache is of ", plain ? to_string(cache.dtype) : to_string(cache.format), "; ",
                    accepted, one ? " is" : " are", " accepted");
   }
-  if (cache.extra.enabled) return "there is an extra cache; one cache is accepted";
+  return std::nullopt;
+}
+}  // namespace
+
+std::optional<std::string> declines_tokens(const DecodeProblem& problem,
+                                           std::initializer_list<KvFormat> formats) {
+  if (auto reason = declines_cache(problem, formats)) return reason;
+  if (problem.cache.extra.enabled) return "there is an extra cache; one cache is accepted";
   if (problem.options.window != 0) {
     return message("window is ", problem.options.window, "; of a latent cache 0 is accepted");
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> declines_lists(const DecodeProblem& problem,
+                                          std::initializer_list<KvFormat> formats) {
+  if (auto reason = declines_cache(problem, formats)) return reason;
+  if (problem.query.ragged && has_token_items(problem)) {
+    return message("q is ragged and window is ", problem.options.window,
+                   "; with ragged queries 0 is accepted");
   }
   return std::nullopt;
 }

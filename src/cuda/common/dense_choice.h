@@ -28,6 +28,14 @@ schedule::Geometry dense_geometry(const DecodeProblem& problem, const schedule::
 
 /// Rows of one TMA box: the largest power of two that divides both a page and a block.
 int box_tokens_of(const DecodeProblem& problem);
+/// Do tokens come by two lists (plan/token_lists.h)? With an extra cache, a window, or from fp8_584; the
+/// second list may be empty. fp8_656 without RoPE has no other loaders.
+bool goes_by_lists(const DecodeProblem& problem);
+/// Is a plan's item a query token, and not a request?
+bool has_token_items(const DecodeProblem& problem);
+/// Query rows that share a KV head and an item's tokens.
+int rows_of_item(const DecodeProblem& problem);
+
 /// What a kernel must be able to do to take the problem, whatever the number of pages.
 Loading loading_of(const DecodeProblem& problem);
 
@@ -38,6 +46,9 @@ bool is_listed(std::initializer_list<std::span<const InstanceKey>> lists, const 
 /// not latent or of none of these formats, an extra cache, a window.
 std::optional<std::string> declines_tokens(const DecodeProblem& problem,
                                            std::initializer_list<KvFormat> formats);
+/// The same of a kernel of two lists, for problems that go by them.
+std::optional<std::string> declines_lists(const DecodeProblem& problem,
+                                          std::initializer_list<KvFormat> formats);
 /// Why a kernel does not take so many query rows a KV head.
 std::string too_many_rows(const DecodeProblem& problem, int most);
 /// Why no kernel of these dimensions is there, of a plain cache where those "are accepted".

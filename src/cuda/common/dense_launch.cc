@@ -29,6 +29,7 @@ Status query_map(const DecodeCall& call, const BoxMaps& boxes, DenseLaunch& laun
 schedule::Geometry geometry_of(const DecodeCall& call) {
   const schedule::Geometry& g = call.geometry;
   if (!call.problem.sparse.enabled || call.inputs.topk_length.present() ||
+      call.inputs.extra_topk_length.present() || call.inputs.extra_cache_seqlens.present() ||
       g.partition != schedule::Partition::kLine)
     return g;
   const std::optional<schedule::Geometry> whole = schedule::whole_items(g);
@@ -59,7 +60,8 @@ Status launch_dense(const DecodeCall& planned,
   const DecodeCall call = planned.with(geometry);
   const ConstTensorView& cache = call.inputs.kv_cache;
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("q", call.inputs.q, 16));
-  FLASHLATENT_RETURN_IF_ERROR(check_alignment("kv_cache", cache, 16));
+  const bool listed = goes_by_lists(call.problem);
+  if (!listed) FLASHLATENT_RETURN_IF_ERROR(check_alignment("kv_cache", cache, 16));
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("out", call.outputs.out, 4));
   FLASHLATENT_RETURN_IF_ERROR(check_pages("kv_cache", cache));
   DeviceGuard guard(call.executor.device);
@@ -74,6 +76,7 @@ Status launch_dense(const DecodeCall& planned,
   launch.args.cache.token_stride = cache.strides[1];
   launch.args.cache.head_stride = cache.strides[2];
   launch.args.cache.box_tokens = box_tokens_of(call.problem);
+  if (listed) FLASHLATENT_RETURN_IF_ERROR(set_listed_caches(call, launch.args.cache));
   const DenseInstance* instance = find(call, loading_from(call.problem, cache));
   if (instance->boxes.kv != kv_tensor_map && !heads_in_chunks(cache)) instance = find(call, Loading::kTokens);
   const BoxMaps& boxes = instance->boxes;

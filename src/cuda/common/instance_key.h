@@ -13,6 +13,10 @@ enum class Loading {
   kBoxes,   ///< Boxes of pages by TMA.
   kTokens,  ///< Token by token: small or odd pages, indices.
   kFp8,     ///< Token by token from an fp8_656 cache, dequantised.
+  // By two lists of tokens (parts/listed_tokens.cuh), whatever names them.
+  kFp8_584,       ///< fp8_584.
+  kListedFp8,     ///< fp8_656.
+  kListedTokens,  ///< bf16 and fp16.
 };
 
 /// What a kernel is compiled for.

@@ -9,7 +9,8 @@ namespace flashlatent::etap {
 
 namespace {
 int tile_rows_of(const DecodeProblem& problem) {
-  return problem.cache.format == KvFormat::kPlain ? kLowTileRows : kTileRows;
+  const bool low = problem.cache.format == KvFormat::kPlain && !cuda::goes_by_lists(problem);
+  return low ? kLowTileRows : kTileRows;
 }
 }  // namespace
 
@@ -28,8 +29,24 @@ using cost::Kernel;
 using cost::Situation;
 constexpr cost::Costs kCost8 = cost::of(Kernel::kEtap, Situation::kRows8);
 constexpr cost::Costs kCostFp8 = cost::of(Kernel::kEtap, Situation::kFp8);
+constexpr cost::Costs kCostFp8_584 = cost::of(Kernel::kEtap, Situation::kFp8_584);
+/// Of an item by lists.
+constexpr int kMostRows = etap::kTileRows;
+
+/// By two lists. From fp8_656 with RoPE no other kernel does, so that any number of rows is taken.
+std::optional<std::string> declines_listed(const DecodeProblem& problem) {
+  if (auto reason = declines_lists(problem, {KvFormat::kFp8_584, KvFormat::kFp8_656})) return reason;
+  const InstanceKey key = etap::key_of(problem, loading_of(problem));
+  if (!is_listed({etap::kFp8_584Keys, etap::kListedKeys}, key))
+    return unknown_dimensions(problem, "576/512 is");
+  if (key.loading == Loading::kFp8_584 && rows_of_item(problem) > kMostRows) {
+    return too_many_rows(problem, kMostRows);
+  }
+  return std::nullopt;
+}
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
+  if (goes_by_lists(problem)) return declines_listed(problem);
   if (auto reason = declines_tokens(problem, {KvFormat::kPlain, KvFormat::kFp8_656})) return reason;
   const InstanceKey key = etap::key_of(problem, loading_of(problem));
   if (!is_listed({etap::kLowKeys, etap::kFp8Keys}, key)) return unknown_dimensions(problem, "576/512 is");
@@ -38,10 +55,12 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 }
 
 schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
-  const bool fp8 = problem.cache.format == KvFormat::kFp8_656;
-  return dense_geometry(
-      problem, workers,
-      {.tile_rows = fp8 ? etap::kTileRows : etap::kLowTileRows, .cost = fp8 ? kCostFp8 : kCost8});
+  const auto cost = [&] {
+    if (problem.cache.format == KvFormat::kFp8_584) return kCostFp8_584;
+    return problem.cache.format == KvFormat::kFp8_656 ? kCostFp8 : kCost8;
+  };
+  const int tile_rows = etap::key_of(problem, loading_of(problem)).tile_rows;
+  return dense_geometry(problem, workers, {.tile_rows = tile_rows, .cost = cost()});
 }
 
 }  // namespace
@@ -50,8 +69,9 @@ const DecodeKernel kEtapKernel = {
     .name = "mla_16_transposed",
     .backend = Backend::kCuda,
     .takes =
-        "bf16 and fp16 caches of qk_dim/v_dim 576/512, up to 8 query rows a KV head, or fp8_656, up to 16; "
-        "dense and sparse, any page size",
+        "bf16 and fp16 caches of qk_dim/v_dim 576/512, up to 8 query rows a KV head; fp8_656 and fp8_584, "
+        "up to 16; dense and sparse, any page size; extra caches and windows with fp8_584, and with fp8_656 of "
+        "any heads",
     .declines = declines,
     .geometry = geometry,
     .workspace_bytes = decode_workspace_bytes,

@@ -1,6 +1,7 @@
 // Compile-time shape of the transposed kernel.
 #pragma once
 
+#include "cuda/parts/listed_tokens.cuh"
 #include "cuda/parts/tile.cuh"
 
 namespace flashlatent::etap {
@@ -45,6 +46,12 @@ struct Config {
   // blocks before has been read.
   static constexpr int kLiveSlots = (kRingTiles + kQkChunks - 1) / kQkChunks;
 
+  /// Where blocks are converted, two of them are all that shared memory holds, and a block's time is that of
+  /// its conversion and of its products, one after the other: short chains of products then matter. Scores in
+  /// so many sums, and so many of V's chunks step by step.
+  static constexpr int kScoreSums = parts::kTakesLists<Loader> ? 4 : 2;
+  static constexpr int kTogether = parts::kTakesLists<Loader> ? 4 : 1;
+
   /// RoPE first: only QK^T reads it, so that it comes free first.
   __host__ __device__ static constexpr int chunk_order(int i) {
     constexpr int kRopeChunks = kQkChunks - kVChunks;
@@ -53,8 +60,11 @@ struct Config {
 
   /// The tile, in the order of loading, whose barriers stand for the i-th: its own, or of a pair the
   /// second's.
-  __host__ __device__ static constexpr int barrier_of(int i) { return Loader::kPairs ? i + i % 2 : i; }
-  static_assert(!Loader::kPairs || (kQkChunks - kVChunks == 1 && kHandedTiles % 2 == 0));
+  __host__ __device__ static constexpr int barrier_of(int i) {
+    if (!Loader::kPairs) return i;
+    return kQkChunks % 2 == 1 ? i + i % 2 : i | 1;
+  }
+  static_assert(!Loader::kPairs || (kQkChunks - kVChunks == kQkChunks % 2 && kHandedTiles % 2 == 0));
 
   static_assert(kRows == 8 || kRows == 16);
   static_assert(kQkDim % 64 == 0 && kVDim % 128 == 0 && kVDim <= kQkDim && kVDim <= 512);

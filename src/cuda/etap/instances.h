@@ -12,5 +12,7 @@ using Fp8Instances = std::array<cuda::DenseInstance, kFp8Keys.size()>;
 extern const Instances kLowInstances;
 // In a file of its own: beside it ptxas gives the others' registers out otherwise.
 extern const Fp8Instances kInstancesFp8_656;
+extern const Fp8Instances kInstancesFp8_584;
+extern const Fp8Instances kInstancesListed;
 
 }  // namespace flashlatent::etap

@@ -32,6 +32,9 @@
 
 namespace flashlatent::etap {
 
+template <class Config>
+using Segments = parts::Segments<1, true, parts::kTakesLists<typename Config::Loader>>;
+
 /// One of the two computing warpgroups: the first takes the CTA's even blocks, the second the odd ones,
 /// counted through all segments.
 template <class Config>
@@ -45,7 +48,7 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
       : Base(shared, args) {}
 
   /// All of one segment of `segments`, from waiting for Q to writing the result.
-  __device__ __forceinline__ void run(const schedule::Segment& segment, const parts::Segments<>& segments) {
+  __device__ __forceinline__ void run(const schedule::Segment& segment, const Segments<Config>& segments) {
     const parts::RowTile tile = segments.tile_of(segment);
     const int blocks = segment.block_end - segment.block_begin;
     if (blocks > 0) take_query(tile, blocks);
@@ -108,12 +111,13 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
     multiply(left == 2);
   }
 
-  /// s = K Q^T, tile by tile as they land; in two sums, so that a product need not wait for the one before
-  /// (1.0 us a block instead of 1.6).
+  /// s = K Q^T, tile by tile as they land; in several sums, so that a product need not wait for the one
+  /// before (two: 1.0 us a block instead of 1.6).
   __device__ __forceinline__ void score() {
     const std::uint64_t q = ptx::descriptor_k_major(ptx::shared_address(shared_.q));
     const typename RingPosition<Config>::TileDescriptors tiles(ring_, ptx::descriptor_k_major);
-    float odd[kRows / 2];
+    constexpr int kMore = Config::kScoreSums - 1;
+    float more[kMore][kRows / 2];
 #pragma unroll
     for (int i = 0; i < Config::kQkChunks; ++i) {
       if (i == 0 || Config::barrier_of(i) != Config::barrier_of(i - 1)) {
@@ -125,18 +129,22 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
       const std::uint64_t b = q + ring_.chunk(i) * kRows * parts::kRowBytes / 16;
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        ptx::Wgmma<Element, kRows>::template ss<false>(step % 2 == 0 ? s_ : odd,
-                                                       a + step * ptx::kStepAlongRow,
-                                                       b + step * ptx::kStepAlongRow, i > 0 || step > 1);
+        const int sum = step % Config::kScoreSums;
+        ptx::Wgmma<Element, kRows>::template ss<false>(
+            sum == 0 ? s_ : more[sum > 0 ? sum - 1 : 0], a + step * ptx::kStepAlongRow,
+            b + step * ptx::kStepAlongRow, i > 0 || step >= Config::kScoreSums);
       }
     }
     ptx::wgmma_commit();
     this->take_live();  // meanwhile
     ptx::wgmma_wait<0>();
     ptx::pin_registers(s_);
-    ptx::pin_registers(odd);
 #pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) s_[i] += odd[i];
+    for (auto& sum : more) {
+      ptx::pin_registers(sum);
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) s_[i] += sum[i];
+    }
 #pragma unroll
     for (int i = 0; i < kFirstV; ++i) release(i);
   }
@@ -151,12 +159,15 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
     for (auto& chunk : o_) ptx::pin_registers(chunk);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int chunk = 0; chunk < Config::kVChunks; ++chunk) {
-      const std::uint64_t v = tiles[kFirstV + chunk];
+    for (int first = 0; first < Config::kVChunks; first += Config::kTogether) {
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        ptx::Wgmma<Element, kRows>::template ss<false, true>(o_[chunk], v + step * ptx::kStepAlongRows,
-                                                             p + step * ptx::kStepAlongRow, true);
+#pragma unroll
+        for (int chunk = first; chunk < first + Config::kTogether; ++chunk) {
+          const std::uint64_t v = tiles[kFirstV + chunk];
+          ptx::Wgmma<Element, kRows>::template ss<false, true>(o_[chunk], v + step * ptx::kStepAlongRows,
+                                                               p + step * ptx::kStepAlongRow, true);
+        }
       }
       ptx::wgmma_commit();
     }
@@ -172,7 +183,7 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
   template <int kChunk>
   __device__ __forceinline__ void finish_product(bool hands_over) {
     if constexpr (Config::barrier_of(kFirstV + kChunk) == kFirstV + kChunk) {
-      ptx::wgmma_wait<Config::kVChunks - 1 - kChunk>();
+      ptx::wgmma_wait<(Config::kVChunks - 1 - kChunk) / Config::kTogether>();
       if (kChunk < kFirstHanded || !hands_over) release(kFirstV + kChunk);
     }
   }
@@ -293,7 +304,7 @@ template <class Config>
 __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                         const parts::PartPlace<>& place) {
   parts::wait_for_launch_before();
-  parts::Segments<> segments(args, place);
+  Segments<Config> segments(args, place);
   __syncthreads();
   Warpgroup<Config> warpgroup(shared, args);
   for (schedule::Segment segment; segments.next(segment);) {

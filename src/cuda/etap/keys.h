@@ -1,6 +1,7 @@
 // What the transposed kernel is compiled for, as data.
 #pragma once
 
+#include "core/fp8_584.h"
 #include "core/fp8_656.h"
 #include "cuda/common/instance_key.h"
 
@@ -13,5 +14,9 @@ inline constexpr int kTileRows = 16, kLowTileRows = 8;
 inline constexpr auto kLowKeys = cuda::plain_keys(576, 512, kLowTileRows);
 inline constexpr std::array<cuda::InstanceKey, 1> kFp8Keys = {
     {{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, kTileRows, cuda::Loading::kFp8}}};
+inline constexpr std::array<cuda::InstanceKey, 1> kFp8_584Keys = {
+    {{Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, kTileRows, cuda::Loading::kFp8_584}}};
+inline constexpr std::array<cuda::InstanceKey, 1> kListedKeys = {
+    {{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, kTileRows, cuda::Loading::kListedFp8}}};
 
 }  // namespace flashlatent::etap

@@ -7,7 +7,7 @@
 
 #include "core/divisor.h"
 #include "cuda/parts/merge_room.h"
-#include "plan/schedule.h"
+#include "plan/token_lists.h"
 
 namespace flashlatent::parts {
 
@@ -27,6 +27,18 @@ struct QueryArguments {
   bool rows_in_line;  // a request's rows lie head_stride apart, those of a tile one after another
 };
 
+/// Where tokens are of one of the lists that a request attends to (plan/token_lists.h): a cache, and its page
+/// table or indices. Strides of the cache are in bytes.
+struct ListedCache {
+  const std::uint8_t* data;
+  std::int64_t page_bytes, token_bytes, head_bytes;
+  const std::int32_t* entries;
+  std::int64_t entries_stride, entries_token_stride;  // from a request's, and from a query token's
+  int pages;
+  Divisor page_size;
+  bool indexed;
+};
+
 struct CacheArguments {
   const void* data;
   std::int64_t page_stride, token_stride, head_stride;
@@ -39,6 +51,9 @@ struct CacheArguments {
   int pages;
   Divisor page_size;
   int box_tokens;  // rows of one TMA box: divides page_size and 64
+  // Of loaders that take lists (parts/listed_tokens.cuh), in place of all that is above.
+  ListedCache listed[2];
+  schedule::UnionLengths list_lengths;
 };
 
 struct OutputArguments {

@@ -11,8 +11,9 @@
 //   live()                      which of the block's tokens count; written before tile 0 is full
 //   next_block()
 //
-// A loader is one of tma_loader.cuh, block_loader.cuh, token_loader.cuh, or, from an fp8_656 cache,
-// fp8_staged_loader.cuh, fp8_register_loader.cuh and fp8_unit_loader.cuh:
+// A loader is one of tma_loader.cuh, block_loader.cuh, token_loader.cuh, from an fp8_656 cache
+// fp8_staged_loader.cuh, fp8_register_loader.cuh and fp8_unit_loader.cuh, or by lists
+// listed_bulk_loader.cuh and listed_staged_loader.cuh:
 //   prepare(map)                what may be done before the launch before this one is done
 //   threads(cache), kThreads    how many call it, and at the most
 //   kArrivals                   arrivals on a full barrier, beside the bytes of copies
@@ -21,7 +22,9 @@
 //   kAllReadersArrive           whether all lanes that read a tile give it back, not one a warp: racecheck
 //                               does not see that this is enough where threads write tiles
 //   kPairs                      tiles 2 i - 1 and 2 i are filled, and given back, together; the barriers of
-//                               tile 2 i stand for both
+//                               tile 2 i stand for both. Of a block of an even number of tiles: 2 i and
+//                               2 i + 1, by the latter's
+//   kLists                      (if there is one) tokens are of two lists (listed_tokens.cuh)
 //   kUnits                      (if there is one) tiles are in units of tokens (fp8_units.cuh), which
 //                               pipe.units() gets; halves of V share barriers
 //   kWholeBlocks                a block is filled, and given back, as one
@@ -56,13 +59,14 @@ __device__ __forceinline__ void keep_in_memory(T& x) {
 
 /// The segment of a part that is one item, all of it, as most are where requests are about as many as CTAs.
 /// Returns whether it is one.
+template <bool kLists = false>
 __device__ __forceinline__ bool find_one_item(const DecodeArguments& args, const PartPlace<>& place,
                                               schedule::Segment& segment) {
   const schedule::Geometry& g = args.geometry;
   const schedule::Cut begin = place.begin(args), end = place.end(args);
   if (args.query.begins != nullptr || !schedule::may_be_one_item(g, begin, end)) return false;
   const std::int32_t given =
-      schedule::length_of(g, args.cache.lengths, begin.request);  // beside the successor
+      schedule::length_of(g, item_lengths<kLists>(args.cache), begin.request);  // beside the successor
   if (!schedule::same_item(schedule::item_after(g, begin, args.successors), end)) return false;
   const std::int32_t length = schedule::tokens_of(g, given);
   const int blocks = schedule::blocks_of(g, length);
@@ -75,9 +79,9 @@ template <class Loader, class Pipe, class SetUp, class Tell>
 __device__ __forceinline__ bool load_one_item(const DecodeArguments& args, Loader& loader, Pipe& pipe,
                                               const PartPlace<>& place, SetUp set_up, Tell tell) {
   schedule::Segment segment;
-  if (!find_one_item(args, place, segment)) return false;
+  if (!find_one_item<kTakesLists<Loader>>(args, place, segment)) return false;
   const RowTile tile = row_tile(args, segment.request, segment.round, place.lane());
-  const BlockRange range = block_range(args.cache, segment, tile);
+  const auto range = range_of<Loader>(args, segment, tile);
   loader.look_ahead(range);
   set_up();
   tell(Work{segment, tile});
@@ -95,7 +99,7 @@ __device__ __forceinline__ void load_segments(const DecodeArguments& args, Loade
   if constexpr (kTeam == 1 && Loader::kSparesRegisters && !kHasOneLoop<Loader>) {
     if (load_one_item(args, loader, pipe, place, set_up, tell)) return;
   }
-  Segments<kTeam, kLooksAhead> segments(args, place);
+  Segments<kTeam, kLooksAhead, kTakesLists<Loader>> segments(args, place);
   schedule::Segment segment, next;
   if constexpr (Loader::kSparesRegisters) {
     keep_in_memory(segments);
@@ -105,23 +109,23 @@ __device__ __forceinline__ void load_segments(const DecodeArguments& args, Loade
   bool more = false;
   bool is_only = false;
   if constexpr (kHasOneLoop<Loader>) {
-    is_only = find_one_item(args, place, segment);
+    is_only = find_one_item<kTakesLists<Loader>>(args, place, segment);
     more = is_only || segments.next(segment);
   } else {
     more = segments.next(segment);
   }
-  if (more) loader.look_ahead(block_range(args.cache, segment, segments.tile_of(segment)));
+  if (more) loader.look_ahead(range_of<Loader>(args, segment, segments.tile_of(segment)));
   set_up();
   for (; more; segment = next) {
     tell(Work{segment, segments.tile_of(segment)});
-    loader.load(pipe, block_range(args.cache, segment, segments.tile_of(segment)), [&] {
+    loader.load(pipe, range_of<Loader>(args, segment, segments.tile_of(segment)), [&] {
       // Where there is nothing to ask, `is_only` in this closure alone makes other code of it.
       if constexpr (kHasOneLoop<Loader>) {
         more = !is_only && segments.next(next);
       } else {
         more = segments.next(next);
       }
-      if (more) loader.look_ahead(block_range(args.cache, next, segments.tile_of(next)));
+      if (more) loader.look_ahead(range_of<Loader>(args, next, segments.tile_of(next)));
     });
   }
 }

@@ -2,6 +2,7 @@
 // are numbered part by part, lane by lane, rank by rank in the team.
 #pragma once
 
+#include "cuda/parts/listed_tokens.cuh"
 #include "cuda/parts/row_tile.cuh"
 #include "plan/team_shares.h"
 #include "plan/walker.h"
@@ -77,9 +78,11 @@ class PartPlace {
 };
 
 /// The segments of this CTA's part, one after another; with teams, of kTeam CTAs, the share of each.
-/// kLooksAhead: the walker's.
-template <int kTeam = 1, bool kLooksAhead = true>
+/// kLooksAhead: the walker's. kLists: tokens are of two lists (listed_tokens.cuh).
+template <int kTeam = 1, bool kLooksAhead = true, bool kLists = false>
 class Segments {
+  using Lengths = std::conditional_t<kLists, schedule::UnionLengths, const std::int32_t*>;
+
  public:
   __device__ __forceinline__ explicit Segments(const DecodeArguments& args)
       : Segments(args, PartPlace<kTeam>(args)) {}
@@ -88,10 +91,10 @@ class Segments {
   /// `end` is not asked for by only().
   __device__ __forceinline__ Segments(const DecodeArguments& args, int lane, const schedule::Cut& begin,
                                       const schedule::Cut& end)
-      : Segments(args, lane, begin, end, args.cache.lengths, args.successors) {}
+      : Segments(args, lane, begin, end, item_lengths<kLists>(args.cache), args.successors) {}
   /// `lengths` and `successors`: the call's, wherever they are.
   __device__ __forceinline__ Segments(const DecodeArguments& args, int lane, const schedule::Cut& begin,
-                                      const schedule::Cut& end, const std::int32_t* lengths,
+                                      const schedule::Cut& end, const Lengths& lengths,
                                       const std::int32_t* successors)
       : args_(args), lane_(lane), begin_(begin), walker_(args.geometry, begin_, end, successors, lengths) {}
 
@@ -145,7 +148,7 @@ class Segments {
   const schedule::Cut begin_;
   static constexpr schedule::Walks kWalks =
       kTeam > 1 ? schedule::Walks::kLinesOrTeamShares : schedule::Walks::kLines;
-  schedule::Walker<kWalks, kLooksAhead> walker_;
+  schedule::Walker<kWalks, kLooksAhead, Lengths> walker_;
 };
 
 }  // namespace flashlatent::parts

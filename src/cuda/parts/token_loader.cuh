@@ -1,7 +1,7 @@
 // Token by token with cp.async.
 #pragma once
 
-#include "cuda/parts/kv_tokens.cuh"
+#include "cuda/parts/listed_tokens.cuh"
 #include "cuda/parts/mask.cuh"
 #include "cuda/parts/tile.cuh"
 #include "cuda/ptx/copy.cuh"
@@ -10,9 +10,13 @@ namespace flashlatent::parts {
 
 /// Token by token with cp.async, for pages of any size; four warps. Each thread copies the same 16-byte
 /// column of four rows of every tile. Nobody waits for what it has asked for: barriers are told by the copies
-/// themselves, and where the next block's tokens are is read meanwhile.
-class TokenLoader {
+/// themselves, and where the next block's tokens are is read meanwhile. kLists_: of two lists
+/// (listed_tokens.cuh).
+template <bool kLists_>
+class TokenLoaderOf {
  public:
+  static constexpr bool kLists = kLists_;
+  using Range = std::conditional_t<kLists, ListedRange, BlockRange>;
   static constexpr int kThreads = 128;
   __device__ __forceinline__ static int threads(const CacheArguments&) { return kThreads; }
   static constexpr int kArrivals = kThreads + 1;  // of copies, and of who says which tokens count
@@ -26,20 +30,21 @@ class TokenLoader {
 
   __device__ __forceinline__ static void prepare(const CUtensorMap&) {}
 
-  __device__ __forceinline__ TokenLoader(const CacheArguments& cache, const CUtensorMap&, int thread, Memory&)
+  __device__ __forceinline__ TokenLoaderOf(const CacheArguments& cache, const CUtensorMap&, int thread,
+                                           Memory&)
       : cache_(cache), thread_(thread) {}
 
-  __device__ __forceinline__ void look_ahead(const BlockRange& range) {
+  __device__ __forceinline__ void look_ahead(const Range& range) {
     look_up(range, range.begin, next_entries_);
   }
 
   template <class Pipe, class Announce>
-  __device__ __forceinline__ void load(Pipe& pipe, const BlockRange& range, Announce announce) {
+  __device__ __forceinline__ void load(Pipe& pipe, const Range& range, Announce announce) {
     int entries[2] = {next_entries_[0], next_entries_[1]};
     announce();  // looks up the next range's first
     pipe.begin_range();
     for (int block = range.begin; block < range.end; ++block) {
-      locate<typename Pipe::Element>(entries, range.kv_head, block);
+      locate<typename Pipe::Element>(entries, range, block);
       if (block + 1 < range.end) look_up(range, block + 1, entries);
       copy_block(pipe);
       pipe.next_block();
@@ -52,28 +57,49 @@ class TokenLoader {
   __device__ __forceinline__ int first_row() const { return thread_ / 8; }
 
   /// Asks for the entries of a block's tokens, of two a lane.
-  __device__ __forceinline__ void look_up(const BlockRange& range, int block, int (&entries)[2]) const {
+  __device__ __forceinline__ void look_up(const Range& range, int block, int (&entries)[2]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      entries[half] = entry_of(cache_, range, block * 64 + half * 32 + thread_ % 32);
+      const int row = half * 32 + thread_ % 32;
+      if constexpr (kLists) {
+        entries[half] = entry_of(cache_, range.lists, place_in_list(range.lists, block, row));
+      } else {
+        entries[half] = entry_of(cache_, range, block * 64 + row);
+      }
     }
   }
 
   /// Where this thread's rows are, and which of the block's tokens count.
   template <class Element>
-  __device__ __forceinline__ void locate(const int (&entries)[2], int kv_head, int block) {
+  __device__ __forceinline__ void locate(const int (&entries)[2], const Range& range, int block) {
     live_ = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const TokenPlace place = place_of(cache_, entries[half], block * 64 + half * 32 + thread_ % 32);
-      const std::int64_t offset = offset_of(cache_, place, kv_head);
-      live_ |= static_cast<std::uint64_t>(__ballot_sync(0xffffffff, place.page >= 0)) << (32 * half);
+      const int row = half * 32 + thread_ % 32;
+      bool counts;
+      std::int64_t offset;  // of lists: the address
+      if constexpr (kLists) {
+        const auto at = place_in_list(range.lists, block, row);
+        offset = reinterpret_cast<std::int64_t>(
+            token_of(cache_, range.lists, at, entries[half], range.kv_head).data);
+        counts = offset != 0;
+      } else {
+        const TokenPlace place = place_of(cache_, entries[half], block * 64 + row);
+        offset = offset_of(cache_, place, range.kv_head);
+        counts = place.page >= 0;
+      }
+      live_ |= static_cast<std::uint64_t>(__ballot_sync(0xffffffff, counts)) << (32 * half);
 #pragma unroll
       for (int i = half * kRows / 2; i < (half + 1) * kRows / 2; ++i) {
         const int lane = (first_row() + i * kApart) % 32;
-        source_[i] = reinterpret_cast<const std::uint8_t*>(static_cast<const Element*>(cache_.data) +
-                                                           __shfl_sync(0xffffffff, offset, lane)) +
-                     thread_ % 8 * 16;
+        const std::int64_t from = __shfl_sync(0xffffffff, offset, lane);
+        if constexpr (kLists) {
+          source_[i] = reinterpret_cast<const std::uint8_t*>(from) + thread_ % 8 * 16;
+        } else {
+          source_[i] =
+              reinterpret_cast<const std::uint8_t*>(static_cast<const Element*>(cache_.data) + from) +
+              thread_ % 8 * 16;
+        }
       }
     }
   }
@@ -107,5 +133,7 @@ class TokenLoader {
   std::uint64_t live_;                 // which of this block's tokens count
   const std::uint8_t* source_[kRows];  // of those, this thread's 16 bytes of the first chunk
 };
+
+using TokenLoader = TokenLoaderOf<false>;
 
 }  // namespace flashlatent::parts

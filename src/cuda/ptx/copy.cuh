@@ -156,7 +156,10 @@ __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
 __device__ __forceinline__ void copy_16_bytes(std::uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
-/// 4 bytes.
+/// 8 bytes, and 4.
+__device__ __forceinline__ void copy_8_bytes(std::uint32_t shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared), "l"(global) : "memory");
+}
 __device__ __forceinline__ void copy_4_bytes(std::uint32_t shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
 }

@@ -27,8 +27,8 @@ bool has_shares(const schedule::Geometry& g) {
 }
 
 int cluster_of(const DecodeProblem& problem, const schedule::Geometry& g, cuda::Loading loading) {
-  if (loading != cuda::Loading::kFp8) return 1;
-  const int row_tiles = (problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows;
+  if (loading != cuda::Loading::kFp8 && loading != cuda::Loading::kFp8_584) return 1;
+  const int row_tiles = (cuda::rows_of_item(problem) + g.tile_rows - 1) / g.tile_rows;
   return g.lanes % 2 == 0 && row_tiles % 2 == 0 && !problem.query.ragged ? 2 : 1;
 }
 
@@ -45,10 +45,22 @@ constexpr DenseShape kShape = {.tile_rows = seesaw::kTileRows,
                                .cost = cost::of(Kernel::kSeesaw, Situation::kRows64)};
 constexpr DenseShape kShapeOfTiles = {.tile_rows = seesaw::kTileRows,
                                       .cost = cost::of(Kernel::kSeesaw, Situation::kTiles)};
+constexpr DenseShape kShapeFp8_584 = {.tile_rows = seesaw::kTileRows,
+                                      .cost = cost::of(Kernel::kSeesaw, Situation::kFp8_584)};
+constexpr DenseShape kShapeFp8_584OfTiles = {.tile_rows = seesaw::kTileRows,
+                                             .cost = cost::of(Kernel::kSeesaw, Situation::kFp8_584Tiles)};
 constexpr DenseShape kShapeFp8 = {.tile_rows = seesaw::kTileRows,
                                   .cost = cost::of(Kernel::kSeesaw, Situation::kFp8)};
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
+  if (goes_by_lists(problem)) {
+    if (auto reason = declines_lists(problem, {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kFp8_584})) {
+      return reason;
+    }
+    const InstanceKey key = seesaw::key_of(problem, loading_of(problem), 1);
+    if (is_listed({seesaw::kFp8_584Keys, seesaw::kListedKeys}, key)) return std::nullopt;
+    return unknown_dimensions(problem, "with an extra cache or a window 512/512 is");
+  }
   if (auto reason = declines_tokens(problem, {KvFormat::kPlain, KvFormat::kFp8_656})) return reason;
   const InstanceKey key = seesaw::key_of(problem, loading_of(problem), 1);
   if (is_listed({seesaw::kKeys576x512, seesaw::kKeys512x512, seesaw::kKeys320x256, seesaw::kFp8Keys}, key))
@@ -142,6 +154,10 @@ schedule::Geometry fp8_geometry(const DecodeProblem& problem, const schedule::Wo
 }
 
 schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
+  if (goes_by_lists(problem)) {
+    const bool one_tile = rows_of_item(problem) <= seesaw::kTileRows;
+    return dense_geometry(problem, workers, one_tile ? kShapeFp8_584 : kShapeFp8_584OfTiles);
+  }
   if (problem.cache.format == KvFormat::kFp8_656) return fp8_geometry(problem, workers);
   schedule::Geometry best = dense_geometry(problem, workers, fits_one_tile(problem) ? kShape : kShapeOfTiles);
   if (schedule::cuts_line(best.partition) && best.requests == 1 && best.lanes == 2) {
@@ -170,8 +186,8 @@ const DecodeKernel kSeesawKernel = {
     .name = "mla_64_pingpong",
     .backend = Backend::kCuda,
     .takes =
-        "bf16 and fp16 caches of qk_dim/v_dim 576/512, 512/512 or 320/256, fp8_656; dense and sparse, any "
-        "heads, tokens and page size",
+        "bf16 and fp16 caches of qk_dim/v_dim 576/512, 512/512 or 320/256, fp8_656, fp8_584; dense and "
+        "sparse, any heads, tokens and page size; extra caches and windows of 512/512",
     .declines = declines,
     .geometry = geometry,
     .workspace_bytes = workspace_bytes,

@@ -85,7 +85,7 @@ struct Config {
   __host__ __device__ static constexpr int full_of(int chunk) {
     return barrier_of(kUnits && chunk >= kVChunks ? 0 : chunk);
   }
-  static_assert(!(kUnits || Loader::kPairs) || (kQkChunks - kVChunks == 1 && kHalfChunks % 2 == 0));
+  static_assert(!(kUnits || Loader::kPairs) || (kQkChunks - kVChunks <= 1 && kHalfChunks % 2 == 0));
 
   static_assert(kQkDim % 64 == 0 && kVDim % 128 == 0 && kVDim <= kQkDim && kVDim <= 512);
   // What a launch gets, 168 registers for each of 384 threads or 128 for 512; asking for more would wait for

@@ -9,6 +9,7 @@ namespace flashlatent::seesaw {
 using ShapeInstances = std::array<cuda::DenseInstance, kKeys576x512.size()>;
 using TeamInstances = std::array<cuda::DenseInstance, kTeamKeys576x512.size()>;
 using Fp8Instances = std::array<cuda::DenseInstance, kFp8Keys.size()>;
+using ListedInstances = std::array<cuda::DenseInstance, kListedKeys.size()>;
 using Fp8ShareInstances = std::array<cuda::DenseInstance, kFp8ShareKeys.size()>;
 
 // As files take about as long to compile.
@@ -16,6 +17,8 @@ extern const ShapeInstances kInstances576x512;
 extern const ShapeInstances kInstances512x512;
 extern const ShapeInstances kInstances320x256;
 extern const Fp8Instances kInstancesFp8_656;
+extern const Fp8Instances kInstancesFp8_584;
+extern const ListedInstances kInstancesListed;
 extern const TeamInstances kTeams576x512;
 extern const ShapeInstances kShares576x512;
 extern const Fp8ShareInstances kSharesFp8_656;

@@ -1,6 +1,7 @@
 // What the seesaw kernel is compiled for, as data.
 #pragma once
 
+#include "core/fp8_584.h"
 #include "core/fp8_656.h"
 #include "cuda/common/instance_key.h"
 
@@ -16,6 +17,19 @@ constexpr cuda::InstanceKey fp8_key(int cluster) {
   return {Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, kTileRows, cuda::Loading::kFp8, cluster};
 }
 inline constexpr std::array kFp8Keys = {fp8_key(2), fp8_key(1)};
+
+constexpr cuda::InstanceKey fp8_584_key(int cluster) {
+  return {Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, kTileRows, cuda::Loading::kFp8_584, cluster};
+}
+inline constexpr std::array kFp8_584Keys = {fp8_584_key(2), fp8_584_key(1)};
+
+/// By two lists of tokens.
+constexpr cuda::InstanceKey listed_key(Dtype dtype, cuda::Loading loading) {
+  return {dtype, 512, 512, kTileRows, loading};
+}
+inline constexpr std::array kListedKeys = {listed_key(Dtype::kBF16, cuda::Loading::kListedFp8),
+                                           listed_key(Dtype::kBF16, cuda::Loading::kListedTokens),
+                                           listed_key(Dtype::kF16, cuda::Loading::kListedTokens)};
 
 /// A team's blocks come by boxes only.
 constexpr cuda::InstanceKey team_key(Dtype dtype, int team) {

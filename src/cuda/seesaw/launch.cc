@@ -10,9 +10,9 @@ using cuda::DenseInstance;
 using cuda::Loading;
 
 const DenseInstance* find(const DecodeProblem& problem, Loading loading, int cluster, int team = 1) {
-  return cuda::find_instance(
-      {kInstances576x512, kInstances512x512, kInstances320x256, kInstancesFp8_656, kTeams576x512},
-      key_of(problem, loading, cluster, team));
+  return cuda::find_instance({kInstances576x512, kInstances512x512, kInstances320x256, kInstancesFp8_656,
+                              kInstancesFp8_584, kInstancesListed, kTeams576x512},
+                             key_of(problem, loading, cluster, team));
 }
 
 /// Of no pages there are no boxes, and nothing to share out: CTAs take whole requests.

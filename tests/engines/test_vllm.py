@@ -1,5 +1,5 @@
 """flashlatent.vllm against an unpacked vLLM: its classes, and a decode layer beside a float32 one, on CPU tensors
-where there is no GPU. FLASHLATENT_VLLM names the folder to import vllm from; each version takes a process of its own."""
+where there is no GPU. FLASHLATENT_VLLM names the folder to import vllm from; a version takes a process of its own."""
 
 import importlib.util
 import inspect

@@ -112,6 +112,7 @@ def test_what_is_asked_of_sglang_is_there():
     for name in ("model_runner.req_to_token_pool", "model_runner.token_to_kv_pool", "model_runner.kv_cache_dtype"):
         assert name in runner
     assert "load_plugins()" in source("managers/scheduler.py")
+    assert arguments("server_args.py", "ServerArgs.get_attention_backends") == ["self"]
 
 
 class Pool:
@@ -129,7 +130,9 @@ class Pool:
 
 
 def runner(dtype=torch.bfloat16, drafts=None, **more):
-    arguments = dict(prefill_attention_backend="fa3", speculative_num_draft_tokens=drafts, speculative_eagle_topk=None,
+    backends = more.get("prefill_attention_backend", "fa3"), "flashlatent"
+    arguments = dict(get_attention_backends=lambda: backends, speculative_num_draft_tokens=drafts,
+                     speculative_eagle_topk=None,
                      dcp_size=1, enable_deterministic_inference=False)
     arguments.update({k: v for k, v in more.items() if k in arguments})
     return SimpleNamespace(

@@ -1,5 +1,5 @@
-"""flashlatent.vllm against an unpacked vLLM, without a GPU: its classes, and a decode layer on CPU tensors beside a
-plain float32 one. FLASHLATENT_VLLM names the folder to import vllm from; each version takes a process of its own."""
+"""flashlatent.vllm against an unpacked vLLM: its classes, and a decode layer beside a float32 one, on CPU tensors
+where there is no GPU. FLASHLATENT_VLLM names the folder to import vllm from; a version takes a process of its own."""
 
 import importlib.util
 import inspect
@@ -139,23 +139,25 @@ def test_methods_take_what_vllm_passes():
     assert compared > 20
 
 
-def decode(config, batch, speculative=0, layer=None):
+def decode(config, batch, layer=None, with_lse=True):
     """The rows of the layer's output, and lse, through the builder, forward_impl() and forward_mqa()."""
     layer = layer or case.Layer(config, backend_class())
     backend = layer.attention.attn_backend
     builder = backend.get_builder_cls()(layer.attention.get_kv_cache_spec(config), ["layer"], config,
-                                        torch.device("cpu"))
+                                        case.DEVICE)
     metadata = builder.build(0, batch.common())
     assert metadata.num_decodes == len(batch.lengths) + batch.padding and metadata.num_prefills == 0
     layer.attention.kv_cache = batch.cache
-    output = torch.full((batch.rows, case.HEADS * case.V_DIM), float("nan"), dtype=batch.q.dtype)
+    output = torch.full((batch.rows, case.HEADS * case.V_DIM), float("nan"), dtype=batch.q.dtype, device=case.DEVICE)
     layer.attention.forward_impl(batch.q, batch.q[:, 0, :case.RANK], batch.q[:, :1, :case.ROPE], batch.cache, metadata,
                                  output=output)
+    if not with_lse:
+        return layer, output.view(batch.rows, case.HEADS, case.V_DIM).cpu(), None
     layer.attention.impl.need_to_return_lse_for_decode = True
     nope, rope = batch.q.split([case.NOPE, case.ROPE], -1)
     absorbed = torch.einsum("bhp,hpl->bhl", nope.float(), layer.attention.W_UK_T.float()).to(batch.q.dtype)
     _, lse = layer.attention.impl.forward_mqa((absorbed, rope), batch.cache, metadata, layer.attention)
-    return layer, output.view(batch.rows, case.HEADS, case.V_DIM), lse
+    return layer, output.view(batch.rows, case.HEADS, case.V_DIM).cpu(), lse.cpu()
 
 
 # Rounding of absorbed queries, of P and of out: some 4 roundings of 2^-9 (bf16) or 2^-12 (fp16) of values up to 1.
@@ -209,7 +211,7 @@ def test_batch_invariant_results_do_not_depend_on_batch_mates(monkeypatch):
 
 def sparse_case(config, cache, stride_pages=1):
     batch = case.Batch(config, [40, 5, 131], [1, 2, 1], cache_format=cache, stride_pages=stride_pages)
-    buffer = torch.full((batch.rows + 4, case.TOPK), -1, dtype=torch.int32)
+    buffer = torch.full((batch.rows + 4, case.TOPK), -1, dtype=torch.int32, device=case.DEVICE)
     row = 0
     generator = torch.Generator().manual_seed(3)
     for n, s in zip(batch.lengths, batch.queries):
@@ -227,7 +229,7 @@ def test_sparse_decode(cache):
         batch, buffer = sparse_case(config, cache)
         layer = case.Layer(config, backend_class(), indexer_buffer=buffer)
         layer, out, lse = decode(config, batch, layer=layer)
-        compare(batch, layer, out, lse, buffer)
+        compare(batch, layer, out, lse, buffer.cpu())
 
 
 def test_sparse_rows_counted_through_other_layers_pages():
@@ -238,14 +240,14 @@ def test_sparse_rows_counted_through_other_layers_pages():
         impl, size = layer.attention.impl, config.cache_config.block_size
         impl._step = flashlatent.Step()
         impl.need_to_return_lse_for_decode = True
-        requests = torch.repeat_interleave(torch.arange(3), torch.tensor(batch.queries))
+        requests = torch.repeat_interleave(torch.arange(3), torch.tensor(batch.queries)).to(case.DEVICE)
         page = batch.table[requests].gather(1, (buffer[:batch.rows] // size).clamp(0).long())
         rows = torch.where(buffer[:batch.rows] >= 0, page * size * 3 + buffer[:batch.rows] % size, -1).int()
         q = torch.cat([torch.einsum("bhp,hpl->bhl", batch.q[..., :case.NOPE].float(),
                                     layer.attention.W_UK_T.float()).to(batch.q.dtype), batch.q[..., case.NOPE:]], -1)
         _, lse = impl._forward_mqa_kernel(q, batch.cache, rows, (rows >= 0).sum(1).int(), layer=None, block_size=size,
                                           is_decode=True)
-        assert (lse - batch.plain(layer, buffer)[1]).abs().max() < 4 * TOLERANCE[torch.bfloat16]
+        assert (lse.cpu() - batch.plain(layer, buffer.cpu())[1]).abs().max() < 4 * TOLERANCE[torch.bfloat16]
 
 
 def test_shards_of_the_tokens_merge_by_their_lse():
@@ -263,8 +265,9 @@ def test_shards_of_the_tokens_merge_by_their_lse():
             size = config.cache_config.block_size
             for i, n in enumerate(part.lengths):
                 t = torch.arange(n)
-                slots = part.table[i, t // size].long() * size + t % size
-                flashlatent.append_latent(part.latent[i], part.rope[i], slots, part.cache.unsqueeze(2))
+                slots = part.table[i].cpu()[t // size].long() * size + t % size
+                flashlatent.append_latent(*(x.to(case.DEVICE) for x in (part.latent[i], part.rope[i], slots)),
+                                          part.cache.unsqueeze(2))
             _, out, lse = decode(config, part, layer=layer)
             parts.append((out.float(), lse))
         merged_lse = torch.logaddexp(parts[0][1], parts[1][1])
@@ -280,9 +283,9 @@ def test_shards_of_chosen_tokens_merge_by_their_lse():
         layer = case.Layer(config, backend_class(), indexer_buffer=buffer)
         impl, size = layer.attention.impl, config.cache_config.block_size
         impl.need_to_return_lse_for_decode = True
-        expected, expected_lse = whole.plain(layer, buffer)
+        expected, expected_lse = whole.plain(layer, buffer.cpu())
         builder = layer.attention.attn_backend.get_builder_cls()(
-            layer.attention.get_kv_cache_spec(config), ["layer"], config, torch.device("cpu"))
+            layer.attention.get_kv_cache_spec(config), ["layer"], config, case.DEVICE)
         nope, rope = whole.q.split([case.NOPE, case.ROPE], -1)
         absorbed = torch.einsum("bhp,hpl->bhl", nope.float(), layer.attention.W_UK_T.float()).to(whole.q.dtype)
         parts = []
@@ -291,11 +294,12 @@ def test_shards_of_chosen_tokens_merge_by_their_lse():
             for i, n in enumerate(part.lengths):
                 latent, roped = part.latent[i][rank::2], part.rope[i][rank::2]
                 t = torch.arange(len(latent))
-                flashlatent.append_latent(latent, roped, part.table[i, t // size].long() * size + t % size,
+                slots = part.table[i].cpu()[t // size].long() * size + t % size
+                flashlatent.append_latent(*(x.contiguous().to(case.DEVICE) for x in (latent, roped, slots)),
                                           part.cache.unsqueeze(2))
             impl.dcp_world_size, impl.dcp_rank = 2, rank
             out, lse = impl.forward_mqa((absorbed, rope), part.cache, builder.build(0, part.common()), None)
-            parts.append((torch.einsum("bhl,hlv->bhv", out.float(), layer.attention.W_UV.float()), lse))
+            parts.append((torch.einsum("bhl,hlv->bhv", out.float(), layer.attention.W_UV.float()).cpu(), lse.cpu()))
         merged_lse = torch.logaddexp(parts[0][1], parts[1][1])
         merged = sum(out * (lse - merged_lse).exp()[..., None] for out, lse in parts)
         assert (merged_lse - expected_lse).abs().max() < 4 * TOLERANCE[torch.bfloat16]
@@ -320,7 +324,7 @@ def test_builders_take_ragged_batches_and_uniform_graphs():
     with case.vllm_config(speculative=3) as config:
         layer = case.Layer(config, backend_class())
         cls = layer.attention.attn_backend.get_builder_cls()
-        builder = cls(layer.attention.get_kv_cache_spec(config), ["layer"], config, torch.device("cpu"))
+        builder = cls(layer.attention.get_kv_cache_spec(config), ["layer"], config, case.DEVICE)
         assert builder.query_len_support.name == "VARLEN" and builder.reorder_batch_threshold == 4
         assert cls.get_cudagraph_support(config, None).name == "UNIFORM_BATCH"
         ragged = builder.build(0, case.Batch(config, [40, 50], [1, 3]).common()).decode
@@ -329,3 +333,16 @@ def test_builders_take_ragged_batches_and_uniform_graphs():
         assert uniform.queries.uniform and uniform.step is not ragged.step
         padded = builder.build(0, case.Batch(config, [40, 50], [2, 1], padding=0).common()).decode
         assert not padded.queries.uniform
+
+
+@pytest.mark.skipif(case.DEVICE.type == "cpu", reason="vLLM's own backends need a GPU")
+@pytest.mark.parametrize("name", ["TRITON_MLA", "FLASHMLA", "FLASH_ATTN_MLA"])
+def test_error_beside_that_of_vllms_backends(name):
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+    with case.vllm_config(block_size=64) as config:
+        errors = []
+        for backend in (backend_class(), AttentionBackendEnum[name].get_class()):
+            batch = case.Batch(config, [1000, 64, 5, 2000], [1] * 4)
+            layer, out, _ = decode(config, batch, layer=case.Layer(config, backend), with_lse=False)
+            errors.append((out.float() - batch.plain(layer)[0]).square().mean().sqrt().item())
+        assert errors[0] <= 1.5 * errors[1]

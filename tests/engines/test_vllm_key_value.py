@@ -32,7 +32,7 @@ def run(dtype=torch.bfloat16, heads_first=False, lengths=(40, 5, 131), queries=(
         impl = backend.get_impl_cls()(HEADS, DIM, DIM**-0.5, KV_HEADS, options.get("alibi"), options.get("window"),
                                       cache, options.get("cap"), sinks=options.get("sinks"))
         impl.process_weights_after_loading(dtype)
-        builder = backend.get_builder_cls()(SimpleNamespace(block_size=SIZE), ["layer"], config, torch.device("cpu"))
+        builder = backend.get_builder_cls()(SimpleNamespace(block_size=SIZE), ["layer"], config, case.DEVICE)
     pages = [-(-n // SIZE) for n in lengths]
     numbers = torch.randperm(sum(pages), generator=generator).int()
     table = torch.zeros(len(lengths) + padding, max(pages), dtype=torch.int32)

@@ -1,5 +1,5 @@
 """A small MLA model's configuration, a batch of decode requests and its layer in plain float32, for tests of
-flashlatent.vllm on CPU tensors."""
+flashlatent.vllm, on the GPU where there is one."""
 
 import contextlib
 from types import SimpleNamespace
@@ -8,6 +8,7 @@ import torch
 
 HEADS, NOPE, ROPE, RANK, V_DIM, TOPK = 4, 128, 64, 512, 128, 128
 SCALE = (NOPE + ROPE)**-0.5
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def model(dtype, sparse=False, use_mla=True):
@@ -64,6 +65,10 @@ class Layer(torch.nn.Module):
         up = self.weight.T.view(RANK, HEADS, NOPE + V_DIM)
         self.attention.W_UK_T = up[..., :NOPE].permute(1, 2, 0).contiguous()
         self.attention.W_UV = up[..., NOPE:].transpose(0, 1).contiguous()
+        for name, tensor in list(vars(self.attention).items()):
+            if isinstance(tensor, torch.Tensor):
+                setattr(self.attention, name, tensor.to(DEVICE))
+        self.attention.to(DEVICE)
 
     def plain(self, q, latent, rope, seen):
         """Query tokens (n, HEADS, NOPE + ROPE) over tokens' latent and RoPE parts; seen (n, tokens) says which."""
@@ -124,6 +129,7 @@ class Batch:
                 self.latent[i], self.rope[i] = rows[:, :RANK], rows[:, RANK:]
         self.rows = sum(queries) + padding * max(queries)
         self.q = torch.randn(self.rows, HEADS, NOPE + ROPE, generator=generator).to(dtype)
+        self.cache, self.table, self.q = self.cache.to(DEVICE), self.table.to(DEVICE), self.q.to(DEVICE)
 
     def common(self):
         from vllm.v1.attention.backend import CommonAttentionMetadata
@@ -131,10 +137,11 @@ class Batch:
         starts = torch.tensor([0] + self.queries + [0] * self.padding, dtype=torch.int32).cumsum(0).int()
         lengths = torch.tensor(self.lengths + [0] * self.padding, dtype=torch.int32)
         return CommonAttentionMetadata(
-            query_start_loc=starts, query_start_loc_cpu=starts.clone(), seq_lens=lengths,
+            query_start_loc=starts.to(DEVICE), query_start_loc_cpu=starts, seq_lens=lengths.to(DEVICE),
             num_reqs=len(lengths), num_actual_tokens=self.rows, max_query_len=max(self.queries),
             max_seq_len=max(self.lengths), block_table_tensor=self.table,
-            slot_mapping=torch.zeros(self.rows, dtype=torch.int64), seq_lens_cpu_upper_bound=lengths.clone())
+            slot_mapping=torch.zeros(self.rows, dtype=torch.int64, device=DEVICE),
+            seq_lens_cpu_upper_bound=lengths.clone())
 
     def plain(self, layer, chosen=None):
         """(out, lse) of the layer in float32; chosen: the tokens that each query token attends to."""
@@ -144,7 +151,7 @@ class Batch:
             if chosen is not None:
                 for t in range(s):
                     seen[t] &= torch.isin(torch.arange(n), chosen[row + t])
-            out, lse = layer.plain(self.q[row:row + s], self.latent[i], self.rope[i], seen)
+            out, lse = layer.plain(self.q[row:row + s].cpu(), self.latent[i], self.rope[i], seen)
             outs.append(out)
             lses.append(lse)
             row += s

@@ -79,10 +79,10 @@ def _refuse(model_runner: Any) -> None:
     if not model_runner.use_mla_backend:
         raise ValueError("flashlatent: the model has keys and values apart; --decode-attention-backend flashlatent "
                          "takes models with latent caches (MLA)")
-    if arguments.prefill_attention_backend in (None, "flashlatent"):
-        raise ValueError(
-            f"flashlatent: --prefill-attention-backend is {arguments.prefill_attention_backend}; fa3, flashinfer or "
-            "triton is expected, and flashlatent as --decode-attention-backend")
+    prefill, _ = arguments.get_attention_backends()
+    if prefill in (None, "flashlatent"):
+        raise ValueError(f"flashlatent: --prefill-attention-backend is {prefill}; fa3, flashinfer or triton is "
+                         "expected, and flashlatent as --decode-attention-backend")
     dtype = model_runner.kv_cache_dtype
     if dtype not in (torch.bfloat16, torch.float16):
         raise ValueError(f"flashlatent: --kv-cache-dtype is {dtype}; auto, bfloat16 or float16 is expected")

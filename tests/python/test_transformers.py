@@ -25,6 +25,15 @@ YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "mscale": 1.0
         "original_max_position_embeddings": 64, "beta_fast": 32, "beta_slow": 1}
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Models this small are no faster with more, and much slower where cores are busy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def make(architecture="v3", dtype=torch.float32, device="cpu", **sizes):
     torch.manual_seed(3)
     if architecture == "v2":

@@ -2,10 +2,10 @@
 // and 2407.08608): while O += P V of one block runs, S = Q K^T of the next does, and then its softmax.
 #pragma once
 
-#include "cuda/parts/epilogue.cuh"
 #include "cuda/parts/mask.cuh"
 #include "cuda/parts/softmax.cuh"
 #include "cuda/prefill/jobs.cuh"
+#include "cuda/prefill/output.cuh"
 #include "cuda/prefill/smem_layout.cuh"
 #include "cuda/ptx/wgmma.cuh"
 
@@ -394,88 +394,12 @@ class Attention {
   }
 
   __device__ __forceinline__ void finish(const Job& job) const {
+    const Output<Config> output(args_, job, fragment_);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = row_ + 8 * half;
       const parts::RowScale scale =
           parts::finish_row(half ? base_.high : base_.low, parts::quad_sum(half ? sum_.high : sum_.low));
-      if (Config::kShared || (Config::kSegments && job.partial_row >= 0)) {
-        if (row < job.tile.rows) write_partial(job, row, half, scale);
-      } else if constexpr (!Config::kShared) {
-        write_output(job, row, half, scale);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void write_partial(const Job& job, int row, int half,
-                                                parts::RowScale scale) const {
-    const std::int64_t partial = job.partial_row + row;
-    if (fragment_.column == 0) args_.partial.lse[partial] = scale.lse;
-    float* out = args_.partial.out + partial * args_.dim + fragment_.column;
-#pragma unroll
-    for (int j = 0; j < kOutputs / 4; ++j) {
-      const int i = 4 * j + 2 * half;
-      if (8 * j < args_.dim) {
-        *reinterpret_cast<float2*>(out + 8 * j) = make_float2(o_[i] * scale.factor, o_[i + 1] * scale.factor);
-      }
-    }
-  }
-
-  /// By all lanes, since those of a row change their elements: four times four pairs become four times 16
-  /// bytes.
-  __device__ __forceinline__ void write_output(const Job& job, int row, int half,
-                                               parts::RowScale scale) const {
-    const bool live = row < job.tile.rows;
-    const RowPlace place = place_of<Config::kShared>(args_, job, live ? row : 0);
-    const parts::OutputArguments& to = args_.decode.output;
-    if (live && fragment_.column == 0) {
-      parts::write_lse(to, job.tile, place.head, place.token, scale.lse);
-    }
-    float factor = scale.factor;
-    if (to.sink != nullptr) factor *= parts::sink_factor(scale.lse, __ldg(to.sink + place.head));
-    Element* out = static_cast<Element*>(to.out) + place.origin * to.batch_stride +
-                   place.token * to.token_stride + place.head * to.head_stride;
-#pragma unroll
-    for (int first = 0; first < kOutputs / 4; first += 4) {
-      std::uint32_t pairs[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int i = 4 * (first + j) + 2 * half;
-        pairs[j] = parts::pack<Element>(o_[i] * factor, o_[i + 1] * factor);
-      }
-      if (args_.wide_output) {
-        transpose(pairs);
-        const int column = 8 * first + 4 * fragment_.column;
-        if (live && column < args_.dim) {
-          *reinterpret_cast<uint4*>(out + column) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-        }
-        continue;
-      }
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int column = 8 * (first + j);
-        if (live && column < args_.dim) {
-          *reinterpret_cast<std::uint32_t*>(out + column + fragment_.column) = pairs[j];
-        }
-      }
-    }
-  }
-
-  /// Lane i of four gets the others' pairs[i].
-  __device__ __forceinline__ void transpose(std::uint32_t (&pairs)[4]) const {
-#pragma unroll
-    for (int step = 1; step <= 2; step *= 2) {
-      const bool upper = fragment_.column / 2 & step;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (i & step) continue;
-        const std::uint32_t other = __shfl_xor_sync(0xffffffff, upper ? pairs[i] : pairs[i + step], step);
-        if (upper) {
-          pairs[i] = other;
-        } else {
-          pairs[i + step] = other;
-        }
-      }
+      output.write(o_, row_ + 8 * half, half, scale);
     }
   }
 

@@ -24,7 +24,7 @@ struct InstanceKey {
   friend bool operator==(const InstanceKey&, const InstanceKey&) = default;
 };
 
-/// Warpgroups that compute, 64 rows each; of segments of up to 64 rows both have the same.
+/// Warpgroups that compute, 64 rows each; of segments at most.
 constexpr int warpgroups_of(int dim, Kind kind) {
   return dim == 64 && kind == Kind::kPlain ? 3 : 2;
 }

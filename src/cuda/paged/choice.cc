@@ -77,6 +77,11 @@ namespace flashlatent::cuda {
 namespace {
 
 constexpr int kFixedSplitTokens = 2048;  // batch_invariant
+// Requests are few where each has so many parts: their merges are under way together, and each part is one
+// segment or two.
+constexpr int kPartsOfFew = 4;
+constexpr cost::Costs kByMemory = cost::of(cost::Kernel::kPaged, cost::Situation::kByMemory);
+constexpr cost::Costs kFewRequests = cost::of(cost::Kernel::kPaged, cost::Situation::kFewRequests);
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   const auto& cache = problem.cache;
@@ -106,9 +111,11 @@ std::optional<schedule::Geometry> geometry(const DecodeProblem& problem, const s
   g.max_tokens = tokens_in_window(problem, g.block_tokens);
   if (problem.options.batch_invariant) schedule::fix_splits(g, kFixedSplitTokens / g.block_tokens);
   const double bytes = 2.0 * g.block_tokens * tiles * problem.cache.qk_dim * paged::element_bytes(problem);
-  g.cost = cost::by_memory(cost::of(cost::Kernel::kPaged, cost::Situation::kByMemory), bytes, workers);
+  g.cost = cost::by_memory(kByMemory, bytes, workers);
   const int row_tiles = (problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows;
   schedule::set_workers(g, row_tiles * problem.cache.heads, workers * tiles);
+  if (kPartsOfFew * std::int64_t{g.requests} * g.rounds <= g.parts)
+    g.cost.per_merge = kFewRequests.on(workers).per_merge;
   const bool fits = g.lanes % tiles == 0 && (row_tiles % tiles == 0 || tiles % row_tiles == 0);
   return fits ? std::optional(g) : std::nullopt;
 }
@@ -117,8 +124,9 @@ std::optional<schedule::Geometry> geometry(const DecodeProblem& problem, const s
 constexpr int kMostTeam = 8;
 constexpr int kUnusedSms = 12;
 
-/// A team for each request and tile, for few of them: no combine step, and the plan needs no reading. Where a
-/// request as long as the page table would rather have all multiprocessors, there are none.
+/// A team for each request and tile, for few of them: no combine step, and the plan needs no reading. There
+/// are none where requests as long as the page table would rather have all multiprocessors, together or one
+/// alone.
 std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem,
                                                 const schedule::Workers& workers) {
   const schedule::Geometry split = *geometry(problem, workers, 1);
@@ -127,12 +135,14 @@ std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem,
     if (items < 1 || split.rounds > 1 || items * split.lanes * team > workers - kUnusedSms) continue;
     const std::int64_t blocks = schedule::max_blocks(split);
     const std::int64_t by_team = (blocks + team - 1) / team * split.cost.per_block;
-    const std::int64_t by_parts = blocks * split.cost.per_block / split.parts + split.cost.per_merge;
+    const std::int64_t by_parts =
+        blocks * split.cost.per_block / split.parts + kByMemory.on(workers).per_merge;
     if (by_team > by_parts) return std::nullopt;
     auto whole = schedule::whole_items(split);
     if (!whole) return std::nullopt;
     whole->team = team;
     whole->cost = cost::by_team(split.cost, team);
+    if (schedule::estimate(*whole) > schedule::estimate(split)) return std::nullopt;
     return whole;
   }
   return std::nullopt;

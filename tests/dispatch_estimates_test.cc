@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "cost/device.h"
 #include "dispatch/select.h"
 #include "kernels_that_take.h"
 
@@ -83,7 +84,7 @@ DecodeProblem problem_of(const Cached& cached, int batch, int tokens, int heads)
   return problem;
 }
 
-std::vector<Candidate> candidates_of(const DecodeProblem& problem, int workers = 132) {
+std::vector<Candidate> candidates_of(const DecodeProblem& problem, const schedule::Workers& workers = 132) {
   Executor executor;
   executor.backend = Backend::kCuda;
   Result<std::vector<Candidate>> list = candidates(problem, executor, workers);
@@ -139,6 +140,29 @@ INSTANTIATE_TEST_SUITE_P(Caches, Estimates, ::testing::ValuesIn(kCached), [](con
 
 /// Nanoseconds. The fastest call that was ever measured took 4.6 us.
 constexpr std::int64_t kLeast = 4000;
+
+// Callers ask at their largest batch.
+TEST_P(Estimates, SizesOfALargerBatchDoForASmallerOne) {
+  for (const char* gpu : {"NVIDIA H200", "NVIDIA H100 80GB HBM3"}) {
+    const schedule::Workers workers = cost::workers_of(*cost::find_gpu(gpu));
+    for (int tokens : kTokens) {
+      for (int h : heads()) {
+        Sizes smaller;
+        for (int batch : kBatches) {
+          if (batch == 0) continue;
+          const DecodeProblem problem = problem_of(GetParam(), batch, tokens, h);
+          const std::vector<Candidate> list = candidates_of(problem, workers);
+          const Candidate* best = cheapest(list);
+          if (best == nullptr) continue;
+          const Sizes sizes = sizes_of(problem, list, *best);
+          ASSERT_GE(sizes.plan, smaller.plan) << gpu << ": " << to_string(problem);
+          ASSERT_GE(sizes.workspace, smaller.workspace) << gpu << ": " << to_string(problem);
+          smaller = sizes;
+        }
+      }
+    }
+  }
+}
 
 TEST_P(Estimates, ArePositive) {
   for (int workers : {8, 66, 114, 132}) {

@@ -191,6 +191,17 @@ std::size_t workspace_bytes_of(const DecodeProblem& problem, const Candidate& ca
 
 }  // namespace
 
+Sizes sizes_of(const DecodeProblem& problem, const std::vector<Candidate>& candidates,
+               const Candidate& picked) {
+  Sizes sizes;
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.reason.empty() || (problem.options.batch_invariant && &candidate != &picked)) continue;
+    sizes.plan = std::max(sizes.plan, plan_bytes_of(candidate));
+    sizes.workspace = std::max(sizes.workspace, workspace_bytes_of(problem, candidate));
+  }
+  return sizes;
+}
+
 Result<Selection> select(const DecodeProblem& problem, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   Result<schedule::Workers> workers = workers_of(executor);
@@ -200,12 +211,9 @@ Result<Selection> select(const DecodeProblem& problem, const Executor& executor)
   const Candidate* best = cheapest(*list);
   if (best == nullptr) return none_takes(problem, *list);
   Selection selection{.kernel = best->kernel, .geometry = best->geometry, .prefix = best->prefix};
-  for (const Candidate& candidate : *list) {
-    // With batch_invariant every batch gets the same kernel.
-    if (!candidate.reason.empty() || (problem.options.batch_invariant && &candidate != best)) continue;
-    selection.plan_bytes = std::max(selection.plan_bytes, plan_bytes_of(candidate));
-    selection.workspace_bytes = std::max(selection.workspace_bytes, workspace_bytes_of(problem, candidate));
-  }
+  const Sizes sizes = sizes_of(problem, *list, *best);
+  selection.plan_bytes = sizes.plan;
+  selection.workspace_bytes = sizes.workspace;
   return selection;
 }
 

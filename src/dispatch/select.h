@@ -42,6 +42,15 @@ Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Ex
 /// The one of least estimate among those that take the problem, the first of equals; null if none does.
 const Candidate* cheapest(const std::vector<Candidate>& candidates);
 
+/// What callers must bring: enough for any kernel that the problem might get at this batch or a smaller one.
+/// With batch_invariant every batch gets `picked`.
+struct Sizes {
+  std::size_t plan = 0;
+  std::size_t workspace = 0;
+};
+Sizes sizes_of(const DecodeProblem& problem, const std::vector<Candidate>& candidates,
+               const Candidate& picked);
+
 /// The kernels that this problem could be given on this executor, for a benchmark of all: not those that run
 /// only by name.
 Result<std::vector<std::string>> kernels_in_question(const DecodeProblem& problem, const Executor& executor);

@@ -66,8 +66,10 @@ std::size_t partial_bytes(const DecodeProblem& problem, const schedule::Geometry
   return prefix::align(static_cast<std::int64_t>(cuda::decode_workspace_bytes(problem, g)));
 }
 std::size_t workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
-  const std::size_t warps = std::size_t{1} * g.parts * g.lanes * warps_of(key_of(problem)->dim);
-  return partial_bytes(problem, g) + (merges_splits(g) ? warps * sizeof(parts::Ticket) : 0);
+  const bool invariant = problem.options.batch_invariant;
+  std::size_t ctas = merges_splits(g) ? std::size_t{1} * g.parts * g.lanes : 0;
+  if (!invariant) ctas = std::max<std::size_t>(ctas, cuda::kMostSms);  // a smaller batch may be split
+  return partial_bytes(problem, g) + ctas * warps_of(key_of(problem)->dim) * sizeof(parts::Ticket);
 }
 
 }  // namespace flashlatent::paged

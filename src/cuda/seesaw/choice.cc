@@ -6,7 +6,6 @@
 #include "cuda/common/dense_choice.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/parts/merge_room.h"
 #include "plan/even_shares.h"
 #include "plan/host_plan.h"
 
@@ -172,14 +171,6 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   return best;
 }
 
-/// Teams need none, but smaller batches may be split: callers ask at the largest.
-std::size_t workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
-  if (g.team == 1) return decode_workspace_bytes(problem, g);
-  constexpr std::size_t kMostSms = 144;  // two partial results each
-  return parts::kMergeStateBytes +
-         2 * kMostSms * seesaw::kTileRows * (problem.cache.v_dim + 1) * sizeof(float);
-}
-
 }  // namespace
 
 const DecodeKernel kSeesawKernel = {
@@ -190,7 +181,7 @@ const DecodeKernel kSeesawKernel = {
         "sparse, any heads, tokens and page size; extra caches and windows of 512/512",
     .declines = declines,
     .geometry = geometry,
-    .workspace_bytes = workspace_bytes,
+    .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(seesaw::launch),
 };
 

@@ -46,19 +46,17 @@ class ListedBulkLoader : public ListedRows<Format_, 8, 1> {
   template <class Pipe, class Announce>
   __device__ __forceinline__ void load(Pipe& pipe, const ListedRange& range, Announce announce) {
     pipe.begin_range();
-    int left = range.end - range.begin;
+    bool announced = false;
 #pragma unroll 1
-    for (bool is_first = true;; is_first = false) {
-      if (!is_first) take();
+    for (int left = range.end - range.begin;; --left) {
 #pragma unroll 1
       while (ahead_ < kStages && this->has_more()) request();
-      if (is_first) announce();
-      if (!is_first) {
-        write_block(pipe, std::make_integer_sequence<int, kUnits>());
-        pipe.next_block();
-        --left;
-      }
+      if (!announced) announce();
+      announced = true;
       if (left == 0) break;
+      take();
+      convert_block(pipe, std::make_integer_sequence<int, kUnits>());
+      pipe.next_block();
     }
   }
 
@@ -116,54 +114,26 @@ class ListedBulkLoader : public ListedRows<Format_, 8, 1> {
     if (taken_ == 0) parity_ ^= 1;
   }
 
-  /// Converts the first tiles whether or not they are free, and others before it waits for them: what is
-  /// between a tile's last reader and its next one is then no conversion, but stores. For all tiles there are
-  /// no registers.
-  static constexpr int kAhead = 4;
   template <class Pipe, int... kUnit>
-  __device__ __forceinline__ void write_block(Pipe& pipe, std::integer_sequence<int, kUnit...>) {
-    typename Base::Converted ahead[kAhead];
-    convert_ahead(ahead, std::make_integer_sequence<int, kAhead>());
-    (write_unit<kUnit>(pipe, ahead), ...);
-  }
-  template <int... kTile>
-  __device__ __forceinline__ void convert_ahead(typename Base::Converted (&ahead)[kAhead],
-                                                std::integer_sequence<int, kTile...>) const {
-    ((ahead[kTile] = converted<kTile>()), ...);
-    // ptxas would convert later.
-#pragma unroll
-    for (auto& values : ahead) {
-      asm volatile("" : "+r"(values.low.x), "+r"(values.low.y), "+r"(values.low.z), "+r"(values.low.w));
-      asm volatile("" : "+r"(values.high.x), "+r"(values.high.y), "+r"(values.high.z), "+r"(values.high.w));
-    }
-  }
-  template <int kTile>
-  __device__ __forceinline__ typename Base::Converted converted() const {
-    if constexpr (kTile == Format::kRopeTile) {
-      return {pieces_[kTile], pieces_[Format::kTiles]};
-    } else {
-      return Base::template convert<kTile>(pieces_[kTile], scales_);
-    }
-  }
-  template <int kTile>
-  __device__ __forceinline__ typename Base::Converted tile_of(
-      const typename Base::Converted (&ahead)[kAhead]) const {
-    if constexpr (kTile < kAhead) {
-      return ahead[kTile];
-    } else {
-      return converted<kTile>();
-    }
+  __device__ __forceinline__ void convert_block(Pipe& pipe, std::integer_sequence<int, kUnit...>) {
+    (convert_unit<kUnit>(pipe), ...);
   }
 
   template <int kUnit, class Pipe>
-  __device__ __forceinline__ void write_unit(Pipe& pipe, const typename Base::Converted (&ahead)[kAhead]) {
-    constexpr int kFirst = first_tile(kUnit), kLast = last_tile(kUnit);
-    const typename Base::Converted first = tile_of<kFirst>(ahead), last = tile_of<kLast>(ahead);
-    pipe.wait_empty(kLast);
+  __device__ __forceinline__ void convert_unit(Pipe& pipe) {
+    pipe.wait_empty(last_tile(kUnit));
     if constexpr (kUnit == 0) this->publish_live(pipe, live_);
-    this->template store<kFirst>(pipe, first);
-    if constexpr (kLast > kFirst) this->template store<kLast>(pipe, last);
+    convert_tile<first_tile(kUnit)>(pipe);
+    if constexpr (Base::tiles_of(kUnit) == 2) convert_tile<last_tile(kUnit)>(pipe);
     this->template publish<kUnit>(pipe);
+  }
+  template <int kTile, class Pipe>
+  __device__ __forceinline__ void convert_tile(Pipe& pipe) {
+    if constexpr (kTile == Format::kRopeTile) {
+      this->template store<kTile>(pipe, {pieces_[kTile], pieces_[Format::kTiles]});
+    } else {
+      this->template store<kTile>(pipe, Base::template convert<kTile>(pieces_[kTile], scales_));
+    }
   }
 
   Memory& memory_;

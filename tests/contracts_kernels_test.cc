@@ -20,7 +20,7 @@ using runtime::CaseSpec;
 constexpr const char* kKernels[] = {"mla_16_transposed", "mla_16",          "mla_16_team4", "mla_16_team8",
                                     "mla_16_team16",     "mla_64_pingpong", "mla_64_roles"};
 constexpr const char* kOfFp8[] = {"fp8_32", "fp8_16_team8", "mla_16_transposed", "fp8_64", "mla_64_pingpong"};
-constexpr const char* kOfSeparate[] = {"gqa_16", "paged_128"};
+constexpr const char* kOfSeparate[] = {"gqa_16", "gqa_128_split"};
 
 class KernelContracts : public Contracts {
  protected:

@@ -30,7 +30,7 @@ class Paged : public Contracts {
   /// By every kernel that takes it, each by name: the dispatcher would pick one of them.
   void expect_right(const CaseSpec& spec) {
     if (!on_gpu()) return Contracts::expect_right(spec);
-    for (const char* kernel : {"paged", "paged_128", "prefill"}) {
+    for (const char* kernel : {"paged", "gqa_128_split", "prefill"}) {
       executor_.kernel = kernel;
       if (taken(spec)) Contracts::expect_right(spec);
       if (HasFailure()) ADD_FAILURE() << kernel;
@@ -283,7 +283,7 @@ TEST_P(Paged, LiveNanAndInfinityReachTheOutput) {
           elements[pages[token / 16] * view.strides[0] + token % 16 * view.strides[1]] =
               float_to_bf16(poison);
           if (!on_gpu()) Contracts::expect_right(c, "not finite");
-          for (const char* kernel : {"paged", "paged_128", "prefill"}) {
+          for (const char* kernel : {"paged", "gqa_128_split", "prefill"}) {
             executor_.kernel = kernel;
             if (on_gpu() && taken(spec)) Contracts::expect_right(c, kernel);
           }
@@ -392,7 +392,7 @@ TEST_P(Paged, PlansOfSeveralQueryTokensOutliveLengths) {
   CaseSpec planned = gqa(32, 1, 128, {1900, 64, 1});
   planned.query_tokens = 2;
   planned.causal = true;
-  if (on_gpu()) executor_.kernel = "paged_128";
+  if (on_gpu()) executor_.kernel = "gqa_128_split";
   expect_same_bits(planned);
   const RandomCase longer = runtime::make_case(planned, 2);
   RandomCase shorter = longer;

@@ -188,8 +188,8 @@ constexpr Call kCalls[] = {
     {2, 2048, 128, "mla_64_pingpong", 22200, KvFormat::kFp8_656, true},
     {64, 2048, 128, "mla_64_roles", 56040, KvFormat::kPlain, true},
     {64, 4096, 32, "gqa_16", 249024, KvFormat::kPlain, false, 16, 8},
-    {1, 4096, 32, "paged_128", 10486, KvFormat::kPlain, false, 16, 8},
-    {16, 4096, 32, "paged_128", 14286, KvFormat::kPlain, false, 16, 1},
+    {1, 4096, 32, "gqa_128_split", 10486, KvFormat::kPlain, false, 16, 8},
+    {16, 4096, 32, "gqa_128_split", 14286, KvFormat::kPlain, false, 16, 1},
     {1, 512, 32, "gqa_16", 5880, KvFormat::kPlain, false, 16, 8},
 };
 

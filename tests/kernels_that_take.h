@@ -51,7 +51,7 @@ inline bool should_take_separate(std::string_view kernel, const DecodeProblem& p
   const bool packed = cache.layout == KvLayout::kPacked;
   if (kernel == "gqa_16") return dims && (!packed || cache.page_size % unit == 0);
   const bool boxes = dims && !packed && cache.format == KvFormat::kPlain && cache.page_size % 8 == 0;
-  if (kernel == "paged_128") return boxes;
+  if (kernel == "gqa_128_split") return boxes;
   return kernel == "gqa_128" && boxes && problem.rows_per_kv_head() >= kLeastPromptRows;
 }
 

@@ -1,4 +1,4 @@
-// Names that kernels had in 0.1. An executor may still ask for a kernel by them, and kept results have them:
+// Names that kernels had in 0.1, or in results that are kept. An executor may still ask for a kernel by them, and kept results have them:
 // scripts/kernel_names.py reads this file.
 #pragma once
 
@@ -19,6 +19,7 @@ inline constexpr FormerName kFormerNames[] = {
     {"mma16_team8", "mla_16_team8"},
     {"mma16_team16", "mla_16_team16"},
     {"paged", "gqa_16"},
+    {"paged_128", "gqa_128_split"},
     {"prefill", "gqa_128"},
     {"quartet", "fp8_64"},
     {"seesaw", "mla_64_pingpong"},

@@ -70,7 +70,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
 }  // namespace
 
 const DecodeKernel kPaged128Kernel = {
-    .name = "paged_128",
+    .name = "gqa_128_split",
     .backend = Backend::kCuda,
     .takes =
         "separate keys and values of bf16 or fp16, d up to 256, pages of a multiple of 8 tokens, up to 128 "

@@ -208,8 +208,8 @@ TEST(Plan, FewRequestsArePacked) {
   }
 }
 
-// 40 requests of 6 to 27 blocks on 132 parts: each part has one segment, and the longest of all is as short as
-// can be.
+// 40 requests of 6 to 27 blocks on 132 parts: each part has one segment, and the longest of all is as short
+// as can be.
 TEST(Plan, SingleSharesWhereTheyAreNoLongerThanEqualCuts) {
   Batch batch{{.requests = 40,
                .parts = 132,

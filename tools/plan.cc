@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "core/return_if_error.h"
-#include "dispatch/former_names.h"
 #include "cost/device.h"
+#include "dispatch/former_names.h"
 #include "dispatch/kernel_table.h"
 #include "dispatch/select.h"
 #include "flashlatent/plan_description.h"

@@ -14,11 +14,11 @@ struct ShapeResult {
   std::string kernel;
   int query_tokens = 1;
   double ms = 0;
-  std::string rival = {};    ///< The library with the best of the others' times.
-  double ratio = 0;     ///< Our time over that.
-  double kept = 0;      ///< Our time over our own in the file.
-  double estimate = 0;  ///< Our time over the estimate, of equal lengths.
-  double reading = 0;   ///< Our time over reading alone.
+  std::string rival = {};  ///< The library with the best of the others' times.
+  double ratio = 0;        ///< Our time over that.
+  double kept = 0;         ///< Our time over our own in the file.
+  double estimate = 0;     ///< Our time over the estimate, of equal lengths.
+  double reading = 0;      ///< Our time over reading alone.
 };
 
 /// Above this a shape counts as behind.

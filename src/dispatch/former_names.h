@@ -1,5 +1,5 @@
-// Names that kernels had in 0.1, or in results that are kept. An executor may still ask for a kernel by them, and kept results have them:
-// scripts/kernel_names.py reads this file.
+// Names that kernels had in 0.1, or in results that are kept. An executor may still ask for a kernel by them,
+// and kept results have them: scripts/kernel_names.py reads this file.
 #pragma once
 
 #include <string_view>

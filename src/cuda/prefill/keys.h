@@ -12,7 +12,8 @@ enum class Kind {
   kPlain,
   kTransforms,  ///< With a soft cap or ALiBi.
   kShared,      ///< Rows are of several requests, against a prefix that they share (common/prefix_units.h).
-  kSegments,    ///< The plan's segments, whose results may be partial (`gqa_128_split`); soft cap, ALiBi or none.
+  kSegments,    ///< The plan's segments, whose results may be partial (`gqa_128_split`); soft cap, ALiBi or
+                ///< none.
 };
 
 /// What a kernel is compiled for; Config says what the fields mean.

@@ -30,7 +30,7 @@ class Paged : public Contracts {
   /// By every kernel that takes it, each by name: the dispatcher would pick one of them.
   void expect_right(const CaseSpec& spec) {
     if (!on_gpu()) return Contracts::expect_right(spec);
-    for (const char* kernel : {"paged", "gqa_128_split", "prefill"}) {
+    for (const char* kernel : {"gqa_16", "gqa_128_split", "gqa_128"}) {
       executor_.kernel = kernel;
       if (taken(spec)) Contracts::expect_right(spec);
       if (HasFailure()) ADD_FAILURE() << kernel;
@@ -283,7 +283,7 @@ TEST_P(Paged, LiveNanAndInfinityReachTheOutput) {
           elements[pages[token / 16] * view.strides[0] + token % 16 * view.strides[1]] =
               float_to_bf16(poison);
           if (!on_gpu()) Contracts::expect_right(c, "not finite");
-          for (const char* kernel : {"paged", "gqa_128_split", "prefill"}) {
+          for (const char* kernel : {"gqa_16", "gqa_128_split", "gqa_128"}) {
             executor_.kernel = kernel;
             if (on_gpu() && taken(spec)) Contracts::expect_right(c, kernel);
           }
@@ -330,7 +330,7 @@ TEST_P(Paged, PromptsInPages) {
 
 /// The same of values and keys that are not finite, seen by the first, the last and all query tokens.
 TEST_P(Paged, LiveNanAndInfinityInPrompts) {
-  if (on_gpu()) executor_.kernel = "prefill";
+  if (on_gpu()) executor_.kernel = "gqa_128";
   for (int token : {0, 60, 64, 199}) {
     for (float poison : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                          -std::numeric_limits<float>::infinity()}) {
@@ -360,7 +360,7 @@ TEST_P(Paged, SameBits) {
   spec.lengths = {300, 40};
   spec.query_tokens = 40;
   spec.causal = true;
-  if (on_gpu()) executor_.kernel = "prefill";
+  if (on_gpu()) executor_.kernel = "gqa_128";
   expect_same_bits(spec);
 }
 

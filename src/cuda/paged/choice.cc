@@ -112,8 +112,9 @@ std::optional<schedule::Geometry> geometry(const DecodeProblem& problem, const s
   }
   if (problem.options.batch_invariant) schedule::fix_splits(g, kFixedSplitTokens / g.block_tokens);
   const double bytes = 2.0 * g.block_tokens * tiles * problem.cache.qk_dim * paged::element_bytes(problem);
-  g.cost = cost::by_memory(cost::of(cost::Kernel::kPaged, cost::Situation::kByMemory), bytes, workers);
   const int row_tiles = (problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows;
+  g.cost =
+      cost::by_memory(cost::of(cost::Kernel::kPaged, cost::Situation::kByMemory), bytes, workers, row_tiles);
   schedule::set_workers(g, row_tiles * problem.cache.heads, workers * tiles);
   const bool fits = g.lanes % tiles == 0 && (row_tiles % tiles == 0 || tiles % row_tiles == 0);
   return fits ? std::optional(g) : std::nullopt;

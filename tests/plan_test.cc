@@ -208,6 +208,42 @@ TEST(Plan, FewRequestsArePacked) {
   }
 }
 
+// 40 requests of 6 to 27 blocks on 132 parts: each part has one segment, and the longest of all is as short as
+// can be.
+TEST(Plan, SingleSharesWhereTheyAreNoLongerThanEqualCuts) {
+  Batch batch{{.requests = 40,
+               .parts = 132,
+               .max_tokens = 10000,
+               .cost = {.per_block = 2200, .per_split = 7000, .per_merge = 11300, .per_block_alone = 1550}},
+              {}};
+  for (int i = 0; i < 40; ++i) batch.lengths.push_back(64 * (6 + i * 13 % 22));
+  BuiltPlan plan(batch);
+  expect_complete(batch, plan, batch.lengths);
+  const auto parts_within = [&](int most) {
+    int parts = 0;
+    for (std::int32_t length : batch.lengths) parts += (length / 64 + most - 1) / most;
+    return parts;
+  };
+  int longest = 0;
+  for (const auto& part : plan.parts(batch.lengths)) {
+    ASSERT_LE(part.size(), 1U);
+    if (!part.empty()) longest = std::max(longest, part[0].block_end - part[0].block_begin);
+  }
+  EXPECT_LE(parts_within(longest), 132);
+  EXPECT_GT(parts_within(longest - 1), 132);
+  // Three shares of 43 blocks each would be longer than parts of equal cuts, were it not that 12 parts less
+  // share the memory bandwidth.
+  const auto most_segments = [&](std::int32_t per_block_alone) {
+    batch.geometry.cost.per_block_alone = per_block_alone;
+    batch.lengths.assign(40, 8192);
+    std::size_t most = 0;
+    for (const auto& part : BuiltPlan(batch).parts(batch.lengths)) most = std::max(most, part.size());
+    return most;
+  };
+  EXPECT_EQ(most_segments(1550), 1U);
+  EXPECT_GT(most_segments(0), 1U);
+}
+
 TEST(Plan, PiecesOfPackedRequestsAreNotShort) {
   std::mt19937_64 engine(10);
   int packed = 0;

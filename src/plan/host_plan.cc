@@ -11,6 +11,7 @@
 
 #include "core/message.h"
 #include "plan/even_shares.h"
+#include "plan/line_shares.h"
 #include "plan/packing.h"
 #include "plan/shares_by_length.h"
 #include "plan/team_shares.h"
@@ -242,6 +243,29 @@ void pack_items(const Geometry& g, PlanView plan) {
     plan.successors[order[i]] = packed_successor(g, i, order.data());
 }
 
+/// Cuts the line into single shares, without places of partial results. Are they taken?
+bool cut_single_shares(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
+  if (!may_share_line(g)) return false;
+  std::array<std::int32_t, kMostSingleShares> blocks, ends;
+  std::int64_t all = 0;
+  for (std::int32_t r = 0; r < g.requests; ++r) {
+    blocks[r] = blocks_of(g, length_of(g, lengths, r));
+    all += blocks[r];
+  }
+  if (all == 0 || all > std::numeric_limits<std::int32_t>::max()) return false;
+  const auto shares_at = [&](std::int32_t most) {
+    std::int64_t shares = 0;
+    for (std::int32_t r = 0; r < g.requests; ++r) shares += shares_within(blocks[r], most);
+    return shares;
+  };
+  const std::int32_t most = least_longest_share(g, static_cast<std::int32_t>(all), shares_at);
+  std::int32_t used = 0;
+  for (std::int32_t r = 0; r < g.requests; ++r) ends[r] = used += shares_within(blocks[r], most);
+  if (!takes_single_shares(g, plan.cost_prefix[g.requests], most, used)) return false;
+  for (std::int32_t k = 0; k <= g.parts; ++k) plan.cuts[k] = single_share_cut(g, ends.data(), lengths, k);
+  return true;
+}
+
 void cut_line(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
   for (std::int32_t k = 0; k <= g.parts; ++k) {
     plan.cuts[k] = nearest_item_end(g, plan.cost_prefix, point_at(g, plan.cost_prefix, k));
@@ -250,13 +274,14 @@ void cut_line(const Geometry& g, const std::int32_t* lengths, PlanView plan) {
   for (std::int32_t k = 0; k < g.parts; ++k) {
     whole = whole && whole_part_fits(g, plan.cost_prefix, plan.cuts[k], plan.cuts[k + 1]);
   }
-  for (std::int32_t k = 0; k <= g.parts && !whole; ++k) {
+  const bool single = !whole && cut_single_shares(g, lengths, plan);
+  for (std::int32_t k = 0; k <= g.parts && !whole && !single; ++k) {
     plan.cuts[k] = line_cut(g, point_at(g, plan.cost_prefix, k), lengths);
   }
   for (std::int32_t r = 0; r < g.requests; ++r) {
     plan.successors[r] = r + 1 < g.requests ? r + 1 : ~0;
   }
-  if (!whole) pack_items(g, plan);
+  if (!whole && !single) pack_items(g, plan);
   std::int32_t segments = 0;  // segments opened inside items, up to this cut
   std::int32_t merges = 0;    // items cut, up to this cut
   Cut before{0, 0, 0, 0};

@@ -153,13 +153,17 @@ FLASHLATENT_HOST_DEVICE bool same_item(const Cut& a, const Cut& b) {
   return a.round == b.round && a.request == b.request;
 }
 
-/// What a block takes where items stay whole: if there are fewer of these than parts, fewer share what memory
-/// gives, and the parts without one are no loss as long as it binds.
-FLASHLATENT_HOST_DEVICE std::int32_t whole_block_cost(const Geometry& g) {
-  const std::int64_t items = static_cast<std::int64_t>(g.requests) * g.rounds;
-  if (g.cost.per_block_alone == 0 || items >= g.parts) return g.cost.per_block;
-  const auto shared = static_cast<std::int32_t>(quotient(g.cost.per_block * items, g.parts));
+/// What a block takes if only so many parts have work: fewer share what memory gives, and the parts without
+/// work are no loss as long as it binds.
+FLASHLATENT_HOST_DEVICE std::int32_t block_cost_among(const Geometry& g, std::int64_t parts) {
+  if (g.cost.per_block_alone == 0 || parts >= g.parts) return g.cost.per_block;
+  const auto shared = static_cast<std::int32_t>(quotient(g.cost.per_block * parts, g.parts));
   return shared > g.cost.per_block_alone ? shared : g.cost.per_block_alone;
+}
+
+/// The same where items stay whole.
+FLASHLATENT_HOST_DEVICE std::int32_t whole_block_cost(const Geometry& g) {
+  return block_cost_among(g, static_cast<std::int64_t>(g.requests) * g.rounds);
 }
 
 }  // namespace flashlatent::schedule

@@ -7,6 +7,7 @@
 #include "cuda/cuda_backend.h"
 #include "cuda/plan/packer.cuh"
 #include "plan/even_shares.h"
+#include "plan/line_shares.h"
 #include "plan/plan_memory.h"
 #include "plan/shares_by_length.h"
 #include "plan/team_shares.h"
@@ -23,6 +24,7 @@ using schedule::Partition;
 using schedule::PlanView;
 
 constexpr int kThreads = 1024;
+constexpr int kWarps = kThreads / 32;
 constexpr int kEach = 4;  // requests a thread and pass
 // Costs of up to this many requests are searched in shared memory, of more in the plan's own memory.
 constexpr int kSharedRequests = 4096;
@@ -66,6 +68,7 @@ struct Builder {
   Scan::TempStorage& scan_memory;
   const schedule::Stretches& stretches;
   Packings& packings;
+  std::int32_t* share_ends;  // of single shares, kMostSingleShares
 
   __device__ std::int32_t blocks_at(std::int32_t request) const {
     return schedule::blocks_of(g, schedule::length_of(g, lengths, request));
@@ -218,6 +221,51 @@ struct Builder {
     for (int k = threadIdx.x; k <= g.parts; k += kThreads) cuts[k] = packer.cut(k);
   }
 
+  /// Cuts the line into single shares, without places of partial results. Are they taken?
+  __device__ bool cut_single_shares() const {
+    if (!schedule::may_share_line(g)) return false;
+    const int r = threadIdx.x;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    constexpr unsigned kAll = 0xffffffff;
+    constexpr int kOfALane = schedule::kMostSingleShares / 32;
+    std::int32_t blocks[kOfALane];
+    std::int64_t all = 0;
+#pragma unroll
+    for (int i = 0; i < kOfALane; ++i) {
+      blocks[i] = i * 32 + lane < g.requests ? blocks_at(i * 32 + lane) : 0;
+      all += blocks[i];
+    }
+    for (int step = 16; step > 0; step /= 2) all += __shfl_xor_sync(kAll, all, step);
+    if (all == 0 || all > INT32_MAX) return false;
+    // The least longest share, by all warps: each tries another length, in turn of a 32nd of what is left.
+    std::int32_t low = schedule::shares_within(static_cast<std::int32_t>(all), g.parts);
+    std::int32_t high = schedule::shares_within(static_cast<std::int32_t>(all), g.parts - g.requests);
+    while (low < high) {
+      const std::int32_t step = (high - low + kWarps - 1) / kWarps;
+      const std::int32_t most = low + step * warp;
+      std::int32_t shares = 0;
+#pragma unroll
+      for (int i = 0; i < kOfALane; ++i)
+        shares += i * 32 + lane < g.requests ? schedule::shares_within(blocks[i], most) : 0;
+      shares = __reduce_add_sync(kAll, shares);
+      // Lengths below the least one are too short: those come first.
+      const int short_lengths = __syncthreads_count(lane == 0 && (most < high && shares > g.parts));
+      high = short_lengths == kWarps ? high : min(high, low + step * short_lengths);
+      low = short_lengths == 0 ? low : low + step * (short_lengths - 1) + 1;
+    }
+    const std::int32_t shares = r < g.requests ? schedule::shares_within(blocks_at(r), low) : 0;
+    std::int64_t end = shares, used;
+    Scan(scan_memory).InclusiveSum(end, end, used);
+    if (!schedule::takes_single_shares(g, cost_prefix[g.requests], low, static_cast<std::int32_t>(used)))
+      return false;
+    if (r < g.requests) share_ends[r] = static_cast<std::int32_t>(end);
+    __syncthreads();
+    for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) {
+      cuts[k] = schedule::single_share_cut(g, share_ends, lengths, k);
+    }
+    return true;
+  }
+
   __device__ void cut_line() const {
     for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) {
       cuts[k] = schedule::nearest_item_end(g, cost_prefix, find_point(g, cost_prefix, k));
@@ -228,14 +276,15 @@ struct Builder {
       too_long = too_long || !schedule::whole_part_fits(g, cost_prefix, cuts[k], cuts[k + 1]);
     }
     const bool whole = !__syncthreads_or(too_long);
-    for (std::int32_t k = threadIdx.x; k <= g.parts && !whole; k += kThreads) {
+    const bool single = !whole && cut_single_shares();
+    for (std::int32_t k = threadIdx.x; k <= g.parts && !whole && !single; k += kThreads) {
       cuts[k] = schedule::line_cut(g, find_point(g, cost_prefix, k), lengths);
     }
     for (std::int32_t r = threadIdx.x; r < g.requests; r += kThreads) {
       plan.successors[r] = r + 1 < g.requests ? r + 1 : ~0;
     }
     __syncthreads();
-    if (!whole) pack_items();
+    if (!whole && !single) pack_items();
     __syncthreads();   // below, each cut looks at its neighbours
     Pair carry{0, 0};  // segments, merges
     for (std::int32_t start = 0; start <= g.parts; start += kThreads) {
@@ -295,7 +344,8 @@ __global__ void __launch_bounds__(kThreads)
                         geometry.parts <= kSharedParts ? shared_cuts : plan.cuts,
                         scan_memory,
                         stretches,
-                        shared.packed.packings};
+                        shared.packed.packings,
+                        shared.packed.packings.costs};
   builder.scan_costs();
   switch (geometry.partition) {
     case Partition::kLine:

@@ -1,0 +1,55 @@
+// Single shares: the line is cut so that each part has one segment. One more way of cutting it, beside equal
+// lengths (line.h) and packing (packing.h).
+//
+// Equal cuts of 40 requests on 132 parts give most parts the end of one request and the begin of another: two
+// segments, each of which takes as long as three blocks to begin and to write. Here a request has as many
+// parts of its own as make the longest part of all shortest. Parts left over have nothing to do, and stand
+// between the others: multiprocessors with neighbouring numbers share bandwidth.
+#pragma once
+
+#include "plan/line.h"
+#include "plan/shares.h"
+#include "plan/shares_by_length.h"
+
+namespace flashlatent::schedule {
+
+/// The most requests that are cut into single shares.
+inline constexpr std::int32_t kMostSingleShares = 256;
+
+/// May there be single shares? With fewer than two parts a request, equal lengths are better cut otherwise.
+FLASHLATENT_HOST_DEVICE bool may_share_line(const Geometry& g) {
+  return has_order(g) && g.rounds == 1 && g.requests > 1 && g.requests <= kMostSingleShares &&
+         2 * g.requests <= g.parts;
+}
+
+/// Are single shares taken, if `used` parts have up to `most` blocks each? They are where no part is longer
+/// than one of equal cuts may be.
+FLASHLATENT_HOST_DEVICE bool takes_single_shares(const Geometry& g, std::int64_t round_cost,
+                                                 std::int32_t most, std::int32_t used) {
+  const std::int64_t longest = g.cost.per_split + static_cast<std::int64_t>(most) * block_cost_among(g, used);
+  return longest <= quotient(round_cost, g.parts) + g.cost.per_split + g.cost.per_block;
+}
+
+/// Cut k, without its partial's place. `ends` has one entry a request: shares of it and all before.
+FLASHLATENT_HOST_DEVICE Cut single_share_cut(const Geometry& g, const std::int32_t* ends,
+                                             const std::int32_t* lengths, std::int32_t k) {
+  // The share that begins at or after part k: parts that begin with the same one as their successors are
+  // empty.
+  const std::int32_t used = ends[g.requests - 1];
+  const std::int32_t share = (k * used + g.parts - 1) / g.parts;
+  std::int32_t low = 0, high = g.requests;  // the request of that share
+  while (low < high) {
+    const std::int32_t middle = low + (high - low) / 2;
+    if (ends[middle] > share) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  if (low == g.requests) return {g.rounds, 0, 0, 0};
+  const std::int32_t begin = low == 0 ? 0 : ends[low - 1];
+  const std::int32_t blocks = blocks_of(g, length_of(g, lengths, low));
+  return {0, low, share_begin(blocks, ends[low] - begin, share - begin), 0};
+}
+
+}  // namespace flashlatent::schedule

@@ -68,6 +68,8 @@ TEST(CostModel, CountsBytesAtTheShareOfTheBandwidth) {
   schedule::Workers slower = 132;
   slower.memory = 2;
   EXPECT_EQ(cost::by_memory(splits, 348, slower).per_block, 20);
+  EXPECT_EQ(cost::by_memory(splits, 348, slower, 2).per_block, 15);
+  EXPECT_EQ(cost::by_memory(splits, 348, 132, 2).per_block, 10);
   EXPECT_EQ(cost::block_alone(1300, slower), 348);
   EXPECT_EQ(cost::by_team({.per_block = 80}, 8).per_block, 10);
 }
@@ -153,6 +155,10 @@ TEST(CostDevices, ReadFromL2WhatFitsThere) {
   const schedule::Workers h100 = cost::workers_of(*cost::find_gpu("H100"));
   EXPECT_EQ(cost::reading(h100, 20e6).memory, 1);
   EXPECT_EQ(cost::reading(h100, 60e6).memory, h100.memory);
+  const float between = cost::reading(h100, 41e6).memory;
+  EXPECT_GT(between, 1.2);
+  EXPECT_LT(between, 1.3);
+  EXPECT_EQ(cost::reading(schedule::Workers(132), 41e6).memory, 1);
 }
 
 struct Call {
@@ -222,7 +228,7 @@ constexpr Call kCallsOnH100[] = {
     {64, 4096, 16, "mla_16", 100780},
     {128, 4096, 16, "mla_16", 198060},
     {96, 4096, 64, "mla_64_pingpong", 159072},
-    {128, 4096, 128, "mla_64_roles", 221880},
+    {128, 4096, 128, "mla_64_roles", 249400},
     {128, 4096, 32, "fp8_32", 137500, KvFormat::kFp8_656},
     {64, 4096, 32, "gqa_16", 373056, KvFormat::kPlain, false, 16, 8},
 };

@@ -45,7 +45,7 @@ inline schedule::Workers workers_of(const Gpu& gpu) {
   return workers_of(gpu, gpu.multiprocessors);
 }
 
-/// The same in a call that reads so many bytes of the cache: if L2 has room for these, memory does not bind.
+/// The same in a call that reads so many bytes of the cache: what L2 has room for does not wait for memory.
 schedule::Workers reading(schedule::Workers workers, double bytes);
 
 }  // namespace flashlatent::cost

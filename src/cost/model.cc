@@ -17,8 +17,11 @@ std::int32_t team_block(const schedule::Geometry& g, const TeamCosts& costs, std
   const std::int64_t busy =
       std::int64_t{g.requests} * schedule::max_blocks(g) * g.lanes / std::max<std::int64_t>(blocks, 1);
   const int ctas = static_cast<int>(std::min<std::int64_t>({busy, g.parts * g.lanes * g.team, workers}));
-  const int streaming = std::max(costs.block_alone, costs.block_streaming * ctas / std::max(workers, 1));
-  return std::max((blocks > kFewBlocks && g.lanes == 1 ? streaming : costs.block_here) / g.team, 1);
+  const int shared = costs.block_streaming * ctas / std::max(workers, 1);
+  if (blocks > kFewBlocks && g.lanes == 1) return std::max(std::max(costs.block_alone, shared) / g.team, 1);
+  // Of several row tiles one has to wait for memory.
+  const int here = blocks > kFewBlocks ? std::max(costs.block_here, shared / g.lanes) : costs.block_here;
+  return std::max(here / g.team, 1);
 }
 
 /// Of a block of 128 tokens and d 64, in proportion.
@@ -57,10 +60,12 @@ schedule::CostModel of_lone_request(schedule::CostModel of_parts, const TeamCost
   return of_parts;
 }
 
-schedule::CostModel by_memory(const Costs& of_h200, double block_bytes, const schedule::Workers& workers) {
+schedule::CostModel by_memory(const Costs& of_h200, double block_bytes, const schedule::Workers& workers,
+                              int row_tiles) {
   schedule::CostModel costs = of_h200.on(workers);
-  costs.per_block =
-      std::max(1, static_cast<std::int32_t>(block_bytes / (kRates.share / 10.0) * workers.memory));
+  const auto tiles = static_cast<float>(row_tiles);
+  const float factor = (workers.memory + (tiles - 1) * workers.clock) / tiles;
+  costs.per_block = std::max(1, static_cast<std::int32_t>(block_bytes / (kRates.share / 10.0) * factor));
   return costs;
 }
 

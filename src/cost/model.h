@@ -37,8 +37,10 @@ schedule::CostModel of_team_parts(const schedule::Geometry& g, const TeamCosts& 
 /// Of one whose teams share a lone request.
 schedule::CostModel of_lone_request(schedule::CostModel of_parts, const TeamCosts& costs);
 
-/// Where a block of so many bytes takes as long as a multiprocessor's share of the bandwidth gives it.
-schedule::CostModel by_memory(const Costs& costs, double block_bytes, const schedule::Workers& workers);
+/// Where a block of so many bytes takes as long as a multiprocessor's share of the bandwidth gives it. Of
+/// several row tiles all but one find it in L2, which takes as long and follows the clock.
+schedule::CostModel by_memory(const Costs& costs, double block_bytes, const schedule::Workers& workers,
+                              int row_tiles = 1);
 /// What a block takes where few others read memory, if it takes so long where all do.
 std::int32_t block_alone(std::int32_t block, const schedule::Workers& workers);
 

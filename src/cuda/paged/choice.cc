@@ -113,8 +113,8 @@ std::optional<schedule::Geometry> geometry(const DecodeProblem& problem, const s
   g.max_tokens = tokens_in_window(problem, g.block_tokens);
   if (problem.options.batch_invariant) schedule::fix_splits(g, kFixedSplitTokens / g.block_tokens);
   const double bytes = 2.0 * g.block_tokens * tiles * problem.cache.qk_dim * paged::element_bytes(problem);
-  g.cost = cost::by_memory(kByMemory, bytes, workers);
   const int row_tiles = (problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows;
+  g.cost = cost::by_memory(kByMemory, bytes, workers, row_tiles);
   schedule::set_workers(g, row_tiles * problem.cache.heads, workers * tiles);
   if (kPartsOfFew * std::int64_t{g.requests} * g.rounds <= g.parts)
     g.cost.per_merge = kFewRequests.on(workers).per_merge;

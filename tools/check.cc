@@ -33,9 +33,9 @@ enum class Outcome { kRight, kWrong, kRefused };
 
 struct CheckResult {
   Outcome outcome = Outcome::kRight;
-  std::string detail;
+  std::string detail = {};
   double relative_error = 0;
-  std::string kernel;  // that ran
+  std::string kernel = {};  // that ran
 };
 
 constexpr int kReruns = 3, kRandomCases = 200;

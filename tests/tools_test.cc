@@ -85,7 +85,7 @@ TEST_F(Program, CheckRandom) {
 
 TEST_F(Program, BenchSuitesAreThePublishedTables) {
   for (auto [suite, rows, name] : {std::tuple{"flashmla", 32, "b128 s_q2 h64 s_k8192 normal\n"},
-                                   {"mla_16_transposed", 16, "b32 s_q1 h16 s_k65536 uniform fp16\n"}}) {
+                                   {"etap", 16, "b32 s_q1 h16 s_k65536 uniform fp16\n"}}) {
     const Outcome list = run(std::string("bench dense --list --suite ") + suite);
     EXPECT_EQ(list.code, 0) << list.err;
     EXPECT_EQ(std::count(list.out.begin(), list.out.end(), '\n'), rows) << list.out;
@@ -208,7 +208,7 @@ TEST_F(Program, BenchSparseAndFp8) {
   const nlohmann::json dense = json("dense.json");
   for (const auto& row : dense.at("results")) EXPECT_EQ(row.at("kv"), "fp8_656");
   expect_right("bench dense --kv fp8_656 --suite cpu --list", {"b16 s_q1 h1 s_k16384"});
-  expect_refused("bench dense --kv fp8_656 --suite etap", {"--kv is fp8_656", "mla_16_transposed"});
+  expect_refused("bench dense --kv fp8_656 --suite etap", {"--kv is fp8_656", "etap"});
   expect_refused("bench dense --kv fp8_656 --kv-heads 2 --heads 4", {"h_kv", "2"});
 }
 
@@ -278,7 +278,7 @@ TEST_F(Program, PlanShowsKernelsOfTheGpuInEveryBuild) {
   expect_right(
       "plan --backend cuda --batch 64 --tokens 8704 --lengths uniform --heads 32 --kv-heads 8 "
       "--dim 128 --shared-tokens 8192 --brief",
-      {"gqa_16: picked, shares prefixes", "shared prefix: 64 requests (0-63)"});
+      {"gqa_16: picked, estimated at ", ", shares prefixes\n", "shared prefix: 64 requests (0-63)"});
   expect_right("plan --batch 64 --kv fp8_656 --topk 2048 --heads 16 --dtype bf16 --brief",
                {"fp8_32: picked"});
   expect_right("plan --batch 64 --heads 32 --kv-heads 8 --dim 128 --layout packed --kv e4m3 --brief",

@@ -14,6 +14,13 @@ struct Workers {
   /// So many of an H200. Most arithmetic on workers is on their number, so that both ways are implicit.
   Workers(int number) : count(number) {}  // NOLINT(google-explicit-constructor)
   operator int() const { return count; }  // NOLINT(google-explicit-constructor)
+
+  /// So many of these.
+  Workers some(int number) const {
+    Workers workers = *this;
+    workers.count = number;
+    return workers;
+  }
 };
 
 }  // namespace flashlatent::schedule

@@ -40,7 +40,7 @@ schedule::Geometry team_geometry(const DecodeProblem& problem, const schedule::W
   const cost::TeamCosts costs = shape.costs.on(workers);
   const int teams = resident_teams(shape.team, workers);
   schedule::Geometry g =
-      split_geometry(problem, teams * shape.team,
+      split_geometry(problem, workers.some(teams * shape.team),
                      {.tile_rows = shape.tile_rows, .cost = {cost::kNever}, .team = shape.team});
   if (g.requests == 0) return g;
   g.lanes *= g.rounds;  // row tiles side by side

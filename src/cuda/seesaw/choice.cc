@@ -88,7 +88,7 @@ std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem,
     return std::nullopt;
   const bool one_tile = fits_one_tile(problem);
   schedule::Geometry g = split_geometry(
-      problem, teams * team,
+      problem, workers.some(teams * team),
       {.tile_rows = seesaw::kTileRows, .cost = one_tile ? kTeamCost : kTeamCostOfTwoTiles, .team = team});
   if (schedule::max_blocks(g) > kMostTeamBlocks * team) return std::nullopt;
   g.lanes *= g.rounds;

@@ -79,6 +79,7 @@ Result<std::vector<std::unique_ptr<Step>>> steps_of(const runtime::BenchInput& i
 Status time_all(KernelTimes& times, const std::vector<std::unique_ptr<Step>>& steps,
                 const runtime::TimingOptions& options, int layers, const Executor& executor) {
   std::vector<std::function<Status()>> calls;
+  calls.reserve(steps.size());
   for (const auto& step : steps) calls.emplace_back([&step] { return step->run(); });
   Result<std::vector<runtime::Timing>> timings = runtime::time_turn_about(calls, options, executor);
   if (!timings.ok()) return timings.status();

@@ -88,6 +88,7 @@ Result<std::vector<Timing>> time_turn_about_on_cpu(const std::vector<std::functi
     }
   }
   std::vector<Timing> timings;
+  timings.reserve(times.size());
   for (std::vector<double>& each : times) timings.push_back(summarise(std::move(each)));
   return timings;
 }

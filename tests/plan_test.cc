@@ -244,6 +244,29 @@ TEST(Plan, SingleSharesWhereTheyAreNoLongerThanEqualCuts) {
   EXPECT_GT(most_segments(0), 1U);
 }
 
+// As many parts as `flashlatent plan --workers` takes, whose products need more than 32 bits.
+TEST(Plan, SharesOfVeryManyParts) {
+  for (const int parts : {20000, 46000, 50000, 65536}) {
+    Batch batch{{.requests = 40,
+                 .parts = parts,
+                 .max_tokens = 40000000,
+                 .cost = {.per_block = 2070, .per_split = 6500, .per_merge = 11300, .per_block_alone = 1550}},
+                {}};
+    std::int64_t blocks = 0;
+    for (int i = 0; i < 40; ++i) batch.lengths.push_back(64 * (100000 + i * 7919 % 300000));
+    for (const std::int32_t length : batch.lengths) blocks += length / 64;
+    BuiltPlan plan(batch);
+    expect_complete(batch, plan, batch.lengths);
+    std::int64_t longest = 0;
+    for (const auto& part : plan.parts(batch.lengths)) {
+      std::int64_t of_part = 0;
+      for (const Segment& s : part) of_part += s.block_end - s.block_begin;
+      longest = std::max(longest, of_part);
+    }
+    EXPECT_LE(longest, blocks / parts + 8) << parts << " parts";
+  }
+}
+
 TEST(Plan, PiecesOfPackedRequestsAreNotShort) {
   std::mt19937_64 engine(10);
   int packed = 0;

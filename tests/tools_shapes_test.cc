@@ -83,6 +83,10 @@ TEST_F(Shapes, ArePlannedForAGpu) {
   EXPECT_EQ(planned(" --gpu H20").at("workers").at("count"), 78);
   EXPECT_EQ(planned(" --gpu H20 --workers 40").at("workers").at("count"), 40);
   expect_refused("plan --gpu A100", {"--gpu is 'A100'", "H200, H100"});
+  for (const char* cpu : {"--backend cpu", "--kernel cpu_dense"}) {
+    expect_refused(std::string("plan --gpu H100 ") + cpu, {"--gpu is 'H100'", "CPU's kernels"});
+  }
+  expect_refused("plan --layout packed", {"--layout", "--dim"});
 }
 
 // Times of another device are compared by the floor of each.
@@ -123,6 +127,12 @@ TEST_F(Shapes, OfTheH100) {
   EXPECT_EQ(std::count(outcome.out.begin(), outcome.out.end(), '\n'), 169);
 }
 
+TEST_F(Shapes, StayAsTheyAreInTheirFile) {
+  const std::string path = written(kTwo);
+  expect_refused("bench shapes " + path + " --repeats 1 --json " + path, {"--json", "the same file as FILE"});
+  EXPECT_EQ(json("shapes.json").size(), 2);
+}
+
 TEST_F(Shapes, OfAWrongFileAreRefused) {
   const auto refused = [&](const std::string& text, const std::vector<std::string>& parts) {
     expect_refused("bench shapes " + written(text), parts);
@@ -138,6 +148,11 @@ TEST_F(Shapes, OfAWrongFileAreRefused) {
   refused(R"({"gpu":3,"shapes":[]})", {"gpu is 3"});
   refused(R"({"gpu":"x","shapes":[]})", {"roof"});
   refused("[7]", {"shape 1", "is 7"});
+  // So deep that a function that calls itself for each level runs out of stack.
+  const std::string deep = std::string(200000, '[') + std::string(200000, ']');
+  for (const std::string& text : {deep, "[{\"kind\":" + deep + "}]", "{\"shapes\":[" + deep + "]}"}) {
+    refused(text, {"nested more than 8 deep"});
+  }
   const std::string paged = R"("kind":"paged","b":2,"s_q":1,"h_q":4,"h_kv":2,"d":64)";
   for (const auto& [from, to, said] :
        {std::tuple{R"("paged")", R"("gqa")", "kind is \"gqa\""},
@@ -155,7 +170,9 @@ TEST_F(Shapes, OfAWrongFileAreRefused) {
                                       {R"("lengths":[1])", "a list of b = 2"},
                                       {R"("lengths":[1,true])", "lengths is [1,true]"},
                                       {R"("lengths":9,"ms":3)", "ms is 3"},
-                                      {R"("lengths":9,"ms":{"fa3":0})", "ms.fa3 is 0"}}) {
+                                      {R"("lengths":9,"ms":{"fa3":0})", "ms.fa3 is 0"},
+                                      {R"("lengths":9,"ms":{"fa3":1e-300})", "from 1e-06 to"},
+                                      {R"("lengths":9,"ms":{"fa3":1e300})", "from 1e-06 to"}}) {
     refused("[{" + paged + "," + lengths + "}]", {"shape 1", said});
   }
 }

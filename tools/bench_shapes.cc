@@ -6,6 +6,7 @@
 
 #include "tools/all_kernels.h"
 #include "tools/bench_decode.h"
+#include "tools/files.h"
 #include "tools/machine.h"
 #include "tools/progress.h"
 #include "tools/shape.h"
@@ -179,6 +180,11 @@ std::string name_of_gpu(const nlohmann::ordered_json& machine) {
 }
 
 int run_bench_shapes(const BenchShapesOptions& options) {
+  if (const Status status =
+          check_files_differ({{"FILE", options.file, false}, {"--json", options.bench.json, true}});
+      !status.ok()) {
+    return fail(status);
+  }
   Result<Shapes> shapes = shapes_of(options);
   if (!shapes.ok()) return fail(shapes.status());
   Result<std::vector<ShapeCase>> made_cases = cases_of(std::move(shapes->list), options);

@@ -113,6 +113,11 @@ Result<schedule::Workers> workers_of(const PlanOptions& options) {
 Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& lengths) {
   Result<Executor> executor = executor_of(options);
   if (!executor.ok()) return executor.status();
+  if (!options.gpu.empty() && executor->backend == Backend::kCpu) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format("--gpu is '{}', and the plan is of the CPU's kernels; leave it out", options.gpu));
+  }
   DecodeProblem problem = options.problem;
   problem.query.batch = static_cast<int>(lengths.size());
   if (options.shared_tokens > 0) {
@@ -279,6 +284,7 @@ void add_plan(CLI::App& app, Action& action) {
       ->capture_default_str();
   plan->add_option("--layout", options->layout,
                    "Of separate keys and values: separate, or packed as vLLM has them")
+      ->needs("--dim")
       ->check(CLI::IsMember({"separate", "packed"}))
       ->capture_default_str();
   plan->add_option("--kv", options->kv,

@@ -18,10 +18,16 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kLatentDim = 576, kLatentValueDim = 512;
 constexpr std::size_t kMostFileBytes = std::size_t{256} << 20;
+constexpr int kMostNesting = 8;  // of arrays and objects: what copies and prints a value calls itself
+constexpr double kLeastNumber = 1e-6, kMostNumber = 1e12;  // of times, TB/s and TFLOP/s
 
 /// What a message shows of a value.
 std::string shown(const Json& value) {
   return io::printable(value.dump(-1, ' ', false, Json::error_handler_t::replace), 60);
+}
+
+bool is_measured(const Json& value) {
+  return value.is_number() && value >= kLeastNumber && value <= kMostNumber;
 }
 
 /// Reads one shape; the first thing that is wrong stays in `error`.
@@ -91,9 +97,9 @@ class ShapeReader {
     if (!times.is_object()) error_ = fmt::format("ms is {}; an object of times is accepted", shown(times));
     if (!times.is_object()) return;
     for (const auto& [library, ms] : times.items()) {
-      if (!ms.is_number() || ms <= 0) {
-        error_ =
-            fmt::format("ms.{} is {}; a number above 0 is accepted", io::printable(library, 60), shown(ms));
+      if (!is_measured(ms)) {
+        error_ = fmt::format("ms.{} is {}; a number from {} to {} is accepted", io::printable(library, 60),
+                             shown(ms), kLeastNumber, kMostNumber);
         return;
       }
       shape_.times.emplace_back(library, ms);
@@ -112,7 +118,16 @@ Result<Json> read_json(const io::ByteSource& source) {
   std::string text(source.size(), '\0');
   const Status status = source.read(0, text.data(), text.size());
   if (!status.ok()) return status;
-  Json json = Json::parse(text, nullptr, false);
+  bool deep = false;
+  const auto keep = [&deep](int depth, Json::parse_event_t, const Json&) {
+    deep |= depth > kMostNesting;
+    return depth <= kMostNesting;
+  };
+  Json json = Json::parse(text, keep, false);
+  if (deep) {
+    return source.error(fmt::format(
+        "has arrays or objects nested more than {} deep; a file of shapes is accepted", kMostNesting));
+  }
   if (json.is_discarded()) return source.error("is no JSON; a file of shapes is accepted");
   return json;
 }
@@ -131,10 +146,11 @@ Result<const Json*> list_of(const Json& json, const io::ByteSource& source, Shap
     const Json roof = json.value("roof", Json::object());
     const Json read = roof.is_object() ? roof.value("read_tbps", Json()) : Json();
     const Json matmul = roof.is_object() ? roof.value("matmul_tflops", Json()) : Json();
-    if (!read.is_number() || read <= 0 || !matmul.is_number() || matmul <= 0) {
+    if (!is_measured(read) || !is_measured(matmul)) {
       return source.error(
-          "has a gpu, but no roof; \"roof\" with read_tbps and matmul_tflops is needed, by "
-          "which another device is compared");
+          fmt::format("has a gpu, but no roof; \"roof\" with read_tbps and matmul_tflops, from {} to {}, is "
+                      "needed, by which another device is compared",
+                      kLeastNumber, kMostNumber));
     }
     shapes.roof = runtime::Roof{.read_tbps = read, .matmul_tflops = matmul};
   }

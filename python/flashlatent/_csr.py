@@ -1,6 +1,10 @@
 """Page tables of other libraries."""
 
+import operator
 from typing import Any, Optional, Tuple
+
+from ._arguments import shown
+from ._errors import InvalidArgumentError
 
 
 def csr_to_block_table(indptr: Any, indices: Any, last_page_len: Optional[Any] = None, page_size: Optional[int] = None,
@@ -16,17 +20,25 @@ def csr_to_block_table(indptr: Any, indices: Any, last_page_len: Optional[Any] =
                    the stream; give it in a CUDA graph and where lengths change from step to step
 
     Arrays are NumPy's or torch's; results are of the same package, on the same device. Columns past a request's pages
-    are -1. A request without pages has length 0. Raises ValueError if max_pages is smaller than the most pages of a
-    request, where that is known without waiting.
+    are -1. A request without pages has length 0. Raises InvalidArgumentError (a ValueError) for arrays that don't fit,
+    and on the CPU for values that don't, as a max_pages below the most pages of a request.
     """
     if (last_page_len is None) != (page_size is None):
         missing = "page_size" if page_size is None else "last_page_len"
-        raise ValueError(f"{missing} is None; both of last_page_len and page_size are expected, or none")
+        raise InvalidArgumentError(f"{missing} is None; both of last_page_len and page_size are expected, or none")
+    page_size = _whole_number("page_size", page_size, 1)
+    max_pages = _whole_number("max_pages", max_pages, 0)
     torch = _torch_of(indptr)
+    arrays = {"indptr": indptr, "indices": indices, "last_page_len": last_page_len}
+    indptr, indices, last_page_len = (_vector(name, array, torch, indptr) for name, array in arrays.items())
+    if len(indptr) == 0:
+        raise InvalidArgumentError("indptr has no entry; batch + 1 are expected")
+    if last_page_len is not None and len(last_page_len) != len(indptr) - 1:
+        raise InvalidArgumentError(f"last_page_len has {len(last_page_len)} entries and indptr {len(indptr)}; one fewer "
+                                   "than in indptr is expected")
     if torch is None:
         import numpy
 
-        indptr, indices = numpy.asarray(indptr), numpy.asarray(indices)
         arange, where = numpy.arange, numpy.where
         clip = lambda x, high: numpy.clip(x, 0, high)  # noqa: E731
         int32 = lambda x: x.astype(numpy.int32)  # noqa: E731
@@ -35,10 +47,15 @@ def csr_to_block_table(indptr: Any, indices: Any, last_page_len: Optional[Any] =
         where, clip, int32 = torch.where, lambda x, high: x.clamp(0, high), lambda x: x.int()
     pages = indptr[1:] - indptr[:-1]
     waits = torch is not None and indptr.device.type != "cpu"
+    lengths = None
+    if last_page_len is not None:
+        lengths = where(pages > 0, (pages - 1) * page_size + last_page_len, 0 * pages)
+    if not waits:
+        _check_values(indptr, indices, last_page_len, page_size, pages, lengths)
     if max_pages is None or not waits:
         most = int(pages.max()) if len(pages) else 0
         if max_pages is not None and max_pages < most:
-            raise ValueError(f"max_pages is {max_pages}; a request has {most} pages")
+            raise InvalidArgumentError(f"max_pages is {max_pages}; a request has {most} pages")
         max_pages = most if max_pages is None else max_pages
     column = arange(max_pages)
     at = indptr[:-1, None] + column[None]
@@ -46,9 +63,65 @@ def csr_to_block_table(indptr: Any, indices: Any, last_page_len: Optional[Any] =
         block_table = int32(where(column[None] < pages[:, None], indices[clip(at, len(indices) - 1)], -1))
     else:
         block_table = int32(0 * at - 1)
+    return block_table, None if lengths is None else int32(lengths)
+
+
+def _whole_number(name: str, value: Any, least: int) -> Optional[int]:
+    if value is None:
+        return None
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if not least <= number < 2**31:
+        raise InvalidArgumentError(f"{name} is {shown(value)}; a whole number from {least} to {2**31 - 1} is expected")
+    return number
+
+
+def _vector(name: str, array: Any, torch: Optional[Any], like: Any) -> Any:
+    """int64 (n), of indptr's package; None where it is not given."""
+    if array is None and name == "last_page_len":
+        return None
+    if torch is not None:
+        if not isinstance(array, torch.Tensor) or array.device != like.device:
+            what = array.device if isinstance(array, torch.Tensor) else shown(array)
+            raise InvalidArgumentError(f"{name} is {what}; indptr is a torch tensor on {like.device}, and the same is "
+                                       "expected")
+        whole = not (array.is_floating_point() or array.is_complex() or array.dtype == torch.bool)
+        whole, dimensions = whole or array.shape == (0,), array.dim()
+    else:
+        import numpy
+
+        array = numpy.asarray(array)
+        whole, dimensions = array.dtype.kind in "iu" or array.shape == (0,), array.ndim
+    if not whole or dimensions != 1:
+        raise InvalidArgumentError(f"{name} is {array.dtype} {tuple(array.shape)}; integers of one dimension are "
+                                   "expected")
+    return array.long() if torch is not None else array.astype("int64")
+
+
+def _check_values(indptr: Any, indices: Any, last_page_len: Any, page_size: Any, pages: Any, lengths: Any) -> None:
+    """Raises for the first value that names no page or token."""
+    if len(pages) == 0:
+        return
+    if indptr[0] < 0 or indptr[-1] > len(indices):
+        at = 0 if indptr[0] < 0 else len(indptr) - 1
+        raise InvalidArgumentError(f"indptr[{at}] is {int(indptr[at])}; 0 to {len(indices)} are accepted, as indices has "
+                                   f"{len(indices)} entries")
+    if (pages < 0).any():
+        at = int((pages < 0).nonzero()[0][0])
+        raise InvalidArgumentError(f"indptr[{at + 1}] is {int(indptr[at + 1])} and indptr[{at}] {int(indptr[at])}; "
+                                   "entries that never fall are expected")
     if last_page_len is None:
-        return block_table, None
-    return block_table, int32(where(pages > 0, (pages - 1) * page_size + last_page_len, 0 * pages))
+        return
+    wrong = (pages > 0) & ((last_page_len < 1) | (last_page_len > page_size))
+    if wrong.any():
+        at = int(wrong.nonzero()[0][0])
+        raise InvalidArgumentError(f"last_page_len[{at}] is {int(last_page_len[at])}; 1 to page_size = {page_size} are "
+                                   "accepted")
+    if lengths.max() >= 2**31:
+        raise InvalidArgumentError(f"page_size is {page_size}, and a request of {int(pages.max())} pages has "
+                                   f"{int(lengths.max())} tokens; at most {2**31 - 1} are accepted")
 
 
 def _torch_of(array: Any) -> Optional[Any]:

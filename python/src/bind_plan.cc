@@ -72,6 +72,9 @@ nb::dict describe(const DecodeProblem& problem, const std::vector<std::int32_t>&
 
 void schedule(Plan& plan, nb::handle lengths, nb::handle extra_lengths, nb::handle pages, nb::handle like,
               nb::handle storage, nb::handle stream) {
+  if (!extra_lengths.is_none() && !plan.problem().cache.extra.enabled) {
+    refuse("extra_lengths is given, but the plan's problem has no extra cache; leave it out");
+  }
   if (like.is_none()) like = lengths.is_none() ? extra_lengths : lengths;
   const WorkStream work(like, plan.device(), stream);
   const Array array = Array::read(plan.problem().sparse.enabled ? "topk_length" : "cache_seqlens", lengths);

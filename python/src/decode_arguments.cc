@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/fp8_584.h"
 #include "flashlatent/kv_cache.h"
 #include "python/src/bindings.h"
 #include "python/src/errors.h"
@@ -31,6 +32,11 @@ InputArrays::InputArrays(const DecodeArguments& h, std::optional<Dtype> sixteen_
                          Array::read("extra_block_table", h.extra_block_table),
                          Array::read("extra_cache_seqlens", h.extra_cache_seqlens)});
   }
+  if (!extra && extra_page_size_) {
+    refuse("extra_page_size is ", *extra_page_size_,
+           " and extra_kv_cache is not given; extra_page_size is for an "
+           "extra cache of uint8 (pages, page_bytes)");
+  }
   if (!h.key_cache.is_none()) {
     separate_.emplace(KeysAndValues{
         Array::read("key_cache", h.key_cache, sixteen_bits),
@@ -40,6 +46,8 @@ InputArrays::InputArrays(const DecodeArguments& h, std::optional<Dtype> sixteen_
 }
 
 namespace {
+
+constexpr int kMostPageSize = 1 << 20;
 
 /// A cache in rows as it is; bytes (pages, page_bytes) as the pages of fp8_584 that they are.
 ConstTensorView cache_of(const char* name, const TensorView& view, const char* size_name,
@@ -53,6 +61,13 @@ ConstTensorView cache_of(const char* name, const TensorView& view, const char* s
   if (!page_size) {
     refuse(name, " is ", to_string(view), ", pages of bytes, and ", size_name,
            " is missing; the tokens of a page are expected");
+  }
+  if (*page_size < 1 || *page_size > kMostPageSize) {
+    refuse(size_name, " is ", *page_size, "; it must be from 1 to ", kMostPageSize);
+  }
+  if (view.shape[1] < *page_size * std::int64_t{fp8_584::kTokenBytes}) {
+    refuse(name, " is ", to_string(view), "; a page of ", size_name, " = ", *page_size, " tokens has ",
+           *page_size * std::int64_t{fp8_584::kTokenBytes}, " bytes or more");
   }
   return take(fp8_584_pages(view, *page_size));
 }

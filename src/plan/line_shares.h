@@ -16,10 +16,15 @@ namespace flashlatent::schedule {
 /// The most requests that are cut into single shares.
 inline constexpr std::int32_t kMostSingleShares = 256;
 
+/// The most parts: single_share_cut() multiplies numbers of parts in 32 bits.
+inline constexpr std::int32_t kMostSingleShareParts = 46000;
+static_assert(kMostSingleShareParts + std::int64_t{kMostSingleShareParts} * kMostSingleShareParts <=
+              0x7FFFFFFF);
+
 /// May there be single shares? With fewer than two parts a request, equal lengths are better cut otherwise.
 FLASHLATENT_HOST_DEVICE bool may_share_line(const Geometry& g) {
   return has_order(g) && g.rounds == 1 && g.requests > 1 && g.requests <= kMostSingleShares &&
-         2 * g.requests <= g.parts;
+         2 * g.requests <= g.parts && g.parts <= kMostSingleShareParts;
 }
 
 /// Are single shares taken, if `used` parts have up to `most` blocks each? They are where no part is longer

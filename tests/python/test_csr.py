@@ -63,3 +63,42 @@ def test_errors_name_the_argument():
         flashlatent.csr_to_block_table(indptr, indices, max_pages=2)
     with pytest.raises(ValueError, match="page_size is None; both"):
         flashlatent.csr_to_block_table(indptr, indices, np.array([1], np.int32))
+
+
+WRONG = [
+    (r"indptr\[1\] is 4; 0 to 3", {"indptr": [0, 4]}),
+    (r"indptr\[0\] is -1; 0 to 3", {"indptr": [-1, 3]}),
+    (r"indptr\[2\] is 1 and indptr\[1\] 3", {"indptr": [0, 3, 1]}),
+    ("indptr has no entry", {"indptr": []}),
+    (r"indptr is .*\(1, 2\); integers of one", {"indptr": [[0, 3]]}),
+    (r"indices is .*float.*\(1\); integers|indices is .*float.*\(1,\); integers", {"indices": [0.5]}),
+    (r"last_page_len\[0\] is 17; 1 to page_size = 16", {"last_page_len": [17], "page_size": 16}),
+    (r"last_page_len\[1\] is 0; 1 to", {"indptr": [0, 1, 2], "last_page_len": [1, 0], "page_size": 16}),
+    ("last_page_len has 1 entries and indptr 3", {"indptr": [0, 1, 2], "last_page_len": [1], "page_size": 16}),
+    ("page_size is 0; a whole number from 1", {"last_page_len": [1], "page_size": 0}),
+    ("page_size is 2147483647, and a request of 3 pages", {"last_page_len": [1], "page_size": 2**31 - 1}),
+    ("max_pages is -1; a whole number from 0", {"max_pages": -1}),
+    ("max_pages is 2.5; a whole number", {"max_pages": 2.5}),
+]
+
+
+@pytest.mark.parametrize("package", ["numpy", "torch"])
+@pytest.mark.parametrize("match, options", WRONG)
+def test_values_that_name_nothing_are_refused(package, match, options):
+    make = np.array if package == "numpy" else pytest.importorskip("torch").tensor
+    arguments = {"indptr": [0, 3], "indices": [1, 2, 3], **options}
+    for name in ("indptr", "indices", "last_page_len"):
+        if name in arguments:
+            arguments[name] = make(arguments[name])
+    with pytest.raises(flashlatent.InvalidArgumentError, match=match):
+        flashlatent.csr_to_block_table(**arguments)
+
+
+def test_unsigned_and_mixed_arrays():
+    unsigned = [np.array(x, np.uint32) for x in ([0, 0, 2], [7, 5], [0, 3])]
+    table, lengths = flashlatent.csr_to_block_table(*unsigned, 16)
+    assert table.tolist() == [[-1, -1], [7, 5]] and lengths.tolist() == [0, 19]
+    assert flashlatent.csr_to_block_table([0, 0], [], [0], 4)[0].shape == (1, 0)
+    torch = pytest.importorskip("torch")
+    with pytest.raises(flashlatent.InvalidArgumentError, match="indices is a ndarray; indptr is a torch tensor on cpu"):
+        flashlatent.csr_to_block_table(torch.tensor([0, 1]), np.array([3]))

@@ -370,6 +370,7 @@ def test_enable_twice_changes_the_settings():
 @pytest.mark.parametrize("options, message", [
     ({}, r"model\.dtype is torch\.float32; kv_format='bf16', 'fp16', 'fp8_656'"),
     ({"kv_format": "int8"}, r"kv_format is 'int8'; 'bf16', 'fp16', 'fp8_656' or None"),
+    ({"kv_format": ["bf16"]}, r"kv_format is \['bf16'\]; 'bf16'"),
     ({"kv_format": "bf16", "page_size": 0}, "page_size is 0; 1 to"),
     ({"kv_format": "bf16", "page_size": 2.5}, r"page_size is 2\.5"),
     ({"kv_format": "bf16", "pages": -1}, "pages is -1; 1 to"),
@@ -439,6 +440,8 @@ def test_wrong_calls():
             make()(ids, past_key_values=latent.LatentCache(model))
     with pytest.raises(flashlatent.InvalidArgumentError, match="cache_implementation is 'static'"):
         model.generate(ids, attention_mask=mask, max_new_tokens=2, cache_implementation="static")
+    with pytest.raises(ValueError, match="past_key_values"):  # transformers' own; what they hold would be lost
+        model.generate(ids, attention_mask=mask, max_new_tokens=2, past_key_values=((ids, ids),))
     for name, value in (("use_cuda_graph", True), ("default_compile_level", 1), ("cpu_offload_space", 1.0)):
         config = transformers.ContinuousBatchingConfig(**{name: value})
         with pytest.raises(flashlatent.UnsupportedError, match=f"continuous_batching_config.{name} is {value}"):

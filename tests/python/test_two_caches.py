@@ -114,6 +114,9 @@ def test_plan_and_problem():
                                                     **arguments)
     assert (problem.extra_page_size, problem.extra_topk, problem.extra_max_pages, problem.window) == (2, None, 20, 50)
     plan = flashlatent.Plan(problem)
+    alone = flashlatent.Plan(flashlatent.Problem(batch=2, heads=4, softmax_scale=1.0, max_pages=2))
+    with pytest.raises(flashlatent.InvalidArgumentError, match="extra_lengths is given, but the plan's problem has no"):
+        alone.schedule(lengths, extra_lengths=extra_lengths)
     plan.schedule(lengths, extra_lengths=extra_lengths)
     out, lse = plan.decode(q, window_view, table, lengths, extra_cache_seqlens=extra_lengths, **arguments)
     one, one_lse = flashlatent.decode(q, window, table, lengths, softmax_scale=1.0, window=50, dtype="bf16",
@@ -129,6 +132,13 @@ def test_plan_and_problem():
     ("neither extra_indices", {"extra_indices": None, "extra_topk_length": None}),
     (r"extra_topk_length\[1\] is 21", {"extra_topk_length": np.array([1, 21], np.int32)}),
     ("extra_topk_length is fp32", {"extra_topk_length": np.zeros(2, np.float32)}),
+    ("extra_page_size is 3 and extra_kv_cache is not given",
+     {"extra_kv_cache": None, "extra_indices": None, "extra_topk_length": None, "extra_page_size": 3}),
+    ("extra_page_size is 0; it must be", {"extra_kv_cache": np.zeros((3, 2000), np.uint8), "extra_page_size": 0}),
+    ("extra_kv_cache is .*a page of extra_page_size = 2 tokens has 1168",
+     {"extra_kv_cache": np.zeros((3, 1152), np.uint8), "extra_page_size": 2}),
+    ("kv_cache is .*a page of page_size = 64 tokens has 37376",
+     {"kv_cache": np.zeros((3, 37375), np.uint8), "page_size": 64}),
     ("extra_block_table is given, but", {"extra_block_table": np.zeros((2, 3), np.int32)}),
 ])
 def test_refusals(match, options):

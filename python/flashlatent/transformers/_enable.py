@@ -7,7 +7,6 @@ import types
 
 import torch
 from transformers import GenerationMixin, PreTrainedModel
-from transformers.cache_utils import Cache
 
 from .. import _native
 from .._errors import InvalidArgumentError, UnavailableError, UnsupportedError
@@ -163,7 +162,7 @@ def _prepare_cache(model, generation_config, model_kwargs, generation_mode, batc
         raise InvalidArgumentError(f"cache_implementation is '{generation_config.cache_implementation}'; the cache is "
                                    "FlashLatent's: leave it out, or call flashlatent.transformers.disable(model)")
     given = model_kwargs.get("past_key_values")
-    if isinstance(given, Cache) or generation_config.use_cache is False:
+    if given is not None or generation_config.use_cache is False:
         return type(model)._prepare_cache_for_generation(model, generation_config, model_kwargs, generation_mode,
                                                          batch_size, max_cache_length)
     model_kwargs["past_key_values"] = LatentCache(model)

@@ -47,7 +47,7 @@ def layout_of(config, dtype, device, kv_format, page_size):
                                        "the cache is to be, or load the model with dtype=torch.bfloat16 or "
                                        "torch.float16")
         kv_format = own
-    if kv_format not in FORMATS:
+    if not isinstance(kv_format, str) or kv_format not in FORMATS:
         raise InvalidArgumentError(f"kv_format is {kv_format!r}; {', '.join(map(repr, FORMATS))} or None (the model's "
                                    "dtype) is expected")
     storage, extent, queries = FORMATS[kv_format]

@@ -10,6 +10,7 @@
 #include "flashlatent/plan.h"
 #include "flashlatent/plan_description.h"
 #include "flashlatent/problem.h"
+#include "flashlatent/sparse_prefill.h"
 #include "flashlatent/status.h"
 #include "flashlatent/tensor.h"
 #include "flashlatent/version.h"

@@ -18,7 +18,7 @@ from ._errors import (ArgumentTypeError, ExhaustedError, FlashLatentError, Inter
 from ._kv_cache import KeyValueCache
 from ._native import VERSION as __version__
 from ._native import (PagePool, Plan, Problem, Sequence, Step, append_kv, append_latent, combine, convert_cache,
-                      convert_kv, copy_pages, default_backend, describe_plan, explain, gather_cache, gather_kv, info)
+                      convert_kv, copy_pages, default_backend, describe_plan, explain, gather_cache, gather_kv, info, sparse_prefill)
 
 __all__ = [
     "ArgumentTypeError", "ExhaustedError", "FlashLatentError", "InternalError", "InvalidArgumentError",
@@ -26,6 +26,7 @@ __all__ = [
     "__version__", "append_kv", "append_latent", "combine", "convert_cache", "convert_kv", "copy_pages",
     "csr_to_block_table", "decode",
     "decode_kv", "default_backend", "describe_plan", "explain", "gather_cache", "gather_kv", "info",
+    "sparse_prefill",
 ]
 
 

@@ -21,11 +21,11 @@ from ._native import Plan, Problem, Step
 
 __all__ = [
     "append_kv", "append_latent", "combine", "convert_cache", "convert_kv", "copy_pages", "decode", "decode_kv",
-    "decode_kv_out", "decode_out", "gather_cache", "gather_kv", "plan", "plan_kv",
+    "decode_kv_out", "decode_out", "gather_cache", "gather_kv", "plan", "plan_kv", "sparse_prefill", "sparse_prefill_out",
 ]
 
 _step = Step(stateless=True)
-_WRITTEN = ("out", "lse", "kv_cache", "key_cache", "value_cache", "to")  # by some operator
+_WRITTEN = ("out", "max_logits", "lse", "kv_cache", "key_cache", "value_cache", "to")  # by some operator
 _library = torch.library.Library("flashlatent", "DEF")
 _TOKENS = ("Tensor? block_table=None, Tensor? cache_seqlens=None, *, int v_dim=512, bool causal=False, "
            "Tensor? indices=None, Tensor? topk_length=None, Tensor? cu_seqlens_q=None, SymInt? tokens=None, "
@@ -38,6 +38,11 @@ _KV = ("Tensor q, Tensor key_cache, Tensor value_cache, Tensor block_table, Tens
        "bool batch_invariant=False")
 _DECODE_KV = _KV + (", float softmax_scale, float soft_cap=0., Tensor? alibi_slopes=None, Tensor? key_scale=None, "
                     "Tensor? value_scale=None, Tensor? attn_sink=None, Tensor? plan=None, bool check_inputs=False")
+
+_SPARSE_PREFILL = ("Tensor q, Tensor kv, Tensor indices, *, float softmax_scale, int v_dim=512, "
+                   "Tensor? topk_length=None, Tensor? attn_sink=None, Tensor? extra_kv_cache=None, "
+                   "Tensor? extra_indices=None, Tensor? extra_topk_length=None, int? page_size=None, "
+                   "int? extra_page_size=None, bool check_inputs=False")
 
 
 def _define(schema, real, fake):
@@ -203,6 +208,19 @@ def _decode_kv_out(*tensors, **options):
     _step.decode_kv(*tensors, **options)
 
 
+def _sparse_prefill(q, kv, indices, **options):
+    return _native.sparse_prefill(q, kv, indices, **options)
+
+
+def _sparse_prefill_fake(q, kv, indices, *, v_dim=512, **options):
+    return (q.new_empty((*q.shape[:2], v_dim)), q.new_empty(q.shape[:2], dtype=torch.float32),
+            q.new_empty(q.shape[:2], dtype=torch.float32))
+
+
+def _sparse_prefill_out(q, kv, indices, **options):
+    _native.sparse_prefill(q, kv, indices, **options)
+
+
 def _combine(partial_out, partial_lse, attn_sink=None, dtype=None):
     n, batch, tokens, heads, v_dim = partial_out.shape
     out = partial_out.new_empty((batch, tokens, heads, v_dim), dtype=dtype)
@@ -311,6 +329,9 @@ _define(f"decode_out(Tensor q, Tensor kv_cache, {_DECODE}, Tensor(a!) out, Tenso
 _define(f"plan_kv({_KV}) -> Tensor", _plan_kv, _plan_kv_fake)
 _define(f"decode_kv({_DECODE_KV}) -> (Tensor, Tensor)", _decode_kv, _decode_kv_fake)
 _define(f"decode_kv_out({_DECODE_KV}, Tensor(a!) out, Tensor(b!) lse) -> ()", _decode_kv_out, _nothing)
+_define(f"sparse_prefill({_SPARSE_PREFILL}) -> (Tensor, Tensor, Tensor)", _sparse_prefill, _sparse_prefill_fake)
+_define(f"sparse_prefill_out({_SPARSE_PREFILL}, Tensor(a!) out, Tensor(b!) max_logits, Tensor(c!) lse) -> ()",
+        _sparse_prefill_out, _nothing)
 _define("combine(Tensor partial_out, Tensor partial_lse, Tensor? attn_sink=None, ScalarType? dtype=None)"
         " -> (Tensor, Tensor)", _combine, _combine_fake)
 _define("append_latent(Tensor latent, Tensor? rope, Tensor slot_mapping, Tensor(a!) kv_cache) -> ()", _append_latent,
@@ -384,6 +405,24 @@ def decode_kv_out(q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table
     """decode_kv() into tensors of the caller's: out like q with d_v in the end, lse fp32 (batch, h_q, s_q)."""
     _call(torch.ops.flashlatent.decode_kv_out, q, key_cache, value_cache, block_table, cache_seqlens,
           softmax_scale=softmax_scale, out=out, lse=lse, **options)
+
+
+def sparse_prefill(q: Tensor, kv: Tensor, indices: Tensor, *, softmax_scale: float,
+                   **options) -> Tuple[Tensor, Tensor, Tensor]:
+    """Sparse prefill; returns (out, max_logits, lse), new tensors. Shapes and meaning as in
+    flashlatent.sparse_prefill().
+
+    options  v_dim=512, topk_length, attn_sink, the extra cache (extra_kv_cache, extra_indices, extra_topk_length),
+             page_size, extra_page_size, and check_inputs=False, as in decode()
+    """
+    return _call(torch.ops.flashlatent.sparse_prefill, q, kv, indices, softmax_scale=softmax_scale, **options)
+
+
+def sparse_prefill_out(q: Tensor, kv: Tensor, indices: Tensor, *, softmax_scale: float, out: Tensor,
+                       max_logits: Tensor, lse: Tensor, **options) -> None:
+    """sparse_prefill() into tensors of the caller's: out (s_q, h_q, v_dim), max_logits and lse fp32 (s_q, h_q)."""
+    _call(torch.ops.flashlatent.sparse_prefill_out, q, kv, indices, softmax_scale=softmax_scale, out=out,
+          max_logits=max_logits, lse=lse, **options)
 
 
 def combine(partial_out: Tensor, partial_lse: Tensor, attn_sink: Optional[Tensor] = None,

@@ -22,6 +22,7 @@ void bind_kv_cache(nb::module_& module);
 void bind_key_value_cache(nb::module_& module);
 void bind_combine(nb::module_& module);
 void bind_page_pool(nb::module_& module);
+void bind_sparse_prefill(nb::module_& module);
 void bind_query(nb::module_& module);
 void bind_checked_call(nb::module_& module);
 

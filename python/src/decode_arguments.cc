@@ -46,12 +46,11 @@ InputArrays::InputArrays(const DecodeArguments& h, std::optional<Dtype> sixteen_
 }
 
 namespace {
-
 constexpr int kMostPageSize = 1 << 20;
+}  // namespace
 
-/// A cache in rows as it is; bytes (pages, page_bytes) as the pages of fp8_584 that they are.
-ConstTensorView cache_of(const char* name, const TensorView& view, const char* size_name,
-                         std::optional<int> page_size) {
+ConstTensorView latent_cache(const char* name, const TensorView& view, const char* size_name,
+                             std::optional<int> page_size) {
   const bool bytes = view.rank == 2 && view.dtype == Dtype::kU8;
   if (!bytes && page_size) {
     refuse(size_name, " is ", *page_size, " and ", name, " is ", to_string(view), "; ", size_name,
@@ -72,15 +71,13 @@ ConstTensorView cache_of(const char* name, const TensorView& view, const char* s
   return take(fp8_584_pages(view, *page_size));
 }
 
-}  // namespace
-
 DecodeInputs InputArrays::inputs() const {
   DecodeInputs inputs;
   inputs.q = q_.view();
-  inputs.kv_cache = cache_of("kv_cache", kv_cache_.view(), "page_size", page_size_);
+  inputs.kv_cache = latent_cache("kv_cache", kv_cache_.view(), "page_size", page_size_);
   if (extra_) {
     inputs.extra_kv_cache =
-        cache_of("extra_kv_cache", extra_->kv_cache.view(), "extra_page_size", extra_page_size_);
+        latent_cache("extra_kv_cache", extra_->kv_cache.view(), "extra_page_size", extra_page_size_);
     inputs.extra_indices = extra_->indices.view();
     inputs.extra_topk_length = extra_->topk_length.view();
     inputs.extra_block_table = extra_->block_table.view();

@@ -102,6 +102,11 @@ inline constexpr auto kKeyValueCall = std::tuple(argument("alibi_slopes", &Decod
 
 }  // namespace arguments
 
+/// A cache in rows as it is; bytes (pages, page_bytes) as the pages of fp8_584 that they are, whose
+/// `page_size` the argument `size_name` says.
+ConstTensorView latent_cache(const char* name, const TensorView& view, const char* size_name,
+                             std::optional<int> page_size);
+
 /// The arrays of a call as views, for the time of the call. `sixteen_bits`: see Array::read().
 class InputArrays {
  public:

@@ -13,6 +13,7 @@ NB_MODULE(_native, module) {
   bind_kv_cache(module);
   bind_key_value_cache(module);
   bind_page_pool(module);
+  bind_sparse_prefill(module);
   bind_query(module);
   bind_checked_call(module);
 }

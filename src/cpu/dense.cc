@@ -68,6 +68,7 @@ class Call {
       : problem_(call.problem),
         inputs_(call.inputs),
         outputs_(call.outputs),
+        max_logits_(call.max_logits),
         g_(call.geometry),
         union_lengths_(schedule::union_lengths(lengths_of(problem_, inputs_))),
         tokens_(TokenSource::first(problem_, inputs_)),
@@ -204,15 +205,15 @@ class Call {
   }
 
   void write_lse(const RowTile& tile, int row, float value) const {
-    const auto& s = outputs_.lse.strides;
-    if (value == -kInfinity) value = problem_.options.empty_lse;
-    static_cast<float*>(
-        outputs_.lse.data)[tile.request * s[0] + head(tile, row) * s[1] + token(tile, row) * s[2]] = value;
+    write_number(outputs_.lse, tile, row, value == -kInfinity ? problem_.options.empty_lse : value);
   }
 
-  /// out = factor * values with the sink applied, and lse.
-  void write_row(const RowTile& tile, int row, const float* values, float factor, float lse) const {
+  /// out = factor * values with the sink applied, lse, and the largest score if that is asked for.
+  void write_row(const RowTile& tile, int row, const float* values, float factor, float lse,
+                 float max) const {
     write_lse(tile, row, lse);
+    // NaN does not raise a maximum, but makes the lse NaN.
+    if (max_logits_.present()) write_number(max_logits_, tile, row, std::isnan(lse) ? lse : max);
     factor *= scale_of(inputs_.value_scale, tile.kv_head);
     if (problem_.options.attn_sink && lse != -kInfinity) {
       factor /= 1 + std::exp(static_cast<const float*>(inputs_.attn_sink.data)[head(tile, row)] - lse);
@@ -229,6 +230,13 @@ class Call {
   }
 
  private:
+  /// Of an fp32 (batch, h_q, s_q).
+  void write_number(const TensorView& view, const RowTile& tile, int row, float value) const {
+    const auto& s = view.strides;
+    static_cast<float*>(view.data)[tile.request * s[0] + head(tile, row) * s[1] + token(tile, row) * s[2]] =
+        value;
+  }
+
   /// Block number `index` of two lists (plan/token_lists.h).
   Tokens union_tokens(const RowTile& tile, const Reach& reach, int index) const {
     const schedule::ListBlock block = schedule::list_block(g_, reach.lists[0].count(), index);
@@ -264,6 +272,7 @@ class Call {
   const DecodeProblem& problem_;
   const DecodeInputs& inputs_;
   const DecodeOutputs& outputs_;
+  const TensorView& max_logits_;
   const schedule::Geometry& g_;
   const schedule::UnionLengths union_lengths_;
   const TokenSource tokens_, extra_tokens_;
@@ -377,12 +386,13 @@ void run_segment(const DecodeProblem& problem, const Call& call, const Workspace
     float* out = state.out + row * state.out_stride;
     if (prefix > 0 && segment.block_begin == 0) add_prefix(problem, prefixes, tile, row, out, scale);
     if (segment.partial < 0) {
-      call.write_row(tile, row, out, scale.factor, scale.lse);
+      call.write_row(tile, row, out, scale.factor, scale.lse, state.max[row]);
       continue;
     }
     float* partial = workspace.partial(segment.partial, row);
     for (int d = 0; d < problem.cache.v_dim; ++d) partial[d] = out[d] * scale.factor;
     partial[problem.cache.v_dim] = scale.lse;
+    partial[problem.cache.v_dim + 1] = state.max[row];
   }
 }
 
@@ -394,7 +404,10 @@ void merge_row(const DecodeProblem& problem, const Call& call, const Workspace& 
   RowScale scale{1, merged[v_dim]};
   merge_rows(merged, scale, merge.partial_end - merge.partial_begin - 1, v_dim,
              [&](int i) { return workspace.partial(merge.partial_begin + 1 + i, row); });
-  call.write_row(tile, row, merged, scale.factor, scale.lse);
+  float max = -kInfinity;
+  for (int i = merge.partial_begin; i < merge.partial_end; ++i)
+    max = std::max(max, workspace.partial(i, row)[v_dim + 1]);
+  call.write_row(tile, row, merged, scale.factor, scale.lse, max);
 }
 
 Status other_plan() {

@@ -236,9 +236,13 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
     plain_scores.push_back(transformed(plain_score * options.softmax_scale, problem, inputs, head, distance));
   }
 
-  ReferenceRow result{
-      std::vector<double>(cache.v_dim, 0.0),   -kInfinity, std::vector<float>(cache.v_dim, 0.0F),
-      -std::numeric_limits<float>::infinity(), 0.0,        0.0};
+  ReferenceRow result{std::vector<double>(cache.v_dim, 0.0),
+                      -kInfinity,
+                      std::vector<float>(cache.v_dim, 0.0F),
+                      -std::numeric_limits<float>::infinity(),
+                      0.0,
+                      0.0,
+                      -kInfinity};
   // A row without any token, or whose tokens all have a score of -inf, is empty.
   if (std::all_of(scores.begin(), scores.end(), [](double s) { return s == -kInfinity; })) return result;
   double max = -kInfinity;
@@ -262,6 +266,7 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
     }
   }
   result.lse = max + std::log(sum);
+  result.max_logit = std::isnan(result.lse) ? result.lse : max;
   result.plain_lse = plain_max + std::log(plain_sum);
   result.lse_rounding = std::sqrt(rounding2) / sum;
   double keep = 1, plain_keep = 1;  // what the sink leaves
@@ -292,6 +297,7 @@ Status launch(const DecodeCall& call) {
   const std::int64_t rows = std::int64_t{query.batch} * query.tokens * query.heads;
   auto* out = static_cast<std::uint16_t*>(outputs.out.data);
   auto* lse = static_cast<float*>(outputs.lse.data);
+  const TensorView& max_logits = call.max_logits;
   const int threads = call.executor.threads > 0 ? call.executor.threads : hardware_threads();
   parallel_for_dynamic(rows, threads, [&](std::int64_t i) {
     const int head = static_cast<int>(i % query.heads);
@@ -309,6 +315,10 @@ Status launch(const DecodeCall& call) {
       out[offset + d] = from_float(static_cast<float>(row.out[d]), cache.dtype);
     }
     row_lse = row.lse == -kInfinity ? problem.options.empty_lse : static_cast<float>(row.lse);
+    if (!max_logits.present()) return;
+    const auto& s = max_logits.strides;
+    static_cast<float*>(max_logits.data)[request * s[0] + head * s[1] + token * s[2]] =
+        static_cast<float>(row.max_logit);
   });
   return {};
 }

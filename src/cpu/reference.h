@@ -21,6 +21,7 @@ struct ReferenceRow {
   /// sqrt(sum p^2 |v|^2) over the tokens, p normalised, times what a sink leaves: the size of what rounding P
   /// perturbs.
   double value_spread;
+  double max_logit;  ///< The largest scaled score; -inf for an empty row, NaN where lse is.
 };
 
 /// Query token `token` and query head `head` of `request`. Tensors are on the CPU, fit the problem and may

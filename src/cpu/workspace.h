@@ -22,14 +22,14 @@ class Workspace {
   Workspace(const DecodeProblem& problem, const schedule::Geometry& g, Memory memory)
       : state_floats_(tile_floats(problem.cache.qk_dim, problem.cache.v_dim)),
         part_floats_(state_floats_ + scratch_floats(problem)),
-        row_floats_(problem.cache.v_dim + 1),
+        row_floats_(problem.cache.v_dim + 2),
         parts_(static_cast<float*>(memory.data)),
         partials_(parts_ + g.parts * part_floats_) {}
 
   static std::size_t bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
     const DecodeProblem::Cache& cache = problem.cache;
     const std::size_t part = tile_floats(cache.qk_dim, cache.v_dim) + scratch_floats(problem);
-    return (g.parts * part + schedule::max_partials(g) * kTileRows * (cache.v_dim + 1)) * sizeof(float);
+    return (g.parts * part + schedule::max_partials(g) * kTileRows * (cache.v_dim + 2)) * sizeof(float);
   }
 
   float* state(int part) const { return parts_ + part * part_floats_; }
@@ -43,7 +43,7 @@ class Workspace {
            row * (call.problem.cache.v_dim + 1);
   }
 
-  /// v_dim values and the lse.
+  /// v_dim values, the lse and the largest score.
   float* partial(int place, int row) const {
     return partials_ + (std::size_t{static_cast<unsigned>(place)} * kTileRows + row) * row_floats_;
   }

@@ -26,10 +26,11 @@ struct DecodeCall {
   Memory plan;
   Memory workspace;
   const Executor& executor;
+  TensorView max_logits = {};  ///< fp32 (batch, h_q, s_q), or absent: sparse prefill's largest scores.
 
   /// The same with another geometry, which must outlive it.
   DecodeCall with(const schedule::Geometry& other) const {
-    return {problem, inputs, outputs, other, prefix, plan, workspace, executor};
+    return {problem, inputs, outputs, other, prefix, plan, workspace, executor, max_logits};
   }
 };
 

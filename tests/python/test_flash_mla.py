@@ -104,11 +104,6 @@ def test_refusals(device, match, options):
         flash_mla.flash_mla_with_kvcache(**arguments)
 
 
-def test_sparse_prefill_is_refused(device):
-    with pytest.raises(NotImplementedError, match="sparse prefill"):
-        flash_mla.flash_mla_sparse_fwd(None, None, None, 1.0)
-
-
 def spaced(tensor, device):
     """The same values among others, so that no dimension but the innermost is contiguous."""
     wide = torch.full([extent + 1 for extent in tensor.shape[:-1]] + [tensor.shape[-1] + 128], 7, dtype=tensor.dtype,

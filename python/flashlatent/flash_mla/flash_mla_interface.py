@@ -7,6 +7,7 @@ from typing import Any, NoReturn, Optional, Tuple
 import torch
 from torch import Tensor
 
+from .. import _native
 from .. import torch as operators
 from .._errors import FlashLatentError, InvalidArgumentError, UnsupportedError
 from .._native import Step
@@ -108,11 +109,32 @@ def _in_names_of_flash_mla(text):
 
 
 def flash_mla_sparse_fwd(q: Tensor, kv: Tensor, indices: Tensor, sm_scale: float, d_v: int = 512,
-                         attn_sink: Optional[Tensor] = None, topk_length: Optional[Tensor] = None) -> NoReturn:
-    """Sparse prefill, (out, max_logits, lse): there is no kernel for it yet."""
-    raise UnsupportedError(
-        "flash_mla_sparse_fwd (sparse prefill) is not built yet; flash_mla_with_kvcache() with indices does sparse "
-        "decode over a paged cache")
+                         attn_sink: Optional[Tensor] = None,
+                         topk_length: Optional[Tensor] = None) -> Tuple[Tensor, Tensor, Tensor]:
+    """Sparse prefill, on the CPU; returns (out (s_q, h_q, d_v), max_logits (s_q, h_q), lse (s_q, h_q)).
+
+    q            bf16 or fp16 (s_q, h_q, d)
+    kv           q's dtype (s_kv, 1, d)
+    indices      int32 (s_q, 1, topk); negative ones and those of s_kv and above are skipped
+    sm_scale     scores are sm_scale * q . k
+    attn_sink    fp32 (h_q): out is scaled by exp(lse) / (exp(lse) + exp(sink))
+    topk_length  int32 (s_q): only so many indices of a query token count
+    max_logits and lse are fp32 and natural. A query token that attends to nothing has out 0, max_logits -inf and
+    lse +inf.
+
+    Raises InvalidArgumentError (a ValueError) for tensors that don't fit, UnsupportedError (a NotImplementedError)
+    for tensors on a GPU.
+    """
+    options = {"softmax_scale": sm_scale, "v_dim": d_v, "attn_sink": attn_sink, "topk_length": topk_length}
+    if _is_compiling():
+        out, max_logits, lse = operators.sparse_prefill(q, kv, indices, **options)
+    else:
+        try:
+            out, max_logits, lse = _native.sparse_prefill(q, kv, indices, check_inputs=False, **options)
+        except FlashLatentError as error:  # by the names of this function's arguments
+            text = re.sub(r"\bv_dim\b", "d_v", str(error))
+            raise type(error)(re.sub(r"\bsoftmax_scale\b", "sm_scale", text)) from None
+    return out, max_logits, torch.where(lse == -math.inf, math.inf, lse)
 
 
 def _not_built(name):

@@ -20,7 +20,7 @@ const ConstTensorView& cache_of(const DecodeInputs& inputs) {
 }  // namespace
 
 parts::DecodeArguments decode_arguments(const DecodeCall& call) {
-  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor] = call;
+  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits] = call;
   const ConstTensorView q = with_batch(inputs.q);
   const TensorView out = with_batch(outputs.out);
   const bool sparse = problem.sparse.enabled, token_items = has_token_items(problem);

@@ -1,0 +1,60 @@
+// Sparse prefill: many query tokens, each of which attends to tokens that its own indices name, in one call.
+#pragma once
+
+#include <cstddef>
+#include <limits>
+
+#include "flashlatent/backend.h"
+#include "flashlatent/status.h"
+#include "flashlatent/tensor.h"
+
+namespace flashlatent {
+
+/// Views of the caller's tensors, all on the executor's device; what is not used stays absent. The innermost
+/// stride is 1, others are free. Inputs and outputs do not overlap.
+struct SparsePrefillInputs {
+  ConstTensorView q;            ///< bf16 or fp16 (s_q, h_q, d), s_q up to 2^20.
+  ConstTensorView kv;           ///< q's dtype (s_kv, 1, d); or a paged cache as DecodeInputs::kv_cache,
+                                ///< (pages, page_size, 1, d) or in bytes: fp8_656 or fp8_584.
+  ConstTensorView indices;      ///< int32 (s_q, 1, topk): a row of kv, or page * page_size + offset in the
+                                ///< page; skipped if negative or past the end. One that is named twice
+                                ///< counts twice.
+  ConstTensorView topk_length;  ///< int32 (s_q), optional: only so many of a query token's indices are
+                                ///< read. Negative counts as 0, more than topk as that.
+  ConstTensorView attn_sink;    ///< fp32 (h_q), optional: out is scaled by exp(lse) / (exp(lse) + exp(sink)),
+                                ///< lse and max_logits stay. +-inf are legal.
+
+  /// A second cache in the same softmax, optional: a paged one of kv's format and dtype.
+  ConstTensorView extra_kv_cache;
+  ConstTensorView extra_indices;      ///< int32 (s_q, 1, extra topk), as indices.
+  ConstTensorView extra_topk_length;  ///< int32 (s_q), optional, as topk_length.
+};
+
+/// A query token without any token to attend to has out 0, max_logits and lse -inf.
+struct SparsePrefillOutputs {
+  TensorView out;         ///< (s_q, h_q, v_dim), q's dtype.
+  TensorView max_logits;  ///< fp32 (s_q, h_q), any strides: the largest softmax_scale * q . k.
+  TensorView lse;         ///< fp32 (s_q, h_q), any strides, natural logarithm.
+};
+
+struct SparsePrefillOptions {
+  /// Finite. Must be set: the initial value, NaN, is refused.
+  float softmax_scale = std::numeric_limits<float>::quiet_NaN();
+  int v_dim = 512;  ///< The first elements of a row of kv that are its value.
+};
+
+/// Bytes that sparse_prefill() needs, from shapes and dtypes alone: no element is read. Errors: those of
+/// sparse_prefill() that concern inputs.
+Result<std::size_t> sparse_prefill_workspace_bytes(const SparsePrefillInputs& inputs,
+                                                   const SparsePrefillOptions& options,
+                                                   const Executor& executor);
+
+/// For query token t and query head h, over the tokens of kv (and of extra_kv_cache) that t's indices name:
+///   S = softmax_scale * q . K^T;  out = softmax(S) . V;  max_logits = max S;  lse = ln sum exp S.
+/// `workspace` is aligned to 256 bytes and holds nothing from one call to the next. Only the CPU has it.
+/// Errors: kInvalidArgument (a tensor or option that does not fit, by name), kUnsupported (CUDA),
+/// kUnavailable, kExhausted (`workspace` is too small); after any of them nothing was written.
+Status sparse_prefill(const SparsePrefillInputs& inputs, const SparsePrefillOutputs& outputs,
+                      const SparsePrefillOptions& options, Memory workspace, const Executor& executor);
+
+}  // namespace flashlatent

@@ -1,0 +1,114 @@
+// flashlatent.sparse_prefill: many query tokens, each with indices of its own.
+#include <nanobind/stl/optional.h>
+
+#include "dispatch/sparse_prefill.h"
+#include "python/src/bindings.h"
+#include "python/src/cache_operation.h"
+#include "python/src/check.h"
+#include "python/src/decode_arguments.h"
+#include "python/src/memory.h"
+
+namespace flashlatent::python {
+
+namespace {
+
+nb::tuple sparse_prefill_arrays(nb::handle q, nb::handle kv, nb::handle indices, float softmax_scale,
+                                int v_dim, nb::handle topk_length, nb::handle attn_sink,
+                                nb::handle extra_kv_cache, nb::handle extra_indices,
+                                nb::handle extra_topk_length, std::optional<int> page_size,
+                                std::optional<int> extra_page_size, std::optional<std::string_view> dtype,
+                                nb::object out, nb::object max_logits, nb::object lse, nb::handle workspace,
+                                nb::handle stream, int threads, const std::string& kernel,
+                                std::optional<bool> wanted_check) {
+  const std::optional<Dtype> bits = sixteen_bits_of(dtype);
+  const Array q_array = Array::read("q", q, bits);
+  const Array kv_array = Array::read("kv", kv, bits);
+  const Array indices_array = Array::read("indices", indices);
+  const Array length_array = Array::read("topk_length", topk_length);
+  const Array sink_array = Array::read("attn_sink", attn_sink);
+  const Array extra_array = Array::read("extra_kv_cache", extra_kv_cache, bits);
+  const Array extra_indices_array = Array::read("extra_indices", extra_indices);
+  const Array extra_length_array = Array::read("extra_topk_length", extra_topk_length);
+  refuse_unused_dtype(bits, q_array.integers() || kv_array.integers() || extra_array.integers());
+  SparsePrefillInputs inputs;
+  inputs.q = q_array.view();
+  inputs.kv = latent_cache("kv", kv_array.view(), "page_size", page_size);
+  inputs.indices = indices_array.view();
+  inputs.topk_length = length_array.view();
+  inputs.attn_sink = sink_array.view();
+  inputs.extra_kv_cache =
+      latent_cache("extra_kv_cache", extra_array.view(), "extra_page_size", extra_page_size);
+  inputs.extra_indices = extra_indices_array.view();
+  inputs.extra_topk_length = extra_length_array.view();
+  const SparsePrefillOptions options{.softmax_scale = softmax_scale, .v_dim = v_dim};
+
+  const Device device = inputs.q.device;
+  Executor executor = executor_on(device, threads, kernel);
+  const WorkStream work(q, device, stream);
+  executor.stream = work.handle();
+  const std::size_t bytes = take(sparse_prefill_workspace_bytes(inputs, options, executor));
+  const SparsePrefillCall call = take(as_decode(inputs, options, device));
+  check_inputs(wanted_check, call.problem, call.inputs, q, device, work.handle());
+
+  const std::int64_t s_q = inputs.q.shape[0], h_q = inputs.q.shape[1];
+  const bool new_out = out.is_none(), new_max = max_logits.is_none(), new_lse = lse.is_none();
+  if (new_out) out = empty_like(q, {s_q, h_q, v_dim});
+  if (new_max) max_logits = empty_like(q, {s_q, h_q}, "float32");
+  if (new_lse) lse = empty_like(q, {s_q, h_q}, "float32");
+  const Array out_array = Array::output("out", out, bits, new_out);
+  const Array max_array = Array::output("max_logits", max_logits, {}, new_max);
+  const Array lse_array = Array::output("lse", lse, {}, new_lse);
+  const SparsePrefillOutputs outputs{out_array.view(), max_array.view(), lse_array.view()};
+
+  Buffer own;
+  std::optional<Array> given;
+  if (!workspace.is_none()) given.emplace(Array::output("workspace", workspace));
+  const Memory memory =
+      given ? aligned_inside(memory_of("workspace", *given)) : own.at_least(bytes, device, q);
+  Status status;
+  {
+    nb::gil_scoped_release release;
+    status = sparse_prefill(inputs, outputs, options, memory, executor);
+  }
+  check(status);
+  work.finish();
+  return nb::make_tuple(out, max_logits, lse);
+}
+
+}  // namespace
+
+void bind_sparse_prefill(nb::module_& module) {
+  using namespace nb::literals;
+  module.def("sparse_prefill", &sparse_prefill_arrays, "q"_a, "kv"_a, "indices"_a, nb::kw_only(),
+             "softmax_scale"_a, "v_dim"_a = 512, "topk_length"_a = nb::none(), "attn_sink"_a = nb::none(),
+             "extra_kv_cache"_a = nb::none(), "extra_indices"_a = nb::none(),
+             "extra_topk_length"_a = nb::none(), "page_size"_a = nb::none(), "extra_page_size"_a = nb::none(),
+             "dtype"_a = nb::none(), "out"_a = nb::none(), "max_logits"_a = nb::none(), "lse"_a = nb::none(),
+             "workspace"_a = nb::none(), "stream"_a = nb::none(), "threads"_a = 0, "kernel"_a = "",
+             "check_inputs"_a = nb::none(),
+             R"(Sparse prefill; returns (out, max_logits, lse).
+
+Each query token attends to the tokens that its own indices name: S = softmax_scale * q . K^T over these,
+out = softmax(S) . V with V the first v_dim elements of each row, max_logits = max S, lse = ln sum exp S.
+
+q              bf16 or fp16 (s_q, h_q, d), s_q up to 2^20
+kv             q's dtype (s_kv, 1, d); or a paged cache as flashlatent.decode() takes it, (pages, page_size, 1, d),
+               uint8 (pages, page_size, 1, 656) or (pages, page_size, 1, 584), or (pages, page_bytes) with page_size=
+indices        int32 (s_q, 1, topk): rows of kv, or page * page_size + offset; negative ones and those past the
+               end are skipped; one that is named twice counts twice
+softmax_scale  no default, see flashlatent.decode()
+topk_length    int32 (s_q): only so many of a query token's indices are read, 0 to topk
+attn_sink      fp32 (h_q): out is scaled by exp(lse) / (exp(lse) + exp(sink)); max_logits and lse stay
+extra_kv_cache, extra_indices, extra_topk_length  a second cache in the same softmax: a paged one of kv's format,
+               int32 (s_q, 1, extra topk) and int32 (s_q)
+page_size, extra_page_size  tokens a page of caches given as (pages, page_bytes)
+dtype          'bf16': 16-bit integer arrays hold bf16
+out            q's dtype (s_q, h_q, v_dim); made if not given. 0 where a query token has nothing to attend to
+max_logits, lse  fp32 (s_q, h_q), natural; made if not given. -inf where a query token has nothing to attend to
+workspace, stream, threads, kernel, check_inputs  as in flashlatent.decode()
+
+Only the CPU has it: UnsupportedError for arrays on a GPU. Raises InvalidArgumentError (a ValueError), which names
+the array that does not fit.)");
+}
+
+}  // namespace flashlatent::python

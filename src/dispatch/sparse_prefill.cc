@@ -1,0 +1,161 @@
+#include "dispatch/sparse_prefill.h"
+
+#include "core/expect.h"
+#include "core/latent_format.h"
+#include "core/message.h"
+#include "core/validate.h"
+#include "dispatch/select.h"
+#include "plan/host_plan.h"
+#include "plan/prefix_plan.h"
+
+namespace flashlatent {
+
+namespace {
+
+constexpr std::int64_t kMostQueryTokens = 1 << 20;
+constexpr std::size_t kAlignment = 256;
+
+/// Rows (s_kv, 1, d), or a paged cache in any format.
+Status validate_kv(const ConstTensorView& kv, const ConstTensorView& q, Device device) {
+  if (kv.rank != 3 && kv.rank != 4) {
+    return invalid_argument("kv is ", kv.present() ? to_string(kv) : "missing",
+                            "; expected rows (s_kv, 1, d), or a paged cache (pages, page_size, 1, d)");
+  }
+  const std::int64_t d = q.shape[2];
+  if (kv.rank == 3) return expect_strided("kv", kv, q.dtype, device, {-1, 1, d});
+  const KvFormat format = latent_format(kv);
+  const Dtype dtype = format == KvFormat::kPlain ? q.dtype : Dtype::kU8;
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("kv", kv, dtype, device, {-1, -1, 1, last_extent(format, d)}));
+  return format == KvFormat::kFp8_584 ? expect_fp8_584_strides("kv", kv) : Status{};
+}
+
+/// Shapes and dtypes by the names of this call; what they have in common with decode is validated there.
+Status validate_shapes(const SparsePrefillInputs& inputs, Device device) {
+  const ConstTensorView& q = inputs.q;
+  if (q.rank != 3 || (q.dtype != Dtype::kBF16 && q.dtype != Dtype::kF16)) {
+    return invalid_argument("q is ", q.present() ? to_string(q) : "missing",
+                            "; expected bf16 or fp16 (s_q, h_q, d)");
+  }
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("q", q, q.dtype, device, {-1, -1, -1}));
+  const std::int64_t s_q = q.shape[0];
+  if (s_q < 0 || s_q > kMostQueryTokens) {
+    return invalid_argument("s_q (query tokens) is ", s_q, "; it must be from 0 to ", kMostQueryTokens);
+  }
+  FLASHLATENT_RETURN_IF_ERROR(validate_kv(inputs.kv, q, device));
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("indices", inputs.indices, Dtype::kI32, device, {s_q, 1, -1}));
+  if (inputs.extra_indices.present()) {
+    FLASHLATENT_RETURN_IF_ERROR(
+        expect_strided("extra_indices", inputs.extra_indices, Dtype::kI32, device, {s_q, 1, -1}));
+  } else if (inputs.extra_kv_cache.present()) {
+    return invalid_argument(
+        "extra_kv_cache is given, but extra_indices is missing; expected int32 (s_q, 1, extra topk)");
+  }
+  for (const auto& [name, view] :
+       {std::pair<const char*, const ConstTensorView*>{"topk_length", &inputs.topk_length},
+        {"extra_topk_length", &inputs.extra_topk_length}}) {
+    if (view->present()) {
+      FLASHLATENT_RETURN_IF_ERROR(expect_strided(name, *view, Dtype::kI32, device, {s_q}));
+    }
+  }
+  return {};
+}
+
+Status validate_outputs(const DecodeProblem& problem, const SparsePrefillOutputs& outputs, Device device) {
+  const std::int64_t s_q = problem.query.batch, h_q = problem.query.heads;
+  FLASHLATENT_RETURN_IF_ERROR(
+      expect_strided("out", outputs.out, problem.cache.dtype, device, {s_q, h_q, problem.cache.v_dim}));
+  FLASHLATENT_RETURN_IF_ERROR(expect("max_logits", outputs.max_logits, Dtype::kF32, device, {s_q, h_q}));
+  return expect("lse", outputs.lse, Dtype::kF32, device, {s_q, h_q});
+}
+
+/// Each row is a page of one token.
+ConstTensorView rows_as_pages(ConstTensorView rows) {
+  rows.shape = {rows.shape[0], 1, rows.shape[1], rows.shape[2]};
+  rows.strides = {rows.strides[0], rows.strides[0], rows.strides[1], rows.strides[2]};
+  rows.rank = 4;
+  return rows;
+}
+
+Status validate_place(const Executor& executor) {
+  if (executor.backend == Backend::kCpu) return validate(executor);
+  return unsupported(
+      "executor.backend is ", to_string(executor.backend),
+      ", which has no kernel for sparse_prefill; cpu is accepted. Sparse decode over a paged cache "
+      "(DecodeInputs::indices), each query token as a request, runs on both");
+}
+
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+/// The decode call and its kernel.
+struct Chosen {
+  SparsePrefillCall call;
+  Selection selection;
+
+  std::size_t workspace_bytes() const { return aligned(selection.plan_bytes) + selection.workspace_bytes; }
+};
+
+Result<Chosen> choose(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
+                      const Executor& executor) {
+  FLASHLATENT_RETURN_IF_ERROR(validate_place(executor));
+  FLASHLATENT_ASSIGN_OR_RETURN(SparsePrefillCall call, as_decode(inputs, options, device_of(executor)));
+  FLASHLATENT_ASSIGN_OR_RETURN(Selection selection, select(call.problem, executor));
+  return Chosen{call, selection};
+}
+
+}  // namespace
+
+Result<SparsePrefillCall> as_decode(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
+                                    Device device) {
+  FLASHLATENT_RETURN_IF_ERROR(validate_shapes(inputs, device));
+  SparsePrefillCall call;
+  call.inputs.q = with_query_token(inputs.q);
+  call.inputs.kv_cache = inputs.kv.rank == 3 ? rows_as_pages(inputs.kv) : inputs.kv;
+  call.inputs.indices = inputs.indices;
+  call.inputs.topk_length = inputs.topk_length;
+  call.inputs.attn_sink = inputs.attn_sink;
+  call.inputs.extra_kv_cache = inputs.extra_kv_cache;
+  call.inputs.extra_indices = inputs.extra_indices;
+  call.inputs.extra_topk_length = inputs.extra_topk_length;
+  DecodeProblem::Options decode_options;
+  decode_options.softmax_scale = options.softmax_scale;
+  FLASHLATENT_ASSIGN_OR_RETURN(call.problem, infer_problem(call.inputs, options.v_dim, decode_options));
+  FLASHLATENT_RETURN_IF_ERROR(validate_inputs(call.problem, call.inputs, device));
+  return call;
+}
+
+Result<std::size_t> sparse_prefill_workspace_bytes(const SparsePrefillInputs& inputs,
+                                                   const SparsePrefillOptions& options,
+                                                   const Executor& executor) {
+  const Result<Chosen> chosen = choose(inputs, options, executor);
+  if (!chosen.ok()) return chosen.status();
+  return chosen->workspace_bytes();
+}
+
+Status sparse_prefill(const SparsePrefillInputs& inputs, const SparsePrefillOutputs& outputs,
+                      const SparsePrefillOptions& options, Memory workspace, const Executor& executor) {
+  const Result<Chosen> chosen = choose(inputs, options, executor);
+  if (!chosen.ok()) return chosen.status();
+  const DecodeProblem& problem = chosen->call.problem;
+  const Selection& selection = chosen->selection;
+  FLASHLATENT_RETURN_IF_ERROR(validate_outputs(problem, outputs, device_of(executor)));
+  FLASHLATENT_RETURN_IF_ERROR(validate_memory("workspace", workspace, chosen->workspace_bytes(), kAlignment));
+  if (problem.query.batch == 0) return {};
+  const std::size_t plan_bytes = aligned(selection.plan_bytes);
+  const Memory plan{workspace.data, plan_bytes};
+  const Memory rest{static_cast<std::byte*>(workspace.data) + plan_bytes, workspace.bytes - plan_bytes};
+  const PlanLengths lengths = lengths_of(problem, chosen->call.inputs);
+  if (selection.geometry.lists == 2) {
+    schedule::build_on_host(selection.geometry, schedule::union_lengths(lengths), plan.data);
+  } else {
+    prefix::build_on_host(selection.geometry, selection.prefix, {},
+                          static_cast<const std::int32_t*>(lengths.cache.data), plan.data);
+  }
+  const DecodeOutputs decode_outputs{with_query_token(outputs.out), with_last_query_token(outputs.lse)};
+  return selection.kernel->launch({problem, chosen->call.inputs, decode_outputs, selection.geometry,
+                                   selection.prefix, plan, rest, executor,
+                                   with_last_query_token(outputs.max_logits)});
+}
+
+}  // namespace flashlatent

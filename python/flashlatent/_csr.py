@@ -34,8 +34,8 @@ def csr_to_block_table(indptr: Any, indices: Any, last_page_len: Optional[Any] =
     if len(indptr) == 0:
         raise InvalidArgumentError("indptr has no entry; batch + 1 are expected")
     if last_page_len is not None and len(last_page_len) != len(indptr) - 1:
-        raise InvalidArgumentError(f"last_page_len has {len(last_page_len)} entries and indptr {len(indptr)}; one fewer "
-                                   "than in indptr is expected")
+        raise InvalidArgumentError(f"last_page_len has {len(last_page_len)} entries and indptr {len(indptr)}; one "
+                                   "fewer than in indptr is expected")
     if torch is None:
         import numpy
 
@@ -106,8 +106,8 @@ def _check_values(indptr: Any, indices: Any, last_page_len: Any, page_size: Any,
         return
     if indptr[0] < 0 or indptr[-1] > len(indices):
         at = 0 if indptr[0] < 0 else len(indptr) - 1
-        raise InvalidArgumentError(f"indptr[{at}] is {int(indptr[at])}; 0 to {len(indices)} are accepted, as indices has "
-                                   f"{len(indices)} entries")
+        raise InvalidArgumentError(f"indptr[{at}] is {int(indptr[at])}; 0 to {len(indices)} are accepted, as indices "
+                                   f"has {len(indices)} entries")
     if (pages < 0).any():
         at = int((pages < 0).nonzero()[0][0])
         raise InvalidArgumentError(f"indptr[{at + 1}] is {int(indptr[at + 1])} and indptr[{at}] {int(indptr[at])}; "

@@ -122,3 +122,19 @@ def test_names_of_the_drop_in(tmp_path):
                        "assert flash_mla.flash_mla_sparse_fwd is flash_mla_sparse_fwd\nprint('right')\n")
     done = subprocess.run([sys.executable, "-m", "flashlatent.flash_mla", str(program)], capture_output=True, text=True)
     assert done.stdout == "right\n", done.stderr
+
+
+def test_spawned_processes_get_the_drop_in(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("import multiprocessing\n"
+                       "def child():\n"
+                       "    import flash_mla\n"
+                       "    from flash_mla.flash_mla_interface import FlashMLASchedMeta\n"
+                       "    assert type(flash_mla.get_mla_metadata()[0]) is FlashMLASchedMeta\n"
+                       "if __name__ == '__main__':\n"
+                       "    process = multiprocessing.get_context('spawn').Process(target=child)\n"
+                       "    process.start()\n"
+                       "    process.join()\n"
+                       "    print(process.exitcode)\n")
+    done = subprocess.run([sys.executable, "-m", "flashlatent.flash_mla", str(program)], capture_output=True, text=True)
+    assert done.stdout == "0\n", done.stderr

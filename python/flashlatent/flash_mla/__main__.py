@@ -15,7 +15,9 @@ def run(arguments):
     sys.modules["flash_mla"] = flash_mla
     sys.modules["flash_mla.flash_mla_interface"] = flash_mla_interface
     sys.argv = arguments
-    sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
+    # Spawned processes have this path, but not these modules.
+    sys.path[:1] = [os.path.dirname(os.path.abspath(arguments[0])),
+                    os.path.join(os.path.dirname(flash_mla.__file__), "_alias")]
     runpy.run_path(arguments[0], run_name="__main__")
 
 

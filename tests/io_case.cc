@@ -238,12 +238,15 @@ TEST(Case, PagedE4m3) {
   EXPECT_EQ(loaded->inputs().value_scale.shape[0], 1);
 }
 
-TEST(Case, PrefillLoadsAndIsUnsupported) {
+TEST(Case, PrefillLoadsAndIsNoDecode) {
   const auto loaded = parse_case(prefill().bytes(), "x");
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();
   const auto problem = loaded->problem();
   EXPECT_EQ(problem.status().code(), StatusCode::kUnsupported);
   expect_message(problem.status().message(), "x", "kind is sparse_prefill; dense_decode, sparse_decode and");
+  const SparsePrefillInputs inputs = loaded->prefill_inputs();
+  EXPECT_EQ(inputs.kv.rank, 3);
+  EXPECT_EQ(inputs.q.rank, 3);
 }
 
 TEST(Case, UnknownNamesAreTold) {
@@ -378,6 +381,12 @@ TEST(Case, BadCasesAreNamed) {
       {prefill(), add("out_ref", {Dtype::kF32, {7, 5, 512}, {}}),
        "\"out_ref\" is fp32 (7, 5, 512); expected fp32 (s_q = 7"},
       {prefill(), no("kv"), "tensor \"kv\" is missing; expected bf16 (s_kv, h_kv, d = 576)"},
+      {prefill(), add("kv_cache", {Dtype::kBF16, {3, 3, 1, 576}, {}}), "kv_cache is there, too; one of them"},
+      {prefill(), add("topk_length", {Dtype::kI32, {7}, {0, 1, 2, 4, 0, 0, 0}}),
+       "query token 3 has 4; it must be from 0 to 3 (topk)"},
+      {prefill(), add("max_logits_ref", {Dtype::kF32, {4, 7}, {}}), "expected fp32 (s_q = 7, h_q = 4)"},
+      {prefill(), add("extra_kv_cache", {Dtype::kBF16, {3, 3, 1, 576}, {}}),
+       "tensor \"extra_indices\" is missing; expected int32 (s_q = 7, h_kv = 1, extra_topk)"},
       {prefill(), shape("indices", {7, 2, 3}),
        "tensor \"indices\" is int32 (7, 2, 3); expected int32 (s_q = 7"},
   };

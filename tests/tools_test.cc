@@ -317,13 +317,17 @@ TEST_F(Program, DecodeIsRightOnMadeCases) {
       "--kv fp8_656 --heads 12 --query-tokens 2 --page-size 61 --topk 96 --skipped-indices 0.3 --sink "
       "--topk-lengths 96,0,5,70",
       "--topk 65 --dtype fp16 --kv-heads 2 --dims 320/256",
+      "--prefill rows --topk 77 --heads 9 --skipped-indices 0.3 --sink --topk-lengths 77,0,5,70",
+      "--prefill pages --kv fp8_584 --topk 65 --page-size 3 --extra-lengths 60 --extra-topk 33",
   };
   for (const char* options : cases) {
     SCOPED_TRACE(options);
     const std::string path = file("case.safetensors");
     expect_right("make-case " + path + " --seed 3 " + options, {path});
-    expect_right("decode " + path + " --json " + file("decode.json") + " -o " + file("result.safetensors"),
-                 {" rows right"});
+    const std::string backend = std::string(options).starts_with("--prefill") ? " --backend cpu" : "";
+    expect_right(
+        "decode " + path + backend + " --json " + file("decode.json") + " -o " + file("result.safetensors"),
+        {" rows right"});
     const auto decoded = json("decode.json");
     EXPECT_EQ(decoded.at("ok"), true);
     EXPECT_EQ(decoded.at("reference"),
@@ -336,6 +340,7 @@ TEST_F(Program, DecodeIsRightOnMadeCases) {
     if (inputs->tensor("out_ref").present()) {
       EXPECT_EQ(result->tensor("out").shape, inputs->tensor("out_ref").shape);
       EXPECT_EQ(result->tensor("lse").shape, inputs->tensor("lse_ref").shape);
+      EXPECT_EQ(result->tensor("max_logits").shape, inputs->tensor("max_logits_ref").shape);
     }
   }
 }
@@ -353,6 +358,19 @@ TEST_F(Program, DecodeFindsAWrongReference) {
   EXPECT_EQ(lse.code, 1);
   EXPECT_NE(lse.out.find("request 0, query token 0, query head 3: lse is "), std::string::npos) << lse.out;
   EXPECT_EQ(json("wrong.json").at("wrong_rows"), 1);
+}
+
+TEST_F(Program, DecodeFindsAWrongLargestScore) {
+  const std::string path = file("case.safetensors");
+  expect_right("make-case " + path + " --prefill rows --topk 9 --lengths 70,80 --heads 4");
+  const Outcome wrong =
+      run("decode " + change(path, "max_logits_ref", 5, -50) + " --backend cpu --json " + file("wrong.json"));
+  EXPECT_EQ(wrong.code, 1);
+  EXPECT_NE(wrong.out.find("request 1, query token 0, query head 1: max_logits is "), std::string::npos)
+      << wrong.out;
+  EXPECT_EQ(json("wrong.json").at("wrong_rows"), 1);
+  expect_refused("make-case " + path + " --prefill rows --topk 9 --kv fp8_656",
+                 {"--prefill is rows", "pages"});
 }
 
 TEST_F(Program, DecodeRefusesBadFiles) {

@@ -7,6 +7,7 @@
 #include "runtime/compare.h"
 #include "runtime/decode_run.h"
 #include "tools/command.h"
+#include "tools/decode_prefill.h"
 
 namespace flashlatent::tools {
 
@@ -35,6 +36,9 @@ int run_decode(const DecodeOptions& options) {
   for (const std::string& name : decode_case.unknown_names()) {
     fmt::print(stderr, "flashlatent: {}: {} is no part of a case, and is left out\n", options.path,
                io::in_quotes(name));
+  }
+  if (decode_case.kind == io::CaseKind::kSparsePrefill) {
+    return decode_prefill(decode_case, {options.path, options.output, options.json}, *executor);
   }
   Result<DecodeProblem> problem = decode_case.problem();
   if (!problem.ok()) return fail(problem.status());
@@ -87,7 +91,9 @@ void add_decode(CLI::App& app, Action& action) {
       ->add_option("CASE", options->path,
                    "A safetensors file: the inputs of one call, and perhaps its outputs")
       ->required();
-  decode->add_option("-o,--output", options->output, "Write out and lse to this safetensors file")
+  decode
+      ->add_option("-o,--output", options->output,
+                   "Write out and lse (of sparse prefill max_logits, too) to this safetensors file")
       ->check(writable_file());
   decode
       ->add_option("--prefix-sharing", options->sharing,

@@ -28,7 +28,8 @@ struct MakeCaseOptions {
   std::string kv = "plain";
   std::string dims;
   std::string layout = "latent";
-  int batch = 0;  // 0: as many as lengths
+  std::string prefill;  // "rows", "pages"; empty: decode
+  int batch = 0;        // 0: as many as lengths
   bool no_reference = false;
   std::uint64_t seed = 0;
   runtime::CaseSpec spec = {.lengths = {0, 1, 64, 200}, .topk = -1, .extra_topk = -1};
@@ -44,6 +45,16 @@ Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
   spec.sparse = spec.topk >= 0;
   spec.extra_indexed = spec.extra_topk >= 0;
   if (!spec.extra_indexed) spec.extra_topk = 0;
+  if (options.prefill == "rows") spec.page_size = 1;
+  if (options.prefill == "rows" && spec.format != KvFormat::kPlain) {
+    return {StatusCode::kInvalidArgument,
+            fmt::format("--prefill is rows, which are plain, and --kv is {}; --prefill pages is accepted",
+                        options.kv)};
+  }
+  if (!options.prefill.empty() && !spec.extra_lengths.empty() && !spec.extra_indexed) {
+    return {StatusCode::kInvalidArgument,
+            "--extra-lengths is given without --extra-topk; with --prefill both are expected"};
+  }
   int end = 0;
   const std::string dims = !options.dims.empty()               ? options.dims
                            : spec.format == KvFormat::kFp8_584 ? "512/512"
@@ -131,8 +142,9 @@ ConstTensorView cache_tensor(const ConstTensorView& view) {
 }
 
 struct References {
-  std::vector<float> out;  // as q, with v_dim for the last dimension
-  std::vector<float> lse;  // (batch, heads, query tokens)
+  std::vector<float> out;         // as q, with v_dim for the last dimension
+  std::vector<float> lse;         // (batch, heads, query tokens)
+  std::vector<float> max_logits;  // the same
 };
 
 References make_references(const DecodeProblem& problem, const DecodeInputs& inputs) {
@@ -144,6 +156,7 @@ References make_references(const DecodeProblem& problem, const DecodeInputs& inp
   References references;
   references.out.resize(tokens * query.heads * v_dim);
   references.lse.assign(rows, -std::numeric_limits<float>::infinity());
+  references.max_logits = references.lse;
   const auto* begins = static_cast<const std::int32_t*>(inputs.cu_seqlens_q.data);
   cpu::parallel_for_dynamic(rows, cpu::hardware_threads(), [&](std::int64_t i) {
     const int head = static_cast<int>(i % query.heads);
@@ -155,8 +168,9 @@ References make_references(const DecodeProblem& problem, const DecodeInputs& inp
     std::transform(row.out.begin(), row.out.end(),
                    references.out.begin() + (position * query.heads + head) * v_dim,
                    [](double value) { return static_cast<float>(value); });
-    references.lse[(std::int64_t{request} * query.heads + head) * query.tokens + token] =
-        static_cast<float>(row.lse);
+    const std::int64_t at = (std::int64_t{request} * query.heads + head) * query.tokens + token;
+    references.lse[at] = static_cast<float>(row.lse);
+    references.max_logits[at] = static_cast<float>(row.max_logit);
   });
   return references;
 }
@@ -204,8 +218,16 @@ int run_make_case(const MakeCaseOptions& options) {
   const auto& cache = random_case.problem.cache;
 
   const DecodeInputs& inputs = random_case.inputs;
+  const bool prefill = !options.prefill.empty();
   std::vector<io::NamedTensor> tensors = {{"q", inputs.q}};
-  for (const io::NamedTensor& tensor : {io::NamedTensor{"kv_cache", cache_tensor(inputs.kv_cache)},
+  if (prefill) tensors[0].view = {inputs.q.data, cache.dtype, {query.batch, query.heads, cache.qk_dim}};
+  ConstTensorView rows, paged = cache_tensor(inputs.kv_cache);
+  if (options.prefill == "rows") {
+    rows = {inputs.kv_cache.data, cache.dtype, {inputs.kv_cache.shape[0], 1, cache.qk_dim}};
+    paged = {};
+  }
+  for (const io::NamedTensor& tensor : {io::NamedTensor{"kv_cache", paged},
+                                        {"kv", rows},
                                         {"extra_kv_cache", cache_tensor(inputs.extra_kv_cache)},
                                         {"extra_indices", inputs.extra_indices},
                                         {"extra_topk_length", inputs.extra_topk_length},
@@ -241,15 +263,22 @@ int run_make_case(const MakeCaseOptions& options) {
                         {query.batch, query.tokens, query.heads, cache.v_dim});
     if (query.ragged)
       out = {references.out.data(), Dtype::kF32, {inputs.q.shape[0], query.heads, cache.v_dim}};
+    ConstTensorView lse(references.lse.data(), Dtype::kF32, {query.batch, query.heads, query.tokens});
+    if (prefill) {
+      out = {references.out.data(), Dtype::kF32, {query.batch, query.heads, cache.v_dim}};
+      lse = {references.lse.data(), Dtype::kF32, {query.batch, query.heads}};
+      tensors.push_back(
+          {"max_logits_ref", {references.max_logits.data(), Dtype::kF32, {query.batch, query.heads}}});
+    }
     tensors.push_back({"out_ref", out});
-    tensors.push_back(
-        {"lse_ref", {references.lse.data(), Dtype::kF32, {query.batch, query.heads, query.tokens}}});
+    tensors.push_back({"lse_ref", lse});
   }
   // 17 digits are enough for any double.
   std::map<std::string, std::string> metadata = {
-      {"kind", spec.layout != KvLayout::kLatent ? "paged_decode"
-               : spec.sparse                    ? "sparse_decode"
-                                                : "dense_decode"},
+      {"kind", prefill                            ? "sparse_prefill"
+               : spec.layout != KvLayout::kLatent ? "paged_decode"
+               : spec.sparse                      ? "sparse_decode"
+                                                  : "dense_decode"},
       {"softmax_scale", fmt::format("{:.17g}", random_case.problem.options.softmax_scale)},
       {"causal", spec.causal ? "true" : "false"},
       {"head_dim_v", fmt::format("{}", spec.v_dim)}};
@@ -342,6 +371,13 @@ void add_make_case(CLI::App& app, Action& action) {
   make->add_flag("--sink", spec.sink, "With an attention sink a head, some of them infinite");
   make->add_flag("--invalid-pages", spec.invalid_pages, "Some live entries of the page table are no pages")
       ->excludes("--topk");
+  make->add_option(
+          "--prefill", options->prefill,
+          "Make it a sparse prefill, each request of --lengths a query token: from contiguous rows, or "
+          "from pages")
+      ->check(CLI::IsMember({"rows", "pages"}))
+      ->needs("--topk")
+      ->excludes("--query-tokens", "--ragged", "--kv-heads", "--layout", "--causal");
   make->add_option("--logit-scale", spec.logit_scale, "Standard deviation of the scores")
       ->check(CLI::Range(0.0F, 1e6F))
       ->capture_default_str();
@@ -355,6 +391,8 @@ void add_make_case(CLI::App& app, Action& action) {
       "          flashlatent make-case case.safetensors --kv fp8_584 --topk 128 --extra-lengths 600 "
       "--extra-topk "
       "512 --sink\n"
+      "          flashlatent make-case case.safetensors --prefill rows --topk 77 --skipped-indices 0.3 "
+      "--sink\n"
       "          flashlatent make-case case.safetensors --layout separate --heads 32 --kv-heads 8 --dims "
       "128/128 --alibi\n"
       "          flashlatent decode case.safetensors");

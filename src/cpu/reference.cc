@@ -242,7 +242,8 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
                       -std::numeric_limits<float>::infinity(),
                       0.0,
                       0.0,
-                      -kInfinity};
+                      -kInfinity,
+                      -std::numeric_limits<float>::infinity()};
   // A row without any token, or whose tokens all have a score of -inf, is empty.
   if (std::all_of(scores.begin(), scores.end(), [](double s) { return s == -kInfinity; })) return result;
   double max = -kInfinity;
@@ -268,6 +269,7 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
   result.lse = max + std::log(sum);
   result.max_logit = std::isnan(result.lse) ? result.lse : max;
   result.plain_lse = plain_max + std::log(plain_sum);
+  result.plain_max_logit = plain_max;
   result.lse_rounding = std::sqrt(rounding2) / sum;
   double keep = 1, plain_keep = 1;  // what the sink leaves
   if (options.attn_sink) {

@@ -21,7 +21,8 @@ struct ReferenceRow {
   /// sqrt(sum p^2 |v|^2) over the tokens, p normalised, times what a sink leaves: the size of what rounding P
   /// perturbs.
   double value_spread;
-  double max_logit;  ///< The largest scaled score; -inf for an empty row, NaN where lse is.
+  double max_logit;       ///< The largest scaled score; -inf for an empty row, NaN where lse is.
+  float plain_max_logit;  ///< The same in fp32, of keys in the working precision.
 };
 
 /// Query token `token` and query head `head` of `request`. Tensors are on the CPU, fit the problem and may

@@ -21,7 +21,7 @@ constexpr std::array kKinds = {CaseKind::kDenseDecode, CaseKind::kSparseDecode, 
 constexpr std::array<std::string_view, 9> kMetadata = {"kind",       "softmax_scale", "causal",
                                                        "head_dim_v", "kv_format",     "soft_cap",
                                                        "window",     "page_size",     "extra_page_size"};
-constexpr std::array<std::string_view, 21> kTensors = {"q",
+constexpr std::array<std::string_view, 22> kTensors = {"q",
                                                        "kv_cache",
                                                        "key_cache",
                                                        "value_cache",
@@ -37,6 +37,7 @@ constexpr std::array<std::string_view, 21> kTensors = {"q",
                                                        "cu_seqlens_q",
                                                        "out_ref",
                                                        "lse_ref",
+                                                       "max_logits_ref",
                                                        "extra_kv_cache",
                                                        "extra_block_table",
                                                        "extra_indices",
@@ -243,6 +244,19 @@ DecodeInputs DecodeCase::inputs() const {
   return inputs;
 }
 
+SparsePrefillInputs DecodeCase::prefill_inputs() const {
+  const DecodeInputs tensors = inputs();
+  const ConstTensorView rows = file.tensor("kv");
+  return {.q = tensors.q,
+          .kv = rows.present() ? rows : tensors.kv_cache,
+          .indices = tensors.indices,
+          .topk_length = tensors.topk_length,
+          .attn_sink = tensors.attn_sink,
+          .extra_kv_cache = tensors.extra_kv_cache,
+          .extra_indices = tensors.extra_indices,
+          .extra_topk_length = tensors.extra_topk_length};
+}
+
 Result<DecodeProblem> DecodeCase::problem() const {
   auto refuse = [&](StatusCode code, std::string_view why) {
     return Status(code, fmt::format("{}: {}", file.name(), why));
@@ -250,7 +264,7 @@ Result<DecodeProblem> DecodeCase::problem() const {
   if (kind == CaseKind::kSparsePrefill) {
     return refuse(
         StatusCode::kUnsupported,
-        fmt::format("kind is {}; dense_decode, sparse_decode and paged_decode are served", to_string(kind)));
+        fmt::format("kind is {}; dense_decode, sparse_decode and paged_decode are decode", to_string(kind)));
   }
   const DecodeInputs tensors = inputs();
   DecodeProblem::Options options;

@@ -8,6 +8,7 @@
 
 #include "flashlatent/decode.h"
 #include "flashlatent/problem.h"
+#include "flashlatent/sparse_prefill.h"
 #include "flashlatent/status.h"
 #include "flashlatent/tensor.h"
 #include "io/safetensors.h"
@@ -39,6 +40,8 @@ struct DecodeCase {
   /// where either infinity marks an empty row.
   ConstTensorView out_ref() const { return file.tensor("out_ref"); }
   ConstTensorView lse_ref() const { return file.tensor("lse_ref"); }
+  /// Only in sparse_prefill, where lse_ref is (s_q, h_q), too.
+  ConstTensorView max_logits_ref() const { return file.tensor("max_logits_ref"); }
 
   /// Names of tensors and metadata that the file has and cases do not know, which are left out: a misspelt
   /// one is among them.
@@ -46,8 +49,10 @@ struct DecodeCase {
 
   /// Of a dense_decode, sparse_decode or paged_decode case; absent tensors stay absent views.
   DecodeInputs inputs() const;
-  /// The problem that such a case poses; with cu_seqlens_q, query.tokens is the longest request's.
-  /// kUnsupported for sparse_prefill, kInvalidArgument as infer_problem().
+  /// Of a sparse_prefill case.
+  SparsePrefillInputs prefill_inputs() const;
+  /// The problem that a case poses which is not sparse_prefill; with cu_seqlens_q, query.tokens is the
+  /// longest request's. kUnsupported for sparse_prefill, kInvalidArgument as infer_problem().
   Result<DecodeProblem> problem() const;
 };
 

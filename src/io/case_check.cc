@@ -116,14 +116,30 @@ class Checker {
   Status sparse_prefill() {
     FLASHLATENT_RETURN_IF_ERROR(expect("q", {Dtype::kBF16, Dtype::kF16}, {{"s_q"}, {"h_q"}, {"d"}}));
     q_ = tensor("q");
-    FLASHLATENT_RETURN_IF_ERROR(expect("kv", {q_.dtype}, {{"s_kv"}, {"h_kv"}, {"d", q_.shape[2]}}));
-    FLASHLATENT_RETURN_IF_ERROR(kv_format_absent());
+    batch_ = q_.shape[0];
+    heads_ = q_.shape[1];
+    tokens_ = 1;
+    std::int64_t kv_heads = 1;
+    if (is_there("kv_cache")) {
+      if (is_there("kv")) return error("kv", "kv_cache is there, too; one of them is expected");
+      FLASHLATENT_RETURN_IF_ERROR(latent_cache());
+    } else {
+      FLASHLATENT_RETURN_IF_ERROR(expect("kv", {q_.dtype}, {{"s_kv"}, {"h_kv"}, {"d", q_.shape[2]}}));
+      FLASHLATENT_RETURN_IF_ERROR(kv_format_absent());
+      kv_heads = extent("kv", 1);
+    }
     FLASHLATENT_RETURN_IF_ERROR(
-        expect("indices", {Dtype::kI32}, {{"s_q", q_.shape[0]}, {"h_kv", extent("kv", 1)}, {"topk"}}));
-    FLASHLATENT_RETURN_IF_ERROR(expect_optional(
-        "out_ref", {Dtype::kF32},
-        {{"s_q", q_.shape[0]}, {"h_q", q_.shape[1]}, {"d_v", case_.head_dim_v.value_or(-1)}}));
-    return expect_optional("attn_sink", {Dtype::kF32}, {{"h_q", q_.shape[1]}});
+        expect("indices", {Dtype::kI32}, {{"s_q", batch_}, {"h_kv", kv_heads}, {"topk"}}));
+    FLASHLATENT_RETURN_IF_ERROR(expect_optional("topk_length", {Dtype::kI32}, {{"s_q", batch_}}));
+    FLASHLATENT_RETURN_IF_ERROR(values_within("topk_length", extent("indices", 2), "topk"));
+    FLASHLATENT_RETURN_IF_ERROR(extra_cache());
+    FLASHLATENT_RETURN_IF_ERROR(
+        expect_optional("out_ref", {Dtype::kF32},
+                        {{"s_q", batch_}, {"h_q", heads_}, {"d_v", case_.head_dim_v.value_or(-1)}}));
+    for (const char* name : {"lse_ref", "max_logits_ref"}) {
+      FLASHLATENT_RETURN_IF_ERROR(expect_optional(name, {Dtype::kF32}, {{"s_q", batch_}, {"h_q", heads_}}));
+    }
+    return expect_optional("attn_sink", {Dtype::kF32}, {{"h_q", heads_}});
   }
 
   // q with, for decoding, what goes along with it: cu_seqlens_q and attn_sink.
@@ -202,14 +218,20 @@ class Checker {
     if (ragged_) return error("cu_seqlens_q", "with an extra_kv_cache each request has s_q query tokens");
     std::int64_t page_size = case_.extra_page_size;
     if (case_.kv_format.empty()) {
-      const ConstTensorView cache = tensor("kv_cache");
+      const std::int64_t kv_heads = is_there("kv") ? extent("kv", 1) : extent("kv_cache", 2);
       FLASHLATENT_RETURN_IF_ERROR(
-          expect("extra_kv_cache", {cache.dtype},
-                 {{"pages"}, {"page_size"}, {"h_kv", cache.shape[2]}, {"d", cache.shape[3]}}));
+          expect("extra_kv_cache", {q_.dtype},
+                 {{"pages"}, {"page_size"}, {"h_kv", kv_heads}, {"d", q_.shape[q_.rank - 1]}}));
     } else {
       FLASHLATENT_RETURN_IF_ERROR(byte_cache("extra_kv_cache", page_size));
     }
     if (case_.kv_format != "fp8_584") page_size = extent("extra_kv_cache", 1);
+    if (case_.kind == CaseKind::kSparsePrefill) {
+      FLASHLATENT_RETURN_IF_ERROR(
+          expect("extra_indices", {Dtype::kI32}, {{"s_q", batch_}, {"h_kv", 1}, {"extra_topk"}}));
+      FLASHLATENT_RETURN_IF_ERROR(expect_optional("extra_topk_length", {Dtype::kI32}, {{"s_q", batch_}}));
+      return values_within("extra_topk_length", extent("extra_indices", 2), "extra_topk");
+    }
     if (indexed) {
       for (const char* name : {"extra_block_table", "extra_cache_seqlens"}) {
         if (is_there(name)) return error(name, "it stands for extra_indices, which are there");
@@ -256,8 +278,9 @@ class Checker {
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (values[i] >= 0 && values[i] <= most) continue;
       const std::size_t each = view.rank == 2 ? static_cast<std::size_t>(view.shape[1]) : 1;
-      return refuse(fmt::format("tensor \"{}\": request {} has {}; it must be from 0 to {} ({})", name,
-                                i / each, values[i], most, what));
+      return refuse(fmt::format("tensor \"{}\": {} {} has {}; it must be from 0 to {} ({})", name,
+                                case_.kind == CaseKind::kSparsePrefill ? "query token" : "request", i / each,
+                                values[i], most, what));
     }
     return {};
   }
@@ -279,7 +302,7 @@ class Checker {
     const bool paged = case_.kind == CaseKind::kPagedDecode;
     const bool prefill = case_.kind == CaseKind::kSparsePrefill;
     for (const auto& [name, applies] :
-         std::initializer_list<std::pair<const char*, bool>>{{"kv_cache", !paged && !prefill},
+         std::initializer_list<std::pair<const char*, bool>>{{"kv_cache", !paged},
                                                              {"key_cache", paged},
                                                              {"value_cache", paged},
                                                              {"key_scale", paged},
@@ -289,9 +312,9 @@ class Checker {
                                                              {"topk_length", sparse},
                                                              {"alibi_slopes", paged},
                                                              {"cu_seqlens_q", !sparse},
-                                                             {"extra_kv_cache", !paged && !prefill},
-                                                             {"extra_indices", !paged && !prefill},
-                                                             {"extra_topk_length", !paged && !prefill},
+                                                             {"extra_kv_cache", !paged},
+                                                             {"extra_indices", !paged},
+                                                             {"extra_topk_length", !paged},
                                                              {"extra_block_table", !paged && !prefill},
                                                              {"extra_cache_seqlens", !paged && !prefill}}) {
       if (applies || !is_there(name)) continue;

@@ -51,8 +51,15 @@ struct Sums {
 class RowJudge {
  public:
   RowJudge(const DecodeProblem& problem, const DecodeInputs& inputs, const ConstTensorView& out,
-           const ConstTensorView& lse, const ConstTensorView& out_ref, const ConstTensorView& lse_ref)
-      : problem_(problem), inputs_(inputs), out_(out), lse_(lse), out_ref_(out_ref), lse_ref_(lse_ref) {}
+           const ConstTensorView& lse, const ConstTensorView& out_ref, const ConstTensorView& lse_ref,
+           const MaxLogits& max_logits)
+      : problem_(problem),
+        inputs_(inputs),
+        out_(out),
+        lse_(lse),
+        out_ref_(out_ref),
+        lse_ref_(lse_ref),
+        max_logits_(max_logits) {}
 
   void judge(Row row, Comparison& total, Sums& sums) const {
     ++total.rows;
@@ -76,14 +83,34 @@ class RowJudge {
     }
     const bool lse_right =
         judge_lse(row, expected_lse, std::isfinite(plain_lse_error) ? plain_lse_error : 0, total);
-    judge_out(row, expected, oracle, lse_right, total, sums);
+    const bool max_right = judge_max(row, oracle, total);
+    if (!lse_right && !max_right) --total.wrong_rows;  // one row, counted once
+    judge_out(row, expected, oracle, lse_right && max_right, total, sums);
   }
 
  private:
   bool judge_lse(Row row, double expected, double plain_error, Comparison& total) const {
-    const double got = lse_at(lse_, row);
     if (expected == -std::numeric_limits<double>::infinity()) expected = problem_.options.empty_lse;
-    double error = std::abs(got - expected);
+    double error = 0;
+    const bool right =
+        judge_number(row, RowReport::kLse, lse_at(lse_, row), expected, plain_error, error, total);
+    if (std::isfinite(error)) total.lse_error = std::max(total.lse_error, error);
+    return right;
+  }
+
+  bool judge_max(Row row, const cpu::ReferenceRow& oracle, Comparison& total) const {
+    if (!max_logits_.got.present()) return true;
+    const double plain_error = std::abs(oracle.plain_max_logit - oracle.max_logit);
+    const double expected =
+        max_logits_.reference.present() ? lse_at(max_logits_.reference, row) : oracle.max_logit;
+    double error = 0;
+    return judge_number(row, RowReport::kMaxLogits, lse_at(max_logits_.got, row), expected,
+                        std::isfinite(plain_error) ? plain_error : 0, error, total);
+  }
+
+  bool judge_number(Row row, int column, double got, double expected, double plain_error, double& error,
+                    Comparison& total) const {
+    error = std::abs(got - expected);
     double tolerance = 1.5 * plain_error + 1e-5 * (1 + std::abs(expected));
     bool right = error <= tolerance;
     if (!std::isfinite(expected)) {
@@ -91,8 +118,7 @@ class RowJudge {
       error = right ? 0 : std::numeric_limits<double>::infinity();
       tolerance = 0;
     }
-    if (std::isfinite(error)) total.lse_error = std::max(total.lse_error, error);
-    if (!right) report(row, -1, got, expected, error, tolerance, total);
+    if (!right) report(row, column, got, expected, error, tolerance, total);
     return right;
   }
 
@@ -171,14 +197,15 @@ class RowJudge {
   const ConstTensorView& lse_;
   const ConstTensorView& out_ref_;
   const ConstTensorView& lse_ref_;
+  const MaxLogits& max_logits_;
 };
 
 }  // namespace
 
 Comparison compare(const DecodeProblem& problem, const DecodeInputs& inputs, const ConstTensorView& out,
                    const ConstTensorView& lse, const ConstTensorView& out_ref, const ConstTensorView& lse_ref,
-                   RowSample sample) {
-  const RowJudge judge(problem, inputs, out, lse, out_ref, lse_ref);
+                   RowSample sample, const MaxLogits& max_logits) {
+  const RowJudge judge(problem, inputs, out, lse, out_ref, lse_ref, max_logits);
   const std::int64_t rows = std::int64_t{problem.query.batch} * problem.query.tokens * problem.query.heads;
   Comparison total;
   Sums sums;
@@ -224,8 +251,11 @@ std::string to_string(const Comparison& c) {
   const RowReport& w = c.worst;
   return message(c.wrong_rows, " of ", c.rows, " rows wrong: request ", w.request, ", query token ", w.token,
                  ", query head ", w.head,
-                 w.column < 0 ? std::string(": lse") : message(", column ", w.column, ": out"), " is ", w.got,
-                 ", expected ", w.expected, "; the row's error is ", w.error, ", allowed ", w.tolerance);
+                 w.column == RowReport::kLse         ? std::string(": lse")
+                 : w.column == RowReport::kMaxLogits ? std::string(": max_logits")
+                                                     : message(", column ", w.column, ": out"),
+                 " is ", w.got, ", expected ", w.expected, "; the row's error is ", w.error, ", allowed ",
+                 w.tolerance);
 }
 
 }  // namespace flashlatent::runtime

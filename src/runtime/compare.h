@@ -10,7 +10,8 @@ namespace flashlatent::runtime {
 
 struct RowReport {
   int request = 0, token = 0, head = 0;
-  int column = -1;  ///< Where out is farthest from the reference; -1: it is lse that is wrong.
+  int column = -1;  ///< Where out is farthest from the reference; kLse, kMaxLogits: that is wrong.
+  static constexpr int kLse = -1, kMaxLogits = -2;
   double got = 0, expected = 0;
   double error = 0;      ///< |out - ref| of the row, or |lse - ref|.
   double tolerance = 0;  ///< What it may be.
@@ -29,6 +30,12 @@ struct Comparison {
   bool ok() const { return wrong_rows == 0; }
 };
 
+/// Largest scores, of sparse prefill, and what they should be: fp32 (batch, h_q, s_q). Without a reference
+/// the oracle's.
+struct MaxLogits {
+  ConstTensorView got, reference;
+};
+
 /// Rows to compare: all, or each `stride`-th (counted over request, token, head) beginning with `first`.
 struct RowSample {
   std::int64_t first = 0;
@@ -43,10 +50,12 @@ struct RowSample {
 /// 0.4 eps sqrt(|ref|^2 + value_spread^2): a row of few tokens may round well by luck. 0.4 eps is the RMS of
 /// a relative rounding error, eps = 2^-9 (bf16) or 2^-12 (fp16). An lse passes within 1.5 times the larger of
 /// the plain one's error and what that is expected to be (ReferenceRow::lse_rounding), plus 1e-5 (1 + |lse|),
-/// a few fp32 roundings. Non-finite values must be where the reference has them.
+/// a few fp32 roundings; max_logits, if given, likewise. Non-finite values must be where the reference has
+/// them.
 Comparison compare(const DecodeProblem& problem, const DecodeInputs& inputs, const ConstTensorView& out,
                    const ConstTensorView& lse, const ConstTensorView& out_ref = {},
-                   const ConstTensorView& lse_ref = {}, RowSample sample = {});
+                   const ConstTensorView& lse_ref = {}, RowSample sample = {},
+                   const MaxLogits& max_logits = {});
 
 /// One line: what passed, or the worst row with its coordinates and both values.
 std::string to_string(const Comparison& comparison);

@@ -1,0 +1,75 @@
+#include "tools/decode_prefill.h"
+
+#include <fmt/core.h>
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "dispatch/sparse_prefill.h"
+#include "runtime/compare.h"
+#include "runtime/device_memory.h"
+#include "tools/command.h"
+
+namespace flashlatent::tools {
+
+int decode_prefill(const io::DecodeCase& prefill_case, const DecodePaths& paths, const Executor& executor) {
+  const SparsePrefillInputs inputs = prefill_case.prefill_inputs();
+  const SparsePrefillOptions options{.softmax_scale = prefill_case.softmax_scale,
+                                     .v_dim = prefill_case.head_dim_v.value_or(512)};
+  // Refuses a backend that has it not, so that all memory below is the CPU's.
+  const Result<std::size_t> bytes = sparse_prefill_workspace_bytes(inputs, options, executor);
+  if (!bytes.ok()) return fail(bytes.status());
+  const Result<SparsePrefillCall> call = as_decode(inputs, options, Device{});
+  if (!call.ok()) return fail(call.status());
+  Result<runtime::Buffer> workspace = runtime::Buffer::allocate(executor, *bytes);
+  if (!workspace.ok()) return fail(workspace.status());
+
+  const std::int64_t s_q = inputs.q.shape[0], h_q = inputs.q.shape[1];
+  constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
+  std::vector<std::uint16_t> out(s_q * h_q * options.v_dim, 0xFFFF);
+  std::vector<float> max_logits(s_q * h_q, kPoison), lse(s_q * h_q, kPoison);
+  const SparsePrefillOutputs outputs{{out.data(), inputs.q.dtype, {s_q, h_q, options.v_dim}},
+                                     {max_logits.data(), Dtype::kF32, {s_q, h_q}},
+                                     {lse.data(), Dtype::kF32, {s_q, h_q}}};
+  if (Status status = sparse_prefill(inputs, outputs, options, workspace->memory(), executor); !status.ok()) {
+    return fail(status);
+  }
+  if (!paths.output.empty()) {
+    const Status status = io::write_safetensors(
+        paths.output, {{"out", outputs.out}, {"lse", outputs.lse}, {"max_logits", outputs.max_logits}}, {});
+    if (!status.ok()) return fail(status);
+  }
+
+  // As of a decode call; absent references stay absent.
+  auto of_rows = [](const ConstTensorView& view) { return view.present() ? with_query_token(view) : view; };
+  auto of_numbers = [](const ConstTensorView& view) {
+    return view.present() ? with_last_query_token(view) : view;
+  };
+  const ConstTensorView out_ref = prefill_case.out_ref(), lse_ref = prefill_case.lse_ref(),
+                        max_ref = prefill_case.max_logits_ref();
+  const bool has_reference = out_ref.present() || lse_ref.present() || max_ref.present();
+  const runtime::Comparison comparison =
+      runtime::compare(call->problem, call->inputs, with_query_token(outputs.out),
+                       with_last_query_token(outputs.lse), of_rows(out_ref), of_numbers(lse_ref), {},
+                       {with_last_query_token(outputs.max_logits), of_numbers(max_ref)});
+  const std::string problem = fmt::format("sparse prefill as {}", to_string(call->problem));
+  fmt::print("{} on {}\n", problem, to_string(executor.backend));
+  fmt::print("{}: {}\n",
+             has_reference ? "against the file's reference" : "the file has no reference; against the oracle",
+             runtime::to_string(comparison));
+  const nlohmann::ordered_json document = {{"case", paths.input},
+                                           {"backend", to_string(executor.backend)},
+                                           {"problem", problem},
+                                           {"reference", has_reference ? "file" : "oracle"},
+                                           {"rows", comparison.rows},
+                                           {"wrong_rows", comparison.wrong_rows},
+                                           {"relative_error", comparison.relative_error},
+                                           {"plain_relative_error", comparison.plain_relative_error},
+                                           {"lse_error", comparison.lse_error},
+                                           {"ok", comparison.ok()}};
+  if (Status status = write_json(paths.json, document); !status.ok()) return fail(status);
+  return comparison.ok() ? kRight : kWrongResult;
+}
+
+}  // namespace flashlatent::tools

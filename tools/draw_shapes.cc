@@ -105,6 +105,7 @@ Shape draw(std::uint64_t seed, int index) {
 
 std::vector<Shape> draw_shapes(std::uint64_t seed, int count) {
   std::vector<Shape> shapes;
+  shapes.reserve(count);
   for (int i = 0; i < count; ++i) shapes.push_back(draw(seed, i));
   return shapes;
 }

@@ -4,7 +4,7 @@
 // Equal cuts of 40 requests on 132 parts give most parts the end of one request and the begin of another: two
 // segments, each of which takes as long as three blocks to begin and to write. Here a request has as many
 // parts of its own as make the longest part of all shortest. Parts left over have nothing to do, and stand
-// between the others: multiprocessors with neighbouring numbers share bandwidth.
+// between the others, which took up to 3 % less time than parts left over at the end.
 #pragma once
 
 #include "plan/line.h"

@@ -1,4 +1,4 @@
-"""scripts/pages: which blocks of a page are commands."""
+"""scripts/run_pages: which blocks of a page are commands."""
 
 import importlib.machinery
 import importlib.util
@@ -7,8 +7,8 @@ import pathlib
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
-loader = importlib.machinery.SourceFileLoader("pages", str(ROOT / "scripts/pages"))
-spec = importlib.util.spec_from_loader("pages", loader)
+loader = importlib.machinery.SourceFileLoader("run_pages", str(ROOT / "scripts/run_pages"))
+spec = importlib.util.spec_from_loader("run_pages", loader)
 pages = importlib.util.module_from_spec(spec)
 loader.exec_module(pages)
 

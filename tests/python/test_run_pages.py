@@ -47,6 +47,12 @@ def test_blocks():
     assert str(found[0]) == "page.md:3"
 
 
+def test_lines_that_are_left_out():
+    text = "flashlatent info\nbench   # needs a GPU\n\nctest  # takes minutes: all of them\n"
+    assert pages.lines_to_run(text, set()) == "flashlatent info\n"
+    assert pages.lines_to_run(text, {"gpu"}) == "flashlatent info\nbench   # needs a GPU\n"
+
+
 @pytest.mark.parametrize("mark", ["sh need=gpu", "sh needs=luck", "sh run", "python runs", "cpp needs=gpu,", "sh gpu"])
 def test_unknown_marks(mark):
     with pytest.raises(ValueError, match="page.md:2: the fence's mark is"):

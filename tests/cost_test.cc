@@ -103,6 +103,7 @@ TEST(CostModel, OfTeamsScalesWhatTheyStream) {
                            .block_here = 40,
                            .block_alone = 50,
                            .block_streaming = 60,
+                           .block_memory = 0,
                            .lone_request = -70};
   EXPECT_EQ(cost::to_string(costs.on(workers)),
             "call 15, shared_merge 30, lone_merge 45, block_here 60, block_alone 150, block_streaming 1440, "

@@ -126,7 +126,7 @@ Status plan(const DecodeProblem& problem, const PlanLengths& lengths, const Host
 
 /// The name of the kernel that decode() runs with these tensors: the picked one (picked_kernel()), or another
 /// one if the picked kernel cannot read or write the tensors as they lie (`mla_64_roles`:
-/// docs/kernels/trio.md). Errors are those of decode() that concern tensors.
+/// docs/log/trio.md). Errors are those of decode() that concern tensors.
 Result<std::string> running_kernel(const DecodeProblem& problem, const DecodeInputs& inputs,
                                    const DecodeOutputs& outputs, const Executor& executor);
 

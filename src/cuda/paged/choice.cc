@@ -197,8 +197,7 @@ const DecodeKernel kPagedKernel = {
     .backend = Backend::kCuda,
     .takes =
         "separate keys and values, also in vLLM's packed order: bf16, fp16 and e4m3, d up to 256, any heads, "
-        "tokens "
-        "and page size",
+        "tokens and page size",
     .declines = declines,
     .geometry = geometry,
     .workspace_bytes = paged::workspace_bytes,

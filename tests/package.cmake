@@ -23,3 +23,6 @@ if(NOT FLASHLATENT_SANITIZE AND NOT FLASHLATENT_STATIC_RUNTIME)
     -P ${CMAKE_CURRENT_SOURCE_DIR}/package_test.cmake)
   set_tests_properties(package PROPERTIES TIMEOUT 300)
 endif()
+
+add_test(NAME source_tree COMMAND ${CMAKE_COMMAND} -D SOURCE_DIR=${PROJECT_SOURCE_DIR}
+  -D WORK_DIR=${CMAKE_CURRENT_BINARY_DIR}/source_tree -P ${CMAKE_CURRENT_SOURCE_DIR}/source_tree_test.cmake)

@@ -69,7 +69,7 @@ def test_pictures_say_what_they_show(tmp_path):
 
 def test_an_old_picture_is_found(tmp_path):
     root = RESULTS.parents[1]
-    parts = ("README.md", "docs", "scripts/tables", "scripts/kernel_names.py", "src/dispatch/former_names.h")
+    parts = ("README.md", "docs", "scripts/tables", "scripts/kernel_names.py", "scripts/results_page.py", "src/dispatch/former_names.h")
     for part in (*parts, "bench/results", "python/flashlatent/report"):
         (tmp_path / part).parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (root / part).is_dir() else shutil.copy)(root / part, tmp_path / part)

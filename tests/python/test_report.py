@@ -78,6 +78,10 @@ def test_an_old_picture_is_found(tmp_path):
         return subprocess.run([sys.executable, tmp_path / "scripts/tables", "--check"], capture_output=True, text=True)
 
     assert check().returncode == 0, check().stdout + check().stderr
+    new = tmp_path / "bench/results/h100/new.json"
+    new.write_text(json.dumps({"source_tree": "0123456789", "results": []}))
+    assert check().returncode == 1 and "bench/results/README.md: not every file has a row" in check().stdout
+    new.unlink()
     plan = tmp_path / "bench/results/plans/skewed.json"
     document = json.loads(plan.read_text())
     document["parts"][0]["segments"][0]["blocks"][1] += 1

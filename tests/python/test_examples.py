@@ -65,7 +65,7 @@ def test_engine_bench(tmp_path):
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
 def test_first_call_of_the_docs(page):
     text = (EXAMPLES.parent / page).read_text(encoding="utf-8")
-    code = text.partition("```python\n")[2].partition("```")[0]
+    code = text.partition("```python run\n")[2].partition("```")[0]
     names = {}
     exec(code, names)
     assert names["out"].shape == (2, 1, 16, 512) and names["lse"].shape == (2, 16, 1)

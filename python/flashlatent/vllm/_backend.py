@@ -26,9 +26,11 @@ class Backend:
 
 
 class LatentBackend(Backend):
-    """Caches of latent rows: plain ones, and fp8_ds_mla, which is the library's fp8_656."""
+    """Caches of latent rows: plain ones; fp8_ds_mla, which is the library's fp8_656; and fp8, its e4m3."""
 
-    supported_kv_cache_dtypes: ClassVar[List[Any]] = ["auto", "bfloat16", "float16", "fp8_ds_mla"]
+    plain: ClassVar[List[Any]] = ["auto", "bfloat16", "float16"]
+    fp8: ClassVar[List[Any]]
+    supported_kv_cache_dtypes: ClassVar[List[Any]]
     head_sizes: ClassVar[List[int]]
 
     @staticmethod
@@ -44,5 +46,5 @@ class LatentBackend(Backend):
     def supports_combination(cls, head_size: int, dtype: torch.dtype, kv_cache_dtype: Optional[str],
                              block_size: Optional[int], use_mla: bool, has_sink: bool, use_sparse: bool,
                              use_mm_prefix: bool, device_capability: Any) -> Optional[str]:
-        return _refusals.joined(_refusals.latent(
-            cls.head_sizes, head_size, dtype, kv_cache_dtype, block_size, device_capability))
+        return _refusals.joined(_refusals.latent(cls.head_sizes, cls.fp8, head_size, dtype, kv_cache_dtype, block_size,
+                                                 device_capability))

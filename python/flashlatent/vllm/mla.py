@@ -1,4 +1,4 @@
-"""Dense MLA decode in vLLM: bf16, fp16 and fp8_ds_mla caches, which are the library's fp8_656.
+"""Dense MLA decode in vLLM: caches in bf16, fp16, fp8_ds_mla, which is the library's fp8_656, and fp8, its e4m3.
 
 Prefill, cache writes and absorbed projections are vLLM's own.
 """
@@ -24,6 +24,8 @@ Query = Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
 
 class FlashLatentMLABackend(LatentBackend, MLACommonBackend):
     head_sizes: ClassVar[List[int]] = [320, 576]
+    fp8: ClassVar[List[Any]] = ["fp8_ds_mla", "fp8", "fp8_e4m3"]
+    supported_kv_cache_dtypes: ClassVar[List[Any]] = [*LatentBackend.plain, *fp8]
 
     @staticmethod
     def get_impl_cls() -> type:
@@ -103,7 +105,10 @@ class FlashLatentMLAImpl(MLACommonImpl):
         if isinstance(q, tuple):
             q = torch.cat(q, dim=-1)
         decode = attn_metadata.decode
+        options = {}
+        if self.kv_cache_dtype in ("fp8", "fp8_e4m3"):
+            options["kv_scale"] = layer._k_scale.reshape(1)
         return decode.queries.attend(
             decode.step, q, kv_c_and_k_pe_cache.unsqueeze(2), decode.block_table, decode.seq_lens,
             want_lse=self.need_to_return_lse_for_decode, v_dim=self.kv_lora_rank, softmax_scale=self.scale,
-            batch_invariant=self.batch_invariant)
+            batch_invariant=self.batch_invariant, **options)

@@ -26,6 +26,8 @@ Result = Tuple[torch.Tensor, Optional[torch.Tensor]]
 
 class FlashLatentSparseMLABackend(LatentBackend, AttentionBackend):
     head_sizes: ClassVar[List[int]] = [576]
+    fp8: ClassVar[List[Any]] = ["fp8_ds_mla"]
+    supported_kv_cache_dtypes: ClassVar[List[Any]] = [*LatentBackend.plain, *fp8]
 
     @staticmethod
     def get_impl_cls() -> type:

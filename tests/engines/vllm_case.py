@@ -113,11 +113,12 @@ class Batch:
         self.table[len(lengths):] = 0
         shape = (len(numbers), stride_pages, size)
         if cache_format == "fp8_ds_mla":
-            self.cache = torch.full((*shape, 656), 127, dtype=torch.uint8)[:, 0]
+            whole = torch.full((*shape, 656), 127, dtype=torch.uint8)
         elif cache_format == "fp8":
-            self.cache = torch.full((*shape, RANK + ROPE), 127, dtype=torch.uint8)[:, 0]
+            whole = torch.full((*shape, RANK + ROPE), 127, dtype=torch.uint8)
         else:
-            self.cache = torch.full((*shape, RANK + ROPE), float("nan"), dtype=dtype)[:, 0]
+            whole = torch.full((*shape, RANK + ROPE), float("nan"), dtype=dtype)
+        self.cache = whole[:, 0]
         at = 0
         for i, n in enumerate(lengths):
             self.table[i, :pages[i]] = numbers[at:at + pages[i]]
@@ -139,7 +140,7 @@ class Batch:
                 self.latent[i], self.rope[i] = rows[:, :RANK], rows[:, RANK:]
         self.rows = sum(queries) + padding * max(queries)
         self.q = torch.randn(self.rows, HEADS, NOPE + ROPE, generator=generator).to(dtype)
-        self.cache, self.table, self.q = self.cache.to(DEVICE), self.table.to(DEVICE), self.q.to(DEVICE)
+        self.cache, self.table, self.q = whole.to(DEVICE)[:, 0], self.table.to(DEVICE), self.q.to(DEVICE)
 
     def common(self):
         from vllm.v1.attention.backend import CommonAttentionMetadata

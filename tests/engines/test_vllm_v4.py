@@ -1,5 +1,5 @@
-"""flashlatent.vllm's DeepSeek V4 layer, on CPU tensors beside plain float32: decode and prompts, window layers and both
-kinds of compressed ones; and how it is chosen."""
+"""flashlatent.vllm's DeepSeek V4 layer beside plain float32, on the GPU where there is one: decode and prompts, window
+layers and both kinds of compressed ones; and how it is chosen."""
 
 import logging
 import os
@@ -13,10 +13,12 @@ TREE = os.environ.get("FLASHLATENT_VLLM")
 if not TREE:
     pytest.skip("FLASHLATENT_VLLM is not set; scripts/check engines sets it", allow_module_level=True)
 sys.path.insert(0, TREE)
+sys.path.insert(0, os.path.dirname(__file__))
 
 import flashlatent  # noqa: E402
 import flashlatent.vllm  # noqa: E402
 from flashlatent.vllm import _after_import, _refusals, _sparse, _v4_choice  # noqa: E402
+from vllm_case import DEVICE  # noqa: E402
 
 flashlatent.vllm.register()
 HEADS, DIM, WINDOW, SCALE = 6, 512, 128, 512**-0.5
@@ -43,6 +45,7 @@ def cache_of(lengths, page_size, generator):
             flashlatent.gather_cache(cache.unsqueeze(2), table[i:i + 1], torch.tensor([0, n], dtype=torch.int32),
                                      out=seen)
         rows.append(seen[:, 0].float())
+    cache = raw.to(DEVICE).as_strided(cache.shape, cache.stride())
     return cache, table, rows
 
 
@@ -69,6 +72,7 @@ def case(ratio):
     layer.swa_cache_layer = SimpleNamespace(prefix="window", kv_cache=window_cache)
     layer.attn_sink = torch.full((layer.padded_heads,), -float("inf"))
     layer.attn_sink[:HEADS] = torch.linspace(-1, 2, HEADS)
+    sink = layer.attn_sink[:HEADS, None]
 
     requests = torch.repeat_interleave(torch.arange(3), torch.tensor(NEW))
     positions = torch.cat([torch.arange(n - s, n) for n, s in zip(LENGTHS, NEW)])
@@ -83,25 +87,28 @@ def case(ratio):
         some = torch.arange(there) if ratio == 128 else torch.randperm(there, generator=generator)[:there // 2]
         chosen.append(torch.cat([some, torch.full((WINDOW - len(some),), -1)]).int())
         keys = torch.cat([window_rows[i][tokens], rows[i][some]])
-        scores = torch.cat([q[row, :HEADS].float() @ keys.T * SCALE, layer.attn_sink[:HEADS, None]], 1)
+        scores = torch.cat([q[row, :HEADS].float() @ keys.T * SCALE, sink], 1)
         expected.append(scores.softmax(1)[:, :-1] @ keys)
-    windows, counts, chosen = torch.stack(windows), torch.tensor(counts).int(), torch.stack(chosen)
-    layer.topk_indices_buffer = chosen
+    slots = torch.stack([in_pages(c[c >= 0], i, table, 256 // ratio) for i, c in zip(requests, chosen)]).to(DEVICE)
+    windows, counts, chosen = (x.to(DEVICE) for x in (torch.stack(windows), torch.tensor(counts).int(),
+                                                      torch.stack(chosen)))
+    requests, table, window_table = requests.int().to(DEVICE), table.to(DEVICE), window_table.to(DEVICE)
+    layer.topk_indices_buffer, layer.attn_sink = chosen, layer.attn_sink.to(DEVICE)
     swa = DeepseekSparseSWAMetadata(
-        block_table=window_table, slot_mapping=None, block_size=64, is_valid_token=torch.ones(len(requests)).bool(),
-        token_to_req_indices=requests.int(), decode_swa_indices=windows[:DECODES, None],
+        block_table=window_table, slot_mapping=None, block_size=64,
+        is_valid_token=torch.ones(len(requests), dtype=torch.bool, device=DEVICE), token_to_req_indices=requests,
+        decode_swa_indices=windows[:DECODES, None],
         decode_swa_lens=counts[:DECODES], prefill_swa_indices=windows[DECODES:, None],
         prefill_swa_lens=counts[DECODES:], num_decodes=2, num_prefills=1, num_decode_tokens=DECODES,
         num_prefill_tokens=NEW[-1])
     metadata = {"window": swa}
     if ratio > 1:
-        slots = torch.stack([in_pages(c[c >= 0], i, table, 256 // ratio) for i, c in zip(requests, chosen)])
         metadata["layer"] = DeepseekV4FlashMLAMetadata(
             num_reqs=3, max_query_len=20, max_seq_len=300, num_actual_tokens=len(requests), query_start_loc=None,
-            slot_mapping=None, block_table=table, req_id_per_token=requests.int(), block_size=256, topk_tokens=WINDOW,
+            slot_mapping=None, block_table=table, req_id_per_token=requests, block_size=256, topk_tokens=WINDOW,
             c128a_global_decode_topk_indices=slots[:DECODES, None],
             c128a_decode_topk_lens=(slots[:DECODES] >= 0).sum(1).int(), c128a_prefill_topk_indices=chosen[DECODES:])
-    return layer, metadata, q, torch.stack(expected)
+    return layer, metadata, q.to(DEVICE), torch.stack(expected)
 
 
 def run(monkeypatch, layer, metadata, q):
@@ -111,7 +118,7 @@ def run(monkeypatch, layer, metadata, q):
         monkeypatch.setattr(module, "get_forward_context", lambda: SimpleNamespace(attn_metadata=metadata))
     out = torch.full_like(q, float("nan"))
     layer.forward_mqa(q, None, torch.zeros(len(q), dtype=torch.int64), out)
-    return out[:, :HEADS].float()
+    return out[:, :HEADS].float().cpu()
 
 
 @pytest.mark.parametrize("ratio", [1, 4, 128])
@@ -125,7 +132,7 @@ def test_decode_and_prompts_from_both_caches(monkeypatch, ratio, sparse_prefill)
         monkeypatch.setattr(flashlatent, "sparse_prefill", refuse)
     out = run(monkeypatch, layer, metadata, q)
     assert (out - expected).abs().max() < 2e-2
-    assert bool(_sparse._refused) != sparse_prefill
+    assert DEVICE.type != "cpu" or bool(_sparse._refused) != sparse_prefill
 
 
 def test_measuring_memory_takes_no_workspace(monkeypatch):

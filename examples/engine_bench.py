@@ -5,8 +5,8 @@
     python examples/engine_bench.py --backends flashlatent FLASHMLA --heads 16 --batch 1 64 --context 1024 --modes graph
 
 The model is a small dense DeepSeek-V3 with real MLA dimensions and random weights, written by this program; nothing is
-downloaded. Each backend runs in a process of its own. The prompts are in the prefix cache when a measurement begins; the
-time per output token is the median time of a step of the engine in which each request gets one of --new tokens.
+downloaded. Each backend runs in a process of its own. The prompts are in the prefix cache when a measurement begins;
+the time per output token is the median time of a step of the engine in which each request gets one of --new tokens.
 
 Needs vLLM, a Hopper GPU, and matplotlib for the chart.
 """

@@ -96,7 +96,7 @@ def test_dense_configurations(on_gpu):
         assert reasons(backend, use_batch_invariant=True) == []
         for fault, sentence in [
                 (dict(block_size=24), "block_size is 24; a multiple of 16 is expected"),
-                (dict(kv_cache_dtype="fp8_e5m2"), "kv_cache_dtype is fp8_e5m2 and dtype is bfloat16; auto, bfloat16 or"),
+                (dict(kv_cache_dtype="fp8_e5m2"), "is fp8_e5m2 and dtype is bfloat16; auto, bfloat16 or, with"),
                 (dict(kv_cache_dtype="fp8", dtype=torch.float16), "fp8 and dtype is float16; bfloat16 is expected"),
                 (dict(kv_cache_dtype="fp8", head_size=320), "fp8 and head_size is 320; 576 is expected beside it"),
                 (dict(kv_cache_dtype="fp8_ds_mla", dtype=torch.float16), "bfloat16 is expected beside it"),

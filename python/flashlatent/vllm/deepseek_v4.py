@@ -1,7 +1,7 @@
-"""DeepSeek V4's attention layer in vLLM: tokens of the window and compressed ones in one softmax, in decode and prompts.
+"""DeepSeek V4's attention layer in vLLM: window and compressed tokens in one softmax, in decode and prompts.
 
-Both caches are read in place: vLLM's own layer copies those of prompts to a bf16 workspace first, and pads heads to 64 or
-128. Cache writes, the indexer, the compressor and projections are vLLM's own.
+Both caches are read in place: vLLM's own layer copies those of prompts to a bf16 workspace first, and pads heads to 64
+or 128. Cache writes, the indexer, the compressor and projections are vLLM's own.
 """
 
 from typing import Any, Optional

@@ -1,7 +1,7 @@
 """Sparse MLA in vLLM (DeepSeek V3.2, GLM-5): each query token attends to the tokens that its indexer chose.
 
-Any number of heads goes to the kernels as it is. Prompts longer than the indexer's topk go to sparse_prefill(), straight
-from the paged cache; shorter ones take vLLM's dense prefill.
+Any number of heads goes to the kernels as it is. Prompts longer than the indexer's topk go to sparse_prefill(),
+straight from the paged cache; shorter ones take vLLM's dense prefill.
 """
 
 import dataclasses

@@ -31,8 +31,8 @@ _TOKENS = ("Tensor? block_table=None, Tensor? cache_seqlens=None, *, int v_dim=5
            "Tensor? indices=None, Tensor? topk_length=None, Tensor? cu_seqlens_q=None, SymInt? tokens=None, "
            "bool batch_invariant=False, int window=0, Tensor? extra_kv_cache=None, Tensor? extra_indices=None, "
            "Tensor? extra_topk_length=None, Tensor? extra_block_table=None, Tensor? extra_cache_seqlens=None, "
-           "int? page_size=None, int? extra_page_size=None, ")
-_DECODE = _TOKENS + "float softmax_scale, Tensor? attn_sink=None, Tensor? plan=None, bool check_inputs=False"
+           "int? page_size=None, int? extra_page_size=None, str products='auto', ")
+_DECODE = _TOKENS + "Tensor? kv_scale=None, Tensor? q_scale=None, float softmax_scale, Tensor? attn_sink=None, Tensor? plan=None, bool check_inputs=False"
 _KV = ("Tensor q, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor cache_seqlens, *, "
        "bool causal=False, int window=0, Tensor? cu_seqlens_q=None, SymInt? tokens=None, "
        "bool batch_invariant=False")
@@ -126,7 +126,8 @@ def _plan_of_fakes(q, cu_seqlens_q, tokens, **fields):
         size = torch.library.get_ctx().new_dynamic_size()
     else:
         problem = Problem(**fields, softmax_scale=1.0, ragged=cu_seqlens_q is not None,
-                          dtype="bf16" if q.dtype == torch.bfloat16 else "fp16")
+                          dtype="fp16" if q.dtype == torch.float16 else "bf16",
+                          q_dtype="e4m3" if q.element_size() == 1 else None)
         size = Plan(problem, device=str(q.device)).plan_bytes
     return q.new_empty(size, dtype=torch.uint8)
 
@@ -135,7 +136,9 @@ def _format(kv_cache):
     """What a latent cache is of: of bytes its last dimension tells."""
     if kv_cache.element_size() > 1:
         return "plain"
-    return "fp8_656" if kv_cache.dim() == 4 and kv_cache.shape[-1] == 656 else "fp8_584"
+    if kv_cache.dim() != 4:
+        return "fp8_584"
+    return {656: "fp8_656", 576: "e4m3", 512: "e4m3"}.get(kv_cache.shape[-1], "fp8_584")
 
 
 def _plan_fake(q, kv_cache, block_table=None, cache_seqlens=None, *, indices=None, topk_length=None,
@@ -160,7 +163,7 @@ def _decode(q, kv_cache, block_table=None, cache_seqlens=None, **options):
 
 def _decode_fake(q, kv_cache, block_table=None, cache_seqlens=None, *, v_dim=512, cu_seqlens_q=None, tokens=None,
                  **options):
-    out = q.new_empty((*q.shape[:-1], v_dim))
+    out = q.new_empty((*q.shape[:-1], v_dim), dtype=torch.bfloat16 if q.element_size() == 1 else q.dtype)
     if cu_seqlens_q is None:
         batch, tokens, heads = q.shape[:3]
     else:
@@ -354,7 +357,7 @@ def plan(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None, cach
          **options) -> Tensor:
     """The plan of a step, for decode() of tensors of these shapes: an opaque uint8 tensor.
 
-    Options are those of decode(), but for softmax_scale and attn_sink, on which no plan depends. It stays right,
+    Options are those of decode(), but for softmax_scale, attn_sink, kv_scale and q_scale, on which no plan depends. It stays right,
     if not balanced, when lengths change; the one exception is batch_invariant, which needs a new plan. It does not
     serve other shapes, options or devices: the CPU refuses it for those, a GPU does not check.
     """
@@ -367,8 +370,9 @@ def decode(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None,
 
     options  v_dim=512, causal=False, indices, topk_length, cu_seqlens_q, tokens, attn_sink, batch_invariant=False,
              window=0, the extra cache (extra_kv_cache, extra_indices, extra_topk_length, extra_block_table,
-             extra_cache_seqlens), page_size, extra_page_size, plan, what plan() returned (without it the call plans for itself), and check_inputs=False: True raises
-             for lengths and page numbers out of range, on a GPU after waiting for the stream
+             extra_cache_seqlens), page_size, extra_page_size, kv_scale, q_scale, products="auto", plan, what plan()
+             returned (without it the call plans for itself), and check_inputs=False: True raises for lengths and page
+             numbers out of range, on a GPU after waiting for the stream
     """
     return _call(torch.ops.flashlatent.decode, q, kv_cache, block_table, cache_seqlens, softmax_scale=softmax_scale,
                  **options)

@@ -12,7 +12,8 @@ struct ReferenceRow {
   std::vector<double> out;  ///< v_dim; 0 for an empty row.
   double lse;               ///< Natural; -inf for an empty row.
   /// The same row by the plainest code in the working precision: fp32 sums, exp(S - max) rounded to the
-  /// cache's dtype before it meets V, what a sink leaves by plain_lse, the result rounded to that dtype.
+  /// cache's dtype before it meets V, what a sink leaves by plain_lse, the result rounded to that dtype. With
+  /// e4m3 products queries and exp(S - max) are rounded to e4m3 as core/e4m3_latent.h says.
   std::vector<float> plain_out;
   float plain_lse;
   /// What plain_lse's error is expected to be: the RMS of what rounding each fp32 sum of a score's products

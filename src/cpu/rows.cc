@@ -2,9 +2,11 @@
 // their own ways.
 #include "cpu/rows.h"
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
+#include "core/e4m3_latent.h"
 #include "core/element.h"
 #include "core/fp8_584.h"
 #include "core/fp8_656.h"
@@ -271,6 +273,16 @@ HWY_INLINE int quantise(const std::uint16_t* HWY_RESTRICT from, std::uint8_t* HW
   return exponent;
 }
 
+int round_query(const std::uint16_t* HWY_RESTRICT from, int count, std::uint16_t* HWY_RESTRICT to) {
+  constexpr int kGroup = 64;
+  float amax = 0;
+  for (int i = 0; i < count; i += kGroup) amax = std::max(amax, largest<Bf16, kGroup>(from + i));
+  const int exponent = e4m3_latent::query_exponent(amax);
+  const Vector factor = hn::Set(kFloats, e4m3::power_of_two(-exponent));
+  for (int i = 0; i < count; i += lanes()) Bf16::store(decode(encode(Bf16::load(from + i), factor)), to + i);
+  return exponent;
+}
+
 void store_rope(const std::uint16_t* rope, Dtype dtype, std::uint8_t* to) {
   std::uint16_t converted[fp8_656::kRopeDim];
   convert_any(rope, dtype, fp8_656::kRopeDim, converted, Dtype::kBF16);
@@ -319,6 +331,7 @@ HWY_EXPORT(dequantise_656_any);
 HWY_EXPORT(expand_any);
 HWY_EXPORT(quantise_584_any);
 HWY_EXPORT(quantise_656_any);
+HWY_EXPORT(round_query);
 
 void dequantise_656(const std::uint8_t* token, bool rope, Dtype dtype, std::uint16_t* row) {
   HWY_DYNAMIC_DISPATCH(dequantise_656_any)(token, rope, dtype, row);
@@ -339,6 +352,10 @@ void quantise_656(const std::uint16_t* latent, const std::uint16_t* rope, Dtype 
 void quantise_584(const std::uint16_t* nope, const std::uint16_t* rope, Dtype dtype, std::uint8_t* data,
                   std::uint8_t* scales) {
   HWY_DYNAMIC_DISPATCH(quantise_584_any)(nope, rope, dtype, data, scales);
+}
+
+int round_query(const std::uint16_t* from, int count, std::uint16_t* to) {
+  return HWY_DYNAMIC_DISPATCH(round_query)(from, count, to);
 }
 
 void convert_row(const std::uint16_t* from, Dtype from_dtype, int count, std::uint16_t* to, Dtype to_dtype) {

@@ -160,7 +160,8 @@ class RowJudge {
       }
     }
     const double eps = problem_.cache.dtype == Dtype::kBF16 ? 0x1p-9 : 0x1p-12;
-    const double spread2 = oracle.value_spread * oracle.value_spread;
+    const double p_eps = problem_.fp8_products() ? 0x1p-5 : eps;
+    const double spread2 = oracle.value_spread * oracle.value_spread * (p_eps / eps) * (p_eps / eps);
     const double expected_error =
         0.4 * eps * std::sqrt(distance.norm + (std::isfinite(spread2) ? spread2 : 0));
     const double plain = std::isfinite(distance.plain) ? std::sqrt(distance.plain) : 0;

@@ -3,17 +3,20 @@
 
 #include <cuda_bf16.h>
 
+#include "core/e4m3_latent.h"
+
 namespace flashlatent::mla_e4m3 {
 
-/// kRows_: query rows a tile, N of the products with V: 8, 16, 32 or 64.
+/// kQkDim_: 576, or 512 without RoPE.
+/// kRows_: query rows a tile, N of the products with V.
 /// kBoxes_: blocks come by TMA's boxes, else token by token.
-template <int kRows_, bool kBoxes_>
+template <int kQkDim_, int kRows_, bool kBoxes_>
 struct Config {
   using Element = __nv_bfloat16;  // of the output
   static constexpr int kRows = kRows_;
   static constexpr bool kBoxes = kBoxes_;
 
-  static constexpr int kQkDim = 576, kVDim = 512;
+  static constexpr int kQkDim = kQkDim_, kVDim = e4m3_latent::kLatentDim;
   static constexpr int kChunks = kQkDim / 64;  // of 64 columns
   static constexpr int kOutputs = 2;           // warpgroups, each half of the output's columns
   static constexpr int kPartDim = kVDim / kOutputs;

@@ -83,7 +83,8 @@ class TokenLoader {
 
  private:
   /// Entries of a block's tokens, of two a lane.
-  __device__ __forceinline__ void look_up(const parts::BlockRange& range, int block, int (&entries)[2]) const {
+  __device__ __forceinline__ void look_up(const parts::BlockRange& range, int block,
+                                          int (&entries)[2]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       entries[half] = entry_of(cache_, range, block * 64 + half * 32 + thread_ % 32);

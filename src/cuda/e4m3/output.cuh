@@ -50,11 +50,17 @@ class Output {
     ptx::arrive(shared_.p_free[place_.index()]);
     place_.next();
   }
-  __device__ __forceinline__ void meet_alone() const { ptx::named_sync(kOutputBarrier + me_, 128); }
+  __device__ __forceinline__ void meet_alone() const {
+    ptx::named_sync(kOutputBarrier + me_, 128);
+  }
 
-  __device__ __forceinline__ static int thread() { return threadIdx.x % 128; }
+  __device__ __forceinline__ static int thread() {
+    return threadIdx.x % 128;
+  }
   /// This thread's first query row of each eight.
-  __device__ __forceinline__ static int column() { return threadIdx.x % 4 * 2; }
+  __device__ __forceinline__ static int column() {
+    return threadIdx.x % 4 * 2;
+  }
   /// Of the output's columns, this thread's first; they come in pairs, 64 apart.
   __device__ __forceinline__ int first_column() const {
     return me_ * Config::kPartDim + thread() / 32 * 16 + thread() % 32 / 4 * 2;
@@ -90,20 +96,22 @@ class Output {
     transpose(a, ValueBytes::at<Config::kChunks>(row));
     ptx::wait(shared_.has_p[place], place_.parity());
     const BlockScales<kRows>& scales = shared_.scales[place];
-    if (*reinterpret_cast<const std::uint32_t*>(scales.shrinks) != 0) [[unlikely]] shrink(scales);
+    if (*reinterpret_cast<const std::uint32_t*>(scales.shrinks) != 0) [[unlikely]]
+      shrink(scales);
     float2 factors[kRows / 8];  // of two columns each
 #pragma unroll
     for (int j = 0; j < kRows / 8; ++j) {
       factors[j] = *reinterpret_cast<const float2*>(&scales.factor[8 * j + column()]);
     }
-    const std::uint64_t p = descriptor(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p[place]), 0));
+    const std::uint64_t p = ptx::descriptor_k_major_64<kAtomBytes>(
+        __shfl_sync(0xffffffff, ptx::shared_address(shared_.p[place]), 0));
     float sums[kSums];
 #pragma unroll
     for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
       ptx::pin_registers(sums);
       ptx::wgmma_fence();
       ptx::WgmmaE4m3<kRows>::rs(sums, a[0], p, false);
-      ptx::WgmmaE4m3<kRows>::rs(sums, a[1], p + kStepOfK, true);
+      ptx::WgmmaE4m3<kRows>::rs(sums, a[1], p + ptx::kStepOfE4m3, true);
       ptx::wgmma_commit();
       ptx::wgmma_wait<0>();
       ptx::pin_registers(sums);

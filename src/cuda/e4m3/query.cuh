@@ -1,10 +1,8 @@
-// Q of a tile as e4m3, by the scorer: as it is, or from bf16, of which each row is brought to at most 448 by a
-// power of two of its own.
+// Q of a tile as e4m3, by the scorer: as it is, or from bf16, of which each row is brought to at most 448 by
+// a power of two of its own.
 #pragma once
 
-#include <algorithm>
-
-#include "core/e4m3.h"
+#include "core/e4m3_latent.h"
 #include "cuda/e4m3/smem_layout.cuh"
 #include "cuda/e4m3/tiles.cuh"
 #include "cuda/parts/q_loader.cuh"
@@ -38,7 +36,8 @@ class Query {
   }
 
   __device__ __forceinline__ void copy(const parts::RowTile& tile, int thread) const {
-    constexpr int kRowUnits = Config::kQkDim / 16, kUnits = 64 * kRowUnits, kInFlight = 6;
+    constexpr int kRowUnits = Config::kQkDim / 16, kUnits = 64 * kRowUnits;
+    constexpr int kInFlight = kRowUnits % 3 == 0 ? 6 : 4;
     static_assert(kUnits % (kInFlight * 128) == 0);
 #pragma unroll 1
     for (int first = thread; first < kUnits; first += kInFlight * 128) {
@@ -48,9 +47,9 @@ class Query {
         const int index = first + i * 128, row = index / kRowUnits;
         values[i] = make_uint4(0, 0, 0, 0);
         if (row < tile.rows) {
-          values[i] = __ldg(reinterpret_cast<const uint4*>(
-                                parts::query_row<std::uint8_t>(args_.query, tile, row)) +
-                            index % kRowUnits);
+          values[i] =
+              __ldg(reinterpret_cast<const uint4*>(parts::query_row<std::uint8_t>(args_.query, tile, row)) +
+                    index % kRowUnits);
         }
       }
 #pragma unroll
@@ -81,8 +80,8 @@ class Query {
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) {
         const int exponent = exponent_of(values[k]);
-        if (lane == 0) shared_.row_scale[first + k] = scale * e4m3::power_of_two(exponent);
-        const float factor = e4m3::power_of_two(-exponent);
+        if (lane == 0) shared_.row_scale[first + k] = scale * e4m3_latent::power_of_two(exponent);
+        const float factor = e4m3_latent::power_of_two(-exponent);
 #pragma unroll
         for (int i = 0; i < kTurns; ++i) {
           const int unit = i * 32 + lane;
@@ -109,11 +108,7 @@ class Query {
       }
     }
     max = __reduce_max_sync(0xffffffff, ::max(max & 0xFFFFU, max >> 16));
-    return e4m3_query_exponent(max << 16);
-  }
-  __device__ __forceinline__ static int e4m3_query_exponent(std::uint32_t bits) {
-    constexpr std::uint32_t kCarry = 0x7FFFFF - 0x600000;
-    return ::max(static_cast<int>((bits + kCarry) >> 23) - 127 - 8, -126);
+    return e4m3_latent::query_exponent(__uint_as_float(max << 16));
   }
   /// What is not finite becomes NaN.
   __device__ __forceinline__ static std::uint32_t rounded(std::uint32_t low, std::uint32_t high,

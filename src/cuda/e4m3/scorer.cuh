@@ -44,11 +44,15 @@ class Scorer {
   static constexpr int kRows = Config::kRows;
   static constexpr float kLargest = Config::kLargestP;
 
-  __device__ __forceinline__ static void meet() { ptx::named_sync(kScorerBarrier, 128); }
+  __device__ __forceinline__ static void meet() {
+    ptx::named_sync(kScorerBarrier, 128);
+  }
   __device__ __forceinline__ static parts::Fragment fragment() {
     return parts::fragment_of(threadIdx.x % 128);
   }
-  __device__ __forceinline__ static int row(int h) { return fragment().row + 8 * h; }
+  __device__ __forceinline__ static int row(int h) {
+    return fragment().row + 8 * h;
+  }
   /// Of a tile of few rows not all warps, or not all their rows, have some.
   __device__ __forceinline__ static bool has_rows() {
     return kRows >= 64 || threadIdx.x % 128 / 32 * 16 < kRows;
@@ -60,15 +64,16 @@ class Scorer {
     const int slot = slot_.index();
     ptx::wait(shared_.full[slot], slot_.parity());
     if constexpr (!Config::kBoxes) ptx::fence_for_async_proxy();
-    const std::uint64_t q = descriptor(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q), 0));
-    const std::uint64_t k = descriptor<Config::kChunks * kAtomBytes>(
+    const std::uint64_t q =
+        ptx::descriptor_k_major_64<kAtomBytes>(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q), 0));
+    const std::uint64_t k = ptx::descriptor_k_major_64<Config::kChunks * kAtomBytes>(
         __shfl_sync(0xffffffff, ptx::shared_address(shared_.blocks[slot]), 0));
     ptx::pin_registers(s);
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 2 * Config::kChunks; ++i) {
-      ptx::WgmmaE4m3<64>::ss(s, q + i / 2 * (64 * 64 / 16) + i % 2 * kStepOfK,
-                             k + i / 2 * (kAtomBytes / 16) + i % 2 * kStepOfK, i > 0);
+      ptx::WgmmaE4m3<64>::ss(s, q + i / 2 * (64 * 64 / 16) + i % 2 * ptx::kStepOfE4m3,
+                             k + i / 2 * (kAtomBytes / 16) + i % 2 * ptx::kStepOfE4m3, i > 0);
     }
     ptx::wgmma_commit();
     live_ = shared_.live[slot];
@@ -109,8 +114,8 @@ class Scorer {
 
   /// P of this thread's tokens of row(h), and what sums are to be multiplied by: the block's, and those so
   /// far.
-  __device__ __forceinline__ void words_of_row(float (&s)[32], int h, std::uint32_t (&words)[4], float& factor,
-                                               float& shrink) {
+  __device__ __forceinline__ void words_of_row(float (&s)[32], int h, std::uint32_t (&words)[4],
+                                               float& factor, float& shrink) {
     float max = -INFINITY;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -148,8 +153,8 @@ class Scorer {
 
   /// To the place of P, which nobody reads any more. `last`: of the segment.
   __device__ __forceinline__ void publish(int place, const std::uint32_t (&words)[2][4],
-                                          const float (&factor)[2], const float (&shrink)[2],
-                                          bool shrinks, bool last) const {
+                                          const float (&factor)[2], const float (&shrink)[2], bool shrinks,
+                                          bool last) const {
     BlockScales<kRows>& to = shared_.scales[place];
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
 #pragma unroll

@@ -27,9 +27,9 @@ struct RowsBehind {
 /// What a block's P goes with, of each row.
 template <int kRows>
 struct BlockScales {
-  float factor[kRows];      // of the block's sums
-  float shrink[kRows];      // of sums so far, where shrinks says so
-  std::uint8_t shrinks[4];  // of 16 rows each: does any shrink?
+  float factor[kRows];            // of the block's sums
+  float shrink[kRows];            // of sums so far, where shrinks says so
+  std::uint8_t shrinks[4];        // of 16 rows each: does any shrink?
   float base[kRows], sum[kRows];  // after a segment's last block: what sums are relative to, and of P
 };
 
@@ -47,7 +47,7 @@ struct alignas(1024) SharedMemory {
   float fp16_scale[Config::kOutputs][Config::kRows];   // by which they come to fp16
   RowsBehind<Config::kRows> scored_rows, output_rows;  // the scorer is at the next segment before the others
   parts::RowPlace<typename Config::Element> row_place[Config::kRows];
-  std::uint64_t live[Config::kSlots];                      // which tokens of a block count
+  std::uint64_t live[Config::kSlots];                        // which tokens of a block count
   ptx::Barrier full[Config::kSlots], empty[Config::kSlots];  // a block has come; all have read it
   ptx::Barrier has_p[Config::kPlaces], p_free[Config::kPlaces];
   parts::SegmentList segments;

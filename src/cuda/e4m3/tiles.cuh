@@ -5,15 +5,15 @@
 // 64-byte swizzle: 16 bytes of unit u of row r lie at unit u ^ (r / 2 % 4).
 //
 // P's bytes of a row are tokens in another order, and so are V's in A operands, which meet them: byte
-// 32 k + 16 h + 4 c + 2 m + i is token 32 k + 16 h + 8 m + 2 c + i (c < 4; h, m, i < 2). Then a thread that has
-// scores 8 j + 2 c + {0, 1} of a row stores words of four of them, and ldmatrix.trans, whose 16-bit elements
-// are two columns of a token, gets 32 tokens in their order, one a lane.
+// 32 k + 16 h + 4 c + 2 m + i is token 32 k + 16 h + 8 m + 2 c + i (c < 4; h, m, i < 2). Then a thread that
+// has scores 8 j + 2 c + {0, 1} of a row stores words of four of them, and ldmatrix.trans, whose 16-bit
+// elements are two columns of a token, gets 32 tokens in their order, one a lane.
 #pragma once
 
 #include <cstdint>
 
 #include "cuda/ptx/copy.cuh"
-#include "cuda/ptx/wgmma.cuh"
+#include "cuda/ptx/wgmma_e4m3.cuh"
 
 namespace flashlatent::mla_e4m3 {
 
@@ -31,14 +31,6 @@ template <int kChunks>
 __device__ __forceinline__ std::uint32_t block_offset(int token, int chunk, int unit) {
   return (token / kAtomRows * kChunks + chunk) * kAtomBytes + tile_offset(token % kAtomRows, unit);
 }
-
-/// Of a tile whose atoms follow one another, or lie kAtomStride bytes apart.
-template <int kAtomStride = kAtomBytes>
-__device__ __forceinline__ std::uint64_t descriptor(std::uint32_t shared_address) {
-  constexpr std::uint64_t kOfLayout = static_cast<std::uint64_t>((kAtomStride - kAtomBytes) / 16) << 32;
-  return ptx::descriptor_k_major_64(shared_address) + kOfLayout;
-}
-inline constexpr std::uint64_t kStepOfK = 32 >> 4;  // a product's
 
 /// Of 16 columns and 64 tokens of V, this warp's: pairs of columns of a token.
 struct ValueBytes {

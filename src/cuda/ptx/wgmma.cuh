@@ -14,9 +14,6 @@ namespace flashlatent::ptx {
 /// kTransposeB: B's rows (the k dimension) are strided and its columns contiguous, as V's are.
 template <class Element, int kN>
 struct Wgmma;
-/// The same of e4m3: D[64, N] += A[64, 32] B[32, N]; no operand can be transposed.
-template <int kN>
-struct WgmmaE4m3;
 
 #include "cuda/ptx/wgmma_shapes.inc"
 
@@ -62,16 +59,7 @@ __device__ __forceinline__ std::uint64_t descriptor_k_major(std::uint32_t shared
   return kSwizzle128 | kAtomStride | kUnused | ((shared_address & 0x3FFFF) >> 4);
 }
 
-/// Descriptor of a tile of rows of 64 bytes, swizzled in atoms of 8 rows (512 bytes): 32 elements of 16 bits
-/// or 64 bytes of k a row; advance as above.
-__device__ __forceinline__ std::uint64_t descriptor_k_major_64(std::uint32_t shared_address) {
-  constexpr std::uint64_t kSwizzle64 = 2ULL << 62;
-  constexpr std::uint64_t kAtomStride = (512ULL >> 4) << 32;
-  constexpr std::uint64_t kUnused = 1ULL << 16;
-  return kSwizzle64 | kAtomStride | kUnused | ((shared_address & 0x3FFFF) >> 4);
-}
-
-/// The same tiles of 128 bytes with rows as k and 64 elements of N a row (use with kTransposeB). Tiles of the next 64
+/// The same tiles with rows as k and 64 elements of N a row (use with kTransposeB). Tiles of the next 64
 /// columns follow `tile_stride` bytes on. Advance by 16 rows of k with + kStepAlongRows.
 __device__ __forceinline__ std::uint64_t descriptor_n_major(std::uint32_t shared_address,
                                                             std::uint32_t tile_stride) {

@@ -6,8 +6,9 @@ namespace flashlatent::etap {
 
 Status launch(const DecodeCall& call) {
   return cuda::launch_dense(call, [](const DecodeCall& c, cuda::Loading loading) {
-    return cuda::find_instance({kLowInstances, kInstancesFp8_656, kInstancesFp8_584, kInstancesListed},
-                               key_of(c.problem, loading));
+    return cuda::find_instance(
+        {kLowInstances, kInstancesFp8_656, kInstancesFp8_584, kInstancesListed, kInstancesE4m3},
+        key_of(c.problem, loading));
   });
 }
 

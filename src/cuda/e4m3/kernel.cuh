@@ -13,6 +13,7 @@
 #include "cuda/e4m3/output.cuh"
 #include "cuda/e4m3/scorer.cuh"
 #include "cuda/parts/merge_step.cuh"
+#include "cuda/parts/shares.cuh"
 
 namespace flashlatent::mla_e4m3 {
 
@@ -32,6 +33,16 @@ __device__ __forceinline__ void score(SharedMemory<Config>& shared, const parts:
   }
 }
 
+/// By a warp: the part's next segments.
+__device__ __forceinline__ void list(parts::SegmentList& segments, const parts::DecodeArguments& args,
+                                     bool is_first) {
+  if (schedule::combines_shares(args.geometry.partition)) {
+    parts::list_share(segments, parts::Part<true>(args).find());
+  } else {
+    parts::list_segments(segments, args, is_first);
+  }
+}
+
 template <class Config>
 __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
   constexpr int kListingWarp = 3;
@@ -39,9 +50,17 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const par
     MergeStep<Config>::begin(args, shared.merge);
   }
   Output<Config> output(shared, args);
-  parts::list_and_attend(
-      shared.segments, args, kListingWarp, [](std::uint32_t) {},
-      [&](const parts::Work& work) { output.attend(work); });
+  parts::ListPosition position(shared.segments);
+  bool is_first = true;
+  do {
+    if (threadIdx.x / 32 == kListingWarp) list(shared.segments, args, is_first);
+    is_first = false;
+    __syncwarp();
+    do {
+      if (position.get().is_end()) return;
+      output.attend(position.get());
+    } while (!position.next());
+  } while (true);
 }
 
 template <class Config>

@@ -26,7 +26,7 @@ struct RowsBehind {
 
 /// What a block's P goes with, of each row.
 template <int kRows>
-struct BlockScales {
+struct alignas(16) BlockScales {
   float factor[kRows];            // of the block's sums
   float shrink[kRows];            // of sums so far, where shrinks says so
   std::uint8_t shrinks[4];        // of 16 rows each: does any shrink?

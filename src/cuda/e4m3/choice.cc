@@ -13,7 +13,9 @@ namespace flashlatent::mla_e4m3 {
 cuda::InstanceKey key_of(const DecodeProblem& problem, const schedule::Geometry& geometry, bool has_pages) {
   const bool boxes = has_pages && !problem.sparse.enabled && problem.cache.page_size % kPageTokens == 0;
   return key(problem.cache.qk_dim, geometry.tile_rows,
-             boxes ? cuda::Loading::kBoxes : cuda::Loading::kTokens);
+             cuda::goes_by_lists(problem) ? cuda::Loading::kListedFp8
+             : boxes                      ? cuda::Loading::kBoxes
+                                          : cuda::Loading::kTokens);
 }
 
 }  // namespace flashlatent::mla_e4m3
@@ -45,7 +47,10 @@ constexpr int kFewBlocks = 2;
 constexpr int kManyBlocks = 16;
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
-  if (auto reason = declines_tokens(problem, {KvFormat::kE4m3})) return reason;
+  if (auto reason = goes_by_lists(problem) ? declines_lists(problem, {KvFormat::kE4m3})
+                                           : declines_tokens(problem, {KvFormat::kE4m3})) {
+    return reason;
+  }
   if (!problem.fp8_products()) {
     return message("products is ", to_string(problem.options.products),
                    " and q is not e4m3; products of fp8 are accepted");
@@ -59,7 +64,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 std::optional<schedule::Geometry> shares_of_requests(const DecodeProblem& problem, schedule::Geometry line,
                                                      const schedule::Workers& workers,
                                                      const cost::Costs& costs) {
-  if (line.partition != schedule::Partition::kLine) return std::nullopt;
+  if (line.partition != schedule::Partition::kLine || goes_by_lists(problem)) return std::nullopt;
   line.cost = costs.on(workers);
   const std::optional<schedule::Geometry> even = schedule::even_items(line);
   if (!even) return std::nullopt;
@@ -73,7 +78,7 @@ std::optional<schedule::Geometry> shares_of_requests(const DecodeProblem& proble
 }
 
 schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
-  const int rows = problem.rows_per_kv_head();
+  const int rows = rows_of_item(problem);
   const Shape& shape = rows <= mla_e4m3::kFewRows    ? kShape16
                        : rows <= mla_e4m3::kTileRows ? kShape64
                                                      : kShapeOfTiles;
@@ -89,7 +94,7 @@ const DecodeKernel kE4m3Kernel = {
     .backend = Backend::kCuda,
     .takes =
         "e4m3 latent caches with e4m3 products, queries bf16 and e4m3, dense and sparse, any heads, tokens "
-        "and page size",
+        "and page size; extra caches and windows",
     .declines = declines,
     .geometry = geometry,
     .workspace_bytes = decode_workspace_bytes,

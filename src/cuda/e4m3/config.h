@@ -7,14 +7,17 @@
 
 namespace flashlatent::mla_e4m3 {
 
+/// How blocks come: by TMA's boxes of pages, token by token, or so by two lists (parts/listed_tokens.cuh).
+enum class Supply { kBoxes, kTokens, kListed };
+
 /// kQkDim_: 576, or 512 without RoPE.
 /// kRows_: query rows a tile, N of the products with V.
-/// kBoxes_: blocks come by TMA's boxes, else token by token.
-template <int kQkDim_, int kRows_, bool kBoxes_>
+template <int kQkDim_, int kRows_, Supply kSupply_>
 struct Config {
   using Element = __nv_bfloat16;  // of the output
   static constexpr int kRows = kRows_;
-  static constexpr bool kBoxes = kBoxes_;
+  static constexpr Supply kSupply = kSupply_;
+  static constexpr bool kBoxes = kSupply == Supply::kBoxes, kLists = kSupply == Supply::kListed;
 
   static constexpr int kQkDim = kQkDim_, kVDim = e4m3_latent::kLatentDim;
   static constexpr int kChunks = kQkDim / 64;  // of 64 columns

@@ -7,10 +7,16 @@
 
 namespace flashlatent::mla_e4m3 {
 
-template <int kQkDim, int kRows, bool kBoxes>
+constexpr cuda::Loading loading_of(Supply supply) {
+  return supply == Supply::kBoxes    ? cuda::Loading::kBoxes
+         : supply == Supply::kTokens ? cuda::Loading::kTokens
+                                     : cuda::Loading::kListedFp8;
+}
+
+template <int kQkDim, int kRows, Supply kSupply>
 constexpr cuda::DenseInstance instance() {
-  using Shape = Config<kQkDim, kRows, kBoxes>;
-  return {.key = key(kQkDim, kRows, kBoxes ? cuda::Loading::kBoxes : cuda::Loading::kTokens),
+  using Shape = Config<kQkDim, kRows, kSupply>;
+  return {.key = key(kQkDim, kRows, loading_of(kSupply)),
           .kernel = cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>(),
           .boxes = {.kv = cuda::kv_atoms_map, .query = nullptr},
           .merges = true};
@@ -18,8 +24,10 @@ constexpr cuda::DenseInstance instance() {
 
 template <int kQkDim>
 constexpr Instances instances() {
-  return {{instance<kQkDim, kFewRows, true>(), instance<kQkDim, kFewRows, false>(),
-           instance<kQkDim, kTileRows, true>(), instance<kQkDim, kTileRows, false>()}};
+  using enum Supply;
+  return {{instance<kQkDim, kFewRows, kBoxes>(), instance<kQkDim, kFewRows, kTokens>(),
+           instance<kQkDim, kFewRows, kListed>(), instance<kQkDim, kTileRows, kBoxes>(),
+           instance<kQkDim, kTileRows, kTokens>(), instance<kQkDim, kTileRows, kListed>()}};
 }
 
 }  // namespace flashlatent::mla_e4m3

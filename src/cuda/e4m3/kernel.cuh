@@ -34,13 +34,15 @@ __device__ __forceinline__ void score(SharedMemory<Config>& shared, const parts:
 }
 
 /// By a warp: the part's next segments.
+template <class Config>
 __device__ __forceinline__ void list(parts::SegmentList& segments, const parts::DecodeArguments& args,
                                      bool is_first) {
-  if (schedule::combines_shares(args.geometry.partition)) {
-    parts::list_share(segments, parts::Part<true>(args).find());
-  } else {
-    parts::list_segments(segments, args, is_first);
+  if constexpr (!Config::kLists) {
+    if (schedule::combines_shares(args.geometry.partition)) {
+      return parts::list_share(segments, parts::Part<true>(args).find());
+    }
   }
+  parts::list_segments<Config::kLists>(segments, args, is_first);
 }
 
 template <class Config>
@@ -53,7 +55,7 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const par
   parts::ListPosition position(shared.segments);
   bool is_first = true;
   do {
-    if (threadIdx.x / 32 == kListingWarp) list(shared.segments, args, is_first);
+    if (threadIdx.x / 32 == kListingWarp) list<Config>(shared.segments, args, is_first);
     is_first = false;
     __syncwarp();
     do {
@@ -97,7 +99,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ptx::give_registers<Config::kLoaderRegisters>();
     const int thread = threadIdx.x - Config::kComputeThreads;
     if (thread < LoaderOf::kThreads) {
-      load_listed(args, shared.segments, LoaderOf(args.cache, kv_map, shared, thread));
+      load_segments(args, shared.segments, LoaderOf(args.cache, kv_map, shared, thread));
     }
   } else if (threadIdx.x >= Config::kOutputThreads) {
     ptx::give_registers<Config::kScorerRegisters>();

@@ -3,6 +3,7 @@
 
 #include "cuda/e4m3/smem_layout.cuh"
 #include "cuda/e4m3/tiles.cuh"
+#include "cuda/parts/listed_tokens.cuh"
 #include "cuda/parts/page_boxes.cuh"
 
 namespace flashlatent::mla_e4m3 {
@@ -50,31 +51,33 @@ class BoxLoader {
   const std::uint64_t policy_ = ptx::evict_first_policy();
 };
 
-/// By four warps, with cp.async: pages of any size, and indices. Four threads copy 64 bytes of a token at
-/// once.
+/// By four warps, with cp.async: pages of any size, and indices; of two lists where Config::kLists. Four
+/// threads copy 64 bytes of a token at once.
 template <class Shared>
 class TokenLoader {
   using Config = typename Shared::Config;
 
  public:
+  static constexpr bool kLists = Config::kLists;
+  using Range = std::conditional_t<kLists, parts::ListedRange, parts::BlockRange>;
   static constexpr int kThreads = 128, kArrivals = kThreads + 1;
 
   __device__ __forceinline__ TokenLoader(const parts::CacheArguments& cache, const CUtensorMap&,
                                          Shared& shared, int thread)
       : cache_(cache), shared_(shared), thread_(thread) {}
 
-  __device__ __forceinline__ void look_ahead(const parts::BlockRange& range) {
+  __device__ __forceinline__ void look_ahead(const Range& range) {
     look_up(range, range.begin, next_entries_);
   }
 
   template <class Announce>
-  __device__ __forceinline__ void load(const parts::BlockRange& range, Announce announce) {
+  __device__ __forceinline__ void load(const Range& range, Announce announce) {
     int entries[2] = {next_entries_[0], next_entries_[1]};
     announce();
 #pragma unroll 1
     for (int block = range.begin; block < range.end; ++block) {
       const std::uint8_t* source[2];
-      const std::uint64_t live = locate(entries, block, source);
+      const std::uint64_t live = locate(range, entries, block, source);
       if (block + 1 < range.end) look_up(range, block + 1, entries);
       copy(live, source);
       slot_.next();
@@ -83,24 +86,41 @@ class TokenLoader {
 
  private:
   /// Entries of a block's tokens, of two a lane.
-  __device__ __forceinline__ void look_up(const parts::BlockRange& range, int block,
-                                          int (&entries)[2]) const {
+  __device__ __forceinline__ void look_up(const Range& range, int block, int (&entries)[2]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      entries[half] = entry_of(cache_, range, block * 64 + half * 32 + thread_ % 32);
+      const int row = half * 32 + thread_ % 32;
+      if constexpr (kLists) {
+        entries[half] = entry_of(cache_, range.lists, place_in_list(range.lists, block, row));
+      } else {
+        entries[half] = entry_of(cache_, range, block * 64 + row);
+      }
     }
   }
 
-  /// Where this thread's two tokens are; returns which of the block's count.
-  __device__ __forceinline__ std::uint64_t locate(const int (&entries)[2], int block,
+  /// Where a token is, or null if it does not count.
+  __device__ __forceinline__ const std::uint8_t* address_of(const Range& range, int entry, int block,
+                                                            int row) const {
+    if constexpr (kLists) {
+      return token_of(cache_, range.lists, place_in_list(range.lists, block, row), entry, 0).data;
+    } else {
+      const parts::TokenPlace place = place_of(cache_, entry, block * 64 + row);
+      if (place.page < 0) return nullptr;
+      return static_cast<const std::uint8_t*>(cache_.data) + offset_of(cache_, place, 0);
+    }
+  }
+
+  /// This thread's 16 bytes of the first 64 of its two tokens; returns which of the block's count.
+  __device__ __forceinline__ std::uint64_t locate(const Range& range, const int (&entries)[2], int block,
                                                   const std::uint8_t* (&source)[2]) const {
     std::uint64_t live = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const parts::TokenPlace place = place_of(cache_, entries[half], block * 64 + half * 32 + thread_ % 32);
-      live |= static_cast<std::uint64_t>(__ballot_sync(0xffffffff, place.page >= 0)) << (32 * half);
-      source[half] = static_cast<const std::uint8_t*>(cache_.data) +
-                     __shfl_sync(0xffffffff, offset_of(cache_, place, 0), thread_ / 4) + thread_ % 4 * 16;
+      const std::uint8_t* token = address_of(range, entries[half], block, half * 32 + thread_ % 32);
+      live |= static_cast<std::uint64_t>(__ballot_sync(0xffffffff, token != nullptr)) << (32 * half);
+      source[half] = reinterpret_cast<const std::uint8_t*>(
+                         __shfl_sync(0xffffffff, reinterpret_cast<std::uint64_t>(token), thread_ / 4)) +
+                     thread_ % 4 * 16;
     }
     return live;
   }
@@ -134,21 +154,21 @@ class TokenLoader {
 template <class Shared>
 using Loader = std::conditional_t<Shared::Config::kBoxes, BoxLoader<Shared>, TokenLoader<Shared>>;
 
-/// The loading role, of segments that somebody lists.
+/// The loading role, of segments that a computing warp lists.
 template <class Loader>
-__device__ __forceinline__ void load_listed(const parts::DecodeArguments& args, parts::SegmentList& segments,
-                                            Loader loader) {
+__device__ __forceinline__ void load_segments(const parts::DecodeArguments& args,
+                                              parts::SegmentList& segments, Loader loader) {
   parts::ListPosition position(segments);
   bool looks_ahead = false;
   for (; !position.get().is_end(); position.next()) {
     const parts::Work& work = position.get();
-    const parts::BlockRange range = parts::block_range(args.cache, work.segment, work.tile);
+    const auto range = parts::range_of<Loader>(args, work.segment, work.tile);
     if (!looks_ahead) loader.look_ahead(range);
     looks_ahead = false;
     loader.load(range, [&] {
       const parts::Work* next = position.next_listed();
       if (next == nullptr || next->is_end()) return;
-      loader.look_ahead(parts::block_range(args.cache, next->segment, next->tile));
+      loader.look_ahead(parts::range_of<Loader>(args, next->segment, next->tile));
       looks_ahead = true;
     });
   }

@@ -25,6 +25,8 @@ std::string name_of(const CaseSpec& s) {
                                  s.kv_heads, s.query_tokens, s.page_size);
   if (s.layout == KvLayout::kPacked) name += "/packed";
   if (s.format == KvFormat::kE4m3) name += fmt::format("/{}/scales{}", to_string(s.dtype), s.scales);
+  if (s.e4m3_query) name += fmt::format("/q_scales{}", s.query_scales);
+  if (s.products != Products::kAuto) name += fmt::format("/{}_products", to_string(s.products));
   if (s.soft_cap != 0) name += fmt::format("/cap{}", s.soft_cap);
   if (s.alibi) name += "/alibi";
   if (s.window != 0) name += fmt::format("/window{}", s.window);
@@ -250,16 +252,19 @@ std::vector<CaseSpec> check_cases(const std::string& suite, int random, std::uin
     add_small_fp8_cases(cases);
     add_small_paged_cases(cases);
     add_small_two_cache_cases(cases);
+    add_small_e4m3_cases(cases);
   } else {
     cases = suite == "quick" ? quick_cases() : full_cases();
     add_quick_fp8_cases(cases);
     add_quick_paged_cases(cases);
     add_quick_two_cache_cases(cases);
+    add_quick_e4m3_cases(cases);
   }
   if (suite == "full") {
     add_full_fp8_cases(cases);
     add_full_paged_cases(cases);
     add_full_two_cache_cases(cases);
+    add_full_e4m3_cases(cases);
   }
   for (CaseSpec& spec : cases) spec.name = name_of(spec);
   return cases;

@@ -27,6 +27,11 @@ void add_small_two_cache_cases(std::vector<runtime::CaseSpec>& cases);
 void add_quick_two_cache_cases(std::vector<runtime::CaseSpec>& cases);
 void add_full_two_cache_cases(std::vector<runtime::CaseSpec>& cases);
 
+/// The same with e4m3 latent caches.
+void add_small_e4m3_cases(std::vector<runtime::CaseSpec>& cases);
+void add_quick_e4m3_cases(std::vector<runtime::CaseSpec>& cases);
+void add_full_e4m3_cases(std::vector<runtime::CaseSpec>& cases);
+
 /// Shapes and options drawn at random; a case depends on the seed and its number alone.
 std::vector<runtime::CaseSpec> random_cases(int count, std::uint64_t seed);
 

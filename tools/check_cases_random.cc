@@ -171,6 +171,20 @@ void draw_second_cache(Draw& draw, CaseSpec& spec) {
   for (int i = 0; i < batch; ++i) spec.extra_topk_lengths.push_back(draw.from(0, spec.extra_topk));
 }
 
+/// e4m3 latents, in place of plain ones.
+void draw_e4m3(Draw& draw, CaseSpec& spec) {
+  const bool dims = spec.v_dim == 512 && (spec.qk_dim == 576 || spec.qk_dim == 512);
+  if (spec.layout != KvLayout::kLatent || spec.format != KvFormat::kPlain || spec.kv_heads != 1 || !dims)
+    return;
+  if (draw.one_in(2)) return;
+  spec.format = KvFormat::kE4m3;
+  spec.dtype = Dtype::kBF16;
+  spec.scales = draw.of({0, 1, 1});
+  spec.products = draw.of({Products::kAuto, Products::kAuto, Products::kFp8});
+  spec.e4m3_query = draw.one_in(3);
+  if (spec.e4m3_query) spec.query_scales = draw.of({0, 1, spec.heads});
+}
+
 /// Decode as models are served with drafts of speculative decoding: groups of query heads, two to eight query
 /// tokens, all of a request's or fewer, of separate keys and values 17 to 128 query rows a KV head.
 void draw_drafts(Draw& draw, CaseSpec& spec) {
@@ -229,6 +243,7 @@ CaseSpec random_case(std::uint64_t seed, int number) {
   spec.batch_invariant = draw.one_in(8);
   draw_prefix(draw, spec);
   draw_second_cache(draw, spec);
+  draw_e4m3(draw, spec);
   spec.name = fmt::format("random {} b{} to {}", number, spec.lengths.size(),
                           *std::max_element(spec.lengths.begin(), spec.lengths.end()));
   if (spec.logit_scale != 1) spec.name += fmt::format(" scores {:g}", spec.logit_scale);

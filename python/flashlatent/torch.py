@@ -42,7 +42,7 @@ _DECODE_KV = _KV + (", float softmax_scale, float soft_cap=0., Tensor? alibi_slo
 _SPARSE_PREFILL = ("Tensor q, Tensor kv, Tensor indices, *, float softmax_scale, int v_dim=512, "
                    "Tensor? topk_length=None, Tensor? attn_sink=None, Tensor? extra_kv_cache=None, "
                    "Tensor? extra_indices=None, Tensor? extra_topk_length=None, int? page_size=None, "
-                   "int? extra_page_size=None, bool check_inputs=False")
+                   "int? extra_page_size=None, Tensor? kv_scale=None, bool check_inputs=False")
 
 
 def _define(schema, real, fake):
@@ -236,22 +236,22 @@ def _combine_fake(partial_out, partial_lse, attn_sink=None, dtype=None):
             partial_out.new_empty((batch, heads, tokens)))
 
 
-def _append_latent(latent, rope, slot_mapping, kv_cache):
-    _native.append_latent(latent, rope, slot_mapping, kv_cache)
+def _append_latent(latent, rope, slot_mapping, kv_cache, kv_scale=None):
+    _native.append_latent(latent, rope, slot_mapping, kv_cache, kv_scale=kv_scale)
 
 
-_ELEMENTS = {656: 576, 584: 512}  # of a token by its bytes, fp8_656 and fp8_584
+_ELEMENTS = {656: 576, 584: 512}  # of a token by its bytes, fp8_656 and fp8_584; of e4m3 as many
 
 
 def _extent(kv_cache, dtype):
-    """The last extent of an array of `dtype` that holds a token of this cache."""
+    """The last extent of an array of `dtype` that holds a token of this cache; float8_e4m3fn is e4m3."""
     last = kv_cache.shape[-1]
-    if kv_cache.dtype == torch.uint8:
-        return last if dtype == torch.uint8 else _ELEMENTS.get(last, 576)
+    if kv_cache.element_size() == 1:
+        return last if dtype.itemsize == 1 else _ELEMENTS.get(last, last)
     return (584 if last == 512 else 656) if dtype == torch.uint8 else last
 
 
-def _convert_cache_fake(kv_cache, dtype):
+def _convert_cache_fake(kv_cache, dtype, kv_scale=None, new_kv_scale=None):
     if dtype == torch.uint8 and _extent(kv_cache, dtype) == 584:  # whole pages, of which the array is a view
         pages, page_size = kv_cache.shape[:2]
         page_bytes = (page_size * 584 + 575) // 576 * 576
@@ -260,18 +260,19 @@ def _convert_cache_fake(kv_cache, dtype):
     return kv_cache.new_empty((*kv_cache.shape[:-1], _extent(kv_cache, dtype)), dtype=dtype)
 
 
-def _convert_cache(kv_cache, dtype):
-    return _native.convert_cache(kv_cache, _convert_cache_fake(kv_cache, dtype))
+def _convert_cache(kv_cache, dtype, kv_scale=None, new_kv_scale=None):
+    return _native.convert_cache(kv_cache, _convert_cache_fake(kv_cache, dtype), kv_scale=kv_scale,
+                                 new_kv_scale=new_kv_scale)
 
 
-def _gather_cache_fake(kv_cache, block_table, cu_seqlens, rows, first_token=None, dtype=None):
+def _gather_cache_fake(kv_cache, block_table, cu_seqlens, rows, first_token=None, dtype=None, kv_scale=None):
     dtype = kv_cache.dtype if dtype is None else dtype
     return kv_cache.new_empty((rows, kv_cache.shape[2], _extent(kv_cache, dtype)), dtype=dtype)
 
 
-def _gather_cache(kv_cache, block_table, cu_seqlens, rows, first_token=None, dtype=None):
+def _gather_cache(kv_cache, block_table, cu_seqlens, rows, first_token=None, dtype=None, kv_scale=None):
     out = _gather_cache_fake(kv_cache, block_table, cu_seqlens, rows, first_token, dtype)
-    return _native.gather_cache(kv_cache, block_table, cu_seqlens, first_token, out=out)
+    return _native.gather_cache(kv_cache, block_table, cu_seqlens, first_token, out=out, kv_scale=kv_scale)
 
 
 def _append_kv(keys, values, slot_mapping, key_cache, value_cache, key_scale=None, value_scale=None):
@@ -337,11 +338,12 @@ _define(f"sparse_prefill_out({_SPARSE_PREFILL}, Tensor(a!) out, Tensor(b!) max_l
         _sparse_prefill_out, _nothing)
 _define("combine(Tensor partial_out, Tensor partial_lse, Tensor? attn_sink=None, ScalarType? dtype=None)"
         " -> (Tensor, Tensor)", _combine, _combine_fake)
-_define("append_latent(Tensor latent, Tensor? rope, Tensor slot_mapping, Tensor(a!) kv_cache) -> ()", _append_latent,
-        _nothing)
-_define("convert_cache(Tensor kv_cache, ScalarType dtype) -> Tensor", _convert_cache, _convert_cache_fake)
+_define("append_latent(Tensor latent, Tensor? rope, Tensor slot_mapping, Tensor(a!) kv_cache, Tensor? kv_scale=None)"
+        " -> ()", _append_latent, _nothing)
+_define("convert_cache(Tensor kv_cache, ScalarType dtype, Tensor? kv_scale=None, Tensor? new_kv_scale=None) -> Tensor",
+        _convert_cache, _convert_cache_fake)
 _define("gather_cache(Tensor kv_cache, Tensor block_table, Tensor cu_seqlens, SymInt rows, Tensor? first_token=None, "
-        "ScalarType? dtype=None) -> Tensor", _gather_cache, _gather_cache_fake)
+        "ScalarType? dtype=None, Tensor? kv_scale=None) -> Tensor", _gather_cache, _gather_cache_fake)
 _define("append_kv(Tensor keys, Tensor values, Tensor slot_mapping, Tensor(a!) key_cache, Tensor(b!) value_cache, "
         "Tensor? key_scale=None, Tensor? value_scale=None) -> ()", _append_kv, _nothing)
 _define("gather_kv(Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor cu_seqlens, SymInt rows, "
@@ -417,7 +419,7 @@ def sparse_prefill(q: Tensor, kv: Tensor, indices: Tensor, *, softmax_scale: flo
     flashlatent.sparse_prefill().
 
     options  v_dim=512, topk_length, attn_sink, the extra cache (extra_kv_cache, extra_indices, extra_topk_length),
-             page_size, extra_page_size, and check_inputs=False, as in decode()
+             page_size, extra_page_size, kv_scale, and check_inputs=False, as in decode()
     """
     return _call(torch.ops.flashlatent.sparse_prefill, q, kv, indices, softmax_scale=softmax_scale, **options)
 
@@ -436,21 +438,26 @@ def combine(partial_out: Tensor, partial_lse: Tensor, attn_sink: Optional[Tensor
     return _call(torch.ops.flashlatent.combine, partial_out, partial_lse, attn_sink, dtype)
 
 
-def append_latent(latent: Tensor, rope: Optional[Tensor], slot_mapping: Tensor, kv_cache: Tensor) -> None:
+def append_latent(latent: Tensor, rope: Optional[Tensor], slot_mapping: Tensor, kv_cache: Tensor,
+                  kv_scale: Optional[Tensor] = None) -> None:
     """Writes new tokens into a cache; see flashlatent.append_latent()."""
-    _call(torch.ops.flashlatent.append_latent, latent, rope, slot_mapping, kv_cache)
+    _call(torch.ops.flashlatent.append_latent, latent, rope, slot_mapping, kv_cache, kv_scale)
 
 
-def convert_cache(kv_cache: Tensor, dtype: torch.dtype) -> Tensor:
-    """The cache in another format: torch.uint8 is fp8_656; see flashlatent.convert_cache()."""
-    return _call(torch.ops.flashlatent.convert_cache, kv_cache, dtype)
+def convert_cache(kv_cache: Tensor, dtype: torch.dtype, kv_scale: Optional[Tensor] = None,
+                  new_kv_scale: Optional[Tensor] = None) -> Tensor:
+    """The cache in another format: torch.uint8 is fp8_656 (of 512 elements fp8_584), torch.float8_e4m3fn e4m3, with the
+    new scale; see flashlatent.convert_cache()."""
+    return _call(torch.ops.flashlatent.convert_cache, kv_cache, dtype, kv_scale, new_kv_scale)
 
 
 def gather_cache(kv_cache: Tensor, block_table: Tensor, cu_seqlens: Tensor, rows: int,
-                 first_token: Optional[Tensor] = None, dtype: Optional[torch.dtype] = None) -> Tensor:
+                 first_token: Optional[Tensor] = None, dtype: Optional[torch.dtype] = None,
+                 kv_scale: Optional[Tensor] = None) -> Tensor:
     """Requests' tokens side by side, (rows, h_kv, d), in the cache's dtype or another; see
     flashlatent.gather_cache()."""
-    return _call(torch.ops.flashlatent.gather_cache, kv_cache, block_table, cu_seqlens, rows, first_token, dtype)
+    return _call(torch.ops.flashlatent.gather_cache, kv_cache, block_table, cu_seqlens, rows, first_token, dtype,
+                 kv_scale)
 
 
 def append_kv(keys: Tensor, values: Tensor, slot_mapping: Tensor, key_cache: Tensor, value_cache: Tensor,

@@ -17,6 +17,7 @@ enum class Kernel : std::uint8_t {
   kLatent,  ///< Every kernel for latent caches.
   kDirect,
   kDirectTeam8,
+  kE4m3,
   kEtap,
   kMma16,
   kMma16Team4,
@@ -30,9 +31,9 @@ enum class Kernel : std::uint8_t {
   kTrio,
 };
 inline constexpr const char* kKernelNames[] = {
-    "latent",          "fp8_32",        "fp8_16_team8", "mla_16_transposed", "mla_16",  "mla_16_team4",
-    "mla_16_team8",    "mla_16_team16", "gqa_16",       "gqa_128_split",     "gqa_128", "fp8_64",
-    "mla_64_pingpong", "mla_64_roles"};
+    "latent",        "fp8_32",       "fp8_16_team8", "mla_64_e4m3",     "mla_16_transposed",
+    "mla_16",        "mla_16_team4", "mla_16_team8", "mla_16_team16",   "gqa_16",
+    "gqa_128_split", "gqa_128",      "fp8_64",       "mla_64_pingpong", "mla_64_roles"};
 
 /// When a kernel takes so long.
 enum class Situation : std::uint8_t {

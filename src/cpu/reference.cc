@@ -236,6 +236,26 @@ class Working {
   float scale_;
 };
 
+/// What sums of e4m3 products on Hopper's tensor cores may be off by: 32 products and the sum so far are
+/// added at once, each cut off 13 bits behind the point of the largest of them.
+class E4m3Sums {
+ public:
+  /// Product d, and the sum with it.
+  void add(int d, float product, float sum) {
+    largest_ = std::max(largest_, std::max(std::abs(product), std::abs(sum)));
+    if (d % kAtOnce != kAtOnce - 1) return;
+    largest2_ += double{largest_} * largest_;
+    largest_ = std::abs(sum);
+  }
+  /// Twice the RMS, where what is cut off is anything up to 2^-13 of the largest.
+  double rounding() const { return 2 * 0x1p-13 * std::sqrt((kAtOnce + 1) / 3.0 * largest2_); }
+
+ private:
+  static constexpr int kAtOnce = 32;
+  float largest_ = 0;
+  double largest2_ = 0;
+};
+
 /// What soft cap and ALiBi make of a score.
 template <class Real>
 Real transformed(Real score, const DecodeProblem& problem, const DecodeInputs& inputs, int head,
@@ -271,14 +291,18 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
     double score = 0;
     float plain_score = 0;
     double partial_sums2 = 0;
+    E4m3Sums e4m3_sums;
     for (int d = 0; d < cache.qk_dim; ++d) {
       const double b = key_element(problem, inputs, place, kv_head, d);
       score += query_row[d] * b;
       plain_score += plain_query[d] * working.cached(b);
       partial_sums2 += double{plain_score} * plain_score;
+      e4m3_sums.add(d, plain_query[d] * working.cached(b), plain_score);
     }
     const float plain_scale = options.softmax_scale * working.scale();
-    roundings.push_back(0.4 * 0x1p-24 * std::abs(plain_scale) * std::sqrt(partial_sums2));
+    const double rounding =
+        problem.fp8_products() ? e4m3_sums.rounding() : 0.4 * 0x1p-24 * std::sqrt(partial_sums2);
+    roundings.push_back(rounding * std::abs(plain_scale));
     scores.push_back(transformed(score * options.softmax_scale, problem, inputs, head, distance));
     plain_scores.push_back(transformed(plain_score * plain_scale, problem, inputs, head, distance));
   }

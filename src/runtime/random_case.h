@@ -15,7 +15,10 @@ struct CaseSpec {
   KvFormat format = KvFormat::kPlain;  ///< kFp8_656: scales are powers of two or others; kFp8_584: of the
                                        ///< writer's exponent or a larger one.
   KvLayout layout = KvLayout::kLatent;
-  int scales = 0;  ///< kE4m3: of keys and of values, 0 (absent), 1 or kv_heads each.
+  int scales = 0;           ///< kE4m3: of keys and of values, 0 (absent), 1 or kv_heads each; latent: 0 or 1.
+  bool e4m3_query = false;  ///< kE4m3 latent: q is e4m3, with
+  int query_scales = 0;     ///< 0 (absent), 1 or `heads` scales.
+  Products products = Products::kAuto;
   int query_tokens = 1;
   int heads = 16;
   int kv_heads = 1;

@@ -76,7 +76,8 @@ bool goes_by_lists(const DecodeProblem& problem) {
   const auto& cache = problem.cache;
   if (cache.layout != KvLayout::kLatent) return false;
   return cache.extra.enabled || problem.options.window != 0 || cache.format == KvFormat::kFp8_584 ||
-         (cache.format == KvFormat::kE4m3 && cache.qk_dim == e4m3_latent::kLatentDim) ||
+         (cache.format == KvFormat::kE4m3 && cache.qk_dim == e4m3_latent::kLatentDim &&
+          !problem.fp8_products()) ||
          (cache.format == KvFormat::kFp8_656 && cache.qk_dim == fp8_656::kLatentDim);
 }
 

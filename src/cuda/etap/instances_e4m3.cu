@@ -12,7 +12,7 @@ constinit const E4m3Instances kInstancesE4m3 = cuda::of_keys(
     kE4m3Keys,
     E4m3Instances{
         {e4m3_instance<576, parts::Fp8StagedLoaderOf<parts::E4m3Token>>(cuda::Loading::kFp8),
-         e4m3_instance<576, parts::ListedBulkLoader<parts::E4m3Rows, 2>>(cuda::Loading::kListedFp8),
+         e4m3_instance<576, parts::ListedBulkLoader<parts::E4m3Rows, 1>>(cuda::Loading::kListedFp8),
          e4m3_instance<512, parts::ListedBulkLoader<parts::E4m3LatentRows, 2>>(cuda::Loading::kListedFp8)}});
 
 }  // namespace flashlatent::etap

@@ -15,4 +15,6 @@ extern const Fp8Instances kInstancesFp8_656;
 extern const Fp8Instances kInstancesFp8_584;
 extern const Fp8Instances kInstancesListed;
 
+extern const std::array<cuda::DenseInstance, kTurnsKeys.size()> kTurns;  // sparse prefill
+
 }  // namespace flashlatent::etap

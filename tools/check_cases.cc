@@ -238,7 +238,7 @@ std::vector<CaseSpec> full_cases() {
 }  // namespace
 
 bool is_random_suite(const std::string& suite) {
-  return suite == "random" || suite == "random_separate";
+  return suite == "random" || suite == "random_separate" || suite == "random_sparse_prefill";
 }
 
 std::vector<CaseSpec> check_cases(const std::string& suite, int random, std::uint64_t seed) {
@@ -247,12 +247,18 @@ std::vector<CaseSpec> check_cases(const std::string& suite, int random, std::uin
     cases = random_cases(random, seed);
   } else if (suite == "random_separate") {
     cases = random_separate_cases(random, seed);
+  } else if (suite == "random_sparse_prefill") {
+    cases = random_prefill_cases(random, seed);
+  } else if (suite == "sparse_prefill") {
+    add_small_prefill_cases(cases);
+    add_full_prefill_cases(cases);
   } else if (suite == "small") {
     cases = small_cases();
     add_small_fp8_cases(cases);
     add_small_paged_cases(cases);
     add_small_two_cache_cases(cases);
     add_small_e4m3_cases(cases);
+    add_small_prefill_cases(cases);
   } else {
     cases = suite == "quick" ? quick_cases() : full_cases();
     add_quick_fp8_cases(cases);
@@ -265,6 +271,8 @@ std::vector<CaseSpec> check_cases(const std::string& suite, int random, std::uin
     add_full_paged_cases(cases);
     add_full_two_cache_cases(cases);
     add_full_e4m3_cases(cases);
+    add_small_prefill_cases(cases);
+    add_full_prefill_cases(cases);
   }
   for (CaseSpec& spec : cases) spec.name = name_of(spec);
   return cases;

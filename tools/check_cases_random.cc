@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <random>
 #include <utility>
 #include <vector>
 
 #include "tools/check_cases.h"
+#include "tools/draw.h"
 
 namespace flashlatent::tools {
 
@@ -18,31 +18,6 @@ using runtime::CaseSpec;
 /// Multiply-adds of a case, which take the oracle some tenths of a second; of one with separate keys and
 /// values alone, of which a suite has more.
 constexpr std::int64_t kWork = 100'000'000, kSeparateWork = 25'000'000;
-
-/// No distribution of the standard library, which may draw otherwise elsewhere: a seed is a case everywhere.
-class Draw {
- public:
-  Draw(std::uint64_t seed, std::uint64_t number) : engine_(seed * 0x9E3779B97F4A7C15 + number) {}
-
-  /// From low to high.
-  int from(int low, int high) {
-    return low + static_cast<int>(engine_() % (static_cast<std::uint64_t>(high - low) + 1));
-  }
-  bool one_in(int n) { return from(1, n) == 1; }
-  template <class T>
-  T of(std::initializer_list<T> values) {
-    return values.begin()[from(0, static_cast<int>(values.size()) - 1)];
-  }
-  /// From low to high, as likely of each order of magnitude.
-  int of_any_size(int low, int high) {
-    int most = high;
-    while (most / 2 > low && !one_in(3)) most /= 2;
-    return from(low, most);
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
 
 /// What the cache holds, and how.
 void draw_cache(Draw& draw, CaseSpec& spec) {

@@ -57,6 +57,8 @@ struct CaseSpec {
   int extra_topk = 0;                        ///< As topk, of the extra cache's tokens.
   std::vector<int> extra_topk_lengths = {};  ///< As topk_lengths.
   bool extra_by_token = false;               ///< By page table: each query token sees fewer than the next.
+  bool prefill =
+      false;  ///< For callers: sparse prefill, whose query tokens these requests are (prefill_run.h).
 };
 
 /// A problem and its tensors on the CPU. Pages are permuted; the table has columns to spare, with garbage in

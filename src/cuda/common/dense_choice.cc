@@ -68,6 +68,11 @@ schedule::Geometry dense_geometry(const DecodeProblem& problem, const schedule::
                                                                                                     : g;
 }
 
+schedule::Geometry turns_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
+                                  const DenseShape& shape) {
+  return schedule::turns(split_geometry(problem, workers, shape));
+}
+
 bool has_token_items(const DecodeProblem& problem) {
   return problem.token_items() || (problem.cache.layout == KvLayout::kLatent && problem.options.window != 0);
 }

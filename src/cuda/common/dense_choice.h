@@ -26,6 +26,10 @@ schedule::Geometry split_geometry(const DecodeProblem& problem, const schedule::
 schedule::Geometry dense_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
                                   const DenseShape& shape);
 
+/// Sparse prefill: each CTA, and lane, takes whole query tokens in turn.
+schedule::Geometry turns_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
+                                  const DenseShape& shape);
+
 /// Rows of one TMA box: the largest power of two that divides both a page and a block.
 int box_tokens_of(const DecodeProblem& problem);
 /// Do tokens come by two lists (plan/token_lists.h)? With an extra cache, a window, or from fp8_584; the

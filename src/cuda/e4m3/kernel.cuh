@@ -42,7 +42,7 @@ __device__ __forceinline__ void list(parts::SegmentList& segments, const parts::
       return parts::list_share(segments, parts::Part<true>(args).find());
     }
   }
-  parts::list_segments<Config::kLists>(segments, args, is_first);
+  parts::list_segments<false, Config::kLists>(segments, args, is_first);
 }
 
 template <class Config>

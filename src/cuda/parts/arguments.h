@@ -81,6 +81,13 @@ struct PartialArguments {
 /// Of kernels that do the combine step themselves (parts/merge_step.cuh).
 struct MergeState;
 
+/// Of sparse prefill: the rows' largest scores, beside their lse. Strides from a query token's, and from a
+/// head's.
+struct MaxLogits {
+  float* data;
+  std::int64_t token_stride, head_stride;
+};
+
 struct DecodeArguments {
   schedule::Geometry geometry;
   Divisor lanes, sharers;  // geometry.lanes, geometry.length_sharers
@@ -95,6 +102,7 @@ struct DecodeArguments {
   MergeState* merge_state;  // null: the combine step is another launch's
   float scale_log2;         // softmax_scale * log2(e)
   bool causal;
+  MaxLogits max_logits;  // only where items come in turn (schedule::Partition::kTurns)
 };
 
 }  // namespace flashlatent::parts

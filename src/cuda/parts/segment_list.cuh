@@ -29,13 +29,13 @@ struct SegmentList {
   }
 };
 
-/// By a warp: the part's next ones. Where the walk has come to is all that is kept of it from list to list.
-/// kLists: tokens are of two lists (listed_tokens.cuh).
-template <bool kLists = false>
+/// By a warp: the part's next ones, with kTurns of schedule::Partition::kTurns. Where the walk has come to is
+/// all that is kept of it from list to list. kLists: tokens are of two lists (listed_tokens.cuh).
+template <bool kTurns, bool kLists = false>
 __device__ __forceinline__ void list_segments(SegmentList& shared, const DecodeArguments& args,
                                               bool is_first) {
   const schedule::Geometry& g = args.geometry;
-  const PartPlace<> place(args);
+  const PartPlace<1, kTurns> place(args);
   const int lane = threadIdx.x % 32;
   auto lengths = item_lengths<kLists>(args.cache);
   const std::int32_t* successors = args.successors;
@@ -55,7 +55,7 @@ __device__ __forceinline__ void list_segments(SegmentList& shared, const DecodeA
     }
   }
   if (lane > 0) return;
-  Segments<1, true, kLists> segments(args, place.lane(), begin, end, lengths, successors);
+  Segments<1, true, kLists, kTurns> segments(args, place.lane(), begin, end, lengths, successors);
 #pragma unroll 1
   for (int i = 0; i < kListed; ++i) {
     schedule::Segment segment;
@@ -127,13 +127,13 @@ class ListPosition {
 
 /// The walk of the role of which warp `lister` lists, before it has anything else to do: `begin(parity)` at
 /// each list's begin, `attend(work)` for each segment.
-template <class Begin, class Attend>
+template <bool kTurns = false, class Begin, class Attend>
 __device__ __forceinline__ void list_and_attend(SegmentList& shared, const DecodeArguments& args, int lister,
                                                 Begin begin, Attend attend) {
   ListPosition position(shared);
   bool is_first = true;
   do {
-    if (threadIdx.x / 32 == lister) list_segments(shared, args, is_first);
+    if (threadIdx.x / 32 == lister) list_segments<kTurns>(shared, args, is_first);
     is_first = false;
     __syncwarp();
     begin(position.parity());

@@ -193,6 +193,11 @@ float rounded(double x, Dtype dtype) {
   return to_float(from_float(static_cast<float>(x), dtype), dtype);
 }
 
+/// The largest relative error of rounding: of 8 and of 11 digits.
+double unit_roundoff(Dtype dtype) {
+  return dtype == Dtype::kBF16 ? 0x1p-8 : 0x1p-11;
+}
+
 /// What soft cap and ALiBi make of a score.
 template <class Real>
 Real transformed(Real score, const DecodeProblem& problem, const DecodeInputs& inputs, int head,
@@ -263,7 +268,7 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
       const double v = value_element(problem, inputs, seen[i].place, kv_head, d);
       result.out[d] += p * v;
       result.plain_out[d] += rounded_p * rounded(v, cache.dtype);
-      spread += p * v * (p * v);
+      if (p != 1) spread += p * v * (p * v);
     }
   }
   result.lse = max + std::log(sum);
@@ -277,12 +282,15 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
     keep = 1 / (1 + std::exp(sink - result.lse));
     plain_keep = 1 / (1 + std::exp(sink - result.plain_lse));
   }
-  result.value_spread = keep * std::sqrt(spread) / sum;
+  const double spread_left = keep * std::sqrt(spread) / sum;
+  double norm2 = std::isfinite(spread_left) ? spread_left * spread_left : 0;
   for (int d = 0; d < cache.v_dim; ++d) {
     result.out[d] *= keep / sum;
     const float plain = result.plain_out[d] / plain_sum * static_cast<float>(plain_keep);
     result.plain_out[d] = rounded(plain, cache.dtype);
+    if (std::isfinite(result.out[d])) norm2 += result.out[d] * result.out[d];
   }
+  result.out_rounding = 0.4 * unit_roundoff(cache.dtype) * std::sqrt(norm2);
   return result;
 }
 

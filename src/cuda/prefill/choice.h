@@ -17,9 +17,6 @@ const InstanceKey* key_of(const DecodeProblem& problem);
 /// Why no instance reads this cache; nothing if one does.
 std::optional<std::string> declines_cache(const DecodeProblem& problem);
 
-/// Of segments: warpgroups that compute.
-int segment_warpgroups(const schedule::Geometry& geometry);
-
 Status launch(const DecodeCall& call);
 Status launch_segments(const DecodeCall& call);
 

@@ -30,6 +30,7 @@ struct Config {
   static constexpr int kComputeRegisters = kWarpgroups == 3 ? 160 : kWalksInRegisters ? 208 : 224;
 
   static_assert(kDim == 64 || kDim == 128 || kDim == 256);
+  static_assert(!kSegments || kStages % 2 == 0, "a stage is one warpgroup's");
   // What a launch of 384 threads gets, 168 registers each; asking for more would wait for ever.
   static_assert(kWarpgroups * kComputeRegisters + kLoaderRegisters <= (kWarpgroups == 3 ? 4 * 128 : 3 * 168));
 };

@@ -25,7 +25,7 @@ struct InstanceKey {
   friend bool operator==(const InstanceKey&, const InstanceKey&) = default;
 };
 
-/// Warpgroups that compute, 64 rows each; of segments at most.
+/// Warpgroups that compute, 64 rows each; of segments of up to 64 rows both have the same.
 constexpr int warpgroups_of(int dim, Kind kind) {
   return dim == 64 && kind == Kind::kPlain ? 3 : 2;
 }
@@ -38,10 +38,12 @@ constexpr int block_tokens_of(int dim, Kind kind) {
   return dim <= (kind == Kind::kSegments ? 64 : 128) ? 128 : 64;
 }
 
-/// Blocks that there is room for. Of segments memory is what binds: all that shared memory has.
+/// Blocks that there is room for. Of segments, whose warpgroups take blocks in turns, an even number: a stage
+/// is one warpgroup's then as long as a job lasts. Who had not seen one of its uses could not tell by a
+/// barrier's parity whether the next one has come.
 constexpr int stages_of(int dim, Kind kind) {
   if (dim == 256) return 2;
-  if (kind == Kind::kSegments) return dim == 64 ? 6 : 5;
+  if (kind == Kind::kSegments) return dim == 64 ? 6 : 4;
   return dim == 64 ? 4 : 2;
 }
 

@@ -132,9 +132,8 @@ Status launch_segments(const DecodeCall& call) {
   if (problem.query.ragged) {
     FLASHLATENT_RETURN_IF_ERROR(cuda::write_missing_rows(args.decode, problem.query.heads, executor));
   }
-  cuda::CompiledKernel kernel = instance.kernel;
-  kernel.threads = 128 * (1 + segment_warpgroups(g));
-  FLASHLATENT_RETURN_IF_ERROR(launch_kernel(kernel, launch, executor));
+  args.block_sharers = g.tile_rows <= 64 ? 2 : 1;
+  FLASHLATENT_RETURN_IF_ERROR(launch_kernel(instance.kernel, launch, executor));
   return cuda::combine_plan(args.decode, problem.cache.dtype, problem.cache.v_dim, cuda::Partials::kFp32,
                             *units, executor);
 }

@@ -3,7 +3,7 @@
 // A weight of 0 does not silence NaN, so that values which some row must not see are cleaned before they are
 // multiplied: those of dead tokens (tails, pages that are none) become 0, and of tokens that some rows of the
 // tile attend to and others do not what is not finite does, and is noted for those that do. This takes
-// all four warps, and only blocks at the edge of what is seen.
+// all four warps (of segments three of them), and only blocks at the edge of what is seen.
 #pragma once
 
 #include "cuda/parts/kv_tokens.cuh"
@@ -45,7 +45,7 @@ class Loader {
         keys_(keys),
         values_(values),
         query_(query),
-        warp_((static_cast<int>(threadIdx.x) - compute_threads<Config>()) / 32),
+        warp_(static_cast<int>(threadIdx.x - Config::kComputeThreads) / 32),
         lane_(threadIdx.x % 32),
         box_tokens_(args.decode.cache.box_tokens),
         boxes_(Config::kBlockTokens / box_tokens_) {}
@@ -137,15 +137,41 @@ class Loader {
       copy(shared_.keys[stage_], keys_, job, start, entry, valid, stage.keys_full);
       ptx::wait(stage.values_empty, parity_ ^ 1);
       copy(shared_.values[stage_], values_, job, start, entry, valid,
-           edge ? shared_.landed : stage.values_full);
+           edge ? landed(stage) : stage.values_full);
     }
     if (!edge) return;
+    if constexpr (Config::kSegments) {
+      if (warp_ > 0) clean_apart(stage, live, start);
+      return;
+    }
     ptx::wait(shared_.landed, edge_parity_);
-    clean(live, start);
+    clean(live, start, warp_);
     ptx::fence_for_async_proxy();
     __syncwarp();
     if (lane_ == 0) ptx::arrive(shared_.cleaned);
     if (warp_ == 0) {
+      ptx::wait(shared_.cleaned, edge_parity_);
+      if (lane_ == 0) ptx::arrive(stage.values_full);
+    }
+    edge_parity_ ^= 1;
+  }
+
+  /// What counts the bytes of values that are to be cleaned.
+  __device__ __forceinline__ ptx::Barrier& landed(Stage<Config>& stage) const {
+    if constexpr (Config::kSegments) return stage.values_landed;
+    return shared_.landed;
+  }
+
+  /// Three warps clean while the first one asks for what comes next: requests are short, and it would wait
+  /// for all that is on its way.
+  __device__ __forceinline__ void clean_apart(Stage<Config>& stage, const Tokens<Config>& live, int start) {
+    ptx::wait(stage.values_landed, landed_parities_ >> stage_ & 1);
+    landed_parities_ ^= 1U << stage_;
+    for (int quarter = warp_ - 1; quarter < 4; quarter += 3) clean(live, start, quarter);
+    ptx::fence_for_async_proxy();
+    __syncwarp();
+    if (lane_ == 0) ptx::arrive(shared_.cleaned);
+    if (warp_ == 1) {
       ptx::wait(shared_.cleaned, edge_parity_);
       if (lane_ == 0) ptx::arrive(stage.values_full);
     }
@@ -187,8 +213,8 @@ class Loader {
     }
   }
 
-  /// This warp's quarter of the tokens.
-  __device__ __forceinline__ void clean(const Tokens<Config>& live, int start) {
+  /// A quarter of the tokens.
+  __device__ __forceinline__ void clean(const Tokens<Config>& live, int start, int quarter) {
     using Element = typename Config::Element;
     constexpr int kUnits = Config::kDim / 8;
     constexpr int kTokens = Config::kBlockTokens / 4;
@@ -196,7 +222,7 @@ class Loader {
 #pragma unroll 1
     for (int i = lane_; i < kTokens * kUnits; i += 32) {
       const int mine = i / kUnits, unit = i % kUnits;
-      const int token = warp_ * kTokens + mine;
+      const int token = quarter * kTokens + mine;
       const bool dead = !live.has(token);
       if (!dead && start + token >= all_.begin && start + token < all_.end) continue;
       uint4* place = shared_.values[stage_].unit(token, unit);
@@ -216,7 +242,7 @@ class Loader {
       *place = value;
     }
     poisoned = __reduce_or_sync(0xffffffff, poisoned);
-    if (lane_ == 0) shared_.stages[stage_].poisoned[warp_] = poisoned;
+    if (lane_ == 0) shared_.stages[stage_].poisoned[quarter] = poisoned;
   }
 
   /// What of two elements is not finite becomes 0.
@@ -246,6 +272,7 @@ class Loader {
   Range all_ = {};
   int stage_ = 0;
   std::uint32_t parity_ = 0, edge_parity_ = 0;
+  std::uint32_t landed_parities_ = 0;  // of segments: a bit a stage
 };
 
 }  // namespace flashlatent::prefill

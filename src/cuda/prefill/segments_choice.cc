@@ -7,14 +7,6 @@
 #include "cuda/prefill/choice.h"
 #include "plan/host_plan.h"
 
-namespace flashlatent::prefill {
-
-int segment_warpgroups(const schedule::Geometry& g) {
-  return (g.tile_rows + 63) / 64;
-}
-
-}  // namespace flashlatent::prefill
-
 namespace flashlatent::cuda {
 
 namespace {

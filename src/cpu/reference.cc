@@ -197,6 +197,11 @@ float rounded(double x, Dtype dtype) {
   return to_float(from_float(static_cast<float>(x), dtype), dtype);
 }
 
+/// The largest relative error of rounding: of 8 and of 11 digits.
+double unit_roundoff(Dtype dtype) {
+  return dtype == Dtype::kBF16 ? 0x1p-8 : 0x1p-11;
+}
+
 /// What e4m3 keeps of a number.
 float rounded_e4m3(float x) {
   return e4m3::decode(e4m3::encode(x));
@@ -334,7 +339,7 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
       const double v = value_element(problem, inputs, seen[i].place, kv_head, d);
       result.out[d] += p * v;
       result.plain_out[d] += rounded_p * working.cached(v);
-      spread += p * v * (p * v);
+      if (p != 1) spread += p * v * (p * v);
     }
   }
   result.lse = max + std::log(sum);
@@ -348,12 +353,20 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
     keep = 1 / (1 + std::exp(sink - result.lse));
     plain_keep = 1 / (1 + std::exp(sink - result.plain_lse));
   }
-  result.value_spread = keep * std::sqrt(spread) / sum;
+  const double spread_left = keep * std::sqrt(spread) / sum;
+  double norm2 = 0;
   for (int d = 0; d < cache.v_dim; ++d) {
     result.out[d] *= keep / sum;
     const float plain = result.plain_out[d] / plain_sum * working.scale() * static_cast<float>(plain_keep);
     result.plain_out[d] = rounded(plain, cache.dtype);
+    if (std::isfinite(result.out[d])) norm2 += result.out[d] * result.out[d];
   }
+  const double of_result = unit_roundoff(cache.dtype);
+  // Three times as much as e4m3's: errors of P add up in the direction that the values have in common, so that
+  // they are one random number and not an average of many.
+  const double of_p = problem.fp8_products() ? 3 * 0x1p-4 : of_result;
+  const double spread2 = std::isfinite(spread_left) ? spread_left * spread_left : 0;
+  result.out_rounding = 0.4 * std::sqrt(of_result * of_result * norm2 + of_p * of_p * spread2);
   return result;
 }
 

@@ -100,11 +100,13 @@ def test_cache_operations():
 
 
 def test_problem():
-    problem = flashlatent.Problem(batch=2, heads=8, softmax_scale=SCALE, max_pages=4, kv_format="e4m3", q_dtype="e4m3")
+    problem = flashlatent.Problem(batch=2, heads=8, softmax_scale=SCALE, max_pages=4, page_size=16,
+                                  kv_format="e4m3", q_dtype="e4m3")
     assert (problem.kv_format, problem.q_dtype, problem.dtype, problem.products) == ("e4m3", "e4m3", "bf16", "auto")
     plan = flashlatent.Plan(problem)
     q, cache, table, lengths = case(tokens=1, heads=8)
-    arrays = random_codes(np.random.default_rng(1), (2, 1, 8, 576)), cache, table[2:, :4].copy(), np.array([20, 64], np.int32)
+    arrays = (random_codes(np.random.default_rng(1), (2, 1, 8, 576)), cache, table[2:, :4].copy(),
+              np.array([20, 64], np.int32))
     plan.schedule(arrays[3])
     got = plan.decode(*arrays, kv_scale=one(0.1), q_scale=one(0.2))
     wanted = flashlatent.decode(*arrays, softmax_scale=SCALE, kv_scale=one(0.1), q_scale=one(0.2))

@@ -97,7 +97,8 @@ int run_check(const CheckOptions& options) {
   if (options.cases && !is_random_suite(options.suite)) {
     return fail(
         {StatusCode::kInvalidArgument,
-         fmt::format("--cases is {}, but the suite is {}; it is for --suite random and random_separate",
+         fmt::format("--cases is {}, but the suite is {}; it is for --suite random, random_separate and "
+                     "random_shards",
                      *options.cases, options.suite)});
   }
   const std::optional<Shard> shard = parse_shard(options.shard);
@@ -190,8 +191,9 @@ void add_check(CLI::App& app, Action& action) {
       ->add_option("--suite", options->suite,
                    "small (seconds under a sanitizer), quick or full; random: shapes and options by --seed; "
                    "random_separate: "
-                   "likewise, of separate keys and values, several query tokens and large groups")
-      ->check(CLI::IsMember({"small", "quick", "full", "random", "random_separate"}))
+                   "likewise, of separate keys and values, several query tokens and large groups; "
+                   "random_shards: both, of contexts that ranks share")
+      ->check(CLI::IsMember({"small", "quick", "full", "random", "random_separate", "random_shards"}))
       ->capture_default_str();
   check
       ->add_option("--cases", options->cases,

@@ -27,12 +27,18 @@ void add_small_two_cache_cases(std::vector<runtime::CaseSpec>& cases);
 void add_quick_two_cache_cases(std::vector<runtime::CaseSpec>& cases);
 void add_full_two_cache_cases(std::vector<runtime::CaseSpec>& cases);
 
+/// The same of contexts that ranks share.
+void add_small_shard_cases(std::vector<runtime::CaseSpec>& cases);
+void add_quick_shard_cases(std::vector<runtime::CaseSpec>& cases);
+
 /// Shapes and options drawn at random; a case depends on the seed and its number alone.
 std::vector<runtime::CaseSpec> random_cases(int count, std::uint64_t seed);
 
 /// The same with separate or packed keys and values alone, and more query rows a KV head than one has heads.
 std::vector<runtime::CaseSpec> random_separate_cases(int count, std::uint64_t seed);
-/// Is a suite one of these two, random and random_separate?
+/// Those of `random` and `random_separate` in turns, of contexts that ranks share.
+std::vector<runtime::CaseSpec> random_shard_cases(int count, std::uint64_t seed);
+/// Is a suite one of these three, random, random_separate and random_shards?
 bool is_random_suite(const std::string& suite);
 
 /// Lengths of which large batches' kernels split one, and merge it themselves.

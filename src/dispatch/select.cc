@@ -106,6 +106,8 @@ Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Ex
     Candidate candidate{.kernel = &kernel, .reason = reason_to_decline(kernel, problem, executor)};
     if (candidate.reason.empty()) {
       candidate.geometry = kernel.geometry(problem, here);
+      const ContextShard& shard = problem.options.shard;
+      candidate.geometry.shard = TokenShard(shard.rank, shard.world, shard.run);
       FLASHLATENT_RETURN_IF_ERROR(schedule::validate(candidate.geometry));
       if (problem.options.prefix_sharing != PrefixSharing::kOff) {
         candidate.no_prefixes = reason_against_prefixes(kernel, problem);

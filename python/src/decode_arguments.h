@@ -3,6 +3,7 @@
 
 #include <limits>
 #include <optional>
+#include <tuple>
 #include <string_view>
 
 #include "flashlatent/decode.h"
@@ -30,6 +31,7 @@ struct DecodeArguments {
   float soft_cap = 0;
   float empty_lse = -std::numeric_limits<float>::infinity();
   std::string_view prefix_sharing = "off";
+  std::optional<std::tuple<int, int, int>> shard;  ///< (rank, world, run).
   std::optional<int> tokens;                 ///< Ragged: the most query tokens that a request has.
   std::optional<std::string_view> dtype;     ///< Of 16-bit integers, see Array::read().
   std::optional<bool> check_inputs = false;  ///< See check.h.
@@ -69,7 +71,8 @@ inline constexpr auto kProblem = std::tuple(
     required(argument("softmax_scale", &DecodeArguments::softmax_scale)),
     argument("causal", &DecodeArguments::causal), kCuSeqlensQ, argument("tokens", &DecodeArguments::tokens),
     argument("batch_invariant", &DecodeArguments::batch_invariant),
-    argument("empty_lse", &DecodeArguments::empty_lse), argument("dtype", &DecodeArguments::dtype));
+    argument("empty_lse", &DecodeArguments::empty_lse), argument("dtype", &DecodeArguments::dtype),
+    argument("shard", &DecodeArguments::shard));
 inline constexpr auto kWindow = argument("window", &DecodeArguments::window);
 /// The extra cache, and which tokens of it.
 inline constexpr auto kExtra = std::tuple(argument("extra_kv_cache", &DecodeArguments::extra_kv_cache),
@@ -135,6 +138,9 @@ class InputArrays {
   std::optional<Extra> extra_;
   std::optional<KeysAndValues> separate_;
 };
+
+/// (rank, world, run); all tokens if there is none.
+ContextShard shard_of(const std::optional<std::tuple<int, int, int>>& shard);
 
 /// What 16-bit integers hold, if the caller says.
 std::optional<Dtype> sixteen_bits_of(const DecodeArguments& arguments);

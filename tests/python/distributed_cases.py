@@ -77,7 +77,8 @@ class Case:
 
     def __init__(self, context, device, lengths, heads, s_q, ragged, dtype, d, seed):
         self.context, self.device, self.lengths, self.heads = context, device, lengths, heads
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(seed)  # the same numbers on all ranks
+        self.own_generator = torch.Generator().manual_seed(seed + 1)
         self.tokens = ragged or [s_q] * len(lengths)
         self.ragged = ragged is not None
         all_heads = heads * context.world
@@ -127,7 +128,7 @@ def latent(context, device, kind, lengths, *, s_q=1, ragged=None, heads=4, causa
     parts = (rows, None) if d == 512 and kind != "fp8_584" else (rows[:, :d - 64], rows[:, d - 64:])
 
     def filled(interleaving):
-        table, pages = tables([interleaving.local_lengths(n) for n in lengths], device, case.generator)
+        table, pages = tables([interleaving.local_lengths(n) for n in lengths], device, case.own_generator)
         cache = empty_cache(kind, pages, device)
         slots = interleaving.slot_mapping(positions, requests, table, PAGE)
         append_latent(*(None if part is None else part[order].contiguous() for part in parts), slots, cache)
@@ -175,7 +176,7 @@ def key_value(context, device, kind, lengths, *, s_q=1, ragged=None, heads=4, kv
     element = torch.uint8 if kind == "e4m3" else dtype
 
     def filled(interleaving):
-        table, pages = tables([interleaving.local_lengths(n) for n in lengths], device, case.generator)
+        table, pages = tables([interleaving.local_lengths(n) for n in lengths], device, case.own_generator)
         if packed:
             x = 16 // element.itemsize
             shapes = (pages, kv_heads, d // x, PAGE, x), (pages, kv_heads, d, PAGE)
@@ -208,7 +209,7 @@ def graph(context, device, lengths, seed=0):
     case = Case(context, device, lengths, heads, 1, None, torch.bfloat16, 576, seed)
     rows = case.random(sum(lengths), 576).bfloat16().to(device)
     positions, requests, order = case.places()
-    table, pages = tables([context.tokens.local_lengths(n) for n in lengths], device, case.generator)
+    table, pages = tables([context.tokens.local_lengths(n) for n in lengths], device, case.own_generator)
     cache = empty_cache("bf16", pages, device)
     slots = context.tokens.slot_mapping(positions, requests, table, PAGE)
     append_latent(rows[order][:, :512].contiguous(), rows[order][:, 512:].contiguous(), slots, cache)

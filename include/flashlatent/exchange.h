@@ -1,4 +1,5 @@
-// Attention whose tokens are spread over several GPUs: partial results exchanged and merged in one launch a GPU.
+// Attention whose tokens are spread over several GPUs: partial results exchanged and merged in one launch a
+// GPU.
 #pragma once
 
 #include <cstddef>
@@ -26,9 +27,10 @@ struct Peers {
 };
 
 /// Sends each rank this rank's partial results of that rank's heads, waits for those of its own, and merges
-/// them as combine() does. Every rank makes the same calls, in the same order, on one stream a rank; head h is
-/// rank h / (h_q / world)'s. CUDA graphs can capture it.
-///   partial_out  bf16 or fp16 (batch, s_q, h_q, d_v), innermost stride 1, d_v, addresses and strides multiples
+/// them as combine() does. Every rank makes the same calls, in the same order, on one stream a rank; head h
+/// is rank h / (h_q / world)'s. CUDA graphs can capture it.
+///   partial_out  bf16 or fp16 (batch, s_q, h_q, d_v), innermost stride 1, d_v, addresses and strides
+///   multiples
 ///                of 8 elements
 ///   partial_lse  fp32 (batch, h_q, s_q), any strides; -inf counts for nothing
 ///   attn_sink    fp32 (h_q / world) or absent

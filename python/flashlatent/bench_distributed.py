@@ -20,7 +20,6 @@ import torch.distributed as dist
 import torch.multiprocessing
 
 from . import info
-from ._errors import FlashLatentError
 from .bench import machine
 from .distributed import ContextParallel
 
@@ -234,6 +233,10 @@ def main(arguments=None):
     # Merges must not need NVLink multicast, which not every machine's switch has.
     os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
     results = []
+    document = {"machine": {**machine("cuda"), "gpus": there, "torch": torch.__version__},
+                "source_tree": info()["source_tree"],
+                "command": " ".join(["python -m flashlatent.bench_distributed", *(arguments or sys.argv[1:])]),
+                "results": results}
     for world in sorted(n for n in options.gpus if n <= there):
         shapes = [Shape(*shape) for shape in itertools.product(options.tokens, options.heads, options.batch)
                   if shape[1] % world == 0]
@@ -242,19 +245,12 @@ def main(arguments=None):
             torch.multiprocessing.spawn(measure, (world, shapes, options.exchange.split(","), store, path), world)
             with open(path) as file:
                 results += json.load(file)
-    compare(results)
+        compare(results)
+        if options.json:  # after each number of GPUs, should the next one fail
+            with open(options.json, "w") as file:
+                json.dump(document, file, indent=1)
+                file.write("\n")
     table(results)
-    if options.json:
-        try:
-            where = machine("cuda")
-        except FlashLatentError as error:
-            where = {"error": str(error)}
-        document = {"machine": {**where, "gpus": there, "torch": torch.__version__}, "source_tree": info()["source_tree"],
-                    "command": " ".join(["python -m flashlatent.bench_distributed", *(arguments or sys.argv[1:])]),
-                    "results": results}
-        with open(options.json, "w") as file:
-            json.dump(document, file, indent=1)
-            file.write("\n")
     if options.chart:
         chart(results, options.chart)
     return 0

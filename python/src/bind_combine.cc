@@ -24,7 +24,8 @@ nb::tuple combine_arrays(nb::handle partial_out, nb::handle partial_lse, nb::han
     refuse("partial_out is ", to_string(view), "; (n, batch, s_q, h_q, d_v) is expected");
   }
   const bool new_out = out.is_none(), new_lse = lse.is_none();
-  if (new_out) out = empty_like(partial_out, {view.shape[1], view.shape[2], view.shape[3], view.shape[4]}, "float32");
+  if (new_out)
+    out = empty_like(partial_out, {view.shape[1], view.shape[2], view.shape[3], view.shape[4]}, "float32");
   if (new_lse) lse = empty_like(partial_out, {view.shape[1], view.shape[3], view.shape[2]}, "float32");
   const Array out_array = Array::output("out", out, bits, new_out);
   const Array lse_array = Array::output("lse", lse, {}, new_lse);

@@ -28,9 +28,9 @@ nb::tuple exchange_arrays(nb::handle partial_out, nb::handle partial_lse, int ra
   Status status;
   {
     nb::gil_scoped_release release;
-    status = exchange_combine({.rank = rank, .memory = pointers, .bytes = bytes}, view,
-                              partial_lse_array.view(), sink_array.view(), out_array.view(), lse_array.view(),
-                              executor);
+    status =
+        exchange_combine({.rank = rank, .memory = pointers, .bytes = bytes}, view, partial_lse_array.view(),
+                         sink_array.view(), out_array.view(), lse_array.view(), executor);
   }
   check(status);
   work.finish();
@@ -41,9 +41,10 @@ nb::tuple exchange_arrays(nb::handle partial_out, nb::handle partial_lse, int ra
 
 void bind_exchange(nb::module_& module) {
   using namespace nb::literals;
-  module.def("exchange_bytes", &exchange_bytes, "rows"_a, "v_dim"_a, "world"_a,
-             "Bytes of each rank's memory for exchange_combine() of up to so many rows (batch * s_q * heads of a "
-             "rank).");
+  module.def(
+      "exchange_bytes", &exchange_bytes, "rows"_a, "v_dim"_a, "world"_a,
+      "Bytes of each rank's memory for exchange_combine() of up to so many rows (batch * s_q * heads of a "
+      "rank).");
   module.def("exchange_combine", &exchange_arrays, "partial_out"_a, "partial_lse"_a, nb::kw_only(), "rank"_a,
              "memory"_a, "bytes"_a, "attn_sink"_a = nb::none(), "out"_a, "lse"_a, "stream"_a = nb::none(),
              R"(Sends each rank its heads' partial results and merges this rank's; returns (out, lse).

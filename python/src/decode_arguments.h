@@ -3,8 +3,8 @@
 
 #include <limits>
 #include <optional>
-#include <tuple>
 #include <string_view>
+#include <tuple>
 
 #include "flashlatent/decode.h"
 #include "python/src/arguments.h"
@@ -32,9 +32,9 @@ struct DecodeArguments {
   float empty_lse = -std::numeric_limits<float>::infinity();
   std::string_view prefix_sharing = "off";
   std::optional<std::tuple<int, int, int>> shard;  ///< (rank, world, run).
-  std::optional<int> tokens;                 ///< Ragged: the most query tokens that a request has.
-  std::optional<std::string_view> dtype;     ///< Of 16-bit integers, see Array::read().
-  std::optional<bool> check_inputs = false;  ///< See check.h.
+  std::optional<int> tokens;                       ///< Ragged: the most query tokens that a request has.
+  std::optional<std::string_view> dtype;           ///< Of 16-bit integers, see Array::read().
+  std::optional<bool> check_inputs = false;        ///< See check.h.
 
   // Where there is a problem, but no arrays of a call yet.
   bool has_attn_sink = false, has_alibi = false;

@@ -5,8 +5,8 @@
 //   rows     [parity][CTA][rank], room for as many rows as fit
 //
 // A CTA takes the same rows on all ranks, so CTAs wait for nobody but their likes. Exchanges use the two
-// parities of rows in turns: who writes the rows of exchange e has waited for its peers in exchange e - 1, and
-// these had done exchange e - 2 by then.
+// parities of rows in turns: who writes the rows of exchange e has waited for its peers in exchange e - 1,
+// and these had done exchange e - 2 by then.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@
 
 namespace flashlatent::exchange {
 
-inline constexpr int kCtas = 128;  // all run at once on any GPU with as many multiprocessors
+inline constexpr int kCtas = 128;      // all run at once on any GPU with as many multiprocessors
 inline constexpr int kFlagBytes = 32;  // a sector each
 
 struct Layout {

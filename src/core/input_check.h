@@ -71,8 +71,7 @@ FLASHLATENT_CHECK_FUNCTION Range accepted_begin(const Tables& t, std::int32_t i)
 FLASHLATENT_CHECK_FUNCTION Range accepted_length(const List& list) {
   if (list.shard.is_all()) return {0, list.reach};
   // The context's token that the rank would hold next does not fit.
-  return {0, list.reach > INT32_MAX ? INT32_MAX
-                                    : list.shard.position(static_cast<std::int32_t>(list.reach))};
+  return {0, list.reach > INT32_MAX ? INT32_MAX : list.shard.position(static_cast<std::int32_t>(list.reach))};
 }
 
 /// How many of a context's tokens are here and in reach.

@@ -196,23 +196,23 @@ std::string to_string(const DecodeProblem& p) {
                                    : extra.indexed
                                        ? message(" extra_page=", extra.page_size, " extra_topk=", extra.topk)
                                        : message(" extra_page=", extra.page_size, "x", extra.max_pages);
-  return message(p.sparse.enabled ? "sparse " : "", latent ? "" : to_string(p.cache.layout),
-                 latent ? "" : " ", "decode b=", p.query.batch, " s_q=", p.query.tokens,
-                 p.query.ragged ? " (ragged)" : "", " h_q=", p.query.heads, " h_kv=", p.cache.heads,
-                 " d=", p.cache.qk_dim, "/", p.cache.v_dim, " ",
-                 plain ? to_string(p.cache.dtype) : to_string(p.cache.format), tokens, extra_tokens,
-                 " scale=", p.options.softmax_scale, p.options.causal ? " causal" : "",
-                 p.options.separate.soft_cap != 0 ? message(" cap=", p.options.separate.soft_cap) : "",
-                 p.options.separate.alibi ? " alibi" : "",
-                 p.options.window != 0 ? message(" window=", p.options.window) : "",
-                 p.options.shard.world != 1 ? message(" shard=", p.options.shard.rank, "/",
-                                                      p.options.shard.world, " run=", p.options.shard.run)
-                                            : "",
-                 p.options.attn_sink ? " sink" : "", p.options.batch_invariant ? " batch_invariant" : "",
-                 p.options.prefix_sharing == PrefixSharing::kOff
-                     ? ""
-                     : message(" prefix_sharing=", to_string(p.options.prefix_sharing)),
-                 p.options.empty_lse > 0 ? " empty_lse=+inf" : "");
+  return message(
+      p.sparse.enabled ? "sparse " : "", latent ? "" : to_string(p.cache.layout), latent ? "" : " ",
+      "decode b=", p.query.batch, " s_q=", p.query.tokens, p.query.ragged ? " (ragged)" : "",
+      " h_q=", p.query.heads, " h_kv=", p.cache.heads, " d=", p.cache.qk_dim, "/", p.cache.v_dim, " ",
+      plain ? to_string(p.cache.dtype) : to_string(p.cache.format), tokens, extra_tokens,
+      " scale=", p.options.softmax_scale, p.options.causal ? " causal" : "",
+      p.options.separate.soft_cap != 0 ? message(" cap=", p.options.separate.soft_cap) : "",
+      p.options.separate.alibi ? " alibi" : "",
+      p.options.window != 0 ? message(" window=", p.options.window) : "",
+      p.options.shard.world != 1
+          ? message(" shard=", p.options.shard.rank, "/", p.options.shard.world, " run=", p.options.shard.run)
+          : "",
+      p.options.attn_sink ? " sink" : "", p.options.batch_invariant ? " batch_invariant" : "",
+      p.options.prefix_sharing == PrefixSharing::kOff
+          ? ""
+          : message(" prefix_sharing=", to_string(p.options.prefix_sharing)),
+      p.options.empty_lse > 0 ? " empty_lse=+inf" : "");
 }
 
 Status validate(const DecodeProblem& p) {

@@ -42,10 +42,11 @@ Status validate_exchange(const Peers& peers, const ConstTensorView& partial_out,
   }
   FLASHLATENT_RETURN_IF_ERROR(
       expect_strided("partial_out", partial_out, partial_out.dtype, device, {-1, -1, -1, -1}));
-  const auto& [batch, s_q, h_q, d_v] = std::array{partial_out.shape[0], partial_out.shape[1],
-                                                  partial_out.shape[2], partial_out.shape[3]};
+  const auto& [batch, s_q, h_q, d_v] =
+      std::array{partial_out.shape[0], partial_out.shape[1], partial_out.shape[2], partial_out.shape[3]};
   if (h_q % world != 0) {
-    return invalid_argument("partial_out has ", h_q, " heads; a multiple of the ", world, " ranks is expected");
+    return invalid_argument("partial_out has ", h_q, " heads; a multiple of the ", world,
+                            " ranks is expected");
   }
   FLASHLATENT_RETURN_IF_ERROR(expect("partial_lse", partial_lse, Dtype::kF32, device, {batch, h_q, s_q}));
   FLASHLATENT_RETURN_IF_ERROR(
@@ -53,7 +54,8 @@ Status validate_exchange(const Peers& peers, const ConstTensorView& partial_out,
   FLASHLATENT_RETURN_IF_ERROR(expect("lse", lse, Dtype::kF32, device, {batch, h_q / world, s_q}));
   FLASHLATENT_RETURN_IF_ERROR(expect_units("partial_out", partial_out));
   FLASHLATENT_RETURN_IF_ERROR(expect_units("out", out));
-  const std::size_t rows = exchange::layout_of(peers.bytes, static_cast<int>(d_v), static_cast<int>(world)).rows();
+  const std::size_t rows =
+      exchange::layout_of(peers.bytes, static_cast<int>(d_v), static_cast<int>(world)).rows();
   if (static_cast<std::size_t>(batch * s_q * (h_q / world)) > rows) {
     return Status(StatusCode::kExhausted,
                   message("partial_out has ", batch * s_q * (h_q / world), " rows of a rank; memory of ",

@@ -37,7 +37,7 @@ struct Shape {
   std::int32_t own_block_cost = 0;   ///< A block of a request's own, as fast as one worker can.
   std::int32_t own_split_cost = 0;   ///< What a segment of those takes beside.
   std::int32_t lanes_a_worker = 1;   ///< Row tiles that one worker has side by side in those.
-  TokenShard shard = {};  ///< Geometry's. Tokens of prefixes are those that are here.
+  TokenShard shard = {};             ///< Geometry's. Tokens of prefixes are those that are here.
 };
 
 /// Requests of a tile: whole ones.

@@ -49,7 +49,8 @@ struct Geometry {
   std::int32_t team = 1;  ///< CTAs that share a segment's blocks, and merge what they have; a block
                           ///< costs a team a CTA's time over its size.
   Partition partition = Partition::kLine;
-  TokenShard shard = {};  ///< Which tokens of a length are there, if lengths are of contexts that ranks share.
+  TokenShard shard =
+      {};  ///< Which tokens of a length are there, if lengths are of contexts that ranks share.
   CostModel cost;
 };
 

@@ -1,6 +1,6 @@
-"""Decode over a process group against float64: python distributed_cases.py WORLD [cpu|cuda]
+"""Decode over a process group against float64: python distributed_cases.py WORLD [cpu|cuda [EXCHANGES]]
 
-Each process is a rank; on `cuda` each has a GPU. Prints a line a wrong case, and how many were right; exits 1 if any
+Each process is a rank; on `cuda` each has a GPU. EXCHANGES: some of ContextParallel's, comma-separated. Prints a line a wrong case, and how many were right; exits 1 if any
 was wrong. Started by test_distributed.py.
 """
 
@@ -269,16 +269,18 @@ def cases(context, exchange, run, device):
     yield f"{name} kv ragged", lambda: key_value(context, device, "bf16", LENGTHS, ragged=[1, 3, 0, 4, 2, 1])
 
 
-def contexts(device):
+def contexts(device, wanted):
     """Each way to exchange with a run of its own."""
     ways = [("all_to_all", 1), ("all_gather", 16), ("auto", 64), ("auto", 3)]
     if device.type == "cuda":
         ways.append(("one_sided", 1))
     for exchange, run in ways:
+        if wanted and exchange not in wanted:
+            continue
         yield ContextParallel(run=run, exchange=exchange, max_rows=4096), exchange, run
 
 
-def work(rank, world, kind, store, failures):
+def work(rank, world, kind, wanted, store, failures):
     torch.set_num_threads(1)
     device = torch.device("cuda", rank) if kind == "cuda" else torch.device("cpu")
     if kind == "cuda":
@@ -286,7 +288,7 @@ def work(rank, world, kind, store, failures):
     dist.init_process_group("nccl" if kind == "cuda" else "gloo", init_method=f"file://{store}", rank=rank,
                             world_size=world, **({"device_id": device} if kind == "cuda" else {}))
     right = 0
-    for context, exchange, run in contexts(device):
+    for context, exchange, run in contexts(device, wanted):
         for name, call in cases(context, exchange, run, device):
             try:
                 call()
@@ -305,10 +307,11 @@ def work(rank, world, kind, store, failures):
 
 def main():
     world, kind = int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "cpu"
+    wanted = sys.argv[3].split(",") if len(sys.argv) > 3 else None
     forked = multiprocessing.get_context("fork")  # nothing has started a thread
     failures = forked.Queue()
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [forked.Process(target=work, args=(rank, world, kind, os.path.join(folder, "store"), failures))
+        ranks = [forked.Process(target=work, args=(rank, world, kind, wanted, os.path.join(folder, "store"), failures))
                  for rank in range(world)]
         for rank in ranks:
             rank.start()

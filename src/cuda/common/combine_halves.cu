@@ -1,5 +1,5 @@
-// Merges partial results of 16 bits, as ranks exchange them: few parts, long rows. A warp a row, and all parts'
-// elements of a row under way at once.
+// Merges partial results of 16 bits, as ranks exchange them: few parts, long rows. A warp a row, and all
+// parts' elements of a row under way at once.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -80,7 +80,8 @@ __global__ void __launch_bounds__(kWarps * 32) combine_halves_kernel(const __gri
     const int head = static_cast<int>(row % args.heads);
     const int token = static_cast<int>(row / args.heads % args.tokens);
     const std::int64_t batch = row / args.heads / args.tokens;
-    const auto* values = static_cast<const Partial*>(args.partial_out) + batch * po[1] + token * po[2] + head * po[3];
+    const auto* values =
+        static_cast<const Partial*>(args.partial_out) + batch * po[1] + token * po[2] + head * po[3];
     const Weights weights(args.partial_lse + batch * pl[1] + head * pl[2] + token * pl[3], pl[0], args.count);
     const float lse = weights.sum == 0 ? -INFINITY : weights.base + logf(weights.sum);
     float factor = weights.sum == 0 ? 0 : 1 / weights.sum;

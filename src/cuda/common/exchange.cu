@@ -144,7 +144,8 @@ class Exchange {
       if (args_.sink != nullptr && sum != 0) factor /= 1 + expf(__ldg(args_.sink + place.head) - lse);
       auto* out = reinterpret_cast<uint4*>(
           place.in_rows(static_cast<std::uint16_t*>(args_.out), args_.out_strides, 0));
-      for (int unit = lane(); unit < units(); unit += 32) out[unit] = merged(place, index, unit, base, factor);
+      for (int unit = lane(); unit < units(); unit += 32)
+        out[unit] = merged(place, index, unit, base, factor);
       if (lane() == 0) args_.lse[place.in_lse(args_.lse_strides, 0)] = lse;
     }
   }
@@ -185,9 +186,9 @@ class Exchange {
     float2 sums[4] = {};
     for (int i = 0; i < args_.layout.world; ++i) {
       const float w = weight(lse_of(place, i, index), base);
-      const uint4 pack = i == args_.rank
-                             ? __ldg(reinterpret_cast<const uint4*>(partial_row(place, i * args_.heads)) + unit)
-                             : __ldcg(reinterpret_cast<const uint4*>(received(i, index)) + unit);
+      const uint4 pack =
+          i == args_.rank ? __ldg(reinterpret_cast<const uint4*>(partial_row(place, i * args_.heads)) + unit)
+                          : __ldcg(reinterpret_cast<const uint4*>(received(i, index)) + unit);
       if (w == 0) continue;  // a part without tokens, whatever it holds
       const std::uint32_t pairs[4] = {pack.x, pack.y, pack.z, pack.w};
 #pragma unroll

@@ -366,8 +366,7 @@ class Warpgroup {
       // The query token that sees token t of the block first, as a row of the tile.
       const int start = start_token(work);
       const bool found = parts::record_poison<typename Config::Operand, Config::kVDim, 128>(
-          shared_.poison_from, tiles, partial, thread_,
-          [&](int token) {
+          shared_.poison_from, tiles, partial, thread_, [&](int token) {
             const int first = work.tile.first_to_see(args_, work.segment.length, start + token);
             return first * args_.query.group.value - work.tile.first;
           });

@@ -315,8 +315,7 @@ class Scorer {
     if (partial != 0) {
       // The query token that sees token t of the stage first, as a row of the tile.
       const bool found = parts::record_poison<Element, Config::kVDim, 128>(
-          shared.poison_from, tiles, partial, thread,
-          [&](int token) {
+          shared.poison_from, tiles, partial, thread, [&](int token) {
             const int first = work.tile.first_to_see(args, work.segment.length, start_token + token);
             return first * args.query.group.value - work.tile.first;
           });

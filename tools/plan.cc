@@ -315,8 +315,7 @@ void add_plan(CLI::App& app, Action& action) {
       "measured on an H200 (cpu_dense: in units of its own).\n"
       "Examples: flashlatent plan --length-list 131072,512,512,512 --heads 16 --svg plan.svg\n"
       "          flashlatent plan --batch 64 --tokens 8704 --lengths uniform --heads 32 --kv-heads 8 --dim "
-      "128 "
-      "--shared-tokens 8192 --brief");
+      "128 --shared-tokens 8192 --brief");
   plan->callback([&action, options] { action = [options] { return run_plan(*options); }; });
 }
 

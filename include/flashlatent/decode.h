@@ -42,12 +42,13 @@ struct DecodeInputs {
                                   ///< CUDA tokens past s_q or the total are left out.
   ConstTensorView attn_sink;      ///< fp32 (h_q), only with Options::attn_sink: out is scaled by
                                   ///< exp(lse) / (exp(lse) + exp(sink)); lse stays. +-inf are legal.
-  ConstTensorView key_cache;      ///< Instead of kv_cache: KvLayout::kSeparate (pages, page_size, h_kv,
-                              ///< qk_dim), kPacked (pages, h_kv, qk_dim / x, page_size, x). q's dtype; kE4m3:
-                              ///< uint8.
-  ConstTensorView
-      value_cache;            ///< (pages, page_size, h_kv, v_dim), or packed (pages, h_kv, v_dim, page_size).
-  ConstTensorView key_scale;  ///< fp32 (1) or (h_kv), only with kE4m3, optional: a key is e4m3 * scale.
+
+  // Instead of kv_cache, with KvLayout::kSeparate and kPacked.
+  ConstTensorView key_cache;     ///< q's dtype; kE4m3: uint8. Separate (pages, page_size, h_kv, qk_dim),
+                                 ///< packed (pages, h_kv, qk_dim / x, page_size, x).
+  ConstTensorView value_cache;   ///< The same; (pages, page_size, h_kv, v_dim), packed (pages, h_kv, v_dim,
+                                 ///< page_size).
+  ConstTensorView key_scale;     ///< fp32 (1) or (h_kv), only with kE4m3, optional: a key is e4m3 * scale.
   ConstTensorView value_scale;   ///< The same of values.
   ConstTensorView alibi_slopes;  ///< fp32 (h_q), only with SeparateOptions::alibi.
 
@@ -125,8 +126,8 @@ Status plan(const DecodeProblem& problem, const PlanLengths& lengths, const Host
             const Executor& executor);
 
 /// The name of the kernel that decode() runs with these tensors: the picked one (picked_kernel()), or another
-/// one if the picked kernel cannot read or write the tensors as they lie (`mla_64_roles`:
-/// docs/kernels/trio.md). Errors are those of decode() that concern tensors.
+/// one if the picked kernel cannot read or write the tensors as they lie (of `mla_64_roles`,
+/// docs/kernels/mla_64_roles.md). Errors are those of decode() that concern tensors.
 Result<std::string> running_kernel(const DecodeProblem& problem, const DecodeInputs& inputs,
                                    const DecodeOutputs& outputs, const Executor& executor);
 

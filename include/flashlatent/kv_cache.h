@@ -5,9 +5,9 @@
 // fp8_584: uint8 (pages, page_size, 1, 584), a view of whole pages (fp8_584_pages()); dtype and last
 // dimension tell which. Strides are free but for the innermost, which is 1; tensors are on the executor's
 // device. What is read and what is written do not overlap: views are compared by the addresses that they
-// cover. Views with the same strides may be interleaved (layers of one tensor, keys beside
-// values). Errors: kInvalidArgument names the tensor that does not fit, with what would; kUnavailable;
-// kInternal (a launch failed).
+// cover. Views with the same strides may be interleaved (layers of one tensor, keys beside values). Errors:
+// kInvalidArgument names the tensor that does not fit, with what would; kUnavailable; kInternal (a launch
+// failed).
 //
 // fp8_656 is written in one way by every backend, bit for bit: a group of 128 elements has the scale
 // 2^ceil(log2(max(amax / 448, 1e-4))), amax being the largest magnitude among its finite elements; elements
@@ -33,11 +33,10 @@ Result<TensorView> fp8_584_pages(const TensorView& bytes, std::int64_t page_size
 Result<ConstTensorView> fp8_584_pages(const ConstTensorView& bytes, std::int64_t page_size);
 
 /// Writes n new tokens of an MLA cache.
-///   latent        bf16 or fp16 (n, d - d_rope): the normalised latent (NoPE) part; fp8_656: (n, 512),
-///                 fp8_584: (n, 448)
-///   rope          the same dtype (n, d_rope), rotated already; fp8_656 and fp8_584: (n, 64). d_rope 0 is
-///   legal. slot_mapping  int32 or int64 (n): page * page_size + offset in the page; negative: the token is
-///   skipped kv_cache      one KV head. Elements are rounded to its dtype where that is another.
+///   latent        bf16 or fp16 (n, d - d_rope), the NoPE part; fp8_656: (n, 512), fp8_584: (n, 448)
+///   rope          the same dtype (n, d_rope), already rotated; FP8 formats: (n, 64); d_rope may be 0
+///   slot_mapping  int32 or int64 (n): page * page_size + offset; tokens of negative slots are skipped
+///   kv_cache      one KV head; elements are rounded to its dtype where that is another
 /// A slot past the cache's end is refused on the CPU, before anything is written, and skipped on CUDA, where
 /// slots are not read by the host. Two tokens for one slot: the cache gets one of them on CUDA, the later one
 /// on the CPU.

@@ -118,8 +118,8 @@ struct DecodeProblem {
     int page_size = 64;          ///< Tokens a page, 1 to 2^20.
     int max_pages = 0;           ///< Columns of the page table: the most pages that a request has; 0 to 2^30.
                                  ///< Sparse: 0.
-    KvLayout layout =
-        KvLayout::kLatent;  ///< With another one qk_dim and v_dim are the keys' and the values'.
+    /// kSeparate and kPacked: qk_dim is a key's dimension, v_dim a value's.
+    KvLayout layout = KvLayout::kLatent;
     ExtraCache extra = {};
 
     friend bool operator==(const Cache&, const Cache&) = default;
@@ -140,9 +140,8 @@ struct DecodeProblem {
     bool attn_sink = false;        ///< One extra fp32 logit a head, see DecodeInputs::attn_sink.
     bool batch_invariant = false;  ///< A request's bits do not depend on its batch-mates; costs some balance.
     PrefixSharing prefix_sharing = PrefixSharing::kOff;  ///< See plan(); not with batch_invariant.
-    float empty_lse =
-        -std::numeric_limits<float>::infinity();  ///< lse of rows that attend to nothing: -inf, which counts
-                                                  ///< for nothing when parts are merged, or +inf.
+    /// lse of rows that attend to nothing: -inf, which counts for nothing when parts are merged, or +inf.
+    float empty_lse = -std::numeric_limits<float>::infinity();
     /// By page table a query token sees the last `window` of the tokens that it would see. 0: all of them. Of
     /// two caches it is the first one's.
     int window = 0;

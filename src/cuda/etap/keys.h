@@ -8,7 +8,7 @@
 namespace flashlatent::etap {
 
 /// Query rows a tile; 8 from a plain cache, as tensor parallelism leaves of 64 or 128 heads. Of more mma16 is
-/// as fast or faster there (docs/kernels/mma16.md, "Beside etap by name").
+/// as fast or faster there (docs/log/mma16.md, "Beside mla_16_transposed by name").
 inline constexpr int kTileRows = 16, kLowTileRows = 8;
 
 inline constexpr auto kLowKeys = cuda::plain_keys(576, 512, kLowTileRows);

@@ -256,7 +256,7 @@ class Scorer {
   static constexpr int kFence = 20;
   /// Steps before P is announced. What multiplies with V is some 200 clocks from its products then: later it
   /// finds the tensor cores when scores are done, earlier it takes them from scores that somebody waits for.
-  /// 24 to 27 are equally fast; from 20 and 28 on 128 heads took 1.4 and 5 % longer (docs/kernels/trio.md).
+  /// 24 to 27 are equally fast; from 20 and 28 on 128 heads took 1.4 and 5 % longer (docs/log/trio.md).
   static constexpr int kAnnouncing = 26;
 
   __device__ __forceinline__ void store(const Softmax& softmax, int place) {

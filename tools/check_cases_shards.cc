@@ -49,7 +49,8 @@ void add_small_shard_cases(std::vector<CaseSpec>& cases) {
            drafts({1, 2, 16}, v4({.name = "shard v4", .heads = 12})),
            drafts({1, 4, 1}, v4({.name = "shard v4 window", .heads = 12, .window = 130})),
            drafts({1, 2, 1}, separate({.name = "shard gqa", .heads = 8, .window = 90})),
-           drafts({0, 2, 16}, separate({.name = "shard gqa", .query_tokens = 4, .heads = 32, .alibi = true})),
+           drafts({0, 2, 16},
+                  separate({.name = "shard gqa", .query_tokens = 4, .heads = 32, .soft_cap = 30})),
        }) {
     cases.push_back(std::move(spec));
   }

@@ -146,9 +146,9 @@ struct DecodeProblem {
     /// two caches it is the first one's.
     int window = 0;
     SeparateOptions separate = {};
-    /// Of cache_seqlens and block_table. Not in sparse decode, whose indices name the rank's own slots, nor
-    /// with an attention sink, which is for combine() to apply. An extra cache's lengths and indices are the
-    /// rank's own.
+    /// Of cache_seqlens and block_table; on CUDA not with ALiBi. Not in sparse decode, whose indices name the
+    /// rank's own slots, nor with an attention sink, which is for combine() to apply. An extra cache's
+    /// lengths and indices are the rank's own.
     ContextShard shard = {};
 
     friend bool operator==(const Options&, const Options&) = default;

@@ -70,7 +70,7 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call) {
       reinterpret_cast<float2*>(args.partial.out + partial_rows(g) * problem.cache.v_dim / 2);
   args.scale_log2 = problem.options.softmax_scale * parts::kLog2E;
   args.causal = problem.options.causal && !token_items;
-  const bool masked = args.causal || problem.options.window > 0 || problem.options.separate.alibi;
+  const bool masked = args.causal || problem.options.window > 0;
   if (!g.shard.is_all() && masked) {
     args.contexts = static_cast<const std::int32_t*>(inputs.cache_seqlens.data);
   }

@@ -280,7 +280,7 @@ class Attention {
           if (score.soft_cap != 0) {
             x = score.soft_cap * tanhf(x * parts::kLn2 / score.soft_cap) * parts::kLog2E;
           }
-          const int distance = 1 - tile_.behind(args_.decode, length_, token + own_token(t));
+          const int distance = token + own_token(t) - (length_ - 1);
           x += slope * parts::kLog2E * static_cast<float>(distance);
         }
       }

@@ -42,17 +42,13 @@ struct RowTile {
     }
     return limit_in_context(args, length, row);
   }
-  /// How far a token is behind the end of its request's context, of which so many tokens are here: 1 for the
-  /// context's last token.
-  __device__ __forceinline__ int behind(const DecodeArguments& args, int length, int token) const {
-    if (args.contexts != nullptr) [[unlikely]] {
-      return __ldg(args.contexts + request) - static_cast<int>(args.geometry.shard.position(token));
-    }
-    return length - token;
-  }
   /// The query token of the request that attends to `token` of so many first.
   __device__ __forceinline__ int first_to_see(const DecodeArguments& args, int length, int token) const {
-    return tokens - behind(args, length, token);
+    if (args.contexts != nullptr) [[unlikely]] {
+      const auto position = static_cast<int>(args.geometry.shard.position(token));
+      return position - __ldg(args.contexts + request) + tokens;
+    }
+    return token - length + tokens;
   }
   /// How many of them any row attends to.
   __device__ __forceinline__ int seen(const DecodeArguments& args, int length) const {

@@ -77,8 +77,7 @@ class Attention {
     low_ = seen_by<Config::kShared>(args_, job, row_);
     high_ = seen_by<Config::kShared>(args_, job, row_ + 8);
     if ((Config::kTransforms || Config::kSegments) && args_.alibi_slopes != nullptr) {
-      const std::int32_t* contexts = args_.decode.contexts;
-      last_token_ = (contexts == nullptr ? job.length : __ldg(contexts + job.tile.request)) - 1;
+      last_token_ = job.length - 1;
       slope_ = {slope_of(job, row_), slope_of(job, row_ + 8)};
     }
     if (!Config::kSegments && args_.query_boxes) {
@@ -310,9 +309,7 @@ class Attention {
             x = cap * parts::kLog2E * (1 - __fdividef(2, power + 1));
           }
         }
-        int token = start + 8 * j + fragment_.column + i % 2;
-        if (args_.decode.contexts != nullptr) [[unlikely]]
-          token = static_cast<int>(args_.decode.geometry.shard.position(token));
+        const int token = start + 8 * j + fragment_.column + i % 2;
         s_[4 * j + i] = fmaf(i < 2 ? slope_.low : slope_.high, static_cast<float>(token - last_token_), x);
       }
     }

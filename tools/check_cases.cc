@@ -25,6 +25,8 @@ std::string name_of(const CaseSpec& s) {
                                  s.kv_heads, s.query_tokens, s.page_size);
   if (s.layout == KvLayout::kPacked) name += "/packed";
   if (s.format == KvFormat::kE4m3) name += fmt::format("/{}/scales{}", to_string(s.dtype), s.scales);
+  if (s.e4m3_query) name += fmt::format("/q_scales{}", s.query_scales);
+  if (s.products != Products::kAuto) name += fmt::format("/{}_products", to_string(s.products));
   if (s.soft_cap != 0) name += fmt::format("/cap{}", s.soft_cap);
   if (s.alibi) name += "/alibi";
   if (s.window != 0) name += fmt::format("/window{}", s.window);
@@ -237,7 +239,8 @@ std::vector<CaseSpec> full_cases() {
 }  // namespace
 
 bool is_random_suite(const std::string& suite) {
-  return suite == "random" || suite == "random_separate" || suite == "random_shards";
+  return suite == "random" || suite == "random_separate" || suite == "random_sparse_prefill" ||
+         suite == "random_shards";
 }
 
 std::vector<CaseSpec> check_cases(const std::string& suite, int random, std::uint64_t seed) {
@@ -248,23 +251,34 @@ std::vector<CaseSpec> check_cases(const std::string& suite, int random, std::uin
     cases = random_separate_cases(random, seed);
   } else if (suite == "random_shards") {
     cases = random_shard_cases(random, seed);
+  } else if (suite == "random_sparse_prefill") {
+    cases = random_prefill_cases(random, seed);
+  } else if (suite == "sparse_prefill") {
+    add_small_prefill_cases(cases);
+    add_full_prefill_cases(cases);
   } else if (suite == "small") {
     cases = small_cases();
     add_small_fp8_cases(cases);
     add_small_paged_cases(cases);
     add_small_two_cache_cases(cases);
+    add_small_e4m3_cases(cases);
+    add_small_prefill_cases(cases);
     add_small_shard_cases(cases);
   } else {
     cases = suite == "quick" ? quick_cases() : full_cases();
     add_quick_fp8_cases(cases);
     add_quick_paged_cases(cases);
     add_quick_two_cache_cases(cases);
+    add_quick_e4m3_cases(cases);
     add_quick_shard_cases(cases);
   }
   if (suite == "full") {
     add_full_fp8_cases(cases);
     add_full_paged_cases(cases);
     add_full_two_cache_cases(cases);
+    add_full_e4m3_cases(cases);
+    add_small_prefill_cases(cases);
+    add_full_prefill_cases(cases);
   }
   for (CaseSpec& spec : cases) spec.name = name_of(spec);
   return cases;

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <random>
 #include <utility>
 #include <vector>
 
 #include "tools/check_cases.h"
+#include "tools/draw.h"
 
 namespace flashlatent::tools {
 
@@ -18,31 +18,6 @@ using runtime::CaseSpec;
 /// Multiply-adds of a case, which take the oracle some tenths of a second; of one with separate keys and
 /// values alone, of which a suite has more.
 constexpr std::int64_t kWork = 100'000'000, kSeparateWork = 25'000'000;
-
-/// No distribution of the standard library, which may draw otherwise elsewhere: a seed is a case everywhere.
-class Draw {
- public:
-  Draw(std::uint64_t seed, std::uint64_t number) : engine_(seed * 0x9E3779B97F4A7C15 + number) {}
-
-  /// From low to high.
-  int from(int low, int high) {
-    return low + static_cast<int>(engine_() % (static_cast<std::uint64_t>(high - low) + 1));
-  }
-  bool one_in(int n) { return from(1, n) == 1; }
-  template <class T>
-  T of(std::initializer_list<T> values) {
-    return values.begin()[from(0, static_cast<int>(values.size()) - 1)];
-  }
-  /// From low to high, as likely of each order of magnitude.
-  int of_any_size(int low, int high) {
-    int most = high;
-    while (most / 2 > low && !one_in(3)) most /= 2;
-    return from(low, most);
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
 
 /// What the cache holds, and how.
 void draw_cache(Draw& draw, CaseSpec& spec) {
@@ -171,6 +146,20 @@ void draw_second_cache(Draw& draw, CaseSpec& spec) {
   for (int i = 0; i < batch; ++i) spec.extra_topk_lengths.push_back(draw.from(0, spec.extra_topk));
 }
 
+/// e4m3 latents, in place of plain ones.
+void draw_e4m3(Draw& draw, CaseSpec& spec) {
+  const bool dims = spec.v_dim == 512 && (spec.qk_dim == 576 || spec.qk_dim == 512);
+  if (spec.layout != KvLayout::kLatent || spec.format != KvFormat::kPlain || spec.kv_heads != 1 || !dims)
+    return;
+  if (draw.one_in(2)) return;
+  spec.format = KvFormat::kE4m3;
+  spec.dtype = Dtype::kBF16;
+  spec.scales = draw.of({0, 1, 1});
+  spec.products = draw.of({Products::kAuto, Products::kAuto, Products::kFp8});
+  spec.e4m3_query = draw.one_in(3);
+  if (spec.e4m3_query) spec.query_scales = draw.of({0, 1, spec.heads});
+}
+
 /// Decode as models are served with drafts of speculative decoding: groups of query heads, two to eight query
 /// tokens, all of a request's or fewer, of separate keys and values 17 to 128 query rows a KV head.
 void draw_drafts(Draw& draw, CaseSpec& spec) {
@@ -237,6 +226,7 @@ CaseSpec random_case(std::uint64_t seed, int number) {
   spec.batch_invariant = draw.one_in(8);
   draw_prefix(draw, spec);
   draw_second_cache(draw, spec);
+  draw_e4m3(draw, spec);
   spec.name = fmt::format("random {} b{} to {}", number, spec.lengths.size(),
                           *std::max_element(spec.lengths.begin(), spec.lengths.end()));
   if (spec.logit_scale != 1) spec.name += fmt::format(" scores {:g}", spec.logit_scale);

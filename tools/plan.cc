@@ -288,7 +288,7 @@ void add_plan(CLI::App& app, Action& action) {
       ->check(CLI::IsMember({"separate", "packed"}))
       ->capture_default_str();
   plan->add_option("--kv", options->kv,
-                   "Cache format: plain (of the dtype), fp8_656 or fp8_584 (latent), or e4m3 (separate)")
+                   "Cache format: plain (of the dtype), fp8_656 or fp8_584 (latent), or e4m3")
       ->check(CLI::IsMember({"plain", "fp8_656", "fp8_584", "e4m3"}))
       ->capture_default_str();
   plan->add_option("--dtype", options->dtype, "bf16 or fp16")

@@ -17,7 +17,8 @@ enum class KvFormat : std::uint8_t {
   kFp8_656,  ///< 656 bytes: 512 e4m3, 4 fp32 scales (one for 128 elements), 64 bf16 that are not quantised
              ///< (RoPE). qk_dim 576, or 512 without RoPE, whose 128 bytes are never read then; one KV head.
              ///< docs/kv-cache-formats.md has the bytes.
-  kE4m3,     ///< e4m3 elements, times an fp32 scale that a tensor or a KV head has; not KvLayout::kLatent.
+  kE4m3,     ///< e4m3 elements, times an fp32 scale. Latent: one for the cache; RoPE too; qk_dim 576, or 512
+             ///< without RoPE; one KV head. Keys and values apart: one for each, or one a KV head.
   kFp8_584,  ///< DeepSeek V4: 448 e4m3, 7 scale bytes (one for 64 elements), 64 bf16 that are not quantised
              ///< (RoPE), the scales of a page behind all its data. qk_dim and v_dim 512, one KV head.
 };
@@ -38,6 +39,19 @@ enum class KvLayout : std::uint8_t {
 
 /// "latent", "separate", "packed".
 const char* to_string(KvLayout layout);
+
+/// What numbers meet in the matrix products of an e4m3 latent cache. The other formats have kAuto alone.
+enum class Products : std::uint8_t {
+  kAuto,  ///< kFp8 where queries are e4m3, else kBf16.
+  kBf16,  ///< Queries as they are, P rounded to bf16.
+  kFp8,   ///< e4m3: bf16 queries are rounded to it by a power of two for each row, P as well
+          ///< (docs/numerics.md).
+};
+
+/// "auto", "bf16", "fp8".
+const char* to_string(Products products);
+/// The choice of that name, or kInvalidArgument.
+Result<Products> products_from_name(std::string_view name);
 
 /// May requests that share their first pages attend to those together ("cascade")?
 enum class PrefixSharing : std::uint8_t {
@@ -105,13 +119,15 @@ struct DecodeProblem {
     int tokens = 1;       ///< s_q, 1 to 2^20: query tokens a request; ragged: the most that any request has.
     int heads = 1;        ///< h_q, 1 to 65,536, a multiple of Cache::heads; tokens * heads is at most 2^30.
     bool ragged = false;  ///< q is packed (total tokens, heads, qk_dim) and cu_seqlens_q says where.
+    bool e4m3 = false;    ///< q is e4m3, times DecodeInputs::q_scale; only with an e4m3 latent cache.
 
     friend bool operator==(const Query&, const Query&) = default;
   } query;
 
   struct Cache {
     KvFormat format = KvFormat::kPlain;
-    Dtype dtype = Dtype::kBF16;  ///< kBF16 or kF16: of q, out and a plain cache. With kFp8_656, kBF16.
+    Dtype dtype = Dtype::kBF16;  ///< kBF16 or kF16: of out, q unless it is e4m3, and a plain cache. With FP8
+                                 ///< latent formats kBF16.
     int heads = 1;               ///< h_kv.
     int qk_dim = 576;            ///< Elements of a cached row, all of which meet q; 1 to 4,096.
     int v_dim = 512;             ///< Its first elements that are the value; 1 to qk_dim.
@@ -145,6 +161,7 @@ struct DecodeProblem {
     /// By page table a query token sees the last `window` of the tokens that it would see. 0: all of them. Of
     /// two caches it is the first one's.
     int window = 0;
+    Products products = Products::kAuto;
     SeparateOptions separate = {};
     /// Of cache_seqlens and block_table; on CUDA not with ALiBi. Not in sparse decode, whose indices name the
     /// rank's own slots, nor with an attention sink, which is for combine() to apply. An extra cache's
@@ -156,6 +173,11 @@ struct DecodeProblem {
 
   /// Do the query tokens of a request attend to tokens of their own? A plan's items are query tokens then.
   bool token_items() const { return sparse.enabled || cache.extra.enabled; }
+
+  /// Are the matrix products e4m3?
+  bool fp8_products() const {
+    return options.products == Products::kFp8 || (options.products == Products::kAuto && query.e4m3);
+  }
 
   /// Query rows (token x head) that share one KV head and its tokens.
   int rows_per_kv_head() const { return (token_items() ? 1 : query.tokens) * (query.heads / cache.heads); }

@@ -33,6 +33,8 @@ extern const DecodeKernel kDirectKernel;
 extern const DecodeKernel kDirectTeam8Kernel;
 /// The same of more query rows, 64 a tile: one warpgroup scores and two multiply with V.
 extern const DecodeKernel kQuartetKernel;
+/// e4m3 latent caches, products in e4m3: 16 or 64 query rows a tile.
+extern const DecodeKernel kE4m3Kernel;
 /// Separate keys and values, a warp 16 tokens at a time.
 extern const DecodeKernel kPagedKernel;
 /// The same by up to 128 query rows a tile, split by the plan: several query tokens, large groups.

@@ -18,6 +18,7 @@ FLASHLATENT_HOST_DEVICE std::int64_t max_merges(const Geometry& g) {
       return g.requests;
     case Partition::kWhole:
     case Partition::kTeamShares:
+    case Partition::kTurns:
       break;
   }
   return 0;
@@ -36,6 +37,7 @@ FLASHLATENT_HOST_DEVICE std::int64_t max_partials(const Geometry& g) {
     case Partition::kSharesByLength:
       return g.parts - 1 + max_merges(g);
     case Partition::kWhole:
+    case Partition::kTurns:
       break;
   }
   return 0;

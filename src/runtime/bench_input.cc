@@ -36,6 +36,7 @@ class Maker {
     make_problem();
     FLASHLATENT_RETURN_IF_ERROR(make_cache());
     if (problem().cache.extra.enabled) FLASHLATENT_RETURN_IF_ERROR(make_extra());
+    if (problem().options.attn_sink) FLASHLATENT_RETURN_IF_ERROR(make_sink());
     FLASHLATENT_RETURN_IF_ERROR(make_query());
     return make_outputs();
   }
@@ -134,11 +135,13 @@ class Maker {
       view = plain;
       return fill(buffer, view, 1);
     }
-    if (cache.qk_dim != elements_of(cache.format, 0)) {
+    const std::int64_t elements = elements_of(cache.format, cache.qk_dim);
+    if (cache.qk_dim != elements) {
       return unsupported("qk_dim is ", cache.qk_dim, "; a benchmark's ", to_string(cache.format),
-                         " cache has ", elements_of(cache.format, 0));
+                         " cache has ", elements);
     }
-    TensorView fp8(nullptr, Dtype::kU8, {pages, page_size, 1, last_extent(cache.format, 0)}, device_);
+    TensorView fp8(nullptr, Dtype::kU8, {pages, page_size, 1, last_extent(cache.format, cache.qk_dim)},
+                   device_);
     if (cache.format == KvFormat::kFp8_584) fp8.strides[0] = fp8_584::least_page_stride(page_size);
     Buffer unrounded;
     FLASHLATENT_RETURN_IF_ERROR(fill(unrounded, plain, 1));
@@ -146,9 +149,17 @@ class Maker {
     if (!made.ok()) return made.status();
     buffer = std::move(*made);
     fp8.data = buffer.data();
-    FLASHLATENT_RETURN_IF_ERROR(convert_cache(plain, fp8, executor_));
+    if (cache.format == KvFormat::kE4m3) FLASHLATENT_RETURN_IF_ERROR(make_scale(input_.inputs.kv_scale));
+    FLASHLATENT_RETURN_IF_ERROR(convert_cache(plain, fp8, executor_, {}, input_.inputs.kv_scale));
     view = fp8;
     return synchronize(executor_);  // before `unrounded` goes
+  }
+
+  /// e4m3's: elements are normal in its units.
+  Status make_scale(ConstTensorView& scale) {
+    scale = {nullptr, Dtype::kF32, {1}, device_};
+    FLASHLATENT_RETURN_IF_ERROR(allocate(input_.scale, scale));
+    return copy_to_device(input_.scale.data(), &deviation_, sizeof(deviation_), executor_);
   }
 
   /// Keys and values in either layout.
@@ -170,11 +181,8 @@ class Maker {
       FLASHLATENT_RETURN_IF_ERROR(fill(input_.kv_cache, keys, 1));
       return fill(input_.value_cache, values, 0);
     }
-    ConstTensorView scale(nullptr, Dtype::kF32, {1}, device_);
-    FLASHLATENT_RETURN_IF_ERROR(allocate(input_.scale, scale));
-    FLASHLATENT_RETURN_IF_ERROR(
-        copy_to_device(input_.scale.data(), &deviation_, sizeof(deviation_), executor_));
-    input_.inputs.key_scale = input_.inputs.value_scale = scale;
+    FLASHLATENT_RETURN_IF_ERROR(make_scale(input_.inputs.key_scale));
+    input_.inputs.value_scale = input_.inputs.key_scale;
     FLASHLATENT_RETURN_IF_ERROR(fill_codes(input_.kv_cache, keys));
     return fill_codes(input_.value_cache, values);
   }
@@ -237,17 +245,29 @@ class Maker {
     return indices;
   }
 
+  Status make_sink() {
+    const int heads = problem().query.heads;
+    input_.inputs.attn_sink = {nullptr, Dtype::kF32, {heads}, device_};
+    return upload(input_.sink, input_.inputs.attn_sink, std::vector<std::int32_t>(heads, 0));
+  }
+
   Status make_query() {
     const auto& query = problem().query;
     const auto& cache = problem().cache;
     DecodeInputs& inputs = input_.inputs;
     inputs.q = {nullptr, cache.dtype, {query.batch, query.tokens, query.heads, cache.qk_dim}, device_};
-    if (problem().options.attn_sink) {
-      inputs.attn_sink = {nullptr, Dtype::kF32, {query.heads}, device_};
-      FLASHLATENT_RETURN_IF_ERROR(
-          upload(input_.sink, inputs.attn_sink, std::vector<std::int32_t>(query.heads, 0)));
-    }
-    return fill(input_.q, inputs.q, 2);
+    if (!query.e4m3) return fill(input_.q, inputs.q, 2);
+    // As a cache is converted: a page a query token, of its heads.
+    const std::int64_t tokens = std::int64_t{query.batch} * query.tokens;
+    Buffer unrounded;
+    ConstTensorView plain(nullptr, cache.dtype, {tokens, query.heads, 1, cache.qk_dim}, device_);
+    FLASHLATENT_RETURN_IF_ERROR(fill(unrounded, plain, 2));
+    inputs.q.dtype = Dtype::kU8;
+    inputs.q_scale = inputs.kv_scale;
+    FLASHLATENT_RETURN_IF_ERROR(allocate(input_.q, inputs.q));
+    const TensorView codes(input_.q.data(), Dtype::kU8, {tokens, query.heads, 1, cache.qk_dim}, device_);
+    FLASHLATENT_RETURN_IF_ERROR(convert_cache(plain, codes, executor_, {}, inputs.q_scale));
+    return synchronize(executor_);  // before `unrounded` goes
   }
 
   Status make_outputs() {
@@ -293,7 +313,7 @@ Status check_bench_memory(const DecodeProblem& problem, const std::vector<int>& 
   }
   // An FP8 cache is made from a bf16 one.
   double token = 2.0 * cache.heads * cache.qk_dim;
-  if (cache.format != KvFormat::kPlain) token += static_cast<double>(last_extent(cache.format, 0));
+  if (cache.format != KvFormat::kPlain) token += static_cast<double>(last_extent(cache.format, cache.qk_dim));
   if (cache.layout != KvLayout::kLatent) {
     token = (cache.format == KvFormat::kE4m3 ? 1.0 : 2.0) * cache.heads * (cache.qk_dim + cache.v_dim);
   }
@@ -318,6 +338,25 @@ Result<BenchInput> make_bench_input(DecodeProblem problem, const std::vector<int
   FLASHLATENT_RETURN_IF_ERROR(
       Maker(input, lengths, deviation, seed, executor, shared_tokens, extra_tokens).make());
   return input;
+}
+
+SparsePrefillInputs prefill_inputs(const BenchInput& input) {
+  const auto& [query, cache, sparse, options] = input.problem;
+  const Device device = input.inputs.q.device;
+  const std::int64_t s_q = query.tokens;
+  SparsePrefillInputs inputs;
+  inputs.q = {input.inputs.q.data, cache.dtype, {s_q, query.heads, cache.qk_dim}, device};
+  inputs.kv = input.inputs.kv_cache;
+  if (cache.format == KvFormat::kPlain && cache.page_size == 1) {
+    inputs.kv = {inputs.kv.data, cache.dtype, {inputs.kv.shape[0], 1, cache.qk_dim}, device};
+  }
+  inputs.indices = {input.inputs.indices.data, Dtype::kI32, {s_q, 1, sparse.topk}, device};
+  inputs.attn_sink = input.inputs.attn_sink;
+  if (cache.extra.enabled) {
+    inputs.extra_kv_cache = input.inputs.extra_kv_cache;
+    inputs.extra_indices = {input.inputs.extra_indices.data, Dtype::kI32, {s_q, 1, cache.extra.topk}, device};
+  }
+  return inputs;
 }
 
 Status fill_normal(void* data, std::int64_t count, Dtype dtype, float scale, std::uint64_t seed,

@@ -15,7 +15,10 @@ struct CaseSpec {
   KvFormat format = KvFormat::kPlain;  ///< kFp8_656: scales are powers of two or others; kFp8_584: of the
                                        ///< writer's exponent or a larger one.
   KvLayout layout = KvLayout::kLatent;
-  int scales = 0;  ///< kE4m3: of keys and of values, 0 (absent), 1 or kv_heads each.
+  int scales = 0;           ///< kE4m3: of keys and of values, 0 (absent), 1 or kv_heads each; latent: 0 or 1.
+  bool e4m3_query = false;  ///< kE4m3 latent: q is e4m3, with
+  int query_scales = 0;     ///< 0 (absent), 1 or `heads` scales.
+  Products products = Products::kAuto;
   int query_tokens = 1;
   int heads = 16;
   int kv_heads = 1;
@@ -57,6 +60,8 @@ struct CaseSpec {
   int extra_topk = 0;                        ///< As topk, of the extra cache's tokens.
   std::vector<int> extra_topk_lengths = {};  ///< As topk_lengths.
   bool extra_by_token = false;               ///< By page table: each query token sees fewer than the next.
+  bool prefill =
+      false;  ///< For callers: sparse prefill, whose query tokens these requests are (prefill_run.h).
 };
 
 /// A problem and its tensors on the CPU. Pages are permuted; the table has columns to spare, with garbage in

@@ -12,22 +12,24 @@ namespace flashlatent::cuda {
 enum class Loading {
   kBoxes,   ///< Boxes of pages by TMA.
   kTokens,  ///< Token by token: small or odd pages, indices.
-  kFp8,     ///< Token by token from an fp8_656 cache, dequantised.
+  kFp8,     ///< Token by token from an fp8_656 or e4m3 cache, dequantised.
   // By two lists of tokens (parts/listed_tokens.cuh), whatever names them.
   kFp8_584,       ///< fp8_584.
-  kListedFp8,     ///< fp8_656.
+  kListedFp8,     ///< fp8_656 and e4m3.
   kListedTokens,  ///< bf16 and fp16.
 };
 
 /// What a kernel is compiled for.
 struct InstanceKey {
-  Dtype dtype;
+  Dtype dtype;  ///< kU8: of an e4m3 cache.
   int qk_dim;
   int v_dim;
   int tile_rows;
   Loading loading;
   int cluster = 1;  ///< Row tiles, and CTAs, that share KV blocks.
   int team = 1;     ///< CTAs that share the blocks of a segment.
+  bool turns =
+      false;  ///< Sparse prefill: items come in turn (schedule::Partition::kTurns), largest scores are told.
 
   friend bool operator==(const InstanceKey&, const InstanceKey&) = default;
 };

@@ -23,6 +23,13 @@ constexpr cuda::InstanceKey fp8_584_key(int cluster) {
 }
 inline constexpr std::array kFp8_584Keys = {fp8_584_key(2), fp8_584_key(1)};
 
+constexpr cuda::InstanceKey e4m3_key(int qk_dim, cuda::Loading loading, int cluster) {
+  return {Dtype::kU8, qk_dim, 512, kTileRows, loading, cluster};
+}
+inline constexpr std::array kE4m3Keys = {e4m3_key(576, cuda::Loading::kFp8, 2),
+                                         e4m3_key(576, cuda::Loading::kFp8, 1),
+                                         e4m3_key(512, cuda::Loading::kListedFp8, 1)};
+
 /// By two lists of tokens.
 constexpr cuda::InstanceKey listed_key(Dtype dtype, cuda::Loading loading) {
   return {dtype, 512, 512, kTileRows, loading};
@@ -42,5 +49,20 @@ inline constexpr std::array kTeamKeys576x512 = {team_key(Dtype::kBF16, 2), team_
 /// Where a CTA has a share of one request; from an fp8_656 cache a cluster.
 inline constexpr auto kShareKeys576x512 = cuda::plain_keys(576, 512, kTileRows);
 inline constexpr std::array kFp8ShareKeys = {fp8_key(2)};
+
+/// Of sparse prefill.
+constexpr cuda::InstanceKey turns_key(Dtype dtype, int qk_dim, cuda::Loading loading, int cluster = 1) {
+  return {dtype, qk_dim, 512, kTileRows, loading, cluster, 1, true};
+}
+inline constexpr std::array kTurnsKeys = {turns_key(Dtype::kBF16, 576, cuda::Loading::kTokens),
+                                          turns_key(Dtype::kF16, 576, cuda::Loading::kTokens),
+                                          turns_key(Dtype::kBF16, 512, cuda::Loading::kTokens),
+                                          turns_key(Dtype::kF16, 512, cuda::Loading::kTokens)};
+inline constexpr std::array kTurnsFp8Keys = {turns_key(Dtype::kBF16, 576, cuda::Loading::kFp8),
+                                             turns_key(Dtype::kBF16, 512, cuda::Loading::kFp8_584, 2),
+                                             turns_key(Dtype::kBF16, 512, cuda::Loading::kFp8_584)};
+inline constexpr std::array kTurnsListedKeys = {turns_key(Dtype::kBF16, 512, cuda::Loading::kListedFp8),
+                                                turns_key(Dtype::kBF16, 512, cuda::Loading::kListedTokens),
+                                                turns_key(Dtype::kF16, 512, cuda::Loading::kListedTokens)};
 
 }  // namespace flashlatent::seesaw

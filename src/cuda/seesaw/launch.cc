@@ -11,7 +11,7 @@ using cuda::Loading;
 
 const DenseInstance* find(const DecodeProblem& problem, Loading loading, int cluster, int team = 1) {
   return cuda::find_instance({kInstances576x512, kInstances512x512, kInstances320x256, kInstancesFp8_656,
-                              kInstancesFp8_584, kInstancesListed, kTeams576x512},
+                              kInstancesFp8_584, kInstancesE4m3, kInstancesListed, kTeams576x512},
                              key_of(problem, loading, cluster, team));
 }
 
@@ -34,6 +34,9 @@ Status launch(const DecodeCall& call) {
   }
   return cuda::launch_dense(call, [](const DecodeCall& c, Loading loading) {
     const DecodeProblem& p = c.problem;
+    if (c.geometry.partition == schedule::Partition::kTurns) {
+      return cuda::find_instance({kTurns, kTurnsFp8, kTurnsListed}, turns_key_of(p, c.geometry));
+    }
     if (has_shares(c.geometry)) {
       return cuda::find_instance({kShares576x512, kSharesFp8_656}, share_key_of(p));
     }

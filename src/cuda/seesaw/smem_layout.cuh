@@ -20,7 +20,8 @@ struct QueryMax {
 };
 struct NoQueryMax {};
 struct RowSums {
-  float of[2][2][64];  // of each warpgroup, at the end; segments take turns
+  float of[2][2]
+          [64];  // of each warpgroup, at the end; segments take turns. Of sparse prefill sums and maxima
 };
 struct NoRowSums {};  // they go where row_base is (warpgroup.cuh)
 

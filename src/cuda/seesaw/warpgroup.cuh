@@ -108,6 +108,12 @@ class Warpgroup {
     RowSums& row_sum = place_of_sums();
     const int& poisoned = shared_.poisoned[parities_[kMeeting]];
     // Where there is one place, nobody writes zeros there while the other may still read.
+    if constexpr (Config::kTurns) {
+      if (fragment_.column == 0) {
+        shared_.row_sums.of[1][me_][fragment_.row] = max_.low;
+        shared_.row_sums.of[1][me_][fragment_.row + 8] = max_.high;
+      }
+    }
     if (fragment_.column == 0 && !(kUnits && work.blocks() == 0)) {
       const int place = kUnits ? me_ ^ 1 : me_;  // bases of the other's blocks, which this one has read last
       row_sum[place][fragment_.row] = mine.low;
@@ -120,6 +126,8 @@ class Warpgroup {
   __device__ __forceinline__ RowSums& place_of_sums() {
     if constexpr (kUnits) {
       return shared_.row_base;
+    } else if constexpr (Config::kTurns) {
+      return shared_.row_sums.of[0];  // they meet once more when both have read it
     } else {
       return shared_.row_sums.of[parities_[kMeeting]];  // the other one may still be read
     }
@@ -142,6 +150,7 @@ class Warpgroup {
     base_ = {-INFINITY, -INFINITY};
     sum_ = {0, 0};
     slack_ = {0, 0};
+    if constexpr (Config::kTurns) max_ = {-INFINITY, -INFINITY};
   }
 
   /// How many tokens the tile's row attends to.
@@ -314,7 +323,15 @@ class Warpgroup {
       if (!Config::Loader::kZeroesDead || partial != 0) silence<kMe>(work, partial);
     }
     const parts::RowPair before = base_;
-    base_ = kUnits ? parts::row_base_of_units(s_, before) : parts::row_base(s_, scale, before, slack_);
+    if constexpr (Config::kTurns) {
+      const parts::RowPair raw = parts::row_max(s_);
+      const parts::RowPair block{raw.low * scale, raw.high * scale};
+      max_ = parts::larger(max_, block);
+      base_ = {parts::settle_base(before.low, block.low, slack_.low),
+               parts::settle_base(before.high, block.high, slack_.high)};
+    } else {
+      base_ = kUnits ? parts::row_base_of_units(s_, before) : parts::row_base(s_, scale, before, slack_);
+    }
     return parts::shrink(before, base_);
   }
 
@@ -490,6 +507,7 @@ class Warpgroup {
   parts::RowPair base_;     // what is subtracted from scores, base 2
   parts::RowPair slack_;    // how far a score may be above it
   parts::RowPair sum_;      // this thread's share
+  parts::RowPair max_;      // of sparse prefill: the largest scores of this warpgroup's blocks, base 2
   std::uint32_t p_[4][4];
   float s_[32];
   float o_[Config::kHalfDim / 2];

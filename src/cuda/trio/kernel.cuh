@@ -32,11 +32,13 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const par
                                          const CUtensorMap& kv_map, const CUtensorMap& query_map, int me) {
   constexpr int kListingWarp = 3;
   parts::wait_for_launch_before();
-  if (args.merge_state != nullptr && threadIdx.x >= Config::kOutputThreads - 32) {
-    MergeStep<Config>::begin(args, shared.merge);
+  if constexpr (Config::kMerges) {
+    if (args.merge_state != nullptr && threadIdx.x >= Config::kOutputThreads - 32) {
+      MergeStep<Config>::begin(args, shared.merge);
+    }
   }
   Output<Config> output(shared, args, kv_map, query_map, me);
-  parts::list_and_attend(
+  parts::list_and_attend<Config::kTurns>(
       shared.segments, args, kListingWarp, [&](std::uint32_t parity) { output.begin_list(parity); },
       [&](const parts::Work& work) { output.attend(work); });
 }

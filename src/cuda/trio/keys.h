@@ -11,10 +11,13 @@ inline constexpr int kTileRows = 64;
 inline constexpr int kPageTokens = 32;
 
 /// Two dtypes.
-constexpr std::array<cuda::InstanceKey, 2> keys(cuda::Loading loading) {
-  return {{{Dtype::kBF16, 576, 512, kTileRows, loading}, {Dtype::kF16, 576, 512, kTileRows, loading}}};
+constexpr std::array<cuda::InstanceKey, 2> keys(cuda::Loading loading, bool turns = false) {
+  return {{{Dtype::kBF16, 576, 512, kTileRows, loading, 1, 1, turns},
+           {Dtype::kF16, 576, 512, kTileRows, loading, 1, 1, turns}}};
 }
 /// Each also where a CTA has a share of one request.
 inline constexpr auto kKeys = keys(cuda::Loading::kBoxes), kKeysByTokens = keys(cuda::Loading::kTokens);
+/// Of sparse prefill.
+inline constexpr auto kTurnsKeys = keys(cuda::Loading::kTokens, true);
 
 }  // namespace flashlatent::trio

@@ -37,6 +37,7 @@ class Scorer {
     base_ = {kNoBase, kNoBase};
     sum_ = {0, 0};
     slack_ = {0, 0};
+    if constexpr (Config::kTurns) max_ = {-INFINITY, -INFINITY};
     to_limit_ = limit(work, 0) - first_token(work.segment);
     await_stage();
     begin_product();
@@ -158,8 +159,10 @@ class Scorer {
       max.low = fmaxf(max.low, fmaxf(s_[4 * j], s_[4 * j + 1]));
       max.high = fmaxf(max.high, fmaxf(s_[4 * j + 2], s_[4 * j + 3]));
     }
-    const bool grows = parts::exceeds(max.low * scale, base_.low, slack_.low) |
-                       parts::exceeds(max.high * scale, base_.high, slack_.high);
+    max = {max.low * scale, max.high * scale};
+    if constexpr (Config::kTurns) max_ = max = parts::larger(max_, max);
+    const bool grows =
+        parts::exceeds(max.low, base_.low, slack_.low) | parts::exceeds(max.high, base_.high, slack_.high);
     if (__any_sync(0xffffffff, grows)) [[unlikely]] {
       const parts::RowPair before = base_;
       base_ = parts::row_base(s_, scale, before, slack_);
@@ -237,6 +240,7 @@ class Scorer {
     } else {
       store(softmax, kPlace);
       say_sums(shared_.statistics[kPlace]);
+      if constexpr (Config::kTurns) say_maxima(shared_.maxima[kPlace]);
       ptx::fence_for_async_proxy();
       ptx::arrive(shared_.p_full[kPlace]);
       if (shared_.poisoned != 0) clean_poison(kPlace);
@@ -287,6 +291,14 @@ class Scorer {
       statistics.sums[fragment_.row + 8] = sum.high;
     }
     statistics.poisoned = shared_.poisoned;  // the same from all threads
+  }
+
+  __device__ __forceinline__ void say_maxima(Maxima& maxima) {
+    const float low = parts::quad_max(max_.low), high = parts::quad_max(max_.high);
+    if (fragment_.column == 0) {
+      maxima.of_row[fragment_.row] = low;
+      maxima.of_row[fragment_.row + 8] = high;
+    }
   }
 
   /// How many tokens the tile's row attends to.
@@ -353,6 +365,7 @@ class Scorer {
   parts::RowPair base_;           // what is subtracted from scores, base 2
   parts::RowPair slack_;          // how far a score may be above it
   parts::RowPair sum_;            // this thread's share
+  parts::RowPair max_;            // of sparse prefill: the largest scores, base 2, of this thread's tokens
   Scores s_;
   std::uint32_t q_[kRegisterSteps][4];
 };

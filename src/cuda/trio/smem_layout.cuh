@@ -28,6 +28,11 @@ struct Statistics {
   int poisoned;  // is there anything in poison_from?
 };
 
+/// Of sparse prefill: the rows' largest scores, base 2, with a segment's last stage.
+struct Maxima {
+  float of_row[64];
+};
+
 /// How far the copies of KV have been worked out.
 struct Cursor {
   const std::int32_t* entries;  // of the item's request
@@ -85,6 +90,7 @@ struct alignas(1024) SharedMemory {
   parts::Tile p;        // 32 columns a stage
   parts::Tile rows[2];  // of outputs on their way to memory, a warpgroup's each
   Statistics statistics[2];
+  std::conditional_t<Config::kTurns, Maxima, Nothing> maxima[2];
   alignas(16) std::uint8_t poison_from[Config::kVDim];  // of each column: parts::record_poison()
   int poisoned;
   std::conditional_t<Config::kByTokens, LiveTokensOfWarps, LiveTokens> live[Config::kStages];

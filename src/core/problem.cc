@@ -243,8 +243,7 @@ std::string to_string(const DecodeProblem& p) {
       p.options.shard.world != 1
           ? message(" shard=", p.options.shard.rank, "/", p.options.shard.world, " run=", p.options.shard.run)
           : "",
-      p.options.attn_sink ? " sink" : "",
-      p.options.batch_invariant ? " batch_invariant" : "",
+      p.options.attn_sink ? " sink" : "", p.options.batch_invariant ? " batch_invariant" : "",
       p.options.prefix_sharing == PrefixSharing::kOff
           ? ""
           : message(" prefix_sharing=", to_string(p.options.prefix_sharing)),

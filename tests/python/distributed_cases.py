@@ -19,7 +19,7 @@ import flashlatent
 from flashlatent.distributed import ContextParallel, Interleaving
 from flashlatent.torch import append_kv, append_latent, gather_cache, gather_kv
 
-DIMS = {"bf16": (576, 512), "fp16": (576, 512), "fp8_656": (576, 512), "fp8_584": (512, 512)}
+DIMS = {"bf16": (576, 512), "fp16": (576, 512), "fp8_656": (576, 512), "fp8_584": (512, 512), "e4m3": (576, 512)}
 PAGE = 16
 
 
@@ -35,6 +35,8 @@ def empty_cache(kind, pages, device):
         size = (PAGE * 584 + 575) // 576 * 576
         memory = torch.full((pages, size), 0xFF, dtype=torch.uint8, device=device)
         return memory.as_strided((pages, PAGE, 1, 584), (size, 584, 584, 1))
+    if kind == "e4m3":
+        return torch.full((pages, PAGE, 1, 576), 0x7F, dtype=torch.uint8, device=device)
     return torch.full((pages, PAGE, 1, 576), math.nan, dtype=query_dtype(kind), device=device)
 
 

@@ -101,6 +101,7 @@ class ContextParallel:
         indices        sparse: the rank's own slots, as Interleaving.local_indices() makes them
         attn_sink      fp32 (h), of the rank's heads; the merge applies it
         all_heads      q has all heads on every rank, and so have out and lse: no gathering before, an all-gather after
+        q_scale        of e4m3 queries: one, or one of each rank's heads
         options        of flashlatent.decode(), but shard, out, lse and empty_lse
         """
         inputs = (kv_cache, block_table, cache_seqlens)
@@ -131,11 +132,12 @@ class ContextParallel:
     def _attend(self, call, q, inputs, v_dim, kv_heads, all_heads, options):
         """This rank's tokens, all heads: a message."""
         cu_seqlens_q = options.get("cu_seqlens_q")
+        dtype = torch.bfloat16 if q.element_size() == 1 else q.dtype  # of outputs
         if cu_seqlens_q is None:
-            message = Message(q.shape[0], q.shape[1], v_dim, q.dtype)
+            message = Message(q.shape[0], q.shape[1], v_dim, dtype)
         else:
             s_q = options.get("tokens") or max(q.shape[0], 1)
-            message = Message(cu_seqlens_q.shape[0] - 1, s_q, v_dim, q.dtype, total=q.shape[0])
+            message = Message(cu_seqlens_q.shape[0] - 1, s_q, v_dim, dtype, total=q.shape[0])
         sent = message.empty(q, q.shape[-2])
         out, lse = message.out(sent), message.lse(sent)
         options = self._with_shard(options)

@@ -48,12 +48,12 @@ def merge(message: Message, received: Tensor, like: Tensor, attn_sink: Optional[
     heads = received.shape[1]
     partial_out = message.out(received)
     if cu_seqlens_q is None:
-        out = like.new_empty((message.batch, message.s_q, heads, message.v_dim))
+        out = like.new_empty((message.batch, message.s_q, heads, message.v_dim), dtype=message.dtype)
         return _native.combine(partial_out, message.lse(received), attn_sink=attn_sink, out=out)
     # combine() has one lse a query token: that of its place among (batch, s_q).
     places = token_places(cu_seqlens_q, message.total, message.s_q, message.batch)
     partial_lse = message.flat_lse(received).index_select(-1, places).movedim(-2, -1).unsqueeze(-1)
-    out = like.new_empty((message.total, heads, message.v_dim))
+    out = like.new_empty((message.total, heads, message.v_dim), dtype=message.dtype)
     _, lse = _native.combine(partial_out.unsqueeze(2), partial_lse, attn_sink=attn_sink, out=out.unsqueeze(1))
     all_lse = torch.full((heads, message.batch * message.s_q), -torch.inf, device=like.device)
     all_lse.index_copy_(1, places, lse.squeeze(-1).t())

@@ -14,13 +14,7 @@ struct RowsBehind {
   /// By the thread of row n.
   __device__ __forceinline__ void find(const parts::DecodeArguments& args, const parts::RowTile& tile,
                                        int n) {
-    const schedule::Geometry& g = args.geometry;
-    // Ranks that share a context see less of a few last tokens: the difference of what is here.
-    const int length =
-        args.contexts == nullptr
-            ? 0
-            : schedule::tokens_of(g, schedule::held_of(g, __ldg(args.contexts + tile.request)));
-    of_row[n] = length - tile.limit(args, length, n);
+    of_row[n] = tile.behind(args, n);
   }
   /// How many tokens row n attends to.
   __device__ __forceinline__ int limit(const parts::Work& work, int n) const {

@@ -42,6 +42,15 @@ struct RowTile {
     }
     return limit_in_context(args, length, row);
   }
+  /// How many of the request's tokens that are here the row does not attend to.
+  __device__ __forceinline__ int behind(const DecodeArguments& args, int row) const {
+    int length = 0;
+    if (args.contexts != nullptr) [[unlikely]] {
+      const schedule::Geometry& g = args.geometry;
+      length = schedule::tokens_of(g, g.shard.held(__ldg(args.contexts + request)));
+    }
+    return length - limit(args, length, row);
+  }
   /// The query token of the request that attends to `token` of so many first.
   __device__ __forceinline__ int first_to_see(const DecodeArguments& args, int length, int token) const {
     if (args.contexts != nullptr) [[unlikely]] {

@@ -100,7 +100,7 @@ def peer_ratios(documents):
     for document in documents:
         if library_of(document) == "FlashLatent":
             for row in document["results"]:
-                if row.get("ms") and "h_q" in row and "gpus" not in row:
+                if row.get("ms") and {"name", "h_q"} <= set(row) and "gpus" not in row:
                     own.setdefault((machine_of(document), row["name"].removesuffix(" graph"), row["h_q"]), row["ms"])
     groups = defaultdict(lambda: defaultdict(list))
     for document in documents:

@@ -190,6 +190,27 @@ def test_dense_decode(dtype, cache, queries, padding):
         compare(batch, layer, out, lse)
 
 
+@pytest.mark.parametrize("queries", [[1, 1, 1], [2, 1, 4]])
+def test_fp8_products_by_additional_config(queries):
+    outs = {}
+    for products in ("bf16", "fp8"):
+        with case.vllm_config(torch.bfloat16, "fp8", speculative=3) as config:
+            config.additional_config = {"flashlatent_products": products}
+            batch = case.Batch(config, [40, 5, 131], queries, 0, "fp8")
+            layer, outs[products], _ = decode(config, batch)
+            expected, _ = batch.plain(layer)
+            # e4m3 has 3 bits of mantissa: queries and P are off by up to 1/16.
+            assert (outs[products].float() - expected).abs().max() < (0.015 if products == "bf16" else 0.15)
+    assert not torch.equal(outs["bf16"], outs["fp8"])
+
+
+def test_an_unknown_choice_of_products_is_refused():
+    with case.vllm_config() as config:
+        config.additional_config = {"flashlatent_products": "int8"}
+        with pytest.raises(ValueError, match="flashlatent_products in additional_config is 'int8'; 'auto', 'bf16' or"):
+            case.Layer(config, backend_class())
+
+
 def test_layers_between_pages_and_other_block_sizes():
     for size, stride in ((48, 3), (64, 2)):
         with case.vllm_config(block_size=size) as config:

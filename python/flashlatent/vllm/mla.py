@@ -8,6 +8,7 @@ from typing import Any, ClassVar, List, Optional, Tuple, Union
 
 import torch
 import vllm.envs as envs
+from vllm.config import get_current_vllm_config
 from vllm.model_executor.layers.attention.mla_attention import (MLACommonBackend, MLACommonDecodeMetadata,
                                                                 MLACommonImpl, MLACommonMetadata,
                                                                 MLACommonMetadataBuilder, QueryLenSupport)
@@ -83,6 +84,16 @@ class FlashLatentMLAMetadataBuilder(MLACommonMetadataBuilder):
             step=Step(), queries=Queries.of(query_start_loc_cpu, query_start_loc_device, num_decode_tokens))
 
 
+def _products() -> str:
+    """What the user says of products from an fp8 cache: --additional-config '{"flashlatent_products": "fp8"}'."""
+    options = get_current_vllm_config().additional_config
+    value = options.get("flashlatent_products", "auto") if isinstance(options, dict) else "auto"
+    if value not in ("auto", "bf16", "fp8"):
+        raise ValueError(f"flashlatent: flashlatent_products in additional_config is {value!r}; 'auto', 'bf16' or "
+                         "'fp8' is expected")
+    return value
+
+
 class FlashLatentMLAImpl(MLACommonImpl):
     can_return_lse_for_decode: bool = True
     supports_dcp: bool = True
@@ -99,15 +110,16 @@ class FlashLatentMLAImpl(MLACommonImpl):
         _refusals.refuse_attn_type("MLA decode", attn_type)
         self.supports_quant_query_input = False
         self.batch_invariant = bool(envs.VLLM_BATCH_INVARIANT)
+        self.products = _products()
 
     def forward_mqa(self, q: Query, kv_c_and_k_pe_cache: torch.Tensor, attn_metadata: Any,
                     layer: Any) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
         if isinstance(q, tuple):
             q = torch.cat(q, dim=-1)
         decode = attn_metadata.decode
-        options = {}
+        options: dict = {}
         if self.kv_cache_dtype in ("fp8", "fp8_e4m3"):
-            options["kv_scale"] = layer._k_scale.reshape(1)
+            options.update(kv_scale=layer._k_scale.reshape(1), products=self.products)
         return decode.queries.attend(
             decode.step, q, kv_c_and_k_pe_cache.unsqueeze(2), decode.block_table, decode.seq_lens,
             want_lse=self.need_to_return_lse_for_decode, v_dim=self.kv_lora_rank, softmax_scale=self.scale,

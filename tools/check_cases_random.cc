@@ -194,6 +194,14 @@ void draw_drafts(Draw& draw, CaseSpec& spec) {
   spec.query_tokens = 1;  // not looked at
 }
 
+/// Ranks share the contexts. A sink is for combine() then, and an index names a rank's own slot.
+void draw_shard(Draw& draw, CaseSpec& spec) {
+  if (spec.sparse) return;
+  spec.sink = false;
+  const int world = draw.of({2, 2, 3, 4, 8});
+  spec.shard = {draw.from(0, world - 1), world, draw.of({1, 1, 2, 16, 64, 70})};
+}
+
 /// One of four cases; the others of a seed are as if there were none of these.
 bool draws_drafts(std::uint64_t seed, int number) {
   return Draw(~seed, number).one_in(4);
@@ -265,6 +273,17 @@ std::vector<CaseSpec> random_separate_cases(int count, std::uint64_t seed) {
 std::vector<CaseSpec> random_cases(int count, std::uint64_t seed) {
   std::vector<CaseSpec> cases;
   for (int i = 1; i <= count; ++i) cases.push_back(random_case(seed, i));
+  return cases;
+}
+
+std::vector<CaseSpec> random_shard_cases(int count, std::uint64_t seed) {
+  std::vector<CaseSpec> cases;
+  for (int i = 1; i <= count; ++i) {
+    Draw draw(seed, ~static_cast<std::uint64_t>(i));
+    // Half of them of separate keys and values, where windows, ALiBi and prefixes are.
+    cases.push_back(i % 2 == 0 ? random_separate_case(seed, i) : random_case(seed, i));
+    draw_shard(draw, cases.back());
+  }
   return cases;
 }
 

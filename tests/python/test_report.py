@@ -120,8 +120,8 @@ def test_numerics(tmp_path):
 
 def test_wrong_and_refused_cases_are_drawn(tmp_path):
     pytest.importorskip("matplotlib")
-    rows = [{"name": "pages/1", "outcome": "right", "relative_error": 1e-3}, {"name": "pages/2", "outcome": "wrong", "relative_error": 0.5},
-            {"name": "pages/3", "outcome": "refused", "relative_error": 0}]
+    rows = [{"name": f"pages/{outcome}", "outcome": outcome, "relative_error": error}
+            for outcome, error in (("right", 1e-3), ("wrong", 0.5), ("refused", 0))]
     (tmp_path / "check.json").write_text(json.dumps({"results": rows}))
     assert report.main([str(tmp_path / "check.json"), "--out", str(tmp_path)]) == 0
 
@@ -150,7 +150,8 @@ def test_axes_end_with_ticks(low, high):
         assert ticks[0] <= low and ticks[-1] >= high and 2 <= len(ticks) <= 9
 
 
-@pytest.mark.parametrize("kernel, unit", [("cpu_dense", "units of cpu_dense's costs"), ("mla_16", "µs by the table of costs")])
+@pytest.mark.parametrize("kernel, unit", [("cpu_dense", "units of cpu_dense's costs"),
+                                          ("mla_16", "µs by the table of costs")])
 def test_a_plans_axis_has_its_unit(kernel, unit):
     assert unit in report.schedule.unit({"kernel": kernel})[1]
 

@@ -30,6 +30,7 @@ __all__ = ["ReportError", "digest", "digest_in", "length_series", "main", "read"
 KINDS = {"roofline": decode.roofline, "time": decode.times, "peers": decode.peers, "cases": cases.decode_cases,
          "shapes": decode.shapes, "cache": cases.cache, "planning": cases.planning, "numerics": runs.numerics,
          "host": cases.host, "check": runs.check}
+EXPECTED = "a JSON file of flashlatent bench, check, replay or plan is expected"
 NOT_SHOWN = {"source_tree", "command", "machine", "explain", "source"}
 
 
@@ -51,17 +52,16 @@ def read(path):
         with open(path) as file:
             document = json.load(file)
     except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise ReportError(f"{path}: {error}; a JSON file of flashlatent bench, check, replay or plan is expected") from None
+        raise ReportError(f"{path}: {error}; {EXPECTED}") from None
     if not isinstance(document, dict) or not (is_plan(document) or is_replay(document) or
                                               isinstance(document.get("results"), list)):
-        raise ReportError(f"{path}: has none of 'results', 'report' and 'parts'; a JSON file of flashlatent bench, check, "
-                          "replay or plan is expected")
+        raise ReportError(f"{path}: has none of 'results', 'report' and 'parts'; {EXPECTED}")
     return document
 
 
 def digest(documents):
-    """A short text that depends on the files' results alone, not on when and by which sources they came. An SVG has it as its
-    dc:identifier, by which a picture of older results is recognised without drawing it again."""
+    """A short text that depends on the files' results alone, not on when and by which sources they came. An SVG has it
+    as its dc:identifier, by which a picture of older results is recognised without drawing it again."""
     shown = [{key: value for key, value in document.items() if key not in NOT_SHOWN} | {"machine": machine_of(document)}
              for document in documents]
     text = json.dumps(shown, sort_keys=True, separators=(",", ":"))
@@ -108,7 +108,7 @@ def report(paths, folder, prefix=""):
         if figure is not None:
             pictures += save(figure, folder, prefix + name, pyplot, drawn)
     if not pictures:
-        raise ReportError(f"{', '.join(paths)}: nothing to draw; python -m flashlatent.report --help lists what can be drawn")
+        raise ReportError(f"{', '.join(paths)}: nothing to draw; python -m flashlatent.report --help lists what can be")
     return pictures
 
 

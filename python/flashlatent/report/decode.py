@@ -50,7 +50,8 @@ def length_series(documents):
     machines = machines_of(documents)
     for document in documents:
         for row in document["results"]:
-            if row.get("lengths") == "uniform" and row.get("s_k") and not row.get("batch_invariant") and "topk" not in row:
+            if (row.get("lengths") == "uniform" and row.get("s_k") and not row.get("batch_invariant") and
+                    "topk" not in row):
                 series = panels[row["b"], row["s_q"], row["h_q"]][series_name(document, machines)]
                 series.setdefault(row["s_k"], row["ms"])  # of several files the first that has it
     chosen = {}

@@ -314,26 +314,35 @@ def test_sparse_rows_counted_through_other_layers_pages():
         assert (lse.cpu() - batch.plain(layer, buffer.cpu())[1]).abs().max() < 4 * TOLERANCE[torch.bfloat16]
 
 
-def test_shards_of_the_tokens_merge_by_their_lse():
-    """Decode context parallelism: each rank has every second token, and lse in vLLM's shape."""
-    with case.vllm_config() as config:
-        whole = case.Batch(config, [64, 30], [1, 1])
-        layer, _, _ = decode(config, whole)
+@pytest.mark.parametrize("queries", [[1, 1], [3, 3], [2, 4]])
+@pytest.mark.parametrize("run", [1, 16])
+def test_shards_of_the_tokens_merge_by_their_lse(queries, run):
+    """Decode context parallelism: ranks have runs of tokens in turns, lse is in vLLM's shape, and drafts see what lies
+    before them in the whole context."""
+    with case.vllm_config(speculative=3) as config:
+        whole = case.Batch(config, [64, 30], queries)
+        layer = case.Layer(config, backend_class())
+        impl, size = layer.attention.impl, config.cache_config.block_size
+        impl.need_to_return_lse_for_decode = True
         expected, expected_lse = whole.plain(layer)
+        builder = layer.attention.attn_backend.get_builder_cls()(
+            layer.attention.get_kv_cache_spec(config), ["layer"], config, case.DEVICE)
+        builder.dcp_world_size, builder.cp_kv_cache_interleave_size = 2, run
         parts = []
         for rank in range(2):
-            part = case.Batch(config, [64, 30], [1, 1])
-            part.latent = [x[rank::2] for x in whole.latent]
-            part.rope = [x[rank::2] for x in whole.rope]
-            part.lengths = [len(x) for x in part.latent]
-            size = config.cache_config.block_size
-            for i, n in enumerate(part.lengths):
-                t = torch.arange(n)
+            part = case.Batch(config, [64, 30], queries)
+            here = [torch.arange(n)[torch.arange(n) // run % 2 == rank] for n in whole.lengths]
+            for i, tokens in enumerate(here):
+                t = torch.arange(len(tokens))
                 slots = part.table[i].cpu()[t // size].long() * size + t % size
-                flashlatent.append_latent(*(x.to(case.DEVICE) for x in (part.latent[i], part.rope[i], slots)),
-                                          part.cache.unsqueeze(2))
-            _, out, lse = decode(config, part, layer=layer)
-            parts.append((out.float(), lse))
+                flashlatent.append_latent(whole.latent[i][tokens].to(case.DEVICE), whole.rope[i][tokens].to(case.DEVICE),
+                                          slots.to(case.DEVICE), part.cache.unsqueeze(2))
+            common = part.common()
+            common.dcp_local_seq_lens = torch.tensor([len(tokens) for tokens in here]).int().to(case.DEVICE)
+            impl.dcp_world_size, impl.dcp_rank = 2, rank
+            out, lse = impl.forward_mqa(absorbed_queries(whole, layer), part.cache, builder.build(0, common),
+                                        layer.attention)
+            parts.append((torch.einsum("bhl,hlv->bhv", out.float(), layer.attention.W_UV.float()).cpu(), lse.cpu()))
         merged_lse = torch.logaddexp(parts[0][1], parts[1][1])
         merged = sum(out * (lse - merged_lse).exp()[..., None] for out, lse in parts)
         assert (merged_lse - expected_lse).abs().max() < 4 * TOLERANCE[torch.bfloat16]

@@ -8,6 +8,7 @@
 
 #include "dispatch/kernel_table.h"
 #include "dispatch/select.h"
+#include "dispatch/sparse_prefill.h"
 #include "tools/check_cases.h"
 
 namespace flashlatent::tools {
@@ -31,7 +32,8 @@ bool does(const Candidate& candidate, const runtime::CaseSpec& spec) {
 int count_refusals(const std::string& suite, const Executor& executor, int random = 0) {
   int refused = 0;
   for (const runtime::CaseSpec& spec : check_cases(suite, random, 0)) {
-    Result<std::vector<Candidate>> list = candidates(runtime::problem_of(spec), executor, 132);
+    const Purpose purpose = spec.prefill ? purpose_on(executor.backend) : Purpose::kDecode;
+    Result<std::vector<Candidate>> list = candidates(runtime::problem_of(spec), executor, 132, purpose);
     EXPECT_TRUE(list.ok()) << list.status().message();
     // Where the library picks, another kernel does what one cannot read.
     const bool done = std::any_of(list->begin(), list->end(), [&](const Candidate& candidate) {
@@ -43,7 +45,7 @@ int count_refusals(const std::string& suite, const Executor& executor, int rando
 }
 
 class Refusals : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Suites, Refusals, ::testing::Values("small", "quick", "full"),
+INSTANTIATE_TEST_SUITE_P(Suites, Refusals, ::testing::Values("small", "quick", "full", "sparse_prefill"),
                          [](const auto& suite) { return std::string(suite.param); });
 
 TEST_P(Refusals, AreThoseOfTheTable) {
@@ -69,7 +71,7 @@ TEST(RandomCases, AreRefusedAsOftenAsTheGpuRunSays) {
   executor.backend = Backend::kCpu;
   EXPECT_EQ(count_refusals("random", executor, 300), 0);
   executor.backend = Backend::kCuda;
-  EXPECT_EQ(count_refusals("random", executor, 300), 43);
+  EXPECT_EQ(count_refusals("random", executor, 300), 31);
 }
 
 TEST(RefusedTooMany, MoreThanKnownFail) {
@@ -82,6 +84,15 @@ TEST(RefusedTooMany, MoreThanKnownFail) {
   // A run that compares nothing is no run, unless that is what was asked for.
   EXPECT_NE(refused_too_many(2, 2, {}, 35).find("nothing was compared"), std::string::npos);
   EXPECT_EQ(refused_too_many(2, 2, 2, 35), "");
+}
+
+// Sparse prefill at random is what CUDA's kernels take all of.
+TEST(RandomCases, OfSparsePrefillAreNotRefused) {
+  for (Backend backend : {Backend::kCpu, Backend::kCuda}) {
+    Executor executor;
+    executor.backend = backend;
+    EXPECT_EQ(count_refusals("random_sparse_prefill", executor, 300), 0) << to_string(backend);
+  }
 }
 
 // Speculative decoding from separate keys and values, ragged drafts among them, is what random cases have.

@@ -506,7 +506,7 @@ TEST(Dispatch, KernelsOfCudaCanBeChosenInEveryBuild) {
         << kernel.name;
     of_cuda += kernel.backend == Backend::kCuda ? 1 : 0;
   }
-  EXPECT_EQ(of_cuda, 13);
+  EXPECT_EQ(of_cuda, 14);
   if (FLASHLATENT_WITH_CUDA) return;
   Executor executor;
   executor.backend = Backend::kCuda;

@@ -19,7 +19,8 @@ inline bool should_take_latent(std::string_view kernel, const DecodeProblem& pro
   const bool lists = cache.format == KvFormat::kFp8_584 || cache.extra.enabled || window ||
                      ((cache.format == KvFormat::kFp8_656 || cache.format == KvFormat::kE4m3) && !usual_dims);
   const bool e4m3 = cache.format == KvFormat::kE4m3;
-  if (e4m3 && (problem.fp8_products() || problem.query.e4m3)) return false;
+  if (e4m3 && problem.fp8_products()) return kernel == "mla_64_e4m3" && !(problem.query.ragged && window);
+  if (e4m3 && problem.query.e4m3) return false;
   if (lists) {
     if (problem.query.ragged && window) return false;
     const int heads = problem.query.heads / cache.heads;
@@ -52,9 +53,10 @@ inline bool should_take_separate(std::string_view kernel, const DecodeProblem& p
   const int unit = cache.format == KvFormat::kE4m3 ? 16 : 8;  // elements of 16 bytes
   const bool dims = cache.qk_dim == cache.v_dim && cache.qk_dim <= 256 && cache.qk_dim % unit == 0;
   const bool packed = cache.layout == KvLayout::kPacked;
-  if (kernel == "gqa_16") return dims && (!packed || cache.page_size % unit == 0);
+  if (problem.options.separate.alibi && problem.options.shard.world > 1) return false;
+  if (kernel == "gqa_16" || kernel == "gqa_128_split")
+    return dims && (!packed || cache.page_size % unit == 0);
   const bool boxes = dims && !packed && cache.format == KvFormat::kPlain && cache.page_size % 8 == 0;
-  if (kernel == "gqa_128_split") return boxes;
   return kernel == "gqa_128" && boxes && problem.rows_per_kv_head() >= kLeastPromptRows;
 }
 

@@ -64,6 +64,15 @@ inline Batch random_whole_batch(std::mt19937_64& engine) {
   return batch;
 }
 
+/// A batch of whole items in turn.
+inline Batch random_turns_batch(std::mt19937_64& engine) {
+  Batch batch = random_batch(engine, false);
+  Geometry& g = batch.geometry;
+  g.parts = static_cast<int>(std::min<std::int64_t>(g.parts, std::int64_t{g.requests} * g.rounds));
+  g.partition = Partition::kTurns;
+  return batch;
+}
+
 /// A batch of which each part is of one item.
 inline Batch random_shared_batch(std::mt19937_64& engine) {
   Batch batch = random_batch(engine, false);

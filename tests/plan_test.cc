@@ -599,7 +599,7 @@ TEST(Plan, FixedSplitsAndTheirSizeGoTogether) {
   EXPECT_TRUE(validate(g).ok());
   g.fixed_split = 0;
   EXPECT_FALSE(validate(g).ok());
-  for (int none : {-1, 6}) {
+  for (int none : {-1, 7}) {
     g.partition = static_cast<Partition>(none);
     EXPECT_FALSE(validate(g).ok()) << none;
   }
@@ -618,10 +618,45 @@ Batch batch_of(Partition partition, std::mt19937_64& engine) {
       return random_batch_by_length(engine);
     case Partition::kFixedSplits:
       return random_batch(engine, true);
+    case Partition::kTurns:
+      return random_turns_batch(engine);
     case Partition::kLine:
       break;
   }
   return random_batch(engine, false);
+}
+
+// Each item once, whole, by the part that its number says.
+TEST(Plan, TurnsGoRoundTheParts) {
+  std::mt19937_64 engine(13);
+  for (int i = 0; i < 200; ++i) {
+    const Batch batch = random_turns_batch(engine);
+    const Geometry& g = batch.geometry;
+    const std::int64_t items = std::int64_t{g.requests} * g.rounds;
+    if (items > 20000) continue;
+    ASSERT_TRUE(validate(g).ok());
+    BuiltPlan plan(batch);
+    const auto parts = plan.parts(batch.lengths);
+    for (std::int64_t item = 0; item < items; ++item) {
+      const auto& part = parts[item % g.parts];
+      ASSERT_LT(item / g.parts, static_cast<std::int64_t>(part.size()));
+      const Segment& segment = part[item / g.parts];
+      ASSERT_EQ(segment.round * std::int64_t{g.requests} + segment.request, item);
+      ASSERT_EQ(segment.block_begin, 0);
+      ASSERT_EQ(segment.block_end, blocks_of(g, batch.lengths[segment.request]));
+      ASSERT_EQ(segment.partial, -1);
+    }
+    // Device code walks such parts alone, by no plan.
+    for (int p = 0; p < g.parts; ++p) {
+      Walker<Walks::kTurns> walker(g, whole_cut(g, p), Cut{}, nullptr, batch.lengths.data());
+      std::size_t count = 0;
+      for (Segment segment; walker.next(segment); ++count) {
+        ASSERT_LT(count, parts[p].size());
+        ASSERT_EQ(segment.request, parts[p][count].request);
+      }
+      ASSERT_EQ(count, parts[p].size());
+    }
+  }
 }
 
 // A walk gives a part the segments that the description has, and all that is told of a plan has its
@@ -650,7 +685,7 @@ TEST(Plan, EveryPartitionHasANameAndIsDescribed) {
       for (const PlanPart& part : description->parts) EXPECT_LE(part.segments.size(), 1U);
     }
   }
-  EXPECT_EQ(name_of(static_cast<Partition>(6)), nullptr);
+  EXPECT_EQ(name_of(static_cast<Partition>(7)), nullptr);
 }
 
 TEST(Plan, OfSomePartsLeavesTheOthersEmpty) {

@@ -3,95 +3,27 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "core/element.h"
-#include "cpu/reference.h"
-#include "dispatch/sparse_prefill.h"
-#include "runtime/compare.h"
+#include "runtime/prefill_run.h"
 #include "runtime/random_case.h"
+#include "runtime/timing.h"
 
 namespace flashlatent {
 namespace {
+
+using runtime::PrefillRun;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min();
 constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
 
-/// Results of a call into poisoned memory.
-struct Results {
-  std::vector<std::uint16_t> out;
-  std::vector<float> max_logits, lse;
-  TensorView out_view, max_view, lse_view;
-
-  SparsePrefillOutputs outputs() const { return {out_view, max_view, lse_view}; }
-  friend bool operator==(const Results& a, const Results& b) {
-    auto same = [](const auto& x, const auto& y) {
-      return std::memcmp(x.data(), y.data(), x.size() * sizeof(x[0])) == 0;
-    };
-    return same(a.out, b.out) && same(a.max_logits, b.max_logits) && same(a.lse, b.lse);
-  }
-};
-
-Results poisoned(const SparsePrefillInputs& inputs, int v_dim) {
-  const std::int64_t s_q = inputs.q.shape[0], h_q = inputs.q.shape[1];
-  Results r;
-  r.out.assign(s_q * h_q * v_dim, 0xFFFF);
-  r.max_logits.assign(s_q * h_q, std::nanf(""));
-  r.lse.assign(s_q * h_q, std::nanf(""));
-  r.out_view = {r.out.data(), inputs.q.dtype, {s_q, h_q, v_dim}};
-  r.max_view = {r.max_logits.data(), Dtype::kF32, {s_q, h_q}};
-  r.lse_view = {r.lse.data(), Dtype::kF32, {s_q, h_q}};
-  return r;
-}
-
 SparsePrefillOptions options_of(float scale, int v_dim = 512) {
   return {.softmax_scale = scale, .v_dim = v_dim};
-}
-
-/// Workspace of the size that the call asks for, poisoned.
-Status run(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options, Results& results,
-           const Executor& executor = {}) {
-  const Result<std::size_t> bytes = sparse_prefill_workspace_bytes(inputs, options, executor);
-  if (!bytes.ok()) return bytes.status();
-  std::vector<std::uint8_t> memory(*bytes + 256, 0xFF);
-  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-  const Memory workspace{memory.data() + (256 - address % 256) % 256, *bytes};
-  return sparse_prefill(inputs, results.outputs(), options, workspace, executor);
-}
-
-/// out and lse as decode's are judged; max_logits against the oracle's. Kernels sum scores in fp32, and round
-/// what an fp8_656 cache holds, whose scales may be any numbers, to bf16.
-void expect_right(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
-                  const Results& results) {
-  const Result<SparsePrefillCall> call = as_decode(inputs, options, Device{});
-  ASSERT_TRUE(call.ok()) << call.status().message();
-  const runtime::Comparison compared =
-      runtime::compare(call->problem, call->inputs, with_query_token(results.out_view),
-                       with_last_query_token(results.lse_view));
-  EXPECT_TRUE(compared.ok()) << to_string(call->problem) << ": " << runtime::to_string(compared);
-  const double tolerance = call->problem.cache.format == KvFormat::kFp8_656 ? 2e-3 : 2e-5;
-  const int heads = call->problem.query.heads;
-  for (int row = 0; row < call->problem.query.batch * heads; ++row) {
-    const double expected =
-        cpu::reference_row(call->problem, call->inputs, row / heads, 0, row % heads).max_logit;
-    const float got = results.max_logits[row];
-    const bool right = expected == -kInfinity
-                           ? got == -kInfinity
-                           : std::abs(got - expected) <= tolerance * (1 + std::abs(expected));
-    ASSERT_TRUE(right) << "max_logits[" << row / heads << "][" << row % heads << "] is " << got << ", not "
-                       << expected;
-  }
-}
-
-void check(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options) {
-  Results results = poisoned(inputs, options.v_dim);
-  const Status status = run(inputs, options, results);
-  ASSERT_TRUE(status.ok()) << status.message();
-  expect_right(inputs, options, results);
 }
 
 struct Shape {
@@ -178,7 +110,52 @@ class Rows {
   std::vector<float> sink_;
 };
 
-TEST(SparsePrefill, ContiguousRows) {
+/// On every backend that is there.
+class SparsePrefill : public ::testing::TestWithParam<Backend> {
+ protected:
+  void SetUp() override {
+    executor_.backend = GetParam();
+    if (Status status = available(GetParam()); !status.ok()) GTEST_SKIP() << status.message();
+  }
+  bool on_gpu() const { return GetParam() == Backend::kCuda; }
+
+  /// From outputs and workspace full of these bytes; or why not.
+  Result<PrefillRun> run(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
+                         int poison = 0xFF) {
+    Result<PrefillRun> run = PrefillRun::create(inputs, options, executor_);
+    if (!run.ok()) return run;
+    for (const Status& status : {run->poison(poison), run->run(), run->fetch()}) {
+      if (!status.ok()) return status;
+    }
+    return run;
+  }
+
+  void check(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options) {
+    const Result<PrefillRun> results = run(inputs, options);
+    ASSERT_TRUE(results.ok()) << results.status().message();
+    const auto compared = runtime::compare_prefill(inputs, options, results->results());
+    ASSERT_TRUE(compared.ok()) << compared.status().message();
+    EXPECT_TRUE(compared->ok()) << executor_.kernel << " " << to_string(inputs.q) << " "
+                                << to_string(inputs.kv) << ": " << runtime::to_string(*compared);
+  }
+
+  Executor executor_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, SparsePrefill, ::testing::Values(Backend::kCpu, Backend::kCuda),
+                         [](const auto& info) { return to_string(info.param); });
+
+float max_logit_of(const PrefillRun& run, int row) {
+  return static_cast<const float*>(run.results().max_logits.data)[row];
+}
+float lse_of(const PrefillRun& run, int row) {
+  return static_cast<const float*>(run.results().lse.data)[row];
+}
+std::uint16_t out_of(const PrefillRun& run, int element) {
+  return static_cast<const std::uint16_t*>(run.results().out.data)[element];
+}
+
+TEST_P(SparsePrefill, ContiguousRows) {
   for (int heads : {1, 9, 64, 128}) {
     for (int topk : {65, 77, 128}) {
       for (int dim : {512, 576}) {
@@ -194,24 +171,38 @@ TEST(SparsePrefill, ContiguousRows) {
   check(half.inputs, half.options);
 }
 
-TEST(SparsePrefill, FewQueryTokensAreSplit) {
-  // More threads than query tokens: the largest score is that of all parts.
-  const Rows rows({.s_q = 1, .heads = 3, .s_kv = 3000, .topk = 2500, .sink = true});
-  Executor executor;
-  executor.threads = 8;
-  Results results = poisoned(rows.inputs, 512);
-  ASSERT_TRUE(run(rows.inputs, rows.options, results, executor).ok());
-  expect_right(rows.inputs, rows.options, results);
-  for (int h = 0; h < 3; ++h) EXPECT_NEAR(results.max_logits[h], rows.largest(0, h), 1e-4);
+// Several items a CTA, of one row tile, two, three and four.
+TEST_P(SparsePrefill, ManyQueryTokens) {
+  for (int heads : {4, 16, 40, 128, 136, 200}) {
+    for (int dim : {512, 576}) {
+      Shape shape{.s_q = heads > 40 ? 150 : 400, .heads = heads, .dim = dim, .topk = 130};
+      shape.lengths = heads != 40;
+      const Rows rows(shape);
+      check(rows.inputs, rows.options);
+    }
+  }
+  const Rows few({.s_q = 3000, .heads = 1, .topk = 3, .lengths = true});
+  check(few.inputs, few.options);
 }
 
-TEST(SparsePrefill, LargestScoresAndEmptyRows) {
-  for (const char* kernel : {"", "reference"}) {
+TEST_P(SparsePrefill, FewQueryTokensOfManyTokens) {
+  // On the CPU more threads than query tokens: the largest score is that of all parts.
+  const Rows rows({.s_q = 1, .heads = 3, .s_kv = 3000, .topk = 2500, .sink = true});
+  if (!on_gpu()) executor_.threads = 8;
+  check(rows.inputs, rows.options);
+  const Result<PrefillRun> results = run(rows.inputs, rows.options);
+  ASSERT_TRUE(results.ok());
+  for (int h = 0; h < 3; ++h) EXPECT_NEAR(max_logit_of(*results, h), rows.largest(0, h), 1e-4);
+}
+
+TEST_P(SparsePrefill, LargestScoresAndEmptyRows) {
+  const char* const of_cpu[] = {"", "reference"};
+  const char* const of_gpu[] = {"", "mla_16", "mla_64_pingpong", "mla_64_roles"};
+  for (const char* kernel : on_gpu() ? std::span<const char* const>(of_gpu) : of_cpu) {
     const Rows rows({.s_q = 6, .lengths = true, .sink = true});
-    Executor executor;
-    executor.kernel = kernel;
-    Results results = poisoned(rows.inputs, 512);
-    ASSERT_TRUE(run(rows.inputs, rows.options, results, executor).ok());
+    executor_.kernel = kernel;
+    const Result<PrefillRun> results = run(rows.inputs, rows.options);
+    ASSERT_TRUE(results.ok()) << results.status().message();
     for (int t = 0; t < 6; ++t) {
       for (int h = 0; h < 9; ++h) {
         const int row = t * 9 + h;
@@ -219,100 +210,192 @@ TEST(SparsePrefill, LargestScoresAndEmptyRows) {
         const bool empty = largest == -kInfinity;
         EXPECT_EQ(empty, t == 1 || t == 3 || t == 4) << t;  // of the fifth one the only index names nothing
         if (!empty) {
-          EXPECT_NEAR(results.max_logits[row], largest, 1e-4);
-          EXPECT_GE(results.lse[row], results.max_logits[row]);
+          EXPECT_NEAR(max_logit_of(*results, row), largest, 1e-4) << kernel;
+          EXPECT_GE(lse_of(*results, row), max_logit_of(*results, row));
           continue;
         }
-        EXPECT_EQ(results.max_logits[row], -kInfinity);
-        EXPECT_EQ(results.lse[row], -kInfinity);
-        for (int d = 0; d < 512; ++d) ASSERT_EQ(results.out[row * 512 + d], 0);
+        EXPECT_EQ(max_logit_of(*results, row), -kInfinity) << kernel;
+        EXPECT_EQ(lse_of(*results, row), -kInfinity) << kernel;
+        for (int d = 0; d < 512; ++d) ASSERT_EQ(out_of(*results, row * 512 + d), 0) << kernel;
       }
     }
   }
 }
 
-TEST(SparsePrefill, SameBitsEachTime) {
-  const Rows rows({.s_q = 7, .heads = 64, .s_kv = 500, .topk = 300, .lengths = true});
-  Results first = poisoned(rows.inputs, 512), again = poisoned(rows.inputs, 512);
-  ASSERT_TRUE(run(rows.inputs, rows.options, first).ok() && run(rows.inputs, rows.options, again).ok());
-  EXPECT_TRUE(first == again);
+// A base that stays behind the scores is not what is told, nor one of another block or warpgroup.
+TEST_P(SparsePrefill, LargestScoresThatLeap) {
+  for (int heads : {8, 64, 128}) {
+    for (float scale : {1.0F, -1.0F, 40.0F, 0.0F}) {
+      const Rows rows({.s_q = 4, .heads = heads, .s_kv = 900, .topk = 700});
+      SparsePrefillOptions options = rows.options;
+      options.softmax_scale *= scale;
+      check(rows.inputs, options);
+    }
+  }
 }
 
-TEST(SparsePrefill, LengthsOutOfRangeAreClamped) {
+TEST_P(SparsePrefill, EveryKernelThatTakesIt) {
+  int ran = 0;
+  for (const KernelInfo& kernel : kernels()) {
+    if (kernel.backend != GetParam()) continue;
+    executor_.kernel = kernel.name;
+    for (int heads : {7, 16, 70, 128}) {
+      for (int dim : {512, 576}) {
+        for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+          Shape shape{.s_q = 300, .heads = heads, .dim = dim, .s_kv = 400, .topk = 150, .dtype = dtype};
+          shape.lengths = shape.sink = heads != 70;
+          if (!on_gpu()) shape.s_q = 3;
+          const Rows rows(shape);
+          const Status status = run(rows.inputs, rows.options).status();
+          if (status.code() == StatusCode::kUnsupported) continue;
+          ++ran;
+          check(rows.inputs, rows.options);
+        }
+      }
+    }
+  }
+  // mla_16 of few heads, mla_64_roles, mla_64_pingpong; cpu_dense and reference.
+  EXPECT_EQ(ran, on_gpu() ? 8 + 16 + 16 : 32);
+}
+
+TEST_P(SparsePrefill, SameBitsEachTime) {
+  for (int heads : {8, 64, 128}) {
+    const Rows rows({.s_q = 200, .heads = heads, .s_kv = 500, .topk = 300, .lengths = true});
+    const Result<PrefillRun> first = run(rows.inputs, rows.options), again = run(rows.inputs, rows.options);
+    ASSERT_TRUE(first.ok() && again.ok());
+    EXPECT_EQ(first->bytes(), again->bytes());
+  }
+}
+
+TEST_P(SparsePrefill, LengthsOutOfRangeAreClamped) {
   Rows rows({.lengths = true});
   rows.lengths() = {-5, 1000, 77, kLeast, kMost};
   SparsePrefillInputs all = rows.inputs;
   const std::int32_t clamped[] = {0, 77, 77, 0, 77};
   all.topk_length.data = clamped;
-  Results a = poisoned(all, 512), b = poisoned(all, 512);
-  ASSERT_TRUE(run(rows.inputs, rows.options, a).ok() && run(all, rows.options, b).ok());
-  EXPECT_TRUE(a == b);
+  const Result<PrefillRun> a = run(rows.inputs, rows.options), b = run(all, rows.options);
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_EQ(a->bytes(), b->bytes());
 }
 
-TEST(SparsePrefill, NoQueryTokensAndNoIndices) {
+TEST_P(SparsePrefill, NoQueryTokensAndNoIndices) {
   const Rows none({.s_q = 0});
   check(none.inputs, none.options);
   const Rows nothing({.s_q = 3, .topk = 0});
   check(nothing.inputs, nothing.options);
 }
 
-TEST(SparsePrefill, NanInLiveRowsIsSeen) {
-  const Rows rows({.s_q = 1, .heads = 2, .s_kv = 2, .topk = 1});
-  const std::int32_t poison = 1;  // s_kv / 2
-  SparsePrefillInputs inputs = rows.inputs;
-  inputs.indices = {&poison, Dtype::kI32, {1, 1, 1}};
-  Results results = poisoned(inputs, 512);
-  std::fill(results.max_logits.begin(), results.max_logits.end(), 0.0F);
-  std::fill(results.out.begin(), results.out.end(), 0);
-  ASSERT_TRUE(run(inputs, rows.options, results).ok());
-  for (int h = 0; h < 2; ++h) {
-    EXPECT_TRUE(std::isnan(results.max_logits[h]));
-    EXPECT_TRUE(std::isnan(results.lse[h]));
-    EXPECT_TRUE(std::isnan(to_float(results.out[h * 512], Dtype::kBF16)));
-  }
-}
-
-/// A sparse decode case of one query token a request as a sparse prefill.
-SparsePrefillInputs prefill_of(const DecodeInputs& decode) {
-  SparsePrefillInputs inputs;
-  inputs.q = decode.q;
-  inputs.q.shape = {decode.q.shape[0], decode.q.shape[2], decode.q.shape[3]};
-  inputs.q.strides = {decode.q.strides[0], decode.q.strides[2], 1};
-  inputs.q.rank = 3;
-  inputs.kv = decode.kv_cache;
-  inputs.indices = decode.indices;
-  inputs.topk_length = decode.topk_length;
-  inputs.attn_sink = decode.attn_sink;
-  inputs.extra_kv_cache = decode.extra_kv_cache;
-  inputs.extra_indices = decode.extra_indices;
-  inputs.extra_topk_length = decode.extra_topk_length;
-  return inputs;
-}
-
-TEST(SparsePrefill, PagedCaches) {
-  for (KvFormat format : {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kFp8_584}) {
-    for (bool extra : {false, true}) {
-      runtime::CaseSpec spec{.format = format, .heads = 12, .lengths = {100, 0, 70, 300}};
-      spec.qk_dim = format == KvFormat::kFp8_584 ? 512 : 576;
-      spec.page_size = 3;
-      spec.sparse = spec.sink = spec.strided = true;
-      spec.topk = 77;
-      spec.topk_lengths = {77, 5, 0, 70};
-      spec.skipped_indices = 0.3;
-      if (extra) {
-        spec.extra_lengths = {90, 100, 0, 20};
-        spec.extra_indexed = true;
-        spec.extra_topk = 65;
-        spec.extra_topk_lengths = {0, 65, 0, 33};
-        spec.extra_page_size = 2;
-      }
-      const runtime::RandomCase c = runtime::make_case(spec, 1);
-      check(prefill_of(c.inputs), options_of(c.problem.options.softmax_scale));
+TEST_P(SparsePrefill, NanInLiveRowsIsSeen) {
+  for (int heads : {2, 64, 128}) {
+    const Rows rows({.s_q = 1, .heads = heads, .s_kv = 2, .topk = 1});
+    const std::int32_t poison = 1;  // s_kv / 2
+    SparsePrefillInputs inputs = rows.inputs;
+    inputs.indices = {&poison, Dtype::kI32, {1, 1, 1}};
+    const Result<PrefillRun> results = run(inputs, rows.options, 0);
+    ASSERT_TRUE(results.ok());
+    for (int h = 0; h < heads; ++h) {
+      EXPECT_TRUE(std::isnan(max_logit_of(*results, h)));
+      EXPECT_TRUE(std::isnan(lse_of(*results, h)));
+      EXPECT_TRUE(std::isnan(to_float(out_of(*results, h * 512), Dtype::kBF16)));
     }
   }
 }
 
-TEST(SparsePrefill, WrongTensorsAreNamed) {
+// On CUDA there is no plan: a call is one launch, which needs no memory and which a graph can capture.
+TEST_P(SparsePrefill, CudaNeedsNoWorkspaceAndIsCaptured) {
+  if (!on_gpu()) GTEST_SKIP() << "graphs are CUDA's";
+  const Rows rows({.s_q = 150, .heads = 128, .lengths = true});
+  Result<runtime::Stream> stream = runtime::Stream::create(executor_);
+  ASSERT_TRUE(stream.ok());
+  executor_.stream = stream->get();
+  Result<PrefillRun> run = PrefillRun::create(rows.inputs, rows.options, executor_);
+  ASSERT_TRUE(run.ok()) << run.status().message();
+  EXPECT_EQ(run->workspace().bytes, 0U);
+  const auto timed = runtime::time_calls([&] { return run->run(); },
+                                         {.repeats = 1, .graph = true, .graph_calls = 2}, executor_);
+  ASSERT_TRUE(timed.ok()) << timed.status().message();
+  ASSERT_TRUE(run->fetch().ok());
+  const auto compared = runtime::compare_prefill(rows.inputs, rows.options, run->results());
+  ASSERT_TRUE(compared.ok());
+  EXPECT_TRUE(compared->ok()) << runtime::to_string(*compared);
+}
+
+// Rows beyond 2^31 elements.
+TEST_P(SparsePrefill, OffsetsOf64Bits) {
+  if (!on_gpu()) GTEST_SKIP() << "needs a device with 4.4 GB of memory to spare";
+  for (int heads : {16, 64, 128}) {
+    const Rows rows({.s_q = 3, .heads = heads});
+    Result<PrefillRun> run = PrefillRun::create(rows.inputs, rows.options, executor_);
+    ASSERT_TRUE(run.ok());
+    const std::int64_t stride = rows.inputs.kv.strides[0], s_kv = rows.inputs.kv.shape[0];
+    const std::int64_t first = (1LL << 31) / stride + 100;
+    Result<runtime::Buffer> pool = runtime::Buffer::allocate(executor_, (first + s_kv) * stride * 2);
+    if (!pool.ok()) GTEST_SKIP() << pool.status().message();
+    auto* const begin = static_cast<std::uint16_t*>(pool->data()) + first * stride;
+    const std::int64_t elements = (s_kv - 1) * stride + 576;
+    ASSERT_TRUE(runtime::copy_to_device(begin, rows.inputs.kv.data, elements * 2, executor_).ok());
+    const auto* indices = static_cast<const std::int32_t*>(rows.inputs.indices.data);
+    std::vector<std::int32_t> moved(indices, indices + rows.inputs.indices.elements());
+    for (std::int32_t& index : moved) {
+      if (index >= 0 && index < s_kv) index += static_cast<std::int32_t>(first);
+      if (index == s_kv) index = kMost;
+    }
+    ASSERT_TRUE(runtime::copy_to_device(const_cast<void*>(run->inputs().indices.data), moved.data(),
+                                        moved.size() * 4, executor_)
+                    .ok());
+    run->inputs().kv.data = pool->data();
+    run->inputs().kv.shape[0] = first + s_kv;
+    ASSERT_TRUE(run->run().ok());
+    ASSERT_TRUE(run->fetch().ok());
+    const auto compared = runtime::compare_prefill(rows.inputs, rows.options, run->results());
+    ASSERT_TRUE(compared.ok());
+    EXPECT_TRUE(compared->ok()) << runtime::to_string(*compared);
+  }
+}
+
+TEST_P(SparsePrefill, PagedCaches) {
+  for (auto [format, qk_dim] : {std::pair{KvFormat::kPlain, 576},
+                                {KvFormat::kPlain, 512},
+                                {KvFormat::kFp8_656, 576},
+                                {KvFormat::kFp8_656, 512},
+                                {KvFormat::kFp8_584, 512}}) {
+    for (int heads : {12, 64, 128}) {
+      for (bool extra : {false, true}) {
+        if (extra && on_gpu() && format == KvFormat::kPlain && qk_dim == 576) continue;  // no kernel takes it
+        runtime::CaseSpec spec{.format = format, .heads = heads, .lengths = {100, 0, 70, 300}};
+        spec.qk_dim = qk_dim;
+        spec.page_size = 3;
+        spec.sparse = spec.sink = spec.strided = true;
+        spec.topk = 77;
+        spec.topk_lengths = {77, 5, 0, 70};
+        spec.skipped_indices = 0.3;
+        if (extra) {
+          spec.extra_lengths = {90, 100, 0, 20};
+          spec.extra_indexed = true;
+          spec.extra_topk = 65;
+          spec.extra_topk_lengths = {0, 65, 0, 33};
+          spec.extra_page_size = 2;
+        }
+        const runtime::RandomCase c = runtime::make_case(spec, 1);
+        check(runtime::prefill_inputs(c.inputs), options_of(c.problem.options.softmax_scale));
+      }
+    }
+  }
+}
+
+TEST_P(SparsePrefill, WhatNoKernelTakesIsRefusedWithReasons) {
+  if (!on_gpu()) GTEST_SKIP() << "the CPU takes everything";
+  const Rows rows({.dim = 576});
+  SparsePrefillOptions options = rows.options;
+  options.v_dim = 256;
+  const Status status = run(rows.inputs, options).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_NE(status.message().find("mla_64_pingpong: qk_dim/v_dim is 576/256; "), std::string::npos)
+      << status.message();
+  EXPECT_NE(status.message().find("gqa_16: it does not do sparse_prefill"), std::string::npos);
+}
+
+TEST(SparsePrefillArguments, WrongTensorsAreNamed) {
   const Rows rows({.sink = true});
   const Executor cpu;
   auto refused = [&](auto change, const char* words) {
@@ -346,23 +429,13 @@ TEST(SparsePrefill, WrongTensorsAreNamed) {
   refused([](Inputs& i, Options&) { i.q.shape[0] = i.indices.shape[0] = (1 << 20) + 1; },
           "s_q (query tokens) is 1048577; it must be from 0 to 1048576");
 
-  Results results = poisoned(rows.inputs, 512);
-  results.max_view.shape[1] = 8;
-  const Status status = run(rows.inputs, rows.options, results);
+  Result<PrefillRun> run = PrefillRun::create(rows.inputs, rows.options, cpu);
+  ASSERT_TRUE(run.ok());
+  SparsePrefillOutputs outputs = run->outputs();
+  EXPECT_EQ(sparse_prefill(rows.inputs, outputs, rows.options, {}, cpu).code(), StatusCode::kExhausted);
+  outputs.max_logits.shape[1] = 8;
+  const Status status = sparse_prefill(rows.inputs, outputs, rows.options, run->workspace(), cpu);
   EXPECT_NE(status.message().find("max_logits is fp32 (5, 8)"), std::string::npos) << status.message();
-  EXPECT_EQ(sparse_prefill(rows.inputs, poisoned(rows.inputs, 512).outputs(), rows.options, {}, cpu).code(),
-            StatusCode::kExhausted);
-}
-
-TEST(SparsePrefill, CudaIsRefusedByName) {
-  const Rows rows({});
-  Executor cuda;
-  cuda.backend = Backend::kCuda;
-  const Status status = sparse_prefill_workspace_bytes(rows.inputs, rows.options, cuda).status();
-  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  EXPECT_NE(status.message().find("executor.backend is cuda, which has no kernel for sparse_prefill; cpu"),
-            std::string::npos)
-      << status.message();
 }
 
 }  // namespace

@@ -303,6 +303,42 @@ std::vector<BenchCase> sparse_v4() {
   return cases;
 }
 
+/// `query_tokens` of a prompt, each with `topk` of the cache's tokens, and a sink.
+BenchCase prefill_case(int query_tokens, int heads, int qk_dim, int s_kv, int topk, int page_size = 1) {
+  BenchCase c = sparse_case(1, query_tokens, heads, topk, s_kv);
+  c.prefill = true;
+  c.problem.cache.format = KvFormat::kPlain;
+  c.problem.cache.qk_dim = qk_dim;
+  c.problem.cache.page_size = page_size;
+  c.problem.options.softmax_scale = 1.0F / std::sqrt(static_cast<float>(qk_dim));
+  c.problem.options.attn_sink = true;
+  return c;
+}
+
+/// V3.2's prompts and V4's, from rows and straight from the paged cache.
+std::vector<BenchCase> sparse_prefill() {
+  std::vector<BenchCase> cases = {
+      prefill_case(4096, 128, 576, 8192, 2048),   prefill_case(4096, 128, 576, 32768, 2048),
+      prefill_case(4096, 128, 576, 131072, 2048), prefill_case(4096, 64, 576, 32768, 2048),
+      prefill_case(4096, 16, 576, 32768, 2048),   prefill_case(4096, 64, 512, 8192, 512),
+      prefill_case(4096, 128, 512, 8192, 1024)};
+  BenchCase v4 = prefill_case(4096, 64, 512, 65536, 128, 256);
+  v4.problem.cache.format = KvFormat::kFp8_584;
+  v4.problem.cache.extra = {.enabled = true, .indexed = true, .page_size = 64, .topk = 512, .max_pages = 0};
+  v4.extra_tokens = 65536;
+  cases.push_back(std::move(v4));
+  for (int heads : {128, 64, 16}) {
+    cases.push_back(prefill_case(4096, heads, 576, 32768, 2048, 64));
+    cases.back().problem.cache.format = KvFormat::kFp8_656;
+  }
+  return cases;
+}
+
+/// A handful of them that a processor does.
+std::vector<BenchCase> sparse_prefill_small() {
+  return {prefill_case(16, 8, 576, 300, 100), prefill_case(4, 64, 512, 200, 65)};
+}
+
 /// A handful of them that a processor does.
 std::vector<BenchCase> sparse_v4_small() {
   std::vector<BenchCase> cases = {v4_case(2, 1, 16, 512, 64, 4096), v4_case(2, 2, 64, 512, 2, 4096),
@@ -331,8 +367,11 @@ constexpr BenchSuite kSparseSuites[] = {
     {"plain", "a bf16 cache: topk 512 to 2,048 of 8,192 tokens, 2 to 128 requests", sparse_plain},
     {"v4", "DeepSeek V4: 128 tokens of a window cache and 512 to 8,192 of an extra one, fp8_584, with a sink",
      sparse_v4},
+    {"prefill", "sparse prefill: 4,096 query tokens, topk 512 to 2,048, 16 to 128 heads, with a sink",
+     sparse_prefill},
     {"cpu", "seconds on a processor", sparse_cpu},
     {"small", "a handful of tiny shapes", sparse_small},
+    {"prefill-small", "the same of sparse prefill", sparse_prefill_small},
     {"v4-small", "the same of DeepSeek V4", sparse_v4_small},
 };
 
@@ -351,8 +390,12 @@ std::vector<int> make_lengths(const std::string& distribution, int batch, int me
 
 std::string name_of(const BenchCase& c) {
   const auto& [query, cache, sparse, options] = c.problem;
-  const std::string shape = fmt::format("b{} s_q{} h{} ", c.lengths.size(), query.tokens, query.heads);
+  std::string shape = fmt::format("b{} s_q{} h{} ", c.lengths.size(), query.tokens, query.heads);
   std::string page = cache.page_size == 64 ? "" : fmt::format(" page{}", cache.page_size);
+  if (c.prefill) {
+    shape = fmt::format("s_q{} h{} d{} s_kv{} ", query.tokens, query.heads, cache.qk_dim, c.mean_length);
+    page = cache.format == KvFormat::kPlain ? "" : fmt::format(" {}", to_string(cache.format));
+  }
   if (cache.dtype == Dtype::kF16) page += " fp16";
   const auto& extra = cache.extra;
   if (extra.enabled) {

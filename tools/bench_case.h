@@ -20,6 +20,9 @@ struct BenchCase {
   bool graph = false;
   float deviation = 0.1F;  ///< Of queries and cached rows, which are normal.
   bool rmse = false;       ///< Compare a sample of rows with the oracle.
+  /// Sparse prefill: the query tokens of one request, whose tokens are the cache. Plain pages of one token
+  /// are contiguous rows.
+  bool prefill = false;
 };
 
 /// `batch` lengths: all `mean`, or "normal" with deviation mean / 2 and at least `least`. The normal ones are

@@ -9,7 +9,7 @@
 
 #include "core/latent_format.h"
 #include "core/message.h"
-#include "dispatch/select.h"
+#include "dispatch/sparse_prefill.h"
 #include "flashlatent/plan.h"
 #include "plan/host_plan.h"
 #include "runtime/bench_check.h"
@@ -109,6 +109,29 @@ Result<runtime::Timing> time_decode(const runtime::BenchInput& input, runtime::T
   return timing;
 }
 
+/// The same of sparse prefill, which nobody plans.
+Result<runtime::Timing> time_prefill(const runtime::BenchInput& input, const runtime::TimingOptions& options,
+                                     const Executor& executor) {
+  const SparsePrefillInputs inputs = runtime::prefill_inputs(input);
+  const DecodeProblem& problem = input.problem;
+  const std::int64_t s_q = problem.query.tokens, h_q = problem.query.heads;
+  const Device device = device_of(executor);
+  FLASHLATENT_ASSIGN_OR_RETURN(runtime::Buffer max_logits,
+                               runtime::Buffer::allocate(executor, s_q * h_q * sizeof(float)));
+  const SparsePrefillOutputs outputs{
+      {input.outputs.out.data, problem.cache.dtype, {s_q, h_q, problem.cache.v_dim}, device},
+      {max_logits.data(), Dtype::kF32, {s_q, h_q}, device},
+      {input.outputs.lse.data, Dtype::kF32, {s_q, h_q}, device}};
+  const SparsePrefillOptions call_options{.softmax_scale = problem.options.softmax_scale,
+                                          .v_dim = problem.cache.v_dim};
+  FLASHLATENT_ASSIGN_OR_RETURN(const std::size_t bytes,
+                               sparse_prefill_workspace_bytes(inputs, call_options, executor));
+  FLASHLATENT_ASSIGN_OR_RETURN(runtime::Buffer workspace, runtime::Buffer::allocate(executor, bytes));
+  return runtime::time_calls(
+      [&] { return sparse_prefill(inputs, outputs, call_options, workspace.memory(), executor); }, options,
+      executor);
+}
+
 /// One call between events: the emptying hides its launch from the clock.
 runtime::TimingOptions cold(runtime::TimingOptions options) {
   options.cold = true;
@@ -123,15 +146,23 @@ Result<Measurement> measure(const BenchCase& c, runtime::BenchInput& input, cons
   runtime::TimingOptions timing_options = options.timing;
   timing_options.graph =
       (timing_options.graph || c.graph || options.layers > 0) && executor.backend == Backend::kCuda;
-  Result<runtime::Timing> timing = time_decode(input, timing_options, options.layers, executor);
+  const auto time = [&](const runtime::TimingOptions& with) {
+    return c.prefill ? time_prefill(input, with, executor)
+                     : time_decode(input, with, options.layers, executor);
+  };
+  Result<runtime::Timing> timing = time(timing_options);
   if (!timing.ok()) return timing.status();
-  Result<std::string> ran = running_kernel(input.problem, input.inputs, input.outputs, executor);
-  if (!ran.ok()) return ran.status();
-  Result<std::string> why = explain(input.problem, executor);
+  const Purpose purpose = c.prefill ? purpose_on(executor.backend) : Purpose::kDecode;
+  DecodeProblem problem = input.problem;
+  if (c.prefill) std::swap(problem.query.batch, problem.query.tokens);  // a request each
+  Result<std::string> why = explain_for(purpose, problem, executor);
   if (!why.ok()) return why.status();
 
-  Result<Selection> selection = select(input.problem, executor);
+  Result<Selection> selection = select(problem, executor, purpose);
   if (!selection.ok()) return selection.status();
+  Result<std::string> ran = c.prefill ? std::string(selection->kernel->name)
+                                      : running_kernel(input.problem, input.inputs, input.outputs, executor);
+  if (!ran.ok()) return ran.status();
 
   Measurement m;
   m.timing = *timing;
@@ -142,7 +173,7 @@ Result<Measurement> measure(const BenchCase& c, runtime::BenchInput& input, cons
   m.why = *why;
   m.graph = timing_options.graph;
   if (options.with_cold) {
-    Result<runtime::Timing> cold_timing = time_decode(input, cold(timing_options), options.layers, executor);
+    Result<runtime::Timing> cold_timing = time(cold(timing_options));
     if (!cold_timing.ok()) return cold_timing.status();
     m.cold = *cold_timing;
   }
@@ -161,7 +192,9 @@ Result<Measurement> measure(const BenchCase& c, runtime::BenchInput& input, cons
   const Work work = work_of(c);
   m.tflops = work.flops / timing->median * 1e-9;
   m.gbps = work.bytes / timing->median * 1e-6;
-  m.floor_ms = std::max(work.bytes / roof.read_tbps, work.flops / roof.matmul_tflops) * 1e-9;
+  // Of sparse prefill the same rows come from L2 for many query tokens.
+  const double read_bytes = c.prefill ? 0 : work.bytes;
+  m.floor_ms = std::max(read_bytes / roof.read_tbps, work.flops / roof.matmul_tflops) * 1e-9;
   m.roof_pct = 100 * m.floor_ms / timing->median;
   if (c.rmse) {
     Result<runtime::Comparison> sample = runtime::compare_sample(input, kSampleRows, executor);
@@ -178,7 +211,9 @@ Result<Measurement> measure(const BenchCase& c, runtime::BenchInput& input, cons
   if (options.oracle) {
     Executor oracle = executor;
     oracle.kernel = "reference";
-    Result<runtime::Timing> oracle_timing = time_decode(input, {.repeats = 1}, options.layers, oracle);
+    Result<runtime::Timing> oracle_timing = c.prefill
+                                                ? time_prefill(input, {.repeats = 1}, oracle)
+                                                : time_decode(input, {.repeats = 1}, options.layers, oracle);
     if (!oracle_timing.ok()) return oracle_timing.status();
     m.oracle_ms = oracle_timing->median;
   }
@@ -229,6 +264,7 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m, const B
     row[cache.extra.indexed ? "extra_topk" : "extra_tokens"] =
         cache.extra.indexed ? cache.extra.topk : c.extra_tokens;
   }
+  if (c.prefill) row["prefill"] = true;
   if (bench.layers > 0) row["layers"] = bench.layers;
   if (m.cold.repeats > 0) {
     row["ms_cold"] = m.cold.median;
@@ -325,6 +361,13 @@ int run_bench_decode(const char* name, std::vector<BenchCase> all, const BenchOp
   }
   if (options.with_read && executor.backend != Backend::kCuda) {
     return fail({StatusCode::kInvalidArgument, "--with-read times a CUDA kernel; add --backend cuda"});
+  }
+  const bool prefill = std::any_of(cases.begin(), cases.end(), [](auto& c) { return c.prefill; });
+  if (prefill && (options.layers > 0 || options.batch_invariant || options.rmse)) {
+    return fail(
+        {StatusCode::kInvalidArgument,
+         "--layers, --batch-invariant and --rmse are of decode, and there are cases of sparse prefill; "
+         "check --suite sparse_prefill compares these with the oracle"});
   }
   for (const BenchCase& c : cases) {
     const Status status =

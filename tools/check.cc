@@ -4,8 +4,10 @@
 #include <cstdio>
 #include <optional>
 
+#include "dispatch/sparse_prefill.h"
 #include "runtime/compare.h"
 #include "runtime/decode_run.h"
+#include "runtime/prefill_run.h"
 #include "tools/check_cases.h"
 #include "tools/check_refusals.h"
 #include "tools/command.h"
@@ -71,6 +73,30 @@ CheckResult check_case(const runtime::CaseSpec& spec, std::uint64_t seed, const 
           comparison.relative_error, *kernel};
 }
 
+/// The same of sparse prefill, max_logits too.
+CheckResult check_prefill(const runtime::CaseSpec& spec, std::uint64_t seed, const Executor& executor) {
+  const runtime::RandomCase random_case = runtime::make_case(spec, seed);
+  const SparsePrefillInputs inputs = runtime::prefill_inputs(random_case.inputs);
+  const SparsePrefillOptions options{.softmax_scale = random_case.problem.options.softmax_scale,
+                                     .v_dim = random_case.problem.cache.v_dim};
+  Result<runtime::PrefillRun> run = runtime::PrefillRun::create(inputs, options, executor);
+  if (!run.ok()) return failed(run.status());
+  const Result<std::string> kernel = sparse_prefill_kernel(run->inputs(), run->outputs(), options, executor);
+  if (!kernel.ok()) return failed(kernel.status());
+  std::vector<std::uint8_t> bytes;
+  for (int i = 0; i < kReruns; ++i) {
+    for (const Status& status : {run->poison(), run->run(), run->fetch()}) {
+      if (!status.ok()) return {Outcome::kWrong, status.message()};
+    }
+    if (i > 0 && bytes != run->bytes()) return {Outcome::kWrong, "two runs on the same inputs differ"};
+    bytes = run->bytes();
+  }
+  const Result<runtime::Comparison> comparison = runtime::compare_prefill(inputs, options, run->results());
+  if (!comparison.ok()) return failed(comparison.status());
+  return {comparison->ok() ? Outcome::kRight : Outcome::kWrong, runtime::to_string(*comparison),
+          comparison->relative_error, *kernel};
+}
+
 /// Of "I/N" every N-th case from the I-th on.
 struct Shard {
   std::size_t first = 0, of = 1;
@@ -95,10 +121,9 @@ std::string again(const CheckOptions& options, const std::string& name, Backend 
 
 int run_check(const CheckOptions& options) {
   if (options.cases && !is_random_suite(options.suite)) {
-    return fail(
-        {StatusCode::kInvalidArgument,
-         fmt::format("--cases is {}, but the suite is {}; it is for --suite random and random_separate",
-                     *options.cases, options.suite)});
+    return fail({StatusCode::kInvalidArgument,
+                 fmt::format("--cases is {}, but the suite is {}; it is for the random suites",
+                             *options.cases, options.suite)});
   }
   const std::optional<Shard> shard = parse_shard(options.shard);
   if (!shard) {
@@ -134,7 +159,7 @@ int run_check(const CheckOptions& options) {
   {
     Progress progress("check", static_cast<std::int64_t>(cases.size()));
     for (const runtime::CaseSpec& spec : cases) {
-      const CheckResult result = check_case(spec, options.seed, *executor);
+      const CheckResult result = (spec.prefill ? check_prefill : check_case)(spec, options.seed, *executor);
       const char* outcome = result.outcome == Outcome::kRight   ? "right"
                             : result.outcome == Outcome::kWrong ? "wrong"
                                                                 : "refused";
@@ -188,10 +213,12 @@ void add_check(CLI::App& app, Action& action) {
   auto options = std::make_shared<CheckOptions>();
   check
       ->add_option("--suite", options->suite,
-                   "small (seconds under a sanitizer), quick or full; random: shapes and options by --seed; "
-                   "random_separate: "
-                   "likewise, of separate keys and values, several query tokens and large groups")
-      ->check(CLI::IsMember({"small", "quick", "full", "random", "random_separate"}))
+                   "small (seconds under a sanitizer), quick or full; sparse_prefill: those of full; random: "
+                   "shapes and options by --seed; random_separate: likewise, of separate keys and values, "
+                   "several query tokens and large groups; random_sparse_prefill: likewise; "
+                   "random_shards: random and random_separate, of contexts that ranks share")
+      ->check(CLI::IsMember({"small", "quick", "full", "sparse_prefill", "random", "random_separate",
+                             "random_sparse_prefill", "random_shards"}))
       ->capture_default_str();
   check
       ->add_option("--cases", options->cases,

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <random>
 #include <utility>
 #include <vector>
 
 #include "tools/check_cases.h"
+#include "tools/draw.h"
 
 namespace flashlatent::tools {
 
@@ -18,31 +18,6 @@ using runtime::CaseSpec;
 /// Multiply-adds of a case, which take the oracle some tenths of a second; of one with separate keys and
 /// values alone, of which a suite has more.
 constexpr std::int64_t kWork = 100'000'000, kSeparateWork = 25'000'000;
-
-/// No distribution of the standard library, which may draw otherwise elsewhere: a seed is a case everywhere.
-class Draw {
- public:
-  Draw(std::uint64_t seed, std::uint64_t number) : engine_(seed * 0x9E3779B97F4A7C15 + number) {}
-
-  /// From low to high.
-  int from(int low, int high) {
-    return low + static_cast<int>(engine_() % (static_cast<std::uint64_t>(high - low) + 1));
-  }
-  bool one_in(int n) { return from(1, n) == 1; }
-  template <class T>
-  T of(std::initializer_list<T> values) {
-    return values.begin()[from(0, static_cast<int>(values.size()) - 1)];
-  }
-  /// From low to high, as likely of each order of magnitude.
-  int of_any_size(int low, int high) {
-    int most = high;
-    while (most / 2 > low && !one_in(3)) most /= 2;
-    return from(low, most);
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
 
 /// What the cache holds, and how.
 void draw_cache(Draw& draw, CaseSpec& spec) {
@@ -219,6 +194,14 @@ void draw_drafts(Draw& draw, CaseSpec& spec) {
   spec.query_tokens = 1;  // not looked at
 }
 
+/// Ranks share the contexts. A sink is for combine() then, and an index names a rank's own slot.
+void draw_shard(Draw& draw, CaseSpec& spec) {
+  if (spec.sparse) return;
+  spec.sink = false;
+  const int world = draw.of({2, 2, 3, 4, 8});
+  spec.shard = {draw.from(0, world - 1), world, draw.of({1, 1, 2, 16, 64, 70})};
+}
+
 /// One of four cases; the others of a seed are as if there were none of these.
 bool draws_drafts(std::uint64_t seed, int number) {
   return Draw(~seed, number).one_in(4);
@@ -290,6 +273,17 @@ std::vector<CaseSpec> random_separate_cases(int count, std::uint64_t seed) {
 std::vector<CaseSpec> random_cases(int count, std::uint64_t seed) {
   std::vector<CaseSpec> cases;
   for (int i = 1; i <= count; ++i) cases.push_back(random_case(seed, i));
+  return cases;
+}
+
+std::vector<CaseSpec> random_shard_cases(int count, std::uint64_t seed) {
+  std::vector<CaseSpec> cases;
+  for (int i = 1; i <= count; ++i) {
+    Draw draw(seed, ~static_cast<std::uint64_t>(i));
+    // Half of them of separate keys and values, where windows, ALiBi and prefixes are.
+    cases.push_back(i % 2 == 0 ? random_separate_case(seed, i) : random_case(seed, i));
+    draw_shard(draw, cases.back());
+  }
   return cases;
 }
 

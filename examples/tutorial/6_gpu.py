@@ -29,7 +29,7 @@ cache_seqlens = torch.full((BATCH,), LENGTH, dtype=torch.int32, device=device)
 q = torch.randn(BATCH, 1, HEADS, 576, dtype=torch.bfloat16, device=device)
 
 problem = flashlatent.Problem.of_arrays(q, kv_cache, block_table, softmax_scale=SCALE)
-print(flashlatent.explain(problem, device="cuda").splitlines()[0])
+print(next(line for line in flashlatent.explain(problem, device="cuda").splitlines() if ": picked" in line))
 
 step = flashlatent.Step()
 out, lse = step.decode(q, kv_cache, block_table, cache_seqlens, softmax_scale=SCALE)

@@ -45,17 +45,19 @@ struct SparsePrefillOptions {
   int v_dim = 512;  ///< The first elements of a row of kv that are its value.
 };
 
-/// Bytes that sparse_prefill() needs, from shapes and dtypes alone: no element is read. Errors: those of
-/// sparse_prefill() that concern inputs.
+/// Bytes that sparse_prefill() needs, from shapes and dtypes alone: no element is read. On CUDA 0. Errors:
+/// those of sparse_prefill() that concern inputs.
 Result<std::size_t> sparse_prefill_workspace_bytes(const SparsePrefillInputs& inputs,
                                                    const SparsePrefillOptions& options,
                                                    const Executor& executor);
 
 /// For query token t and query head h, over the tokens of kv (and of extra_kv_cache) that t's indices name:
 ///   S = softmax_scale * q . K^T;  out = softmax(S) . V;  max_logits = max S;  lse = ln sum exp S.
-/// `workspace` is aligned to 256 bytes and holds nothing from one call to the next. Only the CPU has it.
-/// Errors: kInvalidArgument (a tensor or option that does not fit, by name), kUnsupported (CUDA),
-/// kUnavailable, kExhausted (`workspace` is too small); after any of them nothing was written.
+/// `workspace` is aligned to 256 bytes and holds nothing from one call to the next. On CUDA the call is one
+/// launch, which a graph can capture.
+/// Errors: kInvalidArgument (a tensor or option that does not fit, by name), kUnsupported (no kernel of the
+/// backend takes it; says why), kUnavailable, kExhausted (`workspace` is too small); after any of them
+/// nothing was written.
 Status sparse_prefill(const SparsePrefillInputs& inputs, const SparsePrefillOutputs& outputs,
                       const SparsePrefillOptions& options, Memory workspace, const Executor& executor);
 

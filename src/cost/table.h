@@ -17,6 +17,7 @@ enum class Kernel : std::uint8_t {
   kLatent,  ///< Every kernel for latent caches.
   kDirect,
   kDirectTeam8,
+  kE4m3,
   kEtap,
   kMma16,
   kMma16Team4,
@@ -30,9 +31,9 @@ enum class Kernel : std::uint8_t {
   kTrio,
 };
 inline constexpr const char* kKernelNames[] = {
-    "latent",          "fp8_32",        "fp8_16_team8", "mla_16_transposed", "mla_16",  "mla_16_team4",
-    "mla_16_team8",    "mla_16_team16", "gqa_16",       "gqa_128_split",     "gqa_128", "fp8_64",
-    "mla_64_pingpong", "mla_64_roles"};
+    "latent",        "fp8_32",       "fp8_16_team8", "mla_64_e4m3",     "mla_16_transposed",
+    "mla_16",        "mla_16_team4", "mla_16_team8", "mla_16_team16",   "gqa_16",
+    "gqa_128_split", "gqa_128",      "fp8_64",       "mla_64_pingpong", "mla_64_roles"};
 
 /// When a kernel takes so long.
 enum class Situation : std::uint8_t {
@@ -40,18 +41,23 @@ enum class Situation : std::uint8_t {
   kRows16,
   kRows32,
   kRows64,
-  kRows64ByTokens,    ///< The same, where tokens come one by one and not in boxes.
-  kTiles,             ///< Several row tiles side by side: each finds the other's blocks in L2.
-  kFp8,               ///< An fp8_656 cache.
-  kFp8_584,           ///< An fp8_584 cache, or two caches in one softmax.
-  kFp8_584Tiles,      ///< The same with several row tiles.
-  kTeams,             ///< A segment's blocks are shared by a team of CTAs.
-  kTeamsOfTiles,      ///< The same with several row tiles.
-  kTeamsOfFewBlocks,  ///< The same where a CTA has at most four blocks.
-  kShares,            ///< Each CTA has a share of one request (schedule::kEven, kByLength).
-  kSharesOfTiles,     ///< The same with several row tiles.
-  kByMemory,          ///< A block takes as long as its bytes; per_block is no constant.
-  kSharedPrefix,      ///< Groups of requests attend to a prefix that they share.
+  kRows64ByTokens,     ///< The same, where tokens come one by one and not in boxes.
+  kTiles,              ///< Several row tiles side by side: each finds the other's blocks in L2.
+  kFp8,                ///< An fp8_656 cache.
+  kFp8_584,            ///< An fp8_584 cache, or two caches in one softmax.
+  kFp8_584Tiles,       ///< The same with several row tiles.
+  kTeams,              ///< A segment's blocks are shared by a team of CTAs.
+  kTeamsOfTiles,       ///< The same with several row tiles.
+  kTeamsOfFewBlocks,   ///< The same where a CTA has at most four blocks.
+  kShares,             ///< Each CTA has a share of one request (schedule::kEven, kByLength).
+  kSharesOfTiles,      ///< The same with several row tiles.
+  kByMemory,           ///< A block takes as long as its bytes; per_block is no constant.
+  kSharedPrefix,       ///< Groups of requests attend to a prefix that they share.
+  kTurns,              ///< Sparse prefill: whole query tokens in turn, of one row tile.
+  kTurnsOfTiles,       ///< The same of several row tiles side by side.
+  kTurnsFp8,           ///< The same from an fp8_656 cache.
+  kTurnsFp8_584,       ///< The same from an fp8_584 cache, or two caches in one softmax, of one row tile.
+  kTurnsFp8_584Tiles,  ///< The same of several row tiles.
   // Added to one of those above.
   kUnplanned,    ///< The call reads no plan and launches no combine step.
   kReadsPlan,    ///< Shares by length: the plan is read.
@@ -62,14 +68,35 @@ enum class Situation : std::uint8_t {
   kFewRows,      ///< Shares of at most 16 query rows.
   kByTokens,     ///< Shares whose tokens come one by one.
 };
-inline constexpr const char* kSituationNames[] = {"rows8",         "rows16",           "rows32",
-                                                  "rows64",        "rows64_by_tokens", "tiles",
-                                                  "fp8",           "fp8_584",          "fp8_584_tiles",
-                                                  "teams",         "teams_of_tiles",   "teams_of_few_blocks",
-                                                  "shares",        "shares_of_tiles",  "by_memory",
-                                                  "shared_prefix", "unplanned",        "reads_plan",
-                                                  "partials32",    "lone_request",     "few_requests",
-                                                  "more_tiles",    "few_rows",         "by_tokens"};
+inline constexpr const char* kSituationNames[] = {"rows8",
+                                                  "rows16",
+                                                  "rows32",
+                                                  "rows64",
+                                                  "rows64_by_tokens",
+                                                  "tiles",
+                                                  "fp8",
+                                                  "fp8_584",
+                                                  "fp8_584_tiles",
+                                                  "teams",
+                                                  "teams_of_tiles",
+                                                  "teams_of_few_blocks",
+                                                  "shares",
+                                                  "shares_of_tiles",
+                                                  "by_memory",
+                                                  "shared_prefix",
+                                                  "turns",
+                                                  "turns_of_tiles",
+                                                  "turns_fp8",
+                                                  "turns_fp8_584",
+                                                  "turns_fp8_584_tiles",
+                                                  "unplanned",
+                                                  "reads_plan",
+                                                  "partials32",
+                                                  "lone_request",
+                                                  "few_requests",
+                                                  "more_tiles",
+                                                  "few_rows",
+                                                  "by_tokens"};
 
 /// What takes so long. The fields of schedule::CostModel and of TeamCosts.
 enum class Field : std::uint8_t {

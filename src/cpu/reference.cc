@@ -129,15 +129,19 @@ std::int32_t length_at(const ConstTensorView& lengths, int request, int token) {
   return static_cast<const std::int32_t*>(lengths.data)[request * lengths.strides[0] + column];
 }
 
-/// Tokens [begin, end) of a request's row of a page table, whose distance is counted from token `last`.
+/// Tokens [begin, end) of a request's row of a page table, whose distance is counted from token `last`. Of a
+/// context that ranks share those that are here, which the row has room for `reach` of.
 void add_pages(const ConstTensorView& table, const ConstTensorView& cache, std::int64_t page_size,
-               int request, std::int64_t begin, std::int64_t end, std::int64_t last, bool extra,
-               std::vector<Seen>& seen) {
+               const ContextShard& shard, std::int64_t reach, int request, std::int64_t begin,
+               std::int64_t end, std::int64_t last, bool extra, std::vector<Seen>& seen) {
   const auto* pages = static_cast<const std::int32_t*>(table.data) + request * table.strides[0];
-  for (std::int64_t t = begin; t < end; ++t) {
-    const std::int64_t page = pages[t / page_size];
+  for (std::int64_t t = std::max<std::int64_t>(begin, 0); t < end; ++t) {
+    if (t / shard.run % shard.world != shard.rank) continue;
+    const std::int64_t slot = t / shard.run / shard.world * shard.run + t % shard.run;
+    if (slot >= reach) break;
+    const std::int64_t page = pages[slot / page_size];
     if (page < 0 || page >= cache.shape[0]) continue;  // skipped
-    seen.push_back({{page, t % page_size, extra}, t - last});
+    seen.push_back({{page, slot % page_size, extra}, t - last});
   }
 }
 
@@ -158,13 +162,14 @@ void add_indices(const ConstTensorView& all, const ConstTensorView& lengths, con
 void add_by_pages(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token,
                   std::vector<Seen>& seen) {
   const auto& [query, cache, sparse, options] = problem;
-  const std::int64_t length = std::clamp<std::int64_t>(length_at(inputs.cache_seqlens, request, token), 0,
-                                                       std::int64_t{cache.max_pages} * cache.page_size);
+  const std::int64_t reach = std::int64_t{cache.max_pages} * cache.page_size;
+  const std::int64_t stored = std::max(length_at(inputs.cache_seqlens, request, token), 0);
+  const std::int64_t length = options.shard.world == 1 ? std::min(stored, reach) : stored;
   const std::int64_t end =
       options.causal ? length - query_tokens(problem, inputs, request) + token + 1 : length;
   const std::int64_t begin = options.window > 0 ? std::max<std::int64_t>(end - options.window, 0) : 0;
   add_pages(inputs.block_table, cache.layout == KvLayout::kLatent ? inputs.kv_cache : inputs.key_cache,
-            cache.page_size, request, begin, end, length - 1, false, seen);
+            cache.page_size, options.shard, reach, request, begin, end, length - 1, false, seen);
 }
 
 /// All tokens that a query token attends to, of both caches.
@@ -183,10 +188,10 @@ std::vector<Seen> seen_by(const DecodeProblem& problem, const DecodeInputs& inpu
     add_indices(inputs.extra_indices, inputs.extra_topk_length, inputs.extra_kv_cache, extra.page_size,
                 request, token, true, seen);
   } else {
+    const std::int64_t reach = std::int64_t{extra.max_pages} * extra.page_size;
     const std::int64_t length =
-        std::clamp<std::int64_t>(length_at(inputs.extra_cache_seqlens, request, token), 0,
-                                 std::int64_t{extra.max_pages} * extra.page_size);
-    add_pages(inputs.extra_block_table, inputs.extra_kv_cache, extra.page_size, request, 0, length,
+        std::clamp<std::int64_t>(length_at(inputs.extra_cache_seqlens, request, token), 0, reach);
+    add_pages(inputs.extra_block_table, inputs.extra_kv_cache, extra.page_size, {}, reach, request, 0, length,
               length - 1, true, seen);
   }
   return seen;
@@ -195,6 +200,11 @@ std::vector<Seen> seen_by(const DecodeProblem& problem, const DecodeInputs& inpu
 /// What the working precision keeps of a number.
 float rounded(double x, Dtype dtype) {
   return to_float(from_float(static_cast<float>(x), dtype), dtype);
+}
+
+/// The largest relative error of rounding: of 8 and of 11 digits.
+double unit_roundoff(Dtype dtype) {
+  return dtype == Dtype::kBF16 ? 0x1p-8 : 0x1p-11;
 }
 
 /// What e4m3 keeps of a number.
@@ -236,6 +246,26 @@ class Working {
   float scale_;
 };
 
+/// What sums of e4m3 products on Hopper's tensor cores may be off by: 32 products and the sum so far are
+/// added at once, each cut off 13 bits behind the point of the largest of them.
+class E4m3Sums {
+ public:
+  /// Product d, and the sum with it.
+  void add(int d, float product, float sum) {
+    largest_ = std::max(largest_, std::max(std::abs(product), std::abs(sum)));
+    if (d % kAtOnce != kAtOnce - 1) return;
+    largest2_ += double{largest_} * largest_;
+    largest_ = std::abs(sum);
+  }
+  /// Twice the RMS, where what is cut off is anything up to 2^-13 of the largest.
+  double rounding() const { return 2 * 0x1p-13 * std::sqrt((kAtOnce + 1) / 3.0 * largest2_); }
+
+ private:
+  static constexpr int kAtOnce = 32;
+  float largest_ = 0;
+  double largest2_ = 0;
+};
+
 /// What soft cap and ALiBi make of a score.
 template <class Real>
 Real transformed(Real score, const DecodeProblem& problem, const DecodeInputs& inputs, int head,
@@ -271,14 +301,18 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
     double score = 0;
     float plain_score = 0;
     double partial_sums2 = 0;
+    E4m3Sums e4m3_sums;
     for (int d = 0; d < cache.qk_dim; ++d) {
       const double b = key_element(problem, inputs, place, kv_head, d);
       score += query_row[d] * b;
       plain_score += plain_query[d] * working.cached(b);
       partial_sums2 += double{plain_score} * plain_score;
+      e4m3_sums.add(d, plain_query[d] * working.cached(b), plain_score);
     }
     const float plain_scale = options.softmax_scale * working.scale();
-    roundings.push_back(0.4 * 0x1p-24 * std::abs(plain_scale) * std::sqrt(partial_sums2));
+    const double rounding =
+        problem.fp8_products() ? e4m3_sums.rounding() : 0.4 * 0x1p-24 * std::sqrt(partial_sums2);
+    roundings.push_back(rounding * std::abs(plain_scale));
     scores.push_back(transformed(score * options.softmax_scale, problem, inputs, head, distance));
     plain_scores.push_back(transformed(plain_score * plain_scale, problem, inputs, head, distance));
   }
@@ -310,7 +344,7 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
       const double v = value_element(problem, inputs, seen[i].place, kv_head, d);
       result.out[d] += p * v;
       result.plain_out[d] += rounded_p * working.cached(v);
-      spread += p * v * (p * v);
+      if (p != 1) spread += p * v * (p * v);
     }
   }
   result.lse = max + std::log(sum);
@@ -324,12 +358,20 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
     keep = 1 / (1 + std::exp(sink - result.lse));
     plain_keep = 1 / (1 + std::exp(sink - result.plain_lse));
   }
-  result.value_spread = keep * std::sqrt(spread) / sum;
+  const double spread_left = keep * std::sqrt(spread) / sum;
+  double norm2 = 0;
   for (int d = 0; d < cache.v_dim; ++d) {
     result.out[d] *= keep / sum;
     const float plain = result.plain_out[d] / plain_sum * working.scale() * static_cast<float>(plain_keep);
     result.plain_out[d] = rounded(plain, cache.dtype);
+    if (std::isfinite(result.out[d])) norm2 += result.out[d] * result.out[d];
   }
+  const double of_result = unit_roundoff(cache.dtype);
+  // Three times as much as e4m3's: errors of P add up in the direction that the values have in common, so
+  // that they are one random number and not an average of many.
+  const double of_p = problem.fp8_products() ? 3 * 0x1p-4 : of_result;
+  const double spread2 = std::isfinite(spread_left) ? spread_left * spread_left : 0;
+  result.out_rounding = 0.4 * std::sqrt(of_result * of_result * norm2 + of_p * of_p * spread2);
   return result;
 }
 

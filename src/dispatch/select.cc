@@ -22,6 +22,7 @@ namespace flashlatent {
 namespace {
 
 constexpr const char* kOtherAskedFor = "another kernel was asked for";
+constexpr const char* kNoPrefill = "it does not do sparse_prefill";
 constexpr const char* kOnlyByName = "runs only when asked for by name";
 
 Result<schedule::Workers> workers_of(const Executor& executor) {
@@ -41,6 +42,14 @@ std::string too_far_for_device(const DecodeProblem& problem) {
   if (tokens <= kMostDeviceTokens) return "";
   return message("max_pages ", problem.cache.max_pages, " x page_size ", problem.cache.page_size, " is ",
                  tokens, " tokens; up to ", kMostDeviceTokens, " are accepted");
+}
+
+/// Empty if the device's kernels know where a shard's tokens are in their context: distances take registers
+/// that these have no room for.
+std::string too_far_from_context(const DecodeProblem& problem) {
+  const ContextShard& shard = problem.options.shard;
+  if (!problem.options.separate.alibi || shard.world == 1) return "";
+  return message("alibi is true and shard world is ", shard.world, "; with alibi 1 is accepted");
 }
 
 /// Does the executor leave the choice, or ask for this kernel?
@@ -66,12 +75,16 @@ schedule::Workers workers_in_call(const DecodeProblem& problem, const schedule::
 
 /// Empty if the kernel takes the problem on this executor, else why not.
 std::string reason_to_decline(const DecodeKernel& kernel, const DecodeProblem& problem,
-                              const Executor& executor) {
+                              const Executor& executor, Purpose purpose) {
   if (!admits(executor, kernel)) return kOtherAskedFor;
   // The oracle is a thousand times too slow to be picked by accident.
   if (&kernel == &decode_kernels().back() && executor.kernel.empty()) return kOnlyByName;
+  if (purpose == Purpose::kTurns) {
+    return kernel.turns == nullptr ? kNoPrefill : kernel.declines_turns(problem).value_or("");
+  }
   std::string reason = kernel.declines(problem).value_or("");
   if (reason.empty() && kernel.backend == Backend::kCuda) reason = too_far_for_device(problem);
+  if (reason.empty() && kernel.backend == Backend::kCuda) reason = too_far_from_context(problem);
   if (!reason.empty() || problem.options.prefix_sharing != PrefixSharing::kAlways) return reason;
   const std::string no_prefixes = reason_against_prefixes(kernel, problem);
   return no_prefixes.empty() ? "" : "prefix_sharing is always, but " + no_prefixes;
@@ -97,17 +110,20 @@ Status validate(const Executor& executor) {
 }
 
 Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Executor& executor,
-                                          const schedule::Workers& workers) {
+                                          const schedule::Workers& workers, Purpose purpose) {
   FLASHLATENT_RETURN_IF_ERROR(validate(problem));
-  const schedule::Workers here = workers_in_call(problem, workers);
+  const bool in_turn = purpose == Purpose::kTurns;
+  const schedule::Workers here = in_turn ? workers : workers_in_call(problem, workers);
   std::vector<Candidate> list;
   for (const DecodeKernel& kernel : decode_kernels()) {
     if (kernel.backend != executor.backend) continue;
-    Candidate candidate{.kernel = &kernel, .reason = reason_to_decline(kernel, problem, executor)};
+    Candidate candidate{.kernel = &kernel, .reason = reason_to_decline(kernel, problem, executor, purpose)};
     if (candidate.reason.empty()) {
-      candidate.geometry = kernel.geometry(problem, here);
+      candidate.geometry = (in_turn ? kernel.turns : kernel.geometry)(problem, here);
+      const ContextShard& shard = problem.options.shard;
+      candidate.geometry.shard = TokenShard(shard.rank, shard.world, shard.run);
       FLASHLATENT_RETURN_IF_ERROR(schedule::validate(candidate.geometry));
-      if (problem.options.prefix_sharing != PrefixSharing::kOff) {
+      if (!in_turn && problem.options.prefix_sharing != PrefixSharing::kOff) {
         candidate.no_prefixes = reason_against_prefixes(kernel, problem);
         candidate.prefix = prefix_shape_of(kernel, problem, here);
         FLASHLATENT_RETURN_IF_ERROR(prefix::validate(candidate.prefix));
@@ -202,15 +218,16 @@ Sizes sizes_of(const DecodeProblem& problem, const std::vector<Candidate>& candi
   return sizes;
 }
 
-Result<Selection> select(const DecodeProblem& problem, const Executor& executor) {
+Result<Selection> select(const DecodeProblem& problem, const Executor& executor, Purpose purpose) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   Result<schedule::Workers> workers = workers_of(executor);
   if (!workers.ok()) return workers.status();
-  Result<std::vector<Candidate>> list = candidates(problem, executor, *workers);
+  Result<std::vector<Candidate>> list = candidates(problem, executor, *workers, purpose);
   if (!list.ok()) return list.status();
   const Candidate* best = cheapest(*list);
   if (best == nullptr) return none_takes(problem, *list);
   Selection selection{.kernel = best->kernel, .geometry = best->geometry, .prefix = best->prefix};
+  if (purpose == Purpose::kTurns) return selection;
   const Sizes sizes = sizes_of(problem, *list, *best);
   selection.plan_bytes = sizes.plan;
   selection.workspace_bytes = sizes.workspace;
@@ -253,13 +270,17 @@ Result<std::vector<std::string>> kernels_in_question(const DecodeProblem& proble
   return names;
 }
 
-Result<std::string> explain(const DecodeProblem& problem, const Executor& executor) {
+Result<std::string> explain_for(Purpose purpose, const DecodeProblem& problem, const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   Result<schedule::Workers> workers = workers_of(executor);
   if (!workers.ok()) return workers.status();
-  Result<std::vector<Candidate>> list = candidates(problem, executor, *workers);
+  Result<std::vector<Candidate>> list = candidates(problem, executor, *workers, purpose);
   if (!list.ok()) return list.status();
   return explain(*list);
+}
+
+Result<std::string> explain(const DecodeProblem& problem, const Executor& executor) {
+  return explain_for(Purpose::kDecode, problem, executor);
 }
 
 }  // namespace flashlatent

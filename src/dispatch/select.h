@@ -34,10 +34,17 @@ struct Candidate {
   std::int64_t estimate = 0;
 };
 
+/// What a problem is wanted for.
+enum class Purpose {
+  kDecode,
+  kTurns,  ///< Sparse prefill on CUDA: query tokens in turn (DecodeKernel::turns).
+};
+
 /// All kernels of the executor's backend, in the table's order. Asks no device: `workers` are its
 /// multiprocessors, or threads.
 Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Executor& executor,
-                                          const schedule::Workers& workers);
+                                          const schedule::Workers& workers,
+                                          Purpose purpose = Purpose::kDecode);
 
 /// The one of least estimate among those that take the problem, the first of equals; null if none does.
 const Candidate* cheapest(const std::vector<Candidate>& candidates);
@@ -63,7 +70,11 @@ std::string explain(const std::vector<Candidate>& candidates);
 
 /// The cheapest kernel of the executor's backend that takes the problem, or the one that the executor names;
 /// otherwise kUnsupported with why each kernel declined.
-Result<Selection> select(const DecodeProblem& problem, const Executor& executor);
+Result<Selection> select(const DecodeProblem& problem, const Executor& executor,
+                         Purpose purpose = Purpose::kDecode);
+
+/// flashlatent::explain() for any purpose.
+Result<std::string> explain_for(Purpose purpose, const DecodeProblem& problem, const Executor& executor);
 
 /// The kernel that decode() launches with these tensors where `picked` is picked: that, or its substitute.
 /// kUnsupported if that is another one than `asked_for`, unless that is empty.

@@ -76,19 +76,11 @@ ConstTensorView rows_as_pages(ConstTensorView rows) {
   return rows;
 }
 
-Status validate_place(const Executor& executor) {
-  if (executor.backend == Backend::kCpu) return validate(executor);
-  return unsupported(
-      "executor.backend is ", to_string(executor.backend),
-      ", which has no kernel for sparse_prefill; cpu is accepted. Sparse decode over a paged cache "
-      "(DecodeInputs::indices), each query token as a request, runs on both");
-}
-
 std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// The decode call and its kernel.
+/// The decode call and its kernel. On CUDA query tokens come in turn, and there is no plan.
 struct Chosen {
   SparsePrefillCall call;
   Selection selection;
@@ -96,15 +88,32 @@ struct Chosen {
   std::size_t workspace_bytes() const { return aligned(selection.plan_bytes) + selection.workspace_bytes; }
 };
 
+/// The plan is the first of the workspace.
+Memory build_plan(const Selection& selection, const PlanLengths& lengths, Memory workspace) {
+  const Memory plan{workspace.data, aligned(selection.plan_bytes)};
+  if (selection.geometry.lists == 2) {
+    schedule::build_on_host(selection.geometry, schedule::union_lengths(lengths), plan.data);
+  } else {
+    prefix::build_on_host(selection.geometry, selection.prefix, {},
+                          static_cast<const std::int32_t*>(lengths.cache.data), plan.data);
+  }
+  return plan;
+}
+
 Result<Chosen> choose(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
                       const Executor& executor) {
-  FLASHLATENT_RETURN_IF_ERROR(validate_place(executor));
+  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   FLASHLATENT_ASSIGN_OR_RETURN(SparsePrefillCall call, as_decode(inputs, options, device_of(executor)));
-  FLASHLATENT_ASSIGN_OR_RETURN(Selection selection, select(call.problem, executor));
+  FLASHLATENT_ASSIGN_OR_RETURN(Selection selection,
+                               select(call.problem, executor, purpose_on(executor.backend)));
   return Chosen{call, selection};
 }
 
 }  // namespace
+
+Purpose purpose_on(Backend backend) {
+  return backend == Backend::kCuda ? Purpose::kTurns : Purpose::kDecode;
+}
 
 Result<SparsePrefillCall> as_decode(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
                                     Device device) {
@@ -134,6 +143,17 @@ Result<std::size_t> sparse_prefill_workspace_bytes(const SparsePrefillInputs& in
   return chosen->workspace_bytes();
 }
 
+Result<std::string> sparse_prefill_kernel(const SparsePrefillInputs& inputs,
+                                          const SparsePrefillOutputs& outputs,
+                                          const SparsePrefillOptions& options, const Executor& executor) {
+  FLASHLATENT_ASSIGN_OR_RETURN(const Chosen chosen, choose(inputs, options, executor));
+  const DecodeOutputs decode{with_query_token(outputs.out), with_last_query_token(outputs.lse)};
+  FLASHLATENT_ASSIGN_OR_RETURN(const DecodeKernel* kernel,
+                               kernel_of_call(*chosen.selection.kernel, chosen.call.problem,
+                                              chosen.call.inputs, decode, executor.kernel));
+  return std::string(kernel->name);
+}
+
 Status sparse_prefill(const SparsePrefillInputs& inputs, const SparsePrefillOutputs& outputs,
                       const SparsePrefillOptions& options, Memory workspace, const Executor& executor) {
   const Result<Chosen> chosen = choose(inputs, options, executor);
@@ -143,20 +163,18 @@ Status sparse_prefill(const SparsePrefillInputs& inputs, const SparsePrefillOutp
   FLASHLATENT_RETURN_IF_ERROR(validate_outputs(problem, outputs, device_of(executor)));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("workspace", workspace, chosen->workspace_bytes(), kAlignment));
   if (problem.query.batch == 0) return {};
-  const std::size_t plan_bytes = aligned(selection.plan_bytes);
-  const Memory plan{workspace.data, plan_bytes};
-  const Memory rest{static_cast<std::byte*>(workspace.data) + plan_bytes, workspace.bytes - plan_bytes};
-  const PlanLengths lengths = lengths_of(problem, chosen->call.inputs);
-  if (selection.geometry.lists == 2) {
-    schedule::build_on_host(selection.geometry, schedule::union_lengths(lengths), plan.data);
-  } else {
-    prefix::build_on_host(selection.geometry, selection.prefix, {},
-                          static_cast<const std::int32_t*>(lengths.cache.data), plan.data);
-  }
+  const DecodeInputs& decode_inputs = chosen->call.inputs;
   const DecodeOutputs decode_outputs{with_query_token(outputs.out), with_last_query_token(outputs.lse)};
-  return selection.kernel->launch({problem, chosen->call.inputs, decode_outputs, selection.geometry,
-                                   selection.prefix, plan, rest, executor,
-                                   with_last_query_token(outputs.max_logits)});
+  FLASHLATENT_ASSIGN_OR_RETURN(
+      const DecodeKernel* kernel,
+      kernel_of_call(*selection.kernel, problem, decode_inputs, decode_outputs, executor.kernel));
+  Memory plan, rest;
+  if (executor.backend == Backend::kCpu) {
+    plan = build_plan(selection, lengths_of(problem, decode_inputs), workspace);
+    rest = {static_cast<std::byte*>(workspace.data) + plan.bytes, workspace.bytes - plan.bytes};
+  }
+  return kernel->launch({problem, decode_inputs, decode_outputs, selection.geometry, selection.prefix, plan,
+                         rest, executor, with_last_query_token(outputs.max_logits)});
 }
 
 }  // namespace flashlatent

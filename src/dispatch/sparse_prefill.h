@@ -2,6 +2,7 @@
 // too.
 #pragma once
 
+#include "dispatch/select.h"
 #include "flashlatent/decode.h"
 #include "flashlatent/sparse_prefill.h"
 
@@ -16,6 +17,14 @@ struct SparsePrefillCall {
 /// kInvalidArgument names the tensor of `inputs` that does not fit. No element is read.
 Result<SparsePrefillCall> as_decode(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
                                     Device device);
+
+/// For what kernels are asked on a backend: on CUDA query tokens come in turn, without plan and workspace.
+Purpose purpose_on(Backend backend);
+
+/// The kernel that a call with these tensors runs.
+Result<std::string> sparse_prefill_kernel(const SparsePrefillInputs& inputs,
+                                          const SparsePrefillOutputs& outputs,
+                                          const SparsePrefillOptions& options, const Executor& executor);
 
 /// (s_q, h_q, d) as (s_q, 1, h_q, d).
 template <class View>

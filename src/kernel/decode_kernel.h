@@ -57,6 +57,11 @@ struct DecodeKernel {
   /// function.
   const DecodeKernel* (*substitute)(const DecodeProblem&, const DecodeInputs&, const DecodeOutputs&,
                                     std::string* reason) = nullptr;
+  /// Sparse prefill on CUDA: whole query tokens in turn (schedule::Partition::kTurns), without plan and
+  /// workspace; `launch` does it where the geometry says so. Why a problem of it is not taken, and the
+  /// schedule. Null: none is.
+  std::optional<std::string> (*declines_turns)(const DecodeProblem&) = nullptr;
+  schedule::Geometry (*turns)(const DecodeProblem&, const schedule::Workers& workers) = nullptr;
 };
 
 }  // namespace flashlatent

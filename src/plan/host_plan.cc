@@ -308,6 +308,8 @@ bool partition_fits(const Geometry& g) {
   const bool has_fixed = g.partition == Partition::kFixedSplits;
   if (name_of(g.partition) == nullptr || has_fixed != (g.fixed_split > 0)) return false;
   if (g.partition == Partition::kWhole) return std::int64_t{g.requests} * g.rounds == g.parts;
+  if (g.partition == Partition::kTurns)
+    return g.parts <= std::max<std::int64_t>(std::int64_t{g.requests} * g.rounds, 1);
   if (!is_shares(g.partition)) return true;
   if (g.rounds != 1 || g.requests < 1 || g.requests > g.parts) return false;
   if (combines_shares(g.partition) && g.parts < 2 * g.requests) return false;
@@ -356,6 +358,7 @@ void build(const Geometry& all, const Lengths& lengths, void* memory, std::int32
       cut_line(g, lengths, plan);
       break;
     case Partition::kWhole:
+    case Partition::kTurns:
       cut_by_item(g, plan);
       break;
     case Partition::kTeamShares:
@@ -419,6 +422,7 @@ std::int64_t estimate(const Geometry& g) {
   const std::int64_t items = std::int64_t{g.requests} * g.rounds;
   const std::int64_t item = g.cost.per_split + std::int64_t{max_blocks(g)} * whole_block_cost(g);
   const std::int64_t whole = (items + g.parts - 1) / g.parts * item;
+  if (g.partition == Partition::kTurns) return g.cost.per_call + whole;
   return std::min(g.cost.per_call + whole, split_estimate(g));
 }
 
@@ -427,6 +431,13 @@ std::optional<Geometry> whole_items(Geometry g) {
   if (items < 1 || items > g.parts || g.partition == Partition::kFixedSplits) return std::nullopt;
   g.parts = static_cast<std::int32_t>(items);
   g.partition = Partition::kWhole;
+  return g;
+}
+
+Geometry turns(Geometry g) {
+  g.parts =
+      static_cast<std::int32_t>(std::clamp<std::int64_t>(std::int64_t{g.requests} * g.rounds, 1, g.parts));
+  g.partition = Partition::kTurns;
   return g;
 }
 

@@ -32,6 +32,9 @@ std::int64_t estimate(const Geometry& geometry);
 /// fixed: no combine step and no workspace, but the longest request is one part's.
 std::optional<Geometry> whole_items(Geometry geometry);
 
+/// The same with whole items in turn (kTurns).
+Geometry turns(Geometry geometry);
+
 /// The same with as many parts an item (kEvenShares), of at least a block each where it is as long as can be,
 /// if that is at least two and splits are not fixed. For items that are as long as each other, or nearly.
 std::optional<Geometry> even_items(Geometry geometry);

@@ -19,12 +19,13 @@ enum class Partition : std::int32_t {
   kEvenShares = 3,      ///< even_shares.h: each item has as many shares, whatever the lengths.
   kSharesByLength = 4,  ///< shares_by_length.h: as many shares an item as make the longest one shortest.
   kFixedSplits = 5,     ///< fixed_splits.h: the line is cut at multiples of a fixed number of blocks.
+  kTurns = 6,           ///< turns.h: whole items, every parts-th of them a part's.
 };
 
 /// All of them, for those who walk or test each.
-inline constexpr Partition kPartitions[] = {Partition::kLine,           Partition::kWhole,
-                                            Partition::kTeamShares,     Partition::kEvenShares,
-                                            Partition::kSharesByLength, Partition::kFixedSplits};
+inline constexpr Partition kPartitions[] = {
+    Partition::kLine,           Partition::kWhole,       Partition::kTeamShares, Partition::kEvenShares,
+    Partition::kSharesByLength, Partition::kFixedSplits, Partition::kTurns};
 
 /// For people and JSON; null for what is none of them.
 constexpr const char* name_of(Partition partition) {
@@ -41,6 +42,8 @@ constexpr const char* name_of(Partition partition) {
       return "shares by length";
     case Partition::kFixedSplits:
       return "fixed splits";
+    case Partition::kTurns:
+      return "turns";
   }
   return nullptr;
 }

@@ -1,9 +1,10 @@
 // From a plan's cuts to segments: a walker for parts of whole items and splits on the line, one for shares,
-// and Walker, which takes the one that the geometry's partition asks for.
+// one for turns, and Walker, which takes the one that the geometry's partition asks for.
 #pragma once
 
 #include "plan/line.h"
 #include "plan/shares.h"
+#include "plan/turns.h"
 
 namespace flashlatent::schedule {
 
@@ -96,10 +97,21 @@ struct ShareWalker {
   }
 };
 
+/// kTurns: whole items. Of a part's cuts its begin is all that counts.
+struct TurnWalker {
+  FLASHLATENT_HOST_DEVICE static bool next(Walk& walk, Segment& segment) {
+    if (!LineWalker::more(walk)) return false;
+    segment = LineWalker::only(walk);
+    walk.at = turn_after(walk.geometry, walk.at);
+    return true;
+  }
+};
+
 /// Which partitions a walker may meet: there is no code for others.
 enum class Walks {
   kLines,              ///< kLine, kWhole, kFixedSplits
   kLinesOrTeamShares,  ///< kLine, kWhole, kTeamShares
+  kTurns,              ///< kTurns
   kAll,
 };
 
@@ -120,6 +132,11 @@ class Walker {
 
   FLASHLATENT_HOST_DEVICE bool next(Segment& segment) {
     if constexpr (!kLooksAhead) look_ahead();
+    if (turns()) {
+      if (!TurnWalker::next(walk_, segment)) return false;
+      if constexpr (kLooksAhead) look_ahead();
+      return true;
+    }
     if (shares()) {  // not a function that returns whether there was one: a device would keep the round twice
       if (Shares::done(walk_)) return false;
       segment = Shares::only(walk_);
@@ -142,7 +159,7 @@ class Walker {
 
  private:
   FLASHLATENT_HOST_DEVICE bool shares() const {
-    if constexpr (kWalks == Walks::kLines) {
+    if constexpr (kWalks == Walks::kLines || kWalks == Walks::kTurns) {
       return false;
     } else if constexpr (kWalks == Walks::kLinesOrTeamShares) {
       const Partition partition = walk_.geometry.partition;  // teams have no fixed splits
@@ -152,12 +169,21 @@ class Walker {
     }
   }
 
+  FLASHLATENT_HOST_DEVICE bool turns() const {
+    if constexpr (kWalks == Walks::kAll) {
+      return walk_.geometry.partition == Partition::kTurns;
+    } else {
+      return kWalks == Walks::kTurns;
+    }
+  }
+
   /// Reads the next segment's length, and which request comes after it, before they are needed: on a device
   /// nobody waits for them then.
   FLASHLATENT_HOST_DEVICE void look_ahead() {
     Walk& walk = walk_;
     const bool more = shares() ? Shares::more(walk) : LineWalker::more(walk);
     walk.length_ahead = more ? length_of(walk.geometry, lengths_, walk.at.request) : 0;
+    if (turns()) return;
     if (walk.successors == nullptr) {
       walk.successor_ahead = walk.at.request + 1 < walk.geometry.requests ? walk.at.request + 1 : ~0;
     } else if (more && !same_item(walk.at, walk.end)) {

@@ -36,6 +36,7 @@ class Maker {
     make_problem();
     FLASHLATENT_RETURN_IF_ERROR(make_cache());
     if (problem().cache.extra.enabled) FLASHLATENT_RETURN_IF_ERROR(make_extra());
+    if (problem().options.attn_sink) FLASHLATENT_RETURN_IF_ERROR(make_sink());
     FLASHLATENT_RETURN_IF_ERROR(make_query());
     return make_outputs();
   }
@@ -244,16 +245,17 @@ class Maker {
     return indices;
   }
 
+  Status make_sink() {
+    const int heads = problem().query.heads;
+    input_.inputs.attn_sink = {nullptr, Dtype::kF32, {heads}, device_};
+    return upload(input_.sink, input_.inputs.attn_sink, std::vector<std::int32_t>(heads, 0));
+  }
+
   Status make_query() {
     const auto& query = problem().query;
     const auto& cache = problem().cache;
     DecodeInputs& inputs = input_.inputs;
     inputs.q = {nullptr, cache.dtype, {query.batch, query.tokens, query.heads, cache.qk_dim}, device_};
-    if (problem().options.attn_sink) {
-      inputs.attn_sink = {nullptr, Dtype::kF32, {query.heads}, device_};
-      FLASHLATENT_RETURN_IF_ERROR(
-          upload(input_.sink, inputs.attn_sink, std::vector<std::int32_t>(query.heads, 0)));
-    }
     if (!query.e4m3) return fill(input_.q, inputs.q, 2);
     // As a cache is converted: a page a query token, of its heads.
     const std::int64_t tokens = std::int64_t{query.batch} * query.tokens;
@@ -336,6 +338,25 @@ Result<BenchInput> make_bench_input(DecodeProblem problem, const std::vector<int
   FLASHLATENT_RETURN_IF_ERROR(
       Maker(input, lengths, deviation, seed, executor, shared_tokens, extra_tokens).make());
   return input;
+}
+
+SparsePrefillInputs prefill_inputs(const BenchInput& input) {
+  const auto& [query, cache, sparse, options] = input.problem;
+  const Device device = input.inputs.q.device;
+  const std::int64_t s_q = query.tokens;
+  SparsePrefillInputs inputs;
+  inputs.q = {input.inputs.q.data, cache.dtype, {s_q, query.heads, cache.qk_dim}, device};
+  inputs.kv = input.inputs.kv_cache;
+  if (cache.format == KvFormat::kPlain && cache.page_size == 1) {
+    inputs.kv = {inputs.kv.data, cache.dtype, {inputs.kv.shape[0], 1, cache.qk_dim}, device};
+  }
+  inputs.indices = {input.inputs.indices.data, Dtype::kI32, {s_q, 1, sparse.topk}, device};
+  inputs.attn_sink = input.inputs.attn_sink;
+  if (cache.extra.enabled) {
+    inputs.extra_kv_cache = input.inputs.extra_kv_cache;
+    inputs.extra_indices = {input.inputs.extra_indices.data, Dtype::kI32, {s_q, 1, cache.extra.topk}, device};
+  }
+  return inputs;
 }
 
 Status fill_normal(void* data, std::int64_t count, Dtype dtype, float scale, std::uint64_t seed,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "flashlatent/decode.h"
+#include "flashlatent/sparse_prefill.h"
 #include "runtime/device_memory.h"
 
 namespace flashlatent::runtime {
@@ -35,6 +36,10 @@ struct BenchInput {
 Result<BenchInput> make_bench_input(DecodeProblem problem, const std::vector<int>& lengths, float deviation,
                                     std::uint64_t seed, const Executor& executor, int shared_tokens = 0,
                                     int extra_tokens = 0);
+
+/// Of an input of one request and indices, its query tokens as a sparse prefill's; a page of one token is a
+/// row of plain caches.
+SparsePrefillInputs prefill_inputs(const BenchInput& input);
 
 /// Would make_bench_input() have the memory?
 Status check_bench_memory(const DecodeProblem& problem, const std::vector<int>& lengths,

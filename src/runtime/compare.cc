@@ -159,16 +159,9 @@ class RowJudge {
         distance.worst_column = d;
       }
     }
-    const double eps = problem_.cache.dtype == Dtype::kBF16 ? 0x1p-9 : 0x1p-12;
-    // Three times as much as e4m3's: errors of P add up in the direction that the values have in common, so
-    // that they are one random number and not an average of many.
-    const double p_eps = problem_.fp8_products() ? 3 * 0x1p-4 : eps;
-    const double spread2 = oracle.value_spread * oracle.value_spread * (p_eps / eps) * (p_eps / eps);
-    const double expected_error =
-        0.4 * eps * std::sqrt(distance.norm + (std::isfinite(spread2) ? spread2 : 0));
     const double plain = std::isfinite(distance.plain) ? std::sqrt(distance.plain) : 0;
     // A few of the smallest subnormals an element, for rows close to 0.
-    const double tolerance = 1.5 * std::max(plain, expected_error) + 1e-7;
+    const double tolerance = 1.5 * std::max(plain, oracle.out_rounding) + 1e-7;
     const double error = std::sqrt(distance.error);
     const bool right = distance.matches && error <= tolerance;
     if (distance.finite && distance.matches) {

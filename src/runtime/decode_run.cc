@@ -1,33 +1,9 @@
 #include "runtime/decode_run.h"
 
 #include "core/message.h"
-#include "dispatch/select.h"
+#include "runtime/placed.h"
 
 namespace flashlatent::runtime {
-
-namespace {
-
-/// Elements from the first to the last that the view reaches.
-std::int64_t span_of(const ConstTensorView& view) {
-  if (view.elements() == 0) return 0;
-  std::int64_t last = 0;
-  for (int i = 0; i < view.rank; ++i) last += (view.shape[i] - 1) * view.strides[i];
-  return last + 1;
-}
-
-}  // namespace
-
-Status DecodeRun::place(const ConstTensorView& host, ConstTensorView& device) {
-  device = host;
-  if (!host.present()) return {};
-  const std::size_t bytes = span_of(host) * size_of(host.dtype);
-  FLASHLATENT_ASSIGN_OR_RETURN(Buffer buffer, Buffer::allocate(executor_, bytes));
-  FLASHLATENT_RETURN_IF_ERROR(copy_to_device(buffer.data(), host.data, bytes, executor_));
-  device.data = buffer.data();
-  device.device = device_of(executor_);
-  buffers_.push_back(std::move(buffer));
-  return {};
-}
 
 Result<DecodeRun> DecodeRun::create(const DecodeProblem& problem, const DecodeInputs& inputs,
                                     const Executor& executor) {
@@ -55,7 +31,7 @@ Result<DecodeRun> DecodeRun::create(const DecodeProblem& problem, const DecodeIn
                           {&inputs.extra_topk_length, &run.inputs_.extra_topk_length},
                           {&inputs.extra_block_table, &run.inputs_.extra_block_table},
                           {&inputs.extra_cache_seqlens, &run.inputs_.extra_cache_seqlens}}) {
-    FLASHLATENT_RETURN_IF_ERROR(run.place(*from, *to));
+    FLASHLATENT_RETURN_IF_ERROR(place(*from, *to, run.buffers_, executor));
   }
   if (problem.options.prefix_sharing != PrefixSharing::kOff && !problem.sparse.enabled) {
     run.keep_pages(inputs);

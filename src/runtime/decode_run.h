@@ -46,7 +46,6 @@ class DecodeRun {
   Memory workspace_memory() const { return workspace_.memory(); }
 
  private:
-  Status place(const ConstTensorView& host, ConstTensorView& device);
   /// What plan() needs where prefixes may be shared.
   void keep_pages(const DecodeInputs& inputs);
 

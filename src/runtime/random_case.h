@@ -28,6 +28,9 @@ struct CaseSpec {
   std::vector<int> lengths = {100};
   std::vector<int> ragged_tokens = {};  ///< Query tokens of each request; empty: query_tokens for all.
   bool causal = false;
+  /// With a world above 1 `lengths` are the tokens that the rank holds, of contexts that are as long as may
+  /// be drawn.
+  ContextShard shard = {};
   bool sink = false;  ///< Some of them infinite.
   bool batch_invariant = false;
   bool invalid_pages = false;  ///< Some live page table entries are -1 or out of range.
@@ -57,6 +60,8 @@ struct CaseSpec {
   int extra_topk = 0;                        ///< As topk, of the extra cache's tokens.
   std::vector<int> extra_topk_lengths = {};  ///< As topk_lengths.
   bool extra_by_token = false;               ///< By page table: each query token sees fewer than the next.
+  bool prefill =
+      false;  ///< For callers: sparse prefill, whose query tokens these requests are (prefill_run.h).
 };
 
 /// A problem and its tensors on the CPU. Pages are permuted; the table has columns to spare, with garbage in

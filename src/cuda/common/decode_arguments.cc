@@ -26,15 +26,18 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call) {
   const bool sparse = problem.sparse.enabled, token_items = has_token_items(problem);
   const ConstTensorView& entries = sparse ? inputs.indices : inputs.block_table;
   const ConstTensorView& lengths = sparse ? inputs.topk_length : inputs.cache_seqlens;
-  const schedule::PlanView view = schedule::plan_view(g, plan.data);
   parts::DecodeArguments args = {};
   args.geometry = g;
   args.lanes = Divisor(g.lanes);
   args.sharers = Divisor(g.length_sharers);
-  args.plan_header = view.header;
-  args.cuts = view.cuts;
-  args.merges = view.merges;
-  args.successors = view.successors;
+  const bool in_turn = g.partition == schedule::Partition::kTurns;
+  if (!in_turn) {
+    const schedule::PlanView view = schedule::plan_view(g, plan.data);
+    args.plan_header = view.header;
+    args.cuts = view.cuts;
+    args.merges = view.merges;
+    args.successors = view.successors;
+  }
   const int group = problem.query.heads / problem.cache.heads;
   args.query = {.data = inputs.q.data,
                 .batch_stride = q.strides[0],
@@ -67,13 +70,20 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call) {
                  .lse_token_stride = outputs.lse.strides[2],
                  .sink = static_cast<const float*>(inputs.attn_sink.data),
                  .empty_lse = problem.options.empty_lse};
-  args.partial.out =
-      reinterpret_cast<float*>(static_cast<std::uint8_t*>(workspace.data) + parts::kMergeStateBytes);
-  args.partial.lse = args.partial.out + partial_rows(g) * problem.cache.v_dim;
-  args.partial.units =
-      reinterpret_cast<float2*>(args.partial.out + partial_rows(g) * problem.cache.v_dim / 2);
+  if (!in_turn) {
+    args.partial.out =
+        reinterpret_cast<float*>(static_cast<std::uint8_t*>(workspace.data) + parts::kMergeStateBytes);
+    args.partial.lse = args.partial.out + partial_rows(g) * problem.cache.v_dim;
+    args.partial.units =
+        reinterpret_cast<float2*>(args.partial.out + partial_rows(g) * problem.cache.v_dim / 2);
+  }
   args.scale_log2 = problem.options.softmax_scale * parts::kLog2E;
   args.causal = problem.options.causal && !token_items;
+  const bool masked = args.causal || problem.options.window > 0;
+  if (!g.shard.is_all() && masked) {
+    args.contexts = static_cast<const std::int32_t*>(inputs.cache_seqlens.data);
+  }
+  args.max_logits = {static_cast<float*>(max_logits.data), max_logits.strides[0], max_logits.strides[1]};
   return args;
 }
 

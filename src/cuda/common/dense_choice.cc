@@ -68,6 +68,11 @@ schedule::Geometry dense_geometry(const DecodeProblem& problem, const schedule::
                                                                                                     : g;
 }
 
+schedule::Geometry turns_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
+                                  const DenseShape& shape) {
+  return schedule::turns(split_geometry(problem, workers, shape));
+}
+
 bool has_token_items(const DecodeProblem& problem) {
   return problem.token_items() || (problem.cache.layout == KvLayout::kLatent && problem.options.window != 0);
 }
@@ -76,7 +81,8 @@ bool goes_by_lists(const DecodeProblem& problem) {
   const auto& cache = problem.cache;
   if (cache.layout != KvLayout::kLatent) return false;
   return cache.extra.enabled || problem.options.window != 0 || cache.format == KvFormat::kFp8_584 ||
-         (cache.format == KvFormat::kE4m3 && cache.qk_dim == e4m3_latent::kLatentDim) ||
+         (cache.format == KvFormat::kE4m3 && cache.qk_dim == e4m3_latent::kLatentDim &&
+          !problem.fp8_products()) ||
          (cache.format == KvFormat::kFp8_656 && cache.qk_dim == fp8_656::kLatentDim);
 }
 

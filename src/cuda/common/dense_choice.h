@@ -26,10 +26,14 @@ schedule::Geometry split_geometry(const DecodeProblem& problem, const schedule::
 schedule::Geometry dense_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
                                   const DenseShape& shape);
 
+/// Sparse prefill: each CTA, and lane, takes whole query tokens in turn.
+schedule::Geometry turns_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
+                                  const DenseShape& shape);
+
 /// Rows of one TMA box: the largest power of two that divides both a page and a block.
 int box_tokens_of(const DecodeProblem& problem);
 /// Do tokens come by two lists (plan/token_lists.h)? With an extra cache, a window, or from fp8_584; the
-/// second list may be empty. fp8_656 and e4m3 without RoPE have no other loaders.
+/// second list may be empty. fp8_656 without RoPE, and e4m3 with bf16 products, have no other loaders.
 bool goes_by_lists(const DecodeProblem& problem);
 /// Is a plan's item a query token, and not a request?
 bool has_token_items(const DecodeProblem& problem);

@@ -28,6 +28,8 @@ struct InstanceKey {
   Loading loading;
   int cluster = 1;  ///< Row tiles, and CTAs, that share KV blocks.
   int team = 1;     ///< CTAs that share the blocks of a segment.
+  bool turns =
+      false;  ///< Sparse prefill: items come in turn (schedule::Partition::kTurns), largest scores are told.
 
   friend bool operator==(const InstanceKey&, const InstanceKey&) = default;
 };

@@ -181,6 +181,9 @@ class Attention {
     if (segment_slot >= 0) return scale.factor;
     const int head = tile_.head(args_.query, n);
     if (writes) parts::write_lse(args_.output, tile_, head, tile_.token(args_.query, n), scale.lse);
+    if constexpr (Config::kTurns) {
+      if (writes) parts::write_max_logit(args_.max_logits, tile_, head, row.max, scale.lse);
+    }
     if (args_.output.sink == nullptr) return scale.factor;
     return scale.factor * parts::sink_factor(scale.lse, __ldg(args_.output.sink + head));
   }

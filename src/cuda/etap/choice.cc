@@ -70,6 +70,17 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   return dense_geometry(problem, workers, {.tile_rows = tile_rows, .cost = cost()});
 }
 
+std::optional<std::string> declines_turns(const DecodeProblem& problem) {
+  if (!goes_by_lists(problem))
+    return "there is one cache, and it is not fp8_584; fp8_584 and two are accepted";
+  return declines_listed(problem);
+}
+
+schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& workers) {
+  constexpr cost::Costs cost = cost::of(Kernel::kEtap, Situation::kTurnsFp8_584);
+  return turns_geometry(problem, workers, {.tile_rows = etap::kTileRows, .cost = cost});
+}
+
 }  // namespace
 
 const DecodeKernel kEtapKernel = {
@@ -83,6 +94,8 @@ const DecodeKernel kEtapKernel = {
     .geometry = geometry,
     .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(etap::launch),
+    .declines_turns = declines_turns,
+    .turns = turns,
 };
 
 }  // namespace flashlatent::cuda

@@ -6,14 +6,15 @@
 
 namespace flashlatent::etap {
 
-/// kRows_ (8 or 16): query rows a tile, wgmma's N.
-template <class Element_, int kQkDim_, int kVDim_, int kRows_, class Loader_>
+/// kRows_ (8 or 16): query rows a tile, wgmma's N. kTurns_: sparse prefill (schedule::Partition::kTurns).
+template <class Element_, int kQkDim_, int kVDim_, int kRows_, class Loader_, bool kTurns_ = false>
 struct Config {
   using Element = Element_;
   using Loader = Loader_;
   static constexpr int kQkDim = kQkDim_;
   static constexpr int kVDim = kVDim_;
   static constexpr int kRows = kRows_;
+  static constexpr bool kTurns = kTurns_;
   static constexpr int kQkChunks = kQkDim / 64;
   static constexpr int kVChunks = kVDim / 64;
 

@@ -33,7 +33,9 @@
 namespace flashlatent::etap {
 
 template <class Config>
-using Segments = parts::Segments<1, true, parts::kTakesLists<typename Config::Loader>>;
+using Segments = parts::Segments<1, true, parts::kTakesLists<typename Config::Loader>, Config::kTurns>;
+template <class Config>
+using PartPlace = parts::PartPlace<1, Config::kTurns>;
 
 /// One of the two computing warpgroups: the first takes the CTA's even blocks, the second the odd ones,
 /// counted through all segments.
@@ -302,7 +304,7 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
 
 template <class Config>
 __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                        const parts::PartPlace<>& place) {
+                                        const PartPlace<Config>& place) {
   parts::wait_for_launch_before();
   Segments<Config> segments(args, place);
   __syncthreads();
@@ -314,7 +316,7 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const part
 
 template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                     const CUtensorMap& kv_map, const parts::PartPlace<>& place) {
+                                     const CUtensorMap& kv_map, const PartPlace<Config>& place) {
   using Loader = typename Config::Loader;
   const int thread = threadIdx.x - Config::kComputeThreads;
   auto set_up = [] { __syncthreads(); };
@@ -354,7 +356,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   static_assert(sizeof(SharedMemory<Config>) <= 227 * 1024);
   set_up_barriers<Config>(shared);
   if (threadIdx.x == Config::kComputeThreads) Config::Loader::prepare(kv_map);
-  const parts::PartPlace<> place(args);
+  const PartPlace<Config> place(args);
 
   if (threadIdx.x >= Config::kComputeThreads) {
     ptx::give_registers<Config::kLoaderRegisters>();

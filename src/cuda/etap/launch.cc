@@ -6,6 +6,11 @@ namespace flashlatent::etap {
 
 Status launch(const DecodeCall& call) {
   return cuda::launch_dense(call, [](const DecodeCall& c, cuda::Loading loading) {
+    if (c.geometry.partition == schedule::Partition::kTurns) {
+      cuda::InstanceKey key = key_of(c.problem, loading);
+      key.turns = true;
+      return cuda::find_instance({kTurns}, key);
+    }
     return cuda::find_instance(
         {kLowInstances, kInstancesFp8_656, kInstancesFp8_584, kInstancesListed, kInstancesE4m3},
         key_of(c.problem, loading));

@@ -34,6 +34,20 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   return dense_geometry(problem, workers, {.tile_rows = mma16::kTileRows, .cost = kCost});
 }
 
+std::optional<std::string> declines_turns(const DecodeProblem& problem) {
+  if (auto reason = declines(problem)) return reason;
+  InstanceKey key = mma16::key_of(problem, loading_of(problem), 1);
+  key.turns = true;
+  return is_listed({mma16::kTurnsKeys}, key)
+             ? std::nullopt
+             : std::optional(unknown_dimensions(problem, "576/512 and 512/512 are"));
+}
+
+schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& workers) {
+  constexpr cost::Costs cost = cost::of(cost::Kernel::kMma16, cost::Situation::kTurns);
+  return turns_geometry(problem, workers, {.tile_rows = mma16::kTileRows, .cost = cost});
+}
+
 }  // namespace
 
 const DecodeKernel kMma16Kernel = {
@@ -46,6 +60,8 @@ const DecodeKernel kMma16Kernel = {
     .geometry = geometry,
     .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(mma16::launch),
+    .declines_turns = declines_turns,
+    .turns = turns,
 };
 
 }  // namespace flashlatent::cuda

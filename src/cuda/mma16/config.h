@@ -17,12 +17,14 @@ inline constexpr int kWarps = 8;  // that compute
 /// of it in eight warps' registers takes half a microsecond longer than half of it. Where there are many
 /// blocks it is that each takes less time: nothing is exchanged within a pair of warps then (0.9 us a call of
 /// 64 to 128 blocks a CTA).
-template <class Element_, int kQkDim_, int kVDim_, class Loader_, int kTeam_ = 1>
+/// kTurns_: sparse prefill (schedule::Partition::kTurns).
+template <class Element_, int kQkDim_, int kVDim_, class Loader_, int kTeam_ = 1, bool kTurns_ = false>
 struct Config {
   using Element = Element_;
   using Loader = Loader_;
   static constexpr int kRows = mma16::kRows;
   static constexpr int kTeam = kTeam_;
+  static constexpr bool kTurns = kTurns_;
   static constexpr bool kPairedWarps = kTeam > 1;  // warps that share tokens, each with half of the columns
   static constexpr int kQkDim = kQkDim_;
   static constexpr int kVDim = kVDim_;

@@ -11,11 +11,11 @@
 
 namespace flashlatent::mma16 {
 
-template <class Element, int kQkDim, int kVDim, class Loader, int kTeam>
+template <class Element, int kQkDim, int kVDim, class Loader, int kTeam, bool kTurns = false>
 constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
-  using Shape = Config<Element, kQkDim, kVDim, Loader, kTeam>;
+  using Shape = Config<Element, kQkDim, kVDim, Loader, kTeam, kTurns>;
   static_assert(Shape::kRows == kTileRows);
-  return {{dtype, kQkDim, kVDim, kTileRows, loading, 1, kTeam},
+  return {{dtype, kQkDim, kVDim, kTileRows, loading, 1, kTeam, kTurns},
           cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>(),
           {.kv = Loader::kWholeBlocks ? cuda::kv_block_map : cuda::kv_tensor_map}};
 }

@@ -17,4 +17,6 @@ extern const Instances kTeamsOf4x576x512, kTeamsOf8x576x512, kTeamsOf16x576x512;
 extern const Instances kTeamsOf4x512x512, kTeamsOf8x512x512;
 extern const Instances kTeamsOf4x320x256, kTeamsOf8x320x256;
 
+extern const std::array<cuda::DenseInstance, kTurnsKeys.size()> kTurns;  // sparse prefill
+
 }  // namespace flashlatent::mma16

@@ -81,7 +81,13 @@ class Warp : Attention<Config> {
       const int row = lane_ / 4 + 8 * half;
       const parts::RowScale scale =
           half ? parts::finish_row(max_.high, sum.high) : parts::finish_row(max_.low, sum.low);
-      if (work.segment.partial < 0) {
+      if constexpr (Config::kTurns) {
+        if (writes_lse && row < work.tile.rows) {
+          parts::write_max_logit(args_.max_logits, work.tile, work.tile.head(args_.query, row),
+                                 half ? max_.high : max_.low, scale.lse);
+        }
+      }
+      if (Config::kTurns || work.segment.partial < 0) {
         parts::write_output<Element>(o_, row, half, scale, args_, work.tile, column, writes_lse);
       } else {
         parts::write_partial<parts::StoredPartial<Element, kRows>>(
@@ -113,7 +119,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
   };
   parts::load_segments(
       args, Loader(args.cache, kv_map, thread, shared.loader), RingPosition<Config>(shared),
-      parts::PartPlace<>(args), [] {}, tell);
+      parts::PartPlace<1, Config::kTurns>(args), [] {}, tell);
   parts::Work end;
   end.segment.request = -1;
   tell(end);

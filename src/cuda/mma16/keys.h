@@ -21,4 +21,11 @@ inline constexpr auto kKeysOf8x512x512 = cuda::plain_keys(512, 512, kTileRows, 8
 inline constexpr auto kKeysOf4x320x256 = cuda::plain_keys(320, 256, kTileRows, 4);
 inline constexpr auto kKeysOf8x320x256 = cuda::plain_keys(320, 256, kTileRows, 8);
 
+/// Of sparse prefill.
+constexpr cuda::InstanceKey turns_key(Dtype dtype, int qk_dim) {
+  return {dtype, qk_dim, 512, kTileRows, cuda::Loading::kTokens, 1, 1, true};
+}
+inline constexpr std::array kTurnsKeys = {turns_key(Dtype::kBF16, 576), turns_key(Dtype::kF16, 576),
+                                          turns_key(Dtype::kBF16, 512), turns_key(Dtype::kF16, 512)};
+
 }  // namespace flashlatent::mma16

@@ -55,7 +55,7 @@ struct CacheArguments {
   int pages;
   Divisor page_size;
   const float* scale;  // e4m3: of all elements; null: 1
-  int box_tokens;  // rows of one TMA box: divides page_size and 64
+  int box_tokens;      // rows of one TMA box: divides page_size and 64
   // Of loaders that take lists (parts/listed_tokens.cuh), in place of all that is above.
   ListedCache listed[2];
   schedule::UnionLengths list_lengths;
@@ -81,6 +81,13 @@ struct PartialArguments {
 /// Of kernels that do the combine step themselves (parts/merge_step.cuh).
 struct MergeState;
 
+/// Of sparse prefill: the rows' largest scores, beside their lse. Strides from a query token's, and from a
+/// head's.
+struct MaxLogits {
+  float* data;
+  std::int64_t token_stride, head_stride;
+};
+
 struct DecodeArguments {
   schedule::Geometry geometry;
   Divisor lanes, sharers;  // geometry.lanes, geometry.length_sharers
@@ -95,6 +102,10 @@ struct DecodeArguments {
   MergeState* merge_state;  // null: the combine step is another launch's
   float scale_log2;         // softmax_scale * log2(e)
   bool causal;
+  // Where ranks share contexts and masks go by a token's place there: how long the requests' contexts are.
+  // Else null.
+  const std::int32_t* contexts;
+  MaxLogits max_logits;  // only where items come in turn (schedule::Partition::kTurns)
 };
 
 }  // namespace flashlatent::parts

@@ -40,6 +40,13 @@ __device__ __forceinline__ void write_lse(const OutputArguments& output, const R
   *lse_place(output, tile, head, token) = final_lse(output.empty_lse, lse);
 }
 
+/// Of sparse prefill, whose requests are query tokens. `max` is in base 2; one of no number has a lse of
+/// none.
+__device__ __forceinline__ void write_max_logit(const MaxLogits& to, const RowTile& tile, int head, float max,
+                                                float lse) {
+  to.data[tile.request * to.token_stride + head * to.head_stride] = isnan(lse) ? lse : max * kLn2;
+}
+
 /// What to multiply a row's sums by, the sink counted.
 __device__ __forceinline__ float output_factor(const OutputArguments& output, RowScale scale, int head,
                                                bool live) {

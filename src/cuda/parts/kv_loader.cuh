@@ -92,23 +92,25 @@ __device__ __forceinline__ bool load_one_item(const DecodeArguments& args, Loade
 /// The loading role: this CTA's segments, one after another, into `pipe`. `set_up` returns when the pipe's
 /// barriers are ready; the plan is read meanwhile. `tell` gets each segment before its blocks.
 /// kLooksAhead: the walker's.
-template <int kTeam = 1, bool kLooksAhead = true, class Loader, class Pipe, class SetUp, class Tell>
+template <int kTeam = 1, bool kLooksAhead = true, class Loader, class Pipe, bool kTurns, class SetUp,
+          class Tell>
 __device__ __forceinline__ void load_segments(const DecodeArguments& args, Loader loader, Pipe pipe,
-                                              const PartPlace<kTeam>& place, SetUp set_up, Tell tell) {
+                                              const PartPlace<kTeam, kTurns>& place, SetUp set_up,
+                                              Tell tell) {
   // Where the walk is in memory it takes 2 us; in registers too little for code of its own.
-  if constexpr (kTeam == 1 && Loader::kSparesRegisters && !kHasOneLoop<Loader>) {
+  if constexpr (kTeam == 1 && !kTurns && Loader::kSparesRegisters && !kHasOneLoop<Loader>) {
     if (load_one_item(args, loader, pipe, place, set_up, tell)) return;
   }
-  Segments<kTeam, kLooksAhead, kTakesLists<Loader>> segments(args, place);
+  Segments<kTeam, kLooksAhead, kTakesLists<Loader>, kTurns> segments(args, place);
   schedule::Segment segment, next;
-  if constexpr (Loader::kSparesRegisters) {
+  if constexpr (Loader::kSparesRegisters || kTurns) {
     keep_in_memory(segments);
     keep_in_memory(segment);
     keep_in_memory(next);
   }
   bool more = false;
   bool is_only = false;
-  if constexpr (kHasOneLoop<Loader>) {
+  if constexpr (kHasOneLoop<Loader> && !kTurns) {
     is_only = find_one_item<kTakesLists<Loader>>(args, place, segment);
     more = is_only || segments.next(segment);
   } else {
@@ -120,7 +122,7 @@ __device__ __forceinline__ void load_segments(const DecodeArguments& args, Loade
     tell(Work{segment, segments.tile_of(segment)});
     loader.load(pipe, range_of<Loader>(args, segment, segments.tile_of(segment)), [&] {
       // Where there is nothing to ask, `is_only` in this closure alone makes other code of it.
-      if constexpr (kHasOneLoop<Loader>) {
+      if constexpr (kHasOneLoop<Loader> && !kTurns) {
         more = !is_only && segments.next(next);
       } else {
         more = segments.next(next);

@@ -30,8 +30,9 @@ __device__ __forceinline__ int shares_of(const schedule::Geometry& g, const sche
   return g.partition == schedule::Partition::kTeamShares ? schedule::StoredShare(part).shares() : 1;
 }
 
-/// Where this CTA's share begins and ends, as far as shapes tell: nothing is read from memory.
-template <int kTeam = 1>
+/// Where this CTA's share begins and ends, as far as shapes tell: nothing is read from memory. kTurns: of
+/// schedule::Partition::kTurns, and no other.
+template <int kTeam = 1, bool kTurns = false>
 class PartPlace {
  public:
   __device__ __forceinline__ explicit PartPlace(const DecodeArguments& args)
@@ -40,13 +41,13 @@ class PartPlace {
   /// CTAs that are numbered otherwise: one of part `part`, with lane `lane` or several lanes from there on.
   __device__ __forceinline__ PartPlace(const schedule::Geometry& g, int part, int lane)
       : part_(part), lane_(lane) {
-    if (is_whole(g)) begin_ = schedule::whole_cut(g, part_);
+    if (kTurns || is_whole(g)) begin_ = schedule::whole_cut(g, part_);
     if (shares_one_request(g)) begin_ = schedule::stored(schedule::lone_team_cut(g, part_));
   }
 
   /// Can begin() and end() be called before the plan is there?
   __device__ __forceinline__ static bool by_shape(const schedule::Geometry& g) {
-    return is_whole(g) || shares_one_request(g);
+    return kTurns || is_whole(g) || shares_one_request(g);
   }
   /// The row tile of the only segment of a part by shape, which must not be ragged.
   __device__ __forceinline__ RowTile only_tile(const DecodeArguments& args) const {
@@ -68,7 +69,7 @@ class PartPlace {
 
  private:
   __device__ __forceinline__ static bool is_whole(const schedule::Geometry& g) {
-    return g.partition == schedule::Partition::kWhole;
+    return !kTurns && g.partition == schedule::Partition::kWhole;
   }
   __device__ __forceinline__ static bool shares_one_request(const schedule::Geometry& g) {
     return kTeam > 1 && g.partition == schedule::Partition::kTeamShares && g.requests == 1;
@@ -78,15 +79,15 @@ class PartPlace {
 };
 
 /// The segments of this CTA's part, one after another; with teams, of kTeam CTAs, the share of each.
-/// kLooksAhead: the walker's. kLists: tokens are of two lists (listed_tokens.cuh).
-template <int kTeam = 1, bool kLooksAhead = true, bool kLists = false>
+/// kLooksAhead: the walker's. kLists: tokens are of two lists (listed_tokens.cuh). kTurns: PartPlace's.
+template <int kTeam = 1, bool kLooksAhead = true, bool kLists = false, bool kTurns = false>
 class Segments {
   using Lengths = std::conditional_t<kLists, schedule::UnionLengths, const std::int32_t*>;
 
  public:
   __device__ __forceinline__ explicit Segments(const DecodeArguments& args)
-      : Segments(args, PartPlace<kTeam>(args)) {}
-  __device__ __forceinline__ Segments(const DecodeArguments& args, const PartPlace<kTeam>& place)
+      : Segments(args, PartPlace<kTeam, kTurns>(args)) {}
+  __device__ __forceinline__ Segments(const DecodeArguments& args, const PartPlace<kTeam, kTurns>& place)
       : Segments(args, place.lane(), place.begin(args), place.end(args)) {}
   /// `end` is not asked for by only().
   __device__ __forceinline__ Segments(const DecodeArguments& args, int lane, const schedule::Cut& begin,
@@ -146,8 +147,9 @@ class Segments {
   const DecodeArguments& args_;
   const int lane_;
   const schedule::Cut begin_;
-  static constexpr schedule::Walks kWalks =
-      kTeam > 1 ? schedule::Walks::kLinesOrTeamShares : schedule::Walks::kLines;
+  static constexpr schedule::Walks kWalks = kTurns      ? schedule::Walks::kTurns
+                                            : kTeam > 1 ? schedule::Walks::kLinesOrTeamShares
+                                                        : schedule::Walks::kLines;
   schedule::Walker<kWalks, kLooksAhead, Lengths> walker_;
 };
 

@@ -356,6 +356,7 @@ __global__ void __launch_bounds__(kThreads)
       builder.cut_line();
       break;
     case Partition::kWhole:
+    case Partition::kTurns:
       builder.cut_by_item();
       break;
     case Partition::kTeamShares:

@@ -31,6 +31,15 @@ int cluster_of(const DecodeProblem& problem, const schedule::Geometry& g, cuda::
   return g.lanes % 2 == 0 && row_tiles % 2 == 0 && !problem.query.ragged ? 2 : 1;
 }
 
+cuda::InstanceKey turns_key_of(const DecodeProblem& problem, const schedule::Geometry& g) {
+  const cuda::Loading loading = cuda::loading_of(problem);
+  // In a cluster fp8_656 is in units of tokens, whose bases are not their scores' (warpgroup.cuh).
+  const int cluster = loading == cuda::Loading::kFp8 ? 1 : cluster_of(problem, g, loading);
+  cuda::InstanceKey key = key_of(problem, loading, cluster);
+  key.turns = true;
+  return key;
+}
+
 }  // namespace flashlatent::seesaw
 
 namespace flashlatent::cuda {
@@ -179,6 +188,35 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   return best;
 }
 
+schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& workers) {
+  const bool one_tile = rows_of_item(problem) <= seesaw::kTileRows;
+  const auto cost = [&] {
+    switch (loading_of(problem)) {
+      case Loading::kFp8:
+      case Loading::kListedFp8:
+        return cost::of(Kernel::kSeesaw, Situation::kTurnsFp8);
+      case Loading::kFp8_584:
+        return one_tile ? cost::of(Kernel::kSeesaw, Situation::kTurnsFp8_584)
+                        : cost::of(Kernel::kSeesaw, Situation::kTurnsFp8_584Tiles);
+      case Loading::kBoxes:
+      case Loading::kTokens:
+      case Loading::kListedTokens:
+        break;
+    }
+    return one_tile ? cost::of(Kernel::kSeesaw, Situation::kTurns)
+                    : cost::of(Kernel::kSeesaw, Situation::kTurnsOfTiles);
+  };
+  return turns_geometry(problem, workers, {.tile_rows = seesaw::kTileRows, .cost = cost()});
+}
+
+std::optional<std::string> declines_turns(const DecodeProblem& problem) {
+  if (auto reason = declines(problem)) return reason;
+  const InstanceKey key = seesaw::turns_key_of(problem, schedule::Geometry{});
+  if (is_listed({seesaw::kTurnsKeys, seesaw::kTurnsFp8Keys, seesaw::kTurnsListedKeys}, key))
+    return std::nullopt;
+  return unknown_dimensions(problem, "576/512 and 512/512 are");
+}
+
 }  // namespace
 
 const DecodeKernel kSeesawKernel = {
@@ -191,6 +229,8 @@ const DecodeKernel kSeesawKernel = {
     .geometry = geometry,
     .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(seesaw::launch),
+    .declines_turns = declines_turns,
+    .turns = turns,
 };
 
 }  // namespace flashlatent::cuda

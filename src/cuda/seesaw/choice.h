@@ -19,6 +19,9 @@ bool has_shares(const schedule::Geometry& geometry);
 /// Not ragged ones: the second tile of a short request has no rows, and no blocks then.
 int cluster_of(const DecodeProblem& problem, const schedule::Geometry& geometry, cuda::Loading loading);
 
+/// Of sparse prefill.
+cuda::InstanceKey turns_key_of(const DecodeProblem& problem, const schedule::Geometry& geometry);
+
 Status launch(const DecodeCall& call);
 
 }  // namespace flashlatent::seesaw

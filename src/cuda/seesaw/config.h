@@ -15,18 +15,19 @@ struct Registers {
 /// cache, each loading half of each tile's tokens for both; in units of tokens, but for shares of one
 /// request. kTeam_ > 1: so many CTAs of a cluster share a row tile's blocks, and merge what they have
 /// (team.cuh). kHasShare_: a part is a share of one request (parts/shares.cuh), from an fp8_656 cache by
-/// clusters of two.
+/// clusters of two. kTurns_: sparse prefill (schedule::Partition::kTurns).
 template <class Element_, int kQkDim_, int kVDim_, int kCluster_, class Loader_, int kTeam_ = 1,
-          bool kHasShare_ = false>
+          bool kHasShare_ = false, bool kTurns_ = false>
 struct Config {
   using Element = Element_;
   using Loader = Loader_;
   static constexpr int kCluster = kCluster_;
   static constexpr int kTeam = kTeam_;
   static constexpr bool kHasShare = kHasShare_;
-  static_assert(!kHasShare || kTeam == 1);
+  static constexpr bool kTurns = kTurns_;
+  static_assert(!(kHasShare || kTurns) || kTeam == 1);
   /// CTAs can do the combine step, too (parts/merge_step.cuh).
-  static constexpr bool kMerges = kTeam == 1 && !kHasShare;
+  static constexpr bool kMerges = kTeam == 1 && !kHasShare && !kTurns;
   static_assert(kTeam == 1 || (kCluster == 1 && 8 % kTeam == 0));
   /// What partial results are stored as (parts/partial.cuh).
   using Stored = parts::StoredPartial<Element, parts::kTileRows>;
@@ -41,6 +42,7 @@ struct Config {
   /// but for RoPE.
   static constexpr bool kUnits = requires { Loader::kUnits; };
   using Operand = std::conditional_t<kUnits, __half, Element>;
+  static_assert(!kTurns || !kUnits, "a base of units is no row's largest score");
 
   static constexpr int kComputeThreads = 256;  // two warpgroups
   static constexpr int kLoaderThreads = Loader::kThreads <= 128 ? 128 : 256;

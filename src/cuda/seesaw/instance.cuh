@@ -9,13 +9,19 @@
 namespace flashlatent::seesaw {
 
 template <class Element, int kQkDim, int kVDim, int kCluster, class Loader, int kTeam = 1,
-          bool kHasShare = false>
+          bool kHasShare = false, bool kTurns = false>
 constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
-  using Shape = Config<Element, kQkDim, kVDim, kCluster, Loader, kTeam, kHasShare>;
-  return {{dtype, kQkDim, kVDim, kTileRows, loading, kCluster, kTeam},
+  using Shape = Config<Element, kQkDim, kVDim, kCluster, Loader, kTeam, kHasShare, kTurns>;
+  return {{dtype, kQkDim, kVDim, kTileRows, loading, kCluster, kTeam, kTurns},
           cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>(),
           {},
           Shape::kMerges};
+}
+
+/// Of sparse prefill.
+template <class Element, int kQkDim, int kCluster, class Loader>
+constexpr cuda::DenseInstance turns_instance(Dtype dtype, cuda::Loading loading) {
+  return instance<Element, kQkDim, 512, kCluster, Loader, 1, false, true>(dtype, loading);
 }
 
 /// A team's blocks come by boxes only.

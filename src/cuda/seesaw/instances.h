@@ -24,5 +24,9 @@ extern const ListedInstances kInstancesListed;
 extern const TeamInstances kTeams576x512;
 extern const ShapeInstances kShares576x512;
 extern const Fp8ShareInstances kSharesFp8_656;
+// Of sparse prefill.
+extern const std::array<cuda::DenseInstance, kTurnsKeys.size()> kTurns;
+extern const std::array<cuda::DenseInstance, kTurnsFp8Keys.size()> kTurnsFp8;
+extern const std::array<cuda::DenseInstance, kTurnsListedKeys.size()> kTurnsListed;
 
 }  // namespace flashlatent::seesaw

@@ -50,4 +50,19 @@ inline constexpr std::array kTeamKeys576x512 = {team_key(Dtype::kBF16, 2), team_
 inline constexpr auto kShareKeys576x512 = cuda::plain_keys(576, 512, kTileRows);
 inline constexpr std::array kFp8ShareKeys = {fp8_key(2)};
 
+/// Of sparse prefill.
+constexpr cuda::InstanceKey turns_key(Dtype dtype, int qk_dim, cuda::Loading loading, int cluster = 1) {
+  return {dtype, qk_dim, 512, kTileRows, loading, cluster, 1, true};
+}
+inline constexpr std::array kTurnsKeys = {turns_key(Dtype::kBF16, 576, cuda::Loading::kTokens),
+                                          turns_key(Dtype::kF16, 576, cuda::Loading::kTokens),
+                                          turns_key(Dtype::kBF16, 512, cuda::Loading::kTokens),
+                                          turns_key(Dtype::kF16, 512, cuda::Loading::kTokens)};
+inline constexpr std::array kTurnsFp8Keys = {turns_key(Dtype::kBF16, 576, cuda::Loading::kFp8),
+                                             turns_key(Dtype::kBF16, 512, cuda::Loading::kFp8_584, 2),
+                                             turns_key(Dtype::kBF16, 512, cuda::Loading::kFp8_584)};
+inline constexpr std::array kTurnsListedKeys = {turns_key(Dtype::kBF16, 512, cuda::Loading::kListedFp8),
+                                                turns_key(Dtype::kBF16, 512, cuda::Loading::kListedTokens),
+                                                turns_key(Dtype::kF16, 512, cuda::Loading::kListedTokens)};
+
 }  // namespace flashlatent::seesaw

@@ -25,6 +25,7 @@ class LineWarpgroup : public Warpgroup<Config> {
 
   /// Writes the segment's result.
   __device__ __forceinline__ void finish(const parts::Work& work) {
+    if constexpr (Config::kTurns) return finish_whole(work);
     const auto& row_sum = this->add_up_rows(work);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -41,6 +42,31 @@ class LineWarpgroup : public Warpgroup<Config> {
         parts::write_partial<typename Config::Stored>(o_, slot * 64 + row, row < work.tile.rows, half, scale,
                                                       args_.partial, Config::kVDim, column, writes_lse);
       }
+    }
+  }
+
+ private:
+  /// Of a whole item, with its rows' largest scores.
+  __device__ __forceinline__ void finish_whole(const parts::Work& work) {
+    const auto& sums = this->add_up_rows(work);
+    const auto& maxima = this->shared_.row_sums.maxima;
+    const int low = fragment_.row, high = low + 8;
+    const parts::RowPair sum{sums[0][low] + sums[1][low], sums[0][high] + sums[1][high]};
+    const parts::RowPair max{fmaxf(maxima[0][low].get(), maxima[1][low].get()),
+                             fmaxf(maxima[0][high].get(), maxima[1][high].get())};
+    this->meet();  // the next item's may be written
+    const int column = me_ * Config::kHalfDim + fragment_.column;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = half ? high : low;
+      const parts::RowScale scale =
+          parts::finish_row(half ? base_.high : base_.low, half ? sum.high : sum.low);
+      if (column == 0 && row < work.tile.rows) {
+        parts::write_max_logit(args_.max_logits, work.tile, work.tile.head(args_.query, row),
+                               half ? max.high : max.low, scale.lse);
+      }
+      parts::write_output<typename Config::Element>(o_, row, half, scale, args_, work.tile, column,
+                                                    column == 0);
     }
   }
 };
@@ -71,7 +97,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
                                      const CUtensorMap& map) {
   using Loader = typename Config::Loader;
   const int thread = threadIdx.x - Config::kComputeThreads;
-  const parts::PartPlace<Config::kTeam> place(args);
+  const parts::PartPlace<Config::kTeam, Config::kTurns> place(args);
   parts::wait_for_launch_before();
   if (thread >= Loader::threads(args.cache)) return;
   parts::WorkPosition position(shared.work);

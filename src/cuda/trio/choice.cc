@@ -83,6 +83,22 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   return *shares;
 }
 
+std::optional<std::string> declines_turns(const DecodeProblem& problem) {
+  if (auto reason = declines_tokens(problem, {KvFormat::kPlain})) return reason;
+  InstanceKey key = trio::key_of(problem);
+  key.turns = true;
+  return is_listed({trio::kTurnsKeys}, key)
+             ? std::nullopt
+             : std::optional(unknown_dimensions(problem, "576/512 and 512/512 are"));
+}
+
+schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& workers) {
+  const bool one_tile = problem.rows_per_kv_head() <= trio::kTileRows;
+  const cost::Costs cost = one_tile ? cost::of(Kernel::kTrio, Situation::kTurns)
+                                    : cost::of(Kernel::kTrio, Situation::kTurnsOfTiles);
+  return turns_geometry(problem, workers, {.tile_rows = trio::kTileRows, .cost = cost});
+}
+
 /// What makes a call of a problem that this kernel takes another's.
 enum class Obstacle { kNone, kNoPages, kHeads, kQuery, kOut };
 
@@ -140,6 +156,8 @@ const DecodeKernel kTrioKernel = {
     .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(trio::launch),
     .substitute = substitute,
+    .declines_turns = declines_turns,
+    .turns = turns,
 };
 
 }  // namespace flashlatent::cuda

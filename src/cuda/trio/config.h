@@ -16,14 +16,16 @@ enum class Supplies {
 };
 
 /// kHasShare_: a part is a share of one request (parts/shares.cuh), which is merged by a launch of its own.
-template <class Element_, int kQkDim_, int kVDim_, bool kHasShare_, Supplies kSupplies>
+/// kTurns_: sparse prefill (schedule::Partition::kTurns).
+template <class Element_, int kQkDim_, int kVDim_, bool kHasShare_, Supplies kSupplies, bool kTurns_ = false>
 struct Config {
   using Element = Element_;
   static constexpr int kQkDim = kQkDim_, kVDim = kVDim_;
   static constexpr bool kHasShare = kHasShare_;
+  static constexpr bool kTurns = kTurns_;
   static constexpr bool kByTokens = kSupplies == Supplies::kTokens;
   /// CTAs can do the combine step, too (parts/merge_step.cuh).
-  static constexpr bool kMerges = !kHasShare;
+  static constexpr bool kMerges = !kHasShare && !kTurns;
   /// What partial results are stored as (parts/partial.cuh).
   using Stored = parts::StoredPartial<Element, parts::kTileRows>;
 
@@ -35,6 +37,8 @@ struct Config {
   static constexpr int kStages = 5;  // of the ring
   /// Of Q in the scorer's registers, 16 a thread each; the others are in shared memory.
   static constexpr int kRegisterChunks = 8;
+  static constexpr int kSharedChunks = kQkChunks > kRegisterChunks ? kQkChunks - kRegisterChunks : 1;
+  static_assert(kQkChunks >= kRegisterChunks);
 
   static constexpr int kOutputThreads = 256, kOutputWarps = kOutputThreads / 32;  // two warpgroups
   static constexpr int kThreads = kOutputThreads + 128;

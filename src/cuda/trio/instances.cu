@@ -1,27 +1,8 @@
-#include "cuda/trio/instances.h"
-#include "cuda/trio/kernel.cuh"
+#include "cuda/trio/instance.cuh"
 
 namespace flashlatent::trio {
 
 namespace {
-
-static_assert(kStageTokens == kPageTokens, "a stage is one box");
-
-template <class Element, bool kHasShare, Supplies kSupplies>
-constexpr cuda::DenseInstance instance(Dtype dtype) {
-  using Config = trio::Config<Element, 576, 512, kHasShare, kSupplies>;
-  return {.key = {.dtype = dtype,
-                  .qk_dim = Config::kQkDim,
-                  .v_dim = Config::kVDim,
-                  .tile_rows = parts::kTileRows,
-                  .loading = Config::kByTokens ? cuda::Loading::kTokens : cuda::Loading::kBoxes},
-          .kernel = cuda::compiled_kernel<kernel<Config>, Config, SharedMemory<Config>>(),
-          .boxes = {.kv = Config::kByTokens ? cuda::kv_tensor_map : cuda::kv_chunks_map,
-                    .query = cuda::query_chunks_map,
-                    .most_tokens = kStageTokens,
-                    .query_rows = kStageTokens},
-          .merges = Config::kMerges};
-}
 
 template <bool kHasShare, Supplies kSupplies>
 constexpr Instances instances() {

@@ -6,7 +6,11 @@ namespace flashlatent::trio {
 
 Status launch(const DecodeCall& call) {
   return cuda::launch_dense(call, [](const DecodeCall& c, cuda::Loading) {
-    const cuda::InstanceKey key = key_of(c.problem);
+    cuda::InstanceKey key = key_of(c.problem);
+    if (c.geometry.partition == schedule::Partition::kTurns) {
+      key.turns = true;
+      return cuda::find_instance({kTurns}, key);
+    }
     return schedule::combines_shares(c.geometry.partition)
                ? cuda::find_instance({kShares, kSharesByTokens}, key)
                : cuda::find_instance({kInstances, kByTokens}, key);

@@ -35,6 +35,12 @@ class Output {
     fill_ring();
   }
 
+  /// The same of items in turn.
+  __device__ __forceinline__ void begin_turns() {
+    supply_.begin_turns();
+    fill_ring();
+  }
+
   /// The same where a part is a share of one request: who loads finds it, and the first warp lists it for the
   /// others when entries of the page table are on their way.
   template <class Part>
@@ -51,7 +57,7 @@ class Output {
     const int stages = uniform(stages_of(work.segment));
 #pragma unroll
     for (float& x : o_) x = 0;
-    Ends ends{{-INFINITY, -INFINITY}, {0, 0}};
+    Ends ends{{-INFINITY, -INFINITY}, {0, 0}, -INFINITY};
     if (stages > 0) {
       // The scorer takes Q and gives its stages back.
       for (int i = 0; i < parts::kTileRows / kStageTokens; ++i) {
@@ -73,7 +79,9 @@ class Output {
       }
       const Statistics& statistics = shared_.statistics[place];
       ends = {{statistics.bases[fragment_.row], statistics.bases[fragment_.row + 8]},
-              {statistics.sums[fragment_.row], statistics.sums[fragment_.row + 8]}};
+              {statistics.sums[fragment_.row], statistics.sums[fragment_.row + 8]},
+              -INFINITY};
+      if constexpr (Config::kTurns) ends.max = shared_.maxima.of_row[place][parts::row_of_lane()];
       if (statistics.poisoned != 0) spread_poison();
       give_back(place);
     }
@@ -84,6 +92,7 @@ class Output {
   /// The rows' statistics when a segment ends.
   struct Ends {
     parts::RowPair base, sum;
+    float max;  // of sparse prefill: of the lane's row
   };
 
   __device__ __forceinline__ void fill_ring() {
@@ -172,7 +181,7 @@ class Output {
 
   /// The segment's result.
   __device__ __forceinline__ void write(const parts::Work& work, const Ends& ends) {
-    if (work.segment.partial < 0) {
+    if (Config::kTurns || work.segment.partial < 0) {
       write_output(work.tile, ends);
     } else {
       write_partial(work, ends);
@@ -187,6 +196,9 @@ class Output {
     const int token = tile.token(args_.query, live ? row : 0);
     const int head = tile.head(args_.query, live ? row : 0);
     if (live && me_ == 0) parts::write_lse(output, tile, head, token, scale.lse);
+    if constexpr (Config::kTurns) {
+      if (live && me_ == 0) parts::write_max_logit(args_.max_logits, tile, head, ends.max, scale.lse);
+    }
     Element* out = parts::output_row<Element>(output, tile, head, token) + me_ * Config::kHalfDim;
     parts::store_rows<Element>(o_, parts::output_factor(output, scale, head, live),
                                live ? reinterpret_cast<std::uint8_t*>(out) : nullptr, shared_.rows[me_]);

@@ -1,0 +1,96 @@
+#include "runtime/prefill_run.h"
+
+#include <algorithm>
+
+#include "core/return_if_error.h"
+#include "dispatch/sparse_prefill.h"
+#include "runtime/placed.h"
+
+namespace flashlatent::runtime {
+
+Result<PrefillRun> PrefillRun::create(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
+                                      const Executor& executor) {
+  PrefillRun run;
+  run.executor_ = executor;
+  run.options_ = options;
+  for (auto [from, to] : {std::pair{&inputs.q, &run.inputs_.q},
+                          {&inputs.kv, &run.inputs_.kv},
+                          {&inputs.indices, &run.inputs_.indices},
+                          {&inputs.topk_length, &run.inputs_.topk_length},
+                          {&inputs.attn_sink, &run.inputs_.attn_sink},
+                          {&inputs.extra_kv_cache, &run.inputs_.extra_kv_cache},
+                          {&inputs.extra_indices, &run.inputs_.extra_indices},
+                          {&inputs.extra_topk_length, &run.inputs_.extra_topk_length}}) {
+    FLASHLATENT_RETURN_IF_ERROR(place(*from, *to, run.buffers_, executor));
+  }
+  FLASHLATENT_ASSIGN_OR_RETURN(const std::size_t bytes,
+                               sparse_prefill_workspace_bytes(run.inputs_, options, executor));
+  FLASHLATENT_ASSIGN_OR_RETURN(run.workspace_, Buffer::allocate(executor, bytes));
+  const std::int64_t s_q = inputs.q.shape[0], h_q = inputs.q.shape[1];
+  const Device device = device_of(executor);
+  run.outputs_ = {{nullptr, inputs.q.dtype, {s_q, h_q, options.v_dim}, device},
+                  {nullptr, Dtype::kF32, {s_q, h_q}, device},
+                  {nullptr, Dtype::kF32, {s_q, h_q}, device}};
+  run.host_ = run.outputs_;
+  std::size_t size = 0;
+  for (const TensorView* view : {&run.outputs_.out, &run.outputs_.max_logits, &run.outputs_.lse}) {
+    size += (view->elements() * size_of(view->dtype) + 255) / 256 * 256;
+  }
+  FLASHLATENT_ASSIGN_OR_RETURN(run.results_, Buffer::allocate(executor, size));
+  run.host_bytes_.resize(size);
+  std::size_t offset = 0;
+  for (auto [there, here] : {std::pair{&run.outputs_.out, &run.host_.out},
+                             {&run.outputs_.max_logits, &run.host_.max_logits},
+                             {&run.outputs_.lse, &run.host_.lse}}) {
+    there->data = static_cast<std::uint8_t*>(run.results_.data()) + offset;
+    here->data = run.host_bytes_.data() + offset;
+    here->device = {};
+    offset += (there->elements() * size_of(there->dtype) + 255) / 256 * 256;
+  }
+  FLASHLATENT_RETURN_IF_ERROR(run.poison());
+  return run;
+}
+
+Status PrefillRun::run() {
+  return sparse_prefill(inputs_, outputs_, options_, workspace(), executor_);
+}
+
+Status PrefillRun::poison(int byte) {
+  FLASHLATENT_RETURN_IF_ERROR(fill(results_.data(), byte, results_.size(), executor_));
+  return fill(workspace_.data(), byte, workspace_.size(), executor_);
+}
+
+Status PrefillRun::fetch() {
+  FLASHLATENT_RETURN_IF_ERROR(synchronize(executor_));
+  return copy_to_host(host_bytes_.data(), results_.data(), host_bytes_.size(), executor_);
+}
+
+SparsePrefillInputs prefill_inputs(const DecodeInputs& decode) {
+  SparsePrefillInputs inputs;
+  inputs.q = decode.q;
+  inputs.q.shape = {decode.q.shape[0], decode.q.shape[2], decode.q.shape[3]};
+  inputs.q.strides = {decode.q.strides[0], decode.q.strides[2], 1};
+  inputs.q.rank = 3;
+  inputs.kv = decode.kv_cache;
+  if (decode.kv_cache.dtype != Dtype::kU8 && decode.kv_cache.shape[1] == 1) {
+    inputs.kv.shape = {decode.kv_cache.shape[0], 1, decode.kv_cache.shape[3]};
+    inputs.kv.strides = {decode.kv_cache.strides[0], decode.kv_cache.strides[2], 1};
+    inputs.kv.rank = 3;
+  }
+  inputs.indices = decode.indices;
+  inputs.topk_length = decode.topk_length;
+  inputs.attn_sink = decode.attn_sink;
+  inputs.extra_kv_cache = decode.extra_kv_cache;
+  inputs.extra_indices = decode.extra_indices;
+  inputs.extra_topk_length = decode.extra_topk_length;
+  return inputs;
+}
+
+Result<Comparison> compare_prefill(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
+                                   const SparsePrefillOutputs& results) {
+  FLASHLATENT_ASSIGN_OR_RETURN(const SparsePrefillCall call, as_decode(inputs, options, Device{}));
+  return compare(call.problem, call.inputs, with_query_token(results.out), with_last_query_token(results.lse),
+                 {}, {}, {}, {with_last_query_token(results.max_logits), {}});
+}
+
+}  // namespace flashlatent::runtime

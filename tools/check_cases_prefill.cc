@@ -1,0 +1,181 @@
+// Sparse prefill: requests are query tokens.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "tools/check_cases.h"
+#include "tools/draw.h"
+
+namespace flashlatent::tools {
+
+namespace {
+
+using runtime::CaseSpec;
+
+/// So many query tokens, each with a cache of its own: every fourth with none, some with less than a block.
+std::vector<int> lengths_of(int query_tokens, int most) {
+  std::vector<int> lengths;
+  for (int i = 0; i < query_tokens; ++i) lengths.push_back(i % 4 == 1 ? 0 : i % 4 == 2 ? most / 9 + 1 : most);
+  return lengths;
+}
+
+/// `topk` indices a query token, of which three tenths are -1 or out of range.
+CaseSpec prefill(int query_tokens, int topk, CaseSpec spec) {
+  spec.prefill = spec.sparse = true;
+  spec.lengths = lengths_of(query_tokens, 200);
+  spec.topk = topk;
+  spec.skipped_indices = 0.3;
+  spec.name = spec.name.empty() ? "prefill" : "prefill " + spec.name;
+  return spec;
+}
+
+/// Contiguous rows.
+CaseSpec rows(int query_tokens, int topk, int qk_dim, CaseSpec spec) {
+  spec.page_size = 1;
+  spec.qk_dim = qk_dim;
+  return prefill(query_tokens, topk, std::move(spec));
+}
+
+CaseSpec with_lengths(CaseSpec spec) {
+  for (std::size_t i = 0; i < spec.lengths.size(); ++i) {
+    spec.topk_lengths.push_back(i % 3 == 0 ? spec.topk : static_cast<int>(i * 37) % (spec.topk + 1));
+  }
+  return spec;
+}
+
+CaseSpec with_extra(int topk, int page_size, CaseSpec spec) {
+  spec.extra_indexed = true;
+  spec.extra_topk = topk;
+  spec.extra_page_size = page_size;
+  spec.extra_lengths.assign(spec.lengths.size(), 150);
+  if (spec.extra_lengths.size() > 2) spec.extra_lengths[2] = 0;
+  return spec;
+}
+
+CaseSpec paged(KvFormat format, int qk_dim, int heads, int page_size) {
+  return {.name = "pages", .format = format, .heads = heads, .qk_dim = qk_dim, .page_size = page_size};
+}
+
+}  // namespace
+
+void add_small_prefill_cases(std::vector<CaseSpec>& cases) {
+  const std::size_t first = cases.size();
+  cases.push_back(with_lengths(rows(3, 77, 576, {.heads = 9, .sink = true})));
+  cases.push_back(rows(2, 130, 576, {.heads = 128}));
+  cases.push_back(rows(2, 65, 512, {.dtype = Dtype::kF16, .heads = 64, .strided = true}));
+  cases.push_back(with_extra(130, 2, prefill(2, 128, paged(KvFormat::kFp8_584, 512, 80, 64))));
+  cases.push_back(prefill(2, 100, paged(KvFormat::kFp8_656, 576, 64, 3)));
+  for (std::size_t i = first; i < cases.size(); ++i) cases[i].name += " small";
+}
+
+void add_full_prefill_cases(std::vector<CaseSpec>& cases) {
+  for (int heads : {1, 8, 9, 16, 17, 64, 65, 128, 200}) {
+    for (int topk : {65, 77, 128, 600}) {
+      for (int dim : {512, 576}) {
+        for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+          cases.push_back(rows(9, topk, dim, {.dtype = dtype, .heads = heads, .sink = topk != 65}));
+          if (topk == 77) cases.back() = with_lengths(cases.back());
+        }
+      }
+    }
+  }
+  // Several items a CTA.
+  for (int heads : {8, 64, 128}) {
+    for (int dim : {512, 576}) {
+      CaseSpec spec = with_lengths(rows(300, 100, dim, {.name = "many", .heads = heads, .sink = true}));
+      for (int& length : spec.lengths) length = length == 0 ? 0 : 40;
+      cases.push_back(std::move(spec));
+    }
+  }
+  for (int heads : {16, 64, 128}) {
+    for (int page_size : {1, 7, 64}) {
+      cases.push_back(prefill(9, 130, paged(KvFormat::kPlain, 576, heads, page_size)));
+      cases.push_back(prefill(9, 130, paged(KvFormat::kFp8_656, 576, heads, page_size)));
+      cases.push_back(prefill(9, 130, paged(KvFormat::kFp8_656, 512, heads, page_size)));
+      cases.push_back(prefill(9, 130, paged(KvFormat::kFp8_584, 512, heads, page_size)));
+    }
+    for (int topk : {1, 65, 512}) {
+      CaseSpec spec = paged(KvFormat::kFp8_584, 512, heads, 64);
+      spec.sink = true;
+      cases.push_back(with_lengths(with_extra(topk, 2, prefill(9, 128, spec))));
+      cases.push_back(with_extra(topk, 64, prefill(9, 128, paged(KvFormat::kPlain, 512, heads, 64))));
+      cases.push_back(with_extra(topk, 64, prefill(9, 128, paged(KvFormat::kFp8_656, 512, heads, 64))));
+      cases.push_back(with_extra(topk, 64, prefill(9, 128, paged(KvFormat::kFp8_656, 576, heads, 64))));
+    }
+  }
+  // Scores whose base must move, that are huge, or of which the least is the largest.
+  for (int heads : {8, 64, 128}) {
+    for (float scale : {-1.0F, 0.0F, 150.0F, 3e4F}) {
+      CaseSpec spec = rows(5, 600, 576, {.name = fmt::format("scores {:g}", scale), .heads = heads});
+      spec.logit_scale = scale;
+      cases.push_back(std::move(spec));
+    }
+    CaseSpec spec = rows(5, 600, 576, {.name = "steps", .heads = heads});
+    spec.lengths.assign(5, 600);
+    spec.score_steps = {0, 3, 6, 9, 12, 15, 18, 21, 24, 27};
+    spec.step_tokens = 48;
+    cases.push_back(std::move(spec));
+  }
+}
+
+namespace {
+
+CaseSpec random_prefill_case(std::uint64_t seed, int number) {
+  constexpr std::int64_t kWork = 60'000'000;
+  Draw draw(seed ^ 0x5041727365ULL, number);
+  CaseSpec spec;
+  spec.prefill = spec.sparse = true;
+  spec.heads = draw.one_in(2) ? draw.of({8, 16, 32, 64, 96, 128}) : draw.of_any_size(1, 200);
+  const int kind = draw.from(0, 4);
+  if (kind <= 2) {
+    spec.dtype = draw.of({Dtype::kBF16, Dtype::kF16});
+    spec.qk_dim = draw.of({512, 576});
+    spec.page_size = kind < 2 ? 1 : draw.of({1, 3, 16, 64});
+  } else {
+    spec.format = kind == 3 ? KvFormat::kFp8_656 : KvFormat::kFp8_584;
+    spec.qk_dim = kind == 3 ? draw.of({512, 576}) : 512;
+    spec.page_size = draw.of({1, 2, 3, 64, 64, 256});
+  }
+  const int query_tokens = draw.one_in(3) ? draw.of_any_size(1, 400) : draw.from(1, 12);
+  const std::int64_t a_token = std::int64_t{query_tokens} * spec.heads * (spec.qk_dim + 512);
+  const int most = static_cast<int>(std::clamp<std::int64_t>(kWork / a_token, 1, 5'000));
+  for (int i = 0; i < query_tokens; ++i)
+    spec.lengths.push_back(draw.one_in(6) ? 0 : draw.of_any_size(1, 300));
+  spec.topk = draw.of_any_size(0, most);
+  spec.skipped_indices = draw.of({0.0, 0.0, 0.3, 0.9});
+  if (draw.one_in(2)) {
+    for (int i = 0; i < query_tokens; ++i) spec.topk_lengths.push_back(draw.from(0, spec.topk));
+  }
+  spec.sink = draw.one_in(2);
+  spec.strided = draw.one_in(4);
+  spec.logit_scale = draw.one_in(3) ? draw.of({0.0F, 0.1F, 4.0F, -2.0F}) : 1.0F;
+  if (spec.logit_scale != 0 && draw.one_in(4)) {
+    const int steps = draw.from(2, 12);
+    for (int i = 0; i < steps; ++i) spec.score_steps.push_back(static_cast<float>(draw.from(0, 40)));
+    spec.step_tokens = draw.of({1, 16, 48, 64, 100});
+  }
+  const bool no_extra = spec.format == KvFormat::kPlain && spec.qk_dim == 576;  // CUDA has no such kernel
+  if (!no_extra && draw.one_in(2)) {
+    for (int i = 0; i < query_tokens; ++i) {
+      spec.extra_lengths.push_back(draw.one_in(6) ? 0 : draw.of_any_size(1, 300));
+    }
+    spec.extra_page_size = draw.of({1, 2, 3, 64, 64, 256});
+    spec.extra_indexed = true;
+    spec.extra_topk = draw.of_any_size(0, most);
+    if (draw.one_in(2)) {
+      for (int i = 0; i < query_tokens; ++i) spec.extra_topk_lengths.push_back(draw.from(0, spec.extra_topk));
+    }
+  }
+  spec.name = fmt::format("random prefill {} s_q{}", number, query_tokens);
+  return spec;
+}
+
+}  // namespace
+
+std::vector<CaseSpec> random_prefill_cases(int count, std::uint64_t seed) {
+  std::vector<CaseSpec> cases;
+  for (int i = 1; i <= count; ++i) cases.push_back(random_prefill_case(seed, i));
+  return cases;
+}
+
+}  // namespace flashlatent::tools

@@ -313,6 +313,7 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
                       -std::numeric_limits<float>::infinity(),
                       0.0,
                       0.0,
+                      0.0,
                       -kInfinity,
                       -std::numeric_limits<float>::infinity()};
   // A row without any token, or whose tokens all have a score of -inf, is empty.
@@ -321,7 +322,7 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
   float plain_max = -std::numeric_limits<float>::infinity();
   for (double score : scores) max = std::max(max, score);
   for (float score : plain_scores) plain_max = std::max(plain_max, score);
-  double sum = 0, spread = 0, rounding2 = 0;
+  double sum = 0, spread = 0, size2 = 0, rounding2 = 0;
   float plain_sum = 0;
   for (std::size_t i = 0; i < seen.size(); ++i) {
     const double p = std::exp(scores[i] - max);
@@ -335,6 +336,7 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
       result.out[d] += p * v;
       result.plain_out[d] += rounded_p * working.cached(v);
       spread += p * v * (p * v);
+      size2 += p * v * v;
     }
   }
   result.lse = max + std::log(sum);
@@ -349,6 +351,7 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
     plain_keep = 1 / (1 + std::exp(sink - result.plain_lse));
   }
   result.value_spread = keep * std::sqrt(spread) / sum;
+  result.value_size = keep * std::sqrt(size2 / sum / cache.v_dim);
   for (int d = 0; d < cache.v_dim; ++d) {
     result.out[d] *= keep / sum;
     const float plain = result.plain_out[d] / plain_sum * working.scale() * static_cast<float>(plain_keep);

@@ -23,6 +23,8 @@ struct ReferenceRow {
   /// sqrt(sum p^2 |v|^2) over the tokens, p normalised, times what a sink leaves: the size of what rounding P
   /// perturbs.
   double value_spread;
+  /// sqrt(sum p |v|^2 / v_dim) likewise: the size of values in one direction.
+  double value_size;
   double max_logit;       ///< The largest scaled score; -inf for an empty row, NaN where lse is.
   float plain_max_logit;  ///< The same in fp32, of keys in the working precision.
 };

@@ -51,6 +51,7 @@ enum class Situation : std::uint8_t {
   kTeamsOfFewBlocks,  ///< The same where a CTA has at most four blocks.
   kShares,            ///< Each CTA has a share of one request (schedule::kEven, kByLength).
   kSharesOfTiles,     ///< The same with several row tiles.
+  kSharesOfFewRows,   ///< The same with one of at most 16 query rows.
   kByMemory,          ///< A block takes as long as its bytes; per_block is no constant.
   kSharedPrefix,      ///< Groups of requests attend to a prefix that they share.
   // Added to one of those above.
@@ -63,14 +64,15 @@ enum class Situation : std::uint8_t {
   kFewRows,      ///< Shares of at most 16 query rows.
   kByTokens,     ///< Shares whose tokens come one by one.
 };
-inline constexpr const char* kSituationNames[] = {"rows8",         "rows16",           "rows32",
-                                                  "rows64",        "rows64_by_tokens", "tiles",
-                                                  "fp8",           "fp8_584",          "fp8_584_tiles",
-                                                  "teams",         "teams_of_tiles",   "teams_of_few_blocks",
-                                                  "shares",        "shares_of_tiles",  "by_memory",
-                                                  "shared_prefix", "unplanned",        "reads_plan",
-                                                  "partials32",    "lone_request",     "few_requests",
-                                                  "more_tiles",    "few_rows",         "by_tokens"};
+inline constexpr const char* kSituationNames[] = {"rows8",        "rows16",           "rows32",
+                                                  "rows64",       "rows64_by_tokens", "tiles",
+                                                  "fp8",          "fp8_584",          "fp8_584_tiles",
+                                                  "teams",        "teams_of_tiles",   "teams_of_few_blocks",
+                                                  "shares",       "shares_of_tiles",  "shares_of_few_rows",
+                                                  "by_memory",    "shared_prefix",    "unplanned",
+                                                  "reads_plan",   "partials32",       "lone_request",
+                                                  "few_requests", "more_tiles",       "few_rows",
+                                                  "by_tokens"};
 
 /// What takes so long. The fields of schedule::CostModel and of TeamCosts.
 enum class Field : std::uint8_t {

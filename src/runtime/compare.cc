@@ -168,10 +168,11 @@ class RowJudge {
     double expected2 = eps * eps * (distance.norm + finite_square(oracle.value_spread));
     if (problem_.fp8_products()) {
       // What rounding P to e4m3 loses of a token follows from its score: beside what is independent from
-      // token to token that is an error in the one direction in which values go with scores.
-      constexpr double kE4m3 = 0x1p-4;
-      expected2 = eps * eps * distance.norm +
-                  kE4m3 * kE4m3 * (finite_square(oracle.value_spread) + finite_square(oracle.value_size));
+      // token to token that is an error in the one direction in which values go with scores. And of a row in
+      // which few tokens weigh it is no average of many roundings: one is at most 2^-4.
+      constexpr double kOfTokens = 0x1p-3, kOfDirection = 0x1p-4;
+      expected2 = eps * eps * distance.norm + kOfTokens * kOfTokens * finite_square(oracle.value_spread) +
+                  kOfDirection * kOfDirection * finite_square(oracle.value_size);
       // A sink's share follows the lse.
       if (problem_.options.attn_sink) expected2 += finite_square(oracle.lse_rounding) * distance.norm / 0.16;
     }

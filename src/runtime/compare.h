@@ -48,11 +48,11 @@ struct RowSample {
 /// A row's out passes if its error is at most 1.5 times the larger of two: the error of the plain computation
 /// in the working precision on this row, and the error that computation is expected to have,
 /// 0.4 eps sqrt(|ref|^2 + value_spread^2): a row of few tokens may round well by luck. 0.4 eps is the RMS of
-/// a relative rounding error, eps = 2^-9 (bf16) or 2^-12 (fp16); with e4m3 products values have eps 2^-4, and
-/// value_size counts beside value_spread. An lse passes within 1.5 times the larger of the plain one's error
-/// and what that is expected to be (ReferenceRow::lse_rounding; with e4m3 products both added), plus 1e-5 (1
-/// + |lse|), a few fp32 roundings; max_logits, if given, likewise. Non-finite values must be where the
-/// reference has them.
+/// a relative rounding error, eps = 2^-9 (bf16) or 2^-12 (fp16); with e4m3 products that of value_spread is
+/// 2^-3, and value_size counts, too, with 2^-4. An lse passes within 1.5 times the larger of the plain one's
+/// error and what that is expected to be (ReferenceRow::lse_rounding; with e4m3 products both added), plus
+/// 1e-5 (1 + |lse|), a few fp32 roundings; max_logits, if given, likewise. Non-finite values must be where
+/// the reference has them.
 Comparison compare(const DecodeProblem& problem, const DecodeInputs& inputs, const ConstTensorView& out,
                    const ConstTensorView& lse, const ConstTensorView& out_ref = {},
                    const ConstTensorView& lse_ref = {}, RowSample sample = {},

@@ -2,6 +2,7 @@
 option(FLASHLATENT_CUDA "Build the CUDA backend (sm_90a)" OFF)
 option(FLASHLATENT_BUILD_TOOLS "Build the command-line program" ${PROJECT_IS_TOP_LEVEL})
 option(FLASHLATENT_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(FLASHLATENT_INSTALL "Install the library, its headers and its CMake package" ${PROJECT_IS_TOP_LEVEL})
 option(FLASHLATENT_BUILD_PYTHON "Build the Python package's extension (pip install . does)" OFF)
 option(FLASHLATENT_FUZZ "Build the fuzz targets (clang)" OFF)
 option(FLASHLATENT_DEVICE_CHECKS "Check indices and bound waits inside kernels; slow" OFF)

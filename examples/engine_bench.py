@@ -5,9 +5,8 @@
     python examples/engine_bench.py --backends flashlatent FLASHMLA --heads 16 --batch 1 64 --context 1024 --modes graph
 
 The model is a small dense DeepSeek-V3 with real MLA dimensions and random weights, written by this program; nothing is
-downloaded. Each backend runs in a process of its own. A measurement is two generations of the same prompts, the first
-with one new token and the second with as many as --new says, prefix caching on: their difference is decode alone, and
-its time over the number of steps is the time per output token. The least of --repeat measurements counts.
+downloaded. Each backend runs in a process of its own. The prompts are in the prefix cache when a measurement begins;
+the time per output token is the median time of a step of the engine in which each request gets one of --new tokens.
 
 Needs vLLM, a Hopper GPU, and matplotlib for the chart.
 """
@@ -16,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -37,7 +37,6 @@ def arguments():
     parser.add_argument("--block-size", type=int, default=64, help="tokens a page (default: 64)")
     parser.add_argument("--layers", type=int, default=4, help="of the model (default: 4)")
     parser.add_argument("--new", type=int, default=65, help="tokens a request generates (default: 65)")
-    parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--budget", type=float, default=0, metavar="SECONDS",
                         help="start no engine that is not expected to end within so many seconds (default: no bound)")
     parser.add_argument("--json", metavar="FILE", help="where results go (default: standard output)")
@@ -70,6 +69,7 @@ def run_one(settings):
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import torch
     from vllm import LLM, SamplingParams
+    from vllm.sampling_params import RequestOutputKind
 
     backend = settings["backend"]
     if backend == "flashlatent":
@@ -78,35 +78,45 @@ def run_one(settings):
         backend = flashlatent.vllm.backend_name()
         if backend is None:
             sys.exit("engine_bench: flashlatent did not register with this vLLM; the warning above says why")
-    new, longest = settings["new"], max(settings["context"]) + settings["new"] + 64
+    longest = max(settings["context"]) + settings["new"] + 64
     llm = LLM(model=model_folder(settings["heads"], settings["layers"], longest), load_format="dummy",
               skip_tokenizer_init=True, attention_backend=backend, block_size=settings["block_size"],
               kv_cache_dtype=settings["kv_cache_dtype"], enforce_eager=settings["mode"] == "eager",
-              max_model_len=longest, max_num_seqs=max(settings["batch"]), gpu_memory_utilization=0.8, seed=0, enable_prefix_caching=True,
+              max_model_len=longest, max_num_seqs=max(settings["batch"]), gpu_memory_utilization=0.8, seed=0,
+              enable_prefix_caching=True,
               compilation_config=None if settings["mode"] == "eager" else dict(
                   cudagraph_capture_sizes=sorted(set(settings["batch"])), cudagraph_mode="FULL_DECODE_ONLY", mode=0))
     generator = torch.Generator().manual_seed(0)
 
-    def seconds(prompts, tokens):
-        sampling = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False)
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        llm.generate(prompts, sampling, use_tqdm=False)
-        torch.cuda.synchronize()
-        return time.perf_counter() - start
-
+    new = settings["new"]
     for context in settings["context"]:
         for batch in settings["batch"]:
             prompts = [dict(prompt_token_ids=torch.randint(2, 1024, (context,), generator=generator).tolist())
                        for _ in range(batch)]
-            seconds(prompts, 1)  # fills the cache
-            seconds(prompts, 4)
-            step = min(seconds(prompts, new) - seconds(prompts, 1) for _ in range(settings["repeat"])) / (new - 1)
+            llm.generate(prompts, SamplingParams(temperature=0, max_tokens=4, ignore_eos=True, detokenize=False),
+                         use_tqdm=False)  # fills the cache
+            step = step_seconds(llm.llm_engine, prompts, SamplingParams(
+                temperature=0, max_tokens=new, ignore_eos=True, detokenize=False,
+                output_kind=RequestOutputKind.DELTA))
             print("RESULT " + json.dumps(dict(
                 backend=settings["backend"], heads=settings["heads"], batch=batch, context=context,
                 mode=settings["mode"], kv_cache_dtype=settings["kv_cache_dtype"], block_size=settings["block_size"],
                 layers=settings["layers"], ms_per_output_token=round(step * 1e3, 4),
                 tokens_per_second=round(batch / step, 1))), flush=True)
+
+
+def step_seconds(engine, prompts, sampling):
+    """The median time of the steps in which every request gets one token."""
+    for i, prompt in enumerate(prompts):
+        engine.add_request(f"{i}", prompt, sampling)
+    times, before = [], time.perf_counter()
+    while engine.has_unfinished_requests():
+        outputs = engine.step()
+        now = time.perf_counter()
+        if len(outputs) == len(prompts) and all(len(o.outputs[0].token_ids) == 1 for o in outputs):
+            times.append(now - before)
+        before = now
+    return statistics.median(times[2:])
 
 
 def machine():
@@ -169,7 +179,7 @@ def main():
             continue
         begun = time.monotonic()
         settings = dict(backend=backend, heads=heads, mode=mode, batch=options.batch, context=options.context,
-                        layers=options.layers, new=options.new, repeat=options.repeat, block_size=options.block_size,
+                        layers=options.layers, new=options.new, block_size=options.block_size,
                         kv_cache_dtype=options.kv_cache_dtype)
         try:
             done = subprocess.run([sys.executable, __file__, "--one", json.dumps(settings)], capture_output=True,

@@ -84,6 +84,32 @@ TEST(Compare, ADamagedRowIsFound) {
   }
 }
 
+// What a row may differ by comes from what plain code's error is expected to be: that of many rows must come
+// out so, few tokens or many, long rows or short ones.
+TEST(Compare, ExpectedErrorIsPlainCodes) {
+  for (CaseSpec spec : specs()) {
+    if (spec.lengths[0] == 1) continue;  // P is 1, and the result a value: nothing rounds
+    if (spec.layout == KvLayout::kLatent) spec.qk_dim = 128, spec.v_dim = 64;
+    spec.heads = 32;
+    double ratio2 = 0;
+    int rows = 0;
+    for (std::uint64_t seed = 0; seed < 4; ++seed) {
+      const runtime::RandomCase c = runtime::make_case(spec, seed);
+      for (int head = 0; head < spec.heads; ++head) {
+        const cpu::ReferenceRow row = cpu::reference_row(c.problem, c.inputs, 0, 0, head);
+        if (row.out_rounding == 0) continue;  // a sink of +inf
+        double error2 = 0;
+        for (int d = 0; d < spec.v_dim; ++d) {
+          error2 += (row.plain_out[d] - row.out[d]) * (row.plain_out[d] - row.out[d]);
+        }
+        ratio2 += error2 / (row.out_rounding * row.out_rounding);
+        ++rows;
+      }
+    }
+    EXPECT_NEAR(std::sqrt(ratio2 / rows), 1, 0.2) << spec.name << " of " << spec.lengths[0] << " tokens";
+  }
+}
+
 // What plain code makes of lse, it makes of the sink, too: one token, whose score is off by the rounding of
 // its key to bf16. What is left of its value is nearer to that than to what the right lse leaves.
 TEST(Compare, PlainCodeHasItsOwnSink) {

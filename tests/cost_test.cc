@@ -68,6 +68,7 @@ TEST(CostModel, CountsBytesAtTheShareOfTheBandwidth) {
   schedule::Workers slower = 132;
   slower.memory = 2;
   EXPECT_EQ(cost::by_memory(splits, 348, slower).per_block, 20);
+  EXPECT_EQ(cost::by_memory(splits, 348, slower).per_split, 14);  // as many blocks as before
   EXPECT_EQ(cost::by_memory(splits, 348, slower, 2).per_block, 15);
   EXPECT_EQ(cost::by_memory(splits, 348, 132, 2).per_block, 10);
   EXPECT_EQ(cost::block_alone(1300, slower), 348);
@@ -83,7 +84,7 @@ TEST(CostModel, ABlockTakesWhatBindsIt) {
   EXPECT_EQ(costs.on(workers).per_block, 100);
   workers.memory = 1.5;
   EXPECT_EQ(costs.on(workers).per_block, 120);
-  EXPECT_EQ(costs.on(workers).per_split, 10);
+  EXPECT_EQ(costs.on(workers).per_split, 12);
   workers.products = 4;
   EXPECT_EQ(costs.on(workers).per_block, 240);
   EXPECT_EQ(costs.on(workers).per_block_alone, 240);
@@ -94,18 +95,24 @@ TEST(CostModel, ABlockTakesWhatBindsIt) {
 
 TEST(CostModel, OfTeamsScalesWhatTheyStream) {
   schedule::Workers workers = 132;
-  workers.memory = 2;
+  workers.memory = 24;
   workers.clock = 1.5;
-  const cost::TeamCosts costs = {.call = 10,
-                                 .shared_merge = 20,
-                                 .lone_merge = 30,
-                                 .block_here = 40,
-                                 .block_alone = 50,
-                                 .block_streaming = 60,
-                                 .lone_request = -70};
+  cost::TeamCosts costs = {.call = 10,
+                           .shared_merge = 20,
+                           .lone_merge = 30,
+                           .block_here = 40,
+                           .block_alone = 50,
+                           .block_streaming = 60,
+                           .block_memory = 0,
+                           .lone_request = -70};
   EXPECT_EQ(cost::to_string(costs.on(workers)),
-            "call 15, shared_merge 30, lone_merge 45, block_here 60, block_alone 75, block_streaming 120, "
+            "call 15, shared_merge 30, lone_merge 45, block_here 60, block_alone 150, block_streaming 1440, "
             "lone_request -105 ns");
+  EXPECT_TRUE(cost::memory_binds(costs.on(workers)));
+  EXPECT_FALSE(cost::memory_binds(costs));
+  costs.block_memory = 10;  // the rest of a block takes clocks, alone as well
+  EXPECT_EQ(costs.on(workers).block_streaming, 240);
+  EXPECT_EQ(costs.on(workers).block_alone, 75);
 }
 
 TEST(CostDevices, AreKnownByTheirDriversNames) {
@@ -224,14 +231,14 @@ DecodeProblem problem_of(const Call& call) {
 constexpr Call kCallsOnH100[] = {
     {1, 1024, 16, "mla_16_team16", 6215},
     {4, 4096, 16, "mla_16_team8", 10624},
-    {8, 8192, 16, "mla_16_team8", 33475},
+    {8, 8192, 16, "mla_16_team8", 36682},
     {24, 2048, 16, "mla_16_team4", 25162},
-    {64, 4096, 16, "mla_16", 100780},
-    {128, 4096, 16, "mla_16", 198060},
-    {96, 4096, 64, "mla_64_pingpong", 159072},
-    {128, 4096, 128, "mla_64_roles", 249400},
+    {64, 4096, 16, "mla_16", 104124},
+    {128, 4096, 16, "mla_16", 201404},
+    {96, 4096, 64, "mla_64_pingpong", 162673},
+    {128, 4096, 128, "mla_64_roles", 251182},
     {128, 4096, 32, "fp8_32", 137500, KvFormat::kFp8_656},
-    {64, 4096, 32, "gqa_16", 373056, KvFormat::kPlain, false, 16, 8},
+    {64, 4096, 32, "gqa_16", 377172, KvFormat::kPlain, false, 16, 8},
 };
 
 void expect_picks(std::span<const Call> calls, const schedule::Workers& workers) {

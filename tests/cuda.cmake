@@ -1,5 +1,6 @@
 # Skipped where there is no GPU; carried to one by the preset `carry`.
 flashlatent_test(cuda_parts_test SOURCES cuda_parts_test.cu LIBS CUDA::cudart_static)
+flashlatent_test(cuda_e4m3_test SOURCES cuda_e4m3_test.cu LIBS CUDA::cudart_static)
 flashlatent_test(merge_step_test SOURCES merge_step_test.cu LIBS flashlatent_runtime CUDA::cudart_static)
 flashlatent_test(plan_device_test LIBS flashlatent_runtime CUDA::cudart_static)
 flashlatent_test(contracts_kernels_test LIBS flashlatent_runtime)

@@ -17,16 +17,20 @@ inline bool should_take_latent(std::string_view kernel, const DecodeProblem& pro
   const bool invariant = problem.options.batch_invariant;
   const bool window = problem.options.window != 0;
   const bool lists = cache.format == KvFormat::kFp8_584 || cache.extra.enabled || window ||
-                     (cache.format == KvFormat::kFp8_656 && !usual_dims);
+                     ((cache.format == KvFormat::kFp8_656 || cache.format == KvFormat::kE4m3) && !usual_dims);
+  const bool e4m3 = cache.format == KvFormat::kE4m3;
+  if (e4m3 && problem.fp8_products()) return kernel == "mla_64_e4m3" && !(problem.query.ragged && window);
+  if (e4m3 && problem.query.e4m3) return false;
   if (lists) {
     if (problem.query.ragged && window) return false;
     const int heads = problem.query.heads / cache.heads;
     if (kernel == "mla_64_pingpong") return cache.qk_dim == 512 && cache.v_dim == 512;
     if (kernel != "mla_16_transposed") return false;
-    return cache.format == KvFormat::kFp8_656
-               ? usual_dims
-               : cache.format == KvFormat::kFp8_584 && (window ? heads : rows) <= 16;
+    if (cache.format == KvFormat::kFp8_656) return usual_dims;
+    if (e4m3 && usual_dims) return true;
+    return (e4m3 || cache.format == KvFormat::kFp8_584) && (window ? heads : rows) <= 16;
   }
+  if (e4m3) return kernel == "mla_64_pingpong" || (kernel == "mla_16_transposed" && rows <= 16);
   if (cache.format == KvFormat::kFp8_656) {
     if (kernel == "fp8_32") return rows <= 32;
     if (kernel == "fp8_16_team8") return rows <= 16 && !invariant;
@@ -49,9 +53,10 @@ inline bool should_take_separate(std::string_view kernel, const DecodeProblem& p
   const int unit = cache.format == KvFormat::kE4m3 ? 16 : 8;  // elements of 16 bytes
   const bool dims = cache.qk_dim == cache.v_dim && cache.qk_dim <= 256 && cache.qk_dim % unit == 0;
   const bool packed = cache.layout == KvLayout::kPacked;
-  if (kernel == "gqa_16") return dims && (!packed || cache.page_size % unit == 0);
+  if (problem.options.separate.alibi && problem.options.shard.world > 1) return false;
+  if (kernel == "gqa_16" || kernel == "gqa_128_split")
+    return dims && (!packed || cache.page_size % unit == 0);
   const bool boxes = dims && !packed && cache.format == KvFormat::kPlain && cache.page_size % 8 == 0;
-  if (kernel == "gqa_128_split") return boxes;
   return kernel == "gqa_128" && boxes && problem.rows_per_kv_head() >= kLeastPromptRows;
 }
 

@@ -13,6 +13,7 @@ run(${CMAKE_COMMAND} -S ${SOURCE_DIR}/tests/consumer -B ${consumer} -G Ninja
 run(${CMAKE_COMMAND} --build ${consumer})
 run(${consumer}/consumer)
 run(${consumer}/decode)
+run(${consumer}/examples/first_call)
 if(PROGRAM)
   run(${prefix}/bin/flashlatent info)
 endif()

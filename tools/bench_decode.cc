@@ -33,7 +33,7 @@ struct Work {
 /// Bytes that the cache has of a token, of all KV heads.
 double token_bytes(const DecodeProblem::Cache& cache) {
   if (cache.layout == KvLayout::kLatent && cache.format != KvFormat::kPlain) {
-    return static_cast<double>(last_extent(cache.format, 0));
+    return static_cast<double>(last_extent(cache.format, cache.qk_dim));
   }
   if (cache.layout == KvLayout::kLatent) return 2.0 * cache.heads * cache.qk_dim;
   return (cache.format == KvFormat::kE4m3 ? 1.0 : 2.0) * cache.heads * (cache.qk_dim + cache.v_dim);
@@ -68,7 +68,8 @@ Work work_of(const BenchCase& c) {
     const double rows = requests * query.tokens * query.heads;
     // A prefix that groups attend to is read once.
     if (options.prefix_sharing != PrefixSharing::kOff) tokens -= (requests - 1) * c.shared_tokens;
-    work.bytes = tokens * token_bytes(cache) + 2.0 * rows * (cache.qk_dim + cache.v_dim);
+    work.bytes =
+        tokens * token_bytes(cache) + rows * ((query.e4m3 ? 1.0 : 2.0) * cache.qk_dim + 2.0 * cache.v_dim);
   }
   return work;
 }
@@ -250,6 +251,8 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m, const B
                                 {"floor_ms", m.floor_ms},
                                 {"roof_pct", m.roof_pct}};
   if (m.estimate_ms > 0) row["estimate_ms"] = m.estimate_ms;
+  if (query.e4m3) row["q"] = "e4m3";
+  if (c.problem.fp8_products()) row["products"] = "fp8";
   if (cache.layout != KvLayout::kLatent) row["layout"] = to_string(cache.layout);
   if (c.shared_tokens > 0) {
     row["shared_tokens"] = c.shared_tokens;

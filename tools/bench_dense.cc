@@ -23,6 +23,8 @@ struct BenchDenseOptions {
   BenchOptions bench;
   ShapeOptions shape;
   std::string kv;  // empty: the suite's, or plain
+  bool e4m3_queries = false;
+  std::string products = "auto";
 };
 
 BenchCase case_of(const ShapeOptions& shape) {
@@ -48,7 +50,7 @@ int run_bench_dense(const BenchDenseOptions& options) {
   std::vector<BenchCase> cases = options.bench.suite.empty()
                                      ? std::vector<BenchCase>{case_of(options.shape)}
                                      : suite_cases(dense_suites(), options.bench.suite);
-  const bool fp8 = options.kv == "fp8_656" || options.kv == "fp8_584";
+  const bool fp8 = !options.kv.empty() && options.kv != "plain";
   if (!options.bench.suite.empty() && fp8) {
     std::erase_if(cases, [](const BenchCase& c) { return c.problem.cache.dtype != Dtype::kBF16; });
     if (cases.empty()) {
@@ -60,6 +62,8 @@ int run_bench_dense(const BenchDenseOptions& options) {
   for (BenchCase& c : cases) {
     if (!options.kv.empty()) c.problem.cache.format = *kv_format_from_name(options.kv);
     if (c.problem.cache.format == KvFormat::kFp8_584) c.problem.cache.qk_dim = c.problem.cache.v_dim = 512;
+    c.problem.query.e4m3 = options.e4m3_queries;
+    c.problem.options.products = *products_from_name(options.products);
     if (const Status status = validate(c.problem); !status.ok()) return fail(status);
   }
   return run_bench_decode("dense", std::move(cases), options.bench);
@@ -110,8 +114,12 @@ void add_bench_dense(CLI::App& bench, Action& action) {
   add_shape_options(*dense, options->shape);
   dense
       ->add_option("--kv", options->kv,
-                   "Cache format, of suites (their bf16 cases), too: plain, fp8_656 or fp8_584")
-      ->check(CLI::IsMember({"plain", "fp8_656", "fp8_584"}));
+                   "Cache format, of suites (their bf16 cases), too: plain, fp8_656, fp8_584 or e4m3")
+      ->check(CLI::IsMember({"plain", "fp8_656", "fp8_584", "e4m3"}));
+  dense->add_flag("--e4m3-queries", options->e4m3_queries, "With --kv e4m3: queries in e4m3, too");
+  dense->add_option("--products", options->products, "With --kv e4m3: what is multiplied")
+      ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
+      ->capture_default_str();
   dense->footer(
       "A call is decode with its combine step; the plan is made once before. roof% is the least time that "
       "the bytes or the operations need at the measured roof, over the time taken.\n"

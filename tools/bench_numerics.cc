@@ -1,4 +1,4 @@
-// flashlatent bench numerics: what an fp8_656 cache costs in accuracy, apart from what the kernel does.
+// flashlatent bench numerics: what an FP8 cache costs in accuracy, apart from what the kernel does.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 
 #include "core/element.h"
 #include "core/fp8_656.h"
+#include "core/latent_format.h"
 #include "core/message.h"
 #include "cpu/reference.h"
 #include "flashlatent/kv_cache.h"
@@ -29,8 +30,11 @@ struct NumericsOptions {
   int heads = 16;
   int tokens = 4096;
   std::uint64_t seed = 0;
+  std::string kv = "fp8_656", products = "auto";
   std::string json;
   ExecutorOptions executor;
+
+  KvFormat format() const { return *kv_format_from_name(kv); }
 };
 
 using Engine = std::mt19937_64;
@@ -69,6 +73,7 @@ constexpr float kScoreDeviations[] = {1, 4};  // attention spread over many toke
 struct Data {
   DecodeProblem problem;
   DecodeInputs plain, fp8;
+  float scale = 1;  // e4m3's: the largest latent becomes 448
   std::vector<std::uint16_t> q, latents, read_back;
   std::vector<std::uint8_t> token_bytes;
   std::vector<std::int32_t> table, lengths;
@@ -80,9 +85,11 @@ Result<Data> make_data(const NumericsOptions& options, const Latents& kind, floa
   const std::int64_t columns = (options.tokens + kPageSize - 1) / kPageSize, pages = columns * options.batch;
   data.latents.resize(pages * kPageSize * fp8_656::kDim);
   double squares = 0;
+  float amax = 0;
   for (std::size_t i = 0; i < data.latents.size(); ++i) {
     data.latents[i] = float_to_bf16(kind.element(engine, static_cast<int>(i % fp8_656::kDim)));
     squares += std::pow(bf16_to_float(data.latents[i]), 2);
+    amax = std::max(amax, std::abs(bf16_to_float(data.latents[i])));
   }
   data.q.resize(std::int64_t{options.batch} * options.heads * fp8_656::kDim);
   for (std::uint16_t& x : data.q) x = float_to_bf16(normal(engine));
@@ -98,13 +105,20 @@ Result<Data> make_data(const NumericsOptions& options, const Latents& kind, floa
   data.lengths.assign(options.batch, options.tokens);
   for (std::int64_t i = 0; i < pages; ++i) data.table.push_back(static_cast<std::int32_t>(i));
   const TensorView latents(data.latents.data(), Dtype::kBF16, {pages, kPageSize, 1, fp8_656::kDim});
-  data.token_bytes.resize(pages * kPageSize * fp8_656::kTokenBytes);
+  const KvFormat format = options.format();
+  const std::int64_t token_bytes = last_extent(format, fp8_656::kDim);
+  data.token_bytes.resize(pages * kPageSize * token_bytes);
   data.read_back.resize(data.latents.size());
-  const TensorView fp8(data.token_bytes.data(), Dtype::kU8, {pages, kPageSize, 1, fp8_656::kTokenBytes});
+  const TensorView fp8(data.token_bytes.data(), Dtype::kU8, {pages, kPageSize, 1, token_bytes});
+  ConstTensorView scale;
+  if (format == KvFormat::kE4m3) {
+    data.scale = amax / fp8_656::kLargest;
+    scale = {&data.scale, Dtype::kF32, {1}};
+  }
   TensorView read_back = latents;
   read_back.data = data.read_back.data();
-  FLASHLATENT_RETURN_IF_ERROR(convert_cache(latents, fp8, Executor{}));
-  FLASHLATENT_RETURN_IF_ERROR(convert_cache(fp8, read_back, Executor{}));
+  FLASHLATENT_RETURN_IF_ERROR(convert_cache(latents, fp8, Executor{}, {}, scale));
+  FLASHLATENT_RETURN_IF_ERROR(convert_cache(fp8, read_back, Executor{}, scale));
 
   data.plain.q = {data.q.data(), Dtype::kBF16, {options.batch, 1, options.heads, fp8_656::kDim}};
   data.plain.kv_cache = latents;
@@ -131,18 +145,22 @@ class RelativeError {
 
 struct Errors {
   double element = 0;       // of a dequantised latent element
-  double cache = 0;         // float64 over fp8_656 against float64 over bf16
+  double cache = 0;         // float64 over the FP8 cache against float64 over bf16
   double cache_lse = 0;     // the same of lse, the largest
-  double kernel = 0;        // the kernel over fp8_656 against float64 over the same bytes
+  double kernel = 0;        // the kernel over the FP8 cache against float64 over the same bytes
   double plain_kernel = 0;  // the plainest code in the working precision, likewise
   double worst_ratio = 0;   // a row's error over what it may be
-  double total = 0;         // the kernel over fp8_656 against float64 over bf16
+  double total = 0;         // the kernel over the FP8 cache against float64 over bf16
   double bf16_kernel = 0;   // the kernel over bf16 against float64 over bf16
 };
 
-Result<Errors> measure(Data& data, const Executor& executor) {
+Result<Errors> measure(Data& data, const NumericsOptions& options, const Executor& executor) {
   DecodeProblem fp8_problem = data.problem;
-  fp8_problem.cache.format = KvFormat::kFp8_656;
+  fp8_problem.cache.format = options.format();
+  fp8_problem.options.products = *products_from_name(options.products);
+  FLASHLATENT_RETURN_IF_ERROR(validate(fp8_problem));
+  const bool e4m3 = options.format() == KvFormat::kE4m3;
+  if (e4m3) data.fp8.kv_scale = {&data.scale, Dtype::kF32, {1}};
   std::vector<runtime::DecodeRun> runs;
   for (auto [problem, inputs] : {std::pair{&data.problem, &data.plain}, {&fp8_problem, &data.fp8}}) {
     FLASHLATENT_ASSIGN_OR_RETURN(runtime::DecodeRun run,
@@ -154,7 +172,7 @@ Result<Errors> measure(Data& data, const Executor& executor) {
   Errors errors;
   RelativeError element, cache, total, bf16_kernel;
   for (std::size_t i = 0; i < data.latents.size(); ++i) {
-    if (i % fp8_656::kDim >= fp8_656::kLatentDim) continue;  // the RoPE part is as it was
+    if (!e4m3 && i % fp8_656::kDim >= fp8_656::kLatentDim) continue;  // the RoPE part is as it was
     element.add(bf16_to_float(data.read_back[i]), bf16_to_float(data.latents[i]));
   }
   const auto* bf16_out = static_cast<const std::uint16_t*>(runs[0].out().data);
@@ -185,7 +203,8 @@ Result<Errors> measure(Data& data, const Executor& executor) {
 int run_bench_numerics(const NumericsOptions& options) {
   Result<Executor> executor = make_executor(options.executor);
   const double tokens = std::ceil(static_cast<double>(options.tokens) / kPageSize) * kPageSize;
-  const double bytes = options.batch * tokens * (4.0 * fp8_656::kDim + fp8_656::kTokenBytes);  // three caches
+  const double bytes =
+      options.batch * tokens * (4.0 * fp8_656::kDim + fp8_656::kTokenBytes);  // three caches at most
   const Status fits = runtime::check_host_memory(
       bytes, fmt::format("--batch {} of --tokens {}", options.batch, options.tokens));
   if (!fits.ok()) return fail(fits);
@@ -199,7 +218,7 @@ int run_bench_numerics(const NumericsOptions& options) {
     for (float deviation : kScoreDeviations) {
       Result<Data> data = make_data(options, latents, deviation);
       if (!data.ok()) return fail(data.status());
-      Result<Errors> e = measure(*data, *executor);
+      Result<Errors> e = measure(*data, options, *executor);
       if (!e.ok()) return fail(e.status());
       progress.clear();
       fmt::print("{:<10} {:>6} {:>9.2e} {:>9.2e} {:>9.2e} {:>9.2e} {:>9.2e} {:>9.2f} {:>9.2e} {:>9.2e}\n",
@@ -208,6 +227,8 @@ int run_bench_numerics(const NumericsOptions& options) {
       right = right && e->worst_ratio <= 1;
       results.push_back({{"name", latents.name},
                          {"latents", latents.what},
+                         {"kv", options.kv},
+                         {"products", options.products},
                          {"score_deviation", deviation},
                          {"b", options.batch},
                          {"h_q", options.heads},
@@ -234,7 +255,7 @@ int run_bench_numerics(const NumericsOptions& options) {
 }  // namespace
 
 void add_bench_numerics(CLI::App& bench, Action& action) {
-  CLI::App* numerics = bench.add_subcommand("numerics", "What an fp8_656 cache costs in accuracy");
+  CLI::App* numerics = bench.add_subcommand("numerics", "What an FP8 cache costs in accuracy");
   auto options = std::make_shared<NumericsOptions>();
   auto add = [&](const char* flag, int& value, const char* help, int most) {
     numerics->add_option(flag, value, help)->check(CLI::Range(1, most))->capture_default_str();
@@ -242,14 +263,20 @@ void add_bench_numerics(CLI::App& bench, Action& action) {
   add("--batch", options->batch, "Requests", 1 << 10);
   add("--heads", options->heads, "h_q", 1 << 10);
   add("--tokens", options->tokens, "s_k of each request", 1 << 20);
+  numerics->add_option("--kv", options->kv, "The FP8 cache")
+      ->check(CLI::IsMember({"fp8_656", "e4m3"}))
+      ->capture_default_str();
+  numerics->add_option("--products", options->products, "With --kv e4m3: what is multiplied")
+      ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
+      ->capture_default_str();
   add_executor_options(*numerics, options->executor);
   add_seed_option(*numerics, options->seed);
   add_json_option(*numerics, options->json);
   numerics->footer(
-      "Relative errors |a - b| / |b|. element: a dequantised latent; cache: float64 over the fp8_656 cache\n"
+      "Relative errors |a - b| / |b|. element: a dequantised latent; cache: float64 over the FP8 cache\n"
       "against float64 over the bf16 one (lse: largest difference of lse); kernel: the kernel over the\n"
-      "fp8_656 cache against float64 over the same bytes (plain: the plainest code instead; worst row: over\n"
-      "what it may be; exit code 1 above 1); total: the kernel over fp8_656 against float64 over bf16;\n"
+      "FP8 cache against float64 over the same bytes (plain: the plainest code instead; worst row: over\n"
+      "what it may be; exit code 1 above 1); total: the kernel over FP8 against float64 over bf16;\n"
       "bf16: the kernel over bf16 against the same. scores: their standard deviation.");
   numerics->callback([&action, options] { action = [options] { return run_bench_numerics(*options); }; });
 }

@@ -296,8 +296,7 @@ void add_bench_shapes(CLI::App& bench, Action& action) {
   add_json_option(*app, common.json);
   app->footer(
       "Each shape is timed in steps of a plan and a model's layers, on CUDA in a graph. ratio is our time "
-      "over "
-      "the best of others in the file.\n"
+      "over the best of others in the file.\n"
       "Example: flashlatent bench shapes bench/shapes/h100.json --backend cuda --json shapes.json\n"
       "         flashlatent bench shapes --seed 7 --count 300 --backend cuda");
   app->callback([&action, options] { action = [options] { return run_bench_shapes(*options); }; });

@@ -56,8 +56,8 @@ void add_shape_options(CLI::App& app, SparseShape& shape) {
   add("--query-tokens", shape.problem.query.tokens, "s_q", 1 << 16);
   add("--heads", shape.problem.query.heads, "h_q", 1 << 16);
   add("--page-size", shape.problem.cache.page_size, "Tokens a page", 1 << 20);
-  app.add_option("--kv", shape.kv, "Cache format: fp8_656, fp8_584, or plain (of the dtype)")
-      ->check(CLI::IsMember({"plain", "fp8_656", "fp8_584"}))
+  app.add_option("--kv", shape.kv, "Cache format: fp8_656, fp8_584, e4m3, or plain (of the dtype)")
+      ->check(CLI::IsMember({"plain", "fp8_656", "fp8_584", "e4m3"}))
       ->capture_default_str()
       ->group("Shape");
   app.add_option("--dtype", shape.dtype, "bf16 or fp16")

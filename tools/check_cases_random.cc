@@ -146,6 +146,20 @@ void draw_second_cache(Draw& draw, CaseSpec& spec) {
   for (int i = 0; i < batch; ++i) spec.extra_topk_lengths.push_back(draw.from(0, spec.extra_topk));
 }
 
+/// e4m3 latents, in place of plain ones.
+void draw_e4m3(Draw& draw, CaseSpec& spec) {
+  const bool dims = spec.v_dim == 512 && (spec.qk_dim == 576 || spec.qk_dim == 512);
+  if (spec.layout != KvLayout::kLatent || spec.format != KvFormat::kPlain || spec.kv_heads != 1 || !dims)
+    return;
+  if (draw.one_in(2)) return;
+  spec.format = KvFormat::kE4m3;
+  spec.dtype = Dtype::kBF16;
+  spec.scales = draw.of({0, 1, 1});
+  spec.products = draw.of({Products::kAuto, Products::kAuto, Products::kFp8});
+  spec.e4m3_query = draw.one_in(3);
+  if (spec.e4m3_query) spec.query_scales = draw.of({0, 1, spec.heads});
+}
+
 /// Decode as models are served with drafts of speculative decoding: groups of query heads, two to eight query
 /// tokens, all of a request's or fewer, of separate keys and values 17 to 128 query rows a KV head.
 void draw_drafts(Draw& draw, CaseSpec& spec) {
@@ -180,6 +194,14 @@ void draw_drafts(Draw& draw, CaseSpec& spec) {
   spec.query_tokens = 1;  // not looked at
 }
 
+/// Ranks share the contexts. A sink is for combine() then, and an index names a rank's own slot.
+void draw_shard(Draw& draw, CaseSpec& spec) {
+  if (spec.sparse) return;
+  spec.sink = false;
+  const int world = draw.of({2, 2, 3, 4, 8});
+  spec.shard = {draw.from(0, world - 1), world, draw.of({1, 1, 2, 16, 64, 70})};
+}
+
 /// One of four cases; the others of a seed are as if there were none of these.
 bool draws_drafts(std::uint64_t seed, int number) {
   return Draw(~seed, number).one_in(4);
@@ -204,6 +226,7 @@ CaseSpec random_case(std::uint64_t seed, int number) {
   spec.batch_invariant = draw.one_in(8);
   draw_prefix(draw, spec);
   draw_second_cache(draw, spec);
+  draw_e4m3(draw, spec);
   spec.name = fmt::format("random {} b{} to {}", number, spec.lengths.size(),
                           *std::max_element(spec.lengths.begin(), spec.lengths.end()));
   if (spec.logit_scale != 1) spec.name += fmt::format(" scores {:g}", spec.logit_scale);
@@ -250,6 +273,17 @@ std::vector<CaseSpec> random_separate_cases(int count, std::uint64_t seed) {
 std::vector<CaseSpec> random_cases(int count, std::uint64_t seed) {
   std::vector<CaseSpec> cases;
   for (int i = 1; i <= count; ++i) cases.push_back(random_case(seed, i));
+  return cases;
+}
+
+std::vector<CaseSpec> random_shard_cases(int count, std::uint64_t seed) {
+  std::vector<CaseSpec> cases;
+  for (int i = 1; i <= count; ++i) {
+    Draw draw(seed, ~static_cast<std::uint64_t>(i));
+    // Half of them of separate keys and values, where windows, ALiBi and prefixes are.
+    cases.push_back(i % 2 == 0 ? random_separate_case(seed, i) : random_case(seed, i));
+    draw_shard(draw, cases.back());
+  }
   return cases;
 }
 

@@ -29,7 +29,8 @@ struct MakeCaseOptions {
   std::string dims;
   std::string layout = "latent";
   std::string prefill;  // "rows", "pages"; empty: decode
-  int batch = 0;        // 0: as many as lengths
+  std::string products = "auto";
+  int batch = 0;  // 0: as many as lengths
   bool no_reference = false;
   std::uint64_t seed = 0;
   runtime::CaseSpec spec = {.lengths = {0, 1, 64, 200}, .topk = -1, .extra_topk = -1};
@@ -42,6 +43,7 @@ Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
   spec.layout = options.layout == "packed"     ? KvLayout::kPacked
                 : options.layout == "separate" ? KvLayout::kSeparate
                                                : KvLayout::kLatent;
+  spec.products = *products_from_name(options.products);
   spec.sparse = spec.topk >= 0;
   spec.extra_indexed = spec.extra_topk >= 0;
   if (!spec.extra_indexed) spec.extra_topk = 0;
@@ -112,6 +114,10 @@ Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
   if (spec.scales > 1 && spec.scales != spec.kv_heads) {
     return {StatusCode::kInvalidArgument,
             fmt::format("--scales is {}; 0, 1 or --kv-heads {} is accepted", spec.scales, spec.kv_heads)};
+  }
+  if (spec.query_scales > 1 && spec.query_scales != spec.heads) {
+    return {StatusCode::kInvalidArgument, fmt::format("--query-scales is {}; 0, 1 or --heads {} is accepted",
+                                                      spec.query_scales, spec.heads)};
   }
   if (spec.heads % spec.kv_heads != 0) {
     return {StatusCode::kInvalidArgument,
@@ -198,7 +204,7 @@ Status check_memory_for(const runtime::CaseSpec& spec, bool has_reference) {
   const int elements = spec.qk_dim + (spec.layout == KvLayout::kLatent ? 0 : spec.v_dim);
   double token = (spec.format == KvFormat::kE4m3 ? 1.0 : 2.0) * spec.kv_heads * elements;
   if (spec.layout == KvLayout::kLatent && spec.format != KvFormat::kPlain) {
-    token = static_cast<double>(last_extent(spec.format, 0));
+    token = static_cast<double>(last_extent(spec.format, spec.qk_dim));
   }
   for (int length : spec.extra_lengths) pages += static_cast<double>(length) / spec.page_size + 1;
   const double names = 4 * (spec.sparse ? tokens * spec.topk : 2 * batch * longest);
@@ -234,6 +240,8 @@ int run_make_case(const MakeCaseOptions& options) {
                                         {"extra_cache_seqlens", inputs.extra_cache_seqlens},
                                         {"key_cache", inputs.key_cache},
                                         {"value_cache", inputs.value_cache},
+                                        {"kv_scale", inputs.kv_scale},
+                                        {"q_scale", inputs.q_scale},
                                         {"key_scale", inputs.key_scale},
                                         {"value_scale", inputs.value_scale},
                                         {"alibi_slopes", inputs.alibi_slopes}}) {
@@ -283,6 +291,7 @@ int run_make_case(const MakeCaseOptions& options) {
       {"causal", spec.causal ? "true" : "false"},
       {"head_dim_v", fmt::format("{}", spec.v_dim)}};
   if (spec.format != KvFormat::kPlain) metadata["kv_format"] = to_string(spec.format);
+  if (spec.products != Products::kAuto) metadata["products"] = to_string(spec.products);
   if (spec.soft_cap != 0) metadata["soft_cap"] = fmt::format("{:.9g}", spec.soft_cap);
   if (spec.window != 0) metadata["window"] = fmt::format("{}", spec.window);
   if (spec.format == KvFormat::kFp8_584) {
@@ -307,16 +316,24 @@ void add_make_case(CLI::App& app, Action& action) {
   make->add_option("--dtype", options->dtype, "bf16 or fp16")
       ->check(CLI::IsMember({"bf16", "fp16"}))
       ->capture_default_str();
-  make->add_option("--kv", options->kv,
-                   "Cache format: plain (of the dtype), fp8_656, fp8_584, or e4m3 if not latent")
+  make->add_option("--kv", options->kv, "Cache format: plain (of the dtype), fp8_656, fp8_584 or e4m3")
       ->check(CLI::IsMember({"plain", "fp8_656", "fp8_584", "e4m3"}))
       ->capture_default_str();
   make->add_option("--layout", options->layout,
                    "latent (MLA), or keys and values apart: separate, or packed as vLLM has them")
       ->check(CLI::IsMember({"latent", "separate", "packed"}))
       ->capture_default_str();
-  make->add_option("--scales", spec.scales, "e4m3: scales of keys and of values, none, 1 or one a KV head")
+  make->add_option(
+          "--scales", spec.scales,
+          "e4m3: scales of keys and of values, none, 1 or one a KV head; of a latent cache none or 1")
       ->check(CLI::Range(0, 4096));
+  make->add_flag("--e4m3-queries", spec.e4m3_query, "Latent e4m3 caches: queries in e4m3, too");
+  make->add_option("--query-scales", spec.query_scales, "Their scales: none, 1 or one a head")
+      ->check(CLI::Range(0, 4096))
+      ->needs("--e4m3-queries");
+  make->add_option("--products", options->products, "Latent e4m3 caches: what is multiplied")
+      ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
+      ->capture_default_str();
   make->add_option("--soft-cap", spec.soft_cap, "Separate, packed: soft cap of scores; 0: none")
       ->check(CLI::Range(0.0, 1e9));
   make->add_flag("--alibi", spec.alibi, "Separate, packed: with ALiBi slopes");

@@ -288,7 +288,7 @@ void add_plan(CLI::App& app, Action& action) {
       ->check(CLI::IsMember({"separate", "packed"}))
       ->capture_default_str();
   plan->add_option("--kv", options->kv,
-                   "Cache format: plain (of the dtype), fp8_656 or fp8_584 (latent), or e4m3 (separate)")
+                   "Cache format: plain (of the dtype), fp8_656 or fp8_584 (latent), or e4m3")
       ->check(CLI::IsMember({"plain", "fp8_656", "fp8_584", "e4m3"}))
       ->capture_default_str();
   plan->add_option("--dtype", options->dtype, "bf16 or fp16")
@@ -315,8 +315,7 @@ void add_plan(CLI::App& app, Action& action) {
       "measured on an H200 (cpu_dense: in units of its own).\n"
       "Examples: flashlatent plan --length-list 131072,512,512,512 --heads 16 --svg plan.svg\n"
       "          flashlatent plan --batch 64 --tokens 8704 --lengths uniform --heads 32 --kv-heads 8 --dim "
-      "128 "
-      "--shared-tokens 8192 --brief");
+      "128 --shared-tokens 8192 --brief");
   plan->callback([&action, options] { action = [options] { return run_plan(*options); }; });
 }
 

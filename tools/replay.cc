@@ -136,7 +136,7 @@ Status read_model(ReplayCommand& command) {
     return {StatusCode::kInvalidArgument,
             fmt::format("--heads is for --model mla; --model is '{}', which has its own", command.model)};
   }
-  if (command.kv != "fp8_656" && command.kv != "fp8_584") return {};
+  if (command.kv == "bf16" || command.kv == "fp16") return {};
   return {StatusCode::kInvalidArgument,
           fmt::format("--kv is {}, a latent cache's; with --model {} bf16 and fp16 are accepted", command.kv,
                       command.model)};
@@ -153,6 +153,7 @@ int run_replay(ReplayCommand command) {
   command.replay.dtype = command.kv == "fp16" ? Dtype::kF16 : Dtype::kBF16;
   command.replay.format = command.kv == "fp8_656"   ? KvFormat::kFp8_656
                           : command.kv == "fp8_584" ? KvFormat::kFp8_584
+                          : command.kv == "e4m3"    ? KvFormat::kE4m3
                                                     : KvFormat::kPlain;
   command.replay.prefix_sharing = *prefix_sharing_from_name(command.sharing);
   const Result<Executor> executor = make_executor(command.executor);
@@ -223,8 +224,8 @@ void add_replay(CLI::App& app, Action& action) {
   replay->add_option("--page-size", options.page_size, "Tokens a page")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  replay->add_option("--kv", command->kv, "Cache format: bf16, fp16, fp8_656 or fp8_584")
-      ->check(CLI::IsMember({"bf16", "fp16", "fp8_656", "fp8_584"}))
+  replay->add_option("--kv", command->kv, "Cache format: bf16, fp16, fp8_656, fp8_584 or e4m3 (of scale 1)")
+      ->check(CLI::IsMember({"bf16", "fp16", "fp8_656", "fp8_584", "e4m3"}))
       ->capture_default_str();
   replay
       ->add_option("--prefix-sharing", command->sharing,

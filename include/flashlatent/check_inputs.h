@@ -1,5 +1,5 @@
-// Are the integers of a call in range? decode() clamps lengths and skips pages that are not; these functions
-// report them instead.
+// Are a call's lengths and page numbers in range? decode() clamps lengths and skips pages that are not; these
+// functions report them instead.
 #pragma once
 
 #include <cstddef>
@@ -51,8 +51,7 @@ Status check_inputs(const DecodeProblem& problem, const DecodeInputs& inputs, co
 /// executor's device of kInputOffenceBytes or more, aligned to 8 bytes. On CUDA this is one kernel launch,
 /// without a copy or a wait: once the launch has run, copy the bytes and call to_status(). A CUDA graph can
 /// capture it. Errors: kInvalidArgument (a tensor that does not fit the problem, by name; alignment),
-/// kExhausted
-/// (`offence` is too small), kUnavailable, kInternal (the launch failed).
+/// kExhausted (`offence` is too small), kUnavailable, kInternal (the launch failed).
 Status check_inputs(const DecodeProblem& problem, const DecodeInputs& inputs, Memory offence,
                     const Executor& executor);
 

@@ -21,11 +21,13 @@ namespace flashlatent {
 /// Lengths out of range are clamped and pages out of range skipped, as said below; check_inputs() reports
 /// them.
 struct DecodeInputs {
-  ConstTensorView q;              ///< (batch, s_q, h_q, qk_dim), or ragged (total tokens, h_q, qk_dim).
+  ConstTensorView q;              ///< (batch, s_q, h_q, qk_dim), or ragged (total tokens, h_q, qk_dim);
+                                  ///< Query::e4m3: uint8.
   ConstTensorView kv_cache;       ///< (pages, page_size, h_kv, qk_dim), q's dtype; kFp8_656: uint8
                                   ///< (pages, page_size, 1, 656); kFp8_584: uint8 (pages, page_size, 1, 584)
                                   ///< as fp8_584_pages() (kv_cache.h) makes it: the token stride is 584, the
-                                  ///< page stride a multiple of 16 from least_page_stride_584() up.
+                                  ///< page stride a multiple of 16 from least_page_stride_584() up; kE4m3:
+                                  ///< uint8 (pages, page_size, 1, qk_dim).
   ConstTensorView block_table;    ///< int32 (batch, max_pages), not sparse: the page table. Entries past a
                                   ///< request's pages are never read; tokens behind an entry that is negative
                                   ///< or not a page of the cache are skipped.
@@ -42,13 +44,18 @@ struct DecodeInputs {
                                   ///< CUDA tokens past s_q or the total are left out.
   ConstTensorView attn_sink;      ///< fp32 (h_q), only with Options::attn_sink: out is scaled by
                                   ///< exp(lse) / (exp(lse) + exp(sink)); lse stays. +-inf are legal.
-  ConstTensorView key_cache;      ///< Instead of kv_cache: KvLayout::kSeparate (pages, page_size, h_kv,
-                              ///< qk_dim), kPacked (pages, h_kv, qk_dim / x, page_size, x). q's dtype; kE4m3:
-                              ///< uint8.
-  ConstTensorView
-      value_cache;            ///< (pages, page_size, h_kv, v_dim), or packed (pages, h_kv, v_dim, page_size).
-  ConstTensorView key_scale;  ///< fp32 (1) or (h_kv), only with kE4m3, optional: a key is e4m3 * scale.
+
+  // Instead of kv_cache, with KvLayout::kSeparate and kPacked.
+  ConstTensorView key_cache;     ///< q's dtype; kE4m3: uint8. Separate (pages, page_size, h_kv, qk_dim),
+                                 ///< packed (pages, h_kv, qk_dim / x, page_size, x).
+  ConstTensorView value_cache;   ///< The same; (pages, page_size, h_kv, v_dim), packed (pages, h_kv, v_dim,
+                                 ///< page_size).
+  ConstTensorView key_scale;     ///< fp32 (1) or (h_kv), only with kE4m3, optional: a key is e4m3 * scale.
   ConstTensorView value_scale;   ///< The same of values.
+  ConstTensorView kv_scale;      ///< fp32 (1), only with kE4m3 and a latent cache, optional: an element of
+                                 ///< kv_cache and extra_kv_cache is e4m3 * scale. Absent: 1.
+  ConstTensorView q_scale;       ///< fp32 (1) or (h_q), only with Query::e4m3, optional: an element of q is
+                                 ///< e4m3 * scale. Absent: 1.
   ConstTensorView alibi_slopes;  ///< fp32 (h_q), only with SeparateOptions::alibi.
 
   // Only with Cache::extra.
@@ -64,8 +71,8 @@ struct DecodeInputs {
 /// All rows of all query tokens are written; lse of query tokens that a ragged request does not have is
 /// that of empty rows.
 struct DecodeOutputs {
-  TensorView out;  ///< (batch, s_q, h_q, v_dim) or ragged (total tokens, h_q, v_dim), q's dtype. 0 for an
-                   ///< empty row.
+  TensorView out;  ///< (batch, s_q, h_q, v_dim) or ragged (total tokens, h_q, v_dim), q's dtype, bf16 if
+                   ///< that is e4m3. 0 for an empty row.
   TensorView lse;  ///< fp32 (batch, h_q, s_q), any strides, natural logarithm. Options::empty_lse for an
                    ///< empty row.
 };
@@ -86,10 +93,10 @@ struct PlanLengths {
 PlanLengths lengths_of(const DecodeProblem& problem, const DecodeInputs& inputs);
 
 /// The problem that these tensors pose, with `options`; kInvalidArgument if they do not fit together. A uint8
-/// kv_cache is kFp8_656 or kFp8_584, as its last dimension says, a uint8 key_cache kE4m3, one of rank 5
-/// kPacked; `indices` make it sparse, extra_kv_cache gives it an extra cache, attn_sink
-/// and alibi_slopes set their options; an option that is set without its tensor is refused. Beside key_cache
-/// `v_dim` is not read: value_cache says it.
+/// kv_cache is kFp8_656, kFp8_584 or kE4m3, as its last dimension says, a uint8 key_cache kE4m3, one of
+/// rank 5 kPacked; a uint8 q is e4m3; `indices` make it sparse, extra_kv_cache gives it an extra cache,
+/// attn_sink and alibi_slopes set their options; an option that is set without its tensor is refused. Beside
+/// key_cache `v_dim` is not read: value_cache says it.
 Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
                                     const DecodeProblem::Options& options);
 
@@ -125,8 +132,8 @@ Status plan(const DecodeProblem& problem, const PlanLengths& lengths, const Host
             const Executor& executor);
 
 /// The name of the kernel that decode() runs with these tensors: the picked one (picked_kernel()), or another
-/// one if the picked kernel cannot read or write the tensors as they lie (`mla_64_roles`:
-/// docs/kernels/trio.md). Errors are those of decode() that concern tensors.
+/// one if the picked kernel cannot read or write the tensors as they lie (of `mla_64_roles`,
+/// docs/kernels/mla_64_roles.md). Errors are those of decode() that concern tensors.
 Result<std::string> running_kernel(const DecodeProblem& problem, const DecodeInputs& inputs,
                                    const DecodeOutputs& outputs, const Executor& executor);
 

@@ -2,18 +2,20 @@
 // executor's stream; no device memory is allocated.
 //
 // A cache is (pages, page_size, h_kv, d) in bf16 or fp16, or fp8_656: uint8 (pages, page_size, 1, 656), or
-// fp8_584: uint8 (pages, page_size, 1, 584), a view of whole pages (fp8_584_pages()); dtype and last
+// fp8_584: uint8 (pages, page_size, 1, 584), a view of whole pages (fp8_584_pages()), or e4m3: uint8 (pages,
+// page_size, 1, 576 or 512), whose scale, fp32 (1), is an argument of its own, 1 where absent; dtype and last
 // dimension tell which. Strides are free but for the innermost, which is 1; tensors are on the executor's
 // device. What is read and what is written do not overlap: views are compared by the addresses that they
-// cover. Views with the same strides may be interleaved (layers of one tensor, keys beside
-// values). Errors: kInvalidArgument names the tensor that does not fit, with what would; kUnavailable;
-// kInternal (a launch failed).
+// cover. Views with the same strides may be interleaved (layers of one tensor, keys beside values). Errors:
+// kInvalidArgument names the tensor that does not fit, with what would; kUnavailable; kInternal (a launch
+// failed).
 //
 // fp8_656 is written in one way by every backend, bit for bit: a group of 128 elements has the scale
 // 2^ceil(log2(max(amax / 448, 1e-4))), amax being the largest magnitude among its finite elements; elements
 // are rounded to the nearest e4m3, ties to even. NaN and infinity become NaN (0x7F), since e4m3 has no
 // infinity. fp8_584 is written by the same rule for groups of 64; the byte behind a token's scales becomes 0,
-// and bytes between pages are left alone.
+// and bytes between pages are left alone. An e4m3 element is x / scale, rounded likewise: 448 beyond the
+// largest number, NaN for NaN and infinity.
 #pragma once
 
 #include "flashlatent/backend.h"
@@ -33,22 +35,24 @@ Result<TensorView> fp8_584_pages(const TensorView& bytes, std::int64_t page_size
 Result<ConstTensorView> fp8_584_pages(const ConstTensorView& bytes, std::int64_t page_size);
 
 /// Writes n new tokens of an MLA cache.
-///   latent        bf16 or fp16 (n, d - d_rope): the normalised latent (NoPE) part; fp8_656: (n, 512),
-///                 fp8_584: (n, 448)
-///   rope          the same dtype (n, d_rope), rotated already; fp8_656 and fp8_584: (n, 64). d_rope 0 is
-///   legal. slot_mapping  int32 or int64 (n): page * page_size + offset in the page; negative: the token is
-///   skipped kv_cache      one KV head. Elements are rounded to its dtype where that is another.
+///   latent        bf16 or fp16 (n, d - d_rope), the NoPE part; fp8_656: (n, 512), fp8_584: (n, 448)
+///   rope          the same dtype (n, d_rope), already rotated; FP8 formats: (n, 64); d_rope may be 0
+///   slot_mapping  int32 or int64 (n): page * page_size + offset; tokens of negative slots are skipped
+///   kv_cache      one KV head; elements are rounded to its dtype where that is another
+///   kv_scale      of an e4m3 cache
 /// A slot past the cache's end is refused on the CPU, before anything is written, and skipped on CUDA, where
 /// slots are not read by the host. Two tokens for one slot: the cache gets one of them on CUDA, the later one
 /// on the CPU.
 Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
                      const ConstTensorView& slot_mapping, const TensorView& kv_cache,
-                     const Executor& executor);
+                     const Executor& executor, const ConstTensorView& kv_scale = {});
 
 /// Converts a whole cache into another of the same pages, page size and heads: quantises (bf16 or fp16 of 576
-/// elements to fp8_656, of 512 to fp8_584), dequantises (e4m3 * scale, rounded to the dtype) or changes the
-/// dtype. Between caches of one dtype tokens are copied.
-Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor);
+/// elements to fp8_656, of 512 to fp8_584, of both to e4m3), dequantises (e4m3 * scale, rounded to the dtype)
+/// or changes the dtype. Between caches of one format (and e4m3 scale) tokens are copied. Of two FP8 formats
+/// one is converted to bf16 or fp16 first.
+Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor,
+                     const ConstTensorView& from_scale = {}, const ConstTensorView& to_scale = {});
 
 /// Gathers requests into a contiguous buffer: request i's tokens [first_token_i, first_token_i + n_i), where
 /// n_i = cu_seqlens[i + 1] - cu_seqlens[i], become rows [cu_seqlens[i], cu_seqlens[i + 1]) of `out`.
@@ -57,10 +61,10 @@ Status convert_cache(const ConstTensorView& from, const TensorView& to, const Ex
 ///                refused, on CUDA rows past out's end are left out.
 ///   first_token  int32 (batch) or absent (0); not negative
 ///   out          (rows, h_kv, d): the cache's dtype (copied; uint8 (rows, 1, 656), or (rows, 1, 584): the
-///                token's 576 bytes of data, then its 8 of scales), or bf16 or fp16
+///                token's 576 bytes of data, then its 8 of scales, or e4m3's codes), or bf16 or fp16
 Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
                     const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
-                    const TensorView& out, const Executor& executor);
+                    const TensorView& out, const Executor& executor, const ConstTensorView& kv_scale = {});
 
 /// Copies pages, for copy-on-write and defragmentation: page pairs[i][0] of `from` to page pairs[i][1] of
 /// `to`. Also of keys or of values in any layout and dtype, which is a call for each.

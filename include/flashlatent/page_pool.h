@@ -40,8 +40,8 @@ class PagePool {
 
   struct Created {
     Sequence sequence;
-    int cached_pages =
-        0;  ///< The first so many pages hold their tokens already; the caller fills the others.
+    /// The first so many pages hold their tokens already; the caller fills the others.
+    int cached_pages = 0;
   };
 
   /// The caller copies the first `tokens` tokens of page `from` to page `to`, in every layer, before it

@@ -15,7 +15,7 @@ namespace flashlatent {
 struct SparsePrefillInputs {
   ConstTensorView q;            ///< bf16 or fp16 (s_q, h_q, d), s_q up to 2^20.
   ConstTensorView kv;           ///< q's dtype (s_kv, 1, d); or a paged cache as DecodeInputs::kv_cache,
-                                ///< (pages, page_size, 1, d) or in bytes: fp8_656 or fp8_584.
+                                ///< (pages, page_size, 1, d) or in bytes: fp8_656, fp8_584 or e4m3.
   ConstTensorView indices;      ///< int32 (s_q, 1, topk): a row of kv, or page * page_size + offset in the
                                 ///< page; skipped if negative or past the end. One that is named twice
                                 ///< counts twice.
@@ -28,6 +28,8 @@ struct SparsePrefillInputs {
   ConstTensorView extra_kv_cache;
   ConstTensorView extra_indices;      ///< int32 (s_q, 1, extra topk), as indices.
   ConstTensorView extra_topk_length;  ///< int32 (s_q), optional, as topk_length.
+
+  ConstTensorView kv_scale;  ///< fp32 (1), optional, only of e4m3: an element is e4m3 * scale. Absent: 1.
 };
 
 /// A query token without any token to attend to has out 0, max_logits and lse -inf.

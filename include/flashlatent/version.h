@@ -1,7 +1,7 @@
-// The version, for the preprocessor. find_package() knows it too.
+// The version, for the preprocessor. CMakeLists.txt and pyproject.toml read it here.
 #pragma once
 
 #define FLASHLATENT_VERSION_MAJOR 0
-#define FLASHLATENT_VERSION_MINOR 1
+#define FLASHLATENT_VERSION_MINOR 2
 #define FLASHLATENT_VERSION_PATCH 0
-#define FLASHLATENT_VERSION "0.1.0"
+#define FLASHLATENT_VERSION "0.2.0"

@@ -31,18 +31,18 @@ _TOKENS = ("Tensor? block_table=None, Tensor? cache_seqlens=None, *, int v_dim=5
            "Tensor? indices=None, Tensor? topk_length=None, Tensor? cu_seqlens_q=None, SymInt? tokens=None, "
            "bool batch_invariant=False, int window=0, Tensor? extra_kv_cache=None, Tensor? extra_indices=None, "
            "Tensor? extra_topk_length=None, Tensor? extra_block_table=None, Tensor? extra_cache_seqlens=None, "
-           "int? page_size=None, int? extra_page_size=None, ")
-_DECODE = _TOKENS + "float softmax_scale, Tensor? attn_sink=None, Tensor? plan=None, bool check_inputs=False"
+           "int? page_size=None, int? extra_page_size=None, str products='auto', int[]? shard=None, ")
+_DECODE = _TOKENS + "Tensor? kv_scale=None, Tensor? q_scale=None, float softmax_scale, Tensor? attn_sink=None, Tensor? plan=None, bool check_inputs=False"
 _KV = ("Tensor q, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor cache_seqlens, *, "
        "bool causal=False, int window=0, Tensor? cu_seqlens_q=None, SymInt? tokens=None, "
-       "bool batch_invariant=False")
+       "bool batch_invariant=False, int[]? shard=None")
 _DECODE_KV = _KV + (", float softmax_scale, float soft_cap=0., Tensor? alibi_slopes=None, Tensor? key_scale=None, "
                     "Tensor? value_scale=None, Tensor? attn_sink=None, Tensor? plan=None, bool check_inputs=False")
 
 _SPARSE_PREFILL = ("Tensor q, Tensor kv, Tensor indices, *, float softmax_scale, int v_dim=512, "
                    "Tensor? topk_length=None, Tensor? attn_sink=None, Tensor? extra_kv_cache=None, "
                    "Tensor? extra_indices=None, Tensor? extra_topk_length=None, int? page_size=None, "
-                   "int? extra_page_size=None, bool check_inputs=False")
+                   "int? extra_page_size=None, Tensor? kv_scale=None, bool check_inputs=False")
 
 
 def _define(schema, real, fake):
@@ -126,7 +126,8 @@ def _plan_of_fakes(q, cu_seqlens_q, tokens, **fields):
         size = torch.library.get_ctx().new_dynamic_size()
     else:
         problem = Problem(**fields, softmax_scale=1.0, ragged=cu_seqlens_q is not None,
-                          dtype="bf16" if q.dtype == torch.bfloat16 else "fp16")
+                          dtype="fp16" if q.dtype == torch.float16 else "bf16",
+                          q_dtype="e4m3" if q.element_size() == 1 else None)
         size = Plan(problem, device=str(q.device)).plan_bytes
     return q.new_empty(size, dtype=torch.uint8)
 
@@ -135,7 +136,9 @@ def _format(kv_cache):
     """What a latent cache is of: of bytes its last dimension tells."""
     if kv_cache.element_size() > 1:
         return "plain"
-    return "fp8_656" if kv_cache.dim() == 4 and kv_cache.shape[-1] == 656 else "fp8_584"
+    if kv_cache.dim() != 4:
+        return "fp8_584"
+    return {656: "fp8_656", 576: "e4m3", 512: "e4m3"}.get(kv_cache.shape[-1], "fp8_584")
 
 
 def _plan_fake(q, kv_cache, block_table=None, cache_seqlens=None, *, indices=None, topk_length=None,
@@ -160,7 +163,7 @@ def _decode(q, kv_cache, block_table=None, cache_seqlens=None, **options):
 
 def _decode_fake(q, kv_cache, block_table=None, cache_seqlens=None, *, v_dim=512, cu_seqlens_q=None, tokens=None,
                  **options):
-    out = q.new_empty((*q.shape[:-1], v_dim))
+    out = q.new_empty((*q.shape[:-1], v_dim), dtype=torch.bfloat16 if q.element_size() == 1 else q.dtype)
     if cu_seqlens_q is None:
         batch, tokens, heads = q.shape[:3]
     else:
@@ -223,32 +226,32 @@ def _sparse_prefill_out(q, kv, indices, **options):
 
 def _combine(partial_out, partial_lse, attn_sink=None, dtype=None):
     n, batch, tokens, heads, v_dim = partial_out.shape
-    out = partial_out.new_empty((batch, tokens, heads, v_dim), dtype=dtype)
+    out = partial_out.new_empty((batch, tokens, heads, v_dim), dtype=torch.float32 if dtype is None else dtype)
     return _native.combine(partial_out, partial_lse, attn_sink=attn_sink, out=out)
 
 
 def _combine_fake(partial_out, partial_lse, attn_sink=None, dtype=None):
     n, batch, tokens, heads, v_dim = partial_out.shape
-    return (partial_out.new_empty((batch, tokens, heads, v_dim), dtype=dtype),
-            partial_out.new_empty((batch, heads, tokens)))
+    return (partial_out.new_empty((batch, tokens, heads, v_dim), dtype=torch.float32 if dtype is None else dtype),
+            partial_out.new_empty((batch, heads, tokens), dtype=torch.float32))
 
 
-def _append_latent(latent, rope, slot_mapping, kv_cache):
-    _native.append_latent(latent, rope, slot_mapping, kv_cache)
+def _append_latent(latent, rope, slot_mapping, kv_cache, kv_scale=None):
+    _native.append_latent(latent, rope, slot_mapping, kv_cache, kv_scale=kv_scale)
 
 
-_ELEMENTS = {656: 576, 584: 512}  # of a token by its bytes, fp8_656 and fp8_584
+_ELEMENTS = {656: 576, 584: 512}  # of a token by its bytes, fp8_656 and fp8_584; of e4m3 as many
 
 
 def _extent(kv_cache, dtype):
-    """The last extent of an array of `dtype` that holds a token of this cache."""
+    """The last extent of an array of `dtype` that holds a token of this cache; float8_e4m3fn is e4m3."""
     last = kv_cache.shape[-1]
-    if kv_cache.dtype == torch.uint8:
-        return last if dtype == torch.uint8 else _ELEMENTS.get(last, 576)
+    if kv_cache.element_size() == 1:
+        return last if dtype.itemsize == 1 else _ELEMENTS.get(last, last)
     return (584 if last == 512 else 656) if dtype == torch.uint8 else last
 
 
-def _convert_cache_fake(kv_cache, dtype):
+def _convert_cache_fake(kv_cache, dtype, kv_scale=None, new_kv_scale=None):
     if dtype == torch.uint8 and _extent(kv_cache, dtype) == 584:  # whole pages, of which the array is a view
         pages, page_size = kv_cache.shape[:2]
         page_bytes = (page_size * 584 + 575) // 576 * 576
@@ -257,18 +260,19 @@ def _convert_cache_fake(kv_cache, dtype):
     return kv_cache.new_empty((*kv_cache.shape[:-1], _extent(kv_cache, dtype)), dtype=dtype)
 
 
-def _convert_cache(kv_cache, dtype):
-    return _native.convert_cache(kv_cache, _convert_cache_fake(kv_cache, dtype))
+def _convert_cache(kv_cache, dtype, kv_scale=None, new_kv_scale=None):
+    return _native.convert_cache(kv_cache, _convert_cache_fake(kv_cache, dtype), kv_scale=kv_scale,
+                                 new_kv_scale=new_kv_scale)
 
 
-def _gather_cache_fake(kv_cache, block_table, cu_seqlens, rows, first_token=None, dtype=None):
+def _gather_cache_fake(kv_cache, block_table, cu_seqlens, rows, first_token=None, dtype=None, kv_scale=None):
     dtype = kv_cache.dtype if dtype is None else dtype
     return kv_cache.new_empty((rows, kv_cache.shape[2], _extent(kv_cache, dtype)), dtype=dtype)
 
 
-def _gather_cache(kv_cache, block_table, cu_seqlens, rows, first_token=None, dtype=None):
+def _gather_cache(kv_cache, block_table, cu_seqlens, rows, first_token=None, dtype=None, kv_scale=None):
     out = _gather_cache_fake(kv_cache, block_table, cu_seqlens, rows, first_token, dtype)
-    return _native.gather_cache(kv_cache, block_table, cu_seqlens, first_token, out=out)
+    return _native.gather_cache(kv_cache, block_table, cu_seqlens, first_token, out=out, kv_scale=kv_scale)
 
 
 def _append_kv(keys, values, slot_mapping, key_cache, value_cache, key_scale=None, value_scale=None):
@@ -334,11 +338,12 @@ _define(f"sparse_prefill_out({_SPARSE_PREFILL}, Tensor(a!) out, Tensor(b!) max_l
         _sparse_prefill_out, _nothing)
 _define("combine(Tensor partial_out, Tensor partial_lse, Tensor? attn_sink=None, ScalarType? dtype=None)"
         " -> (Tensor, Tensor)", _combine, _combine_fake)
-_define("append_latent(Tensor latent, Tensor? rope, Tensor slot_mapping, Tensor(a!) kv_cache) -> ()", _append_latent,
-        _nothing)
-_define("convert_cache(Tensor kv_cache, ScalarType dtype) -> Tensor", _convert_cache, _convert_cache_fake)
+_define("append_latent(Tensor latent, Tensor? rope, Tensor slot_mapping, Tensor(a!) kv_cache, Tensor? kv_scale=None)"
+        " -> ()", _append_latent, _nothing)
+_define("convert_cache(Tensor kv_cache, ScalarType dtype, Tensor? kv_scale=None, Tensor? new_kv_scale=None) -> Tensor",
+        _convert_cache, _convert_cache_fake)
 _define("gather_cache(Tensor kv_cache, Tensor block_table, Tensor cu_seqlens, SymInt rows, Tensor? first_token=None, "
-        "ScalarType? dtype=None) -> Tensor", _gather_cache, _gather_cache_fake)
+        "ScalarType? dtype=None, Tensor? kv_scale=None) -> Tensor", _gather_cache, _gather_cache_fake)
 _define("append_kv(Tensor keys, Tensor values, Tensor slot_mapping, Tensor(a!) key_cache, Tensor(b!) value_cache, "
         "Tensor? key_scale=None, Tensor? value_scale=None) -> ()", _append_kv, _nothing)
 _define("gather_kv(Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor cu_seqlens, SymInt rows, "
@@ -354,7 +359,7 @@ def plan(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None, cach
          **options) -> Tensor:
     """The plan of a step, for decode() of tensors of these shapes: an opaque uint8 tensor.
 
-    Options are those of decode(), but for softmax_scale and attn_sink, on which no plan depends. It stays right,
+    Options are those of decode(), but for softmax_scale, attn_sink, kv_scale and q_scale, on which no plan depends. It stays right,
     if not balanced, when lengths change; the one exception is batch_invariant, which needs a new plan. It does not
     serve other shapes, options or devices: the CPU refuses it for those, a GPU does not check.
     """
@@ -367,8 +372,9 @@ def decode(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None,
 
     options  v_dim=512, causal=False, indices, topk_length, cu_seqlens_q, tokens, attn_sink, batch_invariant=False,
              window=0, the extra cache (extra_kv_cache, extra_indices, extra_topk_length, extra_block_table,
-             extra_cache_seqlens), page_size, extra_page_size, plan, what plan() returned (without it the call plans for itself), and check_inputs=False: True raises
-             for lengths and page numbers out of range, on a GPU after waiting for the stream
+             extra_cache_seqlens), page_size, extra_page_size, kv_scale, q_scale, products="auto", shard, plan, what plan()
+             returned (without it the call plans for itself), and check_inputs=False: True raises for lengths and page
+             numbers out of range, on a GPU after waiting for the stream
     """
     return _call(torch.ops.flashlatent.decode, q, kv_cache, block_table, cache_seqlens, softmax_scale=softmax_scale,
                  **options)
@@ -384,7 +390,8 @@ def decode_out(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None
 
 def plan_kv(q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor,
             **options) -> Tensor:
-    """As plan(), for decode_kv(); options are causal=False, window=0, cu_seqlens_q, tokens, batch_invariant=False."""
+    """As plan(), for decode_kv(); options are causal=False, window=0, cu_seqlens_q, tokens,
+    batch_invariant=False, shard."""
     return _call(torch.ops.flashlatent.plan_kv, q, key_cache, value_cache, block_table, cache_seqlens, **options)
 
 
@@ -393,7 +400,7 @@ def decode_kv(q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Te
     """One layer of keys and values; returns (out, lse), new tensors. Shapes and meaning as in flashlatent.decode_kv().
 
     options  causal=False, window=0, soft_cap=0.0, alibi_slopes, key_scale, value_scale, cu_seqlens_q, tokens,
-             attn_sink, batch_invariant=False, plan, what plan_kv() returned (without it the call plans for itself),
+             attn_sink, batch_invariant=False, shard, plan, what plan_kv() returned (without it the call plans for itself),
              and check_inputs=False, as in decode()
     """
     return _call(torch.ops.flashlatent.decode_kv, q, key_cache, value_cache, block_table, cache_seqlens,
@@ -413,7 +420,7 @@ def sparse_prefill(q: Tensor, kv: Tensor, indices: Tensor, *, softmax_scale: flo
     flashlatent.sparse_prefill().
 
     options  v_dim=512, topk_length, attn_sink, the extra cache (extra_kv_cache, extra_indices, extra_topk_length),
-             page_size, extra_page_size, and check_inputs=False, as in decode()
+             page_size, extra_page_size, kv_scale, and check_inputs=False, as in decode()
     """
     return _call(torch.ops.flashlatent.sparse_prefill, q, kv, indices, softmax_scale=softmax_scale, **options)
 
@@ -427,26 +434,31 @@ def sparse_prefill_out(q: Tensor, kv: Tensor, indices: Tensor, *, softmax_scale:
 
 def combine(partial_out: Tensor, partial_lse: Tensor, attn_sink: Optional[Tensor] = None,
             dtype: Optional[torch.dtype] = None) -> Tuple[Tensor, Tensor]:
-    """Merges partial results, fp32 (n, batch, s_q, h_q, d_v) and (n, batch, h_q, s_q), by their lse; returns (out,
+    """Merges partial results, (n, batch, s_q, h_q, d_v) and fp32 (n, batch, h_q, s_q), by their lse; returns (out,
     lse), out in `dtype` (fp32 if not given). As flashlatent.combine()."""
     return _call(torch.ops.flashlatent.combine, partial_out, partial_lse, attn_sink, dtype)
 
 
-def append_latent(latent: Tensor, rope: Optional[Tensor], slot_mapping: Tensor, kv_cache: Tensor) -> None:
+def append_latent(latent: Tensor, rope: Optional[Tensor], slot_mapping: Tensor, kv_cache: Tensor,
+                  kv_scale: Optional[Tensor] = None) -> None:
     """Writes new tokens into a cache; see flashlatent.append_latent()."""
-    _call(torch.ops.flashlatent.append_latent, latent, rope, slot_mapping, kv_cache)
+    _call(torch.ops.flashlatent.append_latent, latent, rope, slot_mapping, kv_cache, kv_scale)
 
 
-def convert_cache(kv_cache: Tensor, dtype: torch.dtype) -> Tensor:
-    """The cache in another format: torch.uint8 is fp8_656; see flashlatent.convert_cache()."""
-    return _call(torch.ops.flashlatent.convert_cache, kv_cache, dtype)
+def convert_cache(kv_cache: Tensor, dtype: torch.dtype, kv_scale: Optional[Tensor] = None,
+                  new_kv_scale: Optional[Tensor] = None) -> Tensor:
+    """The cache in another format: torch.uint8 is fp8_656 (of 512 elements fp8_584), torch.float8_e4m3fn e4m3, with the
+    new scale; see flashlatent.convert_cache()."""
+    return _call(torch.ops.flashlatent.convert_cache, kv_cache, dtype, kv_scale, new_kv_scale)
 
 
 def gather_cache(kv_cache: Tensor, block_table: Tensor, cu_seqlens: Tensor, rows: int,
-                 first_token: Optional[Tensor] = None, dtype: Optional[torch.dtype] = None) -> Tensor:
+                 first_token: Optional[Tensor] = None, dtype: Optional[torch.dtype] = None,
+                 kv_scale: Optional[Tensor] = None) -> Tensor:
     """Requests' tokens side by side, (rows, h_kv, d), in the cache's dtype or another; see
     flashlatent.gather_cache()."""
-    return _call(torch.ops.flashlatent.gather_cache, kv_cache, block_table, cu_seqlens, rows, first_token, dtype)
+    return _call(torch.ops.flashlatent.gather_cache, kv_cache, block_table, cu_seqlens, rows, first_token, dtype,
+                 kv_scale)
 
 
 def append_kv(keys: Tensor, values: Tensor, slot_mapping: Tensor, key_cache: Tensor, value_cache: Tensor,

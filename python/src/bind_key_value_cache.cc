@@ -19,8 +19,7 @@ class CacheArrays {
     if (!nb::isinstance<nb::tuple>(cache) || nb::len(cache) < 2 || nb::len(cache) > 4) {
       refuse(name, " is a ", type_of(cache),
              "; flashlatent.KeyValueCache, or a tuple (keys, values, key_scale, value_scale) whose scales "
-             "may be "
-             "left out, is expected");
+             "may be left out, is expected");
     }
     const auto member = [&](std::size_t i) {
       return i < nb::len(cache) ? nb::object(cache[i]) : nb::object(nb::none());
@@ -70,8 +69,7 @@ Extents extents_of(const std::string& name, const KeyValueCache& cache) {
   if ((!packed && keys.rank != 4) || values.rank != 4) {
     refuse(name, ".keys is ", to_string(keys), " and .values ", to_string(values),
            "; expected (pages, page_size, h_kv, d) both, or (pages, h_kv, d / x, page_size, x) and (pages, "
-           "h_kv, d, "
-           "page_size)");
+           "h_kv, d, page_size)");
   }
   if (!packed) return {keys.shape[0], keys.shape[1], keys.shape[2], keys.shape[3], values.shape[3]};
   return {keys.shape[0], keys.shape[3], keys.shape[1], keys.shape[2] * keys.shape[4], values.shape[2]};

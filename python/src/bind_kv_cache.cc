@@ -20,9 +20,10 @@ Format format_from_name(std::string_view name, const TensorView& like) {
   const std::int64_t elements = elements_of(latent_format(like), like.shape[like.rank - 1]);
   if (name == "fp8_656") return {Dtype::kU8, "uint8", fp8_656::kTokenBytes};
   if (name == "fp8_584") return {Dtype::kU8, "uint8", fp8_584::kTokenBytes};
+  if (name == "e4m3") return {Dtype::kU8, "uint8", elements};
   if (name == "bf16") return {Dtype::kBF16, "bfloat16", elements};
   if (name == "fp16") return {Dtype::kF16, "float16", elements};
-  refuse("format is '", name, "'; fp8_656, fp8_584, bf16 and fp16 are accepted");
+  refuse("format is '", name, "'; fp8_656, fp8_584, e4m3, bf16 and fp16 are accepted");
 }
 
 /// An array of pages of fp8_584, (pages, page_size, 1, 584), of like's package: a view of (pages,
@@ -38,8 +39,10 @@ nb::object pages_like(nb::handle like, std::int64_t pages, std::int64_t page_siz
 }
 
 void append_arrays(nb::handle latent, nb::handle rope, nb::handle slot_mapping, nb::handle kv_cache,
-                   std::optional<std::string_view> dtype, nb::handle stream, int threads) {
+                   nb::handle kv_scale, std::optional<std::string_view> dtype, nb::handle stream,
+                   int threads) {
   const std::optional<Dtype> bits = sixteen_bits_of(dtype);
+  const Array scale_array = Array::read("kv_scale", kv_scale);
   const Array latent_array = Array::read("latent", latent, bits);
   const Array rope_array = Array::read("rope", rope, bits);
   const Array slots_array = Array::read("slot_mapping", slot_mapping);
@@ -47,20 +50,25 @@ void append_arrays(nb::handle latent, nb::handle rope, nb::handle slot_mapping, 
   refuse_unused_dtype(bits, latent_array.integers() || rope_array.integers() || cache_array.integers());
   run_operation(kv_cache, cache_array.view().device, stream, threads, [&](const Executor& executor) {
     return append_latent(latent_array.view(), rope_array.view(), slots_array.view(), cache_array.view(),
-                         executor);
+                         executor, scale_array.view());
   });
 }
 
 nb::object convert_arrays(nb::handle from, nb::object to, std::optional<std::string_view> format,
-                          std::optional<std::string_view> dtype, nb::handle stream, int threads) {
+                          nb::handle kv_scale, nb::handle new_kv_scale, std::optional<std::string_view> dtype,
+                          nb::handle stream, int threads) {
   const std::optional<Dtype> said = sixteen_bits_of(dtype);
   std::optional<Dtype> bits = said;
+  const Array scale_array = Array::read("kv_scale", kv_scale);
+  const Array new_scale_array = Array::read("new_kv_scale", new_kv_scale);
   const Array from_array = Array::read("from_", from, bits);
   const TensorView& view = from_array.view();
   const bool make = to.is_none();
   if (make) {
     if (!format)
-      refuse("to and format are missing; an array, or one of fp8_656, fp8_584, bf16 and fp16, is expected");
+      refuse(
+          "to and format are missing; an array, or one of fp8_656, fp8_584, e4m3, bf16 and fp16, is "
+          "expected");
     if (view.rank != 4) refuse("from is ", to_string(view), "; expected (pages, page_size, h_kv, d)");
     const Format made = format_from_name(*format, view);
     to = *format == "fp8_584"
@@ -72,18 +80,20 @@ nb::object convert_arrays(nb::handle from, nb::object to, std::optional<std::str
   }
   const Array to_array = Array::output("to", to, bits, make);
   refuse_unused_dtype(said, from_array.integers() || to_array.integers_of(said));
-  run_operation(from, view.device, stream, threads,
-                [&](const Executor& executor) { return convert_cache(view, to_array.view(), executor); });
+  run_operation(from, view.device, stream, threads, [&](const Executor& executor) {
+    return convert_cache(view, to_array.view(), executor, scale_array.view(), new_scale_array.view());
+  });
   return to;
 }
 
 nb::object gather_arrays(nb::handle kv_cache, nb::handle block_table, nb::handle cu_seqlens,
                          nb::handle first_token, std::optional<std::int64_t> rows, nb::object out,
-                         std::optional<std::string_view> format, std::optional<std::string_view> dtype,
-                         nb::handle stream, int threads) {
+                         std::optional<std::string_view> format, nb::handle kv_scale,
+                         std::optional<std::string_view> dtype, nb::handle stream, int threads) {
   const std::optional<Dtype> said = sixteen_bits_of(dtype);
   std::optional<Dtype> bits = said;
   const Array cache_array = Array::read("kv_cache", kv_cache, bits);
+  const Array scale_array = Array::read("kv_scale", kv_scale);
   const Array table_array = Array::read("block_table", block_table);
   const Array begins_array = Array::read("cu_seqlens", cu_seqlens);
   const Array first_array = Array::read("first_token", first_token);
@@ -107,7 +117,7 @@ nb::object gather_arrays(nb::handle kv_cache, nb::handle block_table, nb::handle
   refuse_unused_dtype(said, cache_array.integers() || out_array.integers_of(said));
   run_operation(kv_cache, view.device, stream, threads, [&](const Executor& executor) {
     return gather_cache(view, table_array.view(), begins_array.view(), first_array.view(), out_array.view(),
-                        executor);
+                        executor, scale_array.view());
   });
   return out;
 }
@@ -127,39 +137,46 @@ void copy_page_arrays(nb::handle from, nb::handle to, nb::handle pairs, nb::hand
 void bind_kv_cache(nb::module_& module) {
   using namespace nb::literals;
   module.def("append_latent", &append_arrays, "latent"_a, "rope"_a.none(), "slot_mapping"_a, "kv_cache"_a,
-             nb::kw_only(), "dtype"_a = nb::none(), "stream"_a = nb::none(), "threads"_a = 0,
+             nb::kw_only(), "kv_scale"_a = nb::none(), "dtype"_a = nb::none(), "stream"_a = nb::none(),
+             "threads"_a = 0,
              R"(Writes n new tokens into an MLA cache.
 
 latent        bf16 or fp16 (n, d - d_rope): the normalised latent (NoPE) part; fp8_656: (n, 512), fp8_584: (n, 448)
 rope          the same dtype (n, d_rope), rotated already; fp8_656, fp8_584: (n, 64). None: the cache has no RoPE part
 slot_mapping  int32 or int64 (n): page * page_size + offset in the page; negative: the token is skipped
-kv_cache      bf16 or fp16 (pages, page_size, 1, d), fp8_656: uint8 (pages, page_size, 1, 656), or fp8_584: uint8
-              (pages, page_size, 1, 584), a view of whole pages
+kv_cache      bf16 or fp16 (pages, page_size, 1, d), fp8_656: uint8 (pages, page_size, 1, 656), fp8_584: uint8
+              (pages, page_size, 1, 584), a view of whole pages, or e4m3: uint8 or float8_e4m3fn (pages, page_size,
+              1, 576 or 512)
+kv_scale      fp32 (1), e4m3: what is written is x / scale; 1 if not given
 dtype         'bf16': 16-bit integers hold bf16
 A slot past the cache's end is refused on the CPU, before anything is written, and skipped on CUDA.)");
   module.def("convert_cache", &convert_arrays, "from_"_a, "to"_a = nb::none(), nb::kw_only(),
-             "format"_a = nb::none(), "dtype"_a = nb::none(), "stream"_a = nb::none(), "threads"_a = 0,
+             "format"_a = nb::none(), "kv_scale"_a = nb::none(), "new_kv_scale"_a = nb::none(),
+             "dtype"_a = nb::none(), "stream"_a = nb::none(), "threads"_a = 0,
              R"(Converts a whole cache: quantises, dequantises or changes the dtype; returns `to`.
 
-from_   bf16 or fp16 (pages, page_size, h_kv, d), fp8_656: uint8 (pages, page_size, 1, 656), or fp8_584: uint8
-        (pages, page_size, 1, 584), a view of whole pages
+from_   bf16 or fp16 (pages, page_size, h_kv, d), fp8_656: uint8 (pages, page_size, 1, 656), fp8_584: uint8
+        (pages, page_size, 1, 584), a view of whole pages, or e4m3: uint8 (pages, page_size, 1, 576 or 512)
 to      another cache of the same pages, page size and heads, which does not overlap
-format  if `to` is not given: 'fp8_656', 'fp8_584', 'bf16' (NumPy and CuPy get its bits as uint16) or 'fp16'
+format  if `to` is not given: 'fp8_656', 'fp8_584', 'e4m3', 'bf16' (NumPy and CuPy get its bits as uint16) or 'fp16'
+kv_scale, new_kv_scale  fp32 (1), of an e4m3 from_ and to; 1 if not given
 dtype   'bf16': 16-bit integers hold bf16)");
   module.def("gather_cache", &gather_arrays, "kv_cache"_a, "block_table"_a, "cu_seqlens"_a,
              "first_token"_a = nb::none(), nb::kw_only(), "rows"_a = nb::none(), "out"_a = nb::none(),
-             "format"_a = nb::none(), "dtype"_a = nb::none(), "stream"_a = nb::none(), "threads"_a = 0,
+             "format"_a = nb::none(), "kv_scale"_a = nb::none(), "dtype"_a = nb::none(),
+             "stream"_a = nb::none(), "threads"_a = 0,
              R"(Gathers requests into a contiguous buffer; returns it.
 
 Request i's tokens [first_token[i], first_token[i] + n_i), where n_i = cu_seqlens[i + 1] - cu_seqlens[i], become
 rows [cu_seqlens[i], cu_seqlens[i + 1]).
 
-kv_cache     bf16 or fp16 (pages, page_size, h_kv, d), or fp8_656: uint8 (pages, page_size, 1, 656)
+kv_cache     bf16 or fp16 (pages, page_size, h_kv, d), or of bytes, as append_latent() has them
 block_table  int32 (batch, max_pages). Where it names no page, or ends, rows are 0
 cu_seqlens   int32 (batch + 1), from 0 to the number of rows, never falling
 first_token  int32 (batch); 0 if not given
 out          (rows, h_kv, d): the cache's dtype (fp8_656 is copied: uint8 (rows, 1, 656)), or bf16 or fp16
 rows         if `out` is not given: how many it has, and `format` which ('fp8_656', 'bf16', 'fp16'; the cache's)
+kv_scale     fp32 (1), of an e4m3 cache; 1 if not given
 dtype        'bf16': 16-bit integers hold bf16)");
   module.def("copy_pages", &copy_page_arrays, "from_"_a, "to"_a, "pairs"_a, nb::kw_only(),
              "stream"_a = nb::none(), "threads"_a = 0,

@@ -32,9 +32,15 @@ DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pa
                            bool causal, bool ragged, bool attn_sink, bool batch_invariant, float soft_cap,
                            bool alibi, int window, const std::string& prefix_sharing, float empty_lse,
                            std::optional<int> extra_page_size, std::optional<int> extra_topk,
-                           std::optional<int> extra_max_pages) {
+                           std::optional<int> extra_max_pages, std::optional<std::string_view> q_dtype,
+                           const std::string& products,
+                           const std::optional<std::tuple<int, int, int>>& shard) {
   DecodeProblem problem;
   problem.query = {.batch = batch, .tokens = tokens, .heads = heads, .ragged = ragged};
+  if (q_dtype && *q_dtype != "e4m3" && *q_dtype != dtype) {
+    refuse("q_dtype is '", *q_dtype, "' and dtype '", dtype, "'; e4m3 and the same as dtype are accepted");
+  }
+  problem.query.e4m3 = q_dtype == "e4m3";
   problem.cache = {.format = take(kv_format_from_name(kv_format)),
                    .dtype = dtype_from_name(dtype),
                    .heads = kv_heads,
@@ -65,7 +71,9 @@ DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pa
                      .prefix_sharing = take(prefix_sharing_from_name(prefix_sharing)),
                      .empty_lse = empty_lse,
                      .window = window,
-                     .separate = {.soft_cap = soft_cap, .alibi = alibi}};
+                     .products = take(products_from_name(products)),
+                     .separate = {.soft_cap = soft_cap, .alibi = alibi},
+                     .shard = shard_of(shard)};
   check(validate(problem));
   return problem;
 }
@@ -97,8 +105,10 @@ qk_dim, v_dim    elements of a cached row, and how many of its first are the val
                  keys and of values
 page_size        tokens a page
 dtype            of q, out and a plain cache: 'bf16' or 'fp16'
+q_dtype          of q if not dtype: 'e4m3', with a latent cache of kv_format 'e4m3'
 kv_format        'plain', 'fp8_656': uint8 (pages, page_size, 1, 656), 'fp8_584': uint8 (pages, page_size, 1, 584), or
-                 'e4m3': uint8 keys and values
+                 'e4m3': uint8 (pages, page_size, 1, 576 or 512), or uint8 keys and values
+products         of a latent e4m3 cache, see flashlatent.decode(): 'auto', 'bf16' or 'fp8'
 layout           'latent' (MLA), 'separate' or 'packed' keys and values (MHA, GQA, MQA), see flashlatent.decode_kv()
 topk             sparse decode: indices of a query token; None: dense
 causal           query token t of s_q sees tokens < L - s_q + t + 1
@@ -112,6 +122,8 @@ soft_cap, alibi  of keys and values apart: options of flashlatent.decode_kv()
 empty_lse        lse of rows that attend to nothing: -inf, which merges as nothing, or +inf
 extra_page_size  there is an extra cache of such pages, see flashlatent.decode(): by indices, extra_topk a query token,
                  or by a page table of extra_max_pages columns
+shard            (rank, world, run): the cache holds a rank's tokens of contexts that ranks share, see
+                 flashlatent.decode()
 Raises InvalidArgumentError, which names the field, its value and the range.)");
   module.def("_Problem", &make_problem, nb::kw_only(), "batch"_a, "heads"_a, "softmax_scale"_a,
              "max_pages"_a = 0, "tokens"_a = 1, "kv_heads"_a = 1, "qk_dim"_a = 576, "v_dim"_a = 512,
@@ -119,7 +131,8 @@ Raises InvalidArgumentError, which names the field, its value and the range.)");
              "topk"_a = nb::none(), "causal"_a = false, "ragged"_a = false, "attn_sink"_a = false,
              "batch_invariant"_a = false, "soft_cap"_a = 0.0F, "alibi"_a = false, "window"_a = 0,
              "prefix_sharing"_a = "off", "empty_lse"_a = kMinusInfinity, "extra_page_size"_a = nb::none(),
-             "extra_topk"_a = nb::none(), "extra_max_pages"_a = nb::none());
+             "extra_topk"_a = nb::none(), "extra_max_pages"_a = nb::none(), "q_dtype"_a = nb::none(),
+             "products"_a = "auto", "shard"_a = nb::none());
   define_constructor(
       problem, "_Problem",
       nb::sig(
@@ -130,7 +143,8 @@ Raises InvalidArgumentError, which names the field, its value and the range.)");
           "batch_invariant: bool = False, soft_cap: float = 0.0, alibi: bool = False, window: int = 0, "
           "prefix_sharing: str = 'off', empty_lse: float = float('-inf'), "
           "extra_page_size: int | None = None, extra_topk: int | None = None, "
-          "extra_max_pages: int | None = None) -> None"));
+          "extra_max_pages: int | None = None, q_dtype: str | None = None, products: str = 'auto', "
+          "shard: tuple[int, int, int] | None = None) -> None"));
   using namespace arguments;
   def_static_method(
       problem, "of_arrays", &of_arrays, kLatent, std::tuple_cat(kProblem, kLatentProblem, kHasSink),
@@ -151,6 +165,9 @@ request of a ragged batch has (their total if not given); dtype 'bf16' says that
       .def_prop_ro("heads", [](const DecodeProblem& p) { return p.query.heads; })
       .def_prop_ro("ragged", [](const DecodeProblem& p) { return p.query.ragged; })
       .def_prop_ro("dtype", [](const DecodeProblem& p) { return to_string(p.cache.dtype); })
+      .def_prop_ro("q_dtype",
+                   [](const DecodeProblem& p) { return p.query.e4m3 ? "e4m3" : to_string(p.cache.dtype); })
+      .def_prop_ro("products", [](const DecodeProblem& p) { return to_string(p.options.products); })
       .def_prop_ro("kv_heads", [](const DecodeProblem& p) { return p.cache.heads; })
       .def_prop_ro("qk_dim", [](const DecodeProblem& p) { return p.cache.qk_dim; })
       .def_prop_ro("v_dim", [](const DecodeProblem& p) { return p.cache.v_dim; })
@@ -187,6 +204,11 @@ request of a ragged batch has (their total if not given); dtype 'bf16' says that
       .def_prop_ro("window", [](const DecodeProblem& p) { return p.options.window; })
       .def_prop_ro("prefix_sharing",
                    [](const DecodeProblem& p) { return to_string(p.options.prefix_sharing); })
+      .def_prop_ro("shard",
+                   [](const DecodeProblem& p) {
+                     const auto& [rank, world, run] = p.options.shard;
+                     return std::tuple(rank, world, run);
+                   })
       .def_prop_ro("empty_lse", [](const DecodeProblem& p) { return p.options.empty_lse; });
 }
 

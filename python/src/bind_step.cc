@@ -19,7 +19,8 @@ nb::tuple decode_as_flash_mla(Step& step, nb::handle q, nb::handle k_cache, nb::
                               nb::handle cache_seqlens, int head_dim_v, std::optional<float> softmax_scale,
                               bool causal, bool is_fp8, nb::handle indices, nb::handle attn_sink,
                               nb::handle topk_length, nb::handle extra_k_cache, nb::handle extra_indices,
-                              nb::handle extra_topk_length, nb::handle out, bool check_inputs) {
+                              nb::handle extra_topk_length, nb::handle out, bool check_inputs,
+                              nb::handle kv_scale, nb::handle q_scale) {
   const bool sparse = !indices.is_none();
   DecodeArguments given;
   given.q = q;
@@ -32,6 +33,8 @@ nb::tuple decode_as_flash_mla(Step& step, nb::handle q, nb::handle k_cache, nb::
   given.extra_kv_cache = extra_k_cache;
   given.extra_indices = extra_indices;
   given.extra_topk_length = extra_topk_length;
+  given.kv_scale = kv_scale;
+  given.q_scale = q_scale;
   given.out = nb::borrow(out);
   given.softmax_scale = softmax_scale.value_or(given.softmax_scale);
   given.default_scale = !softmax_scale.has_value();
@@ -82,7 +85,8 @@ stateless  plan and workspace are those of the call, or made for it alone: calls
            "cache_seqlens"_a.none(), "head_dim_v"_a, "softmax_scale"_a.none(), "causal"_a, "is_fp8_kvcache"_a,
            "indices"_a.none(), "attn_sink"_a.none(), "topk_length"_a.none(), "extra_k_cache"_a.none(),
            "extra_indices_in_kvcache"_a.none(), "extra_topk_length"_a.none(), "out"_a.none(),
-           "check_inputs"_a, "flashlatent.flash_mla's decode.")
+           "check_inputs"_a, "kv_scale"_a = nb::none(), "q_scale"_a = nb::none(),
+           "flashlatent.flash_mla's decode.")
       .def(
           "find",
           [](Step& step, const DecodeProblem& problem, nb::handle array) {

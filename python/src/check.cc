@@ -26,8 +26,7 @@ void check_inputs(std::optional<bool> wanted, const DecodeProblem& problem, cons
   if (capture_id(device, stream) != 0) {
     refuse(
         "check_inputs is True, and the stream is captured into a CUDA graph, where no call can wait; False "
-        "is "
-        "accepted there");
+        "is accepted there");
   }
   Buffer found;
   const Memory memory = found.at_least(kInputOffenceBytes, device, q);

@@ -32,6 +32,9 @@ InputArrays::InputArrays(const DecodeArguments& h, std::optional<Dtype> sixteen_
                          Array::read("extra_block_table", h.extra_block_table),
                          Array::read("extra_cache_seqlens", h.extra_cache_seqlens)});
   }
+  if (!h.kv_scale.is_none() || !h.q_scale.is_none()) {
+    scales_.emplace(Scales{Array::read("kv_scale", h.kv_scale), Array::read("q_scale", h.q_scale)});
+  }
   if (!extra && extra_page_size_) {
     refuse("extra_page_size is ", *extra_page_size_,
            " and extra_kv_cache is not given; extra_page_size is for an "
@@ -91,6 +94,10 @@ DecodeInputs InputArrays::inputs() const {
     inputs.cu_seqlens_q = rare_->cu_seqlens_q.view();
     inputs.attn_sink = rare_->attn_sink.view();
   }
+  if (scales_) {
+    inputs.kv_scale = scales_->kv.view();
+    inputs.q_scale = scales_->q.view();
+  }
   if (separate_) {
     inputs.key_cache = separate_->key_cache.view();
     inputs.value_cache = separate_->value_cache.view();
@@ -110,6 +117,12 @@ void InputArrays::check_dtype(std::optional<Dtype> dtype) const {
   }
 }
 
+ContextShard shard_of(const std::optional<std::tuple<int, int, int>>& shard) {
+  if (!shard) return {};
+  const auto& [rank, world, run] = *shard;
+  return {.rank = rank, .world = world, .run = run};
+}
+
 std::optional<Dtype> sixteen_bits_of(const DecodeArguments& arguments) {
   if (!arguments.dtype) return std::nullopt;
   return dtype_from_name(*arguments.dtype);
@@ -122,7 +135,9 @@ DecodeProblem problem_of(const DecodeInputs& inputs, const DecodeArguments& give
                                  .prefix_sharing = take(prefix_sharing_from_name(given.prefix_sharing)),
                                  .empty_lse = given.empty_lse,
                                  .window = given.window,
-                                 .separate = {.soft_cap = given.soft_cap}};
+                                 .products = take(products_from_name(given.products)),
+                                 .separate = {.soft_cap = given.soft_cap},
+                                 .shard = shard_of(given.shard)};
   if (given.default_scale) {
     const int rank = inputs.q.rank;
     options.softmax_scale = rank > 0 ? 1 / std::sqrt(static_cast<float>(inputs.q.shape[rank - 1])) : 1;

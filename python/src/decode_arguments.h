@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 #include <string_view>
+#include <tuple>
 
 #include "flashlatent/decode.h"
 #include "python/src/arguments.h"
@@ -17,6 +18,7 @@ struct DecodeArguments {
              indices = Py_None, topk_length = Py_None, cu_seqlens_q = Py_None, attn_sink = Py_None;
   nb::handle key_cache = Py_None, value_cache = Py_None, key_scale = Py_None, value_scale = Py_None,
              alibi_slopes = Py_None;
+  nb::handle kv_scale = Py_None, q_scale = Py_None;
 
   nb::handle extra_kv_cache = Py_None, extra_indices = Py_None, extra_topk_length = Py_None,
              extra_block_table = Py_None, extra_cache_seqlens = Py_None;
@@ -30,9 +32,11 @@ struct DecodeArguments {
   float soft_cap = 0;
   float empty_lse = -std::numeric_limits<float>::infinity();
   std::string_view prefix_sharing = "off";
-  std::optional<int> tokens;                 ///< Ragged: the most query tokens that a request has.
-  std::optional<std::string_view> dtype;     ///< Of 16-bit integers, see Array::read().
-  std::optional<bool> check_inputs = false;  ///< See check.h.
+  std::string_view products = "auto";
+  std::optional<std::tuple<int, int, int>> shard;  ///< (rank, world, run).
+  std::optional<int> tokens;                       ///< Ragged: the most query tokens that a request has.
+  std::optional<std::string_view> dtype;           ///< Of 16-bit integers, see Array::read().
+  std::optional<bool> check_inputs = false;        ///< See check.h.
 
   // Where there is a problem, but no arrays of a call yet.
   bool has_attn_sink = false, has_alibi = false;
@@ -69,7 +73,8 @@ inline constexpr auto kProblem = std::tuple(
     required(argument("softmax_scale", &DecodeArguments::softmax_scale)),
     argument("causal", &DecodeArguments::causal), kCuSeqlensQ, argument("tokens", &DecodeArguments::tokens),
     argument("batch_invariant", &DecodeArguments::batch_invariant),
-    argument("empty_lse", &DecodeArguments::empty_lse), argument("dtype", &DecodeArguments::dtype));
+    argument("empty_lse", &DecodeArguments::empty_lse), argument("dtype", &DecodeArguments::dtype),
+    argument("shard", &DecodeArguments::shard));
 inline constexpr auto kWindow = argument("window", &DecodeArguments::window);
 /// The extra cache, and which tokens of it.
 inline constexpr auto kExtra = std::tuple(argument("extra_kv_cache", &DecodeArguments::extra_kv_cache),
@@ -78,7 +83,9 @@ inline constexpr auto kExtra = std::tuple(argument("extra_kv_cache", &DecodeArgu
                                           argument("page_size", &DecodeArguments::page_size),
                                           argument("extra_page_size", &DecodeArguments::extra_page_size));
 inline constexpr auto kLatentProblem =
-    std::tuple_cat(std::tuple(argument("v_dim", &DecodeArguments::v_dim), kIndices, kWindow), kExtra);
+    std::tuple_cat(std::tuple(argument("v_dim", &DecodeArguments::v_dim), kIndices, kWindow,
+                              argument("products", &DecodeArguments::products)),
+                   kExtra);
 inline constexpr auto kKeyValueProblem =
     std::tuple(kWindow, argument("soft_cap", &DecodeArguments::soft_cap));
 /// Of a problem without a call.
@@ -92,10 +99,11 @@ inline constexpr auto kCall = std::tuple(
     argument("lse", &DecodeArguments::lse), argument("plan", &DecodeArguments::plan),
     argument("workspace", &DecodeArguments::workspace), argument("stream", &DecodeArguments::stream),
     argument("check_inputs", &DecodeArguments::check_inputs));
-inline constexpr auto kLatentCall =
-    std::tuple(argument("topk_length", &DecodeArguments::topk_length),
-               argument("extra_topk_length", &DecodeArguments::extra_topk_length),
-               argument("extra_cache_seqlens", &DecodeArguments::extra_cache_seqlens));
+inline constexpr auto kLatentCall = std::tuple(
+    argument("topk_length", &DecodeArguments::topk_length),
+    argument("extra_topk_length", &DecodeArguments::extra_topk_length),
+    argument("extra_cache_seqlens", &DecodeArguments::extra_cache_seqlens),
+    argument("kv_scale", &DecodeArguments::kv_scale), argument("q_scale", &DecodeArguments::q_scale));
 inline constexpr auto kKeyValueCall = std::tuple(argument("alibi_slopes", &DecodeArguments::alibi_slopes),
                                                  argument("key_scale", &DecodeArguments::key_scale),
                                                  argument("value_scale", &DecodeArguments::value_scale));
@@ -125,6 +133,10 @@ class InputArrays {
     Array key_cache, value_cache, key_scale, value_scale, alibi_slopes;
   };
 
+  struct Scales {
+    Array kv, q;
+  };
+
   struct Extra {
     Array kv_cache, indices, topk_length, block_table, cache_seqlens;
   };
@@ -133,8 +145,12 @@ class InputArrays {
   std::optional<int> page_size_, extra_page_size_;
   std::optional<Rare> rare_;
   std::optional<Extra> extra_;
+  std::optional<Scales> scales_;
   std::optional<KeysAndValues> separate_;
 };
+
+/// (rank, world, run); all tokens if there is none.
+ContextShard shard_of(const std::optional<std::tuple<int, int, int>>& shard);
 
 /// What 16-bit integers hold, if the caller says.
 std::optional<Dtype> sixteen_bits_of(const DecodeArguments& arguments);

@@ -45,8 +45,9 @@ nb::tuple Plan::decode(const DecodeInputs& inputs, DecodeArguments given, void* 
   const auto& [query, cache, sparse, options] = problem();
   const bool new_out = given.out.is_none(), new_lse = given.lse.is_none();
   if (new_out) {
-    given.out = query.ragged ? empty_like(q, {inputs.q.shape[0], query.heads, cache.v_dim})
-                             : empty_like(q, {query.batch, query.tokens, query.heads, cache.v_dim});
+    const char* dtype = query.e4m3 ? "bfloat16" : nullptr;  // q's
+    given.out = query.ragged ? empty_like(q, {inputs.q.shape[0], query.heads, cache.v_dim}, dtype)
+                             : empty_like(q, {query.batch, query.tokens, query.heads, cache.v_dim}, dtype);
   }
   if (new_lse) given.lse = empty_like(q, {query.batch, query.heads, query.tokens}, "float32");
   const Array out = Array::output("out", given.out, cache.dtype, new_out);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/e4m3_latent.h"
 #include "core/fp8_584.h"
 #include "core/fp8_656.h"
 #include "core/message.h"
@@ -39,11 +40,26 @@ Status validate_format(const DecodeProblem& p) {
     case KvFormat::kFp8_584:
       FLASHLATENT_RETURN_IF_ERROR(validate_fp8(p, fp8_584::kDim, 0));
       return in_range("v_dim of an fp8_584 cache", p.cache.v_dim, fp8_584::kDim, fp8_584::kDim);
-    case KvFormat::kPlain:
     case KvFormat::kE4m3:
+      if (p.cache.layout != KvLayout::kLatent) break;
+      return validate_fp8(p, e4m3_latent::kDim, e4m3_latent::kLatentDim);
+    case KvFormat::kPlain:
       break;
   }
   return {};
+}
+
+/// e4m3 queries and products, which e4m3 latent caches have.
+Status validate_products(const DecodeProblem& p) {
+  const bool e4m3 = p.cache.format == KvFormat::kE4m3 && p.cache.layout == KvLayout::kLatent;
+  if (e4m3) return {};
+  auto refuse = [&](const auto&... what) {
+    return invalid_argument(what..., "; that is for an e4m3 latent cache, and this one is ",
+                            to_string(p.cache.layout), ", ", to_string(p.cache.format));
+  };
+  if (p.query.e4m3) return refuse("q is e4m3");
+  if (p.options.products == Products::kAuto) return {};
+  return refuse("products is ", to_string(p.options.products));
 }
 
 /// Tokens that a list may have, whatever the lengths.
@@ -99,7 +115,6 @@ Status validate_latent(const DecodeProblem& p) {
   auto refuse = [](const char* what) {
     return invalid_argument(what, "; that is for separate keys and values, and the cache is latent");
   };
-  if (p.cache.format == KvFormat::kE4m3) return refuse("the KV format is e4m3");
   if (p.options.separate.soft_cap != 0) return refuse("soft_cap is set");
   if (p.options.separate.alibi) return refuse("alibi is set");
   return {};
@@ -112,6 +127,24 @@ Status validate_sparse(const DecodeProblem& p) {
   FLASHLATENT_RETURN_IF_ERROR(in_range("topk", p.sparse.topk, 0, 1 << 30));
   FLASHLATENT_RETURN_IF_ERROR(in_range("max_pages of sparse decode", p.cache.max_pages, 0, 0));
   return in_range("batch x s_q", std::int64_t{p.query.batch} * p.query.tokens, 0, 1 << 30);
+}
+
+Status validate_shard(const DecodeProblem& p) {
+  const auto& [rank, world, run] = p.options.shard;
+  FLASHLATENT_RETURN_IF_ERROR(in_range("shard world", world, 1, 1 << 16));
+  FLASHLATENT_RETURN_IF_ERROR(in_range("shard rank", rank, 0, world - 1));
+  FLASHLATENT_RETURN_IF_ERROR(in_range("shard run", run, 1, 1 << 20));
+  FLASHLATENT_RETURN_IF_ERROR(in_range("shard world x run", std::int64_t{world} * run, 1, 1 << 30));
+  if (world == 1) return {};
+  if (p.sparse.enabled) {
+    return invalid_argument("shard world is ", world,
+                            "; in sparse decode the indices name a rank's own tokens, leave the shard out");
+  }
+  if (p.options.attn_sink) {
+    return invalid_argument("shard world is ", world,
+                            " and attn_sink is set; a sink is applied once, by combine()");
+  }
+  return {};
 }
 
 }  // namespace
@@ -161,6 +194,25 @@ const char* to_string(PrefixSharing sharing) {
   return "unknown";
 }
 
+const char* to_string(Products products) {
+  switch (products) {
+    case Products::kAuto:
+      return "auto";
+    case Products::kBf16:
+      return "bf16";
+    case Products::kFp8:
+      return "fp8";
+  }
+  return "unknown";
+}
+
+Result<Products> products_from_name(std::string_view name) {
+  for (Products products : {Products::kAuto, Products::kBf16, Products::kFp8}) {
+    if (name == to_string(products)) return products;
+  }
+  return invalid_argument("products is '", name, "'; auto, bf16 and fp8 are accepted");
+}
+
 Result<PrefixSharing> prefix_sharing_from_name(std::string_view name) {
   for (PrefixSharing sharing : {PrefixSharing::kOff, PrefixSharing::kAuto, PrefixSharing::kAlways}) {
     if (name == to_string(sharing)) return sharing;
@@ -178,20 +230,24 @@ std::string to_string(const DecodeProblem& p) {
                                    : extra.indexed
                                        ? message(" extra_page=", extra.page_size, " extra_topk=", extra.topk)
                                        : message(" extra_page=", extra.page_size, "x", extra.max_pages);
-  return message(p.sparse.enabled ? "sparse " : "", latent ? "" : to_string(p.cache.layout),
-                 latent ? "" : " ", "decode b=", p.query.batch, " s_q=", p.query.tokens,
-                 p.query.ragged ? " (ragged)" : "", " h_q=", p.query.heads, " h_kv=", p.cache.heads,
-                 " d=", p.cache.qk_dim, "/", p.cache.v_dim, " ",
-                 plain ? to_string(p.cache.dtype) : to_string(p.cache.format), tokens, extra_tokens,
-                 " scale=", p.options.softmax_scale, p.options.causal ? " causal" : "",
-                 p.options.separate.soft_cap != 0 ? message(" cap=", p.options.separate.soft_cap) : "",
-                 p.options.separate.alibi ? " alibi" : "",
-                 p.options.window != 0 ? message(" window=", p.options.window) : "",
-                 p.options.attn_sink ? " sink" : "", p.options.batch_invariant ? " batch_invariant" : "",
-                 p.options.prefix_sharing == PrefixSharing::kOff
-                     ? ""
-                     : message(" prefix_sharing=", to_string(p.options.prefix_sharing)),
-                 p.options.empty_lse > 0 ? " empty_lse=+inf" : "");
+  return message(
+      p.sparse.enabled ? "sparse " : "", latent ? "" : to_string(p.cache.layout), latent ? "" : " ",
+      "decode b=", p.query.batch, " s_q=", p.query.tokens, p.query.ragged ? " (ragged)" : "",
+      p.query.e4m3 ? " (e4m3)" : "", " h_q=", p.query.heads, " h_kv=", p.cache.heads, " d=", p.cache.qk_dim,
+      "/", p.cache.v_dim, " ", plain ? to_string(p.cache.dtype) : to_string(p.cache.format), tokens,
+      extra_tokens, " scale=", p.options.softmax_scale, p.options.causal ? " causal" : "",
+      p.options.separate.soft_cap != 0 ? message(" cap=", p.options.separate.soft_cap) : "",
+      p.options.separate.alibi ? " alibi" : "",
+      p.options.products != Products::kAuto ? message(" products=", to_string(p.options.products)) : "",
+      p.options.window != 0 ? message(" window=", p.options.window) : "",
+      p.options.shard.world != 1
+          ? message(" shard=", p.options.shard.rank, "/", p.options.shard.world, " run=", p.options.shard.run)
+          : "",
+      p.options.attn_sink ? " sink" : "", p.options.batch_invariant ? " batch_invariant" : "",
+      p.options.prefix_sharing == PrefixSharing::kOff
+          ? ""
+          : message(" prefix_sharing=", to_string(p.options.prefix_sharing)),
+      p.options.empty_lse > 0 ? " empty_lse=+inf" : "");
 }
 
 Status validate(const DecodeProblem& p) {
@@ -214,7 +270,9 @@ Status validate(const DecodeProblem& p) {
   FLASHLATENT_RETURN_IF_ERROR(in_range("page_size", p.cache.page_size, 1, kMany));
   FLASHLATENT_RETURN_IF_ERROR(in_range("max_pages (block_table columns)", p.cache.max_pages, 0, 1LL << 30));
   FLASHLATENT_RETURN_IF_ERROR(validate_format(p));
+  FLASHLATENT_RETURN_IF_ERROR(validate_products(p));
   FLASHLATENT_RETURN_IF_ERROR(in_range("window", p.options.window, 0, (1LL << 31) - 1));
+  FLASHLATENT_RETURN_IF_ERROR(validate_shard(p));
   if (p.cache.extra.enabled) FLASHLATENT_RETURN_IF_ERROR(validate_extra(p));
   if (p.sparse.enabled) FLASHLATENT_RETURN_IF_ERROR(validate_sparse(p));
   // Lengths are int32: longer tables are legal, their last pages unreachable.

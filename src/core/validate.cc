@@ -38,13 +38,31 @@ Status validate_pages(const char* name, const ConstTensorView& view, const Decod
       FLASHLATENT_RETURN_IF_ERROR(
           expect(name, view, Dtype::kU8, device, {-1, page_size, 1, fp8_584::kTokenBytes}));
       return expect_fp8_584_strides(name, view);
-    case KvFormat::kPlain:
     case KvFormat::kE4m3:
+      FLASHLATENT_RETURN_IF_ERROR(expect(name, view, Dtype::kU8, device, {-1, page_size, 1, cache.qk_dim}));
+      break;
+    case KvFormat::kPlain:
       FLASHLATENT_RETURN_IF_ERROR(
           expect(name, view, cache.dtype, device, {-1, page_size, cache.heads, cache.qk_dim}));
       break;
   }
   return innermost_contiguous(name, view);
+}
+
+/// A scale: fp32 (1), or one a head.
+Status expect_scale(const char* name, const ConstTensorView& scale, int heads, Device device) {
+  if (!scale.present()) return {};
+  const bool each = scale.rank == 1 && scale.shape[0] == heads;
+  FLASHLATENT_RETURN_IF_ERROR(expect(name, scale, Dtype::kF32, device, {each ? heads : 1}));
+  return innermost_contiguous(name, scale);
+}
+
+Status validate_latent_scales(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
+  FLASHLATENT_RETURN_IF_ERROR(problem.cache.format == KvFormat::kE4m3
+                                  ? expect_scale("kv_scale", inputs.kv_scale, 1, device)
+                                  : absent("kv_scale", inputs.kv_scale, "the cache's KV format is not e4m3"));
+  if (!problem.query.e4m3) return absent("q_scale", inputs.q_scale, "q is not e4m3");
+  return expect_scale("q_scale", inputs.q_scale, problem.query.heads, device);
 }
 
 Status validate_latent_cache(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
@@ -57,7 +75,7 @@ Status validate_latent_cache(const DecodeProblem& problem, const DecodeInputs& i
                                    {"alibi_slopes", inputs.alibi_slopes}}) {
     FLASHLATENT_RETURN_IF_ERROR(absent(name, view, "the problem's cache is latent"));
   }
-  return {};
+  return validate_latent_scales(problem, inputs, device);
 }
 
 /// The extra cache and what says which of its tokens a query token attends to.
@@ -111,10 +129,7 @@ Status validate_extra_lengths(const DecodeProblem& problem, const ConstTensorVie
 Status validate_scale(const char* name, const ConstTensorView& scale, const DecodeProblem& problem,
                       Device device) {
   if (problem.cache.format != KvFormat::kE4m3) return absent(name, scale, "the KV format is not e4m3");
-  if (!scale.present()) return {};
-  const bool each = scale.rank == 1 && scale.shape[0] == problem.cache.heads;
-  FLASHLATENT_RETURN_IF_ERROR(expect(name, scale, Dtype::kF32, device, {each ? problem.cache.heads : 1}));
-  return innermost_contiguous(name, scale);
+  return expect_scale(name, scale, problem.cache.heads, device);
 }
 
 Status validate_separate_caches(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
@@ -136,8 +151,12 @@ Status validate_separate_caches(const DecodeProblem& problem, const DecodeInputs
   }
   FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("key_cache", inputs.key_cache));
   FLASHLATENT_RETURN_IF_ERROR(innermost_contiguous("value_cache", inputs.value_cache));
-  FLASHLATENT_RETURN_IF_ERROR(
-      absent("kv_cache", inputs.kv_cache, "the problem has separate keys and values"));
+  for (const auto& [name, view] :
+       {std::pair<const char*, const ConstTensorView*>{"kv_cache", &inputs.kv_cache},
+        {"kv_scale", &inputs.kv_scale},
+        {"q_scale", &inputs.q_scale}}) {
+    FLASHLATENT_RETURN_IF_ERROR(absent(name, *view, "the problem has separate keys and values"));
+  }
   FLASHLATENT_RETURN_IF_ERROR(validate_scale("key_scale", inputs.key_scale, problem, device));
   FLASHLATENT_RETURN_IF_ERROR(validate_scale("value_scale", inputs.value_scale, problem, device));
   if (!problem.options.separate.alibi) {
@@ -191,7 +210,7 @@ Status validate_host_pages(const DecodeProblem& problem, const HostPages& pages)
 
 Status validate_inputs(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
   const auto& [query, cache, sparse, options] = problem;
-  const Dtype dtype = cache.dtype;
+  const Dtype dtype = query.e4m3 ? Dtype::kU8 : cache.dtype;
   if (query.ragged) {
     FLASHLATENT_RETURN_IF_ERROR(expect("q", inputs.q, dtype, device, {-1, query.heads, cache.qk_dim}));
     FLASHLATENT_RETURN_IF_ERROR(
@@ -248,22 +267,28 @@ namespace {
 /// Of a latent cache of bytes: what its last dimension says.
 Result<KvFormat> fp8_format(const char* name, const ConstTensorView& view) {
   const KvFormat format = latent_format(view);
-  if (view.rank > 0 && view.shape[view.rank - 1] == last_extent(format, 0)) return format;
+  const std::int64_t last = view.rank > 0 ? view.shape[view.rank - 1] : 0;
+  if (last == last_extent(format, last)) return format;
   return invalid_argument(name, " is ", to_string(view),
                           "; of bytes (pages, page_size, 1, 656), which is fp8_656, ",
-                          "and (pages, page_size, 1, 584), which is fp8_584, are accepted");
+                          "(pages, page_size, 1, 584), which is fp8_584, and (pages, page_size, 1, 576 or "
+                          "512), which is e4m3, are accepted");
 }
 
 /// What no other argument can be meant by: said of q, not of the problem's dtype.
 Status validate_query_dtype(const DecodeInputs& inputs) {
   const Dtype dtype = inputs.q.dtype;
   if (!inputs.q.present()) return {};
+  const bool e4m3 = inputs.kv_cache.present() && latent_format(inputs.kv_cache) == KvFormat::kE4m3;
+  if (dtype == Dtype::kU8 && e4m3) return {};
   if (dtype != Dtype::kBF16 && dtype != Dtype::kF16) {
-    return invalid_argument("q is ", to_string(inputs.q), "; bf16 and fp16 are accepted");
+    return invalid_argument("q is ", to_string(inputs.q), "; bf16 and fp16 are accepted",
+                            dtype == Dtype::kU8 ? ", bytes (e4m3) with an e4m3 latent cache" : "");
   }
   if (dtype != Dtype::kBF16 && inputs.kv_cache.dtype == Dtype::kU8 && inputs.kv_cache.present()) {
     return invalid_argument("q is ", to_string(inputs.q), "; with an ",
-                            to_string(latent_format(inputs.kv_cache)), " cache bf16 is accepted");
+                            to_string(latent_format(inputs.kv_cache)), " cache ",
+                            e4m3 ? "bf16 and bytes (e4m3) are accepted" : "bf16 is accepted");
   }
   return {};
 }
@@ -375,7 +400,8 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
     problem.cache.format = *fp8;
   }
   problem.cache.layout = packed ? KvLayout::kPacked : separate ? KvLayout::kSeparate : KvLayout::kLatent;
-  problem.cache.dtype = inputs.q.dtype;
+  problem.query.e4m3 = inputs.q.dtype == Dtype::kU8;
+  problem.cache.dtype = problem.query.e4m3 ? Dtype::kBF16 : inputs.q.dtype;
   problem.cache.heads = static_cast<int>(keys.shape[packed ? 1 : 2]);
   problem.cache.qk_dim = static_cast<int>(inputs.q.shape[q_rank - 1]);
   problem.cache.v_dim = separate ? static_cast<int>(values.shape[packed ? 2 : 3]) : v_dim;

@@ -14,8 +14,11 @@ constexpr std::int32_t kPicoseconds = 1000;
 std::int32_t team_block(const schedule::Geometry& g, const TeamCosts& costs, std::int64_t blocks,
                         int workers) {
   // Who has fewer than the most is done earlier: so many are busy all the time, or as good as.
-  const std::int64_t busy =
-      std::int64_t{g.requests} * schedule::max_blocks(g) * g.lanes / std::max<std::int64_t>(blocks, 1);
+  const std::int64_t all = std::int64_t{g.requests} * schedule::max_blocks(g) * g.lanes;
+  // Where memory binds by far, a lone request's last blocks, which some have and others not, take nobody's
+  // time.
+  const bool last_counts = !memory_binds(costs) || g.requests > 1;
+  const std::int64_t busy = all / std::max<std::int64_t>(last_counts ? blocks : blocks + 1, 1);
   const int ctas = static_cast<int>(std::min<std::int64_t>({busy, g.parts * g.lanes * g.team, workers}));
   const int shared = costs.block_streaming * ctas / std::max(workers, 1);
   if (blocks > kFewBlocks && g.lanes == 1) return std::max(std::max(costs.block_alone, shared) / g.team, 1);
@@ -65,7 +68,11 @@ schedule::CostModel by_memory(const Costs& of_h200, double block_bytes, const sc
   schedule::CostModel costs = of_h200.on(workers);
   const auto tiles = static_cast<float>(row_tiles);
   const float factor = (workers.memory + (tiles - 1) * workers.clock) / tiles;
-  costs.per_block = std::max(1, static_cast<std::int32_t>(block_bytes / (kRates.share / 10.0) * factor));
+  const double of_share = block_bytes / (kRates.share / 10.0);
+  costs.per_block = std::max(1, static_cast<std::int32_t>(of_share * factor));
+  const auto block_of_h200 = std::max(1, static_cast<std::int32_t>(of_share));
+  costs.per_split = as_blocks(of_h200.beside.per_split, costs.per_block, block_of_h200);
+  costs.per_merge = as_blocks(of_h200.beside.per_merge, costs.per_block, block_of_h200);
   return costs;
 }
 

@@ -32,6 +32,11 @@ constexpr std::int64_t saved(const schedule::CostModel& less) {
 /// Where a team shares a segment's blocks: what a block takes it.
 schedule::CostModel by_team(schedule::CostModel costs, int team);
 
+/// Does memory bind teams by far where all of them read? On an H100, not on an H200.
+constexpr bool memory_binds(const TeamCosts& costs) {
+  return 2 * costs.block_streaming > 3 * costs.block_alone;
+}
+
 /// Of a schedule of these parts, each a team's.
 schedule::CostModel of_team_parts(const schedule::Geometry& g, const TeamCosts& costs, int workers);
 /// Of one whose teams share a lone request.

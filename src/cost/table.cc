@@ -1,6 +1,7 @@
 #include "cost/table.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 
 #include "core/message.h"
@@ -15,13 +16,19 @@ std::string to_string(const Row& row) {
                  row.from);
 }
 
+std::int32_t as_blocks(std::int32_t nanoseconds, std::int32_t block, std::int32_t block_of_h200) {
+  return scaled(nanoseconds, block == 0 ? 1 : static_cast<float>(block) / static_cast<float>(block_of_h200));
+}
+
 schedule::CostModel Costs::on(const schedule::Workers& workers) const {
   if (beside.per_call >= kNever.per_call) return beside;
   const float clock = workers.clock;
   const std::int32_t products = scaled(block_products, workers.products);
-  return {.per_block =
-              std::max({scaled(beside.per_block, clock), scaled(block_memory, workers.memory), products}),
-          .per_split = scaled(beside.per_split, clock),
+  const std::int32_t block =
+      std::max({scaled(beside.per_block, clock), scaled(block_memory, workers.memory), products});
+  const std::int32_t block_of_h200 = std::max({beside.per_block, block_memory, block_products, 1});
+  return {.per_block = block,
+          .per_split = as_blocks(beside.per_split, block, block_of_h200),
           .per_call = scaled(beside.per_call, clock),
           .per_merge = scaled(beside.per_merge, clock),
           .per_block_alone =
@@ -30,12 +37,17 @@ schedule::CostModel Costs::on(const schedule::Workers& workers) const {
 
 TeamCosts TeamCosts::on(const schedule::Workers& workers) const {
   const float clock = workers.clock;
+  const bool by_bytes = block_memory == 0;
+  const float alone = by_bytes ? clock * std::sqrt(std::sqrt(std::max(workers.memory / clock, 1.0F))) : clock;
   return {.call = scaled(call, clock),
           .shared_merge = scaled(shared_merge, clock),
           .lone_merge = scaled(lone_merge, clock),
           .block_here = scaled(block_here, clock),
-          .block_alone = scaled(block_alone, clock),
-          .block_streaming = scaled(block_streaming, workers.memory),
+          .block_alone = scaled(block_alone, alone),
+          .block_streaming =
+              by_bytes ? scaled(block_streaming, workers.memory)
+                       : std::max(scaled(block_streaming, clock), scaled(block_memory, workers.memory)),
+          .block_memory = scaled(block_memory, workers.memory),
           .lone_request = scaled(lone_request, clock)};
 }
 

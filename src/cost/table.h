@@ -17,6 +17,7 @@ enum class Kernel : std::uint8_t {
   kLatent,  ///< Every kernel for latent caches.
   kDirect,
   kDirectTeam8,
+  kE4m3,
   kEtap,
   kMma16,
   kMma16Team4,
@@ -30,9 +31,9 @@ enum class Kernel : std::uint8_t {
   kTrio,
 };
 inline constexpr const char* kKernelNames[] = {
-    "latent",          "fp8_32",        "fp8_16_team8", "mla_16_transposed", "mla_16",  "mla_16_team4",
-    "mla_16_team8",    "mla_16_team16", "gqa_16",       "gqa_128_split",     "gqa_128", "fp8_64",
-    "mla_64_pingpong", "mla_64_roles"};
+    "latent",        "fp8_32",       "fp8_16_team8", "mla_64_e4m3",     "mla_16_transposed",
+    "mla_16",        "mla_16_team4", "mla_16_team8", "mla_16_team16",   "gqa_16",
+    "gqa_128_split", "gqa_128",      "fp8_64",       "mla_64_pingpong", "mla_64_roles"};
 
 /// When a kernel takes so long.
 enum class Situation : std::uint8_t {
@@ -143,6 +144,11 @@ inline std::int32_t scaled(std::int32_t nanoseconds, float factor) {
   return factor == 1 ? nanoseconds : static_cast<std::int32_t>(static_cast<float>(nanoseconds) * factor);
 }
 
+/// What a segment or a merge takes where a block takes `block` in place of an H200's: longer as the block
+/// does. Plans are cut by what these are worth in blocks; cuts that are right on an H200 are so on an H100,
+/// too (docs/log/cuts_h100.md).
+std::int32_t as_blocks(std::int32_t nanoseconds, std::int32_t block, std::int32_t block_of_h200);
+
 /// What segments and calls take. A block takes as long as what binds it: memory, products, or what else there
 /// is to do (per_block), which takes clocks, as all the rest does.
 struct Costs {
@@ -165,9 +171,13 @@ struct TeamCosts {
   /// several it is not counted less: it is seesaw that is beside them then, and estimated too high.
   std::int32_t lone_merge;
   std::int32_t block_here, block_alone, block_streaming;
+  /// Of block_streaming, what its bytes take: where that is not all, the rest takes clocks. 0: all.
+  std::int32_t block_memory;
   std::int32_t lone_request;  ///< What teams that share a lone request take beside that: they merge sooner.
 
-  /// block_streaming is bound by memory, all else by the clock.
+  /// All but block_streaming is bound by the clock. But where it is all bytes and memory is slower fewer CTAs
+  /// feel one another, too: on an H100 (memory 1.51) 64 take 2,000 to 2,070 ns a block, 1,850 on an H200, and
+  /// the fourth root of memory's factor is 1.11 (docs/log/cuts_h100.md).
   TeamCosts on(const schedule::Workers& workers) const;
 };
 std::string to_string(const schedule::CostModel& costs);
@@ -209,6 +219,7 @@ consteval TeamCosts of_teams(Kernel kernel, Situation situation = Situation::kTe
           .block_here = nanoseconds(kernel, situation, Field::kBlockHere),
           .block_alone = nanoseconds(kernel, situation, Field::kBlockAlone),
           .block_streaming = nanoseconds(kernel, situation, Field::kBlockStreaming),
+          .block_memory = nanoseconds(kernel, situation, Field::kPerBlockMemory),
           .lone_request = nanoseconds(kernel, situation, Field::kLoneRequestMerge)};
 }
 

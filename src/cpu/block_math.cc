@@ -13,6 +13,7 @@
 
 #include <hwy/contrib/math/math-inl.h>
 
+#include "cpu/round_e4m3-inl.h"
 #include "cpu/score_transform-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -152,7 +153,7 @@ void softmax(const TileState& tile, const Block& block) {
       const Vector x = hn::Sub(hn::Load(kFloats, score), base);
       // The library's Exp gives 0 for NaN.
       const Vector p = hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(kFloats, x));
-      hn::Store(p, kFloats, score);
+      hn::Store(tile.spec.e4m3_products ? round_e4m3(kFloats, p) : p, kFloats, score);
       sum = hn::Add(sum, p);
     }
     hn::Store(max, kFloats, tile.max + row);
@@ -267,6 +268,16 @@ int round_up(int x, int unit) {
   return (x + unit - 1) / unit * unit;
 }
 
+/// Multiplies query rows by their factors.
+void scale_queries(const TileState& tile, const float* factors) {
+  const bool few = tile.rows <= few_rows::kMaxRows;  // which says how tile.q lies
+  for (int row = 0; row < tile.rows; ++row) {
+    float* q = tile.q + row * (few ? tile.kv_stride : 1);
+    const int count = few ? tile.kv_stride : tile.spec.qk_dim, stride = few ? 1 : tile.row_stride;
+    for (int i = 0; i < count; ++i) q[i * stride] *= factors[row];
+  }
+}
+
 }  // namespace
 
 std::size_t tile_floats(int qk_dim, int v_dim) {
@@ -275,7 +286,8 @@ std::size_t tile_floats(int qk_dim, int v_dim) {
          kTileRows * out_stride + 4 * kTileRows;
 }
 
-TileState start_tile(float* memory, const TileSpec& spec, const std::uint16_t* const* query_rows, int rows) {
+TileState start_tile(float* memory, const TileSpec& spec, const std::uint16_t* const* query_rows, int rows,
+                     const float* factors) {
   TileState tile = {};
   tile.spec = spec;
   tile.rows = rows;
@@ -305,6 +317,7 @@ TileState start_tile(float* memory, const TileSpec& spec, const std::uint16_t* c
   } else {
     HWY_DYNAMIC_DISPATCH(load_query)(tile, query_rows);
   }
+  if (factors != nullptr) scale_queries(tile, factors);
   return tile;
 }
 

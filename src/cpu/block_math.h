@@ -32,10 +32,11 @@ struct Block {
 struct TileSpec {
   Dtype dtype = Dtype::kBF16;
   int qk_dim = 0, v_dim = 0;
-  bool latent = true;  ///< A value is the begin of its key's row.
-  float scale = 1;     ///< Of scores; then, in this order:
-  float soft_cap = 0;  ///< s -> soft_cap * tanh(s / soft_cap), unless 0;
-  bool alibi = false;  ///< + TileState::slopes[row] * Block::distances[token].
+  bool latent = true;          ///< A value is the begin of its key's row.
+  float scale = 1;             ///< Of scores; then, in this order:
+  float soft_cap = 0;          ///< s -> soft_cap * tanh(s / soft_cap), unless 0;
+  bool alibi = false;          ///< + TileState::slopes[row] * Block::distances[token].
+  bool e4m3_products = false;  ///< P is rounded to e4m3 before it meets V, after it is summed.
 
   /// Scores change by more than a factor.
   bool transforms() const { return soft_cap != 0 || alibi; }
@@ -64,7 +65,9 @@ struct TileState {
 std::size_t tile_floats(int qk_dim, int v_dim);
 
 /// Lays a state out in `memory` (64-byte aligned) and resets it; `query_rows` point at 16-bit elements.
-TileState start_tile(float* memory, const TileSpec& spec, const std::uint16_t* const* query_rows, int rows);
+/// `factors`, unless null: one for each query row, by which its elements are multiplied.
+TileState start_tile(float* memory, const TileSpec& spec, const std::uint16_t* const* query_rows, int rows,
+                     const float* factors = nullptr);
 
 /// Adds one block. `next` is the block that will follow (no tokens: none): its rows may be fetched meanwhile.
 void attend_block(const TileState& tile, const Block& block, const Block& next);

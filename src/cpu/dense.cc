@@ -3,12 +3,14 @@
 #include <cmath>
 #include <limits>
 
+#include "core/e4m3_latent.h"
 #include "core/element.h"
 #include "core/message.h"
 #include "cpu/block_math.h"
 #include "cpu/dense.h"
 #include "cpu/kv_rows.h"
 #include "cpu/parallel.h"
+#include "cpu/rows.h"
 #include "cpu/tokens.h"
 #include "cpu/workspace.h"
 #include "plan/host_plan.h"
@@ -59,6 +61,8 @@ class Call {
         tokens_(TokenSource::first(problem_, inputs_)),
         extra_tokens_(TokenSource::extra(problem_, inputs_)),
         rows_(problem_, inputs_),
+        key_scale_(latent() ? inputs_.kv_scale : inputs_.key_scale),
+        value_scale_(latent() ? inputs_.kv_scale : inputs_.value_scale),
         group_(problem_.query.heads / problem_.cache.heads),
         row_tiles_((problem_.rows_per_kv_head() + kTileRows - 1) / kTileRows) {}
 
@@ -91,13 +95,22 @@ class Call {
   int token(const RowTile& tile, int row) const { return tile.first_token + (tile.first + row) / group_; }
   int head(const RowTile& tile, int row) const { return tile.kv_head * group_ + (tile.first + row) % group_; }
 
-  const std::uint16_t* query_row(const RowTile& tile, int row) const {
-    return static_cast<const std::uint16_t*>(inputs_.q.data) + offset(tile, row, inputs_.q);
-  }
-
-  const std::uint16_t* query_row(const PrefixTile& tile, int row) const {
-    const int each = problem_.rows_per_kv_head();
-    return query_row(request_tile(tile.requests[row / each], tile.kv_head), row % each);
+  /// A tile without a block, in `memory`. `scratch` is free afterwards.
+  template <class Tile>
+  TileState start(const Tile& tile, float* memory, std::uint8_t* scratch) const {
+    const std::uint16_t* query_rows[kTileRows];
+    float factors[kTileRows];
+    const bool expand = problem_.query.e4m3 || problem_.fp8_products();
+    auto* rows = reinterpret_cast<std::uint16_t*>(scratch);
+    for (int row = 0; row < tile.rows; ++row) {
+      const QueryPlace place = query_place(tile, row);
+      query_rows[row] = static_cast<const std::uint16_t*>(inputs_.q.data) + place.offset;
+      if (!expand) continue;
+      factors[row] = expand_query(place, rows);
+      query_rows[row] = rows;
+      rows += problem_.cache.qk_dim;
+    }
+    return start_tile(memory, spec(tile.kv_head), query_rows, tile.rows, expand ? factors : nullptr);
   }
 
   /// What all tiles share. An e4m3 key's scale goes to the scores.
@@ -106,10 +119,11 @@ class Call {
     return {.dtype = cache.dtype,
             .qk_dim = cache.qk_dim,
             .v_dim = cache.v_dim,
-            .latent = cache.layout == KvLayout::kLatent,
-            .scale = options.softmax_scale * scale_of(inputs_.key_scale, kv_head),
+            .latent = latent(),
+            .scale = options.softmax_scale * scale_of(key_scale_, kv_head),
             .soft_cap = options.separate.soft_cap,
-            .alibi = options.separate.alibi};
+            .alibi = options.separate.alibi,
+            .e4m3_products = problem_.fp8_products()};
   }
 
   void set_slopes(const RowTile& tile, const TileState& state) const {
@@ -119,7 +133,9 @@ class Call {
   }
 
   /// The tokens that a request has in this call.
-  int length_of(int request) const { return std::clamp(lengths()[request], 0, max_tokens(problem_)); }
+  int length_of(int request) const {
+    return std::clamp(schedule::held_of(g_, lengths()[request]), 0, max_tokens(problem_));
+  }
 
   /// The tokens of an item that a tile sees, and where its blocks begin: after `prefix` tokens, which are 0
   /// or come before the `planned` ones.
@@ -140,9 +156,7 @@ class Call {
     if (problem_.options.window == 0) return {planned, 0, 0, limit(tile, planned, tile.rows - 1)};
     // The plan's tokens are a request's last ones: no query token sees those before.
     const int length = length_of(tile.request);
-    const std::int64_t begin = std::int64_t{limit(tile, length, 0)} - problem_.options.window;
-    return {length, length - planned, static_cast<int>(std::max<std::int64_t>(begin, 0)),
-            limit(tile, length, tile.rows - 1)};
+    return {length, length - planned, seen(tile, length, 0).begin, limit(tile, length, tile.rows - 1)};
   }
 
   /// Block number `index` of the tile's item.
@@ -173,14 +187,15 @@ class Call {
       return static_cast<int>(std::lower_bound(tokens.positions, tokens.positions + tokens.count, position) -
                               tokens.positions);
     };
-    const std::int64_t window = problem_.options.window;
     for (int row = 0; row < tile.rows; ++row) {
-      const int end = limit(tile, length, row);
-      block.visible[row] = place_of(end);
-      block.first[row] = window == 0 ? 0 : place_of(end - window);
+      const schedule::TokenSpan of_row = seen(tile, length, row);
+      block.visible[row] = place_of(of_row.end);
+      block.first[row] = problem_.options.window == 0 ? 0 : place_of(of_row.begin);
     }
-    for (int t = 0; problem_.options.separate.alibi && t < tokens.count; ++t) {
-      block.distances[t] = static_cast<float>(tokens.positions[t] - (length - 1));
+    if (!problem_.options.separate.alibi) return;
+    const std::int64_t last = (g_.shard.is_all() ? length : lengths()[tile.request]) - std::int64_t{1};
+    for (int t = 0; t < tokens.count; ++t) {
+      block.distances[t] = static_cast<float>(g_.shard.position(tokens.positions[t]) - last);
     }
   }
 
@@ -199,7 +214,7 @@ class Call {
     write_lse(tile, row, lse);
     // NaN does not raise a maximum, but makes the lse NaN.
     if (max_logits_.present()) write_number(max_logits_, tile, row, std::isnan(lse) ? lse : max);
-    factor *= scale_of(inputs_.value_scale, tile.kv_head);
+    factor *= scale_of(value_scale_, tile.kv_head);
     if (problem_.options.attn_sink && lse != -kInfinity) {
       factor /= 1 + std::exp(static_cast<const float*>(inputs_.attn_sink.data)[head(tile, row)] - lse);
     }
@@ -234,15 +249,56 @@ class Call {
                         static_cast<int>(end));
   }
 
-  /// The tokens below which a row sees.
-  int limit(const RowTile& tile, int length, int row) const {
-    return problem_.options.causal ? length - tile.tokens + token(tile, row) + 1 : length;
+  /// The tokens that a row sees. `length`: of those that are here.
+  schedule::TokenSpan seen(const RowTile& tile, int length, int row) const {
+    const int later = problem_.options.causal ? tile.tokens - 1 - token(tile, row) : 0;
+    const std::int64_t window = problem_.options.window;
+    if (g_.shard.is_all()) {
+      const int end = length - later;
+      return {window == 0 ? 0 : static_cast<int>(std::max<std::int64_t>(end - window, 0)), end};
+    }
+    const std::int64_t end = std::int64_t{lengths()[tile.request]} - later;
+    return {window == 0 ? 0 : held(end - window), std::min(held(end), length)};
   }
 
-  /// Of an e4m3 cache; a tensor or each KV head has one.
-  static float scale_of(const ConstTensorView& scale, int kv_head) {
+  /// How many of a context's first tokens are here.
+  int held(std::int64_t tokens) const {
+    return g_.shard.held(static_cast<std::int32_t>(std::max<std::int64_t>(tokens, 0)));
+  }
+
+  /// The tokens below which a row sees.
+  int limit(const RowTile& tile, int length, int row) const { return seen(tile, length, row).end; }
+
+  bool latent() const { return problem_.cache.layout == KvLayout::kLatent; }
+
+  /// Of e4m3 elements; a tensor or each head has one.
+  static float scale_of(const ConstTensorView& scale, int head) {
     if (!scale.present()) return 1;
-    return static_cast<const float*>(scale.data)[scale.shape[0] > 1 ? kv_head : 0];
+    return static_cast<const float*>(scale.data)[scale.shape[0] > 1 ? head : 0];
+  }
+
+  struct QueryPlace {
+    std::int64_t offset;  // of the row in q
+    int head;
+  };
+  QueryPlace query_place(const RowTile& tile, int row) const {
+    return {offset(tile, row, inputs_.q), head(tile, row)};
+  }
+  QueryPlace query_place(const PrefixTile& tile, int row) const {
+    const int each = problem_.rows_per_kv_head();
+    return query_place(request_tile(tile.requests[row / each], tile.kv_head), row % each);
+  }
+
+  /// A query row as e4m3 elements, in bf16; returns their factor.
+  float expand_query(const QueryPlace& place, std::uint16_t* row) const {
+    const int columns = problem_.cache.qk_dim;
+    if (problem_.query.e4m3) {
+      expand_e4m3(static_cast<const std::uint8_t*>(inputs_.q.data) + place.offset, columns, Dtype::kBF16,
+                  row);
+      return scale_of(inputs_.q_scale, place.head);
+    }
+    return e4m3::power_of_two(
+        round_query(static_cast<const std::uint16_t*>(inputs_.q.data) + place.offset, columns, row));
   }
 
   const std::int32_t* begins() const { return static_cast<const std::int32_t*>(inputs_.cu_seqlens_q.data); }
@@ -262,6 +318,7 @@ class Call {
   const schedule::UnionLengths union_lengths_;
   const TokenSource tokens_, extra_tokens_;
   const KvRows rows_;
+  const ConstTensorView &key_scale_, &value_scale_;
   const int group_;
   const int row_tiles_;
 };
@@ -298,9 +355,7 @@ void run_unit(const DecodeProblem& problem, const Call& call, const Workspace& w
   });
   if (reader == members + unit.tile.members) return;
   const PrefixTile tile{members, *reader, unit.kv_head, unit.tile.members * prefixes.shape.request_rows};
-  const std::uint16_t* query_rows[kTileRows];
-  for (int row = 0; row < tile.rows; ++row) query_rows[row] = call.query_row(tile, row);
-  const TileState state = start_tile(workspace.state(part), call.spec(tile.kv_head), query_rows, tile.rows);
+  const TileState state = call.start(tile, workspace.state(part), workspace.scratch(part));
   Tokens blocks[2];  // in turns the one at work and the next
   blocks[0] = call.prefix_tokens(tile, unit.block_begin);
   for (int i = unit.block_begin; i < unit.block_end; ++i) {
@@ -340,9 +395,7 @@ void run_segment(const DecodeProblem& problem, const Call& call, const Workspace
   const RowTile tile = call.tile(segment.request, segment.round);
   call.write_missing_rows(tile);
   if (tile.rows == 0) return;
-  const std::uint16_t* query_rows[kTileRows];
-  for (int row = 0; row < tile.rows; ++row) query_rows[row] = call.query_row(tile, row);
-  const TileState state = start_tile(workspace.state(part), call.spec(tile.kv_head), query_rows, tile.rows);
+  const TileState state = call.start(tile, workspace.state(part), workspace.scratch(part));
   call.set_slopes(tile, state);
   int prefix = 0;
   if (prefixes.shared()) {  // the plan knows cuts alone then: the request ends the segment

@@ -13,6 +13,7 @@
 
 #include <hwy/contrib/math/math-inl.h>
 
+#include "cpu/round_e4m3-inl.h"
 #include "cpu/score_transform-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -23,6 +24,7 @@ using Floats = hn::CappedTag<float, 16>;
 using Vector = hn::Vec<Floats>;
 
 constexpr Floats kFloats;
+using cpu::HWY_NAMESPACE::round_e4m3;
 using cpu::HWY_NAMESPACE::ScoreTransform;
 HWY_INLINE int lanes() {
   return static_cast<int>(hn::Lanes(kFloats));
@@ -175,7 +177,7 @@ float softmax(const TileState& tile, const Block& block, int row) {
     const Vector x = hn::Sub(hn::Load(kFloats, scores + t), base);
     // The library's Exp gives 0 for NaN.
     const Vector p = hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(kFloats, x));
-    hn::Store(p, kFloats, scores + t);
+    hn::Store(tile.spec.e4m3_products ? round_e4m3(kFloats, p) : p, kFloats, scores + t);
     sums = hn::Add(sums, p);
   }
   tile.max[row] = max;

@@ -6,6 +6,7 @@
 #include "core/latent_format.h"
 #include "core/message.h"
 #include "core/overlap.h"
+#include "core/scaled_e4m3.h"
 #include "cpu/cache_arguments.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/parallel.h"
@@ -50,11 +51,28 @@ Token<std::uint8_t> row_at(const TensorView& rows, std::int64_t row, std::int64_
   return {begin, begin + fp8_584::scale_offset(1, 0)};
 }
 
+/// Of an e4m3 cache; 1 where absent.
+float scale_of(const ConstTensorView& scale) {
+  return scale.present() ? *static_cast<const float*>(scale.data) : 1.0F;
+}
+/// Those of a cache and of another.
+struct Scales {
+  float from = 1, to = 1;
+};
+
+/// e4m3 codes in another scale.
+void rescale_codes(const std::uint8_t* from, std::int64_t count, const Scales& scales, std::uint8_t* to) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    to[i] = fp8_656::encode_scaled(fp8_656::decode_scaled(from[i], scales.from), scales.to);
+  }
+}
+
 /// One token of `last` elements (of `from`'s dtype) in any format, to the same or from it to a plain one, or
 /// to it from a plain one.
 void copy_token(const Token<const std::uint8_t>& from, KvFormat format, Dtype from_dtype, std::int64_t last,
-                const Token<std::uint8_t>& to, KvFormat to_format, Dtype to_dtype) {
+                const Token<std::uint8_t>& to, KvFormat to_format, Dtype to_dtype, const Scales& scales) {
   if (format == to_format && from_dtype == to_dtype) {
+    if (scales.from != scales.to) return rescale_codes(from.data, last, scales, to.data);
     const bool apart = format == KvFormat::kFp8_584;
     std::memcpy(to.data, from.data, apart ? fp8_584::kDataBytes : last * size_of(from_dtype));
     if (apart) std::memcpy(to.scales, from.scales, fp8_584::kScaleBytes);
@@ -65,8 +83,9 @@ void copy_token(const Token<const std::uint8_t>& from, KvFormat format, Dtype fr
       return dequantise_656(from.data, true, to_dtype, halves(to.data));
     case KvFormat::kFp8_584:
       return dequantise_584(from.data, from.scales, to_dtype, halves(to.data));
-    case KvFormat::kPlain:
     case KvFormat::kE4m3:
+      return dequantise_e4m3(from.data, static_cast<int>(last), scales.from, to_dtype, halves(to.data));
+    case KvFormat::kPlain:
       break;
   }
   switch (to_format) {
@@ -75,8 +94,9 @@ void copy_token(const Token<const std::uint8_t>& from, KvFormat format, Dtype fr
     case KvFormat::kFp8_584:
       return quantise_584(halves(from.data), halves(from.data) + fp8_584::kNopeDim, from_dtype, to.data,
                           to.scales);
-    case KvFormat::kPlain:
     case KvFormat::kE4m3:
+      return quantise_e4m3(halves(from.data), from_dtype, static_cast<int>(last), scales.to, to.data);
+    case KvFormat::kPlain:
       break;
   }
   convert_row(halves(from.data), from_dtype, static_cast<int>(last), halves(to.data), to_dtype);
@@ -115,13 +135,14 @@ Status validate_pairs(const ConstTensorView& pairs, const ConstTensorView& from,
 
 Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
                      const ConstTensorView& slot_mapping, const TensorView& kv_cache,
-                     const Executor& executor) {
+                     const Executor& executor, const ConstTensorView& kv_scale) {
   const std::int64_t page_size = kv_cache.shape[1];
   FLASHLATENT_RETURN_IF_ERROR(validate_slots(slot_mapping, kv_cache.shape[0] * page_size));
   const std::int64_t tokens = slot_mapping.shape[0];
   const int d_latent = static_cast<int>(latent.shape[1]);
   const int d_rope = rope.present() ? static_cast<int>(rope.shape[1]) : 0;
   const KvFormat format = latent_format(kv_cache);
+  const float scale = scale_of(kv_scale);
   const int threads = threads_of(executor);
   // A slot belongs to one thread, which takes the tokens in order: of two for one slot the later one stays.
   constexpr std::int64_t kNeighbours = 16;
@@ -139,8 +160,11 @@ Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
         case KvFormat::kFp8_584:
           quantise_584(nope, rotated, latent.dtype, to.data, to.scales);
           break;
-        case KvFormat::kPlain:
         case KvFormat::kE4m3:
+          quantise_e4m3(nope, latent.dtype, d_latent, scale, to.data);
+          if (d_rope > 0) quantise_e4m3(rotated, latent.dtype, d_rope, scale, to.data + d_latent);
+          break;
+        case KvFormat::kPlain:
           convert_row(nope, latent.dtype, d_latent, halves(to.data), kv_cache.dtype);
           if (d_rope > 0) {
             convert_row(rotated, latent.dtype, d_rope, halves(to.data) + d_latent, kv_cache.dtype);
@@ -152,14 +176,16 @@ Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
   return {};
 }
 
-Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor) {
+Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor,
+                     const ConstTensorView& from_scale, const ConstTensorView& to_scale) {
   const std::int64_t page_size = from.shape[1], heads = from.shape[2], tokens = from.shape[0] * page_size;
   const KvFormat format = latent_format(from), to_format = latent_format(to);
+  const Scales scales{scale_of(from_scale), scale_of(to_scale)};
   parallel_for(tokens, threads_of(executor), [&](std::int64_t slot) {
     const std::int64_t page = slot / page_size, offset = slot % page_size;
     for (std::int64_t head = 0; head < heads; ++head) {
       copy_token(token_at<const std::uint8_t>(from, page, offset, head), format, from.dtype, from.shape[3],
-                 token_at<std::uint8_t>(to, page, offset, head), to_format, to.dtype);
+                 token_at<std::uint8_t>(to, page, offset, head), to_format, to.dtype, scales);
     }
   });
   return {};
@@ -167,12 +193,13 @@ Status convert_cache(const ConstTensorView& from, const TensorView& to, const Ex
 
 Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
                     const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
-                    const TensorView& out, const Executor& executor) {
+                    const TensorView& out, const Executor& executor, const ConstTensorView& kv_scale) {
   const std::int64_t rows = out.shape[0], heads = out.shape[1], page_size = kv_cache.shape[1];
   FLASHLATENT_RETURN_IF_ERROR(validate_rows(cu_seqlens, first_token, rows));
   const auto* begins = static_cast<const std::int32_t*>(cu_seqlens.data);
   const auto* ends = begins + cu_seqlens.shape[0];
   const KvFormat format = latent_format(kv_cache), to_format = latent_format(out);
+  const Scales scales{scale_of(kv_scale), scale_of(kv_scale)};
   parallel_for(rows, threads_of(executor), [&](std::int64_t row) {
     const std::int64_t request = std::upper_bound(begins, ends, row) - begins - 1;
     const std::int64_t first = first_token.present() ? integer(first_token, request) : 0;
@@ -186,7 +213,7 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
         std::memset(to.data, 0, out.shape[2] * size_of(out.dtype));
       } else {
         copy_token(token_at<const std::uint8_t>(kv_cache, page, token % page_size, head), format,
-                   kv_cache.dtype, kv_cache.shape[3], to, to_format, out.dtype);
+                   kv_cache.dtype, kv_cache.shape[3], to, to_format, out.dtype, scales);
       }
     }
   });

@@ -37,7 +37,9 @@ std::size_t KvRows::scratch_bytes(const DecodeProblem::Cache& cache) {
     case KvFormat::kFp8_656:
     case KvFormat::kFp8_584:
       return kBlockTokens * cache.qk_dim * sizeof(std::uint16_t);
-    case KvFormat::kE4m3:  // packed, the codes come first
+    case KvFormat::kE4m3:
+      if (cache.layout == KvLayout::kLatent) return kBlockTokens * cache.qk_dim * sizeof(std::uint16_t);
+      // packed, the codes come first
       return elements * (sizeof(std::uint16_t) + (packed ? 1 : 0));
     case KvFormat::kPlain:
       break;
@@ -60,18 +62,24 @@ void KvRows::fetch(const Tokens& tokens, const Tokens& next, std::uint8_t* scrat
   }
 }
 
-/// fp8_656 and fp8_584.
+/// fp8_656, fp8_584 and a latent e4m3 cache, whose scale comes later.
 void KvRows::dequantise(const Tokens& tokens, const Tokens& next, std::uint8_t* scratch, Block& block) const {
   const bool apart = cache_.format == KvFormat::kFp8_584;  // scales
+  const bool codes = cache_.format == KvFormat::kE4m3;
   const bool rope = cache_.qk_dim > fp8_656::kLatentDim;
-  const int bytes = apart ? fp8_584::kDataBytes : rope ? fp8_656::kTokenBytes : fp8_656::kRopeOffset;
+  const int bytes = codes   ? cache_.qk_dim
+                    : apart ? fp8_584::kDataBytes
+                    : rope  ? fp8_656::kTokenBytes
+                            : fp8_656::kRopeOffset;
   for (int t = 0; t < tokens.count; ++t) {
     if (t < next.count) {
       fetch_lines(next.rows[t], bytes);
       if (apart) fetch_ahead(next.scales[t]);
     }
     std::uint16_t* row = halves(scratch) + t * cache_.qk_dim;
-    if (apart) {
+    if (codes) {
+      expand_e4m3(tokens.rows[t], cache_.qk_dim, Dtype::kBF16, row);
+    } else if (apart) {
       dequantise_584(tokens.rows[t], tokens.scales[t], Dtype::kBF16, row);
     } else {
       dequantise_656(tokens.rows[t], rope, Dtype::kBF16, row);

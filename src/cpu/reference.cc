@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "core/e4m3_latent.h"
 #include "core/element.h"
 #include "core/fp8_584.h"
 #include "core/fp8_656.h"
@@ -52,13 +53,16 @@ double fp8_584_element(const std::uint8_t* page, std::int64_t page_size, std::in
   return bf16_to_float(rope);
 }
 
-/// Element at `offset` of separate keys or values.
-double separate_element(const ConstTensorView& cache, const ConstTensorView& scale, std::int64_t offset,
-                        int kv_head) {
-  if (cache.dtype != Dtype::kU8) return element(cache, offset);
-  const double factor =
-      scale.present() ? static_cast<const float*>(scale.data)[scale.shape[0] > 1 ? kv_head : 0] : 1.0;
-  return fp8_656::decode(static_cast<const std::uint8_t*>(cache.data)[offset]) * factor;
+/// Of a tensor, or of a head.
+float scale_of(const ConstTensorView& scale, int head) {
+  return scale.present() ? static_cast<const float*>(scale.data)[scale.shape[0] > 1 ? head : 0] : 1.0F;
+}
+
+/// Element at `offset` of a tensor of 16 bits, or of e4m3 with a scale.
+double scaled_element(const ConstTensorView& view, const ConstTensorView& scale, std::int64_t offset,
+                      int head) {
+  if (view.dtype != Dtype::kU8) return element(view, offset);
+  return e4m3::decode(static_cast<const std::uint8_t*>(view.data)[offset]) * double{scale_of(scale, head)};
 }
 
 /// Element `d` of a cached row of 576 or so, which is a key and whose begin is the value.
@@ -78,7 +82,7 @@ double latent_element(const DecodeProblem& problem, const DecodeInputs& inputs, 
     case KvFormat::kE4m3:
       break;
   }
-  return element(cache, row + d);
+  return scaled_element(cache, inputs.kv_scale, row + d, 0);
 }
 
 double key_element(const DecodeProblem& problem, const DecodeInputs& inputs, Place place, int kv_head,
@@ -91,7 +95,7 @@ double key_element(const DecodeProblem& problem, const DecodeInputs& inputs, Pla
       problem.cache.layout == KvLayout::kSeparate
           ? place.page * s[0] + place.offset * s[1] + kv_head * s[2] + d * s[3]
           : place.page * s[0] + kv_head * s[1] + d / x * s[2] + place.offset * s[3] + d % x;
-  return separate_element(keys, inputs.key_scale, at, kv_head);
+  return scaled_element(keys, inputs.key_scale, at, kv_head);
 }
 
 double value_element(const DecodeProblem& problem, const DecodeInputs& inputs, Place place, int kv_head,
@@ -102,7 +106,7 @@ double value_element(const DecodeProblem& problem, const DecodeInputs& inputs, P
   const std::int64_t at = problem.cache.layout == KvLayout::kSeparate
                               ? place.page * s[0] + place.offset * s[1] + kv_head * s[2] + d * s[3]
                               : place.page * s[0] + kv_head * s[1] + d * s[2] + place.offset * s[3];
-  return separate_element(values, inputs.value_scale, at, kv_head);
+  return scaled_element(values, inputs.value_scale, at, kv_head);
 }
 
 std::int64_t query_offset(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token,
@@ -125,15 +129,19 @@ std::int32_t length_at(const ConstTensorView& lengths, int request, int token) {
   return static_cast<const std::int32_t*>(lengths.data)[request * lengths.strides[0] + column];
 }
 
-/// Tokens [begin, end) of a request's row of a page table, whose distance is counted from token `last`.
+/// Tokens [begin, end) of a request's row of a page table, whose distance is counted from token `last`. Of a
+/// context that ranks share those that are here, which the row has room for `reach` of.
 void add_pages(const ConstTensorView& table, const ConstTensorView& cache, std::int64_t page_size,
-               int request, std::int64_t begin, std::int64_t end, std::int64_t last, bool extra,
-               std::vector<Seen>& seen) {
+               const ContextShard& shard, std::int64_t reach, int request, std::int64_t begin,
+               std::int64_t end, std::int64_t last, bool extra, std::vector<Seen>& seen) {
   const auto* pages = static_cast<const std::int32_t*>(table.data) + request * table.strides[0];
-  for (std::int64_t t = begin; t < end; ++t) {
-    const std::int64_t page = pages[t / page_size];
+  for (std::int64_t t = std::max<std::int64_t>(begin, 0); t < end; ++t) {
+    if (t / shard.run % shard.world != shard.rank) continue;
+    const std::int64_t slot = t / shard.run / shard.world * shard.run + t % shard.run;
+    if (slot >= reach) break;
+    const std::int64_t page = pages[slot / page_size];
     if (page < 0 || page >= cache.shape[0]) continue;  // skipped
-    seen.push_back({{page, t % page_size, extra}, t - last});
+    seen.push_back({{page, slot % page_size, extra}, t - last});
   }
 }
 
@@ -154,13 +162,14 @@ void add_indices(const ConstTensorView& all, const ConstTensorView& lengths, con
 void add_by_pages(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token,
                   std::vector<Seen>& seen) {
   const auto& [query, cache, sparse, options] = problem;
-  const std::int64_t length = std::clamp<std::int64_t>(length_at(inputs.cache_seqlens, request, token), 0,
-                                                       std::int64_t{cache.max_pages} * cache.page_size);
+  const std::int64_t reach = std::int64_t{cache.max_pages} * cache.page_size;
+  const std::int64_t stored = std::max(length_at(inputs.cache_seqlens, request, token), 0);
+  const std::int64_t length = options.shard.world == 1 ? std::min(stored, reach) : stored;
   const std::int64_t end =
       options.causal ? length - query_tokens(problem, inputs, request) + token + 1 : length;
   const std::int64_t begin = options.window > 0 ? std::max<std::int64_t>(end - options.window, 0) : 0;
   add_pages(inputs.block_table, cache.layout == KvLayout::kLatent ? inputs.kv_cache : inputs.key_cache,
-            cache.page_size, request, begin, end, length - 1, false, seen);
+            cache.page_size, options.shard, reach, request, begin, end, length - 1, false, seen);
 }
 
 /// All tokens that a query token attends to, of both caches.
@@ -179,10 +188,10 @@ std::vector<Seen> seen_by(const DecodeProblem& problem, const DecodeInputs& inpu
     add_indices(inputs.extra_indices, inputs.extra_topk_length, inputs.extra_kv_cache, extra.page_size,
                 request, token, true, seen);
   } else {
+    const std::int64_t reach = std::int64_t{extra.max_pages} * extra.page_size;
     const std::int64_t length =
-        std::clamp<std::int64_t>(length_at(inputs.extra_cache_seqlens, request, token), 0,
-                                 std::int64_t{extra.max_pages} * extra.page_size);
-    add_pages(inputs.extra_block_table, inputs.extra_kv_cache, extra.page_size, request, 0, length,
+        std::clamp<std::int64_t>(length_at(inputs.extra_cache_seqlens, request, token), 0, reach);
+    add_pages(inputs.extra_block_table, inputs.extra_kv_cache, extra.page_size, {}, reach, request, 0, length,
               length - 1, true, seen);
   }
   return seen;
@@ -192,6 +201,70 @@ std::vector<Seen> seen_by(const DecodeProblem& problem, const DecodeInputs& inpu
 float rounded(double x, Dtype dtype) {
   return to_float(from_float(static_cast<float>(x), dtype), dtype);
 }
+
+/// The largest relative error of rounding: of 8 and of 11 digits.
+double unit_roundoff(Dtype dtype) {
+  return dtype == Dtype::kBF16 ? 0x1p-8 : 0x1p-11;
+}
+
+/// What e4m3 keeps of a number.
+float rounded_e4m3(float x) {
+  return e4m3::decode(e4m3::encode(x));
+}
+
+/// The numbers of a query row in the working precision: those of 16 bits as they are, of e4m3 with their
+/// scale, rounded as e4m3 products do.
+std::vector<float> working_query(const DecodeProblem& problem, const std::vector<double>& q) {
+  std::vector<float> row(q.begin(), q.end());
+  if (!problem.fp8_products() || problem.query.e4m3) return row;
+  float amax = 0;
+  for (float x : row) amax = std::isfinite(x) ? std::max(amax, std::abs(x)) : amax;
+  const float scale = e4m3::power_of_two(e4m3_latent::query_exponent(amax));
+  for (float& x : row) x = rounded_e4m3(x / scale) * scale;
+  return row;
+}
+
+/// The working precision of a call: P and cached elements.
+class Working {
+ public:
+  Working(const DecodeProblem& problem, const DecodeInputs& inputs)
+      : dtype_(problem.cache.dtype),
+        fp8_(problem.fp8_products()),
+        scale_(fp8_ ? scale_of(inputs.kv_scale, 0) : 1.0F) {}
+
+  /// Elements of e4m3 products come without their scale.
+  float cached(double x) const { return fp8_ ? static_cast<float>(x / scale_) : rounded(x, dtype_); }
+  float probability(float p) const {
+    if (!fp8_) return rounded(p, dtype_);
+    return rounded_e4m3(p * e4m3_latent::kProbabilityScale) / e4m3_latent::kProbabilityScale;
+  }
+  float scale() const { return scale_; }
+
+ private:
+  Dtype dtype_;
+  bool fp8_;
+  float scale_;
+};
+
+/// What sums of e4m3 products on Hopper's tensor cores may be off by: 32 products and the sum so far are
+/// added at once, each cut off 13 bits behind the point of the largest of them.
+class E4m3Sums {
+ public:
+  /// Product d, and the sum with it.
+  void add(int d, float product, float sum) {
+    largest_ = std::max(largest_, std::max(std::abs(product), std::abs(sum)));
+    if (d % kAtOnce != kAtOnce - 1) return;
+    largest2_ += double{largest_} * largest_;
+    largest_ = std::abs(sum);
+  }
+  /// Twice the RMS, where what is cut off is anything up to 2^-13 of the largest.
+  double rounding() const { return 2 * 0x1p-13 * std::sqrt((kAtOnce + 1) / 3.0 * largest2_); }
+
+ private:
+  static constexpr int kAtOnce = 32;
+  float largest_ = 0;
+  double largest2_ = 0;
+};
 
 /// What soft cap and ALiBi make of a score.
 template <class Real>
@@ -220,20 +293,28 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
   std::vector<double> scores;
   std::vector<float> plain_scores;
   std::vector<double> roundings;  // of plain scores, RMS
+  std::vector<double> query_row(cache.qk_dim);
+  for (int d = 0; d < cache.qk_dim; ++d) query_row[d] = scaled_element(inputs.q, inputs.q_scale, q + d, head);
+  const std::vector<float> plain_query = working_query(problem, query_row);
+  const Working working(problem, inputs);
   for (const auto& [place, distance] : seen) {
     double score = 0;
     float plain_score = 0;
     double partial_sums2 = 0;
+    E4m3Sums e4m3_sums;
     for (int d = 0; d < cache.qk_dim; ++d) {
-      const float a = element(inputs.q, q + d);
       const double b = key_element(problem, inputs, place, kv_head, d);
-      score += a * b;
-      plain_score += a * rounded(b, cache.dtype);
+      score += query_row[d] * b;
+      plain_score += plain_query[d] * working.cached(b);
       partial_sums2 += double{plain_score} * plain_score;
+      e4m3_sums.add(d, plain_query[d] * working.cached(b), plain_score);
     }
-    roundings.push_back(0.4 * 0x1p-24 * std::abs(options.softmax_scale) * std::sqrt(partial_sums2));
+    const float plain_scale = options.softmax_scale * working.scale();
+    const double rounding =
+        problem.fp8_products() ? e4m3_sums.rounding() : 0.4 * 0x1p-24 * std::sqrt(partial_sums2);
+    roundings.push_back(rounding * std::abs(plain_scale));
     scores.push_back(transformed(score * options.softmax_scale, problem, inputs, head, distance));
-    plain_scores.push_back(transformed(plain_score * options.softmax_scale, problem, inputs, head, distance));
+    plain_scores.push_back(transformed(plain_score * plain_scale, problem, inputs, head, distance));
   }
 
   ReferenceRow result{std::vector<double>(cache.v_dim, 0.0),
@@ -255,15 +336,15 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
   for (std::size_t i = 0; i < seen.size(); ++i) {
     const double p = std::exp(scores[i] - max);
     const float plain_p = std::exp(plain_scores[i] - plain_max);
-    const float rounded_p = rounded(plain_p, cache.dtype);
+    const float rounded_p = working.probability(plain_p);
     sum += p;
     plain_sum += plain_p;
     rounding2 += p * roundings[i] * (p * roundings[i]);
     for (int d = 0; d < cache.v_dim; ++d) {
       const double v = value_element(problem, inputs, seen[i].place, kv_head, d);
       result.out[d] += p * v;
-      result.plain_out[d] += rounded_p * rounded(v, cache.dtype);
-      spread += p * v * (p * v);
+      result.plain_out[d] += rounded_p * working.cached(v);
+      if (p != 1) spread += p * v * (p * v);
     }
   }
   result.lse = max + std::log(sum);
@@ -277,12 +358,20 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
     keep = 1 / (1 + std::exp(sink - result.lse));
     plain_keep = 1 / (1 + std::exp(sink - result.plain_lse));
   }
-  result.value_spread = keep * std::sqrt(spread) / sum;
+  const double spread_left = keep * std::sqrt(spread) / sum;
+  double norm2 = 0;
   for (int d = 0; d < cache.v_dim; ++d) {
     result.out[d] *= keep / sum;
-    const float plain = result.plain_out[d] / plain_sum * static_cast<float>(plain_keep);
+    const float plain = result.plain_out[d] / plain_sum * working.scale() * static_cast<float>(plain_keep);
     result.plain_out[d] = rounded(plain, cache.dtype);
+    if (std::isfinite(result.out[d])) norm2 += result.out[d] * result.out[d];
   }
+  const double of_result = unit_roundoff(cache.dtype);
+  // Three times as much as e4m3's: errors of P add up in the direction that the values have in common, so that
+  // they are one random number and not an average of many.
+  const double of_p = problem.fp8_products() ? 3 * 0x1p-4 : of_result;
+  const double spread2 = std::isfinite(spread_left) ? spread_left * spread_left : 0;
+  result.out_rounding = 0.4 * std::sqrt(of_result * of_result * norm2 + of_p * of_p * spread2);
   return result;
 }
 

@@ -12,15 +12,19 @@ struct ReferenceRow {
   std::vector<double> out;  ///< v_dim; 0 for an empty row.
   double lse;               ///< Natural; -inf for an empty row.
   /// The same row by the plainest code in the working precision: fp32 sums, exp(S - max) rounded to the
-  /// cache's dtype before it meets V, what a sink leaves by plain_lse, the result rounded to that dtype.
+  /// cache's dtype before it meets V, what a sink leaves by plain_lse, the result rounded to that dtype. With
+  /// e4m3 products queries and exp(S - max) are rounded to e4m3 as core/e4m3_latent.h says.
   std::vector<float> plain_out;
   float plain_lse;
   /// What plain_lse's error is expected to be: the RMS of what rounding each fp32 sum of a score's products
-  /// loses, 0.4 2^-24 of the sum so far, weighed with the tokens' probabilities.
+  /// loses, 0.4 2^-24 of the sum so far, weighed with the tokens' probabilities. With e4m3 products twice
+  /// what Hopper's tensor cores lose, whose sums of them keep 13 bits.
   double lse_rounding;
-  /// sqrt(sum p^2 |v|^2) over the tokens, p normalised, times what a sink leaves: the size of what rounding P
-  /// perturbs.
-  double value_spread;
+  /// What plain_out's error is expected to be: the RMS of what rounding P and the result loses,
+  /// 0.4 u sqrt(|out|^2 + spread^2), finite elements only. u is half a unit of the last place of 1, spread
+  /// sqrt(sum p^2 |v|^2) over the tokens but those of the largest score (their P is 1, which rounding leaves
+  /// alone), p normalised, times what a sink leaves. With e4m3 products that of spread is 3/16.
+  double out_rounding;
   double max_logit;       ///< The largest scaled score; -inf for an empty row, NaN where lse is.
   float plain_max_logit;  ///< The same in fp32, of keys in the working precision.
 };

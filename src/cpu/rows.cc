@@ -2,9 +2,11 @@
 // their own ways.
 #include "cpu/rows.h"
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
+#include "core/e4m3_latent.h"
 #include "core/element.h"
 #include "core/fp8_584.h"
 #include "core/fp8_656.h"
@@ -108,9 +110,9 @@ HWY_INLINE Vector decode(IntVector code) {
   return float_of(hn::Or(bits, hn::ShiftLeft<24>(hn::And(code, ints(0x80)))));
 }
 
-/// fp8_656::encode(x * factor), for a finite product.
-HWY_INLINE IntVector encode(Vector x, Vector factor) {
-  const IntVector bits = bits_of(hn::Mul(x, factor));
+/// e4m3::encode(scaled), which is x in other units; of a finite x that overflows there, 448.
+HWY_INLINE IntVector encode_scaled(Vector x, Vector scaled) {
+  const IntVector bits = bits_of(scaled);
   const IntVector sign = hn::And(hn::ShiftRight<24>(bits), ints(0x80));
   const IntVector magnitude = hn::And(bits, ints(kMagnitude));
   const IntVector odd = hn::And(hn::ShiftRight<20>(magnitude), ints(1));
@@ -121,6 +123,10 @@ HWY_INLINE IntVector encode(Vector x, Vector factor) {
   const IntVector code = hn::IfThenElse(hn::Lt(magnitude, ints(121 << 23)), subnormal, normal);
   const auto finite = hn::Lt(hn::And(bits_of(x), ints(kMagnitude)), ints(kInfinity));
   return hn::IfThenElse(finite, hn::Or(sign, hn::Min(code, ints(0x7E))), ints(fp8_656::kNan));
+}
+
+HWY_INLINE IntVector encode(Vector x, Vector factor) {
+  return encode_scaled(x, hn::Mul(x, factor));
 }
 
 /// The largest magnitude among the finite elements of a group.
@@ -271,6 +277,54 @@ HWY_INLINE int quantise(const std::uint16_t* HWY_RESTRICT from, std::uint8_t* HW
   return exponent;
 }
 
+int round_query(const std::uint16_t* HWY_RESTRICT from, int count, std::uint16_t* HWY_RESTRICT to) {
+  constexpr int kGroup = 64;
+  float amax = 0;
+  for (int i = 0; i < count; i += kGroup) amax = std::max(amax, largest<Bf16, kGroup>(from + i));
+  const int exponent = e4m3_latent::query_exponent(amax);
+  const Vector factor = hn::Set(kFloats, e4m3::power_of_two(-exponent));
+  for (int i = 0; i < count; i += lanes()) Bf16::store(decode(encode(Bf16::load(from + i), factor)), to + i);
+  return exponent;
+}
+
+/// `f` of whole vectors of `count` elements, and of what is left by way of buffers.
+template <class From, class To, class F>
+HWY_INLINE void by_vectors(const From* from, int count, To* to, F f) {
+  int i = 0;
+  for (; i + lanes() <= count; i += lanes()) f(from + i, to + i);
+  if (i >= count) return;
+  From tail[16] = {};
+  To converted[16];
+  std::memcpy(tail, from + i, (count - i) * sizeof(*from));
+  f(tail, converted);
+  std::memcpy(to + i, converted, (count - i) * sizeof(*to));
+}
+
+template <class To>
+void dequantise_scaled(const std::uint8_t* codes, int count, float number, std::uint16_t* row) {
+  const Vector scale = hn::Set(kFloats, number);
+  by_vectors(codes, count, row, [scale](const std::uint8_t* from, std::uint16_t* to) HWY_ATTR {
+    To::store(hn::Mul(decode(load(from)), scale), to);
+  });
+}
+void dequantise_e4m3_any(const std::uint8_t* codes, int count, float scale, Dtype dtype, std::uint16_t* row) {
+  dtype == Dtype::kBF16 ? dequantise_scaled<Bf16>(codes, count, scale, row)
+                        : dequantise_scaled<Fp16>(codes, count, scale, row);
+}
+
+template <class From>
+void quantise_scaled(const std::uint16_t* row, int count, float number, std::uint8_t* codes) {
+  const Vector scale = hn::Set(kFloats, number);
+  by_vectors(row, count, codes, [scale](const std::uint16_t* from, std::uint8_t* to) HWY_ATTR {
+    const Vector x = From::load(from);
+    store(encode_scaled(x, hn::Div(x, scale)), to);
+  });
+}
+void quantise_e4m3_any(const std::uint16_t* row, Dtype dtype, int count, float scale, std::uint8_t* codes) {
+  dtype == Dtype::kBF16 ? quantise_scaled<Bf16>(row, count, scale, codes)
+                        : quantise_scaled<Fp16>(row, count, scale, codes);
+}
+
 void store_rope(const std::uint16_t* rope, Dtype dtype, std::uint8_t* to) {
   std::uint16_t converted[fp8_656::kRopeDim];
   convert_any(rope, dtype, fp8_656::kRopeDim, converted, Dtype::kBF16);
@@ -316,9 +370,12 @@ namespace flashlatent::cpu {
 HWY_EXPORT(convert_any);
 HWY_EXPORT(dequantise_584_any);
 HWY_EXPORT(dequantise_656_any);
+HWY_EXPORT(dequantise_e4m3_any);
 HWY_EXPORT(expand_any);
 HWY_EXPORT(quantise_584_any);
 HWY_EXPORT(quantise_656_any);
+HWY_EXPORT(quantise_e4m3_any);
+HWY_EXPORT(round_query);
 
 void dequantise_656(const std::uint8_t* token, bool rope, Dtype dtype, std::uint16_t* row) {
   HWY_DYNAMIC_DISPATCH(dequantise_656_any)(token, rope, dtype, row);
@@ -339,6 +396,18 @@ void quantise_656(const std::uint16_t* latent, const std::uint16_t* rope, Dtype 
 void quantise_584(const std::uint16_t* nope, const std::uint16_t* rope, Dtype dtype, std::uint8_t* data,
                   std::uint8_t* scales) {
   HWY_DYNAMIC_DISPATCH(quantise_584_any)(nope, rope, dtype, data, scales);
+}
+
+void dequantise_e4m3(const std::uint8_t* codes, int count, float scale, Dtype dtype, std::uint16_t* row) {
+  HWY_DYNAMIC_DISPATCH(dequantise_e4m3_any)(codes, count, scale, dtype, row);
+}
+
+void quantise_e4m3(const std::uint16_t* row, Dtype dtype, int count, float scale, std::uint8_t* codes) {
+  HWY_DYNAMIC_DISPATCH(quantise_e4m3_any)(row, dtype, count, scale, codes);
+}
+
+int round_query(const std::uint16_t* from, int count, std::uint16_t* to) {
+  return HWY_DYNAMIC_DISPATCH(round_query)(from, count, to);
 }
 
 void convert_row(const std::uint16_t* from, Dtype from_dtype, int count, std::uint16_t* to, Dtype to_dtype) {

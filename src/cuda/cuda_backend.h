@@ -6,6 +6,7 @@
 
 #include "core/input_check.h"
 #include "flashlatent/combine.h"
+#include "flashlatent/exchange.h"
 #include "flashlatent/kv_cache.h"
 #include "kernel/decode_kernel.h"
 #include "plan/prefix_groups.h"
@@ -32,6 +33,8 @@ extern const DecodeKernel kDirectKernel;
 extern const DecodeKernel kDirectTeam8Kernel;
 /// The same of more query rows, 64 a tile: one warpgroup scores and two multiply with V.
 extern const DecodeKernel kQuartetKernel;
+/// e4m3 latent caches, products in e4m3: 16 or 64 query rows a tile.
+extern const DecodeKernel kE4m3Kernel;
 /// Separate keys and values, a warp 16 tokens at a time.
 extern const DecodeKernel kPagedKernel;
 /// The same by up to 128 query rows a tile, split by the plan: several query tokens, large groups.
@@ -74,6 +77,9 @@ decltype(flashlatent::append_kv) append_kv;
 decltype(flashlatent::gather_kv) gather_kv;
 decltype(flashlatent::convert_kv) convert_kv;
 decltype(flashlatent::combine) combine;
+/// combine() of partial results of 16 bits.
+decltype(flashlatent::combine) combine_halves;
+decltype(flashlatent::exchange_combine) exchange_combine;
 
 /// flashlatent::check_inputs on device memory, a kernel launch; arguments are already validated.
 Status check_inputs(const input_check::Tables& tables, InputOffence* offence, const Executor& executor);

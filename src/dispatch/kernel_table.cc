@@ -9,8 +9,8 @@ std::span<const DecodeKernel> decode_kernels() {
   static const DecodeKernel kTable[] = {
       cuda::kEtapKernel,        cuda::kMma16Team4Kernel, cuda::kMma16Team8Kernel, cuda::kMma16Team16Kernel,
       cuda::kMma16Kernel,       cuda::kSeesawKernel,     cuda::kTrioKernel,       cuda::kDirectKernel,
-      cuda::kDirectTeam8Kernel, cuda::kQuartetKernel,    cuda::kPagedKernel,      cuda::kPaged128Kernel,
-      cuda::kPrefillKernel,     cpu::kDenseKernel,       cpu::kReferenceKernel,
+      cuda::kDirectTeam8Kernel, cuda::kQuartetKernel,    cuda::kE4m3Kernel,       cuda::kPagedKernel,
+      cuda::kPaged128Kernel,    cuda::kPrefillKernel,    cpu::kDenseKernel,       cpu::kReferenceKernel,
   };
   return kTable;
 }

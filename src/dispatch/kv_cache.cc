@@ -25,29 +25,43 @@ Status expect_cache(const char* name, const ConstTensorView& view, Device device
   if (view.rank != 4 || (!is_half(view.dtype) && view.dtype != Dtype::kU8)) {
     return invalid_argument(name, " is ", view.present() ? to_string(view) : "missing",
                             "; expected bf16 or fp16 (pages, page_size, h_kv, d), or uint8 (pages, "
-                            "page_size, 1, 656 or 584) on ",
+                            "page_size, 1, 656, 584, 576 or 512) on ",
                             to_string(device));
   }
   const KvFormat format = latent_format(view);
   const bool plain = format == KvFormat::kPlain;
-  FLASHLATENT_RETURN_IF_ERROR(expect_strided(name, view, view.dtype, device,
-                                             {-1, -1, plain ? -1 : 1, plain ? -1 : last_extent(format, 0)}));
+  FLASHLATENT_RETURN_IF_ERROR(
+      expect_strided(name, view, view.dtype, device,
+                     {-1, -1, plain ? -1 : 1, plain ? -1 : last_extent(format, view.shape[3])}));
   if (format == KvFormat::kFp8_584) FLASHLATENT_RETURN_IF_ERROR(expect_fp8_584_strides(name, view));
   if (view.shape[1] > 0 && view.shape[2] > 0 && view.shape[3] > 0) return {};
   return invalid_argument(name, " is ", to_string(view), "; page_size, h_kv and d must be at least 1");
 }
 
+/// The scale of a cache.
+Status expect_scale(const char* name, const ConstTensorView& scale, const char* cache_name,
+                    const ConstTensorView& cache, Device device) {
+  if (!scale.present()) return {};
+  if (latent_format(cache) == KvFormat::kE4m3) return expect_strided(name, scale, Dtype::kF32, device, {1});
+  return invalid_argument(name, " is given, but ", cache_name, " is ",
+                          is_half(cache.dtype) ? to_string(cache.dtype) : to_string(latent_format(cache)),
+                          "; e4m3 caches have one scale");
+}
+
 /// An FP8 format holds a fixed number of elements of one KV head.
-Status fits_fp8(const char* name, const ConstTensorView& view, const char* other, KvFormat format) {
-  const std::int64_t elements = elements_of(format, 0);
+Status fits_fp8(const char* name, const ConstTensorView& view, const char* other, KvFormat format,
+                std::int64_t last) {
+  const std::int64_t elements = elements_of(format, last);
   if (view.shape[2] == 1 && elements_of(view) == elements) return {};
   return invalid_argument(name, " is ", to_string(view), ", but ", other, " is ", to_string(format),
                           "; one KV head of ", elements, " elements would fit");
 }
 
 Status validate_append(const ConstTensorView& latent, const ConstTensorView& rope,
-                       const ConstTensorView& slot_mapping, const ConstTensorView& kv_cache, Device device) {
+                       const ConstTensorView& slot_mapping, const ConstTensorView& kv_cache,
+                       const ConstTensorView& kv_scale, Device device) {
   FLASHLATENT_RETURN_IF_ERROR(expect_cache("kv_cache", kv_cache, device));
+  FLASHLATENT_RETURN_IF_ERROR(expect_scale("kv_scale", kv_scale, "kv_cache", kv_cache, device));
   if (kv_cache.shape[2] != 1) {
     return invalid_argument("kv_cache is ", to_string(kv_cache), "; append_latent writes one KV head");
   }
@@ -66,11 +80,20 @@ Status validate_append(const ConstTensorView& latent, const ConstTensorView& rop
   return expect_apart("rope", rope, "kv_cache", kv_cache);
 }
 
-Status validate_convert(const ConstTensorView& from, const ConstTensorView& to, Device device) {
+Status validate_convert(const ConstTensorView& from, const ConstTensorView& to,
+                        const ConstTensorView& from_scale, const ConstTensorView& to_scale, Device device) {
   FLASHLATENT_RETURN_IF_ERROR(expect_cache("from", from, device));
   FLASHLATENT_RETURN_IF_ERROR(expect_cache("to", to, device));
+  FLASHLATENT_RETURN_IF_ERROR(expect_scale("from_scale", from_scale, "from", from, device));
+  FLASHLATENT_RETURN_IF_ERROR(expect_scale("to_scale", to_scale, "to", to, device));
   const KvFormat format = latent_format(to);
-  if (format != KvFormat::kPlain) FLASHLATENT_RETURN_IF_ERROR(fits_fp8("from", from, "to", format));
+  if (format != KvFormat::kPlain) {
+    FLASHLATENT_RETURN_IF_ERROR(fits_fp8("from", from, "to", format, to.shape[3]));
+  }
+  if (format != KvFormat::kPlain && from.dtype == Dtype::kU8 && latent_format(from) != format) {
+    return invalid_argument("from is ", to_string(latent_format(from)), ", but to is ", to_string(format),
+                            "; the same format, bf16 and fp16 are accepted");
+  }
   FLASHLATENT_RETURN_IF_ERROR(
       expect("to", to, to.dtype, device,
              {from.shape[0], from.shape[1], from.shape[2], last_extent(format, elements_of(from))}));
@@ -79,8 +102,9 @@ Status validate_convert(const ConstTensorView& from, const ConstTensorView& to, 
 
 Status validate_gather(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
                        const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
-                       const ConstTensorView& out, Device device) {
+                       const ConstTensorView& out, const ConstTensorView& kv_scale, Device device) {
   FLASHLATENT_RETURN_IF_ERROR(expect_cache("kv_cache", kv_cache, device));
+  FLASHLATENT_RETURN_IF_ERROR(expect_scale("kv_scale", kv_scale, "kv_cache", kv_cache, device));
   FLASHLATENT_RETURN_IF_ERROR(expect_strided("block_table", block_table, Dtype::kI32, device, {-1, -1}));
   const std::int64_t batch = block_table.shape[0];
   FLASHLATENT_RETURN_IF_ERROR(expect_strided("cu_seqlens", cu_seqlens, Dtype::kI32, device, {batch + 1}));
@@ -126,28 +150,31 @@ Status validate_copy(const ConstTensorView& from, const ConstTensorView& to, con
 
 Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
                      const ConstTensorView& slot_mapping, const TensorView& kv_cache,
-                     const Executor& executor) {
+                     const Executor& executor, const ConstTensorView& kv_scale) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
-  FLASHLATENT_RETURN_IF_ERROR(validate_append(latent, rope, slot_mapping, kv_cache, device_of(executor)));
+  FLASHLATENT_RETURN_IF_ERROR(
+      validate_append(latent, rope, slot_mapping, kv_cache, kv_scale, device_of(executor)));
   if (slot_mapping.elements() == 0) return {};
-  return FLASHLATENT_ON_BACKEND(executor, append_latent)(latent, rope, slot_mapping, kv_cache, executor);
+  return FLASHLATENT_ON_BACKEND(executor, append_latent)(latent, rope, slot_mapping, kv_cache, executor,
+                                                         kv_scale);
 }
 
-Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor) {
+Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor,
+                     const ConstTensorView& from_scale, const ConstTensorView& to_scale) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
-  FLASHLATENT_RETURN_IF_ERROR(validate_convert(from, to, device_of(executor)));
+  FLASHLATENT_RETURN_IF_ERROR(validate_convert(from, to, from_scale, to_scale, device_of(executor)));
   if (from.elements() == 0) return {};
-  return FLASHLATENT_ON_BACKEND(executor, convert_cache)(from, to, executor);
+  return FLASHLATENT_ON_BACKEND(executor, convert_cache)(from, to, executor, from_scale, to_scale);
 }
 
 Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
                     const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
-                    const TensorView& out, const Executor& executor) {
+                    const TensorView& out, const Executor& executor, const ConstTensorView& kv_scale) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
   FLASHLATENT_RETURN_IF_ERROR(
-      validate_gather(kv_cache, block_table, cu_seqlens, first_token, out, device_of(executor)));
+      validate_gather(kv_cache, block_table, cu_seqlens, first_token, out, kv_scale, device_of(executor)));
   return FLASHLATENT_ON_BACKEND(executor, gather_cache)(kv_cache, block_table, cu_seqlens, first_token, out,
-                                                        executor);
+                                                        executor, kv_scale);
 }
 
 Status copy_pages(const ConstTensorView& from, const TensorView& to, const ConstTensorView& pairs,

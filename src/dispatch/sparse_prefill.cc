@@ -127,6 +127,7 @@ Result<SparsePrefillCall> as_decode(const SparsePrefillInputs& inputs, const Spa
   call.inputs.extra_kv_cache = inputs.extra_kv_cache;
   call.inputs.extra_indices = inputs.extra_indices;
   call.inputs.extra_topk_length = inputs.extra_topk_length;
+  call.inputs.kv_scale = inputs.kv_scale;
   DecodeProblem::Options decode_options;
   decode_options.softmax_scale = options.softmax_scale;
   FLASHLATENT_ASSIGN_OR_RETURN(call.problem, infer_problem(call.inputs, options.v_dim, decode_options));

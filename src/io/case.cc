@@ -18,10 +18,12 @@ namespace {
 
 constexpr std::array kKinds = {CaseKind::kDenseDecode, CaseKind::kSparseDecode, CaseKind::kPagedDecode,
                                CaseKind::kSparsePrefill};
-constexpr std::array<std::string_view, 9> kMetadata = {"kind",       "softmax_scale", "causal",
-                                                       "head_dim_v", "kv_format",     "soft_cap",
-                                                       "window",     "page_size",     "extra_page_size"};
-constexpr std::array<std::string_view, 22> kTensors = {"q",
+constexpr std::array<std::string_view, 10> kMetadata = {
+    "kind",     "softmax_scale", "causal",    "head_dim_v",      "kv_format",
+    "soft_cap", "window",        "page_size", "extra_page_size", "products"};
+constexpr std::array<std::string_view, 24> kTensors = {"q",
+                                                       "q_scale",
+                                                       "kv_scale",
                                                        "kv_cache",
                                                        "key_cache",
                                                        "value_cache",
@@ -60,6 +62,7 @@ class Metadata {
     FLASHLATENT_RETURN_IF_ERROR(read_kv_format(out.kv_format));
     FLASHLATENT_RETURN_IF_ERROR(read_soft_cap(out.kind, out.soft_cap));
     FLASHLATENT_RETURN_IF_ERROR(read_window(out.kind, out.window));
+    FLASHLATENT_RETURN_IF_ERROR(read_products(out.kind, out.kv_format, out.products));
     const bool paged = out.kv_format == "fp8_584";
     FLASHLATENT_RETURN_IF_ERROR(read_page_size("page_size", paged, out.page_size));
     return read_page_size("extra_page_size", paged && file_.tensor("extra_kv_cache").present(),
@@ -150,6 +153,19 @@ class Metadata {
     return {};
   }
 
+  Status read_products(CaseKind kind, const std::string& format, Products& products) const {
+    const std::string* text = find("products");
+    if (text == nullptr) return {};
+    const bool decode = kind == CaseKind::kDenseDecode || kind == CaseKind::kSparseDecode;
+    const auto value = products_from_name(*text);
+    if (!decode || format != "e4m3" || !value.ok()) {
+      return refuse("products",
+                    "auto, bf16 or fp8 in a dense_decode or sparse_decode case of kv_format e4m3, or absent");
+    }
+    products = *value;
+    return {};
+  }
+
   // Of caches whose shape does not say it.
   Status read_page_size(const char* key, bool wanted, int& page_size) const {
     const std::string* text = find(key);
@@ -230,6 +246,8 @@ DecodeInputs DecodeCase::inputs() const {
   inputs.key_scale = file.tensor("key_scale");
   inputs.value_scale = file.tensor("value_scale");
   inputs.alibi_slopes = file.tensor("alibi_slopes");
+  inputs.kv_scale = file.tensor("kv_scale");
+  inputs.q_scale = file.tensor("q_scale");
   inputs.extra_kv_cache = file.tensor("extra_kv_cache");
   inputs.extra_indices = file.tensor("extra_indices");
   inputs.extra_topk_length = file.tensor("extra_topk_length");
@@ -254,7 +272,8 @@ SparsePrefillInputs DecodeCase::prefill_inputs() const {
           .attn_sink = tensors.attn_sink,
           .extra_kv_cache = tensors.extra_kv_cache,
           .extra_indices = tensors.extra_indices,
-          .extra_topk_length = tensors.extra_topk_length};
+          .extra_topk_length = tensors.extra_topk_length,
+          .kv_scale = tensors.kv_scale};
 }
 
 Result<DecodeProblem> DecodeCase::problem() const {
@@ -272,6 +291,7 @@ Result<DecodeProblem> DecodeCase::problem() const {
   options.causal = causal;
   options.separate.soft_cap = soft_cap;
   options.window = window;
+  options.products = products;
   auto problem = infer_problem(tensors, head_dim_v.value_or(0), options);
   if (!problem.ok()) return refuse(problem.status().code(), problem.status().message());
   // A request has at least one token to the library; with none at all there is nothing to run.

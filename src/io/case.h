@@ -28,13 +28,14 @@ struct DecodeCase {
   float softmax_scale = 1.0F;     ///< Finite.
   bool causal = false;            ///< False where the file leaves it out, which it may with one query token.
   std::optional<int> head_dim_v;  ///< Always there in dense_decode and sparse_decode.
-  std::string kv_format;  ///< "fp8_656" or "fp8_584" when kv_cache is uint8, "e4m3" when key_cache is (or
-                          ///< F8_E4M3), else empty.
+  std::string kv_format;  ///< "fp8_656", "fp8_584" or "e4m3" when kv_cache is uint8, "e4m3" when key_cache
+                          ///< is (of e4m3 also F8_E4M3), else empty.
   int page_size = 0;      ///< Only of fp8_584, and that of its extra cache, if it has one.
   int extra_page_size = 0;
-  float soft_cap = 0;    ///< Only in paged_decode, as in DecodeProblem::Options; 0: none.
-  int window = 0;        ///< Only in dense_decode and paged_decode.
-  SafetensorsFile file;  ///< Owns the tensors.
+  float soft_cap = 0;                   ///< Only in paged_decode, as in DecodeProblem::Options; 0: none.
+  int window = 0;                       ///< Only in dense_decode and paged_decode.
+  Products products = Products::kAuto;  ///< Only of an e4m3 kv_cache.
+  SafetensorsFile file;                 ///< Owns the tensors.
 
   /// Optional expected outputs, fp32: out_ref of q's shape but last dimension d_v, lse_ref (batch, h_q, s_q),
   /// where either infinity marks an empty row.

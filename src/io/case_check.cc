@@ -144,7 +144,10 @@ class Checker {
 
   // q with, for decoding, what goes along with it: cu_seqlens_q and attn_sink.
   Status query() {
-    const std::initializer_list<Dtype> dtypes = {Dtype::kBF16, Dtype::kF16};
+    const bool latent_e4m3 = case_.kv_format == "e4m3" && case_.kind != CaseKind::kPagedDecode;
+    const std::initializer_list<Dtype> halves = {Dtype::kBF16, Dtype::kF16};
+    const std::initializer_list<Dtype> of_e4m3 = {Dtype::kBF16, Dtype::kU8};
+    const std::initializer_list<Dtype>& dtypes = latent_e4m3 ? of_e4m3 : halves;
     ragged_ = is_there("cu_seqlens_q");
     if (ragged_) {
       FLASHLATENT_RETURN_IF_ERROR(expect("q", dtypes, {{"total tokens"}, {"h_q"}, {"d"}}));
@@ -158,7 +161,14 @@ class Checker {
     batch_ = ragged_ ? extent("cu_seqlens_q", 0) - 1 : q_.shape[0];
     tokens_ = ragged_ ? longest_query(tensor("cu_seqlens_q")) : q_.shape[1];
     heads_ = q_.shape[q_.rank - 2];
+    FLASHLATENT_RETURN_IF_ERROR(query_scale());
     return expect_optional("attn_sink", {Dtype::kF32}, {{"h_q", heads_}});
+  }
+
+  Status query_scale() {
+    if (is_there("q_scale") && q_.dtype != Dtype::kU8) return error("q_scale", "it belongs to a q of e4m3");
+    const bool each = tensor("q_scale").rank == 1 && extent("q_scale", 0) == heads_;
+    return expect_optional("q_scale", {Dtype::kF32}, {{each ? "h_q" : "1 or h_q", each ? heads_ : 1}});
   }
 
   Status cumulative_lengths(std::int64_t total) {
@@ -182,21 +192,29 @@ class Checker {
   Status latent_cache() {
     const ConstTensorView cache = tensor("kv_cache");
     const bool bytes = cache.present() && cache.dtype == Dtype::kU8;
-    const bool named = case_.kv_format == "fp8_656" || case_.kv_format == "fp8_584";
+    const bool named = !case_.kv_format.empty();
     if (bytes && !named && !case_.file.is_e4m3("kv_cache")) {
-      return error("kv_cache", "a uint8 cache needs the metadata kv_format fp8_656 or fp8_584");
+      return error("kv_cache", "a uint8 cache needs the metadata kv_format fp8_656, fp8_584 or e4m3");
     }
+    if (is_there("kv_scale") && case_.kv_format != "e4m3") {
+      return error("kv_scale", "it belongs to a cache of kv_format e4m3");
+    }
+    FLASHLATENT_RETURN_IF_ERROR(expect_optional("kv_scale", {Dtype::kF32}, {{"1", 1}}));
     if (bytes && named) return byte_cache("kv_cache", case_.page_size);
     FLASHLATENT_RETURN_IF_ERROR(
         expect("kv_cache", {q_.dtype}, {{"pages"}, {"page_size"}, {"h_kv"}, {"d", q_.shape[q_.rank - 1]}}));
     return kv_format_absent();
   }
 
-  // Of fp8_656, or of fp8_584 with pages of `page_size` tokens.
+  // Of fp8_656 or e4m3, or of fp8_584 with pages of `page_size` tokens.
   Status byte_cache(const char* name, std::int64_t page_size) {
     if (case_.kv_format == "fp8_656") {
       return expect(name, {Dtype::kU8},
                     {{"pages"}, {"page_size"}, {"h_kv", 1}, {"bytes of a token", fp8_656::kTokenBytes}});
+    }
+    if (case_.kv_format == "e4m3") {
+      return expect(name, {Dtype::kU8},
+                    {{"pages"}, {"page_size"}, {"h_kv", 1}, {"d", q_.shape[q_.rank - 1]}});
     }
     FLASHLATENT_RETURN_IF_ERROR(expect(name, {Dtype::kU8}, {{"pages"}, {"page_bytes"}}));
     const std::int64_t least = fp8_584::least_page_stride(page_size), bytes = extent(name, 1);
@@ -307,6 +325,8 @@ class Checker {
                                                              {"value_cache", paged},
                                                              {"key_scale", paged},
                                                              {"value_scale", paged},
+                                                             {"kv_scale", !paged},
+                                                             {"q_scale", !paged && !prefill},
                                                              {"kv", prefill},
                                                              {"indices", sparse},
                                                              {"topk_length", sparse},
@@ -331,7 +351,8 @@ class Checker {
 
   /// Bytes of caches of kv_format e4m3 may be F8_E4M3 instead of uint8.
   bool may_be_e4m3(std::string_view name) const {
-    return case_.kv_format == "e4m3" && (name == "key_cache" || name == "value_cache");
+    return case_.kv_format == "e4m3" && (name == "key_cache" || name == "value_cache" || name == "kv_cache" ||
+                                         name == "extra_kv_cache" || name == "q");
   }
 
   Status expect(const char* name, std::initializer_list<Dtype> dtypes, std::initializer_list<Extent> shape) {

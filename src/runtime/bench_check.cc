@@ -19,6 +19,9 @@ class Sample {
     FLASHLATENT_RETURN_IF_ERROR(append(q_, input_.inputs.q, request));
     FLASHLATENT_RETURN_IF_ERROR(append(out_, input_.outputs.out, request));
     FLASHLATENT_RETURN_IF_ERROR(append(lse_, input_.outputs.lse, request));
+    if (input_.inputs.kv_scale.present()) {
+      FLASHLATENT_RETURN_IF_ERROR(fetch(&scale_, input_.inputs.kv_scale, 0, 1));
+    }
     return input_.problem.sparse.enabled ? take_indexed(request) : take_pages(request);
   }
 
@@ -27,7 +30,7 @@ class Sample {
     const auto& [query, cache, sparse, options] = problem;
     problem.query.batch = batch_;
     DecodeInputs inputs;
-    inputs.q = {q_.data(), cache.dtype, {query.batch, query.tokens, query.heads, cache.qk_dim}};
+    inputs.q = {q_.data(), input_.inputs.q.dtype, {query.batch, query.tokens, query.heads, cache.qk_dim}};
     // Sparse: the tokens that indices name, one a page.
     inputs.kv_cache = contiguous(input_.inputs.kv_cache, kv_);
     if (sparse.enabled) {
@@ -39,6 +42,8 @@ class Sample {
     if (input_.inputs.key_scale.present()) {
       inputs.key_scale = inputs.value_scale = {&scale_, Dtype::kF32, {1}};
     }
+    if (input_.inputs.kv_scale.present()) inputs.kv_scale = {&scale_, Dtype::kF32, {1}};
+    if (query.e4m3) inputs.q_scale = inputs.kv_scale;
     if (sparse.enabled) {
       problem.cache.page_size = 1;
       inputs.indices = {table_.data(), Dtype::kI32, {query.batch, query.tokens, sparse.topk}};

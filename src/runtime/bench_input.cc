@@ -135,11 +135,13 @@ class Maker {
       view = plain;
       return fill(buffer, view, 1);
     }
-    if (cache.qk_dim != elements_of(cache.format, 0)) {
+    const std::int64_t elements = elements_of(cache.format, cache.qk_dim);
+    if (cache.qk_dim != elements) {
       return unsupported("qk_dim is ", cache.qk_dim, "; a benchmark's ", to_string(cache.format),
-                         " cache has ", elements_of(cache.format, 0));
+                         " cache has ", elements);
     }
-    TensorView fp8(nullptr, Dtype::kU8, {pages, page_size, 1, last_extent(cache.format, 0)}, device_);
+    TensorView fp8(nullptr, Dtype::kU8, {pages, page_size, 1, last_extent(cache.format, cache.qk_dim)},
+                   device_);
     if (cache.format == KvFormat::kFp8_584) fp8.strides[0] = fp8_584::least_page_stride(page_size);
     Buffer unrounded;
     FLASHLATENT_RETURN_IF_ERROR(fill(unrounded, plain, 1));
@@ -147,9 +149,17 @@ class Maker {
     if (!made.ok()) return made.status();
     buffer = std::move(*made);
     fp8.data = buffer.data();
-    FLASHLATENT_RETURN_IF_ERROR(convert_cache(plain, fp8, executor_));
+    if (cache.format == KvFormat::kE4m3) FLASHLATENT_RETURN_IF_ERROR(make_scale(input_.inputs.kv_scale));
+    FLASHLATENT_RETURN_IF_ERROR(convert_cache(plain, fp8, executor_, {}, input_.inputs.kv_scale));
     view = fp8;
     return synchronize(executor_);  // before `unrounded` goes
+  }
+
+  /// e4m3's: elements are normal in its units.
+  Status make_scale(ConstTensorView& scale) {
+    scale = {nullptr, Dtype::kF32, {1}, device_};
+    FLASHLATENT_RETURN_IF_ERROR(allocate(input_.scale, scale));
+    return copy_to_device(input_.scale.data(), &deviation_, sizeof(deviation_), executor_);
   }
 
   /// Keys and values in either layout.
@@ -171,11 +181,8 @@ class Maker {
       FLASHLATENT_RETURN_IF_ERROR(fill(input_.kv_cache, keys, 1));
       return fill(input_.value_cache, values, 0);
     }
-    ConstTensorView scale(nullptr, Dtype::kF32, {1}, device_);
-    FLASHLATENT_RETURN_IF_ERROR(allocate(input_.scale, scale));
-    FLASHLATENT_RETURN_IF_ERROR(
-        copy_to_device(input_.scale.data(), &deviation_, sizeof(deviation_), executor_));
-    input_.inputs.key_scale = input_.inputs.value_scale = scale;
+    FLASHLATENT_RETURN_IF_ERROR(make_scale(input_.inputs.key_scale));
+    input_.inputs.value_scale = input_.inputs.key_scale;
     FLASHLATENT_RETURN_IF_ERROR(fill_codes(input_.kv_cache, keys));
     return fill_codes(input_.value_cache, values);
   }
@@ -249,7 +256,18 @@ class Maker {
     const auto& cache = problem().cache;
     DecodeInputs& inputs = input_.inputs;
     inputs.q = {nullptr, cache.dtype, {query.batch, query.tokens, query.heads, cache.qk_dim}, device_};
-    return fill(input_.q, inputs.q, 2);
+    if (!query.e4m3) return fill(input_.q, inputs.q, 2);
+    // As a cache is converted: a page a query token, of its heads.
+    const std::int64_t tokens = std::int64_t{query.batch} * query.tokens;
+    Buffer unrounded;
+    ConstTensorView plain(nullptr, cache.dtype, {tokens, query.heads, 1, cache.qk_dim}, device_);
+    FLASHLATENT_RETURN_IF_ERROR(fill(unrounded, plain, 2));
+    inputs.q.dtype = Dtype::kU8;
+    inputs.q_scale = inputs.kv_scale;
+    FLASHLATENT_RETURN_IF_ERROR(allocate(input_.q, inputs.q));
+    const TensorView codes(input_.q.data(), Dtype::kU8, {tokens, query.heads, 1, cache.qk_dim}, device_);
+    FLASHLATENT_RETURN_IF_ERROR(convert_cache(plain, codes, executor_, {}, inputs.q_scale));
+    return synchronize(executor_);  // before `unrounded` goes
   }
 
   Status make_outputs() {
@@ -295,7 +313,7 @@ Status check_bench_memory(const DecodeProblem& problem, const std::vector<int>& 
   }
   // An FP8 cache is made from a bf16 one.
   double token = 2.0 * cache.heads * cache.qk_dim;
-  if (cache.format != KvFormat::kPlain) token += static_cast<double>(last_extent(cache.format, 0));
+  if (cache.format != KvFormat::kPlain) token += static_cast<double>(last_extent(cache.format, cache.qk_dim));
   if (cache.layout != KvLayout::kLatent) {
     token = (cache.format == KvFormat::kE4m3 ? 1.0 : 2.0) * cache.heads * (cache.qk_dim + cache.v_dim);
   }

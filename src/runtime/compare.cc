@@ -159,13 +159,9 @@ class RowJudge {
         distance.worst_column = d;
       }
     }
-    const double eps = problem_.cache.dtype == Dtype::kBF16 ? 0x1p-9 : 0x1p-12;
-    const double spread2 = oracle.value_spread * oracle.value_spread;
-    const double expected_error =
-        0.4 * eps * std::sqrt(distance.norm + (std::isfinite(spread2) ? spread2 : 0));
     const double plain = std::isfinite(distance.plain) ? std::sqrt(distance.plain) : 0;
     // A few of the smallest subnormals an element, for rows close to 0.
-    const double tolerance = 1.5 * std::max(plain, expected_error) + 1e-7;
+    const double tolerance = 1.5 * std::max(plain, oracle.out_rounding) + 1e-7;
     const double error = std::sqrt(distance.error);
     const bool right = distance.matches && error <= tolerance;
     if (distance.finite && distance.matches) {

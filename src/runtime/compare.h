@@ -46,12 +46,11 @@ struct RowSample {
 /// (fp32, out's and lse's shapes) where present.
 ///
 /// A row's out passes if its error is at most 1.5 times the larger of two: the error of the plain computation
-/// in the working precision on this row, and the error that computation is expected to have,
-/// 0.4 eps sqrt(|ref|^2 + value_spread^2): a row of few tokens may round well by luck. 0.4 eps is the RMS of
-/// a relative rounding error, eps = 2^-9 (bf16) or 2^-12 (fp16). An lse passes within 1.5 times the larger of
-/// the plain one's error and what that is expected to be (ReferenceRow::lse_rounding), plus 1e-5 (1 + |lse|),
-/// a few fp32 roundings; max_logits, if given, likewise. Non-finite values must be where the reference has
-/// them.
+/// in the working precision on this row, and the error that computation is expected to have
+/// (ReferenceRow::out_rounding): a row of few tokens may round well by luck. An lse passes within 1.5 times
+/// the larger of the plain one's error and what that is expected to be (ReferenceRow::lse_rounding), plus
+/// 1e-5 (1 + |lse|), a few fp32 roundings; max_logits, if given, likewise. Non-finite values must be where
+/// the reference has them.
 Comparison compare(const DecodeProblem& problem, const DecodeInputs& inputs, const ConstTensorView& out,
                    const ConstTensorView& lse, const ConstTensorView& out_ref = {},
                    const ConstTensorView& lse_ref = {}, RowSample sample = {},

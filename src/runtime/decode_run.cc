@@ -24,6 +24,8 @@ Result<DecodeRun> DecodeRun::create(const DecodeProblem& problem, const DecodeIn
                           {&inputs.key_scale, &run.inputs_.key_scale},
                           {&inputs.value_scale, &run.inputs_.value_scale},
                           {&inputs.alibi_slopes, &run.inputs_.alibi_slopes},
+                          {&inputs.kv_scale, &run.inputs_.kv_scale},
+                          {&inputs.q_scale, &run.inputs_.q_scale},
                           {&inputs.extra_kv_cache, &run.inputs_.extra_kv_cache},
                           {&inputs.extra_indices, &run.inputs_.extra_indices},
                           {&inputs.extra_topk_length, &run.inputs_.extra_topk_length},

@@ -10,6 +10,7 @@
 #include "core/element.h"
 #include "core/fp8_584.h"
 #include "core/fp8_656.h"
+#include "core/token_shard.h"
 #include "runtime/random_fp8_tokens.h"
 
 namespace flashlatent::runtime {
@@ -138,8 +139,11 @@ class Maker {
       case KvFormat::kFp8_584:
         make_584_pages(cache, pages);
         break;
-      case KvFormat::kPlain:
-      case KvFormat::kE4m3: {
+      case KvFormat::kE4m3:  // 0xFF is NaN
+        make_rows(cache, pages, Dtype::kU8, spec_.qk_dim);
+        if (!case_.inputs.kv_scale.present()) case_.inputs.kv_scale = make_scales(spec_.scales);
+        break;
+      case KvFormat::kPlain: {
         const std::int64_t elements = make_rows(cache, pages, spec_.dtype, spec_.qk_dim);
         std::generate_n(reinterpret_cast<std::uint16_t*>(cache.at(0)), elements, [this] { return poison(); });
         break;
@@ -158,12 +162,21 @@ class Maker {
       case KvFormat::kFp8_584:
         fp8_.write_584(cache.page_at(slot / cache.page_size), cache.page_size, slot % cache.page_size, mean);
         break;
-      case KvFormat::kPlain:
       case KvFormat::kE4m3:
+        write_codes(cache.at(slot), case_.inputs.kv_scale, 0, mean);
+        break;
+      case KvFormat::kPlain:
         auto* row = reinterpret_cast<std::uint16_t*>(cache.at(slot));
         for (int head = 0; head < spec_.kv_heads; ++head) write_row(row + head * cache.view.strides[2], mean);
         break;
     }
+  }
+
+  /// qk_dim normal elements by their codes.
+  void write_codes(std::uint8_t* codes, const ConstTensorView& scale, int head, float mean) {
+    const auto* scales = static_cast<const float*>(scale.data);
+    const float factor = scale.present() ? scales[scale.shape[0] > 1 ? head : 0] : 1;
+    std::generate_n(codes, spec_.qk_dim, [&] { return e4m3::encode((normal_(engine_) + mean) / factor); });
   }
 
   /// A cache whose tokens are rows of `dim` elements, of bytes that are 0xFF; how many elements its memory
@@ -197,8 +210,8 @@ class Maker {
     DecodeInputs& inputs = case_.inputs;
     const bool packed = spec_.layout == KvLayout::kPacked;
     const Dtype dtype = spec_.format == KvFormat::kE4m3 ? Dtype::kU8 : spec_.dtype;
-    inputs.key_scale = make_scale();
-    inputs.value_scale = make_scale();
+    inputs.key_scale = make_scales(spec_.scales);
+    inputs.value_scale = make_scales(spec_.scales);
     const std::int64_t x = 16 / static_cast<std::int64_t>(size_of(dtype)), page_size = spec_.page_size;
     if (packed) {
       inputs.key_cache = make_poisoned(dtype, {pages, spec_.kv_heads, spec_.qk_dim / x, page_size, x});
@@ -225,12 +238,11 @@ class Maker {
     }
   }
 
-  ConstTensorView make_scale() {
-    if (spec_.scales == 0) return {};
-    auto* scales = allocate<float>(spec_.scales);
-    std::generate_n(scales, spec_.scales,
-                    [this] { return static_cast<float>(0.01 + 0.02 * uniform_(engine_)); });
-    return {scales, Dtype::kF32, {spec_.scales}};
+  ConstTensorView make_scales(int count) {
+    if (count == 0) return {};
+    auto* scales = allocate<float>(count);
+    std::generate_n(scales, count, [this] { return static_cast<float>(0.01 + 0.02 * uniform_(engine_)); });
+    return {scales, Dtype::kF32, {count}};
   }
 
   ConstTensorView make_poisoned(Dtype dtype, std::initializer_list<std::int64_t> shape) {
@@ -267,10 +279,20 @@ class Maker {
     static_cast<std::uint8_t*>(memory)[offset] = fp8_656::encode((normal_(engine_) + mean) / factor);
   }
 
+  /// How long a context is of which the rank has so many tokens: one of the lengths that may be.
+  std::int32_t context_of(int held) {
+    const auto& [rank, world, run] = spec_.shard;
+    if (world == 1) return held;
+    const TokenShard shard(rank, world, run);
+    const std::int64_t least = held == 0 ? 0 : shard.position(held - 1) + 1, most = shard.position(held);
+    return static_cast<std::int32_t>(least + static_cast<std::int64_t>(engine_() % (most - least + 1)));
+  }
+
   void make_page_table() {
     const std::int64_t columns = case_.problem.cache.max_pages;
     auto* lengths = allocate<std::int32_t>(batch());
-    std::copy(spec_.lengths.begin(), spec_.lengths.end(), lengths);
+    std::transform(spec_.lengths.begin(), spec_.lengths.end(), lengths,
+                   [this](int length) { return context_of(length); });
     case_.inputs.cache_seqlens = {lengths, Dtype::kI32, {batch()}};
     auto* table = allocate<std::int32_t>(batch() * columns);
     case_.inputs.block_table = {table, Dtype::kI32, {batch(), columns}};
@@ -357,7 +379,7 @@ class Maker {
 
   void make_query() {
     const auto& query = case_.problem.query;
-    const std::int64_t dim = spec_.qk_dim + (spec_.strided ? kPad / 2 : 0);
+    const std::int64_t dim = spec_.qk_dim + (spec_.strided ? (query.e4m3 ? kPad : kPad / 2) : 0);
     std::int64_t tokens = std::int64_t{query.batch} * query.tokens;
     if (query.ragged) {
       auto* begins = allocate<std::int32_t>(batch() + 1);
@@ -366,19 +388,38 @@ class Maker {
       case_.inputs.cu_seqlens_q = {begins, Dtype::kI32, {batch() + 1}};
       tokens = begins[batch()];
     }
-    auto* q = allocate<std::uint16_t>(tokens * query.heads * dim);
-    std::generate_n(q, tokens * query.heads * dim, [this] { return poison(); });
-    for (std::int64_t row = 0; row < tokens * query.heads; ++row) {
-      std::generate_n(q + row * dim, spec_.qk_dim, [&] { return normal(query_mean(row)); });
-    }
+    const Dtype dtype = query.e4m3 ? Dtype::kU8 : spec_.dtype;
+    const void* q = query.e4m3 ? make_query_codes(tokens, dim) : make_query_elements(tokens, dim);
     ConstTensorView& view = case_.inputs.q;
     if (query.ragged) {
-      view = {q, spec_.dtype, {tokens, query.heads, spec_.qk_dim}};
+      view = {q, dtype, {tokens, query.heads, spec_.qk_dim}};
       view.strides = {query.heads * dim, dim, 1};
     } else {
-      view = {q, spec_.dtype, {query.batch, query.tokens, query.heads, spec_.qk_dim}};
+      view = {q, dtype, {query.batch, query.tokens, query.heads, spec_.qk_dim}};
       view.strides = {query.tokens * query.heads * dim, query.heads * dim, dim, 1};
     }
+  }
+
+  /// Rows of q, `dim` apart.
+  const void* make_query_elements(std::int64_t tokens, std::int64_t dim) {
+    const std::int64_t rows = tokens * spec_.heads;
+    auto* q = allocate<std::uint16_t>(rows * dim);
+    std::generate_n(q, rows * dim, [this] { return poison(); });
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::generate_n(q + row * dim, spec_.qk_dim, [&] { return normal(query_mean(row)); });
+    }
+    return q;
+  }
+  /// The same of e4m3.
+  const void* make_query_codes(std::int64_t tokens, std::int64_t dim) {
+    const std::int64_t rows = tokens * spec_.heads;
+    case_.inputs.q_scale = make_scales(spec_.query_scales);
+    auto* q = allocate<std::uint8_t>(rows * dim);
+    std::memset(q, 0xFF, rows * dim);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      write_codes(q + row * dim, case_.inputs.q_scale, static_cast<int>(row % spec_.heads), query_mean(row));
+    }
+    return q;
   }
 
   void make_sink() {
@@ -419,6 +460,7 @@ DecodeProblem problem_of(const CaseSpec& spec) {
   const int longest = spec.lengths.empty() ? 0 : *std::max_element(spec.lengths.begin(), spec.lengths.end());
   const std::vector<int>& ragged = spec.ragged_tokens;
   p.query = {static_cast<int>(spec.lengths.size()), spec.query_tokens, spec.heads, !ragged.empty()};
+  p.query.e4m3 = spec.e4m3_query;
   if (p.query.ragged) p.query.tokens = std::max(1, *std::max_element(ragged.begin(), ragged.end()));
   p.cache = {.format = spec.format,
              .dtype = spec.dtype,
@@ -443,7 +485,9 @@ DecodeProblem problem_of(const CaseSpec& spec) {
                .batch_invariant = spec.batch_invariant,
                .prefix_sharing = spec.prefix_sharing,
                .window = spec.window,
-               .separate = {.soft_cap = spec.soft_cap, .alibi = spec.alibi}};
+               .products = spec.products,
+               .separate = {.soft_cap = spec.soft_cap, .alibi = spec.alibi},
+               .shard = spec.shard};
   return p;
 }
 

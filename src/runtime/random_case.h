@@ -15,7 +15,10 @@ struct CaseSpec {
   KvFormat format = KvFormat::kPlain;  ///< kFp8_656: scales are powers of two or others; kFp8_584: of the
                                        ///< writer's exponent or a larger one.
   KvLayout layout = KvLayout::kLatent;
-  int scales = 0;  ///< kE4m3: of keys and of values, 0 (absent), 1 or kv_heads each.
+  int scales = 0;           ///< kE4m3: of keys and of values, 0 (absent), 1 or kv_heads each; latent: 0 or 1.
+  bool e4m3_query = false;  ///< kE4m3 latent: q is e4m3, with
+  int query_scales = 0;     ///< 0 (absent), 1 or `heads` scales.
+  Products products = Products::kAuto;
   int query_tokens = 1;
   int heads = 16;
   int kv_heads = 1;
@@ -25,6 +28,9 @@ struct CaseSpec {
   std::vector<int> lengths = {100};
   std::vector<int> ragged_tokens = {};  ///< Query tokens of each request; empty: query_tokens for all.
   bool causal = false;
+  /// With a world above 1 `lengths` are the tokens that the rank holds, of contexts that are as long as may
+  /// be drawn.
+  ContextShard shard = {};
   bool sink = false;  ///< Some of them infinite.
   bool batch_invariant = false;
   bool invalid_pages = false;  ///< Some live page table entries are -1 or out of range.

@@ -29,7 +29,7 @@ Pages latent_pages(const DecodeProblem::Cache& cache, const void* data, std::int
     case KvFormat::kE4m3:
       break;
   }
-  const std::int64_t token = 2 * cache.heads * cache.qk_dim;
+  const std::int64_t token = (cache.format == KvFormat::kE4m3 ? 1 : 2) * cache.heads * cache.qk_dim;
   return {data, page_size * token, page_size, token, true};
 }
 

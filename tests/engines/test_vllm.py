@@ -19,7 +19,7 @@ sys.path.insert(0, os.path.dirname(__file__))
 
 import flashlatent.vllm  # noqa: E402
 import vllm_case as case  # noqa: E402
-from flashlatent.vllm import _refusals  # noqa: E402
+from flashlatent.vllm import _refusals, _sparse  # noqa: E402
 
 flashlatent.vllm.register()
 
@@ -89,13 +89,16 @@ def test_dense_configurations(on_gpu):
         backend = backend_class()
         assert backend.get_name() == flashlatent.vllm.backend_name()
         for dtype, cache in [(torch.bfloat16, "auto"), (torch.float16, "auto"), (torch.float16, "float16"),
-                             (torch.bfloat16, "bfloat16"), (torch.bfloat16, "fp8_ds_mla")]:
+                             (torch.bfloat16, "bfloat16"), (torch.bfloat16, "fp8_ds_mla"), (torch.bfloat16, "fp8"),
+                             (torch.bfloat16, "fp8_e4m3")]:
             for size in (16, 48, 64, None):
                 assert reasons(backend, dtype=dtype, kv_cache_dtype=cache, block_size=size) == []
         assert reasons(backend, use_batch_invariant=True) == []
         for fault, sentence in [
                 (dict(block_size=24), "block_size is 24; a multiple of 16 is expected"),
-                (dict(kv_cache_dtype="fp8"), "kv_cache_dtype is fp8 and dtype is bfloat16; auto, bfloat16 or"),
+                (dict(kv_cache_dtype="fp8_e5m2"), "is fp8_e5m2 and dtype is bfloat16; auto, bfloat16 or, with"),
+                (dict(kv_cache_dtype="fp8", dtype=torch.float16), "fp8 and dtype is float16; bfloat16 is expected"),
+                (dict(kv_cache_dtype="fp8", head_size=320), "fp8 and head_size is 320; 576 is expected beside it"),
                 (dict(kv_cache_dtype="fp8_ds_mla", dtype=torch.float16), "bfloat16 is expected beside it"),
                 (dict(head_size=512), "head_size is 512; 320 or 576"),
                 (dict(head_size=320, kv_cache_dtype="fp8_ds_mla"), "fp8_ds_mla and head_size is 320; 576"),
@@ -104,6 +107,7 @@ def test_dense_configurations(on_gpu):
             assert any(sentence in reason for reason in reasons(backend, **fault)), (fault, reasons(backend, **fault))
 
 
+@pytest.mark.skipif(case.DEVICE.type != "cpu", reason="this build has CUDA")
 def test_a_build_without_cuda_says_so():
     with case.vllm_config():
         assert "flashlatent cannot use the GPU: backend cuda" in " ".join(reasons(backend_class()))
@@ -114,6 +118,7 @@ def test_sparse_models_get_the_sparse_backend(on_gpu):
         backend = backend_class()
         assert backend.is_sparse() and reasons(backend, use_sparse=True) == []
         assert reasons(backend, use_sparse=True, kv_cache_dtype="fp8_ds_mla") == []
+        assert any("kv_cache_dtype is fp8 and" in reason for reason in reasons(backend, kv_cache_dtype="fp8"))
         assert reasons(backend, use_sparse=True, use_batch_invariant=True) == ["batch invariance not supported"]
 
 
@@ -123,7 +128,9 @@ def test_methods_take_what_vllm_passes():
     compared = 0
     for module in (mla, sparse_mla, key_value):
         for cls in (c for c in vars(module).values() if isinstance(c, type) and c.__module__ == module.__name__):
-            for name, method in vars(cls).items():
+            inherited = {name: method for base in reversed(cls.__mro__) if base.__module__.startswith("flashlatent")
+                         for name, method in vars(base).items()}
+            for name, method in inherited.items():
                 bases = [vars(b)[name] for b in cls.__mro__[1:] if b.__module__.startswith("vllm") and name in vars(b)]
                 method, base = getattr(method, "__func__", method), bases and getattr(bases[0], "__func__", bases[0])
                 if not inspect.isfunction(method) or not inspect.isfunction(base):
@@ -154,9 +161,7 @@ def decode(config, batch, layer=None, with_lse=True):
     if not with_lse:
         return layer, output.view(batch.rows, case.HEADS, case.V_DIM).cpu(), None
     layer.attention.impl.need_to_return_lse_for_decode = True
-    nope, rope = batch.q.split([case.NOPE, case.ROPE], -1)
-    absorbed = torch.einsum("bhp,hpl->bhl", nope.float(), layer.attention.W_UK_T.float()).to(batch.q.dtype)
-    _, lse = layer.attention.impl.forward_mqa((absorbed, rope), batch.cache, metadata, layer.attention)
+    _, lse = layer.attention.impl.forward_mqa(absorbed_queries(batch, layer), batch.cache, metadata, layer.attention)
     return layer, output.view(batch.rows, case.HEADS, case.V_DIM).cpu(), lse.cpu()
 
 
@@ -175,7 +180,7 @@ def compare(batch, layer, out, lse, chosen=None):
 
 
 @pytest.mark.parametrize("dtype, cache", [(torch.bfloat16, "auto"), (torch.float16, "auto"),
-                                          (torch.bfloat16, "fp8_ds_mla")])
+                                          (torch.bfloat16, "fp8_ds_mla"), (torch.bfloat16, "fp8")])
 @pytest.mark.parametrize("queries, padding", [([1, 1, 1], 0), ([1, 1, 1], 2), ([4, 4, 4], 0), ([4, 4, 4], 1),
                                               ([2, 1, 4], 0), ([1, 2, 1], 1)])
 def test_dense_decode(dtype, cache, queries, padding):
@@ -209,8 +214,8 @@ def test_batch_invariant_results_do_not_depend_on_batch_mates(monkeypatch):
         assert torch.equal(one[0], two[0])
 
 
-def sparse_case(config, cache, stride_pages=1):
-    batch = case.Batch(config, [40, 5, 131], [1, 2, 1], cache_format=cache, stride_pages=stride_pages)
+def sparse_case(config, cache, stride_pages=1, lengths=(40, 5, 131), queries=(1, 2, 1)):
+    batch = case.Batch(config, list(lengths), list(queries), cache_format=cache, stride_pages=stride_pages)
     buffer = torch.full((batch.rows + 4, case.TOPK), -1, dtype=torch.int32, device=case.DEVICE)
     row = 0
     generator = torch.Generator().manual_seed(3)
@@ -232,6 +237,45 @@ def test_sparse_decode(cache):
         compare(batch, layer, out, lse, buffer.cpu())
 
 
+def absorbed_queries(batch, layer):
+    nope, rope = batch.q.split([case.NOPE, case.ROPE], -1)
+    return torch.einsum("bhp,hpl->bhl", nope.float(), layer.attention.W_UK_T.float()).to(batch.q.dtype), rope
+
+
+@pytest.mark.parametrize("cache", ["auto", "fp8_ds_mla"])
+@pytest.mark.parametrize("queries", [(1, 2, 20), (20, 9, 3)])
+@pytest.mark.parametrize("sparse_prefill", [True, False])
+def test_sparse_prompts_beside_decode(monkeypatch, cache, queries, sparse_prefill):
+    """Prompts go to sparse_prefill(), or to decode where that refuses them."""
+    calls, prefill = [], flashlatent.sparse_prefill
+
+    def watched(q, *arguments, **options):
+        calls.append(q.shape[0])
+        if not sparse_prefill:
+            raise flashlatent.UnsupportedError("not here")
+        return prefill(q, *arguments, **options)
+
+    monkeypatch.setattr(flashlatent, "sparse_prefill", watched)
+    monkeypatch.setattr(_sparse, "_refused", set())
+    prompts = sum(s for s in queries if s > 2)
+    # A builder that sees prompts pins memory, which takes a driver: this one takes all requests for decode.
+    with case.vllm_config(cache_dtype=cache, sparse=True, speculative=19) as config:
+        batch, buffer = sparse_case(config, cache, lengths=(40, 131, 300), queries=queries)
+        layer = case.Layer(config, backend_class(), indexer_buffer=buffer)
+        impl = layer.attention.impl
+        impl.need_to_return_lse_for_decode = True
+        builder = layer.attention.attn_backend.get_builder_cls()(
+            layer.attention.get_kv_cache_spec(config), ["layer"], config, case.DEVICE)
+        metadata = builder.build(0, batch.common())
+        metadata.num_decode_tokens = batch.rows - prompts
+        for _ in range(2):
+            out, lse = impl.forward_mqa(absorbed_queries(batch, layer), batch.cache, metadata, None)
+        out = torch.einsum("bhl,hlv->bhv", out.float(), layer.attention.W_UV.float())
+        compare(batch, layer, out.cpu(), lse.cpu(), buffer.cpu())
+    assert calls == [prompts] * (1 if _sparse._refused else 2)
+    assert case.DEVICE.type != "cpu" or bool(_sparse._refused) != sparse_prefill
+
+
 def test_sparse_rows_counted_through_other_layers_pages():
     """vLLM 0.33 hands rows of the whole cache, other layers' pages included."""
     with case.vllm_config(sparse=True) as config:
@@ -243,8 +287,7 @@ def test_sparse_rows_counted_through_other_layers_pages():
         requests = torch.repeat_interleave(torch.arange(3), torch.tensor(batch.queries)).to(case.DEVICE)
         page = batch.table[requests].gather(1, (buffer[:batch.rows] // size).clamp(0).long())
         rows = torch.where(buffer[:batch.rows] >= 0, page * size * 3 + buffer[:batch.rows] % size, -1).int()
-        q = torch.cat([torch.einsum("bhp,hpl->bhl", batch.q[..., :case.NOPE].float(),
-                                    layer.attention.W_UK_T.float()).to(batch.q.dtype), batch.q[..., case.NOPE:]], -1)
+        q = torch.cat(absorbed_queries(batch, layer), -1)
         _, lse = impl._forward_mqa_kernel(q, batch.cache, rows, (rows >= 0).sum(1).int(), layer=None, block_size=size,
                                           is_decode=True)
         assert (lse.cpu() - batch.plain(layer, buffer.cpu())[1]).abs().max() < 4 * TOLERANCE[torch.bfloat16]
@@ -286,8 +329,7 @@ def test_shards_of_chosen_tokens_merge_by_their_lse():
         expected, expected_lse = whole.plain(layer, buffer.cpu())
         builder = layer.attention.attn_backend.get_builder_cls()(
             layer.attention.get_kv_cache_spec(config), ["layer"], config, case.DEVICE)
-        nope, rope = whole.q.split([case.NOPE, case.ROPE], -1)
-        absorbed = torch.einsum("bhp,hpl->bhl", nope.float(), layer.attention.W_UK_T.float()).to(whole.q.dtype)
+        queries = absorbed_queries(whole, layer)
         parts = []
         for rank in range(2):
             part, _ = sparse_case(config, "auto")
@@ -298,7 +340,7 @@ def test_shards_of_chosen_tokens_merge_by_their_lse():
                 flashlatent.append_latent(*(x.contiguous().to(case.DEVICE) for x in (latent, roped, slots)),
                                           part.cache.unsqueeze(2))
             impl.dcp_world_size, impl.dcp_rank = 2, rank
-            out, lse = impl.forward_mqa((absorbed, rope), part.cache, builder.build(0, part.common()), None)
+            out, lse = impl.forward_mqa(queries, part.cache, builder.build(0, part.common()), None)
             parts.append((torch.einsum("bhl,hlv->bhv", out.float(), layer.attention.W_UV.float()).cpu(), lse.cpu()))
         merged_lse = torch.logaddexp(parts[0][1], parts[1][1])
         merged = sum(out * (lse - merged_lse).exp()[..., None] for out, lse in parts)
@@ -339,10 +381,10 @@ def test_builders_take_ragged_batches_and_uniform_graphs():
 @pytest.mark.parametrize("name", ["TRITON_MLA", "FLASHMLA", "FLASH_ATTN_MLA"])
 def test_error_beside_that_of_vllms_backends(name):
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
-    with case.vllm_config(block_size=64) as config:
-        errors = []
-        for backend in (backend_class(), AttentionBackendEnum[name].get_class()):
+    errors = []
+    for backend in (None, AttentionBackendEnum[name].get_class()):
+        with case.vllm_config(block_size=64) as config:
             batch = case.Batch(config, [1000, 64, 5, 2000], [1] * 4)
-            layer, out, _ = decode(config, batch, layer=case.Layer(config, backend), with_lse=False)
+            layer, out, _ = decode(config, batch, layer=case.Layer(config, backend or backend_class()), with_lse=False)
             errors.append((out.float() - batch.plain(layer)[0]).square().mean().sqrt().item())
-        assert errors[0] <= 1.5 * errors[1]
+    assert errors[0] <= 1.5 * errors[1]

@@ -56,7 +56,8 @@ def test_faults_name_function_file_and_argument(tmp_path, change, fault):
         path = tmp_path / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    assert _contract.read(str(tmp_path), "1").faults == []
+    found = _contract.read(str(tmp_path), "1")
+    assert found.faults == [] and "_select_dsv4_attn_cls" in found.v4_faults[0]
     path = tmp_path / "model_executor/layers/attention/mla_attention.py"
     assert change[0] in path.read_text()
     path.write_text(path.read_text().replace(*change))
@@ -67,4 +68,4 @@ def test_faults_name_function_file_and_argument(tmp_path, change, fault):
 @pytest.mark.skipif(not TREE, reason="FLASHLATENT_VLLM is not set; scripts/check engines sets it")
 def test_this_vllm_is_known():
     contract = _contract.read(os.path.join(TREE, "vllm"), "this")
-    assert contract.faults == []
+    assert contract.faults == [] and contract.v4_faults == []

@@ -8,6 +8,7 @@ import torch
 
 HEADS, NOPE, ROPE, RANK, V_DIM, TOPK = 4, 128, 64, 512, 128, 128
 SCALE = (NOPE + ROPE)**-0.5
+K_SCALE = 0.02  # of an fp8 cache
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -62,6 +63,7 @@ class Layer(torch.nn.Module):
         finally:
             mla_attention.get_mla_prefill_backend = original
         self.attention.impl.dcp_world_size = 1  # there are no process groups
+        self.attention._k_scale.fill_(K_SCALE)
         up = self.weight.T.view(RANK, HEADS, NOPE + V_DIM)
         self.attention.W_UK_T = up[..., :NOPE].permute(1, 2, 0).contiguous()
         self.attention.W_UV = up[..., NOPE:].transpose(0, 1).contiguous()
@@ -111,16 +113,25 @@ class Batch:
         self.table[len(lengths):] = 0
         shape = (len(numbers), stride_pages, size)
         if cache_format == "fp8_ds_mla":
-            self.cache = torch.full((*shape, 656), 127, dtype=torch.uint8)[:, 0]
+            whole = torch.full((*shape, 656), 127, dtype=torch.uint8)
+        elif cache_format == "fp8":
+            whole = torch.full((*shape, RANK + ROPE), 127, dtype=torch.uint8)
         else:
-            self.cache = torch.full((*shape, RANK + ROPE), float("nan"), dtype=dtype)[:, 0]
+            whole = torch.full((*shape, RANK + ROPE), float("nan"), dtype=dtype)
+        self.cache = whole[:, 0]
         at = 0
         for i, n in enumerate(lengths):
             self.table[i, :pages[i]] = numbers[at:at + pages[i]]
             at += pages[i]
             tokens = torch.arange(n)
             slots = self.table[i, tokens // size].long() * size + tokens % size
-            flashlatent.append_latent(self.latent[i], self.rope[i], slots, self.cache.unsqueeze(2))
+            if cache_format == "fp8":
+                rows = torch.cat([self.latent[i], self.rope[i]], 1).float() / K_SCALE
+                e4m3 = rows.clamp(-448, 448).to(torch.float8_e4m3fn)
+                self.cache[slots // size, slots % size] = e4m3.view(torch.uint8)
+                self.latent[i], self.rope[i] = (e4m3.float() * K_SCALE).split([RANK, ROPE], 1)
+            else:
+                flashlatent.append_latent(self.latent[i], self.rope[i], slots, self.cache.unsqueeze(2))
         if cache_format == "fp8_ds_mla":  # what readers of the cache see
             for i, n in enumerate(lengths):
                 rows = torch.empty(n, RANK + ROPE, dtype=dtype)
@@ -129,7 +140,7 @@ class Batch:
                 self.latent[i], self.rope[i] = rows[:, :RANK], rows[:, RANK:]
         self.rows = sum(queries) + padding * max(queries)
         self.q = torch.randn(self.rows, HEADS, NOPE + ROPE, generator=generator).to(dtype)
-        self.cache, self.table, self.q = self.cache.to(DEVICE), self.table.to(DEVICE), self.q.to(DEVICE)
+        self.cache, self.table, self.q = whole.to(DEVICE)[:, 0], self.table.to(DEVICE), self.q.to(DEVICE)
 
     def common(self):
         from vllm.v1.attention.backend import CommonAttentionMetadata

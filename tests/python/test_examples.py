@@ -22,6 +22,15 @@ def test_first_call():
     assert "largest difference" in done.stdout
 
 
+@pytest.mark.parametrize("step", sorted(path.name for path in (EXAMPLES / "tutorial").glob("[0-9]_*.py")))
+def test_tutorial(step):
+    done = run(f"tutorial/{step}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(done.stdout.splitlines()) >= 1
+    if not flashlatent.info()["backends"]["cuda"]["available"]:
+        assert ("needs a GPU" in done.stdout) == (step[0] in "67")
+
+
 def test_mla_layer():
     pytest.importorskip("torch")
     done = run("mla_layer.py", "--tokens", "30")  # over a page's end
@@ -56,7 +65,7 @@ def test_engine_bench(tmp_path):
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
 def test_first_call_of_the_docs(page):
     text = (EXAMPLES.parent / page).read_text(encoding="utf-8")
-    code = text.partition("```python\n")[2].partition("```")[0]
+    code = text.partition("```python run\n")[2].partition("```")[0]
     names = {}
     exec(code, names)
     assert names["out"].shape == (2, 1, 16, 512) and names["lse"].shape == (2, 16, 1)

@@ -28,7 +28,7 @@ def test_bench_and_plan(tmp_path, prefix):
     files = [RESULTS / "h200" / "dense.json", RESULTS / "peers" / "flashmla.json", plan]
     pictures = report.report([str(file) for file in files], str(tmp_path / "out"), prefix)
     names = [pathlib.Path(picture).name for picture in pictures]
-    assert names == [f"{prefix}{name}.{ending}" for name in ("roofline", "time", "skewed_plan")
+    assert names == [f"{prefix}{name}.{ending}" for name in ("roofline", "time", "peers", "skewed_plan")
                      for ending in ("png", "svg")]
     assert all(map(is_picture, pictures))
 
@@ -69,8 +69,8 @@ def test_pictures_say_what_they_show(tmp_path):
 
 def test_an_old_picture_is_found(tmp_path):
     root = RESULTS.parents[1]
-    parts = ("README.md", "docs", "scripts/tables", "scripts/kernel_names.py", "src/dispatch/former_names.h")
-    for part in (*parts, "bench/results", "python/flashlatent/report.py"):
+    parts = ("README.md", "docs", "scripts/tables", "scripts/kernel_names.py", "scripts/results_page.py", "src/dispatch/former_names.h")
+    for part in (*parts, "bench/results", "python/flashlatent/report"):
         (tmp_path / part).parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (root / part).is_dir() else shutil.copy)(root / part, tmp_path / part)
 
@@ -78,6 +78,10 @@ def test_an_old_picture_is_found(tmp_path):
         return subprocess.run([sys.executable, tmp_path / "scripts/tables", "--check"], capture_output=True, text=True)
 
     assert check().returncode == 0, check().stdout + check().stderr
+    new = tmp_path / "bench/results/h100/new.json"
+    new.write_text(json.dumps({"source_tree": "0123456789", "results": []}))
+    assert check().returncode == 1 and "bench/results/README.md: not every file has a row" in check().stdout
+    new.unlink()
     plan = tmp_path / "bench/results/plans/skewed.json"
     document = json.loads(plan.read_text())
     document["parts"][0]["segments"][0]["blocks"][1] += 1
@@ -95,8 +99,65 @@ def test_series_of_several_libraries():
     assert dict(series[1, 1, 16]["FlashMLA"])[4096] == 0.0224
 
 
-@pytest.mark.parametrize("text, match", [("{", "bad.json: "), ("[]", "neither 'results' nor 'parts'"),
-                                         ('{"results": 1}', "neither 'results' nor 'parts'"),
+# What the program writes: a picture for each.
+KINDS = {"check": ["check"], "cache": ["cache"], "plan": ["planning"], "sparse": ["roofline", "cases"],
+         "paged": ["roofline", "cases"], "replay_mla_azure_code_2023": ["replay"], "python_host_time": ["host"]}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind(tmp_path, name):
+    pytest.importorskip("matplotlib")
+    pictures = report.report([str(RESULTS / "h200" / f"{name}.json")], str(tmp_path))
+    assert [pathlib.Path(picture).stem for picture in pictures[::2]] == KINDS[name]
+    assert all(map(is_picture, pictures))
+
+
+def test_numerics(tmp_path):
+    pytest.importorskip("matplotlib")
+    pictures = report.report([str(RESULTS / "cpu" / "numerics.json")], str(tmp_path))
+    assert [pathlib.Path(picture).name for picture in pictures] == ["numerics.png", "numerics.svg"]
+
+
+def test_wrong_and_refused_cases_are_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    rows = [{"name": f"pages/{outcome}", "outcome": outcome, "relative_error": error}
+            for outcome, error in (("right", 1e-3), ("wrong", 0.5), ("refused", 0))]
+    (tmp_path / "check.json").write_text(json.dumps({"results": rows}))
+    assert report.main([str(tmp_path / "check.json"), "--out", str(tmp_path)]) == 0
+
+
+def test_machines_are_told_apart():
+    documents = [report.read(RESULTS / machine / "dense.json") for machine in ("h200", "h100")]
+    assert set(report.length_series(documents)[1, 1, 16]) == {"FlashLatent, H200", "FlashLatent, H100"}
+
+
+def test_peers_on_the_same_machine_alone():
+    case = {"name": "b1 s_q1 h16 s_k1024 uniform", "b": 1, "s_q": 1, "h_q": 16, "s_k": 1024, "lengths": "uniform"}
+    documents = [{"machine": {"gpu": "NVIDIA H200"}, "results": [case | {"ms": 0.01}]},
+                 {"machine": {"gpu": "NVIDIA H200"}, "library": "A", "results": [case | {"ms": 0.02}]},
+                 {"machine": {"gpu": "NVIDIA H100"}, "library": "B", "results": [case | {"ms": 0.02}]}]
+    assert report.decode.peer_ratios(documents) == {(1, 1, 16): {"A": [2.0]}}
+
+
+@pytest.mark.parametrize("low, high", [(1, 4096), (0.0053, 0.069), (7, 7), (1e-6, 3e-3), (3, 900), (99.9, 100.1)])
+def test_axes_end_with_ticks(low, high):
+    ticks = report.style.ladder(low, high)
+    assert ticks[0] <= low * 1.001 and ticks[-1] >= high * 0.999 and 2 <= len(ticks) <= 9 and ticks == sorted(set(ticks))
+    ticks = report.style.even(0, high)
+    assert ticks[0] == 0 and ticks[-1] >= high * 0.999 and 2 <= len(ticks) <= 8
+    if low >= 1:
+        ticks = report.style.doublings(low, high)
+        assert ticks[0] <= low and ticks[-1] >= high and 2 <= len(ticks) <= 9
+
+
+@pytest.mark.parametrize("kernel, unit", [("cpu_dense", "units of cpu_dense's costs"),
+                                          ("mla_16", "µs by the table of costs")])
+def test_a_plans_axis_has_its_unit(kernel, unit):
+    assert unit in report.schedule.unit({"kernel": kernel})[1]
+
+
+@pytest.mark.parametrize("text, match", [("{", "bad.json: "), ("[]", "none of 'results', 'report' and 'parts'"),
+                                         ('{"results": 1}', "none of 'results', 'report' and 'parts'"),
                                          ('{"results": []}', "nothing to draw")])
 def test_bad_files(tmp_path, capsys, text, match):
     pytest.importorskip("matplotlib")

@@ -20,9 +20,10 @@ NotImplementedError, which names them.
 
 from .flash_mla_interface import (FlashMLASchedMeta, flash_attn_varlen_func, flash_attn_varlen_kvpacked_func,
                                   flash_attn_varlen_qkvpacked_func, flash_mla_sparse_fwd, flash_mla_with_kvcache,
-                                  get_mla_metadata)
+                                  flash_mla_with_kvcache_fp8, get_mla_metadata, get_mla_metadata_dense_fp8)
 
 __all__ = [
     "FlashMLASchedMeta", "flash_attn_varlen_func", "flash_attn_varlen_kvpacked_func",
-    "flash_attn_varlen_qkvpacked_func", "flash_mla_sparse_fwd", "flash_mla_with_kvcache", "get_mla_metadata",
+    "flash_attn_varlen_qkvpacked_func", "flash_mla_sparse_fwd", "flash_mla_with_kvcache", "flash_mla_with_kvcache_fp8",
+    "get_mla_metadata", "get_mla_metadata_dense_fp8",
 ]

@@ -16,7 +16,8 @@ _is_compiling = torch.compiler.is_compiling  # each step of Python counts here
 
 __all__ = [
     "FlashMLASchedMeta", "flash_attn_varlen_func", "flash_attn_varlen_kvpacked_func",
-    "flash_attn_varlen_qkvpacked_func", "flash_mla_sparse_fwd", "flash_mla_with_kvcache", "get_mla_metadata",
+    "flash_attn_varlen_qkvpacked_func", "flash_mla_sparse_fwd", "flash_mla_with_kvcache", "flash_mla_with_kvcache_fp8",
+    "get_mla_metadata", "get_mla_metadata_dense_fp8",
 ]
 
 
@@ -69,30 +70,17 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
 
     Raises InvalidArgumentError (a ValueError) for tensors that don't fit.
     """
-    if type(tile_scheduler_metadata) is not FlashMLASchedMeta:
-        raise InvalidArgumentError(
-            f"tile_scheduler_metadata is a {type(tile_scheduler_metadata).__name__}; what get_mla_metadata() of "
-            "flashlatent.flash_mla returns is expected")
-    if _is_compiling():  # traces through the operators, which need no metadata
+    _check_metadata(tile_scheduler_metadata)
+    if _is_compiling():
         if (k_cache.element_size() == 1) is not bool(is_fp8_kvcache):
             raise InvalidArgumentError(f"is_fp8_kvcache is {is_fp8_kvcache} and k_cache is {k_cache.dtype}; an fp8 "
                                        "cache has elements of one byte, any other q's dtype")
-        if softmax_scale is None:
-            softmax_scale = q.shape[-1]**-0.5
         if indices is not None:
             block_table = cache_seqlens = None
-        options = {
-            "softmax_scale": softmax_scale, "v_dim": head_dim_v, "causal": causal, "indices": indices,
-            "topk_length": topk_length, "attn_sink": attn_sink, "extra_kv_cache": extra_k_cache,
-            "extra_indices": extra_indices_in_kvcache, "extra_topk_length": extra_topk_length,
-            "check_inputs": check_inputs,
-        }
-        if out is None:
-            out, lse = operators.decode(q, k_cache, block_table, cache_seqlens, **options)
-        else:
-            lse = q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
-            operators.decode_out(q, k_cache, block_table, cache_seqlens, out=out, lse=lse, **options)
-        return out, torch.where(lse == -math.inf, math.inf, lse)
+        return _compiled(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, out, causal=causal,
+                         indices=indices, topk_length=topk_length, attn_sink=attn_sink, extra_kv_cache=extra_k_cache,
+                         extra_indices=extra_indices_in_kvcache, extra_topk_length=extra_topk_length,
+                         check_inputs=check_inputs)
     try:
         return tile_scheduler_metadata.decode(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, causal,
                                               is_fp8_kvcache, indices, attn_sink, topk_length, extra_k_cache,
@@ -101,9 +89,60 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
         raise type(error)(_in_names_of_flash_mla(str(error))) from None
 
 
+def get_mla_metadata_dense_fp8(cache_seqlens: Optional[Tensor] = None, num_q_tokens_per_head_k: int = 1,
+                               num_heads_k: int = 1) -> Tuple[FlashMLASchedMeta, None]:
+    """(metadata, None) for flash_mla_with_kvcache_fp8(), as get_mla_metadata(): the arguments are not needed."""
+    return FlashMLASchedMeta(), None
+
+
+def flash_mla_with_kvcache_fp8(q: Tensor, k_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor, head_dim_v: int,
+                               tile_scheduler_metadata: FlashMLASchedMeta, num_splits: None = None,
+                               softmax_scale: Optional[float] = None, causal: bool = False,
+                               descale_q: Optional[Tensor] = None, descale_k: Optional[Tensor] = None, *,
+                               out: Optional[Tensor] = None, check_inputs: bool = False) -> Tuple[Tensor, Tensor]:
+    """MLA decode with e4m3 queries over an e4m3 cache, by the name and arguments of vLLM's fork of flash_mla; returns
+    (out bf16 (b, s_q, h_q, head_dim_v), lse (b, h_q, s_q)).
+
+    q          float8_e4m3fn or uint8 (b, s_q, h_q, d), d 576 or 512; bf16 queries are accepted, too, without descale_q
+    k_cache    float8_e4m3fn or uint8 (pages, page_size, 1, d)
+    descale_q  fp32 (1), or here (h_q): a query is e4m3 * descale; 1 if not given
+    descale_k  fp32 (1): a cached element is e4m3 * descale; 1 if not given
+    The others, and lse of rows that attend to nothing, are as in flash_mla_with_kvcache().
+    """
+    _check_metadata(tile_scheduler_metadata)
+    if _is_compiling():
+        return _compiled(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, out, causal=causal,
+                         kv_scale=descale_k, q_scale=descale_q, check_inputs=check_inputs)
+    try:
+        return tile_scheduler_metadata.decode(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, causal,
+                                              True, None, None, None, None, None, None, out, check_inputs, descale_k,
+                                              descale_q)
+    except FlashLatentError as error:  # by the names of this function's arguments
+        raise type(error)(_in_names_of_flash_mla(str(error))) from None
+
+
+def _check_metadata(metadata):
+    if type(metadata) is not FlashMLASchedMeta:
+        raise InvalidArgumentError(
+            f"tile_scheduler_metadata is a {type(metadata).__name__}; what get_mla_metadata() of "
+            "flashlatent.flash_mla returns is expected")
+
+
+def _compiled(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, out, **options):
+    """A decode call that torch.compile traces through: by the operators, which need no metadata."""
+    options |= {"v_dim": head_dim_v, "softmax_scale": q.shape[-1]**-0.5 if softmax_scale is None else softmax_scale}
+    if out is None:
+        out, lse = operators.decode(q, k_cache, block_table, cache_seqlens, **options)
+    else:
+        lse = q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
+        operators.decode_out(q, k_cache, block_table, cache_seqlens, out=out, lse=lse, **options)
+    return out, torch.where(lse == -math.inf, math.inf, lse)
+
+
 def _in_names_of_flash_mla(text):
     for name, here in (("v_dim", "head_dim_v"), ("kv_cache", "k_cache"), ("extra_kv_cache", "extra_k_cache"),
-                       ("extra_indices", "extra_indices_in_kvcache")):
+                       ("extra_indices", "extra_indices_in_kvcache"), ("kv_scale", "descale_k"),
+                       ("q_scale", "descale_q")):
         text = re.sub(rf"\b{name}\b", here, text)
     return text
 

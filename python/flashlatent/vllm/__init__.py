@@ -4,7 +4,8 @@
     vllm serve MODEL --attention-backend CUSTOM          # vLLM 0.26
     vllm serve MODEL --attention-backend FLASHLATENT     # vLLM 0.33
 
-One name serves all models: latent caches (MLA), sparse ones (DeepSeek V3.2, GLM-5), and keys and values apart (GQA).
+One name serves all models: latent caches (MLA), sparse ones (DeepSeek V3.2, GLM-5), DeepSeek V4, and keys and values
+apart (GQA).
 docs/engines.md says what each takes and what it refuses.
 """
 
@@ -12,6 +13,7 @@ import logging
 from typing import Any, Optional
 
 from ._contract import Contract, read
+from ._v4_choice import offer_layer
 
 __all__ = ["backend_name", "register"]
 
@@ -40,6 +42,8 @@ def register() -> None:
             _stay_out(contract)
         else:
             _name = _register(contract)
+            if _name is not None:
+                offer_layer(_name, contract.v4_faults)
     except Exception as error:  # start-up of an engine that may not even want this backend
         _logger.warning("flashlatent: no attention backend is registered with vLLM: %s: %s", type(error).__name__,
                         error)

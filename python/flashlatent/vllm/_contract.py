@@ -8,7 +8,7 @@ import ast
 import importlib.metadata
 import importlib.util
 import os
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 _LAYERS = "model_executor/layers/attention/"
 _REGISTRY = "v1/attention/backends/registry.py"
@@ -44,6 +44,20 @@ _NEEDS: Tuple[Tuple[str, str, str], ...] = (
      "kv_sharing_target_layer_name indexer topk_indices_buffer **"),
 )
 
+# The same of DeepSeek V4, which has a layer of its own. Where it does not fit, other models are still served.
+_V4 = "models/deepseek_v4/nvidia/"
+_V4_NEEDS: Tuple[Tuple[str, str, str], ...] = (
+    (_V4 + "model.py", "_select_dsv4_attn_cls", "vllm_config"),
+    (_V4 + "flashmla.py", "DeepseekV4FlashMLAAttention.get_padded_num_q_heads", "cls num_heads"),
+    (_V4 + "flashmla.py", "DeepseekV4FlashMLAAttention.forward_mqa", "self q kv positions output"),
+    (_V4 + "flashmla.py", "DeepseekV4FlashMLAAttention._forward_decode",
+     "self q kv_cache swa_metadata attn_metadata swa_only output"),
+    (_V4 + "flashmla.py", "DeepseekV4FlashMLAAttention._forward_prefill",
+     "self q positions compressed_k_cache swa_k_cache output attn_metadata swa_metadata"),
+    ("models/deepseek_v4/common/ops/cache_utils.py", "compute_global_topk_indices_and_lens",
+     "topk_indices token_to_req_indices block_table block_size is_valid_token"),
+)
+
 
 class Contract(NamedTuple):
     """What was found: vLLM's version, whether a backend may have a name of its own, and what does not fit."""
@@ -51,6 +65,7 @@ class Contract(NamedTuple):
     version: str
     names: bool
     faults: List[str]
+    v4_faults: List[str]  # of DeepSeek V4's layer alone
 
 
 class _Function(NamedTuple):
@@ -64,7 +79,7 @@ def read(root: Optional[str] = None, version: Optional[str] = None) -> Contract:
     if root is None:
         found = importlib.util.find_spec("vllm")
         if found is None or not found.submodule_search_locations:
-            return Contract("(none)", False, ["vllm is not installed"])
+            return Contract("(none)", False, ["vllm is not installed"], [])
         root = list(found.submodule_search_locations)[0]
     if version is None:
         try:
@@ -72,14 +87,18 @@ def read(root: Optional[str] = None, version: Optional[str] = None) -> Contract:
         except importlib.metadata.PackageNotFoundError:
             version = "(of unknown version)"
     files: Dict[str, Dict[str, _Function]] = {}
-    faults = []
-    for file, name, declared in _NEEDS:
+    faults, v4_faults = (list(_faults(root, needs, files)) for needs in (_NEEDS, _V4_NEEDS))
+    return Contract(version, "AttentionBackendEnum.register" in files[_REGISTRY], faults, v4_faults)
+
+
+def _faults(root: str, needs: Tuple[Tuple[str, str, str], ...],
+            files: Dict[str, Dict[str, _Function]]) -> Iterator[str]:
+    for file, name, declared in needs:
         if file not in files:
             files[file] = _functions(os.path.join(root, *file.split("/")))
         fault = _fault(files[file].get(name), declared.split())
         if fault:
-            faults.append(f"{name} in vllm/{file} {fault}")
-    return Contract(version, "AttentionBackendEnum.register" in files[_REGISTRY], faults)
+            yield f"{name} in vllm/{file} {fault}"
 
 
 def _functions(path: str) -> Dict[str, _Function]:

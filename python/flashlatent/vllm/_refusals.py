@@ -31,22 +31,23 @@ def common(block_size: Optional[int], capability: Any) -> List[str]:
     return sentences
 
 
-def latent(head_sizes: List[int], head_size: int, dtype: Any, kv_cache_dtype: Optional[str],
+def latent(head_sizes: List[int], fp8: List[str], head_size: int, dtype: Any, kv_cache_dtype: Optional[str],
            block_size: Optional[int], capability: Any) -> List[str]:
-    """What the backends of latent caches refuse."""
+    """What the backends of latent caches refuse; fp8: the kv_cache_dtypes of a byte an element that they take."""
     sentences = common(block_size, capability)
     if head_size not in head_sizes:
         sentences.append(f"head_size is {head_size}; {' or '.join(map(str, head_sizes))} is expected: kv_lora_rank and "
                          "a qk_rope_head_dim of 64 together")
     name = str(dtype).rpartition(".")[2]
-    if kv_cache_dtype == "fp8_ds_mla":
+    if kv_cache_dtype in fp8:
         if head_size != 576:
-            sentences.append(f"kv_cache_dtype is fp8_ds_mla and head_size is {head_size}; 576 is expected beside it")
+            sentences.append(f"kv_cache_dtype is {kv_cache_dtype} and head_size is {head_size}; 576 is expected beside "
+                             "it")
         if name != "bfloat16":
-            sentences.append(f"kv_cache_dtype is fp8_ds_mla and dtype is {name}; bfloat16 is expected beside it")
+            sentences.append(f"kv_cache_dtype is {kv_cache_dtype} and dtype is {name}; bfloat16 is expected beside it")
     elif kv_cache_dtype not in (None, "auto", name):
         sentences.append(f"kv_cache_dtype is {kv_cache_dtype} and dtype is {name}; auto, {name} or, with bfloat16, "
-                         "fp8_ds_mla is expected")
+                         f"{' or '.join(fp8)} is expected")
     return sentences
 
 

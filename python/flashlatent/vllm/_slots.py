@@ -23,13 +23,27 @@ def chosen_slots(impl: Any, metadata: Any, rows: int) -> Slots:
     return sparse_utils.triton_convert_req_index_to_global_index(requests, metadata.block_table, chosen, **options)
 
 
+def slots_of_requests(tokens: torch.Tensor, requests: torch.Tensor, block_table: torch.Tensor, size: int,
+                      valid: torch.Tensor) -> Slots:
+    """The same of a compressed cache of `size` tokens a page; rows that are not valid have none."""
+    if tokens.device.type == "cpu":
+        return _in_pages(tokens, (tokens >= 0) & valid[:, None], requests, block_table, size)
+    from vllm.models.deepseek_v4.common.ops import compute_global_topk_indices_and_lens
+
+    return compute_global_topk_indices_and_lens(tokens, requests, block_table, size, valid)
+
+
 def _on_cpu(chosen: torch.Tensor, requests: torch.Tensor, metadata: Any, ranks: int, rank: int) -> Slots:
     """The same in torch: vLLM's own functions for it are GPU kernels."""
     size, run = metadata.block_size, metadata.cp_kv_cache_interleave_size
     here = (chosen >= 0) & (chosen // run % ranks == rank)
     token = chosen // (run * ranks) * run + chosen % run
-    page = (token // size).clamp(0, metadata.block_table.shape[1] - 1)
-    here &= token // size < metadata.block_table.shape[1]
-    slots = metadata.block_table[requests.long()].gather(1, page.long()) * size + token % size
-    slots = torch.where(here, slots, -1).int()
-    return slots, here.sum(1, dtype=torch.int32)
+    return _in_pages(token, here, requests, metadata.block_table, size)
+
+
+def _in_pages(token: torch.Tensor, here: torch.Tensor, requests: torch.Tensor, block_table: torch.Tensor,
+              size: int) -> Slots:
+    page = (token // size).clamp(0, block_table.shape[1] - 1)
+    here = here & (token // size < block_table.shape[1])
+    slots = block_table[requests.long()].gather(1, page.long()) * size + token % size
+    return torch.where(here, slots, -1).int(), here.sum(1, dtype=torch.int32)

@@ -8,22 +8,17 @@ from typing import Any, ClassVar, List, Optional, Tuple
 
 import torch
 from vllm.v1.attention.backend import (AttentionBackend, AttentionCGSupport, AttentionImpl, AttentionMetadata,
-                                       AttentionMetadataBuilder, MultipleOf)
+                                       AttentionMetadataBuilder)
 
 from flashlatent import Step, append_kv
 
 from . import _refusals
-from .backends import registered_name
+from ._backend import Backend
 
 
-class FlashLatentKeyValueBackend(AttentionBackend):
-    supported_dtypes: ClassVar[List[torch.dtype]] = [torch.bfloat16, torch.float16]
+class FlashLatentKeyValueBackend(Backend, AttentionBackend):
     supported_kv_cache_dtypes: ClassVar[List[Any]] = ["auto", "bfloat16", "float16", "fp8", "fp8_e4m3"]
     forward_includes_kv_cache_update: bool = False
-
-    @staticmethod
-    def get_name() -> str:
-        return registered_name()
 
     @staticmethod
     def get_impl_cls() -> type:
@@ -32,10 +27,6 @@ class FlashLatentKeyValueBackend(AttentionBackend):
     @staticmethod
     def get_builder_cls() -> type:
         return FlashLatentKeyValueMetadataBuilder
-
-    @staticmethod
-    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list:
-        return [MultipleOf(_refusals.BLOCK)]
 
     @staticmethod
     def get_kv_cache_shape(num_blocks: int, block_size: int, num_kv_heads: int, head_size: int,
@@ -67,10 +58,6 @@ class FlashLatentKeyValueBackend(AttentionBackend):
     def supports_batch_invariance(cls) -> bool:
         """A batch with a prompt in it has another kernel than one without."""
         return False
-
-    @classmethod
-    def supports_compute_capability(cls, capability: Any) -> bool:
-        return capability.major == 9
 
     @classmethod
     def supports_combination(cls, head_size: int, dtype: torch.dtype, kv_cache_dtype: Optional[str],

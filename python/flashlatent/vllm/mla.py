@@ -1,4 +1,4 @@
-"""Dense MLA decode in vLLM: bf16, fp16 and fp8_ds_mla caches, which are the library's fp8_656.
+"""Dense MLA decode in vLLM: caches in bf16, fp16, fp8_ds_mla, which is the library's fp8_656, and fp8, its e4m3.
 
 Prefill, cache writes and absorbed projections are vLLM's own.
 """
@@ -11,24 +11,21 @@ import vllm.envs as envs
 from vllm.model_executor.layers.attention.mla_attention import (MLACommonBackend, MLACommonDecodeMetadata,
                                                                 MLACommonImpl, MLACommonMetadata,
                                                                 MLACommonMetadataBuilder, QueryLenSupport)
-from vllm.v1.attention.backend import AttentionCGSupport, MultipleOf
+from vllm.v1.attention.backend import AttentionCGSupport
 
 from flashlatent import Step
 
 from . import _refusals
+from ._backend import LatentBackend
 from ._queries import Queries
-from .backends import registered_name
 
 Query = Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
 
 
-class FlashLatentMLABackend(MLACommonBackend):
-    supported_dtypes: ClassVar[List[torch.dtype]] = [torch.bfloat16, torch.float16]
-    supported_kv_cache_dtypes: ClassVar[List[Any]] = ["auto", "bfloat16", "float16", "fp8_ds_mla"]
-
-    @staticmethod
-    def get_name() -> str:
-        return registered_name()
+class FlashLatentMLABackend(LatentBackend, MLACommonBackend):
+    head_sizes: ClassVar[List[int]] = [320, 576]
+    fp8: ClassVar[List[Any]] = ["fp8_ds_mla", "fp8", "fp8_e4m3"]
+    supported_kv_cache_dtypes: ClassVar[List[Any]] = [*LatentBackend.plain, *fp8]
 
     @staticmethod
     def get_impl_cls() -> type:
@@ -39,26 +36,9 @@ class FlashLatentMLABackend(MLACommonBackend):
         return FlashLatentMLAMetadataBuilder
 
     @staticmethod
-    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list:
-        return [MultipleOf(_refusals.BLOCK)]
-
-    @classmethod
-    def get_supported_head_sizes(cls) -> List[int]:
-        return [320, 576]
-
-    @staticmethod
-    def get_kv_cache_shape(num_blocks: int, block_size: int, num_kv_heads: int, head_size: int,
-                           cache_dtype_str: str = "auto") -> Tuple[int, ...]:
-        return num_blocks, block_size, 656 if cache_dtype_str == "fp8_ds_mla" else head_size
-
-    @staticmethod
     def get_kv_cache_stride_order(include_num_layers_dimension: bool = False) -> Tuple[int, ...]:
         """Layers between pages: the stride of pages is read from the tensor."""
         return (1, 0, 2, 3) if include_num_layers_dimension else (0, 1, 2)
-
-    @classmethod
-    def supports_compute_capability(cls, capability: Any) -> bool:
-        return capability.major == 9
 
     @classmethod
     def supports_batch_invariance(cls) -> bool:
@@ -68,13 +48,6 @@ class FlashLatentMLABackend(MLACommonBackend):
     def supports_device_cpu_query_lens_mismatch(cls) -> bool:
         """Whether a batch is ragged is decided on the host (Queries)."""
         return False
-
-    @classmethod
-    def supports_combination(cls, head_size: int, dtype: torch.dtype, kv_cache_dtype: Optional[str],
-                             block_size: Optional[int], use_mla: bool, has_sink: bool, use_sparse: bool,
-                             use_mm_prefix: bool, device_capability: Any) -> Optional[str]:
-        return _refusals.joined(_refusals.latent(
-            cls.get_supported_head_sizes(), head_size, dtype, kv_cache_dtype, block_size, device_capability))
 
 
 @dataclass
@@ -132,7 +105,10 @@ class FlashLatentMLAImpl(MLACommonImpl):
         if isinstance(q, tuple):
             q = torch.cat(q, dim=-1)
         decode = attn_metadata.decode
+        options = {}
+        if self.kv_cache_dtype in ("fp8", "fp8_e4m3"):
+            options["kv_scale"] = layer._k_scale.reshape(1)
         return decode.queries.attend(
             decode.step, q, kv_c_and_k_pe_cache.unsqueeze(2), decode.block_table, decode.seq_lens,
             want_lse=self.need_to_return_lse_for_decode, v_dim=self.kv_lora_rank, softmax_scale=self.scale,
-            batch_invariant=self.batch_invariant)
+            batch_invariant=self.batch_invariant, **options)

@@ -1,7 +1,7 @@
 """Sparse MLA in vLLM (DeepSeek V3.2, GLM-5): each query token attends to the tokens that its indexer chose.
 
-Any number of heads goes to the kernels as it is. Prompts longer than the indexer's topk take the same way, a query
-token a request; shorter ones take vLLM's dense prefill.
+Any number of heads goes to the kernels as it is. Prompts longer than the indexer's topk go to sparse_prefill(),
+straight from the paged cache; shorter ones take vLLM's dense prefill.
 """
 
 import dataclasses
@@ -11,25 +11,23 @@ from typing import Any, ClassVar, List, Optional, Tuple, Union
 import torch
 from vllm.model_executor.layers.attention import sparse_mla_attention as common
 from vllm.model_executor.layers.attention.mla_attention import MLACommonPrefillMetadata
-from vllm.v1.attention.backend import AttentionBackend, AttentionCGSupport, AttentionMetadata, MultipleOf
+from vllm.v1.attention.backend import AttentionBackend, AttentionCGSupport, AttentionMetadata
 
 from flashlatent import Step
 
 from . import _refusals
+from ._backend import LatentBackend
 from ._slots import chosen_slots
-from .backends import registered_name
+from ._sparse import Chosen, decode, prefill
 
 Query = Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
 Result = Tuple[torch.Tensor, Optional[torch.Tensor]]
 
 
-class FlashLatentSparseMLABackend(AttentionBackend):
-    supported_dtypes: ClassVar[List[torch.dtype]] = [torch.bfloat16, torch.float16]
-    supported_kv_cache_dtypes: ClassVar[List[Any]] = ["auto", "bfloat16", "float16", "fp8_ds_mla"]
-
-    @staticmethod
-    def get_name() -> str:
-        return registered_name()
+class FlashLatentSparseMLABackend(LatentBackend, AttentionBackend):
+    head_sizes: ClassVar[List[int]] = [576]
+    fp8: ClassVar[List[Any]] = ["fp8_ds_mla"]
+    supported_kv_cache_dtypes: ClassVar[List[Any]] = [*LatentBackend.plain, *fp8]
 
     @staticmethod
     def get_impl_cls() -> type:
@@ -38,19 +36,6 @@ class FlashLatentSparseMLABackend(AttentionBackend):
     @staticmethod
     def get_builder_cls() -> type:
         return FlashLatentSparseMLAMetadataBuilder
-
-    @staticmethod
-    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list:
-        return [MultipleOf(_refusals.BLOCK)]
-
-    @classmethod
-    def get_supported_head_sizes(cls) -> List[int]:
-        return [576]
-
-    @staticmethod
-    def get_kv_cache_shape(num_blocks: int, block_size: int, num_kv_heads: int, head_size: int,
-                           cache_dtype_str: str = "auto") -> Tuple[int, ...]:
-        return num_blocks, block_size, 656 if cache_dtype_str == "fp8_ds_mla" else head_size
 
     @classmethod
     def customize_spec(cls, spec: Any) -> Any:
@@ -66,20 +51,9 @@ class FlashLatentSparseMLABackend(AttentionBackend):
         return True
 
     @classmethod
-    def supports_compute_capability(cls, capability: Any) -> bool:
-        return capability.major == 9
-
-    @classmethod
     def supports_batch_invariance(cls) -> bool:
         """Whether a prompt takes vLLM's dense prefill depends on its batch-mates' lengths."""
         return False
-
-    @classmethod
-    def supports_combination(cls, head_size: int, dtype: torch.dtype, kv_cache_dtype: Optional[str],
-                             block_size: Optional[int], use_mla: bool, has_sink: bool, use_sparse: bool,
-                             use_mm_prefix: bool, device_capability: Any) -> Optional[str]:
-        return _refusals.joined(_refusals.latent(
-            cls.get_supported_head_sizes(), head_size, dtype, kv_cache_dtype, block_size, device_capability))
 
 
 @dataclass
@@ -142,14 +116,15 @@ class FlashLatentSparseMLAImpl(common.SparseMLACommonImpl):
                                       "for it has the tokens that queries attend to")
         self.supports_quant_query_input = False
         self._step: Optional[Step] = None
+        self._rows = self._decodes = 0
 
     def forward_mqa(self, q: Query, kv_c_and_k_pe_cache: torch.Tensor, attn_metadata: Any, layer: Any) -> Result:
-        self._step = attn_metadata.step
+        rows = q[0].shape[0] if isinstance(q, tuple) else q.shape[0]
+        self._step, self._rows, self._decodes = attn_metadata.step, rows, min(attn_metadata.num_decode_tokens, rows)
         if _VLLM_FINDS_ROWS and q[0].device.type != "cpu":
             return super().forward_mqa(q, kv_c_and_k_pe_cache, attn_metadata, layer)
-        rows = q[0].shape[0] if isinstance(q, tuple) else q.shape[0]
         slots, counts = chosen_slots(self, attn_metadata, rows)
-        return self._attend(q, kv_c_and_k_pe_cache.unsqueeze(2), slots, counts)
+        return self._attend(q, kv_c_and_k_pe_cache.unsqueeze(2), slots, counts, self._decodes)
 
     def _forward_mqa_kernel(self, q: Query, kv_cache: torch.Tensor, topk_indices: torch.Tensor,
                             valid_counts: torch.Tensor, *, layer: Any, block_size: int, is_decode: bool) -> Result:
@@ -157,14 +132,25 @@ class FlashLatentSparseMLAImpl(common.SparseMLACommonImpl):
         if kv_cache.stride(0) != page_size * dim:  # other layers' pages lie between: rows are counted through them
             rows = (pages - 1) * (kv_cache.stride(0) // dim) + page_size
             kv_cache = kv_cache.as_strided((rows, 1, dim), (dim, dim, 1))
-        return self._attend(q, kv_cache.unsqueeze(2), topk_indices, valid_counts)
+        rows = topk_indices.shape[0]
+        # Called with all rows, or with those of decode and of prompts apart.
+        decodes = rows if is_decode else self._decodes if rows == self._rows else 0
+        return self._attend(q, kv_cache.unsqueeze(2), topk_indices, valid_counts, decodes)
 
-    def _attend(self, q: Query, kv_cache: torch.Tensor, slots: torch.Tensor, counts: torch.Tensor) -> Result:
+    def _attend(self, q: Query, kv_cache: torch.Tensor, slots: torch.Tensor, counts: torch.Tensor,
+                decodes: int) -> Result:
+        """The first `decodes` rows are decode's, the others are of prompts."""
         if isinstance(q, tuple):
             q = torch.cat(q, dim=-1)
         # A rank's share of the tokens may have gaps in its list; -1 is skipped wherever it stands.
-        length = counts if self.dcp_world_size <= 1 else None
+        chosen = Chosen(slots, counts if self.dcp_world_size <= 1 else None)
         assert self._step is not None
-        out, lse = self._step.decode(q.unsqueeze(1), kv_cache, indices=slots.unsqueeze(1), topk_length=length,
-                                     softmax_scale=self.scale)
-        return out.squeeze(1), lse.squeeze(2) if self.need_to_return_lse_for_decode else None
+        out = q.new_empty(*q.shape[:2], self.kv_lora_rank)
+        lses = []
+        for attend, start, stop in ((decode, 0, decodes), (prefill, decodes, q.shape[0])):
+            if start < stop:
+                lses.append(attend(self._step, q[start:stop], kv_cache, chosen.rows(start, stop), out[start:stop],
+                                   softmax_scale=self.scale))
+        if not self.need_to_return_lse_for_decode:
+            return out, None
+        return out, lses[0] if len(lses) == 1 else torch.cat(lses)

@@ -4,6 +4,7 @@
 
 #include "core/latent_format.h"
 #include "core/message.h"
+#include "cuda/cache_ops/e4m3.h"
 #include "cuda/cache_ops/fp8_584.h"
 #include "cuda/cache_ops/places.cuh"
 #include "cuda/cache_ops/token.cuh"
@@ -182,7 +183,10 @@ TokenDims dims_of(const ConstTensorView& from, bool aligned) {
 
 Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
                      const ConstTensorView& slot_mapping, const TensorView& kv_cache,
-                     const Executor& executor) {
+                     const Executor& executor, const ConstTensorView& kv_scale) {
+  if (latent_format(kv_cache) == KvFormat::kE4m3) {
+    return append_e4m3(latent, rope, slot_mapping, kv_cache, kv_scale, executor);
+  }
   if (latent_format(kv_cache) == KvFormat::kFp8_584) {
     return append_584(latent, rope, slot_mapping, kv_cache, executor);
   }
@@ -200,7 +204,11 @@ Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
                   slot_mapping.shape[0], executor);
 }
 
-Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor) {
+Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor,
+                     const ConstTensorView& from_scale, const ConstTensorView& to_scale) {
+  if (latent_format(from) == KvFormat::kE4m3 || latent_format(to) == KvFormat::kE4m3) {
+    return convert_e4m3(from, from_scale, to, to_scale, executor);
+  }
   if (latent_format(from) == KvFormat::kFp8_584 || latent_format(to) == KvFormat::kFp8_584) {
     return convert_584(from, to, executor);
   }
@@ -213,7 +221,10 @@ Status convert_cache(const ConstTensorView& from, const TensorView& to, const Ex
 
 Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& block_table,
                     const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
-                    const TensorView& out, const Executor& executor) {
+                    const TensorView& out, const Executor& executor, const ConstTensorView& kv_scale) {
+  if (latent_format(kv_cache) == KvFormat::kE4m3) {
+    return gather_e4m3(kv_cache, kv_scale, block_table, cu_seqlens, first_token, out, executor);
+  }
   if (latent_format(kv_cache) == KvFormat::kFp8_584) {
     return gather_584(kv_cache, block_table, cu_seqlens, first_token, out, executor);
   }

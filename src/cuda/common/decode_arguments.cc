@@ -48,7 +48,11 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call) {
                 .tokens = token_items ? 1 : problem.query.tokens,
                 .group = Divisor(group),
                 .row_tiles = Divisor((rows_of_item(problem) + g.tile_rows - 1) / g.tile_rows),
-                .rows_in_line = rows_in_line(problem, inputs.q)};
+                .rows_in_line = rows_in_line(problem, inputs.q),
+                .is_e4m3 = problem.query.e4m3,
+                .scale_a_head = inputs.q_scale.present() && inputs.q_scale.shape[0] > 1,
+                .scale = static_cast<const float*>(inputs.q_scale.data)};
+  args.cache.scale = static_cast<const float*>(inputs.kv_scale.data);
   args.cache.entries = static_cast<const std::int32_t*>(entries.data);
   args.cache.entries_stride = entries.strides[0];
   args.cache.entries_token_stride = sparse ? entries.strides[1] : 0;
@@ -75,6 +79,10 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call) {
   }
   args.scale_log2 = problem.options.softmax_scale * parts::kLog2E;
   args.causal = problem.options.causal && !token_items;
+  const bool masked = args.causal || problem.options.window > 0;
+  if (!g.shard.is_all() && masked) {
+    args.contexts = static_cast<const std::int32_t*>(inputs.cache_seqlens.data);
+  }
   args.max_logits = {static_cast<float*>(max_logits.data), max_logits.strides[0], max_logits.strides[1]};
   return args;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/e4m3_latent.h"
 #include "core/fp8_656.h"
 #include "core/message.h"
 #include "cost/model.h"
@@ -80,6 +81,8 @@ bool goes_by_lists(const DecodeProblem& problem) {
   const auto& cache = problem.cache;
   if (cache.layout != KvLayout::kLatent) return false;
   return cache.extra.enabled || problem.options.window != 0 || cache.format == KvFormat::kFp8_584 ||
+         (cache.format == KvFormat::kE4m3 && cache.qk_dim == e4m3_latent::kLatentDim &&
+          !problem.fp8_products()) ||
          (cache.format == KvFormat::kFp8_656 && cache.qk_dim == fp8_656::kLatentDim);
 }
 
@@ -94,8 +97,9 @@ Loading loading_of(const DecodeProblem& problem) {
       return Loading::kFp8_584;
     case KvFormat::kFp8_656:
       return goes_by_lists(problem) ? Loading::kListedFp8 : Loading::kFp8;
-    case KvFormat::kPlain:
     case KvFormat::kE4m3:
+      return goes_by_lists(problem) ? Loading::kListedFp8 : Loading::kFp8;
+    case KvFormat::kPlain:
       break;
   }
   if (goes_by_lists(problem)) return Loading::kListedTokens;
@@ -152,6 +156,20 @@ std::optional<std::string> declines_lists(const DecodeProblem& problem,
   return std::nullopt;
 }
 
+std::optional<std::string> declines_e4m3_products(const DecodeProblem& problem) {
+  if (problem.fp8_products()) {
+    return message(
+        problem.options.products == Products::kAuto ? "q is e4m3 and products is " : "products is ",
+        to_string(problem.options.products), "; bf16 queries and products are accepted");
+  }
+  if (problem.query.e4m3) return "q is e4m3; bf16 queries are accepted";
+  return std::nullopt;
+}
+
+Dtype cached_dtype(const DecodeProblem::Cache& cache) {
+  return cache.format == KvFormat::kE4m3 ? Dtype::kU8 : cache.dtype;
+}
+
 std::string too_many_rows(const DecodeProblem& problem, int most) {
   return message("s_q * h_q / h_kv is ", problem.rows_per_kv_head(), "; at most ", most,
                  " query rows a KV head are accepted");
@@ -159,6 +177,7 @@ std::string too_many_rows(const DecodeProblem& problem, int most) {
 
 std::string unknown_dimensions(const DecodeProblem& problem, const char* accepted) {
   if (problem.cache.format == KvFormat::kFp8_656) accepted = "of an fp8_656 cache 576/512 is";
+  if (problem.cache.format == KvFormat::kE4m3) accepted = "of an e4m3 cache 576/512 and 512/512 are";
   return message("qk_dim/v_dim is ", problem.cache.qk_dim, "/", problem.cache.v_dim, "; ", accepted,
                  " accepted");
 }

@@ -33,7 +33,7 @@ schedule::Geometry turns_geometry(const DecodeProblem& problem, const schedule::
 /// Rows of one TMA box: the largest power of two that divides both a page and a block.
 int box_tokens_of(const DecodeProblem& problem);
 /// Do tokens come by two lists (plan/token_lists.h)? With an extra cache, a window, or from fp8_584; the
-/// second list may be empty. fp8_656 without RoPE has no other loaders.
+/// second list may be empty. fp8_656 without RoPE, and e4m3 with bf16 products, have no other loaders.
 bool goes_by_lists(const DecodeProblem& problem);
 /// Is a plan's item a query token, and not a request?
 bool has_token_items(const DecodeProblem& problem);
@@ -53,6 +53,12 @@ std::optional<std::string> declines_tokens(const DecodeProblem& problem,
 /// The same of a kernel of two lists, for problems that go by them.
 std::optional<std::string> declines_lists(const DecodeProblem& problem,
                                           std::initializer_list<KvFormat> formats);
+/// The same of a kernel with bf16 products.
+std::optional<std::string> declines_e4m3_products(const DecodeProblem& problem);
+
+/// The dtype of an instance's key.
+Dtype cached_dtype(const DecodeProblem::Cache& cache);
+
 /// Why a kernel does not take so many query rows a KV head.
 std::string too_many_rows(const DecodeProblem& problem, int most);
 /// Why no kernel of these dimensions is there, of a plain cache where those "are accepted".

@@ -18,7 +18,7 @@ namespace {
 Status query_map(const DecodeCall& call, const BoxMaps& boxes, DenseLaunch& launch) {
   ConstTensorView q = with_batch(call.inputs.q);
   if (q.elements() == 0) return {};
-  if (!launch.args.query.rows_in_line) return {};
+  if (boxes.query == nullptr || !launch.args.query.rows_in_line) return {};
   if (call.problem.query.ragged) std::swap(q.shape[0], q.shape[1]);  // all rows are one request's
   const int rows = boxes.query_rows > 0 ? boxes.query_rows : launch.args.geometry.tile_rows;
   return boxes.query(q, rows, launch.query_rows);

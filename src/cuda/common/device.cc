@@ -21,8 +21,7 @@ std::atomic<bool> forked{false};  // after that
 
 constexpr const char* kForked =
     "backend cuda: CUDA cannot be used in a child made by fork after its parent has used it; start the child "
-    "by "
-    "the spawn method (Python: multiprocessing.get_context(\"spawn\")), or use CUDA in the child alone";
+    "by the spawn method (Python: multiprocessing.get_context(\"spawn\")), or use CUDA in the child alone";
 
 /// Other code's use of CUDA in the parent shows by this error alone.
 bool may_be_forked(cudaError_t error) {

@@ -12,16 +12,16 @@ namespace flashlatent::cuda {
 enum class Loading {
   kBoxes,   ///< Boxes of pages by TMA.
   kTokens,  ///< Token by token: small or odd pages, indices.
-  kFp8,     ///< Token by token from an fp8_656 cache, dequantised.
+  kFp8,     ///< Token by token from an fp8_656 or e4m3 cache, dequantised.
   // By two lists of tokens (parts/listed_tokens.cuh), whatever names them.
   kFp8_584,       ///< fp8_584.
-  kListedFp8,     ///< fp8_656.
+  kListedFp8,     ///< fp8_656 and e4m3.
   kListedTokens,  ///< bf16 and fp16.
 };
 
 /// What a kernel is compiled for.
 struct InstanceKey {
-  Dtype dtype;
+  Dtype dtype;  ///< kU8: of an e4m3 cache.
   int qk_dim;
   int v_dim;
   int tile_rows;

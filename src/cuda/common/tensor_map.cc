@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "core/message.h"
+#include "cuda/common/atoms_map.h"
 #include "cuda/common/runtime.h"
 #include "flashlatent/tensor.h"
 
@@ -132,6 +133,21 @@ Status kv_block_map(const char* name, const ConstTensorView& cache, int box_toke
     key.extents[i] = extents[i];
     key.box[i] = static_cast<cuuint32_t>(box[i]);
     if (i > 0) key.strides[i - 1] = strides[i - 1] * element;
+  }
+  return map_of(key, name, cache, map);
+}
+
+Status kv_atoms_map(const char* name, const ConstTensorView& cache, int box_tokens, CUtensorMap& map) {
+  constexpr int kTokens = 8, kChunk = 64;
+  const std::int64_t token_stride = cache.strides[1], dim = cache.shape[3];
+  const std::int64_t extents[] = {kChunk, kTokens, dim / kChunk, cache.shape[1] / kTokens, cache.shape[0]};
+  const std::int64_t strides[] = {token_stride, kChunk, kTokens * token_stride, cache.strides[0]};
+  const std::int64_t box[] = {kChunk, kTokens, dim / kChunk, box_tokens / kTokens, 1};
+  Key key = {.dimensions = kMostDimensions, .swizzle = kChunk};
+  for (int i = 0; i < kMostDimensions; ++i) {
+    key.extents[i] = extents[i];
+    key.box[i] = static_cast<cuuint32_t>(box[i]);
+    if (i > 0) key.strides[i - 1] = strides[i - 1];
   }
   return map_of(key, name, cache, map);
 }

@@ -16,7 +16,7 @@ int tile_rows_of(const DecodeProblem& problem) {
 
 cuda::InstanceKey key_of(const DecodeProblem& problem, cuda::Loading loading) {
   const auto& cache = problem.cache;
-  return {cache.dtype, cache.qk_dim, cache.v_dim, tile_rows_of(problem), loading};
+  return {cuda::cached_dtype(cache), cache.qk_dim, cache.v_dim, tile_rows_of(problem), loading};
 }
 
 }  // namespace flashlatent::etap
@@ -33,13 +33,16 @@ constexpr cost::Costs kCostFp8_584 = cost::of(Kernel::kEtap, Situation::kFp8_584
 /// Of an item by lists.
 constexpr int kMostRows = etap::kTileRows;
 
-/// By two lists. From fp8_656 with RoPE no other kernel does, so that any number of rows is taken.
+/// By two lists. From fp8_656 and e4m3 with RoPE no other kernel does, so that any number of rows is taken.
 std::optional<std::string> declines_listed(const DecodeProblem& problem) {
-  if (auto reason = declines_lists(problem, {KvFormat::kFp8_584, KvFormat::kFp8_656})) return reason;
+  if (auto reason = declines_lists(problem, {KvFormat::kFp8_584, KvFormat::kFp8_656, KvFormat::kE4m3})) {
+    return reason;
+  }
+  if (auto reason = declines_e4m3_products(problem)) return reason;
   const InstanceKey key = etap::key_of(problem, loading_of(problem));
-  if (!is_listed({etap::kFp8_584Keys, etap::kListedKeys}, key))
+  if (!is_listed({etap::kFp8_584Keys, etap::kListedKeys, etap::kE4m3Keys}, key))
     return unknown_dimensions(problem, "576/512 is");
-  if (key.loading == Loading::kFp8_584 && rows_of_item(problem) > kMostRows) {
+  if (key.qk_dim == key.v_dim && rows_of_item(problem) > kMostRows) {
     return too_many_rows(problem, kMostRows);
   }
   return std::nullopt;
@@ -47,9 +50,13 @@ std::optional<std::string> declines_listed(const DecodeProblem& problem) {
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (goes_by_lists(problem)) return declines_listed(problem);
-  if (auto reason = declines_tokens(problem, {KvFormat::kPlain, KvFormat::kFp8_656})) return reason;
+  if (auto reason = declines_tokens(problem, {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kE4m3})) {
+    return reason;
+  }
+  if (auto reason = declines_e4m3_products(problem)) return reason;
   const InstanceKey key = etap::key_of(problem, loading_of(problem));
-  if (!is_listed({etap::kLowKeys, etap::kFp8Keys}, key)) return unknown_dimensions(problem, "576/512 is");
+  if (!is_listed({etap::kLowKeys, etap::kFp8Keys, etap::kE4m3Keys}, key))
+    return unknown_dimensions(problem, "576/512 is");
   if (problem.rows_per_kv_head() > key.tile_rows) return too_many_rows(problem, key.tile_rows);
   return std::nullopt;
 }
@@ -57,7 +64,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   const auto cost = [&] {
     if (problem.cache.format == KvFormat::kFp8_584) return kCostFp8_584;
-    return problem.cache.format == KvFormat::kFp8_656 ? kCostFp8 : kCost8;
+    return problem.cache.format == KvFormat::kPlain ? kCost8 : kCostFp8;
   };
   const int tile_rows = etap::key_of(problem, loading_of(problem)).tile_rows;
   return dense_geometry(problem, workers, {.tile_rows = tile_rows, .cost = cost()});
@@ -80,10 +87,9 @@ const DecodeKernel kEtapKernel = {
     .name = "mla_16_transposed",
     .backend = Backend::kCuda,
     .takes =
-        "bf16 and fp16 caches of qk_dim/v_dim 576/512, up to 8 query rows a KV head; fp8_656 and fp8_584, "
-        "up to 16; dense and sparse, any page size; extra caches and windows with fp8_584, and with fp8_656 "
-        "of "
-        "any heads",
+        "bf16 and fp16 caches of qk_dim/v_dim 576/512, up to 8 query rows a KV head; fp8_656, fp8_584 and "
+        "e4m3, up to 16; dense and sparse, any page size; extra caches and windows with fp8_584, with "
+        "fp8_656 and e4m3 of any heads",
     .declines = declines,
     .geometry = geometry,
     .workspace_bytes = decode_workspace_bytes,

@@ -1,6 +1,7 @@
 // What the transposed kernel is compiled for, as data.
 #pragma once
 
+#include "core/e4m3_latent.h"
 #include "core/fp8_584.h"
 #include "core/fp8_656.h"
 #include "cuda/common/instance_key.h"
@@ -8,7 +9,7 @@
 namespace flashlatent::etap {
 
 /// Query rows a tile; 8 from a plain cache, as tensor parallelism leaves of 64 or 128 heads. Of more mma16 is
-/// as fast or faster there (docs/kernels/mma16.md, "Beside etap by name").
+/// as fast or faster there (docs/log/mma16.md, "Beside mla_16_transposed by name").
 inline constexpr int kTileRows = 16, kLowTileRows = 8;
 
 inline constexpr auto kLowKeys = cuda::plain_keys(576, 512, kLowTileRows);
@@ -16,6 +17,12 @@ inline constexpr std::array<cuda::InstanceKey, 1> kFp8Keys = {
     {{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, kTileRows, cuda::Loading::kFp8}}};
 inline constexpr std::array<cuda::InstanceKey, 1> kFp8_584Keys = {
     {{Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, kTileRows, cuda::Loading::kFp8_584}}};
+constexpr cuda::InstanceKey e4m3_key(int qk_dim, cuda::Loading loading) {
+  return {Dtype::kU8, qk_dim, e4m3_latent::kLatentDim, kTileRows, loading};
+}
+inline constexpr std::array kE4m3Keys = {e4m3_key(e4m3_latent::kDim, cuda::Loading::kFp8),
+                                         e4m3_key(e4m3_latent::kDim, cuda::Loading::kListedFp8),
+                                         e4m3_key(e4m3_latent::kLatentDim, cuda::Loading::kListedFp8)};
 inline constexpr std::array<cuda::InstanceKey, 1> kListedKeys = {
     {{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, kTileRows, cuda::Loading::kListedFp8}}};
 

@@ -167,9 +167,10 @@ schedule::Geometry geometry_of_tiles(const DecodeProblem& problem, const schedul
   return *geometry(problem, workers, 1);
 }
 
-/// Where prefixes may be shared: no teams.
+/// Where prefixes may be shared: no teams. What a group's tokens take beside a request's own is known on an
+/// H200 alone: plans are cut by its costs on every GPU (docs/log/cuts_h100.md).
 schedule::Geometry sharing_geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
-  return geometry_of_tiles(problem, workers, kMostTilesSharing);
+  return geometry_of_tiles(problem, workers.count, kMostTilesSharing);
 }
 
 /// One tile a CTA, where a request must not feel its batch-mates.
@@ -182,8 +183,8 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
 
 prefix::Shape prefix_shape(const DecodeProblem& problem, const schedule::Workers& workers) {
   const schedule::Geometry g = sharing_geometry(problem, workers);
-  prefix::Shape shape = prefix_units_shape(problem, workers);
-  shape.own_block_cost = cost::block_alone(g.cost.per_block, workers);
+  prefix::Shape shape = prefix_units_shape(problem, workers.count);
+  shape.own_block_cost = cost::block_alone(g.cost.per_block, workers.count);
   shape.own_split_cost = g.cost.per_split;
   shape.lanes_a_worker = paged::tiles_a_cta(problem, g);
   return shape;
@@ -196,8 +197,7 @@ const DecodeKernel kPagedKernel = {
     .backend = Backend::kCuda,
     .takes =
         "separate keys and values, also in vLLM's packed order: bf16, fp16 and e4m3, d up to 256, any heads, "
-        "tokens "
-        "and page size",
+        "tokens and page size",
     .declines = declines,
     .geometry = geometry,
     .workspace_bytes = paged::workspace_bytes,

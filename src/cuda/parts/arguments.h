@@ -25,6 +25,10 @@ struct QueryArguments {
   Divisor group;      // query heads a KV head
   Divisor row_tiles;  // tiles of geometry.tile_rows query rows a KV head
   bool rows_in_line;  // a request's rows lie head_stride apart, those of a tile one after another
+  // Of e4m3: an element is its value times scale[0], or the head's; null: 1.
+  bool is_e4m3;
+  bool scale_a_head;
+  const float* scale;
 };
 
 /// Where tokens are of one of the lists that a request attends to (plan/token_lists.h): a cache, and its page
@@ -50,6 +54,7 @@ struct CacheArguments {
   const std::int32_t* lengths;  // null: all are geometry.max_tokens
   int pages;
   Divisor page_size;
+  const float* scale;  // e4m3: of all elements; null: 1
   int box_tokens;  // rows of one TMA box: divides page_size and 64
   // Of loaders that take lists (parts/listed_tokens.cuh), in place of all that is above.
   ListedCache listed[2];
@@ -97,6 +102,9 @@ struct DecodeArguments {
   MergeState* merge_state;  // null: the combine step is another launch's
   float scale_log2;         // softmax_scale * log2(e)
   bool causal;
+  // Where ranks share contexts and masks go by a token's place there: how long the requests' contexts are.
+  // Else null.
+  const std::int32_t* contexts;
   MaxLogits max_logits;  // only where items come in turn (schedule::Partition::kTurns)
 };
 

@@ -1,5 +1,5 @@
-// Tokens of an fp8_656 cache by way of registers: a unit is under way while the one before is converted, or
-// waits for its tiles. The block after is brought to L2 meanwhile.
+// Tokens of an fp8_656 or e4m3 cache by way of registers: a unit is under way while the one before is
+// converted, or waits for its tiles. The block after is brought to L2 meanwhile.
 #pragma once
 
 #include "cuda/parts/fp8_tokens.cuh"
@@ -8,9 +8,9 @@ namespace flashlatent::parts {
 
 /// A CTA's first block, by warps that will compute and have nothing to do yet, nor anything in their
 /// registers: all of it is under way at once. Its tiles are free.
-template <int kCluster>
-class Fp8FirstBlock : public Fp8Tokens<8 / kCluster, kCluster, true> {
-  using Base = Fp8Tokens<8 / kCluster, kCluster, true>;
+template <int kCluster, class Token>
+class Fp8FirstBlock : public Fp8Tokens<8 / kCluster, kCluster, true, Token> {
+  using Base = Fp8Tokens<8 / kCluster, kCluster, true, Token>;
   using Base::kept_, Base::kUnits, Base::lane;
 
  public:
@@ -22,14 +22,20 @@ class Fp8FirstBlock : public Fp8Tokens<8 / kCluster, kCluster, true> {
     this->look_ahead(range);
     this->template locate<false>();
     const std::uint8_t* token = this->token_of_quad();
-    const float scales = __ldg(reinterpret_cast<const float*>(token + fp8_656::kScaleOffset) + lane() % 4);
-    uint4 bytes[kUnits][2];
+    float scales;
+    if constexpr (Token::kIsE4m3) {
+      scales = this->scale_of_cache();
+    } else {
+      scales = __ldg(reinterpret_cast<const float*>(token + fp8_656::kScaleOffset) + lane() % 4);
+    }
+    uint4 bytes[kUnits][2] = {};
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit) {
-      const std::uint8_t* row = token + lane() % 4 * (unit == 0 ? 32 : 16);
+      const std::uint8_t* row = token + (unit == 0 ? this->rope_begin() : lane() % 4 * 16);
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
-        bytes[unit][half] = ptx::load_16_bytes(row + Base::from(unit, half));
+      for (int half = 0; half < 2; ++half) {
+        if (Base::has_half(unit, half)) bytes[unit][half] = ptx::load_16_bytes(row + Base::from(unit, half));
+      }
     }
     this->publish_live(pipe, kept_.live);
     store(pipe, bytes, scales, std::make_integer_sequence<int, kUnits>());
@@ -44,16 +50,16 @@ class Fp8FirstBlock : public Fp8Tokens<8 / kCluster, kCluster, true> {
 
   template <int kUnit, class Pipe>
   __device__ __forceinline__ void convert_unit(Pipe& pipe, const uint4 (&bytes)[2], float scales) {
-    const float scale = kUnit == 0 ? 0 : __shfl_sync(0xffffffff, scales, kUnit - 1, 4);
+    const float scale = Base::template scale_of<kUnit>(scales);
     this->template store_unit<kUnit>(pipe, bytes[0], bytes[1], scale);
     this->template publish<kUnit>(pipe);
   }
 };
 
 /// By eight warps, in a cluster of two by four of each CTA.
-template <int kCluster>
-class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false> {
-  using Base = Fp8Tokens<8 / kCluster, kCluster, false>;
+template <int kCluster, class Token = Fp8_656Token>
+class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false, Token> {
+  using Base = Fp8Tokens<8 / kCluster, kCluster, false, Token>;
   using Base::block_, Base::kept_, Base::kUnits, Base::lane, Base::look_up, Base::publish_live,
       Base::token_of_quad, Base::under_way_;
 
@@ -61,14 +67,16 @@ class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false> {
   using Base::kThreads;
   static constexpr bool kSparesRegisters = true;
   static constexpr bool kOneLoop = true;
-  using FirstBlock = Fp8FirstBlock<kCluster>;
+  using FirstBlock = Fp8FirstBlock<kCluster, Token>;
   struct Memory {
     typename Base::Kept warps[kThreads / 32];
   };
 
   __device__ __forceinline__ Fp8RegisterLoader(const CacheArguments& cache, const CUtensorMap&, int thread,
                                                Memory& memory)
-      : Base(cache, thread, memory.warps[thread / 32]) {}
+      : Base(cache, thread, memory.warps[thread / 32]) {
+    if constexpr (Token::kIsE4m3) scale_ = this->scale_of_cache();
+  }
 
   template <class Pipe, class Announce>
   __device__ __forceinline__ void load(Pipe& pipe, const BlockRange& range, Announce announce) {
@@ -97,16 +105,17 @@ class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false> {
   __device__ __forceinline__ void enter(std::uint32_t zero) {
     const std::uint8_t* token = token_of_quad(zero);
     // A lane takes the scale of one group.
-    scales_ = __ldg(reinterpret_cast<const float*>(token + fp8_656::kScaleOffset) + lane() % 4);
-    row_ = token + lane() % 4 * 32;
+    if constexpr (!Token::kIsE4m3)
+      scales_ = __ldg(reinterpret_cast<const float*>(token + fp8_656::kScaleOffset) + lane() % 4);
+    row_ = token + this->rope_begin();
   }
 
   /// Asks for a unit of the block entered last.
   template <int kUnit>
   __device__ __forceinline__ void request(Bytes& to) {
-    if constexpr (kUnit == 1) row_ -= lane() % 4 * 16;
+    if constexpr (kUnit == 1 && !Token::kIsE4m3) row_ -= this->rope_excess();
     to[0] = ptx::load_16_bytes(row_ + Base::from(kUnit, 0));
-    to[1] = ptx::load_16_bytes(row_ + Base::from(kUnit, 1));
+    if constexpr (Base::has_half(kUnit, 1)) to[1] = ptx::load_16_bytes(row_ + Base::from(kUnit, 1));
   }
 
   template <class Pipe, int... kUnit>
@@ -133,7 +142,7 @@ class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false> {
     } else {
       auto row = reinterpret_cast<std::uint64_t>(row_);
       row |= bytes[0].x & zero;
-      row |= bytes[1].x & zero;
+      if constexpr (Base::has_half(kUnit, 1)) row |= bytes[1].x & zero;
       row_ = reinterpret_cast<const std::uint8_t*>(row);
     }
     request<kNext>(bytes_[buffer_of(kNext)]);
@@ -143,7 +152,7 @@ class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false> {
 
   template <int kUnit>
   __device__ __forceinline__ void take_scale() {
-    scale_ = __shfl_sync(0xffffffff, scales_, kUnit - 1, 4);
+    if constexpr (!Token::kIsE4m3) scale_ = Base::template scale_of<kUnit>(scales_);
   }
 
   /// Into the block's tiles: waits until they are free, and says that they are full.

@@ -4,8 +4,10 @@
 
 #include <cuda_fp8.h>
 
+#include "core/e4m3_latent.h"
 #include "core/fp8_584.h"
 #include "core/fp8_656.h"
+#include "cuda/parts/arguments.h"
 #include "cuda/parts/softmax.cuh"
 #include "cuda/ptx/convert.cuh"
 #include "cuda/ptx/copy.cuh"
@@ -112,6 +114,48 @@ struct Fp8_656LatentRows : Fp8_656Scales {
   template <int kTile>
   __device__ __forceinline__ static Scale scale_of(const Scales& scales) {
     return scale_of_group<kTile / 2>(scales);
+  }
+};
+
+/// An e4m3 cache, all of whose elements have the scale that the call gives: no bytes of a token are scales.
+struct CacheScale {
+  static constexpr bool kScalesApart = false;
+  using Scales = float;
+  __device__ __forceinline__ static int scales_offset(int, int) { return 0; }
+  __device__ __forceinline__ static Scales scale_of_cache(const CacheArguments& cache) {
+    return cache.scale == nullptr ? 1.0F : __ldg(cache.scale);
+  }
+  using Scale = float;
+  template <int kTile>
+  __device__ __forceinline__ static Scale scale_of(const Scales& scale) {
+    return scale;
+  }
+  __device__ __forceinline__ static uint2 convert(std::uint32_t codes, Scale scale) {
+    return times_fp32(codes, scale);
+  }
+};
+template <class Format>
+inline constexpr bool kHasCacheScale = std::is_base_of_v<CacheScale, Format>;
+
+/// e4m3 without RoPE.
+struct E4m3LatentRows : CacheScale {
+  static constexpr int kDataBytes = e4m3_latent::kLatentDim;
+  static constexpr int kPitch = 576;  // likewise
+  static constexpr int kTiles = 8;
+  static constexpr int kRopeTile = -1;  // none in bf16
+  static constexpr int kRopeOffset = 0;
+  __host__ __device__ static constexpr int codes_offset(int tile) { return tile * 64; }
+};
+
+/// e4m3: RoPE, which is no value and is quantised, too, is the first tile, alone.
+struct E4m3Rows : CacheScale {
+  static constexpr int kDataBytes = e4m3_latent::kDim;
+  static constexpr int kPitch = kDataBytes;
+  static constexpr int kTiles = 9;
+  static constexpr int kRopeTile = -1;
+  static constexpr int kRopeOffset = 0;
+  __host__ __device__ static constexpr int codes_offset(int tile) {
+    return tile == 0 ? e4m3_latent::kLatentDim : (tile - 1) * 64;
   }
 };
 

@@ -1,11 +1,11 @@
-// What loaders of an fp8_656 cache share: which tokens a block has, how values become bf16, and how tiles are
-// announced.
+// What loaders of an fp8_656 or e4m3 cache share: which tokens a block has, how values become bf16, and how
+// tiles are announced.
 //
-// A block comes in five units: the RoPE part, a tile as it is, then four groups of 128 elements, two tiles
-// each. Four lanes (a quad) load a token: half a unit in a step, 16 bytes a lane. Nothing in a loop over
-// blocks may spill: a reload would wait for the loads of KV that are under way.
+// A block comes in five units: the RoPE part, a tile, of fp8_656 as it is, then four groups of 128 elements,
+// two tiles each. Four lanes (a quad) load a token: half a unit in a step, 16 bytes a lane. Nothing in a loop
+// over blocks may spill: a reload would wait for the loads of KV that are under way.
 //
-// A value costs 3 instructions (docs/kernels/sparse_fp8.md): e4m3 to fp16 by pairs, fp16 to fp32, times the
+// A value costs 3 instructions (docs/log/sparse_fp8.md): e4m3 to fp16 by pairs, fp16 to fp32, times the
 // scale, fp32 to bf16 by pairs. Any fp32 scale is right so, and NaN stays NaN.
 #pragma once
 
@@ -14,6 +14,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "core/e4m3_latent.h"
 #include "core/fp8_656.h"
 #include "cuda/parts/kv_tokens.cuh"
 #include "cuda/parts/softmax.cuh"
@@ -39,6 +40,20 @@ __device__ __forceinline__ uint2 dequantize(std::uint32_t values, float scale) {
   return make_uint2(scaled(low), scaled(high));
 }
 
+/// What a token is.
+struct Fp8_656Token {
+  static constexpr int kBytes = fp8_656::kTokenBytes;
+  static constexpr int kRopeOffset = fp8_656::kRopeOffset;
+  static constexpr int kRopeBytes = 32;   // of a lane of the quad
+  static constexpr bool kIsE4m3 = false;  // all of it, with one scale for the cache
+};
+struct E4m3Token {
+  static constexpr int kBytes = e4m3_latent::kDim;
+  static constexpr int kRopeOffset = e4m3_latent::kLatentDim;
+  static constexpr int kRopeBytes = 16;
+  static constexpr bool kIsE4m3 = true;
+};
+
 /// kWarps load. kCluster = 2: CTAs that hold two tiles of query rows of the same tokens each convert half of
 /// a block, and give it to the other ("crossover"). The pipe takes a block's columns in their own order,
 /// after RoPE.
@@ -51,7 +66,7 @@ __device__ __forceinline__ uint2 dequantize(std::uint32_t values, float scale) {
 /// Places come in three stages, each of a block after the other: look_up() asks for a block's entries,
 /// locate() makes places of them, a lane a token; then a loader hands them to the lanes that load the rows.
 /// kHasRegisters: what is needed once a block is kept in registers.
-template <int kWarps, int kCluster, bool kHasRegisters>
+template <int kWarps, int kCluster, bool kHasRegisters, class Token = Fp8_656Token>
 class Fp8Tokens {
  public:
   static constexpr int kThreads = 32 * kWarps;
@@ -142,7 +157,7 @@ class Fp8Tokens {
     if (kPrefetches && offset_ >= 0 && (lane() ^ row_in_half()) / kWarpRows == 0) {
       const std::uint8_t* token = static_cast<const std::uint8_t*>(cache_.data) + offset_;
 #pragma unroll
-      for (int i = 0; i < fp8_656::kTokenBytes; i += 128) ptx::prefetch_line_to_l2(token + i);
+      for (int i = 0; i < Token::kBytes; i += 128) ptx::prefetch_line_to_l2(token + i);
     }
     ++block_;
   }
@@ -154,11 +169,36 @@ class Fp8Tokens {
                       : static_cast<const std::uint8_t*>(cache_.data) + offset;
   }
 
-  /// Where a step's 16 bytes of a lane begin, but for what its place in the quad adds. Of RoPE a lane has the
-  /// two 16-byte units that its converted values have in a tile, so that they are stored to the same places;
-  /// of a group, 16 bytes in each half.
+  /// Where a step's 16 bytes of a lane begin, but for what its place in the quad adds. Of bf16's RoPE a lane
+  /// has the two 16-byte units that its converted values have in a tile, so that they are stored to the same
+  /// places; of e4m3's 16 bytes; of a group, 16 bytes in each half.
   __host__ __device__ static constexpr int from(int unit, int half) {
-    return unit == 0 ? fp8_656::kRopeOffset + half * 16 : (unit - 1) * fp8_656::kGroup + half * 64;
+    return unit == 0 ? Token::kRopeOffset + half * 16 : (unit - 1) * fp8_656::kGroup + half * 64;
+  }
+  /// Has the unit that half?
+  __host__ __device__ static constexpr bool has_half(int unit, int half) {
+    return half == 0 || unit > 0 || !Token::kIsE4m3;
+  }
+  /// From where a lane reads RoPE, and by how much nearer to the token it reads what follows.
+  __device__ __forceinline__ int rope_begin() const {
+    return lane() % 4 * Token::kRopeBytes;
+  }
+  __device__ __forceinline__ int rope_excess() const {
+    return lane() % 4 * (Token::kRopeBytes - 16);
+  }
+
+  /// This lane's scale: of one group, or of the cache.
+  __device__ __forceinline__ float scale_of_cache() const {
+    return cache_.scale == nullptr ? 1.0F : __ldg(cache_.scale);
+  }
+  /// A unit's scale out of the quad's.
+  template <int kUnit>
+  __device__ __forceinline__ static float scale_of(float scales) {
+    if constexpr (Token::kIsE4m3) {
+      return scales;
+    } else {
+      return kUnit == 0 ? 0 : __shfl_sync(0xffffffff, scales, kUnit - 1, 4);
+    }
   }
 
   /// The tile of half a unit.
@@ -181,7 +221,9 @@ class Fp8Tokens {
   template <int kUnit, class Pipe>
   __device__ __forceinline__ std::uint32_t store_unit(Pipe& pipe, const uint4& first, const uint4& second,
                                                       float scale) const {
-    if constexpr (kUnit == 0) {
+    if constexpr (kUnit == 0 && Token::kIsE4m3) {
+      return store_converted(tile<0>(pipe, 0), first, scale);
+    } else if constexpr (kUnit == 0) {
       ptx::store_16_bytes(tile<0>(pipe, 0) + place_, first);
       ptx::store_16_bytes(tile<0>(pipe, 0) + (place_ ^ 16), second);
       return second.w;

@@ -11,7 +11,7 @@
 //   RoPE      by cp.async, then divided by the unit: a score is one sum in the token's unit.
 //
 // A pair of values takes two instructions where bf16 takes six. All else that a loading warp does takes as
-// many again, and some 6 clocks an instruction (docs/kernels/sparse_fp8.md): tokens are therefore located for
+// many again, and some 6 clocks an instruction (docs/log/sparse_fp8.md): tokens are therefore located for
 // four blocks at once, and tiles announced by halves.
 #pragma once
 

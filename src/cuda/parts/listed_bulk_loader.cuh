@@ -40,6 +40,7 @@ class ListedBulkLoader : public ListedRows<Format_, 8, 1> {
       for (ptx::Barrier& full : memory.full[warp_]) ptx::init(full, Format::kScalesApart ? 1 + kRows : 1);
       ptx::publish_barriers();
     }
+    if constexpr (kHasCacheScale<Format>) scales_ = Format::scale_of_cache(cache);
     __syncwarp();
   }
 
@@ -96,9 +97,11 @@ class ListedBulkLoader : public ListedRows<Format_, 8, 1> {
     const Stage& stage = memory_.stages[warp_][taken_];
     const int row = lane() / 4;
     const std::uint32_t from = ptx::shared_address(stage.rows[row]);
-    scales_ = Format::load_shared_scales(Format::kScalesApart
-                                             ? ptx::shared_address(stage.scales + row * fp8_584::kScaleBytes)
-                                             : from + fp8_656::kScaleOffset);
+    if constexpr (!kHasCacheScale<Format>) {
+      scales_ = Format::load_shared_scales(
+          Format::kScalesApart ? ptx::shared_address(stage.scales + row * fp8_584::kScaleBytes)
+                               : from + fp8_656::kScaleOffset);
+    }
     live_ = memory_.live[warp_][taken_];
     const std::uint32_t quad = from + lane() % 4 * 16;
 #pragma unroll

@@ -39,6 +39,7 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
         slot_(ptx::shared_address(&memory.slots[0][thread])),
         end_(slot_ + sizeof(memory.slots)) {
     if (lane() == 0) this->kept_.init();
+    if constexpr (kHasCacheScale<Format>) scales_ = next_scales_ = Format::scale_of_cache(cache);
     __syncwarp();
   }
 
@@ -112,7 +113,8 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
   __device__ __forceinline__ void enter() {
     const int from = this->locating_lane();
     row_ = found_.data[from];
-    next_scales_ = Format::load_scales(row_ + found_.scales_offset[from]);
+    if constexpr (!kHasCacheScale<Format>)
+      next_scales_ = Format::load_scales(row_ + found_.scales_offset[from]);
     row_ += lane() % 4 * 16;
   }
 

@@ -30,29 +30,32 @@ struct SegmentList {
 };
 
 /// By a warp: the part's next ones, with kTurns of schedule::Partition::kTurns. Where the walk has come to is
-/// all that is kept of it from list to list.
-template <bool kTurns>
+/// all that is kept of it from list to list. kLists: tokens are of two lists (listed_tokens.cuh).
+template <bool kTurns, bool kLists = false>
 __device__ __forceinline__ void list_segments(SegmentList& shared, const DecodeArguments& args,
                                               bool is_first) {
   const schedule::Geometry& g = args.geometry;
   const PartPlace<1, kTurns> place(args);
   const int lane = threadIdx.x % 32;
-  const std::int32_t *lengths = args.cache.lengths, *successors = args.successors;
+  auto lengths = item_lengths<kLists>(args.cache);
+  const std::int32_t* successors = args.successors;
   const schedule::Cut begin = is_first ? place.begin(args) : shared.walked_to, end = place.end(args);
-  if (g.requests <= kFewRequests) {
-    if (is_first) {
-      std::int32_t length = 0, successor = 0;
-      if (lengths != nullptr && lane < args.sharers.quotient(g.requests)) length = lengths[lane];
-      if (successors != nullptr && lane < g.requests) successor = successors[lane];
-      shared.lengths[lane] = length;
-      shared.successors[lane] = successor;
+  if constexpr (!kLists) {
+    if (g.requests <= kFewRequests) {
+      if (is_first) {
+        std::int32_t length = 0, successor = 0;
+        if (lengths != nullptr && lane < args.sharers.quotient(g.requests)) length = lengths[lane];
+        if (successors != nullptr && lane < g.requests) successor = successors[lane];
+        shared.lengths[lane] = length;
+        shared.successors[lane] = successor;
+      }
+      __syncwarp();
+      if (lengths != nullptr) lengths = shared.lengths;
+      if (successors != nullptr) successors = shared.successors;
     }
-    __syncwarp();
-    if (lengths != nullptr) lengths = shared.lengths;
-    if (successors != nullptr) successors = shared.successors;
   }
   if (lane > 0) return;
-  Segments<1, true, false, kTurns> segments(args, place.lane(), begin, end, lengths, successors);
+  Segments<1, true, kLists, kTurns> segments(args, place.lane(), begin, end, lengths, successors);
 #pragma unroll 1
   for (int i = 0; i < kListed; ++i) {
     schedule::Segment segment;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/parts/arguments.h"
+#include "cuda/parts/plane.h"
 #include "plan/prefix.h"
 
 namespace flashlatent::prefill {
@@ -32,10 +33,13 @@ struct Arguments {
   int section;             // sequences whose tiles are done together, so that their tokens stay in L2
   int jobs;                // of all CTAs; shared, or of segments: the plan says
   std::int32_t* next_job;  // 0 at first; null where each CTA has one at most
-  bool query_boxes;        // Q comes by TMA
-  bool wide_output;        // rows of out are aligned to 16 bytes
-  PrefixArguments prefix;  // shared
-  PartialRows partial;     // shared, and of segments
+  int block_sharers;  // of segments: 2 if the warpgroups have the same rows and share their blocks, else 1
+  bool query_boxes;   // Q comes by TMA
+  bool wide_output;   // rows of out are aligned to 16 bytes
+  PrefixArguments prefix;     // shared
+  PartialRows partial;        // shared, and of segments
+  parts::Plane keys, values;  // by units
+  bool packed, fp8;           // by units: vLLM's order, and e4m3
 };
 
 }  // namespace flashlatent::prefill

@@ -2,16 +2,17 @@
 // and 2407.08608): while O += P V of one block runs, S = Q K^T of the next does, and then its softmax.
 #pragma once
 
-#include "cuda/parts/epilogue.cuh"
 #include "cuda/parts/mask.cuh"
 #include "cuda/parts/softmax.cuh"
 #include "cuda/prefill/jobs.cuh"
+#include "cuda/prefill/output.cuh"
 #include "cuda/prefill/smem_layout.cuh"
 #include "cuda/ptx/wgmma.cuh"
 
 namespace flashlatent::prefill {
 
 inline constexpr int kWarpgroupBarrier = 1;  // + warpgroup: named barrier of each
+inline constexpr int kComputeBarrier = 6;    // named, of all that compute
 
 /// What is the same in all lanes, so that the compiler knows.
 __device__ __forceinline__ int uniform(int value) {
@@ -29,7 +30,10 @@ class Attention {
         warpgroup_(uniform(threadIdx.x / 128)),
         thread_(threadIdx.x % 128),
         fragment_(parts::fragment_of(thread_)),
-        row_(warpgroup_ * 64 + fragment_.row) {}
+        sharers_(Config::kSegments ? args.block_sharers : 1),
+        rank_(sharers_ > 1 ? warpgroup_ : 0),
+        first_row_(sharers_ > 1 ? 0 : warpgroup_ * 64),
+        row_(first_row_ + fragment_.row) {}
 
   /// All jobs that come.
   __device__ __forceinline__ void run() {
@@ -40,12 +44,14 @@ class Attention {
       if (uniform(job.tile.rows) == 0) return;
       start(job, i);
       const int first = uniform(job.block_begin), blocks = uniform(job.block_end) - first;
-      if (blocks > 0) {
+      if constexpr (Config::kSegments) {
+        attend_in_turns(first, blocks);
+      } else if (blocks > 0) {
         attend(first * Config::kBlockTokens, blocks);
       } else {
         give_back_query();
       }
-      finish(job);
+      if (rank_ == 0) finish(job);
       give_back(shared_.jobs_empty[slot]);
     }
   }
@@ -59,11 +65,16 @@ class Attention {
     int stage = 0;
     std::uint32_t parity = 0;
 
-    __device__ __forceinline__ void next() {
-      if (++stage == Config::kStages) {
-        stage = 0;
+    __device__ __forceinline__ void next(int step) {
+      stage += step;
+      if (stage >= Config::kStages) {
+        stage -= Config::kStages;
         parity ^= 1;
       }
+    }
+    __device__ __forceinline__ Position after(int blocks) const {
+      const int all = stage + blocks;
+      return {all % Config::kStages, parity ^ (all / Config::kStages & 1)};
     }
   };
 
@@ -76,6 +87,7 @@ class Attention {
     all_ = {uniform(all_.begin), uniform(all_.end)};
     low_ = seen_by<Config::kShared>(args_, job, row_);
     high_ = seen_by<Config::kShared>(args_, job, row_ + 8);
+    if constexpr (Config::kUnits) scale_log2_ = args_.decode.scale_log2 * scale_of(args_.keys, job);
     if ((Config::kTransforms || Config::kSegments) && args_.alibi_slopes != nullptr) {
       last_token_ = job.length - 1;
       slope_ = {slope_of(job, row_), slope_of(job, row_ + 8)};
@@ -87,10 +99,28 @@ class Attention {
     }
   }
 
+  __device__ __forceinline__ static float scale_of(const parts::Plane& plane, const Job& job) {
+    return plane.scale == nullptr ? 1.0F : __ldg(plane.scale + job.tile.kv_head * plane.scale_stride);
+  }
+
   /// In base 2.
   __device__ __forceinline__ float slope_of(const Job& job, int row) const {
     const RowPlace place = place_of<Config::kShared>(args_, job, min(row, job.tile.rows - 1));
     return __ldg(args_.alibi_slopes + place.head) * parts::kLog2E;
+  }
+
+  /// This warpgroup's of `blocks` blocks from block `first` on.
+  __device__ __forceinline__ void attend_in_turns(int first, int blocks) {
+    const Position begin = keys_;
+    keys_ = values_ = begin.after(rank_);
+    const int own = (blocks + sharers_ - 1 - rank_) / sharers_;
+    if (own > 0) attend((first + rank_) * Config::kBlockTokens, own);
+    keys_ = begin.after(max(blocks, 0));
+    if (sharers_ == 1) return;
+    if (blocks > 1) merge_halves();
+    // In the next job a stage may be the other warpgroup's, which must not look for its blocks before this
+    // job's have come (keys.h, stages_of).
+    ptx::named_sync(kComputeBarrier, Config::kComputeThreads);
   }
 
   /// `blocks` blocks from token `start` on.
@@ -110,19 +140,54 @@ class Attention {
       ptx::pin_registers(s_);
       take_keys(keys_);
       if (left == 1) give_back_query();
-      const parts::RowPair factor = take_exponentials(start + Config::kBlockTokens);
+      const parts::RowPair factor = take_exponentials(start + stride());
       ptx::keep_before_wait(sum_.low + sum_.high);
       ptx::wgmma_wait<0>();
       ptx::pin_registers(o_);
       take_values(values_, start);
       if (parts::shrinks(factor)) parts::rescale(o_, factor);
       parts::pack_probabilities<Element>(p_, s_);
-      start += Config::kBlockTokens;
+      start += stride();
     }
     issue_outputs(values_);
     ptx::wgmma_wait<0>();
     ptx::pin_registers(o_);
     take_values(values_, start);
+  }
+
+  /// From one of this warpgroup's blocks to the next.
+  __device__ __forceinline__ int stride() const {
+    return Config::kBlockTokens * sharers_;
+  }
+
+  /// What both warpgroups have of the same rows, in the first one. The second one's outputs go where queries
+  /// were: the next ones may come once both have met.
+  __device__ __forceinline__ void merge_halves() {
+    static_assert(sizeof(shared_.query) >= sizeof(o_) * 128 || !Config::kSegments);
+    float* values = reinterpret_cast<float*>(shared_.query) + thread_;
+    float(&halves)[Config::kSegments ? 4 : 1][128] = shared_.halves;
+    ptx::named_sync(kComputeBarrier, Config::kComputeThreads);  // all queries have been used
+    if (warpgroup_ > 0) {
+#pragma unroll
+      for (int i = 0; i < kOutputs; ++i) values[128 * i] = o_[i];
+      const float rows[] = {base_.low, base_.high, sum_.low, sum_.high};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) halves[i][thread_] = rows[i];
+    }
+    ptx::named_sync(kComputeBarrier, Config::kComputeThreads);
+    if (warpgroup_ == 0) {
+      const parts::RowPair other = {halves[0][thread_], halves[1][thread_]}, before = base_;
+      base_ = {fmaxf(before.low, other.low), fmaxf(before.high, other.high)};
+      const float low = parts::finite_or_zero(base_.low), high = parts::finite_or_zero(base_.high);
+      const float own_factor[] = {parts::exp2_fast(before.low - low), parts::exp2_fast(before.high - high)};
+      const float factor[] = {parts::exp2_fast(other.low - low), parts::exp2_fast(other.high - high)};
+      sum_ = {sum_.low * own_factor[0] + halves[2][thread_] * factor[0],
+              sum_.high * own_factor[1] + halves[3][thread_] * factor[1]};
+#pragma unroll
+      for (int i = 0; i < kOutputs; ++i) {
+        o_[i] = o_[i] * own_factor[i / 2 % 2] + values[128 * i] * factor[i / 2 % 2];
+      }
+    }
   }
 
   /// All scores of the job have been made: the next one's query may come.
@@ -163,9 +228,9 @@ class Attention {
 
   /// Where a row of this warpgroup's is in Q, in elements; -1: it is none.
   __device__ __forceinline__ std::int64_t query_offset(const Job& job, int row) const {
-    if (warpgroup_ * 64 + row >= job.tile.rows) return -1;
+    if (first_row_ + row >= job.tile.rows) return -1;
     const parts::QueryArguments& query = args_.decode.query;
-    const RowPlace place = place_of<Config::kShared>(args_, job, warpgroup_ * 64 + row);
+    const RowPlace place = place_of<Config::kShared>(args_, job, first_row_ + row);
     return place.origin * query.batch_stride + place.token * query.token_stride +
            place.head * query.head_stride;
   }
@@ -215,7 +280,7 @@ class Attention {
 #pragma unroll
     for (int i = 0; i < Config::kWords; ++i) live_[i] = read_by_one(stage.live[i]);
     give_back(stage.keys_empty);
-    at.next();
+    at.next(sharers_);
   }
 
   /// The block's product has been added: so is what in it was not finite, and the values are given back.
@@ -229,7 +294,7 @@ class Attention {
       }
     }
     give_back(stage.values_empty);
-    at.next();
+    at.next(sharers_);
   }
 
   __device__ __forceinline__ void give_back(ptx::Barrier& empty) const {
@@ -284,6 +349,10 @@ class Attention {
     }
   }
 
+  __device__ __forceinline__ float scale_log2() const {
+    return Config::kUnits ? scale_log2_ : args_.decode.scale_log2;
+  }
+
   /// Is there a soft cap or ALiBi?
   __device__ __forceinline__ bool transforms() const {
     if constexpr (Config::kSegments) return args_.soft_cap != 0 || args_.alibi_slopes != nullptr;
@@ -293,12 +362,12 @@ class Attention {
   /// From products to scores in base 2, by the soft cap and ALiBi.
   __device__ __forceinline__ void transform(int start) {
     const float cap = args_.soft_cap;
-    const float to_exponent = cap != 0 ? 2 * args_.decode.scale_log2 / cap : 0;
+    const float to_exponent = cap != 0 ? 2 * scale_log2() / cap : 0;
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        float x = s_[4 * j + i] * args_.decode.scale_log2;
+        float x = s_[4 * j + i] * scale_log2();
         // tanh(y) = 1 - 2 / (e^2y + 1) loses 1e-7 of the cap; where that is much beside y, by its series.
         if (cap != 0) {
           const float exponent = s_[4 * j + i] * to_exponent, y = exponent * (parts::kLn2 / 2);
@@ -321,7 +390,7 @@ class Attention {
     if (transforms()) {
       transform(start);
     } else {
-      scale = parts::positive_scale(s_, args_.decode.scale_log2);
+      scale = parts::positive_scale(s_, scale_log2());
     }
     bool whole = start >= all_.begin && start + Config::kBlockTokens <= all_.end;
 #pragma unroll
@@ -337,88 +406,13 @@ class Attention {
   }
 
   __device__ __forceinline__ void finish(const Job& job) const {
+    const Output<Config> output(args_, job, fragment_);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = row_ + 8 * half;
-      const parts::RowScale scale =
+      parts::RowScale scale =
           parts::finish_row(half ? base_.high : base_.low, parts::quad_sum(half ? sum_.high : sum_.low));
-      if (Config::kShared || (Config::kSegments && job.partial_row >= 0)) {
-        if (row < job.tile.rows) write_partial(job, row, half, scale);
-      } else if constexpr (!Config::kShared) {
-        write_output(job, row, half, scale);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void write_partial(const Job& job, int row, int half,
-                                                parts::RowScale scale) const {
-    const std::int64_t partial = job.partial_row + row;
-    if (fragment_.column == 0) args_.partial.lse[partial] = scale.lse;
-    float* out = args_.partial.out + partial * args_.dim + fragment_.column;
-#pragma unroll
-    for (int j = 0; j < kOutputs / 4; ++j) {
-      const int i = 4 * j + 2 * half;
-      if (8 * j < args_.dim) {
-        *reinterpret_cast<float2*>(out + 8 * j) = make_float2(o_[i] * scale.factor, o_[i + 1] * scale.factor);
-      }
-    }
-  }
-
-  /// By all lanes, since those of a row change their elements: four times four pairs become four times 16
-  /// bytes.
-  __device__ __forceinline__ void write_output(const Job& job, int row, int half,
-                                               parts::RowScale scale) const {
-    const bool live = row < job.tile.rows;
-    const RowPlace place = place_of<Config::kShared>(args_, job, live ? row : 0);
-    const parts::OutputArguments& to = args_.decode.output;
-    if (live && fragment_.column == 0) {
-      parts::write_lse(to, job.tile, place.head, place.token, scale.lse);
-    }
-    float factor = scale.factor;
-    if (to.sink != nullptr) factor *= parts::sink_factor(scale.lse, __ldg(to.sink + place.head));
-    Element* out = static_cast<Element*>(to.out) + place.origin * to.batch_stride +
-                   place.token * to.token_stride + place.head * to.head_stride;
-#pragma unroll
-    for (int first = 0; first < kOutputs / 4; first += 4) {
-      std::uint32_t pairs[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int i = 4 * (first + j) + 2 * half;
-        pairs[j] = parts::pack<Element>(o_[i] * factor, o_[i + 1] * factor);
-      }
-      if (args_.wide_output) {
-        transpose(pairs);
-        const int column = 8 * first + 4 * fragment_.column;
-        if (live && column < args_.dim) {
-          *reinterpret_cast<uint4*>(out + column) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-        }
-        continue;
-      }
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int column = 8 * (first + j);
-        if (live && column < args_.dim) {
-          *reinterpret_cast<std::uint32_t*>(out + column + fragment_.column) = pairs[j];
-        }
-      }
-    }
-  }
-
-  /// Lane i of four gets the others' pairs[i].
-  __device__ __forceinline__ void transpose(std::uint32_t (&pairs)[4]) const {
-#pragma unroll
-    for (int step = 1; step <= 2; step *= 2) {
-      const bool upper = fragment_.column / 2 & step;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (i & step) continue;
-        const std::uint32_t other = __shfl_xor_sync(0xffffffff, upper ? pairs[i] : pairs[i + step], step);
-        if (upper) {
-          pairs[i] = other;
-        } else {
-          pairs[i + step] = other;
-        }
-      }
+      if constexpr (Config::kUnits) scale.factor *= scale_of(args_.values, job);
+      output.write(o_, row_ + 8 * half, half, scale);
     }
   }
 
@@ -427,13 +421,17 @@ class Attention {
   const Arguments& args_;
   const int warpgroup_, thread_;
   const parts::Fragment fragment_;
-  const int row_;  // of the tile: this thread's are row_ and row_ + 8
+  const int sharers_;    // warpgroups that have the same rows, and blocks in turns
+  const int rank_;       // among them
+  const int first_row_;  // of the tile, of this warpgroup's 64
+  const int row_;        // this thread's are row_ and row_ + 8
   Position keys_, values_;
   Range all_ = {}, low_ = {}, high_ = {};  // what all rows attend to, and these two
   std::uint64_t live_[Config::kWords];     // which tokens of the block count
   parts::RowPair base_, sum_;
   parts::RowPair slope_ = {0, 0};  // ALiBi, base 2
   int last_token_ = 0;
+  float scale_log2_ = 0;  // by units: with the keys' scale
   std::uint32_t p_[Config::kBlockTokens / 16][4];
   float s_[kScores];
   float o_[kOutputs];

@@ -23,10 +23,10 @@ constexpr DtypeInstances dtype_instances(Dtype dtype) {
            instance<Element, 256, Kind::kShared>(dtype)}};
 }
 
-template <class Element>
+template <class Element, Kind kKind>
 constexpr SegmentInstances segment_instances(Dtype dtype) {
-  return {{instance<Element, 64, Kind::kSegments>(dtype), instance<Element, 128, Kind::kSegments>(dtype),
-           instance<Element, 256, Kind::kSegments>(dtype)}};
+  return {{instance<Element, 64, kKind>(dtype), instance<Element, 128, kKind>(dtype),
+           instance<Element, 256, kKind>(dtype)}};
 }
 
 }  // namespace flashlatent::prefill

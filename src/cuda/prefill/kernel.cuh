@@ -5,30 +5,34 @@
 //
 //   loading warpgroup      the job, Q, and K and V of a block by TMA through the page table, in a ring of
 //                          stages; cleans the values of blocks that not every row sees
-//   two warpgroups (d 64: three; of segments one or two)
+//   two warpgroups (d 64: three)
 //                          64 rows each: S = Q K^T, softmax, O += P V with P in registers (attention.cuh)
 #pragma once
 
 #include "cuda/prefill/attention.cuh"
 #include "cuda/prefill/loader.cuh"
+#include "cuda/prefill/unit_loader.cuh"
 
 namespace flashlatent::prefill {
 
 template <class Config>
-__device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
+__device__ __forceinline__ void set_up(SharedMemory<Config>& shared, const Arguments& args) {
   if (threadIdx.x == 0) {
-    const int compute_warps = compute_threads<Config>() / 32;
+    constexpr int kComputeWarps = Config::kComputeThreads / 32;
+    // Warps that use a block.
+    const int users = Config::kSegments ? kComputeWarps / args.block_sharers : kComputeWarps;
     for (Stage<Config>& stage : shared.stages) {
-      ptx::init(stage.keys_full, 1);
-      ptx::init(stage.values_full, 1);
-      ptx::init(stage.keys_empty, compute_warps);
-      ptx::init(stage.values_empty, compute_warps);
+      ptx::init(stage.keys_full, Config::kUnits ? 4 : 1);
+      ptx::init(stage.values_full, Config::kUnits ? 4 : 1);
+      ptx::init(stage.values_landed, 1);
+      ptx::init(stage.keys_empty, users);
+      ptx::init(stage.values_empty, users);
     }
     ptx::init(shared.landed, 1);
-    ptx::init(shared.cleaned, 4);
+    ptx::init(shared.cleaned, Config::kSegments ? 3 : 4);
     for (int i = 0; i < kJobSlots; ++i) {
       ptx::init(shared.jobs_full[i], 1);
-      ptx::init(shared.jobs_empty[i], compute_warps + 3);  // and three that load
+      ptx::init(shared.jobs_empty[i], kComputeWarps + 3);  // and three that load
     }
     for (int i = 0; i < Config::kWarpgroups; ++i) {
       ptx::init(shared.query_full[i], 1);
@@ -46,13 +50,17 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
-  set_up<Config>(shared);
+  set_up<Config>(shared, args);
   cudaGridDependencySynchronize();            // of what the launch before may still write
   cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
 
-  if (threadIdx.x >= compute_threads<Config>()) {
+  if (threadIdx.x >= Config::kComputeThreads) {
     ptx::give_registers<Config::kLoaderRegisters>();
-    Loader<Config>(shared, args, keys, values, query).run();
+    if constexpr (Config::kUnits) {
+      UnitLoader<Config>(shared, args).run();
+    } else {
+      Loader<Config>(shared, args, keys, values, query).run();
+    }
   } else {
     ptx::take_registers<Config::kComputeRegisters>();
     Attention<Config>(shared, args).run();

@@ -6,6 +6,7 @@
 #include "cuda/common/decode_arguments.h"
 #include "cuda/common/geometry.h"
 #include "cuda/common/launch_ctas.h"
+#include "cuda/common/planes.h"
 #include "cuda/common/prefix_units.h"
 #include "cuda/common/runtime.h"
 #include "cuda/common/tensor_map.h"
@@ -26,8 +27,8 @@ constexpr std::int64_t kSectionBytes = 16 << 20;
 
 const Instance* find(const InstanceKey* key) {
   using Instances = std::span<const Instance>;
-  for (const Instances table :
-       {Instances(kBf16), Instances(kFp16), Instances(kBf16Segments), Instances(kFp16Segments)}) {
+  for (const Instances table : {Instances(kBf16), Instances(kFp16), Instances(kBf16Segments),
+                                Instances(kFp16Segments), Instances(kBf16Units), Instances(kFp16Units)}) {
     for (const Instance& instance : table) {
       if (instance.key == *key) return &instance;
     }
@@ -59,6 +60,13 @@ Status common_launch(const DecodeCall& call, const Instance& instance, Launch& l
   args.kv_heads = problem.cache.heads;
   args.sequences = problem.query.batch * problem.cache.heads;
   args.section = 1;
+  if (instance.key.kind == Kind::kUnits) {
+    args.keys = cuda::key_plane(problem, inputs);
+    args.values = cuda::value_plane(problem, inputs);
+    args.packed = problem.cache.layout == KvLayout::kPacked;
+    args.fp8 = problem.cache.format == KvFormat::kE4m3;
+    return {};
+  }
   if (inputs.key_cache.shape[0] == 0) return {};  // no page is ever one
   FLASHLATENT_RETURN_IF_ERROR(cuda::kv_tensor_map("key_cache", inputs.key_cache, box_tokens, launch.keys));
   return cuda::kv_tensor_map("value_cache", inputs.value_cache, box_tokens, launch.values);
@@ -122,7 +130,7 @@ Status launch_segments(const DecodeCall& call) {
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   Result<int> units = cuda::multiprocessors(executor.device);
   if (!units.ok()) return units.status();
-  const Instance& instance = *find(key_of(problem, Kind::kSegments));
+  const Instance& instance = *find(key_of(problem, kind_of_segments(problem)));
   Launch launch = {};
   FLASHLATENT_RETURN_IF_ERROR(common_launch(call, instance, launch));
   Arguments& args = launch.args;
@@ -132,9 +140,8 @@ Status launch_segments(const DecodeCall& call) {
   if (problem.query.ragged) {
     FLASHLATENT_RETURN_IF_ERROR(cuda::write_missing_rows(args.decode, problem.query.heads, executor));
   }
-  cuda::CompiledKernel kernel = instance.kernel;
-  kernel.threads = 128 * (1 + segment_warpgroups(g));
-  FLASHLATENT_RETURN_IF_ERROR(launch_kernel(kernel, launch, executor));
+  args.block_sharers = g.tile_rows <= 64 ? 2 : 1;
+  FLASHLATENT_RETURN_IF_ERROR(launch_kernel(instance.kernel, launch, executor));
   return cuda::combine_plan(args.decode, problem.cache.dtype, problem.cache.v_dim, cuda::Partials::kFp32,
                             *units, executor);
 }

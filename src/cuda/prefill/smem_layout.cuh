@@ -29,6 +29,7 @@ template <class Config>
 struct Stage {
   ptx::Barrier keys_full, keys_empty;
   ptx::Barrier values_full, values_empty;
+  ptx::Barrier values_landed;          // of segments: values that are cleaned before anybody may use them
   std::uint64_t live[Config::kWords];  // which tokens count: with the keys
   // Tokens that have elements in not_finite, those of each loading warp: with the values.
   std::uint32_t poisoned[4];
@@ -44,20 +45,15 @@ struct alignas(1024) SharedMemory {
   Block<Config> values[Config::kStages];
   NotFinite not_finite[Config::kStages][Config::kBlockTokens][Config::kDim / 8];
   Stage<Config> stages[Config::kStages];
-  ptx::Barrier landed;   // values that the loading warps clean before anybody may use them
-  ptx::Barrier cleaned;  // by all four
+  ptx::Barrier landed;                           // not of segments: values that the loading warps clean
+  ptx::Barrier cleaned;                          // by all four
+  float halves[Config::kSegments ? 4 : 1][128];  // of segments: maxima and sums of the other warpgroup's rows
   Job jobs[kJobSlots];
   ptx::Barrier jobs_full[kJobSlots], jobs_empty[kJobSlots];
   ptx::Barrier query_full[Config::kWarpgroups], query_empty[Config::kWarpgroups];
 };
 
-/// Threads that compute: of segments, as many warpgroups as their tile has rows for.
-template <class Config>
-__device__ __forceinline__ int compute_threads() {
-  return Config::kSegments ? static_cast<int>(blockDim.x) - 128 : Config::kComputeThreads;
-}
-
-// d 128: 32 KB of Q, 2 x 64 KB of keys and values (of segments 5 x 32), 8 KB of notes.
+// d 128: 32 KB of Q, 2 x 64 KB of keys and values (of segments 4 x 32), 8 KB of notes.
 inline constexpr int kMaxSharedBytes = 227 * 1024;
 
 }  // namespace flashlatent::prefill

@@ -13,7 +13,7 @@ namespace flashlatent::seesaw {
 
 cuda::InstanceKey key_of(const DecodeProblem& problem, cuda::Loading loading, int cluster, int team) {
   const auto& cache = problem.cache;
-  return {cache.dtype, cache.qk_dim, cache.v_dim, kTileRows, loading, cluster, team};
+  return {cuda::cached_dtype(cache), cache.qk_dim, cache.v_dim, kTileRows, loading, cluster, team};
 }
 
 cuda::InstanceKey share_key_of(const DecodeProblem& problem) {
@@ -62,16 +62,23 @@ constexpr DenseShape kShapeFp8 = {.tile_rows = seesaw::kTileRows,
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (goes_by_lists(problem)) {
-    if (auto reason = declines_lists(problem, {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kFp8_584})) {
+    if (auto reason = declines_lists(
+            problem, {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kFp8_584, KvFormat::kE4m3})) {
       return reason;
     }
+    if (auto reason = declines_e4m3_products(problem)) return reason;
     const InstanceKey key = seesaw::key_of(problem, loading_of(problem), 1);
-    if (is_listed({seesaw::kFp8_584Keys, seesaw::kListedKeys}, key)) return std::nullopt;
+    if (is_listed({seesaw::kFp8_584Keys, seesaw::kE4m3Keys, seesaw::kListedKeys}, key)) return std::nullopt;
     return unknown_dimensions(problem, "with an extra cache or a window 512/512 is");
   }
-  if (auto reason = declines_tokens(problem, {KvFormat::kPlain, KvFormat::kFp8_656})) return reason;
+  if (auto reason = declines_tokens(problem, {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kE4m3})) {
+    return reason;
+  }
+  if (auto reason = declines_e4m3_products(problem)) return reason;
   const InstanceKey key = seesaw::key_of(problem, loading_of(problem), 1);
-  if (is_listed({seesaw::kKeys576x512, seesaw::kKeys512x512, seesaw::kKeys320x256, seesaw::kFp8Keys}, key))
+  if (is_listed({seesaw::kKeys576x512, seesaw::kKeys512x512, seesaw::kKeys320x256, seesaw::kFp8Keys,
+                 seesaw::kE4m3Keys},
+                key))
     return std::nullopt;
   return unknown_dimensions(problem);
 }
@@ -167,6 +174,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
     return dense_geometry(problem, workers, one_tile ? kShapeFp8_584 : kShapeFp8_584OfTiles);
   }
   if (problem.cache.format == KvFormat::kFp8_656) return fp8_geometry(problem, workers);
+  if (problem.cache.format == KvFormat::kE4m3) return dense_geometry(problem, workers, kShapeFp8);
   schedule::Geometry best = dense_geometry(problem, workers, fits_one_tile(problem) ? kShape : kShapeOfTiles);
   if (schedule::cuts_line(best.partition) && best.requests == 1 && best.lanes == 2) {
     cost::add(best.cost, cost::of(Kernel::kSeesaw, Situation::kLoneRequest).on(workers));
@@ -202,11 +210,13 @@ schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& 
 }
 
 std::optional<std::string> declines_turns(const DecodeProblem& problem) {
-  if (auto reason = declines(problem)) return reason;
+  const bool by_lists = goes_by_lists(problem);
+  const std::initializer_list<KvFormat> formats = {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kFp8_584};
+  if (auto reason = (by_lists ? declines_lists : declines_tokens)(problem, formats)) return reason;
   const InstanceKey key = seesaw::turns_key_of(problem, schedule::Geometry{});
   if (is_listed({seesaw::kTurnsKeys, seesaw::kTurnsFp8Keys, seesaw::kTurnsListedKeys}, key))
     return std::nullopt;
-  return unknown_dimensions(problem, "576/512 and 512/512 are");
+  return unknown_dimensions(problem, by_lists ? "with an extra cache 512/512 is" : "576/512 and 512/512 are");
 }
 
 }  // namespace
@@ -215,8 +225,8 @@ const DecodeKernel kSeesawKernel = {
     .name = "mla_64_pingpong",
     .backend = Backend::kCuda,
     .takes =
-        "bf16 and fp16 caches of qk_dim/v_dim 576/512, 512/512 or 320/256, fp8_656, fp8_584; dense and "
-        "sparse, any heads, tokens and page size; extra caches and windows of 512/512",
+        "bf16 and fp16 caches of qk_dim/v_dim 576/512, 512/512 or 320/256, fp8_656, fp8_584, e4m3; dense "
+        "and sparse, any heads, tokens and page size; extra caches and windows of 512/512",
     .declines = declines,
     .geometry = geometry,
     .workspace_bytes = decode_workspace_bytes,

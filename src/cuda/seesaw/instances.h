@@ -11,6 +11,7 @@ using TeamInstances = std::array<cuda::DenseInstance, kTeamKeys576x512.size()>;
 using Fp8Instances = std::array<cuda::DenseInstance, kFp8Keys.size()>;
 using ListedInstances = std::array<cuda::DenseInstance, kListedKeys.size()>;
 using Fp8ShareInstances = std::array<cuda::DenseInstance, kFp8ShareKeys.size()>;
+using E4m3Instances = std::array<cuda::DenseInstance, kE4m3Keys.size()>;
 
 // As files take about as long to compile.
 extern const ShapeInstances kInstances576x512;
@@ -18,6 +19,7 @@ extern const ShapeInstances kInstances512x512;
 extern const ShapeInstances kInstances320x256;
 extern const Fp8Instances kInstancesFp8_656;
 extern const Fp8Instances kInstancesFp8_584;
+extern const E4m3Instances kInstancesE4m3;
 extern const ListedInstances kInstancesListed;
 extern const TeamInstances kTeams576x512;
 extern const ShapeInstances kShares576x512;

@@ -23,6 +23,13 @@ constexpr cuda::InstanceKey fp8_584_key(int cluster) {
 }
 inline constexpr std::array kFp8_584Keys = {fp8_584_key(2), fp8_584_key(1)};
 
+constexpr cuda::InstanceKey e4m3_key(int qk_dim, cuda::Loading loading, int cluster) {
+  return {Dtype::kU8, qk_dim, 512, kTileRows, loading, cluster};
+}
+inline constexpr std::array kE4m3Keys = {e4m3_key(576, cuda::Loading::kFp8, 2),
+                                         e4m3_key(576, cuda::Loading::kFp8, 1),
+                                         e4m3_key(512, cuda::Loading::kListedFp8, 1)};
+
 /// By two lists of tokens.
 constexpr cuda::InstanceKey listed_key(Dtype dtype, cuda::Loading loading) {
   return {dtype, 512, 512, kTileRows, loading};

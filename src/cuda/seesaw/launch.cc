@@ -11,7 +11,7 @@ using cuda::Loading;
 
 const DenseInstance* find(const DecodeProblem& problem, Loading loading, int cluster, int team = 1) {
   return cuda::find_instance({kInstances576x512, kInstances512x512, kInstances320x256, kInstancesFp8_656,
-                              kInstancesFp8_584, kInstancesListed, kTeams576x512},
+                              kInstancesFp8_584, kInstancesE4m3, kInstancesListed, kTeams576x512},
                              key_of(problem, loading, cluster, team));
 }
 

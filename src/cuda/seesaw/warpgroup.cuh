@@ -368,10 +368,12 @@ class Warpgroup {
     parts::Tile* tiles = shared_.kv[kMe].tiles;
     if (partial != 0) {
       // The query token that sees token t of the block first, as a row of the tile.
-      const int offset = start_token(work) - work.segment.length + work.tile.tokens;
+      const int start = start_token(work);
       const bool found = parts::record_poison<typename Config::Operand, Config::kVDim, 128>(
-          shared_.poison_from, tiles, partial, thread_,
-          [&](int token) { return (token + offset) * args_.query.group.value - work.tile.first; });
+          shared_.poison_from, tiles, partial, thread_, [&](int token) {
+            const int first = work.tile.first_to_see(args_, work.segment.length, start + token);
+            return first * args_.query.group.value - work.tile.first;
+          });
       if (found) shared_.poisoned[parities_[kMeeting]] = 1;
       ptx::named_sync(kAlone + kMe, 128);
     }

@@ -275,7 +275,7 @@ class Scorer {
   static constexpr int kFence = 20;
   /// Steps before P is announced. What multiplies with V is some 200 clocks from its products then: later it
   /// finds the tensor cores when scores are done, earlier it takes them from scores that somebody waits for.
-  /// 24 to 27 are equally fast; from 20 and 28 on 128 heads took 1.4 and 5 % longer (docs/kernels/trio.md).
+  /// 24 to 27 are equally fast; from 20 and 28 on 128 heads took 1.4 and 5 % longer (docs/log/trio.md).
   static constexpr int kAnnouncing = 26;
 
   __device__ __forceinline__ void store(const Softmax& softmax, int place) {
@@ -354,10 +354,11 @@ class Scorer {
     StageTile* tiles = shared.kv[stage].tiles;
     if (partial != 0) {
       // The query token that sees token t of the stage first, as a row of the tile.
-      const int offset = start_token - work.segment.length + work.tile.tokens;
       const bool found = parts::record_poison<Element, Config::kVDim, 128>(
-          shared.poison_from, tiles, partial, thread,
-          [&](int token) { return (token + offset) * args.query.group.value - work.tile.first; });
+          shared.poison_from, tiles, partial, thread, [&](int token) {
+            const int first = work.tile.first_to_see(args, work.segment.length, start_token + token);
+            return first * args.query.group.value - work.tile.first;
+          });
       if (found) shared.poisoned = 1;
       ptx::named_sync(kScorerBarrier, 128);
     }

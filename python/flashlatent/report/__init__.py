@@ -1,0 +1,131 @@
+"""python -m flashlatent.report FILE...: pictures of what the program measured, PNG and SVG.
+
+FILE is JSON that `flashlatent bench`, `check`, `replay` or `plan` wrote (--json), or python -m flashlatent.bench. All
+files together give one picture of each kind that they have something for:
+
+  roofline   dense, sparse, paged: rates below the roof of the same run
+  time       dense: time against tokens, a line a library (a file may name its "library") and machine
+  peers      dense: peers' times over FlashLatent's
+  cases      sparse, paged: the part of the roof that each case reaches
+  shapes     bench shapes: ratios to the best of others
+  cache, planning, numerics, host   bench cache, plan, numerics; host times of Python's calls
+  check      relative errors by kind of case
+  replay     served traces: rate, step times, pool
+
+and NAME_plan for each schedule. Needs matplotlib.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import sys
+
+from . import cases, decode, runs, schedule
+from .decode import length_series
+from .style import machine_of
+
+__all__ = ["ReportError", "digest", "digest_in", "length_series", "main", "read", "report"]
+KINDS = {"roofline": decode.roofline, "time": decode.times, "peers": decode.peers, "cases": cases.decode_cases,
+         "shapes": decode.shapes, "cache": cases.cache, "planning": cases.planning, "numerics": runs.numerics,
+         "host": cases.host, "check": runs.check}
+EXPECTED = "a JSON file of flashlatent bench, check, replay or plan is expected"
+NOT_SHOWN = {"source_tree", "command", "machine", "explain", "source"}
+
+
+class ReportError(Exception):
+    """A file that can't be drawn; the message says which and why."""
+
+
+def is_plan(document):
+    return "parts" in document
+
+
+def is_replay(document):
+    return isinstance(document.get("report"), dict) and isinstance(document.get("options"), dict)
+
+
+def read(path):
+    """A document that can be drawn."""
+    try:
+        with open(path) as file:
+            document = json.load(file)
+    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise ReportError(f"{path}: {error}; {EXPECTED}") from None
+    if not isinstance(document, dict) or not (is_plan(document) or is_replay(document) or
+                                              isinstance(document.get("results"), list)):
+        raise ReportError(f"{path}: has none of 'results', 'report' and 'parts'; {EXPECTED}")
+    return document
+
+
+def digest(documents):
+    """A short text that depends on the files' results alone, not on when and by which sources they came. An SVG has it
+    as its dc:identifier, by which a picture of older results is recognised without drawing it again."""
+    shown = [{key: value for key, value in document.items() if key not in NOT_SHOWN} | {"machine": machine_of(document)}
+             for document in documents]
+    text = json.dumps(shown, sort_keys=True, separators=(",", ":"))
+    return "flashlatent-data:" + hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def digest_in(svg):
+    """The digest in an SVG's text, or None."""
+    found = re.search(r"<dc:identifier>(flashlatent-data:[0-9a-f]+)</dc:identifier>", svg)
+    return found[1] if found else None
+
+
+def save(figure, folder, name, pyplot, documents):
+    """Writes NAME.png and NAME.svg; returns their paths."""
+    paths = [os.path.join(folder, f"{name}.{ending}") for ending in ("png", "svg")]
+    for path in paths:
+        # Without a date and matplotlib's version in it the same data gives the same file.
+        metadata = {"Date": None, "Creator": None, "Identifier": digest(documents)}
+        figure.savefig(path, dpi=144, metadata=metadata if path.endswith("svg") else {"Software": None})
+    pyplot.close(figure)
+    return paths
+
+
+def report(paths, folder, prefix=""):
+    """Draws all that these files have to show into `folder`; returns the pictures' paths."""
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    matplotlib.rcdefaults()  # a user's own settings would give another file
+    matplotlib.rcParams.update({"svg.hashsalt": "flashlatent", "svg.fonttype": "path", "font.size": 9,
+                                "font.family": "DejaVu Sans"})
+    os.makedirs(folder, exist_ok=True)
+    documents = [(path, read(path)) for path in paths]
+    results = [document for _, document in documents if "results" in document]
+    replays = [document for _, document in documents if is_replay(document)]
+    figures = [(name, draw(pyplot, results), results) for name, draw in KINDS.items()]
+    figures.append(("replay", runs.replay(pyplot, replays), replays))
+    for path, document in documents:
+        if is_plan(document):
+            figures.append((os.path.splitext(os.path.basename(path))[0] + "_plan", schedule.draw(pyplot, document),
+                            [document]))
+    pictures = []
+    for name, figure, drawn in figures:
+        if figure is not None:
+            pictures += save(figure, folder, prefix + name, pyplot, drawn)
+    if not pictures:
+        raise ReportError(f"{', '.join(paths)}: nothing to draw; python -m flashlatent.report --help lists what can be")
+    return pictures
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python -m flashlatent.report", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", metavar="FILE", help="JSON of flashlatent bench, check, replay or plan")
+    parser.add_argument("--out", default=".", metavar="FOLDER", help="where the pictures go; here if left out")
+    parser.add_argument("--prefix", default="", help="what their names begin with")
+    options = parser.parse_args(arguments)
+    try:
+        for picture in report(options.files, options.out, options.prefix):
+            print(picture)
+    except ImportError as error:
+        print(f"flashlatent.report: {error}; pip install matplotlib", file=sys.stderr)
+        return 2
+    except (ReportError, OSError) as error:
+        print(f"flashlatent.report: {error}", file=sys.stderr)
+        return 2
+    return 0

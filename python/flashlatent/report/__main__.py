@@ -1,0 +1,7 @@
+"""python -m flashlatent.report"""
+
+import sys
+
+from . import main
+
+sys.exit(main())

@@ -1,0 +1,50 @@
+"""Attention of query tokens to slots of a cache that are chosen for each of them: decode and prompts."""
+
+import logging
+from typing import Any, NamedTuple, Optional, Set, Tuple
+
+import torch
+
+import flashlatent
+
+_logger = logging.getLogger("flashlatent.vllm")
+_refused: Set[Tuple[Any, ...]] = set()  # what sparse_prefill() has refused in this process
+
+
+class Chosen(NamedTuple):
+    """Slots of each row, int32 (rows, topk), -1 where none; how many of them are read, int32 (rows), or None: all."""
+
+    slots: torch.Tensor
+    counts: Optional[torch.Tensor] = None
+    extra_slots: Optional[torch.Tensor] = None
+    extra_counts: Optional[torch.Tensor] = None
+
+    def rows(self, start: int, stop: int) -> "Chosen":
+        return Chosen(*(None if part is None else part[start:stop] for part in self))
+
+    def arguments(self) -> dict:
+        """As decode() and sparse_prefill() name them."""
+        given = dict(indices=self.slots.unsqueeze(1), topk_length=self.counts)
+        if self.extra_slots is not None:
+            given.update(extra_indices=self.extra_slots.unsqueeze(1), extra_topk_length=self.extra_counts)
+        return given
+
+
+def decode(step: flashlatent.Step, q: torch.Tensor, kv_cache: torch.Tensor, chosen: Chosen, out: torch.Tensor,
+           **options: Any) -> torch.Tensor:
+    """q (rows, heads, dim), each row a request of its own, into out; returns lse (rows, heads)."""
+    _, lse = step.decode(q.unsqueeze(1), kv_cache, out=out.unsqueeze(1), **chosen.arguments(), **options)
+    return lse.squeeze(2)
+
+
+def prefill(step: flashlatent.Step, q: torch.Tensor, kv_cache: torch.Tensor, chosen: Chosen, out: torch.Tensor,
+            **options: Any) -> torch.Tensor:
+    """The same of a prompt's rows: by sparse_prefill(), or where it takes no such call, by decode."""
+    kind = (q.device.type, q.dtype, q.shape[1:], kv_cache.dtype, kv_cache.shape[-1])
+    if kind not in _refused:
+        try:
+            return flashlatent.sparse_prefill(q, kv_cache, out=out, **chosen.arguments(), **options)[2]
+        except flashlatent.UnsupportedError as error:
+            _refused.add(kind)
+            _logger.info("flashlatent: prompts take the decode kernels: %s", error)
+    return decode(step, q, kv_cache, chosen, out, **options)

@@ -1,0 +1,238 @@
+// A warp has a token. Of its elements a lane has eight at a time, a word, where addresses allow that, and one
+// otherwise. Bits are those of the CPU backend (core/scaled_e4m3.h, core/element.h).
+#include "cuda/cache_ops/e4m3.h"
+
+#include "core/scaled_e4m3.h"
+#include "cuda/cache_ops/places.cuh"
+#include "cuda/cache_ops/token.cuh"
+#include "cuda/common/launch.h"
+#include "cuda/cuda_backend.h"
+
+namespace flashlatent::cuda {
+
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kWarps = kThreads / 32;
+
+/// e4m3, where others have an element type.
+struct Code {};
+template <class T>
+inline constexpr bool kIsCode = std::is_same_v<T, Code>;
+template <class T>
+inline constexpr int kBytes = kIsCode<T> ? 1 : 2;
+template <class T>
+using Word = std::conditional_t<kIsCode<T>, uint2, uint4>;  // eight elements
+
+/// What becomes of a token. Without a place to go to it is skipped; without one to come from it becomes 0.
+struct Move {
+  const std::uint8_t* from;
+  const std::uint8_t* rope;  // where it would begin, were it one piece with its RoPE part
+  std::uint8_t* to;
+};
+
+/// A cache; strides in bytes.
+struct Tokens {
+  std::uint8_t* data;
+  std::int64_t page_stride, token_stride, pages, page_size;
+
+  explicit Tokens(const ConstTensorView& view)
+      : data(static_cast<std::uint8_t*>(const_cast<void*>(view.data))),
+        page_stride(view.strides[0] * static_cast<std::int64_t>(size_of(view.dtype))),
+        token_stride(view.strides[1] * static_cast<std::int64_t>(size_of(view.dtype))),
+        pages(view.shape[0]),
+        page_size(view.shape[1]) {}
+
+  __device__ __forceinline__ std::uint8_t* token(std::int64_t page, std::int64_t offset) const {
+    return data + page * page_stride + offset * token_stride;
+  }
+};
+
+struct AppendMap {
+  const std::uint8_t* latent;
+  const std::uint8_t* rope;
+  std::int64_t latent_stride, rope_stride;  // bytes
+  Integers slots;
+  Tokens cache;
+
+  __device__ __forceinline__ Move operator()(std::int64_t i) const {
+    const std::int64_t slot = slots.at(i);
+    if (slot < 0 || slot >= cache.pages * cache.page_size) return {};
+    return {latent + i * latent_stride, rope + i * rope_stride,
+            cache.token(slot / cache.page_size, slot % cache.page_size)};
+  }
+};
+
+struct ConvertMap {
+  Tokens from, to;
+
+  __device__ __forceinline__ Move operator()(std::int64_t i) const {
+    const std::int64_t page = i / from.page_size, offset = i % from.page_size;
+    const std::uint8_t* token = from.token(page, offset);
+    return {token, token, to.token(page, offset)};
+  }
+};
+
+struct GatherMap {
+  Tokens cache;
+  PageTable table;
+  std::uint8_t* out;
+  std::int64_t row_stride;  // bytes
+
+  __device__ __forceinline__ Move operator()(std::int64_t row) const {
+    const PageTable::Found found = table.find(row, table.request_of(row), cache.pages, cache.page_size);
+    if (!found.row) return {};
+    std::uint8_t* to = out + row * row_stride;
+    if (found.page < 0) return {nullptr, nullptr, to};
+    const std::uint8_t* token = cache.token(found.page, found.offset);
+    return {token, token, to};
+  }
+};
+
+/// The scales of an operation, fp32 or null (1), and the elements of its tokens.
+struct Shape {
+  const float *from_scale, *to_scale;
+  int latent, elements;  // of those the first part, whose rest is the RoPE part
+  bool vectors;          // are addresses those of words?
+};
+
+__device__ __forceinline__ float scale_at(const float* scale) {
+  return scale == nullptr ? 1.0F : __ldg(scale);
+}
+
+template <class From, class To>
+struct Converter {
+  float from_scale, to_scale;
+
+  __device__ __forceinline__ float read(const std::uint8_t* from) const {
+    if constexpr (kIsCode<From>) {
+      return fp8_656::decode_scaled(*from, from_scale);
+    } else {
+      return to_float<From>(*reinterpret_cast<const std::uint16_t*>(from));
+    }
+  }
+  __device__ __forceinline__ void write(float x, std::uint8_t* to) const {
+    if constexpr (kIsCode<To>) {
+      *to = fp8_656::encode_scaled(x, to_scale);
+    } else {
+      *reinterpret_cast<std::uint16_t*>(to) = from_float<To>(x);
+    }
+  }
+  __device__ __forceinline__ void element(const std::uint8_t* from, std::uint8_t* to) const {
+    if (kIsCode<From> && kIsCode<To> && from_scale == to_scale) {
+      *to = *from;
+    } else {
+      write(read(from), to);
+    }
+  }
+  __device__ __forceinline__ void word(const std::uint8_t* from, std::uint8_t* to) const {
+    alignas(16) std::uint8_t read[8 * kBytes<From>], written[8 * kBytes<To>];
+    *reinterpret_cast<Word<From>*>(read) = *reinterpret_cast<const Word<From>*>(from);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) element(read + i * kBytes<From>, written + i * kBytes<To>);
+    *reinterpret_cast<Word<To>*>(to) = *reinterpret_cast<const Word<To>*>(written);
+  }
+};
+
+template <class From, class To, class Map>
+__global__ void __launch_bounds__(kThreads)
+    move_kernel(const __grid_constant__ Map map, const __grid_constant__ Shape shape, std::int64_t items) {
+  const std::int64_t item = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (item >= items) return;
+  const int lane = threadIdx.x % 32;
+  const Move move = map(item);
+  if (move.to == nullptr) return;
+  const Converter<From, To> converter{scale_at(shape.from_scale), scale_at(shape.to_scale)};
+  if (move.from == nullptr) {
+    for (int i = lane; i < shape.elements * kBytes<To>; i += 32) move.to[i] = 0;
+  } else if (shape.vectors) {
+    for (int i = lane * 8; i < shape.elements; i += 32 * 8) {
+      converter.word((i < shape.latent ? move.from : move.rope) + i * kBytes<From>, move.to + i * kBytes<To>);
+    }
+  } else {
+    for (int i = lane; i < shape.elements; i += 32) {
+      converter.element((i < shape.latent ? move.from : move.rope) + i * kBytes<From>,
+                        move.to + i * kBytes<To>);
+    }
+  }
+}
+
+template <class From, class To, class Map>
+Status move_tokens(const Map& map, const Shape& shape, std::int64_t items, const Executor& executor) {
+  if (items == 0) return {};
+  DeviceGuard guard(executor.device);
+  FLASHLATENT_RETURN_IF_ERROR(guard.status());
+  const std::int64_t blocks = (items - 1) / kWarps + 1;
+  if (blocks > kMostBlocks) return too_many_blocks(blocks);
+  LaunchShape grid;
+  grid.blocks = static_cast<int>(blocks);
+  grid.threads = kThreads;
+  return launch(move_kernel<From, To, Map>, grid, executor, map, shape, items);
+}
+
+/// Calls f with a value of the type that a tensor's dtype names.
+template <class F>
+Status with_type(Dtype dtype, F f) {
+  if (dtype == Dtype::kBF16) return f(__nv_bfloat16{});
+  if (dtype == Dtype::kF16) return f(__half{});
+  return f(Code{});
+}
+
+const float* scale_of(const ConstTensorView& scale) {
+  return static_cast<const float*>(scale.data);
+}
+
+/// Words of eight elements: 8 bytes of codes, 16 of others.
+bool in_words(const ConstTensorView& view) {
+  return in_vectors(view, view.dtype == Dtype::kU8 ? 8 : 16);
+}
+
+}  // namespace
+
+Status append_e4m3(const ConstTensorView& latent, const ConstTensorView& rope,
+                   const ConstTensorView& slot_mapping, const TensorView& kv_cache,
+                   const ConstTensorView& kv_scale, const Executor& executor) {
+  const std::int64_t d_latent = latent.shape[1], d_rope = rope.present() ? rope.shape[1] : 0;
+  const AppendMap map{static_cast<const std::uint8_t*>(latent.data),
+                      d_rope > 0 ? static_cast<const std::uint8_t*>(rope.data) - d_latent * 2 : nullptr,
+                      latent.strides[0] * 2,
+                      d_rope > 0 ? rope.strides[0] * 2 : 0,
+                      Integers(slot_mapping),
+                      Tokens(kv_cache)};
+  const bool aligned = in_words(latent) && in_words(kv_cache) && (d_rope == 0 || in_words(rope));
+  const Shape shape{nullptr, scale_of(kv_scale), static_cast<int>(d_latent),
+                    static_cast<int>(d_latent + d_rope), aligned && d_latent % 8 == 0};
+  if (latent.dtype == Dtype::kF16) {
+    return move_tokens<__half, Code>(map, shape, slot_mapping.shape[0], executor);
+  }
+  return move_tokens<__nv_bfloat16, Code>(map, shape, slot_mapping.shape[0], executor);
+}
+
+Status convert_e4m3(const ConstTensorView& from, const ConstTensorView& from_scale, const TensorView& to,
+                    const ConstTensorView& to_scale, const Executor& executor) {
+  const ConvertMap map{Tokens(from), Tokens(to)};
+  const auto elements = static_cast<int>(from.shape[3]);
+  const Shape shape{scale_of(from_scale), scale_of(to_scale), elements, elements,
+                    in_words(from) && in_words(to)};
+  const std::int64_t items = from.shape[0] * from.shape[1];
+  if (to.dtype == Dtype::kBF16) return move_tokens<Code, __nv_bfloat16>(map, shape, items, executor);
+  if (to.dtype == Dtype::kF16) return move_tokens<Code, __half>(map, shape, items, executor);
+  return with_type(from.dtype,
+                   [&](auto type) { return move_tokens<decltype(type), Code>(map, shape, items, executor); });
+}
+
+Status gather_e4m3(const ConstTensorView& kv_cache, const ConstTensorView& kv_scale,
+                   const ConstTensorView& block_table, const ConstTensorView& cu_seqlens,
+                   const ConstTensorView& first_token, const TensorView& out, const Executor& executor) {
+  const GatherMap map{Tokens(kv_cache), PageTable(block_table, cu_seqlens, first_token),
+                      static_cast<std::uint8_t*>(out.data),
+                      out.strides[0] * static_cast<std::int64_t>(size_of(out.dtype))};
+  const auto elements = static_cast<int>(kv_cache.shape[3]);
+  const Shape shape{scale_of(kv_scale), scale_of(kv_scale), elements, elements,
+                    in_words(kv_cache) && in_words(out)};
+  return with_type(out.dtype, [&](auto type) {
+    return move_tokens<Code, decltype(type)>(map, shape, out.shape[0], executor);
+  });
+}
+
+}  // namespace flashlatent::cuda

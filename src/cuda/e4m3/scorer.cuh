@@ -1,0 +1,188 @@
+// The warpgroup that scores: S = Q K^T of every block, and P for the two that multiply.
+//
+// A block's P is relative to the row's maximum in this block alone, so that it has all of e4m3's range,
+// whatever other blocks have. Who multiplies adds a block's sums times a factor, which comes with P.
+#pragma once
+
+#include "cuda/e4m3/query.cuh"
+#include "cuda/parts/column_softmax.cuh"
+
+namespace flashlatent::mla_e4m3 {
+
+template <class Config>
+class Scorer {
+ public:
+  __device__ __forceinline__ Scorer(SharedMemory<Config>& shared, const parts::DecodeArguments& args)
+      : shared_(shared), args_(args), query_(shared, args) {}
+
+  /// Takes a segment's Q, when the one before has been scored.
+  __device__ __forceinline__ void begin(const parts::Work& work) {
+    meet();
+    query_.take(work.tile);
+    const int thread = threadIdx.x % 128;
+    if (thread < Config::kRows) shared_.scored_rows.find(args_, work.tile, thread);
+    meet();
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      scale_[h] = shared_.row_scale[row(h)];
+      base_[h] = -INFINITY;
+      sum_[h] = 0;
+    }
+  }
+
+  /// All blocks of a segment, of which there are some.
+  __device__ __forceinline__ void attend(const parts::Work& work) {
+#pragma unroll 1
+    for (int left = work.blocks(); left > 0; --left) {
+      float s[32];
+      score(s);
+      soften(work, s, left);
+    }
+  }
+
+ private:
+  static constexpr int kRows = Config::kRows;
+  static constexpr float kLargest = Config::kLargestP;
+
+  __device__ __forceinline__ static void meet() {
+    ptx::named_sync(kScorerBarrier, 128);
+  }
+  __device__ __forceinline__ static parts::Fragment fragment() {
+    return parts::fragment_of(threadIdx.x % 128);
+  }
+  __device__ __forceinline__ static int row(int h) {
+    return fragment().row + 8 * h;
+  }
+  /// Of a tile of few rows not all warps, or not all their rows, have some.
+  __device__ __forceinline__ static bool has_rows() {
+    return kRows >= 64 || threadIdx.x % 128 / 32 * 16 < kRows;
+  }
+  static constexpr int kHalves = kRows == 8 ? 1 : 2;  // rows g and g + 8
+
+  /// The scores of the next block, whose place is then given back.
+  __device__ __forceinline__ void score(float (&s)[32]) {
+    const int slot = slot_.index();
+    ptx::wait(shared_.full[slot], slot_.parity());
+    if constexpr (!Config::kBoxes) ptx::fence_for_async_proxy();
+    const std::uint64_t q =
+        ptx::descriptor_k_major_64<kAtomBytes>(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q), 0));
+    const std::uint64_t k = ptx::descriptor_k_major_64<Config::kChunks * kAtomBytes>(
+        __shfl_sync(0xffffffff, ptx::shared_address(shared_.blocks[slot]), 0));
+    ptx::pin_registers(s);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < 2 * Config::kChunks; ++i) {
+      ptx::WgmmaE4m3<64>::ss(s, q + i / 2 * (64 * 64 / 16) + i % 2 * ptx::kStepOfE4m3,
+                             k + i / 2 * (kAtomBytes / 16) + i % 2 * ptx::kStepOfE4m3, i > 0);
+    }
+    ptx::wgmma_commit();
+    live_ = shared_.live[slot];
+    ptx::wgmma_wait<0>();
+    ptx::pin_registers(s);
+    ptx::arrive(shared_.empty[slot]);
+    slot_.next();
+  }
+
+  /// P of the block at hand, of which `s` are the scores.
+  __device__ __forceinline__ void soften(const parts::Work& work, float (&s)[32], int left) {
+    const int place = place_.index();
+    if (has_rows()) {
+      const int start = (work.segment.block_end - left) * 64;
+      const RowsBehind<kRows>& rows = shared_.scored_rows;
+      if (live_ != parts::kAllLive || rows.limit(work, 0) - start < 64) [[unlikely]] {
+        parts::mask_scores(s, live_, rows.limit(work, row(0)) - start,
+                           rows.limit(work, kHalves > 1 ? row(1) : row(0)) - start, fragment());
+      }
+      std::uint32_t words[2][4];
+      float factor[2], shrink[2];
+      bool shrinks = false;
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h) {
+        words_of_row(s, h, words[h], factor[h], shrink[h]);
+        shrinks = shrinks || shrink[h] != 1.0F;
+      }
+      shrinks = __any_sync(0xffffffff, shrinks);
+      ptx::wait(shared_.p_free[place], place_.parity() ^ 1);
+      publish(place, words, factor, shrink, shrinks, left == 1);
+      ptx::fence_for_async_proxy();
+    } else {
+      ptx::wait(shared_.p_free[place], place_.parity() ^ 1);
+    }
+    ptx::arrive(shared_.has_p[place]);
+    place_.next();
+  }
+
+  /// P of this thread's tokens of row(h), and what sums are to be multiplied by: the block's, and those so
+  /// far.
+  __device__ __forceinline__ void words_of_row(float (&s)[32], int h, std::uint32_t (&words)[4],
+                                               float& factor, float& shrink) {
+    float max = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float& x = s[4 * j + 2 * h + i];
+        x *= scale_[h];
+        max = fmaxf(max, x);
+      }
+    }
+    max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, 1));
+    max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, 2));
+    // Rounded up, or P of huge scores could be larger than e4m3 has room for.
+    const bool empty = max == -INFINITY;
+    const float base = empty ? 0.0F : __fsub_ru(max, kLargest);
+    float sum = 0;
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      float p[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        p[i] = parts::exp2_fast(s[4 * (2 * u + i / 2) + 2 * h + i % 2] - base);
+      }
+      sum += (p[0] + p[1]) + (p[2] + p[3]);
+      words[u] = pack_e4m3(p[0], p[1], p[2], p[3]);
+    }
+    shrink = 1.0F;
+    if (!empty && !(base - base_[h] <= Config::kSlack)) {
+      shrink = parts::shrink(base_[h], base);
+      base_[h] = base;
+    }
+    factor = empty ? 0.0F : parts::exp2_fast(base - base_[h]);
+    sum_[h] = fmaf(sum, factor, sum_[h] * shrink);
+  }
+
+  /// To the place of P, which nobody reads any more. `last`: of the segment.
+  __device__ __forceinline__ void publish(int place, const std::uint32_t (&words)[2][4],
+                                          const float (&factor)[2], const float (&shrink)[2], bool shrinks,
+                                          bool last) const {
+    BlockScales<kRows>& to = shared_.scales[place];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+      const int n = warp * 16 + 8 * h + lane % 8;
+      ptx::store_matrices(ptx::shared_address(shared_.p[place]) + tile_offset(n, lane / 8), words[h]);
+      if (lane % 4 == 0) {
+        to.factor[row(h)] = factor[h];
+        if (shrinks) to.shrink[row(h)] = shrink[h];
+      }
+      if (last) {
+        const float sum = parts::quad_sum(sum_[h]);
+        if (lane % 4 == 0) {
+          to.base[row(h)] = base_[h];
+          to.sum[row(h)] = sum;
+        }
+      }
+    }
+    if (lane == 0) to.shrinks[warp] = shrinks;
+  }
+
+  SharedMemory<Config>& shared_;
+  const parts::DecodeArguments& args_;
+  const Query<Config> query_;
+  RingPlace<Config::kSlots> slot_;     // of the next block
+  RingPlace<Config::kPlaces> place_;   // of its P
+  std::uint64_t live_ = 0;             // which tokens of the block at hand count
+  float scale_[2], base_[2], sum_[2];  // of this thread's rows; sums of its tokens
+};
+
+}  // namespace flashlatent::mla_e4m3

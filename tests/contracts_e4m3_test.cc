@@ -1,0 +1,181 @@
+// The contracts of e4m3 latent caches, on every backend that is there: products in bf16 and in e4m3, queries
+// of both.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "contracts.h"
+#include "core/e4m3_latent.h"
+
+namespace flashlatent {
+namespace {
+
+using runtime::CaseSpec;
+using runtime::DecodeRun;
+using runtime::RandomCase;
+
+struct Kind {
+  const char* name;
+  bool e4m3_query;
+  bool scale_a_head;
+  Products products;
+};
+constexpr Kind kKinds[] = {{"bf16", false, false, Products::kAuto},
+                           {"fp8 products", false, false, Products::kFp8},
+                           {"e4m3 queries", true, false, Products::kAuto},
+                           {"a scale a head", true, true, Products::kAuto},
+                           {"e4m3 queries, bf16 products", true, false, Products::kBf16}};
+
+class E4m3Latent : public Contracts {
+ protected:
+  /// Compares with the oracle, in every kind, what a kernel of this backend takes.
+  void check(CaseSpec spec) {
+    for (const Kind& kind : kKinds) {
+      const CaseSpec of = with(spec, kind);
+      if (taken(of)) expect_right(of);
+    }
+  }
+  static CaseSpec with(CaseSpec spec, const Kind& kind) {
+    spec.name = kind.name;
+    spec.e4m3_query = kind.e4m3_query;
+    spec.query_scales = !kind.e4m3_query ? 0 : kind.scale_a_head ? spec.heads : 1;
+    spec.products = kind.products;
+    return spec;
+  }
+  static CaseSpec e4m3(int heads, std::vector<int> lengths) {
+    return {.format = KvFormat::kE4m3, .scales = 1, .heads = heads, .lengths = std::move(lengths)};
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, E4m3Latent, kBackends, backend_name);
+
+TEST_P(E4m3Latent, LengthsAndHeads) {
+  check(e4m3(16, {0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 193}));
+  for (int heads : {1, 3, 8, 24, 64, 65, 128}) check(e4m3(heads, {33, 130}));
+}
+
+TEST_P(E4m3Latent, PageSizesAndStrides) {
+  for (int page_size : {1, 16, 61, 64, 256}) {
+    CaseSpec spec = e4m3(24, {1, 130, 257});
+    spec.page_size = page_size;
+    check(spec);
+    spec.strided = spec.invalid_pages = true;
+    check(spec);
+  }
+}
+
+TEST_P(E4m3Latent, QueryTokensSplitsAndSinks) {
+  CaseSpec spec = e4m3(12, {1, 2, 66, 300});
+  spec.query_tokens = 3;
+  spec.causal = spec.sink = true;
+  check(spec);
+  spec = e4m3(4, {9000, 20});
+  spec.sink = true;
+  check(spec);
+  spec = e4m3(24, {5, 100, 64, 700});
+  spec.ragged_tokens = {1, 3, 0, 2};
+  spec.causal = true;
+  check(spec);
+}
+
+TEST_P(E4m3Latent, WithoutRope) {
+  for (int heads : {8, 80}) {
+    CaseSpec spec = e4m3(heads, {1, 130, 700});
+    spec.qk_dim = 512;
+    spec.query_tokens = 2;
+    spec.causal = true;
+    check(spec);
+  }
+}
+
+TEST_P(E4m3Latent, IndicesWindowsAndTwoCaches) {
+  for (int heads : {8, 80}) {
+    CaseSpec spec = e4m3(heads, {200, 0, 77});
+    spec.window = 70;
+    check(spec);
+    spec.window = 0;
+    spec.extra_lengths = {90, 3, 0};
+    spec.extra_page_size = 2;
+    check(spec);
+    spec = e4m3(heads, {200, 0, 77});
+    spec.sparse = true;
+    spec.topk = 130;
+    spec.topk_lengths = {130, 5, 64};
+    spec.skipped_indices = 0.3;
+    check(spec);
+  }
+}
+
+TEST_P(E4m3Latent, RisingAndFallingScores) {
+  for (const auto& [name, steps] : hard_score_steps()) {
+    for (int heads : {4, 32}) {
+      CaseSpec spec = e4m3(heads, {900, 300});
+      spec.score_steps = steps;
+      spec.step_tokens = ScoreSteps::kTokens;
+      check(spec);
+    }
+  }
+}
+
+TEST_P(E4m3Latent, SameBitsAndBatchInvariance) {
+  for (const Kind& kind : kKinds) {
+    CaseSpec spec = with(e4m3(24, {9000, 130, 0, 64}), kind);
+    if (taken(spec)) expect_same_bits(spec);
+    spec.batch_invariant = true;
+    if (taken(spec)) expect_batch_invariant(spec);
+  }
+}
+
+TEST_P(E4m3Latent, ANanReachesTheRowsThatSeeIt) {
+  for (const Kind& kind : kKinds) {
+    const CaseSpec spec = with(e4m3(16, {100, 70}), kind);
+    if (!taken(spec)) continue;
+    RandomCase c = runtime::make_case(spec, 3);
+    const auto* table = static_cast<const std::int32_t*>(c.inputs.block_table.data);
+    auto* cache = static_cast<std::uint8_t*>(const_cast<void*>(c.inputs.kv_cache.data));  // this case's own
+    cache[table[0] * c.inputs.kv_cache.strides[0] + 5 * c.inputs.kv_cache.strides[1] + 17] = e4m3::kNan;
+    expect_right(c, spec.name);
+  }
+}
+
+TEST_P(E4m3Latent, AScaleThatIsLeftOutIsOne) {
+  for (const Kind& kind : kKinds) {
+    CaseSpec spec = with(e4m3(16, {100, 70}), kind);
+    spec.scales = 0;
+    spec.query_scales = 0;
+    if (taken(spec)) expect_right(spec);
+  }
+}
+
+TEST_P(E4m3Latent, TensorsThatDoNotFitAreNamed) {
+  const RandomCase c = runtime::make_case(with(e4m3(16, {100}), kKinds[2]), 1);
+  DecodeProblem::Options options = c.problem.options;
+  auto refused = [&](const DecodeInputs& inputs, const char* words) {
+    const Status status = infer_problem(inputs, 512, options).status();
+    EXPECT_NE(status.message().find(words), std::string::npos) << status.message();
+  };
+  DecodeInputs inputs = c.inputs;
+  inputs.q.dtype = Dtype::kF16;
+  refused(inputs, "with an e4m3 cache bf16 and bytes (e4m3) are accepted");
+  inputs = c.inputs;
+  inputs.kv_cache.dtype = Dtype::kBF16;
+  refused(inputs, "bf16 and fp16 are accepted, bytes (e4m3) with an e4m3 latent cache");
+  options.products = Products::kFp8;
+  inputs = c.inputs;
+  inputs.q.dtype = inputs.kv_cache.dtype = Dtype::kBF16;
+  refused(inputs, "products is fp8; that is for an e4m3 latent cache, and this one is latent, plain");
+}
+
+TEST(E4m3Query, ExponentIsTheLeastThatFits) {
+  for (int exponent = -100; exponent <= 100; ++exponent) {
+    const float fits = std::ldexp(448.0F, exponent);
+    EXPECT_EQ(e4m3_latent::query_exponent(fits), exponent);
+    EXPECT_EQ(e4m3_latent::query_exponent(std::nextafter(fits, std::numeric_limits<float>::max())),
+              exponent + 1);
+  }
+  EXPECT_EQ(e4m3_latent::query_exponent(0), -126);
+}
+
+}  // namespace
+}  // namespace flashlatent

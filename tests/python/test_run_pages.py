@@ -1,0 +1,70 @@
+"""scripts/run_pages: which blocks of a page are commands."""
+
+import importlib.machinery
+import importlib.util
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+loader = importlib.machinery.SourceFileLoader("run_pages", str(ROOT / "scripts/run_pages"))
+spec = importlib.util.spec_from_loader("run_pages", loader)
+pages = importlib.util.module_from_spec(spec)
+loader.exec_module(pages)
+
+PAGE = """# A page
+```sh
+true
+```
+- in a list:
+  ```sh needs=gpu,time
+  flashlatent info
+    --option
+  ```
+```
+not a command
+```
+```python
+part()
+```
+```python run
+print(1)
+```
+```cpp run
+int main() {}
+```
+```text
+flashlatent
+```
+"""
+
+
+def test_blocks():
+    found = pages.blocks("page.md", PAGE)
+    assert [(block.line, block.language, block.needs) for block in found] == [
+        (3, "sh", ()), (7, "sh", ("gpu", "time")), (17, "python", ()), (20, "cpp", ())]
+    assert found[1].text == "flashlatent info\n  --option\n"
+    assert str(found[0]) == "page.md:3"
+
+
+def test_lines_that_are_left_out():
+    text = "flashlatent info\nbench   # needs a GPU\n\nctest  # takes minutes: all of them\n"
+    assert pages.lines_to_run(text, set()) == "flashlatent info\n"
+    assert pages.lines_to_run(text, {"gpu"}) == "flashlatent info\nbench   # needs a GPU\n"
+
+
+@pytest.mark.parametrize("mark", ["sh need=gpu", "sh needs=luck", "sh run", "python runs", "cpp needs=gpu,", "sh gpu"])
+def test_unknown_marks(mark):
+    with pytest.raises(ValueError, match="page.md:2: the fence's mark is"):
+        pages.blocks("page.md", f"\n```{mark}\n```\n")
+
+
+def test_a_fence_without_an_end():
+    with pytest.raises(ValueError, match="page.md:1: the fence has no end"):
+        pages.blocks("page.md", "```sh\ntrue\n")
+
+
+def test_marks_of_all_pages():
+    for glob in pages.PAGES:
+        for path in ROOT.glob(glob):
+            pages.blocks(path.name, path.read_text(encoding="utf-8"))

@@ -151,7 +151,7 @@ void draw_e4m3(Draw& draw, CaseSpec& spec) {
   const bool dims = spec.v_dim == 512 && (spec.qk_dim == 576 || spec.qk_dim == 512);
   if (spec.layout != KvLayout::kLatent || spec.format != KvFormat::kPlain || spec.kv_heads != 1 || !dims)
     return;
-  if (draw.one_in(2)) return;
+  if (!draw.one_in(3)) return;
   spec.format = KvFormat::kE4m3;
   spec.dtype = Dtype::kBF16;
   spec.scales = draw.of({0, 1, 1});

@@ -367,8 +367,8 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
     if (std::isfinite(result.out[d])) norm2 += result.out[d] * result.out[d];
   }
   const double of_result = unit_roundoff(cache.dtype);
-  // Three times as much as e4m3's: errors of P add up in the direction that the values have in common, so that
-  // they are one random number and not an average of many.
+  // Three times as much as e4m3's: errors of P add up in the direction that the values have in common, so
+  // that they are one random number and not an average of many.
   const double of_p = problem.fp8_products() ? 3 * 0x1p-4 : of_result;
   const double spread2 = std::isfinite(spread_left) ? spread_left * spread_left : 0;
   result.out_rounding = 0.4 * std::sqrt(of_result * of_result * norm2 + of_p * of_p * spread2);

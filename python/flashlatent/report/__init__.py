@@ -1,6 +1,7 @@
 """python -m flashlatent.report FILE...: pictures of what the program measured, PNG and SVG.
 
-FILE is JSON that `flashlatent bench`, `check`, `replay` or `plan` wrote (--json), or python -m flashlatent.bench. All
+FILE is JSON that `flashlatent bench`, `check`, `replay` or `plan` wrote (--json), or python -m flashlatent.bench and
+flashlatent.bench_distributed. All
 files together give one picture of each kind that they have something for:
 
   roofline   dense, sparse, paged: rates below the roof of the same run
@@ -9,6 +10,7 @@ files together give one picture of each kind that they have something for:
   cases      sparse, paged: the part of the roof that each case reaches
   shapes     bench shapes: ratios to the best of others
   cache, planning, numerics, host   bench cache, plan, numerics; host times of Python's calls
+  distributed  bench_distributed: a layer and its parts by GPUs
   check      relative errors by kind of case
   replay     served traces: rate, step times, pool
 
@@ -22,14 +24,14 @@ import os
 import re
 import sys
 
-from . import cases, decode, runs, schedule
+from . import cases, decode, distributed, runs, schedule
 from .decode import length_series
-from .style import machine_of
+from .style import COLOURS, axes, machine_of
 
-__all__ = ["ReportError", "digest", "digest_in", "length_series", "main", "read", "report"]
+__all__ = ["COLOURS", "ReportError", "axes", "digest", "digest_in", "length_series", "main", "read", "report"]
 KINDS = {"roofline": decode.roofline, "time": decode.times, "peers": decode.peers, "cases": cases.decode_cases,
          "shapes": decode.shapes, "cache": cases.cache, "planning": cases.planning, "numerics": runs.numerics,
-         "host": cases.host, "check": runs.check}
+         "host": cases.host, "distributed": distributed.layers, "check": runs.check}
 EXPECTED = "a JSON file of flashlatent bench, check, replay or plan is expected"
 NOT_SHOWN = {"source_tree", "command", "machine", "explain", "source"}
 

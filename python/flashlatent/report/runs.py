@@ -51,7 +51,7 @@ def numerics(pyplot, documents):
                      label=name, clip_on=False)
     errors = [row[key] for row in rows for key, _ in kinds]
     set_axis(plot.xaxis, ladder(min(errors), max(errors), most=7), "relative error of out against float64", log=True)
-    names_down(plot, [f"{row['name']}, scores of deviation {row['score_deviation']:g}" for row in rows])
+    names_down(plot, [f"{row.get('kv', 'fp8_656')}, {row['name']}, scores of deviation {row['score_deviation']:g}" for row in rows])
     figure.legend(frameon=False, fontsize=8, loc="outside lower right", ncols=3)
     plot.set_title("Errors by the cache and by the kernel", loc="left", fontsize=10)
     return figure

@@ -55,7 +55,7 @@ struct CacheArguments {
   int pages;
   Divisor page_size;
   const float* scale;  // e4m3: of all elements; null: 1
-  int box_tokens;  // rows of one TMA box: divides page_size and 64
+  int box_tokens;      // rows of one TMA box: divides page_size and 64
   // Of loaders that take lists (parts/listed_tokens.cuh), in place of all that is above.
   ListedCache listed[2];
   schedule::UnionLengths list_lengths;

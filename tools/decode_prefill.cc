@@ -2,13 +2,9 @@
 
 #include <fmt/core.h>
 
-#include <cstdint>
-#include <limits>
-#include <vector>
-
 #include "dispatch/sparse_prefill.h"
 #include "runtime/compare.h"
-#include "runtime/device_memory.h"
+#include "runtime/prefill_run.h"
 #include "tools/command.h"
 
 namespace flashlatent::tools {
@@ -17,26 +13,16 @@ int decode_prefill(const io::DecodeCase& prefill_case, const DecodePaths& paths,
   const SparsePrefillInputs inputs = prefill_case.prefill_inputs();
   const SparsePrefillOptions options{.softmax_scale = prefill_case.softmax_scale,
                                      .v_dim = prefill_case.head_dim_v.value_or(512)};
-  // Refuses a backend that has it not, so that all memory below is the CPU's.
-  const Result<std::size_t> bytes = sparse_prefill_workspace_bytes(inputs, options, executor);
-  if (!bytes.ok()) return fail(bytes.status());
   const Result<SparsePrefillCall> call = as_decode(inputs, options, Device{});
   if (!call.ok()) return fail(call.status());
-  Result<runtime::Buffer> workspace = runtime::Buffer::allocate(executor, *bytes);
-  if (!workspace.ok()) return fail(workspace.status());
-
-  const std::int64_t s_q = inputs.q.shape[0], h_q = inputs.q.shape[1];
-  constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
-  std::vector<std::uint16_t> out(s_q * h_q * options.v_dim, 0xFFFF);
-  std::vector<float> max_logits(s_q * h_q, kPoison), lse(s_q * h_q, kPoison);
-  const SparsePrefillOutputs outputs{{out.data(), inputs.q.dtype, {s_q, h_q, options.v_dim}},
-                                     {max_logits.data(), Dtype::kF32, {s_q, h_q}},
-                                     {lse.data(), Dtype::kF32, {s_q, h_q}}};
-  if (Status status = sparse_prefill(inputs, outputs, options, workspace->memory(), executor); !status.ok()) {
-    return fail(status);
-  }
+  Result<runtime::PrefillRun> run = runtime::PrefillRun::create(inputs, options, executor);
+  if (!run.ok()) return fail(run.status());
+  Status status = run->run();
+  if (status.ok()) status = run->fetch();
+  if (!status.ok()) return fail(status);
+  const SparsePrefillOutputs& outputs = run->results();
   if (!paths.output.empty()) {
-    const Status status = io::write_safetensors(
+    status = io::write_safetensors(
         paths.output, {{"out", outputs.out}, {"lse", outputs.lse}, {"max_logits", outputs.max_logits}}, {});
     if (!status.ok()) return fail(status);
   }
@@ -68,7 +54,8 @@ int decode_prefill(const io::DecodeCase& prefill_case, const DecodePaths& paths,
                                            {"plain_relative_error", comparison.plain_relative_error},
                                            {"lse_error", comparison.lse_error},
                                            {"ok", comparison.ok()}};
-  if (Status status = write_json(paths.json, document); !status.ok()) return fail(status);
+  status = write_json(paths.json, document);
+  if (!status.ok()) return fail(status);
   return comparison.ok() ? kRight : kWrongResult;
 }
 

@@ -20,6 +20,7 @@ using runtime::CaseSpec;
 constexpr const char* kKernels[] = {"mla_16_transposed", "mla_16",          "mla_16_team4", "mla_16_team8",
                                     "mla_16_team16",     "mla_64_pingpong", "mla_64_roles"};
 constexpr const char* kOfFp8[] = {"fp8_32", "fp8_16_team8", "mla_16_transposed", "fp8_64", "mla_64_pingpong"};
+constexpr const char* kOfE4m3Products[] = {"mla_64_e4m3"};
 constexpr const char* kOfSeparate[] = {"gqa_16", "gqa_128_split"};
 
 class KernelContracts : public Contracts {
@@ -518,6 +519,20 @@ TEST_P(KernelContracts, LongPartsOfAnFp8Cache) {
     problem.query.heads = 32;
     constexpr const char* kOfMoreRows[] = {"fp8_32", "fp8_64", "mla_64_pingpong"};
     expect_long_parts_right(problem, lengths, kOfMoreRows);
+  }
+}
+TEST_P(KernelContracts, LongPartsOfE4m3Products) {
+  for (const std::vector<int>& lengths : {std::vector<int>(16, 16384), many_lengths()}) {
+    DecodeProblem problem;
+    problem.cache.format = KvFormat::kE4m3;
+    for (bool e4m3 : {true, false}) {
+      problem.query.e4m3 = e4m3;
+      problem.options.products = e4m3 ? Products::kAuto : Products::kFp8;
+      for (int heads : {16, 64}) {
+        problem.query.heads = heads;
+        expect_long_parts_right(problem, lengths, kOfE4m3Products);
+      }
+    }
   }
 }
 TEST_P(KernelContracts, LongPartsOfSeparateKeysAndValues) {

@@ -325,6 +325,8 @@ TEST_F(DecodeArguments, NamesWhatDoesNotFit) {
   inputs = inputs_;
   inputs.q.dtype = Dtype::kF16;
   inputs.kv_cache.dtype = Dtype::kU8;
+  EXPECT_TRUE(refused(inputs, {"q is fp16", "e4m3", "bf16"}));
+  inputs.kv_cache.shape[3] = 656;
   EXPECT_TRUE(refused(inputs, {"q is fp16", "fp8_656", "bf16"}));
 }
 

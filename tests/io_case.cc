@@ -107,6 +107,19 @@ Draft prefill() {
            {"indices", {Dtype::kI32, {7, 1, 3}, {}}}}};
 }
 
+Draft latent_e4m3() {
+  return {{{"kind", "sparse_decode"},
+           {"softmax_scale", "1"},
+           {"kv_format", "e4m3"},
+           {"products", "bf16"},
+           {"head_dim_v", "512"}},
+          {{"q", {Dtype::kU8, {2, 1, 4, 576}, {}}},
+           {"q_scale", {Dtype::kF32, {4}, {}}},
+           {"kv_cache", {Dtype::kU8, {3, 4, 1, 576}, {}}},
+           {"kv_scale", {Dtype::kF32, {1}, {}}},
+           {"indices", {Dtype::kI32, {2, 1, 5}, {-1, 999}}}}};
+}
+
 Draft two_caches() {
   return {{{"kind", "sparse_decode"},
            {"softmax_scale", "1"},
@@ -236,6 +249,15 @@ TEST(Case, PagedE4m3) {
   EXPECT_EQ(problem->cache.format, KvFormat::kE4m3);
   EXPECT_EQ(loaded->inputs().key_scale.shape[0], 3);
   EXPECT_EQ(loaded->inputs().value_scale.shape[0], 1);
+}
+
+TEST(Case, LatentE4m3) {
+  const auto loaded = parse_case(latent_e4m3().bytes(), "x");
+  const auto problem = loaded->problem();
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  EXPECT_EQ(problem->cache.format, KvFormat::kE4m3);
+  EXPECT_TRUE(problem->query.e4m3);
+  EXPECT_EQ(loaded->inputs().q_scale.shape[0], 4);
 }
 
 TEST(Case, PrefillLoadsAndIsNoDecode) {
@@ -378,6 +400,12 @@ TEST(Case, BadCasesAreNamed) {
       {paged(), add("key_scale", {Dtype::kF32, {1}, {}}), "\"key_scale\" is fp32 (1); it belongs to a cache"},
       {e4m3(), no_meta("kv_format"), "tensor \"key_cache\" is uint8 (6, 3, 5, 8, 16); expected fp16"},
       {e4m3(), shape("key_scale", {2}), "tensor \"key_scale\" is fp32 (2); expected fp32 (1 or h_kv = 1)"},
+      {latent_e4m3(), shape("q_scale", {3}), "tensor \"q_scale\" is fp32 (3); expected fp32 (1 or h_q = 1)"},
+      {latent_e4m3(), shape("kv_scale", {2}), "tensor \"kv_scale\" is fp32 (2); expected fp32 (1 = 1)"},
+      {latent_e4m3(), dtype("q", Dtype::kBF16), "tensor \"q_scale\" is fp32 (4); it belongs to a q of e4m3"},
+      {latent_e4m3(), meta("products", "int8"),
+       "metadata \"products\" is \"int8\"; expected auto, bf16 or fp8"},
+      {sparse(), add("kv_scale", {Dtype::kF32, {1}, {}}), "it belongs to a cache of kv_format e4m3"},
       {prefill(), add("out_ref", {Dtype::kF32, {7, 5, 512}, {}}),
        "\"out_ref\" is fp32 (7, 5, 512); expected fp32 (s_q = 7"},
       {prefill(), no("kv"), "tensor \"kv\" is missing; expected bf16 (s_kv, h_kv, d = 576)"},

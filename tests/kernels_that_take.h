@@ -53,6 +53,7 @@ inline bool should_take_separate(std::string_view kernel, const DecodeProblem& p
   const int unit = cache.format == KvFormat::kE4m3 ? 16 : 8;  // elements of 16 bytes
   const bool dims = cache.qk_dim == cache.v_dim && cache.qk_dim <= 256 && cache.qk_dim % unit == 0;
   const bool packed = cache.layout == KvLayout::kPacked;
+  if (problem.options.separate.alibi && problem.options.shard.world > 1) return false;
   if (kernel == "gqa_16" || kernel == "gqa_128_split")
     return dims && (!packed || cache.page_size % unit == 0);
   const bool boxes = dims && !packed && cache.format == KvFormat::kPlain && cache.page_size % 8 == 0;

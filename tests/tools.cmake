@@ -12,7 +12,9 @@ if(TARGET flashlatent_cli)
   flashlatent_test(check_refusals_test LIBS flashlatent_runtime ${FLASHLATENT_FMT}
     SOURCES check_refusals_test.cc
             ${PROJECT_SOURCE_DIR}/tools/check_cases.cc ${PROJECT_SOURCE_DIR}/tools/check_cases_fp8.cc
-            ${PROJECT_SOURCE_DIR}/tools/check_cases_e4m3.cc ${PROJECT_SOURCE_DIR}/tools/check_cases_paged.cc ${PROJECT_SOURCE_DIR}/tools/check_cases_random.cc ${PROJECT_SOURCE_DIR}/tools/check_cases_two_caches.cc
+            ${PROJECT_SOURCE_DIR}/tools/check_cases_e4m3.cc ${PROJECT_SOURCE_DIR}/tools/check_cases_paged.cc ${PROJECT_SOURCE_DIR}/tools/check_cases_prefill.cc
+            ${PROJECT_SOURCE_DIR}/tools/check_cases_random.cc ${PROJECT_SOURCE_DIR}/tools/check_cases_shards.cc
+            ${PROJECT_SOURCE_DIR}/tools/check_cases_two_caches.cc
             ${PROJECT_SOURCE_DIR}/tools/check_refusals.cc)
   target_include_directories(check_refusals_test PRIVATE ${PROJECT_SOURCE_DIR})
 endif()

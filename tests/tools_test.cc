@@ -207,6 +207,9 @@ TEST_F(Program, BenchSparseAndFp8) {
   expect_right("bench dense --kv fp8_656 --suite small --repeats 3 --rmse --json " + file("dense.json"));
   const nlohmann::json dense = json("dense.json");
   for (const auto& row : dense.at("results")) EXPECT_EQ(row.at("kv"), "fp8_656");
+  expect_right("bench dense --kv e4m3 --suite small --repeats 3 --rmse --e4m3-queries --json " +
+               file("e4m3.json"));
+  for (const auto& row : json("e4m3.json").at("results")) EXPECT_EQ(row.at("products"), "fp8");
   expect_right("bench dense --kv fp8_656 --suite cpu --list", {"b16 s_q1 h1 s_k16384"});
   expect_refused("bench dense --kv fp8_656 --suite etap", {"--kv is fp8_656", "etap"});
   expect_refused("bench dense --kv fp8_656 --kv-heads 2 --heads 4", {"h_kv", "2"});
@@ -317,6 +320,8 @@ TEST_F(Program, DecodeIsRightOnMadeCases) {
       "--kv fp8_656 --heads 12 --query-tokens 2 --page-size 61 --topk 96 --skipped-indices 0.3 --sink "
       "--topk-lengths 96,0,5,70",
       "--topk 65 --dtype fp16 --kv-heads 2 --dims 320/256",
+      "--kv e4m3 --scales 1 --heads 12 --query-tokens 2 --causal --page-size 61 --products fp8",
+      "--kv e4m3 --scales 1 --heads 12 --topk 96 --e4m3-queries --query-scales 12",
       "--prefill rows --topk 77 --heads 9 --skipped-indices 0.3 --sink --topk-lengths 77,0,5,70",
       "--prefill pages --kv fp8_584 --topk 65 --page-size 3 --extra-lengths 60 --extra-topk 33",
   };
@@ -335,7 +340,8 @@ TEST_F(Program, DecodeIsRightOnMadeCases) {
     const auto inputs = SafetensorsFile::read(path),
                result = SafetensorsFile::read(file("result.safetensors"));
     ASSERT_TRUE(inputs.ok() && result.ok());
-    EXPECT_EQ(result->tensor("out").dtype, inputs->tensor("q").dtype);
+    const Dtype q = inputs->tensor("q").dtype;
+    EXPECT_EQ(result->tensor("out").dtype, q == Dtype::kU8 ? Dtype::kBF16 : q);  // of e4m3 bf16
     EXPECT_EQ(result->tensor("lse").dtype, Dtype::kF32);
     if (inputs->tensor("out_ref").present()) {
       EXPECT_EQ(result->tensor("out").shape, inputs->tensor("out_ref").shape);
@@ -433,6 +439,7 @@ TEST_F(Program, ReplayLosesNoRequestInASmallPool) {
     }
     return lines;
   }());
+  expect_right("replay " + trace + " --heads 2 --requests 2 --kv e4m3 --page-size 61 --verify");
   expect_right("replay " + trace + " --heads 2 --pool-tokens 1216 --page-size 16 --verify --json " +
                file("small.json"));
   const auto report = json("small.json").at("report");

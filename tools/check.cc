@@ -215,9 +215,10 @@ void add_check(CLI::App& app, Action& action) {
       ->add_option("--suite", options->suite,
                    "small (seconds under a sanitizer), quick or full; sparse_prefill: those of full; random: "
                    "shapes and options by --seed; random_separate: likewise, of separate keys and values, "
-                   "several query tokens and large groups; random_sparse_prefill: likewise")
-      ->check(CLI::IsMember(
-          {"small", "quick", "full", "sparse_prefill", "random", "random_separate", "random_sparse_prefill"}))
+                   "several query tokens and large groups; random_sparse_prefill: likewise; "
+                   "random_shards: random and random_separate, of contexts that ranks share")
+      ->check(CLI::IsMember({"small", "quick", "full", "sparse_prefill", "random", "random_separate",
+                             "random_sparse_prefill", "random_shards"}))
       ->capture_default_str();
   check
       ->add_option("--cases", options->cases,

@@ -41,6 +41,7 @@ std::string name_of(const CaseSpec& s) {
   if (s.sink) name += "/sink";
   if (s.strided) name += "/strided";
   if (s.invalid_pages) name += "/invalid_pages";
+  if (s.shard.world > 1) name += fmt::format("/rank{}of{}/run{}", s.shard.rank, s.shard.world, s.shard.run);
   if (s.batch_invariant) name += "/batch_invariant";
   if (!s.ragged_tokens.empty()) name += "/ragged";
   return name;
@@ -238,7 +239,8 @@ std::vector<CaseSpec> full_cases() {
 }  // namespace
 
 bool is_random_suite(const std::string& suite) {
-  return suite == "random" || suite == "random_separate" || suite == "random_sparse_prefill";
+  return suite == "random" || suite == "random_separate" || suite == "random_sparse_prefill" ||
+         suite == "random_shards";
 }
 
 std::vector<CaseSpec> check_cases(const std::string& suite, int random, std::uint64_t seed) {
@@ -247,6 +249,8 @@ std::vector<CaseSpec> check_cases(const std::string& suite, int random, std::uin
     cases = random_cases(random, seed);
   } else if (suite == "random_separate") {
     cases = random_separate_cases(random, seed);
+  } else if (suite == "random_shards") {
+    cases = random_shard_cases(random, seed);
   } else if (suite == "random_sparse_prefill") {
     cases = random_prefill_cases(random, seed);
   } else if (suite == "sparse_prefill") {
@@ -259,12 +263,14 @@ std::vector<CaseSpec> check_cases(const std::string& suite, int random, std::uin
     add_small_two_cache_cases(cases);
     add_small_e4m3_cases(cases);
     add_small_prefill_cases(cases);
+    add_small_shard_cases(cases);
   } else {
     cases = suite == "quick" ? quick_cases() : full_cases();
     add_quick_fp8_cases(cases);
     add_quick_paged_cases(cases);
     add_quick_two_cache_cases(cases);
     add_quick_e4m3_cases(cases);
+    add_quick_shard_cases(cases);
   }
   if (suite == "full") {
     add_full_fp8_cases(cases);

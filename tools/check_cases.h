@@ -34,6 +34,9 @@ void add_full_e4m3_cases(std::vector<runtime::CaseSpec>& cases);
 /// Sparse prefill, alone or in small and full.
 void add_small_prefill_cases(std::vector<runtime::CaseSpec>& cases);
 void add_full_prefill_cases(std::vector<runtime::CaseSpec>& cases);
+/// The same of contexts that ranks share.
+void add_small_shard_cases(std::vector<runtime::CaseSpec>& cases);
+void add_quick_shard_cases(std::vector<runtime::CaseSpec>& cases);
 
 /// Shapes and options drawn at random; a case depends on the seed and its number alone.
 std::vector<runtime::CaseSpec> random_cases(int count, std::uint64_t seed);
@@ -42,7 +45,9 @@ std::vector<runtime::CaseSpec> random_cases(int count, std::uint64_t seed);
 std::vector<runtime::CaseSpec> random_separate_cases(int count, std::uint64_t seed);
 /// The same of sparse prefill alone.
 std::vector<runtime::CaseSpec> random_prefill_cases(int count, std::uint64_t seed);
-/// Is a suite one of these, random, random_separate and random_sparse_prefill?
+/// Those of `random` and `random_separate` in turns, of contexts that ranks share.
+std::vector<runtime::CaseSpec> random_shard_cases(int count, std::uint64_t seed);
+/// Is a suite one of these random ones?
 bool is_random_suite(const std::string& suite);
 
 /// Lengths of which large batches' kernels split one, and merge it themselves.

@@ -151,7 +151,7 @@ void draw_e4m3(Draw& draw, CaseSpec& spec) {
   const bool dims = spec.v_dim == 512 && (spec.qk_dim == 576 || spec.qk_dim == 512);
   if (spec.layout != KvLayout::kLatent || spec.format != KvFormat::kPlain || spec.kv_heads != 1 || !dims)
     return;
-  if (draw.one_in(2)) return;
+  if (!draw.one_in(3)) return;
   spec.format = KvFormat::kE4m3;
   spec.dtype = Dtype::kBF16;
   spec.scales = draw.of({0, 1, 1});
@@ -192,6 +192,14 @@ void draw_drafts(Draw& draw, CaseSpec& spec) {
     spec.ragged_tokens.push_back(draw.one_in(2) ? query_tokens : draw.from(0, query_tokens));
   }
   spec.query_tokens = 1;  // not looked at
+}
+
+/// Ranks share the contexts. A sink is for combine() then, and an index names a rank's own slot.
+void draw_shard(Draw& draw, CaseSpec& spec) {
+  if (spec.sparse) return;
+  spec.sink = false;
+  const int world = draw.of({2, 2, 3, 4, 8});
+  spec.shard = {draw.from(0, world - 1), world, draw.of({1, 1, 2, 16, 64, 70})};
 }
 
 /// One of four cases; the others of a seed are as if there were none of these.
@@ -265,6 +273,17 @@ std::vector<CaseSpec> random_separate_cases(int count, std::uint64_t seed) {
 std::vector<CaseSpec> random_cases(int count, std::uint64_t seed) {
   std::vector<CaseSpec> cases;
   for (int i = 1; i <= count; ++i) cases.push_back(random_case(seed, i));
+  return cases;
+}
+
+std::vector<CaseSpec> random_shard_cases(int count, std::uint64_t seed) {
+  std::vector<CaseSpec> cases;
+  for (int i = 1; i <= count; ++i) {
+    Draw draw(seed, ~static_cast<std::uint64_t>(i));
+    // Half of them of separate keys and values, where windows, ALiBi and prefixes are.
+    cases.push_back(i % 2 == 0 ? random_separate_case(seed, i) : random_case(seed, i));
+    draw_shard(draw, cases.back());
+  }
   return cases;
 }
 

@@ -6,7 +6,9 @@ SCALE = 192**-0.5  # of the head before absorption: 128 NoPE and 64 RoPE element
 
 
 def attention(q, tokens, v_dim=512, scale=SCALE):
-    """q (heads, d) over tokens (length, d), whose first v_dim elements are the values: out (heads, v_dim), lse (heads)."""
+    """q (heads, d) over tokens (length, d), whose first v_dim elements are the values.
+
+    Returns out (heads, v_dim) and lse (heads)."""
     q, tokens = np.asarray(q, np.float64), np.asarray(tokens, np.float64)
     if len(tokens) == 0:
         return np.zeros((len(q), v_dim)), np.full(len(q), -np.inf)

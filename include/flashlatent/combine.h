@@ -10,7 +10,7 @@ namespace flashlatent {
 /// Merges `n` partial results of the same query rows by their lse:
 ///   lse = ln sum_i exp lse_i;  out = sum_i exp(lse_i - lse) out_i.
 /// Parts with lse = -inf count for nothing, whatever their out holds; if all are, out = 0 and lse = -inf.
-///   partial_out  fp32 (n, batch, s_q, h_q, d_v), innermost stride 1
+///   partial_out  fp32, or bf16 or fp16, (n, batch, s_q, h_q, d_v), innermost stride 1
 ///   partial_lse  fp32 (n, batch, h_q, s_q)
 ///   attn_sink    fp32 (h_q) or absent; see DecodeInputs
 ///   out          bf16, fp16 or fp32 (batch, s_q, h_q, d_v), innermost stride 1

@@ -89,6 +89,20 @@ struct ExtraCache {
   friend bool operator==(const ExtraCache&, const ExtraCache&) = default;
 };
 
+/// Which tokens of its contexts a cache holds, where several ranks share them (context parallelism): runs of
+/// `run` tokens go to the ranks in turns. Token p of a context is rank p / run % world's, its token number
+/// p / (run * world) * run + p % run. Lengths (cache_seqlens) are then of whole contexts: the plan and the
+/// kernels work out how many of these tokens the rank holds, and `causal` and `window` go by a token's place
+/// in the context. A request's page table lists the rank's own tokens. out and lse are those of the rank's
+/// tokens; combine() merges ranks, and a rank without tokens counts for nothing.
+struct ContextShard {
+  int rank = 0;   ///< 0 to world - 1.
+  int world = 1;  ///< 1: the cache holds all tokens. Up to 2^16.
+  int run = 1;    ///< 1 to 2^20; world * run is at most 2^30.
+
+  friend bool operator==(const ContextShard&, const ContextShard&) = default;
+};
+
 /// Decode of a batch out of a paged KV cache, dense or sparse. For request i with L cached tokens, query
 /// token t and query head h of KV head k = h / (heads / kv_heads):
 ///   S = softmax_scale * q . K^T over tokens [0, L), or with `causal` over [0, L - s_q + t + 1);
@@ -149,6 +163,10 @@ struct DecodeProblem {
     int window = 0;
     Products products = Products::kAuto;
     SeparateOptions separate = {};
+    /// Of cache_seqlens and block_table; on CUDA not with ALiBi. Not in sparse decode, whose indices name the
+    /// rank's own slots, nor with an attention sink, which is for combine() to apply. An extra cache's
+    /// lengths and indices are the rank's own.
+    ContextShard shard = {};
 
     friend bool operator==(const Options&, const Options&) = default;
   } options;

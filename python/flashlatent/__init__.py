@@ -32,6 +32,6 @@ __all__ = [
 
 def __getattr__(name):
     """The modules that need other packages are imported when they are first used."""
-    if name in ("flash_mla", "torch", "transformers"):
+    if name in ("distributed", "flash_mla", "torch", "transformers"):
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module 'flashlatent' has no attribute '{name}'")

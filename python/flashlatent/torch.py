@@ -31,11 +31,11 @@ _TOKENS = ("Tensor? block_table=None, Tensor? cache_seqlens=None, *, int v_dim=5
            "Tensor? indices=None, Tensor? topk_length=None, Tensor? cu_seqlens_q=None, SymInt? tokens=None, "
            "bool batch_invariant=False, int window=0, Tensor? extra_kv_cache=None, Tensor? extra_indices=None, "
            "Tensor? extra_topk_length=None, Tensor? extra_block_table=None, Tensor? extra_cache_seqlens=None, "
-           "int? page_size=None, int? extra_page_size=None, str products='auto', ")
+           "int? page_size=None, int? extra_page_size=None, str products='auto', int[]? shard=None, ")
 _DECODE = _TOKENS + "Tensor? kv_scale=None, Tensor? q_scale=None, float softmax_scale, Tensor? attn_sink=None, Tensor? plan=None, bool check_inputs=False"
 _KV = ("Tensor q, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor cache_seqlens, *, "
        "bool causal=False, int window=0, Tensor? cu_seqlens_q=None, SymInt? tokens=None, "
-       "bool batch_invariant=False")
+       "bool batch_invariant=False, int[]? shard=None")
 _DECODE_KV = _KV + (", float softmax_scale, float soft_cap=0., Tensor? alibi_slopes=None, Tensor? key_scale=None, "
                     "Tensor? value_scale=None, Tensor? attn_sink=None, Tensor? plan=None, bool check_inputs=False")
 
@@ -226,14 +226,14 @@ def _sparse_prefill_out(q, kv, indices, **options):
 
 def _combine(partial_out, partial_lse, attn_sink=None, dtype=None):
     n, batch, tokens, heads, v_dim = partial_out.shape
-    out = partial_out.new_empty((batch, tokens, heads, v_dim), dtype=dtype)
+    out = partial_out.new_empty((batch, tokens, heads, v_dim), dtype=torch.float32 if dtype is None else dtype)
     return _native.combine(partial_out, partial_lse, attn_sink=attn_sink, out=out)
 
 
 def _combine_fake(partial_out, partial_lse, attn_sink=None, dtype=None):
     n, batch, tokens, heads, v_dim = partial_out.shape
-    return (partial_out.new_empty((batch, tokens, heads, v_dim), dtype=dtype),
-            partial_out.new_empty((batch, heads, tokens)))
+    return (partial_out.new_empty((batch, tokens, heads, v_dim), dtype=torch.float32 if dtype is None else dtype),
+            partial_out.new_empty((batch, heads, tokens), dtype=torch.float32))
 
 
 def _append_latent(latent, rope, slot_mapping, kv_cache, kv_scale=None):
@@ -372,7 +372,7 @@ def decode(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None,
 
     options  v_dim=512, causal=False, indices, topk_length, cu_seqlens_q, tokens, attn_sink, batch_invariant=False,
              window=0, the extra cache (extra_kv_cache, extra_indices, extra_topk_length, extra_block_table,
-             extra_cache_seqlens), page_size, extra_page_size, kv_scale, q_scale, products="auto", plan, what plan()
+             extra_cache_seqlens), page_size, extra_page_size, kv_scale, q_scale, products="auto", shard, plan, what plan()
              returned (without it the call plans for itself), and check_inputs=False: True raises for lengths and page
              numbers out of range, on a GPU after waiting for the stream
     """
@@ -390,7 +390,8 @@ def decode_out(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None
 
 def plan_kv(q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor,
             **options) -> Tensor:
-    """As plan(), for decode_kv(); options are causal=False, window=0, cu_seqlens_q, tokens, batch_invariant=False."""
+    """As plan(), for decode_kv(); options are causal=False, window=0, cu_seqlens_q, tokens,
+    batch_invariant=False, shard."""
     return _call(torch.ops.flashlatent.plan_kv, q, key_cache, value_cache, block_table, cache_seqlens, **options)
 
 
@@ -399,7 +400,7 @@ def decode_kv(q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Te
     """One layer of keys and values; returns (out, lse), new tensors. Shapes and meaning as in flashlatent.decode_kv().
 
     options  causal=False, window=0, soft_cap=0.0, alibi_slopes, key_scale, value_scale, cu_seqlens_q, tokens,
-             attn_sink, batch_invariant=False, plan, what plan_kv() returned (without it the call plans for itself),
+             attn_sink, batch_invariant=False, shard, plan, what plan_kv() returned (without it the call plans for itself),
              and check_inputs=False, as in decode()
     """
     return _call(torch.ops.flashlatent.decode_kv, q, key_cache, value_cache, block_table, cache_seqlens,
@@ -433,7 +434,7 @@ def sparse_prefill_out(q: Tensor, kv: Tensor, indices: Tensor, *, softmax_scale:
 
 def combine(partial_out: Tensor, partial_lse: Tensor, attn_sink: Optional[Tensor] = None,
             dtype: Optional[torch.dtype] = None) -> Tuple[Tensor, Tensor]:
-    """Merges partial results, fp32 (n, batch, s_q, h_q, d_v) and (n, batch, h_q, s_q), by their lse; returns (out,
+    """Merges partial results, (n, batch, s_q, h_q, d_v) and fp32 (n, batch, h_q, s_q), by their lse; returns (out,
     lse), out in `dtype` (fp32 if not given). As flashlatent.combine()."""
     return _call(torch.ops.flashlatent.combine, partial_out, partial_lse, attn_sink, dtype)
 

@@ -33,7 +33,8 @@ DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pa
                            bool alibi, int window, const std::string& prefix_sharing, float empty_lse,
                            std::optional<int> extra_page_size, std::optional<int> extra_topk,
                            std::optional<int> extra_max_pages, std::optional<std::string_view> q_dtype,
-                           const std::string& products) {
+                           const std::string& products,
+                           const std::optional<std::tuple<int, int, int>>& shard) {
   DecodeProblem problem;
   problem.query = {.batch = batch, .tokens = tokens, .heads = heads, .ragged = ragged};
   if (q_dtype && *q_dtype != "e4m3" && *q_dtype != dtype) {
@@ -71,7 +72,8 @@ DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pa
                      .empty_lse = empty_lse,
                      .window = window,
                      .products = take(products_from_name(products)),
-                     .separate = {.soft_cap = soft_cap, .alibi = alibi}};
+                     .separate = {.soft_cap = soft_cap, .alibi = alibi},
+                     .shard = shard_of(shard)};
   check(validate(problem));
   return problem;
 }
@@ -120,6 +122,8 @@ soft_cap, alibi  of keys and values apart: options of flashlatent.decode_kv()
 empty_lse        lse of rows that attend to nothing: -inf, which merges as nothing, or +inf
 extra_page_size  there is an extra cache of such pages, see flashlatent.decode(): by indices, extra_topk a query token,
                  or by a page table of extra_max_pages columns
+shard            (rank, world, run): the cache holds a rank's tokens of contexts that ranks share, see
+                 flashlatent.decode()
 Raises InvalidArgumentError, which names the field, its value and the range.)");
   module.def("_Problem", &make_problem, nb::kw_only(), "batch"_a, "heads"_a, "softmax_scale"_a,
              "max_pages"_a = 0, "tokens"_a = 1, "kv_heads"_a = 1, "qk_dim"_a = 576, "v_dim"_a = 512,
@@ -128,7 +132,7 @@ Raises InvalidArgumentError, which names the field, its value and the range.)");
              "batch_invariant"_a = false, "soft_cap"_a = 0.0F, "alibi"_a = false, "window"_a = 0,
              "prefix_sharing"_a = "off", "empty_lse"_a = kMinusInfinity, "extra_page_size"_a = nb::none(),
              "extra_topk"_a = nb::none(), "extra_max_pages"_a = nb::none(), "q_dtype"_a = nb::none(),
-             "products"_a = "auto");
+             "products"_a = "auto", "shard"_a = nb::none());
   define_constructor(
       problem, "_Problem",
       nb::sig(
@@ -139,7 +143,8 @@ Raises InvalidArgumentError, which names the field, its value and the range.)");
           "batch_invariant: bool = False, soft_cap: float = 0.0, alibi: bool = False, window: int = 0, "
           "prefix_sharing: str = 'off', empty_lse: float = float('-inf'), "
           "extra_page_size: int | None = None, extra_topk: int | None = None, "
-          "extra_max_pages: int | None = None, q_dtype: str | None = None, products: str = 'auto') -> None"));
+          "extra_max_pages: int | None = None, q_dtype: str | None = None, products: str = 'auto', "
+          "shard: tuple[int, int, int] | None = None) -> None"));
   using namespace arguments;
   def_static_method(
       problem, "of_arrays", &of_arrays, kLatent, std::tuple_cat(kProblem, kLatentProblem, kHasSink),
@@ -199,6 +204,11 @@ request of a ragged batch has (their total if not given); dtype 'bf16' says that
       .def_prop_ro("window", [](const DecodeProblem& p) { return p.options.window; })
       .def_prop_ro("prefix_sharing",
                    [](const DecodeProblem& p) { return to_string(p.options.prefix_sharing); })
+      .def_prop_ro("shard",
+                   [](const DecodeProblem& p) {
+                     const auto& [rank, world, run] = p.options.shard;
+                     return std::tuple(rank, world, run);
+                   })
       .def_prop_ro("empty_lse", [](const DecodeProblem& p) { return p.options.empty_lse; });
 }
 

@@ -111,8 +111,8 @@ out            q's dtype (s_q, h_q, v_dim); made if not given. 0 where a query t
 max_logits, lse  fp32 (s_q, h_q), natural; made if not given. -inf where a query token has nothing to attend to
 workspace, stream, threads, kernel, check_inputs  as in flashlatent.decode()
 
-Only the CPU has it: UnsupportedError for arrays on a GPU. Raises InvalidArgumentError (a ValueError), which names
-the array that does not fit.)");
+On a GPU d is 576 or 512 and v_dim 512, and a call takes no workspace; what no kernel takes raises UnsupportedError,
+which says why. Raises InvalidArgumentError (a ValueError), which names the array that does not fit.)");
 }
 
 }  // namespace flashlatent::python

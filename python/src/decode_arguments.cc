@@ -117,6 +117,12 @@ void InputArrays::check_dtype(std::optional<Dtype> dtype) const {
   }
 }
 
+ContextShard shard_of(const std::optional<std::tuple<int, int, int>>& shard) {
+  if (!shard) return {};
+  const auto& [rank, world, run] = *shard;
+  return {.rank = rank, .world = world, .run = run};
+}
+
 std::optional<Dtype> sixteen_bits_of(const DecodeArguments& arguments) {
   if (!arguments.dtype) return std::nullopt;
   return dtype_from_name(*arguments.dtype);
@@ -130,7 +136,8 @@ DecodeProblem problem_of(const DecodeInputs& inputs, const DecodeArguments& give
                                  .empty_lse = given.empty_lse,
                                  .window = given.window,
                                  .products = take(products_from_name(given.products)),
-                                 .separate = {.soft_cap = given.soft_cap}};
+                                 .separate = {.soft_cap = given.soft_cap},
+                                 .shard = shard_of(given.shard)};
   if (given.default_scale) {
     const int rank = inputs.q.rank;
     options.softmax_scale = rank > 0 ? 1 / std::sqrt(static_cast<float>(inputs.q.shape[rank - 1])) : 1;

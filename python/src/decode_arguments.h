@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 #include <string_view>
+#include <tuple>
 
 #include "flashlatent/decode.h"
 #include "python/src/arguments.h"
@@ -32,9 +33,10 @@ struct DecodeArguments {
   float empty_lse = -std::numeric_limits<float>::infinity();
   std::string_view prefix_sharing = "off";
   std::string_view products = "auto";
-  std::optional<int> tokens;                 ///< Ragged: the most query tokens that a request has.
-  std::optional<std::string_view> dtype;     ///< Of 16-bit integers, see Array::read().
-  std::optional<bool> check_inputs = false;  ///< See check.h.
+  std::optional<std::tuple<int, int, int>> shard;  ///< (rank, world, run).
+  std::optional<int> tokens;                       ///< Ragged: the most query tokens that a request has.
+  std::optional<std::string_view> dtype;           ///< Of 16-bit integers, see Array::read().
+  std::optional<bool> check_inputs = false;        ///< See check.h.
 
   // Where there is a problem, but no arrays of a call yet.
   bool has_attn_sink = false, has_alibi = false;
@@ -71,7 +73,8 @@ inline constexpr auto kProblem = std::tuple(
     required(argument("softmax_scale", &DecodeArguments::softmax_scale)),
     argument("causal", &DecodeArguments::causal), kCuSeqlensQ, argument("tokens", &DecodeArguments::tokens),
     argument("batch_invariant", &DecodeArguments::batch_invariant),
-    argument("empty_lse", &DecodeArguments::empty_lse), argument("dtype", &DecodeArguments::dtype));
+    argument("empty_lse", &DecodeArguments::empty_lse), argument("dtype", &DecodeArguments::dtype),
+    argument("shard", &DecodeArguments::shard));
 inline constexpr auto kWindow = argument("window", &DecodeArguments::window);
 /// The extra cache, and which tokens of it.
 inline constexpr auto kExtra = std::tuple(argument("extra_kv_cache", &DecodeArguments::extra_kv_cache),
@@ -145,6 +148,9 @@ class InputArrays {
   std::optional<Scales> scales_;
   std::optional<KeysAndValues> separate_;
 };
+
+/// (rank, world, run); all tokens if there is none.
+ContextShard shard_of(const std::optional<std::tuple<int, int, int>>& shard);
 
 /// What 16-bit integers hold, if the caller says.
 std::optional<Dtype> sixteen_bits_of(const DecodeArguments& arguments);

@@ -44,6 +44,7 @@ List first_list(const DecodeProblem& problem, const DecodeInputs& inputs) {
   list.cache_pages = (cache.layout == KvLayout::kLatent ? inputs.kv_cache : inputs.key_cache).shape[0];
   list.causal = options.causal;
   list.window = options.window;
+  list.shard = TokenShard(options.shard.rank, options.shard.world, options.shard.run);
   return list;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/token_shard.h"
 #include "flashlatent/check_inputs.h"
 
 #ifdef __CUDACC__
@@ -30,6 +31,7 @@ struct List {
   std::int64_t cache_pages = 0;
   std::int32_t window = 0;
   bool causal = false;
+  TokenShard shard;  ///< Which tokens of a length are here.
 
   FLASHLATENT_CHECK_FUNCTION std::int32_t length(std::int32_t request, std::int32_t token) const {
     return lengths[request * length_stride + token * token_stride];
@@ -67,7 +69,15 @@ FLASHLATENT_CHECK_FUNCTION Range accepted_begin(const Tables& t, std::int32_t i)
 }
 
 FLASHLATENT_CHECK_FUNCTION Range accepted_length(const List& list) {
-  return {0, list.reach};
+  if (list.shard.is_all()) return {0, list.reach};
+  // The context's token that the rank would hold next does not fit.
+  return {0, list.reach > INT32_MAX ? INT32_MAX : list.shard.position(static_cast<std::int32_t>(list.reach))};
+}
+
+/// How many of a context's tokens are here and in reach.
+FLASHLATENT_CHECK_FUNCTION std::int64_t held_in_reach(const List& list, std::int64_t tokens) {
+  const std::int64_t few = clamp(tokens, 0, INT32_MAX);
+  return clamp(list.shard.is_all() ? few : list.shard.held(static_cast<std::int32_t>(few)), 0, list.reach);
 }
 
 /// Of an entry of a page table: what is negative is skipped.
@@ -80,7 +90,8 @@ FLASHLATENT_CHECK_FUNCTION Range accepted_page(const List& list) {
 FLASHLATENT_CHECK_FUNCTION Range live_columns(const Tables& t, const List& list, std::int32_t request) {
   std::int64_t length = 0;
   for (std::int32_t token = 0; token < list.each; ++token) {
-    const std::int64_t one = clamp(list.length(request, token), 0, list.reach);
+    const std::int64_t one =
+        list.shard.is_all() ? clamp(list.length(request, token), 0, list.reach) : list.length(request, token);
     length = one > length ? one : length;
   }
   std::int64_t tokens = t.query_tokens;
@@ -89,6 +100,8 @@ FLASHLATENT_CHECK_FUNCTION Range live_columns(const Tables& t, const List& list,
   }
   std::int64_t first = 0;  // token that the first query token sees
   if (list.window > 0) first = clamp((list.causal ? length - tokens + 1 : length) - list.window, 0, length);
+  first = held_in_reach(list, first);
+  length = held_in_reach(list, length);
   if (tokens == 0 || first == length) return {0, -1};
   return {first / list.page_size, (length - 1) / list.page_size};
 }

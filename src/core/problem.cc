@@ -129,6 +129,24 @@ Status validate_sparse(const DecodeProblem& p) {
   return in_range("batch x s_q", std::int64_t{p.query.batch} * p.query.tokens, 0, 1 << 30);
 }
 
+Status validate_shard(const DecodeProblem& p) {
+  const auto& [rank, world, run] = p.options.shard;
+  FLASHLATENT_RETURN_IF_ERROR(in_range("shard world", world, 1, 1 << 16));
+  FLASHLATENT_RETURN_IF_ERROR(in_range("shard rank", rank, 0, world - 1));
+  FLASHLATENT_RETURN_IF_ERROR(in_range("shard run", run, 1, 1 << 20));
+  FLASHLATENT_RETURN_IF_ERROR(in_range("shard world x run", std::int64_t{world} * run, 1, 1 << 30));
+  if (world == 1) return {};
+  if (p.sparse.enabled) {
+    return invalid_argument("shard world is ", world,
+                            "; in sparse decode the indices name a rank's own tokens, leave the shard out");
+  }
+  if (p.options.attn_sink) {
+    return invalid_argument("shard world is ", world,
+                            " and attn_sink is set; a sink is applied once, by combine()");
+  }
+  return {};
+}
+
 }  // namespace
 
 const char* to_string(KvFormat format) {
@@ -221,8 +239,11 @@ std::string to_string(const DecodeProblem& p) {
       p.options.separate.soft_cap != 0 ? message(" cap=", p.options.separate.soft_cap) : "",
       p.options.separate.alibi ? " alibi" : "",
       p.options.products != Products::kAuto ? message(" products=", to_string(p.options.products)) : "",
-      p.options.window != 0 ? message(" window=", p.options.window) : "", p.options.attn_sink ? " sink" : "",
-      p.options.batch_invariant ? " batch_invariant" : "",
+      p.options.window != 0 ? message(" window=", p.options.window) : "",
+      p.options.shard.world != 1
+          ? message(" shard=", p.options.shard.rank, "/", p.options.shard.world, " run=", p.options.shard.run)
+          : "",
+      p.options.attn_sink ? " sink" : "", p.options.batch_invariant ? " batch_invariant" : "",
       p.options.prefix_sharing == PrefixSharing::kOff
           ? ""
           : message(" prefix_sharing=", to_string(p.options.prefix_sharing)),
@@ -251,6 +272,7 @@ Status validate(const DecodeProblem& p) {
   FLASHLATENT_RETURN_IF_ERROR(validate_format(p));
   FLASHLATENT_RETURN_IF_ERROR(validate_products(p));
   FLASHLATENT_RETURN_IF_ERROR(in_range("window", p.options.window, 0, (1LL << 31) - 1));
+  FLASHLATENT_RETURN_IF_ERROR(validate_shard(p));
   if (p.cache.extra.enabled) FLASHLATENT_RETURN_IF_ERROR(validate_extra(p));
   if (p.sparse.enabled) FLASHLATENT_RETURN_IF_ERROR(validate_sparse(p));
   // Lengths are int32: longer tables are legal, their last pages unreachable.

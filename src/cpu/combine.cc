@@ -20,6 +20,11 @@ void store(const TensorView& out, std::int64_t offset, float value) {
   }
 }
 
+float load(const ConstTensorView& view, std::int64_t offset) {
+  if (view.dtype == Dtype::kF32) return static_cast<const float*>(view.data)[offset];
+  return to_float(static_cast<const std::uint16_t*>(view.data)[offset], view.dtype);
+}
+
 }  // namespace
 
 Status combine(const ConstTensorView& partial_out, const ConstTensorView& partial_lse,
@@ -36,8 +41,7 @@ Status combine(const ConstTensorView& partial_out, const ConstTensorView& partia
     const auto& os = partial_out.strides;
     const float* row_lse =
         static_cast<const float*>(partial_lse.data) + request * ls[1] + head * ls[2] + token * ls[3];
-    const float* row_out =
-        static_cast<const float*>(partial_out.data) + request * os[1] + token * os[2] + head * os[3];
+    const std::int64_t row_out = request * os[1] + token * os[2] + head * os[3];
     float max = -kInfinity;
     for (std::int64_t part = 0; part < n_parts; ++part) max = std::max(max, row_lse[part * ls[0]]);
     const float base = max == -kInfinity ? 0 : max;
@@ -53,7 +57,7 @@ Status combine(const ConstTensorView& partial_out, const ConstTensorView& partia
       float value = 0;
       for (std::int64_t part = 0; part < n_parts; ++part) {
         const float w = weight(part);
-        if (w != 0) value += w * row_out[part * os[0] + d];
+        if (w != 0) value += w * load(partial_out, row_out + part * os[0] + d);
       }
       store(out, request * out.strides[0] + token * out.strides[1] + head * out.strides[2] + d,
             value * factor);

@@ -133,7 +133,9 @@ class Call {
   }
 
   /// The tokens that a request has in this call.
-  int length_of(int request) const { return std::clamp(lengths()[request], 0, max_tokens(problem_)); }
+  int length_of(int request) const {
+    return std::clamp(schedule::held_of(g_, lengths()[request]), 0, max_tokens(problem_));
+  }
 
   /// The tokens of an item that a tile sees, and where its blocks begin: after `prefix` tokens, which are 0
   /// or come before the `planned` ones.
@@ -154,9 +156,7 @@ class Call {
     if (problem_.options.window == 0) return {planned, 0, 0, limit(tile, planned, tile.rows - 1)};
     // The plan's tokens are a request's last ones: no query token sees those before.
     const int length = length_of(tile.request);
-    const std::int64_t begin = std::int64_t{limit(tile, length, 0)} - problem_.options.window;
-    return {length, length - planned, static_cast<int>(std::max<std::int64_t>(begin, 0)),
-            limit(tile, length, tile.rows - 1)};
+    return {length, length - planned, seen(tile, length, 0).begin, limit(tile, length, tile.rows - 1)};
   }
 
   /// Block number `index` of the tile's item.
@@ -187,14 +187,15 @@ class Call {
       return static_cast<int>(std::lower_bound(tokens.positions, tokens.positions + tokens.count, position) -
                               tokens.positions);
     };
-    const std::int64_t window = problem_.options.window;
     for (int row = 0; row < tile.rows; ++row) {
-      const int end = limit(tile, length, row);
-      block.visible[row] = place_of(end);
-      block.first[row] = window == 0 ? 0 : place_of(end - window);
+      const schedule::TokenSpan of_row = seen(tile, length, row);
+      block.visible[row] = place_of(of_row.end);
+      block.first[row] = problem_.options.window == 0 ? 0 : place_of(of_row.begin);
     }
-    for (int t = 0; problem_.options.separate.alibi && t < tokens.count; ++t) {
-      block.distances[t] = static_cast<float>(tokens.positions[t] - (length - 1));
+    if (!problem_.options.separate.alibi) return;
+    const std::int64_t last = (g_.shard.is_all() ? length : lengths()[tile.request]) - std::int64_t{1};
+    for (int t = 0; t < tokens.count; ++t) {
+      block.distances[t] = static_cast<float>(g_.shard.position(tokens.positions[t]) - last);
     }
   }
 
@@ -248,10 +249,25 @@ class Call {
                         static_cast<int>(end));
   }
 
-  /// The tokens below which a row sees.
-  int limit(const RowTile& tile, int length, int row) const {
-    return problem_.options.causal ? length - tile.tokens + token(tile, row) + 1 : length;
+  /// The tokens that a row sees. `length`: of those that are here.
+  schedule::TokenSpan seen(const RowTile& tile, int length, int row) const {
+    const int later = problem_.options.causal ? tile.tokens - 1 - token(tile, row) : 0;
+    const std::int64_t window = problem_.options.window;
+    if (g_.shard.is_all()) {
+      const int end = length - later;
+      return {window == 0 ? 0 : static_cast<int>(std::max<std::int64_t>(end - window, 0)), end};
+    }
+    const std::int64_t end = std::int64_t{lengths()[tile.request]} - later;
+    return {window == 0 ? 0 : held(end - window), std::min(held(end), length)};
   }
+
+  /// How many of a context's first tokens are here.
+  int held(std::int64_t tokens) const {
+    return g_.shard.held(static_cast<std::int32_t>(std::max<std::int64_t>(tokens, 0)));
+  }
+
+  /// The tokens below which a row sees.
+  int limit(const RowTile& tile, int length, int row) const { return seen(tile, length, row).end; }
 
   bool latent() const { return problem_.cache.layout == KvLayout::kLatent; }
 

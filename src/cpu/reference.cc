@@ -129,15 +129,19 @@ std::int32_t length_at(const ConstTensorView& lengths, int request, int token) {
   return static_cast<const std::int32_t*>(lengths.data)[request * lengths.strides[0] + column];
 }
 
-/// Tokens [begin, end) of a request's row of a page table, whose distance is counted from token `last`.
+/// Tokens [begin, end) of a request's row of a page table, whose distance is counted from token `last`. Of a
+/// context that ranks share those that are here, which the row has room for `reach` of.
 void add_pages(const ConstTensorView& table, const ConstTensorView& cache, std::int64_t page_size,
-               int request, std::int64_t begin, std::int64_t end, std::int64_t last, bool extra,
-               std::vector<Seen>& seen) {
+               const ContextShard& shard, std::int64_t reach, int request, std::int64_t begin,
+               std::int64_t end, std::int64_t last, bool extra, std::vector<Seen>& seen) {
   const auto* pages = static_cast<const std::int32_t*>(table.data) + request * table.strides[0];
-  for (std::int64_t t = begin; t < end; ++t) {
-    const std::int64_t page = pages[t / page_size];
+  for (std::int64_t t = std::max<std::int64_t>(begin, 0); t < end; ++t) {
+    if (t / shard.run % shard.world != shard.rank) continue;
+    const std::int64_t slot = t / shard.run / shard.world * shard.run + t % shard.run;
+    if (slot >= reach) break;
+    const std::int64_t page = pages[slot / page_size];
     if (page < 0 || page >= cache.shape[0]) continue;  // skipped
-    seen.push_back({{page, t % page_size, extra}, t - last});
+    seen.push_back({{page, slot % page_size, extra}, t - last});
   }
 }
 
@@ -158,13 +162,14 @@ void add_indices(const ConstTensorView& all, const ConstTensorView& lengths, con
 void add_by_pages(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token,
                   std::vector<Seen>& seen) {
   const auto& [query, cache, sparse, options] = problem;
-  const std::int64_t length = std::clamp<std::int64_t>(length_at(inputs.cache_seqlens, request, token), 0,
-                                                       std::int64_t{cache.max_pages} * cache.page_size);
+  const std::int64_t reach = std::int64_t{cache.max_pages} * cache.page_size;
+  const std::int64_t stored = std::max(length_at(inputs.cache_seqlens, request, token), 0);
+  const std::int64_t length = options.shard.world == 1 ? std::min(stored, reach) : stored;
   const std::int64_t end =
       options.causal ? length - query_tokens(problem, inputs, request) + token + 1 : length;
   const std::int64_t begin = options.window > 0 ? std::max<std::int64_t>(end - options.window, 0) : 0;
   add_pages(inputs.block_table, cache.layout == KvLayout::kLatent ? inputs.kv_cache : inputs.key_cache,
-            cache.page_size, request, begin, end, length - 1, false, seen);
+            cache.page_size, options.shard, reach, request, begin, end, length - 1, false, seen);
 }
 
 /// All tokens that a query token attends to, of both caches.
@@ -183,10 +188,10 @@ std::vector<Seen> seen_by(const DecodeProblem& problem, const DecodeInputs& inpu
     add_indices(inputs.extra_indices, inputs.extra_topk_length, inputs.extra_kv_cache, extra.page_size,
                 request, token, true, seen);
   } else {
+    const std::int64_t reach = std::int64_t{extra.max_pages} * extra.page_size;
     const std::int64_t length =
-        std::clamp<std::int64_t>(length_at(inputs.extra_cache_seqlens, request, token), 0,
-                                 std::int64_t{extra.max_pages} * extra.page_size);
-    add_pages(inputs.extra_block_table, inputs.extra_kv_cache, extra.page_size, request, 0, length,
+        std::clamp<std::int64_t>(length_at(inputs.extra_cache_seqlens, request, token), 0, reach);
+    add_pages(inputs.extra_block_table, inputs.extra_kv_cache, extra.page_size, {}, reach, request, 0, length,
               length - 1, true, seen);
   }
   return seen;
@@ -362,8 +367,8 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
     if (std::isfinite(result.out[d])) norm2 += result.out[d] * result.out[d];
   }
   const double of_result = unit_roundoff(cache.dtype);
-  // Three times as much as e4m3's: errors of P add up in the direction that the values have in common, so that
-  // they are one random number and not an average of many.
+  // Three times as much as e4m3's: errors of P add up in the direction that the values have in common, so
+  // that they are one random number and not an average of many.
   const double of_p = problem.fp8_products() ? 3 * 0x1p-4 : of_result;
   const double spread2 = std::isfinite(spread_left) ? spread_left * spread_left : 0;
   result.out_rounding = 0.4 * std::sqrt(of_result * of_result * norm2 + of_p * of_p * spread2);

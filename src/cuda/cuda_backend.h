@@ -6,6 +6,7 @@
 
 #include "core/input_check.h"
 #include "flashlatent/combine.h"
+#include "flashlatent/exchange.h"
 #include "flashlatent/kv_cache.h"
 #include "kernel/decode_kernel.h"
 #include "plan/prefix_groups.h"
@@ -76,6 +77,9 @@ decltype(flashlatent::append_kv) append_kv;
 decltype(flashlatent::gather_kv) gather_kv;
 decltype(flashlatent::convert_kv) convert_kv;
 decltype(flashlatent::combine) combine;
+/// combine() of partial results of 16 bits.
+decltype(flashlatent::combine) combine_halves;
+decltype(flashlatent::exchange_combine) exchange_combine;
 
 /// flashlatent::check_inputs on device memory, a kernel launch; arguments are already validated.
 Status check_inputs(const input_check::Tables& tables, InputOffence* offence, const Executor& executor);

@@ -12,13 +12,19 @@ namespace {
 Status validate_combine(const ConstTensorView& partial_out, const ConstTensorView& partial_lse,
                         const ConstTensorView& attn_sink, const TensorView& out, const TensorView& lse,
                         Device device) {
-  FLASHLATENT_RETURN_IF_ERROR(
-      expect_strided("partial_out", partial_out, Dtype::kF32, device, {-1, -1, -1, -1, -1}));
+  auto known = [](Dtype dtype) {
+    return dtype == Dtype::kBF16 || dtype == Dtype::kF16 || dtype == Dtype::kF32;
+  };
+  if (partial_out.present() && !known(partial_out.dtype)) {
+    return invalid_argument("partial_out is ", to_string(partial_out), "; fp32, bf16 and fp16 are accepted");
+  }
+  FLASHLATENT_RETURN_IF_ERROR(expect_strided("partial_out", partial_out,
+                                             partial_out.present() ? partial_out.dtype : Dtype::kF32, device,
+                                             {-1, -1, -1, -1, -1}));
   const auto& [n, batch, s_q, h_q, d_v] = partial_out.shape;
   // lse tensors may be transposed views: any strides will do.
   FLASHLATENT_RETURN_IF_ERROR(expect("partial_lse", partial_lse, Dtype::kF32, device, {n, batch, h_q, s_q}));
-  const bool known = out.dtype == Dtype::kBF16 || out.dtype == Dtype::kF16 || out.dtype == Dtype::kF32;
-  if (out.present() && !known) {
+  if (out.present() && !known(out.dtype)) {
     return invalid_argument("out is ", to_string(out), "; bf16, fp16 and fp32 are accepted");
   }
   FLASHLATENT_RETURN_IF_ERROR(

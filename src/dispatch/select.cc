@@ -44,6 +44,14 @@ std::string too_far_for_device(const DecodeProblem& problem) {
                  tokens, " tokens; up to ", kMostDeviceTokens, " are accepted");
 }
 
+/// Empty if the device's kernels know where a shard's tokens are in their context: distances take registers
+/// that these have no room for.
+std::string too_far_from_context(const DecodeProblem& problem) {
+  const ContextShard& shard = problem.options.shard;
+  if (!problem.options.separate.alibi || shard.world == 1) return "";
+  return message("alibi is true and shard world is ", shard.world, "; with alibi 1 is accepted");
+}
+
 /// Does the executor leave the choice, or ask for this kernel?
 bool admits(const Executor& executor, const DecodeKernel& kernel) {
   return executor.kernel.empty() || current_name(executor.kernel) == kernel.name;
@@ -76,6 +84,7 @@ std::string reason_to_decline(const DecodeKernel& kernel, const DecodeProblem& p
   }
   std::string reason = kernel.declines(problem).value_or("");
   if (reason.empty() && kernel.backend == Backend::kCuda) reason = too_far_for_device(problem);
+  if (reason.empty() && kernel.backend == Backend::kCuda) reason = too_far_from_context(problem);
   if (!reason.empty() || problem.options.prefix_sharing != PrefixSharing::kAlways) return reason;
   const std::string no_prefixes = reason_against_prefixes(kernel, problem);
   return no_prefixes.empty() ? "" : "prefix_sharing is always, but " + no_prefixes;
@@ -111,6 +120,8 @@ Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Ex
     Candidate candidate{.kernel = &kernel, .reason = reason_to_decline(kernel, problem, executor, purpose)};
     if (candidate.reason.empty()) {
       candidate.geometry = (in_turn ? kernel.turns : kernel.geometry)(problem, here);
+      const ContextShard& shard = problem.options.shard;
+      candidate.geometry.shard = TokenShard(shard.rank, shard.world, shard.run);
       FLASHLATENT_RETURN_IF_ERROR(schedule::validate(candidate.geometry));
       if (!in_turn && problem.options.prefix_sharing != PrefixSharing::kOff) {
         candidate.no_prefixes = reason_against_prefixes(kernel, problem);

@@ -72,8 +72,11 @@ FLASHLATENT_HOST_DEVICE PlanView plan_view(const Geometry& g, void* memory) {
   return view;
 }
 
-/// FNV-1a over the geometry's fields.
+/// FNV-1a over the geometry's fields. A plan of another rank's tokens is right, if not balanced, but where
+/// lengths decide what is partial.
 FLASHLATENT_HOST_DEVICE std::uint64_t fingerprint(const Geometry& g) {
+  const TokenShard all, decisive = g.partition == Partition::kFixedSplits ? g.shard : all;
+  const std::int32_t shard[] = {decisive.rank, decisive.world, decisive.run.value};
   const std::int32_t fields[] = {g.requests,
                                  g.parts,
                                  g.lanes,
@@ -93,7 +96,10 @@ FLASHLATENT_HOST_DEVICE std::uint64_t fingerprint(const Geometry& g) {
                                  g.list[0].reach,
                                  g.list[0].window,
                                  g.list[0].causal,
-                                 g.list[1].reach};
+                                 g.list[1].reach,
+                                 shard[0],
+                                 shard[1],
+                                 shard[2]};
   std::uint64_t hash = 0xcbf29ce484222325ULL;
   for (std::int32_t field : fields) hash = (hash ^ static_cast<std::uint32_t>(field)) * 0x100000001b3ULL;
   return hash;

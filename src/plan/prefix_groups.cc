@@ -17,9 +17,11 @@ struct Row {
   std::int32_t count;
 };
 
-std::int32_t usable_pages(const PageTable& pages, std::int32_t request, std::int32_t query_tokens) {
+std::int32_t usable_pages(const Shape& shape, const PageTable& pages, std::int32_t request,
+                          std::int32_t query_tokens) {
   const std::int64_t reach = std::int64_t{pages.columns} * pages.page_size;
-  const std::int64_t length = std::min<std::int64_t>(pages.lengths[request], reach) - query_tokens;
+  const std::int64_t length =
+      std::min<std::int64_t>(held_of(shape, pages.lengths[request]), reach) - query_tokens;
   if (length <= 0) return 0;
   const auto most = static_cast<std::int32_t>(length / pages.page_size);
   const std::int32_t* row = pages.entries + request * pages.stride;
@@ -38,11 +40,11 @@ bool before(const Row& a, const Row& b) {
   return a.count != b.count ? a.count < b.count : a.request < b.request;
 }
 
-std::pmr::vector<Row> sorted_rows(const PageTable& pages, std::int32_t requests, std::int32_t query_tokens) {
+std::pmr::vector<Row> sorted_rows(const Shape& shape, const PageTable& pages, std::int32_t query_tokens) {
   std::pmr::vector<Row> rows(scratch());
-  rows.reserve(requests);
-  for (std::int32_t r = 0; r < requests; ++r) {
-    const std::int32_t count = usable_pages(pages, r, query_tokens);
+  rows.reserve(shape.requests);
+  for (std::int32_t r = 0; r < shape.requests; ++r) {
+    const std::int32_t count = usable_pages(shape, pages, r, query_tokens);
     if (count > 0) rows.push_back({r, pages.entries + r * pages.stride, count});
   }
   std::sort(rows.begin(), rows.end(), before);
@@ -146,7 +148,7 @@ Groups find_groups(const Shape& shape, const PageTable& pages, std::int32_t quer
   std::pmr::vector<std::int32_t> tokens(scratch());
   tokens.reserve(shape.requests);
   Chooser chooser(shape, always);
-  const std::pmr::vector<Row> rows = sorted_rows(pages, shape.requests, query_tokens);
+  const std::pmr::vector<Row> rows = sorted_rows(shape, pages, query_tokens);
   if (rows.size() < 2) return groups;
   for (std::size_t i = 0; i + 1 < rows.size(); ++i) {
     const std::int64_t common = std::int64_t{common_pages(rows[i], rows[i + 1])} * pages.page_size;

@@ -45,11 +45,16 @@ FLASHLATENT_HOST_DEVICE TokenSpan span_of(const Geometry& g, const UnionLengths&
   const std::int32_t length =
       given.lengths == nullptr ? list.reach
                                : given.lengths[request * given.request_stride + token * given.token_stride];
-  std::int32_t end = length < 0 ? 0 : length < list.reach ? length : list.reach;
-  if (list.causal) {
-    const std::int32_t later = g.length_sharers - 1 - token;
-    end = end > later ? end - later : 0;
+  // Query tokens after this one, which do not count.
+  const std::int32_t later = list.causal ? g.length_sharers - 1 - token : 0;
+  if (which == 0 && !g.shard.is_all()) {
+    const std::int32_t seen = length > later ? length - later : 0;
+    const std::int32_t held = g.shard.held(seen), end = held < list.reach ? held : list.reach;
+    const std::int32_t begin = list.window > 0 ? g.shard.held(seen - list.window) : 0;
+    return {begin < end ? begin : end, end};
   }
+  std::int32_t end = length < 0 ? 0 : length < list.reach ? length : list.reach;
+  end = end > later ? end - later : 0;
   return {list.window > 0 && end > list.window ? end - list.window : 0, end};
 }
 

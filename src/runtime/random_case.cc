@@ -10,6 +10,7 @@
 #include "core/element.h"
 #include "core/fp8_584.h"
 #include "core/fp8_656.h"
+#include "core/token_shard.h"
 #include "runtime/random_fp8_tokens.h"
 
 namespace flashlatent::runtime {
@@ -278,10 +279,20 @@ class Maker {
     static_cast<std::uint8_t*>(memory)[offset] = fp8_656::encode((normal_(engine_) + mean) / factor);
   }
 
+  /// How long a context is of which the rank has so many tokens: one of the lengths that may be.
+  std::int32_t context_of(int held) {
+    const auto& [rank, world, run] = spec_.shard;
+    if (world == 1) return held;
+    const TokenShard shard(rank, world, run);
+    const std::int64_t least = held == 0 ? 0 : shard.position(held - 1) + 1, most = shard.position(held);
+    return static_cast<std::int32_t>(least + static_cast<std::int64_t>(engine_() % (most - least + 1)));
+  }
+
   void make_page_table() {
     const std::int64_t columns = case_.problem.cache.max_pages;
     auto* lengths = allocate<std::int32_t>(batch());
-    std::copy(spec_.lengths.begin(), spec_.lengths.end(), lengths);
+    std::transform(spec_.lengths.begin(), spec_.lengths.end(), lengths,
+                   [this](int length) { return context_of(length); });
     case_.inputs.cache_seqlens = {lengths, Dtype::kI32, {batch()}};
     auto* table = allocate<std::int32_t>(batch() * columns);
     case_.inputs.block_table = {table, Dtype::kI32, {batch(), columns}};
@@ -475,7 +486,8 @@ DecodeProblem problem_of(const CaseSpec& spec) {
                .prefix_sharing = spec.prefix_sharing,
                .window = spec.window,
                .products = spec.products,
-               .separate = {.soft_cap = spec.soft_cap, .alibi = spec.alibi}};
+               .separate = {.soft_cap = spec.soft_cap, .alibi = spec.alibi},
+               .shard = spec.shard};
   return p;
 }
 

@@ -28,6 +28,9 @@ struct CaseSpec {
   std::vector<int> lengths = {100};
   std::vector<int> ragged_tokens = {};  ///< Query tokens of each request; empty: query_tokens for all.
   bool causal = false;
+  /// With a world above 1 `lengths` are the tokens that the rank holds, of contexts that are as long as may
+  /// be drawn.
+  ContextShard shard = {};
   bool sink = false;  ///< Some of them infinite.
   bool batch_invariant = false;
   bool invalid_pages = false;  ///< Some live page table entries are -1 or out of range.

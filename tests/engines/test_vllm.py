@@ -190,6 +190,27 @@ def test_dense_decode(dtype, cache, queries, padding):
         compare(batch, layer, out, lse)
 
 
+@pytest.mark.parametrize("queries", [[1, 1, 1], [2, 1, 4]])
+def test_fp8_products_by_additional_config(queries):
+    outs = {}
+    for products in ("bf16", "fp8"):
+        with case.vllm_config(torch.bfloat16, "fp8", speculative=3) as config:
+            config.additional_config = {"flashlatent_products": products}
+            batch = case.Batch(config, [40, 5, 131], queries, 0, "fp8")
+            layer, outs[products], _ = decode(config, batch)
+            expected, _ = batch.plain(layer)
+            # e4m3 has 3 bits of mantissa: queries and P are off by up to 1/16.
+            assert (outs[products].float() - expected).abs().max() < (0.015 if products == "bf16" else 0.15)
+    assert not torch.equal(outs["bf16"], outs["fp8"])
+
+
+def test_an_unknown_choice_of_products_is_refused():
+    with case.vllm_config() as config:
+        config.additional_config = {"flashlatent_products": "int8"}
+        with pytest.raises(ValueError, match="flashlatent_products in additional_config is 'int8'; 'auto', 'bf16' or"):
+            case.Layer(config, backend_class())
+
+
 def test_layers_between_pages_and_other_block_sizes():
     for size, stride in ((48, 3), (64, 2)):
         with case.vllm_config(block_size=size) as config:
@@ -293,26 +314,35 @@ def test_sparse_rows_counted_through_other_layers_pages():
         assert (lse.cpu() - batch.plain(layer, buffer.cpu())[1]).abs().max() < 4 * TOLERANCE[torch.bfloat16]
 
 
-def test_shards_of_the_tokens_merge_by_their_lse():
-    """Decode context parallelism: each rank has every second token, and lse in vLLM's shape."""
-    with case.vllm_config() as config:
-        whole = case.Batch(config, [64, 30], [1, 1])
-        layer, _, _ = decode(config, whole)
+@pytest.mark.parametrize("queries", [[1, 1], [3, 3], [2, 4]])
+@pytest.mark.parametrize("run", [1, 16])
+def test_shards_of_the_tokens_merge_by_their_lse(queries, run):
+    """Decode context parallelism: ranks have runs of tokens in turns, lse is in vLLM's shape, and drafts see what lies
+    before them in the whole context."""
+    with case.vllm_config(speculative=3) as config:
+        whole = case.Batch(config, [64, 30], queries)
+        layer = case.Layer(config, backend_class())
+        impl, size = layer.attention.impl, config.cache_config.block_size
+        impl.need_to_return_lse_for_decode = True
         expected, expected_lse = whole.plain(layer)
+        builder = layer.attention.attn_backend.get_builder_cls()(
+            layer.attention.get_kv_cache_spec(config), ["layer"], config, case.DEVICE)
+        builder.dcp_world_size, builder.cp_kv_cache_interleave_size = 2, run
         parts = []
         for rank in range(2):
-            part = case.Batch(config, [64, 30], [1, 1])
-            part.latent = [x[rank::2] for x in whole.latent]
-            part.rope = [x[rank::2] for x in whole.rope]
-            part.lengths = [len(x) for x in part.latent]
-            size = config.cache_config.block_size
-            for i, n in enumerate(part.lengths):
-                t = torch.arange(n)
+            part = case.Batch(config, [64, 30], queries)
+            here = [torch.arange(n)[torch.arange(n) // run % 2 == rank] for n in whole.lengths]
+            for i, tokens in enumerate(here):
+                t = torch.arange(len(tokens))
                 slots = part.table[i].cpu()[t // size].long() * size + t % size
-                flashlatent.append_latent(*(x.to(case.DEVICE) for x in (part.latent[i], part.rope[i], slots)),
-                                          part.cache.unsqueeze(2))
-            _, out, lse = decode(config, part, layer=layer)
-            parts.append((out.float(), lse))
+                flashlatent.append_latent(whole.latent[i][tokens].to(case.DEVICE), whole.rope[i][tokens].to(case.DEVICE),
+                                          slots.to(case.DEVICE), part.cache.unsqueeze(2))
+            common = part.common()
+            common.dcp_local_seq_lens = torch.tensor([len(tokens) for tokens in here]).int().to(case.DEVICE)
+            impl.dcp_world_size, impl.dcp_rank = 2, rank
+            out, lse = impl.forward_mqa(absorbed_queries(whole, layer), part.cache, builder.build(0, common),
+                                        layer.attention)
+            parts.append((torch.einsum("bhl,hlv->bhv", out.float(), layer.attention.W_UV.float()).cpu(), lse.cpu()))
         merged_lse = torch.logaddexp(parts[0][1], parts[1][1])
         merged = sum(out * (lse - merged_lse).exp()[..., None] for out, lse in parts)
         assert (merged_lse - expected_lse).abs().max() < 4 * TOLERANCE[torch.bfloat16]

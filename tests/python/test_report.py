@@ -118,10 +118,22 @@ def test_numerics(tmp_path):
     assert [pathlib.Path(picture).name for picture in pictures] == ["numerics.png", "numerics.svg"]
 
 
+def test_distributed(tmp_path):
+    pytest.importorskip("matplotlib")
+    shape = {"name": "1x131072 h16", "b": 1, "s_q": 1, "h_q": 16, "s_k": 131072, "lengths": "uniform"}
+    rows = [shape | {"gpus": 1, "exchange": "none", "ms": 0.06, "roof_ms": 0.05},
+            shape | {"gpus": 2, "exchange": "all_to_all", "ms": 0.05, "roof_ms": 0.04, "gather_ms": 0.01,
+                     "local_ms": 0.03, "exchange_ms": 0.01},
+            {"gpus": 2, "exchange": "one_sided", "refused": "RuntimeError: no peer access"}]
+    (tmp_path / "distributed.json").write_text(json.dumps({"machine": {"gpu": "NVIDIA H100 80GB HBM3"}, "results": rows}))
+    pictures = report.report([str(tmp_path / "distributed.json")], str(tmp_path))
+    assert [pathlib.Path(picture).name for picture in pictures] == ["distributed.png", "distributed.svg"]
+
+
 def test_wrong_and_refused_cases_are_drawn(tmp_path):
     pytest.importorskip("matplotlib")
-    rows = [{"name": "pages/1", "outcome": "right", "relative_error": 1e-3}, {"name": "pages/2", "outcome": "wrong", "relative_error": 0.5},
-            {"name": "pages/3", "outcome": "refused", "relative_error": 0}]
+    rows = [{"name": f"pages/{outcome}", "outcome": outcome, "relative_error": error}
+            for outcome, error in (("right", 1e-3), ("wrong", 0.5), ("refused", 0))]
     (tmp_path / "check.json").write_text(json.dumps({"results": rows}))
     assert report.main([str(tmp_path / "check.json"), "--out", str(tmp_path)]) == 0
 
@@ -150,7 +162,8 @@ def test_axes_end_with_ticks(low, high):
         assert ticks[0] <= low and ticks[-1] >= high and 2 <= len(ticks) <= 9
 
 
-@pytest.mark.parametrize("kernel, unit", [("cpu_dense", "units of cpu_dense's costs"), ("mla_16", "µs by the table of costs")])
+@pytest.mark.parametrize("kernel, unit", [("cpu_dense", "units of cpu_dense's costs"),
+                                          ("mla_16", "µs by the table of costs")])
 def test_a_plans_axis_has_its_unit(kernel, unit):
     assert unit in report.schedule.unit({"kernel": kernel})[1]
 

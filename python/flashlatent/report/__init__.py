@@ -1,6 +1,7 @@
 """python -m flashlatent.report FILE...: pictures of what the program measured, PNG and SVG.
 
-FILE is JSON that `flashlatent bench`, `check`, `replay` or `plan` wrote (--json), or python -m flashlatent.bench. All
+FILE is JSON that `flashlatent bench`, `check`, `replay` or `plan` wrote (--json), or python -m flashlatent.bench and
+flashlatent.bench_distributed. All
 files together give one picture of each kind that they have something for:
 
   roofline   dense, sparse, paged: rates below the roof of the same run
@@ -9,6 +10,7 @@ files together give one picture of each kind that they have something for:
   cases      sparse, paged: the part of the roof that each case reaches
   shapes     bench shapes: ratios to the best of others
   cache, planning, numerics, host   bench cache, plan, numerics; host times of Python's calls
+  distributed  bench_distributed: a layer and its parts by GPUs
   check      relative errors by kind of case
   replay     served traces: rate, step times, pool
 
@@ -22,14 +24,15 @@ import os
 import re
 import sys
 
-from . import cases, decode, runs, schedule
+from . import cases, decode, distributed, runs, schedule
 from .decode import length_series
-from .style import machine_of
+from .style import COLOURS, axes, machine_of
 
-__all__ = ["ReportError", "digest", "digest_in", "length_series", "main", "read", "report"]
+__all__ = ["COLOURS", "ReportError", "axes", "digest", "digest_in", "length_series", "main", "read", "report"]
 KINDS = {"roofline": decode.roofline, "time": decode.times, "peers": decode.peers, "cases": cases.decode_cases,
          "shapes": decode.shapes, "cache": cases.cache, "planning": cases.planning, "numerics": runs.numerics,
-         "host": cases.host, "check": runs.check}
+         "host": cases.host, "distributed": distributed.layers, "check": runs.check}
+EXPECTED = "a JSON file of flashlatent bench, check, replay or plan is expected"
 NOT_SHOWN = {"source_tree", "command", "machine", "explain", "source"}
 
 
@@ -51,17 +54,16 @@ def read(path):
         with open(path) as file:
             document = json.load(file)
     except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise ReportError(f"{path}: {error}; a JSON file of flashlatent bench, check, replay or plan is expected") from None
+        raise ReportError(f"{path}: {error}; {EXPECTED}") from None
     if not isinstance(document, dict) or not (is_plan(document) or is_replay(document) or
                                               isinstance(document.get("results"), list)):
-        raise ReportError(f"{path}: has none of 'results', 'report' and 'parts'; a JSON file of flashlatent bench, check, "
-                          "replay or plan is expected")
+        raise ReportError(f"{path}: has none of 'results', 'report' and 'parts'; {EXPECTED}")
     return document
 
 
 def digest(documents):
-    """A short text that depends on the files' results alone, not on when and by which sources they came. An SVG has it as its
-    dc:identifier, by which a picture of older results is recognised without drawing it again."""
+    """A short text that depends on the files' results alone, not on when and by which sources they came. An SVG has it
+    as its dc:identifier, by which a picture of older results is recognised without drawing it again."""
     shown = [{key: value for key, value in document.items() if key not in NOT_SHOWN} | {"machine": machine_of(document)}
              for document in documents]
     text = json.dumps(shown, sort_keys=True, separators=(",", ":"))
@@ -108,7 +110,7 @@ def report(paths, folder, prefix=""):
         if figure is not None:
             pictures += save(figure, folder, prefix + name, pyplot, drawn)
     if not pictures:
-        raise ReportError(f"{', '.join(paths)}: nothing to draw; python -m flashlatent.report --help lists what can be drawn")
+        raise ReportError(f"{', '.join(paths)}: nothing to draw; python -m flashlatent.report --help lists what can be")
     return pictures
 
 

@@ -22,7 +22,8 @@ def bars(plot, found, machines, value):
     for number, machine in enumerate(machines):
         points = [(row, value(rows[machine])) for row, rows in enumerate(found.values()) if machine in rows]
         places = [row - 0.4 + height * (number + 0.5) for row, _ in points]
-        plot.barh(places, [x for _, x in points], height=height * 0.9, color=COLOURS[number % len(COLOURS)], label=machine)
+        plot.barh(places, [x for _, x in points], height=height * 0.9, color=COLOURS[number % len(COLOURS)],
+                  label=machine)
         largest = max([largest, *(x for _, x in points)])
     names_down(plot, list(found))
     return largest
@@ -49,7 +50,7 @@ def decode_cases(pyplot, documents):
         text = " / ".join(f"{rows[machine]['ms']:.4g}" for machine in machines if machine in rows)
         plot.text(101, place, f"{text} ms", va="center", fontsize=7)
     set_axis(plot.xaxis, even(0, 100), "of the least time that the roof of the same run allows, %")
-    plot.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.35 / (1 + 0.1 * len(found))), ncols=4)
+    figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=4)
     plot.set_title(f"Sparse and paged decode {on(machines)}", loc="left", fontsize=10)
     return figure
 
@@ -60,7 +61,8 @@ def cache(pyplot, documents):
     found, machines = {}, machines_of(documents)
     for document in documents:
         for row in document["results"]:
-            name = f"{row['name']}: {row['from']} to {row['to']}, {row['tokens']:,} tokens{', cold' * bool(row.get('cold'))}"
+            cold = ", cold" if row.get("cold") else ""
+            name = f"{row['name']}: {row['from']} to {row['to']}, {row['tokens']:,} tokens{cold}"
             found.setdefault(name, {}).setdefault(machine_of(document), row)
     if not found:
         return None

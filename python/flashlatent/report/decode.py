@@ -50,7 +50,8 @@ def length_series(documents):
     machines = machines_of(documents)
     for document in documents:
         for row in document["results"]:
-            if row.get("lengths") == "uniform" and row.get("s_k") and not row.get("batch_invariant") and "topk" not in row:
+            if (row.get("lengths") == "uniform" and row.get("s_k") and not row.get("batch_invariant") and
+                    row.get("ms") and "topk" not in row and "gpus" not in row):
                 series = panels[row["b"], row["s_q"], row["h_q"]][series_name(document, machines)]
                 series.setdefault(row["s_k"], row["ms"])  # of several files the first that has it
     chosen = {}
@@ -99,7 +100,7 @@ def peer_ratios(documents):
     for document in documents:
         if library_of(document) == "FlashLatent":
             for row in document["results"]:
-                if row.get("ms") and "h_q" in row:
+                if row.get("ms") and {"name", "h_q"} <= set(row) and "gpus" not in row:
                     own.setdefault((machine_of(document), row["name"].removesuffix(" graph"), row["h_q"]), row["ms"])
     groups = defaultdict(lambda: defaultdict(list))
     for document in documents:

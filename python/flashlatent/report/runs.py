@@ -30,8 +30,8 @@ def check(pyplot, documents):
             plot.scatter(*zip(*points), color=colour, marker="|" if outcome == "right" else "x", s=40, linewidths=1.1,
                          alpha=0.6 if outcome == "right" else 1, label=f"{counts[outcome]:,} {outcome}", clip_on=False)
     errors = [row.get("relative_error") or 0 for rows in groups.values() for row in rows]
-    set_axis(plot.xaxis, ladder(least, max(max(errors), 1e-2)), "relative error of out against float64 (refused: no value)",
-             log=True, label=lambda value: f"{value:.0e}".replace("e-0", "e-"))
+    set_axis(plot.xaxis, ladder(least, max(max(errors), 1e-2)),
+             "relative error of out against float64 (refused: no value)", log=True, label=lambda value: f"{value:.0e}".replace("e-0", "e-"))
     names_down(plot, [f"{name} ({len(rows)})" for name, rows in groups.items()])
     plot.legend(frameon=False, fontsize=8, loc="lower right")
     plot.set_title(f"check {on(machines)}", loc="left", fontsize=10)
@@ -47,11 +47,11 @@ def numerics(pyplot, documents):
     kinds = (("cache_error", "FP8 cache"), ("kernel_error", "kernel, on the cache's numbers"),
              ("bf16_kernel_error", "kernel, bf16 cache"))
     for index, (key, name) in enumerate(kinds):
-        plot.scatter([row[key] for row in rows], range(len(rows)), color=COLOURS[index], marker=MARKERS[index], s=30, label=name,
-                     clip_on=False)
+        plot.scatter([row[key] for row in rows], range(len(rows)), color=COLOURS[index], marker=MARKERS[index], s=30,
+                     label=name, clip_on=False)
     errors = [row[key] for row in rows for key, _ in kinds]
     set_axis(plot.xaxis, ladder(min(errors), max(errors), most=7), "relative error of out against float64", log=True)
-    names_down(plot, [f"{row['name']}, scores of deviation {row['score_deviation']:g}" for row in rows])
+    names_down(plot, [f"{row.get('kv', 'fp8_656')}, {row['name']}, scores of deviation {row['score_deviation']:g}" for row in rows])
     figure.legend(frameon=False, fontsize=8, loc="outside lower right", ncols=3)
     plot.set_title("Errors by the cache and by the kernel", loc="left", fontsize=10)
     return figure
@@ -73,7 +73,8 @@ def replay(pyplot, documents):
     rates, steps, pool = plots
     rates.barh(range(len(reports)), [r["tokens_per_second"] for r in reports], height=0.6, color=COLOURS[0])
     set_axis(rates.xaxis, even(0, max(r["tokens_per_second"] for r in reports), most=5), "tokens of decode a second")
-    for index, (key, name) in enumerate((("step_ms_p50", "median"), ("step_ms_p99", "99th percentile"), ("step_ms_max", "longest"))):
+    for index, (key, name) in enumerate((("step_ms_p50", "median"), ("step_ms_p99", "99th percentile"),
+                                         ("step_ms_max", "longest"))):
         steps.scatter([r[key] for r in reports], range(len(reports)), color=COLOURS[index], marker=MARKERS[index], s=30,
                       label=name, clip_on=False, zorder=3)
     set_axis(steps.xaxis, ladder(min(r["step_ms_p50"] for r in reports), max(r["step_ms_max"] for r in reports), most=6),

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, List, Optional, Tuple, Union
 
 import torch
 import vllm.envs as envs
+from vllm.config import get_current_vllm_config
 from vllm.model_executor.layers.attention.mla_attention import (MLACommonBackend, MLACommonDecodeMetadata,
                                                                 MLACommonImpl, MLACommonMetadata,
                                                                 MLACommonMetadataBuilder, QueryLenSupport)
@@ -52,6 +53,7 @@ class FlashLatentMLABackend(LatentBackend, MLACommonBackend):
 
 @dataclass
 class FlashLatentDecodeMetadata(MLACommonDecodeMetadata):
+    run: int  # tokens side by side that are of one rank, where ranks share contexts
     step: Step
     queries: Queries
 
@@ -67,7 +69,8 @@ class FlashLatentMLAMetadataBuilder(MLACommonMetadataBuilder):
     def __init__(self, kv_cache_spec: Any, layer_names: List[str], vllm_config: Any, device: torch.device) -> None:
         if envs.VLLM_BATCH_INVARIANT:  # a batch with longer queries has other kernels
             self.query_len_support = QueryLenSupport.SINGLE_ONLY
-        super().__init__(kv_cache_spec, layer_names, vllm_config, device, FlashLatentMLAMetadata)
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device, FlashLatentMLAMetadata,
+                         supports_dcp_with_varlen=True)
 
     @classmethod
     def get_cudagraph_support(cls, vllm_config: Any, kv_cache_spec: Any) -> AttentionCGSupport:
@@ -78,14 +81,27 @@ class FlashLatentMLAMetadataBuilder(MLACommonMetadataBuilder):
     def _build_decode(self, block_table_tensor: torch.Tensor, seq_lens_device: torch.Tensor,
                       query_start_loc_cpu: torch.Tensor, query_start_loc_device: torch.Tensor, num_decode_tokens: int,
                       dcp_tot_seq_lens_device: Optional[torch.Tensor], **_: Any) -> FlashLatentDecodeMetadata:
+        """seq_lens_device: of the rank's own tokens where ranks share contexts, and dcp_tot_seq_lens_device of all."""
         return FlashLatentDecodeMetadata(
             block_table=block_table_tensor, seq_lens=seq_lens_device, dcp_tot_seq_lens=dcp_tot_seq_lens_device,
-            step=Step(), queries=Queries.of(query_start_loc_cpu, query_start_loc_device, num_decode_tokens))
+            run=self.cp_kv_cache_interleave_size, step=Step(),
+            queries=Queries.of(query_start_loc_cpu, query_start_loc_device, num_decode_tokens))
+
+
+def _products() -> str:
+    """What the user says of products from an fp8 cache: --additional-config '{"flashlatent_products": "fp8"}'."""
+    options = get_current_vllm_config().additional_config
+    value = options.get("flashlatent_products", "auto") if isinstance(options, dict) else "auto"
+    if value not in ("auto", "bf16", "fp8"):
+        raise ValueError(f"flashlatent: flashlatent_products in additional_config is {value!r}; 'auto', 'bf16' or "
+                         "'fp8' is expected")
+    return value
 
 
 class FlashLatentMLAImpl(MLACommonImpl):
     can_return_lse_for_decode: bool = True
     supports_dcp: bool = True
+    supports_mtp_with_cp_non_trivial_interleave_size: bool = True
     lse_base_on_e: bool = True
 
     def __init__(self, num_heads: int, head_size: int, scale: float, num_kv_heads: int,
@@ -99,16 +115,21 @@ class FlashLatentMLAImpl(MLACommonImpl):
         _refusals.refuse_attn_type("MLA decode", attn_type)
         self.supports_quant_query_input = False
         self.batch_invariant = bool(envs.VLLM_BATCH_INVARIANT)
+        self.products = _products()
 
     def forward_mqa(self, q: Query, kv_c_and_k_pe_cache: torch.Tensor, attn_metadata: Any,
                     layer: Any) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
         if isinstance(q, tuple):
             q = torch.cat(q, dim=-1)
         decode = attn_metadata.decode
-        options = {}
+        options: dict = {}
+        lengths = decode.seq_lens
+        if decode.dcp_tot_seq_lens is not None:  # drafts go by a token's place in the whole context
+            lengths = decode.dcp_tot_seq_lens
+            options["shard"] = self.dcp_rank, self.dcp_world_size, decode.run
         if self.kv_cache_dtype in ("fp8", "fp8_e4m3"):
-            options["kv_scale"] = layer._k_scale.reshape(1)
+            options.update(kv_scale=layer._k_scale.reshape(1), products=self.products)
         return decode.queries.attend(
-            decode.step, q, kv_c_and_k_pe_cache.unsqueeze(2), decode.block_table, decode.seq_lens,
+            decode.step, q, kv_c_and_k_pe_cache.unsqueeze(2), decode.block_table, lengths,
             want_lse=self.need_to_return_lse_for_decode, v_dim=self.kv_lora_rank, softmax_scale=self.scale,
             batch_invariant=self.batch_invariant, **options)

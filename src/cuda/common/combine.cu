@@ -295,6 +295,9 @@ Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, 
 Status combine(const ConstTensorView& partial_out, const ConstTensorView& partial_lse,
                const ConstTensorView& attn_sink, const TensorView& out, const TensorView& lse,
                const Executor& executor) {
+  if (partial_out.dtype != Dtype::kF32) {
+    return combine_halves(partial_out, partial_lse, attn_sink, out, lse, executor);
+  }
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   FLASHLATENT_ASSIGN_OR_RETURN(int units, multiprocessors(executor.device));

@@ -79,6 +79,10 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call) {
   }
   args.scale_log2 = problem.options.softmax_scale * parts::kLog2E;
   args.causal = problem.options.causal && !token_items;
+  const bool masked = args.causal || problem.options.window > 0;
+  if (!g.shard.is_all() && masked) {
+    args.contexts = static_cast<const std::int32_t*>(inputs.cache_seqlens.data);
+  }
   args.max_logits = {static_cast<float*>(max_logits.data), max_logits.strides[0], max_logits.strides[1]};
   return args;
 }

@@ -16,7 +16,7 @@ struct RowsBehind {
   /// By the thread of row n.
   __device__ __forceinline__ void find(const parts::DecodeArguments& args, const parts::RowTile& tile,
                                        int n) {
-    of_row[n] = args.causal ? tile.tokens - 1 - tile.token(args.query, n) : 0;
+    of_row[n] = tile.behind(args, n);
   }
   /// How many tokens row n attends to.
   __device__ __forceinline__ int limit(const parts::Work& work, int n) const {

@@ -88,9 +88,8 @@ const DecodeKernel kEtapKernel = {
     .backend = Backend::kCuda,
     .takes =
         "bf16 and fp16 caches of qk_dim/v_dim 576/512, up to 8 query rows a KV head; fp8_656, fp8_584 and "
-        "e4m3, up to 16; dense and sparse, any page size; extra caches and windows with fp8_584 and e4m3, "
-        "and "
-        "with fp8_656 of any heads",
+        "e4m3, up to 16; dense and sparse, any page size; extra caches and windows with fp8_584, with "
+        "fp8_656 and e4m3 of any heads",
     .declines = declines,
     .geometry = geometry,
     .workspace_bytes = decode_workspace_bytes,

@@ -13,7 +13,13 @@ struct Visible {
 
 __device__ __forceinline__ Visible visible_by(const Arguments& args, const parts::RowTile& tile, int length,
                                               int row) {
-  const int end = args.decode.causal ? length - tile.tokens + tile.token(args.decode.query, row) + 1 : length;
+  const parts::DecodeArguments& decode = args.decode;
+  if (decode.contexts != nullptr) [[unlikely]] {
+    const TokenShard& shard = decode.geometry.shard;
+    const int end = tile.limit_in_context(decode, __ldg(decode.contexts + tile.request), row);
+    return {args.score.window > 0 ? shard.held(end - args.score.window) : 0, min(length, shard.held(end))};
+  }
+  const int end = tile.limit_in_context(decode, length, row);
   return {args.score.window > 0 ? max(end - args.score.window, 0) : 0, end};
 }
 /// From the first token that any row of the tile attends to, to the last.

@@ -55,7 +55,7 @@ struct CacheArguments {
   int pages;
   Divisor page_size;
   const float* scale;  // e4m3: of all elements; null: 1
-  int box_tokens;  // rows of one TMA box: divides page_size and 64
+  int box_tokens;      // rows of one TMA box: divides page_size and 64
   // Of loaders that take lists (parts/listed_tokens.cuh), in place of all that is above.
   ListedCache listed[2];
   schedule::UnionLengths list_lengths;
@@ -102,6 +102,9 @@ struct DecodeArguments {
   MergeState* merge_state;  // null: the combine step is another launch's
   float scale_log2;         // softmax_scale * log2(e)
   bool causal;
+  // Where ranks share contexts and masks go by a token's place there: how long the requests' contexts are.
+  // Else null.
+  const std::int32_t* contexts;
   MaxLogits max_logits;  // only where items come in turn (schedule::Partition::kTurns)
 };
 

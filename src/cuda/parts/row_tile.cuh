@@ -30,9 +30,34 @@ struct RowTile {
   __device__ __forceinline__ int head(const QueryArguments& query, int row) const {
     return kv_head * query.group.value + query.group.remainder(first + row);
   }
-  /// How many tokens of so many the row attends to.
-  __device__ __forceinline__ int limit(const DecodeArguments& args, int length, int row) const {
+  /// How many tokens of its request's context, `length` long, the row attends to.
+  __device__ __forceinline__ int limit_in_context(const DecodeArguments& args, int length, int row) const {
     return args.causal ? length - tokens + token(args.query, row) + 1 : length;
+  }
+  /// How many tokens of so many that are here the row attends to.
+  __device__ __forceinline__ int limit(const DecodeArguments& args, int length, int row) const {
+    if (args.contexts != nullptr) [[unlikely]] {
+      const int seen = limit_in_context(args, __ldg(args.contexts + request), row);
+      return min(length, args.geometry.shard.held(seen));
+    }
+    return limit_in_context(args, length, row);
+  }
+  /// How many of the request's tokens that are here the row does not attend to.
+  __device__ __forceinline__ int behind(const DecodeArguments& args, int row) const {
+    int length = 0;
+    if (args.contexts != nullptr) [[unlikely]] {
+      const schedule::Geometry& g = args.geometry;
+      length = schedule::tokens_of(g, g.shard.held(__ldg(args.contexts + request)));
+    }
+    return length - limit(args, length, row);
+  }
+  /// The query token of the request that attends to `token` of so many first.
+  __device__ __forceinline__ int first_to_see(const DecodeArguments& args, int length, int token) const {
+    if (args.contexts != nullptr) [[unlikely]] {
+      const auto position = static_cast<int>(args.geometry.shard.position(token));
+      return position - __ldg(args.contexts + request) + tokens;
+    }
+    return token - length + tokens;
   }
   /// How many of them any row attends to.
   __device__ __forceinline__ int seen(const DecodeArguments& args, int length) const {

@@ -1,0 +1,213 @@
+"""ContextParallel: decode over a process group."""
+
+import functools
+from typing import Optional, Tuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .. import torch as operators
+from .._errors import InvalidArgumentError
+from .._native import Step
+from . import _exchange
+from ._message import Message
+from ._tokens import Interleaving
+
+EXCHANGES = ("auto", "all_to_all", "all_gather", "one_sided")
+
+
+class Pending:
+    """A call whose exchange is under way. wait() returns (out, lse); work enqueued before it overlaps the exchange."""
+
+    def __init__(self, finish):
+        self._finish = finish
+
+    def wait(self) -> Tuple[Tensor, Tensor]:
+        return self._finish()
+
+
+class ContextParallel:
+    """Decode with contexts spread over a group's ranks, and query heads too.
+
+    group     the ranks; None: the default group
+    run       tokens in a row that one rank holds (Interleaving)
+    exchange  'all_to_all', 'all_gather' or 'auto', which takes the latter for small messages; 'one_sided': GPUs write
+              to each other's memory and merge in the same launch, see docs/distributed.md
+    max_rows  of 'one_sided': the most query rows of a rank's own heads, batch * s_q * heads
+    v_dim     of 'one_sided': elements of an output
+
+    Every rank makes the same calls in the same order. Calls come from one thread and one stream.
+    """
+
+    def __init__(self, group=None, *, run: int = 1, exchange: str = "auto", max_rows: Optional[int] = None,
+                 v_dim: int = 512):
+        if exchange not in EXCHANGES:
+            raise InvalidArgumentError(f"exchange is '{exchange}'; {', '.join(EXCHANGES)} are accepted")
+        self._group = dist.group.WORLD if group is None else group
+        self._exchange = exchange
+        self._step = Step(stateless=True)
+        self.tokens = Interleaving(dist.get_rank(self._group), dist.get_world_size(self._group), run)
+        self._peers = None
+        if exchange == "one_sided" and self.tokens.world > 1:
+            if max_rows is None:
+                raise InvalidArgumentError("exchange is 'one_sided' and max_rows is missing; the most query rows of a "
+                                           "rank's heads are expected")
+            device = torch.device("cuda", torch.cuda.current_device())
+            self._peers = _exchange.PeerMemory(self._group, device, max_rows, v_dim)
+
+    @property
+    def rank(self) -> int:
+        return self.tokens.rank
+
+    @property
+    def world(self) -> int:
+        return self.tokens.world
+
+    def gather_queries(self, q: Tensor) -> Tensor:
+        """The queries of all ranks' heads, rank by rank: q (batch, s_q, h, d), or ragged (total, h, d), with h *
+        world heads. A q that lies head by head, as a batched product over heads writes it, is not copied."""
+        if self.world == 1:
+            return q
+        sent = q.movedim(-2, 0).contiguous()
+        received = sent.new_empty((self.world * sent.shape[0], *sent.shape[1:]))
+        dist.all_gather_into_tensor(_bytes(received), _bytes(sent), group=self._group)
+        gathered = received.movedim(0, -2)
+        # Kernels want the rows of a tile one after another.
+        one_token = q.dim() == 4 and q.shape[1] == 1
+        return gathered if one_token else gathered.contiguous()
+
+    def plan(self, q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None,
+             cache_seqlens: Optional[Tensor] = None, *, all_heads: bool = False, **options) -> Tensor:
+        """The plan of a step for decode() with these shapes and options, as flashlatent.torch.plan()."""
+        return operators.plan(self._of_all_heads(q, all_heads), kv_cache, block_table, cache_seqlens,
+                              **self._with_shard(options))
+
+    def plan_kv(self, q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor,
+                *, all_heads: bool = False, **options) -> Tensor:
+        """The same for decode_kv()."""
+        return operators.plan_kv(self._of_all_heads(q, all_heads), key_cache, value_cache, block_table, cache_seqlens,
+                                 **self._with_shard(options))
+
+    def decode(self, q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None,
+               cache_seqlens: Optional[Tensor] = None, *, softmax_scale: float, v_dim: int = 512,
+               attn_sink: Optional[Tensor] = None, all_heads: bool = False, overlap: bool = False, **options):
+        """One layer; returns (out, lse) of the rank's heads, or with overlap a Pending of them.
+
+        q              the rank's heads, (batch, s_q, h, d) or with cu_seqlens_q (total, h, d); rank r has heads r * h
+                       to (r + 1) * h of all
+        kv_cache, block_table  the rank's tokens (Interleaving)
+        cache_seqlens  of whole contexts, the same on all ranks
+        indices        sparse: the rank's own slots, as Interleaving.local_indices() makes them
+        attn_sink      fp32 (h), of the rank's heads; the merge applies it
+        all_heads      q has all heads on every rank, and so have out and lse: no gathering before, an all-gather after
+        q_scale        of e4m3 queries: one, or one of each rank's heads
+        options        of flashlatent.decode(), but shard, out, lse and empty_lse
+        """
+        inputs = (kv_cache, block_table, cache_seqlens)
+        call = functools.partial(self._step.decode, softmax_scale=softmax_scale, v_dim=v_dim)
+        return self._decode(call, q, inputs, v_dim, 1, attn_sink, all_heads, overlap, options)
+
+    def decode_kv(self, q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor,
+                  *, softmax_scale: float, attn_sink: Optional[Tensor] = None, all_heads: bool = False,
+                  overlap: bool = False, **options):
+        """The same of keys and values, as flashlatent.decode_kv(). Each rank has all of the KV heads that its query
+        heads go with; with several, queries and partial results are copied into the order of KV heads."""
+        _, kv_heads, _, v_dim = operators._kv_shape(key_cache, value_cache)
+        inputs = (key_cache, value_cache, block_table, cache_seqlens)
+        call = functools.partial(self._step.decode_kv, softmax_scale=softmax_scale)
+        return self._decode(call, q, inputs, v_dim, kv_heads, attn_sink, all_heads, overlap, options)
+
+    def _decode(self, call, q, inputs, v_dim, kv_heads, attn_sink, all_heads, overlap, options):
+        for name in ("shard", "out", "lse", "empty_lse"):
+            if name in options:
+                raise InvalidArgumentError(f"{name} is given; ContextParallel sets it itself, leave it out")
+        if self.world == 1:
+            result = call(q, *inputs, attn_sink=attn_sink, **options)
+            return Pending(lambda: result) if overlap else result
+        gathered = q if all_heads else self.gather_queries(q)
+        message, sent = self._attend(call, gathered, inputs, v_dim, kv_heads, all_heads, options)
+        return self._finish(message, sent, q, attn_sink, all_heads, overlap, options.get("cu_seqlens_q"))
+
+    def _attend(self, call, q, inputs, v_dim, kv_heads, all_heads, options):
+        """This rank's tokens, all heads: a message."""
+        cu_seqlens_q = options.get("cu_seqlens_q")
+        dtype = torch.bfloat16 if q.element_size() == 1 else q.dtype  # of outputs
+        if cu_seqlens_q is None:
+            message = Message(q.shape[0], q.shape[1], v_dim, dtype)
+        else:
+            s_q = options.get("tokens") or max(q.shape[0], 1)
+            message = Message(cu_seqlens_q.shape[0] - 1, s_q, v_dim, dtype, total=q.shape[0])
+        sent = message.empty(q, q.shape[-2])
+        out, lse = message.out(sent), message.lse(sent)
+        options = self._with_shard(options)
+        if kv_heads == 1 or all_heads:
+            call(q, *inputs, out=out, lse=lse, **options)
+        else:  # a KV head's query heads are spread over the ranks
+            own_out, own_lse = call(self._by_kv_head(q, -2, kv_heads), *inputs, **options)
+            out.copy_(self._by_rank(own_out, -2, kv_heads))
+            lse.copy_(self._by_rank(own_lse, 1, kv_heads))
+        return message, sent
+
+    def _finish(self, message, sent, q, attn_sink, all_heads, overlap, cu_seqlens_q):
+        heads = q.shape[-2]
+        if self._peers is not None and not all_heads:
+            return self._one_sided(message, sent, attn_sink, heads, overlap)
+        small = sent.numel() <= _exchange.ALL_GATHER_BYTES
+        if all_heads or self._exchange == "all_gather" or (self._exchange == "auto" and small):
+            own = slice(None) if all_heads else slice(self.rank * heads, (self.rank + 1) * heads)
+            arrived = _exchange.by_all_gather(sent, self._group, overlap, own)
+        else:
+            arrived = _exchange.by_all_to_all(sent, self._group, overlap)
+        pending = Pending(lambda: _exchange.merge(message, arrived.wait(), q, attn_sink, cu_seqlens_q))
+        return pending if overlap else pending.wait()
+
+    def _one_sided(self, message, sent, attn_sink, heads, overlap):
+        if not overlap:
+            return self._peers.merge(message, sent, attn_sink, heads)
+        stream, here = self._side_stream(sent.device), torch.cuda.current_stream(sent.device)
+        stream.wait_stream(here)
+        with torch.cuda.stream(stream):
+            result = self._peers.merge(message, sent, attn_sink, heads)
+
+        def finish(kept=sent):
+            torch.cuda.current_stream(kept.device).wait_stream(stream)
+            for tensor in result:
+                tensor.record_stream(torch.cuda.current_stream(kept.device))
+            return result
+
+        return Pending(finish)
+
+    def _side_stream(self, device):
+        if not hasattr(self, "_stream"):
+            self._stream = torch.cuda.Stream(device)
+        return self._stream
+
+    def _with_shard(self, options):
+        sparse = options.get("indices") is not None
+        return options if sparse else {**options, "shard": list(self.tokens)}
+
+    def _of_all_heads(self, q, all_heads):
+        """Something of the gathered queries' shape."""
+        if all_heads or self.world == 1:
+            return q
+        shape = list(q.shape)
+        shape[-2] *= self.world
+        return q.narrow(-2, 0, 1).expand(shape)
+
+    def _by_kv_head(self, tensor, dim, kv_heads):
+        """From heads (rank, KV head, group) to (KV head, rank, group)."""
+        return self._turned(tensor, dim, (self.world, kv_heads))
+
+    def _by_rank(self, tensor, dim, kv_heads):
+        return self._turned(tensor, dim, (kv_heads, self.world))
+
+    @staticmethod
+    def _turned(tensor, dim, extents):
+        dim %= tensor.dim()
+        return tensor.unflatten(dim, (*extents, -1)).transpose(dim, dim + 1).flatten(dim, dim + 2)
+
+
+def _bytes(tensor):
+    """Its memory, of any dtype: gloo does not know them all."""
+    return tensor.view(-1).view(torch.uint8)

@@ -1,0 +1,88 @@
+"""How messages get from rank to rank: three ways, all of which end in a merge by combine()."""
+
+from typing import Optional, Tuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .. import _native
+from .._errors import InvalidArgumentError
+from ._message import Message
+from ._tokens import token_places
+
+ALL_GATHER_BYTES = 1 << 16
+"""Messages of up to so many bytes (of all heads) are gathered by all ranks: one latency, and each rank takes its heads.
+Larger ones go to the rank that merges them, 1 / world of the bytes."""
+
+
+class Arrived:
+    """Messages of all ranks with this rank's heads, (world, heads, bytes), when `work` is done."""
+
+    def __init__(self, memory: Tensor, work, kept: Tensor):
+        self._memory, self._work, self._kept = memory, work, kept  # kept: what is being sent
+
+    def wait(self) -> Tensor:
+        if self._work is not None:
+            self._work.wait()
+        return self._memory
+
+
+def by_all_to_all(sent: Tensor, group, overlap: bool) -> Arrived:
+    world = dist.get_world_size(group)
+    received = torch.empty_like(sent)
+    work = dist.all_to_all_single(received.view(-1), sent.view(-1), group=group, async_op=overlap)
+    return Arrived(received.unflatten(0, (world, -1)), work, sent)
+
+
+def by_all_gather(sent: Tensor, group, overlap: bool, heads: slice) -> Arrived:
+    world = dist.get_world_size(group)
+    received = sent.new_empty((world, *sent.shape))
+    work = dist.all_gather_into_tensor(received.view(-1), sent.view(-1), group=group, async_op=overlap)
+    return Arrived(received[:, heads], work, sent)
+
+
+def merge(message: Message, received: Tensor, like: Tensor, attn_sink: Optional[Tensor],
+          cu_seqlens_q: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    """(out, lse) of messages (ranks, heads, bytes), by one combine()."""
+    heads = received.shape[1]
+    partial_out = message.out(received)
+    if cu_seqlens_q is None:
+        out = like.new_empty((message.batch, message.s_q, heads, message.v_dim), dtype=message.dtype)
+        return _native.combine(partial_out, message.lse(received), attn_sink=attn_sink, out=out)
+    # combine() has one lse a query token: that of its place among (batch, s_q).
+    places = token_places(cu_seqlens_q, message.total, message.s_q, message.batch)
+    partial_lse = message.flat_lse(received).index_select(-1, places).movedim(-2, -1).unsqueeze(-1)
+    out = like.new_empty((message.total, heads, message.v_dim), dtype=message.dtype)
+    _, lse = _native.combine(partial_out.unsqueeze(2), partial_lse, attn_sink=attn_sink, out=out.unsqueeze(1))
+    all_lse = torch.full((heads, message.batch * message.s_q), -torch.inf, device=like.device)
+    all_lse.index_copy_(1, places, lse.squeeze(-1).t())
+    return out, all_lse.view(heads, message.batch, message.s_q).movedim(0, 1)
+
+
+class PeerMemory:
+    """Memory of every rank that the others write to, by torch's symmetric memory: each merges in the launch that
+    sends. It counts on no NVLink multicast."""
+
+    def __init__(self, group, device: torch.device, max_rows: int, v_dim: int):
+        from torch.distributed import _symmetric_memory as symmetric
+
+        self.rank, world = dist.get_rank(group), dist.get_world_size(group)
+        self.bytes = _native.exchange_bytes(max_rows, v_dim, world)
+        self._memory = symmetric.empty(self.bytes, dtype=torch.uint8, device=device)
+        self._memory.zero_()
+        handle = symmetric.rendezvous(self._memory, group.group_name)
+        self._handle, self._addresses = handle, list(handle.buffer_ptrs)
+        torch.cuda.synchronize(device)
+        dist.barrier(group)  # all memories are zero
+
+    def merge(self, message: Message, sent: Tensor, attn_sink: Optional[Tensor], heads: int) -> Tuple[Tensor, Tensor]:
+        """(out, lse) of this rank's heads."""
+        if message.total is not None:
+            raise InvalidArgumentError("cu_seqlens_q is given and exchange is 'one_sided', which has no ragged queries; "
+                                       "'all_to_all' is accepted")
+        partial_out = message.out(sent)
+        out = torch.empty((message.batch, message.s_q, heads, message.v_dim), dtype=message.dtype, device=sent.device)
+        lse = torch.empty((message.batch, heads, message.s_q), dtype=torch.float32, device=sent.device)
+        return _native.exchange_combine(partial_out, message.lse(sent), rank=self.rank, memory=self._addresses,
+                                        bytes=self.bytes, attn_sink=attn_sink, out=out, lse=lse)

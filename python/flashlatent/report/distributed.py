@@ -1,0 +1,36 @@
+"""The picture of decode over several GPUs."""
+
+from .style import COLOURS, axes, even, machines_of, names_down, on, set_axis
+
+PARTS = (("gather_ms", "queries gathered"), ("local_ms", "decode of own tokens"), ("exchange_ms", "exchange and merge"))
+
+
+def name_of(row):
+    where = "1 GPU" if row["gpus"] == 1 else f"{row['gpus']} GPUs, {row['exchange']}"
+    return f"{row['b']} of {row['s_k']:,} tokens, {row['h_q']} heads: {where}"
+
+
+def layers(pyplot, documents):
+    """Of each shape and way of exchange a layer's time, as one, and its parts' one after another; None if no file is of
+    python -m flashlatent.bench_distributed."""
+    documents = [document for document in documents if any("gpus" in row for row in document["results"])]
+    rows = [row for document in documents for row in document["results"] if "gpus" in row and row.get("ms")]
+    if not rows:
+        return None
+    rows.sort(key=lambda row: (row["s_k"], row["h_q"], row["b"], row["gpus"]))
+    figure, plot = axes(pyplot, 9, 1.5 + 0.2 * len(rows))
+    begin = [0.0] * len(rows)
+    for index, (key, name) in enumerate(PARTS):
+        widths = [row.get(key, 0) * 1000 for row in rows]
+        plot.barh(range(len(rows)), widths, left=begin, height=0.75, color=COLOURS[index], label=name)
+        begin = [a + b for a, b in zip(begin, widths)]
+    layer = [row["ms"] * 1000 for row in rows]
+    plot.scatter(layer, range(len(rows)), color="#404040", marker="|", s=90, linewidths=2, label="a layer", zorder=3)
+    roofs = [(row["roof_ms"] * 1000, place) for place, row in enumerate(rows) if row.get("roof_ms")]
+    if roofs:
+        plot.scatter(*zip(*roofs), color="#d62728", marker="|", s=90, linewidths=1.2, label="its roof", zorder=3)
+    set_axis(plot.xaxis, even(0, max(layer + begin)), "time, µs; parts timed by themselves")
+    names_down(plot, list(map(name_of, rows)))
+    figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=5)
+    plot.set_title(f"A layer with contexts spread over GPUs, {on(machines_of(documents))}", loc="left", fontsize=10)
+    return figure

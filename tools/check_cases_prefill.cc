@@ -139,8 +139,10 @@ CaseSpec random_prefill_case(std::uint64_t seed, int number) {
   const int query_tokens = draw.one_in(3) ? draw.of_any_size(1, 400) : draw.from(1, 12);
   const std::int64_t a_token = std::int64_t{query_tokens} * spec.heads * (spec.qk_dim + 512);
   const int most = static_cast<int>(std::clamp<std::int64_t>(kWork / a_token, 1, 5'000));
-  for (int i = 0; i < query_tokens; ++i)
+  spec.lengths.clear();  // of its default
+  for (int i = 0; i < query_tokens; ++i) {
     spec.lengths.push_back(draw.one_in(6) ? 0 : draw.of_any_size(1, 300));
+  }
   spec.topk = draw.of_any_size(0, most);
   spec.skipped_indices = draw.of({0.0, 0.0, 0.3, 0.9});
   if (draw.one_in(2)) {

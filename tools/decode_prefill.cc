@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "dispatch/sparse_prefill.h"
+#include "runtime/compare.h"
 #include "runtime/prefill_run.h"
 #include "tools/command.h"
 
@@ -16,12 +17,12 @@ int decode_prefill(const io::DecodeCase& prefill_case, const DecodePaths& paths,
   if (!call.ok()) return fail(call.status());
   Result<runtime::PrefillRun> run = runtime::PrefillRun::create(inputs, options, executor);
   if (!run.ok()) return fail(run.status());
-  for (const Status& status : {run->run(), run->fetch()}) {
-    if (!status.ok()) return fail(status);
-  }
+  Status status = run->run();
+  if (status.ok()) status = run->fetch();
+  if (!status.ok()) return fail(status);
   const SparsePrefillOutputs& outputs = run->results();
   if (!paths.output.empty()) {
-    const Status status = io::write_safetensors(
+    status = io::write_safetensors(
         paths.output, {{"out", outputs.out}, {"lse", outputs.lse}, {"max_logits", outputs.max_logits}}, {});
     if (!status.ok()) return fail(status);
   }
@@ -53,7 +54,8 @@ int decode_prefill(const io::DecodeCase& prefill_case, const DecodePaths& paths,
                                            {"plain_relative_error", comparison.plain_relative_error},
                                            {"lse_error", comparison.lse_error},
                                            {"ok", comparison.ok()}};
-  if (Status status = write_json(paths.json, document); !status.ok()) return fail(status);
+  status = write_json(paths.json, document);
+  if (!status.ok()) return fail(status);
   return comparison.ok() ? kRight : kWrongResult;
 }
 

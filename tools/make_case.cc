@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <optional>
 
 #include "core/latent_format.h"
 #include "cpu/parallel.h"
@@ -30,6 +31,7 @@ struct MakeCaseOptions {
   std::string layout = "latent";
   std::string prefill;  // "rows", "pages"; empty: decode
   std::string products = "auto";
+  std::optional<int> page_size;
   int batch = 0;  // 0: as many as lengths
   bool no_reference = false;
   std::uint64_t seed = 0;
@@ -47,7 +49,13 @@ Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
   spec.sparse = spec.topk >= 0;
   spec.extra_indexed = spec.extra_topk >= 0;
   if (!spec.extra_indexed) spec.extra_topk = 0;
-  if (options.prefill == "rows") spec.page_size = 1;
+  if (options.prefill == "rows" && options.page_size) {
+    return {StatusCode::kInvalidArgument,
+            fmt::format("--page-size is {}, and --prefill is rows, which have no pages; leave it out, or "
+                        "--prefill pages is accepted",
+                        *options.page_size)};
+  }
+  spec.page_size = options.prefill == "rows" ? 1 : options.page_size.value_or(spec.page_size);
   if (options.prefill == "rows" && spec.format != KvFormat::kPlain) {
     return {StatusCode::kInvalidArgument,
             fmt::format("--prefill is rows, which are plain, and --kv is {}; --prefill pages is accepted",
@@ -381,9 +389,9 @@ void add_make_case(CLI::App& app, Action& action) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   make->add_option("--dims", options->dims, "d_qk/d_v; left out: 576/512, of fp8_584 512/512");
-  make->add_option("--page-size", spec.page_size, "Tokens a page")
+  make->add_option("--page-size", options->page_size, "Tokens a page")
       ->check(CLI::Range(1, 1 << 16))
-      ->capture_default_str();
+      ->default_str(std::to_string(spec.page_size));
   make->add_flag("--causal", spec.causal, "Query token t of s_q sees tokens below L - s_q + t + 1");
   make->add_flag("--sink", spec.sink, "With an attention sink a head, some of them infinite");
   make->add_flag("--invalid-pages", spec.invalid_pages, "Some live entries of the page table are no pages")
@@ -394,7 +402,7 @@ void add_make_case(CLI::App& app, Action& action) {
           "from pages")
       ->check(CLI::IsMember({"rows", "pages"}))
       ->needs("--topk")
-      ->excludes("--query-tokens", "--ragged", "--kv-heads", "--layout", "--causal");
+      ->excludes("--query-tokens", "--ragged", "--kv-heads", "--layout", "--causal", "--e4m3-queries", "--products");
   make->add_option("--logit-scale", spec.logit_scale, "Standard deviation of the scores")
       ->check(CLI::Range(0.0F, 1e6F))
       ->capture_default_str();

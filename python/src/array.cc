@@ -76,11 +76,15 @@ const char* accepted_elements(std::string_view name) {
     return "int32 is expected";
   }
   if (is_one_of({"slot_mapping", "pairs"})) return "int32 and int64 are accepted";
-  if (is_one_of({"attn_sink", "lse", "alibi_slopes", "key_scale", "value_scale", "kv_scale", "new_kv_scale",
+  if (is_one_of({"attn_sink", "lse", "max_logits", "alibi_slopes", "key_scale", "value_scale", "kv_scale", "new_kv_scale",
                  "q_scale", "partial_out", "partial_lse"}))
     return "fp32 is expected";
   if (is_one_of({"plan", "workspace"})) return "uint8 is expected";
-  if (is_one_of({"q", "out", "latent", "rope"})) {
+  if (name == "q") {
+    return "bf16 and fp16 are accepted, with an e4m3 cache uint8 and float8_e4m3fn, and 16-bit integers as "
+           "bf16 where dtype='bf16' says that they are";
+  }
+  if (is_one_of({"out", "latent", "rope"})) {
     return "bf16 and fp16 are accepted, and 16-bit integers as bf16 where dtype='bf16' says that they are";
   }
   return "bf16, fp16 and, in FP8 caches, uint8 and float8_e4m3fn are accepted, and 16-bit integers as bf16 "

@@ -125,7 +125,6 @@ class RowJudge {
     return right;
   }
 
-  static double finite_square(double x) { return std::isfinite(x) ? x * x : 0; }
 
   void judge_out(Row row, const std::vector<double>& reference, const cpu::ReferenceRow& oracle,
                  bool lse_right, Comparison& total, Sums& sums) const {

@@ -415,6 +415,7 @@ TEST(Case, BadCasesAreNamed) {
       {prefill(), add("max_logits_ref", {Dtype::kF32, {4, 7}, {}}), "expected fp32 (s_q = 7, h_q = 4)"},
       {prefill(), add("extra_kv_cache", {Dtype::kBF16, {3, 3, 1, 576}, {}}),
        "tensor \"extra_indices\" is missing; expected int32 (s_q = 7, h_kv = 1, extra_topk)"},
+      {prefill(), shape("q", {7, 4, 575}), "expected bf16 (s_kv, h_kv, d = 575)"},
       {prefill(), shape("indices", {7, 2, 3}),
        "tensor \"indices\" is int32 (7, 2, 3); expected int32 (s_q = 7"},
   };

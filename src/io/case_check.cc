@@ -367,7 +367,8 @@ class Checker {
     if (fits) return {};
     std::vector<std::string> names;
     for (Dtype dtype : dtypes) names.emplace_back(to_string(dtype));
-    if (may_be_e4m3(name)) names.emplace_back("F8_E4M3");
+    const bool bytes = std::ranges::count(dtypes, Dtype::kU8) > 0;
+    if (bytes && may_be_e4m3(name)) names.emplace_back("F8_E4M3");
     std::vector<std::string> extents;
     for (const auto& [label, value] : shape) {
       extents.push_back(value < 0 ? label : fmt::format("{} = {}", label, value));
@@ -418,7 +419,7 @@ Status check_tensors(const DecodeCase& decode_case) {
 
 int longest_query(const ConstTensorView& cu_seqlens) {
   const auto ends = int32_values(cu_seqlens);
-  int longest = 0;
+  int longest = 1;
   for (std::size_t i = 1; i < ends.size(); ++i) longest = std::max(longest, ends[i] - ends[i - 1]);
   return longest;
 }

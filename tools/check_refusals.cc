@@ -14,7 +14,7 @@ namespace {
 
 struct Row {
   const char* kernel;  ///< Empty: the library picks.
-  int small, quick, full, prefill = 0;
+  int small, quick, full, sparse_prefill = 0;
 };
 
 constexpr std::array kOfCuda = {
@@ -53,7 +53,7 @@ int known_refusals(const std::string& suite, Backend backend, const std::string&
   if (row == nullptr) return 0;
   if (suite == "small") return row->small;
   if (suite == "quick") return row->quick;
-  if (suite == "sparse_prefill") return row->prefill;
+  if (suite == "sparse_prefill") return row->sparse_prefill;
   return suite == "full" ? row->full : 0;
 }
 

@@ -51,6 +51,7 @@ enum class Situation : std::uint8_t {
   kTeamsOfFewBlocks,   ///< The same where a CTA has at most four blocks.
   kShares,             ///< Each CTA has a share of one request (schedule::kEven, kByLength).
   kSharesOfTiles,      ///< The same with several row tiles.
+  kSharesOfFewRows,    ///< The same with one of at most 16 query rows.
   kByMemory,           ///< A block takes as long as its bytes; per_block is no constant.
   kSharedPrefix,       ///< Groups of requests attend to a prefix that they share.
   kTurns,              ///< Sparse prefill: whole query tokens in turn, of one row tile.
@@ -82,6 +83,7 @@ inline constexpr const char* kSituationNames[] = {"rows8",
                                                   "teams_of_few_blocks",
                                                   "shares",
                                                   "shares_of_tiles",
+                                                  "shares_of_few_rows",
                                                   "by_memory",
                                                   "shared_prefix",
                                                   "turns",

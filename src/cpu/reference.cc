@@ -323,6 +323,7 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
                       -std::numeric_limits<float>::infinity(),
                       0.0,
                       0.0,
+                      0.0,
                       -kInfinity,
                       -std::numeric_limits<float>::infinity()};
   // A row without any token, or whose tokens all have a score of -inf, is empty.
@@ -331,7 +332,7 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
   float plain_max = -std::numeric_limits<float>::infinity();
   for (double score : scores) max = std::max(max, score);
   for (float score : plain_scores) plain_max = std::max(plain_max, score);
-  double sum = 0, spread = 0, rounding2 = 0;
+  double sum = 0, spread = 0, size2 = 0, rounding2 = 0;
   float plain_sum = 0;
   for (std::size_t i = 0; i < seen.size(); ++i) {
     const double p = std::exp(scores[i] - max);
@@ -344,7 +345,8 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
       const double v = value_element(problem, inputs, seen[i].place, kv_head, d);
       result.out[d] += p * v;
       result.plain_out[d] += rounded_p * working.cached(v);
-      if (p != 1) spread += p * v * (p * v);
+      if (p != 1 || problem.fp8_products()) spread += p * v * (p * v);
+      size2 += p * v * v;
     }
   }
   result.lse = max + std::log(sum);
@@ -366,12 +368,21 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
     result.plain_out[d] = rounded(plain, cache.dtype);
     if (std::isfinite(result.out[d])) norm2 += result.out[d] * result.out[d];
   }
-  const double of_result = unit_roundoff(cache.dtype);
-  // Three times as much as e4m3's: errors of P add up in the direction that the values have in common, so
-  // that they are one random number and not an average of many.
-  const double of_p = problem.fp8_products() ? 3 * 0x1p-4 : of_result;
-  const double spread2 = std::isfinite(spread_left) ? spread_left * spread_left : 0;
-  result.out_rounding = 0.4 * std::sqrt(of_result * of_result * norm2 + of_p * of_p * spread2);
+  const auto square = [](double x) { return std::isfinite(x) ? x * x : 0; };
+  const double u = unit_roundoff(cache.dtype);
+  double rounding2 = u * u * (norm2 + square(spread_left));
+  if (problem.fp8_products()) {
+    // What rounding P to e4m3 loses of a token follows from its score: beside what is independent from token
+    // to token that is an error in the one direction in which values go with scores. And of a row in which
+    // few tokens weigh it is no average of many roundings: one is at most 2^-4.
+    constexpr double kOfTokens = 0x1p-3, kOfDirection = 0x1p-4;
+    const double value_size = keep * std::sqrt(size2 / sum / cache.v_dim);
+    rounding2 = u * u * norm2 + kOfTokens * kOfTokens * square(spread_left) +
+                kOfDirection * kOfDirection * square(value_size);
+    // A sink's share follows the lse.
+    if (options.attn_sink) rounding2 += square(result.lse_rounding) * norm2 / 0.16;
+  }
+  result.out_rounding = 0.4 * std::sqrt(rounding2);
   return result;
 }
 

@@ -48,7 +48,8 @@ struct RowSample {
 /// A row's out passes if its error is at most 1.5 times the larger of two: the error of the plain computation
 /// in the working precision on this row, and the error that computation is expected to have
 /// (ReferenceRow::out_rounding): a row of few tokens may round well by luck. An lse passes within 1.5 times
-/// the larger of the plain one's error and what that is expected to be (ReferenceRow::lse_rounding), plus
+/// the larger of the plain one's error and what that is expected to be (ReferenceRow::lse_rounding; with e4m3
+/// products both added), plus
 /// 1e-5 (1 + |lse|), a few fp32 roundings; max_logits, if given, likewise. Non-finite values must be where
 /// the reference has them.
 Comparison compare(const DecodeProblem& problem, const DecodeInputs& inputs, const ConstTensorView& out,

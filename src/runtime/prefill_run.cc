@@ -15,6 +15,7 @@ Result<PrefillRun> PrefillRun::create(const SparsePrefillInputs& inputs, const S
   run.options_ = options;
   for (auto [from, to] : {std::pair{&inputs.q, &run.inputs_.q},
                           {&inputs.kv, &run.inputs_.kv},
+                          {&inputs.kv_scale, &run.inputs_.kv_scale},
                           {&inputs.indices, &run.inputs_.indices},
                           {&inputs.topk_length, &run.inputs_.topk_length},
                           {&inputs.attn_sink, &run.inputs_.attn_sink},
@@ -78,6 +79,7 @@ SparsePrefillInputs prefill_inputs(const DecodeInputs& decode) {
     inputs.kv.strides = {decode.kv_cache.strides[0], decode.kv_cache.strides[2], 1};
     inputs.kv.rank = 3;
   }
+  inputs.kv_scale = decode.kv_scale;
   inputs.indices = decode.indices;
   inputs.topk_length = decode.topk_length;
   inputs.attn_sink = decode.attn_sink;

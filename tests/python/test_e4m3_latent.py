@@ -99,6 +99,17 @@ def test_cache_operations():
     np.testing.assert_array_equal(gathered[:, 0], plain[1, :, 0])
 
 
+def test_sparse_prefill():
+    rng = np.random.default_rng(4)
+    _, cache, _, _ = case()
+    q = bf16_bits(rng.standard_normal((7, 3, 576)))
+    indices = rng.integers(-1, 192, (7, 1, 20)).astype(np.int32)
+    out, _, lse = flashlatent.sparse_prefill(q, cache, indices, softmax_scale=SCALE, dtype="bf16", kv_scale=one(0.3))
+    decoded = flashlatent.decode(q[:, None], cache, indices=indices, softmax_scale=SCALE, dtype="bf16", kv_scale=one(0.3))
+    np.testing.assert_array_equal(out, decoded[0][:, 0])
+    np.testing.assert_array_equal(lse, decoded[1][:, :, 0])
+
+
 def test_problem():
     problem = flashlatent.Problem(batch=2, heads=8, softmax_scale=SCALE, max_pages=4, page_size=16,
                                   kv_format="e4m3", q_dtype="e4m3")

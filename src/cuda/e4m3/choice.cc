@@ -33,7 +33,7 @@ struct Shape {
 };
 constexpr Shape kShape16 = {
     {.tile_rows = mla_e4m3::kFewRows, .cost = cost::of(Kernel::kE4m3, Situation::kRows16)},
-    cost::of(Kernel::kE4m3, Situation::kFewRows)};
+    cost::of(Kernel::kE4m3, Situation::kSharesOfFewRows)};
 constexpr Shape kShape64 = {
     {.tile_rows = mla_e4m3::kTileRows, .cost = cost::of(Kernel::kE4m3, Situation::kRows64)},
     cost::of(Kernel::kE4m3, Situation::kShares)};

@@ -210,11 +210,13 @@ schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& 
 }
 
 std::optional<std::string> declines_turns(const DecodeProblem& problem) {
-  if (auto reason = declines(problem)) return reason;
+  const bool by_lists = goes_by_lists(problem);
+  const std::initializer_list<KvFormat> formats = {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kFp8_584};
+  if (auto reason = (by_lists ? declines_lists : declines_tokens)(problem, formats)) return reason;
   const InstanceKey key = seesaw::turns_key_of(problem, schedule::Geometry{});
   if (is_listed({seesaw::kTurnsKeys, seesaw::kTurnsFp8Keys, seesaw::kTurnsListedKeys}, key))
     return std::nullopt;
-  return unknown_dimensions(problem, "576/512 and 512/512 are");
+  return unknown_dimensions(problem, by_lists ? "with an extra cache 512/512 is" : "576/512 and 512/512 are");
 }
 
 }  // namespace

@@ -90,13 +90,15 @@ Draft packed() {
   return draft;
 }
 
+constexpr std::int32_t kOne = 0x3F800000;  // the bits of 1.0F
+
 Draft e4m3() {
   Draft draft = packed();
   draft.metadata["kv_format"] = "e4m3";
   draft.tensors["key_cache"] = {Dtype::kU8, {6, 3, 5, 8, 16}, {}};
   draft.tensors["value_cache"].dtype = Dtype::kU8;
-  draft.tensors["key_scale"] = {Dtype::kF32, {3}, {}};
-  draft.tensors["value_scale"] = {Dtype::kF32, {1}, {}};
+  draft.tensors["key_scale"] = {Dtype::kF32, {3}, {kOne, kOne, kOne}};
+  draft.tensors["value_scale"] = {Dtype::kF32, {1}, {kOne}};
   return draft;
 }
 
@@ -114,9 +116,9 @@ Draft latent_e4m3() {
            {"products", "bf16"},
            {"head_dim_v", "512"}},
           {{"q", {Dtype::kU8, {2, 1, 4, 576}, {}}},
-           {"q_scale", {Dtype::kF32, {4}, {}}},
+           {"q_scale", {Dtype::kF32, {4}, {kOne, kOne, kOne, kOne}}},
            {"kv_cache", {Dtype::kU8, {3, 4, 1, 576}, {}}},
-           {"kv_scale", {Dtype::kF32, {1}, {}}},
+           {"kv_scale", {Dtype::kF32, {1}, {kOne}}},
            {"indices", {Dtype::kI32, {2, 1, 5}, {-1, 999}}}}};
 }
 
@@ -401,6 +403,8 @@ TEST(Case, BadCasesAreNamed) {
       {e4m3(), no_meta("kv_format"), "tensor \"key_cache\" is uint8 (6, 3, 5, 8, 16); expected fp16"},
       {e4m3(), shape("key_scale", {2}), "tensor \"key_scale\" is fp32 (2); expected fp32 (1 or h_kv = 1)"},
       {latent_e4m3(), shape("q_scale", {3}), "tensor \"q_scale\" is fp32 (3); expected fp32 (1 or h_q = 1)"},
+      {latent_e4m3(), add("kv_scale", {Dtype::kF32, {1}, {0}}), "tensor kv_scale[0] is 0; positive finite"},
+      {latent_e4m3(), add("q_scale", {Dtype::kF32, {4}, {kOne, kOne, -1}}), "tensor q_scale[2] is"},
       {latent_e4m3(), shape("kv_scale", {2}), "tensor \"kv_scale\" is fp32 (2); expected fp32 (1 = 1)"},
       {latent_e4m3(), dtype("q", Dtype::kBF16), "tensor \"q_scale\" is fp32 (4); it belongs to a q of e4m3"},
       {latent_e4m3(), meta("products", "int8"),

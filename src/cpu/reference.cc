@@ -323,7 +323,6 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
                       -std::numeric_limits<float>::infinity(),
                       0.0,
                       0.0,
-                      0.0,
                       -kInfinity,
                       -std::numeric_limits<float>::infinity()};
   // A row without any token, or whose tokens all have a score of -inf, is empty.
@@ -370,19 +369,19 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
   }
   const auto square = [](double x) { return std::isfinite(x) ? x * x : 0; };
   const double u = unit_roundoff(cache.dtype);
-  double rounding2 = u * u * (norm2 + square(spread_left));
+  double out_rounding2 = u * u * (norm2 + square(spread_left));
   if (problem.fp8_products()) {
     // What rounding P to e4m3 loses of a token follows from its score: beside what is independent from token
     // to token that is an error in the one direction in which values go with scores. And of a row in which
     // few tokens weigh it is no average of many roundings: one is at most 2^-4.
     constexpr double kOfTokens = 0x1p-3, kOfDirection = 0x1p-4;
     const double value_size = keep * std::sqrt(size2 / sum / cache.v_dim);
-    rounding2 = u * u * norm2 + kOfTokens * kOfTokens * square(spread_left) +
-                kOfDirection * kOfDirection * square(value_size);
+    out_rounding2 = u * u * norm2 + kOfTokens * kOfTokens * square(spread_left) +
+                    kOfDirection * kOfDirection * square(value_size);
     // A sink's share follows the lse.
-    if (options.attn_sink) rounding2 += square(result.lse_rounding) * norm2 / 0.16;
+    if (options.attn_sink) out_rounding2 += square(result.lse_rounding) * norm2 / 0.16;
   }
-  result.out_rounding = 0.4 * std::sqrt(rounding2);
+  result.out_rounding = 0.4 * std::sqrt(out_rounding2);
   return result;
 }
 

@@ -95,6 +95,19 @@ TEST(RandomCases, OfSparsePrefillAreNotRefused) {
   }
 }
 
+// A list that is a request's says something of each request.
+TEST(Cases, ListsAreOfAsManyRequests) {
+  for (const char* suite :
+       {"small", "quick", "full", "sparse_prefill", "random", "random_separate", "random_sparse_prefill"}) {
+    for (const runtime::CaseSpec& spec : check_cases(suite, 100, 0)) {
+      for (const auto* list :
+           {&spec.ragged_tokens, &spec.topk_lengths, &spec.extra_lengths, &spec.extra_topk_lengths}) {
+        EXPECT_TRUE(list->empty() || list->size() == spec.lengths.size()) << spec.name;
+      }
+    }
+  }
+}
+
 // Speculative decoding from separate keys and values, ragged drafts among them, is what random cases have.
 TEST(RandomCases, HaveDraftsOfSeveralQueryTokens) {
   int drafts = 0, ragged = 0, packed = 0;

@@ -191,6 +191,20 @@ TEST_P(KvCacheE4m3, TensorsThatDoNotFitAreNamed) {
   refused(convert_cache(plain.view(), cache.view(), executor_, {}, scales.view()), "to_scale is fp32 (2)");
   refused(convert_cache(fp8.view(), cache.view(), executor_),
           "from is fp8_656, but to is e4m3; the same format, bf16 and fp16 are accepted");
+  Tensor other(executor_, Dtype::kU8, {2, 4, 1, 577});
+  refused(convert_cache(other.view(), plain.view(), executor_), "584), which is fp8_584, and");
+}
+
+// A device's scales are not read.
+TEST_P(KvCacheE4m3, ScalesOnTheCpuArePositiveAndFinite) {
+  if (executor_.backend != Backend::kCpu) GTEST_SKIP();
+  Tensor plain(executor_, Dtype::kBF16, {2, 4, 1, 576}), cache(executor_, Dtype::kU8, {2, 4, 1, 576});
+  for (const float number : {0.0F, -1.0F, std::nanf(""), std::numeric_limits<float>::infinity()}) {
+    Tensor scale = scale_of(number);
+    const Status status = convert_cache(plain.view(), cache.view(), executor_, {}, scale.upload());
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << number;
+    EXPECT_NE(status.message().find("to_scale[0] is "), std::string::npos) << status.message();
+  }
 }
 
 }  // namespace

@@ -358,13 +358,16 @@ TEST_P(SparsePrefill, PagedCaches) {
                                 {KvFormat::kPlain, 512},
                                 {KvFormat::kFp8_656, 576},
                                 {KvFormat::kFp8_656, 512},
-                                {KvFormat::kFp8_584, 512}}) {
+                                {KvFormat::kFp8_584, 512},
+                                {KvFormat::kE4m3, 576}}) {
+    if (on_gpu() && format == KvFormat::kE4m3) continue;  // no kernel takes it
     for (int heads : {12, 64, 128}) {
       for (bool extra : {false, true}) {
         if (extra && on_gpu() && format == KvFormat::kPlain && qk_dim == 576) continue;  // no kernel takes it
         runtime::CaseSpec spec{.format = format, .heads = heads, .lengths = {100, 0, 70, 300}};
         spec.qk_dim = qk_dim;
         spec.page_size = 3;
+        spec.scales = format == KvFormat::kE4m3 ? 1 : 0;
         spec.sparse = spec.sink = spec.strided = true;
         spec.topk = 77;
         spec.topk_lengths = {77, 5, 0, 70};
@@ -377,6 +380,7 @@ TEST_P(SparsePrefill, PagedCaches) {
           spec.extra_page_size = 2;
         }
         const runtime::RandomCase c = runtime::make_case(spec, 1);
+        EXPECT_EQ(runtime::prefill_inputs(c.inputs).kv_scale.data, c.inputs.kv_scale.data);
         check(runtime::prefill_inputs(c.inputs), options_of(c.problem.options.softmax_scale));
       }
     }
@@ -413,6 +417,15 @@ TEST(SparsePrefillArguments, WrongTensorsAreNamed) {
   refused([](Inputs& i, Options&) { i.kv = {}; }, "kv is missing; expected rows (s_kv, 1, d)");
   refused([](Inputs& i, Options&) { i.kv.shape[1] = 2; }, "kv is bf16 (100, 2, 576)");
   refused([](Inputs& i, Options&) { i.kv.dtype = Dtype::kF16; }, "kv is fp16");
+  refused([](Inputs& i, Options&) { i.kv.shape[0] = 1LL << 31; }, "kv is bf16 (2147483648, 1, 576)");
+  auto of_bytes = [](Inputs& i, std::int64_t last) { i.kv = {i.kv.data, Dtype::kU8, {5, 2, 1, last}}; };
+  refused([&](Inputs& i, Options&) { of_bytes(i, 577); }, "584), which is fp8_584, and");
+  refused(
+      [&](Inputs& i, Options&) {
+        of_bytes(i, 576);
+        i.q.dtype = Dtype::kF16;
+      },
+      "q is fp16 (5, 9, 576) strides (5256, 584, 1) on cpu; with an e4m3 cache bf16 is accepted");
   refused([](Inputs& i, Options&) { i.kv.strides[2] = 2; }, "kv is");
   refused([](Inputs& i, Options&) { i.indices = {}; }, "indices is missing");
   refused([](Inputs& i, Options&) { i.indices.shape[0] = 4; }, "indices is int32 (4, 1, 77)");

@@ -402,7 +402,8 @@ void add_make_case(CLI::App& app, Action& action) {
           "from pages")
       ->check(CLI::IsMember({"rows", "pages"}))
       ->needs("--topk")
-      ->excludes("--query-tokens", "--ragged", "--kv-heads", "--layout", "--causal", "--e4m3-queries", "--products");
+      ->excludes("--query-tokens", "--ragged", "--kv-heads", "--layout", "--causal", "--e4m3-queries",
+                 "--products");
   make->add_option("--logit-scale", spec.logit_scale, "Standard deviation of the scores")
       ->check(CLI::Range(0.0F, 1e6F))
       ->capture_default_str();

@@ -55,7 +55,8 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
     stream         CUDA: an integer handle or a stream object; the current one of q's package if not given
     threads        CPU: 0 means all
     kernel         forces one of info()'s kernels: it runs, or UnsupportedError says why it cannot
-    check_inputs   look at lengths, page numbers in use, topk_length and cu_seqlens_q first, and raise
+    check_inputs   look at lengths, page numbers in use, topk_length and cu_seqlens_q first (on the CPU also at
+                   kv_scale and q_scale, which must be positive and finite), and raise
                    InvalidArgumentError for a value out of range. None: arrays on the CPU are checked, those on a GPU
                    are not. True on a GPU waits for the stream, and is refused while a CUDA graph is captured
 

@@ -52,7 +52,6 @@ def _define(schema, real, fake):
     for key in ("CPU", "CUDA"):
         _library.impl(name, real, key)
 
-
     def checked_fake(*args, **options):
         _check_device(_tensors(getattr(torch.ops.flashlatent, name), args, options))
         return fake(*args, **options)
@@ -84,6 +83,8 @@ def _call(operator, *args, **options):
             if tensor.is_neg() and name in _WRITTEN:
                 raise InvalidArgumentError(f"{name} is a lazily negated view (torch's is_neg()), and is written to; "
                                            "another tensor is expected") from None
+            if tensor.layout != torch.strided:
+                raise InvalidArgumentError(f"{name} has the layout {tensor.layout}; torch.strided is accepted") from None
         text = str(error).partition("\n")[0]
         if not text.startswith(("flashlatent::", "Unknown keyword argument")):
             raise

@@ -76,8 +76,8 @@ const char* accepted_elements(std::string_view name) {
     return "int32 is expected";
   }
   if (is_one_of({"slot_mapping", "pairs"})) return "int32 and int64 are accepted";
-  if (is_one_of({"attn_sink", "lse", "max_logits", "alibi_slopes", "key_scale", "value_scale", "kv_scale", "new_kv_scale",
-                 "q_scale", "partial_out", "partial_lse"}))
+  if (is_one_of({"attn_sink", "lse", "max_logits", "alibi_slopes", "key_scale", "value_scale", "kv_scale",
+                 "new_kv_scale", "q_scale", "partial_out", "partial_lse"}))
     return "fp32 is expected";
   if (is_one_of({"plan", "workspace"})) return "uint8 is expected";
   if (name == "q") {

@@ -16,8 +16,13 @@ struct Format {
   std::int64_t extent;
 };
 
-Format format_from_name(std::string_view name, const TensorView& like) {
+Format format_from_name(std::string_view name, const char* like_name, const TensorView& like) {
   const std::int64_t elements = elements_of(latent_format(like), like.shape[like.rank - 1]);
+  const bool fits_e4m3 = elements == e4m3_latent::kDim || elements == e4m3_latent::kLatentDim;
+  if (name == "e4m3" && !(fits_e4m3 && like.shape[2] == 1)) {
+    refuse("format is 'e4m3' and ", like_name, " is ", to_string(like),
+           "; one KV head of 576 or 512 elements fits");
+  }
   if (name == "fp8_656") return {Dtype::kU8, "uint8", fp8_656::kTokenBytes};
   if (name == "fp8_584") return {Dtype::kU8, "uint8", fp8_584::kTokenBytes};
   if (name == "e4m3") return {Dtype::kU8, "uint8", elements};
@@ -36,6 +41,16 @@ nb::object pages_like(nb::handle like, std::int64_t pages, std::int64_t page_siz
   if (nb::hasattr(memory, "as_strided")) return memory.attr("as_strided")(shape, strides);  // torch's
   const char* tricks = array_type(memory).cupy ? "cupy.lib.stride_tricks" : "numpy.lib.stride_tricks";
   return nb::module_::import_(tricks).attr("as_strided")(memory, shape, strides);
+}
+
+/// convert_cache()'s errors by the names that the scales have here.
+Status of_python(const Status& status) {
+  const std::string& text = status.message();
+  for (const auto& [there, here] :
+       {std::pair<std::string_view, std::string>{"from_scale", "kv_scale"}, {"to_scale", "new_kv_scale"}}) {
+    if (text.starts_with(there)) return {status.code(), here + text.substr(there.size())};
+  }
+  return status;
 }
 
 void append_arrays(nb::handle latent, nb::handle rope, nb::handle slot_mapping, nb::handle kv_cache,
@@ -70,7 +85,7 @@ nb::object convert_arrays(nb::handle from, nb::object to, std::optional<std::str
           "to and format are missing; an array, or one of fp8_656, fp8_584, e4m3, bf16 and fp16, is "
           "expected");
     if (view.rank != 4) refuse("from is ", to_string(view), "; expected (pages, page_size, h_kv, d)");
-    const Format made = format_from_name(*format, view);
+    const Format made = format_from_name(*format, "from_", view);
     to = *format == "fp8_584"
              ? pages_like(from, view.shape[0], view.shape[1])
              : empty_like(from, {view.shape[0], view.shape[1], view.shape[2], made.extent}, made.array_dtype);
@@ -81,7 +96,8 @@ nb::object convert_arrays(nb::handle from, nb::object to, std::optional<std::str
   const Array to_array = Array::output("to", to, bits, make);
   refuse_unused_dtype(said, from_array.integers() || to_array.integers_of(said));
   run_operation(from, view.device, stream, threads, [&](const Executor& executor) {
-    return convert_cache(view, to_array.view(), executor, scale_array.view(), new_scale_array.view());
+    return of_python(
+        convert_cache(view, to_array.view(), executor, scale_array.view(), new_scale_array.view()));
   });
   return to;
 }
@@ -104,7 +120,7 @@ nb::object gather_arrays(nb::handle kv_cache, nb::handle block_table, nb::handle
       refuse("out and rows are missing; an array, or how many rows it is to have, is expected");
     if (view.rank != 4) refuse("kv_cache is ", to_string(view), "; expected (pages, page_size, h_kv, d)");
     if (format) {
-      const Format made = format_from_name(*format, view);
+      const Format made = format_from_name(*format, "kv_cache", view);
       out = empty_like(kv_cache, {*rows, view.shape[2], made.extent}, made.array_dtype);
       bits = made.dtype;
     } else {
@@ -147,7 +163,8 @@ slot_mapping  int32 or int64 (n): page * page_size + offset in the page; negativ
 kv_cache      bf16 or fp16 (pages, page_size, 1, d), fp8_656: uint8 (pages, page_size, 1, 656), fp8_584: uint8
               (pages, page_size, 1, 584), a view of whole pages, or e4m3: uint8 or float8_e4m3fn (pages, page_size,
               1, 576 or 512)
-kv_scale      fp32 (1), e4m3: what is written is x / scale; 1 if not given
+kv_scale      fp32 (1), e4m3: what is written is x / scale; 1 if not given. On the CPU a scale that is not
+              positive and finite is refused
 dtype         'bf16': 16-bit integers hold bf16
 A slot past the cache's end is refused on the CPU, before anything is written, and skipped on CUDA.)");
   module.def("convert_cache", &convert_arrays, "from_"_a, "to"_a = nb::none(), nb::kw_only(),
@@ -175,7 +192,7 @@ block_table  int32 (batch, max_pages). Where it names no page, or ends, rows are
 cu_seqlens   int32 (batch + 1), from 0 to the number of rows, never falling
 first_token  int32 (batch); 0 if not given
 out          (rows, h_kv, d): the cache's dtype (fp8_656 is copied: uint8 (rows, 1, 656)), or bf16 or fp16
-rows         if `out` is not given: how many it has, and `format` which ('fp8_656', 'bf16', 'fp16'; the cache's)
+rows         if `out` is not given: how many it has, and `format` which (the cache's format, 'bf16' or 'fp16')
 kv_scale     fp32 (1), of an e4m3 cache; 1 if not given
 dtype        'bf16': 16-bit integers hold bf16)");
   module.def("copy_pages", &copy_page_arrays, "from_"_a, "to"_a, "pairs"_a, nb::kw_only(),

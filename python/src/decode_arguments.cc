@@ -56,8 +56,8 @@ ConstTensorView latent_cache(const char* name, const TensorView& view, const cha
                              std::optional<int> page_size) {
   const bool bytes = view.rank == 2 && view.dtype == Dtype::kU8;
   if (!bytes && page_size) {
-    refuse(size_name, " is ", *page_size, " and ", name, " is ", to_string(view), "; ", size_name,
-           " is for a cache of uint8 (pages, page_bytes)");
+    refuse(size_name, " is ", *page_size, " and ", name, " is ", view.present() ? to_string(view) : "missing",
+           "; ", size_name, " is for a cache of uint8 (pages, page_bytes)");
   }
   if (!bytes) return view;
   if (!page_size) {

@@ -1,9 +1,11 @@
 #include "core/expect.h"
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 
 #include "core/fp8_584.h"
+#include "core/latent_format.h"
 #include "core/message.h"
 
 namespace flashlatent {
@@ -45,6 +47,43 @@ Status expect_strided(const char* name, const ConstTensorView& view, Dtype dtype
                       const Extents& shape) {
   FLASHLATENT_RETURN_IF_ERROR(expect(name, view, dtype, device, shape));
   return innermost_contiguous(name, view);
+}
+
+Status expect_scale(const char* name, const ConstTensorView& scale, std::int64_t heads, Device device) {
+  if (!scale.present()) return {};
+  const bool each = scale.rank == 1 && scale.shape[0] == heads;
+  const bool one = scale.rank == 1 && scale.shape[0] == 1;
+  if (!each && !one && heads > 1) {
+    return invalid_argument(name, " is ", to_string(scale), "; expected fp32 (1) or (", heads,
+                            "), one a head");
+  }
+  return expect_strided(name, scale, Dtype::kF32, device, {each ? heads : 1});
+}
+
+Status expect_positive(const char* name, const ConstTensorView& scale) {
+  for (std::int64_t i = 0; scale.present() && i < scale.shape[0]; ++i) {
+    const float number = static_cast<const float*>(scale.data)[i];
+    if (number > 0 && std::isfinite(number)) continue;
+    return invalid_argument(name, "[", i, "] is ", number, "; positive finite scales are accepted");
+  }
+  return {};
+}
+
+Status expect_fp8_format(const char* name, const ConstTensorView& view) {
+  const std::int64_t last = view.rank > 0 ? view.shape[view.rank - 1] : 0;
+  if (last == last_extent(latent_format(view), last)) return {};
+  return invalid_argument(name, " is ", to_string(view),
+                          "; of bytes (pages, page_size, 1, 656), which is fp8_656, ",
+                          "(pages, page_size, 1, 584), which is fp8_584, and (pages, page_size, 1, 576 or "
+                          "512), which is e4m3, are accepted");
+}
+
+Status expect_countable(const char* name, const ConstTensorView& view) {
+  for (int i = 0; i < view.rank; ++i) {
+    if (view.shape[i] >= 0 && view.shape[i] <= (1LL << 30)) continue;
+    return invalid_argument(name, " is ", to_string(view), "; extents must be from 0 to 2^30");
+  }
+  return {};
 }
 
 Status expect_fp8_584_strides(const char* name, const ConstTensorView& view) {

@@ -44,4 +44,16 @@ Status expect_integers(const char* name, const ConstTensorView& view, Device dev
 /// Are the strides of this cache, (pages, page_size, 1, 584), those of fp8_584's pages (core/fp8_584.h)?
 Status expect_fp8_584_strides(const char* name, const ConstTensorView& view);
 
+/// A scale, if it is there: fp32 (1), or one a head.
+Status expect_scale(const char* name, const ConstTensorView& scale, std::int64_t heads, Device device);
+
+/// Of such a scale on the CPU: positive and finite numbers.
+Status expect_positive(const char* name, const ConstTensorView& scale);
+
+/// Of a cache of bytes: does its last dimension say which format it is of?
+Status expect_fp8_format(const char* name, const ConstTensorView& view);
+
+/// Extents that kernels count with 32 bits: from 0 to 2^30.
+Status expect_countable(const char* name, const ConstTensorView& view);
+
 }  // namespace flashlatent

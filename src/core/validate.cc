@@ -49,14 +49,6 @@ Status validate_pages(const char* name, const ConstTensorView& view, const Decod
   return innermost_contiguous(name, view);
 }
 
-/// A scale: fp32 (1), or one a head.
-Status expect_scale(const char* name, const ConstTensorView& scale, int heads, Device device) {
-  if (!scale.present()) return {};
-  const bool each = scale.rank == 1 && scale.shape[0] == heads;
-  FLASHLATENT_RETURN_IF_ERROR(expect(name, scale, Dtype::kF32, device, {each ? heads : 1}));
-  return innermost_contiguous(name, scale);
-}
-
 Status validate_latent_scales(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
   FLASHLATENT_RETURN_IF_ERROR(problem.cache.format == KvFormat::kE4m3
                                   ? expect_scale("kv_scale", inputs.kv_scale, 1, device)
@@ -264,17 +256,6 @@ Status validate_memory(const char* name, Memory memory, std::size_t bytes, std::
 
 namespace {
 
-/// Of a latent cache of bytes: what its last dimension says.
-Result<KvFormat> fp8_format(const char* name, const ConstTensorView& view) {
-  const KvFormat format = latent_format(view);
-  const std::int64_t last = view.rank > 0 ? view.shape[view.rank - 1] : 0;
-  if (last == last_extent(format, last)) return format;
-  return invalid_argument(name, " is ", to_string(view),
-                          "; of bytes (pages, page_size, 1, 656), which is fp8_656, ",
-                          "(pages, page_size, 1, 584), which is fp8_584, and (pages, page_size, 1, 576 or "
-                          "512), which is e4m3, are accepted");
-}
-
 /// What no other argument can be meant by: said of q, not of the problem's dtype.
 Status validate_query_dtype(const DecodeInputs& inputs) {
   const Dtype dtype = inputs.q.dtype;
@@ -289,14 +270,6 @@ Status validate_query_dtype(const DecodeInputs& inputs) {
     return invalid_argument("q is ", to_string(inputs.q), "; with an ",
                             to_string(latent_format(inputs.kv_cache)), " cache ",
                             e4m3 ? "bf16 and bytes (e4m3) are accepted" : "bf16 is accepted");
-  }
-  return {};
-}
-
-Status fits_int(const ConstTensorView& view) {
-  for (int i = 0; i < view.rank; ++i) {
-    if (view.shape[i] >= 0 && view.shape[i] <= (1LL << 30)) continue;
-    return invalid_argument("a tensor is ", to_string(view), "; extents must be from 0 to 2^30");
   }
   return {};
 }
@@ -337,7 +310,8 @@ Status infer_extra(const DecodeInputs& inputs, DecodeProblem& problem) {
     return invalid_argument(indexed ? "extra_indices is " : "extra_block_table is ", to_string(tokens),
                             "; expected ", indexed ? "(batch, s_q, topk)" : "(batch, max_pages)");
   }
-  for (const ConstTensorView* view : {&cache, &tokens}) FLASHLATENT_RETURN_IF_ERROR(fits_int(*view));
+  FLASHLATENT_RETURN_IF_ERROR(expect_countable("extra_kv_cache", cache));
+  FLASHLATENT_RETURN_IF_ERROR(expect_countable(indexed ? "extra_indices" : "extra_block_table", tokens));
   const auto last = static_cast<int>(tokens.shape[indexed ? 2 : 1]);
   problem.cache.extra = {.enabled = true,
                          .indexed = indexed,
@@ -383,9 +357,10 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
                             sparse ? "(batch, s_q, topk)" : "(batch, max_pages)");
   }
   FLASHLATENT_RETURN_IF_ERROR(validate_batch(sparse ? "indices" : "block_table", tokens, inputs));
-  for (const ConstTensorView* view : {&inputs.q, &keys, &values, &tokens}) {
-    FLASHLATENT_RETURN_IF_ERROR(fits_int(*view));
-  }
+  FLASHLATENT_RETURN_IF_ERROR(expect_countable("q", inputs.q));
+  FLASHLATENT_RETURN_IF_ERROR(expect_countable(separate ? "key_cache" : "kv_cache", keys));
+  FLASHLATENT_RETURN_IF_ERROR(expect_countable("value_cache", values));
+  FLASHLATENT_RETURN_IF_ERROR(expect_countable(sparse ? "indices" : "block_table", tokens));
   DecodeProblem problem;
   problem.query.batch = static_cast<int>(tokens.shape[0]);
   problem.query.ragged = ragged;
@@ -395,9 +370,8 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
       static_cast<int>(ragged ? std::max<std::int64_t>(inputs.q.shape[0], 1) : inputs.q.shape[1]);
   problem.query.heads = static_cast<int>(inputs.q.shape[q_rank - 2]);
   if (keys.dtype == Dtype::kU8) {
-    const Result<KvFormat> fp8 = separate ? KvFormat::kE4m3 : fp8_format("kv_cache", keys);
-    if (!fp8.ok()) return fp8.status();
-    problem.cache.format = *fp8;
+    if (!separate) FLASHLATENT_RETURN_IF_ERROR(expect_fp8_format("kv_cache", keys));
+    problem.cache.format = separate ? KvFormat::kE4m3 : latent_format(keys);
   }
   problem.cache.layout = packed ? KvLayout::kPacked : separate ? KvLayout::kSeparate : KvLayout::kLatent;
   problem.query.e4m3 = inputs.q.dtype == Dtype::kU8;

@@ -141,17 +141,23 @@ float largest(const std::uint16_t* from) {
   return fp8_656::float_of(static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(kInts, most))));
 }
 
-template <class From, class To>
-void convert(const std::uint16_t* HWY_RESTRICT from, int count, std::uint16_t* HWY_RESTRICT to) {
-  const int n = lanes();
+/// `f` of whole vectors of `count` elements, and of what is left by way of buffers.
+template <class From, class To, class F>
+HWY_INLINE void by_vectors(const From* from, int count, To* to, F f) {
   int i = 0;
-  for (; i + n <= count; i += n) To::store(From::load(from + i), to + i);
+  for (; i + lanes() <= count; i += lanes()) f(from + i, to + i);
   if (i >= count) return;
-  const std::size_t rest = static_cast<std::size_t>(count - i) * sizeof(*from);
-  std::uint16_t tail[16] = {}, converted[16];
-  std::memcpy(tail, from + i, rest);
-  To::store(From::load(tail), converted);
-  std::memcpy(to + i, converted, rest);
+  From tail[16] = {};
+  To converted[16];
+  std::memcpy(tail, from + i, (count - i) * sizeof(*from));
+  f(tail, converted);
+  std::memcpy(to + i, converted, (count - i) * sizeof(*to));
+}
+
+template <class From, class To>
+void convert(const std::uint16_t* from, int count, std::uint16_t* to) {
+  by_vectors(from, count, to,
+             [](const std::uint16_t* x, std::uint16_t* y) HWY_ATTR { To::store(From::load(x), y); });
 }
 
 void convert_any(const std::uint16_t* from, Dtype from_dtype, int count, std::uint16_t* to, Dtype to_dtype) {
@@ -252,16 +258,9 @@ void dequantise_584_any(const std::uint8_t* data, const std::uint8_t* scales, Dt
 }
 
 template <class To>
-void expand(const std::uint8_t* HWY_RESTRICT from, int count, std::uint16_t* HWY_RESTRICT to) {
-  const int n = lanes();
-  int i = 0;
-  for (; i + n <= count; i += n) To::store(decode(load(from + i)), to + i);
-  if (i >= count) return;
-  std::uint8_t tail[16] = {};
-  std::uint16_t expanded[16];
-  std::memcpy(tail, from + i, count - i);
-  To::store(decode(load(tail)), expanded);
-  std::memcpy(to + i, expanded, (count - i) * sizeof(*to));
+void expand(const std::uint8_t* from, int count, std::uint16_t* to) {
+  by_vectors(from, count, to,
+             [](const std::uint8_t* x, std::uint16_t* y) HWY_ATTR { To::store(decode(load(x)), y); });
 }
 
 void expand_any(const std::uint8_t* from, int count, Dtype dtype, std::uint16_t* to) {
@@ -285,19 +284,6 @@ int round_query(const std::uint16_t* HWY_RESTRICT from, int count, std::uint16_t
   const Vector factor = hn::Set(kFloats, e4m3::power_of_two(-exponent));
   for (int i = 0; i < count; i += lanes()) Bf16::store(decode(encode(Bf16::load(from + i), factor)), to + i);
   return exponent;
-}
-
-/// `f` of whole vectors of `count` elements, and of what is left by way of buffers.
-template <class From, class To, class F>
-HWY_INLINE void by_vectors(const From* from, int count, To* to, F f) {
-  int i = 0;
-  for (; i + lanes() <= count; i += lanes()) f(from + i, to + i);
-  if (i >= count) return;
-  From tail[16] = {};
-  To converted[16];
-  std::memcpy(tail, from + i, (count - i) * sizeof(*from));
-  f(tail, converted);
-  std::memcpy(to + i, converted, (count - i) * sizeof(*to));
 }
 
 template <class To>

@@ -1,5 +1,8 @@
 #include "flashlatent/check_inputs.h"
 
+#include <utility>
+
+#include "core/expect.h"
 #include "core/input_check.h"
 #include "core/message.h"
 #include "core/validate.h"
@@ -31,7 +34,14 @@ Status check_inputs(const DecodeProblem& problem, const DecodeInputs& inputs, co
         "and read it when the stream has come by");
   }
   FLASHLATENT_RETURN_IF_ERROR(validate_call(problem, inputs, executor));
-  return to_status(offence_on_host(problem, inputs));
+  FLASHLATENT_RETURN_IF_ERROR(to_status(offence_on_host(problem, inputs)));
+  for (const auto& [name, scale] : {std::pair{"kv_scale", &inputs.kv_scale},
+                                    {"q_scale", &inputs.q_scale},
+                                    {"key_scale", &inputs.key_scale},
+                                    {"value_scale", &inputs.value_scale}}) {
+    FLASHLATENT_RETURN_IF_ERROR(expect_positive(name, *scale));
+  }
+  return {};
 }
 
 Status check_inputs(const DecodeProblem& problem, const DecodeInputs& inputs, Memory offence,

@@ -26,8 +26,8 @@ Status check_scale(const std::string& name, const ConstTensorView& scale, Dtype 
     return invalid_argument(name, " is given, but the cache is ", to_string(dtype),
                             "; e4m3 (uint8) has scales");
   }
-  const bool each = scale.rank == 1 && scale.shape[0] == heads;
-  return expect_strided(name.c_str(), scale, Dtype::kF32, device, {each ? heads : 1});
+  FLASHLATENT_RETURN_IF_ERROR(expect_scale(name.c_str(), scale, heads, device));
+  return device.type == DeviceType::kCpu ? expect_positive(name.c_str(), scale) : Status{};
 }
 
 /// `prefix` names the cache: "cache.".

@@ -30,6 +30,7 @@ Status expect_cache(const char* name, const ConstTensorView& view, Device device
   }
   const KvFormat format = latent_format(view);
   const bool plain = format == KvFormat::kPlain;
+  if (!plain) FLASHLATENT_RETURN_IF_ERROR(expect_fp8_format(name, view));
   FLASHLATENT_RETURN_IF_ERROR(
       expect_strided(name, view, view.dtype, device,
                      {-1, -1, plain ? -1 : 1, plain ? -1 : last_extent(format, view.shape[3])}));
@@ -42,7 +43,10 @@ Status expect_cache(const char* name, const ConstTensorView& view, Device device
 Status expect_scale(const char* name, const ConstTensorView& scale, const char* cache_name,
                     const ConstTensorView& cache, Device device) {
   if (!scale.present()) return {};
-  if (latent_format(cache) == KvFormat::kE4m3) return expect_strided(name, scale, Dtype::kF32, device, {1});
+  if (latent_format(cache) == KvFormat::kE4m3) {
+    FLASHLATENT_RETURN_IF_ERROR(flashlatent::expect_scale(name, scale, 1, device));
+    return device.type == DeviceType::kCpu ? expect_positive(name, scale) : Status{};
+  }
   return invalid_argument(name, " is given, but ", cache_name, " is ",
                           is_half(cache.dtype) ? to_string(cache.dtype) : to_string(latent_format(cache)),
                           "; e4m3 caches have one scale");

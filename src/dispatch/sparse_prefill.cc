@@ -22,9 +22,17 @@ Status validate_kv(const ConstTensorView& kv, const ConstTensorView& q, Device d
                             "; expected rows (s_kv, 1, d), or a paged cache (pages, page_size, 1, d)");
   }
   const std::int64_t d = q.shape[2];
+  FLASHLATENT_RETURN_IF_ERROR(expect_countable("kv", kv));
   if (kv.rank == 3) return expect_strided("kv", kv, q.dtype, device, {-1, 1, d});
   const KvFormat format = latent_format(kv);
   const Dtype dtype = format == KvFormat::kPlain ? q.dtype : Dtype::kU8;
+  if (format != KvFormat::kPlain) {
+    FLASHLATENT_RETURN_IF_ERROR(expect_fp8_format("kv", kv));
+    if (q.dtype != Dtype::kBF16) {
+      return invalid_argument("q is ", to_string(q), "; with an ", to_string(format),
+                              " cache bf16 is accepted");
+    }
+  }
   FLASHLATENT_RETURN_IF_ERROR(expect_strided("kv", kv, dtype, device, {-1, -1, 1, last_extent(format, d)}));
   return format == KvFormat::kFp8_584 ? expect_fp8_584_strides("kv", kv) : Status{};
 }

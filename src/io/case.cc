@@ -294,8 +294,7 @@ Result<DecodeProblem> DecodeCase::problem() const {
   options.products = products;
   auto problem = infer_problem(tensors, head_dim_v.value_or(0), options);
   if (!problem.ok()) return refuse(problem.status().code(), problem.status().message());
-  // A request has at least one token to the library; with none at all there is nothing to run.
-  if (problem->query.ragged) problem->query.tokens = std::max(1, longest_query(tensors.cu_seqlens_q));
+  if (problem->query.ragged) problem->query.tokens = longest_query(tensors.cu_seqlens_q);
   return problem;
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/expect.h"
 #include "core/fp8_584.h"
 #include "core/fp8_656.h"
 #include "core/message.h"
@@ -100,8 +101,7 @@ class Checker {
       if (!fp8 && is_there(name)) return error(name, "it belongs to a cache of kv_format e4m3");
       const std::int64_t h_kv = extent("key_cache", packed ? 1 : 2);
       const bool each = tensor(name).rank == 1 && extent(name, 0) == h_kv;
-      FLASHLATENT_RETURN_IF_ERROR(
-          expect_optional(name, {Dtype::kF32}, {{each ? "h_kv" : "1 or h_kv", each ? h_kv : 1}}));
+      FLASHLATENT_RETURN_IF_ERROR(scale(name, {each ? "h_kv" : "1 or h_kv", each ? h_kv : 1}));
     }
     FLASHLATENT_RETURN_IF_ERROR(expect_optional("alibi_slopes", {Dtype::kF32}, {{"h_q", heads_}}));
     FLASHLATENT_RETURN_IF_ERROR(lengths("", extent("key_cache", packed ? 3 : 1)));
@@ -168,7 +168,14 @@ class Checker {
   Status query_scale() {
     if (is_there("q_scale") && q_.dtype != Dtype::kU8) return error("q_scale", "it belongs to a q of e4m3");
     const bool each = tensor("q_scale").rank == 1 && extent("q_scale", 0) == heads_;
-    return expect_optional("q_scale", {Dtype::kF32}, {{each ? "h_q" : "1 or h_q", each ? heads_ : 1}});
+    return scale("q_scale", {each ? "h_q" : "1 or h_q", each ? heads_ : 1});
+  }
+
+  // The scales of e4m3, if they are there.
+  Status scale(const char* name, Extent extent) {
+    FLASHLATENT_RETURN_IF_ERROR(expect_optional(name, {Dtype::kF32}, {extent}));
+    const Status positive = expect_positive(name, tensor(name));
+    return positive.ok() ? positive : refuse(fmt::format("tensor {}", positive.message()));
   }
 
   Status cumulative_lengths(std::int64_t total) {
@@ -199,7 +206,7 @@ class Checker {
     if (is_there("kv_scale") && case_.kv_format != "e4m3") {
       return error("kv_scale", "it belongs to a cache of kv_format e4m3");
     }
-    FLASHLATENT_RETURN_IF_ERROR(expect_optional("kv_scale", {Dtype::kF32}, {{"1", 1}}));
+    FLASHLATENT_RETURN_IF_ERROR(scale("kv_scale", {"1", 1}));
     if (bytes && named) return byte_cache("kv_cache", case_.page_size);
     FLASHLATENT_RETURN_IF_ERROR(
         expect("kv_cache", {q_.dtype}, {{"pages"}, {"page_size"}, {"h_kv"}, {"d", q_.shape[q_.rank - 1]}}));
@@ -367,7 +374,8 @@ class Checker {
     if (fits) return {};
     std::vector<std::string> names;
     for (Dtype dtype : dtypes) names.emplace_back(to_string(dtype));
-    if (may_be_e4m3(name)) names.emplace_back("F8_E4M3");
+    const bool bytes = std::ranges::count(dtypes, Dtype::kU8) > 0;
+    if (bytes && may_be_e4m3(name)) names.emplace_back("F8_E4M3");
     std::vector<std::string> extents;
     for (const auto& [label, value] : shape) {
       extents.push_back(value < 0 ? label : fmt::format("{} = {}", label, value));
@@ -418,7 +426,7 @@ Status check_tensors(const DecodeCase& decode_case) {
 
 int longest_query(const ConstTensorView& cu_seqlens) {
   const auto ends = int32_values(cu_seqlens);
-  int longest = 0;
+  int longest = 1;
   for (std::size_t i = 1; i < ends.size(); ++i) longest = std::max(longest, ends[i] - ends[i - 1]);
   return longest;
 }

@@ -128,6 +128,8 @@ def test_problem():
     ({"products": "int8"}, "products is 'int8'; auto, bf16 and fp8 are accepted"),
     ({"kv_scale": np.ones(2, np.float32)}, "kv_scale is fp32 (2)"),
     ({"q_scale": np.ones(1, np.float32)}, "q_scale is given, but q is not e4m3"),
+    ({"kv_scale": np.zeros(1, np.float32)}, "kv_scale[0] is 0; positive finite scales are accepted"),
+    ({"kv_scale": np.full(1, np.nan, np.float32)}, "kv_scale[0] is nan; positive"),
     ({"kv_scale": np.ones(1)}, "kv_scale has elements of type float64; fp32 is expected"),
 ])
 def test_refusals(change, message):
@@ -135,6 +137,41 @@ def test_refusals(change, message):
     with pytest.raises(flashlatent.InvalidArgumentError) as error:
         flashlatent.decode(bf16_bits(q), cache, table, lengths, softmax_scale=SCALE, dtype="bf16", **change)
     assert message in str(error.value)
+
+
+def test_query_scales_are_checked():
+    _, cache, table, lengths = case()
+    codes = random_codes(np.random.default_rng(1), (len(table), 1, 8, 576))
+    for scale, message in ((np.ones(5, np.float32), r"q_scale is fp32 \(5\) .*; expected fp32 \(1\) or \(8\), one a head"),
+                           (np.array([1] * 7 + [-1], np.float32), r"q_scale\[7\] is -1; positive")):
+        with pytest.raises(flashlatent.InvalidArgumentError, match=message):
+            flashlatent.decode(codes, cache, table, lengths, softmax_scale=SCALE, q_scale=scale)
+
+
+@pytest.mark.parametrize("scale", [0, -1, np.nan, np.inf])
+def test_nothing_is_written_with_a_scale_that_is_none(scale):
+    cache = np.full((2, 4, 1, 576), 7, np.uint8)
+    plain = np.zeros((2, 4, 1, 576), np.uint16)
+    with pytest.raises(flashlatent.InvalidArgumentError, match=r"^kv_scale\[0\] is "):
+        flashlatent.append_latent(plain[0, :, 0], None, np.arange(4), cache, dtype="bf16", kv_scale=one(scale))
+    with pytest.raises(flashlatent.InvalidArgumentError, match=r"^new_kv_scale\[0\] is "):
+        flashlatent.convert_cache(plain, cache, dtype="bf16", new_kv_scale=one(scale))
+    with pytest.raises(flashlatent.InvalidArgumentError, match=r"^kv_scale\[0\] is "):
+        flashlatent.convert_cache(cache, format="bf16", kv_scale=one(scale))
+    assert (cache == 7).all()
+
+
+def test_elements_that_e4m3_does_not_have():
+    with pytest.raises(flashlatent.InvalidArgumentError, match="format is 'e4m3' and from_ is fp16 .2, 4, 1, 600"):
+        flashlatent.convert_cache(np.zeros((2, 4, 1, 600), np.float16), format="e4m3")
+
+
+def test_float8_of_another_kind_is_named():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    _, cache, table, lengths = case()
+    q = np.zeros((len(table), 1, 8, 576), ml_dtypes.float8_e5m2)
+    with pytest.raises(flashlatent.InvalidArgumentError, match="float8_e5m2; .*with an e4m3 cache uint8 and float8_e4m3fn"):
+        flashlatent.decode(q, cache, table, lengths, softmax_scale=SCALE)
 
 
 def test_scales_of_other_caches_are_refused():

@@ -91,3 +91,6 @@ def test_drop_in(compiled):
     check(call(codes, cache, table, lengths), wanted)
     with pytest.raises(flashlatent.InvalidArgumentError, match=r"descale_k is fp32 \(2\)"):
         flash_mla.flash_mla_with_kvcache_fp8(codes, cache, table, lengths, 512, metadata, descale_k=torch.ones(2))
+    for other in (torch.zeros(8, 16, 1, 576).bfloat16(), torch.zeros(8, 16, 1, 656, dtype=torch.uint8)):
+        with pytest.raises(flashlatent.InvalidArgumentError, match="k_cache is .*; expected float8_e4m3fn or uint8"):
+            flash_mla.flash_mla_with_kvcache_fp8(q, other, table, lengths, 512, metadata)

@@ -71,6 +71,12 @@ def test_drop_in(compiled, device):
     check(case, out, max_logits, torch.where(empty, -math.inf, lse))
 
 
+def test_a_layout_that_no_operator_takes():
+    q, kv, indices, options = tensors(Prefill())
+    with pytest.raises(flashlatent.InvalidArgumentError, match="kv has the layout torch.sparse_coo"):
+        flashlatent.torch.sparse_prefill(q, kv.to_sparse(), indices, softmax_scale=1.0, **options)
+
+
 def test_drop_in_by_position():
     case = Prefill()
     q, kv, indices, _ = tensors(case)

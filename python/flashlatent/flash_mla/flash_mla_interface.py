@@ -110,6 +110,9 @@ def flash_mla_with_kvcache_fp8(q: Tensor, k_cache: Tensor, block_table: Tensor, 
     The others, and lse of rows that attend to nothing, are as in flash_mla_with_kvcache().
     """
     _check_metadata(tile_scheduler_metadata)
+    if isinstance(k_cache, Tensor) and (k_cache.element_size() != 1 or k_cache.shape[-1] not in (512, 576)):
+        raise InvalidArgumentError(f"k_cache is {k_cache.dtype} {tuple(k_cache.shape)}; expected float8_e4m3fn or uint8 "
+                                   "(pages, page_size, 1, 576 or 512)")
     if _is_compiling():
         return _compiled(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, out, causal=causal,
                          kv_scale=descale_k, q_scale=descale_q, check_inputs=check_inputs)

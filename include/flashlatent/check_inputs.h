@@ -43,8 +43,8 @@ static_assert(kInputOffenceBytes == 32);
 /// On the CPU. kInvalidArgument names the first offence's argument, request, index and value, and what is
 /// accepted; also, as in decode(), a tensor that does not fit the problem. Reads cu_seqlens_q, cache_seqlens,
 /// topk_length, block_table and what the extra cache has of these, and e4m3's scales, which must be positive
-/// and finite; writes nothing. Does not look at sparse indices: those out of range are legal everywhere. A CUDA executor is refused, since the call would
-/// have to wait for the device; use the next function there.
+/// and finite; writes nothing. Does not look at sparse indices: those out of range are legal everywhere. A
+/// CUDA executor is refused, since the call would have to wait for the device; use the next function there.
 Status check_inputs(const DecodeProblem& problem, const DecodeInputs& inputs, const Executor& executor);
 
 /// On every backend: writes the first offence, or InputArgument::kNone, to `offence`, memory of the

@@ -125,7 +125,6 @@ class RowJudge {
     return right;
   }
 
-
   void judge_out(Row row, const std::vector<double>& reference, const cpu::ReferenceRow& oracle,
                  bool lse_right, Comparison& total, Sums& sums) const {
     const auto* out = static_cast<const std::uint16_t*>(out_.data) + out_offset(problem_, inputs_, row, out_);

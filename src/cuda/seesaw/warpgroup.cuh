@@ -29,6 +29,7 @@
 #include "cuda/parts/softmax.cuh"
 #include "cuda/parts/unit_scores.cuh"
 #include "cuda/parts/work_queue.cuh"
+#include "cuda/seesaw/copy_query.cuh"
 #include "cuda/seesaw/phases.cuh"
 #include "cuda/seesaw/query_units.cuh"
 #include "cuda/seesaw/smem_layout.cuh"
@@ -36,18 +37,6 @@
 namespace flashlatent::seesaw {
 
 inline constexpr int kAlone = 1;  // + kMe: the named barrier of one warpgroup
-
-/// Q of a tile whose rows are in line, by one thread.
-template <class Config>
-__device__ __forceinline__ void copy_query(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
-                                           const CUtensorMap& map, const parts::RowTile& tile) {
-  ptx::arrive_expecting(shared.q_full, Config::kQkChunks * sizeof(parts::Tile));
-  const parts::RowsInLine rows = tile.in_line(args.query);
-#pragma unroll 1
-  for (int chunk = 0; chunk < Config::kQkChunks; ++chunk) {
-    ptx::copy_box(&shared.q[chunk], map, chunk * 64, rows.first, 0, rows.request, shared.q_full);
-  }
-}
 
 /// One of the two computing warpgroups: its half of the output and its rows' statistics. kMe = 0: even blocks
 /// and the left half; kMe = 1: odd blocks and the right half. Only the loop over blocks is compiled for each

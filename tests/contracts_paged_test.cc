@@ -387,34 +387,6 @@ TEST_P(Paged, SeveralQueryTokensOfLargeGroups) {
   }
 }
 
-/// Several query tokens of caches that boxes cannot lay down: e4m3 with its scales, vLLM's order, pages of
-/// few tokens; values that not all rows see hold NaN.
-TEST_P(Paged, SeveralQueryTokensByUnits) {
-  for (int d : {64, 80, 128, 256}) {
-    for (int group : {8, 40}) {
-      CaseSpec spec = gqa(2 * group, 2, d, {700, 1, 0, 65, 130});
-      spec.query_tokens = 3;
-      spec.causal = true;
-      spec.sink = true;
-      spec.invalid_pages = true;
-      spec.page_size = 3;
-      expect_right(spec);
-      spec.page_size = 48;
-      spec.format = KvFormat::kE4m3;
-      spec.scales = group == 8 ? 2 : 1;
-      spec.dtype = group == 8 ? Dtype::kBF16 : Dtype::kF16;
-      expect_both(spec);
-      spec.window = 100;
-      spec.alibi = true;
-      expect_both(spec);
-      spec.format = KvFormat::kPlain;
-      spec.scales = 0;
-      spec.layout = KvLayout::kPacked;
-      expect_right(spec);
-    }
-  }
-}
-
 /// With a plan that was made for other lengths; and in a batch that a request must not feel.
 TEST_P(Paged, PlansOfSeveralQueryTokensOutliveLengths) {
   CaseSpec planned = gqa(32, 1, 128, {1900, 64, 1});

@@ -54,9 +54,9 @@ inline bool should_take_separate(std::string_view kernel, const DecodeProblem& p
   const bool dims = cache.qk_dim == cache.v_dim && cache.qk_dim <= 256 && cache.qk_dim % unit == 0;
   const bool packed = cache.layout == KvLayout::kPacked;
   if (problem.options.separate.alibi && problem.options.shard.world > 1) return false;
-  if (kernel == "gqa_16" || kernel == "gqa_128_split")
-    return dims && (!packed || cache.page_size % unit == 0);
+  if (kernel == "gqa_16") return dims && (!packed || cache.page_size % unit == 0);
   const bool boxes = dims && !packed && cache.format == KvFormat::kPlain && cache.page_size % 8 == 0;
+  if (kernel == "gqa_128_split") return boxes;
   return kernel == "gqa_128" && boxes && problem.rows_per_kv_head() >= kLeastPromptRows;
 }
 

@@ -4,7 +4,6 @@
 #include "cuda/common/decode_arguments.h"
 #include "cuda/common/geometry.h"
 #include "cuda/common/launch_ctas.h"
-#include "cuda/common/planes.h"
 #include "cuda/common/prefix_units.h"
 #include "cuda/common/runtime.h"
 #include "cuda/common/tensor_map.h"
@@ -27,6 +26,38 @@ const Instance* find(const InstanceKey& key) {
     }
   }
   return nullptr;
+}
+
+/// Strides in bytes, of keys or values as (pages, page_size, h_kv, d).
+Plane rows(const ConstTensorView& cache, const ConstTensorView& scale) {
+  const auto bytes = static_cast<std::int64_t>(size_of(cache.dtype));
+  return {.data = static_cast<const std::uint8_t*>(cache.data),
+          .page_stride = cache.strides[0] * bytes,
+          .head_stride = cache.strides[2] * bytes,
+          .token_stride = cache.strides[1] * bytes,
+          .unit_stride = 16,
+          .scale = static_cast<const float*>(scale.data),
+          .scale_stride = scale.present() && scale.shape[0] > 1 ? 1 : 0};
+}
+
+/// Keys (pages, h_kv, d / x, page_size, x).
+Plane packed_keys(const ConstTensorView& cache, const ConstTensorView& scale) {
+  const auto bytes = static_cast<std::int64_t>(size_of(cache.dtype));
+  Plane plane = rows(cache, scale);
+  plane.head_stride = cache.strides[1] * bytes;
+  plane.unit_stride = cache.strides[2] * bytes;
+  plane.token_stride = cache.strides[3] * bytes;
+  return plane;
+}
+
+/// Values (pages, h_kv, d, page_size).
+Plane packed_values(const ConstTensorView& cache, const ConstTensorView& scale) {
+  const auto bytes = static_cast<std::int64_t>(size_of(cache.dtype));
+  Plane plane = rows(cache, scale);
+  plane.head_stride = cache.strides[1] * bytes;
+  plane.unit_stride = cache.strides[2] * bytes;
+  plane.token_stride = bytes;
+  return plane;
 }
 
 /// Where requests may share prefixes: launches what attends to those, and leaves the rest to `args`.
@@ -104,10 +135,13 @@ Status launch(const DecodeCall& call) {
   Result<int> units = cuda::multiprocessors(executor.device);
   if (!units.ok()) return units.status();
 
+  const bool packed = problem.cache.layout == KvLayout::kPacked;
   Arguments args = {};
   args.decode = cuda::decode_arguments(call);
-  args.keys = cuda::key_plane(problem, inputs);
-  args.values = cuda::value_plane(problem, inputs);
+  args.keys =
+      packed ? packed_keys(inputs.key_cache, inputs.key_scale) : rows(inputs.key_cache, inputs.key_scale);
+  args.values = packed ? packed_values(inputs.value_cache, inputs.value_scale)
+                       : rows(inputs.value_cache, inputs.value_scale);
   args.score = {.alibi_slopes = static_cast<const float*>(inputs.alibi_slopes.data),
                 .soft_cap = problem.options.separate.soft_cap,
                 .window = problem.options.window};

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "cuda/parts/arguments.h"
-#include "cuda/parts/plane.h"
 #include "plan/prefix.h"
 
 namespace flashlatent::prefill {
@@ -36,10 +35,8 @@ struct Arguments {
   int block_sharers;  // of segments: 2 if the warpgroups have the same rows and share their blocks, else 1
   bool query_boxes;   // Q comes by TMA
   bool wide_output;   // rows of out are aligned to 16 bytes
-  PrefixArguments prefix;     // shared
-  PartialRows partial;        // shared, and of segments
-  parts::Plane keys, values;  // by units
-  bool packed, fp8;           // by units: vLLM's order, and e4m3
+  PrefixArguments prefix;  // shared
+  PartialRows partial;     // shared, and of segments
 };
 
 }  // namespace flashlatent::prefill

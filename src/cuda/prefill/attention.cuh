@@ -87,7 +87,6 @@ class Attention {
     all_ = {uniform(all_.begin), uniform(all_.end)};
     low_ = seen_by<Config::kShared>(args_, job, row_);
     high_ = seen_by<Config::kShared>(args_, job, row_ + 8);
-    if constexpr (Config::kUnits) scale_log2_ = args_.decode.scale_log2 * scale_of(args_.keys, job);
     if ((Config::kTransforms || Config::kSegments) && args_.alibi_slopes != nullptr) {
       last_token_ = job.length - 1;
       slope_ = {slope_of(job, row_), slope_of(job, row_ + 8)};
@@ -97,10 +96,6 @@ class Attention {
     } else {
       load_query(job);
     }
-  }
-
-  __device__ __forceinline__ static float scale_of(const parts::Plane& plane, const Job& job) {
-    return plane.scale == nullptr ? 1.0F : __ldg(plane.scale + job.tile.kv_head * plane.scale_stride);
   }
 
   /// In base 2.
@@ -349,10 +344,6 @@ class Attention {
     }
   }
 
-  __device__ __forceinline__ float scale_log2() const {
-    return Config::kUnits ? scale_log2_ : args_.decode.scale_log2;
-  }
-
   /// Is there a soft cap or ALiBi?
   __device__ __forceinline__ bool transforms() const {
     if constexpr (Config::kSegments) return args_.soft_cap != 0 || args_.alibi_slopes != nullptr;
@@ -362,12 +353,12 @@ class Attention {
   /// From products to scores in base 2, by the soft cap and ALiBi.
   __device__ __forceinline__ void transform(int start) {
     const float cap = args_.soft_cap;
-    const float to_exponent = cap != 0 ? 2 * scale_log2() / cap : 0;
+    const float to_exponent = cap != 0 ? 2 * args_.decode.scale_log2 / cap : 0;
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        float x = s_[4 * j + i] * scale_log2();
+        float x = s_[4 * j + i] * args_.decode.scale_log2;
         // tanh(y) = 1 - 2 / (e^2y + 1) loses 1e-7 of the cap; where that is much beside y, by its series.
         if (cap != 0) {
           const float exponent = s_[4 * j + i] * to_exponent, y = exponent * (parts::kLn2 / 2);
@@ -390,7 +381,7 @@ class Attention {
     if (transforms()) {
       transform(start);
     } else {
-      scale = parts::positive_scale(s_, scale_log2());
+      scale = parts::positive_scale(s_, args_.decode.scale_log2);
     }
     bool whole = start >= all_.begin && start + Config::kBlockTokens <= all_.end;
 #pragma unroll
@@ -409,9 +400,8 @@ class Attention {
     const Output<Config> output(args_, job, fragment_);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      parts::RowScale scale =
+      const parts::RowScale scale =
           parts::finish_row(half ? base_.high : base_.low, parts::quad_sum(half ? sum_.high : sum_.low));
-      if constexpr (Config::kUnits) scale.factor *= scale_of(args_.values, job);
       output.write(o_, row_ + 8 * half, half, scale);
     }
   }
@@ -431,7 +421,6 @@ class Attention {
   parts::RowPair base_, sum_;
   parts::RowPair slope_ = {0, 0};  // ALiBi, base 2
   int last_token_ = 0;
-  float scale_log2_ = 0;  // by units: with the keys' scale
   std::uint32_t p_[Config::kBlockTokens / 16][4];
   float s_[kScores];
   float o_[kOutputs];

@@ -25,8 +25,7 @@ const InstanceKey* key_of(const DecodeProblem& problem, Kind kind) {
   if (dim == std::end(kDims)) return nullptr;
   const InstanceKey key{problem.cache.dtype, *dim, kind};
   using Keys = std::span<const InstanceKey>;
-  for (const Keys keys : {Keys(kBf16Keys), Keys(kFp16Keys), Keys(kBf16SegmentKeys), Keys(kFp16SegmentKeys),
-                          Keys(kBf16UnitKeys), Keys(kFp16UnitKeys)}) {
+  for (const Keys keys : {Keys(kBf16Keys), Keys(kFp16Keys), Keys(kBf16SegmentKeys), Keys(kFp16SegmentKeys)}) {
     const auto found = std::find(keys.begin(), keys.end(), key);
     if (found != keys.end()) return &*found;
   }
@@ -39,10 +38,7 @@ const InstanceKey* key_of(const DecodeProblem& problem) {
                 options.separate.soft_cap != 0 || options.separate.alibi ? Kind::kTransforms : Kind::kPlain);
 }
 
-namespace {
-
-/// Why a cache's tokens cannot be loaded by boxes.
-std::optional<std::string> declines_boxes(const DecodeProblem& problem) {
+std::optional<std::string> declines_cache(const DecodeProblem& problem) {
   const auto& cache = problem.cache;
   if (cache.layout != KvLayout::kSeparate) {
     return message("the cache is ", to_string(cache.layout), "; separate keys and values are accepted");
@@ -50,43 +46,14 @@ std::optional<std::string> declines_boxes(const DecodeProblem& problem) {
   if (cache.format != KvFormat::kPlain) {
     return message("the cache is ", to_string(cache.format), "; bf16 and fp16 are accepted");
   }
-  if (cache.page_size % kLeastBoxTokens != 0) {
-    return message("page_size is ", cache.page_size, "; multiples of ", kLeastBoxTokens, " are accepted");
-  }
-  return std::nullopt;
-}
-
-/// Why no instance has a cache's d. `unit`: elements of 16 bytes.
-std::optional<std::string> declines_dim(const DecodeProblem& problem, int unit) {
-  const auto& cache = problem.cache;
   if (cache.qk_dim != cache.v_dim) {
     return message("qk_dim is ", cache.qk_dim, " and v_dim ", cache.v_dim, "; equal ones are accepted");
   }
-  if (cache.qk_dim % unit != 0 || key_of(problem) == nullptr) {
-    return message("d is ", cache.qk_dim, "; multiples of ", unit, " up to 256 are accepted");
+  if (cache.qk_dim % 8 != 0 || key_of(problem) == nullptr) {
+    return message("d is ", cache.qk_dim, "; multiples of 8 up to 256 are accepted");
   }
-  return std::nullopt;
-}
-
-}  // namespace
-
-Kind kind_of_segments(const DecodeProblem& problem) {
-  return declines_boxes(problem) ? Kind::kUnits : Kind::kSegments;
-}
-
-std::optional<std::string> declines_cache(const DecodeProblem& problem) {
-  if (std::optional<std::string> reason = declines_boxes(problem)) return reason;
-  return declines_dim(problem, 8);
-}
-
-std::optional<std::string> declines_segments(const DecodeProblem& problem) {
-  const auto& cache = problem.cache;
-  if (cache.layout == KvLayout::kLatent) return "the cache is latent; separate keys and values are accepted";
-  const int unit = cache.format == KvFormat::kE4m3 ? 16 : 8;
-  if (std::optional<std::string> reason = declines_dim(problem, unit)) return reason;
-  if (cache.layout == KvLayout::kPacked && cache.page_size % unit != 0) {
-    return message("page_size is ", cache.page_size, "; of packed values multiples of ", unit,
-                   " are accepted");
+  if (cache.page_size % kLeastBoxTokens != 0) {
+    return message("page_size is ", cache.page_size, "; multiples of ", kLeastBoxTokens, " are accepted");
   }
   return std::nullopt;
 }

@@ -11,15 +11,11 @@ namespace flashlatent::prefill {
 
 /// Null if there is none of the problem's dimensions.
 const InstanceKey* key_of(const DecodeProblem& problem, Kind kind);
-/// Of segments: does TMA lay down the cache's tokens?
-Kind kind_of_segments(const DecodeProblem& problem);
 /// Of requests' own tokens.
 const InstanceKey* key_of(const DecodeProblem& problem);
 
 /// Why no instance reads this cache; nothing if one does.
 std::optional<std::string> declines_cache(const DecodeProblem& problem);
-/// The same of segments.
-std::optional<std::string> declines_segments(const DecodeProblem& problem);
 
 Status launch(const DecodeCall& call);
 Status launch_segments(const DecodeCall& call);

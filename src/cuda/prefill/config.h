@@ -13,8 +13,7 @@ struct Config {
   static constexpr int kDim = kDim_;
   static constexpr bool kShared = kKind_ == Kind::kShared;
   static constexpr bool kTransforms = kKind_ == Kind::kTransforms;
-  static constexpr bool kSegments = is_segments(kKind_);
-  static constexpr bool kUnits = kKind_ == Kind::kUnits;
+  static constexpr bool kSegments = kKind_ == Kind::kSegments;
 
   static constexpr int kChunks = kDim / 64;  // of 64 columns, 128 bytes a row
   static constexpr int kBlockTokens = block_tokens_of(kDim, kKind_);
@@ -25,17 +24,10 @@ struct Config {
 
   static constexpr int kComputeThreads = 128 * kWarpgroups;
   static constexpr int kThreads = kComputeThreads + 128;  // and a warpgroup loads
-  // Of segments the loading warpgroup walks the plan; d 256 needs what there is for outputs. Units go through
-  // its registers.
+  // Of segments the loading warpgroup walks the plan; d 256 needs what there is for outputs.
   static constexpr bool kWalksInRegisters = kSegments && kDim < 256;
-  static constexpr int kLoaderRegisters = kWarpgroups == 3    ? 32
-                                          : kUnits            ? (kDim < 256 ? 120 : 88)
-                                          : kWalksInRegisters ? 88
-                                                              : 56;
-  static constexpr int kComputeRegisters = kWarpgroups == 3    ? 160
-                                           : kUnits            ? (kDim < 256 ? 192 : 208)
-                                           : kWalksInRegisters ? 208
-                                                               : 224;
+  static constexpr int kLoaderRegisters = kWarpgroups == 3 ? 32 : kWalksInRegisters ? 88 : 56;
+  static constexpr int kComputeRegisters = kWarpgroups == 3 ? 160 : kWalksInRegisters ? 208 : 224;
 
   static_assert(kDim == 64 || kDim == 128 || kDim == 256);
   static_assert(!kSegments || kStages % 2 == 0, "a stage is one warpgroup's");

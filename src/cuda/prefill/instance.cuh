@@ -23,10 +23,10 @@ constexpr DtypeInstances dtype_instances(Dtype dtype) {
            instance<Element, 256, Kind::kShared>(dtype)}};
 }
 
-template <class Element, Kind kKind>
+template <class Element>
 constexpr SegmentInstances segment_instances(Dtype dtype) {
-  return {{instance<Element, 64, kKind>(dtype), instance<Element, 128, kKind>(dtype),
-           instance<Element, 256, kKind>(dtype)}};
+  return {{instance<Element, 64, Kind::kSegments>(dtype), instance<Element, 128, Kind::kSegments>(dtype),
+           instance<Element, 256, Kind::kSegments>(dtype)}};
 }
 
 }  // namespace flashlatent::prefill

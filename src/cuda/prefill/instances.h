@@ -28,6 +28,6 @@ using SegmentInstances = std::array<Instance, kBf16SegmentKeys.size()>;
 
 // One file each, so that they compile side by side.
 extern const DtypeInstances kBf16, kFp16;
-extern const SegmentInstances kBf16Segments, kFp16Segments, kBf16Units, kFp16Units;
+extern const SegmentInstances kBf16Segments, kFp16Segments;
 
 }  // namespace flashlatent::prefill

@@ -11,7 +11,6 @@
 
 #include "cuda/prefill/attention.cuh"
 #include "cuda/prefill/loader.cuh"
-#include "cuda/prefill/unit_loader.cuh"
 
 namespace flashlatent::prefill {
 
@@ -22,8 +21,8 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared, const Argum
     // Warps that use a block.
     const int users = Config::kSegments ? kComputeWarps / args.block_sharers : kComputeWarps;
     for (Stage<Config>& stage : shared.stages) {
-      ptx::init(stage.keys_full, Config::kUnits ? 4 : 1);
-      ptx::init(stage.values_full, Config::kUnits ? 4 : 1);
+      ptx::init(stage.keys_full, 1);
+      ptx::init(stage.values_full, 1);
       ptx::init(stage.values_landed, 1);
       ptx::init(stage.keys_empty, users);
       ptx::init(stage.values_empty, users);
@@ -56,11 +55,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
 
   if (threadIdx.x >= Config::kComputeThreads) {
     ptx::give_registers<Config::kLoaderRegisters>();
-    if constexpr (Config::kUnits) {
-      UnitLoader<Config>(shared, args).run();
-    } else {
-      Loader<Config>(shared, args, keys, values, query).run();
-    }
+    Loader<Config>(shared, args, keys, values, query).run();
   } else {
     ptx::take_registers<Config::kComputeRegisters>();
     Attention<Config>(shared, args).run();

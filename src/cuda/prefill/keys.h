@@ -14,11 +14,7 @@ enum class Kind {
   kShared,      ///< Rows are of several requests, against a prefix that they share (common/prefix_units.h).
   kSegments,    ///< The plan's segments, whose results may be partial (`gqa_128_split`); soft cap, ALiBi or
                 ///< none.
-  kUnits,       ///< The same of keys and values that TMA cannot lay down (unit_loader.cuh).
 };
-constexpr bool is_segments(Kind kind) {
-  return kind == Kind::kSegments || kind == Kind::kUnits;
-}
 
 /// What a kernel is compiled for; Config says what the fields mean.
 struct InstanceKey {
@@ -39,7 +35,7 @@ constexpr int tile_rows_of(const InstanceKey& key) {
 }
 /// Decode is cut into parts of few blocks, which are small therefore: 32 KB of keys and values up to d 128.
 constexpr int block_tokens_of(int dim, Kind kind) {
-  return dim <= (is_segments(kind) ? 64 : 128) ? 128 : 64;
+  return dim <= (kind == Kind::kSegments ? 64 : 128) ? 128 : 64;
 }
 
 /// Blocks that there is room for. Of segments, whose warpgroups take blocks in turns, an even number: a stage
@@ -47,7 +43,7 @@ constexpr int block_tokens_of(int dim, Kind kind) {
 /// barrier's parity whether the next one has come.
 constexpr int stages_of(int dim, Kind kind) {
   if (dim == 256) return 2;
-  if (is_segments(kind)) return dim == 64 ? 6 : 4;
+  if (kind == Kind::kSegments) return dim == 64 ? 6 : 4;
   return dim == 64 ? 4 : 2;
 }
 
@@ -70,13 +66,11 @@ constexpr std::array<InstanceKey, 9> keys(Dtype dtype) {
            {dtype, 256, Kind::kShared}}};
 }
 /// The same of segments.
-constexpr std::array<InstanceKey, 3> segment_keys(Dtype dtype, Kind kind) {
-  return {{{dtype, 64, kind}, {dtype, 128, kind}, {dtype, 256, kind}}};
+constexpr std::array<InstanceKey, 3> segment_keys(Dtype dtype) {
+  return {{{dtype, 64, Kind::kSegments}, {dtype, 128, Kind::kSegments}, {dtype, 256, Kind::kSegments}}};
 }
 inline constexpr auto kBf16Keys = keys(Dtype::kBF16), kFp16Keys = keys(Dtype::kF16);
-inline constexpr auto kBf16SegmentKeys = segment_keys(Dtype::kBF16, Kind::kSegments),
-                      kFp16SegmentKeys = segment_keys(Dtype::kF16, Kind::kSegments),
-                      kBf16UnitKeys = segment_keys(Dtype::kBF16, Kind::kUnits),
-                      kFp16UnitKeys = segment_keys(Dtype::kF16, Kind::kUnits);
+inline constexpr auto kBf16SegmentKeys = segment_keys(Dtype::kBF16),
+                      kFp16SegmentKeys = segment_keys(Dtype::kF16);
 
 }  // namespace flashlatent::prefill

@@ -6,7 +6,6 @@
 #include "cuda/common/decode_arguments.h"
 #include "cuda/common/geometry.h"
 #include "cuda/common/launch_ctas.h"
-#include "cuda/common/planes.h"
 #include "cuda/common/prefix_units.h"
 #include "cuda/common/runtime.h"
 #include "cuda/common/tensor_map.h"
@@ -27,8 +26,8 @@ constexpr std::int64_t kSectionBytes = 16 << 20;
 
 const Instance* find(const InstanceKey* key) {
   using Instances = std::span<const Instance>;
-  for (const Instances table : {Instances(kBf16), Instances(kFp16), Instances(kBf16Segments),
-                                Instances(kFp16Segments), Instances(kBf16Units), Instances(kFp16Units)}) {
+  for (const Instances table :
+       {Instances(kBf16), Instances(kFp16), Instances(kBf16Segments), Instances(kFp16Segments)}) {
     for (const Instance& instance : table) {
       if (instance.key == *key) return &instance;
     }
@@ -60,13 +59,6 @@ Status common_launch(const DecodeCall& call, const Instance& instance, Launch& l
   args.kv_heads = problem.cache.heads;
   args.sequences = problem.query.batch * problem.cache.heads;
   args.section = 1;
-  if (instance.key.kind == Kind::kUnits) {
-    args.keys = cuda::key_plane(problem, inputs);
-    args.values = cuda::value_plane(problem, inputs);
-    args.packed = problem.cache.layout == KvLayout::kPacked;
-    args.fp8 = problem.cache.format == KvFormat::kE4m3;
-    return {};
-  }
   if (inputs.key_cache.shape[0] == 0) return {};  // no page is ever one
   FLASHLATENT_RETURN_IF_ERROR(cuda::kv_tensor_map("key_cache", inputs.key_cache, box_tokens, launch.keys));
   return cuda::kv_tensor_map("value_cache", inputs.value_cache, box_tokens, launch.values);
@@ -130,7 +122,7 @@ Status launch_segments(const DecodeCall& call) {
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   Result<int> units = cuda::multiprocessors(executor.device);
   if (!units.ok()) return units.status();
-  const Instance& instance = *find(key_of(problem, kind_of_segments(problem)));
+  const Instance& instance = *find(key_of(problem, Kind::kSegments));
   Launch launch = {};
   FLASHLATENT_RETURN_IF_ERROR(common_launch(call, instance, launch));
   Arguments& args = launch.args;

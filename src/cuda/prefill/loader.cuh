@@ -1,13 +1,38 @@
-// The loading warpgroup: keys and values of a CTA's blocks, by TMA. Blocks at the edge of what is seen are
-// cleaned (clean.cuh) by all four warps, of segments by three of them.
+// The loading warpgroup: keys and values of a CTA's blocks, by TMA.
+//
+// A weight of 0 does not silence NaN, so that values which some row must not see are cleaned before they are
+// multiplied: those of dead tokens (tails, pages that are none) become 0, and of tokens that some rows of the
+// tile attend to and others do not what is not finite does, and is noted for those that do. This takes
+// all four warps (of segments three of them), and only blocks at the edge of what is seen.
 #pragma once
 
 #include "cuda/parts/kv_tokens.cuh"
-#include "cuda/prefill/clean.cuh"
-#include "cuda/prefill/job_feed.cuh"
+#include "cuda/parts/mask.cuh"
+#include "cuda/prefill/jobs.cuh"
+#include "cuda/prefill/segment_jobs.cuh"
+#include "cuda/prefill/smem_layout.cuh"
 #include "cuda/ptx/copy.cuh"
 
 namespace flashlatent::prefill {
+
+/// A block's tokens as bits.
+template <class Config>
+struct Tokens {
+  std::uint64_t bits[Config::kWords];
+
+  __device__ __forceinline__ bool has(int token) const {
+    std::uint64_t word = bits[0];
+#pragma unroll
+    for (int i = 1; i < Config::kWords; ++i) word = token / 64 == i ? bits[i] : word;  // no stack for bits
+    return word >> token % 64 & 1;
+  }
+  __device__ __forceinline__ bool all() const {
+    std::uint64_t common = parts::kAllLive;
+#pragma unroll
+    for (std::uint64_t word : bits) common &= word;
+    return common == parts::kAllLive;
+  }
+};
 
 template <class Config>
 class Loader {
@@ -26,9 +51,15 @@ class Loader {
         boxes_(Config::kBlockTokens / box_tokens_) {}
 
   __device__ __forceinline__ void run() {
-    JobFeed<Config> jobs(shared_, args_);
-    Job job;
-    for (std::uint32_t i = 0; jobs.next(job); ++i) {
+    std::conditional_t<Config::kSegments, SegmentJobs<Config>, Jobs<Config>> jobs(args_);
+    for (std::uint32_t i = 0;; ++i) {
+      const std::uint32_t slot = i % kJobSlots, parity = i / kJobSlots % 2;
+      if (warp_ == 0) put(jobs.next(), slot, parity);
+      ptx::wait(shared_.jobs_full[slot], parity);
+      Job job = shared_.jobs[slot];
+      __syncwarp();
+      if (warp_ != 0 && lane_ == 0) ptx::arrive(shared_.jobs_empty[slot]);
+      if (job.tile.rows == 0) return;
       if (warp_ == 1 && args_.query_boxes) ask_for_query(job, i % 2);
       if constexpr (Config::kShared) job.entries = shared_entries(args_, job);
       load_blocks(job);
@@ -36,6 +67,16 @@ class Loader {
   }
 
  private:
+  /// Gives a job to those that compute, and to the other loading warps.
+  __device__ __forceinline__ void put(const Job& job, std::uint32_t slot, std::uint32_t parity) {
+    ptx::wait(shared_.jobs_empty[slot], parity ^ 1);
+    if (lane_ == 0) {
+      shared_.jobs[slot] = job;
+      ptx::arrive(shared_.jobs_full[slot]);
+    }
+    __syncwarp();
+  }
+
   __device__ __forceinline__ void ask_for_query(const Job& job, std::uint32_t parity) {
     for (int warpgroup = 0; warpgroup < Config::kWarpgroups; ++warpgroup) {
       ptx::wait(shared_.query_empty[warpgroup], parity ^ 1);
@@ -104,7 +145,7 @@ class Loader {
       return;
     }
     ptx::wait(shared_.landed, edge_parity_);
-    clean<Config>(shared_, stage_, live, start, all_, warp_);
+    clean(live, start, warp_);
     ptx::fence_for_async_proxy();
     __syncwarp();
     if (lane_ == 0) ptx::arrive(shared_.cleaned);
@@ -126,9 +167,7 @@ class Loader {
   __device__ __forceinline__ void clean_apart(Stage<Config>& stage, const Tokens<Config>& live, int start) {
     ptx::wait(stage.values_landed, landed_parities_ >> stage_ & 1);
     landed_parities_ ^= 1U << stage_;
-    for (int quarter = warp_ - 1; quarter < 4; quarter += 3) {
-      clean<Config>(shared_, stage_, live, start, all_, quarter);
-    }
+    for (int quarter = warp_ - 1; quarter < 4; quarter += 3) clean(live, start, quarter);
     ptx::fence_for_async_proxy();
     __syncwarp();
     if (lane_ == 0) ptx::arrive(shared_.cleaned);
@@ -171,6 +210,54 @@ class Loader {
       } else {
         ptx::copy_box(place, map, chunk * 64, token, job.tile.kv_head, entry, full);
       }
+    }
+  }
+
+  /// A quarter of the tokens.
+  __device__ __forceinline__ void clean(const Tokens<Config>& live, int start, int quarter) {
+    using Element = typename Config::Element;
+    constexpr int kUnits = Config::kDim / 8;
+    constexpr int kTokens = Config::kBlockTokens / 4;
+    std::uint32_t poisoned = 0;
+#pragma unroll 1
+    for (int i = lane_; i < kTokens * kUnits; i += 32) {
+      const int mine = i / kUnits, unit = i % kUnits;
+      const int token = quarter * kTokens + mine;
+      const bool dead = !live.has(token);
+      if (!dead && start + token >= all_.begin && start + token < all_.end) continue;
+      uint4* place = shared_.values[stage_].unit(token, unit);
+      if (dead) {
+        *place = make_uint4(0, 0, 0, 0);
+        continue;
+      }
+      uint4 value = *place;
+      NotFinite noted = {0, 0};
+      note<Element>(value.x, 0, noted);
+      note<Element>(value.y, 2, noted);
+      note<Element>(value.z, 4, noted);
+      note<Element>(value.w, 6, noted);
+      shared_.not_finite[stage_][token][unit] = noted;
+      if ((noted.plus | noted.minus) == 0) continue;
+      poisoned |= 1U << mine;
+      *place = value;
+    }
+    poisoned = __reduce_or_sync(0xffffffff, poisoned);
+    if (lane_ == 0) shared_.stages[stage_].poisoned[quarter] = poisoned;
+  }
+
+  /// What of two elements is not finite becomes 0.
+  template <class Element>
+  __device__ __forceinline__ static void note(std::uint32_t& pair, int index, NotFinite& noted) {
+    constexpr std::uint32_t kExponent = parts::kExponent<Element>;
+    if (!parts::low_is_poison<Element>(pair) && !parts::high_is_poison<Element>(pair)) return;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const std::uint32_t element = pair >> (16 * i) & 0xffff;
+      if ((element & kExponent) != kExponent) continue;
+      const bool nan = (element & 0x7fff) != kExponent;
+      if (nan || element < 0x8000) noted.plus |= 1 << (index + i);
+      if (nan || element >= 0x8000) noted.minus |= 1 << (index + i);
+      pair &= i == 0 ? 0xffff0000 : 0x0000ffff;
     }
   }
 

@@ -34,9 +34,8 @@ schedule::CostModel costs_of(const DecodeProblem& problem, int block_tokens,
                              const schedule::Workers& workers) {
   using enum cost::Situation;
   constexpr cost::Kernel kKernel = cost::Kernel::kPaged128;
-  const int element_bytes = problem.cache.format == KvFormat::kE4m3 ? 1 : 2;
-  const double bytes = 2.0 * block_tokens * problem.cache.qk_dim * element_bytes;
-  schedule::CostModel costs = cost::by_memory(cost::of(kKernel, kByMemory), bytes, workers);
+  schedule::CostModel costs =
+      cost::by_memory(cost::of(kKernel, kByMemory), 4.0 * block_tokens * problem.cache.qk_dim, workers);
   if (row_tiles_of(problem) == 1) return costs;
   const schedule::CostModel of_tiles = cost::of(kKernel, kTiles).on(workers);
   const double reach = std::max(reach_of(problem), 1);
@@ -66,9 +65,9 @@ const DecodeKernel kPaged128Kernel = {
     .name = "gqa_128_split",
     .backend = Backend::kCuda,
     .takes =
-        "separate keys and values, also in vLLM's packed order: bf16, fp16 and e4m3, d up to 256, any page "
-        "size, up to 128 query rows of a KV head at once",
-    .declines = prefill::declines_segments,
+        "separate keys and values of bf16 or fp16, d up to 256, pages of a multiple of 8 tokens, up to 128 "
+        "query rows of a KV head at once",
+    .declines = prefill::declines_cache,
     .geometry = geometry,
     .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(prefill::launch_segments),

@@ -3,6 +3,6 @@
 namespace flashlatent::prefill {
 
 constinit const SegmentInstances kFp16Segments =
-    cuda::of_keys(kFp16SegmentKeys, segment_instances<__half, Kind::kSegments>(Dtype::kF16));
+    cuda::of_keys(kFp16SegmentKeys, segment_instances<__half>(Dtype::kF16));
 
 }  // namespace flashlatent::prefill

@@ -352,6 +352,7 @@ SparsePrefillInputs prefill_inputs(const BenchInput& input) {
   }
   inputs.indices = {input.inputs.indices.data, Dtype::kI32, {s_q, 1, sparse.topk}, device};
   inputs.attn_sink = input.inputs.attn_sink;
+  inputs.kv_scale = input.inputs.kv_scale;
   if (cache.extra.enabled) {
     inputs.extra_kv_cache = input.inputs.extra_kv_cache;
     inputs.extra_indices = {input.inputs.extra_indices.data, Dtype::kI32, {s_q, 1, cache.extra.topk}, device};

@@ -79,7 +79,8 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call) {
   }
   args.scale_log2 = problem.options.softmax_scale * parts::kLog2E;
   args.causal = problem.options.causal && !token_items;
-  const bool masked = args.causal || problem.options.window > 0;
+  // Of items of one query token each the lengths of lists say what is attended to.
+  const bool masked = args.causal || (problem.options.window > 0 && !token_items);
   if (!g.shard.is_all() && masked) {
     args.contexts = static_cast<const std::int32_t*>(inputs.cache_seqlens.data);
   }

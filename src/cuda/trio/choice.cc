@@ -44,6 +44,10 @@ constexpr int kManyBlocks = 32;
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (auto reason = declines_tokens(problem, {KvFormat::kPlain})) return reason;
   if (problem.options.batch_invariant) return "batch_invariant is true; false is accepted";
+  // Its scorer has no registers left for where a token is in a shared context.
+  if (const int ranks = problem.options.shard.world; ranks > 1) {
+    return message("shard is of ", ranks, " ranks; contexts that are whole are accepted");
+  }
   if (!is_listed({trio::kKeys, trio::kKeysByTokens}, trio::key_of(problem)))
     return unknown_dimensions(problem, "576/512 is");
   return std::nullopt;

@@ -15,7 +15,7 @@ __device__ __forceinline__ Cursor cursor_at(const parts::DecodeArguments& args, 
           begin,
           begin - parts::kTileRows,
           last_token(work.segment),
-          work.tile.seen(args, work.segment.length),
+          min(work.segment.length, work.tile.limit_in_context(args, work.segment.length, work.tile.rows - 1)),
           work.tile.kv_head,
           item,
           list_parity};

@@ -303,7 +303,7 @@ class Scorer {
 
   /// How many tokens the tile's row attends to.
   __device__ __forceinline__ int limit(const parts::Work& work, int row) const {
-    return work.tile.limit(args_, work.segment.length, row);
+    return work.tile.limit_in_context(args_, work.segment.length, row);
   }
 
   /// Scores of tokens that do not count become -inf, and nothing of these may reach the output through V.
@@ -326,11 +326,10 @@ class Scorer {
     StageTile* tiles = shared.kv[stage].tiles;
     if (partial != 0) {
       // The query token that sees token t of the stage first, as a row of the tile.
+      const int offset = start_token - work.segment.length + work.tile.tokens;
       const bool found = parts::record_poison<Element, Config::kVDim, 128>(
-          shared.poison_from, tiles, partial, thread, [&](int token) {
-            const int first = work.tile.first_to_see(args, work.segment.length, start_token + token);
-            return first * args.query.group.value - work.tile.first;
-          });
+          shared.poison_from, tiles, partial, thread,
+          [&](int token) { return (token + offset) * args.query.group.value - work.tile.first; });
       if (found) shared.poisoned = 1;
       ptx::named_sync(kScorerBarrier, 128);
     }

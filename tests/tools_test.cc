@@ -274,7 +274,7 @@ TEST_F(Program, PlanShowsKernelsOfTheGpuInEveryBuild) {
     }
     EXPECT_NE(candidate.contains("estimate_ms"), candidate.contains("declines"));
   }
-  for (const char* name : {"mla_64_roles", "mla_64_roles"}) {  // its former name, too
+  for (const char* name : {"mla_64_roles", "trio"}) {  // its former name, too
     expect_right(std::string("plan --batch 64 --tokens 8192 --workers 78 --brief --kernel ") + name,
                  {"mla_64_roles: picked"});
   }
@@ -286,7 +286,8 @@ TEST_F(Program, PlanShowsKernelsOfTheGpuInEveryBuild) {
                {"fp8_32: picked"});
   expect_right("plan --batch 64 --heads 32 --kv-heads 8 --dim 128 --layout packed --kv e4m3 --brief",
                {"gqa_16: picked"});
-  expect_refused("plan --kv e4m3", {"the KV format is e4m3"});
+  expect_right("plan --kv e4m3 --batch 64 --brief",
+               {"mla_64_e4m3: declines: products is auto", "mla_64_pingpong: picked"});
   expect_refused("plan --topk 2048 --shared-tokens 64", {"--topk", "--shared-tokens"});
   expect_refused("plan --kernel fp8_32 --batch 3", {"fp8_32: the cache is of bf16; fp8_656 is accepted"});
 }

@@ -15,6 +15,7 @@ using runtime::CaseSpec;
 /// So many query tokens, each with a cache of its own: every fourth with none, some with less than a block.
 std::vector<int> lengths_of(int query_tokens, int most) {
   std::vector<int> lengths;
+  lengths.reserve(query_tokens);
   for (int i = 0; i < query_tokens; ++i) lengths.push_back(i % 4 == 1 ? 0 : i % 4 == 2 ? most / 9 + 1 : most);
   return lengths;
 }

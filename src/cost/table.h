@@ -41,24 +41,24 @@ enum class Situation : std::uint8_t {
   kRows16,
   kRows32,
   kRows64,
-  kRows64ByTokens,     ///< The same, where tokens come one by one and not in boxes.
-  kTiles,              ///< Several row tiles side by side: each finds the other's blocks in L2.
-  kFp8,                ///< An fp8_656 cache.
-  kFp8_584,            ///< An fp8_584 cache, or two caches in one softmax.
-  kFp8_584Tiles,       ///< The same with several row tiles.
-  kTeams,              ///< A segment's blocks are shared by a team of CTAs.
-  kTeamsOfTiles,       ///< The same with several row tiles.
-  kTeamsOfFewBlocks,   ///< The same where a CTA has at most four blocks.
-  kShares,             ///< Each CTA has a share of one request (schedule::kEven, kByLength).
-  kSharesOfTiles,      ///< The same with several row tiles.
-  kSharesOfFewRows,    ///< The same with one of at most 16 query rows.
-  kByMemory,           ///< A block takes as long as its bytes; per_block is no constant.
-  kSharedPrefix,       ///< Groups of requests attend to a prefix that they share.
-  kTurns,              ///< Sparse prefill: whole query tokens in turn, of one row tile.
-  kTurnsOfTiles,       ///< The same of several row tiles side by side.
-  kTurnsFp8,           ///< The same from an fp8_656 cache.
-  kTurnsFp8_584,       ///< The same from an fp8_584 cache, or two caches in one softmax, of one row tile.
-  kTurnsFp8_584Tiles,  ///< The same of several row tiles.
+  kRows64ByTokens,       ///< The same, where tokens come one by one and not in boxes.
+  kTiles,                ///< Several row tiles side by side: each finds the other's blocks in L2.
+  kFp8,                  ///< An fp8_656 cache.
+  kFp8_584,              ///< An fp8_584 cache, or two caches in one softmax.
+  kFp8_584Tiles,         ///< The same with several row tiles.
+  kTeams,                ///< A segment's blocks are shared by a team of CTAs.
+  kTeamsOfTiles,         ///< The same with several row tiles.
+  kTeamsOfFewBlocks,     ///< The same where a CTA has at most four blocks.
+  kShares,               ///< Each CTA has a share of one request (schedule::kEven, kByLength).
+  kSharesOfTiles,        ///< The same with several row tiles.
+  kSharesOfFewRows,      ///< The same with one of at most 16 query rows.
+  kByMemory,             ///< A block takes as long as its bytes; per_block is no constant.
+  kSharedPrefix,         ///< Groups of requests attend to a prefix that they share.
+  kTurns,                ///< Sparse prefill: whole query tokens in turn, of one row tile.
+  kTurnsOfTiles,         ///< The same of several row tiles side by side.
+  kTurnsFp8,             ///< The same from an fp8_656 cache.
+  kFp8_584Turns,         ///< The same from an fp8_584 cache, or two caches in one softmax, of one row tile.
+  kFp8_584TurnsOfTiles,  ///< The same of several row tiles.
   // Added to one of those above.
   kUnplanned,    ///< The call reads no plan and launches no combine step.
   kReadsPlan,    ///< Shares by length: the plan is read.

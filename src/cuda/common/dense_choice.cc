@@ -96,7 +96,6 @@ Loading loading_of(const DecodeProblem& problem) {
     case KvFormat::kFp8_584:
       return Loading::kFp8_584;
     case KvFormat::kFp8_656:
-      return goes_by_lists(problem) ? Loading::kListedFp8 : Loading::kFp8;
     case KvFormat::kE4m3:
       return goes_by_lists(problem) ? Loading::kListedFp8 : Loading::kFp8;
     case KvFormat::kPlain:

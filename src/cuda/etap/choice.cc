@@ -77,8 +77,8 @@ std::optional<std::string> declines_turns(const DecodeProblem& problem) {
 }
 
 schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& workers) {
-  constexpr cost::Costs cost = cost::of(Kernel::kEtap, Situation::kTurnsFp8_584);
-  return turns_geometry(problem, workers, {.tile_rows = etap::kTileRows, .cost = cost});
+  constexpr cost::Costs kOfTurns = cost::of(Kernel::kEtap, Situation::kFp8_584Turns);
+  return turns_geometry(problem, workers, {.tile_rows = etap::kTileRows, .cost = kOfTurns});
 }
 
 }  // namespace

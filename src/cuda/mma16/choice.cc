@@ -44,8 +44,8 @@ std::optional<std::string> declines_turns(const DecodeProblem& problem) {
 }
 
 schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& workers) {
-  constexpr cost::Costs cost = cost::of(cost::Kernel::kMma16, cost::Situation::kTurns);
-  return turns_geometry(problem, workers, {.tile_rows = mma16::kTileRows, .cost = cost});
+  constexpr cost::Costs kOfTurns = cost::of(cost::Kernel::kMma16, cost::Situation::kTurns);
+  return turns_geometry(problem, workers, {.tile_rows = mma16::kTileRows, .cost = kOfTurns});
 }
 
 }  // namespace

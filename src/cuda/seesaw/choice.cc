@@ -196,8 +196,8 @@ schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& 
       case Loading::kListedFp8:
         return cost::of(Kernel::kSeesaw, Situation::kTurnsFp8);
       case Loading::kFp8_584:
-        return one_tile ? cost::of(Kernel::kSeesaw, Situation::kTurnsFp8_584)
-                        : cost::of(Kernel::kSeesaw, Situation::kTurnsFp8_584Tiles);
+        return one_tile ? cost::of(Kernel::kSeesaw, Situation::kFp8_584Turns)
+                        : cost::of(Kernel::kSeesaw, Situation::kFp8_584TurnsOfTiles);
       case Loading::kBoxes:
       case Loading::kTokens:
       case Loading::kListedTokens:

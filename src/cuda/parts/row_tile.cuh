@@ -59,10 +59,6 @@ struct RowTile {
     }
     return token - length + tokens;
   }
-  /// How many of them any row attends to.
-  __device__ __forceinline__ int seen(const DecodeArguments& args, int length) const {
-    return min(length, limit(args, length, rows - 1));
-  }
   /// Where the rows are if they lie in line (QueryArguments::rows_in_line); ragged, all requests' are one.
   __device__ __forceinline__ RowsInLine in_line(const QueryArguments& query) const {
     const bool ragged = query.begins != nullptr;

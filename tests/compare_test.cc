@@ -110,6 +110,27 @@ TEST(Compare, ExpectedErrorIsPlainCodes) {
   }
 }
 
+// A token that indices name several times weighs as much as all of them, and its P may be rounded by half a
+// unit of the last place; that of a single token is 1.
+TEST(Compare, RepeatedTokensMayBeRounded) {
+  for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+    const float u = dtype == Dtype::kBF16 ? 0x1p-8F : 0x1p-11F;
+    for (int topk : {1, 20}) {
+      const CaseSpec spec = {.dtype = dtype, .heads = 8, .lengths = {1}, .sparse = true, .topk = topk};
+      const runtime::RandomCase c = runtime::make_case(spec, 3);
+      Result<runtime::DecodeRun> run = runtime::DecodeRun::create(c.problem, c.inputs, {Backend::kCpu});
+      ASSERT_TRUE(run.ok()) << run.status().message();
+      ASSERT_TRUE(run->run().ok());
+      ASSERT_TRUE(run->fetch().ok());
+      Results rounded(*run);
+      rounded.scale_row(2, 1 + 0.75F * u, spec.v_dim);
+      const runtime::Comparison comparison =
+          runtime::compare(c.problem, c.inputs, rounded.out_view, rounded.lse_view);
+      EXPECT_EQ(comparison.wrong_rows, topk == 1 ? 1 : 0) << runtime::to_string(comparison);
+    }
+  }
+}
+
 // What plain code makes of lse, it makes of the sink, too: one token, whose score is off by the rounding of
 // its key to bf16. What is left of its value is nearer to that than to what the right lse leaves.
 TEST(Compare, PlainCodeHasItsOwnSink) {

@@ -23,9 +23,9 @@ struct ReferenceRow {
   /// What plain_out's error is expected to be: the RMS of what rounding P and the result loses,
   /// 0.4 u sqrt(|out|^2 + spread^2), finite elements only. u is half a unit of the last place of 1, spread
   /// sqrt(sum p^2 |v|^2) over the tokens but those of the largest score (their P is 1, which rounding leaves
-  /// alone), p normalised, times what a sink leaves. With e4m3 products that of
-  /// spread is 2^-3 and all tokens count, and sqrt(sum p |v|^2 / v_dim), the size of values in one direction,
-  /// counts with 2^-4.
+  /// alone), p normalised, times what a sink leaves. Tokens that indices name several times count as one with
+  /// the most that rounding P may lose. With e4m3 products that of spread is 2^-3 and all tokens count, and
+  /// sqrt(sum p |v|^2 / v_dim), the size of values in one direction, counts with 2^-4.
   double out_rounding;
   double max_logit;       ///< The largest scaled score; -inf for an empty row, NaN where lse is.
   float plain_max_logit;  ///< The same in fp32, of keys in the working precision.

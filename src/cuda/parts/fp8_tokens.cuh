@@ -58,10 +58,10 @@ struct E4m3Token {
 /// a block, and give it to the other ("crossover"). The pipe takes a block's columns in their own order,
 /// after RoPE.
 ///
-/// In a cluster one lane of a warp fences, then copies the warp's rows. Otherwise all lanes arrive, which
-/// costs `seesaw` no time that could be measured and lets racecheck see whose writes a barrier orders, and
-/// who waits for a tile fences (kReaderFences): a fence here is a memory barrier, which waits for the loads
-/// that are under way.
+/// All lanes arrive, which costs `seesaw` no time that could be measured and lets racecheck see whose writes
+/// a barrier orders. In a cluster one lane of a warp fences, then copies the warp's rows. Otherwise who waits
+/// for a tile fences (kReaderFences): a fence here is a memory barrier, which waits for the loads that are
+/// under way.
 ///
 /// Places come in three stages, each of a block after the other: look_up() asks for a block's entries,
 /// locate() makes places of them, a lane a token; then a loader hands them to the lanes that load the rows.
@@ -71,7 +71,7 @@ class Fp8Tokens {
  public:
   static constexpr int kThreads = 32 * kWarps;
   __device__ __forceinline__ static int threads(const CacheArguments&) { return kThreads; }
-  static constexpr int kArrivals = kCluster == 1 ? kThreads : kWarps;
+  static constexpr int kArrivals = kThreads;
   static constexpr bool kZeroesDead = true;
   static constexpr bool kReaderFences = kCluster == 1;
   static constexpr bool kAllReadersArrive = false;
@@ -261,7 +261,7 @@ class Fp8Tokens {
       ptx::arrive(full);
     } else {
       __syncwarp();
-      if (!ptx::elect_one()) return;
+      if (!ptx::elect_one()) return ptx::arrive(full);
       ptx::fence_for_async_proxy();
       // What the other's same warp gives.
       constexpr std::uint32_t kBytes = kWarpRows * kRowBytes;

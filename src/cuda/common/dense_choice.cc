@@ -112,9 +112,7 @@ bool is_listed(std::initializer_list<std::span<const InstanceKey>> lists, const 
   });
 }
 
-namespace {
-/// A cache that is not latent, or of none of these formats.
-std::optional<std::string> declines_cache(const DecodeProblem& problem,
+std::optional<std::string> declines_lists(const DecodeProblem& problem,
                                           std::initializer_list<KvFormat> formats) {
   const auto& cache = problem.cache;
   if (cache.layout != KvLayout::kLatent) {
@@ -133,24 +131,13 @@ std::optional<std::string> declines_cache(const DecodeProblem& problem,
   }
   return std::nullopt;
 }
-}  // namespace
 
 std::optional<std::string> declines_tokens(const DecodeProblem& problem,
                                            std::initializer_list<KvFormat> formats) {
-  if (auto reason = declines_cache(problem, formats)) return reason;
+  if (auto reason = declines_lists(problem, formats)) return reason;
   if (problem.cache.extra.enabled) return "there is an extra cache; one cache is accepted";
   if (problem.options.window != 0) {
     return message("window is ", problem.options.window, "; of a latent cache 0 is accepted");
-  }
-  return std::nullopt;
-}
-
-std::optional<std::string> declines_lists(const DecodeProblem& problem,
-                                          std::initializer_list<KvFormat> formats) {
-  if (auto reason = declines_cache(problem, formats)) return reason;
-  if (problem.query.ragged && has_token_items(problem)) {
-    return message("q is ragged and window is ", problem.options.window,
-                   "; with ragged queries 0 is accepted");
   }
   return std::nullopt;
 }

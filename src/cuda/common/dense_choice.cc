@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kBlockTokens = 64;
 constexpr int kLeastBoxTokens = 16;
+constexpr std::int64_t kMostTokenItems = 1 << 30;
 constexpr int kFixedSplitBlocks = 32;  // batch_invariant: 2,048 tokens a split
 
 /// Of one list only where query tokens see the same tokens but for the causal mask: then they share rows.
@@ -128,6 +129,11 @@ std::optional<std::string> declines_lists(const DecodeProblem& problem,
     const bool one = formats.size() == 1 && *formats.begin() != KvFormat::kPlain;
     return message("the cache is of ", plain ? to_string(cache.dtype) : to_string(cache.format), "; ",
                    accepted, one ? " is" : " are", " accepted");
+  }
+  const std::int64_t items = std::int64_t{problem.query.batch} * problem.query.tokens;
+  if (has_token_items(problem) && items > kMostTokenItems) {
+    return message("batch * s_q is ", items, "; with a window over a latent cache at most ", kMostTokenItems,
+                   " is accepted");
   }
   return std::nullopt;
 }

@@ -273,7 +273,8 @@ TEST(TwoCachesProblem, FieldsOutOfRange) {
   refused([](DecodeProblem& p) { p.cache.v_dim = 448; }, "v_dim of an fp8_584 cache is 448; it must be 512");
   refused([](DecodeProblem& p) { p.cache.qk_dim = 576; }, "qk_dim is 576; an fp8_584 cache has 512");
   refused([](DecodeProblem& p) { p.cache.dtype = Dtype::kF16; }, "with an fp8_584 cache q and out are bf16");
-  refused([](DecodeProblem& p) { p.query.ragged = true; }, "q is ragged; with an extra cache");
+  refused([](DecodeProblem& p) { p.query.ragged = true, p.cache.extra.indexed = true; },
+          "q is ragged; then an extra cache goes by extra_block_table");
   refused([](DecodeProblem& p) { p.cache.extra.topk = 3; }, "extra topk is 3; it must be 0");
   refused([](DecodeProblem& p) { p.cache.extra.page_size = 0; }, "extra page_size is 0");
   refused([](DecodeProblem& p) { p.cache.extra.max_pages = 1 << 28; }, "tokens that both caches'");

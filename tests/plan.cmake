@@ -1,2 +1,3 @@
 flashlatent_test(plan_test)
 flashlatent_test(prefix_groups_test)
+flashlatent_test(ragged_items_test)

@@ -8,6 +8,7 @@
 #include "group_list.h"
 #include "plan/host_plan.h"
 #include "plan/prefix_plan.h"
+#include "plan/ragged_lengths.h"
 #include "plan_cases.h"
 #include "runtime/device_memory.h"
 
@@ -32,9 +33,13 @@ class DevicePlan : public ::testing::Test {
   }
 
   void expect_equal(const Batch& batch, const runtime::Buffer& device_plan) {
+    expect_equal(batch, device_plan, batch.lengths.data());
+  }
+  template <class Lengths>
+  void expect_equal(const Batch& batch, const runtime::Buffer& device_plan, const Lengths& lengths) {
     const Geometry& g = batch.geometry;
     std::vector<std::uint64_t> host(plan_bytes(g) / 8 + 1), device(plan_bytes(g) / 8 + 1);
-    build_on_host(g, batch.lengths.data(), host.data());
+    build_on_host(g, lengths, host.data());
     ASSERT_TRUE(runtime::copy_to_host(device.data(), device_plan.data(), plan_bytes(g), executor_).ok());
     const PlanView a = plan_view(g, host.data()), b = plan_view(g, device.data());
     ASSERT_EQ(0, std::memcmp(a.header, b.header, sizeof(Header)));
@@ -122,6 +127,39 @@ TEST_F(DevicePlan, OfSharedPrefixesEqualsTheHosts) {
       EXPECT_TRUE(of_host.cuts[k] == of_device.cuts[k]) << "cut " << k;
     }
     for (int r = 0; r < requests; ++r) EXPECT_EQ(of_host.successors[r], of_device.successors[r]) << r;
+  }
+}
+
+// Of query tokens that are items, some of which ragged requests do not have.
+TEST_F(DevicePlan, OfRaggedQueryTokensEqualsTheHosts) {
+  std::mt19937 engine(7);
+  for (int i = 0; i < 40; ++i) {
+    const int requests = 1 + static_cast<int>(engine() % (i % 8 == 0 ? 1500 : 60));
+    DecodeProblem problem;
+    problem.query = {
+        .batch = requests, .tokens = 1 + static_cast<int>(engine() % 9), .heads = 8, .ragged = true};
+    problem.cache.max_pages = 200;
+    problem.options.causal = i % 2 == 0;
+    problem.options.window = i % 3 == 0 ? 3000 : 128;
+    Batch batch{{.parts = 1 + static_cast<int>(engine() % 132), .cost = {600, 1900}}, {}};
+    set_lists(batch.geometry, problem);
+    std::vector<std::int32_t> begins(requests + 1);
+    for (int r = 0; r < requests; ++r) {
+      batch.lengths.push_back(static_cast<std::int32_t>(engine() % 13000));
+      begins[r + 1] = begins[r] + static_cast<std::int32_t>(engine() % (problem.query.tokens + 1));
+    }
+    const runtime::Buffer lengths = allocate(batch.lengths.size() * 4), starts = allocate(begins.size() * 4);
+    const runtime::Buffer plan = allocate(plan_bytes(batch.geometry));
+    upload(lengths, batch.lengths);
+    upload(starts, begins);
+    ASSERT_TRUE(runtime::fill(plan.data(), 0xFF, plan.size(), executor_).ok());
+    const auto lists = [&](const void* data) {
+      return union_lengths({ConstTensorView(data, Dtype::kI32, {requests}), {}});
+    };
+    const RaggedLengths here{lists(lengths.data()), static_cast<const std::int32_t*>(starts.data())};
+    ASSERT_TRUE(cuda::build_plan(batch.geometry, here, plan.memory(), executor_).ok());
+    expect_equal(batch, plan, RaggedLengths{lists(batch.lengths.data()), begins.data()});
+    if (HasFatalFailure()) FAIL() << "batch " << i;
   }
 }
 

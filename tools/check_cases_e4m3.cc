@@ -115,6 +115,17 @@ void add_quick_e4m3_cases(std::vector<CaseSpec>& cases) {
                         .causal = true,
                         .window = 100},
                        kind));
+    for (int heads : {8, 80}) {
+      cases.push_back(of({.name = "ragged window",
+                          .scales = 1,
+                          .heads = heads,
+                          .qk_dim = heads == 8 ? 576 : 512,
+                          .lengths = {10, 100, 64, 700, 0, 3},
+                          .ragged_tokens = {1, 3, 0, 2, 1, 5},
+                          .causal = true,
+                          .window = 100},
+                         kind));
+    }
     cases.push_back(of({.name = "two caches",
                         .scales = 1,
                         .heads = 16,

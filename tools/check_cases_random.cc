@@ -130,15 +130,16 @@ void draw_second_cache(Draw& draw, CaseSpec& spec) {
     spec.qk_dim = spec.v_dim = 512;
   }
   if (!spec.sparse && draw.one_in(5)) spec.window = draw.of_any_size(1, 300);
-  if (!spec.ragged_tokens.empty() || !draw.one_in(3)) return;
+  if (!draw.one_in(3)) return;
+  const bool ragged = !spec.ragged_tokens.empty();  // then by page table, a length a request
   const int batch = static_cast<int>(spec.lengths.size());
   const std::int64_t a_token = std::int64_t{spec.query_tokens} * spec.heads * (spec.qk_dim + spec.v_dim);
   const std::int64_t tokens = std::clamp<std::int64_t>(kWork / a_token, batch, 20'000);
   spec.extra_lengths = draw_lengths(draw, batch, tokens);
   spec.extra_page_size = draw.of({1, 2, 3, 64, 64, 256});
-  spec.extra_indexed = draw.one_in(2);
+  spec.extra_indexed = draw.one_in(2) && !ragged;
   if (!spec.extra_indexed) {
-    spec.extra_by_token = draw.one_in(2);
+    spec.extra_by_token = draw.one_in(2) && !ragged;
     return;
   }
   spec.extra_topk = draw.of_any_size(0, static_cast<int>(std::max<std::int64_t>(tokens / batch, 1)));

@@ -76,6 +76,11 @@ void add_quick_shard_cases(std::vector<CaseSpec>& cases) {
     cases.push_back(ragged);
     cases.push_back(fp8(ragged));
     cases.push_back(separate(ragged));
+    for (CaseSpec window : {v4(ragged), fp8(ragged)}) {
+      window.name = "shard ragged window";
+      window.window = 70;
+      cases.push_back(std::move(window));
+    }
     ragged.ragged_tokens.clear();
     ragged.query_tokens = 2;
     ragged.lengths = {2200, 3};

@@ -62,6 +62,15 @@ CaseSpec windowed(int window, CaseSpec spec) {
   return spec;
 }
 
+/// Requests of none to five query tokens, which see a window of their request's tokens.
+CaseSpec ragged(int window, CaseSpec spec) {
+  spec.lengths = {10, 100, 64, 700, 0, 3};
+  spec.ragged_tokens = {1, 3, 0, 2, 1, 5};
+  spec.causal = true;
+  spec.window = window;
+  return spec;
+}
+
 }  // namespace
 
 void add_small_two_cache_cases(std::vector<CaseSpec>& cases) {
@@ -82,7 +91,9 @@ void add_small_two_cache_cases(std::vector<CaseSpec>& cases) {
                           windowed(70, {.name = "v4 window", .query_tokens = 2, .heads = 66}))),
            plain(extra_indexed(
                70, 61, indexed(65, {.name = "two", .dtype = Dtype::kF16, .heads = 4, .strided = true}))),
-           no_rope(indexed(130, {.name = "no rope", .heads = 32, .strided = true}))}) {
+           no_rope(indexed(130, {.name = "no rope", .heads = 32, .strided = true})),
+           v4(ragged(130, {.name = "v4 ragged window", .heads = 12, .sink = true})),
+           plain(extra_paged({90, 300, 0, 1, 64, 7}, 3, ragged(70, {.name = "two ragged", .heads = 70})))}) {
     cases.push_back(std::move(spec));
   }
 }
@@ -152,11 +163,45 @@ void add_quick_two_cache_cases(std::vector<CaseSpec>& cases) {
                       .ragged_tokens = {1, 3, 0, 2},
                       .causal = true,
                       .window = 50}));
+  for (int heads : {8, 64, 128}) {
+    for (int window : {0, 65}) {
+      cases.push_back(
+          v4(extra_paged({90, 300, 0, 1, 64, 7}, 2,
+                         ragged(window, {.name = "v4 ragged two", .heads = heads, .sink = true}))));
+    }
+  }
   cases.push_back(
       no_rope({.name = "no rope", .query_tokens = 2, .heads = 32, .lengths = {0, 1, 130}, .causal = true}));
 }
 
 void add_full_two_cache_cases(std::vector<CaseSpec>& cases) {
+  for (int heads : {1, 8, 16, 40, 80, 128}) {
+    for (int window : {1, 64, 400}) {
+      const CaseSpec spec = ragged(window, {.name = "ragged window",
+                                            .heads = heads,
+                                            .page_size = window == 64 ? 3 : 64,
+                                            .invalid_pages = window == 1,
+                                            .strided = window == 64});
+      CaseSpec fp16 = plain(spec), v32 = spec;
+      fp16.dtype = Dtype::kF16;
+      v32.format = KvFormat::kFp8_656;
+      for (const CaseSpec& of : {plain(spec), fp16, v32, no_rope(spec), v4(spec)}) {
+        cases.push_back(of);
+        cases.push_back(extra_paged({90, 300, 0, 1, 64, 7}, 2, of));
+      }
+    }
+  }
+  CaseSpec splits = ragged(5000, {.name = "ragged splits", .heads = 16});
+  splits.lengths = {10, 6000, 64, 700, 0, 3};
+  for (bool invariant : {false, true}) {
+    splits.batch_invariant = invariant;
+    for (const CaseSpec& of : {plain(splits), no_rope(splits), v4(splits)}) cases.push_back(of);
+  }
+  CaseSpec prompt = ragged(128, {.name = "ragged prompt", .heads = 16});
+  prompt.lengths.assign(60, 300);
+  prompt.ragged_tokens.assign(60, 1);
+  prompt.ragged_tokens[17] = 100;
+  cases.push_back(v4(prompt));
   for (int heads : {1, 8, 12, 16, 40, 64, 128}) {
     for (int page_size : {2, 64, 256}) {
       for (int tokens : {1, 2}) {

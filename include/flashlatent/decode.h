@@ -64,8 +64,8 @@ struct DecodeInputs {
   ConstTensorView extra_topk_length;    ///< int32 (batch), optional, as topk_length.
   ConstTensorView extra_block_table;    ///< int32 (batch, extra max_pages), as block_table.
   ConstTensorView extra_cache_seqlens;  ///< int32 (batch), or (batch, s_q) where query tokens see different
-                                        ///< numbers of tokens: clamped as cache_seqlens. There is no causal
-                                        ///< mask on the extra cache.
+                                        ///< numbers of tokens, which are not ragged then: clamped as
+                                        ///< cache_seqlens. There is no causal mask on the extra cache.
 };
 
 /// All rows of all query tokens are written; lse of query tokens that a ragged request does not have is
@@ -81,11 +81,15 @@ struct DecodeOutputs {
 struct PlanLengths {
   ConstTensorView cache;  ///< DecodeInputs::cache_seqlens; sparse: topk_length, absent if that is.
   ConstTensorView extra;  ///< With Cache::extra: extra_cache_seqlens; indexed: extra_topk_length, likewise.
+  /// With ragged queries: DecodeInputs::cu_seqlens_q, optional. Where query tokens are shared out one by one
+  /// (two caches, a window over a latent cache) a plan without it counts s_q for each request.
+  ConstTensorView cu_seqlens_q;
 
   PlanLengths() = default;
   // NOLINTNEXTLINE(google-explicit-constructor): most problems have one cache
-  PlanLengths(const ConstTensorView& cache_, const ConstTensorView& extra_ = {})
-      : cache(cache_), extra(extra_) {}
+  PlanLengths(const ConstTensorView& cache_, const ConstTensorView& extra_ = {},
+              const ConstTensorView& cu_seqlens_q_ = {})
+      : cache(cache_), extra(extra_), cu_seqlens_q(cu_seqlens_q_) {}
   // NOLINTNEXTLINE(google-explicit-constructor)
   PlanLengths(const TensorView& cache_) : cache(cache_) {}
 };

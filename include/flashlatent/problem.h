@@ -76,9 +76,9 @@ struct SeparateOptions {
   friend bool operator==(const SeparateOptions&, const SeparateOptions&) = default;
 };
 
-/// A second cache whose tokens query tokens attend to in the same softmax. Only with KvLayout::kLatent and
-/// without ragged queries. Format, dtype, heads and dimensions are those of the first cache; pages are its
-/// own.
+/// A second cache whose tokens query tokens attend to in the same softmax. Only with KvLayout::kLatent, by
+/// indices without ragged queries. Format, dtype, heads and dimensions are those of the first cache; pages
+/// are its own.
 struct ExtraCache {
   bool enabled = false;
   bool indexed = false;  ///< Tokens are named by DecodeInputs::extra_indices; else by extra_block_table.

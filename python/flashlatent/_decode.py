@@ -61,12 +61,12 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
                    are not. True on a GPU waits for the stream, and is refused while a CUDA graph is captured
 
     window         by page table: a query token sees the last `window` of the tokens that it would see; 0: all of them
-    extra_kv_cache  a second cache in the same softmax, of the same format, with its own pages and page size; q is not
-                   ragged then. Its tokens are named by
-    extra_indices, extra_topk_length  as indices and topk_length, or by
+    extra_kv_cache  a second cache in the same softmax, of the same format, with its own pages and page size. Its
+                   tokens are named by
+    extra_indices, extra_topk_length  as indices and topk_length (q is not ragged then), or by
     extra_block_table, extra_cache_seqlens  as block_table and cache_seqlens: all of the request's tokens, without
                    causal mask or window; lengths are int32 (batch), or (batch, s_q) where query tokens see different
-                   numbers of them
+                   numbers of them and q is not ragged
     page_size, extra_page_size  tokens a page of caches given as (pages, page_bytes)
     kv_scale       fp32 (1), of an e4m3 cache: an element of kv_cache (and extra_kv_cache) is e4m3 * scale; 1 if not
                    given

@@ -103,10 +103,10 @@ def _in_python(text):
 
 # Options pass through by name: the schemas above say which there are.
 
-def _planned(problem, q, lengths, extra_lengths=None):
+def _planned(problem, q, lengths, extra_lengths=None, cu_seqlens_q=None):
     planner = _step.find(problem, q)
     storage = q.new_empty(planner.plan_bytes, dtype=torch.uint8)
-    planner.schedule(lengths, extra_lengths=extra_lengths, like=q, plan=storage)
+    planner.schedule(lengths, extra_lengths=extra_lengths, cu_seqlens_q=cu_seqlens_q, like=q, plan=storage)
     return storage
 
 
@@ -115,7 +115,8 @@ def _plan(q, kv_cache, block_table=None, cache_seqlens=None, *, topk_length=None
     # No plan depends on softmax_scale or attn_sink.
     problem = Problem.of_arrays(q, kv_cache, block_table, softmax_scale=1.0, **options)
     return _planned(problem, q, cache_seqlens if problem.topk is None else topk_length,
-                    extra_cache_seqlens if extra_topk_length is None else extra_topk_length)
+                    extra_cache_seqlens if extra_topk_length is None else extra_topk_length,
+                    options.get("cu_seqlens_q"))
 
 
 def _plan_of_fakes(q, cu_seqlens_q, tokens, **fields):

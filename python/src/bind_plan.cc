@@ -70,8 +70,8 @@ nb::dict describe(const DecodeProblem& problem, const std::vector<std::int32_t>&
                          picked->kernel->name)));
 }
 
-void schedule(Plan& plan, nb::handle lengths, nb::handle extra_lengths, nb::handle pages, nb::handle like,
-              nb::handle storage, nb::handle stream) {
+void schedule(Plan& plan, nb::handle lengths, nb::handle extra_lengths, nb::handle cu_seqlens_q,
+              nb::handle pages, nb::handle like, nb::handle storage, nb::handle stream) {
   if (!extra_lengths.is_none() && !plan.problem().cache.extra.enabled) {
     refuse("extra_lengths is given, but the plan's problem has no extra cache; leave it out");
   }
@@ -80,9 +80,10 @@ void schedule(Plan& plan, nb::handle lengths, nb::handle extra_lengths, nb::hand
   const Array array = Array::read(plan.problem().sparse.enabled ? "topk_length" : "cache_seqlens", lengths);
   const Array extra = Array::read(
       plan.problem().cache.extra.indexed ? "extra_topk_length" : "extra_cache_seqlens", extra_lengths);
-  const PlanLengths both(array.view(), extra.view());
+  const Array begins = Array::read("cu_seqlens_q", cu_seqlens_q);
+  const PlanLengths given(array.view(), extra.view(), begins.view());
   if (pages.is_none()) {
-    plan.schedule(both, like, storage, work.handle());
+    plan.schedule(given, like, storage, work.handle());
   } else {
     if (!nb::isinstance<nb::tuple>(pages) || nb::len(pages) != 2) {
       refuse("pages is a ", type_of(pages), "; a tuple (block_table, cache_seqlens) on the CPU is expected");
@@ -90,7 +91,7 @@ void schedule(Plan& plan, nb::handle lengths, nb::handle extra_lengths, nb::hand
     const Array table = Array::read("pages.block_table", nb::object(pages[0]));
     const Array host_lengths = Array::read("pages.cache_seqlens", nb::object(pages[1]));
     const HostPages host{table.view(), host_lengths.view()};
-    plan.schedule(both, like, storage, work.handle(), false, &host);
+    plan.schedule(given, like, storage, work.handle(), false, &host);
   }
   work.finish();
 }
@@ -142,12 +143,15 @@ can't be used.)");
           "problem"_a, "array"_a, nb::kw_only(), "threads"_a = 0, "kernel"_a = "",
           "A plan on the device of this array.")
       .def("schedule", &schedule, "lengths"_a.none(), nb::kw_only(), "extra_lengths"_a = nb::none(),
-           "pages"_a = nb::none(), "like"_a = nb::none(), "plan"_a = nb::none(), "stream"_a = nb::none(),
+           "cu_seqlens_q"_a = nb::none(), "pages"_a = nb::none(), "like"_a = nb::none(),
+           "plan"_a = nb::none(), "stream"_a = nb::none(),
            R"(Plans one step: which part does which blocks of which request.
 
 lengths  int32 (batch): cache_seqlens, or topk_length where decode is sparse (None: all have topk); clamped to what
          the page table, or topk, has room for
 extra_lengths  with an extra cache: extra_cache_seqlens, or extra_topk_length (None: all have the extra topk)
+cu_seqlens_q   of a ragged batch: with two caches, or a window over a latent cache, query tokens are shared out one by
+         one, and a plan that is not told counts as many for each request as the one with the most has
 pages    with a Problem that has prefix_sharing: (block_table, cache_seqlens) on the CPU, int32 (batch, max_pages) and
          (batch), as decode() will have them: requests whose page tables begin alike attend to those tokens together
          where that pays. The plan stays right as long as the page tables of those that are long enough begin with

@@ -73,8 +73,9 @@ Status validate_extra(const DecodeProblem& p) {
     return invalid_argument("there is an extra cache; that is for latent caches, and these are ",
                             to_string(p.cache.layout), " keys and values");
   }
-  if (p.query.ragged) {
-    return invalid_argument("q is ragged; with an extra cache each request has s_q query tokens");
+  if (p.query.ragged && extra.indexed) {
+    return invalid_argument(
+        "q is ragged; then an extra cache goes by extra_block_table, not by extra_indices");
   }
   FLASHLATENT_RETURN_IF_ERROR(in_range("extra page_size", extra.page_size, 1, 1 << 20));
   FLASHLATENT_RETURN_IF_ERROR(in_range("extra topk", extra.topk, 0, extra.indexed ? 1 << 30 : 0));

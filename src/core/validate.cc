@@ -112,10 +112,19 @@ Status validate_extra_lengths(const DecodeProblem& problem, const ConstTensorVie
     if (!lengths.present()) return {};
     return expect_strided("extra_topk_length", lengths, Dtype::kI32, device, {query.batch});
   }
-  if (lengths.rank == 2) {
+  if (lengths.rank == 2 && !query.ragged) {
     return expect_strided("extra_cache_seqlens", lengths, Dtype::kI32, device, {query.batch, query.tokens});
   }
   return expect_strided("extra_cache_seqlens", lengths, Dtype::kI32, device, {query.batch});
+}
+
+/// Of ragged queries, for plan().
+Status validate_plan_begins(const DecodeProblem& problem, const ConstTensorView& begins, Device device) {
+  if (!problem.query.ragged) return absent("lengths.cu_seqlens_q", begins, "the problem is not ragged");
+  if (!begins.present()) return {};
+  FLASHLATENT_RETURN_IF_ERROR(
+      expect("cu_seqlens_q", begins, Dtype::kI32, device, {problem.query.batch + 1LL}));
+  return innermost_contiguous("cu_seqlens_q", begins);
 }
 
 Status validate_scale(const char* name, const ConstTensorView& scale, const DecodeProblem& problem,
@@ -183,11 +192,12 @@ Status validate_tokens(const DecodeProblem& problem, const DecodeInputs& inputs,
 PlanLengths lengths_of(const DecodeProblem& problem, const DecodeInputs& inputs) {
   const bool indexed = problem.cache.extra.indexed;
   return {problem.sparse.enabled ? inputs.topk_length : inputs.cache_seqlens,
-          indexed ? inputs.extra_topk_length : inputs.extra_cache_seqlens};
+          indexed ? inputs.extra_topk_length : inputs.extra_cache_seqlens, inputs.cu_seqlens_q};
 }
 
 Status validate_lengths(const DecodeProblem& problem, const PlanLengths& lengths, Device device) {
   FLASHLATENT_RETURN_IF_ERROR(validate_extra_lengths(problem, lengths.extra, device));
+  FLASHLATENT_RETURN_IF_ERROR(validate_plan_begins(problem, lengths.cu_seqlens_q, device));
   const char* name = problem.sparse.enabled ? "topk_length" : "cache_seqlens";
   if (problem.sparse.enabled && !lengths.cache.present()) return {};
   return expect_strided(name, lengths.cache, Dtype::kI32, device, {problem.query.batch});

@@ -22,7 +22,8 @@ namespace flashlatent::cpu {
 
 namespace {
 
-/// The query rows of one item, KV head and tile.
+/// The query rows of one item, KV head and tile. Of an item that is a query token which a ragged request does
+/// not have: none, and `first_token` is one of those that it lacks.
 struct RowTile {
   int request;
   int first_token;  // of the item
@@ -30,6 +31,7 @@ struct RowTile {
   int kv_head;
   int first;  // of the item's rows for this KV head
   int rows;
+  int item = 0;
 };
 
 /// Query rows of several requests that meet the prefix that these share.
@@ -76,13 +78,13 @@ class Call {
 
   RowTile tile(int item, int round) const {
     const int s_q = problem_.query.tokens;
-    RowTile tile{item, 0, s_q, round / row_tiles_, round % row_tiles_ * kTileRows, 0};
+    RowTile tile{item, 0, s_q, round / row_tiles_, round % row_tiles_ * kTileRows, 0, item};
     if (problem_.token_items()) {
       tile.request = item / s_q;
       tile.first_token = item % s_q;
       tile.tokens = 1;
     }
-    if (problem_.query.ragged) tile.tokens = begins()[item + 1] - begins()[item];
+    if (problem_.query.ragged) find_own_tokens(tile);
     tile.rows = std::clamp(tile.tokens * group_ - tile.first, 0, kTileRows);
     return tile;
   }
@@ -141,13 +143,12 @@ class Call {
   /// or come before the `planned` ones.
   Reach reach(const RowTile& tile, int planned, int prefix) const {
     if (problem_.cache.extra.enabled) {
-      const int item = tile.request * problem_.query.tokens + tile.first_token;
-      return {
-          planned,
-          0,
-          0,
-          planned,
-          {schedule::span_of(g_, union_lengths_, 0, item), schedule::span_of(g_, union_lengths_, 1, item)}};
+      return {planned,
+              0,
+              0,
+              planned,
+              {schedule::span_of(g_, union_lengths_, 0, tile.item),
+               schedule::span_of(g_, union_lengths_, 1, tile.item)}};
     }
     if (prefix > 0) {
       const int length = prefix + planned;
@@ -301,6 +302,17 @@ class Call {
         round_query(static_cast<const std::uint16_t*>(inputs_.q.data) + place.offset, columns, row));
   }
 
+  /// Those of a ragged request that the tile has.
+  void find_own_tokens(RowTile& tile) const {
+    const int count = begins()[tile.request + 1] - begins()[tile.request], most = problem_.query.tokens;
+    if (!problem_.token_items()) {
+      tile.tokens = count;
+      return;
+    }
+    const int token = schedule::ragged_token(most, count, tile.first_token);
+    tile.tokens = token < 0 ? 0 : 1;
+    tile.first_token = token < 0 ? token + most : token;
+  }
   const std::int32_t* begins() const { return static_cast<const std::int32_t*>(inputs_.cu_seqlens_q.data); }
 
   std::int64_t offset(const RowTile& tile, int row, const ConstTensorView& view) const {

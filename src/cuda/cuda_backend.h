@@ -10,7 +10,7 @@
 #include "flashlatent/kv_cache.h"
 #include "kernel/decode_kernel.h"
 #include "plan/prefix_groups.h"
-#include "plan/token_lists.h"
+#include "plan/ragged_lengths.h"
 
 namespace flashlatent::cuda {
 
@@ -54,8 +54,10 @@ Result<schedule::Workers> workers(int device);
 Status build_plan(const schedule::Geometry& geometry, const ConstTensorView& cache_seqlens, Memory plan,
                   const Executor& executor);
 
-/// The same of items with two lists.
+/// The same of items with two lists, and of ragged ones, whose splits are not fixed.
 Status build_plan(const schedule::Geometry& geometry, const schedule::UnionLengths& lengths, Memory plan,
+                  const Executor& executor);
+Status build_plan(const schedule::Geometry& geometry, const schedule::RaggedLengths& lengths, Memory plan,
                   const Executor& executor);
 
 /// The same, of which only the first parts get any work.

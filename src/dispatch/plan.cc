@@ -32,6 +32,16 @@ Executor on_stream(const Executor& executor, void* stream) {
           .kernel = {}};
 }
 
+/// Calls `use` with the lengths of items with two lists. Where splits are not fixed, which a walk must find
+/// as the plan has them, a plan leaves out query tokens that ragged requests do not have.
+template <class Use>
+auto with_lists(const Selection& selection, const PlanLengths& lengths, Use use) {
+  const schedule::UnionLengths lists = schedule::union_lengths(lengths);
+  const bool fixed = selection.geometry.partition == schedule::Partition::kFixedSplits;
+  if (!lengths.cu_seqlens_q.present() || fixed) return use(lists);
+  return use(schedule::RaggedLengths{lists, static_cast<const std::int32_t*>(lengths.cu_seqlens_q.data)});
+}
+
 /// A plan for these groups; `lengths` are valid. `host_lengths`: where there are groups, the same on the
 /// host.
 Status build_plan(const Selection& selection, const PlanLengths& lengths,
@@ -40,7 +50,9 @@ Status build_plan(const Selection& selection, const PlanLengths& lengths,
 #if FLASHLATENT_WITH_CUDA
   if (executor.backend == Backend::kCuda) {
     if (selection.geometry.lists == 2) {
-      return cuda::build_plan(selection.geometry, schedule::union_lengths(lengths), plan, executor);
+      return with_lists(selection, lengths, [&](const auto& lists) {
+        return cuda::build_plan(selection.geometry, lists, plan, executor);
+      });
     }
     if (selection.prefix.requests == 0) {
       return cuda::build_plan(selection.geometry, lengths.cache, plan, executor);
@@ -50,7 +62,8 @@ Status build_plan(const Selection& selection, const PlanLengths& lengths,
   }
 #endif
   if (selection.geometry.lists == 2) {
-    schedule::build_on_host(selection.geometry, schedule::union_lengths(lengths), plan.data);
+    with_lists(selection, lengths,
+               [&](const auto& lists) { schedule::build_on_host(selection.geometry, lists, plan.data); });
   } else {
     prefix::build_on_host(selection.geometry, selection.prefix, groups,
                           static_cast<const std::int32_t*>(lengths.cache.data), plan.data);
@@ -62,7 +75,9 @@ Status build_plan(const Selection& selection, const PlanLengths& lengths,
 Result<PlanDescription> described(const Selection& selection, const PlanLengths& lengths, Memory plan) {
   const char* kernel = selection.kernel->name;
   if (selection.geometry.lists == 2) {
-    return describe_plan(selection.geometry, schedule::union_lengths(lengths), plan, kernel);
+    return with_lists(selection, lengths, [&](const auto& lists) {
+      return describe_plan(selection.geometry, lists, plan, kernel);
+    });
   }
   return describe_plan(selection.geometry, static_cast<const std::int32_t*>(lengths.cache.data), plan, kernel,
                        selection.prefix);
@@ -145,7 +160,8 @@ Result<PlanDescription> Plan::describe(const PlanLengths& lengths) const {
   std::vector<std::max_align_t> memory(plan_bytes() / sizeof(std::max_align_t) + 1);
   const Selection& selection = choice_->selection;
   if (selection.geometry.lists == 2) {
-    schedule::build_on_host(selection.geometry, schedule::union_lengths(lengths), memory.data());
+    with_lists(selection, lengths,
+               [&](const auto& lists) { schedule::build_on_host(selection.geometry, lists, memory.data()); });
   } else {
     prefix::build_on_host(selection.geometry, selection.prefix, {},
                           static_cast<const std::int32_t*>(lengths.cache.data), memory.data());

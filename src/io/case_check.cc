@@ -240,7 +240,9 @@ class Checker {
       }
       return {};
     }
-    if (ragged_) return error("cu_seqlens_q", "with an extra_kv_cache each request has s_q query tokens");
+    if (ragged_ && indexed) {
+      return error("cu_seqlens_q", "it needs an extra_block_table, and there are extra_indices");
+    }
     std::int64_t page_size = case_.extra_page_size;
     if (case_.kv_format.empty()) {
       const std::int64_t kv_heads = is_there("kv") ? extent("kv", 1) : extent("kv_cache", 2);
@@ -282,7 +284,7 @@ class Checker {
   Status lengths(const std::string& prefix, std::int64_t page_size) {
     const std::string table = prefix + "block_table", seqlens = prefix + "cache_seqlens";
     FLASHLATENT_RETURN_IF_ERROR(expect(table.c_str(), {Dtype::kI32}, {{"batch", batch_}, {"max_pages"}}));
-    if (!prefix.empty() && tensor(seqlens.c_str()).rank == 2) {
+    if (!prefix.empty() && !ragged_ && tensor(seqlens.c_str()).rank == 2) {
       FLASHLATENT_RETURN_IF_ERROR(
           expect(seqlens.c_str(), {Dtype::kI32}, {{"batch", batch_}, {"s_q", tokens_}}));
     } else {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <type_traits>
 
 #include "core/message.h"
 #include "plan/host_plan.h"
@@ -73,6 +74,9 @@ PlanDescription describe(const schedule::Geometry& g, const Lengths& lengths,
     schedule::Walker<schedule::Walks::kAll, true, Lengths> walker(g, view.cuts[p], view.cuts[p + 1],
                                                                   view.successors, lengths);
     for (schedule::Segment s; walker.next(s);) {
+      if constexpr (std::is_same_v<Lengths, schedule::RaggedLengths>) {
+        if (!schedule::has_query_token(g, lengths, s.request)) continue;
+      }
       part.segments.push_back({s.request, s.round, s.block_begin, s.block_end, s.partial});
       part.cost += g.cost.per_split + std::int64_t{s.block_end - s.block_begin} * description.cost_per_block;
     }
@@ -105,13 +109,28 @@ Result<PlanDescription> describe_plan(const schedule::Geometry& g, const std::in
   return description;
 }
 
-Result<PlanDescription> describe_plan(const schedule::Geometry& g, const schedule::UnionLengths& lengths,
-                                      Memory plan, const std::string& kernel) {
+namespace {
+
+template <class Lengths>
+Result<PlanDescription> describe_items(const schedule::Geometry& g, const Lengths& lengths, Memory plan,
+                                       const std::string& kernel) {
   const schedule::PlanView view = schedule::plan_view(g, plan.data);
   if (view.header->fingerprint != schedule::fingerprint(g)) return other_plan();
   PlanDescription description = describe(g, lengths, view);
   description.kernel = kernel;
   return description;
+}
+
+}  // namespace
+
+Result<PlanDescription> describe_plan(const schedule::Geometry& g, const schedule::UnionLengths& lengths,
+                                      Memory plan, const std::string& kernel) {
+  return describe_items(g, lengths, plan, kernel);
+}
+
+Result<PlanDescription> describe_plan(const schedule::Geometry& g, const schedule::RaggedLengths& lengths,
+                                      Memory plan, const std::string& kernel) {
+  return describe_items(g, lengths, plan, kernel);
 }
 
 namespace {

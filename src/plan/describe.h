@@ -5,7 +5,7 @@
 
 #include "flashlatent/plan_description.h"
 #include "plan/prefix.h"
-#include "plan/token_lists.h"
+#include "plan/ragged_lengths.h"
 
 namespace flashlatent {
 
@@ -13,9 +13,12 @@ namespace flashlatent {
 Result<PlanDescription> describe_plan(const schedule::Geometry& geometry, const std::int32_t* lengths,
                                       Memory plan, const std::string& kernel,
                                       const prefix::Shape& prefix = {});
-/// The same of items with two lists.
+/// The same of items with two lists, and of ragged ones.
 Result<PlanDescription> describe_plan(const schedule::Geometry& geometry,
                                       const schedule::UnionLengths& lengths, Memory plan,
+                                      const std::string& kernel);
+Result<PlanDescription> describe_plan(const schedule::Geometry& geometry,
+                                      const schedule::RaggedLengths& lengths, Memory plan,
                                       const std::string& kernel);
 
 }  // namespace flashlatent

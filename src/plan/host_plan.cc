@@ -285,7 +285,7 @@ void cut_line(const Geometry& g, const Lengths& lengths, PlanView plan) {
   for (std::int32_t r = 0; r < g.requests; ++r) {
     plan.successors[r] = r + 1 < g.requests ? r + 1 : ~0;
   }
-  if (!whole && !single) pack_items(g, plan);
+  if (kCostsSegments<Lengths> && !whole && !single) pack_items(g, plan);
   std::int32_t segments = 0;  // segments opened inside items, up to this cut
   std::int32_t merges = 0;    // items cut, up to this cut
   Cut before{0, 0, 0, 0};
@@ -341,15 +341,16 @@ Status validate(const Geometry& g) {
 
 namespace {
 
-/// The lengths of one list, or of two.
+/// The lengths of one list, or of two, or RaggedLengths.
 template <class Lengths>
 void build(const Geometry& all, const Lengths& lengths, void* memory, std::int32_t used_parts) {
   const PlanView plan = plan_view(all, memory);
-  const Geometry g = with_parts(all, used_parts);
+  Geometry g = with_parts(all, used_parts);
+  if (!kCostsSegments<Lengths>) g.cost.per_block_alone = 0;
   *plan.header = {};
   plan.cost_prefix[0] = 0;
   for (std::int32_t r = 0; r < g.requests; ++r) {
-    plan.cost_prefix[r + 1] = plan.cost_prefix[r] + item_cost(g, blocks_of(g, length_of(g, lengths, r)));
+    plan.cost_prefix[r + 1] = plan.cost_prefix[r] + cost_of_item(g, lengths, r);
   }
   plan.header->fingerprint = fingerprint(all);
   plan.header->total_cost = plan.cost_prefix[g.requests] * g.rounds;
@@ -388,6 +389,10 @@ void build_on_host(const Geometry& g, const std::int32_t* lengths, void* memory,
 }
 
 void build_on_host(const Geometry& g, const UnionLengths& lengths, void* memory) {
+  build(g, lengths, memory, g.parts);
+}
+
+void build_on_host(const Geometry& g, const RaggedLengths& lengths, void* memory) {
   build(g, lengths, memory, g.parts);
 }
 

@@ -5,7 +5,7 @@
 
 #include "flashlatent/problem.h"
 #include "plan/plan_memory.h"
-#include "plan/token_lists.h"
+#include "plan/ragged_lengths.h"
 
 namespace flashlatent::schedule {
 
@@ -18,8 +18,9 @@ Status validate(const Geometry& geometry);
 void build_on_host(const Geometry& geometry, const std::int32_t* lengths, void* memory);
 void build_on_host(const Geometry& geometry, const std::int32_t* lengths, void* memory,
                    std::int32_t used_parts);
-/// The same of items with two lists.
+/// The same of items with two lists, and of ragged ones, whose splits are not fixed.
 void build_on_host(const Geometry& geometry, const UnionLengths& lengths, void* memory);
+void build_on_host(const Geometry& geometry, const RaggedLengths& lengths, void* memory);
 
 /// What the cost model makes of a call whose requests are all as long as the page table reaches (where a
 /// kernel is picked no length is known): per_call and the largest part, of whole

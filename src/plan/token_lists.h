@@ -1,5 +1,5 @@
 // Items that attend to two lists of tokens in one softmax: those of the cache, then those of the extra cache.
-// An item is a query token then.
+// An item is a query token then; a ragged request has as many items as the longest one (ragged_token()).
 //
 // To a plan the item is as long as its lists together, in blocks: a block has tokens of one list, so each
 // list begins with a block of its own. Block b of an item whose lists have n0 and n1 tokens is
@@ -34,6 +34,14 @@ struct TokenSpan {
 
   FLASHLATENT_HOST_DEVICE std::int32_t count() const { return end - begin; }
 };
+
+/// Which of its request's query tokens item number `index` of the request is, of `most` items and with
+/// `count` query tokens, if those are ragged; negative: none. The last items stand for the request's tokens,
+/// so that how many query tokens come after an item's, and with that what it sees, follows from shapes alone:
+/// plans and walks need no cu_seqlens_q.
+FLASHLATENT_HOST_DEVICE std::int32_t ragged_token(std::int32_t most, std::int32_t count, std::int32_t index) {
+  return index - (most - count);
+}
 
 /// Those of a list. Items are query tokens, length_sharers a request.
 FLASHLATENT_HOST_DEVICE TokenSpan span_of(const Geometry& g, const UnionLengths& lengths, std::int32_t which,

@@ -94,7 +94,8 @@ enum class Told {
   kByRequests,  ///< Each has a merge in the plan (kSharesByLength).
 };
 
-template <class Element, class Stored, class Share, Told kTold>
+/// kTokens: as parts::row_tile() has it.
+template <class Element, class Stored, class Share, Told kTold, bool kTokens>
 __global__ void __launch_bounds__(kWarps * 32, Share::kResident)
     combine_plan_kernel(const __grid_constant__ parts::DecodeArguments args,
                         const __grid_constant__ CombineShape shape) {
@@ -119,7 +120,7 @@ __global__ void __launch_bounds__(kWarps * 32, Share::kResident)
   const bool takes_long = finds_long && long_merges.listed();
   using Row = parts::MergedRow<Element, Stored>;
   const auto row_of = [&](const CombineUnit& unit, const schedule::Merge& merge, int warps_a_row) {
-    const parts::RowTile tile = parts::row_tile(args, merge.request, merge.round, unit.lane);
+    const parts::RowTile tile = parts::row_tile<kTokens>(args, merge.request, merge.round, unit.lane);
     return Row::find(args, merge, tile, unit.lane, unit.row + warp / warps_a_row, shape.v_dim);
   };
   // The row of one of `shape.units`; none if there is no such unit, or it is all warps'.
@@ -177,7 +178,7 @@ struct RowsToMerge {
   }
 };
 
-template <class Element, class Stored, class Share, Told kTold>
+template <class Element, class Stored, class Share, Told kTold, bool kTokens = false>
 Status launch_combine(const parts::DecodeArguments& args, const RowsToMerge& work, const Executor& executor) {
   LaunchShape shape;
   // More CTAs would begin when others end, and wait for memory all over again.
@@ -189,7 +190,7 @@ Status launch_combine(const parts::DecodeArguments& args, const RowsToMerge& wor
   const CombineShape units = {
       work.v_dim, UnitsOfTile(work.v_dim, tile_rows, Share::kUnits * kColumns, kWarps / Share::kWarpsARow),
       UnitsOfTile(work.v_dim, tile_rows, kColumns, 1)};
-  return launch(combine_plan_kernel<Element, Stored, Share, kTold>, shape, executor, args, units);
+  return launch(combine_plan_kernel<Element, Stored, Share, kTold, kTokens>, shape, executor, args, units);
 }
 
 // Where a request must not feel its batch-mates a warp adds all parts of a row, whatever the batch: how many
@@ -235,6 +236,12 @@ Status combine_fp16(const parts::DecodeArguments& args, const RowsToMerge& work,
     return combine_fp16<HalvesByWarp>(args, work, executor);
   }
   return combine_fp16<FewHalvesByWarp>(args, work, executor);
+}
+
+/// Of query tokens of ragged requests, which are requests to the plan.
+template <class Element, class Stored, class Share>
+Status combine_tokens(const parts::DecodeArguments& args, const RowsToMerge& work, const Executor& executor) {
+  return launch_combine<Element, Stored, Share, Told::kByPlan, true>(args, work, executor);
 }
 
 struct CombineArguments {
@@ -285,11 +292,18 @@ Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, 
   if (rows == 0) return {};
   const RowsToMerge work = {rows, v_dim, multiprocessors};
   using Bf16 = __nv_bfloat16;
-  if (dtype == Dtype::kF16) return combine_fp32<__half>(args, work, executor);
+  const bool tokens = args.query.begins != nullptr && args.sharers.value > 1;
+  if (dtype == Dtype::kF16) {
+    return tokens ? combine_tokens<__half, float, RowByWarp>(args, work, executor)
+                  : combine_fp32<__half>(args, work, executor);
+  }
   static_assert(std::is_same_v<parts::StoredPartial<Bf16, 64>, __half>);
-  return args.geometry.tile_rows == 64 && partials == Partials::kByTile
-             ? combine_fp16(args, work, executor)
-             : combine_fp32<Bf16>(args, work, executor);
+  if (args.geometry.tile_rows == 64 && partials == Partials::kByTile) {
+    return tokens ? combine_tokens<Bf16, __half, HalvesByWarp>(args, work, executor)
+                  : combine_fp16(args, work, executor);
+  }
+  return tokens ? combine_tokens<Bf16, float, RowByWarp>(args, work, executor)
+                : combine_fp32<Bf16>(args, work, executor);
 }
 
 Status combine(const ConstTensorView& partial_out, const ConstTensorView& partial_lse,

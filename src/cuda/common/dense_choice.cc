@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kBlockTokens = 64;
 constexpr int kLeastBoxTokens = 16;
+constexpr std::int64_t kMostTokenItems = 1 << 30;
 constexpr int kFixedSplitBlocks = 32;  // batch_invariant: 2,048 tokens a split
 
 /// Of one list only where query tokens see the same tokens but for the causal mask: then they share rows.
@@ -112,9 +113,7 @@ bool is_listed(std::initializer_list<std::span<const InstanceKey>> lists, const 
   });
 }
 
-namespace {
-/// A cache that is not latent, or of none of these formats.
-std::optional<std::string> declines_cache(const DecodeProblem& problem,
+std::optional<std::string> declines_lists(const DecodeProblem& problem,
                                           std::initializer_list<KvFormat> formats) {
   const auto& cache = problem.cache;
   if (cache.layout != KvLayout::kLatent) {
@@ -131,26 +130,20 @@ std::optional<std::string> declines_cache(const DecodeProblem& problem,
     return message("the cache is of ", plain ? to_string(cache.dtype) : to_string(cache.format), "; ",
                    accepted, one ? " is" : " are", " accepted");
   }
-  return std::nullopt;
-}
-}  // namespace
-
-std::optional<std::string> declines_tokens(const DecodeProblem& problem,
-                                           std::initializer_list<KvFormat> formats) {
-  if (auto reason = declines_cache(problem, formats)) return reason;
-  if (problem.cache.extra.enabled) return "there is an extra cache; one cache is accepted";
-  if (problem.options.window != 0) {
-    return message("window is ", problem.options.window, "; of a latent cache 0 is accepted");
+  const std::int64_t items = std::int64_t{problem.query.batch} * problem.query.tokens;
+  if (has_token_items(problem) && items > kMostTokenItems) {
+    return message("batch * s_q is ", items, "; with a window over a latent cache at most ", kMostTokenItems,
+                   " is accepted");
   }
   return std::nullopt;
 }
 
-std::optional<std::string> declines_lists(const DecodeProblem& problem,
-                                          std::initializer_list<KvFormat> formats) {
-  if (auto reason = declines_cache(problem, formats)) return reason;
-  if (problem.query.ragged && has_token_items(problem)) {
-    return message("q is ragged and window is ", problem.options.window,
-                   "; with ragged queries 0 is accepted");
+std::optional<std::string> declines_tokens(const DecodeProblem& problem,
+                                           std::initializer_list<KvFormat> formats) {
+  if (auto reason = declines_lists(problem, formats)) return reason;
+  if (problem.cache.extra.enabled) return "there is an extra cache; one cache is accepted";
+  if (problem.options.window != 0) {
+    return message("window is ", problem.options.window, "; of a latent cache 0 is accepted");
   }
   return std::nullopt;
 }

@@ -46,13 +46,13 @@ Loading loading_of(const DecodeProblem& problem);
 /// Is there a kernel of this key?
 bool is_listed(std::initializer_list<std::span<const InstanceKey>> lists, const InstanceKey& key);
 
-/// Why a kernel of one list of a latent cache's tokens does not take the cache or the tokens: a cache that is
-/// not latent or of none of these formats, an extra cache, a window.
-std::optional<std::string> declines_tokens(const DecodeProblem& problem,
-                                           std::initializer_list<KvFormat> formats);
-/// The same of a kernel of two lists, for problems that go by them.
+/// Why a kernel of two lists of tokens, for problems that go by them, does not take the cache: it is not
+/// latent, or of none of these formats.
 std::optional<std::string> declines_lists(const DecodeProblem& problem,
                                           std::initializer_list<KvFormat> formats);
+/// The same of a kernel of one list, which takes no extra cache and no window either.
+std::optional<std::string> declines_tokens(const DecodeProblem& problem,
+                                           std::initializer_list<KvFormat> formats);
 /// The same of a kernel with bf16 products.
 std::optional<std::string> declines_e4m3_products(const DecodeProblem& problem);
 

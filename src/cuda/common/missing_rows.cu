@@ -35,8 +35,11 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 Status write_missing_rows(const parts::DecodeArguments& args, int heads, const Executor& executor) {
-  const LaunchShape shape{.blocks = std::min(args.geometry.requests, 1 << 16), .threads = kThreads};
-  return launch(missing_rows_kernel, shape, executor, args, heads);
+  parts::DecodeArguments requests = args;  // where query tokens are requests to the plan, those of the batch
+  requests.geometry.requests /= args.sharers.value;
+  requests.query.tokens *= args.sharers.value;
+  const LaunchShape shape{.blocks = std::min(requests.geometry.requests, 1 << 16), .threads = kThreads};
+  return launch(missing_rows_kernel, shape, executor, requests, heads);
 }
 
 }  // namespace flashlatent::cuda

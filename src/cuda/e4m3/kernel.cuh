@@ -18,8 +18,8 @@
 namespace flashlatent::mla_e4m3 {
 
 template <class Config>
-using MergeStep =
-    parts::MergeStep<typename Config::Element, Config::kOutputThreads, Config::kRows, Config::kVDim>;
+using MergeStep = parts::MergeStep<typename Config::Element, Config::kOutputThreads, Config::kRows,
+                                   Config::kVDim, 4, 9, Config::kLists>;
 
 template <class Config>
 __device__ __forceinline__ void score(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {

@@ -29,8 +29,9 @@ struct MergeBegun {
 /// kThreads: those that compute, from thread 0 on. A warp of them calls begin(), and later all call run().
 /// They meet at a barrier in memory: racecheck loses sight of a named one. How many parts of a row a warp has
 /// under way, which ask for registers: kRowParts of one of its own, kCtaParts of one whose many parts the
-/// warps share.
-template <class Element, int kThreads, int kRows, int kVDim, int kRowParts = 4, int kCtaParts = 9>
+/// warps share. kTokens: as row_tile() has it.
+template <class Element, int kThreads, int kRows, int kVDim, int kRowParts = 4, int kCtaParts = 9,
+          bool kTokens = false>
 class MergeStep {
   using Stored = StoredPartial<Element, kRows>;
   static constexpr int kWarps = kThreads / 32;
@@ -162,7 +163,7 @@ class MergeStep {
     const int column = index % kColumnUnits * kCtaUnits * kUnitColumns<Stored>;
     const int row = index / kColumnUnits % kRows;
     const int lane = args_.lanes.remainder(index / kCtaUnitsATile);
-    const RowTile tile = row_tile(args_, merge.request, merge.round, lane);
+    const RowTile tile = row_tile<kTokens>(args_, merge.request, merge.round, lane);
     if (row >= tile.rows) return;
     merge_by_sharers<kWarps, kCtaParts>(
         MergedRow<Element, Stored>::find(args_, merge, tile, lane, row, kVDim), column, kVDim,
@@ -173,7 +174,7 @@ class MergeStep {
   __device__ __forceinline__ void merge_rows(int index, const schedule::Merge& merge) {
     const int row = index % kRowUnitsATile * kWarps + static_cast<int>(threadIdx.x) / 32;
     const int lane = args_.lanes.remainder(index / kRowUnitsATile);
-    const RowTile tile = row_tile(args_, merge.request, merge.round, lane);
+    const RowTile tile = row_tile<kTokens>(args_, merge.request, merge.round, lane);
     if (row >= tile.rows) return;
     merge_by_warp<kAllUnits, kRowParts>(
         MergedRow<Element, Stored>::find(args_, merge, tile, lane, row, kVDim), 0, kVDim);

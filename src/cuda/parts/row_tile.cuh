@@ -13,13 +13,13 @@ struct RowsInLine {
 };
 
 /// A tile of query rows of one request: row r of the tile is query token first_token + (first + r) / group
-/// and head kv_head * group + (first + r) % group. Each query token of sparse decode is a request to the
-/// plan.
+/// and head kv_head * group + (first + r) % group. Where query tokens attend to tokens of their own (indices,
+/// an extra cache, a window of a latent cache) each of them is a request to the plan.
 struct RowTile {
   int request;      // of the batch
   int origin;       // where its rows are: times batch_stride (the request, or ragged its first token)
-  int first_token;  // sparse: the query token, else 0
-  int tokens;       // s_q of the request; sparse: 1
+  int first_token;  // of a query token that is a request to the plan: which; else 0
+  int tokens;       // s_q of the request; of a query token: 1, or 0 if a ragged request does not have it
   int kv_head;
   int first;  // of the request's rows for this KV head
   int rows;   // live ones, 0 (ragged) to geometry.tile_rows
@@ -60,10 +60,12 @@ struct RowTile {
     return token - length + tokens;
   }
   /// Where the rows are if they lie in line (QueryArguments::rows_in_line); ragged, all requests' are one.
+  /// kTokens: as row_tile() has it.
+  template <bool kTokens = false>
   __device__ __forceinline__ RowsInLine in_line(const QueryArguments& query) const {
     const bool ragged = query.begins != nullptr;
     const int request = ragged ? 0 : origin;
-    const int token = ragged ? origin : first_token;
+    const int token = !ragged ? first_token : kTokens ? origin + first_token : origin;
     return {request, (kv_head + token) * query.group.value + first};
   }
 };
@@ -81,6 +83,21 @@ __device__ __forceinline__ RequestTokens request_tokens(const QueryArguments& qu
   return {begin, begin < 0 ? 0 : max(0, min(end - begin, query.tokens))};
 }
 
+/// Of a tile of a ragged request whose query tokens are requests to the plan: which one it is of
+/// (plan/token_lists.h), if the request has it.
+__device__ __forceinline__ void find_ragged_token(const DecodeArguments& args, RowTile& tile) {
+  const QueryArguments& query = args.query;
+  const int most = args.sharers.value;
+  if (query.begins == nullptr || most == 1) return;
+  const int end = min(__ldg(query.begins + tile.request + 1), query.total);
+  const int count = tile.origin < 0 ? 0 : max(0, min(end - tile.origin, most));
+  const int token = schedule::ragged_token(most, count, tile.first_token);
+  tile.first_token = max(token, 0);
+  tile.tokens = token < 0 ? 0 : 1;
+}
+
+/// kTokens: query tokens of ragged requests may be requests to the plan.
+template <bool kTokens = false>
 __device__ __forceinline__ RowTile row_tile(const DecodeArguments& args, int request, int round, int lane) {
   const QueryArguments& query = args.query;
   const int index = round * args.geometry.lanes + lane;
@@ -91,6 +108,7 @@ __device__ __forceinline__ RowTile row_tile(const DecodeArguments& args, int req
   const RequestTokens own = request_tokens(query, tile.request);
   tile.origin = own.origin;
   tile.tokens = own.count;
+  if constexpr (kTokens) find_ragged_token(args, tile);
   tile.kv_head = query.row_tiles.quotient(index);
   tile.first = query.row_tiles.remainder(index) * args.geometry.tile_rows;
   tile.rows = max(0, min(tile.tokens * query.group.value - tile.first, args.geometry.tile_rows));

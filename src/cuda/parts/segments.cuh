@@ -82,6 +82,7 @@ class PartPlace {
 /// kLooksAhead: the walker's. kLists: tokens are of two lists (listed_tokens.cuh). kTurns: PartPlace's.
 template <int kTeam = 1, bool kLooksAhead = true, bool kLists = false, bool kTurns = false>
 class Segments {
+  static constexpr bool kTokens = kLists && !kTurns;  // as row_tile() has it
   using Lengths = std::conditional_t<kLists, schedule::UnionLengths, const std::int32_t*>;
 
  public:
@@ -100,8 +101,16 @@ class Segments {
       : args_(args), lane_(lane), begin_(begin), walker_(args.geometry, begin_, end, successors, lengths) {}
 
   __device__ __forceinline__ bool next(schedule::Segment& segment) {
-    if (!walker_.next(segment)) return false;
-    skip_without_rows(segment);
+    if constexpr (kTokens) {
+      // A short ragged request may lack most query tokens: nobody is told of those, whose results none
+      // awaits.
+      do {
+        if (!walker_.next(segment)) return false;
+      } while (args_.query.begins != nullptr && tile_of(segment).rows == 0);
+    } else {
+      if (!walker_.next(segment)) return false;
+      skip_without_rows(segment);
+    }
     take_share(segment);
     return true;
   }
@@ -118,7 +127,7 @@ class Segments {
   __device__ __forceinline__ const schedule::Cut& at() const { return walker_.at(); }
 
   __device__ __forceinline__ RowTile tile_of(const schedule::Segment& segment) const {
-    return row_tile(args_, segment.request, segment.round, lane());
+    return row_tile<kTokens>(args_, segment.request, segment.round, lane());
   }
 
   /// Which of the part's row tiles this is.

@@ -9,9 +9,9 @@
 #include "plan/even_shares.h"
 #include "plan/line_shares.h"
 #include "plan/plan_memory.h"
+#include "plan/ragged_lengths.h"
 #include "plan/shares_by_length.h"
 #include "plan/team_shares.h"
-#include "plan/token_lists.h"
 #include "plan/whole.h"
 
 namespace flashlatent::cuda {
@@ -59,7 +59,7 @@ __device__ __noinline__ schedule::LinePoint find_point(const Geometry& g, const 
   return schedule::point_at(g, cost_prefix, k);
 }
 
-/// Lengths: a pointer to those of one list, or UnionLengths.
+/// Lengths: a pointer to those of one list, UnionLengths, or RaggedLengths.
 template <class Lengths>
 struct Builder {
   const Geometry& g;
@@ -84,7 +84,7 @@ struct Builder {
       const std::int32_t first = start + threadIdx.x * kEach;
       std::int64_t values[kEach];
       for (int i = 0; i < kEach; ++i) {
-        values[i] = first + i < g.requests ? schedule::item_cost(g, blocks_at(first + i)) : 0;
+        values[i] = first + i < g.requests ? schedule::cost_of_item(g, lengths, first + i) : 0;
       }
       std::int64_t sum;
       Scan(scan_memory).ExclusiveSum(values, values, sum);
@@ -287,7 +287,9 @@ struct Builder {
       plan.successors[r] = r + 1 < g.requests ? r + 1 : ~0;
     }
     __syncthreads();
-    if (!whole && !single) pack_items();
+    if constexpr (schedule::kCostsSegments<Lengths>) {
+      if (!whole && !single) pack_items();
+    }
     __syncthreads();   // below, each cut looks at its neighbours
     Pair carry{0, 0};  // segments, merges
     for (std::int32_t start = 0; start <= g.parts; start += kThreads) {
@@ -385,7 +387,8 @@ Status launch_plan(const Geometry& geometry, std::int32_t used_parts, const Leng
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   LaunchShape shape;
   shape.threads = kThreads;
-  const Geometry used = schedule::with_parts(geometry, used_parts);
+  Geometry used = schedule::with_parts(geometry, used_parts);
+  if (!schedule::kCostsSegments<Lengths>) used.cost.per_block_alone = 0;
   return launch(plan_kernel<Lengths>, shape, executor, geometry, used, schedule::stretches_of(used),
                 schedule::fingerprint(geometry), lengths, plan.data);
 }
@@ -398,6 +401,11 @@ Status build_plan(const Geometry& geometry, const ConstTensorView& cache_seqlens
 }
 
 Status build_plan(const Geometry& geometry, const schedule::UnionLengths& lengths, Memory plan,
+                  const Executor& executor) {
+  return launch_plan(geometry, geometry.parts, lengths, plan, executor);
+}
+
+Status build_plan(const Geometry& geometry, const schedule::RaggedLengths& lengths, Memory plan,
                   const Executor& executor) {
   return launch_plan(geometry, geometry.parts, lengths, plan, executor);
 }

@@ -1,6 +1,7 @@
 // Compile-time shape of the seesaw kernel.
 #pragma once
 
+#include "cuda/parts/listed_tokens.cuh"
 #include "cuda/parts/partial.cuh"
 #include "cuda/seesaw/pipeline.cuh"
 
@@ -25,6 +26,8 @@ struct Config {
   static constexpr int kTeam = kTeam_;
   static constexpr bool kHasShare = kHasShare_;
   static constexpr bool kTurns = kTurns_;
+  /// Query tokens of ragged requests may be requests to the plan (parts/row_tile.cuh).
+  static constexpr bool kTokens = parts::kTakesLists<Loader> && !kTurns;
   static_assert(!(kHasShare || kTurns) || kTeam == 1);
   /// CTAs can do the combine step, too (parts/merge_step.cuh).
   static constexpr bool kMerges = kTeam == 1 && !kHasShare && !kTurns;

@@ -12,8 +12,8 @@ namespace flashlatent::seesaw {
 // Most rows have two parts: by twos fp16, whose pieces are twice as many, takes 1.2 % less than by fours,
 // which spills more registers.
 template <class Config>
-using MergeStep =
-    parts::MergeStep<typename Config::Element, Config::kComputeThreads, parts::kTileRows, Config::kVDim, 2>;
+using MergeStep = parts::MergeStep<typename Config::Element, Config::kComputeThreads, parts::kTileRows,
+                                   Config::kVDim, 2, 9, Config::kTokens>;
 
 template <class Config>
 class LineWarpgroup : public Warpgroup<Config> {

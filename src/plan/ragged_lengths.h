@@ -1,0 +1,50 @@
+// What a plan makes of ragged requests' query tokens where each is an item (token_lists.h): those that a
+// short request does not have take nothing but a step of a walk. Walks need not know: they have these items'
+// blocks, and leave them out when they see that the item has no rows. So a plan stays right for other
+// cu_seqlens_q.
+#pragma once
+
+#include "plan/token_lists.h"
+
+namespace flashlatent::schedule {
+
+/// Of items with two lists, and where each request's query tokens begin.
+struct RaggedLengths {
+  UnionLengths lists;
+  const std::int32_t* begins;
+};
+
+/// Has the item, of length_sharers a request, a query token?
+FLASHLATENT_HOST_DEVICE bool has_query_token(const Geometry& g, const RaggedLengths& lengths,
+                                             std::int32_t item) {
+  const std::int32_t most = g.length_sharers, request = most == 1 ? item : item / most;
+  const std::int32_t count = lengths.begins[request + 1] - lengths.begins[request];
+  return ragged_token(most, count < 0 ? 0 : count < most ? count : most, item - request * most) >= 0;
+}
+
+FLASHLATENT_HOST_DEVICE std::int32_t length_of(const Geometry& g, const RaggedLengths& lengths,
+                                               std::int32_t item) {
+  return has_query_token(g, lengths, item) ? length_of(g, lengths.lists, item) : 0;
+}
+
+/// The cost of an item of these lengths.
+template <class Lengths>
+FLASHLATENT_HOST_DEVICE std::int64_t cost_of_item(const Geometry& g, const Lengths& lengths,
+                                                  std::int32_t item) {
+  return item_cost(g, blocks_of(g, length_of(g, lengths, item)));
+}
+/// A walk's step takes some 100 ns, a segment's begin and end 1.5 to 2 us.
+FLASHLATENT_HOST_DEVICE std::int64_t cost_of_item(const Geometry& g, const RaggedLengths& lengths,
+                                                  std::int32_t item) {
+  if (!has_query_token(g, lengths, item)) return g.cost.per_split / 16;
+  return item_cost(g, blocks_of(g, length_of(g, lengths.lists, item)));
+}
+
+/// May items be packed (packing.h), and whole ones cost less where they are few? Both count on items of
+/// per_split and more.
+template <class Lengths>
+inline constexpr bool kCostsSegments = true;
+template <>
+inline constexpr bool kCostsSegments<RaggedLengths> = false;
+
+}  // namespace flashlatent::schedule

@@ -59,7 +59,8 @@ class Call {
         outputs_(call.outputs),
         max_logits_(call.max_logits),
         g_(call.geometry),
-        union_lengths_(schedule::union_lengths(lengths_of(problem_, inputs_))),
+        held_(call.held),
+        union_lengths_(schedule::union_lengths(lengths_of(problem_, inputs_), call.held)),
         tokens_(TokenSource::first(problem_, inputs_)),
         extra_tokens_(TokenSource::extra(problem_, inputs_)),
         rows_(problem_, inputs_),
@@ -68,7 +69,9 @@ class Call {
         group_(problem_.query.heads / problem_.cache.heads),
         row_tiles_((problem_.rows_per_kv_head() + kTileRows - 1) / kTileRows) {}
 
-  const std::int32_t* lengths() const {
+  /// Of what is here.
+  const std::int32_t* lengths() const { return held_.lengths != nullptr ? held_.lengths : contexts(); }
+  const std::int32_t* contexts() const {
     const bool sparse = problem_.sparse.enabled;
     return static_cast<const std::int32_t*>((sparse ? inputs_.topk_length : inputs_.cache_seqlens).data);
   }
@@ -135,9 +138,7 @@ class Call {
   }
 
   /// The tokens that a request has in this call.
-  int length_of(int request) const {
-    return std::clamp(schedule::held_of(g_, lengths()[request]), 0, max_tokens(problem_));
-  }
+  int length_of(int request) const { return std::clamp(lengths()[request], 0, max_tokens(problem_)); }
 
   /// The tokens of an item that a tile sees, and where its blocks begin: after `prefix` tokens, which are 0
   /// or come before the `planned` ones.
@@ -194,7 +195,7 @@ class Call {
       block.first[row] = problem_.options.window == 0 ? 0 : place_of(of_row.begin);
     }
     if (!problem_.options.separate.alibi) return;
-    const std::int64_t last = (g_.shard.is_all() ? length : lengths()[tile.request]) - std::int64_t{1};
+    const std::int64_t last = (g_.shard.is_all() ? length : contexts()[tile.request]) - std::int64_t{1};
     for (int t = 0; t < tokens.count; ++t) {
       block.distances[t] = static_cast<float>(g_.shard.position(tokens.positions[t]) - last);
     }
@@ -258,13 +259,8 @@ class Call {
       const int end = length - later;
       return {window == 0 ? 0 : static_cast<int>(std::max<std::int64_t>(end - window, 0)), end};
     }
-    const std::int64_t end = std::int64_t{lengths()[tile.request]} - later;
-    return {window == 0 ? 0 : held(end - window), std::min(held(end), length)};
-  }
-
-  /// How many of a context's first tokens are here.
-  int held(std::int64_t tokens) const {
-    return g_.shard.held(static_cast<std::int32_t>(std::max<std::int64_t>(tokens, 0)));
+    const schedule::TokenSpan span = held_.spans[std::int64_t{tile.request} * problem_.query.tokens + later];
+    return {span.begin, std::min(span.end, length)};
   }
 
   /// The tokens below which a row sees.
@@ -327,6 +323,7 @@ class Call {
   const DecodeOutputs& outputs_;
   const TensorView& max_logits_;
   const schedule::Geometry& g_;
+  const schedule::HeldTokens held_;
   const schedule::UnionLengths union_lengths_;
   const TokenSource tokens_, extra_tokens_;
   const KvRows rows_;

@@ -69,6 +69,10 @@ Status build_plan(const schedule::Geometry& geometry, const prefix::Shape& shape
                   std::span<const prefix::Group> groups, const std::int32_t* host_lengths,
                   const ConstTensorView& cache_seqlens, Memory plan, const Executor& executor);
 
+/// One kernel launch: what is here of contexts that ranks share, in memory of held_bytes().
+Status hold_tokens(const schedule::HeldShape& shape, const ConstTensorView& contexts, void* memory,
+                   const Executor& executor);
+
 /// combine() and the operations of flashlatent/kv_cache.h on device memory, a kernel launch each; arguments
 /// are already validated.
 decltype(flashlatent::append_latent) append_latent;

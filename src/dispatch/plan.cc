@@ -9,8 +9,10 @@
 #include "dispatch/on_backend.h"
 #include "dispatch/select.h"
 #include "plan/describe.h"
+#include "plan/held_tokens.h"
 #include "plan/host_plan.h"
 #include "plan/prefix_plan.h"
+#include "plan/scratch.h"
 
 namespace flashlatent {
 
@@ -32,21 +34,54 @@ Executor on_stream(const Executor& executor, void* stream) {
           .kernel = {}};
 }
 
+/// What is here of contexts that ranks share, written to the end of `memory`; nothing if they are whole.
+/// `contexts`: their lengths, where the executor computes.
+Result<schedule::HeldTokens> hold_tokens(const DecodeProblem& problem, const Selection& selection,
+                                         const ConstTensorView& contexts, Memory memory,
+                                         [[maybe_unused]] const Executor& executor) {
+  if (selection.held_bytes == 0) return schedule::HeldTokens{};
+  const schedule::HeldShape shape = schedule::held_shape(problem);
+  void* place = static_cast<std::byte*>(memory.data) + (memory.bytes - selection.held_bytes);
+#if FLASHLATENT_WITH_CUDA
+  if (executor.backend == Backend::kCuda) {
+    FLASHLATENT_RETURN_IF_ERROR(cuda::hold_tokens(shape, contexts, place, executor));
+    return schedule::held_tokens(shape, place);
+  }
+#endif
+  schedule::hold_tokens(shape, static_cast<const std::int32_t*>(contexts.data), contexts.strides[0], place);
+  return schedule::held_tokens(shape, place);
+}
+
+/// A call's lengths, and what is here of them.
+struct Lengths {
+  PlanLengths given;
+  schedule::HeldTokens held;
+
+  ConstTensorView here() const {
+    ConstTensorView view = given.cache;
+    if (held.lengths == nullptr) return view;
+    view.data = held.lengths;
+    view.strides[0] = 1;
+    return view;
+  }
+};
+
 /// Calls `use` with the lengths of items with two lists. Where splits are not fixed, which a walk must find
 /// as the plan has them, a plan leaves out query tokens that ragged requests do not have.
 template <class Use>
-auto with_lists(const Selection& selection, const PlanLengths& lengths, Use use) {
-  const schedule::UnionLengths lists = schedule::union_lengths(lengths);
+auto with_lists(const Selection& selection, const Lengths& all, Use use) {
+  const PlanLengths& lengths = all.given;
+  const schedule::UnionLengths lists = schedule::union_lengths(lengths, all.held);
   const bool fixed = selection.geometry.partition == schedule::Partition::kFixedSplits;
   if (!lengths.cu_seqlens_q.present() || fixed) return use(lists);
   return use(schedule::RaggedLengths{lists, static_cast<const std::int32_t*>(lengths.cu_seqlens_q.data)});
 }
 
-/// A plan for these groups; `lengths` are valid. `host_lengths`: where there are groups, the same on the
-/// host.
-Status build_plan(const Selection& selection, const PlanLengths& lengths,
-                  std::span<const prefix::Group> groups, [[maybe_unused]] const std::int32_t* host_lengths,
-                  Memory plan, [[maybe_unused]] const Executor& executor) {
+/// A plan for these groups; `lengths` are valid. `host_lengths`: where there are groups, those that are here,
+/// on the host.
+Status build_plan(const Selection& selection, const Lengths& lengths, std::span<const prefix::Group> groups,
+                  [[maybe_unused]] const std::int32_t* host_lengths, Memory plan,
+                  [[maybe_unused]] const Executor& executor) {
 #if FLASHLATENT_WITH_CUDA
   if (executor.backend == Backend::kCuda) {
     if (selection.geometry.lists == 2) {
@@ -55,9 +90,9 @@ Status build_plan(const Selection& selection, const PlanLengths& lengths,
       });
     }
     if (selection.prefix.requests == 0) {
-      return cuda::build_plan(selection.geometry, lengths.cache, plan, executor);
+      return cuda::build_plan(selection.geometry, lengths.here(), plan, executor);
     }
-    return cuda::build_plan(selection.geometry, selection.prefix, groups, host_lengths, lengths.cache, plan,
+    return cuda::build_plan(selection.geometry, selection.prefix, groups, host_lengths, lengths.here(), plan,
                             executor);
   }
 #endif
@@ -66,21 +101,21 @@ Status build_plan(const Selection& selection, const PlanLengths& lengths,
                [&](const auto& lists) { schedule::build_on_host(selection.geometry, lists, plan.data); });
   } else {
     prefix::build_on_host(selection.geometry, selection.prefix, groups,
-                          static_cast<const std::int32_t*>(lengths.cache.data), plan.data);
+                          static_cast<const std::int32_t*>(lengths.here().data), plan.data);
   }
   return {};
 }
 
 /// A plan on the host, as data; `lengths` are valid.
-Result<PlanDescription> described(const Selection& selection, const PlanLengths& lengths, Memory plan) {
+Result<PlanDescription> described(const Selection& selection, const Lengths& lengths, Memory plan) {
   const char* kernel = selection.kernel->name;
   if (selection.geometry.lists == 2) {
     return with_lists(selection, lengths, [&](const auto& lists) {
       return describe_plan(selection.geometry, lists, plan, kernel);
     });
   }
-  return describe_plan(selection.geometry, static_cast<const std::int32_t*>(lengths.cache.data), plan, kernel,
-                       selection.prefix);
+  return describe_plan(selection.geometry, static_cast<const std::int32_t*>(lengths.here().data), plan,
+                       kernel, selection.prefix);
 }
 
 }  // namespace
@@ -115,7 +150,11 @@ Status Plan::schedule(const PlanLengths& lengths, Memory plan) const {
   const auto& [problem, executor, device, selection] = *choice_;
   FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, device));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection.plan_bytes));
-  return build_plan(selection, lengths, {}, nullptr, plan, on_stream(executor, stream_));
+  const Executor here = on_stream(executor, stream_);
+  FLASHLATENT_ASSIGN_OR_RETURN(
+      schedule::HeldTokens held,
+      hold_tokens(problem, selection, lengths.cache, {plan.data, selection.plan_bytes}, here));
+  return build_plan(selection, {lengths, held}, {}, nullptr, plan, here);
 }
 
 Status Plan::schedule(const PlanLengths& lengths, const HostPages& pages, Memory plan) const {
@@ -123,15 +162,23 @@ Status Plan::schedule(const PlanLengths& lengths, const HostPages& pages, Memory
   FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, device));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection.plan_bytes));
   const Executor here = on_stream(executor, stream_);
-  if (selection.prefix.requests == 0) return build_plan(selection, lengths, {}, nullptr, plan, here);
+  FLASHLATENT_ASSIGN_OR_RETURN(
+      schedule::HeldTokens held,
+      hold_tokens(problem, selection, lengths.cache, {plan.data, selection.plan_bytes}, here));
+  const Lengths own{lengths, held};
+  if (selection.prefix.requests == 0) return build_plan(selection, own, {}, nullptr, plan, here);
   FLASHLATENT_RETURN_IF_ERROR(validate_host_pages(problem, pages));
+  const auto* contexts = static_cast<const std::int32_t*>(pages.cache_seqlens.data);
+  std::pmr::vector<std::int32_t> host_lengths(contexts, contexts + problem.query.batch, scratch());
+  if (const schedule::HeldShape shape = schedule::held_shape(problem); !shape.shard.is_all()) {
+    for (std::int32_t& length : host_lengths) length = shape.shard.held(length);
+  }
   const prefix::PageTable table{static_cast<const std::int32_t*>(pages.block_table.data),
                                 pages.block_table.strides[0], problem.cache.max_pages,
-                                problem.cache.page_size,
-                                static_cast<const std::int32_t*>(pages.cache_seqlens.data)};
+                                problem.cache.page_size, host_lengths.data()};
   const bool always = problem.options.prefix_sharing == PrefixSharing::kAlways;
   const prefix::Groups groups = prefix::find_groups(selection.prefix, table, problem.query.tokens, always);
-  return build_plan(selection, lengths, groups.list, table.lengths, plan, here);
+  return build_plan(selection, own, groups.list, table.lengths, plan, here);
 }
 
 Status Plan::decode(const DecodeInputs& inputs, const DecodeOutputs& outputs, Memory plan,
@@ -143,8 +190,13 @@ Status Plan::decode(const DecodeInputs& inputs, const DecodeOutputs& outputs, Me
   if (problem.query.batch == 0) return {};
   FLASHLATENT_ASSIGN_OR_RETURN(const DecodeKernel* kernel,
                                kernel_of_call(*selection.kernel, problem, inputs, outputs, executor.kernel));
+  const Executor here = on_stream(executor, stream_);
+  FLASHLATENT_ASSIGN_OR_RETURN(schedule::HeldTokens held,
+                               hold_tokens(problem, selection, inputs.cache_seqlens,
+                                           {workspace.data, selection.workspace_bytes}, here));
   return kernel->launch({problem, inputs, outputs, selection.geometry, selection.prefix, plan, workspace,
-                         on_stream(executor, stream_)});
+                         here,
+                         /*max_logits=*/{}, held});
 }
 
 Result<std::string> Plan::running_kernel(const DecodeInputs& inputs, const DecodeOutputs& outputs) const {
@@ -159,20 +211,24 @@ Result<PlanDescription> Plan::describe(const PlanLengths& lengths) const {
   FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem(), lengths, Device{}));
   std::vector<std::max_align_t> memory(plan_bytes() / sizeof(std::max_align_t) + 1);
   const Selection& selection = choice_->selection;
-  if (selection.geometry.lists == 2) {
-    with_lists(selection, lengths,
-               [&](const auto& lists) { schedule::build_on_host(selection.geometry, lists, memory.data()); });
-  } else {
-    prefix::build_on_host(selection.geometry, selection.prefix, {},
-                          static_cast<const std::int32_t*>(lengths.cache.data), memory.data());
-  }
-  return described(selection, lengths, {memory.data(), memory.size() * sizeof(std::max_align_t)});
+  const Memory plan{memory.data(), plan_bytes()};
+  const Executor host{};
+  FLASHLATENT_ASSIGN_OR_RETURN(schedule::HeldTokens held,
+                               hold_tokens(problem(), selection, lengths.cache, plan, host));
+  const Lengths all{lengths, held};
+  FLASHLATENT_RETURN_IF_ERROR(build_plan(selection, all, {}, nullptr, plan, host));
+  return described(selection, all, plan);
 }
 
 Result<PlanDescription> Plan::describe(const PlanLengths& lengths, Memory plan) const {
   FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem(), lengths, Device{}));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, plan_bytes()));
-  return described(choice_->selection, lengths, plan);
+  const Selection& selection = choice_->selection;
+  std::vector<std::max_align_t> memory(selection.held_bytes / sizeof(std::max_align_t) + 1);
+  FLASHLATENT_ASSIGN_OR_RETURN(
+      schedule::HeldTokens held,
+      hold_tokens(problem(), selection, lengths.cache, {memory.data(), selection.held_bytes}, Executor{}));
+  return described(selection, {lengths, held}, plan);
 }
 
 }  // namespace flashlatent

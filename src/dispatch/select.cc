@@ -229,8 +229,12 @@ Result<Selection> select(const DecodeProblem& problem, const Executor& executor,
   Selection selection{.kernel = best->kernel, .geometry = best->geometry, .prefix = best->prefix};
   if (purpose == Purpose::kTurns) return selection;
   const Sizes sizes = sizes_of(problem, *list, *best);
-  selection.plan_bytes = sizes.plan;
-  selection.workspace_bytes = sizes.workspace;
+  selection.held_bytes = schedule::held_bytes(schedule::held_shape(problem));
+  const auto with_held = [&](std::size_t bytes) {
+    return selection.held_bytes == 0 ? bytes : (bytes + 15) / 16 * 16 + selection.held_bytes;
+  };
+  selection.plan_bytes = with_held(sizes.plan);
+  selection.workspace_bytes = with_held(sizes.workspace);
   return selection;
 }
 

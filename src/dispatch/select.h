@@ -18,6 +18,7 @@ struct Selection {
   prefix::Shape prefix = {};  ///< Without requests: they share no prefixes.
   std::size_t plan_bytes = 0;
   std::size_t workspace_bytes = 0;
+  std::size_t held_bytes = 0;  ///< The last of either: plan/held_tokens.h.
 };
 
 /// One kernel's answer to a problem.

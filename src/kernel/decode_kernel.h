@@ -7,6 +7,7 @@
 #include <string>
 
 #include "flashlatent/decode.h"
+#include "plan/held_tokens.h"
 #include "plan/prefix.h"
 #include "plan/schedule.h"
 #include "plan/workers.h"
@@ -26,11 +27,12 @@ struct DecodeCall {
   Memory plan;
   Memory workspace;
   const Executor& executor;
-  TensorView max_logits = {};  ///< fp32 (batch, h_q, s_q), or absent: sparse prefill's largest scores.
+  TensorView max_logits = {};      ///< fp32 (batch, h_q, s_q), or absent: sparse prefill's largest scores.
+  schedule::HeldTokens held = {};  ///< Of contexts that ranks share, whose lengths `inputs` has.
 
   /// The same with another geometry, which must outlive it.
   DecodeCall with(const schedule::Geometry& other) const {
-    return {problem, inputs, outputs, other, prefix, plan, workspace, executor, max_logits};
+    return {problem, inputs, outputs, other, prefix, plan, workspace, executor, max_logits, held};
   }
 };
 

@@ -23,8 +23,6 @@ prefix::Shape prefix_shape_of(const DecodeKernel& kernel, const DecodeProblem& p
   if (!reason_against_prefixes(kernel, problem).empty()) return {};
   prefix::Shape shape = kernel.prefix_shape(problem, workers);
   if (problem.options.causal) shape.unseen = problem.query.tokens - 1;  // of a shard's tokens no more
-  const ContextShard& shard = problem.options.shard;
-  shape.shard = TokenShard(shard.rank, shard.world, shard.run);
   const bool always = problem.options.prefix_sharing == PrefixSharing::kAlways;
   return always || prefix::may_pay(shape) ? shape : prefix::Shape{};
 }

@@ -103,7 +103,7 @@ Result<PlanDescription> describe_plan(const schedule::Geometry& g, const std::in
     }
     lengths = own_lengths.data();
   }
-  PlanDescription description = describe(shape.requests > 0 ? prefix::of_own_lengths(g) : g, lengths, view);
+  PlanDescription description = describe(g, lengths, view);
   description.kernel = kernel;
   description.groups = std::move(groups);
   return description;

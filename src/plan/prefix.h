@@ -37,7 +37,6 @@ struct Shape {
   std::int32_t own_block_cost = 0;   ///< A block of a request's own, as fast as one worker can.
   std::int32_t own_split_cost = 0;   ///< What a segment of those takes beside.
   std::int32_t lanes_a_worker = 1;   ///< Row tiles that one worker has side by side in those.
-  TokenShard shard = {};             ///< Geometry's. Tokens of prefixes are those that are here.
 };
 
 /// Requests of a tile: whole ones.
@@ -182,22 +181,9 @@ FLASHLATENT_HOST_DEVICE bool sees_prefix(std::int32_t tokens, std::int32_t lengt
   return tokens > 0 && length >= tokens + unseen;
 }
 
-/// The tokens that are here of a request as long as a call says.
-FLASHLATENT_HOST_DEVICE std::int32_t held_of(const Shape& shape, std::int32_t length) {
-  return shape.shard.is_all() ? length : shape.shard.held(length);
-}
-
-/// The geometry of a plan whose lengths are own_length()s: tokens that are here.
-FLASHLATENT_HOST_DEVICE schedule::Geometry of_own_lengths(schedule::Geometry g) {
-  g.shard = TokenShard();
-  return g;
-}
-
-/// Tokens that a request attends to by itself: those after its prefix, if it sees that, else all. `length`:
-/// as a call says.
+/// Tokens that a request attends to by itself: those after its prefix, if it sees that, else all.
 FLASHLATENT_HOST_DEVICE std::int32_t own_length(const Shape& shape, std::int32_t length, const Share& share) {
-  const std::int32_t held = held_of(shape, length);
-  const std::int32_t counted = held < shape.max_tokens ? held : shape.max_tokens;
+  const std::int32_t counted = length < shape.max_tokens ? length : shape.max_tokens;
   if (sees_prefix(share.tokens, counted, shape.unseen)) return counted - share.tokens;
   return counted > 0 ? counted : 0;
 }

@@ -17,11 +17,9 @@ struct Row {
   std::int32_t count;
 };
 
-std::int32_t usable_pages(const Shape& shape, const PageTable& pages, std::int32_t request,
-                          std::int32_t query_tokens) {
+std::int32_t usable_pages(const PageTable& pages, std::int32_t request, std::int32_t query_tokens) {
   const std::int64_t reach = std::int64_t{pages.columns} * pages.page_size;
-  const std::int64_t length =
-      std::min<std::int64_t>(held_of(shape, pages.lengths[request]), reach) - query_tokens;
+  const std::int64_t length = std::min<std::int64_t>(pages.lengths[request], reach) - query_tokens;
   if (length <= 0) return 0;
   const auto most = static_cast<std::int32_t>(length / pages.page_size);
   const std::int32_t* row = pages.entries + request * pages.stride;
@@ -44,7 +42,7 @@ std::pmr::vector<Row> sorted_rows(const Shape& shape, const PageTable& pages, st
   std::pmr::vector<Row> rows(scratch());
   rows.reserve(shape.requests);
   for (std::int32_t r = 0; r < shape.requests; ++r) {
-    const std::int32_t count = usable_pages(shape, pages, r, query_tokens);
+    const std::int32_t count = usable_pages(pages, r, query_tokens);
     if (count > 0) rows.push_back({r, pages.entries + r * pages.stride, count});
   }
   std::sort(rows.begin(), rows.end(), before);

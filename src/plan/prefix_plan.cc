@@ -69,7 +69,6 @@ struct OwnWork {
 OwnWork own_work(const Shape& shape, const schedule::Geometry& g, std::span<const Group> groups,
                  const std::int32_t* lengths) {
   std::pmr::vector<std::int32_t> own(lengths, lengths + g.requests, scratch());
-  for (std::int32_t& length : own) length = held_of(shape, length);
   for (const Group& group : groups) {
     for (std::int32_t request : group.requests) own[request] -= group.tokens;
   }
@@ -191,7 +190,7 @@ void build_on_host(const schedule::Geometry& geometry, const Shape& shape, std::
   build_tiles(shape, geometry, groups, lengths, prefixes);
   build_shares(shape, lengths, prefixes);
   const View plan = view(shape, prefixes);
-  schedule::build_on_host(of_own_lengths(geometry), plan.own_lengths, memory, plan.header->used_parts);
+  schedule::build_on_host(geometry, plan.own_lengths, memory, plan.header->used_parts);
 }
 
 }  // namespace flashlatent::prefix

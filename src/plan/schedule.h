@@ -49,8 +49,7 @@ struct Geometry {
   std::int32_t team = 1;  ///< CTAs that share a segment's blocks, and merge what they have; a block
                           ///< costs a team a CTA's time over its size.
   Partition partition = Partition::kLine;
-  TokenShard shard =
-      {};  ///< Which tokens of a length are there, if lengths are of contexts that ranks share.
+  TokenShard shard = {};  ///< What lengths count (held_tokens.h).
   CostModel cost;
 };
 
@@ -105,16 +104,11 @@ FLASHLATENT_HOST_DEVICE std::int32_t tokens_of(const Geometry& g, std::int32_t l
   return length < 0 ? 0 : length < g.max_tokens ? length : g.max_tokens;
 }
 
-/// How many tokens of a context as long as a call says there are here.
-FLASHLATENT_HOST_DEVICE std::int32_t held_of(const Geometry& g, std::int32_t length) {
-  return g.shard.is_all() ? length : g.shard.held(length);
-}
-
 /// The length of a request. Without lengths all are max_tokens long.
 FLASHLATENT_HOST_DEVICE std::int32_t length_of(const Geometry& g, const std::int32_t* lengths,
                                                std::int32_t request) {
   if (lengths == nullptr) return g.max_tokens;
-  return held_of(g, lengths[g.length_sharers == 1 ? request : request / g.length_sharers]);
+  return lengths[g.length_sharers == 1 ? request : request / g.length_sharers];
 }
 
 FLASHLATENT_HOST_DEVICE std::int32_t blocks_of(const Geometry& g, std::int32_t length) {

@@ -1,5 +1,7 @@
 #include "plan/token_lists.h"
 
+#include "plan/held_tokens.h"
+
 #include <algorithm>
 #include <limits>
 
@@ -42,6 +44,12 @@ void set_lists(Geometry& g, const DecodeProblem& problem) {
 
 UnionLengths union_lengths(const PlanLengths& lengths) {
   return {{list_lengths(lengths.cache), list_lengths(lengths.extra)}};
+}
+
+UnionLengths union_lengths(const PlanLengths& lengths, const HeldTokens& held) {
+  UnionLengths lists = union_lengths(lengths);
+  lists.list[0].spans = held.spans;
+  return lists;
 }
 
 }  // namespace flashlatent::schedule

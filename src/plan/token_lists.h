@@ -16,23 +16,24 @@
 
 namespace flashlatent::schedule {
 
-/// The lengths of one list as a call gives them.
-struct ListLengths {
-  const std::int32_t* lengths = nullptr;  ///< Null: all are TokenList::reach.
-  std::int64_t request_stride = 0;
-  std::int64_t token_stride = 0;  ///< 0: one a request, which its query tokens share.
-};
-
-/// Of Geometry::lists == 2, in place of a pointer to the lengths of one list.
-struct UnionLengths {
-  ListLengths list[2];
-};
-
 /// Tokens [begin, end) of a page table, or indices [begin, end), that an item sees.
 struct TokenSpan {
   std::int32_t begin, end;
 
   FLASHLATENT_HOST_DEVICE std::int32_t count() const { return end - begin; }
+};
+
+/// The lengths of one list as a call gives them.
+struct ListLengths {
+  const std::int32_t* lengths = nullptr;  ///< Null: all are TokenList::reach.
+  std::int64_t request_stride = 0;
+  std::int64_t token_stride = 0;     ///< 0: one a request, which its query tokens share.
+  const TokenSpan* spans = nullptr;  ///< HeldTokens::spans, in place of lengths; null: contexts are whole.
+};
+
+/// Of Geometry::lists == 2, in place of a pointer to the lengths of one list.
+struct UnionLengths {
+  ListLengths list[2];
 };
 
 /// Which of its request's query tokens item number `index` of the request is, of `most` items and with
@@ -50,17 +51,16 @@ FLASHLATENT_HOST_DEVICE TokenSpan span_of(const Geometry& g, const UnionLengths&
   const ListLengths& given = lengths.list[which];
   const std::int32_t request = g.length_sharers == 1 ? item : item / g.length_sharers;
   const std::int32_t token = item - request * g.length_sharers;
+  // Query tokens after this one, which do not count.
+  const std::int32_t later = list.causal ? g.length_sharers - 1 - token : 0;
+  if (given.spans != nullptr) {
+    const TokenSpan held = given.spans[request * g.length_sharers + later];
+    const std::int32_t end = held.end < list.reach ? held.end : list.reach;
+    return {held.begin < end ? held.begin : end, end};
+  }
   const std::int32_t length =
       given.lengths == nullptr ? list.reach
                                : given.lengths[request * given.request_stride + token * given.token_stride];
-  // Query tokens after this one, which do not count.
-  const std::int32_t later = list.causal ? g.length_sharers - 1 - token : 0;
-  if (which == 0 && !g.shard.is_all()) {
-    const std::int32_t seen = length > later ? length - later : 0;
-    const std::int32_t held = g.shard.held(seen), end = held < list.reach ? held : list.reach;
-    const std::int32_t begin = list.window > 0 ? g.shard.held(seen - list.window) : 0;
-    return {begin < end ? begin : end, end};
-  }
   std::int32_t end = length < 0 ? 0 : length < list.reach ? length : list.reach;
   end = end > later ? end - later : 0;
   return {list.window > 0 && end > list.window ? end - list.window : 0, end};
@@ -98,7 +98,11 @@ FLASHLATENT_HOST_DEVICE ListBlock list_block(const Geometry& g, std::int32_t fir
 /// is set.
 void set_lists(Geometry& g, const DecodeProblem& problem);
 
-/// The lengths of its calls, as plan() and decode() are given them.
+struct HeldTokens;
+
+/// The lengths of its calls, as plan() and decode() are given them; of contexts that ranks share, what is
+/// here.
 UnionLengths union_lengths(const PlanLengths& lengths);
+UnionLengths union_lengths(const PlanLengths& lengths, const HeldTokens& held);
 
 }  // namespace flashlatent::schedule

@@ -20,7 +20,7 @@ const ConstTensorView& cache_of(const DecodeInputs& inputs) {
 }  // namespace
 
 parts::DecodeArguments decode_arguments(const DecodeCall& call) {
-  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits] = call;
+  const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits, held] = call;
   const ConstTensorView q = with_batch(inputs.q);
   const TensorView out = with_batch(outputs.out);
   const bool sparse = problem.sparse.enabled, token_items = has_token_items(problem);
@@ -57,7 +57,8 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call) {
   args.cache.entries_stride = entries.strides[0];
   args.cache.entries_token_stride = sparse ? entries.strides[1] : 0;
   args.cache.indexed = sparse;
-  args.cache.lengths = static_cast<const std::int32_t*>(lengths.data);
+  const bool shared = held.lengths != nullptr;
+  args.cache.lengths = shared ? held.lengths : static_cast<const std::int32_t*>(lengths.data);
   args.cache.pages = static_cast<int>(cache_of(inputs).shape[0]);
   args.cache.page_size = Divisor(problem.cache.page_size);
   args.output = {.out = outputs.out.data,
@@ -81,9 +82,8 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call) {
   args.causal = problem.options.causal && !token_items;
   // Of items of one query token each the lengths of lists say what is attended to.
   const bool masked = args.causal || (problem.options.window > 0 && !token_items);
-  if (!g.shard.is_all() && masked) {
-    args.contexts = static_cast<const std::int32_t*>(inputs.cache_seqlens.data);
-  }
+  if (masked) args.spans = held.spans;
+  args.spans_stride = problem.query.tokens;
   args.max_logits = {static_cast<float*>(max_logits.data), max_logits.strides[0], max_logits.strides[1]};
   return args;
 }
@@ -130,7 +130,7 @@ Status set_listed_caches(const DecodeCall& call, parts::CacheArguments& cache) {
     set_entries(extra.indexed ? inputs.extra_indices : inputs.extra_block_table, extra.indexed,
                 cache.listed[1]);
   }
-  cache.list_lengths = schedule::union_lengths(lengths_of(problem, inputs));
+  cache.list_lengths = schedule::union_lengths(lengths_of(problem, inputs), call.held);
   return {};
 }
 

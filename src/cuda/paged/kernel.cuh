@@ -31,7 +31,7 @@ __device__ __forceinline__ Job job_of(const Arguments& args, const schedule::Seg
   prefix::Share prefix = {};
   if (args.prefix.shares != nullptr) {
     const prefix::Share planned = args.prefix.shares[segment.request];
-    stored = min(schedule::held_of(g, args.prefix.lengths[segment.request]), args.reach);
+    stored = min(args.prefix.lengths[segment.request], args.reach);
     if (prefix::sees_prefix(planned.tokens, stored, args.prefix.unseen)) prefix = planned;
   }
   const int length = max(0, min(stored, args.reach));

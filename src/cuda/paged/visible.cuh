@@ -14,10 +14,9 @@ struct Visible {
 __device__ __forceinline__ Visible visible_by(const Arguments& args, const parts::RowTile& tile, int length,
                                               int row) {
   const parts::DecodeArguments& decode = args.decode;
-  if (decode.contexts != nullptr) [[unlikely]] {
-    const TokenShard& shard = decode.geometry.shard;
-    const int end = tile.limit_in_context(decode, __ldg(decode.contexts + tile.request), row);
-    return {args.score.window > 0 ? shard.held(end - args.score.window) : 0, min(length, shard.held(end))};
+  if (decode.spans != nullptr) [[unlikely]] {
+    const schedule::TokenSpan span = tile.span(decode, tile.later(decode, row));
+    return {span.begin, min(length, span.end)};
   }
   const int end = tile.limit_in_context(decode, length, row);
   return {args.score.window > 0 ? max(end - args.score.window, 0) : 0, end};

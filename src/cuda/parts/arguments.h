@@ -102,9 +102,10 @@ struct DecodeArguments {
   MergeState* merge_state;  // null: the combine step is another launch's
   float scale_log2;         // softmax_scale * log2(e)
   bool causal;
-  // Where ranks share contexts and masks go by a token's place there: how long the requests' contexts are.
-  // Else null.
-  const std::int32_t* contexts;
+  // Where ranks share contexts and masks go by a token's place there: what query tokens attend to of what is
+  // here (plan/held_tokens.h). Else null.
+  const schedule::TokenSpan* spans;
+  int spans_stride;      // query tokens of a request
   MaxLogits max_logits;  // only where items come in turn (schedule::Partition::kTurns)
 };
 

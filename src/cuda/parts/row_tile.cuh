@@ -30,32 +30,40 @@ struct RowTile {
   __device__ __forceinline__ int head(const QueryArguments& query, int row) const {
     return kv_head * query.group.value + query.group.remainder(first + row);
   }
-  /// How many tokens of its request's context, `length` long, the row attends to.
+  /// How many query tokens of the request come after the row's, which it does not see under a causal mask.
+  __device__ __forceinline__ int later(const DecodeArguments& args, int row) const {
+    return args.causal ? tokens - 1 - token(args.query, row) : 0;
+  }
+  /// Of a context that ranks share, which tokens of what is here the row attends to.
+  __device__ __forceinline__ schedule::TokenSpan span(const DecodeArguments& args, int later) const {
+    const int2 span = __ldg(reinterpret_cast<const int2*>(args.spans + request * args.spans_stride + later));
+    return {span.x, span.y};
+  }
+  /// How many tokens of so many the row attends to, of a context that is whole.
   __device__ __forceinline__ int limit_in_context(const DecodeArguments& args, int length, int row) const {
     return args.causal ? length - tokens + token(args.query, row) + 1 : length;
   }
   /// How many tokens of so many that are here the row attends to.
   __device__ __forceinline__ int limit(const DecodeArguments& args, int length, int row) const {
-    if (args.contexts != nullptr) [[unlikely]] {
-      const int seen = limit_in_context(args, __ldg(args.contexts + request), row);
-      return min(length, args.geometry.shard.held(seen));
-    }
+    if (args.spans != nullptr) [[unlikely]]
+      return min(length, span(args, later(args, row)).end);
     return limit_in_context(args, length, row);
   }
   /// How many of the request's tokens that are here the row does not attend to.
   __device__ __forceinline__ int behind(const DecodeArguments& args, int row) const {
-    int length = 0;
-    if (args.contexts != nullptr) [[unlikely]] {
-      const schedule::Geometry& g = args.geometry;
-      length = schedule::tokens_of(g, g.shard.held(__ldg(args.contexts + request)));
+    if (args.spans != nullptr) [[unlikely]] {
+      const int length = schedule::tokens_of(args.geometry, span(args, 0).end);
+      return length - min(length, span(args, later(args, row)).end);
     }
-    return length - limit(args, length, row);
+    return -limit_in_context(args, 0, row);
   }
   /// The query token of the request that attends to `token` of so many first.
   __device__ __forceinline__ int first_to_see(const DecodeArguments& args, int length, int token) const {
-    if (args.contexts != nullptr) [[unlikely]] {
-      const auto position = static_cast<int>(args.geometry.shard.position(token));
-      return position - __ldg(args.contexts + request) + tokens;
+    if (args.spans != nullptr) [[unlikely]] {
+      int first = 0;
+#pragma unroll 1
+      while (first < tokens && span(args, tokens - 1 - first).end <= token) ++first;
+      return first;
     }
     return token - length + tokens;
   }

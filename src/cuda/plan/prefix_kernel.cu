@@ -81,7 +81,7 @@ Status build_plan(const schedule::Geometry& geometry, const prefix::Shape& shape
   }
   ConstTensorView own = cache_seqlens;
   own.data = prefix::view(shape, memory).own_lengths;
-  return build_plan(prefix::of_own_lengths(geometry), view.header->used_parts, own, plan, executor);
+  return build_plan(geometry, view.header->used_parts, own, plan, executor);
 }
 
 }  // namespace flashlatent::cuda

@@ -46,11 +46,9 @@ __device__ __forceinline__ RowPlace place_of(const Arguments& args, const Job& j
 template <bool kShared>
 __device__ __forceinline__ Range seen_by(const Arguments& args, const Job& job, int row) {
   if (kShared || (!args.decode.causal && args.window == 0)) return {0, job.length};
-  if (args.decode.contexts != nullptr) [[unlikely]] {
-    const TokenShard& shard = args.decode.geometry.shard;
-    const int length = __ldg(args.decode.contexts + job.tile.request);
-    const int end = job.tile.limit_in_context(args.decode, length, row);
-    return {args.window > 0 ? shard.held(end - args.window) : 0, min(job.length, shard.held(end))};
+  if (args.decode.spans != nullptr) [[unlikely]] {
+    const schedule::TokenSpan span = job.tile.span(args.decode, job.tile.later(args.decode, row));
+    return {span.begin, min(job.length, span.end)};
   }
   const int end = job.tile.limit_in_context(args.decode, job.length, row);
   return {args.window > 0 ? max(end - args.window, 0) : 0, end};
@@ -83,8 +81,7 @@ __device__ __forceinline__ Job request_job(const Arguments& args, int index) {
   tile.first = (decode.query.row_tiles.value - 1 - in_section / sequences) * tile_rows;
   tile.rows = max(0, min(tile.tokens * decode.query.group.value - tile.first, tile_rows));
   if (tile.rows == 0) return job;
-  const int held = schedule::held_of(decode.geometry, decode.cache.lengths[tile.request]);
-  job.length = max(0, min(held, args.reach));
+  job.length = max(0, min(decode.cache.lengths[tile.request], args.reach));
   job.entries = decode.cache.entries + tile.request * decode.cache.entries_stride;
   const Range first = seen_by<false>(args, job, 0), last = seen_by<false>(args, job, tile.rows - 1);
   job.block_begin = min(first.begin, max(last.end, 0)) / kBlockTokens;
@@ -128,8 +125,7 @@ __device__ __forceinline__ Job shared_job(const Arguments& args, int index) {
 __device__ __forceinline__ const std::int32_t* shared_entries(const Arguments& args, const Job& job) {
   const prefix::Shape& shape = args.prefix.shape;
   auto sees = [&](int request) {
-    const int held = prefix::held_of(shape, args.decode.cache.lengths[request]);
-    return prefix::sees_prefix(job.length, min(held, args.reach), shape.unseen);
+    return prefix::sees_prefix(job.length, min(args.decode.cache.lengths[request], args.reach), shape.unseen);
   };
   if (sees(job.tile.request)) return job.entries;
   const int members = job.tile.rows / shape.request_rows;

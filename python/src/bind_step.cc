@@ -17,10 +17,11 @@ nb::tuple decode(Step& step, DecodeArguments&& given) {
 /// The drop-in's call, its arguments by position: fewer names to match, and defaults without Python code.
 nb::tuple decode_as_flash_mla(Step& step, nb::handle q, nb::handle k_cache, nb::handle block_table,
                               nb::handle cache_seqlens, int head_dim_v, std::optional<float> softmax_scale,
-                              bool causal, bool is_fp8, nb::handle indices, nb::handle attn_sink,
-                              nb::handle topk_length, nb::handle extra_k_cache, nb::handle extra_indices,
-                              nb::handle extra_topk_length, nb::handle out, bool check_inputs,
-                              nb::handle kv_scale, nb::handle q_scale) {
+                              bool causal, std::optional<bool> is_fp8, nb::handle indices,
+                              nb::handle attn_sink, nb::handle topk_length, nb::handle extra_k_cache,
+                              nb::handle extra_indices, nb::handle extra_topk_length, nb::handle out,
+                              bool check_inputs, bool batch_invariant, nb::handle kv_scale,
+                              nb::handle q_scale) {
   const bool sparse = !indices.is_none();
   DecodeArguments given;
   given.q = q;
@@ -40,6 +41,7 @@ nb::tuple decode_as_flash_mla(Step& step, nb::handle q, nb::handle k_cache, nb::
   given.default_scale = !softmax_scale.has_value();
   given.v_dim = head_dim_v;
   given.causal = causal;
+  given.batch_invariant = batch_invariant;
   given.is_fp8 = is_fp8;
   given.empty_lse = std::numeric_limits<float>::infinity();
   given.check_inputs = check_inputs;
@@ -82,11 +84,11 @@ stateless  plan and workspace are those of the call, or made for it alone: calls
              "those of flashlatent.decode_kv(); check_inputs is off unless it is given (None: on the CPU "
              "only).");
   step.def("_decode_as_flash_mla", &decode_as_flash_mla, "q"_a, "k_cache"_a, "block_table"_a.none(),
-           "cache_seqlens"_a.none(), "head_dim_v"_a, "softmax_scale"_a.none(), "causal"_a, "is_fp8_kvcache"_a,
-           "indices"_a.none(), "attn_sink"_a.none(), "topk_length"_a.none(), "extra_k_cache"_a.none(),
-           "extra_indices_in_kvcache"_a.none(), "extra_topk_length"_a.none(), "out"_a.none(),
-           "check_inputs"_a, "kv_scale"_a = nb::none(), "q_scale"_a = nb::none(),
-           "flashlatent.flash_mla's decode.")
+           "cache_seqlens"_a.none(), "head_dim_v"_a, "softmax_scale"_a.none(), "causal"_a,
+           "is_fp8_kvcache"_a.none(), "indices"_a.none(), "attn_sink"_a.none(), "topk_length"_a.none(),
+           "extra_k_cache"_a.none(), "extra_indices_in_kvcache"_a.none(), "extra_topk_length"_a.none(),
+           "out"_a.none(), "check_inputs"_a, "enable_batch_invariant"_a, "kv_scale"_a = nb::none(),
+           "q_scale"_a = nb::none(), "flashlatent.flash_mla's decode.")
       .def(
           "find",
           [](Step& step, const DecodeProblem& problem, nb::handle array) {

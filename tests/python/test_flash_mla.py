@@ -92,12 +92,16 @@ def test_cuda_graph(device):
     ("extra_indices_in_kvcache is given, but extra_k_cache is missing",
      {"extra_indices_in_kvcache": torch.zeros(1, 1, 4, dtype=torch.int32)}),
     ("is_fp8_kvcache is True and k_cache is torch.float16", {"is_fp8_kvcache": True}),
+    ("is_fp8_kvcache is False and k_cache is torch.uint8",
+     {"is_fp8_kvcache": False, "q": torch.zeros(1, 1, 4, 576, dtype=torch.bfloat16),
+      "k_cache": torch.zeros(1, 64, 1, 656, dtype=torch.uint8)}),
     ("tile_scheduler_metadata is a NoneType", {"tile_scheduler_metadata": None}),
     ("head_dim_v is 512", {"head_dim_v": 512}),
 ])
 def test_refusals(device, match, options):
     case = TorchCase([3], device)
     names = ["q", "k_cache", "block_table", "cache_seqlens"]
+    options = {name: value.to(device) if torch.is_tensor(value) else value for name, value in options.items()}
     arguments = {**dict(zip(names, case.tensors)), "head_dim_v": 256,
                  "tile_scheduler_metadata": flash_mla.get_mla_metadata()[0], **options}
     with pytest.raises(flashlatent.FlashLatentError, match=match):
@@ -132,9 +136,11 @@ def test_sparse_fp8(device, page_size, cache_dtype, sink):
     k_cache.copy_(quantised)  # its pages lie apart
     k_cache = k_cache.view(getattr(torch, cache_dtype))
     metadata, num_splits = flash_mla.get_mla_metadata()
-    out, lse = flash_mla.flash_mla_with_kvcache(
-        q, k_cache, None, None, 512, metadata, num_splits, is_fp8_kvcache=True, indices=spaced(indices, device),
-        topk_length=topk_length.to(device), attn_sink=attn_sink.to(device) if sink else None)
+    # What the cache is may be said or not.
+    options = {"attn_sink": attn_sink.to(device)} if sink else {"is_fp8_kvcache": True}
+    out, lse = flash_mla.flash_mla_with_kvcache(q, k_cache, None, None, 512, metadata, num_splits,
+                                                indices=spaced(indices, device), topk_length=topk_length.to(device),
+                                                **options)
     assert (lse[1, :, 1] == math.inf).all() and (out[1, 1] == 0).all()
     assert (lse[2] == math.inf).all() and (out[2] == 0).all()
     for i, t in [(0, 0), (0, 1), (1, 0)]:
@@ -146,6 +152,26 @@ def test_sparse_fp8(device, page_size, cache_dtype, sink):
         if sink:
             expected *= (scores.logsumexp(-1) - attn_sink).sigmoid()[:, None]
         np.testing.assert_allclose(out[i, t].float().cpu(), expected, rtol=2**-7, atol=2**-7)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_batch_invariant(device, compiled):
+    """A request's bits are those that it has alone, whatever the metadata was made for."""
+    case = TorchCase([9000, 3, 700, 5000], device, tokens=2)
+    q, k_cache, block_table, cache_seqlens = case.tensors
+    metadata, num_splits = flash_mla.get_mla_metadata()
+
+    def layer(q, k_cache, block_table, cache_seqlens):
+        return flash_mla.flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, 256, metadata, num_splits,
+                                                causal=True, enable_batch_invariant=True)
+
+    if compiled:
+        layer = torch.compile(layer, fullgraph=True, backend="eager")
+    out, lse = layer(q, k_cache, block_table, cache_seqlens)
+    check(case, out, lse, causal=True)
+    for i in range(4):
+        alone = layer(q[i:i + 1], k_cache, block_table[i:i + 1], cache_seqlens[i:i + 1])
+        assert torch.equal(alone[0][0], out[i]) and torch.equal(alone[1][0], lse[i])
 
 
 def test_programs_that_import_flash_mla(device, tmp_path):

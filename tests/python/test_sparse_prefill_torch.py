@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 import flashlatent
 import flashlatent.torch
 from flashlatent import flash_mla
+from test_flash_mla import spaced
 from test_sparse_prefill import Prefill
 from test_torch import DEVICES
 
@@ -59,13 +60,20 @@ def test_operator_compiles_and_fakes_agree(device):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("compiled", [False, True])
-def test_drop_in(compiled, device):
+@pytest.mark.parametrize("given", ["contiguous", "spaced", "out"])
+def test_drop_in(given, compiled, device):
     case = Prefill(lengths=True, sink=True)
     q, kv, indices, options = tensors(case, device)
+    if given == "spaced":
+        q, kv, indices = (spaced(tensor, device) for tensor in (q, kv, indices))
+    elif given == "out":  # some rows of a larger tensor
+        options["out"] = torch.full((7, 9, 512), math.nan, dtype=q.dtype, device=device)[1:6]
     call = flash_mla.flash_mla_sparse_fwd
     if compiled:
         call = torch.compile(call, fullgraph=True, backend="aot_eager")
     out, max_logits, lse = call(q, kv, indices, case.scale, **options)
+    if given == "out":
+        assert out.data_ptr() == options["out"].data_ptr()
     empty = torch.from_numpy(case.expected()[2] == -math.inf).to(device)
     assert empty[1].all() and (lse[empty] == math.inf).all() and (max_logits[empty] == -math.inf).all()
     check(case, out, max_logits, torch.where(empty, -math.inf, lse))

@@ -11,6 +11,7 @@ import flashlatent
 import flashlatent.torch
 from flashlatent import flash_mla
 from flashlatent.flash_mla import flash_mla_interface
+from test_flash_mla import spaced
 
 
 def case(device, tokens=2):
@@ -81,6 +82,11 @@ def test_drop_in(device):
     got = drop_in(tensors, out=out)
     assert got[0] is out
     check(got, tensors)
+    q, cache, extra_cache, indices, lengths, extra, extra_lengths = tensors
+    caches = (c.view(torch.float8_e4m3fn) for c in (cache, extra_cache))
+    check(drop_in((spaced(q, device), *caches, spaced(indices, device), lengths, spaced(extra, device), extra_lengths)),
+          tensors)
+    check(drop_in(tensors, enable_batch_invariant=True), tensors)
 
 
 @pytest.mark.parametrize("device", devices())

@@ -39,17 +39,18 @@ def get_mla_metadata(*args: Any, **kwargs: Any) -> Tuple[FlashMLASchedMeta, None
 
 def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Tensor], cache_seqlens: Optional[Tensor],
                            head_dim_v: int, tile_scheduler_metadata: FlashMLASchedMeta, num_splits: None = None,
-                           softmax_scale: Optional[float] = None, causal: bool = False, is_fp8_kvcache: bool = False,
-                           indices: Optional[Tensor] = None, attn_sink: Optional[Tensor] = None,
-                           extra_k_cache: Optional[Tensor] = None, extra_indices_in_kvcache: Optional[Tensor] = None,
-                           topk_length: Optional[Tensor] = None,
+                           softmax_scale: Optional[float] = None, causal: bool = False,
+                           is_fp8_kvcache: Optional[bool] = None, indices: Optional[Tensor] = None,
+                           attn_sink: Optional[Tensor] = None, extra_k_cache: Optional[Tensor] = None,
+                           extra_indices_in_kvcache: Optional[Tensor] = None, topk_length: Optional[Tensor] = None,
                            extra_topk_length: Optional[Tensor] = None, *, out: Optional[Tensor] = None,
-                           check_inputs: bool = False) -> Tuple[Tensor, Tensor]:
+                           enable_batch_invariant: bool = False, check_inputs: bool = False) -> Tuple[Tensor, Tensor]:
     """MLA decode over a paged cache; returns (out (b, s_q, h_q, head_dim_v), lse (b, h_q, s_q)).
 
     q              bf16 or fp16 (b, s_q, h_q, d)
     k_cache        q's dtype (pages, page_size, h_kv, d); is_fp8_kvcache: one byte an element, (pages, page_size,
-                   1, 656), or (pages, page_size, 1, 584), a view of whole pages (DeepSeek V4, 512 columns)
+                   1, 656), or (pages, page_size, 1, 584), a view of whole pages (DeepSeek V4, 512 columns).
+                   is_fp8_kvcache need not be given: k_cache's dtype tells
     block_table    int32 (b, max_pages); entries past a request's length may be garbage; tokens of a negative or too
                    large page number are skipped. None in sparse decode
     cache_seqlens  int32 (b); a length below 0 counts as 0, one above max_pages * page_size as max_pages * page_size.
@@ -64,6 +65,7 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
     extra_indices_in_kvcache  int32 (b, s_q, extra topk): its tokens, as indices
     extra_topk_length  int32 (b): only so many of these indices of a request count
     out            where the result goes: q's dtype, (b, s_q, h_q, head_dim_v); made if not given
+    enable_batch_invariant  a request's bits do not depend on its batch-mates; each call then plans anew
     check_inputs   raise for lengths, page numbers in use and topk_length out of range, see flashlatent.decode(); on a
                    GPU the call then waits for the stream. (Not an argument of the package flash_mla.)
     lse is fp32, the natural logarithm, +inf for rows that attend to nothing (whose out is 0).
@@ -72,7 +74,7 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
     """
     _check_metadata(tile_scheduler_metadata)
     if _is_compiling():
-        if (k_cache.element_size() == 1) is not bool(is_fp8_kvcache):
+        if is_fp8_kvcache is not None and (k_cache.element_size() == 1) is not bool(is_fp8_kvcache):
             raise InvalidArgumentError(f"is_fp8_kvcache is {is_fp8_kvcache} and k_cache is {k_cache.dtype}; an fp8 "
                                        "cache has elements of one byte, any other q's dtype")
         if indices is not None:
@@ -80,11 +82,12 @@ def flash_mla_with_kvcache(q: Tensor, k_cache: Tensor, block_table: Optional[Ten
         return _compiled(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, out, causal=causal,
                          indices=indices, topk_length=topk_length, attn_sink=attn_sink, extra_kv_cache=extra_k_cache,
                          extra_indices=extra_indices_in_kvcache, extra_topk_length=extra_topk_length,
-                         check_inputs=check_inputs)
+                         batch_invariant=enable_batch_invariant, check_inputs=check_inputs)
     try:
         return tile_scheduler_metadata.decode(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, causal,
                                               is_fp8_kvcache, indices, attn_sink, topk_length, extra_k_cache,
-                                              extra_indices_in_kvcache, extra_topk_length, out, check_inputs)
+                                              extra_indices_in_kvcache, extra_topk_length, out, check_inputs,
+                                              enable_batch_invariant)
     except FlashLatentError as error:  # by the names of this function's arguments
         raise type(error)(_in_names_of_flash_mla(str(error))) from None
 
@@ -118,8 +121,8 @@ def flash_mla_with_kvcache_fp8(q: Tensor, k_cache: Tensor, block_table: Tensor, 
                          kv_scale=descale_k, q_scale=descale_q, check_inputs=check_inputs)
     try:
         return tile_scheduler_metadata.decode(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, causal,
-                                              True, None, None, None, None, None, None, out, check_inputs, descale_k,
-                                              descale_q)
+                                              True, None, None, None, None, None, None, out, check_inputs, False,
+                                              descale_k, descale_q)
     except FlashLatentError as error:  # by the names of this function's arguments
         raise type(error)(_in_names_of_flash_mla(str(error))) from None
 
@@ -145,37 +148,42 @@ def _compiled(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale,
 def _in_names_of_flash_mla(text):
     for name, here in (("v_dim", "head_dim_v"), ("kv_cache", "k_cache"), ("extra_kv_cache", "extra_k_cache"),
                        ("extra_indices", "extra_indices_in_kvcache"), ("kv_scale", "descale_k"),
-                       ("q_scale", "descale_q")):
+                       ("q_scale", "descale_q"), ("batch_invariant", "enable_batch_invariant")):
         text = re.sub(rf"\b{name}\b", here, text)
     return text
 
 
 def flash_mla_sparse_fwd(q: Tensor, kv: Tensor, indices: Tensor, sm_scale: float, d_v: int = 512,
-                         attn_sink: Optional[Tensor] = None,
-                         topk_length: Optional[Tensor] = None) -> Tuple[Tensor, Tensor, Tensor]:
-    """Sparse prefill, on the CPU; returns (out (s_q, h_q, d_v), max_logits (s_q, h_q), lse (s_q, h_q)).
+                         attn_sink: Optional[Tensor] = None, topk_length: Optional[Tensor] = None, *,
+                         out: Optional[Tensor] = None) -> Tuple[Tensor, Tensor, Tensor]:
+    """Sparse prefill; returns (out (s_q, h_q, d_v), max_logits (s_q, h_q), lse (s_q, h_q)).
 
-    q            bf16 or fp16 (s_q, h_q, d)
+    q            bf16 or fp16 (s_q, h_q, d); on a GPU d is 576 or 512
     kv           q's dtype (s_kv, 1, d)
     indices      int32 (s_q, 1, topk); negative ones and those of s_kv and above are skipped
     sm_scale     scores are sm_scale * q . k
+    d_v          V is the first d_v elements of a row; 512 on a GPU
     attn_sink    fp32 (h_q): out is scaled by exp(lse) / (exp(lse) + exp(sink))
     topk_length  int32 (s_q): only so many indices of a query token count
+    out          where the result goes: q's dtype, (s_q, h_q, d_v); made if not given
     max_logits and lse are fp32 and natural. A query token that attends to nothing has out 0, max_logits -inf and
     lse +inf.
 
     Raises InvalidArgumentError (a ValueError) for tensors that don't fit, UnsupportedError (a NotImplementedError)
-    for tensors on a GPU.
+    for what no kernel takes.
     """
     options = {"softmax_scale": sm_scale, "v_dim": d_v, "attn_sink": attn_sink, "topk_length": topk_length}
-    if _is_compiling():
-        out, max_logits, lse = operators.sparse_prefill(q, kv, indices, **options)
-    else:
+    if not _is_compiling():
         try:
-            out, max_logits, lse = _native.sparse_prefill(q, kv, indices, check_inputs=False, **options)
+            out, max_logits, lse = _native.sparse_prefill(q, kv, indices, out=out, check_inputs=False, **options)
         except FlashLatentError as error:  # by the names of this function's arguments
             text = re.sub(r"\bv_dim\b", "d_v", str(error))
             raise type(error)(re.sub(r"\bsoftmax_scale\b", "sm_scale", text)) from None
+    elif out is None:
+        out, max_logits, lse = operators.sparse_prefill(q, kv, indices, **options)
+    else:
+        max_logits, lse = (q.new_empty(q.shape[:2], dtype=torch.float32) for _ in range(2))
+        operators.sparse_prefill_out(q, kv, indices, out=out, max_logits=max_logits, lse=lse, **options)
     return out, max_logits, torch.where(lse == -math.inf, math.inf, lse)
 
 

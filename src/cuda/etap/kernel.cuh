@@ -50,8 +50,10 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
   __device__ __forceinline__ Warpgroup(SharedMemory<Config>& shared, const parts::DecodeArguments& args)
       : Base(shared, args) {}
 
-  /// All of one segment, from waiting for Q to writing the result. `lane`: which of the part's row tiles it is.
-  __device__ __forceinline__ void run(const schedule::Segment& segment, const parts::RowTile& tile, int lane) {
+  /// All of one segment, from waiting for Q to writing the result. `lane`: which of the part's row tiles it
+  /// is.
+  __device__ __forceinline__ void run(const schedule::Segment& segment, const parts::RowTile& tile,
+                                      int lane) {
     const int blocks = segment.block_end - segment.block_begin;
     if (blocks > 0) take_query(tile, blocks);
     tile_ = tile;

@@ -1,5 +1,6 @@
-// Parts that are a share of one item each (parts/shares.cuh). From an fp8_656 cache of one list clusters of two
-// take them, whose computing warps load the first blocks (Config::kLoadsFirst); of others the loaders load all.
+// Parts that are a share of one item each (parts/shares.cuh). From an fp8_656 cache of one list clusters of
+// two take them, whose computing warps load the first blocks (Config::kLoadsFirst); of others the loaders
+// load all.
 #pragma once
 
 #include "cuda/parts/shares.cuh"

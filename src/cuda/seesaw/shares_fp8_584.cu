@@ -9,7 +9,7 @@ constexpr cuda::DenseInstance share_584_instance() {
                                parts::ListedStagedLoader<parts::Fp8_584Rows, kCluster, kAhead>>(
       Dtype::kBF16, cuda::Loading::kFp8_584);
 }
-constinit const Fp8Instances kSharesFp8_584 = cuda::of_keys(
-    kFp8_584ShareKeys, Fp8Instances{{share_584_instance<2, 8>(), share_584_instance<1, 5>()}});
+constinit const Fp8Instances kSharesFp8_584 =
+    cuda::of_keys(kFp8_584ShareKeys, Fp8Instances{{share_584_instance<2, 8>(), share_584_instance<1, 5>()}});
 
 }  // namespace flashlatent::seesaw

@@ -148,6 +148,60 @@ TEST_P(TwoCaches, SplitsAndFixedSplits) {
   check(spec);
 }
 
+/// Few requests are shared out evenly or by length, of many some are split on a line.
+TEST_P(TwoCaches, SharesAndLines) {
+  for (const auto& [format, dtype] : {std::pair{KvFormat::kFp8_584, Dtype::kBF16},
+                                      {KvFormat::kFp8_656, Dtype::kBF16},
+                                      {KvFormat::kPlain, Dtype::kBF16},
+                                      {KvFormat::kPlain, Dtype::kF16}}) {
+    for (int heads : {5, 16, 64, 70, 128}) {
+      CaseSpec spec = with_extra(indexed(v4(heads, {100, 100, 0, 100}), 128), 512, 3);
+      spec.format = format;
+      spec.dtype = dtype;
+      spec.query_tokens = 2;
+      spec.sink = spec.strided = true;
+      check(spec);
+      spec.topk_lengths = {128, 0, 5, 0};
+      spec.extra_topk_lengths = {512, 300, 0, 0};
+      check(spec);
+      spec = with_extra(v4(heads, {500, 0, 200, 64, 7}), -1, 2);
+      spec.format = format;
+      spec.dtype = dtype;
+      spec.window = 100;
+      spec.extra_lengths = {4000, 1, 0, 6000, 300};
+      spec.invalid_pages = true;
+      check(spec);
+    }
+  }
+  CaseSpec rope = with_extra(indexed(v4(12, {100, 100, 0}), 128), 512, 3);
+  rope.format = KvFormat::kFp8_656;
+  rope.qk_dim = 576;
+  check(rope);
+  for (int heads : {16, 64, 128}) {
+    CaseSpec spec = with_extra(indexed(v4(heads, std::vector<int>(90, 70)), 70), -1, 2);
+    for (int i = 0; i < 90; ++i) spec.extra_lengths[i] = i * i % 900;
+    check(spec);
+  }
+}
+
+/// A share is empty when lengths are less than those of the plan, or longer.
+TEST_P(TwoCaches, SharesOfOtherLengths) {
+  for (int heads : {16, 64, 128}) {
+    CaseSpec spec = with_extra(indexed(v4(heads, {200, 100, 50}), 128), 512, 2), other = spec;
+    if (!taken(spec)) continue;
+    spec.topk_lengths = {0, 128, 0}, spec.extra_topk_lengths = {0, 65, 512};
+    other.topk_lengths = {128, 0, 1}, other.extra_topk_lengths = {512, 512, 0};
+    expect_right_with_plan_of(runtime::make_case(other, 1), runtime::make_case(spec, 2), "other lengths");
+    expect_same_bits(spec);
+    CaseSpec paged = with_extra(v4(heads, {200, 100, 50}), -1, 2);
+    paged.window = 70;
+    other = paged;
+    paged.extra_lengths = {7000, 0, 30};
+    other.extra_lengths = {0, 30, 7000};
+    expect_right_with_plan_of(runtime::make_case(other, 1), runtime::make_case(paged, 2), "by length");
+  }
+}
+
 /// A request's bits are the same alone as among others, with fixed splits.
 TEST_P(TwoCaches, BatchInvariant) {
   CaseSpec spec = with_extra(indexed(v4(8, {200, 100}), 128), -1, 2);

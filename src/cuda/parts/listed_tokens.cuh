@@ -80,23 +80,18 @@ __device__ __forceinline__ ListPlace place_in_list(const ListRange& lists, int b
   return {second, (second ? block - lists.blocks : block) * 64 + row};
 }
 
-/// The entry for a token of a list, or -1 past its end: those entries are never read.
-__device__ __forceinline__ int entry_of(const CacheArguments& cache, const ListRange& lists, ListPlace at,
-                                        int tokens, const std::int32_t* entries) {
-  if (at.token >= tokens) return -1;
+/// The entry for a token, or -1 past the list's end: those entries are never read.
+/// kInRegisters: `lists` are, and an index would put them into local memory.
+template <bool kInRegisters = false>
+__device__ __forceinline__ int entry_of(const CacheArguments& cache, const ListRange& lists, ListPlace at) {
+  const auto of_list = [&](const auto(&x)[2]) {
+    if constexpr (kInRegisters) return at.second ? x[1] : x[0];
+    return x[at.second];
+  };
+  if (at.token >= of_list(lists.tokens)) return -1;
   const ListedCache& of = cache.listed[at.second];
   const int token = at.token + (at.second ? 0 : lists.first);
-  return __ldg(entries + (of.indexed ? token : of.page_size.quotient(token)));
-}
-/// Of lists in shared memory.
-__device__ __forceinline__ int entry_of(const CacheArguments& cache, const ListRange& lists, ListPlace at) {
-  return entry_of(cache, lists, at, lists.tokens[at.second], lists.entries[at.second]);
-}
-/// Of lists in registers, which an index would put into local memory.
-__device__ __forceinline__ int entry_of_either(const CacheArguments& cache, const ListRange& lists,
-                                               ListPlace at) {
-  return entry_of(cache, lists, at, at.second ? lists.tokens[1] : lists.tokens[0],
-                  at.second ? lists.entries[1] : lists.entries[0]);
+  return __ldg(of_list(lists.entries) + (of.indexed ? token : of.page_size.quotient(token)));
 }
 
 /// Where a token's data are, or null if it does not count; and its place in the page.

@@ -133,7 +133,8 @@ Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& leng
   if (problem.cache.format == KvFormat::kFp8_584) problem.cache.qk_dim = problem.cache.v_dim = 512;
   problem.cache.dtype = options.dtype == "fp16" ? Dtype::kF16 : Dtype::kBF16;
   if (options.topk > 0) problem.sparse = {.enabled = true, .topk = options.topk};
-  if (options.extra_topk > 0) problem.cache.extra = {.enabled = true, .topk = options.extra_topk};
+  if (options.extra_topk > 0)
+    problem.cache.extra = {.enabled = true, .indexed = true, .topk = options.extra_topk};
   const int longest = *std::max_element(lengths.begin(), lengths.end());
   // Sparse decode has indices in place of a page table.
   if (options.topk == 0) problem.cache.max_pages = std::max(1, (longest - 1) / problem.cache.page_size + 1);

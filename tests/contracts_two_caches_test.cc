@@ -2,6 +2,7 @@
 // there.
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 #include "contracts.h"
 #include "core/fp8_584.h"
@@ -146,6 +147,62 @@ TEST_P(TwoCaches, SplitsAndFixedSplits) {
   check(spec);
   spec.batch_invariant = true;
   check(spec);
+}
+
+/// Few requests are shared out evenly or by length, of many some are split on a line.
+TEST_P(TwoCaches, SharesAndLines) {
+  for (const auto& [format, dtype, heads] : {std::tuple{KvFormat::kFp8_584, Dtype::kBF16, 5},
+                                             {KvFormat::kFp8_584, Dtype::kBF16, 64},
+                                             {KvFormat::kFp8_584, Dtype::kBF16, 70},
+                                             {KvFormat::kFp8_656, Dtype::kBF16, 20},
+                                             {KvFormat::kPlain, Dtype::kBF16, 20},
+                                             {KvFormat::kPlain, Dtype::kF16, 20}}) {
+    CaseSpec spec = with_extra(indexed(v4(heads, {100, 0, 100}), 128), 512, 3);
+    spec.format = format;
+    spec.dtype = dtype;
+    spec.query_tokens = 2;
+    spec.sink = spec.strided = true;
+    check(spec);
+    spec.topk_lengths = {128, 5, 0};
+    spec.extra_topk_lengths = {300, 0, 0};
+    check(spec);
+    spec = with_extra(v4(heads, {500, 0, 200, 64}), -1, 2);
+    spec.format = format;
+    spec.dtype = dtype;
+    spec.window = 100;
+    spec.lengths.resize(16, 3);
+    spec.extra_lengths = {1200, 1, 0, 700, 300};
+    spec.extra_lengths.resize(16, 0);
+    spec.invalid_pages = true;
+    check(spec);
+  }
+  CaseSpec rope = with_extra(indexed(v4(12, {100, 100, 0}), 128), 512, 3);
+  rope.format = KvFormat::kFp8_656;
+  rope.qk_dim = 576;
+  check(rope);
+  for (const auto& [heads, requests] : {std::pair{8, 70}, {20, 70}, {66, 40}}) {
+    CaseSpec spec = with_extra(indexed(v4(heads, std::vector<int>(requests, 70)), 70), -1, 2);
+    for (int i = 0; i < requests; ++i) spec.extra_lengths[i] = i == 20 ? 1200 : i * i % 200;
+    check(spec);
+  }
+}
+
+/// A share is empty when lengths are less than those of the plan, or longer.
+TEST_P(TwoCaches, SharesOfOtherLengths) {
+  for (int heads : {8, 20, 66}) {
+    CaseSpec spec = with_extra(indexed(v4(heads, {200, 100, 50}), 128), 512, 2), other = spec;
+    if (!taken(spec)) continue;
+    spec.topk_lengths = {0, 128, 0}, spec.extra_topk_lengths = {0, 65, 512};
+    other.topk_lengths = {128, 0, 1}, other.extra_topk_lengths = {512, 512, 0};
+    expect_right_with_plan_of(runtime::make_case(other, 1), runtime::make_case(spec, 2), "other lengths");
+    expect_same_bits(spec);
+    CaseSpec paged = with_extra(v4(heads, std::vector<int>(16, 90)), -1, 2);
+    paged.window = 70;
+    paged.extra_lengths.assign(16, 5);
+    other = paged;
+    paged.extra_lengths[0] = other.extra_lengths[15] = 1200;
+    expect_right_with_plan_of(runtime::make_case(other, 1), runtime::make_case(paged, 2), "by length");
+  }
 }
 
 /// A request's bits are the same alone as among others, with fixed splits.

@@ -37,6 +37,8 @@ const Cached kCached[] = {
     {.name = "sparse", .sparse = true},
     {.name = "fp8_656", .format = KvFormat::kFp8_656},
     {.name = "sparse fp8_656", .format = KvFormat::kFp8_656, .sparse = true},
+    {.name = "fp8_584", .format = KvFormat::kFp8_584, .qk_dim = 512},
+    {.name = "sparse fp8_584", .format = KvFormat::kFp8_584, .qk_dim = 512, .sparse = true},
     {.name = "separate", .layout = KvLayout::kSeparate, .qk_dim = 128, .v_dim = 128},
     {.name = "separate, 8 KV heads",
      .layout = KvLayout::kSeparate,

@@ -469,6 +469,67 @@ TEST(Dispatch, SeesawSharesOutSmallBatches) {
   EXPECT_EQ(way_of(sparse, 132), "even");
 }
 
+// By two lists of tokens, by either kernel: evenly where indices name the tokens or shares are short; else by
+// length, where each request has one query token.
+TEST(Dispatch, ListsAreSharedOutInSmallBatches) {
+  Executor executor;
+  executor.backend = Backend::kCuda;
+  auto way_of = [&](const DecodeProblem& problem) {
+    Result<std::vector<Candidate>> list = candidates(problem, executor, 132);
+    if (!list.ok()) return list.status().message();
+    const schedule::Geometry& g = cheapest(*list)->geometry;
+    EXPECT_LE(g.parts * g.lanes, 132);
+    return std::string(schedule::name_of(g.partition));
+  };
+  auto v4 = [](int batch, int tokens, int heads, int extra_topk, int extra_tokens = 0) {
+    DecodeProblem problem = problem_of(batch, heads, 0);
+    problem.query.tokens = tokens;
+    auto& cache = problem.cache;
+    cache.format = KvFormat::kFp8_584;
+    cache.qk_dim = cache.v_dim = 512;
+    cache.max_pages = 0;
+    problem.sparse = {.enabled = true, .topk = 128};
+    if (extra_topk > 0) cache.extra = {.enabled = true, .indexed = true, .topk = extra_topk};
+    if (extra_tokens > 0) cache.extra = {.enabled = true, .max_pages = extra_tokens / cache.extra.page_size};
+    return problem;
+  };
+  for (int heads : {8, 16, 64, 128}) {
+    EXPECT_EQ(way_of(v4(8, 1, heads, 512)), "even shares") << heads;
+    EXPECT_EQ(way_of(v4(2, 2, heads, 1024)), "even shares") << heads;
+    EXPECT_EQ(way_of(v4(1, 1, heads, 0, 8192)), "even shares") << heads;
+    EXPECT_EQ(way_of(v4(128, 1, heads, 512)), "line") << heads;
+    EXPECT_EQ(way_of(v4(4, 2, heads, 0, 8192)), "line") << heads;
+    DecodeProblem invariant = v4(8, 1, heads, 512);
+    invariant.options.batch_invariant = true;
+    EXPECT_EQ(way_of(invariant), "fixed splits") << heads;
+  }
+  EXPECT_EQ(way_of(v4(8, 1, 16, 0, 8192)), "shares by length");
+  EXPECT_EQ(way_of(v4(8, 1, 64, 0, 8192)), "shares by length");
+  EXPECT_EQ(way_of(v4(40, 1, 64, 0, 8192)), "line");  // more than a warp has lanes
+  // Other caches.
+  DecodeProblem plain = v4(8, 1, 64, 512);
+  plain.cache.format = KvFormat::kPlain;
+  EXPECT_EQ(way_of(plain), "even shares");
+  plain.cache.dtype = Dtype::kF16;
+  EXPECT_EQ(way_of(plain), "even shares");
+  for (int heads : {16, 64}) {
+    DecodeProblem fp8_656 = v4(8, 1, heads, 512);
+    fp8_656.cache.format = KvFormat::kFp8_656;
+    EXPECT_EQ(way_of(fp8_656), "even shares") << heads;
+  }
+  DecodeProblem with_rope = v4(8, 1, 16, 512);
+  with_rope.cache.format = KvFormat::kFp8_656;
+  with_rope.cache.qk_dim = 576;
+  EXPECT_EQ(way_of(with_rope), "even shares");
+  // Rows of a tile must attend to the same tokens.
+  DecodeProblem dense = v4(16, 1, 64, 0);
+  dense.sparse = {};
+  dense.cache.max_pages = 64;
+  EXPECT_EQ(way_of(dense), "shares by length");
+  dense.query.tokens = 2;
+  EXPECT_EQ(way_of(dense), "line");
+}
+
 // Where memory binds fewer whole requests than parts share it, however tokens of a plain cache come.
 TEST(Dispatch, PagesOfAnySizeAreReckonedAlike) {
   Executor executor;

@@ -53,22 +53,34 @@ TEST(TokenLists, BlocksOfAPlanAreThoseOfBothLists) {
                              by_token ? ConstTensorView(extra.data(), Dtype::kI32, {3, tokens})
                                       : ConstTensorView(extra.data(), Dtype::kI32, {3})});
           if (by_token && tokens == 1) extra.resize(3);
+          std::vector<Geometry> ways;
           for (int parts : {1, 3, 17}) {
             Geometry g;
             g.parts = parts;
             set_lists(g, p);
             ASSERT_EQ(g.requests, 3 * tokens);
+            ways.push_back(g);
+            if (const auto even = even_items(g)) ways.push_back(*even);
+            if (const auto by_length = items_by_length(g)) ways.push_back(*by_length);
+          }
+          EXPECT_EQ(ways.size(), tokens == 1 ? 5U : 4U);  // by length goes one query token a request
+          for (const Geometry& g : ways) {
             ASSERT_TRUE(validate(g).ok());
             std::vector<std::uint64_t> memory(plan_bytes(g) / 8 + 1);
             build_on_host(g, lengths, memory.data());
             const PlanView plan = plan_view(g, memory.data());
             std::vector<int> done(g.requests);
-            for (int part = 0; part < parts; ++part) {
+            for (int part = 0; part < g.parts; ++part) {
               Walker<Walks::kAll, true, UnionLengths> walker(g, plan.cuts[part], plan.cuts[part + 1],
                                                              plan.successors, lengths);
               for (Segment s; walker.next(s);) {
                 EXPECT_EQ(s.block_begin, done[s.request]);
                 done[s.request] = s.block_end;
+                if (is_shares(g.partition)) {
+                  const Merge& merge = plan.merges[s.request];
+                  EXPECT_EQ(merge.request, s.request);
+                  EXPECT_TRUE(merge.partial_begin <= s.partial && s.partial < merge.partial_end);
+                }
               }
             }
             for (int item = 0; item < g.requests; ++item) {

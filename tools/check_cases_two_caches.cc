@@ -228,6 +228,13 @@ void add_full_two_cache_cases(std::vector<CaseSpec>& cases) {
   cases.back().lengths.assign(150, 70);
   cases.back().extra_lengths.assign(150, 70);
   cases.push_back(v4(extra_indexed(8192, 2, indexed(128, {.name = "v4 long", .heads = 16}))));
+  // More requests than have two parts each, of varied lengths: on a line.
+  for (int heads : {16, 64, 128}) {
+    CaseSpec spec = v4(extra_paged({}, 2, indexed(100, {.name = "v4 line", .heads = heads, .sink = true})));
+    spec.lengths.assign(90, 70);
+    for (int i = 0; i < 90; ++i) spec.extra_lengths.push_back(i % 30 == 0 ? 1200 : i * i % 300);
+    cases.push_back(std::move(spec));
+  }
 }
 
 }  // namespace flashlatent::tools

@@ -16,6 +16,7 @@
 #include "plan/describe.h"
 #include "plan/host_plan.h"
 #include "plan/prefix_plan.h"
+#include "plan/token_lists.h"
 #include "runtime/host_memory.h"
 #include "tools/bench_case.h"
 #include "tools/command.h"
@@ -39,6 +40,7 @@ struct PlanOptions {
   int dim = 0;
   std::string layout = "separate", kv = "plain", dtype = "bf16";
   int topk = 0;
+  int extra_topk = 0;
   int shared_tokens = 0;
   std::string sharing = "auto";
   bool brief = false;
@@ -131,6 +133,8 @@ Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& leng
   if (problem.cache.format == KvFormat::kFp8_584) problem.cache.qk_dim = problem.cache.v_dim = 512;
   problem.cache.dtype = options.dtype == "fp16" ? Dtype::kF16 : Dtype::kBF16;
   if (options.topk > 0) problem.sparse = {.enabled = true, .topk = options.topk};
+  if (options.extra_topk > 0)
+    problem.cache.extra = {.enabled = true, .indexed = true, .topk = options.extra_topk};
   const int longest = *std::max_element(lengths.begin(), lengths.end());
   // Sparse decode has indices in place of a page table.
   if (options.topk == 0) problem.cache.max_pages = std::max(1, (longest - 1) / problem.cache.page_size + 1);
@@ -145,11 +149,20 @@ Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& leng
   const schedule::Geometry& geometry = picked->geometry;
   const std::int64_t bytes = prefix::offset(geometry) + prefix::bytes(picked->prefix);
   std::vector<std::max_align_t> memory(bytes / sizeof(std::max_align_t) + 1);
+  const Memory whole = {memory.data(), memory.size() * sizeof(std::max_align_t)};
+  if (geometry.lists == 2) {
+    const int batch = problem.query.batch;
+    const schedule::UnionLengths both =
+        schedule::union_lengths({ConstTensorView(lengths.data(), Dtype::kI32, {batch}), {}});
+    schedule::build_on_host(geometry, both, memory.data());
+    Result<PlanDescription> plan = describe_plan(geometry, both, whole, picked->kernel->name);
+    if (!plan.ok()) return plan.status();
+    return Shown{*plan, std::move(*list), geometry.cost, *workers};
+  }
   const prefix::Groups groups = make_groups(options, problem, picked->prefix, lengths);
   prefix::build_on_host(geometry, picked->prefix, groups.list, lengths.data(), memory.data());
   Result<PlanDescription> plan =
-      describe_plan(geometry, lengths.data(), {memory.data(), memory.size() * sizeof(std::max_align_t)},
-                    picked->kernel->name, picked->prefix);
+      describe_plan(geometry, lengths.data(), whole, picked->kernel->name, picked->prefix);
   if (!plan.ok()) return plan.status();
   return Shown{*plan, std::move(*list), geometry.cost, *workers};
 }
@@ -304,6 +317,11 @@ void add_plan(CLI::App& app, Action& action) {
       ->capture_default_str();
   plan->add_option("--topk", options->topk, "Sparse: indices of a query token; 0: dense")
       ->excludes("--shared-tokens")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  plan->add_option("--extra-topk", options->extra_topk,
+                   "Indices of a query token into an extra cache, in one softmax with --topk's; 0: none")
+      ->needs("--topk")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
   plan->add_flag("--batch-invariant", options->problem.options.batch_invariant, "Fixed splits");

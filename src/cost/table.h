@@ -46,6 +46,8 @@ enum class Situation : std::uint8_t {
   kFp8,                  ///< An fp8_656 cache.
   kFp8_584,              ///< An fp8_584 cache, or two caches in one softmax.
   kFp8_584Tiles,         ///< The same with several row tiles.
+  kListedShares,         ///< By two lists: each CTA has a share of one item, of one row tile.
+  kListedSharesOfTiles,  ///< The same with several row tiles.
   kTeams,                ///< A segment's blocks are shared by a team of CTAs.
   kTeamsOfTiles,         ///< The same with several row tiles.
   kTeamsOfFewBlocks,     ///< The same where a CTA has at most four blocks.
@@ -78,6 +80,8 @@ inline constexpr const char* kSituationNames[] = {"rows8",
                                                   "fp8",
                                                   "fp8_584",
                                                   "fp8_584_tiles",
+                                                  "listed_shares",
+                                                  "listed_shares_of_tiles",
                                                   "teams",
                                                   "teams_of_tiles",
                                                   "teams_of_few_blocks",

@@ -8,6 +8,7 @@
 #include "core/message.h"
 #include "cost/model.h"
 #include "cuda/parts/merge_room.h"
+#include "plan/even_shares.h"
 #include "plan/host_plan.h"
 #include "plan/token_lists.h"
 
@@ -67,6 +68,44 @@ schedule::Geometry dense_geometry(const DecodeProblem& problem, const schedule::
   const std::optional<schedule::Geometry> whole = schedule::whole_items(g);
   return whole && schedule::never_gains_from_splits(g, *whole, cost::saved(kUnplanned.on(workers))) ? *whole
                                                                                                     : g;
+}
+
+namespace {
+
+/// With more blocks a share of requests that may differ in length, lengths decide who has how many.
+constexpr int kFewBlocksAShare = 2;
+/// With more than so many a line shares out several row tiles' requests better.
+constexpr int kManyBlocksOfTiles = 8;
+
+/// Do requests mostly have as many tokens as each other? Those that indices name.
+bool is_alike(const DecodeProblem& problem) {
+  const ExtraCache& extra = problem.cache.extra;
+  return problem.sparse.enabled && (!extra.enabled || extra.indexed);
+}
+
+/// `g`, whose line is not cut yet, in shares of one item each.
+std::optional<schedule::Geometry> listed_shares(const DecodeProblem& problem,
+                                                const schedule::Workers& workers, schedule::Geometry g) {
+  const std::optional<schedule::Geometry> even = schedule::even_items(g);
+  if (!even) return std::nullopt;
+  const auto has_up_to = [&](int blocks) {
+    return schedule::max_blocks(g) <= blocks * schedule::even_shares(*even);
+  };
+  if (is_alike(problem) || g.requests == 1 || has_up_to(kFewBlocksAShare)) return even;
+  if (rows_of_item(problem) > g.tile_rows && !has_up_to(kManyBlocksOfTiles)) return std::nullopt;
+  cost::add(g.cost, cost::of(cost::Kernel::kLatent, cost::Situation::kReadsPlan).on(workers));
+  return schedule::items_by_length(g);
+}
+
+}  // namespace
+
+schedule::Geometry listed_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
+                                   const DenseShape& of_shares, const schedule::Geometry& otherwise) {
+  if (otherwise.partition != schedule::Partition::kLine) return otherwise;
+  if (!has_token_items(problem) && problem.query.tokens > 1) return otherwise;
+  const std::optional<schedule::Geometry> shares =
+      listed_shares(problem, workers, split_geometry(problem, workers, of_shares));
+  return shares && schedule::estimate(*shares) < schedule::estimate(otherwise) ? *shares : otherwise;
 }
 
 schedule::Geometry turns_geometry(const DecodeProblem& problem, const schedule::Workers& workers,

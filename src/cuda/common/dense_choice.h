@@ -26,6 +26,11 @@ schedule::Geometry split_geometry(const DecodeProblem& problem, const schedule::
 schedule::Geometry dense_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
                                   const DenseShape& shape);
 
+/// By two lists: shares of one item a CTA where these are estimated to take less than `otherwise`. Their
+/// instances want rows of a tile to attend to the same tokens. `of_shares`: what they take.
+schedule::Geometry listed_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
+                                   const DenseShape& of_shares, const schedule::Geometry& otherwise);
+
 /// Sparse prefill: each CTA, and lane, takes whole query tokens in turn.
 schedule::Geometry turns_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
                                   const DenseShape& shape);

@@ -30,6 +30,7 @@ using cost::Situation;
 constexpr cost::Costs kCost8 = cost::of(Kernel::kEtap, Situation::kRows8);
 constexpr cost::Costs kCostFp8 = cost::of(Kernel::kEtap, Situation::kFp8);
 constexpr cost::Costs kCostFp8_584 = cost::of(Kernel::kEtap, Situation::kFp8_584);
+constexpr cost::Costs kCostOfShares = cost::of(Kernel::kEtap, Situation::kListedShares);
 /// Of an item by lists.
 constexpr int kMostRows = etap::kTileRows;
 
@@ -66,8 +67,11 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
     if (problem.cache.format == KvFormat::kFp8_584) return kCostFp8_584;
     return problem.cache.format == KvFormat::kPlain ? kCost8 : kCostFp8;
   };
-  const int tile_rows = etap::key_of(problem, loading_of(problem)).tile_rows;
-  return dense_geometry(problem, workers, {.tile_rows = tile_rows, .cost = cost()});
+  const InstanceKey key = etap::key_of(problem, loading_of(problem));
+  const DenseShape shape = {.tile_rows = key.tile_rows, .cost = cost()};
+  const schedule::Geometry g = dense_geometry(problem, workers, shape);
+  if (!is_listed({etap::kShareKeys}, key)) return g;
+  return listed_geometry(problem, workers, {.tile_rows = key.tile_rows, .cost = kCostOfShares}, g);
 }
 
 std::optional<std::string> declines_turns(const DecodeProblem& problem) {

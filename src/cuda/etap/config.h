@@ -6,15 +6,23 @@
 
 namespace flashlatent::etap {
 
-/// kRows_ (8 or 16): query rows a tile, wgmma's N. kTurns_: sparse prefill (schedule::Partition::kTurns).
-template <class Element_, int kQkDim_, int kVDim_, int kRows_, class Loader_, bool kTurns_ = false>
+/// How a CTA's work is told.
+enum class Told {
+  kByPlan,  ///< Segments of the plan, one after another.
+  kTurns,   ///< Sparse prefill (schedule::Partition::kTurns).
+  kShare,   ///< A share of one item (parts/shares.cuh).
+};
+
+/// kRows_ (8 or 16): query rows a tile, wgmma's N.
+template <class Element_, int kQkDim_, int kVDim_, int kRows_, class Loader_, Told kTold = Told::kByPlan>
 struct Config {
   using Element = Element_;
   using Loader = Loader_;
   static constexpr int kQkDim = kQkDim_;
   static constexpr int kVDim = kVDim_;
   static constexpr int kRows = kRows_;
-  static constexpr bool kTurns = kTurns_;
+  static constexpr bool kTurns = kTold == Told::kTurns;
+  static constexpr bool kHasShare = kTold == Told::kShare;
   static constexpr int kQkChunks = kQkDim / 64;
   static constexpr int kVChunks = kVDim / 64;
 

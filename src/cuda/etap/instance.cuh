@@ -8,10 +8,10 @@
 
 namespace flashlatent::etap {
 
-template <class Element, int kQkDim, int kVDim, int kRows, class Loader, bool kTurns = false>
+template <class Element, int kQkDim, int kVDim, int kRows, class Loader, Told kTold = Told::kByPlan>
 constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
-  using Shape = Config<Element, kQkDim, kVDim, kRows, Loader, kTurns>;
-  return {{dtype, kQkDim, kVDim, kRows, loading, 1, 1, kTurns},
+  using Shape = Config<Element, kQkDim, kVDim, kRows, Loader, kTold>;
+  return {{dtype, kQkDim, kVDim, kRows, loading, 1, 1, Shape::kTurns},
           cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>()};
 }
 

@@ -17,6 +17,7 @@ extern const Fp8Instances kInstancesFp8_584;
 extern const Fp8Instances kInstancesListed;
 extern const E4m3Instances kInstancesE4m3;
 
+extern const std::array<cuda::DenseInstance, kShareKeys.size()> kShares;
 extern const std::array<cuda::DenseInstance, kTurnsKeys.size()> kTurns;  // sparse prefill
 
 }  // namespace flashlatent::etap

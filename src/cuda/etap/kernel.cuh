@@ -29,6 +29,7 @@
 #include "cuda/parts/epilogue.cuh"
 #include "cuda/parts/kv_loader.cuh"
 #include "cuda/parts/segments.cuh"
+#include "cuda/parts/shares.cuh"
 
 namespace flashlatent::etap {
 
@@ -49,9 +50,10 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
   __device__ __forceinline__ Warpgroup(SharedMemory<Config>& shared, const parts::DecodeArguments& args)
       : Base(shared, args) {}
 
-  /// All of one segment of `segments`, from waiting for Q to writing the result.
-  __device__ __forceinline__ void run(const schedule::Segment& segment, const Segments<Config>& segments) {
-    const parts::RowTile tile = segments.tile_of(segment);
+  /// All of one segment, from waiting for Q to writing the result. `lane`: which of the part's row tiles it
+  /// is.
+  __device__ __forceinline__ void run(const schedule::Segment& segment, const parts::RowTile& tile,
+                                      int lane) {
     const int blocks = segment.block_end - segment.block_begin;
     if (blocks > 0) take_query(tile, blocks);
     tile_ = tile;
@@ -68,7 +70,7 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
       if (!has_last) {
         hand_over();
       } else {
-        finish(segment, blocks > 1, segments.lane());
+        finish(segment, blocks > 1, lane);
       }
       handing_ += blocks > 1;
     }
@@ -310,7 +312,7 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const part
   __syncthreads();
   Warpgroup<Config> warpgroup(shared, args);
   for (schedule::Segment segment; segments.next(segment);) {
-    warpgroup.run(segment, segments);
+    warpgroup.run(segment, segments.tile_of(segment), segments.lane());
   }
 }
 
@@ -327,6 +329,39 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
     parts::load_segments(args, Loader(args.cache, kv_map, thread, shared.loader),
                          RingPosition<Config>(shared), place, set_up, [](const parts::Work&) {});
   }
+}
+
+/// A part that is a share of one item, by lists.
+using Part = parts::Part<true, true>;
+
+template <class Config>
+__device__ __forceinline__ void compute_share(SharedMemory<Config>& shared,
+                                              const parts::DecodeArguments& args) {
+  Part part(args);
+  parts::wait_for_launch_before();
+  const parts::Work& work = part.find();
+  __syncthreads();
+  if (work.is_end()) return;
+  Warpgroup<Config> warpgroup(shared, args);
+  warpgroup.run(work.segment, work.tile, args.lanes.remainder(blockIdx.x));
+}
+
+template <class Config>
+__device__ __forceinline__ void load_share(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                           const CUtensorMap& kv_map) {
+  using Loader = typename Config::Loader;
+  const int thread = threadIdx.x - Config::kComputeThreads;
+  static_assert(Loader::kThreads == Config::kLoaderThreads);
+  Part part(args);
+  parts::wait_for_launch_before();
+  const parts::Work& work = part.find();
+  if (work.is_end()) return __syncthreads();
+  Loader loader(args.cache, kv_map, thread, shared.loader);
+  const auto range = parts::range_of<Loader>(args, work.segment, work.tile);
+  loader.look_ahead(range);
+  __syncthreads();
+  RingPosition<Config> ring(shared);
+  loader.load(ring, range, [] {});
 }
 
 /// By a thread each of three warps: lanes of one would do it one after another (1.2 us).
@@ -360,10 +395,18 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
 
   if (threadIdx.x >= Config::kComputeThreads) {
     ptx::give_registers<Config::kLoaderRegisters>();
-    load<Config>(shared, args, kv_map, place);
+    if constexpr (Config::kHasShare) {
+      load_share<Config>(shared, args, kv_map);
+    } else {
+      load<Config>(shared, args, kv_map, place);
+    }
   } else {
     ptx::take_registers<Config::kComputeRegisters>();
-    compute<Config>(shared, args, place);
+    if constexpr (Config::kHasShare) {
+      compute_share<Config>(shared, args);
+    } else {
+      compute<Config>(shared, args, place);
+    }
   }
 }
 

@@ -26,6 +26,9 @@ inline constexpr std::array kE4m3Keys = {e4m3_key(e4m3_latent::kDim, cuda::Loadi
 inline constexpr std::array<cuda::InstanceKey, 1> kListedKeys = {
     {{Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, kTileRows, cuda::Loading::kListedFp8}}};
 
+/// Where a CTA has a share of one item, by lists.
+inline constexpr std::array kShareKeys = {kFp8_584Keys[0], kListedKeys[0]};
+
 /// Of sparse prefill, by lists.
 inline constexpr std::array<cuda::InstanceKey, 2> kTurnsKeys = {
     {{Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, kTileRows, cuda::Loading::kFp8_584, 1, 1, true},

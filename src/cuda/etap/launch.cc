@@ -11,6 +11,9 @@ Status launch(const DecodeCall& call) {
       key.turns = true;
       return cuda::find_instance({kTurns}, key);
     }
+    if (schedule::combines_shares(c.geometry.partition)) {
+      return cuda::find_instance({kShares}, key_of(c.problem, loading));
+    }
     return cuda::find_instance(
         {kLowInstances, kInstancesFp8_656, kInstancesFp8_584, kInstancesListed, kInstancesE4m3},
         key_of(c.problem, loading));

@@ -7,7 +7,7 @@ namespace {
 
 template <int kQkDim, class Loader>
 constexpr cuda::DenseInstance turns_instance(cuda::Loading loading) {
-  return instance<__nv_bfloat16, kQkDim, 512, kTileRows, Loader, true>(Dtype::kBF16, loading);
+  return instance<__nv_bfloat16, kQkDim, 512, kTileRows, Loader, Told::kTurns>(Dtype::kBF16, loading);
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
   }
 
  private:
-  /// A step is a tile, of RoPE, which has 32 bytes a lane, half a tile.
+  /// A step is a tile, of RoPE, which has 128 bytes a row, half a tile.
   static constexpr bool kHasRope = Format::kRopeTile >= 0;
   static constexpr int kSteps = Format::kTiles + kHasRope;
   static_assert(!kHasRope || Format::kRopeTile == Format::kTiles - 1);
@@ -121,9 +121,25 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
   /// Asks for a step of the block entered last, into the slot that is taken next.
   template <int kStep>
   __device__ __forceinline__ void ask() const {
-    const int quad = is_rope(kStep) ? lane() % 4 * 16 + (kStep - Format::kRopeTile) * 16 : 0;
-    ptx::copy_16_bytes(slot_, row_ + Base::offset_of_tile(tile_of(kStep)) + quad);
+    const int half = is_rope(kStep) ? rope_half<kStep>() * 64 : 0;
+    ptx::copy_16_bytes(slot_, row_ + Base::offset_of_tile(tile_of(kStep)) + half);
   }
+  /// Which 64 bytes of its row's RoPE a lane takes in a step, 16 a lane of the quad: shared memory counts a
+  /// cp.async by sectors of 32 bytes. Odd rows begin with the second half, so that two rows' lanes have all
+  /// banks between them when they store.
+  template <int kStep>
+  __device__ __forceinline__ int rope_half() const {
+    return (kStep - Format::kRopeTile) ^ (lane() / 4 & 1);
+  }
+  /// Where these go in their tile.
+  template <int kStep, class Pipe>
+  __device__ __forceinline__ std::uint32_t rope_place(const Pipe& pipe) const {
+    constexpr std::uint32_t kInRow = kRowBytes - 1;
+    const std::uint32_t unit = 4 * rope_half<kStep>() + lane() % 4;
+    const std::uint32_t row = this->template place_in<tile_of(kStep)>(pipe) & ~kInRow;
+    return row + (unit ^ lane() / 4) * 16;
+  }
+
   template <int... kStep>
   __device__ __forceinline__ void ask_first(std::integer_sequence<int, kStep...>) {
     ((ask<kStep>(), ptx::copy_commit(), next_slot()), ...);
@@ -161,8 +177,7 @@ class ListedStagedLoader : public ListedRows<Format_, 8 / kCluster, kCluster> {
     if constexpr (kStep == first_tile(kUnit)) pipe.wait_empty(last_tile(kUnit));
     if constexpr (kStep == 0) this->publish_live(pipe, found_.live);
     if constexpr (is_rope(kStep)) {
-      const std::uint32_t to = this->template place_in<kTile>(pipe);
-      ptx::store_16_bytes(kStep == Format::kRopeTile ? to : to ^ 16, raw);
+      ptx::store_16_bytes(rope_place<kStep>(pipe), raw);
     } else {
       this->template store<kTile>(pipe, values);
     }

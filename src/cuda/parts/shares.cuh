@@ -4,6 +4,7 @@
 // the plan either; shares by length the plan tells, and is read along with all lengths.
 #pragma once
 
+#include "cuda/parts/listed_tokens.cuh"
 #include "cuda/parts/work_queue.cuh"
 #include "plan/even_shares.h"
 
@@ -35,11 +36,12 @@ __device__ __forceinline__ Work even_part(const DecodeArguments& args) {
 }
 
 /// The part of this CTA as the plan has it, its blocks in place. By a warp, in one trip to memory: a lane
-/// reads each request's length.
+/// reads each request's length. kLists: tokens are of two lists (listed_tokens.cuh).
+template <bool kLists>
 __device__ __forceinline__ Work planned_part(const DecodeArguments& args) {
   const schedule::Geometry& g = args.geometry;
   const int lane = threadIdx.x % 32;
-  const int length = lane < g.requests ? schedule::length_of(g, args.cache.lengths, lane) : 0;
+  const int length = lane < g.requests ? schedule::length_of(g, item_lengths<kLists>(args.cache), lane) : 0;
   Work work = part_of(args, args.cuts[args.lanes.quotient(blockIdx.x)]);
   const int of_request = __shfl_sync(0xffffffff, length, max(work.segment.request, 0));
   if (!work.is_end()) place_blocks(g, work, of_request);
@@ -48,7 +50,7 @@ __device__ __forceinline__ Work planned_part(const DecodeArguments& args) {
 
 /// The part of this CTA, even or by length, as the schedule has it: what shapes tell is worked out before the
 /// launch before is done.
-template <bool kMayBeRagged>
+template <bool kMayBeRagged, bool kLists = false>
 class Part {
  public:
   __device__ __forceinline__ explicit Part(const DecodeArguments& args) : args_(args) {
@@ -57,12 +59,14 @@ class Part {
   /// By a warp, when that is done: with its blocks in place.
   __device__ __forceinline__ const Work& find() {
     if (!is_even()) [[unlikely]] {  // out of the way of lone requests: 0.1 us of 16,384 tokens
-      work_ = planned_part(args_);
+      work_ = planned_part<kLists>(args_);
     } else {
       if (is_ragged()) work_ = even_part(args_);
       const schedule::Geometry& g = args_.geometry;
-      if (!work_.is_end())
-        place_blocks(g, work_, schedule::length_of(g, args_.cache.lengths, work_.segment.request));
+      if (!work_.is_end()) {
+        place_blocks(g, work_,
+                     schedule::length_of(g, item_lengths<kLists>(args_.cache), work_.segment.request));
+      }
     }
     return work_;
   }

@@ -62,7 +62,7 @@ class TokenLoaderOf {
     for (int half = 0; half < 2; ++half) {
       const int row = half * 32 + thread_ % 32;
       if constexpr (kLists) {
-        entries[half] = entry_of(cache_, range.lists, place_in_list(range.lists, block, row));
+        entries[half] = entry_of<true>(cache_, range.lists, place_in_list(range.lists, block, row));
       } else {
         entries[half] = entry_of(cache_, range, block * 64 + row);
       }

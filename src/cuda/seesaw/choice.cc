@@ -16,9 +16,9 @@ cuda::InstanceKey key_of(const DecodeProblem& problem, cuda::Loading loading, in
   return {cuda::cached_dtype(cache), cache.qk_dim, cache.v_dim, kTileRows, loading, cluster, team};
 }
 
-cuda::InstanceKey share_key_of(const DecodeProblem& problem) {
+cuda::InstanceKey share_key_of(const DecodeProblem& problem, const schedule::Geometry& g) {
   const cuda::Loading loading = cuda::loading_of(problem);
-  return key_of(problem, loading, loading == cuda::Loading::kFp8 ? 2 : 1);
+  return key_of(problem, loading, loading == cuda::Loading::kFp8 ? 2 : cluster_of(problem, g, loading));
 }
 
 bool has_shares(const schedule::Geometry& g) {
@@ -57,6 +57,10 @@ constexpr DenseShape kShapeFp8_584 = {.tile_rows = seesaw::kTileRows,
                                       .cost = cost::of(Kernel::kSeesaw, Situation::kFp8_584)};
 constexpr DenseShape kShapeFp8_584OfTiles = {.tile_rows = seesaw::kTileRows,
                                              .cost = cost::of(Kernel::kSeesaw, Situation::kFp8_584Tiles)};
+constexpr DenseShape kShapeOfListedShares = {.tile_rows = seesaw::kTileRows,
+                                             .cost = cost::of(Kernel::kSeesaw, Situation::kListedShares)};
+constexpr DenseShape kShapeOfListedSharesOfTiles = {
+    .tile_rows = seesaw::kTileRows, .cost = cost::of(Kernel::kSeesaw, Situation::kListedSharesOfTiles)};
 constexpr DenseShape kShapeFp8 = {.tile_rows = seesaw::kTileRows,
                                   .cost = cost::of(Kernel::kSeesaw, Situation::kFp8)};
 
@@ -147,7 +151,7 @@ std::optional<schedule::Geometry> even_geometry(const DecodeProblem& problem,
                                                 const schedule::Geometry& line) {
   // Where CTAs never split, a workspace for larger batches may have no room for partial results.
   if (line.partition != schedule::Partition::kLine || line.lanes > 2 ||
-      !is_listed({seesaw::kShareKeys576x512, seesaw::kFp8ShareKeys}, seesaw::share_key_of(problem)))
+      !is_listed({seesaw::kShareKeys576x512, seesaw::kFp8ShareKeys}, seesaw::share_key_of(problem, line)))
     return std::nullopt;
   schedule::Geometry split = split_geometry(problem, workers, {.tile_rows = seesaw::kTileRows, .cost = {}});
   split.cost = (fits_one_tile(problem) ? kEvenCost : kEvenCostOfTwoTiles).on(workers);
@@ -171,7 +175,12 @@ schedule::Geometry fp8_geometry(const DecodeProblem& problem, const schedule::Wo
 schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   if (goes_by_lists(problem)) {
     const bool one_tile = rows_of_item(problem) <= seesaw::kTileRows;
-    return dense_geometry(problem, workers, one_tile ? kShapeFp8_584 : kShapeFp8_584OfTiles);
+    const schedule::Geometry g =
+        dense_geometry(problem, workers, one_tile ? kShapeFp8_584 : kShapeFp8_584OfTiles);
+    if (!is_listed({seesaw::kFp8_584ShareKeys, seesaw::kListedShareKeys}, seesaw::share_key_of(problem, g)))
+      return g;
+    return listed_geometry(problem, workers, one_tile ? kShapeOfListedShares : kShapeOfListedSharesOfTiles,
+                           g);
   }
   if (problem.cache.format == KvFormat::kFp8_656) return fp8_geometry(problem, workers);
   if (problem.cache.format == KvFormat::kE4m3) return dense_geometry(problem, workers, kShapeFp8);

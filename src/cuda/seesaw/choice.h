@@ -9,7 +9,7 @@ namespace flashlatent::seesaw {
 cuda::InstanceKey key_of(const DecodeProblem& problem, cuda::Loading loading, int cluster, int team = 1);
 
 /// Of what shares out requests (schedule::combines_shares()).
-cuda::InstanceKey share_key_of(const DecodeProblem& problem);
+cuda::InstanceKey share_key_of(const DecodeProblem& problem, const schedule::Geometry& geometry);
 
 /// Does a schedule do so?
 bool has_shares(const schedule::Geometry& geometry);

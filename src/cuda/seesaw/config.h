@@ -15,8 +15,8 @@ struct Registers {
 /// kCluster_ = 2: two CTAs that hold the two tiles of 128 query rows take the same KV blocks from an fp8_656
 /// cache, each loading half of each tile's tokens for both; in units of tokens, but for shares of one
 /// request. kTeam_ > 1: so many CTAs of a cluster share a row tile's blocks, and merge what they have
-/// (team.cuh). kHasShare_: a part is a share of one request (parts/shares.cuh), from an fp8_656 cache by
-/// clusters of two. kTurns_: sparse prefill (schedule::Partition::kTurns).
+/// (team.cuh). kHasShare_: a part is a share of one item (parts/shares.cuh). kTurns_: sparse prefill
+/// (schedule::Partition::kTurns).
 template <class Element_, int kQkDim_, int kVDim_, int kCluster_, class Loader_, int kTeam_ = 1,
           bool kHasShare_ = false, bool kTurns_ = false>
 struct Config {
@@ -47,6 +47,11 @@ struct Config {
   using Operand = std::conditional_t<kUnits, __half, Element>;
   static_assert(!kTurns || !kUnits, "a base of units is no row's largest score");
 
+  /// Whether all rows of a tile attend to the same tokens: shares by lists are of such items (choice.cc).
+  static constexpr bool kRowsAlike = kHasShare && parts::kTakesLists<Loader>;
+  /// Whether the computing warps load the first blocks of a share.
+  static constexpr bool kLoadsFirst = kHasShare && kCluster > 1 && !kRowsAlike;
+
   static constexpr int kComputeThreads = 256;  // two warpgroups
   static constexpr int kLoaderThreads = Loader::kThreads <= 128 ? 128 : 256;
   static constexpr int kThreads = kComputeThreads + kLoaderThreads;
@@ -63,8 +68,8 @@ struct Config {
   /// Whether the computing warpgroups run the same instructions before and after a segment's blocks. Half of
   /// the 5 us that an output takes to write is waiting for instructions, which run once: the second
   /// warpgroup then finds those of the first. With 512 threads the loop is slower so (0.111 ms for 0.109,
-  /// by a version that waited otherwise).
-  static constexpr bool kSharesCode = kThreads == 384;
+  /// by a version that waited otherwise). But shares by lists have few blocks, and all else runs once.
+  static constexpr bool kSharesCode = kThreads == 384 || kRowsAlike;
 
   using Buffer = KvBuffer<kQkChunks>;
   using State = KvState<kQkChunks, kUnits>;

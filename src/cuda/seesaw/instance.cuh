@@ -18,6 +18,12 @@ constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
           Shape::kMerges};
 }
 
+/// Of a share of one item, by lists.
+template <class Element, int kCluster, class Loader>
+constexpr cuda::DenseInstance listed_share_instance(Dtype dtype, cuda::Loading loading) {
+  return instance<Element, 512, 512, kCluster, Loader, 1, true>(dtype, loading);
+}
+
 /// Of sparse prefill.
 template <class Element, int kQkDim, int kCluster, class Loader>
 constexpr cuda::DenseInstance turns_instance(Dtype dtype, cuda::Loading loading) {

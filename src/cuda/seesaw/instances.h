@@ -24,6 +24,8 @@ extern const ListedInstances kInstancesListed;
 extern const TeamInstances kTeams576x512;
 extern const ShapeInstances kShares576x512;
 extern const Fp8ShareInstances kSharesFp8_656;
+extern const Fp8Instances kSharesFp8_584;
+extern const ListedInstances kSharesListed;
 // Of sparse prefill.
 extern const std::array<cuda::DenseInstance, kTurnsKeys.size()> kTurns;
 extern const std::array<cuda::DenseInstance, kTurnsFp8Keys.size()> kTurnsFp8;

@@ -77,19 +77,19 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
                         : Role::kLoader;
   if (role == Role::kLoader) {
     ptx::give_registers<Config::kRegisters.load>();
-    if constexpr (Config::kHasShare && Config::kCluster == 1) {
-      return load_share_alone<Config>(shared, args, kv_map);
-    } else if constexpr (Config::kHasShare) {
+    if constexpr (Config::kLoadsFirst) {
       return load_share<Config>(shared, args, kv_map, query_map);
+    } else if constexpr (Config::kHasShare) {
+      load_share_alone<Config>(shared, args, kv_map);
     } else {
       load<Config>(shared, args, kv_map);
     }
   } else {
     ptx::take_registers<Config::kRegisters.compute>();
-    if constexpr (Config::kHasShare && Config::kCluster == 1) {
-      return compute_share_alone<Config>(shared, args, query_map, threadIdx.x / 128);
-    } else if constexpr (Config::kHasShare) {
+    if constexpr (Config::kLoadsFirst) {
       return compute_share<Config>(shared, args, query_map, threadIdx.x / 128);
+    } else if constexpr (Config::kHasShare) {
+      compute_share_alone<Config>(shared, args, query_map, threadIdx.x / 128);
     } else if constexpr (Config::kTeam > 1) {
       compute<TeamWarpgroup<Config>>(shared, args, query_map, threadIdx.x / 128);
     } else if constexpr (Config::kSharesCode) {

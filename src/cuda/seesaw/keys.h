@@ -46,9 +46,11 @@ inline constexpr std::array kTeamKeys576x512 = {team_key(Dtype::kBF16, 2), team_
                                                 team_key(Dtype::kBF16, 4), team_key(Dtype::kF16, 4),
                                                 team_key(Dtype::kBF16, 8), team_key(Dtype::kF16, 8)};
 
-/// Where a CTA has a share of one request; from an fp8_656 cache a cluster.
+/// Where a CTA has a share of one item; from an fp8_656 cache a cluster.
 inline constexpr auto kShareKeys576x512 = cuda::plain_keys(576, 512, kTileRows);
 inline constexpr std::array kFp8ShareKeys = {fp8_key(2)};
+inline constexpr auto kFp8_584ShareKeys = kFp8_584Keys;
+inline constexpr auto kListedShareKeys = kListedKeys;
 
 /// Of sparse prefill.
 constexpr cuda::InstanceKey turns_key(Dtype dtype, int qk_dim, cuda::Loading loading, int cluster = 1) {

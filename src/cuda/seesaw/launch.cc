@@ -38,7 +38,8 @@ Status launch(const DecodeCall& call) {
       return cuda::find_instance({kTurns, kTurnsFp8, kTurnsListed}, turns_key_of(p, c.geometry));
     }
     if (has_shares(c.geometry)) {
-      return cuda::find_instance({kShares576x512, kSharesFp8_656}, share_key_of(p));
+      return cuda::find_instance({kShares576x512, kSharesFp8_656, kSharesFp8_584, kSharesListed},
+                                 share_key_of(p, c.geometry));
     }
     const int team = c.geometry.team;
     if (team == 1) return find(p, loading, cluster_of(p, c.geometry, loading));

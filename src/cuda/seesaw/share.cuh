@@ -1,5 +1,6 @@
-// Parts that are a share of one request each (parts/shares.cuh): from an fp8_656 cache by clusters of two,
-// from others by a CTA alone.
+// Parts that are a share of one item each (parts/shares.cuh). From an fp8_656 cache of one list clusters of
+// two take them, whose computing warps load the first blocks (Config::kLoadsFirst); of others the loaders
+// load all.
 #pragma once
 
 #include "cuda/parts/shares.cuh"
@@ -13,7 +14,7 @@ inline constexpr int kFirstBlocks = 2;
 
 /// No cluster has ragged queries.
 template <class Config>
-using Part = parts::Part<Config::kCluster == 1>;
+using Part = parts::Part<Config::kCluster == 1, parts::kTakesLists<typename Config::Loader>>;
 
 /// When all that the other CTA of the cluster has to do here is done, and it has all that it takes from here.
 /// All threads, once.
@@ -135,7 +136,7 @@ __device__ __forceinline__ void load_share(SharedMemory<Config>& shared, const p
   leave_cluster();
 }
 
-/// The same by a CTA alone, from a bf16 or fp16 cache.
+/// The same where loaders load all blocks. In a cluster both CTAs have the same share, of two row tiles.
 template <class Config>
 __device__ __forceinline__ void compute_share_alone(SharedMemory<Config>& shared,
                                                     const parts::DecodeArguments& args,
@@ -166,7 +167,7 @@ __device__ __forceinline__ void load_share_alone(SharedMemory<Config>& shared,
   const parts::Work& work = part.find();
   if (!work.is_end()) {
     tell(work);
-    const parts::BlockRange range = parts::block_range(args.cache, work.segment, work.tile);
+    const auto range = parts::range_of<Loader>(args, work.segment, work.tile);
     Pipe<Config> pipe(shared.kv, shared.state);
     Loader loader(args.cache, map, thread, shared.loader);
     loader.look_ahead(range);

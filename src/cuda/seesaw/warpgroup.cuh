@@ -109,7 +109,7 @@ class Warpgroup {
       row_sum[place][fragment_.row + 8] = mine.high;
     }
     meet();
-    if (poisoned != 0) spread_poison();
+    if (!Config::kRowsAlike && poisoned != 0) spread_poison();
     return row_sum;
   }
   __device__ __forceinline__ RowSums& place_of_sums() {
@@ -304,11 +304,15 @@ class Warpgroup {
       scale = parts::positive_scale(s_, args_.scale_log2);
     }
     // Those that some rows of the tile attend to and others do not.
-    const std::uint64_t partial = live_ & ~parts::low_tokens(seen_);
+    const std::uint64_t partial = Config::kRowsAlike ? 0 : live_ & ~parts::low_tokens(seen_);
     if (live_ != parts::kAllLive || partial != 0) {
-      const int start = start_token(work);
-      parts::mask_scores(s_, live_, limit(work, fragment_.row) - start,
-                         limit(work, fragment_.row + 8) - start, fragment_);
+      if constexpr (Config::kRowsAlike) {
+        parts::mask_scores(s_, live_, parts::kTileRows, parts::kTileRows, fragment_);
+      } else {
+        const int start = start_token(work);
+        parts::mask_scores(s_, live_, limit(work, fragment_.row) - start,
+                           limit(work, fragment_.row + 8) - start, fragment_);
+      }
       if (!Config::Loader::kZeroesDead || partial != 0) silence<kMe>(work, partial);
     }
     const parts::RowPair before = base_;

@@ -1,0 +1,15 @@
+#include "cuda/parts/listed_staged_loader.cuh"
+#include "cuda/seesaw/instance.cuh"
+
+namespace flashlatent::seesaw {
+
+using cuda::Loading;
+using Latent656 = parts::ListedStagedLoader<parts::Fp8_656LatentRows, 1, 5>;
+using Tokens = parts::TokenLoaderOf<true>;
+constinit const ListedInstances kSharesListed = cuda::of_keys(
+    kListedShareKeys,
+    ListedInstances{{listed_share_instance<__nv_bfloat16, 1, Latent656>(Dtype::kBF16, Loading::kListedFp8),
+                     listed_share_instance<__nv_bfloat16, 1, Tokens>(Dtype::kBF16, Loading::kListedTokens),
+                     listed_share_instance<__half, 1, Tokens>(Dtype::kF16, Loading::kListedTokens)}});
+
+}  // namespace flashlatent::seesaw

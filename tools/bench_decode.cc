@@ -266,6 +266,7 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m, const B
   }
   if (c.prefill) row["prefill"] = true;
   if (bench.layers > 0) row["layers"] = bench.layers;
+  if (c.problem.options.calls_per_plan > 0) row["calls_per_plan"] = c.problem.options.calls_per_plan;
   if (m.cold.repeats > 0) {
     row["ms_cold"] = m.cold.median;
     row["ms_cold_min"] = m.cold.least;
@@ -338,6 +339,7 @@ int run_bench_decode(const char* name, std::vector<BenchCase> all, const BenchOp
   for (BenchCase& c : all) {
     if (c.name.find(options.filter) == std::string::npos) continue;
     c.problem.options.batch_invariant = options.batch_invariant;
+    c.problem.options.calls_per_plan = options.calls_per_plan.value_or(options.layers);
     c.rmse |= options.rmse;
     cases.push_back(std::move(c));
   }
@@ -363,11 +365,11 @@ int run_bench_decode(const char* name, std::vector<BenchCase> all, const BenchOp
     return fail({StatusCode::kInvalidArgument, "--with-read times a CUDA kernel; add --backend cuda"});
   }
   const bool prefill = std::any_of(cases.begin(), cases.end(), [](auto& c) { return c.prefill; });
-  if (prefill && (options.layers > 0 || options.batch_invariant || options.rmse)) {
-    return fail(
-        {StatusCode::kInvalidArgument,
-         "--layers, --batch-invariant and --rmse are of decode, and there are cases of sparse prefill; "
-         "check --suite sparse_prefill compares these with the oracle"});
+  if (prefill && (options.layers > 0 || options.calls_per_plan || options.batch_invariant || options.rmse)) {
+    return fail({StatusCode::kInvalidArgument,
+                 "--layers, --calls-per-plan, --batch-invariant and --rmse are of decode, and there are "
+                 "cases of sparse prefill; "
+                 "check --suite sparse_prefill compares these with the oracle"});
   }
   for (const BenchCase& c : cases) {
     const Status status =
@@ -443,6 +445,9 @@ void add_bench_options(CLI::App& app, std::span<const BenchSuite> suites, BenchO
          "Time steps as engines run them: a plan and so many calls, on CUDA in a graph; ms is a step's "
          "time over the layers")
       ->check(CLI::Range(1, 1000));
+  app.add_option("--calls-per-plan", options.calls_per_plan,
+                 "What the planner is told of how many calls read a plan; 0: many; left out: --layers")
+      ->check(CLI::Range(0, 1 << 20));
   app.add_flag("--cold", options.timing.cold, "Empty the caches before each call");
   app.add_flag(
          "--with-cold", options.with_cold,

@@ -32,6 +32,18 @@ Executor on_stream(const Executor& executor, void* stream) {
           .kernel = {}};
 }
 
+/// A plan in host memory for these groups; `lengths` are valid.
+void build_on_host(const Selection& selection, const PlanLengths& lengths,
+                   std::span<const prefix::Group> groups, void* memory) {
+  if (selection.geometry.lists == 2) {
+    schedule::build_on_host(selection.geometry, schedule::union_lengths(lengths), memory,
+                            {.packs = selection.packs});
+  } else {
+    prefix::build_on_host(selection.geometry, selection.prefix, groups,
+                          static_cast<const std::int32_t*>(lengths.cache.data), memory, selection.packs);
+  }
+}
+
 /// A plan for these groups; `lengths` are valid. `host_lengths`: where there are groups, the same on the
 /// host.
 Status build_plan(const Selection& selection, const PlanLengths& lengths,
@@ -39,22 +51,18 @@ Status build_plan(const Selection& selection, const PlanLengths& lengths,
                   Memory plan, [[maybe_unused]] const Executor& executor) {
 #if FLASHLATENT_WITH_CUDA
   if (executor.backend == Backend::kCuda) {
+    const schedule::Building building{.packs = selection.packs};
     if (selection.geometry.lists == 2) {
-      return cuda::build_plan(selection.geometry, schedule::union_lengths(lengths), plan, executor);
+      return cuda::build_plan(selection.geometry, schedule::union_lengths(lengths), plan, executor, building);
     }
     if (selection.prefix.requests == 0) {
-      return cuda::build_plan(selection.geometry, lengths.cache, plan, executor);
+      return cuda::build_plan(selection.geometry, lengths.cache, plan, executor, building);
     }
     return cuda::build_plan(selection.geometry, selection.prefix, groups, host_lengths, lengths.cache, plan,
-                            executor);
+                            executor, building.packs);
   }
 #endif
-  if (selection.geometry.lists == 2) {
-    schedule::build_on_host(selection.geometry, schedule::union_lengths(lengths), plan.data);
-  } else {
-    prefix::build_on_host(selection.geometry, selection.prefix, groups,
-                          static_cast<const std::int32_t*>(lengths.cache.data), plan.data);
-  }
+  build_on_host(selection, lengths, groups, plan.data);
   return {};
 }
 
@@ -144,12 +152,7 @@ Result<PlanDescription> Plan::describe(const PlanLengths& lengths) const {
   FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem(), lengths, Device{}));
   std::vector<std::max_align_t> memory(plan_bytes() / sizeof(std::max_align_t) + 1);
   const Selection& selection = choice_->selection;
-  if (selection.geometry.lists == 2) {
-    schedule::build_on_host(selection.geometry, schedule::union_lengths(lengths), memory.data());
-  } else {
-    prefix::build_on_host(selection.geometry, selection.prefix, {},
-                          static_cast<const std::int32_t*>(lengths.cache.data), memory.data());
-  }
+  build_on_host(selection, lengths, {}, memory.data());
   return described(selection, lengths, {memory.data(), memory.size() * sizeof(std::max_align_t)});
 }
 

@@ -22,10 +22,15 @@ inline constexpr std::int32_t kMostStretches = 4;
 /// layer (128 varied requests with 128 heads).
 inline constexpr std::int32_t kLeastStretch = 33;
 
+/// May items be packed, as far as shapes say?
+FLASHLATENT_HOST_DEVICE bool shapes_may_pack(const Geometry& g) {
+  return has_order(g) && g.rounds == 1 && g.requests > 1 && g.requests <= kMostPacked && g.parts > 1 &&
+         g.parts <= kMostPackedParts;
+}
+
 /// Are items packed if they do not stay whole in their order? Costs must be far from 32 bits' end.
 FLASHLATENT_HOST_DEVICE bool may_pack(const Geometry& g, std::int64_t round_cost) {
-  return has_order(g) && g.rounds == 1 && g.requests > 1 && g.requests <= kMostPacked && g.parts > 1 &&
-         g.parts <= kMostPackedParts &&
+  return shapes_may_pack(g) &&
          round_cost + 2 * kLeastPiece * (std::int64_t{g.cost.per_split} + g.cost.per_block) < 1 << 30;
 }
 

@@ -735,7 +735,7 @@ TEST(Plan, OfSomePartsLeavesTheOthersEmpty) {
   for (int i = 0; i < 200; ++i) {
     const Batch batch = random_batch(engine, false);
     const std::int32_t used = 1 + static_cast<std::int32_t>(engine() % batch.geometry.parts);
-    BuiltPlan plan(batch, used);
+    BuiltPlan plan(batch, {.used_parts = used});
     expect_complete(batch, plan, batch.lengths);
     if (::testing::Test::HasFatalFailure()) FAIL() << "batch " << i;
     const auto parts = plan.parts(batch.lengths);

@@ -27,7 +27,7 @@ using schedule::PlanView;
 constexpr int kEach = 4;  // requests a thread and pass
 // Of the kernel that packs, of a large one without and of a small one, whose threads have a cut and up to
 // kEach requests each: what all warps execute takes time by their number.
-constexpr int kPackingThreads = 1024;
+constexpr int kPackingThreads = Packer::kThreads;
 constexpr int kManyThreads = 1024;
 constexpr int kFewThreads = 256;
 // Costs of up to this many requests are searched in shared memory, of more in the plan's own memory.

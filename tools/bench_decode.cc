@@ -143,6 +143,7 @@ runtime::TimingOptions cold(runtime::TimingOptions options) {
 
 Result<Measurement> measure(const BenchCase& c, runtime::BenchInput& input, const BenchOptions& options,
                             const runtime::Roof& roof, const Executor& executor) {
+  input.problem.options.calls_per_plan = options.told_calls_per_plan();
   runtime::TimingOptions timing_options = options.timing;
   timing_options.graph =
       (timing_options.graph || c.graph || options.layers > 0) && executor.backend == Backend::kCuda;
@@ -266,7 +267,7 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m, const B
   }
   if (c.prefill) row["prefill"] = true;
   if (bench.layers > 0) row["layers"] = bench.layers;
-  if (c.problem.options.calls_per_plan > 0) row["calls_per_plan"] = c.problem.options.calls_per_plan;
+  if (bench.told_calls_per_plan() > 0) row["calls_per_plan"] = bench.told_calls_per_plan();
   if (m.cold.repeats > 0) {
     row["ms_cold"] = m.cold.median;
     row["ms_cold_min"] = m.cold.least;
@@ -339,7 +340,6 @@ int run_bench_decode(const char* name, std::vector<BenchCase> all, const BenchOp
   for (BenchCase& c : all) {
     if (c.name.find(options.filter) == std::string::npos) continue;
     c.problem.options.batch_invariant = options.batch_invariant;
-    c.problem.options.calls_per_plan = options.calls_per_plan.value_or(options.layers);
     c.rmse |= options.rmse;
     cases.push_back(std::move(c));
   }

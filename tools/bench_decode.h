@@ -31,6 +31,9 @@ struct BenchOptions {
   std::uint64_t seed = 0;
   std::string json;
   ExecutorOptions executor;
+
+  /// DecodeProblem::Options::calls_per_plan.
+  int told_calls_per_plan() const { return calls_per_plan.value_or(layers); }
 };
 
 /// A measured case.

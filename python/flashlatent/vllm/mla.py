@@ -69,6 +69,7 @@ class FlashLatentMLAMetadataBuilder(MLACommonMetadataBuilder):
     def __init__(self, kv_cache_spec: Any, layer_names: List[str], vllm_config: Any, device: torch.device) -> None:
         if envs.VLLM_BATCH_INVARIANT:  # a batch with longer queries has other kernels
             self.query_len_support = QueryLenSupport.SINGLE_ONLY
+        self._layer_names = layer_names  # vLLM's class may not keep them
         super().__init__(kv_cache_spec, layer_names, vllm_config, device, FlashLatentMLAMetadata,
                          supports_dcp_with_varlen=True)
 
@@ -79,7 +80,7 @@ class FlashLatentMLAMetadataBuilder(MLACommonMetadataBuilder):
         return cls._cudagraph_support
 
     def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> Any:
-        self._calls_per_plan = calls_per_plan(self.layer_names, fast_build)
+        self._calls_per_plan = calls_per_plan(self._layer_names, fast_build)
         return super().build(common_prefix_len, common_attn_metadata, fast_build)
 
     def _build_decode(self, block_table_tensor: torch.Tensor, seq_lens_device: torch.Tensor,

@@ -11,6 +11,7 @@
 
 #include "cost/device.h"
 #include "cost/model.h"
+#include "cost/packing.h"
 #include "dispatch/kernel_table.h"
 #include "dispatch/select.h"
 
@@ -33,7 +34,7 @@ TEST(CostTable, HasEachConstantOnceAndSaysWhereItIsFrom) {
 
 TEST(CostTable, IsOfKernelsThatThereAre) {
   for (const Row& row : cost::rows::kH200) {
-    if (row.kernel == Kernel::kLatent) continue;
+    if (row.kernel == Kernel::kLatent || row.kernel == Kernel::kPlan) continue;
     const std::string name = cost::kKernelNames[static_cast<std::size_t>(row.kernel)];
     bool known = false;
     for (const DecodeKernel& kernel : decode_kernels()) known |= name == kernel.name;
@@ -49,6 +50,37 @@ TEST(CostTable, PrintsItself) {
   EXPECT_EQ(
       cost::to_string(schedule::CostModel{.per_block = 1, .per_split = 2, .per_call = -3, .per_merge = 4}),
       "per_block 1, per_split 2, per_call -3, per_merge 4, per_block_alone 0 ns");
+}
+
+// A step of one layer is not packed; one of many layers is, as is a plan of which nothing is said.
+TEST(CostPacking, PaysByTheCallsThatShareAPlan) {
+  const schedule::Workers h200(132);
+  schedule::Geometry g{.requests = 128, .parts = 132, .tile_rows = 64, .max_tokens = 1 << 20};
+  for (int tile_rows : {16, 64}) {
+    g.tile_rows = tile_rows;
+    EXPECT_GT(cost::packing_time(g, h200), 0);
+    EXPECT_GT(cost::packing_gain(g, h200), 0);
+    EXPECT_TRUE(cost::packing_pays(g, 0, h200));
+    EXPECT_FALSE(cost::packing_pays(g, 1, h200));
+    EXPECT_TRUE(cost::packing_pays(g, 61, h200));
+    bool paid = false;
+    for (int calls = 1; calls <= 100; ++calls) {
+      const bool pays = cost::packing_pays(g, calls, h200);
+      EXPECT_TRUE(pays || !paid) << calls << " calls gain what fewer do";
+      paid = pays;
+    }
+  }
+}
+
+// Where shapes say that nothing is packed there is nothing to decide.
+TEST(CostPacking, TakesNoTimeWhereNothingIsPacked) {
+  const schedule::Workers h200(132);
+  schedule::Geometry g{.requests = 1000, .parts = 132, .max_tokens = 1 << 20};
+  EXPECT_EQ(cost::packing_time(g, h200), 0);
+  EXPECT_EQ(cost::packing_gain(g, h200), 0);
+  g.requests = 128;
+  g.partition = schedule::Partition::kSharesByLength;
+  EXPECT_EQ(cost::packing_time(g, h200), 0);
 }
 
 TEST(CostModel, AddsWhatACallTakesMore) {

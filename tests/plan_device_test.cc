@@ -32,14 +32,15 @@ class DevicePlan : public ::testing::Test {
     EXPECT_TRUE(runtime::copy_to_device(to.data(), lengths.data(), lengths.size() * 4, executor_).ok());
   }
 
-  void expect_equal(const Batch& batch, const runtime::Buffer& device_plan) {
-    expect_equal(batch, device_plan, batch.lengths.data());
+  void expect_equal(const Batch& batch, const runtime::Buffer& device_plan, const Building& building = {}) {
+    expect_equal(batch, device_plan, batch.lengths.data(), building);
   }
   template <class Lengths>
-  void expect_equal(const Batch& batch, const runtime::Buffer& device_plan, const Lengths& lengths) {
+  void expect_equal(const Batch& batch, const runtime::Buffer& device_plan, const Lengths& lengths,
+                    const Building& building = {}) {
     const Geometry& g = batch.geometry;
     std::vector<std::uint64_t> host(plan_bytes(g) / 8 + 1), device(plan_bytes(g) / 8 + 1);
-    build_on_host(g, lengths, host.data());
+    build_on_host(g, lengths, host.data(), building);
     ASSERT_TRUE(runtime::copy_to_host(device.data(), device_plan.data(), plan_bytes(g), executor_).ok());
     const PlanView a = plan_view(g, host.data()), b = plan_view(g, device.data());
     ASSERT_EQ(0, std::memcmp(a.header, b.header, sizeof(Header)));
@@ -67,6 +68,29 @@ TEST_F(DevicePlan, EqualsTheHosts) {
                                {DeviceType::kCuda, 0});
     ASSERT_TRUE(cuda::build_plan(batch.geometry, view, plan.memory(), executor_).ok());
     expect_equal(batch, plan);
+    if (HasFatalFailure()) FAIL() << "batch " << i;
+  }
+}
+
+// Two kernels, by how many requests and parts there are, and the edges between them.
+TEST_F(DevicePlan, WithoutPackingEqualsTheHosts) {
+  std::mt19937_64 engine(6);
+  for (int i = 0; i < 200; ++i) {
+    Batch batch = random_batch(engine, i % 5 == 0);
+    Geometry& g = batch.geometry;
+    if (i % 2 == 0) {
+      g.requests = i % 4 == 0 ? 1 + i / 2 : 1020 + static_cast<int>(engine() % 8);
+      g.parts = i % 8 == 0 ? 1 + static_cast<int>(engine() % 132) : 253 + static_cast<int>(engine() % 5);
+      batch.lengths.resize(g.requests, 5000);
+    }
+    const Building building{.packs = false};
+    const runtime::Buffer lengths = allocate(batch.lengths.size() * 4);
+    const runtime::Buffer plan = allocate(plan_bytes(g));
+    upload(lengths, batch.lengths);
+    ASSERT_TRUE(runtime::fill(plan.data(), 0xFF, plan.size(), executor_).ok());
+    const ConstTensorView view(lengths.data(), Dtype::kI32, {g.requests}, {DeviceType::kCuda, 0});
+    ASSERT_TRUE(cuda::build_plan(g, view, plan.memory(), executor_, building).ok());
+    expect_equal(batch, plan, building);
     if (HasFatalFailure()) FAIL() << "batch " << i;
   }
 }

@@ -90,6 +90,33 @@ TEST_P(PlanHandle, ServesThreadsAtOnce) {
   }
 }
 
+// How many calls share a plan decides how it is cut, and nothing else: what one value wrote the other reads.
+TEST_P(PlanHandle, CallsPerPlanChangeNeitherKernelNorSizes) {
+  std::vector<int> lengths;
+  for (int i = 0; i < 70; ++i) lengths.push_back(1 + i * 37 % 700);
+  RandomCase many = runtime::make_case({.name = "many calls", .heads = 16, .lengths = lengths}, 3);
+  RandomCase one = runtime::make_case({.name = "one call", .heads = 16, .lengths = lengths}, 3);
+  one.problem.options.calls_per_plan = 1;
+  EXPECT_NE(one.problem, many.problem);
+  EXPECT_NE(to_string(one.problem).find(" calls_per_plan=1"), std::string::npos);
+  DecodeRun by_one = place(one, executor_), by_many = place(many, executor_);
+  EXPECT_STREQ(by_one.handle().kernel(), by_many.handle().kernel());
+  EXPECT_EQ(by_one.handle().plan_bytes(), by_many.handle().plan_bytes());
+  EXPECT_EQ(by_one.handle().workspace_bytes(), by_many.handle().workspace_bytes());
+  ASSERT_TRUE(by_one.run().ok());
+  const Status other = by_many.handle().decode(by_many.inputs(), by_many.outputs(), by_one.plan_memory(),
+                                               by_many.workspace_memory());
+  ASSERT_TRUE(other.ok()) << other.message();
+  ASSERT_TRUE(by_one.fetch().ok() && by_many.fetch().ok());
+  EXPECT_EQ(by_one.out_bytes(), by_many.out_bytes());
+  EXPECT_EQ(by_one.lse_bytes(), by_many.lse_bytes());
+
+  one.problem.options.calls_per_plan = -1;
+  const Status refused = Plan::make(one.problem, executor_).status();
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused.message().find("calls_per_plan is -1"), 0U) << refused.message();
+}
+
 // The plan that schedule() wrote, and the one that the host makes of the same lengths.
 TEST_P(PlanHandle, DescribesWhatItSchedules) {
   const RandomCase c = runtime::make_case({.name = "latent", .lengths = {700, 3, 0, 250}}, 3);

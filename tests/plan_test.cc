@@ -20,10 +20,9 @@ namespace {
 
 class BuiltPlan {
  public:
-  explicit BuiltPlan(const Batch& batch) : BuiltPlan(batch, batch.geometry.parts) {}
-  BuiltPlan(const Batch& batch, std::int32_t used_parts)
+  explicit BuiltPlan(const Batch& batch, const Building& building = {})
       : batch_(batch), memory_(plan_bytes(batch.geometry) / 8 + 1, 0xAAAAAAAAAAAAAAAAULL) {
-    build_on_host(batch.geometry, batch.lengths.data(), memory_.data(), used_parts);
+    build_on_host(batch.geometry, batch.lengths.data(), memory_.data(), building);
   }
 
   PlanView view() { return plan_view(batch_.geometry, memory_.data()); }
@@ -286,6 +285,49 @@ TEST(Plan, PiecesOfPackedRequestsAreNotShort) {
     }
   }
   EXPECT_GT(packed, 100);
+}
+
+// What is not packed keeps its order and is balanced as well; a plan is no other problem's by that.
+TEST(Plan, WithoutPackingRequestsStayInOrder) {
+  std::mt19937_64 engine(12);
+  int otherwise_packed = 0;
+  for (int i = 0; i < 2000; ++i) {
+    Batch batch = random_batch(engine, i % 5 == 0);
+    batch.geometry.cost.per_block_alone = 0;
+    const Geometry& g = batch.geometry;
+    BuiltPlan plan(batch, {.packs = false}), packed(batch);
+    expect_complete(batch, plan, batch.lengths);
+    if (HasFatalFailure()) FAIL() << "batch " << i;
+    EXPECT_EQ(plan.view().header->fingerprint, packed.view().header->fingerprint);
+    EXPECT_EQ(plan.view().header->total_cost, packed.view().header->total_cost);
+    if (!has_order(g)) continue;
+    const std::int64_t ideal = (plan.view().header->total_cost + g.parts - 1) / g.parts;
+    for (const auto& part : plan.parts(batch.lengths)) {
+      std::int64_t cost = 0;
+      for (const Segment& s : part) cost += item_cost(g, s.block_end - s.block_begin);
+      ASSERT_LE(cost, ideal + g.cost.per_split + std::max(g.cost.per_block, g.cost.per_merge));
+    }
+    bool in_order = true;
+    for (int r = 0; r + 1 < g.requests; ++r) {
+      ASSERT_EQ(plan.view().successors[r], r + 1);
+      in_order = in_order && packed.view().successors[r] == r + 1;
+    }
+    otherwise_packed += !in_order;
+    std::vector<std::int32_t> longer = batch.lengths;  // a plan outlives its lengths
+    for (std::int32_t& length : longer) length = std::min(length, g.max_tokens - 100) + 100;
+    for (std::int32_t& length : longer) length = std::max(length, 0);
+    const auto parts = plan.parts(longer);
+    std::vector<std::int64_t> blocks(std::size_t(g.requests) * g.rounds, 0);
+    for (const auto& part : parts) {
+      for (const Segment& s : part) {
+        blocks[std::size_t(s.round) * g.requests + s.request] += s.block_end - s.block_begin;
+      }
+    }
+    for (std::size_t item = 0; item < blocks.size(); ++item) {
+      ASSERT_EQ(blocks[item], blocks_of(g, longer[item % g.requests]));
+    }
+  }
+  EXPECT_GT(otherwise_packed, 100);
 }
 
 TEST(Plan, TotalCostIsThatOfUnsplitRequests) {
@@ -693,7 +735,7 @@ TEST(Plan, OfSomePartsLeavesTheOthersEmpty) {
   for (int i = 0; i < 200; ++i) {
     const Batch batch = random_batch(engine, false);
     const std::int32_t used = 1 + static_cast<std::int32_t>(engine() % batch.geometry.parts);
-    BuiltPlan plan(batch, used);
+    BuiltPlan plan(batch, {.used_parts = used});
     expect_complete(batch, plan, batch.lengths);
     if (::testing::Test::HasFatalFailure()) FAIL() << "batch " << i;
     const auto parts = plan.parts(batch.lengths);

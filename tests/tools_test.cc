@@ -262,6 +262,13 @@ TEST_F(Program, PlanShowsKernelsOfTheGpuInEveryBuild) {
         {"mla_16_transposed: declines: s_q * h_q / h_kv is 128", "mla_64_pingpong: picked, estimated at ",
          "mla_64_roles: not picked, estimated at ", "66 parts x 2 lanes"});
   }
+  const std::string varied = "plan --backend cuda --batch 128 --heads 64 --brief --calls-per-plan ";
+  expect_right(varied + "1 --json " + file("one.json"), {"packing: never; it takes a plan "});
+  expect_right(varied + "61 --json " + file("many.json"), {"packing: where lengths ask for it; "});
+  EXPECT_FALSE(json("one.json").at("packing").at("packs"));
+  EXPECT_EQ(json("one.json").at("packing").at("ms"), json("many.json").at("packing").at("ms"));
+  EXPECT_GT(json("one.json").at("slots"), json("many.json").at("slots"));
+  EXPECT_EQ(json("one.json").at("kernel"), json("many.json").at("kernel"));
   expect_right("plan --length-list 131072,512,512,512 --heads 16 --workers 132 --json " + file("plan.json"),
                {"mla_16: picked"});
   const auto plan = json("plan.json");

@@ -143,6 +143,7 @@ runtime::TimingOptions cold(runtime::TimingOptions options) {
 
 Result<Measurement> measure(const BenchCase& c, runtime::BenchInput& input, const BenchOptions& options,
                             const runtime::Roof& roof, const Executor& executor) {
+  input.problem.options.calls_per_plan = options.told_calls_per_plan();
   runtime::TimingOptions timing_options = options.timing;
   timing_options.graph =
       (timing_options.graph || c.graph || options.layers > 0) && executor.backend == Backend::kCuda;
@@ -266,6 +267,7 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m, const B
   }
   if (c.prefill) row["prefill"] = true;
   if (bench.layers > 0) row["layers"] = bench.layers;
+  if (bench.told_calls_per_plan() > 0) row["calls_per_plan"] = bench.told_calls_per_plan();
   if (m.cold.repeats > 0) {
     row["ms_cold"] = m.cold.median;
     row["ms_cold_min"] = m.cold.least;
@@ -363,11 +365,11 @@ int run_bench_decode(const char* name, std::vector<BenchCase> all, const BenchOp
     return fail({StatusCode::kInvalidArgument, "--with-read times a CUDA kernel; add --backend cuda"});
   }
   const bool prefill = std::any_of(cases.begin(), cases.end(), [](auto& c) { return c.prefill; });
-  if (prefill && (options.layers > 0 || options.batch_invariant || options.rmse)) {
-    return fail(
-        {StatusCode::kInvalidArgument,
-         "--layers, --batch-invariant and --rmse are of decode, and there are cases of sparse prefill; "
-         "check --suite sparse_prefill compares these with the oracle"});
+  if (prefill && (options.layers > 0 || options.calls_per_plan || options.batch_invariant || options.rmse)) {
+    return fail({StatusCode::kInvalidArgument,
+                 "--layers, --calls-per-plan, --batch-invariant and --rmse are of decode, and there are "
+                 "cases of sparse prefill; "
+                 "check --suite sparse_prefill compares these with the oracle"});
   }
   for (const BenchCase& c : cases) {
     const Status status =
@@ -443,6 +445,9 @@ void add_bench_options(CLI::App& app, std::span<const BenchSuite> suites, BenchO
          "Time steps as engines run them: a plan and so many calls, on CUDA in a graph; ms is a step's "
          "time over the layers")
       ->check(CLI::Range(1, 1000));
+  app.add_option("--calls-per-plan", options.calls_per_plan,
+                 "What the planner is told of how many calls read a plan; 0: many; left out: --layers")
+      ->check(CLI::Range(0, 1 << 20));
   app.add_flag("--cold", options.timing.cold, "Empty the caches before each call");
   app.add_flag(
          "--with-cold", options.with_cold,

@@ -1,6 +1,7 @@
 // What `bench dense`, `bench sparse` and `bench paged` share: their options, and measuring a list of cases.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@ struct BenchOptions {
   std::string filter;
   runtime::TimingOptions timing;
   int layers = 0;  ///< A step of a plan and so many calls is timed; 0: calls, planned before.
+  std::optional<int> calls_per_plan;  ///< Left out: `layers`.
   bool with_cold = false;
   bool with_read = false;
   bool batch_invariant = false;
@@ -29,6 +31,9 @@ struct BenchOptions {
   std::uint64_t seed = 0;
   std::string json;
   ExecutorOptions executor;
+
+  /// DecodeProblem::Options::calls_per_plan.
+  int told_calls_per_plan() const { return calls_per_plan.value_or(layers); }
 };
 
 /// A measured case.

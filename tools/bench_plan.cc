@@ -18,17 +18,19 @@ namespace {
 struct BenchPlanOptions {
   std::vector<int> batches = {1, 16, 128, 1024, 4096};
   int heads = 128;
+  int calls_per_plan = 0;
   std::string json;
   ExecutorOptions executor;
 };
 
 /// Plans need lengths and memory, no cache.
-Result<runtime::Timing> measure(int batch, int heads, const Executor& executor) {
+Result<runtime::Timing> measure(int batch, int heads, int calls_per_plan, const Executor& executor) {
   DecodeProblem problem;
   problem.query.batch = batch;
   problem.query.heads = heads;
   problem.cache.max_pages = 1 << 14;
   problem.options.softmax_scale = 1;
+  problem.options.calls_per_plan = calls_per_plan;
   const std::vector<int> lengths = make_lengths("normal", batch, 8192, 0);
   FLASHLATENT_ASSIGN_OR_RETURN(const Plan plan, Plan::make(problem, executor));
   FLASHLATENT_ASSIGN_OR_RETURN(runtime::Buffer memory,
@@ -51,13 +53,14 @@ int run_bench_plan(const BenchPlanOptions& options) {
   fmt::print("{:>8} {:>9} {:>9} {:>9}\n", "requests", "us", "least", "most");
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (int batch : options.batches) {
-    Result<runtime::Timing> timing = measure(batch, options.heads, executor);
+    Result<runtime::Timing> timing = measure(batch, options.heads, options.calls_per_plan, executor);
     if (!timing.ok()) return fail(timing.status());
     fmt::print("{:>8} {:>9.2f} {:>9.2f} {:>9.2f}\n", batch, timing->median * 1e3, timing->least * 1e3,
                timing->most * 1e3);
     results.push_back({{"name", fmt::format("plan b{}", batch)},
                        {"b", batch},
                        {"h_q", options.heads},
+                       {"calls_per_plan", options.calls_per_plan},
                        {"graph", executor.backend == Backend::kCuda},
                        {"ms", timing->median},
                        {"ms_min", timing->least},
@@ -79,6 +82,11 @@ void add_bench_plan(CLI::App& bench, Action& action) {
   add_list_option(*command, "--batch", options->batches, 1, 1 << 20,
                   "Requests; several are separated by commas");
   command->add_option("--heads", options->heads, "h_q")->check(CLI::Range(1, 1 << 16))->capture_default_str();
+  command
+      ->add_option("--calls-per-plan", options->calls_per_plan,
+                   "Calls that read one plan; 0: many. Few are not worth packing requests into parts")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
   add_executor_options(*command, options->executor);
   add_json_option(*command, options->json);
   command->footer(

@@ -8,6 +8,7 @@
 
 #include "core/return_if_error.h"
 #include "cost/device.h"
+#include "cost/packing.h"
 #include "dispatch/former_names.h"
 #include "dispatch/kernel_table.h"
 #include "dispatch/select.h"
@@ -74,12 +75,27 @@ Status check_table(const PlanOptions& options, std::int64_t requests, std::int64
       fmt::format("a page table of {} requests and {} pages", requests, columns));
 }
 
+/// Are requests packed into parts, and what that takes and gains: nanoseconds. 0: shapes say that nothing is.
+struct Packing {
+  bool packs;
+  std::int64_t time, gain;
+};
+
 struct Shown {
   PlanDescription plan;
   std::vector<Candidate> candidates;
   schedule::CostModel costs;  ///< Of the picked one.
   schedule::Workers workers;
+  Packing packing;
 };
+
+/// A line, if there is anything to say.
+std::string describe(const Packing& packing) {
+  if (packing.time == 0) return {};
+  return fmt::format("packing: {}; it takes a plan {:.1f} us, and a call gains {:.1f} us\n",
+                     packing.packs ? "where lengths ask for it" : "never",
+                     static_cast<double>(packing.time) * 1e-3, static_cast<double>(packing.gain) * 1e-3);
+}
 
 /// Milliseconds.
 double ms_of(std::int64_t nanoseconds) {
@@ -157,14 +173,19 @@ Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& leng
     schedule::build_on_host(geometry, both, memory.data());
     Result<PlanDescription> plan = describe_plan(geometry, both, whole, picked->kernel->name);
     if (!plan.ok()) return plan.status();
-    return Shown{*plan, std::move(*list), geometry.cost, *workers};
+    return Shown{*plan, std::move(*list), geometry.cost, *workers, {}};
   }
   const prefix::Groups groups = make_groups(options, problem, picked->prefix, lengths);
-  prefix::build_on_host(geometry, picked->prefix, groups.list, lengths.data(), memory.data());
+  const bool packed = packs(problem, *picked, *workers);
+  prefix::build_on_host(geometry, picked->prefix, groups.list, lengths.data(), memory.data(), packed);
   Result<PlanDescription> plan =
       describe_plan(geometry, lengths.data(), whole, picked->kernel->name, picked->prefix);
   if (!plan.ok()) return plan.status();
-  return Shown{*plan, std::move(*list), geometry.cost, *workers};
+  const bool on_device = executor->backend == Backend::kCuda;
+  const Packing packing{.packs = packed,
+                        .time = on_device ? cost::packing_time(geometry, *workers) : 0,
+                        .gain = on_device ? cost::packing_gain(geometry, *workers) : 0};
+  return Shown{*plan, std::move(*list), geometry.cost, *workers, packing};
 }
 
 nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengths) {
@@ -216,6 +237,10 @@ nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengt
             {"memory", shown.workers.memory},
             {"clock", shown.workers.clock},
             {"products", shown.workers.products}}},
+          {"packing",
+           {{"packs", shown.packing.packs},
+            {"ms", ms_of(shown.packing.time)},
+            {"gain_ms", ms_of(shown.packing.gain)}}},
           {"lanes", plan.lanes},
           {"rounds", plan.rounds},
           {"team", plan.team},
@@ -249,7 +274,8 @@ int run_plan(const PlanOptions& options) {
   // The head is three lines and one a group; a line a part follows.
   std::size_t end = 0;
   for (std::size_t line = 0; line < 3 + shown->plan.groups.size(); ++line) end = text.find('\n', end) + 1;
-  fmt::print("{}{}", explain(shown->candidates), options.brief ? text.substr(0, end) : text);
+  fmt::print("{}{}{}", explain(shown->candidates), describe(shown->packing),
+             options.brief ? text.substr(0, end) : text);
   if (!options.svg.empty()) {
     const std::string picture = to_svg(shown->plan);
     const std::array<std::string_view, 1> pieces = {picture};
@@ -323,6 +349,10 @@ void add_plan(CLI::App& app, Action& action) {
                    "Indices of a query token into an extra cache, in one softmax with --topk's; 0: none")
       ->needs("--topk")
       ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  plan->add_option("--calls-per-plan", options->problem.options.calls_per_plan,
+                   "Calls that read one plan, mostly a model's layers; 0: many. Few are not worth packing")
+      ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   plan->add_flag("--batch-invariant", options->problem.options.batch_invariant, "Fixed splits");
   plan->add_flag("--brief", options->brief, "Without the line a part");

@@ -163,6 +163,11 @@ struct DecodeProblem {
     int window = 0;
     Products products = Products::kAuto;
     SeparateOptions separate = {};
+    /// How many calls of decode() read one plan: a model's layers, 1 for a draft model or a multi-token
+    /// prediction module of one layer. 0: many. On CUDA schedule() does not pack requests into parts where
+    /// that would take longer than these calls gain by it. It changes a plan's cuts and so the order of sums,
+    /// not which kernel runs nor the sizes of buffers; a plan made with one value may be read with another.
+    int calls_per_plan = 0;
     /// Of cache_seqlens and block_table; on CUDA not with ALiBi. Not in sparse decode, whose indices name the
     /// rank's own slots, nor with an attention sink, which is for combine() to apply. An extra cache's
     /// lengths and indices are the rank's own.

@@ -88,7 +88,7 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
     kernel takes the problem, UnavailableError where the device can't be used.
     """
     options = locals()
-    return Step(threads=options.pop("threads"), kernel=options.pop("kernel")).decode(**options)
+    return Step(threads=options.pop("threads"), kernel=options.pop("kernel"), calls_per_plan=1).decode(**options)
 
 
 def decode_kv(q: Array, key_cache: Array, value_cache: Array, block_table: Array, cache_seqlens: Array, *,
@@ -128,4 +128,4 @@ def decode_kv(q: Array, key_cache: Array, value_cache: Array, block_table: Array
     other than d_v or above 256 is unsupported, and packed values in pages that are no multiple of 16 bytes.
     """
     options = locals()
-    return Step(threads=options.pop("threads"), kernel=options.pop("kernel")).decode_kv(**options)
+    return Step(threads=options.pop("threads"), kernel=options.pop("kernel"), calls_per_plan=1).decode_kv(**options)

@@ -36,6 +36,7 @@ _DECODE = _TOKENS + "Tensor? kv_scale=None, Tensor? q_scale=None, float softmax_
 _KV = ("Tensor q, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor cache_seqlens, *, "
        "bool causal=False, int window=0, Tensor? cu_seqlens_q=None, SymInt? tokens=None, "
        "bool batch_invariant=False, int[]? shard=None")
+_CALLS = "int calls_per_plan=0"
 _DECODE_KV = _KV + (", float softmax_scale, float soft_cap=0., Tensor? alibi_slopes=None, Tensor? key_scale=None, "
                     "Tensor? value_scale=None, Tensor? attn_sink=None, Tensor? plan=None, bool check_inputs=False")
 
@@ -328,11 +329,11 @@ def _nothing(*args, **kwargs):
     """What is made of fake tensors by an operator that only writes to its arguments."""
 
 
-_define(f"plan(Tensor q, Tensor kv_cache, {_TOKENS.rstrip(', ')}) -> Tensor", _plan, _plan_fake)
+_define(f"plan(Tensor q, Tensor kv_cache, {_TOKENS}{_CALLS}) -> Tensor", _plan, _plan_fake)
 _define(f"decode(Tensor q, Tensor kv_cache, {_DECODE}) -> (Tensor, Tensor)", _decode, _decode_fake)
 _define(f"decode_out(Tensor q, Tensor kv_cache, {_DECODE}, Tensor(a!) out, Tensor(b!) lse) -> ()", _decode_out,
         _nothing)
-_define(f"plan_kv({_KV}) -> Tensor", _plan_kv, _plan_kv_fake)
+_define(f"plan_kv({_KV}, {_CALLS}) -> Tensor", _plan_kv, _plan_kv_fake)
 _define(f"decode_kv({_DECODE_KV}) -> (Tensor, Tensor)", _decode_kv, _decode_kv_fake)
 _define(f"decode_kv_out({_DECODE_KV}, Tensor(a!) out, Tensor(b!) lse) -> ()", _decode_kv_out, _nothing)
 _define(f"sparse_prefill({_SPARSE_PREFILL}) -> (Tensor, Tensor, Tensor)", _sparse_prefill, _sparse_prefill_fake)
@@ -361,7 +362,8 @@ def plan(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None, cach
          **options) -> Tensor:
     """The plan of a step, for decode() of tensors of these shapes: an opaque uint8 tensor.
 
-    Options are those of decode(), but for softmax_scale, attn_sink, kv_scale and q_scale, on which no plan depends. It stays right,
+    Options are those of decode(), but for softmax_scale, attn_sink, kv_scale and q_scale, on which no plan depends, and
+    calls_per_plan=0: how many calls of decode() get this plan, 1 for a draft model of one layer; 0: many. It stays right,
     if not balanced, when lengths change; the one exception is batch_invariant, which needs a new plan. It does not
     serve other shapes, options or devices: the CPU refuses it for those, a GPU does not check.
     """
@@ -393,7 +395,7 @@ def decode_out(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None
 def plan_kv(q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor,
             **options) -> Tensor:
     """As plan(), for decode_kv(); options are causal=False, window=0, cu_seqlens_q, tokens,
-    batch_invariant=False, shard."""
+    batch_invariant=False, shard, calls_per_plan=0."""
     return _call(torch.ops.flashlatent.plan_kv, q, key_cache, value_cache, block_table, cache_seqlens, **options)
 
 

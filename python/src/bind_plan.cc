@@ -64,7 +64,8 @@ nb::dict describe(const DecodeProblem& problem, const std::vector<std::int32_t>&
   if (picked == nullptr) raise(none_takes(problem, list));
   const schedule::Geometry& geometry = picked->geometry;
   std::vector<std::max_align_t> memory(schedule::plan_bytes(geometry) / sizeof(std::max_align_t) + 1);
-  schedule::build_on_host(geometry, lengths.data(), memory.data());
+  schedule::build_on_host(geometry, lengths.data(), memory.data(),
+                          {.packs = packs(problem, *picked, workers)});
   return to_dict(
       take(describe_plan(geometry, lengths.data(), {memory.data(), memory.size() * sizeof(std::max_align_t)},
                          picked->kernel->name)));

@@ -137,6 +137,7 @@ DecodeProblem problem_of(const DecodeInputs& inputs, const DecodeArguments& give
                                  .window = given.window,
                                  .products = take(products_from_name(given.products)),
                                  .separate = {.soft_cap = given.soft_cap},
+                                 .calls_per_plan = given.calls_per_plan,
                                  .shard = shard_of(given.shard)};
   if (given.default_scale) {
     const int rank = inputs.q.rank;

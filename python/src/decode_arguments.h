@@ -40,6 +40,7 @@ struct DecodeArguments {
 
   // Where there is a problem, but no arrays of a call yet.
   bool has_attn_sink = false, has_alibi = false;
+  int calls_per_plan = 0;
 
   // Of the caller; None where the call is to make it.
   nb::object out = nb::none(), lse = nb::none();
@@ -89,7 +90,8 @@ inline constexpr auto kLatentProblem =
 inline constexpr auto kKeyValueProblem =
     std::tuple(kWindow, argument("soft_cap", &DecodeArguments::soft_cap));
 /// Of a problem without a call.
-inline constexpr auto kHasSink = std::tuple(argument("attn_sink", &DecodeArguments::has_attn_sink));
+inline constexpr auto kHasSink = std::tuple(argument("attn_sink", &DecodeArguments::has_attn_sink),
+                                            argument("calls_per_plan", &DecodeArguments::calls_per_plan));
 inline constexpr auto kHasMore = std::tuple(argument("alibi", &DecodeArguments::has_alibi),
                                             argument("prefix_sharing", &DecodeArguments::prefix_sharing));
 

@@ -48,7 +48,10 @@ nb::tuple Step::decode(DecodeArguments given) {
   const nb::handle q = given.q;
   const WorkStream work(q, inputs.q.device, given.stream);
   if (!stateless_) enter(capture_id(inputs.q.device, work.handle()));
-  const std::shared_ptr<Plan> plan = find(problem_of(inputs, given), inputs.q.device);
+  DecodeProblem problem = problem_of(inputs, given);
+  problem.options.calls_per_plan = calls_per_plan_;
+  if (stateless_ && given.plan.is_none()) problem.options.calls_per_plan = 1;  // this one
+  const std::shared_ptr<Plan> plan = find(problem, inputs.q.device);
   check_inputs(given.check_inputs, plan->problem(), inputs, q, plan->device(), work.handle());
   const PlanLengths lengths = lengths_of(plan->problem(), inputs);
   nb::object own_plan, own_workspace;  // of this call alone

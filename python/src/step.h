@@ -10,9 +10,15 @@ namespace flashlatent::python {
 
 class Step {
  public:
-  /// `stateless`: nothing is kept between calls but which kernel a problem gets.
-  Step(int threads, std::string kernel, bool stateless)
-      : threads_(threads), kernel_(std::move(kernel)), stateless_(stateless) {}
+  /// `stateless`: nothing is kept between calls but which kernel a problem gets. `calls_per_plan`: how many
+  /// calls will read a plan; 0: many.
+  Step(int threads, std::string kernel, bool stateless, int calls_per_plan)
+      : threads_(threads),
+        kernel_(std::move(kernel)),
+        stateless_(stateless),
+        calls_per_plan_(calls_per_plan) {}
+
+  int calls_per_plan() const { return calls_per_plan_; }
 
   /// The plan for such a problem on such a device, made when it is first asked for.
   std::shared_ptr<Plan> find(const DecodeProblem& problem, Device device);
@@ -28,6 +34,7 @@ class Step {
   int threads_;
   std::string kernel_;
   bool stateless_;
+  int calls_per_plan_;
   unsigned long long capture_ = 0;            // the CUDA graph that plans_ were made in; 0: none
   std::vector<std::shared_ptr<Plan>> plans_;  // the last used one last
 };

@@ -248,7 +248,8 @@ std::string to_string(const DecodeProblem& p) {
       p.options.prefix_sharing == PrefixSharing::kOff
           ? ""
           : message(" prefix_sharing=", to_string(p.options.prefix_sharing)),
-      p.options.empty_lse > 0 ? " empty_lse=+inf" : "");
+      p.options.empty_lse > 0 ? " empty_lse=+inf" : "",
+      p.options.calls_per_plan > 0 ? message(" calls_per_plan=", p.options.calls_per_plan) : "");
 }
 
 Status validate(const DecodeProblem& p) {
@@ -273,6 +274,7 @@ Status validate(const DecodeProblem& p) {
   FLASHLATENT_RETURN_IF_ERROR(validate_format(p));
   FLASHLATENT_RETURN_IF_ERROR(validate_products(p));
   FLASHLATENT_RETURN_IF_ERROR(in_range("window", p.options.window, 0, (1LL << 31) - 1));
+  FLASHLATENT_RETURN_IF_ERROR(in_range("calls_per_plan", p.options.calls_per_plan, 0, kMany));
   FLASHLATENT_RETURN_IF_ERROR(validate_shard(p));
   if (p.cache.extra.enabled) FLASHLATENT_RETURN_IF_ERROR(validate_extra(p));
   if (p.sparse.enabled) FLASHLATENT_RETURN_IF_ERROR(validate_sparse(p));

@@ -25,15 +25,16 @@ enum class Kernel : std::uint8_t {
   kMma16Team16,
   kPaged,
   kPaged128,
+  kPlan,  ///< What makes plans, and what cuts are worth to a call.
   kPrefill,
   kQuartet,
   kSeesaw,
   kTrio,
 };
 inline constexpr const char* kKernelNames[] = {
-    "latent",        "fp8_32",       "fp8_16_team8", "mla_64_e4m3",     "mla_16_transposed",
-    "mla_16",        "mla_16_team4", "mla_16_team8", "mla_16_team16",   "gqa_16",
-    "gqa_128_split", "gqa_128",      "fp8_64",       "mla_64_pingpong", "mla_64_roles"};
+    "latent",       "fp8_32",       "fp8_16_team8",    "mla_64_e4m3", "mla_16_transposed", "mla_16",
+    "mla_16_team4", "mla_16_team8", "mla_16_team16",   "gqa_16",      "gqa_128_split",     "plan",
+    "gqa_128",      "fp8_64",       "mla_64_pingpong", "mla_64_roles"};
 
 /// When a kernel takes so long.
 enum class Situation : std::uint8_t {
@@ -70,6 +71,8 @@ enum class Situation : std::uint8_t {
   kMoreTiles,    ///< Several row tiles.
   kFewRows,      ///< Shares of at most 16 query rows.
   kByTokens,     ///< Shares whose tokens come one by one.
+  // Of plans.
+  kPacking,  ///< Requests are packed into parts.
 };
 inline constexpr const char* kSituationNames[] = {"rows8",
                                                   "rows16",
@@ -102,7 +105,8 @@ inline constexpr const char* kSituationNames[] = {"rows8",
                                                   "few_requests",
                                                   "more_tiles",
                                                   "few_rows",
-                                                  "by_tokens"};
+                                                  "by_tokens",
+                                                  "packing"};
 
 /// What takes so long. The fields of schedule::CostModel and of TeamCosts.
 enum class Field : std::uint8_t {

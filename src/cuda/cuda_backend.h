@@ -9,6 +9,7 @@
 #include "flashlatent/exchange.h"
 #include "flashlatent/kv_cache.h"
 #include "kernel/decode_kernel.h"
+#include "plan/building.h"
 #include "plan/prefix_groups.h"
 #include "plan/ragged_lengths.h"
 
@@ -52,22 +53,20 @@ Result<schedule::Workers> workers(int device);
 
 /// One kernel launch on `executor.stream`: the plan of plan/schedule.h in device memory.
 Status build_plan(const schedule::Geometry& geometry, const ConstTensorView& cache_seqlens, Memory plan,
-                  const Executor& executor);
+                  const Executor& executor, const schedule::Building& building = {});
 
 /// The same of items with two lists, and of ragged ones, whose splits are not fixed.
 Status build_plan(const schedule::Geometry& geometry, const schedule::UnionLengths& lengths, Memory plan,
-                  const Executor& executor);
+                  const Executor& executor, const schedule::Building& building = {});
 Status build_plan(const schedule::Geometry& geometry, const schedule::RaggedLengths& lengths, Memory plan,
-                  const Executor& executor);
+                  const Executor& executor, const schedule::Building& building = {});
 
-/// The same, of which only the first parts get any work.
-Status build_plan(const schedule::Geometry& geometry, std::int32_t used_parts,
-                  const ConstTensorView& cache_seqlens, Memory plan, const Executor& executor);
 /// The same where requests share prefixes, after one more launch for some 900 of their tiles and requests.
 /// `host_lengths`: where there are groups, what cache_seqlens are.
 Status build_plan(const schedule::Geometry& geometry, const prefix::Shape& shape,
                   std::span<const prefix::Group> groups, const std::int32_t* host_lengths,
-                  const ConstTensorView& cache_seqlens, Memory plan, const Executor& executor);
+                  const ConstTensorView& cache_seqlens, Memory plan, const Executor& executor,
+                  bool packs = true);
 
 /// One kernel launch: what is here of contexts that ranks share, in memory of held_bytes().
 Status hold_tokens(const schedule::HeldShape& shape, const ConstTensorView& contexts, void* memory,

@@ -77,6 +77,19 @@ auto with_lists(const Selection& selection, const Lengths& all, Use use) {
   return use(schedule::RaggedLengths{lists, static_cast<const std::int32_t*>(lengths.cu_seqlens_q.data)});
 }
 
+/// A plan in host memory for these groups; `lengths` are valid.
+void build_on_host(const Selection& selection, const Lengths& lengths, std::span<const prefix::Group> groups,
+                   void* memory) {
+  if (selection.geometry.lists == 2) {
+    with_lists(selection, lengths, [&](const auto& lists) {
+      schedule::build_on_host(selection.geometry, lists, memory, {.packs = selection.packs});
+    });
+  } else {
+    prefix::build_on_host(selection.geometry, selection.prefix, groups,
+                          static_cast<const std::int32_t*>(lengths.here().data), memory, selection.packs);
+  }
+}
+
 /// A plan for these groups; `lengths` are valid. `host_lengths`: where there are groups, those that are here,
 /// on the host.
 Status build_plan(const Selection& selection, const Lengths& lengths, std::span<const prefix::Group> groups,
@@ -84,25 +97,20 @@ Status build_plan(const Selection& selection, const Lengths& lengths, std::span<
                   [[maybe_unused]] const Executor& executor) {
 #if FLASHLATENT_WITH_CUDA
   if (executor.backend == Backend::kCuda) {
+    const schedule::Building building{.packs = selection.packs};
     if (selection.geometry.lists == 2) {
       return with_lists(selection, lengths, [&](const auto& lists) {
-        return cuda::build_plan(selection.geometry, lists, plan, executor);
+        return cuda::build_plan(selection.geometry, lists, plan, executor, building);
       });
     }
     if (selection.prefix.requests == 0) {
-      return cuda::build_plan(selection.geometry, lengths.here(), plan, executor);
+      return cuda::build_plan(selection.geometry, lengths.here(), plan, executor, building);
     }
     return cuda::build_plan(selection.geometry, selection.prefix, groups, host_lengths, lengths.here(), plan,
-                            executor);
+                            executor, building.packs);
   }
 #endif
-  if (selection.geometry.lists == 2) {
-    with_lists(selection, lengths,
-               [&](const auto& lists) { schedule::build_on_host(selection.geometry, lists, plan.data); });
-  } else {
-    prefix::build_on_host(selection.geometry, selection.prefix, groups,
-                          static_cast<const std::int32_t*>(lengths.here().data), plan.data);
-  }
+  build_on_host(selection, lengths, groups, plan.data);
   return {};
 }
 
@@ -212,11 +220,10 @@ Result<PlanDescription> Plan::describe(const PlanLengths& lengths) const {
   std::vector<std::max_align_t> memory(plan_bytes() / sizeof(std::max_align_t) + 1);
   const Selection& selection = choice_->selection;
   const Memory plan{memory.data(), plan_bytes()};
-  const Executor host{};
   FLASHLATENT_ASSIGN_OR_RETURN(schedule::HeldTokens held,
-                               hold_tokens(problem(), selection, lengths.cache, plan, host));
+                               hold_tokens(problem(), selection, lengths.cache, plan, Executor{}));
   const Lengths all{lengths, held};
-  FLASHLATENT_RETURN_IF_ERROR(build_plan(selection, all, {}, nullptr, plan, host));
+  build_on_host(selection, all, {}, plan.data);
   return described(selection, all, plan);
 }
 

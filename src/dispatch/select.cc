@@ -6,6 +6,7 @@
 #include "core/message.h"
 #include "cost/device.h"
 #include "cost/model.h"
+#include "cost/packing.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/parallel.h"
 #include "dispatch/former_names.h"
@@ -148,6 +149,11 @@ const Candidate* cheapest(const std::vector<Candidate>& candidates) {
   return best;
 }
 
+bool packs(const DecodeProblem& problem, const Candidate& candidate, const schedule::Workers& workers) {
+  return candidate.kernel->backend == Backend::kCpu ||
+         cost::packing_pays(candidate.geometry, problem.options.calls_per_plan, workers);
+}
+
 Status none_takes(const DecodeProblem& problem, const std::vector<Candidate>& candidates) {
   std::string reasons;
   for (const Candidate& candidate : candidates) {
@@ -228,6 +234,7 @@ Result<Selection> select(const DecodeProblem& problem, const Executor& executor,
   if (best == nullptr) return none_takes(problem, *list);
   Selection selection{.kernel = best->kernel, .geometry = best->geometry, .prefix = best->prefix};
   if (purpose == Purpose::kTurns) return selection;
+  selection.packs = packs(problem, *best, *workers);
   const Sizes sizes = sizes_of(problem, *list, *best);
   selection.held_bytes = schedule::held_bytes(schedule::held_shape(problem));
   const auto with_held = [&](std::size_t bytes) {

@@ -16,6 +16,7 @@ struct Selection {
   const DecodeKernel* kernel = nullptr;
   schedule::Geometry geometry = {};
   prefix::Shape prefix = {};  ///< Without requests: they share no prefixes.
+  bool packs = true;          ///< Does its plan pack requests into parts, where they may be?
   std::size_t plan_bytes = 0;
   std::size_t workspace_bytes = 0;
   std::size_t held_bytes = 0;  ///< The last of either: plan/held_tokens.h.
@@ -49,6 +50,10 @@ Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Ex
 
 /// The one of least estimate among those that take the problem, the first of equals; null if none does.
 const Candidate* cheapest(const std::vector<Candidate>& candidates);
+
+/// Is this one's plan packed where lengths ask for it, on these workers? On the CPU always: there planning is
+/// little beside a call.
+bool packs(const DecodeProblem& problem, const Candidate& candidate, const schedule::Workers& workers);
 
 /// What callers must bring: enough for any kernel that the problem might get at this batch or a smaller one.
 /// With batch_invariant every batch gets `picked`.

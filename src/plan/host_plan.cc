@@ -270,7 +270,7 @@ bool cut_single_shares(const Geometry& g, const Lengths& lengths, PlanView plan)
 }
 
 template <class Lengths>
-void cut_line(const Geometry& g, const Lengths& lengths, PlanView plan) {
+void cut_line(const Geometry& g, const Lengths& lengths, bool packs, PlanView plan) {
   for (std::int32_t k = 0; k <= g.parts; ++k) {
     plan.cuts[k] = nearest_item_end(g, plan.cost_prefix, point_at(g, plan.cost_prefix, k));
   }
@@ -285,7 +285,7 @@ void cut_line(const Geometry& g, const Lengths& lengths, PlanView plan) {
   for (std::int32_t r = 0; r < g.requests; ++r) {
     plan.successors[r] = r + 1 < g.requests ? r + 1 : ~0;
   }
-  if (kCostsSegments<Lengths> && !whole && !single) pack_items(g, plan);
+  if (kCostsSegments<Lengths> && packs && !whole && !single) pack_items(g, plan);
   std::int32_t segments = 0;  // segments opened inside items, up to this cut
   std::int32_t merges = 0;    // items cut, up to this cut
   Cut before{0, 0, 0, 0};
@@ -343,8 +343,9 @@ namespace {
 
 /// The lengths of one list, or of two, or RaggedLengths.
 template <class Lengths>
-void build(const Geometry& all, const Lengths& lengths, void* memory, std::int32_t used_parts) {
+void build(const Geometry& all, const Lengths& lengths, void* memory, const Building& building) {
   const PlanView plan = plan_view(all, memory);
+  const std::int32_t used_parts = building.parts_of(all);
   Geometry g = with_parts(all, used_parts);
   if (!kCostsSegments<Lengths>) g.cost.per_block_alone = 0;
   *plan.header = {};
@@ -356,7 +357,7 @@ void build(const Geometry& all, const Lengths& lengths, void* memory, std::int32
   plan.header->total_cost = plan.cost_prefix[g.requests] * g.rounds;
   switch (g.partition) {
     case Partition::kLine:
-      cut_line(g, lengths, plan);
+      cut_line(g, lengths, building.packs, plan);
       break;
     case Partition::kWhole:
     case Partition::kTurns:
@@ -380,20 +381,16 @@ void build(const Geometry& all, const Lengths& lengths, void* memory, std::int32
 
 }  // namespace
 
-void build_on_host(const Geometry& g, const std::int32_t* lengths, void* memory) {
-  build(g, lengths, memory, g.parts);
+void build_on_host(const Geometry& g, const std::int32_t* lengths, void* memory, const Building& building) {
+  build(g, lengths, memory, building);
 }
 
-void build_on_host(const Geometry& g, const std::int32_t* lengths, void* memory, std::int32_t used_parts) {
-  build(g, lengths, memory, used_parts);
+void build_on_host(const Geometry& g, const UnionLengths& lengths, void* memory, const Building& building) {
+  build(g, lengths, memory, building);
 }
 
-void build_on_host(const Geometry& g, const UnionLengths& lengths, void* memory) {
-  build(g, lengths, memory, g.parts);
-}
-
-void build_on_host(const Geometry& g, const RaggedLengths& lengths, void* memory) {
-  build(g, lengths, memory, g.parts);
+void build_on_host(const Geometry& g, const RaggedLengths& lengths, void* memory, const Building& building) {
+  build(g, lengths, memory, building);
 }
 
 namespace {

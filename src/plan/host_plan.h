@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "flashlatent/problem.h"
+#include "plan/building.h"
 #include "plan/plan_memory.h"
 #include "plan/ragged_lengths.h"
 
@@ -14,13 +15,14 @@ namespace flashlatent::schedule {
 Status validate(const Geometry& geometry);
 
 /// Writes the plan for these lengths (one for length_sharers requests; null: all max_tokens) into `memory`,
-/// plan_bytes(geometry) long. With `used_parts`, only the first so many get any work.
-void build_on_host(const Geometry& geometry, const std::int32_t* lengths, void* memory);
+/// plan_bytes(geometry) long.
 void build_on_host(const Geometry& geometry, const std::int32_t* lengths, void* memory,
-                   std::int32_t used_parts);
+                   const Building& building = {});
 /// The same of items with two lists, and of ragged ones, whose splits are not fixed.
-void build_on_host(const Geometry& geometry, const UnionLengths& lengths, void* memory);
-void build_on_host(const Geometry& geometry, const RaggedLengths& lengths, void* memory);
+void build_on_host(const Geometry& geometry, const UnionLengths& lengths, void* memory,
+                   const Building& building = {});
+void build_on_host(const Geometry& geometry, const RaggedLengths& lengths, void* memory,
+                   const Building& building = {});
 
 /// What the cost model makes of a call whose requests are all as long as the page table reaches (where a
 /// kernel is picked no length is known): per_call and the largest part, of whole

@@ -13,34 +13,35 @@ inline constexpr std::int32_t kMostPackedParts = 160;
 /// No piece of a packed item is shorter: so many blocks hardly cover what a segment takes to begin and to
 /// write.
 inline constexpr std::int32_t kLeastPiece = 4;
-/// How many bounds of a part packing tries.
-inline constexpr std::int32_t kPackings = 5;
-/// The line is packed in so many stretches at most, side by side: one after another takes a device 350 clocks
-/// an item.
+/// How many bounds of a part packing tries. Others than these two balance no better (docs/log/plan.md), and
+/// each has warps of its own, which share a device's fetching of instructions.
+inline constexpr std::int32_t kPackings = 2;
+/// The line is packed in so many stretches at most, side by side: one after another takes a device hundreds
+/// of clocks an item.
 inline constexpr std::int32_t kMostStretches = 4;
 /// Parts of a stretch at least: where two lanes leave 66 parts, three stretches of 22 take up to 2 % longer a
 /// layer (128 varied requests with 128 heads).
 inline constexpr std::int32_t kLeastStretch = 33;
 
+/// May items be packed, as far as shapes say?
+FLASHLATENT_HOST_DEVICE bool shapes_may_pack(const Geometry& g) {
+  return has_order(g) && g.rounds == 1 && g.requests > 1 && g.requests <= kMostPacked && g.parts > 1 &&
+         g.parts <= kMostPackedParts;
+}
+
 /// Are items packed if they do not stay whole in their order? Costs must be far from 32 bits' end.
 FLASHLATENT_HOST_DEVICE bool may_pack(const Geometry& g, std::int64_t round_cost) {
-  return has_order(g) && g.rounds == 1 && g.requests > 1 && g.requests <= kMostPacked && g.parts > 1 &&
-         g.parts <= kMostPackedParts &&
+  return shapes_may_pack(g) &&
          round_cost + 2 * kLeastPiece * (std::int64_t{g.cost.per_split} + g.cost.per_block) < 1 << 30;
 }
 
 /// The bound of a part's cost in packing number `index`: the least one that all items fit into is taken.
-/// Beyond the ideal it is an eighth, a quarter, half and all of what cuts at equal distances keep, and half
-/// as much again if merging costs so much.
+/// Beyond the ideal it is half and all of what cuts at equal distances keep: no part is longer than theirs.
 FLASHLATENT_HOST_DEVICE std::int32_t packing_bound(const Geometry& g, std::int64_t round_cost,
                                                    std::int32_t index) {
   const auto total = static_cast<std::int32_t>(round_cost);
   const std::int32_t equal = g.cost.per_split + g.cost.per_block;
-  const std::int32_t merge =
-      g.cost.per_split + (g.cost.per_merge > g.cost.per_block ? g.cost.per_merge : g.cost.per_block);
-  const std::int32_t wide = equal + equal / 2 < merge ? equal + equal / 2 : merge;
-  const std::int32_t slack = index == kPackings - 1 ? wide : equal >> (kPackings - 2 - index);
-  return total / g.parts + (total % g.parts != 0) + slack;
+  return total / g.parts + (total % g.parts != 0) + (equal >> (kPackings - 1 - index));
 }
 
 /// How the line is divided for packing.

@@ -184,13 +184,14 @@ void build_shares(const Shape& shape, const std::int32_t* lengths, void* memory)
 }
 
 void build_on_host(const schedule::Geometry& geometry, const Shape& shape, std::span<const Group> groups,
-                   const std::int32_t* lengths, void* memory) {
-  if (shape.requests == 0) return schedule::build_on_host(geometry, lengths, memory);
+                   const std::int32_t* lengths, void* memory, bool packs) {
+  if (shape.requests == 0) return schedule::build_on_host(geometry, lengths, memory, {.packs = packs});
   void* prefixes = static_cast<std::uint8_t*>(memory) + offset(geometry);
   build_tiles(shape, geometry, groups, lengths, prefixes);
   build_shares(shape, lengths, prefixes);
   const View plan = view(shape, prefixes);
-  schedule::build_on_host(geometry, plan.own_lengths, memory, plan.header->used_parts);
+  schedule::build_on_host(geometry, plan.own_lengths, memory,
+                          {.used_parts = plan.header->used_parts, .packs = packs});
 }
 
 }  // namespace flashlatent::prefix

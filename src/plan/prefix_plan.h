@@ -22,6 +22,6 @@ void build_shares(const Shape& shape, const std::int32_t* lengths, void* memory)
 
 /// schedule::build_on_host() with prefixes: the whole plan, these being at offset(geometry).
 void build_on_host(const schedule::Geometry& geometry, const Shape& shape, std::span<const Group> groups,
-                   const std::int32_t* lengths, void* memory);
+                   const std::int32_t* lengths, void* memory, bool packs = true);
 
 }  // namespace flashlatent::prefix

@@ -392,6 +392,17 @@ def test_options_that_mla_lacks_are_refused_by_name(option, value):
             type(layer.attention.impl)(**{**arguments, option: value})
 
 
+def test_plans_know_how_many_layers_read_them():
+    with case.vllm_config() as config:
+        layer = case.Layer(config, backend_class())
+        cls = layer.attention.attn_backend.get_builder_cls()
+        builder = cls(layer.attention.get_kv_cache_spec(config), ["layer"] * 3, config, case.DEVICE)
+        common = case.Batch(config, [40, 50], [1, 1]).common()
+        assert builder.build(0, common).decode.step.calls_per_plan == 3
+        assert builder.build(0, common, fast_build=True).decode.step.calls_per_plan == 1  # a draft's
+        assert builder.build(0, common).decode.step.calls_per_plan == 3
+
+
 def test_builders_take_ragged_batches_and_uniform_graphs():
     with case.vllm_config(speculative=3) as config:
         layer = case.Layer(config, backend_class())

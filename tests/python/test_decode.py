@@ -164,3 +164,19 @@ def test_ragged_batch_without_any_token(tokens):
                                   v_dim=32)
     assert out.shape == (0, 4, 32)
     assert lse.shape == (2, 4, tokens or 1) and (np.asarray(lse) == -np.inf).all()
+
+
+def test_calls_per_plan():
+    lengths = [1 + i * 37 % 7000 for i in range(128)]
+    fields = dict(batch=128, heads=64, softmax_scale=1.0, max_pages=128)
+    many, one = flashlatent.Problem(**fields), flashlatent.Problem(**fields, calls_per_plan=1)
+    assert many.calls_per_plan == 0 and one.calls_per_plan == 1 and many != one
+    packed, cut = (flashlatent.describe_plan(problem, lengths, device="cuda", workers=132) for problem in (many, one))
+    assert packed["kernel"] == cut["kernel"] and packed["slots"] < cut["slots"]
+    requests = [s["request"] for part in cut["parts"] for s in part["segments"]]
+    assert requests == sorted(requests)
+    with pytest.raises(flashlatent.InvalidArgumentError, match="calls_per_plan is -1"):
+        flashlatent.Problem(**fields, calls_per_plan=-1)
+    with pytest.raises(flashlatent.InvalidArgumentError, match="calls_per_plan is -1"):
+        flashlatent.Step(calls_per_plan=-1)
+    assert flashlatent.Step(calls_per_plan=2).calls_per_plan == 2

@@ -9,6 +9,11 @@ from . import _refusals
 from .backends import registered_name
 
 
+def calls_per_plan(layer_names: List[str], fast_build: bool) -> int:
+    """How many layers read a builder's metadata, and so a plan: its own, but of a draft's (fast_build) one."""
+    return 1 if fast_build else len(layer_names)
+
+
 class Backend:
     supported_dtypes: ClassVar[List[torch.dtype]] = [torch.bfloat16, torch.float16]
 

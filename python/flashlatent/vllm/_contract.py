@@ -30,6 +30,8 @@ _NEEDS: Tuple[Tuple[str, str, str], ...] = (
     (_LAYERS + "mla_attention.py", "MLACommonBackend.is_mla", "cls"),
     (_LAYERS + "mla_attention.py", "MLACommonMetadataBuilder.__init__",
      "self kv_cache_spec layer_names vllm_config device metadata_cls"),
+    (_LAYERS + "mla_attention.py", "MLACommonMetadataBuilder.build",
+     "self common_prefix_len common_attn_metadata fast_build"),
     (_LAYERS + "mla_attention.py", "MLACommonMetadataBuilder._build_decode",
      "self block_table_tensor seq_lens_device query_start_loc_cpu query_start_loc_device num_decode_tokens "
      "dcp_tot_seq_lens_device **"),

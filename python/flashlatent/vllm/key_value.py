@@ -13,7 +13,7 @@ from vllm.v1.attention.backend import (AttentionBackend, AttentionCGSupport, Att
 from flashlatent import Step, append_kv
 
 from . import _refusals
-from ._backend import Backend
+from ._backend import Backend, calls_per_plan
 
 
 class FlashLatentKeyValueBackend(Backend, AttentionBackend):
@@ -102,7 +102,8 @@ class FlashLatentKeyValueMetadataBuilder(AttentionMetadataBuilder):
         return FlashLatentKeyValueMetadata(
             num_actual_tokens=common.num_actual_tokens, max_query_len=max(common.max_query_len, 1),
             query_start_loc=common.query_start_loc, seq_lens=common.seq_lens, block_table=common.block_table_tensor,
-            slot_mapping=common.slot_mapping, rows=int(common.query_start_loc_cpu[-1]), step=Step())
+            slot_mapping=common.slot_mapping, rows=int(common.query_start_loc_cpu[-1]),
+            step=Step(calls_per_plan=calls_per_plan(self.layer_names, fast_build)))
 
 
 class FlashLatentKeyValueImpl(AttentionImpl):

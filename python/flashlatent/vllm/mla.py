@@ -17,7 +17,7 @@ from vllm.v1.attention.backend import AttentionCGSupport
 from flashlatent import Step
 
 from . import _refusals
-from ._backend import LatentBackend
+from ._backend import LatentBackend, calls_per_plan
 from ._queries import Queries
 
 Query = Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
@@ -69,6 +69,7 @@ class FlashLatentMLAMetadataBuilder(MLACommonMetadataBuilder):
     def __init__(self, kv_cache_spec: Any, layer_names: List[str], vllm_config: Any, device: torch.device) -> None:
         if envs.VLLM_BATCH_INVARIANT:  # a batch with longer queries has other kernels
             self.query_len_support = QueryLenSupport.SINGLE_ONLY
+        self._layer_names = layer_names  # vLLM's class may not keep them
         super().__init__(kv_cache_spec, layer_names, vllm_config, device, FlashLatentMLAMetadata,
                          supports_dcp_with_varlen=True)
 
@@ -78,13 +79,17 @@ class FlashLatentMLAMetadataBuilder(MLACommonMetadataBuilder):
             return AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
         return cls._cudagraph_support
 
+    def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> Any:
+        self._calls_per_plan = calls_per_plan(self._layer_names, fast_build)
+        return super().build(common_prefix_len, common_attn_metadata, fast_build)
+
     def _build_decode(self, block_table_tensor: torch.Tensor, seq_lens_device: torch.Tensor,
                       query_start_loc_cpu: torch.Tensor, query_start_loc_device: torch.Tensor, num_decode_tokens: int,
                       dcp_tot_seq_lens_device: Optional[torch.Tensor], **_: Any) -> FlashLatentDecodeMetadata:
         """seq_lens_device: of the rank's own tokens where ranks share contexts, and dcp_tot_seq_lens_device of all."""
         return FlashLatentDecodeMetadata(
             block_table=block_table_tensor, seq_lens=seq_lens_device, dcp_tot_seq_lens=dcp_tot_seq_lens_device,
-            run=self.cp_kv_cache_interleave_size, step=Step(),
+            run=self.cp_kv_cache_interleave_size, step=Step(calls_per_plan=self._calls_per_plan),
             queries=Queries.of(query_start_loc_cpu, query_start_loc_device, num_decode_tokens))
 
 

@@ -12,13 +12,12 @@ namespace flashlatent::cuda {
 
 /// What the warps that pack share and leave behind. Items are known by rank, 0 being the one that costs most.
 struct Packings {
-  std::int32_t costs[schedule::kMostPacked];       // by request
-  std::int32_t ranks[schedule::kMostPacked];       // by request
-  std::int32_t rank_costs[schedule::kMostPacked];  // by rank
-  std::int32_t line_costs[schedule::kMostPacked];  // by place on the dealt line
-  std::uint8_t requests[schedule::kMostPacked];    // by rank
-  std::uint8_t places[schedule::kMostPacked];      // on the dealt line, by rank
-  std::int32_t best[schedule::kMostStretches];     // number of the first bound that fits, else kPackings
+  alignas(16) std::int32_t costs[schedule::kMostPacked];  // by request; -1: there is none
+  std::int32_t rank_costs[schedule::kMostPacked];         // by rank
+  std::int32_t line_costs[schedule::kMostPacked];         // by place on the dealt line
+  std::uint8_t requests[schedule::kMostPacked];           // by rank
+  std::uint8_t places[schedule::kMostPacked];             // on the dealt line, by rank
+  std::int32_t best[schedule::kMostStretches];  // number of the first bound that fits, else kPackings
   std::int32_t item_costs[schedule::kMostStretches][schedule::kMostPacked];  // of a stretch's items
   std::uint8_t items[schedule::kMostStretches][schedule::kMostPacked];       // their ranks
   std::uint8_t taken[schedule::kPackings][schedule::kMostPacked];  // ranks in the order of takes, by stretch
@@ -112,10 +111,12 @@ class WarpItems {
   schedule::Unpacked longest_, shortest_;
 };
 
-/// Packs items by all threads of a CTA, some multiple of kMostPacked that has a warp for each stretch and
-/// bound.
+/// Packs items by a CTA of kThreads: a thread for each request, a warp for each stretch and bound.
 class Packer {
  public:
+  static constexpr int kThreads = schedule::kMostPacked;
+  static_assert(kThreads >= 32 * schedule::kMostStretches * schedule::kPackings);
+
   __device__ __forceinline__ Packer(const schedule::Geometry& g, const schedule::Stretches& stretches,
                                     const std::int64_t* cost_prefix, Packings& shared)
       : g_(g), stretches_(stretches), cost_prefix_(cost_prefix), shared_(shared) {}
@@ -179,28 +180,24 @@ class Packer {
 
   /// Ranks: how many cost more, or as much and come before. Then places on the dealt line.
   __device__ __forceinline__ void rank() {
-    const int request = threadIdx.x % schedule::kMostPacked;
-    const int share = threadIdx.x / schedule::kMostPacked;
-    const int sharers = blockDim.x / schedule::kMostPacked;  // threads that count for one request
-    std::int32_t own = 0;
-    if (request < g_.requests) {
-      own = static_cast<std::int32_t>(cost_prefix_[request + 1] - cost_prefix_[request]);
-    }
-    if (share == 0) {
-      shared_.ranks[request] = 0;
-      shared_.costs[request] = own;
-    }
+    const int request = threadIdx.x;
+    const bool is_request = request < g_.requests;
+    std::int32_t own = -1;
+    if (is_request) own = static_cast<std::int32_t>(cost_prefix_[request + 1] - cost_prefix_[request]);
+    shared_.costs[request] = own;
     __syncthreads();
-    int count = 0;
-#pragma unroll 4
-    for (int r = share; r < g_.requests; r += sharers) {
-      const std::int32_t other = shared_.costs[r];
-      count += other > own || (other == own && r < request);
-    }
-    if (request < g_.requests) atomicAdd(&shared_.ranks[request], count);
-    __syncthreads();
-    if (threadIdx.x < g_.requests) {
-      const int rank = shared_.ranks[request];
+    if (is_request) {
+      const auto* all = reinterpret_cast<const int4*>(shared_.costs);
+      int rank = 0;
+      auto count = [&](int other, int r) { rank += other > own - (r < request); };
+#pragma unroll 2
+      for (int r = 0; r < g_.requests; r += 4) {
+        const int4 others = all[r / 4];
+        count(others.x, r);
+        count(others.y, r + 1);
+        count(others.z, r + 2);
+        count(others.w, r + 3);
+      }
       const int place = schedule::dealt_place(g_.requests, stretches_.count, rank);
       shared_.rank_costs[rank] = own;
       shared_.line_costs[place] = own;

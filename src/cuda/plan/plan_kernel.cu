@@ -24,23 +24,29 @@ using schedule::Merge;
 using schedule::Partition;
 using schedule::PlanView;
 
-constexpr int kThreads = 1024;
-constexpr int kWarps = kThreads / 32;
 constexpr int kEach = 4;  // requests a thread and pass
+// Of the kernel that packs, of a large one without and of a small one, whose threads have a cut and up to
+// kEach requests each: what all warps execute takes time by their number.
+constexpr int kPackingThreads = Packer::kThreads;
+constexpr int kManyThreads = 1024;
+constexpr int kFewThreads = 256;
 // Costs of up to this many requests are searched in shared memory, of more in the plan's own memory.
 constexpr int kSharedRequests = 4096;
 // So are up to this many parts' cuts, until the places of their partial results are known.
 constexpr int kSharedParts = 511;
 
+/// Requests that are packed, or cut into single shares, are few.
 union SharedMemory {
   std::int64_t cost_prefix[kSharedRequests + 1];
   struct {
     std::int64_t cost_prefix[schedule::kMostPacked + 1];
-    Packings packings;
-  } packed;
+    union {
+      Packings packings;
+      std::int32_t share_ends[schedule::kMostSingleShares];
+    };
+  } few;
 };
-
-using Scan = cub::BlockScan<std::int64_t, kThreads, cub::BLOCK_SCAN_WARP_SCANS>;
+static_assert(schedule::kMostSingleShares <= schedule::kMostPacked);
 
 /// Two counts in one scan, both below 2^31.
 struct Pair {
@@ -59,16 +65,20 @@ __device__ __noinline__ schedule::LinePoint find_point(const Geometry& g, const 
   return schedule::point_at(g, cost_prefix, k);
 }
 
-/// Lengths: a pointer to those of one list, UnionLengths, or RaggedLengths.
-template <class Lengths>
+/// Lengths: a pointer to those of one list, UnionLengths, or RaggedLengths. kThreads: of the CTA. kPacks: may
+/// requests be packed?
+template <class Lengths, int kThreads, bool kPacks>
 struct Builder {
+  static constexpr int kWarps = kThreads / 32;
+  using Scan = cub::BlockScan<std::int64_t, kThreads, cub::BLOCK_SCAN_WARP_SCANS>;
+
   const Geometry& g;
   std::uint64_t fingerprint;
   Lengths lengths;
   PlanView plan;
   std::int64_t* cost_prefix;
   Cut* cuts;  // without places of partial results
-  Scan::TempStorage& scan_memory;
+  typename Scan::TempStorage& scan_memory;
   const schedule::Stretches& stretches;
   Packings& packings;
   std::int32_t* share_ends;  // of single shares, kMostSingleShares
@@ -270,8 +280,11 @@ struct Builder {
   }
 
   __device__ void cut_line() const {
+    schedule::LinePoint first{};  // where a thread's first cut falls: most have one
     for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) {
-      cuts[k] = schedule::nearest_item_end(g, cost_prefix, find_point(g, cost_prefix, k));
+      const schedule::LinePoint point = find_point(g, cost_prefix, k);
+      if (k == static_cast<std::int32_t>(threadIdx.x)) first = point;
+      cuts[k] = schedule::nearest_item_end(g, cost_prefix, point);
     }
     __syncthreads();
     bool too_long = false;
@@ -281,13 +294,15 @@ struct Builder {
     const bool whole = !__syncthreads_or(too_long);
     const bool single = !whole && cut_single_shares();
     for (std::int32_t k = threadIdx.x; k <= g.parts && !whole && !single; k += kThreads) {
-      cuts[k] = schedule::line_cut(g, find_point(g, cost_prefix, k), lengths);
+      const schedule::LinePoint point =
+          k == static_cast<std::int32_t>(threadIdx.x) ? first : find_point(g, cost_prefix, k);
+      cuts[k] = schedule::line_cut(g, point, lengths);
     }
     for (std::int32_t r = threadIdx.x; r < g.requests; r += kThreads) {
       plan.successors[r] = r + 1 < g.requests ? r + 1 : ~0;
     }
     __syncthreads();
-    if constexpr (schedule::kCostsSegments<Lengths>) {
+    if constexpr (kPacks && schedule::kCostsSegments<Lengths>) {
       if (!whole && !single) pack_items();
     }
     __syncthreads();   // below, each cut looks at its neighbours
@@ -333,25 +348,26 @@ struct Builder {
   }
 };
 
-template <class Lengths>
+template <class Lengths, int kThreads, bool kPacks>
 __global__ void __launch_bounds__(kThreads)
     plan_kernel(const __grid_constant__ Geometry geometry, const __grid_constant__ Geometry used,
                 const __grid_constant__ schedule::Stretches stretches, std::uint64_t fingerprint,
                 const __grid_constant__ Lengths lengths, void* memory) {
   __shared__ SharedMemory shared;
   __shared__ Cut shared_cuts[kSharedParts + 1];
-  __shared__ Scan::TempStorage scan_memory;
+  using Maker = Builder<Lengths, kThreads, kPacks>;
+  __shared__ typename Maker::Scan::TempStorage scan_memory;
   const PlanView plan = schedule::plan_view(geometry, memory);
-  const Builder<Lengths> builder{used,
-                                 fingerprint,
-                                 lengths,
-                                 plan,
-                                 geometry.requests <= kSharedRequests ? shared.cost_prefix : plan.cost_prefix,
-                                 geometry.parts <= kSharedParts ? shared_cuts : plan.cuts,
-                                 scan_memory,
-                                 stretches,
-                                 shared.packed.packings,
-                                 shared.packed.packings.costs};
+  const Maker builder{used,
+                      fingerprint,
+                      lengths,
+                      plan,
+                      geometry.requests <= kSharedRequests ? shared.cost_prefix : plan.cost_prefix,
+                      geometry.parts <= kSharedParts ? shared_cuts : plan.cuts,
+                      scan_memory,
+                      stretches,
+                      shared.few.packings,
+                      shared.few.share_ends};
   builder.scan_costs();
   switch (geometry.partition) {
     case Partition::kLine:
@@ -380,40 +396,50 @@ __global__ void __launch_bounds__(kThreads)
   for (std::int32_t k = used.parts + 1 + threadIdx.x; k <= geometry.parts; k += kThreads) plan.cuts[k] = end;
 }
 
-template <class Lengths>
-Status launch_plan(const Geometry& geometry, std::int32_t used_parts, const Lengths& lengths, Memory plan,
-                   const Executor& executor) {
-  DeviceGuard guard(executor.device);
-  FLASHLATENT_RETURN_IF_ERROR(guard.status());
+template <class Lengths, int kThreads, bool kPacks>
+Status launch_plan_by(const Geometry& geometry, const Geometry& used, const Lengths& lengths, Memory plan,
+                      const Executor& executor) {
   LaunchShape shape;
   shape.threads = kThreads;
-  Geometry used = schedule::with_parts(geometry, used_parts);
-  if (!schedule::kCostsSegments<Lengths>) used.cost.per_block_alone = 0;
-  return launch(plan_kernel<Lengths>, shape, executor, geometry, used, schedule::stretches_of(used),
-                schedule::fingerprint(geometry), lengths, plan.data);
+  return launch(plan_kernel<Lengths, kThreads, kPacks>, shape, executor, geometry, used,
+                schedule::stretches_of(used), schedule::fingerprint(geometry), lengths, plan.data);
+}
+
+template <class Lengths>
+Status launch_plan(const Geometry& geometry, const schedule::Building& building, const Lengths& lengths,
+                   Memory plan, const Executor& executor) {
+  DeviceGuard guard(executor.device);
+  FLASHLATENT_RETURN_IF_ERROR(guard.status());
+  Geometry used = schedule::with_parts(geometry, building.parts_of(geometry));
+  if constexpr (schedule::kCostsSegments<Lengths>) {
+    if (building.packs && schedule::shapes_may_pack(used)) {
+      return launch_plan_by<Lengths, kPackingThreads, true>(geometry, used, lengths, plan, executor);
+    }
+  } else {
+    used.cost.per_block_alone = 0;
+  }
+  if (geometry.requests <= kEach * kFewThreads && geometry.parts < kFewThreads) {
+    return launch_plan_by<Lengths, kFewThreads, false>(geometry, used, lengths, plan, executor);
+  }
+  return launch_plan_by<Lengths, kManyThreads, false>(geometry, used, lengths, plan, executor);
 }
 
 }  // namespace
 
 Status build_plan(const Geometry& geometry, const ConstTensorView& cache_seqlens, Memory plan,
-                  const Executor& executor) {
-  return build_plan(geometry, geometry.parts, cache_seqlens, plan, executor);
+                  const Executor& executor, const schedule::Building& building) {
+  return launch_plan(geometry, building, static_cast<const std::int32_t*>(cache_seqlens.data), plan,
+                     executor);
 }
 
 Status build_plan(const Geometry& geometry, const schedule::UnionLengths& lengths, Memory plan,
-                  const Executor& executor) {
-  return launch_plan(geometry, geometry.parts, lengths, plan, executor);
+                  const Executor& executor, const schedule::Building& building) {
+  return launch_plan(geometry, building, lengths, plan, executor);
 }
 
 Status build_plan(const Geometry& geometry, const schedule::RaggedLengths& lengths, Memory plan,
-                  const Executor& executor) {
-  return launch_plan(geometry, geometry.parts, lengths, plan, executor);
-}
-
-Status build_plan(const Geometry& geometry, std::int32_t used_parts, const ConstTensorView& cache_seqlens,
-                  Memory plan, const Executor& executor) {
-  return launch_plan(geometry, used_parts, static_cast<const std::int32_t*>(cache_seqlens.data), plan,
-                     executor);
+                  const Executor& executor, const schedule::Building& building) {
+  return launch_plan(geometry, building, lengths, plan, executor);
 }
 
 }  // namespace flashlatent::cuda

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads)
 
 Status build_plan(const schedule::Geometry& geometry, const prefix::Shape& shape,
                   std::span<const prefix::Group> groups, const std::int32_t* host_lengths,
-                  const ConstTensorView& cache_seqlens, Memory plan, const Executor& executor) {
+                  const ConstTensorView& cache_seqlens, Memory plan, const Executor& executor, bool packs) {
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   std::pmr::vector<std::int64_t> host(prefix::bytes(shape) / 8 + 1, scratch());
@@ -81,7 +81,7 @@ Status build_plan(const schedule::Geometry& geometry, const prefix::Shape& shape
   }
   ConstTensorView own = cache_seqlens;
   own.data = prefix::view(shape, memory).own_lengths;
-  return build_plan(geometry, view.header->used_parts, own, plan, executor);
+  return build_plan(geometry, own, plan, executor, {.used_parts = view.header->used_parts, .packs = packs});
 }
 
 }  // namespace flashlatent::cuda

@@ -1,0 +1,47 @@
+#include "cost/packing.h"
+
+#include <algorithm>
+
+#include "cost/table.h"
+#include "plan/packing.h"
+
+namespace flashlatent::cost {
+
+namespace {
+
+/// A partial result that a packed plan spares a call.
+std::int32_t spared_partial(const schedule::Geometry& g) {
+  using enum Situation;
+  if (g.tile_rows <= 16) return nanoseconds(Kernel::kPlan, kRows16, Field::kPerMerge);
+  if (g.lanes == 1) return nanoseconds(Kernel::kPlan, kRows64, Field::kPerMerge);
+  return nanoseconds(Kernel::kPlan, kTiles, Field::kPerMerge);
+}
+
+/// Equal cuts leave two partial results a part. Packing spares the more of them the more requests there are
+/// to choose from: 0.84 a request, till none are left (docs/log/plan.md).
+std::int64_t spared_partials(const schedule::Geometry& g) {
+  return std::min(2 * std::int64_t{g.parts}, std::int64_t{g.requests} * 84 / 100);
+}
+
+}  // namespace
+
+std::int64_t packing_time(const schedule::Geometry& g, const schedule::Workers& workers) {
+  if (!schedule::shapes_may_pack(g)) return 0;
+  using enum Situation;
+  // Stretches are packed side by side, the requests of one after another.
+  const std::int64_t takes = g.requests / schedule::stretches_of(g).count;
+  const std::int64_t time = nanoseconds(Kernel::kPlan, kPacking, Field::kPerCall) +
+                            takes * nanoseconds(Kernel::kPlan, kPacking, Field::kPerMember);
+  return scaled(static_cast<std::int32_t>(time), workers.clock);
+}
+
+std::int64_t packing_gain(const schedule::Geometry& g, const schedule::Workers& workers) {
+  if (!schedule::shapes_may_pack(g)) return 0;
+  return scaled(static_cast<std::int32_t>(spared_partials(g) * spared_partial(g)), workers.clock);
+}
+
+bool packing_pays(const schedule::Geometry& g, int calls, const schedule::Workers& workers) {
+  return calls == 0 || calls * packing_gain(g, workers) >= packing_time(g, workers);
+}
+
+}  // namespace flashlatent::cost

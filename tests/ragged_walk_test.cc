@@ -1,7 +1,5 @@
 // What kernels by lists walk of ragged requests' query tokens: the device's own code (parts/segments.cuh,
 // parts/row_tile.cuh), compiled for the host, so that no device is asked.
-#pragma GCC diagnostic ignored "-Wattributes"       // __device__
-#pragma GCC diagnostic ignored "-Wunknown-pragmas"  // unroll
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 

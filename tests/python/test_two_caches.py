@@ -136,8 +136,10 @@ def test_ragged():
     extra_lengths = np.minimum(extra_lengths, 26)
     q = bf16_bits(rng.standard_normal((4, 6, 512)))
     caches = {"extra_kv_cache": extra_view, "extra_block_table": extra_table}
-    options = {"cu_seqlens_q": begins, "tokens": 3, "causal": True, "window": 50, "softmax_scale": 0.04, "dtype": "bf16"}
-    out, lse = flashlatent.decode(q, window_view, table, lengths, extra_cache_seqlens=extra_lengths, **caches, **options)
+    options = {"cu_seqlens_q": begins, "tokens": 3, "causal": True, "window": 50, "softmax_scale": 0.04,
+               "dtype": "bf16"}
+    out, lse = flashlatent.decode(q, window_view, table, lengths, extra_cache_seqlens=extra_lengths, **caches,
+                                  **options)
     for i in range(3):
         count = begins[i + 1] - begins[i]
         assert (lse[i, :, count:] == -np.inf).all()

@@ -26,6 +26,31 @@ TEST(Case, Dense) {
   EXPECT_FALSE(inputs.cu_seqlens_q.present());
 }
 
+TEST(Case, RaggedOverTwoCaches) {
+  Draft draft = ragged();
+  draft.tensors["extra_kv_cache"] = {Dtype::kBF16, {7, 16, 2, 48}, {}};
+  draft.tensors["extra_block_table"] = {Dtype::kI32, {2, 1}, {0, 6}};
+  draft.tensors["extra_cache_seqlens"] = {Dtype::kI32, {2}, {0, 16}};
+  const auto loaded = parse_case(draft.bytes(), "x");
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  const auto problem = loaded->problem();
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  EXPECT_TRUE(problem->query.ragged && problem->cache.extra.enabled);
+  draft.tensors["extra_cache_seqlens"].shape = {2, 3};
+  EXPECT_NE(parse_case(draft.bytes(), "x")
+                .status()
+                .message()
+                .find("\"extra_cache_seqlens\" is int32 (2, 3); expected int32 (batch = 2)"),
+            std::string::npos)
+      << parse_case(draft.bytes(), "x").status().message();
+  draft.tensors.erase("extra_cache_seqlens");
+  draft.tensors.erase("extra_block_table");
+  draft.tensors["extra_indices"] = {Dtype::kI32, {2, 3, 4}, {}};
+  EXPECT_NE(parse_case(draft.bytes(), "x").status().message().find("it needs an extra_block_table"),
+            std::string::npos)
+      << parse_case(draft.bytes(), "x").status().message();
+}
+
 TEST(Case, Ragged) {
   const auto loaded = parse_case(ragged().bytes(), "x");
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();

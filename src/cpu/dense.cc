@@ -309,6 +309,7 @@ class Call {
     tile.tokens = token < 0 ? 0 : 1;
     tile.first_token = token < 0 ? token + most : token;
   }
+
   const std::int32_t* begins() const { return static_cast<const std::int32_t*>(inputs_.cu_seqlens_q.data); }
 
   std::int64_t offset(const RowTile& tile, int row, const ConstTensorView& view) const {

@@ -125,6 +125,46 @@ def test_plan_and_problem():
     np.testing.assert_array_equal(lse, one_lse)
 
 
+def test_ragged():
+    rng = np.random.default_rng(4)
+    (window, window_view), (extra, extra_view) = pages_584(rng, 6, 64), pages_584(rng, 40, 2)
+    rows, extra_rows = rows_584(window, 64), rows_584(extra, 2)
+    begins, lengths = np.array([0, 3, 3, 4], np.int32), np.array([100, 5, 30], np.int32)
+    table, extra_lengths = rng.permutation(6).reshape(3, 2).astype(np.int32), np.array([33, 4, 0], np.int32)
+    extra_table = rng.permutation(40)[:39].reshape(3, 13).astype(np.int32)
+    extra_table = np.concatenate([extra_table, np.full((3, 4), -1, np.int32)], 1)
+    extra_lengths = np.minimum(extra_lengths, 26)
+    q = bf16_bits(rng.standard_normal((4, 6, 512)))
+    caches = {"extra_kv_cache": extra_view, "extra_block_table": extra_table}
+    options = {"cu_seqlens_q": begins, "tokens": 3, "causal": True, "window": 50, "softmax_scale": 0.04,
+               "dtype": "bf16"}
+    out, lse = flashlatent.decode(q, window_view, table, lengths, extra_cache_seqlens=extra_lengths, **caches,
+                                  **options)
+    for i in range(3):
+        count = begins[i + 1] - begins[i]
+        assert (lse[i, :, count:] == -np.inf).all()
+        for t in range(count):
+            end = lengths[i] - count + t + 1
+            seen = rows.reshape(6, 64, 512)[table[i]].reshape(-1, 512)[max(end - 50, 0):end]
+            more = extra_rows.reshape(40, 2, 512)[extra_table[i]].reshape(-1, 512)[:extra_lengths[i]]
+            expected, expected_lse = attention(bf16(q[begins[i] + t]).astype(np.float64),
+                                               np.concatenate([seen, more]), 0.04)
+            np.testing.assert_allclose(lse[i, :, t], expected_lse, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(bf16(out[begins[i] + t]), expected, rtol=2**-6, atol=2**-7)
+    problem = flashlatent.Problem.of_arrays(q, window_view, table, **caches, **options)
+    plan = flashlatent.Plan(problem)
+    for known in (begins, None):
+        plan.schedule(lengths, extra_lengths=extra_lengths, cu_seqlens_q=known)
+        again, _ = plan.decode(q, window_view, table, lengths, cu_seqlens_q=begins, extra_cache_seqlens=extra_lengths,
+                               **caches)
+        np.testing.assert_allclose(bf16(again), bf16(out), rtol=2**-7, atol=2**-8)
+    with pytest.raises(flashlatent.InvalidArgumentError, match="cu_seqlens_q is int32"):
+        plan.schedule(lengths, extra_lengths=extra_lengths, cu_seqlens_q=begins[1:])
+    with pytest.raises(flashlatent.InvalidArgumentError, match="q is ragged; then an extra cache goes by extra_block"):
+        flashlatent.decode(q, window_view, table, lengths, extra_kv_cache=extra_view,
+                           extra_indices=np.zeros((3, 3, 8), np.int32), **options)
+
+
 @pytest.mark.parametrize("match, options", [
     ("page_size is missing", {"kv_cache": np.zeros((3, 37440), np.uint8)}),
     ("page_size is 64 and kv_cache is", {"page_size": 64}),

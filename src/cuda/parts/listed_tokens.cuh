@@ -80,12 +80,21 @@ __device__ __forceinline__ ListPlace place_in_list(const ListRange& lists, int b
   return {second, (second ? block - lists.blocks : block) * 64 + row};
 }
 
-/// The entry for a token, or -1 past the list's end: those entries are never read.
+/// The entry for a token, or -1 past the list's end: those entries are never read. kSelects: `lists` is in
+/// registers; else ptxas may keep it in memory, to index it.
+template <bool kSelects = false>
 __device__ __forceinline__ int entry_of(const CacheArguments& cache, const ListRange& lists, ListPlace at) {
-  if (at.token >= lists.tokens[at.second]) return -1;
+  const auto of_list = [&](const auto& both) {
+    if constexpr (kSelects) {
+      return at.second ? both[1] : both[0];
+    } else {
+      return both[at.second];
+    }
+  };
+  if (at.token >= of_list(lists.tokens)) return -1;
   const ListedCache& of = cache.listed[at.second];
   const int token = at.token + (at.second ? 0 : lists.first);
-  return __ldg(lists.entries[at.second] + (of.indexed ? token : of.page_size.quotient(token)));
+  return __ldg(of_list(lists.entries) + (of.indexed ? token : of.page_size.quotient(token)));
 }
 
 /// Where a token's data are, or null if it does not count; and its place in the page.

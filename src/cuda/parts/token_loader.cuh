@@ -11,8 +11,8 @@ namespace flashlatent::parts {
 /// Token by token with cp.async, for pages of any size; four warps. Each thread copies the same 16-byte
 /// column of four rows of every tile. Nobody waits for what it has asked for: barriers are told by the copies
 /// themselves, and where the next block's tokens are is read meanwhile. kLists_: of two lists
-/// (listed_tokens.cuh).
-template <bool kLists_>
+/// (listed_tokens.cuh). kSelects: entry_of()'s.
+template <bool kLists_, bool kSelects = false>
 class TokenLoaderOf {
  public:
   static constexpr bool kLists = kLists_;
@@ -62,7 +62,7 @@ class TokenLoaderOf {
     for (int half = 0; half < 2; ++half) {
       const int row = half * 32 + thread_ % 32;
       if constexpr (kLists) {
-        entries[half] = entry_of(cache_, range.lists, place_in_list(range.lists, block, row));
+        entries[half] = entry_of<kSelects>(cache_, range.lists, place_in_list(range.lists, block, row));
       } else {
         entries[half] = entry_of(cache_, range, block * 64 + row);
       }

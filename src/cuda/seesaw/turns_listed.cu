@@ -6,7 +6,7 @@ namespace flashlatent::seesaw {
 using Table = std::array<cuda::DenseInstance, kTurnsListedKeys.size()>;
 using cuda::Loading;
 using Latent656 = parts::ListedStagedLoader<parts::Fp8_656LatentRows, 1, 5>;
-using Tokens = parts::TokenLoaderOf<true>;
+using Tokens = parts::TokenLoaderOf<true, true>;
 constinit const Table kTurnsListed =
     cuda::of_keys(kTurnsListedKeys,
                   Table{{turns_instance<__nv_bfloat16, 512, 1, Latent656>(Dtype::kBF16, Loading::kListedFp8),

@@ -18,5 +18,6 @@ extern const Fp8Instances kInstancesListed;
 extern const E4m3Instances kInstancesE4m3;
 
 extern const std::array<cuda::DenseInstance, kTurnsKeys.size()> kTurns;  // sparse prefill
+extern const std::array<cuda::DenseInstance, kTurnsE4m3Keys.size()> kTurnsE4m3;
 
 }  // namespace flashlatent::etap

@@ -9,7 +9,7 @@ Status launch(const DecodeCall& call) {
     if (c.geometry.partition == schedule::Partition::kTurns) {
       cuda::InstanceKey key = key_of(c.problem, loading);
       key.turns = true;
-      return cuda::find_instance({kTurns}, key);
+      return cuda::find_instance({kTurns, kTurnsE4m3}, key);
     }
     return cuda::find_instance(
         {kLowInstances, kInstancesFp8_656, kInstancesFp8_584, kInstancesListed, kInstancesE4m3},

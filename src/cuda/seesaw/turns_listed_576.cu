@@ -5,7 +5,7 @@ namespace flashlatent::seesaw {
 using Table = std::array<cuda::DenseInstance, kTurnsListed576Keys.size()>;
 
 using cuda::Loading;
-using Tokens = parts::TokenLoaderOf<true>;
+using Tokens = parts::TokenLoaderOf<true, true>;
 constinit const Table kTurnsListed576 =
     cuda::of_keys(kTurnsListed576Keys,
                   Table{{turns_instance<__nv_bfloat16, 576, 1, Tokens>(Dtype::kBF16, Loading::kListedTokens),

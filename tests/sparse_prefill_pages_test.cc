@@ -187,10 +187,10 @@ TEST_P(PrefillPages, CudaCapturesEachFormat) {
 }
 
 // What CUDA's kernels say they take, in any build.
-std::vector<Candidate> of_cuda(const runtime::CaseSpec& spec) {
+std::vector<Candidate> of_cuda(const runtime::CaseSpec& spec, Purpose purpose = Purpose::kTurns) {
   Executor cuda;
   cuda.backend = Backend::kCuda;
-  Result<std::vector<Candidate>> list = candidates(runtime::problem_of(spec), cuda, 132, Purpose::kTurns);
+  Result<std::vector<Candidate>> list = candidates(runtime::problem_of(spec), cuda, 132, purpose);
   EXPECT_TRUE(list.ok()) << list.status().message();
   return list.ok() ? std::move(*list) : std::vector<Candidate>{};
 }
@@ -214,9 +214,13 @@ TEST(PrefillCandidates, SomeKernelTakesEachFormat) {
 // A reason is true: what it says is accepted is what the call has not.
 TEST(PrefillCandidates, ReasonsSayWhatIsTaken) {
   for (KvFormat format : {KvFormat::kFp8_656, KvFormat::kE4m3}) {
-    for (const Candidate& candidate : of_cuda(pages_of(format, 576, 64, true))) {
-      if (std::string_view(candidate.kernel->name) != "mla_64_pingpong") continue;
-      EXPECT_EQ(candidate.reason, "qk_dim/v_dim is 576/512; with an extra cache 512/512 is accepted");
+    for (auto [purpose, words] :
+         {std::pair{Purpose::kTurns, "with an extra cache 512/512 is accepted"},
+          {Purpose::kDecode, "with an extra cache or a window 512/512 is accepted"}}) {
+      for (const Candidate& candidate : of_cuda(pages_of(format, 576, 64, true), purpose)) {
+        if (std::string_view(candidate.kernel->name) != "mla_64_pingpong") continue;
+        EXPECT_EQ(candidate.reason, std::string("qk_dim/v_dim is 576/512; ") + words);
+      }
     }
   }
 }

@@ -146,6 +146,16 @@ def test_nothing(s_q, s_kv, topk, device):
     assert max_logits.shape == lse.shape == (s_q, 6) and (max_logits == -math.inf).all() and (lse == -math.inf).all()
 
 
+def test_fakes_have_shapes_and_refuse():
+    with torch._subclasses.FakeTensorMode():
+        q, kv, indices = torch.empty(3, 6, 576, dtype=torch.float16), torch.empty(9, 1, 576), torch.empty(3, 1, 5)
+        out, *others = flashlatent.torch.sparse_prefill(q, kv, indices, softmax_scale=1.0, v_dim=256)
+        assert (out.shape, out.dtype) == ((3, 6, 256), torch.float16)
+        assert all((x.shape, x.dtype) == ((3, 6), torch.float32) for x in others)
+        with pytest.raises(flashlatent.InvalidArgumentError, match="q has 2 dimensions; .s_q, h_q, d. is expected"):
+            flashlatent.torch.sparse_prefill(q[0], kv, indices, softmax_scale=1.0)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_drop_in(compiled, device):

@@ -1,159 +1,14 @@
-// Contracts of sparse prefill: contiguous rows, paged caches, two caches in one softmax.
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <random>
+// Contracts of sparse prefill from contiguous rows.
 #include <span>
-#include <vector>
 
-#include "core/element.h"
-#include "runtime/prefill_run.h"
-#include "runtime/random_case.h"
+#include "prefill_rows.h"
 #include "runtime/timing.h"
 
 namespace flashlatent {
 namespace {
 
-using runtime::PrefillRun;
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min();
-constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
-
-SparsePrefillOptions options_of(float scale, int v_dim = 512) {
-  return {.softmax_scale = scale, .v_dim = v_dim};
-}
-
-struct Shape {
-  int s_q = 5, heads = 9, dim = 576, s_kv = 100, topk = 77;
-  Dtype dtype = Dtype::kBF16;
-  bool lengths = false, sink = false;
-};
-
-/// Contiguous rows; a third of the indices name none of them, NaN lies between rows of q and of kv, in rows
-/// that are not named and behind topk_length; the second query token has nothing to attend to.
-class Rows {
- public:
-  explicit Rows(const Shape& shape) : shape_(shape) {
-    std::mt19937 random(shape.s_q * 1000 + shape.topk);
-    std::normal_distribution<float> normal;
-    const int stride = shape.dim + 8;
-    auto fill = [&](std::vector<std::uint16_t>& memory, int rows) {
-      memory.assign(std::size_t{1} * rows * stride, 0xFFFF);
-      for (int row = 0; row < rows; ++row) {
-        for (int d = 0; d < shape.dim; ++d)
-          memory[row * stride + d] = from_float(normal(random), shape.dtype);
-      }
-    };
-    fill(q_, shape.s_q * shape.heads);
-    fill(kv_, shape.s_kv);
-    const std::int32_t out_of_range[] = {kLeast, -1, shape.s_kv, kMost};
-    const int unused = shape.s_kv / 2;  // poison
-    std::fill_n(kv_.begin() + unused * stride, shape.dim, 0xFFFF);
-    for (int t = 0; t < shape.s_q; ++t) {
-      for (int i = 0; i < shape.topk; ++i) {
-        std::int32_t index = static_cast<std::int32_t>(random() % shape.s_kv);
-        if (index == unused) ++index;
-        indices_.push_back(i % 3 == 0 || t == 1 ? out_of_range[(i / 3 + i) % 4] : index);
-      }
-      const int lengths[] = {shape.topk, shape.topk, shape.topk / 2, 0, 1, 2};
-      lengths_.push_back(lengths[t % 6]);
-      for (int i = lengths_.back(); i < shape.topk && shape.lengths; ++i)
-        indices_[t * shape.topk + i] = unused;
-    }
-    for (int h = 0; h < shape.heads; ++h) {
-      const float special[] = {kInfinity, -kInfinity, 4.0F, -1.0F};
-      sink_.push_back(special[h % 4]);
-    }
-    const auto& [s_q, heads, dim, s_kv, topk, dtype, with_lengths, with_sink] = shape_;
-    inputs.q = {q_.data(), dtype, {s_q, heads, dim}};
-    inputs.q.strides = {std::int64_t{heads} * stride, stride, 1};
-    inputs.kv = {kv_.data(), dtype, {s_kv, 1, dim}};
-    inputs.kv.strides = {stride, stride, 1};
-    inputs.indices = {indices_.data(), Dtype::kI32, {s_q, 1, topk}};
-    if (with_lengths) inputs.topk_length = {lengths_.data(), Dtype::kI32, {s_q}};
-    if (with_sink) inputs.attn_sink = {sink_.data(), Dtype::kF32, {heads}};
-    options = options_of(1 / std::sqrt(static_cast<float>(dim)));
-  }
-  Rows(const Rows&) = delete;  // the views point into it
-  Rows& operator=(const Rows&) = delete;
-
-  /// The largest score in float64, by loops of its own.
-  double largest(int t, int h) const {
-    double most = -kInfinity;
-    const int count = shape_.lengths ? lengths_[t] : shape_.topk;
-    const int stride = shape_.dim + 8;
-    for (int i = 0; i < count; ++i) {
-      const std::int32_t index = indices_[t * shape_.topk + i];
-      if (index < 0 || index >= shape_.s_kv) continue;
-      double score = 0;
-      for (int d = 0; d < shape_.dim; ++d) {
-        score += double{to_float(q_[(t * shape_.heads + h) * stride + d], shape_.dtype)} *
-                 to_float(kv_[index * stride + d], shape_.dtype);
-      }
-      most = std::max(most, score * options.softmax_scale);
-    }
-    return most;
-  }
-
-  std::vector<std::int32_t>& lengths() { return lengths_; }
-
-  SparsePrefillInputs inputs;
-  SparsePrefillOptions options;
-
- private:
-  Shape shape_;
-  std::vector<std::uint16_t> q_, kv_;
-  std::vector<std::int32_t> indices_, lengths_;
-  std::vector<float> sink_;
-};
-
-/// On every backend that is there.
-class SparsePrefill : public ::testing::TestWithParam<Backend> {
- protected:
-  void SetUp() override {
-    executor_.backend = GetParam();
-    if (Status status = available(GetParam()); !status.ok()) GTEST_SKIP() << status.message();
-  }
-  bool on_gpu() const { return GetParam() == Backend::kCuda; }
-
-  /// From outputs and workspace full of these bytes; or why not.
-  Result<PrefillRun> run(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
-                         int poison = 0xFF) {
-    Result<PrefillRun> run = PrefillRun::create(inputs, options, executor_);
-    if (!run.ok()) return run;
-    for (const Status& status : {run->poison(poison), run->run(), run->fetch()}) {
-      if (!status.ok()) return status;
-    }
-    return run;
-  }
-
-  void check(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options) {
-    const Result<PrefillRun> results = run(inputs, options);
-    ASSERT_TRUE(results.ok()) << results.status().message();
-    const auto compared = runtime::compare_prefill(inputs, options, results->results());
-    ASSERT_TRUE(compared.ok()) << compared.status().message();
-    EXPECT_TRUE(compared->ok()) << executor_.kernel << " " << to_string(inputs.q) << " "
-                                << to_string(inputs.kv) << ": " << runtime::to_string(*compared);
-  }
-
-  Executor executor_;
-};
-
 INSTANTIATE_TEST_SUITE_P(Backends, SparsePrefill, ::testing::Values(Backend::kCpu, Backend::kCuda),
                          [](const auto& info) { return to_string(info.param); });
-
-float max_logit_of(const PrefillRun& run, int row) {
-  return static_cast<const float*>(run.results().max_logits.data)[row];
-}
-float lse_of(const PrefillRun& run, int row) {
-  return static_cast<const float*>(run.results().lse.data)[row];
-}
-std::uint16_t out_of(const PrefillRun& run, int element) {
-  return static_cast<const std::uint16_t*>(run.results().out.data)[element];
-}
 
 TEST_P(SparsePrefill, ContiguousRows) {
   for (int heads : {1, 9, 64, 128}) {
@@ -353,40 +208,6 @@ TEST_P(SparsePrefill, OffsetsOf64Bits) {
   }
 }
 
-TEST_P(SparsePrefill, PagedCaches) {
-  for (auto [format, qk_dim] : {std::pair{KvFormat::kPlain, 576},
-                                {KvFormat::kPlain, 512},
-                                {KvFormat::kFp8_656, 576},
-                                {KvFormat::kFp8_656, 512},
-                                {KvFormat::kFp8_584, 512},
-                                {KvFormat::kE4m3, 576}}) {
-    if (on_gpu() && format == KvFormat::kE4m3) continue;  // no kernel takes it
-    for (int heads : {12, 64, 128}) {
-      for (bool extra : {false, true}) {
-        if (extra && on_gpu() && format == KvFormat::kPlain && qk_dim == 576) continue;  // no kernel takes it
-        runtime::CaseSpec spec{.format = format, .heads = heads, .lengths = {100, 0, 70, 300}};
-        spec.qk_dim = qk_dim;
-        spec.page_size = 3;
-        spec.scales = format == KvFormat::kE4m3 ? 1 : 0;
-        spec.sparse = spec.sink = spec.strided = true;
-        spec.topk = 77;
-        spec.topk_lengths = {77, 5, 0, 70};
-        spec.skipped_indices = 0.3;
-        if (extra) {
-          spec.extra_lengths = {90, 100, 0, 20};
-          spec.extra_indexed = true;
-          spec.extra_topk = 65;
-          spec.extra_topk_lengths = {0, 65, 0, 33};
-          spec.extra_page_size = 2;
-        }
-        const runtime::RandomCase c = runtime::make_case(spec, 1);
-        EXPECT_EQ(runtime::prefill_inputs(c.inputs).kv_scale.data, c.inputs.kv_scale.data);
-        check(runtime::prefill_inputs(c.inputs), options_of(c.problem.options.softmax_scale));
-      }
-    }
-  }
-}
-
 TEST_P(SparsePrefill, WhatNoKernelTakesIsRefusedWithReasons) {
   if (!on_gpu()) GTEST_SKIP() << "the CPU takes everything";
   const Rows rows({.dim = 576});
@@ -420,6 +241,13 @@ TEST(SparsePrefillArguments, WrongTensorsAreNamed) {
   refused([](Inputs& i, Options&) { i.kv.shape[0] = 1LL << 31; }, "kv is bf16 (2147483648, 1, 576)");
   auto of_bytes = [](Inputs& i, std::int64_t last) { i.kv = {i.kv.data, Dtype::kU8, {5, 2, 1, last}}; };
   refused([&](Inputs& i, Options&) { of_bytes(i, 577); }, "584), which is fp8_584, and");
+  refused(
+      [](Inputs& i, Options&) {
+        i.kv = {i.kv.data, Dtype::kU8, {10, 1, 576}};
+      },
+      "kv is uint8 (10, 1, 576) strides (576, 576, 1) on cpu; rows (s_kv, 1, d) of q's dtype, or");
+  refused([](Inputs& i, Options&) { i.extra_kv_cache = i.kv, i.extra_indices = i.indices; },
+          "; expected a paged cache of kv's format, (pages, page_size, 1, d)");
   refused(
       [&](Inputs& i, Options&) {
         of_bytes(i, 576);

@@ -315,6 +315,13 @@ BenchCase prefill_case(int query_tokens, int heads, int qk_dim, int s_kv, int to
   return c;
 }
 
+/// A second cache of so many tokens, with `topk` indices into it.
+BenchCase with_extra(BenchCase c, int topk, int tokens) {
+  c.problem.cache.extra = {.enabled = true, .indexed = true, .page_size = 64, .topk = topk, .max_pages = 0};
+  c.extra_tokens = tokens;
+  return c;
+}
+
 /// V3.2's prompts and V4's, from rows and straight from the paged cache.
 std::vector<BenchCase> sparse_prefill() {
   std::vector<BenchCase> cases = {
@@ -324,19 +331,26 @@ std::vector<BenchCase> sparse_prefill() {
       prefill_case(4096, 128, 512, 8192, 1024)};
   BenchCase v4 = prefill_case(4096, 64, 512, 65536, 128, 256);
   v4.problem.cache.format = KvFormat::kFp8_584;
-  v4.problem.cache.extra = {.enabled = true, .indexed = true, .page_size = 64, .topk = 512, .max_pages = 0};
-  v4.extra_tokens = 65536;
-  cases.push_back(std::move(v4));
+  cases.push_back(with_extra(std::move(v4), 512, 65536));
   for (int heads : {128, 64, 16}) {
     cases.push_back(prefill_case(4096, heads, 576, 32768, 2048, 64));
     cases.back().problem.cache.format = KvFormat::kFp8_656;
   }
+  for (int heads : {128, 64}) {
+    cases.push_back(prefill_case(4096, heads, 576, 32768, 2048, 64));
+    cases.back().problem.cache.format = KvFormat::kE4m3;
+  }
+  cases.push_back(with_extra(prefill_case(4096, 64, 576, 32768, 1536), 512, 32768));
   return cases;
 }
 
 /// A handful of them that a processor does.
 std::vector<BenchCase> sparse_prefill_small() {
-  return {prefill_case(16, 8, 576, 300, 100), prefill_case(4, 64, 512, 200, 65)};
+  std::vector<BenchCase> cases = {prefill_case(16, 8, 576, 300, 100), prefill_case(4, 64, 512, 200, 65),
+                                  with_extra(prefill_case(3, 8, 576, 300, 70), 65, 300),
+                                  prefill_case(3, 8, 576, 300, 70, 64)};
+  cases.back().problem.cache.format = KvFormat::kE4m3;
+  return cases;
 }
 
 /// A handful of them that a processor does.

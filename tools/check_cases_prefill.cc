@@ -54,7 +54,12 @@ CaseSpec with_extra(int topk, int page_size, CaseSpec spec) {
 }
 
 CaseSpec paged(KvFormat format, int qk_dim, int heads, int page_size) {
-  return {.name = "pages", .format = format, .heads = heads, .qk_dim = qk_dim, .page_size = page_size};
+  return {.name = "pages",
+          .format = format,
+          .scales = format == KvFormat::kE4m3 ? 1 : 0,
+          .heads = heads,
+          .qk_dim = qk_dim,
+          .page_size = page_size};
 }
 
 }  // namespace
@@ -66,6 +71,11 @@ void add_small_prefill_cases(std::vector<CaseSpec>& cases) {
   cases.push_back(rows(2, 65, 512, {.dtype = Dtype::kF16, .heads = 64, .strided = true}));
   cases.push_back(with_extra(130, 2, prefill(2, 128, paged(KvFormat::kFp8_584, 512, 80, 64))));
   cases.push_back(prefill(2, 100, paged(KvFormat::kFp8_656, 576, 64, 3)));
+  cases.push_back(with_extra(77, 5, prefill(2, 100, paged(KvFormat::kPlain, 576, 70, 3))));
+  cases.push_back(prefill(2, 130, paged(KvFormat::kE4m3, 576, 33, 3)));
+  for (int dim : {512, 576}) {
+    cases.push_back(with_extra(65, 3, prefill(2, 77, paged(KvFormat::kE4m3, dim, 16, 7))));
+  }
   for (std::size_t i = first; i < cases.size(); ++i) cases[i].name += " small";
 }
 
@@ -94,6 +104,8 @@ void add_full_prefill_cases(std::vector<CaseSpec>& cases) {
       cases.push_back(prefill(9, 130, paged(KvFormat::kFp8_656, 576, heads, page_size)));
       cases.push_back(prefill(9, 130, paged(KvFormat::kFp8_656, 512, heads, page_size)));
       cases.push_back(prefill(9, 130, paged(KvFormat::kFp8_584, 512, heads, page_size)));
+      cases.push_back(prefill(9, 130, paged(KvFormat::kE4m3, 576, heads, page_size)));
+      cases.push_back(prefill(9, 130, paged(KvFormat::kE4m3, 512, heads, page_size)));
     }
     for (int topk : {1, 65, 512}) {
       CaseSpec spec = paged(KvFormat::kFp8_584, 512, heads, 64);
@@ -102,6 +114,23 @@ void add_full_prefill_cases(std::vector<CaseSpec>& cases) {
       cases.push_back(with_extra(topk, 64, prefill(9, 128, paged(KvFormat::kPlain, 512, heads, 64))));
       cases.push_back(with_extra(topk, 64, prefill(9, 128, paged(KvFormat::kFp8_656, 512, heads, 64))));
       cases.push_back(with_extra(topk, 64, prefill(9, 128, paged(KvFormat::kFp8_656, 576, heads, 64))));
+      cases.push_back(with_extra(topk, 3, prefill(9, 128, paged(KvFormat::kPlain, 576, heads, 64))));
+      cases.push_back(with_extra(topk, 64, prefill(9, 128, paged(KvFormat::kE4m3, 512, heads, 7))));
+      cases.push_back(with_extra(topk, 5, prefill(9, 128, paged(KvFormat::kE4m3, 576, heads, 64))));
+      CaseSpec half =
+          rows(9, 128, 576, {.dtype = Dtype::kF16, .heads = heads, .sink = true, .strided = true});
+      cases.push_back(with_lengths(with_extra(topk, 1, std::move(half))));
+    }
+  }
+  // Several items a CTA, of which some have tokens in one cache only, or in none.
+  for (auto [format, dim] :
+       {std::pair{KvFormat::kPlain, 576}, {KvFormat::kE4m3, 576}, {KvFormat::kE4m3, 512}}) {
+    for (int heads : {8, 64, 128}) {
+      CaseSpec spec = with_extra(60, 3, prefill(300, 100, paged(format, dim, heads, 5)));
+      spec.name += " many";
+      for (int& length : spec.lengths) length = length == 0 ? 0 : 40;
+      for (std::size_t i = 0; i < spec.lengths.size(); ++i) spec.extra_lengths[i] = i % 3 == 0 ? 0 : 30;
+      cases.push_back(with_lengths(std::move(spec)));
     }
   }
   // Scores whose base must move, that are huge, or of which the least is the largest.
@@ -127,14 +156,15 @@ CaseSpec random_prefill_case(std::uint64_t seed, int number) {
   CaseSpec spec;
   spec.prefill = spec.sparse = true;
   spec.heads = draw.one_in(2) ? draw.of({8, 16, 32, 64, 96, 128}) : draw.of_any_size(1, 200);
-  const int kind = draw.from(0, 4);
+  const int kind = draw.from(0, 5);
   if (kind <= 2) {
     spec.dtype = draw.of({Dtype::kBF16, Dtype::kF16});
     spec.qk_dim = draw.of({512, 576});
     spec.page_size = kind < 2 ? 1 : draw.of({1, 3, 16, 64});
   } else {
-    spec.format = kind == 3 ? KvFormat::kFp8_656 : KvFormat::kFp8_584;
-    spec.qk_dim = kind == 3 ? draw.of({512, 576}) : 512;
+    spec.format = kind == 3 ? KvFormat::kFp8_656 : kind == 4 ? KvFormat::kFp8_584 : KvFormat::kE4m3;
+    spec.qk_dim = kind == 4 ? 512 : draw.of({512, 576});
+    spec.scales = kind == 5 ? draw.from(0, 1) : 0;
     spec.page_size = draw.of({1, 2, 3, 64, 64, 256});
   }
   const int query_tokens = draw.one_in(3) ? draw.of_any_size(1, 400) : draw.from(1, 12);
@@ -157,8 +187,7 @@ CaseSpec random_prefill_case(std::uint64_t seed, int number) {
     for (int i = 0; i < steps; ++i) spec.score_steps.push_back(static_cast<float>(draw.from(0, 40)));
     spec.step_tokens = draw.of({1, 16, 48, 64, 100});
   }
-  const bool no_extra = spec.format == KvFormat::kPlain && spec.qk_dim == 576;  // CUDA has no such kernel
-  if (!no_extra && draw.one_in(2)) {
+  if (draw.one_in(2)) {
     for (int i = 0; i < query_tokens; ++i) {
       spec.extra_lengths.push_back(draw.one_in(6) ? 0 : draw.of_any_size(1, 300));
     }

@@ -219,6 +219,8 @@ def _sparse_prefill(q, kv, indices, **options):
 
 
 def _sparse_prefill_fake(q, kv, indices, *, v_dim=512, **options):
+    if q.dim() != 3:
+        raise InvalidArgumentError(f"q has {q.dim()} dimensions; (s_q, h_q, d) is expected")
     return (q.new_empty((*q.shape[:2], v_dim)), q.new_empty(q.shape[:2], dtype=torch.float32),
             q.new_empty(q.shape[:2], dtype=torch.float32))
 

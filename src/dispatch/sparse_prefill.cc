@@ -23,6 +23,11 @@ Status validate_kv(const ConstTensorView& kv, const ConstTensorView& q, Device d
   }
   const std::int64_t d = q.shape[2];
   FLASHLATENT_RETURN_IF_ERROR(expect_countable("kv", kv));
+  if (kv.rank == 3 && kv.dtype == Dtype::kU8) {
+    return invalid_argument("kv is ", to_string(kv),
+                            "; rows (s_kv, 1, d) of q's dtype, or an FP8 cache in pages, ",
+                            "(pages, page_size, 1, d), are accepted");
+  }
   if (kv.rank == 3) return expect_strided("kv", kv, q.dtype, device, {-1, 1, d});
   const KvFormat format = latent_format(kv);
   const Dtype dtype = format == KvFormat::kPlain ? q.dtype : Dtype::kU8;
@@ -57,6 +62,10 @@ Status validate_shapes(const SparsePrefillInputs& inputs, Device device) {
   } else if (inputs.extra_kv_cache.present()) {
     return invalid_argument(
         "extra_kv_cache is given, but extra_indices is missing; expected int32 (s_q, 1, extra topk)");
+  }
+  if (const ConstTensorView& extra = inputs.extra_kv_cache; extra.present() && extra.rank != 4) {
+    return invalid_argument("extra_kv_cache is ", to_string(extra),
+                            "; expected a paged cache of kv's format, (pages, page_size, 1, d)");
   }
   for (const auto& [name, view] :
        {std::pair<const char*, const ConstTensorView*>{"topk_length", &inputs.topk_length},

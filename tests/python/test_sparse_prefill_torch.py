@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -9,9 +10,10 @@ torch = pytest.importorskip("torch")
 import flashlatent
 import flashlatent.torch
 from flashlatent import flash_mla
+from oracle import bf16_bits, e4m3_values
 from test_flash_mla import spaced
 from test_sparse_prefill import Prefill
-from test_torch import DEVICES
+from test_torch import DEVICES, capture
 
 
 def tensors(case, device="cpu"):
@@ -56,6 +58,103 @@ def test_operator_compiles_and_fakes_agree(device):
     check(case, *layer(q, kv, indices, options))
     torch.library.opcheck(torch.ops.flashlatent.sparse_prefill, (q, kv, indices),
                           {"softmax_scale": case.scale, **options})
+
+
+def two_caches(case, device, e4m3):
+    """The case's rows in pages of 4 tokens, its last indices by a second cache with the same tokens: (q, kv, indices,
+    options)."""
+    case.kv[case.kv.shape[0] // 2] = case.kv[0]
+    options = {}
+    if e4m3:
+        codes = np.random.default_rng(7).integers(0, 0x60, case.kv.shape).astype(np.uint8)
+        scale = np.float32(0.25)
+        case.kv = bf16_bits(e4m3_values()[codes] * scale)
+        kv = torch.from_numpy(codes).to(device).view(torch.float8_e4m3fn)
+        options["kv_scale"] = torch.tensor([scale], device=device)
+    else:
+        kv = tensors(case, device)[1]
+    kv = kv.reshape(-1, 4, *kv.shape[1:])
+    q, _, indices, others = tensors(case, device)
+    options |= others | {"softmax_scale": case.scale, "extra_kv_cache": kv.clone(),
+                         "extra_indices": indices[..., 40:].contiguous()}
+    return q, kv, indices[..., :40].contiguous(), options
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("e4m3", [False, True])
+@pytest.mark.parametrize("heads, d", [(9, 576), (70, 576), (9, 512)])
+def test_two_caches(heads, d, e4m3, device):
+    case = Prefill(heads=heads, d=d, sink=True)
+    q, kv, indices, options = two_caches(case, device, e4m3)
+    check(case, *flashlatent.sparse_prefill(q, kv, indices, **options))
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def layer(q, kv, indices, options):
+        return flashlatent.torch.sparse_prefill(q, kv, indices, **options)
+
+    torch.compiler.reset()
+    check(case, *layer(q, kv, indices, options))
+    # Only what traces: other checks compare float8 tensors, which torch cannot.
+    torch.library.opcheck(torch.ops.flashlatent.sparse_prefill, (q, kv, indices), options,
+                          test_utils=("test_schema", "test_faketensor") if not e4m3 else ("test_faketensor",))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("e4m3", [False, True])
+def test_cuda_graph(e4m3, device):
+    """A captured call follows what is in memory when it is replayed."""
+    if device == "cpu":
+        pytest.skip("needs a GPU")
+    case = Prefill(sink=True)
+    q, kv, indices, options = two_caches(case, device, e4m3)
+    made = {"out": torch.full((5, 9, 512), math.nan, dtype=q.dtype, device=device),
+            "max_logits": torch.full((5, 9), math.nan, device=device), "lse": torch.full((5, 9), math.nan, device=device)}
+    with torch.cuda.device(device):
+        flashlatent.torch.sparse_prefill_out(q, kv, indices, **options, **made)
+        graph = torch.cuda.CUDAGraph()
+        with capture(graph, device):
+            with pytest.raises(flashlatent.InvalidArgumentError, match="check_inputs is True.*captured"):
+                flashlatent.torch.sparse_prefill(q, kv, indices, **options, check_inputs=True)
+            flashlatent.torch.sparse_prefill_out(q, kv, indices, **options, **made)
+        case.indices = np.ascontiguousarray(case.indices[::-1])
+        again = torch.from_numpy(case.indices).to(device)
+        indices.copy_(again[..., :40])
+        options["extra_indices"].copy_(again[..., 40:])
+        graph.replay()
+        check(case, *made.values())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_out_of_any_stride(device):
+    case = Prefill(s_q=4, heads=3)
+    q, kv, indices, options = tensors(case, device)
+    larger = torch.full((4, 5, 520), 7.0, dtype=q.dtype, device=device)
+    made = {"out": larger[:, 1:4, 8:], "max_logits": torch.empty(3, 4, device=device).T,
+            "lse": torch.empty(3, 4, device=device).T}
+    flashlatent.sparse_prefill(q, kv, indices, softmax_scale=case.scale, **options, **made)
+    check(case, *made.values())
+    assert (larger[:, 0] == 7).all() and (larger[:, 4] == 7).all() and (larger[..., :8] == 7).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("s_q, s_kv, topk", [(0, 100, 5), (3, 0, 5), (3, 100, 0), (0, 0, 0)])
+def test_nothing(s_q, s_kv, topk, device):
+    q = torch.zeros(s_q, 6, 576, dtype=torch.bfloat16, device=device)
+    kv = torch.full((s_kv, 1, 576), math.nan, dtype=torch.bfloat16, device=device)
+    indices = torch.full((s_q, 1, topk), 7 if s_kv == 0 else -1, dtype=torch.int32, device=device)
+    out, max_logits, lse = flashlatent.torch.sparse_prefill(q, kv, indices, softmax_scale=1.0)
+    assert out.shape == (s_q, 6, 512) and (out == 0).all()
+    assert max_logits.shape == lse.shape == (s_q, 6) and (max_logits == -math.inf).all() and (lse == -math.inf).all()
+
+
+def test_fakes_have_shapes_and_refuse():
+    with torch._subclasses.FakeTensorMode():
+        q, kv, indices = torch.empty(3, 6, 576, dtype=torch.float16), torch.empty(9, 1, 576), torch.empty(3, 1, 5)
+        out, *others = flashlatent.torch.sparse_prefill(q, kv, indices, softmax_scale=1.0, v_dim=256)
+        assert (out.shape, out.dtype) == ((3, 6, 256), torch.float16)
+        assert all((x.shape, x.dtype) == ((3, 6), torch.float32) for x in others)
+        with pytest.raises(flashlatent.InvalidArgumentError, match="q has 2 dimensions; .s_q, h_q, d. is expected"):
+            flashlatent.torch.sparse_prefill(q[0], kv, indices, softmax_scale=1.0)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -207,8 +207,12 @@ std::string too_many_rows(const DecodeProblem& problem, int most) {
 }
 
 std::string unknown_dimensions(const DecodeProblem& problem, const char* accepted) {
-  if (problem.cache.format == KvFormat::kFp8_656) accepted = "of an fp8_656 cache 576/512 is";
-  if (problem.cache.format == KvFormat::kE4m3) accepted = "of an e4m3 cache 576/512 and 512/512 are";
+  const KvFormat format = problem.cache.format;
+  if (accepted == nullptr) {
+    accepted = format == KvFormat::kFp8_656 ? "of an fp8_656 cache 576/512 is"
+               : format == KvFormat::kE4m3  ? "of an e4m3 cache 576/512 and 512/512 are"
+                                            : "576/512, 512/512 and 320/256 are";
+  }
   return message("qk_dim/v_dim is ", problem.cache.qk_dim, "/", problem.cache.v_dim, "; ", accepted,
                  " accepted");
 }

@@ -66,9 +66,9 @@ Dtype cached_dtype(const DecodeProblem::Cache& cache);
 
 /// Why a kernel does not take so many query rows a KV head.
 std::string too_many_rows(const DecodeProblem& problem, int most);
-/// Why no kernel of these dimensions is there, of a plain cache where those "are accepted".
-std::string unknown_dimensions(const DecodeProblem& problem,
-                               const char* accepted = "576/512, 512/512 and 320/256 are");
+/// Why no kernel of these dimensions is there, where those "are accepted"; null: what one list has of the
+/// format.
+std::string unknown_dimensions(const DecodeProblem& problem, const char* accepted = nullptr);
 
 /// Is the combine step left to a kernel that can do it? Not where most requests are split: four CTAs of a
 /// launch of its own run on a multiprocessor at once. With four row tiles side by side calls took up to 3 %

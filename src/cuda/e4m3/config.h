@@ -12,11 +12,13 @@ enum class Supply { kBoxes, kTokens, kListed };
 
 /// kQkDim_: 576, or 512 without RoPE.
 /// kRows_: query rows a tile, N of the products with V.
-template <int kQkDim_, int kRows_, Supply kSupply_>
+/// kOverlaps_: a block's scores are made while P of the one before is.
+template <int kQkDim_, int kRows_, Supply kSupply_, bool kOverlaps_ = kRows_ == 16>
 struct Config {
   using Element = __nv_bfloat16;  // of the output
   static constexpr int kRows = kRows_;
   static constexpr Supply kSupply = kSupply_;
+  static constexpr bool kOverlaps = kOverlaps_;
   static constexpr bool kBoxes = kSupply == Supply::kBoxes, kLists = kSupply == Supply::kListed;
 
   static constexpr int kQkDim = kQkDim_, kVDim = e4m3_latent::kLatentDim;
@@ -35,9 +37,10 @@ struct Config {
   static constexpr int kComputeThreads = kOutputThreads + 128;  // and the scorer
   static constexpr int kThreads = kComputeThreads + 128;        // and the loader
   // Half of the output of 64 rows is 128 of a thread's, a product 32 more.
-  static constexpr int kOutputRegisters = 200;
-  static constexpr int kScorerRegisters = kBoxes ? 88 : 72, kLoaderRegisters = kBoxes ? 24 : 40;
-  static_assert(kOutputs * kOutputRegisters + kScorerRegisters + kLoaderRegisters == 4 * 128);
+  // Two blocks' scores are 64.
+  static constexpr int kOutputRegisters = kRows == 16 ? 152 : kOverlaps ? 192 : 200;
+  static constexpr int kLoaderRegisters = kRows == 16 ? 56 : kBoxes ? 24 : 40;
+  static constexpr int kScorerRegisters = 4 * 128 - kOutputs * kOutputRegisters - kLoaderRegisters;
 
   static constexpr int kBlockBytes = 64 * kQkDim;
   static constexpr int kSlots = 4;   // blocks of tokens

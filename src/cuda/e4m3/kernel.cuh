@@ -65,6 +65,17 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const par
   } while (true);
 }
 
+/// From what a launch gives each thread.
+template <int kRegisters>
+__device__ __forceinline__ void set_registers() {
+  constexpr int kOfLaunch = 128;
+  if constexpr (kRegisters < kOfLaunch) {
+    ptx::give_registers<kRegisters>();
+  } else if constexpr (kRegisters > kOfLaunch) {
+    ptx::take_registers<kRegisters>();
+  }
+}
+
 template <class Config>
 __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   using LoaderOf = Loader<SharedMemory<Config>>;
@@ -102,10 +113,10 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       load_segments(args, shared.segments, LoaderOf(args.cache, kv_map, shared, thread));
     }
   } else if (threadIdx.x >= Config::kOutputThreads) {
-    ptx::give_registers<Config::kScorerRegisters>();
+    set_registers<Config::kScorerRegisters>();
     score<Config>(shared, args);
   } else {
-    ptx::take_registers<Config::kOutputRegisters>();
+    set_registers<Config::kOutputRegisters>();
     multiply<Config>(shared, args);
     if (args.merge_state != nullptr) MergeStep<Config>(args, shared.merge, shared.blocks).run();
   }

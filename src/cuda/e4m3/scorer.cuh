@@ -32,11 +32,24 @@ class Scorer {
 
   /// All blocks of a segment, of which there are some.
   __device__ __forceinline__ void attend(const parts::Work& work) {
+    int left = work.blocks();
+    if constexpr (Config::kOverlaps) {
+      float s[2][32];
+      ask(s[0]);
+      for (;;) {
+        if (left == 1) return finish(work, s[0]);
+        go_on(work, s[0], s[1], left--);
+        if (left == 1) return finish(work, s[1]);
+        go_on(work, s[1], s[0], left--);
+      }
+    } else {
 #pragma unroll 1
-    for (int left = work.blocks(); left > 0; --left) {
-      float s[32];
-      score(s);
-      soften(work, s, left);
+      for (; left > 0; --left) {
+        float s[32];
+        ask(s);
+        take<0>(s);
+        soften(work, s, left);
+      }
     }
   }
 
@@ -59,10 +72,22 @@ class Scorer {
   }
   static constexpr int kHalves = kRows == 8 ? 1 : 2;  // rows g and g + 8
 
-  /// The scores of the next block, whose place is then given back.
-  __device__ __forceinline__ void score(float (&s)[32]) {
-    const int slot = slot_.index();
-    ptx::wait(shared_.full[slot], slot_.parity());
+  /// A block of which scores are under way to s, and which is not the last one.
+  __device__ __forceinline__ void go_on(const parts::Work& work, float (&s)[32], float (&next)[32],
+                                        int left) {
+    ask(next);
+    take<1>(s);
+    soften(work, s, left);
+  }
+  __device__ __forceinline__ void finish(const parts::Work& work, float (&s)[32]) {
+    take<0>(s);
+    soften(work, s, 1);
+  }
+
+  /// Asks for the scores of the block that is next to be scored.
+  __device__ __forceinline__ void ask(float (&s)[32]) {
+    const int slot = ahead_.index();
+    ptx::wait(shared_.full[slot], ahead_.parity());
     if constexpr (!Config::kBoxes) ptx::fence_for_async_proxy();
     const std::uint64_t q =
         ptx::descriptor_k_major_64<kAtomBytes>(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q), 0));
@@ -76,8 +101,14 @@ class Scorer {
                              k + i / 2 * (kAtomBytes / 16) + i % 2 * ptx::kStepOfE4m3, i > 0);
     }
     ptx::wgmma_commit();
+    ahead_.next();
+  }
+  /// Waits for those of the block at hand, and gives its place back. kPending: blocks asked for behind it.
+  template <int kPending>
+  __device__ __forceinline__ void take(float (&s)[32]) {
+    const int slot = slot_.index();
     live_ = shared_.live[slot];
-    ptx::wgmma_wait<0>();
+    ptx::wgmma_wait<kPending>();
     ptx::pin_registers(s);
     ptx::arrive(shared_.empty[slot]);
     slot_.next();
@@ -179,10 +210,10 @@ class Scorer {
   SharedMemory<Config>& shared_;
   const parts::DecodeArguments& args_;
   const Query<Config> query_;
-  RingPlace<Config::kSlots> slot_;     // of the next block
-  RingPlace<Config::kPlaces> place_;   // of its P
-  std::uint64_t live_ = 0;             // which tokens of the block at hand count
-  float scale_[2], base_[2], sum_[2];  // of this thread's rows; sums of its tokens
+  RingPlace<Config::kSlots> ahead_, slot_;  // of the next block to be scored, and of the one at hand
+  RingPlace<Config::kPlaces> place_;        // of its P
+  std::uint64_t live_ = 0;                  // which tokens of the block at hand count
+  float scale_[2], base_[2], sum_[2];       // of this thread's rows; sums of its tokens
 };
 
 }  // namespace flashlatent::mla_e4m3

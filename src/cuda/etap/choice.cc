@@ -77,7 +77,11 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
 std::optional<std::string> declines_turns(const DecodeProblem& problem) {
   if (!goes_by_lists(problem))
     return "there is one cache, and it is not fp8_584; fp8_584 and two are accepted";
-  return declines_listed(problem);
+  if (auto reason = declines_listed(problem)) return reason;
+  InstanceKey key = etap::key_of(problem, loading_of(problem));
+  key.turns = true;
+  if (is_listed({etap::kTurnsKeys, etap::kTurnsE4m3Keys}, key)) return std::nullopt;
+  return unknown_dimensions(problem, "576/512 is");
 }
 
 schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& workers) {

@@ -19,5 +19,6 @@ extern const E4m3Instances kInstancesE4m3;
 
 extern const std::array<cuda::DenseInstance, kShareKeys.size()> kShares;
 extern const std::array<cuda::DenseInstance, kTurnsKeys.size()> kTurns;  // sparse prefill
+extern const std::array<cuda::DenseInstance, kTurnsE4m3Keys.size()> kTurnsE4m3;
 
 }  // namespace flashlatent::etap

@@ -33,5 +33,10 @@ inline constexpr std::array kShareKeys = {kFp8_584Keys[0], kListedKeys[0]};
 inline constexpr std::array<cuda::InstanceKey, 2> kTurnsKeys = {
     {{Dtype::kBF16, fp8_584::kDim, fp8_584::kDim, kTileRows, cuda::Loading::kFp8_584, 1, 1, true},
      {Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, kTileRows, cuda::Loading::kListedFp8, 1, 1, true}}};
+constexpr cuda::InstanceKey e4m3_turns_key(int qk_dim) {
+  return {Dtype::kU8, qk_dim, e4m3_latent::kLatentDim, kTileRows, cuda::Loading::kListedFp8, 1, 1, true};
+}
+inline constexpr std::array kTurnsE4m3Keys = {e4m3_turns_key(e4m3_latent::kDim),
+                                              e4m3_turns_key(e4m3_latent::kLatentDim)};
 
 }  // namespace flashlatent::etap

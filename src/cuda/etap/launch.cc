@@ -9,7 +9,7 @@ Status launch(const DecodeCall& call) {
     if (c.geometry.partition == schedule::Partition::kTurns) {
       cuda::InstanceKey key = key_of(c.problem, loading);
       key.turns = true;
-      return cuda::find_instance({kTurns}, key);
+      return cuda::find_instance({kTurns, kTurnsE4m3}, key);
     }
     if (schedule::combines_shares(c.geometry.partition)) {
       return cuda::find_instance({kShares}, key_of(c.problem, loading));

@@ -103,7 +103,7 @@ __device__ __forceinline__ void load_segments(const DecodeArguments& args, Loade
   }
   Segments<kTeam, kLooksAhead, kTakesLists<Loader>, kTurns> segments(args, place);
   schedule::Segment segment, next;
-  if constexpr (Loader::kSparesRegisters) {
+  if constexpr (Loader::kSparesRegisters || kTurns) {
     keep_in_memory(segments);
     keep_in_memory(segment);
     keep_in_memory(next);

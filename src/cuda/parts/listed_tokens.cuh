@@ -80,13 +80,16 @@ __device__ __forceinline__ ListPlace place_in_list(const ListRange& lists, int b
   return {second, (second ? block - lists.blocks : block) * 64 + row};
 }
 
-/// The entry for a token, or -1 past the list's end: those entries are never read.
-/// kInRegisters: `lists` are, and an index would put them into local memory.
-template <bool kInRegisters = false>
+/// The entry for a token, or -1 past the list's end: those entries are never read. kSelects: `lists` is in
+/// registers; else ptxas may keep it in memory, to index it.
+template <bool kSelects = false>
 __device__ __forceinline__ int entry_of(const CacheArguments& cache, const ListRange& lists, ListPlace at) {
-  const auto of_list = [&](const auto(&x)[2]) {
-    if constexpr (kInRegisters) return at.second ? x[1] : x[0];
-    return x[at.second];
+  const auto of_list = [&](const auto(&both)[2]) {
+    if constexpr (kSelects) {
+      return at.second ? both[1] : both[0];
+    } else {
+      return both[at.second];
+    }
   };
   if (at.token >= of_list(lists.tokens)) return -1;
   const ListedCache& of = cache.listed[at.second];

@@ -25,10 +25,6 @@ __device__ __forceinline__ float quad_max(float x) {
   return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
 }
 
-__device__ __forceinline__ RowPair larger(RowPair a, RowPair b) {
-  return {fmaxf(a.low, b.low), fmaxf(a.high, b.high)};
-}
-
 /// 2^x in one instruction, relative error 2^-22 (PTX ISA, ex2); P is rounded to 8 or 11 bits after it.
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;

@@ -220,12 +220,17 @@ schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& 
 
 std::optional<std::string> declines_turns(const DecodeProblem& problem) {
   const bool by_lists = goes_by_lists(problem);
-  const std::initializer_list<KvFormat> formats = {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kFp8_584};
+  const std::initializer_list<KvFormat> formats = {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kFp8_584,
+                                                   KvFormat::kE4m3};
   if (auto reason = (by_lists ? declines_lists : declines_tokens)(problem, formats)) return reason;
   const InstanceKey key = seesaw::turns_key_of(problem, schedule::Geometry{});
-  if (is_listed({seesaw::kTurnsKeys, seesaw::kTurnsFp8Keys, seesaw::kTurnsListedKeys}, key))
+  if (is_listed({seesaw::kTurnsKeys, seesaw::kTurnsFp8Keys, seesaw::kTurnsListedKeys,
+                 seesaw::kTurnsListed576Keys, seesaw::kTurnsE4m3Keys},
+                key))
     return std::nullopt;
-  return unknown_dimensions(problem, by_lists ? "with an extra cache 512/512 is" : "576/512 and 512/512 are");
+  const bool plain = problem.cache.format == KvFormat::kPlain;
+  return unknown_dimensions(
+      problem, by_lists && !plain ? "with an extra cache 512/512 is" : "576/512 and 512/512 are");
 }
 
 }  // namespace

@@ -47,10 +47,12 @@ struct Config {
   using Operand = std::conditional_t<kUnits, __half, Element>;
   static_assert(!kTurns || !kUnits, "a base of units is no row's largest score");
 
-  /// Whether all rows of a tile attend to the same tokens: shares by lists are of such items (choice.cc).
-  static constexpr bool kRowsAlike = kHasShare && parts::kTakesLists<Loader>;
+  static constexpr bool kListShares = kHasShare && parts::kTakesLists<Loader>;
+  /// Whether all rows of a tile attend to the same tokens: those of sparse prefill do, and shares by lists
+  /// are of such items (choice.cc).
+  static constexpr bool kRowsAlike = kListShares || kTurns;
   /// Whether the computing warps load the first blocks of a share.
-  static constexpr bool kLoadsFirst = kHasShare && kCluster > 1 && !kRowsAlike;
+  static constexpr bool kLoadsFirst = kHasShare && kCluster > 1 && !kListShares;
 
   static constexpr int kComputeThreads = 256;  // two warpgroups
   static constexpr int kLoaderThreads = Loader::kThreads <= 128 ? 128 : 256;
@@ -69,7 +71,7 @@ struct Config {
   /// the 5 us that an output takes to write is waiting for instructions, which run once: the second
   /// warpgroup then finds those of the first. With 512 threads the loop is slower so (0.111 ms for 0.109,
   /// by a version that waited otherwise). But shares by lists have few blocks, and all else runs once.
-  static constexpr bool kSharesCode = kThreads == 384 || kRowsAlike;
+  static constexpr bool kSharesCode = kThreads == 384 || kListShares;
 
   using Buffer = KvBuffer<kQkChunks>;
   using State = KvState<kQkChunks, kUnits>;

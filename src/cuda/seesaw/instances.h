@@ -30,5 +30,7 @@ extern const ListedInstances kSharesListed;
 extern const std::array<cuda::DenseInstance, kTurnsKeys.size()> kTurns;
 extern const std::array<cuda::DenseInstance, kTurnsFp8Keys.size()> kTurnsFp8;
 extern const std::array<cuda::DenseInstance, kTurnsListedKeys.size()> kTurnsListed;
+extern const std::array<cuda::DenseInstance, kTurnsListed576Keys.size()> kTurnsListed576;
+extern const std::array<cuda::DenseInstance, kTurnsE4m3Keys.size()> kTurnsE4m3;
 
 }  // namespace flashlatent::seesaw

@@ -66,5 +66,9 @@ inline constexpr std::array kTurnsFp8Keys = {turns_key(Dtype::kBF16, 576, cuda::
 inline constexpr std::array kTurnsListedKeys = {turns_key(Dtype::kBF16, 512, cuda::Loading::kListedFp8),
                                                 turns_key(Dtype::kBF16, 512, cuda::Loading::kListedTokens),
                                                 turns_key(Dtype::kF16, 512, cuda::Loading::kListedTokens)};
+inline constexpr std::array kTurnsListed576Keys = {turns_key(Dtype::kBF16, 576, cuda::Loading::kListedTokens),
+                                                   turns_key(Dtype::kF16, 576, cuda::Loading::kListedTokens)};
+inline constexpr std::array kTurnsE4m3Keys = {turns_key(Dtype::kU8, 576, cuda::Loading::kFp8),
+                                              turns_key(Dtype::kU8, 512, cuda::Loading::kListedFp8)};
 
 }  // namespace flashlatent::seesaw

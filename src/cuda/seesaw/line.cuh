@@ -49,10 +49,11 @@ class LineWarpgroup : public Warpgroup<Config> {
   /// Of a whole item, with its rows' largest scores.
   __device__ __forceinline__ void finish_whole(const parts::Work& work) {
     const auto& sums = this->add_up_rows(work);
-    const auto& maxima = this->shared_.row_sums.of[1];
+    const auto& maxima = this->shared_.row_sums.maxima;
     const int low = fragment_.row, high = low + 8;
     const parts::RowPair sum{sums[0][low] + sums[1][low], sums[0][high] + sums[1][high]};
-    const parts::RowPair max{fmaxf(maxima[0][low], maxima[1][low]), fmaxf(maxima[0][high], maxima[1][high])};
+    const parts::RowPair max{fmaxf(maxima[0][low].get(), maxima[1][low].get()),
+                             fmaxf(maxima[0][high].get(), maxima[1][high].get())};
     this->meet();  // the next item's may be written
     const int column = me_ * Config::kHalfDim + fragment_.column;
 #pragma unroll

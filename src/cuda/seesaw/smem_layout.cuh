@@ -4,6 +4,8 @@
 #include <type_traits>
 
 #include "cuda/parts/merge_step.cuh"
+#include "cuda/parts/shared_max.cuh"
+#include "cuda/parts/softmax.cuh"
 #include "cuda/parts/tile.cuh"
 #include "cuda/parts/work_queue.cuh"
 #include "cuda/seesaw/config.h"
@@ -20,8 +22,21 @@ struct QueryMax {
 };
 struct NoQueryMax {};
 struct RowSums {
-  float of[2][2]
-          [64];  // of each warpgroup, at the end; segments take turns. Of sparse prefill sums and maxima
+  float of[2][2][64];  // of each warpgroup, at the end; segments take turns
+};
+/// Of sparse prefill, with the largest scores, base 2.
+struct RowEnds {
+  float sums[2][64];
+  parts::SharedMax maxima[2][64];
+
+  __device__ __forceinline__ void begin(int warpgroup, int row) {
+    maxima[warpgroup][row].init();
+    maxima[warpgroup][row + 8].init();
+  }
+  __device__ __forceinline__ void raise(int warpgroup, int row, parts::RowPair max) {
+    maxima[warpgroup][row].raise(max.low);
+    maxima[warpgroup][row + 8].raise(max.high);
+  }
 };
 struct NoRowSums {};  // they go where row_base is (warpgroup.cuh)
 
@@ -31,7 +46,8 @@ struct alignas(1024) SharedMemory {
   typename Config::Buffer kv[2];
   parts::Tile p;          // for the other warpgroup, of the even and the odd block in turns
   float row_base[2][64];  // after the even and after the odd block
-  std::conditional_t<Config::kUnits, NoRowSums, RowSums> row_sums;
+  std::conditional_t<Config::kTurns, RowEnds, std::conditional_t<Config::kUnits, NoRowSums, RowSums>>
+      row_sums;
   alignas(16) std::uint8_t poison_from[Config::kVDim];  // of each column: parts::record_poison()
   int poisoned[2];                                      // is there any? Segments take turns
   ptx::Barrier handed_over[3];                          // P (enum HandOver) and row_base are there

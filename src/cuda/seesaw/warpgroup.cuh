@@ -97,12 +97,6 @@ class Warpgroup {
     RowSums& row_sum = place_of_sums();
     const int& poisoned = shared_.poisoned[parities_[kMeeting]];
     // Where there is one place, nobody writes zeros there while the other may still read.
-    if constexpr (Config::kTurns) {
-      if (fragment_.column == 0) {
-        shared_.row_sums.of[1][me_][fragment_.row] = max_.low;
-        shared_.row_sums.of[1][me_][fragment_.row + 8] = max_.high;
-      }
-    }
     if (fragment_.column == 0 && !(kUnits && work.blocks() == 0)) {
       const int place = kUnits ? me_ ^ 1 : me_;  // bases of the other's blocks, which this one has read last
       row_sum[place][fragment_.row] = mine.low;
@@ -116,7 +110,7 @@ class Warpgroup {
     if constexpr (kUnits) {
       return shared_.row_base;
     } else if constexpr (Config::kTurns) {
-      return shared_.row_sums.of[0];  // they meet once more when both have read it
+      return shared_.row_sums.sums;  // they meet once more when both have read it
     } else {
       return shared_.row_sums.of[parities_[kMeeting]];  // the other one may still be read
     }
@@ -139,7 +133,9 @@ class Warpgroup {
     base_ = {-INFINITY, -INFINITY};
     sum_ = {0, 0};
     slack_ = {0, 0};
-    if constexpr (Config::kTurns) max_ = {-INFINITY, -INFINITY};
+    if constexpr (Config::kTurns) {
+      if (fragment_.column == 0) shared_.row_sums.begin(me_, fragment_.row);
+    }
   }
 
   /// How many tokens the tile's row attends to.
@@ -306,20 +302,19 @@ class Warpgroup {
     // Those that some rows of the tile attend to and others do not.
     const std::uint64_t partial = Config::kRowsAlike ? 0 : live_ & ~parts::low_tokens(seen_);
     if (live_ != parts::kAllLive || partial != 0) {
-      if constexpr (Config::kRowsAlike) {
-        parts::mask_scores(s_, live_, parts::kTileRows, parts::kTileRows, fragment_);
-      } else {
-        const int start = start_token(work);
-        parts::mask_scores(s_, live_, limit(work, fragment_.row) - start,
-                           limit(work, fragment_.row + 8) - start, fragment_);
-      }
+      const int start = Config::kRowsAlike ? 0 : start_token(work);
+      const auto end = [&](int row) {
+        return Config::kRowsAlike ? parts::kTileRows : limit(work, row) - start;
+      };
+      parts::mask_scores(s_, live_, end(fragment_.row), end(fragment_.row + 8), fragment_);
       if (!Config::Loader::kZeroesDead || partial != 0) silence<kMe>(work, partial);
     }
     const parts::RowPair before = base_;
     if constexpr (Config::kTurns) {
       const parts::RowPair raw = parts::row_max(s_);
       const parts::RowPair block{raw.low * scale, raw.high * scale};
-      max_ = parts::larger(max_, block);
+      if (fragment_.column == 0)
+        shared_.row_sums.raise(me_, fragment_.row, block);  // not in registers: spilled
       base_ = {parts::settle_base(before.low, block.low, slack_.low),
                parts::settle_base(before.high, block.high, slack_.high)};
     } else {
@@ -500,7 +495,6 @@ class Warpgroup {
   parts::RowPair base_;     // what is subtracted from scores, base 2
   parts::RowPair slack_;    // how far a score may be above it
   parts::RowPair sum_;      // this thread's share
-  parts::RowPair max_;      // of sparse prefill: the largest scores of this warpgroup's blocks, base 2
   std::uint32_t p_[4][4];
   float s_[32];
   float o_[Config::kHalfDim / 2];

@@ -88,11 +88,12 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
 }
 
 std::optional<std::string> declines_turns(const DecodeProblem& problem) {
-  if (auto reason = declines(problem)) return reason;
+  if (auto reason = declines_tokens(problem, {KvFormat::kPlain})) return reason;
   InstanceKey key = trio::key_of(problem);
   key.turns = true;
-  return is_listed({trio::kTurnsKeys}, key) ? std::nullopt
-                                            : std::optional(unknown_dimensions(problem, "576/512 is"));
+  return is_listed({trio::kTurnsKeys}, key)
+             ? std::nullopt
+             : std::optional(unknown_dimensions(problem, "576/512 and 512/512 are"));
 }
 
 schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& workers) {

@@ -37,6 +37,8 @@ struct Config {
   static constexpr int kStages = 5;  // of the ring
   /// Of Q in the scorer's registers, 16 a thread each; the others are in shared memory.
   static constexpr int kRegisterChunks = 8;
+  static constexpr int kSharedChunks = kQkChunks > kRegisterChunks ? kQkChunks - kRegisterChunks : 1;
+  static_assert(kQkChunks >= kRegisterChunks);
 
   static constexpr int kOutputThreads = 256, kOutputWarps = kOutputThreads / 32;  // two warpgroups
   static constexpr int kThreads = kOutputThreads + 128;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/parts/kv_tokens.cuh"
+#include "cuda/parts/turn_items.cuh"
 #include "cuda/trio/stages.cuh"
 
 namespace flashlatent::trio {
@@ -37,6 +38,31 @@ __device__ __forceinline__ void find_item(Cursor& cursor, parts::SegmentList& se
   }
   __syncwarp();
   if (threadIdx.x % 32 == 0) cursor = at;
+  __syncwarp();
+}
+
+/// The same of a CTA's items in turn (parts/turn_items.cuh): at the first one with tokens from `from` on.
+__device__ __forceinline__ void find_turn(Cursor& cursor, TurnPlace& place,
+                                          const parts::DecodeArguments& args, schedule::Cut from) {
+  const schedule::Geometry& g = args.geometry;
+  int length = 0;
+  for (; g.rounds > from.round; from = schedule::turn_after(g, from)) {
+    length = schedule::tokens_of(g, schedule::length_of(g, args.cache.lengths, from.request));
+    if (length > 0) break;
+  }
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) {
+    // Sparse prefill has one KV head, and a query token sees all of its tokens. At the end 0 of them.
+    cursor = {args.cache.entries + from.request * args.cache.entries_stride,
+              0,
+              length > 0 ? -parts::kTileRows : 0,
+              length,
+              length,
+              0,
+              0,
+              0};
+    place = {from.round, from.request};
+  }
   __syncwarp();
 }
 

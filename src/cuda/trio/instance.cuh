@@ -8,9 +8,9 @@ namespace flashlatent::trio {
 
 static_assert(kStageTokens == kPageTokens, "a stage is one box");
 
-template <class Element, bool kHasShare, Supplies kSupplies, bool kTurns = false>
+template <class Element, bool kHasShare, Supplies kSupplies, bool kTurns = false, int kQkDim = 576>
 constexpr cuda::DenseInstance instance(Dtype dtype) {
-  using Config = trio::Config<Element, 576, 512, kHasShare, kSupplies, kTurns>;
+  using Config = trio::Config<Element, kQkDim, 512, kHasShare, kSupplies, kTurns>;
   return {.key = {.dtype = dtype,
                   .qk_dim = Config::kQkDim,
                   .v_dim = Config::kVDim,

@@ -11,6 +11,6 @@ using Instances = std::array<cuda::DenseInstance, kKeys.size()>;
 extern const Instances kInstances;
 extern const Instances kShares;  // a CTA has a share of one request
 extern const Instances kByTokens, kSharesByTokens;
-extern const Instances kTurns;  // sparse prefill
+extern const std::array<cuda::DenseInstance, kTurnsKeys.size()> kTurns;  // sparse prefill
 
 }  // namespace flashlatent::trio

@@ -32,15 +32,35 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const par
                                          const CUtensorMap& kv_map, const CUtensorMap& query_map, int me) {
   constexpr int kListingWarp = 3;
   parts::wait_for_launch_before();
-  if constexpr (Config::kMerges) {
-    if (args.merge_state != nullptr && threadIdx.x >= Config::kOutputThreads - 32) {
-      MergeStep<Config>::begin(args, shared.merge);
-    }
+  if (args.merge_state != nullptr && threadIdx.x >= Config::kOutputThreads - 32) {
+    MergeStep<Config>::begin(args, shared.merge);
   }
   Output<Config> output(shared, args, kv_map, query_map, me);
-  parts::list_and_attend<Config::kTurns>(
+  parts::list_and_attend(
       shared.segments, args, kListingWarp, [&](std::uint32_t parity) { output.begin_list(parity); },
       [&](const parts::Work& work) { output.attend(work); });
+}
+
+/// The roles of sparse prefill: each warp walks the items by itself, and none of them waits for the pipeline
+/// to drain.
+template <class Config>
+__device__ __forceinline__ void score_turns(SharedMemory<Config>& shared,
+                                            const parts::DecodeArguments& args) {
+  parts::wait_for_launch_before();
+  Scorer<Config> scorer(shared, args);
+  parts::TurnItems items(shared.turns.items[uniform(threadIdx.x / 32)], args);
+  for (; !items.get().is_end(); items.next()) scorer.score_segment(items.get());
+}
+
+template <class Config>
+__device__ __forceinline__ void multiply_turns(SharedMemory<Config>& shared,
+                                               const parts::DecodeArguments& args, const CUtensorMap& kv_map,
+                                               const CUtensorMap& query_map, int me) {
+  parts::wait_for_launch_before();
+  Output<Config> output(shared, args, kv_map, query_map, me);
+  parts::TurnItems items(shared.turns.items[uniform(threadIdx.x / 32)], args);
+  output.begin_turns();
+  for (; !items.get().is_end(); items.next()) output.attend(items.get());
 }
 
 /// The roles where a part is a share of one request: what shapes tell is worked out before the launch before
@@ -109,6 +129,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ptx::take_registers<Config::kScorerRegisters>();
     if constexpr (Config::kHasShare) {
       score_share<Config>(shared, args);
+    } else if constexpr (Config::kTurns) {
+      score_turns<Config>(shared, args);
     } else {
       score<Config>(shared, args);
     }
@@ -116,6 +138,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ptx::give_registers<Config::kOutputRegisters>();
     if constexpr (Config::kHasShare) {
       multiply_share<Config>(shared, args, kv_map, query_map, threadIdx.x / 128);
+    } else if constexpr (Config::kTurns) {
+      multiply_turns<Config>(shared, args, kv_map, query_map, threadIdx.x / 128);
     } else {
       multiply<Config>(shared, args, kv_map, query_map, threadIdx.x / 128);
     }

@@ -35,6 +35,12 @@ class Output {
     fill_ring();
   }
 
+  /// The same of items in turn.
+  __device__ __forceinline__ void begin_turns() {
+    supply_.begin_turns();
+    fill_ring();
+  }
+
   /// The same where a part is a share of one request: who loads finds it, and the first warp lists it for the
   /// others when entries of the page table are on their way.
   template <class Part>
@@ -75,7 +81,7 @@ class Output {
       ends = {{statistics.bases[fragment_.row], statistics.bases[fragment_.row + 8]},
               {statistics.sums[fragment_.row], statistics.sums[fragment_.row + 8]},
               -INFINITY};
-      if constexpr (Config::kTurns) ends.max = shared_.maxima[place].of_row[parts::row_of_lane()];
+      if constexpr (Config::kTurns) ends.max = shared_.maxima.of_row[place][parts::row_of_lane()];
       if (statistics.poisoned != 0) spread_poison();
       give_back(place);
     }

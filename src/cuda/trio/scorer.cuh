@@ -37,8 +37,11 @@ class Scorer {
     base_ = {kNoBase, kNoBase};
     sum_ = {0, 0};
     slack_ = {0, 0};
-    if constexpr (Config::kTurns) max_ = {-INFINITY, -INFINITY};
-    to_limit_ = limit(work, 0) - first_token(work.segment);
+    if constexpr (Config::kTurns) {
+      shared_.maxima.low[thread_].init();
+      shared_.maxima.high[thread_].init();
+    }
+    if constexpr (!Config::kTurns) to_limit_ = limit(work, 0) - first_token(work.segment);
     await_stage();
     begin_product();
     multiply<0, kSteps>();
@@ -160,7 +163,7 @@ class Scorer {
       max.high = fmaxf(max.high, fmaxf(s_[4 * j + 2], s_[4 * j + 3]));
     }
     max = {max.low * scale, max.high * scale};
-    if constexpr (Config::kTurns) max_ = max = parts::larger(max_, max);
+    if constexpr (Config::kTurns) raise_maxima(max);
     const bool grows =
         parts::exceeds(max.low, base_.low, slack_.low) | parts::exceeds(max.high, base_.high, slack_.high);
     if (__any_sync(0xffffffff, grows)) [[unlikely]] {
@@ -179,6 +182,18 @@ class Scorer {
     pack(x.p[1], second, sum);
     sum_ = {fmaf(sum_.low, x.factor.low, sum.low), fmaf(sum_.high, x.factor.high, sum.high)};
     return x;
+  }
+  /// In registers they would be spilled, and so would their address.
+  __device__ __forceinline__ void raise_maxima(parts::RowPair max) {
+    const int thread = thread_anew();
+    shared_.maxima.low[thread].raise(max.low);
+    shared_.maxima.high[thread].raise(max.high);
+  }
+  /// thread_, for whose sake no address stays in a register.
+  __device__ __forceinline__ static int thread_anew() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread % 128;
   }
   /// Of half of the stage's tokens, 16 columns of P.
   using Half = float[kScores / 2];
@@ -212,7 +227,7 @@ class Scorer {
     if constexpr (kSlackBehindWaits && kPlace == 0) renew_slack();
     const bool scales_first = !(args_.scale_log2 > 0) || parts::is_huge(base_);  // parts::scale_below()
     // Asked before scores are waited for: 0.3 to 0.5 %.
-    const bool is_plain = !scales_first && live_ == ~0U && to_limit_ >= kStageTokens;
+    const bool is_plain = !scales_first && live_ == ~0U && (Config::kTurns || to_limit_ >= kStageTokens);
     float scale = args_.scale_log2;
     if (is_plain) [[likely]] {
       ptx::wgmma_wait<0>();
@@ -240,13 +255,13 @@ class Scorer {
     } else {
       store(softmax, kPlace);
       say_sums(shared_.statistics[kPlace]);
-      if constexpr (Config::kTurns) say_maxima(shared_.maxima[kPlace]);
+      if constexpr (Config::kTurns) say_maxima(kPlace);
       ptx::fence_for_async_proxy();
       ptx::arrive(shared_.p_full[kPlace]);
       if (shared_.poisoned != 0) clean_poison(kPlace);
     }
     if constexpr (!kSlackBehindWaits && kPlace == 1) renew_slack();
-    to_limit_ -= kStageTokens;
+    if constexpr (!Config::kTurns) to_limit_ -= kStageTokens;
   }
   __device__ __forceinline__ void renew_slack() {
     slack_ = {parts::slack_of(parts::quad_sum(sum_.low)), parts::slack_of(parts::quad_sum(sum_.high))};
@@ -265,7 +280,8 @@ class Scorer {
 
   __device__ __forceinline__ void store(const Softmax& softmax, int place) {
     Statistics& statistics = shared_.statistics[place];
-    statistics.shrinks[thread_ / 32 * 16 + thread_ % 16] = softmax.shrinks;
+    const int thread = Config::kTurns ? thread_anew() : thread_;
+    statistics.shrinks[thread / 32 * 16 + thread % 16] = softmax.shrinks;
     if (softmax.shrinks && fragment_.column == 0) {
       statistics.factors[fragment_.row] = softmax.factor.low;
       statistics.factors[fragment_.row + 8] = softmax.factor.high;
@@ -293,11 +309,13 @@ class Scorer {
     statistics.poisoned = shared_.poisoned;  // the same from all threads
   }
 
-  __device__ __forceinline__ void say_maxima(Maxima& maxima) {
-    const float low = parts::quad_max(max_.low), high = parts::quad_max(max_.high);
+  __device__ __forceinline__ void say_maxima(int place) {
+    Maxima& maxima = shared_.maxima;
+    const float low = parts::quad_max(maxima.low[thread_].get());
+    const float high = parts::quad_max(maxima.high[thread_].get());
     if (fragment_.column == 0) {
-      maxima.of_row[fragment_.row] = low;
-      maxima.of_row[fragment_.row + 8] = high;
+      maxima.of_row[place][fragment_.row] = low;
+      maxima.of_row[place][fragment_.row + 8] = high;
     }
   }
 
@@ -309,13 +327,23 @@ class Scorer {
   /// Scores of tokens that do not count become -inf, and nothing of these may reach the output through V.
   __device__ __forceinline__ void mask(const parts::Work& work) {
     const std::uint32_t live = live_;
+    if constexpr (Config::kTurns) {
+      // Every row sees all of a query token's tokens; those past the last one are dead.
+      if (live == ~0U) return;
+      parts::mask_scores(s_, live, kStageTokens, kStageTokens, fragment_);
+      silence_dead(shared_, live, last_scored());
+      return;
+    }
     if (live == ~0U && to_limit_ >= kStageTokens) return;
     const auto partial = live & ~static_cast<std::uint32_t>(parts::low_tokens(to_limit_));
     const int start_token = limit(work, 0) - to_limit_;
-    const int stage = scored_ == 0 ? Config::kStages - 1 : scored_ - 1;  // the one that has been scored last
     parts::mask_scores(s_, live, limit(work, fragment_.row) - start_token,
                        limit(work, fragment_.row + 8) - start_token, fragment_);
-    silence(shared_, args_, work, live, partial, stage, start_token);
+    silence(shared_, args_, work, live, partial, last_scored(), start_token);
+  }
+  /// The stage that has been scored last.
+  __device__ __forceinline__ int last_scored() const {
+    return scored_ == 0 ? Config::kStages - 1 : scored_ - 1;
   }
 
   /// Not inline: the loop has no registers to spare for it.
@@ -333,6 +361,14 @@ class Scorer {
       if (found) shared.poisoned = 1;
       ptx::named_sync(kScorerBarrier, 128);
     }
+    silence_tokens(tiles, live, partial, thread);
+  }
+  /// The same of tokens that no row attends to.
+  __device__ __noinline__ static void silence_dead(Shared& shared, std::uint32_t live, int stage) {
+    silence_tokens(shared.kv[stage].tiles, live, 0, threadIdx.x % 128);
+  }
+  __device__ __forceinline__ static void silence_tokens(StageTile* tiles, std::uint32_t live,
+                                                        std::uint32_t partial, int thread) {
     constexpr std::uint64_t kOthers = ~0ULL << kStageTokens;  // rows that a tile does not have
     parts::silence_tokens<Element, Config::kVChunks, 128>(
         [&](int i, int token) { return tiles[i].bytes + token * parts::kRowBytes; }, live | kOthers, partial,
@@ -364,7 +400,6 @@ class Scorer {
   parts::RowPair base_;           // what is subtracted from scores, base 2
   parts::RowPair slack_;          // how far a score may be above it
   parts::RowPair sum_;            // this thread's share
-  parts::RowPair max_;            // of sparse prefill: the largest scores, base 2, of this thread's tokens
   Scores s_;
   std::uint32_t q_[kRegisterSteps][4];
 };

@@ -5,6 +5,7 @@
 
 #include "cuda/parts/merge_step.cuh"
 #include "cuda/parts/segment_list.cuh"
+#include "cuda/parts/shared_max.cuh"
 #include "cuda/parts/tile.cuh"
 #include "cuda/trio/config.h"
 
@@ -28,9 +29,11 @@ struct Statistics {
   int poisoned;  // is there anything in poison_from?
 };
 
-/// Of sparse prefill: the rows' largest scores, base 2, with a segment's last stage.
+/// Of sparse prefill: the largest scores, base 2, of each of the scorer's threads, and with an item's last
+/// stage the rows'.
 struct Maxima {
-  float of_row[64];
+  parts::SharedMax low[128], high[128];
+  float of_row[2][64];
 };
 
 /// How far the copies of KV have been worked out.
@@ -83,14 +86,24 @@ struct alignas(256) TokenSources {
 
 struct Nothing {};
 
+/// Of sparse prefill, in place of a list of segments.
+struct TurnPlace {
+  int round, request;
+};
+template <class Config>
+struct Turns {
+  parts::Work items[Config::kThreads / 32];  // where each warp is
+  TurnPlace ahead[Config::kOutputWarps];     // where those that load are
+};
+
 template <class Config>
 struct alignas(1024) SharedMemory {
-  parts::Tile q[Config::kQkChunks - Config::kRegisterChunks];  // its last columns
+  parts::Tile q[Config::kSharedChunks];  // its last columns
   Stage<Config> kv[Config::kStages];
   parts::Tile p;        // 32 columns a stage
   parts::Tile rows[2];  // of outputs on their way to memory, a warpgroup's each
   Statistics statistics[2];
-  std::conditional_t<Config::kTurns, Maxima, Nothing> maxima[2];
+  std::conditional_t<Config::kTurns, Maxima, Nothing> maxima;
   alignas(16) std::uint8_t poison_from[Config::kVDim];  // of each column: parts::record_poison()
   int poisoned;
   std::conditional_t<Config::kByTokens, LiveTokensOfWarps, LiveTokens> live[Config::kStages];
@@ -101,6 +114,7 @@ struct alignas(1024) SharedMemory {
   std::conditional_t<Config::kByTokens, Nothing, StageCopy[32]> copies;
   std::conditional_t<Config::kByTokens, TokenSources, Nothing> sources;
   std::conditional_t<Config::kMerges, parts::MergeBegun, Nothing> merge;
+  std::conditional_t<Config::kTurns, Turns<Config>, Nothing> turns;
 };
 
 // DeepSeek's 576/512: 8 KB of Q, 5 x 36 KB of KV, 8 KB of P, 16 KB of outputs and 3 KB, by tokens 5.

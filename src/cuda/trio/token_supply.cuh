@@ -25,6 +25,12 @@ class TokenSupply {
     find_item(cursor(), shared_.segments, args_, -1, list_parity);
     look_up(cursor());
   }
+  /// The same of items in turn.
+  __device__ __forceinline__ void begin_turns() {
+    next_ = sources_end();
+    find_turn(cursor(), shared_.turns.ahead[warp()], args_, parts::first_in_turn(args_));
+    look_up(cursor());
+  }
   /// The same where a part is this one segment, or an end: nobody waits for a list.
   __device__ __forceinline__ void begin(const parts::Work& work) {
     next_ = sources_end();
@@ -49,6 +55,10 @@ class TokenSupply {
     if (at.token + kAhead * kStageTokens < at.end) {
       if (lane() == 0) cursor().token += kAhead * kStageTokens;
       __syncwarp();
+    } else if constexpr (Config::kTurns) {
+      TurnPlace& place = shared_.turns.ahead[warp()];
+      find_turn(cursor(), place, args_,
+                schedule::turn_after(args_.geometry, {place.round, place.request, 0, 0}));
     } else {
       find_item(cursor(), shared_.segments, args_, at.item, at.list_parity);
     }
@@ -160,7 +170,7 @@ class TokenSupply {
     ptx::Barrier& full = shared_.kv_full[stage];
     if (!empty) ptx::wait(shared_.kv_empty[stage], parity);
     if (threadIdx.x == 0) {
-      const parts::RowsInLine rows = query_rows_at(cursor(), shared_.segments, args_, token);
+      const parts::RowsInLine rows = rows_at(token);
       ptx::arrive_expecting(full, sizeof(Stage<Config>));
       ptx::copy_box(shared_.kv[stage].tiles, query_map_, 0, rows.first, 0, rows.request, full);
     } else {
@@ -169,6 +179,19 @@ class TokenSupply {
     __syncwarp();
     if (lane() == 0) cursor().token = token + kStageTokens;
     __syncwarp();
+  }
+
+  /// The query rows for which a place before the first token stands.
+  __device__ __forceinline__ parts::RowsInLine rows_at(int token) const {
+    if constexpr (Config::kTurns) {
+      const TurnPlace& place = shared_.turns.ahead[warp()];
+      const parts::RowTile tile =
+          parts::row_tile(args_, place.request, place.round, args_.lanes.remainder(blockIdx.x));
+      const parts::RowsInLine rows = tile.in_line(args_.query);
+      return {rows.request, rows.first + token + parts::kTileRows};
+    } else {
+      return query_rows_at(cursor(), shared_.segments, args_, token);
+    }
   }
 
   SharedMemory<Config>& shared_;

@@ -2,8 +2,19 @@
 
 namespace flashlatent::trio {
 
-constinit const Instances kTurns = cuda::of_keys(
-    kTurnsKeys, Instances{{instance<__nv_bfloat16, false, Supplies::kTokens, true>(Dtype::kBF16),
-                           instance<__half, false, Supplies::kTokens, true>(Dtype::kF16)}});
+namespace {
+
+template <class Element, int kQkDim>
+constexpr cuda::DenseInstance turns_instance(Dtype dtype) {
+  return instance<Element, false, Supplies::kTokens, true, kQkDim>(dtype);
+}
+
+}  // namespace
+
+using Table = std::array<cuda::DenseInstance, kTurnsKeys.size()>;
+constinit const Table kTurns = cuda::of_keys(
+    kTurnsKeys,
+    Table{{turns_instance<__nv_bfloat16, 576>(Dtype::kBF16), turns_instance<__half, 576>(Dtype::kF16),
+           turns_instance<__nv_bfloat16, 512>(Dtype::kBF16), turns_instance<__half, 512>(Dtype::kF16)}});
 
 }  // namespace flashlatent::trio

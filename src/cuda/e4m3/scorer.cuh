@@ -36,18 +36,14 @@ class Scorer {
     if constexpr (Config::kOverlaps) {
       float s[2][32];
       ask(s[0]);
-      for (;;) {
-        if (left == 1) return finish(work, s[0]);
-        go_on(work, s[0], s[1], left--);
-        if (left == 1) return finish(work, s[1]);
-        go_on(work, s[1], s[0], left--);
+      while (go_on(work, s[0], s[1], left) && go_on(work, s[1], s[0], left)) {
       }
     } else {
 #pragma unroll 1
       for (; left > 0; --left) {
-        float s[32];
+        float s[32], chain[Config::kChainTokens / 2];
         ask(s);
-        take<0>(s);
+        take<0>(s, chain);
         soften(work, s, left);
       }
     }
@@ -72,46 +68,80 @@ class Scorer {
   }
   static constexpr int kHalves = kRows == 8 ? 1 : 2;  // rows g and g + 8
 
-  /// A block of which scores are under way to s, and which is not the last one.
-  __device__ __forceinline__ void go_on(const parts::Work& work, float (&s)[32], float (&next)[32],
-                                        int left) {
-    ask(next);
-    take<1>(s);
-    soften(work, s, left);
-  }
-  __device__ __forceinline__ void finish(const parts::Work& work, float (&s)[32]) {
-    take<0>(s);
-    soften(work, s, 1);
+  /// A block whose scores are under way to s; afterwards those of the next are to `other`, if there is one.
+  __device__ __forceinline__ bool go_on(const parts::Work& work, float (&s)[32], float (&other)[32],
+                                        int& left) {
+    if (left == 1) {
+      take<0>(s, other);
+      soften(work, s, 1);
+      return false;
+    }
+    if constexpr (Config::kChains == 1) {
+      ask(other);
+      take<1>(s, other);
+    } else {
+      take<0>(s, other);
+      ask(other);
+    }
+    soften(work, s, left--);
+    return true;
   }
 
-  /// Asks for the scores of the block that is next to be scored.
+  /// Asks for the first chain of the block that is next to be scored.
   __device__ __forceinline__ void ask(float (&s)[32]) {
-    const int slot = ahead_.index();
-    ptx::wait(shared_.full[slot], ahead_.parity());
+    const auto& place = Config::kOverlaps ? ahead_ : slot_;
+    ptx::wait(shared_.full[place.index()], place.parity());
     if constexpr (!Config::kBoxes) ptx::fence_for_async_proxy();
+    multiply<0, 64>(s, place.index(), 0);
+    if constexpr (Config::kOverlaps) ahead_.next();
+  }
+  /// Asks for a chain of products of kTokens of a block's tokens.
+  template <int kChain, int kTokens>
+  __device__ __forceinline__ void multiply(float (&s)[kTokens / 2], int slot, int first_token) {
+    constexpr int kSteps = 2 * Config::kChunks, kChains = Config::kChains;
+    constexpr int kBegin = kChain * kSteps / kChains, kEnd = (kChain + 1) * kSteps / kChains;
+    constexpr int kAtomRowBytes = Config::kChunks * kAtomBytes;
     const std::uint64_t q =
         ptx::descriptor_k_major_64<kAtomBytes>(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q), 0));
-    const std::uint64_t k = ptx::descriptor_k_major_64<Config::kChunks * kAtomBytes>(
+    const std::uint64_t k = ptx::descriptor_k_major_64<kAtomRowBytes>(
         __shfl_sync(0xffffffff, ptx::shared_address(shared_.blocks[slot]), 0));
     ptx::pin_registers(s);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < 2 * Config::kChunks; ++i) {
-      ptx::WgmmaE4m3<64>::ss(s, q + i / 2 * (64 * 64 / 16) + i % 2 * ptx::kStepOfE4m3,
-                             k + i / 2 * (kAtomBytes / 16) + i % 2 * ptx::kStepOfE4m3, i > 0);
+    for (int i = kBegin; i < kEnd; ++i) {
+      ptx::WgmmaE4m3<kTokens>::ss(s, q + i / 2 * (64 * 64 / 16) + i % 2 * ptx::kStepOfE4m3,
+                                  k + first_token / kAtomRows * (kAtomRowBytes / 16) +
+                                      i / 2 * (kAtomBytes / 16) + i % 2 * ptx::kStepOfE4m3,
+                                  i > kBegin);
     }
     ptx::wgmma_commit();
-    ahead_.next();
   }
-  /// Waits for those of the block at hand, and gives its place back. kPending: blocks asked for behind it.
-  template <int kPending>
-  __device__ __forceinline__ void take(float (&s)[32]) {
+  /// The scores of the block at hand, whose place is then given back. kPending: blocks asked for behind it.
+  template <int kPending, int kSums>
+  __device__ __forceinline__ void take(float (&s)[32], float (&chain)[kSums]) {
     const int slot = slot_.index();
-    live_ = shared_.live[slot];
+    add_chains<1>(s, chain, slot);
     ptx::wgmma_wait<kPending>();
     ptx::pin_registers(s);
+    live_ = shared_.live[slot];
     ptx::arrive(shared_.empty[slot]);
     slot_.next();
+  }
+  /// Chains kChain and on, of which the first one follows that before it without a wait.
+  template <int kChain, int kSums>
+  __device__ __forceinline__ void add_chains(float (&s)[32], float (&chain)[kSums], int slot) {
+    if constexpr (kChain < Config::kChains) {
+#pragma unroll
+      for (int first = 0; first < 32; first += kSums) {
+        multiply<kChain, 2 * kSums>(chain, slot, 2 * first);
+        ptx::wgmma_wait<0>();
+        ptx::pin_registers(s);
+        ptx::pin_registers(chain);
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) s[first + i] += chain[i];
+      }
+      add_chains<kChain + 1>(s, chain, slot);
+    }
   }
 
   /// P of the block at hand, of which `s` are the scores.

@@ -23,7 +23,7 @@ struct Config {
   static constexpr Supply kSupply = kSupply_;
   static constexpr bool kOverlaps = kOverlaps_;
   static constexpr int kChains = kChains_;
-  static constexpr int kChainTokens = kRows == 16 ? 64 : 32;  // of chains but the first: registers
+  static constexpr int kScores = kRows == 16 ? 3 : 2;  // of a block, that a scorer's thread has registers for
   static constexpr bool kBoxes = kSupply == Supply::kBoxes, kLists = kSupply == Supply::kListed;
 
   static constexpr int kQkDim = kQkDim_, kVDim = e4m3_latent::kLatentDim;
@@ -43,7 +43,7 @@ struct Config {
   static constexpr int kThreads = kComputeThreads + 128;        // and the loader
   // Half of the output of 64 rows is 128 of a thread's, a product 32 more.
   // Two blocks' scores, or those of one and a chain's, are 64.
-  static constexpr int kOutputRegisters = kRows == 16 ? 152 : kOverlaps ? 192 : 200;
+  static constexpr int kOutputRegisters = kRows == 16 ? 152 : 184;
   static constexpr int kLoaderRegisters = kRows == 16 ? 56 : kBoxes ? 24 : 32;
   static constexpr int kScorerRegisters = 4 * 128 - kOutputs * kOutputRegisters - kLoaderRegisters;
 

@@ -33,18 +33,17 @@ class Scorer {
   /// All blocks of a segment, of which there are some.
   __device__ __forceinline__ void attend(const parts::Work& work) {
     int left = work.blocks();
+    float s[Config::kScores][32];
     if constexpr (Config::kOverlaps) {
-      float s[2][32];
       ask(s[0]);
-      while (go_on(work, s[0], s[1], left) && go_on(work, s[1], s[0], left)) {
+      while (go_on(work, s[0], s[1], s[kSpare], left) && go_on(work, s[1], s[0], s[kSpare], left)) {
       }
     } else {
 #pragma unroll 1
       for (; left > 0; --left) {
-        float s[32], chain[Config::kChainTokens / 2];
-        ask(s);
-        take<0>(s, chain);
-        soften(work, s, left);
+        ask(s[0]);
+        take<0>(s[0], s[1], s[kSpare]);
+        soften(work, s[0], left);
       }
     }
   }
@@ -52,6 +51,8 @@ class Scorer {
  private:
   static constexpr int kRows = Config::kRows;
   static constexpr float kLargest = Config::kLargestP;
+  static constexpr int kSpare = Config::kScores - 1;
+  static constexpr bool kChainsInTurn = Config::kScores == 3;
 
   __device__ __forceinline__ static void meet() {
     ptx::named_sync(kScorerBarrier, 128);
@@ -70,17 +71,17 @@ class Scorer {
 
   /// A block whose scores are under way to s; afterwards those of the next are to `other`, if there is one.
   __device__ __forceinline__ bool go_on(const parts::Work& work, float (&s)[32], float (&other)[32],
-                                        int& left) {
+                                        float (&spare)[32], int& left) {
     if (left == 1) {
-      take<0>(s, other);
+      take<0>(s, other, spare);
       soften(work, s, 1);
       return false;
     }
     if constexpr (Config::kChains == 1) {
       ask(other);
-      take<1>(s, other);
+      take<1>(s, other, spare);
     } else {
-      take<0>(s, other);
+      take<0>(s, other, spare);
       ask(other);
     }
     soften(work, s, left--);
@@ -92,55 +93,58 @@ class Scorer {
     const auto& place = Config::kOverlaps ? ahead_ : slot_;
     ptx::wait(shared_.full[place.index()], place.parity());
     if constexpr (!Config::kBoxes) ptx::fence_for_async_proxy();
-    multiply<0, 64>(s, place.index(), 0);
+    multiply<0>(s, place.index());
     if constexpr (Config::kOverlaps) ahead_.next();
   }
-  /// Asks for a chain of products of kTokens of a block's tokens.
-  template <int kChain, int kTokens>
-  __device__ __forceinline__ void multiply(float (&s)[kTokens / 2], int slot, int first_token) {
+  /// Asks for a chain of a block's products.
+  template <int kChain>
+  __device__ __forceinline__ void multiply(float (&s)[32], int slot) {
     constexpr int kSteps = 2 * Config::kChunks, kChains = Config::kChains;
     constexpr int kBegin = kChain * kSteps / kChains, kEnd = (kChain + 1) * kSteps / kChains;
-    constexpr int kAtomRowBytes = Config::kChunks * kAtomBytes;
     const std::uint64_t q =
         ptx::descriptor_k_major_64<kAtomBytes>(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q), 0));
-    const std::uint64_t k = ptx::descriptor_k_major_64<kAtomRowBytes>(
+    const std::uint64_t k = ptx::descriptor_k_major_64<Config::kChunks * kAtomBytes>(
         __shfl_sync(0xffffffff, ptx::shared_address(shared_.blocks[slot]), 0));
     ptx::pin_registers(s);
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = kBegin; i < kEnd; ++i) {
-      ptx::WgmmaE4m3<kTokens>::ss(s, q + i / 2 * (64 * 64 / 16) + i % 2 * ptx::kStepOfE4m3,
-                                  k + first_token / kAtomRows * (kAtomRowBytes / 16) +
-                                      i / 2 * (kAtomBytes / 16) + i % 2 * ptx::kStepOfE4m3,
-                                  i > kBegin);
+      ptx::WgmmaE4m3<64>::ss(s, q + i / 2 * (64 * 64 / 16) + i % 2 * ptx::kStepOfE4m3,
+                             k + i / 2 * (kAtomBytes / 16) + i % 2 * ptx::kStepOfE4m3, i > kBegin);
     }
     ptx::wgmma_commit();
   }
   /// The scores of the block at hand, whose place is then given back. kPending: blocks asked for behind it.
-  template <int kPending, int kSums>
-  __device__ __forceinline__ void take(float (&s)[32], float (&chain)[kSums]) {
+  /// `a` and `b` take chains but the first.
+  template <int kPending>
+  __device__ __forceinline__ void take(float (&s)[32], float (&a)[32], float (&b)[32]) {
     const int slot = slot_.index();
-    add_chains<1>(s, chain, slot);
+    if constexpr (Config::kChains > 1) {
+      multiply<1>(a, slot);
+      add_chains<1>(s, a, b, slot);
+    }
     ptx::wgmma_wait<kPending>();
     ptx::pin_registers(s);
     live_ = shared_.live[slot];
     ptx::arrive(shared_.empty[slot]);
     slot_.next();
   }
-  /// Chains kChain and on, of which the first one follows that before it without a wait.
-  template <int kChain, int kSums>
-  __device__ __forceinline__ void add_chains(float (&s)[32], float (&chain)[kSums], int slot) {
-    if constexpr (kChain < Config::kChains) {
+  /// Chains kChain, which is under way to `a`, and on. With kChainsInTurn each is asked for before the one
+  /// ahead of it is waited for.
+  template <int kChain>
+  __device__ __forceinline__ void add_chains(float (&s)[32], float (&a)[32], float (&b)[32], int slot) {
+    constexpr bool kLast = kChain + 1 == Config::kChains;
+    if constexpr (!kLast && kChainsInTurn) multiply<kChain + 1>(b, slot);
+    ptx::wgmma_wait<!kLast && kChainsInTurn ? 1 : 0>();
+    ptx::pin_registers(s);
+    ptx::pin_registers(a);
 #pragma unroll
-      for (int first = 0; first < 32; first += kSums) {
-        multiply<kChain, 2 * kSums>(chain, slot, 2 * first);
-        ptx::wgmma_wait<0>();
-        ptx::pin_registers(s);
-        ptx::pin_registers(chain);
-#pragma unroll
-        for (int i = 0; i < kSums; ++i) s[first + i] += chain[i];
-      }
-      add_chains<kChain + 1>(s, chain, slot);
+    for (int i = 0; i < 32; ++i) s[i] += a[i];
+    if constexpr (!kLast && kChainsInTurn) {
+      add_chains<kChain + 1>(s, b, a, slot);
+    } else if constexpr (!kLast) {
+      multiply<kChain + 1>(a, slot);
+      add_chains<kChain + 1>(s, a, b, slot);
     }
   }
 

@@ -128,7 +128,7 @@ E4m3Row e4m3_row(const DecodeProblem& problem, const DecodeInputs& inputs, int r
                   static_cast<int>(std::min<std::size_t>(kBlock, tokens.size() - first)));
   }
   E4m3Row result = std::move(row).result(cache_scale);
-  if (problem.options.attn_sink) {
+  if (problem.options.attn_sink && result.lse != -kInfinity) {
     const float sink = static_cast<const float*>(inputs.attn_sink.data)[head];
     for (float& x : result.out) x /= 1 + std::exp(sink - result.lse);
   }

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "contracts.h"
+#include "core/e4m3_latent.h"
 #include "core/element.h"
-#include "cuda/e4m3/keys.h"
 #include "runtime/compare.h"
 #include "runtime/random_case.h"
 
@@ -66,9 +66,8 @@ TEST(E4m3TensorCores, RisingAndFallingScores) {
       if (e4m3_query) {
         EXPECT_GT(wrong_rows(spec, 1), 0) << name;
       }
-      for (int tile_rows : {mla_e4m3::kFewRows, mla_e4m3::kTileRows}) {
-        EXPECT_EQ(wrong_rows(spec, mla_e4m3::score_chains(tile_rows)), 0)
-            << name << ", " << tile_rows << " rows";
+      for (int chains : {e4m3_latent::kChainsOfFewRows, e4m3_latent::kChainsOfTiles}) {
+        EXPECT_EQ(wrong_rows(spec, chains), 0) << name << ", " << chains << " chains";
       }
     }
   }
@@ -82,7 +81,7 @@ TEST(E4m3TensorCores, SinksWithoutRopeAndAScaleAHead) {
   spec.query_scales = spec.heads;
   for (int qk_dim : {576, 512}) {
     spec.qk_dim = qk_dim;
-    EXPECT_EQ(wrong_rows(spec, mla_e4m3::score_chains(mla_e4m3::kTileRows)), 0) << qk_dim;
+    EXPECT_EQ(wrong_rows(spec, e4m3_latent::kChainsOfTiles), 0) << qk_dim;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <random>
 
+#include "core/e4m3_latent.h"
 #include "core/element.h"
 #include "core/fp8_656.h"
 #include "core/latent_format.h"
@@ -12,7 +13,6 @@
 #include "cpu/e4m3_tensor_cores.h"
 #include "cpu/parallel.h"
 #include "cpu/reference.h"
-#include "cuda/e4m3/keys.h"
 #include "flashlatent/kv_cache.h"
 #include "runtime/compare.h"
 #include "runtime/decode_run.h"
@@ -189,8 +189,7 @@ struct Errors {
 
 int score_chains(const NumericsOptions& options) {
   if (options.chains > 0) return options.chains;
-  return mla_e4m3::score_chains(options.heads <= mla_e4m3::kFewRows ? mla_e4m3::kFewRows
-                                                                    : mla_e4m3::kTileRows);
+  return e4m3_latent::score_chains(options.heads);
 }
 
 Result<Errors> measure(Data& data, const NumericsOptions& options, const Executor& executor) {

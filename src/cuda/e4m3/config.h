@@ -4,7 +4,6 @@
 #include <cuda_bf16.h>
 
 #include "core/e4m3_latent.h"
-#include "cuda/e4m3/keys.h"
 
 namespace flashlatent::mla_e4m3 {
 
@@ -16,7 +15,7 @@ enum class Supply { kBoxes, kTokens, kListed };
 /// kOverlaps_: a block's scores, or their first chain, are made while P of the one before is.
 /// kChains_: of products in which a score is added up.
 template <int kQkDim_, int kRows_, Supply kSupply_, bool kOverlaps_ = false,
-          int kChains_ = score_chains(kRows_)>
+          int kChains_ = e4m3_latent::score_chains(kRows_)>
 struct Config {
   using Element = __nv_bfloat16;  // of the output
   static constexpr int kRows = kRows_;

@@ -7,14 +7,7 @@
 namespace flashlatent::mla_e4m3 {
 
 /// Query rows a tile.
-inline constexpr int kFewRows = 16, kTileRows = 64;
-
-/// Chains of products in which a score is added up. Tensor cores keep 13 bits of a chain's sum, and chains
-/// are added in fp32 (docs/log/mla_64_e4m3.md): with three the lse is within the tolerance. Few rows have
-/// registers for two under way, so that more of them cost nothing.
-constexpr int score_chains(int tile_rows) {
-  return tile_rows <= kFewRows ? 5 : 3;
-}
+inline constexpr int kFewRows = e4m3_latent::kFewRows, kTileRows = 64;
 
 /// Pages that come by boxes are a multiple of so many tokens.
 inline constexpr int kPageTokens = 16;

@@ -282,6 +282,9 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m, const B
   if (m.sample.rows > 0) {
     row["rmse"] = m.sample.rmse;
     row["relative_error"] = m.sample.relative_error;
+    row["plain_relative_error"] = m.sample.plain_relative_error;
+    row["lse_error"] = m.sample.lse_error;
+    row["worst_ratio"] = m.sample.worst_ratio;
     row["rows_compared"] = m.sample.rows;
   }
   if (m.oracle_ms > 0) row["oracle_ms"] = m.oracle_ms;

@@ -5,10 +5,13 @@
 #include <cmath>
 #include <random>
 
+#include "core/e4m3_latent.h"
 #include "core/element.h"
 #include "core/fp8_656.h"
 #include "core/latent_format.h"
 #include "core/message.h"
+#include "cpu/e4m3_tensor_cores.h"
+#include "cpu/parallel.h"
 #include "cpu/reference.h"
 #include "flashlatent/kv_cache.h"
 #include "runtime/compare.h"
@@ -30,7 +33,10 @@ struct NumericsOptions {
   int heads = 16;
   int tokens = 4096;
   std::uint64_t seed = 0;
-  std::string kv = "fp8_656", products = "auto";
+  std::string kv = "fp8_656", products = "auto", latents = "all";
+  float scores = 0;  // their deviation; 0: each of kScoreDeviations
+  bool e4m3_queries = false;
+  int chains = 0;  // in which tensor cores add up a score; 0: as mla_64_e4m3
   std::string json;
   ExecutorOptions executor;
 
@@ -58,7 +64,13 @@ struct Latents {
   const char* name;
   const char* what;
   float (*element)(Engine&, int channel);
+  bool common = false;  // tokens have a direction in common, and queries have it, too
 };
+
+/// The direction in common.
+float direction(int channel) {
+  return channel % 2 == 0 ? 1.0F : -1.0F;
+}
 
 constexpr Latents kLatents[] = {
     {"normal", "unit variance", [](Engine& engine, int) { return normal(engine); }},
@@ -66,8 +78,16 @@ constexpr Latents kLatents[] = {
      [](Engine& engine, int) { return student(engine); }},
     {"outliers", "unit variance, but each 64th channel 30 times as large",
      [](Engine& engine, int channel) { return normal(engine) * (channel % 64 == 17 ? 30.0F : 1.0F); }},
+    {"common", "unit variance about a direction of length 24 that all tokens and queries have",
+     [](Engine& engine, int channel) { return normal(engine) + direction(channel); }, true},
 };
 constexpr float kScoreDeviations[] = {1, 4};  // attention spread over many tokens, and on few
+
+std::vector<std::string> latents_names() {
+  std::vector<std::string> names = {"all"};
+  for (const Latents& latents : kLatents) names.emplace_back(latents.name);
+  return names;
+}
 
 /// The same tokens in both formats, and queries.
 struct Data {
@@ -75,7 +95,7 @@ struct Data {
   DecodeInputs plain, fp8;
   float scale = 1;  // e4m3's: the largest latent becomes 448
   std::vector<std::uint16_t> q, latents, read_back;
-  std::vector<std::uint8_t> token_bytes;
+  std::vector<std::uint8_t> token_bytes, q_codes;
   std::vector<std::int32_t> table, lengths;
 };
 
@@ -92,7 +112,14 @@ Result<Data> make_data(const NumericsOptions& options, const Latents& kind, floa
     amax = std::max(amax, std::abs(bf16_to_float(data.latents[i])));
   }
   data.q.resize(std::int64_t{options.batch} * options.heads * fp8_656::kDim);
-  for (std::uint16_t& x : data.q) x = float_to_bf16(normal(engine));
+  for (std::size_t i = 0; i < data.q.size(); ++i) {
+    float x = normal(engine) + (kind.common ? direction(static_cast<int>(i % fp8_656::kDim)) : 0.0F);
+    if (options.e4m3_queries) {
+      data.q_codes.push_back(fp8_656::encode(x));
+      x = fp8_656::decode(data.q_codes.back());
+    }
+    data.q[i] = float_to_bf16(x);
+  }
 
   DecodeProblem& problem = data.problem;
   problem.query.batch = options.batch;
@@ -126,6 +153,10 @@ Result<Data> make_data(const NumericsOptions& options, const Latents& kind, floa
   data.plain.cache_seqlens = {data.lengths.data(), Dtype::kI32, {options.batch}};
   data.fp8 = data.plain;
   data.fp8.kv_cache = fp8;
+  if (options.e4m3_queries) {
+    data.fp8.q.data = data.q_codes.data();
+    data.fp8.q.dtype = Dtype::kU8;
+  }
   return data;
 }
 
@@ -144,20 +175,28 @@ class RelativeError {
 };
 
 struct Errors {
-  double element = 0;       // of a dequantised latent element
-  double cache = 0;         // float64 over the FP8 cache against float64 over bf16
-  double cache_lse = 0;     // the same of lse, the largest
-  double kernel = 0;        // the kernel over the FP8 cache against float64 over the same bytes
-  double plain_kernel = 0;  // the plainest code in the working precision, likewise
-  double worst_ratio = 0;   // a row's error over what it may be
-  double total = 0;         // the kernel over the FP8 cache against float64 over bf16
-  double bf16_kernel = 0;   // the kernel over bf16 against float64 over bf16
+  double element = 0;                    // of a dequantised latent element
+  double cache = 0;                      // float64 over the FP8 cache against float64 over bf16
+  double cache_lse = 0;                  // the same of lse, the largest
+  double kernel = 0;                     // the kernel over the FP8 cache against float64 over the same bytes
+  double plain_kernel = 0;               // the plainest code in the working precision, likewise
+  double worst_ratio = 0;                // a row's error over what it may be
+  double kernel_lse = 0, plain_lse = 0;  // the same of lse, the largest
+  double tensor_cores = 0, tensor_cores_lse = 0;  // e4m3 products as Hopper's tensor cores add them
+  double total = 0;                               // the kernel over the FP8 cache against float64 over bf16
+  double bf16_kernel = 0;                         // the kernel over bf16 against float64 over bf16
 };
+
+int score_chains(const NumericsOptions& options) {
+  if (options.chains > 0) return options.chains;
+  return e4m3_latent::score_chains(options.heads);
+}
 
 Result<Errors> measure(Data& data, const NumericsOptions& options, const Executor& executor) {
   DecodeProblem fp8_problem = data.problem;
   fp8_problem.cache.format = options.format();
   fp8_problem.options.products = *products_from_name(options.products);
+  fp8_problem.query.e4m3 = options.e4m3_queries;
   FLASHLATENT_RETURN_IF_ERROR(validate(fp8_problem));
   const bool e4m3 = options.format() == KvFormat::kE4m3;
   if (e4m3) data.fp8.kv_scale = {&data.scale, Dtype::kF32, {1}};
@@ -170,22 +209,39 @@ Result<Errors> measure(Data& data, const NumericsOptions& options, const Executo
     runs.push_back(std::move(run));
   }
   Errors errors;
-  RelativeError element, cache, total, bf16_kernel;
+  RelativeError element, cache, total, bf16_kernel, tensor_cores;
   for (std::size_t i = 0; i < data.latents.size(); ++i) {
     if (!e4m3 && i % fp8_656::kDim >= fp8_656::kLatentDim) continue;  // the RoPE part is as it was
     element.add(bf16_to_float(data.read_back[i]), bf16_to_float(data.latents[i]));
   }
   const auto* bf16_out = static_cast<const std::uint16_t*>(runs[0].out().data);
   const auto* fp8_out = static_cast<const std::uint16_t*>(runs[1].out().data);
-  for (int request = 0; request < data.problem.query.batch; ++request) {
-    for (int head = 0; head < data.problem.query.heads; ++head) {
-      const cpu::ReferenceRow exact = cpu::reference_row(data.problem, data.plain, request, 0, head);
-      const cpu::ReferenceRow fp8 = cpu::reference_row(fp8_problem, data.fp8, request, 0, head);
-      errors.cache_lse = std::max(errors.cache_lse, std::abs(fp8.lse - exact.lse));
-      for (int d = 0; d < data.problem.cache.v_dim; ++d, ++bf16_out, ++fp8_out) {
-        cache.add(fp8.out[d], exact.out[d]);
-        total.add(bf16_to_float(*fp8_out), exact.out[d]);
-        bf16_kernel.add(bf16_to_float(*bf16_out), exact.out[d]);
+  const int heads = fp8_problem.query.heads, v_dim = fp8_problem.cache.v_dim;
+  const int chains = score_chains(options);
+  struct Row {
+    cpu::ReferenceRow exact, fp8;
+    cpu::E4m3Row tensor_cores;
+  };
+  std::vector<Row> rows(data.problem.query.batch * heads);
+  cpu::parallel_for_dynamic(
+      static_cast<std::int64_t>(rows.size()), cpu::hardware_threads(), [&](std::int64_t i) {
+        const int request = static_cast<int>(i) / heads, head = static_cast<int>(i) % heads;
+        rows[i].exact = cpu::reference_row(data.problem, data.plain, request, 0, head);
+        rows[i].fp8 = cpu::reference_row(fp8_problem, data.fp8, request, 0, head);
+        if (!fp8_problem.fp8_products()) return;
+        rows[i].tensor_cores = cpu::e4m3_row(fp8_problem, data.fp8, request, 0, head, chains);
+      });
+  const auto raise = [](double& largest, double x) { largest = std::max(largest, std::abs(x)); };
+  for (const auto& [exact, fp8, tensor_core_row] : rows) {
+    raise(errors.cache_lse, fp8.lse - exact.lse);
+    raise(errors.plain_lse, fp8.plain_lse - fp8.lse);
+    if (fp8_problem.fp8_products()) raise(errors.tensor_cores_lse, tensor_core_row.lse - fp8.lse);
+    for (int d = 0; d < v_dim; ++d, ++bf16_out, ++fp8_out) {
+      cache.add(fp8.out[d], exact.out[d]);
+      total.add(bf16_to_float(*fp8_out), exact.out[d]);
+      bf16_kernel.add(bf16_to_float(*bf16_out), exact.out[d]);
+      if (fp8_problem.fp8_products()) {
+        tensor_cores.add(bf16_to_float(float_to_bf16(tensor_core_row.out[d])), fp8.out[d]);
       }
     }
   }
@@ -195,9 +251,28 @@ Result<Errors> measure(Data& data, const NumericsOptions& options, const Executo
   errors.kernel = kernel.relative_error;
   errors.plain_kernel = kernel.plain_relative_error;
   errors.worst_ratio = kernel.worst_ratio;
+  errors.kernel_lse = kernel.lse_error;
+  errors.tensor_cores = tensor_cores.value();
   errors.total = total.value();
   errors.bf16_kernel = bf16_kernel.value();
   return errors;
+}
+
+struct Case {
+  const Latents* latents;
+  float deviation;
+};
+
+std::vector<Case> cases_of(const NumericsOptions& options) {
+  std::vector<Case> cases;
+  for (const Latents& latents : kLatents) {
+    if (options.latents != "all" && options.latents != latents.name) continue;
+    for (float deviation : kScoreDeviations) {
+      if (options.scores == 0) cases.push_back({&latents, deviation});
+    }
+    if (options.scores > 0) cases.push_back({&latents, options.scores});
+  }
+  return cases;
 }
 
 int run_bench_numerics(const NumericsOptions& options) {
@@ -209,40 +284,58 @@ int run_bench_numerics(const NumericsOptions& options) {
       bytes, fmt::format("--batch {} of --tokens {}", options.batch, options.tokens));
   if (!fits.ok()) return fail(fits);
   if (!executor.ok()) return fail(executor.status());
-  fmt::print("{:<10} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}\n", "latents", "scores", "element",
-             "cache", "lse", "kernel", "plain", "worst row", "total", "bf16");
+  if (options.e4m3_queries && options.format() != KvFormat::kE4m3) {
+    return fail(
+        invalid_argument("--e4m3-queries is given and --kv is ", options.kv, "; e4m3 is accepted with it"));
+  }
+  const bool fp8_products = options.products == "fp8" || (options.products == "auto" && options.e4m3_queries);
+  fmt::print("{:<10} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}", "latents", "scores",
+             "element", "cache", "lse", "kernel", "plain", "its lse", "plain", "worst row", "total", "bf16");
+  if (fp8_products) fmt::print(" {:>9} {:>9}", "tensor c.", "its lse");
+  fmt::print("\n");
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
-  Progress progress("bench numerics", std::size(kLatents) * std::size(kScoreDeviations));
+  const auto cases = cases_of(options);
+  Progress progress("bench numerics", static_cast<std::int64_t>(cases.size()));
   bool right = true;
-  for (const Latents& latents : kLatents) {
-    for (float deviation : kScoreDeviations) {
-      Result<Data> data = make_data(options, latents, deviation);
-      if (!data.ok()) return fail(data.status());
-      Result<Errors> e = measure(*data, options, *executor);
-      if (!e.ok()) return fail(e.status());
-      progress.clear();
-      fmt::print("{:<10} {:>6} {:>9.2e} {:>9.2e} {:>9.2e} {:>9.2e} {:>9.2e} {:>9.2f} {:>9.2e} {:>9.2e}\n",
-                 latents.name, deviation, e->element, e->cache, e->cache_lse, e->kernel, e->plain_kernel,
-                 e->worst_ratio, e->total, e->bf16_kernel);
-      right = right && e->worst_ratio <= 1;
-      results.push_back({{"name", latents.name},
-                         {"latents", latents.what},
-                         {"kv", options.kv},
-                         {"products", options.products},
-                         {"score_deviation", deviation},
-                         {"b", options.batch},
-                         {"h_q", options.heads},
-                         {"s_k", options.tokens},
-                         {"element_error", e->element},
-                         {"cache_error", e->cache},
-                         {"cache_lse_error", e->cache_lse},
-                         {"kernel_error", e->kernel},
-                         {"plain_kernel_error", e->plain_kernel},
-                         {"worst_ratio", e->worst_ratio},
-                         {"total_error", e->total},
-                         {"bf16_kernel_error", e->bf16_kernel}});
-      progress.update(static_cast<std::int64_t>(results.size()));
+  for (const auto& [latents, deviation] : cases) {
+    Result<Data> data = make_data(options, *latents, deviation);
+    if (!data.ok()) return fail(data.status());
+    Result<Errors> e = measure(*data, options, *executor);
+    if (!e.ok()) return fail(e.status());
+    progress.clear();
+    fmt::print(
+        "{:<10} {:>6} {:>9.2e} {:>9.2e} {:>9.2e} {:>9.2e} {:>9.2e} {:>9.2e} {:>9.2e} {:>9.2f} {:>9.2e} "
+        "{:>9.2e}",
+        latents->name, deviation, e->element, e->cache, e->cache_lse, e->kernel, e->plain_kernel,
+        e->kernel_lse, e->plain_lse, e->worst_ratio, e->total, e->bf16_kernel);
+    if (fp8_products) fmt::print(" {:>9.2e} {:>9.2e}", e->tensor_cores, e->tensor_cores_lse);
+    fmt::print("\n");
+    right = right && e->worst_ratio <= 1;
+    results.push_back({{"name", latents->name},
+                       {"latents", latents->what},
+                       {"kv", options.kv},
+                       {"products", options.products},
+                       {"q", options.e4m3_queries ? "e4m3" : "bf16"},
+                       {"score_deviation", deviation},
+                       {"b", options.batch},
+                       {"h_q", options.heads},
+                       {"s_k", options.tokens},
+                       {"element_error", e->element},
+                       {"cache_error", e->cache},
+                       {"cache_lse_error", e->cache_lse},
+                       {"kernel_error", e->kernel},
+                       {"plain_kernel_error", e->plain_kernel},
+                       {"worst_ratio", e->worst_ratio},
+                       {"total_error", e->total},
+                       {"bf16_kernel_error", e->bf16_kernel},
+                       {"kernel_lse_error", e->kernel_lse},
+                       {"plain_lse_error", e->plain_lse}});
+    if (fp8_products) {
+      results.back()["score_chains"] = score_chains(options);
+      results.back()["tensor_cores_error"] = e->tensor_cores;
+      results.back()["tensor_cores_lse_error"] = e->tensor_cores_lse;
     }
+    progress.update(static_cast<std::int64_t>(results.size()));
   }
   const nlohmann::ordered_json document = {{"machine", describe_machine(*executor)},
                                            {"source_tree", source_tree()},
@@ -269,15 +362,27 @@ void add_bench_numerics(CLI::App& bench, Action& action) {
   numerics->add_option("--products", options->products, "With --kv e4m3: what is multiplied")
       ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
       ->capture_default_str();
+  numerics->add_flag("--e4m3-queries", options->e4m3_queries, "With --kv e4m3: queries of e4m3, scale 1");
+  numerics->add_option("--latents", options->latents, "One kind, or all")
+      ->check(CLI::IsMember(latents_names()))
+      ->capture_default_str();
+  numerics->add_option("--scores", options->scores, "The scores' standard deviation; without it 1 and 4")
+      ->check(CLI::Range(1e-3F, 100.0F));
+  numerics
+      ->add_option("--chains", options->chains,
+                   "tensor c.: in so many sums a score is added up; without it as in mla_64_e4m3")
+      ->check(CLI::Range(1, 18));
   add_executor_options(*numerics, options->executor);
   add_seed_option(*numerics, options->seed);
   add_json_option(*numerics, options->json);
   numerics->footer(
       "Relative errors |a - b| / |b|. element: a dequantised latent; cache: float64 over the FP8 cache\n"
       "against float64 over the bf16 one (lse: largest difference of lse); kernel: the kernel over the\n"
-      "FP8 cache against float64 over the same bytes (plain: the plainest code instead; worst row: over\n"
-      "what it may be; exit code 1 above 1); total: the kernel over FP8 against float64 over bf16;\n"
-      "bf16: the kernel over bf16 against the same. scores: their standard deviation.");
+      "FP8 cache against float64 over the same bytes (plain: the plainest code instead; its lse and plain:\n"
+      "the largest difference of lse; worst row: over what it may be; exit code 1 above 1); total: the\n"
+      "kernel over FP8 against float64 over bf16; bf16: the kernel over bf16 against the same; tensor c.:\n"
+      "e4m3 products as Hopper's tensor cores add them, emulated on the CPU. scores: their standard\n"
+      "deviation.");
   numerics->callback([&action, options] { action = [options] { return run_bench_numerics(*options); }; });
 }
 

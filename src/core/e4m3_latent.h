@@ -28,4 +28,14 @@ FLASHLATENT_FP8_FUNCTION int query_exponent(float amax) {
 /// Keeps P, at most 1, near e4m3's largest number, 448.
 inline constexpr float kProbabilityScale = 256.0F;
 
+/// On tensor cores a score is made in so many sums ("chains") of about as many products each, which are added
+/// in fp32: a sum of e4m3 products keeps 13 bits (docs/log/mla_64_e4m3.md). Of tiles of up to kFewRows query
+/// rows, which have registers for two sums under way, and of larger ones, whose lse three bring within the
+/// tolerance.
+inline constexpr int kFewRows = 16, kChainsOfFewRows = 5, kChainsOfTiles = 3;
+
+constexpr int score_chains(int query_rows) {
+  return query_rows <= kFewRows ? kChainsOfFewRows : kChainsOfTiles;
+}
+
 }  // namespace flashlatent::e4m3_latent

@@ -312,6 +312,25 @@ int query_tokens(const DecodeProblem& problem, const DecodeInputs& inputs, int r
   return begins[request + 1] - begins[request];
 }
 
+std::vector<const std::uint8_t*> e4m3_tokens_seen(const DecodeProblem& problem, const DecodeInputs& inputs,
+                                                  int request, int token) {
+  std::vector<const std::uint8_t*> tokens;
+  for (const Seen& seen : seen_by(problem, inputs, request, token)) {
+    const ConstTensorView& cache = seen.place.extra ? inputs.extra_kv_cache : inputs.kv_cache;
+    tokens.push_back(static_cast<const std::uint8_t*>(cache.data) + seen.place.page * cache.strides[0] +
+                     seen.place.offset * cache.strides[1]);
+  }
+  return tokens;
+}
+
+std::vector<float> e4m3_query_row(const DecodeProblem& problem, const DecodeInputs& inputs, int request,
+                                  int token, int head) {
+  const std::int64_t q = query_offset(problem, inputs, request, token, head, inputs.q);
+  std::vector<double> row(problem.cache.qk_dim);
+  for (int d = 0; d < problem.cache.qk_dim; ++d) row[d] = scaled_element(inputs.q, {}, q + d, head);
+  return working_query(problem, row);
+}
+
 ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token,
                            int head) {
   const auto& [query, cache, sparse, options] = problem;

@@ -1,6 +1,7 @@
 // The oracle: float64, no tricks, one row at a time.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "flashlatent/decode.h"
@@ -35,6 +36,15 @@ struct ReferenceRow {
 /// have any strides.
 ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token,
                            int head);
+
+/// Of an e4m3 latent cache (and its extra one) the bytes of each token that a query token attends to, in
+/// order.
+std::vector<const std::uint8_t*> e4m3_tokens_seen(const DecodeProblem& problem, const DecodeInputs& inputs,
+                                                  int request, int token);
+
+/// A query row as e4m3 products have it: e4m3 queries without their scale, others rounded to e4m3.
+std::vector<float> e4m3_query_row(const DecodeProblem& problem, const DecodeInputs& inputs, int request,
+                                  int token, int head);
 
 /// Query tokens of a request: s_q, or with ragged queries what cu_seqlens_q says.
 int query_tokens(const DecodeProblem& problem, const DecodeInputs& inputs, int request);

@@ -12,13 +12,17 @@ enum class Supply { kBoxes, kTokens, kListed };
 
 /// kQkDim_: 576, or 512 without RoPE.
 /// kRows_: query rows a tile, N of the products with V.
-/// kOverlaps_: a block's scores are made while P of the one before is.
-template <int kQkDim_, int kRows_, Supply kSupply_, bool kOverlaps_ = kRows_ == 16>
+/// kOverlaps_: a block's scores, or their first chain, are made while P of the one before is.
+/// kChains_: of products in which a score is added up.
+template <int kQkDim_, int kRows_, Supply kSupply_, bool kOverlaps_ = false,
+          int kChains_ = e4m3_latent::score_chains(kRows_)>
 struct Config {
   using Element = __nv_bfloat16;  // of the output
   static constexpr int kRows = kRows_;
   static constexpr Supply kSupply = kSupply_;
   static constexpr bool kOverlaps = kOverlaps_;
+  static constexpr int kChains = kChains_;
+  static constexpr int kScores = kRows == 16 ? 3 : 2;  // of a block, that a scorer's thread has registers for
   static constexpr bool kBoxes = kSupply == Supply::kBoxes, kLists = kSupply == Supply::kListed;
 
   static constexpr int kQkDim = kQkDim_, kVDim = e4m3_latent::kLatentDim;
@@ -37,9 +41,9 @@ struct Config {
   static constexpr int kComputeThreads = kOutputThreads + 128;  // and the scorer
   static constexpr int kThreads = kComputeThreads + 128;        // and the loader
   // Half of the output of 64 rows is 128 of a thread's, a product 32 more.
-  // Two blocks' scores are 64.
-  static constexpr int kOutputRegisters = kRows == 16 ? 152 : kOverlaps ? 192 : 200;
-  static constexpr int kLoaderRegisters = kRows == 16 ? 56 : kBoxes ? 24 : 40;
+  // Two blocks' scores, or those of one and a chain's, are 64.
+  static constexpr int kOutputRegisters = kRows == 16 ? 152 : 184;
+  static constexpr int kLoaderRegisters = kRows == 16 ? 56 : kBoxes ? 24 : 32;
   static constexpr int kScorerRegisters = 4 * 128 - kOutputs * kOutputRegisters - kLoaderRegisters;
 
   static constexpr int kBlockBytes = 64 * kQkDim;

@@ -7,7 +7,7 @@
 namespace flashlatent::mla_e4m3 {
 
 /// Query rows a tile.
-inline constexpr int kFewRows = 16, kTileRows = 64;
+inline constexpr int kFewRows = e4m3_latent::kFewRows, kTileRows = 64;
 
 /// Pages that come by boxes are a multiple of so many tokens.
 inline constexpr int kPageTokens = 16;

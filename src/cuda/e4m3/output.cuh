@@ -98,11 +98,6 @@ class Output {
     const BlockScales<kRows>& scales = shared_.scales[place];
     if (*reinterpret_cast<const std::uint32_t*>(scales.shrinks) != 0) [[unlikely]]
       shrink(scales);
-    float2 factors[kRows / 8];  // of two columns each
-#pragma unroll
-    for (int j = 0; j < kRows / 8; ++j) {
-      factors[j] = *reinterpret_cast<const float2*>(&scales.factor[8 * j + column()]);
-    }
     const std::uint64_t p = ptx::descriptor_k_major_64<kAtomBytes>(
         __shfl_sync(0xffffffff, ptx::shared_address(shared_.p[place]), 0));
     float sums[kSums];
@@ -123,8 +118,12 @@ class Output {
         ptx::arrive(shared_.empty[slot]);
       }
 #pragma unroll
-      for (int i = 0; i < kSums; ++i) {
-        o_[chunk][i] = fmaf(sums[i], i % 2 == 0 ? factors[i / 4].x : factors[i / 4].y, o_[chunk][i]);
+      for (int j = 0; j < kRows / 8; ++j) {
+        const float2 factor = *reinterpret_cast<const float2*>(&scales.factor[8 * j + column()]);
+#pragma unroll
+        for (int i = 4 * j; i < 4 * j + 4; ++i) {
+          o_[chunk][i] = fmaf(sums[i], i % 2 == 0 ? factor.x : factor.y, o_[chunk][i]);
+        }
       }
       if (chunk + 1 < Config::kPartChunks) transpose(a, bytes);
     }

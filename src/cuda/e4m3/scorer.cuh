@@ -33,22 +33,17 @@ class Scorer {
   /// All blocks of a segment, of which there are some.
   __device__ __forceinline__ void attend(const parts::Work& work) {
     int left = work.blocks();
+    float s[Config::kScores][32];
     if constexpr (Config::kOverlaps) {
-      float s[2][32];
       ask(s[0]);
-      for (;;) {
-        if (left == 1) return finish(work, s[0]);
-        go_on(work, s[0], s[1], left--);
-        if (left == 1) return finish(work, s[1]);
-        go_on(work, s[1], s[0], left--);
+      while (go_on(work, s[0], s[1], s[kSpare], left) && go_on(work, s[1], s[0], s[kSpare], left)) {
       }
     } else {
 #pragma unroll 1
       for (; left > 0; --left) {
-        float s[32];
-        ask(s);
-        take<0>(s);
-        soften(work, s, left);
+        ask(s[0]);
+        take<0>(s[0], s[1], s[kSpare]);
+        soften(work, s[0], left);
       }
     }
   }
@@ -56,6 +51,8 @@ class Scorer {
  private:
   static constexpr int kRows = Config::kRows;
   static constexpr float kLargest = Config::kLargestP;
+  static constexpr int kSpare = Config::kScores - 1;
+  static constexpr bool kChainsInTurn = Config::kScores == 3;
 
   __device__ __forceinline__ static void meet() {
     ptx::named_sync(kScorerBarrier, 128);
@@ -72,23 +69,38 @@ class Scorer {
   }
   static constexpr int kHalves = kRows == 8 ? 1 : 2;  // rows g and g + 8
 
-  /// A block of which scores are under way to s, and which is not the last one.
-  __device__ __forceinline__ void go_on(const parts::Work& work, float (&s)[32], float (&next)[32],
-                                        int left) {
-    ask(next);
-    take<1>(s);
-    soften(work, s, left);
-  }
-  __device__ __forceinline__ void finish(const parts::Work& work, float (&s)[32]) {
-    take<0>(s);
-    soften(work, s, 1);
+  /// A block whose scores are under way to s; afterwards those of the next are to `other`, if there is one.
+  __device__ __forceinline__ bool go_on(const parts::Work& work, float (&s)[32], float (&other)[32],
+                                        float (&spare)[32], int& left) {
+    if (left == 1) {
+      take<0>(s, other, spare);
+      soften(work, s, 1);
+      return false;
+    }
+    if constexpr (Config::kChains == 1) {
+      ask(other);
+      take<1>(s, other, spare);
+    } else {
+      take<0>(s, other, spare);
+      ask(other);
+    }
+    soften(work, s, left--);
+    return true;
   }
 
-  /// Asks for the scores of the block that is next to be scored.
+  /// Asks for the first chain of the block that is next to be scored.
   __device__ __forceinline__ void ask(float (&s)[32]) {
-    const int slot = ahead_.index();
-    ptx::wait(shared_.full[slot], ahead_.parity());
+    const auto& place = Config::kOverlaps ? ahead_ : slot_;
+    ptx::wait(shared_.full[place.index()], place.parity());
     if constexpr (!Config::kBoxes) ptx::fence_for_async_proxy();
+    multiply<0>(s, place.index());
+    if constexpr (Config::kOverlaps) ahead_.next();
+  }
+  /// Asks for a chain of a block's products.
+  template <int kChain>
+  __device__ __forceinline__ void multiply(float (&s)[32], int slot) {
+    constexpr int kSteps = 2 * Config::kChunks, kChains = Config::kChains;
+    constexpr int kBegin = kChain * kSteps / kChains, kEnd = (kChain + 1) * kSteps / kChains;
     const std::uint64_t q =
         ptx::descriptor_k_major_64<kAtomBytes>(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q), 0));
     const std::uint64_t k = ptx::descriptor_k_major_64<Config::kChunks * kAtomBytes>(
@@ -96,22 +108,44 @@ class Scorer {
     ptx::pin_registers(s);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < 2 * Config::kChunks; ++i) {
+    for (int i = kBegin; i < kEnd; ++i) {
       ptx::WgmmaE4m3<64>::ss(s, q + i / 2 * (64 * 64 / 16) + i % 2 * ptx::kStepOfE4m3,
-                             k + i / 2 * (kAtomBytes / 16) + i % 2 * ptx::kStepOfE4m3, i > 0);
+                             k + i / 2 * (kAtomBytes / 16) + i % 2 * ptx::kStepOfE4m3, i > kBegin);
     }
     ptx::wgmma_commit();
-    ahead_.next();
   }
-  /// Waits for those of the block at hand, and gives its place back. kPending: blocks asked for behind it.
+  /// The scores of the block at hand, whose place is then given back. kPending: blocks asked for behind it.
+  /// `a` and `b` take chains but the first.
   template <int kPending>
-  __device__ __forceinline__ void take(float (&s)[32]) {
+  __device__ __forceinline__ void take(float (&s)[32], float (&a)[32], float (&b)[32]) {
     const int slot = slot_.index();
-    live_ = shared_.live[slot];
+    if constexpr (Config::kChains > 1) {
+      multiply<1>(a, slot);
+      add_chains<1>(s, a, b, slot);
+    }
     ptx::wgmma_wait<kPending>();
     ptx::pin_registers(s);
+    live_ = shared_.live[slot];
     ptx::arrive(shared_.empty[slot]);
     slot_.next();
+  }
+  /// Chains kChain, which is under way to `a`, and on. With kChainsInTurn each is asked for before the one
+  /// ahead of it is waited for.
+  template <int kChain>
+  __device__ __forceinline__ void add_chains(float (&s)[32], float (&a)[32], float (&b)[32], int slot) {
+    constexpr bool kLast = kChain + 1 == Config::kChains;
+    if constexpr (!kLast && kChainsInTurn) multiply<kChain + 1>(b, slot);
+    ptx::wgmma_wait<!kLast && kChainsInTurn ? 1 : 0>();
+    ptx::pin_registers(s);
+    ptx::pin_registers(a);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) s[i] += a[i];
+    if constexpr (!kLast && kChainsInTurn) {
+      add_chains<kChain + 1>(s, b, a, slot);
+    } else if constexpr (!kLast) {
+      multiply<kChain + 1>(a, slot);
+      add_chains<kChain + 1>(s, a, b, slot);
+    }
   }
 
   /// P of the block at hand, of which `s` are the scores.

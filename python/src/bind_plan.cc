@@ -58,7 +58,7 @@ nb::dict describe(const DecodeProblem& problem, const std::vector<std::int32_t>&
   if (lengths.size() != static_cast<std::size_t>(problem.query.batch)) {
     refuse("lengths has ", lengths.size(), " entries; the problem's batch is ", problem.query.batch);
   }
-  if (workers < 1 || workers > 1 << 16) refuse("workers is ", workers, "; 1 to 65536 are accepted");
+  check_workers(workers);
   const std::vector<Candidate> list = take(candidates(problem, executor_on(device, 0, kernel), workers));
   const Candidate* picked = cheapest(list);
   if (picked == nullptr) raise(none_takes(problem, list));

@@ -1,7 +1,11 @@
 // What is there to run on: version, backends, devices, kernels; and what a problem gets.
 
-#include <charconv>
+#include <nanobind/stl/optional.h>
 
+#include <charconv>
+#include <optional>
+
+#include "dispatch/select.h"
 #include "flashlatent/backend.h"
 #include "flashlatent/version.h"
 #include "python/src/bindings.h"
@@ -80,6 +84,10 @@ Executor executor_on(std::string_view device, int threads, const std::string& ke
   refuse("device is '", device, "'; cpu, cuda and cuda:N are accepted");
 }
 
+void check_workers(int workers) {
+  if (workers < 1 || workers > 1 << 16) refuse("workers is ", workers, "; 1 to 65536 are accepted");
+}
+
 void bind_query(nb::module_& module) {
   using namespace nb::literals;
   module.attr("VERSION") = FLASHLATENT_VERSION;
@@ -94,11 +102,20 @@ A backend has 'available', 'reason' (why it is not), 'devices' and 'kernels' (na
       "'cuda' where it can run, else 'cpu'; the environment variable FLASHLATENT_BACKEND overrides it.");
   module.def(
       "explain",
-      [](const DecodeProblem& problem, const std::string& device, int threads, const std::string& kernel) {
-        return take(explain(problem, executor_on(device, threads, kernel)));
+      [](const DecodeProblem& problem, const std::string& device, int threads, const std::string& kernel,
+         std::optional<int> workers) {
+        const Executor executor = executor_on(device, threads, kernel);
+        if (!workers) return take(explain(problem, executor));
+        if (threads != 0) refuse("threads is ", threads, " and workers is given; one of the two is accepted");
+        check_workers(*workers);
+        return explain(take(candidates(problem, executor, *workers)));
       },
       "problem"_a, nb::kw_only(), "device"_a = "cpu", "threads"_a = 0, "kernel"_a = "",
-      "Which kernel a problem gets and why no other: a line a kernel.");
+      "workers"_a = nb::none(),
+      R"(Which kernel a problem gets and why no other: a line a kernel.
+
+With workers, multiprocessors of an H200 (132) or threads, no device is asked: with device 'cuda', too, it needs no
+GPU, nor a build with CUDA.)");
 }
 
 }  // namespace flashlatent::python

@@ -36,4 +36,7 @@ Executor executor_on(std::string_view device, int threads, const std::string& ke
 /// Where tensors on `device` are worked on.
 Executor executor_on(Device device, int threads = 0, const std::string& kernel = "");
 
+/// Multiprocessors or threads of a schedule that no device is asked for.
+void check_workers(int workers);
+
 }  // namespace flashlatent::python

@@ -1,5 +1,6 @@
 """The examples run and say that they are right."""
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -35,6 +36,15 @@ def test_mla_layer():
     pytest.importorskip("torch")
     done = run("mla_layer.py", "--tokens", "30")  # over a page's end
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_distributed_decode():
+    pytest.importorskip("torch")
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+                           str(EXAMPLES / "distributed_decode.py")], capture_output=True, text=True, timeout=300,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("650 of 1300 tokens") == 2
 
 
 def test_cuda_graph_decode():

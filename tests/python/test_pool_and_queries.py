@@ -80,6 +80,20 @@ def test_problem_and_explain():
     assert "cpu_dense: picked" in flashlatent.explain(problem)
 
 
+def test_explain_asks_no_device():
+    """With workers every build answers for GPU kernels, extra caches included."""
+    problem = flashlatent.Problem(batch=64, heads=64, softmax_scale=1, qk_dim=512, v_dim=512, kv_format="fp8_584",
+                                  max_pages=0, topk=128, extra_page_size=64, extra_topk=512)
+    lines = flashlatent.explain(problem, device="cuda", workers=132).splitlines()
+    assert "mla_64_pingpong: picked" in lines
+    assert "mla_16_transposed: declines: h_q / h_kv is 64; at most 16 query rows a KV head are accepted" in lines
+    assert "cpu_dense: picked" in flashlatent.explain(problem, workers=3)
+    with pytest.raises(flashlatent.InvalidArgumentError, match="workers is 0; 1 to 65536 are accepted"):
+        flashlatent.explain(problem, workers=0)
+    with pytest.raises(flashlatent.InvalidArgumentError, match="threads is 2 and workers is given"):
+        flashlatent.explain(problem, threads=2, workers=2)
+
+
 def test_describe_plan():
     problem = flashlatent.Problem(batch=3, heads=16, max_pages=64, softmax_scale=1)
     plan = flashlatent.describe_plan(problem, [4096, 64, 0], workers=4)

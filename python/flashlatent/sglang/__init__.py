@@ -1,7 +1,7 @@
 """FlashLatent inside SGLang: the attention backend `flashlatent` for MLA decode, registered by SGLang's plugin group
 `sglang.srt.plugins`.
 
-    pip install flashlatent
+    pip install .     # in a checkout of FlashLatent
     python -m sglang.launch_server --model-path MODEL --decode-attention-backend flashlatent \
         --prefill-attention-backend fa3
 

@@ -1,6 +1,6 @@
 """FlashLatent inside vLLM: attention backends, registered by vLLM's plugin group `vllm.general_plugins`.
 
-    pip install flashlatent
+    pip install .                                        # in a checkout of FlashLatent
     vllm serve MODEL --attention-backend CUSTOM          # vLLM 0.26
     vllm serve MODEL --attention-backend FLASHLATENT     # vLLM 0.33
 

@@ -202,8 +202,8 @@ Dtype cached_dtype(const DecodeProblem::Cache& cache) {
 }
 
 std::string too_many_rows(const DecodeProblem& problem, int most) {
-  return message("s_q * h_q / h_kv is ", problem.rows_per_kv_head(), "; at most ", most,
-                 " query rows a KV head are accepted");
+  return message(has_token_items(problem) ? "h_q / h_kv is " : "s_q * h_q / h_kv is ", rows_of_item(problem),
+                 "; at most ", most, " query rows a KV head are accepted");
 }
 
 std::string unknown_dimensions(const DecodeProblem& problem, const char* accepted) {

@@ -64,7 +64,7 @@ std::optional<std::string> declines_e4m3_products(const DecodeProblem& problem);
 /// The dtype of an instance's key.
 Dtype cached_dtype(const DecodeProblem::Cache& cache);
 
-/// Why a kernel does not take so many query rows a KV head.
+/// Why a kernel does not take so many query rows a KV head; the product is that of rows_of_item().
 std::string too_many_rows(const DecodeProblem& problem, int most);
 /// Why no kernel of these dimensions is there, where those "are accepted"; null: what one list has of the
 /// format.

@@ -1,0 +1,113 @@
+// Which kernel a latent cache gets, by query rows and cache: the tables of docs/architecture.md. No device is
+// asked.
+#include <gtest/gtest.h>
+
+#include "dispatch/select.h"
+
+namespace flashlatent {
+namespace {
+
+constexpr int kWorkers = 132;
+
+DecodeProblem problem_of(KvFormat format, int dim, int heads, int tokens) {
+  DecodeProblem problem;
+  problem.query = {.batch = 128, .tokens = tokens, .heads = heads};
+  problem.cache.format = format;
+  problem.cache.qk_dim = dim;
+  problem.cache.max_pages = 64;
+  problem.options.softmax_scale = 1;
+  return problem;
+}
+
+DecodeProblem sparse(DecodeProblem problem) {
+  problem.sparse = {.enabled = true, .topk = 2048};
+  problem.cache.max_pages = 0;
+  return problem;
+}
+
+DecodeProblem with_extra(const DecodeProblem& problem) {
+  DecodeProblem result = sparse(problem);
+  result.cache.extra = {.enabled = true, .indexed = true, .page_size = 64, .topk = 512};
+  return result;
+}
+
+DecodeProblem with_window(DecodeProblem problem) {
+  problem.options.window = 128;
+  return problem;
+}
+
+Executor on_gpu(const char* kernel = "") {
+  Executor executor;
+  executor.backend = Backend::kCuda;
+  executor.kernel = kernel;
+  return executor;
+}
+
+/// The picked kernel's name, or "refused".
+std::string picked(const DecodeProblem& problem) {
+  const Result<std::vector<Candidate>> list = candidates(problem, on_gpu(), kWorkers);
+  if (!list.ok()) return list.status().message();
+  const Candidate* best = cheapest(*list);
+  return best == nullptr ? "refused" : best->kernel->name;
+}
+
+std::string reason_of(const DecodeProblem& problem, const char* kernel) {
+  const Result<std::vector<Candidate>> list = candidates(problem, on_gpu(kernel), kWorkers);
+  if (!list.ok()) return list.status().message();
+  for (const Candidate& candidate : *list) {
+    if (std::string(candidate.kernel->name) == kernel) return candidate.reason;
+  }
+  return "no such kernel";
+}
+
+TEST(DispatchRows, CachesByListsDecide) {
+  for (int heads : {8, 16, 32, 128}) {
+    for (int tokens : {1, 4}) {
+      const auto of = [&](KvFormat format, int dim) { return problem_of(format, dim, heads, tokens); };
+      const std::string by_rows = heads <= 16 ? "mla_16_transposed" : "mla_64_pingpong";
+      for (const auto format : {KvFormat::kFp8_584, KvFormat::kE4m3}) {
+        for (const DecodeProblem& problem :
+             {sparse(of(format, 512)), with_extra(of(format, 512)), with_window(of(format, 512))}) {
+          EXPECT_EQ(picked(problem), by_rows) << to_string(problem);
+        }
+      }
+      for (const auto format : {KvFormat::kFp8_656, KvFormat::kE4m3}) {
+        EXPECT_EQ(picked(with_extra(of(format, 576))), "mla_16_transposed") << heads;
+        EXPECT_EQ(picked(with_window(of(format, 576))), "mla_16_transposed") << heads;
+      }
+      for (const auto format : {KvFormat::kFp8_656, KvFormat::kPlain}) {
+        EXPECT_EQ(picked(with_extra(of(format, 512))), "mla_64_pingpong") << heads;
+        EXPECT_EQ(picked(with_window(of(format, 512))), "mla_64_pingpong") << heads;
+      }
+      EXPECT_EQ(picked(of(KvFormat::kFp8_656, 512)), "mla_64_pingpong") << heads;
+      EXPECT_EQ(picked(with_extra(of(KvFormat::kPlain, 576))), "refused") << heads;
+      EXPECT_EQ(picked(with_window(of(KvFormat::kPlain, 576))), "refused") << heads;
+    }
+  }
+}
+
+TEST(DispatchRows, ProductsOfAnE4m3CacheDecide) {
+  for (int heads : {8, 16, 32, 128}) {
+    DecodeProblem problem = problem_of(KvFormat::kE4m3, 576, heads, 1);
+    EXPECT_EQ(picked(problem), heads <= 16 ? "mla_16_transposed" : "mla_64_pingpong");
+    problem.options.products = Products::kFp8;
+    for (const DecodeProblem& each : {problem, sparse(problem), with_extra(problem), with_window(problem)}) {
+      EXPECT_EQ(picked(each), "mla_64_e4m3") << to_string(each);
+    }
+  }
+}
+
+// Where query tokens have tokens of their own, s_q does not make rows, and no reason may say that it does.
+TEST(DispatchRows, TooManyRowsAreThoseOfAnItem) {
+  const std::string dense = reason_of(problem_of(KvFormat::kPlain, 576, 16, 4), "mla_16_transposed");
+  EXPECT_EQ(dense.find("s_q * h_q / h_kv is 64; at most 8 "), 0U) << dense;
+  const std::string indexed =
+      reason_of(sparse(problem_of(KvFormat::kPlain, 576, 16, 4)), "mla_16_transposed");
+  EXPECT_EQ(indexed.find("h_q / h_kv is 16; at most 8 "), 0U) << indexed;
+  const std::string windowed =
+      reason_of(with_window(problem_of(KvFormat::kFp8_584, 512, 32, 4)), "mla_16_transposed");
+  EXPECT_EQ(windowed.find("h_q / h_kv is 32; at most 16 "), 0U) << windowed;
+}
+
+}  // namespace
+}  // namespace flashlatent

@@ -32,6 +32,16 @@ Executor on_stream(const Executor& executor, void* stream) {
           .kernel = {}};
 }
 
+void build_on_host(const Selection& selection, const PlanLengths& lengths,
+                   std::span<const prefix::Group> groups, void* plan) {
+  if (selection.geometry.lists == 2) {
+    schedule::build_on_host(selection.geometry, schedule::union_lengths(lengths), plan);
+  } else {
+    prefix::build_on_host(selection.geometry, selection.prefix, groups,
+                          static_cast<const std::int32_t*>(lengths.cache.data), plan);
+  }
+}
+
 /// A plan for these groups; `lengths` are valid. `host_lengths`: where there are groups, the same on the
 /// host.
 Status build_plan(const Selection& selection, const PlanLengths& lengths,
@@ -49,12 +59,7 @@ Status build_plan(const Selection& selection, const PlanLengths& lengths,
                             executor);
   }
 #endif
-  if (selection.geometry.lists == 2) {
-    schedule::build_on_host(selection.geometry, schedule::union_lengths(lengths), plan.data);
-  } else {
-    prefix::build_on_host(selection.geometry, selection.prefix, groups,
-                          static_cast<const std::int32_t*>(lengths.cache.data), plan.data);
-  }
+  build_on_host(selection, lengths, groups, plan.data);
   return {};
 }
 
@@ -144,12 +149,7 @@ Result<PlanDescription> Plan::describe(const PlanLengths& lengths) const {
   FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem(), lengths, Device{}));
   std::vector<std::max_align_t> memory(plan_bytes() / sizeof(std::max_align_t) + 1);
   const Selection& selection = choice_->selection;
-  if (selection.geometry.lists == 2) {
-    schedule::build_on_host(selection.geometry, schedule::union_lengths(lengths), memory.data());
-  } else {
-    prefix::build_on_host(selection.geometry, selection.prefix, {},
-                          static_cast<const std::int32_t*>(lengths.cache.data), memory.data());
-  }
+  build_on_host(selection, lengths, {}, memory.data());
   return described(selection, lengths, {memory.data(), memory.size() * sizeof(std::max_align_t)});
 }
 

@@ -73,6 +73,11 @@ schedule::Workers workers_in_call(const DecodeProblem& problem, const schedule::
   return cost::reading(workers, query.batch * tokens * token_bytes);
 }
 
+/// Does the kernel, which takes the problem, cost more than any that runs without being named?
+bool runs_only_by_name(const Candidate& candidate) {
+  return candidate.geometry.cost.per_call >= cost::kNever.per_call;
+}
+
 /// Empty if the kernel takes the problem on this executor, else why not.
 std::string reason_to_decline(const DecodeKernel& kernel, const DecodeProblem& problem,
                               const Executor& executor, Purpose purpose) {
@@ -171,7 +176,7 @@ std::string explain(const std::vector<Candidate>& candidates) {
     } else {
       text += &candidate == best ? "picked" : "not picked";
       // A kernel without a rival needs no measured costs.
-      if (&candidate != best && candidate.geometry.cost.per_call >= cost::kNever.per_call) {
+      if (&candidate != best && runs_only_by_name(candidate)) {
         text += message(", ", kOnlyByName);
       } else if (takers > 1) {
         text += message(", estimated at ", static_cast<double>(candidate.estimate) / 1000, " us");
@@ -218,17 +223,26 @@ Sizes sizes_of(const DecodeProblem& problem, const std::vector<Candidate>& candi
   return sizes;
 }
 
-Result<Selection> select(const DecodeProblem& problem, const Executor& executor, Purpose purpose) {
+namespace {
+
+/// On the executor's own device, which must be there.
+Result<std::vector<Candidate>> candidates_here(const DecodeProblem& problem, const Executor& executor,
+                                               Purpose purpose = Purpose::kDecode) {
   FLASHLATENT_RETURN_IF_ERROR(validate(executor));
-  Result<schedule::Workers> workers = workers_of(executor);
-  if (!workers.ok()) return workers.status();
-  Result<std::vector<Candidate>> list = candidates(problem, executor, *workers, purpose);
-  if (!list.ok()) return list.status();
-  const Candidate* best = cheapest(*list);
-  if (best == nullptr) return none_takes(problem, *list);
+  FLASHLATENT_ASSIGN_OR_RETURN(const schedule::Workers workers, workers_of(executor));
+  return candidates(problem, executor, workers, purpose);
+}
+
+}  // namespace
+
+Result<Selection> select(const DecodeProblem& problem, const Executor& executor, Purpose purpose) {
+  FLASHLATENT_ASSIGN_OR_RETURN(const std::vector<Candidate> list,
+                               candidates_here(problem, executor, purpose));
+  const Candidate* best = cheapest(list);
+  if (best == nullptr) return none_takes(problem, list);
   Selection selection{.kernel = best->kernel, .geometry = best->geometry, .prefix = best->prefix};
   if (purpose == Purpose::kTurns) return selection;
-  const Sizes sizes = sizes_of(problem, *list, *best);
+  const Sizes sizes = sizes_of(problem, list, *best);
   selection.plan_bytes = sizes.plan;
   selection.workspace_bytes = sizes.workspace;
   return selection;
@@ -248,22 +262,17 @@ Result<const DecodeKernel*> kernel_of_call(const DecodeKernel& picked, const Dec
 }
 
 Result<std::string> picked_kernel(const DecodeProblem& problem, const Executor& executor) {
-  Result<Selection> selection = select(problem, executor);
-  if (!selection.ok()) return selection.status();
-  return std::string(selection->kernel->name);
+  FLASHLATENT_ASSIGN_OR_RETURN(const Selection selection, select(problem, executor));
+  return std::string(selection.kernel->name);
 }
 
 Result<std::vector<std::string>> kernels_in_question(const DecodeProblem& problem, const Executor& executor) {
-  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
-  Result<schedule::Workers> workers = workers_of(executor);
-  if (!workers.ok()) return workers.status();
-  Result<std::vector<Candidate>> list = candidates(problem, executor, *workers);
-  if (!list.ok()) return list.status();
-  if (cheapest(*list) == nullptr) return none_takes(problem, *list);
+  FLASHLATENT_ASSIGN_OR_RETURN(const std::vector<Candidate> list, candidates_here(problem, executor));
+  const Candidate* best = cheapest(list);
+  if (best == nullptr) return none_takes(problem, list);
   std::vector<std::string> names;
-  for (const Candidate& candidate : *list) {
-    const bool by_name = candidate.geometry.cost.per_call >= cost::kNever.per_call;
-    if (candidate.reason.empty() && (!by_name || &candidate == cheapest(*list))) {
+  for (const Candidate& candidate : list) {
+    if (candidate.reason.empty() && (!runs_only_by_name(candidate) || &candidate == best)) {
       names.emplace_back(candidate.kernel->name);
     }
   }
@@ -271,12 +280,9 @@ Result<std::vector<std::string>> kernels_in_question(const DecodeProblem& proble
 }
 
 Result<std::string> explain_for(Purpose purpose, const DecodeProblem& problem, const Executor& executor) {
-  FLASHLATENT_RETURN_IF_ERROR(validate(executor));
-  Result<schedule::Workers> workers = workers_of(executor);
-  if (!workers.ok()) return workers.status();
-  Result<std::vector<Candidate>> list = candidates(problem, executor, *workers, purpose);
-  if (!list.ok()) return list.status();
-  return explain(*list);
+  FLASHLATENT_ASSIGN_OR_RETURN(const std::vector<Candidate> list,
+                               candidates_here(problem, executor, purpose));
+  return explain(list);
 }
 
 Result<std::string> explain(const DecodeProblem& problem, const Executor& executor) {

@@ -1,19 +1,13 @@
 // Decode on the CPU, of any cache: the parts of a plan on threads, blocks of 64 tokens in SIMD.
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
-#include "core/e4m3_latent.h"
-#include "core/element.h"
 #include "core/message.h"
 #include "cpu/block_math.h"
 #include "cpu/dense.h"
-#include "cpu/kv_rows.h"
+#include "cpu/dense_call.h"
 #include "cpu/parallel.h"
-#include "cpu/rows.h"
-#include "cpu/tokens.h"
 #include "cpu/workspace.h"
-#include "plan/host_plan.h"
+#include "plan/plan_memory.h"
 #include "plan/prefix_plan.h"
 #include "plan/token_lists.h"
 #include "plan/walker.h"
@@ -21,317 +15,6 @@
 namespace flashlatent::cpu {
 
 namespace {
-
-/// The query rows of one item, KV head and tile. Of an item that is a query token which a ragged request does
-/// not have: none, and `first_token` is one of those that it lacks.
-struct RowTile {
-  int request;
-  int first_token;  // of the item
-  int tokens;       // its query tokens
-  int kv_head;
-  int first;  // of the item's rows for this KV head
-  int rows;
-  int item = 0;
-};
-
-/// Query rows of several requests that meet the prefix that these share.
-struct PrefixTile {
-  const std::int32_t* requests;
-  int reader;  // the request whose pages are read
-  int kv_head;
-  int rows;
-};
-
-/// Tokens that a tile sees: of one list, or of two.
-struct Reach {
-  int length;      // of the request
-  int origin;      // where its block 0 begins
-  int begin, end;  // no row sees others
-  schedule::TokenSpan lists[2] = {};
-};
-
-/// A call's tensors with the index arithmetic on them.
-class Call {
- public:
-  explicit Call(const DecodeCall& call)
-      : problem_(call.problem),
-        inputs_(call.inputs),
-        outputs_(call.outputs),
-        max_logits_(call.max_logits),
-        g_(call.geometry),
-        held_(call.held),
-        union_lengths_(schedule::union_lengths(lengths_of(problem_, inputs_), call.held)),
-        tokens_(TokenSource::first(problem_, inputs_)),
-        extra_tokens_(TokenSource::extra(problem_, inputs_)),
-        rows_(problem_, inputs_),
-        key_scale_(latent() ? inputs_.kv_scale : inputs_.key_scale),
-        value_scale_(latent() ? inputs_.kv_scale : inputs_.value_scale),
-        group_(problem_.query.heads / problem_.cache.heads),
-        row_tiles_((problem_.rows_per_kv_head() + kTileRows - 1) / kTileRows) {}
-
-  /// Of what is here.
-  const std::int32_t* lengths() const { return held_.lengths != nullptr ? held_.lengths : contexts(); }
-  const std::int32_t* contexts() const {
-    const bool sparse = problem_.sparse.enabled;
-    return static_cast<const std::int32_t*>((sparse ? inputs_.topk_length : inputs_.cache_seqlens).data);
-  }
-
-  /// Of items with two lists.
-  const schedule::UnionLengths& union_lengths() const { return union_lengths_; }
-
-  RowTile tile(int item, int round) const {
-    const int s_q = problem_.query.tokens;
-    RowTile tile{item, 0, s_q, round / row_tiles_, round % row_tiles_ * kTileRows, 0, item};
-    if (problem_.token_items()) {
-      tile.request = item / s_q;
-      tile.first_token = item % s_q;
-      tile.tokens = 1;
-    }
-    if (problem_.query.ragged) find_own_tokens(tile);
-    tile.rows = std::clamp(tile.tokens * group_ - tile.first, 0, kTileRows);
-    return tile;
-  }
-
-  /// The rows of one request for a KV head, as a tile.
-  RowTile request_tile(int request, int kv_head) const {
-    return {request, 0, problem_.query.tokens, kv_head, 0, problem_.rows_per_kv_head()};
-  }
-
-  int token(const RowTile& tile, int row) const { return tile.first_token + (tile.first + row) / group_; }
-  int head(const RowTile& tile, int row) const { return tile.kv_head * group_ + (tile.first + row) % group_; }
-
-  /// A tile without a block, in `memory`. `scratch` is free afterwards.
-  template <class Tile>
-  TileState start(const Tile& tile, float* memory, std::uint8_t* scratch) const {
-    const std::uint16_t* query_rows[kTileRows];
-    float factors[kTileRows];
-    const bool expand = problem_.query.e4m3 || problem_.fp8_products();
-    auto* rows = reinterpret_cast<std::uint16_t*>(scratch);
-    for (int row = 0; row < tile.rows; ++row) {
-      const QueryPlace place = query_place(tile, row);
-      query_rows[row] = static_cast<const std::uint16_t*>(inputs_.q.data) + place.offset;
-      if (!expand) continue;
-      factors[row] = expand_query(place, rows);
-      query_rows[row] = rows;
-      rows += problem_.cache.qk_dim;
-    }
-    return start_tile(memory, spec(tile.kv_head), query_rows, tile.rows, expand ? factors : nullptr);
-  }
-
-  /// What all tiles share. An e4m3 key's scale goes to the scores.
-  TileSpec spec(int kv_head) const {
-    const auto& [query, cache, sparse, options] = problem_;
-    return {.dtype = cache.dtype,
-            .qk_dim = cache.qk_dim,
-            .v_dim = cache.v_dim,
-            .latent = latent(),
-            .scale = options.softmax_scale * scale_of(key_scale_, kv_head),
-            .soft_cap = options.separate.soft_cap,
-            .alibi = options.separate.alibi,
-            .e4m3_products = problem_.fp8_products()};
-  }
-
-  void set_slopes(const RowTile& tile, const TileState& state) const {
-    if (!problem_.options.separate.alibi) return;
-    const auto* slopes = static_cast<const float*>(inputs_.alibi_slopes.data);
-    for (int row = 0; row < tile.rows; ++row) state.slopes[row] = slopes[head(tile, row)];
-  }
-
-  /// The tokens that a request has in this call.
-  int length_of(int request) const { return std::clamp(lengths()[request], 0, max_tokens(problem_)); }
-
-  /// The tokens of an item that a tile sees, and where its blocks begin: after `prefix` tokens, which are 0
-  /// or come before the `planned` ones.
-  Reach reach(const RowTile& tile, int planned, int prefix) const {
-    if (problem_.cache.extra.enabled) {
-      return {planned,
-              0,
-              0,
-              planned,
-              {schedule::span_of(g_, union_lengths_, 0, tile.item),
-               schedule::span_of(g_, union_lengths_, 1, tile.item)}};
-    }
-    if (prefix > 0) {
-      const int length = prefix + planned;
-      return {length, prefix, prefix, limit(tile, length, tile.rows - 1)};
-    }
-    if (problem_.options.window == 0) return {planned, 0, 0, limit(tile, planned, tile.rows - 1)};
-    // The plan's tokens are a request's last ones: no query token sees those before.
-    const int length = length_of(tile.request);
-    return {length, length - planned, seen(tile, length, 0).begin, limit(tile, length, tile.rows - 1)};
-  }
-
-  /// Block number `index` of the tile's item.
-  Tokens tokens(const RowTile& tile, const Reach& reach, int index) const {
-    if (problem_.cache.extra.enabled) return union_tokens(tile, reach, index);
-    // In 64 bits: the block after the last one of the longest request may begin past 2^31.
-    const std::int64_t first = reach.origin + std::int64_t{index} * kBlockTokens;
-    const std::int64_t begin = std::max<std::int64_t>(first, reach.begin);
-    const std::int64_t end = std::min<std::int64_t>(first + kBlockTokens, reach.end);
-    if (begin >= end) return {};
-    return tokens_.block(tile.request, tile.first_token, tile.kv_head, static_cast<int>(begin),
-                         static_cast<int>(end));
-  }
-
-  /// A block of a prefix: all of its rows see it.
-  Tokens prefix_tokens(const PrefixTile& tile, int block) const {
-    return tokens_.block(tile.reader, 0, tile.kv_head, block * kBlockTokens, (block + 1) * kBlockTokens);
-  }
-
-  /// Which of these tokens each row sees, and how far they are from the request's last.
-  void set_visible(const RowTile& tile, int length, const Tokens& tokens, Block& block) const {
-    if (problem_.cache.extra.enabled) {  // a list's tokens are those that the one query token sees
-      std::fill_n(block.first, tile.rows, 0);
-      std::fill_n(block.visible, tile.rows, tokens.count);
-      return;
-    }
-    auto place_of = [&tokens](std::int64_t position) {
-      return static_cast<int>(std::lower_bound(tokens.positions, tokens.positions + tokens.count, position) -
-                              tokens.positions);
-    };
-    for (int row = 0; row < tile.rows; ++row) {
-      const schedule::TokenSpan of_row = seen(tile, length, row);
-      block.visible[row] = place_of(of_row.end);
-      block.first[row] = problem_.options.window == 0 ? 0 : place_of(of_row.begin);
-    }
-    if (!problem_.options.separate.alibi) return;
-    const std::int64_t last = (g_.shard.is_all() ? length : contexts()[tile.request]) - std::int64_t{1};
-    for (int t = 0; t < tokens.count; ++t) {
-      block.distances[t] = static_cast<float>(g_.shard.position(tokens.positions[t]) - last);
-    }
-  }
-
-  void fetch(const Tokens& tokens, const Tokens& next, std::uint8_t* scratch, Block& block,
-             Block& ahead) const {
-    rows_.fetch(tokens, next, scratch, block, ahead);
-  }
-
-  void write_lse(const RowTile& tile, int row, float value) const {
-    write_number(outputs_.lse, tile, row, value == -kInfinity ? problem_.options.empty_lse : value);
-  }
-
-  /// out = factor * values with the sink applied, lse, and the largest score if that is asked for.
-  void write_row(const RowTile& tile, int row, const float* values, float factor, float lse,
-                 float max) const {
-    write_lse(tile, row, lse);
-    // NaN does not raise a maximum, but makes the lse NaN.
-    if (max_logits_.present()) write_number(max_logits_, tile, row, std::isnan(lse) ? lse : max);
-    factor *= scale_of(value_scale_, tile.kv_head);
-    if (problem_.options.attn_sink && lse != -kInfinity) {
-      factor /= 1 + std::exp(static_cast<const float*>(inputs_.attn_sink.data)[head(tile, row)] - lse);
-    }
-    auto* out = static_cast<std::uint16_t*>(outputs_.out.data) + offset(tile, row, outputs_.out);
-    for (int d = 0; d < problem_.cache.v_dim; ++d)
-      out[d] = from_float(values[d] * factor, problem_.cache.dtype);
-  }
-
-  /// Rows of query tokens that a ragged request does not have: only their lse exists.
-  void write_missing_rows(const RowTile& tile) const {
-    const int all = std::min(problem_.rows_per_kv_head() - tile.first, kTileRows);
-    for (int row = tile.rows; row < all; ++row) write_lse(tile, row, -kInfinity);
-  }
-
- private:
-  /// Of an fp32 (batch, h_q, s_q).
-  void write_number(const TensorView& view, const RowTile& tile, int row, float value) const {
-    const auto& s = view.strides;
-    static_cast<float*>(view.data)[tile.request * s[0] + head(tile, row) * s[1] + token(tile, row) * s[2]] =
-        value;
-  }
-
-  /// Block number `index` of two lists (plan/token_lists.h).
-  Tokens union_tokens(const RowTile& tile, const Reach& reach, int index) const {
-    const schedule::ListBlock block = schedule::list_block(g_, reach.lists[0].count(), index);
-    const schedule::TokenSpan& span = reach.lists[block.list];
-    const std::int64_t begin = std::int64_t{span.begin} + block.begin;
-    const std::int64_t end = std::min<std::int64_t>(begin + kBlockTokens, span.end);
-    if (begin >= end) return {};
-    const TokenSource& source = block.list == 0 ? tokens_ : extra_tokens_;
-    return source.block(tile.request, tile.first_token, tile.kv_head, static_cast<int>(begin),
-                        static_cast<int>(end));
-  }
-
-  /// The tokens that a row sees. `length`: of those that are here.
-  schedule::TokenSpan seen(const RowTile& tile, int length, int row) const {
-    const int later = problem_.options.causal ? tile.tokens - 1 - token(tile, row) : 0;
-    const std::int64_t window = problem_.options.window;
-    if (g_.shard.is_all()) {
-      const int end = length - later;
-      return {window == 0 ? 0 : static_cast<int>(std::max<std::int64_t>(end - window, 0)), end};
-    }
-    const schedule::TokenSpan span = held_.spans[std::int64_t{tile.request} * problem_.query.tokens + later];
-    return {span.begin, std::min(span.end, length)};
-  }
-
-  /// The tokens below which a row sees.
-  int limit(const RowTile& tile, int length, int row) const { return seen(tile, length, row).end; }
-
-  bool latent() const { return problem_.cache.layout == KvLayout::kLatent; }
-
-  /// Of e4m3 elements; a tensor or each head has one.
-  static float scale_of(const ConstTensorView& scale, int head) {
-    if (!scale.present()) return 1;
-    return static_cast<const float*>(scale.data)[scale.shape[0] > 1 ? head : 0];
-  }
-
-  struct QueryPlace {
-    std::int64_t offset;  // of the row in q
-    int head;
-  };
-  QueryPlace query_place(const RowTile& tile, int row) const {
-    return {offset(tile, row, inputs_.q), head(tile, row)};
-  }
-  QueryPlace query_place(const PrefixTile& tile, int row) const {
-    const int each = problem_.rows_per_kv_head();
-    return query_place(request_tile(tile.requests[row / each], tile.kv_head), row % each);
-  }
-
-  /// A query row as e4m3 elements, in bf16; returns their factor.
-  float expand_query(const QueryPlace& place, std::uint16_t* row) const {
-    const int columns = problem_.cache.qk_dim;
-    if (problem_.query.e4m3) {
-      expand_e4m3(static_cast<const std::uint8_t*>(inputs_.q.data) + place.offset, columns, Dtype::kBF16,
-                  row);
-      return scale_of(inputs_.q_scale, place.head);
-    }
-    return e4m3::power_of_two(
-        round_query(static_cast<const std::uint16_t*>(inputs_.q.data) + place.offset, columns, row));
-  }
-
-  /// Those of a ragged request that the tile has.
-  void find_own_tokens(RowTile& tile) const {
-    const int count = begins()[tile.request + 1] - begins()[tile.request], most = problem_.query.tokens;
-    if (!problem_.token_items()) {
-      tile.tokens = count;
-      return;
-    }
-    const int token = schedule::ragged_token(most, count, tile.first_token);
-    tile.tokens = token < 0 ? 0 : 1;
-    tile.first_token = token < 0 ? token + most : token;
-  }
-
-  const std::int32_t* begins() const { return static_cast<const std::int32_t*>(inputs_.cu_seqlens_q.data); }
-
-  std::int64_t offset(const RowTile& tile, int row, const ConstTensorView& view) const {
-    const auto& s = view.strides;
-    if (problem_.query.ragged)
-      return (begins()[tile.request] + token(tile, row)) * s[0] + head(tile, row) * s[1];
-    return tile.request * s[0] + token(tile, row) * s[1] + head(tile, row) * s[2];
-  }
-
-  const DecodeProblem& problem_;
-  const DecodeInputs& inputs_;
-  const DecodeOutputs& outputs_;
-  const TensorView& max_logits_;
-  const schedule::Geometry& g_;
-  const schedule::HeldTokens held_;
-  const schedule::UnionLengths union_lengths_;
-  const TokenSource tokens_, extra_tokens_;
-  const KvRows rows_;
-  const ConstTensorView &key_scale_, &value_scale_;
-  const int group_;
-  const int row_tiles_;
-};
 
 /// The prefixes of a call, if requests share some.
 struct Prefixes {
@@ -353,7 +36,7 @@ struct Prefixes {
 };
 
 /// One unit of a prefix: its partial rows.
-void run_unit(const DecodeProblem& problem, const Call& call, const Workspace& workspace, int part,
+void run_unit(const DecodeProblem& problem, const DenseCall& call, const Workspace& workspace, int part,
               const Prefixes& prefixes, int index) {
   const prefix::View& plan = prefixes.plan;
   const prefix::Unit unit =
@@ -400,7 +83,7 @@ void add_prefix(const DecodeProblem& problem, const Prefixes& prefixes, const Ro
   merge_rows(out, scale, share.splits, problem.cache.v_dim, partial_of);
 }
 
-void run_segment(const DecodeProblem& problem, const Call& call, const Workspace& workspace, int part,
+void run_segment(const DecodeProblem& problem, const DenseCall& call, const Workspace& workspace, int part,
                  const Prefixes& prefixes, schedule::Segment segment) {
   const RowTile tile = call.tile(segment.request, segment.round);
   call.write_missing_rows(tile);
@@ -445,7 +128,7 @@ void run_segment(const DecodeProblem& problem, const Call& call, const Workspace
 }
 
 /// Merges the partial results of one row into the first one's, in order, and writes it.
-void merge_row(const DecodeProblem& problem, const Call& call, const Workspace& workspace,
+void merge_row(const DecodeProblem& problem, const DenseCall& call, const Workspace& workspace,
                const schedule::Merge& merge, const RowTile& tile, int row) {
   const int v_dim = problem.cache.v_dim;
   float* merged = workspace.partial(merge.partial_begin, row);
@@ -471,7 +154,7 @@ Status launch_dense(const DecodeCall& decode_call) {
   if (plan.header->fingerprint != schedule::fingerprint(g)) {
     return other_plan();
   }
-  const Call call(decode_call);
+  const DenseCall call(decode_call);
   const Workspace workspace(problem, g, decode_call.workspace);
   const Prefixes prefixes(decode_call);
   if (prefixes.shared() && prefixes.plan.header->fingerprint != prefix::fingerprint(prefixes.shape)) {

@@ -30,7 +30,7 @@ struct Candidate {
   prefix::Shape prefix = {};         ///< Then of shared prefixes, if it takes those and they are wanted.
   std::string no_prefixes = {};      ///< If they are wanted and it does not take them: why.
   /// Then schedule::estimate() of it: positive, and with more requests, tokens or heads no less, as long as
-  /// the call is shared out in the same way (team, lanes, rounds, parts, Geometry::whole). Where it goes over
+  /// the call is shared out in the same way (partition, team, lanes, rounds, parts). Where it goes over
   /// to another way, or fills a round of row tiles better, the estimate of the picked kernel may fall, but
   /// not below half. tests/dispatch_estimates_test.cc says more.
   std::int64_t estimate = 0;

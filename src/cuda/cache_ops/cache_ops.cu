@@ -4,11 +4,11 @@
 
 #include "core/latent_format.h"
 #include "core/message.h"
+#include "cuda/cache_ops/by_warps.h"
 #include "cuda/cache_ops/e4m3.h"
 #include "cuda/cache_ops/fp8_584.h"
 #include "cuda/cache_ops/places.cuh"
 #include "cuda/cache_ops/token.cuh"
-#include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
 
 namespace flashlatent::cuda {
@@ -126,14 +126,6 @@ __global__ void __launch_bounds__(kThreads, kResident)
   }
 }
 
-/// Calls f with a value of the type that a tensor's dtype names.
-template <class F>
-Status with_type(Dtype dtype, F f) {
-  if (dtype == Dtype::kBF16) return f(__nv_bfloat16{});
-  if (dtype == Dtype::kF16) return f(__half{});
-  return f(Fp8Token{});
-}
-
 template <class Map>
 Status move_all(const Map& map, Dtype from, Dtype to, TokenDims dims, std::int64_t items,
                 const Executor& executor) {
@@ -142,18 +134,15 @@ Status move_all(const Map& map, Dtype from, Dtype to, TokenDims dims, std::int64
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   FLASHLATENT_ASSIGN_OR_RETURN(int units, multiprocessors(executor.device));
   const bool many = items > units * kResident * kWarps;
-  LaunchShape shape;
-  const std::int64_t blocks = (items - 1) / (kWarps * (many ? kManyTokens : 1)) + 1;
-  if (blocks > kMostBlocks) return too_many_blocks(blocks);
-  shape.blocks = static_cast<int>(blocks);
-  shape.threads = kThreads;
-  return with_type(from, [&](auto from_type) {
-    return with_type(to, [&](auto to_type) -> Status {
+  const std::int64_t warps = many ? (items - 1) / kManyTokens + 1 : items;
+  return with_type<Fp8Token>(from, [&](auto from_type) {
+    return with_type<Fp8Token>(to, [&](auto to_type) -> Status {
       using From = decltype(from_type);
       using To = decltype(to_type);
       if constexpr (Map::template takes<From, To>()) {
-        return launch(many ? move_kernel<From, To, kManyTokens, Map> : move_kernel<From, To, 1, Map>, shape,
-                      executor, map, dims, items);
+        return launch_warps<kThreads>(
+            many ? move_kernel<From, To, kManyTokens, Map> : move_kernel<From, To, 1, Map>, warps, executor,
+            map, dims, items);
       } else {
         return {StatusCode::kInternal, "a cache operation was asked for types that it does not have"};
       }

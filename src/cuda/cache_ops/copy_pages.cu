@@ -1,8 +1,8 @@
 // Pages of any layout as bytes: a warp a segment of what lies in one piece.
 #include <algorithm>
 
+#include "cuda/cache_ops/by_warps.h"
 #include "cuda/cache_ops/places.cuh"
-#include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
 
 namespace flashlatent::cuda {
@@ -69,12 +69,7 @@ Status copy_words(Pages pages, std::int64_t row_bytes, std::int64_t pairs, const
   if (pages.items == 0) return {};
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
-  LaunchShape shape;
-  const std::int64_t blocks = (pages.items - 1) / kWarps + 1;
-  if (blocks > kMostBlocks) return too_many_blocks(blocks);
-  shape.blocks = static_cast<int>(blocks);
-  shape.threads = kThreads;
-  return launch(copy_kernel<Word>, shape, executor, pages);
+  return launch_warps<kThreads>(copy_kernel<Word>, pages.items, executor, pages);
 }
 
 }  // namespace

@@ -3,9 +3,9 @@
 #include "cuda/cache_ops/e4m3.h"
 
 #include "core/scaled_e4m3.h"
+#include "cuda/cache_ops/by_warps.h"
 #include "cuda/cache_ops/places.cuh"
 #include "cuda/cache_ops/token.cuh"
-#include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
 
 namespace flashlatent::cuda {
@@ -24,36 +24,12 @@ inline constexpr int kBytes = kIsCode<T> ? 1 : 2;
 template <class T>
 using Word = std::conditional_t<kIsCode<T>, uint2, uint4>;  // eight elements
 
-/// What becomes of a token. Without a place to go to it is skipped; without one to come from it becomes 0.
-struct Move {
-  const std::uint8_t* from;
-  const std::uint8_t* rope;  // where it would begin, were it one piece with its RoPE part
-  std::uint8_t* to;
-};
-
-/// A cache; strides in bytes.
-struct Tokens {
-  std::uint8_t* data;
-  std::int64_t page_stride, token_stride, pages, page_size;
-
-  explicit Tokens(const ConstTensorView& view)
-      : data(static_cast<std::uint8_t*>(const_cast<void*>(view.data))),
-        page_stride(view.strides[0] * static_cast<std::int64_t>(size_of(view.dtype))),
-        token_stride(view.strides[1] * static_cast<std::int64_t>(size_of(view.dtype))),
-        pages(view.shape[0]),
-        page_size(view.shape[1]) {}
-
-  __device__ __forceinline__ std::uint8_t* token(std::int64_t page, std::int64_t offset) const {
-    return data + page * page_stride + offset * token_stride;
-  }
-};
-
 struct AppendMap {
   const std::uint8_t* latent;
   const std::uint8_t* rope;
   std::int64_t latent_stride, rope_stride;  // bytes
   Integers slots;
-  Tokens cache;
+  TokenPages cache;
 
   __device__ __forceinline__ Move operator()(std::int64_t i) const {
     const std::int64_t slot = slots.at(i);
@@ -64,7 +40,7 @@ struct AppendMap {
 };
 
 struct ConvertMap {
-  Tokens from, to;
+  TokenPages from, to;
 
   __device__ __forceinline__ Move operator()(std::int64_t i) const {
     const std::int64_t page = i / from.page_size, offset = i % from.page_size;
@@ -74,7 +50,7 @@ struct ConvertMap {
 };
 
 struct GatherMap {
-  Tokens cache;
+  TokenPages cache;
   PageTable table;
   std::uint8_t* out;
   std::int64_t row_stride;  // bytes
@@ -162,20 +138,7 @@ Status move_tokens(const Map& map, const Shape& shape, std::int64_t items, const
   if (items == 0) return {};
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
-  const std::int64_t blocks = (items - 1) / kWarps + 1;
-  if (blocks > kMostBlocks) return too_many_blocks(blocks);
-  LaunchShape grid;
-  grid.blocks = static_cast<int>(blocks);
-  grid.threads = kThreads;
-  return launch(move_kernel<From, To, Map>, grid, executor, map, shape, items);
-}
-
-/// Calls f with a value of the type that a tensor's dtype names.
-template <class F>
-Status with_type(Dtype dtype, F f) {
-  if (dtype == Dtype::kBF16) return f(__nv_bfloat16{});
-  if (dtype == Dtype::kF16) return f(__half{});
-  return f(Code{});
+  return launch_warps<kThreads>(move_kernel<From, To, Map>, items, executor, map, shape, items);
 }
 
 const float* scale_of(const ConstTensorView& scale) {
@@ -198,7 +161,7 @@ Status append_e4m3(const ConstTensorView& latent, const ConstTensorView& rope,
                       latent.strides[0] * 2,
                       d_rope > 0 ? rope.strides[0] * 2 : 0,
                       Integers(slot_mapping),
-                      Tokens(kv_cache)};
+                      TokenPages(kv_cache)};
   const bool aligned = in_words(latent) && in_words(kv_cache) && (d_rope == 0 || in_words(rope));
   const Shape shape{nullptr, scale_of(kv_scale), static_cast<int>(d_latent),
                     static_cast<int>(d_latent + d_rope), aligned && d_latent % 8 == 0};
@@ -210,27 +173,27 @@ Status append_e4m3(const ConstTensorView& latent, const ConstTensorView& rope,
 
 Status convert_e4m3(const ConstTensorView& from, const ConstTensorView& from_scale, const TensorView& to,
                     const ConstTensorView& to_scale, const Executor& executor) {
-  const ConvertMap map{Tokens(from), Tokens(to)};
+  const ConvertMap map{TokenPages(from), TokenPages(to)};
   const auto elements = static_cast<int>(from.shape[3]);
   const Shape shape{scale_of(from_scale), scale_of(to_scale), elements, elements,
                     in_words(from) && in_words(to)};
   const std::int64_t items = from.shape[0] * from.shape[1];
   if (to.dtype == Dtype::kBF16) return move_tokens<Code, __nv_bfloat16>(map, shape, items, executor);
   if (to.dtype == Dtype::kF16) return move_tokens<Code, __half>(map, shape, items, executor);
-  return with_type(from.dtype,
-                   [&](auto type) { return move_tokens<decltype(type), Code>(map, shape, items, executor); });
+  return with_type<Code>(
+      from.dtype, [&](auto type) { return move_tokens<decltype(type), Code>(map, shape, items, executor); });
 }
 
 Status gather_e4m3(const ConstTensorView& kv_cache, const ConstTensorView& kv_scale,
                    const ConstTensorView& block_table, const ConstTensorView& cu_seqlens,
                    const ConstTensorView& first_token, const TensorView& out, const Executor& executor) {
-  const GatherMap map{Tokens(kv_cache), PageTable(block_table, cu_seqlens, first_token),
+  const GatherMap map{TokenPages(kv_cache), PageTable(block_table, cu_seqlens, first_token),
                       static_cast<std::uint8_t*>(out.data),
                       out.strides[0] * static_cast<std::int64_t>(size_of(out.dtype))};
   const auto elements = static_cast<int>(kv_cache.shape[3]);
   const Shape shape{scale_of(kv_scale), scale_of(kv_scale), elements, elements,
                     in_words(kv_cache) && in_words(out)};
-  return with_type(out.dtype, [&](auto type) {
+  return with_type<Code>(out.dtype, [&](auto type) {
     return move_tokens<Code, decltype(type)>(map, shape, out.shape[0], executor);
   });
 }

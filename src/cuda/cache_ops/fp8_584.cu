@@ -5,9 +5,9 @@
 #include "core/fp8_584.h"
 #include "core/latent_format.h"
 #include "core/message.h"
+#include "cuda/cache_ops/by_warps.h"
 #include "cuda/cache_ops/places.cuh"
 #include "cuda/cache_ops/token.cuh"
-#include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
 
 namespace flashlatent::cuda {
@@ -34,19 +34,12 @@ struct Move584 {
   std::uint8_t* to_scales;
 };
 
-/// A cache of either kind; strides in bytes.
-struct Tokens {
-  std::uint8_t* data;
-  std::int64_t page_stride, token_stride, pages, page_size;
+/// A cache of either kind.
+struct Tokens : TokenPages {
   bool apart;  // are scales behind all data of a page?
 
   explicit Tokens(const ConstTensorView& view)
-      : data(static_cast<std::uint8_t*>(const_cast<void*>(view.data))),
-        page_stride(view.strides[0] * static_cast<std::int64_t>(size_of(view.dtype))),
-        token_stride(view.strides[1] * static_cast<std::int64_t>(size_of(view.dtype))),
-        pages(view.shape[0]),
-        page_size(view.shape[1]),
-        apart(latent_format(view) == KvFormat::kFp8_584) {}
+      : TokenPages(view), apart(latent_format(view) == KvFormat::kFp8_584) {}
 
   __device__ __forceinline__ std::uint8_t* token(std::int64_t page, std::int64_t offset) const {
     return data + page * page_stride + (apart ? fp8_584::data_offset(offset) : offset * token_stride);
@@ -179,20 +172,7 @@ Status move_tokens(const Map& map, bool vectors, std::int64_t items, const Execu
   if (items == 0) return {};
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
-  const std::int64_t blocks = (items - 1) / kWarps + 1;
-  if (blocks > kMostBlocks) return too_many_blocks(blocks);
-  LaunchShape shape;
-  shape.blocks = static_cast<int>(blocks);
-  shape.threads = kThreads;
-  return launch(move_584_kernel<From, To, Map>, shape, executor, map, vectors, items);
-}
-
-/// Calls f with a value of the type that a tensor's dtype names.
-template <class F>
-Status with_type(Dtype dtype, F f) {
-  if (dtype == Dtype::kBF16) return f(__nv_bfloat16{});
-  if (dtype == Dtype::kF16) return f(__half{});
-  return f(Token584{});
+  return launch_warps<kThreads>(move_584_kernel<From, To, Map>, items, executor, map, vectors, items);
 }
 
 /// Data moves by 16 bytes, and begins at multiples of them if pages do.
@@ -232,7 +212,7 @@ Status convert_584(const ConstTensorView& from, const TensorView& to, const Exec
     if (to.dtype == Dtype::kF16) return move_tokens<Token584, __half>(map, vectors, items, executor);
     return move_tokens<Token584, __nv_bfloat16>(map, vectors, items, executor);
   }
-  return with_type(from.dtype, [&](auto type) {
+  return with_type<Token584>(from.dtype, [&](auto type) {
     return move_tokens<decltype(type), Token584>(map, vectors, items, executor);
   });
 }
@@ -248,7 +228,7 @@ Status gather_584(const ConstTensorView& kv_cache, const ConstTensorView& block_
   const GatherMap map{Tokens(kv_cache), PageTable(block_table, cu_seqlens, first_token),
                       static_cast<std::uint8_t*>(out.data),
                       out.strides[0] * static_cast<std::int64_t>(size_of(out.dtype))};
-  return with_type(out.dtype, [&](auto type) {
+  return with_type<Token584>(out.dtype, [&](auto type) {
     return move_tokens<Token584, decltype(type)>(map, in_vectors(out), out.shape[0], executor);
   });
 }

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "core/divisor.h"
+#include "cuda/cache_ops/by_warps.h"
 #include "cuda/cache_ops/element.cuh"
 #include "cuda/cache_ops/places.cuh"
-#include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
 
 namespace flashlatent::cuda {
@@ -228,14 +228,6 @@ __global__ void __launch_bounds__(kThreads, kResident)
   }
 }
 
-/// Calls f with a value of the type that a tensor's dtype names.
-template <class F>
-Status with_type(Dtype dtype, F f) {
-  if (dtype == Dtype::kBF16) return f(__nv_bfloat16{});
-  if (dtype == Dtype::kF16) return f(__half{});
-  return f(E4m3{});
-}
-
 int chunk_of(Dtype to) {
   return to == Dtype::kU8 ? kChunk<E4m3> : kChunk<__half>;
 }
@@ -277,17 +269,12 @@ Status move_all(const Map& map, const Pair& from, Dtype from_dtype, const Pair& 
   // While there are warps for it, keys and values need not wait for each other.
   work.apart = 2 * work.units <= multiprocessor_count * kResident * kWarps;
   if (work.apart) work.units *= 2;
-  LaunchShape launch_shape;
-  const std::int64_t blocks = (work.units - 1) / kWarps + 1;
-  if (blocks > kMostBlocks) return too_many_blocks(blocks);
-  launch_shape.blocks = static_cast<int>(blocks);
-  launch_shape.threads = kThreads;
-  return with_type(from_dtype, [&](auto from_type) {
-    return with_type(to_dtype, [&](auto to_type) -> Status {
+  return with_type<E4m3>(from_dtype, [&](auto from_type) {
+    return with_type<E4m3>(to_dtype, [&](auto to_type) -> Status {
       using From = decltype(from_type);
       using To = decltype(to_type);
       if constexpr (Map::template takes<From, To>()) {
-        return launch(move_kernel<From, To, Map>, launch_shape, executor, map, work);
+        return launch_warps<kThreads>(move_kernel<From, To, Map>, work.units, executor, map, work);
       } else {
         return {StatusCode::kInternal, "a cache operation was asked for types that it does not have"};
       }

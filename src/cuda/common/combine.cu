@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cuda/common/combine_arguments.h"
 #include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/parts/merge_units.cuh"
@@ -244,20 +245,6 @@ Status combine_tokens(const parts::DecodeArguments& args, const RowsToMerge& wor
   return launch_combine<Element, Stored, Share, Told::kByPlan, true>(args, work, executor);
 }
 
-struct CombineArguments {
-  const float* partial_out;
-  const float* partial_lse;
-  const float* sink;
-  void* out;
-  float* lse;
-  std::int64_t partial_out_strides[4];  // part, batch, token, head
-  std::int64_t partial_lse_strides[4];  // part, batch, head, token
-  std::int64_t out_strides[3];          // batch, token, head
-  std::int64_t lse_strides[3];          // batch, head, token
-  std::int64_t rows;                    // batch * tokens * heads
-  int tokens, heads, v_dim, count;
-};
-
 template <class Element>
 __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant__ CombineArguments args) {
   for (std::int64_t i = blockIdx.x; i < args.rows; i += gridDim.x) {
@@ -266,12 +253,13 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant
     const std::int64_t batch = i / args.heads / args.tokens;
     const auto& po = args.partial_out_strides;
     const auto& pl = args.partial_lse_strides;
-    const parts::RowParts<> parts{args.partial_out + batch * po[1] + token * po[2] + head * po[3],
-                                  args.partial_lse + batch * pl[1] + head * pl[2] + token * pl[3],
-                                  nullptr,
-                                  po[0],
-                                  pl[0],
-                                  args.count};
+    const parts::RowParts<> parts{
+        static_cast<const float*>(args.partial_out) + batch * po[1] + token * po[2] + head * po[3],
+        args.partial_lse + batch * pl[1] + head * pl[2] + token * pl[3],
+        nullptr,
+        po[0],
+        pl[0],
+        args.count};
     Element* out = static_cast<Element*>(args.out) + batch * args.out_strides[0] +
                    token * args.out_strides[1] + head * args.out_strides[2];
     const float lse =
@@ -315,21 +303,7 @@ Status combine(const ConstTensorView& partial_out, const ConstTensorView& partia
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   FLASHLATENT_ASSIGN_OR_RETURN(int units, multiprocessors(executor.device));
-  CombineArguments args = {};
-  args.partial_out = static_cast<const float*>(partial_out.data);
-  args.partial_lse = static_cast<const float*>(partial_lse.data);
-  args.sink = attn_sink.present() ? static_cast<const float*>(attn_sink.data) : nullptr;
-  args.out = out.data;
-  args.lse = static_cast<float*>(lse.data);
-  std::copy_n(partial_out.strides.begin(), 4, args.partial_out_strides);
-  std::copy_n(partial_lse.strides.begin(), 4, args.partial_lse_strides);
-  std::copy_n(out.strides.begin(), 3, args.out_strides);
-  std::copy_n(lse.strides.begin(), 3, args.lse_strides);
-  args.rows = out.shape[0] * out.shape[1] * out.shape[2];
-  args.count = static_cast<int>(partial_out.shape[0]);
-  args.tokens = static_cast<int>(out.shape[1]);
-  args.heads = static_cast<int>(out.shape[2]);
-  args.v_dim = static_cast<int>(out.shape[3]);
+  const CombineArguments args(partial_out, partial_lse, attn_sink, out, lse);
   if (args.rows == 0) return {};
   LaunchShape shape;
   shape.blocks = static_cast<int>(std::min<std::int64_t>(args.rows, units * 16LL));

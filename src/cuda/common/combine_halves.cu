@@ -4,8 +4,8 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
-#include <cstdint>
 
+#include "cuda/common/combine_arguments.h"
 #include "cuda/common/launch.h"
 #include "cuda/common/runtime.h"
 #include "cuda/cuda_backend.h"
@@ -16,20 +16,6 @@ namespace flashlatent::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-
-struct Arguments {
-  const void* partial_out;
-  const float* partial_lse;
-  const float* sink;
-  void* out;
-  float* lse;
-  std::int64_t partial_out_strides[4];  // part, batch, token, head
-  std::int64_t partial_lse_strides[4];  // part, batch, head, token
-  std::int64_t out_strides[3];          // batch, token, head
-  std::int64_t lse_strides[3];          // batch, head, token
-  std::int64_t rows;                    // batch * tokens * heads
-  int tokens, heads, v_dim, count;
-};
 
 __device__ __forceinline__ float to_float(__nv_bfloat16 x) {
   return __bfloat162float(x);
@@ -71,7 +57,8 @@ struct Weights {
 };
 
 template <class Partial, class Element, int kPack>
-__global__ void __launch_bounds__(kWarps * 32) combine_halves_kernel(const __grid_constant__ Arguments args) {
+__global__ void __launch_bounds__(kWarps * 32)
+    combine_halves_kernel(const __grid_constant__ CombineArguments args) {
   const int lane = threadIdx.x % 32;
   const auto& po = args.partial_out_strides;
   const auto& pl = args.partial_lse_strides;
@@ -135,21 +122,7 @@ Status combine_halves(const ConstTensorView& partial_out, const ConstTensorView&
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
   FLASHLATENT_ASSIGN_OR_RETURN(int units, multiprocessors(executor.device));
-  Arguments args = {};
-  args.partial_out = partial_out.data;
-  args.partial_lse = static_cast<const float*>(partial_lse.data);
-  args.sink = attn_sink.present() ? static_cast<const float*>(attn_sink.data) : nullptr;
-  args.out = out.data;
-  args.lse = static_cast<float*>(lse.data);
-  std::copy_n(partial_out.strides.begin(), 4, args.partial_out_strides);
-  std::copy_n(partial_lse.strides.begin(), 4, args.partial_lse_strides);
-  std::copy_n(out.strides.begin(), 3, args.out_strides);
-  std::copy_n(lse.strides.begin(), 3, args.lse_strides);
-  args.rows = out.shape[0] * out.shape[1] * out.shape[2];
-  args.count = static_cast<int>(partial_out.shape[0]);
-  args.tokens = static_cast<int>(out.shape[1]);
-  args.heads = static_cast<int>(out.shape[2]);
-  args.v_dim = static_cast<int>(out.shape[3]);
+  const CombineArguments args(partial_out, partial_lse, attn_sink, out, lse);
   if (args.rows == 0) return {};
   LaunchShape shape;
   shape.blocks = static_cast<int>(std::min<std::int64_t>((args.rows + kWarps - 1) / kWarps, units * 16LL));

@@ -8,7 +8,7 @@
 
 #include "cuda/e4m3/smem_layout.cuh"
 #include "cuda/e4m3/tiles.cuh"
-#include "cuda/parts/column_exchange.cuh"
+#include "cuda/parts/column_output.cuh"
 #include "cuda/parts/epilogue.cuh"
 
 namespace flashlatent::mla_e4m3 {
@@ -43,6 +43,12 @@ class Output {
   static constexpr int kRows = Config::kRows, kSums = kRows / 2;  // of a thread's, of 64 columns
   using Columns = parts::ColumnValues<kRows>;
 
+  struct Threads {
+    __device__ __forceinline__ static int thread() { return threadIdx.x % 128; }
+    /// This thread's first query row of each eight.
+    __device__ __forceinline__ static int column() { return threadIdx.x % 4 * 2; }
+  };
+
   __device__ __forceinline__ static void meet_both() {
     ptx::named_sync(kOutputsBarrier, Config::kOutputThreads);
   }
@@ -55,11 +61,10 @@ class Output {
   }
 
   __device__ __forceinline__ static int thread() {
-    return threadIdx.x % 128;
+    return Threads::thread();
   }
-  /// This thread's first query row of each eight.
   __device__ __forceinline__ static int column() {
-    return threadIdx.x % 4 * 2;
+    return Threads::column();
   }
   /// Of the output's columns, this thread's first; they come in pairs, 64 apart.
   __device__ __forceinline__ int first_column() const {
@@ -186,9 +191,7 @@ class Output {
 
   /// Of a segment's partial result, the first row, counted in those of all.
   __device__ __forceinline__ std::int64_t partial_row(const parts::Work& work) const {
-    return (static_cast<std::int64_t>(work.segment.partial) * args_.geometry.lanes +
-            args_.lanes.remainder(blockIdx.x)) *
-           kRows;
+    return parts::first_partial_row<kRows>(args_, work);
   }
 
   /// Row n's lse, and by what its sums are multiplied in the end.
@@ -210,102 +213,31 @@ class Output {
     shared_.factor[n] = factor;
   }
 
-  /// Of all rows that are there, each chunk's two columns times the row's factor: put(place, chunk, x, y).
-  /// Some rows at once, for which there are registers.
-  template <class Place, class Factor, class Put>
-  __device__ __forceinline__ void for_rows(Place place, Factor factor, Put put) const {
-    constexpr int kAtOnce = kRows == 8 ? 2 : 4;
-#pragma unroll
-    for (int first = 0; first < Columns::kCount; first += kAtOnce) {
-      decltype(place(0)) to[kAtOnce];
-      float factors[kAtOnce];
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        const int n = (first + k) / 2 * 8 + column() + k % 2;
-        to[k] = place(n);
-        factors[k] = factor(n);
-      }
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-#pragma unroll
-        for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
-          const float* x = &o_[chunk][(first + k) / 2 * 4 + k % 2];
-          if (to[k] != nullptr) put(to[k], chunk, x[0] * factors[k], x[2] * factors[k]);
-        }
-      }
-    }
-  }
-
   /// The final output.
   __device__ __forceinline__ void write() const {
     const int first = first_column();
-    for_rows([&](int n) { return shared_.row_place[n].out; }, [&](int n) { return shared_.factor[n]; },
-             [&](__nv_bfloat16* out, int chunk, float a, float b) {
-               *reinterpret_cast<std::uint32_t*>(out + first + chunk * 64) = parts::pack<__nv_bfloat16>(a, b);
-             });
+    parts::put_rows<Threads>(
+        o_, [&](int n) { return shared_.row_place[n].out; }, [&](int n) { return shared_.factor[n]; },
+        [&](__nv_bfloat16* out, int chunk, float a, float b) {
+          *reinterpret_cast<std::uint32_t*>(out + first + chunk * 64) = parts::pack<__nv_bfloat16>(a, b);
+        });
   }
 
   /// A partial result (parts/partial.cuh).
   __device__ __forceinline__ void write_fp32(const parts::Work& work) const {
     float* first = args_.partial.out + partial_row(work) * Config::kVDim + first_column();
-    for_rows([&](int n) { return n < work.tile.rows ? first + n * Config::kVDim : nullptr; },
-             [&](int n) { return shared_.factor[n]; },
-             [&](float* out, int chunk, float a, float b) {
-               *reinterpret_cast<float2*>(out + chunk * 64) = make_float2(a, b);
-             });
+    parts::put_rows<Threads>(
+        o_, [&](int n) { return n < work.tile.rows ? first + n * Config::kVDim : nullptr; },
+        [&](int n) { return shared_.factor[n]; },
+        [&](float* out, int chunk, float a, float b) {
+          *reinterpret_cast<float2*>(out + chunk * 64) = make_float2(a, b);
+        });
   }
   /// The same as fp16.
-  __device__ __forceinline__ void write_fp16(const parts::Work& work) {
-    const std::int64_t first_row = partial_row(work);
-    put_bounds([](float x) { return fabsf(x); }, [](float a, float b) { return a + b; });
-    meet_alone();
-    // x * 0 + x is NaN of those that are not finite, which fmaxf passes over.
-    if (ptx::named_any(kOutputBarrier + me_, 128, thread() < kRows && !(bound(thread()) < INFINITY))) {
-      put_bounds([](float x) { return fabsf(fmaf(x, 0.0F, x)); },
-                 [](float a, float b) { return fmaxf(a, b); });
-      meet_alone();
-    }
-    if (thread() < kRows) {
-      const int n = thread();
-      const parts::Fp16Scale fp16(bound(n));
-      shared_.fp16_scale[me_][n] = fp16.scale;
-      if (n < work.tile.rows) {
-        parts::partial_unit(args_.partial, first_row + n, me_) = shared_.factor[n] * fp16.unit;
-      }
-    }
-    meet_alone();
-    // A row's columns c and c + 1 are word c % 32 / 8 of packet c / 32 * 4 + c % 8 / 2.
-    const int at = thread() / 32, lane = thread() % 32 / 4;
-    const int word = (at / 2 * 4 + lane % 4) * 4 + at % 2 * 2 + lane / 4;
-    auto* first =
-        reinterpret_cast<std::uint32_t*>(parts::packets_of(args_.partial, first_row, Config::kVDim, me_)) +
-        word;
-    for_rows([&](int n) { return n < work.tile.rows ? first + n * (Config::kVDim / 2) : nullptr; },
-             [&](int n) { return shared_.fp16_scale[me_][n]; },
-             [&](std::uint32_t* out, int chunk, float a, float b) {
-               out[chunk * 32] = parts::pack<__half>(a, b);
-             });
-  }
-  /// Of each row, over this warpgroup's columns.
-  template <class Of, class Combine>
-  __device__ __forceinline__ void put_bounds(Of of, Combine combine) {
-    Columns bounds;
-#pragma unroll
-    for (int i = 0; i < Columns::kCount; ++i) {
-      bounds[i] = 0;
-#pragma unroll
-      for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
-        const float* x = &o_[chunk][i / 2 * 4 + i % 2];
-        bounds[i] = combine(bounds[i], combine(of(x[0]), of(x[2])));
-      }
-    }
-    *reinterpret_cast<float2*>(
-        &shared_.bounds[me_][thread() / 32][parts::first_of_lane<kRows>(thread() % 32)]) =
-        parts::over_tokens<kRows>(bounds, thread() % 32, combine);
-  }
-  __device__ __forceinline__ float bound(int n) const {
-    const auto& of_warp = shared_.bounds[me_];
-    return (of_warp[0][n] + of_warp[1][n]) + (of_warp[2][n] + of_warp[3][n]);
+  __device__ __forceinline__ void write_fp16(const parts::Work& work) const {
+    const parts::HalvesOfColumns<Threads, kOutputBarrier, Config::kPartChunks, kSums> halves(
+        o_, me_, shared_.bounds, shared_.fp16_scale);
+    halves.write(args_.partial, partial_row(work), work, shared_.factor);
   }
 
   SharedMemory<Config>& shared_;

@@ -3,26 +3,13 @@
 
 #include "cuda/e4m3/config.h"
 #include "cuda/parts/merge_step.cuh"
+#include "cuda/parts/rows_behind.cuh"
 #include "cuda/parts/segment_list.cuh"
 #include "cuda/parts/team_unit.cuh"
 
 namespace flashlatent::mla_e4m3 {
 
-/// How many of a request's tokens each row of a tile does not attend to.
-template <int kRows>
-struct RowsBehind {
-  int of_row[kRows];
-
-  /// By the thread of row n.
-  __device__ __forceinline__ void find(const parts::DecodeArguments& args, const parts::RowTile& tile,
-                                       int n) {
-    of_row[n] = tile.behind(args, n);
-  }
-  /// How many tokens row n attends to.
-  __device__ __forceinline__ int limit(const parts::Work& work, int n) const {
-    return work.segment.length - of_row[n];
-  }
-};
+using parts::RowsBehind;
 
 /// What a block's P goes with, of each row.
 template <int kRows>

@@ -5,7 +5,7 @@
 #include "cuda/fp8/poison.cuh"
 #include "cuda/fp8/products.cuh"
 #include "cuda/fp8/tile_rows.cuh"
-#include "cuda/parts/column_exchange.cuh"
+#include "cuda/parts/column_output.cuh"
 #include "cuda/parts/epilogue.cuh"
 #include "cuda/parts/team_unit.cuh"
 
@@ -45,9 +45,7 @@ class OutputPart {
 
   /// Of a segment's partial result, the first row, counted in those of all.
   __device__ __forceinline__ std::int64_t partial_row(const parts::Work& work) const {
-    return (static_cast<std::int64_t>(work.segment.partial) * args_.geometry.lanes +
-            args_.lanes.remainder(blockIdx.x)) *
-           kRows;
+    return parts::first_partial_row<kRows>(args_, work);
   }
 
   /// This thread's columns of a row of values, as it has them in S^T and O^T. `column()` is asked for each

@@ -10,7 +10,7 @@
 #include "cuda/fp8/products.cuh"
 #include "cuda/fp8/ring_place.cuh"
 #include "cuda/fp8/rows64_query.cuh"
-#include "cuda/parts/column_exchange.cuh"
+#include "cuda/parts/column_output.cuh"
 
 namespace flashlatent::fp8::rows64 {
 
@@ -88,11 +88,14 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     }
   }
 
-  using Base::args_, Base::first_column, Base::kRows, Base::me_, Base::meet_alone, Base::shared_,
-      Base::thread, Base::value_row;
+  using Base::args_, Base::first_column, Base::kRows, Base::me_, Base::shared_, Base::thread, Base::value_row;
   static constexpr int kTokens = Config::kShareTokens;
   static constexpr int kSteps = 2 * Config::kPartChunks;  // of a block's product
-  using Columns = typename Base::Columns;
+
+  struct Threads {
+    __device__ __forceinline__ static int thread() { return Base::thread(); }
+    __device__ __forceinline__ static int column() { return Base::column(); }
+  };
 
   __device__ __forceinline__ static void meet_both() {
     ptx::named_sync(kOutputsBarrier, Config::kOutputThreads);
@@ -238,36 +241,11 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   /// The final output.
   __device__ __forceinline__ void write() const {
     const int first = first_column();
-    for_rows([&](int n) { return shared_.row_place[n].out; }, [&](int n) { return shared_.factor[n]; },
-             [&](__nv_bfloat16* out, int chunk, float a, float b) {
-               *reinterpret_cast<std::uint32_t*>(out + first + chunk * 64) = parts::pack<__nv_bfloat16>(a, b);
-             });
-  }
-
-  /// Of all rows that are there, each chunk's two columns times the row's factor: put(place, chunk, x, y).
-  /// Some rows at once, for which there are registers.
-  template <class Place, class Factor, class Put>
-  __device__ __forceinline__ void for_rows(Place place, Factor factor, Put put) const {
-    constexpr int kAtOnce = 4;
-#pragma unroll
-    for (int first = 0; first < Columns::kCount; first += kAtOnce) {
-      decltype(place(0)) to[kAtOnce];
-      float factors[kAtOnce];
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        const int n = (first + k) / 2 * 8 + Base::column() + k % 2;
-        to[k] = place(n);
-        factors[k] = factor(n);
-      }
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-#pragma unroll
-        for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
-          const float* x = &o_[chunk][(first + k) / 2 * 4 + k % 2];
-          if (to[k] != nullptr) put(to[k], chunk, x[0] * factors[k], x[2] * factors[k]);
-        }
-      }
-    }
+    parts::put_rows<Threads>(
+        o_, [&](int n) { return shared_.row_place[n].out; }, [&](int n) { return shared_.factor[n]; },
+        [&](__nv_bfloat16* out, int chunk, float a, float b) {
+          *reinterpret_cast<std::uint32_t*>(out + first + chunk * 64) = parts::pack<__nv_bfloat16>(a, b);
+        });
   }
 
   /// Row n's lse, and by what its sums are multiplied in the end, when all have put theirs.
@@ -278,58 +256,11 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
         (sums[0][n] + sums[1][n]) + (sums[2][n] + sums[3][n]));
   }
 
-  /// A partial result, as fp16 (parts/partial.cuh).
-  __device__ __forceinline__ void write_partial(const parts::Work& work) {
-    const std::int64_t first_row = this->partial_row(work);
-    put_bounds([](float x) { return fabsf(x); }, [](float a, float b) { return a + b; });
-    meet_alone();
-    // x * 0 + x is NaN of those that are not finite, which fmaxf passes over.
-    if (ptx::named_any(kOutputBarrier + me_, 128, thread() < kRows && !(bound(thread()) < INFINITY))) {
-      put_bounds([](float x) { return fabsf(fmaf(x, 0.0F, x)); },
-                 [](float a, float b) { return fmaxf(a, b); });
-      meet_alone();
-    }
-    if (thread() < kRows) {
-      const int n = thread();
-      const parts::Fp16Scale fp16(bound(n));
-      shared_.partial.scale[me_][n] = fp16.scale;
-      if (n < work.tile.rows) {
-        parts::partial_unit(args_.partial, first_row + n, me_) = shared_.factor[n] * fp16.unit;
-      }
-    }
-    meet_alone();
-    // A row's columns c and c + 1 are word c % 32 / 8 of packet c / 32 * 4 + c % 8 / 2.
-    const int at = thread() / 32, lane = thread() % 32 / 4;
-    const int word = (at / 2 * 4 + lane % 4) * 4 + at % 2 * 2 + lane / 4;
-    auto* first =
-        reinterpret_cast<std::uint32_t*>(parts::packets_of(args_.partial, first_row, Config::kVDim, me_)) +
-        word;
-    for_rows([&](int n) { return n < work.tile.rows ? first + n * (Config::kVDim / 2) : nullptr; },
-             [&](int n) { return shared_.partial.scale[me_][n]; },
-             [&](std::uint32_t* out, int chunk, float a, float b) {
-               out[chunk * 32] = parts::pack<__half>(a, b);
-             });
-  }
-  /// Of each row, over this warpgroup's columns.
-  template <class Of, class Combine>
-  __device__ __forceinline__ void put_bounds(Of of, Combine combine) {
-    Columns bounds;
-#pragma unroll
-    for (int i = 0; i < Columns::kCount; ++i) {
-      bounds[i] = 0;
-#pragma unroll
-      for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
-        const float* x = &o_[chunk][i / 2 * 4 + i % 2];
-        bounds[i] = combine(bounds[i], combine(of(x[0]), of(x[2])));
-      }
-    }
-    *reinterpret_cast<float2*>(
-        &shared_.partial.bounds[me_][thread() / 32][parts::first_of_lane<kRows>(thread() % 32)]) =
-        parts::over_tokens<kRows>(bounds, thread() % 32, combine);
-  }
-  __device__ __forceinline__ float bound(int n) const {
-    const auto& of_warp = shared_.partial.bounds[me_];
-    return (of_warp[0][n] + of_warp[1][n]) + (of_warp[2][n] + of_warp[3][n]);
+  /// A partial result.
+  __device__ __forceinline__ void write_partial(const parts::Work& work) const {
+    const parts::HalvesOfColumns<Threads, kOutputBarrier, Config::kPartChunks, kRows / 2> halves(
+        o_, me_, shared_.partial.bounds, shared_.partial.scale);
+    halves.write(args_.partial, this->partial_row(work), work, shared_.factor);
   }
 
   const CUtensorMap& query_map_;

@@ -2,25 +2,11 @@
 #pragma once
 
 #include "cuda/parts/mask.cuh"
-#include "cuda/parts/work_queue.cuh"
+#include "cuda/parts/rows_behind.cuh"
 
 namespace flashlatent::fp8 {
 
-/// Of a tile's rows, how many of the request's tokens each does not attend to.
-template <int kRows>
-struct RowsBehind {
-  int of_row[kRows];
-
-  /// By the thread of row n.
-  __device__ __forceinline__ void find(const parts::DecodeArguments& args, const parts::RowTile& tile,
-                                       int n) {
-    of_row[n] = tile.behind(args, n);
-  }
-  /// How many tokens row n attends to.
-  __device__ __forceinline__ int limit(const parts::Work& work, int n) const {
-    return work.segment.length - of_row[n];
-  }
-};
+using parts::RowsBehind;
 
 /// Tokens of a block that some rows of the tile attend to and others do not. `limit`: of the first row, in
 /// tokens of the block.

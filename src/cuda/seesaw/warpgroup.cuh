@@ -31,12 +31,11 @@
 #include "cuda/parts/work_queue.cuh"
 #include "cuda/seesaw/copy_query.cuh"
 #include "cuda/seesaw/phases.cuh"
+#include "cuda/seesaw/poison.cuh"
 #include "cuda/seesaw/query_units.cuh"
 #include "cuda/seesaw/smem_layout.cuh"
 
 namespace flashlatent::seesaw {
-
-inline constexpr int kAlone = 1;  // + kMe: the named barrier of one warpgroup
 
 /// One of the two computing warpgroups: its half of the output and its rows' statistics. kMe = 0: even blocks
 /// and the left half; kMe = 1: odd blocks and the right half. Only the loop over blocks is compiled for each
@@ -363,25 +362,10 @@ class Warpgroup {
     }
   }
 
-  /// Nothing of dead tokens may reach the output through V, whose block this is.
   template <int kMe>
   __device__ __forceinline__ void silence(const parts::Work& work, std::uint64_t partial) {
-    parts::Tile* tiles = shared_.kv[kMe].tiles;
-    if (partial != 0) {
-      // The query token that sees token t of the block first, as a row of the tile.
-      const int start = start_token(work);
-      const bool found = parts::record_poison<typename Config::Operand, Config::kVDim, 128>(
-          shared_.poison_from, tiles, partial, thread_, [&](int token) {
-            const int first = work.tile.first_to_see(args_, work.segment.length, start + token);
-            return first * args_.query.group.value - work.tile.first;
-          });
-      if (found) shared_.poisoned[parities_[kMeeting]] = 1;
-      ptx::named_sync(kAlone + kMe, 128);
-    }
-    parts::silence_tokens<typename Config::Operand, Config::kVChunks, 128>(
-        [&](int i, int token) { return tiles[i].bytes + token * parts::kRowBytes; }, live_, partial, thread_);
-    ptx::fence_for_async_proxy();
-    ptx::named_sync(kAlone + kMe, 128);
+    silence_block<Config, kMe>(shared_, args_, work, live_, partial, thread_, parities_,
+                               [&] { return start_token(work); });
   }
 
   template <int kMe>
@@ -465,20 +449,8 @@ class Warpgroup {
     if constexpr (Config::kCluster > 1) ptx::arrive_at(ptx::rank_in_cluster() ^ 1, empty);
   }
 
-  /// What silence() found goes into the outputs, here and not there: the loop over blocks has no registers
-  /// and no time to spare for it (it took 14 % longer).
   __device__ __forceinline__ void spread_poison() {
-#pragma unroll
-    for (int i = 0; i < Config::kHalfDim / 2; ++i) {
-      const int column = me_ * Config::kHalfDim + i / 4 * 8 + fragment_.column + i % 2;
-      if (fragment_.row + i % 4 / 2 * 8 >= shared_.poison_from[column]) o_[i] = NAN;
-    }
-    meet();  // all have read it
-    for (int i = threadIdx.x; i < Config::kVDim; i += Config::kComputeThreads) {
-      shared_.poison_from[i] = parts::kNoPoison;
-    }
-    if (threadIdx.x == 0) shared_.poisoned[parities_[kMeeting]] = 0;
-    meet();
+    seesaw::spread_poison<Config>(shared_, o_, me_, fragment_, parities_, [&] { meet(); });
   }
 
   SharedMemory<Config>& shared_;

@@ -1,0 +1,35 @@
+// What operations on caches have in common on the host: kernels of which a warp has an item, compiled for the
+// types of what they read and write.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "cuda/common/launch.h"
+#include "flashlatent/tensor.h"
+
+namespace flashlatent::cuda {
+
+/// Calls f with a value of the type that a tensor's dtype names; of bytes that is `Format`.
+template <class Format, class F>
+Status with_type(Dtype dtype, F f) {
+  if (dtype == Dtype::kBF16) return f(__nv_bfloat16{});
+  if (dtype == Dtype::kF16) return f(__half{});
+  return f(Format{});
+}
+
+/// On the current device.
+template <int kThreads, class... Parameters, class... Arguments>
+Status launch_warps(void (*kernel)(Parameters...), std::int64_t warps, const Executor& executor,
+                    const Arguments&... arguments) {
+  const std::int64_t blocks = (warps - 1) / (kThreads / 32) + 1;
+  if (blocks > kMostBlocks) return too_many_blocks(blocks);
+  LaunchShape shape;
+  shape.blocks = static_cast<int>(blocks);
+  shape.threads = kThreads;
+  return launch(kernel, shape, executor, arguments...);
+}
+
+}  // namespace flashlatent::cuda

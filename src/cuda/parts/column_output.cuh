@@ -1,0 +1,126 @@
+// What becomes of O^T at a segment's end. A warpgroup has half of the output's columns, 64 of them a chunk,
+// as rows of its accumulators; the tile's query rows are their columns. A thread has two neighbouring output
+// columns of each chunk, of two query rows in eight.
+//
+// `Threads` says who calls: thread(), of the warpgroup, and column(), the first query row that it has. Both
+// are asked for each time, since registers are short.
+#pragma once
+
+#include "cuda/parts/column_exchange.cuh"
+#include "cuda/parts/packed_row.cuh"
+#include "cuda/parts/partial.cuh"
+#include "cuda/parts/work_queue.cuh"
+
+namespace flashlatent::parts {
+
+/// Of a segment's partial result, the first row, counted in those of all.
+template <int kRows>
+__device__ __forceinline__ std::int64_t first_partial_row(const DecodeArguments& args, const Work& work) {
+  return (static_cast<std::int64_t>(work.segment.partial) * args.geometry.lanes +
+          args.lanes.remainder(blockIdx.x)) *
+         kRows;
+}
+
+/// Of all rows that are there, each chunk's two columns times the row's factor: put(place, chunk, x, y).
+/// Some rows at once, for which there are registers.
+template <class Threads, int kChunks, int kSums, class Place, class Factor, class Put>
+__device__ __forceinline__ void put_rows(const float (&o)[kChunks][kSums], Place place, Factor factor,
+                                         Put put) {
+  constexpr int kCount = ColumnValues<2 * kSums>::kCount, kAtOnce = kCount < 4 ? kCount : 4;
+#pragma unroll
+  for (int first = 0; first < kCount; first += kAtOnce) {
+    decltype(place(0)) to[kAtOnce];
+    float factors[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int n = (first + k) / 2 * 8 + Threads::column() + k % 2;
+      to[k] = place(n);
+      factors[k] = factor(n);
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+#pragma unroll
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        const float* x = &o[chunk][(first + k) / 2 * 4 + k % 2];
+        if (to[k] != nullptr) put(to[k], chunk, x[0] * factors[k], x[2] * factors[k]);
+      }
+    }
+  }
+}
+
+/// A warpgroup's half of a partial result as fp16 (partial.cuh).
+template <class Threads, int kBarrier, int kChunks, int kSums>
+class HalvesOfColumns {
+  static constexpr int kRows = 2 * kSums, kVDim = 2 * 64 * kChunks;
+  using Columns = ColumnValues<kRows>;
+  using Accumulators = float[kChunks][kSums];
+
+ public:
+  /// In shared memory, of either half.
+  using Bounds = float[2][4][kRows];  // of a row's sums, by warp
+  using Scales = float[2][kRows];     // by which they come to fp16
+
+  __device__ __forceinline__ HalvesOfColumns(const Accumulators& o, int half, Bounds& bounds, Scales& scales)
+      : o_(o), half_(half), bounds_(bounds), scales_(scales) {}
+
+  /// `factor`: by what each row's sums are multiplied in the end.
+  __device__ __forceinline__ void write(const PartialArguments& partial, std::int64_t first_row,
+                                        const Work& work, const float (&factor)[kRows]) const {
+    put_bounds([](float x) { return fabsf(x); }, [](float a, float b) { return a + b; });
+    meet();
+    // x * 0 + x is NaN of those that are not finite, which fmaxf passes over.
+    if (ptx::named_any(kBarrier + half_, 128,
+                       Threads::thread() < kRows && !(bound(Threads::thread()) < INFINITY))) {
+      put_bounds([](float x) { return fabsf(fmaf(x, 0.0F, x)); },
+                 [](float a, float b) { return fmaxf(a, b); });
+      meet();
+    }
+    if (Threads::thread() < kRows) {
+      const int n = Threads::thread();
+      const Fp16Scale fp16(bound(n));
+      scales_[half_][n] = fp16.scale;
+      if (n < work.tile.rows) partial_unit(partial, first_row + n, half_) = factor[n] * fp16.unit;
+    }
+    meet();
+    // A row's columns c and c + 1 are word c % 32 / 8 of packet c / 32 * 4 + c % 8 / 2.
+    const int at = Threads::thread() / 32, lane = Threads::thread() % 32 / 4;
+    const int word = (at / 2 * 4 + lane % 4) * 4 + at % 2 * 2 + lane / 4;
+    auto* first = reinterpret_cast<std::uint32_t*>(packets_of(partial, first_row, kVDim, half_)) + word;
+    put_rows<Threads>(
+        o_, [&](int n) { return n < work.tile.rows ? first + n * (kVDim / 2) : nullptr; },
+        [&](int n) { return scales_[half_][n]; },
+        [&](std::uint32_t* out, int chunk, float a, float b) { out[chunk * 32] = pack<__half>(a, b); });
+  }
+
+ private:
+  __device__ __forceinline__ void meet() const { ptx::named_sync(kBarrier + half_, 128); }
+
+  /// Of each row, over this warpgroup's columns.
+  template <class Value, class Combine>
+  __device__ __forceinline__ void put_bounds(Value value, Combine combine) const {
+    Columns bounds;
+#pragma unroll
+    for (int i = 0; i < Columns::kCount; ++i) {
+      bounds[i] = 0;
+#pragma unroll
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        const float* x = &o_[chunk][i / 2 * 4 + i % 2];
+        bounds[i] = combine(bounds[i], combine(value(x[0]), value(x[2])));
+      }
+    }
+    *reinterpret_cast<float2*>(
+        &bounds_[half_][Threads::thread() / 32][first_of_lane<kRows>(Threads::thread() % 32)]) =
+        over_tokens<kRows>(bounds, Threads::thread() % 32, combine);
+  }
+  __device__ __forceinline__ float bound(int n) const {
+    const auto& of_warp = bounds_[half_];
+    return (of_warp[0][n] + of_warp[1][n]) + (of_warp[2][n] + of_warp[3][n]);
+  }
+
+  const Accumulators& o_;
+  const int half_;
+  Bounds& bounds_;
+  Scales& scales_;
+};
+
+}  // namespace flashlatent::parts

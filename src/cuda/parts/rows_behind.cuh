@@ -1,0 +1,24 @@
+// How many tokens each row of a tile attends to, in shared memory.
+#pragma once
+
+#include "cuda/parts/row_tile.cuh"
+#include "cuda/parts/work_queue.cuh"
+
+namespace flashlatent::parts {
+
+/// Of a tile's rows, how many of the request's tokens each does not attend to.
+template <int kRows>
+struct RowsBehind {
+  int of_row[kRows];
+
+  /// By the thread of row n.
+  __device__ __forceinline__ void find(const DecodeArguments& args, const RowTile& tile, int n) {
+    of_row[n] = tile.behind(args, n);
+  }
+  /// How many tokens row n attends to.
+  __device__ __forceinline__ int limit(const Work& work, int n) const {
+    return work.segment.length - of_row[n];
+  }
+};
+
+}  // namespace flashlatent::parts

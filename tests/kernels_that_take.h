@@ -40,7 +40,10 @@ inline bool should_take_latent(std::string_view kernel, const DecodeProblem& pro
   if (kernel == "mla_16") return known_dims && rows <= 16;
   if (kernel == "mla_16_team4" || kernel == "mla_16_team8") return known_dims && !invariant;
   if (kernel == "mla_16_team16") return usual_dims && !invariant;
-  if (kernel == "mla_64_roles") return usual_dims && !invariant && problem.options.shard.world == 1;
+  if (kernel == "mla_64_roles") {
+    const bool placed = problem.options.shard.world > 1 && problem.options.causal && problem.query.tokens > 1;
+    return usual_dims && !invariant && !placed;
+  }
   return kernel == "mla_64_pingpong" && known_dims;
 }
 

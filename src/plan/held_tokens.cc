@@ -27,7 +27,7 @@ std::size_t held_bytes(const HeldShape& shape) {
 HeldTokens held_tokens(const HeldShape& shape, void* memory) {
   if (shape.shard.is_all()) return {};
   auto* spans = static_cast<TokenSpan*>(memory);
-  return {reinterpret_cast<const std::int32_t*>(spans + spans_of(shape)), spans};
+  return {reinterpret_cast<const std::int32_t*>(spans + spans_of(shape)), spans, shape.query_tokens};
 }
 
 void hold_tokens(const HeldShape& shape, const std::int32_t* contexts, std::int64_t stride, void* memory) {

@@ -14,7 +14,8 @@ namespace flashlatent::schedule {
 
 struct HeldTokens {
   const std::int32_t* lengths = nullptr;  ///< Of each request; null: contexts are whole.
-  const TokenSpan* spans = nullptr;       ///< [request * query_tokens + later]
+  const TokenSpan* spans = nullptr;       ///< [request * spans_stride + later]
+  std::int32_t spans_stride = 0;          ///< Query tokens of a request.
 };
 
 /// What they follow from, beside contexts' lengths.

@@ -49,6 +49,7 @@ UnionLengths union_lengths(const PlanLengths& lengths) {
 UnionLengths union_lengths(const PlanLengths& lengths, const HeldTokens& held) {
   UnionLengths lists = union_lengths(lengths);
   lists.list[0].spans = held.spans;
+  lists.list[0].spans_stride = held.spans_stride;
   return lists;
 }
 

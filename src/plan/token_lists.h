@@ -29,6 +29,7 @@ struct ListLengths {
   std::int64_t request_stride = 0;
   std::int64_t token_stride = 0;     ///< 0: one a request, which its query tokens share.
   const TokenSpan* spans = nullptr;  ///< HeldTokens::spans, in place of lengths; null: contexts are whole.
+  std::int32_t spans_stride = 0;     ///< From a request to the next.
 };
 
 /// Of Geometry::lists == 2, in place of a pointer to the lengths of one list.
@@ -54,7 +55,7 @@ FLASHLATENT_HOST_DEVICE TokenSpan span_of(const Geometry& g, const UnionLengths&
   // Query tokens after this one, which do not count.
   const std::int32_t later = list.causal ? g.length_sharers - 1 - token : 0;
   if (given.spans != nullptr) {
-    const TokenSpan held = given.spans[request * g.length_sharers + later];
+    const TokenSpan held = given.spans[request * given.spans_stride + later];
     const std::int32_t end = held.end < list.reach ? held.end : list.reach;
     return {held.begin < end ? held.begin : end, end};
   }

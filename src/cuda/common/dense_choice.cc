@@ -103,6 +103,8 @@ schedule::Geometry listed_geometry(const DecodeProblem& problem, const schedule:
                                    const DenseShape& of_shares, const schedule::Geometry& otherwise) {
   if (otherwise.partition != schedule::Partition::kLine) return otherwise;
   if (!has_token_items(problem) && problem.query.tokens > 1) return otherwise;
+  // Which query tokens ragged requests have is for walks to find (parts/segments.cuh).
+  if (problem.query.ragged) return otherwise;
   const std::optional<schedule::Geometry> shares =
       listed_shares(problem, workers, split_geometry(problem, workers, of_shares));
   return shares && schedule::estimate(*shares) < schedule::estimate(otherwise) ? *shares : otherwise;

@@ -44,9 +44,12 @@ constexpr int kManyBlocks = 32;
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (auto reason = declines_tokens(problem, {KvFormat::kPlain})) return reason;
   if (problem.options.batch_invariant) return "batch_invariant is true; false is accepted";
-  // Its scorer has no registers left for where a token is in a shared context.
-  if (const int ranks = problem.options.shard.world; ranks > 1) {
-    return message("shard is of ", ranks, " ranks; contexts that are whole are accepted");
+  // Its scorer has no registers left for what each query token sees of a shared context.
+  const int ranks = problem.options.shard.world;
+  if (ranks > 1 && problem.options.causal && problem.query.tokens > 1) {
+    return message(
+        "shard is of ", ranks, " ranks, s_q is ", problem.query.tokens,
+        " and causal is true; contexts that are whole, one query token or causal false are accepted");
   }
   if (!is_listed({trio::kKeys, trio::kKeysByTokens}, trio::key_of(problem)))
     return unknown_dimensions(problem, "576/512 is");

@@ -7,7 +7,8 @@ namespace {
 
 template <int kQkDim, class Loader>
 constexpr cuda::DenseInstance turns_instance() {
-  return instance<__nv_bfloat16, kQkDim, 512, kTileRows, Loader, Told::kTurns>(Dtype::kU8, cuda::Loading::kListedFp8);
+  return instance<__nv_bfloat16, kQkDim, 512, kTileRows, Loader, Told::kTurns>(Dtype::kU8,
+                                                                               cuda::Loading::kListedFp8);
 }
 
 }  // namespace

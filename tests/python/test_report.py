@@ -128,6 +128,9 @@ def test_distributed(tmp_path):
     (tmp_path / "distributed.json").write_text(json.dumps({"machine": {"gpu": "NVIDIA H100 80GB HBM3"}, "results": rows}))
     pictures = report.report([str(tmp_path / "distributed.json")], str(tmp_path))
     assert [pathlib.Path(picture).name for picture in pictures] == ["distributed.png", "distributed.svg"]
+    alone, spread = rows[:2]
+    assert report.distributed.in_one_unit([alone, spread]) == ([spread], {spread["name"]: 1 / 0.06}, "part of one GPU's time")
+    assert report.distributed.in_one_unit([spread]) == ([spread], {spread["name"]: 1000}, "time, µs")
 
 
 def test_wrong_and_refused_cases_are_drawn(tmp_path):

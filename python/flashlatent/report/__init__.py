@@ -10,7 +10,7 @@ files together give one picture of each kind that they have something for:
   cases      sparse, paged: the part of the roof that each case reaches
   shapes     bench shapes: ratios to the best of others
   cache, planning, numerics, host   bench cache, plan, numerics; host times of Python's calls
-  distributed  bench_distributed: a layer and its parts by GPUs
+  distributed  bench_distributed: a layer and its parts by GPUs, as parts of one GPU's time where that is there
   check      relative errors by kind of case
   replay     served traces: rate, step times, pool
 

@@ -12,9 +12,9 @@ enum class Supply { kBoxes, kTokens, kListed };
 
 /// kQkDim_: 576, or 512 without RoPE.
 /// kRows_: query rows a tile, N of the products with V.
-/// kOverlaps_: a block's scores, or their first chain, are made while P of the one before is.
-/// kChains_: of products in which a score is added up.
-template <int kQkDim_, int kRows_, Supply kSupply_, bool kOverlaps_ = false,
+/// kOverlaps_: a block's scores, or their first chain, are made while P of the one before is: 2 to 3 % with
+/// 64 rows, nothing with 16. kChains_: of products in which a score is added up.
+template <int kQkDim_, int kRows_, Supply kSupply_, bool kOverlaps_ = kRows_ == 64,
           int kChains_ = e4m3_latent::score_chains(kRows_)>
 struct Config {
   using Element = __nv_bfloat16;  // of the output

@@ -7,6 +7,9 @@
 The model is a small dense DeepSeek-V3 with real MLA dimensions and random weights, written by this program; nothing is
 downloaded. Each backend runs in a process of its own. The prompts are in the prefix cache when a measurement begins;
 the time per output token is the median time of a step of the engine in which each request gets one of --new tokens.
+gpu_ms_per_step is the median time that the GPU took for the step's CUDA graph: all layers with their attention, without
+sampling and without what a backend plans before the graph. It is absent in eager mode, and where a step is not one graph.
+A step of few layers is mostly the host's time: compare backends by gpu_ms_per_step, and run one engine on a machine.
 
 Needs vLLM, a Hopper GPU, and matplotlib for the chart.
 """
@@ -35,7 +38,7 @@ def arguments():
     parser.add_argument("--modes", nargs="+", choices=["eager", "graph"], default=["eager", "graph"])
     parser.add_argument("--kv-cache-dtype", default="auto", help="auto, or fp8_ds_mla where a backend takes it")
     parser.add_argument("--block-size", type=int, default=64, help="tokens a page (default: 64)")
-    parser.add_argument("--layers", type=int, default=4, help="of the model (default: 4)")
+    parser.add_argument("--layers", type=int, default=4, help="of the model; with few, a step is mostly the host's time (default: 4)")
     parser.add_argument("--new", type=int, default=65, help="tokens a request generates (default: 65)")
     parser.add_argument("--budget", type=float, default=0, metavar="SECONDS",
                         help="start no engine that is not expected to end within so many seconds (default: no bound)")
@@ -95,28 +98,65 @@ def run_one(settings):
                        for _ in range(batch)]
             llm.generate(prompts, SamplingParams(temperature=0, max_tokens=4, ignore_eos=True, detokenize=False),
                          use_tqdm=False)  # fills the cache
-            step = step_seconds(llm.llm_engine, prompts, SamplingParams(
+            step, gpu = step_times(llm.llm_engine, prompts, SamplingParams(
                 temperature=0, max_tokens=new, ignore_eos=True, detokenize=False,
                 output_kind=RequestOutputKind.DELTA))
             print("RESULT " + json.dumps(dict(
                 backend=settings["backend"], heads=settings["heads"], batch=batch, context=context,
                 mode=settings["mode"], kv_cache_dtype=settings["kv_cache_dtype"], block_size=settings["block_size"],
                 layers=settings["layers"], ms_per_output_token=round(step * 1e3, 4),
+                **({} if gpu is None else dict(gpu_ms_per_step=round(gpu, 4))),
                 tokens_per_second=round(batch / step, 1))), flush=True)
 
 
-def step_seconds(engine, prompts, sampling):
-    """The median time of the steps in which every request gets one token."""
+class GraphTimes:
+    """While entered, notes two events around each CUDA graph that this process replays."""
+
+    def __init__(self, cuda):
+        self.cuda, self.events = cuda, []
+
+    def __enter__(self):
+        self.replay = replay = self.cuda.CUDAGraph.replay
+
+        def timed(graph):
+            begin, end = (self.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            replay(graph)
+            end.record()
+            self.events.append((begin, end))
+
+        self.cuda.CUDAGraph.replay = timed
+        return self
+
+    def __exit__(self, *error):
+        self.cuda.CUDAGraph.replay = self.replay
+
+    def median(self, steps):
+        """Milliseconds, or None where graphs are not one for a step, the first steps (prompts) left out."""
+        if not steps // 2 < len(self.events) < steps * 3 // 2:
+            return None
+        try:
+            self.cuda.synchronize()
+            return statistics.median(begin.elapsed_time(end) for begin, end in self.events[2:])
+        except RuntimeError as error:  # the wall time stands without it
+            print(f"engine_bench: no GPU times: {error}", file=sys.stderr)
+            return None
+
+
+def step_times(engine, prompts, sampling):
+    """Medians of the steps in which every request gets one token: seconds, and the GPU's milliseconds or None."""
+    import torch
     for i, prompt in enumerate(prompts):
         engine.add_request(f"{i}", prompt, sampling)
     times, before = [], time.perf_counter()
-    while engine.has_unfinished_requests():
-        outputs = engine.step()
-        now = time.perf_counter()
-        if len(outputs) == len(prompts) and all(len(o.outputs[0].token_ids) == 1 for o in outputs):
-            times.append(now - before)
-        before = now
-    return statistics.median(times[2:])
+    with GraphTimes(torch.cuda) as graphs:
+        while engine.has_unfinished_requests():
+            outputs = engine.step()
+            now = time.perf_counter()
+            if len(outputs) == len(prompts) and all(len(o.outputs[0].token_ids) == 1 for o in outputs):
+                times.append(now - before)
+            before = now
+    return statistics.median(times[2:]), graphs.median(len(times))
 
 
 def machine():
@@ -152,6 +192,12 @@ def draw(results, path):
                          if (r["heads"], r["context"], r["backend"]) == (count, context, name)}
                 axis.bar([x + (k - (len(names) - 1) / 2) * 0.8 / len(names) for x in range(len(batches))],
                          [found.get(b, 0) for b in batches], 0.8 / len(names), label=name)
+                on_gpu = {r["batch"]: r["gpu_ms_per_step"] for r in results if "gpu_ms_per_step" in r
+                          and (r["heads"], r["context"], r["backend"]) == (count, context, name)}
+                axis.hlines([on_gpu[b] for b in on_gpu],
+                            [batches.index(b) + (k - len(names) / 2) * 0.8 / len(names) for b in on_gpu],
+                            [batches.index(b) + (k + 1 - len(names) / 2) * 0.8 / len(names) for b in on_gpu],
+                            colors="black", linewidth=1.5)
             axis.set_xticks(range(len(batches)), [str(b) for b in batches])
             axis.set_title(f"{count} heads, {context} tokens", fontsize=9)
             if j == 0:
@@ -159,7 +205,8 @@ def draw(results, path):
             if i == len(contexts) - 1:
                 axis.set_xlabel("requests")
     axes[0][0].legend(fontsize=7)
-    figure.suptitle(f"Time per output token, {mode}", fontsize=10)
+    figure.suptitle(f"Time per output token, {mode}" + (
+        "; black lines: the GPU's part" if any("gpu_ms_per_step" in r for r in results) else ""), fontsize=10)
     figure.savefig(path)
 
 

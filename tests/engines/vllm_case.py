@@ -21,6 +21,7 @@ def model(dtype, sparse=False, use_mla=True):
     return SimpleNamespace(
         dtype=dtype, hf_config=text, hf_text_config=text, use_mla=use_mla, max_model_len=2048,
         model_arch_config=SimpleNamespace(total_num_attention_heads=HEADS), is_deepseek_mla=use_mla,
+        is_diffusion=False,
         get_num_attention_heads=lambda parallel: HEADS, get_head_size=lambda: RANK + ROPE,
         get_num_kv_heads=lambda parallel: 1)
 

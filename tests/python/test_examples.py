@@ -4,6 +4,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -68,8 +69,43 @@ def test_engine_bench(tmp_path):
         sys.path.pop(0)
     results = [dict(backend=name, heads=16, batch=batch, context=1024, mode="graph", ms_per_output_token=0.1 * batch)
                for name in ("flashlatent", "FLASHMLA") for batch in (1, 16)]
+    results[0]["gpu_ms_per_step"] = 0.05
     engine_bench.draw(results, tmp_path / "chart.svg")
     assert "FLASHMLA" in (tmp_path / "chart.svg").read_text() or (tmp_path / "chart.svg").stat().st_size > 5000
+
+
+def test_engine_bench_times_graphs():
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        import engine_bench
+    finally:
+        sys.path.pop(0)
+
+    class Graph:
+        def replay(self):
+            clock.now += 5
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.at = clock.now
+
+        def elapsed_time(self, end):
+            return end.at - self.at
+
+    clock = types.SimpleNamespace(now=0)
+    cuda = types.SimpleNamespace(CUDAGraph=Graph, Event=Event, synchronize=lambda: None)
+    original = Graph.replay
+    with engine_bench.GraphTimes(cuda) as times:
+        for _ in range(10):
+            clock.now += 100  # the host's
+            Graph().replay()
+    assert Graph.replay is original
+    assert times.median(steps=10) == 5
+    assert times.median(steps=3) is None  # several graphs a step
+    assert times.median(steps=40) is None  # steps without a graph
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md"])

@@ -119,6 +119,16 @@ TEST_P(E4m3Latent, RisingAndFallingScores) {
   }
 }
 
+// Scores of tokens that do not count are -inf whatever the scale is.
+TEST_P(E4m3Latent, ScalesBelowZero) {
+  CaseSpec spec = e4m3(20, {1, 7, 70, 130});
+  spec.logit_scale = -2;
+  check(spec);
+  spec.sparse = true;
+  spec.topk = 7;
+  check(spec);
+}
+
 TEST_P(E4m3Latent, SameBitsAndBatchInvariance) {
   for (const Kind& kind : kKinds) {
     CaseSpec spec = with(e4m3(24, {9000, 130, 0, 64}), kind);

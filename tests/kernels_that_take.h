@@ -19,7 +19,7 @@ inline bool should_take_latent(std::string_view kernel, const DecodeProblem& pro
   const bool lists = cache.format == KvFormat::kFp8_584 || cache.extra.enabled || window ||
                      ((cache.format == KvFormat::kFp8_656 || cache.format == KvFormat::kE4m3) && !usual_dims);
   const bool e4m3 = cache.format == KvFormat::kE4m3;
-  if (e4m3 && problem.fp8_products()) return kernel == "mla_64_e4m3";
+  if (e4m3 && problem.fp8_products()) return kernel == "mla_64_e4m3" && problem.options.softmax_scale > 0;
   if (e4m3 && problem.query.e4m3) return false;
   if (lists) {
     const int heads = problem.query.heads / cache.heads;

@@ -55,6 +55,10 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
     return message("products is ", to_string(problem.options.products),
                    " and q is not e4m3; products of fp8 are accepted");
   }
+  // Tokens that do not count have a score of -inf, which another scale would turn around.
+  if (const float scale = problem.options.softmax_scale; !(scale > 0)) {
+    return message("softmax_scale is ", scale, "; with products of fp8 positive ones are accepted");
+  }
   if (problem.cache.v_dim != e4m3_latent::kLatentDim) return unknown_dimensions(problem);
   return std::nullopt;
 }

@@ -230,7 +230,7 @@ TEST_F(Program, BenchNumericsTellsCacheFromKernel) {
   expect_right("bench numerics --batch 1 --heads 2 --tokens 300 --json " + file("numerics.json"),
                {"outliers"});
   const auto results = json("numerics.json").at("results");
-  EXPECT_EQ(results.size(), 6U);
+  EXPECT_EQ(results.size(), 8U);
   for (const auto& row : results) {
     // e4m3 has 3 bits of mantissa: the RMS of a relative rounding error is about 2^-4 * 0.42.
     EXPECT_NEAR(row.at("element_error"), 0.027, 0.005);

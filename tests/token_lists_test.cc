@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "plan/held_tokens.h"
 #include "plan/host_plan.h"
 #include "plan/walker.h"
 
@@ -102,6 +103,23 @@ TEST(TokenLists, BlocksOfAPlanAreThoseOfBothLists) {
         }
       }
     }
+  }
+}
+
+// Items that are whole requests find what is held of a context by all of its query tokens' spans.
+TEST(TokenLists, HeldSpansAreARequestsApart) {
+  const HeldShape shape = {.shard = TokenShard(1, 2, 1), .requests = 3, .query_tokens = 4};
+  const std::vector<int> contexts = {0, 9, 100};
+  std::vector<std::uint64_t> memory(held_bytes(shape) / 8);
+  hold_tokens(shape, contexts.data(), 1, memory.data());
+  const HeldTokens held = held_tokens(shape, memory.data());
+  const UnionLengths lengths = union_lengths({ConstTensorView(contexts.data(), Dtype::kI32, {3}), {}}, held);
+  Geometry g;
+  g.length_sharers = 1;
+  g.list[0] = {.reach = 1000};
+  for (int request = 0; request < 3; ++request) {
+    EXPECT_EQ(span_of(g, lengths, 0, request).end, contexts[request] / 2) << request;
+    EXPECT_EQ(held.lengths[request], contexts[request] / 2) << request;
   }
 }
 

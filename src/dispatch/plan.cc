@@ -177,13 +177,15 @@ Status Plan::schedule(const PlanLengths& lengths, const HostPages& pages, Memory
   if (selection.prefix.requests == 0) return build_plan(selection, own, {}, nullptr, plan, here);
   FLASHLATENT_RETURN_IF_ERROR(validate_host_pages(problem, pages));
   const auto* contexts = static_cast<const std::int32_t*>(pages.cache_seqlens.data);
-  std::pmr::vector<std::int32_t> host_lengths(contexts, contexts + problem.query.batch, scratch());
+  std::pmr::vector<std::int32_t> held_lengths(scratch());
   if (const schedule::HeldShape shape = schedule::held_shape(problem); !shape.shard.is_all()) {
-    for (std::int32_t& length : host_lengths) length = shape.shard.held(length);
+    held_lengths.assign(contexts, contexts + problem.query.batch);
+    for (std::int32_t& length : held_lengths) length = shape.shard.held(length);
   }
   const prefix::PageTable table{static_cast<const std::int32_t*>(pages.block_table.data),
                                 pages.block_table.strides[0], problem.cache.max_pages,
-                                problem.cache.page_size, host_lengths.data()};
+                                problem.cache.page_size,
+                                held_lengths.empty() ? contexts : held_lengths.data()};
   const bool always = problem.options.prefix_sharing == PrefixSharing::kAlways;
   const prefix::Groups groups = prefix::find_groups(selection.prefix, table, problem.query.tokens, always);
   return build_plan(selection, own, groups.list, table.lengths, plan, here);

@@ -49,7 +49,7 @@ struct Geometry {
   std::int32_t team = 1;  ///< CTAs that share a segment's blocks, and merge what they have; a block
                           ///< costs a team a CTA's time over its size.
   Partition partition = Partition::kLine;
-  TokenShard shard = {};  ///< What lengths count (held_tokens.h).
+  TokenShard shard = {};  ///< Whose tokens lengths count: fingerprint().
   CostModel cost;
 };
 

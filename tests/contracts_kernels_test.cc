@@ -507,7 +507,7 @@ TEST_P(KernelContracts, LongPartsOfManyRequests) {
     problem.cache.dtype = dtype;
     expect_long_parts_right(problem, lengths, std::span(kKernels).subspan(1));
     problem.query.heads = 8;
-    expect_long_parts_right(problem, lengths, std::span(kKernels).first(1));  // etap
+    expect_long_parts_right(problem, lengths, std::span(kKernels).first(1));  // mla_16_transposed
   }
 }
 TEST_P(KernelContracts, LongPartsOfAnFp8Cache) {
@@ -588,7 +588,7 @@ TEST_P(KernelContracts, OutputsAlignedToFourBytes) {
 
 // Several row tiles; parts of more segments than are listed at once; pages shorter than a block, and such as
 // have no boxes.
-TEST_P(KernelContracts, TrioOfManyRows) {
+TEST_P(KernelContracts, RolesOfManyRows) {
   executor_.kernel = "mla_64_roles";
   std::vector<int> many(3000);
   for (int i = 0; i < 3000; ++i) many[i] = i % 5 == 0 ? 0 : 1 + i * 37 % 150;
@@ -636,7 +636,7 @@ TEST_P(KernelContracts, TrioOfManyRows) {
 }
 
 // Shares of one request each, even or by length; by boxes and token by token.
-TEST_P(KernelContracts, TrioShares) {
+TEST_P(KernelContracts, RolesShares) {
   executor_.kernel = "mla_64_roles";
   for (int page_size : {1, 5, 64}) {
     for (const std::vector<int>& lengths : {std::vector<int>{9000}, {1}, {0}, {8000, 1, 0, 130}}) {

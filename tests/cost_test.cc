@@ -43,8 +43,9 @@ TEST(CostTable, IsOfKernelsThatThereAre) {
 }
 
 TEST(CostTable, PrintsItself) {
-  EXPECT_EQ(to_string(Row{Kernel::kTrio, Situation::kRows64ByTokens, Field::kPerBlockAlone, 1550, "a.md"}),
-            "mla_64_roles rows64_by_tokens per_block_alone: 1550 ns, from a.md");
+  EXPECT_EQ(
+      to_string(Row{Kernel::kMla64Roles, Situation::kRows64ByTokens, Field::kPerBlockAlone, 1550, "a.md"}),
+      "mla_64_roles rows64_by_tokens per_block_alone: 1550 ns, from a.md");
   EXPECT_EQ(to_string(Row{Kernel::kPaged, Situation::kByTokens, Field::kPerMember, -1, "b.json"}),
             "gqa_16 by_tokens per_member: -1 ns, from b.json");
   EXPECT_EQ(

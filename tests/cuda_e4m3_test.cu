@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "core/e4m3_latent.h"
-#include "cuda/e4m3/tiles.cuh"
+#include "cuda/mla_64_e4m3/tiles.cuh"
 #include "cuda/parts/tile.cuh"
 
-namespace flashlatent::mla_e4m3 {
+namespace flashlatent::mla_64_e4m3 {
 namespace {
 
 constexpr int kChunks = e4m3_latent::kDim / 64, kRows = 64, kTokens = 64;
@@ -144,4 +144,4 @@ TEST(CudaE4m3, ScoresAndTransposedProduct) {
 }
 
 }  // namespace
-}  // namespace flashlatent::mla_e4m3
+}  // namespace flashlatent::mla_64_e4m3

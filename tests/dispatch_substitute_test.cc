@@ -55,7 +55,7 @@ struct Call {
   alignas(256) static inline std::uint8_t memory[256];
 };
 
-TEST(Substitute, TrioRunsWhereItCan) {
+TEST(Substitute, RolesRunsWhereItCan) {
   for (const Call& call : {Call(), Call(2, 1)}) {
     for (const char* asked_for : {"", "mla_64_roles"}) {
       const Result<const DecodeKernel*> kernel = call.runs("mla_64_roles", asked_for);
@@ -70,7 +70,7 @@ TEST(Substitute, TrioRunsWhereItCan) {
   EXPECT_STREQ((*call.runs("mla_64_roles", "mla_64_roles"))->name, "mla_64_roles");
 }
 
-TEST(Substitute, SeesawRunsWhereTrioCannot) {
+TEST(Substitute, PingpongRunsWhereRolesCannot) {
   Call no_pages;
   no_pages.inputs.kv_cache.shape[0] = 0;
   no_pages.expect_substituted("kv_cache");

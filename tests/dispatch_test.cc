@@ -173,7 +173,7 @@ TEST(Dispatch, RowsOfAnFp8CacheDecide) {
     EXPECT_EQ(pick(128, heads, 4096), heads <= 32 ? "fp8_32" : "fp8_64");
   }
   // More rows of a few blocks a CTA: mla_64_pingpong's clusters and shares begin and end sooner (times are in
-  // docs/log/quartet.md).
+  // docs/log/fp8_64.md).
   for (auto [batch, heads, tokens] :
        {std::array{1, 64, 16384}, {2, 64, 4096}, {2, 64, 8192}, {8, 128, 4096}}) {
     EXPECT_EQ(pick(batch, heads, tokens), "mla_64_pingpong")
@@ -302,7 +302,7 @@ TEST(Dispatch, TeamsTakeSmallBatches) {
   EXPECT_TRUE(contains(picked(invariant, executor, 132), "batch_invariant is true"));
 }
 
-TEST(Dispatch, TrioTakesTwoRowTilesOfManyBlocks) {
+TEST(Dispatch, RolesTakesTwoRowTilesOfManyBlocks) {
   Executor executor;
   executor.backend = Backend::kCuda;
   // From some 15 blocks of 64 tokens a CTA on; of up to 32 requests from some 7.
@@ -337,7 +337,7 @@ TEST(Dispatch, TrioTakesTwoRowTilesOfManyBlocks) {
 }
 
 // Where none has boxes mla_64_roles is faster with one row tile, too: of requests that stay whole.
-TEST(Dispatch, TrioTakesManyBlocksTokenByToken) {
+TEST(Dispatch, RolesTakesManyBlocksTokenByToken) {
   Executor executor;
   executor.backend = Backend::kCuda;
   auto pick = [&](int page_size, int batch, int heads, int tokens) {
@@ -363,7 +363,7 @@ TEST(Dispatch, TrioTakesManyBlocksTokenByToken) {
   EXPECT_EQ(picked(sparse, executor, 132), "mla_64_roles");  // 0.1293, 0.1485
 }
 
-TEST(Dispatch, TrioSharesOutFewRequests) {
+TEST(Dispatch, RolesSharesOutFewRequests) {
   Executor executor;
   executor.backend = Backend::kCuda;
   executor.kernel = "mla_64_roles";
@@ -407,7 +407,7 @@ TEST(Dispatch, TrioSharesOutFewRequests) {
   EXPECT_EQ(way_of(problem_of(40, 128, 16384)), schedule::Partition::kLine);
 }
 
-TEST(Dispatch, SeesawSharesOutSmallBatches) {
+TEST(Dispatch, PingpongSharesOutSmallBatches) {
   Executor executor;
   executor.backend = Backend::kCuda;
   executor.kernel = "mla_64_pingpong";

@@ -15,21 +15,21 @@ namespace flashlatent::cost {
 /// Whose costs these are. A kernel by teams has a row of its own.
 enum class Kernel : std::uint8_t {
   kLatent,  ///< Every kernel for latent caches.
-  kDirect,
-  kDirectTeam8,
+  kFp8Rows32,
+  kFp8Rows16Team8,
   kE4m3,
-  kEtap,
-  kMma16,
-  kMma16Team4,
-  kMma16Team8,
-  kMma16Team16,
+  kMla16Transposed,
+  kMla16,
+  kMla16Team4,
+  kMla16Team8,
+  kMla16Team16,
   kPaged,
   kPaged128,
   kPlan,  ///< What makes plans, and what cuts are worth to a call.
   kPrefill,
-  kQuartet,
-  kSeesaw,
-  kTrio,
+  kFp8Rows64,
+  kMla64Pingpong,
+  kMla64Roles,
 };
 inline constexpr const char* kKernelNames[] = {
     "latent",       "fp8_32",       "fp8_16_team8",    "mla_64_e4m3", "mla_16_transposed", "mla_16",
@@ -178,7 +178,7 @@ struct TeamCosts {
   std::int32_t call;          ///< Launch, until the first block is there, exchange, output.
   std::int32_t shared_merge;  ///< Teams that share a request merge in the kernel.
   /// The same, of one row tile, where most requests have one team: what those with the longest share wait. Of
-  /// several it is not counted less: it is seesaw that is beside them then, and estimated too high.
+  /// several it is not counted less: it is mla_64_pingpong that is beside them then, and estimated too high.
   std::int32_t lone_merge;
   std::int32_t block_here, block_alone, block_streaming;
   /// Of block_streaming, what its bytes take: where that is not all, the rest takes clocks. 0: all.

@@ -16,24 +16,24 @@
 namespace flashlatent::cuda {
 
 /// Up to 8 query rows a KV head, from fp8_656 caches 16, transposed.
-extern const DecodeKernel kEtapKernel;
+extern const DecodeKernel kMla16TransposedKernel;
 /// The same by clusters, of 8 and 16, that share a request's blocks and merge what they have by themselves:
 /// small batches, of any rows.
-extern const DecodeKernel kMma16Team4Kernel;
-extern const DecodeKernel kMma16Team8Kernel;
-extern const DecodeKernel kMma16Team16Kernel;
+extern const DecodeKernel kMla16Team4Kernel;
+extern const DecodeKernel kMla16Team8Kernel;
+extern const DecodeKernel kMla16Team16Kernel;
 /// Up to 16 query rows a KV head, as they are.
-extern const DecodeKernel kMma16Kernel;
+extern const DecodeKernel kMla16Kernel;
 /// 64 query rows a tile, two warpgroups that share each tile.
-extern const DecodeKernel kSeesawKernel;
+extern const DecodeKernel kMla64PingpongKernel;
 /// The same, one warpgroup scores and two multiply with V: large batches of more rows.
-extern const DecodeKernel kTrioKernel;
+extern const DecodeKernel kMla64RolesKernel;
 /// fp8_656 caches, bytes straight to the tensor cores.
-extern const DecodeKernel kDirectKernel;
-/// The same by clusters of 8, as mma16's.
-extern const DecodeKernel kDirectTeam8Kernel;
+extern const DecodeKernel kFp8Rows32Kernel;
+/// The same by clusters of 8, as mla_16's.
+extern const DecodeKernel kFp8Rows16Team8Kernel;
 /// The same of more query rows, 64 a tile: one warpgroup scores and two multiply with V.
-extern const DecodeKernel kQuartetKernel;
+extern const DecodeKernel kFp8Rows64Kernel;
 /// e4m3 latent caches, products in e4m3: 16 or 64 query rows a tile.
 extern const DecodeKernel kE4m3Kernel;
 /// Separate keys and values, a warp 16 tokens at a time.

@@ -7,10 +7,12 @@ namespace flashlatent {
 
 std::span<const DecodeKernel> decode_kernels() {
   static const DecodeKernel kTable[] = {
-      cuda::kEtapKernel,        cuda::kMma16Team4Kernel, cuda::kMma16Team8Kernel, cuda::kMma16Team16Kernel,
-      cuda::kMma16Kernel,       cuda::kSeesawKernel,     cuda::kTrioKernel,       cuda::kDirectKernel,
-      cuda::kDirectTeam8Kernel, cuda::kQuartetKernel,    cuda::kE4m3Kernel,       cuda::kPagedKernel,
-      cuda::kPaged128Kernel,    cuda::kPrefillKernel,    cpu::kDenseKernel,       cpu::kReferenceKernel,
+      cuda::kMla16TransposedKernel, cuda::kMla16Team4Kernel, cuda::kMla16Team8Kernel,
+      cuda::kMla16Team16Kernel,     cuda::kMla16Kernel,      cuda::kMla64PingpongKernel,
+      cuda::kMla64RolesKernel,      cuda::kFp8Rows32Kernel,  cuda::kFp8Rows16Team8Kernel,
+      cuda::kFp8Rows64Kernel,       cuda::kE4m3Kernel,       cuda::kPagedKernel,
+      cuda::kPaged128Kernel,        cuda::kPrefillKernel,    cpu::kDenseKernel,
+      cpu::kReferenceKernel,
   };
   return kTable;
 }

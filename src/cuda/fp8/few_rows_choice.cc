@@ -28,14 +28,15 @@ namespace {
 using cost::Kernel;
 using cost::Situation;
 
-constexpr DenseShape kShapes[] = {{.tile_rows = 8, .cost = cost::of(Kernel::kDirect, Situation::kRows8)},
-                                  {.tile_rows = 16, .cost = cost::of(Kernel::kDirect, Situation::kRows16)},
-                                  {.tile_rows = 32, .cost = cost::of(Kernel::kDirect, Situation::kRows32)}};
+constexpr DenseShape kShapes[] = {
+    {.tile_rows = 8, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRows8)},
+    {.tile_rows = 16, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRows16)},
+    {.tile_rows = 32, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRows32)}};
 // By two tiles of 32 rows 64 would take longer than by the 64-row kernel.
 constexpr int kMostRows = std::end(kShapes)[-1].tile_rows;
 
 constexpr TeamShape kTeamShape = {
-    .tile_rows = fp8::kTeamRows, .team = fp8::kTeamCtas, .costs = cost::of_teams(Kernel::kDirectTeam8)};
+    .tile_rows = fp8::kTeamRows, .team = fp8::kTeamCtas, .costs = cost::of_teams(Kernel::kFp8Rows16Team8)};
 
 template <int kMost>
 std::optional<std::string> declines(const DecodeProblem& problem) {
@@ -63,7 +64,7 @@ schedule::Geometry geometry_of_teams(const DecodeProblem& problem, const schedul
 
 }  // namespace
 
-const DecodeKernel kDirectKernel = {
+const DecodeKernel kFp8Rows32Kernel = {
     .name = "fp8_32",
     .backend = Backend::kCuda,
     .takes = "fp8_656 caches, dense and sparse, up to 32 query rows a KV head, any page size",
@@ -73,7 +74,7 @@ const DecodeKernel kDirectKernel = {
     .launch = FLASHLATENT_IF_COMPILED(fp8::launch),
 };
 
-const DecodeKernel kDirectTeam8Kernel = {
+const DecodeKernel kFp8Rows16Team8Kernel = {
     .name = "fp8_16_team8",
     .backend = Backend::kCuda,
     .takes =

@@ -14,22 +14,22 @@ using cost::Situation;
 
 constexpr int kTileRows = fp8::kRows64Keys[0].tile_rows;
 constexpr DenseShape kShape = {.tile_rows = kTileRows,
-                               .cost = cost::of(Kernel::kQuartet, Situation::kRows64)};
+                               .cost = cost::of(Kernel::kFp8Rows64, Situation::kRows64)};
 constexpr int kFewRequests = 2;
 
 schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   schedule::Geometry g = dense_geometry(problem, workers, kShape);
   if (problem.rows_per_kv_head() > kTileRows) {
-    cost::add(g.cost, cost::of(Kernel::kQuartet, Situation::kMoreTiles).on(workers));
+    cost::add(g.cost, cost::of(Kernel::kFp8Rows64, Situation::kMoreTiles).on(workers));
   } else if (g.requests <= kFewRequests) {
-    cost::add(g.cost, cost::of(Kernel::kQuartet, Situation::kFewRequests).on(workers));
+    cost::add(g.cost, cost::of(Kernel::kFp8Rows64, Situation::kFewRequests).on(workers));
   }
   return g;
 }
 
 }  // namespace
 
-const DecodeKernel kQuartetKernel = {
+const DecodeKernel kFp8Rows64Kernel = {
     .name = "fp8_64",
     .backend = Backend::kCuda,
     .takes = "fp8_656 caches, dense and sparse, any number of query rows, any page size",

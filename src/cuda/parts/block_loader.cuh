@@ -9,7 +9,7 @@ namespace flashlatent::parts {
 
 /// By one warp; pages hold a multiple of 16 tokens, and kv_block_map() has their boxes, which lie in shared
 /// memory as block_row_offset() says. Few copies of many bytes are what memory serves best (docs/log/
-/// mma16.md, "A block by one copy"), but scores cannot begin with the first tile.
+/// mla_16.md, "A block by one copy"), but scores cannot begin with the first tile.
 /// Its Pipe has the block's two barriers, full(0) and what wait_empty(0) waits for, and
 ///   block()                     where it goes
 class BlockLoader {

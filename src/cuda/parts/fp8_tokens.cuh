@@ -58,10 +58,10 @@ struct E4m3Token {
 /// a block, and give it to the other ("crossover"). The pipe takes a block's columns in their own order,
 /// after RoPE.
 ///
-/// All lanes arrive, which costs `seesaw` no time that could be measured and lets racecheck see whose writes
-/// a barrier orders. In a cluster one lane of a warp fences, then copies the warp's rows. Otherwise who waits
-/// for a tile fences (kReaderFences): a fence here is a memory barrier, which waits for the loads that are
-/// under way.
+/// All lanes arrive, which costs `mla_64_pingpong` no time that could be measured and lets racecheck see
+/// whose writes a barrier orders. In a cluster one lane of a warp fences, then copies the warp's rows.
+/// Otherwise who waits for a tile fences (kReaderFences): a fence here is a memory barrier, which waits for
+/// the loads that are under way.
 ///
 /// Places come in three stages, each of a block after the other: look_up() asks for a block's entries,
 /// locate() makes places of them, a lane a token; then a loader hands them to the lanes that load the rows.

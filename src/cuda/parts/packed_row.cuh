@@ -2,8 +2,8 @@
 // has them, columns 16 i + {0, 1, 8, 9} and on with the lane.
 //
 // Of bf16 they go as fp16, relative to a power of two of the row's values, which a quad shares or each lane
-// has for its own, since bytes are what an exchange takes: in `seesaw` 4 to 6 us by fp32. Of their 11 bits an
-// output of 8 shows nothing. Those of fp16 go as fp32.
+// has for its own, since bytes are what an exchange takes: in `mla_64_pingpong` 4 to 6 us by fp32. Of their
+// 11 bits an output of 8 shows nothing. Those of fp16 go as fp32.
 #pragma once
 
 #include "cuda/parts/softmax.cuh"

@@ -110,7 +110,7 @@ __device__ __forceinline__ RowTile row_tile(const DecodeArguments& args, int req
   const QueryArguments& query = args.query;
   const int index = round * args.geometry.lanes + lane;
   RowTile tile;
-  // By the quotient alone ptxas takes the warps of mma16's loop for divergent (0.1471 -> 0.1479 ms).
+  // By the quotient alone ptxas takes the warps of mla_16's loop for divergent (0.1471 -> 0.1479 ms).
   tile.request = args.sharers.value == 1 ? request : args.sharers.quotient(request);
   tile.first_token = request - tile.request * args.sharers.value;
   const RequestTokens own = request_tokens(query, tile.request);

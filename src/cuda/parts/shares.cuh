@@ -1,7 +1,7 @@
 // Parts that are a share of one request (schedule::combines_shares()): a CTA has one segment, and walks no
-// plan. A walk is in local memory, of which each trip is one to L2: with one seesaw's computing warps knew of
-// their segment 3.3 us after the launch before. Of even shares shapes tell which it is, so that nobody reads
-// the plan either; shares by length the plan tells, and is read along with all lengths.
+// plan. A walk is in local memory, of which each trip is one to L2: with one mla_64_pingpong's computing
+// warps knew of their segment 3.3 us after the launch before. Of even shares shapes tell which it is, so that
+// nobody reads the plan either; shares by length the plan tells, and is read along with all lengths.
 #pragma once
 
 #include "cuda/parts/listed_tokens.cuh"

@@ -1,0 +1,33 @@
+// The compiled shapes of the prefill kernel, as rows of data.
+#pragma once
+
+#include <cuda.h>
+
+#include "cuda/common/compiled_kernel.h"
+#include "cuda/gqa_128/arguments.h"
+#include "cuda/gqa_128/keys.h"
+
+namespace flashlatent::gqa_128 {
+
+/// What a kernel is launched with.
+struct Launch {
+  Arguments args;
+  CUtensorMap keys, values;
+  CUtensorMap query;  // where args.query_boxes
+  int ctas;
+};
+
+struct Instance {
+  InstanceKey key;
+  cuda::CompiledKernel kernel;  // of Launch's first four
+};
+
+using DtypeInstances = std::array<Instance, kBf16Keys.size()>;
+
+using SegmentInstances = std::array<Instance, kBf16SegmentKeys.size()>;
+
+// One file each, so that they compile side by side.
+extern const DtypeInstances kBf16, kFp16;
+extern const SegmentInstances kBf16Segments, kFp16Segments;
+
+}  // namespace flashlatent::gqa_128

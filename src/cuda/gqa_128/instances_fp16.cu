@@ -1,0 +1,7 @@
+#include "cuda/gqa_128/instance.cuh"
+
+namespace flashlatent::gqa_128 {
+
+constinit const DtypeInstances kFp16 = cuda::of_keys(kFp16Keys, dtype_instances<__half>(Dtype::kF16));
+
+}  // namespace flashlatent::gqa_128

@@ -1,0 +1,76 @@
+#include <algorithm>
+
+#include "cost/model.h"
+#include "cuda/common/geometry.h"
+#include "cuda/common/if_compiled.h"
+#include "cuda/cuda_backend.h"
+#include "cuda/gqa_128/choice.h"
+#include "plan/host_plan.h"
+
+namespace flashlatent::cuda {
+
+namespace {
+
+using gqa_128::kSegmentTileRows;
+
+constexpr int kFixedSplitTokens = 2048;  // batch_invariant
+constexpr int kRowsAtOnce = 8;           // of a tile, in the combine step
+
+/// Row tiles of a KV head: as few as there can be.
+int row_tiles_of(const DecodeProblem& problem) {
+  return (problem.rows_per_kv_head() + kSegmentTileRows - 1) / kSegmentTileRows;
+}
+
+/// Equal tiles: the smaller they are, the less the combine step has to look at.
+int tile_rows_of(const DecodeProblem& problem) {
+  const int tiles = row_tiles_of(problem);
+  const int rows = (problem.rows_per_kv_head() + tiles - 1) / tiles;
+  return (rows + kRowsAtOnce - 1) / kRowsAtOnce * kRowsAtOnce;
+}
+
+/// A block takes as long as its bytes, or as its products. The plan gives a tile of several all blocks of a
+/// request, the diagonal or not, and balances nothing by it: a prompt takes as much longer.
+schedule::CostModel costs_of(const DecodeProblem& problem, int block_tokens,
+                             const schedule::Workers& workers) {
+  using enum cost::Situation;
+  constexpr cost::Kernel kKernel = cost::Kernel::kPaged128;
+  schedule::CostModel costs =
+      cost::by_memory(cost::of(kKernel, kByMemory), 4.0 * block_tokens * problem.cache.qk_dim, workers);
+  if (row_tiles_of(problem) == 1) return costs;
+  const schedule::CostModel of_tiles = cost::of(kKernel, kTiles).on(workers);
+  const double reach = std::max(reach_of(problem), 1);
+  const double unseen = problem.options.causal ? std::min(problem.query.tokens / reach, 1.0) : 0;
+  const double products = of_tiles.per_block * (problem.cache.qk_dim / 128.0) * (block_tokens / 64.0);
+  costs.per_block = std::max(costs.per_block, static_cast<std::int32_t>(products));
+  costs.per_block = static_cast<std::int32_t>(costs.per_block * (1 + unseen));
+  return costs;
+}
+
+schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
+  schedule::Geometry g;
+  g.requests = problem.query.batch;
+  g.tile_rows = tile_rows_of(problem);
+  g.block_tokens = gqa_128::block_tokens_of(gqa_128::key_of(problem, gqa_128::Kind::kSegments)->dim,
+                                            gqa_128::Kind::kSegments);
+  g.max_tokens = tokens_in_window(problem, g.block_tokens);
+  if (problem.options.batch_invariant) schedule::fix_splits(g, kFixedSplitTokens / g.block_tokens);
+  g.cost = costs_of(problem, g.block_tokens, workers);
+  schedule::set_workers(g, row_tiles_of(problem) * problem.cache.heads, workers);
+  return g;
+}
+
+}  // namespace
+
+const DecodeKernel kPaged128Kernel = {
+    .name = "gqa_128_split",
+    .backend = Backend::kCuda,
+    .takes =
+        "separate keys and values of bf16 or fp16, d up to 256, pages of a multiple of 8 tokens, up to 128 "
+        "query rows of a KV head at once",
+    .declines = gqa_128::declines_cache,
+    .geometry = geometry,
+    .workspace_bytes = decode_workspace_bytes,
+    .launch = FLASHLATENT_IF_COMPILED(gqa_128::launch_segments),
+};
+
+}  // namespace flashlatent::cuda

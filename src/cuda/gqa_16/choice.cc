@@ -1,0 +1,209 @@
+#include "cuda/gqa_16/choice.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "core/message.h"
+#include "cost/model.h"
+#include "cuda/common/geometry.h"
+#include "cuda/common/if_compiled.h"
+#include "cuda/common/prefix_units.h"
+#include "cuda/cuda_backend.h"
+#include "cuda/parts/merge_room.h"
+#include "kernel/prefix_sharing.h"
+#include "plan/host_plan.h"
+
+namespace flashlatent::gqa_16 {
+
+namespace {
+
+constexpr int kDims[] = {64, 128, 256};  // of instances; smaller heads leave the rest of one out
+
+CachedType cached_type(const DecodeProblem& problem) {
+  if (problem.cache.format == KvFormat::kE4m3) return CachedType::kE4m3;
+  return problem.cache.dtype == Dtype::kBF16 ? CachedType::kBF16 : CachedType::kF16;
+}
+
+/// Tokens that a CTA's warps take at once.
+int tokens_a_cta(const InstanceKey& key) {
+  return warps_of(key.dim) * step_tokens_of(key.cached == CachedType::kE4m3);
+}
+
+// More parts of a request than this are merged by a launch of their own: many thread blocks do then what one
+// would.
+constexpr int kMostMergingParts = 72;
+
+}  // namespace
+
+int element_bytes(const DecodeProblem& problem) {
+  return problem.cache.format == KvFormat::kE4m3 ? 1 : 2;
+}
+
+const InstanceKey* key_of(const DecodeProblem& problem) {
+  const auto& cache = problem.cache;
+  const auto* dim =
+      std::find_if(std::begin(kDims), std::end(kDims), [&](int d) { return d >= cache.qk_dim; });
+  if (dim == std::end(kDims)) return nullptr;
+  // Columns are what a row tile costs; more rows are several tiles, which meet in the cache.
+  const int columns = std::min(problem.rows_per_kv_head() <= 8 ? 8 : 16, most_columns(*dim));
+  const InstanceKey key{cached_type(problem), *dim, columns, cache.layout == KvLayout::kPacked};
+  for (const auto* list : {&kBf16Keys, &kFp16Keys, &kE4m3Keys}) {
+    const auto* found = std::find(list->begin(), list->end(), key);
+    if (found != list->end()) return found;
+  }
+  return nullptr;
+}
+
+int tiles_a_cta(const DecodeProblem& problem, const schedule::Geometry& g) {
+  return tokens_a_cta(*key_of(problem)) / g.block_tokens;
+}
+
+bool merges_splits(const schedule::Geometry& g) {
+  return schedule::max_merges(g) > 0 && g.fixed_split == 0 && g.parts <= kMostMergingParts;
+}
+
+std::size_t partial_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
+  return prefix::align(static_cast<std::int64_t>(cuda::decode_workspace_bytes(problem, g)));
+}
+std::size_t workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
+  const bool invariant = problem.options.batch_invariant;
+  std::size_t ctas = merges_splits(g) ? std::size_t{1} * g.parts * g.lanes : 0;
+  if (!invariant) ctas = std::max<std::size_t>(ctas, cuda::kMostSms);  // a smaller batch may be split
+  return partial_bytes(problem, g) + ctas * warps_of(key_of(problem)->dim) * sizeof(parts::Ticket);
+}
+
+}  // namespace flashlatent::gqa_16
+
+namespace flashlatent::cuda {
+
+namespace {
+
+constexpr int kFixedSplitTokens = 2048;  // batch_invariant
+// Requests are few where each has so many parts: their merges are under way together, and each part is one
+// segment or two.
+constexpr int kPartsOfFew = 4;
+constexpr cost::Costs kByMemory = cost::of(cost::Kernel::kPaged, cost::Situation::kByMemory);
+constexpr cost::Costs kFewRequests = cost::of(cost::Kernel::kPaged, cost::Situation::kFewRequests);
+
+std::optional<std::string> declines(const DecodeProblem& problem) {
+  const auto& cache = problem.cache;
+  if (cache.layout == KvLayout::kLatent) return "the cache is latent; separate keys and values are accepted";
+  if (cache.qk_dim != cache.v_dim) {
+    return message("qk_dim is ", cache.qk_dim, " and v_dim ", cache.v_dim, "; equal ones are accepted");
+  }
+  const int unit = 16 / gqa_16::element_bytes(problem);
+  if (cache.qk_dim % unit != 0 || gqa_16::key_of(problem) == nullptr) {
+    return message("d is ", cache.qk_dim, "; multiples of ", unit, " up to 256 are accepted");
+  }
+  if (cache.layout == KvLayout::kPacked && cache.page_size % unit != 0) {
+    return message("page_size is ", cache.page_size, "; of packed values multiples of ", unit,
+                   " are accepted");
+  }
+  return std::nullopt;
+}
+
+/// The schedule with so many tiles a CTA, if they are whole KV heads or parts of one.
+std::optional<schedule::Geometry> geometry(const DecodeProblem& problem, const schedule::Workers& workers,
+                                           int tiles) {
+  const gqa_16::InstanceKey& key = *gqa_16::key_of(problem);
+  schedule::Geometry g;
+  g.requests = problem.query.batch;
+  g.tile_rows = key.columns;
+  g.block_tokens = gqa_16::tokens_a_cta(key) / tiles;
+  g.max_tokens = tokens_in_window(problem, g.block_tokens);
+  if (problem.options.batch_invariant) schedule::fix_splits(g, kFixedSplitTokens / g.block_tokens);
+  const double bytes = 2.0 * g.block_tokens * tiles * problem.cache.qk_dim * gqa_16::element_bytes(problem);
+  const int row_tiles = (problem.rows_per_kv_head() + g.tile_rows - 1) / g.tile_rows;
+  g.cost = cost::by_memory(kByMemory, bytes, workers, row_tiles);
+  schedule::set_workers(g, row_tiles * problem.cache.heads, workers * tiles);
+  if (kPartsOfFew * std::int64_t{g.requests} * g.rounds <= g.parts)
+    g.cost.per_merge = kFewRequests.on(workers).per_merge;
+  const bool fits = g.lanes % tiles == 0 && (row_tiles % tiles == 0 || tiles % row_tiles == 0);
+  return fits ? std::optional(g) : std::nullopt;
+}
+
+// Teams: a cluster of 8 finds room in any GPC; other devices may hold a few less at once.
+constexpr int kMostTeam = 8;
+constexpr int kUnusedSms = 12;
+
+/// A team for each request and tile, for few of them: no combine step, and the plan needs no reading. There
+/// are none where requests as long as the page table would rather have all multiprocessors, together or one
+/// alone.
+std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem,
+                                                const schedule::Workers& workers) {
+  const schedule::Geometry split = *geometry(problem, workers, 1);
+  const std::int64_t items = std::int64_t{split.requests} * split.rounds;
+  for (int team = kMostTeam; team > 1; team /= 2) {
+    if (items < 1 || split.rounds > 1 || items * split.lanes * team > workers - kUnusedSms) continue;
+    const std::int64_t blocks = schedule::max_blocks(split);
+    const std::int64_t by_team = (blocks + team - 1) / team * split.cost.per_block;
+    const std::int64_t by_parts =
+        blocks * split.cost.per_block / split.parts + kByMemory.on(workers).per_merge;
+    if (by_team > by_parts) return std::nullopt;
+    auto whole = schedule::whole_items(split);
+    if (!whole) return std::nullopt;
+    whole->team = team;
+    whole->cost = cost::by_team(split.cost, team);
+    if (schedule::estimate(*whole) > schedule::estimate(split)) return std::nullopt;
+    return whole;
+  }
+  return std::nullopt;
+}
+
+// 4 take 1 % longer where lengths are equal, and 2 % less where they vary; 8, a warp each, longer always.
+constexpr int kMostTiles = 2;
+// What comes after a shared prefix is short: a CTA has few segments so (64 x 512 tokens: 0.070 ms with the
+// prefix, 0.075 with 2).
+constexpr int kMostTilesSharing = 4;
+
+/// As many tiles a CTA, up to `most`, as leave a request, or a round of one, for every part: memory is faster
+/// so, and splits are not.
+schedule::Geometry geometry_of_tiles(const DecodeProblem& problem, const schedule::Workers& workers,
+                                     int most) {
+  for (int tiles = std::min(most, gqa_16::warps_of(gqa_16::key_of(problem)->dim)); tiles > 1; tiles /= 2) {
+    const auto g = geometry(problem, workers, tiles);
+    if (g && 10 * std::int64_t{g->requests} * g->rounds >= 9LL * g->parts) return *g;
+  }
+  return *geometry(problem, workers, 1);
+}
+
+/// Where prefixes may be shared: no teams. What a group's tokens take beside a request's own is known on an
+/// H200 alone: plans are cut by its costs on every GPU (docs/log/cuts_h100.md).
+schedule::Geometry sharing_geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
+  return geometry_of_tiles(problem, workers.count, kMostTilesSharing);
+}
+
+/// One tile a CTA, where a request must not feel its batch-mates.
+schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
+  if (problem.options.batch_invariant) return *geometry(problem, workers, 1);
+  if (prefix_shape_of(kPagedKernel, problem, workers).requests > 0) return sharing_geometry(problem, workers);
+  if (const auto team = team_geometry(problem, workers)) return *team;
+  return geometry_of_tiles(problem, workers, kMostTiles);
+}
+
+prefix::Shape prefix_shape(const DecodeProblem& problem, const schedule::Workers& workers) {
+  const schedule::Geometry g = sharing_geometry(problem, workers);
+  prefix::Shape shape = prefix_units_shape(problem, workers.count);
+  shape.own_block_cost = cost::block_alone(g.cost.per_block, workers.count);
+  shape.own_split_cost = g.cost.per_split;
+  shape.lanes_a_worker = gqa_16::tiles_a_cta(problem, g);
+  return shape;
+}
+
+}  // namespace
+
+const DecodeKernel kPagedKernel = {
+    .name = "gqa_16",
+    .backend = Backend::kCuda,
+    .takes =
+        "separate keys and values, also in vLLM's packed order: bf16, fp16 and e4m3, d up to 256, any heads, "
+        "tokens and page size",
+    .declines = declines,
+    .geometry = geometry,
+    .workspace_bytes = gqa_16::workspace_bytes,
+    .launch = FLASHLATENT_IF_COMPILED(gqa_16::launch),
+    .declines_prefixes = declines_prefix_units,
+    .prefix_shape = prefix_shape,
+};
+
+}  // namespace flashlatent::cuda

@@ -1,0 +1,23 @@
+// Queries as they are given, and outputs: of the cache's type; beside e4m3 of bf16 or fp16, as the arguments
+// say. What is in between is fp16 there, so that one kernel serves both.
+#pragma once
+
+#include "cuda/gqa_16/arguments.h"
+#include "cuda/parts/softmax.cuh"
+
+namespace flashlatent::gqa_16 {
+
+using GivenBits = std::uint16_t;  // of an element
+
+/// Two elements of an output.
+template <class Config>
+__device__ __forceinline__ std::uint32_t pack_given(const Arguments& args, float first, float second) {
+  if constexpr (Config::kFp8) {
+    return args.given_is_bf16 ? parts::pack<__nv_bfloat16>(first, second)
+                              : parts::pack<__half>(first, second);
+  } else {
+    return parts::pack<typename Config::Product>(first, second);
+  }
+}
+
+}  // namespace flashlatent::gqa_16

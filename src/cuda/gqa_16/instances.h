@@ -1,0 +1,19 @@
+// The compiled shapes of the paged kernel, as rows of data.
+#pragma once
+
+#include "cuda/common/compiled_kernel.h"
+#include "cuda/gqa_16/keys.h"
+
+namespace flashlatent::gqa_16 {
+
+struct Instance {
+  InstanceKey key;
+  cuda::CompiledKernel kernel;  // of Arguments
+};
+
+using Instances = std::array<Instance, kBf16Keys.size()>;
+
+// One file each, so that they compile side by side.
+extern const Instances kBf16, kFp16, kE4m3;
+
+}  // namespace flashlatent::gqa_16

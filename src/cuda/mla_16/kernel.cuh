@@ -1,0 +1,185 @@
+// Dense decode of up to 16 query rows with mma.sync: query rows on M, which they fill, KV tokens on N.
+//
+//   S = Q K^T          16 x 64: a pair of warps has 16 of the block's tokens, each over half of the columns,
+//                      with its half of Q in registers; then each takes 8 of the tokens
+//   P = exp2(S - max)  the maximum over lanes, then warps through shared memory
+//   O += P V           16 x d_v: each warp has an eighth of the columns
+//
+// All warps work on one block at a time and meet twice in it: when maxima are there, and when P is. Each has
+// its columns of the output for itself: at a segment's end nothing is merged but the sums of rows.
+//
+// Tokens of a warp's eight are in the order of token_of(), in S, P and V alike, for which products do not
+// care: a warp's reads of 16 bytes, four units of rows t and t + 4 at a time, then meet no bank twice.
+//
+// Barriers (arrivals): full (loader) and empty: phase n of both is the slot's n-th tile. At the first meeting
+// all have read K: RoPE's tile is given back by all warps then, V's tiles by those that have its columns
+// after their products. Tile 0 stands for the word of live tokens, too: it takes an arrival of every warp.
+// Blocks that come whole have one of each, and are given back by all warps after their products.
+#pragma once
+
+#include "cuda/mla_16/attention.cuh"
+#include "cuda/mla_16/team_warp.cuh"
+#include "cuda/parts/epilogue.cuh"
+#include "cuda/parts/kv_loader.cuh"
+#include "cuda/ptx/wgmma.cuh"
+
+namespace flashlatent::mla_16 {
+
+/// One of the computing warps.
+template <class Config>
+class Warp : Attention<Config> {
+ public:
+  using Element = typename Config::Element;
+
+  __device__ __forceinline__ Warp(SharedMemory<Config>& shared, const parts::DecodeArguments& args)
+      : Attention<Config>(shared, args) {}
+
+  /// All of the segment at `position`, from waiting for Q to writing the result.
+  __device__ __forceinline__ void run(const parts::WorkPosition& position) {
+    const parts::Work& work = position.get();
+    this->start(work);
+    const int blocks = work.blocks();
+    if (blocks > 0) {
+      if (!has_query_) query_.load(query_.find(args_.query, work.tile, lane_), half_);
+      this->arrange_query();
+    }
+    for (int left = blocks; left > 0; --left) {
+      this->score();
+      this->attend(work);
+    }
+    if (blocks > 0) request_query(position.ahead().get());
+    finish(work, blocks > 0);
+  }
+
+ private:
+  using Base = Attention<Config>;
+  using Base::args_;
+  using Base::half_;
+  using Base::lane_;
+  using Base::max_;
+  using Base::me_;
+  using Base::o_;
+  using Base::query_;
+
+  /// Q of the segment that comes next, whose place is free, while this one's output is written. Not before
+  /// the last products: their reads of V would stand behind these 288 loads.
+  __device__ __forceinline__ void request_query(const parts::Work& next) {
+    has_query_ = !next.is_end() && next.blocks() > 0;
+    if (has_query_) query_.load(query_.find(args_.query, next.tile, lane_), half_);
+  }
+
+  /// Writes the segment's result.
+  __device__ __forceinline__ void finish(const parts::Work& work, bool has_blocks) {
+    const parts::RowPair sum = has_blocks ? this->row_sums() : parts::RowPair{0, 0};
+    const schedule::Geometry& g = args_.geometry;
+    const std::int64_t slot =
+        static_cast<std::int64_t>(work.segment.partial) * g.lanes + args_.lanes.remainder(blockIdx.x);
+    const int column = me_ * Config::kWarpColumns + lane_ % 4 * 2;
+    const bool writes_lse = column == 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = lane_ / 4 + 8 * half;
+      const parts::RowScale scale =
+          half ? parts::finish_row(max_.high, sum.high) : parts::finish_row(max_.low, sum.low);
+      if constexpr (Config::kTurns) {
+        if (writes_lse && row < work.tile.rows) {
+          parts::write_max_logit(args_.max_logits, work.tile, work.tile.head(args_.query, row),
+                                 half ? max_.high : max_.low, scale.lse);
+        }
+      }
+      if (Config::kTurns || work.segment.partial < 0) {
+        parts::write_output<Element>(o_, row, half, scale, args_, work.tile, column, writes_lse);
+      } else {
+        parts::write_partial<parts::StoredPartial<Element, kRows>>(
+            o_, slot * kRows + row, row < work.tile.rows, half, scale, args_.partial, Config::kVDim, column,
+            writes_lse);
+      }
+    }
+  }
+
+  bool has_query_ = false;  // of the segment to come
+};
+
+template <class Config>
+__device__ __forceinline__ void compute(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
+  Warp<Config> warp(shared, args);
+  parts::WorkPosition position(shared.work);
+  for (; !position.get().is_end(); position.next()) warp.run(position);
+}
+
+template <class Config>
+__device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                     const CUtensorMap& kv_map) {
+  using Loader = typename Config::Loader;
+  const int thread = threadIdx.x - Config::kComputeThreads;
+  if (thread >= Loader::threads(args.cache)) return;
+  parts::WorkPosition position(shared.work);
+  auto tell = [&](const parts::Work& work) {
+    if (thread == 0) position.put(work);
+  };
+  parts::load_segments(
+      args, Loader(args.cache, kv_map, thread, shared.loader), RingPosition<Config>(shared),
+      parts::PartPlace<1, Config::kTurns>(args), [] {}, tell);
+  parts::Work end;
+  end.segment.request = -1;
+  tell(end);
+}
+
+/// By a thread each of three warps: lanes of one would do it one after another.
+template <class Config>
+__device__ __forceinline__ void set_up_barriers(SharedMemory<Config>& shared) {
+  if (threadIdx.x == 0) {
+#pragma unroll
+    for (ptx::Barrier& barrier : shared.full) ptx::init(barrier, Config::Loader::kArrivals);
+    ptx::publish_barriers();
+  } else if (threadIdx.x == 32) {
+#pragma unroll
+    for (int i = 0; i < Config::kRingBlocks * Config::kBarriers; ++i) {
+      ptx::init(shared.empty[i], Config::readers_of(i % Config::kBarriers));
+    }
+    ptx::publish_barriers();
+  } else if (threadIdx.x == 64) {
+    if constexpr (Config::kTeam > 1) {
+      shared.team.init();
+    } else {
+      shared.work.init(kWarps);
+    }
+    ptx::publish_barriers();
+  }
+}
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, 1)
+    kernel(const __grid_constant__ parts::DecodeArguments args, const __grid_constant__ CUtensorMap kv_map) {
+  extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
+  auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
+  static_assert(sizeof(SharedMemory<Config>) <= 227 * 1024);
+  const bool loads = threadIdx.x >= Config::kComputeThreads;
+  if (threadIdx.x == Config::kComputeThreads) Config::Loader::prepare(kv_map);
+  set_up_barriers<Config>(shared);
+  if constexpr (Config::kTeam > 1) {
+    __syncwarp();
+    ptx::cluster_arrive();
+    const parts::PartPlace<Config::kTeam> place(args);
+    ptx::cluster_wait();  // all CTAs' barriers are there
+    if (loads) {
+      ptx::give_registers<Config::kLoaderRegisters>();
+      load_in_team<Config>(shared, args, kv_map, place);
+    } else {
+      ptx::take_registers<Config::kComputeRegisters>();
+      compute_in_team<Config>(shared, args, place);
+    }
+  } else {
+    __syncthreads();
+    parts::wait_for_launch_before();
+    if (loads) {
+      ptx::give_registers<Config::kLoaderRegisters>();
+      load<Config>(shared, args, kv_map);
+    } else {
+      ptx::take_registers<Config::kComputeRegisters>();
+      compute<Config>(shared, args);
+    }
+  }
+}
+
+}  // namespace flashlatent::mla_16

@@ -1,0 +1,108 @@
+// Q as A operands of mma.sync, in each warp's registers: all of it, or half of its columns.
+#pragma once
+
+#include "cuda/mla_16/config.h"
+#include "cuda/parts/q_loader.cuh"
+#include "cuda/ptx/mma.cuh"
+
+namespace flashlatent::mla_16 {
+
+/// Columns in strips of 32, two steps of mma.sync. Of a pair of warps that share columns the one of half 0 or
+/// 1 has the strip of that number of each of RoPE's chunks, then both of each chunk in its half of V's; a
+/// warp alone has both of each. Here is where its strips are.
+template <class Config>
+struct Strips {
+  static constexpr int kAChunk = Config::kPairedWarps ? 1 : 2;  // of RoPE's
+  static constexpr int kRope = Config::kRopeChunks * kAChunk;
+  static constexpr int kHalfChunks = Config::kVChunks / 2;
+  static constexpr int kCount = kRope + Config::kVChunks * kAChunk;
+
+  /// Does the i-th begin a tile of its own? Else it is the second of the one before's.
+  __host__ __device__ static constexpr bool begins_tile(int i) {
+    return Config::kPairedWarps && i < kRope || (i - kRope) % 2 == 0;
+  }
+  /// Its tile, in the order of loading.
+  __device__ __forceinline__ static int tile(int i, int half) {
+    if (i < kRope) return i / kAChunk;
+    return Config::kRopeChunks + half * kHalfChunks + (i - kRope) / 2;
+  }
+  /// Its first 16-byte unit in the tile: 0 or 4.
+  __device__ __forceinline__ static int unit(int i, int half) {
+    if (i < kRope) return Config::kPairedWarps ? 4 * half : i % 2 * 4;
+    return (i - kRope) % 2 * 4;
+  }
+};
+
+/// A product sums over columns in any order, so long as both operands have the same one: a lane takes 16
+/// bytes of a row, eight columns in line, as its pairs of two steps of 16 columns. Q then comes from memory
+/// 16 bytes at a time, with no detour, and K from shared memory likewise.
+template <class Config>
+class Query {
+ public:
+  using Element = typename Config::Element;
+
+  /// Where a lane's strips are, of its two rows. Rows past the last live one are the first: what comes of
+  /// them is not written.
+  struct Place {
+    const uint4* rows[2];
+  };
+  __device__ __forceinline__ static Place find(const parts::QueryArguments& query, const parts::RowTile& tile,
+                                               int lane) {
+    Place place;
+#pragma unroll
+    for (int side = 0; side < 2; ++side) {
+      const int row = lane / 4 + 8 * side;
+      place.rows[side] =
+          reinterpret_cast<const uint4*>(parts::query_row<Element>(query, tile, row < tile.rows ? row : 0)) +
+          lane % 4;
+    }
+    return place;
+  }
+
+  /// Does not wait for the values, which arrange() must follow.
+  __device__ __forceinline__ void load(const Place& place, int half) {
+#pragma unroll
+    for (int side = 0; side < 2; ++side) {
+      const uint4* rope = place.rows[side] + Config::kVChunks * 8 + 4 * half;
+      const uint4* v = place.rows[side] + half * Strips<Config>::kHalfChunks * 8;
+#pragma unroll
+      for (int i = 0; i < Strips<Config>::kCount; ++i) {
+        const uint4 value = i < Strips<Config>::kRope ? __ldg(rope + i * 8 / Strips<Config>::kAChunk)
+                                                      : __ldg(v + (i - Strips<Config>::kRope) * 4);
+        std::uint32_t(&a)[4] = a_[i][side];
+        a[0] = value.x;
+        a[1] = value.y;
+        a[2] = value.z;
+        a[3] = value.w;
+      }
+    }
+  }
+
+  /// From two rows' 16 bytes to operands, each half of both. `zero` is 0, which the assembler must not know:
+  /// it would undo a copy, and copy before each product instead, four times as many instructions.
+  __device__ __forceinline__ void arrange(std::uint32_t zero) {
+#pragma unroll
+    for (auto& strip : a_) {
+      std::uint32_t(&low)[4] = strip[0], (&high)[4] = strip[1];
+      const std::uint32_t first[4] = {low[0], high[0], low[1], high[1]};
+      const std::uint32_t second[4] = {low[2], high[2], low[3], high[3]};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        low[i] = first[i] ^ zero;
+        high[i] = second[i] ^ zero;
+      }
+    }
+  }
+
+  /// even + odd += the product with the i-th strip of eight tokens, of which `k` is this lane's share: two
+  /// sums, so that no product waits for the one before.
+  __device__ __forceinline__ void multiply(float (&even)[4], float (&odd)[4], int i, uint4 k) const {
+    ptx::mma<Element>(even, a_[i][0], k.x, k.y);
+    ptx::mma<Element>(odd, a_[i][1], k.z, k.w);
+  }
+
+ private:
+  std::uint32_t a_[Strips<Config>::kCount][2][4];  // steps, registers
+};
+
+}  // namespace flashlatent::mla_16

@@ -1,0 +1,87 @@
+// Every byte of shared memory of the 16-row kernel, once.
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/mla_16/config.h"
+#include "cuda/parts/team.cuh"
+#include "cuda/parts/work_queue.cuh"
+#include "cuda/ptx/barrier.cuh"
+
+namespace flashlatent::mla_16 {
+
+/// With what comes from each rank.
+template <class Config>
+struct TeamMemory : parts::TeamMemory<Config> {
+  parts::TeamUnits<Config> units[Config::kTeam];
+  float row_max[kRows];  // this CTA's, at a segment's end
+};
+struct NoTeam {};
+
+template <class Config_>
+struct alignas(1024) SharedMemory {
+  using Config = Config_;
+
+  parts::Tile ring[Config::kRingTiles];
+  alignas(128) std::uint8_t p[kRows * parts::kRowBytes];  // P, kRows x 64 tokens
+  float4 scores[Config::kPairedWarps ? kWarps : 1][32];   // from each warp to the other of its pair
+  alignas(16) float warp_max[kRows][kWarps];              // of a block's scores
+  alignas(16) float warp_sum[kRows][kWarps];              // at a segment's end
+  std::uint64_t live[Config::kRingBlocks];
+  typename Config::Loader::Memory loader;
+  parts::WorkQueue work;
+  ptx::Barrier full[Config::kRingBlocks * Config::kBarriers];
+  ptx::Barrier empty[Config::kRingBlocks * Config::kBarriers];
+  std::conditional_t<(Config::kTeam > 1), TeamMemory<Config>, NoTeam> team;
+
+  __device__ __forceinline__ parts::TeamUnits<Config>& incoming(int sender, int) {
+    return team.units[sender];
+  }
+};
+
+/// Where a block lies in the ring; loader and warps each keep one and move it on.
+template <class Config>
+class RingPosition {
+ public:
+  using Element = typename Config::Element;
+  static constexpr int kQkChunks = Config::kQkChunks;
+
+  __device__ __forceinline__ explicit RingPosition(SharedMemory<Config>& shared) : shared_(shared) {}
+
+  __device__ __forceinline__ void next_block() {
+    if (++block_ < Config::kRingBlocks) return;
+    block_ = 0;
+    parity_ ^= 1;
+  }
+
+  __device__ __forceinline__ void begin_range() {}  // segments follow one another in the ring
+  __device__ __forceinline__ int chunk(int i) const { return Config::chunk_order(i); }
+  __device__ __forceinline__ parts::Tile& tile(int i) const { return shared_.ring[block_ * kQkChunks + i]; }
+  __device__ __forceinline__ std::uint8_t* block() const { return shared_.ring[block_ * kQkChunks].bytes; }
+  /// The token's row of the block's i-th tile, and the address of 16 bytes of it.
+  __device__ __forceinline__ std::uint8_t* row(int i, int token) const {
+    if constexpr (!Config::kWholeBlocks) return tile(i).bytes + token * parts::kRowBytes;
+    return block() + parts::block_row_offset<kQkChunks>(chunk(i), token);
+  }
+  __device__ __forceinline__ std::uint32_t unit_address(int i, int token, int unit) const {
+    if constexpr (!Config::kWholeBlocks)
+      return ptx::shared_address(&tile(i)) + parts::unit_offset(token, unit);
+    return ptx::shared_address(row(i, token)) + parts::unit_in_row(token, unit);
+  }
+  __device__ __forceinline__ ptx::Barrier& full(int i) const {
+    return shared_.full[block_ * Config::kBarriers + i];
+  }
+  __device__ __forceinline__ ptx::Barrier& empty(int i) const {
+    return shared_.empty[block_ * Config::kBarriers + i];
+  }
+  __device__ __forceinline__ std::uint64_t& live() const { return shared_.live[block_]; }
+  __device__ __forceinline__ void wait_full(int i) const { ptx::wait(full(i), parity_); }
+  __device__ __forceinline__ void wait_empty(int i) const { ptx::wait(empty(i), parity_ ^ 1); }
+
+ private:
+  SharedMemory<Config>& shared_;
+  int block_ = 0;
+  std::uint32_t parity_ = 0;
+};
+
+}  // namespace flashlatent::mla_16

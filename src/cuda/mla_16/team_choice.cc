@@ -1,0 +1,64 @@
+// The 16-row kernel by teams, for calls too small to fill the device.
+#include "core/message.h"
+#include "cuda/common/if_compiled.h"
+#include "cuda/common/teams.h"
+#include "cuda/cuda_backend.h"
+#include "cuda/mla_16/choice.h"
+
+namespace flashlatent::cuda {
+
+namespace {
+
+using cost::Kernel;
+using cost::Situation;
+
+constexpr cost::TeamCosts kCosts4 = cost::of_teams(Kernel::kMla16Team4);
+constexpr cost::TeamCosts kCosts8 = cost::of_teams(Kernel::kMla16Team8);
+constexpr cost::TeamCosts kCosts16 = cost::of_teams(Kernel::kMla16Team16);
+constexpr cost::TeamCosts kCosts16OfFewBlocks =
+    cost::of_teams(Kernel::kMla16Team16, Situation::kTeamsOfFewBlocks);
+constexpr int kFewTokens = 256;  // four blocks
+
+template <int kTeam>
+std::optional<std::string> declines(const DecodeProblem& problem) {
+  if (auto reason = declines_tokens(problem, {KvFormat::kPlain})) return reason;
+  if (problem.options.batch_invariant) return not_invariant();
+  if (!is_listed({mla_16::kKeysOf4x576x512, mla_16::kKeysOf8x576x512, mla_16::kKeysOf16x576x512,
+                  mla_16::kKeysOf4x512x512, mla_16::kKeysOf8x512x512, mla_16::kKeysOf4x320x256,
+                  mla_16::kKeysOf8x320x256},
+                 mla_16::key_of(problem, loading_of(problem), kTeam))) {
+    return kTeam > 8 ? unknown_dimensions(problem, "576/512 is") : unknown_dimensions(problem);
+  }
+  return std::nullopt;
+}
+
+template <int kTeam>
+schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
+  cost::TeamCosts costs = kTeam > 8 ? kCosts16 : kTeam < 8 ? kCosts4 : kCosts8;
+  if (kTeam > 8 && reach_of(problem) <= kFewTokens * kTeam) costs = kCosts16OfFewBlocks;
+  return team_geometry(problem, workers, {.tile_rows = mla_16::kTileRows, .team = kTeam, .costs = costs});
+}
+
+template <int kTeam>
+constexpr DecodeKernel kernel(const char* name) {
+  return {
+      .name = name,
+      .backend = Backend::kCuda,
+      .takes = kTeam > 8
+                   ? "bf16 and fp16 caches of qk_dim/v_dim 576/512, any rows, for small batches; dense and "
+                     "sparse, any page size; not with batch_invariant"
+                   : "bf16 and fp16 caches of qk_dim/v_dim 576/512, 512/512 or 320/256, any rows, for small "
+                     "batches; dense and sparse, any page size; not with batch_invariant",
+      .declines = declines<kTeam>,
+      .geometry = geometry<kTeam>,
+      .workspace_bytes = team_workspace_bytes,
+      .launch = FLASHLATENT_IF_COMPILED(mla_16::launch)};
+}
+
+}  // namespace
+
+const DecodeKernel kMla16Team4Kernel = kernel<4>("mla_16_team4");
+const DecodeKernel kMla16Team8Kernel = kernel<8>("mla_16_team8");
+const DecodeKernel kMla16Team16Kernel = kernel<16>("mla_16_team16");
+
+}  // namespace flashlatent::cuda

@@ -1,0 +1,169 @@
+// One of the computing warps of a team's CTA, and the team's loading role. What shapes tell is worked out
+// before the launch before this one is done.
+#pragma once
+
+#include "cuda/mla_16/attention.cuh"
+#include "cuda/parts/kv_loader.cuh"
+#include "cuda/parts/packed_row.cuh"
+#include "cuda/parts/team_segments.cuh"
+#include "cuda/parts/team_unit.cuh"
+
+namespace flashlatent::mla_16 {
+
+template <class Config>
+class TeamWarp : Attention<Config> {
+ public:
+  using Element = typename Config::Element;
+
+  __device__ __forceinline__ TeamWarp(SharedMemory<Config>& shared, const parts::DecodeArguments& args)
+      : Base(shared, args) {}
+
+  /// What the segment needs of addresses: of a part by shape, not ragged, before the launch before this one
+  /// is done.
+  __device__ __forceinline__ void prepare(const parts::RowTile& tile, int share, int shares) {
+    tile_ = tile;
+    query_at_ = query_.find(args_.query, tile, lane_);
+    const parts::UnitPlace written = unit_.written(share, shares);
+    to_ = parts::RowPlace<Element>::find(args_, tile, written.n, written.column);
+  }
+  /// Afterwards, if it has blocks: Q is under way.
+  __device__ __forceinline__ void begin() { query_.load(query_at_, half_); }
+
+  /// All of this CTA's share of the team's segment, from Q, which has been asked for, to writing the result.
+  __device__ __forceinline__ void run(const schedule::Segment& segment,
+                                      const parts::Segments<Config::kTeam>& segments) {
+    const parts::Work work{segment, tile_};
+    this->start(work);
+    const int blocks = work.blocks();
+    if (blocks > 0) this->arrange_query();
+    for (int left = blocks; left > 0; --left) {
+      this->score();
+      this->attend(work);
+    }
+    const Exchange exchange(shared_);
+    exchange.open();
+    publish_statistics();
+    send_columns(exchange);
+    this->meet();
+    send_statistics(exchange);
+    if (segments.shares() > 1) {
+      const parts::SharingTeam team = segments.sharing(segment);
+      const auto find = [&](int n, int column) {
+        return parts::RowPlace<Element>::find(args_, tile_, n, column);
+      };
+      for_each_unit(
+          [&](const Unit& unit, const auto& to) { unit.merge(shared_, args_, team, to, find, exchange); });
+    } else {
+      for_each_unit([&](const Unit& unit, const auto& to) { unit.finish(args_, to, exchange); });
+    }
+  }
+
+ private:
+  using Base = Attention<Config>;
+  using Exchange = parts::Exchange<SharedMemory<Config>>;
+  using SentUnit = typename Config::SentUnit;
+  using Base::args_;
+  using Base::half_;
+  using Base::lane_;
+  using Base::max_;
+  using Base::me_;
+  using Base::o_;
+  using Base::query_;
+  using Base::shared_;
+  using Base::sum_;
+
+  using Unit = parts::TeamUnit<SharedMemory<Config>>;
+
+  /// `visit(unit, to)` for each that this thread adds up.
+  template <class Visit>
+  __device__ __forceinline__ void for_each_unit(Visit visit) const {
+    visit(unit_, to_);
+#pragma unroll
+    for (int turn = 1; turn < Exchange::kTurns; ++turn) {  // of the same row
+      const Unit unit(turn);
+      visit(unit, to_.at(unit.column() - unit_.column()));
+    }
+  }
+
+  __device__ __forceinline__ void publish_statistics() {
+    this->put(shared_.warp_sum, {parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)});
+    if (me_ != 0 || lane_ % 4 != 0) return;
+    shared_.team.row_max[lane_ / 4] = max_.low;
+    shared_.team.row_max[lane_ / 4 + 8] = max_.high;
+  }
+
+  /// Which are in shared memory, all warps'.
+  __device__ __forceinline__ void send_statistics(const Exchange& exchange) const {
+    exchange.send_statistics([&](int n) {
+      float sum = 0;
+#pragma unroll
+      for (float of_warp : shared_.warp_sum[n]) sum += of_warp;
+      return parts::RowStatistics{shared_.team.row_max[n], sum};
+    });
+  }
+
+  __device__ __forceinline__ void send_columns(const Exchange& exchange) const {
+    using Row = parts::PackedRow<Element, Config::kWarpColumns / 2>;
+    const int warp = me_ % Config::kWarpsAChunk;
+    const parts::RowPair bounds = Row::lane_bounds(o_);
+#pragma unroll
+    for (int eight = 0; eight < 2; ++eight) {
+      const int unit = me_ / Config::kWarpsAChunk * 2 + eight;
+      const Row row(o_, eight, eight ? bounds.high : bounds.low);
+      const auto route = exchange.route(unit);
+#pragma unroll
+      for (int i = 0; i < Row::kPackets; ++i) {
+        route.send(((warp * Row::kPackets + i) * 32 + lane_) * 16, row.packets[i]);
+      }
+      if constexpr (Config::kPacksSums) {
+        route.send(offsetof(SentUnit, scale) + (warp * 32 + lane_) * 4, __float_as_uint(row.unit));
+      }
+    }
+  }
+
+  Unit unit_;
+  parts::RowTile tile_;
+  parts::RowPlace<Element> to_;
+  typename Query<Config>::Place query_at_;
+};
+
+template <class Config>
+__device__ __forceinline__ void compute_in_team(SharedMemory<Config>& shared,
+                                                const parts::DecodeArguments& args,
+                                                const parts::PartPlace<Config::kTeam>& place) {
+  TeamWarp<Config> warp(shared, args);
+  const bool known = parts::known_ahead<Config::kTeam>(args);
+  if (known) warp.prepare(place.only_tile(args), place.share(), place.shares(args.geometry));
+  parts::wait_for_launch_before();
+  if (known) warp.begin();
+  const parts::Segments<Config::kTeam> segments = parts::find_segments(args, place, known);
+  const schedule::Segment segment = segments.only();
+  if (!known) {
+    warp.prepare(segments.tile_of(segment), segments.share(), segments.shares());
+    if (segment.block_end > segment.block_begin) warp.begin();
+  }
+  warp.run(segment, segments);
+}
+
+template <class Config>
+__device__ __forceinline__ void load_in_team(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                             const CUtensorMap& kv_map,
+                                             const parts::PartPlace<Config::kTeam>& place) {
+  using Loader = typename Config::Loader;
+  const int thread = threadIdx.x - Config::kComputeThreads;
+  const bool known = parts::known_ahead<Config::kTeam>(args);
+  parts::RowTile tile;
+  if (known) tile = place.only_tile(args);
+  parts::wait_for_launch_before();
+  if (thread >= Loader::threads(args.cache)) return;
+  const parts::Segments<Config::kTeam> segments = parts::find_segments(args, place, known);
+  const schedule::Segment segment = segments.only();
+  if (!known) tile = segments.tile_of(segment);
+  Loader loader(args.cache, kv_map, thread, shared.loader);
+  RingPosition<Config> ring(shared);
+  const parts::BlockRange range = parts::block_range(args.cache, segment, tile);
+  loader.look_ahead(range);
+  loader.load(ring, range, [] {});
+}
+
+}  // namespace flashlatent::mla_16

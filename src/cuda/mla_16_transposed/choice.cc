@@ -1,0 +1,112 @@
+#include "cuda/mla_16_transposed/choice.h"
+
+#include "cost/table.h"
+#include "cuda/common/dense_choice.h"
+#include "cuda/common/if_compiled.h"
+#include "cuda/cuda_backend.h"
+
+namespace flashlatent::mla_16_transposed {
+
+namespace {
+int tile_rows_of(const DecodeProblem& problem) {
+  const bool low = problem.cache.format == KvFormat::kPlain && !cuda::goes_by_lists(problem);
+  return low ? kLowTileRows : kTileRows;
+}
+}  // namespace
+
+cuda::InstanceKey key_of(const DecodeProblem& problem, cuda::Loading loading) {
+  const auto& cache = problem.cache;
+  return {cuda::cached_dtype(cache), cache.qk_dim, cache.v_dim, tile_rows_of(problem), loading};
+}
+
+}  // namespace flashlatent::mla_16_transposed
+
+namespace flashlatent::cuda {
+
+namespace {
+
+using cost::Kernel;
+using cost::Situation;
+constexpr cost::Costs kCost8 = cost::of(Kernel::kMla16Transposed, Situation::kRows8);
+constexpr cost::Costs kCostFp8 = cost::of(Kernel::kMla16Transposed, Situation::kFp8);
+constexpr cost::Costs kCostFp8_584 = cost::of(Kernel::kMla16Transposed, Situation::kFp8_584);
+constexpr cost::Costs kCostOfShares = cost::of(Kernel::kMla16Transposed, Situation::kListedShares);
+/// Of an item by lists.
+constexpr int kMostRows = mla_16_transposed::kTileRows;
+
+/// By two lists. From fp8_656 and e4m3 with RoPE no other kernel does, so that any number of rows is taken.
+std::optional<std::string> declines_listed(const DecodeProblem& problem) {
+  if (auto reason = declines_lists(problem, {KvFormat::kFp8_584, KvFormat::kFp8_656, KvFormat::kE4m3})) {
+    return reason;
+  }
+  if (auto reason = declines_e4m3_products(problem)) return reason;
+  const InstanceKey key = mla_16_transposed::key_of(problem, loading_of(problem));
+  if (!is_listed(
+          {mla_16_transposed::kFp8_584Keys, mla_16_transposed::kListedKeys, mla_16_transposed::kE4m3Keys},
+          key))
+    return unknown_dimensions(problem, "576/512 is");
+  if (key.qk_dim == key.v_dim && rows_of_item(problem) > kMostRows) {
+    return too_many_rows(problem, kMostRows);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> declines(const DecodeProblem& problem) {
+  if (goes_by_lists(problem)) return declines_listed(problem);
+  if (auto reason = declines_tokens(problem, {KvFormat::kPlain, KvFormat::kFp8_656, KvFormat::kE4m3})) {
+    return reason;
+  }
+  if (auto reason = declines_e4m3_products(problem)) return reason;
+  const InstanceKey key = mla_16_transposed::key_of(problem, loading_of(problem));
+  if (!is_listed({mla_16_transposed::kLowKeys, mla_16_transposed::kFp8Keys, mla_16_transposed::kE4m3Keys},
+                 key))
+    return unknown_dimensions(problem, "576/512 is");
+  if (problem.rows_per_kv_head() > key.tile_rows) return too_many_rows(problem, key.tile_rows);
+  return std::nullopt;
+}
+
+schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
+  const auto cost = [&] {
+    if (problem.cache.format == KvFormat::kFp8_584) return kCostFp8_584;
+    return problem.cache.format == KvFormat::kPlain ? kCost8 : kCostFp8;
+  };
+  const InstanceKey key = mla_16_transposed::key_of(problem, loading_of(problem));
+  const DenseShape shape = {.tile_rows = key.tile_rows, .cost = cost()};
+  const schedule::Geometry g = dense_geometry(problem, workers, shape);
+  if (!is_listed({mla_16_transposed::kShareKeys}, key)) return g;
+  return listed_geometry(problem, workers, {.tile_rows = key.tile_rows, .cost = kCostOfShares}, g);
+}
+
+std::optional<std::string> declines_turns(const DecodeProblem& problem) {
+  if (!goes_by_lists(problem))
+    return "there is one cache, and it is not fp8_584; fp8_584 and two are accepted";
+  if (auto reason = declines_listed(problem)) return reason;
+  InstanceKey key = mla_16_transposed::key_of(problem, loading_of(problem));
+  key.turns = true;
+  if (is_listed({mla_16_transposed::kTurnsKeys, mla_16_transposed::kTurnsE4m3Keys}, key)) return std::nullopt;
+  return unknown_dimensions(problem, "576/512 is");
+}
+
+schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& workers) {
+  constexpr cost::Costs kOfTurns = cost::of(Kernel::kMla16Transposed, Situation::kFp8_584Turns);
+  return turns_geometry(problem, workers, {.tile_rows = mla_16_transposed::kTileRows, .cost = kOfTurns});
+}
+
+}  // namespace
+
+const DecodeKernel kMla16TransposedKernel = {
+    .name = "mla_16_transposed",
+    .backend = Backend::kCuda,
+    .takes =
+        "bf16 and fp16 caches of qk_dim/v_dim 576/512, up to 8 query rows a KV head; fp8_656, fp8_584 and "
+        "e4m3, up to 16; dense and sparse, any page size; extra caches and windows with fp8_584, with "
+        "fp8_656 and e4m3 of any heads",
+    .declines = declines,
+    .geometry = geometry,
+    .workspace_bytes = decode_workspace_bytes,
+    .launch = FLASHLATENT_IF_COMPILED(mla_16_transposed::launch),
+    .declines_turns = declines_turns,
+    .turns = turns,
+};
+
+}  // namespace flashlatent::cuda

@@ -1,0 +1,13 @@
+// The transposed kernel on the host: choice.cc chooses, launch.cc launches.
+#pragma once
+
+#include "cuda/mla_16_transposed/keys.h"
+#include "kernel/decode_kernel.h"
+
+namespace flashlatent::mla_16_transposed {
+
+cuda::InstanceKey key_of(const DecodeProblem& problem, cuda::Loading loading);
+
+Status launch(const DecodeCall& call);
+
+}  // namespace flashlatent::mla_16_transposed

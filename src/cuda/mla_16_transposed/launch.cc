@@ -1,0 +1,23 @@
+#include "cuda/common/dense_launch.h"
+#include "cuda/mla_16_transposed/choice.h"
+#include "cuda/mla_16_transposed/instances.h"
+
+namespace flashlatent::mla_16_transposed {
+
+Status launch(const DecodeCall& call) {
+  return cuda::launch_dense(call, [](const DecodeCall& c, cuda::Loading loading) {
+    if (c.geometry.partition == schedule::Partition::kTurns) {
+      cuda::InstanceKey key = key_of(c.problem, loading);
+      key.turns = true;
+      return cuda::find_instance({kTurns, kTurnsE4m3}, key);
+    }
+    if (schedule::combines_shares(c.geometry.partition)) {
+      return cuda::find_instance({kShares}, key_of(c.problem, loading));
+    }
+    return cuda::find_instance(
+        {kLowInstances, kInstancesFp8_656, kInstancesFp8_584, kInstancesListed, kInstancesE4m3},
+        key_of(c.problem, loading));
+  });
+}
+
+}  // namespace flashlatent::mla_16_transposed

@@ -1,0 +1,7 @@
+#include "cuda/mla_64_e4m3/instance.cuh"
+
+namespace flashlatent::mla_64_e4m3 {
+
+constinit const Instances kInstances = cuda::of_keys(kKeys, instances<e4m3_latent::kDim>());
+
+}  // namespace flashlatent::mla_64_e4m3

@@ -1,0 +1,14 @@
+#include "cuda/common/dense_launch.h"
+#include "cuda/mla_64_e4m3/choice.h"
+#include "cuda/mla_64_e4m3/instances.h"
+
+namespace flashlatent::mla_64_e4m3 {
+
+Status launch(const DecodeCall& call) {
+  return cuda::launch_dense(call, [](const DecodeCall& c, cuda::Loading) {
+    return cuda::find_instance({kInstances, kInstancesWithoutRope},
+                               key_of(c.problem, c.geometry, c.inputs.kv_cache.shape[0] > 0));
+  });
+}
+
+}  // namespace flashlatent::mla_64_e4m3

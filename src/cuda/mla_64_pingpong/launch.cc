@@ -1,0 +1,52 @@
+#include "cuda/common/dense_launch.h"
+#include "cuda/mla_64_pingpong/choice.h"
+#include "cuda/mla_64_pingpong/instances.h"
+
+namespace flashlatent::mla_64_pingpong {
+
+namespace {
+
+using cuda::DenseInstance;
+using cuda::Loading;
+
+const DenseInstance* find(const DecodeProblem& problem, Loading loading, int cluster, int team = 1) {
+  return cuda::find_instance({kInstances576x512, kInstances512x512, kInstances320x256, kInstancesFp8_656,
+                              kInstancesFp8_584, kInstancesE4m3, kInstancesListed, kTeams576x512},
+                             key_of(problem, loading, cluster, team));
+}
+
+/// Of no pages there are no boxes, and nothing to share out: CTAs take whole requests.
+Status launch_without_pages(const DecodeCall& call) {
+  schedule::Geometry g = call.geometry;
+  g.parts = g.requests;
+  g.partition = schedule::Partition::kWhole;
+  g.fixed_split = 0;
+  return cuda::launch_dense(call.with(g),
+                            [](const DecodeCall& c, Loading loading) { return find(c.problem, loading, 1); });
+}
+
+}  // namespace
+
+Status launch(const DecodeCall& call) {
+  if (has_shares(call.geometry) && cuda::loading_of(call.problem) == Loading::kBoxes &&
+      call.inputs.kv_cache.shape[0] == 0) {
+    return launch_without_pages(call);
+  }
+  return cuda::launch_dense(call, [](const DecodeCall& c, Loading loading) {
+    const DecodeProblem& p = c.problem;
+    if (c.geometry.partition == schedule::Partition::kTurns) {
+      return cuda::find_instance({kTurns, kTurnsFp8, kTurnsListed, kTurnsListed576, kTurnsE4m3},
+                                 turns_key_of(p, c.geometry));
+    }
+    if (has_shares(c.geometry)) {
+      return cuda::find_instance({kShares576x512, kSharesFp8_656, kSharesFp8_584, kSharesListed},
+                                 share_key_of(p, c.geometry));
+    }
+    const int team = c.geometry.team;
+    if (team == 1) return find(p, loading, cluster_of(p, c.geometry, loading));
+    // Of no pages there are no boxes: a CTA alone takes what was a team's part.
+    return find(p, loading, 1, loading == Loading::kBoxes ? team : 1);
+  });
+}
+
+}  // namespace flashlatent::mla_64_pingpong

@@ -1,0 +1,62 @@
+// V of tokens that do not count must not reach the output: a weight of 0 does not silence NaN. And what is
+// not finite in V of tokens that only some rows see must reach those rows' outputs alone.
+#pragma once
+
+#include "cuda/mla_64_pingpong/phases.cuh"
+#include "cuda/mla_64_pingpong/smem_layout.cuh"
+#include "cuda/parts/fragment.cuh"
+#include "cuda/parts/mask.cuh"
+#include "cuda/parts/work_queue.cuh"
+
+namespace flashlatent::mla_64_pingpong {
+
+inline constexpr int kAlone = 1;  // + kMe: the named barrier of one warpgroup
+
+/// Silences tokens of warpgroup kMe's block: those that are not `live`, and of those that some rows see and
+/// others do not (`partial`) what is not finite, which spread_poison() then puts into the outputs.
+/// `start_token()`: the block's first.
+template <class Config, int kMe, class StartToken>
+__device__ __forceinline__ void silence_block(SharedMemory<Config>& shared,
+                                              const parts::DecodeArguments& args, const parts::Work& work,
+                                              std::uint64_t live, std::uint64_t partial, int thread,
+                                              const Parities& parities, StartToken start_token) {
+  using Operand = typename Config::Operand;
+  parts::Tile* tiles = shared.kv[kMe].tiles;
+  if (partial != 0) {
+    // The query token that sees token t of the block first, as a row of the tile.
+    const int start = start_token();
+    const bool found = parts::record_poison<Operand, Config::kVDim, 128>(
+        shared.poison_from, tiles, partial, thread, [&](int token) {
+          const int first = work.tile.first_to_see(args, work.segment.length, start + token);
+          return first * args.query.group.value - work.tile.first;
+        });
+    if (found) shared.poisoned[parities[kMeeting]] = 1;
+    ptx::named_sync(kAlone + kMe, 128);
+  }
+  parts::silence_tokens<Operand, Config::kVChunks, 128>(
+      [&](int i, int token) { return tiles[i].bytes + token * parts::kRowBytes; }, live, partial, thread);
+  ptx::fence_for_async_proxy();
+  ptx::named_sync(kAlone + kMe, 128);
+}
+
+/// Puts into warpgroup `me`'s half of the output what silence_block() found: here and not there, since the
+/// loop over blocks has no registers and no time to spare for it (it took 14 % longer). `meet()`: both
+/// warpgroups.
+template <class Config, int kSums, class Meet>
+__device__ __forceinline__ void spread_poison(SharedMemory<Config>& shared, float (&o)[kSums], int me,
+                                              const parts::Fragment& fragment, const Parities& parities,
+                                              Meet meet) {
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) {
+    const int column = me * Config::kHalfDim + i / 4 * 8 + fragment.column + i % 2;
+    if (fragment.row + i % 4 / 2 * 8 >= shared.poison_from[column]) o[i] = NAN;
+  }
+  meet();  // all have read it
+  for (int i = threadIdx.x; i < Config::kVDim; i += Config::kComputeThreads) {
+    shared.poison_from[i] = parts::kNoPoison;
+  }
+  if (threadIdx.x == 0) shared.poisoned[parities[kMeeting]] = 0;
+  meet();
+}
+
+}  // namespace flashlatent::mla_64_pingpong

@@ -1,0 +1,181 @@
+// Parts that are a share of one item each (parts/shares.cuh). From an fp8_656 cache of one list clusters of
+// two take them, whose computing warps load the first blocks (Config::kLoadsFirst); of others the loaders
+// load all.
+#pragma once
+
+#include "cuda/mla_64_pingpong/line.cuh"
+#include "cuda/parts/shares.cuh"
+#include "cuda/ptx/barrier.cuh"
+
+namespace flashlatent::mla_64_pingpong {
+
+/// How many of its blocks the computing warps load themselves, one a warpgroup.
+inline constexpr int kFirstBlocks = 2;
+
+/// No cluster has ragged queries.
+template <class Config>
+using Part = parts::Part<Config::kCluster == 1, parts::kTakesLists<typename Config::Loader>>;
+
+/// When all that the other CTA of the cluster has to do here is done, and it has all that it takes from here.
+/// All threads, once.
+__device__ __forceinline__ void leave_cluster() {
+  __syncwarp();
+  ptx::cluster_arrive();
+  ptx::cluster_wait();
+}
+
+template <class Config>
+class ShareWarpgroup : public Warpgroup<Config> {
+  using Base = Warpgroup<Config>;
+  using Base::args_, Base::base_, Base::fragment_, Base::me_, Base::o_, Base::shared_, Base::thread_;
+
+ public:
+  using Base::Base;
+
+  /// This warpgroup's first block of a share; its same one of the cluster's other CTA loads the other
+  /// half.
+  __device__ __forceinline__ void load_first_block(const parts::Work& work) {
+    if (me_ >= work.blocks()) return;
+    Pipe<Config> pipe(shared_.kv, shared_.state);
+    if (me_ == 1) pipe.next_block();
+    parts::BlockRange range = parts::block_range(args_.cache, work.segment, work.tile);
+    range.begin += me_;
+    range.end = range.begin + 1;
+    typename Config::Loader::FirstBlock(args_.cache, thread_).load(pipe, range);
+  }
+
+  /// The same of this CTA's only segment, a part of its request, when all CTAs of the cluster have read their
+  /// KV: by way of the place where that was, from which the copy engine takes rows as a whole. What a warp
+  /// stores itself goes to memory in 4.6 us.
+  __device__ __forceinline__ void finish(const parts::Work& work) {
+    using Stored = typename Config::Stored;
+    static_assert(std::is_same_v<Stored, __half>);
+    constexpr int kRowBytes = Config::kHalfDim * sizeof(Stored);
+    constexpr int kPitch = kRowBytes + 64;  // so that no two rows of a store meet in a bank
+    static_assert(8 * 16 * kPitch <= sizeof(SharedMemory<Config>::kv));
+    leave_cluster();
+    const auto& row_sum = this->add_up_rows(work);
+    const int lane = thread_ % 32;
+    std::uint8_t* rows = reinterpret_cast<std::uint8_t*>(shared_.kv) + threadIdx.x / 32 * 16 * kPitch;
+    const std::int64_t first_row = this->slot_of(work) * 64;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = fragment_.row + 8 * half;
+      const float sum = row_sum[0][row] + row_sum[1][row];
+      const parts::RowScale scale = parts::finish_row(half ? base_.high : base_.low, sum);
+      const parts::PackedRow<typename Config::Element, Config::kHalfDim / 2> packed(
+          o_, half, parts::quad_bound(o_, half));
+      if (fragment_.column == 0 && row < work.tile.rows) {
+        if (me_ == 0) args_.partial.lse[first_row + row] = scale.lse;
+        parts::partial_unit(args_.partial, first_row + row, me_) = scale.factor * packed.unit;
+      }
+      auto* to = reinterpret_cast<uint4*>(rows + (lane / 4 + 8 * half) * kPitch) + lane % 4;
+#pragma unroll
+      for (int i = 0; i < packed.kPackets; ++i) to[4 * i] = packed.packets[i];
+      ptx::fence_for_async_proxy();
+      __syncwarp();
+      const int first = thread_ / 32 * 16 + 8 * half;  // of the eight rows that the warp has stored
+      if (lane < 8 && first + lane < work.tile.rows) {
+        ptx::copy_to_memory(parts::packets_of(args_.partial, first_row + first + lane, Config::kVDim, me_),
+                            rows + (8 * half + lane) * kPitch, kRowBytes);
+      }
+    }
+    ptx::wait_for_copies_to_memory();
+  }
+};
+
+/// The roles where a part is a share of one request, from an fp8_656 cache: both know their part, and begin
+/// with it when the launch before is done. The computing warps load the first blocks and take their segment
+/// from the queue after that, as others do.
+template <class Config>
+__device__ __forceinline__ void compute_share(SharedMemory<Config>& shared,
+                                              const parts::DecodeArguments& args,
+                                              const CUtensorMap& query_map, int me) {
+  Part<Config> part(args);
+  ShareWarpgroup<Config> warpgroup(shared, args, query_map, me);
+  parts::wait_for_launch_before();
+  const parts::Work& work = part.find();
+  if (work.is_end()) return leave_cluster();
+  warpgroup.load_first_block(work);
+  parts::WorkPosition position(shared.work);
+  // A loop of one turn, as below.
+  for (; !position.get().is_end(); position.next()) {
+    warpgroup.attend(position.get());
+    warpgroup.finish(position.get());
+  }
+}
+
+template <class Config>
+__device__ __forceinline__ void load_share(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                           const CUtensorMap& map, const CUtensorMap& query_map) {
+  using Loader = typename Config::Loader;
+  const int thread = threadIdx.x - Config::kComputeThreads;
+  static_assert(Loader::kThreads == Config::kLoaderThreads);
+  Part<Config> part(args);
+  parts::wait_for_launch_before();
+  const parts::Work& work = part.find();
+  if (!work.is_end()) {
+    if (thread == 0) {
+      parts::WorkPosition position(shared.work);
+      position.put(work);
+      parts::Work end;
+      end.segment.request = -1;
+      position.put(end);
+    }
+    if (thread / 32 == 1 && work.blocks() > 0 && args.query.rows_in_line && ptx::elect_one()) {
+      copy_query(shared, args, query_map, work.tile);
+    }
+    __syncwarp();
+    Pipe<Config> pipe(shared.kv, shared.state);
+    parts::BlockRange range = parts::block_range(args.cache, work.segment, work.tile);
+    for (int i = 0; i < kFirstBlocks && range.begin < range.end; ++i, ++range.begin) pipe.next_block();
+    Loader loader(args.cache, map, thread, shared.loader);
+    loader.look_ahead(range);
+    loader.load(pipe, range, [] {});
+  }
+  leave_cluster();
+}
+
+/// The same where loaders load all blocks. In a cluster both CTAs have the same share, of two row tiles.
+template <class Config>
+__device__ __forceinline__ void compute_share_alone(SharedMemory<Config>& shared,
+                                                    const parts::DecodeArguments& args,
+                                                    const CUtensorMap& query_map, int me) {
+  parts::wait_for_launch_before();
+  LineWarpgroup<Config> warpgroup(shared, args, query_map, me);
+  parts::WorkPosition position(shared.work);
+  if (threadIdx.x < 32) warpgroup.request_query(position.get());
+  // A loop of one turn: without it ptxas makes descriptors' addresses anew for each product (316 R2UR).
+  for (; !position.get().is_end(); position.next()) {
+    warpgroup.attend(position.get());
+    warpgroup.finish(position.get());
+  }
+}
+
+template <class Config>
+__device__ __forceinline__ void load_share_alone(SharedMemory<Config>& shared,
+                                                 const parts::DecodeArguments& args, const CUtensorMap& map) {
+  using Loader = typename Config::Loader;
+  const int thread = threadIdx.x - Config::kComputeThreads;
+  Part<Config> part(args);
+  parts::wait_for_launch_before();
+  if (thread >= Loader::threads(args.cache)) return;
+  parts::WorkPosition position(shared.work);
+  auto tell = [&](const parts::Work& work) {
+    if (thread == 0) position.put(work);
+  };
+  const parts::Work& work = part.find();
+  if (!work.is_end()) {
+    tell(work);
+    const auto range = parts::range_of<Loader>(args, work.segment, work.tile);
+    Pipe<Config> pipe(shared.kv, shared.state);
+    Loader loader(args.cache, map, thread, shared.loader);
+    loader.look_ahead(range);
+    loader.load(pipe, range, [] {});
+  }
+  parts::Work end;
+  end.segment.request = -1;
+  tell(end);
+}
+
+}  // namespace flashlatent::mla_64_pingpong

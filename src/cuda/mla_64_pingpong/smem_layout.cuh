@@ -1,0 +1,68 @@
+// Every byte of shared memory of the mla_64_pingpong kernel, once.
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/mla_64_pingpong/config.h"
+#include "cuda/parts/merge_step.cuh"
+#include "cuda/parts/shared_max.cuh"
+#include "cuda/parts/softmax.cuh"
+#include "cuda/parts/tile.cuh"
+#include "cuda/parts/work_queue.cuh"
+
+namespace flashlatent::mla_64_pingpong {
+
+struct TeamMemory {
+  ptx::Barrier received;  // what others send to this CTA (team.cuh)
+};
+struct NoTeam {};
+struct NoMerge {};
+struct QueryMax {
+  std::uint32_t of_warp[8];  // that compute (query_units.cuh)
+};
+struct NoQueryMax {};
+struct RowSums {
+  float of[2][2][64];  // of each warpgroup, at the end; segments take turns
+};
+/// Of sparse prefill, with the largest scores, base 2.
+struct RowEnds {
+  float sums[2][64];
+  parts::SharedMax maxima[2][64];
+
+  __device__ __forceinline__ void begin(int warpgroup, int row) {
+    maxima[warpgroup][row].init();
+    maxima[warpgroup][row + 8].init();
+  }
+  __device__ __forceinline__ void raise(int warpgroup, int row, parts::RowPair max) {
+    maxima[warpgroup][row].raise(max.low);
+    maxima[warpgroup][row + 8].raise(max.high);
+  }
+};
+struct NoRowSums {};  // they go where row_base is (warpgroup.cuh)
+
+template <class Config>
+struct alignas(1024) SharedMemory {
+  parts::Tile q[Config::kQkChunks];
+  typename Config::Buffer kv[2];
+  parts::Tile p;          // for the other warpgroup, of the even and the odd block in turns
+  float row_base[2][64];  // after the even and after the odd block
+  std::conditional_t<Config::kTurns, RowEnds, std::conditional_t<Config::kUnits, NoRowSums, RowSums>>
+      row_sums;
+  alignas(16) std::uint8_t poison_from[Config::kVDim];  // of each column: parts::record_poison()
+  int poisoned[2];                                      // is there any? Segments take turns
+  ptx::Barrier handed_over[3];                          // P (enum HandOver) and row_base are there
+  ptx::Barrier scored;  // the left warpgroup's QK^T is under way: it is the right one's turn
+  ptx::Barrier q_full, q_empty;
+  ptx::Barrier meeting;  // of both warpgroups, at a segment's end
+  typename Config::State state[2];
+  parts::WorkQueue work;
+  typename Config::Loader::Memory loader;
+  std::conditional_t<(Config::kTeam > 1), TeamMemory, NoTeam> team;
+  std::conditional_t<Config::kMerges, parts::MergeBegun, NoMerge> merge;
+  std::conditional_t<Config::kUnits, QueryMax, NoQueryMax> query_max;
+};
+
+// DeepSeek's 576/512: 72 KB of Q, 2 x 72 KB of KV, 8 KB of P and about 1.5 KB.
+inline constexpr int kMaxSharedBytes = 227 * 1024;
+
+}  // namespace flashlatent::mla_64_pingpong

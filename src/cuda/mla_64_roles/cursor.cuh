@@ -1,0 +1,78 @@
+// Where whoever loads has come to in the list of segments: in shared memory, since nobody has registers for
+// it.
+#pragma once
+
+#include "cuda/mla_64_roles/stages.cuh"
+#include "cuda/parts/kv_tokens.cuh"
+#include "cuda/parts/turn_items.cuh"
+
+namespace flashlatent::mla_64_roles {
+
+/// At a segment's begin. Places of tokens before the first one stand for the tile's query rows.
+__device__ __forceinline__ Cursor cursor_at(const parts::DecodeArguments& args, const parts::Work& work,
+                                            int item, std::uint32_t list_parity) {
+  const int begin = first_token(work.segment);
+  return {parts::block_range(args.cache, work.segment, work.tile).entries,
+          begin,
+          begin - parts::kTileRows,
+          last_token(work.segment),
+          min(work.segment.length, work.tile.limit_in_context(args, work.segment.length, work.tile.rows - 1)),
+          work.tile.kv_head,
+          item,
+          list_parity};
+}
+
+/// A whole warp's: puts its cursor at the next segment with tokens, if there is one, after this one of the
+/// list.
+__device__ __forceinline__ void find_item(Cursor& cursor, parts::SegmentList& segments,
+                                          const parts::DecodeArguments& args, int item,
+                                          std::uint32_t list_parity) {
+  Cursor at = {};
+  while (++item < parts::kListed) {
+    ptx::wait(item == 0 ? segments.first_listed : segments.all_listed, list_parity);
+    const parts::Work& work = segments.list[item];
+    if (work.is_end()) break;
+    if (stages_of(work.segment) <= 0) continue;
+    at = cursor_at(args, work, item, list_parity);
+    break;
+  }
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) cursor = at;
+  __syncwarp();
+}
+
+/// The same of a CTA's items in turn (parts/turn_items.cuh): at the first one with tokens from `from` on.
+__device__ __forceinline__ void find_turn(Cursor& cursor, TurnPlace& place,
+                                          const parts::DecodeArguments& args, schedule::Cut from) {
+  const schedule::Geometry& g = args.geometry;
+  int length = 0;
+  for (; g.rounds > from.round; from = schedule::turn_after(g, from)) {
+    length = schedule::tokens_of(g, schedule::length_of(g, args.cache.lengths, from.request));
+    if (length > 0) break;
+  }
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) {
+    // Sparse prefill has one KV head, and a query token sees all of its tokens. At the end 0 of them.
+    cursor = {args.cache.entries + from.request * args.cache.entries_stride,
+              0,
+              length > 0 ? -parts::kTileRows : 0,
+              length,
+              length,
+              0,
+              0,
+              0};
+    place = {from.round, from.request};
+  }
+  __syncwarp();
+}
+
+/// The tile's query rows of which places from `token` on stand, in a tensor map of Q.
+__device__ __forceinline__ parts::RowsInLine query_rows_at(const Cursor& at,
+                                                           const parts::SegmentList& segments,
+                                                           const parts::DecodeArguments& args, int token) {
+  const parts::RowTile& tile = segments.list[at.item].tile;
+  const parts::RowsInLine rows = tile.in_line(args.query);
+  return {rows.request, rows.first + token - (at.begin - parts::kTileRows)};
+}
+
+}  // namespace flashlatent::mla_64_roles

@@ -1,0 +1,16 @@
+// The compiled shapes of the mla_64_roles kernel, as rows of data.
+#pragma once
+
+#include "cuda/common/dense_instance.h"
+#include "cuda/mla_64_roles/keys.h"
+
+namespace flashlatent::mla_64_roles {
+
+using Instances = std::array<cuda::DenseInstance, kKeys.size()>;
+
+extern const Instances kInstances;
+extern const Instances kShares;  // a CTA has a share of one request
+extern const Instances kByTokens, kSharesByTokens;
+extern const std::array<cuda::DenseInstance, kTurnsKeys.size()> kTurns;  // sparse prefill
+
+}  // namespace flashlatent::mla_64_roles

@@ -1,0 +1,20 @@
+#include "cuda/common/dense_launch.h"
+#include "cuda/mla_64_roles/choice.h"
+#include "cuda/mla_64_roles/instances.h"
+
+namespace flashlatent::mla_64_roles {
+
+Status launch(const DecodeCall& call) {
+  return cuda::launch_dense(call, [](const DecodeCall& c, cuda::Loading) {
+    cuda::InstanceKey key = key_of(c.problem);
+    if (c.geometry.partition == schedule::Partition::kTurns) {
+      key.turns = true;
+      return cuda::find_instance({kTurns}, key);
+    }
+    return schedule::combines_shares(c.geometry.partition)
+               ? cuda::find_instance({kShares, kSharesByTokens}, key)
+               : cuda::find_instance({kInstances, kByTokens}, key);
+  });
+}
+
+}  // namespace flashlatent::mla_64_roles

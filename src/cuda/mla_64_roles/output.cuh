@@ -1,0 +1,235 @@
+// The two warpgroups that multiply: each has half of the output's columns. They are a stage's last readers;
+// the first warp of all asks for the one that takes its place, token by token all of them do.
+#pragma once
+
+#include "cuda/mla_64_roles/supply.cuh"
+#include "cuda/mla_64_roles/token_supply.cuh"
+#include "cuda/parts/epilogue.cuh"
+#include "cuda/parts/row_store.cuh"
+#include "cuda/parts/row_tile.cuh"
+#include "cuda/ptx/wgmma.cuh"
+
+namespace flashlatent::mla_64_roles {
+
+template <class Config>
+class Output {
+ public:
+  using Element = typename Config::Element;
+  using Shared = SharedMemory<Config>;
+
+  __device__ __forceinline__ Output(Shared& shared, const parts::DecodeArguments& args,
+                                    const CUtensorMap& kv_map, const CUtensorMap& query_map, int me)
+      : shared_(shared),
+        args_(args),
+        supply_(shared, args, kv_map, query_map),
+        me_(me),
+        loads_(Config::kByTokens || uniform(threadIdx.x / 32) == 0),
+        fragment_(parts::fragment_of(threadIdx.x % 128)),
+        v_(static_cast<std::uint32_t>(
+            descriptors_.n_major(shared.kv[0].tiles + me * Config::kHalfChunks, sizeof(StageTile)))) {}
+
+  /// Asks for as many stages as there is room for: all of them.
+  __device__ __forceinline__ void begin_list(std::uint32_t list_parity) {
+    if (!loads_) return;
+    supply_.begin(list_parity);
+    fill_ring();
+  }
+
+  /// The same of items in turn.
+  __device__ __forceinline__ void begin_turns() {
+    supply_.begin_turns();
+    fill_ring();
+  }
+
+  /// The same where a part is a share of one request: who loads finds it, and the first warp lists it for the
+  /// others when entries of the page table are on their way.
+  template <class Part>
+  __device__ __forceinline__ void begin_share(Part& part) {
+    if (!loads_) return;
+    const parts::Work& work = part.find();
+    supply_.begin(work);
+    if (!Config::kByTokens || uniform(threadIdx.x / 32) == 0) parts::list_share(shared_.segments, work);
+    fill_ring();
+  }
+
+  /// One segment.
+  __device__ __forceinline__ void attend(const parts::Work& work) {
+    const int stages = uniform(stages_of(work.segment));
+#pragma unroll
+    for (float& x : o_) x = 0;
+    Ends ends{{-INFINITY, -INFINITY}, {0, 0}, -INFINITY};
+    if (stages > 0) {
+      // The scorer takes Q and gives its stages back.
+      for (int i = 0; i < parts::kTileRows / kStageTokens; ++i) {
+        prepare_refill();
+        refill_while_multiplying();
+        pass_stage();
+      }
+      int left = stages, place;
+#pragma unroll 1
+      for (;;) {
+        attend_stage<0>();
+        place = 0;
+        if (--left == 0) break;
+        give_back(0);
+        attend_stage<1>();
+        place = 1;
+        if (--left == 0) break;
+        give_back(1);
+      }
+      const Statistics& statistics = shared_.statistics[place];
+      ends = {{statistics.bases[fragment_.row], statistics.bases[fragment_.row + 8]},
+              {statistics.sums[fragment_.row], statistics.sums[fragment_.row + 8]},
+              -INFINITY};
+      if constexpr (Config::kTurns) ends.max = shared_.maxima.of_row[place][parts::row_of_lane()];
+      if (statistics.poisoned != 0) spread_poison();
+      give_back(place);
+    }
+    write(work, ends);
+  }
+
+ private:
+  /// The rows' statistics when a segment ends.
+  struct Ends {
+    parts::RowPair base, sum;
+    float max;  // of sparse prefill: of the lane's row
+  };
+
+  __device__ __forceinline__ void fill_ring() {
+    int stage = stage_;
+#pragma unroll 1
+    for (int i = 0; i < Config::kStages - Config::kByTokens; ++i) {
+      prepare_refill();
+      supply_.request(stage, 0, true);
+      if (++stage == Config::kStages) stage = 0;
+    }
+  }
+
+  /// One stage, but for giving it back.
+  template <int kPlace>
+  __device__ __forceinline__ void attend_stage() {
+    const Statistics& statistics = shared_.statistics[kPlace];
+    prepare_refill();
+    ptx::wait(shared_.p_full[kPlace], parities_ >> kPlace & 1);
+    parities_ ^= 1U << kPlace;
+    if (statistics.shrinks[fragment_.row] != 0) {
+      parts::rescale(o_, {statistics.factors[fragment_.row], statistics.factors[fragment_.row + 8]});
+    }
+    multiply<kPlace>();
+    refill_while_multiplying();
+    ptx::wgmma_wait<0>();
+    ptx::pin_registers(o_);
+  }
+
+  /// o += P V, this half of the stage's V.
+  template <int kPlace>
+  __device__ __forceinline__ void multiply() {
+    const std::uint64_t p = descriptors_.k_major(shared_.p.bytes + kPlace * 64);
+    const std::uint64_t v =
+        ptx::with_low_word(descriptors_.n_major(shared_.kv[0].tiles, sizeof(StageTile)), v_);
+    ptx::pin_registers(o_);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kStageTokens / 16; ++step) {
+      ptx::Wgmma<Element, Config::kHalfDim>::template ss<true>(o_, p + step * ptx::kStepAlongRow,
+                                                               v + step * ptx::kStepAlongRows, true);
+    }
+    ptx::wgmma_commit();
+  }
+
+  /// P's place and the stage.
+  __device__ __forceinline__ void give_back(int place) {
+    // All lanes, which have read statistics: racecheck sees no other order.
+    ptx::arrive(shared_.p_empty[place]);
+    __syncwarp();
+    if (Config::kByTokens || threadIdx.x % 32 == 0) ptx::arrive(shared_.kv_empty[stage_]);
+    pass_stage();
+  }
+  /// By boxes asks for what takes its place as soon as all have given it back; goes on to the next one.
+  __device__ __forceinline__ void pass_stage() {
+    if constexpr (!Config::kByTokens) {
+      if (loads_) supply_.request(stage_, parities_ >> kRound & 1, false);
+    }
+    v_ += sizeof(Stage<Config>) / 16;
+    if (++stage_ == Config::kStages) {
+      stage_ = 0;
+      v_ -= Config::kStages * sizeof(Stage<Config>) / 16;
+      parities_ ^= 1U << kRound;
+    }
+  }
+
+  /// Token by token what takes a stage's place is asked for while the stage after it is multiplied: the other
+  /// warpgroup has given it back by then. What needs many registers comes before these products.
+  __device__ __forceinline__ void prepare_refill() {
+    if constexpr (Config::kByTokens) supply_.prepare();
+  }
+  __device__ __forceinline__ void refill_while_multiplying() {
+    if constexpr (Config::kByTokens) {
+      const std::uint32_t round = parities_ >> kRound & 1;
+      supply_.request(stage_ == 0 ? Config::kStages - 1 : stage_ - 1, stage_ == 0 ? round ^ 1 : round, false);
+    }
+  }
+
+  /// What the scorer found that only some rows may see.
+  __device__ __forceinline__ void spread_poison() {
+#pragma unroll
+    for (int i = 0; i < Config::kHalfDim / 2; ++i) {
+      const int column = me_ * Config::kHalfDim + i / 4 * 8 + fragment_.column + i % 2;
+      if (fragment_.row + i % 4 / 2 * 8 >= shared_.poison_from[column]) o_[i] = NAN;
+    }
+  }
+
+  /// The segment's result.
+  __device__ __forceinline__ void write(const parts::Work& work, const Ends& ends) {
+    if (Config::kTurns || work.segment.partial < 0) {
+      write_output(work.tile, ends);
+    } else {
+      write_partial(work, ends);
+    }
+  }
+
+  __device__ __forceinline__ void write_output(const parts::RowTile& tile, const Ends& ends) {
+    const parts::OutputArguments& output = args_.output;
+    const parts::RowScale scale = parts::finish_row(parts::of_lane(ends.base), parts::of_lane(ends.sum));
+    const int row = parts::row_of_lane();
+    const bool live = row < tile.rows;
+    const int token = tile.token(args_.query, live ? row : 0);
+    const int head = tile.head(args_.query, live ? row : 0);
+    if (live && me_ == 0) parts::write_lse(output, tile, head, token, scale.lse);
+    if constexpr (Config::kTurns) {
+      if (live && me_ == 0) parts::write_max_logit(args_.max_logits, tile, head, ends.max, scale.lse);
+    }
+    Element* out = parts::output_row<Element>(output, tile, head, token) + me_ * Config::kHalfDim;
+    parts::store_rows<Element>(o_, parts::output_factor(output, scale, head, live),
+                               live ? reinterpret_cast<std::uint8_t*>(out) : nullptr, shared_.rows[me_]);
+  }
+
+  __device__ __forceinline__ void write_partial(const parts::Work& work, const Ends& ends) {
+    const int column = me_ * Config::kHalfDim + fragment_.column;
+    const std::int64_t slot = static_cast<std::int64_t>(work.segment.partial) * args_.geometry.lanes +
+                              args_.lanes.remainder(blockIdx.x);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = fragment_.row + 8 * half;
+      const parts::RowScale scale =
+          parts::finish_row(half ? ends.base.high : ends.base.low, half ? ends.sum.high : ends.sum.low);
+      parts::write_partial<typename Config::Stored>(o_, slot * 64 + row, row < work.tile.rows, half, scale,
+                                                    args_.partial, Config::kVDim, column, column == 0);
+    }
+  }
+
+  Shared& shared_;
+  const parts::DecodeArguments& args_;
+  const ptx::Descriptors<false> descriptors_{&shared_};
+  std::conditional_t<Config::kByTokens, TokenSupply<Config>, Supply<Config>> supply_;
+  const int me_;
+  const bool loads_;  // is this a warp that asks for KV?
+  const parts::Fragment fragment_;
+  int stage_ = 0;
+  std::uint32_t v_;  // the low word of the descriptor of this half of its V
+  static constexpr int kRound = 2;
+  std::uint32_t parities_ = 0;  // of either place of P, and of the round through the ring
+  float o_[Config::kHalfDim / 2];
+};
+
+}  // namespace flashlatent::mla_64_roles

@@ -1,0 +1,408 @@
+// The warpgroup that scores: Q K^T and the softmax of a row tile, P for the two that multiply.
+//
+// Most of Q is in its registers, 128 a thread: products then read nothing of it from shared memory, and K
+// alone asks for half of what that gives.
+//
+//   scorer    Q K_0^T | softmax, P_0 | Q K_1^T | softmax, P_1 | Q K_2^T | ...
+//   outputs                                | P_0 V_0              | P_1 V_1
+#pragma once
+
+#include <cfloat>
+
+#include "cuda/mla_64_roles/stages.cuh"
+#include "cuda/parts/arguments.h"
+#include "cuda/parts/fragment.cuh"
+#include "cuda/parts/mask.cuh"
+#include "cuda/parts/softmax.cuh"
+#include "cuda/ptx/wgmma.cuh"
+
+namespace flashlatent::mla_64_roles {
+
+inline constexpr int kScorerBarrier = 1;  // named, of its 128 threads
+
+template <class Config>
+class Scorer {
+ public:
+  using Element = typename Config::Element;
+  using Shared = SharedMemory<Config>;
+
+  __device__ __forceinline__ Scorer(Shared& shared, const parts::DecodeArguments& args)
+      : shared_(shared), args_(args), thread_(threadIdx.x % 128), fragment_(parts::fragment_of(thread_)) {}
+
+  /// All stages of one segment.
+  __device__ __forceinline__ void score_segment(const parts::Work& work) {
+    const int stages = stages_of(work.segment);
+    if (stages <= 0) return;
+    take_query();
+    base_ = {kNoBase, kNoBase};
+    sum_ = {0, 0};
+    slack_ = {0, 0};
+    if constexpr (Config::kTurns) {
+      shared_.maxima.low[thread_].init();
+      shared_.maxima.high[thread_].init();
+    }
+    if constexpr (!Config::kTurns) to_limit_ = limit(work, 0) - first_token(work.segment);
+    await_stage();
+    begin_product();
+    multiply<0, kSteps>();
+    end_product();
+    int left = stages;
+#pragma unroll 1
+    for (; left > 2; left -= 2) {
+      take_turn<0, true>(work);
+      take_turn<1, true>(work);
+    }
+    if (left == 2) {
+      take_turn<0, true>(work);
+      take_turn<1, false>(work);
+    } else {
+      take_turn<0, false>(work);
+    }
+  }
+
+ private:
+  static constexpr int kSteps = Config::kQkChunks * 4, kRegisterSteps = Config::kRegisterChunks * 4;
+  static constexpr int kScores = kStageTokens / 2;  // a thread
+  using Scores = float[kScores];
+
+  /// Q of the tile, which has come to two stages of the ring, into A operands, and its last columns to their
+  /// place in shared memory.
+  __device__ __forceinline__ void take_query() {
+    ptx::named_sync(kScorerBarrier, 128);  // products of the segment before have read that
+    int stages[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      stages[half] = scored_;
+      await_stage();
+      next_stage();
+      const StageTile* tiles = shared_.kv[stages[half]].tiles;
+      if (thread_ / 64 == half) {
+#pragma unroll
+        for (int step = 0; step < kRegisterSteps; ++step) {
+          const int row = thread_ / 32 % 2 * 16 + thread_ % 16, unit = step % 4 * 2 + thread_ % 32 / 16;
+          ptx::load_matrices(q_[step], ptx::shared_address(&tiles[step / 4]) + parts::unit_offset(row, unit));
+        }
+      }
+#pragma unroll
+      for (int chunk = Config::kRegisterChunks; chunk < Config::kQkChunks; ++chunk) {
+        const auto* from = reinterpret_cast<const uint4*>(&tiles[chunk]);
+        auto* to = reinterpret_cast<uint4*>(&shared_.q[chunk - Config::kRegisterChunks]) +
+                   half * sizeof(StageTile) / sizeof(uint4);
+        for (int i = thread_; i < sizeof(StageTile) / sizeof(uint4); i += 128) to[i] = from[i];
+      }
+    }
+    ptx::fence_for_async_proxy();  // which also waits for what is still being read
+    __syncwarp();
+    if (Config::kByTokens || thread_ % 32 == 0) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        // In place of two warps of those who multiply.
+        ptx::arrive(shared_.kv_empty[stages[half]]);
+        ptx::arrive(shared_.kv_empty[stages[half]]);
+      }
+    }
+    ptx::named_sync(kScorerBarrier, 128);
+  }
+
+  /// Of the stage that comes next.
+  __device__ __forceinline__ void await_stage() {
+    ptx::wait(shared_.kv_full[scored_], scored_parity_);
+    if constexpr (Config::kByTokens) ptx::fence_for_async_proxy();  // threads have written it
+  }
+  __device__ __forceinline__ void begin_product() {
+    live_ = shared_.live[scored_].get();
+    ptx::wgmma_fence();
+  }
+  /// s = Q K^T of the stage that comes next, by so many steps of 16 columns.
+  template <int kBegin, int kEnd>
+  __device__ __forceinline__ void multiply() {
+    using Wgmma = ptx::Wgmma<Element, kStageTokens>;
+#pragma unroll
+    for (int step = kBegin; step < kEnd; ++step) {
+      const std::uint64_t k = descriptors_.k_major(&shared_.kv[scored_].tiles[step / 4]);
+      const std::uint64_t b = k + step % 4 * ptx::kStepAlongRow;
+      if (step < kRegisterSteps) {
+        Wgmma::template rs<false>(s_, q_[step], b, step > 0);
+      } else {
+        const std::uint64_t a = descriptors_.k_major(&shared_.q[(step - kRegisterSteps) / 4]);
+        Wgmma::template ss<false>(s_, a + step % 4 * ptx::kStepAlongRow, b, true);
+      }
+    }
+  }
+  __device__ __forceinline__ void end_product() {
+    ptx::wgmma_commit();
+    next_stage();
+  }
+  __device__ __forceinline__ void next_stage() {
+    if (++scored_ == Config::kStages) {
+      scored_ = 0;
+      scored_parity_ ^= 1;
+    }
+  }
+
+  /// The softmax of a stage. Probabilities get registers of their own: in those of the scores, which belong
+  /// to a product that comes later, ptxas makes the product under way wait (C7519; 260 clocks of a stage's
+  /// 1,700).
+  struct Softmax {
+    bool shrinks;           // any row of the warp
+    parts::RowPair factor;  // by which what has been summed shrinks
+    std::uint32_t p[kScores / 8][4];
+  };
+  /// Half of the probabilities are taken before it is known whether the base stays, as it does but for a
+  /// row's first stages; else once more: nobody waits for a maximum that way.
+  __device__ __forceinline__ Softmax soften(float scale) {
+    Softmax x;
+    x.shrinks = false;
+    x.factor = {1, 1};
+    Half first, second;
+    take_exponentials<0>(first, scale);
+    parts::RowPair max{-INFINITY, -INFINITY};
+#pragma unroll
+    for (int j = 0; j < kScores / 4; ++j) {
+      max.low = fmaxf(max.low, fmaxf(s_[4 * j], s_[4 * j + 1]));
+      max.high = fmaxf(max.high, fmaxf(s_[4 * j + 2], s_[4 * j + 3]));
+    }
+    max = {max.low * scale, max.high * scale};
+    if constexpr (Config::kTurns) raise_maxima(max);
+    const bool grows =
+        parts::exceeds(max.low, base_.low, slack_.low) | parts::exceeds(max.high, base_.high, slack_.high);
+    if (__any_sync(0xffffffff, grows)) [[unlikely]] {
+      const parts::RowPair before = base_;
+      base_ = parts::row_base(s_, scale, before, slack_);
+      slack_ = {fmaxf(slack_.low - (base_.low - before.low), 0.0F),
+                fmaxf(slack_.high - (base_.high - before.high), 0.0F)};
+      x.factor = parts::shrink(before, base_);
+      x.shrinks = parts::shrinks(x.factor);
+      scale = parts::scale_below(base_, s_, scale);
+      take_exponentials<0>(first, scale);
+    }
+    take_exponentials<1>(second, scale);
+    parts::RowPair sum{0, 0};
+    pack(x.p[0], first, sum);
+    pack(x.p[1], second, sum);
+    sum_ = {fmaf(sum_.low, x.factor.low, sum.low), fmaf(sum_.high, x.factor.high, sum.high)};
+    return x;
+  }
+  /// In registers they would be spilled, and so would their address.
+  __device__ __forceinline__ void raise_maxima(parts::RowPair max) {
+    const int thread = thread_anew();
+    shared_.maxima.low[thread].raise(max.low);
+    shared_.maxima.high[thread].raise(max.high);
+  }
+  /// thread_, for whose sake no address stays in a register.
+  __device__ __forceinline__ static int thread_anew() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread % 128;
+  }
+  /// Of half of the stage's tokens, 16 columns of P.
+  using Half = float[kScores / 2];
+  template <int kHalf>
+  __device__ __forceinline__ void take_exponentials(Half& half, float scale) {
+#pragma unroll
+    for (int i = 0; i < kScores / 2; ++i) {
+      const float base = i % 4 < 2 ? base_.low : base_.high;
+      half[i] = parts::exp2_fast(fmaf(s_[kHalf * kScores / 2 + i], scale, -base));
+    }
+  }
+  /// Adds to this thread's share of the rows' sums.
+  __device__ __forceinline__ static void pack(std::uint32_t (&p)[4], const Half& half, parts::RowPair& sum) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      (i % 2 == 0 ? sum.low : sum.high) += half[2 * i] + half[2 * i + 1];
+      p[i] = parts::pack<Element>(half[2 * i], half[2 * i + 1]);
+    }
+  }
+  /// The base of a row that has seen no token. Not -inf, which would have to be told apart before each
+  /// exponential: no score is less.
+  static constexpr float kNoBase = -FLT_MAX;
+
+  /// From a stage's scores, which are under way, to P, at place kPlace; then the next one's are asked for, if
+  /// there are any.
+  template <int kPlace, bool kHasNext>
+  __device__ __forceinline__ void take_turn(const parts::Work& work) {
+    ptx::wait(shared_.p_empty[kPlace], (p_parities_ >> kPlace & 1) ^ 1);
+    p_parities_ ^= 1U << kPlace;
+    if constexpr (kHasNext) await_stage();
+    if constexpr (kSlackBehindWaits && kPlace == 0) renew_slack();
+    const bool scales_first = !(args_.scale_log2 > 0) || parts::is_huge(base_);  // parts::scale_below()
+    // Asked before scores are waited for: 0.3 to 0.5 %.
+    const bool is_plain = !scales_first && live_ == ~0U && (Config::kTurns || to_limit_ >= kStageTokens);
+    float scale = args_.scale_log2;
+    if (is_plain) [[likely]] {
+      ptx::wgmma_wait<0>();
+      ptx::pin_registers(s_);
+    } else {
+      ptx::wgmma_wait_apart();
+      ptx::pin_registers(s_);
+      if (scales_first) {
+        parts::multiply(s_, scale);
+        scale = 1;
+      }
+      mask(work);
+    }
+    const Softmax softmax = soften(scale);
+    if constexpr (kHasNext) {
+      begin_product();
+      multiply<0, 4>();
+      store(softmax, kPlace);
+      multiply<4, kFence>();
+      ptx::fence_for_async_proxy();
+      multiply<kFence, kAnnouncing>();
+      ptx::arrive(shared_.p_full[kPlace]);
+      multiply<kAnnouncing, kSteps>();
+      end_product();
+    } else {
+      store(softmax, kPlace);
+      say_sums(shared_.statistics[kPlace]);
+      if constexpr (Config::kTurns) say_maxima(kPlace);
+      ptx::fence_for_async_proxy();
+      ptx::arrive(shared_.p_full[kPlace]);
+      if (shared_.poisoned != 0) clean_poison(kPlace);
+    }
+    if constexpr (!kSlackBehindWaits && kPlace == 1) renew_slack();
+    if constexpr (!Config::kTurns) to_limit_ -= kStageTokens;
+  }
+  __device__ __forceinline__ void renew_slack() {
+    slack_ = {parts::slack_of(parts::quad_sum(sum_.low)), parts::slack_of(parts::quad_sum(sum_.high))};
+  }
+  /// Every second stage, when products have been asked for, which ptxas mixes its shuffles with; or when
+  /// what is waited for before scores has come. Token by token that takes 2 % less, shares 0.7, else by
+  /// boxes, where products of others have the time that these lose, 0.4 more.
+  static constexpr bool kSlackBehindWaits = Config::kByTokens || Config::kHasShare;
+  /// Steps before the fence behind P's stores, which waits for these: after 12 token by token takes 1.3 %
+  /// more.
+  static constexpr int kFence = 20;
+  /// Steps before P is announced. What multiplies with V is some 200 clocks from its products then: later it
+  /// finds the tensor cores when scores are done, earlier it takes them from scores that somebody waits for.
+  /// 24 to 27 are equally fast; from 20 and 28 on 128 heads took 1.4 and 5 % longer
+  /// (docs/log/mla_64_roles.md).
+  static constexpr int kAnnouncing = 26;
+
+  __device__ __forceinline__ void store(const Softmax& softmax, int place) {
+    Statistics& statistics = shared_.statistics[place];
+    const int thread = Config::kTurns ? thread_anew() : thread_;
+    statistics.shrinks[thread / 32 * 16 + thread % 16] = softmax.shrinks;
+    if (softmax.shrinks && fragment_.column == 0) {
+      statistics.factors[fragment_.row] = softmax.factor.low;
+      statistics.factors[fragment_.row + 8] = softmax.factor.high;
+    }
+    store_probabilities(softmax.p, place);
+  }
+
+  __device__ __forceinline__ void store_probabilities(const std::uint32_t (&p)[kScores / 8][4], int place) {
+    std::uint32_t at = p_address_;
+    asm volatile("" : "+r"(at));  // else each of the four addresses gets a register, and these are spilled
+    __syncwarp();
+#pragma unroll
+    for (int k = 0; k < kScores / 8; ++k) ptx::store_matrices(at ^ (place * 64 + k * 32), p[k]);
+  }
+
+  /// The rows' statistics of a segment that ends.
+  __device__ __forceinline__ void say_sums(Statistics& statistics) {
+    const parts::RowPair sum{parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)};
+    if (fragment_.column == 0) {
+      statistics.bases[fragment_.row] = base_.low;
+      statistics.bases[fragment_.row + 8] = base_.high;
+      statistics.sums[fragment_.row] = sum.low;
+      statistics.sums[fragment_.row + 8] = sum.high;
+    }
+    statistics.poisoned = shared_.poisoned;  // the same from all threads
+  }
+
+  __device__ __forceinline__ void say_maxima(int place) {
+    Maxima& maxima = shared_.maxima;
+    const float low = parts::quad_max(maxima.low[thread_].get());
+    const float high = parts::quad_max(maxima.high[thread_].get());
+    if (fragment_.column == 0) {
+      maxima.of_row[place][fragment_.row] = low;
+      maxima.of_row[place][fragment_.row + 8] = high;
+    }
+  }
+
+  /// How many tokens the tile's row attends to.
+  __device__ __forceinline__ int limit(const parts::Work& work, int row) const {
+    return work.tile.limit_in_context(args_, work.segment.length, row);
+  }
+
+  /// Scores of tokens that do not count become -inf, and nothing of these may reach the output through V.
+  __device__ __forceinline__ void mask(const parts::Work& work) {
+    const std::uint32_t live = live_;
+    if constexpr (Config::kTurns) {
+      // Every row sees all of a query token's tokens; those past the last one are dead.
+      if (live == ~0U) return;
+      parts::mask_scores(s_, live, kStageTokens, kStageTokens, fragment_);
+      silence_dead(shared_, live, last_scored());
+      return;
+    }
+    if (live == ~0U && to_limit_ >= kStageTokens) return;
+    const auto partial = live & ~static_cast<std::uint32_t>(parts::low_tokens(to_limit_));
+    const int start_token = limit(work, 0) - to_limit_;
+    parts::mask_scores(s_, live, limit(work, fragment_.row) - start_token,
+                       limit(work, fragment_.row + 8) - start_token, fragment_);
+    silence(shared_, args_, work, live, partial, last_scored(), start_token);
+  }
+  /// The stage that has been scored last.
+  __device__ __forceinline__ int last_scored() const {
+    return scored_ == 0 ? Config::kStages - 1 : scored_ - 1;
+  }
+
+  /// Not inline: the loop has no registers to spare for it.
+  __device__ __noinline__ static void silence(Shared& shared, const parts::DecodeArguments& args,
+                                              const parts::Work& work, std::uint32_t live,
+                                              std::uint32_t partial, int stage, int start_token) {
+    const int thread = threadIdx.x % 128;
+    StageTile* tiles = shared.kv[stage].tiles;
+    if (partial != 0) {
+      // The query token that sees token t of the stage first, as a row of the tile.
+      const int offset = start_token - work.segment.length + work.tile.tokens;
+      const bool found = parts::record_poison<Element, Config::kVDim, 128>(
+          shared.poison_from, tiles, partial, thread,
+          [&](int token) { return (token + offset) * args.query.group.value - work.tile.first; });
+      if (found) shared.poisoned = 1;
+      ptx::named_sync(kScorerBarrier, 128);
+    }
+    silence_tokens(tiles, live, partial, thread);
+  }
+  /// The same of tokens that no row attends to.
+  __device__ __noinline__ static void silence_dead(Shared& shared, std::uint32_t live, int stage) {
+    silence_tokens(shared.kv[stage].tiles, live, 0, threadIdx.x % 128);
+  }
+  __device__ __forceinline__ static void silence_tokens(StageTile* tiles, std::uint32_t live,
+                                                        std::uint32_t partial, int thread) {
+    constexpr std::uint64_t kOthers = ~0ULL << kStageTokens;  // rows that a tile does not have
+    parts::silence_tokens<Element, Config::kVChunks, 128>(
+        [&](int i, int token) { return tiles[i].bytes + token * parts::kRowBytes; }, live | kOthers, partial,
+        thread);
+    ptx::fence_for_async_proxy();
+    ptx::named_sync(kScorerBarrier, 128);
+  }
+
+  /// When outputs have it.
+  __device__ __forceinline__ void clean_poison(int place) {
+    ptx::wait(shared_.p_empty[place], (p_parities_ >> place & 1) ^ 1);
+    for (int i = thread_; i < Config::kVDim; i += 128) shared_.poison_from[i] = parts::kNoPoison;
+    ptx::named_sync(kScorerBarrier, 128);  // all have read it
+    if (thread_ == 0) shared_.poisoned = 0;
+    ptx::named_sync(kScorerBarrier, 128);
+  }
+
+  Shared& shared_;
+  const parts::DecodeArguments& args_;
+  const ptx::Descriptors<false> descriptors_{&shared_};
+  const int thread_;
+  const parts::Fragment fragment_;
+  const std::uint32_t p_address_ = parts::fragment_address(shared_.p, thread_, 0);
+  int scored_ = 0;  // the stage that comes next
+  std::uint32_t scored_parity_ = 0;
+  std::uint32_t p_parities_ = 0;  // of either place of P
+  std::uint32_t live_ = 0;        // which tokens of the stage scored last count
+  int to_limit_ = 0;              // tokens from the stage's first one on that the tile's first row attends to
+  parts::RowPair base_;           // what is subtracted from scores, base 2
+  parts::RowPair slack_;          // how far a score may be above it
+  parts::RowPair sum_;            // this thread's share
+  Scores s_;
+  std::uint32_t q_[kRegisterSteps][4];
+};
+
+}  // namespace flashlatent::mla_64_roles

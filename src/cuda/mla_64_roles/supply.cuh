@@ -1,0 +1,118 @@
+// Copies into the ring, by one warp of those that multiply: a stage by one box, as soon as it has been read.
+// A segment's first two stages are the tile's query rows, then comes KV. What a copy needs is worked out for
+// 32 stages at a time, a lane each: asking for one then takes some 25 instructions between two products.
+#pragma once
+
+#include "cuda/mla_64_roles/cursor.cuh"
+#include "cuda/parts/mask.cuh"
+#include "cuda/ptx/copy.cuh"
+
+namespace flashlatent::mla_64_roles {
+
+/// A whole warp's.
+template <class Config>
+class Supply {
+ public:
+  __device__ __forceinline__ Supply(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                    const CUtensorMap& kv_map, const CUtensorMap& query_map)
+      : shared_(shared), args_(args), kv_map_(kv_map), query_map_(query_map) {}
+
+  /// A list's begin.
+  __device__ __forceinline__ void begin(std::uint32_t list_parity) {
+    ready_ = 0;
+    find_item(cursor(), shared_.segments, args_, -1, list_parity);
+    look_up(cursor());
+  }
+  /// The same where a part is this one segment, or an end: nobody waits for a list.
+  __device__ __forceinline__ void begin(const parts::Work& work) {
+    ready_ = 0;
+    Cursor at = {};
+    if (!work.is_end() && stages_of(work.segment) > 0) at = cursor_at(args_, work, 0, 0);
+    look_up(at);
+    if (lane() == 0) cursor() = at;
+    __syncwarp();
+  }
+
+  /// Asks for what comes next, if there is anything, to a stage when its readers have completed the phase of
+  /// this parity, or at once if it is known to be `empty`.
+  __device__ __forceinline__ void request(int stage, std::uint32_t parity, bool empty) {
+    if (next() == prepared()) prepare();
+    if (next() == prepared()) return;
+    const StageCopy copy = shared_.copies[next()];
+    ++ready_;
+    if (!empty) ptx::wait(shared_.kv_empty[stage], parity);
+    if (ptx::elect_one()) {
+      shared_.live[stage].bits = copy.live;
+      ptx::arrive_expecting(shared_.kv_full[stage], copy.page >= 0 ? sizeof(Stage<Config>) : 0);
+      if (copy.page >= 0) {
+        if (copy.chunk == kOfQuery) {
+          ptx::copy_box(shared_.kv[stage].tiles, query_map_, 0, copy.token, 0, copy.page,
+                        shared_.kv_full[stage]);
+        } else {
+          ptx::copy_box(shared_.kv[stage].tiles, kv_map_, 0, copy.token, copy.chunk, copy.page,
+                        shared_.kv_full[stage], ptx::evict_first_policy());
+        }
+      }
+    }
+    __syncwarp();
+  }
+
+ private:
+  /// Of shared_.copies, the next one to ask for, and how many there are.
+  static constexpr int kPrepared = 16;
+  __device__ __forceinline__ int next() const { return ready_ & 0xFFFF; }
+  __device__ __forceinline__ int prepared() const { return ready_ >> kPrepared; }
+
+  __device__ __forceinline__ static int lane() { return threadIdx.x % 32; }
+  __device__ __forceinline__ Cursor& cursor() { return shared_.cursors[0]; }
+
+  /// The next stages of a segment, up to a lane each; query rows by themselves, so that they do not wait for
+  /// the page table.
+  __device__ __forceinline__ void prepare() {
+    const Cursor at = cursor();
+    ready_ = 0;
+    if (at.token >= at.end) return;
+    const bool is_query = at.token < at.begin;
+    const int end = is_query ? at.begin : at.end;
+    ready_ = min((end - at.token + kStageTokens - 1) / kStageTokens, 32) << kPrepared;
+    __syncwarp();
+    if (lane() < prepared()) {
+      const int token = at.token + lane() * kStageTokens;
+      shared_.copies[lane()] = is_query ? of_query(at, token) : of_tokens(at, token);
+    }
+    const int token = is_query ? at.begin : at.token + 32 * kStageTokens;
+    if (token < at.end) {
+      if (lane() == 0) cursor().token = token;
+      __syncwarp();
+    } else {
+      find_item(cursor(), shared_.segments, args_, at.item, at.list_parity);
+    }
+    if (!is_query) look_up(cursor());
+  }
+
+  __device__ __forceinline__ StageCopy of_tokens(const Cursor& at, int token) const {
+    const bool is_there = parts::is_page(args_.cache, entry_);
+    const std::uint64_t live = is_there ? parts::low_tokens(at.seen - token) : 0;
+    return {is_there ? entry_ : -1, args_.cache.page_size.remainder(token),
+            at.kv_head * static_cast<int>(args_.cache.head_stride / 64), static_cast<std::uint32_t>(live)};
+  }
+  /// The tile's first or last rows.
+  __device__ __forceinline__ StageCopy of_query(const Cursor& at, int token) const {
+    const parts::RowsInLine rows = query_rows_at(at, shared_.segments, args_, token);
+    return {rows.request, rows.first, kOfQuery, 0};
+  }
+
+  /// Asks for the entries of the tokens that prepare() comes to next.
+  __device__ __forceinline__ void look_up(const Cursor& at) {
+    const int token = max(at.token, at.begin) + lane() * kStageTokens;
+    if (token < at.end) entry_ = __ldg(at.entries + args_.cache.page_size.quotient(token));
+  }
+
+  SharedMemory<Config>& shared_;
+  const parts::DecodeArguments& args_;
+  const CUtensorMap &kv_map_, &query_map_;
+  int entry_ = 0;  // of this lane's stage
+  int ready_ = 0;  // next(), prepared(): one register
+};
+
+}  // namespace flashlatent::mla_64_roles

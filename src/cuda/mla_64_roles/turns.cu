@@ -1,0 +1,20 @@
+#include "cuda/mla_64_roles/instance.cuh"
+
+namespace flashlatent::mla_64_roles {
+
+namespace {
+
+template <class Element, int kQkDim>
+constexpr cuda::DenseInstance turns_instance(Dtype dtype) {
+  return instance<Element, false, Supplies::kTokens, true, kQkDim>(dtype);
+}
+
+}  // namespace
+
+using Table = std::array<cuda::DenseInstance, kTurnsKeys.size()>;
+constinit const Table kTurns = cuda::of_keys(
+    kTurnsKeys,
+    Table{{turns_instance<__nv_bfloat16, 576>(Dtype::kBF16), turns_instance<__half, 576>(Dtype::kF16),
+           turns_instance<__nv_bfloat16, 512>(Dtype::kBF16), turns_instance<__half, 512>(Dtype::kF16)}});
+
+}  // namespace flashlatent::mla_64_roles

@@ -63,9 +63,8 @@ struct CaseSpec {
   std::vector<int> extra_topk_lengths = {};  ///< As topk_lengths.
   /// By page table: each query token sees fewer tokens than the next one.
   bool extra_by_token = false;
-  bool prefill =
-      /// For callers: the case is a sparse prefill, and its requests are query tokens (prefill_run.h).
-      false;
+  /// For callers: the case is a sparse prefill, and its requests are query tokens (prefill_run.h).
+  bool prefill = false;
 };
 
 /// A problem and its tensors on the CPU. Pages are in random order. The page table has more columns than

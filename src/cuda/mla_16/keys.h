@@ -1,4 +1,4 @@
-// What the 16-row kernel is compiled for, as data.
+// What mla_16 is compiled for, as data.
 #pragma once
 
 #include "cuda/common/instance_key.h"
@@ -11,8 +11,8 @@ inline constexpr auto kKeys576x512 = cuda::plain_keys(576, 512, kTileRows);
 inline constexpr auto kKeys512x512 = cuda::plain_keys(512, 512, kTileRows);
 inline constexpr auto kKeys320x256 = cuda::plain_keys(320, 256, kTileRows);
 
-// Those of 16 take some 9 % less than those of 8 where they are picked (6 requests of 8,192 tokens); of other
-// shapes they would be 15 s of a build.
+// Teams of 16 are compiled for 576/512 only. Where they are picked they take some 9 % less time than teams of
+// 8 (6 requests of 8,192 tokens); each further shape would add 15 s to a build.
 inline constexpr auto kKeysOf4x576x512 = cuda::plain_keys(576, 512, kTileRows, 4);
 inline constexpr auto kKeysOf8x576x512 = cuda::plain_keys(576, 512, kTileRows, 8);
 inline constexpr auto kKeysOf16x576x512 = cuda::plain_keys(576, 512, kTileRows, 16);
@@ -21,7 +21,7 @@ inline constexpr auto kKeysOf8x512x512 = cuda::plain_keys(512, 512, kTileRows, 8
 inline constexpr auto kKeysOf4x320x256 = cuda::plain_keys(320, 256, kTileRows, 4);
 inline constexpr auto kKeysOf8x320x256 = cuda::plain_keys(320, 256, kTileRows, 8);
 
-/// Of sparse prefill.
+/// The key of sparse prefill.
 constexpr cuda::InstanceKey turns_key(Dtype dtype, int qk_dim) {
   return {dtype, qk_dim, 512, kTileRows, cuda::Loading::kTokens, 1, 1, true};
 }

@@ -83,8 +83,8 @@ constexpr int kFixedSplitTokens = 2048;  // batch_invariant
 // Requests are few if each has this many parts or more: their merges run at the same time, and each part is
 // one or two segments.
 constexpr int kPartsOfFew = 4;
-constexpr cost::Costs kByMemory = cost::of(cost::Kernel::kPaged, cost::Situation::kByMemory);
-constexpr cost::Costs kFewRequests = cost::of(cost::Kernel::kPaged, cost::Situation::kFewRequests);
+constexpr cost::Costs kByMemory = cost::of(cost::Kernel::kGqa16, cost::Situation::kByMemory);
+constexpr cost::Costs kFewRequests = cost::of(cost::Kernel::kGqa16, cost::Situation::kFewRequests);
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   const auto& cache = problem.cache;
@@ -178,7 +178,7 @@ schedule::Geometry sharing_geometry(const DecodeProblem& problem, const schedule
 /// With batch_invariant one tile a CTA.
 schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   if (problem.options.batch_invariant) return *geometry(problem, workers, 1);
-  if (prefix_shape_of(kPagedKernel, problem, workers).requests > 0) return sharing_geometry(problem, workers);
+  if (prefix_shape_of(kGqa16Kernel, problem, workers).requests > 0) return sharing_geometry(problem, workers);
   if (const auto team = team_geometry(problem, workers)) return *team;
   return geometry_of_tiles(problem, workers, kMostTiles);
 }
@@ -194,7 +194,7 @@ prefix::Shape prefix_shape(const DecodeProblem& problem, const schedule::Workers
 
 }  // namespace
 
-const DecodeKernel kPagedKernel = {
+const DecodeKernel kGqa16Kernel = {
     .name = "gqa_16",
     .backend = Backend::kCuda,
     .takes =

@@ -46,7 +46,7 @@ TEST(CostTable, PrintsItself) {
   EXPECT_EQ(
       to_string(Row{Kernel::kMla64Roles, Situation::kRows64ByTokens, Field::kPerBlockAlone, 1550, "a.md"}),
       "mla_64_roles rows64_by_tokens per_block_alone: 1550 ns, from a.md");
-  EXPECT_EQ(to_string(Row{Kernel::kGqa16, Situation::kByTokens, Field::kPerMember, -1, "b.json"}),
+  EXPECT_EQ(to_string(Row{Kernel::kPaged, Situation::kByTokens, Field::kPerMember, -1, "b.json"}),
             "gqa_16 by_tokens per_member: -1 ns, from b.json");
   EXPECT_EQ(
       cost::to_string(schedule::CostModel{.per_block = 1, .per_split = 2, .per_call = -3, .per_merge = 4}),

@@ -22,10 +22,10 @@ enum class Kernel : std::uint8_t {
   kMla16Team4,
   kMla16Team8,
   kMla16Team16,
-  kGqa16,
-  kGqa128Split,
+  kPaged,
+  kPaged128,
   kPlan,  ///< The planner: its own time, and what its cuts are worth to a call.
-  kGqa128,
+  kPrefill,
   kFp8Rows64,
   kMla64Pingpong,
   kMla64Roles,

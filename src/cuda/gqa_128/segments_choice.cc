@@ -34,7 +34,7 @@ int tile_rows_of(const DecodeProblem& problem) {
 schedule::CostModel costs_of(const DecodeProblem& problem, int block_tokens,
                              const schedule::Workers& workers) {
   using enum cost::Situation;
-  constexpr cost::Kernel kKernel = cost::Kernel::kGqa128Split;
+  constexpr cost::Kernel kKernel = cost::Kernel::kPaged128;
   schedule::CostModel costs =
       cost::by_memory(cost::of(kKernel, kByMemory), 4.0 * block_tokens * problem.cache.qk_dim, workers);
   if (row_tiles_of(problem) == 1) return costs;

@@ -83,8 +83,8 @@ constexpr int kFixedSplitTokens = 2048;  // batch_invariant
 // Requests are few if each has this many parts or more: their merges run at the same time, and each part is
 // one or two segments.
 constexpr int kPartsOfFew = 4;
-constexpr cost::Costs kByMemory = cost::of(cost::Kernel::kGqa16, cost::Situation::kByMemory);
-constexpr cost::Costs kFewRequests = cost::of(cost::Kernel::kGqa16, cost::Situation::kFewRequests);
+constexpr cost::Costs kByMemory = cost::of(cost::Kernel::kPaged, cost::Situation::kByMemory);
+constexpr cost::Costs kFewRequests = cost::of(cost::Kernel::kPaged, cost::Situation::kFewRequests);
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   const auto& cache = problem.cache;

@@ -69,7 +69,12 @@ enum class Situation : std::uint8_t {
   kFewRequests,  ///< At most two requests of one row tile.
   kMoreTiles,    ///< Several row tiles.
   kFewRows,      ///< Shares of at most 16 query rows.
+  kQueryTokens,  ///< Several query tokens a request.
   kByTokens,     ///< Shares whose tokens are copied one by one.
+  // The least time of a block of 64 tokens, by the dimension of a head.
+  kDim64,
+  kDim128,
+  kDim256,
   // The planner's.
   kPacking,  ///< Packing requests into parts.
 };
@@ -104,7 +109,11 @@ inline constexpr const char* kSituationNames[] = {"rows8",
                                                   "few_requests",
                                                   "more_tiles",
                                                   "few_rows",
+                                                  "query_tokens",
                                                   "by_tokens",
+                                                  "dim64",
+                                                  "dim128",
+                                                  "dim256",
                                                   "packing"};
 
 /// What a row measures: the fields of schedule::CostModel and of TeamCosts.

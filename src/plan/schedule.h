@@ -23,9 +23,6 @@ struct CostModel {
   std::int32_t per_merge = 0;  ///< Added to a call that has something to combine.
   /// A block of a part while few other parts read memory; 0: no less than per_block, the time while all do.
   std::int32_t per_block_alone = 0;
-  /// A block that the largest part has beyond the mean, done while other parts are idle; 0: per_block. Only
-  /// estimates use it.
-  std::int32_t per_block_late = 0;
 };
 
 /// What shapes say of one list of tokens of an item (token_lists.h).

@@ -63,7 +63,7 @@ class Metadata {
   Status read_softmax_scale(float& scale) const {
     const std::string* text = find("softmax_scale");
     const auto value = text == nullptr ? std::nullopt : parse_real(*text);
-    // Written so that NaN fails too.
+    // A form that is false for NaN, too.
     if (!value || !(std::abs(*value) <= kLargest)) {
       return refuse("softmax_scale", "a finite decimal number");
     }
@@ -71,7 +71,8 @@ class Metadata {
     return {};
   }
 
-  // A mask makes no difference to one query token, and indices take its place in sparse attention.
+  // May be absent with one query token, where a mask makes no difference, and in sparse attention, where
+  // indices decide.
   Status read_causal(CaseKind kind, bool& causal) const {
     const std::string* text = find("causal");
     const bool sparse = kind == CaseKind::kSparseDecode || kind == CaseKind::kSparsePrefill;
@@ -93,7 +94,7 @@ class Metadata {
     return {};
   }
 
-  // Of the kinds that are served; paged_decode has it in value_cache's shape.
+  // For the kinds that can be run. paged_decode takes it from value_cache's shape.
   static bool needs_head_dim_v(CaseKind kind) {
     return kind == CaseKind::kDenseDecode || kind == CaseKind::kSparseDecode;
   }
@@ -145,7 +146,7 @@ class Metadata {
     return {};
   }
 
-  // Of caches whose shape does not say it.
+  // For caches whose shape does not give it.
   Status read_page_size(const char* key, bool wanted, int& page_size) const {
     const std::string* text = find(key);
     if (!wanted) return text == nullptr ? Status() : refuse(key, "nothing: it belongs to a cache of fp8_584");

@@ -14,10 +14,10 @@ namespace flashlatent::cuda {
 
 namespace {
 
-constexpr int kMostPortable = 8;  // CTAs of a cluster, without leave
+constexpr int kMostPortable = 8;  // CTAs of a cluster without an attribute
 constexpr std::size_t kMostParameters = 4;
 
-/// Gives a kernel leave for its shared memory, and for large clusters, once a device.
+/// Sets a kernel's attributes for its shared memory and for large clusters, once for each device.
 Status allow(const void* function, std::size_t shared_bytes, int cluster, int device) {
   static std::mutex mutex;
   static std::set<std::tuple<const void*, int, bool>> allowed;

@@ -1,4 +1,4 @@
-// The compiled shapes of the prefill kernel, as rows of data.
+// The compiled instances of gqa_128's kernels, as rows of data.
 #pragma once
 
 #include <cuda.h>
@@ -9,17 +9,17 @@
 
 namespace flashlatent::gqa_128 {
 
-/// What a kernel is launched with.
+/// The parameters of a launch.
 struct Launch {
   Arguments args;
   CUtensorMap keys, values;
-  CUtensorMap query;  // where args.query_boxes
+  CUtensorMap query;  // set if args.query_boxes
   int ctas;
 };
 
 struct Instance {
   InstanceKey key;
-  cuda::CompiledKernel kernel;  // of Launch's first four
+  cuda::CompiledKernel kernel;  // its parameters are Launch's first four
 };
 
 using DtypeInstances = std::array<Instance, kBf16Keys.size()>;

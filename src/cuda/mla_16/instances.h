@@ -1,4 +1,4 @@
-// The compiled shapes of the 16-row kernel, as rows of data.
+// The compiled instances of mla_16, as rows of data.
 #pragma once
 
 #include "cuda/common/dense_instance.h"

@@ -1,4 +1,4 @@
-// The 16-row kernel by teams, for calls too small to fill the device.
+// mla_16 by teams, for calls too small to fill the device.
 #include "core/message.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/common/teams.h"

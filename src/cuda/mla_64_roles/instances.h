@@ -1,4 +1,4 @@
-// The compiled shapes of the mla_64_roles kernel, as rows of data.
+// The compiled instances of mla_64_roles, as rows of data.
 #pragma once
 
 #include "cuda/common/dense_instance.h"

@@ -1,4 +1,4 @@
-// What the mla_64_roles kernel is compiled for, as data.
+// What mla_64_roles is compiled for, as data.
 #pragma once
 
 #include "cuda/common/instance_key.h"
@@ -7,7 +7,7 @@ namespace flashlatent::mla_64_roles {
 
 inline constexpr int kTileRows = 64;
 
-/// Pages that come by boxes are a multiple of so many tokens.
+/// Pages that are loaded by boxes are a multiple of this many tokens.
 inline constexpr int kPageTokens = 32;
 
 /// Each also where a CTA has a share of one request.

@@ -86,7 +86,7 @@ schedule::CostModel of_waves(const Costs& of_h200, const schedule::Geometry& g, 
   const schedule::CostModel costs = of_h200.on(workers);
   const std::int32_t block = scaled_block(costs.per_block, dim, g.block_tokens);
   if (g.fixed_split > 0) {
-    // What `paged` compares it with is one of its splits, 2,048 tokens.
+    // What `gqa_16` compares it with is one of its splits, 2,048 tokens.
     return {.per_block = std::max(block * (2048 / g.block_tokens) / g.fixed_split, 1),
             .per_split = costs.per_split};
   }

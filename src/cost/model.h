@@ -49,7 +49,7 @@ schedule::CostModel by_memory(const Costs& costs, double block_bytes, const sche
 /// What a block takes where few others read memory, if it takes so long where all do.
 std::int32_t block_alone(std::int32_t block, const schedule::Workers& workers);
 
-/// Of whole waves of tiles of `prefill`, whose costs are of blocks of 128 tokens and d 64.
+/// Of whole waves of tiles of `gqa_128`, whose costs are of blocks of 128 tokens and d 64.
 schedule::CostModel of_waves(const Costs& costs, const schedule::Geometry& g, int dim,
                              const schedule::Workers& workers);
 

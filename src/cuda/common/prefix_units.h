@@ -1,5 +1,5 @@
-// Query rows of several requests against a prefix that they share: the prefill kernel without a mask, unit by
-// unit of a plan (plan/prefix.h), its results left as partial ones. prefill/launch.cc has it.
+// Query rows of several requests against a prefix that they share: gqa_128 without a mask, unit by
+// unit of a plan (plan/prefix.h), its results left as partial ones. gqa_128/launch.cc has it.
 #pragma once
 
 #include "kernel/decode_kernel.h"

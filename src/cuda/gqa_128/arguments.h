@@ -1,4 +1,4 @@
-// What the prefill kernel is launched with.
+// What gqa_128 is launched with.
 #pragma once
 
 #include "cuda/parts/arguments.h"

@@ -72,7 +72,7 @@ using gqa_128::kSharedTileRows;
 using gqa_128::tile_rows_of;
 
 constexpr int kLeastRows =
-    17;  // of a KV head: of d up to 128 `paged` has 16 in a tile, and reads its tokens once
+    17;  // of a KV head: of d up to 128 `gqa_16` has 16 in a tile, and reads its tokens once
 constexpr std::int64_t kMostTiles = 1 << 22;
 constexpr cost::Costs kCost = cost::of(cost::Kernel::kPrefill, cost::Situation::kRows64);
 

@@ -1,4 +1,4 @@
-// The prefill kernel on the host: choice.cc chooses, launch.cc launches.
+// gqa_128 on the host: choice.cc chooses, launch.cc launches.
 #pragma once
 
 #include <optional>

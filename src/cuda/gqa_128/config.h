@@ -1,4 +1,4 @@
-// Compile-time shape of the prefill kernel.
+// Compile-time shape of gqa_128.
 #pragma once
 
 #include "cuda/gqa_128/keys.h"

@@ -1,4 +1,4 @@
-// The compiled shapes of the prefill kernel, as rows of data.
+// The compiled shapes of gqa_128, as rows of data.
 #pragma once
 
 #include <cuda.h>

@@ -1,4 +1,4 @@
-// Which rows and tokens a CTA of the prefill kernel has.
+// Which rows and tokens a CTA of gqa_128 has.
 #pragma once
 
 #include "cuda/gqa_128/arguments.h"

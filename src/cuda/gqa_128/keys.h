@@ -1,4 +1,4 @@
-// What the prefill kernel is compiled for, as data.
+// What gqa_128 is compiled for, as data.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// Every byte of shared memory of the prefill kernel, once.
+// Every byte of shared memory of gqa_128, once.
 #pragma once
 
 #include "cuda/gqa_128/config.h"

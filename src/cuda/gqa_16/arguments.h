@@ -1,4 +1,4 @@
-// What the paged kernel is launched with beside what every decode kernel is.
+// What gqa_16 is launched with beside what every decode kernel is.
 #pragma once
 
 #include <cuda.h>

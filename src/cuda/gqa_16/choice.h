@@ -1,4 +1,4 @@
-// The paged kernel on the host: choice.cc chooses, launch.cc launches.
+// gqa_16 on the host: choice.cc chooses, launch.cc launches.
 #pragma once
 
 #include "cuda/gqa_16/keys.h"

@@ -1,4 +1,4 @@
-// Compile-time shape of the paged kernel.
+// Compile-time shape of gqa_16.
 #pragma once
 
 #include <cuda_fp16.h>

@@ -1,4 +1,4 @@
-// The compiled shapes of the paged kernel, as rows of data.
+// The compiled shapes of gqa_16, as rows of data.
 #pragma once
 
 #include "cuda/common/compiled_kernel.h"

@@ -1,4 +1,4 @@
-// What the paged kernel is compiled for, as data.
+// What gqa_16 is compiled for, as data.
 #pragma once
 
 #include <array>

@@ -3,6 +3,8 @@
 import importlib.machinery
 import importlib.util
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
@@ -47,13 +49,54 @@ def test_blocks():
     assert str(found[0]) == "page.md:3"
 
 
+def test_programs_that_go_on():
+    page = """
+```python run needs=torch
+x = 1
+```
+```python more
+print(x)
+```
+```text prints
+1
+```
+```python more needs=gpu
+x = 2
+```
+```cpp part
+f();
+```
+"""
+    run, more, last, part = pages.blocks("page.md", page)
+    assert (run.text, more.text, last.text) == ("x = 1\n", "x = 1\nprint(x)\n", "x = 1\nprint(x)\nx = 2\n")
+    assert (run.prints, more.prints, last.prints) == ("", "1\n", "")
+    assert (run.needs, more.needs, set(last.needs)) == (("torch",), ("torch",), {"torch", "gpu"})
+    assert (part.mark, part.text) == ("part", "f();\n")
+
+
+def test_what_a_program_prints_is_compared(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "WORK", tmp_path)
+    for number, (prints, status) in enumerate([("1\n", 0), ("2\n", 1), ("0\n1\n", 0)]):
+        block = pages.Block("page.md", 1, "python", (), "print(0)\nprint(1)\n", "run", prints)
+        script = "set -euo pipefail\n" + pages.script_of(block, str(number), set())
+        script = script.replace("python ", f"{sys.executable} ", 1)
+        assert subprocess.run(["bash", "-c", script], capture_output=True).returncode == status
+
+
+@pytest.mark.parametrize("mark, message", [("python more", "no 'python run' stands before"),
+                                           ("text prints", "no program stands before")])
+def test_nothing_to_go_on_with(mark, message):
+    with pytest.raises(ValueError, match=message):
+        pages.blocks("page.md", f"\n```sh\ntrue\n```\n```{mark}\n```\n")
+
+
 def test_lines_that_are_left_out():
     text = "flashlatent info\nbench   # needs a GPU\n\nctest  # takes minutes: all of them\n"
     assert pages.lines_to_run(text, set()) == "flashlatent info\n"
     assert pages.lines_to_run(text, {"gpu"}) == "flashlatent info\nbench   # needs a GPU\n"
 
 
-@pytest.mark.parametrize("mark", ["sh need=gpu", "sh needs=luck", "sh run", "python runs", "cpp needs=gpu,", "sh gpu"])
+@pytest.mark.parametrize("mark", ["sh need=gpu", "sh needs=luck", "sh run", "python runs", "cpp needs=gpu,", "sh gpu", "cpp more", "python run more"])
 def test_unknown_marks(mark):
     with pytest.raises(ValueError, match="page.md:2: the fence's mark is"):
         pages.blocks("page.md", f"\n```{mark}\n```\n")

@@ -1,0 +1,56 @@
+// What C++ statements in pages take for granted: scripts/run_pages compiles each block that is marked `cpp
+// part`, in a function of its own, behind this file.
+#pragma once
+
+#include <flashlatent/flashlatent.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace fl = flashlatent;
+
+void* allocate(std::size_t bytes);
+int report(const std::string& message);
+
+// Of the CUDA runtime, which the page's readers have and the compiler here need not.
+using cudaStream_t = struct Stream*;
+using cudaGraph_t = struct Graph*;
+enum { cudaStreamCaptureModeGlobal, cudaMemcpyDeviceToHost };
+int cudaStreamBeginCapture(cudaStream_t, int);
+int cudaStreamEndCapture(cudaStream_t, cudaGraph_t*);
+int cudaMemcpy(void*, const void*, std::size_t, int);
+extern cudaStream_t stream;
+extern cudaGraph_t graph;
+
+extern fl::DecodeProblem problem;
+extern fl::Executor executor;
+extern const fl::Plan& plan;
+extern fl::Memory plan_memory, workspace, found;
+extern fl::DecodeInputs inputs;
+extern fl::DecodeOutputs outputs;
+extern std::vector<fl::DecodeInputs> inputs_of;
+extern std::vector<fl::DecodeOutputs> outputs_of;
+extern fl::Status status;
+extern fl::Device device;
+
+extern std::int64_t batch, s_q, h_q, s_kv, topk, pages, page_size, page_bytes;
+extern int layers, max_pages;
+
+// Memory.
+extern void *cache, *q_pointer, *kv_scale, *q, *kv, *indices, *topk_length, *extra_indices, *key_data,
+    *value_data;
+
+// Tensors.
+extern fl::ConstTensorView cache_seqlens, block_table, cu_seqlens, extra_bytes, latent, rope, slot_mapping,
+    from, pairs, keys, values, partial_out, partial_lse, host_block_table, host_cache_seqlens;
+extern fl::TensorView kv_cache, to, out, max_logits, lse, key_cache, value_cache, key_rows, value_rows;
+extern fl::KeyValueCache other;
+
+// Of the page pool.
+extern std::vector<fl::PagePool::ContentId> contents;
+extern int prompt_tokens;
+extern std::vector<fl::PagePool::Sequence> sequences;
+extern std::vector<std::int32_t> table, lengths;

@@ -11,6 +11,7 @@
 
 #include "flashlatent/backend.h"
 #include "tools/files.h"
+#include "tools/tell.h"
 
 namespace flashlatent::tools {
 
@@ -56,6 +57,9 @@ CLI::Option* add_list_option(CLI::App& app, const std::string& flag, std::vector
                              int most, const std::string& help);
 /// kInvalidArgument for a flag of CUDA alone, such as --graph, on the CPU.
 Status check_cuda_flag(const char* flag, bool given, const Executor& executor);
+
+/// Of an option: a number from `least` to `most`. CLI::Range takes nan for one.
+CLI::Validator number_between(double least, double most);
 
 /// Prints the message on stderr, in one line; returns kWrongInput.
 int fail(const Status& status);

@@ -26,7 +26,7 @@ struct Executor {
   Backend backend = Backend::kCpu;
   int device = 0;          ///< CUDA: device ordinal.
   void* stream = nullptr;  ///< CUDA: cudaStream_t of `device`; calls only enqueue work on it.
-  int threads = 0;         ///< CPU: number of threads; 0 means all that OpenMP offers.
+  int threads = 0;         ///< CPU: number of threads, up to 4,096; 0 means all that OpenMP offers.
   std::string kernel;      ///< Empty: the library picks; otherwise the kernel of this name or kUnsupported,
                            ///< from decode() too, where only the tensors show that it cannot run.
 };

@@ -11,6 +11,14 @@ namespace flashlatent {
 /// values, heads. Else views whose address ranges meet count as overlapping.
 bool overlap(const ConstTensorView& a, const ConstTensorView& b);
 
+/// From the first byte of a view to behind the last; empty where it has no element.
+struct AddressRange {
+  std::int64_t begin = 0, end = 0;
+
+  bool meets(const AddressRange& other) const { return begin < other.end && other.begin < end; }
+};
+AddressRange address_range(const ConstTensorView& view);
+
 /// Page i of one is page i of the other: the same address and strides. Numbers of pages may differ.
 bool same_pages(const ConstTensorView& a, const ConstTensorView& b);
 

@@ -7,6 +7,9 @@
 
 namespace flashlatent::cpu {
 
+/// No call has more threads: each needs a stack and a workspace.
+inline constexpr int kMostThreads = 4096;
+
 /// Threads that OpenMP offers the calling thread.
 int hardware_threads();
 

@@ -17,7 +17,8 @@ namespace flashlatent {
 
 /// Views of the caller's tensors, all on the executor's device; what is not used stays absent. The innermost
 /// stride is 1, others are free; on CUDA addresses and strides of q and kv_cache are multiples of 16 bytes
-/// and of out of 4 bytes, and not negative. Inputs and outputs do not overlap.
+/// and of out of 4 bytes, and not negative. Outputs and the workspace overlap
+/// neither inputs nor each other.
 /// Lengths out of range are clamped and pages out of range skipped, as said below; check_inputs() reports
 /// them.
 struct DecodeInputs {

@@ -11,7 +11,8 @@
 namespace flashlatent {
 
 /// Views of the caller's tensors, all on the executor's device; what is not used stays absent. The innermost
-/// stride is 1, others are free. Inputs and outputs do not overlap.
+/// stride is 1, others are free. Outputs overlap neither inputs nor
+/// each other.
 struct SparsePrefillInputs {
   ConstTensorView q;            ///< bf16 or fp16 (s_q, h_q, d), s_q up to 2^20.
   ConstTensorView kv;           ///< q's dtype (s_kv, 1, d); or a paged cache as DecodeInputs::kv_cache,

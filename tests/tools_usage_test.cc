@@ -169,6 +169,12 @@ TEST_F(Program, WithoutStderrExitCodesStay) {
   }
 }
 
+TEST_F(Program, ThreadsOfTheEnvironmentAreBounded) {
+  const std::string command = "OMP_NUM_THREADS=100000 '" FLASHLATENT_PROGRAM "' info --json ";
+  ASSERT_EQ(std::system((command + file("json") + " >" + file("stdout")).c_str()), 0);
+  EXPECT_EQ(json("json")["backends"]["cpu"]["devices"][0]["units"], 4096);
+}
+
 TEST_F(Program, NumbersThatAreNoneAndEmptyNamesAreRefused) {
   expect_refused("make-case " + file("case") + " --topk 3 --skipped-indices nan",
                  {"--skipped-indices: nan", "from 0 to 1"});

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <random>
 #include <set>
+
+#include "core/apart.h"
 
 namespace flashlatent {
 namespace {
@@ -85,6 +88,48 @@ TEST(Overlap, NeverMissesASharedByte) {
     const TensorView e = view_at(1000 + 2 * number(-60, 60), {number(1, 4), number(1, 3), d}, {page, row, 1});
     EXPECT_TRUE(overlap(c, e) || !share_bytes(c, e)) << to_string(c) << " and " << to_string(e);
   }
+}
+
+TEST(Apart, ElementsThatShareBytesAreFound) {
+  std::mt19937 engine(6);
+  auto number = [&](int low, int high) {
+    return low + static_cast<std::int64_t>(engine() % (high - low + 1));
+  };
+  int apart = 0;
+  for (int i = 0; i < 5000; ++i) {
+    const TensorView view = view_at(1000, {number(0, 4), number(1, 3), number(1, 4)},
+                                    {number(-20, 20), number(-6, 12), number(0, 3)});
+    if (!elements_are_apart(view)) continue;
+    ++apart;
+    EXPECT_EQ(bytes_of(view).size(), 2 * static_cast<std::size_t>(view.elements())) << to_string(view);
+  }
+  EXPECT_GT(apart, 500);
+  // Slices, transposed and reversed views.
+  EXPECT_TRUE(elements_are_apart(view_at(0, {3, 4, 5}, {40, 8, 1})));
+  EXPECT_TRUE(elements_are_apart(view_at(0, {5, 4, 3}, {1, 8, 40})));
+  EXPECT_TRUE(elements_are_apart(view_at(99, {3, 4}, {-12, 3})));
+  EXPECT_FALSE(elements_are_apart(view_at(0, {3, 4}, {0, 1})));
+  EXPECT_FALSE(elements_are_apart(view_at(0, {3, 4}, {3, 1})));
+}
+
+TEST(Apart, OfACallByName) {
+  const ConstTensorView out = view_at(0, {2, 4}, {4, 1}), near = view_at(8, {2, 4}, {4, 1}),
+                        after = view_at(16, {2, 4}, {4, 1});
+  auto refusal = [](const ConstTensorView& a, const ConstTensorView& b, const ConstTensorView& read) {
+    const std::array<NamedView, 2> written = {{{"out", &a}, {"lse", &b}}};
+    const std::array<NamedView, 1> others = {{{"q", &read}}};
+    return expect_apart(written, others).message();
+  };
+  EXPECT_EQ(refusal(out, after, {}), "");
+  EXPECT_EQ(refusal(out, after, view_at(32, {2, 4}, {4, 1})), "");
+  EXPECT_NE(refusal(out, near, {}).find("lse is "), std::string::npos) << refusal(out, near, {});
+  EXPECT_NE(refusal(out, near, {}).find("overlaps out"), std::string::npos);
+  EXPECT_NE(refusal(out, after, near).find("overlaps q"), std::string::npos);
+  const ConstTensorView folded = view_at(0, {2, 4}, {0, 1});
+  EXPECT_NE(refusal(folded, after, {}).find("out is "), std::string::npos);
+  EXPECT_NE(refusal(folded, after, {}).find("elements share memory"), std::string::npos);
+  // Outputs and their lse in turns, as messages between ranks have them.
+  EXPECT_EQ(refusal(view_at(0, {3, 4}, {6, 1}), view_at(8, {3, 1}, {3, 1}, Dtype::kF32), {}), "");
 }
 
 }  // namespace

@@ -145,6 +145,54 @@ TEST_F(Program, AClosedPipeEndsQuietly) {
   }
 }
 
+// What cannot be said on stderr is lost; exit codes and results stay. No file takes a closed stream's number.
+TEST_F(Program, WithoutStderrExitCodesStay) {
+  ASSERT_EQ(run("make-case " + file("case") + " --lengths 3 --heads 2").code, 0);
+  auto code_of = [&](const std::string& rest) {
+    const int status = std::system(("FLASHLATENT_BACKEND=cpu '" FLASHLATENT_PROGRAM "' " + rest).c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  };
+  std::vector<std::string> ends = {" 2>&-"};
+  if (std::filesystem::exists("/dev/full")) ends.emplace_back(" 2>/dev/full");
+  for (const std::string& end : ends) {
+    EXPECT_EQ(code_of("decode " + file("none") + " >" + file("stdout") + end), 2) << end;
+    EXPECT_EQ(code_of("decoder >" + file("stdout") + end), 2) << end;
+    EXPECT_EQ(code_of("decode " + file("case") + " >" + file("stdout") + end), 0) << end;
+    EXPECT_NE(read_bytes(file("stdout")).find("rows right"), std::string::npos) << end;
+  }
+  EXPECT_EQ(code_of("decode " + file("case") + " -o " + file("result") + " <&- >&- 2>&-"), 2);
+  EXPECT_NE(read_bytes(file("result")).find("lse"), std::string::npos);
+  EXPECT_EQ(read_bytes(file("result")).find("rows right"), std::string::npos);
+  if (ends.size() > 1) {
+    EXPECT_EQ(code_of("--help >/dev/full 2>" + file("stderr")), 2);
+    EXPECT_NE(read_bytes(file("stderr")).find("stdout cannot be written"), std::string::npos);
+  }
+}
+
+TEST_F(Program, ThreadsOfTheEnvironmentAreBounded) {
+  const std::string command = "OMP_NUM_THREADS=100000 '" FLASHLATENT_PROGRAM "' info --json ";
+  ASSERT_EQ(std::system((command + file("json") + " >" + file("stdout")).c_str()), 0);
+  EXPECT_EQ(json("json")["backends"]["cpu"]["devices"][0]["units"], 4096);
+}
+
+TEST_F(Program, NumbersThatAreNoneAndEmptyNamesAreRefused) {
+  expect_refused("make-case " + file("case") + " --topk 3 --skipped-indices nan",
+                 {"--skipped-indices: nan", "from 0 to 1"});
+  expect_refused("make-case " + file("case") + " --logit-scale nan", {"--logit-scale: nan"});
+  expect_refused("make-case " + file("case") + " --layout separate --soft-cap nan", {"--soft-cap: nan"});
+  expect_refused("bench dense --batch 1 --tokens 4 --heads 1 --deviation nan", {"--deviation: nan"});
+  expect_refused("bench numerics --scores nan", {"--scores: nan"});
+  expect_refused("make-case ''", {"OUT: '': is no file's name"});
+  expect_refused("decode ''", {"'': is no file's name"});
+  ASSERT_EQ(run("make-case " + file("case") + " --prefill rows --topk 2 --lengths 3 --heads 2").code, 0);
+  expect_refused("decode " + file("case") + " -o ''", {"--output: '': is no file's name"});
+  expect_refused("decode " + file("case") + " --json ''", {"--json: '': is no file's name"});
+  expect_refused("decode " + file("case") + " --prefix-sharing always",
+                 {"--prefix-sharing is always", "prefill"});
+  expect_refused("make-case " + file("case") + " --lengths 3 --extra-lengths 1,2",
+                 {"--extra-lengths has 2 numbers, but there are 1 requests"});
+}
+
 // Runs in a terminal of so many columns; the longest line that the bar draws.
 std::size_t widest_progress(unsigned short columns, const char* environment) {
   winsize size{24, columns, 0, 0};

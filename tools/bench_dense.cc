@@ -96,7 +96,7 @@ void add_shape_options(CLI::App& app, ShapeOptions& shape) {
       ->capture_default_str()
       ->group("Shape");
   app.add_option("--deviation", shape.deviation, "Deviation of the normal inputs")
-      ->check(CLI::Range(1e-6, 1e6))
+      ->check(number_between(1e-6, 1e6))
       ->capture_default_str()
       ->group("Shape");
   app.add_flag("--causal,!--no-causal", problem_options.causal, "Causal mask (suites: always)")

@@ -368,7 +368,7 @@ void add_bench_numerics(CLI::App& bench, Action& action) {
       ->check(CLI::IsMember(latents_names()))
       ->capture_default_str();
   numerics->add_option("--scores", options->scores, "The scores' standard deviation; without it 1 and 4")
-      ->check(CLI::Range(1e-3F, 100.0F));
+      ->check(number_between(1e-3, 100));
   numerics
       ->add_option("--chains", options->chains,
                    "tensor c.: in so many sums a score is added up; without it as in mla_64_e4m3")

@@ -97,6 +97,17 @@ CLI::Option* add_list_option(CLI::App& app, const std::string& flag, std::vector
       ->default_str(fmt::format("{}", fmt::join(values, ",")));
 }
 
+CLI::Validator number_between(double least, double most) {
+  return {[least, most](const std::string& text) -> std::string {
+            double number = 0;
+            const bool is_number = CLI::detail::lexical_cast(text, number);
+            // Not so of nan, either.
+            if (is_number && number >= least && number <= most) return "";
+            return fmt::format("{} is no number from {} to {}", text, least, most);
+          },
+          fmt::format("FLOAT in [{} - {}]", least, most)};
+}
+
 Status check_cuda_flag(const char* flag, bool given, const Executor& executor) {
   if (!given || executor.backend == Backend::kCuda) return {};
   return {StatusCode::kInvalidArgument,
@@ -104,7 +115,7 @@ Status check_cuda_flag(const char* flag, bool given, const Executor& executor) {
 }
 
 int fail(const Status& status) {
-  fmt::print(stderr, "flashlatent: {}\n", status.message());
+  tell("flashlatent: {}\n", status.message());
   return kWrongInput;
 }
 

@@ -11,6 +11,7 @@
 
 #include "flashlatent/backend.h"
 #include "tools/files.h"
+#include "tools/tell.h"
 
 namespace flashlatent::tools {
 
@@ -57,7 +58,10 @@ CLI::Option* add_list_option(CLI::App& app, const std::string& flag, std::vector
 /// kInvalidArgument if a flag that only CUDA has, such as --graph, is given on the CPU.
 Status check_cuda_flag(const char* flag, bool given, const Executor& executor);
 
-/// Prints the message to stderr in one line; returns kWrongInput.
+/// Of an option: a number from `least` to `most`. CLI::Range takes nan for one.
+CLI::Validator number_between(double least, double most);
+
+/// Prints the message on stderr, in one line; returns kWrongInput.
 int fail(const Status& status);
 
 /// The command line as given, for reports.

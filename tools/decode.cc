@@ -34,10 +34,16 @@ int run_decode(const DecodeOptions& options) {
   if (!loaded.ok()) return fail(loaded.status());
   const io::DecodeCase& decode_case = *loaded;
   for (const std::string& name : decode_case.unknown_names()) {
-    fmt::print(stderr, "flashlatent: {}: {} is no part of a case, and is left out\n", options.path,
-               io::in_quotes(name));
+    tell("flashlatent: {}: {} is no part of a case, and is left out\n", options.path, io::in_quotes(name));
   }
   if (decode_case.kind == io::CaseKind::kSparsePrefill) {
+    if (options.sharing == "always") {
+      return fail(
+          {StatusCode::kInvalidArgument,
+           fmt::format("--prefix-sharing is always, and {} is a sparse prefill, which goes by indices; off "
+                       "and auto are accepted",
+                       options.path)});
+    }
     return decode_prefill(decode_case, {options.path, options.output, options.json}, *executor);
   }
   Result<DecodeProblem> problem = decode_case.problem();
@@ -48,8 +54,8 @@ int run_decode(const DecodeOptions& options) {
   Result<runtime::DecodeRun> run = runtime::DecodeRun::create(*problem, inputs, *executor);
   if (!run.ok()) return fail(run.status());
   if (Status status = run->check_inputs(); status.code() == StatusCode::kInvalidArgument) {
-    // A case may hold any page number, so this is no error.
-    fmt::print(stderr, "flashlatent: {}: {}; it is read as a negative one\n", options.path, status.message());
+    // A case may hold any page number.
+    tell("flashlatent: {}: {}; it is read as a negative one\n", options.path, status.message());
   } else if (!status.ok()) {
     return fail(status);
   }

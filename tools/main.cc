@@ -31,16 +31,18 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version
-    return app.exit(success);
+    const int code = app.exit(success);
+    const flashlatent::Status written = flashlatent::tools::finish_stdout();
+    return written.ok() ? code : flashlatent::tools::fail(written);
   } catch (const CLI::ParseError& error) {
     const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
                          dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
     const auto why = unknown ? flashlatent::tools::explain_unknown_word(app, argc, argv) : std::nullopt;
-    fmt::print(stderr, "flashlatent: {} (try --help)\n", why.value_or(error.what()));
+    flashlatent::tools::tell("flashlatent: {} (try --help)\n", why.value_or(error.what()));
     return flashlatent::tools::kWrongInput;
   }
   if (!action) {
-    fmt::print(stderr, "flashlatent: a subcommand is required (try --help)\n");
+    flashlatent::tools::tell("flashlatent: a subcommand is required (try --help)\n");
     return flashlatent::tools::kWrongInput;
   }
   flashlatent::tools::keep_stdout_for_json(app);
@@ -54,13 +56,14 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   // If the reader of stdout goes away, the program ends without a message, even if a parent ignores SIGPIPE.
   std::signal(SIGPIPE, SIG_DFL);
+  flashlatent::tools::open_standard_streams();
   flashlatent::tools::set_command_line(argc, argv);
   try {
     return run(argc, argv);
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "flashlatent: out of memory\n");
+    flashlatent::tools::tell("flashlatent: out of memory\n");
   } catch (const std::exception& error) {
-    fmt::print(stderr, "flashlatent: {}\n", error.what());
+    flashlatent::tools::tell("flashlatent: {}\n", error.what());
   }
   return flashlatent::tools::kWrongInput;
 }

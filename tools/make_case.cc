@@ -85,6 +85,13 @@ Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
   }
   if (!spec.extra_lengths.empty()) {
     const std::vector<int> pattern = spec.extra_lengths;
+    if (pattern.size() > spec.lengths.size()) {
+      return {StatusCode::kInvalidArgument,
+              fmt::format(
+                  "--extra-lengths has {} numbers, but there are {} requests; as many or fewer, which come "
+                  "over and over, are accepted",
+                  pattern.size(), spec.lengths.size())};
+    }
     spec.extra_lengths.resize(spec.lengths.size());
     for (std::size_t i = 0; i < spec.lengths.size(); ++i) spec.extra_lengths[i] = pattern[i % pattern.size()];
   }
@@ -343,7 +350,7 @@ void add_make_case(CLI::App& app, Action& action) {
       ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
       ->capture_default_str();
   make->add_option("--soft-cap", spec.soft_cap, "Separate, packed: soft cap of scores; 0: none")
-      ->check(CLI::Range(0.0, 1e9));
+      ->check(number_between(0, 1e9));
   make->add_flag("--alibi", spec.alibi, "Separate, packed: with ALiBi slopes");
   make->add_option("--window", spec.window, "By page table: tokens that a query token sees; 0: all")
       ->check(CLI::Range(0, std::numeric_limits<int>::max()));
@@ -355,10 +362,11 @@ void add_make_case(CLI::App& app, Action& action) {
       ->needs("--topk");
   make->add_option("--skipped-indices", spec.skipped_indices,
                    "Sparse: this part of the indices is -1 or out of range, of each third query token all")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(number_between(0, 1))
       ->needs("--topk");
-  add_list_option(*make, "--extra-lengths", spec.extra_lengths, 0, kLongest,
-                  "Tokens of each request in an extra cache, to which query tokens attend as well: a,b,c");
+  add_list_option(
+      *make, "--extra-lengths", spec.extra_lengths, 0, kLongest,
+      "Tokens of each request in an extra cache, to which query tokens attend as well: a,b,c, over and over");
   make->add_option("--extra-page-size", spec.extra_page_size, "Tokens a page of the extra cache")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str()
@@ -405,7 +413,7 @@ void add_make_case(CLI::App& app, Action& action) {
       ->excludes("--query-tokens", "--ragged", "--kv-heads", "--layout", "--causal", "--e4m3-queries",
                  "--products");
   make->add_option("--logit-scale", spec.logit_scale, "Standard deviation of the scores")
-      ->check(CLI::Range(0.0F, 1e6F))
+      ->check(number_between(0, 1e6))
       ->capture_default_str();
   make->add_flag("--no-reference", options->no_reference, "Leave out out_ref and lse_ref");
   add_seed_option(*make, options->seed);

@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "io/text.h"
+#include "tools/tell.h"
 
 namespace flashlatent::tools {
 
@@ -48,7 +49,7 @@ Progress::Progress(std::string what, std::int64_t total)
     : what_(std::move(what)), total_(total > 0 ? total : 1), terminal_(isatty(STDERR_FILENO) != 0) {}
 
 void Progress::clear() {
-  if (terminal_ && drawn_) std::fprintf(stderr, "\r\033[K");
+  if (terminal_ && drawn_) write_message("\r\033[K");
   drawn_ = false;
 }
 
@@ -60,12 +61,11 @@ void Progress::update(std::int64_t done) {
   last_ = now;
   drawn_ = true;
   if (terminal_) {
-    // One column less: a full last column wraps on some terminals.
-    fmt::print(stderr, "\r{}\033[K", progress_line(what_, done, total_, columns_of_terminal() - 1));
+    // A full last column wraps on some terminals.
+    tell("\r{}\033[K", progress_line(what_, done, total_, columns_of_terminal() - 1));
   } else {
-    fmt::print(stderr, "{}: {} % ({}/{})\n", what_, done * 100 / total_, done, total_);
+    tell("{}: {} % ({}/{})\n", what_, done * 100 / total_, done, total_);
   }
-  std::fflush(stderr);
 }
 
 }  // namespace flashlatent::tools

@@ -26,7 +26,7 @@ struct Executor {
   Backend backend = Backend::kCpu;
   int device = 0;          ///< CUDA: device ordinal.
   void* stream = nullptr;  ///< CUDA: cudaStream_t of `device`; calls only enqueue work on it.
-  int threads = 0;         ///< CPU: number of threads; 0 means all that OpenMP offers.
+  int threads = 0;         ///< CPU: number of threads, up to 4,096; 0 means all that OpenMP offers.
   /// Empty: the library picks a kernel. Otherwise the kernel of this name runs; kUnsupported if it does not
   /// take the problem, or if decode() finds that it cannot read or write the tensors.
   std::string kernel;

@@ -15,8 +15,9 @@ namespace flashlatent {
 ///   attn_sink    fp32 (h_q) or absent; see DecodeInputs
 ///   out          bf16, fp16 or fp32 (batch, s_q, h_q, d_v), innermost stride 1
 ///   lse          fp32 (batch, h_q, s_q)
-/// lse tensors may have any strides; all tensors are on the executor's device. Sums are fp32, in order of
-/// parts. kInvalidArgument names the tensor that does not fit; on CUDA one launch on the executor's stream.
+/// lse tensors may have any strides; what is written overlaps nothing else; all tensors are on the executor's
+/// device. Sums are fp32, in order of parts. kInvalidArgument names the tensor that does not fit; on CUDA one
+/// launch on the executor's stream.
 Status combine(const ConstTensorView& partial_out, const ConstTensorView& partial_lse,
                const ConstTensorView& attn_sink, const TensorView& out, const TensorView& lse,
                const Executor& executor);

@@ -17,7 +17,8 @@ namespace flashlatent {
 
 /// Views of the caller's tensors, all on the executor's device. A tensor that a call does not use is absent.
 /// The innermost stride is 1; other strides are free. On CUDA addresses and strides are not negative, and are
-/// multiples of 16 bytes for q and kv_cache and of 4 bytes for out. Inputs and outputs do not overlap.
+/// multiples of 16 bytes for q and kv_cache and of 4 bytes for out. Outputs and the
+/// workspace overlap neither inputs nor each other.
 /// Lengths out of range are clamped and pages out of range skipped, as said below; check_inputs() reports
 /// them.
 struct DecodeInputs {

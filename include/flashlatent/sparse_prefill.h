@@ -12,7 +12,8 @@
 namespace flashlatent {
 
 /// Views of the caller's tensors, all on the executor's device. A tensor that a call does not use is absent.
-/// The innermost stride is 1; other strides are free. Inputs and outputs do not overlap.
+/// The innermost stride is 1; other strides are free. Outputs overlap
+/// neither inputs nor each other.
 struct SparsePrefillInputs {
   ConstTensorView q;  ///< bf16 or fp16 (s_q, h_q, d), s_q up to 2^20.
   /// q's dtype (s_kv, 1, d); or a paged cache as DecodeInputs::kv_cache: (pages, page_size, 1, d), or uint8

@@ -1,9 +1,12 @@
 """Errors for calls that the extension module does not take: they name the argument, its value and what would do."""
 
 import difflib
+import functools
+import inspect
 import operator
 import re
-from typing import NamedTuple, Optional
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 from . import _native
 from ._errors import ArgumentTypeError
@@ -43,10 +46,41 @@ def _is_int(value):
 
 
 def _is_number(value):
-    return not isinstance(value, (str, bytes)) and hasattr(type(value), "__float__") or _is_int(value)
+    if isinstance(value, (str, bytes, bytearray)):
+        return False
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
 
 
-def _expected(annotation, value) -> Optional[str]:
+# Of entries: 32 bits, but where a page's content is named.
+_ENTRIES = {"contents": (0, 2**64 - 1)}
+
+
+def _expected_entries(name, kind, value) -> Optional[str]:
+    """The same of a sequence or a tuple of integers."""
+    what = "a sequence of integers"
+    if kind.startswith("tuple"):
+        what = f"a tuple of {kind.count('int')} integers"
+        if not isinstance(value, (tuple, list)) or len(value) != kind.count("int"):
+            return f"{what} is expected"
+    least, most = _ENTRIES.get(name, (-2**31, 2**31 - 1))
+    try:
+        if not isinstance(value, Sequence) and not hasattr(type(value), "__getitem__"):
+            return f"{what} is expected"
+        for entry in value:
+            if not _is_int(entry):
+                return f"{what} is expected"
+            if not least <= operator.index(entry) <= most:
+                return f"{operator.index(entry)} is in it, and integers from {least} to {most} are expected"
+    except TypeError:
+        return f"{what} is expected"
+    return None
+
+
+def _expected(name, annotation, value) -> Optional[str]:
     """What would do in place of this value; None where it fits."""
     kinds = annotation.split(" | ")
     if "None" in kinds:
@@ -69,18 +103,17 @@ def _expected(annotation, value) -> Optional[str]:
     if kind.startswith("flashlatent."):
         name = kind.rpartition(".")[2]
         return None if type(value).__name__ == name else f"a flashlatent.{name} is expected"
-    if "[int]" in kind:
-        try:
-            return None if all(_is_int(entry) for entry in value) else "a sequence of integers is expected"
-        except TypeError:
-            return "a sequence of integers is expected"
+    if "[int" in kind:
+        return _expected_entries(name, kind, value)
     return None
 
 
 def shown(value):
-    """A value in a message: arrays by their type."""
-    if value is None or isinstance(value, (bool, int, float)):
-        return repr(value)
+    """A value in a message: numbers and short tuples as they are, arrays by their type."""
+    short = isinstance(value, tuple) and len(value) <= 4 and all(isinstance(entry, (int, float)) for entry in value)
+    if value is None or isinstance(value, (bool, int, float)) or short or getattr(value, "shape", None) == ():
+        text = repr(value)
+        return text if len(text) <= 60 else f"{text[:60]}..."
     if isinstance(value, str):
         return f"'{value[:40]}'"
     return f"a {type(value).__name__}"
@@ -88,7 +121,10 @@ def shown(value):
 
 def fault(function, values, options, has_self):
     """The fault of a call, in a line; None if nothing is found."""
-    name, declared = function.__name__.lstrip("_"), parameters(function)
+    return _fault(function.__name__.lstrip("_"), parameters(function), values[1:] if has_self else values, options)
+
+
+def _fault(name, declared, values, options):
     names = [parameter.name for parameter in declared]
     for option in options:
         if option not in names:
@@ -96,7 +132,6 @@ def fault(function, values, options, has_self):
             hint = f"; '{close[0]}' is near" if close else f"; there are {', '.join(names)}"
             return f"{option} is no argument of {name}(){hint}"
     places = [parameter for parameter in declared if not parameter.keyword_only]
-    values = values[1:] if has_self else values
     if len(values) > len(places):
         return f"{name}() is called with {len(values)} arguments by position; {len(places)} are accepted"
     given = dict(zip((parameter.name for parameter in places), values))
@@ -110,7 +145,7 @@ def fault(function, values, options, has_self):
                 what = {"object": "an array is", "float": "a number is", "int": "an integer is"}
                 return f"{parameter.name} is missing; {what.get(parameter.annotation, 'it is')} expected"
             continue
-        expected = _expected(parameter.annotation, given[parameter.name])
+        expected = _expected(parameter.name, parameter.annotation, given[parameter.name])
         if expected is not None:
             return f"{parameter.name} is {shown(given[parameter.name])}; {expected}"
     return None
@@ -123,6 +158,30 @@ def explain(function, values, options, error):
         return
     has_self = function.__nb_signature__[0][0].partition("(")[2].startswith("self")
     raise ArgumentTypeError(fault(function, values, options, has_self) or text.partition("\n")[0]) from None
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def named(function: Function) -> Function:
+    """A function of this package's Python that refuses arguments which it does not have, or lacks, as others do."""
+    declared = []
+    for parameter in inspect.signature(function).parameters.values():
+        required = parameter.default is parameter.empty
+        kind = "float" if parameter.annotation is float else "object" if required else ""
+        declared.append(Parameter(parameter.name, kind, required, parameter.kind is parameter.KEYWORD_ONLY))
+
+    @functools.wraps(function)
+    def call(*values, **options):
+        try:
+            return function(*values, **options)
+        except TypeError as error:
+            if error.__traceback__.tb_next is not None:  # of the function's own calls
+                raise
+            text = _fault(function.__name__, declared, values, options) or str(error)
+        raise ArgumentTypeError(text)
+
+    return call  # type: ignore[return-value]
 
 
 def install():

@@ -5,11 +5,13 @@ Their arguments are those of Step, to which they pass unchanged (locals()).
 
 from typing import Any, Optional, Tuple
 
+from ._arguments import named
 from ._native import Step
 
 Array = Any  # NumPy's, torch's, CuPy's, JAX's or any with DLPack
 
 
+@named
 def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache_seqlens: Optional[Array] = None, *,
            softmax_scale: float, v_dim: int = 512, causal: bool = False, indices: Optional[Array] = None,
            topk_length: Optional[Array] = None, cu_seqlens_q: Optional[Array] = None, tokens: Optional[int] = None,
@@ -91,6 +93,7 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
     return Step(threads=options.pop("threads"), kernel=options.pop("kernel"), calls_per_plan=1).decode(**options)
 
 
+@named
 def decode_kv(q: Array, key_cache: Array, value_cache: Array, block_table: Array, cache_seqlens: Array, *,
               softmax_scale: float, causal: bool = False, window: int = 0, soft_cap: float = 0.0,
               alibi_slopes: Optional[Array] = None, key_scale: Optional[Array] = None,

@@ -25,6 +25,7 @@ ArrayType inspect(nb::handle array) {
   result.torch = nb::hasattr(type, "new_empty");
   result.negatable = result.torch && nb::hasattr(type, "is_neg");
   result.cupy = module.starts_with("cupy");
+  result.masked = nb::hasattr(type, "__array_interface__") && nb::hasattr(type, "harden_mask");
   result.immutable = module.starts_with("jax");  // jax..., jaxlib...
   if (nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none()); !capsule.is_none()) {
     const auto* api =
@@ -178,6 +179,10 @@ Array Array::load(const char* name, nb::handle object, std::optional<Dtype> sixt
   Array array;
   if (object.is_none()) return array;
   const ArrayType& type = array_type(object);
+  if (type.masked) {
+    refuse(name, " is a masked array, whose mask is not read; ", name, ".filled(value), or ", name,
+           ".data with all values, is accepted");
+  }
   if (type.exchange != nullptr) {
     dlpack::Tensor tensor;
     if (type.exchange->borrow(object.ptr(), &tensor) != 0) {
@@ -265,7 +270,10 @@ void Array::read_buffer(const char* name, nb::handle object, std::optional<Dtype
     }
     strides[i] = buffer_.strides[i] / buffer_.itemsize;
   }
-  if (!is_signed && !is_unsigned && !is_float) refuse_dtype(name, format);
+  if (!is_signed && !is_unsigned && !is_float) {
+    const std::string dtype = dtype_name(object);
+    refuse_dtype(name, dtype.empty() ? format : dtype);
+  }
   const int code = is_float ? dlpack::kFloat : is_signed ? dlpack::kInt : dlpack::kUInt;
   const int width = static_cast<int>(buffer_.itemsize) * 8;
   if (!dtype_of(code, width, sixteen_bits)) {
@@ -330,7 +338,11 @@ void Array::read_capsule(const char* name, nb::handle object, std::optional<Dtyp
     return;
   }
   const auto* managed = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule_.ptr(), "dltensor"));
-  if (managed == nullptr) throw nb::python_error();
+  if (managed == nullptr) {
+    PyErr_Clear();
+    refuse(name, " is a ", type_of(object),
+           ", whose __dlpack__() returns no capsule of DLPack; one is expected");
+  }
   read_tensor(name, managed->tensor, sixteen_bits);
 }
 

@@ -115,7 +115,8 @@ nb::tuple gather_arrays(nb::handle cache, nb::handle block_table, nb::handle cu_
   const Array first_array = Array::read("first_token", first_token);
   const bool new_keys = keys.is_none(), new_values = values.is_none();
   if (new_keys || new_values) {
-    if (!rows || *rows < 0) {
+    if (rows && *rows < 0) refuse("rows is ", *rows, "; 0 or more is expected");
+    if (!rows) {
       refuse("keys, values and rows are missing; arrays, or how many rows they are to have, are expected");
     }
     const Dtype like = arrays.views().keys.dtype;

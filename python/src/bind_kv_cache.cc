@@ -116,8 +116,8 @@ nb::object gather_arrays(nb::handle kv_cache, nb::handle block_table, nb::handle
   const TensorView& view = cache_array.view();
   const bool make = out.is_none();
   if (make) {
-    if (!rows || *rows < 0)
-      refuse("out and rows are missing; an array, or how many rows it is to have, is expected");
+    if (rows && *rows < 0) refuse("rows is ", *rows, "; 0 or more is expected");
+    if (!rows) refuse("out and rows are missing; an array, or how many rows it is to have, is expected");
     if (view.rank != 4) refuse("kv_cache is ", to_string(view), "; expected (pages, page_size, h_kv, d)");
     if (format) {
       const Format made = format_from_name(*format, "kv_cache", view);

@@ -86,8 +86,10 @@ void schedule(Plan& plan, nb::handle lengths, nb::handle extra_lengths, nb::hand
   if (pages.is_none()) {
     plan.schedule(given, like, storage, work.handle());
   } else {
-    if (!nb::isinstance<nb::tuple>(pages) || nb::len(pages) != 2) {
-      refuse("pages is a ", type_of(pages), "; a tuple (block_table, cache_seqlens) on the CPU is expected");
+    const bool is_tuple = nb::isinstance<nb::tuple>(pages);
+    if (!is_tuple || nb::len(pages) != 2) {
+      refuse("pages is a ", type_of(pages), is_tuple ? message(" of ", nb::len(pages)) : "",
+             "; a tuple (block_table, cache_seqlens) on the CPU is expected");
     }
     const Array table = Array::read("pages.block_table", nb::object(pages[0]));
     const Array host_lengths = Array::read("pages.cache_seqlens", nb::object(pages[1]));

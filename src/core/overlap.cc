@@ -55,6 +55,18 @@ bool meet(std::span<const Dimension> a, std::span<const Dimension> b, std::int64
 
 }  // namespace
 
+AddressRange address_range(const ConstTensorView& view) {
+  if (!view.present() || view.rank < 0 || view.elements() == 0) return {};
+  const auto element = static_cast<std::int64_t>(size_of(view.dtype));
+  const auto data = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(view.data));
+  AddressRange range{data, data + element};
+  for (int i = 0; i < view.rank; ++i) {
+    const std::int64_t reach = view.strides[i] * (view.shape[i] - 1) * element;
+    (reach < 0 ? range.begin : range.end) += reach;
+  }
+  return range;
+}
+
 bool overlap(const ConstTensorView& a, const ConstTensorView& b) {
   if (!a.present() || !b.present() || a.device != b.device) return false;
   if (a.elements() == 0 || b.elements() == 0) return false;

@@ -11,7 +11,15 @@ namespace flashlatent {
 /// values, heads). Otherwise views whose address ranges meet count as overlapping.
 bool overlap(const ConstTensorView& a, const ConstTensorView& b);
 
-/// Is page i of one view page i of the other (same address and strides)? The numbers of pages may differ.
+/// From the first byte of a view to behind the last; empty where it has no element.
+struct AddressRange {
+  std::int64_t begin = 0, end = 0;
+
+  bool meets(const AddressRange& other) const { return begin < other.end && other.begin < end; }
+};
+AddressRange address_range(const ConstTensorView& view);
+
+/// Page i of one is page i of the other: the same address and strides. Numbers of pages may differ.
 bool same_pages(const ConstTensorView& a, const ConstTensorView& b);
 
 /// kInvalidArgument, with both names, if what is read and what is written overlap.

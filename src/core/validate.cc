@@ -120,7 +120,7 @@ Status validate_extra_lengths(const DecodeProblem& problem, const ConstTensorVie
 
 /// Checks cu_seqlens_q for plan().
 Status validate_plan_begins(const DecodeProblem& problem, const ConstTensorView& begins, Device device) {
-  if (!problem.query.ragged) return absent("lengths.cu_seqlens_q", begins, "the problem is not ragged");
+  if (!problem.query.ragged) return absent("cu_seqlens_q", begins, "the problem is not ragged");
   if (!begins.present()) return {};
   FLASHLATENT_RETURN_IF_ERROR(
       expect("cu_seqlens_q", begins, Dtype::kI32, device, {problem.query.batch + 1LL}));

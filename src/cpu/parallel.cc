@@ -2,7 +2,9 @@
 
 #include <omp.h>
 #include <pthread.h>
+#include <algorithm>
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <system_error>
@@ -71,7 +73,7 @@ StandIn* make_stand_in() {
 }  // namespace
 
 int hardware_threads() {
-  return omp_get_max_threads();
+  return std::min(omp_get_max_threads(), kMostThreads);
 }
 
 void with_team(int threads, void (*region)(void* context, int threads), void* context) {

@@ -8,7 +8,10 @@
 
 namespace flashlatent::cpu {
 
-/// Threads that OpenMP offers to the calling thread.
+/// No call has more threads: each needs a stack and a workspace.
+inline constexpr int kMostThreads = 4096;
+
+/// Threads that OpenMP offers the calling thread.
 int hardware_threads();
 
 /// Calls `region(context, threads)` where a team of `threads` OpenMP threads can be made.

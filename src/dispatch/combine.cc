@@ -1,5 +1,8 @@
 #include "flashlatent/combine.h"
 
+#include <array>
+
+#include "core/apart.h"
 #include "core/expect.h"
 #include "core/message.h"
 #include "dispatch/on_backend.h"
@@ -30,7 +33,14 @@ Status validate_combine(const ConstTensorView& partial_out, const ConstTensorVie
   FLASHLATENT_RETURN_IF_ERROR(
       expect_strided("out", out, out.present() ? out.dtype : Dtype::kBF16, device, {batch, s_q, h_q, d_v}));
   FLASHLATENT_RETURN_IF_ERROR(expect("lse", lse, Dtype::kF32, device, {batch, h_q, s_q}));
-  return attn_sink.present() ? expect_strided("attn_sink", attn_sink, Dtype::kF32, device, {h_q}) : Status{};
+  if (attn_sink.present()) {
+    FLASHLATENT_RETURN_IF_ERROR(expect_strided("attn_sink", attn_sink, Dtype::kF32, device, {h_q}));
+  }
+  const ConstTensorView merged = out, merged_lse = lse;
+  const std::array<NamedView, 2> written = {{{"out", &merged}, {"lse", &merged_lse}}};
+  const std::array<NamedView, 3> read = {
+      {{"partial_out", &partial_out}, {"partial_lse", &partial_lse}, {"attn_sink", &attn_sink}}};
+  return expect_apart(written, read);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "core/apart.h"
 #include "core/message.h"
 #include "core/validate.h"
 #include "dispatch/on_backend.h"
@@ -159,6 +160,7 @@ Status Plan::schedule(const PlanLengths& lengths, Memory plan) const {
   const auto& [problem, executor, device, selection] = *choice_;
   FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, device));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection.plan_bytes));
+  FLASHLATENT_RETURN_IF_ERROR(expect_apart(lengths, {plan.data, selection.plan_bytes}, device));
   const Executor here = on_stream(executor, stream_);
   FLASHLATENT_ASSIGN_OR_RETURN(
       schedule::HeldTokens held,
@@ -170,6 +172,7 @@ Status Plan::schedule(const PlanLengths& lengths, const HostPages& pages, Memory
   const auto& [problem, executor, device, selection] = *choice_;
   FLASHLATENT_RETURN_IF_ERROR(validate_lengths(problem, lengths, device));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection.plan_bytes));
+  FLASHLATENT_RETURN_IF_ERROR(expect_apart(lengths, {plan.data, selection.plan_bytes}, device));
   const Executor here = on_stream(executor, stream_);
   FLASHLATENT_ASSIGN_OR_RETURN(
       schedule::HeldTokens held,
@@ -198,6 +201,8 @@ Status Plan::decode(const DecodeInputs& inputs, const DecodeOutputs& outputs, Me
   FLASHLATENT_RETURN_IF_ERROR(validate_decode(problem, inputs, outputs, device));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("plan", plan, selection.plan_bytes));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("workspace", workspace, selection.workspace_bytes));
+  FLASHLATENT_RETURN_IF_ERROR(expect_apart(inputs, outputs, {plan.data, selection.plan_bytes},
+                                           {workspace.data, selection.workspace_bytes}, device));
   if (problem.query.batch == 0) return {};
   FLASHLATENT_ASSIGN_OR_RETURN(const DecodeKernel* kernel,
                                kernel_of_call(*selection.kernel, problem, inputs, outputs, executor.kernel));

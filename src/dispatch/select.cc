@@ -91,16 +91,8 @@ std::string reason_to_decline(const DecodeKernel& kernel, const DecodeProblem& p
   return no_prefixes.empty() ? "" : "prefix_sharing is always, but " + no_prefixes;
 }
 
-}  // namespace
-
-Device device_of(const Executor& executor) {
-  if (executor.backend == Backend::kCpu) return {};
-  return {DeviceType::kCuda, executor.device};
-}
-
-Status validate(const Executor& executor) {
-  if (executor.threads < 0) return invalid_argument("threads is ", executor.threads, "; 0 means all");
-  FLASHLATENT_RETURN_IF_ERROR(available(executor.backend));
+/// Is there a kernel of the name that the executor asks for?
+Status validate_kernel(const Executor& executor) {
   std::string names;
   for (const DecodeKernel& kernel : decode_kernels()) {
     if (kernel.backend != executor.backend) continue;
@@ -110,9 +102,26 @@ Status validate(const Executor& executor) {
   return unsupported("kernel is '", executor.kernel, "'; ", to_string(executor.backend), " has ", names);
 }
 
+}  // namespace
+
+Device device_of(const Executor& executor) {
+  if (executor.backend == Backend::kCpu) return {};
+  return {DeviceType::kCuda, executor.device};
+}
+
+Status validate(const Executor& executor) {
+  if (executor.threads < 0 || executor.threads > cpu::kMostThreads) {
+    return invalid_argument("threads is ", executor.threads, "; 0, which means all, to ", cpu::kMostThreads,
+                            " are accepted");
+  }
+  FLASHLATENT_RETURN_IF_ERROR(available(executor.backend));
+  return validate_kernel(executor);
+}
+
 Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Executor& executor,
                                           const schedule::Workers& workers, Purpose purpose) {
   FLASHLATENT_RETURN_IF_ERROR(validate(problem));
+  FLASHLATENT_RETURN_IF_ERROR(validate_kernel(executor));
   const bool in_turn = purpose == Purpose::kTurns;
   const schedule::Workers here = in_turn ? workers : workers_in_call(problem, workers);
   std::vector<Candidate> list;

@@ -1,5 +1,6 @@
 #include "dispatch/sparse_prefill.h"
 
+#include "core/apart.h"
 #include "core/expect.h"
 #include "core/latent_format.h"
 #include "core/message.h"
@@ -179,6 +180,8 @@ Status sparse_prefill(const SparsePrefillInputs& inputs, const SparsePrefillOutp
   const Selection& selection = chosen->selection;
   FLASHLATENT_RETURN_IF_ERROR(validate_outputs(problem, outputs, device_of(executor)));
   FLASHLATENT_RETURN_IF_ERROR(validate_memory("workspace", workspace, chosen->workspace_bytes(), kAlignment));
+  FLASHLATENT_RETURN_IF_ERROR(
+      expect_apart(inputs, outputs, {workspace.data, chosen->workspace_bytes()}, device_of(executor)));
   if (problem.query.batch == 0) return {};
   const DecodeInputs& decode_inputs = chosen->call.inputs;
   const DecodeOutputs decode_outputs{with_query_token(outputs.out), with_last_query_token(outputs.lse)};

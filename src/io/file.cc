@@ -79,6 +79,10 @@ Status path_error(const std::string& path, std::string_view message) {
   return {StatusCode::kInvalidArgument, fmt::format("{}: {}", printable(path), message)};
 }
 
+Status no_name() {
+  return {StatusCode::kInvalidArgument, "'': is no file's name"};
+}
+
 bool write_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t put = ::write(fd, bytes.data(), bytes.size());
@@ -98,6 +102,7 @@ Status ByteSource::error(std::string_view message) const {
 }
 
 Result<std::unique_ptr<ByteSource>> open_file(const std::string& path) {
+  if (path.empty()) return no_name();
   // O_NONBLOCK: opening a pipe without a writer must not wait.
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) return path_error(path, fmt::format("cannot be opened: {}", system_message()));
@@ -126,6 +131,7 @@ Status cannot_write(const std::string& path) {
 }
 
 Result<Draft> open_draft(const std::string& path) {
+  if (path.empty()) return no_name();
   std::error_code failure;
   std::filesystem::path target = path;
   if (const auto resolved = std::filesystem::weakly_canonical(path, failure); !failure) target = resolved;

@@ -140,8 +140,9 @@ class Sample {
 Result<Comparison> compare_sample(const BenchInput& input, int rows, const Executor& executor) {
   const auto& cache = input.problem.cache;
   if (cache.extra.enabled || cache.format == KvFormat::kFp8_584) {
-    return unsupported("a sample of rows is compared of one cache in rows; use check for ",
-                       to_string(input.problem));
+    return unsupported(
+        "a sample of rows (--rmse) is compared with the oracle of one cache in rows, and this is ",
+        to_string(input.problem), "; leave it out, and compare by flashlatent check");
   }
   FLASHLATENT_RETURN_IF_ERROR(synchronize(executor));
   Sample sample(input, executor);

@@ -118,7 +118,10 @@ double read_gbps(const std::uint8_t* memory, int threads) {
 }  // namespace
 
 Result<CpuRoof> measure_cpu_roof(int threads) {
-  if (threads < 0) return invalid_argument("threads is ", threads, "; 0 means all");
+  if (threads < 0 || threads > cpu::kMostThreads) {
+    return invalid_argument("threads is ", threads, "; 0, which means all, to ", cpu::kMostThreads,
+                            " are accepted");
+  }
   CpuRoof roof;
   roof.threads = threads > 0 ? threads : cpu::hardware_threads();
   FLASHLATENT_ASSIGN_OR_RETURN(Buffer buffer, Buffer::allocate({}, kReadBytes));

@@ -148,3 +148,100 @@ def test_torch():
     refused("k_cache is None; an array", lambda: drop_in(q, None, table, lengths, case.v_dim, metadata))
     refused("k_cache is fp32", lambda: drop_in(q, kv_cache.float(), table, lengths, case.v_dim, metadata))
     refused("head_dim_v is 999", lambda: drop_in(q, kv_cache, table, lengths, 999, metadata))
+
+
+@pytest.mark.parametrize("match, change", [
+    ("softmax_scale is a ndarray; a number", {"softmax_scale": np.array([0.1])}),
+    ("softmax_scale is 1000.*; a number", {"softmax_scale": 10**400}),
+    ("causal is np.True_; True or False", {"causal": np.True_}),
+    ("shard is \\(0, 2\\); a tuple of 3 integers", {"shard": (0, 2)}),
+    ("shard is 'abc'; a tuple of 3 integers", {"shard": "abc"}),
+    ("shard is \\(0, 1.5, 1\\); a tuple of 3 integers", {"shard": (0, 1.5, 1)}),
+    ("other is no argument of decode\\(\\); there are q, kv_cache", {"other": 1}),
+    ("softmax_scal is no argument of decode\\(\\); 'softmax_scale' is near", {"softmax_scal": 1}),
+])
+def test_what_is_said_of_numbers_and_names(match, change):
+    refused(match, call(**change), flashlatent.ArgumentTypeError)
+
+
+def test_missing_arguments_of_functions_in_python():
+    array = np.zeros((1, 1, 1, 8), np.float16)
+    refused("kv_cache is missing; an array is", lambda: flashlatent.decode(array), flashlatent.ArgumentTypeError)
+    refused("softmax_scale is missing; a number is", lambda: flashlatent.decode(array, array, None),
+            flashlatent.ArgumentTypeError)
+    refused("decode\\(\\) is called with 5 arguments by position; 4", lambda: flashlatent.decode(*[array] * 5),
+            flashlatent.ArgumentTypeError)
+    refused("key_cache is missing; an array is", lambda: flashlatent.decode_kv(array), flashlatent.ArgumentTypeError)
+
+
+def test_entries_out_of_range():
+    problem = flashlatent.Problem(batch=2, heads=1, softmax_scale=1)
+    refused("lengths is a list; 2147483648 is in it, and integers from -2147483648 to 2147483647",
+            lambda: flashlatent.describe_plan(problem, [1, 2**31], workers=4), flashlatent.ArgumentTypeError)
+    refused("lengths is a generator; a sequence of integers",
+            lambda: flashlatent.describe_plan(problem, (n for n in (1, 2)), workers=4), flashlatent.ArgumentTypeError)
+    refused("contents is a list; -1 is in it, and integers from 0 to 18446744073709551615",
+            lambda: flashlatent.PagePool(4, 16).create([-1], 20), flashlatent.ArgumentTypeError)
+    refused("kernel is 'x'; cpu has cpu_dense", lambda: flashlatent.describe_plan(problem, [1, 2], workers=4, kernel="x"),
+            flashlatent.UnsupportedError)
+
+
+def test_threads_are_bounded():
+    refused("threads is 1000000; 0, which means all, to 4096", call(threads=10**6))
+
+
+def test_masked_arrays():
+    case = Case([20, 3])
+    q = np.ma.array(case.arguments()[0], mask=True)
+    refused("q is a masked array, whose mask is not read; q.filled", call(q=q))
+    plain = call(q=q.data)()
+    assert np.isfinite(plain[1]).all()
+
+
+def test_elements_are_named_as_numpy_does():
+    refused("block_table has elements of type bool; int32", call(block_table=np.zeros((2, 3), bool)))
+    refused("q has elements of type >f2; bf16", call(q=Case([20, 3]).arguments()[0].astype(">f2")))
+
+
+def test_a_capsule_that_is_none():
+    class Odd:
+        __dlpack__ = lambda self, **options: 5  # noqa: E731
+        __dlpack_device__ = lambda self: (1, 0)  # noqa: E731
+
+    refused("q is a .*Odd, whose __dlpack__\\(\\) returns no capsule", call(q=Odd()))
+
+
+def test_what_is_written_has_memory_of_its_own():
+    q, kv_cache, block_table, cache_seqlens = Case([20, 3]).arguments()
+    batch, s_q, heads, _ = q.shape
+    d = 32
+    options = {"softmax_scale": 0.1, "v_dim": d}
+    run = lambda **change: lambda: flashlatent.decode(q, kv_cache, block_table, cache_seqlens, **options, **change)
+    room = np.zeros(4096, np.uint8)
+    out = room[:batch * s_q * heads * d * 2].view(q.dtype).reshape(batch, s_q, heads, d)
+    lse = room[:batch * heads * s_q * 4].view(np.float32).reshape(batch, heads, s_q)
+    refused("lse is fp32 .* overlaps out", run(out=out, lse=lse))
+    refused("out is .* overlaps q", run(out=q[..., :d]))
+    refused("out is .* elements share memory", run(
+        out=np.lib.stride_tricks.as_strided(out, out.shape, (0, *out.strides[1:]))))
+    lengths = np.zeros(64, np.int32)
+    refused("lse is .* overlaps cache_seqlens", lambda: flashlatent.decode(
+        q, kv_cache, block_table, lengths[:batch], lse=lengths.view(np.float32)[:batch * heads * s_q].reshape(lse.shape),
+        **options))
+    # Rows in turns are apart: q and out as slices of one array.
+    both = np.zeros((*q.shape[:-1], q.shape[-1] + d), q.dtype)
+    both[..., :q.shape[-1]] = q
+    expected = run()()
+    given = flashlatent.decode(both[..., :q.shape[-1]], kv_cache, block_table, cache_seqlens, out=both[..., q.shape[-1]:],
+                               **options)
+    np.testing.assert_array_equal(given[0], expected[0])
+
+
+def test_prefill_and_merged_results_have_memory_of_their_own():
+    q, rows = np.zeros((2, 4, 64), np.float16), np.zeros((5, 1, 64), np.float16)
+    numbers = np.zeros((2, 4), np.float32)
+    refused("lse is .* overlaps max_logits", lambda: flashlatent.sparse_prefill(
+        q, rows, np.zeros((2, 1, 3), np.int32), softmax_scale=1, v_dim=64, max_logits=numbers, lse=numbers))
+    parts, lses = np.zeros((3, 2, 1, 4, 8), np.float32), np.zeros((3, 2, 4, 1), np.float32)
+    refused("out is .* overlaps partial_out", lambda: flashlatent.combine(parts, lses, out=parts[0]))
+    refused("lse is .* overlaps partial_lse", lambda: flashlatent.combine(parts, lses, lse=lses[0]))

@@ -28,3 +28,32 @@ def test_nccl(world):
     if torch.cuda.device_count() < world:
         pytest.skip(f"{world} GPUs are needed, {torch.cuda.device_count()} are there")
     run(world, "cuda")
+
+
+def test_a_message_of_no_request_has_views():
+    from flashlatent.distributed._message import Message
+
+    for message, shape in [(Message(0, 2, 64, torch.bfloat16), (0, 2, 3, 64)),
+                           (Message(0, 1, 64, torch.float16, total=0), (0, 3, 64)),
+                           (Message(2, 1, 64, torch.float16, total=0), (0, 3, 64))]:
+        memory = message.empty(torch.zeros(1), 3)
+        assert message.out(memory).shape == shape
+        assert message.lse(memory).shape == (message.batch, 3, message.s_q)
+
+
+def test_arguments_are_refused_by_name(tmp_path):
+    import numpy as np
+
+    import flashlatent
+    from flashlatent.distributed import ContextParallel
+
+    dist = torch.distributed
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        for run in (0, -1, 1.5, "a", 2**21, True):
+            with pytest.raises(flashlatent.InvalidArgumentError, match="run is .*; a whole number from 1 to 1048576"):
+                ContextParallel(run=run)
+        with pytest.raises(flashlatent.ArgumentTypeError, match="q is a ndarray; a torch.Tensor"):
+            ContextParallel().decode(np.zeros((1, 1, 1, 64)), None, softmax_scale=1)
+    finally:
+        dist.destroy_process_group()

@@ -22,7 +22,7 @@ def refused(match, change, error=flashlatent.InvalidArgumentError):
     ("q is a list; an array is expected", lambda case: {"q": [1.0]}),
     ("q has elements of type float64", lambda case: {"q": case.q.astype(np.float64)}),
     ("q has elements of type uint16.*dtype='bf16'", lambda case: {"q": case.q.view(np.uint16)}),
-    ("q has elements of type >e", lambda case: {"q": case.q.astype(">f2")}),
+    ("q has elements of type >f2", lambda case: {"q": case.q.astype(">f2")}),
     ("q is fp16 .*; expected \\(batch, s_q, h_q, d\\)", lambda case: {"q": case.q[0]}),
     ("kv_cache", lambda case: {"kv_cache": case.kv_cache.astype(np.float32)}),
     ("block_table is int64", lambda case: {"block_table": case.block_table.astype(np.int64)}),

@@ -185,3 +185,9 @@ def test_programs_that_import_flash_mla(device, tmp_path):
     done = run(str(program), "-x")
     assert done.returncode == 0 and done.stdout == "['-x'] 42\n", done.stderr
     assert "PROGRAM is 'nothing.py', not a file" in run("nothing.py").stderr
+
+
+def test_sparse_forward_of_other_packages(device):
+    with pytest.raises(flashlatent.ArgumentTypeError, match=r"q is a ndarray; a torch.Tensor is expected \(flashlatent.spar"):
+        flash_mla.flash_mla_sparse_fwd(np.zeros((1, 2, 64), np.float16), np.zeros((3, 1, 64), np.float16),
+                                       np.zeros((1, 1, 2), np.int32), 1.0)

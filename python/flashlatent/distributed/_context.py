@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .. import torch as operators
-from .._errors import InvalidArgumentError
+from .._errors import ArgumentTypeError, InvalidArgumentError
 from .._native import Step
 from . import _exchange
 from ._message import Message
@@ -44,6 +44,8 @@ class ContextParallel:
                  v_dim: int = 512):
         if exchange not in EXCHANGES:
             raise InvalidArgumentError(f"exchange is '{exchange}'; {', '.join(EXCHANGES)} are accepted")
+        if isinstance(run, bool) or not isinstance(run, int) or not 1 <= run <= 2**20:
+            raise InvalidArgumentError(f"run is {run!r}; a whole number from 1 to {2**20} is expected")
         self._group = dist.group.WORLD if group is None else group
         self._exchange = exchange
         self._step = Step(stateless=True)
@@ -122,6 +124,8 @@ class ContextParallel:
         for name in ("shard", "out", "lse", "empty_lse"):
             if name in options:
                 raise InvalidArgumentError(f"{name} is given; ContextParallel sets it itself, leave it out")
+        if not isinstance(q, Tensor):
+            raise ArgumentTypeError(f"q is a {type(q).__name__}; a torch.Tensor is expected")
         if self.world == 1:
             result = call(q, *inputs, attn_sink=attn_sink, **options)
             return Pending(lambda: result) if overlap else result

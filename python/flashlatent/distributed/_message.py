@@ -17,7 +17,8 @@ class Message:
         self.batch, self.s_q, self.v_dim, self.dtype, self.total = batch, s_q, v_dim, dtype, total
         self.rows = batch * s_q if total is None else total
         self._lse_begin = -(-self.rows * v_dim * dtype.itemsize // 16) * 16
-        self.head_bytes = self._lse_begin + -(-batch * s_q * 4 // 16) * 16
+        # At least some bytes, also of a batch without requests: torch views no empty memory as other elements.
+        self.head_bytes = max(self._lse_begin + -(-batch * s_q * 4 // 16) * 16, 16)
 
     def empty(self, like: Tensor, *extents: int) -> Tensor:
         """Memory of messages of so many heads, the last extent."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import _native
 from .. import torch as operators
-from .._errors import FlashLatentError, InvalidArgumentError, UnsupportedError
+from .._errors import ArgumentTypeError, FlashLatentError, InvalidArgumentError, UnsupportedError
 from .._native import Step
 
 _is_compiling = torch.compiler.is_compiling  # each step of Python counts here
@@ -174,6 +174,9 @@ def flash_mla_sparse_fwd(q: Tensor, kv: Tensor, indices: Tensor, sm_scale: float
     """
     options = {"softmax_scale": sm_scale, "v_dim": d_v, "attn_sink": attn_sink, "topk_length": topk_length}
     if not _is_compiling():
+        if not isinstance(q, Tensor):
+            raise ArgumentTypeError(f"q is a {type(q).__name__}; a torch.Tensor is expected "
+                                    "(flashlatent.sparse_prefill() takes arrays of other packages)")
         try:
             out, max_logits, lse = _native.sparse_prefill(q, kv, indices, out=out, check_inputs=False, **options)
         except FlashLatentError as error:  # by the names of this function's arguments

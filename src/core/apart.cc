@@ -1,0 +1,129 @@
+#include "core/apart.h"
+
+#include <array>
+#include <cstdlib>
+
+#include "core/message.h"
+#include "core/overlap.h"
+#include "core/return_if_error.h"
+
+namespace flashlatent {
+
+namespace {
+
+/// A buffer as a view of its bytes.
+ConstTensorView bytes_of(Memory memory, Device device) {
+  if (memory.data == nullptr) return {};
+  return {memory.data, Dtype::kU8, {static_cast<std::int64_t>(memory.bytes)}, device};
+}
+
+}  // namespace
+
+bool elements_are_apart(const ConstTensorView& view) {
+  struct Dimension {
+    std::int64_t stride, extent;
+  };
+  std::array<Dimension, kMaxRank> dimensions;  // by stride
+  int count = 0;
+  for (int i = 0; i < view.rank; ++i) {
+    if (view.shape[i] == 0) return true;
+    if (view.shape[i] == 1) continue;
+    const Dimension dimension{std::abs(view.strides[i]), view.shape[i]};
+    int at = count++;
+    for (; at > 0 && dimensions[at - 1].stride > dimension.stride; --at) dimensions[at] = dimensions[at - 1];
+    dimensions[at] = dimension;
+  }
+  std::int64_t span = 1;  // of the elements that the dimensions so far step through
+  for (int i = 0; i < count; ++i) {
+    if (dimensions[i].stride < span) return false;
+    span += dimensions[i].stride * (dimensions[i].extent - 1);
+  }
+  return true;
+}
+
+Status expect_apart(std::span<const NamedView> written, std::span<const NamedView> read) {
+  // Address ranges tell nearly all views apart.
+  constexpr std::size_t kMostWritten = 4;
+  std::array<AddressRange, kMostWritten> ranges;
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    const auto& [name, view] = written[i];
+    ranges[i] = address_range(*view);
+    if (!elements_are_apart(*view)) {
+      return invalid_argument(name, " is ", to_string(*view),
+                              ", where elements share memory; strides that keep them apart are accepted");
+    }
+    for (std::size_t j = 0; j < i; ++j) {
+      if (!ranges[i].meets(ranges[j]) || !overlap(*view, *written[j].view)) continue;
+      return invalid_argument(name, " is ", to_string(*view), " at ", view->data, " and overlaps ",
+                              written[j].name, ", ", to_string(*written[j].view), " at ",
+                              written[j].view->data, "; both are written, and must be apart");
+    }
+  }
+  for (const NamedView& other : read) {
+    if (!other.view->present()) continue;
+    const AddressRange range = address_range(*other.view);
+    for (std::size_t i = 0; i < written.size(); ++i) {
+      if (!range.meets(ranges[i])) continue;
+      FLASHLATENT_RETURN_IF_ERROR(expect_apart(other.name, *other.view, written[i].name, *written[i].view));
+    }
+  }
+  return {};
+}
+
+Status expect_apart(const DecodeInputs& inputs, const DecodeOutputs& outputs, Memory plan, Memory workspace,
+                    Device device) {
+  const ConstTensorView out = outputs.out, lse = outputs.lse, space = bytes_of(workspace, device),
+                        planned = bytes_of(plan, device);
+  const std::array<NamedView, 3> written = {{{"out", &out}, {"lse", &lse}, {"workspace", &space}}};
+  const std::array<NamedView, 21> read = {{{"q", &inputs.q},
+                                           {"kv_cache", &inputs.kv_cache},
+                                           {"block_table", &inputs.block_table},
+                                           {"cache_seqlens", &inputs.cache_seqlens},
+                                           {"indices", &inputs.indices},
+                                           {"topk_length", &inputs.topk_length},
+                                           {"cu_seqlens_q", &inputs.cu_seqlens_q},
+                                           {"attn_sink", &inputs.attn_sink},
+                                           {"key_cache", &inputs.key_cache},
+                                           {"value_cache", &inputs.value_cache},
+                                           {"key_scale", &inputs.key_scale},
+                                           {"value_scale", &inputs.value_scale},
+                                           {"kv_scale", &inputs.kv_scale},
+                                           {"q_scale", &inputs.q_scale},
+                                           {"alibi_slopes", &inputs.alibi_slopes},
+                                           {"extra_kv_cache", &inputs.extra_kv_cache},
+                                           {"extra_indices", &inputs.extra_indices},
+                                           {"extra_topk_length", &inputs.extra_topk_length},
+                                           {"extra_block_table", &inputs.extra_block_table},
+                                           {"extra_cache_seqlens", &inputs.extra_cache_seqlens},
+                                           {"plan", &planned}}};
+  return expect_apart(written, read);
+}
+
+Status expect_apart(const SparsePrefillInputs& inputs, const SparsePrefillOutputs& outputs, Memory workspace,
+                    Device device) {
+  const ConstTensorView out = outputs.out, max_logits = outputs.max_logits, lse = outputs.lse,
+                        space = bytes_of(workspace, device);
+  const std::array<NamedView, 4> written = {
+      {{"out", &out}, {"max_logits", &max_logits}, {"lse", &lse}, {"workspace", &space}}};
+  const std::array<NamedView, 9> read = {{{"q", &inputs.q},
+                                          {"kv", &inputs.kv},
+                                          {"indices", &inputs.indices},
+                                          {"topk_length", &inputs.topk_length},
+                                          {"attn_sink", &inputs.attn_sink},
+                                          {"extra_kv_cache", &inputs.extra_kv_cache},
+                                          {"extra_indices", &inputs.extra_indices},
+                                          {"extra_topk_length", &inputs.extra_topk_length},
+                                          {"kv_scale", &inputs.kv_scale}}};
+  return expect_apart(written, read);
+}
+
+Status expect_apart(const PlanLengths& lengths, Memory plan, Device device) {
+  const ConstTensorView planned = bytes_of(plan, device);
+  const std::array<NamedView, 1> written = {{{"plan", &planned}}};
+  const std::array<NamedView, 3> read = {{{"lengths.cache", &lengths.cache},
+                                          {"lengths.extra", &lengths.extra},
+                                          {"cu_seqlens_q", &lengths.cu_seqlens_q}}};
+  return expect_apart(written, read);
+}
+
+}  // namespace flashlatent

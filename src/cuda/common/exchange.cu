@@ -5,8 +5,8 @@
 //     reads the words of its own pack here until all have the tag, and merges them
 //
 // From decode's result to the peer's that is one trip over NVLink, without a fence, a flag or a barrier: no
-// word says anything of another one. All of a grid's CTAs must be on the device at once, as nobody sends
-// after it has begun to wait; of launches that share a device each takes its turn.
+// word says anything of another one. Nobody waits before it has sent, and a grid has no more CTAs than are on
+// the device at once, so ranks do not wait for each other in a ring.
 #include <algorithm>
 
 #include "core/divisor.h"

@@ -15,8 +15,7 @@
 #include "cuda/common/runtime.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/parts/halves_merge.cuh"
-#include "cuda/ptx/barrier.cuh"
-#include "cuda/ptx/word128.cuh"
+#include "cuda/ptx/peer_word.cuh"
 
 namespace flashlatent::cuda {
 
@@ -25,8 +24,6 @@ namespace {
 // Small: of a few rows as many multiprocessors as there are warps take part.
 constexpr int kThreads = 128;
 constexpr int kResident = 4;  // CTAs a multiprocessor
-// A peer may begin seconds later, when its process loads kernels; this is some 30 s.
-constexpr std::uint32_t kMostTries = 40000000;
 
 struct Arguments {
   exchange::Layout layout;
@@ -247,7 +244,7 @@ class Exchange {
       const int sender = peer(begin + i < args_.layout.world ? begin + i : begin);
       from[i] = words_of(own_, sender, args_.rank, pack);
     }
-    for (std::uint32_t tries = 0;; ++tries) {
+    for (ptx::PeerWait wait;;) {
 #pragma unroll
       for (int i = 0; i < kPeers; ++i) {
 #pragma unroll
@@ -259,7 +256,7 @@ class Exchange {
 #pragma unroll
       for (int i = 0; i < kPeers; ++i) all = all && arrived[i].have(epoch_.tag());
       if (all) return;
-      ptx::check_tries(tries, "a pack of exchange", epoch_.tag(), pack, kMostTries);
+      wait.check(epoch_.tag(), static_cast<std::uint32_t>(arrived[0].words[0].high >> 32));
     }
   }
 

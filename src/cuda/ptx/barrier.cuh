@@ -75,9 +75,9 @@ __device__ __forceinline__ bool is_complete(Barrier& barrier, std::uint32_t pari
 
 /// In builds with device checks: a wait of seconds is for what was lost; a trap with a place beats a hang.
 __device__ __forceinline__ void check_tries(std::uint32_t tries, const char* what, std::uint32_t place,
-                                            std::uint32_t state, std::uint32_t most = 4000000) {
+                                            std::uint32_t state) {
 #if FLASHLATENT_DEVICE_CHECKS
-  if (tries == most) {
+  if (tries == 4000000) {
     printf("flashlatent: block %d thread %d waits for ever for %s %u, now %u\n", blockIdx.x, threadIdx.x,
            what, place, state);
     __trap();

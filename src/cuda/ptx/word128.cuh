@@ -1,6 +1,5 @@
 // 16 bytes of memory that are written and read as one: who reads them finds either all of a write or nothing
-// of it (PTX ISA: .b128 loads and stores of the memory consistency model, sm_70 and newer; at scope .sys
-// since PTX 8.4). Vectors such as .v2.b64 promise that of each element alone.
+// of it (PTX ISA: .b128 loads and stores of the memory consistency model, sm_70 and newer).
 #pragma once
 
 #include <cstdint>
@@ -23,23 +22,6 @@ __device__ __forceinline__ void store_at_gpu(Word128* global, Word128 x) {
 __device__ __forceinline__ Word128 load_at_gpu(const Word128* global) {
   Word128 x;
   asm volatile("{\n.reg .b128 x;\nld.relaxed.gpu.global.b128 x, [%2];\nmov.b128 {%0, %1}, x;\n}"
-               : "=l"(x.low), "=l"(x.high)
-               : "l"(global)
-               : "memory");
-  return x;
-}
-
-/// The same for threads of other GPUs, to write to their memory and to read what they write to this one's.
-/// Atomic where the GPUs have native atomics on each other's memory, as those that NVLink joins have.
-__device__ __forceinline__ void store_at_system(Word128* global, Word128 x) {
-  asm volatile(
-      "{\n.reg .b128 x;\nmov.b128 x, {%1, %2};\nst.relaxed.sys.global.b128 [%0], x;\n}" ::"l"(global),
-      "l"(x.low), "l"(x.high)
-      : "memory");
-}
-__device__ __forceinline__ Word128 load_at_system(const Word128* global) {
-  Word128 x;
-  asm volatile("{\n.reg .b128 x;\nld.relaxed.sys.global.b128 x, [%2];\nmov.b128 {%0, %1}, x;\n}"
                : "=l"(x.low), "=l"(x.high)
                : "l"(global)
                : "memory");

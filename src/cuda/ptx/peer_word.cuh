@@ -1,7 +1,7 @@
-// 16 bytes that a GPU writes in another one's memory as one. PTX has scalar .b128 accesses of the memory
-// consistency model at scope .sys since 8.4 (sm_70 and newer); a vector such as .v4.b32 promises each element
-// alone, in any order. Between GPUs they are atomic where these have native atomics on each other's memory,
-// as those that NVLink joins have.
+// 16 bytes that a GPU writes in another one's memory as one: scalar .b128 accesses, at scope .sys since
+// PTX 8.4. PTX models a vector access such as .v4.b32 as one of each element, in any order; that of a .b128
+// is what cuda::atomic_ref of 16 bytes loads and stores (libcu++, sm_70 and newer). Between GPUs both need
+// native atomics on each other's memory, which GPUs that NVLink joins have.
 #pragma once
 
 #include <cstdint>

@@ -70,9 +70,10 @@ struct Layout {
     return std::size_t{kGroup} * kPackWords * kWordBytes;
   }
   std::size_t bytes() const { return kCountBytes + 2 * (std::size_t(world) - 1) * groups * group_bytes(); }
-  /// How many rows of a rank there is room for. Packs are counted in 31 bits.
+  /// How many rows of a rank there is room for. Packs are counted in 30 bits, so that a thread's next is an
+  /// int.
   std::size_t rows() const {
-    return std::min(groups * kGroup, std::size_t{INT32_MAX}) / static_cast<std::size_t>(std::max(packs(), 1));
+    return std::min(groups * kGroup, std::size_t{1} << 30) / static_cast<std::size_t>(std::max(packs(), 1));
   }
 };
 

@@ -54,7 +54,7 @@ TeamCosts TeamCosts::on(const schedule::Workers& workers) const {
 std::string to_string(const schedule::CostModel& costs) {
   return message("per_block ", costs.per_block, ", per_split ", costs.per_split, ", per_call ",
                  costs.per_call, ", per_merge ", costs.per_merge, ", per_block_alone ", costs.per_block_alone,
-                 ", per_block_late ", costs.per_block_late, " ns");
+                 " ns");
 }
 
 std::string to_string(const TeamCosts& costs) {

@@ -395,15 +395,6 @@ void build_on_host(const Geometry& g, const RaggedLengths& lengths, void* memory
 
 namespace {
 
-std::int64_t over(std::int64_t x, std::int64_t y) {
-  return (x + y - 1) / y;
-}
-
-/// An item as long as can be, with blocks of so much each.
-std::int64_t item_time(const Geometry& g, std::int32_t block) {
-  return g.cost.per_split + std::int64_t{max_blocks(g)} * block;
-}
-
 /// With items cut into equal shares.
 std::int64_t split_estimate(const Geometry& g) {
   const std::int64_t items = std::int64_t{g.requests} * g.rounds;
@@ -411,12 +402,8 @@ std::int64_t split_estimate(const Geometry& g) {
          g.cost.per_split + g.cost.per_merge;
 }
 
-/// With whole items, of which some parts have one more than others: that one is done late.
-std::int64_t whole_estimate(const Geometry& g) {
-  const std::int64_t items = std::int64_t{g.requests} * g.rounds, each = over(items, g.parts);
-  const std::int64_t item = item_time(g, whole_block_cost(g));
-  if (g.cost.per_block_late == 0) return each * item;
-  return (items * item + (each * g.parts - items) * item_time(g, g.cost.per_block_late)) / g.parts;
+std::int64_t over(std::int64_t x, std::int64_t y) {
+  return (x + y - 1) / y;
 }
 
 /// Where shapes make the parts: with the longest share of a CTA.
@@ -434,7 +421,9 @@ std::int64_t estimate(const Geometry& g) {
     return std::int64_t{g.rounds} * g.lanes * item_cost(g, g.fixed_split);
   if (g.requests == 0) return std::max(g.cost.per_call, 0);
   if (is_shares(g.partition) || (g.partition == Partition::kWhole && g.team > 1)) return share_estimate(g);
-  const std::int64_t whole = whole_estimate(g);
+  const std::int64_t items = std::int64_t{g.requests} * g.rounds;
+  const std::int64_t item = g.cost.per_split + std::int64_t{max_blocks(g)} * whole_block_cost(g);
+  const std::int64_t whole = (items + g.parts - 1) / g.parts * item;
   if (g.partition == Partition::kTurns) return g.cost.per_call + whole;
   return std::min(g.cost.per_call + whole, split_estimate(g));
 }

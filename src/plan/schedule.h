@@ -23,9 +23,6 @@ struct CostModel {
   std::int32_t per_merge = 0;  ///< What having to combine adds to a call.
   /// A block of a part's where few others read memory; 0: no less than per_block, which is where all do.
   std::int32_t per_block_alone = 0;
-  /// A block of what the largest part has beyond the mean, when other parts are done; 0: per_block. Estimates
-  /// alone count so.
-  std::int32_t per_block_late = 0;
 };
 
 /// What shapes say of one of the lists of tokens that an item attends to (token_lists.h).

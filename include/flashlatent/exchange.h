@@ -18,18 +18,19 @@ inline constexpr int kMostPeers = 16;
 /// * s_q * heads of one rank) of `v_dim` elements of 16 bits.
 std::size_t exchange_bytes(int rows, int v_dim, int world);
 
-/// The memories of the ranks of a group. They have the same size and are zeroed before any rank's first call.
-/// Each GPU can write to the others' memory (CUDA IPC, NVLink).
+/// What the ranks of a group share. All of them have memories of the same size, zeroed before the first call
+/// of any rank, on GPUs that NVLink joins: 16 bytes that one stores another must find as one.
 struct Peers {
   int rank = 0;
   std::span<void* const> memory;  ///< One address a rank, as this process sees it, aligned to 256 bytes.
   std::size_t bytes = 0;          ///< Size of each memory.
 };
 
-/// Sends each rank this rank's partial results of that rank's heads, waits for the other ranks' results of
-/// this rank's heads, and merges them as combine() does. Head h belongs to rank h / (h_q / world). Every rank
-/// makes the same calls in the same order, on one stream a rank. CUDA graphs can capture the call.
-///   partial_out  bf16 or fp16 (batch, s_q, h_q, d_v), innermost stride 1; d_v, addresses and strides
+/// Sends each rank this rank's partial results of that rank's heads, waits for those of its own, and merges
+/// them as combine() does. Every rank makes the same calls, in the same order, on one stream a rank; head h
+/// is rank h / (h_q / world)'s. CUDA graphs can capture it. A rank that makes no call keeps the others'
+/// waiting without an end; builds with FLASHLATENT_DEVICE_CHECKS stop with an error.
+///   partial_out  bf16 or fp16 (batch, s_q, h_q, d_v), innermost stride 1; d_v, addresses and strides are
 ///                multiples of 8 elements
 ///   partial_lse  fp32 (batch, h_q, s_q), any strides; -inf counts for nothing
 ///   attn_sink    fp32 (h_q / world) or absent

@@ -2,8 +2,9 @@
 
 A layer is: the queries of all ranks gathered, decode of the rank's own tokens with all heads, the exchange of partial
 results and their merge. Every part is timed in a CUDA graph of several calls, which read different pages, as the
-layers of a model do; times are those of the slowest rank. The roof of a layer is reading the rank's tokens at the
-bandwidth that a copy reaches, and the least times of a gathering and an exchange.
+layers of a model do; times are those of the slowest rank. The exchange's time has the merge in it. A merge that is a
+launch of its own is timed alone, too. The roof of a layer is reading the rank's tokens at the bandwidth that a copy
+reaches, and the least times of a gathering and an exchange.
 """
 
 import argparse
@@ -21,13 +22,18 @@ import torch.multiprocessing
 
 from . import info
 from .bench import machine
-from .distributed import ContextParallel
+from .distributed import ContextParallel, _exchange
 
 PAGE, DIM, V_DIM, SCALE = 64, 576, 512, 192**-0.5
 TOKEN_BYTES = 2 * DIM
 COLD_BYTES = 400 << 20  # what the calls of a graph read in all, at least: several times the L2 cache
 MOST_CALLS = 10
+# Of parts of some microseconds: ranks do not start a graph at once, and its calls share what lies between.
+PART_CALLS = 40
 REPEATS = 7
+
+
+PARTS = ("gather_ms", "local_ms", "exchange_ms", "merge_ms")
 
 
 class Shape(NamedTuple):
@@ -117,10 +123,13 @@ def parts_of(context, bench, shape, tables):
         return calls
     gathered = context.gather_queries(q)
     message, sent = context._attend(context._step.decode, gathered, inputs[0], V_DIM, 1, False, options)
-    calls["gather_ms"] = [lambda: context.gather_queries(q)] * MOST_CALLS
+    calls["gather_ms"] = [lambda: context.gather_queries(q)] * PART_CALLS
     calls["local_ms"] = [lambda i=i: context._attend(context._step.decode, gathered, i, V_DIM, 1, False, options)
                          for i in inputs]
-    calls["exchange_ms"] = [lambda: context._finish(message, sent, q, None, False, False, None)] * MOST_CALLS
+    calls["exchange_ms"] = [lambda: context._finish(message, sent, q, None, False, False, None)] * PART_CALLS
+    if context._peers is None:
+        arrived = sent.unflatten(0, (context.world, -1))  # as many messages as arrive, as long
+        calls["merge_ms"] = [lambda: _exchange.merge(message, arrived, q, None, None)] * PART_CALLS
     return calls
 
 
@@ -161,8 +170,7 @@ def measure(rank, world, shapes, ways, store, path):
 
 
 def line_of(row):
-    parts = " ".join(f"{name[:-3]} {row[name] * 1000:.1f}" for name in ("gather_ms", "local_ms", "exchange_ms")
-                     if name in row)
+    parts = " ".join(f"{name[:-3]} {row[name] * 1000:.1f}" for name in PARTS if name in row)
     return f"{row['gpus']} GPUs {row['exchange']:10} {row['name']:20} {row['ms'] * 1000:9.1f} us  {parts}"
 
 
@@ -182,15 +190,15 @@ def compare(results):
 
 def table(results):
     print(f"{'shape':20} {'GPUs':>4} {'exchange':11} {'layer us':>9} {'gather':>7} {'local':>8} {'exchange':>8} "
-          f"{'roof us':>8} {'of one GPU':>10}")
+          f"{'merge':>6} {'roof us':>8} {'of one GPU':>10}")
     for row in results:
         if "refused" in row:
             print(f"{row['gpus']} GPUs, {row['exchange']}: refused: {row['refused']}")
             continue
-        part = [f"{row[name] * 1000:.1f}" if name in row else "" for name in ("gather_ms", "local_ms", "exchange_ms")]
+        part = [f"{row[name] * 1000:.1f}" if name in row else "" for name in PARTS]
         ratio = f"{row['of_one_gpu']:.3f}" if "of_one_gpu" in row else ""
         print(f"{row['name']:20} {row['gpus']:>4} {row['exchange']:11} {row['ms'] * 1000:9.1f} {part[0]:>7} {part[1]:>8} "
-              f"{part[2]:>8} {row['roof_ms'] * 1000:8.1f} {ratio:>10}")
+              f"{part[2]:>8} {part[3]:>6} {row['roof_ms'] * 1000:8.1f} {ratio:>10}")
 
 
 def chart(results, path):

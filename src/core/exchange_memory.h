@@ -1,14 +1,20 @@
 // The memory of a rank that its peers write to in an exchange, byte by byte, for host and device.
 //
-//   flags    [CTA][rank]   exchanges for which that rank's CTA has written its rows here
-//   epochs   [CTA]         exchanges that this rank's CTA has done
-//   rows     [parity][CTA][rank], as many rows as fit
+//   count    how many exchanges this rank has done (Epoch)
+//   words    [parity][sender][32 packs][3][32]
 //
-// A CTA takes the same rows on all ranks, so it waits only for the CTAs of its own number. Exchanges use the
-// two parities of `rows` in turns. A CTA that writes the rows of exchange e has waited for its peers in
-// exchange e - 1, and these had finished exchange e - 2 by then.
+// A pack is 16 neighbours of a row and the row's lse. It travels as three words of 16 bytes, each 12 bytes of
+// the pack and a tag that says which exchange it is of. A word is written and read as one, so who finds the
+// tag has the rest: the message is its own flag. (The idea is that of NCCL's LL protocol.) Packs are counted
+// over all rows of a rank, whatever the shapes; those of a warp lie so that each of its stores is 512 bytes.
+//
+// Why two parities are enough. A rank R sends exchange e + 2 after its launch of e + 1 has ended. That launch
+// has read a word of e + 1 from every peer P. P sent it after its launch of e had ended, and so had read
+// everything of e that R overwrites now. All ranks make the same calls, and a call without rows is none, so
+// each exchange has a word from each rank to each.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -20,45 +26,68 @@
 
 namespace flashlatent::exchange {
 
-// all are resident at the same time on a GPU with at least as many multiprocessors
-inline constexpr int kCtas = 128;
-inline constexpr int kFlagBytes = 32;  // a memory sector each
+inline constexpr int kPackElements = 16;  // with an lse 36 bytes: three words, without a byte to spare
+inline constexpr int kPackWords = 3;
+inline constexpr int kWordBytes = 16;
+inline constexpr int kGroup = 32;  // packs
+inline constexpr std::size_t kCountBytes = 256;
+
+/// Which exchange it is. Every CTA of a launch reads the count, and adds its arrivals when it has. What all
+/// of them add is one exchange, and what some of them add is less, so all read the same number.
+struct Epoch {
+  static constexpr int kArrivalBits = 12;
+  static constexpr int kMostCtas = 1 << kArrivalBits;
+
+  std::uint64_t number;  // 1 of the first
+
+  FLASHLATENT_EXCHANGE_FUNCTION explicit Epoch(std::uint64_t count) : number((count >> kArrivalBits) + 1) {}
+  FLASHLATENT_EXCHANGE_FUNCTION static std::uint64_t arrivals(int cta, int ctas) {
+    return cta == 0 ? kMostCtas - (ctas - 1) : 1;
+  }
+
+  FLASHLATENT_EXCHANGE_FUNCTION int parity() const { return static_cast<int>(number % 2); }
+  /// Memory that was never written has tag 0, which no exchange has. Other tags of a parity come again after
+  /// 2^32 exchanges; a word that was not written since would have to be read in just that one.
+  FLASHLATENT_EXCHANGE_FUNCTION std::uint32_t tag() const {
+    const auto low = static_cast<std::uint32_t>(number);
+    return low == 0 ? 1 : low;  // an odd one is of the other parity
+  }
+};
 
 struct Layout {
   int world, v_dim;
-  // bytes for one CTA's rows of one rank, whatever the length of a row; CTAs do not share them
-  std::size_t room;
+  std::size_t groups;  // of packs from one rank that there is room for
 
-  /// A row: elements of 16 bits, and its lse in 16 bytes.
-  FLASHLATENT_EXCHANGE_FUNCTION std::size_t row_bytes() const { return 2 * std::size_t(v_dim) + 16; }
-  FLASHLATENT_EXCHANGE_FUNCTION std::size_t flag(int cta, int rank) const {
-    return (std::size_t(cta) * world + rank) * kFlagBytes;
+  /// In a row.
+  FLASHLATENT_EXCHANGE_FUNCTION int packs() const { return (v_dim + kPackElements - 1) / kPackElements; }
+  /// The first word of a pack that `sender` writes in `receiver`'s memory; the others are `kGroup` words on.
+  FLASHLATENT_EXCHANGE_FUNCTION std::size_t word(int parity, int sender, int receiver, int pack) const {
+    const int place = sender < receiver ? sender : sender - 1;  // nobody sends to itself
+    const std::size_t group = (std::size_t(parity) * (world - 1) + place) * groups + pack / kGroup;
+    return kCountBytes + (group * kPackWords * kGroup + pack % kGroup) * kWordBytes;
   }
-  FLASHLATENT_EXCHANGE_FUNCTION std::size_t epoch(int cta) const {
-    return flag(kCtas, 0) + std::size_t(cta) * kFlagBytes;
+  FLASHLATENT_EXCHANGE_FUNCTION static constexpr std::size_t group_bytes() {
+    return std::size_t{kGroup} * kPackWords * kWordBytes;
   }
-  FLASHLATENT_EXCHANGE_FUNCTION std::size_t row(int parity, int cta, int rank, int index) const {
-    const std::size_t place = (std::size_t(parity) * kCtas + cta) * world + rank;
-    return epoch(kCtas) + place * room + std::size_t(index) * row_bytes();
+  std::size_t bytes() const { return kCountBytes + 2 * (std::size_t(world) - 1) * groups * group_bytes(); }
+  /// How many rows of a rank there is room for. Packs are counted in 30 bits, so that a thread's next is an
+  /// int.
+  std::size_t rows() const {
+    return std::min(groups * kGroup, std::size_t{1} << 30) / static_cast<std::size_t>(std::max(packs(), 1));
   }
-  FLASHLATENT_EXCHANGE_FUNCTION std::size_t bytes() const { return row(2, 0, 0, 0); }
-  /// Rows of a rank that fit.
-  FLASHLATENT_EXCHANGE_FUNCTION std::size_t rows() const { return room / row_bytes() * kCtas; }
 };
 
 /// The least layout for `rows` rows of a rank.
 inline Layout layout_for(int rows, int v_dim, int world) {
   Layout layout{world, v_dim, 0};
-  layout.room = (rows + std::size_t(kCtas) - 1) / kCtas * layout.row_bytes();
+  layout.groups = (std::size_t(rows) * layout.packs() + kGroup - 1) / kGroup;
   return layout;
 }
 
-/// The layout of a memory of `bytes` bytes. A row must be a multiple of 16 bytes long.
+/// What `bytes` are, among two ranks or more: the same in calls of any shapes.
 inline Layout layout_of(std::size_t bytes, int v_dim, int world) {
-  Layout layout{world, v_dim, 0};
-  const std::size_t fixed = layout.bytes();
-  if (bytes > fixed) layout.room = (bytes - fixed) / (2 * std::size_t(kCtas) * world) / 16 * 16;
-  return layout;
+  const std::size_t words = bytes > kCountBytes ? bytes - kCountBytes : 0;
+  return {world, v_dim, words / (2 * (std::size_t(world) - 1) * Layout::group_bytes())};
 }
 
 }  // namespace flashlatent::exchange

@@ -15,6 +15,7 @@ constexpr int kUnit = 8;  // elements that a thread reads and writes together
 
 Status expect_units(const char* name, const ConstTensorView& view) {
   bool fits = reinterpret_cast<std::uintptr_t>(view.data) % (kUnit * sizeof(std::uint16_t)) == 0;
+  fits = fits && view.shape[view.rank - 1] > 0;
   for (int i = 0; i + 1 < view.rank; ++i) fits = fits && (view.shape[i] == 1 || view.strides[i] % kUnit == 0);
   if (fits && view.shape[view.rank - 1] % kUnit == 0) return {};
   return invalid_argument(name, " is ", to_string(view), " at ", view.data,

@@ -1,5 +1,6 @@
 """flashlatent.distributed over processes: distributed_cases.py has the cases."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -57,3 +58,18 @@ def test_arguments_are_refused_by_name(tmp_path):
             ContextParallel().decode(np.zeros((1, 1, 1, 64)), None, softmax_scale=1)
     finally:
         dist.destroy_process_group()
+
+
+def test_auto_takes_what_was_the_faster():
+    from flashlatent.distributed import _exchange
+    path = pathlib.Path(__file__).parents[2] / "bench/results/h100/distributed_nccl.json"
+    times = {}
+    for row in json.loads(path.read_text())["results"]:
+        if row["gpus"] > 1 and "exchange_ms" in row:
+            message = row["h_q"] * row["b"] * row["s_q"] * (2 * row["d_v"] + 4)
+            times.setdefault((row["gpus"], row["name"], message), {})[row["exchange"]] = row["exchange_ms"]
+    assert times
+    for (gpus, name, message), ways in times.items():
+        chosen = _exchange.chosen("auto", message)
+        # Two runs of a shape are some per cent apart.
+        assert ways[chosen] <= 1.1 * min(ways.values()), f"{name} on {gpus} GPUs: {chosen} of {ways}"

@@ -32,8 +32,8 @@ class ContextParallel:
 
     group     the ranks; None: the default group
     run       tokens in a row that one rank holds (Interleaving)
-    exchange  'all_to_all', 'all_gather' or 'auto', which takes the latter for small messages; 'one_sided': GPUs write
-              to each other's memory and merge in the same launch, see docs/distributed.md
+    exchange  'all_to_all', 'all_gather' or 'auto', which takes the one that was measured to be the faster;
+              'one_sided': GPUs write to each other's memory and merge in the same launch, see docs/distributed.md
     max_rows  of 'one_sided': the most query rows of a rank's own heads, batch * s_q * heads
     v_dim     of 'one_sided': elements of an output
 
@@ -157,8 +157,7 @@ class ContextParallel:
         heads = q.shape[-2]
         if self._peers is not None and not all_heads:
             return self._one_sided(message, sent, attn_sink, heads, overlap)
-        small = sent.numel() <= _exchange.ALL_GATHER_BYTES
-        if all_heads or self._exchange == "all_gather" or (self._exchange == "auto" and small):
+        if all_heads or _exchange.chosen(self._exchange, sent.numel()) == "all_gather":
             own = slice(None) if all_heads else slice(self.rank * heads, (self.rank + 1) * heads)
             arrived = _exchange.by_all_gather(sent, self._group, overlap, own)
         else:

@@ -1,25 +1,29 @@
 // Partial results to the ranks whose heads they are, and the merge, in one launch (core/exchange_memory.h).
 //
-//   a CTA, with the same rows on every rank:
-//     stores the peers' rows in the peers' memories | fence | sets its flag at each of them
-//     waits for the peers' flags here
-//     merges its rows: a warp a row, the parts in order of ranks
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
+//   a thread, of each of its packs:
+//     stores the peers' packs in the peers' memories, each word with the tag of this exchange
+//     reads the words of its own pack here until all have the tag, and merges them
+//
+// From decode's result to the peer's that is one trip over NVLink, without a fence, a flag or a barrier: no
+// word says anything of another one. Nobody waits before it has sent, and a grid has no more CTAs than are on
+// the device at once, so ranks do not wait for each other in a ring.
 #include <algorithm>
 
+#include "core/divisor.h"
 #include "core/exchange_memory.h"
 #include "cuda/common/launch.h"
 #include "cuda/common/runtime.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/parts/arguments.h"
+#include "cuda/parts/halves_merge.cuh"
+#include "cuda/ptx/peer_word.cuh"
 
 namespace flashlatent::cuda {
 
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
+// Small: of a few rows as many multiprocessors as there are warps take part.
+constexpr int kThreads = 128;
+constexpr int kResident = 4;  // CTAs a multiprocessor
 
 struct Arguments {
   exchange::Layout layout;
@@ -33,189 +37,249 @@ struct Arguments {
   std::int64_t partial_lse_strides[3];  // batch, head, token
   std::int64_t out_strides[3];          // batch, token, head
   std::int64_t lse_strides[3];          // batch, head, token
-  int rank, rows, tokens, heads;        // rows and heads of a rank
+  Divisor packs, heads, tokens;         // of a row, of a rank, of a request
+  int rank, count;                      // packs of a rank
 };
 
-__device__ __forceinline__ void set_flag(void* flag, std::uint32_t value) {
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
-}
-__device__ __forceinline__ std::uint32_t read_flag(const void* flag) {
-  std::uint32_t value;
-  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
-  return value;
-}
-
-/// Where a row of a rank's is in the call's tensors.
+/// Where a pack of a rank's is in the call's tensors.
 struct Place {
-  std::int64_t batch;
-  int token, head;
+  int column, batch, token, head;
 
-  __device__ __forceinline__ Place(const Arguments& args, int row)
-      : batch(row / args.heads / args.tokens),
-        token(row / args.heads % args.tokens),
-        head(row % args.heads) {}
+  __device__ __forceinline__ Place(const Arguments& args, int pack) {
+    const int row = args.packs.quotient(pack), of_head = args.heads.quotient(row);
+    column = args.packs.remainder(pack) * exchange::kPackElements;
+    head = args.heads.remainder(row);
+    batch = args.tokens.quotient(of_head);
+    token = args.tokens.remainder(of_head);
+  }
 
   template <class T>
   __device__ __forceinline__ T* in_rows(T* data, const std::int64_t (&strides)[3], int first_head) const {
-    return data + batch * strides[0] + token * strides[1] + (first_head + head) * strides[2];
+    return data + batch * strides[0] + token * strides[1] + (first_head + head) * strides[2] + column;
   }
-  __device__ __forceinline__ std::int64_t in_lse(const std::int64_t (&strides)[3], int first_head) const {
-    return batch * strides[0] + (first_head + head) * strides[1] + token * strides[2];
+  template <class T>
+  __device__ __forceinline__ T* in_lse(T* data, const std::int64_t (&strides)[3], int first_head) const {
+    return data + batch * strides[0] + (first_head + head) * strides[1] + token * strides[2];
   }
 };
 
-/// Two elements of 16 bits.
-template <class Element>
-__device__ __forceinline__ float2 widen(std::uint32_t pair);
-template <>
-__device__ __forceinline__ float2 widen<__nv_bfloat16>(std::uint32_t pair) {
-  return __bfloat1622float2(*reinterpret_cast<__nv_bfloat162*>(&pair));
-}
-template <>
-__device__ __forceinline__ float2 widen<__half>(std::uint32_t pair) {
-  return __half22float2(*reinterpret_cast<__half2*>(&pair));
-}
-template <class Element>
-__device__ __forceinline__ std::uint32_t narrow(float2 x);
-template <>
-__device__ __forceinline__ std::uint32_t narrow<__nv_bfloat16>(float2 x) {
-  const __nv_bfloat162 pair = __float22bfloat162_rn(x);
-  return *reinterpret_cast<const std::uint32_t*>(&pair);
-}
-template <>
-__device__ __forceinline__ std::uint32_t narrow<__half>(float2 x) {
-  const __half2 pair = __float22half2_rn(x);
-  return *reinterpret_cast<const std::uint32_t*>(&pair);
-}
+/// As it travels.
+struct Words {
+  ptx::Word128 words[exchange::kPackWords];
 
+  __device__ __forceinline__ bool have(std::uint32_t tag) const {
+    bool all = true;
+#pragma unroll
+    for (const ptx::Word128& word : words) all = all && static_cast<std::uint32_t>(word.high >> 32) == tag;
+    return all;
+  }
+};
+
+/// Some of a row's values, and the row's lse.
 template <class Element>
+struct Part {
+  using Values = parts::Pack<Element, exchange::kPackElements>;
+  static constexpr int kValueWords = sizeof(Values) / sizeof(std::uint32_t);
+  static_assert(kValueWords + 1 == 3 * exchange::kPackWords);
+
+  Values values;
+  float lse;
+
+  __device__ __forceinline__ Words tagged(std::uint32_t tag) const {
+    Words sent;
+#pragma unroll
+    for (int i = 0; i < exchange::kPackWords; ++i) {
+      sent.words[i] = {joined(word(3 * i), word(3 * i + 1)), joined(word(3 * i + 2), tag)};
+    }
+    return sent;
+  }
+  __device__ __forceinline__ static Part of(const Words& arrived) {
+    Part part;
+    auto* values = reinterpret_cast<std::uint32_t*>(&part.values);
+#pragma unroll
+    for (int i = 0; i < exchange::kPackWords; ++i) {
+      const ptx::Word128& word = arrived.words[i];
+      values[3 * i] = static_cast<std::uint32_t>(word.low);
+      values[3 * i + 1] = static_cast<std::uint32_t>(word.low >> 32);
+      const auto third = static_cast<std::uint32_t>(word.high);
+      if (i + 1 < exchange::kPackWords) {
+        values[3 * i + 2] = third;
+      } else {
+        part.lse = __uint_as_float(third);
+      }
+    }
+    return part;
+  }
+
+ private:
+  __device__ __forceinline__ std::uint32_t word(int i) const {
+    return i == kValueWords ? __float_as_uint(lse) : reinterpret_cast<const std::uint32_t*>(&values)[i];
+  }
+  __device__ __forceinline__ static std::uint64_t joined(std::uint32_t low, std::uint32_t high) {
+    return static_cast<std::uint64_t>(high) << 32 | low;
+  }
+};
+
+/// kPeers: whose packs are under way together.
+template <class Element, int kPeers>
 class Exchange {
  public:
   __device__ __forceinline__ explicit Exchange(const Arguments& args)
       : args_(args),
         own_(args.memory[args.rank]),
-        epoch_(*reinterpret_cast<const volatile std::uint32_t*>(own_ + args.layout.epoch(blockIdx.x)) + 1),
-        begin_(static_cast<int>(std::int64_t{args.rows} * blockIdx.x / gridDim.x)),
-        end_(static_cast<int>(std::int64_t{args.rows} * (blockIdx.x + 1) / gridDim.x)) {}
+        epoch_(*reinterpret_cast<const volatile std::uint64_t*>(own_)) {}
 
-  /// This rank's part of the peers' rows to them.
+  /// This rank's parts of the peers' packs to them.
   __device__ __forceinline__ void send() const {
-    const int count = end_ - begin_;
-    for (int i = warp(); i < count * (args_.layout.world - 1); i += kWarps) {
-      const int peer = (args_.rank + 1 + i / count) % args_.layout.world, index = i % count;
-      const Place place(args_, begin_ + index);
-      const auto* from = reinterpret_cast<const uint4*>(partial_row(place, peer * args_.heads));
-      std::uint8_t* to = args_.memory[peer] + args_.layout.row(parity(), blockIdx.x, args_.rank, index);
-      for (int unit = lane(); unit < units(); unit += 32) {
-        reinterpret_cast<uint4*>(to)[unit] = __ldg(from + unit);
-      }
-      if (lane() == 0) {
-        reinterpret_cast<float*>(to)[units() * 4] =
-            __ldg(args_.partial_lse + place.in_lse(args_.partial_lse_strides, peer * args_.heads));
+    for (int pack = first(); pack < args_.count; pack += step()) {
+      const Place place(args_, pack);
+      for (int begin = 1; begin < args_.layout.world; begin += kPeers) {
+        Part<Element> parts[kPeers];
+#pragma unroll
+        for (int i = 0; i < kPeers; ++i) {
+          if (begin + i < args_.layout.world) parts[i] = part_of(place, peer(begin + i));
+        }
+#pragma unroll
+        for (int i = 0; i < kPeers; ++i) {
+          if (begin + i >= args_.layout.world) break;
+          const int to = peer(begin + i);
+          const Words sent = parts[i].tagged(epoch_.tag());
+          ptx::Word128* words = words_of(args_.memory[to], args_.rank, to, pack);
+#pragma unroll
+          for (int j = 0; j < exchange::kPackWords; ++j) {
+            ptx::store_at_system(words + j * exchange::kGroup, sent.words[j]);
+          }
+        }
       }
     }
   }
 
-  /// Until all peers' parts of this CTA's rows are here.
-  __device__ __forceinline__ void meet() const {
+  /// This CTA knows which exchange it is; the next launch counts on. Who reads the count has waited for the
+  /// end of this launch, so nothing else need be ordered.
+  __device__ __forceinline__ void count() const {
     __syncthreads();
-    const int peer = threadIdx.x;
-    if (peer < args_.layout.world && peer != args_.rank) {
-      __threadfence_system();  // what the CTA has stored comes before the flag
-      set_flag(args_.memory[peer] + args_.layout.flag(blockIdx.x, args_.rank), epoch_);
-      const std::uint8_t* flag = own_ + args_.layout.flag(blockIdx.x, peer);
-      // A peer may be one exchange ahead.
-      while (static_cast<std::int32_t>(read_flag(flag) - epoch_) < 0) {
-      }
+    if (threadIdx.x == 0) {
+      atomicAdd(reinterpret_cast<unsigned long long*>(own_),
+                exchange::Epoch::arrivals(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)));
     }
-    __syncthreads();
   }
 
+  /// In an order that is always the same: this rank's part, then those of the ranks after it.
   __device__ __forceinline__ void merge() const {
-    for (int index = warp(); index < end_ - begin_; index += kWarps) {
-      const Place place(args_, begin_ + index);
-      float max = -INFINITY;
-      for (int i = 0; i < args_.layout.world; ++i) max = fmaxf(max, lse_of(place, i, index));
-      const float base = max == -INFINITY ? 0 : max;
-      float sum = 0;
-      for (int i = 0; i < args_.layout.world; ++i) sum += weight(lse_of(place, i, index), base);
-      const float lse = sum == 0 ? -INFINITY : base + logf(sum);
-      float factor = sum == 0 ? 0 : 1 / sum;
-      if (args_.sink != nullptr && sum != 0) factor /= 1 + expf(__ldg(args_.sink + place.head) - lse);
-      auto* out = reinterpret_cast<uint4*>(
-          place.in_rows(static_cast<std::uint16_t*>(args_.out), args_.out_strides, 0));
-      for (int unit = lane(); unit < units(); unit += 32)
-        out[unit] = merged(place, index, unit, base, factor);
-      if (lane() == 0) args_.lse[place.in_lse(args_.lse_strides, 0)] = lse;
+    for (int pack = first(); pack < args_.count; pack += step()) {
+      const Place place(args_, pack);
+      const float sink = args_.sink != nullptr ? __ldcg(args_.sink + place.head) : 0;
+      parts::HalvesMerge<Element, exchange::kPackElements> merge;
+      const Part<Element> own = part_of(place, args_.rank);
+      merge.add({own.values}, {own.lse});
+      for (int begin = 1; begin < args_.layout.world; begin += kPeers) {
+        Words arrived[kPeers];
+        receive(pack, begin, arrived);
+        typename Part<Element>::Values values[kPeers];
+        float lse[kPeers];
+#pragma unroll
+        for (int i = 0; i < kPeers; ++i) {
+          const Part<Element> part = Part<Element>::of(arrived[i]);
+          values[i] = part.values;
+          lse[i] = begin + i < args_.layout.world ? part.lse : -INFINITY;
+        }
+        merge.add(values, lse);
+      }
+      store(place, merge.template merged<Element>(args_.sink != nullptr, sink));
+      if (place.column == 0) *place.in_lse(args_.lse, args_.lse_strides, 0) = merge.lse();
     }
-  }
-
-  /// The next exchange of this CTA is another one.
-  __device__ __forceinline__ void end() const {
-    if (threadIdx.x == 0) *reinterpret_cast<std::uint32_t*>(own_ + args_.layout.epoch(blockIdx.x)) = epoch_;
   }
 
  private:
-  __device__ __forceinline__ static int warp() { return threadIdx.x / 32; }
-  __device__ __forceinline__ static int lane() { return threadIdx.x % 32; }
-  __device__ __forceinline__ int parity() const { return static_cast<int>(epoch_ % 2); }
-  /// Of 16 bytes, in a row.
-  __device__ __forceinline__ int units() const { return args_.layout.v_dim / 8; }
+  using Values = typename Part<Element>::Values;
 
-  __device__ __forceinline__ const std::uint16_t* partial_row(const Place& place, int first_head) const {
-    return place.in_rows(static_cast<const std::uint16_t*>(args_.partial_out), args_.partial_out_strides,
-                         first_head);
+  /// A thread has the same packs whether it sends or merges, and a warp has groups of them.
+  __device__ __forceinline__ static int first() {
+    return static_cast<int>(blockIdx.x) * kThreads + threadIdx.x;
   }
-  /// Row number `index` of this CTA's, as a peer sent it.
-  __device__ __forceinline__ const std::uint8_t* received(int peer, int index) const {
-    return own_ + args_.layout.row(parity(), blockIdx.x, peer, index);
+  __device__ __forceinline__ static int step() {
+    return static_cast<int>(gridDim.x) * kThreads;
   }
-
-  __device__ __forceinline__ float lse_of(const Place& place, int part, int index) const {
-    if (part == args_.rank) {
-      return __ldg(args_.partial_lse + place.in_lse(args_.partial_lse_strides, part * args_.heads));
-    }
-    return __ldcg(reinterpret_cast<const float*>(received(part, index)) + units() * 4);
+  __device__ __forceinline__ int peer(int after) const {
+    const int rank = args_.rank + after;
+    return rank < args_.layout.world ? rank : rank - args_.layout.world;
   }
-  __device__ __forceinline__ static float weight(float lse, float base) {
-    return exp2f((lse - base) * parts::kLog2E);
+  __device__ __forceinline__ ptx::Word128* words_of(std::uint8_t* memory, int sender, int receiver,
+                                                    int pack) const {
+    return reinterpret_cast<ptx::Word128*>(memory +
+                                           args_.layout.word(epoch_.parity(), sender, receiver, pack));
   }
 
-  __device__ __forceinline__ uint4 merged(const Place& place, int index, int unit, float base,
-                                          float factor) const {
-    float2 sums[4] = {};
-    for (int i = 0; i < args_.layout.world; ++i) {
-      const float w = weight(lse_of(place, i, index), base);
-      const uint4 pack =
-          i == args_.rank ? __ldg(reinterpret_cast<const uint4*>(partial_row(place, i * args_.heads)) + unit)
-                          : __ldcg(reinterpret_cast<const uint4*>(received(i, index)) + unit);
-      if (w == 0) continue;  // a part without tokens, whatever it holds
-      const std::uint32_t pairs[4] = {pack.x, pack.y, pack.z, pack.w};
+  /// Only the last of a row may be half a pack.
+  __device__ __forceinline__ bool is_whole(const Place& place) const {
+    return place.column + exchange::kPackElements <= args_.layout.v_dim;
+  }
+
+  /// What this rank has of a pack of rank `of`.
+  __device__ __forceinline__ Part<Element> part_of(const Place& place, int of) const {
+    const int first_head = of * args_.heads.value;
+    const auto* values =
+        place.in_rows(static_cast<const Element*>(args_.partial_out), args_.partial_out_strides, first_head);
+    Part<Element> part;
+    auto* units = reinterpret_cast<uint4*>(&part.values);
+    units[0] = __ldcg(reinterpret_cast<const uint4*>(values));
+    units[1] = is_whole(place) ? __ldcg(reinterpret_cast<const uint4*>(values) + 1) : uint4{};
+    part.lse = __ldcg(place.in_lse(args_.partial_lse, args_.partial_lse_strides, first_head));
+    return part;
+  }
+
+  __device__ __forceinline__ void store(const Place& place, const Values& merged) const {
+    auto* out =
+        reinterpret_cast<uint4*>(place.in_rows(static_cast<Element*>(args_.out), args_.out_strides, 0));
+    const auto* units = reinterpret_cast<const uint4*>(&merged);
+    out[0] = units[0];
+    if (is_whole(place)) out[1] = units[1];
+  }
+
+  /// The packs of peers number `begin` and after, when all are here.
+  __device__ __forceinline__ void receive(int pack, int begin, Words (&arrived)[kPeers]) const {
+    const ptx::Word128* from[kPeers];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float2 x = widen<Element>(pairs[j]);
-        sums[j] = {fmaf(w, x.x, sums[j].x), fmaf(w, x.y, sums[j].y)};
+    for (int i = 0; i < kPeers; ++i) {
+      const int sender = peer(begin + i < args_.layout.world ? begin + i : begin);
+      from[i] = words_of(own_, sender, args_.rank, pack);
+    }
+    for (ptx::PeerWait wait;;) {
+#pragma unroll
+      for (int i = 0; i < kPeers; ++i) {
+#pragma unroll
+        for (int j = 0; j < exchange::kPackWords; ++j) {
+          arrived[i].words[j] = ptx::load_at_system(from[i] + j * exchange::kGroup);
+        }
       }
-    }
-    std::uint32_t words[4];
+      bool all = true;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) words[j] = narrow<Element>({sums[j].x * factor, sums[j].y * factor});
-    return make_uint4(words[0], words[1], words[2], words[3]);
+      for (int i = 0; i < kPeers; ++i) all = all && arrived[i].have(epoch_.tag());
+      if (all) return;
+      wait.check(epoch_.tag(), static_cast<std::uint32_t>(arrived[0].words[0].high >> 32));
+    }
   }
 
   const Arguments& args_;
   std::uint8_t* own_;
-  const std::uint32_t epoch_;
-  const int begin_, end_;
+  const exchange::Epoch epoch_;
 };
 
-template <class Element>
-__global__ void __launch_bounds__(kThreads) exchange_kernel(const __grid_constant__ Arguments args) {
-  const Exchange<Element> exchange(args);
+template <class Element, int kPeers>
+__global__ void __launch_bounds__(kThreads, kResident)
+    exchange_kernel(const __grid_constant__ Arguments args) {
+  // The exchange before this one may still run until here, even with another kernel between the two.
+  cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
+  const Exchange<Element, kPeers> exchange(args);
   exchange.send();
-  exchange.meet();
+  exchange.count();
   exchange.merge();
-  exchange.end();
+}
+
+template <class Element>
+auto* kernel_for(int world) {
+  return world == 2 ? exchange_kernel<Element, 1> : exchange_kernel<Element, 3>;
 }
 
 }  // namespace
@@ -225,10 +289,11 @@ Status exchange_combine(const Peers& peers, const ConstTensorView& partial_out,
                         const TensorView& out, const TensorView& lse, const Executor& executor) {
   DeviceGuard guard(executor.device);
   FLASHLATENT_RETURN_IF_ERROR(guard.status());
+  FLASHLATENT_ASSIGN_OR_RETURN(int units, multiprocessors(executor.device));
   Arguments args = {};
   const auto world = static_cast<int>(peers.memory.size());
-  args.rows = static_cast<int>(out.shape[0] * out.shape[1] * out.shape[2]);
-  if (args.rows == 0) return {};
+  const auto rows = static_cast<int>(out.shape[0] * out.shape[1] * out.shape[2]);
+  if (rows == 0) return {};
   // How many bytes there are says where rows are, the same in calls of any shapes.
   args.layout = exchange::layout_of(peers.bytes, static_cast<int>(out.shape[3]), world);
   for (int i = 0; i < world; ++i) args.memory[i] = static_cast<std::uint8_t*>(peers.memory[i]);
@@ -242,12 +307,15 @@ Status exchange_combine(const Peers& peers, const ConstTensorView& partial_out,
   std::copy_n(out.strides.begin(), 3, args.out_strides);
   std::copy_n(lse.strides.begin(), 3, args.lse_strides);
   args.rank = peers.rank;
-  args.tokens = static_cast<int>(out.shape[1]);
-  args.heads = static_cast<int>(out.shape[2]);
+  args.packs = Divisor(args.layout.packs());
+  args.heads = Divisor(static_cast<int>(out.shape[2]));
+  args.tokens = Divisor(static_cast<int>(out.shape[1]));
+  args.count = rows * args.layout.packs();
   LaunchShape shape;
-  shape.blocks = std::min(args.rows, exchange::kCtas);
+  shape.blocks = std::min({(args.count - 1) / kThreads + 1, units * kResident, exchange::Epoch::kMostCtas});
   shape.threads = kThreads;
-  auto* kernel = out.dtype == Dtype::kBF16 ? exchange_kernel<__nv_bfloat16> : exchange_kernel<__half>;
+  shape.overlaps_previous = true;
+  auto* kernel = out.dtype == Dtype::kBF16 ? kernel_for<__nv_bfloat16>(world) : kernel_for<__half>(world);
   return launch(kernel, shape, executor, args);
 }
 

@@ -1,9 +1,9 @@
 // The two warpgroups that multiply: O^T += factor (V^T P^T), each half of the output's columns. V comes to
 // registers as it is in the cache and changes its order there.
 //
-// A block's product is made in accumulators of its own, 64 columns at a time, and added in fp32: the tensor
-// cores' sums of e4m3 keep 13 bits behind the point, which of a long context's would be too few, and blocks
-// have scales of their own.
+// The product of a group of blocks is made in accumulators of its own, 64 columns at a time, and added in
+// fp32: the tensor cores' sums of e4m3 keep 13 bits behind the point, which of a long context's would be too
+// few, and groups have scales of their own.
 #pragma once
 
 #include "cuda/mla_64_e4m3/smem_layout.cuh"

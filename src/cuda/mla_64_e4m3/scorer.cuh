@@ -1,7 +1,7 @@
 // The warpgroup that scores: S = Q K^T of every block, and P for the two that multiply.
 //
-// A block's P is relative to the row's maximum in this block alone, so that it has all of e4m3's range,
-// whatever other blocks have. Who multiplies adds a block's sums times a factor, which comes with P.
+// P of a group of blocks is relative to the row's maximum in this group alone, so that it has all of e4m3's
+// range, whatever other groups have. Who multiplies adds a group's sums times a factor, which comes with P.
 #pragma once
 
 #include "cuda/mla_64_e4m3/query.cuh"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "contracts.h"
-#include "core/e4m3_sums.h"
+#include "core/e4m3_latent.h"
 #include "core/element.h"
 #include "runtime/compare.h"
 #include "runtime/random_case.h"
@@ -35,7 +35,7 @@ TEST(E4m3TensorCores, SumsKeep13BitsBehindTheLargestNumbersPoint) {
 }
 
 /// How many of a case's rows are past the tolerance.
-std::int64_t wrong_rows(runtime::CaseSpec spec, int chains, int blocks) {
+std::int64_t wrong_rows(runtime::CaseSpec spec, int chains) {
   const runtime::RandomCase c = runtime::make_case(spec, 1);
   const DecodeProblem& problem = c.problem;
   const auto& [query, cache, sparse, options] = problem;
@@ -43,7 +43,7 @@ std::int64_t wrong_rows(runtime::CaseSpec spec, int chains, int blocks) {
   std::vector<float> lse;
   for (int request = 0; request < query.batch; ++request) {
     for (int head = 0; head < query.heads; ++head) {
-      const E4m3Row row = e4m3_row(problem, c.inputs, request, 0, head, chains, blocks);
+      const E4m3Row row = e4m3_row(problem, c.inputs, request, 0, head, chains);
       for (float x : row.out) out.push_back(float_to_bf16(x));
       lse.push_back(row.lse);
     }
@@ -51,11 +51,6 @@ std::int64_t wrong_rows(runtime::CaseSpec spec, int chains, int blocks) {
   return runtime::compare(problem, c.inputs, {out.data(), Dtype::kBF16, {query.batch, 1, query.heads, 512}},
                           {lse.data(), Dtype::kF32, {query.batch, query.heads, 1}})
       .wrong_rows;
-}
-
-/// With sums as tiles of so many query rows have them.
-std::int64_t wrong_rows_of(const runtime::CaseSpec& spec, int rows) {
-  return wrong_rows(spec, e4m3_latent::score_chains(rows), e4m3_latent::blocks_of_sum(rows));
 }
 
 /// Their products have one sign: one sum loses some thousandths of them.
@@ -69,10 +64,10 @@ TEST(E4m3TensorCores, RisingAndFallingScores) {
       spec.e4m3_query = e4m3_query;
       spec.query_scales = e4m3_query ? 1 : 0;
       if (e4m3_query) {
-        EXPECT_GT(wrong_rows(spec, 1, 1), 0) << name;
+        EXPECT_GT(wrong_rows(spec, 1), 0) << name;
       }
-      for (int rows : {e4m3_latent::kFewRows, 64}) {
-        EXPECT_EQ(wrong_rows_of(spec, rows), 0) << name << ", tiles of " << rows << " rows";
+      for (int chains : {e4m3_latent::kChainsOfFewRows, e4m3_latent::kChainsOfTiles}) {
+        EXPECT_EQ(wrong_rows(spec, chains), 0) << name << ", " << chains << " chains";
       }
     }
   }
@@ -86,7 +81,7 @@ TEST(E4m3TensorCores, SinksWithoutRopeAndAScaleAHead) {
   spec.query_scales = spec.heads;
   for (int qk_dim : {576, 512}) {
     spec.qk_dim = qk_dim;
-    EXPECT_EQ(wrong_rows_of(spec, 64), 0) << qk_dim;
+    EXPECT_EQ(wrong_rows(spec, e4m3_latent::kChainsOfTiles), 0) << qk_dim;
   }
 }
 

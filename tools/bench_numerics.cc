@@ -5,7 +5,7 @@
 #include <cmath>
 #include <random>
 
-#include "core/e4m3_sums.h"
+#include "core/e4m3_latent.h"
 #include "core/element.h"
 #include "core/fp8_656.h"
 #include "core/latent_format.h"
@@ -229,8 +229,7 @@ Result<Errors> measure(Data& data, const NumericsOptions& options, const Executo
         rows[i].exact = cpu::reference_row(data.problem, data.plain, request, 0, head);
         rows[i].fp8 = cpu::reference_row(fp8_problem, data.fp8, request, 0, head);
         if (!fp8_problem.fp8_products()) return;
-        rows[i].tensor_cores = cpu::e4m3_row(fp8_problem, data.fp8, request, 0, head, chains,
-                                             e4m3_latent::blocks_of_sum(options.heads));
+        rows[i].tensor_cores = cpu::e4m3_row(fp8_problem, data.fp8, request, 0, head, chains);
       });
   const auto raise = [](double& largest, double x) { largest = std::max(largest, std::abs(x)); };
   for (const auto& [exact, fp8, tensor_core_row] : rows) {

@@ -13,7 +13,7 @@ namespace flashlatent::cpu {
 
 namespace {
 
-constexpr int kBlock = 64, kMostTokens = 2 * kBlock;
+constexpr int kBlock = 64;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /// All numbers of e4m3, by code.
@@ -23,14 +23,14 @@ std::array<float, 256> all_numbers() {
   return numbers;
 }
 
-/// Groups of blocks of one row, one after another.
+/// Blocks of up to 64 tokens of one row.
 class Row {
  public:
   Row(std::vector<float> query, int v_dim, int chains, float scale)
       : query_(std::move(query)), chains_(chains), scale_(scale), out_(v_dim) {}
 
-  void add_group(const std::uint8_t* const* tokens, int count) {
-    float scores[kMostTokens], max = -kInfinity;
+  void add_block(const std::uint8_t* const* tokens, int count) {
+    float scores[kBlock], max = -kInfinity;
     for (int t = 0; t < count; ++t) {
       scores[t] = score(tokens[t]) * scale_;
       max = std::max(max, scores[t]);
@@ -44,7 +44,7 @@ class Row {
       base_ = max;
     }
     const float factor = std::exp(max - base_);
-    float p[kMostTokens] = {}, sum = 0;
+    float p[kBlock] = {}, sum = 0;
     for (int t = 0; t < count; ++t) {
       const float x = std::exp(scores[t] - max) * e4m3_latent::kProbabilityScale;
       sum += x;
@@ -52,10 +52,10 @@ class Row {
     }
     sum_ += sum * factor;
     for (std::size_t d = 0; d < out_.size(); ++d) {
-      float v[kMostTokens] = {};
+      float v[kBlock] = {};
       for (int t = 0; t < count; ++t) v[t] = numbers_[tokens[t][d]];
       E4m3Sum product;
-      for (int t = 0; t < count; t += E4m3Sum::kAtOnce) product.add(p + t, v + t);
+      for (int t = 0; t < kBlock; t += E4m3Sum::kAtOnce) product.add(p + t, v + t);
       out_[d] += product.value() * factor;
     }
   }
@@ -117,15 +117,15 @@ void E4m3Sum::add(const float* a, const float* b) {
 }
 
 E4m3Row e4m3_row(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token, int head,
-                 int chains, int blocks) {
+                 int chains) {
   const float cache_scale = first_of(inputs.kv_scale, 0);
   const float query_scale = problem.query.e4m3 ? first_of(inputs.q_scale, head) : 1.0F;
   Row row(e4m3_query_row(problem, inputs, request, token, head), problem.cache.v_dim, chains,
           problem.options.softmax_scale * cache_scale * query_scale);
   const std::vector<const std::uint8_t*> tokens = e4m3_tokens_seen(problem, inputs, request, token);
-  const auto most = static_cast<std::size_t>(blocks) * kBlock;
-  for (std::size_t first = 0; first < tokens.size(); first += most) {
-    row.add_group(tokens.data() + first, static_cast<int>(std::min(most, tokens.size() - first)));
+  for (std::size_t first = 0; first < tokens.size(); first += kBlock) {
+    row.add_block(tokens.data() + first,
+                  static_cast<int>(std::min<std::size_t>(kBlock, tokens.size() - first)));
   }
   E4m3Row result = std::move(row).result(cache_scale);
   if (problem.options.attn_sink && result.lse != -kInfinity) {

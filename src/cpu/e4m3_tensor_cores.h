@@ -28,9 +28,9 @@ struct E4m3Row {
 };
 
 /// A row by e4m3 products on tensor cores. A score is added up in `chains` sums of about as many products
-/// each, and these in fp32. P of `blocks` blocks of 64 tokens is relative to their maximum and rounded to
-/// e4m3; their product with V is one sum, and such sums are added in fp32. Finite values only.
+/// each, and these in fp32. 64 tokens are a block, whose P is relative to its own maximum and rounded to
+/// e4m3; its product with V is one sum, and blocks are added in fp32. Finite values only.
 E4m3Row e4m3_row(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token, int head,
-                 int chains, int blocks);
+                 int chains);
 
 }  // namespace flashlatent::cpu

@@ -1,9 +1,9 @@
 // The two warpgroups that multiply: O^T += factor (V^T P^T), each half of the output's columns. V comes to
 // registers as it is in the cache and changes its order there.
 //
-// The product of a group of blocks is made in accumulators of its own, 64 columns at a time, and added in
-// fp32: the tensor cores' sums of e4m3 keep 13 bits behind the point, which of a long context's would be too
-// few, and groups have scales of their own.
+// A block's product is made in accumulators of its own, 64 columns at a time, and added in fp32: the tensor
+// cores' sums of e4m3 keep 13 bits behind the point, which of a long context's would be too few, and blocks
+// have scales of their own.
 #pragma once
 
 #include "cuda/mla_64_e4m3/smem_layout.cuh"
@@ -32,14 +32,8 @@ class Output {
     int left = work.blocks();
 #pragma unroll 1
     while (left > 0) {
-      if (Config::kGroup == 2 && left > 1) {
-        add_group<2>(work, left);
-        left -= 2;
-      } else {
-        add_group<1>(work, left);
-        --left;
-      }
-      if (left == 0) break;
+      add_block(work, left);
+      if (--left == 0) break;
       give_back_p();
     }
     finish(work);
@@ -91,36 +85,21 @@ class Output {
            block_offset<Config::kChunks>(thread() % 32, me_ * Config::kPartChunks, thread() / 32);
   }
 
-  /// Waits for the next block, of which there are `left` with it; returns its slot.
-  __device__ __forceinline__ int take_block(const parts::Work& work, int left) {
-    const int slot = slot_.index();
+  /// The next block, of which there are `left` with it. Its P is still the caller's to give back.
+  __device__ __forceinline__ void add_block(const parts::Work& work, int left) {
+    const int slot = slot_.index(), place = place_.index();
     ptx::wait(shared_.full[slot], slot_.parity());
     const int limit =
         shared_.output_rows.limit(work, 0) - (work.segment.block_end - left) * 64;  // of the first row
     const std::uint64_t live = shared_.live[slot];
     if (live != parts::kAllLive || limit < 64) [[unlikely]] {
-      ptx::wait(shared_.has_p[place_.index()], place_.parity());  // K has been read
+      ptx::wait(shared_.has_p[place], place_.parity());  // K has been read
       silence(slot, live, live & ~parts::low_tokens(limit));
     }
-    slot_.next();
-    return slot;
-  }
-
-  /// The next kBlocks blocks, of which there are `left` with them. Their P is still the caller's to give
-  /// back.
-  template <int kBlocks>
-  __device__ __forceinline__ void add_group(const parts::Work& work, int left) {
-    const int place = place_.index(), slot = take_block(work, left);
     const std::uint32_t row = value_row(slot);
     ValueOperands a;
     transpose(a, ValueBytes::at<Config::kChunks>(row));
     ptx::wait(shared_.has_p[place], place_.parity());
-    int second_slot = 0;
-    std::uint32_t second_row = 0;
-    if constexpr (kBlocks == 2) {
-      second_slot = take_block(work, left - 1);
-      second_row = value_row(second_slot);
-    }
     const BlockScales<kRows>& scales = shared_.scales[place];
     if (*reinterpret_cast<const std::uint32_t*>(scales.shrinks) != 0) [[unlikely]]
       shrink(scales);
@@ -129,18 +108,19 @@ class Output {
     float sums[kSums];
 #pragma unroll
     for (int chunk = 0; chunk < Config::kPartChunks; ++chunk) {
-      multiply<false>(sums, a, p);
+      ptx::pin_registers(sums);
+      ptx::wgmma_fence();
+      ptx::WgmmaE4m3<kRows>::rs(sums, a[0], p, false);
+      ptx::WgmmaE4m3<kRows>::rs(sums, a[1], p + ptx::kStepOfE4m3, true);
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>();
+      ptx::pin_registers(sums);
       // There are registers for the next operands only when these products are done.
-      if constexpr (kBlocks == 2) {
-        transpose(a, ValueBytes::at<Config::kChunks>(second_row + chunk * kAtomBytes));
-        multiply<true>(sums, a, p + Config::kPBytes / 16);
-      }
       ValueBytes bytes;
       if (chunk + 1 < Config::kPartChunks) {
         bytes = ValueBytes::at<Config::kChunks>(row + (chunk + 1) * kAtomBytes);
       } else {
         ptx::arrive(shared_.empty[slot]);
-        if constexpr (kBlocks == 2) ptx::arrive(shared_.empty[second_slot]);
       }
 #pragma unroll
       for (int j = 0; j < kRows / 8; ++j) {
@@ -152,19 +132,7 @@ class Output {
       }
       if (chunk + 1 < Config::kPartChunks) transpose(a, bytes);
     }
-  }
-
-  /// A block's 64 columns times its P; kAdds: to what is there.
-  template <bool kAdds>
-  __device__ __forceinline__ static void multiply(float (&sums)[kSums], const ValueOperands& a,
-                                                  std::uint64_t p) {
-    ptx::pin_registers(sums);
-    ptx::wgmma_fence();
-    ptx::WgmmaE4m3<kRows>::rs(sums, a[0], p, kAdds);
-    ptx::WgmmaE4m3<kRows>::rs(sums, a[1], p + ptx::kStepOfE4m3, true);
-    ptx::wgmma_commit();
-    ptx::wgmma_wait<0>();
-    ptx::pin_registers(sums);
+    slot_.next();
   }
 
   __device__ __forceinline__ void shrink(const BlockScales<kRows>& scales) {

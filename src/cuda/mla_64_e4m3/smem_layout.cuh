@@ -11,13 +11,13 @@ namespace flashlatent::mla_64_e4m3 {
 
 using parts::RowsBehind;
 
-/// What a group's P goes with, of each row.
+/// What a block's P goes with, of each row.
 template <int kRows>
 struct alignas(16) BlockScales {
-  float factor[kRows];            // of the group's sums
+  float factor[kRows];            // of the block's sums
   float shrink[kRows];            // of sums so far, where shrinks says so
   std::uint8_t shrinks[4];        // of 16 rows each: does any shrink?
-  float base[kRows], sum[kRows];  // after a segment's last group: what sums are relative to, and of P
+  float base[kRows], sum[kRows];  // after a segment's last block: what sums are relative to, and of P
 };
 
 template <class Config_>
@@ -26,7 +26,7 @@ struct alignas(1024) SharedMemory {
 
   std::uint8_t q[Config::kChunks][64 * 64];
   std::uint8_t blocks[Config::kSlots][Config::kBlockBytes];
-  std::uint8_t p[Config::kPlaces][Config::kGroup][Config::kPBytes];
+  std::uint8_t p[Config::kPlaces][Config::kPBytes];
   BlockScales<Config::kRows> scales[Config::kPlaces];
   float row_scale[64];                                 // of scores, to base 2
   float factor[Config::kRows];                         // of the output, in the end

@@ -10,8 +10,6 @@
 // elements are two columns of a token, gets 32 tokens in their order, one a lane.
 #pragma once
 
-#include <cuda_fp16.h>
-
 #include <cstdint>
 
 #include "cuda/ptx/copy.cuh"
@@ -69,15 +67,6 @@ __device__ __forceinline__ std::uint32_t pack_e4m3(float a, float b, float c, fl
       "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\nmov.b32 %0, {low, high};\n}"
       : "=r"(word)
       : "f"(a), "f"(b), "f"(c), "f"(d));
-  return word;
-}
-/// Two and two values, as above.
-__device__ __forceinline__ std::uint32_t pack_e4m3(__half2 a, __half2 b) {
-  std::uint32_t word;
-  asm("{\n.reg .b16 low, high;\ncvt.rn.satfinite.e4m3x2.f16x2 low, %1;\n"
-      "cvt.rn.satfinite.e4m3x2.f16x2 high, %2;\nmov.b32 %0, {low, high};\n}"
-      : "=r"(word)
-      : "r"(*reinterpret_cast<const std::uint32_t*>(&a)), "r"(*reinterpret_cast<const std::uint32_t*>(&b)));
   return word;
 }
 

@@ -10,8 +10,12 @@
 #include "flashlatent/kv_cache.h"
 #include "kernel/decode_kernel.h"
 #include "plan/building.h"
-#include "plan/prefix_groups.h"
+#include "plan/prefix.h"
 #include "plan/ragged_lengths.h"
+
+namespace flashlatent::prefix {
+struct Group;
+}  // namespace flashlatent::prefix
 
 namespace flashlatent::cuda {
 

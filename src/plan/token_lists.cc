@@ -1,9 +1,10 @@
 #include "plan/token_lists.h"
 
-#include "plan/held_tokens.h"
-
 #include <algorithm>
 #include <limits>
+
+#include "flashlatent/decode.h"
+#include "plan/held_tokens.h"
 
 namespace flashlatent::schedule {
 

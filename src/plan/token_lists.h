@@ -11,8 +11,13 @@
 // length_of() is that line's end: n0 rounded up to whole blocks, and n1.
 #pragma once
 
-#include "flashlatent/decode.h"
 #include "plan/schedule.h"
+
+namespace flashlatent {
+// Kernels include this file: flashlatent/decode.h takes 0.7 s to read.
+struct DecodeProblem;
+struct PlanLengths;
+}  // namespace flashlatent
 
 namespace flashlatent::schedule {
 

@@ -34,6 +34,18 @@ struct InstanceKey {
   friend bool operator==(const InstanceKey&, const InstanceKey&) = default;
 };
 
+/// One table of several.
+template <class Row, std::size_t... kCounts>
+constexpr auto joined(const std::array<Row, kCounts>&... tables) {
+  std::array<Row, (kCounts + ...)> all = {};
+  std::size_t count = 0;
+  const auto add = [&](const auto& table) {
+    for (const Row& row : table) all[count++] = row;
+  };
+  (add(tables), ...);
+  return all;
+}
+
 /// Two dtypes, each by boxes and token by token.
 constexpr std::array<InstanceKey, 4> plain_keys(int qk_dim, int v_dim, int tile_rows, int team = 1) {
   return {{{Dtype::kBF16, qk_dim, v_dim, tile_rows, Loading::kBoxes, 1, team},

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdint>
 
-#include "core/message.h"
 #include "cuda/common/runtime.h"
 #include "flashlatent/backend.h"
 
@@ -20,10 +19,7 @@ struct LaunchShape {
 };
 
 inline constexpr std::int64_t kMostBlocks = (1LL << 31) - 1;
-inline Status too_many_blocks(std::int64_t blocks) {
-  return unsupported("the call has work for ", blocks, " thread blocks; calls of up to ", kMostBlocks,
-                     " are accepted: fewer tokens or pages");
-}
+Status too_many_blocks(std::int64_t blocks);
 
 /// Allows a kernel more than 48 KB of shared memory, always the same, once a device.
 template <auto kKernel>

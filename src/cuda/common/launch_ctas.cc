@@ -7,7 +7,8 @@
 #include <set>
 #include <tuple>
 
-#include "cuda/common/runtime.h"
+#include "core/message.h"
+#include "cuda/common/launch.h"
 
 namespace flashlatent::cuda {
 
@@ -36,6 +37,11 @@ Status allow(const void* function, std::size_t shared_bytes, int cluster, int de
 }
 
 }  // namespace
+
+Status too_many_blocks(std::int64_t blocks) {
+  return unsupported("the call has work for ", blocks, " thread blocks; calls of up to ", kMostBlocks,
+                     " are accepted: fewer tokens or pages");
+}
 
 Status launch_ctas(const CompiledKernel& kernel, int ctas, int cluster, const Executor& executor,
                    std::initializer_list<const void*> parameters) {

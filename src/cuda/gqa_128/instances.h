@@ -23,10 +23,9 @@ struct Instance {
 };
 
 using DtypeInstances = std::array<Instance, kBf16Keys.size()>;
-
 using SegmentInstances = std::array<Instance, kBf16SegmentKeys.size()>;
 
-// One file each, so that they compile side by side.
+// A file for each dtype, so that they compile side by side.
 extern const DtypeInstances kBf16, kFp16;
 extern const SegmentInstances kBf16Segments, kFp16Segments;
 

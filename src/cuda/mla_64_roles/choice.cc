@@ -51,7 +51,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
         "shard is of ", ranks, " ranks, s_q is ", problem.query.tokens,
         " and causal is true; contexts that are whole, one query token or causal false are accepted");
   }
-  if (!is_listed({mla_64_roles::kKeys, mla_64_roles::kKeysByTokens}, mla_64_roles::key_of(problem)))
+  if (!is_listed({mla_64_roles::kKeys}, mla_64_roles::key_of(problem)))
     return unknown_dimensions(problem, "576/512 is");
   return std::nullopt;
 }

@@ -24,7 +24,9 @@ class Scorer {
     meet();
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      scale_[h] = shared_.row_scale[row(h)];
+      // Scores of tokens that do not count are -inf times it.
+      const float scale = shared_.row_scale[row(h)];
+      scale_[h] = scale == 0 ? kLeastScale : scale;
       base_[h] = -INFINITY;
       sum_[h] = 0;
     }
@@ -51,6 +53,7 @@ class Scorer {
  private:
   static constexpr int kRows = Config::kRows;
   static constexpr float kLargest = Config::kLargestP;
+  static constexpr float kLeastScale = 0x1p-126F;
   static constexpr int kSpare = Config::kScores - 1;
   static constexpr bool kChainsInTurn = Config::kScores == 3;
 
@@ -159,14 +162,8 @@ class Scorer {
                            rows.limit(work, kHalves > 1 ? row(1) : row(0)) - start, fragment());
       }
       std::uint32_t words[2][4];
-      float factor[2], shrink[2];
-      bool shrinks = false;
-#pragma unroll
-      for (int h = 0; h < kHalves; ++h) {
-        words_of_row(s, h, words[h], factor[h], shrink[h]);
-        shrinks = shrinks || shrink[h] != 1.0F;
-      }
-      shrinks = __any_sync(0xffffffff, shrinks);
+      float factor[2], shrink[2] = {1.0F, 1.0F};
+      const bool shrinks = words_of_rows(s, words, factor, shrink);
       ptx::wait(shared_.p_free[place], place_.parity() ^ 1);
       publish(place, words, factor, shrink, shrinks, left == 1);
       ptx::fence_for_async_proxy();
@@ -177,43 +174,70 @@ class Scorer {
     place_.next();
   }
 
-  /// P of this thread's tokens of row(h), and what sums are to be multiplied by: the block's, and those so
-  /// far.
-  __device__ __forceinline__ void words_of_row(float (&s)[32], int h, std::uint32_t (&words)[4],
-                                               float& factor, float& shrink) {
-    float max = -INFINITY;
+  /// Of this thread's rows, over the four lanes that share them.
+  __device__ __forceinline__ static void find_maxima(const float (&s)[32], float (&max)[2]) {
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
+    for (int h = 0; h < kHalves; ++h) {
+      float of[4];  // four short chains take less time than a long one
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float& x = s[4 * j + 2 * h + i];
-        x *= scale_[h];
-        max = fmaxf(max, x);
+      for (int k = 0; k < 4; ++k) {
+        const int i = 8 * k + 2 * h;
+        of[k] = fmaxf(fmaxf(s[i], s[i + 1]), fmaxf(s[i + 4], s[i + 5]));
+      }
+      max[h] = fmaxf(fmaxf(of[0], of[1]), fmaxf(of[2], of[3]));
+    }
+#pragma unroll
+    for (int step = 1; step <= 2; step *= 2) {
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h) {
+        max[h] = fmaxf(max[h], __shfl_xor_sync(0xffffffff, max[h], step));
       }
     }
-    max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, 1));
-    max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, 2));
-    // Rounded up, or P of huge scores could be larger than e4m3 has room for.
-    const bool empty = max == -INFINITY;
-    const float base = empty ? 0.0F : __fsub_ru(max, kLargest);
-    float sum = 0;
+  }
+
+  /// P of this thread's tokens of both rows, and what sums are to be multiplied by: the block's, and those so
+  /// far. Does a row of this warp shrink its sums so far? Both rows side by side, without a branch between
+  /// them: one warp a scheduler scores, so that latencies add up.
+  __device__ __forceinline__ bool words_of_rows(const float (&s)[32], std::uint32_t (&words)[2][4],
+                                                float (&factor)[2], float (&shrink)[2]) {
+    float max[2], base[2];
+    find_maxima(s, max);
+    bool moves[2] = {};
 #pragma unroll
-    for (int u = 0; u < 4; ++u) {
-      float p[4];
+    for (int h = 0; h < kHalves; ++h) {
+      const bool empty = max[h] == -INFINITY;
+      // Rounded up, or P of huge scores could be larger than e4m3 has room for.
+      base[h] = empty ? 0.0F : __fsub_ru(__fmul_ru(max[h], scale_[h]), kLargest);
+      moves[h] = !empty && !(base[h] - base_[h] <= Config::kSlack);
+    }
+    const bool shrinks = __any_sync(0xffffffff, moves[0] || moves[1]);
+    if (shrinks) [[unlikely]] {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        p[i] = parts::exp2_fast(s[4 * (2 * u + i / 2) + 2 * h + i % 2] - base);
+      for (int h = 0; h < kHalves; ++h) {
+        if (!moves[h]) continue;
+        shrink[h] = parts::shrink(base_[h], base[h]);
+        sum_[h] *= shrink[h];
+        base_[h] = base[h];
       }
-      sum += (p[0] + p[1]) + (p[2] + p[3]);
-      words[u] = pack_e4m3(p[0], p[1], p[2], p[3]);
     }
-    shrink = 1.0F;
-    if (!empty && !(base - base_[h] <= Config::kSlack)) {
-      shrink = parts::shrink(base_[h], base);
-      base_[h] = base;
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+      factor[h] = max[h] == -INFINITY ? 0.0F : parts::exp2_fast(base[h] - base_[h]);
+      float sum = 0;
+#pragma unroll
+      for (int u = 0; u < 4; ++u) {
+        float p[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float score = s[4 * (2 * u + i / 2) + 2 * h + i % 2];
+          p[i] = parts::exp2_fast(fmaf(score, scale_[h], -base[h]));
+        }
+        sum += (p[0] + p[1]) + (p[2] + p[3]);
+        words[h][u] = pack_e4m3(p[0], p[1], p[2], p[3]);
+      }
+      sum_[h] = fmaf(sum, factor[h], sum_[h]);
     }
-    factor = empty ? 0.0F : parts::exp2_fast(base - base_[h]);
-    sum_[h] = fmaf(sum, factor, sum_[h] * shrink);
+    return shrinks;
   }
 
   /// To the place of P, which nobody reads any more. `last`: of the segment.

@@ -6,8 +6,12 @@
 
 namespace flashlatent::fp8 {
 
-/// Why none of these kernels takes the problem's cache; nothing if its rows decide.
+/// Why none of these kernels takes the problem's cache, and those of few rows e4m3 latents, too; nothing if
+/// its rows decide.
 std::optional<std::string> declines_cache(const DecodeProblem& problem);
+
+/// Of a call's cache: one without pages has no boxes.
+cuda::InstanceKey key_of(const DecodeProblem& problem, const schedule::Geometry& geometry, bool has_pages);
 
 /// Of any of them: the geometry says which.
 Status launch(const DecodeCall& call);

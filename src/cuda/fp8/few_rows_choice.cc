@@ -1,8 +1,8 @@
 // Up to 32 query rows a KV head; of up to 16 by teams, too, for calls too small to fill the device.
 #include <algorithm>
-#include <iterator>
+#include <array>
 
-#include "core/message.h"
+#include "core/e4m3_latent.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/common/teams.h"
 #include "cuda/cuda_backend.h"
@@ -19,6 +19,12 @@ std::optional<std::string> declines_cache(const DecodeProblem& problem) {
   return std::nullopt;
 }
 
+cuda::InstanceKey key_of(const DecodeProblem& problem, const schedule::Geometry& g, bool has_pages) {
+  if (problem.cache.format != KvFormat::kE4m3) return key(g.tile_rows, g.team);
+  const bool boxes = has_pages && !problem.sparse.enabled && problem.cache.page_size % kPageTokens == 0;
+  return e4m3_key(g.tile_rows, boxes ? cuda::Loading::kBoxes : cuda::Loading::kTokens, g.team);
+}
+
 }  // namespace flashlatent::fp8
 
 namespace flashlatent::cuda {
@@ -28,19 +34,39 @@ namespace {
 using cost::Kernel;
 using cost::Situation;
 
-constexpr DenseShape kShapes[] = {
-    {.tile_rows = 8, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRows8)},
-    {.tile_rows = 16, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRows16)},
-    {.tile_rows = 32, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRows32)}};
+using Shapes = std::array<DenseShape, 3>;
+constexpr Shapes kShapes = {{{.tile_rows = 8, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRows8)},
+                             {.tile_rows = 16, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRows16)},
+                             {.tile_rows = 32, .cost = cost::of(Kernel::kFp8Rows32, Situation::kRows32)}}};
+constexpr Shapes kE4m3Shapes = {
+    {{.tile_rows = 8, .cost = cost::of(Kernel::kFp8Rows32, Situation::kE4m3Rows8)},
+     {.tile_rows = 16, .cost = cost::of(Kernel::kFp8Rows32, Situation::kE4m3Rows16)},
+     {.tile_rows = 32, .cost = cost::of(Kernel::kFp8Rows32, Situation::kE4m3Rows32)}}};
 // By two tiles of 32 rows 64 would take longer than by the 64-row kernel.
-constexpr int kMostRows = std::end(kShapes)[-1].tile_rows;
+constexpr int kMostRows = kShapes.back().tile_rows;
 
 constexpr TeamShape kTeamShape = {
     .tile_rows = fp8::kTeamRows, .team = fp8::kTeamCtas, .costs = cost::of_teams(Kernel::kFp8Rows16Team8)};
+constexpr TeamShape kE4m3TeamShape = {
+    .tile_rows = fp8::kTeamRows,
+    .team = fp8::kTeamCtas,
+    .costs = cost::of_teams(Kernel::kFp8Rows16Team8, Situation::kE4m3Teams)};
+
+bool is_e4m3(const DecodeProblem& problem) {
+  return problem.cache.format == KvFormat::kE4m3;
+}
 
 template <int kMost>
 std::optional<std::string> declines(const DecodeProblem& problem) {
-  std::optional<std::string> reason = fp8::declines_cache(problem);
+  std::optional<std::string> reason;
+  if (is_e4m3(problem)) {
+    reason = declines_tokens(problem, {KvFormat::kE4m3});
+    if (!reason && problem.cache.qk_dim != e4m3_latent::kDim) {
+      reason = unknown_dimensions(problem, "of an e4m3 cache 576/512 is");
+    }
+  } else {
+    reason = fp8::declines_cache(problem);
+  }
   if (!reason && problem.rows_per_kv_head() > kMost) reason = too_many_rows(problem, kMost);
   return reason;
 }
@@ -53,13 +79,13 @@ std::optional<std::string> teams_decline(const DecodeProblem& problem) {
 
 /// By the smallest tile for the problem's rows.
 schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
-  const auto* shape = kShapes;
+  const DenseShape* shape = (is_e4m3(problem) ? kE4m3Shapes : kShapes).data();
   while (shape->tile_rows < std::min(problem.rows_per_kv_head(), kMostRows)) ++shape;
   return dense_geometry(problem, workers, *shape);
 }
 
 schedule::Geometry geometry_of_teams(const DecodeProblem& problem, const schedule::Workers& workers) {
-  return team_geometry(problem, workers, kTeamShape);
+  return team_geometry(problem, workers, is_e4m3(problem) ? kE4m3TeamShape : kTeamShape);
 }
 
 }  // namespace
@@ -67,7 +93,10 @@ schedule::Geometry geometry_of_teams(const DecodeProblem& problem, const schedul
 const DecodeKernel kFp8Rows32Kernel = {
     .name = "fp8_32",
     .backend = Backend::kCuda,
-    .takes = "fp8_656 caches, dense and sparse, up to 32 query rows a KV head, any page size",
+    .takes =
+        "fp8_656 caches, and e4m3 latents of 576 with products in bf16 or fp8, dense and sparse, up to 32 "
+        "query "
+        "rows a KV head, any page size",
     .declines = declines<kMostRows>,
     .geometry = geometry,
     .workspace_bytes = decode_workspace_bytes,
@@ -78,8 +107,9 @@ const DecodeKernel kFp8Rows16Team8Kernel = {
     .name = "fp8_16_team8",
     .backend = Backend::kCuda,
     .takes =
-        "fp8_656 caches, up to 16 query rows a KV head, for small batches; dense and sparse, any page "
-        "size; not with batch_invariant",
+        "fp8_656 caches, and e4m3 latents of 576, up to 16 query rows a KV head, for small batches; dense "
+        "and "
+        "sparse, any page size; not with batch_invariant",
     .declines = teams_decline,
     .geometry = geometry_of_teams,
     .workspace_bytes = team_workspace_bytes,

@@ -42,6 +42,8 @@ constexpr Shapes kE4m3Shapes = {
     {{.tile_rows = 8, .cost = cost::of(Kernel::kFp8Rows32, Situation::kE4m3Rows8)},
      {.tile_rows = 16, .cost = cost::of(Kernel::kFp8Rows32, Situation::kE4m3Rows16)},
      {.tile_rows = 32, .cost = cost::of(Kernel::kFp8Rows32, Situation::kE4m3Rows32)}}};
+constexpr int kDim = fp8_656::kDim;
+static_assert(kDim == e4m3_latent::kDim && fp8_656::kLatentDim == e4m3_latent::kLatentDim);
 // By two tiles of 32 rows 64 would take longer than by the 64-row kernel.
 constexpr int kMostRows = kShapes.back().tile_rows;
 
@@ -58,14 +60,9 @@ bool is_e4m3(const DecodeProblem& problem) {
 
 template <int kMost>
 std::optional<std::string> declines(const DecodeProblem& problem) {
-  std::optional<std::string> reason;
-  if (is_e4m3(problem)) {
-    reason = declines_tokens(problem, {KvFormat::kE4m3});
-    if (!reason && problem.cache.qk_dim != e4m3_latent::kDim) {
-      reason = unknown_dimensions(problem, "of an e4m3 cache 576/512 is");
-    }
-  } else {
-    reason = fp8::declines_cache(problem);
+  std::optional<std::string> reason = declines_tokens(problem, {KvFormat::kFp8_656, KvFormat::kE4m3});
+  if (!reason && (problem.cache.qk_dim != kDim || problem.cache.v_dim != fp8_656::kLatentDim)) {
+    reason = unknown_dimensions(problem, "576/512 is");
   }
   if (!reason && problem.rows_per_kv_head() > kMost) reason = too_many_rows(problem, kMost);
   return reason;

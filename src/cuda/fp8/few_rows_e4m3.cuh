@@ -26,13 +26,13 @@ struct E4m3Block {
 
   /// S^T = K Q^T. `block`: its address; `q`: descriptor of Q's first tile. Before operands are made the
   /// caller finishes what is under way.
-  template <class Finish>
+  template <class Fragment, class Finish>
   __device__ __forceinline__ static void score(float (&s)[kRows / 2], std::uint32_t block, std::uint64_t q,
-                                               parts::Fragment fragment, Finish finish) {
+                                               Fragment fragment, Finish finish) {
     constexpr std::uint64_t kTileStep = Config::kTileBytes >> 4;
     // A lane of the quad has 16 bytes of each chunk.
     const std::uint32_t row =
-        block + parts::atoms::block_offset<Config::kChunks>(fragment.row, 0, fragment.column / 2);
+        block + parts::atoms::block_offset<Config::kChunks>(fragment().row, 0, fragment().column / 2);
     fp8::KeyBytes bytes = keys(row);
     fp8::Operands a[2];
     finish();

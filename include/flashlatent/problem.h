@@ -44,8 +44,8 @@ const char* to_string(KvLayout layout);
 enum class Products : std::uint8_t {
   kAuto,  ///< kFp8 where queries are e4m3, else kBf16.
   kBf16,  ///< Queries as they are, P rounded to bf16.
-  kFp8,   ///< e4m3: bf16 queries are rounded to it by a power of two for each row, P as well
-          ///< (docs/numerics.md).
+  kFp8,   ///< May be e4m3: bf16 queries are then rounded to it by a power of two for each row, P as well.
+          ///< A kernel that is faster without rounds neither (docs/numerics.md).
 };
 
 /// "auto", "bf16", "fp8".

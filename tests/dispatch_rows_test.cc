@@ -91,7 +91,7 @@ TEST(DispatchRows, ProductsOfAnE4m3CacheDecide) {
     DecodeProblem problem = problem_of(KvFormat::kE4m3, 576, heads, 1);
     const std::string few = heads <= 32 ? "fp8_32" : "";
     for (const DecodeProblem& each : {problem, sparse(problem)}) {
-      EXPECT_EQ(picked(each), few.empty() ? "mla_64_pingpong" : few) << to_string(each);
+      EXPECT_EQ(picked(each), few.empty() ? "fp8_64" : few) << to_string(each);
     }
     problem.options.products = Products::kFp8;
     for (const DecodeProblem& each : {problem, sparse(problem)}) {

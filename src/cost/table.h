@@ -48,6 +48,7 @@ enum class Situation : std::uint8_t {
   kE4m3Rows8,       ///< As kRows8 from an e4m3 latent cache, by a kernel of other caches, too.
   kE4m3Rows16,
   kE4m3Rows32,
+  kE4m3Rows64,
   kE4m3Teams,            ///< kTeams from an e4m3 latent cache.
   kFp8_584,              ///< An fp8_584 cache, or two caches in one softmax.
   kFp8_584Tiles,         ///< The same with several row tiles.
@@ -88,6 +89,7 @@ inline constexpr const char* kSituationNames[] = {"rows8",
                                                   "e4m3_rows8",
                                                   "e4m3_rows16",
                                                   "e4m3_rows32",
+                                                  "e4m3_rows64",
                                                   "e4m3_teams",
                                                   "fp8_584",
                                                   "fp8_584_tiles",

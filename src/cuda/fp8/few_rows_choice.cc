@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 
-#include "core/e4m3_latent.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/common/teams.h"
 #include "cuda/cuda_backend.h"
@@ -10,11 +9,13 @@
 
 namespace flashlatent::fp8 {
 
+static_assert(fp8_656::kDim == e4m3_latent::kDim && fp8_656::kLatentDim == e4m3_latent::kLatentDim);
+
 std::optional<std::string> declines_cache(const DecodeProblem& problem) {
   const auto& cache = problem.cache;
-  if (auto reason = cuda::declines_tokens(problem, {KvFormat::kFp8_656})) return reason;
+  if (auto reason = cuda::declines_tokens(problem, {KvFormat::kFp8_656, KvFormat::kE4m3})) return reason;
   if (cache.qk_dim != fp8_656::kDim || cache.v_dim != fp8_656::kLatentDim) {
-    return cuda::unknown_dimensions(problem);
+    return cuda::unknown_dimensions(problem, "576/512 is");
   }
   return std::nullopt;
 }
@@ -42,8 +43,6 @@ constexpr Shapes kE4m3Shapes = {
     {{.tile_rows = 8, .cost = cost::of(Kernel::kFp8Rows32, Situation::kE4m3Rows8)},
      {.tile_rows = 16, .cost = cost::of(Kernel::kFp8Rows32, Situation::kE4m3Rows16)},
      {.tile_rows = 32, .cost = cost::of(Kernel::kFp8Rows32, Situation::kE4m3Rows32)}}};
-constexpr int kDim = fp8_656::kDim;
-static_assert(kDim == e4m3_latent::kDim && fp8_656::kLatentDim == e4m3_latent::kLatentDim);
 // By two tiles of 32 rows 64 would take longer than by the 64-row kernel.
 constexpr int kMostRows = kShapes.back().tile_rows;
 
@@ -54,16 +53,9 @@ constexpr TeamShape kE4m3TeamShape = {
     .team = fp8::kTeamCtas,
     .costs = cost::of_teams(Kernel::kFp8Rows16Team8, Situation::kE4m3Teams)};
 
-bool is_e4m3(const DecodeProblem& problem) {
-  return problem.cache.format == KvFormat::kE4m3;
-}
-
 template <int kMost>
 std::optional<std::string> declines(const DecodeProblem& problem) {
-  std::optional<std::string> reason = declines_tokens(problem, {KvFormat::kFp8_656, KvFormat::kE4m3});
-  if (!reason && (problem.cache.qk_dim != kDim || problem.cache.v_dim != fp8_656::kLatentDim)) {
-    reason = unknown_dimensions(problem, "576/512 is");
-  }
+  std::optional<std::string> reason = fp8::declines_cache(problem);
   if (!reason && problem.rows_per_kv_head() > kMost) reason = too_many_rows(problem, kMost);
   return reason;
 }
@@ -76,13 +68,13 @@ std::optional<std::string> teams_decline(const DecodeProblem& problem) {
 
 /// By the smallest tile for the problem's rows.
 schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
-  const DenseShape* shape = (is_e4m3(problem) ? kE4m3Shapes : kShapes).data();
+  const DenseShape* shape = (fp8::is_e4m3(problem) ? kE4m3Shapes : kShapes).data();
   while (shape->tile_rows < std::min(problem.rows_per_kv_head(), kMostRows)) ++shape;
   return dense_geometry(problem, workers, *shape);
 }
 
 schedule::Geometry geometry_of_teams(const DecodeProblem& problem, const schedule::Workers& workers) {
-  return team_geometry(problem, workers, is_e4m3(problem) ? kE4m3TeamShape : kTeamShape);
+  return team_geometry(problem, workers, fp8::is_e4m3(problem) ? kE4m3TeamShape : kTeamShape);
 }
 
 }  // namespace

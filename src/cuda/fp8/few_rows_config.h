@@ -7,12 +7,10 @@
 
 #include "core/e4m3_latent.h"
 #include "core/fp8_656.h"
+#include "cuda/fp8/token_kind.h"
 #include "cuda/parts/sent_unit.cuh"
 
 namespace flashlatent::fp8::few_rows {
-
-/// What tokens are, and how blocks of e4m3 latents come (parts/atoms_loader.cuh).
-enum class Tokens { kFp8_656, kE4m3Boxes, kE4m3Tokens };
 
 /// kRows_: query rows a tile, wgmma's N: 8, 16 or 32.
 /// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh). Asked when the kernel runs it takes small

@@ -5,8 +5,6 @@
 namespace flashlatent::fp8 {
 
 namespace {
-using few_rows::Tokens;
-
 template <int kRows, bool kMerges, Tokens kTokens, int kTeam = 1>
 constexpr cuda::DenseInstance instance() {
   using Shape = few_rows::Config<kRows, kMerges, kTeam, kTokens>;

@@ -2,7 +2,7 @@
 // (warpgroup.cuh), each CTA by itself or in a team.
 #pragma once
 
-#include "cuda/fp8/few_rows_loader.cuh"
+#include "cuda/fp8/block_loader.cuh"
 #include "cuda/fp8/few_rows_team.cuh"
 #include "cuda/fp8/few_rows_warpgroup.cuh"
 #include "cuda/parts/kv_loader.cuh"
@@ -70,7 +70,7 @@ template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                      const CUtensorMap* map) {
   const int thread = threadIdx.x - Config::kComputeThreads;
-  if (thread >= LoaderOf<Config>::kThreads) return;
+  if (thread >= LoaderOf<SharedMemory<Config>>::kThreads) return;
   if constexpr (Config::kListsSegments) {
     if (parts::known_ahead<1>(args) && thread < 32) {
       const parts::PartPlace<> place(args);
@@ -79,11 +79,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
       work.tile = place.only_tile(args);
       parts::list_share(shared.segments, work);
     }
-    if constexpr (Config::kE4m3) {
-      parts::atoms::load_segments(args, shared.segments, loader_of<Config>(shared, args, map, thread));
-    } else {
-      fp8::load_listed(args, shared.segments, loader_of<Config>(shared, args, map, thread));
-    }
+    load_blocks(shared, args, map, thread);
   } else {
     parts::WorkPosition position(shared.segments);
     auto tell = [&](const parts::Work& work) {
@@ -92,7 +88,8 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
     struct NoPipe {};
     // Where the walker looks ahead 24 bytes of the loader's registers spill.
     parts::load_segments<1, false>(
-        args, loader_of<Config>(shared, args, map, thread), NoPipe(), parts::PartPlace<>(args), [] {}, tell);
+        args, LoaderOf<SharedMemory<Config>>(args.cache, shared, thread), NoPipe(), parts::PartPlace<>(args),
+        [] {}, tell);
     parts::Work end;
     end.segment.request = -1;
     tell(end);
@@ -107,8 +104,9 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   if (threadIdx.x == 0) {
     for (int& poisoned : shared.poisoned) poisoned = 0;
     if constexpr (Config::kTeam > 1) shared.team.init();
-    shared.segments.init(Config::kListsSegments ? Config::kComputeThreads + LoaderOf<Config>::kThreads
-                                                : Config::kComputeThreads / 32);
+    shared.segments.init(Config::kListsSegments
+                             ? Config::kComputeThreads + LoaderOf<SharedMemory<Config>>::kThreads
+                             : Config::kComputeThreads / 32);
     if constexpr (Config::kMerges) MergeStep<Config>::init(shared.merge);
     ptx::init(shared.has_query, Config::kComputeThreads);
     ptx::init(shared.meeting, Config::kComputeThreads);
@@ -116,7 +114,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
       ptx::init(shared.has_p[i], 128);
     }
     for (int i = 0; i < Config::kSlots; ++i) {
-      ptx::init(shared.full[i], LoaderOf<Config>::kArrivals);
+      ptx::init(shared.full[i], LoaderOf<SharedMemory<Config>>::kArrivals);
       ptx::init(shared.empty[i], Config::kComputeThreads);
     }
     ptx::publish_barriers();

@@ -1,7 +1,7 @@
 // The roles of a team's CTA (parts/team.cuh).
 #pragma once
 
-#include "cuda/fp8/few_rows_loader.cuh"
+#include "cuda/fp8/block_loader.cuh"
 #include "cuda/fp8/few_rows_warpgroup.cuh"
 #include "cuda/parts/team_segments.cuh"
 
@@ -78,8 +78,7 @@ __device__ __forceinline__ void load_in_team(SharedMemory<Config>& shared, const
                                              const parts::PartPlace<Config::kTeam>& place) {
   using Segments = parts::Segments<Config::kTeam>;
   const int thread = threadIdx.x - Config::kComputeThreads;
-  if (thread >= LoaderOf<Config>::kThreads) return parts::wait_for_launch_before();
-  LoaderOf<Config> loader = loader_of<Config>(shared, args, map, thread);
+  if (thread >= LoaderOf<SharedMemory<Config>>::kThreads) return parts::wait_for_launch_before();
   const bool known = parts::known_ahead<Config::kTeam>(args);
   parts::RowTile tile;
   if (known) tile = place.only_tile(args);
@@ -88,11 +87,12 @@ __device__ __forceinline__ void load_in_team(SharedMemory<Config>& shared, const
   const schedule::Segment segment = segments.only();
   if (!known) tile = segments.tile_of(segment);
   const parts::BlockRange range = parts::block_range(args.cache, segment, tile);
-  loader.look_ahead(range);
-  if (thread == 0) {
-    parts::WorkPositionOf<TeamWork>(shared.segments).put({{segment, tile}, segments.sharing(segment), known});
-  }
-  load_range(loader, range);
+  load_range(shared, args, map, range, thread, [&] {
+    if (thread == 0) {
+      parts::WorkPositionOf<TeamWork>(shared.segments)
+          .put({{segment, tile}, segments.sharing(segment), known});
+    }
+  });
 }
 
 }  // namespace flashlatent::fp8::few_rows

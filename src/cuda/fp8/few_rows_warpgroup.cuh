@@ -21,8 +21,8 @@
 // own warps since (Config::kPlaces).
 #pragma once
 
+#include "cuda/fp8/e4m3_block.cuh"
 #include "cuda/fp8/few_rows_656.cuh"
-#include "cuda/fp8/few_rows_e4m3.cuh"
 #include "cuda/fp8/few_rows_query.cuh"
 #include "cuda/fp8/output_part.cuh"
 #include "cuda/fp8/products.cuh"

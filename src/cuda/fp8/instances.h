@@ -18,6 +18,6 @@ extern const TeamInstances kTeams;
 extern const FewRowsE4m3Instances kFewRowsE4m3;
 extern const FewRowsE4m3Instances kMergingFewRowsE4m3;
 extern const E4m3TeamInstances kE4m3Teams;
-extern const Rows64Instances kRows64;
+extern const Rows64Instances kRows64Instances;
 
 }  // namespace flashlatent::fp8

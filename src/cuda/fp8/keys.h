@@ -9,6 +9,8 @@ namespace flashlatent::fp8 {
 
 /// Of teams: query rows a tile, CTAs a team.
 inline constexpr int kTeamRows = 16, kTeamCtas = 8;
+/// Of the kernel of many rows.
+inline constexpr int kRows64 = 64;
 
 constexpr cuda::InstanceKey key(int tile_rows, int team = 1) {
   return {Dtype::kBF16, fp8_656::kDim, fp8_656::kLatentDim, tile_rows, cuda::Loading::kFp8, 1, team};
@@ -29,6 +31,7 @@ inline constexpr std::array kFewRowsE4m3Keys = {
     e4m3_key(32, cuda::Loading::kBoxes), e4m3_key(32, cuda::Loading::kTokens)};
 inline constexpr std::array kE4m3TeamKeys = {e4m3_key(kTeamRows, cuda::Loading::kBoxes, kTeamCtas),
                                              e4m3_key(kTeamRows, cuda::Loading::kTokens, kTeamCtas)};
-inline constexpr std::array kRows64Keys = {key(64)};
+inline constexpr std::array kRows64Keys = {key(kRows64), e4m3_key(kRows64, cuda::Loading::kBoxes),
+                                           e4m3_key(kRows64, cuda::Loading::kTokens)};
 
 }  // namespace flashlatent::fp8

@@ -89,13 +89,17 @@ __device__ __forceinline__ void widen_values(Operands& a, const ValueBytes& byte
   for (int half = 0; half < 2; ++half) widen_values(a + half * 2, bytes.pairs[half], ratio + half * 4);
 }
 /// The same as they are.
-__device__ __forceinline__ void widen_values(Operands& a, const ValueBytes& bytes) {
+__device__ __forceinline__ void widen_values(std::uint32_t (*a)[4], const std::uint32_t (&bytes)[4]) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const ptx::HalfPairs columns = ptx::widen_e4m3(__byte_perm(bytes.pairs[i / 4][i % 4], 0, 0x3120));
+  for (int i = 0; i < 4; ++i) {
+    const ptx::HalfPairs columns = ptx::widen_e4m3(__byte_perm(bytes[i], 0, 0x3120));
     a[i / 2][i % 2 * 2] = columns.low;
     a[i / 2][i % 2 * 2 + 1] = columns.high;
   }
+}
+__device__ __forceinline__ void widen_values(Operands& a, const ValueBytes& bytes) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) widen_values(a + half * 2, bytes.pairs[half]);
 }
 
 }  // namespace flashlatent::fp8

@@ -2,11 +2,12 @@
 // lies in atoms (parts/atoms.cuh). Their scale is one number: of the scores, and of the output.
 #pragma once
 
-#include "cuda/fp8/few_rows_smem.cuh"
 #include "cuda/fp8/products.cuh"
+#include "cuda/parts/arguments.h"
 #include "cuda/parts/atoms.cuh"
+#include "cuda/parts/row_tile.cuh"
 
-namespace flashlatent::fp8::few_rows {
+namespace flashlatent::fp8 {
 
 /// 1 without one.
 __device__ __forceinline__ float cache_scale(const parts::DecodeArguments& args) {
@@ -82,13 +83,14 @@ struct E4m3Block {
     ptx::fence_for_async_proxy();  // the block's place is written by copies next
   }
 
- private:
   __device__ __forceinline__ static fp8::KeyBytes keys(std::uint32_t row) {
     return fp8::KeyBytes::at<Config::kTokenBytes>(row);
   }
+
+ private:
   __device__ __forceinline__ static std::uint32_t without_nan(std::uint32_t word) {
     return word & ~__vcmpeq4(word & 0x7F7F7F7FU, 0x7F7F7F7FU);
   }
 };
 
-}  // namespace flashlatent::fp8::few_rows
+}  // namespace flashlatent::fp8

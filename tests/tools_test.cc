@@ -301,7 +301,8 @@ TEST_F(Program, PlanShowsKernelsOfTheGpuInEveryBuild) {
   EXPECT_EQ(json("plan.json").at("partition"), "even shares");
   expect_refused("plan --extra-topk 512", {"--extra-topk", "--topk"});
   expect_refused("plan --topk 2048 --shared-tokens 64", {"--topk", "--shared-tokens"});
-  expect_refused("plan --kernel fp8_32 --batch 3", {"fp8_32: the cache is of bf16; fp8_656 and e4m3 are accepted"});
+  expect_refused("plan --kernel fp8_32 --batch 3",
+                 {"fp8_32: the cache is of bf16; fp8_656 and e4m3 are accepted"});
 }
 
 TEST_F(Program, PlanShowsSharedPrefixes) {

@@ -54,6 +54,7 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const par
 template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                      const CUtensorMap& kv_map) {
+  // Not load_blocks(): of fp8_656 the loader would spill 30 words.
   using BlockLoader = LoaderOf<SharedMemory<Config>>;
   if constexpr (!Config::kE4m3) {
     fp8::load_listed(args, shared.segments,

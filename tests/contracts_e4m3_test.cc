@@ -165,13 +165,13 @@ TEST_P(E4m3Latent, ANanReachesTheRowsThatSeeIt) {
 
 // Of request 0's last three tokens the first is seen by all three query tokens, the last by one.
 TEST_P(E4m3Latent, ANanThatSomeRowsSee) {
-  for (int heads : {4, 9, 40}) {
+  for (int heads : {4, 40}) {
     CaseSpec spec = e4m3(heads, {60, 130});
     spec.query_tokens = 3;
     spec.causal = true;
     by_every_kernel(spec, [&](const CaseSpec& of) {
-      for (int back : {1, 2, 3}) {
-        for (int column : {7, 511, 512, 575}) {
+      for (int back : {1, 3}) {
+        for (int column : {7, 575}) {
           RandomCase c = runtime::make_case(of, 4);
           const auto* table = static_cast<const std::int32_t*>(c.inputs.block_table.data);
           auto* cache =

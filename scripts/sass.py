@@ -94,6 +94,7 @@ def run_script(doc, inspect):
         paths += found
 
     count, wrong, met = 0, 0, False
+    first = {}  # of each kernel the object that has it
     with concurrent.futures.ProcessPoolExecutor() as pool:
         for path, error, results in pool.map(_inspect, [inspect] * len(paths), [cuobjdump] * len(paths), paths):
             if error:
@@ -101,6 +102,9 @@ def run_script(doc, inspect):
                 wrong += 1
             for kernel, lines in results:
                 count += 1
+                if first.setdefault(kernel, path) != path:
+                    wrong += 1
+                    print(f"{path}: {kernel}: is in {first[kernel]}, too; a header instantiates it")
                 is_expected = bool(expected and expected.search(kernel))
                 met = met or is_expected
                 if bool(lines) == is_expected:

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "flashlatent/decode.h"
 #include "plan/held_tokens.h"
 #include "plan/host_plan.h"
 #include "plan/walker.h"

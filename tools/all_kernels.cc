@@ -15,9 +15,9 @@ namespace flashlatent::tools {
 namespace {
 
 constexpr double kFarBehind = 1.08;
-constexpr int kLonger = 3;  // times the repeats, where a pick seems behind
+constexpr int kLonger = 3;  // times as many repeats where a pick seems behind
 
-/// One kernel's step: a plan and so many calls.
+/// One step by one kernel: a plan and some calls.
 class Step {
  public:
   static Result<std::unique_ptr<Step>> create(const runtime::BenchInput& input, int layers,
@@ -57,7 +57,7 @@ class Step {
   runtime::Buffer memory_, workspace_;
 };
 
-/// Of the kernels that may be picked, those that can run these tensors.
+/// The kernels that may be picked and that can run on these tensors.
 Result<std::vector<std::unique_ptr<Step>>> steps_of(const runtime::BenchInput& input, int layers,
                                                     const Executor& executor) {
   Result<std::vector<std::string>> names = kernels_in_question(input.problem, executor);
@@ -68,7 +68,7 @@ Result<std::vector<std::unique_ptr<Step>>> steps_of(const runtime::BenchInput& i
     by_name.kernel = name;
     Result<std::unique_ptr<Step>> step = Step::create(input, layers, by_name);
     if (!step.ok()) return step.status();
-    // Only the tensors show that some kernels cannot run.
+    // Some kernels see from the tensors only that they cannot run.
     if (running_kernel(input.problem, input.inputs, input.outputs, by_name).ok()) {
       steps.push_back(std::move(*step));
     }
@@ -90,7 +90,7 @@ Status time_all(KernelTimes& times, const std::vector<std::unique_ptr<Step>>& st
   return {};
 }
 
-/// Those that are behind, the furthest first.
+/// The shapes whose pick is behind, the furthest first.
 std::vector<const KernelTimes*> behind(const std::vector<KernelTimes>& shapes) {
   std::vector<const KernelTimes*> list;
   for (const KernelTimes& shape : shapes) {

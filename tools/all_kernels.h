@@ -1,4 +1,4 @@
-// A call by every kernel that takes it, turn about: is the picked one the fastest?
+// Times a call by every kernel that takes it, in turns: is the picked one the fastest?
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,22 +12,22 @@
 namespace flashlatent::tools {
 
 struct KernelTimes {
-  std::string name;  ///< The shape's.
+  std::string name;  ///< The shape's name.
   std::string picked;
-  std::vector<std::pair<std::string, double>> ms;  ///< By kernel: milliseconds of a call.
+  std::vector<std::pair<std::string, double>> ms;  ///< Milliseconds of a call, by kernel.
 
   double of(const std::string& kernel) const;
   const std::pair<std::string, double>& best() const;
-  /// The picked kernel's time over the best one's.
+  /// The picked kernel's time over the best kernel's.
   double loss() const { return of(picked) / best().second; }
 };
 
-/// Times steps of a plan and `layers` calls. A pick that seems behind is timed again, for longer, and that
-/// counts.
+/// Times steps of a plan and `layers` calls. Where the pick seems behind, the shape is timed again, for
+/// longer, and the second time counts.
 Result<KernelTimes> time_kernels(const runtime::BenchInput& input, const runtime::TimingOptions& options,
                                  int layers, const Executor& executor);
 
-/// How many picks are within 3 % of the best, and which are not.
+/// How many picks are within 3 % of the best kernel, and which are not.
 std::string to_text(const std::vector<KernelTimes>& shapes);
 nlohmann::ordered_json to_json(const std::vector<KernelTimes>& shapes);
 

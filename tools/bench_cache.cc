@@ -33,13 +33,13 @@ struct BenchCacheOptions {
   ExecutorOptions executor;
 };
 
-/// A cache, or rows, on the executor's device.
+/// A cache or rows, on the executor's device.
 struct Tensor {
   runtime::Buffer buffer;
   TensorView view;
 };
 
-/// Keys and values apart, of two KV heads of 128: about as many bytes as a latent.
+/// Keys and values of two KV heads of 128: about as many bytes as a latent row.
 struct KeyValues {
   Tensor keys, values;
 
@@ -54,11 +54,11 @@ struct Operation {
   const char* name;
   const char* from;
   const char* to;
-  double bytes;  // of a token, read and written
+  double bytes;  // of a token, read plus written
   std::function<Status()> call;
 };
 
-/// The tensors of all operations: caches of `tokens` tokens in each format, slots and pages in random order.
+/// The tensors of all operations: caches of `tokens` tokens in each format; slots and pages in random order.
 class Bench {
  public:
   static Result<Bench> create(const BenchCacheOptions& options, const Executor& executor) {
@@ -167,7 +167,7 @@ class Bench {
     std::vector<std::int32_t> pages(pages_), slots, pairs, ends;
     std::iota(pages.begin(), pages.end(), 0);
     std::shuffle(pages.begin(), pages.end(), engine);
-    // Tokens are appended page by page, as prefill does, into pages in random order.
+    // Tokens are appended page by page, as prefill does, but the pages are in random order.
     for (std::int64_t t = 0; t < tokens_; ++t) {
       slots.push_back(static_cast<std::int32_t>(pages[t / size] * size + t % size));
     }
@@ -179,7 +179,8 @@ class Bench {
     for (std::int64_t i = 0; i <= batch; ++i) {
       ends.push_back(static_cast<std::int32_t>(i < batch ? i * columns * size : tokens_));
     }
-    // The last request has what is left over; the others' rows of the table go on into the next one's pages.
+    // The last request gets the rest of the tokens. In the page table the rows of the others run on into the
+    // next request's pages.
     const std::int64_t widest = pages_ - (batch - 1) * columns;
     std::vector<std::int32_t> table;
     for (std::int64_t i = 0; i < batch; ++i) {
@@ -236,7 +237,7 @@ class Bench {
   KeyValues separate_, packed_, packed_fp8_, kv_rows_;
 };
 
-/// Of the tensors of Bench: rows and caches of bf16 and fp16, two of fp8_656, keys and values.
+/// Memory for the tensors of Bench: rows and caches of bf16 and fp16, two of fp8_656, keys and values.
 Status check_memory_for(const BenchCacheOptions& options, const Executor& executor) {
   constexpr double kToken = 4 * kPlainBytes + 2 * kFp8Bytes + 3 * kKvBytes + kKvFp8Bytes;
   const double pages = std::ceil(static_cast<double>(options.tokens) / options.page_size);

@@ -12,7 +12,7 @@ namespace flashlatent::tools {
 
 namespace {
 
-/// x with P(standard normal < x) = p, by bisection.
+/// The x for which a standard normal number is below x with probability p; by bisection.
 double normal_quantile(double p) {
   double low = -8, high = 8;
   for (int i = 0; i < 60; ++i) {
@@ -61,7 +61,7 @@ std::vector<int> repeated(std::initializer_list<std::pair<int, int>> count_and_l
   return lengths;
 }
 
-/// The shapes that decode kernels for MLA publish.
+/// The shapes for which MLA decode kernels publish times.
 std::vector<BenchCase> peers() {
   std::vector<BenchCase> cases;
   for (auto [query_tokens, heads, mean] : {std::tuple{1, 16, 4096},
@@ -111,7 +111,7 @@ std::vector<BenchCase> peers() {
   return cases;
 }
 
-/// FlashMLA's table: 32 rows.
+/// FlashMLA's table of 32 shapes.
 std::vector<BenchCase> flashmla() {
   std::vector<BenchCase> cases;
   for (const char* distribution : {"uniform", "normal"}) {
@@ -141,8 +141,8 @@ std::vector<BenchCase> etap() {
   return cases;
 }
 
-/// Between small batches, which are shared out, and large ones: whole requests or parts, on some or all
-/// multiprocessors. Its neighbours are in peers().
+/// Batches between small ones, which are split, and large ones: requests that stay whole or are split, on
+/// some or all multiprocessors. Their neighbours are in peers().
 std::vector<BenchCase> between() {
   std::vector<BenchCase> cases;
   for (auto [batch, heads, mean] : {std::tuple{6, 16, 8192},
@@ -163,7 +163,7 @@ std::vector<BenchCase> between() {
   return cases;
 }
 
-/// Pages that come token by token, by short boxes, and as blocks.
+/// Pages that are loaded token by token, by short boxes, and as whole blocks.
 std::vector<BenchCase> pages() {
   std::vector<BenchCase> cases;
   for (auto [batch, heads, tokens] : {std::tuple{128, 8, 4096},
@@ -185,7 +185,7 @@ std::vector<BenchCase> pages() {
   return cases;
 }
 
-/// Seconds on a processor: compute-bound (128 heads), memory-bound (1 head), one long request.
+/// Some seconds on a processor: compute-bound (128 heads), memory-bound (1 head), one long request.
 std::vector<BenchCase> cpu() {
   std::vector<BenchCase> cases;
   for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
@@ -202,13 +202,13 @@ std::vector<BenchCase> cpu() {
   return cases;
 }
 
-/// A handful, to see that benchmarks work.
+/// A few small calls, to see that benchmarks work.
 std::vector<BenchCase> small() {
   return {batch_case(2, 1, 16, 256, "uniform"), batch_case(4, 2, 8, 200, "normal"),
           list_case("skewed", 4, repeated({{1, 1024}, {3, 16}}))};
 }
 
-/// Dense decode out of an fp8_656 cache.
+/// Dense decode from an fp8_656 cache.
 std::vector<BenchCase> fp8() {
   std::vector<BenchCase> cases;
   for (int heads : {16, 32, 64, 128}) cases.push_back(batch_case(128, 1, heads, 4096, "uniform"));
@@ -225,7 +225,7 @@ BenchCase sparse_case(int batch, int query_tokens, int heads, int topk, int s_k,
   return c;
 }
 
-/// The published rows, and the head counts that tensor parallelism gives.
+/// The shapes that are published, and the head counts of tensor parallelism.
 std::vector<BenchCase> sparse_peers() {
   return {sparse_case(128, 2, 128, 2048, 32768),  sparse_case(128, 1, 128, 2048, 32768),
           sparse_case(128, 2, 64, 2048, 32768),   sparse_case(128, 1, 64, 2048, 32768),
@@ -234,7 +234,7 @@ std::vector<BenchCase> sparse_peers() {
           sparse_case(128, 1, 8, 2048, 32768)};
 }
 
-/// From a plain cache, token by token.
+/// From a plain cache, which indices read token by token.
 std::vector<BenchCase> sparse_plain() {
   std::vector<BenchCase> cases = {
       sparse_case(128, 1, 8, 2048, 8192),       sparse_case(128, 1, 16, 2048, 8192),
@@ -255,8 +255,8 @@ std::vector<BenchCase> sparse_small() {
   return {sparse_case(3, 2, 8, 100, 300), sparse_case(2, 1, 64, 65, 200), sparse_case(1, 1, 4, 1500, 700)};
 }
 
-/// DeepSeek V4: 128 tokens of a window cache of 2^20 tokens in pages of 256, and `topk` of an extra cache, or
-/// without indices all of its `extra_tokens` a request.
+/// DeepSeek V4: a window of 128 tokens in a cache of 2^20 tokens in pages of 256, and an extra cache: `topk`
+/// of its tokens, or without indices all `extra_tokens` of a request.
 BenchCase v4_case(int batch, int query_tokens, int heads, int topk, int page_size, int extra_pool,
                   bool indexed = true) {
   BenchCase c = sparse_case(batch, query_tokens, heads, 128, (1 << 20) / batch, true);
@@ -275,9 +275,9 @@ BenchCase v4_case(int batch, int query_tokens, int heads, int topk, int page_siz
   return c;
 }
 
-/// FlashMLA's rows, those of few heads, and all of an extra cache by page table.
+/// FlashMLA's shapes, the same with few heads, and all of an extra cache by page table.
 std::vector<BenchCase> sparse_v4() {
-  constexpr int kPool64 = 1 << 20, kPool2 = 1 << 18;  // tokens, of pages of 64 and of 2
+  constexpr int kPool64 = 1 << 20, kPool2 = 1 << 18;  // tokens, in pages of 64 and of 2
   std::vector<BenchCase> cases;
   for (auto [batch, query_tokens, heads, topk] : {std::tuple{128, 2, 64, 512},
                                                   {128, 2, 128, 1024},
@@ -296,7 +296,7 @@ std::vector<BenchCase> sparse_v4() {
   }
   for (int heads : {64, 128}) cases.push_back(v4_case(128, 2, heads, 1024, 2, kPool2));
   for (int heads : {16, 64, 128}) {
-    // Fewer tokens a request than indices: each is named more than once, as of a pool that requests share.
+    // Fewer tokens a request than indices, so each is named more than once, as in a pool that requests share.
     cases.push_back(v4_case(128, 1, heads, 8192, 2, kPool2));
     cases.push_back(v4_case(128, 1, heads, 8192, 2, 0, false));
   }
@@ -315,14 +315,14 @@ BenchCase prefill_case(int query_tokens, int heads, int qk_dim, int s_kv, int to
   return c;
 }
 
-/// A second cache of so many tokens, with `topk` indices into it.
+/// Adds a second cache of `tokens` tokens, with `topk` indices into it.
 BenchCase with_extra(BenchCase c, int topk, int tokens) {
   c.problem.cache.extra = {.enabled = true, .indexed = true, .page_size = 64, .topk = topk, .max_pages = 0};
   c.extra_tokens = tokens;
   return c;
 }
 
-/// V3.2's prompts and V4's, from rows and straight from the paged cache.
+/// Prompts of DeepSeek V3.2 and V4, from contiguous rows and from paged caches.
 std::vector<BenchCase> sparse_prefill() {
   std::vector<BenchCase> cases = {
       prefill_case(4096, 128, 576, 8192, 2048),   prefill_case(4096, 128, 576, 32768, 2048),
@@ -344,7 +344,7 @@ std::vector<BenchCase> sparse_prefill() {
   return cases;
 }
 
-/// A handful of them that a processor does.
+/// A few of them that a processor can do.
 std::vector<BenchCase> sparse_prefill_small() {
   std::vector<BenchCase> cases = {prefill_case(16, 8, 576, 300, 100), prefill_case(4, 64, 512, 200, 65),
                                   with_extra(prefill_case(3, 8, 576, 300, 70), 65, 300),
@@ -353,7 +353,7 @@ std::vector<BenchCase> sparse_prefill_small() {
   return cases;
 }
 
-/// A handful of them that a processor does.
+/// A few of them that a processor can do.
 std::vector<BenchCase> sparse_v4_small() {
   std::vector<BenchCase> cases = {v4_case(2, 1, 16, 512, 64, 4096), v4_case(2, 2, 64, 512, 2, 4096),
                                   v4_case(2, 1, 16, 700, 2, 0, false)};

@@ -1,4 +1,4 @@
-// What `bench dense`, `bench sparse` and `bench paged` measure: shapes, one by one and in suites.
+// The shapes that `bench dense`, `bench sparse` and `bench paged` measure, single ones and suites.
 #pragma once
 
 #include <span>
@@ -11,26 +11,27 @@ namespace flashlatent::tools {
 
 struct BenchCase {
   std::string name = {};
-  DecodeProblem problem;  ///< batch and max_pages follow from the lengths; sparse: of each request's cache.
+  /// Without batch and max_pages, which follow from the lengths; sparse: from each request's cache.
+  DecodeProblem problem;
   int mean_length = 0;
   std::string distribution = "uniform";  ///< "uniform", "normal" or "list".
   std::vector<int> lengths = {};
-  int shared_tokens = 0;  ///< At the begin of all requests.
-  int extra_tokens = 0;   ///< Of each request in the extra cache, if the problem has one.
+  int shared_tokens = 0;  ///< Tokens that all requests begin with.
+  int extra_tokens = 0;   ///< Tokens of each request in the extra cache, if the problem has one.
   bool graph = false;
-  float deviation = 0.1F;  ///< Of queries and cached rows, which are normal.
+  float deviation = 0.1F;  ///< Standard deviation of queries and cached rows, which are normal.
   bool rmse = false;       ///< Compare a sample of rows with the oracle.
-  /// Sparse prefill: the query tokens of one request, whose tokens are the cache. Plain pages of one token
-  /// are contiguous rows.
+  /// Sparse prefill: one request's query tokens, which attend to the tokens of the cache. A plain cache with
+  /// pages of one token is contiguous rows.
   bool prefill = false;
 };
 
-/// `batch` lengths: all `mean`, or "normal" with deviation mean / 2 and at least `least`. The normal ones are
-/// the distribution's quantiles in random order, so that their sum is no matter of luck.
+/// `batch` lengths: all `mean`; or "normal" with standard deviation mean / 2 and at least `least`. Normal
+/// lengths are the distribution's quantiles in random order, so that their sum does not depend on luck.
 std::vector<int> make_lengths(const std::string& distribution, int batch, int mean, int least);
 
-/// "b128 s_q1 h16 s_k4096 uniform", "b128 s_q1 h16 topk2048 page16 fp16", "b128 s_q2 h64 topk128 page256
-/// extra512 page64"; no other case of a suite has it.
+/// The case's name, unique in its suite: "b128 s_q1 h16 s_k4096 uniform", "b128 s_q1 h16 topk2048 page16
+/// fp16", "b128 s_q2 h64 topk128 page256 extra512 page64".
 std::string name_of(const BenchCase& c);
 
 struct BenchSuite {
@@ -42,7 +43,7 @@ std::span<const BenchSuite> dense_suites();
 std::span<const BenchSuite> sparse_suites();
 
 std::vector<std::string> suite_names(std::span<const BenchSuite> suites);
-/// One line on each suite, for --help.
+/// One line for each suite, for --help.
 std::string describe_suites(std::span<const BenchSuite> suites);
 /// The cases of the suite of that name.
 std::vector<BenchCase> suite_cases(std::span<const BenchSuite> suites, const std::string& name);

@@ -1,5 +1,5 @@
-// flashlatent bench dense, bench sparse, bench paged: how long decode calls take, beside what the machine
-// could do.
+// flashlatent bench dense, bench sparse, bench paged: times decode calls, and compares them with what the
+// machine can do.
 #include "tools/bench_decode.h"
 
 #include <fmt/core.h>
@@ -30,7 +30,7 @@ struct Work {
   double bytes = 0;
 };
 
-/// Bytes that the cache has of a token, of all KV heads.
+/// Bytes of a token in the cache, all KV heads.
 double token_bytes(const DecodeProblem::Cache& cache) {
   if (cache.layout == KvLayout::kLatent && cache.format != KvFormat::kPlain) {
     return static_cast<double>(last_extent(cache.format, cache.qk_dim));
@@ -39,17 +39,18 @@ double token_bytes(const DecodeProblem::Cache& cache) {
   return (cache.format == KvFormat::kE4m3 ? 1.0 : 2.0) * cache.heads * (cache.qk_dim + cache.v_dim);
 }
 
-/// What a request's query tokens attend to, all together: of a prompt half of the square.
+/// Pairs of query token and token of one request; of a prompt half of the square.
 double pairs_of(const DecodeProblem& problem, int length) {
   const double tokens = problem.query.tokens;
   if (problem.sparse.enabled) return tokens * problem.sparse.topk;
   if (!problem.options.causal) return tokens * length;
-  const double rows = std::min<double>(tokens, length);  // that see anything
+  const double rows = std::min<double>(tokens, length);  // query tokens that see anything
   return rows * length - rows * (rows - 1) / 2;
 }
 
-/// 2 (d_qk + d_v) operations a row and token that it attends to. Dense: the cache read once, q read and out
-/// written once; sparse: each query token's tokens read once.
+/// Operations and bytes of a call: 2 (d_qk + d_v) operations for each row and token that it attends to.
+/// Dense: the cache is read once, q read and out written once. Sparse: each query token's tokens are read
+/// once.
 Work work_of(const BenchCase& c) {
   const auto& [query, cache, sparse, options] = c.problem;
   const double requests = static_cast<double>(c.lengths.size());
@@ -66,7 +67,7 @@ Work work_of(const BenchCase& c) {
     work.bytes = pairs * token_bytes(cache);
   } else {
     const double rows = requests * query.tokens * query.heads;
-    // A prefix that groups attend to is read once.
+    // Groups read a shared prefix once.
     if (options.prefix_sharing != PrefixSharing::kOff) tokens -= (requests - 1) * c.shared_tokens;
     work.bytes =
         tokens * token_bytes(cache) + rows * ((query.e4m3 ? 1.0 : 2.0) * cache.qk_dim + 2.0 * cache.v_dim);
@@ -74,8 +75,8 @@ Work work_of(const BenchCase& c) {
   return work;
 }
 
-/// Plans once and times decode; with `layers` times a step of a plan and so many calls, over `layers`. Leaves
-/// the call's result in the input's outputs.
+/// Plans once and times decode(). With `layers`: times a step of a plan and this many calls, and divides by
+/// `layers`. The call's result stays in the input's outputs.
 Result<runtime::Timing> time_decode(const runtime::BenchInput& input, runtime::TimingOptions options,
                                     int layers, const Executor& executor) {
   const Result<Plan> plan = Plan::make(input.problem, executor);
@@ -109,7 +110,7 @@ Result<runtime::Timing> time_decode(const runtime::BenchInput& input, runtime::T
   return timing;
 }
 
-/// The same of sparse prefill, which nobody plans.
+/// The same for sparse prefill, which has no plan.
 Result<runtime::Timing> time_prefill(const runtime::BenchInput& input, const runtime::TimingOptions& options,
                                      const Executor& executor) {
   const SparsePrefillInputs inputs = runtime::prefill_inputs(input);
@@ -132,7 +133,7 @@ Result<runtime::Timing> time_prefill(const runtime::BenchInput& input, const run
       executor);
 }
 
-/// One call between events: the emptying hides its launch from the clock.
+/// One call between events: emptying the caches hides its launch from the clock.
 runtime::TimingOptions cold(runtime::TimingOptions options) {
   options.cold = true;
   options.graph = false;
@@ -162,7 +163,7 @@ Result<Measurement> measure(const BenchCase& c, runtime::BenchInput& input, cons
   if (!timing.ok()) return timing.status();
   const Purpose purpose = c.prefill ? purpose_on(executor.backend) : Purpose::kDecode;
   DecodeProblem problem = input.problem;
-  if (c.prefill) std::swap(problem.query.batch, problem.query.tokens);  // a request each
+  if (c.prefill) std::swap(problem.query.batch, problem.query.tokens);  // each query token is a request
   Result<std::string> why = explain_for(purpose, problem, executor);
   if (!why.ok()) return why.status();
 
@@ -200,7 +201,7 @@ Result<Measurement> measure(const BenchCase& c, runtime::BenchInput& input, cons
   const Work work = work_of(c);
   m.tflops = work.flops / timing->median * 1e-9;
   m.gbps = work.bytes / timing->median * 1e-6;
-  // Of sparse prefill the same rows come from L2 for many query tokens.
+  // In sparse prefill many query tokens read the same rows, mostly from L2.
   const double read_bytes = c.prefill ? 0 : work.bytes;
   m.floor_ms = std::max(read_bytes / roof.read_tbps, work.flops / roof.matmul_tflops) * 1e-9;
   m.roof_pct = 100 * m.floor_ms / timing->median;
@@ -310,7 +311,7 @@ Result<Measurement> measure(const BenchCase& c, const BenchOptions& options, con
   return measure(c, *input, options, roof, executor);
 }
 
-/// The columns that not every run has.
+/// The columns that only some runs have.
 struct Columns {
   bool estimate = false, cold = false, read = false, floor = false, variant = false, rmse = false,
        oracle = false;

@@ -1,4 +1,5 @@
-// What `bench dense`, `bench sparse` and `bench paged` share: their options, and measuring a list of cases.
+// What `bench dense`, `bench sparse` and `bench paged` have in common: options, and measuring a list of
+// cases.
 #pragma once
 
 #include <optional>
@@ -19,9 +20,10 @@ struct BenchOptions {
   std::string suite;
   std::string filter;
   runtime::TimingOptions timing;
-  int reach = 0;   ///< Tokens that a page table has room for at least; 0: as many as the longest request has.
-  int layers = 0;  ///< A step of a plan and so many calls is timed; 0: calls, planned before.
-  std::optional<int> calls_per_plan;  ///< Left out: `layers`.
+  /// The least tokens that a page table has room for; 0: those of the longest request.
+  int reach = 0;
+  int layers = 0;  ///< Time a step of a plan and this many calls. 0: time calls, planned before.
+  std::optional<int> calls_per_plan;  ///< Not given: `layers`.
   bool with_cold = false;
   bool with_read = false;
   bool batch_invariant = false;
@@ -48,28 +50,28 @@ struct Measurement {
   bool graph = false;
   double tflops = 0;
   double gbps = 0;
-  double floor_ms = 0;  // what bytes or operations need at the roof
+  double floor_ms = 0;  // time of the bytes or operations at the roof
   double roof_pct = 0;
   double oracle_ms = 0;
-  double estimate_ms = 0;      // what dispatch counts the kernel that ran to take; 0: in no unit of time
-  double variant_ms = 0;       // with batch_invariant: the time without it
+  double estimate_ms = 0;      // dispatch's estimate for the kernel that ran; 0: it has no unit of time
+  double variant_ms = 0;       // with batch_invariant: the time without that option
   runtime::Comparison sample;  // with --rmse
   std::string why;
 };
 
-/// Times a case; leaves its result in the input's outputs.
+/// Times a case. Its result stays in the input's outputs.
 Result<Measurement> measure(const BenchCase& c, runtime::BenchInput& input, const BenchOptions& options,
                             const runtime::Roof& roof, const Executor& executor);
 /// A row of a benchmark's results.
 nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m, const BenchOptions& bench);
 
-/// The options of the group "Shape" don't go together with --suite.
+/// Refuses the options of the group "Shape" together with --suite.
 void exclude_suite(CLI::App& app);
 void add_reach_option(CLI::App& app, int& reach);
 void add_bench_options(CLI::App& app, std::span<const BenchSuite> suites, BenchOptions& options);
 
-/// Measures those of `cases` that the filter leaves and prints a line each; the exit code. `name` is the
-/// subcommand's.
+/// Measures the cases that the filter leaves and prints a line for each. Returns the exit code. `name`: the
+/// subcommand.
 int run_bench_decode(const char* name, std::vector<BenchCase> cases, const BenchOptions& options);
 
 }  // namespace flashlatent::tools

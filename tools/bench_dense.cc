@@ -8,7 +8,7 @@ namespace flashlatent::tools {
 
 namespace {
 
-/// One shape by options, instead of a suite.
+/// One shape given by options, instead of a suite.
 struct ShapeOptions {
   int batch = 128;
   int mean_length = 4096;
@@ -22,7 +22,7 @@ struct ShapeOptions {
 struct BenchDenseOptions {
   BenchOptions bench;
   ShapeOptions shape;
-  std::string kv;  // empty: the suite's, or plain
+  std::string kv;  // empty: plain, or what the suite has
   bool e4m3_queries = false;
   std::string products = "auto";
 };

@@ -1,4 +1,4 @@
-// flashlatent bench numerics: what an FP8 cache costs in accuracy, apart from what the kernel does.
+// flashlatent bench numerics: the accuracy that an FP8 cache costs, apart from what a kernel adds.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -34,9 +34,9 @@ struct NumericsOptions {
   int tokens = 4096;
   std::uint64_t seed = 0;
   std::string kv = "fp8_656", products = "auto", latents = "all";
-  float scores = 0;  // their deviation; 0: each of kScoreDeviations
+  float scores = 0;  // their standard deviation; 0: each of kScoreDeviations
   bool e4m3_queries = false;
-  int chains = 0;  // in which tensor cores add up a score; 0: as mla_64_e4m3
+  int chains = 0;  // sums by which tensor cores add up a score; 0: as mla_64_e4m3 does
   std::string json;
   ExecutorOptions executor;
 
@@ -64,10 +64,10 @@ struct Latents {
   const char* name;
   const char* what;
   float (*element)(Engine&, int channel);
-  bool common = false;  // tokens have a direction in common, and queries have it, too
+  bool common = false;  // tokens have a direction in common, which queries have, too
 };
 
-/// The direction in common.
+/// The common direction.
 float direction(int channel) {
   return channel % 2 == 0 ? 1.0F : -1.0F;
 }
@@ -81,7 +81,7 @@ constexpr Latents kLatents[] = {
     {"common", "unit variance about a direction of length 24 that all tokens and queries have",
      [](Engine& engine, int channel) { return normal(engine) + direction(channel); }, true},
 };
-constexpr float kScoreDeviations[] = {1, 4};  // attention spread over many tokens, and on few
+constexpr float kScoreDeviations[] = {1, 4};  // attention over many tokens, and over few
 
 std::vector<std::string> latents_names() {
   std::vector<std::string> names = {"all"};
@@ -93,7 +93,7 @@ std::vector<std::string> latents_names() {
 struct Data {
   DecodeProblem problem;
   DecodeInputs plain, fp8;
-  float scale = 1;  // e4m3's: the largest latent becomes 448
+  float scale = 1;  // of e4m3: the largest latent becomes 448
   std::vector<std::uint16_t> q, latents, read_back;
   std::vector<std::uint8_t> token_bytes, q_codes;
   std::vector<std::int32_t> table, lengths;
@@ -125,7 +125,7 @@ Result<Data> make_data(const NumericsOptions& options, const Latents& kind, floa
   problem.query.batch = options.batch;
   problem.query.heads = options.heads;
   problem.cache.max_pages = static_cast<int>(columns);
-  // q . k has the variance |k|^2.
+  // q . k has variance |k|^2.
   const double norm = std::sqrt(squares / static_cast<double>(pages * kPageSize));
   problem.options.softmax_scale = static_cast<float>(score_deviation / norm);
 
@@ -160,7 +160,7 @@ Result<Data> make_data(const NumericsOptions& options, const Latents& kind, floa
   return data;
 }
 
-/// |a - b| / |b|, summed up over vectors.
+/// a - b| / |b| over many vectors.
 class RelativeError {
  public:
   template <class A, class B>
@@ -175,14 +175,15 @@ class RelativeError {
 };
 
 struct Errors {
-  double element = 0;                    // of a dequantised latent element
-  double cache = 0;                      // float64 over the FP8 cache against float64 over bf16
-  double cache_lse = 0;                  // the same of lse, the largest
-  double kernel = 0;                     // the kernel over the FP8 cache against float64 over the same bytes
-  double plain_kernel = 0;               // the plainest code in the working precision, likewise
-  double worst_ratio = 0;                // a row's error over what it may be
-  double kernel_lse = 0, plain_lse = 0;  // the same of lse, the largest
-  double tensor_cores = 0, tensor_cores_lse = 0;  // e4m3 products as Hopper's tensor cores add them
+  double element = 0;    // of a dequantised latent element
+  double cache = 0;      // float64 over the FP8 cache against float64 over bf16
+  double cache_lse = 0;  // the same of lse, the largest
+  double kernel = 0;     // the kernel over the FP8 cache against float64 over the same bytes
+  // the plainest code in the working precision, compared in the same way
+  double plain_kernel = 0;
+  double worst_ratio = 0;                // the largest error of a row over its tolerance
+  double kernel_lse = 0, plain_lse = 0;  // lse of the kernel and of the plainest code, the largest error
+  double tensor_cores = 0, tensor_cores_lse = 0;  // e4m3 products as Hopper's tensor cores compute them
   double total = 0;                               // the kernel over the FP8 cache against float64 over bf16
   double bf16_kernel = 0;                         // the kernel over bf16 against float64 over bf16
 };
@@ -211,7 +212,7 @@ Result<Errors> measure(Data& data, const NumericsOptions& options, const Executo
   Errors errors;
   RelativeError element, cache, total, bf16_kernel, tensor_cores;
   for (std::size_t i = 0; i < data.latents.size(); ++i) {
-    if (!e4m3 && i % fp8_656::kDim >= fp8_656::kLatentDim) continue;  // the RoPE part is as it was
+    if (!e4m3 && i % fp8_656::kDim >= fp8_656::kLatentDim) continue;  // the RoPE part is not quantised
     element.add(bf16_to_float(data.read_back[i]), bf16_to_float(data.latents[i]));
   }
   const auto* bf16_out = static_cast<const std::uint16_t*>(runs[0].out().data);

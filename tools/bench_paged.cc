@@ -23,7 +23,7 @@ struct PagedShape {
   KvFormat format = KvFormat::kPlain;
   Dtype dtype = Dtype::kBF16;
   int shared_tokens = 0;
-  PrefixSharing sharing = PrefixSharing::kAuto;  // of those
+  PrefixSharing sharing = PrefixSharing::kAuto;  // of the shared tokens
 };
 
 BenchCase case_of(const PagedShape& s) {
@@ -61,7 +61,7 @@ BenchCase case_of(const PagedShape& s) {
   return c;
 }
 
-/// Batches of GQA, MHA and few KV heads, long and short requests, varied lengths, an FP8 cache.
+/// Batches of GQA, MHA and few KV heads; long and short requests, varied lengths, an FP8 cache.
 std::vector<BenchCase> table(int page_size, KvLayout layout) {
   std::vector<PagedShape> shapes = {
       {},
@@ -84,7 +84,7 @@ std::vector<BenchCase> table(int page_size, KvLayout layout) {
   return cases;
 }
 
-/// Requests that share a prefix, attended to by groups and without.
+/// Requests that share a prefix, with groups and without.
 std::vector<BenchCase> prefixes() {
   std::vector<BenchCase> cases;
   for (const PagedShape& shape : {PagedShape{.batch = 64, .mean_length = 8704, .shared_tokens = 8192},
@@ -100,7 +100,7 @@ std::vector<BenchCase> prefixes() {
   return cases;
 }
 
-/// The same in small, for seconds on a processor.
+/// Small ones, for some seconds on a processor.
 std::vector<BenchCase> cpu() {
   std::vector<BenchCase> cases;
   for (KvLayout layout : {KvLayout::kSeparate, KvLayout::kPacked}) {
@@ -119,7 +119,8 @@ std::vector<BenchCase> cpu() {
   return cases;
 }
 
-/// Prompts into pages: MHA and GQA, one long one to many short ones, and chunks behind a cached prefix.
+/// Prompts into pages: MHA and GQA, from one long prompt to many short ones, and chunks behind a cached
+/// prefix.
 std::vector<BenchCase> prefill() {
   std::vector<BenchCase> cases;
   for (int dim : {128, 64}) {

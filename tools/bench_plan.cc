@@ -1,4 +1,4 @@
-// flashlatent bench plan: how long planning a step takes.
+// flashlatent bench plan: times the planning of a step.
 #include <fmt/core.h>
 
 #include "core/message.h"
@@ -23,7 +23,7 @@ struct BenchPlanOptions {
   ExecutorOptions executor;
 };
 
-/// Plans need lengths and memory, no cache.
+/// Planning needs lengths and memory, but no cache.
 Result<runtime::Timing> measure(int batch, int heads, int calls_per_plan, const Executor& executor) {
   DecodeProblem problem;
   problem.query.batch = batch;

@@ -1,4 +1,4 @@
-// flashlatent bench shapes: shapes that nobody chose, beside the times that a file has of others.
+// flashlatent bench shapes: times drawn shapes, beside the times that a file has of other libraries.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace flashlatent::tools {
 namespace {
 
 constexpr const char* kOurs = "flashlatent";
-// Calls of a step, as models have layers. A processor takes too long for so many.
+// Calls of a step: the layers of a model. A processor would take too long for so many.
 constexpr int kLatentLayers = 61, kPagedLayers = 30, kCpuLayers = 1;
 
 struct BenchShapesOptions {
@@ -29,22 +29,22 @@ struct BenchShapesOptions {
   bool all_kernels = false;
 };
 
-/// A shape, the case that is timed, and who was best before.
+/// A shape, the case that is timed, and the best of the file's times.
 struct ShapeCase {
   Shape shape;
   BenchCase bench;
 };
 
-/// How our time compares with one in the file.
+/// Compares our time with one in the file.
 class Comparer {
  public:
   Comparer(const Shapes& shapes, const runtime::Roof& roof, std::string gpu)
       : file_roof_(shapes.roof), roof_(roof), other_(!shapes.gpu.empty() && shapes.gpu != gpu) {}
 
-  /// Is it by the share of each device's floor, since the file is of another one?
+  /// Must times be compared over each device's floor, because the file is of another device?
   bool by_floor() const { return other_; }
 
-  /// Our time over `ms`, each over its device's floor if these are not the same device.
+  /// Our time over `ms`; if the devices differ, each time over its device's floor.
   double ratio(const Measurement& m, double ms) const {
     const double direct = m.timing.median / ms;
     if (!other_ || !file_roof_) return direct;
@@ -85,7 +85,7 @@ Result<std::vector<ShapeCase>> cases_of(std::vector<Shape> shapes, const BenchSh
   std::map<std::string, int> named;
   for (Shape& shape : shapes) {
     BenchCase bench = case_of(shape);
-    // Some differ in nothing but which lengths they have.
+    // Some shapes differ only in their lists of lengths.
     if (const int before = named[bench.name]++; before > 0) bench.name += fmt::format(" ({})", before + 1);
     if (bench.name.find(options.bench.filter) == std::string::npos) continue;
     cases.push_back({std::move(shape), std::move(bench)});
@@ -97,7 +97,7 @@ Result<std::vector<ShapeCase>> cases_of(std::vector<Shape> shapes, const BenchSh
   return cases;
 }
 
-/// The shapes' libraries, in the order in which they first appear.
+/// The libraries of all shapes, in the order of their first appearance.
 std::vector<std::string> libraries_of(const std::vector<ShapeCase>& cases) {
   std::vector<std::string> libraries;
   for (const ShapeCase& c : cases) {
@@ -146,7 +146,7 @@ nlohmann::ordered_json row_of(const ShapeCase& c, const Measurement& m, const Sh
   return row;
 }
 
-/// The step that a shape is timed in.
+/// The options for the step in which a shape is timed.
 BenchOptions step_of(const Shape& shape, const BenchShapesOptions& options, const Executor& executor) {
   BenchOptions bench = options.bench;
   if (bench.layers == 0) bench.layers = shape.latent ? kLatentLayers : kPagedLayers;
@@ -155,7 +155,7 @@ BenchOptions step_of(const Shape& shape, const BenchShapesOptions& options, cons
   return bench;
 }
 
-/// Steps are replayed as graphs where there are any.
+/// Steps are replayed as CUDA graphs where there are any.
 runtime::TimingOptions graph_of(runtime::TimingOptions timing, const Executor& executor) {
   timing.graph = executor.backend == Backend::kCuda;
   return timing;

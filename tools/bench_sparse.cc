@@ -7,7 +7,7 @@ namespace flashlatent::tools {
 
 namespace {
 
-/// One shape by options, instead of a suite.
+/// One shape given by options, instead of a suite.
 struct SparseShape {
   int batch = 128;
   int tokens = 32768;

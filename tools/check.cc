@@ -42,13 +42,14 @@ struct CheckResult {
 
 constexpr int kReruns = 3, kRandomCases = 200;
 
-/// What the backend, or the kernel by name, does not take is refused; any other error is wrong.
+/// A case that the backend, or the named kernel, does not take is refused; any other error is wrong.
 CheckResult failed(const Status& status) {
   const bool refused = status.code() == StatusCode::kUnsupported;
   return {.outcome = refused ? Outcome::kRefused : Outcome::kWrong, .detail = status.message()};
 }
 
-/// Runs a case three times from poisoned outputs: the bits must agree, and the oracle with them.
+/// Runs a case three times from poisoned outputs. The runs must have the same bits, and must agree with the
+/// oracle.
 CheckResult check_case(const runtime::CaseSpec& spec, std::uint64_t seed, const Executor& executor) {
   const runtime::RandomCase random_case = runtime::make_case(spec, seed);
   Result<runtime::DecodeRun> run =
@@ -73,7 +74,7 @@ CheckResult check_case(const runtime::CaseSpec& spec, std::uint64_t seed, const 
           comparison.relative_error, *kernel};
 }
 
-/// The same of sparse prefill, max_logits too.
+/// The same for sparse prefill, with max_logits.
 CheckResult check_prefill(const runtime::CaseSpec& spec, std::uint64_t seed, const Executor& executor) {
   const runtime::RandomCase random_case = runtime::make_case(spec, seed);
   const SparsePrefillInputs inputs = runtime::prefill_inputs(random_case.inputs);
@@ -97,7 +98,7 @@ CheckResult check_prefill(const runtime::CaseSpec& spec, std::uint64_t seed, con
           comparison->relative_error, *kernel};
 }
 
-/// Of "I/N" every N-th case from the I-th on.
+/// --shard I/N: every N-th case from the I-th on.
 struct Shard {
   std::size_t first = 0, of = 1;
 };

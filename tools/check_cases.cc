@@ -9,7 +9,7 @@ namespace {
 
 using runtime::CaseSpec;
 
-/// Lengths around block and page boundaries, with padding.
+/// Lengths at the boundaries of blocks and pages, with padding.
 const std::vector<int> kBoundaries = {0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 200};
 const std::vector<int> kFew = {0, 1, 64, 130};
 const std::vector<int> kLong = {3000};
@@ -58,14 +58,14 @@ std::vector<int> one_long_of_many() {
 
 namespace {
 
-/// So many, and one so long, that teams share them by length.
+/// Many short lengths and one so long that teams divide by length.
 std::vector<int> one_long_of_few() {
   std::vector<int> lengths(16, 60);
   lengths[2] = 2600;
   return lengths;
 }
 
-/// What each contract needs, once.
+/// Each contract once.
 std::vector<CaseSpec> small_cases() {
   return {
       {.name = "boundaries", .heads = 16, .lengths = {0, 1, 64, 65}},
@@ -155,7 +155,7 @@ std::vector<CaseSpec> quick_cases() {
   return cases;
 }
 
-/// The products of dtypes, page sizes, heads and query tokens, on top of the quick ones.
+/// The quick cases, and all combinations of dtypes, page sizes, heads and query tokens.
 std::vector<CaseSpec> full_cases() {
   std::vector<CaseSpec> cases = quick_cases();
   for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {

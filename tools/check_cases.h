@@ -8,49 +8,49 @@
 
 namespace flashlatent::tools {
 
-/// `suite` is small, quick, full or sparse_prefill, or a random one (is_random_suite()), which is of so many
-/// cases; each name is unique and tells what is in the case.
+/// `suite`: small, quick, full or sparse_prefill, or a random one (is_random_suite()) of `random` cases. Each
+/// name is unique and says what is in the case.
 std::vector<runtime::CaseSpec> check_cases(const std::string& suite, int random, std::uint64_t seed);
 
-/// Those of each suite with fp8_656 caches or indices; full has the quick ones, too.
+/// Adds each suite's cases with fp8_656 caches or indices; full has the quick ones, too.
 void add_small_fp8_cases(std::vector<runtime::CaseSpec>& cases);
 void add_quick_fp8_cases(std::vector<runtime::CaseSpec>& cases);
 void add_full_fp8_cases(std::vector<runtime::CaseSpec>& cases);
 
-/// The same with separate or packed keys and values.
+/// Adds those with separate or packed keys and values.
 void add_small_paged_cases(std::vector<runtime::CaseSpec>& cases);
 void add_quick_paged_cases(std::vector<runtime::CaseSpec>& cases);
 void add_full_paged_cases(std::vector<runtime::CaseSpec>& cases);
 
-/// The same with fp8_584 caches, extra caches, windows of latent caches, and fp8_656 without RoPE.
+/// Adds those with fp8_584 caches, extra caches, windows over latent caches, and fp8_656 without RoPE.
 void add_small_two_cache_cases(std::vector<runtime::CaseSpec>& cases);
 void add_quick_two_cache_cases(std::vector<runtime::CaseSpec>& cases);
 void add_full_two_cache_cases(std::vector<runtime::CaseSpec>& cases);
 
-/// The same with e4m3 latent caches.
+/// Adds those with e4m3 latent caches.
 void add_small_e4m3_cases(std::vector<runtime::CaseSpec>& cases);
 void add_quick_e4m3_cases(std::vector<runtime::CaseSpec>& cases);
 void add_full_e4m3_cases(std::vector<runtime::CaseSpec>& cases);
-/// Sparse prefill, alone or in small and full.
+/// Adds sparse prefill, which is a suite of its own, and part of small and full.
 void add_small_prefill_cases(std::vector<runtime::CaseSpec>& cases);
 void add_full_prefill_cases(std::vector<runtime::CaseSpec>& cases);
-/// The same of contexts that ranks share.
+/// Adds those of contexts that ranks share.
 void add_small_shard_cases(std::vector<runtime::CaseSpec>& cases);
 void add_quick_shard_cases(std::vector<runtime::CaseSpec>& cases);
 
-/// Shapes and options drawn at random; a case depends on the seed and its number alone.
+/// Shapes and options drawn at random. A case depends on the seed and its number only.
 std::vector<runtime::CaseSpec> random_cases(int count, std::uint64_t seed);
 
-/// The same with separate or packed keys and values alone, and more query rows a KV head than one has heads.
+/// The same with separate or packed keys and values only, and more query rows of a KV head.
 std::vector<runtime::CaseSpec> random_separate_cases(int count, std::uint64_t seed);
-/// The same of sparse prefill alone.
+/// The same for sparse prefill only.
 std::vector<runtime::CaseSpec> random_prefill_cases(int count, std::uint64_t seed);
-/// Those of `random` and `random_separate` in turns, of contexts that ranks share.
+/// Cases of `random` and `random_separate` in turns, of contexts that ranks share.
 std::vector<runtime::CaseSpec> random_shard_cases(int count, std::uint64_t seed);
-/// Is a suite one of these random ones?
+/// Is it one of these random suites?
 bool is_random_suite(const std::string& suite);
 
-/// Lengths of which large batches' kernels split one, and merge it themselves.
+/// Lengths of which the kernels for large batches split one, and merge it themselves.
 std::vector<int> one_long_of_many();
 
 }  // namespace flashlatent::tools

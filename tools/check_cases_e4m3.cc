@@ -7,10 +7,10 @@ namespace {
 
 using runtime::CaseSpec;
 
-/// How queries and products may be.
+/// The dtype of queries and products.
 struct Kind {
   bool e4m3_query;
-  int query_scales;  // 1 or, as -1, one a head
+  int query_scales;  // 1, or -1: one for each head
   Products products;
 };
 constexpr Kind kBf16Products = {false, 0, Products::kAuto};

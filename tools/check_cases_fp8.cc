@@ -12,7 +12,7 @@ CaseSpec fp8(CaseSpec spec) {
   return spec;
 }
 
-/// Four requests, one without tokens; 30 % of the indices are -1 or out of range, and whole rows of them.
+/// Four requests, one without tokens. 30 % of the indices, and all of some rows, are -1 or out of range.
 CaseSpec sparse(int topk, CaseSpec spec) {
   spec.format = KvFormat::kFp8_656;
   spec.sparse = true;
@@ -41,7 +41,7 @@ void add_small_fp8_cases(std::vector<CaseSpec>& cases) {
            fp8({.name = "fp8 one long of many", .heads = 16, .lengths = one_long_of_many()}),
            fp8({.name = "fp8 one long of many", .heads = 32, .lengths = one_long_of_many()}),
            fp8({.name = "fp8 one long of many", .heads = 66, .lengths = one_long_of_many()}),
-           // Parts of several blocks, by every tile of `fp8_32`.
+           // Parts of several blocks, for every tile size of `fp8_32`.
            fp8({.name = "fp8 invariant", .heads = 8, .lengths = {300, 3}, .batch_invariant = true}),
            fp8({.name = "fp8 invariant", .heads = 16, .lengths = {300, 3}, .batch_invariant = true}),
            fp8({.name = "fp8 invariant", .heads = 32, .lengths = {300, 3}, .batch_invariant = true}),

@@ -12,7 +12,7 @@ namespace {
 
 using runtime::CaseSpec;
 
-/// So many query tokens, each with a cache of its own: every fourth with none, some with less than a block.
+/// Lengths of caches, one for each query token: every fourth has no tokens, some have less than a block.
 std::vector<int> lengths_of(int query_tokens, int most) {
   std::vector<int> lengths;
   lengths.reserve(query_tokens);
@@ -20,7 +20,7 @@ std::vector<int> lengths_of(int query_tokens, int most) {
   return lengths;
 }
 
-/// `topk` indices a query token, of which three tenths are -1 or out of range.
+/// `topk` indices for each query token; 30 % of them are -1 or out of range.
 CaseSpec prefill(int query_tokens, int topk, CaseSpec spec) {
   spec.prefill = spec.sparse = true;
   spec.lengths = lengths_of(query_tokens, 200);
@@ -133,7 +133,7 @@ void add_full_prefill_cases(std::vector<CaseSpec>& cases) {
       cases.push_back(with_lengths(std::move(spec)));
     }
   }
-  // Scores whose base must move, that are huge, or of which the least is the largest.
+  // Scores whose base must move, huge scores, and scores whose least becomes the largest.
   for (int heads : {8, 64, 128}) {
     for (float scale : {-1.0F, 0.0F, 150.0F, 3e4F}) {
       CaseSpec spec = rows(5, 600, 576, {.name = fmt::format("scores {:g}", scale), .heads = heads});
@@ -170,7 +170,7 @@ CaseSpec random_prefill_case(std::uint64_t seed, int number) {
   const int query_tokens = draw.one_in(3) ? draw.of_any_size(1, 400) : draw.from(1, 12);
   const std::int64_t a_token = std::int64_t{query_tokens} * spec.heads * (spec.qk_dim + 512);
   const int most = static_cast<int>(std::clamp<std::int64_t>(kWork / a_token, 1, 5'000));
-  spec.lengths.clear();  // of its default
+  spec.lengths.clear();  // the default ones
   for (int i = 0; i < query_tokens; ++i) {
     spec.lengths.push_back(draw.one_in(6) ? 0 : draw.of_any_size(1, 300));
   }

@@ -1,4 +1,4 @@
-// Cases drawn at random: shapes and options together that no list has.
+// Cases drawn at random: combinations of shapes and options that no list has.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -15,17 +15,17 @@ namespace {
 
 using runtime::CaseSpec;
 
-/// Multiply-adds of a case, which take the oracle some tenths of a second; of one with separate keys and
-/// values alone, of which a suite has more.
+/// Multiply-adds of a case, for which the oracle takes some tenths of a second; less in the suite of separate
+/// keys and values, which has more cases.
 constexpr std::int64_t kWork = 100'000'000, kSeparateWork = 25'000'000;
 
-/// What the cache holds, and how.
+/// Draws the format and layout of the cache.
 void draw_cache(Draw& draw, CaseSpec& spec) {
   if (draw.one_in(3)) {
     spec.layout = draw.of({KvLayout::kSeparate, KvLayout::kPacked});
     if (draw.one_in(4)) spec.format = KvFormat::kE4m3;
     spec.kv_heads = draw.of({1, 1, 2, 3, 8});
-    // Of fewer columns the norm of a row's error varies more than the tolerance has room for
+    // With fewer columns the norm of a row's error varies by more than the tolerance allows
     // (docs/roadmap.md).
     spec.qk_dim = spec.v_dim = draw.one_in(4) ? 16 * draw.from(4, 16) : draw.of({64, 128, 256});
     if (spec.format == KvFormat::kE4m3) spec.scales = draw.of({0, 1, spec.kv_heads});
@@ -52,12 +52,12 @@ void draw_query(Draw& draw, CaseSpec& spec) {
   spec.sink = draw.one_in(4);
 }
 
-/// Lengths that are together at most `all`, some of them at blocks' borders.
+/// Lengths whose sum is at most `all`, some of them at boundaries of blocks.
 std::vector<int> draw_lengths(Draw& draw, int batch, std::int64_t all) {
   std::vector<int> lengths(batch);
   std::int64_t left = all;
   const int kind = draw.from(0, 4), equal = draw.of_any_size(0, static_cast<int>(all / batch));
-  const auto border = [&] {  // one drawn after the other, whatever the compiler
+  const auto border = [&] {  // drawn one after the other, so that no compiler changes the order
     const int blocks = draw.from(0, 5);
     return 64 * blocks + draw.from(-1, 1);
   };
@@ -80,11 +80,11 @@ void draw_requests(Draw& draw, CaseSpec& spec, std::int64_t work = kWork) {
   spec.lengths = draw_lengths(draw, batch, std::clamp<std::int64_t>(work / a_token, batch, 50'000));
   if (draw.one_in(5)) {
     for (int i = 0; i < batch; ++i) spec.ragged_tokens.push_back(draw.from(0, spec.query_tokens));
-    spec.query_tokens = 1;  // not looked at
+    spec.query_tokens = 1;  // not used
   }
 }
 
-/// Query tokens that attend to some tokens by index.
+/// Query tokens that attend to the tokens of their indices.
 void draw_indices(Draw& draw, CaseSpec& spec) {
   spec.sparse = true;
   spec.causal = spec.invalid_pages = false;
@@ -97,8 +97,9 @@ void draw_indices(Draw& draw, CaseSpec& spec) {
   for (std::size_t i = 0; i < spec.lengths.size(); ++i) spec.topk_lengths.push_back(draw.from(0, spec.topk));
 }
 
-/// What scores are like; they may rise and fall along a request. Not of 100 and more, which tests have in few
-/// rows: of many, some sums that tensor cores truncate are past the tolerance (docs/roadmap.md).
+/// Draws the scores' deviation, and steps by which they rise and fall along a request. Not deviations of 100
+/// and more: tests have these in few rows, but among many rows some sums that tensor cores truncate exceed
+/// the tolerance (docs/roadmap.md).
 void draw_scores(Draw& draw, CaseSpec& spec) {
   spec.logit_scale = draw.one_in(3) ? draw.of({0.0F, 0.1F, 4.0F, -2.0F}) : 1.0F;
   if (spec.logit_scale != 0 && draw.one_in(4)) {
@@ -112,7 +113,7 @@ void draw_scores(Draw& draw, CaseSpec& spec) {
   if (draw.one_in(4)) spec.window = draw.of_any_size(1, 2000);
 }
 
-/// Some requests begin with the same tokens.
+/// Lets some requests begin with the same tokens.
 void draw_prefix(Draw& draw, CaseSpec& spec) {
   if (spec.layout == KvLayout::kLatent || !draw.one_in(3)) return;
   const bool refused = spec.window != 0 || spec.alibi || spec.batch_invariant ||
@@ -122,7 +123,7 @@ void draw_prefix(Draw& draw, CaseSpec& spec) {
   spec.shared_tokens = draw.of_any_size(1, 1000);
 }
 
-/// DeepSeek V4's rows, rows without RoPE, a window, an extra cache.
+/// Draws DeepSeek V4's rows, rows without RoPE, a window, an extra cache.
 void draw_second_cache(Draw& draw, CaseSpec& spec) {
   if (spec.layout != KvLayout::kLatent || spec.kv_heads != 1) return;
   if (spec.format == KvFormat::kFp8_656 && draw.one_in(2)) {
@@ -131,7 +132,7 @@ void draw_second_cache(Draw& draw, CaseSpec& spec) {
   }
   if (!spec.sparse && draw.one_in(5)) spec.window = draw.of_any_size(1, 300);
   if (!draw.one_in(3)) return;
-  const bool ragged = !spec.ragged_tokens.empty();  // then by page table, a length a request
+  const bool ragged = !spec.ragged_tokens.empty();  // ragged: by page table, with one length a request
   const int batch = static_cast<int>(spec.lengths.size());
   const std::int64_t a_token = std::int64_t{spec.query_tokens} * spec.heads * (spec.qk_dim + spec.v_dim);
   const std::int64_t tokens = std::clamp<std::int64_t>(kWork / a_token, batch, 20'000);
@@ -147,7 +148,7 @@ void draw_second_cache(Draw& draw, CaseSpec& spec) {
   for (int i = 0; i < batch; ++i) spec.extra_topk_lengths.push_back(draw.from(0, spec.extra_topk));
 }
 
-/// e4m3 latents, in place of plain ones.
+/// Makes plain latents e4m3.
 void draw_e4m3(Draw& draw, CaseSpec& spec) {
   const bool dims = spec.v_dim == 512 && (spec.qk_dim == 576 || spec.qk_dim == 512);
   if (spec.layout != KvLayout::kLatent || spec.format != KvFormat::kPlain || spec.kv_heads != 1 || !dims)
@@ -161,8 +162,8 @@ void draw_e4m3(Draw& draw, CaseSpec& spec) {
   if (spec.e4m3_query) spec.query_scales = draw.of({0, 1, spec.heads});
 }
 
-/// Decode as models are served with drafts of speculative decoding: groups of query heads, two to eight query
-/// tokens, all of a request's or fewer, of separate keys and values 17 to 128 query rows a KV head.
+/// Draws speculative decoding with drafts: two to eight query tokens, all of a request's or fewer, for groups
+/// of query heads. Separate keys and values: 17 to 128 query rows of a KV head.
 void draw_drafts(Draw& draw, CaseSpec& spec) {
   constexpr int kLeastRows = 17, kMostRows = 128;
   if (draw.one_in(4)) {
@@ -188,14 +189,15 @@ void draw_drafts(Draw& draw, CaseSpec& spec) {
   const int query_tokens = spec.query_tokens;
   draw_requests(draw, spec);
   if (!spec.ragged_tokens.empty() || !draw.one_in(3)) return;
-  // Most drafts are as long as they may be; a request that waits has none.
+  // Most drafts have their full length; a waiting request has none.
   for (std::size_t i = 0; i < spec.lengths.size(); ++i) {
     spec.ragged_tokens.push_back(draw.one_in(2) ? query_tokens : draw.from(0, query_tokens));
   }
-  spec.query_tokens = 1;  // not looked at
+  spec.query_tokens = 1;  // not used
 }
 
-/// Ranks share the contexts. A sink is for combine() then, and an index names a rank's own slot.
+/// Lets ranks share the contexts. Not with a sink, which combine() applies then, nor with indices, which name
+/// a rank's own slots.
 void draw_shard(Draw& draw, CaseSpec& spec) {
   if (spec.sparse) return;
   spec.sink = false;
@@ -203,7 +205,7 @@ void draw_shard(Draw& draw, CaseSpec& spec) {
   spec.shard = {draw.from(0, world - 1), world, draw.of({1, 1, 2, 16, 64, 70})};
 }
 
-/// One of four cases; the others of a seed are as if there were none of these.
+/// True for one of four cases. The other cases of a seed are as if there were no drafts.
 bool draws_drafts(std::uint64_t seed, int number) {
   return Draw(~seed, number).one_in(4);
 }
@@ -235,8 +237,8 @@ CaseSpec random_case(std::uint64_t seed, int number) {
   return spec;
 }
 
-/// Separate keys and values, packed ones now and then, of 2 to 200 query rows a KV head, most of them of
-/// several query tokens.
+/// Separate keys and values, sometimes packed; 2 to 200 query rows of a KV head, mostly with several query
+/// tokens.
 CaseSpec random_separate_case(std::uint64_t seed, int number) {
   Draw draw(~seed, number);
   CaseSpec spec;
@@ -281,7 +283,7 @@ std::vector<CaseSpec> random_shard_cases(int count, std::uint64_t seed) {
   std::vector<CaseSpec> cases;
   for (int i = 1; i <= count; ++i) {
     Draw draw(seed, ~static_cast<std::uint64_t>(i));
-    // Half of them of separate keys and values, where windows, ALiBi and prefixes are.
+    // Half have separate keys and values, where windows, ALiBi and prefixes are.
     cases.push_back(i % 2 == 0 ? random_separate_case(seed, i) : random_case(seed, i));
     draw_shard(draw, cases.back());
   }

@@ -9,8 +9,8 @@ namespace {
 
 using runtime::CaseSpec;
 
-/// Two to four query tokens, so that the causal mask goes by places in the context; a rank without tokens of
-/// some request, and one with all blocks' borders.
+/// Two to four query tokens, so that the causal mask goes by positions in the context. One rank has no tokens
+/// of some request; one has the boundaries of all blocks.
 CaseSpec drafts(ContextShard shard, CaseSpec spec) {
   spec.shard = shard;
   spec.query_tokens = std::max(spec.query_tokens, 2);

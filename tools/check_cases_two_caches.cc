@@ -14,7 +14,7 @@ CaseSpec v4(CaseSpec spec) {
   return spec;
 }
 
-/// GLM-5.3-Flash's.
+/// GLM-5.3-Flash's rows.
 CaseSpec no_rope(CaseSpec spec) {
   spec.format = KvFormat::kFp8_656;
   spec.qk_dim = spec.v_dim = 512;
@@ -26,7 +26,7 @@ CaseSpec plain(CaseSpec spec) {
   return spec;
 }
 
-/// Four requests, one without tokens; 30 % of the indices are -1 or out of range, and whole rows of them.
+/// Four requests, one without tokens. 30 % of the indices, and all of some rows, are -1 or out of range.
 CaseSpec indexed(int topk, CaseSpec spec) {
   spec.sparse = true;
   spec.topk = topk;
@@ -35,7 +35,7 @@ CaseSpec indexed(int topk, CaseSpec spec) {
   return spec;
 }
 
-/// An extra cache by indices; of one request it has no tokens.
+/// Adds an extra cache by indices; one request has no tokens there.
 CaseSpec extra_indexed(int topk, int page_size, CaseSpec spec) {
   spec.extra_indexed = true;
   spec.extra_topk = topk;
@@ -46,7 +46,7 @@ CaseSpec extra_indexed(int topk, int page_size, CaseSpec spec) {
   return spec;
 }
 
-/// An extra cache by page table.
+/// Adds an extra cache by page table.
 CaseSpec extra_paged(std::vector<int> lengths, int page_size, CaseSpec spec) {
   spec.extra_lengths = std::move(lengths);
   spec.extra_page_size = page_size;
@@ -54,7 +54,7 @@ CaseSpec extra_paged(std::vector<int> lengths, int page_size, CaseSpec spec) {
   return spec;
 }
 
-/// The window cache by page table.
+/// The window cache, by page table.
 CaseSpec windowed(int window, CaseSpec spec) {
   spec.lengths = {200, 0, 77, 64};
   spec.window = window;
@@ -62,7 +62,7 @@ CaseSpec windowed(int window, CaseSpec spec) {
   return spec;
 }
 
-/// Requests of none to five query tokens, which see a window of their request's tokens.
+/// Requests of none to five query tokens, with a window.
 CaseSpec ragged(int window, CaseSpec spec) {
   spec.lengths = {10, 100, 64, 700, 0, 3};
   spec.ragged_tokens = {1, 3, 0, 2, 1, 5};
@@ -228,7 +228,7 @@ void add_full_two_cache_cases(std::vector<CaseSpec>& cases) {
   cases.back().lengths.assign(150, 70);
   cases.back().extra_lengths.assign(150, 70);
   cases.push_back(v4(extra_indexed(8192, 2, indexed(128, {.name = "v4 long", .heads = 16}))));
-  // More requests than have two parts each, of varied lengths: on a line.
+  // More requests than would have two parts each, of varied lengths, so they lie on a line.
   for (int heads : {16, 64, 128}) {
     CaseSpec spec = v4(extra_paged({}, 2, indexed(100, {.name = "v4 line", .heads = heads, .sink = true})));
     spec.lengths.assign(90, 70);

@@ -39,7 +39,7 @@ constexpr std::array kOfCpu = {
     Row{"reference", 1, 27, 27},
 };
 
-/// The row of the kernel, or null.
+/// The kernel's row, or null.
 template <std::size_t kCount>
 const Row* find(const std::array<Row, kCount>& rows, std::string_view kernel) {
   const auto* row = std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return r.kernel == kernel; });

@@ -58,7 +58,7 @@ void add_seed_option(CLI::App& app, std::uint64_t& seed) {
 
 namespace {
 
-/// The numbers of "1,2,3", or why it is not that.
+/// The numbers of "1,2,3"; or `why` it is no such list.
 std::optional<std::vector<int>> parse_list(std::string_view text, int least, int most, std::string& why) {
   std::vector<int> values;
   while (true) {
@@ -124,7 +124,8 @@ const std::string& command_line() {
 void set_command_line(int argc, char** argv) {
   std::string& line = stored_command_line();
   line = "flashlatent";
-  // Of paths only the last part: the report is read on other machines. Shards and dimensions are none.
+  // Only the last part of paths, since the report is read on other machines. Shards and dimensions have
+  // slashes, too, but are no paths.
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     const bool is_path = argument.find_first_not_of("0123456789/") != std::string_view::npos;

@@ -1,4 +1,4 @@
-// What the subcommands share: registration, options, errors, JSON files.
+// What subcommands have in common: registration, options, errors, JSON files.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -18,10 +18,10 @@ inline constexpr int kRight = 0;
 inline constexpr int kWrongResult = 1;
 inline constexpr int kWrongInput = 2;
 
-/// Set by the subcommand that the command line names; returns the exit code.
+/// Set by the subcommand of the command line; returns the exit code.
 using Action = std::function<int()>;
 
-/// Each file of a subcommand defines one of these; main.cc lists them.
+/// Each file of a subcommand defines one of these, and main.cc calls them.
 void add_info(CLI::App& app, Action& action);
 void add_decode(CLI::App& app, Action& action);
 void add_check(CLI::App& app, Action& action);
@@ -29,7 +29,7 @@ void add_bench(CLI::App& app, Action& action);
 void add_plan(CLI::App& app, Action& action);
 void add_replay(CLI::App& app, Action& action);
 void add_make_case(CLI::App& app, Action& action);
-/// Below `bench`.
+/// Subcommands of `bench`.
 void add_bench_dense(CLI::App& bench, Action& action);
 void add_bench_sparse(CLI::App& bench, Action& action);
 void add_bench_paged(CLI::App& bench, Action& action);
@@ -38,29 +38,29 @@ void add_bench_numerics(CLI::App& bench, Action& action);
 void add_bench_plan(CLI::App& bench, Action& action);
 void add_bench_shapes(CLI::App& bench, Action& action);
 
-/// Where to run.
+/// The options that say where to run.
 struct ExecutorOptions {
   std::string backend;
-  std::optional<int> device;   // of CUDA
-  std::optional<int> threads;  // of the CPU
+  std::optional<int> device;   // CUDA only
+  std::optional<int> threads;  // CPU only
   std::string kernel;
 };
 void add_executor_options(CLI::App& app, ExecutorOptions& options);
-/// The executor, with the default backend where none is given; errors if it cannot run here, or if an option
-/// is the other backend's.
+/// The executor, with the default backend where none is given. Errors: it cannot run here, or an option
+/// belongs to the other backend.
 Result<Executor> make_executor(const ExecutorOptions& options);
 
 void add_seed_option(CLI::App& app, std::uint64_t& seed);
-/// An option of whole numbers from `least` to `most`, separated by commas; an empty item is refused.
+/// Adds an option of integers from `least` to `most`, separated by commas; an empty item is refused.
 CLI::Option* add_list_option(CLI::App& app, const std::string& flag, std::vector<int>& values, int least,
                              int most, const std::string& help);
-/// kInvalidArgument for a flag of CUDA alone, such as --graph, on the CPU.
+/// kInvalidArgument if a flag that only CUDA has, such as --graph, is given on the CPU.
 Status check_cuda_flag(const char* flag, bool given, const Executor& executor);
 
-/// Prints the message on stderr, in one line; returns kWrongInput.
+/// Prints the message to stderr in one line; returns kWrongInput.
 int fail(const Status& status);
 
-/// The command line as it was given, for reports.
+/// The command line as given, for reports.
 const std::string& command_line();
 void set_command_line(int argc, char** argv);
 

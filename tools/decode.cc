@@ -48,7 +48,7 @@ int run_decode(const DecodeOptions& options) {
   Result<runtime::DecodeRun> run = runtime::DecodeRun::create(*problem, inputs, *executor);
   if (!run.ok()) return fail(run.status());
   if (Status status = run->check_inputs(); status.code() == StatusCode::kInvalidArgument) {
-    // A case may hold any page number.
+    // A case may hold any page number, so this is no error.
     fmt::print(stderr, "flashlatent: {}: {}; it is read as a negative one\n", options.path, status.message());
   } else if (!status.ok()) {
     return fail(status);

@@ -27,7 +27,7 @@ int decode_prefill(const io::DecodeCase& prefill_case, const DecodePaths& paths,
     if (!status.ok()) return fail(status);
   }
 
-  // As of a decode call; absent references stay absent.
+  // The shapes of a decode call; absent references stay absent.
   auto of_rows = [](const ConstTensorView& view) { return view.present() ? with_query_token(view) : view; };
   auto of_numbers = [](const ConstTensorView& view) {
     return view.present() ? with_last_query_token(view) : view;

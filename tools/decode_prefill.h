@@ -1,4 +1,4 @@
-// flashlatent decode CASE, where the case is a sparse prefill.
+// flashlatent decode CASE for cases of sparse prefill.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 namespace flashlatent::tools {
 
 struct DecodePaths {
-  std::string input, output, json;  ///< The last two empty: not written.
+  std::string input, output, json;  ///< `output` and `json` may be empty: nothing is written.
 };
 
 /// Runs the case, compares it with the file's references or the oracle, and returns the exit status.

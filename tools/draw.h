@@ -1,4 +1,4 @@
-// What a random case draws from: a seed and the case's number.
+// Random numbers of a case: they depend on a seed and the case's number.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,13 @@
 
 namespace flashlatent::tools {
 
-/// No distribution of the standard library, which may draw otherwise elsewhere: a seed is a case everywhere.
+/// Not the standard library's distributions, which differ between implementations: a seed must give the same
+/// cases everywhere.
 class Draw {
  public:
   Draw(std::uint64_t seed, std::uint64_t number) : engine_(seed * 0x9E3779B97F4A7C15 + number) {}
 
-  /// From low to high.
+  /// low to high, all equally likely.
   int from(int low, int high) {
     return low + static_cast<int>(engine_() % (static_cast<std::uint64_t>(high - low) + 1));
   }
@@ -21,7 +22,7 @@ class Draw {
   T of(std::initializer_list<T> values) {
     return values.begin()[from(0, static_cast<int>(values.size()) - 1)];
   }
-  /// From low to high, as likely of each order of magnitude.
+  /// low to high, all orders of magnitude equally likely.
   int of_any_size(int low, int high) {
     int most = high;
     while (most / 2 > low && !one_in(3)) most /= 2;

@@ -1,5 +1,4 @@
-// Which shapes are drawn: what models that are served have, on one device or on a slice of tensor
-// parallelism.
+// Draws shapes: those of models that are served, on one device or on a slice of tensor parallelism.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -39,10 +38,11 @@ constexpr std::array kPagedHeads = {
     Heads{4, 1, 256},   // Gemma 3 1B
     Heads{8, 8, 128},   // Llama 2 7B on 4
 };
-// Latent caches: 128, 64, 40, 20 heads and these on 2 to 16 devices; slices of 96 and 48 are of other models.
+// Latent caches: 128, 64, 40 and 20 heads, and these on 2 to 16 devices; 96 and 48 are slices of other
+// models.
 constexpr std::array kLatentHeads = {128, 96, 64, 48, 40, 32, 24, 20, 16, 12, 8, 4};
 
-// One query token, or drafts of speculative decoding and multi-token prediction: how often of 20.
+// Query tokens, 20 equally likely values: one, or drafts of speculative decoding and multi-token prediction.
 constexpr std::array kQueryTokens = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 4, 4, 5, 8};
 
 constexpr std::array kBatches = {1,  2,  3,  4,  5,  6,   8,   12,  16,  24,  32, 40,
@@ -50,10 +50,11 @@ constexpr std::array kBatches = {1,  2,  3,  4,  5,  6,   8,   12,  16,  24,  32
 constexpr std::array kMeanLengths = {200,  300,  512,   777,   1000,  1500,  2048,  3000,  3333,  4096,
                                      6000, 8192, 12000, 16384, 20000, 32768, 60000, 65536, 100000};
 
-// A layer's cache: what 61 layers of one device could hold many times over, but a benchmark must not read.
+// The most bytes of one layer's cache that a benchmark should read; 61 layers of one device could hold far
+// more.
 constexpr double kMostCacheBytes = 6e9;
 
-/// Numbers of one shape, by its own seed.
+/// The random numbers of one shape, from a seed of its own.
 class Draws {
  public:
   Draws(std::uint64_t seed, int index)
@@ -91,7 +92,7 @@ Shape draw(std::uint64_t seed, int index) {
   const int batch = draws.one_of(kBatches);
   int mean = draws.one_of(kMeanLengths);
   while (token_bytes(shape) * batch * mean > kMostCacheBytes) mean /= 2;
-  // Half of the batches are of equal lengths; those of the others have a deviation of a third of their mean.
+  // Half of the batches have equal lengths; in the others the standard deviation is a third of the mean.
   shape.varied = draws.bits() % 2 == 0 && batch > 1;
   shape.lengths.assign(batch, std::max(mean, shape.query_tokens));
   if (!shape.varied) return shape;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kStdout = "-";
 
-/// Where JSON for stdout goes.
+/// The stream for JSON of "-".
 FILE*& json_stream() {
   static FILE* stream = stdout;
   return stream;

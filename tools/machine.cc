@@ -25,7 +25,7 @@ std::string host() {
   return "unknown";
 }
 
-/// What nvidia-smi says, in a line; it knows what CUDA does not tell.
+/// One line from nvidia-smi, which knows some things that CUDA does not tell.
 std::string ask_nvidia_smi(int device, const char* fields) {
   const std::string command =
       fmt::format("nvidia-smi -i {} --format=csv,noheader --query-gpu={} 2>/dev/null", device, fields);
@@ -45,7 +45,7 @@ nlohmann::ordered_json describe_machine(const Executor& executor) {
   for (const DeviceInfo& device : devices(Backend::kCuda)) {
     if (device.index != executor.device) continue;
     machine["gpu"] = device.name;
-    // "..., driver CUDA 13.0, runtime CUDA 13.0"
+    // detail is "..., driver CUDA 13.0, runtime CUDA 13.0"
     const auto at = device.detail.find("driver CUDA");
     machine["cuda"] = at == std::string::npos ? device.detail : device.detail.substr(at);
   }

@@ -1,4 +1,4 @@
-// The machine that results were measured on, for JSON.
+// Describes the machine that results were measured on, for JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -24,7 +24,7 @@ int run(int argc, char** argv) {
       "Exit codes: 0 right, 1 wrong result, 2 wrong usage or input."};
   app.name("flashlatent");
   app.set_version_flag("--version", FLASHLATENT_VERSION);
-  app.require_subcommand(0, 1);  // so that an unknown one is named
+  app.require_subcommand(0, 1);  // 0, so that an unknown subcommand gets a message of its own
   app.get_formatter()->column_width(34);
   flashlatent::tools::Action action;
   for (auto* add : kCommands) add(app, action);
@@ -52,8 +52,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Whoever reads may stop reading: then the program ends, and says nothing, even where a parent ignores
-  // that.
+  // If the reader of stdout goes away, the program ends without a message, even if a parent ignores SIGPIPE.
   std::signal(SIGPIPE, SIG_DFL);
   flashlatent::tools::set_command_line(argc, argv);
   try {

@@ -32,7 +32,7 @@ struct MakeCaseOptions {
   std::string prefill;  // "rows", "pages"; empty: decode
   std::string products = "auto";
   std::optional<int> page_size;
-  int batch = 0;  // 0: as many as lengths
+  int batch = 0;  // 0: the number of lengths
   bool no_reference = false;
   std::uint64_t seed = 0;
   runtime::CaseSpec spec = {.lengths = {0, 1, 64, 200}, .topk = -1, .extra_topk = -1};
@@ -134,7 +134,7 @@ Status finish_spec(const MakeCaseOptions& options, runtime::CaseSpec& spec) {
   return {};
 }
 
-/// A page table as the format has it: -1 where unused. `lengths` are a request's, or its query tokens'.
+/// A page table as the case format has it: -1 where unused. `lengths`: of requests, or of query tokens.
 std::vector<std::int32_t> page_table(const ConstTensorView& entries, const ConstTensorView& lengths,
                                      int page_size) {
   const std::int64_t columns = entries.shape[1], each = lengths.rank == 2 ? lengths.shape[1] : 1;
@@ -149,20 +149,20 @@ std::vector<std::int32_t> page_table(const ConstTensorView& entries, const Const
   return table;
 }
 
-/// A cache as a case holds it.
+/// A cache as the case format has it.
 ConstTensorView cache_tensor(const ConstTensorView& view) {
   if (latent_format(view) != KvFormat::kFp8_584) return view;
   return {view.data, Dtype::kU8, {view.shape[0], view.strides[0]}};
 }
 
 struct References {
-  std::vector<float> out;         // as q, with v_dim for the last dimension
+  std::vector<float> out;         // q's shape, with v_dim as the last dimension
   std::vector<float> lse;         // (batch, heads, query tokens)
-  std::vector<float> max_logits;  // the same
+  std::vector<float> max_logits;  // (batch, heads, query tokens)
 };
 
 References make_references(const DecodeProblem& problem, const DecodeInputs& inputs) {
-  // Copies: clang 14 captures no structured bindings.
+  // Copies, because clang 14 cannot capture structured bindings.
   const DecodeProblem::Query query = problem.query;
   const int v_dim = problem.cache.v_dim;
   const std::int64_t tokens = query.ragged ? inputs.q.shape[0] : std::int64_t{query.batch} * query.tokens;
@@ -189,7 +189,7 @@ References make_references(const DecodeProblem& problem, const DecodeInputs& inp
   return references;
 }
 
-/// What the case takes in memory, before any is taken.
+/// Checks the memory for the case before any is taken.
 Status check_memory_for(const runtime::CaseSpec& spec, bool has_reference) {
   double pages = 0, longest = 1, tokens = 0;
   for (int length : spec.lengths) {
@@ -289,7 +289,7 @@ int run_make_case(const MakeCaseOptions& options) {
     tensors.push_back({"out_ref", out});
     tensors.push_back({"lse_ref", lse});
   }
-  // 17 digits are enough for any double.
+  // 17 digits identify any double.
   std::map<std::string, std::string> metadata = {
       {"kind", prefill                            ? "sparse_prefill"
                : spec.layout != KvLayout::kLatent ? "paged_decode"

@@ -49,7 +49,7 @@ struct PlanOptions {
   std::string json;
 };
 
-/// Whose kernels may be picked: the named one's backend, or --backend. CUDA's are in every build's table.
+/// The executor: the backend of the named kernel, or --backend. Every build has CUDA's kernels in its table.
 Result<Executor> executor_of(const PlanOptions& options) {
   Executor executor;
   executor.kernel = options.kernel;
@@ -67,7 +67,7 @@ Result<Executor> executor_of(const PlanOptions& options) {
                             options.backend.empty() ? "" : " of --backend " + options.backend));
 }
 
-/// Page tables are made of requests that share tokens.
+/// Checks the memory for page tables, which are made if requests share tokens.
 Status check_table(const PlanOptions& options, std::int64_t requests, std::int64_t columns) {
   if (options.shared_tokens == 0) return {};
   return runtime::check_host_memory(
@@ -75,7 +75,8 @@ Status check_table(const PlanOptions& options, std::int64_t requests, std::int64
       fmt::format("a page table of {} requests and {} pages", requests, columns));
 }
 
-/// Are requests packed into parts, and what that takes and gains: nanoseconds. 0: shapes say that nothing is.
+/// Whether requests are packed into parts, and what packing takes and gains, in nanoseconds. time = 0: shapes
+/// say that nothing is ever packed.
 struct Packing {
   bool packs;
   std::int64_t time, gain;
@@ -84,12 +85,12 @@ struct Packing {
 struct Shown {
   PlanDescription plan;
   std::vector<Candidate> candidates;
-  schedule::CostModel costs;  ///< Of the picked one.
+  schedule::CostModel costs;  ///< Of the picked kernel.
   schedule::Workers workers;
   Packing packing;
 };
 
-/// A line, if there is anything to say.
+/// A line about packing, if there is anything to say.
 std::string describe(const Packing& packing) {
   if (packing.time == 0) return {};
   return fmt::format("packing: {}; it takes a plan {:.1f} us, and a call gains {:.1f} us\n",
@@ -97,12 +98,12 @@ std::string describe(const Packing& packing) {
                      static_cast<double>(packing.time) * 1e-3, static_cast<double>(packing.gain) * 1e-3);
 }
 
-/// Milliseconds.
+/// Nanoseconds as milliseconds.
 double ms_of(std::int64_t nanoseconds) {
   return static_cast<double>(nanoseconds) * 1e-6;
 }
 
-/// Groups that plan() would find where all requests have their first tokens in common.
+/// The groups that plan() would find if all requests have their first tokens in common.
 prefix::Groups make_groups(const PlanOptions& options, const DecodeProblem& problem,
                            const prefix::Shape& shape, const std::vector<int>& lengths) {
   const std::int64_t columns = problem.cache.max_pages;
@@ -117,7 +118,7 @@ prefix::Groups make_groups(const PlanOptions& options, const DecodeProblem& prob
       problem.query.tokens, problem.options.prefix_sharing == PrefixSharing::kAlways);
 }
 
-/// Of the GPU that --gpu names; else an H200's multiprocessors, or threads.
+/// The workers: of the GPU that --gpu names, else an H200's multiprocessors; on the CPU threads.
 Result<schedule::Workers> workers_of(const PlanOptions& options) {
   if (options.gpu.empty()) return schedule::Workers(options.workers.value_or(kH200Multiprocessors));
   const cost::Gpu* gpu = cost::find_gpu(options.gpu);
@@ -152,7 +153,7 @@ Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& leng
   if (options.extra_topk > 0)
     problem.cache.extra = {.enabled = true, .indexed = true, .topk = options.extra_topk};
   const int longest = *std::max_element(lengths.begin(), lengths.end());
-  // Sparse decode has indices in place of a page table.
+  // Sparse decode has indices and no page table.
   if (options.topk == 0) problem.cache.max_pages = std::max(1, (longest - 1) / problem.cache.page_size + 1);
   if (Status status = check_table(options, problem.query.batch, problem.cache.max_pages); !status.ok())
     return status;
@@ -271,7 +272,7 @@ int run_plan(const PlanOptions& options) {
   Result<Shown> shown = make_plan(options, lengths);
   if (!shown.ok()) return fail(shown.status());
   const std::string text = to_string(shown->plan);
-  // The head is three lines and one a group; a line a part follows.
+  // Three lines of head, one for each group; then one for each part.
   std::size_t end = 0;
   for (std::size_t line = 0; line < 3 + shown->plan.groups.size(); ++line) end = text.find('\n', end) + 1;
   fmt::print("{}{}{}", explain(shown->candidates), describe(shown->packing),
@@ -291,7 +292,7 @@ void add_plan(CLI::App& app, Action& action) {
   CLI::App* plan = app.add_subcommand("plan", "Show a batch's schedule: parts, their load, splits");
   auto options = std::make_shared<PlanOptions>();
   options->problem.query.heads = 128;
-  options->problem.options.softmax_scale = 1;  // on which no plan depends
+  options->problem.options.softmax_scale = 1;  // does not change a plan
   auto add = [&](const char* flag, int& value, const char* help, int most) {
     plan->add_option(flag, value, help)->check(CLI::Range(1, most))->capture_default_str();
   };

@@ -17,7 +17,7 @@ namespace {
 constexpr int kMostBar = 30, kLeastBar = 4;
 constexpr int kUsualColumns = 80;
 
-/// What the user says, else what the terminal says; asked anew each time, since windows change.
+/// COLUMNS if set, else the terminal's answer. Asked each time, since windows change.
 int columns_of_terminal() {
   if (const char* said = std::getenv("COLUMNS"); said != nullptr) {
     if (const auto number = io::parse_integer(said); number && *number > 0 && *number < 10000) {
@@ -60,7 +60,7 @@ void Progress::update(std::int64_t done) {
   last_ = now;
   drawn_ = true;
   if (terminal_) {
-    // A full last column wraps on some terminals.
+    // One column less: a full last column wraps on some terminals.
     fmt::print(stderr, "\r{}\033[K", progress_line(what_, done, total_, columns_of_terminal() - 1));
   } else {
     fmt::print(stderr, "{}: {} % ({}/{})\n", what_, done * 100 / total_, done, total_);

@@ -7,11 +7,11 @@
 
 namespace flashlatent::tools {
 
-/// One line of at most `columns` characters: the bar gets shorter first, then it goes, then the name.
+/// One line of at most `columns` characters. The bar is shortened first, then left out, then the name.
 std::string progress_line(const std::string& what, std::int64_t done, std::int64_t total, int columns);
 
-/// On a terminal a bar that redraws itself, as wide as there is room (COLUMNS, or what the terminal says);
-/// elsewhere a line now and then, if the work takes long.
+/// On a terminal a bar that redraws itself, as wide as there is room (COLUMNS, or the terminal's width).
+/// Elsewhere a line now and then, if the work takes long.
 class Progress {
  public:
   Progress(std::string what, std::int64_t total);
@@ -19,7 +19,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// Before printing something else.
+  /// Call before printing something else.
   void clear();
   void update(std::int64_t done);
 

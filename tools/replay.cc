@@ -120,7 +120,7 @@ void print_report(const ReplayCommand& command, const serve::ReplayReport& r) {
        fmt::format("{:.1f} s, making latents{} included", r.wall_seconds, o.verify ? " and verifying" : ""));
 }
 
-/// "mla", or "gqa:H_Q:H_KV:D".
+/// Reads "mla" or "gqa:H_Q:H_KV:D".
 Status read_model(ReplayCommand& command) {
   serve::ReplayOptions& o = command.replay;
   if (command.model == "mla") return {};

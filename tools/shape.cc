@@ -18,10 +18,10 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kLatentDim = 576, kLatentValueDim = 512;
 constexpr std::size_t kMostFileBytes = std::size_t{256} << 20;
-constexpr int kMostNesting = 8;  // of arrays and objects: what copies and prints a value calls itself
-constexpr double kLeastNumber = 1e-6, kMostNumber = 1e12;  // of times, TB/s and TFLOP/s
+constexpr int kMostNesting = 8;  // of arrays and objects: copying and printing a value is recursive
+constexpr double kLeastNumber = 1e-6, kMostNumber = 1e12;  // limits of times, TB/s and TFLOP/s
 
-/// What a message shows of a value.
+/// A value as a message shows it.
 std::string shown(const Json& value) {
   return io::printable(value.dump(-1, ' ', false, Json::error_handler_t::replace), 60);
 }
@@ -30,7 +30,7 @@ bool is_measured(const Json& value) {
   return value.is_number() && value >= kLeastNumber && value <= kMostNumber;
 }
 
-/// Reads one shape; the first thing that is wrong stays in `error`.
+/// Reads one shape. `error` has the first thing that is wrong.
 class ShapeReader {
  public:
   explicit ShapeReader(const Json& json) : json_(json) {}
@@ -38,7 +38,7 @@ class ShapeReader {
   Result<Shape> read() {
     if (!json_.is_object()) return wrong(fmt::format("is {}; an object is accepted", shown(json_)));
     const Json kind = json_.value("kind", Json());
-    // "mla" is how peers call it.
+    // Other libraries call it "mla".
     shape_.latent = kind == "latent" || kind == "mla";
     if (!shape_.latent && kind != "paged") {
       return wrong(fmt::format("kind is {}; \"latent\" and \"paged\" are accepted", shown(kind)));
@@ -111,7 +111,7 @@ class ShapeReader {
   std::string error_;
 };
 
-/// The file's text, as JSON.
+/// Parses the file's text.
 Result<Json> read_json(const io::ByteSource& source) {
   if (source.size() > kMostFileBytes)
     return source.error(fmt::format("has {} bytes; at most {} are accepted", source.size(), kMostFileBytes));
@@ -132,7 +132,7 @@ Result<Json> read_json(const io::ByteSource& source) {
   return json;
 }
 
-/// The list and what is beside it.
+/// The list of shapes; sets what is beside it in `shapes`.
 Result<const Json*> list_of(const Json& json, const io::ByteSource& source, Shapes& shapes) {
   if (json.is_array()) return &json;
   if (!json.is_object() || !json.contains("shapes") || !json.at("shapes").is_array()) {

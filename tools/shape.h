@@ -1,4 +1,4 @@
-// Shapes of decode calls as models have them: read from a file, with the times that others take, or drawn.
+// Shapes of decode calls as models have them: drawn, or read from a file with the times of other libraries.
 #pragma once
 
 #include <cstdint>
@@ -12,31 +12,32 @@
 
 namespace flashlatent::tools {
 
-/// bf16, pages of 64, causal.
+/// One call in bf16, with pages of 64, causal.
 struct Shape {
-  bool latent = false;  ///< A latent cache (576/512, one KV head), or separate keys and values.
+  bool latent = false;  ///< A latent cache (576/512, one KV head); else separate keys and values.
   int query_tokens = 1;
   int heads = 0;
   int kv_heads = 1;
-  int dim = 0;  ///< Of a key; of a value the same, or 512 of a latent cache.
+  int dim = 0;  ///< Of a key, and of a value, unless the cache is latent, where a value has 512.
   std::vector<int> lengths = {};
   bool varied = false;  ///< The lengths are a list.
-  /// Milliseconds a call by library, in the file's order. Ours, "flashlatent", was kept with the others'.
+  /// Milliseconds of a call for each library, in the file's order. "flashlatent" is an earlier time of this
+  /// one.
   std::vector<std::pair<std::string, double>> times = {};
 };
 
 struct Shapes {
   std::vector<Shape> list = {};
-  std::string gpu = {};                    ///< Where `times` were measured; empty: not said.
-  std::optional<runtime::Roof> roof = {};  ///< Of that device.
+  std::string gpu = {};                    ///< The device of `times`; empty: not known.
+  std::optional<runtime::Roof> roof = {};  ///< The roof of that device.
 };
 
-/// A file of shapes: JSON, {"gpu", "roof": {"read_tbps", "matmul_tflops"}, "shapes": [...]}, or the list
-/// alone. Each shape has kind ("latent" or "paged"), b, s_q, h_q, h_kv, d, lengths (one for all, or a list)
-/// and optionally ms, an object of numbers. kInvalidArgument names the file, the shape and the field.
+/// Reads a JSON file of shapes: {"gpu", "roof": {"read_tbps", "matmul_tflops"}, "shapes": [...]}, or the list
+/// alone. A shape has kind ("latent" or "paged"), b, s_q, h_q, h_kv, d, lengths (one number for all, or a
+/// list) and optionally ms, an object of numbers. kInvalidArgument names the file, the shape and the field.
 Result<Shapes> read_shapes(const std::string& path);
 
-/// `count` shapes by `seed`, the first ones the same whatever the count. draw_shapes.cc says what is drawn.
+/// Draws `count` shapes from `seed`; a smaller count gives the first ones. draw_shapes.cc says what is drawn.
 std::vector<Shape> draw_shapes(std::uint64_t seed, int count);
 
 /// "latent" or "paged".

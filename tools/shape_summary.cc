@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kWorst = 10;
 
-/// The ratios that there are, by what `key` says of each result.
+/// The ratios (those that exist) grouped by `key` of each result.
 template <class Key>
 auto by(const std::vector<ShapeResult>& results, double ShapeResult::*ratio, const Key& key) {
   std::map<decltype(key(results[0])), std::vector<double>> groups;
@@ -25,7 +25,7 @@ auto by(const std::vector<ShapeResult>& results, double ShapeResult::*ratio, con
   return groups;
 }
 
-/// (kind, s_q), where s_q 0 is all of a kind; ("all", 0) is all.
+/// Keys are (kind, s_q). s_q 0 means all of a kind; ("all", 0) all shapes.
 std::map<std::pair<std::string, int>, std::vector<double>> by_kind(const std::vector<ShapeResult>& results,
                                                                    double ShapeResult::*ratio) {
   std::map<std::pair<std::string, int>, std::vector<double>> groups;
@@ -54,7 +54,7 @@ std::string line(const std::string& what, const std::vector<double>& ratios) {
                      s.mean, s.median, s.least, s.most, s.behind, 100.0 * s.behind / s.shapes);
 }
 
-/// A table by kind and s_q; nothing if no shape has such a ratio.
+/// A table by kind and s_q; empty if no shape has such a ratio.
 std::string kinds(const char* title, const std::vector<ShapeResult>& results, double ShapeResult::*ratio) {
   const auto groups = by_kind(results, ratio);
   if (groups.empty()) return "";
@@ -73,7 +73,7 @@ std::string kernels(const char* title, const std::vector<ShapeResult>& results, 
   return text;
 }
 
-/// Those that are furthest behind, worst first.
+/// The shapes that are furthest behind, worst first.
 std::vector<const ShapeResult*> worst(const std::vector<ShapeResult>& results) {
   std::vector<const ShapeResult*> list;
   for (const ShapeResult& r : results) {

@@ -1,4 +1,4 @@
-// What `bench shapes` says of all its shapes together: how far from the times in the file.
+// Summarises `bench shapes`: ratios of our times to those in the file.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,24 +7,24 @@
 
 namespace flashlatent::tools {
 
-/// One shape's numbers; 0: there is none.
+/// One shape's ratios; 0: there is none.
 struct ShapeResult {
   std::string name;
   std::string kind;
   std::string kernel;
   int query_tokens = 1;
   double ms = 0;
-  std::string rival = {};  ///< The library with the best of the others' times.
-  double ratio = 0;        ///< Our time over that.
-  double kept = 0;         ///< Our time over our own in the file.
-  double estimate = 0;     ///< Our time over the estimate, of equal lengths.
+  std::string rival = {};  ///< The library with the best time of the others.
+  double ratio = 0;        ///< Our time over the rival's.
+  double kept = 0;         ///< Our time over our earlier time in the file.
+  double estimate = 0;     ///< Our time over the estimate; equal lengths only.
   double reading = 0;      ///< Our time over reading alone.
 };
 
-/// Above this a shape counts as behind.
+/// A shape with a larger ratio counts as behind.
 inline constexpr double kBehind = 1.03;
 
-/// How ratios are spread.
+/// The distribution of ratios.
 struct Spread {
   int shapes = 0, behind = 0;
   double mean = 0, median = 0, least = 0, most = 0;  ///< The mean is geometric.

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kLeastPrefix = 3;
 
-/// Letters to insert, remove, replace or swap with a neighbour to make one word the other.
+/// The edit distance: letters inserted, removed, replaced, or swapped with a neighbour.
 std::size_t distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
   std::iota(d[0].begin(), d[0].end(), 0);
@@ -31,10 +31,11 @@ std::size_t distance(std::string_view a, std::string_view b) {
   return d[a.size()][b.size()];
 }
 
-/// The known word that `word` is a slip or a beginning of, or that is a beginning of it; empty if none is.
+/// The known word that `word` is probably meant to be: a misspelling, or one is a beginning of the other.
+/// Empty if there is none.
 std::string closest(std::string_view word, const std::vector<std::string>& known) {
   std::string best;
-  std::size_t least = word.size() / 4 + 2;  // as far as that is too far
+  std::size_t least = word.size() / 4 + 2;  // the first distance that is too large
   for (const std::string& candidate : known) {
     const bool begins = std::min(word.size(), candidate.size()) >= kLeastPrefix &&
                         (word.starts_with(candidate) || candidate.starts_with(word));
@@ -66,7 +67,7 @@ std::optional<std::string> explain_unknown_word(const CLI::App& app, int argc, c
       const std::string name(word.substr(0, word.find('=')));
       const CLI::Option* option = current->get_option_no_throw(name);
       if (option != nullptr) {
-        if (option->get_items_expected_min() > 0 && name.size() == word.size()) ++i;  // over its value
+        if (option->get_items_expected_min() > 0 && name.size() == word.size()) ++i;  // skips its value
         continue;
       }
       if (!word.starts_with("--")) return std::nullopt;
@@ -78,7 +79,7 @@ std::optional<std::string> explain_unknown_word(const CLI::App& app, int argc, c
     }
     const std::vector<const CLI::App*> subcommands =
         current->get_subcommands([](const CLI::App*) { return true; });
-    if (subcommands.empty()) continue;  // a file
+    if (subcommands.empty()) continue;  // a file, not a subcommand
     const auto found = std::ranges::find_if(subcommands, [&](auto* s) { return s->get_name() == word; });
     if (found != subcommands.end()) {
       current = *found;

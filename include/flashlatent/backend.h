@@ -1,4 +1,4 @@
-// Where a call runs, and what is there to run it.
+// Backends, devices, kernels, and the executor of a call.
 #pragma once
 
 #include <string>
@@ -15,9 +15,9 @@ enum class Backend {
   kCuda,  ///< NVIDIA GPUs of compute capability 9.0 (Hopper).
 };
 
-/// "cpu", "cuda".
+/// The name: "cpu", "cuda".
 const char* to_string(Backend backend);
-/// The backend of that name, or kInvalidArgument.
+/// The backend of that name. kInvalidArgument if there is none.
 Result<Backend> backend_from_name(std::string_view name);
 
 /// Where and how a call runs. Size queries, plan and decode of one step take the same one, since the device,
@@ -27,12 +27,13 @@ struct Executor {
   int device = 0;          ///< CUDA: device ordinal.
   void* stream = nullptr;  ///< CUDA: cudaStream_t of `device`; calls only enqueue work on it.
   int threads = 0;         ///< CPU: number of threads; 0 means all that OpenMP offers.
-  std::string kernel;      ///< Empty: the library picks; otherwise the kernel of this name or kUnsupported,
-                           ///< from decode() too, where only the tensors show that it cannot run.
+  /// Empty: the library picks a kernel. Otherwise the kernel of this name runs; kUnsupported if it does not
+  /// take the problem, or if decode() finds that it cannot read or write the tensors.
+  std::string kernel;
 };
 
-/// Can this backend run here? kUnavailable if not; the message says why (not built, no driver, no device,
-/// wrong chip).
+/// Can this backend run on this machine? kUnavailable if not; the message says why (not built, no driver, no
+/// device, wrong chip).
 Status available(Backend backend);
 
 /// CUDA if it is available, else the CPU. The environment variable FLASHLATENT_BACKEND (cpu or cuda), the
@@ -56,19 +57,21 @@ std::vector<DeviceInfo> devices(Backend backend);
 struct KernelInfo {
   std::string name;
   Backend backend = Backend::kCpu;
-  std::string takes;  ///< A sentence: the problems it accepts.
+  std::string takes;  ///< A sentence: which problems it takes.
 };
 
 /// All kernels of this build, of every backend.
 std::vector<KernelInfo> kernels();
 
-/// The name of the kernel that a problem gets on this executor; kUnsupported if none takes it. For tensors
-/// that this kernel cannot read or write another one may run: running_kernel() (decode.h) names it.
+/// The name of the kernel that a problem gets on this executor. Errors: kInvalidArgument (a field of the
+/// problem), kUnsupported (no kernel takes it), kUnavailable. For tensors that this kernel cannot read or
+/// write another kernel may run: running_kernel() (decode.h) names it.
 Result<std::string> picked_kernel(const DecodeProblem& problem, const Executor& executor);
 
-/// Which kernel a problem gets on this executor, and why no other: a line a kernel of the backend, "picked",
-/// "not picked" or "declines" with the reason, and where several take the problem what each is estimated to
-/// need for requests as long as max_pages allows. Errors as validate(problem), kUnavailable.
+/// Which kernel a problem gets on this executor, and why no other: a line for each kernel of the backend. A
+/// line says "picked", "not picked", or "declines" with the reason. Where several kernels take the problem it
+/// adds the estimated time for requests as long as max_pages allows. Errors as validate(problem),
+/// kUnavailable.
 Result<std::string> explain(const DecodeProblem& problem, const Executor& executor);
 
 }  // namespace flashlatent

@@ -1,5 +1,5 @@
-// Are a call's lengths and page numbers in range? decode() clamps lengths and skips pages that are not; these
-// functions report them instead.
+// Checks the values of lengths and page numbers. decode() clamps lengths and skips pages that are out of
+// range; these functions report them.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +19,10 @@ enum class InputArgument : std::int32_t {
   kCuSeqlensQ,    ///< From 0 to q's total, never falling, at most s_q tokens a request.
   kCacheSeqlens,  ///< From 0 to max_pages * page_size.
   kTopkLength,    ///< From 0 to topk.
-  kBlockTable,    ///< Entries whose tokens a query token can see: below the cache's pages. Negative ones are
-                  ///< legal: their tokens are skipped.
-  kExtraCacheSeqlens,  ///< The same of the extra cache.
+  /// Entries whose tokens a query token can see: less than the cache's pages. A negative entry is legal: its
+  /// tokens are skipped.
+  kBlockTable,
+  kExtraCacheSeqlens,  ///< As kCacheSeqlens; likewise below, for the extra cache.
   kExtraTopkLength,
   kExtraBlockTable,
 };
@@ -31,26 +32,28 @@ enum class InputArgument : std::int32_t {
 struct InputOffence {
   InputArgument argument = InputArgument::kNone;
   std::int32_t request = 0;
-  std::int32_t index = 0;  ///< Of a block table the column, of extra_cache_seqlens the query token (0 if each
-                           ///< request has one length), else the place in the argument.
+  /// Block table: the column. extra_cache_seqlens: the query token (0 if each request has one length). Other
+  /// arguments: the place in the argument.
+  std::int32_t index = 0;
   std::int32_t value = 0;
-  std::int64_t least = 0, most = 0;  ///< What is accepted there.
+  std::int64_t least = 0, most = 0;  ///< The range that is accepted there.
 };
 
 inline constexpr std::size_t kInputOffenceBytes = sizeof(InputOffence);
 static_assert(kInputOffenceBytes == 32);
 
-/// On the CPU. kInvalidArgument names the first offence's argument, request, index and value, and what is
-/// accepted; also, as in decode(), a tensor that does not fit the problem. Reads cu_seqlens_q, cache_seqlens,
-/// topk_length, block_table and what the extra cache has of these, and e4m3's scales, which must be positive
-/// and finite; writes nothing. Does not look at sparse indices: those out of range are legal everywhere. A
-/// CUDA executor is refused, since the call would have to wait for the device; use the next function there.
+/// Checks on the CPU and returns kInvalidArgument for the first offence, with its argument, request, index
+/// and value, and what is accepted. Reads cu_seqlens_q, cache_seqlens, topk_length, block_table, the same
+/// tensors of the extra cache, and e4m3's scales, which must be positive and finite. Writes nothing. Sparse
+/// indices are not checked: those out of range are legal and skipped. Other errors: kInvalidArgument as in
+/// decode() for a tensor that does not fit the problem, kInvalidArgument for a CUDA executor, where the call
+/// would have to wait for the device; use the next function there.
 Status check_inputs(const DecodeProblem& problem, const DecodeInputs& inputs, const Executor& executor);
 
-/// On every backend: writes the first offence, or InputArgument::kNone, to `offence`, memory of the
-/// executor's device of kInputOffenceBytes or more, aligned to 8 bytes. On CUDA this is one kernel launch,
-/// without a copy or a wait: once the launch has run, copy the bytes and call to_status(). A CUDA graph can
-/// capture it. Errors: kInvalidArgument (a tensor that does not fit the problem, by name; alignment),
+/// Checks on any backend and writes the first offence, or InputArgument::kNone, to `offence`: memory of the
+/// executor's device, kInputOffenceBytes or more, aligned to 8 bytes. On CUDA this is one kernel launch
+/// without a copy or a wait, which a CUDA graph can capture. When the launch has run, copy the bytes and call
+/// to_status(). Errors: kInvalidArgument (a tensor that does not fit the problem, by name; alignment),
 /// kExhausted (`offence` is too small), kUnavailable, kInternal (the launch failed).
 Status check_inputs(const DecodeProblem& problem, const DecodeInputs& inputs, Memory offence,
                     const Executor& executor);

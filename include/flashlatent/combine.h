@@ -1,4 +1,4 @@
-// Merging attention over disjoint sets of tokens (Flash-Decoding).
+// Merging attention over disjoint sets of tokens: the combine step of Flash-Decoding.
 #pragma once
 
 #include "flashlatent/backend.h"

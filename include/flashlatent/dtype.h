@@ -10,7 +10,7 @@ enum class Dtype : std::uint8_t { kBF16, kF16, kF32, kI32, kU8, kI64 };
 
 /// Bytes of one element.
 std::size_t size_of(Dtype dtype);
-/// "bf16", "fp16", "fp32", "int32", "uint8", "int64".
+/// The name: "bf16", "fp16", "fp32", "int32", "uint8", "int64".
 const char* to_string(Dtype dtype);
 
 }  // namespace flashlatent

@@ -1,4 +1,4 @@
-// Everything.
+// Includes the whole public API.
 #pragma once
 
 #include "flashlatent/backend.h"

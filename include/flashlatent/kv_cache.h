@@ -1,21 +1,23 @@
-// Operations on paged KV caches: append, convert (quantise, dequantise), gather, copy pages. Enqueued on the
-// executor's stream; no device memory is allocated.
+// Operations on paged KV caches: append, convert (quantise, dequantise), gather, copy pages. They are
+// enqueued on the executor's stream and allocate no device memory.
 //
-// A cache is (pages, page_size, h_kv, d) in bf16 or fp16, or fp8_656: uint8 (pages, page_size, 1, 656), or
-// fp8_584: uint8 (pages, page_size, 1, 584), a view of whole pages (fp8_584_pages()), or e4m3: uint8 (pages,
-// page_size, 1, 576 or 512), whose scale, fp32 (1), is an argument of its own, 1 where absent; dtype and last
-// dimension tell which. Strides are free but for the innermost, which is 1; tensors are on the executor's
-// device. What is read and what is written do not overlap: views are compared by the addresses that they
-// cover. Views with the same strides may be interleaved (layers of one tensor, keys beside values). Errors:
-// kInvalidArgument names the tensor that does not fit, with what would; kUnavailable; kInternal (a launch
-// failed).
+// A cache has one of these forms, which its dtype and last dimension tell apart:
+//   bf16, fp16  (pages, page_size, h_kv, d)
+//   fp8_656     uint8 (pages, page_size, 1, 656)
+//   fp8_584     uint8 (pages, page_size, 1, 584), a view of whole pages (fp8_584_pages())
+//   e4m3        uint8 (pages, page_size, 1, 576 or 512); its scale, fp32 (1), is an argument, 1 where absent
+// Tensors are on the executor's device. The innermost stride is 1; other strides are free. What is read and
+// what is written do not overlap: views are compared by the addresses that they cover, and views with the
+// same strides may be interleaved (layers of one tensor, keys beside values).
+// Errors: kInvalidArgument (a tensor that does not fit, by name, with what would), kUnavailable, kInternal (a
+// launch failed).
 //
-// fp8_656 is written in one way by every backend, bit for bit: a group of 128 elements has the scale
-// 2^ceil(log2(max(amax / 448, 1e-4))), amax being the largest magnitude among its finite elements; elements
-// are rounded to the nearest e4m3, ties to even. NaN and infinity become NaN (0x7F), since e4m3 has no
-// infinity. fp8_584 is written by the same rule for groups of 64; the byte behind a token's scales becomes 0,
-// and bytes between pages are left alone. An e4m3 element is x / scale, rounded likewise: 448 beyond the
-// largest number, NaN for NaN and infinity.
+// All backends round to the same bits. fp8_656: a group of 128 elements has the scale 2^ceil(log2(max(amax /
+// 448, 1e-4))), where amax is the largest magnitude of its finite elements. Elements are rounded to the
+// nearest e4m3, ties to even. NaN and infinity become NaN (0x7F), since e4m3 has no infinity. fp8_584: the
+// same for groups of 64; the byte behind a token's scales becomes 0, and bytes between pages are left alone.
+// e4m3: an element is x / scale, rounded in the same way; magnitudes beyond 448 become 448, NaN and infinity
+// become NaN.
 #pragma once
 
 #include "flashlatent/backend.h"
@@ -24,13 +26,13 @@
 
 namespace flashlatent {
 
-/// The least number of bytes from one fp8_584 page of so many tokens to the next: 584 bytes a token, rounded
-/// up to a multiple of 576.
+/// The least bytes from one fp8_584 page of `page_size` tokens to the next: 584 bytes a token, rounded up to
+/// a multiple of 576.
 std::int64_t least_page_stride_584(std::int64_t page_size);
 
-/// An fp8_584 cache, (pages, page_size, 1, 584), of its bytes, uint8 (pages, page_bytes). The rows of the
-/// view are not tokens; it stands for whole pages (docs/kv-cache-formats.md). kInvalidArgument: another rank
-/// or dtype, or too few bytes a page.
+/// A view (pages, page_size, 1, 584) of an fp8_584 cache's bytes, uint8 (pages, page_bytes). It stands for
+/// whole pages; its rows are not tokens (docs/kv-cache-formats.md). kInvalidArgument: another rank or dtype,
+/// or too few bytes a page.
 Result<TensorView> fp8_584_pages(const TensorView& bytes, std::int64_t page_size);
 Result<ConstTensorView> fp8_584_pages(const ConstTensorView& bytes, std::int64_t page_size);
 
@@ -47,10 +49,10 @@ Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
                      const ConstTensorView& slot_mapping, const TensorView& kv_cache,
                      const Executor& executor, const ConstTensorView& kv_scale = {});
 
-/// Converts a whole cache into another of the same pages, page size and heads: quantises (bf16 or fp16 of 576
-/// elements to fp8_656, of 512 to fp8_584, of both to e4m3), dequantises (e4m3 * scale, rounded to the dtype)
-/// or changes the dtype. Between caches of one format (and e4m3 scale) tokens are copied. Of two FP8 formats
-/// one is converted to bf16 or fp16 first.
+/// Converts a whole cache into another with the same pages, page size and heads. It quantises (bf16 or fp16
+/// of 576 elements to fp8_656, of 512 to fp8_584, of either to e4m3), dequantises (e4m3 * scale, rounded to
+/// the dtype) or changes the dtype. Between caches of one format (and one e4m3 scale) tokens are copied.
+/// There is no direct way from one FP8 format to another: convert to bf16 or fp16 first.
 Status convert_cache(const ConstTensorView& from, const TensorView& to, const Executor& executor,
                      const ConstTensorView& from_scale = {}, const ConstTensorView& to_scale = {});
 
@@ -76,9 +78,9 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
 Status copy_pages(const ConstTensorView& from, const TensorView& to, const ConstTensorView& pairs,
                   const Executor& executor);
 
-/// The cache of MHA, GQA or MQA, keys and values apart: (pages, page_size, h_kv, d) each, or packed, keys
-/// (pages, h_kv, d / x, page_size, x), x elements being 16 bytes, and values (pages, h_kv, d, page_size).
-/// bf16, fp16, or uint8: e4m3, times a scale, fp32 (1) or (h_kv), 1 where absent.
+/// The cache of MHA, GQA or MQA, with keys and values apart. Separate: (pages, page_size, h_kv, d) each.
+/// Packed, where x elements are 16 bytes: keys (pages, h_kv, d / x, page_size, x), values (pages, h_kv, d,
+/// page_size). bf16, fp16, or uint8: e4m3 times a scale, fp32 (1) or (h_kv), 1 where absent.
 struct ConstKeyValueCache {
   ConstTensorView keys, values;
   ConstTensorView key_scale = {}, value_scale = {};
@@ -92,23 +94,23 @@ struct KeyValueCache {
   }
 };
 
-// Elements are rounded to a cache's dtype; e4m3 ones are element / scale, rounded to the nearest, ties to
-// even: 448 beyond the largest number, NaN for NaN and infinity. Elements of the same dtype (and e4m3 scale)
-// are copied. Scales lie on the executor's device, as all tensors do.
+// Elements are rounded to a cache's dtype. e4m3 elements are x / scale, rounded to the nearest, ties to even;
+// magnitudes beyond 448 become 448, NaN and infinity become NaN. Between tensors of one dtype (and one e4m3
+// scale) elements are copied. Scales are on the executor's device, as all tensors are.
 
 /// Writes n new tokens: keys (n, h_kv, d_qk) and values (n, h_kv, d_v), both bf16 or both fp16. slot_mapping
-/// is as in append_latent(). Of two tokens for one slot the later one stays on the CPU; on CUDA the slot may
-/// get elements of both.
+/// as in append_latent(). Two tokens for one slot: the CPU keeps the later one; on CUDA the slot may get
+/// elements of both.
 Status append_kv(const ConstTensorView& keys, const ConstTensorView& values,
                  const ConstTensorView& slot_mapping, const KeyValueCache& cache, const Executor& executor);
 
-/// As gather_cache(), into keys (rows, h_kv, d_qk) and values (rows, h_kv, d_v), both bf16 or both fp16.
+/// gather_cache() into keys (rows, h_kv, d_qk) and values (rows, h_kv, d_v), both bf16 or both fp16.
 Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_table,
                  const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
                  const TensorView& keys, const TensorView& values, const Executor& executor);
 
-/// Converts a whole cache into another of the same pages, page size, heads and dimensions: from one layout to
-/// the other, from one dtype or scale to another.
+/// Converts a whole cache into another with the same pages, page size, heads and dimensions, but another
+/// layout, dtype or scale.
 Status convert_kv(const ConstKeyValueCache& from, const KeyValueCache& to, const Executor& executor);
 
 }  // namespace flashlatent

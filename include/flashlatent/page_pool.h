@@ -1,4 +1,4 @@
-// Which page of a KV cache belongs to whom: reference counts, prefix sharing, copy-on-write, eviction.
+// The owners of a KV cache's pages: reference counts, prefix sharing, copy-on-write, eviction.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +24,13 @@ namespace flashlatent {
 /// thread-safe.
 class PagePool {
  public:
-  /// Names the tokens of one full page: equal ids mean equal tokens. What comes before the page is no part of
-  /// it; the pool compares whole chains, and by the ids themselves, not only by a hash of them.
+  /// Names the tokens of one full page: equal ids mean equal tokens. It does not name the pages before it:
+  /// the pool compares whole chains of ids, by the ids themselves and not only by a hash.
   using ContentId = std::uint64_t;
 
   static constexpr std::int32_t kMaxPages = 1 << 28;
 
-  /// A handle; one that was released is recognised and refused.
+  /// A handle. The pool recognises and refuses a released one.
   struct Sequence {
     std::int32_t slot = -1;
     std::uint32_t generation = 0;
@@ -40,12 +40,12 @@ class PagePool {
 
   struct Created {
     Sequence sequence;
-    /// The first so many pages hold their tokens already; the caller fills the others.
+    /// The first `cached_pages` pages hold their tokens already; the caller fills the others.
     int cached_pages = 0;
   };
 
-  /// The caller copies the first `tokens` tokens of page `from` to page `to`, in every layer, before it
-  /// writes to any page that a later call hands out. Nothing to do where tokens = 0.
+  /// A copy for the caller to make: the first `tokens` tokens of page `from` go to page `to`, in every layer,
+  /// before the caller writes to any page that a later call hands out. tokens = 0: nothing to copy.
   struct Copy {
     std::int32_t from = -1;
     std::int32_t to = -1;
@@ -58,30 +58,29 @@ class PagePool {
     int cached = 0;  ///< Held by none, registered: found by create(), evicted when needed.
     int free = 0;
     int sequences = 0;
-    std::int64_t lookups = 0;    ///< Content ids that create() was given.
-    std::int64_t hits = 0;       ///< Those of them whose page was found.
-    std::int64_t evictions = 0;  ///< Cached pages that were taken for something else.
+    std::int64_t lookups = 0;    ///< Content ids that create() got.
+    std::int64_t hits = 0;       ///< Content ids whose page was found.
+    std::int64_t evictions = 0;  ///< Cached pages that were taken for other tokens.
   };
 
-  /// `pages`: 1 to kMaxPages; `page_size`: tokens a page, at least 1.
+  /// `pages`: 1 to kMaxPages. `page_size`: tokens a page, at least 1. kInvalidArgument otherwise.
   static Result<PagePool> create_pool(int pages, int page_size);
 
-  /// A sequence of `length` tokens, whose first full pages have these contents: shares the longest registered
-  /// prefix of them and takes fresh pages for the rest. kExhausted if there are too few, or if fewer than
-  /// `spare` would be left for others to grow.
+  /// Creates a sequence of `length` tokens whose first full pages have these contents. It shares the longest
+  /// registered prefix of them and takes fresh pages for the rest. kExhausted if there are too few pages, or
+  /// if fewer than `spare` would be left for other sequences to grow.
   Result<Created> create(std::span<const ContentId> contents, int length, int spare = 0);
 
   /// Makes room for `tokens` more tokens (0 or more). kExhausted if there are too few pages.
   Result<Copy> append(Sequence sequence, int tokens);
 
-  /// A second sequence of the same pages. Takes no page.
+  /// Creates a second sequence of the same pages. Takes no page.
   Result<Sequence> fork(Sequence sequence);
 
-  /// Registers the sequence's first pages, which are full and hold these contents, for others to share. Where
-  /// another page is registered under the same chain, that one replaces the sequence's own, so pages() may
-  /// change; unless the sequence's own is forked: then it and what follows stay unregistered. Returns how
-  /// many pages of the sequence are now registered. kInvalidArgument if a page was registered with other
-  /// contents.
+  /// Registers the sequence's first pages, which are full and hold these contents, for others to share.
+  /// Returns how many pages of the sequence are now registered. If another page is registered under the same
+  /// chain, it replaces the sequence's own page, so pages() may change; but if the own page is forked, it and
+  /// the pages after it stay unregistered. kInvalidArgument if a page was registered with other contents.
   Result<int> commit(Sequence sequence, std::span<const ContentId> contents);
 
   /// Gives up the sequence's hold on its pages and ends the handle.
@@ -89,21 +88,24 @@ class PagePool {
 
   /// Tokens; kInvalidArgument for a handle that is not a live sequence's.
   Result<int> length(Sequence sequence) const;
-  /// Page numbers in order of tokens; valid until the next change of this sequence.
+  /// The page numbers, in the order of tokens; valid until the next change of this sequence. kInvalidArgument
+  /// as length().
   Result<std::span<const std::int32_t>> pages(Sequence sequence) const;
 
-  /// The page table of a batch, ready to upload:
+  /// Writes the page table of a batch, ready to upload:
   ///   block_table    (rows, max_pages), row-major: row i has the pages of batch[i], then -1
-  ///   cache_seqlens  (rows): their lengths
-  /// with rows = cache_seqlens.size() >= batch.size(); rows past the batch are padding: -1 and length 0.
+  ///   cache_seqlens  (rows): the lengths of the sequences
+  /// with rows = cache_seqlens.size() >= batch.size(). Rows past the batch are padding: -1 and length 0.
+  /// kInvalidArgument: a handle that is not live, a sequence with more than max_pages pages, or spans of
+  /// other sizes.
   Status write_page_table(std::span<const Sequence> batch, int max_pages, std::span<std::int32_t> block_table,
                           std::span<std::int32_t> cache_seqlens) const;
 
   Stats stats() const;
   int page_size() const { return page_size_; }
 
-  /// Checks every count, list and link against the others, in time linear in the pool: kInternal and what is
-  /// wrong, were there a bug.
+  /// Checks every count, list and link against the others, in time linear in the pool. kInternal names what
+  /// is wrong, which would be a bug.
   Status check_invariants() const;
 
  private:
@@ -111,8 +113,8 @@ class PagePool {
 
   struct Page {
     std::int32_t references = 0;                  // sequences that hold it
-    std::int32_t previous = kNone, next = kNone;  // in the cached list; free pages use next alone
-    // Where registered:
+    std::int32_t previous = kNone, next = kNone;  // in the cached list; free pages use `next` only
+    // Only of registered pages:
     bool registered = false;
     std::int32_t parent = kNone;       // the page before it in the chain
     std::int32_t bucket_next = kNone;  // the next page of its bucket
@@ -135,9 +137,9 @@ class PagePool {
   int pages_for(std::int64_t tokens) const;
   Status exhausted(const char* call, std::int64_t tokens, std::int64_t needed, int available) const;
 
-  std::int32_t take();                // a fresh page, held once; there must be one
+  std::int32_t take();                // takes a fresh page and holds it once; there must be one
   void hold(std::int32_t page);       // one more sequence holds it
-  void give_back(std::int32_t page);  // one fewer
+  void give_back(std::int32_t page);  // one sequence fewer holds it
   void append_cached(std::int32_t page);
   void remove_cached(std::int32_t page);
 
@@ -152,10 +154,11 @@ class PagePool {
 
   int page_size_;
   std::vector<Page> pages_;
-  std::vector<std::int32_t> buckets_;  // first page of each; a power of two of them
+  std::vector<std::int32_t> buckets_;  // the first page of each; their number is a power of two
   std::int32_t free_head_ = kNone;
-  // Least recently used first. A sequence gives back its last page first and whoever holds a page holds its
-  // parent, so that a page always stands before its parent here: the first is a leaf of its chain.
+  // Cached pages, least recently used first. A sequence gives back its last page first, and who holds a page
+  // holds its parent. So a page always stands before its parent here, and the first page is a leaf of its
+  // chain.
   std::int32_t cached_head_ = kNone, cached_tail_ = kNone;
   std::vector<Slot> slots_;
   std::vector<std::int32_t> free_slots_;

@@ -1,4 +1,5 @@
-// Sparse prefill: many query tokens, each of which attends to tokens that its own indices name, in one call.
+// Sparse prefill: many query tokens in one call, each of which attends to the tokens that its own indices
+// name (DeepSeek Sparse Attention, arXiv 2512.02556).
 #pragma once
 
 #include <cstddef>
@@ -10,29 +11,32 @@
 
 namespace flashlatent {
 
-/// Views of the caller's tensors, all on the executor's device; what is not used stays absent. The innermost
-/// stride is 1, others are free. Inputs and outputs do not overlap.
+/// Views of the caller's tensors, all on the executor's device. A tensor that a call does not use is absent.
+/// The innermost stride is 1; other strides are free. Inputs and outputs do not overlap.
 struct SparsePrefillInputs {
-  ConstTensorView q;            ///< bf16 or fp16 (s_q, h_q, d), s_q up to 2^20.
-  ConstTensorView kv;           ///< q's dtype (s_kv, 1, d); or a paged cache as DecodeInputs::kv_cache,
-                                ///< (pages, page_size, 1, d) or in bytes: fp8_656, fp8_584 or e4m3.
-  ConstTensorView indices;      ///< int32 (s_q, 1, topk): a row of kv, or page * page_size + offset in the
-                                ///< page; skipped if negative or past the end. One that is named twice
-                                ///< counts twice.
-  ConstTensorView topk_length;  ///< int32 (s_q), optional: only so many of a query token's indices are
-                                ///< read. Negative counts as 0, more than topk as that.
-  ConstTensorView attn_sink;    ///< fp32 (h_q), optional: out is scaled by exp(lse) / (exp(lse) + exp(sink)),
-                                ///< lse and max_logits stay. +-inf are legal.
+  ConstTensorView q;  ///< bf16 or fp16 (s_q, h_q, d), s_q up to 2^20.
+  /// q's dtype (s_kv, 1, d); or a paged cache as DecodeInputs::kv_cache: (pages, page_size, 1, d), or uint8
+  /// for fp8_656, fp8_584 and e4m3.
+  ConstTensorView kv;
+  /// int32 (s_q, 1, topk): a row of kv, or page * page_size + offset in the page; skipped if negative or past
+  /// the end. An index that is named twice counts twice.
+  ConstTensorView indices;
+  /// int32 (s_q), optional: only this many of a query token's indices are read. A negative value counts as 0,
+  /// one above topk as topk.
+  ConstTensorView topk_length;
+  /// fp32 (h_q), optional: out is scaled by exp(lse) / (exp(lse) + exp(sink)); lse and max_logits stay. +-inf
+  /// are legal.
+  ConstTensorView attn_sink;
 
-  /// A second cache in the same softmax, optional: a paged one of kv's format and dtype.
+  /// Optional: a second, paged cache in the same softmax, with kv's format and dtype.
   ConstTensorView extra_kv_cache;
   ConstTensorView extra_indices;      ///< int32 (s_q, 1, extra topk), as indices.
   ConstTensorView extra_topk_length;  ///< int32 (s_q), optional, as topk_length.
 
-  ConstTensorView kv_scale;  ///< fp32 (1), optional, only of e4m3: an element is e4m3 * scale. Absent: 1.
+  ConstTensorView kv_scale;  ///< fp32 (1), optional, only with e4m3: an element is e4m3 * scale. Absent: 1.
 };
 
-/// A query token without any token to attend to has out 0, max_logits and lse -inf.
+/// A query token without any token to attend to has out = 0 and max_logits = lse = -inf.
 struct SparsePrefillOutputs {
   TensorView out;         ///< (s_q, h_q, v_dim), q's dtype.
   TensorView max_logits;  ///< fp32 (s_q, h_q), any strides: the largest softmax_scale * q . k.
@@ -40,13 +44,13 @@ struct SparsePrefillOutputs {
 };
 
 struct SparsePrefillOptions {
-  /// Finite. Must be set: the initial value, NaN, is refused.
+  /// Factor of q . k, finite. Must be set: the initial value, NaN, is refused.
   float softmax_scale = std::numeric_limits<float>::quiet_NaN();
-  int v_dim = 512;  ///< The first elements of a row of kv that are its value.
+  int v_dim = 512;  ///< First elements of a row of kv that are the value.
 };
 
-/// Bytes that sparse_prefill() needs, from shapes and dtypes alone: no element is read. On CUDA 0. Errors:
-/// those of sparse_prefill() that concern inputs.
+/// Bytes of the workspace that sparse_prefill() needs; 0 on CUDA. They depend on shapes and dtypes; no
+/// element is read. Errors: those of sparse_prefill() about inputs.
 Result<std::size_t> sparse_prefill_workspace_bytes(const SparsePrefillInputs& inputs,
                                                    const SparsePrefillOptions& options,
                                                    const Executor& executor);

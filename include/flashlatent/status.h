@@ -9,9 +9,9 @@ namespace flashlatent {
 
 enum class StatusCode {
   kOk,
-  kInvalidArgument,  ///< The call is wrong: the message names the argument, its value and what would do.
+  kInvalidArgument,  ///< The call is wrong; the message names the argument, its value and what would do.
   kUnsupported,      ///< The call is right, but no kernel of this backend takes it; the message says why.
-  kUnavailable,      ///< The backend or the device is not there.
+  kUnavailable,      ///< The backend or the device is not present.
   kExhausted,        ///< A pool or a caller's buffer is too small.
   kInternal,         ///< A CUDA call failed.
 };
@@ -34,7 +34,7 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-/// A T, or the Status that says why there is none.
+/// A T, or a Status that says why there is none.
 template <class T>
 class [[nodiscard]] Result {
  public:

@@ -21,15 +21,16 @@ struct Device {
   friend bool operator==(const Device&, const Device&) = default;
 };
 
-/// "cpu", "cuda:1".
+/// The name: "cpu", "cuda:1".
 std::string to_string(Device device);
 
 inline constexpr int kMaxRank = 5;
 /// The rank of a view made of more than kMaxRank extents. Every operation refuses such a view.
 inline constexpr int kTooManyDimensions = -1;
 
-/// A view of `Pointer` = void* or const void*. Strides are in elements, may be any value that the callee
-/// accepts, and are 64-bit: pools beyond 2^31 elements are ordinary. A default view means "absent".
+/// A view; `Pointer` is void* or const void*. Strides are 64-bit, in elements, and may have any value that
+/// the callee accepts: pools of more than 2^31 elements are common. A default-constructed view means
+/// "absent".
 template <class Pointer>
 struct BasicTensorView {
   Pointer data = nullptr;
@@ -80,10 +81,10 @@ struct BasicTensorView {
 using TensorView = BasicTensorView<void*>;
 using ConstTensorView = BasicTensorView<const void*>;
 
-/// "bf16 (8, 64, 1, 576) strides (36864, 576, 576, 1) on cuda:0".
+/// For messages: "bf16 (8, 64, 1, 576) strides (36864, 576, 576, 1) on cuda:0".
 std::string to_string(const ConstTensorView& view);
 
-/// A buffer that the caller owns: plan storage, workspace. On the executor's device, aligned to 256 bytes.
+/// A buffer of the caller (plan storage, workspace): on the executor's device, aligned to 256 bytes.
 struct Memory {
   void* data = nullptr;
   std::size_t bytes = 0;

@@ -1,4 +1,4 @@
-// The version, for the preprocessor. CMakeLists.txt and pyproject.toml read it here.
+// The version, as macros. CMakeLists.txt and pyproject.toml read it from here.
 #pragma once
 
 #define FLASHLATENT_VERSION_MAJOR 0

@@ -1,4 +1,4 @@
-// Division by a number that stays the same, as a product: an integer division takes a GPU some 20
+// Division by a number that stays the same, done as a multiplication: an integer division takes a GPU some 20
 // instructions.
 #pragma once
 
@@ -21,7 +21,7 @@ struct Divisor {
   std::uint32_t shift = 31;
 
   FLASHLATENT_DIVISOR_FUNCTION Divisor() {}
-  /// `divisor` is from 1 to 2^31 - 1.
+  /// `divisor`: 1 to 2^31 - 1.
   FLASHLATENT_DIVISOR_FUNCTION explicit Divisor(std::int32_t divisor) : value(divisor) {
     std::uint32_t log = 0;
     while ((1LL << log) < divisor) ++log;

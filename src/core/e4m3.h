@@ -29,7 +29,7 @@ FLASHLATENT_FP8_FUNCTION float float_of(std::uint32_t bits) {
   return x;
 }
 
-/// Neither NaN nor infinite.
+/// Is x neither NaN nor infinite?
 FLASHLATENT_FP8_FUNCTION bool is_finite(float x) {
   return (bits_of(x) & 0x7F800000U) != 0x7F800000U;
 }
@@ -39,17 +39,18 @@ FLASHLATENT_FP8_FUNCTION float decode(std::uint8_t code) {
   const std::uint32_t sign = std::uint32_t{code & 0x80U} << 24;
   const std::uint32_t magnitude = code & 0x7FU;
   if (magnitude == 0x7F) return float_of(sign | 0x7FC00000U);
-  // Shifted into place the exponent is 120 too small; a product with 2^120 puts that right, subnormals too.
+  // The shifted exponent is 120 too small; multiplying by 2^120 corrects it, for subnormals too.
   return float_of(sign | magnitude << 20) * 0x1p120F;
 }
 
-/// A float as e4m3: round to nearest, ties to even; 448 beyond the largest number; NaN for NaN and infinity.
+/// A float as e4m3: round to nearest, ties to even. Magnitudes beyond 448 become 448; NaN and infinity become
+/// NaN.
 FLASHLATENT_FP8_FUNCTION std::uint8_t encode(float x) {
   if (!is_finite(x)) return kNan;
   const std::uint32_t sign = bits_of(x) >> 24 & 0x80U;
   const float magnitude = float_of(bits_of(x) & 0x7FFFFFFFU);
   if (magnitude >= kLargest) return static_cast<std::uint8_t>(sign | 0x7EU);
-  if (magnitude < 0x1p-6F) {  // subnormal: the last bit is 2^-9, and adding 2^14 leaves just that
+  if (magnitude < 0x1p-6F) {  // the last bit of a subnormal is 2^-9; adding 2^14 rounds to it
     return static_cast<std::uint8_t>(sign | (bits_of(magnitude + 0x1p14F) - bits_of(0x1p14F)));
   }
   const std::uint32_t bits = bits_of(magnitude);
@@ -57,16 +58,16 @@ FLASHLATENT_FP8_FUNCTION std::uint8_t encode(float x) {
   return static_cast<std::uint8_t>(sign | ((rounded >> 20) - (120U << 3)));
 }
 
-/// The exponent of a group's scale, 2^ceil(log2(max(amax / 448, 1e-4))), where amax is the largest magnitude
-/// of its finite elements: a power of two, so that no reader rounds. 448 is 1.75 2^8: a larger fraction than
-/// 1.75 carries into the exponent. 1e-4 is below 2^-13.
+/// The exponent of a group's scale: ceil(log2(max(amax / 448, 1e-4))), where amax is the largest magnitude of
+/// the group's finite elements. The scale is a power of two, so that no reader rounds. In code: 448 is 1.75 *
+/// 2^8, so a larger fraction than 1.75 carries into the exponent; 1e-4 is between 2^-14 and 2^-13.
 FLASHLATENT_FP8_FUNCTION int scale_exponent(float amax) {
   constexpr std::uint32_t kCarry = 0x7FFFFF - 0x600000;
   const int exponent = static_cast<int>((bits_of(amax) + kCarry) >> 23) - 127 - 8;
   return exponent > -13 ? exponent : -13;
 }
 
-/// 2^exponent, for -126 to 127.
+/// 2^exponent; `exponent`: -126 to 127.
 FLASHLATENT_FP8_FUNCTION float power_of_two(int exponent) {
   return float_of(static_cast<std::uint32_t>(exponent + 127) << 23);
 }

@@ -1,4 +1,4 @@
-// bf16 and fp16 as host numbers.
+// Conversions of bf16 and fp16 on the host.
 #pragma once
 
 #include <bit>
@@ -39,7 +39,7 @@ inline std::uint16_t float_to_fp16(float x) {
   const float magnitude = std::fabs(x);
   if (std::isnan(x)) return sign | 0x7E00;
   if (magnitude >= 65520.0F) return sign | 0x7C00;
-  if (magnitude < 0x1p-14F) {  // adding 2^-1 * 2^0 aligns the subnormal's last bit and rounds it
+  if (magnitude < 0x1p-14F) {  // adding 2^-1 aligns the subnormal's last bit and rounds it
     return sign | static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(magnitude + 0.5F) - 0x3F000000U);
   }
   const std::uint32_t rounded = (bits & 0x7FFFFFFF) + 0xFFF + (bits >> 13 & 1);

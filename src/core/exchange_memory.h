@@ -1,12 +1,12 @@
-// The memory that a rank's peers write to in an exchange, byte by byte, for host and device.
+// The memory of a rank that its peers write to in an exchange, byte by byte, for host and device.
 //
-//   flags    [CTA][rank]   how many exchanges that rank's CTA has written its rows of here
-//   epochs   [CTA]         how many exchanges this rank's CTA has done
-//   rows     [parity][CTA][rank], room for as many rows as fit
+//   flags    [CTA][rank]   exchanges for which that rank's CTA has written its rows here
+//   epochs   [CTA]         exchanges that this rank's CTA has done
+//   rows     [parity][CTA][rank], as many rows as fit
 //
-// A CTA takes the same rows on all ranks, so CTAs wait for nobody but their likes. Exchanges use the two
-// parities of rows in turns: who writes the rows of exchange e has waited for its peers in exchange e - 1,
-// and these had done exchange e - 2 by then.
+// A CTA takes the same rows on all ranks, so it waits only for the CTAs of its own number. Exchanges use the
+// two parities of `rows` in turns. A CTA that writes the rows of exchange e has waited for its peers in
+// exchange e - 1, and these had finished exchange e - 2 by then.
 #pragma once
 
 #include <cstddef>
@@ -20,14 +20,16 @@
 
 namespace flashlatent::exchange {
 
-inline constexpr int kCtas = 128;      // all run at once on any GPU with as many multiprocessors
-inline constexpr int kFlagBytes = 32;  // a sector each
+// all are resident at the same time on a GPU with at least as many multiprocessors
+inline constexpr int kCtas = 128;
+inline constexpr int kFlagBytes = 32;  // a memory sector each
 
 struct Layout {
   int world, v_dim;
-  std::size_t room;  // bytes of a CTA's rows of one rank: whatever a row is long, CTAs do not share them
+  // bytes for one CTA's rows of one rank, whatever the length of a row; CTAs do not share them
+  std::size_t room;
 
-  /// Of a row: elements of 16 bits, and its lse in 16 bytes.
+  /// A row: elements of 16 bits, and its lse in 16 bytes.
   FLASHLATENT_EXCHANGE_FUNCTION std::size_t row_bytes() const { return 2 * std::size_t(v_dim) + 16; }
   FLASHLATENT_EXCHANGE_FUNCTION std::size_t flag(int cta, int rank) const {
     return (std::size_t(cta) * world + rank) * kFlagBytes;
@@ -40,18 +42,18 @@ struct Layout {
     return epoch(kCtas) + place * room + std::size_t(index) * row_bytes();
   }
   FLASHLATENT_EXCHANGE_FUNCTION std::size_t bytes() const { return row(2, 0, 0, 0); }
-  /// How many rows of a rank there is room for.
+  /// Rows of a rank that fit.
   FLASHLATENT_EXCHANGE_FUNCTION std::size_t rows() const { return room / row_bytes() * kCtas; }
 };
 
-/// For so many rows of a rank.
+/// The least layout for `rows` rows of a rank.
 inline Layout layout_for(int rows, int v_dim, int world) {
   Layout layout{world, v_dim, 0};
   layout.room = (rows + std::size_t(kCtas) - 1) / kCtas * layout.row_bytes();
   return layout;
 }
 
-/// What `bytes` are, in which rows are a multiple of 16 bytes long.
+/// The layout of a memory of `bytes` bytes. A row must be a multiple of 16 bytes long.
 inline Layout layout_of(std::size_t bytes, int v_dim, int world) {
   Layout layout{world, v_dim, 0};
   const std::size_t fixed = layout.bytes();

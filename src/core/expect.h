@@ -1,4 +1,4 @@
-// What a call demands of one tensor.
+// Checks of one tensor argument: each returns kInvalidArgument with a message, or ok.
 #pragma once
 
 #include <initializer_list>
@@ -10,12 +10,11 @@
 
 namespace flashlatent {
 
-/// The extents that a tensor must have; -1 accepts any. For the time of one call, which allocates nothing: a
-/// decode call checks ten tensors.
+/// The extents that a tensor must have; -1 accepts any. It points at the caller's list and lives for one
+/// call, so that nothing is allocated: a decode call checks ten tensors.
 class Extents {
  public:
-  // As a list of numbers is written.
-  // NOLINTNEXTLINE(google-explicit-constructor)
+  // Implicit, so that calls read `{batch, -1, 64}`. NOLINTNEXTLINE(google-explicit-constructor)
   Extents(std::initializer_list<std::int64_t> list) : extents_(list.begin(), list.size()) {}
   // NOLINTNEXTLINE(google-explicit-constructor)
   Extents(const std::vector<std::int64_t>& list) : extents_(list) {}
@@ -27,33 +26,33 @@ class Extents {
   std::span<const std::int64_t> extents_;
 };
 
-/// Is `view` there, of this dtype, shape and device, at an address aligned to its
-/// dtype? kInvalidArgument names it, what it is and what is expected.
+/// Is `view` present, of this dtype, shape and device, and at an address aligned to its dtype? The message
+/// names the tensor, what it is and what is expected.
 Status expect(const char* name, const ConstTensorView& view, Dtype dtype, Device device,
               const Extents& shape);
 
 Status innermost_contiguous(const char* name, const ConstTensorView& view);
 
-/// Both.
+/// expect(), and an innermost stride of 1.
 Status expect_strided(const char* name, const ConstTensorView& view, Dtype dtype, Device device,
                       const Extents& shape);
 
-/// The same of int32 or int64.
+/// expect_strided() for a tensor of int32 or int64.
 Status expect_integers(const char* name, const ConstTensorView& view, Device device, const Extents& shape);
 
-/// Are the strides of this cache, (pages, page_size, 1, 584), those of fp8_584's pages (core/fp8_584.h)?
+/// Are the strides of a cache (pages, page_size, 1, 584) those of pages of fp8_584 (core/fp8_584.h)?
 Status expect_fp8_584_strides(const char* name, const ConstTensorView& view);
 
-/// A scale, if it is there: fp32 (1), or one a head.
+/// A scale, if it is present: fp32 (1) or (heads).
 Status expect_scale(const char* name, const ConstTensorView& scale, std::int64_t heads, Device device);
 
-/// Of such a scale on the CPU: positive and finite numbers.
+/// The scale's numbers, on the CPU: positive and finite.
 Status expect_positive(const char* name, const ConstTensorView& scale);
 
-/// Of a cache of bytes: does its last dimension say which format it is of?
+/// A uint8 cache: does its last dimension name a format?
 Status expect_fp8_format(const char* name, const ConstTensorView& view);
 
-/// Extents that kernels count with 32 bits: from 0 to 2^30.
+/// Are all extents from 0 to 2^30, so that kernels can count with 32 bits?
 Status expect_countable(const char* name, const ConstTensorView& view);
 
 }  // namespace flashlatent

@@ -14,7 +14,7 @@
 
 namespace flashlatent::fp8_584 {
 
-using namespace e4m3;  // what its elements and the writer's scales are
+using namespace e4m3;  // the type of its elements, and the writer's scales
 
 inline constexpr int kNopeDim = 448;
 inline constexpr int kRopeDim = 64;
@@ -25,10 +25,10 @@ inline constexpr int kRopeOffset = kNopeDim;
 inline constexpr int kDataBytes = kRopeOffset + kRopeDim * 2;  // from one token's data to the next one's
 inline constexpr int kScaleBytes = 8;                          // from one token's scales to the next one's
 inline constexpr int kTokenBytes = kDataBytes + kScaleBytes;
-inline constexpr int kPageAlignment = 16;  // bytes that a page stride is a multiple of
+inline constexpr int kPageAlignment = 16;  // a page stride is a multiple of this many bytes
 static_assert(kDataBytes == 576 && kTokenBytes == 584);
 
-/// Where the data and the scales of a page's token begin.
+/// Bytes from the page's begin to the data and to the scales of a token.
 FLASHLATENT_FP8_FUNCTION std::int64_t data_offset(std::int64_t token) {
   return token * kDataBytes;
 }
@@ -36,18 +36,18 @@ FLASHLATENT_FP8_FUNCTION std::int64_t scale_offset(std::int64_t page_size, std::
   return page_size * kDataBytes + token * kScaleBytes;
 }
 
-/// The least number of bytes from one page to the next.
+/// The least bytes from one page to the next.
 FLASHLATENT_FP8_FUNCTION std::int64_t least_page_stride(std::int64_t page_size) {
   return (page_size * kTokenBytes + kDataBytes - 1) / kDataBytes * kDataBytes;
 }
 
-/// The value of a scale byte: 2^(byte - 127), and NaN of 255. Byte 0 is 2^-127, subnormal in fp32.
+/// The value of a scale byte: 2^(byte - 127); 255 is NaN. Byte 0 is 2^-127, subnormal in fp32.
 FLASHLATENT_FP8_FUNCTION float scale_value(std::uint8_t byte) {
   if (byte == 0xFF) return float_of(0x7FC00000U);
   return float_of(byte == 0 ? 0x00400000U : std::uint32_t{byte} << 23);
 }
 
-/// The byte of a scale 2^exponent, -127 to 127.
+/// The byte of the scale 2^exponent; `exponent`: -127 to 127.
 FLASHLATENT_FP8_FUNCTION std::uint8_t scale_byte(int exponent) {
   return static_cast<std::uint8_t>(exponent + 127);
 }

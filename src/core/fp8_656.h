@@ -21,6 +21,6 @@ inline constexpr int kRopeOffset = kScaleOffset + kGroups * 4;
 inline constexpr int kTokenBytes = kRopeOffset + kRopeDim * 2;
 static_assert(kTokenBytes == 656);
 
-using namespace e4m3;  // what its elements and scales are
+using namespace e4m3;  // the type of its elements and scales
 
 }  // namespace flashlatent::fp8_656

@@ -1,4 +1,4 @@
-// What check_inputs() accepts, as arithmetic for host and device.
+// What check_inputs() accepts: arithmetic for host and device.
 #pragma once
 
 #include <cstdint>
@@ -14,37 +14,38 @@
 
 namespace flashlatent::input_check {
 
-/// The integers of one list of tokens, where they lie, and what bounds them.
+/// The integers that describe one list of tokens: where they lie, and their bounds.
 struct List {
   InputArgument length_argument = InputArgument::kNone;
   InputArgument page_argument = InputArgument::kNone;
   const std::int32_t* lengths = nullptr;  ///< Null: there are none.
-  std::int64_t length_stride = 1;         ///< From one request's to the next one's.
-  std::int64_t token_stride = 0;          ///< If each query token has one: from one's to the next one's.
-  std::int32_t each = 1;                  ///< Lengths a request: 1, or s_q.
-  bool by_token = false;                  ///< Has each query token one?
-  const std::int32_t* pages = nullptr;    ///< The page table; null: tokens are named by indices.
-  std::int64_t pages_stride = 0;          ///< From one request's row of it to the next.
+  std::int64_t length_stride = 1;         ///< Elements from one request to the next.
+  /// Elements from one query token to the next, if each has a length.
+  std::int64_t token_stride = 0;
+  std::int32_t each = 1;                ///< Lengths of a request: 1 or s_q.
+  bool by_token = false;                ///< Does each query token have a length?
+  const std::int32_t* pages = nullptr;  ///< The page table; null: tokens are named by indices.
+  std::int64_t pages_stride = 0;        ///< Entries from one request's row to the next.
   std::int32_t columns = 0;
   std::int32_t page_size = 1;
-  std::int64_t reach = 0;  ///< Most tokens of a request; by indices: topk.
+  std::int64_t reach = 0;  ///< The most tokens of a request; by indices: topk.
   std::int64_t cache_pages = 0;
   std::int32_t window = 0;
   bool causal = false;
-  TokenShard shard;  ///< Which tokens of a length are here.
+  TokenShard shard;  ///< Which tokens of a context this rank holds.
 
   FLASHLATENT_CHECK_FUNCTION std::int32_t length(std::int32_t request, std::int32_t token) const {
     return lengths[request * length_stride + token * token_stride];
   }
 };
 
-/// The integers of a call.
+/// All integers of a call.
 struct Tables {
   const std::int32_t* begins = nullptr;  ///< cu_seqlens_q; null: not ragged.
-  std::int64_t query_total = 0;          ///< q's tokens; ragged.
+  std::int64_t query_total = 0;          ///< Query tokens of q in all, where ragged.
   std::int32_t requests = 0;
   std::int32_t query_tokens = 0;  ///< s_q.
-  List list[2];                   ///< Of the cache, and of the extra cache.
+  List list[2];                   ///< The cache's list, and the extra cache's.
 };
 
 struct Range {
@@ -59,7 +60,7 @@ FLASHLATENT_CHECK_FUNCTION std::int64_t clamp(std::int64_t value, std::int64_t l
   return value < least ? least : value > most ? most : value;
 }
 
-/// Of cu_seqlens_q[i]. The last entry must be the total, and not too far from the one before it.
+/// The range of cu_seqlens_q[i]. The last entry must be the total, and at most s_q above the entry before it.
 FLASHLATENT_CHECK_FUNCTION Range accepted_begin(const Tables& t, std::int32_t i) {
   const std::int64_t before = i == 0 ? 0 : t.begins[i - 1];
   const std::int64_t most = i == 0 ? 0 : before + t.query_tokens;
@@ -70,23 +71,22 @@ FLASHLATENT_CHECK_FUNCTION Range accepted_begin(const Tables& t, std::int32_t i)
 
 FLASHLATENT_CHECK_FUNCTION Range accepted_length(const List& list) {
   if (list.shard.is_all()) return {0, list.reach};
-  // The context's token that the rank would hold next does not fit.
+  // A context may end just before the first of the rank's tokens that would not fit.
   return {0, list.reach > INT32_MAX ? INT32_MAX : list.shard.position(static_cast<std::int32_t>(list.reach))};
 }
 
-/// How many of a context's tokens are here and in reach.
+/// Tokens of a context that this rank holds, as far as the page table reaches.
 FLASHLATENT_CHECK_FUNCTION std::int64_t held_in_reach(const List& list, std::int64_t tokens) {
   const std::int64_t few = clamp(tokens, 0, INT32_MAX);
   return clamp(list.shard.is_all() ? few : list.shard.held(static_cast<std::int32_t>(few)), 0, list.reach);
 }
 
-/// Of an entry of a page table: what is negative is skipped.
+/// The range of an entry of a page table; negative entries are skipped, so they are legal.
 FLASHLATENT_CHECK_FUNCTION Range accepted_page(const List& list) {
   return {INT32_MIN, list.cache_pages - 1};
 }
 
-/// Columns of a request's row of the page table whose tokens a query token can see, by the length as it is
-/// clamped.
+/// The columns of a request's row whose tokens a query token can see, by the clamped length.
 FLASHLATENT_CHECK_FUNCTION Range live_columns(const Tables& t, const List& list, std::int32_t request) {
   std::int64_t length = 0;
   for (std::int32_t token = 0; token < list.each; ++token) {
@@ -98,7 +98,7 @@ FLASHLATENT_CHECK_FUNCTION Range live_columns(const Tables& t, const List& list,
   if (t.begins != nullptr) {
     tokens = clamp(std::int64_t{t.begins[request + 1]} - t.begins[request], 0, tokens);
   }
-  std::int64_t first = 0;  // token that the first query token sees
+  std::int64_t first = 0;  // the first token that the first query token sees
   if (list.window > 0) first = clamp((list.causal ? length - tokens + 1 : length) - list.window, 0, length);
   first = held_in_reach(list, first);
   length = held_in_reach(list, length);
@@ -106,8 +106,8 @@ FLASHLATENT_CHECK_FUNCTION Range live_columns(const Tables& t, const List& list,
   return {first / list.page_size, (length - 1) / list.page_size};
 }
 
-/// A place of an argument as a number: of two offences the one of the lower number is reported.
-using Place = unsigned long long;  // what CUDA has atomics for
+/// A place in an argument as a number; the offence with the lowest number is reported.
+using Place = unsigned long long;  // a type that CUDA has atomics for
 inline constexpr Place kNoPlace = ~Place{0};
 inline constexpr int kIndexBits = 30;    // 2^30 columns
 inline constexpr int kRequestBits = 20;  // 2^20 requests
@@ -117,13 +117,13 @@ FLASHLATENT_CHECK_FUNCTION Place place_of(InputArgument argument, std::int32_t r
          static_cast<Place>(request) << kIndexBits | static_cast<Place>(index);
 }
 
-/// The place of cu_seqlens_q[i], where request i - 1 ends.
+/// The place of cu_seqlens_q[i], the end of request i - 1.
 FLASHLATENT_CHECK_FUNCTION Place begin_place(std::int32_t i) {
-  // The last entry's index, 2^20 at most, has room.
+  // kIndexBits has room for the last entry's index, 2^20 at most.
   return place_of(InputArgument::kCuSeqlensQ, i == 0 ? 0 : i - 1, i);
 }
 
-/// The place of length number `i` of a list, `each` a request.
+/// The place of length number `i` of a list with `each` lengths a request.
 FLASHLATENT_CHECK_FUNCTION Place length_place(const List& list, std::int32_t i) {
   const std::int32_t request = i / list.each;
   const bool by_token = list.length_argument == InputArgument::kExtraCacheSeqlens;
@@ -170,11 +170,11 @@ FLASHLATENT_CHECK_FUNCTION InputOffence offence_at(const Tables& t, Place place)
   return offence;
 }
 
-/// Of tensors whose shapes fit the problem.
+/// Fills Tables from tensors whose shapes fit the problem.
 Tables tables_of(const DecodeProblem& problem, const DecodeInputs& inputs);
 
-/// On the host.
-Place first_begin(const Tables& tables);  ///< Of cu_seqlens_q alone.
+/// The first offence, on the host.
+Place first_begin(const Tables& tables);  ///< in cu_seqlens_q alone
 Place first_place(const Tables& tables);
 
 }  // namespace flashlatent::input_check

@@ -13,7 +13,7 @@ struct Dimension {
   std::int64_t stride, extent;  // bytes; at least 1 and 2
 };
 
-/// Where a view's bytes lie: single bytes at `begin` plus multiples of the strides, the longest first.
+/// The bytes of a view: single bytes at `begin` plus multiples of the strides, longest stride first.
 struct Bytes {
   std::int64_t begin = 0;
   int count = 0;
@@ -33,18 +33,19 @@ struct Bytes {
   }
 };
 
-/// Bytes from the first to behind the last.
+/// Bytes from the first byte to the end of the last.
 std::int64_t span_of(std::span<const Dimension> dimensions) {
   std::int64_t span = 1;
   for (const Dimension& dimension : dimensions) span += dimension.stride * (dimension.extent - 1);
   return span;
 }
 
-/// Do bytes of `a`, which begin at 0, meet those of `b`, which begin at `begin`?
+/// Does a byte of `a`, which begins at 0, lie at the place of a byte of `b`, which begins at `begin`?
 bool meet(std::span<const Dimension> a, std::span<const Dimension> b, std::int64_t begin) {
   if (begin >= span_of(a) || begin + span_of(b) <= 0) return false;
   if (a.empty() || b.empty() || a.front().stride != b.front().stride) return true;
-  // Both have one pattern a stride: it is enough to compare a pattern with the two that are nearest.
+  // Both repeat with the same stride, so a pattern of `a` need only be compared with the two nearest ones of
+  // `b`.
   const std::int64_t stride = a.front().stride;
   const std::span<const Dimension> inner_a = a.subspan(1), inner_b = b.subspan(1);
   if (span_of(inner_a) > stride || span_of(inner_b) > stride) return true;

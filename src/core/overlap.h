@@ -1,4 +1,4 @@
-// Whether two views have memory in common.
+// Do two views share memory?
 #pragma once
 
 #include "flashlatent/status.h"
@@ -6,15 +6,15 @@
 
 namespace flashlatent {
 
-/// Do the views have a byte in common? Views of different devices have not. Exact where the address ranges
-/// are apart, and where both views step through memory by the same strides: layers of one tensor, keys beside
-/// values, heads. Else views whose address ranges meet count as overlapping.
+/// Do the views share a byte? Views of different devices do not. The answer is exact where the address ranges
+/// are apart, and where both views step through memory by the same strides (layers of one tensor, keys beside
+/// values, heads). Otherwise views whose address ranges meet count as overlapping.
 bool overlap(const ConstTensorView& a, const ConstTensorView& b);
 
-/// Page i of one is page i of the other: the same address and strides. Numbers of pages may differ.
+/// Is page i of one view page i of the other (same address and strides)? The numbers of pages may differ.
 bool same_pages(const ConstTensorView& a, const ConstTensorView& b);
 
-/// kInvalidArgument names both if what is read and what is written overlap.
+/// kInvalidArgument, with both names, if what is read and what is written overlap.
 Status expect_apart(const char* read_name, const ConstTensorView& read, const char* written_name,
                     const ConstTensorView& written);
 

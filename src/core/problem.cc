@@ -18,7 +18,7 @@ Status in_range(const char* field, std::int64_t value, std::int64_t low, std::in
   return invalid_argument(field, " is ", value, "; it must be from ", low, " to ", high);
 }
 
-/// What a latent FP8 format fixes. `without_rope`: 0, or another qk_dim that it may have.
+/// Checks what a latent FP8 format fixes. `without_rope`: another qk_dim that it accepts, or 0.
 Status validate_fp8(const DecodeProblem& p, int dim, int without_rope) {
   const auto& [format, dtype, heads, qk_dim, v_dim, page_size, max_pages, layout, extra] = p.cache;
   const char* name = to_string(format);
@@ -49,7 +49,7 @@ Status validate_format(const DecodeProblem& p) {
   return {};
 }
 
-/// e4m3 queries and products, which e4m3 latent caches have.
+/// Checks e4m3 queries and products, which only e4m3 latent caches have.
 Status validate_products(const DecodeProblem& p) {
   const bool e4m3 = p.cache.format == KvFormat::kE4m3 && p.cache.layout == KvLayout::kLatent;
   if (e4m3) return {};
@@ -62,7 +62,7 @@ Status validate_products(const DecodeProblem& p) {
   return refuse("products is ", to_string(p.options.products));
 }
 
-/// Tokens that a list may have, whatever the lengths.
+/// The most tokens of a list, whatever the lengths.
 std::int64_t reach_of(bool indexed, int topk, int max_pages, int page_size) {
   return indexed ? topk : std::int64_t{max_pages} * page_size;
 }
@@ -83,7 +83,7 @@ Status validate_extra(const DecodeProblem& p) {
                                        extra.indexed ? 0 : 1LL << 30));
   FLASHLATENT_RETURN_IF_ERROR(
       in_range("batch x s_q", std::int64_t{p.query.batch} * p.query.tokens, 0, 1 << 30));
-  // Lengths are int32, also those of both caches together.
+  // Lengths are int32; so is the length of both caches together.
   std::int64_t first = reach_of(p.sparse.enabled, p.sparse.topk, p.cache.max_pages, p.cache.page_size);
   if (p.options.window > 0) first = std::min<std::int64_t>(first, p.options.window);
   const std::int64_t all = first + reach_of(extra.indexed, extra.topk, extra.max_pages, extra.page_size);
@@ -278,7 +278,8 @@ Status validate(const DecodeProblem& p) {
   FLASHLATENT_RETURN_IF_ERROR(validate_shard(p));
   if (p.cache.extra.enabled) FLASHLATENT_RETURN_IF_ERROR(validate_extra(p));
   if (p.sparse.enabled) FLASHLATENT_RETURN_IF_ERROR(validate_sparse(p));
-  // Lengths are int32: longer tables are legal, their last pages unreachable.
+  // The length of a page table is not checked: lengths are int32, so the last pages of a longer table are
+  // just never reached.
   if (!std::isfinite(p.options.softmax_scale)) {
     const bool unset = std::isnan(p.options.softmax_scale);
     return invalid_argument("softmax_scale is ", p.options.softmax_scale, unset ? ", which is not set" : "",

@@ -1,4 +1,4 @@
-// Errors as values, passed on.
+// Macros that pass errors on.
 #pragma once
 
 #include <utility>
@@ -13,8 +13,8 @@
     }                                                                  \
   } while (false)
 
-/// The value of a Result becomes that of `target`, a variable or its declaration; an error is returned from
-/// the enclosing function. Two statements: not for the body of an `if`.
+/// Sets `target` (a variable or its declaration) to the value of a Result; returns an error from the
+/// enclosing function. Two statements: do not use it as the body of an `if`.
 #define FLASHLATENT_ASSIGN_OR_RETURN(target, ...) FLASHLATENT_ASSIGN_AT_LINE(target, __LINE__, (__VA_ARGS__))
 #define FLASHLATENT_ASSIGN_AT_LINE(target, line, expression) \
   FLASHLATENT_ASSIGN_BY_NAME(target, result_of_line_, line, expression)

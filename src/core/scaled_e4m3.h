@@ -1,17 +1,17 @@
-// e4m3 that is times a scale of any size, as in caches of separate keys and values; for host and device.
+// e4m3 times any scale, as in caches of separate keys and values; for host and device.
 #pragma once
 
 #include "core/fp8_656.h"
 
 namespace flashlatent::fp8_656 {
 
-/// NaN codes stay as decode() gives them, whatever the scale.
+/// Code times scale. A NaN code gives decode()'s NaN, whatever the scale.
 FLASHLATENT_FP8_FUNCTION float decode_scaled(std::uint8_t code, float scale) {
   const float x = decode(code);
   return (code & 0x7FU) == kNan ? x : x * scale;
 }
 
-/// x / scale as e4m3. Of a finite element a quotient that overflows is beyond 448, not infinite.
+/// x / scale as e4m3. If x is finite but the quotient overflows, the result is 448 and not NaN.
 FLASHLATENT_FP8_FUNCTION std::uint8_t encode_scaled(float x, float scale) {
   const float quotient = x / scale;
   if (!is_finite(x) || is_finite(quotient)) return encode(quotient);

@@ -1,6 +1,6 @@
-// Which of a context's tokens a rank holds, as arithmetic for host and device.
+// Which tokens of a context a rank holds: arithmetic for host and device.
 //
-// Runs of `run` tokens go to the ranks in turns. With 3 ranks and runs of 2, by global position:
+// Runs of `run` tokens go to the ranks in turns. With 3 ranks and runs of 2, by position in the context:
 //
 //   position   0 1 | 2 3 | 4 5 | 6 7 | 8 9 | ...
 //   rank       0 0   1 1   2 2   0 0   1 1
@@ -16,8 +16,8 @@ namespace flashlatent {
 struct TokenShard {
   std::int32_t rank = 0;
   std::int32_t world = 1;
-  Divisor run;    ///< Tokens in a row that one rank holds.
-  Divisor round;  ///< Those of all ranks: world * run.
+  Divisor run;    ///< Tokens of one run.
+  Divisor round;  ///< Tokens of one run of each rank: world * run.
 
   FLASHLATENT_DIVISOR_FUNCTION TokenShard() {}
   FLASHLATENT_DIVISOR_FUNCTION TokenShard(std::int32_t rank_, std::int32_t world_, std::int32_t run_)
@@ -25,7 +25,7 @@ struct TokenShard {
 
   FLASHLATENT_DIVISOR_FUNCTION bool is_all() const { return world == 1; }
 
-  /// How many of the first `tokens` of a context the rank holds.
+  /// How many of the first `tokens` tokens of a context the rank holds.
   FLASHLATENT_DIVISOR_FUNCTION std::int32_t held(std::int32_t tokens) const {
     if (tokens <= 0) return 0;
     const std::int32_t rounds = round.quotient(tokens);
@@ -33,7 +33,7 @@ struct TokenShard {
     return rounds * run.value + (rest < 0 ? 0 : rest < run.value ? rest : run.value);
   }
 
-  /// The place in the context of the rank's token number `slot`.
+  /// The position in the context of the rank's token number `slot`.
   FLASHLATENT_DIVISOR_FUNCTION std::int64_t position(std::int32_t slot) const {
     const std::int64_t rounds = run.quotient(slot);
     return rounds * (round.value - run.value) + rank * run.value + slot;

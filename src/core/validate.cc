@@ -20,13 +20,13 @@ Status absent(const char* name, const ConstTensorView& view, const char* why) {
   return invalid_argument(name, " is given, but ", why);
 }
 
-/// cu_seqlens_q on the CPU, where the kernels go by it. On a device it is not read.
+/// Checks cu_seqlens_q's values on the CPU, where kernels index by them. On a device they are not read.
 Status validate_begins(const DecodeProblem& problem, const DecodeInputs& inputs) {
   const input_check::Tables tables = input_check::tables_of(problem, inputs);
   return to_status(input_check::offence_at(tables, input_check::first_begin(tables)));
 }
 
-/// A latent cache of any format, of pages of `page_size` tokens.
+/// Checks a latent cache of any format, in pages of `page_size` tokens.
 Status validate_pages(const char* name, const ConstTensorView& view, const DecodeProblem::Cache& cache,
                       int page_size, Device device) {
   switch (cache.format) {
@@ -70,7 +70,7 @@ Status validate_latent_cache(const DecodeProblem& problem, const DecodeInputs& i
   return validate_latent_scales(problem, inputs, device);
 }
 
-/// The extra cache and what says which of its tokens a query token attends to.
+/// Checks the extra cache and the tensors that say which of its tokens a query token attends to.
 Status validate_extra_cache(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
   const ExtraCache& extra = problem.cache.extra;
   const auto& query = problem.query;
@@ -103,7 +103,7 @@ Status validate_extra_cache(const DecodeProblem& problem, const DecodeInputs& in
                         {query.batch, extra.max_pages});
 }
 
-/// Of the extra cache, for plan().
+/// Checks the extra cache's lengths for plan().
 Status validate_extra_lengths(const DecodeProblem& problem, const ConstTensorView& lengths, Device device) {
   const ExtraCache& extra = problem.cache.extra;
   const auto& query = problem.query;
@@ -118,7 +118,7 @@ Status validate_extra_lengths(const DecodeProblem& problem, const ConstTensorVie
   return expect_strided("extra_cache_seqlens", lengths, Dtype::kI32, device, {query.batch});
 }
 
-/// Of ragged queries, for plan().
+/// Checks cu_seqlens_q for plan().
 Status validate_plan_begins(const DecodeProblem& problem, const ConstTensorView& begins, Device device) {
   if (!problem.query.ragged) return absent("lengths.cu_seqlens_q", begins, "the problem is not ragged");
   if (!begins.present()) return {};
@@ -168,7 +168,7 @@ Status validate_separate_caches(const DecodeProblem& problem, const DecodeInputs
   return innermost_contiguous("alibi_slopes", inputs.alibi_slopes);
 }
 
-/// What says which tokens a query token attends to: a page table and lengths, or indices.
+/// Checks the tensors that say which tokens a query token attends to: page table and lengths, or indices.
 Status validate_tokens(const DecodeProblem& problem, const DecodeInputs& inputs, Device device) {
   const auto& query = problem.query;
   if (!problem.sparse.enabled) {
@@ -266,7 +266,7 @@ Status validate_memory(const char* name, Memory memory, std::size_t bytes, std::
 
 namespace {
 
-/// What no other argument can be meant by: said of q, not of the problem's dtype.
+/// Refuses q itself, before its dtype becomes the problem's and another tensor is blamed.
 Status validate_query_dtype(const DecodeInputs& inputs) {
   const Dtype dtype = inputs.q.dtype;
   if (!inputs.q.present()) return {};
@@ -284,7 +284,7 @@ Status validate_query_dtype(const DecodeInputs& inputs) {
   return {};
 }
 
-/// `name`, which is `tokens`, has a row a request: as many as q and cu_seqlens_q say.
+/// `name`, which is `tokens`, must have as many rows as q or cu_seqlens_q has requests.
 Status validate_batch(const char* name, const ConstTensorView& tokens, const DecodeInputs& inputs) {
   const bool ragged = inputs.cu_seqlens_q.present();
   if (ragged && (inputs.cu_seqlens_q.rank != 1 || inputs.cu_seqlens_q.shape[0] < 1)) {
@@ -297,7 +297,7 @@ Status validate_batch(const char* name, const ConstTensorView& tokens, const Dec
                           ragged ? "cu_seqlens_q" : "q");
 }
 
-/// The extra cache of a problem.
+/// Sets the problem's extra cache.
 Status infer_extra(const DecodeInputs& inputs, DecodeProblem& problem) {
   const ConstTensorView& cache = inputs.extra_kv_cache;
   const bool indexed = inputs.extra_indices.present();
@@ -374,8 +374,8 @@ Result<DecodeProblem> infer_problem(const DecodeInputs& inputs, int v_dim,
   DecodeProblem problem;
   problem.query.batch = static_cast<int>(tokens.shape[0]);
   problem.query.ragged = ragged;
-  // Without reading cu_seqlens_q (it may be on a device), the bound on a request's tokens is their total.
-  // Without any token it is 1, which no request has.
+  // cu_seqlens_q may be on a device and is not read here, so the bound on a request's query tokens is their
+  // total; without any token it is 1, which no request reaches.
   problem.query.tokens =
       static_cast<int>(ragged ? std::max<std::int64_t>(inputs.q.shape[0], 1) : inputs.q.shape[1]);
   problem.query.heads = static_cast<int>(inputs.q.shape[q_rank - 2]);

@@ -9,13 +9,13 @@ namespace flashlatent::cost {
 namespace {
 
 constexpr std::string_view kVendor = "NVIDIA ";
-constexpr double kReached = 0.93;  // of a memory's bandwidth, by reading
-/// What calls that are repeated find in L2, of 50 MB, and from what size on they read memory as if there was
-/// no L2 (reading alone in bench/results/h100/drawn/file.json: 34 MB at 5.7 TB/s, 41 at 3.9, 46 at 3.1, 250
-/// at 3.0).
+constexpr double kReached = 0.93;  // The share of a memory's bandwidth that reading reaches.
+/// A call that is repeated finds up to kBytesInL2 of its bytes in L2, which has 50 MB. From kBytesBeyondL2 on
+/// it reads memory as if there were no L2. From `reading alone` in bench/results/h100/drawn/file.json: 34 MB
+/// at 5.7 TB/s, 41 at 3.9, 46 at 3.1, 250 at 3.0.
 constexpr double kBytesInL2 = 36e6, kBytesBeyondL2 = 46e6;
 
-/// Whose costs the table has.
+/// The GPU that the table's costs were measured on.
 constexpr Gpu kMeasured = kGpus[1];
 static_assert(kMeasured.name == "H200");
 
@@ -33,7 +33,7 @@ std::string to_string(const Gpu& gpu) {
 const Gpu* find_gpu(std::string_view name) {
   if (name.starts_with(kVendor)) name.remove_prefix(kVendor.size());
   for (const Gpu& gpu : kGpus) {
-    // "H20" is no H200.
+    // A prefix must end at a word: the driver's "H20" must not match "H200".
     const std::string_view rest = name.substr(std::min(name.size(), gpu.name.size()));
     if (name.starts_with(gpu.name) && (rest.empty() || rest[0] == ' ')) return &gpu;
   }
@@ -41,7 +41,7 @@ const Gpu* find_gpu(std::string_view name) {
 }
 
 Gpu gpu_from_driver(int multiprocessors, double memory_clock_mhz, double bus_bits, int clock_mhz) {
-  // Two transfers a clock.
+  // Memory transfers twice a clock.
   const double tbps = 2 * memory_clock_mhz * 1e6 * bus_bits / 8 * 1e-12;
   return {
       .name = "", .multiprocessors = multiprocessors, .read_tbps = kReached * tbps, .clock_mhz = clock_mhz};

@@ -1,4 +1,4 @@
-// GPUs as the model of costs knows them: by name, or by what their driver says.
+// What the cost model knows of a GPU: by its name, or by what its driver says.
 #pragma once
 
 #include <string>
@@ -9,16 +9,16 @@
 namespace flashlatent::cost {
 
 struct Gpu {
-  std::string_view name;  ///< How the driver's name of it begins, without "NVIDIA ".
+  std::string_view name;  ///< How the driver's name begins, without "NVIDIA ".
   int multiprocessors;
-  double read_tbps;     ///< What reading memory reaches.
-  int clock_mhz;        ///< The most.
-  double products = 1;  ///< Clocks of a matrix product beside an H200's.
+  double read_tbps;     ///< TB/s that reading memory reaches.
+  int clock_mhz;        ///< The highest clock, MHz.
+  double products = 1;  ///< Clocks of a matrix product over those on an H200.
 };
 std::string to_string(const Gpu& gpu);
 
-/// Those with known values. Of two names that fit, the first counts. Reading is measured on H200 and H100
-/// (`roof` of bench/results), of others 0.93 of what the memory has.
+/// The GPUs with known values. If several names fit, the first one counts. read_tbps is measured on H200 and
+/// H100 (`roof` of bench/results); for the others it is 0.93 of the memory's bandwidth.
 inline constexpr Gpu kGpus[] = {
     {"H200 NVL", 132, 4.5, 1785},
     {"H200", 132, 4.68, 1980},
@@ -34,18 +34,18 @@ inline constexpr Gpu kGpus[] = {
     {"GH200", 132, 3.72, 1980},
 };
 
-/// The GPU of this name, "NVIDIA H100 80GB HBM3" or "H100"; null if it is not known.
+/// The GPU of this name, such as "NVIDIA H100 80GB HBM3" or "H100"; null if the name is not known.
 const Gpu* find_gpu(std::string_view name);
-/// One that is not known, by its driver.
+/// A GPU whose name is not known, from its driver's clocks (MHz) and bus width (bits).
 Gpu gpu_from_driver(int multiprocessors, double memory_clock_mhz, double bus_bits, int clock_mhz);
 
-/// So many multiprocessors of it; of a slice (MIG) each has the same share of memory.
+/// `multiprocessors` of this GPU as workers. In a MIG slice each multiprocessor has the same share of memory.
 schedule::Workers workers_of(const Gpu& gpu, int multiprocessors);
 inline schedule::Workers workers_of(const Gpu& gpu) {
   return workers_of(gpu, gpu.multiprocessors);
 }
 
-/// The same in a call that reads so many bytes of the cache: what L2 has room for does not wait for memory.
+/// The same workers in a call that reads `bytes` of the cache: bytes that fit into L2 do not wait for memory.
 schedule::Workers reading(schedule::Workers workers, double bytes);
 
 }  // namespace flashlatent::cost

@@ -7,27 +7,27 @@ namespace flashlatent::cost {
 
 namespace {
 
-constexpr int kFewBlocks = 4;  // are on their way before any is needed
+// Blocks of a CTA that are loaded ahead: nobody waits for the later ones of these.
+constexpr int kFewBlocks = 4;
 constexpr std::int32_t kPicoseconds = 1000;
 
-/// What a block takes a team, of which a CTA has at most `blocks`.
+/// Time of a block by a team; `blocks`: the most that one CTA of the team has.
 std::int32_t team_block(const schedule::Geometry& g, const TeamCosts& costs, std::int64_t blocks,
                         int workers) {
-  // Who has fewer than the most is done earlier: so many are busy all the time, or as good as.
+  // A CTA with fewer than the most blocks ends earlier, so about this many CTAs read memory all the time.
   const std::int64_t all = std::int64_t{g.requests} * schedule::max_blocks(g) * g.lanes;
-  // Where memory binds by far, a lone request's last blocks, which some have and others not, take nobody's
-  // time.
+  // Where memory binds by far, the last blocks of a lone request, which only some CTAs have, add no time.
   const bool last_counts = !memory_binds(costs) || g.requests > 1;
   const std::int64_t busy = all / std::max<std::int64_t>(last_counts ? blocks : blocks + 1, 1);
   const int ctas = static_cast<int>(std::min<std::int64_t>({busy, g.parts * g.lanes * g.team, workers}));
   const int shared = costs.block_streaming * ctas / std::max(workers, 1);
   if (blocks > kFewBlocks && g.lanes == 1) return std::max(std::max(costs.block_alone, shared) / g.team, 1);
-  // Of several row tiles one has to wait for memory.
+  // With several row tiles only one CTA of a lane group waits for memory; the others find the block in L2.
   const int here = blocks > kFewBlocks ? std::max(costs.block_here, shared / g.lanes) : costs.block_here;
   return std::max(here / g.team, 1);
 }
 
-/// Of a block of 128 tokens and d 64, in proportion.
+/// The table's per_block is of 128 tokens and d 64; time is proportional to both.
 constexpr std::int32_t scaled_block(std::int32_t per_block, int dim, int block_tokens) {
   return per_block * dim / 64 * block_tokens / 128;
 }
@@ -50,8 +50,8 @@ schedule::CostModel by_team(schedule::CostModel costs, int team) {
 schedule::CostModel of_team_parts(const schedule::Geometry& g, const TeamCosts& costs, int workers) {
   const std::int64_t blocks = schedule::max_blocks(g) / (g.parts / g.requests) / g.team;
   const std::int32_t block = team_block(g, costs, blocks, workers);
-  // To the plan a segment costs less than half a block: each team gets as many blocks then, and none of its
-  // CTAs one more than the others.
+  // The plan is told that a segment costs less than half a block: each team then gets as many blocks as the
+  // others, and no CTA has more than one block above the rest.
   return {.per_block = block,
           .per_split = std::max(block / 4, 1),
           .per_call = costs.call,
@@ -86,7 +86,7 @@ schedule::CostModel of_waves(const Costs& of_h200, const schedule::Geometry& g, 
   const schedule::CostModel costs = of_h200.on(workers);
   const std::int32_t block = scaled_block(costs.per_block, dim, g.block_tokens);
   if (g.fixed_split > 0) {
-    // What `paged` compares it with is one of its splits, 2,048 tokens.
+    // gqa_16 is compared by one of its splits, 2,048 tokens, so this is the cost of as many tokens.
     return {.per_block = std::max(block * (2048 / g.block_tokens) / g.fixed_split, 1),
             .per_split = costs.per_split};
   }

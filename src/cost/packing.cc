@@ -9,7 +9,7 @@ namespace flashlatent::cost {
 
 namespace {
 
-/// A partial result that a packed plan spares a call.
+/// Nanoseconds that a call saves for each partial result that a packed plan avoids.
 std::int32_t spared_partial(const schedule::Geometry& g) {
   using enum Situation;
   if (g.tile_rows <= 16) return nanoseconds(Kernel::kPlan, kRows16, Field::kPerMerge);
@@ -17,8 +17,8 @@ std::int32_t spared_partial(const schedule::Geometry& g) {
   return nanoseconds(Kernel::kPlan, kTiles, Field::kPerMerge);
 }
 
-/// Equal cuts leave two partial results a part. Packing spares the more of them the more requests there are
-/// to choose from: 0.84 a request, till none are left (docs/log/plan.md).
+/// Equal cuts leave two partial results a part. Packing avoids 0.84 a request, since more requests give more
+/// choice, until none are left (docs/log/plan.md).
 std::int64_t spared_partials(const schedule::Geometry& g) {
   return std::min(2 * std::int64_t{g.parts}, std::int64_t{g.requests} * 84 / 100);
 }
@@ -28,7 +28,7 @@ std::int64_t spared_partials(const schedule::Geometry& g) {
 std::int64_t packing_time(const schedule::Geometry& g, const schedule::Workers& workers) {
   if (!schedule::shapes_may_pack(g)) return 0;
   using enum Situation;
-  // Stretches are packed side by side, the requests of one after another.
+  // Warps pack the stretches side by side, and the requests of a stretch one after another.
   const std::int64_t takes = g.requests / schedule::stretches_of(g).count;
   const std::int64_t time = nanoseconds(Kernel::kPlan, kPacking, Field::kPerCall) +
                             takes * nanoseconds(Kernel::kPlan, kPacking, Field::kPerMember);

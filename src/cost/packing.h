@@ -1,4 +1,5 @@
-// Does packing a plan's requests into parts pay? It takes the device long, and each call gains a little.
+// Whether packing a plan's requests into parts pays: the device takes longer to plan, and each call gains a
+// little.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +9,12 @@
 
 namespace flashlatent::cost {
 
-/// Nanoseconds that packing adds to a plan on a device; 0 if shapes say that nothing is ever packed.
+/// Nanoseconds that packing adds to making a plan on the device; 0 if shapes say that nothing is ever packed.
 std::int64_t packing_time(const schedule::Geometry& g, const schedule::Workers& workers);
-/// Nanoseconds that a call takes less by a packed plan, for varied lengths.
+/// Nanoseconds that each call saves with a packed plan, for varied lengths.
 std::int64_t packing_gain(const schedule::Geometry& g, const schedule::Workers& workers);
 
-/// Is a plan packed that so many calls read (DecodeProblem::Options::calls_per_plan; 0: many)?
+/// Is a plan packed that `calls` calls read (DecodeProblem::Options::calls_per_plan; 0: many)?
 bool packing_pays(const schedule::Geometry& g, int calls, const schedule::Workers& workers);
 
 }  // namespace flashlatent::cost

@@ -1,6 +1,5 @@
-// What kernels take, in one table: a line a constant, each with where it comes from (h200.inc). Everything is
-// found at compile time: to ask for a row that is not there, or to write one twice, is an error of
-// compilation.
+// The constants of all kernels in one table (h200.inc): a row a constant, each with its source. Rows are
+// looked up at compile time: asking for a situation without rows, or writing a row twice, does not compile.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +11,9 @@
 
 namespace flashlatent::cost {
 
-/// Whose costs these are. A kernel by teams has a row of its own.
+/// The kernel that a row is about. Each team size is a kernel of its own.
 enum class Kernel : std::uint8_t {
-  kLatent,  ///< Every kernel for latent caches.
+  kLatent,  ///< Added to every kernel for latent caches.
   kFp8Rows32,
   kFp8Rows16Team8,
   kE4m3,
@@ -25,7 +24,7 @@ enum class Kernel : std::uint8_t {
   kMla16Team16,
   kPaged,
   kPaged128,
-  kPlan,  ///< What makes plans, and what cuts are worth to a call.
+  kPlan,  ///< The planner: its own time, and what its cuts are worth to a call.
   kPrefill,
   kFp8Rows64,
   kMla64Pingpong,
@@ -36,14 +35,14 @@ inline constexpr const char* kKernelNames[] = {
     "mla_16_team4", "mla_16_team8", "mla_16_team16",   "gqa_16",      "gqa_128_split",     "plan",
     "gqa_128",      "fp8_64",       "mla_64_pingpong", "mla_64_roles"};
 
-/// When a kernel takes so long.
+/// The kind of call that a row is about.
 enum class Situation : std::uint8_t {
   kRows8,  ///< One row tile of at most 8 query rows; likewise 16, 32 and 64.
   kRows16,
   kRows32,
   kRows64,
-  kRows64ByTokens,  ///< The same, where tokens come one by one and not in boxes.
-  kTiles,           ///< Several row tiles side by side: each finds the other's blocks in L2.
+  kRows64ByTokens,  ///< As kRows64, with tokens copied one by one and not in boxes.
+  kTiles,           ///< Several row tiles side by side; all but one find a block in L2.
   kFp8,             ///< An fp8_656 cache.
   kE4m3Rows8,       ///< As kRows8 from an e4m3 latent cache, by a kernel of other caches, too.
   kE4m3Rows16,
@@ -51,38 +50,38 @@ enum class Situation : std::uint8_t {
   kE4m3Rows64,
   kE4m3Teams,            ///< kTeams from an e4m3 latent cache.
   kFp8_584,              ///< An fp8_584 cache, or two caches in one softmax.
-  kFp8_584Tiles,         ///< The same with several row tiles.
-  kListedShares,         ///< By two lists: each CTA has a share of one item, of one row tile.
+  kFp8_584Tiles,         ///< As kFp8_584, with several row tiles.
+  kListedShares,         ///< Two lists of tokens; each CTA has a share of one item of one row tile.
   kListedSharesOfTiles,  ///< The same with several row tiles.
-  kTeams,                ///< A segment's blocks are shared by a team of CTAs.
+  kTeams,                ///< A team of CTAs shares a segment's blocks.
   kTeamsOfTiles,         ///< The same with several row tiles.
   kTeamsOfFewBlocks,     ///< The same where a CTA has at most four blocks.
-  kShares,               ///< Each CTA has a share of one request (schedule::kEven, kByLength).
+  kShares,               ///< Each CTA has a share of one request (kEvenShares, kSharesByLength).
   kSharesOfTiles,        ///< The same with several row tiles.
-  kSharesOfFewRows,      ///< The same with one of at most 16 query rows.
-  kByMemory,             ///< A block takes as long as its bytes; per_block is no constant.
-  kSharedPrefix,         ///< Groups of requests attend to a prefix that they share.
-  kTurns,                ///< Sparse prefill: whole query tokens in turn, of one row tile.
-  kTurnsOfTiles,         ///< The same of several row tiles side by side.
+  kSharesOfFewRows,      ///< The same with one row tile of at most 16 query rows.
+  kByMemory,             ///< A block takes as long as its bytes, so per_block is no constant.
+  kSharedPrefix,         ///< Groups of requests attend to a common prefix.
+  kTurns,                ///< Sparse prefill: a CTA takes whole query tokens in turn, one row tile each.
+  kTurnsOfTiles,         ///< The same, several row tiles side by side.
   kTurnsFp8,             ///< The same from an fp8_656 cache.
-  kFp8_584Turns,         ///< The same from an fp8_584 cache, or two caches in one softmax, of one row tile.
-  kFp8_584TurnsOfTiles,  ///< The same of several row tiles.
-  // Added to one of those above.
+  kFp8_584Turns,         ///< The same from an fp8_584 cache, or from two caches in one softmax; one row tile.
+  kFp8_584TurnsOfTiles,  ///< The same, several row tiles.
+  // These rows are added to the rows of a situation above.
   kUnplanned,    ///< The call reads no plan and launches no combine step.
-  kReadsPlan,    ///< Shares by length: the plan is read.
-  kPartials32,   ///< Shares whose partial results are fp32, twice the bytes: fp16 caches.
+  kReadsPlan,    ///< Shares by length, whose kernel reads the plan.
+  kPartials32,   ///< Shares whose partial results are fp32 and not fp16: calls in fp16.
   kLoneRequest,  ///< One request of two row tiles, cut on a line.
   kFewRequests,  ///< At most two requests of one row tile.
   kMoreTiles,    ///< Several row tiles.
   kFewRows,      ///< Shares of at most 16 query rows.
   kQueryTokens,  ///< Several query tokens a request.
-  kByTokens,     ///< Shares whose tokens come one by one.
-  // Of a block of 64 tokens, by the dimension of a head.
+  kByTokens,     ///< Shares whose tokens are copied one by one.
+  // The least time of a block of 64 tokens, by the dimension of a head.
   kDim64,
   kDim128,
   kDim256,
-  // Of plans.
-  kPacking,  ///< Requests are packed into parts.
+  // The planner's.
+  kPacking,  ///< Packing requests into parts.
 };
 inline constexpr const char* kSituationNames[] = {"rows8",
                                                   "rows16",
@@ -127,15 +126,15 @@ inline constexpr const char* kSituationNames[] = {"rows8",
                                                   "dim256",
                                                   "packing"};
 
-/// What takes so long. The fields of schedule::CostModel and of TeamCosts.
+/// What a row measures: the fields of schedule::CostModel and of TeamCosts.
 enum class Field : std::uint8_t {
   kPerBlock,
   kPerSplit,
   kPerCall,
   kPerMerge,
   kPerBlockAlone,
-  kPerBlockMemory,    ///< Of a block, what its bytes take at a multiprocessor's share of the bandwidth.
-  kPerBlockProducts,  ///< Of a block, what its matrix products take.
+  kPerBlockMemory,    ///< A block's bytes at a multiprocessor's share of the bandwidth.
+  kPerBlockProducts,  ///< A block's matrix products.
   kSharedMerge,
   kLoneMerge,
   kBlockHere,
@@ -149,13 +148,13 @@ inline constexpr const char* kFieldNames[] = {
     "per_block_memory", "per_block_products", "shared_merge",       "lone_merge", "block_here",
     "block_alone",      "block_streaming",    "lone_request_merge", "per_member"};
 
-/// One constant.
+/// One constant of the table.
 struct Row {
   Kernel kernel;
   Situation situation;
   Field field;
   std::int32_t nanoseconds;
-  const char* from;  ///< The page or the results that say how it was measured.
+  const char* from;  ///< Source: a results file, or the page that gives the measurements (h200.inc).
 };
 std::string to_string(const Row& row);
 
@@ -168,51 +167,54 @@ inline constexpr Row kH200[] = {
 };
 }  // namespace rows
 
-/// `nanoseconds` times a factor of another device.
+/// `nanoseconds` times the factor of another device.
 inline std::int32_t scaled(std::int32_t nanoseconds, float factor) {
   return factor == 1 ? nanoseconds : static_cast<std::int32_t>(static_cast<float>(nanoseconds) * factor);
 }
 
-/// What a segment or a merge takes where a block takes `block` in place of an H200's: longer as the block
-/// does. Plans are cut by what these are worth in blocks; cuts that are right on an H200 are so on an H100,
-/// too (docs/log/cuts_h100.md).
+/// Time of a segment or a merge on a device where a block takes `block` ns, and `block_of_h200` on an H200:
+/// it grows as the block does. Plans are cut by how many blocks a segment is worth, and cuts that are right
+/// on an H200 are right on an H100 (docs/log/cuts_h100.md).
 std::int32_t as_blocks(std::int32_t nanoseconds, std::int32_t block, std::int32_t block_of_h200);
 
-/// What segments and calls take. A block takes as long as what binds it: memory, products, or what else there
-/// is to do (per_block), which takes clocks, as all the rest does.
+/// Costs of segments and calls. A block takes the longest of its memory time, its products' time and
+/// everything else it does (per_block). All costs but memory and products follow the clock.
 struct Costs {
-  schedule::CostModel beside = {};  ///< per_block: beside memory and products.
+  schedule::CostModel beside = {};  ///< per_block: without memory and products.
   std::int32_t block_memory = 0;
   std::int32_t block_products = 0;
 
   schedule::CostModel on(const schedule::Workers& workers) const;
 };
 
-/// Nanoseconds. A CTA's time is
-///   call + blocks * (what a block takes)
-/// and a block takes block_streaming where all SMs read from memory, in proportion less where fewer do, but
-/// never less than block_alone; but block_here if it need not be waited for: one of the first few, which are
-/// on their way before any is needed, or of several row tiles', which find it in L2.
+/// Costs of a kernel by teams, in nanoseconds. The time of a CTA is
+///   call + blocks * (time of a block)
+/// A block takes block_streaming where all SMs read memory, and in proportion less where fewer do, but at
+/// least block_alone. It takes block_here where nobody waits for its bytes: the first few blocks, which are
+/// loaded ahead, and blocks of several row tiles, which all but one find in L2.
 struct TeamCosts {
-  std::int32_t call;          ///< Launch, until the first block is there, exchange, output.
-  std::int32_t shared_merge;  ///< Teams that share a request merge in the kernel.
-  /// The same, of one row tile, where most requests have one team: what those with the longest share wait. Of
-  /// several it is not counted less: it is mla_64_pingpong that is beside them then, and estimated too high.
+  std::int32_t call;          ///< Launch, wait for the first block, exchange, output.
+  std::int32_t shared_merge;  ///< The merge of teams that share a request, in the kernel.
+  /// The same where most requests have one team, and one row tile: the wait of the request with the longest
+  /// share. With several row tiles shared_merge is used, since the rival there is mla_64_pingpong, whose
+  /// estimate is too high.
   std::int32_t lone_merge;
   std::int32_t block_here, block_alone, block_streaming;
-  /// Of block_streaming, what its bytes take: where that is not all, the rest takes clocks. 0: all.
+  /// The part of block_streaming that is bytes, where the rest follows the clock; 0: all of it is bytes.
   std::int32_t block_memory;
-  std::int32_t lone_request;  ///< What teams that share a lone request take beside that: they merge sooner.
+  /// What teams that share a lone request take in addition; negative, since they merge sooner.
+  std::int32_t lone_request;
 
-  /// All but block_streaming is bound by the clock. But where it is all bytes and memory is slower fewer CTAs
-  /// feel one another, too: on an H100 (memory 1.51) 64 take 2,000 to 2,070 ns a block, 1,850 on an H200, and
-  /// the fourth root of memory's factor is 1.11 (docs/log/cuts_h100.md).
+  /// These costs on another device. All but block_streaming follow the clock. Where block_streaming is all
+  /// bytes and memory is slower, block_alone grows, too, by the fourth root of memory's factor: on an H100
+  /// (factor 1.51, root 1.11) 64 CTAs take 2,000 to 2,070 ns a block, on an H200 1,850
+  /// (docs/log/cuts_h100.md).
   TeamCosts on(const schedule::Workers& workers) const;
 };
 std::string to_string(const schedule::CostModel& costs);
 std::string to_string(const TeamCosts& costs);
 
-/// A field of a situation: 0 if only others of it are in the table.
+/// One constant; 0 if the situation has rows, but none for this field.
 consteval std::int32_t nanoseconds(Kernel kernel, Situation situation, Field field) {
   bool known = false;
   int found = 0;
@@ -229,7 +231,7 @@ consteval std::int32_t nanoseconds(Kernel kernel, Situation situation, Field fie
   return value;
 }
 
-/// What a kernel's segments and calls take, or what is added to that.
+/// The costs of segments and calls in a situation.
 consteval Costs of(Kernel kernel, Situation situation) {
   return {.beside = {.per_block = nanoseconds(kernel, situation, Field::kPerBlock),
                      .per_split = nanoseconds(kernel, situation, Field::kPerSplit),
@@ -240,7 +242,7 @@ consteval Costs of(Kernel kernel, Situation situation) {
           .block_products = nanoseconds(kernel, situation, Field::kPerBlockProducts)};
 }
 
-/// What a kernel by teams takes.
+/// The costs of a kernel by teams.
 consteval TeamCosts of_teams(Kernel kernel, Situation situation = Situation::kTeams) {
   return {.call = nanoseconds(kernel, situation, Field::kPerCall),
           .shared_merge = nanoseconds(kernel, situation, Field::kSharedMerge),

@@ -1,4 +1,5 @@
-// Blocks against more rows than few_rows.h takes: widened once, then outer products with rows in the lanes.
+// Attention of more rows than few_rows.h takes: a block is widened to fp32 once, then come outer products
+// with rows in the vector's lanes.
 #include "cpu/block_math.h"
 
 #include <algorithm>
@@ -28,7 +29,7 @@ HWY_INLINE int lanes() {
   return static_cast<int>(hn::Lanes(kFloats));
 }
 
-/// `count` 16-bit elements as fp32; the rest up to a multiple of 16 becomes 0.
+/// Widens `count` 16-bit elements to fp32, and writes zeros up to a multiple of 16.
 template <class Element>
 void widen_row(const std::uint16_t* HWY_RESTRICT from, int count, float* HWY_RESTRICT to) {
   const hn::Rebind<Element, Floats> narrow;
@@ -65,8 +66,8 @@ void load_query(const TileState& tile, const std::uint16_t* const* query_rows) {
   }
 }
 
-/// Scores of kTokens tokens by 16 * kRowBlocks rows: an outer product for each column of K. Accumulators stay
-/// in registers.
+/// Scores of kTokens tokens by 16 * kRowBlocks rows: one outer product for each column of K. The sums stay in
+/// registers.
 template <int kTokens, int kVectors>
 void score_outer(const TileState& tile, int token, int row) {
   Vector sums[kTokens][kVectors];
@@ -91,7 +92,7 @@ void score_outer(const TileState& tile, int token, int row) {
   }
 }
 
-/// All tokens for kVectors vectors of rows.
+/// Scores of all tokens for kVectors vectors of rows.
 template <int kTokens, int kVectors>
 void score_rows(const TileState& tile, int tokens, int row) {
   int token = 0;
@@ -107,7 +108,7 @@ void score(const TileState& tile, int tokens) {
   for (; row < tile.row_stride; row += n) score_rows<8, 1>(tile, tokens, row);
 }
 
-/// Scale, soft cap and ALiBi on all scores.
+/// Applies scale, soft cap and ALiBi to all scores.
 void transform(const TileState& tile, const Block& block) {
   const ScoreTransform<Floats> transform(tile.spec);
   for (int row = 0; row < tile.row_stride; row += lanes()) {
@@ -120,7 +121,7 @@ void transform(const TileState& tile, const Block& block) {
   }
 }
 
-/// scores = exp(scale * scores - max), with rows in the lanes; tokens that a row does not see get 0.
+/// scores = exp(scale * scores - max), with rows in the lanes. A token that a row does not see gets 0.
 void softmax(const TileState& tile, const Block& block) {
   const int n = lanes();
   const int tokens = block.tokens;
@@ -143,7 +144,8 @@ void softmax(const TileState& tile, const Block& block) {
       const auto seen = hn::And(hn::Ge(token, begin), hn::Lt(token, end));
       const Vector s = hn::IfThenElse(seen, hn::Mul(hn::Load(kFloats, score), scale), minus_infinity);
       hn::Store(s, kFloats, score);
-      max = hn::IfThenElse(hn::Gt(s, max), s, max);  // NaN does not raise it
+      // NaN fails the comparison, so it does not raise the maximum
+      max = hn::IfThenElse(hn::Gt(s, max), s, max);
     }
     const Vector base = hn::IfThenElse(hn::Eq(max, minus_infinity), hn::Zero(kFloats), max);
     const Vector shrink = hn::Exp(kFloats, hn::Sub(before, base));
@@ -151,7 +153,7 @@ void softmax(const TileState& tile, const Block& block) {
     for (int t = 0; t < tokens; ++t) {
       float* score = scores + t * tile.row_stride;
       const Vector x = hn::Sub(hn::Load(kFloats, score), base);
-      // The library's Exp gives 0 for NaN.
+      // Exp() of Highway gives 0 for NaN.
       const Vector p = hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(kFloats, x));
       hn::Store(tile.spec.e4m3_products ? round_e4m3(kFloats, p) : p, kFloats, score);
       sum = hn::Add(sum, p);
@@ -202,7 +204,7 @@ void accumulate_rows(const TileState& tile, int begin, int end, int row) {
   for (; column < tile.out_stride; column += n) accumulate<kRows, 1>(tile, begin, end, row, column);
 }
 
-/// One token for one row that sees it, where not all rows do.
+/// Adds one token to one row that sees it; for tokens that not all rows see.
 void accumulate_one(const TileState& tile, int token, int row) {
   const int n = lanes();
   const Vector weight = hn::Set(kFloats, tile.scores[token * tile.row_stride + row]);
@@ -214,7 +216,7 @@ void accumulate_one(const TileState& tile, int token, int row) {
   }
 }
 
-/// A block's keys or values in fp32; asks for those of the next block.
+/// Widens a block's keys or values to fp32, and prefetches those of the next block.
 void widen_block(const TileState& tile, const std::uint16_t* const* rows, int tokens, int dim,
                  const std::uint16_t* const* next_rows, int next_tokens) {
   constexpr int kLine = 64 / sizeof(std::uint16_t);
@@ -231,7 +233,7 @@ void attend(const TileState& tile, const Block& block, const Block& next) {
   if (spec.transforms()) transform(tile, block);
   softmax(tile, block);
   if (!spec.latent) widen_block(tile, block.values, block.tokens, spec.v_dim, next.values, next.tokens);
-  // Tokens that all rows see go together; the rest row by row, since 0 * NaN is NaN.
+  // Tokens that all rows see are done together. The others are done row by row, because 0 * NaN is NaN.
   const int *first = block.first, *visible = block.visible;
   const int begin = *std::max_element(first, first + tile.rows);
   const int end = std::max(begin, *std::min_element(visible, visible + tile.rows));
@@ -268,9 +270,9 @@ int round_up(int x, int unit) {
   return (x + unit - 1) / unit * unit;
 }
 
-/// Multiplies query rows by their factors.
+/// Multiplies each query row by its factor.
 void scale_queries(const TileState& tile, const float* factors) {
-  const bool few = tile.rows <= few_rows::kMaxRows;  // which says how tile.q lies
+  const bool few = tile.rows <= few_rows::kMaxRows;  // decides the layout of tile.q
   for (int row = 0; row < tile.rows; ++row) {
     float* q = tile.q + row * (few ? tile.kv_stride : 1);
     const int count = few ? tile.kv_stride : tile.spec.qk_dim, stride = few ? 1 : tile.row_stride;

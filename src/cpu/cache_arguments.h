@@ -1,4 +1,4 @@
-// What operations on caches read of their arguments, and demand of the numbers in them.
+// Reads and checks the integers that operations on caches are given.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@ namespace flashlatent::cpu {
 
 int threads_of(const Executor& executor);
 
-/// An element of an int32 or int64 tensor.
+/// Element number `offset` of an int32 or int64 tensor.
 std::int64_t integer(const ConstTensorView& view, std::int64_t offset);
 
-/// Every slot is one of the cache's `slots` tokens, or negative.
+/// Is every slot negative or below `slots`, the cache's tokens?
 Status validate_slots(const ConstTensorView& slot_mapping, std::int64_t slots);
 
-/// cu_seqlens counts `rows`; no first token is negative.
+/// Does cu_seqlens count `rows` rows, and is no first token negative?
 Status validate_rows(const ConstTensorView& cu_seqlens, const ConstTensorView& first_token,
                      std::int64_t rows);
 

@@ -33,7 +33,7 @@ Status combine(const ConstTensorView& partial_out, const ConstTensorView& partia
   const auto& [parts, batch, tokens, heads, v_dim] = partial_out.shape;
   const std::int64_t rows = batch * tokens * heads;
   const int threads = executor.threads > 0 ? executor.threads : hardware_threads();
-  // clang 14 captures no structured bindings.
+  // By name: clang 14 cannot capture structured bindings.
   const std::int64_t n_parts = parts, n_tokens = tokens, n_heads = heads, columns = v_dim;
   parallel_for(rows, threads, [&](std::int64_t i) {
     const std::int64_t head = i % n_heads, token = i / n_heads % n_tokens, request = i / n_heads / n_tokens;

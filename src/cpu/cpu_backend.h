@@ -1,4 +1,4 @@
-// The CPU backend as the dispatcher sees it.
+// What the CPU backend offers to dispatch.
 #pragma once
 
 #include "flashlatent/combine.h"
@@ -12,8 +12,8 @@ extern const DecodeKernel kDenseKernel;
 /// The float64 oracle as a kernel, to run only when asked for by name.
 extern const DecodeKernel kReferenceKernel;
 
-/// combine() and the operations of flashlatent/kv_cache.h on host memory; of their arguments all but the
-/// values of slots, pages and sequence lengths are already validated.
+/// combine() and the operations of flashlatent/kv_cache.h on host memory. Their arguments are already
+/// validated, except for the values of slots, pages and sequence lengths.
 decltype(flashlatent::append_latent) append_latent;
 decltype(flashlatent::convert_cache) convert_cache;
 decltype(flashlatent::gather_cache) gather_cache;

@@ -1,4 +1,4 @@
-// Decode on the CPU, of any cache: the parts of a plan on threads, blocks of 64 tokens in SIMD.
+// Decode on the CPU from any cache: threads do the parts of a plan, in blocks of 64 tokens, with SIMD.
 #include <algorithm>
 
 #include "core/message.h"
@@ -16,7 +16,7 @@ namespace flashlatent::cpu {
 
 namespace {
 
-/// The prefixes of a call, if requests share some.
+/// The shared prefixes of a call, if it has any.
 struct Prefixes {
   explicit Prefixes(const DecodeCall& call) : call(call), shape(call.prefix) {
     if (shape.requests == 0) return;
@@ -24,7 +24,8 @@ struct Prefixes {
   }
 
   bool shared() const { return shape.requests > 0; }
-  /// Tokens that a request of this length, not more than it can have, attends to with its group.
+  /// Tokens that a request of this length attends to with its group; 0 if it does not see all of the prefix.
+  /// `length` is clamped.
   int tokens(int request, int length) const {
     const int planned = plan.shares[request].tokens;
     return prefix::sees_prefix(planned, length, shape.unseen) ? planned : 0;
@@ -35,13 +36,13 @@ struct Prefixes {
   prefix::View plan = {};
 };
 
-/// One unit of a prefix: its partial rows.
+/// Does one unit of a prefix: writes its partial rows.
 void run_unit(const DecodeProblem& problem, const DenseCall& call, const Workspace& workspace, int part,
               const Prefixes& prefixes, int index) {
   const prefix::View& plan = prefixes.plan;
   const prefix::Unit unit =
       unit_of(prefixes.shape, plan.tiles[tile_of_unit(*plan.header, plan.tiles, index)], index);
-  // Pages are those of a request that still has all of them; without one nobody wants the results.
+  // The pages of a member that still has all of the prefix. If none has, nobody reads the result.
   const std::int32_t* members = plan.members + unit.tile.member_begin;
   const auto* reader = std::find_if(members, members + unit.tile.members, [&](int request) {
     return prefixes.tokens(request, call.length_of(request)) > 0;
@@ -49,7 +50,7 @@ void run_unit(const DecodeProblem& problem, const DenseCall& call, const Workspa
   if (reader == members + unit.tile.members) return;
   const PrefixTile tile{members, *reader, unit.kv_head, unit.tile.members * prefixes.shape.request_rows};
   const TileState state = call.start(tile, workspace.state(part), workspace.scratch(part));
-  Tokens blocks[2];  // in turns the one at work and the next
+  Tokens blocks[2];  // by turns: the block at work, and the next one
   blocks[0] = call.prefix_tokens(tile, unit.block_begin);
   for (int i = unit.block_begin; i < unit.block_end; ++i) {
     const Tokens& tokens = blocks[(i - unit.block_begin) % 2];
@@ -71,8 +72,8 @@ void run_unit(const DecodeProblem& problem, const DenseCall& call, const Workspa
   }
 }
 
-/// Adds what a prefix gave to a row of a request's first segment, in the order of splits. The row is
-/// normalised by scale.factor, which becomes that of both together.
+/// Merges the partial results of a prefix into a row of a request's first segment, in the order of splits.
+/// The row's values times scale.factor are normalised before; afterwards that factor is the merged row's.
 void add_prefix(const DecodeProblem& problem, const Prefixes& prefixes, const RowTile& tile, int row,
                 float* out, RowScale& scale) {
   const prefix::Share& share = prefixes.plan.shares[tile.request];
@@ -91,7 +92,7 @@ void run_segment(const DecodeProblem& problem, const DenseCall& call, const Work
   const TileState state = call.start(tile, workspace.state(part), workspace.scratch(part));
   call.set_slopes(tile, state);
   int prefix = 0;
-  if (prefixes.shared()) {  // the plan knows cuts alone then: the request ends the segment
+  if (prefixes.shared()) {  // the request ends the segment, because a plan with prefixes knows cuts only
     const int length = call.length_of(segment.request);
     prefix = prefixes.tokens(segment.request, length);
     segment.length = length - prefix;
@@ -99,12 +100,12 @@ void run_segment(const DecodeProblem& problem, const DenseCall& call, const Work
     segment.block_end = std::min(segment.block_end, blocks);
   }
   const Reach reach = call.reach(tile, segment.length, prefix);
-  Tokens blocks[2];  // in turns the one at work and the next
+  Tokens blocks[2];  // by turns: the block at work, and the next one
   blocks[0] = call.tokens(tile, reach, segment.block_begin);
   for (int i = 0; i < segment.block_end - segment.block_begin; ++i) {
     const Tokens& tokens = blocks[i % 2];
     Tokens& next = blocks[(i + 1) % 2];
-    // Past the segment's last block comes the next segment's; no tokens where the request ends.
+    // After a segment's last block comes the next segment's first; no tokens where the request ends.
     next = call.tokens(tile, reach, segment.block_begin + i + 1);
     if (tokens.count == 0) continue;
     Block block, ahead;
@@ -127,7 +128,7 @@ void run_segment(const DecodeProblem& problem, const DenseCall& call, const Work
   }
 }
 
-/// Merges the partial results of one row into the first one's, in order, and writes it.
+/// Merges the partial results of one row, in order, and writes the row.
 void merge_row(const DecodeProblem& problem, const DenseCall& call, const Workspace& workspace,
                const schedule::Merge& merge, const RowTile& tile, int row) {
   const int v_dim = problem.cache.v_dim;

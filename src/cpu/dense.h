@@ -1,4 +1,4 @@
-// What the fast backend's choice and its launch both go by.
+// What the fast kernel's choice and its launch have in common.
 #pragma once
 
 #include <algorithm>
@@ -9,12 +9,12 @@
 
 namespace flashlatent::cpu {
 
-/// What the schedule calls a request: a query token, where each has tokens of its own.
+/// The schedule's requests: the query tokens, where each has tokens of its own.
 inline int items_of(const DecodeProblem& problem) {
   return problem.token_items() ? problem.query.batch * problem.query.tokens : problem.query.batch;
 }
 
-/// The longest that a request counts.
+/// The most tokens of a request.
 inline int max_tokens(const DecodeProblem& problem) {
   const std::int64_t reach = problem.sparse.enabled
                                  ? problem.sparse.topk
@@ -22,7 +22,7 @@ inline int max_tokens(const DecodeProblem& problem) {
   return static_cast<int>(std::min<std::int64_t>(reach, std::numeric_limits<int>::max()));
 }
 
-/// Decodes by the plan's parts. Errors: a plan of another problem or executor.
+/// Decodes by the plan's parts. kInvalidArgument: the plan is of another problem or executor.
 Status launch_dense(const DecodeCall& call);
 
 }  // namespace flashlatent::cpu

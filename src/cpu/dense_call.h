@@ -1,4 +1,4 @@
-// A call's tensors with the index arithmetic on them: which tokens a tile of query rows sees, and where its
+// A call's tensors and the index arithmetic on them: which tokens a tile of query rows sees, and where its
 // rows are read and written.
 #pragma once
 
@@ -18,8 +18,8 @@
 
 namespace flashlatent::cpu {
 
-/// The query rows of one item, KV head and tile. Of an item that is a query token which a ragged request does
-/// not have: none, and `first_token` is one of those that it lacks.
+/// The query rows of one item, KV head and tile. If the item stands for a query token that a ragged request
+/// does not have, there are no rows, and `first_token` is one that the request lacks.
 struct RowTile {
   int request;
   int first_token;  // of the item
@@ -30,7 +30,7 @@ struct RowTile {
   int item = 0;
 };
 
-/// Query rows of several requests that meet the prefix that these share.
+/// Query rows of several requests that attend to their shared prefix.
 struct PrefixTile {
   const std::int32_t* requests;
   int reader;  // the request whose pages are read
@@ -38,15 +38,15 @@ struct PrefixTile {
   int rows;
 };
 
-/// Tokens that a tile sees: of one list, or of two.
+/// The tokens that a tile sees, of one list or of two.
 struct Reach {
   int length;      // of the request
-  int origin;      // where its block 0 begins
-  int begin, end;  // no row sees others
+  int origin;      // the token where its block 0 begins
+  int begin, end;  // no row sees tokens outside
   schedule::TokenSpan lists[2] = {};
 };
 
-/// A call's tensors with the index arithmetic on them.
+/// See the head of this file.
 class DenseCall {
  public:
   explicit DenseCall(const DecodeCall& call)
@@ -65,14 +65,14 @@ class DenseCall {
         group_(problem_.query.heads / problem_.cache.heads),
         row_tiles_((problem_.rows_per_kv_head() + kTileRows - 1) / kTileRows) {}
 
-  /// Of what is here.
+  /// Lengths of requests; where ranks share contexts, of the tokens that are here.
   const std::int32_t* lengths() const { return held_.lengths != nullptr ? held_.lengths : contexts(); }
   const std::int32_t* contexts() const {
     const bool sparse = problem_.sparse.enabled;
     return static_cast<const std::int32_t*>((sparse ? inputs_.topk_length : inputs_.cache_seqlens).data);
   }
 
-  /// Of items with two lists.
+  /// Lengths of items with two lists.
   const schedule::UnionLengths& union_lengths() const { return union_lengths_; }
 
   RowTile tile(int item, int round) const {
@@ -88,7 +88,7 @@ class DenseCall {
     return tile;
   }
 
-  /// The rows of one request for a KV head, as a tile.
+  /// All rows of one request and KV head, as a tile.
   RowTile request_tile(int request, int kv_head) const {
     return {request, 0, problem_.query.tokens, kv_head, 0, problem_.rows_per_kv_head()};
   }
@@ -96,7 +96,7 @@ class DenseCall {
   int token(const RowTile& tile, int row) const { return tile.first_token + (tile.first + row) / group_; }
   int head(const RowTile& tile, int row) const { return tile.kv_head * group_ + (tile.first + row) % group_; }
 
-  /// A tile without a block, in `memory`. `scratch` is free afterwards.
+  /// Starts a tile without a block in `memory`. `scratch` is free afterwards.
   template <class Tile>
   TileState start(const Tile& tile, float* memory, std::uint8_t* scratch) const {
     const std::uint16_t* query_rows[kTileRows];
@@ -114,7 +114,7 @@ class DenseCall {
     return start_tile(memory, spec(tile.kv_head), query_rows, tile.rows, expand ? factors : nullptr);
   }
 
-  /// What all tiles share. An e4m3 key's scale goes to the scores.
+  /// What all tiles have in common. The scale of e4m3 keys is applied to scores.
   TileSpec spec(int kv_head) const {
     const auto& [query, cache, sparse, options] = problem_;
     return {.dtype = cache.dtype,
@@ -133,11 +133,11 @@ class DenseCall {
     for (int row = 0; row < tile.rows; ++row) state.slopes[row] = slopes[head(tile, row)];
   }
 
-  /// The tokens that a request has in this call.
+  /// The clamped length of a request in this call.
   int length_of(int request) const { return std::clamp(lengths()[request], 0, max_tokens(problem_)); }
 
-  /// The tokens of an item that a tile sees, and where its blocks begin: after `prefix` tokens, which are 0
-  /// or come before the `planned` ones.
+  /// The tokens of an item that a tile sees, and where its blocks begin. `planned`: the tokens that the plan
+  /// counts. `prefix`: tokens that the tile does not attend to itself; 0, or those before the planned ones.
   Reach reach(const RowTile& tile, int planned, int prefix) const {
     if (problem_.cache.extra.enabled) {
       return {planned,
@@ -152,12 +152,12 @@ class DenseCall {
       return {length, prefix, prefix, limit(tile, length, tile.rows - 1)};
     }
     if (problem_.options.window == 0) return {planned, 0, 0, limit(tile, planned, tile.rows - 1)};
-    // The plan's tokens are a request's last ones: no query token sees those before.
+    // The plan counts the last tokens of a request (a window): no query token sees those before.
     const int length = length_of(tile.request);
     return {length, length - planned, seen(tile, length, 0).begin, limit(tile, length, tile.rows - 1)};
   }
 
-  /// Block number `index` of the tile's item.
+  /// The tokens of block number `index` of the tile's item.
   Tokens tokens(const RowTile& tile, const Reach& reach, int index) const {
     if (problem_.cache.extra.enabled) return union_tokens(tile, reach, index);
     // In 64 bits: the block after the last one of the longest request may begin past 2^31.
@@ -169,14 +169,14 @@ class DenseCall {
                          static_cast<int>(end));
   }
 
-  /// A block of a prefix: all of its rows see it.
+  /// A block of a prefix, which all rows of the tile see.
   Tokens prefix_tokens(const PrefixTile& tile, int block) const {
     return tokens_.block(tile.reader, 0, tile.kv_head, block * kBlockTokens, (block + 1) * kBlockTokens);
   }
 
-  /// Which of these tokens each row sees, and how far they are from the request's last.
+  /// Sets which tokens of the block each row sees, and their distances from the request's last token.
   void set_visible(const RowTile& tile, int length, const Tokens& tokens, Block& block) const {
-    if (problem_.cache.extra.enabled) {  // a list's tokens are those that the one query token sees
+    if (problem_.cache.extra.enabled) {  // an item has one query token, which sees all tokens of its lists
       std::fill_n(block.first, tile.rows, 0);
       std::fill_n(block.visible, tile.rows, tokens.count);
       return;
@@ -206,11 +206,11 @@ class DenseCall {
     write_number(outputs_.lse, tile, row, value == -kInfinity ? problem_.options.empty_lse : value);
   }
 
-  /// out = factor * values with the sink applied, lse, and the largest score if that is asked for.
+  /// Writes out = factor * values with the sink applied, lse, and the largest score if it is wanted.
   void write_row(const RowTile& tile, int row, const float* values, float factor, float lse,
                  float max) const {
     write_lse(tile, row, lse);
-    // NaN does not raise a maximum, but makes the lse NaN.
+    // NaN does not raise a maximum, so a NaN score shows in lse alone.
     if (max_logits_.present()) write_number(max_logits_, tile, row, std::isnan(lse) ? lse : max);
     factor *= scale_of(value_scale_, tile.kv_head);
     if (problem_.options.attn_sink && lse != -kInfinity) {
@@ -221,21 +221,21 @@ class DenseCall {
       out[d] = from_float(values[d] * factor, problem_.cache.dtype);
   }
 
-  /// Rows of query tokens that a ragged request does not have: only their lse exists.
+  /// Query tokens that a ragged request does not have exist in lse alone.
   void write_missing_rows(const RowTile& tile) const {
     const int all = std::min(problem_.rows_per_kv_head() - tile.first, kTileRows);
     for (int row = tile.rows; row < all; ++row) write_lse(tile, row, -kInfinity);
   }
 
  private:
-  /// Of an fp32 (batch, h_q, s_q).
+  /// Writes to a tensor that is fp32 (batch, h_q, s_q).
   void write_number(const TensorView& view, const RowTile& tile, int row, float value) const {
     const auto& s = view.strides;
     static_cast<float*>(view.data)[tile.request * s[0] + head(tile, row) * s[1] + token(tile, row) * s[2]] =
         value;
   }
 
-  /// Block number `index` of two lists (plan/token_lists.h).
+  /// Block number `index` of an item with two lists (plan/token_lists.h).
   Tokens union_tokens(const RowTile& tile, const Reach& reach, int index) const {
     const schedule::ListBlock block = schedule::list_block(g_, reach.lists[0].count(), index);
     const schedule::TokenSpan& span = reach.lists[block.list];
@@ -247,7 +247,7 @@ class DenseCall {
                         static_cast<int>(end));
   }
 
-  /// The tokens that a row sees. `length`: of those that are here.
+  /// The span of tokens that a row sees. `length`: the request's tokens that are here.
   schedule::TokenSpan seen(const RowTile& tile, int length, int row) const {
     const int later = problem_.options.causal ? tile.tokens - 1 - token(tile, row) : 0;
     const std::int64_t window = problem_.options.window;
@@ -259,12 +259,12 @@ class DenseCall {
     return {span.begin, std::min(span.end, length)};
   }
 
-  /// The tokens below which a row sees.
+  /// The end of the tokens that a row sees.
   int limit(const RowTile& tile, int length, int row) const { return seen(tile, length, row).end; }
 
   bool latent() const { return problem_.cache.layout == KvLayout::kLatent; }
 
-  /// Of e4m3 elements; a tensor or each head has one.
+  /// The scale of e4m3 elements: one for the tensor, or one for each head.
   static float scale_of(const ConstTensorView& scale, int head) {
     if (!scale.present()) return 1;
     return static_cast<const float*>(scale.data)[scale.shape[0] > 1 ? head : 0];
@@ -282,7 +282,7 @@ class DenseCall {
     return query_place(request_tile(tile.requests[row / each], tile.kv_head), row % each);
   }
 
-  /// A query row as e4m3 elements, in bf16; returns their factor.
+  /// Converts a row of e4m3 queries to bf16; returns its scale.
   float expand_query(const QueryPlace& place, std::uint16_t* row) const {
     const int columns = problem_.cache.qk_dim;
     if (problem_.query.e4m3) {
@@ -294,7 +294,7 @@ class DenseCall {
         round_query(static_cast<const std::uint16_t*>(inputs_.q.data) + place.offset, columns, row));
   }
 
-  /// Those of a ragged request that the tile has.
+  /// Sets the tile's query tokens to those that a ragged request has.
   void find_own_tokens(RowTile& tile) const {
     const int count = begins()[tile.request + 1] - begins()[tile.request], most = problem_.query.tokens;
     if (!problem_.token_items()) {

@@ -1,4 +1,4 @@
-// What the fast backend takes, and how its calls are cut.
+// What the fast kernel takes, and how its calls are cut.
 #include <algorithm>
 
 #include "core/message.h"
@@ -25,14 +25,14 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   g.max_tokens = max_tokens(problem);
   if (problem.cache.extra.enabled) {
     schedule::set_lists(g, problem);
-  } else if (problem.options.window > 0) {  // what a request's query tokens see at most, all together
+  } else if (problem.options.window > 0) {  // the most that a request's query tokens see together
     const std::int64_t seen = std::int64_t{problem.options.window} + problem.query.tokens - 1;
     g.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(g.max_tokens, seen));
   }
   if (problem.options.batch_invariant) schedule::fix_splits(g, kFixedSplitBlocks);
-  // Converting queries and writing a tile cost about as much as a block.
+  // Converting queries and writing a tile take about as long as a block.
   g.cost = {.per_block = 4, .per_split = 4};
-  // One thread a part: threads share no cache below the last level that lanes would help.
+  // One thread a part: lanes would help in a cache that threads share, and they share only the last level.
   g.rounds = (problem.rows_per_kv_head() + kTileRows - 1) / kTileRows * problem.cache.heads;
   g.parts = workers;
   return g;
@@ -53,7 +53,7 @@ prefix::Shape prefix_shape(const DecodeProblem& problem, const schedule::Workers
           .tile_rows = kTileRows,
           .block_tokens = kBlockTokens,
           .workers = workers,
-          // Up to 16 rows are as fast as memory; 64 take so many times as long.
+          // Up to 16 rows are as fast as memory; 64 rows take four times as long.
           .read_cost = 1000 * heads,
           .tile_cost = 4000 * heads};
 }

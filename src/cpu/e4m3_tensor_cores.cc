@@ -16,14 +16,14 @@ namespace {
 constexpr int kBlock = 64;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// All numbers of e4m3, by code.
+/// The value of every e4m3 code.
 std::array<float, 256> all_numbers() {
   std::array<float, 256> numbers{};
   for (int code = 0; code < 256; ++code) numbers[code] = e4m3::decode(static_cast<std::uint8_t>(code));
   return numbers;
 }
 
-/// Blocks of up to 64 tokens of one row.
+/// The state of one row while blocks of up to 64 tokens are added.
 class Row {
  public:
   Row(std::vector<float> query, int v_dim, int chains, float scale)
@@ -60,7 +60,7 @@ class Row {
     }
   }
 
-  /// `scale`: of values.
+  /// `scale`: of the cache, for values.
   E4m3Row result(float scale) && {
     if (sum_ == 0) return {std::move(out_), -kInfinity};
     for (float& x : out_) x *= scale / sum_;
@@ -68,7 +68,7 @@ class Row {
   }
 
  private:
-  static constexpr float kSlack = 40;  // exp() of it, squared, fp32 has room for
+  static constexpr float kSlack = 40;  // fp32 has room for exp(2 * kSlack)
 
   float score(const std::uint8_t* token) const {
     const int steps = static_cast<int>(query_.size()) / E4m3Sum::kAtOnce;
@@ -104,11 +104,11 @@ float first_of(const ConstTensorView& scale, int index) {
 void E4m3Sum::add(const float* a, const float* b) {
   float products[kAtOnce], largest = std::abs(sum_);
   for (int i = 0; i < kAtOnce; ++i) {
-    products[i] = a[i] * b[i];  // exact: of 8 bits
+    products[i] = a[i] * b[i];  // exact: a product has 8 significant bits
     largest = std::max(largest, std::abs(products[i]));
   }
   if (largest == 0) return;
-  // Numbers are brought to integers, of which 33 of up to 14 bits are added.
+  // All are brought to one exponent as integers: 33 of up to 14 bits are added.
   const int exponent = std::clamp(std::ilogb(largest), -100, 100);
   const float to_integer = e4m3::power_of_two(kBits - exponent);
   int sum = static_cast<int>(sum_ * to_integer);

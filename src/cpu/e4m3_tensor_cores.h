@@ -1,4 +1,5 @@
-// What Hopper's tensor cores make of e4m3 products, on the CPU: the numbers of mla_64_e4m3, for its accuracy.
+// e4m3 products as Hopper's tensor cores compute them, on the CPU. `bench numerics` judges mla_64_e4m3's
+// accuracy by it.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +9,13 @@
 
 namespace flashlatent::cpu {
 
-/// A sum of e4m3 products. 32 products and the sum so far are added at once: all are cut off 13 bits behind
+/// A sum of e4m3 products. 32 products and the sum so far are added at once; each is cut off 13 bits behind
 /// the point of the largest of them (docs/log/mla_64_e4m3.md).
 class E4m3Sum {
  public:
   static constexpr int kAtOnce = 32, kBits = 13;
 
-  /// a[i] * b[i] for i < kAtOnce: numbers of e4m3, times a power of two.
+  /// Adds a[i] * b[i] for i < kAtOnce; both are numbers of e4m3 times a power of two.
   void add(const float* a, const float* b);
   float value() const { return sum_; }
 
@@ -27,9 +28,9 @@ struct E4m3Row {
   float lse = 0;
 };
 
-/// A row by e4m3 products on tensor cores. A score is added up in `chains` sums of about as many products
-/// each, and these in fp32. 64 tokens are a block, whose P is relative to its own maximum and rounded to
-/// e4m3; its product with V is one sum, and blocks are added in fp32. Finite values only.
+/// One row by e4m3 products on tensor cores. A score is made of `chains` sums of about equally many products,
+/// added in fp32. A block is 64 tokens; its P is relative to the block's own maximum and rounded to e4m3. The
+/// block's product with V is one sum, and blocks are added in fp32. Finite values only.
 E4m3Row e4m3_row(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token, int head,
                  int chains);
 

@@ -1,4 +1,5 @@
-// Few query rows: each cached element is widened in registers where it is used, for a few operations a byte.
+// Attention of few query rows: each cached element is widened in registers where it is used, since there are
+// few operations a byte.
 #include "cpu/few_rows.h"
 
 #include <algorithm>
@@ -30,18 +31,18 @@ HWY_INLINE int lanes() {
   return static_cast<int>(hn::Lanes(kFloats));
 }
 
-/// Sums to keep in registers. 8 hide the latency of 2 units and fit 16 registers; with 32, 16 sums halve the
-/// loads of Q and of weights, which counts for 4 rows (16 % faster) and costs 1 row as much.
+/// Sums that stay in registers. 8 hide the latency of two units and fit 16 registers. With 32 registers 16
+/// sums halve the loads of Q and of weights: 4 rows are 16 % faster, 1 row is not.
 constexpr int sums_of(int rows) {
   return HWY_TARGET <= HWY_AVX3 && rows == 4 ? 16 : 8;
 }
 
-/// Two vectors of fp32 out of 2 n 16-bit elements, in the order that is cheapest to make.
+/// Two vectors of fp32 from 2 n 16-bit elements, in the order that is cheapest to make ("pair order").
 struct Pair {
   Vector a, b;
 };
 
-/// In the elements' own order, by the target's conversion.
+/// By the target's conversion, in the elements' own order.
 template <class Narrow>
 struct Promoted {
   static HWY_INLINE Pair load(const std::uint16_t* from) {
@@ -60,10 +61,10 @@ struct Promoted {
 };
 using Fp16 = Promoted<hwy::float16_t>;
 
-#if HWY_TARGET == HWY_SCALAR  // has no vector of two halves
+#if HWY_TARGET == HWY_SCALAR  // a scalar "vector" has no halves
 using Bf16 = Promoted<hwy::bfloat16_t>;
 #else
-/// bf16 is the upper half of fp32: a shift gives the even elements and a mask the odd ones.
+/// bf16 is the upper half of fp32: a shift gives the even elements, a mask the odd ones.
 struct Bf16 {
   static HWY_INLINE Pair load(const std::uint16_t* from) {
     const hn::Repartition<std::uint16_t, Floats> halves;
@@ -83,7 +84,7 @@ struct Bf16 {
 };
 #endif
 
-/// The pair at `column` of a row of `count` elements, with zeros for those past its end.
+/// The pair at `column` of a row with `count` elements; zeros past its end.
 template <class Element>
 HWY_INLINE Pair load_tail(const std::uint16_t* row, int column, int count) {
   HWY_ALIGN std::uint16_t tail[32] = {};
@@ -91,7 +92,7 @@ HWY_INLINE Pair load_tail(const std::uint16_t* row, int column, int count) {
   return Element::load(tail);
 }
 
-/// Query rows in pair order, zeros past qk_dim.
+/// Stores query rows in pair order, with zeros past qk_dim.
 template <class Element>
 void load_rows(const TileState& tile, const std::uint16_t* const* query_rows) {
   const int n = lanes();
@@ -105,7 +106,8 @@ void load_rows(const TileState& tile, const std::uint16_t* const* query_rows) {
   }
 }
 
-/// Scores of kRows rows and kTokens tokens, whose cached rows are k[0], k[1], ...; meanwhile fetches `ahead`.
+/// Scores of kRows rows and kTokens tokens, whose cached rows are k[0], k[1], ...; meanwhile prefetches
+/// `ahead`.
 template <class Element, int kRows, int kTokens>
 HWY_INLINE void score(const TileState& tile, const std::uint16_t* const* k, const std::uint16_t* const* ahead,
                       int row, int token) {
@@ -139,7 +141,7 @@ HWY_INLINE void score(const TileState& tile, const std::uint16_t* const* k, cons
   }
 }
 
-/// Scale, soft cap and ALiBi on one row's scores.
+/// Applies scale, soft cap and ALiBi to one row's scores.
 void transform(const TileState& tile, const Block& block, int row) {
   const ScoreTransform<Floats> transform(tile.spec);
   const Vector slope = hn::Set(kFloats, tile.slopes[row]);
@@ -150,8 +152,8 @@ void transform(const TileState& tile, const Block& block, int row) {
   }
 }
 
-/// P of one row in place of its scores, with tokens in the lanes; returns the factor that brings the row's
-/// earlier sums to the new maximum.
+/// Replaces one row's scores by P, with tokens in the lanes. Returns the factor that brings the row's earlier
+/// sums to the new maximum.
 float softmax(const TileState& tile, const Block& block, int row) {
   const int n = lanes();
   const float infinity = std::numeric_limits<float>::infinity();
@@ -167,7 +169,8 @@ float softmax(const TileState& tile, const Block& block, int row) {
     const auto seen = hn::And(hn::Ge(token, begin), hn::Lt(token, end));
     const Vector s = hn::IfThenElse(seen, hn::Mul(hn::Load(kFloats, scores + t), scale), minus_infinity);
     hn::Store(s, kFloats, scores + t);
-    maxima = hn::IfThenElse(hn::Gt(s, maxima), s, maxima);  // NaN does not raise it
+    // NaN fails the comparison, so it does not raise the maximum
+    maxima = hn::IfThenElse(hn::Gt(s, maxima), s, maxima);
   }
   const float max = hn::GetLane(hn::MaxOfLanes(kFloats, maxima));
   const Vector base = hn::Set(kFloats, max == -infinity ? 0.0F : max);
@@ -175,7 +178,7 @@ float softmax(const TileState& tile, const Block& block, int row) {
   Vector sums = hn::Zero(kFloats);
   for (int t = 0; t < tokens; t += n) {
     const Vector x = hn::Sub(hn::Load(kFloats, scores + t), base);
-    // The library's Exp gives 0 for NaN.
+    // Exp() of Highway gives 0 for NaN.
     const Vector p = hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(kFloats, x));
     hn::Store(tile.spec.e4m3_products ? round_e4m3(kFloats, p) : p, kFloats, scores + t);
     sums = hn::Add(sums, p);
@@ -185,7 +188,7 @@ float softmax(const TileState& tile, const Block& block, int row) {
   return shrink;
 }
 
-/// Elements that can be read where a value is.
+/// Elements that may be read from where a value begins.
 HWY_INLINE int value_row(const TileState& tile) {
   return tile.spec.latent ? tile.spec.qk_dim : tile.spec.v_dim;
 }
@@ -239,7 +242,7 @@ void accumulate_columns(const TileState& tile, const std::uint16_t* const* value
   }
 }
 
-/// One block for the rows [row, row + kRows).
+/// Adds one block to the rows [row, row + kRows).
 template <class Element, int kRows>
 void attend_rows(const TileState& tile, const Block& block, const std::uint16_t* const* ahead, int row) {
   constexpr int kTokens = sums_of(kRows) / kRows;
@@ -254,7 +257,7 @@ void attend_rows(const TileState& tile, const Block& block, const std::uint16_t*
     if (tile.spec.transforms()) transform(tile, block, r);
     shrink[r] = softmax(tile, block, r);
   }
-  // Tokens that all rows see go together; the rest row by row, since 0 * NaN is NaN.
+  // Tokens that all rows see are done together. The others are done row by row, because 0 * NaN is NaN.
   const int begin = *std::max_element(first + row, first + row + kRows);
   const int end = std::max(begin, *std::min_element(visible + row, visible + row + kRows));
   accumulate_columns<Element, kRows>(tile, block.values, row, begin, end, shrink);
@@ -270,7 +273,7 @@ template <class Element>
 void attend(const TileState& tile, const Block& block, const Block& next) {
   const std::uint16_t* ahead[kBlockTokens];
   for (int t = 0; t < block.tokens; ++t) ahead[t] = t < next.tokens ? next.rows[t] : block.rows[t];
-  // Scores fetch the next keys, or latent rows.
+  // Scores prefetch the next block's keys, or latent rows; its values are prefetched here.
   for (int t = 0; !tile.spec.latent && t < next.tokens; ++t) {
     for (int d = 0; d < tile.spec.v_dim; d += 64 / static_cast<int>(sizeof(std::uint16_t))) {
       fetch_ahead(next.values[t] + d);

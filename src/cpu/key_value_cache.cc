@@ -1,6 +1,6 @@
-// Operations on separate keys and values: an element is found by its token, KV head and place in the row,
-// whatever the layout. Tokens that follow each other in a page go together: of packed values a token has one
-// element in a cache line, and its neighbours the others.
+// Operations on separate keys and values. An element is found by its token, KV head and place in the row,
+// whatever the layout. Consecutive tokens of a page are copied together: a cache line of packed values has
+// one element of each of many tokens.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -17,15 +17,15 @@ namespace flashlatent::cpu {
 
 namespace {
 
-/// The most tokens that go together: as many e4m3 elements as a cache line has.
+/// The most tokens that are copied together: as many e4m3 elements as a cache line has.
 constexpr std::int64_t kMostTokens = 64;
 
-/// The first of some tokens that follow each other in a page.
+/// The first of some consecutive tokens of a page.
 struct Place {
   std::int64_t page, token;
 };
 
-/// Keys or values: of a cache, or contiguous rows (then all are one page).
+/// Keys or values, of a cache or as contiguous rows (which count as one page).
 class Rows {
  public:
   /// (n, h_kv, d)
@@ -37,14 +37,14 @@ class Rows {
     if (keys.rank == 4) return {keys, scale, keys.shape[3], keys.shape[3], {s[0], s[1], s[2], 0}};
     return {keys, scale, keys.shape[2] * keys.shape[4], keys.shape[4], {s[0], s[3], s[1], s[2]}};
   }
-  /// Whether values are packed only the keys show.
+  /// `packed` is an argument because only the keys' rank shows it.
   static Rows of_values(const ConstTensorView& values, const ConstTensorView& scale, bool packed) {
     const auto& s = values.strides;
     if (!packed) return {values, scale, values.shape[3], values.shape[3], {s[0], s[1], s[2], 0}};
     return {values, scale, values.shape[2], 1, {s[0], s[3], s[1], s[2]}};
   }
 
-  /// `count` tokens, by way of fp32 where elements are not the same.
+  /// Copies `count` tokens; through fp32 where dtypes or scales differ.
   void copy(const Place& from, const Rows& to, const Place& place, std::int64_t count, std::int64_t head,
             std::vector<float>& scratch) const {
     if (dtype_ == to.dtype_ && (dtype_ != Dtype::kU8 || scale(head) == to.scale(head))) {
@@ -66,7 +66,7 @@ class Rows {
     std::int64_t page, token, head, run;
   };
 
-  /// Runs of `run` elements lie in one piece: all `dim`, or a power of two.
+  /// Runs of `run` elements are contiguous: all `dim`, or a power of two.
   Rows(const ConstTensorView& view, const ConstTensorView& scale, std::int64_t dim, std::int64_t run,
        const Strides& strides)
       : data_(static_cast<std::uint8_t*>(const_cast<void*>(view.data))),
@@ -82,7 +82,7 @@ class Rows {
            head * strides_.head;
   }
 
-  /// From a row's first element to its element d.
+  /// Elements from a row's first element to its element d.
   std::int64_t offset(std::int64_t d) const {
     if (run_ == dim_) return d;
     return (d >> std::countr_zero(static_cast<std::uint64_t>(run_))) * strides_.run + (d & (run_ - 1));
@@ -93,13 +93,13 @@ class Rows {
                      std::int64_t head) const {
     const Element* from_row = at<const Element>(place, head);
     Element* to_row = to.at<Element>(to_place, head);
-    const std::int64_t run = std::min(run_, to.run_);  // one of them divides the other
+    const std::int64_t run = std::min(run_, to.run_);  // the smaller divides the larger
     if (run > 1) {
       for (std::int64_t d = 0; d < dim_; d += run) {
         const Element* from = from_row + offset(d);
         Element* target = to_row + to.offset(d);
         for (std::int64_t t = 0; t < count; ++t, from += strides_.token, target += to.strides_.token) {
-          constexpr std::size_t kUnit = 16;  // of packed keys: a move, not a call
+          constexpr std::size_t kUnit = 16;  // of packed keys: a move, and not a call of memcpy
           if (run * sizeof(Element) == kUnit) {
             std::memcpy(target, from, kUnit);
           } else {
@@ -109,9 +109,10 @@ class Rows {
       }
       return;
     }
-    // Rows in one piece, or element by element.
+    // Contiguous rows, or single elements.
     const std::int64_t step = run_ == 1 ? strides_.run : 1, to_step = to.run_ == 1 ? to.strides_.run : 1;
-    constexpr std::int64_t kColumns = 32;  // at a time: their lines stay in the first-level cache
+    // columns at a time, so that their lines stay in the first-level cache
+    constexpr std::int64_t kColumns = 32;
     for (std::int64_t begin = 0; begin < dim_; begin += kColumns) {
       const std::int64_t end = std::min(begin + kColumns, dim_);
       for (std::int64_t t = 0; t < count; ++t) {
@@ -164,7 +165,7 @@ class Rows {
   Strides strides_;
 };
 
-/// A cache's tensors, or rows.
+/// The keys and values of a cache, or of rows.
 struct Pair {
   Rows keys, values;
 
@@ -195,8 +196,9 @@ Status append_kv(const ConstTensorView& keys, const ConstTensorView& values,
   const Pair from{Rows(keys), Rows(values)}, to = Pair::of(cache);
   const std::int64_t tokens = slot_mapping.shape[0];
   const int threads = threads_of(executor);
-  // A slot belongs to one thread, which takes the tokens in order: of two for one slot the later one stays.
-  // So do all slots of a cache line: threads that write into one line wait for each other at each element.
+  // One thread writes a slot and takes its tokens in order, so the later of two tokens for one slot stays.
+  // The slots of a cache line belong to one thread, too: threads that write to one line wait for each other
+  // at each element.
   parallel_for(threads, threads, [&](std::int64_t thread) {
     std::vector<float> scratch;
     for (std::int64_t i = 0, count = 1; i < tokens; i += count) {
@@ -220,7 +222,7 @@ Status gather_kv(const ConstKeyValueCache& cache, const ConstTensorView& block_t
   const Pair from = Pair::of(cache), to{Rows(keys), Rows(values)};
   const auto* begins = static_cast<const std::int32_t*>(cu_seqlens.data);
   const auto* ends = begins + cu_seqlens.shape[0];
-  constexpr std::int64_t kRows = 16;  // of a thread at a time
+  constexpr std::int64_t kRows = 16;  // that a thread takes at a time
   parallel_for((rows + kRows - 1) / kRows, threads_of(executor), [&](std::int64_t piece) {
     std::vector<float> scratch;
     const std::int64_t end = std::min((piece + 1) * kRows, rows);

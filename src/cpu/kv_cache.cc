@@ -1,4 +1,4 @@
-// Operations on caches: rows found by their strides, converted by rows.h, on threads.
+// Operations on latent caches: finds rows by their strides, converts them (rows.h), on threads.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -16,7 +16,7 @@ namespace flashlatent::cpu {
 
 namespace {
 
-/// A tensor's bytes, found by its strides.
+/// The byte of an element, found by the tensor's strides.
 template <class Byte, class View>
 Byte* at(const View& view, std::int64_t i, std::int64_t j, std::int64_t k = 0) {
   const std::int64_t offset = i * view.strides[0] + j * view.strides[1] + k * view.strides[2];
@@ -30,14 +30,14 @@ std::uint16_t* halves(std::uint8_t* bytes) {
   return reinterpret_cast<std::uint16_t*>(bytes);
 }
 
-/// Where a token's bytes are. Those of its scales are apart in fp8_584 alone.
+/// The bytes of a token. Only fp8_584 has its scales apart.
 template <class Byte>
 struct Token {
   Byte* data;
   Byte* scales;
 };
 
-/// Of a cache.
+/// The token of a cache.
 template <class Byte, class View>
 Token<Byte> token_at(const View& cache, std::int64_t page, std::int64_t offset, std::int64_t head = 0) {
   if (latent_format(cache) != KvFormat::kFp8_584) return {at<Byte>(cache, page, offset, head), nullptr};
@@ -45,30 +45,29 @@ Token<Byte> token_at(const View& cache, std::int64_t page, std::int64_t offset, 
   return {begin + fp8_584::data_offset(offset), begin + fp8_584::scale_offset(cache.shape[1], offset)};
 }
 
-/// Of gathered rows: in fp8_584 a row is a page of one token.
+/// The token of a gathered row: an fp8_584 row is a page of one token.
 Token<std::uint8_t> row_at(const TensorView& rows, std::int64_t row, std::int64_t head) {
   auto* begin = at<std::uint8_t>(rows, row, head);
   return {begin, begin + fp8_584::scale_offset(1, 0)};
 }
 
-/// Of an e4m3 cache; 1 where absent.
+/// The scale of an e4m3 cache; 1 where absent.
 float scale_of(const ConstTensorView& scale) {
   return scale.present() ? *static_cast<const float*>(scale.data) : 1.0F;
 }
-/// Those of a cache and of another.
+/// The scales of two caches.
 struct Scales {
   float from = 1, to = 1;
 };
 
-/// e4m3 codes in another scale.
+/// Converts e4m3 codes from one scale to another.
 void rescale_codes(const std::uint8_t* from, std::int64_t count, const Scales& scales, std::uint8_t* to) {
   for (std::int64_t i = 0; i < count; ++i) {
     to[i] = fp8_656::encode_scaled(fp8_656::decode_scaled(from[i], scales.from), scales.to);
   }
 }
 
-/// One token of `last` elements (of `from`'s dtype) in any format, to the same or from it to a plain one, or
-/// to it from a plain one.
+/// Copies one token between equal formats, or from or to a plain one. `last`: elements of a plain token.
 void copy_token(const Token<const std::uint8_t>& from, KvFormat format, Dtype from_dtype, std::int64_t last,
                 const Token<std::uint8_t>& to, KvFormat to_format, Dtype to_dtype, const Scales& scales) {
   if (format == to_format && from_dtype == to_dtype) {
@@ -102,7 +101,7 @@ void copy_token(const Token<const std::uint8_t>& from, KvFormat format, Dtype fr
   convert_row(halves(from.data), from_dtype, static_cast<int>(last), halves(to.data), to_dtype);
 }
 
-/// All pages exist; none is written twice, or read and written.
+/// Do all pages exist, and is none written twice, or both read and written?
 Status validate_pairs(const ConstTensorView& pairs, const ConstTensorView& from, const ConstTensorView& to) {
   std::vector<std::int64_t> sources, destinations;
   for (std::int64_t i = 0; i < pairs.shape[0]; ++i) {
@@ -144,7 +143,7 @@ Status append_latent(const ConstTensorView& latent, const ConstTensorView& rope,
   const KvFormat format = latent_format(kv_cache);
   const float scale = scale_of(kv_scale);
   const int threads = threads_of(executor);
-  // A slot belongs to one thread, which takes the tokens in order: of two for one slot the later one stays.
+  // One thread writes a slot and takes its tokens in order, so the later of two tokens for one slot stays.
   constexpr std::int64_t kNeighbours = 16;
   parallel_for(threads, threads, [&](std::int64_t thread) {
     for (std::int64_t i = 0; i < tokens; ++i) {
@@ -223,7 +222,7 @@ Status gather_cache(const ConstTensorView& kv_cache, const ConstTensorView& bloc
 Status copy_pages(const ConstTensorView& from, const TensorView& to, const ConstTensorView& pairs,
                   const Executor& executor) {
   FLASHLATENT_RETURN_IF_ERROR(validate_pairs(pairs, from, to));
-  // Rows of any rank: three dimensions between the page and the row, the last of which is often 1.
+  // A page has up to three dimensions before its rows; the last of them is often 1.
   const int last = from.rank - 1;
   const std::int64_t a = from.shape[1], b = from.shape[2], c = from.rank == 5 ? from.shape[3] : 1;
   parallel_for(pairs.shape[0] * a, threads_of(executor), [&](std::int64_t i) {

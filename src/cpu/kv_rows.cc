@@ -15,7 +15,7 @@ std::uint16_t* halves(std::uint8_t* bytes) {
   return reinterpret_cast<std::uint16_t*>(bytes);
 }
 
-/// Rows where they lie; latent values are their keys' begins.
+/// Rows stay in the cache; a latent value is the begin of its key.
 void point_at(const Tokens& tokens, bool latent, Block& block) {
   block.tokens = tokens.count;
   for (int t = 0; t < tokens.count; ++t) {
@@ -62,9 +62,9 @@ void KvRows::fetch(const Tokens& tokens, const Tokens& next, std::uint8_t* scrat
   }
 }
 
-/// fp8_656, fp8_584 and a latent e4m3 cache, whose scale comes later.
+/// For fp8_656, fp8_584 and latent e4m3, whose scale is applied elsewhere.
 void KvRows::dequantise(const Tokens& tokens, const Tokens& next, std::uint8_t* scratch, Block& block) const {
-  const bool apart = cache_.format == KvFormat::kFp8_584;  // scales
+  const bool apart = cache_.format == KvFormat::kFp8_584;  // are scales apart from data?
   const bool codes = cache_.format == KvFormat::kE4m3;
   const bool rope = cache_.qk_dim > fp8_656::kLatentDim;
   const int bytes = codes   ? cache_.qk_dim
@@ -88,7 +88,7 @@ void KvRows::dequantise(const Tokens& tokens, const Tokens& next, std::uint8_t* 
   }
 }
 
-/// Packed, e4m3 or both.
+/// For packed caches, e4m3 ones, and both at once.
 void KvRows::convert(const Tokens& tokens, const Tokens& next, std::uint8_t* scratch, Block& block) const {
   const bool fp8 = cache_.format == KvFormat::kE4m3;
   const bool packed = cache_.layout == KvLayout::kPacked;
@@ -112,8 +112,8 @@ void KvRows::convert(const Tokens& tokens, const Tokens& next, std::uint8_t* scr
   }
 }
 
-/// Packed keys and values as rows. A key has 16 bytes side by side, a value one element; in a page the tokens
-/// lie beside each other.
+/// Packed keys and values as rows. In a page the tokens lie side by side: 16 bytes of a key each, one element
+/// of a value each.
 template <class Element>
 void KvRows::gather(const Tokens& tokens, std::uint8_t* keys, std::uint8_t* values) const {
   constexpr int kChunk = 16 / sizeof(Element);
@@ -126,7 +126,8 @@ void KvRows::gather(const Tokens& tokens, std::uint8_t* keys, std::uint8_t* valu
     }
   }
   auto* to = reinterpret_cast<Element*>(values);
-  constexpr int kColumns = 16;  // at a time: their lines stay in the first-level cache from token to token
+  // columns at a time, so that their lines stay in the first-level cache from token to token
+  constexpr int kColumns = 16;
   for (int begin = 0; begin < cache_.v_dim; begin += kColumns) {
     const int end = std::min(begin + kColumns, cache_.v_dim);
     for (int t = 0; t < tokens.count; ++t) {

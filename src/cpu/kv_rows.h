@@ -1,4 +1,4 @@
-// A block's keys and values as rows of bf16 or fp16: where they lie, or converted into scratch memory.
+// The keys and values of a block as rows of bf16 or fp16: in the cache, or converted into scratch memory.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@ class KvRows {
   KvRows(const DecodeProblem& problem, const DecodeInputs& inputs)
       : cache_(problem.cache), key_cache_(inputs.key_cache), value_cache_(inputs.value_cache) {}
 
-  /// Scratch memory for a block, a multiple of 64; 0 where rows are read in place.
+  /// Bytes of scratch memory for a block, a multiple of 64; 0 where rows are read in the cache.
   static std::size_t scratch_bytes(const DecodeProblem::Cache& cache);
 
-  /// Sets the rows of `block`, and of `ahead` if those can be fetched early. e4m3 elements come without their
-  /// scale, exactly.
+  /// Sets the rows of `block`, and prefetches those of `next` if it can. e4m3 elements are converted exactly,
+  /// without their scale.
   void fetch(const Tokens& tokens, const Tokens& next, std::uint8_t* scratch, Block& block,
              Block& ahead) const;
 

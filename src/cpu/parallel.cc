@@ -12,10 +12,10 @@ namespace flashlatent::cpu {
 
 namespace {
 
-/// A thread that runs one region at a time for another thread, which waits for it.
+/// A thread that runs one parallel region at a time for another thread, which waits.
 class StandIn {
  public:
-  /// Throws std::system_error if the thread cannot be started. It runs as long as the process.
+  /// Throws std::system_error if the thread cannot be started. The thread lives as long as the process.
   StandIn() {
     std::thread([this] { serve(); }).detach();
   }
@@ -42,21 +42,22 @@ class StandIn {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  void (*region_)(void*, int) = nullptr;  // null: none is asked for, or it is done
+  void (*region_)(void*, int) = nullptr;  // null: no region is asked for, or it has ended
   void* context_ = nullptr;
   int threads_ = 1;
 };
 
-// Of the thread that called fork, the only one that the child has.
+// Of the thread that called fork, the only one in the child.
 thread_local bool team_is_lost = false;
-thread_local StandIn* stand_in = nullptr;  // never freed: its thread waits in it
+thread_local StandIn* stand_in = nullptr;  // never freed, because its thread waits in it
 
 void begin_child() {
   team_is_lost = true;
-  stand_in = nullptr;  // one of the parent's has no thread here
+  stand_in = nullptr;  // a stand-in of the parent has no thread in the child
 }
 
-// As the library is loaded, not at the first region: other code may use the same OpenMP threads.
+// Registered when the library is loaded and not at the first region, since other code may use the same OpenMP
+// threads.
 [[maybe_unused]] const int kRegistered = pthread_atfork(nullptr, nullptr, begin_child);
 
 StandIn* make_stand_in() {

@@ -1,4 +1,5 @@
-// Loops on OpenMP threads, also in a child made by fork. Every parallel region of the project is here.
+// Loops on OpenMP threads, which also work in a child made by fork. All parallel regions of the project are
+// in these functions.
 #pragma once
 
 #include <cstdint>
@@ -7,15 +8,15 @@
 
 namespace flashlatent::cpu {
 
-/// Threads that OpenMP offers the calling thread.
+/// Threads that OpenMP offers to the calling thread.
 int hardware_threads();
 
-/// Calls `region(context, threads)` where a team of `threads` OpenMP threads can begin.
+/// Calls `region(context, threads)` where a team of `threads` OpenMP threads can be made.
 ///
-/// libgomp keeps a thread's team for the thread's next region. fork copies the calling thread alone, so in
-/// the child that thread has a team of threads that do not exist, and its next region waits for them for
-/// ever. Regions of such a thread run on a stand-in, a thread that the child starts once and that gets a team
-/// of its own. If no thread can be started, `threads` is 1, which needs no team.
+/// libgomp keeps a thread's team for the thread's next region. fork copies only the calling thread, so in the
+/// child its team consists of threads that do not exist, and its next region would wait for them for ever.
+/// There, regions run on a stand-in: a thread that the child starts once and that gets a team of its own. If
+/// no thread can be started, `threads` is 1, which needs no team.
 void with_team(int threads, void (*region)(void* context, int threads), void* context);
 
 namespace detail {
@@ -30,8 +31,8 @@ void with_team(int threads, Region&& region) {
 
 }  // namespace detail
 
-/// Calls body(i) for each i of [0, n), on at most `threads` threads; each takes a run of neighbours. With
-/// n <= threads each i has a thread of its own, as far as the system gives them.
+/// Calls body(i) for each i of [0, n) on at most `threads` threads; each takes a run of consecutive i. With n
+/// <= threads each i has a thread of its own, if the system gives that many.
 template <class Body>
 void parallel_for(std::int64_t n, int threads, Body&& body) {
   if (threads <= 1 || n <= 1) {
@@ -44,7 +45,7 @@ void parallel_for(std::int64_t n, int threads, Body&& body) {
   });
 }
 
-/// The same where the calls take unlike times: a thread that is done takes the next i.
+/// The same for calls that take unequal times: a free thread takes the next i.
 template <class Body>
 void parallel_for_dynamic(std::int64_t n, int threads, Body&& body) {
   if (threads <= 1 || n <= 1) {

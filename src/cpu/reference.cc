@@ -20,15 +20,15 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Element of a 16-bit tensor.
+/// An element of a 16-bit tensor.
 float element(const ConstTensorView& view, std::int64_t offset) {
   return to_float(static_cast<const std::uint16_t*>(view.data)[offset], view.dtype);
 }
 
-/// Where a cached token is.
+/// The place of a cached token.
 struct Place {
   std::int64_t page, offset;
-  bool extra = false;  // in the extra cache
+  bool extra = false;  // in the extra cache?
 };
 
 /// Element `d` of an fp8_656 token.
@@ -55,19 +55,19 @@ double fp8_584_element(const std::uint8_t* page, std::int64_t page_size, std::in
   return bf16_to_float(rope);
 }
 
-/// Of a tensor, or of a head.
+/// The scale of a tensor, or of a head.
 float scale_of(const ConstTensorView& scale, int head) {
   return scale.present() ? static_cast<const float*>(scale.data)[scale.shape[0] > 1 ? head : 0] : 1.0F;
 }
 
-/// Element at `offset` of a tensor of 16 bits, or of e4m3 with a scale.
+/// The element at `offset` of a 16-bit tensor, or of an e4m3 one with its scale.
 double scaled_element(const ConstTensorView& view, const ConstTensorView& scale, std::int64_t offset,
                       int head) {
   if (view.dtype != Dtype::kU8) return element(view, offset);
   return e4m3::decode(static_cast<const std::uint8_t*>(view.data)[offset]) * double{scale_of(scale, head)};
 }
 
-/// Element `d` of a cached row of 576 or so, which is a key and whose begin is the value.
+/// Element `d` of a cached latent row: the row is the key, and its begin the value.
 double latent_element(const DecodeProblem& problem, const DecodeInputs& inputs, Place place, int kv_head,
                       int d) {
   const ConstTensorView& cache = place.extra ? inputs.extra_kv_cache : inputs.kv_cache;
@@ -119,20 +119,20 @@ std::int64_t query_offset(const DecodeProblem& problem, const DecodeInputs& inpu
   return (begins[request] + std::int64_t{token}) * s[0] + head * s[1];
 }
 
-/// A token that a query token attends to, and what ALiBi counts: its distance from the request's last token.
+/// A token that a query token attends to. ALiBi needs its distance from the request's last token.
 struct Seen {
   Place place;
   std::int64_t distance;  // not positive
 };
 
-/// An entry of an int32 matrix, or of its row if it has one dimension.
+/// Lengths are (batch) or (batch, s_q).
 std::int32_t length_at(const ConstTensorView& lengths, int request, int token) {
   const std::int64_t column = lengths.rank == 2 ? token * lengths.strides[1] : 0;
   return static_cast<const std::int32_t*>(lengths.data)[request * lengths.strides[0] + column];
 }
 
-/// Tokens [begin, end) of a request's row of a page table, whose distance is counted from token `last`. Of a
-/// context that ranks share those that are here, which the row has room for `reach` of.
+/// Adds tokens [begin, end) of a context, found by a page table; distances count from token `last`. Where
+/// ranks share the context, only the rank's tokens are added, of which the row has room for `reach`.
 void add_pages(const ConstTensorView& table, const ConstTensorView& cache, std::int64_t page_size,
                const ContextShard& shard, std::int64_t reach, int request, std::int64_t begin,
                std::int64_t end, std::int64_t last, bool extra, std::vector<Seen>& seen) {
@@ -147,7 +147,7 @@ void add_pages(const ConstTensorView& table, const ConstTensorView& cache, std::
   }
 }
 
-/// Tokens that a query token's indices name, `topk` or as many as its request's length says.
+/// Adds the tokens that a query token's indices name: `topk`, or as many as its request's length says.
 void add_indices(const ConstTensorView& all, const ConstTensorView& lengths, const ConstTensorView& cache,
                  std::int64_t page_size, int request, int token, bool extra, std::vector<Seen>& seen) {
   const auto* indices =
@@ -160,7 +160,7 @@ void add_indices(const ConstTensorView& all, const ConstTensorView& lengths, con
   }
 }
 
-/// By the page table.
+/// Adds the tokens of the cache, by its page table.
 void add_by_pages(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token,
                   std::vector<Seen>& seen) {
   const auto& [query, cache, sparse, options] = problem;
@@ -174,7 +174,7 @@ void add_by_pages(const DecodeProblem& problem, const DecodeInputs& inputs, int 
             cache.page_size, options.shard, reach, request, begin, end, length - 1, false, seen);
 }
 
-/// All tokens that a query token attends to, of both caches.
+/// All tokens that a query token attends to, in both caches.
 std::vector<Seen> seen_by(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token) {
   const auto& cache = problem.cache;
   const ExtraCache& extra = cache.extra;
@@ -199,7 +199,8 @@ std::vector<Seen> seen_by(const DecodeProblem& problem, const DecodeInputs& inpu
   return seen;
 }
 
-/// How often each token is among them: indices may name one several times, and it is rounded alike each time.
+/// How often each token is among them. Indices may name a token several times, and it is rounded in the same
+/// way each time.
 std::vector<int> repeats_of(const std::vector<Seen>& seen, bool by_indices) {
   std::vector<int> repeats(seen.size(), 1);
   if (!by_indices) return repeats;
@@ -217,31 +218,31 @@ std::vector<int> repeats_of(const std::vector<Seen>& seen, bool by_indices) {
   return repeats;
 }
 
-/// How much a token's p^2 |v|^2 counts in `spread`. One that is named several times is rounded alike each
-/// time, and a kernel that goes on with an older maximum takes it for as light as one of them: it counts with
-/// the most that rounding P loses, u, in place of the 0.6 u that a tolerance comes to.
+/// The weight of a token's p^2 |v|^2 in `spread`. A token that is named several times is rounded in the same
+/// way each time, and a kernel that continues with an older maximum rounds its P even if it is the largest.
+/// It counts with u, the most that rounding P loses, in place of the 0.6 u that a tolerance comes to.
 double spread_weight(int repeats, bool is_largest) {
   if (repeats > 1) return repeats / (0.6 * 0.6);
   return is_largest ? 0 : 1;
 }
 
-/// What the working precision keeps of a number.
+/// x rounded to the working precision.
 float rounded(double x, Dtype dtype) {
   return to_float(from_float(static_cast<float>(x), dtype), dtype);
 }
 
-/// The largest relative error of rounding: of 8 and of 11 digits.
+/// The largest relative error of rounding: 8 or 11 significant bits.
 double unit_roundoff(Dtype dtype) {
   return dtype == Dtype::kBF16 ? 0x1p-8 : 0x1p-11;
 }
 
-/// What e4m3 keeps of a number.
+/// x rounded to e4m3.
 float rounded_e4m3(float x) {
   return e4m3::decode(e4m3::encode(x));
 }
 
-/// The numbers of a query row in the working precision: those of 16 bits as they are, of e4m3 with their
-/// scale, rounded as e4m3 products do.
+/// A query row in the working precision: 16-bit elements as they are, e4m3 elements with their scale. Rounded
+/// where the call has e4m3 products.
 std::vector<float> working_query(const DecodeProblem& problem, const std::vector<double>& q) {
   std::vector<float> row(q.begin(), q.end());
   if (!problem.fp8_products() || problem.query.e4m3) return row;
@@ -252,7 +253,7 @@ std::vector<float> working_query(const DecodeProblem& problem, const std::vector
   return row;
 }
 
-/// The working precision of a call: P and cached elements.
+/// The working precision of a call, for P and cached elements.
 class Working {
  public:
   Working(const DecodeProblem& problem, const DecodeInputs& inputs)
@@ -260,7 +261,7 @@ class Working {
         fp8_(problem.fp8_products()),
         scale_(fp8_ ? scale_of(inputs.kv_scale, 0) : 1.0F) {}
 
-  /// Elements of e4m3 products come without their scale.
+  /// With e4m3 products the scale is applied later.
   float cached(double x) const { return fp8_ ? static_cast<float>(x / scale_) : rounded(x, dtype_); }
   float probability(float p) const {
     if (!fp8_) return rounded(p, dtype_);
@@ -274,18 +275,18 @@ class Working {
   float scale_;
 };
 
-/// What sums of e4m3 products on Hopper's tensor cores may be off by: 32 products and the sum so far are
+/// The expected error of a sum of e4m3 products on Hopper's tensor cores: 32 products and the sum so far are
 /// added at once, each cut off 13 bits behind the point of the largest of them.
 class E4m3Sums {
  public:
-  /// Product d, and the sum with it.
+  /// `product` number d, and the sum that includes it.
   void add(int d, float product, float sum) {
     largest_ = std::max(largest_, std::max(std::abs(product), std::abs(sum)));
     if (d % kAtOnce != kAtOnce - 1) return;
     largest2_ += double{largest_} * largest_;
     largest_ = std::abs(sum);
   }
-  /// Twice the RMS, where what is cut off is anything up to 2^-13 of the largest.
+  /// Twice the RMS: what is cut off is anything up to 2^-13 of the largest.
   double rounding() const { return 2 * 0x1p-13 * std::sqrt((kAtOnce + 1) / 3.0 * largest2_); }
 
  private:
@@ -294,7 +295,7 @@ class E4m3Sums {
   double largest2_ = 0;
 };
 
-/// What soft cap and ALiBi make of a score.
+/// Applies soft cap and ALiBi to a score.
 template <class Real>
 Real transformed(Real score, const DecodeProblem& problem, const DecodeInputs& inputs, int head,
                  std::int64_t distance) {
@@ -372,7 +373,7 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
                       0.0,
                       -kInfinity,
                       -std::numeric_limits<float>::infinity()};
-  // A row without any token, or whose tokens all have a score of -inf, is empty.
+  // A row is empty if it has no token, or if all its scores are -inf.
   if (std::all_of(scores.begin(), scores.end(), [](double s) { return s == -kInfinity; })) return result;
   double max = -kInfinity;
   float plain_max = -std::numeric_limits<float>::infinity();
@@ -420,14 +421,14 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
   const double u = unit_roundoff(cache.dtype);
   double out_rounding2 = u * u * (norm2 + square(spread_left));
   if (problem.fp8_products()) {
-    // What rounding P to e4m3 loses of a token follows from its score: beside what is independent from token
-    // to token that is an error in the one direction in which values go with scores. And of a row in which
-    // few tokens weigh it is no average of many roundings: one is at most 2^-4.
+    // Rounding P to e4m3 loses something that follows from the score. Beside the part that is independent
+    // from token to token there is an error in the direction in which values go with scores. And where few
+    // tokens weigh, the error is no average of many roundings; one is at most 2^-4.
     constexpr double kOfTokens = 0x1p-3, kOfDirection = 0x1p-4;
     const double value_size = keep * std::sqrt(size2 / sum / cache.v_dim);
     out_rounding2 = u * u * norm2 + kOfTokens * kOfTokens * square(spread_left) +
                     kOfDirection * kOfDirection * square(value_size);
-    // A sink's share follows the lse.
+    // A sink's share follows from lse, and so does its error.
     if (options.attn_sink) out_rounding2 += square(result.lse_rounding) * norm2 / 0.16;
   }
   result.out_rounding = 0.4 * std::sqrt(out_rounding2);
@@ -436,9 +437,9 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
 
 namespace {
 
-/// The whole problem, rounded to the output's dtype.
+/// Computes the whole problem; results are rounded to the output's dtype.
 Status launch(const DecodeCall& call) {
-  // Named one by one: clang 14 captures no structured bindings.
+  // By name: clang 14 cannot capture structured bindings.
   const DecodeProblem& problem = call.problem;
   const DecodeInputs& inputs = call.inputs;
   const DecodeOutputs& outputs = call.outputs;

@@ -1,4 +1,4 @@
-// The oracle: float64, no tricks, one row at a time.
+// The oracle: float64, the plainest code, one row at a time.
 #pragma once
 
 #include <cstdint>
@@ -8,45 +8,47 @@
 
 namespace flashlatent::cpu {
 
-/// One query row's result, and what it takes to judge a kernel's.
+/// One query row's result, and the numbers by which a kernel's result is judged.
 struct ReferenceRow {
   std::vector<double> out;  ///< v_dim; 0 for an empty row.
   double lse;               ///< Natural; -inf for an empty row.
-  /// The same row by the plainest code in the working precision: fp32 sums, exp(S - max) rounded to the
-  /// cache's dtype before it meets V, what a sink leaves by plain_lse, the result rounded to that dtype. With
-  /// e4m3 products queries and exp(S - max) are rounded to e4m3 as core/e4m3_latent.h says.
+  /// The row by the plainest code in the working precision: sums in fp32; exp(S - max) rounded to the cache's
+  /// dtype before it meets V; the sink by plain_lse; the result rounded to that dtype. With e4m3 products
+  /// queries and exp(S - max) are rounded to e4m3 (core/e4m3_latent.h).
   std::vector<float> plain_out;
   float plain_lse;
-  /// What plain_lse's error is expected to be: the RMS of what rounding each fp32 sum of a score's products
-  /// loses, 0.4 2^-24 of the sum so far, weighed with the tokens' probabilities. With e4m3 products twice
-  /// what Hopper's tensor cores lose, whose sums of them keep 13 bits.
+  /// The expected error of plain_lse: the RMS of what rounding each fp32 sum of a score's products loses (0.4
+  /// * 2^-24 of the sum so far), weighed with the tokens' probabilities. With e4m3 products it is twice the
+  /// loss of Hopper's tensor cores, whose sums keep 13 bits.
   double lse_rounding;
-  /// What plain_out's error is expected to be: the RMS of what rounding P and the result loses,
-  /// 0.4 u sqrt(|out|^2 + spread^2), finite elements only. u is half a unit of the last place of 1, spread
-  /// sqrt(sum p^2 |v|^2) over the tokens but those of the largest score (their P is 1, which rounding leaves
-  /// alone), p normalised, times what a sink leaves. Tokens that indices name several times count as one with
-  /// the most that rounding P may lose. With e4m3 products that of spread is 2^-3 and all tokens count, and
-  /// sqrt(sum p |v|^2 / v_dim), the size of values in one direction, counts with 2^-4.
+  /// The expected error of plain_out: the RMS of what rounding P and the result loses, 0.4 u sqrt(|out|^2 +
+  /// spread^2), over finite elements.
+  /// - u: half a unit in the last place of 1.
+  /// - spread: sqrt(sum p^2 |v|^2) times what a sink leaves; p is normalised. Tokens with the largest score
+  ///   do not count: their P is 1, which rounding leaves alone. A token that indices name several times
+  ///   counts as one, with the most that rounding P may lose.
+  /// - With e4m3 products: u of spread is 2^-3, all tokens count, and sqrt(sum p |v|^2 / v_dim), the size of
+  ///   values in one direction, counts with 2^-4.
   double out_rounding;
   double max_logit;       ///< The largest scaled score; -inf for an empty row, NaN where lse is.
-  float plain_max_logit;  ///< The same in fp32, of keys in the working precision.
+  float plain_max_logit;  ///< max_logit in fp32, from keys in the working precision.
 };
 
-/// Query token `token` and query head `head` of `request`. Tensors are on the CPU, fit the problem and may
-/// have any strides.
+/// The result of query token `token` and query head `head` of `request`. Tensors are on the CPU, fit the
+/// problem and may have any strides.
 ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inputs, int request, int token,
                            int head);
 
-/// Of an e4m3 latent cache (and its extra one) the bytes of each token that a query token attends to, in
+/// The bytes of each token that a query token attends to in an e4m3 latent cache (and its extra cache), in
 /// order.
 std::vector<const std::uint8_t*> e4m3_tokens_seen(const DecodeProblem& problem, const DecodeInputs& inputs,
                                                   int request, int token);
 
-/// A query row as e4m3 products have it: e4m3 queries without their scale, others rounded to e4m3.
+/// A query row as e4m3 products use it: e4m3 queries without their scale, others rounded to e4m3.
 std::vector<float> e4m3_query_row(const DecodeProblem& problem, const DecodeInputs& inputs, int request,
                                   int token, int head);
 
-/// Query tokens of a request: s_q, or with ragged queries what cu_seqlens_q says.
+/// The number of a request's query tokens: s_q, or with ragged queries the number that cu_seqlens_q gives.
 int query_tokens(const DecodeProblem& problem, const DecodeInputs& inputs, int request);
 
 }  // namespace flashlatent::cpu

@@ -1,5 +1,5 @@
-// Conversions of cached rows. All is done in fp32 and integers, without conversions that targets round in
-// their own ways.
+// Conversions of cached rows. Everything is done in fp32 and integers, because targets round some conversions
+// in their own ways.
 #include "cpu/rows.h"
 
 #include <algorithm>
@@ -43,7 +43,7 @@ HWY_INLINE int lanes() {
   return static_cast<int>(hn::Lanes(kFloats));
 }
 
-/// Unsigned numbers of 8 or 16 bits as 32-bit lanes.
+/// Unsigned numbers of 8 or 16 bits in 32-bit lanes.
 template <class Unsigned>
 HWY_INLINE IntVector load(const Unsigned* from) {
   return hn::PromoteTo(kInts, hn::LoadU(hn::Rebind<Unsigned, Ints>(), from));
@@ -58,7 +58,7 @@ struct Bf16 {
   static HWY_INLINE Vector load(const std::uint16_t* from) {
     return float_of(hn::ShiftLeft<16>(HWY_NAMESPACE::load(from)));
   }
-  /// As float_to_bf16().
+  /// The bits of float_to_bf16().
   static HWY_INLINE void store(Vector x, std::uint16_t* to) {
     const IntVector bits = bits_of(x);
     const IntVector odd = hn::And(hn::ShiftRight<16>(bits), ints(1));
@@ -82,7 +82,7 @@ struct Fp16 {
     bits = hn::IfThenElse(hn::Gt(magnitude, ints(0x7BFF)), special, bits);
     return float_of(hn::Or(bits, sign));
   }
-  /// As float_to_fp16().
+  /// The bits of float_to_fp16().
   static HWY_INLINE void store(Vector x, std::uint16_t* to) {
     const IntVector bits = bits_of(x);
     const IntVector sign = hn::And(hn::ShiftRight<16>(bits), ints(0x8000));
@@ -93,24 +93,26 @@ struct Fp16 {
     const IntVector subnormal =
         hn::Sub(bits_of(hn::Add(float_of(magnitude), hn::Set(kFloats, 0.5F))), ints(0x3F000000));
     IntVector half = hn::IfThenElse(hn::Lt(magnitude, ints(113 << 23)), subnormal, normal);
-    half = hn::IfThenElse(hn::Lt(magnitude, ints(0x477FF000)), half, ints(0x7C00));  // 65,520 and beyond
+    // 65,520 and beyond are infinite
+    half = hn::IfThenElse(hn::Lt(magnitude, ints(0x477FF000)), half, ints(0x7C00));
     half = hn::IfThenElse(hn::Gt(magnitude, ints(kInfinity)), ints(0x7E00), half);
     HWY_NAMESPACE::store(hn::Or(half, sign), to);
   }
 };
 
-/// fp8_656::decode().
+/// e4m3::decode().
 HWY_INLINE Vector decode(IntVector code) {
   const IntVector magnitude = hn::And(code, ints(0x7F));
   const IntVector normal = hn::Add(hn::ShiftLeft<20>(magnitude), ints(120 << 23));
-  // No fp32 subnormals on the way: they are slow on some processors.
+  // Without fp32 subnormals, which some processors are slow with.
   const IntVector subnormal = bits_of(hn::Mul(hn::ConvertTo(kFloats, magnitude), hn::Set(kFloats, 0x1p-9F)));
   IntVector bits = hn::IfThenElse(hn::Lt(magnitude, ints(8)), subnormal, normal);
   bits = hn::IfThenElse(hn::Eq(magnitude, ints(0x7F)), ints(0x7FC00000), bits);
   return float_of(hn::Or(bits, hn::ShiftLeft<24>(hn::And(code, ints(0x80)))));
 }
 
-/// e4m3::encode(scaled), which is x in other units; of a finite x that overflows there, 448.
+/// e4m3::encode(scaled), where `scaled` is x in other units. If x is finite and `scaled` is not, the code of
+/// 448.
 HWY_INLINE IntVector encode_scaled(Vector x, Vector scaled) {
   const IntVector bits = bits_of(scaled);
   const IntVector sign = hn::And(hn::ShiftRight<24>(bits), ints(0x80));
@@ -141,7 +143,7 @@ float largest(const std::uint16_t* from) {
   return fp8_656::float_of(static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(kInts, most))));
 }
 
-/// `f` of whole vectors of `count` elements, and of what is left by way of buffers.
+/// Applies `f` to whole vectors of `count` elements, and to the rest through buffers.
 template <class From, class To, class F>
 HWY_INLINE void by_vectors(const From* from, int count, To* to, F f) {
   int i = 0;
@@ -170,14 +172,15 @@ void convert_any(const std::uint16_t* from, Dtype from_dtype, int count, std::ui
   }
 }
 
-#if HWY_TARGET == HWY_SCALAR  // has no bytes to look up
+#if HWY_TARGET == HWY_SCALAR  // has no table lookup of bytes
 template <int kGroup>
 HWY_INLINE bool dequantise_exactly(const std::uint8_t*, float, std::uint16_t*) {
   return false;
 }
 #else
-/// A group in bf16 with integers of 16 bits, a quarter of the work, where nothing is rounded: the scale is a
-/// power of two that keeps all elements normal, and there is no NaN. False if that is not so.
+/// Dequantises a group to bf16 with 16-bit integers, a quarter of the work. Only where nothing is rounded:
+/// the scale is a power of two that keeps all elements normal, and no element is NaN. Otherwise returns
+/// false.
 template <int kGroup>
 HWY_INLINE bool dequantise_exactly(const std::uint8_t* HWY_RESTRICT codes, float scale,
                                    std::uint16_t* HWY_RESTRICT row) {
@@ -188,7 +191,7 @@ HWY_INLINE bool dequantise_exactly(const std::uint8_t* HWY_RESTRICT codes, float
   const hn::Repartition<std::uint8_t, Floats> bytes;
   const hn::Rebind<std::uint8_t, decltype(words)> narrow;
   const auto word = [&](int x) HWY_ATTR { return hn::Set(words, static_cast<std::uint16_t>(x)); };
-  // Subnormals by table: 1, 2 to 3 and 4 to 7 times 2^-9 have exponents of their own.
+  // Subnormals by a table: 1, 2 to 3 and 4 to 7 times 2^-9 have different exponents.
   HWY_ALIGN constexpr std::uint16_t kFirst[8] = {0, 0, 128, 192, 256, 288, 320, 352};
   HWY_ALIGN constexpr std::uint16_t kNonzero[8] = {0, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF};
   const auto table = hn::And(hn::Add(hn::LoadDup128(words, kFirst), word((118 + exponent) << 7)),
@@ -200,7 +203,7 @@ HWY_INLINE bool dequantise_exactly(const std::uint8_t* HWY_RESTRICT codes, float
     const auto magnitude = hn::And(code, word(0x7F));
     most = hn::Max(most, magnitude);
     const auto normal = hn::Add(hn::ShiftLeft<4>(magnitude), bias);
-    // Bytes 2 m and 2 m + 1 of the table.
+    // Indices of bytes 2 m and 2 m + 1 of the table.
     const auto at = hn::Add(hn::Mul(hn::And(code, word(7)), word(0x0202)), word(0x0100));
     const auto subnormal =
         hn::BitCast(words, hn::TableLookupBytes(hn::BitCast(bytes, table), hn::BitCast(bytes, at)));
@@ -211,7 +214,7 @@ HWY_INLINE bool dequantise_exactly(const std::uint8_t* HWY_RESTRICT codes, float
 }
 #endif
 
-/// One group.
+/// Dequantises one group.
 template <class To, int kGroup>
 HWY_INLINE void dequantise(const std::uint8_t* HWY_RESTRICT codes, float number,
                            std::uint16_t* HWY_RESTRICT row) {
@@ -220,7 +223,7 @@ HWY_INLINE void dequantise(const std::uint8_t* HWY_RESTRICT codes, float number,
   for (int i = 0; i < kGroup; i += lanes()) To::store(hn::Mul(decode(load(codes + i)), scale), row + i);
 }
 
-/// bf16 elements that may lie at any address.
+/// Converts bf16 elements at any address.
 void convert_rope(const std::uint8_t* from, Dtype dtype, std::uint16_t* to) {
   std::uint16_t rope[fp8_656::kRopeDim];
   static_assert(fp8_584::kRopeDim == fp8_656::kRopeDim);
@@ -267,7 +270,7 @@ void expand_any(const std::uint8_t* from, int count, Dtype dtype, std::uint16_t*
   dtype == Dtype::kBF16 ? expand<Bf16>(from, count, to) : expand<Fp16>(from, count, to);
 }
 
-/// One group; the exponent of its scale.
+/// Quantises one group; returns the exponent of its scale.
 template <class From, int kGroup>
 HWY_INLINE int quantise(const std::uint16_t* HWY_RESTRICT from, std::uint8_t* HWY_RESTRICT codes) {
   const int exponent = e4m3::scale_exponent(largest<From, kGroup>(from));

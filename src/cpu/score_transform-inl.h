@@ -1,4 +1,4 @@
-// What becomes of a score before the softmax, for each SIMD target: scale, soft cap, ALiBi.
+// Applies scale, soft cap and ALiBi to scores before the softmax; compiled for each SIMD target.
 #if defined(FLASHLATENT_CPU_SCORE_TRANSFORM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FLASHLATENT_CPU_SCORE_TRANSFORM_INL_H_
 #undef FLASHLATENT_CPU_SCORE_TRANSFORM_INL_H_
@@ -30,7 +30,7 @@ class ScoreTransform {
     if (cap_ != 0) {
       const Vector x = hn::Div(score, hn::Set(tag, cap_));
       const Vector capped = hn::Mul(hn::Set(tag, cap_), hn::Tanh(tag, x));
-      score = hn::IfThenElse(hn::IsNaN(x), x, capped);  // the library's Tanh may lose it
+      score = hn::IfThenElse(hn::IsNaN(x), x, capped);  // Tanh() of Highway may lose NaN
     }
     return alibi_ ? hn::MulAdd(slope, distance, score) : score;
   }

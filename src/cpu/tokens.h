@@ -1,4 +1,4 @@
-// Which cached tokens a block has and where they lie: by page table, or by indices; of one cache, or of two.
+// Finds the cached tokens of a block: by page table or by indices, in one cache or in two.
 #pragma once
 
 #include "cpu/block_math.h"
@@ -9,21 +9,23 @@ namespace flashlatent::cpu {
 /// The live tokens of a block, in order.
 struct Tokens {
   int count = 0;
-  const std::uint8_t* rows[kBlockTokens];    ///< Where each token's cached row, or key, starts.
-  const std::uint8_t* values[kBlockTokens];  ///< The same of values, if they are apart.
-  const std::uint8_t* scales[kBlockTokens];  ///< The same of scales, if they are apart: fp8_584.
-  int positions[kBlockTokens];  ///< Its place among the request's tokens, or the query token's indices.
+  const std::uint8_t* rows[kBlockTokens];    ///< The begin of each token's cached row, or key.
+  const std::uint8_t* values[kBlockTokens];  ///< The begin of each token's value, if values are apart.
+  /// The begin of each token's scales, if they are apart (fp8_584).
+  const std::uint8_t* scales[kBlockTokens];
+  /// The token's place among the request's tokens, or the query token's indices.
+  int positions[kBlockTokens];
 };
 
-/// Finds tokens of one list: by a page table or by indices, in one cache of any format.
+/// Finds the tokens of one list, by a page table or by indices, in a cache of any format.
 class TokenSource {
  public:
-  /// Those of the first cache, or of the extra one.
+  /// The source for the first cache; the next one for the extra cache.
   static TokenSource first(const DecodeProblem& problem, const DecodeInputs& inputs);
   static TokenSource extra(const DecodeProblem& problem, const DecodeInputs& inputs);
 
-  /// A request's tokens [begin, end), at most a block, for one KV head; indexed: those of the query token's
-  /// indices. Pages and indices that the cache does not have are left out.
+  /// A request's tokens [begin, end) for one KV head, at most a block; indexed: the query token's indices
+  /// [begin, end). Pages and indices that the cache does not have are left out.
   Tokens block(int request, int query_token, int kv_head, int begin, int end) const;
 
  private:
@@ -41,7 +43,7 @@ class TokenSource {
   TokenSource(const DecodeProblem::Cache& format, const ConstTensorView& keys, const ConstTensorView& values,
               int page_size, bool indexed, const ConstTensorView& entries);
 
-  /// Adds the token of that place.
+  /// Adds the token at an offset of a page.
   void add(std::int64_t page, std::int64_t offset, int kv_head, int position, Tokens& tokens) const;
   Tokens paged(int request, int kv_head, int begin, int end) const;
   Tokens indexed(int request, int query_token, int kv_head, int begin, int end) const;

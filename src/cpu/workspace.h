@@ -1,4 +1,4 @@
-// What a call on the CPU keeps in the caller's workspace, and how partial results become one.
+// The layout of the caller's workspace on the CPU, and the merge of partial results.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@ namespace flashlatent::cpu {
 
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// The caller's workspace: a tile's state and a converted block for each part, then partial results
-/// by their places, and those of prefixes.
+/// The workspace: for each part a tile's state and a converted block, then partial results by their places,
+/// then those of prefixes.
 class Workspace {
  public:
   Workspace(const DecodeProblem& problem, const schedule::Geometry& g, Memory memory)
@@ -36,14 +36,14 @@ class Workspace {
   std::uint8_t* scratch(int part) const {
     return reinterpret_cast<std::uint8_t*>(state(part) + state_floats_);
   }
-  /// A row of a shared prefix: v_dim values and the lse.
+  /// A partial row of a shared prefix: v_dim values and the lse.
   static float* prefix_row(const DecodeCall& call, std::int64_t row) {
     const auto own = prefix::align(static_cast<std::int64_t>(bytes(call.problem, call.geometry)));
     return reinterpret_cast<float*>(static_cast<std::uint8_t*>(call.workspace.data) + own) +
            row * (call.problem.cache.v_dim + 1);
   }
 
-  /// v_dim values, the lse and the largest score.
+  /// A partial row: v_dim values, the lse and the largest score.
   float* partial(int place, int row) const {
     return partials_ + (std::size_t{static_cast<unsigned>(place)} * kTileRows + row) * row_floats_;
   }
@@ -58,7 +58,7 @@ class Workspace {
   float* partials_;
 };
 
-/// An empty row has factor 0 and lse -inf.
+/// What a row's values must be multiplied with, and its lse. Of an empty row: 0 and -inf.
 struct RowScale {
   float factor, lse;
 };
@@ -67,8 +67,9 @@ inline RowScale finish_row(float max, float sum) {
   return {1 / sum, max + std::log(sum)};
 }
 
-/// Adds `rows` partial results, each v_dim values and the lse at `row_of(i)`, to the row at `out`, in order.
-/// That is normalised by scale.factor, which becomes the factor of all together.
+/// Merges `rows` partial results into the row at `out`, in order. Result i is v_dim values and the lse at
+/// `row_of(i)`. Before, the row's values times scale.factor are normalised; afterwards scale.factor is the
+/// merged row's factor.
 template <class RowOf>
 void merge_rows(float* out, RowScale& scale, int rows, int v_dim, RowOf&& row_of) {
   float max = scale.lse;

@@ -22,7 +22,7 @@ Status validate_combine(const ConstTensorView& partial_out, const ConstTensorVie
                                              partial_out.present() ? partial_out.dtype : Dtype::kF32, device,
                                              {-1, -1, -1, -1, -1}));
   const auto& [n, batch, s_q, h_q, d_v] = partial_out.shape;
-  // lse tensors may be transposed views: any strides will do.
+  // Any strides are accepted: lse tensors may be transposed views.
   FLASHLATENT_RETURN_IF_ERROR(expect("partial_lse", partial_lse, Dtype::kF32, device, {n, batch, h_q, s_q}));
   if (out.present() && !known(out.dtype)) {
     return invalid_argument("out is ", to_string(out), "; bf16, fp16 and fp32 are accepted");

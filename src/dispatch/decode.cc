@@ -1,4 +1,4 @@
-// The calls that take a problem and an executor: a Plan for the time of the call.
+// The functions that take a problem and an executor: each makes a Plan for the time of the call.
 #include "flashlatent/decode.h"
 
 #include "core/return_if_error.h"

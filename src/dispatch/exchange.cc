@@ -11,7 +11,7 @@ namespace flashlatent {
 
 namespace {
 
-constexpr int kUnit = 8;  // elements that are read and written together
+constexpr int kUnit = 8;  // elements that a thread reads and writes together
 
 Status expect_units(const char* name, const ConstTensorView& view) {
   bool fits = reinterpret_cast<std::uintptr_t>(view.data) % (kUnit * sizeof(std::uint16_t)) == 0;

@@ -1,5 +1,5 @@
-// Names that kernels had in 0.1, or in results that are kept. An executor may still ask for a kernel by them,
-// and kept results have them: scripts/kernel_names.py reads this file.
+// Kernel names of version 0.1 and of kept results. An executor may still ask for a kernel by such a name.
+// scripts/kernel_names.py reads this file.
 #pragma once
 
 #include <string_view>
@@ -26,7 +26,7 @@ inline constexpr FormerName kFormerNames[] = {
     {"trio", "mla_64_roles"},
 };
 
-/// What the kernel of this name is called now.
+/// The present name of a kernel; a name that is not in the list stays as it is.
 constexpr std::string_view current_name(std::string_view name) {
   for (const FormerName& row : kFormerNames) {
     if (row.former == name) return row.now;

@@ -1,4 +1,4 @@
-// The kernels, of every backend.
+// The table of kernels of every backend.
 #pragma once
 
 #include <span>
@@ -7,8 +7,8 @@
 
 namespace flashlatent {
 
-/// All kernels, also those that this build can only choose (DecodeKernel::launch); of two whose estimates are
-/// equal the first is preferred.
+/// All kernels, also those without a launch in this build. Of kernels with equal estimates the first is
+/// picked. The last row is the oracle.
 std::span<const DecodeKernel> decode_kernels();
 
 }  // namespace flashlatent

@@ -1,4 +1,4 @@
-// Operations on separate keys and values: arguments, then the backend.
+// Operations on separate keys and values: checks arguments, then calls the backend.
 #include "core/expect.h"
 #include "core/message.h"
 #include "core/overlap.h"
@@ -14,7 +14,7 @@ bool is_half(Dtype dtype) {
   return dtype == Dtype::kBF16 || dtype == Dtype::kF16;
 }
 
-/// What the tensors of a cache have in common.
+/// Extents that the tensors of a cache have in common.
 struct Shape {
   std::int64_t pages, page_size, heads, qk_dim, v_dim;
 };
@@ -30,7 +30,7 @@ Status check_scale(const std::string& name, const ConstTensorView& scale, Dtype 
   return device.type == DeviceType::kCpu ? expect_positive(name.c_str(), scale) : Status{};
 }
 
-/// `prefix` names the cache: "cache.".
+/// `prefix` is put before the tensors' names in messages: "cache.".
 Result<Shape> check_cache(const std::string& prefix, const ConstKeyValueCache& cache, Device device) {
   const ConstTensorView& keys = cache.keys;
   const std::string key_name = prefix + "keys", value_name = prefix + "values";
@@ -62,7 +62,7 @@ Result<Shape> check_cache(const std::string& prefix, const ConstKeyValueCache& c
   return shape;
 }
 
-/// Contiguous keys and values, (n, h_kv, d) of bf16 or fp16.
+/// Expects contiguous keys and values, (n, h_kv, d) of bf16 or fp16.
 Status check_rows(const ConstTensorView& keys, const ConstTensorView& values, std::int64_t n,
                   const Shape& shape, Device device) {
   if (keys.present() && !is_half(keys.dtype)) {
@@ -78,7 +78,7 @@ struct Named {
   ConstTensorView view;
 };
 
-/// Is nothing written where something is read?
+/// Refuses a call that would write where it reads.
 Status check_apart(const Named& read_keys, const Named& read_values, const Named& written_keys,
                    const Named& written_values) {
   for (const Named* read : {&read_keys, &read_values}) {

@@ -15,12 +15,12 @@ bool is_half(Dtype dtype) {
   return dtype == Dtype::kBF16 || dtype == Dtype::kF16;
 }
 
-/// Elements of a token.
+/// Elements of a token of this cache.
 std::int64_t elements_of(const ConstTensorView& view) {
   return elements_of(latent_format(view), view.shape[view.rank - 1]);
 }
 
-/// A cache in any format.
+/// Expects a cache in any format.
 Status expect_cache(const char* name, const ConstTensorView& view, Device device) {
   if (view.rank != 4 || (!is_half(view.dtype) && view.dtype != Dtype::kU8)) {
     return invalid_argument(name, " is ", view.present() ? to_string(view) : "missing",
@@ -39,7 +39,7 @@ Status expect_cache(const char* name, const ConstTensorView& view, Device device
   return invalid_argument(name, " is ", to_string(view), "; page_size, h_kv and d must be at least 1");
 }
 
-/// The scale of a cache.
+/// Checks a cache's scale, if one is given: an e4m3 cache may have one, other caches none.
 Status expect_scale(const char* name, const ConstTensorView& scale, const char* cache_name,
                     const ConstTensorView& cache, Device device) {
   if (!scale.present()) return {};
@@ -52,7 +52,7 @@ Status expect_scale(const char* name, const ConstTensorView& scale, const char* 
                           "; e4m3 caches have one scale");
 }
 
-/// An FP8 format holds a fixed number of elements of one KV head.
+/// Does this cache fit another one of an FP8 format, which fixes the number of elements and has one KV head?
 Status fits_fp8(const char* name, const ConstTensorView& view, const char* other, KvFormat format,
                 std::int64_t last) {
   const std::int64_t elements = elements_of(format, last);
@@ -128,7 +128,7 @@ Status validate_gather(const ConstTensorView& kv_cache, const ConstTensorView& b
 
 Status validate_copy(const ConstTensorView& from, const ConstTensorView& to, const ConstTensorView& pairs,
                      Device device) {
-  if (from.rank >= 4) {  // a page's bytes, whatever they are
+  if (from.rank >= 4) {  // bytes of a page, in any layout
     const std::vector<std::int64_t> any(from.rank, -1);
     FLASHLATENT_RETURN_IF_ERROR(expect_strided("from", from, from.dtype, device, any));
   } else {
@@ -142,8 +142,8 @@ Status validate_copy(const ConstTensorView& from, const ConstTensorView& to, con
       FLASHLATENT_RETURN_IF_ERROR(expect_fp8_584_strides(name, view));
   }
   FLASHLATENT_RETURN_IF_ERROR(expect_integers("pairs", pairs, device, {-1, 2}));
-  // One cache may be both: `pairs` has no page on both sides then. Of two views a page of one may be parts of
-  // several pages of the other.
+  // `from` and `to` may be one cache, where `pairs` then has no page on both sides. Views that overlap
+  // otherwise are refused: a page of one may be parts of several pages of the other.
   if (same_pages(from, to) || !overlap(from, to)) return {};
   return invalid_argument(
       "to is ", to_string(to), " at ", to.data, " and overlaps from, ", to_string(from), " at ", from.data,

@@ -1,4 +1,4 @@
-// Both backends as far as this build has them, and the one of an executor.
+// Declares the backends that this build has, and calls the one of an executor.
 #pragma once
 
 #include "cpu/cpu_backend.h"
@@ -6,7 +6,8 @@
 #include "cuda/cuda_backend.h"
 #endif
 
-/// The function of this name of the executor's backend: cpu:: and cuda:: have it with one signature.
+/// Calls the function of this name in the namespace of the executor's backend: cpu:: and cuda:: have the same
+/// signatures.
 #if FLASHLATENT_WITH_CUDA
 #define FLASHLATENT_ON_BACKEND(executor, function) \
   ((executor).backend == Backend::kCuda ? cuda::function : cpu::function)

@@ -1,4 +1,4 @@
-// The choice that callers keep, and the calls by it.
+// class Plan: the choice that callers keep, and the calls that use it.
 #include "flashlatent/plan.h"
 
 #include <cstddef>
@@ -25,7 +25,8 @@ struct Plan::Choice {
 
 namespace {
 
-/// What a launch needs of an executor: its kernel is chosen, and to copy the name may take memory.
+/// The fields of an executor that a launch needs. The kernel is already chosen, and copying its name may take
+/// memory.
 Executor on_stream(const Executor& executor, void* stream) {
   return {.backend = executor.backend,
           .device = executor.device,
@@ -34,8 +35,8 @@ Executor on_stream(const Executor& executor, void* stream) {
           .kernel = {}};
 }
 
-/// What is here of contexts that ranks share, written to the end of `memory`; nothing if they are whole.
-/// `contexts`: their lengths, where the executor computes.
+/// Where ranks share contexts: writes this rank's held tokens to the end of `memory`. Returns nothing if
+/// contexts are whole. `contexts`: their lengths, in memory of the executor's device.
 Result<schedule::HeldTokens> hold_tokens(const DecodeProblem& problem, const Selection& selection,
                                          const ConstTensorView& contexts, Memory memory,
                                          [[maybe_unused]] const Executor& executor) {
@@ -52,7 +53,7 @@ Result<schedule::HeldTokens> hold_tokens(const DecodeProblem& problem, const Sel
   return schedule::held_tokens(shape, place);
 }
 
-/// A call's lengths, and what is here of them.
+/// The lengths that a call was given, and this rank's held tokens.
 struct Lengths {
   PlanLengths given;
   schedule::HeldTokens held;
@@ -66,8 +67,8 @@ struct Lengths {
   }
 };
 
-/// Calls `use` with the lengths of items with two lists. Where splits are not fixed, which a walk must find
-/// as the plan has them, a plan leaves out query tokens that ragged requests do not have.
+/// Calls `use` with the lengths of items with two lists. Ragged requests' missing query tokens cost nothing
+/// in the plan, except with fixed splits, because a walk must then find the lengths that the plan had.
 template <class Use>
 auto with_lists(const Selection& selection, const Lengths& all, Use use) {
   const PlanLengths& lengths = all.given;
@@ -77,7 +78,7 @@ auto with_lists(const Selection& selection, const Lengths& all, Use use) {
   return use(schedule::RaggedLengths{lists, static_cast<const std::int32_t*>(lengths.cu_seqlens_q.data)});
 }
 
-/// A plan in host memory for these groups; `lengths` are valid.
+/// Makes a plan for these groups in host memory. `lengths` must be valid.
 void build_on_host(const Selection& selection, const Lengths& lengths, std::span<const prefix::Group> groups,
                    void* memory) {
   if (selection.geometry.lists == 2) {
@@ -90,8 +91,8 @@ void build_on_host(const Selection& selection, const Lengths& lengths, std::span
   }
 }
 
-/// A plan for these groups; `lengths` are valid. `host_lengths`: where there are groups, those that are here,
-/// on the host.
+/// Makes a plan for these groups. `lengths` must be valid; `host_lengths`: held lengths on the host, needed
+/// where there are groups.
 Status build_plan(const Selection& selection, const Lengths& lengths, std::span<const prefix::Group> groups,
                   [[maybe_unused]] const std::int32_t* host_lengths, Memory plan,
                   [[maybe_unused]] const Executor& executor) {
@@ -114,7 +115,7 @@ Status build_plan(const Selection& selection, const Lengths& lengths, std::span<
   return {};
 }
 
-/// A plan on the host, as data; `lengths` are valid.
+/// Describes a plan that is on the host. `lengths` must be valid.
 Result<PlanDescription> described(const Selection& selection, const Lengths& lengths, Memory plan) {
   const char* kernel = selection.kernel->name;
   if (selection.geometry.lists == 2) {

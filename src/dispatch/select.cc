@@ -37,7 +37,7 @@ Result<schedule::Workers> workers_of(const Executor& executor) {
 #endif
 }
 
-/// Empty if the device's kernels can count the tokens that a page table has room for.
+/// Why the device's kernels cannot count the tokens of this page table; empty if they can.
 std::string too_far_for_device(const DecodeProblem& problem) {
   const std::int64_t tokens = std::int64_t{problem.cache.max_pages} * problem.cache.page_size;
   if (tokens <= kMostDeviceTokens) return "";
@@ -45,23 +45,23 @@ std::string too_far_for_device(const DecodeProblem& problem) {
                  tokens, " tokens; up to ", kMostDeviceTokens, " are accepted");
 }
 
-/// Empty if the device's kernels know where a shard's tokens are in their context: distances take registers
-/// that these have no room for.
+/// Why the device's kernels cannot find a shard's tokens in their context; empty if they can. Such a kernel
+/// would need registers for the distances, and these kernels have none left.
 std::string too_far_from_context(const DecodeProblem& problem) {
   const ContextShard& shard = problem.options.shard;
   if (!problem.options.separate.alibi || shard.world == 1) return "";
   return message("alibi is true and shard world is ", shard.world, "; with alibi 1 is accepted");
 }
 
-/// Does the executor leave the choice, or ask for this kernel?
+/// May this executor get this kernel? It may ask for one by name.
 bool admits(const Executor& executor, const DecodeKernel& kernel) {
   return executor.kernel.empty() || current_name(executor.kernel) == kernel.name;
 }
 
-/// With how fast memory is in this call: what it reads of the cache, at the most, may fit L2.
+/// The workers with the memory speed of this call: what it reads of the cache, at most, may fit into L2.
 schedule::Workers workers_in_call(const DecodeProblem& problem, const schedule::Workers& workers) {
   const auto& [query, cache, sparse, options] = problem;
-  // The batch decides nothing there.
+  // With batch_invariant the batch must decide nothing.
   if (options.batch_invariant) return workers;
   const double tokens = sparse.enabled ? static_cast<double>(query.tokens) * sparse.topk
                                        : static_cast<double>(cache.max_pages) * cache.page_size;
@@ -74,11 +74,11 @@ schedule::Workers workers_in_call(const DecodeProblem& problem, const schedule::
   return cost::reading(workers, query.batch * tokens * token_bytes);
 }
 
-/// Empty if the kernel takes the problem on this executor, else why not.
+/// Why the kernel does not take the problem on this executor; empty if it does.
 std::string reason_to_decline(const DecodeKernel& kernel, const DecodeProblem& problem,
                               const Executor& executor, Purpose purpose) {
   if (!admits(executor, kernel)) return kOtherAskedFor;
-  // The oracle is a thousand times too slow to be picked by accident.
+  // The oracle is a thousand times slower, so it must not be picked unasked.
   if (&kernel == &decode_kernels().back() && executor.kernel.empty()) return kOnlyByName;
   if (purpose == Purpose::kTurns) {
     return kernel.turns == nullptr ? kNoPrefill : kernel.declines_turns(problem).value_or("");
@@ -176,7 +176,7 @@ std::string explain(const std::vector<Candidate>& candidates) {
       text += "declines: " + candidate.reason;
     } else {
       text += &candidate == best ? "picked" : "not picked";
-      // A kernel without a rival needs no measured costs.
+      // A kernel with kNever as cost has no measured estimate to print.
       if (&candidate != best && candidate.geometry.cost.per_call >= cost::kNever.per_call) {
         text += message(", ", kOnlyByName);
       } else if (takers > 1) {
@@ -192,11 +192,11 @@ std::string explain(const std::vector<Candidate>& candidates) {
 
 namespace {
 
-/// What callers allocate for the largest batch does for smaller ones, too, which may be cut into more parts:
-/// a plan of 144 parts with few requests takes less.
+/// The least size of a plan. Callers allocate for the largest batch, and smaller batches may have more parts;
+/// a plan of 144 parts with few requests fits into this.
 constexpr std::size_t kLeastPlanBytes = 8192;
 
-/// Prefixes, if they are shared, come after what else a plan has; so do their partial results.
+/// A plan's section for prefixes follows the rest of the plan; so do their partial results in the workspace.
 std::size_t plan_bytes_of(const Candidate& candidate) {
   if (candidate.prefix.requests == 0) {
     return std::max(static_cast<std::size_t>(schedule::plan_bytes(candidate.geometry)), kLeastPlanBytes);

@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kMostQueryTokens = 1 << 20;
 constexpr std::size_t kAlignment = 256;
 
-/// Rows (s_kv, 1, d), or a paged cache in any format.
+/// Expects rows (s_kv, 1, d), or a paged cache in any format.
 Status validate_kv(const ConstTensorView& kv, const ConstTensorView& q, Device device) {
   if (kv.rank != 3 && kv.rank != 4) {
     return invalid_argument("kv is ", kv.present() ? to_string(kv) : "missing",
@@ -42,7 +42,7 @@ Status validate_kv(const ConstTensorView& kv, const ConstTensorView& q, Device d
   return format == KvFormat::kFp8_584 ? expect_fp8_584_strides("kv", kv) : Status{};
 }
 
-/// Shapes and dtypes by the names of this call; what they have in common with decode is validated there.
+/// Checks shapes and dtypes by the names of this call. What it has in common with decode is checked there.
 Status validate_shapes(const SparsePrefillInputs& inputs, Device device) {
   const ConstTensorView& q = inputs.q;
   if (q.rank != 3 || (q.dtype != Dtype::kBF16 && q.dtype != Dtype::kF16)) {
@@ -85,7 +85,7 @@ Status validate_outputs(const DecodeProblem& problem, const SparsePrefillOutputs
   return expect("lse", outputs.lse, Dtype::kF32, device, {s_q, h_q});
 }
 
-/// Each row is a page of one token.
+/// The rows as a cache whose pages have one token.
 ConstTensorView rows_as_pages(ConstTensorView rows) {
   rows.shape = {rows.shape[0], 1, rows.shape[1], rows.shape[2]};
   rows.strides = {rows.strides[0], rows.strides[0], rows.strides[1], rows.strides[2]};
@@ -97,7 +97,7 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// The decode call and its kernel. On CUDA query tokens come in turn, and there is no plan.
+/// The decode call that runs, and its kernel. On CUDA query tokens are taken in turn, and there is no plan.
 struct Chosen {
   SparsePrefillCall call;
   Selection selection;
@@ -105,7 +105,7 @@ struct Chosen {
   std::size_t workspace_bytes() const { return aligned(selection.plan_bytes) + selection.workspace_bytes; }
 };
 
-/// The plan is the first of the workspace.
+/// Makes the plan at the begin of the workspace and returns it.
 Memory build_plan(const Selection& selection, const PlanLengths& lengths, Memory workspace) {
   const Memory plan{workspace.data, aligned(selection.plan_bytes)};
   if (selection.geometry.lists == 2) {

@@ -1,5 +1,4 @@
-// Sparse prefill is sparse decode of requests of one query token each, of which the largest score is wanted,
-// too.
+// Sparse prefill as sparse decode: each query token is a request, and the largest score is an output, too.
 #pragma once
 
 #include "dispatch/select.h"
@@ -8,9 +7,9 @@
 
 namespace flashlatent {
 
-/// The decode call that a sparse prefill is; its tensors are views of the same memory.
+/// The decode call for a sparse prefill. Its tensors are views of the same memory.
 struct SparsePrefillCall {
-  DecodeProblem problem;  ///< batch is s_q; of contiguous rows each is a page.
+  DecodeProblem problem;  ///< batch is s_q. Contiguous rows are pages of one token.
   DecodeInputs inputs;
 };
 
@@ -18,15 +17,16 @@ struct SparsePrefillCall {
 Result<SparsePrefillCall> as_decode(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
                                     Device device);
 
-/// For what kernels are asked on a backend: on CUDA query tokens come in turn, without plan and workspace.
+/// The purpose of a sparse prefill on this backend. On CUDA query tokens are taken in turn, without plan and
+/// workspace.
 Purpose purpose_on(Backend backend);
 
-/// The kernel that a call with these tensors runs.
+/// The name of the kernel that a call with these tensors runs.
 Result<std::string> sparse_prefill_kernel(const SparsePrefillInputs& inputs,
                                           const SparsePrefillOutputs& outputs,
                                           const SparsePrefillOptions& options, const Executor& executor);
 
-/// (s_q, h_q, d) as (s_q, 1, h_q, d).
+/// A view of (s_q, h_q, d) as (s_q, 1, h_q, d).
 template <class View>
 View with_query_token(View view) {
   view.shape = {view.shape[0], 1, view.shape[1], view.shape[2]};
@@ -35,7 +35,7 @@ View with_query_token(View view) {
   return view;
 }
 
-/// (s_q, h_q) as (s_q, h_q, 1).
+/// A view of (s_q, h_q) as (s_q, h_q, 1).
 template <class View>
 View with_last_query_token(View view) {
   view.shape = {view.shape[0], view.shape[1], 1};

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/decode_inputs.h"
 #include "core/message.h"
 #include "flashlatent/kv_cache.h"
 #include "io/case_check.h"
@@ -21,30 +22,8 @@ constexpr std::array kKinds = {CaseKind::kDenseDecode, CaseKind::kSparseDecode, 
 constexpr std::array<std::string_view, 10> kMetadata = {
     "kind",     "softmax_scale", "causal",    "head_dim_v",      "kv_format",
     "soft_cap", "window",        "page_size", "extra_page_size", "products"};
-constexpr std::array<std::string_view, 24> kTensors = {"q",
-                                                       "q_scale",
-                                                       "kv_scale",
-                                                       "kv_cache",
-                                                       "key_cache",
-                                                       "value_cache",
-                                                       "key_scale",
-                                                       "value_scale",
-                                                       "block_table",
-                                                       "indices",
-                                                       "kv",
-                                                       "topk_length",
-                                                       "attn_sink",
-                                                       "alibi_slopes",
-                                                       "cache_seqlens",
-                                                       "cu_seqlens_q",
-                                                       "out_ref",
-                                                       "lse_ref",
-                                                       "max_logits_ref",
-                                                       "extra_kv_cache",
-                                                       "extra_block_table",
-                                                       "extra_indices",
-                                                       "extra_topk_length",
-                                                       "extra_cache_seqlens"};
+/// Beside those of DecodeInputs.
+constexpr std::array<std::string_view, 4> kTensors = {"kv", "out_ref", "lse_ref", "max_logits_ref"};
 constexpr int kMaxPageSize = 1 << 20;
 constexpr int kMaxHeadDim = 4096;
 constexpr double kLargest = std::numeric_limits<float>::max();
@@ -84,7 +63,7 @@ class Metadata {
   Status read_softmax_scale(float& scale) const {
     const std::string* text = find("softmax_scale");
     const auto value = text == nullptr ? std::nullopt : parse_real(*text);
-    // Written so that NaN fails too.
+    // A form that is false for NaN, too.
     if (!value || !(std::abs(*value) <= kLargest)) {
       return refuse("softmax_scale", "a finite decimal number");
     }
@@ -92,7 +71,8 @@ class Metadata {
     return {};
   }
 
-  // A mask makes no difference to one query token, and indices take its place in sparse attention.
+  // May be absent with one query token, where a mask makes no difference, and in sparse attention, where
+  // indices decide.
   Status read_causal(CaseKind kind, bool& causal) const {
     const std::string* text = find("causal");
     const bool sparse = kind == CaseKind::kSparseDecode || kind == CaseKind::kSparsePrefill;
@@ -114,7 +94,7 @@ class Metadata {
     return {};
   }
 
-  // Of the kinds that are served; paged_decode has it in value_cache's shape.
+  // For the kinds that can be run. paged_decode takes it from value_cache's shape.
   static bool needs_head_dim_v(CaseKind kind) {
     return kind == CaseKind::kDenseDecode || kind == CaseKind::kSparseDecode;
   }
@@ -166,7 +146,7 @@ class Metadata {
     return {};
   }
 
-  // Of caches whose shape does not say it.
+  // For caches whose shape does not give it.
   Status read_page_size(const char* key, bool wanted, int& page_size) const {
     const std::string* text = find(key);
     if (!wanted) return text == nullptr ? Status() : refuse(key, "nothing: it belongs to a cache of fp8_584");
@@ -220,39 +200,28 @@ const char* to_string(CaseKind kind) {
 
 std::vector<std::string> DecodeCase::unknown_names() const {
   std::vector<std::string> names;
-  auto add = [&](const auto& map, const auto& known) {
+  const auto is_tensor = [](std::string_view name) {
+    return std::find(kTensors.begin(), kTensors.end(), name) != kTensors.end() ||
+           std::any_of(std::begin(kDecodeInputs), std::end(kDecodeInputs),
+                       [&](const DecodeInput& input) { return input.name == name; });
+  };
+  const auto is_metadata = [](std::string_view name) {
+    return std::find(kMetadata.begin(), kMetadata.end(), name) != kMetadata.end();
+  };
+  auto add = [&](const auto& map, auto is_known) {
     for (const auto& [name, value] : map) {
-      if (std::find(known.begin(), known.end(), name) == known.end()) names.push_back(name);
+      if (!is_known(name)) names.push_back(name);
     }
   };
-  add(file.metadata(), kMetadata);
-  add(file.tensors(), kTensors);
-  add(file.without_view(), kTensors);
+  add(file.metadata(), is_metadata);
+  add(file.tensors(), is_tensor);
+  add(file.without_view(), is_tensor);
   return names;
 }
 
 DecodeInputs DecodeCase::inputs() const {
   DecodeInputs inputs;
-  inputs.q = file.tensor("q");
-  inputs.kv_cache = file.tensor("kv_cache");
-  inputs.block_table = file.tensor("block_table");
-  inputs.cache_seqlens = file.tensor("cache_seqlens");
-  inputs.indices = file.tensor("indices");
-  inputs.topk_length = file.tensor("topk_length");
-  inputs.cu_seqlens_q = file.tensor("cu_seqlens_q");
-  inputs.attn_sink = file.tensor("attn_sink");
-  inputs.key_cache = file.tensor("key_cache");
-  inputs.value_cache = file.tensor("value_cache");
-  inputs.key_scale = file.tensor("key_scale");
-  inputs.value_scale = file.tensor("value_scale");
-  inputs.alibi_slopes = file.tensor("alibi_slopes");
-  inputs.kv_scale = file.tensor("kv_scale");
-  inputs.q_scale = file.tensor("q_scale");
-  inputs.extra_kv_cache = file.tensor("extra_kv_cache");
-  inputs.extra_indices = file.tensor("extra_indices");
-  inputs.extra_topk_length = file.tensor("extra_topk_length");
-  inputs.extra_block_table = file.tensor("extra_block_table");
-  inputs.extra_cache_seqlens = file.tensor("extra_cache_seqlens");
+  for (const auto& [name, view] : kDecodeInputs) inputs.*view = file.tensor(name);
   if (kv_format == "fp8_584") {  // check_tensors() has seen that they fit
     inputs.kv_cache = *fp8_584_pages(inputs.kv_cache, page_size);
     if (inputs.extra_kv_cache.present()) {

@@ -68,8 +68,8 @@ class Checker {
     return references(case_.head_dim_v.value_or(-1));
   }
 
-  // Keys and values as (pages, page_size, h_kv, d), or packed with x elements, 16 bytes, of a key together;
-  // in e4m3 with a scale a tensor or a KV head.
+  // Checks keys and values: (pages, page_size, h_kv, d), or packed with x elements (16 bytes) of a key
+  // together. e4m3 has a scale for each tensor or KV head.
   Status paged_decode() {
     FLASHLATENT_RETURN_IF_ERROR(query());
     const std::int64_t d = q_.shape[q_.rank - 1];
@@ -142,7 +142,7 @@ class Checker {
     return expect_optional("attn_sink", {Dtype::kF32}, {{"h_q", heads_}});
   }
 
-  // q with, for decoding, what goes along with it: cu_seqlens_q and attn_sink.
+  // Checks q, and for decoding cu_seqlens_q and attn_sink.
   Status query() {
     const bool latent_e4m3 = case_.kv_format == "e4m3" && case_.kind != CaseKind::kPagedDecode;
     const std::initializer_list<Dtype> halves = {Dtype::kBF16, Dtype::kF16};
@@ -171,7 +171,7 @@ class Checker {
     return scale("q_scale", {each ? "h_q" : "1 or h_q", each ? heads_ : 1});
   }
 
-  // The scales of e4m3, if they are there.
+  // Checks a scale of e4m3, if it is present.
   Status scale(const char* name, Extent extent) {
     FLASHLATENT_RETURN_IF_ERROR(expect_optional(name, {Dtype::kF32}, {extent}));
     const Status positive = expect_positive(name, tensor(name));
@@ -213,7 +213,7 @@ class Checker {
     return kv_format_absent();
   }
 
-  // Of fp8_656 or e4m3, or of fp8_584 with pages of `page_size` tokens.
+  // Checks a cache in fp8_656 or e4m3, or in fp8_584 with pages of `page_size` tokens.
   Status byte_cache(const char* name, std::int64_t page_size) {
     if (case_.kv_format == "fp8_656") {
       return expect(name, {Dtype::kU8},
@@ -230,7 +230,7 @@ class Checker {
                                    least, fp8_584::kPageAlignment));
   }
 
-  // The extra cache, if there is one, and what names its tokens.
+  // Checks the extra cache, if there is one, and the tensors that name its tokens.
   Status extra_cache() {
     const bool indexed = is_there("extra_indices");
     if (!is_there("extra_kv_cache")) {
@@ -279,8 +279,8 @@ class Checker {
                     case_.kv_format, to_string(q_.dtype)));
   }
 
-  // A page table and lengths, whose names begin with `prefix`. Those of the extra cache may be each query
-  // token's.
+  // Checks a page table and lengths whose names begin with `prefix`. Lengths of the extra cache may be one
+  // for each query token.
   Status lengths(const std::string& prefix, std::int64_t page_size) {
     const std::string table = prefix + "block_table", seqlens = prefix + "cache_seqlens";
     FLASHLATENT_RETURN_IF_ERROR(expect(table.c_str(), {Dtype::kI32}, {{"batch", batch_}, {"max_pages"}}));
@@ -297,7 +297,7 @@ class Checker {
     return values_within(seqlens.c_str(), tokens, "max_pages * page_size");
   }
 
-  // Every value of an int32 tensor, a row a request, is from 0 to `most`, if it is there.
+  // Checks that every value of an int32 tensor (one row a request), if present, is from 0 to `most`.
   Status values_within(const char* name, std::int64_t most, const char* what) {
     const ConstTensorView view = tensor(name);
     if (!view.present()) return {};
@@ -323,7 +323,7 @@ class Checker {
     return expect_optional("lse_ref", {Dtype::kF32}, {{"batch", batch_}, {"h_q", heads_}, {"s_q", tokens_}});
   }
 
-  // Inputs of other kinds would change the result if they counted: they are not silently dropped.
+  // Refuses inputs that belong to other kinds: ignoring them silently would give another result than meant.
   Status refuse_inapplicable() {
     const bool sparse = case_.kind == CaseKind::kSparseDecode || case_.kind == CaseKind::kSparsePrefill;
     const bool paged = case_.kind == CaseKind::kPagedDecode;
@@ -389,14 +389,14 @@ class Checker {
     return error(name, expected);
   }
 
-  /// With or without a view.
+  /// Is the tensor present, with or without a view?
   bool is_there(const char* name) const {
     return tensor(name).present() || case_.file.without_view().contains(name);
   }
   ConstTensorView tensor(const char* name) const { return case_.file.tensor(name); }
   std::int64_t extent(const char* name, int dimension) const { return tensor(name).shape[dimension]; }
 
-  /// Dtype and shape of a tensor, also of one that has no view.
+  /// Dtype and shape of a tensor, also if it has no view.
   std::string describe(const char* name) const {
     const auto found = case_.file.without_view().find(name);
     if (found != case_.file.without_view().end()) return found->second;

@@ -115,7 +115,7 @@ std::unique_ptr<ByteSource> memory_source(std::string_view bytes, std::string_vi
 
 namespace {
 
-/// A file that is written beside `path`, and then takes its place.
+/// A file that is written beside `path` and then renamed to it.
 struct Draft {
   std::string target, name;
   Descriptor file;
@@ -135,7 +135,7 @@ Result<Draft> open_draft(const std::string& path) {
     return path_error(path, "is not a regular file; it is left alone");
   }
   const std::string name = fmt::format("{}.{}.tmp", target.string(), ::getpid());
-  // A new file, never what somebody else put or linked there.
+  // O_EXCL: a new file, never one that somebody else put or linked there.
   ::unlink(name.c_str());
   Descriptor file(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (file.get() < 0) return cannot_write(path);

@@ -19,7 +19,7 @@ class ByteSource {
 
   const std::string& name() const { return name_; }
   std::uint64_t size() const { return size_; }
-  /// Precondition: [offset, offset + count) lies within size().
+  /// Reads `count` bytes at `offset`, which must lie within size().
   virtual Status read(std::uint64_t offset, void* to, std::size_t count) const = 0;
 
   /// "name: message", kInvalidArgument.
@@ -37,15 +37,15 @@ class ByteSource {
 /// device.
 Result<std::unique_ptr<ByteSource>> open_file(const std::string& path);
 
-/// `bytes`, which the caller keeps alive.
+/// A source of `bytes`, which the caller keeps alive.
 std::unique_ptr<ByteSource> memory_source(std::string_view bytes, std::string_view name);
 
 /// Writes the pieces one after the other to a new file beside `path` and renames it to `path`, so that a
-/// reader sees the old file or the whole new one. Symbolic links are followed; what is there and is not a
-/// regular file is refused. kInvalidArgument says what the system said.
+/// reader sees the old file or the whole new one. Follows symbolic links; refuses to replace what is not a
+/// regular file. kInvalidArgument has the system's reason.
 Status write_file(const std::string& path, std::span<const std::string_view> pieces);
 
-/// Can it be created or replaced now? For what is written after long work.
+/// Can the file be created or replaced now? Ask before long work whose result goes there.
 Status can_write_file(const std::string& path);
 
 }  // namespace flashlatent::io

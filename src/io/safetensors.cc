@@ -66,7 +66,7 @@ ConstTensorView contiguous_view(const void* data, const TensorEntry& entry) {
   return view;
 }
 
-/// "F64 (3, 4)".
+/// For messages: "F64 (3, 4)".
 std::string describe(const TensorEntry& entry) {
   return printable(fmt::format("{} ({})", entry.dtype_name, fmt::join(entry.shape, ", ")), 120);
 }
@@ -81,7 +81,7 @@ Result<SafetensorsFile> SafetensorsFile::load(const ByteSource& source) {
   std::uint64_t data_begin = 0;
   FLASHLATENT_ASSIGN_OR_RETURN(auto header, read_header(source, data_begin));
 
-  // The data's offsets in the file are aligned to nothing, so each tensor moves to a place of its own.
+  // Offsets in the file have no alignment, so each tensor is copied to an aligned place.
   std::uint64_t total = 0;
   for (const TensorEntry& entry : header.tensors) {
     if (has_view(entry)) total += aligned(entry.end - entry.begin);

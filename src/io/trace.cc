@@ -74,14 +74,14 @@ bool is_json(std::string_view line) {
   return line.substr(line.find_first_not_of(" \t")).starts_with('{');
 }
 
-// The parser that a trace's first line calls for; it may be the header of a CSV or already a request.
+// The parser for a trace, by its first line, which may be the header of a CSV or already a request.
 Result<LineParser> choose_parser(std::string_view line) {
   if (is_json(line)) return LineParser(parse_mooncake_line);
   return csv_parser(line);
 }
 
-/// What is subtracted from all times: a CSV's are since its first request, Mooncake's since 0, unless they
-/// are dates or since 1970.
+/// The time that is subtracted from all times. CSV: the first request's. Mooncake: 0, unless times are dates
+/// or since 1970.
 std::int64_t start_of(std::int64_t first, bool is_csv) {
   constexpr std::int64_t kDate = 1'000'000'000'000LL * 1'000'000;  // 2001
   return is_csv || first < 0 || first >= kDate ? first : 0;

@@ -107,7 +107,7 @@ Result<TimedRequest> parse_line(const Header& header, std::string_view line) {
   TimedRequest timed;
   FLASHLATENT_ASSIGN_OR_RETURN(timed.nanoseconds, time_of(cell(kTime)));
   if (Status s = read_tokens(kInput, cell(kInput), timed.request.input_length); !s.ok()) return s;
-  if (cell(kOutput).empty()) return timed;  // asks for nothing
+  if (cell(kOutput).empty()) return timed;  // such a request asks for nothing
   if (Status s = read_tokens(kOutput, cell(kOutput), timed.request.output_length); !s.ok()) return s;
   return timed;
 }

@@ -1,4 +1,4 @@
-// Kernels as rows of data: what each takes, how it is scheduled, how it is launched.
+// A kernel as a row of data: what it takes, how it is scheduled, how it is launched.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace flashlatent {
 
-/// The most tokens of a request on CUDA: kernels count in int32 and look some blocks ahead.
+/// The most tokens of a request on CUDA: kernels count tokens in int32 and look some blocks ahead.
 inline constexpr std::int64_t kMostDeviceTokens = (1LL << 31) - (1 << 14);
 
 /// Everything a launch needs. Shapes, dtypes, devices and buffer sizes are already validated.
@@ -23,14 +23,16 @@ struct DecodeCall {
   const DecodeInputs& inputs;
   const DecodeOutputs& outputs;
   const schedule::Geometry& geometry;
-  const prefix::Shape& prefix;  ///< Without requests: they share no prefixes.
+  const prefix::Shape& prefix;  ///< With 0 requests: no prefixes are shared.
   Memory plan;
   Memory workspace;
   const Executor& executor;
-  TensorView max_logits = {};      ///< fp32 (batch, h_q, s_q), or absent: sparse prefill's largest scores.
-  schedule::HeldTokens held = {};  ///< Of contexts that ranks share, whose lengths `inputs` has.
+  /// fp32 (batch, h_q, s_q), only for sparse prefill: the largest scores. Absent otherwise.
+  TensorView max_logits = {};
+  /// Where ranks share contexts: the rank's tokens. `inputs` has the lengths of whole contexts.
+  schedule::HeldTokens held = {};
 
-  /// The same with another geometry, which must outlive it.
+  /// The same call with another geometry, which must outlive it.
   DecodeCall with(const schedule::Geometry& other) const {
     return {problem, inputs, outputs, other, prefix, plan, workspace, executor, max_logits, held};
   }
@@ -40,28 +42,29 @@ struct DecodeKernel {
   const char* name;
   Backend backend;
   const char* takes;  ///< A sentence for `info`.
-  /// Why this kernel does not take the problem (a clause naming the argument, its value and what would
-  /// do); nothing if it does.
+  /// Why the kernel does not take the problem: a clause that names the argument, its value and what would do.
+  /// Empty if it takes the problem.
   std::optional<std::string> (*declines)(const DecodeProblem&);
-  /// The schedule's fixed part, with the kernel's costs for this problem. `workers`: SMs of the device, or
-  /// threads.
+  /// The fixed part of the schedule, with the kernel's costs for this problem. `workers`: the device's SMs,
+  /// or threads.
   schedule::Geometry (*geometry)(const DecodeProblem&, const schedule::Workers& workers);
   std::size_t (*workspace_bytes)(const DecodeProblem&, const schedule::Geometry&);
-  /// Null in a build without the kernel's backend, which can say all the rest.
+  /// Null in a build without the kernel's backend; all other members work there.
   Status (*launch)(const DecodeCall&);
-  /// Why prefixes that requests share cannot be attended to by groups; nothing if they can. Null: never.
+  /// Why the kernel cannot have requests attend to shared prefixes by groups; empty if it can. Null: it never
+  /// can.
   std::optional<std::string> (*declines_prefixes)(const DecodeProblem&) = nullptr;
-  /// If they can, how. With Options::prefix_sharing off it is not asked.
+  /// How it does so, if it can. Not called with Options::prefix_sharing off.
   prefix::Shape (*prefix_shape)(const DecodeProblem&, const schedule::Workers& workers) = nullptr;
-  /// Which kernel does a call of a problem that this one takes, where these tensors lie as this one cannot
-  /// read or write? Null: this one. Plan and workspace serve either. `reason`, unless it is null, is told
-  /// why: a clause that names the tensor, what it is and what would do. Never another if there is no
-  /// function.
+  /// The kernel that runs a call of a problem which this kernel takes, but whose tensors lie in a way that
+  /// this kernel cannot read or write. Returns null if this kernel can. Plan and workspace serve both.
+  /// `reason`, unless null, is set to a clause that names the tensor, what it is and what would do. A null
+  /// pointer here: the kernel never needs a substitute.
   const DecodeKernel* (*substitute)(const DecodeProblem&, const DecodeInputs&, const DecodeOutputs&,
                                     std::string* reason) = nullptr;
-  /// Sparse prefill on CUDA: whole query tokens in turn (schedule::Partition::kTurns), without plan and
-  /// workspace; `launch` does it where the geometry says so. Why a problem of it is not taken, and the
-  /// schedule. Null: none is.
+  /// Sparse prefill on CUDA, without plan and workspace: whole query tokens in turn
+  /// (schedule::Partition::kTurns). `launch` runs it where the geometry has that partition. These two say why
+  /// such a problem is not taken, and its schedule. Null: none is taken.
   std::optional<std::string> (*declines_turns)(const DecodeProblem&) = nullptr;
   schedule::Geometry (*turns)(const DecodeProblem&, const schedule::Workers& workers) = nullptr;
 };

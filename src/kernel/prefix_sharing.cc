@@ -22,7 +22,7 @@ prefix::Shape prefix_shape_of(const DecodeKernel& kernel, const DecodeProblem& p
   if (problem.options.prefix_sharing == PrefixSharing::kOff) return {};
   if (!reason_against_prefixes(kernel, problem).empty()) return {};
   prefix::Shape shape = kernel.prefix_shape(problem, workers);
-  if (problem.options.causal) shape.unseen = problem.query.tokens - 1;  // of a shard's tokens no more
+  if (problem.options.causal) shape.unseen = problem.query.tokens - 1;  // an upper bound for a rank's shard
   const bool always = problem.options.prefix_sharing == PrefixSharing::kAlways;
   return always || prefix::may_pay(shape) ? shape : prefix::Shape{};
 }

@@ -1,4 +1,4 @@
-// Which kernels and problems let requests attend to a prefix that they share by groups.
+// Whether requests of a problem attend to a shared prefix by groups, on a given kernel.
 #pragma once
 
 #include <string>
@@ -7,11 +7,10 @@
 
 namespace flashlatent {
 
-/// Empty if requests may attend to shared prefixes by groups, else why not.
+/// Why requests may not attend to shared prefixes by groups; empty if they may.
 std::string reason_against_prefixes(const DecodeKernel& kernel, const DecodeProblem& problem);
 
-/// How requests attend to shared prefixes by groups, as select() has it for this problem: without requests,
-/// if they don't.
+/// How requests attend to shared prefixes by groups, as select() uses it; with 0 requests if they do not.
 prefix::Shape prefix_shape_of(const DecodeKernel& kernel, const DecodeProblem& problem,
                               const schedule::Workers& workers);
 

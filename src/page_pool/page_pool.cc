@@ -88,7 +88,7 @@ Result<PagePool::Created> PagePool::create(std::span<const ContentId> contents, 
                             length / page_size_, " pages of ", page_size_, " tokens");
   }
   std::vector<std::int32_t> table;
-  int cached = 0;  // pages that will no longer be there to evict
+  int cached = 0;  // cached pages that this call will hold, and that can then not be evicted
   for (ContentId content : contents) {
     const std::int32_t page = find_registered(table.empty() ? kNone : table.back(), content);
     if (page == kNone) break;

@@ -45,7 +45,7 @@ Status other_plan() {
   return invalid_argument("plan was not made for this problem and executor");
 }
 
-/// All but the kernel's name and the groups. `plan` has the geometry's fingerprint.
+/// Fills everything but the kernel's name and the groups. `plan` must have the geometry's fingerprint.
 template <class Lengths>
 PlanDescription describe(const schedule::Geometry& g, const Lengths& lengths,
                          const schedule::PlanView& view) {
@@ -61,7 +61,8 @@ PlanDescription describe(const schedule::Geometry& g, const Lengths& lengths,
   description.total_cost = view.header->total_cost;
   description.merges = view.header->merges;
   description.partials = view.header->partials;
-  if (g.partition == schedule::Partition::kTeamShares) {  // merged in the kernel: no combine step is told
+  // teams merge in the kernel, so the header counts no merges
+  if (g.partition == schedule::Partition::kTeamShares) {
     description.partials = 0;
     for (std::int32_t p = 0; p < g.parts; ++p) {
       const schedule::ShareCut cut = schedule::share_cut(view.cuts[p]);
@@ -135,7 +136,7 @@ Result<PlanDescription> describe_plan(const schedule::Geometry& g, const schedul
 
 namespace {
 
-/// Text of a fixed width.
+/// printf into a string, up to 255 characters.
 template <class... Values>
 std::string format(const char* pattern, Values... values) {
   char text[256];
@@ -143,7 +144,7 @@ std::string format(const char* pattern, Values... values) {
   return text;
 }
 
-/// "0-3, 7".
+/// Numbers as ranges: "0-3, 7".
 std::string list_of(const std::vector<int>& numbers) {
   std::string text;
   for (std::size_t i = 0; i < numbers.size();) {

@@ -9,11 +9,11 @@
 
 namespace flashlatent {
 
-/// describe_plan() for a geometry at hand; `plan` and `lengths` are on the host.
+/// describe_plan() where the geometry is known; `plan` and `lengths` are on the host.
 Result<PlanDescription> describe_plan(const schedule::Geometry& geometry, const std::int32_t* lengths,
                                       Memory plan, const std::string& kernel,
                                       const prefix::Shape& prefix = {});
-/// The same of items with two lists, and of ragged ones.
+/// The same for items with two lists of tokens, and for ragged ones.
 Result<PlanDescription> describe_plan(const schedule::Geometry& geometry,
                                       const schedule::UnionLengths& lengths, Memory plan,
                                       const std::string& kernel);

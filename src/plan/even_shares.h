@@ -1,17 +1,17 @@
-// Partition::kEvenShares: each item has as many parts (at least two), whatever the lengths, and is merged by
-// the combine step. Kernels need not read the plan. One round.
+// Partition::kEvenShares: each item has the same number of parts (at least two), whatever the lengths. The
+// combine step merges them. Kernels need not read the plan. One round.
 #pragma once
 
 #include "plan/shares.h"
 
 namespace flashlatent::schedule {
 
-/// The parts of an item. Those that are left over have nothing to do.
+/// The number of parts of an item. Parts that remain have nothing to do.
 FLASHLATENT_HOST_DEVICE std::int32_t even_shares(const Geometry& g) {
   return g.parts / g.requests;
 }
 
-/// Part k.
+/// The share that part k is.
 FLASHLATENT_HOST_DEVICE ShareCut even_cut(const Geometry& g, std::int32_t k) {
   const std::int32_t shares = even_shares(g);
   if (k >= g.requests * shares) return no_share(g, g.requests * shares);

@@ -1,5 +1,7 @@
 #include "plan/held_tokens.h"
 
+#include "flashlatent/decode.h"
+
 namespace flashlatent::schedule {
 
 namespace {

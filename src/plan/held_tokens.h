@@ -1,8 +1,9 @@
-// Of contexts that ranks share: which of the tokens that are here query tokens attend to. Worked out once a
-// call, before plans and kernels, which so know of no ranks: to them a request is as long as what is here.
+// Where ranks share contexts: which of the tokens in this rank's cache each query token attends to. This is
+// computed once a call, before plans and kernels, which then know of no ranks: they take the held tokens for
+// the whole context.
 //
-// How much of a context a query token sees goes by how many query tokens come after it (`later`, 0 without a
-// causal mask), which is what spans are found by.
+// What a query token sees depends on the number of query tokens after it (`later`; 0 without a causal mask),
+// so spans are indexed by `later`.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +14,12 @@
 namespace flashlatent::schedule {
 
 struct HeldTokens {
-  const std::int32_t* lengths = nullptr;  ///< Of each request; null: contexts are whole.
+  const std::int32_t* lengths = nullptr;  ///< One a request: its held tokens; null: contexts are whole.
   const TokenSpan* spans = nullptr;       ///< [request * spans_stride + later]
-  std::int32_t spans_stride = 0;          ///< Query tokens of a request.
+  std::int32_t spans_stride = 0;          ///< Spans a request: its query tokens.
 };
 
-/// What they follow from, beside contexts' lengths.
+/// The shapes that held tokens depend on, beside the contexts' lengths.
 struct HeldShape {
   TokenShard shard;
   std::int32_t requests = 0, query_tokens = 1, window = 0;
@@ -26,19 +27,19 @@ struct HeldShape {
 
 HeldShape held_shape(const DecodeProblem& problem);
 
-/// Of the query token that `later` ones come after, in a context of so many tokens.
+/// The span of a query token that has `later` query tokens after it, in a context of `length` tokens.
 FLASHLATENT_HOST_DEVICE TokenSpan held_span(const HeldShape& shape, std::int32_t length, std::int32_t later) {
   const std::int32_t seen = length > later ? length - later : 0;
   return {shape.window > 0 ? shape.shard.held(seen - shape.window) : 0, shape.shard.held(seen)};
 }
 
-/// Memory for them, a multiple of 16; 0 if contexts are whole.
+/// Bytes for the lengths and spans, a multiple of 16; 0 if contexts are whole.
 std::size_t held_bytes(const HeldShape& shape);
 
-/// In memory of held_bytes(), which hold_tokens() fills.
+/// Pointers into `memory` of held_bytes(), which hold_tokens() fills.
 HeldTokens held_tokens(const HeldShape& shape, void* memory);
 
-/// On the host. `stride`: from a context's length to the next one.
+/// Fills `memory` on the host. `stride`: elements from one context's length to the next.
 void hold_tokens(const HeldShape& shape, const std::int32_t* contexts, std::int64_t stride, void* memory);
 
 }  // namespace flashlatent::schedule

@@ -87,10 +87,11 @@ void cut_by_length(const Geometry& g, const Lengths& lengths, PlanView plan) {
 
 using Numbers = std::pmr::vector<std::int32_t>;
 
-/// Items of a stretch for pack_parts(), those that cost most first. Each has a number of the caller's.
+/// The items of a stretch as pack_parts() wants them, the most expensive first. `number` is the caller's name
+/// for an item.
 class Items {
  public:
-  /// Up to `most` of them.
+  /// `most`: how many items will be added.
   Items(std::size_t most, std::pmr::memory_resource* memory)
       : numbers_(memory), costs_(memory), order_(memory), taken_(memory) {
     for (Numbers* numbers : {&numbers_, &costs_, &order_}) numbers->reserve(most);
@@ -101,7 +102,7 @@ class Items {
     numbers_.push_back(number);
     costs_.push_back(cost);
   }
-  /// One that is left until no other is.
+  /// Adds the item that may be taken only when no other is left.
   void add_last(std::int32_t number, std::int32_t cost) {
     add(number, cost);
     has_last_ = true;
@@ -129,7 +130,7 @@ class Items {
     order_.push_back(numbers_[item.place]);
   }
 
-  /// Numbers in the order of takes.
+  /// The numbers of the items, in the order in which they were taken.
   const Numbers& order() const { return order_; }
 
  private:
@@ -145,7 +146,8 @@ class Items {
   bool has_last_ = false;
 };
 
-/// The items of one round in the order in which they are dealt to stretches.
+/// The items of one round in the order in which they are dealt to stretches. A place is an index into this
+/// order.
 struct DealtLine {
   DealtLine(const Geometry& g, const std::int64_t* cost_prefix, std::pmr::memory_resource* memory)
       : stretches(stretches_of(g)),
@@ -182,11 +184,11 @@ struct DealtLine {
 
   Stretches stretches;
   Numbers requests, ranks, costs;  // by place
-  Numbers begins;                  // costs before each
+  Numbers begins;                  // by place: cost of all items before it
 };
 
-/// Packs one stretch by the least bound that its items fit into: `cuts` of its parts by places in the order
-/// of takes, to which the requests are appended. Does any bound do?
+/// Packs one stretch. Sets `cuts` of its parts, as places in the order of takes, and appends its requests to
+/// `order`. Uses the least bound that all items fit into; false if none does.
 bool pack_stretch(const Geometry& g, const DealtLine& line, std::int64_t round_cost, const Stretch& stretch,
                   std::pmr::memory_resource* memory, std::pmr::vector<PackedPoint>& cuts, Numbers& order) {
   Items items(stretch.items(), memory);
@@ -209,7 +211,7 @@ bool pack_stretch(const Geometry& g, const DealtLine& line, std::int64_t round_c
   return false;
 }
 
-/// Partial results of these cuts.
+/// The number of partial results that these cuts make.
 std::int32_t partials_of(const Geometry& g, const Cut* cuts) {
   std::int32_t partials = 0;
   for (std::int32_t k = 1; k <= g.parts; ++k) {
@@ -218,17 +220,17 @@ std::int32_t partials_of(const Geometry& g, const Cut* cuts) {
   return partials;
 }
 
-/// Other cuts, without places of partial results, and successors, if packing leaves fewer partial results
-/// than the cuts there are.
+/// Replaces the cuts and successors by packed ones, if packing leaves fewer partial results than the present
+/// cuts. Places of partial results are not set.
 void pack_items(const Geometry& g, PlanView plan) {
   const std::int64_t round_cost = plan.cost_prefix[g.requests];
   if (!may_pack(g, round_cost)) return;
-  // A dozen numbers an item and a part: no more is ever taken.
+  // A dozen numbers for each item and part, so that the heap is never used.
   alignas(std::max_align_t) std::array<std::byte, 64 * (kMostPacked + kMostPackedParts)> room;
   std::pmr::monotonic_buffer_resource memory(room.data(), room.size());
   const DealtLine line(g, plan.cost_prefix, &memory);
   std::pmr::vector<PackedPoint> points(g.parts + 1, PackedPoint{g.requests, 0}, &memory);
-  Numbers order(&memory);  // of requests
+  Numbers order(&memory);  // requests, in the order of the packed line
   order.reserve(g.requests);
   for (std::int32_t i = 0; i < line.stretches.count; ++i) {
     const PackedPoint begin = line.stretch_begin(g, i), end = line.stretch_begin(g, i + 1);
@@ -245,7 +247,8 @@ void pack_items(const Geometry& g, PlanView plan) {
     plan.successors[order[i]] = packed_successor(g, i, order.data());
 }
 
-/// Cuts the line into single shares, without places of partial results. Are they taken?
+/// Cuts the line into single shares, if takes_single_shares() says so; returns whether it did. Places of
+/// partial results are not set.
 template <class Lengths>
 bool cut_single_shares(const Geometry& g, const Lengths& lengths, PlanView plan) {
   if (!may_share_line(g)) return false;
@@ -286,8 +289,8 @@ void cut_line(const Geometry& g, const Lengths& lengths, bool packs, PlanView pl
     plan.successors[r] = r + 1 < g.requests ? r + 1 : ~0;
   }
   if (kCostsSegments<Lengths> && packs && !whole && !single) pack_items(g, plan);
-  std::int32_t segments = 0;  // segments opened inside items, up to this cut
-  std::int32_t merges = 0;    // items cut, up to this cut
+  std::int32_t segments = 0;  // segments that begin inside an item, up to this cut
+  std::int32_t merges = 0;    // items that are cut, up to this cut
   Cut before{0, 0, 0, 0};
   for (std::int32_t k = 0; k <= g.parts; ++k) {
     Cut cut = plan.cuts[k];
@@ -295,7 +298,8 @@ void cut_line(const Geometry& g, const Lengths& lengths, bool packs, PlanView pl
     merges += opens_merge(cut, before);
     cut.partial = balanced_partial(cut, segments, merges);
     if (opens_merge(cut, before)) plan.merges[merges - 1] = {cut.round, cut.request, cut.partial - 1, 0};
-    if (cut.block > 0) plan.merges[merges - 1].partial_end = cut.partial + 1;  // until the item's last cut
+    // the item's last cut sets the final value
+    if (cut.block > 0) plan.merges[merges - 1].partial_end = cut.partial + 1;
     plan.cuts[k] = cut;
     before = cut;
   }
@@ -303,7 +307,7 @@ void cut_line(const Geometry& g, const Lengths& lengths, bool packs, PlanView pl
   plan.header->partials = segments + merges;
 }
 
-/// Do the other fields suit the partition, and is it one?
+/// Is the partition one of kPartitions, and do the other fields suit it?
 bool partition_fits(const Geometry& g) {
   const bool has_fixed = g.partition == Partition::kFixedSplits;
   if (name_of(g.partition) == nullptr || has_fixed != (g.fixed_split > 0)) return false;
@@ -325,7 +329,7 @@ Status validate(const Geometry& g) {
       g.team < 1 || !partition_fits(g)) {
     return {StatusCode::kInternal, "a kernel's schedule geometry is out of range"};
   }
-  // In floating point: the integers are what might overflow.
+  // In floating point, because the integers might overflow.
   const double items = static_cast<double>(g.requests) * g.rounds;
   const double cost = items * static_cast<double>(item_cost(g, max_blocks(g)));
   const double partials =
@@ -334,14 +338,14 @@ Status validate(const Geometry& g) {
     return unsupported("a plan of ", g.requests, " requests x ", g.rounds, " rounds x ", max_blocks(g),
                        " blocks overflows; fewer requests, query rows or max_pages are accepted");
   }
-  // per_call may be negative, but not so much that a call would take less than no time.
+  // per_call may be negative, but no call may take less than no time.
   if (estimate(g) < 0) return {StatusCode::kInternal, "a kernel's costs make a call's time negative"};
   return {};
 }
 
 namespace {
 
-/// The lengths of one list, or of two, or RaggedLengths.
+/// Lengths: a pointer to one list's lengths, UnionLengths, or RaggedLengths.
 template <class Lengths>
 void build(const Geometry& all, const Lengths& lengths, void* memory, const Building& building) {
   const PlanView plan = plan_view(all, memory);
@@ -395,7 +399,7 @@ void build_on_host(const Geometry& g, const RaggedLengths& lengths, void* memory
 
 namespace {
 
-/// With items cut into equal shares.
+/// Where each item is cut into equal shares.
 std::int64_t split_estimate(const Geometry& g) {
   const std::int64_t items = std::int64_t{g.requests} * g.rounds;
   return g.cost.per_call + items * item_cost(g, max_blocks(g)) / g.parts + g.cost.per_block +
@@ -406,7 +410,7 @@ std::int64_t over(std::int64_t x, std::int64_t y) {
   return (x + y - 1) / y;
 }
 
-/// Where shapes make the parts: with the longest share of a CTA.
+/// For partitions by shapes: the time of the CTA with the longest share.
 std::int64_t share_estimate(const Geometry& g) {
   const std::int64_t items = std::int64_t{g.requests} * g.rounds;
   const std::int64_t blocks = over(over(max_blocks(g), g.parts / items), g.team);
@@ -445,7 +449,7 @@ Geometry turns(Geometry g) {
 
 std::optional<Geometry> even_items(Geometry g) {
   if (g.partition != Partition::kLine || g.rounds != 1 || g.requests < 1) return std::nullopt;
-  const std::int64_t most = std::int64_t{g.requests} * max_blocks(g);  // of a block each
+  const std::int64_t most = std::int64_t{g.requests} * max_blocks(g);  // shares of one block each
   g.parts = static_cast<std::int32_t>(std::min<std::int64_t>(g.parts, most));
   if (2LL * g.requests > g.parts) return std::nullopt;
   g.partition = Partition::kEvenShares;

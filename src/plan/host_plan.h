@@ -1,4 +1,4 @@
-// The plan, built on the host.
+// Makes plans on the host, and estimates the time of a call from its geometry.
 #pragma once
 
 #include <optional>
@@ -11,48 +11,48 @@
 namespace flashlatent::schedule {
 
 /// Do the fields make sense, and do the longest lengths fit the plan's integers (int64 costs, int32 partial
-/// rows)?
+/// rows)? kInternal if not.
 Status validate(const Geometry& geometry);
 
-/// Writes the plan for these lengths (one for length_sharers requests; null: all max_tokens) into `memory`,
-/// plan_bytes(geometry) long.
+/// Writes the plan into `memory`, plan_bytes(geometry) long. `lengths`: one for length_sharers requests;
+/// null: all are max_tokens.
 void build_on_host(const Geometry& geometry, const std::int32_t* lengths, void* memory,
                    const Building& building = {});
-/// The same of items with two lists, and of ragged ones, whose splits are not fixed.
+/// The same for items with two lists of tokens, and for ragged ones, whose splits are never fixed.
 void build_on_host(const Geometry& geometry, const UnionLengths& lengths, void* memory,
                    const Building& building = {});
 void build_on_host(const Geometry& geometry, const RaggedLengths& lengths, void* memory,
                    const Building& building = {});
 
-/// What the cost model makes of a call whose requests are all as long as the page table reaches (where a
-/// kernel is picked no length is known): per_call and the largest part, of whole
-/// requests or of equal shares, whichever is shorter. With kFixedSplits it is the workers'
-/// time for one split of every row tile: the batch must not change which kernel, and so which bits, a request
-/// gets.
+/// Estimated time of a call whose requests are all as long as the page table reaches (no length is known when
+/// a kernel is picked): per_call plus the largest part, of whole requests or of equal shares, whichever is
+/// shorter. With kFixedSplits: the workers' time for one split of every row tile, because the batch must not
+/// change which kernel, and so which bits, a request gets.
 std::int64_t estimate(const Geometry& geometry);
 
-/// The same with a part an item (kWhole), if there are no more items than parts and splits are not
-/// fixed: no combine step and no workspace, but the longest request is one part's.
+/// The geometry with one part an item (kWhole): no combine step and no workspace, but one part does the
+/// longest request. Empty if there are more items than parts, or if splits are fixed.
 std::optional<Geometry> whole_items(Geometry geometry);
 
-/// The same with whole items in turn (kTurns).
+/// The geometry with whole items in turn (kTurns).
 Geometry turns(Geometry geometry);
 
-/// The same with as many parts an item (kEvenShares), of at least a block each where it is as long as can be,
-/// if that is at least two and splits are not fixed. For items that are as long as each other, or nearly.
+/// The geometry with the same number of parts for each item (kEvenShares), each part at least a block of an
+/// item of the greatest length. Empty if that leaves fewer than two parts an item, or if splits are fixed.
+/// Suits items of equal or nearly equal lengths.
 std::optional<Geometry> even_items(Geometry geometry);
 
-/// The same with parts by length (kSharesByLength), of which there must be two an item, too.
+/// The geometry with parts by length (kSharesByLength). Empty as for even_items().
 std::optional<Geometry> items_by_length(Geometry geometry);
 
-/// Would a lone request as long as the page table reaches, which is what gains most from splits, take no
-/// longer whole, as `whole` (of whole_items()) has it? `saved`: what that spares a call, beside its costs.
+/// Do splits never pay? Asks the request that gains most from splits, a lone one as long as the page table
+/// reaches: is it as fast whole, by the geometry `whole` of whole_items()? `saved`: nanoseconds that a call
+/// of whole items saves beyond its costs.
 bool never_gains_from_splits(const Geometry& geometry, const Geometry& whole, std::int64_t saved = 0);
 
-/// Lanes, rounds and parts for `tiles` row tiles (of all KV heads) on `workers` SMs or threads: the most
-/// lanes that divide the tiles and keep nine tenths of the workers busy, since lanes read the same KV block
-/// at the same time and meet in the cache.
-/// A worker may be a team.
+/// Sets lanes, rounds and parts for `tiles` row tiles (of all KV heads) on `workers` SMs, threads or teams:
+/// the most lanes that divide the tiles and keep nine tenths of the workers busy. Lanes read the same KV
+/// block at the same time, so all but one find it in the cache.
 void set_workers(Geometry& geometry, int tiles, int workers);
 
 }  // namespace flashlatent::schedule

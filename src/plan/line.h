@@ -1,29 +1,29 @@
 // Partition::kLine: the line of items is cut where balance wants.
 //
-// The line is cut into `parts` equal lengths; a cut that falls inside an item is rounded to a block. A part
-// is then at most per_block + per_split longer than the ideal (and 1 more: the line is cut in whole units):
-// half a block of rounding at each end, and per_split paid again for the item that its cut opens, or
-// per_split moved to it by a cut that falls before an item's first block.
+// The line is cut into `parts` equal lengths, and a cut that falls inside an item is rounded to a block. A
+// part is then at most per_block + per_split + 1 longer than the ideal. The per_block is half a block of
+// rounding at each end. The per_split is paid again for the item that the part's cut opens, or moves to the
+// part when a cut falls before an item's first block. The 1 is because the line is cut in whole units.
 //
-// Splits are left out altogether where cuts at the nearest ends of items make no part longer than splits and
-// the combine step would: 128 equal requests on 132 SMs are 128 parts, not 132 with two segments each. Where
-// memory binds that goes for fewer requests, too (whole_block_cost()).
+// Nothing is split where cuts at the nearest ends of items make no part longer than splits and the combine
+// step would: 128 equal requests on 132 SMs are 128 parts, not 132 with two segments each. Where memory
+// binds, this holds for fewer requests, too (whole_block_cost()).
 //
-// Every cut is a closed form over prefix sums: no loop over requests depends on the one before. Of this there
-// is one exception. Equal cuts split nearly every one of a few hundred requests of varied lengths; up to
-// kMostPacked of them are therefore packed (packing.h), which puts them on the line in another order.
+// Every cut is a closed form over prefix sums: no loop over requests depends on the iteration before. Packing
+// is the one exception (packing.h): equal cuts split nearly every one of a few hundred requests of varied
+// lengths, so up to kMostPacked of them are put on the line in another order.
 #pragma once
 
 #include "plan/schedule.h"
 
 namespace flashlatent::schedule {
 
-/// Are items on the line in an order of the plan's own? Else they are in that of requests.
+/// Does the plan hold an order of items on the line? If not, they are in the order of requests.
 FLASHLATENT_HOST_DEVICE bool has_order(const Geometry& g) {
   return g.partition == Partition::kLine;
 }
 
-/// At most: each inner cut ends one segment and begins another.
+/// Upper bound of merges: each inner cut ends one segment and begins another.
 FLASHLATENT_HOST_DEVICE std::int64_t line_merges(const Geometry& g) {
   const std::int64_t items = static_cast<std::int64_t>(g.requests) * g.rounds;
   return items < g.parts - 1 ? items : g.parts - 1;
@@ -32,14 +32,15 @@ FLASHLATENT_HOST_DEVICE std::int64_t line_partials(const Geometry& g) {
   return g.parts - 1 + line_merges(g);
 }
 
-/// A place on the line of items.
+/// A point on the line of items.
 struct LinePoint {
   std::int32_t round;
   std::int32_t request;
-  std::int64_t inside;  ///< From the item's begin, in units of cost.
+  std::int64_t inside;  ///< Distance from the item's begin, in units of cost.
 };
 
-/// Where the line's k-th of `parts` equal lengths begins. cost_prefix has one entry a request and a last one.
+/// The begin of the line's k-th of `parts` equal lengths. cost_prefix[r]: cost of the requests before r in
+/// one round; requests + 1 entries.
 FLASHLATENT_HOST_DEVICE LinePoint point_at(const Geometry& g, const std::int64_t* cost_prefix,
                                            std::int32_t k) {
   const std::int64_t round_cost = cost_prefix[g.requests];
@@ -61,16 +62,16 @@ FLASHLATENT_HOST_DEVICE LinePoint point_at(const Geometry& g, const std::int64_t
   return {static_cast<std::int32_t>(round), low, y - cost_prefix[low]};
 }
 
-/// The cut before this block of a point's item, without its partial's place.
+/// The cut before block `block` of a point's item; its `partial` is 0.
 FLASHLATENT_HOST_DEVICE Cut cut_before(const Geometry& g, const LinePoint& point, std::int64_t block,
                                        std::int32_t blocks) {
   Cut cut{point.round, point.request, 0, 0};
   cut.block = block < blocks ? static_cast<std::int32_t>(block) : blocks;
-  if (cut.block == blocks && blocks > 0) return next_item(g, cut);  // nothing is left of this one
+  if (cut.block == blocks && blocks > 0) return next_item(g, cut);  // no block of this item is left
   return cut;
 }
 
-/// Where a cut at this point falls, without its partial's place.
+/// The cut at this point, rounded to a block; its `partial` is 0.
 template <class Lengths>
 FLASHLATENT_HOST_DEVICE Cut line_cut(const Geometry& g, const LinePoint& point, const Lengths& lengths) {
   if (point.inside == 0) return {point.round, point.request, 0, 0};
@@ -81,7 +82,7 @@ FLASHLATENT_HOST_DEVICE Cut line_cut(const Geometry& g, const LinePoint& point, 
   return cut_before(g, point, block, blocks_of(g, length_of(g, lengths, point.request)));
 }
 
-/// Where it falls if all items stay whole: at the nearest end of one.
+/// The cut if all items stay whole: at the nearest end of an item.
 FLASHLATENT_HOST_DEVICE Cut nearest_item_end(const Geometry& g, const std::int64_t* cost_prefix,
                                              const LinePoint& point) {
   const Cut cut{point.round, point.request, 0, 0};
@@ -90,8 +91,8 @@ FLASHLATENT_HOST_DEVICE Cut nearest_item_end(const Geometry& g, const std::int64
   return 2 * point.inside < item ? cut : next_item(g, cut);
 }
 
-/// Is a part of whole items, from `begin` to `end`, no longer than it would be with splits and a combine
-/// step? If that is so of all parts, nothing is split.
+/// Is this part of whole items, from `begin` to `end`, no longer than a part with splits and a combine step?
+/// If all parts are so, nothing is split.
 FLASHLATENT_HOST_DEVICE bool whole_part_fits(const Geometry& g, const std::int64_t* cost_prefix,
                                              const Cut& begin, const Cut& end) {
   auto position = [&](const Cut& cut) {
@@ -107,28 +108,30 @@ FLASHLATENT_HOST_DEVICE bool whole_part_fits(const Geometry& g, const std::int64
       static_cast<std::int64_t>(end.round - begin.round) * g.requests + end.request - begin.request;
   const std::int64_t splits = items * g.cost.per_split;
   const std::int64_t whole = splits + quotient(cost - splits, g.cost.per_block) * per_block;
-  return whole + whole / 32 <= split;  // long requests gain little, and multiprocessors are not alike
+  // 1/32: long requests gain little from staying whole, and multiprocessors are not alike
+  return whole + whole / 32 <= split;
 }
 
-// Partial results are numbered along the line. Each place where an item is cut begins one segment, and
-// an item's first such place also ends one, so a cut's number follows from how many of each come before it.
+// Partial results are numbered along the line. Each place where an item is cut begins a segment, and the
+// first such place of an item also ends one. So a cut's number follows from the counts of both before it.
 
-/// Does this cut split an item, at a place where the cut before it does not?
+/// Does this cut split an item at a place where the cut before it does not?
 FLASHLATENT_HOST_DEVICE bool opens_segment(const Cut& cut, const Cut& before) {
   return cut.block > 0 && !(same_item(cut, before) && cut.block == before.block);
 }
 
-/// Is it the first to split its item?
+/// Is this cut the first that splits its item?
 FLASHLATENT_HOST_DEVICE bool opens_merge(const Cut& cut, const Cut& before) {
   return cut.block > 0 && !(same_item(cut, before) && before.block > 0);
 }
 
-/// Is it the last to split its item?
+/// Is this cut the last that splits its item?
 FLASHLATENT_HOST_DEVICE bool closes_merge(const Cut& cut, const Cut& after) {
   return cut.block > 0 && !same_item(cut, after);
 }
 
-/// Where the partial result that a cut begins goes, from the segments and merges opened up to and by it.
+/// The place of the partial result that a cut begins. `segments`, `merges`: how many were opened up to and by
+/// this cut.
 FLASHLATENT_HOST_DEVICE std::int32_t balanced_partial(const Cut& cut, std::int32_t segments,
                                                       std::int32_t merges) {
   return segments + merges - (cut.block > 0);

@@ -1,4 +1,5 @@
-// Packed parts: the one exception to cuts in closed form (line.h).
+// Packing: parts are filled with whole items, longest first. It is the one exception to cuts in closed form
+// (line.h).
 #pragma once
 
 #include "core/divisor.h"
@@ -6,37 +7,35 @@
 
 namespace flashlatent::schedule {
 
-/// The most requests that are packed, and the most parts they are packed into: that takes a device a step
-/// each.
+/// The most requests that are packed, and the most parts: a device takes one serial step for each.
 inline constexpr std::int32_t kMostPacked = 256;
 inline constexpr std::int32_t kMostPackedParts = 160;
-/// No piece of a packed item is shorter: so many blocks hardly cover what a segment takes to begin and to
-/// write.
+/// The least blocks of a piece: fewer hardly cover the time that a segment takes to begin and to write.
 inline constexpr std::int32_t kLeastPiece = 4;
-/// How many bounds of a part packing tries. Others than these two balance no better (docs/log/plan.md), and
-/// each has warps of its own, which share a device's fetching of instructions.
+/// The number of bounds (packing_bound()) that packing tries. More bounds balance no better
+/// (docs/log/plan.md), and each has warps of its own, which compete for a device's instruction fetches.
 inline constexpr std::int32_t kPackings = 2;
-/// The line is packed in so many stretches at most, side by side: one after another takes a device hundreds
-/// of clocks an item.
+/// The most stretches of the line, packed side by side: packing takes a device hundreds of clocks an item.
 inline constexpr std::int32_t kMostStretches = 4;
-/// Parts of a stretch at least: where two lanes leave 66 parts, three stretches of 22 take up to 2 % longer a
-/// layer (128 varied requests with 128 heads).
+/// The least parts of a stretch. Where two lanes leave 66 parts, three stretches of 22 take up to 2 % longer
+/// a layer than two of 33 (128 requests of varied lengths, 128 heads).
 inline constexpr std::int32_t kLeastStretch = 33;
 
-/// May items be packed, as far as shapes say?
+/// Do shapes allow that items are packed?
 FLASHLATENT_HOST_DEVICE bool shapes_may_pack(const Geometry& g) {
   return has_order(g) && g.rounds == 1 && g.requests > 1 && g.requests <= kMostPacked && g.parts > 1 &&
          g.parts <= kMostPackedParts;
 }
 
-/// Are items packed if they do not stay whole in their order? Costs must be far from 32 bits' end.
+/// Are items packed, if they do not stay whole in the order of requests? Costs must be far below 2^31.
 FLASHLATENT_HOST_DEVICE bool may_pack(const Geometry& g, std::int64_t round_cost) {
   return shapes_may_pack(g) &&
          round_cost + 2 * kLeastPiece * (std::int64_t{g.cost.per_split} + g.cost.per_block) < 1 << 30;
 }
 
-/// The bound of a part's cost in packing number `index`: the least one that all items fit into is taken.
-/// Beyond the ideal it is half and all of what cuts at equal distances keep: no part is longer than theirs.
+/// The most that a part may cost in packing number `index`; the least bound that all items fit into is taken.
+/// The bounds are the ideal plus a half, and plus all, of what equal cuts may exceed it by, so no part is
+/// longer than theirs.
 FLASHLATENT_HOST_DEVICE std::int32_t packing_bound(const Geometry& g, std::int64_t round_cost,
                                                    std::int32_t index) {
   const auto total = static_cast<std::int32_t>(round_cost);
@@ -47,38 +46,40 @@ FLASHLATENT_HOST_DEVICE std::int32_t packing_bound(const Geometry& g, std::int64
 /// How the line is divided for packing.
 struct Stretches {
   std::int32_t count;
-  std::int32_t parts;  ///< Of each.
+  std::int32_t parts;  ///< Of each stretch.
 };
 
-/// Stretches have equally many parts: so items dealt to them fill them without a split where they meet.
+/// Stretches have equal numbers of parts, so that dealt items fill each with no split where two stretches
+/// meet.
 FLASHLATENT_HOST_DEVICE Stretches stretches_of(const Geometry& g) {
   std::int32_t count = kMostStretches;
   while (g.parts % count != 0 || (count > 1 && g.parts / count < kLeastStretch)) --count;
   return {count, g.parts / count};
 }
 
-/// Where the item of this rank (0: the one that costs most) stands on the line to be packed. Items are dealt
-/// to stretches to and fro, so that all stretches cost about as much.
+/// The place on the line to be packed of the item with this rank (0: the most expensive item). Items are
+/// dealt to stretches to and fro, so that stretches cost about the same.
 FLASHLATENT_HOST_DEVICE std::int32_t dealt_place(std::int32_t items, std::int32_t stretches,
                                                  std::int32_t rank) {
-  const std::int32_t rows = items / stretches, left = items % stretches;  // `left` are in a last row
+  // `left`: items in an incomplete last row
+  const std::int32_t rows = items / stretches, left = items % stretches;
   const std::int32_t row = rank / stretches, column = rank % stretches;
   const std::int32_t stretch = row % 2 == 0 ? column : stretches - 1 - column;
-  // Of the last row, those that stand in earlier stretches.
+  // Items of the last row that stand in earlier stretches.
   const std::int32_t first_left = rows % 2 == 0 ? 0 : stretches - left;
   const std::int32_t before = stretch - first_left;
   return stretch * rows + (before < 0 ? 0 : before < left ? before : left) + row;
 }
 
-/// A place on that line: at a block of an item, or with block 0 before an item.
+/// A point on the line to be packed: at a block of the item in a place, or before that item (block 0).
 struct PackedPoint {
   std::int32_t place;
   std::int32_t block;
 };
 
-/// Where a stretch begins: as near to its equal share of the line as keeps pieces from being
-/// short, or at an item's end if that costs its parts at most half a block each. `offset` is that share,
-/// `place` the item there, `begin` where it begins and `cost` what it costs.
+/// The begin of a stretch: as near to its equal share of the line as leaves no piece too short, or at an
+/// item's end if that costs the stretch's parts at most half a block each. `offset`: the equal share;
+/// `place`: the item there, which begins at `begin` and costs `cost`.
 FLASHLATENT_HOST_DEVICE PackedPoint stretch_begin(const Geometry& g, const Stretches& stretches,
                                                   std::int32_t offset, std::int32_t place, std::int32_t begin,
                                                   std::int32_t cost) {
@@ -92,13 +93,13 @@ FLASHLATENT_HOST_DEVICE PackedPoint stretch_begin(const Geometry& g, const Stret
   return block < kLeastPiece || blocks - block < kLeastPiece ? end : PackedPoint{place, block};
 }
 
-/// A stretch of the line and the parts that it is packed into. Its items are those that begin in it: all but
-/// the last one whole, if the stretch ends inside that.
+/// A stretch of the line and the parts that it is packed into. Its items are those that begin in it; the last
+/// one is not whole if the stretch ends inside it.
 struct Stretch {
   std::int32_t part_begin, part_end;
   PackedPoint begin, end;
-  std::int32_t rest;   ///< Cost of what it has of an item that began before it.
-  std::int32_t piece;  ///< Cost of what it has of its last item; 0: all of that.
+  std::int32_t rest;   ///< Cost of its piece of an item that began before it.
+  std::int32_t piece;  ///< Cost of its piece of its last item; 0: that item is whole.
 
   FLASHLATENT_HOST_DEVICE std::int32_t first_item() const { return begin.place + (begin.block > 0); }
   FLASHLATENT_HOST_DEVICE std::int32_t items() const {
@@ -107,11 +108,11 @@ struct Stretch {
   }
 };
 
-/// `begin_cost` and `end_cost`: of the items in which the stretch begins and ends.
+/// `begin_cost` and `end_cost`: costs of the items in which the stretch begins and ends.
 FLASHLATENT_HOST_DEVICE Stretch stretch_of(const Geometry& g, const Stretches& stretches, std::int32_t index,
                                            PackedPoint begin, PackedPoint end, std::int32_t begin_cost) {
   Stretch stretch{stretches.parts * index, stretches.parts * (index + 1), begin, end, 0, 0};
-  const bool inside = begin.block > 0 && end.place == begin.place;  // one item, and not even that whole
+  const bool inside = begin.block > 0 && end.place == begin.place;  // the stretch lies inside one item
   if (begin.block > 0) {
     stretch.rest = inside ? g.cost.per_split + (end.block - begin.block) * g.cost.per_block
                           : begin_cost - begin.block * g.cost.per_block;
@@ -122,18 +123,18 @@ FLASHLATENT_HOST_DEVICE Stretch stretch_of(const Geometry& g, const Stretches& s
 
 /// An item that is not yet in a part.
 struct Unpacked {
-  std::int32_t place;  ///< Among those of one packing.
-  std::int32_t cost;   ///< -1: there is none.
+  std::int32_t place;  ///< Its number within one packing.
+  std::int32_t cost;   ///< -1: there is no such item.
 };
 
-/// Fills a stretch's parts one after another, up to `bound`: with the longest item that fits if little is
-/// left over then or another one fits as well, else with a piece of the longest there is, whose rest opens
-/// the next part (as in McNaughton's rule). So pieces are few, and short items fill up what long ones leave.
-/// Does it all fit?
+/// Fills a stretch's parts one after another, up to `bound`. A part takes the longest item that fits, if
+/// little room is left then or another item fits as well. Otherwise it takes a piece of the longest item
+/// there is, whose rest opens the next part (McNaughton's rule). Pieces are then few, and short items fill
+/// the room that long ones leave. Returns whether all items fit.
 ///
-/// `items` has longest(), longest_within(cost) and shortest() of those that are left, and take(Unpacked); the
-/// one that goes on in the next stretch is left until no other is. `cut(k, item, block)` is told that part k
-/// begins there; items are numbered in the order of takes, and -1 is the one that began before the stretch.
+/// `items` has longest(), longest_within(cost) and shortest() of the items that are left, and take(Unpacked).
+/// The item that goes on in the next stretch is left until no other is. `cut(k, item, block)` reports that
+/// part k begins there: `item` counts the takes, and -1 is the item that began before the stretch.
 #ifdef __CUDACC__
 #pragma nv_exec_check_disable
 #endif
@@ -143,14 +144,14 @@ FLASHLATENT_HOST_DEVICE bool pack_parts(const Geometry& g, std::int32_t bound, c
   const Divisor per_block(g.cost.per_block);
   const std::int32_t least_blocks = kLeastPiece * g.cost.per_block;
   const std::int32_t least_piece = g.cost.per_split + least_blocks;
-  // Blocks of a piece, of an item that would cost `cost`: not so many that its rest is short.
+  // Blocks of a piece of an item that would cost `cost`; so few that the rest is not too short.
   auto piece = [&](std::int32_t room, std::int32_t cost) {
     const std::int32_t most = cost - least_blocks;
     return per_block.quotient((room < most ? room : most) - g.cost.per_split);
   };
   if (bound < least_piece) return false;
-  std::int32_t taken = 0;                     // items
-  std::int32_t rest = stretch.rest;           // cost of what is left of the last one
+  std::int32_t taken = 0;                     // items taken
+  std::int32_t rest = stretch.rest;           // cost of what is left of the last item
   std::int32_t before = stretch.begin.block;  // its blocks in earlier parts
   for (std::int32_t k = stretch.part_begin; k < stretch.part_end; ++k) {
     cut(k, before > 0 ? taken - 1 : taken, before);
@@ -168,7 +169,7 @@ FLASHLATENT_HOST_DEVICE bool pack_parts(const Geometry& g, std::int32_t bound, c
       if (longest.cost < 0) break;
       const Unpacked fitting = longest.cost <= room ? longest : items.longest_within(room);
       const std::int32_t left = room - fitting.cost;
-      // Without branches: a device takes some 300 clocks a step, all of them for one thing after another.
+      // Without branches: a step is one chain of dependent instructions, some 300 clocks on a device.
       const bool fits = fitting.cost >= 0, leaves_little = left < least_piece;
       const bool leaves_room = left >= items.shortest().cost, is_longest = fitting.place == longest.place;
       const bool can_split = (room >= least_piece) & (longest.cost >= least_piece + least_blocks);
@@ -187,20 +188,20 @@ FLASHLATENT_HOST_DEVICE bool pack_parts(const Geometry& g, std::int32_t bound, c
   return before == 0 && items.longest().cost < 0;
 }
 
-/// Where a part of a stretch begins, by the numbers that pack_parts() has for items: as a place in the order
-/// of all stretches' takes. Past all of its items a stretch is at its end.
+/// The begin of a part of a stretch, from the number `item` that pack_parts() reports: a place in the order
+/// of all stretches' takes. Past the last item it is the stretch's end.
 FLASHLATENT_HOST_DEVICE PackedPoint packed_point(const Stretch& stretch, std::int32_t item,
                                                  std::int32_t block) {
   return item == stretch.items() ? stretch.end : PackedPoint{stretch.first_item() + item, block};
 }
 
-/// A cut of packed items, which are in this order.
+/// The cut of packed items, in the order `order`.
 FLASHLATENT_HOST_DEVICE Cut packed_cut(const Geometry& g, PackedPoint point, const std::int32_t* order) {
   if (point.place == g.requests) return {g.rounds, 0, 0, 0};
   return {0, order[point.place], point.block, 0};
 }
 
-/// The successor of item number `item` of `order`.
+/// The successor of the item number `item` of `order`.
 FLASHLATENT_HOST_DEVICE std::int32_t packed_successor(const Geometry& g, std::int32_t item,
                                                       const std::int32_t* order) {
   return item + 1 < g.requests ? order[item + 1] : ~order[0];

@@ -1,4 +1,4 @@
-// A plan in memory, of any partition.
+// The bytes of a plan, for every partition.
 #pragma once
 
 #include "plan/fixed_splits.h"
@@ -33,7 +33,8 @@ FLASHLATENT_HOST_DEVICE std::int64_t max_partials(const Geometry& g) {
       return fixed_partials(g);
     case Partition::kTeamShares:
       return g.parts;
-    case Partition::kEvenShares:  // might be less, but a smaller batch must not need more than a larger one
+    // an upper bound, because a smaller batch must not need more than a larger one
+    case Partition::kEvenShares:
     case Partition::kSharesByLength:
       return g.parts - 1 + max_merges(g);
     case Partition::kWhole:
@@ -43,16 +44,17 @@ FLASHLATENT_HOST_DEVICE std::int64_t max_partials(const Geometry& g) {
   return 0;
 }
 
-/// header | cuts[parts + 1] | merges[max_merges] | cost prefix[requests + 1] | successors[requests]
-/// (has_order()) or partial prefix[requests + 1] (kFixedSplits). Prefixes are of one round: the cost and the
-/// partial results before a request, and in all; only the builder uses them.
+/// A plan: header | cuts[parts + 1] | merges[max_merges] | cost prefix[requests + 1] | successors[requests]
+/// (has_order()) or partial prefix[requests + 1] (kFixedSplits). A prefix has, for one round, the sum over
+/// the requests before each and over all; only the builder uses it.
 struct PlanView {
   Header* header;
-  Cut* cuts;  ///< Where is_shares(): of a ShareCut each (shares.h).
+  Cut* cuts;  ///< With is_shares() each is a ShareCut (shares.h).
   Merge* merges;
   std::int64_t* cost_prefix;
   std::int32_t* partial_prefix;
-  std::int32_t* successors;  ///< The request after each on the line; of the last, ~ the first. Null: + 1.
+  /// The request after each on the line; for the last one, ~ the first. Null: the request after r is r + 1.
+  std::int32_t* successors;
 };
 
 FLASHLATENT_HOST_DEVICE std::int64_t plan_bytes(const Geometry& g) {
@@ -72,8 +74,8 @@ FLASHLATENT_HOST_DEVICE PlanView plan_view(const Geometry& g, void* memory) {
   return view;
 }
 
-/// FNV-1a over the geometry's fields. A plan of another rank's tokens is right, if not balanced, but where
-/// lengths decide what is partial.
+/// FNV-1a over the geometry's fields. The shard counts only where lengths decide what is partial: otherwise a
+/// plan for another rank's tokens is right, if not balanced.
 FLASHLATENT_HOST_DEVICE std::uint64_t fingerprint(const Geometry& g) {
   const TokenShard all, decisive = g.partition == Partition::kFixedSplits ? g.shard : all;
   const std::int32_t shard[] = {decisive.rank, decisive.world, decisive.run.value};

@@ -1,13 +1,13 @@
-// Prefixes that requests share, as arithmetic and bytes, the same on host and device.
+// Prefixes that requests share: arithmetic and bytes, the same on host and device.
 //
-// Requests whose page tables begin alike are a group. A group's query rows meet its prefix in tiles of
-// tile_rows rows, request by request: a tile's rows of one KV head against a run of the prefix's blocks are a
-// unit, the work of one CTA or thread, whose result (out, lse) is a partial one. Each request then attends to
-// its own tokens only, those after the prefix, and merges the units' results with its first segment's.
+// Requests whose page tables begin alike are a group. The query rows of a group attend to its prefix in tiles
+// of tile_rows rows, request after request. A unit is a tile's rows of one KV head against a run of the
+// prefix's blocks; one CTA or thread does it and writes a partial result (out, lse). Each request then
+// attends to its own tokens, those after the prefix, and merges the units' results with its first segment's.
 //
-// The host finds the groups and cuts the units (prefix_groups.h, prefix_plan.h). How many tokens a request
-// has is what the call says, not the plan: one that no longer sees all of its prefix leaves the units'
-// results alone and attends to all tokens by itself.
+// The host finds the groups and cuts the units (prefix_groups.h, prefix_plan.h). The length of a request is
+// what the call says, not the plan: a request that no longer sees all of its prefix ignores the units'
+// results and attends to all tokens by itself.
 #pragma once
 
 #include <cstdint>
@@ -17,71 +17,72 @@
 namespace flashlatent::prefix {
 
 /// What shapes, the device and the kernel fix before any page table is known. Costs are of the whole device,
-/// in picoseconds.
+/// in picoseconds, if not said otherwise.
 struct Shape {
-  std::int32_t requests = 0;      ///< 0: prefixes are not shared, and nothing here takes any memory.
+  std::int32_t requests = 0;      ///< 0: no prefixes are shared, and everything here takes no memory.
   std::int32_t request_rows = 1;  ///< Query rows of a request and KV head.
   std::int32_t kv_heads = 1;
-  std::int32_t max_tokens = 0;  ///< Lengths above the page table's reach count as this.
+  std::int32_t max_tokens = 0;  ///< The page table's reach; a greater length counts as this.
   std::int32_t unseen = 0;      ///< A request's last tokens that its first query token does not see.
   std::int32_t tile_rows = 64;  ///< At least twice request_rows.
   std::int32_t block_tokens = 64;
-  std::int32_t workers = 1;      ///< Units that run at once.
-  std::int32_t read_cost = 0;    ///< A request's token that is attended to alone.
-  std::int32_t tile_cost = 0;    ///< A tile's token, for all KV heads.
-  std::int32_t member_cost = 0;  ///< What a request pays to be in a group.
-  std::int32_t call_cost = 0;    ///< What a call pays for having groups.
-  // Where prefixes and requests' own tokens go side by side, each on some of the workers; nanoseconds of one
-  // worker. 0: one after the other, each on all of them.
+  std::int32_t workers = 1;      ///< Units that run at the same time.
+  std::int32_t read_cost = 0;    ///< One token that a request attends to by itself.
+  std::int32_t tile_cost = 0;    ///< One token of a prefix for one tile, all KV heads.
+  std::int32_t member_cost = 0;  ///< One request's being in a group.
+  std::int32_t call_cost = 0;    ///< One call's having groups.
+  // Nanoseconds of one worker, where prefixes and requests' own tokens are done side by side, each on some of
+  // the workers. 0: they are done one after the other, each on all workers.
   std::int32_t unit_block_cost = 0;  ///< A block of a unit.
-  std::int32_t own_block_cost = 0;   ///< A block of a request's own, as fast as one worker can.
-  std::int32_t own_split_cost = 0;   ///< What a segment of those takes beside.
-  std::int32_t lanes_a_worker = 1;   ///< Row tiles that one worker has side by side in those.
+  /// A block of a request's own tokens at the fastest that one worker can.
+  std::int32_t own_block_cost = 0;
+  std::int32_t own_split_cost = 0;  ///< A segment of a request's own tokens, beside its blocks.
+  std::int32_t lanes_a_worker = 1;  ///< Row tiles that one worker does side by side in own tokens.
 };
 
-/// Requests of a tile: whole ones.
+/// Requests of a tile; a tile has whole requests.
 FLASHLATENT_HOST_DEVICE std::int32_t tile_requests(const Shape& shape) {
   return shape.tile_rows / shape.request_rows;
 }
 
-/// First bytes of the prefixes' part of a plan.
+/// First bytes of the plan's section for prefixes.
 struct Header {
-  std::uint64_t fingerprint;  ///< Of the shape.
+  std::uint64_t fingerprint;  ///< Of the Shape.
   std::int32_t groups;
   std::int32_t tiles;
   std::int32_t units;
   std::int32_t members;     ///< Requests that are in a group.
-  std::int32_t workers;     ///< That do the units: unit u is worker u % workers'.
-  std::int32_t used_parts;  ///< Of the plan's parts, those that have any work.
+  std::int32_t workers;     ///< Workers that do units; worker u % workers does unit u.
+  std::int32_t used_parts;  ///< The plan's parts that have work.
 };
 
-/// Query rows of some requests of a group.
+/// Query rows of some requests of one group.
 struct Tile {
-  std::int32_t member_begin;  ///< Its requests are so many members from there.
+  std::int32_t member_begin;  ///< Its requests are `members` entries of View::members from here.
   std::int32_t members;
-  std::int32_t tokens;      ///< The prefix, whole blocks.
-  std::int32_t splits;      ///< Units of each KV head; the prefix's blocks are cut evenly.
-  std::int32_t unit_begin;  ///< Unit (KV head k, split s) is unit_begin + k * splits + s.
-  std::int32_t row_begin;   ///< Its first row among the partial ones; each unit has members * request_rows.
+  std::int32_t tokens;      ///< Length of the prefix, whole blocks.
+  std::int32_t splits;      ///< Units of each KV head, between which the prefix's blocks are divided evenly.
+  std::int32_t unit_begin;  ///< The unit of KV head k and split s is unit_begin + k * splits + s.
+  std::int32_t row_begin;   ///< Its first partial row; each unit has members * request_rows rows.
   std::int32_t group;
-  std::int32_t request;  ///< Its first one.
+  std::int32_t request;  ///< Its first request.
 };
 
-/// What one request has to know.
+/// What one request has to know of its prefix.
 struct Share {
-  std::int32_t tokens;     ///< Of its prefix, 0: none.
-  std::int32_t splits;     ///< Partial results to merge.
+  std::int32_t tokens;     ///< Length of its prefix; 0: it has none.
+  std::int32_t splits;     ///< Partial results to merge for each of its rows.
   std::int32_t row_begin;  ///< Its first partial row, of KV head 0 and split 0.
-  std::int32_t unit_rows;  ///< From one split's row to the next one's; splits times that from KV head to KV
-                           ///< head.
+  /// Partial rows from one split to the next; times `splits` from one KV head to the next.
+  std::int32_t unit_rows;
 };
 
-/// One unit: a tile's rows of a KV head against a run of blocks.
+/// One unit: a tile's rows of one KV head against a run of blocks.
 struct Unit {
   Tile tile;
   std::int32_t kv_head;
   std::int32_t block_begin, block_end;
-  std::int64_t row_begin;  ///< Of its partial rows.
+  std::int64_t row_begin;  ///< Its first partial row.
 };
 
 FLASHLATENT_HOST_DEVICE Unit unit_of(const Shape& shape, const Tile& tile, std::int32_t index) {
@@ -93,7 +94,7 @@ FLASHLATENT_HOST_DEVICE Unit unit_of(const Shape& shape, const Tile& tile, std::
           tile.row_begin + static_cast<std::int64_t>(place) * tile.members * shape.request_rows};
 }
 
-/// The tile that has a unit.
+/// The tile that a unit belongs to.
 FLASHLATENT_HOST_DEVICE std::int32_t tile_of_unit(const Header& header, const Tile* tiles,
                                                   std::int32_t unit) {
   std::int32_t low = 0, high = header.tiles;
@@ -108,15 +109,16 @@ FLASHLATENT_HOST_DEVICE std::int32_t tile_of_unit(const Header& header, const Ti
   return low;
 }
 
-/// The prefixes' part of a plan in memory: header | tiles[requests] | members[requests], which the host
-/// writes, then shares[requests] | own_lengths[requests].
+/// The plan's section for prefixes: header | tiles[requests] | members[requests], which the host writes, then
+/// shares[requests] | own_lengths[requests].
 struct View {
   Header* header;
   Tile* tiles;
-  std::int32_t* members;  ///< Requests, tile by tile.
-  Share* shares;          ///< Of every request.
+  std::int32_t* members;  ///< Requests, tile after tile.
+  Share* shares;          ///< One for every request.
   std::int32_t*
-      own_lengths;  ///< own_length() of every request, when the plan was made: cuts are made of these.
+      /// One own_length() for every request, at the time of planning: cuts are made from these.
+      own_lengths;
 };
 
 FLASHLATENT_HOST_DEVICE std::int64_t align(std::int64_t bytes) {
@@ -139,12 +141,12 @@ FLASHLATENT_HOST_DEVICE View view(const Shape& shape, void* memory) {
   return view;
 }
 
-/// Where it begins in a plan, and so how long the plan is without it.
+/// Bytes from a plan's begin to the section for prefixes: the length of the plan without it.
 FLASHLATENT_HOST_DEVICE std::int64_t offset(const schedule::Geometry& geometry) {
   return align(schedule::plan_bytes(geometry));
 }
 
-/// All query rows.
+/// Query rows of the whole call.
 FLASHLATENT_HOST_DEVICE std::int64_t all_rows(const Shape& shape) {
   return static_cast<std::int64_t>(shape.requests) * shape.request_rows * shape.kv_heads;
 }
@@ -155,7 +157,8 @@ FLASHLATENT_HOST_DEVICE std::int64_t max_partial_rows(const Shape& shape) {
   return all_rows(shape) + static_cast<std::int64_t>(shape.workers) * shape.tile_rows;
 }
 
-/// Rows in the workspace: those, and each query row's own result, which a kernel may have to keep.
+/// Rows in the workspace: the units' partial rows, and each query row's own result, which a kernel may have
+/// to keep.
 FLASHLATENT_HOST_DEVICE std::int64_t workspace_rows(const Shape& shape) {
   return max_partial_rows(shape) + all_rows(shape);
 }
@@ -169,19 +172,19 @@ FLASHLATENT_HOST_DEVICE std::uint64_t fingerprint(const Shape& shape) {
   return hash;
 }
 
-/// The share of the member in place `index` of a tile.
+/// The share of the member number `index` of a tile.
 FLASHLATENT_HOST_DEVICE Share share_of(const Shape& shape, const Tile& tile, std::int32_t index) {
   return {tile.tokens, tile.splits, tile.row_begin + index * shape.request_rows,
           tile.members * shape.request_rows};
 }
 
-/// Do all query tokens of a request that is `length` tokens long see all of its prefix, of so many `tokens`?
-/// When the groups were found they did.
+/// Do all query tokens of a request of `length` tokens see all `tokens` of its prefix? They did when the
+/// groups were found.
 FLASHLATENT_HOST_DEVICE bool sees_prefix(std::int32_t tokens, std::int32_t length, std::int32_t unseen) {
   return tokens > 0 && length >= tokens + unseen;
 }
 
-/// Tokens that a request attends to by itself: those after its prefix, if it sees that, else all.
+/// Tokens that a request attends to by itself: those after its prefix if it sees all of that, else all.
 FLASHLATENT_HOST_DEVICE std::int32_t own_length(const Shape& shape, std::int32_t length, const Share& share) {
   const std::int32_t counted = length < shape.max_tokens ? length : shape.max_tokens;
   if (sees_prefix(share.tokens, counted, shape.unseen)) return counted - share.tokens;

@@ -10,7 +10,7 @@ namespace flashlatent::prefix {
 
 namespace {
 
-/// A request's row of the page table, as far as it may be shared: live pages without a hole.
+/// A request's row of the page table up to its first dead page: the pages that it may share.
 struct Row {
   std::int32_t request;
   const std::int32_t* pages;
@@ -50,7 +50,7 @@ std::pmr::vector<Row> sorted_rows(const Shape& shape, const PageTable& pages, st
 }
 
 /// Sorted rows [begin, end) have their first `tokens` tokens in common. `gain`: the most that they save, as
-/// one group or in the chosen ones among [chosen, ...) of the list.
+/// one group or as the groups chosen inside them, [chosen, ...) of the list.
 struct Interval {
   std::int32_t begin;
   std::int32_t tokens;
@@ -62,7 +62,7 @@ struct Range {
   std::int32_t begin, end, tokens;
 };
 
-/// What a group of so many requests saves.
+/// The picoseconds that a group of `requests` requests saves.
 std::int64_t gain_of(const Shape& shape, std::int64_t requests, std::int64_t tokens) {
   const std::int64_t each = tile_requests(shape);
   const std::int64_t tiles = (requests + each - 1) / each;
@@ -77,8 +77,8 @@ class Chooser {
     ranges_.reserve(shape.requests);
   }
 
-  /// Adjacent rows share `tokens[i]` = tokens of rows i and i + 1. The tree of intervals, children first, by
-  /// a stack of those that are still open.
+  /// Chooses groups. tokens[i]: tokens that adjacent rows i and i + 1 share. Walks the tree of intervals,
+  /// children first, with a stack of the open ones.
   const std::pmr::vector<Range>& choose(const std::pmr::vector<std::int32_t>& tokens) {
     const auto rows = static_cast<std::int32_t>(tokens.size()) + 1;
     std::pmr::vector<Interval> open(scratch());
@@ -95,7 +95,7 @@ class Chooser {
         chosen = closed.chosen;
         begin = closed.begin;
         gain = close(closed, i + 1);
-        if (open.back().tokens >= shared) {  // the parent is open already
+        if (open.back().tokens >= shared) {  // the parent is already open
           open.back().gain += gain;
           gain = 0;
         }
@@ -132,14 +132,15 @@ class Chooser {
 
 bool may_pay(const Shape& shape) {
   const std::int64_t tokens = shape.max_tokens / shape.block_tokens * shape.block_tokens;
-  // Several groups have no fewer tiles than one of them all; one tile may not be worth its last requests.
+  // Several groups have no fewer tiles than one group of all; the last requests may not be worth a tile of
+  // their own.
   const std::int64_t whole_tiles = shape.requests / tile_requests(shape) * tile_requests(shape);
   return std::max(gain_of(shape, shape.requests, tokens), gain_of(shape, whole_tiles, tokens)) >
          shape.call_cost;
 }
 
 Groups find_groups(const Shape& shape, const PageTable& pages, std::int32_t query_tokens, bool always) {
-  // Reserved by the batch: what is taken must not follow from lengths.
+  // Reserved for the whole batch: the amount must not depend on lengths.
   Groups groups{std::pmr::vector<std::int32_t>(scratch()), std::pmr::vector<Group>(scratch())};
   groups.members.reserve(shape.requests);
   groups.list.reserve(shape.requests / 2);

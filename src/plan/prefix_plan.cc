@@ -12,14 +12,14 @@ namespace flashlatent::prefix {
 
 namespace {
 
-/// A split costs as much as so many blocks, for its queries and its result.
+/// Cost of a split in blocks: its queries and its result.
 constexpr std::int64_t kSplitBlocks = 4;
 
 std::int64_t ceil_divide(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// Units if none is longer than `most` blocks.
+/// The number of units if none is longer than `most` blocks.
 std::int64_t units_of(const Shape& shape, std::span<const Tile> tiles, std::int64_t most) {
   std::int64_t units = 0;
   for (const Tile& tile : tiles)
@@ -27,14 +27,14 @@ std::int64_t units_of(const Shape& shape, std::span<const Tile> tiles, std::int6
   return units;
 }
 
-/// How long units may be, and what all of them take, in blocks.
+/// The longest unit and the time of all units, both in blocks.
 struct Units {
   std::int64_t longest;
   std::int64_t time;
 };
 
-/// The least length that gives so many waves of units as make the shortest time together. Splits beyond a
-/// tile's first are never more than workers, see max_partial_rows().
+/// The least length of units that makes the whole waves of units shortest. Splits beyond a tile's first never
+/// exceed the workers; see max_partial_rows().
 Units units_for(const Shape& shape, std::span<const Tile> tiles, std::int64_t workers) {
   std::int64_t longest = 1;
   for (const Tile& tile : tiles) longest = std::max<std::int64_t>(longest, tile.tokens / shape.block_tokens);
@@ -42,7 +42,7 @@ Units units_for(const Shape& shape, std::span<const Tile> tiles, std::int64_t wo
   Units best{longest, ceil_divide(whole, workers) * (longest + kSplitBlocks)};
   for (std::int64_t waves = 1; waves * workers <= whole + workers; ++waves) {
     const std::int64_t most = std::min(waves * workers, whole + workers);
-    std::int64_t low = 1, high = longest;  // the least length that fits into so many waves
+    std::int64_t low = 1, high = longest;  // searched: the least length that fits into `waves` waves
     while (low < high) {
       const std::int64_t middle = (low + high) / 2;
       const bool fits = units_of(shape, tiles, middle) <= most;
@@ -55,13 +55,13 @@ Units units_for(const Shape& shape, std::span<const Tile> tiles, std::int64_t wo
   return best;
 }
 
-/// Who does what.
+/// Workers for prefixes, and parts for own tokens.
 struct Division {
-  std::int32_t workers;     // of prefixes
-  std::int32_t used_parts;  // of requests' own tokens
+  std::int32_t workers;     // that do units of prefixes
+  std::int32_t used_parts;  // that do requests' own tokens
 };
 
-/// What requests have of their own, for all workers.
+/// The work of requests' own tokens, on all workers.
 struct OwnWork {
   std::int64_t blocks = 0, segments = 0;
 };
@@ -79,8 +79,8 @@ OwnWork own_work(const Shape& shape, const schedule::Geometry& g, std::span<cons
   return work;
 }
 
-/// Products keep few bytes moving and a request's own tokens few products: side by side both get on. Fewer
-/// workers than all can have all of the memory's bandwidth.
+/// Units are bound by products and move few bytes; own tokens are bound by bytes and have few products. So
+/// both are faster side by side, and some of the workers can still use all of the memory's bandwidth.
 Division divide(const Shape& shape, const schedule::Geometry& g, std::span<const Tile> tiles,
                 std::span<const Group> groups, const std::int32_t* lengths) {
   Division best{shape.workers, g.parts};

@@ -1,20 +1,20 @@
-// What a plan makes of ragged requests' query tokens where each is an item (token_lists.h): those that a
-// short request does not have take nothing but a step of a walk. Walks need not know: they have these items'
-// blocks, and leave them out when they see that the item has no rows. So a plan stays right for other
-// cu_seqlens_q.
+// Lengths for planning ragged requests whose query tokens are items (token_lists.h). A short request has
+// items without a query token; they cost no more than a step of a walk. Walks know nothing of this: they give
+// these items' blocks, and kernels leave them out when they see that the item has no rows. So a plan stays
+// right for other cu_seqlens_q.
 #pragma once
 
 #include "plan/token_lists.h"
 
 namespace flashlatent::schedule {
 
-/// Of items with two lists, and where each request's query tokens begin.
+/// Lengths of items with two lists, and where each request's query tokens begin.
 struct RaggedLengths {
   UnionLengths lists;
   const std::int32_t* begins;
 };
 
-/// Has the item, of length_sharers a request, a query token?
+/// Does the item, one of length_sharers a request, have a query token?
 FLASHLATENT_HOST_DEVICE bool has_query_token(const Geometry& g, const RaggedLengths& lengths,
                                              std::int32_t item) {
   const std::int32_t most = g.length_sharers, request = most == 1 ? item : item / most;
@@ -27,21 +27,21 @@ FLASHLATENT_HOST_DEVICE std::int32_t length_of(const Geometry& g, const RaggedLe
   return has_query_token(g, lengths, item) ? length_of(g, lengths.lists, item) : 0;
 }
 
-/// The cost of an item of these lengths.
+/// The cost of an item.
 template <class Lengths>
 FLASHLATENT_HOST_DEVICE std::int64_t cost_of_item(const Geometry& g, const Lengths& lengths,
                                                   std::int32_t item) {
   return item_cost(g, blocks_of(g, length_of(g, lengths, item)));
 }
-/// A walk's step takes some 100 ns, a segment's begin and end 1.5 to 2 us.
+/// A walk's step takes some 100 ns; the begin and end of a segment 1.5 to 2 us.
 FLASHLATENT_HOST_DEVICE std::int64_t cost_of_item(const Geometry& g, const RaggedLengths& lengths,
                                                   std::int32_t item) {
   if (!has_query_token(g, lengths, item)) return g.cost.per_split / 16;
   return item_cost(g, blocks_of(g, length_of(g, lengths.lists, item)));
 }
 
-/// May items be packed (packing.h), and whole ones cost less where they are few? Both count on items of
-/// per_split and more.
+/// Does every item cost per_split and more? Packing (packing.h) and cheaper whole items (whole_block_cost())
+/// rely on that.
 template <class Lengths>
 inline constexpr bool kCostsSegments = true;
 template <>

@@ -1,10 +1,10 @@
 // The schedule as arithmetic, the same on host and device: what all partitions have in common.
 //
-// A batch is a line of items: for each round (a group of row tiles), each request. An item of n blocks is
-// per_split + n * per_block long on that line. A partition (partition.h) makes `parts` parts of the items,
-// each the work of one SM, CPU thread or team. A cut is where a part begins. A part is walked segment by
-// segment (walker.h); a segment that is not all of its item leaves a partial result, for which there is a
-// numbered place in the workspace. A merge is an item's run of these places.
+// A batch is a line of items: each request in each round (a group of row tiles). An item of n blocks is
+// per_split + n * per_block long on that line. A partition (partition.h) makes `parts` parts of the items;
+// one SM, CPU thread or team does a part. A cut is where a part begins. A walker (walker.h) yields the
+// segments of a part. A segment that is not all of its item leaves a partial result in a numbered place of
+// the workspace. A merge is an item's run of these places.
 #pragma once
 
 #include <cstdint>
@@ -14,53 +14,55 @@
 
 namespace flashlatent::schedule {
 
-/// Time of a segment = per_split + blocks * per_block, measured for each kernel. Nanoseconds where a backend
-/// has several kernels, since the one is picked whose estimate() is least; else any unit.
+/// Time of a segment = per_split + blocks * per_block, measured for each kernel. In nanoseconds where a
+/// backend has several kernels, because the kernel with the least estimate() is picked; otherwise any unit.
 struct CostModel {
   std::int32_t per_block = 16;
   std::int32_t per_split = 48;
-  std::int32_t per_call = 0;   ///< What a call takes beside its largest part: launches, combine.
-  std::int32_t per_merge = 0;  ///< What having to combine adds to a call.
-  /// A block of a part's where few others read memory; 0: no less than per_block, which is where all do.
+  std::int32_t per_call = 0;   ///< A call beside its largest part: launches, combine.
+  std::int32_t per_merge = 0;  ///< Added to a call that has something to combine.
+  /// A block of a part while few other parts read memory; 0: no less than per_block, the time while all do.
   std::int32_t per_block_alone = 0;
 };
 
-/// What shapes say of one of the lists of tokens that an item attends to (token_lists.h).
+/// What shapes say of one list of tokens of an item (token_lists.h).
 struct TokenList {
-  std::int32_t reach = 0;   ///< Lengths above it count as this.
-  std::int32_t window = 0;  ///< Only so many of the last tokens are the item's; 0: all.
-  bool causal = false;      ///< Each query token of a request ends one token before the next one.
+  std::int32_t reach = 0;   ///< The most tokens; a greater length counts as this.
+  std::int32_t window = 0;  ///< The item has the last `window` tokens; 0: all.
+  /// Each query token of a request ends one token before the next query token does.
+  bool causal = false;
 };
 
-/// What shapes and the device fix before any length is known. See validate() in host_plan.h for its range.
+/// What shapes and the device fix before any length is known. validate() in host_plan.h gives the ranges.
 struct Geometry {
   std::int32_t requests = 0;
   std::int32_t parts = 1;
   std::int32_t lanes = 1;       ///< Row tiles that the workers of one part do side by side.
   std::int32_t rounds = 1;      ///< lanes * rounds >= row tiles of all KV heads.
-  std::int32_t tile_rows = 64;  ///< Query rows a tile.
+  std::int32_t tile_rows = 64;  ///< Query rows of a row tile.
   std::int32_t block_tokens = 64;
-  std::int32_t max_tokens = 0;      ///< Lengths above the page table's reach count as this.
-  std::int32_t fixed_split = 0;     ///< kFixedSplits: blocks a split; else 0.
-  std::int32_t length_sharers = 1;  ///< Requests in a row that have one length: sparse query tokens.
-  std::int32_t lists = 1;  ///< Of tokens, that an item attends to; 2: `list` says what each is, and lengths
-                           ///< are a UnionLengths.
+  std::int32_t max_tokens = 0;   ///< The page table's reach; a greater length counts as this.
+  std::int32_t fixed_split = 0;  ///< With kFixedSplits: blocks of a split; else 0.
+  /// Consecutive items that have one length: the query tokens of a sparse request.
+  std::int32_t length_sharers = 1;
+  /// Lists of tokens that an item attends to; with 2, `list` describes them and lengths are UnionLengths.
+  std::int32_t lists = 1;
   TokenList list[2] = {};
-  std::int32_t team = 1;  ///< CTAs that share a segment's blocks, and merge what they have; a block
-                          ///< costs a team a CTA's time over its size.
+  /// CTAs that share a segment's blocks and merge; per_block is then a CTA's time over the team's size.
+  std::int32_t team = 1;
   Partition partition = Partition::kLine;
-  TokenShard shard = {};  ///< Whose tokens lengths count: fingerprint().
+  TokenShard shard = {};  ///< Whose tokens the lengths count; fingerprint() needs it.
   CostModel cost;
 };
 
-/// Cuts items at multiples of `blocks`, whatever the batch.
+/// Makes the partition kFixedSplits with splits of `blocks` blocks.
 FLASHLATENT_HOST_DEVICE void fix_splits(Geometry& g, std::int32_t blocks) {
   g.partition = Partition::kFixedSplits;
   g.fixed_split = blocks;
 }
 
-/// Where a part begins: its first block, and the place of its first partial result. Where is_shares() a
-/// plan's cuts are a ShareCut's instead (shares.h).
+/// Where a part begins: its first block, and the place of its first partial result. With is_shares() a plan
+/// stores a ShareCut in its place (shares.h).
 struct Cut {
   std::int32_t round;
   std::int32_t request;
@@ -72,7 +74,7 @@ struct Cut {
   }
 };
 
-/// An item whose result lies in places [partial_begin, partial_end) for the combine step.
+/// An item whose partial results are in places [partial_begin, partial_end) for the combine step.
 struct Merge {
   std::int32_t round;
   std::int32_t request;
@@ -80,11 +82,12 @@ struct Merge {
   std::int32_t partial_end;
 };
 
-/// A run of blocks of one item. partial = -1: the whole item, which writes the output itself.
+/// A run of blocks of one item. partial: the place of its partial result; -1: the segment is the whole item
+/// and writes the output itself.
 struct Segment {
   std::int32_t round;
   std::int32_t request;
-  std::int32_t length;  ///< The request's tokens, 0 to max_tokens.
+  std::int32_t length;  ///< Tokens of the item, 0 to max_tokens.
   std::int32_t block_begin;
   std::int32_t block_end;
   std::int32_t partial;
@@ -92,7 +95,7 @@ struct Segment {
 
 /// First bytes of a plan.
 struct Header {
-  std::uint64_t fingerprint;  ///< Of the geometry: a plan of another problem is recognised.
+  std::uint64_t fingerprint;  ///< Of the Geometry: a plan of another problem is recognised by it.
   std::int64_t total_cost;    ///< Length of the line.
   std::int32_t merges;
   std::int32_t partials;
@@ -104,7 +107,7 @@ FLASHLATENT_HOST_DEVICE std::int32_t tokens_of(const Geometry& g, std::int32_t l
   return length < 0 ? 0 : length < g.max_tokens ? length : g.max_tokens;
 }
 
-/// The length of a request. Without lengths all are max_tokens long.
+/// The length of item number `request`. Without lengths all are max_tokens.
 FLASHLATENT_HOST_DEVICE std::int32_t length_of(const Geometry& g, const std::int32_t* lengths,
                                                std::int32_t request) {
   if (lengths == nullptr) return g.max_tokens;
@@ -113,7 +116,8 @@ FLASHLATENT_HOST_DEVICE std::int32_t length_of(const Geometry& g, const std::int
 
 FLASHLATENT_HOST_DEVICE std::int32_t blocks_of(const Geometry& g, std::int32_t length) {
   const std::int32_t tokens = tokens_of(g, length);
-  if (g.block_tokens == 64) return (tokens >> 6) + ((tokens & 63) != 0);  // a device would divide for long
+  // shifts: a division takes a device long
+  if (g.block_tokens == 64) return (tokens >> 6) + ((tokens & 63) != 0);
 #ifdef __CUDA_ARCH__
   if ((g.block_tokens & (g.block_tokens - 1)) == 0) {
     return (tokens >> (__ffs(g.block_tokens) - 1)) + ((tokens & (g.block_tokens - 1)) != 0);
@@ -136,26 +140,26 @@ FLASHLATENT_HOST_DEVICE std::int32_t max_blocks(const Geometry& g) {
   return blocks_of(g, g.max_tokens);
 }
 
-/// The geometry by which a plan is cut if only the first `parts` get any work: those after them begin and end
-/// where the last one of these does.
+/// The geometry by which a plan is cut if only the first `parts` parts get work. The other parts begin and
+/// end where the last of these ends.
 FLASHLATENT_HOST_DEVICE Geometry with_parts(Geometry g, std::int32_t parts) {
   g.parts = parts;
   return g;
 }
 
-/// x / y of numbers that are not negative. A device divides 64 bits for some 100 instructions.
+/// x / y of numbers that are not negative. A 64-bit division takes a device some 100 instructions.
 FLASHLATENT_HOST_DEVICE std::int64_t quotient(std::int64_t x, std::int32_t y) {
   if (x >> 32 == 0) return static_cast<std::uint32_t>(x) / static_cast<std::uint32_t>(y);
   return x / y;
 }
 
-/// What k of `parts` equal lengths come to: total * k / parts, which might overflow.
+/// total * k / parts without overflow: the begin of the k-th of `parts` equal lengths.
 FLASHLATENT_HOST_DEVICE std::int64_t part_offset(std::int64_t total, std::int32_t parts, std::int32_t k) {
   const std::int64_t each = quotient(total, parts), left = total - each * parts;
   return each * k + quotient(left * k, parts);
 }
 
-/// The begin of the item after the cut's.
+/// The begin of the item after the cut's item.
 FLASHLATENT_HOST_DEVICE Cut next_item(const Geometry& g, const Cut& cut) {
   if (cut.request + 1 < g.requests) return {cut.round, cut.request + 1, 0, 0};
   return {cut.round + 1, 0, 0, 0};
@@ -165,15 +169,15 @@ FLASHLATENT_HOST_DEVICE bool same_item(const Cut& a, const Cut& b) {
   return a.round == b.round && a.request == b.request;
 }
 
-/// What a block takes if only so many parts have work: fewer share what memory gives, and the parts without
-/// work are no loss as long as it binds.
+/// Cost of a block if only `parts` parts have work. Fewer parts share the memory's bandwidth; as long as
+/// memory binds, idle parts cost nothing.
 FLASHLATENT_HOST_DEVICE std::int32_t block_cost_among(const Geometry& g, std::int64_t parts) {
   if (g.cost.per_block_alone == 0 || parts >= g.parts) return g.cost.per_block;
   const auto shared = static_cast<std::int32_t>(quotient(g.cost.per_block * parts, g.parts));
   return shared > g.cost.per_block_alone ? shared : g.cost.per_block_alone;
 }
 
-/// The same where items stay whole.
+/// Cost of a block if items stay whole.
 FLASHLATENT_HOST_DEVICE std::int32_t whole_block_cost(const Geometry& g) {
   return block_cost_among(g, static_cast<std::int64_t>(g.requests) * g.rounds);
 }

@@ -1,12 +1,12 @@
-// Memory for the time of a call, which a thread keeps for its next ones.
+// Temporary memory of a call, which a thread keeps for its next calls.
 #pragma once
 
 #include <memory_resource>
 
 namespace flashlatent {
 
-/// The calling thread's. What has been given back serves later calls, blocks of up to 4 MB as they are; so
-/// who takes blocks of sizes that follow from shapes alone takes nothing from the heap a second time.
+/// The calling thread's resource. It keeps blocks of up to 4 MB that were given back. A caller whose block
+/// sizes depend on shapes alone takes nothing from the heap after its first call.
 std::pmr::memory_resource* scratch();
 
 }  // namespace flashlatent

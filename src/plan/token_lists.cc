@@ -1,15 +1,16 @@
 #include "plan/token_lists.h"
 
-#include "plan/held_tokens.h"
-
 #include <algorithm>
 #include <limits>
+
+#include "flashlatent/decode.h"
+#include "plan/held_tokens.h"
 
 namespace flashlatent::schedule {
 
 namespace {
 
-/// Tokens that a page table of so many pages has.
+/// Tokens of a page table with `max_pages` columns.
 std::int32_t reach_of_pages(int max_pages, int page_size) {
   const std::int64_t reach = std::int64_t{max_pages} * page_size;
   return static_cast<std::int32_t>(std::min<std::int64_t>(reach, std::numeric_limits<std::int32_t>::max()));

@@ -11,8 +11,13 @@
 // length_of() is that line's end: n0 rounded up to whole blocks, and n1.
 #pragma once
 
-#include "flashlatent/decode.h"
 #include "plan/schedule.h"
+
+namespace flashlatent {
+// Kernels include this file: flashlatent/decode.h takes 0.7 s to read.
+struct DecodeProblem;
+struct PlanLengths;
+}  // namespace flashlatent
 
 namespace flashlatent::schedule {
 
@@ -23,36 +28,37 @@ struct TokenSpan {
   FLASHLATENT_HOST_DEVICE std::int32_t count() const { return end - begin; }
 };
 
-/// The lengths of one list as a call gives them.
+/// The lengths of one list, as the call gives them.
 struct ListLengths {
-  const std::int32_t* lengths = nullptr;  ///< Null: all are TokenList::reach.
+  const std::int32_t* lengths = nullptr;  ///< Null: all lengths are TokenList::reach.
   std::int64_t request_stride = 0;
-  std::int64_t token_stride = 0;     ///< 0: one a request, which its query tokens share.
-  const TokenSpan* spans = nullptr;  ///< HeldTokens::spans, in place of lengths; null: contexts are whole.
-  std::int32_t spans_stride = 0;     ///< From a request to the next.
+  std::int64_t token_stride = 0;  ///< 0: the query tokens of a request share one length.
+  /// HeldTokens::spans, used in place of lengths; null: contexts are whole.
+  const TokenSpan* spans = nullptr;
+  std::int32_t spans_stride = 0;  ///< Spans from one request to the next.
 };
 
-/// Of Geometry::lists == 2, in place of a pointer to the lengths of one list.
+/// Lengths where Geometry::lists is 2; other geometries have a pointer to one list's lengths.
 struct UnionLengths {
   ListLengths list[2];
 };
 
-/// Which of its request's query tokens item number `index` of the request is, of `most` items and with
-/// `count` query tokens, if those are ragged; negative: none. The last items stand for the request's tokens,
-/// so that how many query tokens come after an item's, and with that what it sees, follows from shapes alone:
-/// plans and walks need no cu_seqlens_q.
+/// The query token that item number `index` of a ragged request stands for; negative: none. A request has
+/// `most` items and `count` query tokens, and its last items stand for them. So the number of query tokens
+/// after an item's, which decides what it sees, follows from shapes alone: plans and walks need no
+/// cu_seqlens_q.
 FLASHLATENT_HOST_DEVICE std::int32_t ragged_token(std::int32_t most, std::int32_t count, std::int32_t index) {
   return index - (most - count);
 }
 
-/// Those of a list. Items are query tokens, length_sharers a request.
+/// The span of list `which` that an item sees. Items are query tokens, length_sharers a request.
 FLASHLATENT_HOST_DEVICE TokenSpan span_of(const Geometry& g, const UnionLengths& lengths, std::int32_t which,
                                           std::int32_t item) {
   const TokenList& list = g.list[which];
   const ListLengths& given = lengths.list[which];
   const std::int32_t request = g.length_sharers == 1 ? item : item / g.length_sharers;
   const std::int32_t token = item - request * g.length_sharers;
-  // Query tokens after this one, which do not count.
+  // Query tokens after this one, whose own tokens it does not see.
   const std::int32_t later = list.causal ? g.length_sharers - 1 - token : 0;
   if (given.spans != nullptr) {
     const TokenSpan held = given.spans[request * given.spans_stride + later];
@@ -71,12 +77,12 @@ FLASHLATENT_HOST_DEVICE std::int32_t list_blocks(const Geometry& g, std::int32_t
   return tokens / g.block_tokens + (tokens % g.block_tokens != 0);
 }
 
-/// The length of lists of so many tokens together.
+/// The length of an item whose lists have `first` and `extra` tokens.
 FLASHLATENT_HOST_DEVICE std::int32_t union_length(const Geometry& g, std::int32_t first, std::int32_t extra) {
   return extra == 0 ? first : list_blocks(g, first) * g.block_tokens + extra;
 }
 
-/// The length of an item.
+/// The length of an item of two lists.
 FLASHLATENT_HOST_DEVICE std::int32_t length_of(const Geometry& g, const UnionLengths& lengths,
                                                std::int32_t item) {
   return union_length(g, span_of(g, lengths, 0, item).count(), span_of(g, lengths, 1, item).count());
@@ -95,14 +101,14 @@ FLASHLATENT_HOST_DEVICE ListBlock list_block(const Geometry& g, std::int32_t fir
                         : ListBlock{1, (block - blocks) * g.block_tokens};
 }
 
-/// Sets requests, length_sharers, lists, list and max_tokens for a problem with an extra cache. block_tokens
-/// is set.
+/// Sets requests, length_sharers, lists, list and max_tokens of `g` for a problem whose items are query
+/// tokens of a latent cache. block_tokens must be set.
 void set_lists(Geometry& g, const DecodeProblem& problem);
 
 struct HeldTokens;
 
-/// The lengths of its calls, as plan() and decode() are given them; of contexts that ranks share, what is
-/// here.
+/// The lengths of a call from those that plan() and decode() get. `held`: where ranks share contexts, the
+/// rank's tokens are used in their place.
 UnionLengths union_lengths(const PlanLengths& lengths);
 UnionLengths union_lengths(const PlanLengths& lengths, const HeldTokens& held);
 

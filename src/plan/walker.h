@@ -1,5 +1,5 @@
-// From a plan's cuts to segments: a walker for parts of whole items and splits on the line, one for shares,
-// one for turns, and Walker, which takes the one that the geometry's partition asks for.
+// From a plan's cuts to segments. There is a walker for whole items and splits on the line, one for shares
+// and one for turns; Walker uses the one that the geometry's partition asks for.
 #pragma once
 
 #include "plan/line.h"
@@ -8,13 +8,13 @@
 
 namespace flashlatent::schedule {
 
-/// Where a walk over one part is. Lengths are read again: a plan made for other lengths is still right, since
-/// only cuts decide what is partial (with kFixedSplits the lengths do, and must be the plan's).
+/// The state of a walk over one part. Lengths are read again: a plan made for other lengths is still right,
+/// because only cuts decide what is partial. With kFixedSplits lengths decide, and must be those of the plan.
 struct Walk {
   const Geometry& geometry;
-  const std::int32_t* successors;    ///< The plan's, or null.
-  std::int32_t length_ahead = 0;     ///< Of the next segment's request, as it is given.
-  std::int32_t successor_ahead = 0;  ///< Of the next segment's request.
+  const std::int32_t* successors;    ///< The plan's successors, or null.
+  std::int32_t length_ahead = 0;     ///< Length of the next segment's request, as the call gives it.
+  std::int32_t successor_ahead = 0;  ///< Successor of the next segment's request.
   Cut at;
   Cut end;
 };
@@ -23,7 +23,7 @@ struct Walk {
 struct LineWalker {
   FLASHLATENT_HOST_DEVICE static bool more(const Walk& walk) { return walk.at.round < walk.geometry.rounds; }
 
-  /// The next segment, if there is one. Lengths are ahead.
+  /// Sets the next segment; returns whether there is one. length_ahead and successor_ahead must be set.
   FLASHLATENT_HOST_DEVICE static bool next(Walk& walk, Segment& segment) {
     const Geometry& g = walk.geometry;
     Cut& at = walk.at;
@@ -60,15 +60,15 @@ struct LineWalker {
     return true;
   }
 
-  /// The segment of a part that is an item.
+  /// The one segment of a part that is a whole item.
   FLASHLATENT_HOST_DEVICE static Segment only(const Walk& walk) {
     const std::int32_t length = tokens_of(walk.geometry, walk.length_ahead);
     return {walk.at.round, walk.at.request, length, 0, blocks_of(walk.geometry, length), -1};
   }
 };
 
-/// kTeamShares, kEvenShares and kSharesByLength: a part is one segment. kMergesAll: whether a share that is
-/// all of its item may be merged, too, as kSharesByLength has it.
+/// kTeamShares, kEvenShares and kSharesByLength: a part is one segment. kMergesAll: with kSharesByLength a
+/// share that is all of its item leaves a partial result, too.
 template <bool kMergesAll>
 struct ShareWalker {
   FLASHLATENT_HOST_DEVICE static bool more(const Walk& walk) { return StoredShare(walk.at).shares() > 0; }
@@ -97,7 +97,7 @@ struct ShareWalker {
   }
 };
 
-/// kTurns: whole items. Of a part's cuts its begin is all that counts.
+/// kTurns: whole items. Only the begin of a part counts.
 struct TurnWalker {
   FLASHLATENT_HOST_DEVICE static bool next(Walk& walk, Segment& segment) {
     if (!LineWalker::more(walk)) return false;
@@ -107,7 +107,7 @@ struct TurnWalker {
   }
 };
 
-/// Which partitions a walker may meet: there is no code for others.
+/// The partitions that a walker may meet; it has no code for others.
 enum class Walks {
   kLines,              ///< kLine, kWhole, kFixedSplits
   kLinesOrTeamShares,  ///< kLine, kWhole, kTeamShares
@@ -116,9 +116,9 @@ enum class Walks {
 };
 
 /// Walks the segments of one part.
-/// kLooksAhead: whether next() reads what the one after it needs. Who keeps a walker in memory waits for what
-/// it reads.
-/// Lengths: a pointer to those of one list, or UnionLengths (token_lists.h).
+/// kLooksAhead: next() also loads the length and successor that the following call needs. A walker that is
+/// kept in memory would wait for these loads. Lengths: a pointer to one list's lengths, or UnionLengths
+/// (token_lists.h).
 template <Walks kWalks, bool kLooksAhead = true, class Lengths = const std::int32_t*>
 class Walker {
   using Shares = ShareWalker<kWalks == Walks::kAll>;
@@ -137,7 +137,8 @@ class Walker {
       if constexpr (kLooksAhead) look_ahead();
       return true;
     }
-    if (shares()) {  // not a function that returns whether there was one: a device would keep the round twice
+    // in line, because with a function that returns a bool a device would keep the round twice
+    if (shares()) {
       if (Shares::done(walk_)) return false;
       segment = Shares::only(walk_);
       Shares::finish(walk_);
@@ -148,10 +149,11 @@ class Walker {
     return true;
   }
 
-  /// Where a walk to the same end would go on from here.
+  /// Where the walk would continue.
   FLASHLATENT_HOST_DEVICE const Cut& at() const { return walk_.at; }
 
-  /// The only segment of a part by shape (kWhole, or kTeamShares with one request), which next() would give.
+  /// The only segment of a part whose shapes allow one (kWhole, or kTeamShares with one request): what next()
+  /// would give.
   FLASHLATENT_HOST_DEVICE Segment only() const {
     static_assert(kLooksAhead);
     return shares() ? Shares::only(walk_) : LineWalker::only(walk_);
@@ -177,8 +179,8 @@ class Walker {
     }
   }
 
-  /// Reads the next segment's length, and which request comes after it, before they are needed: on a device
-  /// nobody waits for them then.
+  /// Loads the next segment's length and successor before they are needed, so that a device does not wait for
+  /// them.
   FLASHLATENT_HOST_DEVICE void look_ahead() {
     Walk& walk = walk_;
     const bool more = shares() ? Shares::more(walk) : LineWalker::more(walk);
@@ -196,13 +198,13 @@ class Walker {
 };
 using PartWalker = Walker<Walks::kAll>;
 
-/// May a part, from `begin` to `end`, be one item and all of it (which it is if item_after() is where it
-/// ends)? Then nobody need walk it.
+/// May the part from `begin` to `end` be exactly one whole item? It is if item_after() is `end`; then the
+/// part needs no walk.
 FLASHLATENT_HOST_DEVICE bool may_be_one_item(const Geometry& g, const Cut& begin, const Cut& end) {
   return g.fixed_split == 0 && begin.round < g.rounds && begin.block == 0 && end.block == 0;
 }
 
-/// The begin of the item after the cut's, in the plan's order.
+/// The begin of the item after the cut's item, in the plan's order.
 FLASHLATENT_HOST_DEVICE Cut item_after(const Geometry& g, const Cut& cut, const std::int32_t* successors) {
   if (successors == nullptr) return next_item(g, cut);
   const std::int32_t request = successors[cut.request];

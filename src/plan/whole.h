@@ -1,5 +1,5 @@
-// Partition::kWhole: part k is item k, whatever the lengths. Nothing is merged, and no kernel need read the
-// plan to know its part.
+// Partition::kWhole: part k is item k, whatever the lengths. Nothing is merged, and a kernel knows its part
+// without reading the plan.
 #pragma once
 
 #include "plan/schedule.h"

@@ -1,21 +1,22 @@
-// What does the parts of a plan: how many there are, and how fast they are.
+// The workers that do a plan's parts: how many they are, and how fast.
 #pragma once
 
 namespace flashlatent::schedule {
 
-/// A device's multiprocessors, or CPU threads. Costs are those of an H200's multiprocessors; the factors say
-/// how much longer these take for the same (cost/device.h).
+/// Multiprocessors of a device, or CPU threads. Costs are those of an H200's multiprocessors; each factor
+/// says how much longer these workers take (cost/device.h).
 struct Workers {
   int count = 1;
-  float memory = 1;    ///< For bytes, at a multiprocessor's share of the memory bandwidth.
-  float clock = 1;     ///< For what takes clocks.
+  float memory = 1;    ///< For bytes at a multiprocessor's share of the memory bandwidth.
+  float clock = 1;     ///< For everything that takes clocks.
   float products = 1;  ///< For matrix products.
 
-  /// So many of an H200. Most arithmetic on workers is on their number, so that both ways are implicit.
+  /// `number` multiprocessors of an H200. Conversions both ways are implicit, since most code needs only the
+  /// number.
   Workers(int number) : count(number) {}  // NOLINT(google-explicit-constructor)
   operator int() const { return count; }  // NOLINT(google-explicit-constructor)
 
-  /// So many of these.
+  /// `number` of these workers.
   Workers some(int number) const {
     Workers workers = *this;
     workers.count = number;

@@ -9,7 +9,7 @@ namespace flashlatent::runtime {
 
 namespace {
 
-/// Some requests of a benchmark's input as a problem of their own on the CPU, its pages in order.
+/// Some requests of a benchmark's input as a problem of its own on the CPU, with its pages in order.
 class Sample {
  public:
   Sample(const BenchInput& input, const Executor& executor) : input_(input), executor_(executor) {}
@@ -31,7 +31,7 @@ class Sample {
     problem.query.batch = batch_;
     DecodeInputs inputs;
     inputs.q = {q_.data(), input_.inputs.q.dtype, {query.batch, query.tokens, query.heads, cache.qk_dim}};
-    // Sparse: the tokens that indices name, one a page.
+    // Sparse: the tokens that indices name, as pages of one token.
     inputs.kv_cache = contiguous(input_.inputs.kv_cache, kv_);
     if (sparse.enabled) {
       inputs.kv_cache.shape[1] = 1;
@@ -55,13 +55,13 @@ class Sample {
                               {query.batch, query.tokens, query.heads, cache.v_dim});
     const ConstTensorView lse(lse_.data(), Dtype::kF32, {query.batch, query.heads, query.tokens});
     const std::int64_t all = std::int64_t{query.batch} * query.tokens * query.heads;
-    // Odd, so that no head of a tile is always left out.
+    // Odd, so that over the sample no head of a tile is left out.
     const std::int64_t stride = std::max<std::int64_t>(1, all / rows) | 1;
     return compare(problem, inputs, out, lse, {}, {}, {.first = 0, .stride = all <= rows ? 1 : stride});
   }
 
  private:
-  /// The cache with the pages that were taken, in `memory`. (It was contiguous, so its strides stay.)
+  /// The view of the cache's fetched pages in `memory`. The cache was contiguous, so its strides stay.
   ConstTensorView contiguous(ConstTensorView cache, const std::vector<std::uint8_t>& memory) const {
     if (!cache.present()) return cache;
     cache.data = memory.data();
@@ -94,7 +94,7 @@ class Sample {
   }
 
   Status take_indexed(std::int64_t request) {
-    // The cache as pages of one token: its pages lie one after the other.
+    // The cache as pages of one token; its pages are contiguous.
     ConstTensorView tokens = input_.inputs.kv_cache;
     tokens.shape[0] *= tokens.shape[1];
     tokens.strides[0] = tokens.strides[1];
@@ -108,14 +108,14 @@ class Sample {
     return {};
   }
 
-  /// `count` elements of the tensor's slice number `index`.
+  /// Copies `count` elements of the tensor's slice number `index` to the CPU.
   Status fetch(void* to, const ConstTensorView& view, std::int64_t index, std::int64_t count) const {
     const std::size_t element = size_of(view.dtype);
     const auto* from = static_cast<const char*>(view.data) + index * view.strides[0] * element;
     return copy_to_host(to, from, count * element, executor_);
   }
 
-  /// The tensor's whole slice number `index` behind what is there.
+  /// Appends the tensor's whole slice number `index`.
   template <class T>
   Status append(std::vector<T>& to, const ConstTensorView& view, std::int64_t index) const {
     const std::int64_t count = view.elements() / view.shape[0];
@@ -128,7 +128,7 @@ class Sample {
   const Executor& executor_;
   int batch_ = 0;
   std::vector<std::uint16_t> q_, out_;
-  std::vector<std::uint8_t> kv_, values_;  // or keys and values
+  std::vector<std::uint8_t> kv_, values_;  // latent rows, or keys and values
   float scale_ = 1;
   std::vector<float> lse_;
   std::vector<std::int32_t> lengths_, table_;

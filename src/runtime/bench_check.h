@@ -1,4 +1,4 @@
-// Is what a benchmark computed right? A sample of its rows against the float64 oracle.
+// Checks a sample of a benchmark's results against the float64 oracle.
 #pragma once
 
 #include "runtime/bench_input.h"
@@ -6,8 +6,8 @@
 
 namespace flashlatent::runtime {
 
-/// Compares about `rows` rows, of the first and the last request, with the oracle. Only their pages come to
-/// the CPU, since a benchmark's cache may be larger than its memory.
+/// Compares about `rows` rows of the first and the last request with the oracle. Only the pages of these
+/// requests are copied to the CPU: a benchmark's cache may be larger than its memory.
 Result<Comparison> compare_sample(const BenchInput& input, int rows, const Executor& executor);
 
 }  // namespace flashlatent::runtime

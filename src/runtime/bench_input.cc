@@ -100,7 +100,7 @@ class Maker {
     return order;
   }
 
-  /// The extra cache, what names its tokens, and the sink.
+  /// Makes the extra cache, the tensors that name its tokens, and the sink.
   Status make_extra() {
     const ExtraCache extra = problem().cache.extra;
     const std::int64_t batch = problem().query.batch, tokens = problem().query.tokens;
@@ -153,17 +153,17 @@ class Maker {
     if (cache.format == KvFormat::kE4m3) FLASHLATENT_RETURN_IF_ERROR(make_scale(input_.inputs.kv_scale));
     FLASHLATENT_RETURN_IF_ERROR(convert_cache(plain, fp8, executor_, {}, input_.inputs.kv_scale));
     view = fp8;
-    return synchronize(executor_);  // before `unrounded` goes
+    return synchronize(executor_);  // before `unrounded` is freed
   }
 
-  /// e4m3's: elements are normal in its units.
+  /// Makes an e4m3 scale in whose units the elements are normal numbers.
   Status make_scale(ConstTensorView& scale) {
     scale = {nullptr, Dtype::kF32, {1}, device_};
     FLASHLATENT_RETURN_IF_ERROR(allocate(input_.scale, scale));
     return copy_to_device(input_.scale.data(), &deviation_, sizeof(deviation_), executor_);
   }
 
-  /// Keys and values in either layout.
+  /// Fills keys and values of either layout.
   Status fill_separate(std::int64_t pages) {
     const auto& cache = problem().cache;
     const bool fp8 = cache.format == KvFormat::kE4m3;
@@ -188,10 +188,10 @@ class Maker {
     return fill_codes(input_.value_cache, values);
   }
 
-  /// e4m3 of normal numbers, the same million over and over.
+  /// Fills an e4m3 cache with the same million normal numbers over and over.
   Status fill_codes(Buffer& buffer, ConstTensorView& view) {
     FLASHLATENT_RETURN_IF_ERROR(allocate(buffer, view));
-    std::vector<std::uint8_t> codes((1 << 20) + 7);  // no multiple of a page
+    std::vector<std::uint8_t> codes((1 << 20) + 7);  // not a multiple of a page
     for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = fp8_656::encode(random_normal(seed_, i));
     const auto size = static_cast<std::size_t>(view.elements());
     for (std::size_t begin = 0; begin < size; begin += codes.size()) {
@@ -199,7 +199,7 @@ class Maker {
                                                  codes.data(), std::min(codes.size(), size - begin),
                                                  executor_));
     }
-    return synchronize(executor_);  // before `codes` goes
+    return synchronize(executor_);  // before `codes` is freed
   }
 
   Status make_page_table(const std::vector<std::int32_t>& order) {
@@ -220,7 +220,8 @@ class Maker {
     return upload(input_.cache_seqlens, inputs.cache_seqlens, {lengths_.begin(), lengths_.end()});
   }
 
-  /// Of each query token `topk` random tokens of its request, whose pages are the next ones of `order`.
+  /// For each query token `topk` random tokens of its request. The requests' pages follow each other in
+  /// `order`.
   std::vector<std::int32_t> indices_of(const std::vector<std::int32_t>& order, std::int64_t page_size,
                                        const std::vector<int>& lengths, std::int64_t topk) {
     const std::int64_t batch = problem().query.batch, tokens = problem().query.tokens;
@@ -235,7 +236,7 @@ class Maker {
       }
       pages += pages_of(length, static_cast<int>(page_size));
       for (std::int64_t token = 0; token < tokens; ++token) {
-        // The beginning of a random permutation, over and over if it is too short.
+        // The beginning of a random permutation, repeated if it is too short.
         for (std::int64_t i = 0; i < topk; ++i) {
           const std::int64_t at = i % length;
           std::swap(slots[at], slots[at + random_bits(seed_ + 1, indices.size()) % (length - at)]);
@@ -258,7 +259,7 @@ class Maker {
     DecodeInputs& inputs = input_.inputs;
     inputs.q = {nullptr, cache.dtype, {query.batch, query.tokens, query.heads, cache.qk_dim}, device_};
     if (!query.e4m3) return fill(input_.q, inputs.q, 2);
-    // As a cache is converted: a page a query token, of its heads.
+    // Converted as a cache: a query token is a page, and its heads are the page's tokens.
     const std::int64_t tokens = std::int64_t{query.batch} * query.tokens;
     Buffer unrounded;
     ConstTensorView plain(nullptr, cache.dtype, {tokens, query.heads, 1, cache.qk_dim}, device_);
@@ -268,7 +269,7 @@ class Maker {
     FLASHLATENT_RETURN_IF_ERROR(allocate(input_.q, inputs.q));
     const TensorView codes(input_.q.data(), Dtype::kU8, {tokens, query.heads, 1, cache.qk_dim}, device_);
     FLASHLATENT_RETURN_IF_ERROR(convert_cache(plain, codes, executor_, {}, inputs.q_scale));
-    return synchronize(executor_);  // before `unrounded` goes
+    return synchronize(executor_);  // before `unrounded` is freed
   }
 
   Status make_outputs() {
@@ -297,7 +298,7 @@ Status check_bench_memory(const DecodeProblem& problem, const std::vector<int>& 
                           const Executor& executor, int shared_tokens, int extra_tokens) {
   const auto& [query, cache, sparse, options] = problem;
   const double batch = static_cast<double>(lengths.size());
-  double pages = 0, longest = 1;  // pages of all requests, and of the longest
+  double pages = 0, longest = 1;  // of all requests, and of the longest
   for (int length : lengths) {
     const int has = length / cache.page_size + (length % cache.page_size != 0 ? 1 : 0);
     pages += has;
@@ -312,7 +313,7 @@ Status check_bench_memory(const DecodeProblem& problem, const std::vector<int>& 
     return {StatusCode::kExhausted, message(what, " have ", pages, " pages of ", cache.page_size,
                                             " tokens; at most 2147483647 have numbers")};
   }
-  // An FP8 cache is made from a bf16 one.
+  // An FP8 cache is converted from a bf16 one.
   double token = 2.0 * cache.heads * cache.qk_dim;
   if (cache.format != KvFormat::kPlain) token += static_cast<double>(last_extent(cache.format, cache.qk_dim));
   if (cache.layout != KvLayout::kLatent) {

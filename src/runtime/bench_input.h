@@ -1,4 +1,4 @@
-// Inputs for benchmarks, made where they are used: caches of many GB that no host has to hold.
+// Inputs for benchmarks, made on the device: no host has to hold their caches of many GB.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace flashlatent::runtime {
 
-/// Tensors on the executor's device: normal data, pages permuted, lengths as given. Sparse: each query
-/// token's indices name random tokens of its request, different ones as far as there are so many.
+/// Tensors on the executor's device: normal data, pages in random order, lengths as given. Sparse: each query
+/// token's indices name random tokens of its request, without repeats while there are enough.
 struct BenchInput {
   DecodeProblem problem;
   DecodeInputs inputs;
   DecodeOutputs outputs;
-  std::vector<std::int32_t> host_table, host_lengths, host_indices;  // what the tensors have
+  std::vector<std::int32_t> host_table, host_lengths, host_indices;  // host copies of the tensors
   std::vector<std::int32_t> host_extra_table, host_extra_indices;    // of the extra cache
   HostPages pages() const {
     return {{host_table.data(), Dtype::kI32, {problem.query.batch, problem.cache.max_pages}},
@@ -37,15 +37,15 @@ Result<BenchInput> make_bench_input(DecodeProblem problem, const std::vector<int
                                     std::uint64_t seed, const Executor& executor, int shared_tokens = 0,
                                     int extra_tokens = 0);
 
-/// Of an input of one request and indices, its query tokens as a sparse prefill's; a page of one token is a
-/// row of plain caches.
+/// The query tokens of an input of one request and indices, as a sparse prefill. A plain cache with pages of
+/// one token becomes contiguous rows.
 SparsePrefillInputs prefill_inputs(const BenchInput& input);
 
-/// Would make_bench_input() have the memory?
+/// Does the memory suffice for make_bench_input()?
 Status check_bench_memory(const DecodeProblem& problem, const std::vector<int>& lengths,
                           const Executor& executor, int shared_tokens = 0, int extra_tokens = 0);
 
-/// Fills `count` elements of bf16 or fp16 with normal values of deviation `scale`.
+/// Fills `count` elements of bf16 or fp16 with normal values of standard deviation `scale`.
 Status fill_normal(void* data, std::int64_t count, Dtype dtype, float scale, std::uint64_t seed,
                    const Executor& executor);
 

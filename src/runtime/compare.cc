@@ -20,7 +20,7 @@ struct Row {
   int request, token, head;
 };
 
-/// Offset of a row in a tensor of out's kind: (batch, s_q, h_q, ...) or ragged (total, h_q, ...).
+/// The offset of a row in a tensor like out: (batch, s_q, h_q, ...) or ragged (total, h_q, ...).
 std::int64_t out_offset(const DecodeProblem& problem, const DecodeInputs& inputs, Row row,
                         const ConstTensorView& view) {
   const auto& s = view.strides;
@@ -38,11 +38,11 @@ float lse_at(const ConstTensorView& lse, Row row) {
 struct Distance {
   double error = 0, plain = 0, norm = 0;
   int worst_column = 0;
-  bool finite = true;   // the reference
-  bool matches = true;  // non-finite values are where the reference has them
+  bool finite = true;   // is the reference finite?
+  bool matches = true;  // are non-finite values where the reference has them?
 };
 
-/// Over the rows that are finite where they should be.
+/// Sums over the rows that are finite where they should be.
 struct Sums {
   double error2 = 0, plain2 = 0, norm2 = 0;
   std::int64_t values = 0;
@@ -67,10 +67,10 @@ class RowJudge {
       judge_lse(row, -std::numeric_limits<double>::infinity(), 0, total);
       return;
     }
-    // Tolerances always come from the oracle: a wrong reference must not widen its own.
+    // Tolerances come from the oracle and not from the file: a wrong reference must not widen its own.
     const cpu::ReferenceRow oracle = cpu::reference_row(problem_, inputs_, row.request, row.token, row.head);
     const double own = std::abs(oracle.plain_lse - oracle.lse);
-    // Of e4m3 products the plain one rounds q alone, and the tensor cores their sums besides.
+    // With e4m3 products the plain code rounds q alone; tensor cores also round their sums.
     const double plain_lse_error =
         problem_.fp8_products() ? own + oracle.lse_rounding : std::max(own, oracle.lse_rounding);
     std::vector<double> expected = oracle.out;
@@ -87,7 +87,7 @@ class RowJudge {
     const bool lse_right =
         judge_lse(row, expected_lse, std::isfinite(plain_lse_error) ? plain_lse_error : 0, total);
     const bool max_right = judge_max(row, oracle, total);
-    if (!lse_right && !max_right) --total.wrong_rows;  // one row, counted once
+    if (!lse_right && !max_right) --total.wrong_rows;  // a row counts once
     judge_out(row, expected, oracle, lse_right && max_right, total, sums);
   }
 
@@ -134,7 +134,7 @@ class RowJudge {
     for (int d = 0; d < problem_.cache.v_dim; ++d) {
       const double expected = reference[d];
       const double difference = got(d) - expected;
-      // A value that overflows the working dtype is as good as infinite.
+      // A value that overflows the working dtype counts as infinite.
       const bool overflows =
           std::isfinite(expected) &&
           std::isinf(to_float(from_float(static_cast<float>(expected), out_.dtype), out_.dtype));
@@ -163,7 +163,7 @@ class RowJudge {
       }
     }
     const double plain = std::isfinite(distance.plain) ? std::sqrt(distance.plain) : 0;
-    // A few of the smallest subnormals an element, for rows close to 0.
+    // 1e-7: a few of the smallest subnormals an element, for rows close to 0.
     const double tolerance = 1.5 * std::max(plain, oracle.out_rounding) + 1e-7;
     const double error = std::sqrt(distance.error);
     const bool right = distance.matches && error <= tolerance;
@@ -175,7 +175,7 @@ class RowJudge {
       total.worst_ratio = std::max(total.worst_ratio, error / tolerance);
     }
     if (!right) {
-      if (!lse_right) --total.wrong_rows;  // one row, counted once
+      if (!lse_right) --total.wrong_rows;  // a row counts once
       const int d = distance.worst_column;
       report(row, d, got(d), reference[d], distance.matches ? error : std::numeric_limits<double>::infinity(),
              tolerance, total);
@@ -209,7 +209,7 @@ Comparison compare(const DecodeProblem& problem, const DecodeInputs& inputs, con
   Comparison total;
   Sums sums;
   const int threads = cpu::hardware_threads();
-  std::atomic<std::int64_t> next = sample.first;  // a thread that is done takes the next row
+  std::atomic<std::int64_t> next = sample.first;  // a free thread takes the next row
   std::mutex merging;
   cpu::parallel_for(threads, threads, [&](std::int64_t) {
     Comparison mine;

@@ -1,4 +1,4 @@
-// Is a kernel's result right? Row by row against the float64 oracle.
+// Judges a kernel's result row by row against the float64 oracle.
 #pragma once
 
 #include <cstdint>
@@ -10,33 +10,35 @@ namespace flashlatent::runtime {
 
 struct RowReport {
   int request = 0, token = 0, head = 0;
-  int column = -1;  ///< Where out is farthest from the reference; kLse, kMaxLogits: that is wrong.
+  int column = -1;  ///< Where out is farthest from the reference. kLse, kMaxLogits: that value is wrong.
   static constexpr int kLse = -1, kMaxLogits = -2;
   double got = 0, expected = 0;
   double error = 0;      ///< |out - ref| of the row, or |lse - ref|.
-  double tolerance = 0;  ///< What it may be.
+  double tolerance = 0;  ///< The most that `error` may be.
 };
 
 struct Comparison {
   std::int64_t rows = 0;
   std::int64_t wrong_rows = 0;
-  double relative_error = 0;  ///< |out - ref| / |ref| over all rows; rows with non-finite values left out.
-  double plain_relative_error = 0;  ///< The same for the plain computation.
+  /// |out - ref| / |ref| over all rows, without rows that have non-finite values.
+  double relative_error = 0;
+  double plain_relative_error = 0;  ///< The same for the plain code.
   double rmse = 0;                  ///< Root mean square of out - ref over all elements of the same rows.
   double lse_error = 0;             ///< Largest |lse - ref|.
   double worst_ratio = 0;           ///< Largest error / tolerance of a row's out.
-  RowReport worst;                  ///< The wrong row farthest outside; of no meaning if all are right.
+  /// The wrong row that is farthest outside; without meaning if all rows are right.
+  RowReport worst;
 
   bool ok() const { return wrong_rows == 0; }
 };
 
-/// Largest scores, of sparse prefill, and what they should be: fp32 (batch, h_q, s_q). Without a reference
-/// the oracle's.
+/// The largest scores of sparse prefill, and their reference: fp32 (batch, h_q, s_q). Without a reference the
+/// oracle's are used.
 struct MaxLogits {
   ConstTensorView got, reference;
 };
 
-/// Rows to compare: all, or each `stride`-th (counted over request, token, head) beginning with `first`.
+/// The rows to compare: each `stride`-th one from `first` on, counted over request, token, head.
 struct RowSample {
   std::int64_t first = 0;
   std::int64_t stride = 1;

@@ -15,10 +15,11 @@ namespace flashlatent::runtime::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Enough independent sums to hide 4 cycles of latency on 2 units; 16 registers hold them and 2 factors.
+// Enough independent sums to hide a latency of 4 cycles on 2 units; 16 registers hold them and 2 factors.
 constexpr int kSums = 12;
 
-/// `rounds` times kSums multiply-adds; returns the flops done. `sink` keeps the compiler honest.
+/// Does `rounds` times kSums multiply-adds; returns the operations. `sink` keeps the compiler from dropping
+/// them.
 double multiply_add(std::int64_t rounds, float* sink) {
   const hn::ScalableTag<float> floats;
   hn::Vec<decltype(floats)> sums[kSums];
@@ -32,8 +33,8 @@ double multiply_add(std::int64_t rounds, float* sink) {
   return 2.0 * kSums * static_cast<double>(hn::Lanes(floats)) * static_cast<double>(rounds);
 }
 
-/// Reads `bytes` (a multiple of 1,024) from aligned memory; returns all words combined by XOR. The lanes are
-/// combined one by one: GCC 12's AVX-512 header adds them up as signed numbers, and that sum may overflow.
+/// Reads `bytes` (a multiple of 1,024) of aligned memory; returns the XOR of all words. Lanes are combined
+/// one by one: AVX-512's reduction in GCC 12's header adds them as signed numbers, which may overflow.
 std::uint64_t read(const std::uint8_t* memory, std::size_t bytes) {
   const hn::ScalableTag<std::uint64_t> words;
   const std::size_t n = hn::Lanes(words);
@@ -121,7 +122,7 @@ Result<CpuRoof> measure_cpu_roof(int threads) {
   CpuRoof roof;
   roof.threads = threads > 0 ? threads : cpu::hardware_threads();
   FLASHLATENT_ASSIGN_OR_RETURN(Buffer buffer, Buffer::allocate({}, kReadBytes));
-  // Written, so that each page is really there; random enough not to be merged.
+  // Written, so that each page is mapped, with values that the system cannot merge.
   auto* words = static_cast<std::uint64_t*>(buffer.data());
   for (std::size_t i = 0; i < kReadBytes / sizeof(*words); ++i) words[i] = i * 0x9E3779B97F4A7C15ULL;
   roof.fma_gflops = fma_gflops(roof.threads);

@@ -1,4 +1,4 @@
-// Two kernels that do nothing but read, and nothing but multiply.
+// Two kernels that measure a GPU's rates: one only reads, one only multiplies.
 #include <cuda_bf16.h>
 
 #include "cuda/common/launch.h"
@@ -16,7 +16,7 @@ constexpr int kChunkBytes = 8192;
 constexpr int kStages = 24;
 constexpr int kReadSharedBytes = kChunkBytes * kStages;
 
-/// One thread a CTA keeps kStages bulk copies in flight; nobody looks at the bytes.
+/// One thread a CTA keeps kStages bulk copies in flight. The bytes are not used.
 __global__ void __launch_bounds__(32, 1) read(const std::uint8_t* memory, std::int64_t chunks) {
   extern __shared__ __align__(128) std::uint8_t shared[];
   __shared__ ptx::Barrier full[kStages];
@@ -47,12 +47,12 @@ __global__ void __launch_bounds__(32, 1) read(const std::uint8_t* memory, std::i
 constexpr int kMatmulN = 256;
 constexpr int kWarpgroups = 2;
 constexpr int kIterations = 2000;
-constexpr int kProducts = 16;            // of m64n256k16, an iteration
+constexpr int kProducts = 16;            // products of m64n256k16 in an iteration
 constexpr int kABytes = 8192;            // 64 rows of 64 elements
 constexpr int kBBytes = kMatmulN * 128;  // 256 rows of 64
 constexpr int kMatmulSharedBytes = kWarpgroups * (kABytes + 2 * kBBytes);
 
-/// Two warpgroups multiply random tiles of shared memory over and over.
+/// Two warpgroups multiply random tiles of shared memory again and again.
 __global__ void __launch_bounds__(kWarpgroups * 128, 1) multiply(float* sink) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   auto* elements = reinterpret_cast<__nv_bfloat16*>(shared);
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kWarpgroups * 128, 1) multiply(float* sink) {
   }
   float sum = 0;
   for (float x : d) sum += x;
-  if (sum == 12345.678F) *sink = sum;  // keeps the products alive
+  if (sum == 12345.678F) *sink = sum;  // keeps the compiler from dropping the products
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "runtime/decode_run.h"
 
+#include "core/decode_inputs.h"
 #include "core/message.h"
 #include "runtime/placed.h"
 
@@ -11,27 +12,8 @@ Result<DecodeRun> DecodeRun::create(const DecodeProblem& problem, const DecodeIn
   FLASHLATENT_ASSIGN_OR_RETURN(Plan handle, Plan::make(problem, executor));
   run.handle_ = handle;
   run.executor_ = executor;
-  for (auto [from, to] : {std::pair{&inputs.q, &run.inputs_.q},
-                          {&inputs.kv_cache, &run.inputs_.kv_cache},
-                          {&inputs.block_table, &run.inputs_.block_table},
-                          {&inputs.cache_seqlens, &run.inputs_.cache_seqlens},
-                          {&inputs.indices, &run.inputs_.indices},
-                          {&inputs.topk_length, &run.inputs_.topk_length},
-                          {&inputs.cu_seqlens_q, &run.inputs_.cu_seqlens_q},
-                          {&inputs.attn_sink, &run.inputs_.attn_sink},
-                          {&inputs.key_cache, &run.inputs_.key_cache},
-                          {&inputs.value_cache, &run.inputs_.value_cache},
-                          {&inputs.key_scale, &run.inputs_.key_scale},
-                          {&inputs.value_scale, &run.inputs_.value_scale},
-                          {&inputs.alibi_slopes, &run.inputs_.alibi_slopes},
-                          {&inputs.kv_scale, &run.inputs_.kv_scale},
-                          {&inputs.q_scale, &run.inputs_.q_scale},
-                          {&inputs.extra_kv_cache, &run.inputs_.extra_kv_cache},
-                          {&inputs.extra_indices, &run.inputs_.extra_indices},
-                          {&inputs.extra_topk_length, &run.inputs_.extra_topk_length},
-                          {&inputs.extra_block_table, &run.inputs_.extra_block_table},
-                          {&inputs.extra_cache_seqlens, &run.inputs_.extra_cache_seqlens}}) {
-    FLASHLATENT_RETURN_IF_ERROR(place(*from, *to, run.buffers_, executor));
+  for (const auto& [name, view] : kDecodeInputs) {
+    FLASHLATENT_RETURN_IF_ERROR(place(inputs.*view, run.inputs_.*view, run.buffers_, executor));
   }
   if (problem.options.prefix_sharing != PrefixSharing::kOff && !problem.sparse.enabled) {
     run.keep_pages(inputs);

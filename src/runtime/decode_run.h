@@ -1,4 +1,4 @@
-// One decode call from tensors on the CPU: places them on the executor's device, plans, runs, fetches
+// One decode call with tensors from the CPU: places them on the executor's device, plans, runs, and fetches
 // results.
 #pragma once
 
@@ -14,27 +14,27 @@ namespace flashlatent::runtime {
 
 class DecodeRun {
  public:
-  /// Copies the inputs (any strides; each tensor's whole span of memory is copied) and allocates outputs,
-  /// poisoned with NaN, plan and workspace.
+  /// Copies the inputs (any strides: the whole span of memory of each tensor) and allocates plan, workspace
+  /// and outputs, which are poisoned with NaN.
   static Result<DecodeRun> create(const DecodeProblem& problem, const DecodeInputs& inputs,
                                   const Executor& executor);
 
-  /// What flashlatent::check_inputs() finds in the inputs; waits for it.
+  /// flashlatent::check_inputs() on the inputs; waits for the result.
   Status check_inputs() const;
 
-  /// Plans and decodes, `times` over, asynchronously where the backend is.
+  /// Plans and decodes `times` times; asynchronous where the backend is.
   Status run(int times = 1);
   Status plan();
   Status decode();
 
-  /// Poisons the outputs and the workspace, so that what run() does not write is seen.
+  /// Poisons the outputs and the workspace, so that what run() leaves out is noticed.
   Status poison();
 
-  /// Waits and copies the results to the CPU; the views stay valid while this object lives.
+  /// Waits, and copies the results to the CPU. The views are valid as long as this object.
   Status fetch();
   ConstTensorView out() const { return host_out_view_; }
   ConstTensorView lse() const { return host_lse_view_; }
-  /// Bytes of out and lse, to compare reruns.
+  /// Bytes of out and lse, to compare runs.
   const std::vector<std::uint8_t>& out_bytes() const { return host_out_; }
   const std::vector<std::uint8_t>& lse_bytes() const { return host_lse_; }
 
@@ -46,7 +46,7 @@ class DecodeRun {
   Memory workspace_memory() const { return workspace_.memory(); }
 
  private:
-  /// What plan() needs where prefixes may be shared.
+  /// Keeps what plan() needs where prefixes may be shared.
   void keep_pages(const DecodeInputs& inputs);
 
   std::optional<Plan> handle_;  // empty until create() has made it

@@ -15,7 +15,7 @@ namespace flashlatent::runtime {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
-constexpr std::size_t kPiece = std::size_t{1} << 20;  // that a thread copies at a time
+constexpr std::size_t kPiece = std::size_t{1} << 20;  // bytes that a thread copies at a time
 
 #if FLASHLATENT_WITH_CUDA
 cudaStream_t stream_of(const Executor& executor) {
@@ -80,7 +80,8 @@ Status copy_to_device(void* device, const void* host, std::size_t bytes, const E
 }
 
 Status copy_to_host(void* host, const void* device, std::size_t bytes, const Executor& executor) {
-  return copy_to_device(host, device, bytes, executor);  // addresses say on which side they are
+  // cudaMemcpyDefault: the addresses show the direction
+  return copy_to_device(host, device, bytes, executor);
 }
 
 Status copy_on_device(void* to, const void* from, std::size_t bytes, const Executor& executor) {

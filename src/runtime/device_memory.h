@@ -1,4 +1,4 @@
-// Memory and time on either backend, for programs and tests (the library itself never allocates).
+// Memory on either backend, for programs and tests (the library itself never allocates).
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace flashlatent::runtime {
 
-/// An owned allocation, aligned to 256 bytes; freed with the object. On the CPU plain memory.
+/// An allocation, aligned to 256 bytes and freed with the object; on the CPU plain memory.
 class Buffer {
  public:
   static Result<Buffer> allocate(const Executor& executor, std::size_t bytes);
@@ -39,14 +39,14 @@ class Buffer {
   Backend backend_ = Backend::kCpu;
 };
 
-/// Ordered on the executor's stream; the host memory may be reused when the call returns.
+/// Ordered on the executor's stream. The host memory may be reused when the call returns.
 Status copy_to_device(void* device, const void* host, std::size_t bytes, const Executor& executor);
 Status copy_to_host(void* host, const void* device, std::size_t bytes, const Executor& executor);
-/// Within the executor's device; enqueued.
+/// Copies within the executor's device; enqueued.
 Status copy_on_device(void* to, const void* from, std::size_t bytes, const Executor& executor);
-/// Every byte of [device, device + bytes) becomes `value`.
+/// Sets every byte of [device, device + bytes) to `value`.
 Status fill(void* device, int value, std::size_t bytes, const Executor& executor);
-/// Waits for all work on the executor's stream; reports errors of kernels.
+/// Waits for all work on the executor's stream and returns kernels' errors.
 Status synchronize(const Executor& executor);
 
 }  // namespace flashlatent::runtime

@@ -30,7 +30,7 @@ Status check(double bytes, double there, std::string_view what, std::string_view
 
 double host_memory() {
   double bytes = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  // Version 2 and version 1; "max", or a number beyond all memory: no limit.
+  // cgroup version 2, then version 1. "max", or a number beyond all memory, means no limit.
   for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
     double limit = 0;
     if (std::ifstream(path) >> limit && limit > 0) bytes = std::min(bytes, limit);

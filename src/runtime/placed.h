@@ -1,4 +1,4 @@
-// A tensor of the CPU's on an executor's device.
+// Places a tensor from the CPU on an executor's device.
 #pragma once
 
 #include <utility>
@@ -9,7 +9,7 @@
 
 namespace flashlatent::runtime {
 
-/// Copies the whole span of memory that `host` reaches; `buffers` keep it. An absent view stays absent.
+/// Copies the whole span of memory of `host`; `buffers` own the copy. An absent view stays absent.
 inline Status place(const ConstTensorView& host, ConstTensorView& device, std::vector<Buffer>& buffers,
                     const Executor& executor) {
   device = host;

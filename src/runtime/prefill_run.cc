@@ -21,8 +21,7 @@ Result<PrefillRun> PrefillRun::create(const SparsePrefillInputs& inputs, const S
                           {&inputs.attn_sink, &run.inputs_.attn_sink},
                           {&inputs.extra_kv_cache, &run.inputs_.extra_kv_cache},
                           {&inputs.extra_indices, &run.inputs_.extra_indices},
-                          {&inputs.extra_topk_length, &run.inputs_.extra_topk_length},
-                          {&inputs.kv_scale, &run.inputs_.kv_scale}}) {
+                          {&inputs.extra_topk_length, &run.inputs_.extra_topk_length}}) {
     FLASHLATENT_RETURN_IF_ERROR(place(*from, *to, run.buffers_, executor));
   }
   FLASHLATENT_ASSIGN_OR_RETURN(const std::size_t bytes,
@@ -86,7 +85,6 @@ SparsePrefillInputs prefill_inputs(const DecodeInputs& decode) {
   inputs.extra_kv_cache = decode.extra_kv_cache;
   inputs.extra_indices = decode.extra_indices;
   inputs.extra_topk_length = decode.extra_topk_length;
-  inputs.kv_scale = decode.kv_scale;
   return inputs;
 }
 

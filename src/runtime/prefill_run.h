@@ -1,4 +1,5 @@
-// One sparse prefill from tensors on the CPU: places them on the executor's device, runs, fetches results.
+// One sparse prefill with tensors from the CPU: places them on the executor's device, runs, and fetches
+// results.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +13,21 @@ namespace flashlatent::runtime {
 
 class PrefillRun {
  public:
-  /// Copies the inputs (any strides; each tensor's whole span of memory is copied) and allocates outputs and
-  /// workspace, poisoned.
+  /// Copies the inputs (any strides: the whole span of memory of each tensor) and allocates outputs and
+  /// workspace, which are poisoned.
   static Result<PrefillRun> create(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
                                    const Executor& executor);
 
-  /// Asynchronous where the backend is.
+  /// Runs the call; asynchronous where the backend is.
   Status run();
 
-  /// Fills the outputs and the workspace with this byte, so that what run() does not write is seen.
+  /// Fills the outputs and the workspace with `byte`, so that what run() leaves out is noticed.
   Status poison(int byte = 0xFF);
 
-  /// Waits and copies the results to the CPU; the views stay valid while this object lives.
+  /// Waits, and copies the results to the CPU. The views are valid as long as this object.
   Status fetch();
   const SparsePrefillOutputs& results() const { return host_; }
-  /// Bytes of out, max_logits and lse, to compare reruns.
+  /// Bytes of out, max_logits and lse, to compare runs.
   const std::vector<std::uint8_t>& bytes() const { return host_bytes_; }
 
   SparsePrefillInputs& inputs() { return inputs_; }
@@ -43,11 +44,11 @@ class PrefillRun {
   std::vector<std::uint8_t> host_bytes_;
 };
 
-/// A sparse decode case of one query token a request as a sparse prefill, views of the same memory. Plain
-/// pages of one token become contiguous rows.
+/// A sparse decode case with one query token a request, as a sparse prefill on the same memory. A plain cache
+/// with pages of one token becomes contiguous rows.
 SparsePrefillInputs prefill_inputs(const DecodeInputs& decode);
 
-/// Results on the CPU beside the oracle's, all three of them.
+/// Compares all three results, on the CPU, with the oracle's.
 Result<Comparison> compare_prefill(const SparsePrefillInputs& inputs, const SparsePrefillOptions& options,
                                    const SparsePrefillOutputs& results);
 

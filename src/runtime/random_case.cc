@@ -17,15 +17,15 @@ namespace flashlatent::runtime {
 
 namespace {
 
-constexpr int kPad = 16;       // bytes that a strided tensor's rows are longer than needed
-constexpr int kPagePad = 128;  // and its pages
+constexpr int kPad = 16;       // bytes that are added to a row's stride in a strided tensor
+constexpr int kPagePad = 128;  // bytes that are added to a page's stride
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 int pages(int length, int page_size) {
   return (length + page_size - 1) / page_size;
 }
 
-/// A latent cache that requests' tokens are written to, or keys and values.
+/// A latent cache, or keys and values, with the pages of requests.
 struct PagedTokens {
   int page_size;
   const std::vector<int>& lengths;
@@ -33,12 +33,13 @@ struct PagedTokens {
   std::vector<std::vector<std::int32_t>> pages = {};  // of each request
   std::int32_t spare_page = 0;
 
-  /// Where the cache keeps a request's token.
+  /// The slot of a request's token.
   std::int64_t slot_of(int request, int token) const {
     return std::int64_t{pages[request][token / page_size]} * page_size + token % page_size;
   }
   std::uint8_t* page_at(std::int64_t page) const {
-    auto* memory = static_cast<std::uint8_t*>(const_cast<void*>(view.data));  // this case's own
+    // const_cast: this case owns the memory
+    auto* memory = static_cast<std::uint8_t*>(const_cast<void*>(view.data));
     return memory + page * view.strides[0] * static_cast<std::int64_t>(size_of(view.dtype));
   }
   std::uint8_t* at(std::int64_t slot) const {
@@ -65,7 +66,7 @@ class Maker {
 
  private:
   int batch() const { return static_cast<int>(spec_.lengths.size()); }
-  /// The request whose pages this one shares, and how many of them: those that both fill.
+  /// The request whose pages this request shares, as far as both fill them.
   std::size_t leader_of(std::size_t request) const { return request - request % spec_.sharers; }
   int shared_pages(std::size_t request) const {
     const int shortest = std::min(spec_.lengths[request], spec_.lengths[leader_of(request)]);
@@ -73,8 +74,8 @@ class Maker {
   }
   std::uint16_t normal(float mean = 0) { return from_float(normal_(engine_) + mean, spec_.dtype); }
 
-  /// What score_steps adds to each element of a token's key, and of a query row: qk_dim times their product
-  /// is scaled to the row's share of the token's step.
+  /// The mean of a token's key elements, and of a query row's elements, for score_steps: qk_dim times the
+  /// product of both means is the row's share of the token's step.
   float key_mean(int token) const {
     const std::vector<float>& steps = spec_.score_steps;
     if (steps.empty()) return 0;
@@ -96,19 +97,19 @@ class Maker {
     return from_float(values[engine_() % 3], spec_.dtype);
   }
 
-  /// -1, or beyond `count`.
+  /// An index that is -1, or `count` or more.
   std::int32_t outside(std::int64_t count) {
     const std::int32_t values[] = {-1, static_cast<std::int32_t>(count), std::numeric_limits<int>::max(),
                                    std::numeric_limits<int>::min()};
     return values[engine_() % 4];
   }
 
-  /// A plain row.
+  /// Writes a plain row.
   void write_row(std::uint16_t* row, float mean) {
     std::generate_n(row, spec_.qk_dim, [&] { return normal(mean); });
   }
 
-  /// Gives each request its pages; how many pages the cache has.
+  /// Gives each request its pages; returns how many pages the cache has.
   std::int64_t make_pages(PagedTokens& cache) {
     std::int64_t used = 0;
     for (int length : cache.lengths) used += pages(length, cache.page_size);
@@ -129,7 +130,7 @@ class Maker {
     return count;
   }
 
-  /// Writes the requests' tokens; all else is poison.
+  /// Writes the tokens of requests; everything else is poison.
   void make_cache(PagedTokens& cache, std::int64_t pages) {
     switch (spec_.format) {
       case KvFormat::kFp8_656:
@@ -172,15 +173,14 @@ class Maker {
     }
   }
 
-  /// qk_dim normal elements by their codes.
+  /// Writes the codes of qk_dim normal elements.
   void write_codes(std::uint8_t* codes, const ConstTensorView& scale, int head, float mean) {
     const auto* scales = static_cast<const float*>(scale.data);
     const float factor = scale.present() ? scales[scale.shape[0] > 1 ? head : 0] : 1;
     std::generate_n(codes, spec_.qk_dim, [&] { return e4m3::encode((normal_(engine_) + mean) / factor); });
   }
 
-  /// A cache whose tokens are rows of `dim` elements, of bytes that are 0xFF; how many elements its memory
-  /// has.
+  /// Makes a cache whose rows have `dim` elements, with all bytes 0xFF; returns the elements of its memory.
   std::int64_t make_rows(PagedTokens& cache, std::int64_t pages, Dtype dtype, std::int64_t dim) {
     const auto element = static_cast<std::int64_t>(size_of(dtype));
     const int heads = spec_.kv_heads;
@@ -205,7 +205,7 @@ class Maker {
     }
   }
 
-  /// The same of keys and values.
+  /// Makes caches of keys and values.
   void make_separate_caches(std::int64_t pages) {
     DecodeInputs& inputs = case_.inputs;
     const bool packed = spec_.layout == KvLayout::kPacked;
@@ -264,12 +264,12 @@ class Maker {
     return view;
   }
 
-  /// A normal element; with e4m3 its code, which has no scale of its own where there is none.
+  /// Writes a normal element. With e4m3 its code, in units of the scale if there is one.
   void write(const ConstTensorView& view, const ConstTensorView& scale, int head,
              std::initializer_list<std::int64_t> place, float mean = 0) {
     const std::int64_t offset =
         std::inner_product(place.begin(), place.end(), view.strides.begin(), std::int64_t{0});
-    void* memory = const_cast<void*>(view.data);  // this case's own
+    void* memory = const_cast<void*>(view.data);  // const_cast: this case owns the memory
     if (view.dtype != Dtype::kU8) {
       static_cast<std::uint16_t*>(memory)[offset] = normal(mean);
       return;
@@ -279,7 +279,8 @@ class Maker {
     static_cast<std::uint8_t*>(memory)[offset] = fp8_656::encode((normal_(engine_) + mean) / factor);
   }
 
-  /// How long a context is of which the rank has so many tokens: one of the lengths that may be.
+  /// The length of a context of which the rank holds `held` tokens; several lengths are possible, and one is
+  /// drawn.
   std::int32_t context_of(int held) {
     const auto& [rank, world, run] = spec_.shard;
     if (world == 1) return held;
@@ -323,7 +324,7 @@ class Maker {
     case_.inputs.indices = indices_of(cache_, spec_.topk, spec_.topk_lengths, 3);
   }
 
-  /// Random tokens of each query token's request. Of each `none`-th query token no index is one.
+  /// For each query token random tokens of its request. Each `none`-th query token gets no valid index.
   ConstTensorView indices_of(const PagedTokens& cache, int topk, const std::vector<int>& topk_lengths,
                              int none) {
     const int tokens = case_.problem.query.tokens;
@@ -400,7 +401,7 @@ class Maker {
     }
   }
 
-  /// Rows of q, `dim` apart.
+  /// Elements of q; rows are `dim` apart.
   const void* make_query_elements(std::int64_t tokens, std::int64_t dim) {
     const std::int64_t rows = tokens * spec_.heads;
     auto* q = allocate<std::uint16_t>(rows * dim);
@@ -410,7 +411,7 @@ class Maker {
     }
     return q;
   }
-  /// The same of e4m3.
+  /// e4m3 codes of q.
   const void* make_query_codes(std::int64_t tokens, std::int64_t dim) {
     const std::int64_t rows = tokens * spec_.heads;
     case_.inputs.q_scale = make_scales(spec_.query_scales);
@@ -433,7 +434,7 @@ class Maker {
     case_.inputs.attn_sink = {sink, Dtype::kF32, {spec_.heads}};
   }
 
-  /// As ALiBi has them: 2^(-8 (h + 1) / h_q).
+  /// As ALiBi's paper has them: 2^(-8 (h + 1) / h_q).
   void make_slopes() {
     if (!spec_.alibi) return;
     auto* slopes = allocate<float>(spec_.heads);

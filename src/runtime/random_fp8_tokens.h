@@ -1,4 +1,4 @@
-// Random tokens of the latent FP8 formats, and poison in their place.
+// Random tokens of the latent FP8 formats, and poison for unused ones.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +18,8 @@ class Fp8Tokens {
   Fp8Tokens(std::mt19937_64& engine, std::normal_distribution<float>& normal)
       : engine_(engine), normal_(normal) {}
 
-  /// An fp8_656 token. Half of the groups have the writer's scale, the others any that leaves no element out
-  /// of range.
+  /// Writes an fp8_656 token. Half of the groups have the writer's scale; the others have any scale that
+  /// keeps all elements in range.
   void write_656(std::uint8_t* token, bool rope, float mean) {
     for (int group = 0; group < fp8_656::kGroups; ++group) {
       const float scale =
@@ -31,7 +31,7 @@ class Fp8Tokens {
     if (rope) write_rope(token + fp8_656::kRopeOffset, mean);
   }
 
-  /// An fp8_584 token, without the byte of padding.
+  /// Writes an fp8_584 token, but not its byte of padding.
   void write_584(std::uint8_t* page, int page_size, std::int64_t offset, float mean) {
     std::uint8_t* data = page + fp8_584::data_offset(offset);
     std::uint8_t* scales = page + fp8_584::scale_offset(page_size, offset);
@@ -44,7 +44,7 @@ class Fp8Tokens {
     write_rope(data + fp8_584::kRopeOffset, mean);
   }
 
-  /// NaN in every element, or numbers with scales that are no numbers.
+  /// Writes NaN to every element, or finite elements with scales that are NaN or Inf.
   void poison_656(std::uint8_t* token) {
     std::memset(token, 0xFF, fp8_656::kTokenBytes);
     if (engine_() % 2 == 0) return;
@@ -56,13 +56,13 @@ class Fp8Tokens {
     }
   }
 
-  /// The same; all of it is NaN already.
+  /// The same for fp8_584, whose bytes are all NaN before.
   void poison_584(std::uint8_t* page, int page_size, std::int64_t offset) {
     switch (engine_() % 3) {
-      case 0:  // numbers, whose scales are NaN
+      case 0:  // numbers with NaN scales
         std::memset(page + fp8_584::data_offset(offset), 0x38, fp8_584::kNopeDim);
         break;
-      case 1:  // NaN with scales that are numbers
+      case 1:  // NaN with finite scales
         std::memset(page + fp8_584::scale_offset(page_size, offset), 127, fp8_584::kScaleBytes);
         break;
       default:
@@ -71,8 +71,8 @@ class Fp8Tokens {
   }
 
  private:
-  /// Codes of a group of normal elements, whose scale is the writer's or, as `another` makes it, a larger
-  /// one; the scale.
+  /// Writes the codes of a group of normal elements and returns its scale: the writer's, or the larger one
+  /// that `another` makes of it.
   template <int kGroup, class Another>
   float write_group(std::uint8_t* codes, float mean, Another another) {
     float values[kGroup], amax = 0;

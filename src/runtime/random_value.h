@@ -12,7 +12,7 @@
 
 namespace flashlatent::runtime {
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood 2014) over seed and index.
+/// SplitMix64's finaliser (Steele, Lea, Flood 2014) over seed and index.
 FLASHLATENT_HOST_DEVICE_INLINE std::uint64_t random_bits(std::uint64_t seed, std::uint64_t index) {
   std::uint64_t z = seed * 0xd1342543de82ef95ULL + (index + 1) * 0x9e3779b97f4a7c15ULL;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -20,7 +20,7 @@ FLASHLATENT_HOST_DEVICE_INLINE std::uint64_t random_bits(std::uint64_t seed, std
   return z ^ (z >> 31);
 }
 
-/// A normal number of deviation 1 (Box-Muller).
+/// A standard normal number (Box-Muller).
 FLASHLATENT_HOST_DEVICE_INLINE float random_normal(std::uint64_t seed, std::uint64_t index) {
   const std::uint64_t bits = random_bits(seed, index);
   const float u = (static_cast<float>(bits >> 40) + 0.5F) * 0x1p-24F;

@@ -10,13 +10,14 @@ namespace flashlatent::runtime {
 
 namespace {
 
-/// One of the call's caches: pages of contiguous bytes.
+/// One of the call's caches, as contiguous pages of bytes.
 struct Pages {
   const void* data;
   std::int64_t page_bytes, page_size;
   std::int64_t token_bytes;
-  bool in_rows;         ///< A page's first tokens are its first bytes; else they are all over it.
-  bool scales = false;  ///< fp8_584: 8 bytes a token behind all tokens of the page.
+  /// A page's first tokens are its first bytes; otherwise each token lies all over the page (packed).
+  bool in_rows;
+  bool scales = false;  ///< fp8_584: 8 bytes a token behind all data of the page.
 };
 
 Pages latent_pages(const DecodeProblem::Cache& cache, const void* data, std::int64_t page_size) {
@@ -46,12 +47,12 @@ std::vector<Pages> caches_of(const BenchInput& input) {
 
 class Cutter {
  public:
-  /// Tokens [first, first + count) of a page.
+  /// Adds tokens [first, first + count) of a page.
   void add(const Pages& cache, std::int64_t page, std::int64_t first, std::int64_t count) {
     const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(cache.data) + page * cache.page_bytes;
     add(begin + first * cache.token_bytes, count * cache.token_bytes);
     if (!cache.scales) return;
-    // In whole words of 16 bytes, since copies are.
+    // Rounded to whole words of 16 bytes, since bulk copies move those.
     const std::int64_t scales = fp8_584::scale_offset(cache.page_size, first) / 16 * 16;
     const std::int64_t end = fp8_584::scale_offset(cache.page_size, first + count);
     add(begin + scales, (end - scales + 15) / 16 * 16);
@@ -89,10 +90,10 @@ Result<std::vector<Piece>> cache_pieces(const BenchInput& input) {
   if (extra.enabled) {
     const Pages cache = latent_pages(problem.cache, input.extra_kv_cache.data(), extra.page_size);
     for (const std::int32_t token : input.host_extra_indices) add_token(cache, token);
-    // All requests have as many, and their pages are full but for the last one, which is taken for full.
+    // All requests have the same number of tokens; the last page counts as full.
     for (const std::int32_t page : input.host_extra_table) cutter.add(cache, page, 0, extra.page_size);
   }
-  // Of a page that requests share, as many tokens as the longest of them has in it.
+  // A page that requests share is read once, up to the most tokens that one of them has in it.
   std::vector<std::int32_t> order;
   std::vector<std::int64_t> live;
   for (std::size_t request = 0; request < input.host_lengths.size(); ++request) {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kStages = 6;       // of each warp
-constexpr int kMostPieces = 16;  // a stage: two lanes look one up
+constexpr int kMostPieces = 16;  // in a stage: two lanes look up one piece
 
 struct Ring {
   alignas(128) std::uint8_t bytes[kStages][Piece::kMostBytes];
@@ -20,8 +20,8 @@ struct Ring {
   ptx::Barrier full[kStages];
 };
 
-/// Stages of `per_stage` pieces, a round of them to all warps in turn; one warp alone is held up by its own
-/// instructions. What a stage's pieces are is looked up when its place is filled the time before.
+/// Reads all pieces, `per_stage` in a stage. Warps take stages in turn: one warp alone would be limited by
+/// its own instructions. The pieces of a stage are looked up one turn ahead.
 __global__ void __launch_bounds__(32 * kWarps, 1)
     read_pieces(const Piece* pieces, int per_stage, int stages) {
   extern __shared__ __align__(128) std::uint8_t raw[];
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
   cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();
 
-  int next = first;  // of all stages, the one to look up
+  int next = first;  // the next stage to look up
   auto look_up = [&](int place) {
     if (next < stages && lane < 2 * per_stage) {
       const auto* words = reinterpret_cast<const std::uint32_t*>(pieces + std::int64_t{next} * per_stage);

@@ -1,5 +1,5 @@
-// How long it takes to read what a decode call reads of the cache, and to do nothing with it: the limit that
-// the machine sets to any kernel on the same pages, launch included.
+// Measures how long it takes to read the bytes of the cache that a decode call reads, and do nothing with
+// them. Launch included, this is the machine's limit for any kernel on the same pages.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace flashlatent::runtime {
 
-/// A bulk copy: contiguous bytes of the cache, both multiples of 16.
+/// A bulk copy of contiguous bytes of the cache; address and size are multiples of 16.
 struct Piece {
   static constexpr int kMostBytes = 8192;
   std::uint64_t address : 48;
@@ -18,10 +18,12 @@ struct Piece {
 };
 
 /// The cached tokens that the call attends to. Dense: each page once, however many requests share it, in the
-/// order of the page table (the last page of a packed request whole). Sparse: each index's token.
+/// order of the page table (the last page of a packed request counts as full). Sparse: the token of each
+/// index.
 Result<std::vector<Piece>> cache_pieces(const BenchInput& input);
 
-/// CUDA: times a kernel that brings the pieces to shared memory, up to 192 KB in flight a multiprocessor.
+/// CUDA: times a kernel that copies the pieces to shared memory, with up to 192 KB in flight a
+/// multiprocessor.
 Result<Timing> time_reading(const std::vector<Piece>& pieces, const TimingOptions& options,
                             const Executor& executor);
 

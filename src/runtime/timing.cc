@@ -17,13 +17,13 @@ namespace flashlatent::runtime {
 namespace {
 
 constexpr int kWarmUps = 2;
-// The chip's clock remembers: for tenths of a second after heavy products it stays low (1.6 of 1.98 GHz), and
-// an idle one takes some milliseconds to rise. So every case starts from rest (TimingOptions::rest_ms), and
-// with some calls untimed.
+// The chip's clock depends on what ran before: after heavy products it stays low (1.6 of 1.98 GHz) for tenths
+// of a second, and an idle chip takes some milliseconds to raise it. So every case starts after a rest
+// (TimingOptions::rest_ms) and with some untimed calls.
 constexpr std::chrono::milliseconds kWarmUpTime{10};
 constexpr int kLeastRepeats = 3;
-// A graph has so many calls, or fewer where they would take longer than this: 40 replays then end before the
-// chip lowers its clock, 50 ms after heavy products begin, as 40 calls without a graph do.
+// Calls in a graph; fewer where they would take longer than kGraphMs. 40 replays then end within 50 ms,
+// before heavy products lower the clock; so do 40 calls without a graph.
 constexpr int kGraphCalls = 20;
 constexpr int kLeastGraphCalls = 4;
 constexpr double kGraphMs = 1.0;
@@ -34,7 +34,7 @@ Timing summarise(std::vector<double> times) {
   return {times[times.size() / 2], times.front(), times.back(), static_cast<int>(times.size())};
 }
 
-/// Memory to overwrite before each call, if the options want that.
+/// Memory that is overwritten before each call, if the options ask for it.
 class Flusher {
  public:
   static Result<Flusher> create(const TimingOptions& options, const Executor& executor) {
@@ -107,7 +107,7 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-/// A captured and instantiated graph.
+/// A captured and instantiated CUDA graph.
 class Graph {
  public:
   Graph() = default;
@@ -136,7 +136,7 @@ class Graph {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-/// Milliseconds of a call, with what a launch costs, once the clock has risen.
+/// Milliseconds of a call and its launch, measured once the clock has risen.
 Result<double> try_calls(const std::function<Status()>& call, cudaStream_t stream) {
   const Event begin, end;
   double least = std::numeric_limits<double>::infinity();
@@ -154,7 +154,7 @@ Result<double> try_calls(const std::function<Status()>& call, cudaStream_t strea
   return least;
 }
 
-/// All repeats are enqueued before any is waited for: the host's time is not measured.
+/// All repeats are enqueued before the first wait, so that the host's time is not measured.
 Result<Timing> time_on_cuda(const std::function<Status()>& call, const TimingOptions& options,
                             Flusher& flusher, cudaStream_t stream) {
   Graph graph;
@@ -199,7 +199,7 @@ Result<Timing> time_on_cuda(const std::function<Status()>& call, const TimingOpt
   return summarise(std::move(times));
 }
 
-/// Each call, or a graph of it, is launched once a round, between events.
+/// In each round every call, or a graph of it, is launched once, between events.
 Result<std::vector<Timing>> time_turn_about_on_cuda(const std::vector<std::function<Status()>>& calls,
                                                     const TimingOptions& options, cudaStream_t stream) {
   const int graph_calls = options.graph ? std::max(options.graph_calls, 1) : 1;

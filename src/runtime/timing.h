@@ -1,4 +1,4 @@
-// How long calls take on either backend.
+// Times calls on either backend.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 
 namespace flashlatent::runtime {
 
-/// A CUDA stream of our own, which unlike the default one can be captured; nothing on the CPU.
+/// A CUDA stream, which unlike the default stream can be captured; nothing on the CPU.
 class Stream {
  public:
   static Result<Stream> create(const Executor& executor);
@@ -28,11 +28,11 @@ class Stream {
 
 struct TimingOptions {
   int repeats = 40;
-  bool graph = false;        ///< CUDA: time replays of a graph of many calls, so that launch gaps are out.
-  int graph_calls = 0;       ///< Calls in that graph; 0: by the time that they take.
+  bool graph = false;        ///< CUDA: time replays of a graph of many calls, which leaves launch gaps out.
+  int graph_calls = 0;       ///< Calls in that graph; 0: chosen by the time that a call takes.
   bool cold = false;         ///< Overwrite more memory than the caches hold before each call.
   double max_seconds = 3.0;  ///< CPU: stop repeating after this, but not before three.
-  int rest_ms = 200;         ///< CUDA: before the first call.
+  int rest_ms = 200;         ///< CUDA: rest before the first call, milliseconds.
 };
 
 /// Milliseconds of one call.
@@ -49,8 +49,8 @@ struct Timing {
 Result<Timing> time_calls(const std::function<Status()>& call, const TimingOptions& options,
                           const Executor& executor);
 
-/// The same of several calls, turn about, so that what else changes with time befalls them all: one round a
-/// repeat. A graph has `graph_calls` calls, or one.
+/// Times several calls in turns, so that changes with time affect all alike: one round a repeat. A graph has
+/// `graph_calls` calls, or one.
 Result<std::vector<Timing>> time_turn_about(const std::vector<std::function<Status()>>& calls,
                                             const TimingOptions& options, const Executor& executor);
 

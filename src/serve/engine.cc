@@ -16,7 +16,7 @@ namespace flashlatent::serve {
 
 namespace {
 
-// MLA: 512 latent + 64 RoPE, of which fp8_584 has 448 + 64 and all are the value.
+// MLA: 512 latent + 64 RoPE elements. fp8_584: 448 + 64, all of them value.
 constexpr std::int64_t kRope = 64, kValue = 512;
 constexpr std::int64_t row_elements(KvFormat format) {
   return format == KvFormat::kFp8_584 ? fp8_584::kDim : kValue + kRope;
@@ -26,7 +26,7 @@ constexpr float kQueryScale = 4.0F;  // makes scores of deviation 2.3: some toke
 constexpr int kStagedRows = 4096;
 constexpr int kPoison = 0xFF;  // bf16 and fp16: 0xFFFF is a NaN
 
-/// Of elements of 16 bits.
+/// Bytes of elements of 16 bits.
 std::size_t bytes_of(std::int64_t elements) {
   return static_cast<std::size_t>(elements) * sizeof(std::uint16_t);
 }
@@ -120,7 +120,7 @@ Status Engine::too_large(std::string_view why) const {
               " query rows are wanted: fewer layers, pool tokens, requests in the batch or heads need less")};
 }
 
-// The system promises more than it has, and ends the program when it touches what is not there.
+// Systems grant more memory than they have, and end the program when it touches the rest.
 Status Engine::check_host_memory() const {
   const double rows = static_cast<double>(options_.batch) * options_.heads;
   const auto& cache = problem_.cache;
@@ -208,7 +208,7 @@ Status Engine::fill(const Scheduler::Fill& fill, const PagePool& pool) {
 
 Status Engine::copy_staged(int layer, const std::vector<std::int32_t>& slots) {
   for (std::size_t from = 0, to = 0; from < slots.size(); from = to) {
-    // Tokens whose rows follow each other in the cache go in one piece.
+    // Tokens whose rows are consecutive in the cache are copied together.
     while (to < slots.size() && slots[to] == slots[from] + static_cast<std::int64_t>(to - from)) ++to;
     FLASHLATENT_RETURN_IF_ERROR(
         runtime::copy_to_device(row_of(layer, slots[from]), staging_.data() + from * row_,
@@ -258,7 +258,7 @@ Status Engine::make_queries(const Scheduler::Step& step, const PagePool& pool) {
 
 Result<double> Engine::step(const Scheduler::Step& step, const PagePool& pool, int kept_layer) {
   const Executor& executor = options_.executor;
-  FLASHLATENT_RETURN_IF_ERROR(make_queries(step, pool));  // the model would: not timed
+  FLASHLATENT_RETURN_IF_ERROR(make_queries(step, pool));  // not timed, since a model would make them
   FLASHLATENT_RETURN_IF_ERROR(runtime::synchronize(executor));
 
   const auto start = std::chrono::steady_clock::now();
@@ -312,7 +312,7 @@ Result<runtime::Comparison> Engine::verify(const Scheduler::Step& step, int row,
                                                     static_cast<const float*>(kept_lse_.data()) + row * h_q,
                                                     lse.size() * sizeof(float), options_.executor));
 
-  // The request alone, its pages in order.
+  // The request alone, with its pages in order.
   std::vector<std::uint16_t> cache(pages * page_size * row_);
   std::vector<std::int32_t> block_table(pages);
   for (std::int64_t i = 0; i < pages; ++i) block_table[i] = static_cast<std::int32_t>(i);

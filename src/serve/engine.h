@@ -1,4 +1,4 @@
-// The attention of a model without the model: paged caches of random latents, one decode a layer.
+// The attention of a model without the model: paged caches of random latents, and one decode a layer.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +28,10 @@ class Engine {
     int heads = 16;  ///< h_q.
     int kv_heads = 1;
     int kv_dim = 0;  ///< MHA, GQA, MQA: elements of a key, and of a value. 0: MLA, which has one KV head.
-    int batch = 32;  ///< Rows of every step; those that nobody uses have length 0.
+    int batch = 32;  ///< Rows of every step; unused ones have length 0.
     int pages = 0;   ///< Of each layer's cache.
     int page_size = 64;
-    int max_pages = 0;  ///< The most that one request has.
+    int max_pages = 0;  ///< The most pages of a request.
     std::uint64_t seed = 0;
     PrefixSharing prefix_sharing = PrefixSharing::kAuto;  ///< Of decode.
   };

@@ -1,5 +1,5 @@
-// What operations on caches have in common on the host: kernels of which a warp has an item, compiled for the
-// types of what they read and write.
+// What operations on caches have in common on the host: launches of kernels in which each warp has an item,
+// compiled for the types that they read and write.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -12,7 +12,7 @@
 
 namespace flashlatent::cuda {
 
-/// Calls f with a value of the type that a tensor's dtype names; of bytes that is `Format`.
+/// Calls f with a value of the type that the dtype names; for bytes that is `Format`.
 template <class Format, class F>
 Status with_type(Dtype dtype, F f) {
   if (dtype == Dtype::kBF16) return f(__nv_bfloat16{});
@@ -20,7 +20,7 @@ Status with_type(Dtype dtype, F f) {
   return f(Format{});
 }
 
-/// On the current device.
+/// Launches on the current device.
 template <int kThreads, class... Parameters, class... Arguments>
 Status launch_warps(void (*kernel)(Parameters...), std::int64_t warps, const Executor& executor,
                     const Arguments&... arguments) {

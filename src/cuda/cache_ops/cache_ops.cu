@@ -1,5 +1,5 @@
-// Operations on caches: a few tokens a warp. What is moved where is a map's matter, how it is converted
-// token.cuh's.
+// Operations on caches; a warp has a few tokens. A map says what is moved where, token.cuh how it is
+// converted.
 #include <algorithm>
 
 #include "core/latent_format.h"
@@ -17,9 +17,9 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
-constexpr int kResident = 6;  // CTAs of an SM: 24 warps with up to 4.5 KB of tokens each in flight
-/// A warp's tokens: of 4, neighbours of 656 bytes are whole sectors of 32, and one word a lane is their RoPE
-/// parts. While there are warps for all tokens it has one.
+constexpr int kResident = 6;  // CTAs of an SM: 24 warps, each with up to 4.5 KB of tokens in flight
+/// Tokens of a warp. Four neighbours of 656 bytes are whole sectors of 32 bytes, and their RoPE parts are one
+/// word a lane. While there are enough warps, each has one token.
 constexpr int kManyTokens = 4;
 
 /// A cache, (pages, page_size, heads, d); strides in bytes.
@@ -42,7 +42,7 @@ struct Pages {
   }
 };
 
-/// takes(): the types that the operation is asked for. near(): what a warp finds out once, for its first
+/// takes(): the types that the operation is compiled for. near(): what a warp looks up once, for its first
 /// item.
 struct AppendMap {
   template <class From, class To>
@@ -50,7 +50,7 @@ struct AppendMap {
     return !std::is_same_v<From, Fp8Token>;
   }
   const std::uint8_t* latent;
-  const std::uint8_t* rope;                 // as in Move
+  const std::uint8_t* rope;                 // see Move
   std::int64_t latent_stride, rope_stride;  // bytes
   Integers slots;
   Pages cache;
@@ -64,7 +64,7 @@ struct AppendMap {
   }
 };
 
-/// All of a cache.
+/// The whole of a cache.
 struct ConvertMap {
   template <class From, class To>
   static constexpr bool takes() {
@@ -150,14 +150,14 @@ Status move_all(const Map& map, Dtype from, Dtype to, TokenDims dims, std::int64
   });
 }
 
-/// Tokens of fp8_656 are always moved by vectors.
+/// Tokens of fp8_656 are always moved by 16 bytes.
 Status check_fp8(const char* name, const ConstTensorView& view) {
   if (view.dtype != Dtype::kU8 || in_vectors(view)) return {};
   return invalid_argument(name, " at ", view.data, " is ", to_string(view),
                           "; the address and strides of an fp8_656 cache must be multiples of 16 bytes");
 }
 
-/// Tokens with `latent` and `rope` elements apart, or in one piece; `aligned` to 16 bytes.
+/// Tokens with `latent` and `rope` elements, apart or contiguous; `aligned` to 16 bytes.
 TokenDims dims_of(std::int64_t latent, std::int64_t rope, bool aligned) {
   const bool vectors = aligned && latent % 8 == 0 && rope % 8 == 0;
   const auto words = static_cast<int>(std::max<std::int64_t>((latent + rope) / 8, 1));

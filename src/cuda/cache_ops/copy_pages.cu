@@ -1,4 +1,4 @@
-// Pages of any layout as bytes: a warp a segment of what lies in one piece.
+// Copies pages of any layout as bytes: a warp has a segment of a contiguous run.
 #include <algorithm>
 
 #include "cuda/cache_ops/by_warps.h"
@@ -19,12 +19,12 @@ struct Dimension {
   std::int64_t extent = 1, from_stride = 0, to_stride = 0;  // bytes
 };
 
-/// Pages are rows of `words`, in three dimensions at most.
+/// A page is rows of `words`, in up to three dimensions.
 struct Pages {
   const std::uint8_t* from;
   std::uint8_t* to;
   Integers pairs;
-  std::int64_t from_pages, to_pages, from_stride, to_stride;  // of a page, bytes
+  std::int64_t from_pages, to_pages, from_stride, to_stride;  // from one page to the next, bytes
   Dimension rows[3];
   std::int64_t words, segments;  // of a row
   std::int64_t items;            // segments of all pairs
@@ -88,7 +88,7 @@ Status copy_pages(const ConstTensorView& from, const TensorView& to, const Const
                  0,
                  0,
                  0};
-  // Dimensions that follow each other in memory, in both, are one row.
+  // Dimensions that are contiguous on both sides become one row.
   std::int64_t row_bytes = size;
   int dimensions = 0;
   for (int i = from.rank - 1; i > 0; --i) {
@@ -100,7 +100,7 @@ Status copy_pages(const ConstTensorView& from, const TensorView& to, const Const
       pages.rows[dimensions++] = dimension;
     }
   }
-  // As wide words as all addresses allow.
+  // The widest words that all addresses allow.
   auto fits = [&](std::int64_t word) {
     const auto address =
         reinterpret_cast<std::uintptr_t>(from.data) | reinterpret_cast<std::uintptr_t>(to.data);

@@ -1,5 +1,5 @@
-// A warp has a token. Of its elements a lane has eight at a time, a word, where addresses allow that, and one
-// otherwise. Bits are those of the CPU backend (core/scaled_e4m3.h, core/element.h).
+// Operations on e4m3 caches; a warp has a token. A lane has eight elements at a time (a word) where addresses
+// allow it, otherwise one. Bits are those of the CPU backend (core/scaled_e4m3.h, core/element.h).
 #include "cuda/cache_ops/e4m3.h"
 
 #include "core/scaled_e4m3.h"
@@ -15,7 +15,7 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
 
-/// e4m3, where others have an element type.
+/// Marks e4m3 where others have an element type.
 struct Code {};
 template <class T>
 inline constexpr bool kIsCode = std::is_same_v<T, Code>;
@@ -65,11 +65,11 @@ struct GatherMap {
   }
 };
 
-/// The scales of an operation, fp32 or null (1), and the elements of its tokens.
+/// The scales of an operation (fp32, null: 1), and the elements of its tokens.
 struct Shape {
   const float *from_scale, *to_scale;
-  int latent, elements;  // of those the first part, whose rest is the RoPE part
-  bool vectors;          // are addresses those of words?
+  int latent, elements;  // `latent`: elements of the first part; the rest is the RoPE part
+  bool vectors;          // are addresses aligned to words?
 };
 
 __device__ __forceinline__ float scale_at(const float* scale) {
@@ -145,7 +145,7 @@ const float* scale_of(const ConstTensorView& scale) {
   return static_cast<const float*>(scale.data);
 }
 
-/// Words of eight elements: 8 bytes of codes, 16 of others.
+/// Are addresses aligned to words of eight elements (8 bytes of codes, 16 of others)?
 bool in_words(const ConstTensorView& view) {
   return in_vectors(view, view.dtype == Dtype::kU8 ? 8 : 16);
 }

@@ -1,4 +1,4 @@
-// Operations on e4m3 caches: cache_ops.cu leaves these calls to them.
+// Operations on e4m3 caches, to which cache_ops.cu delegates.
 #pragma once
 
 #include "flashlatent/backend.h"
@@ -10,7 +10,7 @@ namespace flashlatent::cuda {
 Status append_e4m3(const ConstTensorView& latent, const ConstTensorView& rope,
                    const ConstTensorView& slot_mapping, const TensorView& kv_cache,
                    const ConstTensorView& kv_scale, const Executor& executor);
-/// One of them is e4m3, the other that or plain.
+/// One cache is e4m3; the other is e4m3 or plain.
 Status convert_e4m3(const ConstTensorView& from, const ConstTensorView& from_scale, const TensorView& to,
                     const ConstTensorView& to_scale, const Executor& executor);
 Status gather_e4m3(const ConstTensorView& kv_cache, const ConstTensorView& kv_scale,

@@ -1,5 +1,5 @@
-// Elements of separate keys and values, a chunk of them a lane, from one type to another. Bits are those of
-// the CPU backend (core/element.h, core/scaled_e4m3.h).
+// Converts elements of separate keys and values, a chunk a lane. Bits are those of the CPU backend
+// (core/element.h, core/scaled_e4m3.h).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace flashlatent::cuda {
 
-/// e4m3 with a scale elsewhere, where others have an element type.
+/// Marks e4m3, whose scale is elsewhere, where others have an element type.
 struct E4m3 {};
 
 template <class Element>
@@ -18,15 +18,14 @@ inline constexpr bool kIsE4m3 = std::is_same_v<Element, E4m3>;
 template <class Element>
 using Bits = std::conditional_t<kIsE4m3<Element>, std::uint8_t, std::uint16_t>;
 
-/// Elements that a lane moves at once: what it writes is 16 bytes, since memory takes parts of 32 bytes
-/// slowly.
+/// Elements of a chunk: 16 bytes are written, because memory takes parts of 32 bytes slowly.
 template <class To>
 inline constexpr int kChunk = 16 / sizeof(Bits<To>);
-/// Those of them that lie side by side where they come from: 16 bytes at most.
+/// Elements of a chunk that are contiguous where they are read: 16 bytes at most.
 template <class From, class To>
 inline constexpr int kPiece = kIsE4m3<To> && !kIsE4m3<From> ? kChunk<To> / 2 : kChunk<To>;
 
-/// `count` elements, `stride` bytes apart; a whole chunk that lies in one aligned piece is one access.
+/// Loads `count` elements that are `stride` bytes apart. A whole chunk in one aligned piece is one access.
 template <int kCount, class T>
 __device__ __forceinline__ void load_chunk(const std::uint8_t* from, std::int64_t stride, int count,
                                            bool vector, T* bits) {
@@ -63,21 +62,21 @@ __device__ __forceinline__ float e4m3_quotient(float x, float scale) {
   return fp8_656::is_finite(x) ? x / scale : NAN;
 }
 
-/// Two e4m3 codes.
+/// Encodes two numbers to e4m3.
 __device__ __forceinline__ std::uint32_t encode_pair(float x, float y) {
   return __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, __NV_E4M3);
 }
 
-/// bf16 or fp16 times 1 / scale, and a step of Newton's: x / scale as a division rounds it, in 3 instructions
-/// in place of some 15. So it is for all significands of 11 bits and all of a scale's, where nothing leaves
-/// fp32's range: scales from 2^-60 to 2^60, magnitudes up to 2^20 of them.
+/// x / scale for bf16 or fp16, correctly rounded, in 3 instructions (a division takes some 15): x times 1 /
+/// scale, and a step of Newton's method. That is right for all significands of 11 bits and of a scale, if
+/// nothing leaves fp32's range: scales from 2^-60 to 2^60, and magnitudes up to 2^20 of them.
 struct Quotients {
   float scale, inverse;
   bool in_range;
 
   __device__ __forceinline__ explicit Quotients(float s)
       : scale(s), inverse(1.0F / s), in_range(s >= 0x1p-60F && s <= 0x1p60F) {}
-  __device__ __forceinline__ bool hold(float magnitude) const {  // not for infinity and NaN
+  __device__ __forceinline__ bool hold(float magnitude) const {  // false for infinity and NaN
     return in_range && magnitude * inverse <= 0x1p20F;
   }
   __device__ __forceinline__ float operator()(float x) const {
@@ -86,7 +85,7 @@ struct Quotients {
   }
 };
 
-/// By way of fp32 where the types, or e4m3's scales, differ.
+/// Through fp32 where the types, or e4m3's scales, differ.
 template <class From, class To, int kCount>
 __device__ __forceinline__ void convert_chunk(const Bits<From> (&from)[kCount], float from_scale,
                                               float to_scale, Bits<To> (&to)[kCount]) {

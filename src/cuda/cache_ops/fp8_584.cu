@@ -1,5 +1,6 @@
-// A warp has a token. Its 512 elements are 64 words of 8: a lane has words `lane` and `lane + 32`, 8 lanes
-// have a group of 64 and its scale, and the last 8 lanes' second words are the RoPE part.
+// Operations on fp8_584 caches; a warp has a token. Its 512 elements are 64 words of 8. A lane has words
+// `lane` and `lane + 32`; 8 lanes have a group of 64 elements and its scale; the last 8 lanes' second words
+// are the RoPE part.
 #include "cuda/cache_ops/fp8_584.h"
 
 #include "core/fp8_584.h"
@@ -17,24 +18,24 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
 constexpr int kGroupLanes584 = fp8_584::kGroup / 8;
-constexpr int kRopeLane = 32 - fp8_584::kRopeDim / 8;  // whose second word is the first of the RoPE part
+constexpr int kRopeLane = 32 - fp8_584::kRopeDim / 8;  // its second word is the first of the RoPE part
 static_assert(fp8_584::kDim == 2 * 32 * 8 && fp8_584::kGroups == 2 * 32 / kGroupLanes584 - 1);
 
-/// The format, where others have an element type.
+/// Marks the format where others have an element type.
 struct Token584 {};
 template <class T>
 inline constexpr bool kIs584 = std::is_same_v<T, Token584>;
 
-/// What becomes of a token. Without a place to go to it is skipped; without one to come from it becomes 0.
+/// One token's move. With null as target the token is skipped; with null as source it becomes 0.
 struct Move584 {
   const std::uint8_t* from;
-  const std::uint8_t* rope;    // of a plain token: where it would begin, were it one piece with its RoPE part
+  const std::uint8_t* rope;    // plain token: where it would begin if it were contiguous with its RoPE part
   const std::uint8_t* scales;  // of a token of bytes
   std::uint8_t* to;
   std::uint8_t* to_scales;
 };
 
-/// A cache of either kind.
+/// The tokens of a plain or an fp8_584 cache.
 struct Tokens : TokenPages {
   bool apart;  // are scales behind all data of a page?
 
@@ -114,7 +115,7 @@ __device__ __forceinline__ void quantize(const Move584& move, bool vectors, int 
       *reinterpret_cast<uint2*>(global(move.to) + word * 8) =
           make_uint2(encode<From>(x.x, x.y, inverse), encode<From>(x.z, x.w, inverse));
     }
-    if (lane % kGroupLanes584 == 0) {  // the byte behind the scales is 0
+    if (lane % kGroupLanes584 == 0) {  // the byte behind the scales becomes 0
       global(move.to_scales)[word / kGroupLanes584] = is_rope ? 0 : fp8_584::scale_byte(exponent);
     }
   }
@@ -137,7 +138,7 @@ __device__ __forceinline__ void dequantize(const Move584& move, bool vectors, in
   }
 }
 
-/// 72 words of 8 bytes of data and one of scales.
+/// Copies 72 words of 8 bytes of data and one of scales.
 __device__ __forceinline__ void copy(const Move584& move, int lane) {
   constexpr int kDataWords = fp8_584::kDataBytes / 8;
   for (int word = lane; word <= kDataWords; word += 32) {
@@ -175,7 +176,7 @@ Status move_tokens(const Map& map, bool vectors, std::int64_t items, const Execu
   return launch_warps<kThreads>(move_584_kernel<From, To, Map>, items, executor, map, vectors, items);
 }
 
-/// Data moves by 16 bytes, and begins at multiples of them if pages do.
+/// Data is moved by 16 bytes, and is aligned to them if pages are.
 Status check_584(const char* name, const ConstTensorView& view) {
   const auto address = reinterpret_cast<std::uintptr_t>(view.data);
   if (latent_format(view) != KvFormat::kFp8_584 || address % fp8_584::kPageAlignment == 0) return {};

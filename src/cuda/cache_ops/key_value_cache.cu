@@ -1,5 +1,5 @@
-// Operations on separate keys and values, in rows or packed: chunks of a row's elements by lanes. What is
-// moved where is a map's matter, how it is converted element.cuh's.
+// Operations on separate keys and values, in rows or packed; lanes have chunks of a row's elements. A map
+// says what is moved where, element.cuh how it is converted.
 #include <algorithm>
 
 #include "core/divisor.h"
@@ -16,16 +16,16 @@ constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
 constexpr int kResident = 8;  // CTAs of an SM
 
-/// Keys or values: of a cache, or contiguous rows (then a page is a row, and has one token). Of a row, runs
-/// of elements lie side by side: all of them, or where packed 16 bytes of a key and one element of a value.
-/// Strides in bytes.
+/// Keys or values, of a cache or as contiguous rows (a row is then a page of one token). Runs of a row's
+/// elements are contiguous: all of them; or if packed 16 bytes of a key, one element of a value. Strides in
+/// bytes.
 struct Tokens {
   std::uint8_t* data;
   const float* scale;  // of e4m3; null: 1
   std::int64_t page_stride, token_stride, head_stride, run_stride, element_stride;
   int scale_stride;
   int run_shift;  // a run has 2^run_shift elements
-  bool vectors;   // a chunk is one aligned piece
+  bool vectors;   // is a chunk one aligned piece?
 
   __device__ __forceinline__ const std::uint8_t* token(std::int64_t page, std::int64_t token) const {
     return data + page * page_stride + token * token_stride;
@@ -41,7 +41,8 @@ struct Tokens {
 
 constexpr int kWholeRow = 30;  // as run_shift
 
-/// `view` by its dimensions: `run` is where runs are counted, -1 where a row is one run.
+/// Tokens of `view`, whose dimensions are given by number; `run`: the dimension that counts runs, -1 if a row
+/// is one run.
 Tokens tokens_of(const ConstTensorView& view, const ConstTensorView& scale, int page, int token, int head,
                  int run, int run_shift, int chunk) {
   const auto bytes = static_cast<std::int64_t>(size_of(view.dtype));
@@ -60,7 +61,7 @@ Tokens tokens_of(const ConstTensorView& view, const ConstTensorView& scale, int 
   return tokens;
 }
 
-/// A cache's keys and values, or rows of them.
+/// Keys and values, of a cache or as rows.
 struct Pair {
   Tokens keys, values;
 
@@ -77,7 +78,7 @@ struct Pair {
   }
 };
 
-/// What a cache of either layout has.
+/// The extents of a cache of either layout.
 struct CacheShape {
   std::int64_t pages, page_size, heads, qk_dim, v_dim;
 
@@ -99,12 +100,12 @@ struct CacheShape {
 struct Place {
   std::int64_t page = -1, token = 0;
 };
-/// What becomes of a token. Without a place to go to it is skipped; without one to come from it becomes 0.
+/// One token's move. With null as target it is skipped; with null as source it becomes 0.
 struct Move {
   Place from, to;
 };
 
-/// takes(): the types that the operation is asked for. near(): what a warp finds out once, for its first
+/// takes(): the types that the operation is compiled for. near(): what a warp looks up once, for its first
 /// token.
 struct AppendMap {
   template <class From, class To>
@@ -138,7 +139,7 @@ struct GatherMap {
   }
 };
 
-/// All of a cache.
+/// The whole of a cache.
 struct ConvertMap {
   template <class From, class To>
   static constexpr bool takes() {
@@ -153,15 +154,15 @@ struct ConvertMap {
   }
 };
 
-/// Keys, or values.
+/// The keys, or the values, of both sides.
 struct Side {
   Tokens from, to;
   int dim;
   Divisor chunks;  // of a row
 };
 
-/// A warp takes 2^log_tokens tokens (1, 4, 16 or 32), of `heads` of their heads, keys and values, or one of
-/// these where they are `apart`; `shares` warps take all heads.
+/// A warp has 2^log_tokens tokens (1, 4, 16 or 32) of `heads` heads; keys and values, or one of these where
+/// they are `apart`. `shares` warps have all heads.
 struct Work {
   Side sides[2];
   std::int64_t tokens, units;
@@ -222,7 +223,7 @@ __global__ void __launch_bounds__(kThreads, kResident)
   const int head = static_cast<int>(share % work.shares) * work.heads;
   const int first = lane >> work.log_tokens, step = 32 >> work.log_tokens;
   const int first_side = work.apart ? static_cast<int>(unit % 2) : 0;
-#pragma unroll 1  // less code for few tokens to wait for
+#pragma unroll 1  // less code, for which few tokens would wait
   for (int side = first_side; side < (work.apart ? first_side + 1 : 2); ++side) {
     move_side<From, To>(work.sides[side], move, head, work.heads, first, step);
   }
@@ -252,9 +253,9 @@ Status move_all(const Map& map, const Pair& from, Dtype from_dtype, const Pair& 
                1,
                static_cast<int>(shape.heads),
                false};
-  // What is packed has tokens side by side: so go lanes, once there are tokens for all multiprocessors, or
-  // to be written for a quarter of them. Two of a token's chunks, and 16 tokens, are 32 bytes or more of rows
-  // and of packed elements; of packed e4m3 32 tokens.
+  // Packed tokens lie side by side, so lanes take neighbouring tokens once there are tokens for all
+  // multiprocessors, or for a quarter of these if packed tokens are written. Two chunks of 16 tokens are at
+  // least 32 contiguous bytes, in rows and in packed elements; packed e4m3 needs 32 tokens.
   const bool from_packed = from.values.run_shift == 0, to_packed = to.values.run_shift == 0;
   if (tokens * shape.heads < (to_packed ? 8 : 32) * multiprocessor_count) {
     work.log_tokens = 0;
@@ -266,7 +267,7 @@ Status move_all(const Map& map, const Pair& from, Dtype from_dtype, const Pair& 
     work.heads = 1;
   }
   work.units = ((tokens - 1 >> work.log_tokens) + 1) * work.shares;
-  // While there are warps for it, keys and values need not wait for each other.
+  // While there are enough warps, keys and values go to different warps.
   work.apart = 2 * work.units <= multiprocessor_count * kResident * kWarps;
   if (work.apart) work.units *= 2;
   return with_type<E4m3>(from_dtype, [&](auto from_type) {

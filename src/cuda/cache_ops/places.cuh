@@ -1,4 +1,4 @@
-// Where tokens are, by numbers that only the device reads; and how whole tensors lie.
+// Finds tokens by numbers that only the device reads, and describes how tensors lie.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ struct TokenPages {
   }
 };
 
-/// Requests' pages, and the rows of a contiguous buffer that their tokens become.
+/// The pages of requests, and the rows of a contiguous buffer that their tokens become.
 struct PageTable {
   const std::int32_t* table;
   std::int64_t stride, max_pages;
@@ -56,20 +56,20 @@ struct PageTable {
         batch(static_cast<int>(block_table.shape[0])) {}
 
   struct Found {
-    bool row = false;        // is it a request's?
-    std::int64_t page = -1;  // negative: none, the row is 0
+    bool row = false;        // does a request have this row?
+    std::int64_t page = -1;  // negative: there is none, and the row becomes 0
     std::int64_t offset = 0;
   };
 
-  /// The first request that ends past the row, by a warp: 32 probes at once, so that few loads wait for
-  /// others.
+  /// The first request that ends past the row. Called by a warp: 32 probes at a time, so that few loads
+  /// depend on others.
   __device__ __forceinline__ int request_of(std::int64_t row) const {
     const int lane = threadIdx.x % 32;
     int first = 0;
     for (int count = batch; count > 0;) {
       const int step = (count + 31) / 32, probe = min((lane + 1) * step, count) - 1;
       const unsigned past = __ballot_sync(0xffffffff, ends[first + probe] > row);
-      if (past == 0) return first + count;  // the one behind those, or none
+      if (past == 0) return first + count;  // the request behind those; `count` if there is none
       const int skipped = (__ffs(past) - 1) * step;
       count = min(step, count - skipped) - 1;
       first += skipped;
@@ -77,7 +77,7 @@ struct PageTable {
     return first;
   }
 
-  /// `request`: of a row before this one, or of this one.
+  /// `request`: the request of an earlier row, or of this one.
   __device__ __forceinline__ Found find(std::int64_t row, int request, std::int64_t pages,
                                         std::int64_t page_size) const {
     while (request < batch && ends[request] <= row) ++request;

@@ -1,4 +1,4 @@
-// Cached tokens from one format to another, a few by a warp. Bits are those of the CPU backend
+// Converts cached tokens from one format to another; a warp has a few. Bits are those of the CPU backend
 // (core/element.h, core/fp8_656.h), NaN included.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace flashlatent::cuda {
 
-/// The fp8_656 format, where others have an element type.
+/// Marks fp8_656 where others have an element type.
 struct Fp8Token {};
 
 template <class Element>
@@ -53,23 +53,23 @@ __device__ __forceinline__ std::uint32_t convert_pair(std::uint32_t pair) {
          std::uint32_t{convert<From, To>(static_cast<std::uint16_t>(pair >> 16))} << 16;
 }
 
-/// The type's infinity; as integers NaNs are above it, all finite magnitudes below.
+/// The type's infinity. As integers NaNs are above it and finite magnitudes below.
 template <class Element>
 inline constexpr std::uint32_t kInfinity = std::is_same_v<Element, __half> ? 0x7C00 : 0x7F80;
 constexpr std::uint32_t kBothHalves = 0x10001;
 
-/// The greater magnitudes of a word's first and second elements.
+/// The larger magnitudes of a word's first and second elements.
 __device__ __forceinline__ std::uint32_t largest_magnitudes(const uint4& word) {
   constexpr std::uint32_t kMagnitudes = 0x7FFF * kBothHalves;
   return __vmaxu2(__vmaxu2(word.x & kMagnitudes, word.y & kMagnitudes),
                   __vmaxu2(word.z & kMagnitudes, word.w & kMagnitudes));
 }
-/// Is one of two magnitudes `least` or more?
+/// Is one of the two magnitudes at least `least`?
 __device__ __forceinline__ bool reach(std::uint32_t magnitudes, std::uint32_t least) {
   return (magnitudes + (0x8000 - least) * kBothHalves & 0x8000 * kBothHalves) != 0;
 }
 
-/// Elements that are no NaN, or whose NaN's bits do not matter.
+/// For elements that are no NaN, or whose NaN's bits do not matter.
 template <class Element>
 __device__ __forceinline__ float2 to_floats(std::uint32_t pair) {
   if constexpr (std::is_same_v<Element, __half>) {
@@ -89,7 +89,7 @@ __device__ __forceinline__ std::uint32_t from_floats(float2 x) {
   }
 }
 
-/// Eight elements.
+/// Converts eight elements.
 template <class From, class To>
 __device__ __forceinline__ uint4 convert_word(uint4 x) {
   if constexpr (std::is_same_v<From, To>) {
@@ -103,14 +103,14 @@ __device__ __forceinline__ uint4 convert_word(uint4 x) {
   }
 }
 
-/// A pointer that came by way of shared memory: of it the compiler does not know that it is to global memory.
+/// A pointer that came through shared memory: tells the compiler that it points to global memory.
 template <class T>
 __device__ __forceinline__ T* global(T* pointer) {
   __builtin_assume(__isGlobal(pointer));
   return pointer;
 }
 
-/// Words are 16 bytes, in one piece if `vectors`; 0 from nowhere.
+/// A word of 16 bytes, in one access if `vectors`; 0 if the token is null.
 __device__ __forceinline__ uint4 load_word(const std::uint8_t* token, int word, bool vectors) {
   if (token == nullptr) return make_uint4(0, 0, 0, 0);
   token = global(token + 16 * word);
@@ -134,25 +134,25 @@ __device__ __forceinline__ void store_word(std::uint8_t* token, int word, bool v
   for (int i = 0; i < 8; ++i) reinterpret_cast<std::uint16_t*>(token)[i] = halves[i];
 }
 
-/// What becomes of a token. Without a place to go to it is skipped; without one to come from it becomes 0.
+/// One token's move. With null as target it is skipped; with null as source it becomes 0.
 struct Move {
   const std::uint8_t* from;
-  const std::uint8_t* rope;  // where it would begin, were it one piece with its RoPE part
+  const std::uint8_t* rope;  // where it would begin if it were contiguous with its RoPE part
   std::uint8_t* to;
 };
 
-/// Of a token that is not quantised.
+/// The parts of a plain token.
 struct TokenDims {
   int latent, rope;  // elements
-  bool vectors;      // addresses and both lengths are multiples of 16 bytes
-  Divisor words;     // of a token of either kind
+  bool vectors;      // are addresses and both lengths multiples of 16 bytes?
+  Divisor words;     // of one token
 };
 
-/// Tokens from one plain format to another, or unchanged ones.
+/// Moves tokens from one plain format to another, or unchanged.
 template <class From, class To, int kTokens>
 __device__ __forceinline__ void move_words(const Move (&moves)[kTokens], const TokenDims& dims, int lane) {
   constexpr bool kPlain = !std::is_same_v<From, Fp8Token>;
-  // Tokens of 576 elements, or of 656 bytes, at once.
+  // Words of tokens of 576 elements, or of 656 bytes, that a lane has in flight.
   constexpr int kBatch = (kTokens * (kPlain ? fp8_656::kDim * 2 : fp8_656::kTokenBytes) / 16 + 31) / 32;
   const int words = dims.words.value;
   for (int first = lane; first < kTokens * words; first += kBatch * 32) {
@@ -177,7 +177,7 @@ __device__ __forceinline__ void move_words(const Move (&moves)[kTokens], const T
   }
 }
 
-/// The same where addresses are those of elements.
+/// The same if addresses are only aligned to elements.
 template <class From, class To>
 __device__ __forceinline__ void move_elements(const Move& move, const TokenDims& dims, int lane) {
   if (move.to == nullptr) return;
@@ -188,14 +188,14 @@ __device__ __forceinline__ void move_elements(const Move& move, const TokenDims&
   }
 }
 
-/// A latent is 64 words of elements, of which a lane has words `lane` and `lane + 32`: 16 lanes have a group,
-/// and memory is read and written without gaps. Words 64 to 71 are the RoPE part: one a lane of 4 tokens.
+/// A latent is 64 words of elements. A lane has words `lane` and `lane + 32`, so 16 lanes have a group, and
+/// memory is accessed without gaps. Words 64 to 71 are the RoPE part: one a lane for 4 tokens.
 constexpr int kHalfLatent = fp8_656::kLatentDim / 2;
 constexpr int kGroupLanes = fp8_656::kGroup / 8;
 constexpr int kRopeWord = fp8_656::kLatentDim / 8, kRopeWords = fp8_656::kRopeDim / 8;
 static_assert(kHalfLatent == 32 * 8);
 
-/// Four elements, of NaN ones too, as e4m3.
+/// Encodes four elements, NaN included, to e4m3.
 template <class From>
 __device__ __forceinline__ std::uint32_t encode(std::uint32_t low, std::uint32_t high, float inverse) {
   auto two = [&](std::uint32_t pair) -> std::uint32_t {
@@ -205,8 +205,8 @@ __device__ __forceinline__ std::uint32_t encode(std::uint32_t low, std::uint32_t
   return two(low) | two(high) << 16;
 }
 
-/// The largest finite magnitudes in the groups that two words are of, in the halves of a register; elements
-/// that are not finite become NaN. kLanes have a group.
+/// The largest finite magnitudes of the groups that two words belong to, in the halves of a register.
+/// Elements that are not finite become NaN. kLanes lanes have a group.
 template <class From, int kLanes>
 __device__ __forceinline__ std::uint32_t group_amax(uint4 (&latent)[2]) {
   auto amax_of = [](const uint4& low, const uint4& high) {  // of either group, in the halves of a register
@@ -220,7 +220,7 @@ __device__ __forceinline__ std::uint32_t group_amax(uint4 (&latent)[2]) {
   };
   std::uint32_t amax = amax_of(latent[0], latent[1]);
   if (__any_sync(0xffffffff, reach(amax, kInfinity<From>))) {
-    // What is not finite becomes NaN, as e4m3 has no infinity, and does not count.
+    // Elements that are not finite become NaN, since e4m3 has no infinity, and do not count.
     uint4 finite[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -236,7 +236,7 @@ __device__ __forceinline__ std::uint32_t group_amax(uint4 (&latent)[2]) {
   return amax;
 }
 
-/// Quantises a latent: its codes and scales.
+/// Quantises a latent to codes and scales.
 template <class From>
 __device__ __forceinline__ void quantize(uint4 (&latent)[2], std::uint8_t* token, int lane) {
   const std::uint32_t amax = group_amax<From, kGroupLanes>(latent);
@@ -255,7 +255,7 @@ __device__ __forceinline__ void quantize(uint4 (&latent)[2], std::uint8_t* token
   }
 }
 
-/// Quantises tokens, by way of `staged`: written out word by word, whole sectors are.
+/// Quantises tokens through `staged`, so that whole sectors are written word by word.
 template <class From, int kTokens>
 __device__ __forceinline__ void quantize_tokens(const Move (&moves)[kTokens], bool vectors,
                                                 std::uint8_t (&staged)[kTokens][fp8_656::kTokenBytes],
@@ -286,13 +286,13 @@ __device__ __forceinline__ void quantize_tokens(const Move (&moves)[kTokens], bo
   }
 }
 
-/// Eight codes as elements.
+/// Decodes eight codes.
 template <class To>
 __device__ __forceinline__ uint4 decode_word(uint2 codes, float scale) {
   auto two = [&](std::uint32_t pair) {
     const __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3);
     const float2 x = __half22float2(halves);
-    if constexpr (std::is_same_v<To, __half>) {  // its NaN is another than the instruction's
+    if constexpr (std::is_same_v<To, __half>) {  // its NaN differs from the instruction's
       return from_float<To>(x.x * scale) | std::uint32_t{from_float<To>(x.y * scale)} << 16;
     } else {
       return from_floats<To>(make_float2(x.x * scale, x.y * scale));

@@ -1,5 +1,5 @@
 // check_inputs() on the device: one cluster, whose CTAs keep the lowest place of an offence in the first
-// one's shared memory. So the caller's memory needs no value before the launch.
+// CTA's shared memory. So the caller's memory needs no initial value.
 #include "cuda/common/launch.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/ptx/barrier.cuh"
@@ -15,12 +15,12 @@ using input_check::Range;
 using input_check::Tables;
 
 constexpr int kThreads = 1024;
-constexpr int kCtas = 8;  // the largest cluster that every device has
+constexpr int kCtas = 8;  // the largest cluster that every device supports
 constexpr int kAll = kThreads * kCtas;
 constexpr int kLanes = 32;
-constexpr std::int64_t kColumns = 512;  // of a row of block_table, that a warp takes at a time
+constexpr std::int64_t kColumns = 512;  // columns of a row of block_table that a warp takes at a time
 
-/// Offences among cu_seqlens_q and lengths that thread `i` of all looks at.
+/// The lowest offence in cu_seqlens_q and lengths, of those that thread `i` checks.
 __device__ Place first_of_requests(const Tables& t, int i) {
   Place first = input_check::kNoPlace;
   for (std::int32_t entry = i; t.begins != nullptr && entry <= t.requests; entry += kAll) {
@@ -37,7 +37,8 @@ __device__ Place first_of_requests(const Tables& t, int i) {
   return first;
 }
 
-/// Offences among the live entries of a list's page table that a lane of warp number `warp` looks at.
+/// The lowest offence in the live entries of a list's page table, of those that a lane of warp number `warp`
+/// checks.
 __device__ Place first_of_pages(const Tables& t, const List& list, int warp, int lane) {
   Place first = input_check::kNoPlace;
   if (list.pages == nullptr) return first;

@@ -29,24 +29,25 @@ __device__ float from_float(float x) {
   return x;
 }
 
-/// How a CTA of eight warps shares out rows: so many warps add up a row's parts, in shared memory if they are
-/// several, each some units of columns. How many merges there are, and of how many parts, only the device
-/// knows.
+/// How a CTA of eight warps divides rows: kWarpsARow warps add up the parts of a row, each kUnits units of
+/// columns; several warps meet in shared memory. Only the device knows how many merges there are, and of how
+/// many parts.
 template <int kWarpsARow_, int kUnits_, int kParts_, int kResident_>
 struct Share {
   static constexpr int kWarpsARow = kWarpsARow_;
-  static constexpr int kUnits = kUnits_;        // of columns, a warp
-  static constexpr int kParts = kParts_;        // that a warp has under way in one trip to memory
-  static constexpr int kResident = kResident_;  // CTAs a multiprocessor, which limits registers
+  static constexpr int kUnits = kUnits_;  // units of columns of a warp
+  static constexpr int kParts = kParts_;  // parts whose loads a warp has in flight together
+  // CTAs on a multiprocessor at the same time, which limits registers
+  static constexpr int kResident = kResident_;
 };
-// Of 66 parts, which one request has, eight warps have 9 at most. More rows, of fewer parts each, are done in
-// one wave by more CTAs with fewer registers. A warp alone takes 8: with 9, which 8 requests have, they take
-// 0.5 us longer.
+// One request has at most 66 parts, so each of eight warps has 9 at most. Where there are more rows of fewer
+// parts, more CTAs with fewer registers do them in one wave. A lone warp takes 8 parts at a time: with 9,
+// calls of 8 requests take 0.5 us longer.
 using RowByAll = Share<8, 1, 9, 3>;
 using RowOfFewByAll = Share<8, 1, 5, 4>;
 using RowByWarp = Share<1, 1, 8, 3>;
 using FewPartsByWarp = Share<1, 2, 3, 4>;
-// From fp16, a unit of which is twice as many columns: 128 rows are done in one wave by half as many CTAs.
+// From fp16, whose units are twice as many columns: half as many CTAs do 128 rows in one wave.
 using HalvesByAll = Share<8, 1, 9, 2>;
 using HalvesByFour = Share<4, 1, 9, 2>;
 using HalvesByTwo = Share<2, 1, 9, 2>;
@@ -58,15 +59,15 @@ using parts::kUnitColumns;
 using LongMerges = parts::LongMerges<kWarps>;
 
 struct CombineUnit {
-  int columns;  // the first, counted in those of a unit
-  int row;      // first row of the tile
+  int columns;  // its first column, in units
+  int row;      // its first row in the tile
   int lane;
   int merge;
 };
 
-/// The units of a tile, of so many columns and rows each.
+/// The units of a tile: each is some columns of some rows.
 struct UnitsOfTile {
-  Divisor columns, rows;  // how many there are
+  Divisor columns, rows;  // the number of units in each direction
   int unit_rows;
 
   UnitsOfTile(int v_dim, int tile_rows, int unit_columns, int unit_rows)
@@ -82,20 +83,20 @@ struct UnitsOfTile {
   }
 };
 
-/// How the kernel shares out its work.
+/// How the kernel divides its work.
 struct CombineShape {
   int v_dim;
-  UnitsOfTile units, units_of_rows;  // the latter by all warps
+  UnitsOfTile units, units_of_rows;  // `units_of_rows`: units whose rows all warps of a CTA share
 };
 
-/// What tells what is merged.
+/// Where the kernel learns what to merge.
 enum class Told {
   kByPlan,
-  kByShapes,    ///< Each has as many (kEvenShares).
-  kByRequests,  ///< Each has a merge in the plan (kSharesByLength).
+  kByShapes,    ///< Shapes say it: each request has the same number of parts (kEvenShares).
+  kByRequests,  ///< Each request has a merge in the plan (kSharesByLength).
 };
 
-/// kTokens: as parts::row_tile() has it.
+/// kTokens: see parts::row_tile().
 template <class Element, class Stored, class Share, Told kTold, bool kTokens>
 __global__ void __launch_bounds__(kWarps * 32, Share::kResident)
     combine_plan_kernel(const __grid_constant__ parts::DecodeArguments args,
@@ -104,16 +105,17 @@ __global__ void __launch_bounds__(kWarps * 32, Share::kResident)
   __shared__ LongMerges long_merges;
   const schedule::Geometry& g = args.geometry;
   const int warp = threadIdx.x / 32;
-  cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
-  // The plan was there before the launch that this one overlaps let it begin.
+  cudaTriggerProgrammaticLaunchCompletion();  // lets the next launch take its place in the queue
+  // The plan was complete before the previous launch let this one begin.
   const int merges = kTold != Told::kByPlan ? g.requests : args.plan_header->merges;
   auto merge_at = [&](int i) {
     return kTold == Told::kByShapes ? schedule::even_merge(g, i) : args.merges[i];
   };
-  // Where nothing was split one CTA waits for the launch before, so that this one ends after it. If all did,
-  // a call would take 0.5 to 1.1 us longer.
+  // If nothing was split, one CTA waits for the previous launch, so that this launch ends after it. If all
+  // CTAs waited, a call would take 0.5 to 1.1 us longer.
   if (merges == 0 && blockIdx.x > 0) return;
-  // Not where a request must not feel its batch-mates: CTAs add in another order, and take so many requests.
+  // CTAs take the rows of many parts. Not with batch_invariant, because CTAs add in another order, and
+  // whether they do depends on the batch.
   const bool finds_long = Share::kWarpsARow == 1 && kTold == Told::kByPlan && g.fixed_split == 0;
   auto meet = [] { __syncthreads(); };
   if (finds_long) long_merges.find(args, meet);
@@ -124,7 +126,7 @@ __global__ void __launch_bounds__(kWarps * 32, Share::kResident)
     const parts::RowTile tile = parts::row_tile<kTokens>(args, merge.request, merge.round, unit.lane);
     return Row::find(args, merge, tile, unit.lane, unit.row + warp / warps_a_row, shape.v_dim);
   };
-  // The row of one of `shape.units`; none if there is no such unit, or it is all warps'.
+  // The row of unit number `index`; an empty row if there is no such unit, or if all warps share it.
   const auto find_row = [&](int index) {
     const CombineUnit unit = shape.units.at(args.lanes, index);
     if (unit.merge >= merges) return Row{};
@@ -132,7 +134,7 @@ __global__ void __launch_bounds__(kWarps * 32, Share::kResident)
     if (takes_long && LongMerges::is_long(g, merge)) return Row{};
     return row_of(unit, merge, Share::kWarpsARow);
   };
-  // Of the first one all is known before that launch is done, but what it adds up.
+  // Everything about the first row but its values is known before the previous launch is done.
   const int begin = blockIdx.x;
   Row row = find_row(begin);
   cudaGridDependencySynchronize();
@@ -157,7 +159,7 @@ __global__ void __launch_bounds__(kWarps * 32, Share::kResident)
   }
 }
 
-/// What is to be merged at most.
+/// The most that there may be to merge.
 struct RowsToMerge {
   std::int64_t rows;  // of all tiles
   int v_dim;
@@ -172,7 +174,7 @@ struct RowsToMerge {
   std::int64_t resident() const {
     return std::int64_t{multiprocessors} * Share::kResident;
   }
-  /// Into one wave.
+  /// Do all units fit into one wave of CTAs?
   template <class Stored, class Share>
   bool fits() const {
     return ctas<Stored, Share>() <= resident<Share>();
@@ -182,7 +184,7 @@ struct RowsToMerge {
 template <class Element, class Stored, class Share, Told kTold, bool kTokens = false>
 Status launch_combine(const parts::DecodeArguments& args, const RowsToMerge& work, const Executor& executor) {
   LaunchShape shape;
-  // More CTAs would begin when others end, and wait for memory all over again.
+  // At most one wave: CTAs of a second wave would wait for memory all over again.
   shape.blocks = static_cast<int>(std::min(work.ctas<Stored, Share>(), work.resident<Share>()));
   shape.threads = kWarps * 32;
   shape.overlaps_previous = true;
@@ -194,8 +196,8 @@ Status launch_combine(const parts::DecodeArguments& args, const RowsToMerge& wor
   return launch(combine_plan_kernel<Element, Stored, Share, kTold, kTokens>, shape, executor, args, units);
 }
 
-// Where a request must not feel its batch-mates a warp adds all parts of a row, whatever the batch: how many
-// share them decides in what order they are added.
+// With batch_invariant one warp adds all parts of a row, whatever the batch: the number of warps decides the
+// order of additions.
 
 template <class Element>
 Status combine_fp32(const parts::DecodeArguments& args, const RowsToMerge& work, const Executor& executor) {
@@ -225,7 +227,7 @@ Status combine_fp16(const parts::DecodeArguments& args, const RowsToMerge& work,
   }
 }
 
-/// By as many warps a row as there is room for in one wave.
+/// Gives each row as many warps as still fit into one wave.
 Status combine_fp16(const parts::DecodeArguments& args, const RowsToMerge& work, const Executor& executor) {
   const schedule::Geometry& g = args.geometry;
   if (g.fixed_split == 0) {
@@ -239,7 +241,7 @@ Status combine_fp16(const parts::DecodeArguments& args, const RowsToMerge& work,
   return combine_fp16<FewHalvesByWarp>(args, work, executor);
 }
 
-/// Of query tokens of ragged requests, which are requests to the plan.
+/// For ragged requests whose query tokens are the plan's requests.
 template <class Element, class Stored, class Share>
 Status combine_tokens(const parts::DecodeArguments& args, const RowsToMerge& work, const Executor& executor) {
   return launch_combine<Element, Stored, Share, Told::kByPlan, true>(args, work, executor);

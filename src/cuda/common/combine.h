@@ -7,13 +7,13 @@
 
 namespace flashlatent::cuda {
 
-/// How partial results lie in memory (parts/partial.cuh).
+/// How partial results are stored (parts/partial.cuh).
 enum class Partials {
-  kByTile,  ///< Of bf16 in tiles of 64 rows fp16, else fp32.
+  kByTile,  ///< bf16 calls in tiles of 64 rows: fp16. All others: fp32.
   kFp32,
 };
 
-/// Merges the plan's split requests into the output. Overlaps the launch of the decode kernel before it.
+/// Merges the plan's split requests into the output. Its launch overlaps the end of the decode kernel.
 Status combine_plan(const parts::DecodeArguments& args, Dtype dtype, int v_dim, Partials partials,
                     int multiprocessors, const Executor& executor);
 

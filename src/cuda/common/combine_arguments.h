@@ -1,4 +1,4 @@
-// A merge of partial results as its kernels take it: combine.cu's of fp32, combine_halves.cu's of 16 bits.
+// Arguments of the public combine(), for the kernels of fp32 (combine.cu) and of 16 bits (combine_halves.cu).
 #pragma once
 
 #include <algorithm>

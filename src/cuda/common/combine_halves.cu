@@ -1,5 +1,5 @@
-// Merges partial results of 16 bits, as ranks exchange them: few parts, long rows. A warp a row, and all
-// parts' elements of a row under way at once.
+// Merges partial results of 16 bits, as ranks exchange them: few parts, long rows. A warp does a row and has
+// the row's elements of all parts in flight together.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -33,13 +33,13 @@ __device__ __forceinline__ void store(__half* to, float x) {
   *to = __float2half(x);
 }
 
-/// Neighbouring elements that are read and written together.
+/// Neighbouring elements that are loaded and stored together.
 template <class T, int kCount>
 struct alignas(sizeof(T) * kCount) Pack {
   T values[kCount];
 };
 
-/// What the parts of a row weigh, base 2.
+/// The weights of a row's parts, base 2.
 struct Weights {
   const float* lse;
   std::int64_t stride;
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kWarps * 32)
         const auto pack = *reinterpret_cast<const Pack<Partial, kPack>*>(values + i * po[0] + column);
 #pragma unroll
         for (int j = 0; j < kPack; ++j) {
-          // A part without tokens counts for nothing, whatever it holds.
+          // A part without tokens has weight 0 and does not count, whatever it holds.
           if (weight != 0) sums[j] = fmaf(weight, to_float(pack.values[j]), sums[j]);
         }
       }
@@ -105,7 +105,7 @@ auto kernel_for(Dtype out) {
                               : combine_halves_kernel<Partial, float, kPack>;
 }
 
-/// May rows be read and written so many elements at a time?
+/// Can rows be loaded and stored `pack` elements at a time?
 bool goes_in_packs(const ConstTensorView& view, int pack) {
   if (view.shape[view.rank - 1] % pack != 0) return false;
   const std::uintptr_t bytes = static_cast<std::uintptr_t>(pack) * size_of(view.dtype);

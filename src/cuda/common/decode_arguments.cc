@@ -12,7 +12,7 @@ namespace flashlatent::cuda {
 
 namespace {
 
-/// The cache, or the one of keys.
+/// The latent cache, or the cache of keys.
 const ConstTensorView& cache_of(const DecodeInputs& inputs) {
   return inputs.key_cache.present() ? inputs.key_cache : inputs.kv_cache;
 }
@@ -80,7 +80,7 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call) {
   }
   args.scale_log2 = problem.options.softmax_scale * parts::kLog2E;
   args.causal = problem.options.causal && !token_items;
-  // Of items of one query token each the lengths of lists say what is attended to.
+  // Where items are single query tokens, the lengths of lists already say what is attended to.
   const bool masked = args.causal || (problem.options.window > 0 && !token_items);
   if (masked) args.spans = held.spans;
   args.spans_stride = problem.query.tokens;
@@ -90,7 +90,8 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call) {
 
 namespace {
 
-/// Of fp8_584 a page's data rows lie apart from its scales: the view's second stride is no token's.
+/// In fp8_584 the data rows of a page are apart from its scales, so the view's second stride is not a
+/// token's.
 Status set_cache(const char* name, const ConstTensorView& cache, KvFormat format, int page_size,
                  parts::ListedCache& listed) {
   const std::int64_t size = size_of(cache.dtype);

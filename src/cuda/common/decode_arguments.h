@@ -1,5 +1,4 @@
-// From a call's tensors to what its kernel is launched with, as far as that is the same for every decode
-// kernel.
+// From a call's tensors to the arguments that all decode kernels have in common.
 #pragma once
 
 #include "cuda/parts/arguments.h"
@@ -7,13 +6,13 @@
 
 namespace flashlatent::cuda {
 
-/// All but where the cache's elements are.
+/// All arguments but the address of the cache's elements.
 parts::DecodeArguments decode_arguments(const DecodeCall& call);
 
-/// Where the tokens of both lists are, for loaders that take lists.
+/// Sets the address of both lists' tokens, for loaders that take lists.
 Status set_listed_caches(const DecodeCall& call, parts::CacheArguments& cache);
 
-/// lse of an empty row for the query tokens that ragged requests do not have.
+/// Writes the lse of empty rows for query tokens that ragged requests do not have.
 Status write_missing_rows(const parts::DecodeArguments& args, int heads, const Executor& executor);
 
 }  // namespace flashlatent::cuda

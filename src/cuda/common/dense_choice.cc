@@ -21,7 +21,8 @@ constexpr int kLeastBoxTokens = 16;
 constexpr std::int64_t kMostTokenItems = 1 << 30;
 constexpr int kFixedSplitBlocks = 32;  // batch_invariant: 2,048 tokens a split
 
-/// Of one list only where query tokens see the same tokens but for the causal mask: then they share rows.
+/// Sets the items of a problem that goes by lists. Where a request's query tokens differ by no more than the
+/// causal mask they share row tiles: an item is then a request, and its second list is empty.
 void set_lists(const DecodeProblem& problem, schedule::Geometry& g) {
   if (has_token_items(problem)) {
     schedule::set_lists(g, problem);
@@ -52,7 +53,8 @@ schedule::Geometry split_geometry(const DecodeProblem& problem, const schedule::
   }
   if (problem.options.batch_invariant) schedule::fix_splits(g, kFixedSplitBlocks);
   g.cost = shape.cost.on(workers);
-  // Those are of plain caches. From an fp8_656 one a block waits for what converts it, not for memory.
+  // The table's per_block_alone is of plain caches. From an fp8_656 cache a block waits for conversion, not
+  // for memory.
   if (problem.cache.format != KvFormat::kPlain) g.cost.per_block_alone = 0;
   const int row_tiles = (rows_of_item(problem) + shape.tile_rows - 1) / shape.tile_rows;
   g.team = shape.team;
@@ -72,18 +74,19 @@ schedule::Geometry dense_geometry(const DecodeProblem& problem, const schedule::
 
 namespace {
 
-/// With more blocks a share of requests that may differ in length, lengths decide who has how many.
+/// Up to this many blocks a share, requests of unequal lengths get even shares; with more, lengths decide the
+/// number of shares.
 constexpr int kFewBlocksAShare = 2;
-/// With more than so many a line shares out several row tiles' requests better.
+/// Requests with several row tiles are cut on a line if a share would have more blocks than this.
 constexpr int kManyBlocksOfTiles = 8;
 
-/// Do requests mostly have as many tokens as each other? Those that indices name.
+/// Do requests have mostly equal lengths? They do where indices name the tokens.
 bool is_alike(const DecodeProblem& problem) {
   const ExtraCache& extra = problem.cache.extra;
   return problem.sparse.enabled && (!extra.enabled || extra.indexed);
 }
 
-/// `g`, whose line is not cut yet, in shares of one item each.
+/// `g` in shares of one item each. `g` must not be cut on the line yet.
 std::optional<schedule::Geometry> listed_shares(const DecodeProblem& problem,
                                                 const schedule::Workers& workers, schedule::Geometry g) {
   const std::optional<schedule::Geometry> even = schedule::even_items(g);
@@ -103,7 +106,7 @@ schedule::Geometry listed_geometry(const DecodeProblem& problem, const schedule:
                                    const DenseShape& of_shares, const schedule::Geometry& otherwise) {
   if (otherwise.partition != schedule::Partition::kLine) return otherwise;
   if (!has_token_items(problem) && problem.query.tokens > 1) return otherwise;
-  // Which query tokens ragged requests have is for walks to find (parts/segments.cuh).
+  // Ragged requests: walks find out which query tokens exist (parts/segments.cuh), and shares have no walk.
   if (problem.query.ragged) return otherwise;
   const std::optional<schedule::Geometry> shares =
       listed_shares(problem, workers, split_geometry(problem, workers, of_shares));

@@ -1,4 +1,4 @@
-// What the dense decode kernels have in common when one is chosen: what they take, how a call is cut. Needs
+// What dense decode kernels have in common when one is chosen: what they take, and how a call is cut. Needs
 // no CUDA; launches are in dense_launch.h.
 #pragma once
 
@@ -12,67 +12,69 @@
 
 namespace flashlatent::cuda {
 
-/// One kernel's row tiles and costs.
+/// The row tiles and costs of a kernel.
 struct DenseShape {
   int tile_rows;
   cost::Costs cost;
   int team = 1;  ///< CTAs that share the blocks of a segment.
 };
 
-/// The schedule on so many SMs.
+/// The schedule for these SMs, cut on the line (or in fixed splits).
 schedule::Geometry split_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
                                   const DenseShape& shape);
-/// The same, but each request and group of row tiles is a part where splits never pay.
+/// split_geometry(), or a part for each request and group of row tiles (kWhole) where splits never pay.
 schedule::Geometry dense_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
                                   const DenseShape& shape);
 
-/// By two lists: shares of one item a CTA where these are estimated to take less than `otherwise`. Their
-/// instances want rows of a tile to attend to the same tokens. `of_shares`: what they take.
+/// For items with two lists: shares of one item a CTA if they are estimated to take less than `otherwise`.
+/// The instances for shares need the rows of a tile to attend to the same tokens. `of_shares`: the costs of
+/// shares.
 schedule::Geometry listed_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
                                    const DenseShape& of_shares, const schedule::Geometry& otherwise);
 
-/// Sparse prefill: each CTA, and lane, takes whole query tokens in turn.
+/// Sparse prefill: each part takes whole query tokens in turn (kTurns).
 schedule::Geometry turns_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
                                   const DenseShape& shape);
 
-/// Rows of one TMA box: the largest power of two that divides both a page and a block.
+/// Tokens of one TMA box: the largest power of two that divides both a page and a block.
 int box_tokens_of(const DecodeProblem& problem);
-/// Do tokens come by two lists (plan/token_lists.h)? With an extra cache, a window, or from fp8_584; the
-/// second list may be empty. fp8_656 without RoPE, and e4m3 with bf16 products, have no other loaders.
+/// Do items have two lists of tokens (plan/token_lists.h)? They do with an extra cache, with a window over a
+/// latent cache, and from fp8_584; the second list may be empty. fp8_656 without RoPE, and e4m3 without RoPE
+/// with bf16 products, are read by lists because they have no other loaders.
 bool goes_by_lists(const DecodeProblem& problem);
 /// Is a plan's item a query token, and not a request?
 bool has_token_items(const DecodeProblem& problem);
-/// Query rows that share a KV head and an item's tokens.
+/// Query rows that share a KV head and the tokens of an item.
 int rows_of_item(const DecodeProblem& problem);
 
-/// What a kernel must be able to do to take the problem, whatever the number of pages.
+/// The loading that a kernel must have to take the problem, whatever the number of pages.
 Loading loading_of(const DecodeProblem& problem);
 
-/// Is there a kernel of this key?
+/// Is a kernel with this key compiled?
 bool is_listed(std::initializer_list<std::span<const InstanceKey>> lists, const InstanceKey& key);
 
-/// Why a kernel of two lists of tokens, for problems that go by them, does not take the cache: it is not
-/// latent, or of none of these formats.
+/// For problems that go by lists: why a kernel does not take the cache (it is not latent, or has none of
+/// `formats`).
 std::optional<std::string> declines_lists(const DecodeProblem& problem,
                                           std::initializer_list<KvFormat> formats);
-/// The same of a kernel of one list, which takes no extra cache and no window either.
+/// The same for a kernel of one list, which takes neither an extra cache nor a window.
 std::optional<std::string> declines_tokens(const DecodeProblem& problem,
                                            std::initializer_list<KvFormat> formats);
-/// The same of a kernel with bf16 products.
+/// The same for a kernel with bf16 products only.
 std::optional<std::string> declines_e4m3_products(const DecodeProblem& problem);
 
 /// The dtype of an instance's key.
 Dtype cached_dtype(const DecodeProblem::Cache& cache);
 
-/// Why a kernel does not take so many query rows a KV head; the product is that of rows_of_item().
+/// "too many query rows": a clause with the product that rows_of_item() computes.
 std::string too_many_rows(const DecodeProblem& problem, int most);
-/// Why no kernel of these dimensions is there, where those "are accepted"; null: what one list has of the
-/// format.
+/// Why there is no kernel for these dimensions. `accepted`: the dimensions that are; null: those that one
+/// list has for the format.
 std::string unknown_dimensions(const DecodeProblem& problem, const char* accepted = nullptr);
 
-/// Is the combine step left to a kernel that can do it? Not where most requests are split: four CTAs of a
-/// launch of its own run on a multiprocessor at once. With four row tiles side by side calls took up to 3 %
-/// longer so.
+/// Should the decode kernel do the combine step itself, if it can? Not where most requests are split: a
+/// launch of its own has four CTAs on each multiprocessor. With four row tiles side by side calls took up to
+/// 3 % longer with the kernel's.
 bool merges_in_kernel(const schedule::Geometry& geometry);
 
 }  // namespace flashlatent::cuda

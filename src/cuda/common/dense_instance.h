@@ -1,4 +1,4 @@
-// The compiled dense kernels as rows of data: what each is compiled for, and how it is launched.
+// A compiled dense kernel as a row of data: its key, and how it is launched.
 #pragma once
 
 #include "cuda/common/compiled_kernel.h"
@@ -7,14 +7,15 @@
 
 namespace flashlatent::cuda {
 
-/// How the boxes of a kernel lie in shared memory.
+/// How the kernel's TMA boxes lie in shared memory.
 struct BoxMaps {
-  /// Where it is not kv_tensor_map(), what heads_in_chunks() is not true of goes token by token.
+  /// The map of the cache, if not kv_tensor_map(). Caches without heads_in_chunks() are then loaded token by
+  /// token.
   Status (*kv)(const char* name, const ConstTensorView& cache, int box_tokens,
                CUtensorMap& map) = kv_tensor_map;
   Status (*query)(const ConstTensorView& q, int box_rows, CUtensorMap& map) = query_rows_map;
-  int most_tokens = 64;  ///< Of a page that come by one box.
-  int query_rows = 0;    ///< By one box; 0: a tile's.
+  int most_tokens = 64;  ///< The most tokens of a page in one box.
+  int query_rows = 0;    ///< Query rows of one box; 0: those of a tile.
 };
 
 /// A compiled kernel. Its parameters are DenseLaunch's args, kv and query_rows, or the first of these.

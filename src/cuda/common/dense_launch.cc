@@ -14,18 +14,18 @@ namespace flashlatent::cuda {
 
 namespace {
 
-/// The map of q, where its rows are in line. No kernel uses it where q is empty.
+/// Makes the map of q where rows are in line. If q is empty no kernel uses it.
 Status query_map(const DecodeCall& call, const BoxMaps& boxes, DenseLaunch& launch) {
   ConstTensorView q = with_batch(call.inputs.q);
   if (q.elements() == 0) return {};
   if (boxes.query == nullptr || !launch.args.query.rows_in_line) return {};
-  if (call.problem.query.ragged) std::swap(q.shape[0], q.shape[1]);  // all rows are one request's
+  if (call.problem.query.ragged) std::swap(q.shape[0], q.shape[1]);  // all rows count as one request's
   const int rows = boxes.query_rows > 0 ? boxes.query_rows : launch.args.geometry.tile_rows;
   return boxes.query(q, rows, launch.query_rows);
 }
 
-/// Without topk_length sparse requests are all as long as each other. If they stay whole, each is a part by
-/// its number then, whatever the plan has: nobody waits for that to be read, 1.5 us.
+/// Sparse requests without topk_length all have the same length. If they also stay whole, part k is request k
+/// whatever the plan says, so the kernel need not wait for the plan (1.5 us).
 schedule::Geometry geometry_of(const DecodeCall& call) {
   const schedule::Geometry& g = call.geometry;
   if (!call.problem.sparse.enabled || call.inputs.topk_length.present() ||
@@ -36,7 +36,7 @@ schedule::Geometry geometry_of(const DecodeCall& call) {
   return whole && schedule::estimate(*whole) <= schedule::estimate(g) ? *whole : g;
 }
 
-/// What this call's kernel must do: of no pages there are no boxes.
+/// The loading that this call needs: a cache without pages cannot be loaded with TMA boxes.
 Loading loading_from(const DecodeProblem& problem, const ConstTensorView& kv_cache) {
   const Loading loading = loading_of(problem);
   return loading == Loading::kBoxes && kv_cache.shape[0] == 0 ? Loading::kTokens : loading;

@@ -1,4 +1,4 @@
-// What the dense decode kernels share on the host beside a launch: its arguments, the combine step.
+// What dense decode kernels have in common on the host beside a launch: arguments and the combine step.
 #pragma once
 
 #include "cuda/common/dense_choice.h"
@@ -7,19 +7,19 @@
 
 namespace flashlatent::cuda {
 
-/// What a kernel is launched with.
+/// The parameters of a launch.
 struct DenseLaunch {
   parts::DecodeArguments args;
-  CUtensorMap kv;          ///< Unless the instance loads token by token.
-  CUtensorMap query_rows;  ///< Of Q, where query.rows_in_line.
+  CUtensorMap kv;          ///< Unset if the instance loads token by token.
+  CUtensorMap query_rows;  ///< The map of Q, where query.rows_in_line.
 };
 
-/// The one of this key, or null.
+/// The instance with this key; null if there is none.
 const DenseInstance* find_instance(std::initializer_list<std::span<const DenseInstance>> tables,
                                    const InstanceKey& key);
 
-/// Launches the instance that `find(call, loading)` names, then the combine step unless that has done it. The
-/// call that `find` gets may have another geometry: of sparse requests that need no plan.
+/// Launches the instance that `find(call, loading)` returns, then the combine step unless the kernel has done
+/// it. The call that `find` gets may have another geometry: that of sparse requests which need no plan.
 Status launch_dense(const DecodeCall& call,
                     const DenseInstance* (*find)(const DecodeCall& call, Loading loading));
 

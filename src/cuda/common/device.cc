@@ -1,4 +1,4 @@
-// Which CUDA devices there are, and whether they can run our kernels.
+// Finds CUDA devices, and whether they can run the library's kernels.
 #include <pthread.h>
 
 #include <array>
@@ -17,13 +17,13 @@ namespace flashlatent::cuda {
 namespace {
 
 std::atomic<bool> used{false};    // a device was found in this process, or in the one that it was forked from
-std::atomic<bool> forked{false};  // after that
+std::atomic<bool> forked{false};  // this process is a child made by fork after that
 
 constexpr const char* kForked =
     "backend cuda: CUDA cannot be used in a child made by fork after its parent has used it; start the child "
     "by the spawn method (Python: multiprocessing.get_context(\"spawn\")), or use CUDA in the child alone";
 
-/// Other code's use of CUDA in the parent shows by this error alone.
+/// If other code used CUDA in the parent, only this error shows it.
 bool may_be_forked(cudaError_t error) {
   return error == cudaErrorInitializationError;
 }
@@ -50,13 +50,13 @@ Status usable_in_this_process() {
 
 namespace {
 
-/// As CUDA counts versions: 13000 is 13.0.
+/// CUDA counts 13.0 as 13000.
 std::string version(int number) {
   return message(number / 1000, ".", number % 1000 / 10);
 }
 
 struct Versions {
-  int driver = 0, runtime = 0;  // 0: there is none
+  int driver = 0, runtime = 0;  // 0: not installed
 };
 
 Versions versions() {
@@ -133,7 +133,7 @@ schedule::Workers read_workers(int device, int count) {
   const Result<int> memory_khz = attribute(cudaDevAttrMemoryClockRate, device);
   const Result<int> bus_bits = attribute(cudaDevAttrGlobalMemoryBusWidth, device);
   const Result<int> khz = attribute(cudaDevAttrClockRate, device);
-  // A driver that does not say: as an H200.
+  // Some drivers do not know a value: then an H200's is taken.
   const auto known = [](const Result<int>& value) { return value.ok() && *value > 0; };
   if (!known(memory_khz) || !known(bus_bits) || !known(khz)) return count;
   return cost::workers_of(cost::gpu_from_driver(count, *memory_khz / 1000.0, *bus_bits, *khz / 1000), count);

@@ -26,7 +26,7 @@ std::int64_t partial_rows(const schedule::Geometry& g) {
 
 std::size_t decode_workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
   std::int64_t rows = partial_rows(g);
-  // Two partial results a multiprocessor at most.
+  // The line leaves at most two partial results a multiprocessor.
   if (!problem.options.batch_invariant) rows = std::max(rows, std::int64_t{2} * kMostSms * g.tile_rows);
   return rows == 0 ? 0 : parts::kMergeStateBytes + rows * (problem.cache.v_dim + 1) * sizeof(float);
 }

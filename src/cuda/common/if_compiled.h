@@ -1,4 +1,4 @@
-// A kernel's row is in every build, its launch only where the kernel is compiled.
+// Every build has a kernel's row; only CUDA builds have its launch.
 #pragma once
 
 #if FLASHLATENT_WITH_CUDA

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdint>
 
-#include "core/message.h"
 #include "cuda/common/runtime.h"
 #include "flashlatent/backend.h"
 
@@ -16,16 +15,15 @@ struct LaunchShape {
   int blocks = 1;
   int threads = 1;
   std::size_t shared_bytes = 0;
-  bool overlaps_previous = false;  ///< Programmatic dependent launch: the kernel waits on the device itself.
+  /// Programmatic dependent launch: the kernel itself waits for the previous launch.
+  bool overlaps_previous = false;
 };
 
 inline constexpr std::int64_t kMostBlocks = (1LL << 31) - 1;
-inline Status too_many_blocks(std::int64_t blocks) {
-  return unsupported("the call has work for ", blocks, " thread blocks; calls of up to ", kMostBlocks,
-                     " are accepted: fewer tokens or pages");
-}
+Status too_many_blocks(std::int64_t blocks);
 
-/// Allows a kernel more than 48 KB of shared memory, always the same, once a device.
+/// Lets a kernel have more than 48 KB of shared memory, once for each device. A kernel always has the same
+/// amount.
 template <auto kKernel>
 Status allow_shared_memory(std::size_t bytes, int device) {
   static std::atomic<std::uint64_t> done{0};

@@ -7,16 +7,17 @@
 #include <set>
 #include <tuple>
 
-#include "cuda/common/runtime.h"
+#include "core/message.h"
+#include "cuda/common/launch.h"
 
 namespace flashlatent::cuda {
 
 namespace {
 
-constexpr int kMostPortable = 8;  // CTAs of a cluster, without leave
+constexpr int kMostPortable = 8;  // CTAs of a cluster without an attribute
 constexpr std::size_t kMostParameters = 4;
 
-/// Gives a kernel leave for its shared memory, and for large clusters, once a device.
+/// Sets a kernel's attributes for its shared memory and for large clusters, once for each device.
 Status allow(const void* function, std::size_t shared_bytes, int cluster, int device) {
   static std::mutex mutex;
   static std::set<std::tuple<const void*, int, bool>> allowed;
@@ -36,6 +37,11 @@ Status allow(const void* function, std::size_t shared_bytes, int cluster, int de
 }
 
 }  // namespace
+
+Status too_many_blocks(std::int64_t blocks) {
+  return unsupported("the call has work for ", blocks, " thread blocks; calls of up to ", kMostBlocks,
+                     " are accepted: fewer tokens or pages");
+}
 
 Status launch_ctas(const CompiledKernel& kernel, int ctas, int cluster, const Executor& executor,
                    std::initializer_list<const void*> parameters) {

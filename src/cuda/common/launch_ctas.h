@@ -8,8 +8,8 @@
 
 namespace flashlatent::cuda {
 
-/// `cluster` CTAs a cluster, which wait for the launch before them on the device. `parameters`: where the
-/// kernel's are, in their order; there may be more than it takes.
+/// Launches `ctas` CTAs in clusters of `cluster`. On the device they wait for the previous launch.
+/// `parameters`: addresses of the kernel's parameters, in order; more than it has are allowed.
 Status launch_ctas(const CompiledKernel& kernel, int ctas, int cluster, const Executor& executor,
                    std::initializer_list<const void*> parameters);
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
-/// A CTA a request.
+/// One CTA a request.
 __global__ void __launch_bounds__(kThreads)
     missing_rows_kernel(const __grid_constant__ parts::DecodeArguments args, int heads) {
   for (int request = blockIdx.x; request < args.geometry.requests; request += gridDim.x) {
@@ -35,7 +35,8 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 Status write_missing_rows(const parts::DecodeArguments& args, int heads, const Executor& executor) {
-  parts::DecodeArguments requests = args;  // where query tokens are requests to the plan, those of the batch
+  // where query tokens are the plan's requests, this counts the batch's
+  parts::DecodeArguments requests = args;
   requests.geometry.requests /= args.sharers.value;
   requests.query.tokens *= args.sharers.value;
   const LaunchShape shape{.blocks = std::min(requests.geometry.requests, 1 << 16), .threads = kThreads};

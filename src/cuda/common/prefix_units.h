@@ -1,17 +1,17 @@
-// Query rows of several requests against a prefix that they share: the prefill kernel without a mask, unit by
-// unit of a plan (plan/prefix.h), its results left as partial ones. prefill/launch.cc has it.
+// Query rows of several requests against a prefix that they share: gqa_128's kernel without a mask does the
+// units of a plan (plan/prefix.h) and leaves partial results. Implemented in gqa_128/launch.cc.
 #pragma once
 
 #include "kernel/decode_kernel.h"
 
 namespace flashlatent::cuda {
 
-/// Why not, as DecodeKernel::declines_prefixes; what they cost, as prefix_shape.
+/// DecodeKernel::declines_prefixes and prefix_shape of kernels that use these units.
 std::optional<std::string> declines_prefix_units(const DecodeProblem& problem);
 prefix::Shape prefix_units_shape(const DecodeProblem& problem, const schedule::Workers& workers);
 
-/// One launch on the executor's stream. It waits on the device for the one before, and lets the next one
-/// begin then. `out`: partial rows of d, normalised; `lse`: theirs, natural.
+/// One launch on the executor's stream. It waits on the device for the previous launch, and lets the next one
+/// begin then. `out`: partial rows of d elements, normalised. `lse`: natural.
 Status launch_prefix_units(const DecodeCall& call, const prefix::Shape& shape, const prefix::View& plan,
                            float* out, float* lse);
 

@@ -9,11 +9,11 @@ namespace flashlatent::cuda {
 
 Status to_status(cudaError_t error, const char* call);
 
-/// Not ok in a child made by fork after this library has used CUDA: the driver works in the parent alone. One
-/// load; DeviceGuard asks it, too.
+/// Not ok in a child made by fork after this library has used CUDA: the driver only works in the parent.
+/// Costs one load; DeviceGuard calls it, too.
 Status usable_in_this_process();
 
-/// Makes `device` current and puts the caller's back.
+/// Makes `device` current, and restores the caller's device at the end.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) : process_(usable_in_this_process()) {

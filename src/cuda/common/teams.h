@@ -1,5 +1,5 @@
-// What kernels by teams share on the host: clusters of CTAs that share a segment's blocks, for calls too
-// small to fill the device.
+// Host side of kernels by teams: clusters of CTAs that share a segment's blocks, for calls too small to fill
+// the device.
 #pragma once
 
 #include "cost/table.h"
@@ -7,22 +7,22 @@
 
 namespace flashlatent::cuda {
 
-/// One kernel's.
+/// Row tiles, team size and costs of a kernel.
 struct TeamShape {
   int tile_rows;
   int team;
   cost::TeamCosts costs;
 };
 
-/// Each row tile of a request is a team's, or several teams' if there is room for these and it pays.
+/// The schedule: a team, or several if there is room and it pays, for each row tile of a request.
 schedule::Geometry team_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
                                  const TeamShape& shape);
 
-/// With room for partial results of teams that share a request, and what these merges are counted by, at
-/// most. Smaller batches than the problem's need no more: callers ask at the largest.
+/// Bytes for the partial results of teams that share a request, and for the merges' counters, at most.
+/// Smaller batches than the problem's need no more.
 std::size_t team_workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& geometry);
 
-/// Why teams do not take what they cannot keep.
+/// Why a kernel by teams does not take batch_invariant.
 std::string not_invariant();
 
 }  // namespace flashlatent::cuda

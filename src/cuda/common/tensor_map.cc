@@ -15,7 +15,7 @@ namespace {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
-/// The driver's function, found at run time: the library links no libcuda.
+/// cuTensorMapEncodeTiled, found at run time so that the library does not link libcuda.
 Result<Encode> find_encode() {
   static const Result<Encode> found = []() -> Result<Encode> {
     void* function = nullptr;
@@ -33,20 +33,20 @@ Result<Encode> find_encode() {
   return found;
 }
 
-/// All that a map is made from. No padding: keys are compared as bytes.
+/// Everything that a map is made from. It has no padding, because keys are compared as bytes.
 constexpr int kMostDimensions = 5;
 struct Key {
   const void* data = nullptr;
   cuuint64_t extents[kMostDimensions] = {};
-  cuuint64_t strides[kMostDimensions - 1] = {};  // bytes; of all dimensions but the innermost
+  cuuint64_t strides[kMostDimensions - 1] = {};  // bytes, of all dimensions but the innermost
   cuuint32_t box[kMostDimensions] = {};
   std::uint32_t dimensions = 0;
   std::uint32_t dtype = 0, swizzle = 0;
 };
 static_assert(std::has_unique_object_representations_v<Key>);
 
-/// The maps that a thread made last, since the driver takes its time and layers use the same memory again and
-/// again. A map is nothing but its key in other words, so that none goes stale.
+/// The maps that a thread made last: the driver takes its time, and layers use the same memory again and
+/// again. A map depends on nothing but its key, so none becomes stale.
 struct Slot {
   Key key;
   CUtensorMap map;
@@ -72,12 +72,12 @@ CUtensorMapSwizzle swizzle_of(int bytes) {
                        : CU_TENSOR_MAP_SWIZZLE_NONE;
 }
 
-/// The map of `key` but for its data and type, which are the view's; `name` is the argument's, for errors.
+/// The map of `key`, whose data and type are taken from the view. `name`: the argument, for errors.
 Status map_of(Key key, const char* name, const ConstTensorView& view, CUtensorMap& map) {
   key.data = view.data;
   key.dtype = static_cast<std::uint32_t>(view.dtype);
   for (std::uint32_t i = 1; i < key.dimensions; ++i) {
-    if (key.extents[i] == 1) key.strides[i - 1] = 16;  // never used but still checked
+    if (key.extents[i] == 1) key.strides[i - 1] = 16;  // not used, but the driver checks it
   }
   Slot& slot = slot_of(key);
   if (std::memcmp(&slot.key, &key, sizeof(key)) != 0) {

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-// Declared only, for files of instances (compiled_kernel.h).
+// Declared only, so that files of instances include less (compiled_kernel.h).
 namespace flashlatent {
 class Status;
 template <class Pointer>
@@ -15,37 +15,35 @@ using ConstTensorView = BasicTensorView<const void*>;
 
 namespace flashlatent::cuda {
 
-/// Four dimensions of a view as boxes: dimension i of the map, the innermost first, is dimension order[i] of
-/// the view. Rows of `swizzle` bytes, 64 or 128, are swizzled; 0: as they are. Strides but the innermost, and
-/// the pointer, must be multiples of 16 bytes.
+/// A map over four dimensions of a view. Dimension i of the map, the innermost first, is dimension order[i]
+/// of the view. `swizzle`: 64 or 128 bytes, or 0 for none. The pointer and all strides but the innermost must
+/// be multiples of 16 bytes. `name`: the argument, for errors.
 Status box_map(const char* name, const ConstTensorView& view, const int (&order)[4],
                const std::uint32_t (&box)[4], int swizzle, CUtensorMap& map);
 
-/// A KV cache (pages, page_size, heads, dim) as boxes of `box_tokens` tokens by 64 elements of one head and
-/// page, 128-byte swizzled. Strides are the view's; they and the pointer must be multiples of 16 bytes.
-/// `name` is the argument's, for errors.
+/// Boxes of a KV cache (pages, page_size, heads, dim): `box_tokens` tokens by 64 elements of one head and
+/// page, 128-byte swizzled. The pointer and all strides must be multiples of 16 bytes.
 Status kv_tensor_map(const char* name, const ConstTensorView& cache, int box_tokens, CUtensorMap& map);
 
-/// The same, but boxes have all of a head's elements, in chunks of 128 bytes: a chunk of each of 16 tokens,
-/// the next one of these and so on, and then the next 16 tokens. Dimensions are a column, a token, a chunk
-/// (those of a head begin so many after the one before's as its stride has), 16 tokens, a page. `box_tokens`
-/// and the page size are multiples of 16, and heads_in_chunks() is true (tensors.h).
+/// Boxes with all elements of a head, in chunks of 128 bytes: the first chunk of each of 16 tokens, their
+/// second chunk and so on; then the next 16 tokens. The map's dimensions: column, token, chunk, 16 tokens,
+/// page. `box_tokens` and the page size are multiples of 16, and heads_in_chunks() is true (tensors.h).
 Status kv_block_map(const char* name, const ConstTensorView& cache, int box_tokens, CUtensorMap& map);
 
-/// The same, but boxes have a chunk of each of `box_tokens` tokens, the next one of these and so on:
-/// dimensions are a column, a token, a chunk, a page. `box_tokens` divides the page size, and
+/// Boxes with all elements of a head: the first chunk of each of `box_tokens` tokens, then their second chunk
+/// and so on. The map's dimensions: column, token, chunk, page. `box_tokens` divides the page size, and
 /// heads_in_chunks() is true.
 Status kv_chunks_map(const char* name, const ConstTensorView& cache, int box_tokens, CUtensorMap& map);
 
-/// Queries (batch, tokens, heads, dim) as boxes of `box_rows` rows and 64 elements, a request's tokens and
-/// heads taken as one line of rows.
+/// Boxes of queries (batch, tokens, heads, dim): `box_rows` rows by 64 elements. A request's tokens and heads
+/// count as one line of rows.
 Status query_rows_map(const ConstTensorView& q, int box_rows, CUtensorMap& map);
 
-/// The same, but boxes have a chunk of 64 elements of each row, the next one of these and so on, as
-/// kv_chunks_map()'s: dimensions are an element, a row, a chunk, a request.
+/// Boxes of queries with all elements: the first chunk of 64 elements of each of `box_rows` rows, then their
+/// second chunk and so on. The map's dimensions: element, row, chunk, request.
 Status query_chunks_map(const ConstTensorView& q, int box_rows, CUtensorMap& map);
 
-/// The same as boxes of `box_tokens` tokens, each with `box_heads` heads in a row.
+/// Boxes of queries: `box_tokens` tokens, each with `box_heads` consecutive heads.
 Status query_group_map(const ConstTensorView& q, int box_tokens, int box_heads, CUtensorMap& map);
 
 }  // namespace flashlatent::cuda

@@ -1,19 +1,19 @@
-// How a call's tensors lie in memory: what kernels ask of that.
+// What kernels need to know of the way a call's tensors lie in memory.
 #pragma once
 
 #include "flashlatent/decode.h"
 
 namespace flashlatent::cuda {
 
-/// Are the address and all strides but the innermost multiples of `bytes`, which a kernel moves at a time?
+/// Are the address and all strides but the innermost multiples of `bytes`, the unit in which a kernel copies?
 bool is_aligned(const ConstTensorView& view, int bytes);
 /// kInvalidArgument if they are not.
 Status check_alignment(const char* name, const ConstTensorView& view, int bytes);
 /// Can int32 name all pages?
 Status check_pages(const char* name, const ConstTensorView& cache);
 
-/// q or out with four dimensions: ragged ones, (tokens, heads, dim), as a batch of single tokens, of which a
-/// request has several one after another.
+/// q or out with four dimensions. Ragged ones, (tokens, heads, dim), become a batch of single tokens; a
+/// request has several consecutive ones.
 template <class View>
 View with_batch(const View& view) {
   if (view.rank == 4) return view;
@@ -24,10 +24,10 @@ View with_batch(const View& view) {
   return batch;
 }
 
-/// Are the rows of a tile, token by token and in each the heads of a group, at equal distances?
+/// Are a tile's rows (token by token, and in each token the heads of a group) at equal distances?
 bool rows_in_line(const DecodeProblem& problem, const ConstTensorView& q);
 
-/// Does every head of a cache begin at a whole chunk of its token, 128 bytes?
+/// Does every head of a cache begin at a whole chunk (128 bytes) of its token?
 bool heads_in_chunks(const ConstTensorView& cache);
 
 }  // namespace flashlatent::cuda

@@ -1,4 +1,4 @@
-// What the prefill kernel is launched with.
+// Parameters of gqa_128's kernels.
 #pragma once
 
 #include "cuda/parts/arguments.h"
@@ -12,7 +12,7 @@ struct PartialRows {
   float* lse;
 };
 
-/// Shared prefixes: whose rows meet which tokens the plan says, results are partial ones.
+/// Shared prefixes: the plan says which rows attend to which tokens, and all results are partial.
 struct PrefixArguments {
   prefix::Shape shape;
   const prefix::Header* header;
@@ -23,20 +23,20 @@ struct PrefixArguments {
 struct Arguments {
   parts::DecodeArguments decode;
   int dim;                    // of keys and values
-  int reach;                  // tokens that a page table has room for
-  int window;                 // tokens that a query token sees, itself included; 0: all
+  int reach;                  // the most tokens of a page table
+  int window;                 // a query token sees this many tokens, itself included; 0: all
   float soft_cap;             // 0: none
-  const float* alibi_slopes;  // one a query head, or null
+  const float* alibi_slopes;  // one for each query head, or null
   int kv_heads;
-  int sequences;           // requests times KV heads: each one's row tiles read the same tokens
+  int sequences;           // requests times KV heads; the row tiles of one read the same tokens
   int section;             // sequences whose tiles are done together, so that their tokens stay in L2
-  int jobs;                // of all CTAs; shared, or of segments: the plan says
-  std::int32_t* next_job;  // 0 at first; null where each CTA has one at most
-  int block_sharers;  // of segments: 2 if the warpgroups have the same rows and share their blocks, else 1
-  bool query_boxes;   // Q comes by TMA
-  bool wide_output;   // rows of out are aligned to 16 bytes
-  PrefixArguments prefix;  // shared
-  PartialRows partial;     // shared, and of segments
+  int jobs;                // of all CTAs; with shared prefixes and segments the plan has them
+  std::int32_t* next_job;  // 0 at first; null where each CTA has one job at most
+  int block_sharers;       // segments: 2 if both warpgroups have the same rows and share their blocks, else 1
+  bool query_boxes;        // Q is loaded by TMA
+  bool wide_output;        // rows of out are aligned to 16 bytes
+  PrefixArguments prefix;  // only of shared prefixes
+  PartialRows partial;     // of shared prefixes, and of segments
 };
 
 }  // namespace flashlatent::gqa_128

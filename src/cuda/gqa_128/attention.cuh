@@ -1,5 +1,6 @@
-// A warpgroup's attention of 64 query rows over blocks of tokens (FlashAttention-2 and -3, arXiv 2307.08691
-// and 2407.08608): while O += P V of one block runs, S = Q K^T of the next does, and then its softmax.
+// A warpgroup's attention of 64 query rows over blocks of tokens, as in FlashAttention-2 and -3 (arXiv
+// 2307.08691 and 2407.08608): while O += P V of one block runs, S = Q K^T of the next runs, and then its
+// softmax.
 #pragma once
 
 #include "cuda/gqa_128/jobs.cuh"
@@ -11,10 +12,10 @@
 
 namespace flashlatent::gqa_128 {
 
-inline constexpr int kWarpgroupBarrier = 1;  // + warpgroup: named barrier of each
-inline constexpr int kComputeBarrier = 6;    // named, of all that compute
+inline constexpr int kWarpgroupBarrier = 1;  // + warpgroup: the named barrier of each
+inline constexpr int kComputeBarrier = 6;    // named barrier of all computing threads
 
-/// What is the same in all lanes, so that the compiler knows.
+/// Returns lane 0's value, so that the compiler knows all lanes to be equal.
 __device__ __forceinline__ int uniform(int value) {
   return __shfl_sync(0xffffffff, value, 0);
 }
@@ -35,7 +36,7 @@ class Attention {
         first_row_(sharers_ > 1 ? 0 : warpgroup_ * 64),
         row_(first_row_ + fragment_.row) {}
 
-  /// All jobs that come.
+  /// Does all jobs that come.
   __device__ __forceinline__ void run() {
     for (std::uint32_t i = 0;; ++i) {
       const std::uint32_t slot = i % kJobSlots;
@@ -58,7 +59,7 @@ class Attention {
 
  private:
   static constexpr int kScores = Config::kBlockTokens / 2;  // registers of S
-  static constexpr int kOutputs = Config::kDim / 2;         // of O
+  static constexpr int kOutputs = Config::kDim / 2;         // registers of O
 
   /// A place in the ring of stages.
   struct Position {
@@ -98,13 +99,13 @@ class Attention {
     }
   }
 
-  /// In base 2.
+  /// ALiBi's slope of a row, for base 2.
   __device__ __forceinline__ float slope_of(const Job& job, int row) const {
     const RowPlace place = place_of<Config::kShared>(args_, job, min(row, job.tile.rows - 1));
     return __ldg(args_.alibi_slopes + place.head) * parts::kLog2E;
   }
 
-  /// This warpgroup's of `blocks` blocks from block `first` on.
+  /// Attends to this warpgroup's share of `blocks` blocks from block `first` on.
   __device__ __forceinline__ void attend_in_turns(int first, int blocks) {
     const Position begin = keys_;
     keys_ = values_ = begin.after(rank_);
@@ -113,12 +114,12 @@ class Attention {
     keys_ = begin.after(max(blocks, 0));
     if (sharers_ == 1) return;
     if (blocks > 1) merge_halves();
-    // In the next job a stage may be the other warpgroup's, which must not look for its blocks before this
-    // job's have come (keys.h, stages_of).
+    // In the next job a stage may belong to the other warpgroup, which must not look for its block before
+    // this job's block has come (keys.h, stages_of).
     ptx::named_sync(kComputeBarrier, Config::kComputeThreads);
   }
 
-  /// `blocks` blocks from token `start` on.
+  /// Attends to `blocks` blocks from token `start` on.
   __device__ __forceinline__ void attend(int start, int blocks) {
     issue_scores(keys_);
     ptx::wgmma_wait<0>();
@@ -150,13 +151,13 @@ class Attention {
     take_values(values_, start);
   }
 
-  /// From one of this warpgroup's blocks to the next.
+  /// Tokens from one of this warpgroup's blocks to its next.
   __device__ __forceinline__ int stride() const {
     return Config::kBlockTokens * sharers_;
   }
 
-  /// What both warpgroups have of the same rows, in the first one. The second one's outputs go where queries
-  /// were: the next ones may come once both have met.
+  /// Merges both warpgroups' results of the same rows into the first one's. The second one's outputs go where
+  /// queries were; the next queries may come after both have met.
   __device__ __forceinline__ void merge_halves() {
     static_assert(sizeof(shared_.query) >= sizeof(o_) * 128 || !Config::kSegments);
     float* values = reinterpret_cast<float*>(shared_.query) + thread_;
@@ -185,13 +186,13 @@ class Attention {
     }
   }
 
-  /// All scores of the job have been made: the next one's query may come.
+  /// All scores of the job have been computed: the next job's query may come.
   __device__ __forceinline__ void give_back_query() const {
     if (args_.query_boxes) give_back(shared_.query_empty[warpgroup_]);
   }
 
-  /// Q into swizzled tiles of this warpgroup's own; rows and elements that are none are 0. A warp copies 16
-  /// rows, of which each lane finds one.
+  /// Loads Q into this warpgroup's swizzled tiles; rows and elements that do not exist become 0. A warp
+  /// copies 16 rows, and each lane finds the address of one.
   __device__ __forceinline__ void load_query(const Job& job) const {
     ptx::named_sync(kWarpgroupBarrier + warpgroup_, 128);          // the job before has used its query
     constexpr int kUnits = Config::kDim / 8, kRows = 32 / kUnits;  // of a warp's access
@@ -221,7 +222,7 @@ class Attention {
     ptx::named_sync(kWarpgroupBarrier + warpgroup_, 128);
   }
 
-  /// Where a row of this warpgroup's is in Q, in elements; -1: it is none.
+  /// The offset in Q of a row of this warpgroup, in elements; -1: there is no such row.
   __device__ __forceinline__ std::int64_t query_offset(const Job& job, int row) const {
     if (first_row_ + row >= job.tile.rows) return -1;
     const parts::QueryArguments& query = args_.decode.query;
@@ -230,7 +231,7 @@ class Attention {
            place.head * query.head_stride;
   }
 
-  /// s = Q K^T.
+  /// Starts s = Q K^T.
   __device__ __forceinline__ void issue_scores(Position at) {
     ptx::wait(shared_.stages[at.stage].keys_full, at.parity);
     ptx::wgmma_fence();
@@ -247,7 +248,7 @@ class Attention {
     ptx::wgmma_commit();
   }
 
-  /// o += P V.
+  /// Starts o += P V.
   __device__ __forceinline__ void issue_outputs(Position at) {
     ptx::wait(shared_.stages[at.stage].values_full, at.parity);
     ptx::pin_registers(o_);
@@ -261,7 +262,8 @@ class Attention {
     ptx::wgmma_commit();
   }
 
-  /// One lane reads, the one that gives the block back, so that its arrival orders the reading.
+  /// One lane reads `word` for all: the one that gives the block back, so that its arrival orders the
+  /// reading.
   template <class Word>
   __device__ __forceinline__ Word read_by_one(const Word& word) const {
     Word value = 0;
@@ -269,7 +271,7 @@ class Attention {
     return __shfl_sync(0xffffffff, value, 0);
   }
 
-  /// Scores have been made: which tokens count, and the keys are given back.
+  /// Scores have been computed: takes the tokens that count, and gives the keys back.
   __device__ __forceinline__ void take_keys(Position& at) {
     Stage<Config>& stage = shared_.stages[at.stage];
 #pragma unroll
@@ -278,7 +280,7 @@ class Attention {
     at.next(sharers_);
   }
 
-  /// The block's product has been added: so is what in it was not finite, and the values are given back.
+  /// The block's product has been added: adds what was not finite in V, and gives the values back.
   __device__ __forceinline__ void take_values(Position& at, int start) {
     Stage<Config>& stage = shared_.stages[at.stage];
     if (start < all_.begin || start + Config::kBlockTokens > all_.end) {
@@ -319,15 +321,15 @@ class Attention {
     }
   }
 
-  /// Of 64 tokens of the block from its 64 `word`-th on, those that a row attends to, from this thread's
-  /// column on.
+  /// Of the block's 64 tokens from 64 * `word` on, the bits that a row attends to, shifted to this thread's
+  /// first column.
   __device__ __forceinline__ std::uint64_t mask(int word, int start, Range seen) const {
     const int first = start + 64 * word;
     return (live_[word] & parts::low_tokens(seen.end - first) & ~parts::low_tokens(seen.begin - first)) >>
            fragment_.column;
   }
 
-  /// Scores of tokens that do not count or are not seen become -inf.
+  /// Sets scores of tokens that do not count or are not seen to -inf.
   __device__ __forceinline__ void mask_scores(int start) {
 #pragma unroll
     for (int word = 0; word < Config::kWords; ++word) {
@@ -350,7 +352,7 @@ class Attention {
     return Config::kTransforms;
   }
 
-  /// From products to scores in base 2, by the soft cap and ALiBi.
+  /// From products to scores in base 2: soft cap and ALiBi.
   __device__ __forceinline__ void transform(int start) {
     const float cap = args_.soft_cap;
     const float to_exponent = cap != 0 ? 2 * args_.decode.scale_log2 / cap : 0;
@@ -359,7 +361,7 @@ class Attention {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float x = s_[4 * j + i] * args_.decode.scale_log2;
-        // tanh(y) = 1 - 2 / (e^2y + 1) loses 1e-7 of the cap; where that is much beside y, by its series.
+        // tanh(y) = 1 - 2 / (e^2y + 1) loses 1e-7 of the cap. Where that is much beside y the series is used.
         if (cap != 0) {
           const float exponent = s_[4 * j + i] * to_exponent, y = exponent * (parts::kLn2 / 2);
           const float power = parts::exp2_fast(exponent);
@@ -375,7 +377,7 @@ class Attention {
     }
   }
 
-  /// From scores to probabilities. Returns by what the output so far must shrink.
+  /// From scores to probabilities. Returns the factor for the output so far.
   __device__ __forceinline__ parts::RowPair take_exponentials(int start) {
     float scale = 1;
     if (transforms()) {
@@ -411,15 +413,15 @@ class Attention {
   const Arguments& args_;
   const int warpgroup_, thread_;
   const parts::Fragment fragment_;
-  const int sharers_;    // warpgroups that have the same rows, and blocks in turns
-  const int rank_;       // among them
+  const int sharers_;    // warpgroups that have the same rows and take blocks in turns
+  const int rank_;       // this warpgroup among them
   const int first_row_;  // of the tile, of this warpgroup's 64
-  const int row_;        // this thread's are row_ and row_ + 8
+  const int row_;        // this thread has rows row_ and row_ + 8
   Position keys_, values_;
-  Range all_ = {}, low_ = {}, high_ = {};  // what all rows attend to, and these two
-  std::uint64_t live_[Config::kWords];     // which tokens of the block count
+  Range all_ = {}, low_ = {}, high_ = {};  // tokens that all rows attend to, and that these two rows do
+  std::uint64_t live_[Config::kWords];     // the block's tokens that count
   parts::RowPair base_, sum_;
-  parts::RowPair slope_ = {0, 0};  // ALiBi, base 2
+  parts::RowPair slope_ = {0, 0};  // of ALiBi, base 2
   int last_token_ = 0;
   std::uint32_t p_[Config::kBlockTokens / 16][4];
   float s_[kScores];

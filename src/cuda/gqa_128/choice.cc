@@ -71,8 +71,8 @@ using gqa_128::Kind;
 using gqa_128::kSharedTileRows;
 using gqa_128::tile_rows_of;
 
-constexpr int kLeastRows =
-    17;  // of a KV head: of d up to 128 `paged` has 16 in a tile, and reads its tokens once
+/// Query rows of a KV head. gqa_16 has up to 16 in a tile, and then reads tokens once (d up to 128).
+constexpr int kLeastRows = 17;
 constexpr std::int64_t kMostTiles = 1 << 22;
 constexpr cost::Costs kCost = cost::of(cost::Kernel::kPrefill, cost::Situation::kRows64);
 
@@ -95,8 +95,8 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   return std::nullopt;
 }
 
-/// The kernel walks tiles by itself and splits nothing: to the plan there is one part. The estimate is what
-/// counts, of whole waves of tiles.
+/// The kernel walks tiles by itself and splits nothing: the plan has one part. The geometry serves the
+/// estimate, of whole waves of tiles.
 schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   const gqa_128::InstanceKey& key = *key_of(problem);
   schedule::Geometry g;
@@ -105,20 +105,20 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   g.block_tokens = block_tokens_of(key.dim, key.kind);
   g.max_tokens = reach_of(problem);
   g.lanes = row_tiles_of(problem) * problem.cache.heads;
-  // With batch_invariant one split is all of a request, whatever the batch.
+  // With batch_invariant a split is all of a request, whatever the batch.
   if (problem.options.batch_invariant) schedule::fix_splits(g, std::max(schedule::max_blocks(g), 1));
   g.cost = cost::of_waves(kCost, g, key.dim, workers);
   return g;
 }
 
-/// What the CTAs count their jobs in.
+/// A counter of jobs.
 std::size_t workspace_bytes(const DecodeProblem&, const schedule::Geometry&) {
   return sizeof(std::int32_t);
 }
 
 }  // namespace
 
-const DecodeKernel kPrefillKernel = {
+const DecodeKernel kGqa128Kernel = {
     .name = "gqa_128",
     .backend = Backend::kCuda,
     .takes =

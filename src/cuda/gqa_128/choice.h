@@ -1,4 +1,4 @@
-// The prefill kernel on the host: choice.cc chooses, launch.cc launches.
+// The host side of gqa_128 and gqa_128_split: choice.cc and segments_choice.cc choose, launch.cc launches.
 #pragma once
 
 #include <optional>
@@ -9,12 +9,12 @@
 
 namespace flashlatent::gqa_128 {
 
-/// Null if there is none of the problem's dimensions.
+/// Null if nothing is compiled for the problem's dimensions.
 const InstanceKey* key_of(const DecodeProblem& problem, Kind kind);
-/// Of requests' own tokens.
+/// The key for attending to requests' own tokens.
 const InstanceKey* key_of(const DecodeProblem& problem);
 
-/// Why no instance reads this cache; nothing if one does.
+/// Why no instance reads this cache; empty if one does.
 std::optional<std::string> declines_cache(const DecodeProblem& problem);
 
 Status launch(const DecodeCall& call);

@@ -1,12 +1,11 @@
-// Compile-time shape of the prefill kernel.
+// Compile-time shape of gqa_128's kernels.
 #pragma once
 
 #include "cuda/gqa_128/keys.h"
 
 namespace flashlatent::gqa_128 {
 
-/// kDim_: elements of a key and of a value, rounded up to 64, 128 or 256: TMA fills the rest of a row with
-/// zeros.
+/// kDim_: elements of a key and of a value, rounded up to 64, 128 or 256; TMA fills the rest with zeros.
 template <class Element_, int kDim_, Kind kKind_>
 struct Config {
   using Element = Element_;
@@ -23,15 +22,16 @@ struct Config {
   static constexpr int kStages = stages_of(kDim, kKind_);
 
   static constexpr int kComputeThreads = 128 * kWarpgroups;
-  static constexpr int kThreads = kComputeThreads + 128;  // and a warpgroup loads
-  // Of segments the loading warpgroup walks the plan; d 256 needs what there is for outputs.
+  static constexpr int kThreads = kComputeThreads + 128;  // one more warpgroup loads
+  // With segments the loading warpgroup walks the plan. At d 256 outputs need the registers that this would
+  // take.
   static constexpr bool kWalksInRegisters = kSegments && kDim < 256;
   static constexpr int kLoaderRegisters = kWarpgroups == 3 ? 32 : kWalksInRegisters ? 88 : 56;
   static constexpr int kComputeRegisters = kWarpgroups == 3 ? 160 : kWalksInRegisters ? 208 : 224;
 
   static_assert(kDim == 64 || kDim == 128 || kDim == 256);
   static_assert(!kSegments || kStages % 2 == 0, "a stage is one warpgroup's");
-  // What a launch of 384 threads gets, 168 registers each; asking for more would wait for ever.
+  // A launch of 384 threads grants 168 registers each; setmaxnreg would wait for ever for more.
   static_assert(kWarpgroups * kComputeRegisters + kLoaderRegisters <= (kWarpgroups == 3 ? 4 * 128 : 3 * 168));
 };
 

@@ -1,4 +1,4 @@
-// What a file of instances includes.
+// Included by the files of instances.
 #pragma once
 
 #include "cuda/gqa_128/instances.h"

@@ -1,4 +1,4 @@
-// The compiled shapes of the prefill kernel, as rows of data.
+// The compiled instances of gqa_128's kernels, as rows of data.
 #pragma once
 
 #include <cuda.h>
@@ -9,24 +9,23 @@
 
 namespace flashlatent::gqa_128 {
 
-/// What a kernel is launched with.
+/// The parameters of a launch.
 struct Launch {
   Arguments args;
   CUtensorMap keys, values;
-  CUtensorMap query;  // where args.query_boxes
+  CUtensorMap query;  // set if args.query_boxes
   int ctas;
 };
 
 struct Instance {
   InstanceKey key;
-  cuda::CompiledKernel kernel;  // of Launch's first four
+  cuda::CompiledKernel kernel;  // its parameters are Launch's first four
 };
 
 using DtypeInstances = std::array<Instance, kBf16Keys.size()>;
-
 using SegmentInstances = std::array<Instance, kBf16SegmentKeys.size()>;
 
-// One file each, so that they compile side by side.
+// A file for each dtype, so that they compile side by side.
 extern const DtypeInstances kBf16, kFp16;
 extern const SegmentInstances kBf16Segments, kFp16Segments;
 

@@ -1,4 +1,4 @@
-// Which rows and tokens a CTA of the prefill kernel has.
+// The jobs of a CTA: which rows, and which tokens.
 #pragma once
 
 #include "cuda/gqa_128/arguments.h"
@@ -11,17 +11,17 @@ struct Range {
   int begin, end;
 };
 
-/// A piece of a CTA's work: a tile of query rows, and blocks of tokens.
+/// A job: a tile of query rows and blocks of tokens.
 struct Job {
-  parts::RowTile tile;          // shared: request is whose tokens they are; the rest does not count
-  const std::int32_t* members;  // shared
-  const std::int32_t* entries;  // of the page table; shared: see shared_entries()
-  int length;                   // of the request, or the prefix
+  parts::RowTile tile;          // shared prefix: only `request` counts, the request whose pages are read
+  const std::int32_t* members;  // only of shared prefixes
+  const std::int32_t* entries;  // of the page table; shared prefix: see shared_entries()
+  int length;                   // of the request, or of the prefix
   int block_begin, block_end;
-  std::int64_t partial_row;  // shared, and of segments: of the tile's first row; -1: the result is final
+  std::int64_t partial_row;  // of the tile's first row, if shared or a segment; -1: the result is final
 };
 
-/// Where a row of the tile is.
+/// The place of a row of the tile.
 struct RowPlace {
   int request;
   int origin;  // times batch_stride
@@ -42,7 +42,7 @@ __device__ __forceinline__ RowPlace place_of(const Arguments& args, const Job& j
           job.tile.kv_head * query.group.value + query.group.remainder(rest)};
 }
 
-/// What a row attends to.
+/// The tokens that a row attends to.
 template <bool kShared>
 __device__ __forceinline__ Range seen_by(const Arguments& args, const Job& job, int row) {
   if (kShared || (!args.decode.causal && args.window == 0)) return {0, job.length};
@@ -54,13 +54,14 @@ __device__ __forceinline__ Range seen_by(const Arguments& args, const Job& job, 
   return {args.window > 0 ? max(end - args.window, 0) : 0, end};
 }
 
-/// What all rows of the tile attend to.
+/// The tokens that all rows of the tile attend to.
 template <bool kShared>
 __device__ __forceinline__ Range seen_by_all(const Arguments& args, const Job& job) {
   return {seen_by<kShared>(args, job, max(job.tile.rows - 1, 0)).begin, seen_by<kShared>(args, job, 0).end};
 }
 
-/// Tiles of long rows first, so that none is left for the end; `section` sequences at a time.
+/// Job number `index`: tiles of long rows first, so that none is left for the end, and `section` sequences at
+/// a time.
 template <int kBlockTokens>
 __device__ __forceinline__ Job request_job(const Arguments& args, int index) {
   const parts::DecodeArguments& decode = args.decode;
@@ -89,12 +90,12 @@ __device__ __forceinline__ Job request_job(const Arguments& args, int index) {
   return job;
 }
 
-/// The tile that has a unit, by all lanes of a warp: a trip to memory for 32 tiles.
+/// The tile that a unit belongs to. Called by all lanes of a warp: one trip to memory for 32 tiles.
 __device__ __forceinline__ int tile_of_unit(const PrefixArguments& plan, int unit) {
   const int tiles = plan.header->tiles, lane = threadIdx.x % 32;
   int found = 0;
   for (int first = 0; first < tiles; first += 32) {
-    // Reads past the last one are of the plan's own memory.
+    // Reads past the last tile stay in the plan's own memory.
     const bool begun = plan.tiles[min(first + lane, plan.shape.requests - 1)].unit_begin <= unit;
     const std::uint32_t before = __ballot_sync(0xffffffff, begun && first + lane < tiles);
     if (before == 0) break;
@@ -103,7 +104,7 @@ __device__ __forceinline__ int tile_of_unit(const PrefixArguments& plan, int uni
   return found;
 }
 
-/// Unit `index` of the plan's.
+/// The job of unit `index` of the plan.
 __device__ __forceinline__ Job shared_job(const Arguments& args, int index) {
   const PrefixArguments& plan = args.prefix;
   const prefix::Unit unit = prefix::unit_of(plan.shape, plan.tiles[tile_of_unit(plan, index)], index);
@@ -120,8 +121,8 @@ __device__ __forceinline__ Job shared_job(const Arguments& args, int index) {
   return job;
 }
 
-/// The page table entries that a unit's tokens are read by, by all lanes of a warp: of a member that still
-/// has all of them. Where none has, nobody wants the unit's results.
+/// The page table entries of a member that still has all of a unit's tokens; if none has, nobody uses the
+/// unit's results. Called by all lanes of a warp.
 __device__ __forceinline__ const std::int32_t* shared_entries(const Arguments& args, const Job& job) {
   const prefix::Shape& shape = args.prefix.shape;
   auto sees = [&](int request) {
@@ -149,8 +150,8 @@ __device__ __forceinline__ Job job_of(const Arguments& args, int index) {
   }
 }
 
-/// The jobs of a CTA, for one warp: whoever is ready takes the next one, which it asks for one ahead; of a
-/// plan for prefixes every header->workers-th.
+/// The jobs of a CTA, for one warp. A CTA that is ready takes the next job, whose number it has asked for one
+/// job ahead. Of shared prefixes it takes every header->workers-th unit.
 template <class Config>
 class Jobs {
  public:
@@ -162,7 +163,7 @@ class Jobs {
     }
   }
 
-  /// The next one that has rows; without any when there is none.
+  /// The next job that has rows; a job without rows if there is none.
   __device__ __forceinline__ Job next() {
     for (;;) {
       const int index = __shfl_sync(0xffffffff, index_, 0);

@@ -1,12 +1,12 @@
-// Attention of many query tokens over separate keys and values in pages: prompts (prefill), with or without a
-// cached prefix, requests that share a run of tokens, and the segments of a plan (decode of few query tokens
-// or large groups). A job of a CTA is a tile of 128 query rows (d 64: 192; of segments 64 or 128), tokens by
-// heads of a group, so that a group shares its keys and values:
+// gqa_128: attention of many query tokens over separate keys and values in pages. It does prompts (prefill)
+// with or without a cached prefix, requests that share a prefix, and as gqa_128_split the segments of a plan
+// (decode of few query tokens or large groups). A job of a CTA is a tile of 128 query rows (d 64: 192;
+// segments: 64 or 128), tokens by heads of a group, so that a group shares its keys and values:
 //
 //   loading warpgroup      the job, Q, and K and V of a block by TMA through the page table, in a ring of
 //                          stages; cleans the values of blocks that not every row sees
-//   two warpgroups (d 64: three)
-//                          64 rows each: S = Q K^T, softmax, O += P V with P in registers (attention.cuh)
+//   two warpgroups         (d 64: three) 64 rows each: S = Q K^T, softmax, O += P V with P in registers
+//                          (attention.cuh)
 #pragma once
 
 #include "cuda/gqa_128/attention.cuh"
@@ -31,7 +31,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared, const Argum
     ptx::init(shared.cleaned, Config::kSegments ? 3 : 4);
     for (int i = 0; i < kJobSlots; ++i) {
       ptx::init(shared.jobs_full[i], 1);
-      ptx::init(shared.jobs_empty[i], kComputeWarps + 3);  // and three that load
+      ptx::init(shared.jobs_empty[i], kComputeWarps + 3);  // and three warps that load
     }
     for (int i = 0; i < Config::kWarpgroups; ++i) {
       ptx::init(shared.query_full[i], 1);
@@ -50,8 +50,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
   set_up<Config>(shared, args);
-  cudaGridDependencySynchronize();            // of what the launch before may still write
-  cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
+  cudaGridDependencySynchronize();            // the previous launch may still write what this one reads
+  cudaTriggerProgrammaticLaunchCompletion();  // lets the next launch take its place in the queue
 
   if (threadIdx.x >= Config::kComputeThreads) {
     ptx::give_registers<Config::kLoaderRegisters>();

@@ -21,7 +21,7 @@ namespace {
 using cuda::check_alignment;
 using cuda::check_pages;
 
-// Keys and values that the tiles under way read should stay in L2.
+// Bytes of keys and values that tiles under way may read, so that these stay in L2.
 constexpr std::int64_t kSectionBytes = 16 << 20;
 
 const Instance* find(const InstanceKey* key) {
@@ -35,12 +35,12 @@ const Instance* find(const InstanceKey* key) {
   return nullptr;
 }
 
-/// Rows of one TMA box: whole parts of a page and of a block.
+/// Tokens of one TMA box: it divides both a page and a block.
 int box_tokens_of(const DecodeProblem& problem, int block_tokens) {
   return std::gcd(problem.cache.page_size, block_tokens);
 }
 
-/// What all launches have in common.
+/// Fills what all launches have in common.
 Status common_launch(const DecodeCall& call, const Instance& instance, Launch& launch) {
   const auto& [problem, inputs, outputs, g, prefix, plan, workspace, executor, max_logits, held] = call;
   FLASHLATENT_RETURN_IF_ERROR(check_alignment("q", inputs.q, 16));
@@ -59,7 +59,7 @@ Status common_launch(const DecodeCall& call, const Instance& instance, Launch& l
   args.kv_heads = problem.cache.heads;
   args.sequences = problem.query.batch * problem.cache.heads;
   args.section = 1;
-  if (inputs.key_cache.shape[0] == 0) return {};  // no page is ever one
+  if (inputs.key_cache.shape[0] == 0) return {};  // without pages no map is needed
   FLASHLATENT_RETURN_IF_ERROR(cuda::kv_tensor_map("key_cache", inputs.key_cache, box_tokens, launch.keys));
   return cuda::kv_tensor_map("value_cache", inputs.value_cache, box_tokens, launch.values);
 }
@@ -69,13 +69,13 @@ Status launch_kernel(const cuda::CompiledKernel& kernel, const Launch& launch, c
                            {&launch.args, &launch.keys, &launch.values, &launch.query});
 }
 
-/// Q by TMA, if 64 rows are whole tokens.
+/// Makes a map of Q if 64 rows are whole tokens.
 Status query_map(const DecodeProblem& problem, const ConstTensorView& view, Launch& launch) {
   const int group = launch.args.decode.query.group.value;
   launch.args.query_boxes = 64 % group == 0 && view.elements() > 0;
   if (!launch.args.query_boxes) return {};
   ConstTensorView q = cuda::with_batch(view);
-  if (problem.query.ragged) {  // all tokens are one request's
+  if (problem.query.ragged) {  // all tokens count as one request's
     std::swap(q.shape[0], q.shape[1]);
     std::swap(q.strides[0], q.strides[1]);
   }
@@ -95,7 +95,7 @@ Status launch(const DecodeCall& call) {
   Launch launch = {};
   FLASHLATENT_RETURN_IF_ERROR(common_launch(call, instance, launch));
   Arguments& args = launch.args;
-  // How long requests are is not known here; of a prompt without a prefix as long as its query.
+  // Lengths are not known here. This is the length of a prompt without a prefix: its query tokens.
   const std::int64_t sequence_bytes = 4LL * problem.query.tokens * problem.cache.qk_dim;
   args.section =
       static_cast<int>(std::clamp<std::int64_t>(kSectionBytes / sequence_bytes, 1, args.sequences));

@@ -1,9 +1,9 @@
-// The loading warpgroup: keys and values of a CTA's blocks, by TMA.
+// The loading warpgroup: loads keys and values of a CTA's blocks by TMA.
 //
-// A weight of 0 does not silence NaN, so that values which some row must not see are cleaned before they are
-// multiplied: those of dead tokens (tails, pages that are none) become 0, and of tokens that some rows of the
-// tile attend to and others do not what is not finite does, and is noted for those that do. This takes
-// all four warps (of segments three of them), and only blocks at the edge of what is seen.
+// A weight of 0 does not silence NaN, so values that some row must not see are cleaned before they are
+// multiplied. Values of dead tokens (tails, invalid pages) become 0. In tokens that only some rows of the
+// tile attend to, elements that are not finite become 0 and are recorded for the rows that do. All four warps
+// clean (with segments three), and only blocks at the edge of what is seen.
 #pragma once
 
 #include "cuda/gqa_128/jobs.cuh"
@@ -15,7 +15,7 @@
 
 namespace flashlatent::gqa_128 {
 
-/// A block's tokens as bits.
+/// The tokens of a block, one bit each.
 template <class Config>
 struct Tokens {
   std::uint64_t bits[Config::kWords];
@@ -23,7 +23,8 @@ struct Tokens {
   __device__ __forceinline__ bool has(int token) const {
     std::uint64_t word = bits[0];
 #pragma unroll
-    for (int i = 1; i < Config::kWords; ++i) word = token / 64 == i ? bits[i] : word;  // no stack for bits
+    // unrolled, so that the bits need no stack
+    for (int i = 1; i < Config::kWords; ++i) word = token / 64 == i ? bits[i] : word;
     return word >> token % 64 & 1;
   }
   __device__ __forceinline__ bool all() const {
@@ -67,7 +68,7 @@ class Loader {
   }
 
  private:
-  /// Gives a job to those that compute, and to the other loading warps.
+  /// Gives a job to the computing warps and to the other loading warps.
   __device__ __forceinline__ void put(const Job& job, std::uint32_t slot, std::uint32_t parity) {
     ptx::wait(shared_.jobs_empty[slot], parity ^ 1);
     if (lane_ == 0) {
@@ -85,10 +86,10 @@ class Loader {
     }
   }
 
-  /// 64 rows: whole query tokens, each with the heads of the group.
+  /// Loads 64 rows: whole query tokens, each with all heads of the group.
   __device__ __forceinline__ void copy_query(const Job& job, int warpgroup) {
     const parts::QueryArguments& query = args_.decode.query;
-    const bool ragged = query.begins != nullptr;  // then all tokens are one request's
+    const bool ragged = query.begins != nullptr;  // then all tokens count as one request's
     const int token = query.group.quotient(job.tile.first + warpgroup * 64) + (ragged ? job.tile.origin : 0);
     ptx::Barrier& full = shared_.query_full[warpgroup];
     ptx::arrive_expecting(full, Config::kChunks * sizeof(parts::Tile));
@@ -113,7 +114,7 @@ class Loader {
     }
   }
 
-  /// The page that this lane's box of the block is in; -1: none.
+  /// The page of this lane's box of the block; -1: none.
   __device__ __forceinline__ int look_up(const Job& job, int block) const {
     const int token = block * Config::kBlockTokens + lane_ * box_tokens_;
     if (lane_ >= boxes_ || block >= job.block_end || token >= job.length) return -1;
@@ -126,7 +127,7 @@ class Loader {
     const int start = block * Config::kBlockTokens;
     const std::uint32_t valid = __ballot_sync(0xffffffff, entry >= 0);
     const Tokens<Config> live = live_tokens(valid, job.length - start);
-    // Seen by some rows only, or dead.
+    // Are some tokens dead, or not seen by all rows?
     const bool edge = !live.all() || start < all_.begin || start + Config::kBlockTokens > all_.end;
     if (warp_ == 0) {
       ptx::wait(stage.keys_empty, parity_ ^ 1);
@@ -156,14 +157,14 @@ class Loader {
     edge_parity_ ^= 1;
   }
 
-  /// What counts the bytes of values that are to be cleaned.
+  /// The barrier that counts the bytes of values that are to be cleaned.
   __device__ __forceinline__ ptx::Barrier& landed(Stage<Config>& stage) const {
     if constexpr (Config::kSegments) return stage.values_landed;
     return shared_.landed;
   }
 
-  /// Three warps clean while the first one asks for what comes next: requests are short, and it would wait
-  /// for all that is on its way.
+  /// With segments three warps clean while the first one starts the next loads: requests are short, and it
+  /// would otherwise wait for everything that is under way.
   __device__ __forceinline__ void clean_apart(Stage<Config>& stage, const Tokens<Config>& live, int start) {
     ptx::wait(stage.values_landed, landed_parities_ >> stage_ & 1);
     landed_parities_ ^= 1U << stage_;
@@ -194,7 +195,7 @@ class Loader {
     return live;
   }
 
-  /// By one warp, each lane its box.
+  /// Called by one warp; each lane copies its box.
   __device__ __forceinline__ void copy(Block<Config>& to, const CUtensorMap& map, const Job& job, int start,
                                        int entry, std::uint32_t valid, ptx::Barrier& full) {
     const int box_bytes = box_tokens_ * parts::kRowBytes;
@@ -213,7 +214,7 @@ class Loader {
     }
   }
 
-  /// A quarter of the tokens.
+  /// Cleans a quarter of the tokens.
   __device__ __forceinline__ void clean(const Tokens<Config>& live, int start, int quarter) {
     using Element = typename Config::Element;
     constexpr int kUnits = Config::kDim / 8;
@@ -245,7 +246,7 @@ class Loader {
     if (lane_ == 0) shared_.stages[stage_].poisoned[quarter] = poisoned;
   }
 
-  /// What of two elements is not finite becomes 0.
+  /// Replaces elements of a pair that are not finite by 0 and records them.
   template <class Element>
   __device__ __forceinline__ static void note(std::uint32_t& pair, int index, NotFinite& noted) {
     constexpr std::uint32_t kExponent = parts::kExponent<Element>;
@@ -268,11 +269,11 @@ class Loader {
   const CUtensorMap& query_;
   const int warp_, lane_;
   const int box_tokens_, boxes_;
-  const std::uint64_t policy_ = ptx::evict_first_policy();  // of segments: their tokens are read once
+  const std::uint64_t policy_ = ptx::evict_first_policy();  // of segments, which read their tokens once
   Range all_ = {};
   int stage_ = 0;
   std::uint32_t parity_ = 0, edge_parity_ = 0;
-  std::uint32_t landed_parities_ = 0;  // of segments: a bit a stage
+  std::uint32_t landed_parities_ = 0;  // of segments: one bit for each stage
 };
 
 }  // namespace flashlatent::gqa_128

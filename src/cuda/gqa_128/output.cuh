@@ -1,4 +1,4 @@
-// From a thread's share of two rows to the output, or to a partial result.
+// Writes a thread's share of two rows to the output, or as a partial result.
 #pragma once
 
 #include "cuda/gqa_128/config.h"
@@ -13,12 +13,12 @@ template <class Config>
 class Output {
  public:
   using Element = typename Config::Element;
-  static constexpr int kOutputs = Config::kDim / 2;  // of a thread, of both rows
+  static constexpr int kOutputs = Config::kDim / 2;  // of a thread, both rows
 
   __device__ __forceinline__ Output(const Arguments& args, const Job& job, const parts::Fragment& fragment)
       : args_(args), job_(job), fragment_(fragment) {}
 
-  /// Row `row` of the tile, the thread's first (`half` 0) or second one, by all lanes of a warp.
+  /// Writes a row of the tile: the thread's first (`half` 0) or second row. Called by all lanes of a warp.
   __device__ __forceinline__ void write(const float (&o)[kOutputs], int row, int half,
                                         parts::RowScale scale) const {
     if (Config::kShared || (Config::kSegments && job_.partial_row >= 0)) {
@@ -43,8 +43,7 @@ class Output {
     }
   }
 
-  /// By all lanes, since those of a row change their elements: four times four pairs become four times 16
-  /// bytes.
+  /// Called by all lanes: the four lanes of a row exchange elements, so that each stores 16 bytes.
   __device__ __forceinline__ void write_output(const float (&o)[kOutputs], int row, int half,
                                                parts::RowScale scale) const {
     const bool live = row < job_.tile.rows;

@@ -1,4 +1,4 @@
-// The segments of a CTA's part of the plan, as jobs.
+// The segments of a CTA's part of the plan, as jobs of gqa_128_split.
 #pragma once
 
 #include "cuda/gqa_128/jobs.cuh"
@@ -6,7 +6,7 @@
 
 namespace flashlatent::gqa_128 {
 
-/// A segment of a row tile: blocks that the plan gives it and some row sees.
+/// The job of a segment and row tile: the blocks of the segment that some row sees.
 template <class Config>
 __device__ __forceinline__ Job segment_job(const Arguments& args, const schedule::Segment& segment,
                                            const parts::RowTile& tile, int lane) {
@@ -15,8 +15,8 @@ __device__ __forceinline__ Job segment_job(const Arguments& args, const schedule
   Job job = {};
   job.tile = tile;
   job.entries = decode.cache.entries + tile.request * decode.cache.entries_stride;
-  // With a window the plan knows the last max_tokens tokens alone, from block `origin` on. Without one what
-  // it knows is all: a trip to memory less.
+  // With a window the plan counts the last max_tokens tokens only, from block `origin` on. Without a window
+  // the segment has the request's length, which spares a trip to memory.
   const int stored = g.max_tokens == args.reach
                          ? segment.length
                          : schedule::length_of(g, decode.cache.lengths, segment.request);
@@ -38,7 +38,7 @@ class SegmentJobs {
   __device__ __forceinline__ explicit SegmentJobs(const Arguments& args)
       : args_(args), segments_(args.decode) {}
 
-  /// The next one that has rows; without any when there is none.
+  /// The next job that has rows; a job without rows if there is none.
   __device__ __forceinline__ Job next() {
     schedule::Segment segment;
     while (segments_.next(segment)) {

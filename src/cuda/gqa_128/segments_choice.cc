@@ -14,21 +14,21 @@ namespace {
 using gqa_128::kSegmentTileRows;
 
 constexpr int kFixedSplitTokens = 2048;  // batch_invariant
-constexpr int kRowsAtOnce = 8;           // of a tile, in the combine step
+constexpr int kRowsAtOnce = 8;           // rows of a tile that a CTA of the combine step does at once
 
-/// Row tiles of a KV head: as few as there can be.
+/// Row tiles of a KV head, as few as possible.
 int row_tiles_of(const DecodeProblem& problem) {
   return (problem.rows_per_kv_head() + kSegmentTileRows - 1) / kSegmentTileRows;
 }
 
-/// Equal tiles: the smaller they are, the less the combine step has to look at.
+/// Rows of a tile, if all tiles are equal: with small tiles the combine step has fewer rows to look at.
 int tile_rows_of(const DecodeProblem& problem) {
   const int tiles = row_tiles_of(problem);
   const int rows = (problem.rows_per_kv_head() + tiles - 1) / tiles;
   return (rows + kRowsAtOnce - 1) / kRowsAtOnce * kRowsAtOnce;
 }
 
-/// What a block of so many tokens takes at least, however fast memory is.
+/// The least time of a block of `block_tokens` tokens, however fast memory is.
 std::int32_t least_of_block(int dim, int block_tokens, const schedule::Workers& workers) {
   using enum cost::Situation;
   constexpr cost::Kernel kKernel = cost::Kernel::kPaged128;
@@ -38,8 +38,9 @@ std::int32_t least_of_block(int dim, int block_tokens, const schedule::Workers& 
   return costs.on(workers).per_block * block_tokens / 64;
 }
 
-/// A block takes as long as its bytes, or as its products. The plan gives a tile of several all blocks of a
-/// request, the diagonal or not, and balances nothing by it: a prompt takes as much longer.
+/// A block takes as long as its bytes or its products. The plan counts all blocks of a request for each of
+/// several row tiles, also those that causal rows do not see. So it does not balance prompts, which take
+/// longer by the share of such blocks.
 schedule::CostModel costs_of(const DecodeProblem& problem, int block_tokens,
                              const schedule::Workers& workers) {
   using enum cost::Situation;
@@ -72,7 +73,7 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
 
 }  // namespace
 
-const DecodeKernel kPaged128Kernel = {
+const DecodeKernel kGqa128SplitKernel = {
     .name = "gqa_128_split",
     .backend = Backend::kCuda,
     .takes =

@@ -1,4 +1,4 @@
-// Every byte of shared memory of the prefill kernel, once.
+// Every byte of shared memory of gqa_128's kernels, once.
 #pragma once
 
 #include "cuda/gqa_128/config.h"
@@ -8,19 +8,19 @@
 
 namespace flashlatent::gqa_128 {
 
-/// Keys or values of a block: tiles of all its tokens by 64 columns, swizzled as parts::Tile is.
+/// Keys or values of a block: tiles of all its tokens by 64 columns, swizzled like parts::Tile.
 template <class Config>
 struct alignas(1024) Block {
   static constexpr int kChunkBytes = Config::kBlockTokens * parts::kRowBytes;
   std::uint8_t chunks[Config::kChunks][kChunkBytes];
 
-  /// The 16 bytes `unit` of a token.
+  /// The address of 16-byte unit `unit` of a token.
   __device__ __forceinline__ uint4* unit(int token, int unit) {
     return reinterpret_cast<uint4*>(chunks[unit / 8] + parts::unit_offset(token, unit % 8));
   }
 };
 
-/// Which of 8 elements of V were not finite, before they became 0: +inf, -inf, or NaN as both.
+/// Elements of V, 8 of them, that were not finite before they became 0: +inf, -inf, or NaN as both.
 struct NotFinite {
   std::uint8_t plus, minus;
 };
@@ -29,13 +29,13 @@ template <class Config>
 struct Stage {
   ptx::Barrier keys_full, keys_empty;
   ptx::Barrier values_full, values_empty;
-  ptx::Barrier values_landed;          // of segments: values that are cleaned before anybody may use them
-  std::uint64_t live[Config::kWords];  // which tokens count: with the keys
-  // Tokens that have elements in not_finite, those of each loading warp: with the values.
+  ptx::Barrier values_landed;          // segments: values that must be cleaned before they are used
+  std::uint64_t live[Config::kWords];  // tokens that count; valid with the keys
+  // Tokens with elements in not_finite, for each loading warp; valid with the values.
   std::uint32_t poisoned[4];
 };
 
-/// Jobs on their way from the loading to the computing warpgroups.
+/// Slots for jobs on their way from the loading to the computing warpgroups.
 inline constexpr int kJobSlots = 2;
 
 template <class Config>
@@ -45,15 +45,15 @@ struct alignas(1024) SharedMemory {
   Block<Config> values[Config::kStages];
   NotFinite not_finite[Config::kStages][Config::kBlockTokens][Config::kDim / 8];
   Stage<Config> stages[Config::kStages];
-  ptx::Barrier landed;                           // not of segments: values that the loading warps clean
+  ptx::Barrier landed;                           // not segments: values that the loading warps clean
   ptx::Barrier cleaned;                          // by all four
-  float halves[Config::kSegments ? 4 : 1][128];  // of segments: maxima and sums of the other warpgroup's rows
+  float halves[Config::kSegments ? 4 : 1][128];  // segments: maxima and sums of the other warpgroup's rows
   Job jobs[kJobSlots];
   ptx::Barrier jobs_full[kJobSlots], jobs_empty[kJobSlots];
   ptx::Barrier query_full[Config::kWarpgroups], query_empty[Config::kWarpgroups];
 };
 
-// d 128: 32 KB of Q, 2 x 64 KB of keys and values (of segments 4 x 32), 8 KB of notes.
+// d 128: 32 KB of Q, 2 x 64 KB of keys and values (segments 4 x 32 KB), 8 KB of records.
 inline constexpr int kMaxSharedBytes = 227 * 1024;
 
 }  // namespace flashlatent::gqa_128

@@ -1,4 +1,4 @@
-// What the paged kernel is launched with beside what every decode kernel is.
+// Parameters of gqa_16's kernel, beside those of every decode kernel.
 #pragma once
 
 #include <cuda.h>
@@ -8,20 +8,20 @@
 
 namespace flashlatent::gqa_16 {
 
-/// Keys, or values. Strides in bytes. `unit_stride`: from 16 bytes of a token to the next 16, or for packed
-/// values from one of their elements to the next.
+/// Keys, or values. Strides in bytes. `unit_stride`: from 16 bytes of a token to its next 16; with packed
+/// values from one element of a token to the next.
 struct Plane {
   const std::uint8_t* data;
   std::int64_t page_stride, head_stride, token_stride, unit_stride;
-  const float* scale;  // fp8: one, or one a KV head; null: 1
+  const float* scale;  // e4m3: one, or one for each KV head; null: 1
   int scale_stride;    // 0 or 1
 };
 
-/// How a score becomes one: s -> cap * tanh(s / cap), + slope * (t - (L - 1)).
+/// Changes to a score: s -> cap * tanh(s / cap), then + slope * (t - (L - 1)).
 struct ScoreArguments {
-  const float* alibi_slopes;  // one a query head, or null
+  const float* alibi_slopes;  // one for each query head, or null
   float soft_cap;             // 0: none
-  int window;                 // tokens that a query token sees, itself included; 0: all
+  int window;                 // a query token sees this many tokens, itself included; 0: all
 };
 
 /// Partial rows of `dim`, normalised, and their lse.
@@ -30,33 +30,33 @@ struct PartialRows {
   float* lse;
 };
 
-/// Prefixes that requests share, which another launch attends to: the results are merged with those of a
-/// request's first segment, which are kept until both are there.
+/// Prefixes that requests share. Another launch attends to them. Its results are merged with those of a
+/// request's first segment, which are kept until both are complete.
 struct PrefixArguments {
-  const prefix::Share* shares;  // one a request; null: nothing is shared
-  const std::int32_t* lengths;  // of requests, now
-  int unseen;                   // prefix::Shape's
-  PartialRows results;          // of prefixes
-  PartialRows kept;             // (requests, kv_heads, request_rows)
+  const prefix::Share* shares;  // one for each request; null: nothing is shared
+  const std::int32_t* lengths;  // of requests, in this call
+  int unseen;                   // see prefix::Shape
+  PartialRows results;          // of the prefixes
+  PartialRows kept;             // of first segments: (requests, kv_heads, request_rows)
   int kv_heads, request_rows;
 };
 
 struct Arguments {
   CUtensorMap key_map, value_map;
-  // With prefixes cache.lengths is null: the plan's segments end where its cuts do, an item's last one at the
-  // page table's reach, and job_of() ends them where the request does.
+  // With shared prefixes cache.lengths is null. The plan's segments then end at its cuts, and the last one of
+  // an item at the page table's reach; job_of() ends them at the request's length.
   parts::DecodeArguments decode;
   PrefixArguments prefix;
-  parts::Ticket* tickets;  // of those who split a request (splits.cuh); null: a combine step comes after
+  parts::Ticket* tickets;  // for the parts of a split request (splits.cuh); null: a combine step follows
   Plane keys, values;
   ScoreArguments score;
   Divisor ctas_a_part;
-  int box_tokens;      // of a box of the maps, 16 or 8; 0: there are none, 16 bytes are copied at a time
-  int tiles_a_cta;     // row tiles side by side: 1, 2, 4 or 8, no more than warps
-  int team;            // CTAs that share a segment's blocks, or 1; then a CTA has one segment
-  int dim;             // of keys and values: whole units of 16 bytes
-  int reach;           // tokens that a page table has room for
-  bool given_is_bf16;  // queries and outputs; else they are fp16
+  int box_tokens;      // tokens of a TMA box, 16 or 8; 0: no maps, 16 bytes are copied at a time
+  int tiles_a_cta;     // row tiles side by side: 1, 2, 4 or 8, at most the number of warps
+  int team;            // CTAs that share a segment's blocks; more than 1: a CTA has one segment
+  int dim;             // of keys and values, in whole units of 16 bytes
+  int reach;           // the most tokens of a page table
+  bool given_is_bf16;  // dtype of queries and outputs; false: fp16
 };
 
 }  // namespace flashlatent::gqa_16

@@ -1,16 +1,17 @@
-// A warp's attention over 16 tokens at a time (e4m3: twice 16, so that one waits for its operands while the
-// other is multiplied), transposed: tokens on mma's M side, query rows on N, which
-// is 8.
+// A warp's attention over 16 tokens at a time, transposed: tokens on mma's M side, query rows on N, which is
+// 8. From e4m3 it takes 2 x 16 tokens, so that one half is multiplied while the other waits for operands.
 //
 //   S^T = K Q^T       16 tokens x kColumns, K from shared memory by ldmatrix, Q in registers
 //   P^T               the maximum over tokens: lanes of a column; each warp has its own
-//   O^T += V^T P^T    kDim x kColumns; ldmatrix turns V, movmatrix P
+//   O^T += V^T P^T    kDim x kColumns; ldmatrix transposes V, movmatrix P
 //
-// A lane has columns 8 c + 2 t + {0, 1} of rows g and g + 8 (ptx/mma.cuh): of S^T those rows are tokens, of
-// O^T elements of V. e4m3 comes by four bytes a lane, and the order of elements is what that gives: of 16
-// elements of K a lane has 4 t + {0, 1, 2, 3}, in place of 2 t + {0, 1, 8, 9}, and takes Q's accordingly; of
-// V in rows, rows g and g + 8 of O^T are elements 2 g and 2 g + 1; of packed V a lane has tokens 4 t + {0, 1,
-// 2, 3}, and K's rows are taken in the order that makes P's the same.
+// A lane has columns 8 c + 2 t + {0, 1} of rows g and g + 8 (ptx/mma.cuh). Rows of S^T are tokens, rows of
+// O^T are elements of V.
+//
+// e4m3 is loaded by four bytes a lane, which decides the order of elements. Of 16 elements of K a lane has 4
+// t + {0, 1, 2, 3}, not 2 t + {0, 1, 8, 9}, and takes Q's in the same order. Of V in rows, rows g and g + 8
+// of O^T are elements 2 g and 2 g + 1. Of packed V a lane has tokens 4 t + {0, 1, 2, 3}, and K's rows are
+// taken in the order that makes P's the same.
 #pragma once
 
 #include "cuda/gqa_16/arguments.h"
@@ -40,14 +41,14 @@ class Attention {
   __device__ __forceinline__ Attention(const Arguments& args, std::uint8_t* stages)
       : args_(args), stages_(stages), lane_(threadIdx.x % 32), row_(lane_ / 4), column_(lane_ % 4 * 2) {}
 
-  /// Asks for a tile's Q. The segment before has been attended to, but need not be stored.
+  /// Starts loading a tile's Q. The previous segment has been attended to, but need not be stored.
   __device__ __forceinline__ void ask_query(const parts::RowTile& tile) {
     tile_ = tile;
 #pragma unroll
     for (int c = 0; c < kGroups; ++c) load_query(c);
   }
 
-  /// A segment of that tile, of a request of `length` tokens.
+  /// Begins a segment of that tile, of a request of `length` tokens.
   __device__ __forceinline__ void start(int length) {
     length_ = length;
 #pragma unroll
@@ -76,7 +77,8 @@ class Attention {
       for (float& x : columns) x = args_.decode.scale_log2 * key_scale;
     }
     if constexpr (Config::kFp8) {
-      // Not a condition for each element: with 16 columns of d 128 registers would be spilled.
+      // A branch around the whole, because a condition for each element would spill registers with 16 columns
+      // of d 128.
       if (args_.given_is_bf16) {
         query_to_half<__nv_bfloat16>();
       } else {
@@ -85,24 +87,25 @@ class Attention {
     }
   }
 
-  /// A step's tokens, from `token` on, of which `live` count.
+  /// Attends to a step's tokens, from `token` on; `live`: those that count.
   __device__ __forceinline__ void attend(int token, std::uint32_t live, int stage) {
     std::uint8_t* planes = stages_ + stage * Config::kStageBytes;
     if (live != Config::kAllLive) Values<Config>::clear_dead(planes, live);
     float s[kTokenTiles][kGroups][4] = {};
     score(s, ptx::shared_address(planes));
     transform(s, token);
-    // Up to the last one that counts: a request's last tokens are seen by all if it has one query token.
+    // Compared up to the last token that counts: with one query token all rows see a request's last tokens.
     const bool seen_by_all = token >= all_.begin && token + 32 - __clz(static_cast<int>(live)) <= all_.end;
     if (live != Config::kAllLive) mask_dead(s, live);
     if (!seen_by_all) mask_unseen(s, token);
     std::uint32_t p[kTokenTiles][kGroups][2];
     softmax(s, p);
-    if (!seen_by_all) add_not_finite(planes, token, live);  // after what shrinks the outputs: 0 * inf is NaN
+    // after the outputs have been rescaled: 0 * inf is NaN
+    if (!seen_by_all) add_not_finite(planes, token, live);
     multiply(p, ptx::shared_address(planes) + Config::kPlaneBytes);
   }
 
-  /// This warp's share into shared memory: outputs (Config::output_at), then maxima and sums.
+  /// Writes this warp's share to shared memory: outputs (Config::output_at), maxima and sums.
   __device__ __forceinline__ void store(float* outputs, float* maxima, float* sums) const {
 #pragma unroll
     for (int c = 0; c < kGroups; ++c) {
@@ -128,17 +131,18 @@ class Attention {
   static constexpr bool kInterleavedTokens = Config::kFp8 && Config::kPacked;
   static constexpr int kScaleGroups = Config::kFp8 ? kGroups : 1;
   static constexpr int kScaleColumns = Config::kFp8 ? 2 : 1;
-  /// A maximum moves once a score is above it by this much. fp16 rounds probabilities finer than bf16: where
-  /// that one's tolerance applies, the one of a token that weighs most need not be 1.
+  /// A maximum is only raised by a score that exceeds it by this much. Not 0 where e4m3 calls give bf16: fp16
+  /// rounds probabilities more finely, so under bf16's tolerance the token that weighs most need not have
+  /// probability 1.
   __device__ __forceinline__ float slack() const {
     return Config::kFp8 && args_.given_is_bf16 ? 8.0F : 0.0F;
   }
 
-  /// Which element of V a lane's row `half` of tile m is.
+  /// The element of V in a lane's row `half` of tile m.
   __device__ __forceinline__ int element(int m, int half) const {
     return 16 * m + (kInterleavedElements ? 2 * row_ + half : row_ + 8 * half);
   }
-  /// Which of 16 tokens row `row` of S^T is; and which of a step's tokens a lane's rows are, two of each 16.
+  /// The token of 16 that row `row` of S^T is; and the tokens of a step in a lane's rows, two of each 16.
   __device__ __forceinline__ static int row_token(int row) {
     return kInterleavedTokens ? row % 8 / 2 * 4 + row % 2 + row / 8 * 2 : row;
   }
@@ -150,8 +154,8 @@ class Attention {
     return Config::kFp8 ? scale_log2_[c % kScaleGroups][i % kScaleColumns] : scale_log2_[0][0];
   }
 
-  /// Q as B operands of all tiles, of eight columns: pairs of elements of the lane's row of each eight, 0
-  /// past the last.
+  /// Loads Q as B operands for all tiles of eight columns: pairs of elements of the lane's row of each eight;
+  /// 0 past the last row.
   __device__ __forceinline__ void load_query(int c) {
     const int column = Config::kFp8 ? 2 * column_ : column_;
     const int row = 8 * c + row_;
@@ -172,9 +176,9 @@ class Attention {
     }
   }
 
-  /// Q as fp16. bf16 reaches further, so that a row is multiplied by the power of two that brings its largest
-  /// element between 2^14 and 2^15, and its scores by the inverse. What underflows is below 2^-38 of the
-  /// largest.
+  /// Converts Q to fp16. bf16 has a larger range, so each row is multiplied by the power of two that brings
+  /// its largest element to 2^14 to 2^15, and its scores by the inverse. Elements below 2^-38 of the largest
+  /// underflow.
   template <class Given>
   __device__ __forceinline__ void query_to_half() {
 #pragma unroll
@@ -193,7 +197,7 @@ class Attention {
     }
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));
-    // Exponents are biased by 127; where all are 0 or one is infinite the power must still be a number.
+    // Exponents are biased by 127. The power must be a number even if all elements are 0, or one is infinite.
     const int up = min(14 + 127 - static_cast<int>(__float_as_uint(largest) >> 23), 113);
     const float factor = __uint_as_float((127 + up) << 23), inverse = __uint_as_float((127 - up) << 23);
 #pragma unroll
@@ -214,7 +218,7 @@ class Attention {
     return visible_by(args_, tile_, length_, n);
   }
 
-  /// Over the lanes that have the same columns.
+  /// Combines x over the lanes that have the same columns.
   template <class Combine>
   __device__ __forceinline__ static float over_tokens(float x, Combine combine) {
 #pragma unroll
@@ -287,7 +291,7 @@ class Attention {
     }
   }
 
-  /// Tokens that do not count weigh nothing.
+  /// Sets scores of tokens that do not count to -inf.
   __device__ __forceinline__ void mask_dead(float (&s)[kTokenTiles][kGroups][4], std::uint32_t live) const {
 #pragma unroll
     for (int half = 0; half < 2 * kTokenTiles; ++half) {
@@ -299,7 +303,7 @@ class Attention {
       }
     }
   }
-  /// Nor do those that a row does not attend to.
+  /// Sets scores of tokens that a row does not attend to to -inf.
   __device__ __forceinline__ void mask_unseen(float (&s)[kTokenTiles][kGroups][4], int token) const {
 #pragma unroll
     for (int c = 0; c < kGroups; ++c) {
@@ -340,7 +344,7 @@ class Attention {
     }
   }
 
-  /// Of this lane's scores of a column.
+  /// The maximum of this lane's scores of a column.
   __device__ __forceinline__ static float own_max(const float (&s)[kTokenTiles][kGroups][4], int c, int i) {
     float max = fmaxf(s[0][c][i], s[0][c][2 + i]);
 #pragma unroll
@@ -348,7 +352,7 @@ class Attention {
     return max;
   }
 
-  /// The maxima become what they are with these scores; the output so far shrinks.
+  /// Raises the maxima to these scores; rescales the output so far.
   __device__ __forceinline__ void raise(const float (&s)[kTokenTiles][kGroups][4]) {
 #pragma unroll
     for (int c = 0; c < kGroups; ++c) {
@@ -372,8 +376,8 @@ class Attention {
   /// O^T += V^T P^T.
   __device__ __forceinline__ void multiply(const std::uint32_t (&p)[kTokenTiles][kGroups][2],
                                            std::uint32_t values) {
-    // In rows, lanes give matrices of tokens by units: bf16 (0, 0), (0, 1), (8, 0), (8, 1), and e4m3, whose
-    // unit is a tile, (0, 0), (8, 0), (0, 1), (8, 1).
+    // In rows, lanes address matrices of (token, unit): bf16 (0, 0), (0, 1), (8, 0), (8, 1). e4m3, whose unit
+    // is a tile: (0, 0), (8, 0), (0, 1), (8, 1).
     const int upper = Config::kFp8 ? lane_ / 8 % 2 : lane_ / 16;
     const int unit = Config::kFp8 ? lane_ / 16 : lane_ / 8 % 2;
     const std::uint32_t first = values + (!Config::kPacked ? Config::row_unit(lane_ % 8 + 8 * upper, unit)
@@ -400,15 +404,15 @@ class Attention {
     }
   }
 
-  /// Tiles m and m + 1.
+  /// Multiplies tiles m and m + 1.
   __device__ __forceinline__ void multiply_fp8(const std::uint32_t (&p)[kGroups][2], std::uint32_t first,
                                                int m) {
     std::uint32_t bytes[4];
     if constexpr (Config::kPacked) {
-      // A row is 16 tokens of an element, 16 bytes: elements 0 to 7 and 8 to 15 of tile m, then of m + 1.
+      // A row is 16 tokens of one element, 16 bytes: elements 0 to 7 and 8 to 15 of tile m, then of m + 1.
       ptx::load_matrices(bytes, first + 16 * m * Config::kValueRow);
     } else {
-      // Turned by pairs of elements: 2 g and 2 g + 1 of tokens 2 t and 2 t + 1 in four bytes.
+      // Transposed by pairs of elements: four bytes are elements 2 g and 2 g + 1 of tokens 2 t and 2 t + 1.
       ptx::load_matrices_transposed(bytes, Config::pair_of_units(first, m / 2));
 #pragma unroll
       for (std::uint32_t& four : bytes) four = __byte_perm(four, 0, 0x3120);  // by elements
@@ -416,7 +420,7 @@ class Attention {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const ptx::HalfPairs first = ptx::widen_e4m3(bytes[2 * i]), second = ptx::widen_e4m3(bytes[2 * i + 1]);
-      // Of rows g and g + 8: packed, a register each; else half of each, for tokens 0 to 7 and 8 to 15.
+      // Rows g and g + 8: packed, a register each; otherwise half of each, for tokens 0 to 7 and 8 to 15.
       const std::uint32_t a[4] = {first.low, Config::kPacked ? second.low : first.high,
                                   Config::kPacked ? first.high : second.low, second.high};
 #pragma unroll
@@ -424,8 +428,8 @@ class Attention {
     }
   }
 
-  /// Tokens that some rows attend to and others do not: what is not finite in their V (0 * NaN is NaN) is
-  /// added to the outputs of those that do here, and becomes 0.
+  /// For tokens that only some rows attend to: adds V's elements that are not finite to the outputs of the
+  /// rows that do, and replaces them by 0 (0 * NaN is NaN).
   __device__ __forceinline__ void add_not_finite(std::uint8_t* planes, int token, std::uint32_t live) {
 #pragma unroll 1
     for (int t = 0; t < Config::kStepTokens; ++t) {
@@ -454,7 +458,7 @@ class Attention {
           for (int c = 0; c < kGroups; ++c) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-              // The lane's tile whose element it is, if there is one.
+              // Does the lane have this element in one of its tiles?
               const bool own = sees_token[c][i % 2] && element(poisoned / 16, i / 2) == poisoned;
 #pragma unroll
               for (int m = 0; m < kTiles; ++m) {

@@ -17,7 +17,7 @@ namespace flashlatent::gqa_16 {
 
 namespace {
 
-constexpr int kDims[] = {64, 128, 256};  // of instances; smaller heads leave the rest of one out
+constexpr int kDims[] = {64, 128, 256};  // of instances; smaller heads leave part of one unused
 
 CachedType cached_type(const DecodeProblem& problem) {
   if (problem.cache.format == KvFormat::kE4m3) return CachedType::kE4m3;
@@ -29,8 +29,7 @@ int tokens_a_cta(const InstanceKey& key) {
   return warps_of(key.dim) * step_tokens_of(key.cached == CachedType::kE4m3);
 }
 
-// More parts of a request than this are merged by a launch of their own: many thread blocks do then what one
-// would.
+// Requests with more parts than this are merged by a launch of its own, in which many CTAs do what one would.
 constexpr int kMostMergingParts = 72;
 
 }  // namespace
@@ -44,7 +43,8 @@ const InstanceKey* key_of(const DecodeProblem& problem) {
   const auto* dim =
       std::find_if(std::begin(kDims), std::end(kDims), [&](int d) { return d >= cache.qk_dim; });
   if (dim == std::end(kDims)) return nullptr;
-  // Columns are what a row tile costs; more rows are several tiles, which meet in the cache.
+  // A tile of 8 columns takes less time than one of 16. More rows are several tiles, which read the same
+  // tokens through the cache.
   const int columns = std::min(problem.rows_per_kv_head() <= 8 ? 8 : 16, most_columns(*dim));
   const InstanceKey key{cached_type(problem), *dim, columns, cache.layout == KvLayout::kPacked};
   for (const auto* list : {&kBf16Keys, &kFp16Keys, &kE4m3Keys}) {
@@ -68,7 +68,8 @@ std::size_t partial_bytes(const DecodeProblem& problem, const schedule::Geometry
 std::size_t workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& g) {
   const bool invariant = problem.options.batch_invariant;
   std::size_t ctas = merges_splits(g) ? std::size_t{1} * g.parts * g.lanes : 0;
-  if (!invariant) ctas = std::max<std::size_t>(ctas, cuda::kMostSms);  // a smaller batch may be split
+  // a smaller batch may be split where this one is not
+  if (!invariant) ctas = std::max<std::size_t>(ctas, cuda::kMostSms);
   return partial_bytes(problem, g) + ctas * warps_of(key_of(problem)->dim) * sizeof(parts::Ticket);
 }
 
@@ -79,8 +80,8 @@ namespace flashlatent::cuda {
 namespace {
 
 constexpr int kFixedSplitTokens = 2048;  // batch_invariant
-// Requests are few where each has so many parts: their merges are under way together, and each part is one
-// segment or two.
+// Requests are few if each has this many parts or more: their merges run at the same time, and each part is
+// one or two segments.
 constexpr int kPartsOfFew = 4;
 constexpr cost::Costs kByMemory = cost::of(cost::Kernel::kPaged, cost::Situation::kByMemory);
 constexpr cost::Costs kQueryTokens = cost::of(cost::Kernel::kPaged, cost::Situation::kQueryTokens);
@@ -103,15 +104,14 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   return std::nullopt;
 }
 
-/// Of several query tokens. Long requests take 3 to 6 % less here than by gqa_128_split, short ones up to
-/// twice as long; an estimate only knows how far the page table reaches, so a block counts for an eighth
-/// more.
+/// For several query tokens. Long requests take 3 to 6 % less than by gqa_128_split, short ones up to twice
+/// as long. An estimate only knows how far the page table reaches, so a block counts for an eighth more.
 void add_query_tokens(schedule::CostModel& costs, const schedule::Workers& workers) {
   costs.per_block += costs.per_block / 8;
   cost::add(costs, kQueryTokens.on(workers));
 }
 
-/// The schedule with so many tiles a CTA, if they are whole KV heads or parts of one.
+/// The schedule with `tiles` row tiles a CTA; empty if they are neither whole KV heads nor parts of one.
 std::optional<schedule::Geometry> geometry(const DecodeProblem& problem, const schedule::Workers& workers,
                                            int tiles) {
   const gqa_16::InstanceKey& key = *gqa_16::key_of(problem);
@@ -132,12 +132,12 @@ std::optional<schedule::Geometry> geometry(const DecodeProblem& problem, const s
   return fits ? std::optional(g) : std::nullopt;
 }
 
-// Teams: a cluster of 8 finds room in any GPC; other devices may hold a few less at once.
+// Teams: a cluster of 8 fits into any GPC. Other devices may hold a few less at once.
 constexpr int kMostTeam = 8;
 constexpr int kUnusedSms = 12;
 
-/// A team for each request and tile, for few of them: no combine step, and the plan needs no reading. There
-/// are none where requests as long as the page table would rather have all multiprocessors, together or one
+/// A team for each request and tile, if there are few of them: without a combine step, and the plan is not
+/// read. Empty where requests as long as the page table are faster on all multiprocessors, together or one
 /// alone.
 std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem,
                                                 const schedule::Workers& workers) {
@@ -160,14 +160,15 @@ std::optional<schedule::Geometry> team_geometry(const DecodeProblem& problem,
   return std::nullopt;
 }
 
-// 4 take 1 % longer where lengths are equal, and 2 % less where they vary; 8, a warp each, longer always.
+// With 4 tiles, calls of equal lengths take 1 % longer and calls of varied lengths 2 % less; with 8, a tile a
+// warp, all take longer.
 constexpr int kMostTiles = 2;
-// What comes after a shared prefix is short: a CTA has few segments so (64 x 512 tokens: 0.070 ms with the
-// prefix, 0.075 with 2).
+// After a shared prefix own tokens are few, and with more tiles a CTA has fewer segments (64 requests of 512
+// own tokens with the prefix: 0.070 ms, with 2 tiles 0.075).
 constexpr int kMostTilesSharing = 4;
 
-/// As many tiles a CTA, up to `most`, as leave a request, or a round of one, for every part: memory is faster
-/// so, and splits are not.
+/// As many tiles a CTA, up to `most`, as leave every part a request, or a round of one: memory is faster with
+/// more tiles, splits are not.
 schedule::Geometry geometry_of_tiles(const DecodeProblem& problem, const schedule::Workers& workers,
                                      int most) {
   for (int tiles = std::min(most, gqa_16::warps_of(gqa_16::key_of(problem)->dim)); tiles > 1; tiles /= 2) {
@@ -177,14 +178,14 @@ schedule::Geometry geometry_of_tiles(const DecodeProblem& problem, const schedul
   return *geometry(problem, workers, 1);
 }
 
-/// Where prefixes may be shared: no teams. What a group's tokens take beside a request's own is known on an
-/// H200 alone: plans are cut by its costs on every GPU (docs/log/cuts_h100.md).
+/// The schedule with shared prefixes: no teams. The costs of groups beside own tokens are known for an H200
+/// only, so plans are cut by an H200's costs on every GPU (docs/log/cuts_h100.md).
 schedule::Geometry sharing_geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   return geometry_of_tiles(problem, workers.count, kMostTilesSharing);
 }
 
-/// An estimate takes all parts to share the bandwidth to the end. Where some have one whole item more than
-/// others, that one finds memory all but idle: so much less a call takes.
+/// The geometry with a lower per_call where some parts have one whole item more than others. An estimate
+/// assumes that all parts share the bandwidth to the end, but such a last item finds memory nearly idle.
 schedule::Geometry with_late_items(schedule::Geometry g, const schedule::Workers& workers) {
   const std::int64_t items = std::int64_t{g.requests} * g.rounds;
   if (items == 0 || g.partition != schedule::Partition::kLine) return g;
@@ -197,10 +198,10 @@ schedule::Geometry with_late_items(schedule::Geometry g, const schedule::Workers
   return g;
 }
 
-/// One tile a CTA, where a request must not feel its batch-mates.
+/// With batch_invariant one tile a CTA.
 schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   if (problem.options.batch_invariant) return *geometry(problem, workers, 1);
-  if (prefix_shape_of(kPagedKernel, problem, workers).requests > 0) return sharing_geometry(problem, workers);
+  if (prefix_shape_of(kGqa16Kernel, problem, workers).requests > 0) return sharing_geometry(problem, workers);
   if (const auto team = team_geometry(problem, workers)) return *team;
   return with_late_items(geometry_of_tiles(problem, workers, kMostTiles), workers);
 }
@@ -216,7 +217,7 @@ prefix::Shape prefix_shape(const DecodeProblem& problem, const schedule::Workers
 
 }  // namespace
 
-const DecodeKernel kPagedKernel = {
+const DecodeKernel kGqa16Kernel = {
     .name = "gqa_16",
     .backend = Backend::kCuda,
     .takes =

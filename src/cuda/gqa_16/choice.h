@@ -1,4 +1,4 @@
-// The paged kernel on the host: choice.cc chooses, launch.cc launches.
+// The host side of gqa_16: choice.cc chooses, launch.cc launches.
 #pragma once
 
 #include "cuda/gqa_16/keys.h"
@@ -6,19 +6,21 @@
 
 namespace flashlatent::gqa_16 {
 
-/// Null if there is none of the problem's dimensions.
+/// Null if nothing is compiled for the problem's dimensions.
 const InstanceKey* key_of(const DecodeProblem& problem);
 
 int element_bytes(const DecodeProblem& problem);
 
-/// What a CTA's warps take of a tile at once is a block: the fewer warps a tile has, the more tiles the CTA
-/// has side by side.
+/// Row tiles that a CTA has side by side. A block is what the CTA's warps take of one tile at once, so a CTA
+/// with more tiles has fewer warps for each.
 int tiles_a_cta(const DecodeProblem& problem, const schedule::Geometry& geometry);
 
-/// Do the warps that split a request merge it themselves? With batch_invariant they might be any number.
+/// Do the warps that split a request merge it themselves? Not with batch_invariant, because there may be any
+/// number of splits.
 bool merges_splits(const schedule::Geometry& geometry);
 
-/// Of partial results; tickets come after them, one a warp for each of fewer merges than parts.
+/// Bytes of partial results. Tickets follow them: one a warp for each merge, of which there are fewer than
+/// parts.
 std::size_t partial_bytes(const DecodeProblem& problem, const schedule::Geometry& geometry);
 std::size_t workspace_bytes(const DecodeProblem& problem, const schedule::Geometry& geometry);
 

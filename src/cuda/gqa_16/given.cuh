@@ -1,5 +1,5 @@
-// Queries as they are given, and outputs: of the cache's type; beside e4m3 of bf16 or fp16, as the arguments
-// say. What is in between is fp16 there, so that one kernel serves both.
+// Queries as the call gives them, and outputs. They have the cache's type; with e4m3 the arguments say
+// whether bf16 or fp16. Everything between is fp16 then, so that one kernel serves both.
 #pragma once
 
 #include "cuda/gqa_16/arguments.h"
@@ -9,7 +9,7 @@ namespace flashlatent::gqa_16 {
 
 using GivenBits = std::uint16_t;  // of an element
 
-/// Two elements of an output.
+/// Two elements of an output, packed.
 template <class Config>
 __device__ __forceinline__ std::uint32_t pack_given(const Arguments& args, float first, float second) {
   if constexpr (Config::kFp8) {

@@ -1,4 +1,4 @@
-// The compiled shapes of the paged kernel, as rows of data.
+// The compiled instances of gqa_16, as rows of data.
 #pragma once
 
 #include "cuda/common/compiled_kernel.h"
@@ -8,12 +8,12 @@ namespace flashlatent::gqa_16 {
 
 struct Instance {
   InstanceKey key;
-  cuda::CompiledKernel kernel;  // of Arguments
+  cuda::CompiledKernel kernel;  // its parameter is Arguments
 };
 
 using Instances = std::array<Instance, kBf16Keys.size()>;
 
-// One file each, so that they compile side by side.
+// e4m3 in a file of its own: they compile side by side.
 extern const Instances kBf16, kFp16, kE4m3;
 
 }  // namespace flashlatent::gqa_16

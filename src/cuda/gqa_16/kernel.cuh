@@ -1,13 +1,14 @@
-// Decode from separate keys and values in pages, for any group of query heads (PagedAttention, arXiv
-// 2309.06180). Memory is what binds: keys and values are read once, and everything else is kept small beside
-// that.
+// gqa_16: decode from separate keys and values in pages, for any group of query heads (PagedAttention, arXiv
+// 2309.06180). Memory binds: keys and values are read once, and everything else is kept small beside that.
 //
-//   warps: `tiles_a_cta` row tiles, of as many KV heads, side by side: their keys and values lie next to each
-//   other in a page, and memory gives them faster when they are asked for together. The warps of a tile take
-//   its steps of 16 tokens in turn.
-//     TMA or cp.async, kStages - 1 steps ahead, into stages of the warp's own: no warp waits for another
-//     S^T = K Q^T, softmax, O^T += V^T P^T (attention.cuh)
-//   at the segment's end warps lay down their outputs in shared memory, and a tile's warps merge them
+// A CTA has `tiles_a_cta` row tiles side by side, of as many KV heads. Their keys and values are neighbours
+// in a page, and memory is faster if they are loaded together. The warps of a tile take its steps of 16
+// tokens in turn:
+//
+//   TMA or cp.async, kStages - 1 steps ahead, into stages of the warp's own: no warp waits for another
+//   S^T = K Q^T, softmax, O^T += V^T P^T (attention.cuh)
+//
+// At the segment's end warps write their outputs to shared memory, and a tile's warps merge them.
 #pragma once
 
 #include "cuda/gqa_16/attention.cuh"
@@ -22,9 +23,9 @@ namespace flashlatent::gqa_16 {
 
 __device__ __forceinline__ Job job_of(const Arguments& args, const schedule::Segment& segment,
                                       const parts::RowTile& tile) {
-  // With a window the plan knows the last max_tokens tokens alone, whose blocks begin at `origin`.
+  // With a window the plan counts the last max_tokens tokens only, whose blocks begin at `origin`.
   const schedule::Geometry& g = args.decode.geometry;
-  // Without a window what the plan knows is all: a trip to memory less.
+  // Without a window the segment has the request's length, which spares a trip to memory.
   int stored = g.max_tokens == args.reach
                    ? segment.length
                    : schedule::length_of(g, args.decode.cache.lengths, segment.request);
@@ -49,8 +50,8 @@ __device__ __forceinline__ Job job_of(const Arguments& args, const schedule::Seg
           visible_by_some(args, tile, length)};
 }
 
-/// This warp's steps, segment after segment, through its ring of stages: those of the next segment are under
-/// way while this one's result is written.
+/// This warp's steps, segment after segment, through its ring of stages. The next segment's steps are under
+/// way while this segment's result is written.
 template <class Config>
 class Stream {
  public:
@@ -61,11 +62,11 @@ class Stream {
     loader_.prepare();
   }
 
-  /// Asks for a segment's first steps; all stages but one, output_stage(), may be written.
+  /// Starts loading a segment's first steps. All stages but output_stage() must be free.
   __device__ __forceinline__ void begin(const Job& job) {
     end_ = min(job.range.end, job.visible.end);
     token_ = job.range.begin + turn_ * Config::kStepTokens;
-    // With a window: steps that nobody sees are not read.
+    // With a window, skips steps that no row sees.
     while (token_ + Config::kStepTokens <= job.visible.begin) token_ += stride_;
     live_ = 0;
     loader_.announce(job.range, token_, stride_);
@@ -74,7 +75,7 @@ class Stream {
     }
   }
 
-  /// All steps of the segment that has begun.
+  /// Does all steps of the segment that has begun.
   __device__ __forceinline__ void run(Attention<Config>& attention) {
 #pragma unroll 1
     for (; token_ < end_; token_ += stride_) {
@@ -92,7 +93,7 @@ class Stream {
     __syncwarp();  // all lanes have read the last stage
   }
 
-  /// The one that was used last.
+  /// The stage that was used last.
   __device__ __forceinline__ int output_stage() const {
     return stage_ > 0 ? stage_ - 1 : Config::kStages - 1;
   }
@@ -108,13 +109,13 @@ class Stream {
 
   Loader<Config> loader_;
   const int turn_, stride_;
-  int stage_ = 0;  // of the step to attend next
+  int stage_ = 0;  // of the next step
   std::uint32_t parity_ = 0;
   int token_ = 0, end_ = 0;
-  std::uint64_t live_ = 0;  // which tokens count, of the steps under way, the next one's lowest
+  std::uint64_t live_ = 0;  // tokens that count, of the steps under way, the next step's lowest
 };
 
-/// The next segment that has rows: if the CTA's first tile has none, no other has.
+/// Sets the next segment that has rows. If the CTA's first tile has none, no other tile has.
 __device__ __forceinline__ bool next_job(const Arguments& args, parts::Segments<>& segments, int tile,
                                          Job& job) {
   schedule::Segment segment;
@@ -123,7 +124,7 @@ __device__ __forceinline__ bool next_job(const Arguments& args, parts::Segments<
     const parts::RowTile own =
         parts::row_tile(args.decode, segment.request, segment.round, segments.lane() + tile);
     if (args.team > 1) {
-      // schedule::share_begin(), of a power of two.
+      // schedule::share_begin(), for a team size that is a power of two.
       const int rank = static_cast<int>(ptx::rank_in_cluster()), bits = __ffs(args.team) - 1;
       const int blocks = segment.block_end - segment.block_begin;
       segment.block_end = segment.block_begin + (blocks * (rank + 1) >> bits);
@@ -135,7 +136,7 @@ __device__ __forceinline__ bool next_job(const Arguments& args, parts::Segments<
   return false;
 }
 
-/// Merges what is kept with what prefixes gave, as soon as that is there.
+/// Merges the kept results with those of prefixes, as soon as these are complete.
 template <class Config>
 __device__ __forceinline__ void add_prefixes(SharedMemory<Config>& shared, const Arguments& args,
                                              const Role& role, int lane, int& kept) {
@@ -153,7 +154,7 @@ __device__ __forceinline__ void add_prefixes(SharedMemory<Config>& shared, const
   __syncthreads();
 }
 
-/// A segment's result: all warps lay down what they have of it, and it is written.
+/// Finishes a segment: all warps write their outputs to shared memory, and its result is written.
 template <class Config>
 __device__ __forceinline__ void finish(SharedMemory<Config>& shared, const Arguments& args, const Role& role,
                                        const Attention<Config>& attention, const Job& job, int lane,
@@ -165,7 +166,7 @@ __device__ __forceinline__ void finish(SharedMemory<Config>& shared, const Argum
     shared.output_of[role.warp] = static_cast<int>(outputs - reinterpret_cast<std::uint8_t*>(&shared));
   }
   attention.store(reinterpret_cast<float*>(outputs), shared.maxima[role.warp], shared.sums[role.warp]);
-  ptx::fence_for_async_proxy();  // the next copy into this stage comes after it
+  ptx::fence_for_async_proxy();  // orders these accesses before the next copy into this stage
   __syncthreads();
   if (args.team > 1) {
     merge_team(shared, args, job, role, lane);
@@ -189,11 +190,12 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
     ptx::cluster_arrive();  // merge_team() waits
   }
   Stream<Config> stream(args, shared, role);
-  // What the launch before may still write is waited for; where that is results of prefixes, at the end: it
-  // has waited itself for what came before it, and let this launch begin then.
+  // Waits for the previous launch, which may still write what this one reads. If that launch does the
+  // prefixes, the wait comes at the end: it has itself waited for the launch before it, and let this one
+  // begin after that.
   const bool shares_prefixes = args.prefix.shares != nullptr;
   if (!shares_prefixes) cudaGridDependencySynchronize();
-  cudaTriggerProgrammaticLaunchCompletion();  // the next launch may take its place in the queue
+  cudaTriggerProgrammaticLaunchCompletion();  // lets the next launch take its place in the queue
   __syncwarp();                               // the warp's barriers are ready
   const int worker = static_cast<int>(args.team == 1 ? blockIdx.x : blockIdx.x >> (__ffs(args.team) - 1));
   const parts::PartPlace<> part(args.decode.geometry, args.ctas_a_part.quotient(worker),
@@ -201,15 +203,15 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
   parts::Segments<> segments(args.decode, part);
   Attention<Config> attention(args, shared.stages[role.warp]);
   int kept = 0;  // segments that wait for their prefix
-  // One place for each thing to do, though a segment's begin comes between the last steps of the one before
-  // and its result: instructions come from memory, too.
+  // One loop with one place for each thing to do, although a segment begins between the last steps of the
+  // segment before and its result: instructions are loaded from memory, too.
   Job job, next;
   for (bool begun = false;; begun = true) {
-    const bool more = next_job(args, segments, role.tile, next);  // early: it reads from memory
+    const bool more = next_job(args, segments, role.tile, next);  // early, since it reads from memory
     if (begun) stream.run(attention);
     const int output_stage = stream.output_stage();
     if (more) {
-      // Q before keys: behind all that the device has asked for it would come late.
+      // Q before keys: behind all other loads of the device it would arrive late.
       attention.ask_query(next.tile);
       stream.begin(next);
     }
@@ -219,7 +221,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
         if (threadIdx.x == 0) shared.kept[kept] = {job.segment, job.prefix};
         ++kept;
       }
-      __syncthreads();  // before the stages are filled again; and all that is kept is written
+      __syncthreads();  // before stages are filled again; and everything that is kept has been written
       if (merges(args, job.segment) && !keeps(job)) {
         merge_splits<Config>(args, job.segment, job.tile, segments.lane() + role.tile, role.turn, role.turns);
       }

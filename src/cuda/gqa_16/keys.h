@@ -1,4 +1,4 @@
-// What the paged kernel is compiled for, as data.
+// What gqa_16 is compiled for, as data.
 #pragma once
 
 #include <array>
@@ -7,7 +7,7 @@ namespace flashlatent::gqa_16 {
 
 enum class CachedType { kBF16, kF16, kE4m3 };
 
-/// What a kernel is compiled for; Config says what the fields mean.
+/// The key of a compiled kernel; Config says what the fields mean.
 struct InstanceKey {
   CachedType cached;
   int dim;
@@ -17,23 +17,23 @@ struct InstanceKey {
   friend bool operator==(const InstanceKey&, const InstanceKey&) = default;
 };
 
-/// The most query rows a tile. With 16 of d 256 a warp has too few registers: two tiles of 8, which meet in
-/// the cache, take 5 to 58 % less time.
+/// The most query rows of a tile. With 16 rows of d 256 a warp has too few registers: two tiles of 8, which
+/// read the same tokens through the cache, take 5 to 58 % less time.
 constexpr int most_columns(int dim) {
   return dim <= 128 ? 16 : 8;
 }
 
-/// Warps of a CTA, which take steps of so many tokens.
+/// Warps of a CTA; each takes steps of step_tokens_of() tokens.
 constexpr int warps_of(int dim) {
   return dim <= 128 ? 8 : 4;
 }
-/// Once or twice mma's M. e4m3 is slowed by the latency of what a warp does, not by memory, and has half the
-/// bytes.
+/// mma's M, or twice that. e4m3 has half the bytes, so it is bound by the latency of a warp's work and not by
+/// memory.
 constexpr int step_tokens_of(bool e4m3) {
   return e4m3 ? 32 : 16;
 }
 
-/// 8 and 16 columns of d 64 and 128, 8 of 256; rows and packed values.
+/// 8 and 16 columns of d 64 and 128, 8 of d 256; values in rows and packed.
 constexpr std::array<InstanceKey, 10> keys(CachedType cached) {
   return {{{cached, 64, 8, false},
            {cached, 64, 8, true},

@@ -28,7 +28,7 @@ const Instance* find(const InstanceKey& key) {
   return nullptr;
 }
 
-/// Strides in bytes, of keys or values as (pages, page_size, h_kv, d).
+/// Keys or values as (pages, page_size, h_kv, d).
 Plane rows(const ConstTensorView& cache, const ConstTensorView& scale) {
   const auto bytes = static_cast<std::int64_t>(size_of(cache.dtype));
   return {.data = static_cast<const std::uint8_t*>(cache.data),
@@ -40,7 +40,7 @@ Plane rows(const ConstTensorView& cache, const ConstTensorView& scale) {
           .scale_stride = scale.present() && scale.shape[0] > 1 ? 1 : 0};
 }
 
-/// Keys (pages, h_kv, d / x, page_size, x).
+/// Keys as (pages, h_kv, d / x, page_size, x).
 Plane packed_keys(const ConstTensorView& cache, const ConstTensorView& scale) {
   const auto bytes = static_cast<std::int64_t>(size_of(cache.dtype));
   Plane plane = rows(cache, scale);
@@ -50,7 +50,7 @@ Plane packed_keys(const ConstTensorView& cache, const ConstTensorView& scale) {
   return plane;
 }
 
-/// Values (pages, h_kv, d, page_size).
+/// Values as (pages, h_kv, d, page_size).
 Plane packed_values(const ConstTensorView& cache, const ConstTensorView& scale) {
   const auto bytes = static_cast<std::int64_t>(size_of(cache.dtype));
   Plane plane = rows(cache, scale);
@@ -60,7 +60,8 @@ Plane packed_values(const ConstTensorView& cache, const ConstTensorView& scale) 
   return plane;
 }
 
-/// Where requests may share prefixes: launches what attends to those, and leaves the rest to `args`.
+/// Where requests may share prefixes: launches the kernel that attends to these, and sets `args` for the
+/// rest.
 Status share_prefixes(const DecodeCall& call, Arguments& args) {
   const prefix::Shape& shape = call.prefix;
   if (shape.requests == 0) return {};
@@ -81,7 +82,8 @@ Status share_prefixes(const DecodeCall& call, Arguments& args) {
   return cuda::launch_prefix_units(call, shape, plan, out, lse);
 }
 
-/// Boxes of TMA for keys and values, if pages and strides allow: their tokens, else 0.
+/// Makes TMA maps of keys and values if pages and strides allow them. Returns the tokens of a box; 0: no
+/// maps.
 int make_maps(const DecodeProblem& problem, const DecodeInputs& inputs, Arguments& args) {
   const int page_size = problem.cache.page_size;
   const auto dim = static_cast<std::uint32_t>(key_of(problem)->dim);
@@ -101,13 +103,13 @@ int make_maps(const DecodeProblem& problem, const DecodeInputs& inputs, Argument
   const ConstTensorView& given = inputs.key_cache;
   if (page_size % 16 != 0 || given.strides[3] != unit || given.strides[4] != 1) return 0;
   const int order[] = {3, 2, 1, 0};
-  // Keys: a unit of 16 tokens is one line.
+  // Keys: 16 tokens of a unit are one line.
   ConstTensorView keys = given;
   keys.rank = 4;
   keys.shape[3] = page_size * unit;
   keys.strides[3] = 1;
   if (!box_map("key_cache", keys, order, {16 * unit, dim / unit, 1, 1}, 0, args.key_map).ok()) return 0;
-  // Values: lines of 16 tokens, or eight of these where they are all there is of a page.
+  // Values: lines of 16 tokens, or of 8 where a page has no more.
   ConstTensorView values = inputs.value_cache;
   const bool in_line = page_size == 16 && values.strides[2] == 16;
   if (in_line) {

@@ -1,10 +1,10 @@
-// From the warps' shares of a tile to the output or to a partial result. A warp takes a row, a lane four
-// elements of it.
+// Merges the warps' shares of a tile, and writes the output or a partial result. A warp takes a row, a lane
+// four of its elements.
 //
-// A team, the CTAs of a cluster that share a segment's blocks, merges without a trip to memory: rows belong
-// to the CTAs in turn, and each CTA sends what its own warps have together of a row to the owner's shared
-// memory, whose barrier counts the bytes. One way through the cluster's network; nobody asks, and nobody
-// meets at the end.
+// A team (the CTAs of a cluster that share a segment's blocks) merges without a trip to memory. Rows belong
+// to the CTAs in turn. Each CTA sends its warps' sum of a row to the owner's shared memory, whose barrier
+// counts the bytes: one trip through the cluster's network, without a request and without a meeting at the
+// end.
 #pragma once
 
 #include "cuda/gqa_16/attention.cuh"
@@ -37,13 +37,13 @@ struct SharedMemory {
   float maxima[Config::kWarps][Config::kColumns];
   float sums[Config::kWarps][Config::kColumns];
   KeptSegment kept[kMostKept];
-  // A team's: what came for the rows that are this CTA's, of each rank, and their maxima and sums.
+  // A team: what each rank sent for this CTA's rows, and their maxima and sums.
   alignas(16) float inbox[Config::kColumns * Config::kDim];
   float2 inbox_statistics[Config::kColumns];
   ptx::Barrier inbox_full;
 };
 
-/// What a warp does in a CTA: its tile, and its turn among the warps of the tile.
+/// A warp's role in a CTA: its tile, and its turn among the tile's warps.
 struct Role {
   int warp, tile, turn;
   int tiles, turns;
@@ -54,18 +54,18 @@ __device__ __forceinline__ Role role_of(const Arguments& args) {
   return {warp, warp & (tiles - 1), warp >> bits, tiles, Config::kWarps >> bits};
 }
 
-/// Is its result kept for the prefix of its request?
+/// Is the result kept until the request's prefix is done?
 __device__ __forceinline__ bool keeps(const Job& job) {
   return job.prefix.splits > 0 && job.segment.block_begin == 0;
 }
 
-/// Four elements of a row, not normalised, and the row's statistics, relative to its maximum (base 2).
+/// Four elements of a row, not normalised, and the row's statistics; the maximum is in base 2.
 struct RowSums {
   float max, sum;
   float4 x;
 };
 
-/// `count` shares together: `statistics(i)` gives one's maximum and sum, `values(i)` its elements.
+/// Adds `count` shares: `statistics(i)` gives a share's maximum and sum, `values(i)` its elements.
 template <class Statistics, class Values>
 __device__ __forceinline__ RowSums add_up(int count, Statistics statistics, Values values) {
   RowSums all{-INFINITY, 0, make_float4(0, 0, 0, 0)};
@@ -86,7 +86,7 @@ __device__ __forceinline__ RowSums add_up(int count, Statistics statistics, Valu
   return all;
 }
 
-/// Normalised, to the output or to a partial result.
+/// Normalises four elements and writes them to the output or to a partial result.
 template <class Config>
 __device__ __forceinline__ void write(const Arguments& args, const Job& job, int lane, int row, int column,
                                       const RowSums& sums) {
@@ -114,7 +114,7 @@ __device__ __forceinline__ void write(const Arguments& args, const Job& job, int
   if (column == 0) parts::write_lse(output, tile, head, token, row_scale.lse);
 }
 
-/// What this CTA's warps have of a row of `tile`.
+/// The sum of this CTA's warps for a row of `tile`.
 template <class Config>
 __device__ __forceinline__ RowSums merge_warps(const SharedMemory<Config>& shared, const Role& role, int row,
                                                int column) {
@@ -129,8 +129,8 @@ __device__ __forceinline__ RowSums merge_warps(const SharedMemory<Config>& share
       });
 }
 
-/// Calls for each row that this warp has, and each four elements that this lane has of it, of the rows
-/// `first`, `first + step`, ... of the tile.
+/// Calls the function for the rows `first`, `first + step`, ... of the tile that this warp has, with each
+/// four elements that this lane has.
 template <class Function>
 __device__ __forceinline__ void for_own_elements(const Arguments& args, const Job& job, const Role& role,
                                                  int first, int step, Function function) {
@@ -139,7 +139,7 @@ __device__ __forceinline__ void for_own_elements(const Arguments& args, const Jo
   }
 }
 
-/// The tile's result, without a team. All warps have laid down their outputs.
+/// Writes the tile's result, without a team. All warps have written their outputs.
 template <class Config>
 __device__ __forceinline__ void merge(const SharedMemory<Config>& shared, const Arguments& args,
                                       const Job& job, const Role& role, int lane) {
@@ -148,18 +148,18 @@ __device__ __forceinline__ void merge(const SharedMemory<Config>& shared, const 
   });
 }
 
-/// Where a share of a team's CTA `rank` for a row is in the inbox of its owner, CTA row % team. A tile's rows
-/// are in all no more than there is room for.
+/// The place in the owner's inbox for what CTA `rank` of a team sends of a row; the owner is CTA row % team.
+/// All rows of a tile have room.
 __device__ __forceinline__ int inbox_place(int team, int row, int rank) {
   return row / team * team + rank;
 }
 
-/// The same by a team, of one tile and one segment.
+/// Writes the tile's result by a team, which has one tile and one segment.
 template <class Config>
 __device__ __forceinline__ void merge_team(SharedMemory<Config>& shared, const Arguments& args,
                                            const Job& job, const Role& role, int lane) {
   const int team = args.team, rank = static_cast<int>(ptx::rank_in_cluster());
-  ptx::cluster_wait();  // for all CTAs to have begun
+  ptx::cluster_wait();  // all CTAs have begun
   for_own_elements(args, job, role, 0, 1, [&](int row, int column) {
     const RowSums sums = merge_warps(shared, role, row, column);
     const int place = inbox_place(team, row, rank), owner = row & (team - 1);

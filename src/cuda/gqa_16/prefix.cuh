@@ -1,4 +1,4 @@
-// What prefixes gave, merged with what requests have of their own.
+// Merges the results of shared prefixes with those of requests' own tokens.
 #pragma once
 
 #include "cuda/gqa_16/given.cuh"
@@ -7,8 +7,8 @@
 
 namespace flashlatent::gqa_16 {
 
-/// Where a row's result is that is not the final one: in its segment's place among the partial ones, or, of a
-/// segment that has none, kept for the prefix.
+/// The place of a row's result that is not final: its segment's place among the partial results, or, if the
+/// segment has none, the place where it is kept for the prefix.
 template <class Config>
 __device__ __forceinline__ PartialRows partial_row(const Arguments& args, const schedule::Segment& segment,
                                                    const parts::RowTile& tile, int lane, int row) {
@@ -24,25 +24,25 @@ __device__ __forceinline__ PartialRows partial_row(const Arguments& args, const 
   return {args.prefix.kept.out + at * args.dim, args.prefix.kept.lse + at};
 }
 
-/// A segment whose result is kept, and the prefix that it is kept for.
+/// A segment whose result is kept, and its prefix.
 struct KeptSegment {
   schedule::Segment segment;
   prefix::Share share;
 };
 inline constexpr int kMostKept = 16;  // at a time
 
-/// Four elements of a row, relative to `base`, an lse; without a sum there is nothing.
+/// Four elements of a row, relative to `base`, an lse. sum = 0: there is nothing.
 struct RowPiece {
   float base, sum;
   float4 values;
 };
 
-/// What one trip to memory brings; as registers allow.
+/// Loads in flight together, as many as registers allow.
 template <class Config>
 inline constexpr int kPiecesAtOnce = Config::kColumns == 8 ? 8 : 4;
 
-/// Adds four elements of a row of `count` partial results, in their order, `stride` rows from one to the
-/// next. Short code: it runs once or twice, and its instructions come from memory, too.
+/// Adds four elements of a row of `count` partial results, in order, `stride` rows apart. The code is kept
+/// short: it runs once or twice, and instructions are loaded from memory, too.
 template <int kAtOnce>
 __device__ __forceinline__ RowPiece add_pieces(RowPiece all, const PartialRows& first, std::int64_t stride,
                                                int count, int dim, int column) {
@@ -64,7 +64,7 @@ __device__ __forceinline__ RowPiece add_pieces(RowPiece all, const PartialRows& 
     const RowPiece before = all;
     all = {base, 0, make_float4(0, 0, 0, 0)};
     auto add = [&](float weight, float sum, const float4& x) {
-      if (weight == 0) return;  // it counts for nothing, whatever it holds
+      if (weight == 0) return;  // counts for nothing, whatever it holds
       all.sum += weight * sum;
       all.values.x += weight * x.x;
       all.values.y += weight * x.y;
@@ -86,8 +86,8 @@ __device__ __forceinline__ RowPiece load_piece(const PartialRows& row, int colum
   return {lse, lse == -INFINITY ? 0.0F : 1.0F, *reinterpret_cast<const float4*>(row.out + column)};
 }
 
-/// Four elements of a finished row, to the segment's place among the partial results or to the output; and
-/// its lse, returned.
+/// Writes four elements of a finished row to the segment's place among the partial results, or to the output;
+/// writes and returns the lse.
 template <class Config>
 __device__ __forceinline__ float write_piece(const Arguments& args, const KeptSegment& kept,
                                              const parts::RowTile& tile, int lane, int row, int column,
@@ -112,8 +112,8 @@ __device__ __forceinline__ float write_piece(const Arguments& args, const KeptSe
   return lse;
 }
 
-/// Once prefixes are done: what they gave to the rows of a segment, in the order of splits. This warp is
-/// number `turn` of `turns` that take the rows of `tile` in turn.
+/// Call once prefixes are done: adds their results to the rows of a segment, in the order of splits. This
+/// warp is number `turn` of `turns` that take the rows of `tile` in turn.
 template <class Config>
 __device__ __forceinline__ void add_prefix(const Arguments& args, const KeptSegment& kept,
                                            const parts::RowTile& tile, int lane, int turn, int turns) {
@@ -130,7 +130,7 @@ __device__ __forceinline__ void add_prefix(const Arguments& args, const KeptSegm
                                                              share.splits, args.dim, column);
       lse = write_piece<Config>(args, kept, tile, lane, row, column, sum);
     }
-    __syncwarp();  // all have read the lse of the row, which may be where it goes
+    __syncwarp();  // all have read the row's lse, which may be overwritten
     if (threadIdx.x % 32 > 0) continue;
     if (kept.segment.partial >= 0) {
       *own.lse = lse;

@@ -1,6 +1,6 @@
-// Requests that are split over parts: who lays down the last of a row's partial results adds all of them up.
-// A warp of each part has the same rows of a tile, and takes a ticket for these: no launch comes after this
-// one, and no thread block waits.
+// Requests that are split over parts: the warp that writes the last of a row's partial results adds all of
+// them up. A warp of each part has the same rows of a tile and takes a ticket for them. No further launch is
+// needed, and no CTA waits.
 #pragma once
 
 #include "cuda/gqa_16/prefix.cuh"
@@ -8,21 +8,22 @@
 
 namespace flashlatent::gqa_16 {
 
-/// Is the segment one of several of its item, which meet here?
+/// Is the segment one of several of its item, which are merged here?
 __device__ __forceinline__ bool merges(const Arguments& args, const schedule::Segment& segment) {
   return args.tickets != nullptr && segment.partial >= 0;
 }
 
-/// The plan's merge that a partial result is of, and its number.
+/// The plan's merge that a partial result belongs to, and its number.
 struct SplitItem {
   int index;
   int partial_begin, partial_end;
 };
 
-/// By all lanes of a warp, 32 merges in a trip to memory.
+/// Called by all lanes of a warp: 32 merges in a trip to memory.
 __device__ __forceinline__ SplitItem item_of(const parts::DecodeArguments& decode, int partial) {
   const int lane = threadIdx.x % 32;
-  // Each merge has two partial results or more: no later one than number partial / 2 has this one.
+  // Each merge has at least two partial results, so this one belongs to merge number partial / 2 or an
+  // earlier one.
   for (int last = min(partial / 2, decode.plan_header->merges - 1); last >= 0; last -= 32) {
     const int index = max(last - lane, 0);
     const int begin = decode.merges[index].partial_begin, end = decode.merges[index].partial_end;
@@ -34,7 +35,7 @@ __device__ __forceinline__ SplitItem item_of(const parts::DecodeArguments& decod
   return {};
 }
 
-/// After a warp, number `turn` of `turns`, has written its rows of a tile to the segment's place.
+/// Call after a warp, number `turn` of `turns`, has written its rows of a tile to the segment's place.
 template <class Config>
 __device__ __forceinline__ void merge_splits(const Arguments& args, const schedule::Segment& segment,
                                              const parts::RowTile& tile, int lane, int turn, int turns) {

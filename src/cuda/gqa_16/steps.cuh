@@ -1,9 +1,9 @@
-// A warp's steps through a segment: 16 tokens (e4m3: 32) of keys and values from pages into its own ring
-// of stages.
-// Warps of a CTA know nothing of each other until the segment's end.
+// A warp's steps through a segment: loads keys and values of 16 tokens (e4m3: 32) from pages into the warp's
+// own ring of stages. The warps of a CTA do not meet until the segment's end.
 //
-// Pages of whole boxes come by TMA: one lane asks, and page table entries are looked up a batch ahead, a lane
-// each. Others come by cp.async, 16 bytes at a time, each lane looking up a token's entry a step ahead.
+// Pages of whole boxes are loaded by TMA: one lane starts copies, and page table entries are looked up a
+// batch ahead, one in each lane. Other pages are loaded by cp.async, 16 bytes at a time, and each lane looks
+// up a token's entry a step ahead.
 #pragma once
 
 #include "cuda/gqa_16/arguments.h"
@@ -14,7 +14,7 @@
 
 namespace flashlatent::gqa_16 {
 
-/// What a warp works on.
+/// The tokens that a warp works on.
 struct StepRange {
   parts::BlockRange tokens;  // entries, the request's length, its KV head
   int begin, end;            // tokens of the segment; begin is a multiple of 16
@@ -23,14 +23,14 @@ struct StepRange {
 template <class Config>
 class Loader {
  public:
-  /// `full`: a barrier a stage.
+  /// `full`: one barrier for each stage.
   __device__ __forceinline__ Loader(const Arguments& args, std::uint8_t* stages, ptx::Barrier* full)
       : args_(args), stages_(stages), full_(full), lane_(threadIdx.x % 32) {}
 
-  /// Once, before all threads meet.
+  /// Call once, before all threads meet.
   __device__ __forceinline__ void prepare() const {
     if (lane_ != 0) return;
-    // With TMA the lane that asks arrives, else every lane when its copies have landed.
+    // With TMA the lane that starts copies arrives; otherwise every lane, when its copies have landed.
     for (int i = 0; i < Config::kStages; ++i) ptx::init(full_[i], args_.box_tokens > 0 ? 1 : 32);
     ptx::publish_barriers();
     if (args_.box_tokens == 0) return;
@@ -38,7 +38,7 @@ class Loader {
     ptx::prefetch_map(args_.value_map);
   }
 
-  /// Announces steps, the first at `token`, every `stride` tokens.
+  /// Announces steps: the first at `token`, then every `stride` tokens.
   __device__ __forceinline__ void announce(const StepRange& range, int token, int stride) {
     if (clearing_ == kUnknown) {
       clearing_ = 0;
@@ -51,8 +51,8 @@ class Loader {
     if (args_.box_tokens > 0) begin_batch();
   }
 
-  /// Asks for the next step's tokens. Returns a bit for each that counts; what is in the stage for others is
-  /// anything.
+  /// Starts loading the next step's tokens. Returns a bit for each token that counts; the stage holds garbage
+  /// for the others.
   __device__ __forceinline__ std::uint32_t request(int stage) {
     std::uint32_t live;
     if (args_.box_tokens > 0) {
@@ -71,7 +71,7 @@ class Loader {
     return live;
   }
 
-  /// Waits until a stage's step, of uses of this parity, is there.
+  /// Waits until a stage's step, in uses of this parity, has arrived.
   __device__ __forceinline__ void wait(int stage, std::uint32_t parity) const {
     ptx::wait(full_[stage], parity);
   }
@@ -85,15 +85,15 @@ class Loader {
     policy_ = ptx::evict_unchanged_policy();
   }
 
-  /// A step's tokens are 2^this lines of boxes.
+  /// A step's tokens are 2^line_bits() lines of boxes.
   __device__ __forceinline__ int line_bits() const {
     return Config::kTokenTiles - 1 + static_cast<int>(args_.box_tokens == 8);
   }
   /// Steps whose entries the lanes hold.
   __device__ __forceinline__ int batch_steps() const { return 32 >> line_bits(); }
 
-  /// Which token this lane looks up: the first of a box of the batch of steps that begins at `token`, or
-  /// without boxes one of the step's.
+  /// The token that this lane looks up: the first token of a box of the batch of steps that begins at
+  /// `token`; without boxes one of the step's tokens.
   __device__ __forceinline__ int own_token(int token) const {
     if (args_.box_tokens == 0) return token + lane_ % Config::kStepTokens;
     const int lines = 1 << line_bits();
@@ -104,7 +104,7 @@ class Loader {
     return own < range_.end ? parts::entry_of(args_.decode.cache, range_.tokens, own) : -1;
   }
 
-  /// The batch that begins at token_, whose entries are here.
+  /// Begins the batch at token_, whose entries have arrived.
   __device__ __forceinline__ void begin_batch() {
     step_ = 0;
     entry_ahead_ = look_up(token_ + batch_steps() * stride_);
@@ -126,7 +126,7 @@ class Loader {
       const int page = __shfl_sync(0xffffffff, entry_, first + i);
       const int token = __shfl_sync(0xffffffff, place_, first + i);
       if ((pages >> i & 1) != 0 && ptx::elect_one()) {
-        const int row = i * args_.box_tokens;  // of the step's
+        const int row = i * args_.box_tokens;  // of the step
         std::uint8_t* keys = stages_ + stage * Config::kStageBytes + row / 16 * Config::kTileBytes;
         copy_boxes(args_.key_map, keys, row % 16, token, page, stage, Config::kUnitElements);
         copy_boxes(args_.value_map, keys + Config::kPlaneBytes, row % 16, token, page, stage, 1);
@@ -137,7 +137,7 @@ class Loader {
     return count < Config::kStepTokens ? live & ((1U << count) - 1) : live;
   }
 
-  /// Boxes of a plane, from its row `row` on. Packed: tokens are innermost, of `scale` elements each.
+  /// Copies the boxes of a plane, from its row `row` on. Packed: tokens are innermost, `scale` elements each.
   __device__ __forceinline__ void copy_boxes(const CUtensorMap& map, std::uint8_t* plane, int row, int token,
                                              int page, int stage, int scale) const {
     const int head = range_.tokens.kv_head;
@@ -179,12 +179,12 @@ class Loader {
            range_.tokens.kv_head * plane.head_stride;
   }
 
-  /// Units of 16 bytes that a token has; the rest of kUnits is padding.
+  /// Units of 16 bytes of a token; the rest of kUnits is padding.
   __device__ __forceinline__ int units() const {
     return args_.dim * Config::kElementBytes / 16;
   }
 
-  /// The 16 tokens from the step's `token` on, a row each. Neighbouring lanes copy neighbouring units.
+  /// Copies the step's 16 tokens from `token` on, one row each. Neighbouring lanes copy neighbouring units.
   template <bool kKeys>
   __device__ __forceinline__ void copy_rows(const Plane& plane, std::int64_t own, int token,
                                             std::uint32_t live, std::uint32_t to) const {
@@ -199,7 +199,8 @@ class Loader {
     }
   }
 
-  /// The same, a row an element; the tokens of a row's 16 bytes are neighbours in a page.
+  /// The same for packed values, one row for each element; the tokens of a row's 16 bytes are neighbours in a
+  /// page.
   __device__ __forceinline__ void copy_packed_values(const Plane& plane, std::int64_t own, int token,
                                                      std::uint32_t live, std::uint32_t to) const {
     constexpr int kRowUnits = Config::kValueRow / 16;
@@ -218,16 +219,16 @@ class Loader {
   std::uint8_t* const stages_;
   ptx::Barrier* const full_;
   const int lane_;
-  // Keys and values are read once; what stays in L2 instead is the plan, the page table and the program. But
-  // what other programs have written stays, too, and leaves little room for what is on its way: where much is
-  // to be read, the first steps push that out.
+  // Keys and values are read once, so they are evicted first: L2 keeps the plan, the page table and the
+  // program. But L2 also keeps what earlier kernels have written, which leaves little room for loads in
+  // flight. So where much is to be read the first steps push that out.
   std::uint64_t policy_ = ptx::evict_first_policy();
-  int clearing_ = kUnknown;  // steps that still do
+  int clearing_ = kUnknown;  // steps that still do so
   StepRange range_ = {};
   int token_ = 0, stride_ = 0;  // of the next request
   int step_ = 0;                // its place in the batch
-  // This lane's entry of the batch and of the next one, and where in a page its token is; all lanes': which
-  // entries are pages. Without boxes the entry of a token of the next step.
+  // This lane's entry of the batch and of the next batch, and its token's place in the page; all lanes: which
+  // entries are pages. Without boxes: the entry of a token of the next step.
   int entry_ = -1, entry_ahead_ = -1, place_ = 0;
   std::uint32_t pages_ = 0;
 };

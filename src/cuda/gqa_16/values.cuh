@@ -1,4 +1,4 @@
-// The values of a step, element by element: what must not be multiplied is cleared.
+// The values of a step, element by element: clears what must not be multiplied.
 #pragma once
 
 #include "cuda/gqa_16/config.h"
@@ -11,7 +11,7 @@ namespace flashlatent::gqa_16 {
 
 template <class Config>
 struct Values {
-  /// Where an element of V is, in its stage.
+  /// The address of an element of V in its stage.
   __device__ __forceinline__ static std::uint8_t* at(std::uint8_t* planes, int token, int element) {
     std::uint8_t* values = planes + token / 16 * Config::kTileBytes + Config::kPlaneBytes;
     const int byte = element * Config::kElementBytes;
@@ -28,7 +28,7 @@ struct Values {
       *reinterpret_cast<std::uint16_t*>(value) = 0;
     }
   }
-  /// What is not finite of a value, else 0.
+  /// The value if it is not finite, else 0.
   __device__ __forceinline__ static float not_finite(const std::uint8_t* value) {
     if constexpr (Config::kFp8) {
       return (*value & 0x7f) == 0x7f ? NAN : 0.0F;  // e4m3 has no infinity
@@ -40,13 +40,13 @@ struct Values {
     }
   }
 
-  /// What lies in a stage for values that do not count becomes zeros: 0 * NaN is NaN.
+  /// Writes zeros to the stage for values of tokens that do not count: 0 * NaN is NaN.
   __device__ __forceinline__ static void clear_dead(std::uint8_t* planes, std::uint32_t live) {
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (std::uint32_t dead = ~live & Config::kAllLive; dead != 0; dead &= dead - 1) {
       const int token = __ffs(static_cast<int>(dead)) - 1;
-      if constexpr (Config::kPacked) {  // a token's elements lie apart
+      if constexpr (Config::kPacked) {  // a token's elements are apart
         for (int element = lane; element < Config::kDim; element += 32) clear(at(planes, token, element));
       } else {
         constexpr int kWord = 4 / Config::kElementBytes;  // elements
@@ -55,7 +55,7 @@ struct Values {
         }
       }
     }
-    ptx::fence_for_async_proxy();  // the next copy into this stage comes after it
+    ptx::fence_for_async_proxy();  // orders these writes before the next copy into this stage
     __syncwarp();
   }
 };

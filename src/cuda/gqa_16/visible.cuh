@@ -6,7 +6,7 @@
 
 namespace flashlatent::gqa_16 {
 
-/// What a query row attends to: tokens [begin, end).
+/// Tokens [begin, end) that a query row attends to.
 struct Visible {
   int begin, end;
 };
@@ -21,7 +21,7 @@ __device__ __forceinline__ Visible visible_by(const Arguments& args, const parts
   const int end = tile.limit_in_context(decode, length, row);
   return {args.score.window > 0 ? max(end - args.score.window, 0) : 0, end};
 }
-/// From the first token that any row of the tile attends to, to the last.
+/// From the first to the last token that some row of the tile attends to.
 __device__ __forceinline__ Visible visible_by_some(const Arguments& args, const parts::RowTile& tile,
                                                    int length) {
   return {visible_by(args, tile, length, 0).begin, visible_by(args, tile, length, max(tile.rows - 1, 0)).end};

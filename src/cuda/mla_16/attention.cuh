@@ -1,4 +1,4 @@
-// What a computing warp of the 16-row kernel keeps, and does with a block: scores, softmax, output.
+// The state of a computing warp, and what it does with a block: scores, softmax, output.
 #pragma once
 
 #include "cuda/mla_16/query.cuh"
@@ -9,11 +9,11 @@
 
 namespace flashlatent::mla_16 {
 
-// Named barriers: of all computing warps, and + pair that of two.
+// Named barriers: kAll of all computing warps; kPair + n of the two warps of pair n.
 inline constexpr int kAll = 1;
 inline constexpr int kPair = 2;
 
-/// Of a warp's eight tokens, the one at place i of the products.
+/// The token of a warp's eight at place i of the products.
 __device__ __forceinline__ int token_of(int i) {
   return i / 2 + i % 2 * 4;
 }
@@ -24,7 +24,7 @@ class Attention {
   using Element = typename Config::Element;
 
  protected:
-  static constexpr int kTiles = Config::kWarpColumns / 8;  // of the output, 16 x 8
+  static constexpr int kTiles = Config::kWarpColumns / 8;  // tiles of the output, 16 x 8 each
 
   __device__ __forceinline__ Attention(SharedMemory<Config>& shared, const parts::DecodeArguments& args)
       : shared_(shared),
@@ -44,8 +44,9 @@ class Attention {
     least_limit_ = limit(work, 0);
   }
 
-  /// Where a lane of paired warps reads and writes, in tiles and in P. Left to itself the compiler works it
-  /// out in each block, since there is no loop around that of blocks: 34 of 725 instructions.
+  /// Where a lane of paired warps reads and writes in tiles and in P. The compiler would compute these
+  /// addresses in each block, since nothing but the loop over blocks encloses their use: 34 of 725
+  /// instructions.
   struct LaneOffsets {
     std::uint32_t rope, strips[2];  // of K
     std::uint32_t p, all_p, v;
@@ -62,39 +63,41 @@ class Attention {
                    "+r"(offsets_.all_p), "+r"(offsets_.v));
   }
 
-  /// How many tokens the tile's row attends to.
+  /// The number of tokens that the tile's row attends to.
   __device__ __forceinline__ int limit(const parts::Work& work, int row) const {
     return work.tile.limit(args_, work.segment.length, row);
   }
 
-  /// The computing warps.
+  /// All computing warps meet.
   __device__ __forceinline__ static void meet() {
     ptx::named_sync(kAll, Config::kComputeThreads);
   }
 
-  /// When it has been loaded.
+  /// Call when Q has been loaded.
   __device__ __forceinline__ void arrange_query() {
     query_.arrange(hidden_zero());
   }
 
-  /// From scores to the output, after score().
+  /// From scores to the output; call after score().
   __device__ __forceinline__ void attend(const parts::Work& work) {
     softmax(work);
     silence(work);
-    meet();  // all of P is there
+    meet();  // all of P is written
     multiply();
     ring_.next_block();
     start_token_ += 64;
   }
 
-  /// s_ = Q K^T of this warp's tokens, or of a pair's over half of the columns each; tile by tile as they
-  /// land, a strip's reads under way before the products of the one before.
+  /// s_ = Q K^T for this warp's tokens. Paired warps compute a pair's tokens over half of the columns each.
+  /// Tiles are used as they land; the reads of a strip are under way before the products of the strip before
+  /// it.
   __device__ __forceinline__ void score() {
     using Strips = Strips<Config>;
-    constexpr int kEights = Config::kPairedWarps ? 2 : 1;  // tokens
+    constexpr int kEights = Config::kPairedWarps ? 2 : 1;  // groups of eight tokens
     const int token = 8 * (me_ / kEights * kEights) + token_of(lane_ / 4);
     float even[kEights][4] = {}, odd[kEights][4] = {};
-    float more[Config::kPairedWarps ? 1 : 2][4] = {};  // alone, four sums, so that no product waits
+    // a lone warp has four sums, so that no product waits for another
+    float more[Config::kPairedWarps ? 1 : 2][4] = {};
     uint4 columns[2][kEights];
     auto read = [&](int i) {
       if (Config::kWholeBlocks ? i == 0 : Strips::begins_tile(i))
@@ -132,7 +135,7 @@ class Attention {
     }
   }
 
-  /// Of this lane's 16 bytes of a token's i-th strip.
+  /// The address of this lane's 16 bytes of a token's i-th strip.
   __device__ __forceinline__ std::uint32_t key_address(int i, int token) const {
     using Strips = Strips<Config>;
     if constexpr (!Config::kPairedWarps) {
@@ -144,14 +147,14 @@ class Attention {
     }
   }
 
-  /// One lane reads, the one that gives tile 0 back, so that its arrival orders the reading.
+  /// One lane reads `live`: the one that gives tile 0 back, so that its arrival orders the reading.
   __device__ __forceinline__ void take_live() {
     std::uint64_t live = 0;
     if (lane_ == 0) live = ring_.live();
     live_ = __shfl_sync(0xffffffff, live, 0);
   }
 
-  /// Of the pair's 16 tokens each warp takes eight, and gives what it has of the others.
+  /// A pair has 16 tokens. Each warp takes eight, and gives its sums of the other eight.
   __device__ __forceinline__ void add_scores(const float (&s)[2][4]) {
     const float(&mine)[4] = s[0], (&others)[4] = s[1];
     const float4 given = half_ == 0 ? make_float4(others[0], others[1], others[2], others[3])
@@ -165,7 +168,7 @@ class Attention {
     s_[3] = (half_ == 0 ? mine[3] : others[3]) + taken.w;
   }
 
-  /// From scores to P in shared memory; the output so far shrinks to the new maximum.
+  /// From scores to P in shared memory; scales the output so far to the new maximum.
   __device__ __forceinline__ void softmax(const parts::Work& work) {
     parts::multiply(s_, args_.scale_log2);
     if (live_ != parts::kAllLive || partial_tokens() != 0) mask(work);
@@ -180,7 +183,7 @@ class Attention {
     if (parts::shrinks(factor)) parts::rescale(o_, factor);
   }
 
-  /// Where this lane's part of P goes, from where it reads all of it, and V.
+  /// Where this lane writes its part of P, and where it reads P and V.
   __device__ __forceinline__ std::uint32_t p_offset() const {
     if constexpr (Config::kPairedWarps) return offsets_.p;
     return parts::unit_offset(lane_ / 4, me_) + lane_ % 4 * 4;
@@ -197,12 +200,12 @@ class Attention {
     return lane_ / 8 % 2 * 8 + token_of(lane_ % 8);
   }
 
-  /// Tokens of the block that some rows of the tile attend to and others do not.
+  /// The tokens of the block that some rows of the tile attend to and others do not.
   __device__ __forceinline__ std::uint64_t partial_tokens() const {
     return live_ & ~parts::low_tokens(least_limit_ - start_token_);
   }
 
-  /// Tokens that do not count, and those at or past a row's limit, become -inf.
+  /// Sets scores to -inf: those of dead tokens, and those at or past a row's limit.
   __device__ __forceinline__ void mask(const parts::Work& work) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -215,11 +218,11 @@ class Attention {
     }
   }
 
-  /// max_ = the larger of it and the block's maxima, over all warps.
+  /// Raises max_ to the block's maxima over all warps.
   __device__ __forceinline__ void take_maximum() {
     const parts::RowPair mine{quad_max(fmaxf(s_[0], s_[1])), quad_max(fmaxf(s_[2], s_[3]))};
     put(shared_.warp_max, mine);
-    meet();  // nobody reads K any more
+    meet();  // nobody reads K after this
     if (!Config::kWholeBlocks && v_tile() != 0) give_back(ring_.empty(0));
     auto larger = [](float a, float b) { return fmaxf(a, b); };
     max_.low = fmaxf(max_.low, over_warps(shared_.warp_max[lane_ / 4], larger));
@@ -231,7 +234,7 @@ class Attention {
     return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
   }
 
-  /// This warp's values of the thread's two rows, the same in its quad.
+  /// Writes this warp's values of the thread's two rows, which are the same in its quad.
   __device__ __forceinline__ void put(float (&values)[kRows][kWarps], parts::RowPair mine) const {
     if (lane_ % 4 != 0) return;
     values[lane_ / 4][me_] = mine.low;
@@ -246,7 +249,7 @@ class Attention {
                    combine(combine(b.x, b.y), combine(b.z, b.w)));
   }
 
-  /// The tile of V with this warp's columns, as the ring counts, and the first unit of them.
+  /// The tile of V that has this warp's columns, in the ring's order, and their first unit in it.
   __device__ __forceinline__ int v_tile() const {
     return Config::kRopeChunks + me_ / Config::kWarpsAChunk;
   }
@@ -254,7 +257,7 @@ class Attention {
     return me_ % Config::kWarpsAChunk * kTiles;
   }
 
-  /// Nothing of dead tokens may reach the output through V.
+  /// Zeroes V's rows of dead tokens, and what is not finite in V's rows of partly visible tokens.
   __device__ __forceinline__ void silence(const parts::Work& work) {
     const std::uint64_t partial = partial_tokens();
     if (live_ == parts::kAllLive && partial == 0) return;
@@ -264,10 +267,10 @@ class Attention {
     }
     parts::silence_tokens<Element, 1, 32>([&](int, int token) { return ring_.row(v_tile(), token); }, live_,
                                           partial, lane_);
-    ptx::fence_for_async_proxy();  // the loader's next writing comes after these
+    ptx::fence_for_async_proxy();  // orders these writes before the loader's next ones
   }
 
-  /// Outputs of rows that see a token of `partial` get NaN where its V is not finite (as in parts/mask.cuh).
+  /// Sets outputs to NaN in rows that see a token of `partial` whose V is not finite (see parts/mask.cuh).
   __device__ __forceinline__ void spread_poison(const parts::Work& work, std::uint64_t partial) {
     const int low_end = limit(work, lane_ / 4) - start_token_;
     const int high_end = limit(work, lane_ / 4 + 8) - start_token_;
@@ -286,7 +289,7 @@ class Attention {
     }
   }
 
-  /// o_ += P V; then V's tile is given back.
+  /// o_ += P V; then gives V's tile back.
   __device__ __forceinline__ void multiply() {
     const std::uint32_t p = p_address(), v = v_address();
 #pragma unroll
@@ -305,14 +308,15 @@ class Attention {
     give_back(*empty);
   }
 
-  /// By one lane, or by each for itself.
+  /// Called by one lane, or by all.
   __device__ __forceinline__ void give_back(ptx::Barrier& empty) const {
     if (Config::Loader::kAllReadersArrive || lane_ == 0) ptx::arrive(empty);
   }
 
-  /// 0, which nobody knows before all products are done. An arrival does not wait for reads that are under
-  /// way, and TMA's refill overtakes one that stands behind loads from memory; what is summed has been read.
-  /// (fence.proxy.async waits for reads, too: one request of 16,384 tokens takes 12.1 us with it, not 10.9.)
+  /// Returns 0, which depends on all products being done. An arrival does not wait for reads that are under
+  /// way, and TMA's refill overtakes a read that is queued behind loads from memory. But what a product has
+  /// summed has been read. (fence.proxy.async waits for reads, too, but takes longer: one request of 16,384
+  /// tokens 12.1 us, with this 10.9.)
   __device__ __forceinline__ int zero_after_products() const {
     std::uint32_t bits = 0;
 #pragma unroll
@@ -320,20 +324,20 @@ class Attention {
     return static_cast<int>(bits & hidden_zero());
   }
 
-  /// 0, which the compiler does not know.
+  /// Returns 0 that the compiler does not know to be 0.
   __device__ __forceinline__ std::uint32_t hidden_zero() const {
     return static_cast<std::uint32_t>(args_.query.row_tiles.value) >> 31;
   }
 
-  /// 16 x 8 of o_.
+  /// The j-th 16 x 8 tile of o_.
   __device__ __forceinline__ float (&tile_of_output(int j))[4] {
     return reinterpret_cast<float(&)[4]>(o_[4 * j]);
   }
 
-  /// The sums of the thread's two rows over all warps. All of them.
+  /// The sums of the thread's two rows over all warps. Called by all computing warps.
   __device__ __forceinline__ parts::RowPair row_sums() {
     put(shared_.warp_sum, {parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)});
-    meet();  // next written after two more meetings
+    meet();  // warp_sum is next written after two more meetings
     auto add = [](float a, float b) { return a + b; };
     return {over_warps(shared_.warp_sum[lane_ / 4], add), over_warps(shared_.warp_sum[lane_ / 4 + 8], add)};
   }
@@ -341,13 +345,13 @@ class Attention {
   SharedMemory<Config>& shared_;
   const parts::DecodeArguments& args_;
   const int lane_, me_;
-  const int half_;  // of the columns, that this warp scores over
+  const int half_;  // the half of the columns that this warp scores over
   RingPosition<Config> ring_;
   Query<Config> query_;
   LaneOffsets offsets_;
-  int start_token_ = 0;     // of the block
+  int start_token_ = 0;     // first token of the block
   int least_limit_ = 0;     // tokens that the tile's first row attends to
-  std::uint64_t live_ = 0;  // which tokens of the block count
+  std::uint64_t live_ = 0;  // the block's tokens that count
   parts::RowPair max_;      // base 2
   parts::RowPair sum_;      // this thread's share
   float s_[4];

@@ -25,8 +25,7 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
   if (auto reason = declines_tokens(problem, {KvFormat::kPlain})) return reason;
   if (problem.rows_per_kv_head() > mla_16::kTileRows) return too_many_rows(problem, mla_16::kTileRows);
   const InstanceKey key = mla_16::key_of(problem, loading_of(problem), 1);
-  if (!is_listed({mla_16::kKeys576x512, mla_16::kKeys512x512, mla_16::kKeys320x256}, key))
-    return unknown_dimensions(problem);
+  if (!is_listed({mla_16::kKeys}, key)) return unknown_dimensions(problem);
   return std::nullopt;
 }
 

@@ -1,4 +1,4 @@
-// The 16-row kernel on the host: choice.cc and team_choice.cc choose, launch.cc launches.
+// The host side of mla_16: choice.cc and team_choice.cc choose, launch.cc launches.
 #pragma once
 
 #include "cuda/mla_16/keys.h"
@@ -6,10 +6,10 @@
 
 namespace flashlatent::mla_16 {
 
-/// Of teams of so many CTAs, or of 1.
+/// The key for teams of `team` CTAs; 1: no teams.
 cuda::InstanceKey key_of(const DecodeProblem& problem, cuda::Loading loading, int team);
 
-/// The team is the geometry's.
+/// Takes the team size from the geometry.
 Status launch(const DecodeCall& call);
 
 }  // namespace flashlatent::mla_16

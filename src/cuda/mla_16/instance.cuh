@@ -1,4 +1,4 @@
-// What a file of instances includes.
+// Included by the files of instances.
 #pragma once
 
 #include <type_traits>
@@ -21,15 +21,15 @@ constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
 }
 
 template <int kQkDim, int kVDim, int kTeam = 1>
-constexpr Instances instances() {
+constexpr auto instances() {
   using Bf16 = __nv_bfloat16;
   using Fp16 = __half;
   using Boxes = std::conditional_t<kTeam == 1, parts::BlockLoader, parts::TmaLoader>;
   using Tokens = parts::TokenLoader;
-  return {{instance<Bf16, kQkDim, kVDim, Boxes, kTeam>(Dtype::kBF16, cuda::Loading::kBoxes),
-           instance<Bf16, kQkDim, kVDim, Tokens, kTeam>(Dtype::kBF16, cuda::Loading::kTokens),
-           instance<Fp16, kQkDim, kVDim, Boxes, kTeam>(Dtype::kF16, cuda::Loading::kBoxes),
-           instance<Fp16, kQkDim, kVDim, Tokens, kTeam>(Dtype::kF16, cuda::Loading::kTokens)}};
+  return std::array{instance<Bf16, kQkDim, kVDim, Boxes, kTeam>(Dtype::kBF16, cuda::Loading::kBoxes),
+                    instance<Bf16, kQkDim, kVDim, Tokens, kTeam>(Dtype::kBF16, cuda::Loading::kTokens),
+                    instance<Fp16, kQkDim, kVDim, Boxes, kTeam>(Dtype::kF16, cuda::Loading::kBoxes),
+                    instance<Fp16, kQkDim, kVDim, Tokens, kTeam>(Dtype::kF16, cuda::Loading::kTokens)};
 }
 
 }  // namespace flashlatent::mla_16

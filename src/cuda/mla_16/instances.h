@@ -1,4 +1,4 @@
-// The compiled shapes of the 16-row kernel, as rows of data.
+// The compiled instances of mla_16, as rows of data.
 #pragma once
 
 #include "cuda/common/dense_instance.h"
@@ -6,17 +6,11 @@
 
 namespace flashlatent::mla_16 {
 
-using Instances = std::array<cuda::DenseInstance, kKeys576x512.size()>;
+template <const auto& kKeysOf>
+using Table = std::array<cuda::DenseInstance, kKeysOf.size()>;
 
-extern const Instances kInstances576x512;
-extern const Instances kInstances512x512;
-extern const Instances kInstances320x256;
-
-// Teams of a shape in one file, so that files compile side by side.
-extern const Instances kTeamsOf4x576x512, kTeamsOf8x576x512, kTeamsOf16x576x512;
-extern const Instances kTeamsOf4x512x512, kTeamsOf8x512x512;
-extern const Instances kTeamsOf4x320x256, kTeamsOf8x320x256;
-
-extern const std::array<cuda::DenseInstance, kTurnsKeys.size()> kTurns;  // sparse prefill
+extern const Table<kKeys> kInstances;
+extern const Table<kTeamKeys> kTeams;
+extern const Table<kTurnsKeys> kTurns;  // sparse prefill
 
 }  // namespace flashlatent::mla_16

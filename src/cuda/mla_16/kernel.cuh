@@ -1,20 +1,22 @@
-// Dense decode of up to 16 query rows with mma.sync: query rows on M, which they fill, KV tokens on N.
+// mla_16: dense decode of up to 16 query rows with mma.sync. Query rows are on M, which they fill, and KV
+// tokens on N.
 //
-//   S = Q K^T          16 x 64: a pair of warps has 16 of the block's tokens, each over half of the columns,
-//                      with its half of Q in registers; then each takes 8 of the tokens
-//   P = exp2(S - max)  the maximum over lanes, then warps through shared memory
+//   S = Q K^T          16 x 64: a pair of warps has 16 of the block's tokens, each warp over half of the
+//                      columns, with its half of Q in registers; then each takes 8 of the tokens
+//   P = exp2(S - max)  the maximum over lanes, then over warps through shared memory
 //   O += P V           16 x d_v: each warp has an eighth of the columns
 //
-// All warps work on one block at a time and meet twice in it: when maxima are there, and when P is. Each has
-// its columns of the output for itself: at a segment's end nothing is merged but the sums of rows.
+// All warps work on one block at a time and meet twice in it: when the maxima are written, and when P is.
+// Each warp has columns of the output of its own, so at a segment's end only the sums of rows are merged.
 //
-// Tokens of a warp's eight are in the order of token_of(), in S, P and V alike, for which products do not
-// care: a warp's reads of 16 bytes, four units of rows t and t + 4 at a time, then meet no bank twice.
+// S, P and V have a warp's eight tokens in the order of token_of(); a product sums over tokens in any order.
+// A warp's reads of 16 bytes, four units of rows t and t + 4 at a time, then have no bank conflicts.
 //
-// Barriers (arrivals): full (loader) and empty: phase n of both is the slot's n-th tile. At the first meeting
-// all have read K: RoPE's tile is given back by all warps then, V's tiles by those that have its columns
-// after their products. Tile 0 stands for the word of live tokens, too: it takes an arrival of every warp.
-// Blocks that come whole have one of each, and are given back by all warps after their products.
+// Barriers (arrivals): full (loader) and empty; phase n of both is the slot's n-th tile. After the first
+// meeting nobody reads K. RoPE's tile is given back then, by all warps; V's tiles are given back after the
+// products, by the warps that have their columns. Tile 0 also stands for the word of live tokens, so it takes
+// an arrival of every warp. A block that comes whole has one barrier of each kind, and all warps give it back
+// after their products.
 #pragma once
 
 #include "cuda/mla_16/attention.cuh"
@@ -25,7 +27,7 @@
 
 namespace flashlatent::mla_16 {
 
-/// One of the computing warps.
+/// A computing warp.
 template <class Config>
 class Warp : Attention<Config> {
  public:
@@ -34,7 +36,7 @@ class Warp : Attention<Config> {
   __device__ __forceinline__ Warp(SharedMemory<Config>& shared, const parts::DecodeArguments& args)
       : Attention<Config>(shared, args) {}
 
-  /// All of the segment at `position`, from waiting for Q to writing the result.
+  /// Does all of the segment at `position`, from waiting for Q to writing the result.
   __device__ __forceinline__ void run(const parts::WorkPosition& position) {
     const parts::Work& work = position.get();
     this->start(work);
@@ -61,8 +63,8 @@ class Warp : Attention<Config> {
   using Base::o_;
   using Base::query_;
 
-  /// Q of the segment that comes next, whose place is free, while this one's output is written. Not before
-  /// the last products: their reads of V would stand behind these 288 loads.
+  /// Loads Q of the next segment, whose registers are free, while this segment's output is written. Not
+  /// before the last products: their reads of V would wait behind these 288 loads.
   __device__ __forceinline__ void request_query(const parts::Work& next) {
     has_query_ = !next.is_end() && next.blocks() > 0;
     if (has_query_) query_.load(query_.find(args_.query, next.tile, lane_), half_);
@@ -97,7 +99,7 @@ class Warp : Attention<Config> {
     }
   }
 
-  bool has_query_ = false;  // of the segment to come
+  bool has_query_ = false;  // Q of the next segment is loaded
 };
 
 template <class Config>
@@ -125,7 +127,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
   tell(end);
 }
 
-/// By a thread each of three warps: lanes of one would do it one after another.
+/// By one thread each of three warps: the lanes of one warp would do it one after another.
 template <class Config>
 __device__ __forceinline__ void set_up_barriers(SharedMemory<Config>& shared) {
   if (threadIdx.x == 0) {
@@ -161,7 +163,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     __syncwarp();
     ptx::cluster_arrive();
     const parts::PartPlace<Config::kTeam> place(args);
-    ptx::cluster_wait();  // all CTAs' barriers are there
+    ptx::cluster_wait();  // the barriers of all CTAs are set up
     if (loads) {
       ptx::give_registers<Config::kLoaderRegisters>();
       load_in_team<Config>(shared, args, kv_map, place);

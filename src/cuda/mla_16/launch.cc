@@ -11,10 +11,7 @@ Status launch(const DecodeCall& call) {
       key.turns = true;
       return cuda::find_instance({kTurns}, key);
     }
-    return cuda::find_instance(
-        {kInstances576x512, kInstances512x512, kInstances320x256, kTeamsOf4x576x512, kTeamsOf8x576x512,
-         kTeamsOf16x576x512, kTeamsOf4x512x512, kTeamsOf8x512x512, kTeamsOf4x320x256, kTeamsOf8x320x256},
-        key_of(c.problem, loading, c.geometry.team));
+    return cuda::find_instance({kInstances, kTeams}, key_of(c.problem, loading, c.geometry.team));
   });
 }
 

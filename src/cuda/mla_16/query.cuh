@@ -1,4 +1,4 @@
-// Q as A operands of mma.sync, in each warp's registers: all of it, or half of its columns.
+// Q as A operands of mma.sync in each warp's registers: all of its columns, or half of them.
 #pragma once
 
 #include "cuda/mla_16/config.h"
@@ -7,42 +7,42 @@
 
 namespace flashlatent::mla_16 {
 
-/// Columns in strips of 32, two steps of mma.sync. Of a pair of warps that share columns the one of half 0 or
-/// 1 has the strip of that number of each of RoPE's chunks, then both of each chunk in its half of V's; a
-/// warp alone has both of each. Here is where its strips are.
+/// Columns in strips of 32, two steps of mma.sync. Warp `half` (0 or 1) of a pair has strip number `half` of
+/// each of RoPE's chunks, and both strips of each chunk in its half of V's. A lone warp has both strips of
+/// each chunk. This struct says where they are.
 template <class Config>
 struct Strips {
-  static constexpr int kAChunk = Config::kPairedWarps ? 1 : 2;  // of RoPE's
+  static constexpr int kAChunk = Config::kPairedWarps ? 1 : 2;  // strips of a chunk of RoPE's
   static constexpr int kRope = Config::kRopeChunks * kAChunk;
   static constexpr int kHalfChunks = Config::kVChunks / 2;
   static constexpr int kCount = kRope + Config::kVChunks * kAChunk;
 
-  /// Does the i-th begin a tile of its own? Else it is the second of the one before's.
+  /// Does the i-th strip begin a tile? If not, it is the second strip of the tile before.
   __host__ __device__ static constexpr bool begins_tile(int i) {
     return Config::kPairedWarps && i < kRope || (i - kRope) % 2 == 0;
   }
-  /// Its tile, in the order of loading.
+  /// The tile of the i-th strip, in the order of loading.
   __device__ __forceinline__ static int tile(int i, int half) {
     if (i < kRope) return i / kAChunk;
     return Config::kRopeChunks + half * kHalfChunks + (i - kRope) / 2;
   }
-  /// Its first 16-byte unit in the tile: 0 or 4.
+  /// The first 16-byte unit of the i-th strip in its tile: 0 or 4.
   __device__ __forceinline__ static int unit(int i, int half) {
     if (i < kRope) return Config::kPairedWarps ? 4 * half : i % 2 * 4;
     return (i - kRope) % 2 * 4;
   }
 };
 
-/// A product sums over columns in any order, so long as both operands have the same one: a lane takes 16
-/// bytes of a row, eight columns in line, as its pairs of two steps of 16 columns. Q then comes from memory
-/// 16 bytes at a time, with no detour, and K from shared memory likewise.
+/// A product sums over columns in any order, if both operands have the same order. So a lane takes 16
+/// consecutive bytes of a row, eight columns, as its pairs of two steps of 16 columns. Both Q from memory and
+/// K from shared memory then come 16 bytes at a time.
 template <class Config>
 class Query {
  public:
   using Element = typename Config::Element;
 
-  /// Where a lane's strips are, of its two rows. Rows past the last live one are the first: what comes of
-  /// them is not written.
+  /// The addresses of a lane's strips of its two rows. Rows past the last live one read the first row; their
+  /// results are not written.
   struct Place {
     const uint4* rows[2];
   };
@@ -59,7 +59,7 @@ class Query {
     return place;
   }
 
-  /// Does not wait for the values, which arrange() must follow.
+  /// Starts the loads; arrange() must come before the values are used.
   __device__ __forceinline__ void load(const Place& place, int half) {
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
@@ -78,8 +78,9 @@ class Query {
     }
   }
 
-  /// From two rows' 16 bytes to operands, each half of both. `zero` is 0, which the assembler must not know:
-  /// it would undo a copy, and copy before each product instead, four times as many instructions.
+  /// Turns two rows' 16 bytes into operands, each half of both. `zero` is 0, which the assembler must not
+  /// know: it would undo this copy and copy before each product instead, with four times as many
+  /// instructions.
   __device__ __forceinline__ void arrange(std::uint32_t zero) {
 #pragma unroll
     for (auto& strip : a_) {
@@ -94,8 +95,8 @@ class Query {
     }
   }
 
-  /// even + odd += the product with the i-th strip of eight tokens, of which `k` is this lane's share: two
-  /// sums, so that no product waits for the one before.
+  /// even + odd += the product with the i-th strip of eight tokens; `k` is this lane's share. Two sums, so
+  /// that no product waits for the one before.
   __device__ __forceinline__ void multiply(float (&even)[4], float (&odd)[4], int i, uint4 k) const {
     ptx::mma<Element>(even, a_[i][0], k.x, k.y);
     ptx::mma<Element>(odd, a_[i][1], k.z, k.w);

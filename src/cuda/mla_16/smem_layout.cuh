@@ -1,4 +1,4 @@
-// Every byte of shared memory of the 16-row kernel, once.
+// Every byte of mla_16's shared memory, once.
 #pragma once
 
 #include <type_traits>
@@ -10,11 +10,11 @@
 
 namespace flashlatent::mla_16 {
 
-/// With what comes from each rank.
+/// Shared memory for the exchange of a team, with room for what comes from each rank.
 template <class Config>
 struct TeamMemory : parts::TeamMemory<Config> {
   parts::TeamUnits<Config> units[Config::kTeam];
-  float row_max[kRows];  // this CTA's, at a segment's end
+  float row_max[kRows];  // this CTA's maxima, at a segment's end
 };
 struct NoTeam {};
 
@@ -24,7 +24,7 @@ struct alignas(1024) SharedMemory {
 
   parts::Tile ring[Config::kRingTiles];
   alignas(128) std::uint8_t p[kRows * parts::kRowBytes];  // P, kRows x 64 tokens
-  float4 scores[Config::kPairedWarps ? kWarps : 1][32];   // from each warp to the other of its pair
+  float4 scores[Config::kPairedWarps ? kWarps : 1][32];   // from each warp to the other warp of its pair
   alignas(16) float warp_max[kRows][kWarps];              // of a block's scores
   alignas(16) float warp_sum[kRows][kWarps];              // at a segment's end
   std::uint64_t live[Config::kRingBlocks];
@@ -39,7 +39,7 @@ struct alignas(1024) SharedMemory {
   }
 };
 
-/// Where a block lies in the ring; loader and warps each keep one and move it on.
+/// The place of a block in the ring. The loader and each warp have one of their own and move it on.
 template <class Config>
 class RingPosition {
  public:
@@ -54,7 +54,7 @@ class RingPosition {
     parity_ ^= 1;
   }
 
-  __device__ __forceinline__ void begin_range() {}  // segments follow one another in the ring
+  __device__ __forceinline__ void begin_range() {}  // does nothing: segments follow one another in the ring
   __device__ __forceinline__ int chunk(int i) const { return Config::chunk_order(i); }
   __device__ __forceinline__ parts::Tile& tile(int i) const { return shared_.ring[block_ * kQkChunks + i]; }
   __device__ __forceinline__ std::uint8_t* block() const { return shared_.ring[block_ * kQkChunks].bytes; }

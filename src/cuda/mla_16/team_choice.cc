@@ -1,4 +1,4 @@
-// The 16-row kernel by teams, for calls too small to fill the device.
+// mla_16 by teams, for calls too small to fill the device.
 #include "core/message.h"
 #include "cuda/common/if_compiled.h"
 #include "cuda/common/teams.h"
@@ -23,10 +23,7 @@ template <int kTeam>
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (auto reason = declines_tokens(problem, {KvFormat::kPlain})) return reason;
   if (problem.options.batch_invariant) return not_invariant();
-  if (!is_listed({mla_16::kKeysOf4x576x512, mla_16::kKeysOf8x576x512, mla_16::kKeysOf16x576x512,
-                  mla_16::kKeysOf4x512x512, mla_16::kKeysOf8x512x512, mla_16::kKeysOf4x320x256,
-                  mla_16::kKeysOf8x320x256},
-                 mla_16::key_of(problem, loading_of(problem), kTeam))) {
+  if (!is_listed({mla_16::kTeamKeys}, mla_16::key_of(problem, loading_of(problem), kTeam))) {
     return kTeam > 8 ? unknown_dimensions(problem, "576/512 is") : unknown_dimensions(problem);
   }
   return std::nullopt;

@@ -1,5 +1,5 @@
-// One of the computing warps of a team's CTA, and the team's loading role. What shapes tell is worked out
-// before the launch before this one is done.
+// A computing warp of a team's CTA, and the team's loading role. What follows from shapes is computed before
+// the previous launch is done.
 #pragma once
 
 #include "cuda/mla_16/attention.cuh"
@@ -18,18 +18,18 @@ class TeamWarp : Attention<Config> {
   __device__ __forceinline__ TeamWarp(SharedMemory<Config>& shared, const parts::DecodeArguments& args)
       : Base(shared, args) {}
 
-  /// What the segment needs of addresses: of a part by shape, not ragged, before the launch before this one
-  /// is done.
+  /// Computes the segment's addresses. For a part by shape, if it is not ragged, this is done before the
+  /// previous launch is done.
   __device__ __forceinline__ void prepare(const parts::RowTile& tile, int share, int shares) {
     tile_ = tile;
     query_at_ = query_.find(args_.query, tile, lane_);
     const parts::UnitPlace written = unit_.written(share, shares);
     to_ = parts::RowPlace<Element>::find(args_, tile, written.n, written.column);
   }
-  /// Afterwards, if it has blocks: Q is under way.
+  /// Call after prepare() if the segment has blocks: starts loading Q.
   __device__ __forceinline__ void begin() { query_.load(query_at_, half_); }
 
-  /// All of this CTA's share of the team's segment, from Q, which has been asked for, to writing the result.
+  /// Does all of this CTA's share of the team's segment, from Q, which begin() loads, to writing the result.
   __device__ __forceinline__ void run(const schedule::Segment& segment,
                                       const parts::Segments<Config::kTeam>& segments) {
     const parts::Work work{segment, tile_};
@@ -74,12 +74,12 @@ class TeamWarp : Attention<Config> {
 
   using Unit = parts::TeamUnit<SharedMemory<Config>>;
 
-  /// `visit(unit, to)` for each that this thread adds up.
+  /// Calls `visit(unit, to)` for each unit that this thread adds up.
   template <class Visit>
   __device__ __forceinline__ void for_each_unit(Visit visit) const {
     visit(unit_, to_);
 #pragma unroll
-    for (int turn = 1; turn < Exchange::kTurns; ++turn) {  // of the same row
+    for (int turn = 1; turn < Exchange::kTurns; ++turn) {  // the next unit has the same row
       const Unit unit(turn);
       visit(unit, to_.at(unit.column() - unit_.column()));
     }
@@ -92,7 +92,7 @@ class TeamWarp : Attention<Config> {
     shared_.team.row_max[lane_ / 4 + 8] = max_.high;
   }
 
-  /// Which are in shared memory, all warps'.
+  /// Sends the statistics that all warps have written to shared memory.
   __device__ __forceinline__ void send_statistics(const Exchange& exchange) const {
     exchange.send_statistics([&](int n) {
       float sum = 0;

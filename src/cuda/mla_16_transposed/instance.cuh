@@ -3,8 +3,8 @@
 
 #include "cuda/mla_16_transposed/instances.h"
 #include "cuda/mla_16_transposed/kernel.cuh"
-#include "cuda/parts/tma_loader.cuh"
-#include "cuda/parts/token_loader.cuh"
+#include "cuda/parts/fp8_staged_loader.cuh"
+#include "cuda/parts/listed_bulk_loader.cuh"
 
 namespace flashlatent::mla_16_transposed {
 
@@ -15,14 +15,17 @@ constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
           cuda::compiled_kernel<kernel<Shape>, Shape, SharedMemory<Shape>>()};
 }
 
-constexpr Instances instances() {
-  using Bf16 = __nv_bfloat16;
-  using Fp16 = __half;
-  constexpr int kRows = kLowTileRows;
-  return {{instance<Bf16, 576, 512, kRows, parts::TmaLoader>(Dtype::kBF16, cuda::Loading::kBoxes),
-           instance<Bf16, 576, 512, kRows, parts::TokenLoader>(Dtype::kBF16, cuda::Loading::kTokens),
-           instance<Fp16, 576, 512, kRows, parts::TmaLoader>(Dtype::kF16, cuda::Loading::kBoxes),
-           instance<Fp16, 576, 512, kRows, parts::TokenLoader>(Dtype::kF16, cuda::Loading::kTokens)}};
+/// From an FP8 cache.
+template <int kQkDim, class Loader, Told kTold = Told::kByPlan>
+constexpr cuda::DenseInstance fp8_instance(Dtype dtype, cuda::Loading loading) {
+  return instance<__nv_bfloat16, kQkDim, 512, kTileRows, Loader, kTold>(dtype, loading);
 }
+
+// What files of instances call loaders.
+using cuda::Loading;
+using ListedFp8_656 = parts::ListedBulkLoader<parts::Fp8_656Rows, 1>;
+using ListedFp8_584 = parts::ListedBulkLoader<parts::Fp8_584Rows, 2>;
+using ListedE4m3 = parts::ListedBulkLoader<parts::E4m3Rows, 1>;
+using ListedE4m3Latent = parts::ListedBulkLoader<parts::E4m3LatentRows, 2>;
 
 }  // namespace flashlatent::mla_16_transposed

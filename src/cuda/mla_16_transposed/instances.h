@@ -11,7 +11,6 @@ using Fp8Instances = std::array<cuda::DenseInstance, kFp8Keys.size()>;
 using E4m3Instances = std::array<cuda::DenseInstance, kE4m3Keys.size()>;
 
 extern const Instances kLowInstances;
-// In a file of its own: beside it ptxas gives the others' registers out otherwise.
 extern const Fp8Instances kInstancesFp8_656;
 extern const Fp8Instances kInstancesFp8_584;
 extern const Fp8Instances kInstancesListed;

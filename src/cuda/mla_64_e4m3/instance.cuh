@@ -23,11 +23,11 @@ constexpr cuda::DenseInstance instance() {
 }
 
 template <int kQkDim>
-constexpr Instances instances() {
+constexpr auto instances() {
   using enum Supply;
-  return {{instance<kQkDim, kFewRows, kBoxes>(), instance<kQkDim, kFewRows, kTokens>(),
-           instance<kQkDim, kFewRows, kListed>(), instance<kQkDim, kTileRows, kBoxes>(),
-           instance<kQkDim, kTileRows, kTokens>(), instance<kQkDim, kTileRows, kListed>()}};
+  return std::array{instance<kQkDim, kFewRows, kBoxes>(),   instance<kQkDim, kFewRows, kTokens>(),
+                    instance<kQkDim, kFewRows, kListed>(),  instance<kQkDim, kTileRows, kBoxes>(),
+                    instance<kQkDim, kTileRows, kTokens>(), instance<kQkDim, kTileRows, kListed>()};
 }
 
 }  // namespace flashlatent::mla_64_e4m3

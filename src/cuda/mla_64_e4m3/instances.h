@@ -9,6 +9,5 @@ namespace flashlatent::mla_64_e4m3 {
 using Instances = std::array<cuda::DenseInstance, kKeys.size()>;
 
 extern const Instances kInstances;
-extern const Instances kInstancesWithoutRope;
 
 }  // namespace flashlatent::mla_64_e4m3

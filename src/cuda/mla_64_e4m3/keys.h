@@ -22,6 +22,6 @@ constexpr std::array<cuda::InstanceKey, 6> keys(int qk_dim) {
            key(qk_dim, kTileRows, cuda::Loading::kTokens),
            key(qk_dim, kTileRows, cuda::Loading::kListedFp8)}};
 }
-inline constexpr auto kKeys = keys(e4m3_latent::kDim), kKeysWithoutRope = keys(e4m3_latent::kLatentDim);
+inline constexpr auto kKeys = cuda::joined(keys(e4m3_latent::kDim), keys(e4m3_latent::kLatentDim));
 
 }  // namespace flashlatent::mla_64_e4m3

@@ -3,6 +3,8 @@
 
 #include "cuda/mla_64_pingpong/instances.h"
 #include "cuda/mla_64_pingpong/kernel.cuh"
+#include "cuda/parts/fp8_register_loader.cuh"
+#include "cuda/parts/listed_staged_loader.cuh"
 #include "cuda/parts/tma_loader.cuh"
 #include "cuda/parts/token_loader.cuh"
 
@@ -18,10 +20,10 @@ constexpr cuda::DenseInstance instance(Dtype dtype, cuda::Loading loading) {
           Shape::kMerges};
 }
 
-/// Of a share of one item, by lists.
-template <class Element, int kCluster, class Loader>
-constexpr cuda::DenseInstance listed_share_instance(Dtype dtype, cuda::Loading loading) {
-  return instance<Element, 512, 512, kCluster, Loader, 1, true>(dtype, loading);
+/// Where a CTA has a share of one item.
+template <class Element, int kQkDim, int kCluster, class Loader>
+constexpr cuda::DenseInstance share_instance(Dtype dtype, cuda::Loading loading) {
+  return instance<Element, kQkDim, 512, kCluster, Loader, 1, true>(dtype, loading);
 }
 
 /// Of sparse prefill.
@@ -30,21 +32,19 @@ constexpr cuda::DenseInstance turns_instance(Dtype dtype, cuda::Loading loading)
   return instance<Element, kQkDim, 512, kCluster, Loader, 1, false, true>(dtype, loading);
 }
 
-/// A team's blocks come by boxes only.
-template <class Element, int kTeam>
-constexpr cuda::DenseInstance team_instance(Dtype dtype) {
-  return instance<Element, 576, 512, 1, parts::TmaLoader, kTeam>(dtype, cuda::Loading::kBoxes);
-}
-
-/// Of one shape.
-template <int kQkDim, int kVDim>
-constexpr ShapeInstances shape_instances() {
-  using Bf16 = __nv_bfloat16;
-  using Fp16 = __half;
-  return {{instance<Bf16, kQkDim, kVDim, 1, parts::TmaLoader>(Dtype::kBF16, cuda::Loading::kBoxes),
-           instance<Bf16, kQkDim, kVDim, 1, parts::TokenLoader>(Dtype::kBF16, cuda::Loading::kTokens),
-           instance<Fp16, kQkDim, kVDim, 1, parts::TmaLoader>(Dtype::kF16, cuda::Loading::kBoxes),
-           instance<Fp16, kQkDim, kVDim, 1, parts::TokenLoader>(Dtype::kF16, cuda::Loading::kTokens)}};
-}
+// What files of instances call loaders.
+using cuda::Loading;
+using Bf16 = __nv_bfloat16;
+using Fp16 = __half;
+using parts::TmaLoader, parts::TokenLoader;
+using ListedTokens = parts::TokenLoaderOf<true>;
+template <int kCluster>
+using Fp8_656FromRegisters = parts::Fp8RegisterLoader<kCluster>;
+using ListedFp8_656 = parts::ListedStagedLoader<parts::Fp8_656LatentRows, 1, 5>;
+template <int kCluster>
+using ListedFp8_584 = parts::ListedStagedLoader<parts::Fp8_584Rows, kCluster, kCluster == 2 ? 8 : 5>;
+template <int kCluster>
+using E4m3FromRegisters = parts::Fp8RegisterLoader<kCluster, parts::E4m3Token>;
+using ListedE4m3 = parts::ListedStagedLoader<parts::E4m3LatentRows, 1, 5>;
 
 }  // namespace flashlatent::mla_64_pingpong

@@ -13,7 +13,6 @@ using ListedInstances = std::array<cuda::DenseInstance, kListedKeys.size()>;
 using Fp8ShareInstances = std::array<cuda::DenseInstance, kFp8ShareKeys.size()>;
 using E4m3Instances = std::array<cuda::DenseInstance, kE4m3Keys.size()>;
 
-// As files take about as long to compile.
 extern const ShapeInstances kInstances576x512;
 extern const ShapeInstances kInstances512x512;
 extern const ShapeInstances kInstances320x256;

@@ -34,37 +34,38 @@ constexpr DenseShape kShapeOfTiles = {.tile_rows = mla_64_roles::kTileRows,
                                       .cost = cost::of(Kernel::kMla64Roles, Situation::kTiles)};
 
 constexpr int kMostLanes = 8;
-/// Shares are mostly 2 to 22 % faster than a line, but where some of many requests are much longer than
-/// others: each has a CTA at least. So up to so many requests are shared out whatever their lengths (one of
-/// 131,072 tokens with 7 of 512 takes 5 % longer, with 15 of 512 it would be 9, with 31 31), more of them up
-/// to so many blocks a CTA, if lengths are equal.
+/// Shares are mostly 2 to 22 % faster than a line, but not where a few of many requests are much longer than
+/// the others, since each request has at least one CTA. Up to kFewRequests requests get shares whatever their
+/// lengths (one of 131,072 tokens takes 5 % longer with 7 requests of 512 beside it; it would take 9 % with
+/// 15 and 31 % with 31). More requests get shares up to kManyBlocks blocks a CTA, if lengths are equal.
 constexpr int kFewRequests = 8;
 constexpr int kManyBlocks = 32;
 
 std::optional<std::string> declines(const DecodeProblem& problem) {
   if (auto reason = declines_tokens(problem, {KvFormat::kPlain})) return reason;
   if (problem.options.batch_invariant) return "batch_invariant is true; false is accepted";
-  // Its scorer has no registers left for what each query token sees of a shared context.
+  // The scorer has no registers left for the span of a shared context that each query token sees.
   const int ranks = problem.options.shard.world;
   if (ranks > 1 && problem.options.causal && problem.query.tokens > 1) {
     return message(
         "shard is of ", ranks, " ranks, s_q is ", problem.query.tokens,
         " and causal is true; contexts that are whole, one query token or causal false are accepted");
   }
-  if (!is_listed({mla_64_roles::kKeys, mla_64_roles::kKeysByTokens}, mla_64_roles::key_of(problem)))
+  if (!is_listed({mla_64_roles::kKeys}, mla_64_roles::key_of(problem)))
     return unknown_dimensions(problem, "576/512 is");
   return std::nullopt;
 }
 
-/// Shares of one request each, so that a CTA has one segment. Not where CTAs never split, as even_items()
-/// has it: a workspace for larger batches may have no room for partial results.
+/// Shares of one request each, so that a CTA has one segment. Empty where even_items() is: a workspace for
+/// larger batches may have no room for partial results then.
 std::optional<schedule::Geometry> shares_of_requests(schedule::Geometry line,
                                                      const schedule::Workers& workers) {
   line.cost = cost::of(Kernel::kMla64Roles, Situation::kSharesOfTiles).on(workers);
   if (line.requests <= 1) return schedule::even_items(line);
   const int shares = line.parts / line.requests;
   if (line.requests > kFewRequests && schedule::max_blocks(line) > kManyBlocks * shares) return std::nullopt;
-  // 12 requests of four tiles, 24 of 33 parts, take 4 to 5 % longer so, 24 of two, 48 of 66, 7 to 11 less.
+  // With four tiles, 12 requests (24 CTAs of 33 parts) take 4 to 5 % longer by shares; with two tiles (48 of
+  // 66) 7 to 11 % less.
   if (line.lanes > 2 && 5 * line.requests * shares < 4 * line.parts) return std::nullopt;
   cost::add(line.cost, cost::of(Kernel::kLatent, Situation::kReadsPlan).on(workers));
   return schedule::items_by_length(line);
@@ -80,7 +81,8 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   }
   std::optional<schedule::Geometry> shares = shares_of_requests(line, workers);
   if (!shares || schedule::estimate(*shares) >= schedule::estimate(line)) return line;
-  // Beside mla_64_pingpong's shares only: a line's costs are the same of both types, and however tokens come.
+  // Only beside mla_64_pingpong's shares: the costs of a line are the same for both dtypes and however tokens
+  // are loaded.
   if (problem.cache.dtype == Dtype::kF16) {
     cost::add(shares->cost, cost::of(Kernel::kLatent, Situation::kPartials32).on(workers));
   }
@@ -106,11 +108,11 @@ schedule::Geometry turns(const DecodeProblem& problem, const schedule::Workers& 
   return turns_geometry(problem, workers, {.tile_rows = mla_64_roles::kTileRows, .cost = cost});
 }
 
-/// What makes a call of a problem that this kernel takes another's.
+/// Why a call needs the substitute, although this kernel takes its problem.
 enum class Obstacle { kNone, kNoPages, kHeads, kQuery, kOut };
 
-/// Boxes need pages, and KV heads that begin at whole chunks; query rows come and outputs go as boxes, or 16
-/// bytes at a time.
+/// TMA boxes need pages, and KV heads that begin at whole chunks. Query rows are loaded by boxes, and outputs
+/// are written by boxes or 16 bytes at a time.
 Obstacle obstacle_of(const DecodeProblem& problem, const DecodeInputs& inputs, const DecodeOutputs& outputs) {
   const ConstTensorView& cache = inputs.kv_cache;
   if (mla_64_roles::key_of(problem).loading == Loading::kBoxes) {
@@ -141,7 +143,7 @@ std::string reason_of(Obstacle obstacle, const DecodeProblem& problem, const Dec
   return "";
 }
 
-/// mla_64_pingpong, which shares out requests likewise.
+/// mla_64_pingpong, which cuts requests into the same shares.
 const DecodeKernel* substitute(const DecodeProblem& problem, const DecodeInputs& inputs,
                                const DecodeOutputs& outputs, std::string* reason) {
   const Obstacle obstacle = obstacle_of(problem, inputs, outputs);

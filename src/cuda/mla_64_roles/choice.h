@@ -1,4 +1,4 @@
-// The mla_64_roles kernel on the host: choice.cc chooses, launch.cc launches.
+// The host side of mla_64_roles: choice.cc chooses, launch.cc launches.
 #pragma once
 
 #include "cuda/mla_64_roles/keys.h"
@@ -6,7 +6,8 @@
 
 namespace flashlatent::mla_64_roles {
 
-/// Boxes come of pages that are whole stages: those of 16 tokens, which others have boxes of, are too short.
+/// Boxes need pages of whole stages (32 tokens); pages of 16, which other kernels load by boxes, are loaded
+/// token by token.
 cuda::InstanceKey key_of(const DecodeProblem& problem);
 
 Status launch(const DecodeCall& call);

@@ -1,4 +1,4 @@
-// Compile-time shape of the mla_64_roles kernel.
+// Compile-time shape of mla_64_roles.
 #pragma once
 
 #include "cuda/parts/partial.cuh"
@@ -6,17 +6,17 @@
 
 namespace flashlatent::mla_64_roles {
 
-/// Tokens come, are scored and multiplied by so many, a stage of the ring: one TMA box.
+/// Tokens of a stage of the ring. A stage is loaded by one TMA box, scored and multiplied as a unit.
 inline constexpr int kStageTokens = 32;
 
-/// How the tokens of a stage come.
+/// How the tokens of a stage are loaded.
 enum class Supplies {
-  kBoxes,   ///< By one box of a page (supply.cuh).
-  kTokens,  ///< Each by itself (token_supply.cuh).
+  kBoxes,   ///< One box of a page (supply.cuh).
+  kTokens,  ///< Token by token (token_supply.cuh).
 };
 
-/// kHasShare_: a part is a share of one request (parts/shares.cuh), which is merged by a launch of its own.
-/// kTurns_: sparse prefill (schedule::Partition::kTurns).
+/// kHasShare_: a part is a share of one request (parts/shares.cuh), and a launch of its own merges. kTurns_:
+/// sparse prefill (schedule::Partition::kTurns).
 template <class Element_, int kQkDim_, int kVDim_, bool kHasShare_, Supplies kSupplies, bool kTurns_ = false>
 struct Config {
   using Element = Element_;
@@ -24,30 +24,32 @@ struct Config {
   static constexpr bool kHasShare = kHasShare_;
   static constexpr bool kTurns = kTurns_;
   static constexpr bool kByTokens = kSupplies == Supplies::kTokens;
-  /// CTAs can do the combine step, too (parts/merge_step.cuh).
+  /// Can CTAs do the combine step, too (parts/merge_step.cuh)?
   static constexpr bool kMerges = !kHasShare && !kTurns;
-  /// What partial results are stored as (parts/partial.cuh).
+  /// The type of stored partial results (parts/partial.cuh).
   using Stored = parts::StoredPartial<Element, parts::kTileRows>;
 
   static constexpr int kQkChunks = kQkDim / 64;
   static constexpr int kVChunks = kVDim / 64;
-  static constexpr int kHalfChunks = kVChunks / 2;  // of the output that a warpgroup holds
+  static constexpr int kHalfChunks = kVChunks / 2;  // chunks of the output that a warpgroup has
   static constexpr int kHalfDim = kVDim / 2;
 
-  static constexpr int kStages = 5;  // of the ring
-  /// Of Q in the scorer's registers, 16 a thread each; the others are in shared memory.
+  static constexpr int kStages = 5;  // stages of the ring
+  /// Chunks of Q in the scorer's registers, 16 registers of a thread each; the other chunks are in shared
+  /// memory.
   static constexpr int kRegisterChunks = 8;
   static constexpr int kSharedChunks = kQkChunks > kRegisterChunks ? kQkChunks - kRegisterChunks : 1;
   static_assert(kQkChunks >= kRegisterChunks);
 
   static constexpr int kOutputThreads = 256, kOutputWarps = kOutputThreads / 32;  // two warpgroups
   static constexpr int kThreads = kOutputThreads + 128;
-  /// Arrivals by which a stage is given back: of one lane a warp, or of all where threads write it, since
-  /// racecheck sees no other order.
+  /// Arrivals that give a stage back: one lane of each warp, or all lanes where threads write the stage,
+  /// because racecheck sees no other order.
   static constexpr int kReleases = kByTokens ? kOutputThreads : kOutputWarps;
-  // Q takes 128 of the scorer's, half the output 128 of the others', for which ptxas wants 160 at least.
+  // Q takes 128 registers of the scorer. Half of the output takes 128 of the other warpgroups, for which
+  // ptxas needs at least 160.
   static constexpr int kScorerRegisters = 184, kOutputRegisters = 160;
-  static_assert(kScorerRegisters + 2 * kOutputRegisters <= 3 * 168);  // what a launch gets
+  static_assert(kScorerRegisters + 2 * kOutputRegisters <= 3 * 168);  // the registers of a launch
 
   static_assert(kQkDim % 64 == 0 && kVDim % 128 == 0 && kVDim <= kQkDim && kVDim <= 512);
 };

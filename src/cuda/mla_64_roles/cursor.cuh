@@ -1,5 +1,5 @@
-// Where whoever loads has come to in the list of segments: in shared memory, since nobody has registers for
-// it.
+// The place in the list of segments that the loading warps have reached. It is in shared memory, since they
+// have no registers for it.
 #pragma once
 
 #include "cuda/mla_64_roles/stages.cuh"
@@ -8,7 +8,7 @@
 
 namespace flashlatent::mla_64_roles {
 
-/// At a segment's begin. Places of tokens before the first one stand for the tile's query rows.
+/// The cursor at a segment's begin. Places before the first token stand for the tile's query rows.
 __device__ __forceinline__ Cursor cursor_at(const parts::DecodeArguments& args, const parts::Work& work,
                                             int item, std::uint32_t list_parity) {
   const int begin = first_token(work.segment);
@@ -22,8 +22,7 @@ __device__ __forceinline__ Cursor cursor_at(const parts::DecodeArguments& args, 
           list_parity};
 }
 
-/// A whole warp's: puts its cursor at the next segment with tokens, if there is one, after this one of the
-/// list.
+/// A whole warp moves its cursor to the next segment of the list that has tokens, if there is one.
 __device__ __forceinline__ void find_item(Cursor& cursor, parts::SegmentList& segments,
                                           const parts::DecodeArguments& args, int item,
                                           std::uint32_t list_parity) {
@@ -41,7 +40,7 @@ __device__ __forceinline__ void find_item(Cursor& cursor, parts::SegmentList& se
   __syncwarp();
 }
 
-/// The same of a CTA's items in turn (parts/turn_items.cuh): at the first one with tokens from `from` on.
+/// The same for a CTA's items in turn (parts/turn_items.cuh): the first item with tokens, from `from` on.
 __device__ __forceinline__ void find_turn(Cursor& cursor, TurnPlace& place,
                                           const parts::DecodeArguments& args, schedule::Cut from) {
   const schedule::Geometry& g = args.geometry;
@@ -52,7 +51,8 @@ __device__ __forceinline__ void find_turn(Cursor& cursor, TurnPlace& place,
   }
   __syncwarp();
   if (threadIdx.x % 32 == 0) {
-    // Sparse prefill has one KV head, and a query token sees all of its tokens. At the end 0 of them.
+    // Sparse prefill has one KV head, and a query token sees all of its tokens. At the end there are 0
+    // tokens.
     cursor = {args.cache.entries + from.request * args.cache.entries_stride,
               0,
               length > 0 ? -parts::kTileRows : 0,
@@ -66,7 +66,7 @@ __device__ __forceinline__ void find_turn(Cursor& cursor, TurnPlace& place,
   __syncwarp();
 }
 
-/// The tile's query rows of which places from `token` on stand, in a tensor map of Q.
+/// The tile's query rows that the places from `token` on stand for, in Q's tensor map.
 __device__ __forceinline__ parts::RowsInLine query_rows_at(const Cursor& at,
                                                            const parts::SegmentList& segments,
                                                            const parts::DecodeArguments& args, int token) {

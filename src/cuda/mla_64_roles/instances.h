@@ -1,4 +1,4 @@
-// The compiled shapes of the mla_64_roles kernel, as rows of data.
+// The compiled instances of mla_64_roles, as rows of data.
 #pragma once
 
 #include "cuda/common/dense_instance.h"
@@ -9,8 +9,7 @@ namespace flashlatent::mla_64_roles {
 using Instances = std::array<cuda::DenseInstance, kKeys.size()>;
 
 extern const Instances kInstances;
-extern const Instances kShares;  // a CTA has a share of one request
-extern const Instances kByTokens, kSharesByTokens;
+extern const Instances kShares;                                           // a CTA has a share of one request
 extern const std::array<cuda::DenseInstance, kTurnsKeys.size()> kTurns;  // sparse prefill
 
 }  // namespace flashlatent::mla_64_roles

@@ -1,4 +1,4 @@
-// Dense decode, 64 query rows a tile, Q in registers ("mla_64_roles"): one warpgroup scores, two multiply
+// mla_64_roles: dense decode with 64 query rows a tile and Q in registers. One warpgroup scores, two multiply
 // with V.
 #pragma once
 
@@ -12,8 +12,8 @@ namespace flashlatent::mla_64_roles {
 
 template <class Config>
 inline constexpr bool kIsFp32 = std::is_same_v<typename Config::Stored, float>;  // of partial results
-// Of these, whose pieces are twice as many, half: else registers are spilled, and 48 requests of 4,096 tokens
-// took 0.138 ms in place of 0.11.
+// Half as many parts at a time where partial results are fp32, which has twice as many pieces: otherwise
+// registers spill, and 48 requests of 4,096 tokens took 0.138 ms, not 0.11.
 template <class Config>
 using MergeStep = parts::MergeStep<typename Config::Element, Config::kOutputThreads, parts::kTileRows,
                                    Config::kVDim, kIsFp32<Config> ? 2 : 4, kIsFp32<Config> ? 4 : 9>;
@@ -42,8 +42,8 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const par
       [&](const parts::Work& work) { output.attend(work); });
 }
 
-/// The roles of sparse prefill: each warp walks the items by itself, and none of them waits for the pipeline
-/// to drain.
+/// The roles of sparse prefill. Each warp walks the items by itself, and no warp waits for the pipeline to
+/// drain.
 template <class Config>
 __device__ __forceinline__ void score_turns(SharedMemory<Config>& shared,
                                             const parts::DecodeArguments& args) {
@@ -64,8 +64,8 @@ __device__ __forceinline__ void multiply_turns(SharedMemory<Config>& shared,
   for (; !items.get().is_end(); items.next()) output.attend(items.get());
 }
 
-/// The roles where a part is a share of one request: what shapes tell is worked out before the launch before
-/// is done.
+/// The roles where a part is a share of one request. What follows from shapes is computed before the previous
+/// launch is done.
 template <class Config>
 __device__ __forceinline__ void score_share(SharedMemory<Config>& shared,
                                             const parts::DecodeArguments& args) {
@@ -85,7 +85,7 @@ __device__ __forceinline__ void multiply_share(SharedMemory<Config>& shared,
   parts::attend_share(shared.segments, [&](const parts::Work& work) { output.attend(work); });
 }
 
-/// By a thread each of some warps: one alone takes long.
+/// By one thread each of some warps: one thread alone takes long.
 template <class Config>
 __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   if (threadIdx.x == 0) {

@@ -1,4 +1,4 @@
-// What the mla_64_roles kernel is compiled for, as data.
+// What mla_64_roles is compiled for, as data.
 #pragma once
 
 #include "cuda/common/instance_key.h"
@@ -7,15 +7,11 @@ namespace flashlatent::mla_64_roles {
 
 inline constexpr int kTileRows = 64;
 
-/// Pages that come by boxes are a multiple of so many tokens.
+/// Pages that are loaded by boxes are a multiple of this many tokens.
 inline constexpr int kPageTokens = 32;
 
-/// Two dtypes.
-constexpr std::array<cuda::InstanceKey, 2> keys(cuda::Loading loading) {
-  return {{{Dtype::kBF16, 576, 512, kTileRows, loading}, {Dtype::kF16, 576, 512, kTileRows, loading}}};
-}
 /// Each also where a CTA has a share of one request.
-inline constexpr auto kKeys = keys(cuda::Loading::kBoxes), kKeysByTokens = keys(cuda::Loading::kTokens);
+inline constexpr auto kKeys = cuda::plain_keys(576, 512, kTileRows);
 /// Of sparse prefill.
 constexpr cuda::InstanceKey turns_key(Dtype dtype, int qk_dim) {
   return {dtype, qk_dim, 512, kTileRows, cuda::Loading::kTokens, 1, 1, true};

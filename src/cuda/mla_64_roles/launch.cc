@@ -11,9 +11,7 @@ Status launch(const DecodeCall& call) {
       key.turns = true;
       return cuda::find_instance({kTurns}, key);
     }
-    return schedule::combines_shares(c.geometry.partition)
-               ? cuda::find_instance({kShares, kSharesByTokens}, key)
-               : cuda::find_instance({kInstances, kByTokens}, key);
+    return cuda::find_instance({schedule::combines_shares(c.geometry.partition) ? kShares : kInstances}, key);
   });
 }
 

@@ -1,5 +1,5 @@
-// The two warpgroups that multiply: each has half of the output's columns. They are a stage's last readers;
-// the first warp of all asks for the one that takes its place, token by token all of them do.
+// The two warpgroups that multiply with V; each has half of the output's columns. They are the last readers
+// of a stage, so they refill it: by boxes the first warp, token by token all warps.
 #pragma once
 
 #include "cuda/mla_64_roles/supply.cuh"
@@ -28,21 +28,21 @@ class Output {
         v_(static_cast<std::uint32_t>(
             descriptors_.n_major(shared.kv[0].tiles + me * Config::kHalfChunks, sizeof(StageTile)))) {}
 
-  /// Asks for as many stages as there is room for: all of them.
+  /// Starts the loads of a full ring. By all warps.
   __device__ __forceinline__ void begin_list(std::uint32_t list_parity) {
     if (!loads_) return;
     supply_.begin(list_parity);
     fill_ring();
   }
 
-  /// The same of items in turn.
+  /// The same for items in turn.
   __device__ __forceinline__ void begin_turns() {
     supply_.begin_turns();
     fill_ring();
   }
 
-  /// The same where a part is a share of one request: who loads finds it, and the first warp lists it for the
-  /// others when entries of the page table are on their way.
+  /// The same where a part is a share of one request. The loading warps find the part; the first warp lists
+  /// it for the others while entries of the page table are loaded.
   template <class Part>
   __device__ __forceinline__ void begin_share(Part& part) {
     if (!loads_) return;
@@ -52,14 +52,14 @@ class Output {
     fill_ring();
   }
 
-  /// One segment.
+  /// Does one segment.
   __device__ __forceinline__ void attend(const parts::Work& work) {
     const int stages = uniform(stages_of(work.segment));
 #pragma unroll
     for (float& x : o_) x = 0;
     Ends ends{{-INFINITY, -INFINITY}, {0, 0}, -INFINITY};
     if (stages > 0) {
-      // The scorer takes Q and gives its stages back.
+      // These stages hold Q, which the scorer takes and gives back.
       for (int i = 0; i < parts::kTileRows / kStageTokens; ++i) {
         prepare_refill();
         refill_while_multiplying();
@@ -89,10 +89,10 @@ class Output {
   }
 
  private:
-  /// The rows' statistics when a segment ends.
+  /// The statistics of the rows at a segment's end.
   struct Ends {
     parts::RowPair base, sum;
-    float max;  // of sparse prefill: of the lane's row
+    float max;  // of sparse prefill, for the lane's row
   };
 
   __device__ __forceinline__ void fill_ring() {
@@ -105,7 +105,7 @@ class Output {
     }
   }
 
-  /// One stage, but for giving it back.
+  /// Does one stage, but does not give it back.
   template <int kPlace>
   __device__ __forceinline__ void attend_stage() {
     const Statistics& statistics = shared_.statistics[kPlace];
@@ -121,7 +121,7 @@ class Output {
     ptx::pin_registers(o_);
   }
 
-  /// o += P V, this half of the stage's V.
+  /// o += P V for this warpgroup's half of V's columns.
   template <int kPlace>
   __device__ __forceinline__ void multiply() {
     const std::uint64_t p = descriptors_.k_major(shared_.p.bytes + kPlace * 64);
@@ -137,15 +137,15 @@ class Output {
     ptx::wgmma_commit();
   }
 
-  /// P's place and the stage.
+  /// Gives back the place of P and the stage.
   __device__ __forceinline__ void give_back(int place) {
-    // All lanes, which have read statistics: racecheck sees no other order.
+    // All lanes arrive, since all have read statistics: racecheck sees no other order.
     ptx::arrive(shared_.p_empty[place]);
     __syncwarp();
     if (Config::kByTokens || threadIdx.x % 32 == 0) ptx::arrive(shared_.kv_empty[stage_]);
     pass_stage();
   }
-  /// By boxes asks for what takes its place as soon as all have given it back; goes on to the next one.
+  /// By boxes: refills the stage as soon as all have given it back. Then goes on to the next stage.
   __device__ __forceinline__ void pass_stage() {
     if constexpr (!Config::kByTokens) {
       if (loads_) supply_.request(stage_, parities_ >> kRound & 1, false);
@@ -158,8 +158,8 @@ class Output {
     }
   }
 
-  /// Token by token what takes a stage's place is asked for while the stage after it is multiplied: the other
-  /// warpgroup has given it back by then. What needs many registers comes before these products.
+  /// Token by token: a stage is refilled while the stage after it is multiplied, because the other warpgroup
+  /// has given it back by then. What needs many registers comes before those products.
   __device__ __forceinline__ void prepare_refill() {
     if constexpr (Config::kByTokens) supply_.prepare();
   }
@@ -170,7 +170,7 @@ class Output {
     }
   }
 
-  /// What the scorer found that only some rows may see.
+  /// Sets outputs to NaN where the scorer found V not finite in tokens that only some rows see.
   __device__ __forceinline__ void spread_poison() {
 #pragma unroll
     for (int i = 0; i < Config::kHalfDim / 2; ++i) {
@@ -179,7 +179,7 @@ class Output {
     }
   }
 
-  /// The segment's result.
+  /// Writes the segment's result.
   __device__ __forceinline__ void write(const parts::Work& work, const Ends& ends) {
     if (Config::kTurns || work.segment.partial < 0) {
       write_output(work.tile, ends);
@@ -223,12 +223,12 @@ class Output {
   const ptx::Descriptors<false> descriptors_{&shared_};
   std::conditional_t<Config::kByTokens, TokenSupply<Config>, Supply<Config>> supply_;
   const int me_;
-  const bool loads_;  // is this a warp that asks for KV?
+  const bool loads_;  // does this warp load KV?
   const parts::Fragment fragment_;
   int stage_ = 0;
-  std::uint32_t v_;  // the low word of the descriptor of this half of its V
+  std::uint32_t v_;  // low word of the descriptor of this half of V
   static constexpr int kRound = 2;
-  std::uint32_t parities_ = 0;  // of either place of P, and of the round through the ring
+  std::uint32_t parities_ = 0;  // of both places of P, and of the round through the ring
   float o_[Config::kHalfDim / 2];
 };
 

@@ -1,7 +1,8 @@
-// The warpgroup that scores: Q K^T and the softmax of a row tile, P for the two that multiply.
+// The warpgroup that scores: Q K^T and the softmax of a row tile. It gives P to the two warpgroups that
+// multiply.
 //
-// Most of Q is in its registers, 128 a thread: products then read nothing of it from shared memory, and K
-// alone asks for half of what that gives.
+// Most of Q is in its registers, 128 of a thread. Products then read only K from shared memory, which is half
+// of what shared memory can deliver.
 //
 //   scorer    Q K_0^T | softmax, P_0 | Q K_1^T | softmax, P_1 | Q K_2^T | ...
 //   outputs                                | P_0 V_0              | P_1 V_1
@@ -18,7 +19,7 @@
 
 namespace flashlatent::mla_64_roles {
 
-inline constexpr int kScorerBarrier = 1;  // named, of its 128 threads
+inline constexpr int kScorerBarrier = 1;  // named barrier of its 128 threads
 
 template <class Config>
 class Scorer {
@@ -29,7 +30,7 @@ class Scorer {
   __device__ __forceinline__ Scorer(Shared& shared, const parts::DecodeArguments& args)
       : shared_(shared), args_(args), thread_(threadIdx.x % 128), fragment_(parts::fragment_of(thread_)) {}
 
-  /// All stages of one segment.
+  /// Scores all stages of one segment.
   __device__ __forceinline__ void score_segment(const parts::Work& work) {
     const int stages = stages_of(work.segment);
     if (stages <= 0) return;
@@ -62,13 +63,13 @@ class Scorer {
 
  private:
   static constexpr int kSteps = Config::kQkChunks * 4, kRegisterSteps = Config::kRegisterChunks * 4;
-  static constexpr int kScores = kStageTokens / 2;  // a thread
+  static constexpr int kScores = kStageTokens / 2;  // of a thread
   using Scores = float[kScores];
 
-  /// Q of the tile, which has come to two stages of the ring, into A operands, and its last columns to their
-  /// place in shared memory.
+  /// Takes the tile's Q, which was loaded into two stages of the ring: most columns as A operands, the last
+  /// ones to their place in shared memory.
   __device__ __forceinline__ void take_query() {
-    ptx::named_sync(kScorerBarrier, 128);  // products of the segment before have read that
+    ptx::named_sync(kScorerBarrier, 128);  // the products of the segment before have read that place
     int stages[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -91,12 +92,12 @@ class Scorer {
         for (int i = thread_; i < sizeof(StageTile) / sizeof(uint4); i += 128) to[i] = from[i];
       }
     }
-    ptx::fence_for_async_proxy();  // which also waits for what is still being read
+    ptx::fence_for_async_proxy();  // also waits for reads that are under way
     __syncwarp();
     if (Config::kByTokens || thread_ % 32 == 0) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        // In place of two warps of those who multiply.
+        // in place of the arrivals of two multiplying warps
         ptx::arrive(shared_.kv_empty[stages[half]]);
         ptx::arrive(shared_.kv_empty[stages[half]]);
       }
@@ -104,7 +105,7 @@ class Scorer {
     ptx::named_sync(kScorerBarrier, 128);
   }
 
-  /// Of the stage that comes next.
+  /// Waits for the next stage.
   __device__ __forceinline__ void await_stage() {
     ptx::wait(shared_.kv_full[scored_], scored_parity_);
     if constexpr (Config::kByTokens) ptx::fence_for_async_proxy();  // threads have written it
@@ -113,7 +114,7 @@ class Scorer {
     live_ = shared_.live[scored_].get();
     ptx::wgmma_fence();
   }
-  /// s = Q K^T of the stage that comes next, by so many steps of 16 columns.
+  /// s = Q K^T of the next stage, for the steps [kBegin, kEnd) of 16 columns.
   template <int kBegin, int kEnd>
   __device__ __forceinline__ void multiply() {
     using Wgmma = ptx::Wgmma<Element, kStageTokens>;
@@ -140,16 +141,16 @@ class Scorer {
     }
   }
 
-  /// The softmax of a stage. Probabilities get registers of their own: in those of the scores, which belong
-  /// to a product that comes later, ptxas makes the product under way wait (C7519; 260 clocks of a stage's
-  /// 1,700).
+  /// The softmax of a stage. Probabilities have registers of their own. In the registers of the scores, which
+  /// a later product writes, ptxas makes the product that is under way wait (C7519): 260 of a stage's 1,700
+  /// clocks.
   struct Softmax {
-    bool shrinks;           // any row of the warp
-    parts::RowPair factor;  // by which what has been summed shrinks
+    bool shrinks;           // does any row of the warp shrink?
+    parts::RowPair factor;  // factor for what has been summed
     std::uint32_t p[kScores / 8][4];
   };
-  /// Half of the probabilities are taken before it is known whether the base stays, as it does but for a
-  /// row's first stages; else once more: nobody waits for a maximum that way.
+  /// Half of the probabilities are computed before it is known whether the base stays, and once more if it
+  /// does not, which happens only in a row's first stages. So nobody waits for a maximum.
   __device__ __forceinline__ Softmax soften(float scale) {
     Softmax x;
     x.shrinks = false;
@@ -183,19 +184,19 @@ class Scorer {
     sum_ = {fmaf(sum_.low, x.factor.low, sum.low), fmaf(sum_.high, x.factor.high, sum.high)};
     return x;
   }
-  /// In registers they would be spilled, and so would their address.
+  /// In registers the maxima and their address would spill.
   __device__ __forceinline__ void raise_maxima(parts::RowPair max) {
     const int thread = thread_anew();
     shared_.maxima.low[thread].raise(max.low);
     shared_.maxima.high[thread].raise(max.high);
   }
-  /// thread_, for whose sake no address stays in a register.
+  /// thread_, read again so that no address of it stays in a register.
   __device__ __forceinline__ static int thread_anew() {
     int thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return thread % 128;
   }
-  /// Of half of the stage's tokens, 16 columns of P.
+  /// Half of the stage's tokens: 16 columns of P.
   using Half = float[kScores / 2];
   template <int kHalf>
   __device__ __forceinline__ void take_exponentials(Half& half, float scale) {
@@ -205,7 +206,7 @@ class Scorer {
       half[i] = parts::exp2_fast(fmaf(s_[kHalf * kScores / 2 + i], scale, -base));
     }
   }
-  /// Adds to this thread's share of the rows' sums.
+  /// Packs P, and adds to this thread's share of the rows' sums.
   __device__ __forceinline__ static void pack(std::uint32_t (&p)[4], const Half& half, parts::RowPair& sum) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -213,12 +214,12 @@ class Scorer {
       p[i] = parts::pack<Element>(half[2 * i], half[2 * i + 1]);
     }
   }
-  /// The base of a row that has seen no token. Not -inf, which would have to be told apart before each
+  /// The base of a row that has seen no token. It is not -inf, which would need a test before each
   /// exponential: no score is less.
   static constexpr float kNoBase = -FLT_MAX;
 
-  /// From a stage's scores, which are under way, to P, at place kPlace; then the next one's are asked for, if
-  /// there are any.
+  /// Turns a stage's scores, which are under way, into P at place kPlace; then starts the scores of the next
+  /// stage, if there is one.
   template <int kPlace, bool kHasNext>
   __device__ __forceinline__ void take_turn(const parts::Work& work) {
     ptx::wait(shared_.p_empty[kPlace], (p_parities_ >> kPlace & 1) ^ 1);
@@ -226,7 +227,7 @@ class Scorer {
     if constexpr (kHasNext) await_stage();
     if constexpr (kSlackBehindWaits && kPlace == 0) renew_slack();
     const bool scales_first = !(args_.scale_log2 > 0) || parts::is_huge(base_);  // parts::scale_below()
-    // Asked before scores are waited for: 0.3 to 0.5 %.
+    // Computed before the wait for scores: 0.3 to 0.5 % faster.
     const bool is_plain = !scales_first && live_ == ~0U && (Config::kTurns || to_limit_ >= kStageTokens);
     float scale = args_.scale_log2;
     if (is_plain) [[likely]] {
@@ -266,17 +267,18 @@ class Scorer {
   __device__ __forceinline__ void renew_slack() {
     slack_ = {parts::slack_of(parts::quad_sum(sum_.low)), parts::slack_of(parts::quad_sum(sum_.high))};
   }
-  /// Every second stage, when products have been asked for, which ptxas mixes its shuffles with; or when
-  /// what is waited for before scores has come. Token by token that takes 2 % less, shares 0.7, else by
-  /// boxes, where products of others have the time that these lose, 0.4 more.
+  /// Where the slack is computed, in every second stage: before the wait for scores, or after the next
+  /// products have been started (ptxas mixes its shuffles with these). The former is 2 % faster token by
+  /// token and 0.7 % with shares. By boxes it is 0.4 % slower, because the time is then taken from the other
+  /// warpgroups.
   static constexpr bool kSlackBehindWaits = Config::kByTokens || Config::kHasShare;
-  /// Steps before the fence behind P's stores, which waits for these: after 12 token by token takes 1.3 %
-  /// more.
+  /// Steps that are started before the fence, which waits for P's stores. With 12, token by token takes 1.3 %
+  /// longer.
   static constexpr int kFence = 20;
-  /// Steps before P is announced. What multiplies with V is some 200 clocks from its products then: later it
-  /// finds the tensor cores when scores are done, earlier it takes them from scores that somebody waits for.
-  /// 24 to 27 are equally fast; from 20 and 28 on 128 heads took 1.4 and 5 % longer
-  /// (docs/log/mla_64_roles.md).
+  /// Steps that are started before P is announced. The multiplying warpgroups begin their products some 200
+  /// clocks later. Announced too late, the tensor cores idle after the scores; too early, the products delay
+  /// scores that somebody waits for. 24 to 27 are equally fast; with 20 and 28, 128 heads took 1.4 and 5 %
+  /// longer (docs/log/mla_64_roles.md).
   static constexpr int kAnnouncing = 26;
 
   __device__ __forceinline__ void store(const Softmax& softmax, int place) {
@@ -292,13 +294,13 @@ class Scorer {
 
   __device__ __forceinline__ void store_probabilities(const std::uint32_t (&p)[kScores / 8][4], int place) {
     std::uint32_t at = p_address_;
-    asm volatile("" : "+r"(at));  // else each of the four addresses gets a register, and these are spilled
+    asm volatile("" : "+r"(at));  // without this each of the four addresses gets a register, and they spill
     __syncwarp();
 #pragma unroll
     for (int k = 0; k < kScores / 8; ++k) ptx::store_matrices(at ^ (place * 64 + k * 32), p[k]);
   }
 
-  /// The rows' statistics of a segment that ends.
+  /// Writes the rows' statistics at a segment's end.
   __device__ __forceinline__ void say_sums(Statistics& statistics) {
     const parts::RowPair sum{parts::quad_sum(sum_.low), parts::quad_sum(sum_.high)};
     if (fragment_.column == 0) {
@@ -307,7 +309,7 @@ class Scorer {
       statistics.sums[fragment_.row] = sum.low;
       statistics.sums[fragment_.row + 8] = sum.high;
     }
-    statistics.poisoned = shared_.poisoned;  // the same from all threads
+    statistics.poisoned = shared_.poisoned;  // all threads write the same value
   }
 
   __device__ __forceinline__ void say_maxima(int place) {
@@ -320,16 +322,16 @@ class Scorer {
     }
   }
 
-  /// How many tokens the tile's row attends to.
+  /// The number of tokens that the tile's row attends to.
   __device__ __forceinline__ int limit(const parts::Work& work, int row) const {
     return work.tile.limit_in_context(args_, work.segment.length, row);
   }
 
-  /// Scores of tokens that do not count become -inf, and nothing of these may reach the output through V.
+  /// Sets scores of tokens that do not count to -inf, and silences these tokens in V.
   __device__ __forceinline__ void mask(const parts::Work& work) {
     const std::uint32_t live = live_;
     if constexpr (Config::kTurns) {
-      // Every row sees all of a query token's tokens; those past the last one are dead.
+      // Every row sees all tokens of its query token; those past the last one are dead.
       if (live == ~0U) return;
       parts::mask_scores(s_, live, kStageTokens, kStageTokens, fragment_);
       silence_dead(shared_, live, last_scored());
@@ -342,19 +344,19 @@ class Scorer {
                        limit(work, fragment_.row + 8) - start_token, fragment_);
     silence(shared_, args_, work, live, partial, last_scored(), start_token);
   }
-  /// The stage that has been scored last.
+  /// The stage that was scored last.
   __device__ __forceinline__ int last_scored() const {
     return scored_ == 0 ? Config::kStages - 1 : scored_ - 1;
   }
 
-  /// Not inline: the loop has no registers to spare for it.
+  /// Silences tokens of a stage in V. Not inline: the loop has no registers to spare for it.
   __device__ __noinline__ static void silence(Shared& shared, const parts::DecodeArguments& args,
                                               const parts::Work& work, std::uint32_t live,
                                               std::uint32_t partial, int stage, int start_token) {
     const int thread = threadIdx.x % 128;
     StageTile* tiles = shared.kv[stage].tiles;
     if (partial != 0) {
-      // The query token that sees token t of the stage first, as a row of the tile.
+      // The first query token that sees token t of the stage, as a row of the tile.
       const int offset = start_token - work.segment.length + work.tile.tokens;
       const bool found = parts::record_poison<Element, Config::kVDim, 128>(
           shared.poison_from, tiles, partial, thread,
@@ -364,13 +366,14 @@ class Scorer {
     }
     silence_tokens(tiles, live, partial, thread);
   }
-  /// The same of tokens that no row attends to.
+  /// The same for tokens that no row attends to.
   __device__ __noinline__ static void silence_dead(Shared& shared, std::uint32_t live, int stage) {
     silence_tokens(shared.kv[stage].tiles, live, 0, threadIdx.x % 128);
   }
   __device__ __forceinline__ static void silence_tokens(StageTile* tiles, std::uint32_t live,
                                                         std::uint32_t partial, int thread) {
-    constexpr std::uint64_t kOthers = ~0ULL << kStageTokens;  // rows that a tile does not have
+    // tokens that a stage does not have; they count as live
+    constexpr std::uint64_t kOthers = ~0ULL << kStageTokens;
     parts::silence_tokens<Element, Config::kVChunks, 128>(
         [&](int i, int token) { return tiles[i].bytes + token * parts::kRowBytes; }, live | kOthers, partial,
         thread);
@@ -378,7 +381,7 @@ class Scorer {
     ptx::named_sync(kScorerBarrier, 128);
   }
 
-  /// When outputs have it.
+  /// Clears `poison_from` after outputs have used it.
   __device__ __forceinline__ void clean_poison(int place) {
     ptx::wait(shared_.p_empty[place], (p_parities_ >> place & 1) ^ 1);
     for (int i = thread_; i < Config::kVDim; i += 128) shared_.poison_from[i] = parts::kNoPoison;
@@ -393,14 +396,15 @@ class Scorer {
   const int thread_;
   const parts::Fragment fragment_;
   const std::uint32_t p_address_ = parts::fragment_address(shared_.p, thread_, 0);
-  int scored_ = 0;  // the stage that comes next
+  int scored_ = 0;  // the next stage
   std::uint32_t scored_parity_ = 0;
-  std::uint32_t p_parities_ = 0;  // of either place of P
-  std::uint32_t live_ = 0;        // which tokens of the stage scored last count
-  int to_limit_ = 0;              // tokens from the stage's first one on that the tile's first row attends to
-  parts::RowPair base_;           // what is subtracted from scores, base 2
-  parts::RowPair slack_;          // how far a score may be above it
-  parts::RowPair sum_;            // this thread's share
+  std::uint32_t p_parities_ = 0;  // of both places of P
+  std::uint32_t live_ = 0;        // tokens that count, of the stage scored last
+  // tokens that the tile's first row attends to, from the stage's first token on
+  int to_limit_ = 0;
+  parts::RowPair base_;   // what is subtracted from scores, base 2
+  parts::RowPair slack_;  // how far a score may be above it
+  parts::RowPair sum_;    // this thread's share
   Scores s_;
   std::uint32_t q_[kRegisterSteps][4];
 };

@@ -1,4 +1,4 @@
-// Every byte of shared memory of the mla_64_roles kernel, once.
+// Every byte of mla_64_roles's shared memory, once.
 #pragma once
 
 #include <type_traits>
@@ -11,7 +11,7 @@
 
 namespace flashlatent::mla_64_roles {
 
-/// A stage's tokens x 64 columns, swizzled as parts::Tile.
+/// A stage's tokens x 64 columns, swizzled like parts::Tile.
 struct alignas(1024) StageTile {
   std::uint8_t bytes[kStageTokens * parts::kRowBytes];
 };
@@ -20,27 +20,27 @@ struct Stage {
   StageTile tiles[Config::kQkChunks];
 };
 
-/// What the scorer says beside a stage's P, at the same barriers.
+/// What the scorer writes beside a stage's P, under the same barriers.
 struct Statistics {
-  int shrinks[64];  // of each row, those of 16 alike: must outputs be multiplied by `factors` first?
+  int shrinks[64];  // must the outputs of a row be multiplied by `factors` first? the same for 16 rows
   float factors[64];
-  // With a segment's last stage:
+  // Written with a segment's last stage:
   float bases[64], sums[64];
-  int poisoned;  // is there anything in poison_from?
+  int poisoned;  // does poison_from have an entry?
 };
 
-/// Of sparse prefill: the largest scores, base 2, of each of the scorer's threads, and with an item's last
-/// stage the rows'.
+/// Sparse prefill: the largest scores, base 2, of each thread of the scorer; with an item's last stage, of
+/// the rows.
 struct Maxima {
   parts::SharedMax low[128], high[128];
   float of_row[2][64];
 };
 
-/// How far the copies of KV have been worked out.
+/// How far the copies of KV have been computed.
 struct Cursor {
   const std::int32_t* entries;  // of the item's request
-  int begin, token, end;        // of its tokens, the first and the next one, and where they end
-  int seen;  // tokens that any row of the tile attends to: those behind them are past the end
+  int begin, token, end;        // of the item's tokens: the first one, the next one, and the end
+  int seen;                     // tokens that some row of the tile attends to
   int kv_head;
   int item;  // of the list, which has this parity
   std::uint32_t list_parity;
@@ -48,23 +48,23 @@ struct Cursor {
 
 /// One copy: a stage's tokens of a page, or half of a tile's query rows.
 struct alignas(16) StageCopy {
-  int page;   // -1: there is none; of query rows: the request
-  int token;  // of the page; or the first row
-  int chunk;  // where the KV head begins; of query rows: kOfQuery
+  int page;   // -1: there is no copy. Query rows: the request
+  int token;  // in the page. Query rows: the first row
+  int chunk;  // where the KV head begins. Query rows: kOfQuery
   std::uint32_t live;
 };
 inline constexpr int kOfQuery = -1;
 
-/// Which tokens of a stage count: of one that came by a box, a bit each.
+/// The tokens of a stage that count, one bit each, if it was loaded by a box.
 struct LiveTokens {
   std::uint32_t bits;
   __device__ __forceinline__ std::uint32_t get() const { return bits; }
 };
-/// The same, said by eight warps of four tokens each.
+/// The same if eight warps load four tokens each.
 struct alignas(8) LiveTokensOfWarps {
   std::uint8_t even[4], odd[4];
   __device__ __forceinline__ void init() { *reinterpret_cast<uint2*>(this) = {0x0F0F0F0F, 0xF0F0F0F0}; }
-  /// `lanes`: bits 0, 8, 16 and 24 are its tokens'.
+  /// `lanes`: bits 0, 8, 16 and 24 are the warp's four tokens.
   __device__ __forceinline__ void put(int warp, std::uint32_t lanes) {
     const std::uint32_t bits = (lanes & 0x01010101) * 0x10204080 >> 28;
     if (warp % 2 == 0) {
@@ -79,45 +79,46 @@ struct alignas(8) LiveTokensOfWarps {
   }
 };
 
-/// Where a stage's tokens are in memory, of as many stages as a warp looks up at once; 0: it does not count.
+/// Addresses of tokens, for as many stages as a warp looks up at once; 0: the token does not count.
 struct alignas(256) TokenSources {
   std::uint64_t of[8][kStageTokens];
 };
 
 struct Nothing {};
 
-/// Of sparse prefill, in place of a list of segments.
+/// Sparse prefill: used in place of a list of segments.
 struct TurnPlace {
   int round, request;
 };
 template <class Config>
 struct Turns {
-  parts::Work items[Config::kThreads / 32];  // where each warp is
-  TurnPlace ahead[Config::kOutputWarps];     // where those that load are
+  parts::Work items[Config::kThreads / 32];  // the place of each warp
+  TurnPlace ahead[Config::kOutputWarps];     // the place of each loading warp
 };
 
 template <class Config>
 struct alignas(1024) SharedMemory {
   parts::Tile q[Config::kSharedChunks];  // its last columns
   Stage<Config> kv[Config::kStages];
-  parts::Tile p;        // 32 columns a stage
-  parts::Tile rows[2];  // of outputs on their way to memory, a warpgroup's each
+  parts::Tile p;        // 32 columns for each of two stages
+  parts::Tile rows[2];  // of outputs on their way to memory, one for each multiplying warpgroup
   Statistics statistics[2];
   std::conditional_t<Config::kTurns, Maxima, Nothing> maxima;
-  alignas(16) std::uint8_t poison_from[Config::kVDim];  // of each column: parts::record_poison()
+  alignas(16) std::uint8_t poison_from[Config::kVDim];  // for each column: parts::record_poison()
   int poisoned;
   std::conditional_t<Config::kByTokens, LiveTokensOfWarps, LiveTokens> live[Config::kStages];
   ptx::Barrier kv_full[Config::kStages], kv_empty[Config::kStages];
   ptx::Barrier p_full[2], p_empty[2];
   parts::SegmentList segments;
-  Cursor cursors[Config::kByTokens ? Config::kOutputWarps : 1];  // of the warps that load
+  Cursor cursors[Config::kByTokens ? Config::kOutputWarps : 1];  // of the loading warps
   std::conditional_t<Config::kByTokens, Nothing, StageCopy[32]> copies;
   std::conditional_t<Config::kByTokens, TokenSources, Nothing> sources;
   std::conditional_t<Config::kMerges, parts::MergeBegun, Nothing> merge;
   std::conditional_t<Config::kTurns, Turns<Config>, Nothing> turns;
 };
 
-// DeepSeek's 576/512: 8 KB of Q, 5 x 36 KB of KV, 8 KB of P, 16 KB of outputs and 3 KB, by tokens 5.
+// DeepSeek's 576/512: 8 KB of Q, 5 x 36 KB of KV, 8 KB of P, 16 KB of outputs, and 3 KB of the rest (token by
+// token 5 KB).
 inline constexpr int kMaxSharedBytes = 227 * 1024;
 
 }  // namespace flashlatent::mla_64_roles

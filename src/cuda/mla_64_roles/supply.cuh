@@ -1,6 +1,7 @@
-// Copies into the ring, by one warp of those that multiply: a stage by one box, as soon as it has been read.
-// A segment's first two stages are the tile's query rows, then comes KV. What a copy needs is worked out for
-// 32 stages at a time, a lane each: asking for one then takes some 25 instructions between two products.
+// Copies into the ring by boxes: one warp of the multiplying ones refills a stage with one box as soon as it
+// has been read. The first two stages of a segment are the tile's query rows; KV follows. Copies are computed
+// for 32 stages at a time, one in each lane, so that starting one takes some 25 instructions between two
+// products.
 #pragma once
 
 #include "cuda/mla_64_roles/cursor.cuh"
@@ -9,7 +10,7 @@
 
 namespace flashlatent::mla_64_roles {
 
-/// A whole warp's.
+/// Used by a whole warp.
 template <class Config>
 class Supply {
  public:
@@ -17,13 +18,13 @@ class Supply {
                                     const CUtensorMap& kv_map, const CUtensorMap& query_map)
       : shared_(shared), args_(args), kv_map_(kv_map), query_map_(query_map) {}
 
-  /// A list's begin.
+  /// At a list's begin.
   __device__ __forceinline__ void begin(std::uint32_t list_parity) {
     ready_ = 0;
     find_item(cursor(), shared_.segments, args_, -1, list_parity);
     look_up(cursor());
   }
-  /// The same where a part is this one segment, or an end: nobody waits for a list.
+  /// The same where a part is this one segment, or an end: there is no list to wait for.
   __device__ __forceinline__ void begin(const parts::Work& work) {
     ready_ = 0;
     Cursor at = {};
@@ -33,8 +34,8 @@ class Supply {
     __syncwarp();
   }
 
-  /// Asks for what comes next, if there is anything, to a stage when its readers have completed the phase of
-  /// this parity, or at once if it is known to be `empty`.
+  /// Starts the next copy, if there is one, into a stage: after its readers have completed the phase of this
+  /// parity, or at once if the stage is known to be `empty`.
   __device__ __forceinline__ void request(int stage, std::uint32_t parity, bool empty) {
     if (next() == prepared()) prepare();
     if (next() == prepared()) return;
@@ -58,7 +59,7 @@ class Supply {
   }
 
  private:
-  /// Of shared_.copies, the next one to ask for, and how many there are.
+  /// Both are counts of shared_.copies: the next copy to start, and how many are computed.
   static constexpr int kPrepared = 16;
   __device__ __forceinline__ int next() const { return ready_ & 0xFFFF; }
   __device__ __forceinline__ int prepared() const { return ready_ >> kPrepared; }
@@ -66,8 +67,8 @@ class Supply {
   __device__ __forceinline__ static int lane() { return threadIdx.x % 32; }
   __device__ __forceinline__ Cursor& cursor() { return shared_.cursors[0]; }
 
-  /// The next stages of a segment, up to a lane each; query rows by themselves, so that they do not wait for
-  /// the page table.
+  /// Computes the copies of the next stages of a segment, up to one for each lane. Query rows are computed
+  /// alone, so that they do not wait for the page table.
   __device__ __forceinline__ void prepare() {
     const Cursor at = cursor();
     ready_ = 0;
@@ -96,13 +97,13 @@ class Supply {
     return {is_there ? entry_ : -1, args_.cache.page_size.remainder(token),
             at.kv_head * static_cast<int>(args_.cache.head_stride / 64), static_cast<std::uint32_t>(live)};
   }
-  /// The tile's first or last rows.
+  /// The copy of the tile's first or last rows.
   __device__ __forceinline__ StageCopy of_query(const Cursor& at, int token) const {
     const parts::RowsInLine rows = query_rows_at(at, shared_.segments, args_, token);
     return {rows.request, rows.first, kOfQuery, 0};
   }
 
-  /// Asks for the entries of the tokens that prepare() comes to next.
+  /// Loads the page table's entries for the tokens that prepare() computes next.
   __device__ __forceinline__ void look_up(const Cursor& at) {
     const int token = max(at.token, at.begin) + lane() * kStageTokens;
     if (token < at.end) entry_ = __ldg(at.entries + args_.cache.page_size.quotient(token));
@@ -112,7 +113,7 @@ class Supply {
   const parts::DecodeArguments& args_;
   const CUtensorMap &kv_map_, &query_map_;
   int entry_ = 0;  // of this lane's stage
-  int ready_ = 0;  // next(), prepared(): one register
+  int ready_ = 0;  // next() and prepared() in one register
 };
 
 }  // namespace flashlatent::mla_64_roles

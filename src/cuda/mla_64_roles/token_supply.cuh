@@ -1,9 +1,9 @@
-// Copies into the ring token by token, by all warps that multiply: pages of any size. A thread copies 16
-// bytes of each chunk of one of a stage's tokens, nine copies from one address, while its products run.
-// Barriers are told by the copies themselves; nobody waits for them, and whoever scores fences for all.
+// Copies into the ring token by token, for pages of any size; all multiplying warps do them while their
+// products run. A thread copies 16 bytes of each chunk of one token of a stage: nine copies from one address.
+// The copies themselves arrive on barriers, so nobody waits for them, and the scorer fences for all.
 //
-// What a stage costs beside its copies is little: where tokens are is worked out for eight stages at a time,
-// and which of them count is said only where some do not (and until each stage's place has been said anew).
+// A stage costs little beside its copies. Tokens are located for eight stages at a time. Which tokens count
+// is written only where some do not, and until each stage's place has been overwritten.
 #pragma once
 
 #include "cuda/mla_64_roles/cursor.cuh"
@@ -11,7 +11,7 @@
 
 namespace flashlatent::mla_64_roles {
 
-/// Of the warps that multiply, each of which has a cursor of its own: they are at the same stage.
+/// Used by all multiplying warps. Each has a cursor of its own; all are at the same stage.
 template <class Config>
 class TokenSupply {
  public:
@@ -19,19 +19,19 @@ class TokenSupply {
                                          const CUtensorMap&, const CUtensorMap& query_map)
       : shared_(shared), args_(args), query_map_(query_map) {}
 
-  /// A list's begin.
+  /// At a list's begin.
   __device__ __forceinline__ void begin(std::uint32_t list_parity) {
     next_ = (next_ & kAllStale) | sources_end();
     find_item(cursor(), shared_.segments, args_, -1, list_parity);
     look_up(cursor());
   }
-  /// The same of items in turn.
+  /// The same for items in turn.
   __device__ __forceinline__ void begin_turns() {
     next_ = sources_end();
     find_turn(cursor(), shared_.turns.ahead[warp()], args_, parts::first_in_turn(args_));
     look_up(cursor());
   }
-  /// The same where a part is this one segment, or an end: nobody waits for a list.
+  /// The same where a part is this one segment, or an end: there is no list to wait for.
   __device__ __forceinline__ void begin(const parts::Work& work) {
     next_ = sources_end();
     Cursor at = {};
@@ -41,14 +41,14 @@ class TokenSupply {
     __syncwarp();
   }
 
-  /// Before request(): works out where the tokens of the next stages are, up to kAhead of a segment.
+  /// Call before request(): locates the tokens of the next stages, up to kAhead of a segment.
   __device__ __forceinline__ void prepare() {
     if (has_prepared() || !is_at_tokens()) return;
     const Cursor at = cursor();
     const int stages = min((at.end - at.token + kStageTokens - 1) / kStageTokens, kAhead);
     const std::uint64_t source = source_of(at, at.token + lane_token());
     const bool has_dead = __any_sync(0xffffffff, source == 0 && lane() / kTokens < stages);
-    // They are the last ones of shared_.sources.
+    // They fill the end of shared_.sources.
     const int first = kAhead - stages, place = first + lane() / kTokens;
     if (place < kAhead) shared_.sources.of[place][warp() * kTokens + lane() % kTokens] = source;
     __syncwarp();
@@ -67,8 +67,8 @@ class TokenSupply {
     look_up(cursor());
   }
 
-  /// Asks for what comes next, if there is anything, to a stage when its readers have completed the phase of
-  /// this parity, or at once if it is known to be `empty`.
+  /// Starts the next copies, if there are any, into a stage: after its readers have completed the phase of
+  /// this parity, or at once if the stage is known to be `empty`.
   __device__ __forceinline__ void request(int stage, std::uint32_t parity, bool empty) {
     if (!has_prepared()) return request_query(stage, parity, empty);
     const auto* source = ptx::load_shared_pointer(next_ & kAddress);
@@ -76,10 +76,10 @@ class TokenSupply {
     const bool must_say = next_ >= kStale;
     const std::uint32_t place = next_;
     next_ += sizeof(shared_.sources.of[0]);
-    // Before the copies: what overwrites their registers waits until they have read these.
+    // Before the copies: an instruction that overwrites their registers waits until they have been read.
     asm volatile("" : "+r"(next_));
     if (source != nullptr) {
-      // Of 64 columns, 16 bytes in the token's row and their place in the stage: `place` ends with the
+      // In each 64 columns: 16 bytes of the token's row, and their place in the stage. `place` ends with the
       // thread.
       const std::uint8_t* from = source + ((place ^ place >> 3) & kThread) * 16;
       const std::uint32_t to = ptx::shared_address(&shared_.kv[stage]) + (place & 0xFF) * 16;
@@ -96,16 +96,19 @@ class TokenSupply {
   }
 
  private:
-  static constexpr int kTokens = kStageTokens / Config::kOutputWarps;  // of a stage, a warp's
-  static constexpr int kAhead = 32 / kTokens;  // stages whose tokens a warp looks up at once, a lane each
+  static constexpr int kTokens = kStageTokens / Config::kOutputWarps;  // of a stage, for a warp
+  // stages whose tokens a warp locates at once, one token for each lane
+  static constexpr int kAhead = 32 / kTokens;
   static_assert(kTokens * 8 == 32, "a lane has 16 bytes of each chunk");
   static_assert(sizeof(TokenSources) == kAhead * kStageTokens * sizeof(std::uint64_t));
 
-  // The parts of next_.
-  static constexpr std::uint32_t kThread = 7;  // of the eight that copy a row, which one
-  static constexpr std::uint32_t kAddress = (1 << 18) - 1 - kThread;  // in shared_.sources, of its next token
-  static constexpr std::uint32_t kStale = 1 << 18;  // stage 0 was last told to have dead tokens
-  static constexpr std::uint32_t kHasDead = kStale << Config::kStages;  // stages that are prepared have some
+  // The fields of next_.
+  static constexpr std::uint32_t kThread = 7;  // the thread among the eight that copy a row
+  // the address in shared_.sources of its next token
+  static constexpr std::uint32_t kAddress = (1 << 18) - 1 - kThread;
+  static constexpr std::uint32_t kStale = 1 << 18;  // stage 0 was last written with dead tokens
+  // some prepared stages have dead tokens
+  static constexpr std::uint32_t kHasDead = kStale << Config::kStages;
   static constexpr std::uint32_t kAllStale = kHasDead - kStale;
   __device__ __forceinline__ bool has_prepared() const {
     return sources_end() > (next_ & kAddress);
@@ -123,18 +126,18 @@ class TokenSupply {
   __device__ __forceinline__ Cursor& cursor() const {
     return shared_.cursors[warp()];
   }
-  /// From the next stage's first one on, the token that this lane looks up.
+  /// The token that this lane locates, counted from the next stage's first one.
   __device__ __forceinline__ static int lane_token() {
     return lane() / kTokens * kStageTokens + warp() * kTokens + lane() % kTokens;
   }
 
-  /// Neither at query rows nor at the end.
+  /// Is the cursor at tokens, and neither at query rows nor at the end?
   __device__ __forceinline__ bool is_at_tokens() const {
     const Cursor& at = cursor();
     return at.token >= at.begin && at.token < at.end;
   }
 
-  /// Where a token is; 0: it does not count.
+  /// The address of a token; 0 if it does not count.
   __device__ __forceinline__ std::uint64_t source_of(const Cursor& at, int token) const {
     const parts::TokenPlace place = parts::place_of(args_.cache, entry_, token);
     if (place.page < 0 || token >= at.seen) return 0;
@@ -142,14 +145,14 @@ class TokenSupply {
                                            parts::offset_of(args_.cache, place, at.kv_head));
   }
 
-  /// Asks for the entry of this lane's token of the stages that prepare() comes to.
+  /// Loads the entries of this lane's token for the stages that prepare() computes next.
   __device__ __forceinline__ void look_up(const Cursor& at) {
     entry_ =
         parts::entry_of(args_.cache, {at.entries, at.end, 0, 0, 0}, max(at.token, at.begin) + lane_token());
   }
 
-  /// Arrives with which of this warp's tokens count. Copies' arrivals release nothing that was written
-  /// before.
+  /// Arrives with the bits of this warp's live tokens. A copy's arrival would release nothing that was
+  /// written before it.
   __device__ __forceinline__ void say_live(int stage, bool is_live) {
     const std::uint32_t live = __ballot_sync(0xffffffff, is_live);
     if (lane() == 0) {
@@ -163,7 +166,7 @@ class TokenSupply {
     next_ = (next_ & ~(kStale << stage)) | (live == ~0U ? 0 : kStale << stage);
   }
 
-  /// Half of the tile's rows by one box, if it is their turn.
+  /// Loads half of the tile's query rows by one box, if the cursor is at them.
   __device__ __forceinline__ void request_query(int stage, std::uint32_t parity, bool empty) {
     const int token = cursor().token;
     if (token >= cursor().begin) return;
@@ -181,7 +184,7 @@ class TokenSupply {
     __syncwarp();
   }
 
-  /// The query rows for which a place before the first token stands.
+  /// The query rows that a place before the first token stands for.
   __device__ __forceinline__ parts::RowsInLine rows_at(int token) const {
     if constexpr (Config::kTurns) {
       const TurnPlace& place = shared_.turns.ahead[warp()];
@@ -198,7 +201,7 @@ class TokenSupply {
   const parts::DecodeArguments& args_;
   const CUtensorMap& query_map_;
   std::uint32_t next_ = 0;
-  int entry_ = -1;  // of this lane's token of the stages that follow those
+  int entry_ = -1;  // of this lane's token, for the stages after those
 };
 
 }  // namespace flashlatent::mla_64_roles

@@ -1,4 +1,4 @@
-// What a decode kernel is launched with, in small groups. Strides are in elements.
+// Parameters of a decode kernel, in small groups. Strides are in elements.
 #pragma once
 
 #include <vector_types.h>
@@ -17,27 +17,28 @@ inline constexpr float kLog2E = 1.44269504088896341F;
 struct QueryArguments {
   const void* data;
   std::int64_t batch_stride, token_stride, head_stride;
-  // Ragged: where each request's tokens begin among all (cu_seqlens_q), else null. batch_stride, here and of
-  // the output, is then a token's.
+  // Ragged: where each request's tokens begin (cu_seqlens_q); otherwise null. Where ragged, batch_stride,
+  // here and of the output, is the stride of a token.
   const std::int32_t* begins;
   int total;          // ragged: tokens of all requests
   int tokens;         // s_q; sparse: 1
-  Divisor group;      // query heads a KV head
-  Divisor row_tiles;  // tiles of geometry.tile_rows query rows a KV head
-  bool rows_in_line;  // a request's rows lie head_stride apart, those of a tile one after another
-  // Of e4m3: an element is its value times scale[0], or the head's; null: 1.
+  Divisor group;      // query heads of a KV head
+  Divisor row_tiles;  // tiles of geometry.tile_rows query rows of a KV head
+  bool rows_in_line;  // a request's rows are head_stride apart, and those of a tile are consecutive
+  // e4m3: an element is its value times scale[0], or scale[head] with scale_a_head; null: 1.
   bool is_e4m3;
   bool scale_a_head;
   const float* scale;
 };
 
-/// Where tokens are of one of the lists that a request attends to (plan/token_lists.h): a cache, and its page
-/// table or indices. Strides of the cache are in bytes.
+/// One list of tokens of an item (plan/token_lists.h): its cache, and page table or indices. Strides of the
+/// cache are in bytes.
 struct ListedCache {
   const std::uint8_t* data;
   std::int64_t page_bytes, token_bytes, head_bytes;
   const std::int32_t* entries;
-  std::int64_t entries_stride, entries_token_stride;  // from a request's, and from a query token's
+  // from one request to the next, and from one query token to the next
+  std::int64_t entries_stride, entries_token_stride;
   int pages;
   Divisor page_size;
   bool indexed;
@@ -46,8 +47,8 @@ struct ListedCache {
 struct CacheArguments {
   const void* data;
   std::int64_t page_stride, token_stride, head_stride;
-  // Entries that say where tokens are: of the page table, or the indices of sparse decode, which name a token
-  // each. token_stride counts from one query token's indices to the next one's.
+  // Entries of the page table, or the indices of sparse decode, each of which names a token.
+  // entries_token_stride: from one query token's indices to the next one's.
   const std::int32_t* entries;
   std::int64_t entries_stride, entries_token_stride;
   bool indexed;
@@ -55,8 +56,8 @@ struct CacheArguments {
   int pages;
   Divisor page_size;
   const float* scale;  // e4m3: of all elements; null: 1
-  int box_tokens;      // rows of one TMA box: divides page_size and 64
-  // Of loaders that take lists (parts/listed_tokens.cuh), in place of all that is above.
+  int box_tokens;      // tokens of one TMA box; divides page_size and 64
+  // For loaders that take lists (parts/listed_tokens.cuh), in place of the fields above.
   ListedCache listed[2];
   schedule::UnionLengths list_lengths;
 };
@@ -66,23 +67,23 @@ struct OutputArguments {
   std::int64_t batch_stride, token_stride, head_stride;
   float* lse;
   std::int64_t lse_batch_stride, lse_head_stride, lse_token_stride;
-  const float* sink;  // one a query head, or null
-  float empty_lse;    // of a row that attends to nothing
+  const float* sink;  // one for each query head, or null
+  float empty_lse;    // lse of a row that attends to nothing
 };
 
-/// Partial results: place by place as the plan numbers them, then lane; tile_rows rows of d_v (partial.cuh),
+/// Partial results. A place (the plan's number) has a tile for each lane: tile_rows rows of d_v (partial.cuh)
 /// and their lse.
 struct PartialArguments {
   float* out;
   float* lse;
-  float2* units;  // of fp16, of each row: behind all values, in the room that fp32 would take
+  float2* units;  // fp16: units of each row, behind all values, in the room that fp32 values would take
 };
 
-/// Of kernels that do the combine step themselves (parts/merge_step.cuh).
+/// For kernels that do the combine step themselves (parts/merge_step.cuh).
 struct MergeState;
 
-/// Of sparse prefill: the rows' largest scores, beside their lse. Strides from a query token's, and from a
-/// head's.
+/// Sparse prefill: the rows' largest scores, written beside their lse. Strides of a query token and of a
+/// head.
 struct MaxLogits {
   float* data;
   std::int64_t token_stride, head_stride;
@@ -94,19 +95,19 @@ struct DecodeArguments {
   const schedule::Header* plan_header;
   const schedule::Cut* cuts;
   const schedule::Merge* merges;
-  const std::int32_t* successors;  // the request after each in the plan's order, or null
+  const std::int32_t* successors;  // the request after each in the plan's order; null: + 1
   QueryArguments query;
   CacheArguments cache;
   OutputArguments output;
   PartialArguments partial;
-  MergeState* merge_state;  // null: the combine step is another launch's
+  MergeState* merge_state;  // null: a launch of its own does the combine step
   float scale_log2;         // softmax_scale * log2(e)
   bool causal;
-  // Where ranks share contexts and masks go by a token's place there: what query tokens attend to of what is
-  // here (plan/held_tokens.h). Else null.
+  // Where ranks share contexts and masks go by a token's position: the rank's tokens that query tokens attend
+  // to (plan/held_tokens.h). Otherwise null.
   const schedule::TokenSpan* spans;
   int spans_stride;      // query tokens of a request
-  MaxLogits max_logits;  // only where items come in turn (schedule::Partition::kTurns)
+  MaxLogits max_logits;  // only with schedule::Partition::kTurns
 };
 
 }  // namespace flashlatent::parts

@@ -1,4 +1,4 @@
-// Whole blocks by TMA: one copy for all of a block's columns, or one for each page where pages are shorter.
+// Loads whole blocks by TMA: one copy has all columns of a block, or of a page where pages are shorter.
 #pragma once
 
 #include "cuda/parts/page_boxes.cuh"
@@ -7,11 +7,12 @@
 
 namespace flashlatent::parts {
 
-/// By one warp; pages hold a multiple of 16 tokens, and kv_block_map() has their boxes, which lie in shared
-/// memory as block_row_offset() says. Few copies of many bytes are what memory serves best (docs/log/
-/// mla_16.md, "A block by one copy"), but scores cannot begin with the first tile.
-/// Its Pipe has the block's two barriers, full(0) and what wait_empty(0) waits for, and
-///   block()                     where it goes
+/// Used by one warp. Pages hold a multiple of 16 tokens; boxes are kv_block_map()'s and lie in shared memory
+/// as block_row_offset() says. Few copies of many bytes are what memory serves best (docs/log/mla_16.md, "A
+/// block by one copy"), but scores cannot begin with the first tile.
+///
+/// The Pipe has the block's two barriers, full(0) and the one that wait_empty(0) waits for, and
+///   block()                     the address of the block
 class BlockLoader {
  public:
   static constexpr int kThreads = 32;
@@ -56,7 +57,7 @@ class BlockLoader {
   PageBoxes pages_;
   const CUtensorMap& map_;
   const int chunks_a_head_;
-  const std::uint64_t policy_ = ptx::evict_first_policy();  // as TmaLoader's
+  const std::uint64_t policy_ = ptx::evict_first_policy();  // see TmaLoader
 };
 
 }  // namespace flashlatent::parts

@@ -1,13 +1,14 @@
-// Sums and maxima over tokens: the eight lanes that hold a warp's 16 tokens of the same columns.
+// Sums and maxima over tokens, for the eight lanes that hold the same columns of a warp's 16 tokens.
 #pragma once
 
 #include "cuda/parts/column_softmax.cuh"
 
 namespace flashlatent::parts {
 
-/// Lanes exchange halves of their columns until each is left with two, which it has from the begin where rows
-/// are 8: 14 shuffles for 64 rows, 10 for 32, 6 for 16, in place of 48, 24 and 12. Those two are
-/// first_of_lane() and the next; where there are more lanes than columns several have the same.
+/// Lanes exchange halves of their columns until each has two left: 14 shuffles for 64 rows, 10 for 32, 6 for
+/// 16, where shuffles of each value would take 48, 24 and 12. With 8 rows a lane has two columns from the
+/// begin. The two are first_of_lane() and the next; where there are more lanes than columns, several lanes
+/// have the same.
 template <int kRows>
 __device__ __forceinline__ int first_of_lane(int lane) {
   const int pair = kRows == 64   ? lane / 4 % 2 * 4 + lane / 8 % 2 * 2 + lane / 16
@@ -17,7 +18,7 @@ __device__ __forceinline__ int first_of_lane(int lane) {
   return pair * 8 + lane % 4 * 2;
 }
 
-/// One exchange, of kCount values, with the lane at a distance of kStep.
+/// Exchanges kCount values with the lane at distance kStep.
 template <int kCount, int kStep, class Combine>
 __device__ __forceinline__ void exchange(float* x, int lane, Combine combine) {
   const bool upper = lane / kStep % 2 != 0;
@@ -28,7 +29,7 @@ __device__ __forceinline__ void exchange(float* x, int lane, Combine combine) {
   }
 }
 
-/// Those two columns over all tokens.
+/// Combines this lane's two columns over all tokens.
 template <int kRows, class Combine>
 __device__ __forceinline__ float2 over_tokens(ColumnValues<kRows> values, int lane, Combine combine) {
   static_assert(kRows == 8 || kRows == 16 || kRows == 32 || kRows == 64);

@@ -1,9 +1,9 @@
-// What becomes of O^T at a segment's end. A warpgroup has half of the output's columns, 64 of them a chunk,
-// as rows of its accumulators; the tile's query rows are their columns. A thread has two neighbouring output
-// columns of each chunk, of two query rows in eight.
+// Writes O^T at a segment's end. A warpgroup has half of the output's columns (64 of each chunk) as rows of
+// its accumulators; the tile's query rows are the accumulators' columns. A thread has two neighbouring output
+// columns of each chunk, for two query rows in eight.
 //
-// `Threads` says who calls: thread(), of the warpgroup, and column(), the first query row that it has. Both
-// are asked for each time, since registers are short.
+// `Threads` identifies the caller: thread() in the warpgroup, and column(), its first query row. Both are
+// called again and again, because registers are short.
 #pragma once
 
 #include "cuda/parts/column_exchange.cuh"
@@ -13,7 +13,7 @@
 
 namespace flashlatent::parts {
 
-/// Of a segment's partial result, the first row, counted in those of all.
+/// The first row of a segment's partial result, counted in all partial rows.
 template <int kRows>
 __device__ __forceinline__ std::int64_t first_partial_row(const DecodeArguments& args, const Work& work) {
   return (static_cast<std::int64_t>(work.segment.partial) * args.geometry.lanes +
@@ -21,8 +21,8 @@ __device__ __forceinline__ std::int64_t first_partial_row(const DecodeArguments&
          kRows;
 }
 
-/// Of all rows that are there, each chunk's two columns times the row's factor: put(place, chunk, x, y).
-/// Some rows at once, for which there are registers.
+/// For each live row, calls put(place, chunk, x, y) with each chunk's two columns times the row's factor. As
+/// many rows at once as there are registers for.
 template <class Threads, int kChunks, int kSums, class Place, class Factor, class Put>
 __device__ __forceinline__ void put_rows(const float (&o)[kChunks][kSums], Place place, Factor factor,
                                          Put put) {
@@ -48,7 +48,7 @@ __device__ __forceinline__ void put_rows(const float (&o)[kChunks][kSums], Place
   }
 }
 
-/// A warpgroup's half of a partial result as fp16 (partial.cuh).
+/// Writes a warpgroup's half of a partial result as fp16 (partial.cuh).
 template <class Threads, int kBarrier, int kChunks, int kSums>
 class HalvesOfColumns {
   static constexpr int kRows = 2 * kSums, kVDim = 2 * 64 * kChunks;
@@ -56,19 +56,19 @@ class HalvesOfColumns {
   using Accumulators = float[kChunks][kSums];
 
  public:
-  /// In shared memory, of either half.
-  using Bounds = float[2][4][kRows];  // of a row's sums, by warp
-  using Scales = float[2][kRows];     // by which they come to fp16
+  /// Shared memory of both halves:
+  using Bounds = float[2][4][kRows];  // bounds of a row's sums, by warp
+  using Scales = float[2][kRows];     // factors by which they become fp16
 
   __device__ __forceinline__ HalvesOfColumns(const Accumulators& o, int half, Bounds& bounds, Scales& scales)
       : o_(o), half_(half), bounds_(bounds), scales_(scales) {}
 
-  /// `factor`: by what each row's sums are multiplied in the end.
+  /// `factor`: the final factor of each row's sums.
   __device__ __forceinline__ void write(const PartialArguments& partial, std::int64_t first_row,
                                         const Work& work, const float (&factor)[kRows]) const {
     put_bounds([](float x) { return fabsf(x); }, [](float a, float b) { return a + b; });
     meet();
-    // x * 0 + x is NaN of those that are not finite, which fmaxf passes over.
+    // x * 0 + x is NaN for x that is not finite; fmaxf ignores NaN.
     if (ptx::named_any(kBarrier + half_, 128,
                        Threads::thread() < kRows && !(bound(Threads::thread()) < INFINITY))) {
       put_bounds([](float x) { return fabsf(fmaf(x, 0.0F, x)); },
@@ -82,7 +82,7 @@ class HalvesOfColumns {
       if (n < work.tile.rows) partial_unit(partial, first_row + n, half_) = factor[n] * fp16.unit;
     }
     meet();
-    // A row's columns c and c + 1 are word c % 32 / 8 of packet c / 32 * 4 + c % 8 / 2.
+    // Columns c and c + 1 of a row are word c % 32 / 8 of packet c / 32 * 4 + c % 8 / 2.
     const int at = Threads::thread() / 32, lane = Threads::thread() % 32 / 4;
     const int word = (at / 2 * 4 + lane % 4) * 4 + at % 2 * 2 + lane / 4;
     auto* first = reinterpret_cast<std::uint32_t*>(packets_of(partial, first_row, kVDim, half_)) + word;
@@ -95,7 +95,7 @@ class HalvesOfColumns {
  private:
   __device__ __forceinline__ void meet() const { ptx::named_sync(kBarrier + half_, 128); }
 
-  /// Of each row, over this warpgroup's columns.
+  /// Writes bounds of each row over this warpgroup's columns.
   template <class Value, class Combine>
   __device__ __forceinline__ void put_bounds(Value value, Combine combine) const {
     Columns bounds;

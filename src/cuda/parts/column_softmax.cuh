@@ -1,5 +1,5 @@
-// Online softmax of S^T: tokens are rows of the accumulator (spread over lanes and warps), query rows its
-// columns. A thread holds columns 8 j + column + {0, 1} of token rows row and row + 8 (parts/tile.cuh).
+// Online softmax of S^T: tokens are rows of the accumulator (spread over lanes and warps), query rows are its
+// columns. A thread holds columns 8 j + column + {0, 1} of token rows `row` and row + 8 (parts/tile.cuh).
 #pragma once
 
 #include "cuda/parts/mask.cuh"
@@ -8,7 +8,7 @@
 
 namespace flashlatent::parts {
 
-/// One value for each of a thread's columns: index 2 j + i for column 8 j + column + i.
+/// One value for each column of a thread: index 2 j + i is column 8 j + column + i.
 template <int kRows>
 struct ColumnValues {
   static constexpr int kCount = kRows / 4;
@@ -17,7 +17,7 @@ struct ColumnValues {
   __device__ __forceinline__ float operator[](int i) const { return value[i]; }
 };
 
-/// Over the eight lanes that share a thread's columns.
+/// Combines x over the eight lanes that hold the same columns.
 template <class Combine>
 __device__ __forceinline__ float across_token_lanes(float x, Combine combine) {
 #pragma unroll
@@ -25,7 +25,8 @@ __device__ __forceinline__ float across_token_lanes(float x, Combine combine) {
   return x;
 }
 
-/// Tokens that are dead, or at or past the column's limit, become -inf. `limit(n)` is in tokens of the block.
+/// Sets scores to -inf: those of dead tokens, and those at or past the column's limit. `limit(n)` counts in
+/// tokens of the block.
 template <int kRows, class Limit>
 __device__ __forceinline__ void mask_columns(float (&s)[kRows / 2], std::uint64_t live, Fragment fragment,
                                              Limit limit) {
@@ -42,7 +43,7 @@ __device__ __forceinline__ void mask_columns(float (&s)[kRows / 2], std::uint64_
   }
 }
 
-/// This warp's maxima.
+/// The maxima of this warp's tokens.
 template <int kRows>
 __device__ __forceinline__ ColumnValues<kRows> warp_max(const float (&s)[kRows / 2]) {
   ColumnValues<kRows> max;
@@ -75,7 +76,7 @@ __device__ __forceinline__ void exponentials(float (&s)[kRows / 2], const Column
   }
 }
 
-/// P^T of this warp's 16 tokens into P: a swizzled tile of kRows query rows and 64 tokens.
+/// Stores P^T of this warp's 16 tokens into P: a swizzled tile of kRows query rows and 64 tokens.
 template <class Element, int kRows>
 __device__ __forceinline__ void store_probabilities(std::uint32_t tile, const float (&s)[kRows / 2],
                                                     int thread) {
@@ -94,8 +95,8 @@ __device__ __forceinline__ void store_probabilities(std::uint32_t tile, const fl
   }
 }
 
-/// Outputs of rows that see a token of `partial` get NaN where its V is not finite (as in parts/mask.cuh).
-/// `o` is the transposed fragment: chunk by chunk, dimensions down, query rows across.
+/// Sets outputs to NaN in rows that see a token of `partial` whose V is not finite (see parts/mask.cuh). `o`
+/// is the transposed fragment: chunk by chunk, dimensions down, query rows across.
 template <class Element, int kRows, int kChunks, class Tiles, class Limit>
 __device__ __forceinline__ void spread_poison(float (&o)[kChunks][kRows / 2], Tiles tile_of,
                                               std::uint64_t partial, Fragment fragment, Limit limit) {

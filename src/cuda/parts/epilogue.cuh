@@ -1,4 +1,4 @@
-// From accumulators to memory: normalise, apply the sink, write the output or a partial result.
+// From accumulators to memory: normalises, applies the sink, writes the output or a partial result.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,13 +9,13 @@
 
 namespace flashlatent::parts {
 
-/// A finished row: what to multiply its sums by, and its lse (natural).
+/// A finished row: the factor for its sums, and its lse (natural).
 struct RowScale {
   float factor;
   float lse;
 };
 
-/// `max` is in base 2. An empty row gives 0 and -inf; NaN stays NaN.
+/// `max` is in base 2. An empty row gives 0 and -inf. NaN stays NaN.
 __device__ __forceinline__ RowScale finish_row(float max, float sum) {
   if (sum == 0.0F) return {0.0F, -INFINITY};
   return {1.0F / sum, (max + log2f(sum)) * kLn2};
@@ -26,7 +26,7 @@ __device__ __forceinline__ float sink_factor(float lse, float sink) {
   return lse == -INFINITY ? 0.0F : 1.0F / (1.0F + exp2f((sink - lse) * kLog2E));
 }
 
-/// The final lse of a row, and its place.
+/// The lse of a row as the call returns it, and its address.
 __device__ __forceinline__ float final_lse(float empty_lse, float lse) {
   return lse == -INFINITY ? empty_lse : lse;
 }
@@ -40,21 +40,21 @@ __device__ __forceinline__ void write_lse(const OutputArguments& output, const R
   *lse_place(output, tile, head, token) = final_lse(output.empty_lse, lse);
 }
 
-/// Of sparse prefill, whose requests are query tokens. `max` is in base 2; one of no number has a lse of
-/// none.
+/// Sparse prefill, where requests are query tokens: writes a row's largest score. `max` is in base 2; if it
+/// is no number, lse is none either.
 __device__ __forceinline__ void write_max_logit(const MaxLogits& to, const RowTile& tile, int head, float max,
                                                 float lse) {
   to.data[tile.request * to.token_stride + head * to.head_stride] = isnan(lse) ? lse : max * kLn2;
 }
 
-/// What to multiply a row's sums by, the sink counted.
+/// The factor for a row's sums, with the sink.
 __device__ __forceinline__ float output_factor(const OutputArguments& output, RowScale scale, int head,
                                                bool live) {
   return output.sink == nullptr || !live ? scale.factor
                                          : scale.factor * sink_factor(scale.lse, __ldg(output.sink + head));
 }
 
-/// The first element of a row of the final output.
+/// The address of a row's first element in the output.
 template <class Element>
 __device__ __forceinline__ Element* output_row(const OutputArguments& output, const RowTile& tile, int head,
                                                int token) {
@@ -62,8 +62,8 @@ __device__ __forceinline__ Element* output_row(const OutputArguments& output, co
          head * output.head_stride;
 }
 
-/// Lanes kLane apart change one of two words: the lower one gets both first words, the other both second
-/// ones.
+/// Lanes that are kLane apart exchange words: the lower lane gets both first words, the other both second
+/// words.
 template <int kLane>
 __device__ __forceinline__ void exchange(std::uint32_t& first, std::uint32_t& second) {
   const bool upper = threadIdx.x & kLane;
@@ -72,12 +72,12 @@ __device__ __forceinline__ void exchange(std::uint32_t& first, std::uint32_t& se
   second = upper ? second : theirs;
 }
 
-/// Word k of each lane of a quad is of column 8 k + 2 lane of a row, two columns a word: stores them, 16
-/// bytes a lane. All lanes of a warp. 64 bytes of a row together: of 16 a store half a sector would be empty,
-/// and what counts is how many places a store goes to.
+/// Stores words: word k of a quad's lane is two columns, from 8 k + 2 lane on, of a row. Each lane stores 16
+/// bytes, 64 consecutive bytes of a row together. Stores of 16 bytes alone would leave half a sector empty,
+/// and the cost of a store is the number of places it goes to. Called by all lanes of a warp.
 __device__ __forceinline__ void store_words(void* columns, std::uint32_t (&words)[4], bool live,
                                             bool aligned) {
-  // Words k of lanes l become words l of lane k.
+  // Transposes: word k of lane l becomes word l of lane k.
   exchange<1>(words[0], words[1]);
   exchange<1>(words[2], words[3]);
   exchange<2>(words[0], words[2]);
@@ -96,7 +96,7 @@ __device__ __forceinline__ bool is_aligned(const void* place) {
   return reinterpret_cast<std::uintptr_t>(place) % 16 == 0;
 }
 
-/// This thread's rows of o (columns first_column + 8 j + column + {0, 1}) as the final output.
+/// Writes this thread's rows of o (columns first_column + 8 j + column + {0, 1}) to the output.
 template <class Element, int kCount>
 __device__ __forceinline__ void write_output(const float (&o)[kCount], int row, bool high, RowScale scale,
                                              const DecodeArguments& args, const RowTile& tile, int column,
@@ -122,7 +122,7 @@ __device__ __forceinline__ void write_output(const float (&o)[kCount], int row, 
   }
 }
 
-/// The same as a partial result. `row` counts in all rows: (partial * lanes + lane) * 64 + row.
+/// Writes them as a partial result. `row` counts all partial rows: (partial * lanes + lane) * 64 + row.
 template <class Stored, int kCount>
 __device__ __forceinline__ void write_partial(const float (&o)[kCount], std::int64_t row, bool live,
                                               bool high, RowScale scale, const PartialArguments& partial,
@@ -150,7 +150,7 @@ __device__ __forceinline__ void write_partial(const float (&o)[kCount], std::int
       words[k][0] = __float_as_uint(o[i] * scale.factor);
       words[k][1] = __float_as_uint(o[i + 1] * scale.factor);
     }
-    // Lanes 0 and 1 get the first four columns of j and of j + 1, lanes 2 and 3 the others.
+    // Lanes 0 and 1 get the first four columns of j and of j + 1; lanes 2 and 3 get the others.
     exchange<1>(words[0][0], words[1][0]);
     exchange<1>(words[0][1], words[1][1]);
     if (live) {

@@ -1,13 +1,13 @@
-// Tokens of an fp8_656 or e4m3 cache by way of registers: a unit is under way while the one before is
-// converted, or waits for its tiles. The block after is brought to L2 meanwhile.
+// Loads tokens of an fp8_656 or e4m3 cache through registers: one unit's load is under way while the unit
+// before it is converted, or waits for its tiles. Meanwhile the block after is prefetched to L2.
 #pragma once
 
 #include "cuda/parts/fp8_tokens.cuh"
 
 namespace flashlatent::parts {
 
-/// A CTA's first block, by warps that will compute and have nothing to do yet, nor anything in their
-/// registers: all of it is under way at once. Its tiles are free.
+/// Loads a CTA's first block, by warps that will compute later and have empty registers now: all loads are
+/// under way at once. The tiles must be free.
 template <int kCluster, class Token>
 class Fp8FirstBlock : public Fp8Tokens<8 / kCluster, kCluster, true, Token> {
   using Base = Fp8Tokens<8 / kCluster, kCluster, true, Token>;
@@ -56,7 +56,7 @@ class Fp8FirstBlock : public Fp8Tokens<8 / kCluster, kCluster, true, Token> {
   }
 };
 
-/// By eight warps, in a cluster of two by four of each CTA.
+/// Used by eight warps, in a cluster of two by four warps of each CTA.
 template <int kCluster, class Token = Fp8_656Token>
 class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false, Token> {
   using Base = Fp8Tokens<8 / kCluster, kCluster, false, Token>;
@@ -97,20 +97,20 @@ class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false, Token>
   }
 
  private:
-  // While a unit is converted, the next one is under way: no more than one, because ptxas gives all these
-  // loads the same scoreboard, and who waits for one of them waits for all.
+  // While a unit is converted one more is under way, and not two: ptxas gives all these loads one scoreboard,
+  // so that who waits for one waits for all.
   using Bytes = uint4[2];
 
-  /// From now on requests are of the block located last; of zeros, if none came after the one before.
+  /// From now on requests are for the block located last; for zeros if there was none after the one before.
   __device__ __forceinline__ void enter(std::uint32_t zero) {
     const std::uint8_t* token = token_of_quad(zero);
-    // A lane takes the scale of one group.
+    // A lane loads the scale of one group.
     if constexpr (!Token::kIsE4m3)
       scales_ = __ldg(reinterpret_cast<const float*>(token + fp8_656::kScaleOffset) + lane() % 4);
     row_ = token + this->rope_begin();
   }
 
-  /// Asks for a unit of the block entered last.
+  /// Starts loading a unit of the block entered last.
   template <int kUnit>
   __device__ __forceinline__ void request(Bytes& to) {
     if constexpr (kUnit == 1 && !Token::kIsE4m3) row_ -= this->rope_excess();
@@ -122,19 +122,20 @@ class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false, Token>
   __device__ __forceinline__ void convert_block(Pipe& pipe, std::integer_sequence<int, kUnit...>) {
     (convert_unit<kUnit>(pipe), ...);
   }
-  /// Two buffers take turns; the first of an odd number of units has its own.
+  /// Two buffers are used in turns; the first of an odd number of units has its own.
   __host__ __device__ static constexpr int buffer_of(int unit) {
     return unit > 0 ? unit % 2 : 2;
   }
 
-  /// Asks for the unit after this one as soon as this one is there, and converts it.
+  /// Waits for this unit, starts loading the next one, and converts this one.
   template <int kUnit, class Pipe>
   __device__ __forceinline__ void convert_unit(Pipe& pipe) {
     constexpr int kNext = (kUnit + 1) % kUnits;
-    if constexpr (kUnit == 1) this->template locate<true>();  // RoPE's tile has gone, live with it
+    // RoPE's tile, and with it the live tokens, have been given away
+    if constexpr (kUnit == 1) this->template locate<true>();
     if constexpr (kUnit == kUnits - 1) take_scale<kUnit>();
-    // Nothing is asked for before this unit is there: its values, made to 0 by what ptxas does not know to be
-    // 0, go into addresses.
+    // Starts no load before this unit has arrived: its values, made 0 in a way that ptxas cannot know, go
+    // into the addresses.
     const std::uint32_t zero = static_cast<std::uint32_t>(block_ >> 31) & last_;
     const Bytes& bytes = bytes_[buffer_of(kUnit)];
     if constexpr (kNext == 0) {
@@ -155,7 +156,7 @@ class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false, Token>
     if constexpr (!Token::kIsE4m3) scale_ = Base::template scale_of<kUnit>(scales_);
   }
 
-  /// Into the block's tiles: waits until they are free, and says that they are full.
+  /// Converts into the block's tiles: waits until they are free, and announces them.
   template <int kUnit, class Pipe>
   __device__ __forceinline__ void convert(Pipe& pipe, const Bytes& bytes) {
     if constexpr (kUnit > 0 && kUnit < kUnits - 1) take_scale<kUnit>();
@@ -165,10 +166,10 @@ class Fp8RegisterLoader : public Fp8Tokens<8 / kCluster, kCluster, false, Token>
     this->template publish<kUnit>(pipe);
   }
 
-  const std::uint8_t* row_ = nullptr;  // 16 bytes of the token that this thread loads
+  const std::uint8_t* row_ = nullptr;  // 16 bytes of this thread's token
   Bytes bytes_[3];                     // the unit that is converted, and the one under way
   std::uint32_t last_ = 0;             // converted
-  float scales_ = 0;                   // a group a lane
+  float scales_ = 0;                   // one group for each lane
   float scale_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Rows of the FP8 caches as loaders to bf16 tiles see them: where a tile's 64 elements are, and what makes
-// bf16 of them. A block comes in units of one or two tiles, which share barriers.
+// Rows of the FP8 caches as the loaders to bf16 tiles see them: where a tile's 64 elements are, and how they
+// become bf16. A block is loaded in units of one or two tiles, which share barriers.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -14,11 +14,12 @@
 
 namespace flashlatent::parts {
 
-/// What tokens that do not count are read from, of any format: no load then depends on whether they do.
+/// Tokens that do not count are read from here, in every format, so that no load depends on whether a token
+/// counts.
 __device__ constexpr uint4 kZeroRow[fp8_656::kTokenBytes / 16] = {};
 
-/// Four e4m3 times a pair of bf16 that are the same power of two: exact, unless the result is beyond bf16.
-/// fp16 holds e4m3, fp32 that, and of fp32 the upper half is bf16, as e4m3 has three bits of mantissa: 2.5
+/// Four e4m3 times a pair of equal bf16 powers of two; exact unless the result is beyond bf16. e4m3 fits
+/// fp16, which fits fp32. Since e4m3 has three bits of mantissa, the upper half of the fp32 is bf16. 2.5
 /// instructions a value.
 __device__ __forceinline__ uint2 times_power_of_two(std::uint32_t codes, std::uint32_t scale_pair) {
   const ptx::HalfPairs halves = ptx::widen_e4m3(codes);
@@ -32,7 +33,7 @@ __device__ __forceinline__ uint2 times_power_of_two(std::uint32_t codes, std::ui
   return make_uint2(scaled(halves.low), scaled(halves.high));
 }
 
-/// Four e4m3 times any fp32 scale, rounded once: 3 instructions a value.
+/// Four e4m3 times any fp32 scale, rounded once. 3 instructions a value.
 __device__ __forceinline__ uint2 times_fp32(std::uint32_t codes, float scale) {
   const ptx::HalfPairs halves = ptx::widen_e4m3(codes);
   const auto scaled = [&](std::uint32_t pair) {
@@ -42,17 +43,17 @@ __device__ __forceinline__ uint2 times_fp32(std::uint32_t codes, float scale) {
   return make_uint2(scaled(halves.low), scaled(halves.high));
 }
 
-/// fp8_584: all of the row is key and value; RoPE is the last tile. Scales lie apart.
+/// fp8_584: the whole row is key and value, and RoPE is the last tile. Scales are apart from data.
 struct Fp8_584Rows {
   static constexpr int kDataBytes = fp8_584::kDataBytes;
-  static constexpr int kPitch = kDataBytes;  // in shared memory: rows 64 bytes apart, modulo all banks
+  static constexpr int kPitch = kDataBytes;  // in shared memory: rows begin 64 bytes apart, modulo all banks
   static constexpr bool kScalesApart = true;
   static constexpr int kTiles = 8;
   static constexpr int kRopeTile = 7;
   static constexpr int kRopeOffset = fp8_584::kRopeOffset;
   __host__ __device__ static constexpr int codes_offset(int tile) { return tile * fp8_584::kGroup; }
 
-  /// A byte a group.
+  /// One byte for each group.
   using Scales = uint2;
   __device__ __forceinline__ static int scales_offset(int page_size, int in_page) {
     return static_cast<int>(fp8_584::scale_offset(page_size, in_page) - fp8_584::data_offset(in_page));
@@ -66,7 +67,7 @@ struct Fp8_584Rows {
     return scales;
   }
 
-  /// A tile's scale, twice, as bf16: its byte is the exponent. 255 is NaN, 0 taken for 0.
+  /// A tile's scale as two equal bf16: its byte is the exponent. 255 is NaN; 0 counts as 0.
   using Scale = std::uint32_t;
   template <int kTile>
   __device__ __forceinline__ static Scale scale_of(const Scales& scales) {
@@ -80,7 +81,7 @@ struct Fp8_584Rows {
   }
 };
 
-/// fp8_656, whose scales are fp32, one for two tiles, and follow the codes.
+/// fp8_656: fp32 scales, one for two tiles, behind the codes.
 struct Fp8_656Scales {
   static constexpr bool kScalesApart = false;
   using Scales = float4;
@@ -106,7 +107,7 @@ struct Fp8_656Scales {
 /// fp8_656 without RoPE: the last 128 bytes of a token are not read.
 struct Fp8_656LatentRows : Fp8_656Scales {
   static constexpr int kDataBytes = fp8_656::kRopeOffset;
-  static constexpr int kPitch = 576;  // likewise
+  static constexpr int kPitch = 576;  // as Fp8_584Rows::kPitch
   static constexpr int kTiles = 8;
   static constexpr int kRopeTile = -1;
   static constexpr int kRopeOffset = 0;
@@ -117,7 +118,7 @@ struct Fp8_656LatentRows : Fp8_656Scales {
   }
 };
 
-/// An e4m3 cache, all of whose elements have the scale that the call gives: no bytes of a token are scales.
+/// e4m3: all elements have the scale that the call gives; a token has no bytes of scales.
 struct CacheScale {
   static constexpr bool kScalesApart = false;
   using Scales = float;
@@ -140,14 +141,14 @@ inline constexpr bool kHasCacheScale = std::is_base_of_v<CacheScale, Format>;
 /// e4m3 without RoPE.
 struct E4m3LatentRows : CacheScale {
   static constexpr int kDataBytes = e4m3_latent::kLatentDim;
-  static constexpr int kPitch = 576;  // likewise
+  static constexpr int kPitch = 576;  // as Fp8_584Rows::kPitch
   static constexpr int kTiles = 8;
-  static constexpr int kRopeTile = -1;  // none in bf16
+  static constexpr int kRopeTile = -1;  // no tile is bf16
   static constexpr int kRopeOffset = 0;
   __host__ __device__ static constexpr int codes_offset(int tile) { return tile * 64; }
 };
 
-/// e4m3: RoPE, which is no value and is quantised, too, is the first tile, alone.
+/// e4m3: RoPE is quantised, too. It is no value, and it is the first tile, alone in its unit.
 struct E4m3Rows : CacheScale {
   static constexpr int kDataBytes = e4m3_latent::kDim;
   static constexpr int kPitch = kDataBytes;
@@ -159,7 +160,7 @@ struct E4m3Rows : CacheScale {
   }
 };
 
-/// fp8_656: RoPE, which is no value, is the first tile, alone.
+/// fp8_656: RoPE is no value. It is the first tile, alone in its unit.
 struct Fp8_656Rows : Fp8_656Scales {
   static constexpr int kDataBytes = fp8_656::kTokenBytes;
   static constexpr int kPitch = 704;

@@ -1,14 +1,13 @@
-// Tokens of an fp8_656 or e4m3 cache by way of a stage: raw bytes come to shared memory by cp.async, and what
-// a thread converts is what it has itself asked for, so that nobody else need know. The stage holds a block:
-// a unit is asked for as soon as the same unit of the block before has been read, into the next block and
-// segment.
+// Loads tokens of an fp8_656 or e4m3 cache through a stage of shared memory, by cp.async. A thread converts
+// the raw bytes that it has itself loaded, so no barrier is needed. The stage holds a block. As soon as a
+// unit of a block has been read, the same unit of the next block is loaded into its place, across segments.
 #pragma once
 
 #include "cuda/parts/fp8_tokens.cuh"
 
 namespace flashlatent::parts {
 
-/// By eight warps.
+/// Used by eight warps.
 template <class Token>
 class Fp8StagedLoaderOf : public Fp8Tokens<8, 1, true, Token> {
   using Base = Fp8Tokens<8, 1, true, Token>;
@@ -52,16 +51,16 @@ class Fp8StagedLoaderOf : public Fp8Tokens<8, 1, true, Token> {
   }
 
  private:
-  /// From now on requests are of the block located last.
+  /// From now on requests are for the block located last.
   __device__ __forceinline__ void enter() {
     const std::uint8_t* token = this->token_of_quad();
-    // A lane takes the scale of one group.
+    // A lane loads the scale of one group.
     if constexpr (!Token::kIsE4m3)
       ptx::copy_4_bytes(staged_scale_, token + fp8_656::kScaleOffset + lane() % 4 * 4);
     row_ = token + this->rope_begin();
   }
 
-  /// Asks for a unit of the block entered last.
+  /// Starts loading a unit of the block entered last.
   template <int kUnit>
   __device__ __forceinline__ void request() {
 #pragma unroll
@@ -85,7 +84,7 @@ class Fp8StagedLoaderOf : public Fp8Tokens<8, 1, true, Token> {
     (convert_unit<kUnit>(pipe), ...);
   }
 
-  /// Takes a unit from the stage, asks for the same one of the next block, and converts.
+  /// Takes a unit from the stage, starts loading the same unit of the next block, and converts.
   template <int kUnit, class Pipe>
   __device__ __forceinline__ void convert_unit(Pipe& pipe) {
     ptx::copy_wait<kUnits - 1>();
@@ -109,9 +108,9 @@ class Fp8StagedLoaderOf : public Fp8Tokens<8, 1, true, Token> {
     this->template publish<kUnit>(pipe);
   }
 
-  const std::uint32_t stage_, staged_scale_;  // this thread's parts
-  const std::uint8_t* row_ = nullptr;         // 16 bytes of the token that this thread loads
-  float scales_ = 0;                          // a group a lane, or the cache's
+  const std::uint32_t stage_, staged_scale_;  // this thread's parts of them
+  const std::uint8_t* row_ = nullptr;         // 16 bytes of this thread's token
+  float scales_ = 0;                          // one group for each lane, or the cache's
 };
 
 using Fp8StagedLoader = Fp8StagedLoaderOf<Fp8_656Token>;

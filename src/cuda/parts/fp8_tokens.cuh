@@ -1,12 +1,12 @@
-// What loaders of an fp8_656 or e4m3 cache share: which tokens a block has, how values become bf16, and how
-// tiles are announced.
+// What the loaders of an fp8_656 or e4m3 cache have in common: which tokens a block has, how values become
+// bf16, and how tiles are announced.
 //
-// A block comes in five units: the RoPE part, a tile, of fp8_656 as it is, then four groups of 128 elements,
-// two tiles each. Four lanes (a quad) load a token: half a unit in a step, 16 bytes a lane. Nothing in a loop
-// over blocks may spill: a reload would wait for the loads of KV that are under way.
+// A block is loaded in five units: the RoPE part (one tile; fp8_656's as it is), then four groups of 128
+// elements (two tiles each). Four lanes (a quad) load a token: half a unit in a step, 16 bytes a lane.
+// Nothing in a loop over blocks may spill: a reload would wait for the loads of KV that are under way.
 //
 // A value costs 3 instructions (docs/log/sparse_fp8.md): e4m3 to fp16 by pairs, fp16 to fp32, times the
-// scale, fp32 to bf16 by pairs. Any fp32 scale is right so, and NaN stays NaN.
+// scale, fp32 to bf16 by pairs. This is right for any fp32 scale, and NaN stays NaN.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -23,7 +23,7 @@
 
 namespace flashlatent::parts {
 
-/// What tokens that do not count are read from: no load then depends on whether they do.
+/// Tokens that do not count are read from here, so that no load depends on whether a token counts.
 __device__ constexpr uint4 kZeros[fp8_656::kTokenBytes / 16] = {};
 
 /// Four e4m3 times `scale` as four bf16.
@@ -40,12 +40,12 @@ __device__ __forceinline__ uint2 dequantize(std::uint32_t values, float scale) {
   return make_uint2(scaled(low), scaled(high));
 }
 
-/// What a token is.
+/// What a loader has to know of a token.
 struct Fp8_656Token {
   static constexpr int kBytes = fp8_656::kTokenBytes;
   static constexpr int kRopeOffset = fp8_656::kRopeOffset;
   static constexpr int kRopeBytes = 32;   // of a lane of the quad
-  static constexpr bool kIsE4m3 = false;  // all of it, with one scale for the cache
+  static constexpr bool kIsE4m3 = false;  // all elements are e4m3, with one scale for the cache
 };
 struct E4m3Token {
   static constexpr int kBytes = e4m3_latent::kDim;
@@ -54,18 +54,18 @@ struct E4m3Token {
   static constexpr bool kIsE4m3 = true;
 };
 
-/// kWarps load. kCluster = 2: CTAs that hold two tiles of query rows of the same tokens each convert half of
-/// a block, and give it to the other ("crossover"). The pipe takes a block's columns in their own order,
-/// after RoPE.
+/// For kWarps loading warps. kCluster = 2: CTAs that hold two tiles of query rows of the same tokens each
+/// convert half of a block and give it to the other ("crossover"). The pipe takes RoPE first, then a block's
+/// other columns in order.
 ///
-/// All lanes arrive, which costs `mla_64_pingpong` no time that could be measured and lets racecheck see
-/// whose writes a barrier orders. In a cluster one lane of a warp fences, then copies the warp's rows.
-/// Otherwise who waits for a tile fences (kReaderFences): a fence here is a memory barrier, which waits for
-/// the loads that are under way.
+/// All lanes arrive on barriers. That costs mla_64_pingpong no time that could be measured, and lets
+/// racecheck see whose writes a barrier orders. In a cluster one lane of a warp fences, then copies the
+/// warp's rows. Otherwise the reader of a tile fences (kReaderFences): a fence of the loader would be a
+/// memory barrier, which waits for the loads that are under way.
 ///
-/// Places come in three stages, each of a block after the other: look_up() asks for a block's entries,
-/// locate() makes places of them, a lane a token; then a loader hands them to the lanes that load the rows.
-/// kHasRegisters: what is needed once a block is kept in registers.
+/// Tokens are located in three steps, each for a later block than the next step: look_up() loads a block's
+/// entries; locate() makes places of them, one token for each lane; then a loader hands the places to the
+/// lanes that load the rows. kHasRegisters: what is needed once a block is kept in registers.
 template <int kWarps, int kCluster, bool kHasRegisters, class Token = Fp8_656Token>
 class Fp8Tokens {
  public:
@@ -94,12 +94,12 @@ class Fp8Tokens {
   static constexpr int kWarpRows = kOwnRows / kWarps;
   static_assert(kWarpRows == 8, "a quad a token");
 
-  /// Of each warp: what it needs once a block.
+  /// What a warp needs once a block.
   struct Kept {
     const std::int32_t *entries, *next_entries;  // of the range that is being located, and the one after it
     int length, next_length;
-    int next_begin, next_end;  // equal: none is announced that was not looked up
-    std::uint32_t live;        // which of its 32 tokens count, of the block located last
+    int next_begin, next_end;  // equal: no range is announced whose entries have not been loaded
+    std::uint32_t live;        // those of its 32 tokens that count, in the block located last
   };
 
   using KeptOrPlace = std::conditional_t<kHasRegisters, const Kept&, Kept&>;
@@ -111,23 +111,24 @@ class Fp8Tokens {
     place_ = unit_offset(first_row + lane / 4, lane % 4 * 2);
   }
 
-  /// Not known to be what it was before: what is worked out of it is no candidate for a register of its own.
+  /// Hides the value from the compiler, so that what is computed from it is computed again and gets no
+  /// register of its own.
   template <class T>
   __device__ __forceinline__ static T opaque(T x) {
     if constexpr (!kHasRegisters) asm volatile("" : "+r"(x));
     return x;
   }
   __device__ __forceinline__ int lane() const { return opaque(token_) % 32U; }
-  /// Of its half of the block, the row that this thread loads.
+  /// The row that this thread loads, in its half of the block.
   __device__ __forceinline__ int row_in_half() const { return opaque(place_) / kRowBytes % 32U; }
 
-  /// to = from, by all lanes into registers or by one into shared memory.
+  /// to = from: by all lanes if `to` is a register, by one if it is in shared memory.
   template <class T>
   __device__ __forceinline__ void keep(T& to, const T& from) {
     if (kHasRegisters || lane() == 0) to = from;
   }
 
-  /// Asks for the entries of the block after the one located last, if one is announced.
+  /// Loads the entries of the block after the one located last, if one is announced.
   __device__ __forceinline__ void look_up() {
     if (block_ == end_) {
       __syncwarp();
@@ -144,7 +145,7 @@ class Fp8Tokens {
     }
   }
 
-  /// The next block, if there is one. kPrefetches: brings its tokens to L2.
+  /// Locates the next block, if there is one. kPrefetches: prefetches its tokens to L2.
   template <bool kPrefetches>
   __device__ __forceinline__ void locate() {
     offset_ = -1;
@@ -153,7 +154,7 @@ class Fp8Tokens {
     const TokenPlace place = place_of(cache_, entry_, block_ * 64 + token_);
     if (place.page >= 0) offset_ = offset_of(cache_, place, 0);
     keep(kept_.live, __ballot_sync(0xffffffff, offset_ >= 0));
-    // This warp's tokens, of the 32 that it has located.
+    // This warp's tokens among the 32 that it has located.
     if (kPrefetches && offset_ >= 0 && (lane() ^ row_in_half()) / kWarpRows == 0) {
       const std::uint8_t* token = static_cast<const std::uint8_t*>(cache_.data) + offset_;
 #pragma unroll
@@ -162,24 +163,24 @@ class Fp8Tokens {
     ++block_;
   }
 
-  /// The token that this thread's quad loads, of the block located last; `zero` is 0.
+  /// The token that this thread's quad loads, in the block located last; `zero` is 0.
   __device__ __forceinline__ const std::uint8_t* token_of_quad(std::uint32_t zero = 0) const {
     const std::int64_t offset = __shfl_sync(0xffffffff, offset_, row_in_half() | zero);
     return offset < 0 ? reinterpret_cast<const std::uint8_t*>(kZeros)
                       : static_cast<const std::uint8_t*>(cache_.data) + offset;
   }
 
-  /// Where a step's 16 bytes of a lane begin, but for what its place in the quad adds. Of bf16's RoPE a lane
-  /// has the two 16-byte units that its converted values have in a tile, so that they are stored to the same
-  /// places; of e4m3's 16 bytes; of a group, 16 bytes in each half.
+  /// Where a step's 16 bytes of a lane begin, without the offset of its place in the quad. bf16's RoPE: the
+  /// two 16-byte units that the lane's values have in a tile, so that they are stored to the same places.
+  /// e4m3's RoPE: 16 bytes. A group: 16 bytes in each half.
   __host__ __device__ static constexpr int from(int unit, int half) {
     return unit == 0 ? Token::kRopeOffset + half * 16 : (unit - 1) * fp8_656::kGroup + half * 64;
   }
-  /// Has the unit that half?
+  /// Does the unit have that half?
   __host__ __device__ static constexpr bool has_half(int unit, int half) {
     return half == 0 || unit > 0 || !Token::kIsE4m3;
   }
-  /// From where a lane reads RoPE, and by how much nearer to the token it reads what follows.
+  /// Where a lane reads RoPE, and how much nearer to the token's begin it reads everything else.
   __device__ __forceinline__ int rope_begin() const {
     return lane() % 4 * Token::kRopeBytes;
   }
@@ -191,7 +192,7 @@ class Fp8Tokens {
   __device__ __forceinline__ float scale_of_cache() const {
     return cache_.scale == nullptr ? 1.0F : __ldg(cache_.scale);
   }
-  /// A unit's scale out of the quad's.
+  /// A unit's scale, from the quad's lanes.
   template <int kUnit>
   __device__ __forceinline__ static float scale_of(float scales) {
     if constexpr (Token::kIsE4m3) {
@@ -207,7 +208,7 @@ class Fp8Tokens {
     return ptx::shared_address(&pipe.tile(kUnit == 0 ? 0 : 2 * kUnit - 1 + half));
   }
 
-  /// Sixteen e4m3 into a tile. Returns the last two.
+  /// Converts sixteen e4m3 into a tile. Returns the last two values.
   __device__ __forceinline__ std::uint32_t store_converted(std::uint32_t tile, const uint4& raw,
                                                            float scale) const {
     const uint2 a = dequantize(raw.x, scale), b = dequantize(raw.y, scale);
@@ -217,7 +218,7 @@ class Fp8Tokens {
     return d.y;
   }
 
-  /// A unit into its tiles, which are free. Returns the last two values.
+  /// Converts a unit into its tiles, which must be free. Returns the last two values.
   template <int kUnit, class Pipe>
   __device__ __forceinline__ std::uint32_t store_unit(Pipe& pipe, const uint4& first, const uint4& second,
                                                       float scale) const {
@@ -237,12 +238,12 @@ class Fp8Tokens {
     return ptx::rank_in_cluster() ^ 1;
   }
 
-  /// Does this warp say for its 32 tokens which count?
+  /// Does this warp write which of its 32 tokens count?
   __device__ __forceinline__ bool tells_live() const {
     return row_in_half() < kWarpRows;
   }
 
-  /// Which of 32 tokens count, with tile 0; read by one lane only, which may have written it.
+  /// Writes which of 32 tokens count, with tile 0. Only one lane reads it, which may have written it.
   template <class Pipe>
   __device__ __forceinline__ void publish_live(Pipe& pipe, const std::uint32_t& of_32) {
     if (!tells_live() || lane() != 0) return;
@@ -253,7 +254,7 @@ class Fp8Tokens {
     }
   }
 
-  /// This warp's rows of a unit's tiles are written.
+  /// Announces this warp's rows of a unit's tiles.
   template <int kUnit, class Pipe>
   __device__ __forceinline__ void publish(Pipe& pipe) {
     ptx::Barrier& full = pipe.full(2 * kUnit);
@@ -263,7 +264,7 @@ class Fp8Tokens {
       __syncwarp();
       if (!ptx::elect_one()) return ptx::arrive(full);
       ptx::fence_for_async_proxy();
-      // What the other's same warp gives.
+      // The bytes that the same warp of the other CTA gives.
       constexpr std::uint32_t kBytes = kWarpRows * kRowBytes;
       ptx::arrive_expecting(full, kUnit > 0 ? 2 * kBytes : tells_live() ? kBytes + 4 : kBytes);
 #pragma unroll
@@ -274,12 +275,12 @@ class Fp8Tokens {
   }
 
   const CacheArguments& cache_;
-  int token_;            // of a block: what this lane locates
+  int token_;            // the token of a block that this lane locates
   std::uint32_t place_;  // in a tile: unit 2 (lane % 4) of this thread's row
 
   std::conditional_t<kHasRegisters, Kept, Kept&> kept_;
-  int block_ = 0, end_ = 0;   // what is left to locate of the range of kept_.entries
-  bool under_way_ = false;    // is there a block located last, not yet converted?
+  int block_ = 0, end_ = 0;   // blocks of the range of kept_.entries that are not located yet
+  bool under_way_ = false;    // is a block located but not yet converted?
   int entry_ = 0;             // of this lane's token in the block after it
   std::int64_t offset_ = -1;  // of this lane's token; negative: it does not count
 };

@@ -1,18 +1,19 @@
-// Tokens of an fp8_656 cache as fp16, in units of tokens (fp8_units.cuh), for clusters of two: CTAs that hold
-// two tiles of query rows of the same tokens each convert half of a block, and give it to the other
+// Loads tokens of an fp8_656 cache as fp16, in units of tokens (fp8_units.cuh), for clusters of two: CTAs
+// that hold two tiles of query rows of the same tokens each convert half of a block and give it to the other
 // ("crossover").
 //
-// A warp has eight tokens of a block and makes them whole half by half of the latent: while one half is
-// converted the other, or the next block's first, is under way. The block after is brought to L2 meanwhile.
+// A warp has eight tokens of a block and converts all of them, one half of the latent after the other. While
+// one half is converted, the loads of the other half, or of the next block's first half, are under way. The
+// block after is prefetched to L2 meanwhile.
 //
 //   a load    16 bytes a lane, of a group of 128 elements of four tokens. Of eight lanes that store at a
 //             time four have an even token and four the odd one after it, whose 16-byte units lie in the
 //             other banks.
 //   RoPE      by cp.async, then divided by the unit: a score is one sum in the token's unit.
 //
-// A pair of values takes two instructions where bf16 takes six. All else that a loading warp does takes as
-// many again, and some 6 clocks an instruction (docs/log/sparse_fp8.md): tokens are therefore located for
-// four blocks at once, and tiles announced by halves.
+// A pair of values takes two instructions; in bf16 it would take six. Everything else that a loading warp
+// does takes as many again, at some 6 clocks an instruction (docs/log/sparse_fp8.md). So tokens are located
+// for four blocks at once, and tiles are announced by halves.
 #pragma once
 
 #include "cuda/parts/fp8_tokens.cuh"
@@ -21,10 +22,10 @@
 
 namespace flashlatent::parts {
 
-/// By four warps, of each of which one lane fences, then copies the warp's rows; all lanes arrive, without
-/// which racecheck sees no order between the units that they write and who reads them. The pipe takes a
-/// block's columns as RoPE and the left half of the latent, with the units, then the right half; RoPE comes
-/// free by itself. Units of tokens that do not count are negative.
+/// Used by four warps. One lane of each fences, then copies the warp's rows; all lanes arrive, without which
+/// racecheck sees no order between the units that they write and their readers. The pipe takes RoPE and the
+/// left half of the latent, with the units, then the right half. RoPE's tile is given back alone. Units of
+/// tokens that do not count are negative.
 class Fp8UnitLoader {
  public:
   static constexpr bool kUnits = true;
@@ -34,17 +35,18 @@ class Fp8UnitLoader {
   static constexpr int kArrivals = kThreads;
   static constexpr bool kZeroesDead = true;
   static constexpr bool kReaderFences = false;
-  static constexpr bool kAllReadersArrive = true;  // all lanes read units, and give them back with RoPE
+  // all lanes read units, and give them back with RoPE's tile
+  static constexpr bool kAllReadersArrive = true;
   static constexpr bool kPairs = false;
   static constexpr bool kSparesRegisters = true;
   static constexpr bool kOneLoop = true;
-  static constexpr int kRows = kTileRows / 2 / kWarps;  // of a block, a warp's
+  static constexpr int kRows = kTileRows / 2 / kWarps;  // a warp's rows of a block
 
-  /// Of each warp: what it needs once for some blocks.
+  /// What a warp needs once for some blocks.
   struct Kept {
     const std::int32_t *entries, *next_entries;  // of the range that is being located, and the one after it
     int length, next_length;
-    int next_begin, next_end;  // equal: none is announced that was not looked up
+    int next_begin, next_end;  // equal: no range is announced whose entries have not been loaded
   };
   struct Memory {
     alignas(16) float4 scales[kWarps][kRows];  // of the block entered last
@@ -90,11 +92,11 @@ class Fp8UnitLoader {
   }
 
  private:
-  static constexpr int kLocated = 32 / kRows;  // blocks, a lane a token
+  static constexpr int kLocated = 32 / kRows;  // blocks located at once: one token for each lane
   static constexpr int kLoads = 4;             // of half the latent
   static_assert(kRows == 8);
   using Bytes = uint4[kLoads];
-  // Of the pipe's tiles RoPE's, and the last of each half, whose barriers stand for it.
+  // The tiles whose barriers stand for RoPE and for each half.
   static constexpr int kRope = 0, kLeft = 4, kRight = 8;
 
   __device__ __forceinline__ static unsigned lane() {
@@ -109,16 +111,16 @@ class Fp8UnitLoader {
     if (lane() == 0) to = from;
   }
 
-  // Both halves ask for what comes next as soon as their own bytes are there, and not before: ptxas gives all
-  // these loads the same scoreboard, so that who waits for one waits for all. Their values, made to 0 by what
-  // ptxas does not know to be 0, go into addresses.
+  // Both halves start their next loads as soon as their own bytes have arrived, and not before: ptxas gives
+  // all these loads one scoreboard, so that who waits for one waits for all. So the loads' addresses contain
+  // their values, made 0 in a way that ptxas cannot know.
 
   template <class Pipe>
   __device__ __forceinline__ void load_first_half(Pipe& pipe) {
     const std::uint32_t zero = zero_of(bytes_[0]);
     for (std::uint64_t& row : rows_) row |= zero;
     request<1>(bytes_[1]);
-    // All that needs no tile of the latent, before one is waited for.
+    // Everything that needs no tile of the latent comes before the wait for one.
     request_rope(pipe);
     Ratios ratios;
     take_scales(pipe, ratios);
@@ -147,7 +149,7 @@ class Fp8UnitLoader {
            last_;
   }
 
-  /// Asks for the entries of the blocks after those located last, if any are announced.
+  /// Loads the entries of the blocks after those located last, if any are announced.
   __device__ __forceinline__ void look_up() {
     if (block_ == end_) {
       __syncwarp();
@@ -162,7 +164,7 @@ class Fp8UnitLoader {
     if (block_ < end_) entry_ = entry_of(cache_, {kept_.entries, kept_.length, 0, 0, 0}, token_of_lane());
   }
 
-  /// The next blocks, up to kLocated of one range, if there are any.
+  /// Locates the next blocks of one range, up to kLocated, if there are any.
   __device__ __forceinline__ void locate() {
     under_way_ = block_ < end_;
     located_ = reinterpret_cast<std::uint64_t>(kZeros);
@@ -185,7 +187,7 @@ class Fp8UnitLoader {
     return (block_ + lane() / kRows) * kTileRows + first_row_ + lane() % kRows;
   }
 
-  /// The next block: it is of this that bytes are asked for from now on. `zero` is 0.
+  /// Enters the next block: from now on its bytes are loaded. `zero` is 0.
   __device__ __forceinline__ void enter(std::uint32_t zero) {
     if (is_last()) {
       tokens_ = located_;
@@ -206,12 +208,12 @@ class Fp8UnitLoader {
       rows_[i] = __shfl_sync(0xffffffff, tokens_, entered_ * kRows + i * 4 + row_of_lane());
     }
   }
-  /// Is it the last of those that have been located together?
+  /// Is this the last of the blocks that were located together?
   __device__ __forceinline__ bool is_last() const {
     return entered_ >= blocks_ - 1;
   }
 
-  /// The block after the one entered last, to L2, if it is known.
+  /// Prefetches the block after the one entered last to L2, if it is known.
   __device__ __forceinline__ void prefetch_next() const {
     const std::uint64_t token = is_last() ? located_ : tokens_;
     const int next = is_last() ? 0 : entered_ + 1;
@@ -222,8 +224,8 @@ class Fp8UnitLoader {
     }
   }
 
-  // A lane has two rows, row_of_lane() and the fourth after it. A half's i-th load is of row i % 2 of them
-  // and of the half's group i / 2.
+  // A lane has two rows: row_of_lane() and the fourth after it. The i-th load of a half is of row i % 2 of
+  // the two, and of the half's group i / 2.
   __device__ __forceinline__ static unsigned row_of_lane() {
     return lane() / 16 * 2 + lane() / 4 % 2;
   }
@@ -238,7 +240,7 @@ class Fp8UnitLoader {
     }
   }
 
-  /// Sixteen bytes a lane and row.
+  /// Copies sixteen bytes for each lane and row.
   template <class Pipe>
   __device__ __forceinline__ void request_rope(Pipe& pipe) {
     pipe.wait_empty(kRope);
@@ -249,7 +251,7 @@ class Fp8UnitLoader {
     }
     ptx::copy_commit();
   }
-  /// Once it is there it is divided by its units.
+  /// Divides RoPE by the units, once it has arrived.
   template <class Pipe>
   __device__ __forceinline__ void finish_rope(Pipe& pipe) {
     ptx::copy_wait<0>();
@@ -268,13 +270,13 @@ class Fp8UnitLoader {
   __device__ __forceinline__ std::uint32_t rope_place(Pipe& pipe, int i) const {
     const std::uint32_t first = ptx::shared_address(&pipe.tile(kRope)) + first_row_ * kRowBytes +
                                 unit_offset(row_of_lane(), rope_unit());
-    return (first ^ i << 6) + i * 4 * kRowBytes;  // four rows on, units swap places with those four on
+    return (first ^ i << 6) + i * 4 * kRowBytes;  // four rows on, units swap places with those four further
   }
 
-  /// Of a half's loads.
+  /// One for each load of a half.
   using Ratios = float[kLoads];
-  /// Units and ratios of the block entered last, whose scales have been asked for before RoPE. Units are free
-  /// with RoPE's tile.
+  /// Takes units and ratios of the block entered last; its scales were loaded before RoPE. The place of units
+  /// is free when RoPE's tile is.
   template <class Pipe>
   __device__ __forceinline__ void take_scales(Pipe& pipe, Ratios& left) {
     ptx::copy_wait<1>();
@@ -302,14 +304,14 @@ class Fp8UnitLoader {
     exact_ = __all_sync(0xffffffff, exact);
   }
 
-  /// Half the latent into its tiles, which are free.
+  /// Converts half of the latent into its tiles, which must be free.
   template <int kHalf, class Pipe>
   __device__ __forceinline__ void convert(Pipe& pipe, const Bytes& bytes, const Ratios& ratios) {
     const std::uint32_t tiles = ptx::shared_address(&pipe.tile(kHalf == 0 ? kRope + 1 : kLeft + 1)) +
                                 lane() / 8 % 2 * sizeof(Tile) + first_row_ * kRowBytes +
                                 unit_offset(row_of_lane(), lane() % 4 * 2);
     auto store = [&](int i, int unit, uint2 low, uint2 high) {
-      // Four rows on, units swap places with those four on.
+      // Four rows on, units swap places with those four further.
       ptx::store_16_bytes(
           (tiles ^ (i % 2 << 6 | unit << 4)) + i / 2 * 2 * sizeof(Tile) + i % 2 * 4 * kRowBytes,
           make_uint4(low.x, low.y, high.x, high.y));
@@ -330,7 +332,7 @@ class Fp8UnitLoader {
         return make_uint2(times(pairs.low, two), times(pairs.high, two));
       });
     } else {
-      // As code that works in bf16 rounds: fp16 has room for all of its 8 bits.
+      // Rounded as bf16 code rounds; fp16 holds all 8 bits.
       store_all([](std::uint32_t values, float ratio) {
         const uint2 rounded = dequantize(values, ratio);
         const float2 low = unpack<__nv_bfloat16>(rounded.x), high = unpack<__nv_bfloat16>(rounded.y);
@@ -339,7 +341,7 @@ class Fp8UnitLoader {
     }
   }
 
-  /// This warp's rows of these tiles are written, and with the left half its tokens' units.
+  /// Announces this warp's rows of these tiles, and with the left half its tokens' units.
   template <int kFirst, int kLast, class Pipe>
   __device__ __forceinline__ void publish(Pipe& pipe) {
     ptx::Barrier& full = pipe.full(kLast);
@@ -349,7 +351,7 @@ class Fp8UnitLoader {
       return;
     }
     ptx::fence_for_async_proxy();
-    // What the other's same warp gives.
+    // The bytes that the same warp of the other CTA gives.
     constexpr std::uint32_t kBytes = kRows * kRowBytes, kUnitBytes = kRows * sizeof(float);
     constexpr bool kWithUnits = kLast == kLeft;
     ptx::arrive_expecting(full, (kLast - kFirst + 1) * kBytes + (kWithUnits ? kUnitBytes : 0));
@@ -363,24 +365,24 @@ class Fp8UnitLoader {
 
   const CacheArguments& cache_;
   Kept& kept_;
-  std::uint32_t scales_;  // where they come to, in shared memory
-  int first_row_;         // of a block's, this warp's
+  std::uint32_t scales_;  // where they arrive in shared memory
+  int first_row_;         // this warp's first row in the block
 
-  int block_ = 0, end_ = 0;    // what is left to locate of the range of kept_.entries
-  bool under_way_ = false;     // are there blocks located last, not yet converted?
+  int block_ = 0, end_ = 0;    // blocks of the range of kept_.entries that are not located yet
+  bool under_way_ = false;     // are there located blocks that are not converted yet?
   int entry_ = 0;              // of this lane's token in the blocks after them
-  std::uint64_t located_ = 0;  // of the blocks located last, this lane's token
+  std::uint64_t located_ = 0;  // this lane's token in the blocks located last
   std::uint32_t located_live_ = 0;
   int located_blocks_ = 0;
-  std::uint64_t tokens_ = 0;  // the same of those among which is the block entered last
-  std::uint32_t live_ = 0;    // which of them count
+  std::uint64_t tokens_ = 0;  // the same for the blocks among which is the block entered last
+  std::uint32_t live_ = 0;    // those of these tokens that count
   int blocks_ = 0, entered_ = 0;
 
   Bytes bytes_[2];              // of either half
   std::uint32_t last_ = 0;      // converted
-  std::uint64_t rows_[2] = {};  // this lane's, of the block entered last
-  // Of the block that is converted:
-  std::uint32_t shares_[2] = {};  // what RoPE of either row is multiplied by
+  std::uint64_t rows_[2] = {};  // this lane's rows of the block entered last
+  // Of the block that is being converted:
+  std::uint32_t shares_[2] = {};  // factors of either row's RoPE
   Ratios right_ratios_ = {};
   bool exact_ = true;  // are all of the warp's ratios powers of two?
 };

@@ -14,7 +14,7 @@ __device__ __forceinline__ std::uint32_t fragment_address(const Tile& tile, int 
   return (ptx::shared_address(&tile) + unit_offset(row, lane / 16)) ^ (k * 32);  // unit 2 k + lane / 16
 }
 
-/// Columns [16 kBegin, 16 kEnd) of it.
+/// Loads columns [16 kBegin, 16 kEnd) of the tile.
 template <int kBegin = 0, int kEnd = 4>
 __device__ __forceinline__ void load_fragment(std::uint32_t (&a)[4][4], const Tile& tile, int thread) {
 #pragma unroll

@@ -1,4 +1,4 @@
-// Which tokens a block has, and where they are: by the page table, or by the indices of sparse decode.
+// The tokens of a block and their places, by the page table or by the indices of sparse decode.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,7 +9,7 @@
 
 namespace flashlatent::parts {
 
-/// One request's blocks, as a loader sees them.
+/// The blocks of one request that a loader loads.
 struct BlockRange {
   const std::int32_t* entries;  // the request's row of the page table, or its query token's indices
   int length;                   // tokens
@@ -23,7 +23,7 @@ __device__ __forceinline__ BlockRange block_range(const CacheArguments& cache,
           segment.length, tile.kv_head, segment.block_begin, segment.block_end};
 }
 
-/// The entry for a token, or -1 past the end: those entries are never read.
+/// The entry for a token; -1 past the end, where entries are never read.
 __device__ __forceinline__ int entry_of(const CacheArguments& cache, const BlockRange& range, int token) {
   if (token >= range.length) return -1;
   return __ldg(range.entries + (cache.indexed ? token : cache.page_size.quotient(token)));
@@ -40,7 +40,7 @@ __device__ __forceinline__ bool is_page(const CacheArguments& cache, int entry) 
   return entry >= 0 && entry < cache.pages;
 }
 
-/// A place in the cache.
+/// A token's place in the cache.
 struct TokenPlace {
   int page;  // -1: the token does not count
   int token;
@@ -51,7 +51,7 @@ __device__ __forceinline__ TokenPlace place_of(const CacheArguments& cache, int 
   return {is_page(cache, page) ? page : -1, cache.page_size.remainder(cache.indexed ? entry : token)};
 }
 
-/// In elements (of an fp8_656 cache: bytes) from the cache's begin, for a place that is one.
+/// Elements (fp8_656: bytes) from the cache's begin to a place that is valid.
 __device__ __forceinline__ std::int64_t offset_of(const CacheArguments& cache, TokenPlace place,
                                                   int kv_head) {
   return place.page * cache.page_stride + place.token * cache.token_stride + kv_head * cache.head_stride;

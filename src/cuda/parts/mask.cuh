@@ -1,4 +1,4 @@
-// Which tokens of a block a row attends to.
+// Which tokens of a block a row attends to, and how the others are silenced.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -18,8 +18,8 @@ __device__ __forceinline__ std::uint64_t low_tokens(int count) {
   return count <= 0 ? 0 : count >= 64 ? kAllLive : (1ULL << count) - 1;
 }
 
-/// Scores of tokens outside `live` (tails, invalid pages) or at or past the row's limit become -inf.
-/// `limit` is in tokens of this block, for rows row and row + 8.
+/// Sets scores to -inf: those of tokens outside `live` (tails, invalid pages), and those at or past the row's
+/// limit. The limits of rows `row` and row + 8 count in tokens of this block.
 template <int kCount>
 __device__ __forceinline__ void mask_scores(float (&s)[kCount], std::uint64_t live, int limit_low,
                                             int limit_high, Fragment fragment) {
@@ -54,10 +54,10 @@ __device__ __forceinline__ std::uint32_t finite_or_zero_pair(std::uint32_t pair)
   return pair;
 }
 
-/// A weight of 0 does not silence NaN: 0 * NaN is NaN. So V's rows of dead tokens become 0, and in rows that
-/// only some queries see (`partial`, by the causal mask) what is not finite does; record_poison() has
-/// noted it before for those that see it.
-/// `row_of(i, token)`: the token's row of the i-th of kTiles tiles.
+/// A weight of 0 does not silence NaN: 0 * NaN is NaN. So V's rows of dead tokens become 0. In V's rows that
+/// only some queries see (`partial`, because of the causal mask) the elements that are not finite become 0,
+/// after record_poison() has recorded them for the queries that see the token. `row_of(i, token)`: the
+/// token's row of the i-th of kTiles tiles.
 template <class Element, int kTiles, int kThreads, class RowOf>
 __device__ __forceinline__ void silence_tokens(RowOf row_of, std::uint64_t live, std::uint64_t partial,
                                                int thread) {
@@ -83,10 +83,11 @@ __device__ __forceinline__ void silence_tokens(RowOf row_of, std::uint64_t live,
 
 inline constexpr std::uint8_t kNoPoison = 255;
 
-/// Rows that see a token of `partial` get NaN where its V is not finite: the same element is in K, so that
-/// the score is NaN or infinite, and the weight NaN or 0. Queries see tokens in order: for each of kColumns
-/// columns the first row is enough, which `poison_from` keeps until the segment's end. `first_row(t)`: the
-/// first row that sees token t. Each thread has columns of its own. Was there any?
+/// Records V's elements that are not finite in tokens of `partial`, for the rows that see them: their outputs
+/// become NaN at the segment's end. (The same element is in K, so the row's score is NaN or infinite and its
+/// weight NaN or 0.) Queries see tokens in order, so the first row is enough for each of kColumns columns;
+/// `poison_from` keeps it. `first_row(t)`: the first row that sees token t. Each thread has columns of its
+/// own. Returns whether there was any.
 template <class Element, int kColumns, int kThreads, class Tiles, class FirstRow>
 __device__ __forceinline__ bool record_poison(std::uint8_t* poison_from, const Tiles* tiles,
                                               std::uint64_t partial, int thread, FirstRow first_row) {

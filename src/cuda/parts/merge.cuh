@@ -1,4 +1,4 @@
-// Merging the partial results of one query row by their lse (Flash-Decoding).
+// Merges the partial results of one query row by their lse (Flash-Decoding).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,7 +10,7 @@
 
 namespace flashlatent::parts {
 
-/// The parts of one row: part i lies `*_stride` elements after part i - 1.
+/// The parts of one row; part i is `*_stride` elements after part i - 1.
 template <class Stored = float, class Stride = std::int64_t>
 struct RowParts {
   const Stored* out;
@@ -19,11 +19,11 @@ struct RowParts {
   Stride out_stride, lse_stride;
   int count;
 };
-/// Of a plan: 32 bits count the elements of a partial result.
+/// The parts of a plan: 32 bits count the elements of a partial result.
 template <class Stored>
 using PlannedParts = RowParts<Stored, int>;
 
-/// What the parts of one row count: part i weighs exp(lse_i - base), all of them together 1 / factor.
+/// The weights of a row's parts: part i weighs exp(lse_i - base), and all of them together 1 / factor.
 struct RowWeights {
   float base;
   float lse;  // of the row
@@ -39,7 +39,7 @@ __device__ __forceinline__ RowWeights finish_weights(float base, float sum) {
   return {base, base + logf(sum), 1.0F / sum};
 }
 
-/// By the lanes of a warp together.
+/// Computed by the lanes of a warp together.
 __device__ __forceinline__ RowWeights warp_weights(const RowParts<>& parts) {
   const int lane = threadIdx.x % 32;
   float max = -INFINITY;
@@ -55,8 +55,8 @@ __device__ __forceinline__ RowWeights warp_weights(const RowParts<>& parts) {
   return finish_weights(weights.base, sum);
 }
 
-/// Some parts of one row: their outputs, each by its weight exp(lse - base), and the weights' sum. Not yet
-/// divided by it.
+/// A sum over some parts of one row: outputs times weights exp(lse - base), and the weights' sum, by which it
+/// is not yet divided.
 template <int kFours>
 struct MergedParts {
   float4 out[kFours];
@@ -77,15 +77,15 @@ __device__ __forceinline__ void add_weighted(float4& sum, float weight, float4 x
   sum.w += weight * x.w;
 }
 
-/// Parts that a warp can weigh at once: a lane each, twice.
+/// Parts that a warp can weigh at once: two lanes for each.
 inline constexpr int kMostAtOnce = 16;
 
-/// Of some parts of a row, which lane i and lane i + 16 have one of.
+/// The weight of some parts of a row; lanes i and i + 16 have one of part i.
 struct LaneWeight {
   float lse = -INFINITY;
-  float unit = 1;  // of fp16, that of the left half of the columns (lanes below 16) or of the right half
+  float unit = 1;  // fp16: the unit of the left half of the columns (lanes below 16) or of the right half
 
-  /// Part `first` + i * `step`, if there is one.
+  /// Loads part `first` + i * `step`, if there is one.
   template <class Stored>
   __device__ __forceinline__ void load(const PlannedParts<Stored>& parts, int first, int step, int at_once) {
     const int lane = threadIdx.x % 32, i = lane % kMostAtOnce;
@@ -99,10 +99,10 @@ struct LaneWeight {
   }
 };
 
-/// Parts first, first + step, ... of the row, by a warp: 16 bytes a lane at `column` and every kApart columns
-/// from there on that are below v_dim, kPieces of them. kAtOnce parts in one trip to memory: nothing of a
-/// part waits for its lse, which a lane or two read and weigh for all. A part of weight 0 counts for nothing,
-/// whatever it holds.
+/// Adds parts first, first + step, ... of the row, by a warp. A lane has 16 bytes at `column` and at every
+/// kApart columns from there on that are below v_dim, kPieces in all. kAtOnce parts are in flight together: a
+/// part's values do not wait for its lse, which one or two lanes load and weigh for all. A part of weight 0
+/// does not count, whatever it holds.
 template <int kPieces, int kApart, int kAtOnce, class Stored>
 __device__ __forceinline__ auto merge_parts(const PlannedParts<Stored>& parts, int column, int v_dim,
                                             int first, int step) {
@@ -171,9 +171,9 @@ __device__ __forceinline__ auto merge_parts(const PlannedParts<Stored>& parts, i
 
 inline constexpr int kWeightsAtOnce = 128;
 
-/// Called by a whole CTA of kThreads; returns the merged lse and calls store(column, value) for each column.
-/// A part with lse = -inf counts for nothing, whatever its out holds. Parts are added in order: the same bits
-/// every run. `sink` is null or the head's.
+/// Called by all kThreads threads of a CTA. Returns the merged lse and calls store(column, value) for each
+/// column. A part with lse = -inf does not count, whatever its out holds. Parts are added in order: the same
+/// bits in every run. `sink`: null or the head's.
 template <int kThreads, class Store>
 __device__ __forceinline__ float merge_row(const RowParts<>& parts, int columns, const float* sink,
                                            Store&& store) {
@@ -182,7 +182,7 @@ __device__ __forceinline__ float merge_row(const RowParts<>& parts, int columns,
   float factor = row.factor;
   if (sink != nullptr) factor *= sink_factor(row.lse, __ldg(sink));
 
-  constexpr int kColumns = 4;  // a thread, at once
+  constexpr int kColumns = 4;  // of a thread at once
   for (int first = 0; first < columns; first += kColumns * kThreads) {
     float value[kColumns] = {};
     for (int begin = 0; begin < parts.count; begin += kWeightsAtOnce) {

@@ -1,13 +1,13 @@
-// What those that merge partial results have room for in the workspace.
+// Room in the workspace for code that merges partial results.
 #pragma once
 
 namespace flashlatent::parts {
 
-/// Of those that leave parts of a result (parts/ticket.cuh).
+/// Used by parts/ticket.cuh.
 using Ticket = unsigned long long;
 
 /// Of kernels that do the combine step themselves (parts/merge_step.cuh).
 inline constexpr int kMergeStateBytes = 256;
-inline constexpr int kMostMergingCtas = 4095;  // it counts them
+inline constexpr int kMostMergingCtas = 4095;  // the limit of its counts
 
 }  // namespace flashlatent::parts

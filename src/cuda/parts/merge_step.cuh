@@ -1,11 +1,10 @@
-// The combine step by the CTAs that decode, in place of a launch after theirs, for batches of about as many
-// requests as parts, or more, of which few are split: most calls of 128 requests take 1 to 6 us less so. A
-// CTA that has written its results says so and waits until all have; then they share out what is to be
-// merged.
+// The combine step by the CTAs that decode, in place of a launch of its own. It suits batches with about as
+// many requests as parts, or more, of which few are split: most calls of 128 requests take 1 to 6 us less. A
+// CTA that has written its results announces that and waits for all others; then the CTAs divide the merges.
 //
-// Who waits must not keep another from beginning: a CTA waits only if all have begun by then, so that whom it
-// waits for is running. Where something else holds a multiprocessor it may leave instead, and those that stay
-// do its share: at least the one that began last stays.
+// A waiting CTA must not keep another CTA from beginning. So it waits only if all CTAs have begun; then all
+// that it waits for are running. Otherwise it leaves, and the CTAs that stay do its share. At least the CTA
+// that began last stays.
 #pragma once
 
 #include "cuda/parts/merge_units.cuh"
@@ -13,41 +12,42 @@
 
 namespace flashlatent::parts {
 
-/// At the begin of the workspace, at the same place for all calls: left as it was found, all counts 0.
+/// At the begin of the workspace, at the same place for all calls. A call leaves it as it found it, with all
+/// counts 0.
 struct MergeState {
-  alignas(128) Ticket begun;  // CTAs that have begun, and that are done with this state
-  alignas(128) Ticket done;   // CTAs that have written their results, and of those the ones that do not merge
+  alignas(128) Ticket begun;  // CTAs that have begun, and CTAs that no longer need this state
+  alignas(128) Ticket done;   // CTAs that have written their results, and those of them that do not merge
 };
 static_assert(sizeof(MergeState) == kMergeStateBytes);
 
-/// In shared memory from the begin on.
+/// In shared memory, from the begin of the kernel on.
 struct MergeBegun {
   int merges;  // of the plan
   ptx::Barrier meeting;
 };
 
-/// kThreads: those that compute, from thread 0 on. A warp of them calls begin(), and later all call run().
-/// They meet at a barrier in memory: racecheck loses sight of a named one. How many parts of a row a warp has
-/// under way, which ask for registers: kRowParts of one of its own, kCtaParts of one whose many parts the
-/// warps share. kTokens: as row_tile() has it.
+/// kThreads: the computing threads, from thread 0 on. One warp of them calls begin(); later all call run().
+/// They meet at an mbarrier in shared memory, because racecheck loses track of named barriers. kRowParts:
+/// parts in flight for a row that one warp merges; kCtaParts: for a row of many parts that all warps share.
+/// Both cost registers. kTokens: see row_tile().
 template <class Element, int kThreads, int kRows, int kVDim, int kRowParts = 4, int kCtaParts = 9,
           bool kTokens = false>
 class MergeStep {
   using Stored = StoredPartial<Element, kRows>;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kAllUnits = kVDim / kUnitColumns<Stored>;
-  // Units of columns that a warp merges at once, of a row whose many parts the warps share.
+  // Units of columns that a warp merges at once, of a row that all warps share.
   static constexpr int kCtaUnits = 256 / kUnitColumns<Stored>;
-  // Of a row, and of a tile.
+  // Of a row, and of a tile:
   static constexpr int kColumnUnits = kAllUnits / kCtaUnits;
   static constexpr int kCtaUnitsATile = kRows * kColumnUnits, kRowUnitsATile = kRows / kWarps;
   static_assert(kAllUnits % kCtaUnits == 0 && kRows % kWarps == 0);
 
  public:
-  /// One thread, while the CTA is set up.
+  /// Called by one thread while the CTA is set up.
   __device__ __forceinline__ static void init(MergeBegun& begun) { ptx::init(begun.meeting, kThreads); }
 
-  /// After the launch before is done and before anything is computed.
+  /// Call after the previous launch is done and before anything is computed.
   __device__ __forceinline__ static void begin(const DecodeArguments& args, MergeBegun& begun) {
     if (threadIdx.x % 32 == 0) {
       begun.merges = args.plan_header->merges;
@@ -59,16 +59,16 @@ class MergeStep {
     __syncwarp();
   }
 
-  /// `room`: what of shared memory nobody uses any more.
+  /// `room`: shared memory that nobody uses any more.
   template <class Room>
   __device__ __forceinline__ MergeStep(const DecodeArguments& args, MergeBegun& begun, Room& room)
       : args_(args), begun_(begun), memory_(reinterpret_cast<Memory&>(room)) {
     static_assert(sizeof(Memory) <= sizeof(Room));
   }
 
-  /// After all segments.
+  /// Call after all segments.
   __device__ __forceinline__ void run() {
-    meet();  // all results are written, and this CTA is counted among those that have begun
+    meet();  // all results are written, and this CTA is counted as begun
     const int merges_in_all = begun_.merges;
     if (merges_in_all == 0) return;
     if (threadIdx.x == 0) memory_.rank = say_done();
@@ -77,7 +77,7 @@ class MergeStep {
     const bool listed = memory_.long_merges.listed();
     const int cta_units = listed ? memory_.long_merges.count * g.lanes * kCtaUnitsATile : 0;
     const int warp_units = merges_in_all * g.lanes * kRowUnitsATile;
-    schedule::Merge merge = {};  // of the unit that comes next: looked up meanwhile
+    schedule::Merge merge = {};  // of the next unit, looked up ahead
     auto look_up = [&](int unit) {
       if (unit >= cta_units + warp_units) return;
       merge = args_.merges[unit < cta_units
@@ -104,7 +104,7 @@ class MergeStep {
         }
       }
     }
-    // The last one leaves the state as it was found.
+    // The last CTA restores the state.
     if (threadIdx.x == 0 && lower(left) == static_cast<int>(gridDim.x) - 1) {
       args_.merge_state->done = Pair::kNone;
       args_.merge_state->begun = Pair::kNone;
@@ -115,11 +115,11 @@ class MergeStep {
   struct Memory {
     WarpMerges<kWarps, kCtaUnits, Stored> warp_merges;
     LongMerges<kWarps> long_merges;
-    int rank;     // among those that merge; -1: not among them
-    int sharers;  // how many those are
+    int rank;     // among the CTAs that merge; -1: this CTA does not
+    int sharers;  // the number of CTAs that merge
   };
 
-  // Two counts a word.
+  // Two counts in a word.
   static constexpr int kCountBits = 12;
   static constexpr Ticket kUpper = 1ULL << kCountBits;
   static_assert(kMostMergingCtas < kUpper);
@@ -137,17 +137,17 @@ class MergeStep {
     parity_ ^= 1;
   }
 
-  /// This CTA's results are there. It merges if all CTAs have begun; returns its rank then.
+  /// Announces this CTA's results. Returns its rank among the CTAs that merge if all have begun; else -1.
   __device__ __forceinline__ int say_done() const {
     MergeState& state = *args_.merge_state;
-    const Ticket begun = ptx::load_relaxed_at_gpu(&state.begun);  // comes while the fence waits
+    const Ticket begun = ptx::load_relaxed_at_gpu(&state.begun);  // arrives while the fence waits
     __threadfence();
     const bool stays = upper(begun) == static_cast<int>(gridDim.x);
     const Ticket before = atomicAdd(&state.done, kUpper + (stays ? 0 : 1));
     return stays ? upper(before) - lower(before) : -1;
   }
 
-  /// Returns how many merge.
+  /// Returns the number of CTAs that merge.
   __device__ __forceinline__ int wait_for_all() const {
     const Ticket* done = &args_.merge_state->done;
     Ticket counts = ptx::load_acquire_at_gpu(done);
@@ -158,7 +158,7 @@ class MergeStep {
     return static_cast<int>(gridDim.x) - lower(counts);
   }
 
-  /// Some columns of one row of many parts, which the warps share.
+  /// Merges some columns of one row of many parts, which all warps share.
   __device__ __forceinline__ void merge_long(int index, const schedule::Merge& merge) {
     const int column = index % kColumnUnits * kCtaUnits * kUnitColumns<Stored>;
     const int row = index / kColumnUnits % kRows;
@@ -170,7 +170,7 @@ class MergeStep {
         memory_.warp_merges, [this] { meet(); });
   }
 
-  /// A row for each warp.
+  /// Merges one row for each warp.
   __device__ __forceinline__ void merge_rows(int index, const schedule::Merge& merge) {
     const int row = index % kRowUnitsATile * kWarps + static_cast<int>(threadIdx.x) / 32;
     const int lane = args_.lanes.remainder(index / kRowUnitsATile);

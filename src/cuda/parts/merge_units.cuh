@@ -1,20 +1,20 @@
-// What combine steps do (combine/combine.cu, merge_step.cuh): rows of a plan's merges, by a warp or by the
-// warps of a CTA. The order of a row's sums depends on shapes and the plan alone, never on who adds.
+// The work of combine steps (common/combine.cu, merge_step.cuh): rows of a plan's merges, by one warp or by
+// the warps of a CTA. The order of a row's sums depends on shapes and the plan alone, and not on who adds.
 #pragma once
 
 #include "cuda/parts/merge.cuh"
 
 namespace flashlatent::parts {
 
-/// Of a row, what the lanes of a warp read at once.
+/// Columns of a row that the lanes of a warp load at once.
 template <class Stored>
 inline constexpr int kUnitColumns = 32 * kPieceValues<Stored>;
 
-/// A row to be merged: its parts, and where the result goes. By shapes and the plan alone, so that it can be
-/// found before there are any results.
+/// A row to be merged: its parts, and where the result goes. It follows from shapes and the plan alone, so it
+/// can be found before there are any results.
 template <class Element, class Stored>
 struct MergedRow {
-  PlannedParts<Stored> parts;  // none if the tile has no such row
+  PlannedParts<Stored> parts;  // no parts if the tile has no such row
   Element* out;
   float* lse;
   const float* sink;  // the head's, or null
@@ -37,7 +37,7 @@ struct MergedRow {
             output.empty_lse};
   }
 
-  /// What to multiply the row's sums by, the sink counted.
+  /// The factor for the row's sums, with the sink.
   __device__ __forceinline__ float factor(const RowWeights& weights) const {
     return sink == nullptr ? weights.factor : weights.factor * sink_factor(weights.lse, __ldg(sink));
   }
@@ -46,7 +46,7 @@ struct MergedRow {
   }
 };
 
-/// The sums of a lane's piece, which is stored at `column`. All lanes of a warp.
+/// Stores the sums of a lane's piece at `column`. Called by all lanes of a warp.
 template <class Element, class Stored>
 __device__ __forceinline__ void write_piece(Element* row, int column,
                                             const float4 (&sums)[kPieceFours<Stored>], float factor) {
@@ -68,7 +68,7 @@ __device__ __forceinline__ void write_piece(Element* row, int column,
   }
 }
 
-/// kUnits units of a row by one warp, kAtOnce parts in one trip to memory.
+/// Merges kUnits units of a row by one warp, kAtOnce parts in flight together.
 template <int kUnits, int kAtOnce, class Element, class Stored>
 __device__ __forceinline__ void merge_by_warp(const MergedRow<Element, Stored>& row, int first_column,
                                               int v_dim) {
@@ -88,7 +88,7 @@ __device__ __forceinline__ void merge_by_warp(const MergedRow<Element, Stored>& 
   if (lane_column == 0) row.write_lse(weights);
 }
 
-/// What the warps of a CTA have merged.
+/// The sums of a CTA's warps, in shared memory.
 template <int kWarps, int kUnits, class Stored>
 struct WarpMerges {
   static constexpr int kFours = kPieceFours<Stored>;
@@ -110,8 +110,8 @@ struct WarpMerges {
   }
 };
 
-/// kUnits units of a row by kSharers warps side by side, each a share of the parts, then of the columns; a
-/// row of its own for each of these groups, or one of no parts. `meet`: all warps.
+/// Merges kUnits units of rows by groups of kSharers warps: each group has one row (or none), and its warps
+/// first divide the parts, then the columns. `meet`: called by all warps.
 template <int kSharers, int kAtOnce, class Element, class Stored, int kWarps, int kUnits, class Meet>
 __device__ __forceinline__ void merge_by_sharers(const MergedRow<Element, Stored>& row, int first_column,
                                                  int v_dim, WarpMerges<kWarps, kUnits, Stored>& merges,
@@ -159,12 +159,13 @@ __device__ __forceinline__ void merge_by_sharers(const MergedRow<Element, Stored
   meet();
 }
 
-/// Rows of many more parts than others are merged by CTAs: a warp adds four parts in a trip to memory, and
-/// one long request among short ones has 120 of them (some 30 trips). Where all have as many, warps do it:
-/// calls of 4 requests of 128 heads, 33 parts each, took 0.027 ms before CTAs did any and 0.042 with them.
+/// CTAs merge rows of this many parts or more, if others have fewer: a warp loads four parts at a time, and
+/// one long request among short ones has 120 (some 30 trips to memory). Where all rows have equally many
+/// parts warps merge them: calls of 4 requests of 128 heads, 33 parts each, take 0.027 ms by warps and 0.042
+/// by CTAs.
 inline constexpr int kManyParts = 16;
 
-/// Those merges of a plan. No more than two partial results come of a part, so that there are few.
+/// A plan's merges of many parts. There are few: a part leaves at most two partial results.
 template <int kWarps>
 struct LongMerges {
   static constexpr int kMost = 256;
@@ -176,7 +177,8 @@ struct LongMerges {
     const int usual = g.parts / max(g.requests, 1);
     return merge.partial_end - merge.partial_begin > max(kManyParts, 4 * usual);
   }
-  /// By all threads of kWarps warps. In the plan's order: CTAs share them out by their places here.
+  /// Called by all threads of kWarps warps. Lists them in the plan's order; CTAs divide them by their places
+  /// in the list.
   template <class Meet>
   __device__ __forceinline__ void find(const DecodeArguments& args, Meet meet) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -198,7 +200,7 @@ struct LongMerges {
     if (threadIdx.x == 0) count = before;
     meet();
   }
-  /// Were there too many to be listed? Then warps merge them.
+  /// If there were too many to list, warps merge them.
   __device__ __forceinline__ bool listed() const { return count <= kMost; }
 };
 

@@ -1,9 +1,9 @@
-// What a thread of a team sends of one row, 16 bytes at a time: its values in the order in which the fragment
-// has them, columns 16 i + {0, 1, 8, 9} and on with the lane.
+// What a thread of a team sends of one row, 16 bytes at a time: its values in the fragment's order, columns
+// 16 i + {0, 1, 8, 9} plus the lane's offset.
 //
-// Of bf16 they go as fp16, relative to a power of two of the row's values, which a quad shares or each lane
-// has for its own, since bytes are what an exchange takes: in `mla_64_pingpong` 4 to 6 us by fp32. Of their
-// 11 bits an output of 8 shows nothing. Those of fp16 go as fp32.
+// bf16 calls send fp16 relative to a power of two of the row's values, which a quad shares or each lane has
+// for itself: an exchange costs by its bytes, and in mla_64_pingpong fp32 takes 4 to 6 us longer. The
+// output's 8 bits show nothing of the rounding to 11. fp16 calls send fp32.
 #pragma once
 
 #include "cuda/parts/softmax.cuh"
@@ -14,13 +14,14 @@ namespace flashlatent::parts {
 template <class Element>
 inline constexpr int kPacketValues = std::is_same_v<Element, __nv_bfloat16> ? 8 : 4;
 
-/// A power of two by which values fit fp16, and what a 1 of them then stands for.
+/// A power of two by which values fit fp16, and the value that a 1 then stands for.
 struct Fp16Scale {
   float scale, unit;
 
-  /// `bound`: no finite value is larger. They come to less than 2^15, and the unit is no subnormal.
+  /// `bound`: the largest finite magnitude, or more. Scaled values are below 2^15, and the unit is no
+  /// subnormal.
   __device__ __forceinline__ explicit Fp16Scale(float bound) {
-    const std::uint32_t exponent = __float_as_uint(bound) & 0xFFU << 23;  // as fp32 has them
+    const std::uint32_t exponent = __float_as_uint(bound) & 0xFFU << 23;  // as in fp32
     const std::uint32_t bits = min((127U + 127 + 14 << 23) - exponent, 253U << 23);
     scale = __uint_as_float(bits);
     unit = __uint_as_float((254U << 23) - bits);
@@ -33,7 +34,7 @@ __device__ __forceinline__ float value_of_row(const float (&o)[kCount], bool hig
   return o[i / 2 * 4 + high * 2 + i % 2];
 }
 
-/// Of a lane's values of a row: a bound in half the time that their maximum takes.
+/// A bound of a lane's magnitudes in a row, in half the time of their maximum.
 template <int kCount>
 __device__ __forceinline__ float sum_of_magnitudes(const float (&o)[kCount], bool high) {
   float sums[4] = {};
@@ -42,7 +43,7 @@ __device__ __forceinline__ float sum_of_magnitudes(const float (&o)[kCount], boo
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-/// x * 0 + x is NaN of those that are not finite, which fmaxf passes over.
+/// x * 0 + x is NaN for x that is not finite; fmaxf ignores NaN.
 template <int kCount>
 __device__ __forceinline__ float largest_finite(const float (&o)[kCount], bool high) {
   float largest = 0;
@@ -54,7 +55,7 @@ __device__ __forceinline__ float largest_finite(const float (&o)[kCount], bool h
   return largest;
 }
 
-/// What no finite value exceeds of those that this lane's quad has of a row. All lanes of a warp.
+/// A bound of the finite magnitudes that this lane's quad has of a row. Called by all lanes of a warp.
 template <int kCount>
 __device__ __forceinline__ float quad_bound(const float (&o)[kCount], bool high) {
   float bound = quad_sum(sum_of_magnitudes(o, high));
@@ -67,15 +68,15 @@ __device__ __forceinline__ float quad_bound(const float (&o)[kCount], bool high)
   return bound;
 }
 
-/// kCount: of two rows.
+/// kCount: values of both rows.
 template <class Element, int kCount>
 struct PackedRow {
   static constexpr int kPackets = kCount / 2 / kPacketValues<Element>;
   static constexpr bool kScales = kPacketValues<Element> == 8;
   uint4 packets[kPackets];
-  float unit;  // what a 1 of these stands for
+  float unit;  // the value that a 1 stands for
 
-  /// `bound`: no finite value of the row is larger.
+  /// `bound`: the row's largest finite magnitude, or more.
   __device__ __forceinline__ PackedRow(const float (&o)[kCount], bool high, float bound) {
     auto value = [&](int i) { return value_of_row(o, high, i); };
     if constexpr (!kScales) {
@@ -98,13 +99,13 @@ struct PackedRow {
     }
   }
 
-  /// Of what this lane's quad has of the row.
+  /// For the values of this lane's quad in the row.
   __device__ __forceinline__ static float quad_bound(const float (&o)[kCount], bool high) {
     if constexpr (!kScales) return 0;
     return parts::quad_bound(o, high);
   }
 
-  /// Of what this lane has of both rows.
+  /// For the values of this lane in both rows.
   __device__ __forceinline__ static RowPair lane_bounds(const float (&o)[kCount]) {
     if constexpr (!kScales) return {0, 0};
     RowPair bounds{sum_of_magnitudes(o, false), sum_of_magnitudes(o, true)};
@@ -114,7 +115,7 @@ struct PackedRow {
   }
 };
 
-/// x += the packet's values, each so often.
+/// x += weight * the packet's values.
 template <int kValues>
 __device__ __forceinline__ void add_packet(float (&x)[kValues], uint4 packet, float weight) {
   const std::uint32_t words[4] = {packet.x, packet.y, packet.z, packet.w};

@@ -1,4 +1,4 @@
-// Where TMA's boxes lie: blocks as boxes of cache.box_tokens tokens, each within one page.
+// The TMA boxes of blocks: a box is cache.box_tokens tokens of one page.
 #pragma once
 
 #include "cuda/parts/kv_tokens.cuh"
@@ -9,7 +9,7 @@ namespace flashlatent::parts {
 
 /// Where a box begins: its page table entry, and a token in the page.
 struct PageBox {
-  int entry;  // of a block's boxes -1: no page
+  int entry;  // in a block's boxes, -1: no page
   int token;
 };
 
@@ -17,12 +17,12 @@ template <int kBoxes>
 struct BlockBoxes {
   static constexpr int kCount = kBoxes, kTokens = 64 / kBoxes;  // of a box
   PageBox box[kBoxes];
-  std::uint64_t live = 0;   // which of the block's tokens count
-  std::uint32_t bytes = 0;  // that come for each 64 columns
+  std::uint64_t live = 0;   // the block's tokens that count
+  std::uint32_t bytes = 0;  // bytes for each 64 columns
 };
 
-/// A range's blocks, one after another, for a warp. All arithmetic on pages is the lanes', one box each, a
-/// batch of 32 ahead of its use: by the thread that asks for copies it took 6,000 clocks a block.
+/// The boxes of a range's blocks, one block after another, for a warp. Each lane computes one box of a batch
+/// of 32, ahead of its use: when the thread that starts copies computed them, a block took 6,000 clocks.
 class PageBoxes {
  public:
   __device__ __forceinline__ PageBoxes(const CacheArguments& cache, int lane) : cache_(cache), lane_(lane) {}
@@ -31,8 +31,8 @@ class PageBoxes {
     ahead_ = look_up(range, range.begin);
   }
 
-  /// The range that look_ahead() announced: `load` gets each block's BlockBoxes; `announce` is called once on
-  /// the way.
+  /// For the range that look_ahead() announced: `load` gets the BlockBoxes of each block; `announce` is
+  /// called once on the way.
   template <class Announce, class Load>
   __device__ __forceinline__ void for_each_block(const BlockRange& range, Announce announce,
                                                  Load load) const {
@@ -47,7 +47,7 @@ class PageBoxes {
   }
 
  private:
-  /// The range's box of number `lane`, counted from `block`'s first.
+  /// The range's box number `lane`, counted from the first box of `block`.
   __device__ __forceinline__ PageBox look_up(const BlockRange& range, int block) const {
     const int token = block * 64 + lane_ * cache_.box_tokens;
     return {entry_of(cache_, range, token), cache_.page_size.remainder(token)};

@@ -1,8 +1,6 @@
-// What partial results lie as in memory.
-//
-// As fp32, normalised; but of bf16 in tiles of 64 rows as fp16, in units of either half of a row's columns.
-// An output of 8 bits shows nothing of their 11, and a call of few requests with 128 heads writes and reads
-// half of 17 MB.
+// How partial results are stored. They are normalised fp32; but bf16 calls in tiles of 64 rows store fp16, in
+// a unit for either half of a row's columns. An output of 8 bits shows nothing of the rounding to 11, and a
+// call of few requests with 128 heads writes and reads 8.5 MB, not 17.
 #pragma once
 
 #include "cuda/parts/arguments.h"
@@ -19,7 +17,7 @@ __device__ __forceinline__ Stored* partial_out(const PartialArguments& partial) 
   return reinterpret_cast<Stored*>(partial.out);
 }
 
-/// What a lane reads of a row at once: 16 bytes, fours of values.
+/// What a lane loads of a row at once: 16 bytes, in groups of four values.
 template <class Stored>
 using StoredPiece = std::conditional_t<std::is_same_v<Stored, float>, float4, uint4>;
 template <class Stored>
@@ -37,8 +35,8 @@ __device__ __forceinline__ void unpack_piece(float4 (&fours)[2], uint4 piece) {
   fours[1] = make_float4(c.x, c.y, d.x, d.y);
 }
 
-/// Whose values word `w` of the output is, two of a unit's columns (what the lanes of a warp read at once):
-/// two of a lane's piece, from `value` on.
+/// The lane, and its value, that has word `w` (two columns) of an output unit, the columns that a warp loads
+/// at once.
 struct WordPlace {
   int lane, value;
 };
@@ -51,9 +49,9 @@ __device__ __forceinline__ WordPlace place_of_word(int w) {
   }
 }
 
-/// Of the left (0) or right half of a row of fp16: what a 1 stands for, and its packets (packed_row.cuh),
-/// those of a quad's four lanes side by side. So columns are in another order, which their reader knows
-/// (merge_units.cuh), and nobody shuffles.
+/// The unit of the left (0) or right (1) half of an fp16 row: the value that a 1 stands for. The row's
+/// packets (packed_row.cuh) of a quad's four lanes lie side by side. Columns are then in another order, which
+/// merge_units.cuh knows, and nobody shuffles.
 __device__ __forceinline__ float& partial_unit(const PartialArguments& partial, std::int64_t row, int half) {
   return reinterpret_cast<float*>(partial.units + row)[half];
 }

@@ -7,8 +7,8 @@
 
 namespace flashlatent::parts {
 
-/// P in registers as wgmma's A operand. `v` points at the first of kColumns / 64 tiles, one after another. Of
-/// the block's tokens [16 kBegin, 16 kEnd), kPiece columns a product.
+/// P is in registers as wgmma's A operand. `v`: the first of kColumns / 64 consecutive tiles. Uses the
+/// block's tokens [16 kBegin, 16 kEnd), kPiece columns in a product.
 template <class Element, int kColumns, int kBegin = 0, int kEnd = 4, int kPiece = kColumns, class Descriptors>
 __device__ __forceinline__ void pv(float (&o)[kColumns / 2], const std::uint32_t (&p)[4][4],
                                    const Descriptors& descriptors, const Tile* v) {

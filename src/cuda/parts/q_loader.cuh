@@ -1,4 +1,4 @@
-// Query rows into swizzled tiles.
+// Loads query rows into swizzled tiles.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,8 +16,8 @@ __device__ __forceinline__ const Element* query_row(const QueryArguments& query,
          tile.token(query, row) * query.token_stride + tile.head(query, row) * query.head_stride;
 }
 
-/// kChunks times 64 columns of the tile's kRows rows, from chunk kFirst on, into swizzled tiles of kRows x
-/// 64, one after another; rows past the last live one become 0. Called by `kThreads` threads, which must then
+/// Loads kChunks chunks of 64 columns, from chunk kFirst on, of the tile's kRows rows into consecutive
+/// swizzled tiles of kRows x 64. Rows past the last live one become 0. Called by kThreads threads, which must
 /// meet at a barrier before wgmma reads (the fence is here).
 template <class Element, int kRows, int kFirst, int kChunks, int kThreads>
 __device__ __forceinline__ void load_query(std::uint8_t* tiles, const QueryArguments& query,

@@ -1,5 +1,5 @@
-// By what Q is multiplied on its way to fp16: the largest magnitude of a tile, of query rows in shared memory
-// where they come by a box.
+// The factor by which Q is multiplied on its way to fp16: from the largest magnitude of a tile, whose rows
+// TMA has loaded into shared memory.
 #pragma once
 
 #include "cuda/parts/tile.cuh"
@@ -16,22 +16,22 @@ __device__ __forceinline__ int query_exponent(const Magnitude (&of_warps)[kWarps
   return ::min(141 - static_cast<int>(max >> 7), 126);
 }
 
-/// The larger magnitudes of two and two bf16, of some sign. A NaN is passed over.
+/// The larger magnitudes of two bf16 each, with any sign. NaN is ignored.
 __device__ __forceinline__ std::uint32_t larger_magnitudes(std::uint32_t a, std::uint32_t b) {
   std::uint32_t max;
   asm("max.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(max) : "r"(a), "r"(b));
   return max;
 }
 
-/// kChunks tiles of 64 rows of 64 bf16, one after another, looked through by kThreads threads.
+/// Searches kChunks consecutive tiles of 64 rows of 64 bf16, by kThreads threads.
 template <int kChunks, int kThreads>
 class QueryMax {
  public:
-  /// `thread`: which of them this is. `rows`: of the tile; a box may have rows of others behind them.
+  /// `thread`: the caller's number. `rows`: rows of the tile; a box may have other rows behind them.
   __device__ __forceinline__ QueryMax(const void* tiles, int thread, int rows)
       : first_(ptx::shared_address(tiles) + thread * 16), row_(thread * 16 / kRowBytes), rows_(rows) {}
 
-  /// The largest finite magnitude of this warp's, as bf16.
+  /// This warp's largest finite magnitude, as bf16.
   __device__ __forceinline__ std::uint32_t of_warp() const {
     const std::uint32_t max = look_through<kCount / 3>([](std::uint32_t pair) { return pair; });
     if (max < kInfinite) return max;
@@ -42,7 +42,8 @@ class QueryMax {
  private:
   static constexpr std::uint32_t kInfinite = 0x7F80;
   static constexpr int kBytes = kThreads * 16;
-  static constexpr int kTurns = static_cast<int>(sizeof(Tile)) / kBytes;  // until it is the same row's
+  // turns until a thread is at the same row again
+  static constexpr int kTurns = static_cast<int>(sizeof(Tile)) / kBytes;
   static constexpr int kCount = kChunks * kTurns;
   static_assert(sizeof(Tile) % kBytes == 0 && kCount % 3 == 0);
 

@@ -1,5 +1,5 @@
-// Rows of accumulators to memory by way of shared memory: 128 bytes of a row go together, and nobody shuffles
-// values, which takes 300 instructions for 64 x 256 of a warpgroup in place of 780 (epilogue.cuh).
+// Stores rows of accumulators through shared memory: 128 bytes of a row go together and nobody shuffles. That
+// takes 300 instructions for 64 x 256 of a warpgroup; by shuffles (epilogue.cuh) 780.
 #pragma once
 
 #include "cuda/parts/fragment.cuh"
@@ -9,38 +9,39 @@ namespace flashlatent::parts {
 
 inline constexpr int kWarpRows = 16;
 
-/// Read anew: what follows from it would have registers from a kernel's begin on.
+/// Computed again at each call: otherwise what follows from it would occupy registers from a kernel's begin
+/// on.
 __device__ __forceinline__ int thread_of_warpgroup() {
   int thread = threadIdx.x;
   asm volatile("" : "+r"(thread));
   return thread % 128;
 }
 
-/// What is known of a warp's rows lies with its lanes, a row each (twice: lanes 16 apart have the same one).
+/// The row whose values this lane keeps. Lanes 16 apart have the same row.
 __device__ __forceinline__ int row_of_lane() {
   const int thread = thread_of_warpgroup();
   return thread / 32 * kWarpRows + thread % kWarpRows;
 }
-/// Of what is known of the rows of each thread's accumulators, that of this lane's row.
+/// From values of the rows of each thread's accumulators: the value of this lane's row.
 __device__ __forceinline__ float of_lane(RowPair of_fragment) {
   const int lane = thread_of_warpgroup() % 32;
   const float low = __shfl_sync(0xffffffff, of_fragment.low, lane % 8 * 4);
   const float high = __shfl_sync(0xffffffff, of_fragment.high, lane % 8 * 4);
   return lane & 8 ? high : low;
 }
-/// Of what each lane has of its row, that of the lower or upper row of this thread's accumulators.
+/// From values of each lane's row: the value of the lower or upper row of this thread's accumulators.
 __device__ __forceinline__ float of_fragment(float of_my_row, bool high) {
   return __shfl_sync(0xffffffff, of_my_row, thread_of_warpgroup() % 32 / 4 + (high ? 8 : 0));
 }
 
-/// The warp's 16 rows of o to memory. Of this lane's row, `factor` is what to multiply it by, `row` where its
-/// first column goes, aligned to 16 bytes, or null if it goes nowhere. `room`: of the warpgroup; a warp uses
-/// its rows' 2 KB.
+/// Stores the warp's 16 rows of o. For this lane's row: `factor` to multiply it by, and `row`, the address of
+/// its first column (aligned to 16 bytes), or null if it is not stored. `room`: the warpgroup's; a warp uses
+/// the 2 KB of its rows.
 template <class Element, int kCount>
 __device__ __forceinline__ void store_rows(const float (&o)[kCount], float factor, std::uint8_t* row,
                                            Tile& room) {
   static_assert(kCount % 32 == 0);
-  constexpr int kAtOnce = 4;  // rows that the warp stores by one instruction, eight lanes each
+  constexpr int kAtOnce = 4;  // rows in one store of the warp, eight lanes each
   const int thread = thread_of_warpgroup(), lane = thread % 32;
   const int unit = lane % 8;
   const RowPair factors{of_fragment(factor, false), of_fragment(factor, true)};
@@ -63,7 +64,7 @@ __device__ __forceinline__ void store_rows(const float (&o)[kCount], float facto
 #pragma unroll
     for (int i = 0; i < kWarpRows / kAtOnce; ++i) {
       const int mine = i * kAtOnce + lane / 8;
-      if (chunk == 0) {  // now that a chunk's registers have come free
+      if (chunk == 0) {  // after the first chunk, whose registers are free now
         to[i] = reinterpret_cast<std::uint8_t*>(
             __shfl_sync(0xffffffff, reinterpret_cast<std::uint64_t>(row), mine));
       }

@@ -1,4 +1,4 @@
-// How many tokens each row of a tile attends to, in shared memory.
+// The number of tokens that each row of a tile attends to, in shared memory.
 #pragma once
 
 #include "cuda/parts/row_tile.cuh"
@@ -6,16 +6,16 @@
 
 namespace flashlatent::parts {
 
-/// Of a tile's rows, how many of the request's tokens each does not attend to.
+/// For each row of a tile: the request's tokens that it does not attend to.
 template <int kRows>
 struct RowsBehind {
   int of_row[kRows];
 
-  /// By the thread of row n.
+  /// Called by the thread of row n.
   __device__ __forceinline__ void find(const DecodeArguments& args, const RowTile& tile, int n) {
     of_row[n] = tile.behind(args, n);
   }
-  /// How many tokens row n attends to.
+  /// The number of tokens that row n attends to.
   __device__ __forceinline__ int limit(const Work& work, int n) const {
     return work.segment.length - of_row[n];
   }

@@ -1,7 +1,8 @@
-// A part's segments, some at a time, in shared memory: nobody has registers for the walk while it computes.
+// A part's segments, some at a time, in shared memory: no role has registers for the walk while it computes.
 //
-// One warp lists up to kListed of them before its warpgroup has anything to do; the first one is announced
-// at once. When all roles have done with a list that has no end they meet, and the next one is made.
+// One warp lists up to kListed segments before its warpgroup has anything to do, and announces the first one
+// at once. If the list does not contain the end, all roles meet when they are done with it, and the next list
+// is made.
 #pragma once
 
 #include "cuda/parts/segments.cuh"
@@ -9,9 +10,10 @@
 
 namespace flashlatent::parts {
 
-/// Segments of the part that are listed at once.
+/// Segments of a list.
 inline constexpr int kListed = 8;
-/// Of so few requests lengths and order are read along with the plan's cuts: one trip to memory less, 0.5 us.
+/// Up to this many requests, lengths and order are loaded together with the plan's cuts: one trip to memory
+/// less, 0.5 us.
 inline constexpr int kFewRequests = 32;
 
 /// In shared memory.
@@ -21,7 +23,7 @@ struct SegmentList {
   schedule::Cut walked_to;
   std::int32_t lengths[kFewRequests], successors[kFewRequests];
 
-  /// One thread; `readers` threads read.
+  /// Called by one thread; `readers` threads read.
   __device__ __forceinline__ void init(int readers) {
     ptx::init(first_listed, 1);
     ptx::init(all_listed, 1);
@@ -29,8 +31,8 @@ struct SegmentList {
   }
 };
 
-/// By a warp: the part's next ones, with kTurns of schedule::Partition::kTurns. Where the walk has come to is
-/// all that is kept of it from list to list. kLists: tokens are of two lists (listed_tokens.cuh).
+/// A warp lists the part's next segments. kTurns: for schedule::Partition::kTurns. From list to list only the
+/// place that the walk has reached is kept. kLists: tokens are of two lists (listed_tokens.cuh).
 template <bool kTurns, bool kLists = false>
 __device__ __forceinline__ void list_segments(SegmentList& shared, const DecodeArguments& args,
                                               bool is_first) {
@@ -61,7 +63,8 @@ __device__ __forceinline__ void list_segments(SegmentList& shared, const DecodeA
     schedule::Segment segment;
     const bool is_end = !segments.next(segment);
     if (is_end) {
-      // Not whole: what is never set is live through the loop over blocks, too, so that ptxas spills it.
+      // Only the request is set: a field that is never set would be live through the loop over blocks, and
+      // ptxas would spill it.
       shared.list[i].segment.request = -1;
     } else {
       shared.list[i] = {segment, segments.tile_of(segment)};
@@ -73,7 +76,7 @@ __device__ __forceinline__ void list_segments(SegmentList& shared, const DecodeA
   ptx::arrive(shared.all_listed);
 }
 
-/// By a warp, where a part is one segment (parts/shares.cuh): that, or an end, is all of the list.
+/// A warp makes the list where a part is one segment (parts/shares.cuh): that segment, or an end.
 __device__ __forceinline__ void list_share(SegmentList& shared, const Work& work) {
   if (threadIdx.x % 32 == 0) {
     shared.list[0] = work;
@@ -84,7 +87,7 @@ __device__ __forceinline__ void list_share(SegmentList& shared, const Work& work
   __syncwarp();
 }
 
-/// The walk of a role then, by a loop of one turn: without a loop ptxas may make descriptors' addresses anew
+/// The walk of a role then: a loop of one turn, since without a loop ptxas may compute descriptors' addresses
 /// for each product.
 template <class Attend>
 __device__ __forceinline__ void attend_share(SegmentList& shared, Attend attend) {
@@ -97,12 +100,12 @@ class ListPosition {
  public:
   __device__ __forceinline__ explicit ListPosition(SegmentList& shared) : shared_(shared) {}
 
-  /// The item here: the end, or a segment.
+  /// The item here: a segment, or the end.
   __device__ __forceinline__ const Work& get() const {
     ptx::wait(item_ == 0 ? shared_.first_listed : shared_.all_listed, parity_);
     return shared_.list[item_];
   }
-  /// Whether it was the last one listed: then all threads meet.
+  /// Goes to the next item. True if the list is finished: then all threads meet.
   __device__ __forceinline__ bool next() {
     if (++item_ < kListed) return false;
     item_ = 0;
@@ -112,7 +115,7 @@ class ListPosition {
     return true;
   }
   __device__ __forceinline__ std::uint32_t parity() const { return parity_; }
-  /// The item after this one, or null if it is not of this list.
+  /// The item after this one; null if it is not in this list.
   __device__ __forceinline__ const Work* next_listed() const {
     if (item_ + 1 == kListed) return nullptr;
     ptx::wait(shared_.all_listed, parity_);
@@ -125,8 +128,8 @@ class ListPosition {
   std::uint32_t parity_ = 0;
 };
 
-/// The walk of the role of which warp `lister` lists, before it has anything else to do: `begin(parity)` at
-/// each list's begin, `attend(work)` for each segment.
+/// The walk of the role whose warp `lister` makes the lists, before it has anything else to do: calls
+/// `begin(parity)` at each list's begin and `attend(work)` for each segment.
 template <bool kTurns = false, class Begin, class Attend>
 __device__ __forceinline__ void list_and_attend(SegmentList& shared, const DecodeArguments& args, int lister,
                                                 Begin begin, Attend attend) {

@@ -1,5 +1,5 @@
-// A CTA's share of the plan: a part's segments, of each one row tile, and with teams some of its blocks. CTAs
-// are numbered part by part, lane by lane, rank by rank in the team.
+// A CTA's share of the plan: of each segment of a part one row tile, and with teams some of its blocks. CTAs
+// are numbered by part, then lane, then rank in the team.
 #pragma once
 
 #include "cuda/parts/listed_tokens.cuh"
@@ -10,55 +10,56 @@
 
 namespace flashlatent::parts {
 
-/// Set-up and what shapes tell run before this, while the launch before this one ends; nothing of memory is
-/// read.
+/// Waits for the previous launch. Set-up, and what follows from shapes, come before this call, while that
+/// launch ends; nothing is read from memory before.
 __device__ __forceinline__ void wait_for_launch_before() {
-  cudaGridDependencySynchronize();            // of what it may still write
-  cudaTriggerProgrammaticLaunchCompletion();  // the combine step may take its place in the queue
+  cudaGridDependencySynchronize();            // it may still write what this launch reads
+  cudaTriggerProgrammaticLaunchCompletion();  // lets the combine step take its place in the queue
 }
 
 /// One of the teams that share a request.
 struct SharingTeam {
   int request;
   int lane;   // which of its row tiles
-  int first;  // the number of the first team's part
+  int first;  // the part of the first team
   int share, shares;
 };
 
-/// The teams that share the request of a part.
+/// The number of teams that share the request of a part.
 __device__ __forceinline__ int shares_of(const schedule::Geometry& g, const schedule::Cut& part) {
   return g.partition == schedule::Partition::kTeamShares ? schedule::StoredShare(part).shares() : 1;
 }
 
-/// Where this CTA's share begins and ends, as far as shapes tell: nothing is read from memory. kTurns: of
-/// schedule::Partition::kTurns, and no other.
+/// Where this CTA's part begins and ends, as far as shapes say; nothing is read from memory. kTurns: the
+/// partition is schedule::Partition::kTurns.
 template <int kTeam = 1, bool kTurns = false>
 class PartPlace {
  public:
   __device__ __forceinline__ explicit PartPlace(const DecodeArguments& args)
       : PartPlace(args.geometry, args.lanes.quotient(blockIdx.x / kTeam),
                   args.lanes.remainder(blockIdx.x / kTeam)) {}
-  /// CTAs that are numbered otherwise: one of part `part`, with lane `lane` or several lanes from there on.
+  /// For CTAs that are numbered in another way: of part `part`, with lane `lane` or several lanes from there
+  /// on.
   __device__ __forceinline__ PartPlace(const schedule::Geometry& g, int part, int lane)
       : part_(part), lane_(lane) {
     if (kTurns || is_whole(g)) begin_ = schedule::whole_cut(g, part_);
     if (shares_one_request(g)) begin_ = schedule::stored(schedule::lone_team_cut(g, part_));
   }
 
-  /// Can begin() and end() be called before the plan is there?
+  /// Are begin() and end() valid before the plan has been read?
   __device__ __forceinline__ static bool by_shape(const schedule::Geometry& g) {
     return kTurns || is_whole(g) || shares_one_request(g);
   }
-  /// The row tile of the only segment of a part by shape, which must not be ragged.
+  /// The row tile of the only segment of a part by shape; must not be ragged.
   __device__ __forceinline__ RowTile only_tile(const DecodeArguments& args) const {
     return row_tile(args, begin_.request, is_whole(args.geometry) ? begin_.round : 0, lane_);
   }
-  /// begin() of a part by shape; else nothing.
+  /// begin() of a part by shape; otherwise meaningless.
   __device__ __forceinline__ const schedule::Cut& begin_by_shape() const { return begin_; }
-  /// Of a team's part by shape, as Segments has them.
+  /// For a team's part by shape; see Segments.
   __device__ __forceinline__ int shares(const schedule::Geometry& g) const { return shares_of(g, begin_); }
   __device__ __forceinline__ int share() const { return schedule::StoredShare(begin_).share(); }
-  /// Which of the part's row tiles of each segment, the first of them.
+  /// The CTA's row tile among the part's lanes, or its first one.
   __device__ __forceinline__ int lane() const { return lane_; }
   __device__ __forceinline__ schedule::Cut begin(const DecodeArguments& args) const {
     return by_shape(args.geometry) ? begin_ : args.cuts[part_];
@@ -78,11 +79,11 @@ class PartPlace {
   schedule::Cut begin_;
 };
 
-/// The segments of this CTA's part, one after another; with teams, of kTeam CTAs, the share of each.
-/// kLooksAhead: the walker's. kLists: tokens are of two lists (listed_tokens.cuh). kTurns: PartPlace's.
+/// The segments of this CTA's part, one after another; in a team of kTeam CTAs, the CTA's share of each.
+/// kLooksAhead: see Walker. kLists: tokens are of two lists (listed_tokens.cuh). kTurns: see PartPlace.
 template <int kTeam = 1, bool kLooksAhead = true, bool kLists = false, bool kTurns = false>
 class Segments {
-  static constexpr bool kTokens = kLists && !kTurns;  // as row_tile() has it
+  static constexpr bool kTokens = kLists && !kTurns;  // see row_tile()
   using Lengths = std::conditional_t<kLists, schedule::UnionLengths, const std::int32_t*>;
 
  public:
@@ -90,11 +91,11 @@ class Segments {
       : Segments(args, PartPlace<kTeam, kTurns>(args)) {}
   __device__ __forceinline__ Segments(const DecodeArguments& args, const PartPlace<kTeam, kTurns>& place)
       : Segments(args, place.lane(), place.begin(args), place.end(args)) {}
-  /// `end` is not asked for by only().
+  /// only() does not need `end`.
   __device__ __forceinline__ Segments(const DecodeArguments& args, int lane, const schedule::Cut& begin,
                                       const schedule::Cut& end)
       : Segments(args, lane, begin, end, item_lengths<kLists>(args.cache), args.successors) {}
-  /// `lengths` and `successors`: the call's, wherever they are.
+  /// `lengths` and `successors`: the call's, or copies of them.
   __device__ __forceinline__ Segments(const DecodeArguments& args, int lane, const schedule::Cut& begin,
                                       const schedule::Cut& end, const Lengths& lengths,
                                       const std::int32_t* successors)
@@ -102,8 +103,7 @@ class Segments {
 
   __device__ __forceinline__ bool next(schedule::Segment& segment) {
     if constexpr (kTokens) {
-      // A short ragged request may lack most query tokens: nobody is told of those, whose results none
-      // awaits.
+      // Skips segments without query rows: a short ragged request may lack most query tokens.
       do {
         if (!walker_.next(segment)) return false;
       } while (args_.query.begins != nullptr && tile_of(segment).rows == 0);
@@ -115,7 +115,7 @@ class Segments {
     return true;
   }
 
-  /// The only segment of a part that has one, in fewer steps.
+  /// The only segment of a part that has one; takes fewer steps than next().
   __device__ __forceinline__ schedule::Segment only() const {
     schedule::Segment segment = walker_.only();
     skip_without_rows(segment);
@@ -123,17 +123,17 @@ class Segments {
     return segment;
   }
 
-  /// Where others that go on from here, to the same end, begin.
+  /// Where the walk would continue.
   __device__ __forceinline__ const schedule::Cut& at() const { return walker_.at(); }
 
   __device__ __forceinline__ RowTile tile_of(const schedule::Segment& segment) const {
     return row_tile<kTokens>(args_, segment.request, segment.round, lane());
   }
 
-  /// Which of the part's row tiles this is.
+  /// The CTA's row tile among the part's lanes.
   __device__ __forceinline__ int lane() const { return lane_; }
 
-  /// The parts that share the request of a team's segment, of which this is the one of number `share`.
+  /// The number of parts that share the request of a team's segment; this part is number `share`.
   __device__ __forceinline__ int shares() const { return shares_of(args_.geometry, begin_); }
   __device__ __forceinline__ int share() const { return schedule::StoredShare(begin_).share(); }
   __device__ __forceinline__ SharingTeam sharing(const schedule::Segment& segment) const {
@@ -141,7 +141,7 @@ class Segments {
   }
 
  private:
-  /// A tile without rows (of a ragged request) has no blocks either: nothing is loaded for it.
+  /// A tile without rows (of a ragged request) gets no blocks either, so that nothing is loaded for it.
   __device__ __forceinline__ void skip_without_rows(schedule::Segment& segment) const {
     if (args_.query.begins != nullptr && tile_of(segment).rows == 0) segment.block_end = segment.block_begin;
   }

@@ -13,22 +13,22 @@ __device__ __forceinline__ void add_weighted(float (&x)[4], float4 theirs, float
   x[3] += theirs.w * weight;
 }
 
-/// Fours in fp32.
+/// As fp32.
 struct SentUnit {
   float4 packets[128];
 
-  /// x += the thread's four, each so often.
+  /// x += weight * the thread's four values.
   __device__ __forceinline__ void add_to(float (&x)[4], int thread, float weight) const {
     add_weighted(x, packets[thread], weight);
   }
 };
 
-/// The same as fp16 (packed_row.cuh). A unit is 4 pieces of 8 rows and 16 columns, and a packet has a lane's
-/// fours of two of them, one after the other. kWarps: how many send it, pieces side by side.
+/// As fp16 (packed_row.cuh). A unit is 4 pieces of 8 rows and 16 columns; a packet has a lane's four values
+/// of two consecutive pieces. kWarps: warps that send, pieces side by side.
 template <int kWarps>
 struct PackedSentUnit {
   uint4 packets[64];
-  float scale[32 * kWarps];  // what a 1 of each lane stands for
+  float scale[32 * kWarps];  // the value that a 1 of each lane stands for
 
   __device__ __forceinline__ void add_to(float (&x)[4], int thread, float weight) const {
     const int piece = thread / 32, lane = thread % 32;

@@ -1,15 +1,15 @@
-// The largest of many floats, in shared memory: nobody keeps a register for it, and nobody waits.
+// The maximum of many floats, in shared memory: it takes no register, and nobody waits.
 #pragma once
 
 #include <cuda_runtime.h>
 
 namespace flashlatent::parts {
 
-/// As an integer of the order that floats have; -0 is below 0.
+/// Kept as an integer that orders as floats do; -0 is below 0.
 class SharedMax {
  public:
   __device__ __forceinline__ void init() { bits_ = ordered(__float_as_int(-INFINITY)); }
-  /// x is no NaN.
+  /// x must not be NaN.
   __device__ __forceinline__ void raise(float x) { atomicMax(&bits_, ordered(__float_as_int(x))); }
   __device__ __forceinline__ float get() const { return __int_as_float(ordered(bits_)); }
 

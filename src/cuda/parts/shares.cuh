@@ -1,7 +1,7 @@
-// Parts that are a share of one request (schedule::combines_shares()): a CTA has one segment, and walks no
-// plan. A walk is in local memory, of which each trip is one to L2: with one mla_64_pingpong's computing
-// warps knew of their segment 3.3 us after the launch before. Of even shares shapes tell which it is, so that
-// nobody reads the plan either; shares by length the plan tells, and is read along with all lengths.
+// Parts that are shares of one request (schedule::combines_shares()): a CTA has one segment and walks no
+// plan. A walk is in local memory, and each access is a trip to L2: with a walk the computing warps of
+// mla_64_pingpong knew their segment 3.3 us after the previous launch. Even shares follow from shapes, so
+// nobody reads the plan. Shares by length are in the plan, which is read together with all lengths.
 #pragma once
 
 #include "cuda/parts/listed_tokens.cuh"
@@ -10,8 +10,8 @@
 
 namespace flashlatent::parts {
 
-/// The part that is cut so. What stands for its blocks is which share it has, and of how many. One that is
-/// left over is an end.
+/// The part of a stored cut. Its block numbers are still the share's number and count. A part that is left
+/// over is an end.
 __device__ __forceinline__ Work part_of(const DecodeArguments& args, const schedule::Cut& stored) {
   const schedule::StoredShare cut(stored);
   Work work;
@@ -20,7 +20,8 @@ __device__ __forceinline__ Work part_of(const DecodeArguments& args, const sched
   return work;
 }
 
-/// Puts the blocks in their place: none of a tile without rows, as a short ragged request may have one.
+/// Replaces the share's number and count by its blocks; a tile without rows (of a short ragged request) gets
+/// none.
 __device__ __forceinline__ void place_blocks(const schedule::Geometry& g, Work& work, int length) {
   schedule::Segment& segment = work.segment;
   const int share = segment.block_begin, shares = segment.block_end;
@@ -30,13 +31,13 @@ __device__ __forceinline__ void place_blocks(const schedule::Geometry& g, Work& 
   segment.block_end = schedule::share_begin(blocks, shares, share + 1);
 }
 
-/// The part of this CTA, of even ones: nothing is read from memory, unless queries are ragged.
+/// This CTA's part of even shares. Nothing is read from memory, unless queries are ragged.
 __device__ __forceinline__ Work even_part(const DecodeArguments& args) {
   return part_of(args, schedule::stored(schedule::even_cut(args.geometry, args.lanes.quotient(blockIdx.x))));
 }
 
-/// The part of this CTA as the plan has it, its blocks in place. By a warp, in one trip to memory: a lane
-/// reads each request's length. kLists: tokens are of two lists (listed_tokens.cuh).
+/// This CTA's part by the plan, with its blocks. Called by a warp, one trip to memory: each lane loads a
+/// request's length. kLists: tokens are of two lists (listed_tokens.cuh).
 template <bool kLists>
 __device__ __forceinline__ Work planned_part(const DecodeArguments& args) {
   const schedule::Geometry& g = args.geometry;
@@ -48,17 +49,18 @@ __device__ __forceinline__ Work planned_part(const DecodeArguments& args) {
   return work;
 }
 
-/// The part of this CTA, even or by length, as the schedule has it: what shapes tell is worked out before the
-/// launch before is done.
+/// This CTA's part, of either partition. What follows from shapes is computed before the previous launch is
+/// done.
 template <bool kMayBeRagged, bool kLists = false>
 class Part {
  public:
   __device__ __forceinline__ explicit Part(const DecodeArguments& args) : args_(args) {
     if (is_even() && !is_ragged()) work_ = even_part(args);
   }
-  /// By a warp, when that is done: with its blocks in place.
+  /// Called by a warp after that: the part with its blocks.
   __device__ __forceinline__ const Work& find() {
-    if (!is_even()) [[unlikely]] {  // out of the way of lone requests: 0.1 us of 16,384 tokens
+    // unlikely, so that lone requests get the straight code: 0.1 us of 16,384 tokens
+    if (!is_even()) [[unlikely]] {
       work_ = planned_part<kLists>(args_);
     } else {
       if (is_ragged()) work_ = even_part(args_);

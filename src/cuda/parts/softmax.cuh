@@ -1,5 +1,5 @@
-// Online softmax (Milakov & Gimelshein 2018; FlashAttention) over blocks, in base 2, for the two rows that a
-// thread shares with the three others of its quad.
+// Online softmax (Milakov and Gimelshein 2018; FlashAttention) over blocks, in base 2, for the two rows that
+// a thread shares with the other three threads of its quad.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -10,7 +10,7 @@
 
 namespace flashlatent::parts {
 
-/// Two values, for rows row and row + 8 of the fragment.
+/// Two values, for rows `row` and row + 8 of the fragment.
 struct RowPair {
   float low, high;
 };
@@ -32,29 +32,29 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
-/// exp2(x - max) with an empty row's max of -inf giving 0, not NaN.
+/// The maximum to subtract: 0 for an empty row, whose -inf would make exp2(x - max) NaN and not 0.
 __device__ __forceinline__ float finite_or_zero(float max) {
   return max == -INFINITY ? 0.0F : max;
 }
 
-/// Is a maximum larger than a base by more than `slack`? Rounded down, or probabilities of huge scores could
-/// be larger than the slack allows.
+/// Is a maximum larger than a base by more than `slack`? The difference is rounded down, or probabilities of
+/// huge scores could exceed the slack.
 __device__ __forceinline__ bool exceeds(float max, float base, float slack) {
   return max > __fadd_rd(base, slack);
 }
 
-/// What is subtracted from scores before exp2: the maximum so far, unless a new one is larger by no more than
-/// `slack`, so that outputs need not shrink for it (the idea of FlashAttention-4's lazy rescaling).
+/// The number to subtract from scores before exp2: the base so far, unless the new maximum exceeds it by more
+/// than `slack`. Outputs then need not be rescaled for small increases (FlashAttention-4's lazy rescaling).
 __device__ __forceinline__ float settle_base(float before, float max, float slack) {
   return exceeds(max, before, slack) ? max : before;
 }
 
-/// The slack for a row whose probabilities so far, relative to the base, have this sum, or those of about
-/// half of its tokens: the square of a new maximum is then at most 1/32 of it. A token that weighs much must
-/// have the probability 1, which rounding leaves alone: the tolerance is that of code without tricks. What
-/// weighs is told by the sum of squares, since values of many tokens cancel: a token of 1/38 of the sum
-/// itself had two thirds of an output's norm. Probabilities are at most 2^8, which neither bf16 nor fp16
-/// minds.
+/// The slack of a row whose probabilities so far, relative to the base, have this sum; `is_half`: the sum is
+/// of about half of its tokens. The square of a new maximum may then be at most 1/32 of the sum of squares.
+/// The reason is the tolerance, which is that of code without tricks: there a token that weighs much has the
+/// probability 1, which rounding leaves alone. Squares decide what weighs much, since values of many tokens
+/// cancel: a token with 1/38 of the sum itself had two thirds of an output's norm. Probabilities are at most
+/// 2^8, which bf16 and fp16 both hold.
 __device__ __forceinline__ float slack_of(float sum, bool is_half = false) {
   return fminf(fmaxf(0.5F * __log2f(sum) - (is_half ? 2.0F : 2.5F), 0.0F), 8.0F);
 }
@@ -69,7 +69,7 @@ __device__ __forceinline__ RowPair row_max(const float (&s)[kCount]) {
     block.high = fmaxf(block.high, fmaxf(s[4 * j + 2], s[4 * j + 3]));
   }
 #pragma unroll
-  for (int lane = 1; lane <= 2; lane *= 2) {  // both rows' shuffles are under way together
+  for (int lane = 1; lane <= 2; lane *= 2) {  // the shuffles of both rows are under way together
     const float low = __shfl_xor_sync(0xffffffff, block.low, lane);
     const float high = __shfl_xor_sync(0xffffffff, block.high, lane);
     block = {fmaxf(block.low, low), fmaxf(block.high, high)};
@@ -86,8 +86,8 @@ __device__ __forceinline__ RowPair row_base(const float (&s)[kCount], float scal
           settle_base(before.high, block.high * scale, slack.high)};
 }
 
-/// By what a row's sums and outputs shrink when the base grows. Nothing has been summed as long as it is
-/// -inf: outputs, which are 0 then, are left alone.
+/// The factor for a row's sums and outputs when the base grows. While the base is -inf nothing has been
+/// summed: outputs, which are 0, are left alone.
 __device__ __forceinline__ float shrink(float before, float after) {
   return before == -INFINITY ? 1.0F : exp2_fast(before - after);
 }
@@ -119,13 +119,13 @@ __device__ __forceinline__ void multiply(float (&s)[kCount], float factor) {
   for (float& x : s) x *= factor;
 }
 
-/// Is any base of the warp so large that its rounding might count, 2^-15 here?
+/// Is any base of the warp so large (2^15) that its rounding might count?
 __device__ __forceinline__ bool is_huge(RowPair base) {
   return __any_sync(0xffffffff, fmaxf(fabsf(base.low), fabsf(base.high)) >= 0x1p10F);
 }
 
-/// A scale of 0 or less would turn the order of scores and the -inf of masked ones around: such scores are
-/// scaled at once, and by 1 from then on. Returns the scale that is left.
+/// A scale of 0 or less would reverse the order of scores and the sign of masked scores' -inf. So such scores
+/// are scaled here, and by 1 afterwards. Returns the scale that is left.
 template <int kCount>
 __device__ __forceinline__ float positive_scale(float (&s)[kCount], float scale) {
   if (scale > 0) return scale;
@@ -133,10 +133,10 @@ __device__ __forceinline__ float positive_scale(float (&s)[kCount], float scale)
   return 1.0F;
 }
 
-/// exponentials() does not round a score times `scale` before it subtracts a base, which is rounded: the
-/// largest probability is not 1 but off by that, from 2^12 on by what fp16 shows, from 2^15 on bf16, and from
-/// 2^31 on exp2 has no room for it. Where any base of the warp is large, scores are scaled at once, too.
-/// Returns the scale that is left.
+/// exponentials() does not round a score times `scale` before it subtracts the base, which is rounded. The
+/// largest probability is then not 1. From a base of 2^12 on the difference shows in fp16, from 2^15 on in
+/// bf16, and from 2^31 on exp2 overflows. So where any base of the warp is large, scores are scaled (and
+/// rounded) here. Returns the scale that is left.
 template <int kCount>
 __device__ __forceinline__ float scale_below(RowPair base, float (&s)[kCount], float scale) {
   if (!is_huge(base)) return scale;
@@ -166,7 +166,7 @@ __device__ __forceinline__ float2 unpack(std::uint32_t pair) {
   }
 }
 
-/// An accumulator as A operands of 16 columns each: the two layouts agree. Of the operands [kBegin, kEnd).
+/// Packs accumulators into A operands of 16 columns each, [kBegin, kEnd) of them: both have the same layout.
 template <class Element, int kBegin, int kEnd, int kCount>
 __device__ __forceinline__ void pack_probabilities(std::uint32_t (&p)[kCount / 8][4],
                                                    const float (&s)[kCount]) {
@@ -177,14 +177,14 @@ __device__ __forceinline__ void pack_probabilities(std::uint32_t (&p)[kCount / 8
     for (int i = 0; i < 4; ++i) p[k][i] = pack<Element>(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
   }
 }
-/// All of them.
+/// Packs all of them.
 template <class Element, int kCount>
 __device__ __forceinline__ void pack_probabilities(std::uint32_t (&p)[kCount / 8][4],
                                                    const float (&s)[kCount]) {
   pack_probabilities<Element, 0, kCount / 8>(p, s);
 }
 
-/// Does any row of the warp shrink? The base settles after a few blocks.
+/// Must any row of the warp be rescaled? The base settles after a few blocks.
 __device__ __forceinline__ bool shrinks(RowPair factor) {
   return __any_sync(0xffffffff, factor.low != 1.0F || factor.high != 1.0F);
 }

@@ -1,6 +1,6 @@
-// Values in memory that say of which merge they are, so that who waits for them reads them until they do:
-// no fence, and no trip to a counter before the one to the values. 16 bytes at a time, which are written and
-// read as one: 8 of values, 8 of the tag. (The idea of flags beside the data is NCCL's LL protocol.)
+// Values in memory that carry the number of their merge. A reader loads them until the number is right: there
+// is no fence, and no trip to a counter before the one to the values. 16 bytes are stored and loaded as one:
+// 8 of values, 8 of the tag. (NCCL's LL protocol has the idea of flags beside the data.)
 #pragma once
 
 #include "cuda/parts/packed_row.cuh"
@@ -8,7 +8,8 @@
 
 namespace flashlatent::parts {
 
-/// Of 56 bits: what the memory holds by chance is one once in 2^56. The other 8 are the values' exponent.
+/// A tag has 56 bits: memory holds the right one by chance with probability 2^-56. The other 8 bits are the
+/// values' exponent.
 using Tag = std::uint64_t;
 inline constexpr int kTagShift = 8;
 inline constexpr Tag kTagMask = ~Tag{0} >> kTagShift;
@@ -27,7 +28,7 @@ __device__ __forceinline__ float2 floats_of(const ptx::Word128& word) {
                      __uint_as_float(static_cast<std::uint32_t>(word.low >> 32)));
 }
 
-/// A thread's four values of a unit: of fp16 as fp32.
+/// A thread's four values of a unit. fp16 calls: as fp32.
 template <class Element>
 struct TaggedFour {
   static constexpr int kWords = 2;
@@ -45,7 +46,7 @@ struct TaggedFour {
   }
 };
 
-/// Of bf16 as fp16, relative to a power of two (packed_row.cuh).
+/// bf16 calls: as fp16, relative to a power of two (packed_row.cuh).
 template <>
 struct TaggedFour<__nv_bfloat16> {
   static constexpr int kWords = 1;
@@ -54,7 +55,7 @@ struct TaggedFour<__nv_bfloat16> {
   __device__ __forceinline__ static TaggedFour of(const float (&x)[4], Tag tag) {
     float bound = 0;
 #pragma unroll
-    for (float v : x) bound = fmaxf(bound, fabsf(fmaf(v, 0.0F, v)));  // NaN of what is not finite
+    for (float v : x) bound = fmaxf(bound, fabsf(fmaf(v, 0.0F, v)));  // NaN for what is not finite
     const Fp16Scale fp16(bound);
     return {{{two_words(pack<__half>(x[0] * fp16.scale, x[1] * fp16.scale),
                         pack<__half>(x[2] * fp16.scale, x[3] * fp16.scale)),

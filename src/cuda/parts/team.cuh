@@ -1,21 +1,22 @@
-// A team: the kTeam CTAs of a cluster, each with a share of a segment's blocks. What they have is merged
-// without a trip to memory: the output (unnormalised) is cut into units, four values of each of 128 threads;
-// every CTA sends each unit to the unit's owner, and its rows' statistics to all owners, by asynchronous
-// stores that the owner's barrier counts; the owner adds them up in the order of ranks and writes, or merges
-// them with other teams' first (team_merge.cuh). A team has one segment; a CTA without blocks sends zeros.
+// A team: the kTeam CTAs of a cluster, each with a share of a segment's blocks. Their results are merged
+// without a trip to memory. The output (unnormalised) is cut into units, four values of each of 128 threads,
+// and each unit has an owner. Every CTA sends each unit to its owner, and its rows' statistics to all owners,
+// by asynchronous stores that the owner's barrier counts. The owner adds them up in the order of ranks and
+// writes the result, or first merges it with other teams' (team_merge.cuh). A team has one segment; a CTA
+// without blocks sends zeros.
 //
-// Each CTA has one barrier for that, `received` (1 arrival: its own, which announces the bytes of all that
-// send). The cluster meets once, before anybody sends, and not at the end: what is sent to a CTA it waits
-// for.
+// Each CTA has one barrier for this, `received` (1 arrival: its own, which announces the bytes of all
+// senders). The cluster meets once before anybody sends. It does not meet at the end, because a CTA waits for
+// everything that is sent to it.
 //
 // A kernel's Config says how its output is cut:
-//   kUnits, kOwnedUnits, kOwners     units of a tile, those of an owner, and how many own any
+//   kUnits, kOwnedUnits, kOwners     units of a tile, units of an owner, number of owners
 //   unit_row(), unit_column()        of (unit, thread): where the first of the thread's values is
-//   kPairApart                       they are columns column + {0, 1} + {0, kPairApart}
+//   kPairApart                       the values are columns column + {0, 1} + {0, kPairApart}
 //   SentUnit                         what is sent of a unit (sent_unit.cuh)
-//   kLargestP                        by which outputs are too large for their sums
-// and its SharedMemory has `team`, a TeamMemory, and incoming(sender, owner), where the owner gets what
-// `sender` has of its units.
+//   kLargestP                        the factor by which outputs are too large for their sums
+// Its SharedMemory has `team`, a TeamMemory, and incoming(sender, owner), where the owner gets the sender's
+// part of its units.
 #pragma once
 
 #include "cuda/parts/arguments.h"
@@ -31,10 +32,10 @@ struct RowStatistics {
   float max, sum;
 };
 
-/// Slices of a unit that are not merged yet by those whose they are (team_merge.cuh).
+/// Slices of a unit that their CTAs have left unmerged (team_merge.cuh).
 struct Unmerged {
   std::uint32_t declined;        // by this CTA
-  std::uint32_t left;            // by others, to this one
+  std::uint32_t left;            // by others, to this CTA
   ptx::Barrier stored, settled;  // all of this CTA's part is in memory; `left` is known
 
   __device__ __forceinline__ void init() {
@@ -50,24 +51,24 @@ struct TeamMemory {
   ptx::Barrier received;
   Unmerged unmerged[Config::kOwnedUnits];
 
-  /// One thread, before the cluster meets.
+  /// Called by one thread before the cluster meets.
   __device__ __forceinline__ void init() {
     ptx::init(received, 1);
     for (Unmerged& unit : unmerged) unit.init();
   }
 };
 
-/// What the owner of units gets from one CTA.
+/// What an owner of units gets from one CTA.
 template <class Config>
 using TeamUnits = typename Config::SentUnit[Config::kOwnedUnits];
 
-/// Where a computing thread's four of a unit are.
+/// The place of a computing thread's four values of a unit.
 struct UnitPlace {
-  int unit;  // or -1: this thread has none
+  int unit;  // -1: this thread has none
   int n;     // row
   int column;
 
-  /// Is it the one that keeps its row's statistics?
+  /// Is this the thread that keeps its row's statistics?
   __device__ __forceinline__ bool begins_row() const { return column % 64 == 0; }
 };
 
@@ -80,11 +81,11 @@ class Exchange {
   __device__ __forceinline__ explicit Exchange(Shared& shared)
       : shared_(shared), team_(shared.team), rank_(rank()) {}
 
-  /// Which of the owned units this thread adds up; of teams of 4 two, one after another.
+  /// Owned units that a thread adds up, one after another: two in teams of 4.
   static constexpr int kTurns = (Config::kOwnedUnits + 1) / 2;
   __device__ __forceinline__ static int slot_of(int turn) { return threadIdx.x / 128 + 2 * turn; }
 
-  /// What this thread adds up.
+  /// The place of what this thread adds up.
   __device__ __forceinline__ static UnitPlace own_place(int turn = 0) {
     const int slot = slot_of(turn), thread = threadIdx.x % 128;
     if (rank() >= Config::kOwners || slot >= Config::kOwnedUnits) return {-1, 0, 0};
@@ -92,14 +93,14 @@ class Exchange {
     return {unit, Config::unit_row(unit, thread), Config::unit_column(unit, thread)};
   }
 
-  /// Announces what this CTA will get.
+  /// Announces the bytes that this CTA will get.
   __device__ __forceinline__ void open() const {
     if (threadIdx.x == 0) {
       ptx::arrive_expecting(team_.received, rank_ < Config::kOwners ? kTeam * kBytesASender : 0);
     }
   }
 
-  /// Rows' statistics to all owners; `row_of(n)` is asked by one thread for each.
+  /// Sends the rows' statistics to all owners; one thread calls `row_of(n)` for each row.
   template <class RowOf>
   __device__ __forceinline__ void send_statistics(RowOf row_of) const {
     static_assert(Config::kOwners <= Config::kComputeThreads / Config::kRows);
@@ -114,7 +115,7 @@ class Exchange {
   struct Route {
     std::uint32_t to, received;
 
-    /// What belongs so many bytes from its begin.
+    /// Sends a value to its place, `at` bytes from the unit's begin.
     template <class Value>
     __device__ __forceinline__ void send(int at, Value value) const {
       ptx::send(to + at, value, received);
@@ -126,10 +127,11 @@ class Exchange {
             ptx::address_in(owner, &team_.received)};
   }
 
-  /// Waits until all that others send is here.
+  /// Waits for everything that others send.
   __device__ __forceinline__ void receive() const { ptx::wait_for_cluster(team_.received, 0); }
 
-  /// The thread's values of all CTAs together, in the order of ranks, unnormalised, and their row.
+  /// Adds up the thread's values of all CTAs in the order of ranks, unnormalised, and returns their row's
+  /// statistics.
   __device__ __forceinline__ RowStatistics add_up(float (&x)[4], int n, int turn) const {
     constexpr int kAtOnce = 8;
     const int slot = slot_of(turn), thread = threadIdx.x % 128;

@@ -1,11 +1,11 @@
-// The results of several teams that share a request (schedule::Partition::kTeamShares), merged without a
-// launch: the owner of a unit in each team leaves what its team has of it in the workspace, tagged
-// (tagged.cuh), and then adds up a slice of it, of all teams in their order: who waits reads until everything
-// is there. That is one trip to memory; a fence, a ticket and all of a unit by whoever is last took three
-// times as long.
+// Merges the results of several teams that share a request (schedule::Partition::kTeamShares), without a
+// launch. In each team the owner of a unit writes the team's part of it to the workspace, tagged
+// (tagged.cuh). Then each adds up one slice of the unit, of all teams in order; it loads until everything has
+// arrived. That is one trip to memory; a fence, a ticket and a merge of the whole unit by the last team took
+// three times as long.
 //
-// Who waits must not keep another from beginning: two such calls on two streams could make each other wait
-// for ever. So after kPatience tries it declines, and whoever is last to arrive does its slice, too.
+// A waiting CTA must not keep another CTA from beginning: two such calls on two streams could wait for each
+// other for ever. So after kPatience tries it declines, and the last team to arrive does its slice, too.
 #pragma once
 
 #include "cuda/parts/segments.cuh"
@@ -15,26 +15,28 @@
 
 namespace flashlatent::parts {
 
-/// One team's part of one unit, in the workspace. Those of the teams that share a request lie side by side.
+/// One team's part of one unit, in the workspace. The parts of the teams that share a request lie side by
+/// side.
 template <class Config>
 struct UnitPartial {
-  TaggedFour<typename Config::Element> values[128];  // as in Exchange: a thread's four
+  TaggedFour<typename Config::Element> values[128];  // see Exchange: a thread's four values
   ptx::Word128 rows[Config::kRows];                  // maximum in base 2, sum
 };
 
-/// What a unit's merges go by, in the workspace behind all partial results.
+/// The state of a unit's merges, in the workspace behind all partial results.
 ///
-/// No number may come twice, or what is left of an earlier merge would be taken for this one's. Where
-/// `counts` do not go with it the workspace was somebody else's meanwhile; the number is then that of
-/// nanoseconds so far, which is beyond all before it, since no call takes as little as one.
+/// A merge's number must never come twice, or an earlier merge's values would be taken for this one's. If
+/// `counts` do not fit `number`, the workspace was used for something else. Then the number begins at the
+/// present time in nanoseconds, which is above all earlier ones: no call takes as little as a nanosecond.
 struct UnitMerges {
-  Ticket counts;         // of the present one: owners that have arrived, and slices that are left to the last
-  std::uint64_t number;  // of the present one: one more after each
+  // of the present merge: owners that have arrived, and slices that are left to the last one
+  Ticket counts;
+  std::uint64_t number;  // of the present merge; grows by one with each
 
   static constexpr int kArrivalBits = 8;
   static constexpr Ticket kCounts = (1ULL << 2 * kArrivalBits) - 1;
 
-  /// Before anybody has arrived.
+  /// The state before anybody has arrived.
   __host__ __device__ __forceinline__ static UnitMerges begun(std::uint64_t number) {
     return {(number ^ 0x7E4A5C0D1F3B9A26ULL) * 0x9E3779B97F4A7C15ULL & ~kCounts, number};
   }
@@ -44,14 +46,14 @@ struct UnitMerges {
 };
 static_assert(sizeof(UnitMerges) == kUnitMergesBytes);
 
-/// One unit, by 128 threads.
+/// Merges one unit by 128 threads.
 template <class Config>
 class TeamMerge {
   using Element = typename Config::Element;
   using Four = TaggedFour<Element>;
 
  public:
-  /// Some time before run(), which needs what is read here, and takes no time for addresses then.
+  /// Call some time before run(), so that its loads and addresses are ready then.
   __device__ __forceinline__ TeamMerge(const DecodeArguments& args, const SharingTeam& team, UnitPlace place)
       : share_(team.share), shares_(team.shares), unit_(place.unit), begins_row_(place.begins_row()) {
     const int lanes = args.geometry.lanes;
@@ -70,14 +72,14 @@ class TeamMerge {
     state_ = {state.low, state.high};
   }
 
-  /// Whose four of a unit the thread writes in the end: its own, or of this CTA's slice.
+  /// The thread whose four values this thread writes: its own, or one of this CTA's slice.
   __device__ __forceinline__ static int written(int share, int shares) {
     return shares > 1 && share < slices(shares) ? four_of(share, shares)
                                                 : static_cast<int>(threadIdx.x % 128);
   }
 
-  /// `x` and `row` are the thread's four and their row, of this team. `write(own, four, x, row)` gets all
-  /// teams', unnormalised, of a four of the unit; `own`: of written().
+  /// `x` and `row`: the thread's four values of this team, and their row. `write(own, four, x, row)` gets the
+  /// sum over all teams, unnormalised, for four values of the unit; `own`: the four of written().
   template <class Write>
   __device__ __forceinline__ void run(const float (&x)[4], RowStatistics row, Unmerged& unmerged,
                                       Write write) {
@@ -113,12 +115,13 @@ class TeamMerge {
  private:
   static_assert(kMostTeamCtas / Config::kTeam < 1 << UnitMerges::kArrivalBits);
 
-  /// Slices, and groups of teams, which lanes share out: of at least 8, 4 or 2 teams.
+  /// The numbers of slices, and of groups of teams among which lanes are divided (at least 8, 4 or 2 teams),
+  /// as logarithms.
   __device__ __forceinline__ static int slices_log2(int shares) {
     return shares >= 8 ? 3 : shares >= 4 ? 2 : 1;
   }
   __device__ __forceinline__ static int slices(int shares) { return 1 << slices_log2(shares); }
-  /// Of a warp's fours of a slice.
+  /// Fours of a slice for a warp.
   __device__ __forceinline__ static int fours_log2(int shares) { return 5 - slices_log2(shares); }
   __device__ __forceinline__ static int four_of(int slice, int shares) {
     const int warp = threadIdx.x % 128 / 32, fours = fours_log2(shares);
@@ -127,24 +130,24 @@ class TeamMerge {
   __device__ __forceinline__ static int group_of(int shares) {
     return static_cast<int>(threadIdx.x % 32 >> fours_log2(shares));
   }
-  /// Each four by the lane of the first group.
+  /// The lane of the first group writes.
   __device__ __forceinline__ static bool writes(int shares) { return group_of(shares) == 0; }
 
   __device__ __forceinline__ bool has_slice() const { return share_ < slices(shares_); }
-  /// Where a slice's fours are, the first of this thread's teams'.
+  /// Finds a slice's fours, from the first of this thread's teams on.
   __device__ __forceinline__ void find(int slice) {
     const int four = four_of(slice, shares_);
     const UnitPartial<Config>& partial = partials_[group_of(shares_)];
     values_at_ = partial.values[four].words;
     row_at_ = &partial.rows[Config::unit_row(unit_, four)];
   }
-  /// It is worked out here, not where it is needed.
+  /// Forces the value to be computed here, and not where it is used.
   template <class T>
   __device__ __forceinline__ static void hold(T*& place) {
     asm volatile("" : "+l"(place));
   }
 
-  /// Whoever is first says where they begin.
+  /// The first to arrive sets the number.
   __device__ __forceinline__ void begin_numbers() {
     const UnitMerges first = UnitMerges::begun(ptx::global_time());
     const ptx::Word128 found{state_.counts, state_.number};
@@ -154,8 +157,8 @@ class TeamMerge {
     state_.number = is_first ? first.number : before.high;
   }
 
-  /// Of this merge. Words of other units', as the workspace may hold them from calls of other shapes, have
-  /// others.
+  /// The tag of this merge. Other units' words, which calls of other shapes may have left in the workspace,
+  /// have other tags.
   __device__ __forceinline__ Tag tag_of_merge() const {
     return state_.number + reinterpret_cast<std::uintptr_t>(merges_) * 0x9E3779B97F4A7C15ULL & kTagMask;
   }
@@ -167,11 +170,11 @@ class TeamMerge {
     if (begins_row_) ptx::store_at_gpu(to_row_, tagged(row.max, row.sum, tag));
   }
 
-  /// By one thread, after all have stored.
+  /// Called by one thread after all have stored.
   __device__ __forceinline__ Ticket arrive(std::uint32_t declined) const {
     return atomicAdd(&merges_->counts, 1ULL + (Ticket{declined} << UnitMerges::kArrivalBits));
   }
-  /// Returns the slices that are left to this CTA. The last one leaves all ready for the next merge.
+  /// Returns the slices that are left to this CTA. The last CTA prepares the state for the next merge.
   __device__ __forceinline__ std::uint32_t leave(Ticket before, std::uint32_t declined) const {
     const auto counts = static_cast<std::uint32_t>(before & UnitMerges::kCounts);
     if (static_cast<int>(counts % (1 << UnitMerges::kArrivalBits)) != shares_ - 1) return 0;
@@ -179,8 +182,8 @@ class TeamMerge {
     return counts >> UnitMerges::kArrivalBits | declined;
   }
 
-  /// All teams' together of a four of the slice, unnormalised, and its row: some of the teams by each group
-  /// of lanes. False if they have not come in time. All lanes of a warp.
+  /// The sum over all teams of four values of the slice, unnormalised, and their row; each group of lanes
+  /// adds some of the teams. False if they have not arrived in time. Called by all lanes of a warp.
   __device__ __forceinline__ bool read(Tag tag, bool may_decline, float (&x)[4], RowStatistics& row) const {
     const int groups = slices(shares_), fours = fours_log2(shares_);
     const ptx::Word128 *values_at = values_at_, *row_at = row_at_;
@@ -248,10 +251,10 @@ class TeamMerge {
     return true;
   }
 
-  static constexpr int kAtOnce = 2;     // teams of a thread's share in one trip: mostly all
+  static constexpr int kAtOnce = 2;     // teams of a thread's share in one trip to memory: mostly all
   static constexpr int kPatience = 64;  // tries, of some 600 clocks each
 
-  // As the workspace is reckoned on the host (common/teams.cc).
+  // The host sizes the workspace by this (common/teams.cc).
   static_assert(Config::kUnits <= kMostUnits);
   static_assert(Config::kUnits * sizeof(UnitPartial<Config>) <=
                 Config::kRows * (Config::kVDim * 8 + Config::kUnits * sizeof(ptx::Word128)));

@@ -1,18 +1,19 @@
-// What the roles of a team's CTA can know before the launch before theirs is done.
+// What the roles of a team's CTA can know before the previous launch is done.
 #pragma once
 
 #include "cuda/parts/segments.cuh"
 
 namespace flashlatent::parts {
 
-/// Has a part one segment, that can be known before the launch before this one is done?
+/// Has the part one segment that is known before the previous launch is done?
 template <int kTeam>
 __device__ __forceinline__ bool known_ahead(const DecodeArguments& args) {
   return PartPlace<kTeam>::by_shape(args.geometry) && args.query.begins == nullptr;
 }
 
-/// Reads the plan if the part is not known ahead. The branch, which __syncwarp() keeps one, spares who knows
-/// it the wait for reads that are only not taken: they would share a scoreboard with those of Q.
+/// The part's segments; reads the plan if the part is not known ahead. __syncwarp() keeps this a branch: with
+/// predicated loads a CTA that knows its part would wait for them, too, since they share a scoreboard with
+/// Q's loads.
 template <int kTeam>
 __device__ __forceinline__ Segments<kTeam> find_segments(const DecodeArguments& args,
                                                          const PartPlace<kTeam>& place, bool known) {

@@ -1,4 +1,4 @@
-// What a computing thread of a team adds up of its CTA's units, and writes.
+// What a computing thread of a team does with its CTA's units: adds them up and writes them.
 #pragma once
 
 #include "cuda/parts/epilogue.cuh"
@@ -9,8 +9,8 @@ namespace flashlatent::parts {
 /// Where a row's results go, from a column on.
 template <class Element>
 struct RowPlace {
-  Element* out = nullptr;  // null: not a live row
-  float* lse = nullptr;    // of column 0, with whose values it is written
+  Element* out = nullptr;  // null: the row is not live
+  float* lse = nullptr;    // of column 0, with whose values the lse is written; else null
   int head = 0;
 
   __device__ __forceinline__ static RowPlace find(const DecodeArguments& args, const RowTile& tile, int n,
@@ -26,7 +26,7 @@ struct RowPlace {
     return place;
   }
 
-  /// So many columns on.
+  /// The place `column` columns further on.
   __device__ __forceinline__ RowPlace at(int column) const {
     return {out == nullptr ? nullptr : out + column, column == 0 ? lse : nullptr, head};
   }
@@ -41,7 +41,8 @@ class TeamUnit {
   __device__ __forceinline__ explicit TeamUnit(int turn = 0)
       : turn_(turn), place_(Exchange<Shared>::own_place(turn)) {}
 
-  /// Of the values that this thread writes: if several teams share the request, others than it adds up first.
+  /// The values that this thread writes. If several teams share the request they are others than those that
+  /// it adds up first.
   __device__ __forceinline__ UnitPlace written(int share, int shares) const {
     const int four = TeamMerge<Config>::written(share, shares), unit = max(place_.unit, 0);
     return {place_.unit, Config::unit_row(unit, four), Config::unit_column(unit, four)};
@@ -49,8 +50,8 @@ class TeamUnit {
   __device__ __forceinline__ int row() const { return place_.n; }
   __device__ __forceinline__ int column() const { return place_.column; }
 
-  /// Adds up what the CTAs have sent, merges it with what other teams have of the request, and writes a slice
-  /// of that. `team`: this one, among them. `to`: of written(); `find(n, column)` finds another.
+  /// Adds up what the CTAs have sent, merges it with the other teams' results of the request, and writes a
+  /// slice of the sum. `team`: this team. `to`: the place of written(); `find(n, column)` finds other places.
   template <class Find>
   __device__ __forceinline__ void merge(Shared& shared, const DecodeArguments& args, const SharingTeam& team,
                                         const RowPlace<Element>& to, Find find,
@@ -82,7 +83,7 @@ class TeamUnit {
   }
 
  private:
-  /// The final result.
+  /// Writes the final result.
   __device__ __forceinline__ static void write(const DecodeArguments& args, const float (&x)[4],
                                                RowStatistics row, const RowPlace<Element>& to) {
     const RowScale scale = finish_row(row.max, row.sum);

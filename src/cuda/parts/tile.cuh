@@ -21,16 +21,16 @@ __device__ __forceinline__ std::uint32_t unit_offset(int row, int unit) {
   return row * kRowBytes + unit_in_row(row, unit);
 }
 
-/// Of a block of kChunks times 64 columns that has come by whole boxes (block_loader.cuh): 16 tokens' rows of
-/// 64 columns follow one another as in a tile, then those of the next 64 columns; 16 more tokens follow.
+/// A block of kChunks chunks of 64 columns that was loaded in whole boxes (block_loader.cuh): the first 64
+/// columns of 16 tokens, as in a tile, then their next 64 columns and so on; then the next 16 tokens.
 inline constexpr int kBoxRows = 16;
 template <int kChunks>
 __host__ __device__ constexpr int block_row_offset(int chunk, int token) {
   return ((token / kBoxRows * kChunks + chunk) * kBoxRows + token % kBoxRows) * kRowBytes;
 }
 
-/// Where a thread's accumulators lie in a 64-row result of wgmma: rows row and row + 8, columns
-/// 8 j + column + {0, 1} for j = 0, 1, ... (registers 4 j + {0, 1} and 4 j + {2, 3}).
+/// Where a thread's accumulators are in a 64-row result of wgmma: rows `row` and row + 8, columns 8 j +
+/// column + {0, 1} for j = 0, 1, ... (registers 4 j + {0, 1} and 4 j + {2, 3}).
 struct Fragment {
   int row;
   int column;

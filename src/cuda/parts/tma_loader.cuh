@@ -1,4 +1,4 @@
-// Whole boxes of a page by TMA.
+// Loads whole boxes of pages by TMA.
 #pragma once
 
 #include "cuda/parts/page_boxes.cuh"
@@ -7,9 +7,8 @@
 
 namespace flashlatent::parts {
 
-/// Whole boxes of a page by TMA. Pages hold a multiple of `box_tokens` (16, 32 or 64). One warp, or where a
-/// tile takes several boxes three, with every third tile each: 36 copies a block are more than one thread
-/// asks for in time.
+/// Pages hold a multiple of `box_tokens` (16, 32 or 64). Used by one warp; by three, with every third tile
+/// each, where a tile takes several boxes: a thread cannot start 36 copies of a block in time.
 class TmaLoader {
   static constexpr int kWarps = 3;
 
@@ -35,7 +34,7 @@ class TmaLoader {
 
   __device__ __forceinline__ void look_ahead(const BlockRange& range) { pages_.look_ahead(range); }
 
-  /// Loads the range that look_ahead() announced; `announce` is called once on the way, for the one after.
+  /// Loads the range that look_ahead() announced; calls `announce` once on the way, for the next range.
   template <class Pipe, class Announce>
   __device__ __forceinline__ void load(Pipe& pipe, const BlockRange& range, Announce announce) {
     pipe.begin_range();
@@ -67,7 +66,8 @@ class TmaLoader {
   PageBoxes pages_;
   const CUtensorMap& map_;
   const int warp_;
-  // KV is read once; what stays in L2 instead is Q, partial results and the other tile's half of a block.
+  // KV is read once, so it is evicted first: L2 keeps Q, partial results, and the other tile's half of a
+  // block.
   const std::uint64_t policy_ = ptx::evict_first_policy();
 };
 

@@ -1,4 +1,4 @@
-// Token by token with cp.async.
+// Loads token by token with cp.async.
 #pragma once
 
 #include "cuda/parts/listed_tokens.cuh"
@@ -8,10 +8,9 @@
 
 namespace flashlatent::parts {
 
-/// Token by token with cp.async, for pages of any size; four warps. Each thread copies the same 16-byte
-/// column of four rows of every tile. Nobody waits for what it has asked for: barriers are told by the copies
-/// themselves, and where the next block's tokens are is read meanwhile. kLists_: of two lists
-/// (listed_tokens.cuh).
+/// For pages of any size; used by four warps. Each thread copies the same 16-byte column of four rows of
+/// every tile. Nobody waits for copies: they arrive on barriers themselves, and meanwhile the next block's
+/// tokens are located. kLists_: tokens are of two lists (listed_tokens.cuh).
 template <bool kLists_>
 class TokenLoaderOf {
  public:
@@ -19,7 +18,8 @@ class TokenLoaderOf {
   using Range = std::conditional_t<kLists, ListedRange, BlockRange>;
   static constexpr int kThreads = 128;
   __device__ __forceinline__ static int threads(const CacheArguments&) { return kThreads; }
-  static constexpr int kArrivals = kThreads + 1;  // of copies, and of who says which tokens count
+  // of the copies, and of the lane that writes which tokens count
+  static constexpr int kArrivals = kThreads + 1;
   static constexpr bool kZeroesDead = false;
   static constexpr bool kReaderFences = true;
   static constexpr bool kAllReadersArrive = true;
@@ -41,7 +41,7 @@ class TokenLoaderOf {
   template <class Pipe, class Announce>
   __device__ __forceinline__ void load(Pipe& pipe, const Range& range, Announce announce) {
     int entries[2] = {next_entries_[0], next_entries_[1]};
-    announce();  // looks up the next range's first
+    announce();  // loads the next range's first entries
     pipe.begin_range();
     for (int block = range.begin; block < range.end; ++block) {
       locate<typename Pipe::Element>(entries, range, block);
@@ -52,11 +52,11 @@ class TokenLoaderOf {
   }
 
  private:
-  static constexpr int kRows = 4;  // a thread
+  static constexpr int kRows = 4;  // of a thread
   static constexpr int kApart = kTileRows / kRows;
   __device__ __forceinline__ int first_row() const { return thread_ / 8; }
 
-  /// Asks for the entries of a block's tokens, of two a lane.
+  /// Loads the entries of a block's tokens, two for each lane.
   __device__ __forceinline__ void look_up(const Range& range, int block, int (&entries)[2]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -69,7 +69,7 @@ class TokenLoaderOf {
     }
   }
 
-  /// Where this thread's rows are, and which of the block's tokens count.
+  /// Finds this thread's rows, and which of the block's tokens count.
   template <class Element>
   __device__ __forceinline__ void locate(const int (&entries)[2], const Range& range, int block) {
     live_ = 0;
@@ -77,7 +77,7 @@ class TokenLoaderOf {
     for (int half = 0; half < 2; ++half) {
       const int row = half * 32 + thread_ % 32;
       bool counts;
-      std::int64_t offset;  // of lists: the address
+      std::int64_t offset;  // with lists: the address
       if constexpr (kLists) {
         const auto at = place_in_list(range.lists, block, row);
         offset = reinterpret_cast<std::int64_t>(
@@ -110,7 +110,7 @@ class TokenLoaderOf {
 #pragma unroll
     for (int k = 0; k < kRows; ++k) live[k] = live_ >> (first_row() + k * kApart) & 1;
     const std::uint32_t place = unit_offset(first_row(), thread_ % 8);
-    static_assert(kApart % 8 == 0);  // rows so far apart have their units in the same order
+    static_assert(kApart % 8 == 0);  // rows this far apart have their units in the same order
 #pragma unroll
     for (int i = 0; i < Pipe::kQkChunks; ++i) {
       pipe.wait_empty(i);
@@ -130,8 +130,8 @@ class TokenLoaderOf {
   const CacheArguments& cache_;
   const int thread_;
   int next_entries_[2];                // of the next range's first block
-  std::uint64_t live_;                 // which of this block's tokens count
-  const std::uint8_t* source_[kRows];  // of those, this thread's 16 bytes of the first chunk
+  std::uint64_t live_;                 // of this block's tokens
+  const std::uint8_t* source_[kRows];  // of those rows, this thread's 16 bytes of the first chunk
 };
 
 using TokenLoader = TokenLoaderOf<false>;

@@ -1,5 +1,5 @@
-// Sparse prefill's items, one after another (schedule::Partition::kTurns): each warp walks by itself, and
-// keeps nothing of the walk in registers. Nobody lists anything, and nobody meets.
+// Items in turn, for sparse prefill (schedule::Partition::kTurns). Each warp walks by itself and keeps
+// nothing of the walk in registers. There are no lists and no meetings.
 #pragma once
 
 #include "cuda/parts/work_queue.cuh"
@@ -29,7 +29,7 @@ __device__ __forceinline__ schedule::Cut first_in_turn(const DecodeArguments& ar
 /// A warp's place in its CTA's items.
 class TurnItems {
  public:
-  /// `mine`: in shared memory, this warp's.
+  /// `mine`: this warp's, in shared memory.
   __device__ __forceinline__ TurnItems(Work& mine, const DecodeArguments& args) : mine_(mine), args_(args) {
     put(first_in_turn(args));
   }
@@ -43,7 +43,7 @@ class TurnItems {
 
  private:
   __device__ __forceinline__ void put(const schedule::Cut& at) {
-    __syncwarp();  // all lanes have read the one before
+    __syncwarp();  // all lanes have read the item before
     if (threadIdx.x % 32 == 0) mine_ = item_in_turn(args_, at);
     __syncwarp();
   }

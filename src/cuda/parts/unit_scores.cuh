@@ -1,7 +1,7 @@
-// Softmax over scores that come in units of tokens (fp8_units.cuh), as parts/softmax.cuh has it otherwise.
+// Softmax over scores in units of tokens (fp8_units.cuh); parts/softmax.cuh is the other one.
 //
-// A probability meets V in the same unit, so that it is the product of both that fp16 must have room for. The
-// base is therefore taken of scores and units together, and sums leave the units out.
+// A probability meets V in the token's unit, so fp16 must hold the product of probability and unit. The base
+// is therefore computed from scores and units together. Sums leave the units out.
 #pragma once
 
 #include "cuda/parts/fp8_units.cuh"
@@ -9,19 +9,18 @@
 
 namespace flashlatent::parts {
 
-/// P times its unit is brought to at most 2^kLargestUnitP, until a later one is larger by no more than
-/// 2^kUnitSlack, for which outputs need not shrink. Below fp16 has 33 binades left, and 11 bits where bf16
-/// has 8.
+/// P times its unit is brought to at most 2^kLargestUnitP. A later one may be larger by 2^kUnitSlack before
+/// outputs are rescaled. Below, fp16 has 33 binades left, and 11 bits where bf16 has 8.
 inline constexpr float kLargestUnitP = 9;
 inline constexpr float kUnitSlack = 6;
 
-/// Of a fragment's eight columns j, the units of this thread's two tokens. `units` begins at its first
-/// column.
+/// The units of this thread's two tokens in a fragment's eight columns j. `units`: from the fragment's first
+/// column on.
 __device__ __forceinline__ float2 units_of(const float* units, int j) {
   return *reinterpret_cast<const float2*>(units + 8 * j);
 }
 
-/// Scores times `scale` (any sign) to base 2, and the unit's logarithm.
+/// Multiplies scores by `scale` (any sign) to base 2 and adds the units' logarithms.
 template <int kCount>
 __device__ __forceinline__ void add_units(float (&s)[kCount], const float* units, float scale) {
 #pragma unroll
@@ -38,13 +37,13 @@ __device__ __forceinline__ void add_units(float (&s)[kCount], const float* units
   }
 }
 
-/// The base for a row's maximum: rounded up, since below that of scores from 2^27 on the next fp32 is one by
-/// 2^16 too large for fp16.
+/// The base for a row's maximum, rounded up: from 2^27 on the next lower fp32 would let P be too large for
+/// fp16 by a factor of 2^16.
 __device__ __forceinline__ float settle_base_of_units(float before, float max) {
   return settle_base(before, __fsub_ru(max, kLargestUnitP), kUnitSlack);
 }
 
-/// The rows' bases after these.
+/// The rows' bases after these scores.
 template <int kCount>
 __device__ __forceinline__ RowPair row_base_of_units(const float (&s)[kCount], RowPair before) {
   const RowPair max = row_max(s);

@@ -1,5 +1,5 @@
-// Segments from the loading role, which walks the plan, to the computing warpgroups: these then need neither
-// the code nor the registers of the walk.
+// Hands segments from the loading role, which walks the plan, to the computing warpgroups, which then need
+// neither code nor registers for the walk.
 #pragma once
 
 #include "cuda/parts/row_tile.cuh"
@@ -12,19 +12,19 @@ struct Work {
   RowTile tile;
 
   __device__ __forceinline__ int blocks() const { return segment.block_end - segment.block_begin; }
-  /// After the last segment.
+  /// Is this the item after the last segment?
   __device__ __forceinline__ bool is_end() const { return segment.request < 0; }
 };
 
 inline constexpr int kWorkSlots = 4;
 
-/// Of Work, or what begins with it.
+/// A queue of Work, or of a type that begins with it.
 template <class T>
 struct WorkQueueOf {
   T work[kWorkSlots];
   ptx::Barrier full[kWorkSlots], empty[kWorkSlots];
 
-  /// One thread puts, `takers` arrivals free a slot.
+  /// One thread puts items; `takers` arrivals free a slot.
   __device__ __forceinline__ void init(int takers) {
     for (int i = 0; i < kWorkSlots; ++i) {
       ptx::init(full[i], 1);
@@ -35,7 +35,7 @@ struct WorkQueueOf {
 
 using WorkQueue = WorkQueueOf<Work>;
 
-/// A place in the queue; putter and takers each move one on.
+/// A place in the queue. The putter and each taker have one and move it on.
 template <class T>
 class WorkPositionOf {
  public:
@@ -48,13 +48,13 @@ class WorkPositionOf {
     ++index_;
   }
 
-  /// The work here, once it is put.
+  /// The item here; waits until it has been put.
   __device__ __forceinline__ const T& get() const {
     ptx::wait(queue_.full[slot()], parity());
     return queue_.work[slot()];
   }
 
-  /// Frees this slot, which takes an arrival of one lane of every warp that takes, and goes to the next.
+  /// Frees this slot (with one arrival of each taking warp) and goes to the next.
   __device__ __forceinline__ void next() {
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::arrive(queue_.empty[slot()]);

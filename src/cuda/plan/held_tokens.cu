@@ -1,4 +1,4 @@
-// plan/held_tokens.h on the device: a thread a query token.
+// plan/held_tokens.h on the device: one thread for each query token.
 #include "plan/held_tokens.h"
 
 #include "cuda/common/launch.h"

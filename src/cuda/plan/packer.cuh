@@ -1,7 +1,7 @@
-// Packing of a plan's items (plan/packing.h) by one CTA: a warp for each stretch and bound.
+// Packs a plan's items (plan/packing.h) by one CTA: one warp for each stretch and bound.
 //
-// One step takes an item: votes, shuffles and comparisons that wait for one another. Code that runs once
-// costs as much as it has instructions, so the host works out what all threads need.
+// A step takes one item: a chain of votes, shuffles and comparisons. Code that runs once costs as much as it
+// has instructions, so the host computes what all threads need.
 #pragma once
 
 #include <cstdint>
@@ -10,30 +10,31 @@
 
 namespace flashlatent::cuda {
 
-/// What the warps that pack share and leave behind. Items are known by rank, 0 being the one that costs most.
+/// What the packing warps share and leave behind. Items are named by rank; rank 0 costs most.
 struct Packings {
   alignas(16) std::int32_t costs[schedule::kMostPacked];  // by request; -1: there is none
   std::int32_t rank_costs[schedule::kMostPacked];         // by rank
   std::int32_t line_costs[schedule::kMostPacked];         // by place on the dealt line
   std::uint8_t requests[schedule::kMostPacked];           // by rank
   std::uint8_t places[schedule::kMostPacked];             // on the dealt line, by rank
-  std::int32_t best[schedule::kMostStretches];  // number of the first bound that fits, else kPackings
+  std::int32_t best[schedule::kMostStretches];  // number of the first bound that fits; kPackings: none does
   std::int32_t item_costs[schedule::kMostStretches][schedule::kMostPacked];  // of a stretch's items
-  std::uint8_t items[schedule::kMostStretches][schedule::kMostPacked];       // their ranks
+  std::uint8_t items[schedule::kMostStretches][schedule::kMostPacked];       // ranks of a stretch's items
   std::uint8_t taken[schedule::kPackings][schedule::kMostPacked];  // ranks in the order of takes, by stretch
   std::int16_t cut_places[schedule::kPackings][schedule::kMostPackedParts + 1];
   std::int32_t cut_blocks[schedule::kPackings][schedule::kMostPackedParts + 1];
-  std::uint8_t order[schedule::kMostPacked];  // requests, as the best bounds of all stretches take them
+  // requests, in the order of takes by the best bounds of all stretches
+  std::uint8_t order[schedule::kMostPacked];
 };
 static_assert(schedule::kMostPacked <= 256, "ranks, places and requests are bytes");
 
-/// A stretch's items for schedule::pack_parts(), those that cost most first, up to kSlots times 32 of them.
-/// Each lane of a warp has the costs of kSlots, and all lanes have the same bits for those that are left.
+/// A stretch's items for schedule::pack_parts(), the most expensive first, up to 32 kSlots of them. Each lane
+/// of a warp has the costs of kSlots items; all lanes have the same bits for the items that are left.
 template <int kSlots>
 class WarpItems {
  public:
-  /// `costs` and `ranks`: of the stretch's items, of which the last one waits if `last_waits`. `order` is
-  /// told the ranks that are taken.
+  /// `costs` and `ranks`: of the stretch's items; the last one waits if `last_waits`. `order` gets the ranks
+  /// of taken items.
   __device__ __forceinline__ WarpItems(const std::int32_t* costs, const std::uint8_t* ranks, int items,
                                        bool last_waits, std::uint8_t* order)
       : all_costs_(costs), ranks_(ranks), order_(order) {
@@ -54,7 +55,7 @@ class WarpItems {
   __device__ __forceinline__ schedule::Unpacked shortest() const {
     return shortest_;
   }
-  /// The longest one is not within `cost`.
+  /// The longest item is not within `cost`.
   __device__ __forceinline__ schedule::Unpacked longest_within(std::int32_t cost) const {
     std::uint32_t bits[kSlots];
 #pragma unroll
@@ -73,7 +74,7 @@ class WarpItems {
   static constexpr unsigned kAll = 0xffffffff;
   static constexpr schedule::Unpacked kNone{-1, -1};
 
-  /// `base`: of the slot in which it is, times 32.
+  /// `base`: the slot that it is in, times 32.
   __device__ __forceinline__ schedule::Unpacked at(std::uint32_t word, int base, int bit) const {
     if constexpr (kSlots == 1) {
       const std::int32_t cost = __shfl_sync(kAll, costs_[0], bit);
@@ -107,11 +108,11 @@ class WarpItems {
   std::uint8_t* order_;
   std::int32_t costs_[kSlots];
   std::uint32_t left_[kSlots];
-  schedule::Unpacked waiting_ = kNone;  // is left until no other is
+  schedule::Unpacked waiting_ = kNone;  // may be taken when no other is left
   schedule::Unpacked longest_, shortest_;
 };
 
-/// Packs items by a CTA of kThreads: a thread for each request, a warp for each stretch and bound.
+/// Packs items by a CTA of kThreads threads: a thread for each request, a warp for each stretch and bound.
 class Packer {
  public:
   static constexpr int kThreads = schedule::kMostPacked;
@@ -121,7 +122,7 @@ class Packer {
                                     const std::int64_t* cost_prefix, Packings& shared)
       : g_(g), stretches_(stretches), cost_prefix_(cost_prefix), shared_(shared) {}
 
-  /// Does every stretch fit? Then cut() has the parts.
+  /// Returns whether every stretch fits; then cut() gives the parts.
   __device__ __forceinline__ bool pack() {
     if (threadIdx.x < schedule::kMostStretches) shared_.best[threadIdx.x] = schedule::kPackings;
     rank();
@@ -158,7 +159,7 @@ class Packer {
     return true;
   }
 
-  /// Cut k, without its partial result's place.
+  /// Cut k; its `partial` is 0.
   __device__ __forceinline__ schedule::Cut cut(std::int32_t k) const {
     if (k == g_.parts) return {g_.rounds, 0, 0, 0};
     int index = 0;
@@ -168,9 +169,9 @@ class Packer {
     if (place == g_.requests) return {g_.rounds, 0, 0, 0};
     return {0, shared_.order[place], shared_.cut_blocks[best][k], 0};
   }
-  /// Request number `place` in the order of the packed line.
+  /// The request in place `place` of the packed line.
   __device__ __forceinline__ std::int32_t request(std::int32_t place) const { return shared_.order[place]; }
-  /// The request after that one.
+  /// The request after it.
   __device__ __forceinline__ std::int32_t successor(std::int32_t place) const {
     return place + 1 < g_.requests ? shared_.order[place + 1] : ~static_cast<std::int32_t>(shared_.order[0]);
   }
@@ -178,7 +179,8 @@ class Packer {
  private:
   static constexpr unsigned kAll = 0xffffffff;
 
-  /// Ranks: how many cost more, or as much and come before. Then places on the dealt line.
+  /// Computes ranks (the number of requests that cost more, or as much and come before), then places on the
+  /// dealt line.
   __device__ __forceinline__ void rank() {
     const int request = threadIdx.x;
     const bool is_request = request < g_.requests;
@@ -207,7 +209,7 @@ class Packer {
     __syncthreads();
   }
 
-  /// By a warp: where the stretch begins and ends, by sums of costs on the dealt line.
+  /// Called by a warp: where the stretch begins and ends, from sums of costs on the dealt line.
   __device__ __forceinline__ schedule::Stretch find_stretch(int index) const {
     constexpr int kEach = schedule::kMostPacked / 32;
     const int lane = threadIdx.x % 32;
@@ -217,7 +219,7 @@ class Packer {
       costs[i] = lane * kEach + i < g_.requests ? shared_.line_costs[lane * kEach + i] : 0;
       sum += costs[i];
     }
-    std::int32_t before = sum;  // of these and all before, then of those before
+    std::int32_t before = sum;  // of these items and all before; later of those before
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
       const std::int32_t other = __shfl_up_sync(kAll, before, step);
@@ -229,7 +231,7 @@ class Packer {
     for (int side = 0; side < 2; ++side) {
       const auto offset = static_cast<std::int32_t>(
           schedule::part_offset(cost_prefix_[g_.requests], stretches_.count, index + side));
-      // The items that end at or before the offset.
+      // Items that end at or before the offset.
       std::int32_t items = 0, cost = 0, end = before;
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
@@ -250,7 +252,7 @@ class Packer {
                                 points[0].block > 0 ? shared_.line_costs[points[0].place] : 0);
   }
 
-  /// By a warp: the stretch's items by rank, and after those the one that it has a piece of.
+  /// Called by a warp: lists the stretch's items by rank, then the item that it has a piece of.
   __device__ __forceinline__ void list_items(int index, const schedule::Stretch& stretch) const {
     const int lane = threadIdx.x % 32;
     const int first = stretch.first_item(), end = first + stretch.items();

@@ -1,6 +1,6 @@
-// The plan, built on the device by one CTA: a parallel prefix sum of the requests' costs, then one thread a
-// cut; where requests are packed, first a warp for each stretch and bound (packer.cuh). Header, cuts and
-// merges are bit for bit those of plan/host_plan.cc; both call the partitions' files in plan/.
+// Makes a plan on the device with one CTA: a parallel prefix sum of the requests' costs, then one thread for
+// each cut. Where requests are packed, first a warp for each stretch and bound (packer.cuh). Header, cuts and
+// merges have the same bits as those of plan/host_plan.cc; both call the partitions' files in plan/.
 #include <cub/block/block_scan.cuh>
 
 #include "cuda/common/launch.h"
@@ -24,18 +24,18 @@ using schedule::Merge;
 using schedule::Partition;
 using schedule::PlanView;
 
-constexpr int kEach = 4;  // requests a thread and pass
-// Of the kernel that packs, of a large one without and of a small one, whose threads have a cut and up to
-// kEach requests each: what all warps execute takes time by their number.
+constexpr int kEach = 4;  // requests of a thread in one pass
+// Threads of the kernel that packs, of a large kernel that does not, and of a small one, whose threads have
+// one cut and up to kEach requests each. What all warps execute takes time by their number.
 constexpr int kPackingThreads = Packer::kThreads;
 constexpr int kManyThreads = 1024;
 constexpr int kFewThreads = 256;
-// Costs of up to this many requests are searched in shared memory, of more in the plan's own memory.
+// Up to this many requests, costs are searched in shared memory; with more, in the plan's own memory.
 constexpr int kSharedRequests = 4096;
-// So are up to this many parts' cuts, until the places of their partial results are known.
+// Up to this many parts, cuts stay in shared memory until the places of their partial results are known.
 constexpr int kSharedParts = 511;
 
-/// Requests that are packed, or cut into single shares, are few.
+/// Requests are few where they are packed or cut into single shares.
 union SharedMemory {
   std::int64_t cost_prefix[kSharedRequests + 1];
   struct {
@@ -48,7 +48,7 @@ union SharedMemory {
 };
 static_assert(schedule::kMostSingleShares <= schedule::kMostPacked);
 
-/// Two counts in one scan, both below 2^31.
+/// Two counts in one scan; their sums stay below 2^31.
 struct Pair {
   std::int32_t low, high;
 };
@@ -59,14 +59,14 @@ __device__ Pair unpack(std::int64_t packed) {
   return {static_cast<std::int32_t>(packed), static_cast<std::int32_t>(packed >> 32)};
 }
 
-/// One function: what is in line at three places is code that runs once.
+/// Not inline: three copies would be code that runs once, and costs by its instructions.
 __device__ __noinline__ schedule::LinePoint find_point(const Geometry& g, const std::int64_t* cost_prefix,
                                                        std::int32_t k) {
   return schedule::point_at(g, cost_prefix, k);
 }
 
-/// Lengths: a pointer to those of one list, UnionLengths, or RaggedLengths. kThreads: of the CTA. kPacks: may
-/// requests be packed?
+/// Lengths: a pointer to one list's lengths, UnionLengths, or RaggedLengths. kThreads: of the CTA. kPacks:
+/// may requests be packed?
 template <class Lengths, int kThreads, bool kPacks>
 struct Builder {
   static constexpr int kWarps = kThreads / 32;
@@ -77,17 +77,17 @@ struct Builder {
   Lengths lengths;
   PlanView plan;
   std::int64_t* cost_prefix;
-  Cut* cuts;  // without places of partial results
+  Cut* cuts;  // their `partial` is 0
   typename Scan::TempStorage& scan_memory;
   const schedule::Stretches& stretches;
   Packings& packings;
-  std::int32_t* share_ends;  // of single shares, kMostSingleShares
+  std::int32_t* share_ends;  // of single shares; kMostSingleShares entries
 
   __device__ std::int32_t blocks_at(std::int32_t request) const {
     return schedule::blocks_of(g, schedule::length_of(g, lengths, request));
   }
 
-  /// cost_prefix, requests + 1 long.
+  /// Computes cost_prefix, requests + 1 entries.
   __device__ void scan_costs() const {
     std::int64_t carry = 0;
     for (std::int32_t start = 0; start < g.requests; start += kThreads * kEach) {
@@ -108,7 +108,7 @@ struct Builder {
     __syncthreads();
   }
 
-  /// partial_prefix, and the merges of the first round. Returns how many those are.
+  /// Computes partial_prefix, and the merges of the first round. Returns the number of these.
   __device__ std::int32_t scan_fixed_partials() const {
     Pair carry{0, 0};  // partial results, merges
     for (std::int32_t start = 0; start < g.requests; start += kThreads * kEach) {
@@ -177,7 +177,7 @@ struct Builder {
     finish(g.requests, g.requests * schedule::even_shares(g));
   }
 
-  /// By a warp, a request a lane.
+  /// Called by a warp; each lane has a request.
   __device__ void cut_by_length() const {
     if (threadIdx.x >= 32) return;
     constexpr unsigned kAll = 0xffffffff;
@@ -188,7 +188,7 @@ struct Builder {
       return __reduce_add_sync(kAll, is_request ? schedule::shares_within(blocks, m) : 0);
     });
     const int shares = is_request ? schedule::shares_within(blocks, most) : 0;
-    int end = shares;  // of this request's and all before
+    int end = shares;  // shares of this request and all before
     for (int step = 1; step < 32; step *= 2) {
       const int before = __shfl_up_sync(kAll, end, step);
       if (r >= step) end += before;
@@ -204,7 +204,7 @@ struct Builder {
     finish(g.requests, used);
   }
 
-  /// Partial results of these cuts, by all threads. `cut_at(k)` is cut k.
+  /// The number of partial results of these cuts. Called by all threads; `cut_at(k)` gives cut k.
   template <class CutAt>
   __device__ int partials_of(CutAt&& cut_at) const {
     int partials = 0;
@@ -218,8 +218,8 @@ struct Builder {
     return partials;
   }
 
-  /// Other cuts, without places of partial results, and successors, if packing leaves fewer partial results
-  /// than the cuts there are.
+  /// Replaces the cuts and successors by packed ones, if packing leaves fewer partial results than the
+  /// present cuts. Places of partial results are not set.
   __device__ void pack_items() const {
     if (!schedule::may_pack(g, cost_prefix[g.requests])) return;
     Packer packer(g, stretches, cost_prefix, packings);
@@ -234,7 +234,8 @@ struct Builder {
     for (int k = threadIdx.x; k <= g.parts; k += kThreads) cuts[k] = packer.cut(k);
   }
 
-  /// Cuts the line into single shares, without places of partial results. Are they taken?
+  /// Cuts the line into single shares if takes_single_shares() says so; returns whether it did. Places of
+  /// partial results are not set.
   __device__ bool cut_single_shares() const {
     if (!schedule::may_share_line(g)) return false;
     const int r = threadIdx.x;
@@ -250,7 +251,8 @@ struct Builder {
     }
     for (int step = 16; step > 0; step /= 2) all += __shfl_xor_sync(kAll, all, step);
     if (all == 0 || all > INT32_MAX) return false;
-    // The least longest share, by all warps: each tries another length, in turn of a 32nd of what is left.
+    // Finds the least longest share by all warps: each tries another length, a 32nd of the remaining range
+    // apart.
     std::int32_t low = schedule::shares_within(static_cast<std::int32_t>(all), g.parts);
     std::int32_t high = schedule::shares_within(static_cast<std::int32_t>(all), g.parts - g.requests);
     while (low < high) {
@@ -261,7 +263,7 @@ struct Builder {
       for (int i = 0; i < kOfALane; ++i)
         shares += i * 32 + lane < g.requests ? schedule::shares_within(blocks[i], most) : 0;
       shares = __reduce_add_sync(kAll, shares);
-      // Lengths below the least one are too short: those come first.
+      // Lengths that are too short come first; these are counted.
       const int short_lengths = __syncthreads_count(lane == 0 && (most < high && shares > g.parts));
       high = short_lengths == kWarps ? high : min(high, low + step * short_lengths);
       low = short_lengths == 0 ? low : low + step * (short_lengths - 1) + 1;
@@ -280,7 +282,7 @@ struct Builder {
   }
 
   __device__ void cut_line() const {
-    schedule::LinePoint first{};  // where a thread's first cut falls: most have one
+    schedule::LinePoint first{};  // where the thread's first cut falls; most threads have one cut
     for (std::int32_t k = threadIdx.x; k <= g.parts; k += kThreads) {
       const schedule::LinePoint point = find_point(g, cost_prefix, k);
       if (k == static_cast<std::int32_t>(threadIdx.x)) first = point;

@@ -1,5 +1,5 @@
-// The prefixes' part of a plan: what the host has found travels as kernel arguments, so that nothing is
-// copied from memory that might be gone when a graph replays; the device adds what depends on lengths.
+// Writes a plan's section for prefixes. What the host has found travels as kernel arguments: memory to copy
+// it from might be gone when a graph replays. The device adds what depends on lengths.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -14,15 +14,15 @@ namespace flashlatent::cuda {
 namespace {
 
 constexpr int kThreads = 1024;
-constexpr int kWords = 960;  // kernel arguments are 4 KB at most
+constexpr int kWords = 960;  // kernel arguments have at most 4 KB
 
 /// Words [first, first + count) of header, tiles and members, without the gaps between these.
 struct Words {
-  std::int32_t first, count, head;  // the first `head` of all are header and tiles
+  std::int32_t first, count, head;  // the first `head` words of all are header and tiles
   std::int32_t values[kWords];
 };
 
-/// By one CTA: words to their place; after the last ones what every request has to know.
+/// One CTA writes the words to their places; after the last words it writes what every request has to know.
 __global__ void __launch_bounds__(kThreads)
     prefix_kernel(const __grid_constant__ prefix::Shape shape, const __grid_constant__ Words words, bool last,
                   const std::int32_t* lengths, void* memory) {

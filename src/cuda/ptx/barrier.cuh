@@ -17,7 +17,7 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
 __device__ __forceinline__ void init(Barrier& barrier, std::uint32_t arrivals) {
   ::cuda::ptx::mbarrier_init(&barrier, arrivals);
 }
-/// After init, before any other thread or the copy engine uses the barriers.
+/// Call after init, before any other thread or the copy engine uses the barriers.
 __device__ __forceinline__ void publish_barriers() {
   ::cuda::ptx::fence_mbarrier_init(::cuda::ptx::sem_release, ::cuda::ptx::scope_cluster);
 }
@@ -26,7 +26,7 @@ __device__ __forceinline__ void arrive(Barrier& barrier) {
   ::cuda::ptx::mbarrier_arrive(&barrier);
 }
 
-/// Arrives at the barrier at this place in another CTA of the cluster.
+/// Arrives at the barrier in the same place of another CTA of the cluster.
 __device__ __forceinline__ void arrive_at(std::uint32_t cta, Barrier& barrier) {
   std::uint32_t address;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
@@ -40,12 +40,12 @@ __device__ __forceinline__ std::uint32_t rank_in_cluster() {
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-/// All threads of all CTAs of the cluster.
+/// A barrier of all threads of all CTAs of the cluster.
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/// The two halves of cluster_sync(), of which nothing is made visible but published barriers.
+/// The two halves of cluster_sync(). They make nothing visible but published barriers.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -66,14 +66,15 @@ __device__ __forceinline__ void arrive_expecting(Barrier& barrier, std::uint32_t
                                          ::cuda::ptx::space_shared, &barrier, bytes);
 }
 
-/// Waits a while for the phase of this parity.
+/// Waits for a limited time for the phase of this parity.
 template <::cuda::ptx::dot_scope kScope>
 __device__ __forceinline__ bool is_complete(Barrier& barrier, std::uint32_t parity) {
   return ::cuda::ptx::mbarrier_try_wait_parity(::cuda::ptx::sem_acquire, ::cuda::ptx::scope_t<kScope>(),
                                                &barrier, parity);
 }
 
-/// In builds with device checks: a wait of seconds is for what was lost; a trap with a place beats a hang.
+/// Only in builds with device checks: if a wait takes seconds something was lost. A trap that names the place
+/// is better than a hang.
 __device__ __forceinline__ void check_tries(std::uint32_t tries, const char* what, std::uint32_t place,
                                             std::uint32_t state) {
 #if FLASHLATENT_DEVICE_CHECKS
@@ -85,7 +86,7 @@ __device__ __forceinline__ void check_tries(std::uint32_t tries, const char* wha
 #endif
 }
 
-/// Waits until the phase of this parity is complete. kScope: who does what is waited for.
+/// Waits until the phase of this parity is complete. kScope: the threads whose writes are waited for.
 template <::cuda::ptx::dot_scope kScope = ::cuda::ptx::dot_scope::cta>
 __device__ __forceinline__ void wait(Barrier& barrier, std::uint32_t parity) {
   for (std::uint32_t tries = 0; !is_complete<kScope>(barrier, parity); ++tries) {
@@ -93,7 +94,7 @@ __device__ __forceinline__ void wait(Barrier& barrier, std::uint32_t parity) {
   }
 }
 
-/// The same for what other CTAs of the cluster do.
+/// The same, for what other CTAs of the cluster do.
 __device__ __forceinline__ void wait_for_cluster(Barrier& barrier, std::uint32_t parity) {
   wait<::cuda::ptx::dot_scope::cluster>(barrier, parity);
 }
@@ -105,12 +106,12 @@ __device__ __forceinline__ bool elect_one() {
   return elected != 0;
 }
 
-/// Threads of a warp that arrive at or wait for named barrier `id` (1 to 15), `threads` in all.
+/// Threads of a warp arrive at, or wait for, named barrier `id` (1 to 15) of `threads` threads.
 __device__ __forceinline__ void named_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// The same. Is `mine` true of any of them?
+/// The same. Returns whether `mine` is true in any of them.
 __device__ __forceinline__ bool named_any(int id, int threads, bool mine) {
   std::uint32_t any;
   asm volatile(
@@ -122,7 +123,7 @@ __device__ __forceinline__ bool named_any(int id, int threads, bool mine) {
   return any != 0;
 }
 
-/// What this thread stored to shared memory by ordinary stores becomes visible to wgmma and bulk copies.
+/// Makes this thread's ordinary stores to shared memory visible to wgmma and bulk copies.
 __device__ __forceinline__ void fence_for_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

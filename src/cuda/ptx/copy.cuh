@@ -9,7 +9,7 @@
 
 namespace flashlatent::ptx {
 
-/// One box of a 4-dimensional tensor to shared memory; `barrier` counts its bytes.
+/// Copies one box of a 4-dimensional tensor to shared memory; `barrier` counts its bytes.
 __device__ __forceinline__ void copy_box(void* shared, const CUtensorMap& map, int x0, int x1, int x2, int x3,
                                          Barrier& barrier) {
   const std::int32_t coordinates[4] = {x0, x1, x2, x3};
@@ -24,7 +24,7 @@ __device__ __forceinline__ std::uint64_t evict_first_policy() {
   return policy;
 }
 
-/// One that leaves a line's priority as it is: it takes the place of what was used longest ago.
+/// An L2 policy that leaves a line's priority as it is (least recently used first).
 __device__ __forceinline__ std::uint64_t evict_unchanged_policy() {
   std::uint64_t policy;
   asm("createpolicy.fractional.L2::evict_unchanged.b64 %0, 1.0;" : "=l"(policy));
@@ -40,7 +40,7 @@ __device__ __forceinline__ void copy_box(void* shared, const CUtensorMap& map, i
       "l"(&map), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(shared_address(&barrier)), "l"(policy)
       : "memory");
 }
-/// The same of five dimensions.
+/// The same for five dimensions.
 __device__ __forceinline__ void copy_box(void* shared, const CUtensorMap& map, int x0, int x1, int x2, int x3,
                                          int x4, Barrier& barrier, std::uint64_t policy) {
   asm volatile(
@@ -50,13 +50,13 @@ __device__ __forceinline__ void copy_box(void* shared, const CUtensorMap& map, i
       : "memory");
 }
 
-/// `bytes` (a multiple of 16) of contiguous memory to shared memory; `barrier` counts them.
+/// Copies `bytes` (a multiple of 16) of contiguous memory to shared memory; `barrier` counts them.
 __device__ __forceinline__ void copy_bytes(void* shared, const void* global, std::uint32_t bytes,
                                            Barrier& barrier) {
   ::cuda::ptx::cp_async_bulk(::cuda::ptx::space_cluster, ::cuda::ptx::space_global, shared, global, bytes,
                              &barrier);
 }
-/// The same with an L2 policy.
+/// copy_bytes() with an L2 policy.
 __device__ __forceinline__ void copy_bytes(void* shared, const void* global, std::uint32_t bytes,
                                            Barrier& barrier, std::uint64_t policy) {
   asm volatile(
@@ -66,8 +66,8 @@ __device__ __forceinline__ void copy_bytes(void* shared, const void* global, std
       : "memory");
 }
 
-/// `bytes` (a multiple of 16) of shared memory to the same place in another CTA of the cluster, counted by
-/// the barrier at this place there.
+/// Copies `bytes` (a multiple of 16) of shared memory to the same place in another CTA of the cluster; the
+/// barrier at that place there counts them.
 __device__ __forceinline__ void copy_to_cta(std::uint32_t cta, const void* shared, std::uint32_t bytes,
                                             Barrier& barrier) {
   const std::uint32_t source = shared_address(shared);
@@ -81,8 +81,8 @@ __device__ __forceinline__ void copy_to_cta(std::uint32_t cta, const void* share
       : "memory");
 }
 
-/// `bytes` (a multiple of 16) of shared memory, after fence_for_async_proxy(), to memory. Who asks for some
-/// waits for them before it ends.
+/// Copies `bytes` (a multiple of 16) of shared memory to memory; call after fence_for_async_proxy(). The
+/// thread must wait for its copies before it ends.
 __device__ __forceinline__ void copy_to_memory(void* global, const void* shared, std::uint32_t bytes) {
   ::cuda::ptx::cp_async_bulk(::cuda::ptx::space_global, ::cuda::ptx::space_shared, global, shared, bytes);
 }
@@ -91,12 +91,13 @@ __device__ __forceinline__ void wait_for_copies_to_memory() {
   ::cuda::ptx::cp_async_bulk_wait_group(::cuda::ptx::n32_t<0>());
 }
 
-/// The 128 bytes of memory around an address to L2.
+/// Prefetches the 128 bytes around an address to L2.
 __device__ __forceinline__ void prefetch_line_to_l2(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global) : "memory");
 }
 
-/// 16, 8 or 4 bytes to another CTA's shared memory; its `barrier` counts them. Addresses are of address_in().
+/// Sends 16, 8 or 4 bytes to another CTA's shared memory; its `barrier` counts them. Addresses come from
+/// address_in().
 __device__ __forceinline__ void send(std::uint32_t to, float4 value, std::uint32_t barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
@@ -123,8 +124,7 @@ __device__ __forceinline__ void send(std::uint32_t to, std::uint32_t value, std:
                : "memory");
 }
 
-/// An atomic addition that other CTAs' threads synchronise by: what this thread knows of is known to who adds
-/// later, and the other way round. Returns what was there before.
+/// An atomic addition with acquire and release semantics at the GPU's scope. Returns the previous value.
 __device__ __forceinline__ unsigned long long add_at_gpu(unsigned long long* global, unsigned long long x) {
   unsigned long long before;
   asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;"
@@ -134,37 +134,37 @@ __device__ __forceinline__ unsigned long long add_at_gpu(unsigned long long* glo
   return before;
 }
 
-/// What is there now; what who put it there knew of is known to this thread.
+/// An acquiring load at the GPU's scope.
 __device__ __forceinline__ unsigned long long load_acquire_at_gpu(const unsigned long long* global) {
   unsigned long long x;
   asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(x) : "l"(global) : "memory");
   return x;
 }
-/// What is there now, and nothing else.
+/// A relaxed load at the GPU's scope.
 __device__ __forceinline__ unsigned long long load_relaxed_at_gpu(const unsigned long long* global) {
   unsigned long long x;
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(x) : "l"(global) : "memory");
   return x;
 }
 
-/// A tensor map is fetched before its first use.
+/// Fetches a tensor map before its first use.
 __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-/// 16 bytes from global to shared memory, past L1.
+/// Copies 16 bytes from global to shared memory, bypassing L1.
 __device__ __forceinline__ void copy_16_bytes(std::uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
-/// 8 bytes, and 4.
+/// Copies 8 bytes, or 4.
 __device__ __forceinline__ void copy_8_bytes(std::uint32_t shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared), "l"(global) : "memory");
 }
 __device__ __forceinline__ void copy_4_bytes(std::uint32_t shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
 }
-/// copy_16_bytes(), or zeros where it is not `live`; then nothing is read. L2 fetches 128 bytes. Where 32
-/// bytes of memory do not lie together in shared memory, aligned, they are fetched twice.
+/// copy_16_bytes(), or zeros without a read if it is not `live`. L2 fetches 128 bytes. Bytes that are 32
+/// aligned bytes in memory but not in shared memory are fetched twice.
 __device__ __forceinline__ void copy_16_bytes_or_zeros(std::uint32_t shared, const void* global, bool live) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
                "r"(live ? 16 : 0)
@@ -177,17 +177,17 @@ template <int kPending>
 __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
-/// Arrives at the barrier when all copies that this thread has asked for have landed.
+/// Arrives at the barrier when all copies that this thread has started have landed.
 __device__ __forceinline__ void copy_arrive(Barrier& barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&barrier))
                : "memory");
 }
-/// The same, beside the arrivals that the barrier has been told to expect.
+/// The same, in addition to the arrivals that the barrier expects.
 __device__ __forceinline__ void copy_arrive_beside(Barrier& barrier) {
   asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(shared_address(&barrier)) : "memory");
 }
 
-/// 16 bytes that no kernel writes meanwhile; not moved behind what follows.
+/// Loads 16 bytes that no kernel writes meanwhile; the compiler does not move it behind what follows.
 __device__ __forceinline__ uint4 load_16_bytes(const void* global) {
   uint4 value;
   asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -202,7 +202,7 @@ __device__ __forceinline__ void store_16_bytes(std::uint32_t shared, uint4 value
                : "memory");
 }
 
-/// The same to memory.
+/// Stores 16 bytes to memory, likewise.
 __device__ __forceinline__ void store_16_bytes_to_global(void* global, uint4 value) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(global), "r"(value.x), "r"(value.y),
                "r"(value.z), "r"(value.w)
@@ -235,7 +235,7 @@ __device__ __forceinline__ void store_matrices(std::uint32_t shared, const std::
                : "memory");
 }
 
-/// Loads them.
+/// Loads four such matrices.
 __device__ __forceinline__ void load_matrices(std::uint32_t (&values)[4], std::uint32_t shared) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(values[0]), "=r"(values[1]), "=r"(values[2]), "=r"(values[3])
@@ -265,7 +265,8 @@ __device__ __forceinline__ void store_matrices_transposed(std::uint32_t shared,
                : "memory");
 }
 
-/// condition ? a : b, as one instruction: the compiler would make branches of many and run both sides.
+/// condition ? a : b as one instruction. For many of these the compiler would make branches and run both
+/// sides.
 __device__ __forceinline__ std::uint32_t select(std::uint32_t condition, std::uint32_t a, std::uint32_t b) {
   std::uint32_t result;
   asm("{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\nselp.b32 %0, %1, %2, p;\n}"

@@ -1,5 +1,5 @@
-// What is used of <cuda/ptx>, whose 600 KB of other instructions take nvcc 1.9 s a file. Names of its parts
-// may change from one version of the toolkit to another: then all of it.
+// Includes the parts of <cuda/ptx> that are used: the whole header has 600 KB and takes nvcc 1.9 s a file. If
+// a version of the toolkit names its parts otherwise, the whole header is included.
 #pragma once
 
 #if __has_include(<cuda/__ptx/instructions/mbarrier_wait.h>)

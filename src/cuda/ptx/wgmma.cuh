@@ -17,27 +17,28 @@ struct Wgmma;
 
 #include "cuda/ptx/wgmma_shapes.inc"
 
-/// Before the first product of a batch: registers and shared memory written so far are visible to it.
+/// Call before the first product of a batch: makes registers and shared memory written so far visible to it.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/// Until at most kPending groups are in flight.
+/// Waits until at most kPending groups are in flight.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-/// wgmma_wait<0>() that the compiler does not make one of with another: a condition whose branches wait by
-/// one each is looked at before, not when products are done.
+/// wgmma_wait<0>() that the compiler does not merge with another one. If both branches of a condition wait it
+/// would merge them, and evaluate the condition only when products are done.
 __device__ __forceinline__ void wgmma_wait_apart() {
   asm volatile("wgmma.wait_group.sync.aligned 0; // apart" ::: "memory");
 }
 
-/// The compiler moves a wait in front of what does not need it, which then no longer runs beside products: it
-/// leaves in front of it what may sleep, and so what that depends on. `sum` is never negative.
+/// Keeps the computation of `sum` before the next wait. The compiler moves a wait in front of what does not
+/// need it, which then no longer overlaps products; it leaves in front what may sleep, and what that depends
+/// on. `sum` is never negative.
 __device__ __forceinline__ void keep_before_wait(float sum) {
   asm volatile("{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p nanosleep.u32 20;\n}" ::"f"(sum)
                : "memory");
@@ -69,15 +70,15 @@ __device__ __forceinline__ std::uint64_t descriptor_n_major(std::uint32_t shared
          ((shared_address & 0x3FFFF) >> 4);
 }
 
-/// The descriptor with another low word, in which addresses are counted: + bytes / 16 is bytes further on.
+/// The descriptor with another low word. Its unit is 16 bytes: + bytes / 16 is `bytes` further.
 __device__ __forceinline__ std::uint64_t with_low_word(std::uint64_t descriptor, std::uint32_t low) {
   return (descriptor & 0xFFFFFFFF00000000ULL) | low;
 }
 
-/// Makes descriptors of tiles in a CTA's shared memory, by adding constants to where that begins. Made of a
-/// tile's own address a descriptor takes a mask, a shift and a union more, one after another, between a
-/// tile's barrier and its first product: 128 query heads took 1.5 % longer so, two query tokens 2 %.
-/// kInCluster: an address then has the CTA's rank in its upper bits, which the mask takes away.
+/// Makes descriptors of tiles in a CTA's shared memory by adding constants to the descriptor of its begin.
+/// From a tile's own address a descriptor takes three more instructions in a chain (mask, shift, union),
+/// between a tile's barrier and its first product: 128 query heads took 1.5 % longer, two query tokens 2 %.
+/// kInCluster: addresses have the CTA's rank in their upper bits, which a mask removes.
 template <bool kInCluster>
 class Descriptors {
  public:
@@ -105,7 +106,7 @@ class Descriptors {
 inline constexpr std::uint64_t kStepAlongRow = (16 * 2) >> 4;     // 16 elements
 inline constexpr std::uint64_t kStepAlongRows = (16 * 128) >> 4;  // 16 rows
 
-/// Registers move from warpgroups that wait to those that compute.
+/// Moves registers from warpgroups that wait to those that compute (setmaxnreg).
 template <int kRegisters>
 __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));

@@ -6,8 +6,8 @@
 namespace flashlatent::ptx {
 
 /// Operands and descriptors as Wgmma's, with four bytes of k in place of a packed pair; no operand can be
-/// transposed. Registers of A hold of row r = lane / 4 and c = lane % 4 the bytes 4 c to 4 c + 3 of rows r
-/// and r + 8, and bytes 16 + 4 c and on of these.
+/// transposed. A in registers, with r = lane / 4 and c = lane % 4: bytes 4 c to 4 c + 3 of rows r and r + 8,
+/// then bytes 16 + 4 c to 16 + 4 c + 3 of these.
 template <int kN>
 struct WgmmaE4m3;
 

@@ -1,5 +1,5 @@
-// 16 bytes of memory that are written and read as one: who reads them finds either all of a write or nothing
-// of it (PTX ISA: .b128 loads and stores of the memory consistency model, sm_70 and newer).
+// 16 bytes of memory that are written and read as one: a reader sees all of a write or nothing of it (PTX
+// ISA: .b128 loads and stores of the memory consistency model, sm_70 and newer).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ struct alignas(16) Word128 {
   std::uint64_t low, high;
 };
 
-/// For other CTAs' threads to read; orders nothing else.
+/// A relaxed store, visible to other CTAs.
 __device__ __forceinline__ void store_at_gpu(Word128* global, Word128 x) {
   asm volatile(
       "{\n.reg .b128 x;\nmov.b128 x, {%1, %2};\nst.relaxed.gpu.global.b128 [%0], x;\n}" ::"l"(global),
@@ -18,7 +18,7 @@ __device__ __forceinline__ void store_at_gpu(Word128* global, Word128 x) {
       : "memory");
 }
 
-/// What is there now.
+/// A relaxed load.
 __device__ __forceinline__ Word128 load_at_gpu(const Word128* global) {
   Word128 x;
   asm volatile("{\n.reg .b128 x;\nld.relaxed.gpu.global.b128 x, [%2];\nmov.b128 {%0, %1}, x;\n}"
@@ -28,7 +28,7 @@ __device__ __forceinline__ Word128 load_at_gpu(const Word128* global) {
   return x;
 }
 
-/// Puts `x` where `expected` is. Returns what was there.
+/// Stores `x` if the memory holds `expected`. Returns the previous value.
 __device__ __forceinline__ Word128 compare_and_swap_at_gpu(Word128* global, Word128 expected, Word128 x) {
   Word128 before;
   asm volatile(
@@ -40,7 +40,7 @@ __device__ __forceinline__ Word128 compare_and_swap_at_gpu(Word128* global, Word
   return before;
 }
 
-/// Nanoseconds, the same for all multiprocessors.
+/// Nanoseconds of a clock that all multiprocessors share.
 __device__ __forceinline__ std::uint64_t global_time() {
   std::uint64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));

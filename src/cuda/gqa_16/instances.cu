@@ -2,6 +2,7 @@
 
 namespace flashlatent::gqa_16 {
 
+constinit const Instances kBf16 = cuda::of_keys(kBf16Keys, instances<__nv_bfloat16>(CachedType::kBF16));
 constinit const Instances kFp16 = cuda::of_keys(kFp16Keys, instances<__half>(CachedType::kF16));
 
 }  // namespace flashlatent::gqa_16

@@ -1,8 +1,0 @@
-#include "cuda/gqa_128/instance.cuh"
-
-namespace flashlatent::gqa_128 {
-
-constinit const SegmentInstances kBf16Segments =
-    cuda::of_keys(kBf16SegmentKeys, segment_instances<__nv_bfloat16>(Dtype::kBF16));
-
-}  // namespace flashlatent::gqa_128

@@ -1,0 +1,27 @@
+// Of sparse prefill, and where a CTA has a share of one item.
+#include "cuda/mla_16_transposed/instance.cuh"
+
+namespace flashlatent::mla_16_transposed {
+
+namespace {
+
+template <const auto& kKeys>
+using Table = std::array<cuda::DenseInstance, kKeys.size()>;
+
+}  // namespace
+
+constinit const Table<kTurnsKeys> kTurns = cuda::of_keys(
+    kTurnsKeys,
+    Table<kTurnsKeys>{{fp8_instance<512, ListedFp8_584, Told::kTurns>(Dtype::kBF16, Loading::kFp8_584),
+                       fp8_instance<576, ListedFp8_656, Told::kTurns>(Dtype::kBF16, Loading::kListedFp8)}});
+constinit const Table<kTurnsE4m3Keys> kTurnsE4m3 =
+    cuda::of_keys(kTurnsE4m3Keys,
+                  Table<kTurnsE4m3Keys>{
+                      {fp8_instance<576, ListedE4m3, Told::kTurns>(Dtype::kU8, Loading::kListedFp8),
+                       fp8_instance<512, ListedE4m3Latent, Told::kTurns>(Dtype::kU8, Loading::kListedFp8)}});
+constinit const Table<kShareKeys> kShares = cuda::of_keys(
+    kShareKeys,
+    Table<kShareKeys>{{fp8_instance<512, ListedFp8_584, Told::kShare>(Dtype::kBF16, Loading::kFp8_584),
+                       fp8_instance<576, ListedFp8_656, Told::kShare>(Dtype::kBF16, Loading::kListedFp8)}});
+
+}  // namespace flashlatent::mla_16_transposed

@@ -29,12 +29,27 @@ constexpr Kind kKinds[] = {{"bf16", false, false, Products::kAuto},
 
 class E4m3Latent : public Contracts {
  protected:
-  /// Compares with the oracle, in every kind, what a kernel of this backend takes.
-  void check(CaseSpec spec) {
+  /// Every kernel of a GPU that should take the case, in every kind, by its name; on the CPU and where none
+  /// should, the one that is picked.
+  template <class Test>
+  void by_every_kernel(const CaseSpec& spec, Test test) {
     for (const Kind& kind : kKinds) {
-      const CaseSpec of = with(spec, kind);
-      if (taken(of)) expect_right(of);
+      CaseSpec of = with(spec, kind);
+      if (!taken(of)) continue;
+      if (!on_gpu()) test(of);
+      for (const KernelInfo& kernel : kernels()) {
+        if (!on_gpu() || kernel.backend != Backend::kCuda) continue;
+        if (!should_take(kernel.name, runtime::problem_of(of))) continue;
+        executor_.kernel = kernel.name;
+        of.name = std::string(kind.name) + " by " + kernel.name;
+        if (taken(of)) test(of);
+        executor_.kernel = "";
+      }
     }
+  }
+  /// Compares with the oracle.
+  void check(const CaseSpec& spec) {
+    by_every_kernel(spec, [&](const CaseSpec& of) { expect_right(of); });
   }
   static CaseSpec with(CaseSpec spec, const Kind& kind) {
     spec.name = kind.name;
@@ -130,32 +145,81 @@ TEST_P(E4m3Latent, ScalesBelowZero) {
 }
 
 TEST_P(E4m3Latent, SameBitsAndBatchInvariance) {
-  for (const Kind& kind : kKinds) {
-    CaseSpec spec = with(e4m3(24, {9000, 130, 0, 64}), kind);
-    if (taken(spec)) expect_same_bits(spec);
+  for (int heads : {8, 24}) {
+    CaseSpec spec = e4m3(heads, {9000, 130, 0, 64});
+    by_every_kernel(spec, [&](const CaseSpec& of) { expect_same_bits(of); });
     spec.batch_invariant = true;
-    if (taken(spec)) expect_batch_invariant(spec);
+    by_every_kernel(spec, [&](const CaseSpec& of) { expect_batch_invariant(of); });
   }
 }
 
 TEST_P(E4m3Latent, ANanReachesTheRowsThatSeeIt) {
-  for (const Kind& kind : kKinds) {
-    const CaseSpec spec = with(e4m3(16, {100, 70}), kind);
-    if (!taken(spec)) continue;
+  by_every_kernel(e4m3(16, {100, 70}), [&](const CaseSpec& spec) {
     RandomCase c = runtime::make_case(spec, 3);
     const auto* table = static_cast<const std::int32_t*>(c.inputs.block_table.data);
     auto* cache = static_cast<std::uint8_t*>(const_cast<void*>(c.inputs.kv_cache.data));  // this case's own
     cache[table[0] * c.inputs.kv_cache.strides[0] + 5 * c.inputs.kv_cache.strides[1] + 17] = e4m3::kNan;
     expect_right(c, spec.name);
+  });
+}
+
+// Of request 0's last three tokens the first is seen by all three query tokens, the last by one.
+TEST_P(E4m3Latent, ANanThatSomeRowsSee) {
+  for (int heads : {4, 40}) {
+    CaseSpec spec = e4m3(heads, {60, 130});
+    spec.query_tokens = 3;
+    spec.causal = true;
+    by_every_kernel(spec, [&](const CaseSpec& of) {
+      for (int back : {1, 3}) {
+        for (int column : {7, 575}) {
+          RandomCase c = runtime::make_case(of, 4);
+          const auto* table = static_cast<const std::int32_t*>(c.inputs.block_table.data);
+          auto* cache =
+              static_cast<std::uint8_t*>(const_cast<void*>(c.inputs.kv_cache.data));  // this case's own
+          cache[table[0] * c.inputs.kv_cache.strides[0] + (60 - back) * c.inputs.kv_cache.strides[1] +
+                column] = e4m3::kNan;
+          expect_right(c, of.name);
+        }
+      }
+    });
   }
 }
 
+// Its row is NaN, and no other.
+TEST_P(E4m3Latent, ANanInAQuery) {
+  CaseSpec spec = e4m3(12, {90, 300});
+  by_every_kernel(spec, [&](const CaseSpec& of) {
+    RandomCase c = runtime::make_case(of, 5);
+    auto* q = static_cast<std::uint8_t*>(const_cast<void*>(c.inputs.q.data));  // this case's own
+    if (of.e4m3_query) {
+      q[3 * c.inputs.q.strides[2] + 11] = e4m3::kNan;
+    } else {
+      reinterpret_cast<std::uint16_t*>(q)[3 * c.inputs.q.strides[2] + 11] = 0x7FC0;
+    }
+    expect_right(c, of.name);
+  });
+}
+
 TEST_P(E4m3Latent, AScaleThatIsLeftOutIsOne) {
-  for (const Kind& kind : kKinds) {
+  for (Kind kind : kKinds) {
     CaseSpec spec = with(e4m3(16, {100, 70}), kind);
     spec.scales = 0;
     spec.query_scales = 0;
     if (taken(spec)) expect_right(spec);
+  }
+}
+
+// Parts have more or fewer blocks then, or none.
+TEST_P(E4m3Latent, APlanOutlivesItsLengths) {
+  for (int heads : {8, 24}) {
+    by_every_kernel(e4m3(heads, {2600, 10, 64, 900}), [&](const CaseSpec& of) {
+      const RandomCase longer = runtime::make_case(of, 2);
+      RandomCase shorter = longer;
+      const std::int32_t fewer[] = {700, 0, 64, 90};
+      shorter.inputs.cache_seqlens.data = fewer;
+      expect_right_with_plan_of(longer, shorter, of.name);
+      expect_right_with_plan_of(shorter, longer, of.name);
+    });
   }
 }
 

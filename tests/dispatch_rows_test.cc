@@ -89,9 +89,15 @@ TEST(DispatchRows, CachesByListsDecide) {
 TEST(DispatchRows, ProductsOfAnE4m3CacheDecide) {
   for (int heads : {8, 16, 32, 128}) {
     DecodeProblem problem = problem_of(KvFormat::kE4m3, 576, heads, 1);
-    EXPECT_EQ(picked(problem), heads <= 16 ? "mla_16_transposed" : "mla_64_pingpong");
+    const std::string few = heads <= 32 ? "fp8_32" : "";
+    for (const DecodeProblem& each : {problem, sparse(problem)}) {
+      EXPECT_EQ(picked(each), few.empty() ? "fp8_64" : few) << to_string(each);
+    }
     problem.options.products = Products::kFp8;
-    for (const DecodeProblem& each : {problem, sparse(problem), with_extra(problem), with_window(problem)}) {
+    for (const DecodeProblem& each : {problem, sparse(problem)}) {
+      EXPECT_EQ(picked(each), few.empty() ? "mla_64_e4m3" : few) << to_string(each);
+    }
+    for (const DecodeProblem& each : {with_extra(problem), with_window(problem)}) {
       EXPECT_EQ(picked(each), "mla_64_e4m3") << to_string(each);
     }
   }

@@ -226,6 +226,36 @@ TEST(Dispatch, RowsOfAnFp8CacheDecide) {
   EXPECT_EQ(pick(16, 16, 512), "fp8_32");  // 11.9 us, by mla_16_transposed 12.3
 }
 
+TEST(Dispatch, RowsAndProductsOfE4m3LatentsDecide) {
+  Executor executor;
+  executor.backend = Backend::kCuda;
+  for (const Products products : {Products::kAuto, Products::kFp8}) {
+    auto pick = [&](int batch, int heads, int tokens, bool invariant = false) {
+      DecodeProblem problem = problem_of(batch, heads, tokens);
+      problem.cache.format = KvFormat::kE4m3;
+      problem.options.products = products;
+      problem.options.batch_invariant = invariant;
+      return picked(problem, executor, 132);
+    };
+    const std::string of_more = products == Products::kFp8 ? "mla_64_e4m3" : "fp8_64";
+    for (int heads : {1, 16, 17, 32, 33, 128}) {
+      EXPECT_EQ(pick(128, heads, 4096), heads <= 32 ? "fp8_32" : of_more) << heads;
+    }
+    for (int tokens : {1024, 8192}) EXPECT_EQ(pick(1, 16, tokens), "fp8_16_team8") << tokens;
+    EXPECT_EQ(pick(8, 16, 16384), "fp8_32");
+    EXPECT_EQ(pick(1, 32, 131072), "fp8_32");
+    // With batch_invariant the batch must not matter.
+    for (int heads : {16, 32, 33, 64, 128}) {
+      for (int tokens : {64, 4096, 131072}) {
+        for (int batch : {2, 16, 128}) {
+          EXPECT_EQ(pick(batch, heads, tokens, true), pick(1, heads, tokens, true))
+              << heads << ", " << tokens;
+        }
+      }
+    }
+  }
+}
+
 // Every kernel says which it takes, and what fewer take has another kernel.
 TEST(Dispatch, DimensionsDecide) {
   Executor executor;

@@ -19,6 +19,11 @@ inline bool should_take_latent(std::string_view kernel, const DecodeProblem& pro
   const bool lists = cache.format == KvFormat::kFp8_584 || cache.extra.enabled || window ||
                      ((cache.format == KvFormat::kFp8_656 || cache.format == KvFormat::kE4m3) && !usual_dims);
   const bool e4m3 = cache.format == KvFormat::kE4m3;
+  if (e4m3 && !lists) {  // with products and queries of all kinds
+    if (kernel == "fp8_32") return rows <= 32;
+    if (kernel == "fp8_16_team8") return rows <= 16 && !invariant;
+    if (kernel == "fp8_64") return !problem.fp8_products() && !problem.query.e4m3;
+  }
   if (e4m3 && problem.fp8_products()) return kernel == "mla_64_e4m3" && problem.options.softmax_scale > 0;
   if (e4m3 && problem.query.e4m3) return false;
   if (lists) {

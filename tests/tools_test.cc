@@ -299,14 +299,15 @@ TEST_F(Program, PlanShowsKernelsOfTheGpuInEveryBuild) {
   expect_right("plan --batch 64 --heads 32 --kv-heads 8 --dim 128 --layout packed --kv e4m3 --brief",
                {"gqa_16: picked"});
   expect_right("plan --kv e4m3 --batch 64 --brief",
-               {"mla_64_e4m3: declines: products is auto", "mla_64_pingpong: picked"});
+               {"mla_64_e4m3: declines: products is auto", "fp8_64: picked"});
   expect_right(
       "plan --kv fp8_584 --batch 8 --topk 128 --extra-topk 512 --heads 64 --json " + file("plan.json"),
       {"partition: even shares\n", "splits: 80 partial results, merged into 8\n"});
   EXPECT_EQ(json("plan.json").at("partition"), "even shares");
   expect_refused("plan --extra-topk 512", {"--extra-topk", "--topk"});
   expect_refused("plan --topk 2048 --shared-tokens 64", {"--topk", "--shared-tokens"});
-  expect_refused("plan --kernel fp8_32 --batch 3", {"fp8_32: the cache is of bf16; fp8_656 is accepted"});
+  expect_refused("plan --kernel fp8_32 --batch 3",
+                 {"fp8_32: the cache is of bf16; fp8_656 and e4m3 are accepted"});
 }
 
 TEST_F(Program, PlanShowsSharedPrefixes) {

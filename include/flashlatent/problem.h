@@ -49,8 +49,8 @@ const char* to_string(KvLayout layout);
 enum class Products : std::uint8_t {
   kAuto,  ///< kFp8 where queries are e4m3, else kBf16.
   kBf16,  ///< Queries stay as they are; P is rounded to bf16.
-  /// bf16 queries are rounded to e4m3 with a power of two for each row; P is rounded to e4m3, too
-  /// (docs/numerics.md).
+  /// Products may be e4m3: bf16 queries are then rounded to it with a power of two for each row, and P, too.
+  /// A kernel that is faster without rounds neither (docs/numerics.md).
   kFp8,
 };
 

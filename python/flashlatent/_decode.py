@@ -73,7 +73,7 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
     kv_scale       fp32 (1), of an e4m3 cache: an element of kv_cache (and extra_kv_cache) is e4m3 * scale; 1 if not
                    given
     q_scale        fp32 (1) or (h_q), of e4m3 queries; 1 if not given
-    products       of an e4m3 cache: 'bf16' or 'fp8', which rounds bf16 queries and P to e4m3; 'auto' is 'fp8' where q
+    products       of an e4m3 cache: 'bf16', or 'fp8', which may round bf16 queries and P to e4m3; 'auto' is 'fp8' where q
                    is e4m3, else 'bf16'
     shard          (rank, world, run): ranks share the requests' contexts, token p being rank p // run % world's, and
                    its token number p // (run * world) * run + p % run. cache_seqlens are of whole contexts; kv_cache

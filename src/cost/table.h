@@ -41,9 +41,14 @@ enum class Situation : std::uint8_t {
   kRows16,
   kRows32,
   kRows64,
-  kRows64ByTokens,       ///< As kRows64, with tokens copied one by one and not in boxes.
-  kTiles,                ///< Several row tiles side by side; all but one find a block in L2.
-  kFp8,                  ///< An fp8_656 cache.
+  kRows64ByTokens,  ///< As kRows64, with tokens copied one by one and not in boxes.
+  kTiles,           ///< Several row tiles side by side; all but one find a block in L2.
+  kFp8,             ///< An fp8_656 cache.
+  kE4m3Rows8,       ///< As kRows8 from an e4m3 latent cache, by a kernel of other caches, too.
+  kE4m3Rows16,
+  kE4m3Rows32,
+  kE4m3Rows64,
+  kE4m3Teams,            ///< kTeams from an e4m3 latent cache.
   kFp8_584,              ///< An fp8_584 cache, or two caches in one softmax.
   kFp8_584Tiles,         ///< As kFp8_584, with several row tiles.
   kListedShares,         ///< Two lists of tokens; each CTA has a share of one item of one row tile.
@@ -85,6 +90,11 @@ inline constexpr const char* kSituationNames[] = {"rows8",
                                                   "rows64_by_tokens",
                                                   "tiles",
                                                   "fp8",
+                                                  "e4m3_rows8",
+                                                  "e4m3_rows16",
+                                                  "e4m3_rows32",
+                                                  "e4m3_rows64",
+                                                  "e4m3_teams",
                                                   "fp8_584",
                                                   "fp8_584_tiles",
                                                   "listed_shares",

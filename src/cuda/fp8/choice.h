@@ -6,8 +6,15 @@
 
 namespace flashlatent::fp8 {
 
-/// Why none of these kernels takes the problem's cache; nothing if its rows decide.
+inline bool is_e4m3(const DecodeProblem& problem) {
+  return problem.cache.format == KvFormat::kE4m3;
+}
+
+/// Why none of these kernels takes the problem's cache; nothing if its rows, or queries, decide.
 std::optional<std::string> declines_cache(const DecodeProblem& problem);
+
+/// Of a call's cache: one without pages has no boxes.
+cuda::InstanceKey key_of(const DecodeProblem& problem, const schedule::Geometry& geometry, bool has_pages);
 
 /// Of any of them: the geometry says which.
 Status launch(const DecodeCall& call);

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 
+#include "core/e4m3_latent.h"
 #include "core/fp8_656.h"
+#include "cuda/fp8/token_kind.h"
 #include "cuda/parts/sent_unit.cuh"
 
 namespace flashlatent::fp8::few_rows {
@@ -14,23 +16,29 @@ namespace flashlatent::fp8::few_rows {
 /// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh). Asked when the kernel runs it takes small
 /// calls 0.3 to 0.6 us longer, why is not known.
 /// kTeam_: CTAs of a cluster that share a segment's blocks.
-template <int kRows_, bool kMerges_, int kTeam_ = 1>
+template <int kRows_, bool kMerges_, int kTeam_ = 1, Tokens kTokens_ = Tokens::kFp8_656>
 struct Config {
   using Element = __nv_bfloat16;
+  static constexpr Tokens kTokens = kTokens_;
+  static constexpr bool kE4m3 = kTokens != Tokens::kFp8_656;
+  static constexpr bool kBoxes = kTokens == Tokens::kE4m3Boxes;
   static constexpr int kTeam = kTeam_;
   static constexpr bool kMerges = kMerges_;
   static_assert(!kMerges || kTeam == 1);
   static constexpr int kRows = kRows_;
   static_assert(kRows == 16 || ((kRows == 8 || kRows == 32) && kTeam == 1));
-  // A computing warp lists the part's segments. Of 32 rows it has no registers left for that: the loader
-  // walks the plan, in local memory.
-  static constexpr bool kLists = kTeam == 1 && kRows < 32;
+  // A computing warp lists the part's segments. Of 32 rows of fp8_656 it has no registers left for that: the
+  // loader walks the plan, in local memory.
+  static constexpr bool kListsSegments = kTeam == 1 && (kRows < 32 || kE4m3);
+  static constexpr bool kLists = false;  // of tokens there is one list
   // Those that compute: each scores a block in turn, and has a part of the output of all.
   static constexpr int kWarpgroups = 2;
   // P and what goes with it are there for two blocks of each warpgroup: slow warps may still read those of
   // the block before last; when its place comes next, the vote of the block between has been taken.
   static constexpr int kPlaces = 2 * kWarpgroups;
+  static constexpr int kQkDim = kE4m3 ? e4m3_latent::kDim : fp8_656::kDim;
   static constexpr int kVDim = fp8_656::kLatentDim;
+  static constexpr int kChunks = kQkDim / 64;
   static constexpr int kPartDim = kVDim / kWarpgroups;
   static constexpr int kPartChunks = kPartDim / 64;  // products with M = 64
   static constexpr int kPartGroups = fp8_656::kGroups / kWarpgroups;
@@ -47,9 +55,10 @@ struct Config {
   static constexpr int kComputeRegisters = kTeam > 1 ? 224 : 232;
   static_assert(kWarpgroups * kComputeRegisters + kLoaderRegisters == (kWarpgroups + 1) * kLaunchRegisters);
 
-  static constexpr int kBlockBytes = 64 * fp8_656::kTokenBytes;
+  static constexpr int kTokenBytes = kE4m3 ? e4m3_latent::kDim : fp8_656::kTokenBytes;
+  static constexpr int kBlockBytes = 64 * kTokenBytes;
   static constexpr int kTileBytes = kRows * 128;  // 64 columns of Q, or 64 tokens of P
-  static constexpr int kQueryTiles = kVDim / 64 + 1;
+  static constexpr int kQueryTiles = kChunks;
 
   // In a team the output's units are kUnitColumns of one of a thread's four rows. What an owner
   // has of them itself it receives where P was: there is room for seven others' (28 KB) and not for eight.

@@ -1,10 +1,10 @@
-// Decode from an fp8_656 cache, dense and sparse: a warpgroup loads, two compute (warpgroup.cuh), each CTA
-// by itself or in a team.
+// Decode from an fp8_656 cache, or from e4m3 latents, dense and sparse: a warpgroup loads, two compute
+// (warpgroup.cuh), each CTA by itself or in a team.
 #pragma once
 
+#include "cuda/fp8/block_loader.cuh"
 #include "cuda/fp8/few_rows_team.cuh"
 #include "cuda/fp8/few_rows_warpgroup.cuh"
-#include "cuda/fp8/loader.cuh"
 #include "cuda/parts/kv_loader.cuh"
 #include "cuda/parts/merge_step.cuh"
 #include "cuda/parts/segment_list.cuh"
@@ -58,7 +58,7 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const part
     if (threadIdx.x >= Config::kComputeThreads - 32) MergeStep<Config>::begin(args, shared.merge);
   }
   Warpgroup<Config> warpgroup(shared, args);
-  if constexpr (Config::kLists) {
+  if constexpr (Config::kListsSegments) {
     compute_listed(shared, args, warpgroup);
   } else {
     compute_told(shared, args, warpgroup);
@@ -67,9 +67,11 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const part
 }
 
 template <class Config>
-__device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
+__device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                     const CUtensorMap* map) {
   const int thread = threadIdx.x - Config::kComputeThreads;
-  if constexpr (Config::kLists) {
+  if (thread >= LoaderOf<SharedMemory<Config>>::kThreads) return;
+  if constexpr (Config::kListsSegments) {
     if (parts::known_ahead<1>(args) && thread < 32) {
       const parts::PartPlace<> place(args);
       parts::Work work;
@@ -77,7 +79,7 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
       work.tile = place.only_tile(args);
       parts::list_share(shared.segments, work);
     }
-    fp8::load_listed(args, shared.segments, fp8::Loader<SharedMemory<Config>>(args.cache, shared, thread));
+    load_blocks(shared, args, map, thread);
   } else {
     parts::WorkPosition position(shared.segments);
     auto tell = [&](const parts::Work& work) {
@@ -86,8 +88,8 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
     struct NoPipe {};
     // Where the walker looks ahead 24 bytes of the loader's registers spill.
     parts::load_segments<1, false>(
-        args, fp8::Loader<SharedMemory<Config>>(args.cache, shared, thread), NoPipe(),
-        parts::PartPlace<>(args), [] {}, tell);
+        args, LoaderOf<SharedMemory<Config>>(args.cache, shared, thread), NoPipe(), parts::PartPlace<>(args),
+        [] {}, tell);
     parts::Work end;
     end.segment.request = -1;
     tell(end);
@@ -102,7 +104,9 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   if (threadIdx.x == 0) {
     for (int& poisoned : shared.poisoned) poisoned = 0;
     if constexpr (Config::kTeam > 1) shared.team.init();
-    shared.segments.init(Config::kLists ? Config::kThreads : Config::kComputeThreads / 32);
+    shared.segments.init(Config::kListsSegments
+                             ? Config::kComputeThreads + LoaderOf<SharedMemory<Config>>::kThreads
+                             : Config::kComputeThreads / 32);
     if constexpr (Config::kMerges) MergeStep<Config>::init(shared.merge);
     ptx::init(shared.has_query, Config::kComputeThreads);
     ptx::init(shared.meeting, Config::kComputeThreads);
@@ -110,7 +114,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
       ptx::init(shared.has_p[i], 128);
     }
     for (int i = 0; i < Config::kSlots; ++i) {
-      ptx::init(shared.full[i], 4);
+      ptx::init(shared.full[i], LoaderOf<SharedMemory<Config>>::kArrivals);
       ptx::init(shared.empty[i], Config::kComputeThreads);
     }
     ptx::publish_barriers();
@@ -119,8 +123,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
 }
 
 template <class Config>
-__global__ void __launch_bounds__(Config::kThreads, 1)
-    kernel(const __grid_constant__ parts::DecodeArguments args) {
+__device__ __forceinline__ void run(const parts::DecodeArguments& args, const CUtensorMap* map) {
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
@@ -132,7 +135,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ptx::cluster_wait();  // all CTAs' barriers are there
     if (loads) {
       ptx::give_registers<Config::kLoaderRegisters>();
-      load_in_team<Config>(shared, args, place);
+      load_in_team<Config>(shared, args, map, place);
     } else {
       ptx::take_registers<Config::kComputeRegisters>();
       compute_in_team<Config>(shared, args, place);
@@ -141,12 +144,26 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     parts::wait_for_launch_before();
     if (loads) {
       ptx::give_registers<Config::kLoaderRegisters>();
-      load<Config>(shared, args);
+      load<Config>(shared, args, map);
     } else {
       ptx::take_registers<Config::kComputeRegisters>();
       compute<Config>(shared, args);
     }
   }
+}
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, 1)
+    kernel(const __grid_constant__ parts::DecodeArguments args) {
+  run<Config>(args, nullptr);
+}
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, 1)
+    kernel_with_map(const __grid_constant__ parts::DecodeArguments args,
+                    const __grid_constant__ CUtensorMap kv_map) {
+  if (Config::kBoxes && threadIdx.x == Config::kComputeThreads) ptx::prefetch_map(kv_map);
+  run<Config>(args, &kv_map);
 }
 
 }  // namespace flashlatent::fp8::few_rows

@@ -1,15 +1,16 @@
-// Q into shared memory: fp16, its RoPE part bf16, all times a power of two that brings the tile's largest
-// value to 2^14, so that bf16 values down to 2^-28 of it are exact.
+// Q into shared memory: fp16, for fp8_656 its RoPE part bf16, all times a power of two that brings the tile's
+// largest value to 2^14, so that bf16 values down to 2^-28 of it are exact. e4m3 as it is, which is exact.
 //
-// Columns are in the order in which K's come to registers (kernel.cuh, key_offset()): of a token's 128
-// columns lane t of a quad reads 32 bytes, of which four are its columns 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of a
-// product's 16.
+// Columns are in the order in which K's come to registers: of a token's 128 columns (e4m3 latents: 64) lane t
+// of a quad reads 32 (16) bytes, of which four are its columns 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of a product's
+// 16.
 #pragma once
 
 #include "cuda/fp8/few_rows_smem.cuh"
 #include "cuda/parts/q_loader.cuh"
 #include "cuda/parts/query_max.cuh"
 #include "cuda/parts/softmax.cuh"
+#include "cuda/ptx/convert.cuh"
 
 namespace flashlatent::fp8::few_rows {
 
@@ -20,14 +21,20 @@ class QueryShare {
 
  public:
   /// Rows are where shared.row_query says.
-  __device__ __forceinline__ explicit QueryShare(const Shared& shared) {
+  __device__ __forceinline__ QueryShare(const Shared& shared, bool is_e4m3) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int unit = thread() + i * Config::kComputeThreads;
       const int row = unit / kRowUnits;
       values_[i] = make_uint4(0, 0, 0, 0);
       const uint4* query = row < Config::kRows ? shared.row_query[row] : nullptr;
-      if (query != nullptr) values_[i] = __ldg(query + unit % kRowUnits);
+      if (query == nullptr) continue;
+      if (Config::kE4m3 && is_e4m3) {
+        const uint2 codes = __ldg(reinterpret_cast<const uint2*>(query) + unit % kRowUnits);
+        values_[i] = make_uint4(codes.x, codes.y, 0, 0);
+      } else {
+        values_[i] = __ldg(query + unit % kRowUnits);
+      }
     }
   }
 
@@ -46,24 +53,30 @@ class QueryShare {
   }
 
   __device__ __forceinline__ void store(Shared& shared, float scale) const {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const int index = thread() + i * Config::kComputeThreads;
-      const int row = index / kRowUnits, unit = index % kRowUnits;
-      if (row >= Config::kRows) break;
-      const bool rope = unit >= 64;
-      const int tile = rope ? 8 : unit / 16 * 2 + unit / 2 % 2;
+    for_each_unit([&](int i, int row, int unit) {
+      const bool rope = Config::kE4m3 || unit >= 64;
+      const int tile = Config::kE4m3 ? unit / 8 : rope ? 8 : unit / 16 * 2 + unit / 2 % 2;
       const int quad_lane = rope ? unit % 8 / 2 : unit % 16 / 4;
+      const bool as_half = Config::kE4m3 || !rope;
       const std::uint32_t pairs[4] = {values_[i].x, values_[i].y, values_[i].z, values_[i].w};
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const float2 two = parts::unpack<__nv_bfloat16>(pairs[j]);
-        *reinterpret_cast<std::uint32_t*>(shared.q[tile] + parts::unit_offset(row, unit % 2 * 4 + j) +
-                                          quad_lane * 4) =
-            rope ? parts::pack<__nv_bfloat16>(two.x * scale, two.y * scale)
-                 : parts::pack<__half>(two.x * scale, two.y * scale);
+        put(shared.q[tile], row, unit, quad_lane, j,
+            as_half ? parts::pack<__half>(two.x * scale, two.y * scale)
+                    : parts::pack<__nv_bfloat16>(two.x * scale, two.y * scale));
       }
-    }
+    });
+    ptx::fence_for_async_proxy();
+  }
+  /// Of e4m3.
+  __device__ __forceinline__ void store_codes(Shared& shared) const {
+    for_each_unit([&](int i, int row, int unit) {
+      const ptx::HalfPairs first = ptx::widen_e4m3(values_[i].x), second = ptx::widen_e4m3(values_[i].y);
+      const std::uint32_t pairs[4] = {first.low, first.high, second.low, second.high};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) put(shared.q[unit / 8], row, unit, unit % 8 / 2, j, pairs[j]);
+    });
     ptx::fence_for_async_proxy();
   }
 
@@ -73,6 +86,24 @@ class QueryShare {
     int thread = threadIdx.x;
     asm volatile("" : "+r"(thread));
     return thread;
+  }
+
+  /// This thread's units: of its values, a row and of that eight columns.
+  template <class Take>
+  __device__ __forceinline__ static void for_each_unit(Take take) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int index = thread() + i * Config::kComputeThreads;
+      const int row = index / kRowUnits, unit = index % kRowUnits;
+      if (row >= Config::kRows) break;
+      take(i, row, unit);
+    }
+  }
+  /// The j-th pair of a unit's columns.
+  __device__ __forceinline__ static void put(std::uint8_t* tile, int row, int unit, int quad_lane, int j,
+                                             std::uint32_t pair) {
+    *reinterpret_cast<std::uint32_t*>(tile + parts::unit_offset(row, unit % 2 * 4 + j) + quad_lane * 4) =
+        pair;
   }
 
   static constexpr int kInfinite = 0x7f80;

@@ -29,19 +29,28 @@ struct NoMerge {};
 template <class Config>
 using WorkQueue = parts::WorkQueueOf<std::conditional_t<(Config::kTeam > 1), TeamWork, parts::Work>>;
 
+/// Of a block whose P is there.
+enum BlockFlags : int {
+  kShrinks = 1,  // sums so far shrink for it
+  kMasked = 2,   // e4m3: some rows do not attend to some of its tokens
+};
+
 template <class Config_>
 struct alignas(1024) SharedMemory {
   using Config = Config_;
 
-  std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];     // fp16, and RoPE in bf16 last
-  std::uint8_t p[Config::kPlaces][Config::kTileBytes];         // of a block
-  std::uint8_t blocks[Config::kSlots][Config::kBlockBytes];    // tokens as they are in the cache
-  std::uint16_t ratio[Config::kPlaces][fp8_656::kGroups][64];  // parts/fp8_units.cuh
+  std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];   // fp16; for fp8_656 RoPE in bf16, last
+  std::uint8_t p[Config::kPlaces][Config::kTileBytes];       // of a block
+  std::uint8_t blocks[Config::kSlots][Config::kBlockBytes];  // tokens as they are in the cache
+  union {
+    std::uint16_t ratio[Config::kPlaces][fp8_656::kGroups][64];  // of fp8_656: parts/fp8_units.cuh
+    float row_scale[Config::kRows];                              // of e4m3: of scores, to base 2
+  };
   float warp_max[Config::kWarpgroups][4][Config::kRows];
   float base[Config::kRows];                     // -inf: there is none yet
   float finite_base[Config::kRows];              // what scores are taken relative to
   float factor[Config::kPlaces][Config::kRows];  // by which sums and outputs shrink for it
-  int shrinks[Config::kPlaces];                  // does any row?
+  int flags[Config::kPlaces];                    // a block's BlockFlags
   float warp_sum[Config::kWarpgroups][4][Config::kRows];
   float row_factor[Config::kRows];
   RowsBehind<Config::kRows> rows;
@@ -55,7 +64,7 @@ struct alignas(1024) SharedMemory {
   ptx::Barrier has_p[Config::kWarpgroups];  // P and what goes with it is there
   ptx::Barrier has_query;                   // Q has come from memory
   ptx::Barrier meeting;                     // of all warpgroups
-  std::conditional_t<Config::kLists, parts::SegmentList, WorkQueue<Config>> segments;
+  std::conditional_t<Config::kListsSegments, parts::SegmentList, WorkQueue<Config>> segments;
   std::conditional_t<(Config::kTeam > 1), TeamMemory<Config>, NoTeam> team;
   std::conditional_t<Config::kMerges, parts::MergeBegun, NoMerge> merge;
 

@@ -1,8 +1,8 @@
 // The roles of a team's CTA (parts/team.cuh).
 #pragma once
 
+#include "cuda/fp8/block_loader.cuh"
 #include "cuda/fp8/few_rows_warpgroup.cuh"
-#include "cuda/fp8/loader.cuh"
 #include "cuda/parts/team_segments.cuh"
 
 namespace flashlatent::fp8::few_rows {
@@ -42,12 +42,14 @@ class TeamWarpgroup : public Warpgroup<Config> {
 
   __device__ __forceinline__ void send(const Exchange& exchange) const {
     exchange.send_statistics([&](int n) { return this->statistics(n); });
+    const float scale = Config::kE4m3 ? cache_scale(args_) : 1;
+    auto scaled = [&](float x) { return Config::kE4m3 ? x * scale : x; };
 #pragma unroll
     for (int i = 0; i < Config::kUnits / 2; ++i) {
       const int at = i % 4 / 2 * 4 + i % 2, chunk = i / 4 * 2;
       exchange.route(me_ * (Config::kUnits / 2) + i)
-          .send(this->thread() * 16,
-                make_float4(o_[chunk][at], o_[chunk][at + 2], o_[chunk + 1][at], o_[chunk + 1][at + 2]));
+          .send(this->thread() * 16, make_float4(scaled(o_[chunk][at]), scaled(o_[chunk][at + 2]),
+                                                 scaled(o_[chunk + 1][at]), scaled(o_[chunk + 1][at + 2])));
     }
   }
 };
@@ -72,12 +74,11 @@ __device__ __forceinline__ void compute_in_team(SharedMemory<Config>& shared,
 
 template <class Config>
 __device__ __forceinline__ void load_in_team(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                             const CUtensorMap* map,
                                              const parts::PartPlace<Config::kTeam>& place) {
   using Segments = parts::Segments<Config::kTeam>;
-  struct NoPipe {
-  } pipe;
   const int thread = threadIdx.x - Config::kComputeThreads;
-  fp8::Loader<SharedMemory<Config>> loader(args.cache, shared, thread);
+  if (thread >= LoaderOf<SharedMemory<Config>>::kThreads) return parts::wait_for_launch_before();
   const bool known = parts::known_ahead<Config::kTeam>(args);
   parts::RowTile tile;
   if (known) tile = place.only_tile(args);
@@ -86,11 +87,12 @@ __device__ __forceinline__ void load_in_team(SharedMemory<Config>& shared, const
   const schedule::Segment segment = segments.only();
   if (!known) tile = segments.tile_of(segment);
   const parts::BlockRange range = parts::block_range(args.cache, segment, tile);
-  loader.look_ahead(range);
-  if (thread == 0) {
-    parts::WorkPositionOf<TeamWork>(shared.segments).put({{segment, tile}, segments.sharing(segment), known});
-  }
-  loader.load(pipe, range, [] {});
+  load_range(shared, args, map, range, thread, [&] {
+    if (thread == 0) {
+      parts::WorkPositionOf<TeamWork>(shared.segments)
+          .put({{segment, tile}, segments.sharing(segment), known});
+    }
+  });
 }
 
 }  // namespace flashlatent::fp8::few_rows

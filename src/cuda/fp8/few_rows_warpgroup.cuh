@@ -21,6 +21,8 @@
 // own warps since (Config::kPlaces).
 #pragma once
 
+#include "cuda/fp8/e4m3_block.cuh"
+#include "cuda/fp8/few_rows_656.cuh"
 #include "cuda/fp8/few_rows_query.cuh"
 #include "cuda/fp8/output_part.cuh"
 #include "cuda/fp8/products.cuh"
@@ -30,15 +32,6 @@
 namespace flashlatent::fp8::few_rows {
 
 inline constexpr int kAlone = 1;  // + which: the named barrier of one warpgroup
-
-/// Its exponent, as in an fp32, of the unit of a token in shared memory (parts/fp8_units.cuh); finite
-/// whatever the token's scales are. Of K the scales are left to the sums; of V units go into probabilities,
-/// ratios into the values.
-__device__ __forceinline__ std::uint32_t unit_exponent(std::uint32_t token) {
-  const uint4 scales = ptx::load_shared_16_bytes(token + fp8_656::kScaleOffset);
-  return parts::unit_exponent(fmaxf(fmaxf(__uint_as_float(scales.x), __uint_as_float(scales.y)),
-                                    fmaxf(__uint_as_float(scales.z), __uint_as_float(scales.w))));
-}
 
 template <class Config>
 class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
@@ -112,11 +105,8 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
   using Columns = typename Base::Columns;
   static constexpr int kLargestExponent = 9;
   static_assert(Config::kLargestP == 1 << kLargestExponent);
+  using Block = std::conditional_t<Config::kE4m3, E4m3Block<Config>, Fp8_656Block<Config>>;
   static constexpr int kColumns = kRows / 4;  // of S^T and O^T, a thread's
-  /// Of two tokens that a thread has: the exponents of their units.
-  struct Units {
-    std::uint32_t low, high;
-  };
   struct OutputRows {
     __nv_bfloat16* of_column[kColumns];  // null: no such row
   };
@@ -150,22 +140,41 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
   __device__ __forceinline__ void locate_row(const parts::RowTile& tile, int n) {
     shared_.rows.find(args_, tile, n);
     shared_.row_query[n] = nullptr;
+    if constexpr (Config::kE4m3) {
+      shared_.row_scale[n] = args_.scale_log2 * cache_scale(args_) * query_scale(args_.query, tile, n);
+    }
     shared_.row_place[n] = parts::RowPlace<__nv_bfloat16>::find(args_, tile, n);
     if (n >= tile.rows) return;
-    shared_.row_query[n] =
-        reinterpret_cast<const uint4*>(parts::query_row<__nv_bfloat16>(args_.query, tile, n));
+    shared_.row_query[n] = reinterpret_cast<const uint4*>(
+        is_e4m3_query() ? static_cast<const void*>(parts::query_row<std::uint8_t>(args_.query, tile, n))
+                        : parts::query_row<__nv_bfloat16>(args_.query, tile, n));
+  }
+
+  __device__ __forceinline__ bool is_e4m3_query() const {
+    return Config::kE4m3 && args_.query.is_e4m3;
   }
 
   /// All have done with the Q before: they have met since.
   __device__ __forceinline__ void take_query() {
-    const QueryShare<SharedMemory<Config>> share(shared_);
+    const QueryShare<SharedMemory<Config>> share(shared_, is_e4m3_query());
+    if (is_e4m3_query()) {
+      share.store_codes(shared_);
+      ptx::arrive(shared_.has_query);
+      meet();
+      return;
+    }
     const int warp_max = share.warp_max();
     ptx::arrive(shared_.has_query);
     if (thread() % 32 == 0) shared_.query_max[threadIdx.x / 32] = warp_max;
     meet();
     const int exponent = parts::query_exponent(shared_.query_max);
     share.store(shared_, __int_as_float((127 + exponent) << 23));
-    scale_ = args_.scale_log2 * __int_as_float((127 - exponent) << 23);
+    const float unit = __int_as_float((127 - exponent) << 23);
+    if constexpr (Config::kE4m3) {
+      if (threadIdx.x < kRows) shared_.row_scale[threadIdx.x] *= unit;
+    } else {
+      scale_ = args_.scale_log2 * unit;
+    }
     meet();
   }
 
@@ -173,61 +182,22 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
     return ptx::shared_address(shared_.blocks[slot]);
   }
 
-  /// s_ = K Q^T of this warpgroup's block, in base 2. Scales of K's groups are left to the sums, in fp32:
-  /// they need not be powers of two, and an lse shows 2^-12 of a group's share.
+  /// s_ = K Q^T of this warpgroup's block, in base 2.
   __device__ __forceinline__ void score(const fp8::RingPlace<Config>& place) {
     ptx::wait(shared_.full[place.slot()], place.parity());
     live_ = live_of(place.slot());
-    const std::uint32_t low = block_address(place.slot()) + fragment().row * fp8_656::kTokenBytes;
-    const std::uint32_t row = low + fragment().column * 16;  // 32 bytes a lane of the quad
-    const std::uint64_t q =
-        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0));
-    float sums[2][kRows / 2];  // of two groups at a time
-    fp8::Operands a[2];
-    const fp8::KeyBytes rope = fp8::KeyBytes::at(row + fp8_656::kRopeOffset),
-                        more_rope = fp8::KeyBytes::at(row + fp8_656::kRopeOffset + 16);
-    finish_products();
-    fp8::take_rope(a[1], rope, more_rope);
-    ptx::wgmma_fence();
-    fp8::multiply<__nv_bfloat16, kRows>(s_, a[1], q + 8 * kTileStep, false);
-    ptx::wgmma_commit();
-    fp8::KeyBytes bytes = fp8::KeyBytes::at(row);
+    Block::score(
+        s_, block_address(place.slot()),
+        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0)),
+        [] { return fragment(); }, [&] { finish_products(); });
+    if constexpr (Config::kE4m3) {
+      const Columns scale = columns_of(shared_.row_scale);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (i >= 1) ptx::wgmma_wait<1>();
-      fp8::widen_keys(a[i % 2], bytes);
-      if (i + 1 < 8) bytes = fp8::KeyBytes::at(row + key_offset(i + 1));
-      if (i == 4) add_groups(sums, low, 0);
-      ptx::wgmma_fence();
-      fp8::multiply<__half, kRows>(sums[i / 2 % 2], a[i % 2], q + i * kTileStep, i % 2 == 1);
-      ptx::wgmma_commit();
+      for (int i = 0; i < kRows / 2; ++i) s_[i] *= scale[i / 4 * 2 + i % 2];
+    } else {
+#pragma unroll
+      for (float& x : s_) x *= scale_;
     }
-    add_groups(sums, low, 2);
-#pragma unroll
-    for (float& x : s_) x *= scale_;
-  }
-
-  /// s_ += sums of two groups from `first` on, times their scales.
-  __device__ __forceinline__ void add_groups(float (&sums)[2][kRows / 2], std::uint32_t low, int first) {
-    float scales[2][2];  // of the low and the high token
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      scales[i / 2][i % 2] = ptx::load_float(low + i / 2 * 8 * fp8_656::kTokenBytes + fp8_656::kScaleOffset +
-                                             (first + i % 2) * 4);
-    }
-    ptx::wgmma_wait<0>();
-    ptx::pin_registers(s_);
-#pragma unroll
-    for (int g = 0; g < 2; ++g) {
-      ptx::pin_registers(sums[g]);
-#pragma unroll
-      for (int i = 0; i < kRows / 2; ++i) s_[i] = fmaf(sums[g][i], scales[i % 4 / 2][g], s_[i]);
-    }
-  }
-
-  /// Of the i-th 16 columns that a lane has of its 128 bytes of K.
-  __device__ __forceinline__ static constexpr int key_offset(int i) {
-    return i / 2 * fp8_656::kGroup + i % 2 * 16;
   }
 
   /// One lane reads, the one that gives the slot back, so that its arrival orders the reading.
@@ -241,14 +211,16 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
   __device__ __forceinline__ void softmax(int block) {
     const int start = begin_ + block * 64;
     const std::uint32_t token = block_address(place_.slot()) + fragment().row * fp8_656::kTokenBytes;
-    const Units units = {unit_exponent(token), unit_exponent(token + 8 * fp8_656::kTokenBytes)};
+    Units units = {};
+    if constexpr (!Config::kE4m3) units = Block::units(token);
+    bool masked = false;
     if (live_ != parts::kAllLive || partial_tokens(live_, least_limit_ - start) != 0) [[unlikely]] {
       parts::mask_columns<kRows>(s_, live_, fragment(), [&](int n) { return limit(n) - start; });
+      masked = true;
     }
     const int place = place_of(block);
-    store_ratios(place, token, units.low, fragment().row);
-    store_ratios(place, token + 8 * fp8_656::kTokenBytes, units.high, fragment().row + 8);
-    if (thread() == 0) shared_.shrinks[place] = 0;
+    if constexpr (!Config::kE4m3) Block::store_ratios(shared_.ratio[place], token, units, thread());
+    if (thread() == 0) shared_.flags[place] = Config::kE4m3 && masked ? kMasked : 0;
     Columns sums;
     const bool exceeds = take_exponentials(place, units, sums);
     if (ptx::named_any(kAlone + me_, 128, exceeds)) [[unlikely]]
@@ -272,7 +244,8 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
       shrink_sums(place);
   }
   __device__ __forceinline__ bool shrinks(int place) const {
-    return shared_.shrinks[place] != 0;
+    if constexpr (Config::kE4m3) return (shared_.flags[place] & kShrinks) != 0;
+    return shared_.flags[place] != 0;
   }
   __device__ __forceinline__ void shrink_sums(int place) {
     const Columns factor = columns_of(shared_.factor[place]);
@@ -280,18 +253,10 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
     for (int i = 0; i < kColumns; ++i) sums_[i] *= factor[i];
   }
 
-  /// A lane of the quad a group, of a token of this warpgroup's block.
-  __device__ __forceinline__ void store_ratios(int place, std::uint32_t token, std::uint32_t exponent,
-                                               int row) {
-    const int group = thread() % 4;
-    const float scale = ptx::load_float(token + fp8_656::kScaleOffset + group * 4);
-    shared_.ratio[place][group][row] = __half_as_ushort(parts::ratio_to_unit(scale, exponent));
-  }
-
   /// P, relative to the bases that there are, and the sums of this thread's columns. Is any larger than it
   /// may be?
   __device__ __forceinline__ bool take_exponentials(int place, Units units, Columns& sums) const {
-    const float low_log = parts::log2_of(units.low), high_log = parts::log2_of(units.high);
+    const float low_log = log_of(units.low), high_log = log_of(units.high);
     const float low_share = parts::power_of_two(254 - kLargestExponent - units.low),
                 high_share = parts::power_of_two(254 - kLargestExponent - units.high);
     const Columns base = columns_of(shared_.finite_base);
@@ -302,12 +267,16 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
       const int at = i / 2 * 4 + i % 2;
       p[at] = parts::exp2_fast(s_[at] + low_log - base[i]);
       p[at + 2] = parts::exp2_fast(s_[at + 2] + high_log - base[i]);
-      sums[i] = fmaf(p[at], low_share, p[at + 2] * high_share);
+      sums[i] = Config::kE4m3 ? p[at] + p[at + 2] : fmaf(p[at], low_share, p[at + 2] * high_share);
       largest = fmaxf(largest, fmaxf(p[at], p[at + 2]));
     }
     parts::store_probabilities<__half, kRows>(ptx::shared_address(shared_.p[place]), p, thread());
     ptx::fence_for_async_proxy();
     return largest > Config::kLargestP * (1 << static_cast<int>(Config::kSlack));
+  }
+
+  __device__ __forceinline__ static float log_of(std::uint32_t unit) {
+    return Config::kE4m3 ? 0 : parts::log2_of(unit);
   }
 
   /// Larger bases, and P again.
@@ -316,7 +285,7 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       const int at = i / 2 * 4 + i % 2;
-      max[i] = fmaxf(s_[at] + parts::log2_of(units.low), s_[at + 2] + parts::log2_of(units.high));
+      max[i] = fmaxf(s_[at] + log_of(units.low), s_[at + 2] + log_of(units.high));
     }
     put(shared_.warp_max[me_][thread() / 32],
         parts::over_tokens<kRows>(max, thread() % 32, [](float a, float b) { return fmaxf(a, b); }));
@@ -335,11 +304,20 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
     const float max = fmaxf(fmaxf(of_warp[0][n], of_warp[1][n]), fmaxf(of_warp[2][n], of_warp[3][n]));
     const float base = parts::settle_base(before, max, Config::kSlack);
     const float factor = before == -INFINITY ? 1.0F : parts::exp2_fast(before - base);
-    if (factor != 1.0F && n < tile().rows) shared_.shrinks[place] = 1;
+    if (factor != 1.0F && n < tile().rows) set_shrinks(place);
     shared_.base[n] = base;
     // Rounded up as in parts/unit_scores.cuh.
     shared_.finite_base[n] = base == -INFINITY ? kNoBase : __fsub_ru(base, kLargestExponent);
     shared_.factor[place][n] = factor;
+  }
+
+  /// By any threads of a warpgroup, between two of its meetings.
+  __device__ __forceinline__ void set_shrinks(int place) const {
+    if constexpr (Config::kE4m3) {
+      atomicOr(&shared_.flags[place], kShrinks);
+    } else {
+      shared_.flags[place] = kShrinks;
+    }
   }
 
   /// o_ += V^T P^T, this part of a block's, which is at place_.
@@ -351,11 +329,17 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
     }
     const int slot = place_.slot();
     const int start = begin_ + block * 64;
+    const std::uint64_t p =
+        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p[place]), 0));
+    if constexpr (Config::kE4m3) {
+      if ((shared_.flags[place] & kMasked) != 0) [[unlikely]]
+        silence(slot, start);
+      add_e4m3_values(slot, p);
+      return;
+    }
     if (least_limit_ < start + 64 && args_.causal) [[unlikely]]
       keep_from_poison(place, slot, start);
     const std::uint32_t row = this->value_row(slot);
-    const std::uint64_t p =
-        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p[place]), 0));
     fp8::Operands a[2];
     std::uint32_t ratio[8];
     fp8::ValueBytes bytes = fp8::ValueBytes::at(row);
@@ -372,6 +356,27 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
       ptx::wgmma_commit();
     }
     release(slot);
+  }
+  __device__ __forceinline__ void add_e4m3_values(int slot, std::uint64_t p) {
+    const std::uint32_t row = Block::value_row(block_address(slot), me_, thread());
+    fp8::Operands a[2];
+    fp8::ValueBytes bytes = Block::values(row, 0);
+    finish_products();
+#pragma unroll
+    for (int i = 0; i < Config::kPartChunks; ++i) {
+      if (i >= 2) ptx::wgmma_wait<1>();
+      fp8::widen_values(a[i % 2], bytes);
+      if (i + 1 < Config::kPartChunks) bytes = Block::values(row, i + 1);
+      ptx::wgmma_fence();
+      fp8::multiply<__half, kRows>(o_[i], a[i % 2], p, true);
+      ptx::wgmma_commit();
+    }
+    release(slot);
+  }
+  __device__ __forceinline__ void silence(int slot, int start) const {
+    const std::uint64_t live = live_of(slot);
+    Block::silence(shared_.blocks[slot], me_, thread(), live, partial_tokens(live, least_limit_ - start));
+    meet_alone();
   }
   /// They are under way until somebody needs them, or their operands' registers.
   __device__ __forceinline__ void finish_products() {
@@ -409,7 +414,7 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < Config::kWarpgroups * 4; ++i) sum += shared_.warp_sum[i / 4][i % 4][n];
-    return {shared_.base[n], sum};
+    return {shared_.base[n], Config::kE4m3 ? sum / (1 << kLargestExponent) : sum};
   }
 
   /// Row n's factor, and its lse.
@@ -417,6 +422,7 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
     const parts::RowStatistics row = statistics(n);
     shared_.row_factor[n] = Base::template finish_row<kLargestExponent>(
         *work_, [=] { return first_row; }, n, row.max, row.sum);
+    if constexpr (Config::kE4m3) shared_.row_factor[n] *= cache_scale(args_);
   }
 
   __device__ __forceinline__ OutputRows output_rows() const {
@@ -458,15 +464,13 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
     }
   }
 
-  static constexpr std::uint64_t kTileStep = Config::kTileBytes >> 4;
-
   const parts::Work* work_ = nullptr;
   fp8::RingPlace<Config> place_;    // of the next block whose V is to be read
   std::uint32_t other_parity_ = 0;  // of the other warpgroup's next P
   std::uint32_t meeting_ = 0;       // of the next one
   int least_limit_ = 0;             // tokens that the tile's first row attends to
   int begin_ = 0;                   // the segment's first token
-  float scale_ = 0;                 // of scores, to base 2
+  float scale_ = 0;                 // of scores, to base 2; of e4m3 each row has its own
   std::uint64_t live_ = 0;          // which tokens of this warpgroup's block count
   Columns sums_;                    // of this thread's tokens
   float s_[kRows / 2];

@@ -6,9 +6,12 @@ namespace flashlatent::fp8 {
 
 Status launch(const DecodeCall& call) {
   return cuda::launch_dense(call, [](const DecodeCall& c, cuda::Loading) {
-    const cuda::InstanceKey asked = key(c.geometry.tile_rows, c.geometry.team);
-    const bool merges = cuda::merges_in_kernel(c.geometry);
-    return cuda::find_instance({merges ? kMergingFewRows : kFewRows, kTeams, kRows64}, asked);
+    const cuda::InstanceKey asked = key_of(c.problem, c.geometry, c.inputs.kv_cache.shape[0] > 0);
+    if (cuda::merges_in_kernel(c.geometry)) {
+      return cuda::find_instance({kMergingFewRows, kMergingFewRowsE4m3, kTeams, kE4m3Teams, kRows64Instances},
+                                 asked);
+    }
+    return cuda::find_instance({kFewRows, kFewRowsE4m3, kTeams, kE4m3Teams, kRows64Instances}, asked);
   });
 }
 

@@ -22,7 +22,7 @@ class Loader {
 
  public:
   static constexpr bool kSparesRegisters = true;
-  static constexpr int kThreads = 128;
+  static constexpr int kThreads = 128, kArrivals = kThreads / 32;
 
   __device__ __forceinline__ Loader(const parts::CacheArguments& cache, Shared& shared, int thread)
       : cache_(cache), shared_(shared), lane_(thread % 32), first_(thread / 32 * kWarpTokens) {}

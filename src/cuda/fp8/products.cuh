@@ -26,8 +26,9 @@ __device__ __forceinline__ void multiply(float (&d)[kRows / 2], const Operands& 
 struct KeyBytes {
   uint4 low, high;
 
+  template <int kTokenBytes = fp8_656::kTokenBytes>
   __device__ __forceinline__ static KeyBytes at(std::uint32_t row) {
-    return {ptx::load_shared_16_bytes(row), ptx::load_shared_16_bytes(row + 8 * fp8_656::kTokenBytes)};
+    return {ptx::load_shared_16_bytes(row), ptx::load_shared_16_bytes(row + 8 * kTokenBytes)};
   }
 };
 
@@ -61,10 +62,11 @@ __device__ __forceinline__ void take_rope(Operands& a, const KeyBytes& first, co
 struct ValueBytes {
   std::uint32_t pairs[2][4];
 
+  template <int kTokenBytes = fp8_656::kTokenBytes>
   __device__ __forceinline__ static ValueBytes at(std::uint32_t row) {
     ValueBytes bytes;
     ptx::load_matrices_transposed(bytes.pairs[0], row);
-    ptx::load_matrices_transposed(bytes.pairs[1], row + 32 * fp8_656::kTokenBytes);
+    ptx::load_matrices_transposed(bytes.pairs[1], row + 32 * kTokenBytes);
     return bytes;
   }
 };
@@ -85,6 +87,19 @@ __device__ __forceinline__ void widen_values(Operands& a, const ValueBytes& byte
                                              const std::uint32_t (&ratio)[8]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) widen_values(a + half * 2, bytes.pairs[half], ratio + half * 4);
+}
+/// The same as they are.
+__device__ __forceinline__ void widen_values(std::uint32_t (*a)[4], const std::uint32_t (&bytes)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const ptx::HalfPairs columns = ptx::widen_e4m3(__byte_perm(bytes[i], 0, 0x3120));
+    a[i / 2][i % 2 * 2] = columns.low;
+    a[i / 2][i % 2 * 2 + 1] = columns.high;
+  }
+}
+__device__ __forceinline__ void widen_values(Operands& a, const ValueBytes& bytes) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) widen_values(a + half * 2, bytes.pairs[half]);
 }
 
 }  // namespace flashlatent::fp8

@@ -12,13 +12,21 @@ namespace {
 using cost::Kernel;
 using cost::Situation;
 
-constexpr int kTileRows = fp8::kRows64Keys[0].tile_rows;
+constexpr int kTileRows = fp8::kRows64;
 constexpr DenseShape kShape = {.tile_rows = kTileRows,
                                .cost = cost::of(Kernel::kFp8Rows64, Situation::kRows64)};
+constexpr DenseShape kE4m3Shape = {.tile_rows = kTileRows,
+                                   .cost = cost::of(Kernel::kFp8Rows64, Situation::kE4m3Rows64)};
 constexpr int kFewRequests = 2;
 
+std::optional<std::string> declines(const DecodeProblem& problem) {
+  std::optional<std::string> reason = fp8::declines_cache(problem);
+  if (!reason && fp8::is_e4m3(problem)) reason = declines_e4m3_products(problem);
+  return reason;
+}
+
 schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
-  schedule::Geometry g = dense_geometry(problem, workers, kShape);
+  schedule::Geometry g = dense_geometry(problem, workers, fp8::is_e4m3(problem) ? kE4m3Shape : kShape);
   if (problem.rows_per_kv_head() > kTileRows) {
     cost::add(g.cost, cost::of(Kernel::kFp8Rows64, Situation::kMoreTiles).on(workers));
   } else if (g.requests <= kFewRequests) {
@@ -32,8 +40,10 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
 const DecodeKernel kFp8Rows64Kernel = {
     .name = "fp8_64",
     .backend = Backend::kCuda,
-    .takes = "fp8_656 caches, dense and sparse, any number of query rows, any page size",
-    .declines = fp8::declines_cache,
+    .takes =
+        "fp8_656 caches, and e4m3 latents of 576 with products in bf16, dense and sparse, any number of "
+        "query rows, any page size",
+    .declines = declines,
     .geometry = geometry,
     .workspace_bytes = decode_workspace_bytes,
     .launch = FLASHLATENT_IF_COMPILED(fp8::launch),

@@ -1,7 +1,7 @@
-// Decode from an fp8_656 cache, dense and sparse, 64 query rows a tile: one warpgroup loads, one
-// scores, two multiply with V.
+// Decode from an fp8_656 cache, or from e4m3 latents, dense and sparse, 64 query rows a tile: one warpgroup
+// loads, one scores, two multiply with V.
 //
-//   loader     | 656 bytes a token, as they are in the cache
+//   loader     | 656 (576) bytes a token, as they are in the cache
 //   scorer     | S0 = K0 Q^T | S1 = K1 Q^T          | S2 = K2 Q^T          | ...
 //   outputs    |             | P0, O_l += V0_l^T P0 | P1, O_l += V1_l^T P1 | ...
 //              |             | P0, O_r += V0_r^T P0 | P1, O_r += V1_r^T P1 | ...
@@ -11,7 +11,7 @@
 // p_free and has_p of P's (all that multiply have done with the one before; have stored theirs).
 #pragma once
 
-#include "cuda/fp8/loader.cuh"
+#include "cuda/fp8/block_loader.cuh"
 #include "cuda/fp8/rows64_output.cuh"
 #include "cuda/fp8/rows64_scorer.cuh"
 #include "cuda/parts/merge_step.cuh"
@@ -52,10 +52,18 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const par
 }
 
 template <class Config>
-__device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
-  fp8::load_listed(
-      args, shared.segments,
-      fp8::Loader<SharedMemory<Config>>(args.cache, shared, threadIdx.x - Config::kComputeThreads));
+__device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                     const CUtensorMap& kv_map) {
+  // Not load_blocks(): of fp8_656 the loader would spill 30 words.
+  using BlockLoader = LoaderOf<SharedMemory<Config>>;
+  if constexpr (!Config::kE4m3) {
+    fp8::load_listed(args, shared.segments,
+                     BlockLoader(args.cache, shared, threadIdx.x - Config::kComputeThreads));
+  } else if (threadIdx.x < Config::kComputeThreads + BlockLoader::kThreads) {
+    parts::atoms::load_segments(
+        args, shared.segments,
+        BlockLoader(args.cache, kv_map, shared, threadIdx.x - Config::kComputeThreads));
+  }
 }
 
 template <class Config>
@@ -66,14 +74,14 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   if (threadIdx.x == 0) {
     for (int& poisoned : shared.poisoned) poisoned = 0;
     for (int& restarts : shared.restarts) restarts = 0;
-    shared.segments.init(Config::kThreads);
+    shared.segments.init(Config::kComputeThreads + LoaderOf<SharedMemory<Config>>::kThreads);
     MergeStep<Config>::init(shared.merge);
     ptx::init(shared.has_query, 1);
     ptx::init(shared.scored, 128);
     ptx::init(shared.softened, Config::kOutputThreads);
     ptx::init(shared.p_free, Config::kOutputThreads);
     ptx::init(shared.has_p, Config::kOutputThreads);
-    for (ptx::Barrier& barrier : shared.full) ptx::init(barrier, 4);
+    for (ptx::Barrier& barrier : shared.full) ptx::init(barrier, LoaderOf<SharedMemory<Config>>::kArrivals);
     for (ptx::Barrier& barrier : shared.empty) ptx::init(barrier, Config::kComputeThreads);
     ptx::publish_barriers();
   }
@@ -82,17 +90,18 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
 
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1)
-    kernel(const __grid_constant__ parts::DecodeArguments args,
-           const __grid_constant__ CUtensorMap /*kv_map*/, const __grid_constant__ CUtensorMap query_map) {
+    kernel(const __grid_constant__ parts::DecodeArguments args, const __grid_constant__ CUtensorMap kv_map,
+           const __grid_constant__ CUtensorMap query_map) {
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
   if (threadIdx.x == Config::kOutputThreads && args.query.rows_in_line) ptx::prefetch_map(query_map);
+  if (Config::kBoxes && threadIdx.x == Config::kComputeThreads) ptx::prefetch_map(kv_map);
   set_up<Config>(shared);
   parts::wait_for_launch_before();
   if (threadIdx.x >= Config::kComputeThreads) {
     ptx::give_registers<Config::kLoaderRegisters>();
-    load<Config>(shared, args);
+    load<Config>(shared, args, kv_map);
   } else if (threadIdx.x >= Config::kOutputThreads) {
     ptx::give_registers<Config::kScorerRegisters>();
     score<Config>(shared, args, query_map);

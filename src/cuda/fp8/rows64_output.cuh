@@ -6,6 +6,7 @@
 // too large (few_rows_warpgroup.cuh).
 #pragma once
 
+#include "cuda/fp8/e4m3_block.cuh"
 #include "cuda/fp8/output_part.cuh"
 #include "cuda/fp8/products.cuh"
 #include "cuda/fp8/ring_place.cuh"
@@ -88,7 +89,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     }
   }
 
-  using Base::args_, Base::first_column, Base::kRows, Base::me_, Base::shared_, Base::thread, Base::value_row;
+  using Base::args_, Base::first_column, Base::kRows, Base::me_, Base::shared_, Base::thread;
   static constexpr int kTokens = Config::kShareTokens;
   static constexpr int kSteps = 2 * Config::kPartChunks;  // of a block's product
 
@@ -125,7 +126,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   __device__ __forceinline__ TokenScales& tokens() const { return shared_.tokens[slot_.slot()]; }
 
   __device__ __forceinline__ float score(int i) const {
-    return shared_.scores.of_token[sharer() * kTokens + i][Scores::place(i, row())];
+    return shared_.scores.of_token[sharer() * kTokens + i][Scores<Config::kE4m3>::place(i, row())];
   }
 
   /// This thread's of P, relative to the base that there is, times units, and their sum without. Is any
@@ -136,10 +137,14 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     block_sum_ = 0;
 #pragma unroll
     for (int i = 0; i < kTokens; i += 4) {
-      const float4 share = *reinterpret_cast<const float4*>(&tokens().share[sharer() * kTokens + i]);
       const float x[4] = {parts::exp2_fast(score(i) - base), parts::exp2_fast(score(i + 1) - base),
                           parts::exp2_fast(score(i + 2) - base), parts::exp2_fast(score(i + 3) - base)};
-      block_sum_ += (x[0] * share.x + x[1] * share.y) + (x[2] * share.z + x[3] * share.w);
+      if constexpr (Config::kE4m3) {
+        block_sum_ += (x[0] + x[1]) + (x[2] + x[3]);
+      } else {
+        const float4 share = *reinterpret_cast<const float4*>(&tokens().share[sharer() * kTokens + i]);
+        block_sum_ += (x[0] * share.x + x[1] * share.y) + (x[2] * share.z + x[3] * share.w);
+      }
       p[i / 2] = parts::pack<__half>(x[0], x[1]);
       p[i / 2 + 1] = parts::pack<__half>(x[2], x[3]);
       largest = parts::larger(largest, parts::larger(p[i / 2], p[i / 2 + 1]));
@@ -161,8 +166,12 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   /// tokens count for some rows only.
   __device__ __forceinline__ void begin_again(const parts::Work& work, int left, bool of_some) {
     ptx::wait(shared_.scored, parity_);
-    if (of_some)
-      keep_from_poison(work, shared_.output_rows.limit(work, 0) - (work.segment.block_end - left) * 64);
+    const int limit = shared_.output_rows.limit(work, 0) - (work.segment.block_end - left) * 64;
+    if constexpr (Config::kE4m3) {
+      silence(limit);
+    } else {
+      if (of_some) keep_from_poison(work, limit);
+    }
     float max = -INFINITY;
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) max = fmaxf(max, score(i));
@@ -192,15 +201,36 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   /// in registers, and the bytes of the next one are under way. The first step's operands are made before P
   /// is there.
   __device__ __forceinline__ void begin_product() {
-    ptx::load_matrices_transposed(bytes_, value_row(slot_.slot()));
-    this->load_ratios(ratio_, tokens().ratio[me_ * Config::kPartGroups]);
-    fp8::widen_values(a_[0], bytes_, ratio_);
-    ptx::load_matrices_transposed(bytes_, value_row(slot_.slot()) + 32 * fp8_656::kTokenBytes);
+    ptx::load_matrices_transposed(bytes_, value_row());
+    load_ratios(0);
+    widen_values(a_[0], 0);
+    ptx::load_matrices_transposed(bytes_, value_row() + 32 * Config::kTokenBytes);
+  }
+  /// Of 32 tokens.
+  __device__ __forceinline__ void widen_values(std::uint32_t (*a)[4], int half) {
+    if constexpr (Config::kE4m3) {
+      fp8::widen_values(a, bytes_);
+    } else {
+      fp8::widen_values(a, bytes_, ratio_ + half * 4);
+    }
+  }
+  /// Of a group of V.
+  __device__ __forceinline__ void load_ratios(int group) {
+    if constexpr (!Config::kE4m3)
+      Base::load_ratios(ratio_, tokens().ratio[me_ * Config::kPartGroups + group]);
+  }
+  __device__ __forceinline__ std::uint32_t value_row() const {
+    if constexpr (Config::kE4m3) {
+      return E4m3Block<Config>::value_row(ptx::shared_address(shared_.blocks[slot_.slot()]), me_, thread());
+    } else {
+      return Base::value_row(slot_.slot());
+    }
   }
   __device__ __forceinline__ void add_product() {
     ptx::arrive(shared_.softened);
     sum_ += block_sum_;
-    const std::uint32_t row = value_row(slot_.slot());
+    constexpr int kChunkStep = Config::kE4m3 ? parts::atoms::kAtomBytes : 64;
+    const std::uint32_t row = value_row();
     const std::uint64_t p =
         ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.p), 0));
     this->pin(o_);
@@ -208,12 +238,12 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     for (int step = 0; step < kSteps; ++step) {
       const int chunk = step / 2, half = step % 2;
       if (step > 0) {
-        if (step % 4 == 0) this->load_ratios(ratio_, tokens().ratio[me_ * Config::kPartGroups + step / 4]);
+        if (step % 4 == 0) load_ratios(step / 4);
         if (step > 1) ptx::wgmma_wait<1>();
-        fp8::widen_values(a_[half], bytes_, ratio_ + half * 4);
+        widen_values(a_[half], half);
         if (step + 1 < kSteps) {
-          ptx::load_matrices_transposed(bytes_,
-                                        row + (step + 1) / 2 * 64 + (1 - half) * 32 * fp8_656::kTokenBytes);
+          ptx::load_matrices_transposed(
+              bytes_, row + (step + 1) / 2 * kChunkStep + (1 - half) * 32 * Config::kTokenBytes);
         }
       }
       ptx::wgmma_fence();
@@ -238,6 +268,14 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
                            [&](int n) { return shared_.output_rows.limit(work, n) - start; });
   }
 
+  /// The same of e4m3, with tokens that do not count.
+  __device__ __forceinline__ void silence(int limit) const {
+    const std::uint64_t live = shared_.live[slot_.slot()], partial = partial_tokens(live, limit);
+    if (live == parts::kAllLive && partial == 0) return;
+    E4m3Block<Config>::silence(shared_.blocks[slot_.slot()], me_, thread(), live, partial);
+    this->meet_alone();
+  }
+
   /// The final output.
   __device__ __forceinline__ void write() const {
     const int first = first_column();
@@ -251,9 +289,12 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   /// Row n's lse, and by what its sums are multiplied in the end, when all have put theirs.
   __device__ __forceinline__ void finish_row(const parts::Work& work, int n) {
     const auto& sums = shared_.by_sharer;
-    shared_.factor[n] = Base::template finish_row<Config::kLargestP>(
+    const float sum = (sums[0][n] + sums[1][n]) + (sums[2][n] + sums[3][n]);
+    float factor = Base::template finish_row<Config::kLargestP>(
         work, [&] { return this->partial_row(work); }, n, base_,
-        (sums[0][n] + sums[1][n]) + (sums[2][n] + sums[3][n]));
+        Config::kE4m3 ? sum / (1 << Config::kLargestP) : sum);
+    if constexpr (Config::kE4m3) factor *= cache_scale(args_);
+    shared_.factor[n] = factor;
   }
 
   /// A partial result.

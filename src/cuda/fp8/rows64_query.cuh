@@ -1,7 +1,7 @@
 // Q of a tile, by the warpgroup that scores, while the others are still at the output of the tile before:
-// fp16, its RoPE part bf16, times a power of two that brings the tile's largest value to 2^14, so that bf16
-// values down to 2^-28 of it are exact. A call's first one by all three warpgroups that compute, where its
-// segment is short: 8 requests take 0.9 us less so, large batches up to 0.6 % more.
+// fp16, for fp8_656 its RoPE part bf16, times a power of two that brings the tile's largest value to 2^14, so
+// that bf16 values down to 2^-28 of it are exact. A call's first one by all three warpgroups that compute,
+// where its segment is short: 8 requests take 0.9 us less so, large batches up to 0.6 % more.
 //
 // It comes as it is in memory, by one box, and is converted where it lies, into the order in which K's
 // columns come to registers (scorer.cuh): four units of 16 bytes, one of each lane of a quad, become four
@@ -62,7 +62,8 @@ class Query {
 
  private:
   static constexpr int kRows = Config::kRows;
-  static constexpr int kRope = Config::kQueryTiles - 1;  // its tile
+  /// Its tile; of e4m3 latents it is as the others.
+  static constexpr int kRope = Config::kE4m3 ? Config::kQueryTiles : Config::kQueryTiles - 1;
 
   __device__ __forceinline__ static bool is_short(const parts::Work& work) {
     return work.blocks() <= 16;

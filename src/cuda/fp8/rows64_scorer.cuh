@@ -1,9 +1,11 @@
 // The warpgroup that scores: S^T = K Q^T of every block, for the two that multiply.
 //
 // K comes to registers as it is in the cache and is brought to fp16 there, in units of its token
-// (parts/fp8_units.cuh), so that all groups of a token add up in one sum. Units go into the exponents.
+// (parts/fp8_units.cuh), so that all groups of a token add up in one sum. Units go into the exponents. e4m3
+// latents have none.
 #pragma once
 
+#include "cuda/fp8/e4m3_block.cuh"
 #include "cuda/fp8/products.cuh"
 #include "cuda/fp8/ring_place.cuh"
 #include "cuda/fp8/rows64_query.cuh"
@@ -16,14 +18,18 @@ class Scorer {
  public:
   __device__ __forceinline__ Scorer(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                     const CUtensorMap& query_map)
-      : shared_(shared), query_(shared, args, query_map) {
-    own_ = fragment().row * fp8_656::kTokenBytes + thread() % 4;
+      : shared_(shared), args_(args), query_(shared, args, query_map) {
+    own_ = Config::kE4m3 ? parts::atoms::block_offset<Config::kChunks>(fragment().row, 0, thread() % 4)
+                         : fragment().row * fp8_656::kTokenBytes + thread() % 4;
     // From itself: what a shuffle gives ptxas cannot make anew for each block, which would wait for it.
     own_ = __shfl_sync(0xffffffff, own_, threadIdx.x % 32);
   }
 
   /// Takes a segment's Q, when the one before has been scored.
-  __device__ __forceinline__ void begin(const parts::Work& work) { scale_ = query_.take(work); }
+  __device__ __forceinline__ void begin(const parts::Work& work) {
+    scale_ = query_.take(work);
+    if constexpr (Config::kE4m3) scale_ *= cache_scale(args_);
+  }
   /// At the tile that is next.
   __device__ __forceinline__ void look_ahead(const parts::RowTile& tile) const { query_.bring_to_l2(tile); }
 
@@ -32,7 +38,11 @@ class Scorer {
     int limit = rows().limit(work, 0) - work.segment.block_begin * 64;  // of the first row, from the block on
 #pragma unroll 1
     for (int left = work.blocks(); left > 0; --left) {
-      score();
+      if constexpr (Config::kE4m3) {
+        score_e4m3();
+      } else {
+        score();
+      }
       publish(work, limit);
       slot_.next();
       limit -= 64;
@@ -49,6 +59,7 @@ class Scorer {
   /// read 64 bytes of two of them meet in no bank.
   __device__ __forceinline__ static parts::Fragment fragment() {
     const parts::Fragment own = parts::fragment_of(thread());
+    if constexpr (Config::kE4m3) return own;  // two tokens of an atom follow one another
     const int i = own.row % 8;
     return {own.row - i + i % 2 * 4 + i / 2, own.column};
   }
@@ -126,6 +137,27 @@ class Scorer {
     }
   }
 
+  /// The same from e4m3 latents.
+  __device__ __forceinline__ void score_e4m3() {
+    const int slot = slot_.slot();
+    ptx::wait(shared_.full[slot], slot_.parity());
+    const std::uint32_t row = ptx::shared_address(shared_.blocks[slot]) + own_;
+    const std::uint64_t q =
+        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0));
+    fp8::KeyBytes bytes = E4m3Block<Config>::keys(row);
+    fp8::Operands a[2];
+    ptx::pin_registers(s_);
+#pragma unroll
+    for (int i = 0; i < Config::kChunks; ++i) {
+      if (i >= 2) ptx::wgmma_wait<1>();
+      widen(a[i % 2], bytes);
+      if (i + 1 < Config::kChunks) bytes = E4m3Block<Config>::keys(row + (i + 1) * parts::atoms::kAtomBytes);
+      ptx::wgmma_fence();
+      fp8::multiply<__half, kRows>(s_, a[i % 2], q + i * kTileStep, i > 0);
+      ptx::wgmma_commit();
+    }
+  }
+
   /// The latent's share where scales are no powers of two: values are rounded as code that works in bf16
   /// does, since an lse shows fp16's own rounding of a ratio. fp16 has room for all of their 8 bits.
   __device__ __forceinline__ void score_rounded(std::uint32_t token, std::uint32_t row, std::uint64_t q) {
@@ -192,10 +224,15 @@ class Scorer {
   /// Scores to base 2, and units, into exponents of P for those who multiply. `limit`: tokens of this block
   /// and later ones that the tile's first row attends to.
   __device__ __forceinline__ void publish(const parts::Work& work, int limit) {
-    const float low_scale = scale_ * parts::power_of_two(units_[0]),
-                high_scale = scale_ * parts::power_of_two(units_[1]);
-    const float low_log = parts::log2_of(units_[0]) + Config::kLargestP,
-                high_log = parts::log2_of(units_[1]) + Config::kLargestP;
+    float low_scale = scale_, high_scale = scale_;
+    float low_log = Config::kLargestP, high_log = Config::kLargestP;
+    if constexpr (!Config::kE4m3) {
+      low_scale *= parts::power_of_two(units_[0]);
+      high_scale *= parts::power_of_two(units_[1]);
+      low_log += parts::log2_of(units_[0]);
+      high_log += parts::log2_of(units_[1]);
+    }
+    bool masked = false;
     const std::uint64_t live = shared_.live[slot_.slot()];
     ptx::wgmma_wait<0>();
     ptx::pin_registers(s_);
@@ -208,13 +245,15 @@ class Scorer {
       parts::Fragment own = fragment();
       asm volatile("" : "+r"(own.row));  // nothing of this is to be kept in registers meanwhile
       parts::mask_columns<kRows>(s_, live, own, [&](int n) { return rows().limit(work, n) - first; });
+      masked = true;
     }
     ptx::wait(shared_.softened, softened_ ^ 1);
+    if (Config::kE4m3 && masked && thread() == 0) shared_.restarts[softened_] = 1;
     softened_ ^= 1;
     const int token = fragment().row;
 #pragma unroll
     for (int j = 0; j < kRows / 8; ++j) {
-      const int place = Scores::place(token, j % 4 * 8 + fragment().column) + j / 4 * 32;
+      const int place = Scores<Config::kE4m3>::place(token, j % 4 * 8 + fragment().column) + j / 4 * 32;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {  // eight tokens on rows lie as here
         *reinterpret_cast<float2*>(&shared_.scores.of_token[token + 8 * half][place]) =
@@ -241,6 +280,7 @@ class Scorer {
   static constexpr std::uint64_t kTileStep = Config::kTileBytes >> 4;
 
   SharedMemory<Config>& shared_;
+  const parts::DecodeArguments& args_;
   Query<Config> query_;
   std::uint32_t own_;  // in a block, where this thread's first token begins, and its lane of the quad
   fp8::RingPlace<Config> slot_;  // of the next block

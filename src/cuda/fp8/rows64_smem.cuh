@@ -10,17 +10,19 @@
 namespace flashlatent::fp8::rows64 {
 
 /// S^T of a block as exponents to base 2: 64 tokens of kRows query rows each. Eight rows change places with
-/// eight others from token to token, so that neither who writes fragments nor who reads rows meets in a bank.
+/// eight others from token to token, so that neither who writes fragments (Scorer::fragment()) nor who reads
+/// rows meets in a bank.
+template <bool kE4m3>
 struct Scores {
   float of_token[64][parts::kTileRows];
 
   __device__ __forceinline__ static int place(int token, int row) {
-    return row ^ (token % 2 * 2 + token / 4 % 2) * 8;
+    return row ^ (kE4m3 ? token % 4 : token % 2 * 2 + token / 4 % 2) * 8;
   }
 };
 
-/// Of a block's tokens: ratios of V's scales to its unit (parts/fp8_units.cuh), and by what a probability
-/// times its unit is multiplied in the row's sum.
+/// Of fp8_656, of a block's tokens: ratios of V's scales to its unit (parts/fp8_units.cuh), and by what a
+/// probability times its unit is multiplied in the row's sum.
 struct TokenScales {
   std::uint16_t ratio[fp8_656::kGroups][64];
   float share[64];
@@ -30,7 +32,7 @@ template <class Config_>
 struct alignas(1024) SharedMemory {
   using Config = Config_;
 
-  std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];  // fp16, and RoPE in bf16 last
+  std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];  // fp16; for fp8_656 RoPE in bf16, last
   union {
     std::uint8_t p[Config::kTileBytes];                  // of a block
     struct {                                             // at a segment's end
@@ -39,14 +41,15 @@ struct alignas(1024) SharedMemory {
     } partial;
   };
   std::uint8_t blocks[Config::kSlots][Config::kBlockBytes];  // tokens as they are in the cache
-  Scores scores;
+  Scores<Config::kE4m3> scores;
   TokenScales tokens[Config::kSlots];
   float by_sharer[Config::kSharers][Config::kRows];  // maxima, sums
   float factor[Config::kRows];                       // by which outputs shrink, or what they end with
   RowsBehind<Config::kRows> scored_rows,
       output_rows;  // the scorer is at the next segment before the others are
   parts::RowPlace<typename Config::Element> row_place[Config::kRows];
-  int restarts[2];  // is a probability of a block too large? Of the next block meanwhile 0
+  // Is a probability of a block too large, or, of e4m3, a token masked? Of the next block meanwhile 0.
+  int restarts[2];
   std::uint8_t poison_from[Config::kVDim];    // of each column (fp8/poison.cuh)
   int poisoned[Config::kOutputs];             // is there any in its columns?
   int query_max[Config::kComputeGroups * 4];  // of each warp

@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ptx::give_registers<Config::kLoaderRegisters>();
     const int thread = threadIdx.x - Config::kComputeThreads;
     if (thread < LoaderOf::kThreads) {
-      load_segments(args, shared.segments, LoaderOf(args.cache, kv_map, shared, thread));
+      parts::atoms::load_segments(args, shared.segments, LoaderOf(args.cache, kv_map, shared, thread));
     }
   } else if (threadIdx.x >= Config::kOutputThreads) {
     set_registers<Config::kScorerRegisters>();

@@ -3,6 +3,7 @@
 
 #include "cuda/mla_64_e4m3/config.h"
 #include "cuda/parts/merge_step.cuh"
+#include "cuda/parts/ring_place.cuh"
 #include "cuda/parts/rows_behind.cuh"
 #include "cuda/parts/segment_list.cuh"
 #include "cuda/parts/team_unit.cuh"
@@ -43,22 +44,6 @@ struct alignas(1024) SharedMemory {
 
 inline constexpr int kMaxSharedBytes = 227 * 1024;
 
-/// A role's place in a ring of kCount.
-template <int kCount>
-class RingPlace {
- public:
-  __device__ __forceinline__ int index() const { return index_; }
-  __device__ __forceinline__ std::uint32_t parity() const { return parity_; }
-  __device__ __forceinline__ void next() {
-    if (++index_ == kCount) {
-      index_ = 0;
-      parity_ ^= 1;
-    }
-  }
-
- private:
-  int index_ = 0;
-  std::uint32_t parity_ = 0;
-};
+using parts::RingPlace;
 
 }  // namespace flashlatent::mla_64_e4m3

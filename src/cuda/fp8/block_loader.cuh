@@ -1,0 +1,46 @@
+// Which loader fills the blocks.
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/fp8/loader.cuh"
+#include "cuda/parts/atoms_loader.cuh"
+
+namespace flashlatent::fp8 {
+
+template <class Shared>
+using LoaderOf = std::conditional_t<Shared::Config::kE4m3, parts::atoms::Loader<Shared>, Loader<Shared>>;
+
+/// All blocks of segments that somebody lists.
+/// `map`: of boxes, else null.
+template <class Shared>
+__device__ __forceinline__ void load_blocks(Shared& shared, const parts::DecodeArguments& args,
+                                            const CUtensorMap* map, int thread) {
+  if constexpr (Shared::Config::kE4m3) {
+    parts::atoms::load_segments(args, shared.segments, LoaderOf<Shared>(args.cache, *map, shared, thread));
+  } else {
+    load_listed(args, shared.segments, LoaderOf<Shared>(args.cache, shared, thread));
+  }
+}
+
+/// One range, when its first entries have been looked up: `began()` is called then.
+template <class Shared, class Began>
+__device__ __forceinline__ void load_range(Shared& shared, const parts::DecodeArguments& args,
+                                           const CUtensorMap* map, const parts::BlockRange& range, int thread,
+                                           Began began) {
+  if constexpr (Shared::Config::kE4m3) {
+    LoaderOf<Shared> loader(args.cache, *map, shared, thread);
+    loader.look_ahead(range);
+    began();
+    loader.load(range, [] {});
+  } else {
+    struct NoPipe {
+    } pipe;
+    LoaderOf<Shared> loader(args.cache, shared, thread);
+    loader.look_ahead(range);
+    began();
+    loader.load(pipe, range, [] {});
+  }
+}
+
+}  // namespace flashlatent::fp8

@@ -101,13 +101,26 @@ std::optional<schedule::Geometry> listed_shares(const DecodeProblem& problem,
 
 schedule::Geometry listed_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
                                    const DenseShape& of_shares, const schedule::Geometry& otherwise) {
-  if (otherwise.partition != schedule::Partition::kLine) return otherwise;
-  if (!has_token_items(problem) && problem.query.tokens > 1) return otherwise;
-  // Which query tokens ragged requests have is for walks to find (parts/segments.cuh).
-  if (problem.query.ragged) return otherwise;
+  if (otherwise.partition != schedule::Partition::kLine || !has_rows_alike(problem)) return otherwise;
   const std::optional<schedule::Geometry> shares =
       listed_shares(problem, workers, split_geometry(problem, workers, of_shares));
   return shares && schedule::estimate(*shares) < schedule::estimate(otherwise) ? *shares : otherwise;
+}
+
+bool has_rows_alike(const DecodeProblem& problem) {
+  // Which query tokens ragged requests have is for walks to find (parts/segments.cuh).
+  return (has_token_items(problem) || problem.query.tokens == 1) && !problem.query.ragged;
+}
+
+bool shapes_tell_lengths(const DecodeProblem& problem, const DecodeInputs& inputs) {
+  return problem.sparse.enabled && !inputs.topk_length.present() && !inputs.extra_topk_length.present() &&
+         !inputs.extra_cache_seqlens.present();
+}
+
+schedule::Geometry in_turn_if_faster(const schedule::Geometry& planned) {
+  if (planned.partition != schedule::Partition::kLine || planned.requests < 1) return planned;
+  const schedule::Geometry in_turn = schedule::turns(planned);
+  return schedule::estimate(in_turn) <= schedule::estimate(planned) ? in_turn : planned;
 }
 
 schedule::Geometry turns_geometry(const DecodeProblem& problem, const schedule::Workers& workers,

@@ -31,6 +31,16 @@ schedule::Geometry dense_geometry(const DecodeProblem& problem, const schedule::
 schedule::Geometry listed_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
                                    const DenseShape& of_shares, const schedule::Geometry& otherwise);
 
+/// Do all rows of an item attend to the same tokens, and has each request all of its query tokens?
+bool has_rows_alike(const DecodeProblem& problem);
+
+/// Do shapes tell how many tokens each item attends to? Indices name them then, and no lengths are given.
+bool shapes_tell_lengths(const DecodeProblem& problem, const DecodeInputs& inputs);
+
+/// Of a call whose lengths shapes tell: whole items in turn, where that is estimated to take no longer than
+/// the line of `planned`. Nobody waits for the plan to be read then, and nothing is merged.
+schedule::Geometry in_turn_if_faster(const schedule::Geometry& planned);
+
 /// Sparse prefill: each CTA, and lane, takes whole query tokens in turn.
 schedule::Geometry turns_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
                                   const DenseShape& shape);

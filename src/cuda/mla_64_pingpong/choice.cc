@@ -25,6 +25,23 @@ bool has_shares(const schedule::Geometry& g) {
   return schedule::combines_shares(g.partition);
 }
 
+namespace {
+/// Are there instances of shares by two lists?
+bool has_listed_shares(const DecodeProblem& problem, const schedule::Geometry& g) {
+  return cuda::goes_by_lists(problem) && cuda::has_rows_alike(problem) &&
+         cuda::is_listed({kFp8_584ShareKeys, kListedShareKeys}, share_key_of(problem, g));
+}
+}  // namespace
+
+bool has_items_in_turn(const DecodeProblem& problem, const schedule::Geometry& g) {
+  return (g.partition == schedule::Partition::kWhole || g.partition == schedule::Partition::kTurns) &&
+         has_listed_shares(problem, g);
+}
+
+schedule::Geometry geometry_of_call(const DecodeProblem& problem, const schedule::Geometry& planned) {
+  return has_listed_shares(problem, planned) ? cuda::in_turn_if_faster(planned) : planned;
+}
+
 int cluster_of(const DecodeProblem& problem, const schedule::Geometry& g, cuda::Loading loading) {
   if (loading != cuda::Loading::kFp8 && loading != cuda::Loading::kFp8_584) return 1;
   const int row_tiles = (cuda::rows_of_item(problem) + g.tile_rows - 1) / g.tile_rows;

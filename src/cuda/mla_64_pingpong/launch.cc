@@ -1,3 +1,4 @@
+#include "cuda/common/dense_choice.h"
 #include "cuda/common/dense_launch.h"
 #include "cuda/mla_64_pingpong/choice.h"
 #include "cuda/mla_64_pingpong/instances.h"
@@ -32,13 +33,16 @@ Status launch(const DecodeCall& call) {
       call.inputs.kv_cache.shape[0] == 0) {
     return launch_without_pages(call);
   }
-  return cuda::launch_dense(call, [](const DecodeCall& c, Loading loading) {
+  const bool told = cuda::shapes_tell_lengths(call.problem, call.inputs);
+  const schedule::Geometry geometry = told ? geometry_of_call(call.problem, call.geometry) : call.geometry;
+  return cuda::launch_dense(call.with(geometry), [](const DecodeCall& c, Loading loading) {
     const DecodeProblem& p = c.problem;
-    if (c.geometry.partition == schedule::Partition::kTurns) {
+    const bool is_prefill = c.max_logits.present();
+    if (is_prefill) {
       return cuda::find_instance({kTurns, kTurnsFp8, kTurnsListed, kTurnsListed576, kTurnsE4m3},
                                  turns_key_of(p, c.geometry));
     }
-    if (has_shares(c.geometry)) {
+    if (has_shares(c.geometry) || has_items_in_turn(p, c.geometry)) {
       return cuda::find_instance({kShares576x512, kSharesFp8_656, kSharesFp8_584, kSharesListed},
                                  share_key_of(p, c.geometry));
     }

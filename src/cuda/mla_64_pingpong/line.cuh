@@ -35,7 +35,7 @@ class LineWarpgroup : public Warpgroup<Config> {
       const std::int64_t slot = this->slot_of(work);
       const int column = me_ * Config::kHalfDim + fragment_.column;
       const bool writes_lse = column == 0;
-      if (!Config::kHasShare && work.segment.partial < 0) {
+      if (Config::kWritesOutput && work.segment.partial < 0) {
         parts::write_output<typename Config::Element>(o_, row, half, scale, args_, work.tile, column,
                                                       writes_lse);
       } else {

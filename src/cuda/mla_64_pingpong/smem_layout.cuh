@@ -38,6 +38,19 @@ struct RowEnds {
     maxima[warpgroup][row + 8].raise(max.high);
   }
 };
+/// Of parts that are shares or whole items in turn.
+template <int kWarps>
+struct Items {
+  parts::Work of_warp[kWarps];  // that loads: its place
+  parts::Work none;             // a segment of no rows
+
+  /// Its result is of the kind that the call's are.
+  __device__ __forceinline__ void init(schedule::Partition partition) {
+    none = {};
+    none.segment.partial = schedule::combines_shares(partition) ? 0 : -1;
+  }
+};
+struct NoItems {};
 struct NoRowSums {};  // they go where row_base is (warpgroup.cuh)
 
 template <class Config>
@@ -57,6 +70,7 @@ struct alignas(1024) SharedMemory {
   typename Config::State state[2];
   parts::WorkQueue work;
   typename Config::Loader::Memory loader;
+  std::conditional_t<Config::kListShares, Items<Config::kLoaderThreads / 32>, NoItems> items;
   std::conditional_t<(Config::kTeam > 1), TeamMemory, NoTeam> team;
   std::conditional_t<Config::kMerges, parts::MergeBegun, NoMerge> merge;
   std::conditional_t<Config::kUnits, QueryMax, NoQueryMax> query_max;

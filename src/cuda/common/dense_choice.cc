@@ -112,15 +112,16 @@ bool has_rows_alike(const DecodeProblem& problem) {
   return (has_token_items(problem) || problem.query.tokens == 1) && !problem.query.ragged;
 }
 
-bool shapes_tell_lengths(const DecodeProblem& problem, const DecodeInputs& inputs) {
-  return problem.sparse.enabled && !inputs.topk_length.present() && !inputs.extra_topk_length.present() &&
-         !inputs.extra_cache_seqlens.present();
+schedule::Geometry in_turn_if_faster(const DecodeProblem& problem, const schedule::Geometry& line) {
+  if (line.partition != schedule::Partition::kLine || line.requests < 1 || !is_alike(problem)) return line;
+  const schedule::Geometry in_turn = schedule::turns(line);
+  return schedule::estimate(in_turn) <= schedule::estimate(line) ? in_turn : line;
 }
 
-schedule::Geometry in_turn_if_faster(const schedule::Geometry& planned) {
-  if (planned.partition != schedule::Partition::kLine || planned.requests < 1) return planned;
-  const schedule::Geometry in_turn = schedule::turns(planned);
-  return schedule::estimate(in_turn) <= schedule::estimate(planned) ? in_turn : planned;
+schedule::Geometry whole_if_faster(const DecodeProblem& problem, const schedule::Geometry& line) {
+  if (line.partition != schedule::Partition::kLine || !is_alike(problem)) return line;
+  const std::optional<schedule::Geometry> whole = schedule::whole_items(line);
+  return whole && schedule::estimate(*whole) <= schedule::estimate(line) ? *whole : line;
 }
 
 schedule::Geometry turns_geometry(const DecodeProblem& problem, const schedule::Workers& workers,

@@ -34,12 +34,11 @@ schedule::Geometry listed_geometry(const DecodeProblem& problem, const schedule:
 /// Do all rows of an item attend to the same tokens, and has each request all of its query tokens?
 bool has_rows_alike(const DecodeProblem& problem);
 
-/// Do shapes tell how many tokens each item attends to? Indices name them then, and no lengths are given.
-bool shapes_tell_lengths(const DecodeProblem& problem, const DecodeInputs& inputs);
-
-/// Of a call whose lengths shapes tell: whole items in turn, where that is estimated to take no longer than
-/// the line of `planned`. Nobody waits for the plan to be read then, and nothing is merged.
-schedule::Geometry in_turn_if_faster(const schedule::Geometry& planned);
+/// Whole items in turn in place of a line, where that is estimated to take no longer and items mostly have as
+/// many tokens as each other, as those that indices name: nobody reads a plan then, and nothing is merged.
+schedule::Geometry in_turn_if_faster(const DecodeProblem& problem, const schedule::Geometry& line);
+/// The same where each CTA has one of them at most.
+schedule::Geometry whole_if_faster(const DecodeProblem& problem, const schedule::Geometry& line);
 
 /// Sparse prefill: each CTA, and lane, takes whole query tokens in turn.
 schedule::Geometry turns_geometry(const DecodeProblem& problem, const schedule::Workers& workers,

@@ -28,7 +28,10 @@ Status query_map(const DecodeCall& call, const BoxMaps& boxes, DenseLaunch& laun
 /// its number then, whatever the plan has: nobody waits for that to be read, 1.5 us.
 schedule::Geometry geometry_of(const DecodeCall& call) {
   const schedule::Geometry& g = call.geometry;
-  if (!shapes_tell_lengths(call.problem, call.inputs) || g.partition != schedule::Partition::kLine) return g;
+  if (!call.problem.sparse.enabled || call.inputs.topk_length.present() ||
+      call.inputs.extra_topk_length.present() || call.inputs.extra_cache_seqlens.present() ||
+      g.partition != schedule::Partition::kLine)
+    return g;
   const std::optional<schedule::Geometry> whole = schedule::whole_items(g);
   return whole && schedule::estimate(*whole) <= schedule::estimate(g) ? *whole : g;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/mla_64_pingpong/pipeline.cuh"
+#include "cuda/parts/kv_loader.cuh"
 #include "cuda/parts/listed_tokens.cuh"
 #include "cuda/parts/partial.cuh"
 
@@ -51,6 +52,9 @@ struct Config {
   /// Whether all rows of a tile attend to the same tokens: those of sparse prefill do, and shares by lists
   /// are of such items (choice.cc).
   static constexpr bool kRowsAlike = kListShares || kTurns;
+  /// Whether each loading warp keeps its place among the segments in shared memory.
+  static constexpr bool kWarpsWalk =
+      kListShares || (parts::kTakesLists<Loader> && parts::kHasOneLoop<Loader>);
   /// Whether a segment may be a whole item.
   static constexpr bool kWritesOutput = !kHasShare || kListShares;
   /// Whether the computing warps load the first blocks of a share.

@@ -23,7 +23,7 @@ __device__ __forceinline__ void meet_cluster() {
 
 /// By a thread each of some warps: one alone takes long, and so do lanes of one, one after another.
 template <class Config>
-__device__ __forceinline__ void set_up(SharedMemory<Config>& shared, const parts::DecodeArguments& args) {
+__device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   static_assert(Config::kVDim % 4 == 0 && Config::kVDim / 4 <= 128);
   auto init_buffer = [&](int buffer) {
     typename Config::State& state = shared.state[buffer];
@@ -41,7 +41,6 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared, const parts
     init_buffer(1);
   } else if (threadIdx.x == 64) {
     shared.work.init(Config::kComputeThreads / 32);
-    if constexpr (Config::kListShares) shared.items.init(args.geometry.partition);
     ptx::publish_barriers();
   } else if (threadIdx.x == 96) {
     shared.poisoned[0] = shared.poisoned[1] = 0;
@@ -71,7 +70,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     Config::Loader::prepare(kv_map);
     if (args.query.rows_in_line) ptx::prefetch_map(query_map);
   }
-  set_up<Config>(shared, args);
+  set_up<Config>(shared);
 
   const Role role = Config::kLoaderThreads == 128 || threadIdx.x < Config::kComputeThreads
                         ? static_cast<Role>(threadIdx.x / 128)

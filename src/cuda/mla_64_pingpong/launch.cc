@@ -1,4 +1,3 @@
-#include "cuda/common/dense_choice.h"
 #include "cuda/common/dense_launch.h"
 #include "cuda/mla_64_pingpong/choice.h"
 #include "cuda/mla_64_pingpong/instances.h"
@@ -33,9 +32,7 @@ Status launch(const DecodeCall& call) {
       call.inputs.kv_cache.shape[0] == 0) {
     return launch_without_pages(call);
   }
-  const bool told = cuda::shapes_tell_lengths(call.problem, call.inputs);
-  const schedule::Geometry geometry = told ? geometry_of_call(call.problem, call.geometry) : call.geometry;
-  return cuda::launch_dense(call.with(geometry), [](const DecodeCall& c, Loading loading) {
+  return cuda::launch_dense(call, [](const DecodeCall& c, Loading loading) {
     const DecodeProblem& p = c.problem;
     const bool is_prefill = c.max_logits.present();
     if (is_prefill) {

@@ -1,11 +1,10 @@
 // Parts that are a share of one item each (parts/shares.cuh). From an fp8_656 cache of one list clusters of
 // two take them, whose computing warps load the first blocks (Config::kLoadsFirst); of others the loaders
-// load all. By two lists parts may also be whole items in turn (parts/turn_items.cuh).
+// load all. By two lists parts may also be whole items in turn (parts/listed_items.cuh).
 #pragma once
 
 #include "cuda/mla_64_pingpong/line.cuh"
 #include "cuda/parts/shares.cuh"
-#include "cuda/parts/turn_items.cuh"
 #include "cuda/ptx/barrier.cuh"
 
 namespace flashlatent::mla_64_pingpong {
@@ -139,38 +138,20 @@ __device__ __forceinline__ void load_share(SharedMemory<Config>& shared, const p
 }
 
 /// The same where loaders load all blocks. In a cluster both CTAs have the same share, of two row tiles.
-///
-/// What runs once waits for instructions, a result's 2 us. So they go through a segment of no rows first,
-/// while no block is there yet.
 template <class Config>
 __device__ __forceinline__ void compute_share_alone(SharedMemory<Config>& shared,
                                                     const parts::DecodeArguments& args,
                                                     const CUtensorMap& query_map, int me) {
+  parts::wait_for_launch_before();
   LineWarpgroup<Config> warpgroup(shared, args, query_map, me);
   parts::WorkPosition position(shared.work);
-  if constexpr (!Config::kListShares) {
-    parts::wait_for_launch_before();
-    if (threadIdx.x < 32) warpgroup.request_query(position.get());
-    // A loop of one turn: without it ptxas makes descriptors' addresses anew for each product (316 R2UR).
-    for (; !position.get().is_end(); position.next()) {
-      warpgroup.attend(position.get());
-      warpgroup.finish(position.get());
-    }
-  } else {
-    const parts::Work* work = &shared.items.none;
-    for (bool begun = false;; begun = true) {
-      warpgroup.attend(*work);
-      if (begun && threadIdx.x < 32) warpgroup.request_query(position.ahead().get());
-      warpgroup.finish(*work);
-      if (begun) {
-        position.next();
-      } else {
-        parts::wait_for_launch_before();
-        if (threadIdx.x < 32) warpgroup.request_query(position.get());
-      }
-      work = &position.get();
-      if (work->is_end()) break;
-    }
+  if (threadIdx.x < 32) warpgroup.request_query(position.get());
+  // A loop even where there is one turn: without it ptxas makes descriptors' addresses anew for each product
+  // (316 R2UR).
+  for (; !position.get().is_end(); position.next()) {
+    warpgroup.attend(position.get());
+    if (Config::kListShares && threadIdx.x < 32) warpgroup.request_query(position.ahead().get());
+    warpgroup.finish(position.get());
   }
 }
 
@@ -187,21 +168,7 @@ __device__ __forceinline__ void load_share_alone(SharedMemory<Config>& shared,
     if (thread == 0) position.put(work);
   };
   if constexpr (Config::kListShares) {
-    parts::TurnItems<true> items(shared.items.of_warp[thread / 32], args, part.find());
-    Loader loader(args.cache, map, thread, shared.loader);
-    Pipe<Config> pipe(shared.kv, shared.state);
-    const auto range = [&] {
-      const parts::Work& work = items.get();
-      return parts::range_of<Loader>(args, work.segment, work.tile);
-    };
-    if (!items.get().is_end()) loader.look_ahead(range());
-    while (!items.get().is_end()) {
-      tell(items.get());
-      loader.load(pipe, range(), [&] {
-        items.next();
-        if (!items.get().is_end()) loader.look_ahead(range());
-      });
-    }
+    load_items<parts::ItemsInTurn>(shared, args, map, thread, part.find(), tell);
   } else {
     const parts::Work& work = part.find();
     if (!work.is_end()) {

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "cuda/mla_64_pingpong/config.h"
+#include "cuda/parts/listed_items.cuh"
 #include "cuda/parts/merge_step.cuh"
 #include "cuda/parts/shared_max.cuh"
 #include "cuda/parts/softmax.cuh"
@@ -38,17 +39,12 @@ struct RowEnds {
     maxima[warpgroup][row + 8].raise(max.high);
   }
 };
-/// Of parts that are shares or whole items in turn.
-template <int kWarps>
+/// Where each of the warps that load keeps its place among the segments.
+template <class Config>
 struct Items {
-  parts::Work of_warp[kWarps];  // that loads: its place
-  parts::Work none;             // a segment of no rows
-
-  /// Its result is of the kind that the call's are.
-  __device__ __forceinline__ void init(schedule::Partition partition) {
-    none = {};
-    none.segment.partial = schedule::combines_shares(partition) ? 0 : -1;
-  }
+  using Walk =
+      std::conditional_t<Config::kListShares || Config::kTurns, parts::ItemsInTurn, parts::PlannedItems>;
+  typename Walk::Memory of_warp[Config::kLoaderThreads / 32];
 };
 struct NoItems {};
 struct NoRowSums {};  // they go where row_base is (warpgroup.cuh)
@@ -70,7 +66,7 @@ struct alignas(1024) SharedMemory {
   typename Config::State state[2];
   parts::WorkQueue work;
   typename Config::Loader::Memory loader;
-  std::conditional_t<Config::kListShares, Items<Config::kLoaderThreads / 32>, NoItems> items;
+  std::conditional_t<Config::kWarpsWalk, Items<Config>, NoItems> items;
   std::conditional_t<(Config::kTeam > 1), TeamMemory, NoTeam> team;
   std::conditional_t<Config::kMerges, parts::MergeBegun, NoMerge> merge;
   std::conditional_t<Config::kUnits, QueryMax, NoQueryMax> query_max;

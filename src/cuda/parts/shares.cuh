@@ -36,16 +36,19 @@ __device__ __forceinline__ Work even_part(const DecodeArguments& args) {
   return part_of(args, schedule::stored(schedule::even_cut(args.geometry, args.lanes.quotient(blockIdx.x))));
 }
 
-/// The first item of this CTA, where parts are whole items in turn (turn_items.cuh): a share of one.
-__device__ __forceinline__ Work whole_part(const DecodeArguments& args) {
-  const schedule::Geometry& g = args.geometry;
-  const schedule::Cut cut = schedule::whole_cut(g, args.lanes.quotient(blockIdx.x));
+/// The item at `cut`, of this CTA's lane, or an end: a share that is all of it.
+__device__ __forceinline__ Work whole_item(const DecodeArguments& args, const schedule::Cut& cut) {
   Work work;
-  work.segment = {cut.round, cut.round < g.rounds ? cut.request : -1, 0, 0, 1, -1};
+  work.segment = {cut.round, cut.round < args.geometry.rounds ? cut.request : -1, 0, 0, 1, -1};
   if (!work.is_end()) {
     work.tile = row_tile(args, cut.request, cut.round, args.lanes.remainder(blockIdx.x));
   }
   return work;
+}
+
+/// The first item of this CTA, where parts are whole items in turn.
+__device__ __forceinline__ Work whole_part(const DecodeArguments& args) {
+  return whole_item(args, schedule::whole_cut(args.geometry, args.lanes.quotient(blockIdx.x)));
 }
 
 /// The part of this CTA as the plan has it, its blocks in place. By a warp, in one trip to memory: a lane

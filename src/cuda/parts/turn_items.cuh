@@ -1,17 +1,14 @@
-// Whole items, one after another (schedule::Partition::kTurns), as sparse prefill has them, and sparse decode
-// where shapes tell lengths: each warp walks by itself, and keeps nothing of the walk in registers. Nobody
-// lists anything, and nobody meets.
+// Sparse prefill's items, one after another (schedule::Partition::kTurns): each warp walks by itself, and
+// keeps nothing of the walk in registers. Nobody lists anything, and nobody meets.
 #pragma once
 
-#include "cuda/parts/listed_tokens.cuh"
 #include "cuda/parts/work_queue.cuh"
 #include "plan/turns.h"
 #include "plan/whole.h"
 
 namespace flashlatent::parts {
 
-/// An item of this CTA's lane. kLists: tokens are of two lists (listed_tokens.cuh).
-template <bool kLists = false>
+/// An item of this CTA's lane.
 __device__ __forceinline__ Work item_in_turn(const DecodeArguments& args, const schedule::Cut& at) {
   const schedule::Geometry& g = args.geometry;
   Work work;
@@ -19,8 +16,7 @@ __device__ __forceinline__ Work item_in_turn(const DecodeArguments& args, const 
     work.segment.request = -1;
     return work;
   }
-  const int length =
-      schedule::tokens_of(g, schedule::length_of(g, item_lengths<kLists>(args.cache), at.request));
+  const int length = schedule::tokens_of(g, schedule::length_of(g, args.cache.lengths, at.request));
   work.segment = {at.round, at.request, length, 0, schedule::blocks_of(g, length), -1};
   work.tile = row_tile(args, at.request, at.round, args.lanes.remainder(blockIdx.x));
   return work;
@@ -31,18 +27,11 @@ __device__ __forceinline__ schedule::Cut first_in_turn(const DecodeArguments& ar
 }
 
 /// A warp's place in its CTA's items.
-template <bool kLists = false>
 class TurnItems {
  public:
   /// `mine`: in shared memory, this warp's.
   __device__ __forceinline__ TurnItems(Work& mine, const DecodeArguments& args) : mine_(mine), args_(args) {
     put(first_in_turn(args));
-  }
-  /// The same from `first` on, which may be a share of an item: nothing comes after one.
-  __device__ __forceinline__ TurnItems(Work& mine, const DecodeArguments& args, const Work& first)
-      : mine_(mine), args_(args) {
-    if (threadIdx.x % 32 == 0) mine_ = first;
-    __syncwarp();
   }
 
   /// The item here, or an end.
@@ -55,7 +44,7 @@ class TurnItems {
  private:
   __device__ __forceinline__ void put(const schedule::Cut& at) {
     __syncwarp();  // all lanes have read the one before
-    if (threadIdx.x % 32 == 0) mine_ = item_in_turn<kLists>(args_, at);
+    if (threadIdx.x % 32 == 0) mine_ = item_in_turn(args_, at);
     __syncwarp();
   }
 

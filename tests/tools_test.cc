@@ -129,6 +129,11 @@ TEST_F(Program, BenchComparesWithFloat64AndPricesBatchInvariance) {
   // The suite asks for it by itself; errors grow with the inputs.
   expect_right("bench dense --suite etap --filter 'b16 s_q1 h16 s_k512 ' --repeats 3 --json " +
                file("etap.json"));
+  // A page table that reaches further than its lengths.
+  expect_right("bench dense --batch 2 --heads 4 --tokens 70 --reach 1000 --rmse --repeats 1 --json " +
+               file("reach.json"));
+  EXPECT_EQ(json("reach.json").at("results").at(0).at("reach"), 1000);
+  EXPECT_LT(json("reach.json").at("results").at(0).at("worst_ratio"), 1.0);
   const auto etap = json("etap.json").at("results").at(0);
   EXPECT_EQ(etap.at("dtype"), "fp16");
   EXPECT_EQ(etap.at("deviation"), 1.0);

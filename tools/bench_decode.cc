@@ -141,6 +141,13 @@ runtime::TimingOptions cold(runtime::TimingOptions options) {
 
 }  // namespace
 
+DecodeProblem BenchOptions::reaching(DecodeProblem problem) const {
+  if (!problem.sparse.enabled && reach > 0) {
+    problem.cache.max_pages = (reach + problem.cache.page_size - 1) / problem.cache.page_size;
+  }
+  return problem;
+}
+
 Result<Measurement> measure(const BenchCase& c, runtime::BenchInput& input, const BenchOptions& options,
                             const runtime::Roof& roof, const Executor& executor) {
   input.problem.options.calls_per_plan = options.told_calls_per_plan();
@@ -251,6 +258,7 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m, const B
                                 {"gbps", m.gbps},
                                 {"floor_ms", m.floor_ms},
                                 {"roof_pct", m.roof_pct}};
+  if (bench.reach > 0) row["reach"] = bench.reach;
   if (m.estimate_ms > 0) row["estimate_ms"] = m.estimate_ms;
   if (query.e4m3) row["q"] = "e4m3";
   if (c.problem.fp8_products()) row["products"] = "fp8";
@@ -295,8 +303,9 @@ namespace {
 
 Result<Measurement> measure(const BenchCase& c, const BenchOptions& options, const runtime::Roof& roof,
                             const Executor& executor) {
-  Result<runtime::BenchInput> input = runtime::make_bench_input(
-      c.problem, c.lengths, c.deviation, options.seed, executor, c.shared_tokens, c.extra_tokens);
+  Result<runtime::BenchInput> input =
+      runtime::make_bench_input(options.reaching(c.problem), c.lengths, c.deviation, options.seed, executor,
+                                c.shared_tokens, c.extra_tokens);
   if (!input.ok()) return input.status();
   return measure(c, *input, options, roof, executor);
 }
@@ -433,6 +442,14 @@ void exclude_suite(CLI::App& app) {
   }
 }
 
+void add_reach_option(CLI::App& app, int& reach) {
+  app.add_option(
+         "--reach", reach,
+         "Tokens that page tables have room for at least, as an engine's have for its longest request; "
+         "kernels are picked by it")
+      ->check(CLI::Range(1, 1 << 30));
+}
+
 void add_bench_options(CLI::App& app, std::span<const BenchSuite> suites, BenchOptions& options) {
   app.add_option("--suite", options.suite,
                  "Many shapes, in place of the one below:" + describe_suites(suites))
@@ -448,6 +465,7 @@ void add_bench_options(CLI::App& app, std::span<const BenchSuite> suites, BenchO
          "Time steps as engines run them: a plan and so many calls, on CUDA in a graph; ms is a step's "
          "time over the layers")
       ->check(CLI::Range(1, 1000));
+  add_reach_option(app, options.reach);
   app.add_option("--calls-per-plan", options.calls_per_plan,
                  "What the planner is told of how many calls read a plan; 0: many; left out: --layers")
       ->check(CLI::Range(0, 1 << 20));

@@ -19,6 +19,7 @@ struct BenchOptions {
   std::string suite;
   std::string filter;
   runtime::TimingOptions timing;
+  int reach = 0;   ///< Tokens that a page table has room for at least; 0: as many as the longest request has.
   int layers = 0;  ///< A step of a plan and so many calls is timed; 0: calls, planned before.
   std::optional<int> calls_per_plan;  ///< Left out: `layers`.
   bool with_cold = false;
@@ -32,6 +33,8 @@ struct BenchOptions {
   std::string json;
   ExecutorOptions executor;
 
+  /// The case's problem with a page table of this reach.
+  DecodeProblem reaching(DecodeProblem problem) const;
   /// DecodeProblem::Options::calls_per_plan.
   int told_calls_per_plan() const { return calls_per_plan.value_or(layers); }
 };
@@ -62,6 +65,7 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m, const B
 
 /// The options of the group "Shape" don't go together with --suite.
 void exclude_suite(CLI::App& app);
+void add_reach_option(CLI::App& app, int& reach);
 void add_bench_options(CLI::App& app, std::span<const BenchSuite> suites, BenchOptions& options);
 
 /// Measures those of `cases` that the filter leaves and prints a line each; the exit code. `name` is the

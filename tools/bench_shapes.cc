@@ -223,8 +223,8 @@ int run_bench_shapes(const BenchShapesOptions& options) {
   Progress progress("bench shapes", static_cast<std::int64_t>(cases.size()));
   for (const ShapeCase& c : cases) {
     const BenchOptions bench = step_of(c.shape, options, executor);
-    Result<runtime::BenchInput> input =
-        runtime::make_bench_input(c.bench.problem, c.shape.lengths, c.bench.deviation, bench.seed, executor);
+    Result<runtime::BenchInput> input = runtime::make_bench_input(
+        bench.reaching(c.bench.problem), c.shape.lengths, c.bench.deviation, bench.seed, executor);
     if (!input.ok()) return fail(input.status());
     Result<Measurement> m = measure(c.bench, *input, bench, *roof, executor);
     if (!m.ok()) return fail(m.status());
@@ -283,6 +283,7 @@ void add_bench_shapes(CLI::App& bench, Action& action) {
   app->add_option("--layers", common.layers,
                   "Calls of a step; left out: 61 of a latent cache, 30 of another, on the CPU 1")
       ->check(CLI::Range(1, 1000));
+  add_reach_option(*app, common.reach);
   app->add_option("--repeats", common.timing.repeats, "Timed steps; the median is reported")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();

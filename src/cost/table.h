@@ -70,7 +70,12 @@ enum class Situation : std::uint8_t {
   kFewRequests,  ///< At most two requests of one row tile.
   kMoreTiles,    ///< Several row tiles.
   kFewRows,      ///< Shares of at most 16 query rows.
+  kQueryTokens,  ///< Several query tokens a request.
   kByTokens,     ///< Shares whose tokens come one by one.
+  // Of a block of 64 tokens, by the dimension of a head.
+  kDim64,
+  kDim128,
+  kDim256,
   // Of plans.
   kPacking,  ///< Requests are packed into parts.
 };
@@ -105,7 +110,11 @@ inline constexpr const char* kSituationNames[] = {"rows8",
                                                   "few_requests",
                                                   "more_tiles",
                                                   "few_rows",
+                                                  "query_tokens",
                                                   "by_tokens",
+                                                  "dim64",
+                                                  "dim128",
+                                                  "dim256",
                                                   "packing"};
 
 /// What takes so long. The fields of schedule::CostModel and of TeamCosts.

@@ -49,7 +49,8 @@ class Maker {
   void make_problem() {
     const int longest = *std::max_element(lengths_.begin(), lengths_.end());
     problem().query.batch = static_cast<int>(lengths_.size());
-    problem().cache.max_pages = problem().sparse.enabled ? 0 : std::max(1, pages_of(longest));
+    int& columns = problem().cache.max_pages;
+    columns = problem().sparse.enabled ? 0 : std::max({1, pages_of(longest), columns});
     ExtraCache& extra = problem().cache.extra;
     if (extra.enabled && !extra.indexed) extra.max_pages = pages_of(extra_lengths_[0], extra.page_size);
   }

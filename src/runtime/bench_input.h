@@ -26,13 +26,13 @@ struct BenchInput {
   Buffer extra_kv_cache, extra_names, extra_lengths, topk_length, sink;
 };
 
-/// `problem` without batch and max_pages, which the lengths give (sparse: from 1); no ragged queries. An
-/// FP8 cache is quantised from bf16 on the device, which needs memory for both. With an extra cache each
-/// request has `extra_tokens` there (of extra.max_pages nothing is read), lengths of indices are given, all
-/// of them full, and an attention sink is 0. The requests have their first `shared_tokens` tokens in common,
-/// as far as these fill pages. `deviation`: that of queries and cached rows; separate keys and values in e4m3
-/// have it as their scale. Needs more memory than the executor's device or the host has: kExhausted, before
-/// any is taken.
+/// `problem` without batch, which the lengths give (sparse: from 1), with max_pages where the page table is
+/// to have more columns than the longest request needs; no ragged queries. An FP8 cache is quantised from
+/// bf16 on the device, which needs memory for both. With an extra cache each request has `extra_tokens` there
+/// (of extra.max_pages nothing is read), lengths of indices are given, all of them full, and an attention
+/// sink is 0. The requests have their first `shared_tokens` tokens in common, as far as these fill pages.
+/// `deviation`: that of queries and cached rows; separate keys and values in e4m3 have it as their scale.
+/// Needs more memory than the executor's device or the host has: kExhausted, before any is taken.
 Result<BenchInput> make_bench_input(DecodeProblem problem, const std::vector<int>& lengths, float deviation,
                                     std::uint64_t seed, const Executor& executor, int shared_tokens = 0,
                                     int extra_tokens = 0);

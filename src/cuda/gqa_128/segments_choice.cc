@@ -28,6 +28,16 @@ int tile_rows_of(const DecodeProblem& problem) {
   return (rows + kRowsAtOnce - 1) / kRowsAtOnce * kRowsAtOnce;
 }
 
+/// What a block of so many tokens takes at least, however fast memory is.
+std::int32_t least_of_block(int dim, int block_tokens, const schedule::Workers& workers) {
+  using enum cost::Situation;
+  constexpr cost::Kernel kKernel = cost::Kernel::kPaged128;
+  const cost::Costs costs = dim <= 64    ? cost::of(kKernel, kDim64)
+                            : dim <= 128 ? cost::of(kKernel, kDim128)
+                                         : cost::of(kKernel, kDim256);
+  return costs.on(workers).per_block * block_tokens / 64;
+}
+
 /// A block takes as long as its bytes, or as its products. The plan gives a tile of several all blocks of a
 /// request, the diagonal or not, and balances nothing by it: a prompt takes as much longer.
 schedule::CostModel costs_of(const DecodeProblem& problem, int block_tokens,
@@ -36,6 +46,7 @@ schedule::CostModel costs_of(const DecodeProblem& problem, int block_tokens,
   constexpr cost::Kernel kKernel = cost::Kernel::kPaged128;
   schedule::CostModel costs =
       cost::by_memory(cost::of(kKernel, kByMemory), 4.0 * block_tokens * problem.cache.qk_dim, workers);
+  costs.per_block = std::max(costs.per_block, least_of_block(problem.cache.qk_dim, block_tokens, workers));
   if (row_tiles_of(problem) == 1) return costs;
   const schedule::CostModel of_tiles = cost::of(kKernel, kTiles).on(workers);
   const double reach = std::max(reach_of(problem), 1);

@@ -54,7 +54,16 @@ CaseSpec extra_paged(std::vector<int> lengths, int page_size, CaseSpec spec) {
   return spec;
 }
 
-/// The window cache, by page table.
+constexpr int kManyRequests = 75;
+
+/// Many short requests.
+CaseSpec in_turn(CaseSpec spec) {
+  spec.lengths.assign(kManyRequests, 70);
+  if (!spec.extra_lengths.empty()) spec.extra_lengths.assign(kManyRequests, 70);
+  return spec;
+}
+
+/// The window cache by page table.
 CaseSpec windowed(int window, CaseSpec spec) {
   spec.lengths = {200, 0, 77, 64};
   spec.window = window;
@@ -172,6 +181,17 @@ void add_quick_two_cache_cases(std::vector<CaseSpec>& cases) {
   }
   cases.push_back(
       no_rope({.name = "no rope", .query_tokens = 2, .heads = 32, .lengths = {0, 1, 130}, .causal = true}));
+  // More items than multiprocessors: in turn where no lengths are given, and whole where a block is all.
+  for (int heads : {16, 64, 128}) {
+    cases.push_back(in_turn(v4(extra_indexed(
+        130, 64, indexed(66, {.name = "v4 turns", .query_tokens = 2, .heads = heads, .sink = true})))));
+    CaseSpec whole = in_turn(v4(indexed(64, {.name = "v4 whole", .heads = heads})));
+    for (int i = 0; i < kManyRequests; ++i) whole.topk_lengths.push_back(i * 7 % 65);
+    cases.push_back(std::move(whole));
+  }
+  cases.push_back(in_turn(
+      plain(extra_indexed(70, 61, indexed(130, {.name = "two turns", .query_tokens = 2, .heads = 20})))));
+  cases.push_back(in_turn(no_rope(indexed(130, {.name = "no rope turns", .query_tokens = 2, .heads = 64}))));
 }
 
 void add_full_two_cache_cases(std::vector<CaseSpec>& cases) {

@@ -104,13 +104,27 @@ std::optional<schedule::Geometry> listed_shares(const DecodeProblem& problem,
 
 schedule::Geometry listed_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
                                    const DenseShape& of_shares, const schedule::Geometry& otherwise) {
-  if (otherwise.partition != schedule::Partition::kLine) return otherwise;
-  if (!has_token_items(problem) && problem.query.tokens > 1) return otherwise;
-  // Ragged requests: walks find out which query tokens exist (parts/segments.cuh), and shares have no walk.
-  if (problem.query.ragged) return otherwise;
+  if (otherwise.partition != schedule::Partition::kLine || !has_rows_alike(problem)) return otherwise;
   const std::optional<schedule::Geometry> shares =
       listed_shares(problem, workers, split_geometry(problem, workers, of_shares));
   return shares && schedule::estimate(*shares) < schedule::estimate(otherwise) ? *shares : otherwise;
+}
+
+bool has_rows_alike(const DecodeProblem& problem) {
+  // Which query tokens ragged requests have is for walks to find (parts/segments.cuh).
+  return (has_token_items(problem) || problem.query.tokens == 1) && !problem.query.ragged;
+}
+
+schedule::Geometry in_turn_if_faster(const DecodeProblem& problem, const schedule::Geometry& line) {
+  if (line.partition != schedule::Partition::kLine || line.requests < 1 || !is_alike(problem)) return line;
+  const schedule::Geometry in_turn = schedule::turns(line);
+  return schedule::estimate(in_turn) <= schedule::estimate(line) ? in_turn : line;
+}
+
+schedule::Geometry whole_if_faster(const DecodeProblem& problem, const schedule::Geometry& line) {
+  if (line.partition != schedule::Partition::kLine || !is_alike(problem)) return line;
+  const std::optional<schedule::Geometry> whole = schedule::whole_items(line);
+  return whole && schedule::estimate(*whole) <= schedule::estimate(line) ? *whole : line;
 }
 
 schedule::Geometry turns_geometry(const DecodeProblem& problem, const schedule::Workers& workers,

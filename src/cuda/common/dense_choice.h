@@ -32,7 +32,16 @@ schedule::Geometry dense_geometry(const DecodeProblem& problem, const schedule::
 schedule::Geometry listed_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
                                    const DenseShape& of_shares, const schedule::Geometry& otherwise);
 
-/// Sparse prefill: each part takes whole query tokens in turn (kTurns).
+/// Do all rows of an item attend to the same tokens, and has each request all of its query tokens?
+bool has_rows_alike(const DecodeProblem& problem);
+
+/// Whole items in turn in place of a line, where that is estimated to take no longer and items mostly have as
+/// many tokens as each other, as those that indices name: nobody reads a plan then, and nothing is merged.
+schedule::Geometry in_turn_if_faster(const DecodeProblem& problem, const schedule::Geometry& line);
+/// The same where each CTA has one of them at most.
+schedule::Geometry whole_if_faster(const DecodeProblem& problem, const schedule::Geometry& line);
+
+/// Sparse prefill: each CTA, and lane, takes whole query tokens in turn.
 schedule::Geometry turns_geometry(const DecodeProblem& problem, const schedule::Workers& workers,
                                   const DenseShape& shape);
 

@@ -19,6 +19,12 @@ cuda::InstanceKey key_of(const DecodeProblem& problem, cuda::Loading loading) {
   return {cuda::cached_dtype(cache), cache.qk_dim, cache.v_dim, tile_rows_of(problem), loading};
 }
 
+bool has_one_item(const DecodeProblem& problem, const schedule::Geometry& g) {
+  if (schedule::combines_shares(g.partition)) return true;
+  return g.partition == schedule::Partition::kWhole && cuda::has_rows_alike(problem) &&
+         cuda::is_listed({kShareKeys}, key_of(problem, cuda::loading_of(problem)));
+}
+
 }  // namespace flashlatent::mla_16_transposed
 
 namespace flashlatent::cuda {
@@ -74,7 +80,9 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
   const DenseShape shape = {.tile_rows = key.tile_rows, .cost = cost()};
   const schedule::Geometry g = dense_geometry(problem, workers, shape);
   if (!is_listed({mla_16_transposed::kShareKeys}, key)) return g;
-  return listed_geometry(problem, workers, {.tile_rows = key.tile_rows, .cost = kCostOfShares}, g);
+  const schedule::Geometry shares =
+      listed_geometry(problem, workers, {.tile_rows = key.tile_rows, .cost = kCostOfShares}, g);
+  return has_rows_alike(problem) ? whole_if_faster(problem, shares) : shares;
 }
 
 std::optional<std::string> declines_turns(const DecodeProblem& problem) {

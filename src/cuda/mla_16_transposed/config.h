@@ -10,7 +10,7 @@ namespace flashlatent::mla_16_transposed {
 enum class Told {
   kByPlan,  ///< Segments of the plan, one after another.
   kTurns,   ///< Sparse prefill (schedule::Partition::kTurns).
-  kShare,   ///< A share of one item (parts/shares.cuh).
+  kShare,   ///< A share of one item, or all of it (parts/shares.cuh).
 };
 
 /// kRows_ (8 or 16): query rows a tile, wgmma's N.

@@ -331,8 +331,8 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
   }
 }
 
-/// A part that is a share of one item, by lists.
-using Part = parts::Part<true, true>;
+/// A part that is a share of one item, or all of it, by lists.
+using Part = parts::Part<true, true, true>;
 
 template <class Config>
 __device__ __forceinline__ void compute_share(SharedMemory<Config>& shared,

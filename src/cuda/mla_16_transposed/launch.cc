@@ -11,7 +11,7 @@ Status launch(const DecodeCall& call) {
       key.turns = true;
       return cuda::find_instance({kTurns, kTurnsE4m3}, key);
     }
-    if (schedule::combines_shares(c.geometry.partition)) {
+    if (has_one_item(c.problem, c.geometry)) {
       return cuda::find_instance({kShares}, key_of(c.problem, loading));
     }
     return cuda::find_instance(

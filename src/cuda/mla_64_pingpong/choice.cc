@@ -25,6 +25,16 @@ bool has_shares(const schedule::Geometry& g) {
   return schedule::combines_shares(g.partition);
 }
 
+bool has_listed_shares(const DecodeProblem& problem, const schedule::Geometry& g) {
+  return cuda::goes_by_lists(problem) && cuda::has_rows_alike(problem) &&
+         cuda::is_listed({kFp8_584ShareKeys, kListedShareKeys}, share_key_of(problem, g));
+}
+
+bool has_items_in_turn(const DecodeProblem& problem, const schedule::Geometry& g) {
+  return (g.partition == schedule::Partition::kWhole || g.partition == schedule::Partition::kTurns) &&
+         has_listed_shares(problem, g);
+}
+
 int cluster_of(const DecodeProblem& problem, const schedule::Geometry& g, cuda::Loading loading) {
   if (loading != cuda::Loading::kFp8 && loading != cuda::Loading::kFp8_584) return 1;
   const int row_tiles = (cuda::rows_of_item(problem) + g.tile_rows - 1) / g.tile_rows;
@@ -186,11 +196,10 @@ schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Worker
     const bool one_tile = rows_of_item(problem) <= mla_64_pingpong::kTileRows;
     const schedule::Geometry g =
         dense_geometry(problem, workers, one_tile ? kShapeFp8_584 : kShapeFp8_584OfTiles);
-    if (!is_listed({mla_64_pingpong::kFp8_584ShareKeys, mla_64_pingpong::kListedShareKeys},
-                   mla_64_pingpong::share_key_of(problem, g)))
-      return g;
-    return listed_geometry(problem, workers, one_tile ? kShapeOfListedShares : kShapeOfListedSharesOfTiles,
-                           g);
+    if (!mla_64_pingpong::has_listed_shares(problem, g)) return g;
+    return in_turn_if_faster(
+        problem,
+        listed_geometry(problem, workers, one_tile ? kShapeOfListedShares : kShapeOfListedSharesOfTiles, g));
   }
   if (problem.cache.format == KvFormat::kFp8_656) return fp8_geometry(problem, workers);
   if (problem.cache.format == KvFormat::kE4m3) return dense_geometry(problem, workers, kShapeFp8);

@@ -14,6 +14,12 @@ cuda::InstanceKey share_key_of(const DecodeProblem& problem, const schedule::Geo
 /// Does a schedule do so?
 bool has_shares(const schedule::Geometry& geometry);
 
+/// By two lists: are there instances of shares?
+bool has_listed_shares(const DecodeProblem& problem, const schedule::Geometry& geometry);
+
+/// By two lists: is each part whole items in turn, or one? The instances of shares do these, too.
+bool has_items_in_turn(const DecodeProblem& problem, const schedule::Geometry& geometry);
+
 /// Neighbouring lanes may share KV blocks if they are tiles of the same KV head, and do where loading is what
 /// binds, from an fp8_656 cache. By TMA each loads its own: 0.233 ms against 0.246 in step with another CTA.
 /// Not ragged ones: the second tile of a short request has no rows, and no blocks then.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/mla_64_pingpong/pipeline.cuh"
+#include "cuda/parts/kv_loader.cuh"
 #include "cuda/parts/listed_tokens.cuh"
 #include "cuda/parts/partial.cuh"
 
@@ -15,8 +16,8 @@ struct Registers {
 /// kCluster_ = 2: two CTAs that hold the two tiles of 128 query rows take the same KV blocks from an fp8_656
 /// cache, each loading half of each tile's tokens for both; in units of tokens, but for shares of one
 /// request. kTeam_ > 1: so many CTAs of a cluster share a row tile's blocks, and merge what they have
-/// (team.cuh). kHasShare_: a part is a share of one item (parts/shares.cuh). kTurns_: sparse prefill
-/// (schedule::Partition::kTurns).
+/// (team.cuh). kHasShare_: a part is a share of one item (parts/shares.cuh), by two lists also whole items in
+/// turn. kTurns_: sparse prefill (schedule::Partition::kTurns).
 template <class Element_, int kQkDim_, int kVDim_, int kCluster_, class Loader_, int kTeam_ = 1,
           bool kHasShare_ = false, bool kTurns_ = false>
 struct Config {
@@ -51,6 +52,11 @@ struct Config {
   /// Whether all rows of a tile attend to the same tokens: those of sparse prefill do, and shares by lists
   /// are of such items (choice.cc).
   static constexpr bool kRowsAlike = kListShares || kTurns;
+  /// Whether each loading warp keeps its place among the segments in shared memory.
+  static constexpr bool kWarpsWalk =
+      kListShares || (parts::kTakesLists<Loader> && parts::kHasOneLoop<Loader>);
+  /// Whether a segment may be a whole item.
+  static constexpr bool kWritesOutput = !kHasShare || kListShares;
   /// Whether the computing warps load the first blocks of a share.
   static constexpr bool kLoadsFirst = kHasShare && kCluster > 1 && !kListShares;
 

@@ -34,11 +34,12 @@ Status launch(const DecodeCall& call) {
   }
   return cuda::launch_dense(call, [](const DecodeCall& c, Loading loading) {
     const DecodeProblem& p = c.problem;
-    if (c.geometry.partition == schedule::Partition::kTurns) {
+    const bool is_prefill = c.max_logits.present();
+    if (is_prefill) {
       return cuda::find_instance({kTurns, kTurnsFp8, kTurnsListed, kTurnsListed576, kTurnsE4m3},
                                  turns_key_of(p, c.geometry));
     }
-    if (has_shares(c.geometry)) {
+    if (has_shares(c.geometry) || has_items_in_turn(p, c.geometry)) {
       return cuda::find_instance({kShares576x512, kSharesFp8_656, kSharesFp8_584, kSharesListed},
                                  share_key_of(p, c.geometry));
     }

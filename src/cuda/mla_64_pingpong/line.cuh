@@ -5,6 +5,7 @@
 #include "cuda/mla_64_pingpong/warpgroup.cuh"
 #include "cuda/parts/epilogue.cuh"
 #include "cuda/parts/kv_loader.cuh"
+#include "cuda/parts/listed_items.cuh"
 #include "cuda/parts/merge_step.cuh"
 
 namespace flashlatent::mla_64_pingpong {
@@ -26,6 +27,7 @@ class LineWarpgroup : public Warpgroup<Config> {
   /// Writes the segment's result.
   __device__ __forceinline__ void finish(const parts::Work& work) {
     if constexpr (Config::kTurns) return finish_whole(work);
+    const parts::RowPair sink = sinks(work);
     const auto& row_sum = this->add_up_rows(work);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -35,9 +37,9 @@ class LineWarpgroup : public Warpgroup<Config> {
       const std::int64_t slot = this->slot_of(work);
       const int column = me_ * Config::kHalfDim + fragment_.column;
       const bool writes_lse = column == 0;
-      if (!Config::kHasShare && work.segment.partial < 0) {
-        parts::write_output<typename Config::Element>(o_, row, half, scale, args_, work.tile, column,
-                                                      writes_lse);
+      if (Config::kWritesOutput && work.segment.partial < 0) {
+        parts::write_output<typename Config::Element>(o_, row, half, scale, half ? sink.high : sink.low,
+                                                      args_, work.tile, column, writes_lse);
       } else {
         parts::write_partial<typename Config::Stored>(o_, slot * 64 + row, row < work.tile.rows, half, scale,
                                                       args_.partial, Config::kVDim, column, writes_lse);
@@ -46,8 +48,18 @@ class LineWarpgroup : public Warpgroup<Config> {
   }
 
  private:
+  /// Of this thread's rows, if they are written out: asked for before both warpgroups meet.
+  __device__ __forceinline__ parts::RowPair sinks(const parts::Work& work) const {
+    if (!Config::kWritesOutput || work.segment.partial >= 0) return {0, 0};
+    const auto of = [&](int row) {
+      return row < work.tile.rows ? parts::sink_of(args_.output, work.tile.head(args_.query, row)) : 0.0F;
+    };
+    return {of(fragment_.row), of(fragment_.row + 8)};
+  }
+
   /// Of a whole item, with its rows' largest scores.
   __device__ __forceinline__ void finish_whole(const parts::Work& work) {
+    const parts::RowPair sink = sinks(work);
     const auto& sums = this->add_up_rows(work);
     const auto& maxima = this->shared_.row_sums.maxima;
     const int low = fragment_.row, high = low + 8;
@@ -65,8 +77,8 @@ class LineWarpgroup : public Warpgroup<Config> {
         parts::write_max_logit(args_.max_logits, work.tile, work.tile.head(args_.query, row),
                                half ? max.high : max.low, scale.lse);
       }
-      parts::write_output<typename Config::Element>(o_, row, half, scale, args_, work.tile, column,
-                                                    column == 0);
+      parts::write_output<typename Config::Element>(o_, row, half, scale, half ? sink.high : sink.low, args_,
+                                                    work.tile, column, column == 0);
     }
   }
 };
@@ -92,6 +104,25 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const part
   }
 }
 
+/// Loads all segments of a walk (parts/listed_items.cuh) that begins at `first`.
+template <class Items, class Config, class First, class Tell>
+__device__ __forceinline__ void load_items(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
+                                           const CUtensorMap& map, int thread, const First& first,
+                                           Tell tell) {
+  Items items(shared.items.of_warp[thread / 32], args);
+  typename Config::Loader loader(args.cache, map, thread, shared.loader);
+  Pipe<Config> pipe(shared.kv, shared.state);
+  items.begin(first, tell, [&](const parts::ListedRange& range) { loader.look_ahead(range); });
+  while (!items.get().is_end()) {
+    const parts::ListedRange range = items.range();  // of this segment, when the next one is there
+    loader.load(pipe, range, [&] {
+      items.next();
+      if (!items.get().is_end()) loader.look_ahead(items.range());
+    });
+    if (!items.get().is_end()) tell(items.get());
+  }
+}
+
 template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                      const CUtensorMap& map) {
@@ -104,9 +135,16 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
   auto tell = [&](const parts::Work& work) {
     if (thread == 0) position.put(work);
   };
-  parts::load_segments<Config::kTeam>(
-      args, Loader(args.cache, map, thread, shared.loader), Pipe<Config>(shared.kv, shared.state), place,
-      [] {}, tell);
+  if constexpr (Config::kWarpsWalk && Config::kTurns) {
+    parts::Part<false, true, true> part(args);
+    load_items<parts::ItemsInTurn>(shared, args, map, thread, part.find(), tell);
+  } else if constexpr (Config::kWarpsWalk) {
+    load_items<parts::PlannedItems>(shared, args, map, thread, place, tell);
+  } else {
+    parts::load_segments<Config::kTeam>(
+        args, Loader(args.cache, map, thread, shared.loader), Pipe<Config>(shared.kv, shared.state), place,
+        [] {}, tell);
+  }
   parts::Work end;
   end.segment.request = -1;
   tell(end);

@@ -1,6 +1,6 @@
 // Parts that are a share of one item each (parts/shares.cuh). From an fp8_656 cache of one list clusters of
 // two take them, whose computing warps load the first blocks (Config::kLoadsFirst); of others the loaders
-// load all.
+// load all. By two lists parts may also be whole items in turn (parts/listed_items.cuh).
 #pragma once
 
 #include "cuda/mla_64_pingpong/line.cuh"
@@ -14,7 +14,8 @@ inline constexpr int kFirstBlocks = 2;
 
 /// No cluster has ragged queries.
 template <class Config>
-using Part = parts::Part<Config::kCluster == 1, parts::kTakesLists<typename Config::Loader>>;
+using Part =
+    parts::Part<Config::kCluster == 1, parts::kTakesLists<typename Config::Loader>, Config::kListShares>;
 
 /// When all that the other CTA of the cluster has to do here is done, and it has all that it takes from here.
 /// All threads, once.
@@ -145,9 +146,11 @@ __device__ __forceinline__ void compute_share_alone(SharedMemory<Config>& shared
   LineWarpgroup<Config> warpgroup(shared, args, query_map, me);
   parts::WorkPosition position(shared.work);
   if (threadIdx.x < 32) warpgroup.request_query(position.get());
-  // A loop of one turn: without it ptxas makes descriptors' addresses anew for each product (316 R2UR).
+  // A loop even where there is one turn: without it ptxas makes descriptors' addresses anew for each product
+  // (316 R2UR).
   for (; !position.get().is_end(); position.next()) {
     warpgroup.attend(position.get());
+    if (Config::kListShares && threadIdx.x < 32) warpgroup.request_query(position.ahead().get());
     warpgroup.finish(position.get());
   }
 }
@@ -164,14 +167,18 @@ __device__ __forceinline__ void load_share_alone(SharedMemory<Config>& shared,
   auto tell = [&](const parts::Work& work) {
     if (thread == 0) position.put(work);
   };
-  const parts::Work& work = part.find();
-  if (!work.is_end()) {
-    tell(work);
-    const auto range = parts::range_of<Loader>(args, work.segment, work.tile);
-    Pipe<Config> pipe(shared.kv, shared.state);
-    Loader loader(args.cache, map, thread, shared.loader);
-    loader.look_ahead(range);
-    loader.load(pipe, range, [] {});
+  if constexpr (Config::kListShares) {
+    load_items<parts::ItemsInTurn>(shared, args, map, thread, part.find(), tell);
+  } else {
+    const parts::Work& work = part.find();
+    if (!work.is_end()) {
+      tell(work);
+      const auto range = parts::range_of<Loader>(args, work.segment, work.tile);
+      Pipe<Config> pipe(shared.kv, shared.state);
+      Loader loader(args.cache, map, thread, shared.loader);
+      loader.look_ahead(range);
+      loader.load(pipe, range, [] {});
+    }
   }
   parts::Work end;
   end.segment.request = -1;

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "cuda/mla_64_pingpong/config.h"
+#include "cuda/parts/listed_items.cuh"
 #include "cuda/parts/merge_step.cuh"
 #include "cuda/parts/shared_max.cuh"
 #include "cuda/parts/softmax.cuh"
@@ -38,6 +39,14 @@ struct RowEnds {
     maxima[warpgroup][row + 8].raise(max.high);
   }
 };
+/// Where each of the warps that load keeps its place among the segments.
+template <class Config>
+struct Items {
+  using Walk =
+      std::conditional_t<Config::kListShares || Config::kTurns, parts::ItemsInTurn, parts::PlannedItems>;
+  typename Walk::Memory of_warp[Config::kLoaderThreads / 32];
+};
+struct NoItems {};
 struct NoRowSums {};  // they go where row_base is (warpgroup.cuh)
 
 template <class Config>
@@ -57,6 +66,7 @@ struct alignas(1024) SharedMemory {
   typename Config::State state[2];
   parts::WorkQueue work;
   typename Config::Loader::Memory loader;
+  std::conditional_t<Config::kWarpsWalk, Items<Config>, NoItems> items;
   std::conditional_t<(Config::kTeam > 1), TeamMemory, NoTeam> team;
   std::conditional_t<Config::kMerges, parts::MergeBegun, NoMerge> merge;
   std::conditional_t<Config::kUnits, QueryMax, NoQueryMax> query_max;

@@ -47,7 +47,12 @@ __device__ __forceinline__ void write_max_logit(const MaxLogits& to, const RowTi
   to.data[tile.request * to.token_stride + head * to.head_stride] = isnan(lse) ? lse : max * kLn2;
 }
 
-/// The factor for a row's sums, with the sink.
+/// A head's sink; none is as good as -inf.
+__device__ __forceinline__ float sink_of(const OutputArguments& output, int head) {
+  return output.sink == nullptr ? -INFINITY : __ldg(output.sink + head);
+}
+
+/// What to multiply a row's sums by, the sink counted.
 __device__ __forceinline__ float output_factor(const OutputArguments& output, RowScale scale, int head,
                                                bool live) {
   return output.sink == nullptr || !live ? scale.factor
@@ -72,17 +77,15 @@ __device__ __forceinline__ void exchange(std::uint32_t& first, std::uint32_t& se
   second = upper ? second : theirs;
 }
 
-/// Stores words: word k of a quad's lane is two columns, from 8 k + 2 lane on, of a row. Each lane stores 16
-/// bytes, 64 consecutive bytes of a row together. Stores of 16 bytes alone would leave half a sector empty,
-/// and the cost of a store is the number of places it goes to. Called by all lanes of a warp.
-__device__ __forceinline__ void store_words(void* columns, std::uint32_t (&words)[4], bool live,
-                                            bool aligned) {
-  // Transposes: word k of lane l becomes word l of lane k.
+/// Words k of lanes l of a quad become words l of lane k.
+__device__ __forceinline__ void transpose_words(std::uint32_t (&words)[4]) {
   exchange<1>(words[0], words[1]);
   exchange<1>(words[2], words[3]);
   exchange<2>(words[0], words[2]);
   exchange<2>(words[1], words[3]);
-  if (!live) return;
+}
+__device__ __forceinline__ void store_transposed(void* columns, const std::uint32_t (&words)[4],
+                                                 bool aligned) {
   auto* at = static_cast<std::uint32_t*>(columns) + threadIdx.x % 4 * 4;
   if (aligned) {
     *reinterpret_cast<uint4*>(at) = make_uint4(words[0], words[1], words[2], words[3]);
@@ -92,34 +95,61 @@ __device__ __forceinline__ void store_words(void* columns, std::uint32_t (&words
   }
 }
 
+/// Word k of each lane of a quad is of column 8 k + 2 lane of a row, two columns a word: stores them, 16
+/// bytes a lane. All lanes of a warp. 64 bytes of a row together: of 16 a store half a sector would be empty,
+/// and what counts is how many places a store goes to.
+__device__ __forceinline__ void store_words(void* columns, std::uint32_t (&words)[4], bool live,
+                                            bool aligned) {
+  transpose_words(words);
+  if (live) store_transposed(columns, words, aligned);
+}
+
 __device__ __forceinline__ bool is_aligned(const void* place) {
   return reinterpret_cast<std::uintptr_t>(place) % 16 == 0;
 }
 
-/// Writes this thread's rows of o (columns first_column + 8 j + column + {0, 1}) to the output.
+/// This thread's rows of o (columns first_column + 8 j + column + {0, 1}) as the final output. `sink`: of the
+/// row's head.
+///
+/// Lanes exchange the words of several stores before they branch: with a branch around each store a warp
+/// waits for one exchange after another, 4,000 clocks for 64 x 256.
 template <class Element, int kCount>
 __device__ __forceinline__ void write_output(const float (&o)[kCount], int row, bool high, RowScale scale,
-                                             const DecodeArguments& args, const RowTile& tile, int column,
-                                             bool writes_lse) {
+                                             float sink, const DecodeArguments& args, const RowTile& tile,
+                                             int column, bool writes_lse) {
   static_assert(kCount % 16 == 0);
+  constexpr int kStores = kCount / 16, kTogether = kStores % 4 == 0 ? 4 : kStores % 2 == 0 ? 2 : 1;
   const OutputArguments& output = args.output;
   const bool live = row < tile.rows;
   const int token = tile.token(args.query, live ? row : 0);
   const int head = tile.head(args.query, live ? row : 0);
   if (live && writes_lse) write_lse(output, tile, head, token, scale.lse);
-  const float factor = output_factor(output, scale, head, live);
+  const float factor = output.sink == nullptr ? scale.factor : scale.factor * sink_factor(scale.lse, sink);
   Element* out = output_row<Element>(output, tile, head, token) + column - threadIdx.x % 4 * 2;
   const bool aligned = is_aligned(out);
 #pragma unroll
-  for (int j = 0; j < kCount / 4; j += 4) {
-    std::uint32_t words[4];
+  for (int first = 0; first < kStores; first += kTogether) {
+    std::uint32_t words[kTogether][4];
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const int i = 4 * (j + k) + (high ? 2 : 0);
-      words[k] = pack<Element>(o[i] * factor, o[i + 1] * factor);
+    for (int n = 0; n < kTogether; ++n) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int i = 16 * (first + n) + 4 * k + (high ? 2 : 0);
+        words[n][k] = pack<Element>(o[i] * factor, o[i + 1] * factor);
+      }
+      transpose_words(words[n]);
     }
-    store_words(out + 8 * j, words, live, aligned);
+    if (!live) continue;
+#pragma unroll
+    for (int n = 0; n < kTogether; ++n) store_transposed(out + 32 * (first + n), words[n], aligned);
   }
+}
+template <class Element, int kCount>
+__device__ __forceinline__ void write_output(const float (&o)[kCount], int row, bool high, RowScale scale,
+                                             const DecodeArguments& args, const RowTile& tile, int column,
+                                             bool writes_lse) {
+  const float sink = row < tile.rows ? sink_of(args.output, tile.head(args.query, row)) : 0.0F;
+  write_output<Element>(o, row, high, scale, sink, args, tile, column, writes_lse);
 }
 
 /// Writes them as a partial result. `row` counts all partial rows: (partial * lanes + lane) * 64 + row.

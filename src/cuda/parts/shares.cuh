@@ -7,6 +7,7 @@
 #include "cuda/parts/listed_tokens.cuh"
 #include "cuda/parts/work_queue.cuh"
 #include "plan/even_shares.h"
+#include "plan/whole.h"
 
 namespace flashlatent::parts {
 
@@ -36,8 +37,23 @@ __device__ __forceinline__ Work even_part(const DecodeArguments& args) {
   return part_of(args, schedule::stored(schedule::even_cut(args.geometry, args.lanes.quotient(blockIdx.x))));
 }
 
-/// This CTA's part by the plan, with its blocks. Called by a warp, one trip to memory: each lane loads a
-/// request's length. kLists: tokens are of two lists (listed_tokens.cuh).
+/// The item at `cut`, of this CTA's lane, or an end: a share that is all of it.
+__device__ __forceinline__ Work whole_item(const DecodeArguments& args, const schedule::Cut& cut) {
+  Work work;
+  work.segment = {cut.round, cut.round < args.geometry.rounds ? cut.request : -1, 0, 0, 1, -1};
+  if (!work.is_end()) {
+    work.tile = row_tile(args, cut.request, cut.round, args.lanes.remainder(blockIdx.x));
+  }
+  return work;
+}
+
+/// The first item of this CTA, where parts are whole items in turn.
+__device__ __forceinline__ Work whole_part(const DecodeArguments& args) {
+  return whole_item(args, schedule::whole_cut(args.geometry, args.lanes.quotient(blockIdx.x)));
+}
+
+/// The part of this CTA as the plan has it, its blocks in place. By a warp, in one trip to memory: a lane
+/// reads each request's length. kLists: tokens are of two lists (listed_tokens.cuh).
 template <bool kLists>
 __device__ __forceinline__ Work planned_part(const DecodeArguments& args) {
   const schedule::Geometry& g = args.geometry;
@@ -49,21 +65,20 @@ __device__ __forceinline__ Work planned_part(const DecodeArguments& args) {
   return work;
 }
 
-/// This CTA's part, of either partition. What follows from shapes is computed before the previous launch is
-/// done.
-template <bool kMayBeRagged, bool kLists = false>
+/// The part of this CTA, even or by length, as the schedule has it: what shapes tell is worked out before the
+/// launch before is done. kMayBeWhole: it may also be the first of whole items in turn.
+template <bool kMayBeRagged, bool kLists = false, bool kMayBeWhole = false>
 class Part {
  public:
   __device__ __forceinline__ explicit Part(const DecodeArguments& args) : args_(args) {
-    if (is_even() && !is_ragged()) work_ = even_part(args);
+    if (by_shapes() && !is_ragged()) work_ = part_by_shapes();
   }
   /// Called by a warp after that: the part with its blocks.
   __device__ __forceinline__ const Work& find() {
-    // unlikely, so that lone requests get the straight code: 0.1 us of 16,384 tokens
-    if (!is_even()) [[unlikely]] {
+    if (!by_shapes()) [[unlikely]] {  // out of the way of lone requests: 0.1 us of 16,384 tokens
       work_ = planned_part<kLists>(args_);
     } else {
-      if (is_ragged()) work_ = even_part(args_);
+      if (is_ragged()) work_ = part_by_shapes();
       const schedule::Geometry& g = args_.geometry;
       if (!work_.is_end()) {
         place_blocks(g, work_,
@@ -74,8 +89,16 @@ class Part {
   }
 
  private:
-  __device__ __forceinline__ bool is_even() const {
-    return args_.geometry.partition == schedule::Partition::kEvenShares;
+  __device__ __forceinline__ bool by_shapes() const {
+    const schedule::Partition partition = args_.geometry.partition;
+    return kMayBeWhole ? partition != schedule::Partition::kSharesByLength
+                       : partition == schedule::Partition::kEvenShares;
+  }
+  __device__ __forceinline__ Work part_by_shapes() const {
+    if constexpr (kMayBeWhole) {
+      if (args_.geometry.partition != schedule::Partition::kEvenShares) return whole_part(args_);
+    }
+    return even_part(args_);
   }
   __device__ __forceinline__ bool is_ragged() const { return kMayBeRagged && args_.query.begins != nullptr; }
 

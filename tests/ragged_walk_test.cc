@@ -20,6 +20,7 @@ using std::max;
 using std::min;
 
 #include "cuda/parts/segments.cuh"
+#include "flashlatent/decode.h"
 #include "plan/host_plan.h"
 
 namespace flashlatent::parts {

@@ -150,7 +150,9 @@ __device__ __forceinline__ void compute_share_alone(SharedMemory<Config>& shared
   // (316 R2UR).
   for (; !position.get().is_end(); position.next()) {
     warpgroup.attend(position.get());
-    if (Config::kListShares && threadIdx.x < 32) warpgroup.request_query(position.ahead().get());
+    if (Config::kListShares && threadIdx.x < 32 && !schedule::combines_shares(args.geometry.partition)) {
+      warpgroup.request_query(position.ahead().get());
+    }
     warpgroup.finish(position.get());
   }
 }
@@ -167,18 +169,19 @@ __device__ __forceinline__ void load_share_alone(SharedMemory<Config>& shared,
   auto tell = [&](const parts::Work& work) {
     if (thread == 0) position.put(work);
   };
-  if constexpr (Config::kListShares) {
-    load_items<parts::ItemsInTurn>(shared, args, map, thread, part.find(), tell);
-  } else {
-    const parts::Work& work = part.find();
-    if (!work.is_end()) {
-      tell(work);
-      const auto range = parts::range_of<Loader>(args, work.segment, work.tile);
-      Pipe<Config> pipe(shared.kv, shared.state);
-      Loader loader(args.cache, map, thread, shared.loader);
-      loader.look_ahead(range);
-      loader.load(pipe, range, [] {});
+  // A share's first rows are asked for sooner without a walk: 2 requests of 640 tokens take 12.1 us in place
+  // of 13.7.
+  if (Config::kListShares && !schedule::combines_shares(args.geometry.partition)) {
+    if constexpr (Config::kListShares) {
+      load_items<parts::ItemsInTurn>(shared, args, map, thread, part.find(), tell);
     }
+  } else if (const parts::Work& work = part.find(); !work.is_end()) {
+    tell(work);
+    const auto range = parts::range_of<Loader>(args, work.segment, work.tile);
+    Pipe<Config> pipe(shared.kv, shared.state);
+    Loader loader(args.cache, map, thread, shared.loader);
+    loader.look_ahead(range);
+    loader.load(pipe, range, [] {});
   }
   parts::Work end;
   end.segment.request = -1;

@@ -2,7 +2,6 @@
 
 #include <omp.h>
 #include <pthread.h>
-#include <algorithm>
 
 #include <algorithm>
 #include <condition_variable>

@@ -9,7 +9,7 @@ namespace flashlatent::mla_64_roles {
 using Instances = std::array<cuda::DenseInstance, kKeys.size()>;
 
 extern const Instances kInstances;
-extern const Instances kShares;                                           // a CTA has a share of one request
+extern const Instances kShares;                                          // a CTA has a share of one request
 extern const std::array<cuda::DenseInstance, kTurnsKeys.size()> kTurns;  // sparse prefill
 
 }  // namespace flashlatent::mla_64_roles

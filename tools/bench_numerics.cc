@@ -5,6 +5,7 @@
 #include <cmath>
 #include <random>
 #include <tuple>
+#include <utility>
 
 #include "core/e4m3_latent.h"
 #include "core/element.h"
@@ -205,8 +206,8 @@ Result<Errors> measure(Data& data, const NumericsOptions& options, const Executo
   std::vector<runtime::DecodeRun> runs;
   Executor any_kernel = executor;  // --kernel names that of the FP8 cache
   any_kernel.kernel.clear();
-  for (auto [problem, inputs, on] :
-       {std::tuple{&data.problem, &data.plain, &any_kernel}, {&fp8_problem, &data.fp8, &executor}}) {
+  for (auto [problem, inputs, on] : {std::tuple{&data.problem, &data.plain, &std::as_const(any_kernel)},
+                                     {&fp8_problem, &data.fp8, &executor}}) {
     FLASHLATENT_ASSIGN_OR_RETURN(runtime::DecodeRun run, runtime::DecodeRun::create(*problem, *inputs, *on));
     FLASHLATENT_RETURN_IF_ERROR(run.run());
     FLASHLATENT_RETURN_IF_ERROR(run.fetch());

@@ -10,12 +10,14 @@
 #include <vector>
 
 #include "core/message.h"
+#include "plan/block_cost.h"
 #include "plan/even_shares.h"
 #include "plan/line_shares.h"
 #include "plan/packing.h"
 #include "plan/shares_by_length.h"
 #include "plan/team_shares.h"
 #include "plan/whole.h"
+#include "plan/whole_parts.h"
 
 namespace flashlatent::schedule {
 

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "plan/block_cost.h"
 #include "plan/describe.h"
 #include "plan/even_shares.h"
 #include "plan/host_plan.h"
@@ -167,19 +168,25 @@ TEST(Plan, ABlockAmongFewerPartsCostsLess) {
   EXPECT_EQ(block_cost_among(g, 99), (1550 + 2200) / 2);
   EXPECT_EQ(block_cost_among(g, 132), 2200);
   EXPECT_EQ(block_cost_among(g, 1000), 2200);
-  // Slower memory binds with fewer parts, and alike.
+  // Slower memory binds with fewer parts, but the way to it is no slower.
   g.cost.per_block = 3300;
+  g.cost.per_block_near = 2200;
   EXPECT_EQ(block_cost_among(g, 60), 1550);
   EXPECT_EQ(block_cost_among(g, 66), 1650);
   EXPECT_EQ(block_cost_among(g, 99), 2475);
+  g.cost = {.per_block = 1855, .per_block_alone = 1370, .per_block_near = 1640};
+  EXPECT_EQ(block_cost_among(g, 96), 1370 + 270 * 60 / 132);
+  EXPECT_EQ(block_cost_among(g, 128), 1855 * 128 / 132);
   for (const std::int32_t alone : {0, 1, 700, 1650, 1651, 3299, 3300, 4000}) {
-    g.cost.per_block_alone = alone;
-    for (int parts = 1; parts <= 140; ++parts) {
-      const std::int32_t cost = block_cost_among(g, parts);
-      EXPECT_LE(cost, 3300) << alone << ", " << parts;
-      EXPECT_LE(cost, block_cost_among(g, parts + 1)) << alone << ", " << parts;
-      EXPECT_LE(block_cost_among(g, parts + 1) - cost, 3300 * 2 / 132 + 1) << alone << ", " << parts;
-      if (alone > 0 && alone <= 3300) EXPECT_GE(cost, alone) << alone << ", " << parts;
+    for (const std::int32_t near : {0, 1, 1700, 3300}) {
+      g.cost = {.per_block = 3300, .per_block_alone = alone, .per_block_near = near};
+      for (int parts = 1; parts <= 140; ++parts) {
+        const std::int32_t cost = block_cost_among(g, parts);
+        EXPECT_LE(cost, 3300) << alone << ", " << parts;
+        EXPECT_LE(cost, block_cost_among(g, parts + 1)) << alone << ", " << parts;
+        EXPECT_LE(block_cost_among(g, parts + 1) - cost, 3300 * 2 / 132 + 1) << alone << ", " << parts;
+        if (alone > 0 && alone <= 3300) EXPECT_GE(cost, alone) << alone << ", " << parts;
+      }
     }
   }
 }

@@ -5,19 +5,20 @@
 
 namespace flashlatent::schedule {
 
-/// Cost of a block if only `parts` parts have work. Up to half of all parts, fewer parts share the memory's
-/// bandwidth, until a block takes as long as alone. With more, some neighbours share a way to memory as all
-/// do (six multiprocessors; docs/log/dense_large.md), and a call takes as long as its slowest part: from half
-/// of the parts to all of them the cost rises to per_block in a straight line.
+/// Cost of a block if only `parts` parts have work: the most of three times. Memory's, which the parts share;
+/// that of a part alone; and that of the slowest part. With more than half of the parts some neighbours share
+/// a way to memory as all do (six multiprocessors; docs/log/dense_large.md), so from half of the parts to all
+/// of them it rises from per_block_alone to per_block_near in a straight line.
 FLASHLATENT_HOST_DEVICE std::int32_t block_cost_among(const Geometry& g, std::int64_t parts) {
   const std::int32_t all = g.cost.per_block, alone = g.cost.per_block_alone;
   if (alone == 0 || alone >= all || parts >= g.parts) return all;
-  if (2 * parts <= g.parts) {
-    const auto shared = static_cast<std::int32_t>(quotient(all * parts, g.parts));
-    return shared > alone ? shared : alone;
+  const auto shared = static_cast<std::int32_t>(quotient(all * parts, g.parts));
+  std::int32_t slowest = alone;
+  const std::int32_t near = g.cost.per_block_near == 0 ? all : g.cost.per_block_near;
+  if (2 * parts > g.parts && near > alone) {
+    slowest += static_cast<std::int32_t>(quotient((near - alone) * (2 * parts - g.parts), g.parts));
   }
-  const std::int32_t half = alone > all / 2 ? alone : all / 2;
-  return half + static_cast<std::int32_t>(quotient((all - half) * (2 * parts - g.parts), g.parts));
+  return shared > slowest ? shared : slowest;
 }
 
 /// Cost of a block if items stay whole.

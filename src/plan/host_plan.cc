@@ -328,7 +328,7 @@ Status validate(const Geometry& g) {
   if (g.requests < 0 || g.parts < 1 || g.lanes < 1 || g.rounds < 1 || g.block_tokens < 1 ||
       g.max_tokens < 0 || g.fixed_split < 0 || g.length_sharers < 1 || g.lists < 1 || g.lists > 2 ||
       g.cost.per_block < 1 || g.cost.per_split < 0 || g.cost.per_merge < 0 || g.cost.per_block_alone < 0 ||
-      g.team < 1 || !partition_fits(g)) {
+      g.cost.per_block_near < 0 || g.team < 1 || !partition_fits(g)) {
     return {StatusCode::kInternal, "a kernel's schedule geometry is out of range"};
   }
   // In floating point, because the integers might overflow.

@@ -24,6 +24,9 @@ struct CostModel {
   /// A block of a part while few other parts read memory (block_cost.h); 0: no less than per_block, the time
   /// while all do.
   std::int32_t per_block_alone = 0;
+  /// A block while all parts have work, but memory is as fast as an H200's, with which it was measured: the
+  /// part of per_block that parts wait for each other on the way to memory. 0: per_block.
+  std::int32_t per_block_near = 0;
 };
 
 /// What shapes say of one list of tokens of an item (token_lists.h).

@@ -36,7 +36,9 @@ FLASHLATENT_HOST_DEVICE bool whole_part_fits(const Geometry& g, const std::int64
       static_cast<std::int64_t>(end.round - begin.round) * g.requests + end.request - begin.request;
   const std::int64_t splits = items * g.cost.per_split;
   const std::int64_t whole = splits + quotient(cost - splits, g.cost.per_block) * per_block;
-  return whole <= split + g.cost.per_block;  // as estimate() compares them
+  // As estimate() compares them, but for 1/64: long requests gain little from staying whole, and
+  // multiprocessors are not alike.
+  return whole + whole / 64 <= split + g.cost.per_block;
 }
 
 }  // namespace flashlatent::schedule

@@ -35,12 +35,14 @@ class Loader584 {
   template <class Announce>
   __device__ __forceinline__ void load(const Range& range, Announce announce) {
     int entry = next_entry_;
+    // Once all slots are asked for: who walks on may wait for memory.
+    const int last = min(range.begin + Config::kSlots, range.end) - 1;
     if (range.begin == range.end) announce();
 #pragma unroll 1
     for (int block = range.begin; block < range.end; ++block) {
       const int ahead = block + 1 < range.end ? look_up(range, block + 1) : -1;
       copy(locate(range, entry, block));
-      if (block == range.begin) announce();
+      if (block == last) announce();
       gate_.pass(shared_);
       entry = ahead;
     }

@@ -15,17 +15,19 @@ struct Fp8_584Block {
 
   /// S^T = K Q^T. A lane of the quad has 16 bytes of each group; the groups' scales are left to the sums, in
   /// fp32. `block`: its address; `q`: descriptor of Q's first tile. Before operands are made the caller
-  /// finishes what is under way.
+  /// finishes what is under way. Returns the units of a thread's two tokens and writes the ratios of their
+  /// groups, while the last products run: nobody reads any more what these overwrite (Config::kPlaces).
   template <class Fragment, class Finish>
-  __device__ __forceinline__ static void score(float (&s)[kRows / 2], std::uint32_t block, std::uint64_t q,
-                                               Fragment fragment, Finish finish) {
+  __device__ __forceinline__ static Units score(float (&s)[kRows / 2], std::uint32_t block, std::uint64_t q,
+                                                std::uint16_t (&ratio)[kGroups][64], Fragment fragment,
+                                                Finish finish) {
     constexpr std::uint64_t kTileStep = Config::kTileBytes >> 4;
     const std::uint32_t row = block + pairs::data_offset(fragment().row) + fragment().column * 8;
     float sums[2][kRows / 2];  // of two groups at a time
     fp8::Operands a[2];
     const fp8::KeyBytes rope = keys(row + fp8_584::kRopeOffset),
                         more_rope = keys(row + fp8_584::kRopeOffset + 64);
-    const TokenScales scales = TokenScales::at(token_of(block, fragment().row));
+    const TokenScales scales = TokenScales::at(block + pairs::scale_offset(fragment().row));
     finish();
     fp8::take_rope(a[1], rope, more_rope);
     ptx::wgmma_fence();
@@ -43,42 +45,22 @@ struct Fp8_584Block {
       fp8::multiply<__half, kRows>(sums[i % 2], a[i % 2], q + i * kTileStep, false);
       ptx::wgmma_commit();
     }
+    const std::uint32_t low = scales.low.largest(), high = scales.high.largest();
+    const Units units = {unit_exponent_584(low), unit_exponent_584(high)};
+    store_ratios(ratio, scales, units, fragment());
     ptx::wgmma_wait<1>();
     add_group(s, sums[(kGroups - 2) % 2], scales, kGroups - 2);
     ptx::wgmma_wait<0>();
     add_group(s, sums[(kGroups - 1) % 2], scales, kGroups - 1);
-  }
-
-  /// What the next two call `token`: where a thread's first token has its scales.
-  __device__ __forceinline__ static std::uint32_t token_of(std::uint32_t block, int row) {
-    return block + pairs::scale_offset(row);
-  }
-  /// Scores of a token with a NaN scale become NaN: add_group() has taken that for infinity.
-  __device__ __forceinline__ static Units units(std::uint32_t token, float (&s)[kRows / 2]) {
-    const TokenScales scales = TokenScales::at(token);
-    const std::uint32_t low = scales.low.largest(), high = scales.high.largest();
-    if (max(low, high) == kNanScale) [[unlikely]] {
+    if (max(low, high) == kNanScale) [[unlikely]] {  // which add_group() has taken for infinity
 #pragma unroll
       for (int i = 0; i < kRows / 2; ++i) {
         if ((i % 4 < 2 ? low : high) == kNanScale) s[i] = NAN;
       }
     }
-    return {unit_exponent_584(low), unit_exponent_584(high)};
+    return units;
   }
 
-  /// A lane of the quad two groups.
-  __device__ __forceinline__ static void store_ratios(std::uint16_t (&ratio)[kGroups][64],
-                                                      std::uint32_t token, Units units, int thread) {
-    const int row = parts::fragment_of(thread).row, group = thread % 4 * 2;
-    const std::uint32_t low = load_pair(token + group), high = load_pair(token + group + pairs::kEightTokens);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (i == 1 && group == kGroups - 1) break;
-      std::uint16_t* to = ratio[group + i] + ratio_place(row);
-      to[0] = ratio_584(low >> 8 * i & 0xFF, units.low);
-      to[2] = ratio_584(high >> 8 * i & 0xFF, units.high);
-    }
-  }
   /// Of a group, in the order of a thread's operands.
   __device__ __forceinline__ static void load_ratios(std::uint32_t (&ratio)[8], const std::uint16_t (&of)[64],
                                                      int thread) {
@@ -139,10 +121,18 @@ struct Fp8_584Block {
     for (int i = 0; i < kRows / 2; ++i) s[i] = fmaf(sums[i], i % 4 < 2 ? low : high, s[i]);
   }
 
-  __device__ __forceinline__ static std::uint32_t load_pair(std::uint32_t from) {
-    std::uint16_t pair;
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(pair) : "r"(from) : "memory");
-    return pair;
+  /// A lane of the quad two groups.
+  __device__ __forceinline__ static void store_ratios(std::uint16_t (&ratio)[kGroups][64],
+                                                      const TokenScales& scales, Units units,
+                                                      parts::Fragment fragment) {
+    const int group = fragment.column;
+    const std::uint32_t low = scales.low.pair_from(group), high = scales.high.pair_from(group);
+    std::uint16_t* to = ratio[group] + ratio_place(fragment.row);
+    to[0] = ratio_584(low & 0xFF, units.low);
+    to[2] = ratio_584(high & 0xFF, units.high);
+    if (group == kGroups - 1) return;
+    to[64] = ratio_584(low >> 8 & 0xFF, units.low);
+    to[66] = ratio_584(high >> 8 & 0xFF, units.high);
   }
   /// Of token `row`, the first of a thread's two; the other's is two places on. Tokens 8 i + 2 lane + {0, 1}
   /// of the block are a lane's i-th pair.

@@ -64,7 +64,7 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
 #pragma unroll 1
     for (int mine = me_;; mine += 2) {
       const bool has_one = mine < blocks;
-      if (has_one) score(place_.ahead(mine > 0));
+      if (has_one) score(mine, place_.ahead(mine > 0));
 #pragma unroll 1
       for (int block = mine - 1; block <= mine; ++block) {  // the other's, and its own
         if (block < 0 || block >= blocks) continue;
@@ -191,13 +191,20 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
   }
 
   /// s_ = K Q^T of this warpgroup's block, in base 2.
-  __device__ __forceinline__ void score(const fp8::RingPlace<Config>& place) {
+  __device__ __forceinline__ void score(int block, const fp8::RingPlace<Config>& place) {
     ptx::wait(shared_.full[place.slot()], place.parity());
     live_ = live_of(place.slot());
-    Block::score(
-        s_, block_address(place.slot()),
-        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0)),
-        [] { return fragment(); }, [&] { finish_products(); });
+    if constexpr (Config::kFp8_584) {
+      units_ = Block::score(
+          s_, block_address(place.slot()),
+          ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0)),
+          shared_.ratio[place_of(block)], [] { return fragment(); }, [&] { finish_products(); });
+    } else {
+      Block::score(
+          s_, block_address(place.slot()),
+          ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0)),
+          [] { return fragment(); }, [&] { finish_products(); });
+    }
     if constexpr (Config::kE4m3) {
       const Columns scale = columns_of(shared_.row_scale);
 #pragma unroll
@@ -218,11 +225,13 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
   /// From scores to P in shared memory, times the tokens' units. Nobody reads what is overwritten.
   __device__ __forceinline__ void softmax(int block) {
     const int start = begin_ + block * 64;
+    [[maybe_unused]] const std::uint32_t token =
+        block_address(place_.slot()) + fragment().row * fp8_656::kTokenBytes;
     Units units = {};
-    [[maybe_unused]] std::uint32_t token = 0;
-    if constexpr (!Config::kE4m3) {
-      token = Block::token_of(block_address(place_.slot()), fragment().row);
-      units = Block::units(token, s_);
+    if constexpr (Config::kFp8_584) {
+      units = units_;
+    } else if constexpr (!Config::kE4m3) {
+      units = Block::units(token);
     }
     bool masked = false;
     if constexpr (Config::kLists) {  // all rows attend to all of its tokens
@@ -233,7 +242,9 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
       masked = true;
     }
     const int place = place_of(block);
-    if constexpr (!Config::kE4m3) Block::store_ratios(shared_.ratio[place], token, units, thread());
+    if constexpr (!Config::kE4m3 && !Config::kFp8_584) {
+      Block::store_ratios(shared_.ratio[place], token, units, thread());
+    }
     if (thread() == 0) shared_.flags[place] = Config::kE4m3 && masked ? kMasked : 0;
     Columns sums;
     const bool exceeds = take_exponentials(place, units, sums);
@@ -544,6 +555,7 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
   int begin_ = 0;                   // the segment's first token
   float scale_ = 0;                 // of scores, to base 2; of e4m3 each row has its own
   std::uint64_t live_ = 0;          // which tokens of this warpgroup's block count
+  Units units_;                     // fp8_584: of this thread's tokens of this warpgroup's block
   Columns sums_;                    // of this thread's tokens
   float s_[kRows / 2];
   typename Base::Accumulators o_;

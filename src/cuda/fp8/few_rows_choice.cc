@@ -21,6 +21,7 @@ std::optional<std::string> declines_cache(const DecodeProblem& problem) {
 }
 
 cuda::InstanceKey key_of(const DecodeProblem& problem, const schedule::Geometry& g, bool has_pages) {
+  if (problem.cache.format == KvFormat::kFp8_584) return fp8_584_key(g.tile_rows);
   if (problem.cache.format != KvFormat::kE4m3) return key(g.tile_rows, g.team);
   const bool boxes = has_pages && !problem.sparse.enabled && problem.cache.page_size % kPageTokens == 0;
   return e4m3_key(g.tile_rows, boxes ? cuda::Loading::kBoxes : cuda::Loading::kTokens, g.team);

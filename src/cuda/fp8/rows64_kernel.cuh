@@ -1,5 +1,5 @@
-// Decode from an fp8_656 cache, or from e4m3 latents, dense and sparse, 64 query rows a tile: one warpgroup
-// loads, one scores, two multiply with V.
+// Decode from an fp8_656 cache, or from e4m3 latents, dense and sparse, and from fp8_584 caches by one or two lists,
+// 64 query rows a tile: one warpgroup loads, one scores, two multiply with V.
 //
 //   loader     | 656 (576) bytes a token, as they are in the cache
 //   scorer     | S0 = K0 Q^T | S1 = K1 Q^T          | S2 = K2 Q^T          | ...
@@ -46,17 +46,24 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const par
     MergeStep<Config>::begin(args, shared.merge);
   }
   Output<Config> output(shared, args, query_map);
-  parts::list_and_attend(
+  parts::list_and_attend<false, Config::kLists>(
       shared.segments, args, kListingWarp, [](std::uint32_t) {},
       [&](const parts::Work& work) { output.attend(work); });
 }
 
 template <class Config>
+using LoaderOfRows = std::conditional_t<Config::kFp8_584, ListedRowLoader<SharedMemory<Config>>,
+                                        LoaderOf<SharedMemory<Config>>>;
+
+template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                      const CUtensorMap& kv_map) {
   // Not load_blocks(): of fp8_656 the loader would spill 30 words.
-  using BlockLoader = LoaderOf<SharedMemory<Config>>;
-  if constexpr (!Config::kE4m3) {
+  using BlockLoader = LoaderOfRows<Config>;
+  if constexpr (Config::kFp8_584) {
+    load_listed_rows(args, shared.segments,
+                     BlockLoader(args.cache, shared, threadIdx.x - Config::kComputeThreads));
+  } else if constexpr (!Config::kE4m3) {
     fp8::load_listed(args, shared.segments,
                      BlockLoader(args.cache, shared, threadIdx.x - Config::kComputeThreads));
   } else if (threadIdx.x < Config::kComputeThreads + BlockLoader::kThreads) {
@@ -74,14 +81,14 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   if (threadIdx.x == 0) {
     for (int& poisoned : shared.poisoned) poisoned = 0;
     for (int& restarts : shared.restarts) restarts = 0;
-    shared.segments.init(Config::kComputeThreads + LoaderOf<SharedMemory<Config>>::kThreads);
+    shared.segments.init(Config::kComputeThreads + LoaderOfRows<Config>::kThreads);
     MergeStep<Config>::init(shared.merge);
     ptx::init(shared.has_query, 1);
     ptx::init(shared.scored, 128);
     ptx::init(shared.softened, Config::kOutputThreads);
     ptx::init(shared.p_free, Config::kOutputThreads);
     ptx::init(shared.has_p, Config::kOutputThreads);
-    for (ptx::Barrier& barrier : shared.full) ptx::init(barrier, LoaderOf<SharedMemory<Config>>::kArrivals);
+    for (ptx::Barrier& barrier : shared.full) ptx::init(barrier, LoaderOfRows<Config>::kArrivals);
     for (ptx::Barrier& barrier : shared.empty) ptx::init(barrier, Config::kComputeThreads);
     ptx::publish_barriers();
   }

@@ -66,6 +66,12 @@ class HalvesOfColumns {
   /// `factor`: the final factor of each row's sums.
   __device__ __forceinline__ void write(const PartialArguments& partial, std::int64_t first_row,
                                         const Work& work, const float (&factor)[kRows]) const {
+    write(partial, first_row, work, factor, Threads::thread() % 32 / 4);
+  }
+  /// `last_pair`: which pair of its warp's columns a lane has in the last chunk; in the others lane / 4.
+  __device__ __forceinline__ void write(const PartialArguments& partial, std::int64_t first_row,
+                                        const Work& work, const float (&factor)[kRows],
+                                        int last_pair) const {
     put_bounds([](float x) { return fabsf(x); }, [](float a, float b) { return a + b; });
     meet();
     // x * 0 + x is NaN for x that is not finite; fmaxf ignores NaN.
@@ -83,13 +89,17 @@ class HalvesOfColumns {
     }
     meet();
     // Columns c and c + 1 of a row are word c % 32 / 8 of packet c / 32 * 4 + c % 8 / 2.
-    const int at = Threads::thread() / 32, lane = Threads::thread() % 32 / 4;
-    const int word = (at / 2 * 4 + lane % 4) * 4 + at % 2 * 2 + lane / 4;
-    auto* first = reinterpret_cast<std::uint32_t*>(packets_of(partial, first_row, kVDim, half_)) + word;
+    const auto word = [at = Threads::thread() / 32](int pair) {
+      return (at / 2 * 4 + pair % 4) * 4 + at % 2 * 2 + pair / 4;
+    };
+    const int pair = Threads::thread() % 32 / 4, last = word(last_pair) - word(pair);
+    auto* first = reinterpret_cast<std::uint32_t*>(packets_of(partial, first_row, kVDim, half_)) + word(pair);
     put_rows<Threads>(
         o_, [&](int n) { return n < work.tile.rows ? first + n * (kVDim / 2) : nullptr; },
         [&](int n) { return scales_[half_][n]; },
-        [&](std::uint32_t* out, int chunk, float a, float b) { out[chunk * 32] = pack<__half>(a, b); });
+        [&](std::uint32_t* out, int chunk, float a, float b) {
+          out[chunk * 32 + (chunk == kChunks - 1 ? last : 0)] = pack<__half>(a, b);
+        });
   }
 
  private:

@@ -1,9 +1,10 @@
-// Q into shared memory: fp16, for fp8_656 its RoPE part bf16, all times a power of two that brings the tile's
-// largest value to 2^14, so that bf16 values down to 2^-28 of it are exact. e4m3 as it is, which is exact.
+// Q into shared memory: fp16, where RoPE is bf16 its part of that in bf16, all times a power of two that
+// brings the tile's largest value to 2^14, so that bf16 values down to 2^-28 of it are exact. e4m3 as it is,
+// which is exact.
 //
-// Columns are in the order in which K's come to registers: of a token's 128 columns (e4m3 latents: 64) lane t
-// of a quad reads 32 (16) bytes, of which four are its columns 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of a product's
-// 16.
+// Columns are in the order in which K's come to registers: of a token's 128 bytes (e4m3 latents, fp8_584: 64)
+// lane t of a quad reads 32 (16), of which four are its columns 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of a product's
+// 16; of RoPE in bf16 eight.
 #pragma once
 
 #include "cuda/fp8/few_rows_smem.cuh"
@@ -54,15 +55,13 @@ class QueryShare {
 
   __device__ __forceinline__ void store(Shared& shared, float scale) const {
     for_each_unit([&](int i, int row, int unit) {
-      const bool rope = Config::kE4m3 || unit >= 64;
-      const int tile = Config::kE4m3 ? unit / 8 : rope ? 8 : unit / 16 * 2 + unit / 2 % 2;
-      const int quad_lane = rope ? unit % 8 / 2 : unit % 16 / 4;
-      const bool as_half = Config::kE4m3 || !rope;
+      const bool as_half = Config::kE4m3 || unit < kRopeUnit;
+      const Place place = place_of(unit);
       const std::uint32_t pairs[4] = {values_[i].x, values_[i].y, values_[i].z, values_[i].w};
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const float2 two = parts::unpack<__nv_bfloat16>(pairs[j]);
-        put(shared.q[tile], row, unit, quad_lane, j,
+        put(shared.q[place.tile], row, place, j,
             as_half ? parts::pack<__half>(two.x * scale, two.y * scale)
                     : parts::pack<__nv_bfloat16>(two.x * scale, two.y * scale));
       }
@@ -75,7 +74,8 @@ class QueryShare {
       const ptx::HalfPairs first = ptx::widen_e4m3(values_[i].x), second = ptx::widen_e4m3(values_[i].y);
       const std::uint32_t pairs[4] = {first.low, first.high, second.low, second.high};
 #pragma unroll
-      for (int j = 0; j < 4; ++j) put(shared.q[unit / 8], row, unit, unit % 8 / 2, j, pairs[j]);
+      for (int j = 0; j < 4; ++j)
+        put(shared.q[unit / 8], row, {unit / 8, unit % 8 / 2, unit % 2}, j, pairs[j]);
     });
     ptx::fence_for_async_proxy();
   }
@@ -99,11 +99,27 @@ class QueryShare {
       take(i, row, unit);
     }
   }
+  /// Of eight columns: their tile, the lane of the quad that has them of K, and whether they are its tile's
+  /// first or second two products'.
+  struct Place {
+    int tile, quad_lane, half;
+  };
+  static constexpr int kRopeUnit = Config::kFp8_584 ? fp8_584::kNopeDim / 8 : fp8_656::kLatentDim / 8;
+  __device__ __forceinline__ static Place place_of(int unit) {
+    const Place in_order = {unit / 8, unit % 8 / 2, unit % 2};
+    if (Config::kE4m3) return in_order;
+    const bool rope = unit >= kRopeUnit;
+    if constexpr (Config::kFp8_584) {
+      return rope ? Place{unit / 8, unit % 4, unit / 4 % 2} : in_order;
+    } else {
+      return rope ? in_order : Place{unit / 16 * 2 + unit / 2 % 2, unit % 16 / 4, unit % 2};
+    }
+  }
   /// The j-th pair of a unit's columns.
-  __device__ __forceinline__ static void put(std::uint8_t* tile, int row, int unit, int quad_lane, int j,
+  __device__ __forceinline__ static void put(std::uint8_t* tile, int row, Place place, int j,
                                              std::uint32_t pair) {
-    *reinterpret_cast<std::uint32_t*>(tile + parts::unit_offset(row, unit % 2 * 4 + j) + quad_lane * 4) =
-        pair;
+    *reinterpret_cast<std::uint32_t*>(tile + parts::unit_offset(row, place.half * 4 + j) +
+                                      place.quad_lane * 4) = pair;
   }
 
   static constexpr int kInfinite = 0x7f80;

@@ -1,9 +1,10 @@
-// Tokens of fp8_584 caches, of two lists, to shared memory as they are, by bulk copies: 576 bytes a token to rows
-// 592 bytes apart, and its 8 bytes of scales beside by cp.async.
+// Tokens of fp8_584 caches as loader_584.cuh brings them, where the loader has 24 registers: lists are in shared
+// memory, and of a call's first item nobody waits for a list of segments.
 #pragma once
 
 #include "core/fp8_584.h"
 #include "cuda/fp8/ring_place.cuh"
+#include "cuda/fp8/token_pairs.cuh"
 #include "cuda/parts/fp8_rows.cuh"
 #include "cuda/parts/listed_tokens.cuh"
 #include "cuda/parts/mask.cuh"
@@ -76,7 +77,7 @@ class ListedRowLoader {
   static constexpr std::uint32_t kWarpBytes = kWarpTokens * fp8_584::kDataBytes;
 
   __device__ __forceinline__ ListedRanges& ranges() const {
-    return shared_.listed.ranges[first_ / kWarpTokens];
+    return shared_.lists.of_warp[first_ / kWarpTokens];
   }
 
   /// Q is asked for after a call's first block, and needed as soon (loader.cuh).
@@ -111,9 +112,9 @@ class ListedRowLoader {
     }
     __syncwarp();
     if (lane_ < kWarpTokens) {
-      ptx::copy_bytes(shared_.blocks[slot] + row * Config::kTokenBytes, data, fp8_584::kDataBytes, full,
-                      policy_);
-      ptx::copy_8_bytes(ptx::shared_address(shared_.listed.of_token[slot][row]), data + scales_offset);
+      std::uint8_t* block = shared_.blocks[slot];
+      ptx::copy_bytes(block + pairs::data_offset(row), data, fp8_584::kDataBytes, full, policy_);
+      ptx::copy_8_bytes(ptx::shared_address(block + pairs::scale_offset(row)), data + scales_offset);
       ptx::copy_arrive(full);
     }
     place_.next();
@@ -136,7 +137,7 @@ __device__ __forceinline__ void load_listed_rows(const parts::DecodeArguments& a
                                                  parts::SegmentList& segments, Loader loader) {
   parts::ListPosition position(segments);
   bool looks_ahead = false;
-  if (parts::is_in_turn(args.geometry)) {
+  if (parts::is_in_turn(args)) {
     const parts::Work first = parts::whole_part(args);
     looks_ahead = !first.is_end();
     if (looks_ahead) loader.template look_ahead<true>(args, first);

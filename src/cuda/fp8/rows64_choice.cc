@@ -23,23 +23,8 @@ constexpr DenseShape kFp8_584ShapeOfTiles = {
     .tile_rows = kTileRows, .cost = cost::of(Kernel::kFp8Rows64, Situation::kFp8_584Tiles)};
 constexpr int kFewRequests = 2;
 
-bool is_fp8_584(const DecodeProblem& problem) {
-  return problem.cache.format == KvFormat::kFp8_584;
-}
-
-/// By lists: rows of a tile must attend to the same tokens.
-std::optional<std::string> declines_fp8_584(const DecodeProblem& problem) {
-  if (auto reason = declines_lists(problem, {KvFormat::kFp8_584})) return reason;
-  if (!problem.sparse.enabled) return "the tokens of an fp8_584 cache come by page table; by indices is accepted";
-  if (problem.query.ragged) return "queries are ragged; of an fp8_584 cache as many a request are accepted";
-  if (problem.cache.qk_dim != fp8_584::kDim || problem.cache.v_dim != fp8_584::kDim) {
-    return unknown_dimensions(problem, "of an fp8_584 cache 512/512 is");
-  }
-  return std::nullopt;
-}
-
 std::optional<std::string> declines(const DecodeProblem& problem) {
-  if (is_fp8_584(problem)) return declines_fp8_584(problem);
+  if (fp8::is_fp8_584(problem)) return fp8::declines_fp8_584(problem);
   std::optional<std::string> reason = fp8::declines_cache(problem);
   if (!reason && fp8::is_e4m3(problem)) reason = declines_e4m3_products(problem);
   return reason;
@@ -48,12 +33,13 @@ std::optional<std::string> declines(const DecodeProblem& problem) {
 /// Whole items in turn where that is no slower than a line.
 schedule::Geometry fp8_584_geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
   const bool one_tile = rows_of_item(problem) <= kTileRows;
-  return in_turn_if_faster(
-      problem, dense_geometry(problem, workers, one_tile ? kFp8_584Shape : kFp8_584ShapeOfTiles));
+  const schedule::Geometry line =
+      dense_geometry(problem, workers, one_tile ? kFp8_584Shape : kFp8_584ShapeOfTiles);
+  return has_rows_alike(problem) ? in_turn_if_faster(problem, line) : line;
 }
 
 schedule::Geometry geometry(const DecodeProblem& problem, const schedule::Workers& workers) {
-  if (is_fp8_584(problem)) return fp8_584_geometry(problem, workers);
+  if (fp8::is_fp8_584(problem)) return fp8_584_geometry(problem, workers);
   schedule::Geometry g = dense_geometry(problem, workers, fp8::is_e4m3(problem) ? kE4m3Shape : kShape);
   if (problem.rows_per_kv_head() > kTileRows) {
     cost::add(g.cost, cost::of(Kernel::kFp8Rows64, Situation::kMoreTiles).on(workers));

@@ -15,7 +15,7 @@ template <Tokens kTokens_>
 struct Config {
   static constexpr Tokens kTokens = kTokens_;
   static constexpr bool kFp8_584 = kTokens == Tokens::kFp8_584;
-  static constexpr bool kE4m3 = kTokens == Tokens::kE4m3Boxes || kTokens == Tokens::kE4m3Tokens;
+  static constexpr bool kE4m3 = is_e4m3(kTokens);
   static constexpr bool kBoxes = kTokens == Tokens::kE4m3Boxes;
   static constexpr bool kLists = kFp8_584;  // are tokens of two lists?
   // All rows of a tile attend to the same tokens, and tokens that do not count are zeros.
@@ -49,9 +49,8 @@ struct Config {
   // A row's probabilities of a block are four threads', of so many tokens each.
   static constexpr int kSharers = kOutputThreads / kRows, kShareTokens = 64 / kSharers;
 
-  // From one token to the next. Rows of fp8_584 are 592 bytes apart and not 576, so that 16 bytes of a column
-  // of eight tokens lie in eight groups of banks.
-  static constexpr int kTokenBytes = kFp8_584 ? fp8_584::kDataBytes + 16
+  // From one token to the next; of fp8_584, which come in pairs (token_pairs.cuh), of an even number of tokens.
+  static constexpr int kTokenBytes = kFp8_584 ? fp8_584::kTokenBytes
                                      : kE4m3  ? e4m3_latent::kDim
                                               : fp8_656::kTokenBytes;
   static constexpr int kBlockBytes = 64 * kTokenBytes;

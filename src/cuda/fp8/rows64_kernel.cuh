@@ -21,7 +21,8 @@ namespace flashlatent::fp8::rows64 {
 
 template <class Config>
 using MergeStep =
-    parts::MergeStep<typename Config::Element, Config::kOutputThreads, Config::kRows, Config::kVDim>;
+    parts::MergeStep<typename Config::Element, Config::kOutputThreads, Config::kRows, Config::kVDim, 4, 9,
+                     Config::kLists>;
 
 template <class Config>
 __device__ __forceinline__ void score(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
@@ -52,14 +53,14 @@ __device__ __forceinline__ void multiply(SharedMemory<Config>& shared, const par
 }
 
 template <class Config>
-using LoaderOfRows = std::conditional_t<Config::kFp8_584, ListedRowLoader<SharedMemory<Config>>,
+using LoaderOfBlocks = std::conditional_t<Config::kFp8_584, ListedRowLoader<SharedMemory<Config>>,
                                         LoaderOf<SharedMemory<Config>>>;
 
 template <class Config>
 __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                      const CUtensorMap& kv_map) {
   // Not load_blocks(): of fp8_656 the loader would spill 30 words.
-  using BlockLoader = LoaderOfRows<Config>;
+  using BlockLoader = LoaderOfBlocks<Config>;
   if constexpr (Config::kFp8_584) {
     load_listed_rows(args, shared.segments,
                      BlockLoader(args.cache, shared, threadIdx.x - Config::kComputeThreads));
@@ -81,14 +82,14 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   if (threadIdx.x == 0) {
     for (int& poisoned : shared.poisoned) poisoned = 0;
     for (int& restarts : shared.restarts) restarts = 0;
-    shared.segments.init(Config::kComputeThreads + LoaderOfRows<Config>::kThreads);
+    shared.segments.init(Config::kComputeThreads + LoaderOfBlocks<Config>::kThreads);
     MergeStep<Config>::init(shared.merge);
     ptx::init(shared.has_query, 1);
     ptx::init(shared.scored, 128);
     ptx::init(shared.softened, Config::kOutputThreads);
     ptx::init(shared.p_free, Config::kOutputThreads);
     ptx::init(shared.has_p, Config::kOutputThreads);
-    for (ptx::Barrier& barrier : shared.full) ptx::init(barrier, LoaderOfRows<Config>::kArrivals);
+    for (ptx::Barrier& barrier : shared.full) ptx::init(barrier, LoaderOfBlocks<Config>::kArrivals);
     for (ptx::Barrier& barrier : shared.empty) ptx::init(barrier, Config::kComputeThreads);
     ptx::publish_barriers();
   }

@@ -135,7 +135,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   __device__ __forceinline__ TokenScales<Config>& tokens() const { return shared_.tokens[slot_.slot()]; }
 
   __device__ __forceinline__ float score(int i) const {
-    return shared_.scores.of_token[sharer() * kTokens + i][Scores<Config::kE4m3>::place(i, row())];
+    return shared_.scores.of_token[sharer() * kTokens + i][Scores<Config>::place(i, row())];
   }
 
   /// This thread's of P, two a word: times units, and of fp8_584 also without, in bf16.
@@ -264,7 +264,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     if constexpr (Config::kE4m3) {
       return E4m3Block<Config>::value_row(ptx::shared_address(shared_.blocks[slot_.slot()]), me_, thread());
     } else if constexpr (Config::kFp8_584) {
-      return ptx::shared_address(shared_.blocks[slot_.slot()]) + thread() % 32 * Config::kTokenBytes +
+      return ptx::shared_address(shared_.blocks[slot_.slot()]) + pairs::data_offset(thread() % 32) +
              me_ * Config::kPartDim + thread() / 32 * 16;
     } else {
       return Base::value_row(slot_.slot());
@@ -330,7 +330,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   /// Operands of two products, of 32 tokens from `first` on: they take the place of a step's bytes and ratios.
   __device__ __forceinline__ void load_rope(int first) {
     const std::uint32_t row = ptx::shared_address(shared_.blocks[slot_.slot()]) +
-                              (first + thread() % 32 / 16 * 8 + thread() % 8) * Config::kTokenBytes +
+                              pairs::data_offset(first + thread() % 32 / 16 * 8 + thread() % 8) +
                               Config::kRopeOffset + thread() / 32 * 32 + thread() % 16 / 8 * 16;
     ptx::load_matrices_transposed(bytes_, row);
     ptx::load_matrices_transposed(ratio_, row + 16 * Config::kTokenBytes);

@@ -6,10 +6,10 @@
 #pragma once
 
 #include "cuda/fp8/e4m3_block.cuh"
+#include "cuda/fp8/odd_584.cuh"
 #include "cuda/fp8/products.cuh"
 #include "cuda/fp8/ring_place.cuh"
 #include "cuda/fp8/rows64_query.cuh"
-#include "cuda/fp8/scales_584.cuh"
 #include "cuda/parts/column_softmax.cuh"
 
 namespace flashlatent::fp8::rows64 {
@@ -20,8 +20,9 @@ class Scorer {
   __device__ __forceinline__ Scorer(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                     const CUtensorMap& query_map)
       : shared_(shared), args_(args), query_(shared, args, query_map) {
-    own_ = Config::kE4m3 ? parts::atoms::block_offset<Config::kChunks>(fragment().row, 0, thread() % 4)
-                         : fragment().row * Config::kTokenBytes + thread() % 4;
+    own_ = Config::kE4m3      ? parts::atoms::block_offset<Config::kChunks>(fragment().row, 0, thread() % 4)
+           : Config::kFp8_584 ? pairs::data_offset(fragment().row) + thread() % 4
+                              : fragment().row * fp8_656::kTokenBytes + thread() % 4;
     // From itself: what a shuffle gives ptxas cannot make anew for each block, which would wait for it.
     own_ = __shfl_sync(0xffffffff, own_, threadIdx.x % 32);
   }
@@ -63,7 +64,8 @@ class Scorer {
   /// read 64 bytes of two of them meet in no bank.
   __device__ __forceinline__ static parts::Fragment fragment() {
     const parts::Fragment own = parts::fragment_of(thread());
-    if constexpr (Config::kE4m3) return own;  // two tokens of an atom follow one another
+    // Two tokens of an atom follow one another, and those of a pair lie in other banks.
+    if constexpr (Config::kTokens != Tokens::kFp8_656) return own;
     const int i = own.row % 8;
     return {own.row - i + i % 2 * 4 + i / 2, own.column};
   }
@@ -147,14 +149,15 @@ class Scorer {
     const int slot = slot_.slot();
     ptx::wait(shared_.full[slot], slot_.parity());
     const std::uint32_t row = ptx::shared_address(shared_.blocks[slot]) + (own_ & ~15U) + own_ % 4 * 16;
-    const std::uint32_t scales = ptx::shared_address(shared_.listed.of_token[slot][fragment().row]);
-    const auto scales_of = [&](int half) { return Scales584::of(scales + half * 8 * fp8_584::kScaleBytes); };
-    Scales584 low = scales_of(0), high = scales_of(1);
+    const std::uint32_t scales =
+        ptx::shared_address(shared_.blocks[slot]) + pairs::scale_offset(fragment().row);
+    const auto scales_of = [&](int half) { return UnitScales::at(scales + half * pairs::kEightTokens); };
+    UnitScales low = scales_of(0), high = scales_of(1);
     const fp8::KeyBytes rope = keys(row + Config::kRopeOffset), more_rope = keys(row + Config::kRopeOffset + 64);
-    if (ptx::named_any(kScorerBarrier, 128, low.is_odd || high.is_odd)) [[unlikely]] {
+    if (ptx::named_any(kScorerBarrier, 128, low.is_odd() || high.is_odd())) [[unlikely]] {
       if (thread() < 64) {
-        tame_token(shared_.blocks[slot] + thread() * Config::kTokenBytes,
-                   shared_.listed.of_token[slot][thread()]);
+        tame_token(shared_.blocks[slot] + pairs::data_offset(thread()),
+                   shared_.blocks[slot] + pairs::scale_offset(thread()));
       }
       ptx::named_sync(kScorerBarrier, 128);
       low = scales_of(0), high = scales_of(1);
@@ -306,7 +309,7 @@ class Scorer {
     const int token = fragment().row;
 #pragma unroll
     for (int j = 0; j < kRows / 8; ++j) {
-      const int place = Scores<Config::kE4m3>::place(token, j % 4 * 8 + fragment().column) + j / 4 * 32;
+      const int place = Scores<Config>::place(token, j % 4 * 8 + fragment().column) + j / 4 * 32;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {  // eight tokens on rows lie as here
         *reinterpret_cast<float2*>(&shared_.scores.of_token[token + 8 * half][place]) =

@@ -13,12 +13,12 @@ namespace flashlatent::fp8::rows64 {
 /// S^T of a block as exponents to base 2: 64 tokens of kRows query rows each. Eight rows change places with
 /// eight others from token to token, so that neither who writes fragments (Scorer::fragment()) nor who reads
 /// rows meets in a bank.
-template <bool kE4m3>
+template <class Config>
 struct Scores {
   float of_token[64][parts::kTileRows];
 
   __device__ __forceinline__ static int place(int token, int row) {
-    return row ^ (kE4m3 ? token % 4 : token % 2 * 2 + token / 4 % 2) * 8;
+    return row ^ (Config::kTokens != Tokens::kFp8_656 ? token % 4 : token % 2 * 2 + token / 4 % 2) * 8;
   }
 };
 
@@ -37,16 +37,13 @@ __device__ __forceinline__ int ratio_place(int token) {
   return Config::kFp8_584 ? token % 8 / 2 * 16 + token / 8 * 2 + token % 2 : token;
 }
 
-/// What fp8_584 has beside: P without units in bf16, for RoPE's part of V; the scales of tokens in slots; and
-/// what the loader keeps of lists.
+/// What fp8_584 has beside: P without units in bf16, for RoPE's part of V, and what the loader keeps of lists.
 template <class Config>
-struct Fp8_584Memory {
+struct PlainP {
   std::uint8_t p[Config::kTileBytes];
 };
-template <class Config>
-struct Fp8_584Scales {
-  alignas(16) std::uint8_t of_token[Config::kSlots][64][fp8_584::kScaleBytes];
-  ListedRanges ranges[4];
+struct LoadedLists {
+  ListedRanges of_warp[4];
 };
 struct None {};
 
@@ -62,11 +59,11 @@ struct alignas(1024) SharedMemory {
       float scale[Config::kOutputs][Config::kRows];      // by which they come to fp16
     } partial;
   };
-  [[no_unique_address]] std::conditional_t<Config::kFp8_584, Fp8_584Memory<Config>, None> rope;
+  [[no_unique_address]] std::conditional_t<Config::kFp8_584, PlainP<Config>, None> plain;
   std::uint8_t blocks[Config::kSlots][Config::kBlockBytes];  // tokens as they are in the cache
-  Scores<Config::kE4m3> scores;
+  Scores<Config> scores;
   TokenScales<Config> tokens[Config::kSlots];
-  [[no_unique_address]] std::conditional_t<Config::kFp8_584, Fp8_584Scales<Config>, None> listed;
+  [[no_unique_address]] std::conditional_t<Config::kFp8_584, LoadedLists, None> lists;
   float by_sharer[Config::kSharers][Config::kRows];  // maxima, sums
   float factor[Config::kRows];                       // by which outputs shrink, or what they end with
   RowsBehind<Config::kRows> scored_rows,

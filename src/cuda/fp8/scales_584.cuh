@@ -1,147 +1,68 @@
-// The scales of fp8_584 tokens, ue8m0, a byte for each group of 64 columns, as what K and V are multiplied by in
-// units of their tokens (parts/fp8_units.cuh): a ratio is a power of two up to 2^6, and no subnormal in fp16, so
-// that all values of a token are exact while its scales lie within 2^kSpread. Where they do not, or are of a size
-// that no model's have, a token is odd: its scales may say nothing of its values' size, as that of a group of
-// zeros. Such a token is first written anew, in scales that do.
+// The scales of an fp8_584 token: seven powers of two, a byte of exponent each, and a byte that means
+// nothing. As those of fp8_656 they are split in a unit for the token and a ratio to it for each group
+// (parts/fp8_units.cuh), here exact.
 #pragma once
 
-#include <cstdint>
+#include <cuda_fp16.h>
 
 #include "core/fp8_584.h"
 #include "cuda/parts/fp8_units.cuh"
-#include "cuda/ptx/convert.cuh"
-#include "cuda/ptx/copy.cuh"
 
 namespace flashlatent::fp8 {
 
-/// Of one token.
 struct Scales584 {
-  static constexpr int kLargestRatio = 6;  // 448 x 2^6 < 65504
-  static constexpr int kHalfBias = 15;
-  static constexpr std::uint32_t kSpread = kLargestRatio + kHalfBias - 1;
-  static constexpr std::uint32_t kNan = 255;
-  // The largest one of a token that is not odd: 2^-40 to 2^60, so that RoPE's bf16 may be in units of the token,
-  // too.
-  static constexpr std::uint32_t kLeast = 87, kMost = 187;
+  std::uint32_t words[2];
 
-  std::uint32_t low, high;  // four groups, and three, with 0 behind them
-  std::uint32_t largest;
-  bool is_odd;
-
-  /// `at`: of its bytes in shared memory.
-  __device__ __forceinline__ static Scales584 of(std::uint32_t at) {
+  /// `from`: its address in shared memory.
+  __device__ __forceinline__ static Scales584 at(std::uint32_t from) {
     Scales584 scales;
     asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
-                 : "=r"(scales.low), "=r"(scales.high)
-                 : "r"(at)
+                 : "=r"(scales.words[0]), "=r"(scales.words[1])
+                 : "r"(from)
                  : "memory");
-    scales.high &= 0xFFFFFF;
-    const auto even = [](std::uint32_t word) { return word & 0xFF00FF; };
-    const auto odd = [&](std::uint32_t word) { return even(word >> 8); };
-    const std::uint32_t max = __vmaxu2(__vmaxu2(even(scales.low), odd(scales.low)),
-                                       __vmaxu2(even(scales.high), odd(scales.high)));
-    const std::uint32_t min = __vminu2(__vminu2(even(scales.low), odd(scales.low)),
-                                       __vminu2(even(scales.high), odd(scales.high) | 0xFF0000));
-    const std::uint32_t least = ::min(min & 0xFFFF, min >> 16);
-    scales.largest = ::max(max & 0xFFFF, max >> 16);
-    scales.is_odd = scales.largest > least + kSpread || scales.largest - kLeast > kMost - kLeast;
     return scales;
   }
 
-  /// The exponent, as in an fp32, of its unit.
-  __device__ __forceinline__ std::uint32_t unit() const { return ::max(largest, kLeast) - kLargestRatio; }
-  /// What RoPE is multiplied by: two bf16.
-  __device__ __forceinline__ std::uint32_t inverse_pair() const { return (254 - unit()) * 0x00800080U; }
+  /// A group's scale in fp32; of 255, which means NaN, infinity: see is_nan(). 0 counts as 0.
+  __device__ __forceinline__ float of_group(int group) const {
+    const std::uint32_t word = words[group / 4];
+    const int byte = group % 4;
+    const std::uint32_t exponent = byte == 3 ? word >> 1 : word << (23 - 8 * byte);
+    return __uint_as_float(exponent & 0x7F800000);
+  }
+  /// The same as it is in the cache; `group` need not be known.
+  __device__ __forceinline__ std::uint32_t byte_of(int group) const {
+    return words[group / 4] >> group % 4 * 8 & 0xFF;
+  }
+
+  /// The least and the largest byte of the seven.
+  __device__ __forceinline__ std::uint32_t least() const {
+    constexpr std::uint32_t kEven = 0x00FF00FF;
+    const std::uint32_t low = __vminu2(words[0] & kEven, words[0] >> 8 & kEven);
+    const std::uint32_t high = __vminu2(words[1] & kEven, (words[1] >> 8 & 0xFF) | 0xFF0000);
+    const std::uint32_t both = __vminu2(low, high);
+    return min(both & 0xFFFF, both >> 16);
+  }
+  __device__ __forceinline__ std::uint32_t largest() const {
+    constexpr std::uint32_t kEven = 0x00FF00FF;
+    const std::uint32_t low = __vmaxu2(words[0] & kEven, words[0] >> 8 & kEven);
+    const std::uint32_t high = __vmaxu2(words[1] & kEven, words[1] >> 8 & 0xFF);
+    const std::uint32_t both = __vmaxu2(low, high);
+    return max(both & 0xFFFF, both >> 16);
+  }
 };
 
-/// Of two tokens, ratios of all groups, as two fp16 each.
-using Ratios584 = std::uint32_t[fp8_584::kGroups];
+inline constexpr std::uint32_t kNanScale = 255;
 
-__device__ __forceinline__ void find_ratios(Ratios584& ratios, const Scales584& first,
-                                            const Scales584& second) {
-  // Both exponents become positive: nothing is carried from one to the other.
-  const std::uint32_t offset =
-      ((Scales584::kHalfBias - second.unit()) << 16) + (Scales584::kHalfBias - first.unit());
-#pragma unroll
-  for (int i = 0; i < fp8_584::kGroups; ++i) {
-    const std::uint32_t pair = i < 4 ? __byte_perm(first.low, second.low, 0x0400 + 0x0101 * i)
-                                     : __byte_perm(first.high, second.high, 0x0400 + 0x0101 * (i - 4));
-    ratios[i] = ((pair & 0xFF00FF) + offset) << 10;
-  }
+/// The exponent, as in an fp32, of the unit of a token whose largest scale is this byte. So that units'
+/// inverses are fp32, too, and tokens of no scales differ by less than fp32's range from others, bytes are
+/// taken for at least 2^-60 and at most 2^123.
+__device__ __forceinline__ std::uint32_t unit_exponent_584(std::uint32_t largest) {
+  return min(max(largest, 67U), 250U) - 6;
 }
-
-/// A group of an odd token in shared memory.
-class OddGroup {
- public:
-  __device__ __forceinline__ OddGroup(std::uint8_t* token, std::uint8_t* scales, int group)
-      : words_(reinterpret_cast<std::uint32_t*>(token + group * fp8_584::kGroup)), scale_(scales[group]) {}
-
-  __device__ __forceinline__ std::uint32_t scale() const { return scale_; }
-
-  /// Codes as large as a writer's, or nearly: the largest is multiplied to an exponent of kLargest at least. All
-  /// values stay what they are; NaN by its scale becomes NaN by its codes.
-  __device__ __forceinline__ void raise() const {
-    constexpr int kLargest = 14;  // with 15 a code of 1.875 would be NaN
-    if (scale_ == Scales584::kNan) {
-      scale_ = Scales584::kLeast;
-      for_each([](std::uint32_t) { return 0x7F7F7F7FU; });
-    }
-    std::uint32_t largest = 0;
-    for_each([&](std::uint32_t word) {
-      const std::uint32_t codes = word & 0x7F7F7F7F;
-      largest = __vmaxu2(largest, __vmaxu2(codes & 0xFF00FF, codes >> 8 & 0xFF00FF));
-      return word;
-    });
-    largest = ::max(largest & 0xFFFF, largest >> 16);
-    if (largest == 0) scale_ = 0;
-    // A subnormal's is 1 less its zeros.
-    const int exponent = largest >= 8 ? static_cast<int>(largest >> 3) : 29 - __clz(static_cast<int>(largest));
-    multiply(::max(::min(kLargest - exponent, static_cast<int>(scale_)), 0));
-  }
-  /// Its scale is at least that: what is below it by 2^-20 of the token's largest value is rounded.
-  __device__ __forceinline__ void lift(std::uint32_t least) const {
-    if (scale_ < least) multiply(static_cast<int>(scale_) - static_cast<int>(least));
-  }
-
- private:
-  template <class Change>
-  __device__ __forceinline__ void for_each(Change change) const {
-#pragma unroll 1
-    for (int i = 0; i < fp8_584::kGroup / 4; ++i) words_[i] = change(words_[i]);
-  }
-  /// Codes by a power of two, and the scale by its inverse.
-  __device__ __forceinline__ void multiply(int powers) const {
-    scale_ -= powers;
-    powers = ::max(powers, -22);  // all becomes 0
-    // In two steps, each of which is an fp16.
-    const int once = powers / 2;
-    const std::uint32_t first = (once + Scales584::kHalfBias) * 0x04000400U,
-                        second = (powers - once + Scales584::kHalfBias) * 0x04000400U;
-    for_each([&](std::uint32_t word) {
-      const ptx::HalfPairs values = ptx::widen_e4m3(word);
-      return ptx::narrow_to_e4m3({parts::times(parts::times(values.low, first), second),
-                                  parts::times(parts::times(values.high, first), second)});
-    });
-  }
-
-  std::uint32_t* words_;
-  std::uint8_t& scale_;
-};
-
-/// Writes a token anew, so that its scales lie within 2^kSpread and say how large its values are.
-__device__ __forceinline__ void tame_token(std::uint8_t* token, std::uint8_t* scales) {
-  std::uint32_t largest = Scales584::kLeast;
-#pragma unroll 1
-  for (int i = 0; i < fp8_584::kGroups; ++i) {
-    const OddGroup group(token, scales, i);
-    group.raise();
-    largest = ::max(largest, group.scale());
-  }
-#pragma unroll 1
-  for (int i = 0; i < fp8_584::kGroups; ++i) {
-    OddGroup(token, scales, i).lift(largest - Scales584::kSpread);
-  }
-  ptx::fence_for_async_proxy();  // its place is written by copies next
+/// The ratio of a group's scale to its token's unit, as fp16.
+__device__ __forceinline__ std::uint16_t ratio_584(std::uint32_t byte, std::uint32_t exponent) {
+  return __half_as_ushort(parts::ratio_to_unit(__uint_as_float(byte << 23), exponent));
 }
 
 }  // namespace flashlatent::fp8

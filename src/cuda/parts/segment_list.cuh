@@ -78,9 +78,11 @@ __device__ __forceinline__ void list_segments(SegmentList& shared, const DecodeA
   ptx::arrive(shared.all_listed);
 }
 
-/// Are parts whole items in turn, or one whole item each? Nobody reads a plan then.
-__device__ __forceinline__ bool is_in_turn(const schedule::Geometry& g) {
-  return g.partition == schedule::Partition::kWhole || g.partition == schedule::Partition::kTurns;
+/// Are parts whole items in turn, or one whole item each, which shapes tell? Nobody reads a plan then.
+__device__ __forceinline__ bool is_in_turn(const DecodeArguments& args) {
+  const schedule::Partition partition = args.geometry.partition;
+  return args.query.begins == nullptr &&
+         (partition == schedule::Partition::kWhole || partition == schedule::Partition::kTurns);
 }
 
 /// A warp lists a part's next items where that holds and tokens are of two lists.
@@ -172,7 +174,7 @@ __device__ __forceinline__ void list_and_attend(SegmentList& shared, const Decod
   bool is_first = true;
   do {
     if (threadIdx.x / 32 == lister) {
-      if (kLists && is_in_turn(args.geometry)) {
+      if (kLists && is_in_turn(args)) {
         list_in_turn(shared, args, is_first);
       } else {
         list_segments<kTurns, kLists>(shared, args, is_first);

@@ -103,6 +103,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<SharedMemory<Config>*>(shared_bytes);
   static_assert(sizeof(SharedMemory<Config>) <= kMaxSharedBytes);
+  static_assert(offsetof(SharedMemory<Config>, blocks) - offsetof(SharedMemory<Config>, p) ==
+                (Config::kFp8_584 ? 2 : 1) * Config::kTileBytes);
   if (threadIdx.x == Config::kOutputThreads && args.query.rows_in_line) ptx::prefetch_map(query_map);
   if (Config::kBoxes && threadIdx.x == Config::kComputeThreads) ptx::prefetch_map(kv_map);
   set_up<Config>(shared);

@@ -276,6 +276,20 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     }
     add_product<false>();
   }
+  template <bool kRope>
+  __device__ __forceinline__ void make_operands(int step) {
+    if constexpr (kRope) {
+      if (is_rope<kRope>(step)) return take_rope(a_[step % 2]);
+    }
+    widen_values(a_[step % 2], step % 2);
+  }
+  template <bool kRope>
+  __device__ __forceinline__ void load_step(std::uint32_t row, int step) {
+    if constexpr (kRope) {
+      if (is_rope<kRope>(step)) return load_rope(step % 2 * 32);
+    }
+    load_values(row, step);
+  }
   /// kRope: the last columns are RoPE's.
   template <bool kRope>
   __device__ __forceinline__ void add_product() {
@@ -291,16 +305,8 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
       if (step > 0) {
         if (step % 4 == 0) load_ratios(step / 4);
         if (step > 1) ptx::wgmma_wait<1>();
-        if (is_rope<kRope>(step)) {
-          take_rope(a_[half]);
-        } else {
-          widen_values(a_[half], half);
-        }
-        if (is_rope<kRope>(step + 1)) {
-          load_rope((1 - half) * 32);
-        } else if (step + 1 < kSteps) {
-          load_values(row, step + 1);
-        }
+        make_operands<kRope>(step);
+        if (step + 1 < kSteps) load_step<kRope>(row, step + 1);
       }
       ptx::wgmma_fence();
 #pragma unroll
@@ -359,8 +365,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   /// Which pair of its warp's columns a lane has in the last 64.
   __device__ __forceinline__ int last_pair() const {
     const int pair = thread() % 32 / 4;
-    if (!Config::kFp8_584 || me_ == 0) return pair;
-    return pair / 2 + pair % 2 * 4;
+    return me_ == 0 ? pair : pair / 2 + pair % 2 * 4;
   }
 
   /// Of the block whose V is next.
@@ -382,7 +387,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   /// The final output.
   __device__ __forceinline__ void write() const {
     const int first = first_column();
-    const int last = first + (last_pair() - thread() % 32 / 4) * 2;
+    const int last = Config::kFp8_584 ? first + (last_pair() - thread() % 32 / 4) * 2 : first;
     parts::put_rows<Threads>(
         o_, [&](int n) { return shared_.row_place[n].out; }, [&](int n) { return shared_.factor[n]; },
         [&](__nv_bfloat16* out, int chunk, float a, float b) {
@@ -406,7 +411,9 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   __device__ __forceinline__ void write_partial(const parts::Work& work) const {
     const parts::HalvesOfColumns<Threads, kOutputBarrier, Config::kPartChunks, kRows / 2> halves(
         o_, me_, shared_.partial.bounds, shared_.partial.scale);
-    halves.write(args_.partial, this->partial_row(work), work, shared_.factor, last_pair());
+    const auto word_of = [&](int pair) { return halves.word_of(thread() / 32, pair); };
+    halves.write(args_.partial, this->partial_row(work), work, shared_.factor,
+                 Config::kFp8_584 ? word_of(last_pair()) - word_of(thread() % 32 / 4) : 0);
   }
 
   const CUtensorMap& query_map_;

@@ -527,7 +527,7 @@ TEST(Dispatch, ListsAreSharedOutInSmallBatches) {
     EXPECT_EQ(way_of(v4(8, 1, heads, 512)), "even shares") << heads;
     EXPECT_EQ(way_of(v4(2, 2, heads, 1024)), "even shares") << heads;
     EXPECT_EQ(way_of(v4(1, 1, heads, 0, 8192)), "even shares") << heads;
-    EXPECT_EQ(way_of(v4(128, 1, heads, 512)), heads == 128 || heads == 64 ? "turns" : "whole") << heads;
+    EXPECT_EQ(way_of(v4(128, 1, heads, 512)), "turns") << heads;
     EXPECT_EQ(way_of(v4(4, 2, heads, 0, 8192)), "line") << heads;
     DecodeProblem invariant = v4(8, 1, heads, 512);
     invariant.options.batch_invariant = true;

@@ -32,9 +32,14 @@ __device__ __forceinline__ void load_lists(SharedMemory<Config>& shared, const p
   LoaderOf<SharedMemory<Config>> loader(args.cache, shared, thread);
   auto& walk = shared.walks.of_warp[thread / 32];
   if constexpr (Config::kAlone) {
+    const bool shares = schedule::combines_shares(args.geometry.partition);
+    if (!shares) {
+      const parts::Work known = parts::whole_part(args);
+      if (!known.is_end()) loader.guess(args, known.tile);
+    }
     parts::Part<false, true, true> part(args);
     const parts::Work& first = part.find();
-    if (!schedule::combines_shares(args.geometry.partition)) {
+    if (!shares) {
       load_items(parts::ItemsInTurn(walk, args), loader, first, tell);
     } else if (!first.is_end()) {
       tell(first);

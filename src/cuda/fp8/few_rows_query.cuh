@@ -55,13 +55,17 @@ class QueryShare {
 
   __device__ __forceinline__ void store(Shared& shared, float scale) const {
     for_each_unit([&](int i, int row, int unit) {
-      const bool as_half = Config::kE4m3 || unit < kRopeUnit;
-      const Place place = place_of(unit);
+      const bool rope = Config::kE4m3 || unit >= kRopeUnit;
+      const int tile = kInOrder ? unit / 8 : rope ? 8 : unit / 16 * 2 + unit / 2 % 2;
+      const int quad_lane = Config::kFp8_584 && rope ? unit % 4
+                            : kInOrder || rope       ? unit % 8 / 2
+                                                     : unit % 16 / 4;
+      const bool as_half = Config::kE4m3 || !rope;
       const std::uint32_t pairs[4] = {values_[i].x, values_[i].y, values_[i].z, values_[i].w};
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const float2 two = parts::unpack<__nv_bfloat16>(pairs[j]);
-        put(shared.q[place.tile], row, place, j,
+        put(shared.q[tile], row, Config::kFp8_584 && rope ? unit / 4 : unit, quad_lane, j,
             as_half ? parts::pack<__half>(two.x * scale, two.y * scale)
                     : parts::pack<__nv_bfloat16>(two.x * scale, two.y * scale));
       }
@@ -74,8 +78,7 @@ class QueryShare {
       const ptx::HalfPairs first = ptx::widen_e4m3(values_[i].x), second = ptx::widen_e4m3(values_[i].y);
       const std::uint32_t pairs[4] = {first.low, first.high, second.low, second.high};
 #pragma unroll
-      for (int j = 0; j < 4; ++j)
-        put(shared.q[unit / 8], row, {unit / 8, unit % 8 / 2, unit % 2}, j, pairs[j]);
+      for (int j = 0; j < 4; ++j) put(shared.q[unit / 8], row, unit, unit % 8 / 2, j, pairs[j]);
     });
     ptx::fence_for_async_proxy();
   }
@@ -99,29 +102,15 @@ class QueryShare {
       take(i, row, unit);
     }
   }
-  /// Of eight columns: their tile, the lane of the quad that has them of K, and whether they are its tile's
-  /// first or second two products'.
-  struct Place {
-    int tile, quad_lane, half;
-  };
-  static constexpr int kRopeUnit = Config::kFp8_584 ? fp8_584::kNopeDim / 8 : fp8_656::kLatentDim / 8;
-  __device__ __forceinline__ static Place place_of(int unit) {
-    const Place in_order = {unit / 8, unit % 8 / 2, unit % 2};
-    if (Config::kE4m3) return in_order;
-    const bool rope = unit >= kRopeUnit;
-    if constexpr (Config::kFp8_584) {
-      return rope ? Place{unit / 8, unit % 4, unit / 4 % 2} : in_order;
-    } else {
-      return rope ? in_order : Place{unit / 16 * 2 + unit / 2 % 2, unit % 16 / 4, unit % 2};
-    }
-  }
-  /// The j-th pair of a unit's columns.
-  __device__ __forceinline__ static void put(std::uint8_t* tile, int row, Place place, int j,
+  /// The j-th pair of eight columns, which are the first half of its lane's in a tile if `half` is even.
+  __device__ __forceinline__ static void put(std::uint8_t* tile, int row, int half, int quad_lane, int j,
                                              std::uint32_t pair) {
-    *reinterpret_cast<std::uint32_t*>(tile + parts::unit_offset(row, place.half * 4 + j) +
-                                      place.quad_lane * 4) = pair;
+    *reinterpret_cast<std::uint32_t*>(tile + parts::unit_offset(row, half % 2 * 4 + j) + quad_lane * 4) =
+        pair;
   }
 
+  static constexpr bool kInOrder = Config::kE4m3 || Config::kFp8_584;
+  static constexpr int kRopeUnit = Config::kFp8_584 ? fp8_584::kNopeDim / 8 : fp8_656::kLatentDim / 8;
   static constexpr int kInfinite = 0x7f80;
   static constexpr int kRowUnits = Config::kQueryTiles * 8;
   static constexpr int kCount =

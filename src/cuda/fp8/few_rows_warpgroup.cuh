@@ -283,7 +283,6 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
       const int at = i / 2 * 4 + i % 2;
       p[at] = parts::exp2_fast(s_[at] + low_log - base[i]);
       p[at + 2] = parts::exp2_fast(s_[at + 2] + high_log - base[i]);
-      largest = fmaxf(largest, fmaxf(p[at], p[at + 2]));
       if constexpr (Config::kFp8_584) {
         without_units[at] = p[at] * low_share;
         without_units[at + 2] = p[at + 2] * high_share;
@@ -291,6 +290,7 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
       } else {
         sums[i] = Config::kE4m3 ? p[at] + p[at + 2] : fmaf(p[at], low_share, p[at + 2] * high_share);
       }
+      largest = fmaxf(largest, fmaxf(p[at], p[at + 2]));
     }
     if constexpr (Config::kFp8_584) {
       parts::store_probabilities<__nv_bfloat16, kRows>(

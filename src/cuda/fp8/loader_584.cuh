@@ -28,8 +28,23 @@ class Loader584 {
   __device__ __forceinline__ Loader584(const parts::CacheArguments& cache, Shared& shared, int thread)
       : cache_(cache), shared_(shared), lane_(thread % 32), first_(thread / 32 * kWarpTokens) {}
 
+  /// Before lengths are known: asks for what look_ahead() would ask for if the next range begins with tokens
+  /// of the item's first list, which go by indices. That is one trip to memory less before a call's first
+  /// rows.
+  __device__ __forceinline__ void guess(const parts::DecodeArguments& args, const parts::RowTile& tile) {
+    const parts::ListedCache& first = cache_.listed[0];
+    guesses_ = first.indexed;
+    if (!guesses_ || token() >= args.geometry.list[0].reach) return;
+    next_entry_ = __ldg(first.entries + tile.request * first.entries_stride +
+                        tile.first_token * first.entries_token_stride + token());
+  }
   __device__ __forceinline__ void look_ahead(const Range& range) {
-    next_entry_ = look_up(range, range.begin);
+    if (guesses_ && range.begin == 0 && range.lists.blocks > 0) {
+      if (token() >= range.lists.tokens[0]) next_entry_ = -1;
+    } else {
+      next_entry_ = look_up(range, range.begin);
+    }
+    guesses_ = false;
   }
 
   template <class Announce>
@@ -105,6 +120,7 @@ class Loader584 {
   RingPlace<Config> place_;
   parts::atoms::QueryGate<Shared> gate_;
   int next_entry_ = -1;
+  bool guesses_ = false;  // next_entry_ is guess()'s
 };
 
 }  // namespace flashlatent::fp8

@@ -57,6 +57,9 @@ struct Config {
   static constexpr int kTileBytes = kRows * 128;  // 64 columns of Q, or 64 tokens of P
   static constexpr int kQueryTiles = kChunks;
   static constexpr int kSlots = 3;  // blocks of tokens
+  // Items of fp8_584 are short. The next Q is asked for before the last scores are handed over, and multiplied by
+  // a guess.
+  static constexpr bool kAsksAhead = kFp8_584, kGuessesQuery = kFp8_584;
   static constexpr int kRopeOffset = kFp8_584 ? fp8_584::kRopeOffset : fp8_656::kRopeOffset;
 };
 

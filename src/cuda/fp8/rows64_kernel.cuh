@@ -33,8 +33,7 @@ __device__ __forceinline__ void score(SharedMemory<Config>& shared, const parts:
     const parts::Work& work = position.get();
     if (work.blocks() <= 0) continue;
     scorer.begin(work);
-    const parts::Work* next = position.next_listed();
-    if (next != nullptr && !next->is_end()) scorer.look_ahead(next->tile);
+    scorer.look_ahead(position.next_listed());
     scorer.attend(work);
   }
 }
@@ -82,6 +81,7 @@ __device__ __forceinline__ void set_up(SharedMemory<Config>& shared) {
   if (threadIdx.x == 0) {
     for (int& poisoned : shared.poisoned) poisoned = 0;
     for (int& restarts : shared.restarts) restarts = 0;
+    if constexpr (Config::kAsksAhead) shared.lists.next_query.request = -1;
     shared.segments.init(Config::kComputeThreads + LoaderOfBlocks<Config>::kThreads);
     MergeStep<Config>::init(shared.merge);
     ptx::init(shared.has_query, 1);

@@ -28,8 +28,8 @@ class Query {
     const parts::RowTile& tile = work.tile;
     find_thread();
     meet<1>();
-    copy(tile);
-    if (thread_ < kRows) shared_.scored_rows.find(args_, tile, thread_);
+    if (!Config::kAsksAhead || shared_.lists.next_query.request < 0) copy(tile);
+    if (!Config::kRowsAlike && thread_ < kRows) shared_.scored_rows.find(args_, tile, thread_);
     ptx::wait(shared_.has_query, parity_);
     parity_ ^= 1;
     const int exponent = is_first_ && is_short(work)
@@ -45,6 +45,18 @@ class Query {
     find_thread();
     ptx::wait(shared_.has_query, 0);
     bring_to_fp16<Config::kComputeGroups, kHelperTiles>(work.tile, threadIdx.x / 128);
+  }
+
+  /// The next one, where there is one in line, may be asked for before it is taken; by a thread.
+  __device__ __forceinline__ void say_next(const parts::Work* next) const {
+    parts::RowsInLine& rows = shared_.lists.next_query;
+    rows.request = -1;
+    if (next != nullptr && next->blocks() > 0 && args_.query.rows_in_line) rows = next->tile.in_line(args_.query);
+  }
+  /// By the scorer, when all of its products with this one are done.
+  __device__ __forceinline__ void ask_ahead() const {
+    meet<1>();
+    if (threadIdx.x % 128 == 0 && shared_.lists.next_query.request >= 0) ask(shared_.lists.next_query);
   }
 
   /// A later tile's, so that it need not come from memory when it is taken.
@@ -85,9 +97,13 @@ class Query {
   /// Where it lies, by so many warpgroups, of which this is number `group` and has so many tiles. Returns the
   /// exponent of what it is multiplied by.
   template <int kGroups, int kTiles>
-  __device__ __forceinline__ int bring_to_fp16(const parts::RowTile& tile, int group) const {
+  __device__ __forceinline__ int bring_to_fp16(const parts::RowTile& tile, int group) {
     const int first = group * kHelperTiles;
     auto& query_max = reinterpret_cast<int(&)[4 * kGroups]>(shared_.query_max);
+    // By those who multiply ptxas would then make descriptors' addresses anew for each of their products.
+    if constexpr (Config::kGuessesQuery && kGroups == 1) {
+      if (convert_by_guess(tile)) return kGuess;
+    }
     const int max = static_cast<int>(
         parts::QueryMax<kTiles, 128>(shared_.q[first], thread_, tile.rows).of_warp());
     if (thread_ % 32 == 0) query_max[group * 4 + thread_ / 32] = max;
@@ -99,13 +115,37 @@ class Query {
     return exponent;
   }
 
+  /// By one box.
+  __device__ __forceinline__ void ask(const parts::RowsInLine& rows) const {
+    ptx::arrive_expecting(shared_.has_query, sizeof(shared_.q));
+    ptx::copy_box(shared_.q, map_, 0, rows.first, 0, rows.request, shared_.has_query);
+  }
+
+  /// The same times 2^kGuess, which suits the queries of models, without asking for the largest value first. False
+  /// if it does not: then Q is as it is in memory again.
+  __device__ __forceinline__ bool convert_by_guess(const parts::RowTile& tile) {
+    auto& query_max = reinterpret_cast<int(&)[4]>(shared_.query_max);
+    const std::uint32_t pair = convert(0, Config::kQueryTiles, (127 + kGuess) * 0x00800080U) & 0x7FFF7FFFU;
+    const std::uint32_t largest = thread_ % kRows < tile.rows ? ::max(pair & 0xFFFF, pair >> 16) : 0;
+    const int of_warp = static_cast<int>(__reduce_max_sync(0xffffffff, largest));
+    if (thread_ % 32 == 0) query_max[thread_ / 32] = of_warp;
+    ptx::fence_for_async_proxy();
+    meet<1>();
+    int max = 0;
+#pragma unroll
+    for (const int x : query_max) max = ::max(max, x);
+    if (max >= kLeastGuessed && max < kMostGuessed) [[likely]] return true;
+    meet<1>();  // all have read the maxima
+    copy(tile);
+    ptx::wait(shared_.has_query, parity_);
+    parity_ ^= 1;
+    return false;
+  }
+
   /// As it is in memory.
   __device__ __forceinline__ void copy(const parts::RowTile& tile) const {
     if (args_.query.rows_in_line) {
-      if (thread_ != 0) return;
-      const parts::RowsInLine rows = tile.in_line(args_.query);
-      ptx::arrive_expecting(shared_.has_query, sizeof(shared_.q));
-      ptx::copy_box(shared_.q, map_, 0, rows.first, 0, rows.request, shared_.has_query);
+      if (thread_ == 0) ask(tile.in_line(args_.query));
     } else {
       parts::load_query<__nv_bfloat16, kRows, 0, Config::kQueryTiles, 128>(shared_.q[0], args_.query, tile,
                                                                            thread_);
@@ -114,9 +154,11 @@ class Query {
     }
   }
 
-  /// Some of its tiles. `factor`: two bf16. Tile by tile, not all at once: a call's first instructions are
+  /// Some of its tiles. `factor`: two bf16. Returns the larger magnitudes, with any sign, before that, of both
+  /// halves of a word. Tile by tile, not all at once: a call's first instructions are
   /// slow to come, and unrolled it took 5,000 to 7,000 clocks in place of 2,300.
-  __device__ __forceinline__ void convert(int begin, int end, std::uint32_t factor) const {
+  __device__ __forceinline__ std::uint32_t convert(int begin, int end, std::uint32_t factor) const {
+    std::uint32_t largest = 0;
     std::uint32_t units[4];
     uint4 next[4];
     auto load = [&](int tile, bool is_rope) {
@@ -135,6 +177,11 @@ class Query {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         to[i] = units[i];
+        if constexpr (Config::kGuessesQuery) {
+          largest = parts::larger_magnitudes(
+              parts::larger_magnitudes(largest, parts::larger_magnitudes(next[i].x, next[i].y)),
+              parts::larger_magnitudes(next[i].z, next[i].w));
+        }
         words[i][0] = parts::times_bf16(next[i].x, factor);
         words[i][1] = parts::times_bf16(next[i].y, factor);
         words[i][2] = parts::times_bf16(next[i].z, factor);
@@ -156,11 +203,16 @@ class Query {
         ptx::store_16_bytes(to[i], make_uint4(words[0][i], words[1][i], words[2][i], words[3][i]));
       }
     }
+    return largest;
   }
 
   SharedMemory<Config>& shared_;
   const parts::DecodeArguments& args_;
   const CUtensorMap& map_;
+  // Largest values of 2^-7 to 2^8 come to 2^-1 to 2^14 so: bf16 values down to 2^-15 of them are exact, and
+  // others right to 2^-24 of them.
+  static constexpr int kGuess = 6, kLeastGuessed = (127 - 7) << 7, kMostGuessed = (127 + 9) << 7;
+
   int thread_;                // in take() and help()
   bool is_first_ = true;      // of the call's
   std::uint32_t parity_ = 0;  // of when the next one has come

@@ -32,8 +32,14 @@ class Scorer {
     scale_ = query_.take(work);
     if constexpr (Config::kE4m3) scale_ *= cache_scale(args_);
   }
-  /// At the tile that is next.
-  __device__ __forceinline__ void look_ahead(const parts::RowTile& tile) const { query_.bring_to_l2(tile); }
+  /// At what is next; null: it is not known.
+  __device__ __forceinline__ void look_ahead(const parts::Work* next) const {
+    if (next != nullptr && next->is_end()) next = nullptr;
+    if (next != nullptr) query_.bring_to_l2(next->tile);
+    if constexpr (Config::kAsksAhead) {
+      if (thread() == 0) query_.say_next(next);
+    }
+  }
 
   /// All blocks of a segment, of which there are some.
   __device__ __forceinline__ void attend(const parts::Work& work) {
@@ -47,6 +53,12 @@ class Scorer {
         score_584();
       } else {
         score();
+      }
+      if constexpr (Config::kAsksAhead) {
+        if (left == 1) {
+          ptx::wgmma_wait<0>();
+          query_.ask_ahead();
+        }
       }
       publish(work, limit);
       slot_.next();

@@ -44,6 +44,7 @@ struct PlainP {
 };
 struct LoadedLists {
   ListedRanges of_warp[4];
+  parts::RowsInLine next_query;  // asked for when this one is done with; of no request: there is none
 };
 struct None {};
 

@@ -28,7 +28,7 @@ class Query {
     const parts::RowTile& tile = work.tile;
     find_thread();
     meet<1>();
-    if (!Config::kAsksAhead || shared_.lists.next_query.request < 0) copy(tile);
+    if (!is_asked()) copy(tile);
     if (!Config::kRowsAlike && thread_ < kRows) shared_.scored_rows.find(args_, tile, thread_);
     ptx::wait(shared_.has_query, parity_);
     parity_ ^= 1;
@@ -80,6 +80,11 @@ class Query {
   static constexpr int kHelperTiles = (Config::kQueryTiles + Config::kOutputs) / Config::kComputeGroups,
                        kScorerTiles = Config::kQueryTiles - Config::kOutputs * kHelperTiles;
 
+  /// Has the next one been asked for?
+  __device__ __forceinline__ bool is_asked() const {
+    if constexpr (Config::kAsksAhead) return shared_.lists.next_query.request >= 0;
+    return false;
+  }
   __device__ __forceinline__ static bool is_short(const parts::Work& work) {
     return work.blocks() <= 16;
   }

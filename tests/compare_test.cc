@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
+#include <random>
 #include <vector>
 
 #include "core/element.h"
@@ -84,12 +87,34 @@ TEST(Compare, ADamagedRowIsFound) {
   }
 }
 
+/// Caches whose elements are products, which reading rounds.
+std::vector<CaseSpec> specs_of_products() {
+  std::vector<CaseSpec> specs;
+  for (int length : {3, 60}) {
+    specs.push_back({.name = "fp8_656", .format = KvFormat::kFp8_656, .lengths = {length}});
+    specs.push_back({.name = "e4m3", .format = KvFormat::kE4m3, .scales = 1, .lengths = {length}});
+    specs.push_back({.name = "separate e4m3",
+                     .format = KvFormat::kE4m3,
+                     .layout = KvLayout::kSeparate,
+                     .scales = 1,
+                     .qk_dim = 64,
+                     .v_dim = 64,
+                     .lengths = {length},
+                     .sink = true});
+  }
+  return specs;
+}
+
 // What a row may differ by comes from what plain code's error is expected to be: that of many rows must come
-// out so, few tokens or many, long rows or short ones.
+// out so, few tokens or many, long rows or short ones, and where a cache's elements are rounded.
 TEST(Compare, ExpectedErrorIsPlainCodes) {
-  for (CaseSpec spec : specs()) {
+  std::vector<CaseSpec> all = specs_of_products();
+  for (CaseSpec& spec : specs()) {
     if (spec.lengths[0] == 1) continue;  // P is 1, and the result a value: nothing rounds
     if (spec.layout == KvLayout::kLatent) spec.qk_dim = 128, spec.v_dim = 64;
+    all.push_back(std::move(spec));
+  }
+  for (CaseSpec& spec : all) {
     spec.heads = 32;
     double ratio2 = 0;
     int rows = 0;
@@ -107,6 +132,43 @@ TEST(Compare, ExpectedErrorIsPlainCodes) {
       }
     }
     EXPECT_NEAR(std::sqrt(ratio2 / rows), 1, 0.2) << spec.name << " of " << spec.lengths[0] << " tokens";
+  }
+}
+
+// Scores of hundreds that add up to little are off by what sums in fp32 lose. One number's error is no
+// average: a sum in any order must be within what is allowed, as lse and as the largest score.
+TEST(Compare, SumsInAnyOrderAreRight) {
+  for (Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+    for (float scale : {100.0F, 200.0F}) {
+      CaseSpec spec = {.dtype = dtype, .heads = 64, .logit_scale = scale};
+      spec.lengths.assign(64, 1);
+      const runtime::RandomCase c = runtime::make_case(spec, 5);
+      Result<runtime::DecodeRun> run = runtime::DecodeRun::create(c.problem, c.inputs, {});
+      ASSERT_TRUE(run.ok() && run->run().ok() && run->fetch().ok());
+      const auto* q = static_cast<const std::uint16_t*>(c.inputs.q.data);
+      const auto* cache = static_cast<const std::uint16_t*>(c.inputs.kv_cache.data);
+      const auto* pages = static_cast<const std::int32_t*>(c.inputs.block_table.data);
+      std::mt19937 random(7);
+      std::vector<int> order(spec.qk_dim);
+      std::iota(order.begin(), order.end(), 0);
+      for (int i = 0; i < 4; ++i) {
+        std::shuffle(order.begin(), order.end(), random);
+        Results shuffled(*run);
+        for (int row = 0; row < 64 * 64; ++row) {
+          const auto* key =
+              cache + pages[row / 64 * c.inputs.block_table.strides[0]] * c.inputs.kv_cache.strides[0];
+          float sum = 0;
+          for (int d : order) {
+            sum += to_float(q[row * spec.qk_dim + d], dtype) * to_float(key[d], dtype);
+          }
+          shuffled.lse[row] = sum * c.problem.options.softmax_scale;
+        }
+        const runtime::Comparison comparison =
+            runtime::compare(c.problem, c.inputs, shuffled.out_view, shuffled.lse_view, {}, {}, {},
+                             {.got = shuffled.lse_view, .reference = {}});
+        EXPECT_TRUE(comparison.ok()) << runtime::to_string(comparison);
+      }
+    }
   }
 }
 

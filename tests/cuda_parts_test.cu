@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -328,6 +330,37 @@ TEST(CudaSoftmax, MaskMaximumSum) {
       EXPECT_NEAR(statistics[2 * row], max, 1e-5);
     }
     EXPECT_NEAR(statistics[2 * row + 1], sum, 64 * 2e-6);
+  }
+}
+
+/// A row whose scores are so large that they are scaled by two operations, or NaN, or all masked, leaves the
+/// bits of the other rows as they are.
+TEST(CudaSoftmax, ARowsExponentialsAreItsOwn) {
+  if (Status status = available(Backend::kCuda); !status.ok()) GTEST_SKIP() << status.message();
+  constexpr float kScale = 0.37F;
+  std::mt19937 engine(9);
+  std::normal_distribution<float> normal(0, 3);
+  std::vector<float> scores(64 * 64);
+  for (float& x : scores) x = normal(engine);
+  const auto run = [&](const std::vector<float>& s) {
+    DeviceArray<float> s_device(s), p_device(std::vector<float>(64 * 64)),
+        statistics_device(std::vector<float>(128));
+    softmax_kernel<<<1, 128>>>(s_device.data(), kScale, ~0ULL, 64, p_device.data(), statistics_device.data());
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    return p_device.host();
+  };
+  const std::vector<float> alone = run(scores);
+  for (float other : {3e5F, -3e5F, std::numeric_limits<float>::quiet_NaN(), -INFINITY}) {
+    std::vector<float> beside = scores;
+    for (int row = 0; row < 64; row += 5) {
+      for (int token = 0; token < 64; ++token) beside[row * 64 + token] = other;
+    }
+    const std::vector<float> p = run(beside);
+    for (int row = 0; row < 64; ++row) {
+      if (row % 5 == 0) continue;
+      EXPECT_EQ(std::memcmp(&p[row * 64], &alone[row * 64], 64 * sizeof(float)), 0)
+          << "row " << row << " beside rows of " << other;
+    }
   }
 }
 

@@ -7,12 +7,12 @@
 #include <numeric>
 #include <tuple>
 
-#include "core/e4m3_latent.h"
 #include "core/element.h"
 #include "core/fp8_584.h"
 #include "core/fp8_656.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/parallel.h"
+#include "cpu/plain_rounding.h"
 
 namespace flashlatent::cpu {
 
@@ -226,75 +226,6 @@ double spread_weight(int repeats, bool is_largest) {
   return is_largest ? 0 : 1;
 }
 
-/// x rounded to the working precision.
-float rounded(double x, Dtype dtype) {
-  return to_float(from_float(static_cast<float>(x), dtype), dtype);
-}
-
-/// The largest relative error of rounding: 8 or 11 significant bits.
-double unit_roundoff(Dtype dtype) {
-  return dtype == Dtype::kBF16 ? 0x1p-8 : 0x1p-11;
-}
-
-/// x rounded to e4m3.
-float rounded_e4m3(float x) {
-  return e4m3::decode(e4m3::encode(x));
-}
-
-/// A query row in the working precision: 16-bit elements as they are, e4m3 elements with their scale. Rounded
-/// where the call has e4m3 products.
-std::vector<float> working_query(const DecodeProblem& problem, const std::vector<double>& q) {
-  std::vector<float> row(q.begin(), q.end());
-  if (!problem.fp8_products() || problem.query.e4m3) return row;
-  float amax = 0;
-  for (float x : row) amax = std::isfinite(x) ? std::max(amax, std::abs(x)) : amax;
-  const float scale = e4m3::power_of_two(e4m3_latent::query_exponent(amax));
-  for (float& x : row) x = rounded_e4m3(x / scale) * scale;
-  return row;
-}
-
-/// The working precision of a call, for P and cached elements.
-class Working {
- public:
-  Working(const DecodeProblem& problem, const DecodeInputs& inputs)
-      : dtype_(problem.cache.dtype),
-        fp8_(problem.fp8_products()),
-        scale_(fp8_ ? scale_of(inputs.kv_scale, 0) : 1.0F) {}
-
-  /// With e4m3 products the scale is applied later.
-  float cached(double x) const { return fp8_ ? static_cast<float>(x / scale_) : rounded(x, dtype_); }
-  float probability(float p) const {
-    if (!fp8_) return rounded(p, dtype_);
-    return rounded_e4m3(p * e4m3_latent::kProbabilityScale) / e4m3_latent::kProbabilityScale;
-  }
-  float scale() const { return scale_; }
-
- private:
-  Dtype dtype_;
-  bool fp8_;
-  float scale_;
-};
-
-/// The expected error of a sum of e4m3 products on Hopper's tensor cores: 32 products and the sum so far are
-/// added at once, each cut off 13 bits behind the point of the largest of them.
-class E4m3Sums {
- public:
-  /// `product` number d, and the sum that includes it.
-  void add(int d, float product, float sum) {
-    largest_ = std::max(largest_, std::max(std::abs(product), std::abs(sum)));
-    if (d % kAtOnce != kAtOnce - 1) return;
-    largest2_ += double{largest_} * largest_;
-    largest_ = std::abs(sum);
-  }
-  /// Twice the RMS: what is cut off is anything up to 2^-13 of the largest.
-  double rounding() const { return 2 * 0x1p-13 * std::sqrt((kAtOnce + 1) / 3.0 * largest2_); }
-
- private:
-  static constexpr int kAtOnce = 32;
-  float largest_ = 0;
-  double largest2_ = 0;
-};
-
 /// Applies soft cap and ALiBi to a score.
 template <class Real>
 Real transformed(Real score, const DecodeProblem& problem, const DecodeInputs& inputs, int head,
@@ -339,29 +270,34 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
   const std::int64_t q = query_offset(problem, inputs, request, token, head, inputs.q);
   const std::vector<Seen> seen = seen_by(problem, inputs, request, token);
   std::vector<double> scores;
+  std::vector<double> read_scores;  // of keys as they are read, without any other rounding
   std::vector<float> plain_scores;
   std::vector<double> roundings;  // of plain scores, RMS
   std::vector<double> query_row(cache.qk_dim);
   for (int d = 0; d < cache.qk_dim; ++d) query_row[d] = scaled_element(inputs.q, inputs.q_scale, q + d, head);
   const std::vector<float> plain_query = working_query(problem, query_row);
-  const Working working(problem, inputs);
+  const Working working(problem, scale_of(inputs.kv_scale, 0));
+  const bool reads_rounded = working.rounds_cached(cache.format);
   for (const auto& [place, distance] : seen) {
-    double score = 0;
+    double score = 0, read_score = 0;
     float plain_score = 0;
-    double partial_sums2 = 0;
+    Fp32Sums fp32_sums;
     E4m3Sums e4m3_sums;
     for (int d = 0; d < cache.qk_dim; ++d) {
       const double b = key_element(problem, inputs, place, kv_head, d);
       score += query_row[d] * b;
-      plain_score += plain_query[d] * working.cached(b);
-      partial_sums2 += double{plain_score} * plain_score;
-      e4m3_sums.add(d, plain_query[d] * working.cached(b), plain_score);
+      if (reads_rounded) read_score += query_row[d] * working.cached(b);
+      const float product = plain_query[d] * working.cached(b);
+      plain_score += product;
+      fp32_sums.add(product, plain_score);
+      e4m3_sums.add(d, product, plain_score);
     }
     const float plain_scale = options.softmax_scale * working.scale();
-    const double rounding =
-        problem.fp8_products() ? e4m3_sums.rounding() : 0.4 * 0x1p-24 * std::sqrt(partial_sums2);
+    const double rounding = problem.fp8_products() ? e4m3_sums.rounding() : fp32_sums.rounding();
     roundings.push_back(rounding * std::abs(plain_scale));
     scores.push_back(transformed(score * options.softmax_scale, problem, inputs, head, distance));
+    if (!reads_rounded) read_score = score;
+    read_scores.push_back(transformed(read_score * options.softmax_scale, problem, inputs, head, distance));
     plain_scores.push_back(transformed(plain_score * plain_scale, problem, inputs, head, distance));
   }
 
@@ -372,27 +308,32 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
                       0.0,
                       0.0,
                       -kInfinity,
-                      -std::numeric_limits<float>::infinity()};
+                      -std::numeric_limits<float>::infinity(),
+                      0.0};
   // A row is empty if it has no token, or if all its scores are -inf.
   if (std::all_of(scores.begin(), scores.end(), [](double s) { return s == -kInfinity; })) return result;
   double max = -kInfinity;
   float plain_max = -std::numeric_limits<float>::infinity();
   for (double score : scores) max = std::max(max, score);
   for (float score : plain_scores) plain_max = std::max(plain_max, score);
-  double sum = 0, spread = 0, size2 = 0, rounding2 = 0;
+  double sum = 0, spread = 0, size2 = 0, rounding2 = 0, read_sum = 0;
+  std::vector<double> read_out(cache.v_dim, 0.0);
   const std::vector<int> repeats = repeats_of(seen, sparse.enabled || cache.extra.indexed);
   float plain_sum = 0;
   for (std::size_t i = 0; i < seen.size(); ++i) {
     const double p = std::exp(scores[i] - max);
     const float plain_p = std::exp(plain_scores[i] - plain_max);
     const float rounded_p = working.probability(plain_p);
+    const double read_p = std::exp(read_scores[i] - max);
     sum += p;
+    read_sum += read_p;
     plain_sum += plain_p;
     rounding2 += repeats[i] * (p * roundings[i]) * (p * roundings[i]);
     const double weight = spread_weight(repeats[i], p == 1 && !problem.fp8_products());
     for (int d = 0; d < cache.v_dim; ++d) {
       const double v = value_element(problem, inputs, seen[i].place, kv_head, d);
       result.out[d] += p * v;
+      if (reads_rounded) read_out[d] += read_p * working.cached(v);
       result.plain_out[d] += rounded_p * working.cached(v);
       spread += weight * (p * v) * (p * v);
       size2 += p * v * v;
@@ -402,17 +343,28 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
   result.max_logit = std::isnan(result.lse) ? result.lse : max;
   result.plain_lse = plain_max + std::log(plain_sum);
   result.plain_max_logit = plain_max;
-  result.lse_rounding = std::sqrt(rounding2) / sum;
-  double keep = 1, plain_keep = 1;  // what the sink leaves
+  const auto magnitude = [](double x) { return std::isfinite(x) ? std::abs(x) : 0; };
+  const double read_lse = max + std::log(read_sum);
+  const double deviations = problem.fp8_products() ? 1 : kDeviations;
+  const std::size_t largest = std::max_element(scores.begin(), scores.end()) - scores.begin();
+  result.lse_rounding = magnitude(read_lse - result.lse) + deviations * std::sqrt(rounding2) / sum;
+  result.max_logit_rounding =
+      magnitude(read_scores[largest] - max) + deviations * magnitude(roundings[largest]);
+  double keep = 1, plain_keep = 1, read_keep = 1;  // what the sink leaves
   if (options.attn_sink) {
     const double sink = static_cast<const float*>(inputs.attn_sink.data)[head];
     keep = 1 / (1 + std::exp(sink - result.lse));
     plain_keep = 1 / (1 + std::exp(sink - result.plain_lse));
+    read_keep = 1 / (1 + std::exp(sink - read_lse));
   }
   const double spread_left = keep * std::sqrt(spread) / sum;
-  double norm2 = 0;
+  double norm2 = 0, reading2 = 0;
   for (int d = 0; d < cache.v_dim; ++d) {
     result.out[d] *= keep / sum;
+    if (reads_rounded) {
+      const double difference = magnitude(read_out[d] * read_keep / read_sum - result.out[d]);
+      reading2 += difference * difference;
+    }
     const float plain = result.plain_out[d] / plain_sum * working.scale() * static_cast<float>(plain_keep);
     result.plain_out[d] = rounded(plain, cache.dtype);
     if (std::isfinite(result.out[d])) norm2 += result.out[d] * result.out[d];
@@ -431,7 +383,7 @@ ReferenceRow reference_row(const DecodeProblem& problem, const DecodeInputs& inp
     // A sink's share follows from lse, and so does its error.
     if (options.attn_sink) out_rounding2 += square(result.lse_rounding) * norm2 / 0.16;
   }
-  result.out_rounding = 0.4 * std::sqrt(out_rounding2);
+  result.out_rounding = std::sqrt(0.16 * out_rounding2 + reading2);
   return result;
 }
 

@@ -17,12 +17,13 @@ struct ReferenceRow {
   /// queries and exp(S - max) are rounded to e4m3 (core/e4m3_latent.h).
   std::vector<float> plain_out;
   float plain_lse;
-  /// The expected error of plain_lse: the RMS of what rounding each fp32 sum of a score's products loses (0.4
-  /// * 2^-24 of the sum so far), weighed with the tokens' probabilities. With e4m3 products it is twice the
-  /// loss of Hopper's tensor cores, whose sums keep 13 bits.
+  /// The error that plain_lse may be expected to have: what reading cached elements in the working precision
+  /// changes, and three times the RMS of what rounding each fp32 sum of a score's products loses (0.4 * 2^-24
+  /// of the sum so far), weighed with the tokens' probabilities. With e4m3 products it is twice the loss of
+  /// Hopper's tensor cores, whose sums keep 13 bits.
   double lse_rounding;
   /// The expected error of plain_out: the RMS of what rounding P and the result loses, 0.4 u sqrt(|out|^2 +
-  /// spread^2), over finite elements.
+  /// spread^2), over finite elements; and what reading cached elements in the working precision changes.
   /// - u: half a unit in the last place of 1.
   /// - spread: sqrt(sum p^2 |v|^2) times what a sink leaves; p is normalised. Tokens with the largest score
   ///   do not count: their P is 1, which rounding leaves alone. A token that indices name several times
@@ -30,8 +31,9 @@ struct ReferenceRow {
   /// - With e4m3 products: u of spread is 2^-3, all tokens count, and sqrt(sum p |v|^2 / v_dim), the size of
   ///   values in one direction, counts with 2^-4.
   double out_rounding;
-  double max_logit;       ///< The largest scaled score; -inf for an empty row, NaN where lse is.
-  float plain_max_logit;  ///< max_logit in fp32, from keys in the working precision.
+  double max_logit;           ///< The largest scaled score; -inf for an empty row, NaN where lse is.
+  float plain_max_logit;      ///< max_logit in fp32, from keys in the working precision.
+  double max_logit_rounding;  ///< As lse_rounding.
 };
 
 /// The result of query token `token` and query head `head` of `request`. Tensors are on the CPU, fit the

@@ -69,10 +69,7 @@ class RowJudge {
     }
     // Tolerances come from the oracle and not from the file: a wrong reference must not widen its own.
     const cpu::ReferenceRow oracle = cpu::reference_row(problem_, inputs_, row.request, row.token, row.head);
-    const double own = std::abs(oracle.plain_lse - oracle.lse);
-    // With e4m3 products the plain code rounds q alone; tensor cores also round their sums.
-    const double plain_lse_error =
-        problem_.fp8_products() ? own + oracle.lse_rounding : std::max(own, oracle.lse_rounding);
+    const double plain_lse_error = plain_code_error(oracle.plain_lse, oracle.lse, oracle.lse_rounding);
     std::vector<double> expected = oracle.out;
     double expected_lse = oracle.lse;
     if (out_ref_.present()) {
@@ -84,8 +81,7 @@ class RowJudge {
       expected_lse = lse_at(lse_ref_, row);
       if (std::isinf(expected_lse)) expected_lse = -std::abs(expected_lse);  // either sign marks an empty row
     }
-    const bool lse_right =
-        judge_lse(row, expected_lse, std::isfinite(plain_lse_error) ? plain_lse_error : 0, total);
+    const bool lse_right = judge_lse(row, expected_lse, plain_lse_error, total);
     const bool max_right = judge_max(row, oracle, total);
     if (!lse_right && !max_right) --total.wrong_rows;  // a row counts once
     judge_out(row, expected, oracle, lse_right && max_right, total, sums);
@@ -103,12 +99,20 @@ class RowJudge {
 
   bool judge_max(Row row, const cpu::ReferenceRow& oracle, Comparison& total) const {
     if (!max_logits_.got.present()) return true;
-    const double plain_error = std::abs(oracle.plain_max_logit - oracle.max_logit);
     const double expected =
         max_logits_.reference.present() ? lse_at(max_logits_.reference, row) : oracle.max_logit;
     double error = 0;
     return judge_number(row, RowReport::kMaxLogits, lse_at(max_logits_.got, row), expected,
-                        std::isfinite(plain_error) ? plain_error : 0, error, total);
+                        plain_code_error(oracle.plain_max_logit, oracle.max_logit, oracle.max_logit_rounding),
+                        error, total);
+  }
+
+  /// Of a number for which plain code gets `plain`, and which it rounds by `expected`.
+  double plain_code_error(double plain, double right, double expected) const {
+    const double own = std::abs(plain - right);
+    // With e4m3 products the plain code rounds q alone; tensor cores also round their sums.
+    const double error = problem_.fp8_products() ? own + expected : std::max(own, expected);
+    return std::isfinite(error) ? error : 0;
   }
 
   bool judge_number(Row row, int column, double got, double expected, double plain_error, double& error,

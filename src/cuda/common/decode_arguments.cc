@@ -79,6 +79,7 @@ parts::DecodeArguments decode_arguments(const DecodeCall& call) {
         reinterpret_cast<float2*>(args.partial.out + partial_rows(g) * problem.cache.v_dim / 2);
   }
   args.scale_log2 = problem.options.softmax_scale * parts::kLog2E;
+  args.positive_scale = args.scale_log2 > 0 ? args.scale_log2 : 1.0F;
   args.causal = problem.options.causal && !token_items;
   // Where items are single query tokens, the lengths of lists already say what is attended to.
   const bool masked = args.causal || (problem.options.window > 0 && !token_items);

@@ -298,7 +298,10 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
     }
     parts::store_probabilities<__half, kRows>(ptx::shared_address(shared_.p[place]), p, thread());
     ptx::fence_for_async_proxy();
-    return largest > Config::kLargestP * (1 << static_cast<int>(Config::kSlack));
+    return is_too_large(largest);
+  }
+  __device__ __forceinline__ static bool is_too_large(float p) {
+    return p > Config::kLargestP * (1 << static_cast<int>(Config::kSlack));
   }
 
   __device__ __forceinline__ static float log_of(std::uint32_t unit) {
@@ -323,12 +326,13 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
     meet_alone();
   }
 
-  /// Row n's.
+  /// Row n's. Whether it moves is decided as in take_exponentials(), by the row alone.
   __device__ __forceinline__ void settle_base(int place, int n) {
     const float before = shared_.base[n];
     const auto& of_warp = shared_.warp_max[me_];
     const float max = fmaxf(fmaxf(of_warp[0][n], of_warp[1][n]), fmaxf(of_warp[2][n], of_warp[3][n]));
-    const float base = parts::settle_base(before, max, Config::kSlack);
+    const bool moves = is_too_large(parts::exp2_fast(max - shared_.finite_base[n]));
+    const float base = moves ? max : before;
     const float factor = before == -INFINITY ? 1.0F : parts::exp2_fast(before - base);
     if (factor != 1.0F && n < tile().rows) set_shrinks(place);
     shared_.base[n] = base;

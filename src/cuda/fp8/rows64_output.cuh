@@ -146,7 +146,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   /// Relative to the base that there is, and their sum without units. Is any larger than it may be?
   __device__ __forceinline__ bool take_exponentials(Probabilities& probabilities) {
     auto& p = probabilities.in_units;
-    const float base = base_ == -INFINITY ? kNoBase : base_;
+    const float base = finite_base();
     std::uint32_t largest = 0;  // of even and of odd tokens
     block_sum_ = 0;
 #pragma unroll
@@ -170,8 +170,22 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
       p[i / 2 + 1] = parts::pack<__half>(x[2], x[3]);
       largest = parts::larger(largest, parts::larger(p[i / 2], p[i / 2 + 1]));
     }
-    constexpr std::uint32_t kMost = (15U + Config::kLargestP + Config::kSlack) << 10;  // as fp16
-    return max(largest & 0xFFFF, largest >> 16) > kMost;
+    return exceeds(max(largest & 0xFFFF, largest >> 16));
+  }
+  /// Is a P, as fp16, larger than it may be?
+  __device__ __forceinline__ static bool exceeds(std::uint32_t p) {
+    constexpr std::uint32_t kMost = (15U + Config::kLargestP + Config::kSlack) << 10;
+    return p > kMost;
+  }
+  /// The base of a row of which a new one may be needed, as take_exponentials() decides: by the row alone,
+  /// though all rows are begun again.
+  __device__ __forceinline__ float settle_base(float max) const {
+    const float p = parts::exp2_fast(max - finite_base());
+    // Rounded up as in parts/unit_scores.cuh.
+    return exceeds(parts::pack<__half>(p, 0) & 0xFFFF) ? __fsub_ru(max, Config::kLargestP) : base_;
+  }
+  __device__ __forceinline__ float finite_base() const {
+    return base_ == -INFINITY ? kNoBase : base_;
   }
   __device__ __forceinline__ void store(const Probabilities& p) const {
     const std::uint32_t tile = ptx::shared_address(shared_.p);
@@ -208,8 +222,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
 #pragma unroll
     for (int i = 0; i < Config::kSharers; ++i) max = fmaxf(max, shared_.by_sharer[i][row()]);
     const float before = base_;
-    // Rounded up as in parts/unit_scores.cuh.
-    base_ = parts::settle_base(before, __fsub_ru(max, Config::kLargestP), Config::kSlack);
+    base_ = settle_base(max);
     const float factor = before == -INFINITY ? 1.0F : parts::exp2_fast(before - base_);
     sum_ *= factor;
     if (sharer() == 0) shared_.factor[row()] = factor;

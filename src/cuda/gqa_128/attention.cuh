@@ -383,7 +383,8 @@ class Attention {
     if (transforms()) {
       transform(start);
     } else {
-      scale = parts::positive_scale(s_, args_.decode.scale_log2);
+      parts::scale_unless_positive(s_, args_.decode.scale_log2);
+      scale = args_.decode.positive_scale;
     }
     bool whole = start >= all_.begin && start + Config::kBlockTokens <= all_.end;
 #pragma unroll
@@ -392,7 +393,6 @@ class Attention {
     const parts::RowPair before = base_;
     base_ = parts::row_base(s_, scale, before, {0, 0});
     const parts::RowPair factor = parts::shrink(before, base_);
-    if (!transforms()) scale = parts::scale_below(base_, s_, scale);
     const parts::RowPair sum = parts::exponentials(s_, scale, base_);
     sum_ = {sum_.low * factor.low + sum.low, sum_.high * factor.high + sum.high};
     return factor;

@@ -352,7 +352,7 @@ class Attention {
     return max;
   }
 
-  /// Raises the maxima to these scores; rescales the output so far.
+  /// Raises the maxima that these scores exceed by more than the slack; rescales the output so far.
   __device__ __forceinline__ void raise(const float (&s)[kTokenTiles][kGroups][4]) {
 #pragma unroll
     for (int c = 0; c < kGroups; ++c) {
@@ -360,7 +360,7 @@ class Attention {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float block = over_tokens(own_max(s, c, i), [](float a, float b) { return fmaxf(a, b); });
-        const float max = fmaxf(max_[c][i], block);
+        const float max = parts::settle_base(max_[c][i], block, slack());
         factor[i] = parts::exp2_fast(max_[c][i] - parts::finite_or_zero(max));
         max_[c][i] = max;
         sum_[c][i] *= factor[i];

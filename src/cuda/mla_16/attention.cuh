@@ -175,7 +175,7 @@ class Attention {
     const parts::RowPair before = max_;
     take_maximum();
     const parts::RowPair factor = parts::shrink(before, max_);
-    const parts::RowPair sum = parts::exponentials(s_, 1, max_);
+    const parts::RowPair sum = parts::exponentials(s_, max_);
     sum_ = {fmaf(sum_.low, factor.low, sum.low), fmaf(sum_.high, factor.high, sum.high)};
     std::uint8_t* p = shared_.p + p_offset();
     *reinterpret_cast<std::uint32_t*>(p) = parts::pack<Element>(s_[0], s_[1]);

@@ -71,6 +71,7 @@ class Attention {
     std::uint64_t live = 0;
     if (thread_ % 32 == 0) live = ring_.live();
     live_ = __shfl_sync(0xffffffff, live, 0);
+    if constexpr (Config::kCountsLanes) arrivals_ = thread_ % 32 == 0 ? 32 : 0;
   }
 
   /// Those that some rows of the tile attend to and others do not.
@@ -139,6 +140,7 @@ class Attention {
   __device__ __forceinline__ void silence(int start, TileOf tile_of) {
     const std::uint64_t partial = partial_tokens(start);
     if ((Config::Loader::kZeroesDead || live_ == parts::kAllLive) && partial == 0) return;
+    if constexpr (Config::kCountsLanes) arrivals_ = 1;
     if (partial != 0) {
       parts::spread_poison<Element, kRows, kChunks>(o_, tile_of, partial, fragment_,
                                                     [&](int n) { return limit(n, start); });
@@ -204,6 +206,7 @@ class Attention {
   RingPosition<Config> ring_;
   parts::RowTile tile_;
   int length_ = 0;
+  std::uint32_t arrivals_ = 0;            // of this lane for each tile of the block (Config::kCountsLanes)
   int least_limit_ = 0;                   // tokens that the first row attends to
   std::uint64_t live_ = 0;                // which tokens of the block count
   parts::ColumnValues<kRows> max_, sum_;  // base 2; sum_ is this thread's share

@@ -55,6 +55,12 @@ struct Config {
   // blocks before has been read.
   static constexpr int kLiveSlots = (kRingTiles + kQkChunks - 1) / kQkChunks;
 
+  /// Who gives a tile back. Where threads write tiles and one lane of a warp gives back what wgmma has read
+  /// for all, each arrival counts for a lane: lanes that have read a tile by themselves then arrive
+  /// themselves, in an order that racecheck sees.
+  static constexpr bool kCountsLanes = Loader::kReaderFences && !Loader::kAllReadersArrive;
+  static constexpr int kReleases = kCountsLanes || Loader::kAllReadersArrive ? 128 : 4;
+
   /// Where blocks are converted, two of them are all that shared memory holds, and a block's time is that of
   /// its conversion and of its products, one after the other: short chains of products then matter. Scores in
   /// so many sums, and so many of V's chunks step by step.

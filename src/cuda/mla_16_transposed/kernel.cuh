@@ -11,9 +11,9 @@
 // come from a memory that is busy with KV, at 1 to 2 us a miss.
 //
 // Barriers (arrivals), and why none is waited for with a wrong parity:
-// - full (loader), empty (4, a lane of each warp that computes the block, or 128, all lanes): phase n of both
-//   is the slot's n-th tile. Tiles used to hand over are given back by the warpgroup that takes, in the same
-//   way.
+// - full (loader), empty (4, a lane of each warp that computes the block, or 128, all lanes, for which one of
+//   a warp may arrive): phase n of both is the slot's n-th tile. Tiles used to hand over are given back by
+//   the warpgroup that takes.
 // - q_full (128), q_empty (4): phase n of both is the n-th segment with blocks. Who has the first block of
 //   segment n + 1 did not have the last of segment n: it waits for the other's arrival at q_empty after the
 //   last score of n, stores Q, and arrives at q_full, for which all wait who have a block. None is ever two
@@ -78,6 +78,7 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
 
  private:
   using Base::args_;
+  using Base::arrivals_;
   using Base::column;
   using Base::fragment_;
   using Base::kFirstV;
@@ -199,6 +200,17 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
   __device__ __forceinline__ void give_back(ptx::Barrier& empty) {
     if constexpr (Config::Loader::kAllReadersArrive) {
       ptx::arrive(empty);
+    } else if constexpr (Config::kCountsLanes) {
+      __syncwarp();
+      if (arrivals_ != 0) ptx::arrive(empty, arrivals_);
+    } else {
+      this->arrive_as_warp(empty);
+    }
+  }
+  /// The same of a tile that all lanes have read by themselves.
+  __device__ __forceinline__ void give_back_read(ptx::Barrier& empty) {
+    if constexpr (Config::kReleases == 128) {
+      ptx::arrive(empty);
     } else {
       this->arrive_as_warp(empty);
     }
@@ -275,7 +287,7 @@ class Warpgroup : Attention<Config, Config::kVChunks> {
 #pragma unroll
       for (int i = 0; i < Config::kHandedTiles; ++i) {
         const int tile = kFirstV + kFirstHanded + i;
-        if (Config::barrier_of(tile) == tile) give_back(ring_.empty_two_back(tile));
+        if (Config::barrier_of(tile) == tile) give_back_read(ring_.empty_two_back(tile));
       }
     }
   }
@@ -373,7 +385,7 @@ __device__ __forceinline__ void set_up_barriers(SharedMemory<Config>& shared) {
     ptx::publish_barriers();
   } else if (threadIdx.x == 32) {
 #pragma unroll
-    for (ptx::Barrier& barrier : shared.empty) ptx::init(barrier, parts::kReleases<typename Config::Loader>);
+    for (ptx::Barrier& barrier : shared.empty) ptx::init(barrier, Config::kReleases);
     ptx::publish_barriers();
   } else if (threadIdx.x == 64) {
     ptx::init(shared.q_full, 128);

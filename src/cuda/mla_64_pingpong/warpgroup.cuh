@@ -296,7 +296,8 @@ class Warpgroup {
     if constexpr (kUnits) {
       parts::add_units(s_, units(kMe), scale_);
     } else {
-      scale = parts::positive_scale(s_, args_.scale_log2);
+      parts::scale_unless_positive(s_, args_.scale_log2);
+      scale = args_.positive_scale;
     }
     // Those that some rows of the tile attend to and others do not.
     const std::uint64_t partial = Config::kRowsAlike ? 0 : live_ & ~parts::low_tokens(seen_);
@@ -334,8 +335,7 @@ class Warpgroup {
     if constexpr (kUnits) {
       sum = parts::exponentials_of_units(s, units(kMe) + 16 * kBegin, base_);
     } else {
-      const float scale = args_.scale_log2 > 0 ? args_.scale_log2 : 1.0F;  // as positive_scale() left it
-      sum = parts::exponentials(s, parts::scale_below(base_, s, scale), base_);
+      sum = parts::exponentials(s, args_.positive_scale, base_);
     }
     sum_ = {sum_.low + sum.low, sum_.high + sum.high};
   }

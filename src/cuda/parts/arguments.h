@@ -102,6 +102,7 @@ struct DecodeArguments {
   PartialArguments partial;
   MergeState* merge_state;  // null: a launch of its own does the combine step
   float scale_log2;         // softmax_scale * log2(e)
+  float positive_scale;     // the same, or 1 where it is not > 0: scores are then scaled first
   bool causal;
   // Where ranks share contexts and masks go by a token's position: the rank's tokens that query tokens attend
   // to (plan/held_tokens.h). Otherwise null.

@@ -70,16 +70,17 @@ class HalvesOfColumns {
                                         int last = 0) const {
     put_bounds([](float x) { return fabsf(x); }, [](float a, float b) { return a + b; });
     meet();
+    float bound_of_row = Threads::thread() < kRows ? bound(Threads::thread()) : 0.0F;
     // x * 0 + x is NaN for x that is not finite; fmaxf ignores NaN.
-    if (ptx::named_any(kBarrier + half_, 128,
-                       Threads::thread() < kRows && !(bound(Threads::thread()) < INFINITY))) {
+    if (ptx::named_any(kBarrier + half_, 128, !(bound_of_row < INFINITY))) {
       put_bounds([](float x) { return fabsf(fmaf(x, 0.0F, x)); },
                  [](float a, float b) { return fmaxf(a, b); });
       meet();
+      if (!(bound_of_row < INFINITY)) bound_of_row = bound(Threads::thread());
     }
     if (Threads::thread() < kRows) {
       const int n = Threads::thread();
-      const Fp16Scale fp16(bound(n));
+      const Fp16Scale fp16(bound_of_row);
       scales_[half_][n] = fp16.scale;
       if (n < work.tile.rows) partial_unit(partial, first_row + n, half_) = factor[n] * fp16.unit;
     }

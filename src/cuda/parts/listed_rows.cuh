@@ -31,6 +31,7 @@ class ListedRows {
   __device__ __forceinline__ static void prepare(const CUtensorMap&) {}
 
   __device__ __forceinline__ void look_ahead(const ListedRange& range) {
+    __syncwarp();  // all lanes have read what stands there: ptxas reads next_begin along with `end`
     if (lane() == 0) {
       kept_.next = range.lists;
       kept_.next_begin = range.begin;

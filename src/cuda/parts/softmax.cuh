@@ -95,10 +95,9 @@ __device__ __forceinline__ RowPair shrink(RowPair before, RowPair after) {
   return {shrink(before.low, after.low), shrink(before.high, after.high)};
 }
 
-/// s = exp2(s * scale - base); returns this thread's share of the rows' sums.
+/// s = exp2(s * scale - base); returns this thread's share of the rows' sums. No base is -inf.
 template <int kCount>
-__device__ __forceinline__ RowPair exponentials(float (&s)[kCount], float scale, RowPair row_base) {
-  const RowPair base{finite_or_zero(row_base.low), finite_or_zero(row_base.high)};
+__device__ __forceinline__ RowPair exponentials_above(float (&s)[kCount], float scale, RowPair base) {
   RowPair sum{0, 0};
 #pragma unroll
   for (int j = 0; j < kCount / 4; ++j) {
@@ -113,35 +112,54 @@ __device__ __forceinline__ RowPair exponentials(float (&s)[kCount], float scale,
   return sum;
 }
 
+/// The same of scores that have been scaled, and of any base.
+template <int kCount>
+__device__ __forceinline__ RowPair exponentials(float (&s)[kCount], RowPair row_base) {
+  return exponentials_above(s, 1.0F, {finite_or_zero(row_base.low), finite_or_zero(row_base.high)});
+}
+
 template <int kCount>
 __device__ __forceinline__ void multiply(float (&s)[kCount], float factor) {
 #pragma unroll
   for (float& x : s) x *= factor;
 }
 
-/// Is any base of the warp so large (2^15) that its rounding might count?
-__device__ __forceinline__ bool is_huge(RowPair base) {
-  return __any_sync(0xffffffff, fmaxf(fabsf(base.low), fabsf(base.high)) >= 0x1p10F);
+/// exponentials_above() does not round a score times `scale` before it subtracts the base, which is rounded.
+/// The largest probability is then not 1. From a base of 2^12 on the difference shows in fp16, from 2^15 on
+/// in bf16, and from 2^31 on exp2 overflows. So in a row whose base is huge, scores are scaled (and rounded)
+/// first. Each row is scaled as its own base demands, since no row's arithmetic may depend on another row; a
+/// warp's vote only says whether anybody looks.
+__device__ __forceinline__ bool is_huge(float base) {
+  return fabsf(base) >= 0x1p10F;
+}
+__device__ __forceinline__ bool has_huge(RowPair base) {
+  return __any_sync(0xffffffff, is_huge(fmaxf(fabsf(base.low), fabsf(base.high))));
 }
 
 /// A scale of 0 or less would reverse the order of scores and the sign of masked scores' -inf. So such scores
-/// are scaled here, and by 1 afterwards. Returns the scale that is left.
+/// are scaled here; what is left of the scale is DecodeArguments::positive_scale.
 template <int kCount>
-__device__ __forceinline__ float positive_scale(float (&s)[kCount], float scale) {
-  if (scale > 0) return scale;
-  multiply(s, scale);
-  return 1.0F;
+__device__ __forceinline__ void scale_unless_positive(float (&s)[kCount], float scale) {
+  if (!(scale > 0)) multiply(s, scale);
 }
 
-/// exponentials() does not round a score times `scale` before it subtracts the base, which is rounded. The
-/// largest probability is then not 1. From a base of 2^12 on the difference shows in fp16, from 2^15 on in
-/// bf16, and from 2^31 on exp2 overflows. So where any base of the warp is large, scores are scaled (and
-/// rounded) here. Returns the scale that is left.
+/// s = exp2(s * scale - base), of any base; returns this thread's share of the rows' sums.
 template <int kCount>
-__device__ __forceinline__ float scale_below(RowPair base, float (&s)[kCount], float scale) {
-  if (!is_huge(base)) return scale;
-  multiply(s, scale);
-  return 1.0F;
+__device__ __forceinline__ RowPair exponentials(float (&s)[kCount], float scale, RowPair row_base) {
+  RowPair base{finite_or_zero(row_base.low), finite_or_zero(row_base.high)};
+  if (has_huge(base)) [[unlikely]] {
+    // A row that is not huge is multiplied by 1 first, which changes nothing.
+    const RowPair first{is_huge(base.low) ? scale : 1.0F, is_huge(base.high) ? scale : 1.0F};
+    const RowPair then{is_huge(base.low) ? 1.0F : scale, is_huge(base.high) ? 1.0F : scale};
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      s[i] = i % 4 < 2 ? fmaf(s[i] * first.low, then.low, -base.low)
+                       : fmaf(s[i] * first.high, then.high, -base.high);
+    }
+    scale = 1;
+    base = {0, 0};
+  }
+  return exponentials_above(s, scale, base);
 }
 
 template <class Element>

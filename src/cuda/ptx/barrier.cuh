@@ -26,6 +26,12 @@ __device__ __forceinline__ void arrive(Barrier& barrier) {
   ::cuda::ptx::mbarrier_arrive(&barrier);
 }
 
+/// Arrives `count` times at once.
+__device__ __forceinline__ void arrive(Barrier& barrier, std::uint32_t count) {
+  ::cuda::ptx::mbarrier_arrive(::cuda::ptx::sem_release, ::cuda::ptx::scope_cta, ::cuda::ptx::space_shared,
+                               &barrier, count);
+}
+
 /// Arrives at the barrier in the same place of another CTA of the cluster.
 __device__ __forceinline__ void arrive_at(std::uint32_t cta, Barrier& barrier) {
   std::uint32_t address;

@@ -42,6 +42,8 @@ class ListedRowLoader {
   /// of its lists; else those that the segment says.
   template <bool kIsWhole>
   __device__ __forceinline__ void look_ahead(const parts::DecodeArguments& args, const parts::Work& work) {
+    int guess = -1;
+    if constexpr (kIsWhole) guess = first_entry(args, work.tile);
     __syncwarp();  // all lanes are done with the segment before the one at hand
     parts::ListedRange& range = ranges().of[next_];
     if (lane_ == 0) {
@@ -52,7 +54,11 @@ class ListedRowLoader {
       }
     }
     __syncwarp();
-    next_entry_ = range.begin < range.end ? look_up(range, range.begin) : -1;
+    if (kIsWhole && range.lists.blocks > 0) {
+      next_entry_ = token() < range.lists.tokens[0] ? guess : -1;
+    } else {
+      next_entry_ = range.begin < range.end ? look_up(range, range.begin) : -1;
+    }
   }
 
   /// Loads the segment that was looked ahead at; calls `announce` once on the way, for the next one.
@@ -61,14 +67,15 @@ class ListedRowLoader {
     const parts::ListedRange& range = ranges().of[next_];
     next_ ^= 1;
     int entry = next_entry_;
-    const int begin = range.begin;
-    if (begin == range.end) announce();
+    // Once all slots are asked for: who walks on may wait for memory.
+    const int last = min(range.begin + Config::kSlots, range.end) - 1;
+    if (range.begin == range.end) announce();
 #pragma unroll 1
-    for (int block = begin; block < range.end; ++block) {
+    for (int block = range.begin; block < range.end; ++block) {
       const parts::ListedToken token = token_of(cache_, range.lists, place(range, block), entry, 0);
       if (block + 1 < range.end) entry = look_up(range, block + 1);
       copy(token);
-      if (block == begin) announce();
+      if (block == last) announce();
       if (!has_query_) wait_for_query();
     }
   }
@@ -87,8 +94,18 @@ class ListedRowLoader {
   }
 
   /// This lane's token of a block; the upper half warp has the same as the lower.
+  __device__ __forceinline__ int token() const { return first_ + lane_ % kWarpTokens; }
   __device__ __forceinline__ parts::ListPlace place(const parts::ListedRange& range, int block) const {
-    return parts::place_in_list(range.lists, block, first_ + lane_ % kWarpTokens);
+    return parts::place_in_list(range.lists, block, token());
+  }
+  /// Of an item's first block, asked for before its lengths are known, if the item has tokens in its first list,
+  /// which go by indices.
+  __device__ __forceinline__ int first_entry(const parts::DecodeArguments& args,
+                                             const parts::RowTile& tile) const {
+    const parts::ListedCache& first = cache_.listed[0];
+    if (token() >= args.geometry.list[0].reach) return -1;
+    return __ldg(first.entries + tile.request * first.entries_stride +
+                 tile.first_token * first.entries_token_stride + token());
   }
   __device__ __forceinline__ int look_up(const parts::ListedRange& range, int block) const {
     return parts::entry_of(cache_, range.lists, place(range, block));

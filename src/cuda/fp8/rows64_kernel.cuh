@@ -28,10 +28,14 @@ template <class Config>
 __device__ __forceinline__ void score(SharedMemory<Config>& shared, const parts::DecodeArguments& args,
                                       const CUtensorMap& query_map) {
   Scorer<Config> scorer(shared, args, query_map);
+  if constexpr (Config::kAsksAhead) scorer.ask_first();
   parts::ListPosition position(shared.segments);
   for (; !position.get().is_end(); position.next()) {
     const parts::Work& work = position.get();
-    if (work.blocks() <= 0) continue;
+    if (work.blocks() <= 0) {
+      if constexpr (Config::kAsksAhead) scorer.skip();
+      continue;
+    }
     scorer.begin(work);
     scorer.look_ahead(position.next_listed());
     scorer.attend(work);

@@ -35,6 +35,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
       Query<Config>(shared_, args_, query_map_).help(work);
       is_first_ = false;
     }
+    if constexpr (Config::kAsksAhead) is_first_ = false;
     meet_both();
     add_blocks(work);
     finish(work);
@@ -430,7 +431,7 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   }
 
   const CUtensorMap& query_map_;
-  bool is_first_ = true;         // segment with blocks
+  bool is_first_ = true;         // segment with blocks (Config::kAsksAhead: segment)
   fp8::RingPlace<Config> slot_;  // of the next block
   std::uint32_t parity_ = 0;     // of the next block, and where its tokens' scales are
   float base_, sum_;             // of this thread's row; -inf: there is none yet

@@ -48,6 +48,11 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
     if (n >= kRows) return;
     if constexpr (!Config::kRowsAlike) shared_.output_rows.find(args_, tile, n);
     shared_.row_place[n] = parts::RowPlace<__nv_bfloat16>::find(args_, tile, n);
+    if constexpr (Config::kFp8_584) {  // not a trip to memory at the end
+      if (args_.output.sink != nullptr && n < tile.rows) {
+        shared_.lists.sink[n] = __ldg(args_.output.sink + tile.head(args_.query, n));
+      }
+    }
   }
 
   /// All its blocks. What is seldom to be done about one is not in the loop: base_ is seldom moved but at the
@@ -414,9 +419,16 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
   __device__ __forceinline__ void finish_row(const parts::Work& work, int n) {
     const auto& sums = shared_.by_sharer;
     const float sum = (sums[0][n] + sums[1][n]) + (sums[2][n] + sums[3][n]);
-    float factor = Base::template finish_row<Config::kLargestP>(
-        work, [&] { return this->partial_row(work); }, n, base_,
-        Config::kTokens == Tokens::kFp8_656 ? sum : sum / (1 << Config::kLargestP));
+    const auto first_row = [&] { return this->partial_row(work); };
+    float factor;
+    if constexpr (Config::kFp8_584) {
+      factor = Base::template finish_row<Config::kLargestP>(
+          work, first_row, n, base_, sum / (1 << Config::kLargestP),
+          [&](const auto&) { return shared_.lists.sink[n]; });
+    } else {
+      factor = Base::template finish_row<Config::kLargestP>(
+          work, first_row, n, base_, Config::kE4m3 ? sum / (1 << Config::kLargestP) : sum);
+    }
     if constexpr (Config::kE4m3) factor *= cache_scale(args_);
     shared_.factor[n] = factor;
   }

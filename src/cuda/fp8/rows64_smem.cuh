@@ -44,6 +44,7 @@ struct PlainP {
 };
 struct LoadedLists {
   ListedRanges of_warp[4];
+  float sink[parts::kTileRows];  // of rows, where heads have any
   parts::RowsInLine next_query;  // asked for when this one is done with; of no request: there is none
 };
 struct None {};

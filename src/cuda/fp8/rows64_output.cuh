@@ -15,6 +15,7 @@
 #include "cuda/fp8/ring_place.cuh"
 #include "cuda/fp8/rows64_query.cuh"
 #include "cuda/parts/column_output.cuh"
+#include "cuda/ptx/store.cuh"
 
 namespace flashlatent::fp8::rows64 {
 
@@ -405,14 +406,40 @@ class Output : OutputPart<SharedMemory<Config>, kOutputBarrier> {
 
   /// The final output.
   __device__ __forceinline__ void write() const {
+    if constexpr (Config::kFp8_584) return write_without_branches();
     const int first = first_column();
-    const int last = Config::kFp8_584 ? first + (last_pair() - thread() % 32 / 4) * 2 : first;
     parts::put_rows<Threads>(
         o_, [&](int n) { return shared_.row_place[n].out; }, [&](int n) { return shared_.factor[n]; },
         [&](__nv_bfloat16* out, int chunk, float a, float b) {
-          *reinterpret_cast<std::uint32_t*>(out + (chunk == Config::kPartChunks - 1 ? last : first) +
-                                            chunk * 64) = parts::pack<__nv_bfloat16>(a, b);
+          *reinterpret_cast<std::uint32_t*>(out + first + chunk * 64) = parts::pack<__nv_bfloat16>(a, b);
         });
+  }
+
+  /// The same: branches around each row's stores take as long as the stores.
+  __device__ __forceinline__ void write_without_branches() const {
+    constexpr int kAtOnce = 4, kLast = Config::kPartChunks - 1;
+    const int first = first_column(), last = first + (last_pair() - thread() % 32 / 4) * 2 + kLast * 64;
+#pragma unroll
+    for (int begin = 0; begin < kRows / 4; begin += kAtOnce) {
+      __nv_bfloat16* to[kAtOnce];
+      float factors[kAtOnce];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int n = (begin + k) / 2 * 8 + Base::column() + k % 2;
+        to[k] = shared_.row_place[n].out;
+        factors[k] = shared_.factor[n];
+      }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const bool is_there = to[k] != nullptr;
+#pragma unroll
+        for (int chunk = 0; chunk <= kLast; ++chunk) {
+          const float* x = &o_[chunk][(begin + k) / 2 * 4 + k % 2];
+          ptx::store_4_bytes_if(is_there, to[k] + (chunk == kLast ? last : first + chunk * 64),
+                                parts::pack<__nv_bfloat16>(x[0] * factors[k], x[2] * factors[k]));
+        }
+      }
+    }
   }
 
   /// Row n's lse, and by what its sums are multiplied in the end, when all have put theirs.

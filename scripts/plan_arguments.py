@@ -14,4 +14,8 @@ def arguments(row):
         out += ["--dim", row["d_qk"], "--layout", row["layout"]]
     if "topk" in row:
         out += ["--topk", row["topk"]]
+    elif "reach" in row:
+        out += ["--reach", row["reach"]]
+    if "typical_tokens" in row:
+        out += ["--typical-tokens", row["typical_tokens"]]
     return [str(x) for x in out]

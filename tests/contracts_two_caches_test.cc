@@ -17,9 +17,18 @@ using runtime::RandomCase;
 
 class TwoCaches : public Contracts {
  protected:
-  /// Compares with the oracle what a kernel of this backend takes.
+  /// Compares with the oracle what a kernel of this backend takes; of the GPU's each that does.
   void check(const CaseSpec& spec) {
-    if (taken(spec)) expect_right(spec);
+    if (!on_gpu()) {
+      if (taken(spec)) expect_right(spec);
+      return;
+    }
+    for (const KernelInfo& kernel : kernels()) {
+      if (kernel.backend != GetParam()) continue;
+      executor_.kernel = kernel.name;
+      if (taken(spec)) expect_right(spec);
+    }
+    executor_.kernel.clear();
   }
 
   static CaseSpec v4(int heads, std::vector<int> lengths) {
@@ -76,7 +85,7 @@ TEST_P(TwoCaches, WindowsOfPlainCaches) {
 }
 
 TEST_P(TwoCaches, BothByIndices) {
-  for (int heads : {1, 8, 12, 64, 128, 130}) check(with_extra(indexed(v4(heads, {100, 0, 70}), 128), 130, 2));
+  for (int heads : {1, 8, 12, 30, 64, 128, 130}) check(with_extra(indexed(v4(heads, {100, 0, 70}), 128), 130, 2));
   for (int topk : {0, 1, 63, 64, 65}) {
     for (int extra : {0, 1, 64, 65}) check(with_extra(indexed(v4(8, {100, 0, 70}), topk), extra, 64));
   }
@@ -267,20 +276,78 @@ TEST_P(TwoCaches, SameBitsEachTime) {
   if (taken(spec)) expect_same_bits(spec);
 }
 
-/// NaN in a live scale, or in a live element, reaches the output.
+/// NaN in a live scale, or what is not finite in a live element, reaches the output, by each kernel.
 TEST_P(TwoCaches, NanInLiveTokensIsSeen) {
   const CaseSpec spec = with_extra(indexed(v4(8, {40}), 8), 8, 3);
-  if (!taken(spec)) return;
-  for (int group : {0, 6}) {
-    RandomCase c = runtime::make_case(spec, 1);
-    const std::int32_t slot = *std::find_if(
-        static_cast<const std::int32_t*>(c.inputs.extra_indices.data),
-        static_cast<const std::int32_t*>(c.inputs.extra_indices.data) + 8,
-        [&](std::int32_t index) { return index >= 0 && index < c.inputs.extra_kv_cache.shape[0] * 3; });
-    auto* page = static_cast<std::uint8_t*>(const_cast<void*>(c.inputs.extra_kv_cache.data)) +
-                 slot / 3 * c.inputs.extra_kv_cache.strides[0];
-    page[fp8_584::scale_offset(3, slot % 3) + group] = 0xFF;
-    expect_right(c, "NaN scale");
+  for (const KernelInfo& kernel : kernels()) {
+    if (kernel.backend != GetParam() || !should_take(kernel.name, runtime::problem_of(spec))) continue;
+    executor_.kernel = kernel.name;
+    auto with = [&](auto change, const char* what) {
+      RandomCase c = runtime::make_case(spec, 1);
+      const std::int32_t slot = *std::find_if(
+          static_cast<const std::int32_t*>(c.inputs.extra_indices.data),
+          static_cast<const std::int32_t*>(c.inputs.extra_indices.data) + 8,
+          [&](std::int32_t index) { return index >= 0 && index < c.inputs.extra_kv_cache.shape[0] * 3; });
+      auto* page = static_cast<std::uint8_t*>(const_cast<void*>(c.inputs.extra_kv_cache.data)) +
+                   slot / 3 * c.inputs.extra_kv_cache.strides[0];
+      change(page + fp8_584::data_offset(slot % 3), page + fp8_584::scale_offset(3, slot % 3));
+      expect_right(c, what);
+    };
+    for (int group : {0, 3, 6}) with([&](auto*, auto* scales) { scales[group] = 0xFF; }, "NaN scale");
+    with([](auto*, auto* scales) { scales[7] = 0xFF; }, "NaN in the byte that means nothing");
+    for (int column : {0, 300}) with([&](auto* data, auto*) { data[column] = 0x7F; }, "NaN element");
+    for (const std::uint16_t bits : {0x7FC0, 0x7F80, 0xFF80}) {  // NaN, infinity, - infinity
+      with([&](auto* data, auto*) { std::memcpy(data + fp8_584::kRopeOffset + 22, &bits, 2); }, "RoPE");
+    }
+  }
+}
+
+/// NoPE's scales say nothing of RoPE's size, and differ from token to token, up to those that no writer makes.
+TEST_P(TwoCaches, ScalesOfAllSizes) {
+  const CaseSpec spec = with_extra(indexed(v4(8, {200}), 128), 100, 3);
+  for (const KernelInfo& kernel : kernels()) {
+    if (kernel.backend != GetParam() || !should_take(kernel.name, runtime::problem_of(spec))) continue;
+    executor_.kernel = kernel.name;
+    for (int widest : {3, 10, 30}) {
+      RandomCase c = runtime::make_case(spec, 1);
+      const auto pages = static_cast<int>(c.inputs.extra_kv_cache.shape[0]);
+      for (int token = 0; token < 3 * pages; ++token) {
+        auto* page = static_cast<std::uint8_t*>(const_cast<void*>(c.inputs.extra_kv_cache.data)) +
+                     token / 3 * c.inputs.extra_kv_cache.strides[0];
+        for (int group = 0; group < fp8_584::kGroups; ++group) {
+          const bool zero = token % 7 == 3;  // as of a cache that was cleared
+          page[fp8_584::scale_offset(3, token % 3) + group] =
+              static_cast<std::uint8_t>(zero ? 0 : 116 - (token * 5 + group * 3) % widest);
+        }
+      }
+      expect_right(c, "scales");
+    }
+  }
+}
+
+/// Nor need they say anything of codes' size: a group of zeros may have any scale.
+TEST_P(TwoCaches, ScalesOfSmallCodes) {
+  const CaseSpec spec = with_extra(indexed(v4(8, {200}), 128), 100, 3);
+  for (const KernelInfo& kernel : kernels()) {
+    if (kernel.backend != GetParam() || kernel.name != std::string_view("fp8_64")) continue;
+    executor_.kernel = kernel.name;
+    ASSERT_TRUE(taken(spec));
+    for (const bool zeros : {true, false}) {
+      RandomCase c = runtime::make_case(spec, 1);
+      const auto pages = static_cast<int>(c.inputs.extra_kv_cache.shape[0]);
+      for (int token = 0; token < 3 * pages; ++token) {
+        auto* page = static_cast<std::uint8_t*>(const_cast<void*>(c.inputs.extra_kv_cache.data)) +
+                     token / 3 * c.inputs.extra_kv_cache.strides[0];
+        const int group = token % fp8_584::kGroups;
+        std::uint8_t* codes = page + fp8_584::data_offset(token % 3) + group * fp8_584::kGroup;
+        std::uint8_t& scale = page[fp8_584::scale_offset(3, token % 3) + group];
+        for (int i = 0; i < fp8_584::kGroup; ++i) {  // three bits are a subnormal's
+          codes[i] = zeros ? 0 : static_cast<std::uint8_t>((codes[i] & 0x80) | (codes[i] * 5 + i) % 8);
+        }
+        scale = static_cast<std::uint8_t>(zeros ? 127 + 120 : scale + 14);
+      }
+      expect_right(c, "small codes");
+    }
   }
 }
 

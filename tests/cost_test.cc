@@ -50,7 +50,7 @@ TEST(CostTable, PrintsItself) {
             "gqa_16 by_tokens per_member: -1 ns, from b.json");
   EXPECT_EQ(
       cost::to_string(schedule::CostModel{.per_block = 1, .per_split = 2, .per_call = -3, .per_merge = 4}),
-      "per_block 1, per_split 2, per_call -3, per_merge 4, per_block_alone 0 ns");
+      "per_block 1, per_split 2, per_call -3, per_merge 4, per_block_alone 0, per_block_near 0 ns");
 }
 
 // A step of one layer is not packed; one of many layers is, as is a plan of which nothing is said.
@@ -88,7 +88,7 @@ TEST(CostModel, AddsWhatACallTakesMore) {
   schedule::CostModel costs = {.per_block = 10, .per_split = 20, .per_call = 30, .per_merge = 40};
   cost::add(costs, {.per_block = 0, .per_split = 0, .per_call = -5, .per_merge = 2});
   EXPECT_EQ(cost::to_string(costs),
-            "per_block 10, per_split 20, per_call 25, per_merge 42, per_block_alone 0 ns");
+            "per_block 10, per_split 20, per_call 25, per_merge 42, per_block_alone 0, per_block_near 0 ns");
 }
 
 TEST(CostModel, CountsBytesAtTheShareOfTheBandwidth) {
@@ -117,13 +117,15 @@ TEST(CostModel, ABlockTakesWhatBindsIt) {
   EXPECT_EQ(costs.on(workers).per_block, 100);
   workers.memory = 1.5;
   EXPECT_EQ(costs.on(workers).per_block, 120);
+  EXPECT_EQ(costs.on(workers).per_block_near, 100);  // as with an H200's memory
   EXPECT_EQ(costs.on(workers).per_split, 12);
   workers.products = 4;
   EXPECT_EQ(costs.on(workers).per_block, 240);
   EXPECT_EQ(costs.on(workers).per_block_alone, 240);
   workers.clock = 3;
-  EXPECT_EQ(cost::to_string(costs.on(workers)),
-            "per_block 300, per_split 30, per_call -60, per_merge 0, per_block_alone 270 ns");
+  EXPECT_EQ(
+      cost::to_string(costs.on(workers)),
+      "per_block 300, per_split 30, per_call -60, per_merge 0, per_block_alone 270, per_block_near 300 ns");
 }
 
 TEST(CostModel, OfTeamsScalesWhatTheyStream) {
@@ -218,24 +220,24 @@ constexpr Call kCalls[] = {
     {4, 4096, 16, "mla_16_team8", 10624},
     {16, 4096, 16, "mla_16", 28216},
     {64, 4096, 16, "mla_16", 76460},
-    {128, 4096, 16, "mla_16", 131948},
+    {128, 4096, 16, "mla_16", 132332},
     {128, 4096, 8, "mla_16_transposed", 130948},
     {1, 8192, 128, "mla_64_pingpong", 13200},
     {8, 8192, 64, "mla_64_pingpong", 29350},
     {32, 2048, 128, "mla_64_roles", 34940},
-    {48, 4096, 128, "mla_64_roles", 92840},
-    {96, 4096, 64, "mla_64_pingpong", 106400},
+    {48, 4096, 128, "mla_64_roles", 99930},
+    {96, 4096, 64, "mla_64_pingpong", 122080},
     {128, 4096, 128, "mla_64_roles", 221880},
-    {128, 4096, 64, "mla_64_roles", 137544, KvFormat::kPlain, false, 1},
+    {128, 4096, 64, "mla_64_roles", 139464, KvFormat::kPlain, false, 1},
     {1, 4096, 16, "fp8_16_team8", 12892, KvFormat::kFp8_656},
     {32, 2048, 16, "fp8_32", 29007, KvFormat::kFp8_656, true},
     {128, 4096, 32, "fp8_32", 137500, KvFormat::kFp8_656},
     {128, 4096, 64, "fp8_64", 146800, KvFormat::kFp8_656},
     {2, 2048, 128, "mla_64_pingpong", 22200, KvFormat::kFp8_656, true},
-    {64, 2048, 128, "mla_64_roles", 56040, KvFormat::kPlain, true},
+    {64, 2048, 128, "mla_64_roles", 57096, KvFormat::kPlain, true},
     {64, 4096, 32, "gqa_16", 245631, KvFormat::kPlain, false, 16, 8},
-    {1, 4096, 32, "gqa_128_split", 10731, KvFormat::kPlain, false, 16, 8},
-    {16, 4096, 32, "gqa_128_split", 14715, KvFormat::kPlain, false, 16, 1},
+    {1, 4096, 32, "gqa_16", 11520, KvFormat::kPlain, false, 16, 8},
+    {16, 4096, 32, "gqa_128_split", 16215, KvFormat::kPlain, false, 16, 1},
     {1, 512, 32, "gqa_16", 5880, KvFormat::kPlain, false, 16, 8},
 };
 

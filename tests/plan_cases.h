@@ -30,6 +30,7 @@ inline Batch random_batch(std::mt19937_64& engine, bool fixed_split) {
   g.max_tokens = kMaxTokens;
   g.cost = {.per_block = uniform(1, 50), .per_split = uniform(1, 200), .per_merge = uniform(0, 100)};
   g.cost.per_block_alone = uniform(0, g.cost.per_block);
+  g.cost.per_block_near = uniform(0, g.cost.per_block);
   if (fixed_split) fix_splits(g, uniform(1, 64));
   batch.lengths.resize(g.requests);
   const int kind = uniform(0, 4);

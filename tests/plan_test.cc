@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "plan/block_cost.h"
 #include "plan/describe.h"
 #include "plan/even_shares.h"
 #include "plan/host_plan.h"
@@ -131,7 +132,7 @@ TEST(Plan, NothingIsSplitWhereWholeRequestsTakeNoLonger) {
   EXPECT_EQ(merges(1, 132, 10000), 1);
 }
 
-// 132 parts that read at once wait for memory; of 85 whole requests each reads faster, 48 would no longer
+// 132 parts that read at once wait for memory; of 96 whole requests each reads faster, 48 would no longer
 // wait.
 TEST(Plan, FewerWholeRequestsThanPartsShareMemory) {
   Batch batch{{.parts = 132,
@@ -144,17 +145,50 @@ TEST(Plan, FewerWholeRequestsThanPartsShareMemory) {
     return BuiltPlan(batch).view().header->merges;
   };
   EXPECT_GT(merges(48, 4096), 0);
-  EXPECT_GT(merges(85, 9600), 0);  // little to gain
-  EXPECT_EQ(merges(85, 4096), 0);
+  EXPECT_GT(merges(96, 9600), 0);  // a merge is little beside so many blocks
+  EXPECT_EQ(merges(96, 4096), 0);
   batch.lengths[17] = 9600;  // much longer than the others
   EXPECT_GT(BuiltPlan(batch).view().header->merges, 0);
 
+  // 96 of 132 are 60 / 132 of the way from a block alone to a block among all.
   batch.geometry.max_tokens = 4096;
   const std::int64_t whole = estimate(batch.geometry);
-  EXPECT_EQ(whole, 7000 + 64 * 1550);
+  EXPECT_EQ(whole, 7000 + 64 * (1550 + 650 * 60 / 132));
   batch.geometry.cost.per_block_alone = 0;
-  EXPECT_GT(merges(85, 4096), 0);
+  EXPECT_GT(merges(96, 4096), 0);
   EXPECT_LT(whole, estimate(batch.geometry));
+}
+
+// Up to half of the parts share memory alone; from there on neighbours share a way to it, and the slowest
+// part decides. The cost neither falls with more parts nor jumps.
+TEST(Plan, ABlockAmongFewerPartsCostsLess) {
+  Geometry g{.parts = 132, .cost = {.per_block = 2200, .per_block_alone = 1550}};
+  EXPECT_EQ(block_cost_among(g, 1), 1550);
+  EXPECT_EQ(block_cost_among(g, 66), 1550);
+  EXPECT_EQ(block_cost_among(g, 99), (1550 + 2200) / 2);
+  EXPECT_EQ(block_cost_among(g, 132), 2200);
+  EXPECT_EQ(block_cost_among(g, 1000), 2200);
+  // Slower memory binds with fewer parts, but the way to it is no slower.
+  g.cost.per_block = 3300;
+  g.cost.per_block_near = 2200;
+  EXPECT_EQ(block_cost_among(g, 60), 1550);
+  EXPECT_EQ(block_cost_among(g, 66), 1650);
+  EXPECT_EQ(block_cost_among(g, 99), 2475);
+  g.cost = {.per_block = 1855, .per_block_alone = 1370, .per_block_near = 1640};
+  EXPECT_EQ(block_cost_among(g, 96), 1370 + 270 * 60 / 132);
+  EXPECT_EQ(block_cost_among(g, 128), 1855 * 128 / 132);
+  for (const std::int32_t alone : {0, 1, 700, 1650, 1651, 3299, 3300, 4000}) {
+    for (const std::int32_t near : {0, 1, 1700, 3300}) {
+      g.cost = {.per_block = 3300, .per_block_alone = alone, .per_block_near = near};
+      for (int parts = 1; parts <= 140; ++parts) {
+        const std::int32_t cost = block_cost_among(g, parts);
+        EXPECT_LE(cost, 3300) << alone << ", " << parts;
+        EXPECT_LE(cost, block_cost_among(g, parts + 1)) << alone << ", " << parts;
+        EXPECT_LE(block_cost_among(g, parts + 1) - cost, 3300 * 2 / 132 + 1) << alone << ", " << parts;
+        if (alone > 0 && alone <= 3300) EXPECT_GE(cost, alone) << alone << ", " << parts;
+      }
+    }
+  }
 }
 
 // What a kernel that does not walk such a part takes for its only segment.
@@ -519,6 +553,27 @@ TEST(Plan, PartsByLength) {
   EXPECT_FALSE(items_by_length(g).has_value());  // more than a warp has lanes
   g.partition = Partition::kSharesByLength;
   EXPECT_FALSE(validate(g).ok());
+}
+
+// Of 16 requests with 8 parts each merges run at the same time; of 100 they do not. Cuts do not change.
+TEST(Plan, MergesOfSingleSharesAreEstimatedApart) {
+  Geometry g{.requests = 16,
+             .parts = 132,
+             .max_tokens = 8192,
+             .cost = {.per_block = 1000, .per_split = 4000, .per_call = -1000, .per_merge = 15000}};
+  const Geometry apart = with_shares_merged_in(g, 2500);
+  EXPECT_EQ(estimate(apart), estimate(g) - 12500);
+  EXPECT_EQ(apart.cost.per_merge, 15000);
+  EXPECT_EQ(fingerprint(apart), fingerprint(g));
+  EXPECT_EQ(estimate(with_shares_merged_in(g, 17000)), estimate(g) + 2000);
+  // Whole items merge nothing.
+  g.max_tokens = 64;
+  EXPECT_EQ(estimate(with_shares_merged_in(g, 17000)), estimate(g));
+  g.max_tokens = 8192;
+  for (int requests : {0, 67, 100, 500}) {
+    g.requests = requests;
+    EXPECT_EQ(estimate(with_shares_merged_in(g, 2500)), estimate(g)) << requests;
+  }
 }
 
 TEST(Plan, ItemsStayWholeWhereSplitsNeverPay) {

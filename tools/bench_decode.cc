@@ -11,7 +11,6 @@
 #include "core/message.h"
 #include "dispatch/sparse_prefill.h"
 #include "flashlatent/plan.h"
-#include "plan/host_plan.h"
 #include "runtime/bench_check.h"
 #include "runtime/read_cache.h"
 #include "runtime/roof.h"
@@ -143,6 +142,7 @@ runtime::TimingOptions cold(runtime::TimingOptions options) {
 }  // namespace
 
 DecodeProblem BenchOptions::reaching(DecodeProblem problem) const {
+  problem.options.typical_tokens = typical_tokens;
   if (!problem.sparse.enabled && reach > 0) {
     problem.cache.max_pages = (reach + problem.cache.page_size - 1) / problem.cache.page_size;
   }
@@ -177,7 +177,7 @@ Result<Measurement> measure(const BenchCase& c, runtime::BenchInput& input, cons
   m.timing = *timing;
   m.kernel = *ran;
   if (executor.backend == Backend::kCuda && m.kernel == selection->kernel->name) {
-    m.estimate_ms = static_cast<double>(schedule::estimate(selection->geometry)) * 1e-6;
+    m.estimate_ms = static_cast<double>(selection->estimate) * 1e-6;
   }
   m.why = *why;
   m.graph = timing_options.graph;
@@ -260,6 +260,7 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m, const B
                                 {"floor_ms", m.floor_ms},
                                 {"roof_pct", m.roof_pct}};
   if (bench.reach > 0) row["reach"] = bench.reach;
+  if (bench.typical_tokens > 0) row["typical_tokens"] = bench.typical_tokens;
   if (m.estimate_ms > 0) row["estimate_ms"] = m.estimate_ms;
   if (query.e4m3) row["q"] = "e4m3";
   if (c.problem.fp8_products()) row["products"] = "fp8";
@@ -443,12 +444,13 @@ void exclude_suite(CLI::App& app) {
   }
 }
 
-void add_reach_option(CLI::App& app, int& reach) {
+void add_reach_options(CLI::App& app, BenchOptions& options) {
   app.add_option(
-         "--reach", reach,
+         "--reach", options.reach,
          "Tokens that page tables have room for at least, as an engine's have for its longest request; "
          "kernels are picked by it")
       ->check(CLI::Range(1, 1 << 30));
+  add_typical_tokens_option(app, options.typical_tokens);
 }
 
 void add_bench_options(CLI::App& app, std::span<const BenchSuite> suites, BenchOptions& options) {
@@ -466,7 +468,7 @@ void add_bench_options(CLI::App& app, std::span<const BenchSuite> suites, BenchO
          "Time steps as engines run them: a plan and so many calls, on CUDA in a graph; ms is a step's "
          "time over the layers")
       ->check(CLI::Range(1, 1000));
-  add_reach_option(app, options.reach);
+  add_reach_options(app, options);
   app.add_option("--calls-per-plan", options.calls_per_plan,
                  "What the planner is told of how many calls read a plan; 0: many; left out: --layers")
       ->check(CLI::Range(0, 1 << 20));

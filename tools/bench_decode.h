@@ -22,7 +22,8 @@ struct BenchOptions {
   runtime::TimingOptions timing;
   /// The least tokens that a page table has room for; 0: those of the longest request.
   int reach = 0;
-  int layers = 0;  ///< Time a step of a plan and this many calls. 0: time calls, planned before.
+  int typical_tokens = 0;  ///< DecodeProblem::Options::typical_tokens.
+  int layers = 0;          ///< Time a step of a plan and this many calls. 0: time calls, planned before.
   std::optional<int> calls_per_plan;  ///< Not given: `layers`.
   bool with_cold = false;
   bool with_read = false;
@@ -35,7 +36,7 @@ struct BenchOptions {
   std::string json;
   ExecutorOptions executor;
 
-  /// The case's problem with a page table of this reach.
+  /// The case's problem with a page table of this reach and this hint.
   DecodeProblem reaching(DecodeProblem problem) const;
   /// DecodeProblem::Options::calls_per_plan.
   int told_calls_per_plan() const { return calls_per_plan.value_or(layers); }
@@ -67,7 +68,7 @@ nlohmann::ordered_json to_json(const BenchCase& c, const Measurement& m, const B
 
 /// Refuses the options of the group "Shape" together with --suite.
 void exclude_suite(CLI::App& app);
-void add_reach_option(CLI::App& app, int& reach);
+void add_reach_options(CLI::App& app, BenchOptions& options);
 void add_bench_options(CLI::App& app, std::span<const BenchSuite> suites, BenchOptions& options);
 
 /// Measures the cases that the filter leaves and prints a line for each. Returns the exit code. `name`: the

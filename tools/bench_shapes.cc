@@ -283,7 +283,7 @@ void add_bench_shapes(CLI::App& bench, Action& action) {
   app->add_option("--layers", common.layers,
                   "Calls of a step; left out: 61 of a latent cache, 30 of another, on the CPU 1")
       ->check(CLI::Range(1, 1000));
-  add_reach_option(*app, common.reach);
+  add_reach_options(*app, common);
   app->add_option("--repeats", common.timing.repeats, "Timed steps; the median is reported")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();

@@ -26,6 +26,7 @@ struct CheckOptions {
   std::optional<int> cases;
   std::optional<int> max_refused;
   std::uint64_t seed = 0;
+  int typical_tokens = 0;
   bool list = false;
   std::string json;
   ExecutorOptions executor;
@@ -50,8 +51,9 @@ CheckResult failed(const Status& status) {
 
 /// Runs a case three times from poisoned outputs. The runs must have the same bits, and must agree with the
 /// oracle.
-CheckResult check_case(const runtime::CaseSpec& spec, std::uint64_t seed, const Executor& executor) {
-  const runtime::RandomCase random_case = runtime::make_case(spec, seed);
+CheckResult check_case(const runtime::CaseSpec& spec, const CheckOptions& options, const Executor& executor) {
+  runtime::RandomCase random_case = runtime::make_case(spec, options.seed);
+  random_case.problem.options.typical_tokens = options.typical_tokens;
   Result<runtime::DecodeRun> run =
       runtime::DecodeRun::create(random_case.problem, random_case.inputs, executor);
   if (!run.ok()) return failed(run.status());
@@ -117,6 +119,7 @@ std::string again(const CheckOptions& options, const std::string& name, Backend 
                                     to_string(backend), options.seed);
   if (!options.executor.kernel.empty()) command += " --kernel " + options.executor.kernel;
   if (options.cases) command += fmt::format(" --cases {}", *options.cases);
+  if (options.typical_tokens > 0) command += fmt::format(" --typical-tokens {}", options.typical_tokens);
   return command + fmt::format(" --filter '{}'", name);
 }
 
@@ -160,7 +163,8 @@ int run_check(const CheckOptions& options) {
   {
     Progress progress("check", static_cast<std::int64_t>(cases.size()));
     for (const runtime::CaseSpec& spec : cases) {
-      const CheckResult result = (spec.prefill ? check_prefill : check_case)(spec, options.seed, *executor);
+      const CheckResult result =
+          spec.prefill ? check_prefill(spec, options.seed, *executor) : check_case(spec, options, *executor);
       const char* outcome = result.outcome == Outcome::kRight   ? "right"
                             : result.outcome == Outcome::kWrong ? "wrong"
                                                                 : "refused";
@@ -233,6 +237,7 @@ void add_check(CLI::App& app, Action& action) {
   check->add_option("--filter", options->filter, "Only cases whose name contains this");
   check->add_option("--shard", options->shard, "I/N: only every N-th of them from the I-th on")
       ->capture_default_str();
+  add_typical_tokens_option(*check, options->typical_tokens);
   check->add_flag("--list", options->list, "Print the cases' names and stop");
   add_executor_options(*check, options->executor);
   add_seed_option(*check, options->seed);

@@ -222,7 +222,7 @@ void add_full_two_cache_cases(std::vector<CaseSpec>& cases) {
   prompt.ragged_tokens.assign(60, 1);
   prompt.ragged_tokens[17] = 100;
   cases.push_back(v4(prompt));
-  for (int heads : {1, 8, 12, 16, 40, 64, 128}) {
+  for (int heads : {1, 8, 12, 16, 24, 64, 128}) {
     for (int page_size : {2, 64, 256}) {
       for (int tokens : {1, 2}) {
         const bool two = tokens == 2;

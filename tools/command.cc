@@ -45,6 +45,15 @@ Result<Executor> make_executor(const ExecutorOptions& options) {
   return executor;
 }
 
+void add_typical_tokens_option(CLI::App& app, int& tokens) {
+  app.add_option(
+         "--typical-tokens", tokens,
+         "How long contexts are expected to be: a kernel is chosen for requests of so many tokens; 0: as "
+         "far as the page table reaches")
+      ->check(CLI::Range(0, (1 << 30) - 1 + (1 << 30)))
+      ->capture_default_str();
+}
+
 void add_seed_option(CLI::App& app, std::uint64_t& seed) {
   app.add_option("--seed", seed, "Seed of everything random: a whole number from 0 to 2^63 - 1")
       ->check(CLI::Validator(

@@ -52,6 +52,8 @@ void add_executor_options(CLI::App& app, ExecutorOptions& options);
 Result<Executor> make_executor(const ExecutorOptions& options);
 
 void add_seed_option(CLI::App& app, std::uint64_t& seed);
+/// --typical-tokens, DecodeProblem::Options::typical_tokens.
+void add_typical_tokens_option(CLI::App& app, int& tokens);
 /// Adds an option of integers from `least` to `most`, separated by commas; an empty item is refused.
 CLI::Option* add_list_option(CLI::App& app, const std::string& flag, std::vector<int>& values, int least,
                              int most, const std::string& help);

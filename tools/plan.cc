@@ -12,6 +12,7 @@
 #include "dispatch/former_names.h"
 #include "dispatch/kernel_table.h"
 #include "dispatch/select.h"
+#include "dispatch/typical.h"
 #include "flashlatent/plan_description.h"
 #include "io/file.h"
 #include "plan/describe.h"
@@ -42,6 +43,7 @@ struct PlanOptions {
   std::string layout = "separate", kv = "plain", dtype = "bf16";
   int topk = 0;
   int extra_topk = 0;
+  int reach = 0;
   int shared_tokens = 0;
   std::string sharing = "auto";
   bool brief = false;
@@ -88,7 +90,15 @@ struct Shown {
   schedule::CostModel costs;  ///< Of the picked kernel.
   schedule::Workers workers;
   Packing packing;
+  /// The tokens that the page table reaches to, and those that the plan was chosen for, if these are fewer.
+  std::int64_t reach = 0, chosen_for = 0;
 };
+
+/// A line about lengths, if the plan was chosen for shorter ones than the page table reaches to.
+std::string describe_lengths(const Shown& shown) {
+  if (shown.chosen_for == 0) return {};
+  return fmt::format("chosen for requests of {} tokens; up to {} are taken\n", shown.chosen_for, shown.reach);
+}
 
 /// A line about packing, if there is anything to say.
 std::string describe(const Packing& packing) {
@@ -152,7 +162,7 @@ Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& leng
   if (options.topk > 0) problem.sparse = {.enabled = true, .topk = options.topk};
   if (options.extra_topk > 0)
     problem.cache.extra = {.enabled = true, .indexed = true, .topk = options.extra_topk};
-  const int longest = *std::max_element(lengths.begin(), lengths.end());
+  const int longest = std::max(options.reach, *std::max_element(lengths.begin(), lengths.end()));
   // Sparse decode has indices and no page table.
   if (options.topk == 0) problem.cache.max_pages = std::max(1, (longest - 1) / problem.cache.page_size + 1);
   if (Status status = check_table(options, problem.query.batch, problem.cache.max_pages); !status.ok())
@@ -163,6 +173,11 @@ Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& leng
   if (!list.ok()) return list.status();
   const Candidate* picked = cheapest(*list);
   if (picked == nullptr) return none_takes(problem, *list);
+  const auto reach_of = [](const DecodeProblem& p) {
+    return p.sparse.enabled ? p.sparse.topk : std::int64_t{p.cache.max_pages} * p.cache.page_size;
+  };
+  const std::optional<DecodeProblem> typical = typical_problem(problem);
+  const std::int64_t reach = reach_of(problem), chosen_for = typical ? reach_of(*typical) : 0;
   const schedule::Geometry& geometry = picked->geometry;
   const std::int64_t bytes = prefix::offset(geometry) + prefix::bytes(picked->prefix);
   std::vector<std::max_align_t> memory(bytes / sizeof(std::max_align_t) + 1);
@@ -174,7 +189,7 @@ Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& leng
     schedule::build_on_host(geometry, both, memory.data());
     Result<PlanDescription> plan = describe_plan(geometry, both, whole, picked->kernel->name);
     if (!plan.ok()) return plan.status();
-    return Shown{*plan, std::move(*list), geometry.cost, *workers, {}};
+    return Shown{*plan, std::move(*list), geometry.cost, *workers, {}, reach, chosen_for};
   }
   const prefix::Groups groups = make_groups(options, problem, picked->prefix, lengths);
   const bool packed = packs(problem, *picked, *workers);
@@ -186,7 +201,7 @@ Result<Shown> make_plan(const PlanOptions& options, const std::vector<int>& leng
   const Packing packing{.packs = packed,
                         .time = on_device ? cost::packing_time(geometry, *workers) : 0,
                         .gain = on_device ? cost::packing_gain(geometry, *workers) : 0};
-  return Shown{*plan, std::move(*list), geometry.cost, *workers, packing};
+  return Shown{*plan, std::move(*list), geometry.cost, *workers, packing, reach, chosen_for};
 }
 
 nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengths) {
@@ -230,9 +245,12 @@ nlohmann::ordered_json to_json(const Shown& shown, const std::vector<int>& lengt
             {"per_split", costs.per_split},
             {"per_call", costs.per_call},
             {"per_merge", costs.per_merge},
-            {"per_block_alone", costs.per_block_alone}}},
+            {"per_block_alone", costs.per_block_alone},
+            {"per_block_near", costs.per_block_near}}},
           {"candidates", candidates},
           {"lengths", lengths},
+          {"reach", shown.reach},
+          {"chosen_for", shown.chosen_for > 0 ? shown.chosen_for : shown.reach},
           {"workers",
            {{"count", shown.workers.count},
             {"memory", shown.workers.memory},
@@ -275,7 +293,7 @@ int run_plan(const PlanOptions& options) {
   // Three lines of head, one for each group; then one for each part.
   std::size_t end = 0;
   for (std::size_t line = 0; line < 3 + shown->plan.groups.size(); ++line) end = text.find('\n', end) + 1;
-  fmt::print("{}{}{}", explain(shown->candidates), describe(shown->packing),
+  fmt::print("{}{}{}{}", explain(shown->candidates), describe_lengths(*shown), describe(shown->packing),
              options.brief ? text.substr(0, end) : text);
   if (!options.svg.empty()) {
     const std::string picture = to_svg(shown->plan);
@@ -351,6 +369,11 @@ void add_plan(CLI::App& app, Action& action) {
       ->needs("--topk")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
+  plan->add_option("--reach", options->reach,
+                   "Tokens that the page table has room for at least; left out: those of the longest request")
+      ->excludes("--topk")
+      ->check(CLI::Range(1, 1 << 30));
+  add_typical_tokens_option(*plan, options->problem.options.typical_tokens);
   plan->add_option("--calls-per-plan", options->problem.options.calls_per_plan,
                    "Calls that read one plan, mostly a model's layers; 0: many. Few are not worth packing")
       ->check(CLI::Range(0, 1 << 20))

@@ -183,6 +183,12 @@ struct DecodeProblem {
     /// order of sums. It changes neither the kernel nor the sizes of buffers, and a plan that was made with
     /// one value may be read with another.
     int calls_per_plan = 0;
+    /// How long contexts are expected to be, in tokens; 0: as far as the page table reaches (sparse: topk). A
+    /// kernel and its cut are chosen for requests of this length. Any lengths up to the reach stay right, and
+    /// buffers have the same sizes whatever it says; only time depends on it. It counts to the end of a page,
+    /// and as the reach where it is more. With batch_invariant it has no effect. A plan serves calls with the
+    /// same value only.
+    int typical_tokens = 0;
     /// Applies to cache_seqlens and block_table. Not in sparse decode, where indices name the rank's own
     /// slots; not with an attention sink, which combine() applies; on CUDA not with ALiBi. An extra cache's
     /// lengths and indices are the rank's own.

@@ -23,7 +23,8 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
            extra_topk_length: Optional[Array] = None, extra_block_table: Optional[Array] = None,
            extra_cache_seqlens: Optional[Array] = None, page_size: Optional[int] = None,
            extra_page_size: Optional[int] = None, kv_scale: Optional[Array] = None, q_scale: Optional[Array] = None,
-           products: str = "auto", shard: Optional[Tuple[int, int, int]] = None) -> Tuple[Any, Any]:
+           products: str = "auto", shard: Optional[Tuple[int, int, int]] = None,
+           typical_tokens: int = 0) -> Tuple[Any, Any]:
     """Attention of a batch of query tokens over a paged KV cache; returns (out, lse).
 
     For request i with L = cache_seqlens[i] cached tokens, query token t and query head h:
@@ -80,6 +81,9 @@ def decode(q: Array, kv_cache: Array, block_table: Optional[Array] = None, cache
                    and block_table hold the rank's own tokens. causal and window go by a token's place in its context.
                    (out, lse) of all ranks merge by combine(), which also takes attn_sink then. In sparse decode, and
                    of an extra cache, indices and lengths are the rank's own, and there is no shard
+    typical_tokens  how long contexts are expected to be, in tokens (whole contexts, with shard); 0: as far as the page
+                   table reaches, or topk. The kernel is chosen for requests of this length. Any lengths are computed
+                   right, whatever it says; only time depends on it
 
     Unchecked, a length below 0 counts as 0, and a length above the page table's reach, max_pages * page_size, counts
     as that reach (topk_length: above topk as topk). Tokens of block_table's pages that the cache does not have are
@@ -102,7 +106,7 @@ def decode_kv(q: Array, key_cache: Array, value_cache: Array, block_table: Array
               dtype: Optional[str] = None, out: Optional[Array] = None, lse: Optional[Array] = None,
               workspace: Optional[Array] = None, stream: Any = None, threads: int = 0,
               kernel: str = "", check_inputs: Optional[bool] = None,
-              shard: Optional[Tuple[int, int, int]] = None) -> Tuple[Any, Any]:
+              shard: Optional[Tuple[int, int, int]] = None, typical_tokens: int = 0) -> Tuple[Any, Any]:
     """Attention over a paged cache of keys and values (MHA, GQA, MQA); returns (out, lse).
 
     For request i with L = cache_seqlens[i] cached tokens, query token t and query head h of KV head h // (h_q / h_kv):
@@ -123,7 +127,7 @@ def decode_kv(q: Array, key_cache: Array, value_cache: Array, block_table: Array
     key_scale      fp32 (1) or (h_kv), e4m3: a key is e4m3 * scale; 1 if not given
     value_scale    the same of values
     cu_seqlens_q, tokens, attn_sink, batch_invariant, empty_lse, dtype, workspace, stream, threads, kernel, shard,
-    check_inputs   as in decode(), which also says how unchecked lengths and page numbers count
+    check_inputs, typical_tokens  as in decode(), which also says how unchecked lengths and page numbers count
     out            q's dtype and shape, last dimension d_v; made if not given. 0 for an empty row
     lse            fp32 (batch, h_q, s_q), natural logarithm; made if not given. empty_lse for an empty row
 

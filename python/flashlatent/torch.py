@@ -31,11 +31,12 @@ _TOKENS = ("Tensor? block_table=None, Tensor? cache_seqlens=None, *, int v_dim=5
            "Tensor? indices=None, Tensor? topk_length=None, Tensor? cu_seqlens_q=None, SymInt? tokens=None, "
            "bool batch_invariant=False, int window=0, Tensor? extra_kv_cache=None, Tensor? extra_indices=None, "
            "Tensor? extra_topk_length=None, Tensor? extra_block_table=None, Tensor? extra_cache_seqlens=None, "
-           "int? page_size=None, int? extra_page_size=None, str products='auto', int[]? shard=None, ")
+           "int? page_size=None, int? extra_page_size=None, str products='auto', int[]? shard=None, "
+           "int typical_tokens=0, ")
 _DECODE = _TOKENS + "Tensor? kv_scale=None, Tensor? q_scale=None, float softmax_scale, Tensor? attn_sink=None, Tensor? plan=None, bool check_inputs=False"
 _KV = ("Tensor q, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor cache_seqlens, *, "
        "bool causal=False, int window=0, Tensor? cu_seqlens_q=None, SymInt? tokens=None, "
-       "bool batch_invariant=False, int[]? shard=None")
+       "bool batch_invariant=False, int[]? shard=None, int typical_tokens=0")
 _CALLS = "int calls_per_plan=0"
 _DECODE_KV = _KV + (", float softmax_scale, float soft_cap=0., Tensor? alibi_slopes=None, Tensor? key_scale=None, "
                     "Tensor? value_scale=None, Tensor? attn_sink=None, Tensor? plan=None, bool check_inputs=False")
@@ -378,9 +379,10 @@ def decode(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None,
 
     options  v_dim=512, causal=False, indices, topk_length, cu_seqlens_q, tokens, attn_sink, batch_invariant=False,
              window=0, the extra cache (extra_kv_cache, extra_indices, extra_topk_length, extra_block_table,
-             extra_cache_seqlens), page_size, extra_page_size, kv_scale, q_scale, products="auto", shard, plan, what plan()
-             returned (without it the call plans for itself), and check_inputs=False: True raises for lengths and page
-             numbers out of range, on a GPU after waiting for the stream
+             extra_cache_seqlens), page_size, extra_page_size, kv_scale, q_scale, products="auto", shard,
+             typical_tokens=0, plan, what plan() returned with the same options (without it the call plans for itself),
+             and check_inputs=False: True raises for lengths and page numbers out of range, on a GPU after waiting for
+             the stream
     """
     return _call(torch.ops.flashlatent.decode, q, kv_cache, block_table, cache_seqlens, softmax_scale=softmax_scale,
                  **options)
@@ -397,7 +399,7 @@ def decode_out(q: Tensor, kv_cache: Tensor, block_table: Optional[Tensor] = None
 def plan_kv(q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Tensor, cache_seqlens: Tensor,
             **options) -> Tensor:
     """As plan(), for decode_kv(); options are causal=False, window=0, cu_seqlens_q, tokens,
-    batch_invariant=False, shard, calls_per_plan=0."""
+    batch_invariant=False, shard, typical_tokens=0, calls_per_plan=0."""
     return _call(torch.ops.flashlatent.plan_kv, q, key_cache, value_cache, block_table, cache_seqlens, **options)
 
 
@@ -406,8 +408,8 @@ def decode_kv(q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Te
     """One layer of keys and values; returns (out, lse), new tensors. Shapes and meaning as in flashlatent.decode_kv().
 
     options  causal=False, window=0, soft_cap=0.0, alibi_slopes, key_scale, value_scale, cu_seqlens_q, tokens,
-             attn_sink, batch_invariant=False, shard, plan, what plan_kv() returned (without it the call plans for itself),
-             and check_inputs=False, as in decode()
+             attn_sink, batch_invariant=False, shard, typical_tokens=0, plan, what plan_kv() returned with the same
+             options (without it the call plans for itself), and check_inputs=False, as in decode()
     """
     return _call(torch.ops.flashlatent.decode_kv, q, key_cache, value_cache, block_table, cache_seqlens,
                  softmax_scale=softmax_scale, **options)

@@ -34,7 +34,7 @@ DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pa
                            std::optional<int> extra_page_size, std::optional<int> extra_topk,
                            std::optional<int> extra_max_pages, std::optional<std::string_view> q_dtype,
                            const std::string& products, const std::optional<std::tuple<int, int, int>>& shard,
-                           int calls_per_plan) {
+                           int calls_per_plan, int typical_tokens) {
   DecodeProblem problem;
   problem.query = {.batch = batch, .tokens = tokens, .heads = heads, .ragged = ragged};
   if (q_dtype && *q_dtype != "e4m3" && *q_dtype != dtype) {
@@ -74,6 +74,7 @@ DecodeProblem make_problem(int batch, int heads, float softmax_scale, int max_pa
                      .products = take(products_from_name(products)),
                      .separate = {.soft_cap = soft_cap, .alibi = alibi},
                      .calls_per_plan = calls_per_plan,
+                     .typical_tokens = typical_tokens,
                      .shard = shard_of(shard)};
   check(validate(problem));
   return problem;
@@ -127,6 +128,7 @@ shard            (rank, world, run): the cache holds a rank's tokens of contexts
                  flashlatent.decode()
 calls_per_plan   how many decode() calls read one plan: a model's layers; 1 for a draft model or a multi-token
                  prediction module of one layer; 0: many. On a GPU a plan of few calls is made faster and balances less
+typical_tokens   how long contexts are expected to be, see flashlatent.decode()
 Raises InvalidArgumentError, which names the field, its value and the range.)");
   module.def("_Problem", &make_problem, nb::kw_only(), "batch"_a, "heads"_a, "softmax_scale"_a,
              "max_pages"_a = 0, "tokens"_a = 1, "kv_heads"_a = 1, "qk_dim"_a = 576, "v_dim"_a = 512,
@@ -135,7 +137,7 @@ Raises InvalidArgumentError, which names the field, its value and the range.)");
              "batch_invariant"_a = false, "soft_cap"_a = 0.0F, "alibi"_a = false, "window"_a = 0,
              "prefix_sharing"_a = "off", "empty_lse"_a = kMinusInfinity, "extra_page_size"_a = nb::none(),
              "extra_topk"_a = nb::none(), "extra_max_pages"_a = nb::none(), "q_dtype"_a = nb::none(),
-             "products"_a = "auto", "shard"_a = nb::none(), "calls_per_plan"_a = 0);
+             "products"_a = "auto", "shard"_a = nb::none(), "calls_per_plan"_a = 0, "typical_tokens"_a = 0);
   define_constructor(
       problem, "_Problem",
       nb::sig(
@@ -147,7 +149,8 @@ Raises InvalidArgumentError, which names the field, its value and the range.)");
           "prefix_sharing: str = 'off', empty_lse: float = float('-inf'), "
           "extra_page_size: int | None = None, extra_topk: int | None = None, "
           "extra_max_pages: int | None = None, q_dtype: str | None = None, products: str = 'auto', "
-          "shard: tuple[int, int, int] | None = None, calls_per_plan: int = 0) -> None"));
+          "shard: tuple[int, int, int] | None = None, calls_per_plan: int = 0, typical_tokens: int = 0) -> "
+          "None"));
   using namespace arguments;
   def_static_method(
       problem, "of_arrays", &of_arrays, kLatent, std::tuple_cat(kProblem, kLatentProblem, kHasSink),
@@ -214,6 +217,7 @@ calls_per_plan as in Problem().)");
                      return std::tuple(rank, world, run);
                    })
       .def_prop_ro("calls_per_plan", [](const DecodeProblem& p) { return p.options.calls_per_plan; })
+      .def_prop_ro("typical_tokens", [](const DecodeProblem& p) { return p.options.typical_tokens; })
       .def_prop_ro("empty_lse", [](const DecodeProblem& p) { return p.options.empty_lse; });
 }
 

@@ -138,6 +138,7 @@ DecodeProblem problem_of(const DecodeInputs& inputs, const DecodeArguments& give
                                  .products = take(products_from_name(given.products)),
                                  .separate = {.soft_cap = given.soft_cap},
                                  .calls_per_plan = given.calls_per_plan,
+                                 .typical_tokens = given.typical_tokens,
                                  .shard = shard_of(given.shard)};
   if (given.default_scale) {
     const int rank = inputs.q.rank;

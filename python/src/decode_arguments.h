@@ -33,6 +33,7 @@ struct DecodeArguments {
   float empty_lse = -std::numeric_limits<float>::infinity();
   std::string_view prefix_sharing = "off";
   std::string_view products = "auto";
+  int typical_tokens = 0;
   std::optional<std::tuple<int, int, int>> shard;  ///< (rank, world, run).
   std::optional<int> tokens;                       ///< Ragged: the most query tokens that a request has.
   std::optional<std::string_view> dtype;           ///< Of 16-bit integers, see Array::read().
@@ -75,7 +76,7 @@ inline constexpr auto kProblem = std::tuple(
     argument("causal", &DecodeArguments::causal), kCuSeqlensQ, argument("tokens", &DecodeArguments::tokens),
     argument("batch_invariant", &DecodeArguments::batch_invariant),
     argument("empty_lse", &DecodeArguments::empty_lse), argument("dtype", &DecodeArguments::dtype),
-    argument("shard", &DecodeArguments::shard));
+    argument("shard", &DecodeArguments::shard), argument("typical_tokens", &DecodeArguments::typical_tokens));
 inline constexpr auto kWindow = argument("window", &DecodeArguments::window);
 /// The extra cache, and which tokens of it.
 inline constexpr auto kExtra = std::tuple(argument("extra_kv_cache", &DecodeArguments::extra_kv_cache),

@@ -249,7 +249,8 @@ std::string to_string(const DecodeProblem& p) {
           ? ""
           : message(" prefix_sharing=", to_string(p.options.prefix_sharing)),
       p.options.empty_lse > 0 ? " empty_lse=+inf" : "",
-      p.options.calls_per_plan > 0 ? message(" calls_per_plan=", p.options.calls_per_plan) : "");
+      p.options.calls_per_plan > 0 ? message(" calls_per_plan=", p.options.calls_per_plan) : "",
+      p.options.typical_tokens > 0 ? message(" typical_tokens=", p.options.typical_tokens) : "");
 }
 
 Status validate(const DecodeProblem& p) {
@@ -275,6 +276,7 @@ Status validate(const DecodeProblem& p) {
   FLASHLATENT_RETURN_IF_ERROR(validate_products(p));
   FLASHLATENT_RETURN_IF_ERROR(in_range("window", p.options.window, 0, (1LL << 31) - 1));
   FLASHLATENT_RETURN_IF_ERROR(in_range("calls_per_plan", p.options.calls_per_plan, 0, kMany));
+  FLASHLATENT_RETURN_IF_ERROR(in_range("typical_tokens", p.options.typical_tokens, 0, (1LL << 31) - 1));
   FLASHLATENT_RETURN_IF_ERROR(validate_shard(p));
   if (p.cache.extra.enabled) FLASHLATENT_RETURN_IF_ERROR(validate_extra(p));
   if (p.sparse.enabled) FLASHLATENT_RETURN_IF_ERROR(validate_sparse(p));

@@ -40,6 +40,7 @@ void add(schedule::CostModel& costs, const schedule::CostModel& more) {
   costs.per_call += more.per_call;
   costs.per_merge += more.per_merge;
   costs.per_block_alone += more.per_block_alone;
+  costs.per_block_near += more.per_block_near;
 }
 
 schedule::CostModel by_team(schedule::CostModel costs, int team) {

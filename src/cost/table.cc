@@ -27,12 +27,15 @@ schedule::CostModel Costs::on(const schedule::Workers& workers) const {
   const std::int32_t block =
       std::max({scaled(beside.per_block, clock), scaled(block_memory, workers.memory), products});
   const std::int32_t block_of_h200 = std::max({beside.per_block, block_memory, block_products, 1});
+  const std::int32_t near =
+      std::max({scaled(beside.per_block, clock), scaled(block_memory, clock), products});
   return {.per_block = block,
           .per_split = as_blocks(beside.per_split, block, block_of_h200),
           .per_call = scaled(beside.per_call, clock),
           .per_merge = scaled(beside.per_merge, clock),
           .per_block_alone =
-              beside.per_block_alone == 0 ? 0 : std::max(scaled(beside.per_block_alone, clock), products)};
+              beside.per_block_alone == 0 ? 0 : std::max(scaled(beside.per_block_alone, clock), products),
+          .per_block_near = beside.per_block_alone == 0 ? 0 : std::min(near, block)};
 }
 
 TeamCosts TeamCosts::on(const schedule::Workers& workers) const {
@@ -54,7 +57,7 @@ TeamCosts TeamCosts::on(const schedule::Workers& workers) const {
 std::string to_string(const schedule::CostModel& costs) {
   return message("per_block ", costs.per_block, ", per_split ", costs.per_split, ", per_call ",
                  costs.per_call, ", per_merge ", costs.per_merge, ", per_block_alone ", costs.per_block_alone,
-                 " ns");
+                 ", per_block_near ", costs.per_block_near, " ns");
 }
 
 std::string to_string(const TeamCosts& costs) {

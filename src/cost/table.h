@@ -48,11 +48,17 @@ enum class Situation : std::uint8_t {
   kE4m3Rows16,
   kE4m3Rows32,
   kE4m3Rows64,
+  kFp8_584Rows8,         ///< As kRows8 from an fp8_584 cache, by a kernel of other caches, too.
+  kFp8_584Rows16,
+  kFp8_584Rows32,
   kE4m3Teams,            ///< kTeams from an e4m3 latent cache.
   kFp8_584,              ///< An fp8_584 cache, or two caches in one softmax.
   kFp8_584Tiles,         ///< As kFp8_584, with several row tiles.
   kListedShares,         ///< Two lists of tokens; each CTA has a share of one item of one row tile.
   kListedSharesOfTiles,  ///< The same with several row tiles.
+  kListedSharesRows8,    ///< kListedShares by tiles of at most 8 query rows; likewise 16 and 32.
+  kListedSharesRows16,
+  kListedSharesRows32,
   kTeams,                ///< A team of CTAs shares a segment's blocks.
   kTeamsOfTiles,         ///< The same with several row tiles.
   kTeamsOfFewBlocks,     ///< The same where a CTA has at most four blocks.
@@ -94,11 +100,17 @@ inline constexpr const char* kSituationNames[] = {"rows8",
                                                   "e4m3_rows16",
                                                   "e4m3_rows32",
                                                   "e4m3_rows64",
+                                                  "fp8_584_rows8",
+                                                  "fp8_584_rows16",
+                                                  "fp8_584_rows32",
                                                   "e4m3_teams",
                                                   "fp8_584",
                                                   "fp8_584_tiles",
                                                   "listed_shares",
                                                   "listed_shares_of_tiles",
+                                                  "listed_shares_rows8",
+                                                  "listed_shares_rows16",
+                                                  "listed_shares_rows32",
                                                   "teams",
                                                   "teams_of_tiles",
                                                   "teams_of_few_blocks",

@@ -11,6 +11,7 @@
 #include "cpu/parallel.h"
 #include "dispatch/former_names.h"
 #include "dispatch/kernel_table.h"
+#include "dispatch/typical.h"
 #include "kernel/prefix_sharing.h"
 #include "plan/host_plan.h"
 #include "plan/prefix_plan.h"
@@ -91,6 +92,16 @@ std::string reason_to_decline(const DecodeKernel& kernel, const DecodeProblem& p
   return no_prefixes.empty() ? "" : "prefix_sharing is always, but " + no_prefixes;
 }
 
+/// Chooses the candidate's geometry anew, for requests of typical_problem()'s lengths.
+Status choose_for(const DecodeProblem& typical, const schedule::Workers& workers, Candidate& candidate) {
+  schedule::Geometry chosen = candidate.kernel->geometry(typical, workers_in_call(typical, workers));
+  FLASHLATENT_RETURN_IF_ERROR(schedule::validate(chosen));
+  chosen.shard = candidate.at_reach.shard;
+  candidate.estimate = schedule::estimate(chosen);
+  candidate.geometry = with_reach(chosen, candidate.at_reach);
+  return schedule::validate(candidate.geometry);
+}
+
 /// Is there a kernel of the name that the executor asks for?
 Status validate_kernel(const Executor& executor) {
   std::string names;
@@ -124,6 +135,7 @@ Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Ex
   FLASHLATENT_RETURN_IF_ERROR(validate_kernel(executor));
   const bool in_turn = purpose == Purpose::kTurns;
   const schedule::Workers here = in_turn ? workers : workers_in_call(problem, workers);
+  const std::optional<DecodeProblem> typical = in_turn ? std::nullopt : typical_problem(problem);
   std::vector<Candidate> list;
   for (const DecodeKernel& kernel : decode_kernels()) {
     if (kernel.backend != executor.backend) continue;
@@ -143,6 +155,8 @@ Result<std::vector<Candidate>> candidates(const DecodeProblem& problem, const Ex
         }
       }
       candidate.estimate = schedule::estimate(candidate.geometry);
+      candidate.at_reach = candidate.geometry;
+      if (typical) FLASHLATENT_RETURN_IF_ERROR(choose_for(*typical, workers, candidate));
     }
     list.push_back(std::move(candidate));
   }
@@ -208,13 +222,18 @@ constexpr std::size_t kLeastPlanBytes = 8192;
 /// A plan's section for prefixes follows the rest of the plan; so do their partial results in the workspace.
 std::size_t plan_bytes_of(const Candidate& candidate) {
   if (candidate.prefix.requests == 0) {
-    return std::max(static_cast<std::size_t>(schedule::plan_bytes(candidate.geometry)), kLeastPlanBytes);
+    const std::int64_t bytes =
+        std::max(schedule::plan_bytes(candidate.geometry), schedule::plan_bytes(candidate.at_reach));
+    return std::max(static_cast<std::size_t>(bytes), kLeastPlanBytes);
   }
   return static_cast<std::size_t>(prefix::offset(candidate.geometry) + prefix::bytes(candidate.prefix));
 }
 
 std::size_t workspace_bytes_of(const DecodeProblem& problem, const Candidate& candidate) {
-  const std::size_t bytes = candidate.kernel->workspace_bytes(problem, candidate.geometry);
+  const auto bytes_of = [&](const schedule::Geometry& g) {
+    return candidate.kernel->workspace_bytes(problem, g);
+  };
+  const std::size_t bytes = std::max(bytes_of(candidate.geometry), bytes_of(candidate.at_reach));
   if (candidate.prefix.requests == 0) return bytes;
   return prefix::align(static_cast<std::int64_t>(bytes)) +
          prefix::workspace_rows(candidate.prefix) * (problem.cache.v_dim + 1) * sizeof(float);
@@ -241,7 +260,8 @@ Result<Selection> select(const DecodeProblem& problem, const Executor& executor,
   if (!list.ok()) return list.status();
   const Candidate* best = cheapest(*list);
   if (best == nullptr) return none_takes(problem, *list);
-  Selection selection{.kernel = best->kernel, .geometry = best->geometry, .prefix = best->prefix};
+  Selection selection{
+      .kernel = best->kernel, .geometry = best->geometry, .estimate = best->estimate, .prefix = best->prefix};
   if (purpose == Purpose::kTurns) return selection;
   selection.packs = packs(problem, *best, *workers);
   const Sizes sizes = sizes_of(problem, *list, *best);

@@ -15,6 +15,7 @@ namespace flashlatent {
 struct Selection {
   const DecodeKernel* kernel = nullptr;
   schedule::Geometry geometry = {};
+  std::int64_t estimate = 0;  ///< The candidate's.
   prefix::Shape prefix = {};  ///< With 0 requests: no prefixes are shared.
   bool packs = true;          ///< May its plan pack requests into parts?
   std::size_t plan_bytes = 0;
@@ -27,9 +28,12 @@ struct Candidate {
   const DecodeKernel* kernel = nullptr;
   std::string reason = {};           ///< Why it does not take the problem; empty if it does.
   schedule::Geometry geometry = {};  ///< Set if it takes the problem.
-  prefix::Shape prefix = {};         ///< Set if shared prefixes are wanted and the kernel can share them.
-  std::string no_prefixes = {};      ///< Why it cannot, if they are wanted.
-  /// schedule::estimate() of the geometry, nanoseconds, if the kernel takes the problem. It is positive. It
+  /// The geometry without Options::typical_tokens; sizes go by it.
+  schedule::Geometry at_reach = {};
+  prefix::Shape prefix = {};     ///< Set if shared prefixes are wanted and the kernel can share them.
+  std::string no_prefixes = {};  ///< Why it cannot, if they are wanted.
+  /// schedule::estimate() of the geometry, of requests as long as it reaches or as Options::typical_tokens
+  /// says; nanoseconds, if the kernel takes the problem. It is positive. It
   /// does not fall with more requests, tokens or heads as long as the call is cut in the same way (partition,
   /// team, lanes, rounds, parts). Where the way changes, or a round of row tiles is filled better, the picked
   /// kernel's estimate may fall, but not below half (tests/dispatch_estimates_test.cc).

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "core/message.h"
+#include "plan/block_cost.h"
 #include "plan/host_plan.h"
 #include "plan/walker.h"
 

@@ -10,12 +10,14 @@
 #include <vector>
 
 #include "core/message.h"
+#include "plan/block_cost.h"
 #include "plan/even_shares.h"
 #include "plan/line_shares.h"
 #include "plan/packing.h"
 #include "plan/shares_by_length.h"
 #include "plan/team_shares.h"
 #include "plan/whole.h"
+#include "plan/whole_parts.h"
 
 namespace flashlatent::schedule {
 
@@ -326,7 +328,7 @@ Status validate(const Geometry& g) {
   if (g.requests < 0 || g.parts < 1 || g.lanes < 1 || g.rounds < 1 || g.block_tokens < 1 ||
       g.max_tokens < 0 || g.fixed_split < 0 || g.length_sharers < 1 || g.lists < 1 || g.lists > 2 ||
       g.cost.per_block < 1 || g.cost.per_split < 0 || g.cost.per_merge < 0 || g.cost.per_block_alone < 0 ||
-      g.team < 1 || !partition_fits(g)) {
+      g.cost.per_block_near < 0 || g.team < 1 || !partition_fits(g)) {
     return {StatusCode::kInternal, "a kernel's schedule geometry is out of range"};
   }
   // In floating point, because the integers might overflow.
@@ -461,6 +463,15 @@ std::optional<Geometry> items_by_length(Geometry g) {
   if (!even || g.requests > kMostByLength || g.length_sharers > 1) return std::nullopt;
   even->partition = Partition::kSharesByLength;
   return even;
+}
+
+Geometry with_shares_merged_in(Geometry g, std::int32_t per_merge) {
+  const std::int64_t items = std::int64_t{g.requests} * g.rounds;
+  if (items == 0 || g.partition != Partition::kLine || 2 * items > g.parts) return g;
+  Geometry shares = g;
+  shares.cost.per_merge = per_merge;
+  g.cost.per_call += static_cast<std::int32_t>(estimate(shares) - estimate(g));
+  return g;
 }
 
 bool never_gains_from_splits(const Geometry& g, const Geometry& whole, std::int64_t saved) {

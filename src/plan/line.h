@@ -5,9 +5,7 @@
 // rounding at each end. The per_split is paid again for the item that the part's cut opens, or moves to the
 // part when a cut falls before an item's first block. The 1 is because the line is cut in whole units.
 //
-// Nothing is split where cuts at the nearest ends of items make no part longer than splits and the combine
-// step would: 128 equal requests on 132 SMs are 128 parts, not 132 with two segments each. Where memory
-// binds, this holds for fewer requests, too (whole_block_cost()).
+// Nothing is split where whole items make no part longer (whole_parts.h).
 //
 // Every cut is a closed form over prefix sums: no loop over requests depends on the iteration before. Packing
 // is the one exception (packing.h): equal cuts split nearly every one of a few hundred requests of varied
@@ -80,36 +78,6 @@ FLASHLATENT_HOST_DEVICE Cut line_cut(const Geometry& g, const LinePoint& point, 
     block = quotient(point.inside - g.cost.per_split + g.cost.per_block / 2, g.cost.per_block);
   }
   return cut_before(g, point, block, blocks_of(g, length_of(g, lengths, point.request)));
-}
-
-/// The cut if all items stay whole: at the nearest end of an item.
-FLASHLATENT_HOST_DEVICE Cut nearest_item_end(const Geometry& g, const std::int64_t* cost_prefix,
-                                             const LinePoint& point) {
-  const Cut cut{point.round, point.request, 0, 0};
-  if (point.inside == 0) return cut;
-  const std::int64_t item = cost_prefix[point.request + 1] - cost_prefix[point.request];
-  return 2 * point.inside < item ? cut : next_item(g, cut);
-}
-
-/// Is this part of whole items, from `begin` to `end`, no longer than a part with splits and a combine step?
-/// If all parts are so, nothing is split.
-FLASHLATENT_HOST_DEVICE bool whole_part_fits(const Geometry& g, const std::int64_t* cost_prefix,
-                                             const Cut& begin, const Cut& end) {
-  auto position = [&](const Cut& cut) {
-    return cost_prefix[g.requests] * cut.round + cost_prefix[cut.request];
-  };
-  const std::int64_t cost = position(end) - position(begin);
-  const std::int64_t split =
-      quotient(cost_prefix[g.requests] * g.rounds, g.parts) + g.cost.per_split + g.cost.per_merge;
-  if (cost <= split) return true;
-  const std::int32_t per_block = whole_block_cost(g);
-  if (per_block == g.cost.per_block) return false;
-  const std::int64_t items =
-      static_cast<std::int64_t>(end.round - begin.round) * g.requests + end.request - begin.request;
-  const std::int64_t splits = items * g.cost.per_split;
-  const std::int64_t whole = splits + quotient(cost - splits, g.cost.per_block) * per_block;
-  // 1/32: long requests gain little from staying whole, and multiprocessors are not alike
-  return whole + whole / 32 <= split;
 }
 
 // Partial results are numbered along the line. Each place where an item is cut begins a segment, and the

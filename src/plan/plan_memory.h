@@ -94,6 +94,7 @@ FLASHLATENT_HOST_DEVICE std::uint64_t fingerprint(const Geometry& g) {
                                  g.team,
                                  static_cast<std::int32_t>(g.partition),
                                  g.cost.per_block_alone,
+                                 g.cost.per_block_near,
                                  g.lists,
                                  g.list[0].reach,
                                  g.list[0].window,

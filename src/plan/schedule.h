@@ -21,8 +21,12 @@ struct CostModel {
   std::int32_t per_split = 48;
   std::int32_t per_call = 0;   ///< A call beside its largest part: launches, combine.
   std::int32_t per_merge = 0;  ///< Added to a call that has something to combine.
-  /// A block of a part while few other parts read memory; 0: no less than per_block, the time while all do.
+  /// A block of a part while few other parts read memory (block_cost.h); 0: no less than per_block, the time
+  /// while all do.
   std::int32_t per_block_alone = 0;
+  /// A block while all parts have work, but memory is as fast as an H200's, with which it was measured: the
+  /// part of per_block that parts wait for each other on the way to memory. 0: per_block.
+  std::int32_t per_block_near = 0;
 };
 
 /// What shapes say of one list of tokens of an item (token_lists.h).
@@ -167,19 +171,6 @@ FLASHLATENT_HOST_DEVICE Cut next_item(const Geometry& g, const Cut& cut) {
 
 FLASHLATENT_HOST_DEVICE bool same_item(const Cut& a, const Cut& b) {
   return a.round == b.round && a.request == b.request;
-}
-
-/// Cost of a block if only `parts` parts have work. Fewer parts share the memory's bandwidth; as long as
-/// memory binds, idle parts cost nothing.
-FLASHLATENT_HOST_DEVICE std::int32_t block_cost_among(const Geometry& g, std::int64_t parts) {
-  if (g.cost.per_block_alone == 0 || parts >= g.parts) return g.cost.per_block;
-  const auto shared = static_cast<std::int32_t>(quotient(g.cost.per_block * parts, g.parts));
-  return shared > g.cost.per_block_alone ? shared : g.cost.per_block_alone;
-}
-
-/// Cost of a block if items stay whole.
-FLASHLATENT_HOST_DEVICE std::int32_t whole_block_cost(const Geometry& g) {
-  return block_cost_among(g, static_cast<std::int64_t>(g.requests) * g.rounds);
 }
 
 }  // namespace flashlatent::schedule

@@ -185,6 +185,25 @@ def test_refusals_name_the_option(sglang, more, sentence):
         sglang.registry.ATTENTION_BACKENDS["flashlatent"](runner(**more))
 
 
+# The host may know lengths; if not, and in graphs, an environment variable says what to expect.
+def test_kernels_are_chosen_for_lengths_that_are_known(sglang, monkeypatch):
+    for value, expected in ((None, 8192), ("0", 0), ("500", 500)):
+        if value is not None:
+            monkeypatch.setenv("FLASHLATENT_TYPICAL_TOKENS", value)
+        backend = sglang.registry.ATTENTION_BACKENDS["flashlatent"](runner())
+        batch = SimpleNamespace(forward_mode=mode("DECODE"), batch_size=2, req_pool_indices=torch.tensor([0, 1]),
+                                seq_lens=torch.tensor([40, 70]))
+        backend.init_forward_metadata(batch)
+        assert backend.typical_tokens == expected
+        batch.seq_lens_cpu = torch.tensor([40, 70])
+        backend.init_forward_metadata(batch)
+        assert backend.typical_tokens == 128
+    for value in ("-1", "many", ""):
+        monkeypatch.setenv("FLASHLATENT_TYPICAL_TOKENS", value)
+        with pytest.raises(ValueError, match=f"FLASHLATENT_TYPICAL_TOKENS is '{value}'; 0"):
+            sglang.registry.ATTENTION_BACKENDS["flashlatent"](runner())
+
+
 def test_prompts_are_another_backends(sglang):
     backend = sglang.registry.ATTENTION_BACKENDS["flashlatent"](runner())
     batch = SimpleNamespace(forward_mode=mode("EXTEND"))

@@ -403,6 +403,32 @@ def test_plans_know_how_many_layers_read_them():
         assert builder.build(0, common).decode.step.calls_per_plan == 3
 
 
+# A step knows its longest request. A graph is captured for all lengths to come, so that a setting decides.
+@pytest.mark.parametrize("setting, in_graphs", [({}, 8192), ({"flashlatent_typical_tokens": 500}, 500),
+                                                ({"flashlatent_typical_tokens": 0}, 0)])
+def test_kernels_are_chosen_for_the_lengths_of_a_step(setting, in_graphs):
+    with case.vllm_config() as config:
+        config.additional_config = setting
+        layer = case.Layer(config, backend_class())
+        cls = layer.attention.attn_backend.get_builder_cls()
+        builder = cls(layer.attention.get_kv_cache_spec(config), ["layer"], config, case.DEVICE)
+        for longest, typical in ((40, 64), (64, 64), (65, 128), (1, 1)):
+            assert builder.build(0, case.Batch(config, [longest, 1], [1, 1]).common()).decode.typical_tokens == typical
+        common = case.Batch(config, [40, 50], [1, 1]).common()
+        assert builder.build_for_cudagraph_capture(common).decode.typical_tokens == in_graphs
+        assert builder.build(0, common).decode.typical_tokens == 64
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, True, "4096"])
+def test_an_unusable_setting_of_typical_tokens_is_refused(value):
+    with case.vllm_config() as config:
+        config.additional_config = {"flashlatent_typical_tokens": value}
+        layer = case.Layer(config, backend_class())
+        cls = layer.attention.attn_backend.get_builder_cls()
+        with pytest.raises(ValueError, match=f"flashlatent_typical_tokens in additional_config is {value!r}; 0"):
+            cls(layer.attention.get_kv_cache_spec(config), ["layer"], config, case.DEVICE)
+
+
 def test_builders_take_ragged_batches_and_uniform_graphs():
     with case.vllm_config(speculative=3) as config:
         layer = case.Layer(config, backend_class())

@@ -58,9 +58,11 @@ def run(dtype=torch.bfloat16, heads_first=False, lengths=(40, 5, 131), queries=(
     q = torch.randn(total + padding, HEADS * DIM, generator=generator).to(dtype)
     starts = torch.tensor([0, *queries] + [0] * padding).cumsum(0).int()
     metadata = builder.build(0, SimpleNamespace(
-        causal=True, num_actual_tokens=total + padding, max_query_len=max(queries), query_start_loc=starts,
-        query_start_loc_cpu=starts, seq_lens=torch.tensor([*lengths] + [0] * padding, dtype=torch.int32),
-        block_table_tensor=table, slot_mapping=None))
+        causal=True, num_actual_tokens=total + padding, max_query_len=max(queries), max_seq_len=max(lengths),
+        query_start_loc=starts, query_start_loc_cpu=starts,
+        seq_lens=torch.tensor([*lengths] + [0] * padding, dtype=torch.int32), block_table_tensor=table,
+        slot_mapping=None))
+    assert metadata.typical_tokens >= max(lengths) > metadata.typical_tokens // 2
     out = torch.full_like(q, float("nan"))
     returned = impl.forward(layer, q, None, None, kv_cache, metadata, out)
     assert returned is out and not out.isnan().any()

@@ -166,6 +166,39 @@ def test_ragged_batch_without_any_token(tokens):
     assert lse.shape == (2, 4, tokens or 1) and (np.asarray(lse) == -np.inf).all()
 
 
+def test_typical_tokens():
+    fields = dict(batch=1, heads=64, softmax_scale=1.0, max_pages=2048)
+    none, short = flashlatent.Problem(**fields), flashlatent.Problem(**fields, typical_tokens=1024)
+    assert none.typical_tokens == 0 and short.typical_tokens == 1024 and none != short
+    assert "typical_tokens=1024" in str(short)
+    tabled = flashlatent.Problem(**{**fields, "max_pages": 16})
+    # Chosen as under a page table of so many tokens, and any lengths have a plan.
+    kernels = [flashlatent.describe_plan(problem, [1024], device="cuda", workers=132)["kernel"]
+               for problem in (none, short, tabled)]
+    assert kernels[0] != kernels[1] == kernels[2]
+    blocks = sum(s["blocks"][1] - s["blocks"][0]
+                 for part in flashlatent.describe_plan(short, [131072], device="cuda", workers=132)["parts"]
+                 for s in part["segments"])
+    assert blocks == 2048
+    for make in (lambda n: flashlatent.Problem(**fields, typical_tokens=n),
+                 lambda n: flashlatent.decode(*Case([5]).arguments(), typical_tokens=n, **Case([5]).options())):
+        with pytest.raises(flashlatent.InvalidArgumentError, match="typical_tokens is -1"):
+            make(-1)
+        with pytest.raises(flashlatent.ArgumentTypeError, match="typical_tokens is 1.5; an integer"):
+            make(1.5)
+
+
+# Lengths below and above what was expected, and expectations beyond the page table.
+@pytest.mark.parametrize("typical_tokens", [1, 64, 10**9])
+def test_typical_tokens_change_no_result(typical_tokens):
+    case = Case([0, 1, 700, 64])
+    expected = flashlatent.decode(*case.arguments(), **case.options())
+    found = flashlatent.decode(*case.arguments(), typical_tokens=typical_tokens, **case.options())
+    case.check(*found)
+    for a, b in zip(expected, found):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_calls_per_plan():
     lengths = [1 + i * 37 % 7000 for i in range(128)]
     fields = dict(batch=128, heads=64, softmax_scale=1.0, max_pages=128)

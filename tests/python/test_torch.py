@@ -76,6 +76,19 @@ def test_operator(device, planned):
     case.check(out, lse)
 
 
+@pytest.mark.parametrize("typical_tokens", [1, 64, 1 << 20])
+def test_typical_tokens(device, typical_tokens):
+    case = TorchCase([5, 90, 1500], device, dtype="bf16")
+    hint = dict(typical_tokens=typical_tokens)
+    plan = flashlatent.torch.plan(*case.tensors, v_dim=256, **hint)
+    case.check(*flashlatent.torch.decode(*case.tensors, plan=plan, **hint, **case.options()))
+    case.check(*flashlatent.torch.decode(*case.tensors, **hint, **case.options()))
+    case.check(*flashlatent.decode(*case.tensors, **hint, **case.options()))
+    step = flashlatent.Step()
+    for tokens in (0, typical_tokens, 0):  # plans of their own
+        case.check(*step.decode(*case.tensors, typical_tokens=tokens, **case.options()))
+
+
 def test_sink_and_ragged_queries(device):
     case = TorchCase([30, 7], device, tokens=2)
     sink = torch.tensor([-1.0, 0.0, 2.0, 1.0], device=device)

@@ -3,12 +3,17 @@
 Prompts are another backend's (--prefill-attention-backend); SGLang puts both behind one.
 """
 
+import os
 from typing import Any, Optional
 
 import torch
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 
 from flashlatent import Step
+
+from .._typical import of_setting, rounded
+
+_SETTING = "FLASHLATENT_TYPICAL_TOKENS"  # an environment variable
 
 
 class FlashLatentMLABackend(AttentionBackend):
@@ -23,9 +28,11 @@ class FlashLatentMLABackend(AttentionBackend):
         arguments = model_runner.server_args
         self.draft_tokens = int(getattr(arguments, "speculative_num_draft_tokens", None) or 1)
         self.batch_invariant = bool(getattr(arguments, "enable_deterministic_inference", False))
+        self.tokens_in_graphs = _tokens_in_graphs()
         self.step = Step()
         self.block_table: Optional[torch.Tensor] = None
         self.cache_seqlens: Optional[torch.Tensor] = None
+        self.typical_tokens = self.tokens_in_graphs
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
         """Nothing: what a graph reads is made in it."""
@@ -44,7 +51,17 @@ class FlashLatentMLABackend(AttentionBackend):
         if forward_batch.forward_mode.is_target_verify():
             lengths = lengths + self.draft_tokens
         self.cache_seqlens = lengths
+        self.typical_tokens = self._typical_tokens(forward_batch)
         self.step = Step()
+
+    def _typical_tokens(self, forward_batch: Any) -> int:
+        """Of the batch's longest request, where the host knows it; of a graph, which is captured for all lengths to
+        come, and where it does not, what the user set."""
+        known = getattr(forward_batch, "seq_lens_cpu", None)
+        capturing = forward_batch.seq_lens.is_cuda and torch.cuda.is_current_stream_capturing()
+        if known is None or capturing or known.numel() == 0:
+            return self.tokens_in_graphs
+        return rounded(int(known.max()) + self.draft_tokens)
 
     def forward_decode(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any, forward_batch: Any,
                        save_kv_cache: bool = True, **kwargs: Any) -> torch.Tensor:
@@ -69,8 +86,13 @@ class FlashLatentMLABackend(AttentionBackend):
         out, _ = self.step.decode(
             q.reshape(requests, tokens, layer.tp_q_head_num, layer.head_dim), cache, self.block_table,
             self.cache_seqlens, softmax_scale=layer.scaling, v_dim=layer.v_head_dim, causal=True,
-            batch_invariant=self.batch_invariant)
+            batch_invariant=self.batch_invariant, typical_tokens=self.typical_tokens)
         return out.view(requests * tokens, layer.tp_q_head_num * layer.v_head_dim)
+
+
+def _tokens_in_graphs() -> int:
+    value = os.environ.get(_SETTING)
+    return of_setting(_SETTING, int(value) if value is not None and value.isdecimal() else value)
 
 
 def _refuse(model_runner: Any) -> None:

@@ -10,6 +10,7 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from .. import _native
+from .._typical import rounded
 
 
 def fewest_expanded(latent, rope, nope, value):
@@ -54,7 +55,7 @@ class Step:
             table = table[torch.tensor(absorbed, device=device)]
         counts = [new[i] for i in absorbed]
         self.uniform = counts[0] if len(set(counts)) == 1 else 0
-        self.options = {"causal": True}
+        self.options = {"causal": True, "typical_tokens": rounded(max(past[i] + new[i] for i in absorbed))}
         if not self.uniform:
             begins = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
             self.options |= {"cu_seqlens_q": torch.from_numpy(begins).to(device), "tokens": max(counts)}

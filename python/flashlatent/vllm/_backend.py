@@ -5,6 +5,7 @@ from typing import Any, ClassVar, List, Optional, Tuple
 import torch
 from vllm.v1.attention.backend import MultipleOf
 
+from .._typical import of_setting, rounded
 from . import _refusals
 from .backends import registered_name
 
@@ -12,6 +13,38 @@ from .backends import registered_name
 def calls_per_plan(layer_names: List[str], fast_build: bool) -> int:
     """How many layers read a builder's metadata, and so a plan: its own, but of a draft's (fast_build) one."""
     return 1 if fast_build else len(layer_names)
+
+
+def setting(vllm_config: Any, name: str) -> Any:
+    """What --additional-config says under this name; None if nothing."""
+    options = vllm_config.additional_config
+    return options.get(name) if isinstance(options, dict) else None
+
+
+class HintedBuilder:
+    """Of metadata builders: how long contexts are expected to be.
+
+    A step that runs as it is built knows its longest request. A graph is captured for all lengths that will come, so
+    that --additional-config '{"flashlatent_typical_tokens": N}' says what to expect.
+    """
+
+    _capturing = False
+
+    def __init__(self, kv_cache_spec: Any, layer_names: List[str], vllm_config: Any, device: torch.device,
+                 *args: Any, **options: Any) -> None:
+        name = "flashlatent_typical_tokens"
+        self._tokens_in_graphs = of_setting(f"{name} in additional_config", setting(vllm_config, name))
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device, *args, **options)
+
+    def build_for_cudagraph_capture(self, common_attn_metadata: Any) -> Any:
+        self._capturing = True
+        try:
+            return super().build_for_cudagraph_capture(common_attn_metadata)  # type: ignore[misc]
+        finally:
+            self._capturing = False
+
+    def typical_tokens(self, common_attn_metadata: Any) -> int:
+        return self._tokens_in_graphs if self._capturing else rounded(common_attn_metadata.max_seq_len)
 
 
 class Backend:

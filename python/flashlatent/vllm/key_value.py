@@ -13,7 +13,7 @@ from vllm.v1.attention.backend import (AttentionBackend, AttentionCGSupport, Att
 from flashlatent import Step, append_kv
 
 from . import _refusals
-from ._backend import Backend, calls_per_plan
+from ._backend import Backend, HintedBuilder, calls_per_plan
 
 
 class FlashLatentKeyValueBackend(Backend, AttentionBackend):
@@ -81,10 +81,11 @@ class FlashLatentKeyValueMetadata(AttentionMetadata):
     block_table: torch.Tensor
     slot_mapping: torch.Tensor
     rows: int  # of the query that belong to a request
+    typical_tokens: int
     step: Step
 
 
-class FlashLatentKeyValueMetadataBuilder(AttentionMetadataBuilder):
+class FlashLatentKeyValueMetadataBuilder(HintedBuilder, AttentionMetadataBuilder):
     """Graphs are of batches in which all requests have as many query tokens: what is captured for a mixture with
     prompts would launch for the longest one each time."""
 
@@ -103,6 +104,7 @@ class FlashLatentKeyValueMetadataBuilder(AttentionMetadataBuilder):
             num_actual_tokens=common.num_actual_tokens, max_query_len=max(common.max_query_len, 1),
             query_start_loc=common.query_start_loc, seq_lens=common.seq_lens, block_table=common.block_table_tensor,
             slot_mapping=common.slot_mapping, rows=int(common.query_start_loc_cpu[-1]),
+            typical_tokens=self.typical_tokens(common),
             step=Step(calls_per_plan=calls_per_plan(self.layer_names, fast_build)))
 
 
@@ -160,5 +162,5 @@ class FlashLatentKeyValueImpl(AttentionImpl):
             query[:rows].view(-1, self.num_heads, self.head_size), keys, values, attn_metadata.block_table,
             attn_metadata.seq_lens, causal=True, cu_seqlens_q=attn_metadata.query_start_loc,
             tokens=attn_metadata.max_query_len, alibi_slopes=self._slopes, attn_sink=self._sinks, key_scale=key_scale,
-            value_scale=value_scale, out=out[:rows], **self._options)
+            value_scale=value_scale, out=out[:rows], typical_tokens=attn_metadata.typical_tokens, **self._options)
         return output

@@ -17,7 +17,7 @@ from vllm.v1.attention.backend import AttentionCGSupport
 from flashlatent import Step
 
 from . import _refusals
-from ._backend import LatentBackend, calls_per_plan
+from ._backend import HintedBuilder, LatentBackend, calls_per_plan, setting
 from ._queries import Queries
 
 Query = Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
@@ -56,13 +56,14 @@ class FlashLatentDecodeMetadata(MLACommonDecodeMetadata):
     run: int  # tokens side by side that are of one rank, where ranks share contexts
     step: Step
     queries: Queries
+    typical_tokens: int
 
 
 class FlashLatentMLAMetadata(MLACommonMetadata):
     pass
 
 
-class FlashLatentMLAMetadataBuilder(MLACommonMetadataBuilder):
+class FlashLatentMLAMetadataBuilder(HintedBuilder, MLACommonMetadataBuilder):
     _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_BATCH
     query_len_support: ClassVar[QueryLenSupport] = QueryLenSupport.VARLEN
 
@@ -81,6 +82,7 @@ class FlashLatentMLAMetadataBuilder(MLACommonMetadataBuilder):
 
     def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> Any:
         self._calls_per_plan = calls_per_plan(self._layer_names, fast_build)
+        self._typical_tokens = self.typical_tokens(common_attn_metadata)
         return super().build(common_prefix_len, common_attn_metadata, fast_build)
 
     def _build_decode(self, block_table_tensor: torch.Tensor, seq_lens_device: torch.Tensor,
@@ -90,13 +92,14 @@ class FlashLatentMLAMetadataBuilder(MLACommonMetadataBuilder):
         return FlashLatentDecodeMetadata(
             block_table=block_table_tensor, seq_lens=seq_lens_device, dcp_tot_seq_lens=dcp_tot_seq_lens_device,
             run=self.cp_kv_cache_interleave_size, step=Step(calls_per_plan=self._calls_per_plan),
-            queries=Queries.of(query_start_loc_cpu, query_start_loc_device, num_decode_tokens))
+            queries=Queries.of(query_start_loc_cpu, query_start_loc_device, num_decode_tokens),
+            typical_tokens=self._typical_tokens)
 
 
 def _products() -> str:
     """What the user says of products from an fp8 cache: --additional-config '{"flashlatent_products": "fp8"}'."""
-    options = get_current_vllm_config().additional_config
-    value = options.get("flashlatent_products", "auto") if isinstance(options, dict) else "auto"
+    given = setting(get_current_vllm_config(), "flashlatent_products")
+    value = "auto" if given is None else given
     if value not in ("auto", "bf16", "fp8"):
         raise ValueError(f"flashlatent: flashlatent_products in additional_config is {value!r}; 'auto', 'bf16' or "
                          "'fp8' is expected")
@@ -127,7 +130,7 @@ class FlashLatentMLAImpl(MLACommonImpl):
         if isinstance(q, tuple):
             q = torch.cat(q, dim=-1)
         decode = attn_metadata.decode
-        options: dict = {}
+        options: dict = {"typical_tokens": decode.typical_tokens}
         lengths = decode.seq_lens
         if decode.dcp_tot_seq_lens is not None:  # drafts go by a token's place in the whole context
             lengths = decode.dcp_tot_seq_lens

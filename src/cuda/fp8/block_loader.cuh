@@ -4,12 +4,26 @@
 #include <type_traits>
 
 #include "cuda/fp8/loader.cuh"
+#include "cuda/fp8/loader_584.cuh"
+#include "cuda/fp8/token_kind.h"
 #include "cuda/parts/atoms_loader.cuh"
 
 namespace flashlatent::fp8 {
 
+template <class Shared, Tokens kTokens = Shared::Config::kTokens>
+struct LoaderOfTokens {
+  using Type = parts::atoms::Loader<Shared>;
+};
 template <class Shared>
-using LoaderOf = std::conditional_t<Shared::Config::kE4m3, parts::atoms::Loader<Shared>, Loader<Shared>>;
+struct LoaderOfTokens<Shared, Tokens::kFp8_656> {
+  using Type = Loader<Shared>;
+};
+template <class Shared>
+struct LoaderOfTokens<Shared, Tokens::kFp8_584> {
+  using Type = Loader584<Shared>;
+};
+template <class Shared>
+using LoaderOf = typename LoaderOfTokens<Shared>::Type;
 
 /// All blocks of segments that somebody lists.
 /// `map`: of boxes, else null.

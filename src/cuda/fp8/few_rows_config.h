@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/e4m3_latent.h"
+#include "core/fp8_584.h"
 #include "core/fp8_656.h"
 #include "cuda/fp8/token_kind.h"
 #include "cuda/parts/sent_unit.cuh"
@@ -16,11 +17,13 @@ namespace flashlatent::fp8::few_rows {
 /// kMerges_: CTAs do the combine step, too (parts/merge_step.cuh). Asked when the kernel runs it takes small
 /// calls 0.3 to 0.6 us longer, why is not known.
 /// kTeam_: CTAs of a cluster that share a segment's blocks.
-template <int kRows_, bool kMerges_, int kTeam_ = 1, Tokens kTokens_ = Tokens::kFp8_656>
+/// kAlone_: of fp8_584; a CTA has a share of one item, or whole items in turn (parts/listed_items.cuh).
+template <int kRows_, bool kMerges_, int kTeam_ = 1, Tokens kTokens_ = Tokens::kFp8_656, bool kAlone_ = false>
 struct Config {
   using Element = __nv_bfloat16;
   static constexpr Tokens kTokens = kTokens_;
-  static constexpr bool kE4m3 = kTokens != Tokens::kFp8_656;
+  static constexpr bool kE4m3 = is_e4m3(kTokens);
+  static constexpr bool kFp8_584 = kTokens == Tokens::kFp8_584;
   static constexpr bool kBoxes = kTokens == Tokens::kE4m3Boxes;
   static constexpr int kTeam = kTeam_;
   static constexpr bool kMerges = kMerges_;
@@ -29,15 +32,18 @@ struct Config {
   static_assert(kRows == 16 || ((kRows == 8 || kRows == 32) && kTeam == 1));
   // A computing warp lists the part's segments. Of 32 rows of fp8_656 it has no registers left for that: the
   // loader walks the plan, in local memory.
-  static constexpr bool kListsSegments = kTeam == 1 && (kRows < 32 || kE4m3);
-  static constexpr bool kLists = false;  // of tokens there is one list
+  static constexpr bool kListsSegments = kTeam == 1 && !kFp8_584 && (kRows < 32 || kE4m3);
+  static constexpr bool kLists = kFp8_584;  // of tokens; else there is one
+  static constexpr bool kAlone = kAlone_;
+  static_assert(kFp8_584 ? kTeam == 1 && !(kAlone && kMerges) : !kAlone);
   // Those that compute: each scores a block in turn, and has a part of the output of all.
   static constexpr int kWarpgroups = 2;
   // P and what goes with it are there for two blocks of each warpgroup: slow warps may still read those of
   // the block before last; when its place comes next, the vote of the block between has been taken.
   static constexpr int kPlaces = 2 * kWarpgroups;
-  static constexpr int kQkDim = kE4m3 ? e4m3_latent::kDim : fp8_656::kDim;
-  static constexpr int kVDim = fp8_656::kLatentDim;
+  static constexpr int kQkDim = kE4m3 ? e4m3_latent::kDim : kFp8_584 ? fp8_584::kDim : fp8_656::kDim;
+  static constexpr int kVDim = 512;
+  static_assert(kVDim == fp8_656::kLatentDim && kVDim == fp8_584::kDim);
   static constexpr int kChunks = kQkDim / 64;
   static constexpr int kPartDim = kVDim / kWarpgroups;
   static constexpr int kPartChunks = kPartDim / 64;  // products with M = 64
@@ -51,14 +57,18 @@ struct Config {
   static constexpr int kComputeThreads = kWarpgroups * 128;
   static constexpr int kThreads = kComputeThreads + 128;
   static constexpr int kLaunchRegisters = 168;  // what a launch gets
-  static constexpr int kLoaderRegisters = kTeam > 1 ? 56 : 40;
-  static constexpr int kComputeRegisters = kTeam > 1 ? 224 : 232;
+  static constexpr int kLoaderRegisters = kLists ? (kRows < 32 ? 88 : 72) : kTeam > 1 ? 56 : 40;
+  static constexpr int kComputeRegisters = kLists ? (kRows < 32 ? 208 : 216) : kTeam > 1 ? 224 : 232;
   static_assert(kWarpgroups * kComputeRegisters + kLoaderRegisters == (kWarpgroups + 1) * kLaunchRegisters);
 
-  static constexpr int kTokenBytes = kE4m3 ? e4m3_latent::kDim : fp8_656::kTokenBytes;
+  static constexpr int kTokenBytes = kE4m3      ? e4m3_latent::kDim
+                                     : kFp8_584 ? fp8_584::kTokenBytes
+                                                : fp8_656::kTokenBytes;
+  static constexpr int kGroups = kFp8_584 ? fp8_584::kGroups : fp8_656::kGroups;  // with scales of their own
   static constexpr int kBlockBytes = 64 * kTokenBytes;
   static constexpr int kTileBytes = kRows * 128;  // 64 columns of Q, or 64 tokens of P
   static constexpr int kQueryTiles = kChunks;
+  static constexpr int kRopeTiles = kFp8_584 ? kPlaces : 0;  // of P for RoPE, which is a value there
 
   // In a team the output's units are kUnitColumns of one of a thread's four rows. What an owner
   // has of them itself it receives where P was: there is room for seven others' (28 KB) and not for eight.
@@ -79,7 +89,7 @@ struct Config {
   static constexpr int kTeamBytes = (kTeam - 1) * kOwnedUnits * int{sizeof(SentUnit)};
   // Four blocks may be worked on. A fifth, for which 8 rows leave room, gains nothing.
   static constexpr int kSlots = 4;
-  static constexpr int kBytes = (kQueryTiles + kPlaces) * kTileBytes + kSlots * kBlockBytes;
+  static constexpr int kBytes = (kQueryTiles + kPlaces + kRopeTiles) * kTileBytes + kSlots * kBlockBytes;
   static_assert(kBytes + kReservedBytes + kTeamBytes <= 227 * 1024);
   static_assert(kTeam == 1 || kOwnedUnits * int{sizeof(SentUnit)} <= kPlaces * kTileBytes);
 };

@@ -1,8 +1,9 @@
-// Decode from an fp8_656 cache, or from e4m3 latents, dense and sparse: a warpgroup loads, two compute
-// (warpgroup.cuh), each CTA by itself or in a team.
+// Decode from an fp8_656 cache, or from e4m3 latents, dense and sparse, or from fp8_584 caches by lists of
+// tokens: a warpgroup loads, two compute (few_rows_warpgroup.cuh), each CTA by itself or in a team.
 #pragma once
 
 #include "cuda/fp8/block_loader.cuh"
+#include "cuda/fp8/few_rows_listed.cuh"
 #include "cuda/fp8/few_rows_team.cuh"
 #include "cuda/fp8/few_rows_warpgroup.cuh"
 #include "cuda/parts/kv_loader.cuh"
@@ -12,8 +13,8 @@
 namespace flashlatent::fp8::few_rows {
 
 template <class Config>
-using MergeStep =
-    parts::MergeStep<typename Config::Element, Config::kComputeThreads, Config::kRows, Config::kVDim>;
+using MergeStep = parts::MergeStep<typename Config::Element, Config::kComputeThreads, Config::kRows,
+                                   Config::kVDim, 4, 9, Config::kLists>;
 
 /// Segments as a computing warp lists them; one that is known by shape the loader tells of, and Q is asked
 /// for before.
@@ -58,7 +59,9 @@ __device__ __forceinline__ void compute(SharedMemory<Config>& shared, const part
     if (threadIdx.x >= Config::kComputeThreads - 32) MergeStep<Config>::begin(args, shared.merge);
   }
   Warpgroup<Config> warpgroup(shared, args);
-  if constexpr (Config::kListsSegments) {
+  if constexpr (Config::kLists) {
+    compute_lists(shared, args, warpgroup);
+  } else if constexpr (Config::kListsSegments) {
     compute_listed(shared, args, warpgroup);
   } else {
     compute_told(shared, args, warpgroup);
@@ -71,7 +74,9 @@ __device__ __forceinline__ void load(SharedMemory<Config>& shared, const parts::
                                      const CUtensorMap* map) {
   const int thread = threadIdx.x - Config::kComputeThreads;
   if (thread >= LoaderOf<SharedMemory<Config>>::kThreads) return;
-  if constexpr (Config::kListsSegments) {
+  if constexpr (Config::kLists) {
+    load_lists(shared, args, thread);
+  } else if constexpr (Config::kListsSegments) {
     if (parts::known_ahead<1>(args) && thread < 32) {
       const parts::PartPlace<> place(args);
       parts::Work work;

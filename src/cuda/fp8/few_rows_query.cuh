@@ -1,9 +1,10 @@
-// Q into shared memory: fp16, for fp8_656 its RoPE part bf16, all times a power of two that brings the tile's
-// largest value to 2^14, so that bf16 values down to 2^-28 of it are exact. e4m3 as it is, which is exact.
+// Q into shared memory: fp16, where RoPE is bf16 its part of that in bf16, all times a power of two that
+// brings the tile's largest value to 2^14, so that bf16 values down to 2^-28 of it are exact. e4m3 as it is,
+// which is exact.
 //
-// Columns are in the order in which K's come to registers: of a token's 128 columns (e4m3 latents: 64) lane t
-// of a quad reads 32 (16) bytes, of which four are its columns 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of a product's
-// 16.
+// Columns are in the order in which K's come to registers: of a token's 128 bytes (e4m3 latents, fp8_584: 64)
+// lane t of a quad reads 32 (16), of which four are its columns 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of a product's
+// 16; of RoPE in bf16 eight.
 #pragma once
 
 #include "cuda/fp8/few_rows_smem.cuh"
@@ -54,15 +55,17 @@ class QueryShare {
 
   __device__ __forceinline__ void store(Shared& shared, float scale) const {
     for_each_unit([&](int i, int row, int unit) {
-      const bool rope = Config::kE4m3 || unit >= 64;
-      const int tile = Config::kE4m3 ? unit / 8 : rope ? 8 : unit / 16 * 2 + unit / 2 % 2;
-      const int quad_lane = rope ? unit % 8 / 2 : unit % 16 / 4;
+      const bool rope = Config::kE4m3 || unit >= kRopeUnit;
+      const int tile = kInOrder ? unit / 8 : rope ? 8 : unit / 16 * 2 + unit / 2 % 2;
+      const int quad_lane = Config::kFp8_584 && rope ? unit % 4
+                            : kInOrder || rope       ? unit % 8 / 2
+                                                     : unit % 16 / 4;
       const bool as_half = Config::kE4m3 || !rope;
       const std::uint32_t pairs[4] = {values_[i].x, values_[i].y, values_[i].z, values_[i].w};
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const float2 two = parts::unpack<__nv_bfloat16>(pairs[j]);
-        put(shared.q[tile], row, unit, quad_lane, j,
+        put(shared.q[tile], row, Config::kFp8_584 && rope ? unit / 4 : unit, quad_lane, j,
             as_half ? parts::pack<__half>(two.x * scale, two.y * scale)
                     : parts::pack<__nv_bfloat16>(two.x * scale, two.y * scale));
       }
@@ -99,13 +102,15 @@ class QueryShare {
       take(i, row, unit);
     }
   }
-  /// The j-th pair of a unit's columns.
-  __device__ __forceinline__ static void put(std::uint8_t* tile, int row, int unit, int quad_lane, int j,
+  /// The j-th pair of eight columns, which are the first half of its lane's in a tile if `half` is even.
+  __device__ __forceinline__ static void put(std::uint8_t* tile, int row, int half, int quad_lane, int j,
                                              std::uint32_t pair) {
-    *reinterpret_cast<std::uint32_t*>(tile + parts::unit_offset(row, unit % 2 * 4 + j) + quad_lane * 4) =
+    *reinterpret_cast<std::uint32_t*>(tile + parts::unit_offset(row, half % 2 * 4 + j) + quad_lane * 4) =
         pair;
   }
 
+  static constexpr bool kInOrder = Config::kE4m3 || Config::kFp8_584;
+  static constexpr int kRopeUnit = Config::kFp8_584 ? fp8_584::kNopeDim / 8 : fp8_656::kLatentDim / 8;
   static constexpr int kInfinite = 0x7f80;
   static constexpr int kRowUnits = Config::kQueryTiles * 8;
   static constexpr int kCount =

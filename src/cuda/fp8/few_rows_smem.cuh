@@ -5,6 +5,7 @@
 
 #include "cuda/fp8/few_rows_config.h"
 #include "cuda/fp8/tile_rows.cuh"
+#include "cuda/parts/listed_items.cuh"
 #include "cuda/parts/merge_step.cuh"
 #include "cuda/parts/segment_list.cuh"
 #include "cuda/parts/team_unit.cuh"
@@ -26,6 +27,14 @@ struct TeamMemory : parts::TeamMemory<Config> {
 struct NoTeam {};
 struct NoMerge {};
 
+/// Walks of loading warps, each its own.
+template <class Config>
+struct WalkMemory {
+  using Items = std::conditional_t<Config::kAlone, parts::ItemsInTurn, parts::PlannedItems>;
+  typename Items::Memory of_warp[4];
+};
+struct NoWalk {};
+
 template <class Config>
 using WorkQueue = parts::WorkQueueOf<std::conditional_t<(Config::kTeam > 1), TeamWork, parts::Work>>;
 
@@ -39,12 +48,13 @@ template <class Config_>
 struct alignas(1024) SharedMemory {
   using Config = Config_;
 
-  std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];   // fp16; for fp8_656 RoPE in bf16, last
-  std::uint8_t p[Config::kPlaces][Config::kTileBytes];       // of a block
+  std::uint8_t q[Config::kQueryTiles][Config::kTileBytes];  // fp16; for fp8_656 RoPE in bf16, last
+  // Of a block; then of fp8_584 the same for RoPE, without units and in bf16.
+  std::uint8_t p[Config::kPlaces + Config::kRopeTiles][Config::kTileBytes];
   std::uint8_t blocks[Config::kSlots][Config::kBlockBytes];  // tokens as they are in the cache
   union {
-    std::uint16_t ratio[Config::kPlaces][fp8_656::kGroups][64];  // of fp8_656: parts/fp8_units.cuh
-    float row_scale[Config::kRows];                              // of e4m3: of scores, to base 2
+    alignas(16) std::uint16_t ratio[Config::kPlaces][Config::kGroups][64];  // parts/fp8_units.cuh
+    float row_scale[Config::kRows];                                         // of e4m3: of scores, to base 2
   };
   float warp_max[Config::kWarpgroups][4][Config::kRows];
   float base[Config::kRows];                     // -inf: there is none yet
@@ -67,6 +77,7 @@ struct alignas(1024) SharedMemory {
   std::conditional_t<Config::kListsSegments, parts::SegmentList, WorkQueue<Config>> segments;
   std::conditional_t<(Config::kTeam > 1), TeamMemory<Config>, NoTeam> team;
   std::conditional_t<Config::kMerges, parts::MergeBegun, NoMerge> merge;
+  std::conditional_t<Config::kLists, WalkMemory<Config>, NoWalk> walks;
 
   /// What a CTA has itself takes the place of P.
   __device__ __forceinline__ parts::TeamUnits<Config>& incoming(int sender, int owner) {

@@ -1,6 +1,6 @@
-// Decode from an fp8_656 cache, dense and sparse, with the tokens' bytes straight from the cache to the
-// tensor cores: nothing but the bytes lies in shared memory, and registers turn them into fp16 as A operands
-// of
+// Decode from an fp8_656 cache, dense and sparse, and from others (few_rows_kernel.cuh), with the tokens'
+// bytes straight from the cache to the tensor cores: nothing but the bytes lies in shared memory, and
+// registers turn them into fp16 as A operands of
 //
 //   S^T = K Q^T        64 tokens x kRows, by the warpgroup whose block it is
 //   O^T += V^T P^T     its part of d_v x kRows, by each warpgroup for all blocks
@@ -22,6 +22,7 @@
 #pragma once
 
 #include "cuda/fp8/e4m3_block.cuh"
+#include "cuda/fp8/few_rows_584.cuh"
 #include "cuda/fp8/few_rows_656.cuh"
 #include "cuda/fp8/few_rows_query.cuh"
 #include "cuda/fp8/output_part.cuh"
@@ -63,7 +64,7 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
 #pragma unroll 1
     for (int mine = me_;; mine += 2) {
       const bool has_one = mine < blocks;
-      if (has_one) score(place_.ahead(mine > 0));
+      if (has_one) score(mine, place_.ahead(mine > 0));
 #pragma unroll 1
       for (int block = mine - 1; block <= mine; ++block) {  // the other's, and its own
         if (block < 0 || block >= blocks) continue;
@@ -87,8 +88,11 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
     meet();
     const std::int64_t first_row = this->partial_row(work);
     if (threadIdx.x < kRows) finish_row(first_row, threadIdx.x);
-    if (is_poisoned()) [[unlikely]]
+    if (!Config::kLists && is_poisoned()) [[unlikely]]
       spread_poison();
+    if constexpr (Config::kFp8_584) {
+      if (me_ == 1) Block::put_rope_in_pairs(o_[kRopeChunk], thread());
+    }
     const OutputRows rows = output_rows();  // once all have met, the next segment's take their place
     meet();
     const auto factor = columns_of(shared_.row_factor);
@@ -105,8 +109,12 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
   using Columns = typename Base::Columns;
   static constexpr int kLargestExponent = 9;
   static_assert(Config::kLargestP == 1 << kLargestExponent);
-  using Block = std::conditional_t<Config::kE4m3, E4m3Block<Config>, Fp8_656Block<Config>>;
-  static constexpr int kColumns = kRows / 4;  // of S^T and O^T, a thread's
+  static constexpr bool kSumsLarge = Config::kE4m3 || Config::kFp8_584;  // of probabilities up to 2^9, not 1
+  using Block =
+      std::conditional_t<Config::kE4m3, E4m3Block<Config>,
+                         std::conditional_t<Config::kFp8_584, Fp8_584Block<Config>, Fp8_656Block<Config>>>;
+  static constexpr int kColumns = kRows / 4;                  // of S^T and O^T, a thread's
+  static constexpr int kRopeChunk = Config::kPartChunks - 1;  // of fp8_584, the second warpgroup's
   struct OutputRows {
     __nv_bfloat16* of_column[kColumns];  // null: no such row
   };
@@ -118,7 +126,7 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
   __device__ __forceinline__ void start() {
     this->clear(o_);
     sums_ = {};
-    least_limit_ = limit(0);
+    if constexpr (!Config::kLists) least_limit_ = limit(0);
   }
 
   /// How many tokens query row n attends to.
@@ -138,7 +146,7 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
   }
 
   __device__ __forceinline__ void locate_row(const parts::RowTile& tile, int n) {
-    shared_.rows.find(args_, tile, n);
+    if constexpr (!Config::kLists) shared_.rows.find(args_, tile, n);
     shared_.row_query[n] = nullptr;
     if constexpr (Config::kE4m3) {
       shared_.row_scale[n] = args_.scale_log2 * cache_scale(args_) * query_scale(args_.query, tile, n);
@@ -183,13 +191,20 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
   }
 
   /// s_ = K Q^T of this warpgroup's block, in base 2.
-  __device__ __forceinline__ void score(const fp8::RingPlace<Config>& place) {
+  __device__ __forceinline__ void score(int block, const fp8::RingPlace<Config>& place) {
     ptx::wait(shared_.full[place.slot()], place.parity());
     live_ = live_of(place.slot());
-    Block::score(
-        s_, block_address(place.slot()),
-        ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0)),
-        [] { return fragment(); }, [&] { finish_products(); });
+    if constexpr (Config::kFp8_584) {
+      units_ = Block::score(
+          s_, block_address(place.slot()),
+          ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0)),
+          shared_.ratio[place_of(block)], [] { return fragment(); }, [&] { finish_products(); });
+    } else {
+      Block::score(
+          s_, block_address(place.slot()),
+          ptx::descriptor_k_major(__shfl_sync(0xffffffff, ptx::shared_address(shared_.q[0]), 0)),
+          [] { return fragment(); }, [&] { finish_products(); });
+    }
     if constexpr (Config::kE4m3) {
       const Columns scale = columns_of(shared_.row_scale);
 #pragma unroll
@@ -210,16 +225,26 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
   /// From scores to P in shared memory, times the tokens' units. Nobody reads what is overwritten.
   __device__ __forceinline__ void softmax(int block) {
     const int start = begin_ + block * 64;
-    const std::uint32_t token = block_address(place_.slot()) + fragment().row * fp8_656::kTokenBytes;
+    [[maybe_unused]] const std::uint32_t token =
+        block_address(place_.slot()) + fragment().row * fp8_656::kTokenBytes;
     Units units = {};
-    if constexpr (!Config::kE4m3) units = Block::units(token);
+    if constexpr (Config::kFp8_584) {
+      units = units_;
+    } else if constexpr (!Config::kE4m3) {
+      units = Block::units(token);
+    }
     bool masked = false;
-    if (live_ != parts::kAllLive || partial_tokens(live_, least_limit_ - start) != 0) [[unlikely]] {
+    if constexpr (Config::kLists) {  // all rows attend to all of its tokens
+      if (live_ != parts::kAllLive) [[unlikely]]
+        parts::mask_columns<kRows>(s_, live_, fragment(), [](int) { return 64; });
+    } else if (live_ != parts::kAllLive || partial_tokens(live_, least_limit_ - start) != 0) [[unlikely]] {
       parts::mask_columns<kRows>(s_, live_, fragment(), [&](int n) { return limit(n) - start; });
       masked = true;
     }
     const int place = place_of(block);
-    if constexpr (!Config::kE4m3) Block::store_ratios(shared_.ratio[place], token, units, thread());
+    if constexpr (!Config::kE4m3 && !Config::kFp8_584) {
+      Block::store_ratios(shared_.ratio[place], token, units, thread());
+    }
     if (thread() == 0) shared_.flags[place] = Config::kE4m3 && masked ? kMasked : 0;
     Columns sums;
     const bool exceeds = take_exponentials(place, units, sums);
@@ -257,18 +282,30 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
   /// may be?
   __device__ __forceinline__ bool take_exponentials(int place, Units units, Columns& sums) const {
     const float low_log = log_of(units.low), high_log = log_of(units.high);
-    const float low_share = parts::power_of_two(254 - kLargestExponent - units.low),
-                high_share = parts::power_of_two(254 - kLargestExponent - units.high);
+    constexpr int kShareExponent = 254 - kLargestExponent * !kSumsLarge;
+    const float low_share = parts::power_of_two(kShareExponent - units.low),
+                high_share = parts::power_of_two(kShareExponent - units.high);
     const Columns base = columns_of(shared_.finite_base);
     float p[kRows / 2];
+    [[maybe_unused]] float without_units[kRows / 2];
     float largest = 0;
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       const int at = i / 2 * 4 + i % 2;
       p[at] = parts::exp2_fast(s_[at] + low_log - base[i]);
       p[at + 2] = parts::exp2_fast(s_[at + 2] + high_log - base[i]);
-      sums[i] = Config::kE4m3 ? p[at] + p[at + 2] : fmaf(p[at], low_share, p[at + 2] * high_share);
+      if constexpr (Config::kFp8_584) {
+        without_units[at] = p[at] * low_share;
+        without_units[at + 2] = p[at + 2] * high_share;
+        sums[i] = without_units[at] + without_units[at + 2];
+      } else {
+        sums[i] = Config::kE4m3 ? p[at] + p[at + 2] : fmaf(p[at], low_share, p[at + 2] * high_share);
+      }
       largest = fmaxf(largest, fmaxf(p[at], p[at + 2]));
+    }
+    if constexpr (Config::kFp8_584) {
+      parts::store_probabilities<__nv_bfloat16, kRows>(
+          ptx::shared_address(shared_.p[Config::kPlaces + place]), without_units, thread());
     }
     parts::store_probabilities<__half, kRows>(ptx::shared_address(shared_.p[place]), p, thread());
     ptx::fence_for_async_proxy();
@@ -341,6 +378,10 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
       add_e4m3_values(slot, p);
       return;
     }
+    if constexpr (Config::kFp8_584) {
+      add_fp8_584_values(slot, place, p);
+      return;
+    }
     if (least_limit_ < start + 64 && args_.causal) [[unlikely]]
       keep_from_poison(place, slot, start);
     const std::uint32_t row = this->value_row(slot);
@@ -361,6 +402,44 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
     }
     release(slot);
   }
+  /// The second warpgroup's last 64 columns are RoPE.
+  __device__ __forceinline__ void add_fp8_584_values(int slot, int place, std::uint64_t p) {
+    constexpr std::uint64_t kRopeStep = Config::kPlaces * Config::kTileBytes >> 4;
+    const std::uint32_t row = Block::value_row(block_address(slot), me_, thread());
+    fp8::Operands a[2];
+    std::uint32_t ratio[8];
+    fp8::ValueBytes bytes = Block::values(row, 0);
+    this->pin(o_);
+#pragma unroll
+    for (int i = 0; i < kRopeChunk; ++i) {
+      Block::load_ratios(ratio, shared_.ratio[place][me_ * Config::kPartChunks + i], thread());
+      if (i == 0) finish_products();
+      if (i >= 2) ptx::wgmma_wait<1>();
+      fp8::widen_values(a[i % 2], bytes, ratio);
+      if (i + 1 < kRopeChunk) bytes = Block::values(row, i + 1);
+      multiply_values<__half>(i, a[i % 2], p);
+    }
+    constexpr int kLast = kRopeChunk % 2;
+    if (me_ == 0) {
+      bytes = Block::values(row, kRopeChunk);
+      Block::load_ratios(ratio, shared_.ratio[place][kRopeChunk], thread());
+      ptx::wgmma_wait<1>();
+      fp8::widen_values(a[kLast], bytes, ratio);
+      multiply_values<__half>(kRopeChunk, a[kLast], p);
+    } else {
+      ptx::wgmma_wait<1>();
+      Block::load_rope_values(a[kLast], block_address(slot), thread());
+      multiply_values<__nv_bfloat16>(kRopeChunk, a[kLast], p + kRopeStep);
+    }
+    release(slot);
+  }
+  template <class Element>
+  __device__ __forceinline__ void multiply_values(int chunk, const fp8::Operands& a, std::uint64_t p) {
+    ptx::wgmma_fence();
+    fp8::multiply<Element, kRows>(o_[chunk], a, p, true);
+    ptx::wgmma_commit();
+  }
+
   __device__ __forceinline__ void add_e4m3_values(int slot, std::uint64_t p) {
     const std::uint32_t row = Block::value_row(block_address(slot), me_, thread());
     fp8::Operands a[2];
@@ -418,7 +497,7 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < Config::kWarpgroups * 4; ++i) sum += shared_.warp_sum[i / 4][i % 4][n];
-    return {shared_.base[n], Config::kE4m3 ? sum / (1 << kLargestExponent) : sum};
+    return {shared_.base[n], kSumsLarge ? sum / (1 << kLargestExponent) : sum};
   }
 
   /// Row n's factor, and its lse.
@@ -476,6 +555,7 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
   int begin_ = 0;                   // the segment's first token
   float scale_ = 0;                 // of scores, to base 2; of e4m3 each row has its own
   std::uint64_t live_ = 0;          // which tokens of this warpgroup's block count
+  Units units_;                     // fp8_584: of this thread's tokens of this warpgroup's block
   Columns sums_;                    // of this thread's tokens
   float s_[kRows / 2];
   typename Base::Accumulators o_;

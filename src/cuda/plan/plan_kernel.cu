@@ -13,6 +13,7 @@
 #include "plan/shares_by_length.h"
 #include "plan/team_shares.h"
 #include "plan/whole.h"
+#include "plan/whole_parts.h"
 
 namespace flashlatent::cuda {
 

@@ -1,0 +1,20 @@
+"""How long contexts are expected to be (typical_tokens of decode()), for engines."""
+
+from typing import Any
+
+IN_GRAPHS = 8192  # of graphs, which are captured before any length is known (docs/log/picks.md)
+
+
+def rounded(tokens: int) -> int:
+    """The next power of two, so that a kernel is chosen anew seldom as contexts grow."""
+    return 1 << max(int(tokens) - 1, 0).bit_length()
+
+
+def of_setting(name: str, value: Any) -> int:
+    """What a user set for graphs; IN_GRAPHS where nothing is set, 0: as far as page tables reach."""
+    if value is None:
+        return IN_GRAPHS
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"flashlatent: {name} is {value!r}; 0 (as far as page tables reach) or a positive integer is "
+                         "expected")
+    return value

@@ -66,8 +66,7 @@ class HalvesOfColumns {
   /// `factor`: the final factor of each row's sums. `last`: by how many words a thread's columns of the last
   /// chunk lie elsewhere than in the others (word_of()).
   __device__ __forceinline__ void write(const PartialArguments& partial, std::int64_t first_row,
-                                        const Work& work, const float (&factor)[kRows],
-                                        int last = 0) const {
+                                        const Work& work, const float (&factor)[kRows], int last = 0) const {
     put_bounds([](float x) { return fabsf(x); }, [](float a, float b) { return a + b; });
     meet();
     float bound_of_row = Threads::thread() < kRows ? bound(Threads::thread()) : 0.0F;

@@ -23,7 +23,7 @@ struct Fp8_584Block {
                                                 Finish finish) {
     constexpr std::uint64_t kTileStep = Config::kTileBytes >> 4;
     const std::uint32_t row = block + pairs::data_offset(fragment().row) + fragment().column * 8;
-    float sums[2][kApart][kRows / 2];  // of two groups at a time
+    float sums[2][kRows / 2];  // of two groups at a time
     fp8::Operands a[2];
     const fp8::KeyBytes rope = keys(row + fp8_584::kRopeOffset),
                         more_rope = keys(row + fp8_584::kRopeOffset + 64);
@@ -31,7 +31,7 @@ struct Fp8_584Block {
     finish();
     fp8::take_rope(a[1], rope, more_rope);
     ptx::wgmma_fence();
-    multiply_apart<__nv_bfloat16>(sums[1], a[1], q + kGroups * kTileStep);
+    fp8::multiply<__nv_bfloat16, kRows>(s, a[1], q + kGroups * kTileStep, false);
     ptx::wgmma_commit();
     fp8::KeyBytes bytes = keys(row);
 #pragma unroll
@@ -39,10 +39,10 @@ struct Fp8_584Block {
       if (i >= 1) ptx::wgmma_wait<1>();
       fp8::widen_keys(a[i % 2], bytes);
       if (i + 1 < kGroups) bytes = keys(row + (i + 1) * fp8_584::kGroup);
-      if (i == 1) take_sums(s, sums[1]);
+      if (i == 2) ptx::pin_registers(s);
       if (i >= 2) add_group(s, sums[i % 2], scales, i - 2);
       ptx::wgmma_fence();
-      multiply_apart<__half>(sums[i % 2], a[i % 2], q + i * kTileStep);
+      fp8::multiply<__half, kRows>(sums[i % 2], a[i % 2], q + i * kTileStep, false);
       ptx::wgmma_commit();
     }
     const std::uint32_t low = scales.low.largest(), high = scales.high.largest();
@@ -112,36 +112,13 @@ struct Fp8_584Block {
   __device__ __forceinline__ static fp8::KeyBytes keys(std::uint32_t row) {
     return fp8::KeyBytes::at<pairs::kEightTokens / 8>(row);
   }
-  /// A product of so few rows takes long until the next one may add to its sums, so that products take turns
-  /// at two. Of 32 rows there are no registers for that.
-  static constexpr int kApart = kRows < 32 ? 2 : 1;
-  template <class Element>
-  __device__ __forceinline__ static void multiply_apart(float (&sums)[kApart][kRows / 2],
-                                                        const fp8::Operands& a, std::uint64_t b) {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      ptx::Wgmma<Element, kRows>::template rs<false>(sums[k % kApart], a[k], b + k * ptx::kStepAlongRow,
-                                                     k >= kApart);
-    }
-  }
-  __device__ __forceinline__ static void take_sums(float (&s)[kRows / 2], float (&sums)[kApart][kRows / 2]) {
-#pragma unroll
-    for (int j = 0; j < kApart; ++j) {
-      ptx::pin_registers(sums[j]);
-#pragma unroll
-      for (int i = 0; i < kRows / 2; ++i) s[i] = j == 0 ? sums[j][i] : s[i] + sums[j][i];
-    }
-  }
   /// s += a group's sums times its scales.
-  __device__ __forceinline__ static void add_group(float (&s)[kRows / 2], float (&sums)[kApart][kRows / 2],
+  __device__ __forceinline__ static void add_group(float (&s)[kRows / 2], float (&sums)[kRows / 2],
                                                    const TokenScales& scales, int group) {
     const float low = scales.low.of_group(group), high = scales.high.of_group(group);
+    ptx::pin_registers(sums);
 #pragma unroll
-    for (int j = 0; j < kApart; ++j) {
-      ptx::pin_registers(sums[j]);
-#pragma unroll
-      for (int i = 0; i < kRows / 2; ++i) s[i] = fmaf(sums[j][i], i % 4 < 2 ? low : high, s[i]);
-    }
+    for (int i = 0; i < kRows / 2; ++i) s[i] = fmaf(sums[i], i % 4 < 2 ? low : high, s[i]);
   }
 
   /// A lane of the quad two groups.

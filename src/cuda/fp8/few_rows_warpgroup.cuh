@@ -379,11 +379,7 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
       return;
     }
     if constexpr (Config::kFp8_584) {
-      if constexpr (kRows < 32) {
-        add_fp8_584_values_in_pairs(slot, place, p);
-      } else {
-        add_fp8_584_values(slot, place, p);
-      }
+      add_fp8_584_values(slot, place, p);
       return;
     }
     if (least_limit_ < start + 64 && args_.causal) [[unlikely]]
@@ -436,50 +432,6 @@ class Warpgroup : protected OutputPart<SharedMemory<Config>, kAlone> {
       multiply_values<__nv_bfloat16>(kRopeChunk, a[kLast], p + kRopeStep);
     }
     release(slot);
-  }
-  /// The same, products of two chunks in turn, so that none waits for the one before.
-  __device__ __forceinline__ void add_fp8_584_values_in_pairs(int slot, int place, std::uint64_t p) {
-    constexpr std::uint64_t kRopeStep = Config::kPlaces * Config::kTileBytes >> 4;
-    static_assert(Config::kPartChunks == 4);
-    const std::uint32_t row = Block::value_row(block_address(slot), me_, thread());
-    fp8::Operands a[4];
-    std::uint32_t ratio[8];
-    fp8::ValueBytes bytes = Block::values(row, 0);
-    this->pin(o_);
-    const auto widen = [&](int i) {
-      Block::load_ratios(ratio, shared_.ratio[place][me_ * Config::kPartChunks + i], thread());
-      if (i == 0) finish_products();
-      fp8::widen_values(a[i], bytes, ratio);
-    };
-    widen(0);
-    bytes = Block::values(row, 1);
-    widen(1);
-    bytes = Block::values(row, 2);
-    multiply_two<__half>(0, a[0], a[1], p, p);
-    widen(2);
-    if (me_ == 0) {
-      bytes = Block::values(row, 3);
-      widen(3);
-      multiply_two<__half>(2, a[2], a[3], p, p);
-    } else {
-      Block::load_rope_values(a[3], block_address(slot), thread());
-      multiply_two<__nv_bfloat16>(2, a[2], a[3], p, p + kRopeStep);
-    }
-    release(slot);
-  }
-  /// Of a chunk and the next one, which may have other elements.
-  template <class Second>
-  __device__ __forceinline__ void multiply_two(int chunk, const fp8::Operands& first,
-                                               const fp8::Operands& second, std::uint64_t p,
-                                               std::uint64_t p_of_second) {
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const std::uint64_t step = k * ptx::kStepAlongRow;
-      ptx::Wgmma<__half, kRows>::template rs<false>(o_[chunk], first[k], p + step, true);
-      ptx::Wgmma<Second, kRows>::template rs<false>(o_[chunk + 1], second[k], p_of_second + step, true);
-    }
-    ptx::wgmma_commit();
   }
   template <class Element>
   __device__ __forceinline__ void multiply_values(int chunk, const fp8::Operands& a, std::uint64_t p) {
